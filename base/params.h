@@ -1,0 +1,150 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <yaml-cpp/yaml.h>
+
+#include "base/error.h"
+#include "base/time.h"
+
+namespace kvlab {
+
+// One parameter as `kvlab describe` prints it.
+struct ParamDoc {
+  std::string key, type, fallback, range, meaning;
+};
+
+// Which element of each list in a config file a run takes: path of the list ("scheduler.sarathi.budget_tokens") -> index.
+// A list is an axis of a sweep; Params sees the chosen element in its place, with the element's own line and column.
+using Choices = std::map<std::string, std::size_t>;
+
+// A parsed config file and how messages name the places in it.
+struct ConfigFile {
+  std::string name;                            // as the user typed it
+  YAML::Node root;
+  std::map<std::string, std::string> set_by;   // path -> "--set a.b=c" for values that came from the command line
+};
+
+// Parses a YAML (or JSON) file. Errors: missing file, syntax, duplicate key, top level not a mapping; each with file:line:column.
+std::shared_ptr<const ConfigFile> load_config(const std::string& file, const std::vector<std::string>& overrides = {});
+std::shared_ptr<const ConfigFile> parse_config(const std::string& text, const std::string& name, const std::vector<std::string>& overrides = {});
+
+// Reads one mapping of a config file key by key. Each read states type, default, range and meaning; the ranges include both
+// ends. Units are part of the key (_ms, _tokens, _bytes, ...). After the last read, reject_unread() refuses every key that
+// was never asked for. In describing mode nothing is read: each call records its documentation and answers the default.
+class Params {
+ public:
+  Params(std::shared_ptr<const ConfigFile> file, std::shared_ptr<const Choices> choices, std::string owner);
+  static Params from_text(const std::string& yaml, const std::string& owner = "test");  // for tests and tools
+  static Params empty(const std::string& owner) { return from_text("{}", owner); }
+  static Params describing(const std::string& owner, std::vector<ParamDoc>& docs);
+
+  template <class T> T required(const std::string& key, T min, T max, const std::string& meaning);
+  template <class T> T optional(const std::string& key, T fallback, T min, T max, const std::string& meaning);
+  bool flag(const std::string& key, bool fallback, const std::string& meaning);
+  std::string text(const std::string& key, const std::string& meaning);
+  std::string text(const std::string& key, const std::string& fallback, const std::string& meaning);
+  // One of `names`; answers its index.
+  std::size_t choice(const std::string& key, const std::vector<std::string>& names, std::size_t fallback, const std::string& meaning);
+  // Keys that end in _ms or _s; the value may have a fraction.
+  Span milliseconds(const std::string& key, double fallback, double min, double max, const std::string& meaning);
+  Span seconds(const std::string& key, double fallback, double min, double max, const std::string& meaning);
+  // A list that is data, not a sweep axis (the reader of the file must know it: see kDataLists).
+  std::vector<double> numbers(const std::string& key, double min, double max, const std::string& meaning);
+
+  [[nodiscard]] bool has(const std::string& key) const;
+  // A mapping below this one; an absent optional child is empty.
+  Params child(const std::string& key, const std::string& owner);
+  Params optional_child(const std::string& key, const std::string& owner);
+  // `key: name` or `key: {name: {parameters}}`: the way every policy is chosen.
+  std::pair<std::string, Params> named(const std::string& key, const std::string& fallback, const std::string& meaning);
+
+  // Stops with file:line:column of this mapping, or of the value of `key`.
+  [[noreturn]] void fail(const std::string& message) const;
+  [[noreturn]] void fail_at(const std::string& key, const std::string& message) const;
+  void reject_unread() const;
+
+  [[nodiscard]] const std::string& owner() const { return owner_; }
+  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] bool is_describing() const { return docs_ != nullptr; }
+  [[nodiscard]] std::vector<std::string> keys() const;
+  // The path of a file named in this config: as given if absolute, else relative to the working directory, else beside the config file.
+  [[nodiscard]] std::string resolve_file(const std::string& path) const;
+
+ private:
+  Params(std::shared_ptr<const ConfigFile> file, std::shared_ptr<const Choices> choices, YAML::Node node, std::string path, std::string owner);
+  [[nodiscard]] YAML::Node find(const std::string& key) const;  // the chosen element where the value is a list
+  [[nodiscard]] std::string path_of(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
+  [[noreturn]] void fail_node(const YAML::Node& node, const std::string& path, const std::string& message) const;
+  long long integer_at(const std::string& key, const YAML::Node& node, long long min, long long max) const;
+  double real_at(const std::string& key, const YAML::Node& node, double min, double max) const;
+  std::string text_at(const std::string& key, const YAML::Node& node) const;
+  void record(const std::string& key, const std::string& type, const std::string& fallback, const std::string& range, const std::string& meaning);
+  template <class T> T value_at(const std::string& key, const YAML::Node& node, T min, T max) const;
+  template <class T> static std::string range_text(T min, T max);
+  template <class T> static const char* type_name() { return std::is_floating_point_v<T> ? "real" : "integer"; }
+
+  std::shared_ptr<const ConfigFile> file_;
+  std::shared_ptr<const Choices> choices_;
+  YAML::Node node_;
+  std::string path_, owner_;
+  std::shared_ptr<std::set<std::string>> seen_ = std::make_shared<std::set<std::string>>();
+  std::vector<ParamDoc>* docs_ = nullptr;
+};
+
+// Every combination of list elements of a config, in the order of the file, the last list fastest. Paths in `data_lists`
+// are lists that are values, not axes.
+std::vector<Choices> expand_axes(const ConfigFile& file, const std::set<std::string>& data_lists = {});
+
+// The config with every list replaced by its chosen element, as YAML text in the file's key order.
+std::string resolved_text(const ConfigFile& file, const Choices& choices);
+
+// "budget_tokens=512 scheduler=sarathi": the chosen elements by the last part of their path, for tables and directory names.
+std::vector<std::pair<std::string, std::string>> choice_labels(const ConfigFile& file, const Choices& choices);
+
+// ---- templates ----
+
+template <class T>
+std::string Params::range_text(T min, T max) {
+  const auto end = [](auto v) { return std::is_floating_point_v<T> ? std::to_string(v) : std::to_string(v); };
+  return "[" + end(min) + ", " + (max == std::numeric_limits<T>::max() ? std::string("...") : end(max)) + "]";
+}
+
+template <class T>
+T Params::value_at(const std::string& key, const YAML::Node& node, T min, T max) const {
+  if constexpr (std::is_floating_point_v<T>) {
+    return static_cast<T>(real_at(key, node, static_cast<double>(min), static_cast<double>(max)));
+  } else {
+    return static_cast<T>(integer_at(key, node, static_cast<long long>(min), static_cast<long long>(max)));
+  }
+}
+
+template <class T>
+T Params::required(const std::string& key, T min, T max, const std::string& meaning) {
+  record(key, type_name<T>(), "", range_text(min, max), meaning);
+  if (is_describing()) return min;
+  const YAML::Node node = find(key);
+  if (!node) fail(owner_ + " needs '" + key + "'");
+  return value_at(key, node, min, max);
+}
+
+template <class T>
+T Params::optional(const std::string& key, T fallback, T min, T max, const std::string& meaning) {
+  if constexpr (std::is_floating_point_v<T>) {
+    record(key, type_name<T>(), YAML::Dump(YAML::Node(fallback)), range_text(min, max), meaning);
+  } else {
+    record(key, type_name<T>(), std::to_string(fallback), range_text(min, max), meaning);
+  }
+  const YAML::Node node = find(key);
+  return node ? value_at(key, node, min, max) : fallback;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/params.h"
+#include "base/text.h"
+
+namespace kvlab {
+
+// What `kvlab list` and `kvlab describe` print of a policy, beside its parameters.
+struct Card {
+  std::string name;      // as written in YAML
+  std::string summary;   // one line: what it does
+  std::string source;    // paper, or system and version
+};
+
+// The known implementations of one interface by name. A policy's file ends in one line:
+//   const bool registered = SchedulerRegistry::add<Sarathi>({"sarathi", "stall-free chunked prefill", "Agrawal et al. 2024"});
+template <class Interface>
+class Registry {
+ public:
+  struct Entry {
+    Card card;
+    std::unique_ptr<Interface> (*make)(Params&);
+  };
+
+  template <class Policy>
+  static bool add(Card card) {
+    const std::string name = card.name;
+    const bool is_new = table().try_emplace(name, Entry{std::move(card), [](Params& p) -> std::unique_ptr<Interface> { return std::make_unique<Policy>(p); }}).second;
+    if (!is_new) throw InternalError("two implementations are registered as '" + name + "'");
+    return true;
+  }
+
+  // Builds `name` from its parameters and refuses parameters it did not read. An unknown name is answered with the known ones.
+  static std::unique_ptr<Interface> make(const std::string& name, Params& p, const std::string& kind) {
+    const auto found = table().find(name);
+    if (found == table().end()) p.fail("unknown " + kind + " '" + name + "'" + suggestion(name, names()));
+    std::unique_ptr<Interface> made = found->second.make(p);
+    p.reject_unread();
+    return made;
+  }
+
+  static std::vector<std::string> names() {
+    std::vector<std::string> all;
+    for (const auto& [name, entry] : table()) all.push_back(name);
+    return all;
+  }
+
+  static const std::map<std::string, Entry>& table_view() { return table(); }
+
+ private:
+  static std::map<std::string, Entry>& table() {  // function-local, so that registration order across files does not matter
+    static std::map<std::string, Entry> entries;
+    return entries;
+  }
+};
+
+}  // namespace kvlab

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/ids.h"
+#include "base/registry.h"
+#include "base/time.h"
+
+namespace kvlab {
+
+// What a router may know of one replica at this instant.
+struct ReplicaLoad {
+  std::int64_t waiting = 0;             // requests queued or about to be
+  std::int64_t running = 0;             // requests admitted
+  std::int64_t outstanding_tokens = 0;  // prompt tokens still to compute, of all of them
+  std::int64_t used_blocks = 0;         // referenced blocks
+  std::int64_t num_blocks = 0;
+};
+
+class FleetView {
+ public:
+  virtual ~FleetView() = default;
+  [[nodiscard]] virtual std::uint32_t num_replicas() const = 0;
+  [[nodiscard]] virtual ReplicaLoad load(ReplicaId replica) const = 0;
+  // Tokens of the arriving request's prompt that this replica's prefix cache holds now.
+  [[nodiscard]] virtual std::int64_t cached_tokens(ReplicaId replica) const = 0;
+};
+
+struct Arrival {
+  Time now{};
+  std::uint64_t number = 0;   // counts arrivals from 0: the key of random draws
+  std::int64_t session = -1;
+  std::int32_t prompt_tokens = 0;
+};
+
+// Sends an arriving request to a replica, at once and for good.
+class Router {
+ public:
+  virtual ~Router() = default;
+  virtual ReplicaId route(const Arrival& arrival, const FleetView& fleet) = 0;
+  // False: the choice does not look at the fleet's load, so hosts need not bring every replica up to this instant.
+  [[nodiscard]] virtual bool reads_load() const { return true; }
+  virtual void set_seed(std::uint64_t /*seed*/) {}
+};
+
+using RouterRegistry = Registry<Router>;
+
+}  // namespace kvlab

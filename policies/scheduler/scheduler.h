@@ -1,0 +1,123 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/registry.h"
+#include "base/time.h"
+
+namespace kvlab {
+
+// What a scheduler may read of a request. c = computed_tokens, n = known_tokens() in the words of the cards.
+struct RequestInfo {
+  Time arrival{};
+  std::int32_t prompt_tokens = 0;
+  std::int32_t output_limit = 0;      // tokens it will emit in all: for oracles and for counting rows only
+  std::int32_t emitted_tokens = 0;    // output processed by the host
+  std::int32_t in_flight_tokens = 0;  // emissions of steps planned and not yet processed: known to come, without value
+  std::int32_t computed_tokens = 0;   // c: counted when a step is planned, not when it ends
+  std::int32_t in_flight_steps = 0;   // planned steps that hold tokens of this request
+  std::int32_t preemptions = 0;
+  bool is_running = false;
+  bool is_swapped = false;            // its KV is in host memory; computed_tokens still counts
+  bool is_parked = false;             // its transfer is under way
+
+  [[nodiscard]] std::int32_t known_tokens() const { return prompt_tokens + emitted_tokens + in_flight_tokens; }
+  [[nodiscard]] bool is_prefilling() const { return computed_tokens < prompt_tokens + emitted_tokens; }
+};
+
+// A share of a step: `tokens` new tokens of a request, through layers [layer_begin, layer_end). layer_end 0: all of them.
+struct PlanEntry {
+  RequestId request{};
+  std::int32_t tokens = 0;
+  std::int32_t padded_tokens = 0;     // rows it costs when padded to the batch's longest; 0: as many as tokens
+  std::int32_t layer_begin = 0;
+  std::int32_t layer_end = 0;
+};
+
+// A row that costs and computes nothing: a finished member of a static batch.
+struct PaddingRow {
+  std::int32_t tokens = 0;
+  std::int32_t kv_tokens = 0;
+};
+
+struct StepPlan {
+  std::vector<PlanEntry> entries;
+  std::vector<PaddingRow> padding;
+
+  void clear() { entries.clear(); padding.clear(); }
+  void add(RequestId request, std::int32_t tokens) { entries.push_back({request, tokens, 0, 0, 0}); }
+  [[nodiscard]] bool is_empty() const { return entries.empty() && padding.empty(); }
+};
+
+enum class Preemption : std::uint8_t { kRecompute, kSwap };
+enum class QueueEnd : std::uint8_t { kFront, kBack };
+
+// One replica as its scheduler sees it while planning one step. Everything a plan takes or gives back goes through here;
+// computed_tokens advance after plan() returns, by the plan's entries.
+class ReplicaView {
+ public:
+  virtual ~ReplicaView() = default;
+  [[nodiscard]] virtual Time now() const = 0;
+  [[nodiscard]] virtual std::uint32_t num_waiting() const = 0;
+  [[nodiscard]] virtual RequestId waiting(std::uint32_t position) const = 0;      // 0 is the head
+  [[nodiscard]] virtual std::span<const RequestId> running() const = 0;           // in admission order
+  [[nodiscard]] virtual const RequestInfo& info(RequestId r) const = 0;
+  // Tokens r could compute in this step: n - c; 0 when in-flight tokens already reach its output limit, and, on hosts that
+  // do not plan over unknown tokens, while a step of r is in flight.
+  [[nodiscard]] virtual std::int32_t needed_tokens(RequestId r) const = 0;
+  [[nodiscard]] virtual std::int32_t max_model_len() const = 0;
+  [[nodiscard]] virtual std::int32_t block_tokens() const = 0;
+  [[nodiscard]] virtual std::int64_t num_blocks() const = 0;                      // usable blocks in all
+  [[nodiscard]] virtual std::int64_t free_blocks() const = 0;                     // unreferenced ones, cached included
+  // Blocks r would hold at length n, hits aside. Schedulers never divide by the block size themselves.
+  [[nodiscard]] virtual std::int64_t blocks_for(RequestId r, std::int32_t n) const = 0;
+  // Blocks to take from the free ones so that r can compute m more tokens; for a waiting r its hits are looked up, and
+  // those nobody references count (taking them makes them unfree).
+  [[nodiscard]] virtual std::int64_t blocks_needed(RequestId r, std::int32_t m) = 0;
+  // Most blocks r holds while all its known tokens are prefilled.
+  [[nodiscard]] virtual std::int64_t peak_blocks(RequestId r) const = 0;
+  // Tokens of a waiting r that the prefix cache holds, at most n - 1. Valid until the next call that changes the pool.
+  virtual std::int32_t lookup(RequestId r) = 0;
+  // Room for m more tokens of r, all or nothing. For a waiting r with nothing computed: its hits are taken first and count
+  // as computed, m comes on top of them.
+  virtual bool try_allocate(RequestId r, std::int32_t m) = 0;
+  // As a contiguous manager does (card 6.1): room for `tokens` tokens of r in all, in one piece, before it starts.
+  virtual bool try_reserve(RequestId r, std::int32_t tokens) = 0;
+  virtual void admit(RequestId r) = 0;                                            // from waiting to the end of running
+  virtual void preempt(RequestId r, Preemption mode, QueueEnd end = QueueEnd::kFront) = 0;
+  // Starts bringing a swapped waiting r back: takes room for its kept tokens and m more, all or nothing. r stays parked,
+  // where it is in the queue, until the copy has ended; then is_swapped is false and it can be admitted.
+  virtual bool try_swap_in(RequestId r, std::int32_t m) = 0;
+  virtual void reject(RequestId r, const char* reason) = 0;                       // leaves waiting with an error, counted
+};
+
+// For how many plans after this one plan() would repeat itself (one token for each running request, in the same order),
+// if nothing arrives, finishes, fails to allocate or returns blocks. What fast-forward may skip.
+struct Horizon {
+  std::int64_t plans = 0;
+  static constexpr Horizon none() { return {0}; }
+  static constexpr Horizon unlimited() { return {std::numeric_limits<std::int64_t>::max()}; }
+};
+
+// Plans the next step of one replica.
+class Scheduler {
+ public:
+  virtual ~Scheduler() = default;
+  virtual void plan(ReplicaView& view, StepPlan& plan) = 0;
+  // Asked right after a plan() that gave every running request one token and admitted, preempted and rejected nobody.
+  [[nodiscard]] virtual Horizon stable_for(const ReplicaView& view) const = 0;
+  // Steps in flight: 2 plans over tokens still being computed (vLLM v1's asynchronous scheduling), 1 waits for each output.
+  [[nodiscard]] virtual int pipeline_depth() const { return 1; }
+  // Contiguous managers (card group 6) instead of paged blocks.
+  [[nodiscard]] virtual bool wants_contiguous_memory() const { return false; }
+  // CUDA-graph sizes to which the engine pads the rows of a decode-only step; 0 rows: no padding.
+  virtual void on_finish(RequestId /*r*/) {}
+};
+
+using SchedulerRegistry = Registry<Scheduler>;
+
+}  // namespace kvlab

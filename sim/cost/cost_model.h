@@ -1,0 +1,78 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "base/time.h"
+#include "policies/kv/footprint.h"
+
+namespace kvlab {
+
+__extension__ using Int128 = __int128;
+
+// Part of a prompt computed in a step: new_tokens rows attend to kv_before cached tokens and, causally, to themselves.
+struct PrefillPiece {
+  std::int32_t new_tokens = 0;
+  std::int32_t kv_before = 0;
+};
+
+// The work of one step of one replica. Decode rows are given by their totals, so that a step of 256 rows is as cheap to
+// price as one of 2; kv counts cached tokens before the row's own.
+struct StepShape {
+  std::span<const PrefillPiece> prefills;
+  std::int32_t decodes = 0;
+  std::int64_t decode_kv_tokens = 0;   // sum over decode rows
+  std::int32_t decode_kv_max = 0;      // the longest of them
+  std::int32_t padding_rows = 0;       // rows that cost linear work only
+  std::int32_t head_rows = 0;          // rows that need logits: one per sequence in the step
+  std::span<const PolicyOp> ops;
+  std::int32_t layers = 0;             // 0: all layers, embedding and head; else this many layers and nothing else
+};
+
+enum class CostPart : std::uint8_t { kLinear, kAttention, kHead, kCollective, kPolicy };
+inline constexpr std::size_t kCostParts = 5;
+// How well a time is founded: measured at this very shape, between measured shapes, or outside them / roofline.
+enum class Footing : std::uint8_t { kInside, kInterpolated, kExtrapolated };
+inline constexpr std::size_t kFootings = 3;
+
+// Device time of a step and what it consists of. All integers, so that sums over skipped steps are exact.
+// sum(part) == total == sum(footing).
+struct StepCost {
+  Picoseconds total = 0;
+  std::array<Picoseconds, kCostParts> part{};
+  std::array<Picoseconds, kFootings> footing{};
+  std::int64_t flops = 0;   // useful ones, by the formulas of kernels/
+  std::int64_t bytes = 0;   // HBM traffic by the same formulas
+};
+
+// Cost of consecutive decode-only steps of one set of rows: step i costs base + i * slope, for 0 <= i < valid_steps.
+// Exactly what step() answers for each of them.
+struct DecodeSpan {
+  StepCost base, slope;
+  std::int64_t valid_steps = 1;
+};
+
+// Prices steps on one replica (one GPU, or a tensor/expert-parallel group of them). Implementations may cache inside;
+// one object per replica thread.
+class CostModel {
+ public:
+  virtual ~CostModel() = default;
+  virtual StepCost step(const StepShape& shape) = 0;
+  // shape has no prefills. growing_rows of its rows gain a token per step, the others stay as long as they are;
+  // max_grows: the longest row is among the growing ones.
+  virtual DecodeSpan decode_span(const StepShape& shape, std::int32_t growing_rows, bool max_grows) = 0;
+  // Host time of planning and launching a step, and 0 where the profile has none.
+  [[nodiscard]] virtual Picoseconds host_time(const StepShape& shape) const = 0;
+  // Pipeline parallelism: the same step cut into stages, activations' transfer included; one entry without it.
+  virtual void stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) = 0;
+  [[nodiscard]] virtual int num_stages() const { return 1; }
+  // Seconds to compute `tokens` prompt tokens on top of `kv_before`, for policies that weigh the cost of a miss.
+  virtual double prefill_seconds(std::int32_t tokens, std::int32_t kv_before) = 0;
+  [[nodiscard]] virtual double peak_flops() const = 0;          // FLOP/s of the replica, for MFU
+  [[nodiscard]] virtual double peak_bytes_per_s() const = 0;    // HBM bytes/s of the replica, for MBU
+};
+
+}  // namespace kvlab
