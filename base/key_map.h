@@ -1,0 +1,82 @@
+#pragma once
+
+#include <bit>
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace kvlab {
+
+// A map from 64-bit keys to small values, for the innermost loops: open addressing with linear probing, at most half full,
+// deletion by shifting back (no tombstones, so its speed does not decay). Nothing is allocated after reset().
+// Value{} marks an empty slot and is never stored as a value.
+template <class Value>
+class KeyMap {
+ public:
+  struct Slot {
+    std::uint64_t key = 0;
+    Value value{};
+  };
+
+  // Empties the map and makes room for max_keys keys at a time.
+  void reset(std::size_t max_keys) {
+    const std::size_t num_slots = std::bit_ceil(2 * max_keys + 2);
+    slots_.assign(num_slots, Slot{});
+    mask_ = num_slots - 1;
+    shift_ = 64 - std::countr_zero(num_slots);
+    max_keys_ = max_keys;
+    size_ = 0;
+  }
+  [[nodiscard]] std::size_t size() const { return size_; }
+
+  // Asks the memory system for the key's slot, some operations before it is needed.
+  void prefetch(std::uint64_t key) const { __builtin_prefetch(&slots_[home(key)]); }
+
+  // nullptr when absent. Slots stay where they are until the next add() or erase().
+  [[nodiscard]] const Slot* find(std::uint64_t key) const {
+    for (std::size_t i = home(key);; i = (i + 1) & mask_) {
+      if (is_empty(slots_[i])) return nullptr;
+      if (slots_[i].key == key) return &slots_[i];
+    }
+  }
+  [[nodiscard]] Slot* find(std::uint64_t key) { return const_cast<Slot*>(static_cast<const KeyMap*>(this)->find(key)); }
+
+  // The key's slot; a new one holds Value{}, and the caller stores something else there before the next call.
+  Slot& add(std::uint64_t key) {
+    std::size_t i = home(key);
+    for (; !is_empty(slots_[i]); i = (i + 1) & mask_) {
+      if (slots_[i].key == key) return slots_[i];
+    }
+    assert(size_ < max_keys_);
+    ++size_;
+    slots_[i].key = key;
+    return slots_[i];
+  }
+
+  // slot: as found by find() or add().
+  void erase(Slot& slot) {
+    auto hole = static_cast<std::size_t>(&slot - slots_.data());
+    for (std::size_t i = (hole + 1) & mask_; !is_empty(slots_[i]); i = (i + 1) & mask_) {
+      // The slot at i may fill the hole unless its home lies behind the hole.
+      if (((i - home(slots_[i].key)) & mask_) < ((i - hole) & mask_)) continue;
+      slots_[hole] = slots_[i];
+      hole = i;
+    }
+    slots_[hole] = Slot{};
+    --size_;
+  }
+
+ private:
+  static bool is_empty(const Slot& slot) { return slot.value == Value{}; }
+  // Fibonacci hashing (Knuth, TAOCP vol. 3, 6.4): consecutive keys spread evenly.
+  [[nodiscard]] std::size_t home(std::uint64_t key) const { return static_cast<std::size_t>((key * 0x9e3779b97f4a7c15ULL) >> shift_); }
+
+  std::vector<Slot> slots_{2};
+  std::size_t mask_ = 1;
+  int shift_ = 63;
+  std::size_t max_keys_ = 0;
+  std::size_t size_ = 0;
+};
+
+}  // namespace kvlab

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cassert>
+#include <cstdint>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/key_map.h"
+
+namespace kvlab {
+
+// Which block holds the content `key`. Several blocks may hold the same one (the engine does not deduplicate: card 1.4c);
+// a lookup returns the one that was inserted first among those still there. All operations take constant time, and nothing
+// is allocated after reset().
+class BlockIndex {
+ public:
+  // Empties the index; blocks are 0 .. num_blocks - 1.
+  void reset(std::uint32_t num_blocks) {
+    map_.reset(num_blocks);
+    links_.assign(num_blocks, Links{});
+    num_entries_ = 0;
+  }
+
+  [[nodiscard]] std::uint32_t num_entries() const { return num_entries_; }  // (key, block) pairs
+  void prefetch(std::uint64_t key) const { map_.prefetch(key); }
+
+  // kNoBlock when no block holds the key.
+  [[nodiscard]] BlockId find(std::uint64_t key) const {
+    const auto* slot = map_.find(key);
+    return slot ? slot->value.first : kNoBlock;
+  }
+
+  // `block` is not in the index; `key` may be, under other blocks.
+  void insert(std::uint64_t key, BlockId block) {
+    assert(index(block) < links_.size());
+    Blocks& blocks = map_.add(key).value;
+    if (blocks.first == kNoBlock) {
+      blocks = {block, block};
+    } else {
+      link(blocks.last).next = block;
+      link(block) = {blocks.last, kNoBlock};
+      blocks.last = block;
+    }
+    ++num_entries_;
+  }
+
+  // `block` is in the index under `key`.
+  void erase(std::uint64_t key, BlockId block) {
+    auto* slot = map_.find(key);
+    assert(slot && index(block) < links_.size());
+    Blocks& blocks = slot->value;
+    if (blocks.first == blocks.last) {
+      assert(blocks.first == block);
+      map_.erase(*slot);
+    } else {
+      unlink(blocks, block);
+    }
+    --num_entries_;
+  }
+
+ private:
+  struct Blocks {  // the blocks under one key, in order of insertion; an only one's links are both kNoBlock
+    BlockId first = kNoBlock;
+    BlockId last = kNoBlock;
+    bool operator==(const Blocks&) const = default;
+  };
+  struct Links {
+    BlockId prev = kNoBlock;
+    BlockId next = kNoBlock;
+  };
+
+  Links& link(BlockId block) { return links_[index(block)]; }
+
+  void unlink(Blocks& blocks, BlockId block) {
+    const Links at = link(block);
+    (block == blocks.first ? blocks.first : link(at.prev).next) = at.next;
+    (block == blocks.last ? blocks.last : link(at.next).prev) = at.prev;
+    link(block) = Links{};
+  }
+
+  KeyMap<Blocks> map_;
+  std::vector<Links> links_;
+  std::uint32_t num_entries_ = 0;
+};
+
+}  // namespace kvlab
