@@ -37,8 +37,13 @@ class Footprint {
   virtual FootprintStep step(const SeqState& seq, int new_tokens, bool completes_prompt) const = 0;
   // Operations of that step, appended to ops. Nothing where the step moves nothing.
   virtual void ops(const SeqState& seq, int new_tokens, bool completes_prompt, std::vector<PolicyOp>& ops) const = 0;
-  // True: every decode step from this state on keeps as many tokens as it found (evict one, add one).
-  [[nodiscard]] virtual bool is_stable(const SeqState& seq) const = 0;
+  // What the next decode steps do to this sequence: for `steps` of them it grows by one token each (grows), or keeps its
+  // size (evict one, add one: the policy is stable), and no operation is charged. What fast-forward may rely on.
+  struct Outlook {
+    bool grows = true;
+    std::int64_t steps = 0;
+  };
+  [[nodiscard]] virtual Outlook outlook(const SeqState& seq) const = 0;
   // True: sequences never leave the hashed domain; every token is kept and pages are plain blocks.
   [[nodiscard]] virtual bool keeps_everything() const { return false; }
   // How preempted sequences that left the hashed domain come back, unless the scheduler has none of it.

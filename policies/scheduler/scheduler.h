@@ -114,7 +114,7 @@ class Scheduler {
   [[nodiscard]] virtual int pipeline_depth() const { return 1; }
   // Contiguous managers (card group 6) instead of paged blocks.
   [[nodiscard]] virtual bool wants_contiguous_memory() const { return false; }
-  // CUDA-graph sizes to which the engine pads the rows of a decode-only step; 0 rows: no padding.
+  // A request left (finished or rejected): forget what was kept for it.
   virtual void on_finish(RequestId /*r*/) {}
 };
 

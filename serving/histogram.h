@@ -1,0 +1,89 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <vector>
+
+namespace kvlab {
+
+// Counts of non-negative integers in bins 1/256 of an octave wide (values below 256: exact), so a quantile is off by at most
+// 0.2 %. Adding a whole arithmetic progression costs one operation per bin it crosses and gives the very counts that adding
+// its members one by one would.
+class LogHistogram {
+ public:
+  void add(std::int64_t value, std::uint64_t count = 1) {
+    const std::size_t b = bin_of(value);
+    if (b >= counts_.size()) counts_.resize(b + 1, 0);
+    counts_[b] += count;
+    total_ += count;
+    sum_ += static_cast<Wide>(value) * static_cast<Wide>(count);
+    if (value > max_) max_ = value;
+  }
+
+  // first, first + step, ..., `terms` of them, each `count` times. step may be negative; no term is.
+  void add_progression(std::int64_t first, std::int64_t step, std::int64_t terms, std::uint64_t count) {
+    while (terms > 0) {
+      std::int64_t run = terms;
+      const std::size_t b = bin_of(first);
+      if (step > 0) {
+        const std::int64_t room = (bin_begin(b + 1) - 1 - first) / step + 1;
+        if (room < run) run = room;
+      } else if (step < 0) {
+        const std::int64_t room = (first - bin_begin(b)) / -step + 1;
+        if (room < run) run = room;
+      }
+      const std::int64_t last = first + step * (run - 1);
+      if (b >= counts_.size()) counts_.resize(b + 1, 0);
+      counts_[b] += count * static_cast<std::uint64_t>(run);
+      total_ += count * static_cast<std::uint64_t>(run);
+      sum_ += (static_cast<Wide>(first) + static_cast<Wide>(last)) * run / 2 * static_cast<Wide>(count);
+      if (first > max_) max_ = first;
+      if (last > max_) max_ = last;
+      first = last + step;
+      terms -= run;
+    }
+  }
+
+  [[nodiscard]] std::uint64_t count() const { return total_; }
+  [[nodiscard]] std::int64_t max() const { return max_; }
+  [[nodiscard]] double mean() const { return total_ == 0 ? 0 : static_cast<double>(sum_) / static_cast<double>(total_); }
+
+  // Value below which a fraction `frac` of the counts lies, linear inside a bin.
+  [[nodiscard]] double quantile(double frac) const {
+    if (total_ == 0) return 0;
+    const double rank = frac * static_cast<double>(total_ - 1);
+    double before = 0;
+    for (std::size_t b = 0; b < counts_.size(); ++b) {
+      const auto here = static_cast<double>(counts_[b]);
+      if (here > 0 && rank < before + here) {
+        const auto begin = static_cast<double>(bin_begin(b));
+        const double width = static_cast<double>(bin_begin(b + 1)) - begin;
+        const double value = width <= 1 ? begin : begin + width * ((rank - before + 0.5) / here);
+        return value < static_cast<double>(max_) ? value : static_cast<double>(max_);
+      }
+      before += here;
+    }
+    return static_cast<double>(max_);
+  }
+
+ private:
+  __extension__ using Wide = __int128;
+  static constexpr int kSubBits = 8;
+  static std::size_t bin_of(std::int64_t value) {
+    const auto v = static_cast<std::uint64_t>(value);
+    if (v < (1U << kSubBits)) return static_cast<std::size_t>(v);
+    const int shift = std::bit_width(v) - kSubBits - 1;
+    return (static_cast<std::size_t>(shift + 1) << kSubBits) + static_cast<std::size_t>((v >> shift) - (1U << kSubBits));
+  }
+  static std::int64_t bin_begin(std::size_t b) {
+    if (b < (1U << kSubBits)) return static_cast<std::int64_t>(b);
+    const std::size_t shift = (b >> kSubBits) - 1;
+    return static_cast<std::int64_t>(((b & ((1U << kSubBits) - 1)) + (1U << kSubBits)) << shift);
+  }
+  std::vector<std::uint64_t> counts_;
+  std::uint64_t total_ = 0;
+  Wide sum_ = 0;
+  std::int64_t max_ = 0;
+};
+
+}  // namespace kvlab

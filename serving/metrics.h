@@ -1,0 +1,111 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/time.h"
+#include "serving/histogram.h"
+
+namespace kvlab {
+
+enum class Outcome : std::uint8_t { kCompleted, kRejected, kUnfinished };
+const char* outcome_name(Outcome outcome);
+
+// Everything a run knows of one request once it has left. Times a request never reached are kNever.
+struct RequestRecord {
+  std::uint64_t number = 0;       // position in the trace, from 0
+  std::uint32_t replica = 0;
+  std::int64_t session = -1;
+  Time arrival = kNever, queued = kNever, scheduled = kNever, first_token = kNever, last_token = kNever;
+  std::int32_t prompt_tokens = 0, output_tokens = 0;
+  std::int32_t hit_tokens = 0;    // of its first admission
+  std::int32_t preemptions = 0, recomputed_tokens = 0;
+  Outcome outcome = Outcome::kUnfinished;
+};
+
+// State of one replica at an instant; tokens are counted since the sample before.
+struct TimelineSample {
+  Time at{};
+  std::uint32_t replica = 0;
+  std::int64_t running = 0, waiting = 0, swapped = 0;
+  std::int64_t used_blocks = 0, cached_blocks = 0, free_blocks = 0;
+  std::int64_t prompt_tokens = 0, output_tokens = 0;
+};
+
+// One executed step, for golden logs and Perfetto tracks. Only delivered where a sink asks for steps (which turns fast-forward off).
+struct StepEntryRecord {
+  std::uint64_t request = 0;
+  std::int32_t tokens = 0;
+  std::int32_t computed_before = 0;
+};
+struct StepRecord {
+  std::uint32_t replica = 0;
+  std::uint64_t number = 0;
+  Time planned{}, start{}, end{};
+  std::vector<StepEntryRecord> entries;
+  std::int64_t free_blocks = 0;
+  std::int64_t waiting = 0;
+};
+
+enum class RequestEvent : std::uint8_t { kQueued, kAdmitted, kPreempted, kSwappedOut, kSwappedIn, kFirstToken, kFinished, kRejected };
+struct RequestEventRecord {
+  std::uint32_t replica = 0;
+  std::uint64_t request = 0;
+  Time at{};
+  RequestEvent event{};
+};
+
+// Where a run delivers what it records, in order of time.
+class RunSink {
+ public:
+  virtual ~RunSink() = default;
+  virtual void request(const RequestRecord&) {}
+  virtual void sample(const TimelineSample&) {}
+  [[nodiscard]] virtual bool wants_steps() const { return false; }
+  virtual void step(const StepRecord&) {}
+  virtual void event(const RequestEventRecord&) {}
+};
+
+struct Distribution {
+  std::uint64_t count = 0;
+  double mean = 0, p50 = 0, p90 = 0, p95 = 0, p99 = 0, max = 0;
+};
+// Sorts in place; percentiles interpolate linearly between order statistics (numpy's default).
+Distribution distribution_of(std::vector<std::int64_t>& values);
+double percentile_of_sorted(const std::vector<std::int64_t>& sorted, double frac);
+
+struct SloTarget {
+  bool is_set = false;
+  Span ttft{}, tpot{};   // a request attains if ttft <= and tpot <= (tpot: (last - first) / (out - 1); one-token requests: ttft alone)
+};
+
+// Collects finished requests; 48 bytes each.
+class MetricsCollector {
+ public:
+  explicit MetricsCollector(const SloTarget& slo, Time count_from) : slo_(slo), count_from_(count_from) {}
+  void add(const RequestRecord& record);
+  LogHistogram& itl() { return itl_; }
+
+  struct Latencies {
+    Distribution ttft, tpot, itl, e2e, queueing;   // ns; TTFT and E2E from arrival
+    Distribution normalized;                       // ns per output token
+    double slo_attainment_frac = 0;
+    std::uint64_t attained = 0, counted = 0, completed = 0, rejected = 0, unfinished = 0;
+    std::int64_t prompt_tokens = 0, output_tokens = 0;
+  };
+  Latencies finish();
+  [[nodiscard]] Time count_from() const { return count_from_; }
+
+ private:
+  SloTarget slo_;
+  Time count_from_;
+  LogHistogram itl_;
+  std::vector<std::int64_t> ttft_, tpot_, e2e_, queueing_, normalized_;
+  std::uint64_t attained_ = 0, counted_ = 0, completed_ = 0, rejected_ = 0, unfinished_ = 0;
+  std::int64_t prompt_tokens_ = 0, output_tokens_ = 0;
+};
+
+}  // namespace kvlab
