@@ -26,6 +26,7 @@ struct StepShape {
   std::int32_t decodes = 0;
   std::int64_t decode_kv_tokens = 0;   // sum over decode rows
   std::int32_t decode_kv_max = 0;      // the longest of them
+  std::int32_t decode_kv_min = 0;      // the shortest of them
   std::int32_t padding_rows = 0;       // rows that cost linear work only
   std::int32_t head_rows = 0;          // rows that need logits: one per sequence in the step
   std::span<const PolicyOp> ops;
@@ -62,8 +63,10 @@ class CostModel {
   virtual ~CostModel() = default;
   virtual StepCost step(const StepShape& shape) = 0;
   // shape has no prefills. growing_rows of its rows gain a token per step, the others stay as long as they are;
-  // max_grows: the longest row is among the growing ones.
+  // max_grows: the longest row is among the growing ones. Where prices_extremes(), hosts ask only with growing_rows 0 or all.
   virtual DecodeSpan decode_span(const StepShape& shape, std::int32_t growing_rows, bool max_grows) = 0;
+  // True: decode_kv_max and decode_kv_min enter the price (skew rules), not only the total.
+  [[nodiscard]] virtual bool prices_extremes() const { return false; }
   // Host time of planning and launching a step, and 0 where the profile has none.
   [[nodiscard]] virtual Picoseconds host_time(const StepShape& shape) const = 0;
   // Pipeline parallelism: the same step cut into stages, activations' transfer included; one entry without it.
