@@ -1,0 +1,92 @@
+#include "traces/line_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr std::size_t kReadBytes = std::size_t{1} << 18;
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+
+}  // namespace
+
+LineReader::LineReader(std::string name, std::unique_ptr<ByteSource> bytes)
+    : name_(std::move(name)), bytes_(std::move(bytes)), buffer_(kReadBytes + kPadding) {
+  while (end_ < kByteOrderMark.size() && refill()) {
+  }
+  if (std::string_view(buffer_.data(), end_).starts_with(kByteOrderMark)) begin_ = kByteOrderMark.size();
+  if (begin_ == end_ && !refill()) throw InputError(name_ + ": empty file; a trace has at least one request");
+}
+
+bool LineReader::refill() {
+  if (at_end_) return false;
+  if (begin_ > 0) {
+    std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+    end_ -= begin_;
+    begin_ = 0;
+  }
+  if (buffer_.size() < end_ + kReadBytes + kPadding) buffer_.resize(2 * buffer_.size() + kReadBytes);
+  const std::size_t got = bytes_->read(buffer_.data() + end_, kReadBytes);
+  end_ += got;
+  at_end_ = got == 0;
+  return !at_end_;
+}
+
+bool LineReader::next_raw(std::string_view& line) {
+  std::size_t searched = 0;
+  for (;;) {
+    const char* start = buffer_.data() + begin_;
+    const std::size_t unread = end_ - begin_;
+    const void* newline = searched < unread ? std::memchr(start + searched, '\n', unread - searched) : nullptr;
+    const bool found = newline != nullptr;
+    const std::size_t size = found ? static_cast<std::size_t>(static_cast<const char*>(newline) - start) : unread;
+    if (size > kMaxLineBytes) {
+      ++line_number_;
+      fail(fmt::format("the line is longer than {} MiB; a trace holds one request per line", kMaxLineBytes >> 20));
+    }
+    if (!found && refill()) {
+      searched = unread;
+      continue;
+    }
+    if (!found && unread == 0) return false;
+    line = {buffer_.data() + begin_, size};
+    begin_ += size + (found ? 1 : 0);
+    ++line_number_;
+    return true;
+  }
+}
+
+bool LineReader::next(std::string_view& line) {
+  if (again_) {
+    again_ = false;
+    line = last_;
+    return true;
+  }
+  do {
+    if (!next_raw(line)) return false;
+    if (line.ends_with('\r')) line.remove_suffix(1);
+  } while (line.find_first_not_of(" \t") == std::string_view::npos);
+  if (std::memchr(line.data(), '\0', line.size()) != nullptr)
+    fail("the line holds a zero byte; a trace is a text file, plain, .gz or .zst");
+  last_ = line;
+  return true;
+}
+
+void LineReader::fail(const std::string& message) const { throw InputError(fmt::format("{}:{}: {}", name_, line_number_, message)); }
+
+void LineReader::fail(std::string_view column, const std::string& message) const { fail(fmt::format("column '{}': {}", column, message)); }
+
+std::string quoted(std::string_view text) {
+  constexpr std::size_t kShown = 40;
+  std::string shown = "'";
+  for (const char c : text.substr(0, kShown)) shown += c >= ' ' && c <= '~' ? c : '?';
+  return shown + (text.size() > kShown ? "...'" : "'");
+}
+
+}  // namespace kvlab

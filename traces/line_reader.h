@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "traces/bytes.h"
+
+namespace kvlab {
+
+// The lines of a text file, one at a time, in memory that does not depend on the file's size. Handles \n and \r\n, a
+// missing last newline and a UTF-8 byte order mark; passes over blank lines. Errors (InputError): an empty file, a zero
+// byte, a line longer than 64 MiB.
+class LineReader {
+ public:
+  static constexpr std::size_t kMaxLineBytes = std::size_t{64} << 20;
+  static constexpr std::size_t kPadding = 64;  // readable bytes behind every line, as SIMD parsers want them
+
+  LineReader(std::string name, std::unique_ptr<ByteSource> bytes);
+  explicit LineReader(const std::string& path) : LineReader(path, open_bytes(path)) {}
+
+  // The next line without its end, valid until the next call; false at the end of the file.
+  bool next(std::string_view& line);
+  // Makes next() answer the line just read once more.
+  void put_back() { again_ = true; }
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+  // Of the line that next() answered last, from 1.
+  [[nodiscard]] std::int64_t line_number() const { return line_number_; }
+
+  // Stops with file:line of the line just read.
+  [[noreturn]] void fail(const std::string& message) const;
+  [[noreturn]] void fail(std::string_view column, const std::string& message) const;
+
+ private:
+  bool next_raw(std::string_view& line);
+  bool refill();
+
+  std::string name_;
+  std::unique_ptr<ByteSource> bytes_;
+  std::vector<char> buffer_;
+  std::size_t begin_ = 0, end_ = 0;  // unread bytes of buffer_; kPadding bytes behind end_ are there too
+  std::int64_t line_number_ = 0;
+  std::string_view last_;
+  bool at_end_ = false, again_ = false;
+};
+
+// `text` as it may appear in a one-line message: printable, in quotes, cut to a length that can be read.
+std::string quoted(std::string_view text);
+
+}  // namespace kvlab

@@ -1,0 +1,119 @@
+#include "traces/numbers.h"
+
+#include <charconv>
+#include <chrono>
+#include <cmath>
+
+#include "base/text.h"
+
+namespace kvlab {
+
+namespace {
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// Takes exactly `count` digits off the front.
+bool take_digits(std::string_view& text, std::size_t count, int& value) {
+  if (text.size() < count) return false;
+  value = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!is_digit(text[i])) return false;
+    value = value * 10 + (text[i] - '0');
+  }
+  text.remove_prefix(count);
+  return true;
+}
+
+bool take(std::string_view& text, char c) {
+  if (!text.starts_with(c)) return false;
+  text.remove_prefix(1);
+  return true;
+}
+
+// The digits behind a decimal point in units of unit_ns; the first digit below one nanosecond rounds.
+bool take_fraction(std::string_view& text, std::int64_t unit_ns, std::int64_t& value) {
+  if (text.empty() || !is_digit(text.front())) return false;
+  value = 0;
+  bool is_first_lost = true;
+  for (; !text.empty() && is_digit(text.front()); text.remove_prefix(1)) {
+    const int digit = text.front() - '0';
+    unit_ns /= 10;
+    if (unit_ns > 0)
+      value += digit * unit_ns;
+    else if (is_first_lost && digit >= 5)
+      ++value;
+    if (unit_ns == 0) is_first_lost = false;
+  }
+  return true;
+}
+
+bool take_zone(std::string_view& text, std::int64_t& offset_s) {
+  offset_s = 0;
+  if (text.empty() || take(text, 'Z')) return true;
+  const bool is_west = text.front() == '-';
+  if (!is_west && text.front() != '+') return false;
+  text.remove_prefix(1);
+  int hours = 0;
+  int minutes = 0;
+  if (!take_digits(text, 2, hours) || !take(text, ':') || !take_digits(text, 2, minutes) || hours > 14 || minutes > 59) return false;
+  offset_s = (hours * 60 + minutes) * 60;
+  if (is_west) offset_s = -offset_s;
+  return true;
+}
+
+}  // namespace
+
+bool parse_unsigned(std::string_view text, std::uint64_t& value) {
+  if (text.empty() || !is_digit(text.front()) || (text.size() > 1 && text.front() == '0')) return false;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc{} && end == text.data() + text.size();
+}
+
+bool parse_time_ns(std::string_view text, std::int64_t unit_ns, std::int64_t& value) {
+  if (text.find_first_of("eE") != std::string_view::npos) {
+    double units = 0;
+    if (!parse_real(text, units) || units < 0) return false;
+    const double in_ns = units * static_cast<double>(unit_ns);
+    value = in_ns > static_cast<double>(kMaxTraceNs) ? kMaxTraceNs + 1 : static_cast<std::int64_t>(std::llround(in_ns));
+    return true;
+  }
+  if (text.empty() || !is_digit(text.front())) return false;
+  const std::int64_t max_units = kMaxTraceNs / unit_ns + 1;
+  std::int64_t units = 0;
+  for (; !text.empty() && is_digit(text.front()); text.remove_prefix(1)) {
+    if (units <= max_units) units = units * 10 + (text.front() - '0');
+  }
+  std::int64_t fraction_ns = 0;
+  if (take(text, '.') && !take_fraction(text, unit_ns, fraction_ns)) return false;
+  if (!text.empty()) return false;
+  value = units >= max_units ? kMaxTraceNs + 1 : units * unit_ns + fraction_ns;
+  return true;
+}
+
+bool parse_date_time_ns(std::string_view text, std::int64_t& value) {
+  int year = 0;
+  int month = 0;
+  int day = 0;
+  int hour = 0;
+  int minute = 0;
+  int second = 0;
+  if (!take_digits(text, 4, year) || !take(text, '-') || !take_digits(text, 2, month) || !take(text, '-') || !take_digits(text, 2, day))
+    return false;
+  if (!take(text, ' ') && !take(text, 'T')) return false;
+  if (!take_digits(text, 2, hour) || !take(text, ':') || !take_digits(text, 2, minute) || !take(text, ':') || !take_digits(text, 2, second))
+    return false;
+  std::int64_t fraction_ns = 0;
+  constexpr std::int64_t kSecondNs = 1'000'000'000;
+  if (take(text, '.') && !take_fraction(text, kSecondNs, fraction_ns)) return false;
+  std::int64_t offset_s = 0;
+  if (!take_zone(text, offset_s) || !text.empty()) return false;
+  const std::chrono::year_month_day date{std::chrono::year(year), std::chrono::month(static_cast<unsigned>(month)),
+                                         std::chrono::day(static_cast<unsigned>(day))};
+  if (!date.ok() || year < 1970 || year > 2199 || hour > 23 || minute > 59 || second > 59) return false;
+  const std::int64_t days = std::chrono::sys_days(date).time_since_epoch().count();
+  const std::int64_t seconds = ((days * 24 + hour) * 60 + minute) * 60 + second - offset_s;
+  value = seconds * kSecondNs + fraction_ns;
+  return true;
+}
+
+}  // namespace kvlab
