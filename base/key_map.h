@@ -9,7 +9,8 @@
 namespace kvlab {
 
 // A map from 64-bit keys to small values, for the innermost loops: open addressing with linear probing, at most half full,
-// deletion by shifting back (no tombstones, so its speed does not decay). Nothing is allocated after reset().
+// deletion by shifting back (no tombstones, so its speed does not decay). Only reset() and
+// reserve() allocate.
 // Value{} marks an empty slot and is never stored as a value.
 template <class Value>
 class KeyMap {
@@ -21,13 +22,24 @@ class KeyMap {
 
   // Empties the map and makes room for max_keys keys at a time.
   void reset(std::size_t max_keys) {
-    const std::size_t num_slots = std::bit_ceil(2 * max_keys + 2);
-    slots_.assign(num_slots, Slot{});
-    mask_ = num_slots - 1;
-    shift_ = 64 - std::countr_zero(num_slots);
+    slots_.clear();
+    size_ = 0;
+    reserve(max_keys);
+  }
+  // Makes room for max_keys keys at a time, at least as many as are in it. Slots move.
+  void reserve(std::size_t max_keys) {
+    assert(max_keys >= size_);
+    std::vector<Slot> old(std::bit_ceil(2 * max_keys + 2));
+    old.swap(slots_);
+    mask_ = slots_.size() - 1;
+    shift_ = 64 - std::countr_zero(slots_.size());
     max_keys_ = max_keys;
     size_ = 0;
+    for (const Slot& slot : old) {
+      if (!is_empty(slot)) add(slot.key).value = slot.value;
+    }
   }
+  [[nodiscard]] std::size_t max_keys() const { return max_keys_; }
   [[nodiscard]] std::size_t size() const { return size_; }
 
   // Asks the memory system for the key's slot, some operations before it is needed.

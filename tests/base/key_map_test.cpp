@@ -37,6 +37,20 @@ TEST(KeyMap, KeyZeroIsAKeyLikeAnyOther) {
   EXPECT_EQ(map.size(), 1U);
 }
 
+TEST(KeyMap, ReserveKeepsWhatIsThere) {
+  KeyMap<Count> map;
+  map.reset(3);
+  for (std::uint64_t key = 0; key < 1000; ++key) {
+    if (map.size() == map.max_keys()) map.reserve(2 * map.max_keys());
+    map.add(key).value.n = static_cast<std::uint32_t>(key + 1);
+  }
+  for (std::uint64_t key = 0; key < 1000; ++key) {
+    ASSERT_NE(map.find(key), nullptr);
+    EXPECT_EQ(map.find(key)->value.n, key + 1);
+  }
+  EXPECT_EQ(map.size(), 1000U);
+}
+
 // Few key values and a map that is always near its limit: long probe runs, runs that wrap around, shifts across both.
 RC_GTEST_PROP(KeyMap, AgreesWithTheStandardMap, ()) {
   const auto max_keys = *rc::gen::inRange<std::size_t>(1, 40);

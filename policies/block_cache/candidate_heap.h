@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace kvlab {
+
+// The candidates of a cache whose victim is the one with the smallest key. A binary heap that knows where each item is, so
+// that items can leave from the middle: O(log n) per operation, nothing allocated after reset().
+template <class Key>
+class CandidateHeap {
+ public:
+  void reset(std::uint32_t num_items) {
+    heap_.clear();
+    heap_.reserve(num_items);
+    place_.assign(num_items, kAbsent);
+  }
+
+  [[nodiscard]] bool contains(std::uint32_t item) const { return place_[item] != kAbsent; }
+  [[nodiscard]] std::uint32_t top() const { return heap_.front().item; }  // not empty
+
+  // item is not in the heap.
+  void push(std::uint32_t item, const Key& key) {
+    heap_.push_back({key, item});
+    sift_up(static_cast<std::uint32_t>(heap_.size() - 1));
+  }
+
+  // item is in the heap.
+  void remove(std::uint32_t item) {
+    const std::uint32_t at = place_[item];
+    place_[item] = kAbsent;
+    const Entry last = heap_.back();
+    heap_.pop_back();
+    if (at == heap_.size()) return;
+    heap_[at] = last;
+    sift_down(at);
+    sift_up(place_[last.item]);
+  }
+
+  // item is in the heap.
+  void change(std::uint32_t item, const Key& key) {
+    heap_[place_[item]].key = key;
+    sift_down(place_[item]);
+    sift_up(place_[item]);
+  }
+
+ private:
+  struct Entry {
+    Key key;
+    std::uint32_t item;
+  };
+  static constexpr std::uint32_t kAbsent = 0xffffffffU;
+
+  void put(std::uint32_t at, const Entry& entry) {
+    heap_[at] = entry;
+    place_[entry.item] = at;
+  }
+
+  void sift_up(std::uint32_t at) {
+    const Entry entry = heap_[at];
+    while (at > 0 && entry.key < heap_[(at - 1) / 2].key) {
+      put(at, heap_[(at - 1) / 2]);
+      at = (at - 1) / 2;
+    }
+    put(at, entry);
+  }
+
+  void sift_down(std::uint32_t at) {
+    const Entry entry = heap_[at];
+    const auto size = static_cast<std::uint32_t>(heap_.size());
+    for (std::uint32_t child = 2 * at + 1; child < size; child = 2 * at + 1) {
+      if (child + 1 < size && heap_[child + 1].key < heap_[child].key) ++child;
+      if (!(heap_[child].key < entry.key)) break;
+      put(at, heap_[child]);
+      at = child;
+    }
+    put(at, entry);
+  }
+
+  std::vector<Entry> heap_;
+  std::vector<std::uint32_t> place_;  // [num_items] position in heap_
+};
+
+}  // namespace kvlab

@@ -1,0 +1,39 @@
+#include <vector>
+
+#include "policies/block_cache/block_cache.h"
+#include "policies/block_cache/candidate_heap.h"
+
+namespace kvlab {
+namespace {
+
+// Victim = the oldest insertion; hits change nothing. Of a chain that went unused the first block goes first, which leaves
+// the rest of it unreachable until it ages out as well.
+class Fifo final : public BlockCache {
+ public:
+  explicit Fifo(Params&) {}
+
+  void reset(std::uint32_t num_blocks) override {
+    inserted_.assign(num_blocks, 0);
+    candidates_.reset(num_blocks);
+    num_inserted_ = 0;
+  }
+  void on_insert(BlockId block, std::uint64_t, std::uint32_t, double) override { inserted_[index(block)] = num_inserted_++; }
+  void on_hit(BlockId) override {}
+  void on_acquire(BlockId block) override { candidates_.remove(index(block)); }
+  void on_release(BlockId block) override { candidates_.push(index(block), inserted_[index(block)]); }
+  BlockId victim(std::uint64_t) override {
+    const std::uint32_t oldest = candidates_.top();
+    candidates_.remove(oldest);
+    return BlockId{oldest};
+  }
+
+ private:
+  std::vector<std::uint64_t> inserted_;  // [num_blocks] when, in insertions
+  CandidateHeap<std::uint64_t> candidates_;
+  std::uint64_t num_inserted_ = 0;
+};
+
+[[maybe_unused]] const bool registered = BlockCacheRegistry::add<Fifo>({"fifo", "oldest insertion, hits ignored", "textbook"});
+
+}  // namespace
+}  // namespace kvlab

@@ -1,0 +1,68 @@
+#include <compare>
+#include <vector>
+
+#include "policies/block_cache/block_cache.h"
+#include "policies/block_cache/candidate_heap.h"
+
+namespace kvlab {
+namespace {
+
+// Victim = the smallest H = clock + uses * cost / size; the clock then moves to that H, so that blocks popular long ago
+// lose to those used since (Cherkasova 1998). Blocks are all of one size. Equal H: the least recently released first.
+class Gdsf final : public BlockCache {
+ public:
+  explicit Gdsf(Params&) {}
+
+  void reset(std::uint32_t num_blocks) override {
+    blocks_.assign(num_blocks, {});
+    candidates_.reset(num_blocks);
+    clock_ = 0;
+    num_released_ = 0;
+  }
+  void on_insert(BlockId block, std::uint64_t, std::uint32_t, double cost_s) override {
+    const double cost = cost_s > 0 ? cost_s : 1;  // a host that knows no cost: every block costs the same
+    blocks_[index(block)] = {clock_ + cost, cost, 1, 0};
+  }
+  void on_hit(BlockId block) override {
+    Block& b = blocks_[index(block)];
+    ++b.uses;
+    b.h = clock_ + b.uses * b.cost;
+    if (candidates_.contains(index(block))) candidates_.change(index(block), {b.h, b.released});
+  }
+  void on_acquire(BlockId block) override { candidates_.remove(index(block)); }
+  void on_release(BlockId block) override {
+    Block& b = blocks_[index(block)];
+    b.released = ++num_released_;
+    candidates_.push(index(block), {b.h, b.released});
+  }
+  BlockId victim(std::uint64_t) override {
+    const std::uint32_t cheapest = candidates_.top();
+    candidates_.remove(cheapest);
+    clock_ = blocks_[cheapest].h;
+    return BlockId{cheapest};
+  }
+
+ private:
+  struct Block {
+    double h = 0;
+    double cost = 1;  // seconds, or 1 each
+    double uses = 0;
+    std::uint64_t released = 0;  // when, in releases
+  };
+  struct Rank {
+    double h;
+    std::uint64_t released;
+    auto operator<=>(const Rank&) const = default;
+  };
+
+  std::vector<Block> blocks_;  // [num_blocks]
+  CandidateHeap<Rank> candidates_;
+  double clock_ = 0;
+  std::uint64_t num_released_ = 0;
+};
+
+[[maybe_unused]] const bool registered = BlockCacheRegistry::add<Gdsf>(
+    {"gdsf", "smallest clock + uses * recompute seconds / size", "Cherkasova 1998 (GreedyDual-Size-Frequency)"});
+
+}  // namespace
+}  // namespace kvlab

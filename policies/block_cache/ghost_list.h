@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/key_map.h"
+#include "policies/block_cache/block_lists.h"
+
+namespace kvlab {
+
+// Keys of evicted blocks, oldest first; at most max_keys, the oldest makes room. Constant time, nothing allocated after
+// reset().
+class GhostList {
+ public:
+  void reset(std::uint32_t max_keys) {
+    places_.reset(max_keys);
+    keys_.assign(max_keys, 0);
+    order_.reset(max_keys, kNumLists);
+    for (std::uint32_t i = 0; i < max_keys; ++i) order_.push_back(kFree, i);
+  }
+
+  [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(places_.size()); }
+  [[nodiscard]] bool contains(std::uint64_t key) const { return places_.find(key) != nullptr; }
+
+  void add(std::uint64_t key) {
+    if (keys_.empty()) return;
+    erase(key);  // a second copy of the same content was evicted: as if only now
+    if (order_.is_empty(kFree)) drop_oldest();
+    const std::uint32_t place = order_.front(kFree);
+    order_.remove(place);
+    order_.push_back(kUsed, place);
+    keys_[place] = key;
+    places_.add(key).value.index = place;
+  }
+
+  // False when it was not there.
+  bool erase(std::uint64_t key) {
+    auto* slot = places_.find(key);
+    if (!slot) return false;
+    order_.remove(slot->value.index);
+    order_.push_back(kFree, slot->value.index);
+    places_.erase(*slot);
+    return true;
+  }
+
+  void drop_oldest() { erase(keys_[order_.front(kUsed)]); }  // not empty
+
+ private:
+  struct Place {
+    std::uint32_t index = 0xffffffffU;
+    bool operator==(const Place&) const = default;
+  };
+  static constexpr std::uint32_t kUsed = 0, kFree = 1, kNumLists = 2;
+
+  KeyMap<Place> places_;
+  std::vector<std::uint64_t> keys_;  // [max_keys] by place
+  BlockLists order_;
+};
+
+}  // namespace kvlab

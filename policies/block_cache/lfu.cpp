@@ -1,0 +1,50 @@
+#include <compare>
+#include <vector>
+
+#include "policies/block_cache/block_cache.h"
+#include "policies/block_cache/candidate_heap.h"
+
+namespace kvlab {
+namespace {
+
+// Victim = the block with the fewest uses, the oldest insertion among equals. Inserting is the first use; the count is
+// forgotten with the block.
+class Lfu final : public BlockCache {
+ public:
+  explicit Lfu(Params&) {}
+
+  void reset(std::uint32_t num_blocks) override {
+    uses_.assign(num_blocks, {});
+    candidates_.reset(num_blocks);
+    num_inserted_ = 0;
+  }
+  void on_insert(BlockId block, std::uint64_t, std::uint32_t, double) override { uses_[index(block)] = {1, num_inserted_++}; }
+  void on_hit(BlockId block) override {
+    Uses& uses = uses_[index(block)];
+    ++uses.count;
+    if (candidates_.contains(index(block))) candidates_.change(index(block), uses);
+  }
+  void on_acquire(BlockId block) override { candidates_.remove(index(block)); }
+  void on_release(BlockId block) override { candidates_.push(index(block), uses_[index(block)]); }
+  BlockId victim(std::uint64_t) override {
+    const std::uint32_t rarest = candidates_.top();
+    candidates_.remove(rarest);
+    return BlockId{rarest};
+  }
+
+ private:
+  struct Uses {
+    std::uint64_t count = 0;
+    std::uint64_t inserted = 0;  // when, in insertions
+    auto operator<=>(const Uses&) const = default;
+  };
+
+  std::vector<Uses> uses_;  // [num_blocks]
+  CandidateHeap<Uses> candidates_;
+  std::uint64_t num_inserted_ = 0;
+};
+
+[[maybe_unused]] const bool registered = BlockCacheRegistry::add<Lfu>({"lfu", "fewest uses, oldest insertion among equals", "textbook"});
+
+}  // namespace
+}  // namespace kvlab

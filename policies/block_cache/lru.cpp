@@ -1,0 +1,37 @@
+#include "policies/block_cache/block_cache.h"
+#include "policies/block_cache/block_lists.h"
+
+namespace kvlab {
+namespace {
+
+// The engine's own order (vLLM v1, card 1.4d): one list of all free blocks, blank ones included. Released blocks go to its
+// back and victims come from its front, so a block's age counts from its last release; a request releases its deepest block
+// first, which makes deeper blocks the older ones.
+class Lru final : public BlockCache {
+ public:
+  explicit Lru(Params&) {}
+
+  void reset(std::uint32_t num_blocks) override {
+    free_.reset(num_blocks, 1);
+    for (std::uint32_t b = 0; b < num_blocks; ++b) free_.push_back(0, b);
+  }
+  [[nodiscard]] bool orders_blank_blocks() const override { return true; }
+  void on_insert(BlockId, std::uint64_t, std::uint32_t, double) override {}
+  void on_hit(BlockId) override {}
+  void on_acquire(BlockId block) override { free_.remove(index(block)); }
+  void on_release(BlockId block) override { free_.push_back(0, index(block)); }
+  BlockId victim(std::uint64_t) override {
+    const std::uint32_t oldest = free_.front(0);
+    free_.remove(oldest);
+    return BlockId{oldest};
+  }
+
+ private:
+  BlockLists free_;
+};
+
+[[maybe_unused]] const bool registered = BlockCacheRegistry::add<Lru>(
+    {"lru", "least recently released block, deeper first: the order of the engine's free list", "vLLM v1 (v0.19), block pool"});
+
+}  // namespace
+}  // namespace kvlab
