@@ -1,0 +1,228 @@
+#include "sim/hit_ratio.h"
+
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+
+#include <algorithm>
+#include <limits>
+#include <ostream>
+#include <span>
+
+#include "base/error.h"
+#include "base/key_map.h"
+#include "serving/block_index.h"
+#include "traces/block_hashes.h"
+#include "traces/make_trace.h"
+
+namespace kvlab {
+namespace {
+
+// How many lookups ahead the slot in the index, and then the block's own data, are asked from memory.
+constexpr std::size_t kPrefetchSlot = 16;
+
+class HitRatioRun {
+ public:
+  HitRatioRun(BlockCache& cache, std::uint32_t capacity_blocks)
+      : cache_(cache), blocks_(capacity_blocks), orders_blank_(cache.orders_blank_blocks()) {
+    cache.reset(capacity_blocks);
+    index_.reset(capacity_blocks);
+    pinned_.reserve(capacity_blocks);
+  }
+
+  void process(std::span<const std::uint64_t> chain);
+
+  HitRatio result;
+
+ private:
+  struct Block {
+    std::uint64_t key = 0;
+    bool has_key = false;
+    bool is_pinned = false;
+  };
+
+  bool look_up(std::uint64_t key, std::uint32_t depth);
+  BlockId take(std::uint64_t incoming);
+
+  BlockCache& cache_;
+  BlockIndex index_;
+  std::vector<Block> blocks_;
+  std::vector<BlockId> pinned_;  // of the request in progress, in order of its chain
+  std::uint32_t num_used_ = 0;   // blocks handed out while they were blank
+  bool orders_blank_;
+};
+
+void HitRatioRun::process(std::span<const std::uint64_t> chain) {
+  ++result.requests;
+  result.lookups += chain.size();
+  const std::size_t end = std::min(chain.size(), blocks_.size());
+  result.beyond_capacity += chain.size() - end;
+  std::uint32_t depth = 0;
+  std::uint64_t hits = 0, found = 0;
+  for (std::size_t i = 0; i < end; ++i, ++depth) {
+    if (i + kPrefetchSlot < end) index_.prefetch(chain[i + kPrefetchSlot]);
+    if (!look_up(chain[i], depth)) continue;
+    if (found++ == i) ++hits;
+  }
+  for (; !pinned_.empty(); pinned_.pop_back()) {
+    blocks_[index(pinned_.back())].is_pinned = false;
+    cache_.on_release(pinned_.back());
+  }
+  result.hits += hits;
+  result.orphans += found - hits;
+  result.insertions += end - found;
+  result.requests_with_hit += hits > 0;
+}
+
+// True when it was there. Afterwards the block is resident and pinned.
+bool HitRatioRun::look_up(std::uint64_t key, std::uint32_t depth) {
+  BlockId block = index_.find(key);
+  const bool is_found = block != kNoBlock;
+  if (is_found) {
+    cache_.on_hit(block);
+    if (blocks_[index(block)].is_pinned) return true;
+    cache_.on_acquire(block);
+  } else {
+    block = take(key);
+    blocks_[index(block)] = {key, true, false};
+    index_.insert(key, block);
+    cache_.on_insert(block, key, depth, 0);
+  }
+  blocks_[index(block)].is_pinned = true;
+  pinned_.push_back(block);
+  return is_found;
+}
+
+// A block for new content: a blank one or the cache's victim. There is one, since a request has at most as many blocks as
+// the cache.
+BlockId HitRatioRun::take(std::uint64_t incoming) {
+  if (!orders_blank_ && num_used_ < blocks_.size()) return BlockId{num_used_++};
+  const BlockId block = cache_.victim(incoming);
+  Block& old = blocks_[index(block)];
+  if (old.has_key) {
+    index_.erase(old.key, block);
+    ++result.evictions;
+  }
+  return block;
+}
+
+// What the run will look up, in order.
+std::vector<std::uint64_t> lookups_of(const HitRatioTrace& trace, std::uint32_t capacity_blocks) {
+  std::vector<std::uint64_t> lookups;
+  lookups.reserve(trace.keys.size());
+  for (std::size_t r = 0; r < trace.num_requests(); ++r) {
+    const auto chain = trace.chain(r);
+    const auto taken = chain.first(std::min<std::size_t>(chain.size(), capacity_blocks));
+    lookups.insert(lookups.end(), taken.begin(), taken.end());
+  }
+  return lookups;
+}
+
+void append_chain(HitRatioTrace& trace, const TraceRequest& request) {
+  const auto full = static_cast<std::uint32_t>(request.prompt_tokens / trace.block_tokens);
+  const std::uint32_t num_blocks = std::min(full, num_block_hashes(request, trace.block_tokens));
+  if (trace.keys.size() + num_blocks > std::numeric_limits<std::uint32_t>::max() - 2) {
+    throw InputError("the trace has more than 4,294,967,293 blocks: use larger blocks or fewer requests");
+  }
+  for (std::uint32_t i = 0; i < num_blocks; ++i) {
+    trace.keys.push_back(block_hash(request.hash_tokens, request.hashes, trace.block_tokens, i));
+  }
+  trace.request_begin.push_back(static_cast<std::uint32_t>(trace.keys.size()));
+  trace.prompt_tokens += request.prompt_tokens;
+}
+
+// A key stands for a whole prefix, so it cannot come twice in one chain.
+void check_distinct(std::span<const std::uint64_t> hashes, std::size_t request, std::vector<std::uint64_t>& sorted) {
+  sorted.assign(hashes.begin(), hashes.end());
+  std::sort(sorted.begin(), sorted.end());
+  if (std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end()) return;
+  throw InputError(
+      fmt::format("request {} of the trace (from 1) names the same content twice: each hash must stand for the whole prefix", request + 1));
+}
+
+}  // namespace
+
+HitRatioTrace load_hit_ratio_trace(TraceSource& source, std::int32_t block_tokens) {
+  HitRatioTrace trace;
+  trace.block_tokens = block_tokens;
+  std::vector<std::uint64_t> sorted;
+  bool has_hashes = false;
+  for (TraceRequest request; source.next(request);) {
+    has_hashes = has_hashes || !request.hashes.empty();
+    if (!request.hashes.empty() && request.hash_tokens % block_tokens != 0 && block_tokens % request.hash_tokens != 0) {
+      throw InputError(
+          fmt::format("block_tokens = {} does not fit the trace, which names its content per {} tokens: one must divide the other",
+                      block_tokens, request.hash_tokens));
+    }
+    check_distinct(request.hashes, trace.num_requests(), sorted);
+    append_chain(trace, request);
+  }
+  if (!has_hashes)
+    throw InputError("the trace has no content hashes, so nothing in it can be shared: hit ratios need a trace such as Mooncake's");
+  return trace;
+}
+
+HitRatio run_hit_ratio(BlockCache& cache, const HitRatioTrace& trace, std::uint32_t capacity_blocks) {
+  HitRatioRun run(cache, capacity_blocks);
+  if (cache.needs_future()) cache.set_future(lookups_of(trace, capacity_blocks));
+  for (std::size_t r = 0; r < trace.num_requests(); ++r) run.process(trace.chain(r));
+  run.result.hit_tokens = static_cast<std::int64_t>(run.result.hits) * trace.block_tokens;
+  run.result.prompt_tokens = trace.prompt_tokens;
+  return run.result;
+}
+
+void write_hit_ratio_header(std::ostream& csv) {
+  csv << "cache,capacity_blocks,capacity_gib,lookups,hits,hit_frac,token_hit_frac,requests,requests_with_hit,orphans,insertions,"
+         "beyond_capacity,evictions\n";
+}
+
+void write_hit_ratio_row(std::ostream& csv, const HitRatioRow& row) {
+  const HitRatio& r = row.result;
+  fmt::print(csv, "{},{},{},{},{},{},{},{},{},{},{},{},{}\n", row.cache, row.capacity_blocks, number_text(row.capacity_gib), r.lookups,
+             r.hits, number_text(r.hit_frac()), number_text(r.token_hit_frac()), r.requests, r.requests_with_hit, r.orphans, r.insertions,
+             r.beyond_capacity, r.evictions);
+}
+
+namespace {
+
+HitRatioRow row_of(const std::string& name, Params& params, std::uint32_t capacity_blocks, std::int64_t block_bytes,
+                   const HitRatioTrace& trace) {
+  const std::unique_ptr<BlockCache> cache = BlockCacheRegistry::make(name, params, "block cache");
+  constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+  const double gib = static_cast<double>(capacity_blocks) * static_cast<double>(block_bytes) / kGib;
+  return {name, capacity_blocks, gib, run_hit_ratio(*cache, trace, capacity_blocks)};
+}
+
+}  // namespace
+
+std::vector<HitRatioRow> hit_ratio_curves(const std::vector<std::string>& caches, const std::vector<std::uint32_t>& capacities,
+                                          const HitRatioTrace& trace, std::int64_t block_bytes) {
+  std::vector<HitRatioRow> rows;
+  for (const std::string& name : caches) {
+    for (const std::uint32_t capacity : capacities) {
+      Params none = Params::empty("block cache '" + name + "'");
+      rows.push_back(row_of(name, none, capacity, block_bytes, trace));
+    }
+  }
+  return rows;
+}
+
+HitRatioRow run_hit_ratio(Params& experiment, const HitRatioTrace& trace) {
+  auto [name, params] = experiment.named("block_caches", "lru", "which cached block is given up; `kvlab list block_caches`");
+  constexpr auto kMaxBlocks = std::uint32_t{1} << 30;
+  const auto capacity = experiment.required<std::uint32_t>("capacity_blocks", 1, kMaxBlocks, "size of the cache");
+  const auto bytes =
+      experiment.optional<std::int64_t>("block_bytes", 0, 0, std::int64_t{1} << 40, "KV bytes of one block; 0: capacity_gib stays 0");
+  return row_of(name, params, capacity, bytes, trace);
+}
+
+HitRatioRow run_hit_ratio(Params& experiment, std::ostream& csv) {
+  const auto block_tokens = experiment.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "tokens per block");
+  const auto seed = experiment.optional<std::int64_t>("seed", 1, 0, std::numeric_limits<std::int64_t>::max(), "of a generated trace");
+  Params trace_params = experiment.child("trace", "trace");
+  const std::unique_ptr<TraceSource> source = make_trace(trace_params, static_cast<std::uint64_t>(seed));
+  const HitRatioRow row = run_hit_ratio(experiment, load_hit_ratio_trace(*source, block_tokens));
+  write_hit_ratio_row(csv, row);
+  return row;
+}
+
+}  // namespace kvlab
