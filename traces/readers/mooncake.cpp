@@ -1,0 +1,128 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <limits>
+#include <optional>
+
+#include "base/hash.h"
+#include "traces/json_rows.h"
+#include "traces/numbers.h"
+#include "traces/readers/readers.h"
+
+namespace kvlab {
+
+namespace {
+
+// Mooncake traces (Qin et al., FAST 2025; github.com/kvcache-ai/Mooncake), times in milliseconds. Dynamo's dialect has other
+// names for the columns, sessions, and `delay`: a turn that comes so long after its session's turn before has finished.
+class Mooncake final : public RowReader {
+ public:
+  Mooncake(std::unique_ptr<LineReader> lines, const ReaderOptions& options) : RowReader(options, "timestamp"), rows_(std::move(lines)) {}
+
+ private:
+  enum Key : std::uint8_t { kTime, kCreated, kInput, kInputTokens, kOutput, kOutputTokens, kIds, kBlock, kSession, kDelay, kDelayMs };
+  static constexpr std::array<std::string_view, 12> kKeys{"timestamp",     "created_time",  "input_length", "input_tokens",
+                                                          "output_length", "output_tokens", "hash_ids",     "block_size",
+                                                          "session_id",    "delay",         "delay_ms",     "request_id"};
+  static constexpr std::int64_t kMillisecondNs = 1'000'000;
+
+  struct Row {
+    std::optional<Span> at, delay;
+    std::int32_t block_size = 0;
+    bool has_ids = false;
+  };
+
+  [[nodiscard]] const LineReader& lines() const override { return rows_.lines(); }
+
+  bool read_row(TraceRequest& request) override {
+    Row row;
+    ids_.clear();
+    if (!rows_.next(kKeys, [&](std::size_t key, JsonField field) { read_field(key, field, request, row); })) return false;
+    if (request.prompt_tokens == 0) fail_missing_key(lines(), "input_length");
+    if (request.output_tokens == 0) fail_missing_key(lines(), "output_length");
+    request.is_follow_up = row.delay.has_value();
+    if (row.delay && row.at) lines().fail("delay", "a row has either a timestamp or a delay after the turn before it");
+    if (row.delay && request.session < 0) fail_missing_key(lines(), "session_id");
+    if (!row.delay && !row.at) fail_missing_key(lines(), "timestamp");
+    if (row.delay)
+      request.delay = *row.delay;
+    else
+      request.arrival = Time(*row.at);
+    if (row.has_ids) set_content(request, row);
+    return true;
+  }
+
+  void read_field(std::size_t key, JsonField field, TraceRequest& request, Row& row) {
+    const auto only_once = [&](bool is_set) {
+      if (is_set) field.fail("the row has this column under another name as well");
+    };
+    switch (key) {
+      case kTime:
+      case kCreated:
+        only_once(row.at.has_value());
+        row.at = field.time(kMillisecondNs);
+        break;
+      case kInput:
+      case kInputTokens:
+        only_once(request.prompt_tokens > 0);
+        request.prompt_tokens = field.prompt_tokens();
+        break;
+      case kOutput:
+      case kOutputTokens:
+        only_once(request.output_tokens > 0);
+        request.output_tokens = field.output_tokens();
+        break;
+      case kIds:
+        row.has_ids = true;
+        field.unsigned_list(ids_);
+        break;
+      case kBlock:
+        row.block_size = static_cast<std::int32_t>(field.integer(1, kMaxTokens));
+        break;
+      case kSession:
+        request.session = field.session();
+        break;
+      case kDelay:
+      case kDelayMs:
+        only_once(row.delay.has_value());
+        row.delay = field.time(kMillisecondNs);
+        break;
+      default:
+        break;  // request_id: requests are known by their place
+    }
+  }
+
+  // Ids become a chain, each combined with those before it: published ids name whole prefixes already, and in dialects
+  // whose ids name single blocks the chain does.
+  void set_content(TraceRequest& request, const Row& row) {
+    const std::int32_t block = row.block_size > 0 ? row.block_size : options().block_size;
+    if (block == 0) {
+      lines().fail("hash_ids",
+                   "tokens per hash id unknown: set 'block_size' (512 in the traces that Mooncake published; 64, 256 and others occur)");
+    }
+    if (options().block_size > 0 && row.block_size > 0 && row.block_size != options().block_size) {
+      lines().fail("block_size", fmt::format("{} in the row, but 'block_size: {}' was asked for", row.block_size, options().block_size));
+    }
+    const auto fewest = static_cast<std::size_t>(request.prompt_tokens / block);
+    const std::size_t most = fewest + (request.prompt_tokens % block != 0 ? 1 : 0);
+    if (ids_.size() < fewest || ids_.size() > most) {
+      lines().fail("hash_ids", fmt::format("{} ids, but {} tokens in blocks of {} need {}; is 'block_size: {}' right?", ids_.size(),
+                                           request.prompt_tokens, block, most, block));
+    }
+    std::uint64_t chain = mix64(static_cast<std::uint64_t>(block));
+    for (std::uint64_t& id : ids_) id = chain = hash_combine(chain, id);
+    request.hash_tokens = ids_.empty() ? 0 : block;
+    request.hashes = ids_;
+  }
+
+  JsonRows rows_;
+  std::vector<std::uint64_t> ids_;
+};
+
+}  // namespace
+
+std::unique_ptr<RowReader> read_mooncake(std::unique_ptr<LineReader> lines, const ReaderOptions& options) {
+  return std::make_unique<Mooncake>(std::move(lines), options);
+}
+
+}  // namespace kvlab

@@ -1,0 +1,65 @@
+#include "traces/row_reader.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "traces/numbers.h"
+
+namespace kvlab {
+
+bool RowReader::next(TraceRequest& request) {
+  request = TraceRequest{};
+  if (!read_row(request)) {
+    if (num_requests_ == 0)
+      throw InputError(lines().name() + ": no request in the file; a trace has at least one" +
+                       (counts_.empty() ? "" : " (" + skipped() + ")"));
+    return false;
+  }
+  check_order(request);
+  ++num_requests_;
+  return true;
+}
+
+void RowReader::check_order(const TraceRequest& request) {
+  if (options_.any_order) return;
+  if (request.is_follow_up) {
+    if (num_requests_ > 0 && request.session == session_before_) return;
+    lines().fail(
+        "a later turn of a session must stand directly below the turn before it; set 'sort: true' to gather them (loads the whole trace)");
+  }
+  session_before_ = request.session;
+  if (request.arrival < latest_) {
+    lines().fail(
+        arrival_column_,
+        fmt::format("{:.9g} s after the start is before the row above ({:.9g} s); set 'sort: true' to sort (loads the whole trace)",
+                    to_s(request.arrival), to_s(latest_)));
+  }
+  latest_ = request.arrival;
+}
+
+Time RowReader::since_first(std::int64_t instant_ns) {
+  if (!first_ns_) first_ns_ = instant_ns;
+  const std::int64_t since = instant_ns - *first_ns_;
+  if (since > kMaxTraceNs) lines().fail(arrival_column_, "more than ten years after the first row");
+  return Time(Span(since));
+}
+
+std::string RowReader::skipped() const {
+  std::string all;
+  for (const auto& [what, times] : counts_) all += fmt::format("{}{} {}", all.empty() ? "" : "; ", times, what);
+  return all;
+}
+
+std::int64_t session_number(std::string_view text) {
+  std::uint64_t value = 0;
+  constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  if (parse_unsigned(text, value) && value <= kMax) return static_cast<std::int64_t>(value);
+  std::uint64_t hash = text.size();
+  for (const char c : text) hash = hash_combine(hash, static_cast<unsigned char>(c));
+  return static_cast<std::int64_t>(hash >> 1);
+}
+
+}  // namespace kvlab

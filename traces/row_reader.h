@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "traces/line_reader.h"
+#include "traces/trace.h"
+
+namespace kvlab {
+
+// What a user may say about a file beside its name.
+struct ReaderOptions {
+  std::int32_t block_size = 0;     // mooncake: tokens per hash id; 0: only where the rows say it
+  std::int32_t block_tokens = 16;  // llmservingsim: tokens per hash made from token ids
+  bool skip_failed = false;        // burstgpt: pass over requests without response
+  bool any_order = false;          // rows may go back in time, and turns of a session may stand apart
+};
+
+// What all readers of row-by-row formats share: times that do not go backwards, follow-ups that stand behind their session,
+// at least one request, and rows that are passed over and counted.
+class RowReader : public TraceSource {
+ public:
+  RowReader(const ReaderOptions& options, std::string_view arrival_column) : options_(options), arrival_column_(arrival_column) {}
+  bool next(TraceRequest& request) final;
+  [[nodiscard]] std::string skipped() const final;
+  // False for formats that give lengths only: every arrival is then 0.
+  [[nodiscard]] virtual bool has_arrivals() const { return true; }
+
+ protected:
+  // The next usable row into `request`, which holds a default one; false at the end.
+  virtual bool read_row(TraceRequest& request) = 0;
+  [[nodiscard]] virtual const LineReader& lines() const = 0;
+
+  [[nodiscard]] const ReaderOptions& options() const { return options_; }
+  // Since the first call's instant, for formats that give dates or whose clock began long before.
+  Time since_first(std::int64_t instant_ns);
+  void count(const std::string& what) { ++counts_[what]; }
+
+ private:
+  void check_order(const TraceRequest& request);
+
+  ReaderOptions options_;
+  std::string_view arrival_column_;
+  std::optional<std::int64_t> first_ns_;
+  Time latest_ = Time::min();
+  std::int64_t session_before_ = -1;
+  std::uint64_t num_requests_ = 0;
+  std::map<std::string, std::uint64_t> counts_;
+};
+
+// A session's number: the text itself where it is one, else a 63-bit hash of it.
+std::int64_t session_number(std::string_view text);
+
+}  // namespace kvlab
