@@ -1,0 +1,146 @@
+#include "app/csv.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "app/text_file.h"
+#include "base/error.h"
+#include "base/text.h"
+
+namespace kvlab {
+
+bool CsvTable::has(std::string_view column) const { return std::find(columns.begin(), columns.end(), column) != columns.end(); }
+
+std::size_t CsvTable::at(std::string_view column) const {
+  const auto found = std::find(columns.begin(), columns.end(), column);
+  if (found == columns.end()) throw InputError(file + ":1: has no column '" + std::string(column) + "'" + suggestion(column, columns));
+  return static_cast<std::size_t>(found - columns.begin());
+}
+
+namespace {
+
+// Cuts one record off the front of `text`; false at its end. line: number of the line it starts on, advanced past it.
+bool take_record(std::string_view& text, std::vector<std::string>& fields, std::size_t& line, const std::string& name) {
+  fields.clear();
+  if (text.empty()) return false;
+  const std::size_t first_line = line;
+  std::string field;
+  bool quoted = false;
+  std::size_t i = 0;
+  for (; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '\n') ++line;
+    if (quoted) {
+      if (c != '"') {
+        field += c;
+      } else if (i + 1 < text.size() && text[i + 1] == '"') {
+        field += '"';
+        ++i;
+      } else {
+        quoted = false;
+      }
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == ',') {
+      fields.push_back(std::move(field));
+      field.clear();
+    } else if (c == '\n') {
+      break;
+    } else if (c != '\r') {
+      field += c;
+    }
+  }
+  if (quoted) throw InputError(fmt::format("{}:{}: a quote is never closed", name, first_line));
+  fields.push_back(std::move(field));
+  text.remove_prefix(std::min(text.size(), i + 1));
+  return true;
+}
+
+bool is_number(std::string_view text) {
+  double value = 0;
+  std::string plain;
+  for (const char c : text) {
+    if (c != ',') plain += c;
+  }
+  while (!plain.empty() && (plain.back() == '%' || plain.back() == '*' || plain.back() == ' ')) plain.pop_back();
+  return parse_real(plain, value);
+}
+
+}  // namespace
+
+CsvTable parse_csv(std::string_view text, const std::string& name) {
+  CsvTable table{name, {}, {}};
+  std::size_t line = 1;
+  if (!take_record(text, table.columns, line, name)) throw InputError(name + ": empty file; a header line is expected");
+  std::vector<std::string> fields;
+  for (std::size_t at = line; take_record(text, fields, line, name); at = line) {
+    if (fields.size() != table.columns.size()) {
+      throw InputError(fmt::format("{}:{}: has {} fields where the header has {}", name, at, fields.size(), table.columns.size()));
+    }
+    table.rows.push_back(fields);
+  }
+  return table;
+}
+
+CsvTable read_csv(const std::filesystem::path& path) { return parse_csv(read_text(path), path.string()); }
+
+std::string csv_field(std::string_view text) {
+  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"') quoted += '"';
+    quoted += c;
+  }
+  return quoted + "\"";
+}
+
+std::string csv_line(const std::vector<std::string>& fields) {
+  std::string line;
+  for (std::size_t i = 0; i < fields.size(); ++i) line += (i == 0 ? "" : ",") + csv_field(fields[i]);
+  return line + "\n";
+}
+
+std::string text_table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> width(header.size());
+  std::vector<bool> numeric(header.size(), true);
+  for (std::size_t c = 0; c < header.size(); ++c) width[c] = header[c].size();
+  for (const auto& row : rows) {
+    for (std::size_t c = 0; c < header.size(); ++c) {
+      width[c] = std::max(width[c], row[c].size());
+      if (!row[c].empty() && !is_number(row[c])) numeric[c] = false;
+    }
+  }
+  const auto line = [&](const std::vector<std::string>& fields) {
+    std::string text;
+    for (std::size_t c = 0; c < header.size(); ++c) {
+      if (c > 0) text += "  ";
+      text += numeric[c] ? fmt::format("{:>{}}", fields[c], width[c]) : fmt::format("{:<{}}", fields[c], width[c]);
+    }
+    while (text.ends_with(' ')) text.pop_back();
+    return text + "\n";
+  };
+  std::string text = line(header);
+  for (const auto& row : rows) text += line(row);
+  return text;
+}
+
+std::string short_number(double value) {
+  if (!std::isfinite(value)) return "";
+  const double size = std::abs(value);
+  const int decimals = size >= 1000 || value == std::floor(value) ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : size >= 0.01 ? 3 : 5;
+  std::string text = fmt::format("{:.{}f}", value, decimals);
+  const std::size_t begin = text.starts_with('-') ? 1 : 0;
+  std::size_t end = text.find('.');
+  if (end == std::string::npos) end = text.size();
+  for (std::size_t at = end; at > begin + 3;) text.insert(at -= 3, ",");
+  return text;
+}
+
+std::string short_number(const std::string& field) {
+  double value = 0;
+  return parse_real(field, value) ? short_number(value) : field;
+}
+
+}  // namespace kvlab

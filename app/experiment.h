@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/params.h"
+
+namespace kvlab {
+
+// Lists that are values, not axes of a sweep.
+inline const std::set<std::string> kDataLists = {"search.rate"};
+
+// One run of an experiment: a point of the grid that the lists span, for one seed.
+struct RunSpec {
+  std::string id;  // "0001", ... in grid order, seeds fastest
+  Choices choices;
+  std::uint64_t seed = 1;
+  std::vector<std::string> labels;  // one per axis of the experiment, "" where the run does not have it
+};
+
+// An experiment file, the values set on the command line, and the runs it spans.
+struct Experiment {
+  std::string file, text, name;
+  std::vector<std::string> overrides;
+  std::shared_ptr<const ConfigFile> config;  // ${VARIABLES} expanded
+  std::vector<std::string> axes;             // paths of its lists, in the order of the file
+  std::vector<RunSpec> runs;
+
+  // The run's parameters over a parse of its own, so that runs in parallel share no YAML nodes.
+  [[nodiscard]] Params params(const RunSpec& run) const;
+  // What the run consists of, as YAML that runs by itself.
+  [[nodiscard]] std::string resolved(const RunSpec& run) const;
+  [[nodiscard]] std::vector<std::uint64_t> seeds() const;  // distinct, ascending
+};
+
+// overrides: "a.b=c" as given with --set. Throws InputError on anything wrong with file, lists, name, seed or seeds.
+Experiment load_experiment(const std::string& file, const std::vector<std::string>& overrides);
+Experiment parse_experiment(const std::string& text, const std::string& file, const std::vector<std::string>& overrides);
+
+}  // namespace kvlab

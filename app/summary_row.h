@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sim/simulation.h"
+
+namespace kvlab {
+
+// Column and value, in the order of the file. "" is a value that does not exist.
+using Fields = std::vector<std::pair<std::string, std::string>>;
+
+// What summary.csv says of a run (docs/results.md), without its number, axes and seed. Fixed formats: equal results give
+// equal bytes.
+Fields summary_fields(const RunSummary& summary, const SimSetup& setup);
+
+// How far to trust the run: what its step times rest on, whether the KV block count is given or derived, time in overload.
+std::string credibility_label(const RunSummary& summary, const SimSetup& setup, const std::string& cost_source);
+
+std::string ms_field(Time from, Time to);
+
+}  // namespace kvlab
