@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+
+namespace kvlab {
+
+// Writes new keys and values [tokens, kv_heads, head_dim] into their pages; slot numbers are int64.
+struct AppendKvShape {
+  std::int64_t tokens = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t activation_bytes = 2, kv_bytes = 2;  // of one element before and in the cache
+};
+
+constexpr std::int64_t bytes(const AppendKvShape& s) {
+  return s.tokens * (2 * s.kv_heads * s.head_dim * (s.activation_bytes + s.kv_bytes) + 8);
+}
+constexpr std::int64_t flops(const AppendKvShape&) { return 0; }
+
+}  // namespace kvlab

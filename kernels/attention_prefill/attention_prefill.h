@@ -1,0 +1,33 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace kvlab {
+
+// new_tokens queries of one prompt attend to kv_before cached tokens and, causally, to each other.
+// q, out [new_tokens, q_heads, head_dim]; K and V [kv_before + new_tokens, kv_heads, head_dim].
+struct AttentionPrefillShape {
+  std::int64_t new_tokens = 0, kv_before = 0;
+  std::int64_t q_heads = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t activation_bytes = 2, kv_bytes = 2;  // of one element
+  std::int64_t window = 0;                          // sliding window in tokens, 0: none
+};
+
+// Query-key pairs: query i (from 1) sees kv_before + i tokens, at most `window` of them.
+constexpr std::int64_t attended_pairs(const AttentionPrefillShape& s) {
+  const std::int64_t n = s.new_tokens;
+  if (s.window == 0) return n * s.kv_before + n * (n + 1) / 2;
+  const std::int64_t growing = std::clamp<std::int64_t>(s.window - s.kv_before, 0, n);  // queries that still see everything
+  return growing * s.kv_before + growing * (growing + 1) / 2 + (n - growing) * s.window;
+}
+// K and V are read once per prompt: a kernel that tiles queries rereads them from L2, not from HBM.
+constexpr std::int64_t bytes(const AttentionPrefillShape& s) {
+  const std::int64_t before = s.window == 0 ? s.kv_before : std::min(s.kv_before, s.window);
+  const std::int64_t kv = s.new_tokens == 0 ? 0 : before + s.new_tokens;
+  return 2 * kv * s.kv_heads * s.head_dim * s.kv_bytes + 2 * s.new_tokens * s.q_heads * s.head_dim * s.activation_bytes;
+}
+// Pairs above the diagonal are not counted: kernels skip those tiles.
+constexpr std::int64_t flops(const AttentionPrefillShape& s) { return 4 * attended_pairs(s) * s.q_heads * s.head_dim; }
+
+}  // namespace kvlab

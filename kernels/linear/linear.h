@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+
+namespace kvlab {
+
+// out[m, n] = in[m, k] * weight[n, k]^T (+ bias): one dense layer on m tokens.
+struct LinearShape {
+  std::int64_t m = 0, n = 0, k = 0;
+  std::int64_t activation_bytes = 2;  // of one element of in and out
+  std::int64_t weight_bits = 16;      // of one weight
+};
+
+// Every operand crosses HBM once.
+constexpr std::int64_t weight_bytes(const LinearShape& s) { return s.n * s.k * s.weight_bits / 8; }
+constexpr std::int64_t bytes(const LinearShape& s) { return s.m == 0 ? 0 : s.m * (s.k + s.n) * s.activation_bytes + weight_bytes(s); }
+// A multiply and an add per weight and token.
+constexpr std::int64_t flops(const LinearShape& s) { return 2 * s.m * s.n * s.k; }
+
+}  // namespace kvlab

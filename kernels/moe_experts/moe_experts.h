@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+namespace kvlab {
+
+// Expert MLPs of one layer on one rank: `tokens` tokens of the whole group, each sent to experts_per_token of `experts`
+// experts, which are spread evenly over `ranks` GPUs. Weights of an expert: [intermediate, hidden] per matrix.
+struct MoeExpertsShape {
+  std::int64_t tokens = 0, hidden = 0, intermediate = 0;
+  std::int64_t experts = 1, experts_per_token = 1, ranks = 1;
+  std::int64_t activation_bytes = 2, weight_bits = 16;
+  bool gated = true;
+};
+
+// Experts of the whole layer that get at least one token, in expectation, when every token picks its k experts uniformly:
+// E * (1 - (1 - k / E)^T).
+inline double expected_experts(const MoeExpertsShape& s) {
+  const double e = static_cast<double>(s.experts);
+  return e * (1.0 - std::pow(1.0 - static_cast<double>(s.experts_per_token) / e, static_cast<double>(s.tokens)));
+}
+// (token, expert) pairs computed on one rank; the busiest rank has at least the mean.
+constexpr std::int64_t pairs_per_rank(const MoeExpertsShape& s) { return (s.tokens * s.experts_per_token + s.ranks - 1) / s.ranks; }
+constexpr std::int64_t weights_per_expert(const MoeExpertsShape& s) { return (s.gated ? 3 : 2) * s.hidden * s.intermediate; }
+
+inline std::int64_t bytes(const MoeExpertsShape& s) {
+  const double weights = expected_experts(s) / static_cast<double>(s.ranks) * static_cast<double>(weights_per_expert(s)) *
+                         static_cast<double>(s.weight_bits) / 8.0;
+  return std::llround(weights) + 2 * pairs_per_rank(s) * (s.hidden + s.intermediate) * s.activation_bytes;
+}
+constexpr std::int64_t flops(const MoeExpertsShape& s) { return 2 * pairs_per_rank(s) * weights_per_expert(s); }
+
+}  // namespace kvlab

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+
+namespace kvlab {
+
+// out[t, :] = (in[t, :] + residual[t, :]) normalised by its root mean square, times a weight; the sum is written back as
+// the next residual. in, residual, out [tokens, width].
+struct RmsNormShape {
+  std::int64_t tokens = 0, width = 0;
+  std::int64_t activation_bytes = 2;
+  bool adds_residual = true;
+};
+
+constexpr std::int64_t bytes(const RmsNormShape& s) {
+  const std::int64_t passes = s.adds_residual ? 4 : 2;  // in, out; residual read and written
+  return s.tokens == 0 ? 0 : (passes * s.tokens + 1) * s.width * s.activation_bytes;
+}
+// square, sum, scale, weight; the residual adds one.
+constexpr std::int64_t flops(const RmsNormShape& s) { return (s.adds_residual ? 5 : 4) * s.tokens * s.width; }
+
+}  // namespace kvlab

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+
+namespace kvlab {
+
+// out[t, i] = act(gate[t, i]) * up[t, i]; or, without a gate, out[t, i] = act(in[t, i]). All [tokens, width].
+struct SiluMulShape {
+  std::int64_t tokens = 0, width = 0;
+  std::int64_t activation_bytes = 2;
+  bool gated = true;
+};
+
+constexpr std::int64_t bytes(const SiluMulShape& s) { return (s.gated ? 3 : 2) * s.tokens * s.width * s.activation_bytes; }
+// exp, add, divide, and the product with `up`.
+constexpr std::int64_t flops(const SiluMulShape& s) { return (s.gated ? 4 : 3) * s.tokens * s.width; }
+
+}  // namespace kvlab

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/params.h"
+#include "sim/cost/cost_model.h"
+#include "sim/cost/hardware_spec.h"
+#include "sim/cost/model_spec.h"
+#include "sim/cost/parallel.h"
+
+namespace kvlab {
+
+class StepPrices;
+struct Profile;
+
+// What an experiment says about the machine: which model on which GPUs, and where step times come from.
+struct CostSetup {
+  ModelSpec model;
+  HardwareSpec hardware;
+  Parallel parallel;
+  std::string profile_name = "roofline", profile_hash, profile_date;  // hash and date empty for the roofline
+  std::shared_ptr<const Profile> profile;                             // null for the roofline
+  std::shared_ptr<const StepPrices> prices;                           // shared by all replicas and runs
+};
+
+// Reads model, hardware, profile and parallel of an experiment's top level:
+//   model: llama-3.1-8b           a name in profiles/models, a config.json, or a folder that holds one
+//   hardware: h100                a name in profiles/hardware, or a file
+//   profile: roofline             or {bundle: {path}}, {vidur: {path}}, {kvlab: {path}}
+//   parallel: {tp: 1, pp: 1, ep: 1}
+// With a profile, model and hardware default to those it was measured on.
+CostSetup read_cost_setup(Params& experiment);
+
+// Cheap: tables are shared, caches are the object's own. One object per replica thread.
+std::unique_ptr<CostModel> make_cost_model(const CostSetup& setup);
+
+// Memory beside weights and KV on each GPU: activations of the largest step, fp32 logits of its rows, and a fixed share for
+// the CUDA context, library workspaces and graphs (docs/cost-model.md states the formula).
+std::int64_t default_reserve_bytes(const CostSetup& setup, std::int64_t max_batched_tokens, std::int64_t max_rows);
+
+// KV blocks of one replica: floor((memory_frac * memory - weights - reserve) / bytes of a block on one GPU), per data
+// parallel rank. InputError when not one block fits.
+std::int64_t derive_num_blocks(const CostSetup& setup, double memory_frac, std::int64_t reserve_bytes, std::int64_t block_tokens);
+
+}  // namespace kvlab

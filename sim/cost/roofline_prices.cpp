@@ -1,0 +1,145 @@
+#include "sim/cost/roofline_prices.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "kernels/all_reduce/all_reduce.h"
+#include "kernels/all_to_all/all_to_all.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr double kPsPerSecond = 1e12;
+
+Price extrapolated(double ps) {
+  Price price;
+  price.add(ps, Footing::kExtrapolated);
+  return price;
+}
+
+}  // namespace
+
+RooflinePrices::RooflinePrices(ModelSpec model, HardwareSpec hardware, Parallel parallel)
+    : model_(std::move(model)),
+      hardware_(std::move(hardware)),
+      parallel_(parallel),
+      ps_per_flop_(kPsPerSecond / (hardware_.peak_flops(compute_dtype(model_)) * hardware_.flops_frac)),
+      ps_per_byte_(kPsPerSecond / (hardware_.memory_bytes_per_s * hardware_.bandwidth_frac)) {}
+
+double RooflinePrices::body_ps(double flops, double bytes) const { return std::max(flops * ps_per_flop_, bytes * ps_per_byte_); }
+
+double RooflinePrices::op_ps(const OpWork& op) const {
+  return body_ps(static_cast<double>(op.flops), static_cast<double>(op.bytes)) + launch_ps();
+}
+
+double RooflinePrices::link_ps(std::int64_t bytes, std::int64_t hops) const {
+  return static_cast<double>(bytes) / hardware_.link_bytes_per_s * kPsPerSecond +
+         static_cast<double>(hops) * hardware_.link_latency_ns * 1e3;
+}
+
+double RooflinePrices::layer_all_reduce_ps(std::int64_t tokens) const {
+  if (parallel_.tp == 1) return 0;
+  const std::int64_t own = (tokens + parallel_.data_ranks() - 1) / parallel_.data_ranks();
+  const AllReduceShape s{own * model_.hidden * model_.activation_bytes(), parallel_.tp, model_.activation_bytes()};
+  return link_ps(bytes(s), hops(s));
+}
+
+double RooflinePrices::layer_all_to_all_ps(std::int64_t tokens) const {
+  if (parallel_.ep == 1 || !model_.is_moe()) return 0;
+  const AllToAllShape s{(tokens + parallel_.ep - 1) / parallel_.ep, model_.hidden, model_.experts_per_token, parallel_.ep,
+                        model_.activation_bytes()};
+  return link_ps(bytes(s), hops(s));
+}
+
+TokenPrice RooflinePrices::tokens(std::int64_t tokens) const {
+  TokenPrice price;
+  std::vector<OpWork> ops;
+  layer_ops(model_, parallel_, tokens, ops);
+  for (const OpWork& op : ops) price.layer.add(op.times * op_ps(op), Footing::kExtrapolated);
+  ops.clear();
+  step_ops(model_, parallel_, tokens, ops);
+  for (const OpWork& op : ops) price.once.add(op.times * op_ps(op), Footing::kExtrapolated);
+  price.layer_collective = extrapolated(2 * layer_all_reduce_ps(tokens) + 2 * layer_all_to_all_ps(tokens));
+  price.once_collective = extrapolated(layer_all_reduce_ps(tokens));  // of the embedding, whose table is cut by vocabulary
+  return price;
+}
+
+Price RooflinePrices::head(std::int64_t rows) const {
+  std::vector<OpWork> ops;
+  head_ops(model_, parallel_, rows, ops);
+  Price price;
+  for (const OpWork& op : ops) price.add(op.times * op_ps(op), Footing::kExtrapolated);
+  return price;
+}
+
+double RooflinePrices::prefill_ps(const PrefillPiece& piece) const {
+  const Work w = prefill_work(model_, parallel_, piece);
+  return body_ps(static_cast<double>(w.flops), static_cast<double>(w.bytes));
+}
+
+// decode_work is linear in kv_tokens below the sliding window and constant above it, so its real-valued form follows from
+// its values at whole numbers.
+double RooflinePrices::decode_ps(std::int64_t rows, double kv_tokens) const {
+  const auto below = static_cast<std::int64_t>(std::floor(kv_tokens));
+  const double rest = kv_tokens - static_cast<double>(below);
+  const Work a = decode_work(model_, parallel_, rows, below);
+  if (rest == 0) return body_ps(static_cast<double>(a.flops), static_cast<double>(a.bytes));
+  const Work b = decode_work(model_, parallel_, rows, below + 1);
+  const auto between = [&](std::int64_t x, std::int64_t y) { return static_cast<double>(x) + rest * static_cast<double>(y - x); };
+  return body_ps(between(a.flops, b.flops), between(a.bytes, b.bytes));
+}
+
+// Knots: no cached tokens; where compute overtakes memory (or the reverse); the sliding window.
+DecodeCurve RooflinePrices::decode_attention(std::int64_t rows) const {
+  const double ranks = parallel_.data_ranks();
+  const auto own_rows = static_cast<std::int64_t>(std::ceil(static_cast<double>(rows) / ranks));
+  const double layers = static_cast<double>(model_.layers);
+  const Work none = decode_work(model_, parallel_, own_rows, 0), one = decode_work(model_, parallel_, own_rows, 1);
+  const double flop_slope = static_cast<double>(one.flops - none.flops) * ps_per_flop_;
+  const double byte_slope = static_cast<double>(one.bytes - none.bytes) * ps_per_byte_;
+  const double gap = static_cast<double>(none.bytes) * ps_per_byte_ - static_cast<double>(none.flops) * ps_per_flop_;
+  std::vector<double> at{0.0};
+  const double crossing = flop_slope == byte_slope ? -1.0 : gap / (flop_slope - byte_slope);
+  const double window = model_.sliding_window > 0 ? static_cast<double>(own_rows * (model_.sliding_window - 1)) : -1.0;
+  if (crossing > 0 && (window < 0 || crossing < window)) at.push_back(crossing);
+  if (window > 0) at.push_back(window);
+  DecodeCurve curve;
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    const double here = decode_ps(own_rows, at[i]);
+    const double step = i + 1 < at.size() ? at[i + 1] - at[i] : 1.0;
+    const double slope = (decode_ps(own_rows, at[i] + step) - here) / step;
+    curve.knots.push_back({at[i] * ranks, layers * (here + launch_ps()), layers * slope / ranks, Footing::kExtrapolated});
+  }
+  return curve;
+}
+
+// One kernel for the whole ragged batch: bodies add up, one launch. With data parallel attention each prompt is on one rank.
+Price RooflinePrices::mixed_attention(const StepShape& shape) const {
+  double sum = 0, longest = 0;
+  for (const PrefillPiece& piece : shape.prefills) {
+    const double ps = prefill_ps(piece);
+    sum += ps;
+    longest = std::max(longest, ps);
+  }
+  const int ranks = parallel_.data_ranks();
+  double ps = std::max(longest, sum / ranks) + launch_ps();
+  if (shape.decodes > 0) ps += decode_ps((shape.decodes + ranks - 1) / ranks, static_cast<double>(shape.decode_kv_tokens) / ranks);
+  return extrapolated(static_cast<double>(model_.layers) * ps);
+}
+
+Price RooflinePrices::policy(const PolicyOp& op) const {
+  const Work w = policy_work(model_, parallel_, op);
+  if (w.bytes == 0) return {};
+  // One launch per layer.
+  return extrapolated(body_ps(static_cast<double>(w.flops), static_cast<double>(w.bytes)) +
+                      static_cast<double>(model_.layers) * launch_ps());
+}
+
+Price RooflinePrices::send(std::int64_t tokens) const {
+  const std::int64_t own = (tokens + parallel_.data_ranks() - 1) / parallel_.data_ranks();
+  return extrapolated(link_ps(own * model_.hidden * model_.activation_bytes(), 1));
+}
+
+}  // namespace kvlab

@@ -1,0 +1,52 @@
+#include "sim/cost/spec_file.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/text.h"
+
+namespace kvlab {
+
+namespace fs = std::filesystem;
+
+std::string find_spec_file(const std::string& name_or_path, const std::string& folder, const std::string& kind) {
+  std::error_code error;
+  if (fs::is_regular_file(name_or_path, error)) return name_or_path;
+  const fs::path named = fs::path(folder) / (name_or_path + ".yaml");
+  if (fs::is_regular_file(named, error)) return named.string();
+  std::vector<std::string> known;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".yaml") known.push_back(entry.path().stem().string());
+  }
+  std::sort(known.begin(), known.end());
+  throw InputError("unknown " + kind + " '" + name_or_path + "': neither a file nor a name in " + folder + suggestion(name_or_path, known));
+}
+
+namespace {
+
+YAML::Node without_nulls(const YAML::Node& node) {
+  if (!node.IsMap()) return node;
+  YAML::Node kept = YAML::Clone(node);
+  for (const auto& item : node) {
+    if (item.second.IsNull()) kept.remove(item.first.Scalar());
+  }
+  return kept;
+}
+
+}  // namespace
+
+std::shared_ptr<const ConfigFile> load_without_nulls(const std::string& file) {
+  auto config = std::make_shared<ConfigFile>(*load_config(file));
+  config->root.reset(without_nulls(config->root));
+  return config;
+}
+
+std::string profiles_folder() {
+  if (const char* set = std::getenv("KVLAB_PROFILES")) return set;
+  std::error_code error;
+  if (fs::is_directory("profiles/hardware", error)) return "profiles";
+  return fs::path(__FILE__).parent_path().parent_path().parent_path() / "profiles";
+}
+
+}  // namespace kvlab

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/params.h"
+
+namespace kvlab {
+
+// A YAML or JSON file named by path or by its name in `folder`: "llama-3.1-8b" -> folder/llama-3.1-8b.yaml. InputError with
+// the nearest names when there is neither; `kind` is the word for it in the message.
+std::string find_spec_file(const std::string& name_or_path, const std::string& folder, const std::string& kind);
+
+// Hugging Face files write `null` for "not set"; Params takes an absent key for that.
+std::shared_ptr<const ConfigFile> load_without_nulls(const std::string& file);
+
+// Where the program finds its own data: $KVLAB_PROFILES, else ./profiles, else profiles/ in the source tree it was built from.
+std::string profiles_folder();
+
+}  // namespace kvlab

@@ -1,0 +1,310 @@
+#include "sim/cost/step_cost_model.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace kvlab {
+
+namespace {
+
+constexpr std::int64_t kKeptTokens = 1 << 16;  // token counts above are priced anew: whole long prompts, rarely the same twice
+constexpr std::int64_t kKeptRows = 1 << 14;
+constexpr std::int64_t kNoEnd = std::int64_t{1} << 60;
+
+void charge(StepCost& cost, CostPart part, const std::array<Picoseconds, kFootings>& price, std::int64_t times = 1) {
+  for (std::size_t f = 0; f < kFootings; ++f) {
+    const Picoseconds ps = price[f] * times;
+    cost.footing[f] += ps;
+    cost.part[static_cast<std::size_t>(part)] += ps;
+    cost.total += ps;
+  }
+}
+
+void charge(StepCost& cost, CostPart part, Picoseconds ps, Footing footing) {
+  cost.footing[static_cast<std::size_t>(footing)] += ps;
+  cost.part[static_cast<std::size_t>(part)] += ps;
+  cost.total += ps;
+}
+
+void add(StepCost& cost, const Work& work, std::int64_t times = 1) {
+  cost.flops += work.flops * times;
+  cost.bytes += work.bytes * times;
+}
+
+Work sum(const std::vector<OpWork>& ops) {
+  Work all;
+  for (const OpWork& op : ops) {
+    all.flops += op.flops * op.times;
+    all.bytes += op.bytes * op.times;
+  }
+  return all;
+}
+
+std::int64_t tokens_of(const StepShape& shape) {
+  std::int64_t tokens = std::int64_t{shape.decodes} + shape.padding_rows;
+  for (const PrefillPiece& piece : shape.prefills) tokens += piece.new_tokens;
+  return tokens;
+}
+
+// How many steps of `gain` tokens each stay below `end`, the first of them at `at`.
+std::int64_t steps_below(std::int64_t at, std::int64_t gain, std::int64_t end) { return gain == 0 ? kNoEnd : (end - 1 - at) / gain + 1; }
+
+}  // namespace
+
+StepCostModel::StepCostModel(std::shared_ptr<const StepPrices> prices, ModelSpec model, const HardwareSpec& hardware, Parallel parallel)
+    : prices_(std::move(prices)),
+      model_(std::move(model)),
+      parallel_(parallel),
+      peak_flops_(hardware.peak_flops(compute_dtype(model_)) * parallel.gpus()),
+      peak_bytes_per_s_(hardware.memory_bytes_per_s * parallel.gpus()) {}
+
+StepCostModel::Rounded StepCostModel::round(const Price& price) {
+  Rounded rounded{};
+  for (std::size_t f = 0; f < kFootings; ++f) rounded[f] = std::llround(price.ps[f]);
+  return rounded;
+}
+
+StepCostModel::TokenEntry StepCostModel::make_tokens(std::int64_t tokens) const {
+  TokenEntry entry;
+  entry.is_filled = true;
+  if (tokens == 0) return entry;
+  const TokenPrice price = prices_->tokens(tokens);
+  entry.layer = round(price.layer);
+  entry.layer_collective = round(price.layer_collective);
+  entry.once = round(price.once);
+  entry.once_collective = round(price.once_collective);
+  if (parallel_.pp > 1) entry.send = round(prices_->send(tokens));
+  std::vector<OpWork> ops;
+  layer_ops(model_, Parallel{}, tokens, ops);
+  entry.layer_work = sum(ops);
+  ops.clear();
+  step_ops(model_, Parallel{}, tokens, ops);
+  entry.once_work = sum(ops);
+  return entry;
+}
+
+StepCostModel::HeadEntry StepCostModel::make_head(std::int64_t rows) const {
+  HeadEntry entry;
+  entry.is_filled = true;
+  if (rows == 0) return entry;
+  entry.price = round(prices_->head(rows));
+  std::vector<OpWork> ops;
+  head_ops(model_, Parallel{}, rows, ops);
+  entry.work = sum(ops);
+  return entry;
+}
+
+const StepCostModel::TokenEntry& StepCostModel::tokens_at(std::int64_t tokens) {
+  if (tokens >= kKeptTokens) {
+    if (large_tokens_count_ != tokens) large_tokens_ = make_tokens(tokens);
+    large_tokens_count_ = tokens;
+    return large_tokens_;
+  }
+  const auto at = static_cast<std::size_t>(tokens);
+  if (at >= tokens_.size()) tokens_.resize(std::max(at + 1, tokens_.size() * 2));
+  if (!tokens_[at].is_filled) tokens_[at] = make_tokens(tokens);
+  return tokens_[at];
+}
+
+const StepCostModel::HeadEntry& StepCostModel::head_at(std::int64_t rows) {
+  if (rows >= kKeptRows) {
+    if (large_head_count_ != rows) large_head_ = make_head(rows);
+    large_head_count_ = rows;
+    return large_head_;
+  }
+  const auto at = static_cast<std::size_t>(rows);
+  if (at >= head_.size()) head_.resize(std::max(at + 1, head_.size() * 2));
+  if (!head_[at].is_filled) head_[at] = make_head(rows);
+  return head_[at];
+}
+
+// Knots rarely fall on whole tokens; a cell begins at the first whole one and takes its base from the line there.
+std::vector<StepCostModel::Cell> StepCostModel::make_cells(std::int64_t rows) const {
+  std::vector<Cell> cells;
+  for (const DecodeCurve::Knot& knot : prices_->decode_attention(rows).knots) {
+    const auto begin = static_cast<std::int64_t>(std::ceil(knot.kv_tokens));
+    const double base = knot.ps + knot.ps_per_token * (static_cast<double>(begin) - knot.kv_tokens);
+    if (!cells.empty() && cells.back().begin == begin) cells.pop_back();
+    cells.push_back({begin, kNoEnd, std::llround(base), std::llround(knot.ps_per_token), knot.footing});
+  }
+  assert(!cells.empty() && cells.front().begin == 0);
+  // The work counts bend at the sliding window, whatever the times do.
+  const std::int64_t window = model_.sliding_window > 0 ? rows * (model_.sliding_window - 1) : 0;
+  for (std::size_t i = 0; window > 0 && i < cells.size(); ++i) {
+    const bool is_inside = cells[i].begin < window && (i + 1 == cells.size() || cells[i + 1].begin > window);
+    if (!is_inside) continue;
+    Cell rest = cells[i];
+    rest.base += rest.slope * (window - rest.begin);
+    rest.begin = window;
+    cells.insert(cells.begin() + static_cast<std::ptrdiff_t>(i) + 1, rest);
+    break;
+  }
+  for (std::size_t i = 0; i + 1 < cells.size(); ++i) cells[i].end = cells[i + 1].begin;
+  return cells;
+}
+
+const std::vector<StepCostModel::Cell>& StepCostModel::cells_of(std::int64_t rows) {
+  const auto at = static_cast<std::size_t>(rows);
+  if (at >= cells_.size()) cells_.resize(std::max(at + 1, cells_.size() * 2));
+  if (cells_[at].empty()) cells_[at] = make_cells(rows);
+  return cells_[at];
+}
+
+StepCostModel::Cell StepCostModel::cell_at(std::int64_t rows, std::int64_t kv_tokens) {
+  const std::vector<Cell>& cells = cells_of(rows);
+  std::size_t i = cells.size() - 1;
+  while (cells[i].begin > kv_tokens) --i;
+  return cells[i];
+}
+
+StepCostModel::Decode StepCostModel::decode_at(const DecodeBatch& batch) {
+  const std::int64_t rows = batch.rows, kv_tokens = batch.kv_tokens, kv_max = batch.kv_max;
+  const Cell mean = cell_at(rows, kv_tokens);
+  Decode d{mean.base + mean.slope * (kv_tokens - mean.begin), mean.slope, 0, mean.end, kNoEnd, -1, mean.footing};
+  const SkewRule* skew = prices_->skew();
+  if (skew == nullptr || rows < 2) return d;
+  // t_mean + alpha * (t_max - t_mean); every coefficient depends on the two cells and the bucket only.
+  d.bucket = skew->bucket(batch);
+  const double alpha = skew->alpha(d.bucket);
+  const Cell max = cell_at(rows, rows * kv_max);
+  const std::int64_t max_begin = (max.begin + rows - 1) / rows;
+  const auto blend = [&](double a, double b) { return std::llround((1 - alpha) * a + alpha * b); };
+  const Picoseconds base =
+      blend(static_cast<double>(mean.base), static_cast<double>(max.base + max.slope * (max_begin * rows - max.begin)));
+  d.per_token = blend(static_cast<double>(mean.slope), 0);
+  d.per_max_token = blend(0, static_cast<double>(max.slope * rows));
+  d.time = base + d.per_token * (kv_tokens - mean.begin) + d.per_max_token * (kv_max - max_begin);
+  d.max_end = max.end == kNoEnd ? kNoEnd : (max.end + rows - 1) / rows;
+  d.footing = std::max(mean.footing, max.footing);
+  return d;
+}
+
+void StepCostModel::add_attention(const StepShape& shape, std::int64_t layers, StepCost& cost) {
+  // A part of the layers gets its share, rounded down per footing.
+  const auto share = [&](Picoseconds ps) {
+    return layers == model_.layers ? ps : static_cast<Picoseconds>(Int128{ps} * layers / model_.layers);
+  };
+  if (shape.prefills.empty()) {
+    if (shape.decodes == 0) return;
+    const Decode d = decode_at(batch_of(shape));
+    charge(cost, CostPart::kAttention, share(d.time), d.footing);
+    return;
+  }
+  Rounded price = round(prices_->mixed_attention(shape));
+  for (Picoseconds& ps : price) ps = share(ps);
+  charge(cost, CostPart::kAttention, price);
+}
+
+void StepCostModel::add_work(const StepShape& shape, const TokenEntry& entry, std::int64_t layers, StepCost& cost) {
+  add(cost, entry.layer_work, layers);
+  for (const PrefillPiece& piece : shape.prefills) add(cost, prefill_work(model_, Parallel{}, piece), layers);
+  if (shape.decodes > 0) add(cost, decode_work(model_, Parallel{}, shape.decodes, shape.decode_kv_tokens), layers);
+  for (const PolicyOp& op : shape.ops) add(cost, policy_work(model_, Parallel{}, op));
+}
+
+StepCost StepCostModel::step(const StepShape& shape) {
+  const bool is_whole = shape.layers == 0;
+  const std::int64_t layers = is_whole ? model_.layers : shape.layers;
+  const TokenEntry& entry = tokens_at(tokens_of(shape));
+  StepCost cost;
+  charge(cost, CostPart::kLinear, entry.layer, layers);
+  charge(cost, CostPart::kCollective, entry.layer_collective, layers);
+  add_work(shape, entry, layers, cost);
+  add_attention(shape, layers, cost);
+  for (const PolicyOp& op : shape.ops) charge(cost, CostPart::kPolicy, round(prices_->policy(op)));
+  if (!is_whole) return cost;
+  const HeadEntry& head = head_at(shape.head_rows);
+  charge(cost, CostPart::kLinear, entry.once);
+  charge(cost, CostPart::kCollective, entry.once_collective);
+  charge(cost, CostPart::kCollective, entry.send, parallel_.pp - 1);
+  charge(cost, CostPart::kHead, head.price);
+  add(cost, entry.once_work);
+  add(cost, head.work);
+  return cost;
+}
+
+// Every axis of a bucket is monotone in the step, so a bucket is left once and not entered again: its last step is found by
+// doubling and bisection.
+std::int64_t StepCostModel::steps_in_bucket(const StepShape& shape, std::int32_t growing_rows, bool max_grows, int bucket) const {
+  const SkewRule& skew = *prices_->skew();
+  const bool all_grow = growing_rows == shape.decodes;
+  if (growing_rows > 0 && !all_grow) return 1;  // nobody says whether the shortest row grows
+  const auto is_same = [&](std::int64_t i) {
+    DecodeBatch batch = batch_of(shape);
+    batch.kv_tokens += i * growing_rows;
+    batch.kv_max += max_grows ? i : 0;
+    batch.kv_min += all_grow ? i : 0;
+    return skew.bucket(batch) == bucket;
+  };
+  std::int64_t same = 0, other = 1;
+  while (other < (1 << 20) && is_same(other)) {
+    same = other;
+    other *= 2;
+  }
+  while (other - same > 1) {
+    const std::int64_t middle = same + (other - same) / 2;
+    (is_same(middle) ? same : other) = middle;
+  }
+  return same + 1;
+}
+
+DecodeSpan StepCostModel::decode_span(const StepShape& shape, std::int32_t growing_rows, bool max_grows) {
+  assert(shape.prefills.empty());
+  DecodeSpan span;
+  span.base = step(shape);
+  span.valid_steps = kNoEnd;
+  if (shape.decodes == 0) return span;
+  if (shape.layers != 0) {  // a share of the layers is rounded per step
+    span.valid_steps = growing_rows == 0 ? kNoEnd : 1;
+    return span;
+  }
+  const Decode d = decode_at(batch_of(shape));
+  charge(span.slope, CostPart::kAttention, d.per_token * growing_rows + (max_grows ? d.per_max_token : 0), d.footing);
+  const bool is_clipped = model_.sliding_window > 0 && shape.decode_kv_tokens >= shape.decodes * (model_.sliding_window - 1);
+  if (!is_clipped) {
+    const Work none = decode_work(model_, Parallel{}, shape.decodes, 0), one = decode_work(model_, Parallel{}, shape.decodes, 1);
+    add(span.slope, {one.flops - none.flops, one.bytes - none.bytes}, model_.layers * growing_rows);
+  }
+  span.valid_steps = steps_below(shape.decode_kv_tokens, growing_rows, d.tokens_end);
+  if (d.bucket >= 0) {
+    span.valid_steps = std::min(span.valid_steps, steps_below(shape.decode_kv_max, max_grows ? 1 : 0, d.max_end));
+    span.valid_steps = std::min(span.valid_steps, steps_in_bucket(shape, growing_rows, max_grows, d.bucket));
+  }
+  return span;
+}
+
+// Stages hold layers as evenly as they divide; the embedding is on the first, the head on the last. The last stage takes what
+// rounding left, so that the stages sum to the step.
+void StepCostModel::stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) {
+  const int pp = parallel_.pp;
+  const StepCost whole = step(shape);
+  stages.assign(static_cast<std::size_t>(pp), 0);
+  stages.back() = whole.total;
+  if (pp == 1 || shape.layers != 0) return;
+  const TokenEntry entry = tokens_at(tokens_of(shape));
+  const Picoseconds policy = whole.part[static_cast<std::size_t>(CostPart::kPolicy)];
+  StepShape part = shape;
+  part.ops = {};
+  for (int s = 0; s + 1 < pp; ++s) {
+    part.layers = static_cast<std::int32_t>(model_.layers * (s + 1) / pp - model_.layers * s / pp);
+    StepCost cost = step(part);
+    charge(cost, CostPart::kCollective, entry.send);
+    if (s == 0) charge(cost, CostPart::kLinear, entry.once);
+    if (s == 0) charge(cost, CostPart::kCollective, entry.once_collective);
+    const Picoseconds time = cost.total + policy * part.layers / model_.layers;
+    stages[static_cast<std::size_t>(s)] = time;
+    stages.back() -= time;
+  }
+}
+
+double StepCostModel::prefill_seconds(std::int32_t tokens, std::int32_t kv_before) {
+  const PrefillPiece piece{tokens, kv_before};
+  StepShape shape;
+  shape.prefills = std::span(&piece, 1);
+  return static_cast<double>(step(shape).total) * 1e-12;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "sim/cost/hardware_spec.h"
+#include "sim/cost/step_prices.h"
+#include "sim/cost/step_work.h"
+
+namespace kvlab {
+
+// Turns prices into integer picoseconds. Every price that a step needs is rounded once, when it is first asked for, and
+// kept: token and head prices per count, decode attention as cells per row count. A cell is base + slope * (tokens - begin)
+// with integer coefficients, and both step() and decode_span() read it, so that a span's steps equal single steps exactly
+// wherever the span begins.
+class StepCostModel final : public CostModel {
+ public:
+  StepCostModel(std::shared_ptr<const StepPrices> prices, ModelSpec model, const HardwareSpec& hardware, Parallel parallel);
+
+  StepCost step(const StepShape& shape) override;
+  DecodeSpan decode_span(const StepShape& shape, std::int32_t growing_rows, bool max_grows) override;
+  [[nodiscard]] Picoseconds host_time(const StepShape& shape) const override { return prices_->host_time(shape); }
+  void stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) override;
+  [[nodiscard]] int num_stages() const override { return parallel_.pp; }
+  double prefill_seconds(std::int32_t tokens, std::int32_t kv_before) override;
+  [[nodiscard]] double peak_flops() const override { return peak_flops_; }
+  [[nodiscard]] double peak_bytes_per_s() const override { return peak_bytes_per_s_; }
+
+ private:
+  using Rounded = std::array<Picoseconds, kFootings>;
+  struct TokenEntry {
+    bool is_filled = false;
+    Rounded layer{}, layer_collective{}, once{}, once_collective{}, send{};
+    Work layer_work, once_work;
+  };
+  struct HeadEntry {
+    bool is_filled = false;
+    Rounded price{};
+    Work work;
+  };
+  struct Cell {
+    std::int64_t begin, end;  // of the rows' total of cached tokens; end excluded
+    Picoseconds base, slope;  // at begin; per token
+    Footing footing;
+  };
+  // Decode attention of all layers at one shape, and how far it stays affine.
+  struct Decode {
+    Picoseconds time = 0, per_token = 0, per_max_token = 0;
+    std::int64_t tokens_end = 0, max_end = 0;  // excluded
+    int bucket = -1;
+    Footing footing = Footing::kExtrapolated;
+  };
+
+  static Rounded round(const Price& price);
+  TokenEntry make_tokens(std::int64_t tokens) const;
+  HeadEntry make_head(std::int64_t rows) const;
+  const TokenEntry& tokens_at(std::int64_t tokens);
+  const HeadEntry& head_at(std::int64_t rows);
+  const std::vector<Cell>& cells_of(std::int64_t rows);
+  std::vector<Cell> make_cells(std::int64_t rows) const;
+  [[nodiscard]] Cell cell_at(std::int64_t rows, std::int64_t kv_tokens);
+  [[nodiscard]] Decode decode_at(const DecodeBatch& batch);
+  void add_attention(const StepShape& shape, std::int64_t layers, StepCost& cost);
+  void add_work(const StepShape& shape, const TokenEntry& entry, std::int64_t layers, StepCost& cost);
+  [[nodiscard]] std::int64_t steps_in_bucket(const StepShape& shape, std::int32_t growing_rows, bool max_grows, int bucket) const;
+  static DecodeBatch batch_of(const StepShape& shape) {
+    return {shape.decodes, shape.decode_kv_tokens, shape.decode_kv_max, shape.decode_kv_min};
+  }
+
+  std::shared_ptr<const StepPrices> prices_;
+  ModelSpec model_;
+  Parallel parallel_;
+  double peak_flops_, peak_bytes_per_s_;
+  std::vector<TokenEntry> tokens_;
+  std::vector<HeadEntry> head_;
+  std::vector<std::vector<Cell>> cells_;
+  TokenEntry large_tokens_;  // the last entry beyond what is kept
+  HeadEntry large_head_;
+  std::int64_t large_tokens_count_ = -1, large_head_count_ = -1;
+};
+
+}  // namespace kvlab

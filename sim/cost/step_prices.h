@@ -1,0 +1,68 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "sim/cost/cost_model.h"
+
+namespace kvlab {
+
+// A time in picoseconds, split by how well it is founded. Real-valued: the cost model rounds once, when it fills its caches.
+struct Price {
+  std::array<double, kFootings> ps{};
+
+  void add(double picoseconds, Footing footing) { ps[static_cast<std::size_t>(footing)] += picoseconds; }
+  void add(const Price& other, double times = 1) {
+    for (std::size_t f = 0; f < kFootings; ++f) ps[f] += times * other.ps[f];
+  }
+  [[nodiscard]] double total() const { return ps[0] + ps[1] + ps[2]; }
+};
+
+// What a step's tokens cost outside attention: per layer, and once per step.
+struct TokenPrice {
+  Price layer, layer_collective, once, once_collective;
+};
+
+// Decode attention of all layers for a fixed number of rows, piecewise linear in their total of cached tokens. A cell runs
+// from its knot to the next one; the last has no end. The first knot is at 0.
+struct DecodeCurve {
+  struct Knot {
+    double kv_tokens, ps, ps_per_token;
+    Footing footing;
+  };
+  std::vector<Knot> knots;
+};
+
+// A decode batch by its rows' cached tokens, each row's own new token excluded.
+struct DecodeBatch {
+  std::int64_t rows = 0, kv_tokens = 0, kv_max = 0, kv_min = 0;
+};
+
+// How much an uneven decode batch costs beyond an even one: time = mean + alpha * (max - mean), where mean and max are the
+// times of even batches at the mean and at the longest row. Batches of one bucket have one alpha.
+class SkewRule {
+ public:
+  virtual ~SkewRule() = default;
+  // Of a step without prompts.
+  [[nodiscard]] virtual int bucket(const DecodeBatch& batch) const = 0;
+  [[nodiscard]] virtual double alpha(int bucket) const = 0;
+};
+
+// The parts a step's time is made of: from measured tables, from a roofline, or from both.
+class StepPrices {
+ public:
+  virtual ~StepPrices() = default;
+  [[nodiscard]] virtual TokenPrice tokens(std::int64_t tokens) const = 0;
+  [[nodiscard]] virtual Price head(std::int64_t rows) const = 0;
+  [[nodiscard]] virtual DecodeCurve decode_attention(std::int64_t rows) const = 0;
+  // Attention of all layers for a step that has prompts, and maybe decode rows too.
+  [[nodiscard]] virtual Price mixed_attention(const StepShape& shape) const = 0;
+  [[nodiscard]] virtual Price policy(const PolicyOp& op) const = 0;
+  // One pipeline stage hands its activations to the next.
+  [[nodiscard]] virtual Price send(std::int64_t tokens) const = 0;
+  [[nodiscard]] virtual const SkewRule* skew() const { return nullptr; }
+  [[nodiscard]] virtual Picoseconds host_time(const StepShape&) const { return 0; }
+};
+
+}  // namespace kvlab

@@ -1,0 +1,104 @@
+#include "sim/cost/step_work.h"
+
+#include <algorithm>
+
+#include "kernels/append_kv/append_kv.h"
+#include "kernels/attention_decode/attention_decode.h"
+#include "kernels/attention_prefill/attention_prefill.h"
+#include "kernels/compact/compact.h"
+#include "kernels/embedding/embedding.h"
+#include "kernels/linear/linear.h"
+#include "kernels/moe_experts/moe_experts.h"
+#include "kernels/rmsnorm/rmsnorm.h"
+#include "kernels/rope/rope.h"
+#include "kernels/sampling/sampling.h"
+#include "kernels/silu_mul/silu_mul.h"
+
+namespace kvlab {
+
+namespace {
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+template <class Shape>
+OpWork op(std::string_view name, const Shape& shape, int times = 1) {
+  return {name, flops(shape), bytes(shape), times};
+}
+
+// One rank's share of the heads; KV heads are repeated when there are fewer of them than ranks.
+struct Heads {
+  std::int64_t q, kv;
+};
+Heads heads(const ModelSpec& m, const Parallel& p) { return {m.q_heads / p.tp, std::max<std::int64_t>(1, m.kv_heads / p.tp)}; }
+
+void mlp_ops(const ModelSpec& m, std::int64_t width, std::int64_t t, std::vector<OpWork>& ops) {
+  const std::int64_t a = m.activation_bytes();
+  ops.push_back(op("gate_up_proj", LinearShape{t, (m.gated_mlp ? 2 : 1) * width, m.hidden, a, m.weight_bits}));
+  ops.push_back(op("act_fn", SiluMulShape{t, width, a, m.gated_mlp}));
+  ops.push_back(op("down_proj", LinearShape{t, m.hidden, width, a, m.weight_bits}));
+}
+
+void moe_ops(const ModelSpec& m, const Parallel& p, std::int64_t tokens, std::int64_t own_tokens, std::vector<OpWork>& ops) {
+  ops.push_back(op("router", LinearShape{own_tokens, m.experts, m.hidden, m.activation_bytes(), 8 * m.activation_bytes()}));
+  MoeExpertsShape experts{tokens,        m.hidden,   m.moe_intermediate, m.experts, m.experts_per_token, p.ep, m.activation_bytes(),
+                          m.weight_bits, m.gated_mlp};
+  if (p.ep == 1) experts.intermediate = ceil_div(m.moe_intermediate, p.tp);
+  ops.push_back(op("moe", experts));
+  if (m.shared_intermediate > 0) mlp_ops(m, ceil_div(m.shared_intermediate, p.tp), own_tokens, ops);
+}
+
+}  // namespace
+
+void layer_ops(const ModelSpec& m, const Parallel& p, std::int64_t tokens, std::vector<OpWork>& ops) {
+  const std::int64_t t = ceil_div(tokens, p.data_ranks()), a = m.activation_bytes();
+  const Heads h = heads(m, p);
+  ops.push_back(op("layernorm", RmsNormShape{t, m.hidden, a, true}, 2));
+  ops.push_back(op("qkv_proj", LinearShape{t, (h.q + 2 * h.kv) * m.head_dim, m.hidden, a, m.weight_bits}));
+  if (m.qk_norm) ops.push_back(op("qk_norm", RmsNormShape{t, (h.q + h.kv) * m.head_dim, a, false}));
+  if (!m.learned_positions) ops.push_back(op("rotary_emb", RopeShape{t, h.q + h.kv, m.head_dim, a}));
+  ops.push_back(op("append_kv", AppendKvShape{t, h.kv, m.head_dim, a, bits(m.kv_dtype) / 8}));
+  ops.push_back(op("o_proj", LinearShape{t, m.hidden, h.q * m.head_dim, a, m.weight_bits}));
+  if (m.is_moe())
+    moe_ops(m, p, tokens, t, ops);
+  else
+    mlp_ops(m, ceil_div(m.intermediate, p.tp), t, ops);
+}
+
+void step_ops(const ModelSpec& m, const Parallel& p, std::int64_t tokens, std::vector<OpWork>& ops) {
+  const std::int64_t t = ceil_div(tokens, p.data_ranks()), a = m.activation_bytes();
+  ops.push_back(op("embedding", EmbeddingShape{t, m.embedding_width, a}));
+  ops.push_back(op("final_layernorm", RmsNormShape{t, m.hidden, a, true}));
+}
+
+void head_ops(const ModelSpec& m, const Parallel& p, std::int64_t rows, std::vector<OpWork>& ops) {
+  const std::int64_t r = ceil_div(rows, p.data_ranks()), a = m.activation_bytes();
+  ops.push_back(op("lm_head", LinearShape{r, ceil_div(m.vocabulary, p.tp), m.embedding_width, a, 8 * a}));
+  ops.push_back(op("sampler", SamplingShape{r, m.vocabulary, a}));
+}
+
+Work decode_work(const ModelSpec& m, const Parallel& p, std::int64_t rows, std::int64_t kv_tokens) {
+  std::int64_t attended = kv_tokens + rows;  // each row sees its own token too
+  if (m.sliding_window > 0) attended = std::min(attended, rows * m.sliding_window);
+  const Heads h = heads(m, p);
+  const AttentionDecodeShape s{rows, attended, h.q, h.kv, m.head_dim, m.activation_bytes(), bits(m.kv_dtype) / 8};
+  return {flops(s), bytes(s)};
+}
+
+Work prefill_work(const ModelSpec& m, const Parallel& p, const PrefillPiece& piece) {
+  const Heads h = heads(m, p);
+  const AttentionPrefillShape s{piece.new_tokens,     piece.kv_before, h.q, h.kv, m.head_dim, m.activation_bytes(),
+                                bits(m.kv_dtype) / 8, m.sliding_window};
+  return {flops(s), bytes(s)};
+}
+
+Work policy_work(const ModelSpec& m, const Parallel& p, const PolicyOp& op) {
+  switch (op.kind) {
+    case PolicyOp::Kind::kCompact: {
+      const CompactShape s{op.tokens, m.layers, heads(m, p).kv, m.head_dim, bits(m.kv_dtype) / 8};
+      return {flops(s), bytes(s)};
+    }
+  }
+  throw InternalError("a policy operation without a price");
+}
+
+}  // namespace kvlab
