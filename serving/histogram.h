@@ -72,7 +72,7 @@ class LogHistogram {
   static std::size_t bin_of(std::int64_t value) {
     const auto v = static_cast<std::uint64_t>(value);
     if (v < (1U << kSubBits)) return static_cast<std::size_t>(v);
-    const int shift = std::bit_width(v) - kSubBits - 1;
+    const int shift = static_cast<int>(std::bit_width(v)) - kSubBits - 1;
     return (static_cast<std::size_t>(shift + 1) << kSubBits) + static_cast<std::size_t>((v >> shift) - (1U << kSubBits));
   }
   static std::int64_t bin_begin(std::size_t b) {

@@ -13,6 +13,7 @@ struct SeqState {
   std::int32_t seen_tokens = 0;    // tokens whose KV was computed, kept or not
   std::int32_t kept_tokens = 0;    // tokens held per layer and KV head (the same in all of them)
   std::int32_t prompt_tokens = 0;
+  bool left_hashed = false;        // it evicted before: its pages are private
 };
 
 // An operation a policy adds to a step, in the terms of kernels/<op>/<op>.h.

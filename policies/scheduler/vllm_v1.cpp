@@ -1,0 +1,125 @@
+#include <algorithm>
+
+#include "policies/scheduler/scheduler.h"
+
+namespace kvlab {
+
+namespace {
+
+// vLLM's v1 scheduler as of v0.19 (Kwon et al. 2023, arXiv:2309.06180, for the engine; vllm/v1/core/sched/scheduler.py for the
+// rules). There are no prefill and decode phases: every running request catches up to its known tokens under one token
+// budget, then waiting ones are admitted until something does not fit.
+class VllmV1 final : public Scheduler {
+ public:
+  explicit VllmV1(Params& p)
+      : budget_tokens_(p.optional<std::int32_t>("budget_tokens", 8192, 1, 1 << 24, "most new tokens per step (max_num_batched_tokens)")),
+        max_num_seqs_(p.optional<std::int32_t>("max_num_seqs", 1024, 1, 1 << 20, "most running requests")),
+        long_prefill_tokens_(p.optional<std::int32_t>("long_prefill_tokens", 0, 0, 1 << 24, "most tokens of one request per step; 0: no such limit (long_prefill_token_threshold)")),
+        chunked_prefill_(p.flag("chunked_prefill", true, "whether a prompt may be cut to fit the budget")),
+        reserve_full_prompt_(p.flag("reserve_full_prompt", true, "admit only when the whole prompt would fit (scheduler_reserve_full_isl)")),
+        async_(p.flag("async_scheduling", true, "plan a step while the one before it computes")) {}
+
+  [[nodiscard]] int pipeline_depth() const override { return async_ ? 2 : 1; }
+
+  void plan(ReplicaView& view, StepPlan& plan) override {
+    budget_ = budget_tokens_;
+    head_is_blocked_ = false;
+    if (schedule_running(view, plan)) return;
+    admit_waiting(view, plan);
+  }
+
+  [[nodiscard]] Horizon stable_for(const ReplicaView& view) const override {
+    const bool settled = view.num_waiting() == 0 || head_is_blocked_;
+    return settled ? Horizon::unlimited() : Horizon::none();
+  }
+
+ private:
+  [[nodiscard]] std::int32_t share(const ReplicaView& view, std::int32_t needed, std::int32_t computed) const {
+    std::int32_t m = needed;
+    if (long_prefill_tokens_ > 0) m = std::min(m, long_prefill_tokens_);
+    return std::min({m, budget_, view.max_model_len() - 1 - computed});
+  }
+
+  // Answers whether somebody was preempted.
+  bool schedule_running(ReplicaView& view, StepPlan& plan) {
+    bool preempted = false;
+    for (std::size_t i = 0; i < view.running().size() && budget_ > 0; ++i) {
+      const RequestId r = view.running()[i];
+      const std::int32_t m = share(view, view.needed_tokens(r), view.info(r).computed_tokens);
+      if (m <= 0) continue;
+      bool gave_up_itself = false;
+      while (!view.try_allocate(r, m)) {
+        const RequestId victim = view.running().back();
+        give_back(plan, victim);
+        view.preempt(victim, Preemption::kRecompute);
+        preempted = true;
+        gave_up_itself = victim == r;
+        if (gave_up_itself) break;
+      }
+      if (gave_up_itself) break;
+      plan.add(r, m);
+      budget_ -= m;
+    }
+    return preempted;
+  }
+
+  void give_back(StepPlan& plan, RequestId victim) {
+    const auto mine = std::find_if(plan.entries.begin(), plan.entries.end(), [&](const PlanEntry& e) { return e.request == victim; });
+    if (mine == plan.entries.end()) return;
+    budget_ += mine->tokens;
+    plan.entries.erase(mine);
+  }
+
+  void admit_waiting(ReplicaView& view, StepPlan& plan) {
+    std::uint32_t position = 0;
+    while (position < view.num_waiting()) {
+      if (budget_ <= 0 || static_cast<std::int32_t>(view.running().size()) >= max_num_seqs_) {
+        head_is_blocked_ = true;
+        return;
+      }
+      const RequestId r = view.waiting(position);
+      const RequestInfo& info = view.info(r);
+      if (info.is_parked || info.in_flight_steps > 0) {  // blocked on a transfer or on its own output: retried, order kept
+        ++position;
+        continue;
+      }
+      if (info.is_swapped) {
+        if (!view.try_swap_in(r, 1)) {
+          head_is_blocked_ = position == 0;
+          return;
+        }
+        ++position;
+        continue;
+      }
+      if (!admit_one(view, plan, r)) {
+        head_is_blocked_ = position == 0;
+        return;
+      }
+    }
+  }
+
+  bool admit_one(ReplicaView& view, StepPlan& plan, RequestId r) {
+    const RequestInfo& info = view.info(r);
+    const std::int32_t computed = info.computed_tokens > 0 ? info.computed_tokens : view.lookup(r);
+    const std::int32_t needed = info.known_tokens() - computed;
+    const std::int32_t m = share(view, needed, computed);
+    if (m <= 0 || (!chunked_prefill_ && needed > budget_)) return false;
+    if (reserve_full_prompt_ && view.blocks_needed(r, needed) > view.free_blocks()) return false;
+    if (!view.try_allocate(r, m)) return false;
+    view.admit(r);
+    plan.add(r, m);
+    budget_ -= m;
+    return true;
+  }
+
+  std::int32_t budget_tokens_, max_num_seqs_, long_prefill_tokens_;
+  bool chunked_prefill_, reserve_full_prompt_, async_;
+  std::int32_t budget_ = 0;
+  bool head_is_blocked_ = false;   // waiting requests cannot enter before blocks, rows or budget come back
+};
+
+[[maybe_unused]] const bool registered = SchedulerRegistry::add<VllmV1>({"vllm_v1", "one token budget for running and waiting requests, recompute preemption", "vLLM v0.19, V1 engine; Kwon et al. 2023, arXiv:2309.06180"});
+
+}  // namespace
+
+}  // namespace kvlab

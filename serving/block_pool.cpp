@@ -1,0 +1,118 @@
+#include "serving/block_pool.h"
+
+#include <string>
+
+namespace kvlab {
+
+BlockPool::BlockPool(std::uint32_t num_blocks, std::int32_t pages_per_block, std::unique_ptr<BlockCache> cache)
+    : cache_(std::move(cache)), refs_(num_blocks), keys_(num_blocks, 0), orders_blank_(cache_->orders_blank_blocks()), pages_per_block_(pages_per_block), num_free_(num_blocks) {
+  cache_->reset(num_blocks);
+  index_.reset(num_blocks);
+  if (orders_blank_) return;
+  blank_.reserve(num_blocks);
+  for (std::uint32_t b = num_blocks; b-- > 0;) blank_.push_back(BlockId{b});
+}
+
+// Takes from the free list proper, split blocks aside; the block comes without key and without references.
+BlockId BlockPool::take_free() {
+  BlockId block;
+  if (!blank_.empty()) {
+    block = blank_.back();
+    blank_.pop_back();
+  } else {
+    block = cache_->victim(0);
+    State& state = refs_[index(block)];
+    if (state.has_key) {
+      index_.erase(keys_[index(block)], block);
+      state.has_key = false;
+      --num_cached_;
+      ++evictions_;
+    }
+  }
+  --num_free_;
+  ++operations_;
+  return block;
+}
+
+BlockId BlockPool::take() {
+  BlockId block;
+  if (loose_pages_ >= pages_per_block_) {  // enough loose pages make an unhashed block again
+    block = split_.back();
+    split_.pop_back();
+    refs_[index(block)].is_split = false;
+    loose_pages_ -= pages_per_block_;
+    ++operations_;
+  } else {
+    block = take_free();
+  }
+  refs_[index(block)].count = 1;
+  ++refs_[index(block)].takes;
+  return block;
+}
+
+void BlockPool::publish(BlockId block, std::uint64_t key, std::uint32_t depth, double cost_s) {
+  State& state = refs_[index(block)];
+  if (state.has_key || state.count == 0) throw InternalError("publishing block " + std::to_string(index(block)) + " which is free or has a key");
+  state.has_key = true;
+  keys_[index(block)] = key;
+  index_.insert(key, block);
+  cache_->on_insert(block, key, depth, cost_s);
+  ++operations_;
+}
+
+void BlockPool::release(BlockId block) {
+  State& state = refs_[index(block)];
+  ++operations_;
+  if (--state.count > 0) return;
+  ++num_free_;
+  if (state.has_key) ++num_cached_;
+  if (state.has_key || orders_blank_) {
+    cache_->on_release(block);
+  } else {
+    blank_.push_back(block);
+  }
+}
+
+std::int64_t BlockPool::free_after_pages(std::int64_t pages) const {
+  const std::int64_t missing = pages - loose_pages_;
+  const std::int64_t split = missing > 0 ? (missing + pages_per_block_ - 1) / pages_per_block_ : 0;
+  return num_free_ - split + (loose_pages_ + split * pages_per_block_ - pages) / pages_per_block_;
+}
+
+void BlockPool::split_one() {
+  const BlockId block = take_free();
+  refs_[index(block)].is_split = true;
+  ++refs_[index(block)].takes;
+  split_.push_back(block);
+  loose_pages_ += pages_per_block_;
+}
+
+void BlockPool::take_pages(std::int64_t pages) {
+  while (loose_pages_ < pages) {
+    if (num_free_ == 0) throw InternalError("taking pages from an empty pool");
+    split_one();
+  }
+  loose_pages_ -= pages;
+  private_pages_ += pages;
+}
+
+void BlockPool::return_pages(std::int64_t pages) {
+  loose_pages_ += pages;
+  private_pages_ -= pages;
+  if (private_pages_ < 0) throw InternalError("more pages returned than taken");
+}
+
+void BlockPool::check() const {
+  std::int64_t free = 0, cached = 0, split = 0;
+  for (const State& state : refs_) {
+    if (state.is_split) ++split;
+    else if (state.count == 0) ++free;
+    if (!state.is_split && state.count == 0 && state.has_key) ++cached;
+    if (state.is_split && (state.count != 0 || state.has_key)) throw InternalError("a split block is referenced or hashed");
+  }
+  if (free != num_free_ || cached != num_cached_) throw InternalError("free or cached blocks are miscounted");
+  if (static_cast<std::int64_t>(split_.size()) != split) throw InternalError("split blocks are miscounted");
+  if (split * pages_per_block_ != loose_pages_ + private_pages_) throw InternalError("pages are not conserved");
+}
+
+}  // namespace kvlab

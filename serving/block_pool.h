@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/error.h"
+#include "base/ids.h"
+#include "policies/block_cache/block_cache.h"
+#include "serving/block_index.h"
+
+namespace kvlab {
+
+// KV memory of one replica in blocks: reference counts, the prefix index, the order of eviction (a BlockCache), and loose
+// pages for sequences whose policy cuts their cache. Mirrors cards 1.4c and 1.4d: a block keeps its hash while it is free
+// and loses it when it is taken; equal content computed twice stays in two blocks.
+class BlockPool {
+ public:
+  // pages_per_block: layers x KV heads; a block split into loose pages gives that many.
+  BlockPool(std::uint32_t num_blocks, std::int32_t pages_per_block, std::unique_ptr<BlockCache> cache);
+
+  [[nodiscard]] std::int64_t num_blocks() const { return static_cast<std::int64_t>(refs_.size()); }
+  // Unreferenced blocks, cached ones included, and whole blocks' worth of loose pages.
+  [[nodiscard]] std::int64_t free_blocks() const { return num_free_ + loose_pages_ / pages_per_block_; }
+  [[nodiscard]] std::int64_t used_blocks() const { return num_blocks() - free_blocks(); }
+  [[nodiscard]] std::int64_t cached_blocks() const { return num_cached_; }   // unreferenced blocks with a hash
+  [[nodiscard]] std::int64_t loose_pages() const { return loose_pages_; }
+  [[nodiscard]] std::int64_t private_pages() const { return private_pages_; }
+  [[nodiscard]] std::int32_t pages_per_block() const { return pages_per_block_; }
+  [[nodiscard]] std::uint64_t operations() const { return operations_; }
+  [[nodiscard]] std::uint64_t evictions() const { return evictions_; }
+  [[nodiscard]] BlockCache& cache() { return *cache_; }
+
+  [[nodiscard]] BlockId find(std::uint64_t key) { ++operations_; return index_.find(key); }
+  [[nodiscard]] BlockId peek(std::uint64_t key) const { return index_.find(key); }
+  void prefetch(std::uint64_t key) const { index_.prefetch(key); }
+  void note_hit(BlockId block) { cache_->on_hit(block); ++operations_; }
+  [[nodiscard]] bool is_referenced(BlockId block) const { return refs_[index(block)].count > 0; }
+  [[nodiscard]] std::uint32_t references(BlockId block) const { return refs_[index(block)].count; }
+  [[nodiscard]] bool has_key(BlockId block) const { return refs_[index(block)].has_key; }
+
+  // How often `block` was taken. A free block whose count has not moved still holds its last owner's tokens, named or not,
+  // and can be acquired again if remembers_blank().
+  [[nodiscard]] std::uint32_t takes(BlockId block) const { return refs_[index(block)].takes; }
+  [[nodiscard]] bool remembers_blank() const { return orders_blank_; }
+
+  // One more reference to a resident block.
+  void acquire(BlockId block) {
+    ++operations_;
+    if (refs_[index(block)].count++ == 0) {
+      --num_free_;
+      if (refs_[index(block)].has_key) --num_cached_;
+      cache_->on_acquire(block);
+    }
+  }
+  // A block with one reference and no key: loose pages first, then blank blocks, then the cache's victim, which loses its
+  // key now. free_blocks() must be positive.
+  BlockId take();
+  // Names the content of a referenced block, so that later lookups find it.
+  void publish(BlockId block, std::uint64_t key, std::uint32_t depth, double cost_s);
+  // One reference less; without any the block is free and keeps its key.
+  void release(BlockId block);
+
+  // Pages of private, unhashed memory. free_blocks() must cover blocks_for_pages(pages).
+  void take_pages(std::int64_t pages);
+  void return_pages(std::int64_t pages);
+  // What free_blocks() would be after taking `pages`; negative when they cannot be taken.
+  [[nodiscard]] std::int64_t free_after_pages(std::int64_t pages) const;
+
+  // Conservation: every block is free, referenced or split, counts agree. Throws InternalError. O(blocks).
+  void check() const;
+
+ private:
+  struct State {
+    std::uint32_t count = 0;
+    bool has_key = false;
+    bool is_split = false;
+    std::uint32_t takes = 0;   // how often it was handed out: tells whether it still holds what it held
+  };
+  BlockId take_free();
+  void split_one();
+
+  std::unique_ptr<BlockCache> cache_;
+  BlockIndex index_;
+  std::vector<State> refs_;
+  std::vector<std::uint64_t> keys_;
+  std::vector<BlockId> blank_;        // free blocks without a key, where the cache does not order them
+  std::vector<BlockId> split_;        // blocks whose pages are loose or private
+  bool orders_blank_ = false;
+  std::int32_t pages_per_block_;
+  std::int64_t num_free_ = 0, num_cached_ = 0;
+  std::int64_t loose_pages_ = 0, private_pages_ = 0;
+  std::uint64_t operations_ = 0, evictions_ = 0;
+};
+
+}  // namespace kvlab

@@ -1,0 +1,83 @@
+#include "serving/metrics.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvlab {
+
+const char* outcome_name(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::kCompleted: return "completed";
+    case Outcome::kRejected: return "rejected";
+    case Outcome::kUnfinished: return "unfinished";
+  }
+  return "";
+}
+
+double percentile_of_sorted(const std::vector<std::int64_t>& sorted, double frac) {
+  if (sorted.empty()) return 0;
+  const double rank = frac * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<std::size_t>(rank);
+  const std::size_t above = std::min(below + 1, sorted.size() - 1);
+  const double weight = rank - static_cast<double>(below);
+  const auto low = static_cast<double>(sorted[below]);
+  return low + weight * (static_cast<double>(sorted[above]) - low);
+}
+
+Distribution distribution_of(std::vector<std::int64_t>& values) {
+  Distribution d;
+  d.count = values.size();
+  if (values.empty()) return d;
+  std::sort(values.begin(), values.end());
+  double sum = 0;
+  for (const std::int64_t v : values) sum += static_cast<double>(v);
+  d.mean = sum / static_cast<double>(values.size());
+  d.p50 = percentile_of_sorted(values, 0.50);
+  d.p90 = percentile_of_sorted(values, 0.90);
+  d.p95 = percentile_of_sorted(values, 0.95);
+  d.p99 = percentile_of_sorted(values, 0.99);
+  d.max = static_cast<double>(values.back());
+  return d;
+}
+
+void MetricsCollector::add(const RequestRecord& r) {
+  if (r.arrival < count_from_) return;
+  ++counted_;
+  if (r.outcome == Outcome::kRejected) ++rejected_;
+  if (r.outcome == Outcome::kUnfinished) ++unfinished_;
+  if (r.outcome != Outcome::kCompleted) return;
+  ++completed_;
+  prompt_tokens_ += r.prompt_tokens;
+  output_tokens_ += r.output_tokens;
+  const std::int64_t ttft = ns(r.first_token - r.arrival);
+  const std::int64_t e2e = ns(r.last_token - r.arrival);
+  ttft_.push_back(ttft);
+  e2e_.push_back(e2e);
+  queueing_.push_back(ns(r.scheduled - r.arrival));
+  normalized_.push_back(e2e / r.output_tokens);
+  const std::int64_t tpot = r.output_tokens > 1 ? ns(r.last_token - r.first_token) / (r.output_tokens - 1) : 0;
+  if (r.output_tokens > 1) tpot_.push_back(tpot);
+  if (slo_.is_set && ttft <= ns(slo_.ttft) && tpot <= ns(slo_.tpot)) ++attained_;
+}
+
+MetricsCollector::Latencies MetricsCollector::finish() {
+  Latencies all;
+  all.ttft = distribution_of(ttft_);
+  all.tpot = distribution_of(tpot_);
+  all.e2e = distribution_of(e2e_);
+  all.queueing = distribution_of(queueing_);
+  all.normalized = distribution_of(normalized_);
+  constexpr double kNsPerPs = 1e-3;
+  all.itl = {itl_.count(), itl_.mean() * kNsPerPs, itl_.quantile(0.5) * kNsPerPs, itl_.quantile(0.9) * kNsPerPs, itl_.quantile(0.95) * kNsPerPs, itl_.quantile(0.99) * kNsPerPs, static_cast<double>(itl_.max()) * kNsPerPs};
+  all.slo_attainment_frac = slo_.is_set && counted_ > 0 ? static_cast<double>(attained_) / static_cast<double>(counted_) : 0;
+  all.attained = attained_;
+  all.counted = counted_;
+  all.completed = completed_;
+  all.rejected = rejected_;
+  all.unfinished = unfinished_;
+  all.prompt_tokens = prompt_tokens_;
+  all.output_tokens = output_tokens_;
+  return all;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,247 @@
+// Memory side of a replica's view: lookups, allocation, preemption, swap.
+#include <algorithm>
+
+#include "serving/replica_state.h"
+#include "traces/block_hashes.h"
+
+namespace kvlab {
+
+std::int64_t ReplicaState::num_blocks() const { return contiguous_ ? contiguous_->capacity() / limits_.block_tokens : pool_->num_blocks(); }
+
+std::int64_t ReplicaState::free_blocks() const { return contiguous_ ? contiguous_->free_tokens() / limits_.block_tokens : pool_->free_blocks(); }
+
+std::int64_t ReplicaState::blocks_for(RequestId /*r*/, std::int32_t n) const { return ceil_blocks(n); }
+
+SeqState ReplicaState::seq_of(const Request& r, std::int32_t computed) const {
+  return {computed, r.left_hashed ? r.kept_tokens : computed, r.prompt_tokens, r.left_hashed};
+}
+
+std::uint64_t ReplicaState::key_of(const Request& r, std::int32_t block) const {
+  return block_hash(r.hash_tokens, std::span(r.hashes, static_cast<std::size_t>(r.trace_hashes)), limits_.block_tokens, static_cast<std::uint32_t>(block));
+}
+
+std::int64_t ReplicaState::peak_blocks(RequestId r) const {
+  const Request& request = table_[r];
+  const std::int32_t n = request.known_tokens();
+  if (keeps_everything_) return ceil_blocks(n);
+  const FootprintStep whole = footprint_->step({0, 0, n, false}, n, true);
+  return ceil_blocks(n) + (whole.leaves_hashed ? ceil_blocks(whole.kept_tokens) : 0);
+}
+
+void ReplicaState::find_hits(const Request& r) {
+  hits_.clear();
+  // The last known token is always computed, since its logits are needed (card 1.4c).
+  const std::int32_t most = (r.known_tokens() - 1) / limits_.block_tokens;
+  if (r.num_hashes == 0) {  // content without a name: only what it left behind itself
+    for (std::size_t i = 0; i < r.left_behind.size() && static_cast<std::int32_t>(i) < most; ++i) {
+      const auto [block, takes] = r.left_behind[i];
+      if (pool_->takes(block) != takes) break;
+      hits_.push_back(block);
+    }
+    return;
+  }
+  for (std::int32_t i = 0; i < std::min(r.num_hashes, most); ++i) {
+    const std::uint64_t key = key_of(r, i);
+    if (lookup_log != nullptr) lookup_log->push_back(key);
+    const BlockId block = pool_->find(key);
+    if (block == kNoBlock) break;
+    hits_.push_back(block);
+  }
+}
+
+std::int32_t ReplicaState::lookup(RequestId r) {
+  const Request& request = table_[r];
+  if (!limits_.prefix_caching || (request.num_hashes == 0 && request.left_behind.empty()) || !starts_fresh(request)) return 0;
+  if (!(hits_valid_ && hits_for_ == r)) {
+    find_hits(request);
+    hits_for_ = r;
+    hits_valid_ = true;
+  }
+  return static_cast<std::int32_t>(hits_.size()) * limits_.block_tokens;
+}
+
+ReplicaState::Need ReplicaState::need(RequestId r, std::int32_t m) {
+  const Request& request = table_[r];
+  Need all;
+  std::int32_t computed = request.computed_tokens;
+  std::int64_t owned = static_cast<std::int64_t>(request.blocks.size());
+  if (starts_fresh(request)) {
+    computed = lookup(r);
+    if (computed > 0) {
+      owned += static_cast<std::int64_t>(hits_.size());
+      for (const BlockId hit : hits_) all.free_hits += pool_->is_referenced(hit) ? 0 : 1;
+    }
+  }
+  if (!keeps_everything_) {
+    const bool completes = computed + m >= request.known_values() && computed < request.known_values();
+    all.step = footprint_->step(seq_of(request, computed), m, completes);
+    if (request.left_hashed) {
+      all.pages = std::max<std::int64_t>(0, pages_for(all.step.peak_tokens) - request.pages);
+      return all;
+    }
+    if (all.step.leaves_hashed) all.pages = pages_for(all.step.kept_tokens);
+  }
+  all.blocks = std::max<std::int64_t>(0, ceil_blocks(computed + m) - owned);
+  return all;
+}
+
+std::int64_t ReplicaState::blocks_needed(RequestId r, std::int32_t m) {
+  const Need all = need(r, m);
+  const std::int64_t for_pages = all.pages > 0 ? pool_->free_blocks() - pool_->free_after_pages(all.pages) : 0;
+  return all.blocks + all.free_hits + for_pages;
+}
+
+bool ReplicaState::try_allocate(RequestId r, std::int32_t m) {
+  Request& request = table_[r];
+  if (contiguous_) return request.reserved_start >= 0 && request.computed_tokens + m <= request.reserved_tokens;
+  const Need all = need(r, m);
+  const std::int64_t left = (all.pages > 0 ? pool_->free_after_pages(all.pages) : pool_->free_blocks()) - all.free_hits;
+  if (all.blocks > left) return false;
+  if (starts_fresh(request) && limits_.prefix_caching) {
+    const std::int32_t hit_tokens = lookup(r);
+    for (std::size_t i = 0; hit_tokens > 0 && i < hits_.size(); ++i) {
+      pool_->note_hit(hits_[i]);
+      pool_->acquire(hits_[i]);
+      request.blocks.push_back(hits_[i]);
+    }
+    request.published = static_cast<std::int32_t>(request.blocks.size());
+    request.left_behind.clear();
+    set_computed(request, hit_tokens);
+    live_tokens_ += hit_tokens;
+  }
+  hits_valid_ = false;
+  if (all.pages > 0) {
+    pool_->take_pages(all.pages);
+    request.pages += all.pages;
+  }
+  for (std::int64_t i = 0; i < all.blocks; ++i) request.blocks.push_back(pool_->take());
+  if (!request.left_hashed) publish_up_to(request, std::min(request.computed_tokens + m, request.known_values()));
+  return true;
+}
+
+// Card 1.4c: full blocks are published when they are allocated, up to tokens that have values.
+void ReplicaState::publish_up_to(Request& r, std::int32_t tokens) {
+  if (!limits_.prefix_caching) return;
+  const std::int32_t full = std::min(tokens / limits_.block_tokens, r.num_hashes);
+  for (; r.published < full; ++r.published) {
+    const auto depth = static_cast<std::uint32_t>(r.published);
+    pool_->publish(r.blocks[depth], key_of(r, r.published), depth, 0);
+  }
+}
+
+bool ReplicaState::try_reserve(RequestId r, std::int32_t tokens) {
+  Request& request = table_[r];
+  if (!contiguous_) throw InternalError("try_reserve on paged memory");
+  const std::int64_t start = contiguous_->reserve(tokens);
+  if (start < 0) return false;
+  request.reserved_start = start;
+  request.reserved_tokens = tokens;
+  return true;
+}
+
+void ReplicaState::release_blocks(Request& r) {
+  // Card 1.4d: deepest block first, so that it is evicted first.
+  for (std::size_t i = r.blocks.size(); i-- > 0;) pool_->release(r.blocks[i]);
+  r.blocks.clear();
+  r.published = 0;
+}
+
+void ReplicaState::release_memory(Request& r) {
+  hits_valid_ = false;
+  live_tokens_ -= r.held_tokens();
+  if (r.reserved_start >= 0) {
+    contiguous_->release(r.reserved_start, r.reserved_tokens);
+    r.reserved_start = -1;
+    r.reserved_tokens = 0;
+  }
+  release_blocks(r);
+  if (r.pages > 0) pool_->return_pages(r.pages);
+  r.pages = 0;
+}
+
+void ReplicaState::remember_blocks(Request& r) {
+  const auto full = static_cast<std::size_t>(std::min(r.computed_tokens, r.known_values()) / limits_.block_tokens);
+  for (std::size_t i = 0; i < std::min(full, r.blocks.size()); ++i) r.left_behind.emplace_back(r.blocks[i], pool_->takes(r.blocks[i]));
+}
+
+bool ReplicaState::swap_out(RequestId id, Request& r) {
+  const std::int64_t held = r.left_hashed ? ceil_blocks(r.kept_tokens) : static_cast<std::int64_t>(r.blocks.size());
+  if (held == 0 || host_used_ + held > limits_.host_blocks) return false;
+  host_used_ += held;
+  r.swapped_blocks = held;
+  r.is_swapped = true;
+  ++num_swapped_;
+  ++counters_.swaps;
+  swap_copies_.push_back({id, held, true});
+  note(RequestEvent::kSwappedOut, r, now_);
+  return true;
+}
+
+void ReplicaState::preempt(RequestId id, Preemption mode, QueueEnd end) {
+  Request& r = table_[id];
+  if (!r.is_running) throw InternalError("preempting a request that does not run");
+  ++counters_.preemptions;
+  ++r.preemptions;
+  note(RequestEvent::kPreempted, r, now_);
+  if (r.left_hashed) mode = footprint_->on_preempt() == Footprint::OnPreempt::kSwap ? Preemption::kSwap : Preemption::kRecompute;
+  const bool swapped = mode == Preemption::kSwap && swap_out(id, r);
+  if (mode == Preemption::kSwap && !swapped) ++counters_.recompute_fallbacks;
+  remove_from_running(id);
+  if (!swapped && !r.left_hashed && r.num_hashes == 0 && limits_.prefix_caching && pool_->remembers_blank()) remember_blocks(r);
+  release_memory(r);
+  r.is_running = false;
+  if (!swapped) {
+    r.most_computed = std::max(r.most_computed, r.computed_tokens);
+    set_computed(r, 0);
+    r.kept_tokens = 0;
+  }
+  if (end == QueueEnd::kFront) waiting_.push_front(id);
+  else waiting_.push_back(id);
+}
+
+bool ReplicaState::try_swap_in(RequestId id, std::int32_t m) {
+  Request& r = table_[id];
+  if (!r.is_swapped || r.is_parked) throw InternalError("swapping in a request that is not swapped out");
+  hits_valid_ = false;
+  if (r.left_hashed) {
+    const std::int64_t pages = pages_for(footprint_->step(seq_of(r, r.computed_tokens), m, false).peak_tokens);
+    if (pool_->free_after_pages(pages) < 0) return false;
+    pool_->take_pages(pages);
+    r.pages = pages;
+  } else {
+    const std::int64_t blocks = ceil_blocks(r.computed_tokens + m);
+    if (blocks > pool_->free_blocks()) return false;
+    for (std::int64_t i = 0; i < blocks; ++i) r.blocks.push_back(pool_->take());
+    r.published = static_cast<std::int32_t>(blocks);  // copies come back without hashes
+  }
+  live_tokens_ += r.held_tokens();
+  r.is_parked = true;
+  swap_copies_.push_back({id, r.swapped_blocks, false});
+  return true;
+}
+
+void ReplicaState::finish_swap_in(RequestId id) {
+  Request& r = table_[id];
+  r.is_parked = false;
+  r.is_swapped = false;
+  host_used_ -= r.swapped_blocks;
+  r.swapped_blocks = 0;
+  --num_swapped_;
+  note(RequestEvent::kSwappedIn, r, now_);
+}
+
+std::int32_t ReplicaState::cached_tokens(const TraceRequest& request) const {
+  if (!limits_.prefix_caching) return 0;
+  const std::uint32_t known = num_block_hashes(request, limits_.block_tokens);
+  const std::uint32_t most = std::min<std::uint32_t>(known, static_cast<std::uint32_t>((request.prompt_tokens - 1) / limits_.block_tokens));
+  std::uint32_t hits = 0;
+  while (hits < most && pool_->peek(block_hash(request.hash_tokens, request.hashes, limits_.block_tokens, hits)) != kNoBlock) ++hits;
+  return static_cast<std::int32_t>(hits) * limits_.block_tokens;
+}
+
+double ReplicaState::external_fragmentation() const {
+  if (!contiguous_ || contiguous_->free_tokens() == 0) return 0;
+  return 1.0 - static_cast<double>(contiguous_->largest_hole()) / static_cast<double>(contiguous_->free_tokens());
+}
+
+}  // namespace kvlab

@@ -1,0 +1,94 @@
+// A replica's steps: from a plan to a step in flight, and from its output to tokens.
+#include "serving/replica_state.h"
+
+namespace kvlab {
+
+void ReplicaState::commit(const StepPlan& plan, InFlightStep& step) {
+  step.clear();
+  step.padding = plan.padding;
+  bool uniform = plan.padding.empty() && plan.entries.size() == running_.size();
+  for (const PlanEntry& planned : plan.entries) {
+    Request& r = table_[planned.request];
+    StepEntry entry{planned.request, planned.tokens, r.held_tokens(), r.computed_tokens, false, false};
+    const std::int32_t known = r.known_tokens();
+    const std::int32_t after = r.computed_tokens + planned.tokens;
+    if (after > known) throw InternalError("a plan computes tokens that are not known");
+    entry.emits = after == known;
+    if (!keeps_everything_) apply_policy(r, entry, step.ops);
+    const std::int32_t recomputed = std::min(after, r.most_computed) - r.computed_tokens;
+    if (recomputed > 0) {
+      r.recomputed_tokens += recomputed;
+      counters_.recomputed_tokens += recomputed;
+    }
+    counters_.prompt_tokens += std::max(0, std::min(after, r.prompt_tokens) - r.computed_tokens);
+    set_computed(r, after);
+    live_tokens_ += r.held_tokens() - entry.held_before;
+    ++r.in_flight_steps;
+    if (entry.emits) ++r.in_flight_tokens;
+    uniform = uniform && planned.tokens == 1 && entry.emits && !entry.leaves_hashed && entry.computed_before > 0;
+    step.entries.push_back(entry);
+  }
+  step.is_uniform = uniform && step.ops.empty();
+  step.running_version = running_version_;
+}
+
+// What the KV policy does to r in the step being committed. Its sizes hold for whatever is planned next.
+void ReplicaState::apply_policy(Request& r, StepEntry& entry, std::vector<PolicyOp>& ops) {
+  const bool completes = r.computed_tokens < r.known_values() && r.computed_tokens + entry.tokens >= r.known_values();
+  const SeqState seq = seq_of(r, r.computed_tokens);
+  const FootprintStep done = footprint_->step(seq, entry.tokens, completes);
+  footprint_->ops(seq, entry.tokens, completes, ops);
+  if (done.leaves_hashed) {
+    r.left_hashed = true;
+    entry.leaves_hashed = true;
+  }
+  if (r.left_hashed) r.kept_tokens = done.kept_tokens;
+}
+
+void ReplicaState::process_output(const InFlightStep& step, Picoseconds at, LogHistogram& itl) {
+  now_ = Time(Span(at / kPsPerNs));
+  hits_valid_ = false;
+  for (const StepEntry& entry : step.entries) {
+    Request& r = table_[entry.request];
+    --r.in_flight_steps;
+    if (!keeps_everything_) end_policy_step(r, entry);
+    if (!entry.emits) continue;
+    deliver(r, at, itl);
+    if (r.emitted_tokens < r.output_limit) {
+      if (r.is_running && !r.left_hashed) publish_up_to(r, r.computed_tokens - r.in_flight_tokens);
+      continue;
+    }
+    if (r.is_running) remove_from_running(entry.request);
+    else remove_from_waiting(entry.request);
+    if (r.is_swapped) {
+      host_used_ -= r.swapped_blocks;
+      --num_swapped_;
+    }
+    leave(entry.request, Outcome::kCompleted, nullptr, now_);
+  }
+}
+
+void ReplicaState::deliver(Request& r, Picoseconds at, LogHistogram& itl) {
+  --r.in_flight_tokens;
+  ++r.emitted_tokens;
+  ++counters_.output_tokens;
+  if (r.last_token_ps < 0) {
+    r.first_token = now_;
+    note(RequestEvent::kFirstToken, r, now_);
+  } else if (r.arrival >= limits_.count_from) {
+    itl.add(at - r.last_token_ps);
+  }
+  r.last_token_ps = at;
+}
+
+// The device has applied the policy: what the step reserved beyond what is kept goes back.
+void ReplicaState::end_policy_step(Request& r, const StepEntry& entry) {
+  if (entry.leaves_hashed && r.left_hashed) release_blocks(r);
+  if (!r.left_hashed || r.in_flight_steps > 0 || r.pages == 0) return;
+  const std::int64_t surplus = r.pages - pages_for(r.kept_tokens);
+  if (surplus <= 0) return;
+  pool_->return_pages(surplus);
+  r.pages -= surplus;
+}
+
+}  // namespace kvlab

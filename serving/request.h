@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/time.h"
+#include "policies/scheduler/scheduler.h"
+
+namespace kvlab {
+
+// A live request of one replica: what schedulers see (RequestInfo), its memory, and its record so far.
+struct Request : RequestInfo {
+  std::uint64_t number = 0;            // position in the trace
+  std::int64_t session = -1;
+  Time queued = kNever, scheduled = kNever, first_token = kNever;
+  Picoseconds last_token_ps = -1;      // when its latest token came out; -1: none yet
+  const std::uint64_t* hashes = nullptr;
+  std::int32_t hash_tokens = 0;
+  std::int32_t num_hashes = 0;         // usable block hashes, prompt and output together
+  std::int32_t trace_hashes = 0;       // entries behind `hashes`
+  std::int32_t published = 0;          // its first blocks that carry or share a hash
+  std::int32_t hit_tokens = 0;
+  std::int32_t recomputed_tokens = 0;
+  std::int32_t most_computed = 0;      // before the latest preemption
+  std::int32_t kept_tokens = 0;        // per layer and head, once it left the hashed domain
+  std::int64_t pages = 0;              // private pages it holds
+  std::int64_t swapped_blocks = 0;     // blocks' worth of host memory it holds
+  std::int64_t reserved_start = -1;    // contiguous managers
+  std::int32_t reserved_tokens = 0;
+  bool left_hashed = false;
+  bool was_admitted = false;
+  bool in_use = false;
+  std::vector<BlockId> blocks;         // in order of its tokens
+  // After a preemption, where its content has no name in the trace: the full blocks it left behind, each with its count of
+  // takes, so that it finds again what nobody has overwritten.
+  std::vector<std::pair<BlockId, std::uint32_t>> left_behind;
+  std::vector<std::uint64_t> own_hashes;   // a copy, where the trace does not keep them
+
+  [[nodiscard]] std::int32_t known_values() const { return prompt_tokens + emitted_tokens; }
+  [[nodiscard]] std::int32_t held_tokens() const { return left_hashed ? kept_tokens : computed_tokens; }
+};
+
+// Requests by slot; slots and the memory of their block lists are reused.
+class RequestTable {
+ public:
+  RequestId add() {
+    ++live_;
+    if (live_ > peak_) peak_ = live_;
+    if (!free_.empty()) {
+      const RequestId r = free_.back();
+      free_.pop_back();
+      return r;
+    }
+    slots_.emplace_back();
+    return RequestId{static_cast<std::uint32_t>(slots_.size() - 1)};
+  }
+  void remove(RequestId r) {
+    --live_;
+    Request& old = (*this)[r];
+    Request blank;
+    blank.blocks = std::move(old.blocks);
+    blank.blocks.clear();
+    old = std::move(blank);
+    free_.push_back(r);
+  }
+  Request& operator[](RequestId r) { return slots_[index(r)]; }
+  const Request& operator[](RequestId r) const { return slots_[index(r)]; }
+  [[nodiscard]] const std::vector<Request>& slots() const { return slots_; }
+  [[nodiscard]] std::uint64_t live() const { return live_; }
+  [[nodiscard]] std::uint64_t peak() const { return peak_; }
+
+ private:
+  std::vector<Request> slots_;
+  std::vector<RequestId> free_;
+  std::uint64_t live_ = 0, peak_ = 0;
+};
+
+}  // namespace kvlab

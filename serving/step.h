@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/time.h"
+#include "policies/kv/footprint.h"
+#include "policies/scheduler/scheduler.h"
+
+namespace kvlab {
+
+// One request's share of a step in flight, as it was committed.
+struct StepEntry {
+  RequestId request{};
+  std::int32_t tokens = 0;
+  std::int32_t held_before = 0;      // cached tokens its new tokens attend to
+  std::int32_t computed_before = 0;
+  bool emits = false;                // its last token's logits give a token
+  bool leaves_hashed = false;        // its old blocks go back when the output is processed
+};
+
+// A step that was planned and whose output is not processed yet.
+struct InFlightStep {
+  std::vector<StepEntry> entries;
+  std::vector<PaddingRow> padding;
+  std::vector<PolicyOp> ops;
+  std::uint64_t number = 0;
+  bool is_uniform = false;           // every running request decodes one token, no policy event
+  std::uint64_t running_version = 0; // of the running list it was planned over
+  Picoseconds planned = 0, start = 0, end = 0;
+
+  void clear() {
+    entries.clear();
+    padding.clear();
+    ops.clear();
+    is_uniform = false;
+  }
+};
+
+// Copies between GPU and host memory that a plan asked for, in its order.
+struct SwapCopy {
+  RequestId request{};
+  std::int64_t blocks = 0;
+  bool to_host = false;
+};
+
+}  // namespace kvlab
