@@ -1,0 +1,88 @@
+"""What goes into one figure: which lines, how runs are averaged over seeds, which value of a long sweep."""
+
+import math
+from dataclasses import dataclass
+
+import pandas as pd
+
+from load import is_numeric, label_of, slug, value_text
+from style import MAX_LINES
+
+MAX_VIEWS = 4
+
+# Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom.
+_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+        2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
+
+
+def t95(degrees):
+    """Past the table the expansion in 1/degrees (Abramowitz and Stegun 26.7.5), good to four digits there."""
+    if degrees <= len(_T95):
+        return _T95[degrees - 1]
+    z = 1.959964
+    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+
+
+def mean_and_interval(values):
+    """Mean, half width of its 95 % t-interval (0 for a single value) and n; empty values do not count."""
+    values = pd.Series(values, dtype=float).dropna()
+    n = len(values)
+    if n == 0:
+        return math.nan, 0.0, 0
+    half = t95(n - 1) * values.std(ddof=1) / math.sqrt(n) if n > 1 else 0.0
+    return values.mean(), half, n
+
+
+@dataclass
+class View:
+    """One figure of a kind: `lines` are (text for the legend, rows of the summary)."""
+
+    suffix: str
+    lines: list
+    note: str = ""
+
+
+def _spread(items, most):
+    """At most `most` of the items, evenly spaced, first and last among them."""
+    if len(items) <= most:
+        return list(items)
+    return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]
+
+
+def lines_of(rows, axes, name):
+    """(text, rows) per combination of the axes; seeds of one combination stay together."""
+    varying = [a for a in axes if rows[a].nunique(dropna=False) > 1] or axes[:1]
+    texts = [label_of(r, varying, len(varying) == 1) or name for r in rows.to_dict("records")]
+    return [(text, part) for text, part in rows.groupby(pd.Series(texts, index=rows.index, dtype=object), sort=False)]
+
+
+def _cut_lines(view, every):
+    kept = view.lines if every else _spread(view.lines, MAX_LINES)
+    if len(kept) < len(view.lines):
+        view.note = f"{len(kept)} of {len(view.lines)} lines drawn"
+    view.lines = kept
+    return view
+
+
+def views(results, without=None, every=False):
+    """One view where the lines fit into it; else one per combination of the numeric axes, a few of them, or all with `every`.
+    `without` is an axis that the figure already has on x."""
+    axes = [a for a in results.axes if a != without]
+    rows = results.summary
+    whole = View("", lines_of(rows, axes, results.name))
+    numeric = [a for a in axes if is_numeric(rows[a]) and rows[a].nunique() > 1]
+    text = [a for a in axes if a not in numeric and rows[a].nunique() > 1]
+    if len(whole.lines) <= MAX_LINES or not numeric or not text:
+        return [_cut_lines(whole, every)]
+    combinations = list(rows.groupby(numeric if len(numeric) > 1 else numeric[0], sort=False))
+    kept = combinations if every else _spread(combinations, MAX_VIEWS)
+    note = f"{len(kept)} of {len(combinations)} values of {', '.join(numeric)} drawn" if len(kept) < len(combinations) else ""
+    result = []
+    for values, part in kept:
+        values = values if isinstance(values, tuple) else (values,)
+        suffix = "".join(f"_{slug(a.split('.')[-1])}_{slug(value_text(v))}" for a, v in zip(numeric, values))
+        view = _cut_lines(View(suffix, lines_of(part, text, results.name)), every)
+        view.note = view.note or note
+        result.append(view)
+    return result
+

@@ -1,0 +1,138 @@
+"""Reads a results folder (format: docs/results.md) and says in one line what is wrong with it."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+_CSV = {"summary": {"run": str}, "requests": {"run": str, "state": str, "session": str}, "timeline": {"run": str},
+        "validation": {}, "throughput": {}, "steps": {}}
+_UNITS = (("_ms_per_token", " (ms/token)"), ("_tokens_per_s", " (tokens/s)"), ("_rate_per_s", " rate (requests/s)"), ("rate_per_s", "Arrival rate (requests/s)"),
+          ("_per_s", " (1/s)"), ("_tokens", " (tokens)"), ("_blocks", " (blocks)"), ("_bytes", " (bytes)"), ("_frac", " (share)"),
+          ("_ms", " (ms)"), ("_ns", " (ns)"), ("_s", " (s)"))
+
+
+class ResultsError(Exception):
+    """Something the user can mend; printed as one line."""
+
+
+@dataclass
+class Results:
+    """Tables are None where the file is absent."""
+
+    folder: Path
+    name: str
+    axes: list  # sweep axes, in grid order
+    summary: pd.DataFrame = None
+    requests: pd.DataFrame = None
+    timeline: pd.DataFrame = None
+    validation: pd.DataFrame = None
+    throughput: pd.DataFrame = None
+    steps: pd.DataFrame = None
+
+    @property
+    def is_hit_ratio(self):
+        return self.summary is not None and "lookups" in self.summary.columns
+
+    def rate_axis(self):
+        """The axis that says how much load is offered, or None."""
+        numeric = [a for a in self.axes if is_numeric(self.summary[a])]
+        for suffix in ("rate_per_s", "rate", "concurrency"):
+            for axis in numeric:
+                if axis.split(".")[-1].endswith(suffix):
+                    return axis
+        return None
+
+    def need(self, table, columns, purpose):
+        """Stops with one line if a table lacks columns."""
+        missing = [c for c in columns if c not in getattr(self, table).columns]
+        if missing:
+            raise ResultsError(f"{self.folder / table}.csv: no column '{missing[0]}', which {purpose} needs; written by another version of kvlab?")
+
+
+def is_numeric(column):
+    return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
+
+
+def axis_title(axis):
+    """A path such as trace.arrival.poisson.rate_per_s as an axis label: 'Rate (requests/s)'."""
+    last = axis.split(".")[-1]
+    for suffix, unit in _UNITS:
+        if last.endswith(suffix):
+            stem = last[: -len(suffix)].replace("_", " ").strip()
+            return (stem + unit).strip().capitalize() if stem else unit.strip()
+    return last.replace("_", " ").capitalize()
+
+
+def value_text(value):
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return _policy_text(str(value))
+
+
+def _policy_text(text):
+    """{sarathi: {chunk_tokens: 512}} as 'sarathi (chunk_tokens 512)'."""
+    inner = text[1:-1] if text.startswith("{") and text.endswith("}") else text
+    match = re.fullmatch(r"(\w+): \{(.*)\}", inner)
+    return f"{match[1]} ({match[2].replace(': ', ' ')})" if match else text
+
+
+def slug(text):
+    """A label as part of a file name."""
+    return re.sub(r"[^A-Za-z0-9.]+", "_", text).strip("_")
+
+
+def label_of(row, axes, alone):
+    """Text values stand for themselves, numbers need their axis' name. `alone`: a single axis, whose name the reader knows."""
+    parts = []
+    for axis in axes:
+        text = value_text(row[axis])
+        plain = isinstance(row[axis], str) or alone
+        parts.append(text if plain else f"{axis.split('.')[-1]} {text}")
+    return ", ".join(parts)
+
+
+def _read(folder, table):
+    path = folder / f"{table}.csv"
+    if not path.exists():
+        return None
+    try:
+        return pd.read_csv(path, dtype=_CSV[table])
+    except pd.errors.EmptyDataError:
+        raise ResultsError(f"{path}: empty, not even a header line") from None
+    except (pd.errors.ParserError, ValueError, UnicodeDecodeError) as error:
+        raise ResultsError(f"{path}: not a table: {str(error).splitlines()[0]}") from None
+
+
+def _axes(summary, path):
+    """Axes stand between `run` and `seed`; results without time have no seed but `lookups`."""
+    columns = list(summary.columns)
+    end = next((c for c in ("seed", "lookups") if c in columns), None)
+    if not columns or columns[0] != "run" or end is None:
+        raise ResultsError(f"{path}: expected columns 'run', the sweep axes, then 'seed'; found {', '.join(columns[:4])}")
+    return columns[1 : columns.index(end)]
+
+
+def _name(folder):
+    try:
+        return json.loads((folder / "manifest.json").read_text()).get("name") or folder.name
+    except (OSError, ValueError, AttributeError):
+        return folder.name
+
+
+def load(folder):
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ResultsError(f"{folder}: no such folder; it is written by: ./kvlab run experiments/NAME.yaml")
+    tables = {table: _read(folder, table) for table in _CSV}
+    if all(t is None for t in tables.values()):
+        raise ResultsError(f"{folder}: no summary.csv; not a results folder?")
+    folder_name = _name(folder.resolve())
+    results = Results(folder, folder_name, [], **tables)
+    if results.summary is not None:
+        results.axes = _axes(results.summary, folder / "summary.csv")
+    return results

@@ -1,0 +1,84 @@
+"""Throughput-latency curves and goodput over offered load, where an arrival rate (or concurrency) is swept."""
+
+import numpy as np
+
+import style
+from groups import mean_and_interval, views
+from load import axis_title
+
+_LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
+
+
+def points(rows, rate_axis, column):
+    """One (rate, mean over seeds, half width of the interval) per swept rate, in order of the rate."""
+    result = [(rate, *mean_and_interval(part[column])[:2]) for rate, part in rows.groupby(rate_axis)]
+    return np.array([p for p in result if np.isfinite(p[1])]).reshape(-1, 3)
+
+
+def _curve(axis, index, x, y, y_half):
+    look = style.line(index)
+    drawn = axis.errorbar(x, y, yerr=y_half if np.any(y_half > 0) else None, elinewidth=0.6, capsize=1.5, capthick=0.6, **look)
+    return drawn.lines[0]
+
+
+def _throughput_latency(results, view, metric, folder):
+    rate = results.rate_axis()
+    figure, (axis,) = style.panels(1, 1.8)
+    handles, texts, all_y = [], [], []
+    for i, (text, rows) in enumerate(view.lines):
+        y = points(rows, rate, f"{metric}_p99_ms")
+        x = dict(points(rows, rate, "requests_per_s")[:, :2])
+        y = np.array([p for p in y if p[0] in x]).reshape(-1, 3)
+        if len(y) == 0:
+            continue
+        handles.append(_curve(axis, i, [x[p] for p in y[:, 0]], y[:, 1], y[:, 2]))
+        texts.append(text)
+        all_y.extend(y[:, 1])
+    if not handles:
+        style.plt.close(figure)
+        return None
+    if min(all_y) > 0 and max(all_y) / min(all_y) > 10:
+        style.logarithmic(axis, "y", min(all_y), max(all_y))
+    else:
+        axis.set_ylim(bottom=0)
+    axis.set_xlim(left=0)
+    axis.set_xlabel("Throughput (requests/s)")
+    axis.set_ylabel(f"P99 {_LATENCIES[metric]} (ms)")
+    return style.save(figure, folder, f"throughput_latency_{metric}{view.suffix}", *((handles, texts) if len(texts) > 1 else ()))
+
+
+def _goodput(results, view, folder):
+    rate = results.rate_axis()
+    figure, (axis,) = style.panels(1, 1.8)
+    handles, texts = [], []
+    for i, (text, rows) in enumerate(view.lines):
+        p = points(rows, rate, "goodput_per_s")
+        if len(p):
+            handles.append(_curve(axis, i, p[:, 0], p[:, 1], p[:, 2]))
+            texts.append(text)
+    if not handles:
+        style.plt.close(figure)
+        return None
+    axis.set_xlim(left=0)
+    axis.set_ylim(bottom=0)
+    axis.set_xlabel(axis_title(rate))
+    axis.set_ylabel("Goodput (requests/s)")
+    return style.save(figure, folder, f"goodput{view.suffix}", *((handles, texts) if len(texts) > 1 else ()))
+
+
+def draw(results, folder, every=False):
+    if results.summary is None or results.is_hit_ratio:
+        return
+    rate = results.rate_axis()
+    if rate is None or results.summary[rate].nunique() < 2:
+        return
+    results.need("summary", ["requests_per_s", *(f"{m}_p99_ms" for m in _LATENCIES)], "the throughput-latency curve")
+    for view in views(results, without=rate, every=every):
+        for metric in _LATENCIES:
+            name = _throughput_latency(results, view, metric, folder)
+            if name:
+                yield name, view.note
+        if "goodput_per_s" in results.summary and results.summary["goodput_per_s"].notna().any():
+            name = _goodput(results, view, folder)
+            if name:
+                yield name, view.note

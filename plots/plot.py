@@ -1,0 +1,60 @@
+"""Draws what a results folder has into its figures/: python3 plots/plot.py results/NAME
+
+Reads result files only (docs/results.md); the figures are described in docs/figures.md.
+"""
+
+import argparse
+import sys
+import time
+
+import bars
+import cdf
+import hit_ratio
+import load_curves
+import style
+import table
+import timeline
+import validation
+from load import ResultsError, load
+
+KINDS = (cdf, load_curves, timeline, hit_ratio, bars, validation)
+
+
+def draw_all(folder, every=False):
+    """Names of the figures written, and what was left out of them."""
+    results = load(folder)
+    style.apply()
+    figures = results.folder / "figures"
+    names, notes = [], []
+    for kind in KINDS:
+        for name, note in kind.draw(results, figures, every):
+            names.append(name)
+            if note:
+                notes.append(f"{name}: {note}")
+    if table.write(results, figures):
+        names.append("summary.tex")
+    return figures, names, notes
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="kvlab plot", description="Draw a results folder's figures as PDF and PNG, and a LaTeX table.")
+    parser.add_argument("folder", nargs="+", help="results/NAME, as written by kvlab run")
+    parser.add_argument("--all", action="store_true", help="draw every value of a long sweep, not a few of them")
+    parser.add_argument("--quiet", action="store_true", help="one line per folder")
+    options = parser.parse_args(arguments)
+    for folder in options.folder:
+        began = time.monotonic()
+        try:
+            figures, names, notes = draw_all(folder, options.all)
+        except (ResultsError, OSError) as error:
+            print(f"kvlab plot: {error}", file=sys.stderr)
+            return 2
+        if not options.quiet:
+            for line in notes:
+                print(f"  {line}", file=sys.stderr)
+        print(f"kvlab: drew {len(names)} figures and tables into {figures} in {time.monotonic() - began:.1f} s", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

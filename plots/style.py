@@ -1,0 +1,101 @@
+"""Look of every figure: one column wide, 8 pt, readable in grey, fonts embedded."""
+
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402  (the backend has to be chosen first)
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: E402
+
+COLUMN_IN = 3.4
+MAX_LINES = 12
+
+# Twelve distinct looks. Colours run from dark to light so that they stay apart in grey; where two are close, dash and marker differ.
+_COLOURS = ("#1b1b3a", "#8c1d40", "#1f5fa8", "#b8500c", "#2f8f6b", "#8f6fc0", "#d08a00", "#5aa9d6", "#7a7a7a", "#d97a9e", "#8fbf4d", "#b39a7a")
+_DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.2, 1.2, 1.2)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)))
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
+
+_SETTINGS = {
+    "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7, "legend.fontsize": 7,
+    "font.family": "sans-serif", "font.sans-serif": ["Arial", "Helvetica", "Liberation Sans", "DejaVu Sans"], "mathtext.fontset": "dejavusans",
+    "pdf.fonttype": 42, "ps.fonttype": 42, "savefig.dpi": 300, "figure.dpi": 100,
+    "axes.linewidth": 0.6, "lines.linewidth": 1.2, "lines.markersize": 3.5, "axes.spines.top": False, "axes.spines.right": False,
+    "xtick.major.width": 0.6, "ytick.major.width": 0.6, "xtick.minor.width": 0.4, "ytick.minor.width": 0.4,
+    "axes.grid": True, "grid.linewidth": 0.3, "grid.color": "#d0d0d0", "axes.axisbelow": True,
+    "legend.frameon": False, "legend.handlelength": 2.6, "legend.columnspacing": 1.2, "legend.handletextpad": 0.5, "legend.labelspacing": 0.3,
+    "svg.hashsalt": "kvlab", "axes.unicode_minus": True,
+}
+
+
+def apply():
+    plt.rcParams.update(_SETTINGS)
+
+
+def line(index, markers=True):
+    """Keyword arguments of the index-th line of a figure."""
+    look = {"color": _COLOURS[index % MAX_LINES], "linestyle": _DASHES[index % len(_DASHES)]}
+    if markers:
+        look.update(marker=_MARKERS[index % MAX_LINES], markeredgewidth=0)
+    return look
+
+
+def few_markers(index, count, num_points):
+    """Markers on a curve of many points: about eight, staggered so that those of different lines do not cover each other."""
+    every = max(1, num_points // 8)
+    return {**line(index), "markevery": (index * every // max(1, count) % every, every)}
+
+
+def panels(rows, panel_height_in, **options):
+    """A column of panels; the height grows with the rows, and `save` adds what the legend needs."""
+    figure, axes = plt.subplots(rows, 1, figsize=(COLUMN_IN, rows * panel_height_in), squeeze=False, **options)
+    return figure, list(axes[:, 0])
+
+
+def _legend_columns(figure, labels):
+    renderer = figure.canvas.get_renderer()
+    text = figure.text(0, 0, "", fontsize=_SETTINGS["legend.fontsize"])
+    widths = []
+    for label in labels:
+        text.set_text(label)
+        widths.append(text.get_window_extent(renderer).width / figure.dpi)
+    text.remove()
+    entry_in = max(widths) + 0.5  # line sample, gap and column space
+    columns = max(1, min(len(labels), int(figure.get_figwidth() / entry_in)))
+    rows = -(-len(labels) // columns)
+    return -(-len(labels) // rows)  # as few columns as these rows need, so that none is nearly empty
+
+
+def _short_number(value, _):
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
+
+
+def logarithmic(axes, which, low, high):
+    """Makes the "x" or "y" axis logarithmic, with ticks at 1, 2, 5 where the values span less than two decades."""
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+    axis.set_major_formatter(FuncFormatter(_short_number))
+    axis.set_minor_locator(LogLocator(subs=range(2, 10)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def save(figure, folder, name, handles=(), labels=()):
+    """Writes NAME.pdf and NAME.png, the legend above the panels and never over the data. Returns the name."""
+    top_in = 0.0
+    if len(labels) > 0:
+        columns = _legend_columns(figure, labels)
+        legend = figure.legend(handles, labels, loc="upper center", ncol=columns, borderaxespad=0.1)
+        top_in = legend.get_window_extent(figure.canvas.get_renderer()).height / figure.dpi
+        figure.set_figheight(figure.get_figheight() + top_in)
+    figure.tight_layout(pad=0.3, h_pad=0.6, rect=(0, 0, 1, 1 - top_in / figure.get_figheight()))
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    # No dates inside: the same results give the same bytes.
+    figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None, "ModDate": None})
+    figure.savefig(folder / f"{name}.png", metadata={"Software": None})
+    plt.close(figure)
+    return name

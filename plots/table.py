@@ -1,0 +1,73 @@
+"""figures/summary.tex: the numbers as LaTeX tables (needs \\usepackage{booktabs})."""
+
+import math
+
+from groups import lines_of, mean_and_interval
+
+_SPECIAL = {c: "\\" + c for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_COLUMNS = (("ttft_p50_ms", "TTFT P50"), ("ttft_p99_ms", "TTFT P99"), ("tpot_p50_ms", "TPOT P50"), ("tpot_p99_ms", "TPOT P99"),
+            ("e2e_p99_ms", "E2E P99"), ("output_tokens_per_s", "tokens/s"), ("slo_attainment_frac", "SLO met"))
+
+
+def escape(text):
+    return "".join(_SPECIAL.get(c, c) for c in str(text))
+
+
+def decimals(value):
+    """Enough for three significant digits, at most four."""
+    return 2 if value == 0 else min(4, max(0, 2 - math.floor(math.log10(abs(value)))))
+
+
+def number(value, places=None):
+    """Rounded to `places`, or to three significant digits; thin spaces between thousands; an absent value is a dash."""
+    if value is None or not math.isfinite(value):
+        return "--"
+    return f"{value:,.{decimals(value) if places is None else places}f}".replace(",", r"\,")
+
+
+def with_interval(mean, half):
+    if half == 0 or not math.isfinite(mean):
+        return number(mean)
+    return rf"{number(mean)} $\pm$ {number(half, decimals(mean))}"
+
+
+def tabular(header, rows):
+    lines = [r"\begin{tabular}{l" + "r" * (len(header) - 1) + "}", r"\toprule", " & ".join(header) + r" \\", r"\midrule"]
+    lines += [" & ".join(row) + r" \\" for row in rows]
+    return "\n".join(lines + [r"\bottomrule", r"\end{tabular}", ""])
+
+
+def _runs(results):
+    columns = [(c, t) for c, t in _COLUMNS if c in results.summary and results.summary[c].notna().any()]
+    header = [""] + [t + (" (ms)" if c.endswith("_ms") else "") for c, t in columns]
+    lines = lines_of(results.summary, results.axes, results.name)
+    rows = [[escape(text)] + [with_interval(*mean_and_interval(part[c])[:2]) for c, _ in columns] for text, part in lines]
+    return tabular(header, rows)
+
+
+def _hit_ratios(results):
+    sizes = sorted(results.summary["capacity_blocks"].unique())
+    header = ["blocks"] + [f"{s:,}".replace(",", r"\,") for s in sizes]
+    mean = results.summary.groupby(["block_cache", "capacity_blocks"], sort=False)["hit_frac"].mean()
+    rows = [[escape(p)] + [number(mean.get((p, s))) for s in sizes] for p in dict.fromkeys(results.summary["block_cache"])]
+    return tabular(header, rows)
+
+
+def _validation(table):
+    rows = [[escape(r.metric), escape(r.statistic), number(r.real), number(r.simulated), f"{100 * r.diff_frac:+.1f}"] for r in table.itertuples()]
+    text = tabular(["metric", "", "real (ms)", r"simulated (ms)", r"difference (\%)"], rows)
+    return text.replace("{lrrrr}", "{llrrr}")
+
+
+def write(results, folder):
+    """Returns the file's name, or None where there is nothing to put into it."""
+    parts = []
+    if results.summary is not None and len(results.summary):
+        parts.append(_hit_ratios(results) if results.is_hit_ratio else _runs(results))
+    if results.validation is not None and len(results.validation):
+        parts.append(_validation(results.validation))
+    if not parts:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "summary.tex").write_text("% from " + results.name + "; needs \\usepackage{booktabs}\n" + "\n".join(parts))
+    return "summary.tex"

@@ -1,0 +1,70 @@
+"""Simulated against real: error per statistic, throughput over time, and step durations by batch size."""
+
+import numpy as np
+
+import style
+
+_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "End-to-end", "ttft_first120": "TTFT, first 120"}
+_REAL = {"color": "black", "linestyle": "-", "linewidth": 1.1}
+_SIMULATED = {"color": "#b8500c", "linestyle": (0, (4, 1.2)), "linewidth": 1.1}
+
+
+def _errors(table, folder):
+    """A point per statistic with the range over the jittered runs; 0 is the real engine."""
+    metrics = list(dict.fromkeys(table["metric"]))
+    statistics = list(dict.fromkeys(table["statistic"]))
+    figure, (axis,) = style.panels(1, 1.8)
+    for i, metric in enumerate(metrics):
+        rows = table[table["metric"] == metric]
+        place = rows["statistic"].map(statistics.index) + (i - (len(metrics) - 1) / 2) * 0.16
+        value = 100 * rows["diff_frac"]
+        low = (value - 100 * (rows["simulated_lo"] / rows["real"] - 1)).clip(lower=0).fillna(0)
+        high = (100 * (rows["simulated_hi"] / rows["real"] - 1) - value).clip(lower=0).fillna(0)
+        look = style.line(i)
+        axis.errorbar(place, value, yerr=[low, high], elinewidth=0.7, capsize=1.5, capthick=0.7, **{**look, "linestyle": "none"})
+    axis.axhline(0, color="black", linewidth=0.6)
+    axis.grid(axis="x", visible=False)
+    axis.set_xticks(range(len(statistics)), [s if s == "mean" else s.upper() for s in statistics])
+    axis.set_ylabel("Simulated − real (%)")
+    return style.save(figure, folder, "validation_error", axis.containers, [_NAMES.get(m, m) for m in metrics])
+
+
+def _throughput(table, folder):
+    figure, (axis,) = style.panels(1, 1.5)
+    axis.plot(table["time_s"], table["real_tokens_per_s"], **_REAL)
+    axis.plot(table["time_s"], table["simulated_tokens_per_s"], **_SIMULATED)
+    axis.set_xlim(left=0)
+    axis.set_ylim(bottom=0)
+    axis.set_xlabel("Time (s)")
+    axis.set_ylabel("Output (tokens/s)")
+    return style.save(figure, folder, "validation_throughput", axis.lines, ["real", "simulated"])
+
+
+def _steps(table, folder):
+    table = table.sort_values("padded_batch")
+    figure, (upper, lower) = style.panels(2, 1.1, sharex=True, gridspec_kw={"height_ratios": (3, 2)})
+    upper.plot(table["padded_batch"], table["real_ms"], marker="o", markersize=5, markerfacecolor="none", **_REAL)
+    upper.plot(table["padded_batch"], table["simulated_ms"], marker="s", markersize=2.5, **_SIMULATED)
+    upper.set_ylim(bottom=0)
+    upper.set_ylabel("Step (ms)")
+    lower.axhline(0, color="black", linewidth=0.6)
+    sizes = 6 + 30 * np.sqrt(table["count"] / max(1, table["count"].max()))  # area by number of real steps
+    lower.scatter(table["padded_batch"], 100 * table["diff_frac"], s=sizes, marker="s", color=_SIMULATED["color"], linewidths=0)
+    lower.set_ylabel("Difference (%)")
+    lower.set_xlabel("Padded batch (requests)")
+    figure.align_ylabels((upper, lower))
+    return style.save(figure, folder, "validation_steps", upper.lines, ["real", "simulated"])
+
+
+def draw(results, folder, every=False):
+    kinds = (
+        ("validation", ["metric", "statistic", "real", "simulated", "simulated_lo", "simulated_hi", "diff_frac"], _errors),
+        ("throughput", ["time_s", "real_tokens_per_s", "simulated_tokens_per_s"], _throughput),
+        ("steps", ["padded_batch", "real_ms", "simulated_ms", "count", "diff_frac"], _steps),
+    )
+    for name, columns, figure in kinds:
+        table = getattr(results, name)
+        if table is not None:
+            results.need(name, columns, "the validation figure")
+            if not table.empty:
+                yield figure(table, folder), ""

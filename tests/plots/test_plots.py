@@ -1,0 +1,318 @@
+"""Tests of plots/ over made-up results folders. Run: python3 tests/plots/test_plots.py"""
+
+import contextlib
+import io
+import shutil
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parents[1] / "plots"), str(HERE)]
+
+import numpy as np  # noqa: E402
+import pandas as pd  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
+
+import bars  # noqa: E402
+import cdf  # noqa: E402
+import groups  # noqa: E402
+import load  # noqa: E402
+import load_curves  # noqa: E402
+import plot  # noqa: E402
+import style  # noqa: E402
+import synthetic  # noqa: E402
+import table  # noqa: E402
+import timeline  # noqa: E402
+
+SCHEDULERS = ["static", "orca_max", "vllm_v0", "vllm_v1", "sarathi", "fastgen"]
+RATE = "trace.arrival.poisson.rate_per_s"
+
+
+style.plt.rcParams["figure.max_open_warning"] = 0
+
+
+class FigureTest(unittest.TestCase):
+    """Draws into a temporary folder and keeps the figures open for inspection."""
+
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="kvlab_plots_")) / "made_up"
+        self.addCleanup(shutil.rmtree, self.folder.parent)
+        self.addCleanup(style.plt.close, "all")
+        self.drawn = {}
+
+    def draw(self, every=False, write=True):
+        """Names and notes of what is drawn; without `write` the slow part, the files, is left out."""
+        save = style.save
+        nothing = contextlib.nullcontext() if write else mock.patch.object(Figure, "savefig")
+
+        def keep(figure, folder, name, handles=(), labels=()):
+            self.drawn[name] = figure
+            with mock.patch.object(style.plt, "close"):
+                return save(figure, folder, name, handles, labels)
+
+        with nothing, mock.patch.object(style, "save", keep):
+            figures, names, notes = plot.draw_all(self.folder, every)
+        for name in names if write else ():
+            for path in [figures / name] if "." in name else [figures / f"{name}.pdf", figures / f"{name}.png"]:
+                self.assertGreater(path.stat().st_size, 100, path)
+        self.assertEqual(len(names), len(set(names)), "two figures under one name")
+        return names, notes
+
+    def axes(self, name):
+        return self.drawn[name].axes
+
+    def legend(self, name):
+        return [t.get_text() for t in self.drawn[name].legends[0].get_texts()]
+
+    def assert_labelled_with_units(self):
+        for name, figure in self.drawn.items():
+            labels = [a.get_xlabel() + a.get_ylabel() for a in figure.axes]
+            self.assertTrue(all(labels), f"{name}: an axis without a label")
+            self.assertTrue(any("(" in label for label in labels), f"{name}: no unit in {labels}")
+
+    def assert_fits_a_column(self):
+        for name, figure in self.drawn.items():
+            self.assertAlmostEqual(figure.get_figwidth(), 3.4, msg=name)
+            figure.canvas.draw()
+            box = figure.get_tightbbox(figure.canvas.get_renderer())
+            self.assertGreater(box.x0, -0.03, f"{name} is cut on the left")
+            self.assertLess(box.x1, 3.43, f"{name} is cut on the right")
+            for legend in figure.legends:
+                below = legend.get_window_extent().y0
+                self.assertTrue(all(a.get_window_extent().y1 <= below + 1 for a in figure.axes), f"{name}: the legend covers data")
+
+
+class OneRun(FigureTest):
+    def test_figures_and_no_comparison(self):
+        synthetic.write_runs(self.folder, {"scheduler": ["vllm_v1"]})
+        names, _ = self.draw()
+        self.assertEqual(names, ["cdf_ttft", "cdf_tpot", "cdf_e2e", "timeline", "summary.tex"])
+        self.assertEqual(len(self.axes("cdf_ttft")[0].lines), 1)
+        self.assertEqual(self.drawn["cdf_ttft"].legends, [])
+        self.assert_labelled_with_units()
+        self.assert_fits_a_column()
+
+    def test_no_axes_at_all(self):
+        synthetic.write_runs(self.folder, {})
+        self.draw()
+        self.assertIn("made\\_up &", (self.folder / "figures" / "summary.tex").read_text())
+
+    def test_same_results_give_the_same_bytes(self):
+        synthetic.write_runs(self.folder, {"scheduler": ["vllm_v1"]}, num_requests=20)
+        self.draw()
+        first = {p.name: p.read_bytes() for p in (self.folder / "figures").iterdir()}
+        self.draw()
+        self.assertEqual(first, {p.name: p.read_bytes() for p in (self.folder / "figures").iterdir()})
+
+    def test_fonts_are_embedded_as_truetype(self):
+        synthetic.write_runs(self.folder, {}, num_requests=20)
+        self.draw()
+        self.assertIn(b"/FontFile2", (self.folder / "figures" / "cdf_ttft.pdf").read_bytes())
+
+
+class ManyRuns(FigureTest):
+    def test_six_policies_and_five_seeds(self):
+        synthetic.write_runs(self.folder, {"scheduler": SCHEDULERS}, seeds=(1, 2, 3, 4, 5), num_requests=60)
+        names, notes = self.draw(write=False)
+        self.assertEqual(len(self.axes("cdf_e2e")[0].lines), 6)
+        self.assertEqual(self.legend("cdf_e2e"), SCHEDULERS)
+        self.assertIn("timeline_sarathi", names)
+        self.assertIn("n = 5 seeds", self.drawn["comparison"]._suptitle.get_text())
+        self.assertEqual(notes, [])
+        self.assert_labelled_with_units()
+        self.assert_fits_a_column()
+
+    def test_twelve_lines_all_look_different(self):
+        synthetic.write_runs(self.folder, {"scheduler": [f"policy_{i:02d}" for i in range(12)]}, num_requests=40)
+        self.draw(write=False)
+        lines = self.axes("cdf_ttft")[0].lines
+        self.assertEqual(len({(line.get_color(), line.get_marker()) for line in lines}), 12)
+        self.assertEqual(len({(str(line._unscaled_dash_pattern), line.get_marker()) for line in lines}), 12)
+        self.assert_fits_a_column()
+
+    def test_long_labels_fit(self):
+        policies = ["{sarathi: {chunk_tokens: 512}}", "{sarathi: {chunk_tokens: 2048}}"]
+        synthetic.write_runs(self.folder, {"scheduler": policies, "router": ["least_outstanding", "prefix_affinity"]}, num_requests=40, slo=False)
+        self.draw(write=False)
+        self.assertEqual(self.legend("timeline")[0], "sarathi (chunk_tokens 512), least_outstanding")
+        self.assert_fits_a_column()
+
+    def test_lines_past_the_limit_are_counted(self):
+        synthetic.write_runs(self.folder, {"memory.blocks": list(range(100, 2100, 100))}, num_requests=10)
+        _, notes = self.draw(write=False)
+        self.assertIn("cdf_ttft: 12 of 20 lines drawn", notes)
+
+
+class RateSweep(FigureTest):
+    def setUp(self):
+        super().setUp()
+        rates = [1.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+        synthetic.write_runs(self.folder, {"scheduler": SCHEDULERS[:4], RATE: rates}, seeds=(1, 2, 3), num_requests=30)
+
+    def test_curves_and_a_few_rates(self):
+        names, notes = self.draw()
+        self.assertEqual(len(self.axes("goodput")[0].containers), 4)
+        self.assertEqual(self.legend("goodput"), SCHEDULERS[:4])
+        self.assertEqual(self.axes("goodput")[0].get_xlabel(), "Arrival rate (requests/s)")
+        self.assertEqual([n for n in names if n.startswith("cdf_ttft")], [f"cdf_ttft_rate_per_s_{r}" for r in (1, 4, 6, 10)])
+        self.assertIn(f"cdf_ttft_rate_per_s_1: 4 of 6 values of {RATE} drawn", notes)
+        self.assert_labelled_with_units()
+        self.assert_fits_a_column()
+
+    def test_all_draws_every_rate(self):
+        names, notes = self.draw(every=True, write=False)
+        self.assertEqual(len([n for n in names if n.startswith("cdf_ttft")]), 6)
+        self.assertEqual(notes, [])
+
+    def test_points_are_means_over_seeds(self):
+        results = load.load(self.folder)
+        rows = results.summary[results.summary["scheduler"] == "static"]
+        rate, mean, half = load_curves.points(rows, RATE, "ttft_p99_ms")[2]
+        values = rows.loc[rows[RATE] == 4.0, "ttft_p99_ms"]
+        self.assertEqual((rate, len(values)), (4.0, 3))
+        self.assertAlmostEqual(mean, values.mean())
+        self.assertAlmostEqual(half, 4.303 * values.std() / np.sqrt(3))
+
+
+class HitRatio(FigureTest):
+    def test_belady_is_the_upper_line(self):
+        synthetic.write_hit_ratios(self.folder)
+        names, _ = self.draw()
+        self.assertEqual(names, ["hit_ratio", "hit_ratio_tokens", "summary.tex"])
+        (axis,) = self.axes("hit_ratio")
+        self.assertEqual(axis.get_xscale(), "log")
+        self.assertEqual(len(axis.lines), 7)
+        self.assertEqual(self.legend("hit_ratio")[0], "belady (upper bound)")
+        belady = next(line for line in axis.lines if line.get_color() == "black")
+        for line in axis.lines:
+            self.assertTrue(np.all(belady.get_ydata() >= line.get_ydata()))
+        self.assert_labelled_with_units()
+        self.assert_fits_a_column()
+
+
+class Validation(FigureTest):
+    def test_three_figures_and_a_table(self):
+        synthetic.write_validation(synthetic.write_runs(self.folder, {}, num_requests=20))
+        names, _ = self.draw()
+        self.assertTrue({"validation_error", "validation_throughput", "validation_steps"} <= set(names))
+        self.assertEqual(self.legend("validation_error"), ["TTFT", "TPOT", "End-to-end", "TTFT, first 120"])
+        self.assertEqual(len(self.axes("validation_throughput")[0].lines), 2)
+        self.assertIn(r"ttft\_first120 & p99 &", (self.folder / "figures" / "summary.tex").read_text())
+        self.assert_fits_a_column()
+
+
+class Numbers(unittest.TestCase):
+    def requests(self):
+        columns = {"run": ["0001"] * 4, "arrival_ns": [0, 0, 10_000_000, 0], "first_token_ns": [5e6, 20e6, 30e6, np.nan],
+                   "last_token_ns": [5e6, 50e6, 40e6, np.nan], "output_tokens": [1, 4, 2, 0], "state": ["completed"] * 3 + ["rejected"]}
+        return pd.DataFrame(columns)
+
+    def test_latencies_by_hand(self):
+        latency = cdf.latencies_ms(self.requests())
+        self.assertEqual(latency["ttft"].tolist(), [5, 20, 20])
+        self.assertEqual(latency["e2e"].tolist(), [5, 50, 30])
+        self.assertEqual(latency["tpot"].dropna().tolist(), [10, 10])  # a single token has no gap
+
+    def test_cdf_holds_the_percentiles(self):
+        values = np.random.default_rng(1).permutation(np.arange(1, 10_001))
+        x, share = cdf.percentile_points(values)
+        self.assertLessEqual(len(x), 2000)
+        self.assertEqual((x[0], x[-1], share[-1]), (1, 10_000, 1.0))
+        for percent in (50, 90, 99):
+            self.assertAlmostEqual(np.interp(percent / 100, share, x), 100 * percent, delta=6)
+
+    def test_interval_over_seeds(self):
+        mean, half, n = groups.mean_and_interval([1.0, 2.0, 3.0, np.nan])
+        self.assertEqual((mean, n), (2.0, 3))
+        self.assertAlmostEqual(half, 4.303 / np.sqrt(3))
+        self.assertEqual(groups.mean_and_interval([7.0]), (7.0, 0.0, 1))
+        self.assertEqual(groups.mean_and_interval([])[2], 0)
+
+    def test_quantiles_of_t(self):
+        for degrees, value in ((1, 12.706), (30, 2.042), (31, 2.0395), (60, 2.0003), (1000, 1.9623)):
+            self.assertAlmostEqual(groups.t95(degrees), value, delta=2e-4)
+
+    def test_timeline_adds_replicas_and_rates(self):
+        rows = [["0001", r, t * 10**9, 2 + r, 1, r, 30, 10, 60, 8, 100] for t in (1, 2) for r in (0, 1)]
+        rows.pop()  # the second replica stops early: its gauges stay, it gives no tokens
+        result = timeline.of_run(pd.DataFrame(rows, columns=synthetic.TIMELINE))
+        self.assertEqual(result["running"].tolist(), [5, 5])
+        self.assertEqual(result["waiting"].tolist(), [3, 3])  # swapped requests wait
+        self.assertEqual(result["kv_used"].tolist(), [30, 30])
+        self.assertEqual(result["output_tokens_per_s"].tolist(), [200, 100])
+
+    def test_thinning_keeps_tokens(self):
+        rows = [["0001", 0, t * 10**8, 1, 0, 0, 1, 1, 1, 0, 5] for t in range(1, 1002)]
+        result = timeline.of_run(pd.DataFrame(rows, columns=synthetic.TIMELINE))
+        self.assertLessEqual(len(result), 250)
+        lengths = np.diff(np.concatenate(([0], result["time_s"])))
+        self.assertAlmostEqual((result["output_tokens_per_s"] * lengths).sum(), 5 * 1001)
+
+    def test_numbers_and_text_for_latex(self):
+        self.assertEqual([table.number(v) for v in (0, 0.12345, 12.345, 999.6, 12345.6, float("nan"))], ["0.00", "0.123", "12.3", "1,000".replace(",", r"\,"), r"12\,346", "--"])
+        self.assertEqual(table.with_interval(138.2, 7.46), r"138 $\pm$ 7")
+        self.assertEqual(table.escape("a_b & 5%"), r"a\_b \& 5\%")
+
+    def test_titles_have_units(self):
+        self.assertEqual(load.axis_title(RATE), "Arrival rate (requests/s)")
+        self.assertEqual(load.axis_title("scheduler.sarathi.chunk_tokens"), "Chunk (tokens)")
+        self.assertEqual(load.axis_title("replicas"), "Replicas")
+
+    def test_goodput_replaces_latency_only_with_an_slo(self):
+        self.assertNotIn("goodput_per_s", [c for c, _ in bars._metrics(pd.DataFrame({"goodput_per_s": [np.nan]}))])
+        self.assertIn("goodput_per_s", [c for c, _ in bars._metrics(pd.DataFrame({"goodput_per_s": [1.0]}))])
+
+
+class BadFolders(FigureTest):
+    def error_of(self, *arguments):
+        heard = io.StringIO()
+        with contextlib.redirect_stderr(heard):
+            status = plot.main([str(self.folder), *arguments])
+        self.assertEqual(status, 2)
+        self.assertEqual(heard.getvalue().count("\n"), 1, heard.getvalue())
+        return heard.getvalue()
+
+    def drop(self, file, column):
+        path = self.folder / file
+        pd.read_csv(path, dtype={"run": str}).drop(columns=column).to_csv(path, index=False)
+
+    def test_missing_columns(self):
+        for file, column in (("requests.csv", "first_token_ns"), ("summary.csv", "tpot_p99_ms"), ("timeline.csv", "used_blocks")):
+            synthetic.write_runs(self.folder, {"scheduler": SCHEDULERS[:2]}, num_requests=10)
+            self.drop(file, column)
+            self.assertIn(f"{file}: no column '{column}'", self.error_of())
+
+    def test_not_a_results_folder(self):
+        self.assertIn("no such folder", self.error_of())
+        self.folder.mkdir()
+        self.assertIn("no summary.csv", self.error_of())
+        (self.folder / "summary.csv").write_text("")
+        self.assertIn("summary.csv: empty", self.error_of())
+        (self.folder / "summary.csv").write_text("a,b\n1,2\n")
+        self.assertIn("expected columns 'run'", self.error_of())
+        (self.folder / "summary.csv").write_text("run,seed\n1,2\n1,2,3,4\n")
+        self.assertIn("not a table", self.error_of())
+
+    def test_no_requests(self):
+        synthetic.write_runs(self.folder, {"scheduler": SCHEDULERS[:2]}, num_requests=0)
+        names, _ = self.draw(write=False)
+        self.assertEqual([n for n in names if n.startswith("cdf")], [])
+
+    def test_no_rows_at_all(self):
+        synthetic.write_runs(self.folder, {"scheduler": []}, num_requests=0)
+        names, _ = self.draw(write=False)
+        self.assertEqual(names, [])
+
+    def test_only_the_summary(self):
+        synthetic.write_runs(self.folder, {"scheduler": SCHEDULERS[:2]}, num_requests=10)
+        (self.folder / "requests.csv").unlink()
+        (self.folder / "timeline.csv").unlink()
+        names, _ = self.draw(write=False)
+        self.assertEqual(names, ["comparison", "summary.tex"])
+
+
+if __name__ == "__main__":
+    unittest.main()
