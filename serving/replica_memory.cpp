@@ -94,6 +94,7 @@ std::int64_t ReplicaState::blocks_needed(RequestId r, std::int32_t m) {
 bool ReplicaState::try_allocate(RequestId r, std::int32_t m) {
   Request& request = table_[r];
   if (contiguous_) return request.reserved_start >= 0 && request.computed_tokens + m <= request.reserved_tokens;
+  const std::int64_t before = allocated(request);
   const Need all = need(r, m);
   const std::int64_t left = (all.pages > 0 ? pool_->free_after_pages(all.pages) : pool_->free_blocks()) - all.free_hits;
   if (all.blocks > left) return false;
@@ -115,6 +116,7 @@ bool ReplicaState::try_allocate(RequestId r, std::int32_t m) {
     request.pages += all.pages;
   }
   for (std::int64_t i = 0; i < all.blocks; ++i) request.blocks.push_back(pool_->take());
+  allocated_tokens_ += allocated(request) - before;
   if (!request.left_hashed) publish_up_to(request, std::min(request.computed_tokens + m, request.known_values()));
   return true;
 }
@@ -136,6 +138,7 @@ bool ReplicaState::try_reserve(RequestId r, std::int32_t tokens) {
   if (start < 0) return false;
   request.reserved_start = start;
   request.reserved_tokens = tokens;
+  allocated_tokens_ += tokens;
   return true;
 }
 
@@ -148,7 +151,8 @@ void ReplicaState::release_blocks(Request& r) {
 
 void ReplicaState::release_memory(Request& r) {
   hits_valid_ = false;
-  live_tokens_ -= r.held_tokens();
+  if (allocated(r) > 0) live_tokens_ -= r.held_tokens();
+  allocated_tokens_ -= allocated(r);
   if (r.reserved_start >= 0) {
     contiguous_->release(r.reserved_start, r.reserved_tokens);
     r.reserved_start = -1;
@@ -215,6 +219,7 @@ bool ReplicaState::try_swap_in(RequestId id, std::int32_t m) {
     r.published = static_cast<std::int32_t>(blocks);  // copies come back without hashes
   }
   live_tokens_ += r.held_tokens();
+  allocated_tokens_ += allocated(r);
   r.is_parked = true;
   swap_copies_.push_back({id, r.swapped_blocks, false});
   return true;

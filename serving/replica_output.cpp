@@ -9,7 +9,13 @@ void ReplicaState::commit(const StepPlan& plan, InFlightStep& step) {
   bool uniform = plan.padding.empty() && plan.entries.size() == running_.size();
   for (const PlanEntry& planned : plan.entries) {
     Request& r = table_[planned.request];
-    StepEntry entry{planned.request, planned.tokens, r.held_tokens(), r.computed_tokens, false, false};
+    StepEntry entry{planned.request, planned.tokens, r.held_tokens(), r.computed_tokens, planned.padded_tokens, planned.layer_begin, planned.layer_end, false, false};
+    ++r.in_flight_steps;
+    if (planned.layer_end > 0) {  // its tokens go on through later layers in later steps
+      step.entries.push_back(entry);
+      uniform = false;
+      continue;
+    }
     const std::int32_t known = r.known_tokens();
     const std::int32_t after = r.computed_tokens + planned.tokens;
     if (after > known) throw InternalError("a plan computes tokens that are not known");
@@ -23,9 +29,8 @@ void ReplicaState::commit(const StepPlan& plan, InFlightStep& step) {
     counters_.prompt_tokens += std::max(0, std::min(after, r.prompt_tokens) - r.computed_tokens);
     set_computed(r, after);
     live_tokens_ += r.held_tokens() - entry.held_before;
-    ++r.in_flight_steps;
     if (entry.emits) ++r.in_flight_tokens;
-    uniform = uniform && planned.tokens == 1 && entry.emits && !entry.leaves_hashed && entry.computed_before > 0;
+    uniform = uniform && planned.tokens == 1 && planned.layer_begin == 0 && planned.padded_tokens == 0 && entry.emits && !entry.leaves_hashed && entry.computed_before > 0;
     step.entries.push_back(entry);
   }
   step.is_uniform = uniform && step.ops.empty();
@@ -83,12 +88,14 @@ void ReplicaState::deliver(Request& r, Picoseconds at, LogHistogram& itl) {
 
 // The device has applied the policy: what the step reserved beyond what is kept goes back.
 void ReplicaState::end_policy_step(Request& r, const StepEntry& entry) {
+  const std::int64_t before = allocated(r);
   if (entry.leaves_hashed && r.left_hashed) release_blocks(r);
-  if (!r.left_hashed || r.in_flight_steps > 0 || r.pages == 0) return;
   const std::int64_t surplus = r.pages - pages_for(r.kept_tokens);
-  if (surplus <= 0) return;
-  pool_->return_pages(surplus);
-  r.pages -= surplus;
+  if (r.left_hashed && r.in_flight_steps == 0 && surplus > 0) {
+    pool_->return_pages(surplus);
+    r.pages -= surplus;
+  }
+  allocated_tokens_ += allocated(r) - before;
 }
 
 }  // namespace kvlab

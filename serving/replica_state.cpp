@@ -154,14 +154,15 @@ void ReplicaState::check() const {
   std::for_each(input_.begin(), input_.end(), mark);
   std::for_each(waiting_.begin(), waiting_.end(), mark);
   std::for_each(running_.begin(), running_.end(), mark);
-  std::int64_t references = 0, pages = 0, live = 0;
+  std::int64_t references = 0, pages = 0, live = 0, held = 0;
   for (std::size_t i = 0; i < seen.size(); ++i) {
     const Request& r = table_.slots()[i];
     if (seen[i] != (r.in_use ? 1 : 0)) throw InternalError("request " + std::to_string(r.number) + " is in " + std::to_string(seen[i]) + " states");
     if (!r.in_use) continue;
     references += static_cast<std::int64_t>(r.blocks.size());
     pages += r.pages;
-    if (r.is_running || !r.blocks.empty() || r.pages > 0) live += r.held_tokens();
+    if (allocated(r) > 0) live += r.held_tokens();
+    held += allocated(r);
     if (!contiguous_ && !r.left_hashed && r.is_running && ceil_blocks(r.computed_tokens) > static_cast<std::int64_t>(r.blocks.size())) {
       throw InternalError("request " + std::to_string(r.number) + " computed more tokens than it has blocks for");
     }
@@ -171,6 +172,7 @@ void ReplicaState::check() const {
   if (counted != references) throw InternalError("block references are not conserved");
   if (pages != pool_->private_pages()) throw InternalError("private pages are not conserved");
   if (live != live_tokens_) throw InternalError("live tokens are miscounted: " + std::to_string(live) + " against " + std::to_string(live_tokens_));
+  if (held != allocated_tokens_) throw InternalError("allocated tokens are miscounted");
   pool_->check();
 }
 

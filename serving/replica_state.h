@@ -92,7 +92,8 @@ class ReplicaState final : public ReplicaView {
   [[nodiscard]] std::int64_t num_swapped() const { return num_swapped_; }
   [[nodiscard]] std::int64_t outstanding_prompt_tokens() const { return outstanding_prompt_tokens_; }
   [[nodiscard]] std::int64_t used_blocks() const { return num_blocks() - free_blocks(); }
-  [[nodiscard]] std::int64_t live_tokens() const { return live_tokens_; }
+  // Room for tokens that requests hold and have not filled (card 6.4: internal; full shared blocks waste nothing).
+  [[nodiscard]] std::int64_t wasted_tokens() const { return allocated_tokens_ - live_tokens_; }
   [[nodiscard]] double external_fragmentation() const;
   [[nodiscard]] std::int32_t cached_tokens(const TraceRequest& request) const;
 
@@ -148,6 +149,9 @@ class ReplicaState final : public ReplicaView {
   [[nodiscard]] Need need(RequestId r, std::int32_t m);
   void find_hits(const Request& r);
   void remember_blocks(Request& r);
+  [[nodiscard]] std::int64_t allocated(const Request& r) const {
+    return (static_cast<std::int64_t>(r.blocks.size()) + r.pages / pool_->pages_per_block()) * limits_.block_tokens + r.reserved_tokens;
+  }
   void set_computed(Request& r, std::int32_t tokens) {
     outstanding_prompt_tokens_ += std::max(0, r.prompt_tokens - tokens) - std::max(0, r.prompt_tokens - r.computed_tokens);
     r.computed_tokens = tokens;
@@ -186,7 +190,8 @@ class ReplicaState final : public ReplicaView {
   std::vector<Replay> replays_;
   Time now_{};
   std::uint64_t running_version_ = 0;
-  std::int64_t host_used_ = 0, num_swapped_ = 0, outstanding_prompt_tokens_ = 0, live_tokens_ = 0;
+  std::int64_t host_used_ = 0, num_swapped_ = 0, outstanding_prompt_tokens_ = 0;
+  std::int64_t live_tokens_ = 0, allocated_tokens_ = 0;
   Counters counters_;
 };
 
@@ -202,6 +207,7 @@ void ReplicaState::advance_uniform(std::int64_t iterations, Taken taken) {
         publish_up_to(r, (r.published + 1) * limits_.block_tokens);
       } else {
         r.blocks.push_back(pool_->take());
+        allocated_tokens_ += limits_.block_tokens;
         taken(at);
       }
     }

@@ -16,6 +16,8 @@ struct StepEntry {
   std::int32_t tokens = 0;
   std::int32_t held_before = 0;      // cached tokens its new tokens attend to
   std::int32_t computed_before = 0;
+  std::int32_t padded_tokens = 0;    // rows it costs, where padded
+  std::int32_t layer_begin = 0, layer_end = 0;
   bool emits = false;                // its last token's logits give a token
   bool leaves_hashed = false;        // its old blocks go back when the output is processed
 };

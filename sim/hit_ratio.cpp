@@ -17,16 +17,19 @@
 namespace kvlab {
 namespace {
 
-// How many lookups ahead the slot in the index, and then the block's own data, are asked from memory.
-constexpr std::size_t kPrefetchSlot = 16;
+// How many lookups ahead a slot of the index is asked from memory.
+constexpr std::size_t kPrefetchAhead = 16;
 
+// A request goes through in passes over its chain, so that each pass can ask for the memory that the next one touches:
+// the index is far larger than a core's caches, and its slots are in no order.
 class HitRatioRun {
  public:
   HitRatioRun(BlockCache& cache, std::uint32_t capacity_blocks)
-      : cache_(cache), blocks_(capacity_blocks), orders_blank_(cache.orders_blank_blocks()) {
+      : cache_(cache), keys_(capacity_blocks), orders_blank_(cache.orders_blank_blocks()) {
     cache.reset(capacity_blocks);
     index_.reset(capacity_blocks);
-    pinned_.reserve(capacity_blocks);
+    chain_blocks_.reserve(capacity_blocks);
+    evicted_.reserve(capacity_blocks);
   }
 
   void process(std::span<const std::uint64_t> chain);
@@ -34,75 +37,97 @@ class HitRatioRun {
   HitRatio result;
 
  private:
-  struct Block {
-    std::uint64_t key = 0;
-    bool has_key = false;
-    bool is_pinned = false;
+  struct Evicted {
+    std::uint64_t key;
+    BlockId block;
   };
 
-  bool look_up(std::uint64_t key, std::uint32_t depth);
+  void look_up(std::span<const std::uint64_t> chain);
+  void touch();
+  void insert_missing(std::span<const std::uint64_t> chain);
+  void update_index(std::span<const std::uint64_t> chain);
+  void release();
   BlockId take(std::uint64_t incoming);
 
   BlockCache& cache_;
   BlockIndex index_;
-  std::vector<Block> blocks_;
-  std::vector<BlockId> pinned_;  // of the request in progress, in order of its chain
-  std::uint32_t num_used_ = 0;   // blocks handed out while they were blank
+  std::vector<std::uint64_t> keys_;     // [capacity] what a block in the index holds
+  std::vector<BlockId> chain_blocks_;   // of the request in progress, by depth
+  std::vector<std::uint32_t> missing_;  // depths that were not found
+  std::vector<Evicted> evicted_;        // to be taken out of the index
+  std::uint32_t num_used_ = 0;          // blocks that have held something; the others are blank
   bool orders_blank_;
 };
 
 void HitRatioRun::process(std::span<const std::uint64_t> chain) {
   ++result.requests;
   result.lookups += chain.size();
-  const std::size_t end = std::min(chain.size(), blocks_.size());
-  result.beyond_capacity += chain.size() - end;
-  std::uint32_t depth = 0;
-  std::uint64_t hits = 0, found = 0;
-  for (std::size_t i = 0; i < end; ++i, ++depth) {
-    if (i + kPrefetchSlot < end) index_.prefetch(chain[i + kPrefetchSlot]);
-    if (!look_up(chain[i], depth)) continue;
-    if (found++ == i) ++hits;
-  }
-  for (; !pinned_.empty(); pinned_.pop_back()) {
-    blocks_[index(pinned_.back())].is_pinned = false;
-    cache_.on_release(pinned_.back());
-  }
-  result.hits += hits;
-  result.orphans += found - hits;
-  result.insertions += end - found;
-  result.requests_with_hit += hits > 0;
+  const auto taken = chain.first(std::min(chain.size(), keys_.size()));
+  result.beyond_capacity += chain.size() - taken.size();
+  look_up(taken);
+  touch();
+  insert_missing(taken);
+  update_index(taken);
+  release();
 }
 
-// True when it was there. Afterwards the block is resident and pinned.
-bool HitRatioRun::look_up(std::uint64_t key, std::uint32_t depth) {
-  BlockId block = index_.find(key);
-  const bool is_found = block != kNoBlock;
-  if (is_found) {
-    cache_.on_hit(block);
-    if (blocks_[index(block)].is_pinned) return true;
-    cache_.on_acquire(block);
-  } else {
-    block = take(key);
-    blocks_[index(block)] = {key, true, false};
-    index_.insert(key, block);
-    cache_.on_insert(block, key, depth, 0);
+void HitRatioRun::look_up(std::span<const std::uint64_t> chain) {
+  chain_blocks_.resize(chain.size());
+  missing_.clear();
+  for (std::size_t i = 0; i < std::min(chain.size(), kPrefetchAhead); ++i) index_.prefetch(chain[i]);
+  for (std::size_t i = 0; i < chain.size(); ++i) {
+    if (i + kPrefetchAhead < chain.size()) index_.prefetch(chain[i + kPrefetchAhead]);
+    chain_blocks_[i] = index_.find(chain[i]);
+    if (chain_blocks_[i] == kNoBlock) missing_.push_back(static_cast<std::uint32_t>(i));
   }
-  blocks_[index(block)].is_pinned = true;
-  pinned_.push_back(block);
-  return is_found;
+  const std::uint64_t hits = missing_.empty() ? chain.size() : missing_.front();
+  result.hits += hits;
+  result.requests_with_hit += hits > 0;
+  result.insertions += missing_.size();
+  result.orphans += chain.size() - hits - missing_.size();
+}
+
+void HitRatioRun::touch() {
+  for (const BlockId block : chain_blocks_) {
+    if (block == kNoBlock) continue;
+    cache_.on_hit(block);
+    cache_.on_acquire(block);
+  }
+}
+
+void HitRatioRun::insert_missing(std::span<const std::uint64_t> chain) {
+  for (const std::uint32_t depth : missing_) {
+    const BlockId block = take(chain[depth]);
+    chain_blocks_[depth] = block;
+    keys_[index(block)] = chain[depth];
+    cache_.on_insert(block, chain[depth], depth, 0);
+  }
 }
 
 // A block for new content: a blank one or the cache's victim. There is one, since a request has at most as many blocks as
 // the cache.
 BlockId HitRatioRun::take(std::uint64_t incoming) {
-  if (!orders_blank_ && num_used_ < blocks_.size()) return BlockId{num_used_++};
+  const bool has_blank = num_used_ < keys_.size();
+  if (has_blank && !orders_blank_) return BlockId{num_used_++};
   const BlockId block = cache_.victim(incoming);
-  Block& old = blocks_[index(block)];
-  if (old.has_key) {
-    index_.erase(old.key, block);
-    ++result.evictions;
+  if (has_blank && index(block) == num_used_) {
+    ++num_used_;
+  } else {
+    index_.prefetch(keys_[index(block)]);
+    evicted_.push_back({keys_[index(block)], block});
   }
   return block;
+}
+
+void HitRatioRun::update_index(std::span<const std::uint64_t> chain) {
+  for (const Evicted& old : evicted_) index_.erase(old.key, old.block);
+  for (const std::uint32_t depth : missing_) index_.insert(chain[depth], chain_blocks_[depth]);
+  result.evictions += evicted_.size();
+  evicted_.clear();
+}
+
+void HitRatioRun::release() {
+  for (auto block = chain_blocks_.rbegin(); block != chain_blocks_.rend(); ++block) cache_.on_release(*block);
 }
 
 // What the run will look up, in order.

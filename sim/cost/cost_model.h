@@ -71,6 +71,7 @@ class CostModel {
   [[nodiscard]] virtual Picoseconds host_time(const StepShape& shape) const = 0;
   // Pipeline parallelism: the same step cut into stages, activations' transfer included; one entry without it.
   virtual void stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) = 0;
+  [[nodiscard]] virtual int num_layers() const = 0;
   [[nodiscard]] virtual int num_stages() const { return 1; }
   // Seconds to compute `tokens` prompt tokens on top of `kv_before`, for policies that weigh the cost of a miss.
   virtual double prefill_seconds(std::int32_t tokens, std::int32_t kv_before) = 0;

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <algorithm>
+#include <compare>
+#include <cstdint>
+#include <vector>
+
+#include "base/time.h"
+
+namespace kvlab {
+
+// Order inside one instant: outputs are processed before arrivals are seen, arrivals are seen by the plan of that instant,
+// and a sample sees all of it.
+enum class Phase : std::uint8_t { kComplete, kArrive, kSchedule, kSample };
+
+enum class EventKind : std::uint8_t { kOutput, kSwapEnd, kFollowUp, kPlan, kSample };
+
+struct Event {
+  Picoseconds at = 0;
+  std::uint64_t seq = 0;          // push order: ties run first in, first out
+  std::uint32_t replica = 0;
+  std::uint32_t subject = 0;      // a request slot or an index; a replica's generation for kOutput and kPlan
+  Phase phase{};
+  EventKind kind{};
+
+  [[nodiscard]] std::strong_ordering operator<=>(const Event& other) const {
+    if (const auto c = at <=> other.at; c != 0) return c;
+    if (const auto c = phase <=> other.phase; c != 0) return c;
+    return seq <=> other.seq;
+  }
+  bool operator==(const Event& other) const { return (*this <=> other) == 0; }
+};
+
+// A binary heap of events. Nothing is removed but the first: an event that no longer applies carries an old generation.
+class EventQueue {
+ public:
+  void push(Picoseconds at, Phase phase, EventKind kind, std::uint32_t replica, std::uint32_t subject) {
+    heap_.push_back({at, next_seq_++, replica, subject, phase, kind});
+    std::push_heap(heap_.begin(), heap_.end(), std::greater<>{});
+  }
+  [[nodiscard]] bool is_empty() const { return heap_.empty(); }
+  [[nodiscard]] const Event& top() const { return heap_.front(); }
+  Event pop() {
+    std::pop_heap(heap_.begin(), heap_.end(), std::greater<>{});
+    const Event first = heap_.back();
+    heap_.pop_back();
+    return first;
+  }
+
+ private:
+  std::vector<Event> heap_;
+  std::uint64_t next_seq_ = 0;
+};
+
+}  // namespace kvlab

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "base/time.h"
+#include "sim/simulation.h"
+
+namespace kvlab {
+
+// One direction of a link: transfers go one after another, each taking calls * call_time + bytes / bandwidth.
+class Link {
+ public:
+  explicit Link(const LinkSetup& setup) : bytes_per_s_(setup.bytes_per_s), call_ps_(ns(setup.call_time) * kPsPerNs) {}
+
+  // When a transfer asked for at `at` ends.
+  Picoseconds transfer(Picoseconds at, std::int64_t bytes, std::int64_t calls) {
+    const auto wire = static_cast<Picoseconds>(std::llround(static_cast<double>(bytes) / bytes_per_s_ * 1e12));
+    const Picoseconds time = calls * call_ps_ + wire;
+    free_at_ = std::max(free_at_, at) + time;
+    busy_ += time;
+    return free_at_;
+  }
+  [[nodiscard]] Picoseconds busy() const { return busy_; }
+
+ private:
+  double bytes_per_s_;
+  Picoseconds call_ps_;
+  Picoseconds free_at_ = 0, busy_ = 0;
+};
+
+}  // namespace kvlab

@@ -1,0 +1,90 @@
+#include "sim/pricing.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace kvlab {
+
+namespace {
+
+constexpr int kAllLayers = -1;
+
+void add(StepCost& sum, const StepCost& more, int sign) {
+  sum.total += sign * more.total;
+  sum.flops += sign * more.flops;
+  sum.bytes += sign * more.bytes;
+  for (std::size_t i = 0; i < kCostParts; ++i) sum.part[i] += sign * more.part[i];
+  for (std::size_t i = 0; i < kFootings; ++i) sum.footing[i] += sign * more.footing[i];
+}
+
+bool covers(const StepEntry& entry, int layer) { return layer >= entry.layer_begin && (entry.layer_end == 0 || layer < entry.layer_end); }
+
+bool is_partial(const StepEntry& entry) { return entry.layer_begin > 0 || entry.layer_end > 0; }
+
+}  // namespace
+
+// The rows that pass through `layer`; kAllLayers: every row.
+void StepPricer::collect(const InFlightStep& step, int layer) {
+  prefills_.clear();
+  shape_ = StepShape{};
+  shape_.decode_kv_min = std::numeric_limits<std::int32_t>::max();
+  const auto add_row = [&](std::int32_t tokens, std::int32_t kv) {
+    if (tokens > 1) {
+      prefills_.push_back({tokens, kv});
+      return;
+    }
+    ++shape_.decodes;
+    shape_.decode_kv_tokens += kv;
+    shape_.decode_kv_max = std::max(shape_.decode_kv_max, kv);
+    shape_.decode_kv_min = std::min(shape_.decode_kv_min, kv);
+  };
+  for (const StepEntry& entry : step.entries) {
+    if (layer != kAllLayers && !covers(entry, layer)) continue;
+    add_row(std::max(entry.tokens, entry.padded_tokens), entry.held_before);
+    if (entry.layer_end == 0) ++shape_.head_rows;
+  }
+  for (const PaddingRow& row : step.padding) {
+    add_row(row.tokens, row.kv_tokens);
+    ++shape_.head_rows;
+  }
+  if (shape_.decodes == 0) shape_.decode_kv_min = 0;
+  shape_.prefills = prefills_;
+  shape_.ops = step.ops;
+}
+
+StepCost StepPricer::price(const InFlightStep& step) {
+  if (std::any_of(step.entries.begin(), step.entries.end(), is_partial)) return price_layers(step);
+  collect(step, kAllLayers);
+  return cost_.step(shape_);
+}
+
+// Layer by layer group: between two edges the same rows pass. Head and embedding are what a whole step of the finishing rows
+// costs beyond its layers.
+StepCost StepPricer::price_layers(const InFlightStep& step) {
+  const int num_layers = cost_.num_layers();
+  edges_ = {0, num_layers};
+  for (const StepEntry& entry : step.entries) {
+    edges_.push_back(entry.layer_begin);
+    edges_.push_back(entry.layer_end == 0 ? num_layers : entry.layer_end);
+  }
+  std::sort(edges_.begin(), edges_.end());
+  edges_.erase(std::unique(edges_.begin(), edges_.end()), edges_.end());
+  StepCost sum;
+  for (std::size_t i = 0; i + 1 < edges_.size(); ++i) {
+    collect(step, edges_[i]);
+    if (shape_.decodes == 0 && prefills_.empty()) continue;
+    shape_.layers = edges_[i + 1] - edges_[i];
+    shape_.ops = {};
+    add(sum, cost_.step(shape_), 1);
+  }
+  collect(step, num_layers - 1);
+  if (shape_.head_rows > 0) {
+    add(sum, cost_.step(shape_), 1);
+    shape_.layers = num_layers;
+    shape_.ops = {};
+    add(sum, cost_.step(shape_), -1);
+  }
+  return sum;
+}
+
+}  // namespace kvlab

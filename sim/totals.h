@@ -1,0 +1,42 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "sim/cost/cost_model.h"
+
+namespace kvlab {
+
+// What one replica's steps add up to. Integers throughout, so that a sum over a fast-forwarded span is the same number as
+// the sum over its steps.
+struct StepTotals {
+  std::uint64_t steps = 0;
+  Int128 rows = 0, tokens = 0;               // by step
+  Int128 busy = 0, overload = 0;             // ps; overload: requests wait while the step runs
+  Int128 used_blocks = 0, wasted_tokens = 0; // times ps
+  Int128 flops = 0, bytes = 0;
+  double external_fragmentation = 0;         // times ps
+  std::array<Int128, kCostParts> part{};
+  std::array<Int128, kFootings> footing{};
+  std::int64_t peak_used_blocks = 0;
+
+  // `count` steps whose costs run base, base + slope, ...
+  void add_costs(const StepCost& base, const StepCost& slope, std::int64_t count);
+  void merge(const StepTotals& other);
+};
+
+// 1 + 2 + ... + (n - 1)
+constexpr Int128 triangle(std::int64_t n) { return static_cast<Int128>(n) * (n - 1) / 2; }
+
+// first + (first + step) + ... , n terms
+constexpr Int128 progression_sum(std::int64_t first, std::int64_t step, std::int64_t n) {
+  return static_cast<Int128>(first) * n + static_cast<Int128>(step) * triangle(n);
+}
+
+// Sum over i = 1..n of i * (first + step * (i - 1))
+constexpr Int128 progression_moment(std::int64_t first, std::int64_t step, std::int64_t n) {
+  const Int128 m = n;
+  return static_cast<Int128>(first) * (m * (m + 1) / 2) + static_cast<Int128>(step) * ((m * m * m - m) / 3);
+}
+
+}  // namespace kvlab
