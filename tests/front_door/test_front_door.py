@@ -1,0 +1,194 @@
+"""Tests of ./kvlab with a made-up program, cmake and dpkg-query around it. Run: python3 tests/front_door/test_front_door.py"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PROGRAM = """#!/bin/sh
+case "$1" in
+  echo) shift; printf '<%s>' "$@"; echo ;;
+  status) exit "$2" ;;
+  wait) echo started; exec sleep 30 ;;
+  run) mkdir -p "$2" && printf 'wrote %s\\n' "$2" && printf '%s' "$2" >"$KVLAB_RESULT_FILE"; exit "${3:-0}" ;;
+esac
+"""
+# Stands for cmake: notes that it was called, and "builds" the program. A file named `broken` makes it fail.
+CMAKE = """#!/bin/sh
+echo "$@" >>"$FAKE/cmake_calls"
+if [ -e "$FAKE/broken" ]; then echo 'FAILED: x.o'; echo 'x.cpp:1:1: error: made up'; exit 1; fi
+mkdir -p "$FAKE/root/build/release" && touch "$FAKE/root/build/release/build.ninja"
+cp "$FAKE/program" "$FAKE/root/build/release/kvlab"
+"""
+DPKG = """#!/bin/sh
+for name in "$@"; do
+  case "$name" in -*|*'${'*) continue ;; esac
+  grep -qx "$name" "$FAKE/missing" || printf 'installed:%s ' "$name"
+done
+"""
+DRAW = "import sys; print('drawing', sys.argv[-1], file=sys.stderr)\n"
+
+
+class FrontDoor(unittest.TestCase):
+    def setUp(self):
+        self.fake = Path(tempfile.mkdtemp(prefix="kvlab_door_"))
+        self.addCleanup(shutil.rmtree, self.fake)
+        self.root = self.fake / "root"
+        (self.root / "base").mkdir(parents=True)
+        (self.root / "base" / "a.cpp").write_text("")
+        (self.root / "plots").mkdir()
+        (self.root / "plots" / "plot.py").write_text(DRAW)
+        shutil.copy(ROOT / "kvlab", self.root / "kvlab")
+        self.script("program", PROGRAM)
+        self.script("bin/cmake", CMAKE)
+        self.script("bin/dpkg-query", DPKG)
+        (self.fake / "missing").write_text("")
+        self.env = {**os.environ, "FAKE": str(self.fake), "PATH": f"{self.fake / 'bin'}:{os.environ['PATH']}", "KVLAB_NO_INSTALL": "1",
+                    "KVLAB_PYTHON": sys.executable}
+
+    def script(self, name, text):
+        path = self.fake / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def kvlab(self, *arguments, door=None, cwd=None, **environment):
+        return subprocess.run([str(door or self.root / "kvlab"), *arguments], capture_output=True, text=True, cwd=cwd or self.fake,
+                              env={**self.env, **environment}, stdin=subprocess.DEVNULL, timeout=60)
+
+    def cmake_calls(self):
+        calls = self.fake / "cmake_calls"
+        return calls.read_text().splitlines() if calls.exists() else []
+
+    def test_arguments_and_stdout_pass_unchanged(self):
+        result = self.kvlab("echo", "a b", "", "*", "--flag=c d")
+        self.assertEqual(result.stdout, "<a b><><*><--flag=c d>\n")
+        self.assertIn("built build/release", result.stderr)
+
+    def test_exit_status_is_the_programs(self):
+        for status in (0, 1, 2, 77):
+            self.assertEqual(self.kvlab("status", str(status)).returncode, status)
+        self.assertEqual(self.kvlab("run", "results/x", "3").returncode, 3)
+
+    def test_works_through_links_from_anywhere(self):
+        link = self.fake / "link to kvlab"
+        link.symlink_to(self.root / "kvlab")
+        self.assertEqual(self.kvlab("echo", "x", door=link, cwd="/").stdout, "<x>\n")
+
+    def test_second_run_does_not_call_cmake(self):
+        self.kvlab("echo")
+        calls = len(self.cmake_calls())
+        self.assertEqual(calls, 2)  # configure, build
+        began = time.monotonic()
+        result = self.kvlab("echo")
+        self.assertLess(time.monotonic() - began, 1.0)  # 0.02 s on an idle machine
+        self.assertEqual((len(self.cmake_calls()), result.stderr), (calls, ""))
+
+    def test_what_changed_is_built(self):
+        changes = [lambda: (self.root / "base" / "a.cpp").write_text("int a;"), lambda: (self.root / "base" / "b.h").write_text(""),
+                   lambda: (self.root / "base" / "b.h").unlink(), lambda: (self.root / "CMakeLists.txt").write_text("")]
+        self.kvlab("echo")
+        for change in changes:
+            before = len(self.cmake_calls())
+            time.sleep(0.02)
+            change()
+            self.kvlab("echo")
+            self.assertEqual(len(self.cmake_calls()), before + 1)  # build only: it is configured
+
+    def test_what_is_not_compiled_is_not_built(self):
+        self.kvlab("echo")
+        before = len(self.cmake_calls())
+        time.sleep(0.02)
+        (self.root / "README.md").write_text("")
+        (self.root / "results").mkdir()
+        self.kvlab("echo")
+        self.assertEqual(len(self.cmake_calls()), before)
+
+    def test_a_moved_checkout_is_configured_afresh(self):
+        self.kvlab("echo")
+        moved = self.root.rename(self.fake / "moved")
+        result = self.kvlab("echo", door=moved / "kvlab")
+        self.assertIn("--fresh", self.cmake_calls()[2])
+        self.assertEqual(result.stdout, "<>\n")
+
+    def test_failed_build_shows_the_error_and_is_tried_again(self):
+        (self.fake / "broken").write_text("")
+        result = self.kvlab("echo")
+        self.assertEqual((result.returncode, result.stdout), (1, ""))
+        self.assertIn("x.cpp:1:1: error: made up", result.stderr)
+        (self.fake / "broken").unlink()
+        self.assertEqual(self.kvlab("echo", "x").stdout, "<x>\n")
+
+    def test_missing_packages_without_installing(self):
+        (self.fake / "missing").write_text("libfmt-dev\ncmake\n")
+        result = self.kvlab("echo")
+        self.assertEqual((result.returncode, result.stdout, self.cmake_calls()), (2, "", []))
+        self.assertIn("missing packages: cmake libfmt-dev\n", result.stderr)
+        self.assertIn("sudo apt-get install -y --no-install-recommends cmake libfmt-dev\n", result.stderr)
+
+    def test_packages_of_the_tests_are_not_needed_to_run(self):
+        (self.fake / "missing").write_text("libgtest-dev\n")
+        self.assertEqual(self.kvlab("echo", "x").stdout, "<x>\n")
+        self.assertIn("-DKVLAB_TESTS=OFF", self.cmake_calls()[0])
+        result = self.kvlab("test")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("missing packages: libgtest-dev\n", result.stderr)
+
+    def test_run_draws_where_the_program_wrote(self):
+        result = self.kvlab("run", "results/some name")
+        self.assertEqual((result.returncode, result.stdout), (0, "wrote results/some name\n"))
+        self.assertIn("drawing results/some name", result.stderr)
+
+    def test_no_figures_after_failure_or_when_unwanted(self):
+        self.assertNotIn("drawing", self.kvlab("run", "results/x", "1").stderr)
+        self.assertNotIn("drawing", self.kvlab("run", "results/x", KVLAB_NO_FIGURES="1").stderr)
+
+    def test_run_without_python_warns_in_one_line(self):
+        self.kvlab("echo")
+        result = self.kvlab("run", "results/x", KVLAB_PYTHON="/no/such/python")
+        self.assertEqual((result.returncode, result.stdout), (0, "wrote results/x\n"))
+        self.assertEqual(result.stderr.count("\n"), 1)
+        self.assertIn("no figures: KVLAB_PYTHON=/no/such/python lacks", result.stderr)
+        self.assertEqual(self.kvlab("plot", "results/x", KVLAB_PYTHON="/no/such/python").returncode, 2)
+
+    def test_doctor_installs_and_builds_nothing(self):
+        (self.fake / "missing").write_text("libfmt-dev\n")
+        result = self.kvlab("doctor")
+        self.assertEqual((result.returncode, self.cmake_calls()), (1, []))
+        self.assertIn("apt-get install -y --no-install-recommends libfmt-dev\n", result.stdout)
+
+    def test_help_needs_no_build(self):
+        for arguments in ((), ("--help",), ("help",)):
+            result = self.kvlab(*arguments)
+            self.assertEqual((result.returncode, self.cmake_calls()), (0, []))
+            self.assertIn("usage: ./kvlab", result.stdout)
+
+    def interrupted(self, command, number, whole_group):
+        self.kvlab("echo")
+        door = subprocess.Popen([str(self.root / "kvlab"), *command], env=self.env, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        self.assertEqual(door.stdout.readline(), "started\n")
+        os.killpg(door.pid, number) if whole_group else door.send_signal(number)
+        door.wait(timeout=10)
+        door.stdout.read()  # ends when nobody is left who could write
+        door.stdout.close()
+        return door.returncode
+
+    def test_interrupt_reaches_the_program(self):
+        self.assertIn(self.interrupted(["wait"], signal.SIGINT, True), (130, -signal.SIGINT))
+
+    def test_no_orphan_when_the_door_is_killed(self):
+        self.script("program", PROGRAM.replace("  run) ", "  run) echo started; exec sleep 30;"))
+        began = time.monotonic()
+        self.interrupted(["run", "x"], signal.SIGKILL, False)
+        self.assertLess(time.monotonic() - began, 20)
+
+
+if __name__ == "__main__":
+    unittest.main()
