@@ -22,6 +22,12 @@ InMemoryTrace::InMemoryTrace(std::unique_ptr<TraceSource> source) : source_(std:
     if (size() == std::numeric_limits<std::uint32_t>::max()) throw InputError("a trace held in memory has at most 4,294,967,295 requests");
     append(request);
   }
+  when_ns_.shrink_to_fit();
+  prompt_tokens_.shrink_to_fit();
+  output_tokens_.shrink_to_fit();
+  session_.shrink_to_fit();
+  hashes_.shrink_to_fit();
+  hashes_end_.shrink_to_fit();
 }
 
 void InMemoryTrace::append(const TraceRequest& request) {

@@ -1,0 +1,121 @@
+#include "traces/generator.h"
+
+#include <algorithm>
+
+#include "base/hash.h"
+#include "base/text.h"
+#include "traces/numbers.h"
+
+namespace kvlab {
+
+namespace {
+
+// Steps of the draws of purpose kPrefix.
+enum PrefixDraw : std::uint64_t { kWhichGroup, kWhetherShared, kPrefixLength };
+// Steps of the names of content.
+enum ContentOwner : std::uint64_t { kOfGroup, kOfSession };
+
+SessionShape read_sessions(Params p) {
+  SessionShape shape;
+  shape.turns = read_counts(p, "turns", "", TraceColumn::kPromptTokens, "turns per session");
+  if (p.has("new_tokens") || p.is_describing()) {
+    shape.new_tokens =
+        read_counts(p, "new_tokens", "", TraceColumn::kPromptTokens, "tokens that a turn after the first adds; else as prompt_tokens");
+  }
+  shape.think_time = read_spans(p, "think_time", "pause between an answer and the next turn");
+  shape.max_context_tokens = p.optional<std::int32_t>("max_context_tokens", 131'072, 2, static_cast<std::int32_t>(kMaxTokens),
+                                                      "a session ends before prompt and output exceed this");
+  p.reject_unread();
+  return shape;
+}
+
+SharedPrefixShape read_shared_prefix(Params p) {
+  SharedPrefixShape shape;
+  shape.num_groups = static_cast<std::uint64_t>(p.required<std::int64_t>("num_groups", 1, 1LL << 40, "different prefixes"));
+  shape.tokens = read_counts(p, "tokens", "", TraceColumn::kPromptTokens, "length of a group's prefix");
+  shape.zipf_s = p.optional<double>("zipf_s", 0, 0, 10, "popularity: group k is chosen with probability ~ k^-s; 0: all alike");
+  shape.share_frac = p.optional<double>("share_frac", 1, 0, 1, "share of sessions that begin with a group's prefix");
+  p.reject_unread();
+  return shape;
+}
+
+GeneratorShape read_generator(Params& p, std::uint64_t seed) {
+  GeneratorShape shape;
+  shape.num_requests =
+      static_cast<std::uint64_t>(p.required<std::int64_t>("requests", 1, 1LL << 40, "how many, turns of sessions included"));
+  auto [name, inner] = p.named("arrival", "", "arrivals of sessions: " + join(arrival_names(), ", "));
+  if (name == "trace") p.fail_at("arrival", "'arrival: trace' needs 'file': generated requests have no recorded arrivals");
+  if (!p.is_describing()) shape.arrivals = make_arrivals(name, inner, seed);
+  shape.prompt_tokens = read_counts(p, "prompt_tokens", "", TraceColumn::kPromptTokens, "prompt length; of a session its first turn's");
+  shape.output_tokens = read_counts(p, "output_tokens", "", TraceColumn::kOutputTokens, "output length");
+  if (p.has("sessions")) shape.sessions = read_sessions(p.child("sessions", "sessions"));
+  if (p.has("shared_prefix")) shape.shared_prefix = read_shared_prefix(p.child("shared_prefix", "shared_prefix"));
+  if (shape.sessions || shape.shared_prefix || p.is_describing()) {
+    shape.hash_tokens = p.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "tokens per content hash, with sessions or shared_prefix");
+  }
+  p.reject_unread();
+  return shape;
+}
+
+}  // namespace
+
+GeneratedTrace::GeneratedTrace(GeneratorShape shape, std::uint64_t seed) : shape_(std::move(shape)), seed_(seed) {}
+
+GeneratedTrace::GeneratedTrace(Params& p, std::uint64_t seed) : GeneratedTrace(read_generator(p, seed), seed) {}
+
+bool GeneratedTrace::next(TraceRequest& request) {
+  if (num_given_ == shape_.num_requests) return false;
+  request = TraceRequest{};
+  if (!continue_session(request)) start_session(request);
+  ++num_given_;
+  ++turn_;
+  context_tokens_ = request.prompt_tokens + request.output_tokens;
+  if (shape_.sessions || shape_.shared_prefix) name_content(request);
+  return true;
+}
+
+void GeneratedTrace::start_session(TraceRequest& request) {
+  const std::uint64_t session = num_sessions_++;
+  turn_ = 0;
+  num_turns_ = shape_.sessions ? static_cast<std::uint64_t>((*shape_.sessions->turns)(Draw{seed_, Purpose::kSession, session})) : 1;
+  prefix_tokens_ = 0;
+  if (const auto& shared = shape_.shared_prefix;
+      shared && Draw{seed_, Purpose::kPrefix, session, kWhetherShared}.uniform() < shared->share_frac) {
+    group_ = Zipf(shared->num_groups, shared->zipf_s)(Draw{seed_, Purpose::kPrefix, session, kWhichGroup});
+    prefix_tokens_ = (*shared->tokens)(Draw{seed_, Purpose::kPrefix, group_, kPrefixLength});
+  }
+  request.arrival = shape_.arrivals->next(kStart);
+  request.prompt_tokens = prefix_tokens_ + (*shape_.prompt_tokens)(Draw{seed_, Purpose::kPromptLength, session});
+  request.output_tokens = (*shape_.output_tokens)(Draw{seed_, Purpose::kOutputLength, session});
+  if (!shape_.sessions) return;
+  request.session = static_cast<std::int64_t>(session);
+  request.output_tokens = std::min(request.output_tokens, shape_.sessions->max_context_tokens - 1);
+  request.prompt_tokens = std::min(request.prompt_tokens, shape_.sessions->max_context_tokens - request.output_tokens);
+}
+
+bool GeneratedTrace::continue_session(TraceRequest& request) {
+  if (turn_ >= num_turns_) return false;
+  const SessionShape& sessions = *shape_.sessions;
+  const std::uint64_t session = num_sessions_ - 1;
+  const CountDistribution& new_tokens = sessions.new_tokens ? *sessions.new_tokens : *shape_.prompt_tokens;
+  request.prompt_tokens = context_tokens_ + new_tokens(Draw{seed_, Purpose::kPromptLength, session, turn_});
+  request.output_tokens = (*shape_.output_tokens)(Draw{seed_, Purpose::kOutputLength, session, turn_});
+  if (request.prompt_tokens + request.output_tokens > sessions.max_context_tokens) return false;
+  request.session = static_cast<std::int64_t>(session);
+  request.is_follow_up = true;
+  request.delay = (*sessions.think_time)(Draw{seed_, Purpose::kThinkTime, session, turn_});
+  return true;
+}
+
+void GeneratedTrace::name_content(TraceRequest& request) {
+  const std::uint64_t of_group = Draw{seed_, Purpose::kContent, group_, kOfGroup}.bits();
+  const std::uint64_t of_session = Draw{seed_, Purpose::kContent, num_sessions_ - 1, kOfSession}.bits();
+  const auto num_chunks = static_cast<std::uint64_t>(context_tokens_ / shape_.hash_tokens);
+  const auto num_shared = static_cast<std::uint64_t>(std::min(prefix_tokens_, request.prompt_tokens) / shape_.hash_tokens);
+  hashes_.clear();
+  for (std::uint64_t i = 0; i < num_chunks; ++i) hashes_.push_back(hash_combine(i < num_shared ? of_group : of_session, i));
+  request.hash_tokens = hashes_.empty() ? 0 : shape_.hash_tokens;
+  request.hashes = hashes_;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,116 @@
+#include "traces/make_trace.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "base/random.h"
+#include "base/text.h"
+#include "traces/formats.h"
+#include "traces/generator.h"
+#include "traces/in_memory.h"
+#include "traces/shaped_trace.h"
+
+namespace kvlab {
+
+namespace {
+
+// A key that only one format knows is refused for the others: it would do nothing.
+void only_for(const Params& p, const std::string& key, const std::string& format, const std::string& found) {
+  if (p.has(key) && found != format)
+    p.fail_at(key, "'" + key + "' has a meaning for format '" + format + "' only; this trace is '" + found + "'");
+}
+
+ReaderOptions read_options(Params& p) {
+  ReaderOptions options;
+  options.block_size = p.optional<std::int32_t>("block_size", 0, 1, 1 << 20, "mooncake: tokens per hash id; needed unless the rows say it");
+  options.block_tokens =
+      p.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "llmservingsim: tokens per content hash made of token ids");
+  options.skip_failed = p.flag("skip_failed", false, "burstgpt: pass over (and count) requests without response");
+  options.any_order = p.flag("sort", false, "sort by arrival; loads the whole trace");
+  return options;
+}
+
+// Opens the file. `has_arrivals`: whether its format gives any.
+std::unique_ptr<TraceSource> open_file(Params& p, bool& has_arrivals) {
+  const std::string path = p.text("file", "trace file; .gz and .zst are unpacked");
+  const ReaderOptions options = read_options(p);
+  std::vector<std::string> formats{"auto"};
+  for (const TraceFormat& format : trace_formats()) formats.push_back(format.name);
+  const std::size_t chosen = p.choice("format", formats, 0, "of the file; auto looks at its first line");
+  if (p.is_describing()) return nullptr;
+  auto lines = std::make_unique<LineReader>(p.resolve_file(path));
+  const TraceFormat& format = chosen == 0 ? sniff_format(*lines) : trace_formats()[chosen - 1];
+  only_for(p, "block_size", "mooncake", format.name);
+  only_for(p, "block_tokens", "llmservingsim", format.name);
+  only_for(p, "skip_failed", "burstgpt", format.name);
+  std::unique_ptr<RowReader> reader = format.read(std::move(lines), options);
+  has_arrivals = reader->has_arrivals();
+  if (!options.any_order) return reader;
+  auto sorted = std::make_unique<InMemoryTrace>(std::move(reader));
+  sorted->sort_by_arrival();
+  return sorted;
+}
+
+std::unique_ptr<ArrivalProcess> read_arrival(Params& p, std::uint64_t seed, bool has_arrivals) {
+  auto [name, inner] = p.named("arrival", "trace", "arrivals in place of the trace's own: " + join(arrival_names(), ", "));
+  if (p.is_describing()) return nullptr;
+  if (name == "trace" && !has_arrivals) {
+    p.fail_at("arrival", "the trace has lengths only; give arrivals, for example 'arrival: {poisson: {rate_per_s: 2}}'");
+  }
+  std::unique_ptr<ArrivalProcess> made = make_arrivals(name, inner, seed);
+  return made;
+}
+
+TraceShape read_shape(Params& p) {
+  TraceShape shape;
+  constexpr std::int64_t kMany = std::int64_t{1} << 40;
+  shape.offset = static_cast<std::uint64_t>(p.optional<std::int64_t>("offset", 0, 0, kMany, "requests to leave out at the start"));
+  shape.limit_requests = static_cast<std::uint64_t>(p.optional<std::int64_t>("limit_requests", 0, 0, kMany, "requests to take; 0: all"));
+  constexpr std::int32_t kLongest = (1 << 30) - 1;
+  shape.max_prompt_tokens = p.optional<std::int32_t>("max_prompt_tokens", 0, 0, kLongest, "longer prompts are cut, and counted; 0: none");
+  shape.max_output_tokens = p.optional<std::int32_t>("max_output_tokens", 0, 0, kLongest, "longer outputs are cut, and counted; 0: none");
+  return shape;
+}
+
+// Each arrival moves by up to `most` either way, not before the start; then the order is set right.
+std::unique_ptr<TraceSource> jittered(std::unique_ptr<TraceSource> source, Span most, std::uint64_t seed) {
+  auto trace = std::make_unique<InMemoryTrace>(std::move(source));
+  for (std::size_t i = 0; i < trace->size(); ++i) {
+    const TraceRequest request = trace->at(i);
+    if (request.is_follow_up) continue;
+    const double move = 2.0 * Draw{seed, Purpose::kJitter, i}.uniform() - 1.0;
+    const Span by(std::llround(move * static_cast<double>(ns(most))));
+    trace->set_arrival(i, std::max(kStart, request.arrival + by));
+  }
+  trace->sort_by_arrival();
+  return trace;
+}
+
+}  // namespace
+
+std::unique_ptr<TraceSource> make_trace(Params& p, std::uint64_t seed) {
+  if (!p.is_describing() && p.has("file") == p.has("generate")) p.fail("'trace' needs either 'file: PATH' or 'generate: {...}'");
+  const bool is_generated = p.has("generate");
+  std::unique_ptr<TraceSource> source;
+  TraceShape shape = read_shape(p);
+  if (is_generated) {
+    Params inner = p.child("generate", "generate");
+    source = std::make_unique<GeneratedTrace>(inner, seed);
+  } else {
+    bool has_arrivals = false;
+    source = open_file(p, has_arrivals);
+    shape.arrivals = read_arrival(p, seed, has_arrivals);
+  }
+  const Span jitter =
+      p.milliseconds("jitter_ms", 0, 0, 3.6e6, "every arrival moves by up to this, either way, by the seed; loads the trace");
+  if (p.is_describing()) return nullptr;
+  p.reject_unread();
+  source = std::make_unique<ShapedTrace>(std::move(source), std::move(shape));
+  if (jitter == Span{0}) return source;
+  if (source->concurrency() > 0) p.fail_at("jitter_ms", "'jitter_ms' has no meaning in a closed loop: arrivals follow from completions");
+  return jittered(std::move(source), jitter, seed);
+}
+
+}  // namespace kvlab

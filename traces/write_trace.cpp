@@ -1,0 +1,125 @@
+#include "traces/write_trace.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace kvlab {
+
+namespace {
+
+class CsvWriter final : public TraceWriter {
+ public:
+  void append(const TraceRequest& request, std::string& text) override {
+    if (is_first_) text += "arrival_ns,prompt_tokens,output_tokens,session,delay_ns,hash_tokens,hashes\n";
+    is_first_ = false;
+    auto out = std::back_inserter(text);
+    if (!request.is_follow_up) fmt::format_to(out, "{}", ns(request.arrival));
+    fmt::format_to(out, ",{},{},", request.prompt_tokens, request.output_tokens);
+    if (request.session >= 0) fmt::format_to(out, "{}", request.session);
+    text += ',';
+    if (request.is_follow_up) fmt::format_to(out, "{}", ns(request.delay));
+    if (request.hashes.empty())
+      text += ",,";
+    else
+      fmt::format_to(out, ",{},{}", request.hash_tokens, fmt::join(request.hashes, " "));
+    text += '\n';
+  }
+
+ private:
+  bool is_first_ = true;
+};
+
+class JsonlWriter final : public TraceWriter {
+ public:
+  void append(const TraceRequest& request, std::string& text) override {
+    auto out = std::back_inserter(text);
+    if (request.is_follow_up)
+      fmt::format_to(out, "{{\"delay_ns\":{}", ns(request.delay));
+    else
+      fmt::format_to(out, "{{\"arrival_ns\":{}", ns(request.arrival));
+    fmt::format_to(out, ",\"prompt_tokens\":{},\"output_tokens\":{}", request.prompt_tokens, request.output_tokens);
+    if (request.session >= 0) fmt::format_to(out, ",\"session\":{}", request.session);
+    if (!request.hashes.empty()) {
+      fmt::format_to(out, ",\"hash_tokens\":{},\"hashes\":[{}]", request.hash_tokens, fmt::join(request.hashes, ","));
+    }
+    text += "}\n";
+  }
+};
+
+class MooncakeWriter final : public TraceWriter {
+ public:
+  void append(const TraceRequest& request, std::string& text) override {
+    auto out = std::back_inserter(text);
+    if (request.is_follow_up)
+      fmt::format_to(out, "{{\"delay\":{}", milliseconds(request.delay));
+    else
+      fmt::format_to(out, "{{\"timestamp\":{}", milliseconds(Span(ns(request.arrival))));
+    fmt::format_to(out, ",\"input_length\":{},\"output_length\":{}", request.prompt_tokens, request.output_tokens);
+    if (request.session >= 0) fmt::format_to(out, ",\"session_id\":{}", request.session);
+    if (!request.hashes.empty()) {
+      const auto of_prompt =
+          static_cast<std::size_t>((std::int64_t{request.prompt_tokens} + request.hash_tokens - 1) / request.hash_tokens);
+      if (request.hashes.size() < static_cast<std::size_t>(request.prompt_tokens / request.hash_tokens)) {
+        throw InputError("the mooncake format names a prompt's content whole or not at all; write .jsonl instead");
+      }
+      fmt::format_to(out, ",\"block_size\":{},\"hash_ids\":[", request.hash_tokens);
+      for (std::size_t i = 0; i < std::min(of_prompt, request.hashes.size()); ++i) {
+        fmt::format_to(out, "{}{}", i == 0 ? "" : ",", ids_.try_emplace(request.hashes[i], ids_.size()).first->second);
+      }
+      text += ']';
+    }
+    text += "}\n";
+  }
+
+ private:
+  static std::string milliseconds(Span span) {
+    const std::int64_t us = (ns(span) + 500) / 1000;
+    return us % 1000 == 0 ? fmt::format("{}", us / 1000) : fmt::format("{}.{:03}", us / 1000, us % 1000);
+  }
+
+  std::unordered_map<std::uint64_t, std::uint64_t> ids_;
+};
+
+std::string format_of_name(const std::string& path) {
+  std::string name = path;
+  for (const char* packed : {".gz", ".zst"}) {
+    if (name.ends_with(packed)) name.resize(name.size() - std::string_view(packed).size());
+  }
+  if (name.ends_with(".csv")) return "csv";
+  if (name.ends_with(".jsonl")) return "jsonl";
+  throw InputError(path + ": the name of a trace to write ends in .csv or .jsonl, and then in .gz or .zst to pack it");
+}
+
+}  // namespace
+
+std::unique_ptr<TraceWriter> make_trace_writer(const std::string& format) {
+  if (format == "csv") return std::make_unique<CsvWriter>();
+  if (format == "jsonl") return std::make_unique<JsonlWriter>();
+  if (format == "mooncake") return std::make_unique<MooncakeWriter>();
+  throw InputError("a trace cannot be written as '" + format + "'" + suggestion(format, {"csv", "jsonl", "mooncake"}));
+}
+
+std::uint64_t write_trace(TraceSource& source, const std::string& path, const std::string& format) {
+  const std::unique_ptr<TraceWriter> writer = make_trace_writer(format.empty() ? format_of_name(path) : format);
+  const std::unique_ptr<ByteSink> file = create_file(path);
+  constexpr std::size_t kFlushBytes = std::size_t{1} << 18;
+  std::string text;
+  std::uint64_t num_requests = 0;
+  for (TraceRequest request; source.next(request); ++num_requests) {
+    writer->append(request, text);
+    if (text.size() < kFlushBytes) continue;
+    file->write(text);
+    text.clear();
+  }
+  file->write(text);
+  file->close();
+  return num_requests;
+}
+
+}  // namespace kvlab
