@@ -133,6 +133,24 @@ class FrontDoor(unittest.TestCase):
         self.assertIn("missing packages: cmake libfmt-dev\n", result.stderr)
         self.assertIn("sudo apt-get install -y --no-install-recommends cmake libfmt-dev\n", result.stderr)
 
+    def test_root_installs_what_is_missing_and_says_so(self):
+        (self.fake / "missing").write_text("libfmt-dev\n")
+        self.script("bin/id", "#!/bin/sh\necho 0\n")
+        self.script("bin/apt-get", '#!/bin/sh\necho "$@" >>"$FAKE/apt_calls"\n[ "$1" = update ] || : >"$FAKE/missing"\n')
+        result = self.kvlab("echo", "x", KVLAB_NO_INSTALL="0")
+        self.assertEqual((result.returncode, result.stdout), (0, "<x>\n"))
+        self.assertIn("installing with apt: libfmt-dev\n", result.stderr)
+        calls = (self.fake / "apt_calls").read_text().splitlines()
+        self.assertEqual(calls, ["update -qq", "install -y -qq --no-install-recommends libfmt-dev"])
+
+    def test_apt_that_fails_is_shown(self):
+        (self.fake / "missing").write_text("libfmt-dev\n")
+        self.script("bin/id", "#!/bin/sh\necho 0\n")
+        self.script("bin/apt-get", "#!/bin/sh\necho 'E: made up'\nexit 100\n")
+        result = self.kvlab("echo", KVLAB_NO_INSTALL="0")
+        self.assertEqual((result.returncode, self.cmake_calls()), (2, []))
+        self.assertIn("E: made up", result.stderr)
+
     def test_packages_of_the_tests_are_not_needed_to_run(self):
         (self.fake / "missing").write_text("libgtest-dev\n")
         self.assertEqual(self.kvlab("echo", "x").stdout, "<x>\n")
