@@ -1,5 +1,7 @@
 #include "app/run_files.h"
 
+#include <algorithm>
+
 #include "app/csv.h"
 #include "app/perfetto.h"
 
@@ -86,13 +88,16 @@ void RunFiles::commit(const std::string& manifest) {
   fs::rename(fresh_, target);
 }
 
+std::string axis_column(const std::string& path) { return path == "block_caches" ? "block_cache" : path; }
+
 std::string summary_csv(const Experiment& experiment, const RunSpec& run, const Fields& fields) {
   std::vector<std::string> header{"run"}, row{run.id};
-  header.insert(header.end(), experiment.axes.begin(), experiment.axes.end());
+  for (const std::string& axis : experiment.axes) header.push_back(axis_column(axis));
   row.insert(row.end(), run.labels.begin(), run.labels.end());
   header.emplace_back("seed");
   row.push_back(std::to_string(run.seed));
   for (const auto& [column, value] : fields) {
+    if (std::find(header.begin(), header.end(), column) != header.end()) continue;  // it is an axis, too
     header.push_back(column);
     row.push_back(value);
   }

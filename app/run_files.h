@@ -40,6 +40,9 @@ class RunFiles final : public RunSink {
   std::unique_ptr<PerfettoFile> perfetto_;
 };
 
+// The column of an axis: its path in the YAML.
+std::string axis_column(const std::string& path);
+
 // summary.csv of one run: header and row.
 std::string summary_csv(const Experiment& experiment, const RunSpec& run, const Fields& fields);
 

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <iosfwd>
+#include <mutex>
+#include <thread>
+
+namespace kvlab {
+
+// One line on a terminal, rewritten four times a second: runs done, requests per second of wall time, time to go.
+// Silent where it is not shown.
+class Progress {
+ public:
+  Progress(std::ostream& err, std::size_t num_runs, bool is_shown);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void run_done() { ++runs_done_; }
+  void clear_line();
+  std::atomic<std::uint64_t>& requests() { return requests_; }
+
+ private:
+  void loop();
+  void draw();
+  std::ostream& err_;
+  std::size_t num_runs_;
+  bool is_shown_;
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  std::atomic<std::uint64_t> requests_{0}, runs_done_{0};
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool is_over_ = false;
+  std::thread thread_;
+};
+
+}  // namespace kvlab

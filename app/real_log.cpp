@@ -1,0 +1,111 @@
+#include "app/real_log.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "app/text_file.h"
+#include "base/error.h"
+
+namespace kvlab {
+
+namespace {
+
+double number_of(const nlohmann::json& row, const char* key, const std::string& where) {
+  const auto found = row.find(key);
+  if (found == row.end()) throw InputError(fmt::format("{}: has no '{}'", where, key));
+  if (!found->is_number()) throw InputError(fmt::format("{}: '{}' is not a number: {}", where, key, found->dump()));
+  return found->get<double>();
+}
+
+ServedRequest parse_row(const std::string& line, const std::string& where) {
+  const nlohmann::json row = nlohmann::json::parse(line, nullptr, false);
+  if (!row.is_object()) throw InputError(where + ": not a JSON object");
+  ServedRequest r;
+  r.arrival_s = number_of(row, "arrival_time", where);
+  r.queued_s = number_of(row, "queued_ts", where);
+  r.first_token_s = number_of(row, "first_token_ts", where);
+  r.last_token_s = number_of(row, "last_token_ts", where);
+  const double tokens = number_of(row, "output_toks", where);
+  if (!(tokens >= 1 && tokens < 1e9) || tokens != std::floor(tokens))
+    throw InputError(fmt::format("{}: 'output_toks' = {} is no count from 1", where, tokens));
+  r.output_tokens = static_cast<std::int64_t>(tokens);
+  if (r.first_token_s < r.queued_s) throw InputError(where + ": 'first_token_ts' comes before 'queued_ts'");
+  if (r.last_token_s < r.first_token_s) throw InputError(where + ": 'last_token_ts' comes before 'first_token_ts'");
+  return r;
+}
+
+double percentile(const std::vector<double>& sorted, double frac) {
+  const double rank = frac * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<std::size_t>(rank);
+  const std::size_t above = std::min(below + 1, sorted.size() - 1);
+  return sorted[below] + (sorted[above] - sorted[below]) * (rank - static_cast<double>(below));
+}
+
+void add_statistics(std::vector<MetricRow>& rows, const std::string& metric, std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  double sum = 0;
+  for (const double v : values) sum += v;
+  const double nothing = std::numeric_limits<double>::quiet_NaN();
+  const bool any = !values.empty();
+  rows.push_back({metric, "mean", any ? sum / static_cast<double>(values.size()) : nothing});
+  for (const int p : {50, 90, 95, 99}) rows.push_back({metric, fmt::format("p{}", p), any ? percentile(values, p / 100.0) : nothing});
+}
+
+}  // namespace
+
+std::vector<ServedRequest> read_real_log(const std::string& file) {
+  const std::string text = read_text(file);
+  std::vector<ServedRequest> requests;
+  std::size_t line_number = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    ++line_number;
+    const std::string line = text.substr(at, end - at);
+    if (line.find_first_not_of(" \t\r") != std::string::npos) requests.push_back(parse_row(line, fmt::format("{}:{}", file, line_number)));
+    at = end + 1;
+  }
+  if (requests.empty()) throw InputError(file + ": has no requests");
+  return requests;
+}
+
+std::vector<MetricRow> latency_statistics(std::vector<ServedRequest> requests) {
+  std::stable_sort(requests.begin(), requests.end(), [](const auto& a, const auto& b) { return a.arrival_s < b.arrival_s; });
+  constexpr std::size_t kFirst = 120;
+  std::vector<double> ttft, tpot, e2e, ttft_first;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    ttft.push_back(requests[i].ttft_ms());
+    e2e.push_back(requests[i].e2e_ms());
+    if (requests[i].output_tokens > 1) tpot.push_back(requests[i].tpot_ms());
+    if (i < kFirst) ttft_first.push_back(ttft.back());
+  }
+  std::vector<MetricRow> rows;
+  add_statistics(rows, "ttft", std::move(ttft));
+  add_statistics(rows, "tpot", std::move(tpot));
+  add_statistics(rows, "e2e", std::move(e2e));
+  add_statistics(rows, "ttft_first120", std::move(ttft_first));
+  return rows;
+}
+
+std::vector<double> token_rate(const std::vector<ServedRequest>& requests, double bin_s) {
+  double begin = std::numeric_limits<double>::infinity(), end = 0;
+  for (const ServedRequest& r : requests) {
+    begin = std::min(begin, r.queued_s);
+    end = std::max(end, r.last_token_s);
+  }
+  std::vector<double> tokens(requests.empty() ? 0 : static_cast<std::size_t>((end - begin) / bin_s) + 1);
+  for (const ServedRequest& r : requests) {
+    const auto last = r.output_tokens - 1;
+    for (std::int64_t k = 0; k <= last; ++k) {
+      const double share = last == 0 ? 0 : static_cast<double>(k) / static_cast<double>(last);
+      const double at = r.first_token_s + share * (r.last_token_s - r.first_token_s) - begin;
+      tokens[std::min(tokens.size() - 1, static_cast<std::size_t>(at / bin_s))] += 1 / bin_s;
+    }
+  }
+  return tokens;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,174 @@
+#include "app/run.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "app/run_files.h"
+#include "app/search.h"
+#include "app/summary_row.h"
+#include "sim/hit_ratio.h"
+
+namespace kvlab {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Passes a run's records on, counts them for the progress bar, and ends the run when the user asks.
+class WatchedSink final : public RunSink {
+ public:
+  WatchedSink(RunSink* files, const RunOptions& options) : files_(files), options_(options) {}
+  void request(const RequestRecord& record) override {
+    if (options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed)) throw Interrupted{};
+    if (options_.requests_done != nullptr) options_.requests_done->fetch_add(1, std::memory_order_relaxed);
+    if (files_ != nullptr) files_->request(record);
+  }
+  void sample(const TimelineSample& sample) override {
+    if (files_ != nullptr) files_->sample(sample);
+  }
+  [[nodiscard]] bool wants_steps() const override { return files_ != nullptr && files_->wants_steps(); }
+  void step(const StepRecord& step) override { files_->step(step); }
+  void event(const RequestEventRecord& event) override {
+    if (files_ != nullptr) files_->event(event);
+  }
+
+ private:
+  RunSink* files_;
+  const RunOptions& options_;
+};
+
+using OpenTrace = std::function<std::unique_ptr<TraceSource>()>;
+
+// An oracle block cache is run twice: what the first pass looks up is the future that the second is told.
+RunSummary simulate_with_oracle(SimSetup setup, const OpenTrace& open, RunSink& sink) {
+  if (setup.make_block_cache()->needs_future()) {
+    SimSetup first = setup;
+    std::vector<std::uint64_t> lookups;
+    first.make_block_cache = [] {
+      Params none = Params::empty("block cache 'lru'");
+      return BlockCacheRegistry::make("lru", none, "block cache");
+    };
+    first.record_lookups = &lookups;
+    RunSink nothing;
+    simulate(first, *open(), nothing);
+    setup.future_keys = std::move(lookups);
+  }
+  return simulate(setup, *open(), sink);
+}
+
+// What a run has to say beside its files.
+struct Findings {
+  Fields fields;
+  std::string label, note, skipped;
+};
+
+// Looks for the highest rate that attains, and answers with the run at that rate.
+RunSummary simulate_search(const RunPlan& plan, const RunSpec& run, RunFiles& files, const RunOptions& options, Findings& findings) {
+  const double native_per_s = mean_rate(*plan.open_trace(), plan.setup.stop.after_requests);
+  const auto at_rate = [&](double rate) -> OpenTrace {
+    return [&plan, factor = native_per_s / rate] { return std::make_unique<RescaledTrace>(plan.open_trace(), factor); };
+  };
+  const SearchResult found = search_rate(*plan.search, [&](double rate) {
+    WatchedSink sink(nullptr, options);
+    const RunSummary s = simulate_with_oracle(plan.setup, at_rate(rate), sink);
+    const double duration_s = to_s(s.duration);
+    return Probe{rate, s.latencies.slo_attainment_frac, duration_s > 0 ? static_cast<double>(s.latencies.attained) / duration_s : 0, false};
+  });
+  files.add_file("search.csv", search_csv(run.id, found));
+  findings.note = found.note;
+  WatchedSink sink(&files, options);
+  const bool any = found.best_per_s > 0;
+  const RunSummary summary = simulate_with_oracle(plan.setup, at_rate(any ? found.best_per_s : plan.search->low_per_s), sink);
+  findings.fields = summary_fields(summary, plan.setup);
+  findings.fields.emplace_back("search_rate_per_s", any ? fmt::format("{:.6f}", found.best_per_s) : "");
+  return summary;
+}
+
+Findings run_simulation(RunPlan& plan, const RunSpec& run, RunFiles& files, const RunOptions& options) {
+  plan.setup.fast_forward = options.fast_forward && !plan.wants_perfetto;
+  Findings findings;
+  RunSummary summary;
+  if (plan.search) {
+    summary = simulate_search(plan, run, files, options, findings);
+  } else {
+    WatchedSink sink(&files, options);
+    summary = simulate_with_oracle(plan.setup, plan.open_trace, sink);
+    findings.fields = summary_fields(summary, plan.setup);
+  }
+  findings.label = credibility_label(summary, plan.setup, describe_cost_source(plan.cost));
+  findings.skipped = summary.skipped;
+  return findings;
+}
+
+// Every point of a hit-ratio sweep reads the same trace: it is kept between runs.
+std::shared_ptr<const HitRatioTrace> shared_hit_ratio_trace(const RunPlan& plan, const std::string& trace_key) {
+  static std::mutex mutex;
+  static std::map<std::string, std::weak_ptr<const HitRatioTrace>> kept;
+  static std::shared_ptr<const HitRatioTrace> last;  // keeps it alive from one run to the next
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<const HitRatioTrace> trace = kept[trace_key].lock();
+  if (!trace) {
+    trace = std::make_shared<const HitRatioTrace>(load_hit_ratio_trace(*plan.open_trace(), plan.block_tokens));
+    kept[trace_key] = trace;
+  }
+  last = trace;
+  return trace;
+}
+
+Findings run_mrc(Params& p, const Experiment& experiment, const RunPlan& plan, const RunSpec& run) {
+  const YAML::Node trace = YAML::Load(experiment.resolved(run))["trace"];
+  const auto shared = shared_hit_ratio_trace(plan, fmt::format("{} {} {}", run.seed, plan.block_tokens, YAML::Dump(trace)));
+  const HitRatioRow row = run_hit_ratio(p, *shared);
+  Findings findings;
+  const auto add = [&](const char* name, const std::string& value) { findings.fields.emplace_back(name, value); };
+  add("block_cache", row.cache);
+  add("capacity_blocks", std::to_string(row.capacity_blocks));
+  add("requests", std::to_string(row.result.requests));
+  add("lookups", std::to_string(row.result.lookups));
+  add("hits", std::to_string(row.result.hits));
+  add("hit_frac", fmt::format("{:.6f}", row.result.hit_frac()));
+  add("token_hit_frac", fmt::format("{:.6f}", row.result.token_hit_frac()));
+  add("evictions", std::to_string(row.result.evictions));
+  add("capacity_gib", row.capacity_gib > 0 ? fmt::format("{:.6f}", row.capacity_gib) : "");
+  return findings;
+}
+
+std::string run_manifest(const Experiment& experiment, const RunSpec& run, const RunPlan& plan, const Findings& findings,
+                         const std::string& input_key, double wall_s) {
+  Json axes = Json::object();
+  for (std::size_t i = 0; i < experiment.axes.size(); ++i) axes[experiment.axes[i]] = run.labels[i];
+  Json m = {{"run", run.id}, {"seed", run.seed}, {"axes", axes}, {"input_key", input_key}};
+  if (plan.kind == RunKind::kSimulation) {
+    m["credibility"] = findings.label;
+    m["profile"] = {{"name", plan.cost.profile_name}, {"hash", plan.cost.profile_hash}, {"date", plan.cost.profile_date}};
+    m["model"] = plan.cost.model.name;
+    m["hardware"] = plan.cost.hardware.name;
+  }
+  if (!findings.note.empty()) m["note"] = findings.note;
+  if (!findings.skipped.empty()) m["skipped"] = findings.skipped;
+  m["wall_s"] = wall_s;
+  return m.dump(2) + "\n";
+}
+
+}  // namespace
+
+void execute_run(const Experiment& experiment, const RunSpec& run, const std::filesystem::path& runs, const std::string& input_key,
+                 const RunOptions& options) {
+  const auto began = std::chrono::steady_clock::now();
+  Params p = experiment.params(run);
+  RunPlan plan = read_run_plan(p, run.seed);
+  RunFiles files(runs, run.id, plan.wants_perfetto);
+  const Findings findings =
+      plan.kind == RunKind::kSimulation ? run_simulation(plan, run, files, options) : run_mrc(p, experiment, plan, run);
+  files.add_file("summary.csv", summary_csv(experiment, run, findings.fields));
+  files.add_file("resolved.yaml", experiment.resolved(run));
+  const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - began;
+  files.commit(run_manifest(experiment, run, plan, findings, input_key, wall.count()));
+}
+
+}  // namespace kvlab

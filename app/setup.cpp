@@ -1,0 +1,184 @@
+#include "app/setup.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "sim/hit_ratio.h"
+#include "traces/make_trace.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr std::int64_t kMaxBytes = std::int64_t{1} << 50;
+constexpr double kMaxSeconds = 9e6;
+
+// A maker of one kind of policy. The policy is made once here, so that its errors come before any run starts.
+template <class Registry>
+auto policy_factory(Params& p, const std::string& key, const std::string& fallback, const std::string& kind, const std::string& meaning) {
+  auto chosen = p.named(key, fallback, meaning);
+  auto make = [name = chosen.first, params = chosen.second, kind] {
+    Params own = params;
+    return Registry::make(name, own, kind);
+  };
+  make();
+  return make;
+}
+
+// What derives the block count takes as the largest step: the defaults of vLLM v1 on data-centre GPUs.
+constexpr std::int64_t kReserveTokens = 8192, kReserveRows = 256;
+
+std::int64_t derived_blocks(const Params& p, const CostSetup& cost, double frac, std::int64_t reserve_bytes, std::int32_t block_tokens) {
+  try {
+    return derive_num_blocks(cost, frac, reserve_bytes, block_tokens);
+  } catch (const InputError& e) {
+    p.fail_at(p.has("memory") ? "memory" : "model", e.what());
+  }
+}
+
+std::int64_t read_num_blocks(const Params& p, Params& m, const CostSetup& cost, bool& is_derived) {
+  if (m.has("num_blocks") && m.has("gpu_memory_frac"))
+    m.fail_at("gpu_memory_frac", "'num_blocks' and 'gpu_memory_frac' exclude each other: give one");
+  if (m.has("num_blocks") && m.has("reserve_bytes")) m.fail_at("reserve_bytes", "'reserve_bytes' means nothing beside 'num_blocks'");
+  const auto block_tokens = m.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "tokens per KV block");
+  const double frac = m.optional<double>("gpu_memory_frac", 0.9, 0.01, 1, "share of GPU memory for weights, reserve and KV");
+  const std::int64_t reserve = m.optional<std::int64_t>("reserve_bytes", default_reserve_bytes(cost, kReserveTokens, kReserveRows), 0,
+                                                        kMaxBytes, "memory per GPU beside weights and KV");
+  const auto given =
+      m.optional<std::int64_t>("num_blocks", 0, 1, std::int64_t{1} << 31, "KV blocks per replica; absent: derived from memory");
+  const bool has_null_block = m.flag("null_block", false, "one of num_blocks is the engine's null block and holds nothing (vLLM v1)");
+  is_derived = given == 0;
+  const std::int64_t blocks = is_derived ? derived_blocks(p, cost, frac, reserve, block_tokens) : given;
+  if (blocks - (has_null_block ? 1 : 0) < 1) m.fail_at("num_blocks", "'num_blocks' leaves no usable block beside the null block");
+  return blocks - (has_null_block ? 1 : 0);
+}
+
+void read_memory(Params& p, const CostSetup& cost, SimSetup& setup) {
+  Params m = p.optional_child("memory", "memory");
+  MemorySetup& memory = setup.memory;
+  memory.num_blocks = read_num_blocks(p, m, cost, memory.is_derived);
+  memory.block_tokens = m.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "tokens per KV block");
+  memory.block_bytes = memory.block_tokens * kv_bytes_per_token(cost.model);
+  memory.pages_per_block = static_cast<std::int32_t>(cost.model.layers * cost.model.kv_heads);
+  const auto host_bytes =
+      m.optional<std::int64_t>("host_memory_bytes", std::int64_t{4} << 30, 0, kMaxBytes, "host memory for swapped KV, per replica");
+  memory.host_blocks = host_bytes / memory.block_bytes;
+  const double pcie = cost.hardware.pcie_bytes_per_s * cost.parallel.gpus();
+  setup.swap_link.bytes_per_s =
+      m.optional<double>("swap_bytes_per_s", pcie > 0 ? pcie : 25e9, 1, 1e15, "bandwidth to host memory, one direction");
+  setup.swap_link.call_time = from_seconds(m.optional<double>("swap_call_us", 10, 0, 1e6, "time of one copy call") * 1e-6);
+  m.reject_unread();
+  memory.prefix_caching = p.flag("prefix_caching", true, "full blocks are kept and found again by their content");
+}
+
+void read_policies(Params& p, SimSetup& setup) {
+  setup.make_scheduler = policy_factory<SchedulerRegistry>(p, "scheduler", "", "scheduler", "plans each step of a replica");
+  setup.make_router = policy_factory<RouterRegistry>(p, "router", "round_robin", "router", "sends requests to replicas");
+  setup.make_block_cache =
+      policy_factory<BlockCacheRegistry>(p, "block_cache", "lru", "block cache", "which unreferenced block is given up");
+  setup.make_footprint = policy_factory<FootprintRegistry>(p, "kv_policy", "full", "KV policy", "what is kept of each sequence's KV");
+  if (setup.make_block_cache()->needs_future() && setup.num_replicas != 1) {
+    p.fail_at("block_cache", fmt::format("an oracle block cache needs one replica, since its future is that of one pool; 'replicas' = {}",
+                                         setup.num_replicas));
+  }
+}
+
+void read_slo(Params& p, SimSetup& setup) {
+  setup.slo.is_set = p.has("slo");
+  Params slo = p.optional_child("slo", "slo");
+  constexpr double kNoLimitMs = kMaxSeconds * 1e3;
+  if (setup.slo.is_set && !slo.has("ttft_ms") && !slo.has("tpot_ms")) slo.fail("slo needs 'ttft_ms' or 'tpot_ms'");
+  setup.slo.ttft = slo.milliseconds("ttft_ms", kNoLimitMs, 0, kNoLimitMs, "limit of the time to first token; absent: none");
+  setup.slo.tpot =
+      slo.milliseconds("tpot_ms", kNoLimitMs, 0, kNoLimitMs, "limit of the time per output token after the first; absent: none");
+  slo.reject_unread();
+}
+
+std::optional<SearchPlan> read_search(Params& p, bool has_slo) {
+  if (!p.has("search")) return std::nullopt;
+  if (!has_slo) p.fail_at("search", "'search' needs 'slo: {ttft_ms, tpot_ms}' to know what is good enough");
+  Params s = p.child("search", "search");
+  if (!s.has("rate")) s.fail("search needs 'rate': [low, high] in requests per second");
+  const std::vector<double> rate = s.numbers("rate", 1e-6, 1e9, "lowest and highest arrival rate to try, requests per second");
+  if (rate.size() != 2 || rate[0] >= rate[1]) s.fail_at("rate", "'rate': expected [low, high] with low < high");
+  SearchPlan plan{rate[0], rate[1], 0.9, 0.02};
+  plan.attainment = s.optional<double>("attainment", 0.9, 0.01, 1, "share of requests that must meet the SLO");
+  plan.tolerance_frac = s.optional<double>("tolerance_frac", 0.02, 1e-4, 0.5, "width of the final bracket, relative to its upper end");
+  s.reject_unread();
+  return plan;
+}
+
+void read_limits(Params& p, const CostSetup& cost, SimSetup& setup) {
+  const std::int64_t longest = cost.model.max_positions > 0 ? cost.model.max_positions : 1 << 20;
+  setup.max_model_len = p.optional<std::int32_t>("max_model_len", static_cast<std::int32_t>(longest), 2, 1 << 30,
+                                                 "most tokens of a request, prompt and output");
+  Params stop = p.optional_child("stop", "stop");
+  setup.stop.after_time = stop.seconds("after_s", 0, 0, kMaxSeconds, "end the run at this time; 0: at the trace's end");
+  setup.stop.after_requests =
+      stop.optional<std::uint64_t>("after_requests", 0, 0, std::uint64_t{1} << 40, "take this many requests of the trace; 0: all");
+  stop.reject_unread();
+  setup.warmup = p.milliseconds("warmup_ms", 0, 0, kMaxSeconds * 1e3, "requests that arrive before are simulated and not counted");
+  setup.timeline_interval =
+      p.milliseconds("timeline_interval_ms", 1000, 0, kMaxSeconds * 1e3, "time between samples of timeline.csv; 0: none");
+}
+
+void read_simulation(Params& p, RunPlan& plan) {
+  SimSetup& setup = plan.setup;
+  plan.cost = read_cost_setup(p);
+  setup.make_cost_model = [cost = plan.cost] { return make_cost_model(cost); };
+  setup.make_cost_model();
+  setup.num_replicas = p.optional<std::uint32_t>("replicas", 1, 1, 100'000, "copies of the model, each with its own scheduler and memory");
+  read_policies(p, setup);
+  read_memory(p, plan.cost, setup);
+  read_limits(p, plan.cost, setup);
+  read_slo(p, setup);
+  plan.search = read_search(p, setup.slo.is_set);
+  Params validate = p.optional_child("validate", "validate");
+  if (p.has("validate")) plan.validate_requests = validate.resolve_file(validate.text("requests", "requests.jsonl of a real engine"));
+  validate.reject_unread();
+}
+
+void read_mrc(Params& p, RunPlan& plan) {
+  plan.block_tokens = p.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "tokens per block");
+  run_hit_ratio(p, HitRatioTrace{});  // reads and checks the keys; an empty trace costs nothing
+}
+
+}  // namespace
+
+RunPlan read_run_plan(Params& p, std::uint64_t seed) {
+  RunPlan plan;
+  p.text("name", "", "name of the results folder; default: the file's name");
+  p.optional<std::int64_t>("seed", 1, 0, std::numeric_limits<std::int64_t>::max(), "seed of every random draw");
+  p.optional<std::int64_t>("seeds", 1, 1, 100'000, "repetitions with seed, seed + 1, ...");
+  plan.kind = static_cast<RunKind>(p.choice("kind", {"simulation", "block_cache_mrc"}, 0, "what a run does"));
+  plan.setup.seed = seed;
+  Params output = p.optional_child("output", "output");
+  plan.wants_perfetto = output.flag("perfetto", false, "write trace.json for ui.perfetto.dev");
+  output.reject_unread();
+  if (plan.kind == RunKind::kSimulation)
+    read_simulation(p, plan);
+  else
+    read_mrc(p, plan);
+  Params trace = p.child("trace", "trace");
+  if (trace.flag("perfetto", false, "write trace.json for ui.perfetto.dev")) plan.wants_perfetto = true;
+  plan.open_trace = [trace, seed] {
+    Params own = trace;
+    return make_trace(own, seed);
+  };
+  const std::unique_ptr<TraceSource> source = plan.open_trace();
+  if (plan.search && source->concurrency() > 0)
+    p.fail_at("search", "'search' sets the arrival rate, but the trace is a closed loop: it has none");
+  p.reject_unread();
+  return plan;
+}
+
+std::string describe_cost_source(const CostSetup& cost) {
+  std::string text = "profile " + cost.profile_name;
+  if (!cost.profile_date.empty()) text += ", " + cost.profile_date;
+  if (!cost.profile_hash.empty()) text += ", " + cost.profile_hash;
+  return text;
+}
+
+}  // namespace kvlab

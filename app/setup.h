@@ -1,0 +1,43 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/params.h"
+#include "sim/cost/make_cost_model.h"
+#include "sim/simulation.h"
+
+namespace kvlab {
+
+// Goodput search: the highest arrival rate in [low, high] at which `attainment` of the requests meet the SLO.
+struct SearchPlan {
+  double low_per_s = 0, high_per_s = 0;
+  double attainment = 0.9;
+  double tolerance_frac = 0.02;  // the search ends when the bracket is this narrow, relative to its upper end
+};
+
+enum class RunKind : std::uint8_t { kSimulation, kBlockCacheMrc };
+
+// One run of an experiment, read and checked: nothing is left that the user could have got wrong except inside the trace.
+struct RunPlan {
+  RunKind kind = RunKind::kSimulation;
+  SimSetup setup;
+  CostSetup cost;
+  std::function<std::unique_ptr<TraceSource>()> open_trace;  // each call reads it from its start
+  std::optional<SearchPlan> search;
+  bool wants_perfetto = false;
+  std::string validate_requests;  // a real engine's log to compare the results with, or ""
+  std::int32_t block_tokens = 16;
+};
+
+// Reads the top level of an experiment (docs/experiments.md lists its keys) and refuses what it does not know. Every policy,
+// the cost model and the trace are made once, so that their errors appear here. InputError with file:line:column.
+RunPlan read_run_plan(Params& p, std::uint64_t seed);
+
+// What the label and the manifest say of the source of step times: profile, its date and hash.
+std::string describe_cost_source(const CostSetup& cost);
+
+}  // namespace kvlab

@@ -1,0 +1,175 @@
+#include "app/sweep.h"
+
+#include <fmt/format.h>
+#include <tbb/parallel_for.h>
+#include <tbb/task_arena.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <mutex>
+#include <ostream>
+#include <thread>
+
+#include "app/progress.h"
+#include "app/real_log.h"
+#include "app/report.h"
+#include "app/results.h"
+#include "app/run.h"
+#include "app/setup.h"
+#include "app/text_file.h"
+#include "app/validate.h"
+
+namespace kvlab {
+
+namespace fs = std::filesystem;
+
+std::atomic<bool>& stop_requested() {
+  static std::atomic<bool> stop{false};
+  return stop;
+}
+
+namespace {
+
+// Everything that can be wrong with any run, before the first starts. Runs that differ in their seed alone are checked once.
+std::string check_all(const Experiment& experiment) {
+  std::string validate_requests;
+  const Choices* last = nullptr;
+  for (const RunSpec& run : experiment.runs) {
+    if (last != nullptr && *last == run.choices) continue;
+    last = &run.choices;
+    Params p(experiment.config, std::make_shared<Choices>(run.choices), "the experiment");
+    const RunPlan plan = read_run_plan(p, run.seed);
+    validate_requests = plan.validate_requests;
+    if (!validate_requests.empty()) read_real_log(validate_requests);
+  }
+  return validate_requests;
+}
+
+class Sweep {
+ public:
+  Sweep(const Experiment& experiment, const SweepOptions& options, ResultsFolder& folder, std::ostream& out, std::ostream& err)
+      : experiment_(experiment), options_(options), folder_(folder), out_(out), err_(err), states_(experiment.runs.size()) {}
+
+  void find_finished();
+  void run_all();
+  [[nodiscard]] int status() const;
+  [[nodiscard]] const std::vector<RunState>& states() const { return states_; }
+  [[nodiscard]] const InputFiles& inputs() const { return inputs_; }
+
+ private:
+  void run_one(std::size_t i);
+  void finish(std::size_t i, RunState state);
+
+  const Experiment& experiment_;
+  const SweepOptions& options_;
+  ResultsFolder& folder_;
+  std::ostream &out_, &err_;
+  std::vector<RunState> states_;
+  std::vector<std::string> keys_;
+  InputFiles inputs_;
+  std::vector<std::size_t> todo_;
+  std::unique_ptr<Progress> progress_;
+  std::mutex report_;
+};
+
+void Sweep::find_finished() {
+  for (std::size_t i = 0; i < experiment_.runs.size(); ++i) {
+    keys_.push_back(input_key(experiment_, experiment_.runs[i], options_.fast_forward ? "" : "step by step", inputs_));
+    const bool is_done = !options_.force && folder_.key_of(experiment_.runs[i].id) == keys_.back();
+    if (is_done)
+      states_[i].outcome = RunState::kUnchanged;
+    else
+      todo_.push_back(i);
+  }
+}
+
+void Sweep::run_all() {
+  if (todo_.empty()) return;
+  const auto cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int jobs = std::min(options_.jobs > 0 ? options_.jobs : cores, static_cast<int>(todo_.size()));
+  progress_ = std::make_unique<Progress>(err_, todo_.size(), options_.shows_progress && !options_.quiet);
+  tbb::task_arena arena(jobs, 1);
+  std::atomic<std::size_t> next{0};  // in grid order, so that what is there after an interruption is the front of the grid
+  arena.execute([&] {
+    tbb::parallel_for(0, jobs, 1, [&](int) {
+      for (std::size_t k = next++; k < todo_.size() && !stop_requested(); k = next++) run_one(todo_[k]);
+    });
+  });
+  progress_.reset();
+}
+
+void Sweep::run_one(std::size_t i) {
+  const auto began = std::chrono::steady_clock::now();
+  RunState state{RunState::kDone, "", 0};
+  try {
+    execute_run(experiment_, experiment_.runs[i], folder_.runs(), keys_[i],
+                {options_.fast_forward, &stop_requested(), &progress_->requests()});
+  } catch (const Interrupted&) {
+    state.outcome = RunState::kNotRun;
+  } catch (const InputError& e) {
+    state = {RunState::kBadInput, e.what(), 0};
+  } catch (const std::exception& e) {
+    state = {RunState::kFailed, e.what(), 0};
+  }
+  state.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  finish(i, std::move(state));
+}
+
+void Sweep::finish(std::size_t i, RunState state) {
+  const std::lock_guard lock(report_);
+  if (state.outcome == RunState::kBadInput || state.outcome == RunState::kFailed) {
+    progress_->clear_line();
+    err_ << fmt::format("kvlab: run {} ({}) failed: {}\n", experiment_.runs[i].id, run_title(experiment_, experiment_.runs[i]),
+                        state.message);
+  } else if (state.outcome == RunState::kDone && !options_.quiet && !options_.shows_progress && experiment_.runs.size() > 1) {
+    out_ << fmt::format("run {} of {}: {} ({:.2f} s)\n", experiment_.runs[i].id, experiment_.runs.size(),
+                        run_title(experiment_, experiment_.runs[i]), state.wall_s)
+         << std::flush;
+  }
+  progress_->run_done();
+  states_[i] = std::move(state);
+}
+
+int Sweep::status() const {
+  if (stop_requested()) return 130;
+  const auto count = [&](RunState::Outcome o) {
+    return std::count_if(states_.begin(), states_.end(), [&](const RunState& s) { return s.outcome == o; });
+  };
+  if (count(RunState::kFailed) > 0) return 1;
+  return count(RunState::kBadInput) > 0 ? 2 : 0;
+}
+
+// The front door draws figures of the folder named in this file.
+void name_results(const fs::path& folder) {
+  const char* const file = std::getenv("KVLAB_RESULT_FILE");
+  if (file == nullptr || *file == '\0') return;
+  TextFile out(file);
+  out.write(fs::absolute(folder).string() + "\n");
+  out.close();
+}
+
+}  // namespace
+
+int run_sweep(const Experiment& experiment, const SweepOptions& options, std::ostream& out, std::ostream& err) {
+  const auto began = std::chrono::steady_clock::now();
+  const std::string validate_requests = check_all(experiment);
+  ResultsFolder folder(options.out.empty() ? fs::path("results") / experiment.name : fs::path(options.out));
+  Sweep sweep(experiment, options, folder, out, err);
+  sweep.find_finished();
+  folder.remove_others(experiment);
+  sweep.run_all();
+  folder.join_runs(complete_runs(experiment, sweep.states()));
+  const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - began;
+  write_manifest(experiment, sweep.states(), sweep.inputs(), folder, wall.count());
+  if (!options.quiet) print_report(experiment, sweep.states(), folder, out);
+  const int status = sweep.status();
+  if (!validate_requests.empty() && status == 0)
+    validate_results(validate_requests, folder.path().string(), options.quiet ? nullptr : &out);
+  if (status != 130) name_results(folder.path());
+  if (!options.quiet) out << "wrote " << folder.path().string() << "\n";
+  return status;
+}
+
+}  // namespace kvlab

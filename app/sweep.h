@@ -1,0 +1,28 @@
+#pragma once
+
+#include <atomic>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "app/experiment.h"
+
+namespace kvlab {
+
+struct SweepOptions {
+  int jobs = 0;     // runs at a time; 0: as many as the machine has cores
+  std::string out;  // results folder; "": results/NAME
+  bool fast_forward = true;
+  bool quiet = false;           // errors and nothing else
+  bool force = false;           // do runs again whose inputs have not changed
+  bool shows_progress = false;  // a bar that rewrites its line: only for terminals
+};
+
+// Set by Ctrl-C: runs in progress end without a result.
+std::atomic<bool>& stop_requested();
+
+// Checks every run of an experiment, does those that are not there yet, and writes the results folder. Answers the exit status:
+// 0; 1 or 2 when runs failed (2: all of them by something the user can mend); 130 after Ctrl-C.
+int run_sweep(const Experiment& experiment, const SweepOptions& options, std::ostream& out, std::ostream& err);
+
+}  // namespace kvlab
