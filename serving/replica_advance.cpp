@@ -99,6 +99,10 @@ void ReplicaState::emit_uniform(std::int64_t iterations, Picoseconds first_at, P
   now_ = Time(Span(last_at / kPsPerNs));
 }
 
+std::int64_t ReplicaState::growing_rows() const {
+  return std::count_if(running_.begin(), running_.end(), [&](RequestId id) { return grows(table_[id]); });
+}
+
 std::int64_t ReplicaState::counted_rows() const {
   return std::count_if(running_.begin(), running_.end(), [&](RequestId id) { return table_[id].arrival >= limits_.count_from; });
 }

@@ -60,7 +60,7 @@ std::int32_t ReplicaState::lookup(RequestId r) {
   return static_cast<std::int32_t>(hits_.size()) * limits_.block_tokens;
 }
 
-ReplicaState::Need ReplicaState::need(RequestId r, std::int32_t m) {
+ReplicaState::Need ReplicaState::need(RequestId r, std::int32_t m, std::int32_t ahead) {
   const Request& request = table_[r];
   Need all;
   std::int32_t computed = request.computed_tokens;
@@ -81,7 +81,7 @@ ReplicaState::Need ReplicaState::need(RequestId r, std::int32_t m) {
     }
     if (all.step.leaves_hashed) all.pages = pages_for(all.step.kept_tokens);
   }
-  all.blocks = std::max<std::int64_t>(0, ceil_blocks(computed + m) - owned);
+  all.blocks = std::max<std::int64_t>(0, ceil_blocks(computed + m + ahead) - owned);
   return all;
 }
 
@@ -91,11 +91,11 @@ std::int64_t ReplicaState::blocks_needed(RequestId r, std::int32_t m) {
   return all.blocks + all.free_hits + for_pages;
 }
 
-bool ReplicaState::try_allocate(RequestId r, std::int32_t m) {
+bool ReplicaState::try_allocate(RequestId r, std::int32_t m, std::int32_t ahead) {
   Request& request = table_[r];
   if (contiguous_) return request.reserved_start >= 0 && request.computed_tokens + m <= request.reserved_tokens;
   const std::int64_t before = allocated(request);
-  const Need all = need(r, m);
+  const Need all = need(r, m, ahead);
   const std::int64_t left = (all.pages > 0 ? pool_->free_after_pages(all.pages) : pool_->free_blocks()) - all.free_hits;
   if (all.blocks > left) return false;
   if (starts_fresh(request) && limits_.prefix_caching) {
@@ -244,9 +244,9 @@ std::int32_t ReplicaState::cached_tokens(const TraceRequest& request) const {
   return static_cast<std::int32_t>(hits) * limits_.block_tokens;
 }
 
-double ReplicaState::external_fragmentation() const {
+std::int64_t ReplicaState::external_fragmentation_ppm() const {
   if (!contiguous_ || contiguous_->free_tokens() == 0) return 0;
-  return 1.0 - static_cast<double>(contiguous_->largest_hole()) / static_cast<double>(contiguous_->free_tokens());
+  return 1'000'000 - contiguous_->largest_hole() * 1'000'000 / contiguous_->free_tokens();
 }
 
 }  // namespace kvlab

@@ -52,7 +52,7 @@ class ReplicaState final : public ReplicaView {
   [[nodiscard]] std::int64_t blocks_needed(RequestId r, std::int32_t m) override;
   [[nodiscard]] std::int64_t peak_blocks(RequestId r) const override;
   std::int32_t lookup(RequestId r) override;
-  bool try_allocate(RequestId r, std::int32_t m) override;
+  bool try_allocate(RequestId r, std::int32_t m, std::int32_t ahead = 0) override;
   bool try_reserve(RequestId r, std::int32_t tokens) override;
   void admit(RequestId r) override;
   void preempt(RequestId r, Preemption mode, QueueEnd end) override;
@@ -94,7 +94,8 @@ class ReplicaState final : public ReplicaView {
   [[nodiscard]] std::int64_t used_blocks() const { return num_blocks() - free_blocks(); }
   // Room for tokens that requests hold and have not filled (card 6.4: internal; full shared blocks waste nothing).
   [[nodiscard]] std::int64_t wasted_tokens() const { return allocated_tokens_ - live_tokens_; }
-  [[nodiscard]] double external_fragmentation() const;
+  // Share of the free memory outside the largest hole, in parts per million; paged memory has none.
+  [[nodiscard]] std::int64_t external_fragmentation_ppm() const;
   [[nodiscard]] std::int32_t cached_tokens(const TraceRequest& request) const;
 
   struct Counters {
@@ -121,6 +122,8 @@ class ReplicaState final : public ReplicaView {
   // The tokens of those iterations: `first_at` when the first comes out, `last_at` the last.
   void emit_uniform(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl);
 
+  // Running requests that hold one token more after each decode step.
+  [[nodiscard]] std::int64_t growing_rows() const;
   // Running requests whose gaps between tokens are recorded.
   [[nodiscard]] std::int64_t counted_rows() const;
 
@@ -146,7 +149,7 @@ class ReplicaState final : public ReplicaView {
   [[nodiscard]] std::int64_t first_publication(const Request& r) const;
   [[nodiscard]] bool grows(const Request& r) const;
   [[nodiscard]] std::int64_t allocations_in(std::int64_t iterations) const;
-  [[nodiscard]] Need need(RequestId r, std::int32_t m);
+  [[nodiscard]] Need need(RequestId r, std::int32_t m, std::int32_t ahead = 0);
   void find_hits(const Request& r);
   void remember_blocks(Request& r);
   [[nodiscard]] std::int64_t allocated(const Request& r) const {

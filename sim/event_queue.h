@@ -17,7 +17,7 @@ enum class EventKind : std::uint8_t { kOutput, kSwapEnd, kFollowUp, kPlan, kSamp
 
 struct Event {
   Picoseconds at = 0;
-  std::uint64_t seq = 0;          // push order: ties run first in, first out
+  std::uint64_t seq = 0;          // push order: ties of one replica run first in, first out
   std::uint32_t replica = 0;
   std::uint32_t subject = 0;      // a request slot or an index; a replica's generation for kOutput and kPlan
   Phase phase{};
@@ -26,6 +26,7 @@ struct Event {
   [[nodiscard]] std::strong_ordering operator<=>(const Event& other) const {
     if (const auto c = at <=> other.at; c != 0) return c;
     if (const auto c = phase <=> other.phase; c != 0) return c;
+    if (const auto c = replica <=> other.replica; c != 0) return c;
     return seq <=> other.seq;
   }
   bool operator==(const Event& other) const { return (*this <=> other) == 0; }

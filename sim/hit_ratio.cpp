@@ -9,7 +9,7 @@
 #include <span>
 
 #include "base/error.h"
-#include "base/key_map.h"
+#include "base/text.h"
 #include "serving/block_index.h"
 #include "traces/block_hashes.h"
 #include "traces/make_trace.h"
@@ -25,7 +25,7 @@ constexpr std::size_t kPrefetchAhead = 16;
 class HitRatioRun {
  public:
   HitRatioRun(BlockCache& cache, std::uint32_t capacity_blocks)
-      : cache_(cache), keys_(capacity_blocks), orders_blank_(cache.orders_blank_blocks()) {
+      : cache_(cache), blocks_(capacity_blocks), orders_blank_(cache.orders_blank_blocks()) {
     cache.reset(capacity_blocks);
     index_.reset(capacity_blocks);
     chain_blocks_.reserve(capacity_blocks);
@@ -37,6 +37,10 @@ class HitRatioRun {
   HitRatio result;
 
  private:
+  struct Block {
+    std::uint64_t key = 0;
+    bool has_key = false;
+  };
   struct Evicted {
     std::uint64_t key;
     BlockId block;
@@ -51,18 +55,18 @@ class HitRatioRun {
 
   BlockCache& cache_;
   BlockIndex index_;
-  std::vector<std::uint64_t> keys_;     // [capacity] what a block in the index holds
+  std::vector<Block> blocks_;           // [capacity]
   std::vector<BlockId> chain_blocks_;   // of the request in progress, by depth
   std::vector<std::uint32_t> missing_;  // depths that were not found
   std::vector<Evicted> evicted_;        // to be taken out of the index
-  std::uint32_t num_used_ = 0;          // blocks that have held something; the others are blank
+  std::uint32_t num_used_ = 0;          // blank blocks handed out, where the cache does not order them
   bool orders_blank_;
 };
 
 void HitRatioRun::process(std::span<const std::uint64_t> chain) {
   ++result.requests;
   result.lookups += chain.size();
-  const auto taken = chain.first(std::min(chain.size(), keys_.size()));
+  const auto taken = chain.first(std::min(chain.size(), blocks_.size()));
   result.beyond_capacity += chain.size() - taken.size();
   look_up(taken);
   touch();
@@ -99,7 +103,7 @@ void HitRatioRun::insert_missing(std::span<const std::uint64_t> chain) {
   for (const std::uint32_t depth : missing_) {
     const BlockId block = take(chain[depth]);
     chain_blocks_[depth] = block;
-    keys_[index(block)] = chain[depth];
+    blocks_[index(block)] = {chain[depth], true};
     cache_.on_insert(block, chain[depth], depth, 0);
   }
 }
@@ -107,14 +111,12 @@ void HitRatioRun::insert_missing(std::span<const std::uint64_t> chain) {
 // A block for new content: a blank one or the cache's victim. There is one, since a request has at most as many blocks as
 // the cache.
 BlockId HitRatioRun::take(std::uint64_t incoming) {
-  const bool has_blank = num_used_ < keys_.size();
-  if (has_blank && !orders_blank_) return BlockId{num_used_++};
+  if (!orders_blank_ && num_used_ < blocks_.size()) return BlockId{num_used_++};
   const BlockId block = cache_.victim(incoming);
-  if (has_blank && index(block) == num_used_) {
-    ++num_used_;
-  } else {
-    index_.prefetch(keys_[index(block)]);
-    evicted_.push_back({keys_[index(block)], block});
+  const Block& old = blocks_[index(block)];
+  if (old.has_key) {
+    index_.prefetch(old.key);
+    evicted_.push_back({old.key, block});
   }
   return block;
 }

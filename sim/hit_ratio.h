@@ -13,11 +13,11 @@ namespace kvlab {
 
 // Runs a block cache over a trace without time: how much of the traffic a cache of a given size could reuse.
 //
-// Requests run one after the other. A request's blocks are looked up from its first on. Blocks found before the first miss
-// are *hits*; blocks found behind it are *orphans*, which are touched but are no hits, since attention needs every block
-// before them. A block not found is inserted, in place of a victim where no block is blank. All blocks of the request stay
-// referenced until its end and are then released, deepest first, as the engine does; of a request that is longer than the
-// cache only the first `capacity_blocks` blocks take part, and the rest count as misses.
+// Requests run one after the other. A request's blocks are looked up, all of them before anything is evicted. Blocks found
+// before the first miss are *hits*; blocks found behind it are *orphans*, which are touched but are no hits, since attention
+// needs every block before them. Then each block not found is inserted, in place of a victim where no block is blank. All
+// blocks of the request stay referenced until its end and are then released, deepest first, as the engine does; of a request
+// that is longer than the cache only the first `capacity_blocks` blocks take part, and the rest count as misses.
 //
 // With keys that name prefixes (equal keys, equal chains up to there), under exactly these rules a larger lru never has
 // fewer hits, and no cache has more hits than belady of the same size: see docs/block-caches.md.

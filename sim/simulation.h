@@ -76,6 +76,7 @@ struct RunSummary {
   std::array<double, kFootings> footing_frac{};            // of step time
   double mfu_frac = 0, mbu_frac = 0;                       // over busy time
   double internal_fragmentation_frac = 0, external_fragmentation_frac = 0;
+  std::string first_rejection;                             // why the first rejected request was, if any
   std::string skipped;                                     // rows the trace passed over, and why
   std::uint64_t peak_held_requests = 0;
 };

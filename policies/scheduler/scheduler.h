@@ -84,7 +84,9 @@ class ReplicaView {
   virtual std::int32_t lookup(RequestId r) = 0;
   // Room for m more tokens of r, all or nothing. For a waiting r with nothing computed: its hits are taken first and count
   // as computed, m comes on top of them.
-  virtual bool try_allocate(RequestId r, std::int32_t m) = 0;
+  // ahead: blocks for so many tokens behind them are taken as well, for later steps; they carry no hash before their tokens
+  // are planned.
+  virtual bool try_allocate(RequestId r, std::int32_t m, std::int32_t ahead = 0) = 0;
   // As a contiguous manager does (card 6.1): room for `tokens` tokens of r in all, in one piece, before it starts.
   virtual bool try_reserve(RequestId r, std::int32_t tokens) = 0;
   virtual void admit(RequestId r) = 0;                                            // from waiting to the end of running
@@ -112,6 +114,8 @@ class Scheduler {
   [[nodiscard]] virtual Horizon stable_for(const ReplicaView& view) const = 0;
   // Steps in flight: 2 plans over tokens still being computed (vLLM v1's asynchronous scheduling), 1 waits for each output.
   [[nodiscard]] virtual int pipeline_depth() const { return 1; }
+  // After an empty plan: when to ask again though nothing happens (a batching window ends); kNever: not before an event.
+  [[nodiscard]] virtual Time wants_plan_at() const { return kNever; }
   // Contiguous managers (card group 6) instead of paged blocks.
   [[nodiscard]] virtual bool wants_contiguous_memory() const { return false; }
   // A request left (finished or rejected): forget what was kept for it.

@@ -3,8 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <optional>
 
+#include "base/text.h"
+#include "sim/cost/profile.h"
+#include "sim/cost/profile_prices.h"
 #include "sim/cost/roofline_prices.h"
 #include "sim/cost/spec_file.h"
 #include "sim/cost/step_cost_model.h"
@@ -47,25 +52,112 @@ auto load_at(Params& experiment, const std::string& key, Load load) {
   }
 }
 
+// What `profile:` says: a format, where it is, and what to do about tables that are not in it.
+struct ProfileChoice {
+  std::string format, path;
+  bool fills_gaps = false;
+};
+
+ProfileChoice read_choice(Params& experiment) {
+  auto [format, p] = experiment.named("profile", "roofline", "where step times come from: roofline, or {bundle | vidur | kvlab: {path, missing}}");
+  ProfileChoice choice{format, "", false};
+  if (format != "roofline") {
+    const std::vector<std::string> known{"roofline", "bundle", "vidur", "kvlab"};
+    if (std::find(known.begin(), known.end(), format) == known.end()) {
+      experiment.fail_at("profile", "unknown profile format '" + format + "'" + suggestion(format, known));
+    }
+    choice.path = p.resolve_file(p.text("path", "folder of the profile"));
+    const std::size_t by_default = format == "vidur" ? 1 : 0;  // Vidur does not profile the output head
+    choice.fills_gaps = p.choice("missing", {"error", "roofline"}, by_default, "what to do about operations or a tp without a table") == 1;
+  }
+  p.reject_unread();
+  return choice;
+}
+
+Profile read_profile(const ProfileChoice& choice, int tp) {
+  if (choice.format == "vidur") return read_vidur(choice.path, tp);
+  const std::vector<int> degrees = profile_tp_degrees(choice.path);
+  const bool has_tp = std::find(degrees.begin(), degrees.end(), tp) != degrees.end();
+  if (!has_tp && choice.fills_gaps && !degrees.empty()) tp = degrees.front();
+  return choice.format == "bundle" ? read_bundle(choice.path, tp) : read_kvlab_profile(choice.path, tp);
+}
+
+// "meta-llama/Llama-3.1-8B" -> "llama-3.1-8b": how profiles name what our own files are called after.
+std::string file_name_of(const std::string& name) {
+  std::string own = name.substr(name.rfind('/') == std::string::npos ? 0 : name.rfind('/') + 1);
+  std::transform(own.begin(), own.end(), own.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return own;
+}
+
+// Every operation of the model needs a table, unless the user lets the roofline fill in.
+void check_coverage(const Profile& profile, const ModelSpec& m) {
+  std::vector<OpWork> ops;
+  layer_ops(m, Parallel{}, 1, ops);
+  step_ops(m, Parallel{}, 1, ops);
+  head_ops(m, Parallel{}, 1, ops);
+  std::vector<std::string> missing;
+  for (const OpWork& op : ops) {
+    if (op.name == "append_kv" || op.name == "router") continue;  // part of the attention and moe tables
+    const bool is_covered = op.name == "moe" ? !profile.moe.empty() : std::any_of(profile.ops.begin(), profile.ops.end(), [&](const ProfileOp& p) { return p.covers == op.name; });
+    if (!is_covered) missing.emplace_back(op.name);
+  }
+  if (profile.attention.empty()) missing.emplace_back("attention");
+  if (missing.empty()) return;
+  throw InputError(fmt::format("{}: no table of {} for tp {}, which {} needs; 'missing: roofline' fills the gap", profile.file, join(missing, ", "), profile.tp, m.name));
+}
+
+void check_attention(const Profile& profile) {
+  if (profile.attention.empty()) return;
+  const auto& samples = profile.attention.samples();
+  const bool has_decode = std::any_of(samples.begin(), samples.end(), [](const auto& s) { return s.at[0] == 0 && s.at[2] > 0; });
+  const bool has_prompt = std::any_of(samples.begin(), samples.end(), [](const auto& s) { return s.at[0] > 0; });
+  if (!has_decode || !has_prompt) throw InputError(profile.file + ": the attention table has no " + (has_decode ? "prompts" : "steps of decode rows alone"));
+}
+
+void use_profile(CostSetup& setup, Profile profile, bool fills_gaps, const std::shared_ptr<const RooflinePrices>& roofline) {
+  check_attention(profile);
+  if (!fills_gaps) check_coverage(profile, setup.model);
+  setup.profile_name = profile.format + " " + profile.file;
+  setup.profile_hash = profile_hash(profile);
+  setup.profile_date = profile.measured;
+  setup.profile = std::make_shared<const Profile>(std::move(profile));
+  const auto as_measured = std::make_shared<const RooflinePrices>(setup.model, setup.hardware, Parallel{setup.profile->tp, 1, 1});
+  setup.prices = std::make_shared<ProfilePrices>(setup.profile, roofline, as_measured);
+}
+
+// `key` of the experiment, or what the profile was measured on.
+std::string name_of(Params& experiment, const std::string& key, const std::string& measured_on, const std::string& meaning) {
+  if (measured_on.empty()) return experiment.text(key, meaning);
+  return experiment.text(key, file_name_of(measured_on), meaning + "; by default the one the profile was measured on");
+}
+
+int tp_of(Params& experiment) {
+  Params p = experiment.optional_child("parallel", "parallel");
+  return p.optional<int>("tp", 1, 1, 1024, "GPUs that share each layer");
+}
+
 }  // namespace
 
 CostSetup read_cost_setup(Params& experiment) {
   CostSetup setup;
-  const std::string folder = profiles_folder();
-  const auto [profile, profile_params] = experiment.named("profile", "roofline", "where step times come from: roofline");
-  const std::string model = experiment.text("model", "model: a name in profiles/models, a config.json or a folder that holds one");
-  const std::string hardware = experiment.text("hardware", "GPU: a name in profiles/hardware, or a YAML file");
+  const ProfileChoice choice = read_choice(experiment);
+  std::optional<Profile> profile;
+  if (choice.format != "roofline" && !experiment.is_describing()) {
+    profile = load_at(experiment, "profile", [&] { return read_profile(choice, tp_of(experiment)); });
+  }
+  const std::string model = name_of(experiment, "model", profile ? profile->model : "", "a name in profiles/models, a config.json or a folder that holds one");
+  const std::string hardware = name_of(experiment, "hardware", profile ? profile->hardware : "", "GPU: a name in profiles/hardware, or a YAML file");
   if (experiment.is_describing()) {
     experiment.optional_child("parallel", "parallel");
     return setup;
   }
-  if (profile != "roofline") experiment.fail_at("profile", "unknown profile '" + profile + "'; known: roofline");
-  profile_params.reject_unread();
+  const std::string folder = profiles_folder();
   setup.model = load_at(experiment, "model", [&] { return load_model_spec(experiment.resolve_file(model), folder + "/models"); });
-  setup.hardware =
-      load_at(experiment, "hardware", [&] { return load_hardware_spec(experiment.resolve_file(hardware), folder + "/hardware"); });
+  setup.hardware = load_at(experiment, "hardware", [&] { return load_hardware_spec(experiment.resolve_file(hardware), folder + "/hardware"); });
   setup.parallel = read_parallel(experiment, setup.model);
-  setup.prices = std::make_shared<RooflinePrices>(setup.model, setup.hardware, setup.parallel);
+  const auto roofline = std::make_shared<const RooflinePrices>(setup.model, setup.hardware, setup.parallel);
+  setup.prices = roofline;
+  if (profile) load_at(experiment, "profile", [&] { use_profile(setup, std::move(*profile), choice.fills_gaps, roofline); return true; });
   return setup;
 }
 

@@ -19,9 +19,11 @@ class StepCostModel final : public CostModel {
 
   StepCost step(const StepShape& shape) override;
   DecodeSpan decode_span(const StepShape& shape, std::int32_t growing_rows, bool max_grows) override;
+  [[nodiscard]] bool prices_extremes() const override { return prices_->skew() != nullptr; }
   [[nodiscard]] Picoseconds host_time(const StepShape& shape) const override { return prices_->host_time(shape); }
   void stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) override;
   [[nodiscard]] int num_stages() const override { return parallel_.pp; }
+  [[nodiscard]] int num_layers() const override { return static_cast<int>(model_.layers); }
   double prefill_seconds(std::int32_t tokens, std::int32_t kv_before) override;
   [[nodiscard]] double peak_flops() const override { return peak_flops_; }
   [[nodiscard]] double peak_bytes_per_s() const override { return peak_bytes_per_s_; }

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <unordered_map>
+#include <vector>
+
+#include "sim/simulation.h"
+#include "traces/trace.h"
+
+namespace kvlab {
+
+// Hands out a trace's requests as their time comes: roots in order of arrival (open loop) or as sessions end (closed loop),
+// follow-up turns when the turn before them has finished.
+class Arrivals {
+ public:
+  Arrivals(TraceSource& trace, const StopRule& stop);
+
+  // When the next root arrives; kNoMore when none will (for now).
+  [[nodiscard]] Picoseconds next_root() const { return root_at_; }
+  // Takes it. `request` is valid until the next call.
+  void take_root(TraceRequest& request, std::uint64_t& number);
+
+  // A request has finished. If a follow-up turn waits for it, answers true and when and under which index it arrives.
+  bool follow_up(std::uint64_t number, Picoseconds finished, Picoseconds& arrives, std::uint32_t& index);
+  void take_follow_up(std::uint32_t index, TraceRequest& request, std::uint64_t& number);
+  // A session is over (its last request finished or was refused): in a closed loop another one may begin.
+  void session_ended(Picoseconds at);
+
+  [[nodiscard]] std::uint64_t taken() const { return taken_; }
+  [[nodiscard]] bool keeps_hashes() const { return keeps_hashes_; }
+  static constexpr Picoseconds kNoMore = INT64_MAX;
+
+ private:
+  struct Turn {
+    TraceRequest request;
+    std::uint64_t number = 0;
+    std::vector<std::uint64_t> hashes;   // own copy, where the trace keeps none
+  };
+  void read_ahead();                     // the next root and the follow-ups behind it
+  bool read(Turn& turn);
+  void own_hashes(Turn& turn) const;
+  void release_root();
+
+  TraceSource& trace_;
+  StopRule stop_;
+  bool keeps_hashes_;
+  bool at_end_ = false, has_root_ = false, has_ahead_ = false;
+  Turn root_, ahead_, due_root_;
+  std::deque<Turn> root_turns_;
+  std::unordered_map<std::uint64_t, std::deque<Turn>> waiting_;   // by the number of the request they wait for
+  std::vector<Turn> due_;
+  std::vector<std::uint32_t> free_due_;
+  Picoseconds root_at_ = kNoMore;
+  std::int32_t concurrency_;
+  std::uint64_t sessions_ = 0;
+  std::vector<Picoseconds> starts_;      // closed loop: times at which a new session may begin, a heap
+  std::uint64_t next_number_ = 0, taken_ = 0;
+};
+
+}  // namespace kvlab

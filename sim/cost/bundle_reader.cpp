@@ -1,0 +1,170 @@
+#include <algorithm>
+#include <filesystem>
+
+#include "base/text.h"
+#include "sim/cost/csv_table.h"
+#include "sim/cost/profile.h"
+
+namespace kvlab {
+
+namespace {
+
+namespace fs = std::filesystem;
+constexpr double kPsPerUs = 1e6;
+
+struct Column {
+  std::vector<SampleGrid::Sample> samples;
+  std::vector<std::string> places;
+};
+
+// Rows of a table with one layer name, one count and one time: dense.csv, per_sequence.csv.
+void read_layers(const std::string& file, const std::string& count_column, ProfileOp::Axis axis, std::vector<ProfileOp>& ops) {
+  const CsvTable csv(file);
+  const std::size_t layer = csv.column("layer"), count = csv.column(count_column), time = csv.column("time_us");
+  std::vector<std::string> known;
+  for (const KnownOp& op : known_ops()) {
+    if (op.axis == axis) known.emplace_back(op.name);
+  }
+  std::map<std::string, Column> columns;
+  for (std::size_t row = 0; row < csv.num_rows(); ++row) {
+    const std::string& name = csv.text(row, layer);
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      throw InputError(csv.place(row) + ": unknown layer '" + name + "'" + suggestion(name, known));
+    }
+    columns[name].samples.push_back({{csv.count(row, count)}, csv.time(row, time, kPsPerUs), 0});
+    columns[name].places.push_back(csv.place(row));
+  }
+  for (const KnownOp& op : known_ops()) {
+    const auto found = columns.find(op.name);
+    if (found == columns.end()) continue;
+    ops.push_back({op.name, op.name, axis, op.per_layer, checked_grid(1, std::move(found->second.samples), found->second.places)});
+  }
+}
+
+SampleGrid read_grid(const std::string& file, const std::vector<std::string>& axes) {
+  const CsvTable csv(file);
+  std::vector<std::size_t> columns;
+  for (const std::string& axis : axes) columns.push_back(csv.column(axis));
+  const std::size_t time = csv.column("time_us");
+  Column all;
+  for (std::size_t row = 0; row < csv.num_rows(); ++row) {
+    SampleGrid::Sample s{{}, csv.time(row, time, kPsPerUs), 0};
+    for (std::size_t i = 0; i < columns.size(); ++i) s.at[i] = csv.count(row, columns[i]);
+    all.samples.push_back(s);
+    all.places.push_back(csv.place(row));
+  }
+  return checked_grid(axes.size(), std::move(all.samples), all.places);
+}
+
+std::vector<std::string> labels(const YAML::Node& node) {
+  std::vector<std::string> all;
+  for (const auto& item : node) all.push_back(item.Scalar());
+  return all;
+}
+
+SkewAxis read_axis(const YAML::Node& axes, const std::string& name, const std::string& file) {
+  SkewAxis axis{{}, labels(axes[name + "_labels"])};
+  for (const std::string& text : labels(axes[name + "_bins"])) {
+    double edge = 0;
+    if (!parse_real(text, edge)) throw InputError(file + ": skew_fit.bucket_axes." + name + "_bins: not a number: '" + text + "'");
+    axis.edges.push_back(edge);
+  }
+  if (axis.labels.empty() || axis.edges.size() != axis.labels.size() + 1 || !std::is_sorted(axis.edges.begin(), axis.edges.end())) {
+    throw InputError(file + ": skew_fit.bucket_axes needs ascending " + name + "_bins, one more than " + name + "_labels");
+  }
+  return axis;
+}
+
+std::size_t bin_of(const CsvTable& csv, std::size_t row, const std::string& column, const SkewAxis& axis) {
+  const std::string& label = csv.text(row, csv.column(column));
+  const auto at = std::find(axis.labels.begin(), axis.labels.end(), label);
+  if (at == axis.labels.end()) throw InputError(csv.place(row) + ": '" + column + "' = '" + label + "' is not among the labels of meta.yaml");
+  return static_cast<std::size_t>(at - axis.labels.begin());
+}
+
+// The flag decides, not the presence of a table: a bundle may carry one that it says not to use.
+std::optional<SkewTable> read_skew(const YAML::Node& meta, const std::string& folder, int tp, const std::string& meta_file) {
+  const YAML::Node fit = meta["skew_fit"];
+  if (!fit || !fit["enabled"] || fit["enabled"].Scalar() != "true") return std::nullopt;
+  const YAML::Node mine = fit["per_tp"] ? fit["per_tp"][std::to_string(tp)] : YAML::Node(YAML::NodeType::Undefined);
+  if (!mine || !mine["alpha_default"] || !mine["bucket_table"]) {
+    throw InputError(meta_file + ": skew_fit is enabled but per_tp has no entry with alpha_default and bucket_table for tp " + std::to_string(tp));
+  }
+  const YAML::Node axes = fit["bucket_axes"];
+  if (!axes) throw InputError(meta_file + ": skew_fit is enabled but has no bucket_axes");
+  const SkewAxis rows = read_axis(axes, "n", meta_file), skew = read_axis(axes, "skew_rate", meta_file);
+  const SkewAxis longest = read_axis(axes, "kv_big", meta_file), before = read_axis(axes, "kp", meta_file);
+  double alpha_default = 0;
+  if (!parse_real(mine["alpha_default"].Scalar(), alpha_default)) throw InputError(meta_file + ": alpha_default is not a number");
+  const CsvTable csv(folder + "/" + mine["bucket_table"].Scalar());
+  const std::size_t pc = csv.column("pc"), alpha = csv.column("alpha");
+  std::vector<SkewTable::Entry> entries;
+  for (std::size_t row = 0; row < csv.num_rows(); ++row) {
+    entries.push_back({csv.count(row, pc), bin_of(csv, row, "n_label", rows), bin_of(csv, row, "skew_rate_label", skew),
+                       bin_of(csv, row, "kv_big_label", longest), bin_of(csv, row, "kp_label", before), csv.real(row, alpha)});
+  }
+  return SkewTable(rows, skew, longest, before, alpha_default, std::move(entries));
+}
+
+std::string scalar(const YAML::Node& meta, const std::string& key) {
+  const YAML::Node node = meta[key];
+  return node && node.IsScalar() ? node.Scalar() : "";
+}
+
+std::string tp_folder(const std::string& folder, int tp) {
+  const std::string mine = folder + "/tp" + std::to_string(tp);
+  std::error_code error;
+  if (fs::is_directory(mine, error)) return mine;
+  std::vector<std::string> present;
+  for (const int degree : profile_tp_degrees(folder)) present.push_back("tp" + std::to_string(degree));
+  throw InputError(folder + ": no folder tp" + std::to_string(tp) + "; there is " + (present.empty() ? "none" : join(present, ", ")));
+}
+
+}  // namespace
+
+std::vector<int> profile_tp_degrees(const std::string& folder) {
+  std::vector<int> degrees;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    long long degree = 0;
+    if (name.starts_with("tp") && parse_integer(name.substr(2), degree) && degree > 0) degrees.push_back(static_cast<int>(degree));
+  }
+  std::sort(degrees.begin(), degrees.end());
+  return degrees;
+}
+
+Profile read_bundle(const std::string& folder, int tp) {
+  const std::string meta_file = folder + "/meta.yaml";
+  const YAML::Node meta = load_config(meta_file)->root;
+  const std::string tables = tp_folder(folder, tp);
+  Profile p;
+  p.file = folder;
+  p.format = "bundle";
+  p.device = scalar(meta, "gpu");
+  p.hardware = scalar(meta, "hardware");
+  p.model = scalar(meta, "model");
+  p.measured = scalar(meta, "profiled_at");
+  p.source = "LLMServingSim profiler " + scalar(meta, "profiler_version") + ", vLLM " + scalar(meta, "vllm_version");
+  p.tp = tp;
+  if (const YAML::Node engine = meta["engine_effective"]; engine && engine.IsMap()) {
+    for (const auto& item : engine) {
+      if (item.second.IsScalar()) p.options[item.first.Scalar()] = item.second.Scalar();
+    }
+  }
+  read_layers(tables + "/dense.csv", "tokens", ProfileOp::Axis::kTokens, p.ops);
+  read_layers(tables + "/per_sequence.csv", "sequences", ProfileOp::Axis::kSequences, p.ops);
+  p.attention = read_grid(tables + "/attention.csv", {"prefill_chunk", "kv_prefill", "n_decode", "kv_decode"});
+  for (const std::string& place : {tables, folder + "/tp1"}) {  // experts are measured uncut
+    std::error_code error;
+    if (p.moe.empty() && fs::exists(place + "/moe.csv", error)) p.moe = read_grid(place + "/moe.csv", {"tokens", "activated_experts"});
+  }
+  try {
+    p.skew = read_skew(meta, folder, tp, meta_file);
+  } catch (const YAML::Exception& e) {
+    throw InputError(meta_file + ": skew_fit: " + e.msg);
+  }
+  return p;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,219 @@
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include <fmt/format.h>
+
+#include "base/text.h"
+#include "sim/cost/csv_table.h"
+#include "sim/cost/profile.h"
+#include "sim/cost/spec_file.h"
+
+namespace kvlab {
+
+namespace {
+
+namespace fs = std::filesystem;
+constexpr int kSchemaVersion = 1;
+const std::vector<std::string> kTokens{"tokens"}, kSequences{"sequences"}, kBytes{"bytes"};
+const std::vector<std::string> kAttention{"prefill_chunk", "kv_prefill", "n_decode", "kv_decode"}, kMoe{"tokens", "activated_experts"};
+const std::vector<std::string> kSkewAxes{"rows", "skew", "longest", "before"};
+
+const std::vector<std::string>& columns_of(const ProfileOp& op) { return op.axis == ProfileOp::Axis::kTokens ? kTokens : kSequences; }
+
+// Whole nanoseconds and a three-digit fraction: picoseconds exactly.
+std::string nanoseconds(Picoseconds ps) { return fmt::format("{}.{:03}", ps / kPsPerNs, ps % kPsPerNs); }
+
+void write_text(const std::string& file, const std::string& text) {
+  std::ofstream stream(file, std::ios::binary);
+  stream << text;
+  stream.close();
+  if (!stream) throw InputError(file + ": cannot be written");
+}
+
+void write_grid(const std::string& file, const std::vector<std::string>& columns, const SampleGrid& grid) {
+  if (grid.empty()) return;
+  std::string text = join(columns, ",") + ",time_ns,spread_frac\n";
+  for (const SampleGrid::Sample& s : grid.samples()) {
+    for (std::size_t i = 0; i < columns.size(); ++i) text += std::to_string(s.at[i]) + ",";
+    text += nanoseconds(s.time) + "," + number_text(s.spread_frac) + "\n";
+  }
+  write_text(file, text);
+}
+
+SampleGrid read_grid(const std::string& file, const std::vector<std::string>& columns) {
+  const CsvTable csv(file);
+  std::vector<std::size_t> at;
+  for (const std::string& column : columns) at.push_back(csv.column(column));
+  const std::size_t time = csv.column("time_ns"), spread = csv.column("spread_frac");
+  std::vector<SampleGrid::Sample> samples;
+  std::vector<std::string> places;
+  for (std::size_t row = 0; row < csv.num_rows(); ++row) {
+    SampleGrid::Sample s{{}, csv.time(row, time, static_cast<double>(kPsPerNs)), csv.real(row, spread)};
+    if (s.spread_frac < 0) throw InputError(csv.place(row) + ": 'spread_frac' is below 0");
+    for (std::size_t i = 0; i < at.size(); ++i) s.at[i] = csv.count(row, at[i]);
+    samples.push_back(s);
+    places.push_back(csv.place(row));
+  }
+  return checked_grid(columns.size(), std::move(samples), places);
+}
+
+SampleGrid read_grid_if_there(const std::string& file, const std::vector<std::string>& columns) {
+  std::error_code error;
+  return fs::exists(file, error) ? read_grid(file, columns) : SampleGrid();
+}
+
+std::string quoted(const std::string& text) {
+  std::string safe = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') safe += '\\';
+    safe += c;
+  }
+  return safe + "\"";
+}
+
+std::string meta_text(const Profile& p) {
+  std::string text = fmt::format("schema_version: {}\ntime_unit: ns\n", kSchemaVersion);
+  text += fmt::format("device: {}\nhardware: {}\nmodel: {}\nmeasured: {}\nsource: {}\n", quoted(p.device), quoted(p.hardware), quoted(p.model), quoted(p.measured),
+                      quoted(p.source));
+  text += "host_time_ns: " + nanoseconds(p.host_time) + "\noptions:\n";
+  for (const auto& [key, value] : p.options) text += "  " + key + ": " + quoted(value) + "\n";
+  return text;
+}
+
+// tp<N>/ops.yaml: the operations in order, so that sums are made in the same order.
+std::string ops_text(const Profile& p) {
+  std::string text;
+  for (const ProfileOp& op : p.ops) {
+    text += fmt::format("{}: {{covers: {}, axis: {}, per_layer: {}}}\n", op.name, op.covers, columns_of(op).front(), op.per_layer);
+  }
+  return text;
+}
+
+std::string skew_meta_text(const SkewTable& skew) {
+  std::string text = "alpha_default: " + number_text(skew.alpha_default()) + "\n";
+  for (std::size_t i = 0; i < kSkewAxes.size(); ++i) {
+    std::vector<std::string> edges, labels;
+    for (const double edge : skew.axis(i).edges) edges.push_back(number_text(edge));
+    for (const std::string& label : skew.axis(i).labels) labels.push_back(quoted(label));
+    text += kSkewAxes[i] + ": {edges: [" + join(edges, ", ") + "], labels: [" + join(labels, ", ") + "]}\n";
+  }
+  return text;
+}
+
+void write_skew(const SkewTable& skew, const std::string& folder) {
+  write_text(folder + "/skew.yaml", skew_meta_text(skew));
+  std::string text = "prompt_tokens,rows,skew,longest,before,alpha\n";
+  for (const SkewTable::Entry& e : skew.entries()) {
+    text += fmt::format("{},{},{},{},{},{}\n", e.prompt_tokens, e.rows, e.skew, e.longest, e.before, number_text(e.alpha));
+  }
+  write_text(folder + "/skew.csv", text);
+}
+
+SkewAxis read_axis(Params& p, const YAML::Node& root, const std::string& name) {
+  SkewAxis axis;
+  Params child = p.child(name, "skew axis '" + name + "'");
+  axis.edges = child.numbers("edges", -1e18, 1e18, "ascending edges of the bins");
+  for (const auto& label : root[name]["labels"]) axis.labels.push_back(label.Scalar());
+  if (axis.labels.empty() || axis.edges.size() != axis.labels.size() + 1 || !std::is_sorted(axis.edges.begin(), axis.edges.end())) {
+    child.fail("'" + name + "' needs ascending edges, one more than labels");
+  }
+  return axis;
+}
+
+std::optional<SkewTable> read_skew(const std::string& folder) {
+  std::error_code error;
+  if (!fs::exists(folder + "/skew.yaml", error)) return std::nullopt;
+  const auto config = load_config(folder + "/skew.yaml");
+  Params p(config, std::make_shared<Choices>(), "skew rule");
+  std::vector<SkewAxis> axes;
+  for (const std::string& name : kSkewAxes) axes.push_back(read_axis(p, config->root, name));
+  const double alpha_default = p.required<double>("alpha_default", -10, 10, "alpha of buckets without an entry");
+  const CsvTable csv(folder + "/skew.csv");
+  std::vector<SkewTable::Entry> entries;
+  const auto bin = [&](std::size_t row, std::size_t axis) {
+    const std::size_t column = csv.column(kSkewAxes[axis]);
+    const auto value = static_cast<std::size_t>(csv.count(row, column));
+    if (value >= axes[axis].labels.size()) throw InputError(csv.place(row) + ": '" + kSkewAxes[axis] + "' is beyond the last bin of skew.yaml");
+    return value;
+  };
+  for (std::size_t row = 0; row < csv.num_rows(); ++row) {
+    entries.push_back({csv.count(row, csv.column("prompt_tokens")), bin(row, 0), bin(row, 1), bin(row, 2), bin(row, 3), csv.real(row, csv.column("alpha"))});
+  }
+  return SkewTable(axes[0], axes[1], axes[2], axes[3], alpha_default, std::move(entries));
+}
+
+void read_ops(const std::string& folder, Profile& p) {
+  const auto config = load_config(folder + "/ops.yaml");
+  Params ops(config, std::make_shared<Choices>(), "profile '" + folder + "'");
+  for (const std::string& name : ops.keys()) {
+    Params one = ops.child(name, "operation '" + name + "'");
+    ProfileOp op;
+    op.name = name;
+    op.covers = one.text("covers", "operation of the model whose time this is");
+    op.axis = one.choice("axis", {"tokens", "sequences"}, 0, "what the table is over") == 0 ? ProfileOp::Axis::kTokens : ProfileOp::Axis::kSequences;
+    op.per_layer = one.required<int>("per_layer", 0, 1000, "calls in a layer; 0: once per step");
+    one.reject_unread();
+    op.times = read_grid(folder + "/" + name + ".csv", columns_of(op));
+    p.ops.push_back(std::move(op));
+  }
+}
+
+}  // namespace
+
+Profile read_kvlab_profile(const std::string& folder, int tp) {
+  Params meta(load_config(folder + "/meta.yaml"), std::make_shared<Choices>(), "profile '" + folder + "'");
+  meta.required<int>("schema_version", kSchemaVersion, kSchemaVersion, "version of this format");
+  meta.choice("time_unit", {"ns"}, 0, "unit of every time_ns column");
+  Profile p;
+  p.file = folder;
+  p.format = "kvlab";
+  p.tp = tp;
+  p.device = meta.text("device", "the GPU as its driver names it");
+  p.hardware = meta.text("hardware", "", "name in profiles/hardware");
+  p.model = meta.text("model", "", "model it was measured with");
+  p.measured = meta.text("measured", "", "date of the measurement");
+  p.source = meta.text("source", "", "tool and version that measured it");
+  p.host_time = std::llround(meta.optional<double>("host_time_ns", 0, 0, 1e9, "time to plan and launch a step") * static_cast<double>(kPsPerNs));
+  if (meta.has("options")) {
+    Params options = meta.optional_child("options", "options");
+    for (const std::string& key : options.keys()) p.options[key] = options.text(key, "engine option");
+  }
+  meta.reject_unread();
+  const std::string tables = folder + "/tp" + std::to_string(tp);
+  if (std::error_code error; !fs::is_directory(tables, error)) {
+    std::vector<std::string> present;
+    for (const int degree : profile_tp_degrees(folder)) present.push_back("tp" + std::to_string(degree));
+    throw InputError(folder + ": no folder tp" + std::to_string(tp) + "; there is " + (present.empty() ? "none" : join(present, ", ")));
+  }
+  read_ops(tables, p);
+  p.attention = read_grid_if_there(tables + "/attention.csv", kAttention);
+  p.moe = read_grid_if_there(tables + "/moe.csv", kMoe);
+  p.all_reduce = read_grid_if_there(tables + "/all_reduce.csv", kBytes);
+  p.skew = read_skew(tables);
+  return p;
+}
+
+void write_kvlab_profile(const Profile& profile, const std::string& folder) {
+  const std::string tables = folder + "/tp" + std::to_string(profile.tp), meta_file = folder + "/meta.yaml", meta = meta_text(profile);
+  std::error_code error;
+  if (fs::exists(tables, error)) throw InputError(tables + ": exists already; remove it or choose another folder");
+  if (fs::exists(meta_file, error)) {
+    std::ifstream stream(meta_file, std::ios::binary);
+    const std::string there((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+    if (there != meta) throw InputError(meta_file + ": describes another profile; choose another folder");
+  }
+  fs::create_directories(tables, error);
+  if (error) throw InputError(tables + ": cannot be created: " + error.message());
+  write_text(tables + "/ops.yaml", ops_text(profile));
+  for (const ProfileOp& op : profile.ops) write_grid(tables + "/" + op.name + ".csv", columns_of(op), op.times);
+  write_grid(tables + "/attention.csv", kAttention, profile.attention);
+  write_grid(tables + "/moe.csv", kMoe, profile.moe);
+  write_grid(tables + "/all_reduce.csv", kBytes, profile.all_reduce);
+  if (profile.skew) write_skew(*profile.skew, tables);
+  write_text(meta_file, meta);
+}
+
+}  // namespace kvlab

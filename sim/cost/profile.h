@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/params.h"
+#include "sim/cost/sample_grid.h"
+#include "sim/cost/skew_table.h"
+
+namespace kvlab {
+
+// Times of one operation over the number of tokens, or of sequences, in a step.
+struct ProfileOp {
+  std::string name;      // as in the file it came from
+  std::string covers;    // the operation of step_work.h whose time it is, or part of it
+  enum class Axis : std::uint8_t { kTokens, kSequences } axis = Axis::kTokens;
+  int per_layer = 1;     // calls in a layer; 0: once per step
+  SampleGrid times;
+};
+
+// Measured kernel times of one model on one GPU at one tensor-parallel degree: what every format is read into.
+struct Profile {
+  std::string file;                            // folder or file it was read from
+  std::string format;                          // bundle, vidur or kvlab
+  std::string device, hardware, model;         // as the profile names them; empty where it does not say
+  std::string measured, source;                // date; tool and version
+  int tp = 1;
+  std::vector<ProfileOp> ops;
+  SampleGrid attention;                        // prefill_chunk, kv_prefill, n_decode, kv_decode; one layer
+  SampleGrid moe;                              // tokens, activated_experts; one layer, not cut over ranks
+  SampleGrid all_reduce;                       // bytes; over tp ranks
+  std::optional<SkewTable> skew;               // only where the profile says it is to be used
+  Picoseconds host_time = 0;                   // of planning and launching one step
+  std::map<std::string, std::string> options;  // of the engine it was measured with
+  std::vector<std::string> notes;              // what the reader had to decide; shown with the result
+};
+
+// Hash of everything that a cost can depend on: tables, calls per layer, skew, host time. 16 hexadecimal digits. The same for
+// a profile and its conversion into another format.
+std::string profile_hash(const Profile& profile);
+
+// A folder of the LLMServingSim profiler: meta.yaml and tp<N>/*.csv in microseconds. InputError with file:line; a missing
+// tp<N> lists those there are.
+Profile read_bundle(const std::string& folder, int tp);
+// The degrees a bundle or kvlab profile has tables for, ascending.
+std::vector<int> profile_tp_degrees(const std::string& folder);
+
+// Vidur's mlp.csv and attention.csv (milliseconds), and all_reduce.csv where there is one. Medians are taken; rows of other
+// degrees are skipped.
+Profile read_vidur(const std::string& folder, int tp);
+
+// Our own format: docs/cost-model.md. write_kvlab_profile adds tp<N>/ to a folder that holds the same profile at other
+// degrees, and refuses to replace files.
+Profile read_kvlab_profile(const std::string& folder, int tp);
+void write_kvlab_profile(const Profile& profile, const std::string& folder);
+
+// Checks that samples ascend without repeats; `places` names the line of each.
+SampleGrid checked_grid(std::size_t axes, std::vector<SampleGrid::Sample> samples, const std::vector<std::string>& places);
+
+// The operations a profile of `file` may name, with calls per layer (0: once per step): those of LLMServingSim's profiler.
+struct KnownOp {
+  const char* name;
+  ProfileOp::Axis axis;
+  int per_layer;
+};
+const std::vector<KnownOp>& known_ops();
+
+}  // namespace kvlab

@@ -1,0 +1,198 @@
+#include "sim/cost/profile_prices.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "kernels/moe_experts/moe_experts.h"
+
+namespace kvlab {
+
+namespace {
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+const OpWork* find_op(const std::vector<OpWork>& ops, std::string_view name) {
+  const auto at = std::find_if(ops.begin(), ops.end(), [&](const OpWork& op) { return op.name == name; });
+  return at == ops.end() ? nullptr : &*at;
+}
+
+}  // namespace
+
+ProfilePrices::ProfilePrices(std::shared_ptr<const Profile> profile, std::shared_ptr<const RooflinePrices> roofline,
+                             std::shared_ptr<const RooflinePrices> roofline_as_measured)
+    : profile_(std::move(profile)), roofline_(std::move(roofline)), as_measured_(std::move(roofline_as_measured)), model_(roofline_->model()),
+      parallel_(roofline_->parallel()), measured_at_(as_measured_->parallel()) {
+  for (const SampleGrid::Sample& s : profile_->attention.samples()) {
+    const auto prompt = static_cast<double>(s.at[0]);
+    if (prompt > 0 && (smallest_prompt_ == 0 || prompt < smallest_prompt_)) smallest_prompt_ = prompt;
+    has_mixed_ = has_mixed_ || (s.at[0] > 0 && s.at[2] > 0);
+  }
+  attention_scale_ = static_cast<double>(measured_at_.tp) / parallel_.tp;
+}
+
+bool ProfilePrices::covers(std::string_view op) const {
+  if (op == "append_kv") return !profile_->attention.empty();  // attention tables include the write of new K and V
+  if (op == "moe" || op == "router") return !profile_->moe.empty();
+  return std::any_of(profile_->ops.begin(), profile_->ops.end(), [&](const ProfileOp& p) { return p.covers == op; });
+}
+
+// Tables at `count`, then the roofline for what no table covers. `ops`: the model's operations at this count, per rank here
+// and per rank where the profile was measured.
+void ProfilePrices::add_ops(ProfileOp::Axis axis, bool in_layer, std::int64_t count, const Ops& ops, const Ops& as_measured, Price& price) const {
+  const double at = static_cast<double>(count);
+  const bool is_scaled = measured_at_.tp != parallel_.tp;
+  for (const ProfileOp& op : profile_->ops) {
+    if (op.axis != axis || (op.per_layer > 0) != in_layer) continue;
+    const OpWork* here = find_op(ops, op.covers);
+    const OpWork* there = find_op(as_measured, op.covers);
+    Value value = op.times.at(std::span(&at, 1));
+    if (is_scaled && here != nullptr && there != nullptr) {
+      value.ps *= roofline_->op_ps(*here) / as_measured_->op_ps(*there);
+      value.footing = Footing::kExtrapolated;
+    }
+    price.add(std::max(1, op.per_layer) * value.ps, value.footing);
+  }
+  for (const OpWork& op : ops) {
+    if (!covers(op.name)) price.add(op.times * roofline_->op_ps(op), Footing::kExtrapolated);
+  }
+}
+
+// Experts: one rank of ep computes 1 / ep of the (token, expert) pairs on 1 / ep of the expected experts. Where experts are
+// cut over tp instead, the table, which is of uncut experts, is scaled by the roofline.
+ProfilePrices::Value ProfilePrices::moe(std::int64_t tokens, const Ops& ops, const Ops& uncut) const {
+  const MoeExpertsShape shape{tokens, model_.hidden, model_.moe_intermediate, model_.experts, model_.experts_per_token};
+  const double ranks = parallel_.ep;
+  const std::array<double, 2> at{static_cast<double>(tokens) / ranks, expected_experts(shape) / ranks};
+  Value value = profile_->moe.at(at);
+  if (parallel_.ep == 1 && parallel_.tp > 1) {
+    value.ps *= roofline_->op_ps(*find_op(ops, "moe")) / roofline_->op_ps(*find_op(uncut, "moe"));
+    value.footing = Footing::kExtrapolated;
+  }
+  return value;
+}
+
+double ProfilePrices::all_reduce(std::int64_t tokens, Footing& footing) const {
+  if (profile_->all_reduce.empty() || parallel_.tp == 1 || parallel_.tp != measured_at_.tp) return roofline_->layer_all_reduce_ps(tokens);
+  const double bytes = static_cast<double>(ceil_div(tokens, parallel_.data_ranks()) * model_.hidden * model_.activation_bytes());
+  const Value value = profile_->all_reduce.at(std::span(&bytes, 1));
+  footing = value.footing;
+  return value.ps;
+}
+
+TokenPrice ProfilePrices::tokens(std::int64_t tokens) const {
+  const std::int64_t own = ceil_div(tokens, parallel_.data_ranks());
+  TokenPrice price;
+  Ops here, there;
+  layer_ops(model_, parallel_, tokens, here);
+  layer_ops(model_, measured_at_, own, there);
+  add_ops(ProfileOp::Axis::kTokens, true, own, here, there, price.layer);
+  if (model_.is_moe() && !profile_->moe.empty()) {
+    Ops uncut;
+    layer_ops(model_, Parallel{}, tokens, uncut);
+    const Value value = moe(tokens, here, uncut);
+    price.layer.add(value.ps, value.footing);
+  }
+  here.clear();
+  there.clear();
+  step_ops(model_, parallel_, tokens, here);
+  step_ops(model_, measured_at_, own, there);
+  add_ops(ProfileOp::Axis::kTokens, false, own, here, there, price.once);
+  Footing footing = Footing::kExtrapolated;
+  const double ring = all_reduce(tokens, footing);
+  price.layer_collective.add(2 * ring, footing);
+  price.layer_collective.add(2 * roofline_->layer_all_to_all_ps(tokens), Footing::kExtrapolated);
+  price.once_collective.add(ring, footing);
+  return price;
+}
+
+Price ProfilePrices::head(std::int64_t rows) const {
+  const std::int64_t own = ceil_div(rows, parallel_.data_ranks());
+  Price price;
+  Ops here, there;
+  head_ops(model_, parallel_, rows, here);
+  head_ops(model_, measured_at_, own, there);
+  add_ops(ProfileOp::Axis::kSequences, false, own, here, there, price);
+  return price;
+}
+
+// One layer. `length`: mean length of the decode rows, their new token included, as in the tables.
+ProfilePrices::Value ProfilePrices::attention(double prompt, double before, double rows, double length) const {
+  const double at_least = prompt > 0 ? std::max(prompt, smallest_prompt_) : 0;
+  Value value = profile_->attention.at(std::array{at_least, before, rows, length});
+  if (at_least != prompt || attention_scale_ != 1) value.footing = Footing::kExtrapolated;
+  value.ps *= attention_scale_;
+  return value;
+}
+
+// Between two profiled lengths the table is linear in the mean length, so in the total. At a measured length it counts as
+// interpolated all the same: a span crosses it without a seam.
+DecodeCurve ProfilePrices::decode_attention(std::int64_t rows) const {
+  if (profile_->attention.empty()) return roofline_->decode_attention(rows);
+  const double n = static_cast<double>(rows), own = static_cast<double>(ceil_div(rows, parallel_.data_ranks()));
+  const double layers = static_cast<double>(model_.layers);
+  const std::vector<std::int64_t> lengths = profile_->attention.last_axis_knots(std::array{0.0, 0.0, own});
+  DecodeCurve curve;
+  const auto ps_at = [&](double length) { return layers * attention(0, 0, own, length).ps; };
+  const auto first = static_cast<double>(lengths.front());
+  if (first > 1) curve.knots.push_back({0, ps_at(first), 0, Footing::kExtrapolated});
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    const auto length = static_cast<double>(lengths[i]);
+    const bool is_last = i + 1 == lengths.size();
+    const double next = is_last ? length + 1 : static_cast<double>(lengths[i + 1]);
+    const double here = ps_at(length);
+    const Footing middle = attention(0, 0, own, (length + next) / 2).footing;
+    curve.knots.push_back({n * std::max(0.0, length - 1), here, (ps_at(next) - here) / (next - length) / n,
+                           std::max(middle, is_last ? Footing::kExtrapolated : Footing::kInterpolated)});
+  }
+  return curve;
+}
+
+// How a step's prompts and decode rows share one attention call: the longest prompt is looked up together with all decode
+// rows, since a mixed batch runs its decodes in the kernel for ragged prompts; every other prompt adds the time it takes
+// alone. Uneven decode rows follow the profile's skew rule.
+ProfilePrices::Value ProfilePrices::attention_of_mixed(const StepShape& shape) const {
+  const auto longer = [](const PrefillPiece& a, const PrefillPiece& b) {
+    return a.new_tokens != b.new_tokens ? a.new_tokens < b.new_tokens : a.kv_before < b.kv_before;
+  };
+  const auto longest = std::max_element(shape.prefills.begin(), shape.prefills.end(), longer);
+  const int ranks = parallel_.data_ranks();
+  const double rows = static_cast<double>(ceil_div(shape.decodes, ranks));
+  const double mean = shape.decodes == 0 ? 0 : static_cast<double>(shape.decode_kv_tokens) / shape.decodes + 1;
+  const auto with_longest = [&](double length) { return attention(longest->new_tokens, longest->kv_before, rows, length); };
+  Value value;
+  if (has_mixed_ || shape.decodes == 0) {
+    value = with_longest(mean);
+  } else {
+    value = attention(longest->new_tokens, longest->kv_before, 0, 0);
+    const Value decode = attention(0, 0, rows, mean);
+    value = {value.ps + decode.ps, std::max(value.footing, decode.footing)};
+  }
+  double others = 0;
+  std::int64_t prompt_tokens = 0;
+  for (const PrefillPiece& piece : shape.prefills) {
+    prompt_tokens += piece.new_tokens;
+    if (&piece == &*longest) continue;
+    const Value alone = attention(piece.new_tokens, piece.kv_before, 0, 0);
+    others += alone.ps;
+    value.footing = std::max(value.footing, alone.footing);
+  }
+  if (profile_->skew && has_mixed_ && shape.decodes > 1) {
+    const DecodeBatch batch{shape.decodes, shape.decode_kv_tokens, shape.decode_kv_max, shape.decode_kv_min};
+    const double alpha = profile_->skew->mixed_alpha(batch, prompt_tokens, longest->kv_before);
+    if (alpha != 0) value.ps += alpha * (with_longest(shape.decode_kv_max + 1.0).ps - value.ps);
+  }
+  // Data parallel attention: the other prompts are spread over the ranks, the longest of all keeps its rank busy.
+  value.ps += ranks == 1 ? others : std::max(0.0, (others + value.ps) / ranks - value.ps);
+  return value;
+}
+
+Price ProfilePrices::mixed_attention(const StepShape& shape) const {
+  if (profile_->attention.empty()) return roofline_->mixed_attention(shape);
+  const Value value = attention_of_mixed(shape);
+  Price price;
+  price.add(static_cast<double>(model_.layers) * value.ps, value.footing);
+  return price;
+}
+
+}  // namespace kvlab

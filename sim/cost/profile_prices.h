@@ -1,0 +1,49 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sim/cost/profile.h"
+#include "sim/cost/roofline_prices.h"
+
+namespace kvlab {
+
+// Prices from measured tables. Operations of the model that the profile lacks, and degrees of parallelism it was not
+// measured at, come from the roofline and count as extrapolated.
+class ProfilePrices final : public StepPrices {
+ public:
+  // `roofline` is for the parallelism of the run; the profile may have been measured at another tp: its tables are then
+  // scaled by the ratio of the two rooflines, shape by shape.
+  ProfilePrices(std::shared_ptr<const Profile> profile, std::shared_ptr<const RooflinePrices> roofline,
+                std::shared_ptr<const RooflinePrices> roofline_as_measured);
+
+  [[nodiscard]] TokenPrice tokens(std::int64_t tokens) const override;
+  [[nodiscard]] Price head(std::int64_t rows) const override;
+  [[nodiscard]] DecodeCurve decode_attention(std::int64_t rows) const override;
+  [[nodiscard]] Price mixed_attention(const StepShape& shape) const override;
+  [[nodiscard]] Price policy(const PolicyOp& op) const override { return roofline_->policy(op); }
+  [[nodiscard]] Price send(std::int64_t tokens) const override { return roofline_->send(tokens); }
+  [[nodiscard]] const SkewRule* skew() const override { return profile_->skew ? &*profile_->skew : nullptr; }
+  [[nodiscard]] Picoseconds host_time(const StepShape&) const override { return profile_->host_time; }
+
+ private:
+  using Value = SampleGrid::Value;
+  using Ops = std::vector<OpWork>;
+  void add_ops(ProfileOp::Axis axis, bool in_layer, std::int64_t count, const Ops& ops, const Ops& as_measured, Price& price) const;
+  [[nodiscard]] Value moe(std::int64_t tokens, const Ops& ops, const Ops& as_measured) const;
+  [[nodiscard]] double all_reduce(std::int64_t tokens, Footing& footing) const;
+  [[nodiscard]] Value attention(double prompt, double before, double rows, double length) const;
+  [[nodiscard]] Value attention_of_mixed(const StepShape& shape) const;
+  [[nodiscard]] bool covers(std::string_view op) const;
+
+  std::shared_ptr<const Profile> profile_;
+  std::shared_ptr<const RooflinePrices> roofline_, as_measured_;
+  const ModelSpec& model_;
+  Parallel parallel_, measured_at_;
+  double smallest_prompt_ = 0;   // in the attention table; 0: it has no prompts
+  bool has_mixed_ = false;       // the attention table has prompts and decode rows together
+  double attention_scale_ = 1;   // heads per rank here and where it was measured
+};
+
+}  // namespace kvlab

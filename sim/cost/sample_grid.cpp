@@ -1,0 +1,78 @@
+#include "sim/cost/sample_grid.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+namespace kvlab {
+
+SampleGrid::SampleGrid(std::size_t axes, std::vector<Sample> samples) : axes_(axes), samples_(std::move(samples)) {
+  assert(axes >= 1 && axes <= kMaxAxes);
+  for (std::size_t i = 0; i < samples_.size(); ++i) {
+    bool is_new = i == 0;  // a new node on one level opens new nodes on all levels below
+    for (std::size_t level = 0; level < axes_; ++level) {
+      is_new = is_new || samples_[i].at[level] != samples_[i - 1].at[level];
+      if (!is_new) continue;
+      if (level + 1 < axes_) first_child_[level].push_back(value_[level + 1].size());
+      value_[level].push_back(samples_[i].at[level]);
+    }
+  }
+  for (std::size_t level = 0; level + 1 < axes_; ++level) first_child_[level].push_back(value_[level + 1].size());
+  assert(empty() || value_[axes_ - 1].size() == samples_.size());
+}
+
+SampleGrid::Bracket SampleGrid::bracket(std::size_t level, std::size_t begin, std::size_t end, double x) const {
+  const auto first = value_[level].begin() + static_cast<std::ptrdiff_t>(begin), last = value_[level].begin() + static_cast<std::ptrdiff_t>(end);
+  const auto above = std::upper_bound(first, last, x, [](double a, std::int64_t b) { return a < static_cast<double>(b); });
+  if (above == first) return {begin, begin, 0, Footing::kExtrapolated};
+  const std::size_t low = begin + static_cast<std::size_t>(above - first) - 1;
+  const double at_low = static_cast<double>(value_[level][low]);
+  if (x == at_low) return {low, low, 0, Footing::kInside};
+  const auto along = [&](std::size_t i, Footing footing) {
+    const double a = static_cast<double>(value_[level][i]), b = static_cast<double>(value_[level][i + 1]);
+    return Bracket{i, i + 1, (x - a) / (b - a), footing};
+  };
+  if (above != last) return along(low, Footing::kInterpolated);
+  if (end - begin == 1) return {low, low, 0, Footing::kExtrapolated};
+  return along(low - 1, Footing::kExtrapolated);
+}
+
+SampleGrid::Value SampleGrid::descend(std::size_t level, std::size_t begin, std::size_t end, std::span<const double> point) const {
+  const Bracket b = bracket(level, begin, end, point[level]);
+  const auto value_at = [&](std::size_t node) {
+    if (level + 1 == axes_) return Value{static_cast<double>(samples_[node].time), Footing::kInside};
+    return descend(level + 1, first_child_[level][node], first_child_[level][node + 1], point);
+  };
+  Value low = value_at(b.low);
+  low.footing = std::max(low.footing, b.footing);
+  if (b.low == b.high) return low;
+  const Value high = value_at(b.high);
+  double ps = low.ps + (high.ps - low.ps) * b.weight;
+  if (b.weight > 1) ps = std::max(ps, high.ps);
+  return {ps, std::max(low.footing, high.footing)};
+}
+
+SampleGrid::Value SampleGrid::at(std::span<const double> point) const {
+  assert(point.size() == axes_ && !empty());
+  return descend(0, 0, value_[0].size(), point);
+}
+
+void SampleGrid::collect(std::size_t level, std::size_t begin, std::size_t end, std::span<const double> point,
+                         std::vector<std::int64_t>& knots) const {
+  if (level + 1 == axes_) {
+    knots.insert(knots.end(), value_[level].begin() + static_cast<std::ptrdiff_t>(begin), value_[level].begin() + static_cast<std::ptrdiff_t>(end));
+    return;
+  }
+  const Bracket b = bracket(level, begin, end, point[level]);
+  for (const std::size_t node : {b.low, b.high}) collect(level + 1, first_child_[level][node], first_child_[level][node + 1], point, knots);
+}
+
+std::vector<std::int64_t> SampleGrid::last_axis_knots(std::span<const double> point) const {
+  std::vector<std::int64_t> knots;
+  collect(0, 0, value_[0].size(), point, knots);
+  std::sort(knots.begin(), knots.end());
+  knots.erase(std::unique(knots.begin(), knots.end()), knots.end());
+  return knots;
+}
+
+}  // namespace kvlab

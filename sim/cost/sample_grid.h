@@ -1,0 +1,58 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/time.h"
+#include "sim/cost/cost_model.h"
+
+namespace kvlab {
+
+// Measured times over 1 to 4 axes, as a tree: each value of the first axis has its own values of the second, and so on, so
+// that the points need not fill a box. Evaluation is linear between neighbours on every axis, from the first axis inwards;
+// beyond the last value of an axis it goes on along the last two, never falling; below the first it stays level.
+class SampleGrid {
+ public:
+  static constexpr std::size_t kMaxAxes = 4;
+  using Point = std::array<std::int64_t, kMaxAxes>;  // unused axes are 0
+  struct Sample {
+    Point at{};
+    Picoseconds time = 0;
+    double spread_frac = 0;   // of repeated measurements; 0: not recorded
+  };
+  struct Value {
+    double ps = 0;
+    Footing footing = Footing::kInside;
+  };
+
+  SampleGrid() = default;
+  // Samples in ascending order of `at`, without repeats: the readers check that, as they can name the line.
+  SampleGrid(std::size_t axes, std::vector<Sample> samples);
+
+  [[nodiscard]] Value at(std::span<const double> point) const;  // one coordinate per axis
+  [[nodiscard]] bool empty() const { return samples_.empty(); }
+  [[nodiscard]] std::size_t axes() const { return axes_; }
+  [[nodiscard]] const std::vector<Sample>& samples() const { return samples_; }
+  // Values of the last axis that occur below either neighbour of `point` (all axes but the last given), ascending: between
+  // two of them the time is linear in the last axis.
+  [[nodiscard]] std::vector<std::int64_t> last_axis_knots(std::span<const double> point) const;
+
+ private:
+  struct Bracket {
+    std::size_t low, high;
+    double weight;      // of high
+    Footing footing;
+  };
+  [[nodiscard]] Bracket bracket(std::size_t level, std::size_t begin, std::size_t end, double x) const;
+  [[nodiscard]] Value descend(std::size_t level, std::size_t begin, std::size_t end, std::span<const double> point) const;
+  void collect(std::size_t level, std::size_t begin, std::size_t end, std::span<const double> point, std::vector<std::int64_t>& knots) const;
+
+  std::size_t axes_ = 0;
+  std::vector<Sample> samples_;
+  std::array<std::vector<std::int64_t>, kMaxAxes> value_;        // nodes of each level
+  std::array<std::vector<std::size_t>, kMaxAxes> first_child_;   // of node i on level + 1; [i + 1] ends it
+};
+
+}  // namespace kvlab

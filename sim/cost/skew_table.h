@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sim/cost/step_prices.h"
+
+namespace kvlab {
+
+// Right-inclusive bins: value v is in bin i when edge[i] < v <= edge[i + 1]; below the first edge it counts as bin 0, above
+// the last as the last bin.
+struct SkewAxis {
+  std::vector<double> edges;          // bins + 1, ascending
+  std::vector<std::string> labels;    // one per bin
+  [[nodiscard]] std::size_t bin(double value) const;
+};
+
+// alpha per bucket of (prompt tokens in the step, decode rows, skew, longest row, kv before the prompt), from
+// LLMServingSim's skew_fit. Prompt tokens must match a profiled value exactly; a bucket without an entry has alpha_default.
+//   skew = (mean - shortest) / (longest - shortest) of the decode rows' lengths
+class SkewTable final : public SkewRule {
+ public:
+  struct Entry {
+    std::int64_t prompt_tokens;
+    std::size_t rows, skew, longest, before;   // bins
+    double alpha;
+  };
+  SkewTable(SkewAxis rows, SkewAxis skew, SkewAxis longest, SkewAxis before, double alpha_default, std::vector<Entry> entries);
+
+  [[nodiscard]] int bucket(const DecodeBatch& batch) const override;
+  [[nodiscard]] double alpha(int bucket) const override;
+  // Of a step with prompts: `prompt_tokens` in sum, `before` cached tokens of the longest of them.
+  [[nodiscard]] double mixed_alpha(const DecodeBatch& batch, std::int64_t prompt_tokens, std::int64_t before) const;
+
+  [[nodiscard]] const SkewAxis& axis(std::size_t i) const { return axes_[i]; }  // rows, skew, longest, before
+  [[nodiscard]] double alpha_default() const { return alpha_default_; }
+  [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
+
+ private:
+  [[nodiscard]] std::size_t cell(const DecodeBatch& batch, std::size_t before_bin) const;
+  std::vector<SkewAxis> axes_;
+  double alpha_default_;
+  std::vector<Entry> entries_;
+  std::vector<std::int64_t> prompt_tokens_;   // profiled values, ascending
+  std::vector<std::vector<double>> alpha_;    // per profiled value: [rows][skew][longest][before]
+};
+
+}  // namespace kvlab
