@@ -78,7 +78,8 @@ SkewAxis read_axis(const YAML::Node& axes, const std::string& name, const std::s
 std::size_t bin_of(const CsvTable& csv, std::size_t row, const std::string& column, const SkewAxis& axis) {
   const std::string& label = csv.text(row, csv.column(column));
   const auto at = std::find(axis.labels.begin(), axis.labels.end(), label);
-  if (at == axis.labels.end()) throw InputError(csv.place(row) + ": '" + column + "' = '" + label + "' is not among the labels of meta.yaml");
+  if (at == axis.labels.end())
+    throw InputError(csv.place(row) + ": '" + column + "' = '" + label + "' is not among the labels of meta.yaml");
   return static_cast<std::size_t>(at - axis.labels.begin());
 }
 
@@ -88,7 +89,8 @@ std::optional<SkewTable> read_skew(const YAML::Node& meta, const std::string& fo
   if (!fit || !fit["enabled"] || fit["enabled"].Scalar() != "true") return std::nullopt;
   const YAML::Node mine = fit["per_tp"] ? fit["per_tp"][std::to_string(tp)] : YAML::Node(YAML::NodeType::Undefined);
   if (!mine || !mine["alpha_default"] || !mine["bucket_table"]) {
-    throw InputError(meta_file + ": skew_fit is enabled but per_tp has no entry with alpha_default and bucket_table for tp " + std::to_string(tp));
+    throw InputError(meta_file + ": skew_fit is enabled but per_tp has no entry with alpha_default and bucket_table for tp " +
+                     std::to_string(tp));
   }
   const YAML::Node axes = fit["bucket_axes"];
   if (!axes) throw InputError(meta_file + ": skew_fit is enabled but has no bucket_axes");

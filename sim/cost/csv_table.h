@@ -17,11 +17,11 @@ class CsvTable {
   [[nodiscard]] std::size_t column(const std::string& name) const;  // InputError that lists the columns there are
   [[nodiscard]] std::size_t num_rows() const { return rows_.size(); }
   [[nodiscard]] const std::string& text(std::size_t row, std::size_t column) const { return rows_[row][column]; }
-  [[nodiscard]] std::int64_t count(std::size_t row, std::size_t column) const;     // a whole number in [0, 2^40]
-  [[nodiscard]] double real(std::size_t row, std::size_t column) const;            // finite
+  [[nodiscard]] std::int64_t count(std::size_t row, std::size_t column) const;  // a whole number in [0, 2^40]
+  [[nodiscard]] double real(std::size_t row, std::size_t column) const;         // finite
   // A positive time, given in units of `ps_per_unit` picoseconds, to the nearest picosecond.
   [[nodiscard]] Picoseconds time(std::size_t row, std::size_t column, double ps_per_unit) const;
-  [[nodiscard]] std::string place(std::size_t row) const;                          // "file:line"
+  [[nodiscard]] std::string place(std::size_t row) const;  // "file:line"
   [[nodiscard]] const std::string& file() const { return file_; }
   [[nodiscard]] const std::vector<std::string>& columns() const { return header_; }
 

@@ -1,10 +1,10 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-
-#include <fmt/format.h>
 
 #include "base/text.h"
 #include "sim/cost/csv_table.h"
@@ -76,8 +76,8 @@ std::string quoted(const std::string& text) {
 
 std::string meta_text(const Profile& p) {
   std::string text = fmt::format("schema_version: {}\ntime_unit: ns\n", kSchemaVersion);
-  text += fmt::format("device: {}\nhardware: {}\nmodel: {}\nmeasured: {}\nsource: {}\n", quoted(p.device), quoted(p.hardware), quoted(p.model), quoted(p.measured),
-                      quoted(p.source));
+  text += fmt::format("device: {}\nhardware: {}\nmodel: {}\nmeasured: {}\nsource: {}\n", quoted(p.device), quoted(p.hardware),
+                      quoted(p.model), quoted(p.measured), quoted(p.source));
   text += "host_time_ns: " + nanoseconds(p.host_time) + "\noptions:\n";
   for (const auto& [key, value] : p.options) text += "  " + key + ": " + quoted(value) + "\n";
   return text;
@@ -136,11 +136,13 @@ std::optional<SkewTable> read_skew(const std::string& folder) {
   const auto bin = [&](std::size_t row, std::size_t axis) {
     const std::size_t column = csv.column(kSkewAxes[axis]);
     const auto value = static_cast<std::size_t>(csv.count(row, column));
-    if (value >= axes[axis].labels.size()) throw InputError(csv.place(row) + ": '" + kSkewAxes[axis] + "' is beyond the last bin of skew.yaml");
+    if (value >= axes[axis].labels.size())
+      throw InputError(csv.place(row) + ": '" + kSkewAxes[axis] + "' is beyond the last bin of skew.yaml");
     return value;
   };
   for (std::size_t row = 0; row < csv.num_rows(); ++row) {
-    entries.push_back({csv.count(row, csv.column("prompt_tokens")), bin(row, 0), bin(row, 1), bin(row, 2), bin(row, 3), csv.real(row, csv.column("alpha"))});
+    entries.push_back({csv.count(row, csv.column("prompt_tokens")), bin(row, 0), bin(row, 1), bin(row, 2), bin(row, 3),
+                       csv.real(row, csv.column("alpha"))});
   }
   return SkewTable(axes[0], axes[1], axes[2], axes[3], alpha_default, std::move(entries));
 }
@@ -153,7 +155,8 @@ void read_ops(const std::string& folder, Profile& p) {
     ProfileOp op;
     op.name = name;
     op.covers = one.text("covers", "operation of the model whose time this is");
-    op.axis = one.choice("axis", {"tokens", "sequences"}, 0, "what the table is over") == 0 ? ProfileOp::Axis::kTokens : ProfileOp::Axis::kSequences;
+    op.axis = one.choice("axis", {"tokens", "sequences"}, 0, "what the table is over") == 0 ? ProfileOp::Axis::kTokens
+                                                                                            : ProfileOp::Axis::kSequences;
     op.per_layer = one.required<int>("per_layer", 0, 1000, "calls in a layer; 0: once per step");
     one.reject_unread();
     op.times = read_grid(folder + "/" + name + ".csv", columns_of(op));
@@ -176,7 +179,8 @@ Profile read_kvlab_profile(const std::string& folder, int tp) {
   p.model = meta.text("model", "", "model it was measured with");
   p.measured = meta.text("measured", "", "date of the measurement");
   p.source = meta.text("source", "", "tool and version that measured it");
-  p.host_time = std::llround(meta.optional<double>("host_time_ns", 0, 0, 1e9, "time to plan and launch a step") * static_cast<double>(kPsPerNs));
+  p.host_time =
+      std::llround(meta.optional<double>("host_time_ns", 0, 0, 1e9, "time to plan and launch a step") * static_cast<double>(kPsPerNs));
   if (meta.has("options")) {
     Params options = meta.optional_child("options", "options");
     for (const std::string& key : options.keys()) p.options[key] = options.text(key, "engine option");

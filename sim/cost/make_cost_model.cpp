@@ -59,7 +59,8 @@ struct ProfileChoice {
 };
 
 ProfileChoice read_choice(Params& experiment) {
-  auto [format, p] = experiment.named("profile", "roofline", "where step times come from: roofline, or {bundle | vidur | kvlab: {path, missing}}");
+  auto [format, p] =
+      experiment.named("profile", "roofline", "where step times come from: roofline, or {bundle | vidur | kvlab: {path, missing}}");
   ProfileChoice choice{format, "", false};
   if (format != "roofline") {
     const std::vector<std::string> known{"roofline", "bundle", "vidur", "kvlab"};
@@ -98,12 +99,15 @@ void check_coverage(const Profile& profile, const ModelSpec& m) {
   std::vector<std::string> missing;
   for (const OpWork& op : ops) {
     if (op.name == "append_kv" || op.name == "router") continue;  // part of the attention and moe tables
-    const bool is_covered = op.name == "moe" ? !profile.moe.empty() : std::any_of(profile.ops.begin(), profile.ops.end(), [&](const ProfileOp& p) { return p.covers == op.name; });
+    const bool is_covered =
+        op.name == "moe" ? !profile.moe.empty()
+                         : std::any_of(profile.ops.begin(), profile.ops.end(), [&](const ProfileOp& p) { return p.covers == op.name; });
     if (!is_covered) missing.emplace_back(op.name);
   }
   if (profile.attention.empty()) missing.emplace_back("attention");
   if (missing.empty()) return;
-  throw InputError(fmt::format("{}: no table of {} for tp {}, which {} needs; 'missing: roofline' fills the gap", profile.file, join(missing, ", "), profile.tp, m.name));
+  throw InputError(fmt::format("{}: no table of {} for tp {}, which {} needs; 'missing: roofline' fills the gap", profile.file,
+                               join(missing, ", "), profile.tp, m.name));
 }
 
 void check_attention(const Profile& profile) {
@@ -111,7 +115,8 @@ void check_attention(const Profile& profile) {
   const auto& samples = profile.attention.samples();
   const bool has_decode = std::any_of(samples.begin(), samples.end(), [](const auto& s) { return s.at[0] == 0 && s.at[2] > 0; });
   const bool has_prompt = std::any_of(samples.begin(), samples.end(), [](const auto& s) { return s.at[0] > 0; });
-  if (!has_decode || !has_prompt) throw InputError(profile.file + ": the attention table has no " + (has_decode ? "prompts" : "steps of decode rows alone"));
+  if (!has_decode || !has_prompt)
+    throw InputError(profile.file + ": the attention table has no " + (has_decode ? "prompts" : "steps of decode rows alone"));
 }
 
 void use_profile(CostSetup& setup, Profile profile, bool fills_gaps, const std::shared_ptr<const RooflinePrices>& roofline) {
@@ -145,19 +150,26 @@ CostSetup read_cost_setup(Params& experiment) {
   if (choice.format != "roofline" && !experiment.is_describing()) {
     profile = load_at(experiment, "profile", [&] { return read_profile(choice, tp_of(experiment)); });
   }
-  const std::string model = name_of(experiment, "model", profile ? profile->model : "", "a name in profiles/models, a config.json or a folder that holds one");
-  const std::string hardware = name_of(experiment, "hardware", profile ? profile->hardware : "", "GPU: a name in profiles/hardware, or a YAML file");
+  const std::string model =
+      name_of(experiment, "model", profile ? profile->model : "", "a name in profiles/models, a config.json or a folder that holds one");
+  const std::string hardware =
+      name_of(experiment, "hardware", profile ? profile->hardware : "", "GPU: a name in profiles/hardware, or a YAML file");
   if (experiment.is_describing()) {
     experiment.optional_child("parallel", "parallel");
     return setup;
   }
   const std::string folder = profiles_folder();
   setup.model = load_at(experiment, "model", [&] { return load_model_spec(experiment.resolve_file(model), folder + "/models"); });
-  setup.hardware = load_at(experiment, "hardware", [&] { return load_hardware_spec(experiment.resolve_file(hardware), folder + "/hardware"); });
+  setup.hardware =
+      load_at(experiment, "hardware", [&] { return load_hardware_spec(experiment.resolve_file(hardware), folder + "/hardware"); });
   setup.parallel = read_parallel(experiment, setup.model);
   const auto roofline = std::make_shared<const RooflinePrices>(setup.model, setup.hardware, setup.parallel);
   setup.prices = roofline;
-  if (profile) load_at(experiment, "profile", [&] { use_profile(setup, std::move(*profile), choice.fills_gaps, roofline); return true; });
+  if (profile)
+    load_at(experiment, "profile", [&] {
+      use_profile(setup, std::move(*profile), choice.fills_gaps, roofline);
+      return true;
+    });
   return setup;
 }
 

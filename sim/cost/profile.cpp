@@ -1,8 +1,8 @@
 #include "sim/cost/profile.h"
 
-#include <bit>
-
 #include <fmt/format.h>
+
+#include <bit>
 
 #include "base/hash.h"
 
@@ -73,9 +73,9 @@ SampleGrid checked_grid(std::size_t axes, std::vector<SampleGrid::Sample> sample
 const std::vector<KnownOp>& known_ops() {
   using Axis = ProfileOp::Axis;
   static const std::vector<KnownOp> ops{
-      {"embedding", Axis::kTokens, 0},    {"layernorm", Axis::kTokens, 2},    {"qkv_proj", Axis::kTokens, 1},
-      {"qk_norm", Axis::kTokens, 1},      {"rotary_emb", Axis::kTokens, 1},   {"o_proj", Axis::kTokens, 1},
-      {"gate_up_proj", Axis::kTokens, 1}, {"act_fn", Axis::kTokens, 1},       {"down_proj", Axis::kTokens, 1},
+      {"embedding", Axis::kTokens, 0},       {"layernorm", Axis::kTokens, 2},  {"qkv_proj", Axis::kTokens, 1},
+      {"qk_norm", Axis::kTokens, 1},         {"rotary_emb", Axis::kTokens, 1}, {"o_proj", Axis::kTokens, 1},
+      {"gate_up_proj", Axis::kTokens, 1},    {"act_fn", Axis::kTokens, 1},     {"down_proj", Axis::kTokens, 1},
       {"final_layernorm", Axis::kTokens, 0}, {"lm_head", Axis::kSequences, 0}, {"sampler", Axis::kSequences, 0},
   };
   return ops;

@@ -15,19 +15,19 @@ namespace kvlab {
 
 // Times of one operation over the number of tokens, or of sequences, in a step.
 struct ProfileOp {
-  std::string name;      // as in the file it came from
-  std::string covers;    // the operation of step_work.h whose time it is, or part of it
+  std::string name;    // as in the file it came from
+  std::string covers;  // the operation of step_work.h whose time it is, or part of it
   enum class Axis : std::uint8_t { kTokens, kSequences } axis = Axis::kTokens;
-  int per_layer = 1;     // calls in a layer; 0: once per step
+  int per_layer = 1;  // calls in a layer; 0: once per step
   SampleGrid times;
 };
 
 // Measured kernel times of one model on one GPU at one tensor-parallel degree: what every format is read into.
 struct Profile {
-  std::string file;                            // folder or file it was read from
-  std::string format;                          // bundle, vidur or kvlab
-  std::string device, hardware, model;         // as the profile names them; empty where it does not say
-  std::string measured, source;                // date; tool and version
+  std::string file;                     // folder or file it was read from
+  std::string format;                   // bundle, vidur or kvlab
+  std::string device, hardware, model;  // as the profile names them; empty where it does not say
+  std::string measured, source;         // date; tool and version
   int tp = 1;
   std::vector<ProfileOp> ops;
   SampleGrid attention;                        // prefill_chunk, kv_prefill, n_decode, kv_decode; one layer

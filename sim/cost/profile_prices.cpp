@@ -21,8 +21,12 @@ const OpWork* find_op(const std::vector<OpWork>& ops, std::string_view name) {
 
 ProfilePrices::ProfilePrices(std::shared_ptr<const Profile> profile, std::shared_ptr<const RooflinePrices> roofline,
                              std::shared_ptr<const RooflinePrices> roofline_as_measured)
-    : profile_(std::move(profile)), roofline_(std::move(roofline)), as_measured_(std::move(roofline_as_measured)), model_(roofline_->model()),
-      parallel_(roofline_->parallel()), measured_at_(as_measured_->parallel()) {
+    : profile_(std::move(profile)),
+      roofline_(std::move(roofline)),
+      as_measured_(std::move(roofline_as_measured)),
+      model_(roofline_->model()),
+      parallel_(roofline_->parallel()),
+      measured_at_(as_measured_->parallel()) {
   for (const SampleGrid::Sample& s : profile_->attention.samples()) {
     const auto prompt = static_cast<double>(s.at[0]);
     if (prompt > 0 && (smallest_prompt_ == 0 || prompt < smallest_prompt_)) smallest_prompt_ = prompt;
@@ -39,7 +43,8 @@ bool ProfilePrices::covers(std::string_view op) const {
 
 // Tables at `count`, then the roofline for what no table covers. `ops`: the model's operations at this count, per rank here
 // and per rank where the profile was measured.
-void ProfilePrices::add_ops(ProfileOp::Axis axis, bool in_layer, std::int64_t count, const Ops& ops, const Ops& as_measured, Price& price) const {
+void ProfilePrices::add_ops(ProfileOp::Axis axis, bool in_layer, std::int64_t count, const Ops& ops, const Ops& as_measured,
+                            Price& price) const {
   const double at = static_cast<double>(count);
   const bool is_scaled = measured_at_.tp != parallel_.tp;
   for (const ProfileOp& op : profile_->ops) {

@@ -41,9 +41,9 @@ class ProfilePrices final : public StepPrices {
   std::shared_ptr<const RooflinePrices> roofline_, as_measured_;
   const ModelSpec& model_;
   Parallel parallel_, measured_at_;
-  double smallest_prompt_ = 0;   // in the attention table; 0: it has no prompts
-  bool has_mixed_ = false;       // the attention table has prompts and decode rows together
-  double attention_scale_ = 1;   // heads per rank here and where it was measured
+  double smallest_prompt_ = 0;  // in the attention table; 0: it has no prompts
+  bool has_mixed_ = false;      // the attention table has prompts and decode rows together
+  double attention_scale_ = 1;  // heads per rank here and where it was measured
 };
 
 }  // namespace kvlab

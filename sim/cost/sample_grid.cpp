@@ -22,7 +22,8 @@ SampleGrid::SampleGrid(std::size_t axes, std::vector<Sample> samples) : axes_(ax
 }
 
 SampleGrid::Bracket SampleGrid::bracket(std::size_t level, std::size_t begin, std::size_t end, double x) const {
-  const auto first = value_[level].begin() + static_cast<std::ptrdiff_t>(begin), last = value_[level].begin() + static_cast<std::ptrdiff_t>(end);
+  const auto first = value_[level].begin() + static_cast<std::ptrdiff_t>(begin),
+             last = value_[level].begin() + static_cast<std::ptrdiff_t>(end);
   const auto above = std::upper_bound(first, last, x, [](double a, std::int64_t b) { return a < static_cast<double>(b); });
   if (above == first) return {begin, begin, 0, Footing::kExtrapolated};
   const std::size_t low = begin + static_cast<std::size_t>(above - first) - 1;
@@ -60,7 +61,8 @@ SampleGrid::Value SampleGrid::at(std::span<const double> point) const {
 void SampleGrid::collect(std::size_t level, std::size_t begin, std::size_t end, std::span<const double> point,
                          std::vector<std::int64_t>& knots) const {
   if (level + 1 == axes_) {
-    knots.insert(knots.end(), value_[level].begin() + static_cast<std::ptrdiff_t>(begin), value_[level].begin() + static_cast<std::ptrdiff_t>(end));
+    knots.insert(knots.end(), value_[level].begin() + static_cast<std::ptrdiff_t>(begin),
+                 value_[level].begin() + static_cast<std::ptrdiff_t>(end));
     return;
   }
   const Bracket b = bracket(level, begin, end, point[level]);

@@ -20,7 +20,7 @@ class SampleGrid {
   struct Sample {
     Point at{};
     Picoseconds time = 0;
-    double spread_frac = 0;   // of repeated measurements; 0: not recorded
+    double spread_frac = 0;  // of repeated measurements; 0: not recorded
   };
   struct Value {
     double ps = 0;
@@ -42,17 +42,18 @@ class SampleGrid {
  private:
   struct Bracket {
     std::size_t low, high;
-    double weight;      // of high
+    double weight;  // of high
     Footing footing;
   };
   [[nodiscard]] Bracket bracket(std::size_t level, std::size_t begin, std::size_t end, double x) const;
   [[nodiscard]] Value descend(std::size_t level, std::size_t begin, std::size_t end, std::span<const double> point) const;
-  void collect(std::size_t level, std::size_t begin, std::size_t end, std::span<const double> point, std::vector<std::int64_t>& knots) const;
+  void collect(std::size_t level, std::size_t begin, std::size_t end, std::span<const double> point,
+               std::vector<std::int64_t>& knots) const;
 
   std::size_t axes_ = 0;
   std::vector<Sample> samples_;
-  std::array<std::vector<std::int64_t>, kMaxAxes> value_;        // nodes of each level
-  std::array<std::vector<std::size_t>, kMaxAxes> first_child_;   // of node i on level + 1; [i + 1] ends it
+  std::array<std::vector<std::int64_t>, kMaxAxes> value_;       // nodes of each level
+  std::array<std::vector<std::size_t>, kMaxAxes> first_child_;  // of node i on level + 1; [i + 1] ends it
 };
 
 }  // namespace kvlab

@@ -19,7 +19,9 @@ std::size_t SkewAxis::bin(double value) const {
 }
 
 SkewTable::SkewTable(SkewAxis rows, SkewAxis skew, SkewAxis longest, SkewAxis before, double alpha_default, std::vector<Entry> entries)
-    : axes_{std::move(rows), std::move(skew), std::move(longest), std::move(before)}, alpha_default_(alpha_default), entries_(std::move(entries)) {
+    : axes_{std::move(rows), std::move(skew), std::move(longest), std::move(before)},
+      alpha_default_(alpha_default),
+      entries_(std::move(entries)) {
   for (const Entry& e : entries_) prompt_tokens_.push_back(e.prompt_tokens);
   std::sort(prompt_tokens_.begin(), prompt_tokens_.end());
   prompt_tokens_.erase(std::unique(prompt_tokens_.begin(), prompt_tokens_.end()), prompt_tokens_.end());
@@ -27,8 +29,10 @@ SkewTable::SkewTable(SkewAxis rows, SkewAxis skew, SkewAxis longest, SkewAxis be
   for (const SkewAxis& axis : axes_) cells *= axis.labels.size();
   alpha_.assign(prompt_tokens_.size(), std::vector<double>(cells, alpha_default_));
   for (const Entry& e : entries_) {
-    const auto at = static_cast<std::size_t>(std::lower_bound(prompt_tokens_.begin(), prompt_tokens_.end(), e.prompt_tokens) - prompt_tokens_.begin());
-    const std::size_t i = ((e.rows * axes_[1].labels.size() + e.skew) * axes_[2].labels.size() + e.longest) * axes_[3].labels.size() + e.before;
+    const auto at =
+        static_cast<std::size_t>(std::lower_bound(prompt_tokens_.begin(), prompt_tokens_.end(), e.prompt_tokens) - prompt_tokens_.begin());
+    const std::size_t i =
+        ((e.rows * axes_[1].labels.size() + e.skew) * axes_[2].labels.size() + e.longest) * axes_[3].labels.size() + e.before;
     alpha_[at][i] = e.alpha;
   }
 }

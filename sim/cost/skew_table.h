@@ -11,8 +11,8 @@ namespace kvlab {
 // Right-inclusive bins: value v is in bin i when edge[i] < v <= edge[i + 1]; below the first edge it counts as bin 0, above
 // the last as the last bin.
 struct SkewAxis {
-  std::vector<double> edges;          // bins + 1, ascending
-  std::vector<std::string> labels;    // one per bin
+  std::vector<double> edges;        // bins + 1, ascending
+  std::vector<std::string> labels;  // one per bin
   [[nodiscard]] std::size_t bin(double value) const;
 };
 
@@ -23,7 +23,7 @@ class SkewTable final : public SkewRule {
  public:
   struct Entry {
     std::int64_t prompt_tokens;
-    std::size_t rows, skew, longest, before;   // bins
+    std::size_t rows, skew, longest, before;  // bins
     double alpha;
   };
   SkewTable(SkewAxis rows, SkewAxis skew, SkewAxis longest, SkewAxis before, double alpha_default, std::vector<Entry> entries);
@@ -42,8 +42,8 @@ class SkewTable final : public SkewRule {
   std::vector<SkewAxis> axes_;
   double alpha_default_;
   std::vector<Entry> entries_;
-  std::vector<std::int64_t> prompt_tokens_;   // profiled values, ascending
-  std::vector<std::vector<double>> alpha_;    // per profiled value: [rows][skew][longest][before]
+  std::vector<std::int64_t> prompt_tokens_;  // profiled values, ascending
+  std::vector<std::vector<double>> alpha_;   // per profiled value: [rows][skew][longest][before]
 };
 
 }  // namespace kvlab

@@ -13,6 +13,7 @@ namespace {
 constexpr std::int64_t kKeptTokens = 1 << 16;  // token counts above are priced anew: whole long prompts, rarely the same twice
 constexpr std::int64_t kKeptRows = 1 << 14;
 constexpr std::int64_t kNoEnd = std::int64_t{1} << 60;
+constexpr std::int64_t kLongestSpan = 1 << 24;  // where skew buckets are searched; longer than any sequence
 
 void charge(StepCost& cost, CostPart part, const std::array<Picoseconds, kFootings>& price, std::int64_t times = 1) {
   for (std::size_t f = 0; f < kFootings; ++f) {
@@ -226,24 +227,19 @@ StepCost StepCostModel::step(const StepShape& shape) {
   return cost;
 }
 
-// Every axis of a bucket is monotone in the step, so a bucket is left once and not entered again: its last step is found by
-// doubling and bisection.
-std::int64_t StepCostModel::steps_in_bucket(const StepShape& shape, std::int32_t growing_rows, bool max_grows, int bucket) const {
+// Every axis of a bucket is monotone in the step, so a bucket is left once and not entered again: at most `limit` steps lie
+// in it, and the last is found by bisection.
+std::int64_t StepCostModel::steps_in_bucket(const StepShape& shape, std::int32_t growing_rows, bool max_grows, int bucket,
+                                            std::int64_t limit) const {
   const SkewRule& skew = *prices_->skew();
-  const bool all_grow = growing_rows == shape.decodes;
-  if (growing_rows > 0 && !all_grow) return 1;  // nobody says whether the shortest row grows
+  if (growing_rows == 0) return limit;
+  if (growing_rows != shape.decodes) return 1;  // nobody says whether the shortest row grows
   const auto is_same = [&](std::int64_t i) {
-    DecodeBatch batch = batch_of(shape);
-    batch.kv_tokens += i * growing_rows;
-    batch.kv_max += max_grows ? i : 0;
-    batch.kv_min += all_grow ? i : 0;
-    return skew.bucket(batch) == bucket;
+    const DecodeBatch now = batch_of(shape);
+    return skew.bucket({now.rows, now.kv_tokens + i * growing_rows, now.kv_max + (max_grows ? i : 0), now.kv_min + i}) == bucket;
   };
-  std::int64_t same = 0, other = 1;
-  while (other < (1 << 20) && is_same(other)) {
-    same = other;
-    other *= 2;
-  }
+  if (is_same(limit - 1)) return limit;
+  std::int64_t same = 0, other = limit - 1;
   while (other - same > 1) {
     const std::int64_t middle = same + (other - same) / 2;
     (is_same(middle) ? same : other) = middle;
@@ -271,7 +267,7 @@ DecodeSpan StepCostModel::decode_span(const StepShape& shape, std::int32_t growi
   span.valid_steps = steps_below(shape.decode_kv_tokens, growing_rows, d.tokens_end);
   if (d.bucket >= 0) {
     span.valid_steps = std::min(span.valid_steps, steps_below(shape.decode_kv_max, max_grows ? 1 : 0, d.max_end));
-    span.valid_steps = std::min(span.valid_steps, steps_in_bucket(shape, growing_rows, max_grows, d.bucket));
+    span.valid_steps = steps_in_bucket(shape, growing_rows, max_grows, d.bucket, std::min(span.valid_steps, kLongestSpan));
   }
   return span;
 }

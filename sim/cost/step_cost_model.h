@@ -64,7 +64,8 @@ class StepCostModel final : public CostModel {
   [[nodiscard]] Decode decode_at(const DecodeBatch& batch);
   void add_attention(const StepShape& shape, std::int64_t layers, StepCost& cost);
   void add_work(const StepShape& shape, const TokenEntry& entry, std::int64_t layers, StepCost& cost);
-  [[nodiscard]] std::int64_t steps_in_bucket(const StepShape& shape, std::int32_t growing_rows, bool max_grows, int bucket) const;
+  [[nodiscard]] std::int64_t steps_in_bucket(const StepShape& shape, std::int32_t growing_rows, bool max_grows, int bucket,
+                                             std::int64_t limit) const;
   static DecodeBatch batch_of(const StepShape& shape) {
     return {shape.decodes, shape.decode_kv_tokens, shape.decode_kv_max, shape.decode_kv_min};
   }

@@ -18,9 +18,16 @@ struct VidurOp {
 };
 // Vidur's operations in its own terms (vidur/entities/execution_time.py): `add` once per layer, `emb` once per step.
 constexpr VidurOp kOps[] = {
-    {"emb", "embedding", 0},         {"input_layernorm", "layernorm", 1}, {"post_attention_layernorm", "layernorm", 1}, {"attn_pre_proj", "qkv_proj", 1},
-    {"attn_rope", "rotary_emb", 1},  {"attn_post_proj", "o_proj", 1},     {"mlp_up_proj", "gate_up_proj", 1},           {"mlp_act", "act_fn", 1},
-    {"mlp_down_proj", "down_proj", 1}, {"add", "add", 1},
+    {"emb", "embedding", 0},
+    {"input_layernorm", "layernorm", 1},
+    {"post_attention_layernorm", "layernorm", 1},
+    {"attn_pre_proj", "qkv_proj", 1},
+    {"attn_rope", "rotary_emb", 1},
+    {"attn_post_proj", "o_proj", 1},
+    {"mlp_up_proj", "gate_up_proj", 1},
+    {"mlp_act", "act_fn", 1},
+    {"mlp_down_proj", "down_proj", 1},
+    {"add", "add", 1},
 };
 
 std::string median_of(const std::string& op) { return "time_stats." + op + ".median"; }
@@ -101,15 +108,18 @@ void read_attention(const std::string& file, Profile& p) {
       ++skipped;
       continue;
     }
-    if (is_prompt) attention.add({new_tokens, cached, 0, 0}, csv.time(row, prefill, kPsPerMs));
-    else attention.add({0, 0, rows, cached + 1}, csv.time(row, decode, kPsPerMs));
+    if (is_prompt)
+      attention.add({new_tokens, cached, 0, 0}, csv.time(row, prefill, kPsPerMs));
+    else
+      attention.add({0, 0, rows, cached + 1}, csv.time(row, decode, kPsPerMs));
     if (!has_save) continue;
     const std::size_t column = csv.column(median_of("attn_kv_cache_save"));
     if (!is_blank(csv.text(row, column))) save.add({is_prompt ? new_tokens : rows}, csv.time(row, column, kPsPerMs));
   }
   if (skipped > 0) p.notes.push_back("attention.csv: " + std::to_string(skipped) + " rows of several prompts in one call were left out");
   p.attention = attention.grid(4, "attention", p.notes);
-  if (!save.empty()) p.ops.push_back({"attn_kv_cache_save", "append_kv", ProfileOp::Axis::kTokens, 1, save.grid(1, "attn_kv_cache_save", p.notes)});
+  if (!save.empty())
+    p.ops.push_back({"attn_kv_cache_save", "append_kv", ProfileOp::Axis::kTokens, 1, save.grid(1, "attn_kv_cache_save", p.notes)});
 }
 
 void read_all_reduce(const std::string& file, Profile& p) {
