@@ -74,7 +74,7 @@ def views(results, without=None, every=False):
     text = [a for a in axes if a not in numeric and rows[a].nunique() > 1]
     if len(whole.lines) <= MAX_LINES or not numeric or not text:
         return [_cut_lines(whole, every)]
-    combinations = list(rows.groupby(numeric if len(numeric) > 1 else numeric[0], sort=False))
+    combinations = list(rows.groupby(numeric if len(numeric) > 1 else numeric[0], sort=False, dropna=False))
     kept = combinations if every else _spread(combinations, MAX_VIEWS)
     note = f"{len(kept)} of {len(combinations)} values of {', '.join(numeric)} drawn" if len(kept) < len(combinations) else ""
     result = []

@@ -43,7 +43,7 @@ def draw(results, folder, every=False):
         return
     results.need("summary", ["block_cache", _X, "hit_frac", "token_hit_frac"], "the hit-ratio curve")
     rest = [a for a in results.axes if a not in ("block_cache", _X) and results.summary[a].nunique() > 1]
-    groups = results.summary.groupby(rest if len(rest) > 1 else rest[0], sort=False) if rest else [((), results.summary)]
+    groups = results.summary.groupby(rest if len(rest) > 1 else rest[0], sort=False, dropna=False) if rest else [((), results.summary)]
     for values, rows in groups:
         values = values if isinstance(values, tuple) else (values,)
         suffix = "".join(f"_{slug(value_text(v))}" for v in values)

@@ -70,7 +70,7 @@ def value_text(value):
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, float):
-        return f"{value:g}"
+        return f"{int(value)}" if value.is_integer() else f"{value:g}"
     return _policy_text(str(value))
 
 
@@ -87,9 +87,10 @@ def slug(text):
 
 
 def label_of(row, axes, alone):
-    """Text values stand for themselves, numbers need their axis' name. `alone`: a single axis, whose name the reader knows."""
+    """Text values stand for themselves, numbers need their axis' name. `alone`: a single axis, whose name the reader knows.
+    An axis that the run does not have (a parameter of another policy) is left out."""
     parts = []
-    for axis in axes:
+    for axis in (a for a in axes if not pd.isna(row[a])):
         text = value_text(row[axis])
         plain = isinstance(row[axis], str) or alone
         parts.append(text if plain else f"{axis.split('.')[-1]} {text}")

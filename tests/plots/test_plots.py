@@ -256,6 +256,11 @@ class Numbers(unittest.TestCase):
         self.assertEqual(table.with_interval(138.2, 7.46), r"138 $\pm$ 7")
         self.assertEqual(table.escape("a_b & 5%"), r"a\_b \& 5\%")
 
+    def test_an_axis_that_a_run_does_not_have_is_not_in_its_label(self):
+        rows = pd.DataFrame({"scheduler": ["orca", "sarathi", "sarathi"], "scheduler.sarathi.chunk_tokens": [np.nan, 512, 2097152]})
+        self.assertEqual([text for text, _ in groups.lines_of(rows, list(rows.columns), "x")],
+                         ["orca", "sarathi, chunk_tokens 512", "sarathi, chunk_tokens 2097152"])
+
     def test_titles_have_units(self):
         self.assertEqual(load.axis_title(RATE), "Arrival rate (requests/s)")
         self.assertEqual(load.axis_title("scheduler.sarathi.chunk_tokens"), "Chunk (tokens)")
