@@ -19,11 +19,13 @@ struct StepTime {
 std::int64_t padded_batch(std::int64_t batch);
 
 // Step durations from finish times alone. After the last first token nothing is prefilled (preempted requests aside), so
-// between two finishes the batch stays the same and the steps are nearly equally long; how many there were is found in two
-// ways. Two requests with the same first token differ by exactly their difference in output tokens, if neither was
-// preempted. From such pairs a line, duration over batch, is fitted (least absolute deviations, since preempted requests
-// make outliers); then each gap between finishes is divided by the line's duration and rounded, where the line is sure
-// enough to tell one count from the next, and the fit is repeated over what it gave. Gaps that stay unsure are left out.
+// between two finishes the batch stays the same and the steps are nearly equally long; how many there were is found so:
+// 1. Two requests with the same first token differ by exactly their difference in output tokens, unless one was preempted.
+//    The median over such pairs says roughly how long a step is.
+// 2. Near that, the line (duration over batch) is taken under which short gaps between finishes are whole numbers of steps.
+// 3. Each gap is divided by the line's duration and rounded, where the line is sure enough to tell one count from the next;
+//    the line is fitted again over what that gave (least absolute deviations), and so on.
+// Gaps that stay unsure are left out, and nothing is answered where step 2 finds no such line.
 std::vector<StepTime> decode_step_times(const std::vector<ServedRequest>& requests);
 
 }  // namespace kvlab

@@ -1,0 +1,196 @@
+#include "app/compare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <map>
+
+#include "app/csv.h"
+#include "base/error.h"
+#include "base/text.h"
+
+namespace kvlab {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Degrees 1 to 30; textbook table.
+constexpr std::array<double, 30> kStudent = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+                                             2.201,  2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+                                             2.080,  2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042};
+
+const std::vector<std::string> kMainMetrics = {"requests_per_s",    "output_tokens_per_s", "ttft_mean_ms",      "ttft_p50_ms",
+                                               "ttft_p99_ms",       "tpot_mean_ms",        "tpot_p99_ms",       "itl_p99_ms",
+                                               "e2e_mean_ms",       "e2e_p50_ms",          "e2e_p99_ms",        "slo_attainment_frac",
+                                               "goodput_per_s",     "preemptions",         "recomputed_tokens", "prefix_hit_frac",
+                                               "kv_used_mean_frac", "busy_frac",           "search_rate_per_s", "hit_frac",
+                                               "token_hit_frac"};
+
+// One configuration: rows of A and B that belong together, a pair per seed.
+struct Group {
+  std::string title;
+  std::vector<std::pair<std::size_t, std::size_t>> pairs;  // rows of the two summaries
+};
+
+std::vector<std::string> axes_of(const CsvTable& summary) {
+  return {summary.columns.begin() + 1, summary.columns.begin() + static_cast<std::ptrdiff_t>(summary.at("seed"))};
+}
+
+std::string key_of(const CsvTable& summary, std::size_t row, const std::vector<std::string>& axes) {
+  std::string key;
+  for (const std::string& axis : axes) key += fmt::format("{}={} ", axis, summary.rows[row][summary.at(axis)]);
+  return key;
+}
+
+std::vector<Group> match(const CsvTable& a, const CsvTable& b) {
+  std::vector<std::string> axes;
+  for (const std::string& axis : axes_of(a)) {
+    const auto of_b = axes_of(b);
+    if (std::find(of_b.begin(), of_b.end(), axis) != of_b.end()) axes.push_back(axis);
+  }
+  const auto with_seed = [&](const CsvTable& t, std::size_t row) { return key_of(t, row, axes) + "seed=" + t.rows[row][t.at("seed")]; };
+  std::map<std::string, std::size_t> rows_of_b;
+  for (std::size_t r = 0; r < b.rows.size(); ++r) {
+    if (!rows_of_b.emplace(with_seed(b, r), r).second) {
+      throw InputError(fmt::format("{}: several runs match '{}': it has an axis that {} lacks", b.file, with_seed(b, r), a.file));
+    }
+  }
+  std::vector<Group> groups;
+  std::map<std::string, std::size_t> seen;
+  for (std::size_t r = 0; r < a.rows.size(); ++r) {
+    if (!seen.emplace(with_seed(a, r), r).second) {
+      throw InputError(fmt::format("{}: several runs match '{}': it has an axis that {} lacks", a.file, with_seed(a, r), b.file));
+    }
+    const auto found = rows_of_b.find(with_seed(a, r));
+    if (found == rows_of_b.end()) continue;
+    const std::string title = key_of(a, r, axes);
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const Group& g) { return g.title == title; });
+    if (group == groups.end()) group = groups.insert(groups.end(), {title, {}});
+    group->pairs.emplace_back(r, found->second);
+  }
+  if (groups.empty()) throw InputError(fmt::format("no run of {} has the axes and seed of a run of {}", a.file, b.file));
+  return groups;
+}
+
+std::vector<std::string> metrics_of(const CsvTable& a, const CsvTable& b, bool every) {
+  std::vector<std::string> metrics;
+  for (std::size_t c = a.at("seed") + 1; c < a.columns.size(); ++c) {
+    const std::string& column = a.columns[c];
+    const bool wanted = every || std::find(kMainMetrics.begin(), kMainMetrics.end(), column) != kMainMetrics.end();
+    if (wanted && b.has(column)) metrics.push_back(column);
+  }
+  return metrics;
+}
+
+std::string metric_table(const CsvTable& a, const CsvTable& b, const Group& group, const std::vector<std::string>& metrics) {
+  std::vector<std::vector<std::string>> rows;
+  for (const std::string& metric : metrics) {
+    std::vector<double> values_a, values_b;
+    for (const auto& [row_a, row_b] : group.pairs) {
+      double x = 0, y = 0;
+      if (!parse_real(a.rows[row_a][a.at(metric)], x) || !parse_real(b.rows[row_b][b.at(metric)], y)) continue;
+      values_a.push_back(x);
+      values_b.push_back(y);
+    }
+    if (values_a.empty()) continue;
+    const PairedDifference d = paired_difference(values_a, values_b);
+    const bool has_interval = std::isfinite(d.half_width);
+    const std::string relative = d.mean_a != 0 ? fmt::format("{:+.2f}%", 100 * d.mean / d.mean_a) : "";
+    rows.push_back({metric, short_number(d.mean_a), short_number(d.mean_b), short_number(d.mean), relative,
+                    has_interval ? short_number(d.mean - d.half_width) : "", has_interval ? short_number(d.mean + d.half_width) : "",
+                    has_interval && std::abs(d.mean) > d.half_width ? "*" : ""});
+  }
+  return text_table({"metric", "A", "B", "B - A", "relative", "ci95_lo", "ci95_hi", ""}, rows);
+}
+
+struct Moved {
+  long long request = 0;
+  double e2e_a = 0, e2e_b = 0, ttft_a = 0, ttft_b = 0;
+};
+
+// request number -> (TTFT, E2E) in ms of the completed requests of one run.
+std::map<long long, std::pair<double, double>> latencies_of(const CsvTable& requests, const std::string& run) {
+  const std::size_t run_at = requests.at("run"), number_at = requests.at("request"), arrival_at = requests.at("arrival_ns"),
+                    first_at = requests.at("first_token_ns"), last_at = requests.at("last_token_ns"), state_at = requests.at("state");
+  std::map<long long, std::pair<double, double>> found;
+  for (const auto& row : requests.rows) {
+    if (row[run_at] != run || row[state_at] != "completed") continue;
+    long long number = 0, arrival = 0, first = 0, last = 0;
+    if (!parse_integer(row[number_at], number) || !parse_integer(row[arrival_at], arrival) || !parse_integer(row[first_at], first) ||
+        !parse_integer(row[last_at], last)) {
+      throw InputError(requests.file + ": a completed request has no times");
+    }
+    found[number] = {static_cast<double>(first - arrival) * 1e-6, static_cast<double>(last - arrival) * 1e-6};
+  }
+  return found;
+}
+
+std::string moved_table(const CsvTable& a, const CsvTable& b, const std::string& run_a, const std::string& run_b, std::size_t count) {
+  const auto of_a = latencies_of(a, run_a), of_b = latencies_of(b, run_b);
+  std::vector<Moved> moved;
+  for (const auto& [number, of_one] : of_a) {
+    const auto other = of_b.find(number);
+    if (other != of_b.end()) moved.push_back({number, of_one.second, other->second.second, of_one.first, other->second.first});
+  }
+  std::stable_sort(moved.begin(), moved.end(),
+                   [](const Moved& x, const Moved& y) { return std::abs(x.e2e_b - x.e2e_a) > std::abs(y.e2e_b - y.e2e_a); });
+  moved.resize(std::min(moved.size(), count));
+  std::vector<std::vector<std::string>> rows;
+  for (const Moved& m : moved) {
+    rows.push_back({std::to_string(m.request), short_number(m.e2e_a), short_number(m.e2e_b), short_number(m.e2e_b - m.e2e_a),
+                    short_number(m.ttft_a), short_number(m.ttft_b)});
+  }
+  return rows.empty() ? "" : text_table({"request", "e2e_ms A", "e2e_ms B", "B - A", "ttft_ms A", "ttft_ms B"}, rows);
+}
+
+}  // namespace
+
+double student_t_975(std::size_t degrees) {
+  if (degrees <= kStudent.size()) return kStudent[degrees - 1];
+  return 1.96 + 2.46 / static_cast<double>(degrees);  // within 0.002 of the table beyond 30
+}
+
+PairedDifference paired_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  PairedDifference d;
+  d.num_pairs = a.size();
+  const auto n = static_cast<double>(a.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    d.mean_a += a[i] / n;
+    d.mean_b += b[i] / n;
+    d.mean += (b[i] - a[i]) / n;
+  }
+  double squares = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) squares += (b[i] - a[i] - d.mean) * (b[i] - a[i] - d.mean);
+  d.half_width = a.size() < 2 ? std::numeric_limits<double>::infinity() : student_t_975(a.size() - 1) * std::sqrt(squares / (n - 1) / n);
+  return d;
+}
+
+std::string compare_results(const std::string& folder_a, const std::string& folder_b, bool every, std::size_t num_requests) {
+  const CsvTable a = read_csv(fs::path(folder_a) / "summary.csv"), b = read_csv(fs::path(folder_b) / "summary.csv");
+  const std::vector<Group> groups = match(a, b);
+  const bool has_requests =
+      num_requests > 0 && fs::exists(fs::path(folder_a) / "requests.csv") && fs::exists(fs::path(folder_b) / "requests.csv");
+  CsvTable requests_a, requests_b;
+  if (has_requests) {
+    requests_a = read_csv(fs::path(folder_a) / "requests.csv");
+    requests_b = read_csv(fs::path(folder_b) / "requests.csv");
+  }
+  std::string text = fmt::format("A: {}\nB: {}\n* the 95 % confidence interval of B - A over seeds does not hold 0\n", folder_a, folder_b);
+  for (const Group& group : groups) {
+    text += fmt::format("\n{}{} pair{} of runs\n", group.title.empty() ? "" : group.title + "- ", group.pairs.size(),
+                        group.pairs.size() == 1 ? "" : "s");
+    text += metric_table(a, b, group, metrics_of(a, b, every));
+    if (!has_requests) continue;
+    const auto& [row_a, row_b] = group.pairs[0];
+    const std::string moved = moved_table(requests_a, requests_b, a.rows[row_a][a.at("run")], b.rows[row_b][b.at("run")], num_requests);
+    if (!moved.empty()) text += "requests that moved most (seed " + a.rows[row_a][a.at("seed")] + ")\n" + moved;
+  }
+  return text;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/params.h"
+
+namespace kvlab {
+
+// One thing that an experiment may name.
+struct Item {
+  std::string kind, name, summary, source;
+  std::vector<ParamDoc> parameters;  // of policies
+};
+
+// What `kvlab list` knows: schedulers, routers, block_caches, kv, hardware, models, trace_formats, experiments.
+const std::vector<std::string>& list_kinds();
+
+// Everything of one kind, by name. InputError with the nearest kind when there is none of that name. Parameters are filled in
+// by describe() alone.
+std::vector<Item> list_items(const std::string& kind);
+
+// All items of that name, with parameters; a name may be of several kinds. InputError with the nearest name.
+std::vector<Item> describe_items(const std::string& name);
+
+// Unit of a parameter, by the suffix of its key: "ms", "tokens", ...; "" where it has none.
+std::string unit_of(const std::string& key);
+
+std::string items_as_text(const std::vector<Item>& items);  // for list: a line each
+std::string items_as_json(const std::vector<Item>& items, bool with_parameters);
+std::string description_as_text(const Item& item);
+
+}  // namespace kvlab
