@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "sim/cost/profile.h"
+#include "sim/cost/profile_lint.h"
 #include "sim/cost/profile_prices.h"
 #include "sim/cost/roofline_prices.h"
 #include "sim/cost/spec_file.h"
@@ -55,19 +56,21 @@ auto load_at(Params& experiment, const std::string& key, Load load) {
 // What `profile:` says: a format, where it is, and what to do about tables that are not in it.
 struct ProfileChoice {
   std::string format, path;
-  bool fills_gaps = false;
+  bool fills_gaps = false, keeps_impossible = false;
 };
 
 ProfileChoice read_choice(Params& experiment) {
-  auto [format, p] =
-      experiment.named("profile", "roofline", "where step times come from: roofline, or {bundle | vidur | kvlab: {path, missing}}");
-  ProfileChoice choice{format, "", false};
+  auto [format, p] = experiment.named("profile", "roofline",
+                                      "where step times come from: roofline, or {bundle | vidur | kvlab: {path, missing, impossible}}");
+  ProfileChoice choice{format, "", false, false};
   if (format != "roofline") {
     const std::vector<std::string> known{"roofline", "bundle", "vidur", "kvlab"};
     if (std::find(known.begin(), known.end(), format) == known.end()) {
       experiment.fail_at("profile", "unknown profile format '" + format + "'" + suggestion(format, known));
     }
     choice.path = p.resolve_file(p.text("path", "folder of the profile"));
+    choice.keeps_impossible =
+        p.choice("impossible", {"refuse", "keep"}, 0, "what to do about entries faster than the datasheet allows") == 1;
     const std::size_t by_default = format == "vidur" ? 1 : 0;  // Vidur does not profile the output head
     choice.fills_gaps = p.choice("missing", {"error", "roofline"}, by_default, "what to do about operations or a tp without a table") == 1;
   }
@@ -119,9 +122,20 @@ void check_attention(const Profile& profile) {
     throw InputError(profile.file + ": the attention table has no " + (has_decode ? "prompts" : "steps of decode rows alone"));
 }
 
-void use_profile(CostSetup& setup, Profile profile, bool fills_gaps, const std::shared_ptr<const RooflinePrices>& roofline) {
+// Entries that cannot be are an error, unless the user keeps them; what is merely odd goes into the notes.
+void apply_lint(Profile& profile, const CostSetup& setup, bool keeps_impossible) {
+  for (const LintFinding& finding : lint_profile(profile, setup.model, setup.hardware)) {
+    if (finding.severity == LintFinding::Severity::kError && !keeps_impossible) {
+      throw InputError(profile.file + ": " + finding.text + "; 'impossible: keep' uses it all the same");
+    }
+    profile.notes.push_back(finding.text);
+  }
+}
+
+void use_profile(CostSetup& setup, Profile profile, const ProfileChoice& choice, const std::shared_ptr<const RooflinePrices>& roofline) {
   check_attention(profile);
-  if (!fills_gaps) check_coverage(profile, setup.model);
+  if (!choice.fills_gaps) check_coverage(profile, setup.model);
+  apply_lint(profile, setup, choice.keeps_impossible);
   setup.profile_name = profile.format + " " + profile.file;
   setup.profile_hash = profile_hash(profile);
   setup.profile_date = profile.measured;
@@ -167,7 +181,7 @@ CostSetup read_cost_setup(Params& experiment) {
   setup.prices = roofline;
   if (profile)
     load_at(experiment, "profile", [&] {
-      use_profile(setup, std::move(*profile), choice.fills_gaps, roofline);
+      use_profile(setup, std::move(*profile), choice, roofline);
       return true;
     });
   return setup;

@@ -183,20 +183,21 @@ StepCostModel::Decode StepCostModel::decode_at(const DecodeBatch& batch) {
   return d;
 }
 
-void StepCostModel::add_attention(const StepShape& shape, std::int64_t layers, StepCost& cost) {
+StepCostModel::Decode StepCostModel::add_attention(const StepShape& shape, std::int64_t layers, StepCost& cost) {
   // A part of the layers gets its share, rounded down per footing.
   const auto share = [&](Picoseconds ps) {
     return layers == model_.layers ? ps : static_cast<Picoseconds>(Int128{ps} * layers / model_.layers);
   };
   if (shape.prefills.empty()) {
-    if (shape.decodes == 0) return;
+    if (shape.decodes == 0) return {};
     const Decode d = decode_at(batch_of(shape));
     charge(cost, CostPart::kAttention, share(d.time), d.footing);
-    return;
+    return d;
   }
   Rounded price = round(prices_->mixed_attention(shape));
   for (Picoseconds& ps : price) ps = share(ps);
   charge(cost, CostPart::kAttention, price);
+  return {};
 }
 
 void StepCostModel::add_work(const StepShape& shape, const TokenEntry& entry, std::int64_t layers, StepCost& cost) {
@@ -207,6 +208,11 @@ void StepCostModel::add_work(const StepShape& shape, const TokenEntry& entry, st
 }
 
 StepCost StepCostModel::step(const StepShape& shape) {
+  Decode decode;
+  return step(shape, decode);
+}
+
+StepCost StepCostModel::step(const StepShape& shape, Decode& decode) {
   const bool is_whole = shape.layers == 0;
   const std::int64_t layers = is_whole ? model_.layers : shape.layers;
   const TokenEntry& entry = tokens_at(tokens_of(shape));
@@ -214,7 +220,7 @@ StepCost StepCostModel::step(const StepShape& shape) {
   charge(cost, CostPart::kLinear, entry.layer, layers);
   charge(cost, CostPart::kCollective, entry.layer_collective, layers);
   add_work(shape, entry, layers, cost);
-  add_attention(shape, layers, cost);
+  decode = add_attention(shape, layers, cost);
   for (const PolicyOp& op : shape.ops) charge(cost, CostPart::kPolicy, round(prices_->policy(op)));
   if (!is_whole) return cost;
   const HeadEntry& head = head_at(shape.head_rows);
@@ -250,14 +256,14 @@ std::int64_t StepCostModel::steps_in_bucket(const StepShape& shape, std::int32_t
 DecodeSpan StepCostModel::decode_span(const StepShape& shape, std::int32_t growing_rows, bool max_grows) {
   assert(shape.prefills.empty());
   DecodeSpan span;
-  span.base = step(shape);
+  Decode d;
+  span.base = step(shape, d);
   span.valid_steps = kNoEnd;
   if (shape.decodes == 0) return span;
   if (shape.layers != 0) {  // a share of the layers is rounded per step
     span.valid_steps = growing_rows == 0 ? kNoEnd : 1;
     return span;
   }
-  const Decode d = decode_at(batch_of(shape));
   charge(span.slope, CostPart::kAttention, d.per_token * growing_rows + (max_grows ? d.per_max_token : 0), d.footing);
   const bool is_clipped = model_.sliding_window > 0 && shape.decode_kv_tokens >= shape.decodes * (model_.sliding_window - 1);
   if (!is_clipped) {

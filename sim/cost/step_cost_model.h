@@ -62,7 +62,8 @@ class StepCostModel final : public CostModel {
   std::vector<Cell> make_cells(std::int64_t rows) const;
   [[nodiscard]] Cell cell_at(std::int64_t rows, std::int64_t kv_tokens);
   [[nodiscard]] Decode decode_at(const DecodeBatch& batch);
-  void add_attention(const StepShape& shape, std::int64_t layers, StepCost& cost);
+  StepCost step(const StepShape& shape, Decode& decode);
+  Decode add_attention(const StepShape& shape, std::int64_t layers, StepCost& cost);
   void add_work(const StepShape& shape, const TokenEntry& entry, std::int64_t layers, StepCost& cost);
   [[nodiscard]] std::int64_t steps_in_bucket(const StepShape& shape, std::int32_t growing_rows, bool max_grows, int bucket,
                                              std::int64_t limit) const;

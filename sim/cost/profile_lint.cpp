@@ -1,0 +1,174 @@
+#include "sim/cost/profile_lint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+
+#include "kernels/moe_experts/moe_experts.h"
+#include "sim/cost/step_work.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr double kPsPerSecond = 1e12;
+constexpr double kDatasheetMargin = 1.02;
+constexpr double kUnitFactor = 300;     // units differ by 1000; no kernel is this far from its roofline at a large shape
+constexpr double kFallTolerance = 0.2;  // of repeated measurements and kernel switches
+using Severity = LintFinding::Severity;
+using Point = SampleGrid::Point;
+using WorkAt = std::function<std::optional<Work>(const Point&)>;
+
+// Counts entries of one kind in one table and keeps the worst.
+struct Tally {
+  std::size_t count = 0;
+  double worst = 0;
+  std::string text;
+  void add(double badness, const std::string& what) {
+    if (++count == 1 || badness > worst) {
+      worst = badness;
+      text = what;
+    }
+  }
+  void report(Severity severity, std::size_t of, std::vector<LintFinding>& findings) const {
+    if (count == 0) return;
+    findings.push_back({severity, text + (count > 1 ? fmt::format(" ({} of {} entries, this is the worst)", count, of) : "")});
+  }
+};
+
+class TableLint {
+ public:
+  TableLint(std::string name, const SampleGrid& grid, std::vector<std::string> axes, const HardwareSpec& hardware, double peak_flops)
+      : name_(std::move(name)), grid_(grid), axes_(std::move(axes)), hardware_(hardware), peak_flops_(peak_flops) {}
+
+  void run(const WorkAt& work_at, std::vector<LintFinding>& findings) {
+    if (grid_.empty()) return;
+    if (wrong_unit(work_at, findings)) return;  // every entry would be named for the same reason
+    Tally too_fast, from_cache, falls;
+    const auto& samples = grid_.samples();
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      check_speed(samples[i], work_at, too_fast, from_cache);
+      if (i > 0) check_fall(samples[i - 1], samples[i], falls);
+    }
+    too_fast.report(Severity::kError, samples.size(), findings);
+    from_cache.report(Severity::kWarning, samples.size(), findings);
+    falls.report(Severity::kWarning, samples.size(), findings);
+  }
+
+ private:
+  [[nodiscard]] std::string where(const Point& at) const {
+    std::string text = name_ + " at";
+    for (std::size_t i = 0; i < axes_.size(); ++i) text += fmt::format(" {} {}", axes_[i], at[i]);
+    return text;
+  }
+  [[nodiscard]] double compute_ps(const Work& w) const { return static_cast<double>(w.flops) / peak_flops_ * kPsPerSecond; }
+  [[nodiscard]] double memory_ps(const Work& w) const { return static_cast<double>(w.bytes) / hardware_.memory_bytes_per_s * kPsPerSecond; }
+
+  // The entry with most work: launch times do not matter there.
+  bool wrong_unit(const WorkAt& work_at, std::vector<LintFinding>& findings) const {
+    double most = 0, ratio = 1;
+    const SampleGrid::Sample* largest = nullptr;
+    for (const SampleGrid::Sample& s : grid_.samples()) {
+      const std::optional<Work> work = work_at(s.at);
+      const double roof = work ? std::max(compute_ps(*work), memory_ps(*work)) : 0;
+      if (roof <= most) continue;
+      most = roof;
+      ratio = static_cast<double>(s.time) / roof;
+      largest = &s;
+    }
+    constexpr double kShortPs = 1e6;  // below a microsecond of work a launch is most of the time
+    const bool is_wrong = largest != nullptr && (ratio < 1 / kUnitFactor || (ratio > kUnitFactor && most > kShortPs));
+    if (is_wrong) {
+      findings.push_back({Severity::kError, fmt::format("{}: {:.4g} us is {:.3g} times what the datasheet allows; is the unit right?",
+                                                        where(largest->at), static_cast<double>(largest->time) * 1e-6, ratio)});
+    }
+    return is_wrong;
+  }
+
+  void check_speed(const SampleGrid::Sample& s, const WorkAt& work_at, Tally& too_fast, Tally& from_cache) const {
+    const std::optional<Work> work = work_at(s.at);
+    if (!work) return;
+    const double limit = static_cast<double>(s.time) * kDatasheetMargin;
+    const double by_flops = compute_ps(*work) / limit, by_bytes = memory_ps(*work) / limit;
+    if (std::max(by_flops, by_bytes) <= 1) return;
+    const bool is_compute = by_flops > 1;
+    const double factor = (is_compute ? by_flops : by_bytes) * kDatasheetMargin;
+    const std::string what =
+        fmt::format("{}: {:.4g} us is {:.3g} times faster than the {} of {}", where(s.at), static_cast<double>(s.time) * 1e-6, factor,
+                    is_compute ? "peak FLOP/s" : "memory bandwidth", hardware_.name);
+    const Work beyond_cache{0, std::max<std::int64_t>(0, work->bytes - hardware_.l2_bytes)};
+    if (is_compute || memory_ps(beyond_cache) > limit) return too_fast.add(factor, what);
+    from_cache.add(factor, fmt::format("{}; of its {:.3g} MiB up to {:.3g} may have been in the L2 cache when it was measured", what,
+                                       static_cast<double>(work->bytes) / (1 << 20), static_cast<double>(hardware_.l2_bytes) / (1 << 20)));
+  }
+
+  // Neighbours on the last axis only.
+  void check_fall(const SampleGrid::Sample& before, const SampleGrid::Sample& after, Tally& falls) const {
+    const std::size_t last = axes_.size() - 1;
+    if (!std::equal(before.at.begin(), before.at.begin() + static_cast<std::ptrdiff_t>(last), after.at.begin())) return;
+    const double fall = 1 - static_cast<double>(after.time) / static_cast<double>(before.time);
+    if (fall <= kFallTolerance) return;
+    falls.add(fall, fmt::format("{}: {:.4g} us, {:.0f} % less than at {} {}", where(after.at), static_cast<double>(after.time) * 1e-6,
+                                100 * fall, axes_[last], before.at[last]));
+  }
+
+  std::string name_;
+  const SampleGrid& grid_;
+  std::vector<std::string> axes_;
+  const HardwareSpec& hardware_;
+  double peak_flops_;
+};
+
+// FLOPs and bytes of one call of an operation at a count of tokens or sequences.
+std::optional<Work> op_work(const ModelSpec& m, const Parallel& p, const ProfileOp& op, std::int64_t count) {
+  std::vector<OpWork> ops;
+  if (op.axis == ProfileOp::Axis::kSequences) {
+    head_ops(m, p, count, ops);
+  } else {
+    layer_ops(m, p, count, ops);
+    step_ops(m, p, count, ops);
+  }
+  for (const OpWork& o : ops) {
+    if (o.name == op.covers) return Work{o.flops, o.bytes};
+  }
+  return std::nullopt;
+}
+
+Work attention_work(const ModelSpec& m, const Parallel& p, const Point& at) {
+  Work all;
+  if (at[0] > 0) all = prefill_work(m, p, {static_cast<std::int32_t>(at[0]), static_cast<std::int32_t>(at[1])});
+  if (at[2] == 0) return all;
+  const Work decode = decode_work(m, p, at[2], at[2] * std::max<std::int64_t>(0, at[3] - 1));  // the table counts a row's own token
+  return {all.flops + decode.flops, all.bytes + decode.bytes};
+}
+
+// The table's second axis is the experts that ran, so weights are counted for these.
+Work moe_work(const ModelSpec& m, const Point& at) {
+  MoeExpertsShape s{at[0],         m.hidden,   m.moe_intermediate, m.experts, m.experts_per_token, 1, m.activation_bytes(),
+                    m.weight_bits, m.gated_mlp};
+  const std::int64_t weights = at[1] * weights_per_expert(s) * m.weight_bits / 8;
+  return {flops(s), weights + 2 * at[0] * m.hidden * m.activation_bytes()};
+}
+
+}  // namespace
+
+std::vector<LintFinding> lint_profile(const Profile& profile, const ModelSpec& m, const HardwareSpec& hardware) {
+  const Parallel p{profile.tp, 1, 1};
+  const double peak = hardware.peak_flops(compute_dtype(m));
+  std::vector<LintFinding> findings;
+  for (const ProfileOp& op : profile.ops) {
+    const char* axis = op.axis == ProfileOp::Axis::kTokens ? "tokens" : "sequences";
+    TableLint(op.name, op.times, {axis}, hardware, peak).run([&](const Point& at) { return op_work(m, p, op, at[0]); }, findings);
+  }
+  TableLint("attention", profile.attention, {"prefill_chunk", "kv_prefill", "n_decode", "kv_decode"}, hardware, peak)
+      .run([&](const Point& at) { return std::optional(attention_work(m, p, at)); }, findings);
+  if (m.is_moe()) {
+    TableLint("moe", profile.moe, {"tokens", "activated_experts"}, hardware, peak)
+        .run([&](const Point& at) { return std::optional(moe_work(m, at)); }, findings);
+  }
+  return findings;
+}
+
+}  // namespace kvlab
