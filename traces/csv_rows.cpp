@@ -25,6 +25,8 @@ std::int64_t integer_field(const LineReader& at, std::string_view column, std::s
   if (text.empty()) at.fail(column, "nothing found; expected a whole number");
   const bool is_decimal = text.find_first_not_of("-0123456789") == std::string_view::npos;
   if (parse_integer(text, value) && value >= min && value <= max) return value;
+  if (is_decimal && text.size() > 1 && text.front() == '0')
+    at.fail(column, quoted(text) + " has a leading zero; write it in decimal without");
   if (!is_decimal) at.fail(column, quoted(text) + " is not a whole number in decimal digits");
   at.fail(column, fmt::format("{} is not a whole number from {} to {}{}", quoted(text), min, max, hint));
 }

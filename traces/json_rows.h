@@ -59,6 +59,8 @@ class JsonRows {
 // Stops: the key is none of `keys`, or the row has it twice.
 [[noreturn]] void fail_unknown_key(const LineReader& lines, std::string_view key, std::span<const std::string_view> keys);
 [[noreturn]] void fail_syntax(const LineReader& lines, const char* what);
+// What the parser found wrong, in words that do not change with its version.
+const char* syntax_words(simdjson::error_code error);
 inline void fail_missing_key(const LineReader& lines, std::string_view key) { lines.fail(key, "missing in this row"); }
 
 // ---- templates ----
@@ -90,12 +92,13 @@ bool JsonRows::next(std::span<const std::string_view> keys, Handle&& handle) {
   std::string_view line;
   if (!lines_->next(line)) return false;
   try {
+    if (line[line.find_first_not_of(" \t")] != '{') fail_syntax(*lines_, "the line does not begin with {");
     static_assert(LineReader::kPadding >= simdjson::SIMDJSON_PADDING);
     simdjson::ondemand::document row = parser_.iterate(line.data(), line.size(), line.size() + LineReader::kPadding);
     each_field(*lines_, row.get_object(), keys, handle);
     if (row.current_location().error() == simdjson::SUCCESS) fail_syntax(*lines_, "text behind the closing brace");
   } catch (const simdjson::simdjson_error& e) {
-    fail_syntax(*lines_, e.what());
+    fail_syntax(*lines_, syntax_words(e.error()));
   }
   return true;
 }

@@ -32,25 +32,35 @@ ReaderOptions read_options(Params& p) {
   return options;
 }
 
-// Opens the file. `has_arrivals`: whether its format gives any.
-std::unique_ptr<TraceSource> open_file(Params& p, bool& has_arrivals) {
-  const std::string path = p.text("file", "trace file; .gz and .zst are unpacked");
+struct OpenedFile {
+  std::string path;
+  std::unique_ptr<TraceSource> source;
+  bool has_arrivals = true;  // whether its format gives any
+};
+
+OpenedFile open_file(Params& p) {
+  OpenedFile opened;
+  opened.path = p.text("file", "trace file; .gz and .zst are unpacked");
   const ReaderOptions options = read_options(p);
   std::vector<std::string> formats{"auto"};
   for (const TraceFormat& format : trace_formats()) formats.push_back(format.name);
   const std::size_t chosen = p.choice("format", formats, 0, "of the file; auto looks at its first line");
-  if (p.is_describing()) return nullptr;
-  auto lines = std::make_unique<LineReader>(p.resolve_file(path));
+  if (p.is_describing()) return opened;
+  auto lines = std::make_unique<LineReader>(p.resolve_file(opened.path));
   const TraceFormat& format = chosen == 0 ? sniff_format(*lines) : trace_formats()[chosen - 1];
   only_for(p, "block_size", "mooncake", format.name);
   only_for(p, "block_tokens", "llmservingsim", format.name);
   only_for(p, "skip_failed", "burstgpt", format.name);
   std::unique_ptr<RowReader> reader = format.read(std::move(lines), options);
-  has_arrivals = reader->has_arrivals();
-  if (!options.any_order) return reader;
+  opened.has_arrivals = reader->has_arrivals();
+  if (!options.any_order) {
+    opened.source = std::move(reader);
+    return opened;
+  }
   auto sorted = std::make_unique<InMemoryTrace>(std::move(reader));
   sorted->sort_by_arrival();
-  return sorted;
+  opened.source = std::move(sorted);
+  return opened;
 }
 
 std::unique_ptr<ArrivalProcess> read_arrival(Params& p, std::uint64_t seed, bool has_arrivals) {
@@ -59,8 +69,7 @@ std::unique_ptr<ArrivalProcess> read_arrival(Params& p, std::uint64_t seed, bool
   if (name == "trace" && !has_arrivals) {
     p.fail_at("arrival", "the trace has lengths only; give arrivals, for example 'arrival: {poisson: {rate_per_s: 2}}'");
   }
-  std::unique_ptr<ArrivalProcess> made = make_arrivals(name, inner, seed);
-  return made;
+  return make_arrivals(name, inner, seed);
 }
 
 TraceShape read_shape(Params& p) {
@@ -99,9 +108,10 @@ std::unique_ptr<TraceSource> make_trace(Params& p, std::uint64_t seed) {
     Params inner = p.child("generate", "generate");
     source = std::make_unique<GeneratedTrace>(inner, seed);
   } else {
-    bool has_arrivals = false;
-    source = open_file(p, has_arrivals);
-    shape.arrivals = read_arrival(p, seed, has_arrivals);
+    OpenedFile opened = open_file(p);
+    source = std::move(opened.source);
+    shape.name = opened.path;
+    shape.arrivals = read_arrival(p, seed, opened.has_arrivals);
   }
   const Span jitter =
       p.milliseconds("jitter_ms", 0, 0, 3.6e6, "every arrival moves by up to this, either way, by the seed; loads the trace");

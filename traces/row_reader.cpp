@@ -32,10 +32,8 @@ void RowReader::check_order(const TraceRequest& request) {
   }
   session_before_ = request.session;
   if (request.arrival < latest_) {
-    lines().fail(
-        arrival_column_,
-        fmt::format("{:.9g} s after the start is before the row above ({:.9g} s); set 'sort: true' to sort (loads the whole trace)",
-                    to_s(request.arrival), to_s(latest_)));
+    lines().fail(arrival_column_, fmt::format("{:.9g} s before the row above; sort the file, or set 'sort: true' (loads the whole trace)",
+                                              to_s(latest_ - request.arrival)));
   }
   latest_ = request.arrival;
 }

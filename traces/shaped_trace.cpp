@@ -13,13 +13,13 @@ bool ShapedTrace::next(TraceRequest& request) {
   if (!is_past_offset_) {
     for (std::uint64_t i = 0; i < shape_.offset; ++i) {
       if (!source_->next(request))
-        throw InputError(fmt::format("'offset: {}' leaves nothing: the trace has {} requests", shape_.offset, i));
+        throw InputError(fmt::format("{}: 'offset: {}' leaves nothing: the trace has {} requests", shape_.name, shape_.offset, i));
     }
     is_past_offset_ = true;
   }
   do {
     if (!source_->next(request)) {
-      if (num_given_ == 0) throw InputError(fmt::format("'offset: {}' leaves nothing of the trace", shape_.offset));
+      if (num_given_ == 0) throw InputError(fmt::format("{}: 'offset: {}' leaves nothing", shape_.name, shape_.offset));
       return false;
     }
     if (num_given_ > 0 || !request.is_follow_up) break;

@@ -12,6 +12,7 @@ namespace kvlab {
 
 // What to take of a trace and how to change it. 0 stands for no limit.
 struct TraceShape {
+  std::string name = "trace";                                 // of the trace, for messages
   std::uint64_t offset = 0;                                   // requests to leave out at the start; the next one's arrival becomes 0
   std::uint64_t limit_requests = 0;                           // how many to take after those
   std::int32_t max_prompt_tokens = 0, max_output_tokens = 0;  // longer ones are cut, and counted in skipped()

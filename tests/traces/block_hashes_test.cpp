@@ -1,0 +1,56 @@
+#include "traces/block_hashes.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+namespace kvlab {
+namespace {
+
+constexpr std::array<std::uint64_t, 4> kHashes{11, 22, 33, 44};
+
+TraceRequest request(std::int32_t prompt, std::int32_t output, std::int32_t hash_tokens, std::size_t num_hashes) {
+  TraceRequest r;
+  r.prompt_tokens = prompt;
+  r.output_tokens = output;
+  r.hash_tokens = hash_tokens;
+  r.hashes = std::span(kHashes).first(num_hashes);
+  return r;
+}
+
+TEST(BlockHashes, PartialLastHashCoversThePromptOnly) {
+  const TraceRequest r = request(1100, 500, 512, 3);  // as Mooncake writes it
+  EXPECT_EQ(covered_tokens(r), 1100);
+  EXPECT_EQ(num_block_hashes(r, 512), 2U);
+  EXPECT_EQ(num_block_hashes(r, 1024), 1U);
+  EXPECT_EQ(num_block_hashes(r, 16), 68U);  // floor(1100 / 16)
+  EXPECT_EQ(num_block_hashes(r, 1100), 0U) << "neither size divides the other";
+}
+
+TEST(BlockHashes, HashesThatEndInThePrompt) {
+  EXPECT_EQ(num_block_hashes(request(1100, 5, 512, 2), 512), 2U);
+  EXPECT_EQ(num_block_hashes(request(1024, 5, 512, 2), 512), 2U);
+  EXPECT_EQ(num_block_hashes(request(1024, 5, 512, 2), 256), 4U);
+  EXPECT_EQ(num_block_hashes(request(1024, 5, 512, 0), 512), 0U);
+}
+
+TEST(BlockHashes, HashesBehindThePromptNameGeneratedTokens) {
+  const TraceRequest r = request(20, 44, 16, 4);
+  EXPECT_EQ(covered_tokens(r), 64);
+  EXPECT_EQ(num_block_hashes(r, 16), 4U);
+  EXPECT_EQ(num_block_hashes(r, 32), 2U);
+  EXPECT_EQ(num_block_hashes(request(20, 12, 16, 2), 16), 1U) << "the last chunk crosses the prompt's end: only the prompt is sure";
+  EXPECT_EQ(num_block_hashes(request(16, 16, 16, 2), 16), 2U);
+}
+
+TEST(BlockHashes, NamesOfBlocks) {
+  EXPECT_EQ(block_hash(512, kHashes, 512, 2), 33U);
+  EXPECT_EQ(block_hash(512, kHashes, 1024, 0), 22U);
+  EXPECT_EQ(block_hash(512, kHashes, 1024, 1), 44U);
+  EXPECT_EQ(block_hash(512, kHashes, 16, 0), hash_combine(11, 0));
+  EXPECT_EQ(block_hash(512, kHashes, 16, 31), hash_combine(11, 31));
+  EXPECT_EQ(block_hash(512, kHashes, 16, 33), hash_combine(22, 1));
+}
+
+}  // namespace
+}  // namespace kvlab

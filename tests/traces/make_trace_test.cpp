@@ -1,0 +1,213 @@
+#include "traces/make_trace.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <fstream>
+#include <sstream>
+
+#include "tests/traces/trace_test_files.h"
+#include "traces/trace_tools.h"
+#include "traces/write_trace.h"
+
+namespace kvlab {
+namespace {
+
+std::string five_rows(const TempFolder& folder) {
+  return folder.write("t.csv",
+                      "arrival_ns,prompt_tokens,output_tokens,session,delay_ns,hash_tokens,hashes\n"
+                      "1000,10,5,1,,,\n"
+                      ",20,6,1,50,,\n"
+                      "3000,100,7,,,16,1 2 3 4 5 6\n"
+                      "4000,30,70,,,16,11 12 13 14 15 16\n"
+                      "6000,50,9,,,,\n");
+}
+
+TEST(MakeTrace, OffsetAndLimit) {
+  const TempFolder folder;
+  const std::string path = five_rows(folder);
+  const InMemoryTrace all(trace_of("file: " + path));
+  EXPECT_EQ(all.size(), 5U);
+  EXPECT_EQ(ns(all.at(0).arrival), 1000) << "a clock of its own stays as it is";
+  const InMemoryTrace some(trace_of("{file: " + path + ", offset: 2, limit_requests: 2}"));
+  ASSERT_EQ(some.size(), 2U);
+  EXPECT_EQ(some.at(0).arrival, kStart);
+  EXPECT_EQ(ns(some.at(1).arrival), 1000);
+  EXPECT_EQ(some.at(1).prompt_tokens, 30);
+  const InMemoryTrace orphan(trace_of("{file: " + path + ", offset: 1}"));
+  ASSERT_EQ(orphan.size(), 3U);
+  EXPECT_EQ(orphan.at(0).prompt_tokens, 100);
+  EXPECT_EQ(orphan.skipped(), "1 later turns left out with their session's start by 'offset'");
+}
+
+TEST(MakeTrace, CutsLengthsAndTheirHashes) {
+  const TempFolder folder;
+  const InMemoryTrace t(trace_of("{file: " + five_rows(folder) + ", max_prompt_tokens: 40, max_output_tokens: 8}"));
+  EXPECT_EQ(t.at(2).prompt_tokens, 40);
+  EXPECT_EQ(t.at(2).hashes.size(), 2U) << "floor(40 / 16)";
+  EXPECT_EQ(t.at(3).output_tokens, 8);
+  EXPECT_EQ(t.at(3).hashes.size(), 2U) << "floor(38 / 16)";
+  EXPECT_EQ(t.skipped(), "2 prompts cut to 40 tokens; 2 outputs cut to 8 tokens");
+}
+
+TEST(MakeTrace, ArrivalsReplaced) {
+  const TempFolder folder;
+  const InMemoryTrace t(trace_of("{file: " + five_rows(folder) + ", arrival: {constant: {rate_per_s: 2}}}"));
+  EXPECT_EQ(to_s(t.at(0).arrival), 0);
+  EXPECT_TRUE(t.at(1).is_follow_up);
+  EXPECT_EQ(to_s(t.at(2).arrival), 0.5);
+  EXPECT_EQ(to_s(t.at(4).arrival), 1.5);
+  EXPECT_EQ(trace_of("{file: " + folder.file("t.csv") + ", arrival: {closed_loop: {concurrency: 2}}}")->concurrency(), 2);
+}
+
+TEST(MakeTrace, JitterMovesWithinItsBoundsAndKeepsSessionsTogether) {
+  const std::string yaml =
+      "generate: {requests: 2000, arrival: {poisson: {rate_per_s: 200}}, prompt_tokens: {uniform: {min: 1, max: 100000}}, output_tokens: 1,"
+      " sessions: {turns: {geometric: {mean: 2}}, max_context_tokens: 1000000}}";
+  const InMemoryTrace plain(trace_of(yaml));
+  const InMemoryTrace a(trace_of(yaml + "\njitter_ms: 20"));
+  const InMemoryTrace b(trace_of(yaml + "\njitter_ms: 20", 1));
+  std::map<std::int64_t, Time> recorded;
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    if (!plain.at(i).is_follow_up) recorded[plain.at(i).session] = plain.at(i).arrival;
+  }
+  ASSERT_EQ(a.size(), plain.size());
+  Time before = kStart;
+  double furthest_ms = 0;
+  bool has_overtaken = false;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const TraceRequest r = a.at(i);
+    EXPECT_EQ(r.arrival, b.at(i).arrival);
+    if (r.is_follow_up) {
+      EXPECT_EQ(r.session, a.at(i - 1).session);
+      continue;
+    }
+    EXPECT_GE(r.arrival, before);
+    has_overtaken |= i > 0 && a.at(i - 1).session > r.session;
+    before = r.arrival;
+    furthest_ms = std::max(furthest_ms, std::abs(to_ms(r.arrival - recorded[r.session])));
+  }
+  EXPECT_LE(furthest_ms, 20.0);
+  EXPECT_GT(furthest_ms, 19.0);
+  EXPECT_TRUE(has_overtaken);
+}
+
+TEST(MakeTrace, RefusesKeysWithoutMeaning) {
+  const TempFolder folder;
+  const std::string path = five_rows(folder);
+  EXPECT_EQ(error_of([&] { trace_of("file: " + path + "\nlimit_request: 5"); }),
+            "<test>:2:1: unknown key 'limit_request' in test; did you mean 'limit_requests'?");
+  EXPECT_EQ(error_of([&] { trace_of("file: " + path + "\nformat: kvlab"); }).substr(0, 43), "<test>:2:9: 'format': unknown value 'kvlab'");
+  EXPECT_EQ(error_of([&] { trace_of("file: " + path + "\nskip_failed: true"); }),
+            "<test>:2:14: 'skip_failed' has a meaning for format 'burstgpt' only; this trace is 'kvlab_csv'");
+  EXPECT_EQ(error_of([&] { trace_of("file: " + path + "\narrival: {closed_loop: {concurrency: 1}}\njitter_ms: 5"); }),
+            "<test>:3:12: 'jitter_ms' has no meaning in a closed loop: arrivals follow from completions");
+  const std::string both = error_of([&] {
+    trace_of("file: " + path + "\ngenerate: {requests: 1, arrival: {poisson: {rate_per_s: 1}}, prompt_tokens: 1, output_tokens: 1}");
+  });
+  EXPECT_EQ(both, "<test>:1:1: 'trace' needs either 'file: PATH' or 'generate: {...}'");
+  EXPECT_NE(error_of([] {
+              trace_of("sort: true\ngenerate: {requests: 1, arrival: {poisson: {rate_per_s: 1}}, prompt_tokens: 1, output_tokens: 1}");
+            }).find("unknown key 'sort'"),
+            std::string::npos);
+}
+
+TEST(MakeTrace, DescribesItsKeys) {
+  std::vector<ParamDoc> docs;
+  Params p = Params::describing("trace", docs);
+  make_trace(p, 1);
+  std::vector<std::string> keys;
+  for (const ParamDoc& doc : docs) keys.push_back(doc.key);
+  for (const char* key :
+       {"file", "format", "block_size", "block_tokens", "skip_failed", "sort", "offset", "limit_requests", "arrival", "jitter_ms"}) {
+    EXPECT_NE(std::ranges::find(keys, key), keys.end()) << key;
+  }
+}
+
+TEST(TraceTools, SummaryOfFiveRequests) {
+  const TempFolder folder;
+  const TraceSummary s = summarize(*trace_of("file: " + five_rows(folder)));
+  EXPECT_EQ(s.num_requests, 5U);
+  EXPECT_EQ(s.num_follow_ups, 1U);
+  EXPECT_EQ(s.num_sessions, 1U);
+  EXPECT_DOUBLE_EQ(s.duration_s, 5e-6);
+  EXPECT_DOUBLE_EQ(s.rate_per_s, 3 / 5e-6);
+  EXPECT_NEAR(s.gap_cv, std::sqrt(1.0 / 3) / (5.0 / 3), 1e-9);  // gaps 2, 1, 2 us: mean 5/3, variance 1/3
+  EXPECT_EQ(s.prompt_tokens.mean, 42);
+  EXPECT_EQ(s.prompt_tokens.min, 10);
+  EXPECT_EQ(s.prompt_tokens.p50, 30);
+  EXPECT_EQ(s.prompt_tokens.p90, 100);
+  EXPECT_EQ(s.prompt_tokens.max, 100);
+  EXPECT_EQ(s.num_prompt_blocks, 6U + 1U);
+  EXPECT_EQ(s.num_seen_blocks, 0U);
+  EXPECT_EQ(s.num_distinct_blocks, 12U);
+  std::ostringstream text;
+  inspect(*trace_of("file: " + five_rows(folder)), text);
+  EXPECT_NE(text.str().find("requests       5\n"), std::string::npos) << text.str();
+  EXPECT_NE(text.str().find("7 full prompt blocks of 16 tokens, 0.0 % seen before"), std::string::npos) << text.str();
+}
+
+TEST(TraceTools, RealStatistics) {
+  const std::string azure = data_file("traces/azure_2023_conv.csv");
+  const std::string mooncake = data_file("traces/mooncake_conversation.jsonl");
+  if (!std::filesystem::exists(azure) || !std::filesystem::exists(mooncake)) GTEST_SKIP() << azure << " or " << mooncake << " is absent";
+  const TraceSummary a = summarize(*trace_of("file: " + azure));
+  EXPECT_EQ(a.num_requests, 19'366U);
+  EXPECT_EQ(a.prompt_tokens.p50, 1020);
+  EXPECT_EQ(a.output_tokens.p50, 129);
+  EXPECT_NEAR(a.rate_per_s, 5.530, 0.001);
+  EXPECT_NEAR(a.gap_cv, 1.0942, 0.0001);
+  const TraceSummary m = summarize(*trace_of("{file: " + mooncake + ", block_size: 512}"));
+  EXPECT_EQ(m.num_requests, 12'031U);
+  EXPECT_EQ(m.num_distinct_blocks, 182'790U);
+  EXPECT_EQ(m.prompt_tokens.p50, 6909);
+  EXPECT_EQ(m.output_tokens.p50, 350);
+}
+
+// The shipped samples are what their own recipes make; a libm that rounds otherwise may move a time by a nanosecond.
+TEST(Samples, AreWhatTheirRecipesMake) {
+  const std::string folder = KVLAB_SOURCE_DIR "/traces/samples/";
+  for (const auto& [sample, recipe] : std::array<std::pair<std::string, std::string>, 2>{
+           {{"azure_like.csv", "azure_like.yaml"}, {"mooncake_like.jsonl.gz", "mooncake_like.yaml"}}}) {
+    EXPECT_LT(std::filesystem::file_size(folder + sample), 100'000U);
+    Params experiment(load_config(folder + recipe), std::make_shared<Choices>(), recipe);
+    const auto seed = static_cast<std::uint64_t>(experiment.required<std::int64_t>("seed", 0, 1 << 30, "seed"));
+    Params p = experiment.child("trace", "trace");
+    const InMemoryTrace made(make_trace(p, seed));
+    const InMemoryTrace shipped(open_trace(folder + sample));
+    ASSERT_EQ(made.size(), shipped.size());
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      EXPECT_NEAR(to_s(made.at(i).arrival), to_s(shipped.at(i).arrival), 1e-6);
+      EXPECT_NEAR(made.at(i).prompt_tokens, shipped.at(i).prompt_tokens, 1);
+      EXPECT_NEAR(made.at(i).output_tokens, shipped.at(i).output_tokens, 1);
+    }
+  }
+}
+
+std::size_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  std::size_t total = 0;
+  std::size_t resident = 0;
+  statm >> total >> resident;
+  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+TEST(Streaming, TwoMillionRequestsInConstantMemory) {
+  const TempFolder folder;
+  const std::string path = folder.file("big.csv.zst");
+  const auto source = trace_of(
+      "generate: {requests: 2000000, arrival: {poisson: {rate_per_s: 1000}}, prompt_tokens: {lognormal: {median: 1000, sigma: 1}}, "
+      "output_tokens: 100}");
+  const std::size_t before = resident_bytes();
+  EXPECT_EQ(write_trace(*source, path), 2'000'000U);
+  const auto reader = trace_of("file: " + path);
+  std::uint64_t count = 0;
+  for (TraceRequest r; reader->next(r);) ++count;
+  EXPECT_EQ(count, 2'000'000U);
+  // The rows are 60 MB as text and 32 MB as arrays; the packer's and unpacker's windows are some 10 MB.
+  EXPECT_LT(resident_bytes(), before + (std::size_t{24} << 20));
+}
+
+}  // namespace
+}  // namespace kvlab

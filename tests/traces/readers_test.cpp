@@ -1,0 +1,250 @@
+#include <gtest/gtest.h>
+
+#include "base/hash.h"
+#include "tests/traces/trace_test_files.h"
+#include "traces/block_hashes.h"
+
+namespace kvlab {
+namespace {
+
+TEST(AzureReader, Dialect2023CountsFromTheFirstRow) {
+  const InMemoryTrace t = read_all(
+      "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+      "2023-11-16 18:15:46.6805900,374,44\n"
+      "2023-11-16 18:15:50.9951690,396,109\n");
+  ASSERT_EQ(t.size(), 2U);
+  EXPECT_EQ(t.at(0).arrival, kStart);
+  EXPECT_EQ(t.at(0).prompt_tokens, 374);
+  EXPECT_EQ(t.at(0).output_tokens, 44);
+  EXPECT_EQ(ns(t.at(1).arrival), 4'314'579'000);
+  EXPECT_EQ(t.at(1).session, -1);
+  EXPECT_TRUE(t.at(1).hashes.empty());
+}
+
+TEST(AzureReader, Dialect2024HasZonesAndWholeSeconds) {
+  const InMemoryTrace t = read_all(
+      "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
+      "2024-05-11 23:59:59.999999+00:00,10,2\r\n"
+      "2024-05-12 00:00:00+00:00,11,3\r\n"
+      "2024-05-12 02:00:01+02:00,12,4");
+  ASSERT_EQ(t.size(), 3U);
+  EXPECT_EQ(ns(t.at(1).arrival), 1'000);
+  EXPECT_EQ(ns(t.at(2).arrival), 1'000'001'000);
+}
+
+TEST(AzureReader, ColumnsInAnyOrderAndQuotes) {
+  const InMemoryTrace t = read_all("\xef\xbb\xbfGeneratedTokens,TIMESTAMP,ContextTokens\n44,\"2023-11-16 18:15:46\",374\n");
+  EXPECT_EQ(t.at(0).prompt_tokens, 374);
+  EXPECT_EQ(t.at(0).output_tokens, 44);
+}
+
+TEST(MooncakeReader, ChainsIdsAndKeepsThePartialLastBlock) {
+  ReaderOptions options;
+  options.block_size = 512;
+  const InMemoryTrace t = read_all(R"({"timestamp": 0, "input_length": 1100, "output_length": 500, "hash_ids": [0, 1, 2]})"
+                                   "\n"
+                                   R"({"timestamp": 3000, "input_length": 1024, "output_length": 1, "hash_ids": [0, 7]})"
+                                   "\n"
+                                   R"({"timestamp": 3000.5, "input_length": 1024, "output_length": 1, "hash_ids": [3, 7]})",
+                                   "", options);
+  ASSERT_EQ(t.size(), 3U);
+  EXPECT_EQ(ns(t.at(1).arrival), 3'000'000'000);
+  EXPECT_EQ(ns(t.at(2).arrival), 3'000'500'000);
+  EXPECT_EQ(t.at(0).hash_tokens, 512);
+  ASSERT_EQ(t.at(0).hashes.size(), 3U);
+  EXPECT_EQ(t.at(0).hashes[0], t.at(1).hashes[0]);
+  EXPECT_NE(t.at(1).hashes[1], t.at(2).hashes[1]) << "same id behind another prefix is another prefix";
+  EXPECT_EQ(num_block_hashes(t.at(0), 512), 2U);
+  EXPECT_EQ(num_block_hashes(t.at(0), 16), 68U);
+}
+
+TEST(MooncakeReader, DynamoDialectWithSessions) {
+  const InMemoryTrace t =
+      read_all(R"({"created_time":10,"input_tokens":100,"output_tokens":5,"session_id":"chat-a","block_size":64,"hash_ids":[1,2]})"
+               "\n"
+               R"({"delay":250,"input_tokens":170,"output_tokens":6,"session_id":"chat-a","block_size":64,"hash_ids":[1,2,3]})"
+               "\n"
+               R"({"created_time":20,"input_tokens":10,"output_tokens":5,"session_id":12})");
+  ASSERT_EQ(t.size(), 3U);
+  EXPECT_FALSE(t.at(0).is_follow_up);
+  EXPECT_TRUE(t.at(1).is_follow_up);
+  EXPECT_EQ(to_ms(t.at(1).delay), 250);
+  EXPECT_EQ(t.at(0).session, t.at(1).session);
+  EXPECT_GE(t.at(0).session, 0);
+  EXPECT_EQ(t.at(2).session, 12);
+  EXPECT_EQ(t.at(0).hash_tokens, 64);
+  EXPECT_EQ(t.at(0).hashes[1], t.at(1).hashes[1]);
+  EXPECT_EQ(t.at(2).hash_tokens, 0);
+}
+
+TEST(MooncakeReader, SortGathersTurnsThatStandApart) {
+  ReaderOptions options;
+  options.any_order = true;
+  InMemoryTrace t = read_all(R"({"timestamp":30,"input_length":3,"output_length":1,"session_id":1})"
+                             "\n"
+                             R"({"timestamp":10,"input_length":1,"output_length":1})"
+                             "\n"
+                             R"({"delay":5,"input_length":4,"output_length":1,"session_id":1})"
+                             "\n"
+                             R"({"timestamp":40,"input_length":6,"output_length":1})"
+                             "\n"
+                             R"({"delay":6,"input_length":5,"output_length":1,"session_id":1})",
+                             "", options);
+  t.sort_by_arrival();
+  std::vector<int> prompts;
+  for (TraceRequest r; t.next(r);) prompts.push_back(r.prompt_tokens);
+  EXPECT_EQ(prompts, (std::vector<int>{1, 3, 4, 5, 6}));
+}
+
+TEST(BurstGptReader, BothHeadersAndFailedRequests) {
+  const std::string old_header =
+      "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+      "5,ChatGPT,472,18,490,Conversation log\n"
+      "45,ChatGPT,1087,0,1087,Conversation log\n"
+      "118,GPT-4,417,276,693,API log\n";
+  ReaderOptions options;
+  options.skip_failed = true;
+  const InMemoryTrace a = read_all(old_header, "", options);
+  ASSERT_EQ(a.size(), 2U);
+  EXPECT_EQ(a.at(0).arrival, kStart);
+  EXPECT_EQ(to_s(a.at(1).arrival), 113);
+  EXPECT_EQ(a.skipped(), "1 failed requests (0 response tokens) passed over");
+  const InMemoryTrace b = read_all(
+      "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+      "5.25,77,3.5,ChatGPT,472,18,490,Conversation log\n"
+      "6,,3.5,ChatGPT,47,1,48,Conversation log\n");
+  EXPECT_EQ(b.at(0).session, 77);
+  EXPECT_EQ(b.at(1).session, -1);
+  EXPECT_EQ(to_s(b.at(1).arrival), 0.75);
+}
+
+TEST(VidurReader, WithArrivals) {
+  const InMemoryTrace t = read_all("arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,374,44\n5e-05,1,2\n4.314578999,396,109\n");
+  EXPECT_EQ(ns(t.at(1).arrival), 50'000);
+  EXPECT_EQ(ns(t.at(2).arrival), 4'314'578'999);
+}
+
+TEST(VidurReader, WithoutArrivalsNeedsAProcess) {
+  const TempFolder folder;
+  const std::string path =
+      folder.write("arxiv.csv", "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n3772,54,3826,69.85\n10,20,30,0.5\n");
+  const InMemoryTrace t(trace_of("{file: " + path + ", arrival: {constant: {rate_per_s: 4}}}"));
+  ASSERT_EQ(t.size(), 2U);
+  EXPECT_EQ(t.at(0).prompt_tokens, 3772);
+  EXPECT_EQ(to_s(t.at(1).arrival), 0.25);
+}
+
+TEST(SplitwiseReader, Row) {
+  const InMemoryTrace t = read_all(
+      "request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size\n"
+      "0,2,0,1,1,4096,32\n1,2,0,1.5,1,10,3\n");
+  EXPECT_EQ(to_s(t.at(0).arrival), 1);
+  EXPECT_EQ(to_s(t.at(1).arrival), 1.5);
+  EXPECT_EQ(t.at(0).prompt_tokens, 4096);
+  EXPECT_EQ(t.at(0).output_tokens, 32);
+}
+
+TEST(LlmServingSimReader, TokenIdsBecomeAChainOverPromptAndOutput) {
+  ReaderOptions options;
+  options.block_tokens = 2;
+  const InMemoryTrace t =
+      read_all(R"({"input_toks":3,"output_toks":2,"arrival_time_ns":46926808,"input_tok_ids":[5,6,7],"output_tok_ids":[8,9]})"
+               "\n"
+               R"({"input_toks":4,"output_toks":1,"arrival_time_ns":46926809,"input_tok_ids":[5,6,7,8],"output_tok_ids":[1]})"
+               "\n"
+               R"({"input_toks":4,"output_toks":1,"arrival_time_ns":46926810,"input_tok_ids":[1,6,7,8],"output_tok_ids":[1]})",
+               "", options);
+  EXPECT_EQ(ns(t.at(0).arrival), 46'926'808);
+  ASSERT_EQ(t.at(0).hashes.size(), 2U) << "five tokens are two full blocks";
+  EXPECT_EQ(t.at(0).hashes[0], hash_combine(hash_combine(mix64(2), 5), 6));
+  EXPECT_EQ(t.at(0).hashes[1], t.at(1).hashes[1]) << "a generated token can be shared with a later prompt";
+  EXPECT_NE(t.at(1).hashes[1], t.at(2).hashes[1]);
+}
+
+TEST(LlmServingSimReader, SessionsOfAgents) {
+  const InMemoryTrace t = read_all(
+      R"({"session_id":"s1","arrival_time_ns":100,"sub_requests":[{"input_toks":10,"output_toks":3,"tool_duration_ns":7000},{"input_toks":20,"output_toks":4,"tool_duration_ns":0}]})"
+      "\n"
+      R"({"input_toks":5,"output_toks":1,"arrival_time_ns":200})");
+  ASSERT_EQ(t.size(), 3U);
+  EXPECT_FALSE(t.at(0).is_follow_up);
+  EXPECT_TRUE(t.at(1).is_follow_up);
+  EXPECT_EQ(ns(t.at(1).delay), 7000);
+  EXPECT_EQ(t.at(1).prompt_tokens, 20);
+  EXPECT_EQ(t.at(0).session, t.at(1).session);
+  EXPECT_FALSE(t.at(2).is_follow_up);
+  EXPECT_EQ(ns(t.at(2).arrival), 200);
+}
+
+TEST(Readers, GoBackwardsOnlyWhenSorted) {
+  const TempFolder folder;
+  const std::string path = folder.write("t.csv",
+                                        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,2,1\n2023-11-16 18:15:40,1,1\n"
+                                        "2023-11-16 18:15:46,3,1\n");
+  EXPECT_NE(error_of([&] { InMemoryTrace(trace_of("file: " + path)); }).find("6 s before the row above"), std::string::npos);
+  const InMemoryTrace t(trace_of("{file: " + path + ", sort: true}"));
+  ASSERT_EQ(t.size(), 3U);
+  EXPECT_EQ(t.at(0).prompt_tokens, 1);
+  EXPECT_EQ(t.at(0).arrival, kStart);
+  EXPECT_EQ(to_s(t.at(1).arrival), 6);
+  EXPECT_EQ(t.at(1).prompt_tokens, 2) << "rows of one instant keep their order";
+}
+
+TEST(Readers, SniffingFindsEveryFormat) {
+  const std::vector<std::pair<std::string, std::string>> firsts{
+      {"azure", "TIMESTAMP,ContextTokens,GeneratedTokens"},
+      {"mooncake", R"({"timestamp": 0, "input_length": 1})"},
+      {"mooncake", R"({"created_time": 0, "input_tokens": 1})"},
+      {"burstgpt", "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type"},
+      {"vidur", "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio"},
+      {"splitwise", "request_id,request_type,application_id,arrival_timestamp,batch_size,prompt_size,token_size"},
+      {"llmservingsim", R"({"session_id": "x", "arrival_time_ns": 1, "sub_requests": []})"},
+      {"kvlab_csv", "arrival_ns,prompt_tokens,output_tokens,session,delay_ns,hash_tokens,hashes"},
+      {"kvlab_jsonl", R"({"arrival_ns":1,"prompt_tokens":1,"output_tokens":1})"}};
+  for (const auto& [name, first] : firsts) {
+    LineReader lines("f", bytes_in_memory("f", first));
+    EXPECT_EQ(sniff_format(lines).name, name) << first;
+  }
+  EXPECT_EQ(error_of([] { trace_format("azur"); }), "unknown trace format 'azur'; did you mean 'azure'?");
+}
+
+TEST(RealTraces, Azure2023Conversation) {
+  const std::string path = data_file("traces/azure_2023_conv.csv");
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is absent; see docs/traces.md, and set KVLAB_DATA";
+  const InMemoryTrace t(open_trace(path));
+  ASSERT_EQ(t.size(), 19'366U);
+  double prompts = 0;
+  double outputs = 0;
+  for (std::size_t i = 0; i < t.size(); ++i) prompts += t.at(i).prompt_tokens, outputs += t.at(i).output_tokens;
+  EXPECT_NEAR(prompts / 19'366, 1154.697, 0.001);
+  EXPECT_NEAR(outputs / 19'366, 211.126, 0.001);
+  EXPECT_EQ(ns(t.at(t.size() - 1).arrival), 3'501'721'937'000);
+}
+
+TEST(RealTraces, MooncakeConversation) {
+  const std::string path = data_file("traces/mooncake_conversation.jsonl");
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is absent; see docs/traces.md, and set KVLAB_DATA";
+  const InMemoryTrace t(trace_of("{file: " + path + ", block_size: 512}"));
+  ASSERT_EQ(t.size(), 12'031U);
+  double prompts = 0;
+  std::size_t hashes = 0;
+  for (std::size_t i = 0; i < t.size(); ++i) prompts += t.at(i).prompt_tokens, hashes += t.at(i).hashes.size();
+  EXPECT_NEAR(prompts / 12'031, 12'035.061, 0.001);
+  EXPECT_EQ(ns(t.at(t.size() - 1).arrival), 3'536'999'000'000);
+  EXPECT_GT(hashes, 280'000U);
+  EXPECT_LT(t.memory_bytes() - hashes * sizeof(std::uint64_t), 32 * t.size());
+}
+
+TEST(RealTraces, LlmServingSimWorkload) {
+  const std::string path = data_file("vllm-reference/sharegpt-llama-3.1-8b-300-sps10.jsonl");
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is absent; see docs/traces.md, and set KVLAB_DATA";
+  const InMemoryTrace t(trace_of("file: " + path));
+  ASSERT_EQ(t.size(), 300U);
+  EXPECT_EQ(ns(t.at(0).arrival), 46'926'808);
+  EXPECT_EQ(t.at(0).prompt_tokens, 2358);
+  EXPECT_EQ(t.at(0).output_tokens, 531);
+  EXPECT_EQ(t.at(0).hashes.size(), 2889U / 16);
+}
+
+}  // namespace
+}  // namespace kvlab
