@@ -47,6 +47,9 @@ class InputFiles {
   std::map<std::string, std::string> fingerprint_;
 };
 
+// Names the folder in the file KVLAB_RESULT_FILE, if there is such a variable: the front door draws figures of it.
+void name_results(const std::string& folder);
+
 // Fingerprint of the running program itself: results of another build are not taken for this one's.
 std::string program_fingerprint();
 std::string program_version();  // "0.1.0", with the commit where known

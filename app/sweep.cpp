@@ -141,15 +141,6 @@ int Sweep::status() const {
   return count(RunState::kBadInput) > 0 ? 2 : 0;
 }
 
-// The front door draws figures of the folder named in this file.
-void name_results(const fs::path& folder) {
-  const char* const file = std::getenv("KVLAB_RESULT_FILE");
-  if (file == nullptr || *file == '\0') return;
-  TextFile out(file);
-  out.write(fs::absolute(folder).string() + "\n");
-  out.close();
-}
-
 }  // namespace
 
 int run_sweep(const Experiment& experiment, const SweepOptions& options, std::ostream& out, std::ostream& err) {
@@ -167,7 +158,7 @@ int run_sweep(const Experiment& experiment, const SweepOptions& options, std::os
   const int status = sweep.status();
   if (!validate_requests.empty() && status == 0)
     validate_results(validate_requests, folder.path().string(), options.quiet ? nullptr : &out);
-  if (status != 130) name_results(folder.path());
+  if (status != 130) name_results(folder.path().string());
   if (!options.quiet) out << "wrote " << folder.path().string() << "\n";
   return status;
 }

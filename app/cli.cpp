@@ -1,0 +1,210 @@
+#include "app/cli.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <ostream>
+
+#include "app/commands.h"
+#include "app/compare.h"
+#include "app/describe.h"
+#include "app/experiment.h"
+#include "app/results.h"
+#include "app/sweep.h"
+#include "app/text_file.h"
+#include "app/validate.h"
+#include "base/text.h"
+
+namespace kvlab {
+
+namespace {
+
+// What the arguments ask for. Only the chosen command's part is used.
+struct Arguments {
+  std::string file, kind, name, real, against, folder_a, folder_b, fast_forward = "on";
+  std::vector<std::string> set;
+  SweepOptions sweep;
+  TraceCommand trace;
+  ProfileCommand profile;
+  std::size_t num_requests = 10;
+  bool json = false, every = false, quiet = false;
+};
+
+using Command = std::function<int(std::ostream& out, std::ostream& err)>;
+
+void add_run(CLI::App& app, Arguments& a, Command& chosen) {
+  CLI::App* run = app.add_subcommand("run", "simulate an experiment and write results/NAME/");
+  run->add_option("file", a.file, "experiment (YAML)")->required();
+  run->add_option("--set", a.set, "key.key=value in place of what the file says; may be repeated")->allow_extra_args(false);
+  run->add_option("--jobs", a.sweep.jobs, "runs at a time; default: the number of cores")->check(CLI::Range(1, 4096));
+  run->add_option("--out", a.sweep.out, "results folder; default: results/NAME");
+  run->add_option("--fast-forward", a.fast_forward, "off: simulate every step; results are the same, byte for byte")
+      ->check(CLI::IsMember({"on", "off"}));
+  run->add_flag("--quiet", a.sweep.quiet, "print errors only");
+  run->add_flag("--force", a.sweep.force, "do runs again whose inputs have not changed");
+  run->callback([&a, &chosen] {
+    chosen = [&a](std::ostream& out, std::ostream& err) {
+      a.sweep.fast_forward = a.fast_forward == "on";
+      a.sweep.shows_progress = ::isatty(STDERR_FILENO) == 1;
+      return run_sweep(load_experiment(a.file, a.set), a.sweep, out, err);
+    };
+  });
+}
+
+void add_trace(CLI::App& app, Arguments& a, Command& chosen) {
+  CLI::App* trace = app.add_subcommand("trace", "inspect, convert or generate a request trace");
+  trace->require_subcommand(1);
+  const auto add = [&](const char* name, const char* help, bool writes, int (*act)(const TraceCommand&, std::ostream&)) {
+    CLI::App* one = trace->add_subcommand(name, help);
+    one->add_option("file", a.trace.input, "trace, or experiment (YAML) whose 'trace' is meant")->required();
+    if (writes) one->add_option("output", a.trace.output, "file to write: .csv or .jsonl, also packed as .gz or .zst")->required();
+    if (writes) one->add_option("--to", a.trace.output_format, "format to write: csv, jsonl or mooncake; default: by the file's name");
+    one->add_option("--set", a.trace.set, "key=value of the 'trace' mapping, such as block_size=512; may be repeated")
+        ->allow_extra_args(false);
+    one->add_option("--seed", a.trace.seed, "of random choices");
+    one->callback([&a, &chosen, act] { chosen = [&a, act](std::ostream& out, std::ostream&) { return act(a.trace, out); }; });
+  };
+  add("inspect", "print rates, lengths and sharing of a trace", false, inspect_trace);
+  add("convert", "write a trace in another format", true, convert_trace);
+  add("generate", "write the trace that an experiment's 'trace: {generate: ...}' describes", true, convert_trace);
+}
+
+void add_profile(CLI::App& app, Arguments& a, Command& chosen) {
+  CLI::App* profile = app.add_subcommand("profile", "check or convert measured kernel tables");
+  profile->require_subcommand(1);
+  const auto add = [&](const char* name, const char* help, bool writes, int (*act)(const ProfileCommand&, std::ostream&)) {
+    CLI::App* one = profile->add_subcommand(name, help);
+    one->add_option("folder", a.profile.folder, "profile")->required();
+    if (writes) one->add_option("output", a.profile.output, "folder to write, in our own format")->required();
+    one->add_option("--format", a.profile.format, "of the folder: bundle, vidur or kvlab")
+        ->check(CLI::IsMember({"bundle", "vidur", "kvlab"}));
+    if (!writes) one->add_option("--model", a.profile.model, "model measured; default: as the profile says");
+    if (!writes) one->add_option("--hardware", a.profile.hardware, "GPU measured; default: as the profile says");
+    one->add_option("--tp", a.profile.tp, "tensor-parallel degree; default: every one there is")->check(CLI::Range(1, 1024));
+    one->callback([&a, &chosen, act] { chosen = [&a, act](std::ostream& out, std::ostream&) { return act(a.profile, out); }; });
+  };
+  add("lint", "compare every entry with the GPU's datasheet", false, lint_profile_folder);
+  add("convert", "write a bundle or Vidur CSVs in our own format", true, convert_profile_folder);
+}
+
+void add_list(CLI::App& app, Arguments& a, Command& chosen) {
+  CLI::App* list = app.add_subcommand("list", "what experiments can name: " + join(list_kinds(), ", "));
+  list->add_option("kind", a.kind, join(list_kinds(), ", "))->required();
+  list->add_flag("--json", a.json, "as JSON");
+  list->callback([&a, &chosen] {
+    chosen = [&a](std::ostream& out, std::ostream&) {
+      const std::vector<Item> items = list_items(a.kind);
+      out << (a.json ? items_as_json(items, false) : items_as_text(items));
+      return 0;
+    };
+  });
+  CLI::App* describe = app.add_subcommand("describe", "a policy's source and parameters, or what a model or GPU is");
+  describe->add_option("name", a.name, "as `kvlab list` prints it")->required();
+  describe->add_flag("--json", a.json, "as JSON");
+  describe->callback([&a, &chosen] {
+    chosen = [&a](std::ostream& out, std::ostream&) {
+      const std::vector<Item> items = describe_items(a.name);
+      if (a.json)
+        out << items_as_json(items, true);
+      else
+        for (const Item& item : items) out << description_as_text(item);
+      return 0;
+    };
+  });
+}
+
+void add_comparisons(CLI::App& app, Arguments& a, Command& chosen) {
+  CLI::App* compare = app.add_subcommand("compare", "differences between two results folders, run by run");
+  compare->add_option("A", a.folder_a, "results folder")->required();
+  compare->add_option("B", a.folder_b, "results folder")->required();
+  compare->add_flag("--all", a.every, "every metric instead of the main ones");
+  compare->add_option("--requests", a.num_requests, "requests to show that moved most; 0: none");
+  compare->callback([&a, &chosen] {
+    chosen = [&a](std::ostream& out, std::ostream&) {
+      out << compare_results(a.folder_a, a.folder_b, a.every, a.num_requests);
+      return 0;
+    };
+  });
+  CLI::App* validate = app.add_subcommand("validate", "compare results with a real engine's log");
+  validate->add_option("--requests", a.real, "the engine's requests.jsonl")->required();
+  validate->add_option("--against", a.against, "results folder")->required();
+  validate->add_flag("--quiet", a.quiet, "print errors only");
+  validate->callback([&a, &chosen] {
+    chosen = [&a](std::ostream& out, std::ostream&) {
+      validate_results(a.real, a.against, a.quiet ? nullptr : &out);
+      name_results(a.against);
+      return 0;
+    };
+  });
+}
+
+// A word that is no command is answered with the nearest one; CLI11 only says that a command is missing.
+void check_command(const CLI::App& app, const std::vector<std::string>& arguments) {
+  const CLI::App* at = &app;
+  for (const std::string& word : arguments) {
+    const std::vector<const CLI::App*> commands = at->get_subcommands([](const CLI::App*) { return true; });
+    if (commands.empty() || word.starts_with('-')) return;
+    std::vector<std::string> names;
+    for (const CLI::App* command : commands) names.push_back(command->get_name());
+    const auto found = std::find(names.begin(), names.end(), word);
+    if (found == names.end()) throw InputError("unknown command '" + word + "'" + suggestion(word, names));
+    at = commands[static_cast<std::size_t>(found - names.begin())];
+  }
+}
+
+std::string one_line(std::string text) {
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+// Answers the status to leave with at once, or -1 with `chosen` set.
+int parse(CLI::App& app, const std::vector<std::string>& arguments, std::ostream& out) {
+  try {
+    check_command(app, arguments);
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 takes them from the back
+  } catch (const CLI::CallForHelp& help) {
+    const CLI::App* shown = &app;
+    while (!shown->get_subcommands().empty()) shown = shown->get_subcommands()[0];
+    out << shown->help(shown == &app ? "" : "kvlab " + shown->get_name());
+    return 0;
+  } catch (const CLI::CallForAllHelp&) {
+    out << app.help("", CLI::AppFormatMode::All);
+    return 0;
+  } catch (const CLI::CallForVersion& version) {
+    out << version.what() << "\n";
+    return 0;
+  } catch (const CLI::ParseError& e) {
+    throw InputError(one_line(e.what()) + " (kvlab --help shows what there is)");
+  }
+  return -1;
+}
+
+}  // namespace
+
+int run_cli(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+  Arguments a;
+  Command chosen;
+  CLI::App app("A wind tunnel for KV-cache policies and LLM schedulers", "kvlab");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "kvlab " + program_version());
+  add_run(app, a, chosen);
+  add_trace(app, a, chosen);
+  add_list(app, a, chosen);
+  add_comparisons(app, a, chosen);
+  add_profile(app, a, chosen);
+  try {
+    const int status = parse(app, arguments, out);
+    return status >= 0 ? status : chosen(out, err);
+  } catch (const InputError& e) {
+    err << "kvlab: " << one_line(e.what()) << "\n";
+    return 2;
+  } catch (const std::exception& e) {
+    err << "kvlab: " << one_line(e.what()) << "\n";
+    return 1;
+  }
+}
+
+}  // namespace kvlab

@@ -1,0 +1,99 @@
+#include "app/commands.h"
+
+#include <fmt/format.h>
+
+#include <ostream>
+
+#include "app/experiment.h"
+#include "sim/cost/make_cost_model.h"
+#include "sim/cost/profile.h"
+#include "sim/cost/profile_lint.h"
+#include "traces/make_trace.h"
+#include "traces/trace_tools.h"
+#include "traces/write_trace.h"
+
+namespace kvlab {
+
+namespace {
+
+bool is_yaml(const std::string& file) { return file.ends_with(".yaml") || file.ends_with(".yml"); }
+
+std::unique_ptr<TraceSource> open_trace_of(const TraceCommand& c) {
+  std::vector<std::string> set;
+  for (const std::string& one : c.set) set.push_back("trace." + one);
+  if (is_yaml(c.input)) {
+    const Experiment experiment = load_experiment(c.input, set);
+    Params p = experiment.params(experiment.runs[0]);
+    Params trace = p.child("trace", "trace");
+    trace.flag("perfetto", false, "of no meaning here");
+    return make_trace(trace, c.seed);
+  }
+  YAML::Emitter text;
+  text << YAML::BeginMap << YAML::Key << "trace" << YAML::Value << YAML::BeginMap << YAML::Key << "file" << YAML::Value << c.input
+       << YAML::EndMap << YAML::EndMap;
+  Params p(parse_config(text.c_str(), "command line", set), std::make_shared<Choices>(), "the command line");
+  Params trace = p.child("trace", "trace");
+  return make_trace(trace, c.seed);
+}
+
+std::vector<int> degrees_of(const ProfileCommand& c) {
+  if (c.tp > 0) return {c.tp};
+  return c.format == "vidur" ? std::vector<int>{1} : profile_tp_degrees(c.folder);
+}
+
+Profile read_profile(const ProfileCommand& c, int tp) {
+  if (c.format == "vidur") return read_vidur(c.folder, tp);
+  return c.format == "kvlab" ? read_kvlab_profile(c.folder, tp) : read_bundle(c.folder, tp);
+}
+
+// Model and hardware as given, else as the profile says: the way an experiment finds them.
+CostSetup setup_of(const ProfileCommand& c, int tp) {
+  YAML::Node root;
+  root["profile"][c.format]["path"] = c.folder;
+  root["parallel"]["tp"] = tp;
+  if (!c.model.empty()) root["model"] = c.model;
+  if (!c.hardware.empty()) root["hardware"] = c.hardware;
+  Params p = Params::from_text(YAML::Dump(root), c.folder);
+  return read_cost_setup(p);
+}
+
+}  // namespace
+
+int inspect_trace(const TraceCommand& command, std::ostream& out) {
+  inspect(*open_trace_of(command), out);
+  return 0;
+}
+
+int convert_trace(const TraceCommand& command, std::ostream& out) {
+  const std::unique_ptr<TraceSource> source = open_trace_of(command);
+  const std::uint64_t requests = write_trace(*source, command.output, command.output_format);
+  out << fmt::format("wrote {}: {} requests\n", command.output, requests);
+  if (!source->skipped().empty()) out << "skipped: " << source->skipped() << "\n";
+  return 0;
+}
+
+int lint_profile_folder(const ProfileCommand& command, std::ostream& out) {
+  std::size_t errors = 0, warnings = 0;
+  for (const int tp : degrees_of(command)) {
+    const CostSetup setup = setup_of(command, tp);
+    for (const LintFinding& finding : lint_profile(*setup.profile, setup.model, setup.hardware)) {
+      const bool is_error = finding.severity == LintFinding::Severity::kError;
+      ++(is_error ? errors : warnings);
+      out << fmt::format("{} (tp {}): {}\n", is_error ? "error" : "warning", tp, finding.text);
+    }
+  }
+  out << fmt::format("{}: {} errors, {} warnings\n", command.folder, errors, warnings);
+  return errors > 0 ? 1 : 0;
+}
+
+int convert_profile_folder(const ProfileCommand& command, std::ostream& out) {
+  for (const int tp : degrees_of(command)) {
+    const Profile profile = read_profile(command, tp);
+    write_kvlab_profile(profile, command.output);
+    out << fmt::format("wrote {}: tp {}, hash {}\n", command.output, tp, profile_hash(profile));
+    for (const std::string& note : profile.notes) out << "note: " << note << "\n";
+  }
+  return 0;
+}
+
+}  // namespace kvlab

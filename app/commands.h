@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+namespace kvlab {
+
+// `kvlab trace inspect|convert|generate`: input is a trace, or an experiment (.yaml) whose `trace:` is meant.
+struct TraceCommand {
+  std::string input, output, output_format;
+  std::vector<std::string> set;
+  std::uint64_t seed = 1;
+};
+int inspect_trace(const TraceCommand& command, std::ostream& out);
+int convert_trace(const TraceCommand& command, std::ostream& out);
+
+// `kvlab profile lint|convert`. tp 0: every degree the profile has.
+struct ProfileCommand {
+  std::string folder, output, format = "bundle", model, hardware;
+  int tp = 0;
+};
+// Prints the findings; status 1 when one of them is an error.
+int lint_profile_folder(const ProfileCommand& command, std::ostream& out);
+int convert_profile_folder(const ProfileCommand& command, std::ostream& out);
+
+}  // namespace kvlab
