@@ -47,6 +47,7 @@ ReplicaState::SpanLimits ReplicaState::span_limits(std::int64_t most, bool stop_
     if (stop_before_publication && r.published < r.num_hashes && !r.left_hashed) span.iterations = std::min(span.iterations, first_publication(r) - 1);
     const std::int32_t held = r.held_tokens();
     span.kv_tokens += held;
+    span.kv_squares += std::int64_t{held} * held;
     span.kv_min = std::min(span.kv_min, held);
     span.growing_rows += grow ? 1 : 0;
     (grow ? grow_max : fixed_max) = std::max(grow ? grow_max : fixed_max, held);

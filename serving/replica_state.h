@@ -111,6 +111,7 @@ class ReplicaState final : public ReplicaView {
     bool max_grows = true;
     std::int32_t decodes = 0;
     std::int64_t kv_tokens = 0;       // held before the next plan's tokens
+    std::int64_t kv_squares = 0;      // sum of squares of the same
     std::int32_t kv_max = 0, kv_min = 0;
   };
   // Limits for the running requests as they are now, at most `most` iterations.

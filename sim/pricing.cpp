@@ -35,6 +35,7 @@ void StepPricer::collect(const InFlightStep& step, int layer) {
     }
     ++shape_.decodes;
     shape_.decode_kv_tokens += kv;
+    shape_.decode_kv_squares += std::int64_t{kv} * kv;
     shape_.decode_kv_max = std::max(shape_.decode_kv_max, kv);
     shape_.decode_kv_min = std::min(shape_.decode_kv_min, kv);
   };

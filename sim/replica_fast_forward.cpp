@@ -26,6 +26,7 @@ void SimReplica::look_ahead() {
   StepShape shape;
   shape.decodes = shape.head_rows = span.decodes;
   shape.decode_kv_tokens = span.kv_tokens;
+  shape.decode_kv_squares = span.kv_squares;
   shape.decode_kv_max = span.kv_max;
   shape.decode_kv_min = span.kv_min;
   const DecodeSpan priced = cost_->decode_span(shape, span.growing_rows, span.max_grows);

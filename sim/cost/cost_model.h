@@ -27,6 +27,7 @@ struct StepShape {
   std::int64_t decode_kv_tokens = 0;   // sum over decode rows
   std::int32_t decode_kv_max = 0;      // the longest of them
   std::int32_t decode_kv_min = 0;      // the shortest of them
+  std::int64_t decode_kv_squares = 0;  // sum over decode rows of kv^2: the spread, for skew rules
   std::int32_t padding_rows = 0;       // rows that cost linear work only
   std::int32_t head_rows = 0;          // rows that need logits: one per sequence in the step
   std::span<const PolicyOp> ops;

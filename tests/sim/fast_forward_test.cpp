@@ -1,0 +1,113 @@
+// The fast-forward identity: every record of a run is the same with it on and off, for every scheduler, several KV policies,
+// both pipeline depths, with preemption, prefix hits, swapping, several replicas and samples in between.
+#include <gtest/gtest.h>
+
+#include "base/hash.h"
+#include "base/random.h"
+#include "tests/sim/sim_support.h"
+
+namespace kvlab::testing {
+namespace {
+
+struct Case {
+  std::string scheduler, parameters;
+};
+
+struct Workload {
+  std::vector<TraceRequest> requests;
+  std::vector<std::vector<std::uint64_t>> hashes;
+};
+
+// Requests in shared-prefix groups; some name their generated tokens, some have no content.
+Workload random_workload(std::uint64_t seed, std::size_t count, double gap_ms) {
+  Workload w;
+  w.hashes.resize(count);
+  double at = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto draw = [&](std::uint64_t step) { return Draw{seed, Purpose::kTest, i, step, 0}; };
+    at += draw(0).exponential(gap_ms);
+    TraceRequest r = request_at(at, static_cast<std::int32_t>(1 + draw(1).below(400)), static_cast<std::int32_t>(1 + draw(2).below(120)));
+    const std::uint64_t kind = draw(3).below(3);
+    if (kind > 0) {
+      const std::uint64_t group = draw(4).below(4);
+      const std::int32_t named = kind == 1 ? r.prompt_tokens : r.prompt_tokens + r.output_tokens;
+      for (std::int32_t block = 0; block < named / 16; ++block) {
+        const bool shared = block < 6;
+        w.hashes[i].push_back(mix64(shared ? group * 1000 + static_cast<std::uint64_t>(block) : (seed + i) * 100'000 + static_cast<std::uint64_t>(block)));
+      }
+      r.hash_tokens = 16;
+      r.hashes = w.hashes[i];
+    }
+    w.requests.push_back(r);
+  }
+  return w;
+}
+
+std::string text_of(const RunSummary& s, const Recorder& records) {
+  std::string text;
+  const auto add = [&](auto... values) { ((text += std::to_string(values) + " "), ...); text += "\n"; };
+  const auto& l = s.latencies;
+  for (const Distribution& d : {l.ttft, l.tpot, l.itl, l.e2e, l.queueing}) add(d.count, d.mean, d.p50, d.p90, d.p95, d.p99, d.max);
+  add(s.requests, ns(s.duration), s.preemptions, s.swaps, s.recompute_fallbacks, s.recomputed_tokens, s.lookup_tokens, s.hit_tokens, s.steps, s.evictions);
+  add(s.batch_mean_requests, s.batch_mean_tokens, s.kv_used_mean_frac, s.kv_used_peak_frac, s.busy_frac, s.overload_frac, s.mfu_frac, s.mbu_frac, s.internal_fragmentation_frac, s.external_fragmentation_frac);
+  for (const double f : s.part_frac) add(f);
+  for (const double f : s.footing_frac) add(f);
+  for (const RequestRecord& r : records.requests) {
+    add(r.number, r.replica, ns(r.queued), ns(r.scheduled), ns(r.first_token), ns(r.last_token), r.hit_tokens, r.preemptions, r.recomputed_tokens, static_cast<int>(r.outcome));
+  }
+  for (const TimelineSample& t : records.samples) add(ns(t.at), t.replica, t.running, t.waiting, t.swapped, t.used_blocks, t.cached_blocks, t.free_blocks, t.prompt_tokens, t.output_tokens);
+  return text;
+}
+
+std::string run(SimSetup setup, const Workload& w, bool fast_forward) {
+  setup.fast_forward = fast_forward;
+  VectorTrace trace(w.requests);
+  Recorder records;
+  const RunSummary summary = simulate(setup, trace, records);
+  return text_of(summary, records);
+}
+
+class FastForward : public ::testing::TestWithParam<Case> {};
+
+TEST_P(FastForward, ChangesNothing) {
+  const Case& c = GetParam();
+  for (std::uint64_t seed = 1; seed <= 24; ++seed) {
+    const auto draw = [&](std::uint64_t step) { return Draw{seed, Purpose::kTest, 99, step, 1}; };
+    SimSetup setup = basic_setup(c.scheduler, c.parameters);
+    setup.memory.num_blocks = static_cast<std::int64_t>(80 + draw(0).below(200));
+    setup.memory.host_blocks = static_cast<std::int64_t>(draw(1).below(2) * 100);
+    setup.max_model_len = 600;
+    setup.num_replicas = static_cast<std::uint32_t>(1 + draw(2).below(2));
+    const std::uint64_t policy_kind = draw(3).below(3);
+    if (policy_kind == 1) setup.make_footprint = policy<FootprintRegistry>("kv policy", "streaming", "{sinks_tokens: 4, recent_tokens: 92}");
+    if (policy_kind == 2) setup.make_footprint = policy<FootprintRegistry>("kv policy", "streaming", "{sinks_tokens: 4, recent_tokens: 45, on_preempt: recompute_chunked}");
+    LinearPrices prices;
+    prices.host = draw(4).below(2) == 0 ? 0 : static_cast<Picoseconds>(draw(5).below(9'000'000));
+    prices.cell = static_cast<std::int64_t>(100 + draw(6).below(5000));
+    setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
+    setup.timeline_interval = Span(static_cast<std::int64_t>(1'000'000 + draw(7).below(20'000'000)));
+    setup.warmup = Span(static_cast<std::int64_t>(draw(8).below(50'000'000)));
+    const Workload w = random_workload(seed, 60, 0.05 + 4 * draw(9).uniform());
+    const std::string slow = run(setup, w, false);
+    ASSERT_EQ(slow, run(setup, w, true)) << c.scheduler << " seed " << seed;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedulers, FastForward,
+                         ::testing::Values(Case{"vllm_v1", "{budget_tokens: 256, max_num_seqs: 16}"}, Case{"vllm_v1", "{budget_tokens: 256, max_num_seqs: 16, async_scheduling: false}"},
+                                           Case{"vllm_v1", "{budget_tokens: 2048, max_num_seqs: 64, reserve_full_prompt: false}"}),
+                         [](const auto& info) { return info.param.scheduler + "_" + std::to_string(info.index); });
+
+// The identity is worth something only if stretches are really skipped: a lone long decode takes few events.
+TEST(FastForwardEffect, SkipsSteps) {
+  SimSetup setup = basic_setup("vllm_v1", "{}");
+  setup.timeline_interval = Span{0};
+  VectorTrace trace({request_at(0, 100, 10'000)});
+  Recorder records;
+  const RunSummary summary = simulate(setup, trace, records);
+  EXPECT_EQ(summary.steps, 10'000u);
+  EXPECT_LT(summary.events, 100u);
+}
+
+}  // namespace
+}  // namespace kvlab::testing

@@ -1,0 +1,148 @@
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sim/simulation.h"
+#include "traces/trace.h"
+
+namespace kvlab::testing {
+
+// Linear prices with integer coefficients and grid cells, so that spans have edges to cross.
+struct LinearPrices {
+  Picoseconds step = 5'000'000, token = 20'000, kv_token = 37, host = 0;
+  std::int64_t cell = 4096;           // total decode kv tokens per cell; every second cell costs a little more per token
+  std::vector<Picoseconds> stages;    // more than one: pipeline stages, as shares of the step
+};
+
+class LinearCost final : public CostModel {
+ public:
+  explicit LinearCost(LinearPrices prices) : prices_(std::move(prices)) {}
+
+  StepCost step(const StepShape& shape) override {
+    Picoseconds attention = decode_price(shape.decode_kv_tokens);
+    std::int64_t tokens = shape.decodes + shape.padding_rows;
+    for (const PrefillPiece& piece : shape.prefills) {
+      tokens += piece.new_tokens;
+      attention += prices_.kv_token * piece.kv_before;
+    }
+    StepCost cost;
+    const Picoseconds linear = prices_.step + prices_.token * tokens;
+    cost.part[static_cast<std::size_t>(CostPart::kLinear)] = linear;
+    cost.part[static_cast<std::size_t>(CostPart::kAttention)] = attention;
+    cost.footing[static_cast<std::size_t>(Footing::kInterpolated)] = cost.total = linear + attention;
+    cost.flops = tokens * 1000;
+    cost.bytes = shape.decode_kv_tokens * 7;
+    return cost;
+  }
+
+  DecodeSpan decode_span(const StepShape& shape, std::int32_t growing_rows, bool) override {
+    DecodeSpan span;
+    span.base = step(shape);
+    if (growing_rows == 0) {
+      span.valid_steps = 1'000'000;
+      return span;
+    }
+    StepShape next = shape;
+    next.decode_kv_tokens += growing_rows;
+    const std::int64_t end = (shape.decode_kv_tokens / prices_.cell + 1) * prices_.cell;
+    span.valid_steps = (end - 1 - shape.decode_kv_tokens) / growing_rows + 1;
+    if (span.valid_steps > 1) {
+      const StepCost second = step(next);
+      span.slope.total = second.total - span.base.total;
+      for (std::size_t i = 0; i < kCostParts; ++i) span.slope.part[i] = second.part[i] - span.base.part[i];
+      for (std::size_t i = 0; i < kFootings; ++i) span.slope.footing[i] = second.footing[i] - span.base.footing[i];
+      span.slope.flops = second.flops - span.base.flops;
+      span.slope.bytes = second.bytes - span.base.bytes;
+    }
+    return span;
+  }
+
+  [[nodiscard]] Picoseconds host_time(const StepShape&) const override { return prices_.host; }
+  [[nodiscard]] int num_layers() const override { return 4; }
+  [[nodiscard]] int num_stages() const override { return std::max(1, static_cast<int>(prices_.stages.size())); }
+  void stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) override {
+    stages = prices_.stages;
+    if (stages.empty()) stages = {step(shape).total};
+  }
+  double prefill_seconds(std::int32_t tokens, std::int32_t) override { return static_cast<double>(tokens) * 1e-6; }
+  [[nodiscard]] double peak_flops() const override { return 1e12; }
+  [[nodiscard]] double peak_bytes_per_s() const override { return 1e12; }
+
+ private:
+  [[nodiscard]] Picoseconds decode_price(std::int64_t kv) const {
+    const std::int64_t cell = kv / prices_.cell;
+    const Picoseconds slope = prices_.kv_token + (cell % 2);
+    return cell * prices_.cell * prices_.kv_token + slope * (kv - cell * prices_.cell);
+  }
+  LinearPrices prices_;
+};
+
+// A trace in memory.
+class VectorTrace final : public TraceSource {
+ public:
+  explicit VectorTrace(std::vector<TraceRequest> requests, std::int32_t concurrency = 0) : requests_(std::move(requests)), concurrency_(concurrency) {}
+  bool next(TraceRequest& request) override {
+    if (at_ == requests_.size()) return false;
+    request = requests_[at_++];
+    return true;
+  }
+  [[nodiscard]] bool keeps_hashes() const override { return true; }
+  [[nodiscard]] std::int32_t concurrency() const override { return concurrency_; }
+
+ private:
+  std::vector<TraceRequest> requests_;
+  std::int32_t concurrency_;
+  std::size_t at_ = 0;
+};
+
+inline TraceRequest request_at(double arrival_ms, std::int32_t prompt, std::int32_t output) {
+  TraceRequest r;
+  r.arrival = kStart + Span(static_cast<std::int64_t>(arrival_ms * 1e6));
+  r.prompt_tokens = prompt;
+  r.output_tokens = output;
+  return r;
+}
+
+// Keeps everything a run delivers.
+struct Recorder final : RunSink {
+  void request(const RequestRecord& r) override { requests.push_back(r); }
+  void sample(const TimelineSample& s) override { samples.push_back(s); }
+  [[nodiscard]] bool wants_steps() const override { return keep_steps; }
+  void step(const StepRecord& s) override { steps.push_back(s); }
+  void event(const RequestEventRecord& e) override { events.push_back(e); }
+  std::vector<RequestRecord> requests;
+  std::vector<TimelineSample> samples;
+  std::vector<StepRecord> steps;
+  std::vector<RequestEventRecord> events;
+  bool keep_steps = false;
+};
+
+template <class Registry>
+auto policy(const std::string& kind, const std::string& name, const std::string& parameters) {
+  return [kind, name, parameters] {
+    Params p = Params::from_text(parameters, kind + " '" + name + "'");
+    return Registry::make(name, p, kind);
+  };
+}
+
+inline SimSetup basic_setup(const std::string& scheduler = "vllm_v1", const std::string& parameters = "{}") {
+  SimSetup setup;
+  setup.make_scheduler = policy<SchedulerRegistry>("scheduler", scheduler, parameters);
+  setup.make_block_cache = policy<BlockCacheRegistry>("block cache", "lru", "{}");
+  setup.make_footprint = policy<FootprintRegistry>("kv policy", "full", "{}");
+  setup.make_router = policy<RouterRegistry>("router", "round_robin", "{}");
+  setup.make_cost_model = [] { return std::make_unique<LinearCost>(LinearPrices{}); };
+  setup.memory.num_blocks = 1000;
+  setup.memory.block_tokens = 16;
+  setup.memory.block_bytes = 1 << 20;
+  setup.memory.pages_per_block = 8;
+  setup.max_model_len = 100'000;
+  setup.timeline_interval = Span(10'000'000);
+  return setup;
+}
+
+}  // namespace kvlab::testing
