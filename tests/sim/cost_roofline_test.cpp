@@ -1,0 +1,180 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "tests/sim/cost_support.h"
+
+namespace kvlab {
+namespace {
+
+std::string tiny(const TempFolder& folder, const std::string& card = "", const std::string& more = "") {
+  std::string text = kTinyCard;
+  if (!card.empty()) text = card;
+  return "model: " + folder.write("model.yaml", kTinyModel) + "\nhardware: " + folder.write("card.yaml", text) + "\n" + more;
+}
+
+TEST(RooflineCost, OneDecodeStepByHand) {
+  const TempFolder folder;
+  const auto cost = make_cost_model(setup_of(tiny(folder)));
+  const StepCost step = cost->step(decode_shape(1, 9));
+  // All memory-bound at 1 byte per picosecond, no launches. One token, fp16, hidden 16, 4 query and 2 KV heads of 4 channels.
+  const std::int64_t norms = 2 * (4 * 1 + 1) * 16 * 2, qkv = 32 * 16 * 2 + (16 + 32) * 2, rope = 13 * 4 * 2, append = 2 * 8 * 4 + 8;
+  const std::int64_t o = 16 * 16 * 2 + 32 * 2, gate_up = 64 * 16 * 2 + (16 + 64) * 2, act = 3 * 32 * 2, down = 32 * 16 * 2 + 48 * 2;
+  const std::int64_t once = (2 * 16 * 2 + 4) + 5 * 16 * 2;
+  EXPECT_EQ(step.part[0], 2 * (norms + qkv + rope + append + o + gate_up + act + down) + once);
+  EXPECT_EQ(step.part[1], 2 * (2 * 10 * 2 * 4 * 2 + 2 * 16 * 2));  // ten tokens of K and V: nine cached and its own
+  EXPECT_EQ(step.part[2], (64 * 16 * 2 + (16 + 64) * 2) + (64 * 2 + 4));
+  EXPECT_EQ(step.part[3], 0);
+  EXPECT_EQ(step.total, step.bytes);
+  EXPECT_EQ(step.footing[2], step.total);  // nothing here was measured
+}
+
+TEST(RooflineCost, ComputeBoundPrefillRunsAtPeak) {
+  const TempFolder folder;
+  const std::string slow = "source: x\nmemory_bytes: 16777216\nmemory_bandwidth_bytes_per_s: 1e17\nfp16_flops: 1e12\npcie_bytes_per_s: 1e10\nlaunch_ns: 0\nflops_frac: 0.5\n";
+  const auto cost = make_cost_model(setup_of(tiny(folder, slow)));
+  const PrefillPiece piece{512, 0};
+  StepShape shape;
+  shape.prefills = {&piece, 1};
+  const StepCost step = cost->step(shape);
+  EXPECT_NEAR(static_cast<double>(step.total), static_cast<double>(step.flops) / 0.5, 20);  // 1e12 FLOP/s: a FLOP per ps
+  EXPECT_EQ(cost->prefill_seconds(512, 0), static_cast<double>(step.total) * 1e-12);
+}
+
+TEST(RooflineCost, LaunchesArePaidPerKernel) {
+  const TempFolder folder;
+  std::string card = kTinyCard;
+  card.replace(card.find("launch_ns: 0"), 12, "launch_ns: 1");
+  const auto with = make_cost_model(setup_of(tiny(folder, card)))->step(decode_shape(1, 9)).total;
+  const auto without = make_cost_model(setup_of(tiny(folder)))->step(decode_shape(1, 9)).total;
+  // A layer: 2 norms, qkv, rope, append, attention, o, gate_up, act, down; a step: embedding, norm, head, sampling.
+  EXPECT_EQ(with - without, (2 * 10 + 4) * 1000);
+}
+
+TEST(RooflineCost, Llama8BOnH100IsNearTheMemoryBound) {
+  const auto cost = make_cost_model(setup_of("model: llama-3.1-8b\nhardware: h100\n"));
+  const double ms = static_cast<double>(cost->step(decode_shape(1, 1000)).total) * 1e-9;
+  EXPECT_GT(ms, 15.0e9 / 3.35e12 * 1e3);  // all weights but the embedding, at full bandwidth
+  EXPECT_LT(ms, 8.0);
+  EXPECT_DOUBLE_EQ(cost->peak_flops(), 989.4e12);
+}
+
+TEST(RooflineCost, NoWorkCostsNothing) {
+  const auto cost = make_cost_model(setup_of("model: llama-3.1-8b\nhardware: h100\n"));
+  EXPECT_EQ(cost->step(StepShape{}).total, 0);
+  StepShape padded = decode_shape(3, 300);
+  const StepCost plain = cost->step(padded);
+  padded.padding_rows = 5;
+  const StepCost more = cost->step(padded);
+  EXPECT_GT(more.part[0], plain.part[0]);
+  EXPECT_EQ(more.part[1], plain.part[1]);
+  EXPECT_EQ(more.part[2], plain.part[2]);
+}
+
+TEST(RooflineCost, LayersArePricedAlone) {
+  const auto cost = make_cost_model(setup_of("model: llama-3.1-8b\nhardware: h100\n"));
+  StepShape shape = decode_shape(8, 8 * 1000);
+  const StepCost whole = cost->step(shape);
+  shape.layers = 32;
+  const StepCost layers = cost->step(shape);
+  EXPECT_EQ(layers.part[1], whole.part[1]);
+  EXPECT_EQ(layers.part[2], 0);
+  shape.layers = 8;
+  const StepCost quarter = cost->step(shape);
+  EXPECT_EQ(4 * quarter.part[0], layers.part[0]);
+  EXPECT_NEAR(static_cast<double>(4 * quarter.part[1]), static_cast<double>(layers.part[1]), 4);
+}
+
+TEST(RooflineCost, PolicyOperationsArePricedFromTheirBytes) {
+  const TempFolder folder;
+  const auto cost = make_cost_model(setup_of(tiny(folder)));
+  const PolicyOp op{PolicyOp::Kind::kCompact, 100};
+  StepShape shape = decode_shape(1, 9);
+  shape.ops = {&op, 1};
+  EXPECT_EQ(cost->step(shape).part[4], 100 * 2 * 2 * (4 * 4 * 2 + 4));
+}
+
+TEST(RooflineCost, SlidingWindowLevelsDecodeOff) {
+  const TempFolder folder;
+  const std::string model = folder.write("w.yaml", std::string(kTinyModel) + "sliding_window: 100\n");
+  const auto cost = make_cost_model(setup_of("model: " + model + "\nhardware: " + folder.write("card.yaml", kTinyCard) + "\n"));
+  EXPECT_EQ(cost->step(decode_shape(2, 198)).total, cost->step(decode_shape(2, 5000)).total);
+  EXPECT_LT(cost->step(decode_shape(2, 197)).total, cost->step(decode_shape(2, 198)).total);
+  EXPECT_EQ(cost->step(decode_shape(2, 198)).bytes, cost->step(decode_shape(2, 5000)).bytes);
+  const DecodeSpan span = cost->decode_span(decode_shape(2, 100), 2, true);
+  EXPECT_EQ(span.valid_steps, 49);  // 100, 102, ... 196; at 198 both rows fill the window
+}
+
+TEST(ParallelCost, TensorParallelAddsTwoRingsPerLayer) {
+  const TempFolder folder;
+  const auto one = make_cost_model(setup_of(tiny(folder)))->step(decode_shape(4, 40));
+  const auto two = make_cost_model(setup_of(tiny(folder, "", "parallel: {tp: 2}\n")))->step(decode_shape(4, 40));
+  // A message of 4 tokens * 16 channels * 2 bytes at 10 GB/s, two hops of 1 us; twice in each of 2 layers and once for the embedding.
+  const std::int64_t ring = 4 * 16 * 2 * 100 + 2 * 1'000'000;
+  EXPECT_EQ(two.part[3], 5 * ring);
+  EXPECT_LT(two.part[0], one.part[0]);
+  EXPECT_LT(two.part[1], one.part[1]);
+  EXPECT_EQ(two.flops, one.flops);  // useful work of the replica does not depend on how it is cut
+}
+
+TEST(ParallelCost, StagesSumToTheStep) {
+  const auto cost = make_cost_model(setup_of("model: llama-3.1-8b\nhardware: h100\nparallel: {tp: 2, pp: 3}\n"));
+  const PrefillPiece piece{700, 30};
+  StepShape shape = decode_shape(8, 8000);
+  shape.prefills = {&piece, 1};
+  std::vector<Picoseconds> stages;
+  cost->stage_times(shape, stages);
+  ASSERT_EQ(stages.size(), 3U);
+  EXPECT_EQ(cost->num_stages(), 3);
+  EXPECT_EQ(std::accumulate(stages.begin(), stages.end(), Picoseconds{0}), cost->step(shape).total);
+  for (const Picoseconds s : stages) EXPECT_GT(s, 0);
+  EXPECT_DOUBLE_EQ(cost->peak_flops(), 6 * 989.4e12);
+  const auto single = make_cost_model(setup_of("model: llama-3.1-8b\nhardware: h100\n"));
+  single->stage_times(shape, stages);
+  EXPECT_THAT(stages, testing::ElementsAre(single->step(shape).total));
+}
+
+TEST(ParallelCost, ExpertsReadFewerWeightsPerRankAndSwapTokens) {
+  const auto cost = [](const std::string& parallel) { return make_cost_model(setup_of("model: qwen3-30b-a3b\nhardware: h100\n" + parallel))->step(decode_shape(64, 64'000)); };
+  const StepCost one = cost(""), eight = cost("parallel: {tp: 1, ep: 8}\n");
+  EXPECT_LT(eight.part[0], one.part[0] / 3);
+  EXPECT_EQ(one.part[3], 0);
+  EXPECT_GT(eight.part[3], 0);
+  EXPECT_LT(eight.part[1], one.part[1]);  // attention is data parallel
+  EXPECT_EQ(eight.bytes, one.bytes);
+}
+
+TEST(CostSetup, Errors) {
+  const TempFolder folder;
+  const auto error = [](const std::string& yaml) { return error_of([&] { setup_of(yaml); }); };
+  const std::string base = "model: llama-3.1-8b\nhardware: h100\n";
+  EXPECT_THAT(error("hardware: h100\n"), testing::HasSubstr("needs 'model'"));
+  EXPECT_THAT(error("model: llama-3.1-8b\nhardware: h1OO\n"), testing::HasSubstr("<test>:2:11: unknown hardware 'h1OO'"));
+  EXPECT_THAT(error(base + "parallel: {tp: 3}\n"), testing::HasSubstr("'tp' = 3 does not divide the 32 query heads"));
+  EXPECT_THAT(error(base + "parallel: {pp: 33}\n"), testing::HasSubstr("more than the 32 layers"));
+  EXPECT_THAT(error(base + "parallel: {ep: 2}\n"), testing::HasSubstr("has no experts"));
+  EXPECT_THAT(error("model: mixtral-8x7b\nhardware: h100\nparallel: {ep: 3}\n"), testing::HasSubstr("does not divide the 8 experts"));
+  EXPECT_THAT(error(base + "parallel: {tq: 2}\n"), testing::HasSubstr("did you mean 'tp'"));
+  EXPECT_THAT(error(base + "profile: bundel\n"), testing::HasSubstr("did you mean 'bundle'"));
+  EXPECT_THAT(error(base + "profile: {bundle: {}}\n"), testing::HasSubstr("needs 'path'"));
+}
+
+TEST(NumBlocks, FollowsTheFormula) {
+  const CostSetup setup = setup_of("model: llama-3.1-8b\nhardware: h100\n");
+  const std::int64_t left = static_cast<std::int64_t>(0.9 * 85'899'345'920.0) - 16'060'522'496 - 2'000'000'000;
+  EXPECT_EQ(derive_num_blocks(setup, 0.9, 2'000'000'000, 16), left / (16 * 131'072));
+  const CostSetup two = setup_of("model: llama-3.1-8b\nhardware: h100\nparallel: {tp: 2}\n");
+  const std::int64_t left_two = static_cast<std::int64_t>(0.9 * 85'899'345'920.0) - weight_bytes(two.model, 2) - 2'000'000'000;
+  EXPECT_EQ(derive_num_blocks(two, 0.9, 2'000'000'000, 16), left_two / (16 * 65'536));
+  // 2048 tokens * (4 * 4096 + 3 * 14336) * 2 bytes, 256 rows of 128,256 logits in bf16 and fp32, 1 GiB.
+  EXPECT_EQ(default_reserve_bytes(setup, 2048, 256), 2048LL * 59'392 * 2 + 256LL * 128'256 * 6 + (1LL << 30));
+}
+
+TEST(NumBlocks, ModelTooLargeIsAnError) {
+  const CostSetup setup = setup_of("model: llama-3.1-70b\nhardware: h100\n");
+  EXPECT_THAT(error_of([&] { (void)derive_num_blocks(setup, 0.9, 0, 16); }), testing::AllOf(testing::HasSubstr("leaves no KV block"), testing::HasSubstr("raise parallel.tp")));
+}
+
+}  // namespace
+}  // namespace kvlab
