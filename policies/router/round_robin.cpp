@@ -1,0 +1,21 @@
+#include "policies/router/router.h"
+
+namespace kvlab {
+
+namespace {
+
+// Replicas in turn, by number of arrival.
+class RoundRobin final : public Router {
+ public:
+  explicit RoundRobin(Params&) {}
+  [[nodiscard]] bool reads_load() const override { return false; }
+  ReplicaId route(const Arrival& arrival, const FleetView& fleet) override {
+    return ReplicaId{static_cast<std::uint32_t>(arrival.number % fleet.num_replicas())};
+  }
+};
+
+[[maybe_unused]] const bool registered = RouterRegistry::add<RoundRobin>({"round_robin", "replicas in turn", "textbook"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,150 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/params.h"
+#include "policies/block_cache/block_cache.h"
+#include "policies/kv/footprint.h"
+#include "policies/scheduler/scheduler.h"
+#include "serving/replica_state.h"
+
+namespace kvlab {
+
+// Drives one scheduler over a real ReplicaState by hand, one step at a time at depth 1: begin_plan, plan, commit,
+// process_output. A millisecond passes per step; the clock can be set.
+class ReplicaDriver {
+ public:
+  struct Memory {
+    std::uint32_t num_blocks = 1000;
+    std::int32_t block_tokens = 4;
+    std::int64_t host_blocks = 0;
+    std::int32_t max_model_len = 1000;
+    bool prefix_caching = false;
+    std::string footprint = "full", footprint_params = "{}";
+  };
+
+  ReplicaDriver(const std::string& scheduler, const std::string& params, const Memory& memory)
+      : scheduler_(make<Scheduler>(scheduler, params)) {
+    ReplicaLimits limits;
+    limits.block_tokens = memory.block_tokens;
+    limits.max_model_len = memory.max_model_len;
+    limits.host_blocks = memory.host_blocks;
+    limits.is_contiguous = scheduler_->wants_contiguous_memory();
+    limits.prefix_caching = memory.prefix_caching && !limits.is_contiguous;
+    limits.plans_over_unknown = scheduler_->pipeline_depth() > 1;
+    auto pool = std::make_unique<BlockPool>(memory.num_blocks, 1, make<BlockCache>("lru", "{}"));
+    state_ = std::make_unique<ReplicaState>(limits, std::move(pool), make<Footprint>(memory.footprint, memory.footprint_params));
+  }
+
+  // Requests are numbered from 0 in order of arrival. `content` names the prompt's blocks (and more), one hash per block.
+  void arrive(std::int32_t prompt_tokens, std::int32_t output_tokens, std::vector<std::uint64_t> content = {}) {
+    contents_.push_back(std::make_unique<std::vector<std::uint64_t>>(std::move(content)));
+    TraceRequest request;
+    request.prompt_tokens = prompt_tokens;
+    request.output_tokens = output_tokens;
+    request.hash_tokens = state_->block_tokens();
+    request.hashes = std::span(contents_.back()->data(), contents_.back()->size());
+    // A nanosecond apart, so that the order of arrival is seen in the times.
+    state_->receive(request, arrived_, now_ + Span(static_cast<std::int64_t>(arrived_)), true);
+    ++arrived_;
+    collect();
+  }
+
+  // Plans a step and lets it run. "0:1 2:16" gives each request's number and tokens in the plan's order, "2:16/20" when padded,
+  // then " +1" for rows of padding; "" for an empty plan.
+  std::string step() {
+    const std::string text = plan();
+    if (!text.empty()) {
+      LogHistogram itl;
+      state_->process_output(in_flight_, ns(now_) * kPsPerNs, itl);
+      collect();
+    }
+    state_->check();
+    return text;
+  }
+
+  // The same without running it: the step is in flight.
+  std::string plan() {
+    now_ += Span(1'000'000);
+    state_->begin_plan(now_);
+    plan_.clear();
+    scheduler_->plan(*state_, plan_);
+    collect();
+    for (const SwapCopy& copy : state_->swap_copies()) (copy.to_host ? copies_out_ : copies_in_).push_back(copy);
+    state_->swap_copies().clear();
+    std::string text;
+    for (const PlanEntry& entry : plan_.entries) {
+      text += (text.empty() ? "" : " ") + std::to_string(state_->table()[entry.request].number) + ":" + std::to_string(entry.tokens);
+      if (entry.padded_tokens != 0) text += "/" + std::to_string(entry.padded_tokens);
+    }
+    if (!plan_.padding.empty()) text += " +" + std::to_string(plan_.padding.size());
+    if (!plan_.is_empty()) state_->commit(plan_, in_flight_);
+    return text;
+  }
+
+  // Ends the copies from host memory that plans have asked for.
+  void finish_copies() {
+    for (const SwapCopy& copy : copies_in_) state_->finish_swap_in(copy.request);
+    copies_in_.clear();
+  }
+
+  [[nodiscard]] ReplicaState& state() { return *state_; }
+  [[nodiscard]] Scheduler& scheduler() { return *scheduler_; }
+  [[nodiscard]] const StepPlan& last_plan() const { return plan_; }
+  [[nodiscard]] const InFlightStep& last_step() const { return in_flight_; }
+  [[nodiscard]] bool is_stable() const { return scheduler_->stable_for(*state_).plans > 0; }
+  [[nodiscard]] std::int64_t free_blocks() const { return state_->free_blocks(); }
+  [[nodiscard]] std::string waiting() const {
+    std::string text;
+    for (std::uint32_t i = 0; i < state_->num_waiting(); ++i) text += (i == 0 ? "" : " ") + std::to_string(number(state_->waiting(i)));
+    return text;
+  }
+  [[nodiscard]] std::string running() const {
+    std::string text;
+    for (const RequestId r : state_->running()) text += (text.empty() ? "" : " ") + std::to_string(number(r));
+    return text;
+  }
+  [[nodiscard]] const std::vector<SwapCopy>& copies_out() const { return copies_out_; }
+  [[nodiscard]] const std::vector<SwapCopy>& copies_in() const { return copies_in_; }
+  // Records of requests that left, in order, and why the last rejected one was.
+  [[nodiscard]] const std::vector<RequestRecord>& left() const { return left_; }
+  [[nodiscard]] const std::string& rejection() const { return rejection_; }
+  void set_now(Time now) { now_ = now; }
+
+  template <class Interface>
+  static std::unique_ptr<Interface> make(const std::string& name, const std::string& params) {
+    Params p = Params::from_text(params);
+    return Registry<Interface>::make(name, p, "policy");
+  }
+
+ private:
+  [[nodiscard]] std::uint64_t number(RequestId r) const { return state_->table()[r].number; }
+  void collect() {
+    for (const ReplicaState::Finished& finished : state_->outbox()) {
+      scheduler_->on_finish(finished.id);
+      left_.push_back(finished.record);
+      if (finished.reason != nullptr) rejection_ = finished.reason;
+    }
+    state_->outbox().clear();
+  }
+
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<ReplicaState> state_;
+  std::vector<std::unique_ptr<std::vector<std::uint64_t>>> contents_;
+  std::uint64_t arrived_ = 0;
+  Time now_{};
+  StepPlan plan_;
+  InFlightStep in_flight_;
+  std::vector<SwapCopy> copies_out_, copies_in_;
+  std::vector<RequestRecord> left_;
+  std::string rejection_;
+};
+
+}  // namespace kvlab

@@ -1,0 +1,127 @@
+#include "tests/policies/replica_driver.h"
+
+namespace kvlab {
+namespace {
+
+using Memory = ReplicaDriver::Memory;
+
+// F = 8. Every pass is filled to 8 tokens while prompts last: short ones are fused, long ones split, the rest of a split one
+// goes on before those that wait.
+TEST(FastGenScheduler, FillsEveryForwardPass) {
+  ReplicaDriver d("fastgen", "{forward_tokens: 8}", Memory{});
+  d.arrive(3, 3);
+  d.arrive(12, 2);
+  d.arrive(4, 1);
+  EXPECT_EQ(d.step(), "0:3 1:5");
+  EXPECT_EQ(d.step(), "0:1 1:7");
+  EXPECT_EQ(d.step(), "0:1 1:1 2:4");
+  EXPECT_EQ(d.step(), "");
+}
+
+// A prompt enters only if blocks exist for all its remaining tokens: request 1 needs 5, and 3 are free; request 2, which would
+// fit, stays behind it.
+TEST(FastGenScheduler, NeedsBlocksForTheWholeRemainder) {
+  ReplicaDriver d("fastgen", "{forward_tokens: 8}", Memory{.num_blocks = 5});
+  d.arrive(6, 4);
+  d.arrive(20, 1);
+  d.arrive(1, 1);
+  EXPECT_EQ(d.step(), "0:6");
+  EXPECT_EQ(d.step(), "0:1");
+  EXPECT_TRUE(d.is_stable());
+  EXPECT_EQ(d.step(), "0:1");
+  EXPECT_EQ(d.step(), "0:1");
+  EXPECT_EQ(d.step(), "1:8");
+}
+
+// Card 1.6: no watermark, the last block may be taken by an admission; and only the blocks of the chunk are taken.
+TEST(FastGenScheduler, NoWatermarkAndNoReservation) {
+  ReplicaDriver d("fastgen", "{forward_tokens: 8}", Memory{.num_blocks = 4});
+  d.arrive(16, 1);
+  EXPECT_EQ(d.step(), "0:8");
+  EXPECT_EQ(d.free_blocks(), 2);
+  EXPECT_EQ(d.step(), "0:8");
+  EXPECT_EQ(d.free_blocks(), 4);
+}
+
+// A decode without a block is passed over, not preempted: 3 blocks, requests 0 (5 of 8 tokens) and 1 (full) hold them all.
+// Request 0 goes on until it needs a block itself; it is done by then.
+TEST(FastGenScheduler, DecodesWithoutABlockWait) {
+  ReplicaDriver d("fastgen", "{}", Memory{.num_blocks = 3});
+  d.arrive(5, 3);
+  d.arrive(4, 2);
+  EXPECT_EQ(d.step(), "0:5 1:4");
+  EXPECT_EQ(d.step(), "0:1");
+  EXPECT_EQ(d.step(), "0:1");
+  EXPECT_EQ(d.running(), "1");
+  EXPECT_EQ(d.step(), "1:1");
+  EXPECT_EQ(d.state().counters().preemptions, 0U);
+}
+
+// Card 1.6, step 3: nothing can be scheduled. 4 blocks, requests 0, 1, 2 of 4, 4 and 8 tokens are all full. The last holder,
+// 2, is flushed to the END of the queue, behind request 3 that arrived later; requests 0 and 1 get its two blocks.
+TEST(FastGenScheduler, FlushesTheLastHolderToTheBack) {
+  ReplicaDriver d("fastgen", "{}", Memory{.num_blocks = 4});
+  d.arrive(4, 2);
+  d.arrive(4, 2);
+  d.arrive(8, 3);
+  EXPECT_EQ(d.step(), "0:4 1:4 2:8");
+  d.arrive(3, 1);
+  EXPECT_EQ(d.step(), "0:1 1:1");
+  EXPECT_EQ(d.waiting(), "3 2");
+  EXPECT_EQ(d.state().counters().preemptions, 1U);
+  EXPECT_EQ(d.step(), "3:3 2:9");  // prompt + emitted are recomputed
+  EXPECT_EQ(d.step(), "2:1");
+  EXPECT_EQ(d.left().size(), 4U);
+}
+
+// The victim is the last holder, not the last arrival. Request 2 came back last of all after a flush: now it is behind
+// request 3, which arrived after it, and goes again; request 3 stays.
+TEST(FastGenScheduler, VictimsGoByOrderOfHoldingNotOfArrival) {
+  ReplicaDriver d("fastgen", "{}", Memory{.num_blocks = 4});
+  d.arrive(4, 2);
+  d.arrive(4, 2);
+  d.arrive(7, 9);
+  EXPECT_EQ(d.step(), "0:4 1:4 2:7");
+  EXPECT_EQ(d.step(), "2:1");  // 7 of 8: room in its last block; 0 and 1 have none
+  d.arrive(4, 5);
+  EXPECT_EQ(d.step(), "0:1 1:1");  // flush of 2
+  EXPECT_EQ(d.step(), "3:4 2:9");  // 1 + 3 blocks
+  EXPECT_EQ(d.running(), "3 2");
+  EXPECT_EQ(d.step(), "2:1");  // room in its third block
+  EXPECT_EQ(d.step(), "2:1");
+  EXPECT_EQ(d.step(), "2:1");
+  EXPECT_EQ(d.step(), "3:1");  // both full: 2 is flushed although it arrived before 3
+  EXPECT_EQ(d.waiting(), "2");
+}
+
+// All its blocks exist when a prompt begins, and others may take them before it ends: decodes come first. 6 blocks; request 1
+// (16 tokens, 4 blocks) begins with 2 of them while request 0 holds 1 of 3 it will need.
+TEST(FastGenScheduler, ABegunPromptCanRunOutOfBlocks) {
+  ReplicaDriver d("fastgen", "{forward_tokens: 8}", Memory{.num_blocks = 5});
+  d.arrive(4, 6);
+  d.arrive(16, 1);
+  EXPECT_EQ(d.step(), "0:4 1:4");
+  EXPECT_EQ(d.free_blocks(), 3);
+  EXPECT_EQ(d.step(), "0:1");  // request 0 takes a block; 2 are left, 3 needed
+  EXPECT_FALSE(d.last_step().is_uniform);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(d.step(), "0:1");
+  EXPECT_EQ(d.step(), "1:8");
+  EXPECT_EQ(d.step(), "1:4");
+}
+
+TEST(FastGenScheduler, AtMostMaxNumSeqs) {
+  ReplicaDriver d("fastgen", "{max_num_seqs: 2}", Memory{});
+  for (int i = 0; i < 3; ++i) d.arrive(4, 2);
+  EXPECT_EQ(d.step(), "0:4 1:4");
+  EXPECT_EQ(d.step(), "0:1 1:1");
+  EXPECT_EQ(d.step(), "2:4");
+}
+
+// Once nothing runs that could be flushed, an empty plan is final.
+TEST(FastGenScheduler, EmptyQueueEmptyPlan) {
+  ReplicaDriver d("fastgen", "{}", Memory{});
+  EXPECT_EQ(d.step(), "");
+}
+
+}  // namespace
+}  // namespace kvlab
