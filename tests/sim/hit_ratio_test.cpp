@@ -1,0 +1,320 @@
+#include "sim/hit_ratio.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "base/hash.h"
+#include "base/random.h"
+#include "traces/make_trace.h"
+
+namespace kvlab {
+namespace {
+
+const std::vector<std::string> kAll = {"arc", "belady", "fifo", "gdsf", "lfu", "lru", "s3fifo"};
+
+// Requests as paths in a tree: key i names the path's first i + 1 steps, so equal keys mean equal prefixes.
+using Path = std::vector<std::uint32_t>;
+HitRatioTrace trace_of(const std::vector<Path>& paths) {
+  HitRatioTrace trace;
+  for (const Path& path : paths) {
+    std::uint64_t key = 1;
+    for (const std::uint32_t step : path) trace.keys.push_back(key = hash_combine(key, step));
+    trace.request_begin.push_back(static_cast<std::uint32_t>(trace.keys.size()));
+    trace.prompt_tokens += static_cast<std::int64_t>(path.size()) * trace.block_tokens;
+  }
+  return trace;
+}
+
+HitRatio run(const std::string& cache, const HitRatioTrace& trace, std::uint32_t capacity) {
+  return hit_ratio_curves({cache}, {capacity}, trace).front().result;
+}
+
+void expect_conserved(const HitRatio& r, std::uint32_t capacity) {
+  EXPECT_EQ(r.lookups, r.hits + r.orphans + r.insertions + r.beyond_capacity);
+  EXPECT_EQ(r.misses(), r.lookups - r.hits);
+  EXPECT_LE(r.evictions, r.insertions);
+  EXPECT_LE(r.insertions - r.evictions, capacity);
+}
+
+// 3 blocks: [1 2] goes in, [1 3] hits block 1, [4 5] evicts 2 and 3 (deeper and older first), [1 3] hits 1 and evicts 5.
+TEST(HitRatio, LruOnChainsByHand) {
+  const HitRatio r = run("lru", trace_of({{1, 2}, {1, 3}, {4, 5}, {1, 3}}), 3);
+  EXPECT_EQ(r.requests, 4U);
+  EXPECT_EQ(r.lookups, 8U);
+  EXPECT_EQ(r.hits, 2U);
+  EXPECT_EQ(r.requests_with_hit, 2U);
+  EXPECT_EQ(r.insertions, 6U);
+  EXPECT_EQ(r.evictions, 3U);
+  EXPECT_EQ(r.orphans, 0U);
+  EXPECT_DOUBLE_EQ(r.hit_frac(), 0.25);
+  EXPECT_EQ(r.hit_tokens, 32);
+  EXPECT_DOUBLE_EQ(r.token_hit_frac(), 0.25);
+}
+
+// fifo evicts the front of the chain first; what is left of it is found but cannot be used.
+TEST(HitRatio, ABlockBehindAMissIsNoHit) {
+  const HitRatio r = run("fifo", trace_of({{1, 2}, {3}, {1, 2}}), 2);
+  EXPECT_EQ(r.hits, 0U);
+  EXPECT_EQ(r.orphans, 1U);
+  EXPECT_EQ(r.insertions, 4U);
+  EXPECT_EQ(r.evictions, 2U);
+}
+
+TEST(HitRatio, OfARequestLongerThanTheCacheTheTailTakesNoPart) {
+  for (const std::string& cache : kAll) {
+    const HitRatio r = run(cache, trace_of({{1, 2, 3, 4, 5}, {1, 2, 3, 4, 5}}), 3);
+    EXPECT_EQ(r.lookups, 10U) << cache;
+    EXPECT_EQ(r.hits, 3U) << cache;
+    EXPECT_EQ(r.insertions, 3U) << cache;
+    EXPECT_EQ(r.beyond_capacity, 4U) << cache;
+    EXPECT_EQ(r.evictions, 0U) << cache;
+  }
+}
+
+TEST(HitRatio, EmptyTraceAndEmptyRequests) {
+  for (const std::string& cache : kAll) {
+    EXPECT_EQ(run(cache, trace_of({}), 1), HitRatio{}) << cache;
+    const HitRatio r = run(cache, trace_of({{}, {1}, {}}), 1);
+    EXPECT_EQ(r.requests, 3U) << cache;
+    EXPECT_EQ(r.insertions, 1U) << cache;
+    EXPECT_EQ(r.hit_frac(), 0.0) << cache;
+  }
+}
+
+// The rules again, as plainly as they can be put, for lru: a list of keys, most recent last.
+std::uint64_t lru_hits_by_definition(const std::vector<Path>& paths, std::size_t capacity) {
+  std::vector<std::uint64_t> resident;
+  std::uint64_t hits = 0;
+  const HitRatioTrace trace = trace_of(paths);
+  for (std::size_t r = 0; r < trace.num_requests(); ++r) {
+    const auto chain = trace.chain(r);
+    const auto taken = chain.first(std::min(chain.size(), capacity));
+    bool is_prefix = true;
+    for (const std::uint64_t key : taken) {
+      is_prefix = is_prefix && std::find(resident.begin(), resident.end(), key) != resident.end();
+      hits += is_prefix;
+    }
+    for (const std::uint64_t key : taken) std::erase(resident, key);
+    resident.insert(resident.end(), taken.rbegin(), taken.rend());
+    if (resident.size() > capacity) resident.erase(resident.begin(), resident.end() - static_cast<std::ptrdiff_t>(capacity));
+  }
+  return hits;
+}
+
+rc::Gen<std::vector<Path>> chain_workloads() {
+  return rc::gen::container<std::vector<Path>>(rc::gen::container<Path>(rc::gen::inRange<std::uint32_t>(0, 3)));
+}
+
+RC_GTEST_PROP(HitRatio, LruFollowsItsDefinition, ()) {
+  const auto paths = *rc::gen::resize(40, chain_workloads());
+  const auto capacity = *rc::gen::inRange<std::uint32_t>(1, 40);
+  RC_ASSERT(run("lru", trace_of(paths), capacity).hits == lru_hits_by_definition(paths, capacity));
+}
+
+RC_GTEST_PROP(HitRatio, ALargerLruNeverHitsLess, ()) {
+  const HitRatioTrace trace = trace_of(*rc::gen::resize(40, chain_workloads()));
+  std::uint64_t smaller = 0;
+  for (std::uint32_t capacity = 1; capacity <= 48; ++capacity) {
+    const std::uint64_t hits = run("lru", trace, capacity).hits;
+    RC_ASSERT(hits >= smaller);
+    smaller = hits;
+  }
+}
+
+RC_GTEST_PROP(HitRatio, NothingBeatsBelady, ()) {
+  const HitRatioTrace trace = trace_of(*rc::gen::resize(30, chain_workloads()));
+  for (const std::uint32_t capacity : {1U, 2U, 3U, 5U, 8U, 13U, 21U}) {
+    const HitRatio best = run("belady", trace, capacity);
+    RC_ASSERT(best.orphans == 0U);  // what it keeps of a chain is a prefix
+    for (const std::string& cache : kAll) {
+      const HitRatio r = run(cache, trace, capacity);
+      expect_conserved(r, capacity);
+      RC_ASSERT(r.hits <= best.hits);
+    }
+  }
+}
+
+// Most hits that any sequence of choices can have: all subsets of the resident blocks, request by request.
+std::uint64_t best_by_search(const HitRatioTrace& trace, std::size_t capacity) {
+  using Keys = std::set<std::uint64_t>;
+  std::map<Keys, std::uint64_t> states{{{}, 0}};
+  for (std::size_t r = 0; r < trace.num_requests(); ++r) {
+    const auto chain = trace.chain(r).first(std::min(trace.chain(r).size(), capacity));
+    std::map<Keys, std::uint64_t> next;
+    for (const auto& [resident, hits] : states) {
+      std::uint64_t prefix = 0;
+      while (prefix < chain.size() && resident.contains(chain[prefix])) ++prefix;
+      const Keys pinned(chain.begin(), chain.end());
+      std::vector<std::uint64_t> others;
+      std::set_difference(resident.begin(), resident.end(), pinned.begin(), pinned.end(), std::back_inserter(others));
+      const std::size_t kept = std::min(others.size(), capacity - pinned.size());
+      for (std::uint32_t choice = 0; choice < (1U << others.size()); ++choice) {
+        if (static_cast<std::size_t>(std::popcount(choice)) != kept) continue;
+        Keys after = pinned;
+        for (std::size_t i = 0; i < others.size(); ++i) {
+          if (choice >> i & 1U) after.insert(others[i]);
+        }
+        std::uint64_t& best = next[after];
+        best = std::max(best, hits + prefix);
+      }
+    }
+    states = std::move(next);
+  }
+  std::uint64_t best = 0;
+  for (const auto& [resident, hits] : states) best = std::max(best, hits);
+  return best;
+}
+
+RC_GTEST_PROP(HitRatio, BeladyIsTheBestOfAllChoices, ()) {
+  const auto paths = *rc::gen::container<std::vector<Path>>(
+      8, rc::gen::resize(4, rc::gen::container<Path>(rc::gen::inRange<std::uint32_t>(0, 2))));
+  const auto capacity = *rc::gen::inRange<std::uint32_t>(1, 6);
+  const HitRatioTrace trace = trace_of(paths);
+  RC_ASSERT(run("belady", trace, capacity).hits == best_by_search(trace, capacity));
+}
+
+// 10,000 requests in 300 conversations of growing length under 8 shared system prompts of 4 blocks, with Zipf popularity.
+HitRatioTrace conversations() {
+  std::vector<Path> paths, of_session(300);
+  const Zipf popular(of_session.size(), 0.8);
+  for (std::uint64_t r = 0; r < 10'000; ++r) {
+    Path& path = of_session[popular({.seed = 7, .request = r}) - 1];
+    if (path.empty() || path.size() > 60) {
+      path.assign(4, static_cast<std::uint32_t>(Draw{.seed = 7, .request = r, .step = 1}.below(8)));
+    }
+    const std::uint64_t added = 1 + Draw{.seed = 7, .request = r, .step = 2}.below(6);
+    for (std::uint64_t i = 0; i < added; ++i) path.push_back(static_cast<std::uint32_t>(100 + r * 8 + i));
+    paths.push_back(path);
+  }
+  return trace_of(paths);
+}
+
+// Our own figures, to see any change of behaviour; the order among them is checked above.
+TEST(HitRatio, GoldenMissCounts) {
+  const HitRatioTrace trace = conversations();
+  const std::map<std::string, std::vector<std::uint64_t>> expected = {
+      {"arc", {270'630, 179'916, 90'028}},
+      {"belady", {248'273, 119'325, 45'948}},
+      {"fifo", {298'152, 218'993, 119'035}},
+      {"gdsf", {269'965, 188'408, 105'053}},
+      {"lfu", {272'597, 263'433, 221'829}},
+      {"lru", {288'879, 187'663, 84'832}},
+      {"s3fifo", {273'150, 188'310, 107'602}},
+  };
+  for (const auto& [cache, misses] : expected) {
+    std::vector<std::uint64_t> found;
+    for (const std::uint32_t capacity : {100U, 1'000U, 5'000U}) found.push_back(run(cache, trace, capacity).misses());
+    EXPECT_EQ(found, misses) << cache;
+  }
+}
+
+class OneRow final : public TraceSource {
+ public:
+  explicit OneRow(TraceRequest request) : request_(request) {}
+  bool next(TraceRequest& request) override {
+    request = request_;
+    return num_left_-- > 0;
+  }
+
+ private:
+  TraceRequest request_;
+  int num_left_ = 1;
+};
+
+TraceRequest row(std::int32_t prompt_tokens, std::int32_t hash_tokens, std::span<const std::uint64_t> hashes) {
+  TraceRequest r;
+  r.prompt_tokens = prompt_tokens;
+  r.output_tokens = 1;
+  r.hash_tokens = hash_tokens;
+  r.hashes = hashes;
+  return r;
+}
+
+TEST(HitRatioTrace, SplitsAndJoinsHashesAndKeepsFullPromptBlocksOnly) {
+  const std::vector<std::uint64_t> hashes = {11, 12, 13};
+  const auto load = [&](std::int32_t prompt_tokens, std::int32_t block_tokens) {
+    OneRow source(row(prompt_tokens, 64, hashes));
+    return load_hit_ratio_trace(source, block_tokens);
+  };
+  EXPECT_EQ(load(191, 64).keys, (std::vector<std::uint64_t>{11, 12}));
+  EXPECT_EQ(load(192, 64).keys, (std::vector<std::uint64_t>{11, 12, 13}));
+  EXPECT_EQ(load(100, 64).keys, (std::vector<std::uint64_t>{11}));  // the rest was generated
+  EXPECT_EQ(load(191, 128).keys, (std::vector<std::uint64_t>{12}));
+  EXPECT_EQ(load(100, 32).keys, (std::vector<std::uint64_t>{hash_combine(11, 0), hash_combine(11, 1), hash_combine(12, 0)}));
+  EXPECT_EQ(load(15, 16).keys.size(), 0U);
+  EXPECT_EQ(load(191, 64).prompt_tokens, 191);
+  EXPECT_THROW(load(191, 48), InputError);
+}
+
+TEST(HitRatioTrace, RefusesWhatHasNoHitRatio) {
+  OneRow nothing_named(row(100, 0, {}));
+  EXPECT_THROW(load_hit_ratio_trace(nothing_named, 16), InputError);
+  const std::vector<std::uint64_t> twice = {5, 6, 5};
+  OneRow repeats(row(48, 16, twice));
+  EXPECT_THROW(load_hit_ratio_trace(repeats, 16), InputError);
+}
+
+TEST(HitRatio, CurvesHaveOneRowPerCacheAndSize) {
+  const auto rows = hit_ratio_curves({"lru", "fifo"}, {1, 2}, trace_of({{1, 2}, {1, 2}}), std::int64_t{1} << 29);
+  ASSERT_EQ(rows.size(), 4U);
+  EXPECT_EQ(rows[1].cache, "lru");
+  EXPECT_EQ(rows[1].capacity_blocks, 2U);
+  EXPECT_DOUBLE_EQ(rows[1].capacity_gib, 1.0);
+  std::ostringstream csv;
+  write_hit_ratio_header(csv);
+  write_hit_ratio_row(csv, rows[1]);
+  EXPECT_EQ(csv.str(),
+            "cache,capacity_blocks,capacity_gib,lookups,hits,hit_frac,token_hit_frac,requests,requests_with_hit,orphans,insertions,"
+            "beyond_capacity,evictions\nlru,2,1,4,2,0.5,0.5,2,1,0,2,0,0\n");
+}
+
+TEST(HitRatio, ExperimentNamesTheCacheAndItsParameters) {
+  const HitRatioTrace trace = trace_of({{1}, {2}, {1}});
+  Params p = Params::from_text("{block_caches: {s3fifo: {promote_hits: 1}}, capacity_blocks: 2}");
+  EXPECT_EQ(run_hit_ratio(p, trace).result.hits, 1U);
+  Params misspelled = Params::from_text("{block_caches: lruu, capacity_blocks: 2}");
+  EXPECT_THROW(run_hit_ratio(misspelled, trace), InputError);
+  Params none = Params::from_text("{block_caches: lru, capacity_blocks: 0}");
+  EXPECT_THROW(run_hit_ratio(none, trace), InputError);
+}
+
+class MooncakeHitRatio : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const char* folder = std::getenv("KVLAB_DATA");
+    const std::string file = std::string(folder ? folder : KVLAB_SOURCE_DIR "/../shared/data") + "/traces/mooncake_conversation.jsonl";
+    if (!std::filesystem::exists(file)) GTEST_SKIP() << "no " << file << " (set KVLAB_DATA)";
+    Params p = Params::from_text("{file: '" + file + "', block_size: 512}", "trace");
+    trace_ = load_hit_ratio_trace(*make_trace(p, 1), 512);
+  }
+  HitRatioTrace trace_;
+};
+
+TEST_F(MooncakeHitRatio, ALargerLruNeverHitsLessAndNothingBeatsBelady) {
+  EXPECT_EQ(trace_.num_requests(), 12'031U);
+  std::uint64_t smaller_lru = 0;
+  for (const std::uint32_t capacity : {1U, 10U, 100U, 1'000U, 5'000U, 20'000U, 50'000U, 200'000U}) {
+    const HitRatio best = run("belady", trace_, capacity);
+    for (const std::string& cache : kAll) {
+      const HitRatio r = run(cache, trace_, capacity);
+      expect_conserved(r, capacity);
+      EXPECT_LE(r.hits, best.hits) << cache << " with " << capacity << " blocks";
+    }
+    const std::uint64_t lru = run("lru", trace_, capacity).hits;
+    EXPECT_GE(lru, smaller_lru);
+    smaller_lru = lru;
+  }
+  // Everything fits: the rest is content seen for the first time, whatever the cache.
+  for (const std::string& cache : kAll) EXPECT_EQ(run(cache, trace_, 200'000).hits, smaller_lru) << cache;
+}
+
+}  // namespace
+}  // namespace kvlab
