@@ -52,7 +52,7 @@ void ProfilePrices::add_ops(ProfileOp::Axis axis, bool in_layer, std::int64_t co
     const OpWork* here = find_op(ops, op.covers);
     const OpWork* there = find_op(as_measured, op.covers);
     Value value = op.times.at(std::span(&at, 1));
-    if (is_scaled && here != nullptr && there != nullptr) {
+    if (is_scaled && here != nullptr && there != nullptr && (here->flops != there->flops || here->bytes != there->bytes)) {
       value.ps *= roofline_->op_ps(*here) / as_measured_->op_ps(*there);
       value.footing = Footing::kExtrapolated;
     }
@@ -175,8 +175,10 @@ ProfilePrices::Value ProfilePrices::attention_of_mixed(const StepShape& shape) c
   }
   double others = 0;
   std::int64_t prompt_tokens = 0;
+  double weighted_before = 0;
   for (const PrefillPiece& piece : shape.prefills) {
     prompt_tokens += piece.new_tokens;
+    weighted_before += static_cast<double>(piece.new_tokens) * piece.kv_before;
     if (&piece == &*longest) continue;
     const Value alone = attention(piece.new_tokens, piece.kv_before, 0, 0);
     others += alone.ps;
@@ -184,8 +186,8 @@ ProfilePrices::Value ProfilePrices::attention_of_mixed(const StepShape& shape) c
   }
   if (profile_->skew && has_mixed_ && shape.decodes > 1) {
     const DecodeBatch batch{shape.decodes, shape.decode_kv_tokens, shape.decode_kv_max, shape.decode_kv_min};
-    const double alpha = profile_->skew->mixed_alpha(batch, prompt_tokens, longest->kv_before);
-    if (alpha != 0) value.ps += alpha * (with_longest(shape.decode_kv_max + 1.0).ps - value.ps);
+    const double alpha = profile_->skew->mixed_alpha(batch, prompt_tokens, weighted_before / static_cast<double>(prompt_tokens));
+    if (alpha > 0) value.ps += alpha * std::max(0.0, with_longest(shape.decode_kv_max + 1.0).ps - value.ps);
   }
   // Data parallel attention: the other prompts are spread over the ranks, the longest of all keeps its rank busy.
   value.ps += ranks == 1 ? others : std::max(0.0, (others + value.ps) / ranks - value.ps);

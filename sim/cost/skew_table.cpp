@@ -27,13 +27,13 @@ SkewTable::SkewTable(SkewAxis rows, SkewAxis skew, SkewAxis longest, SkewAxis be
   prompt_tokens_.erase(std::unique(prompt_tokens_.begin(), prompt_tokens_.end()), prompt_tokens_.end());
   std::size_t cells = 1;
   for (const SkewAxis& axis : axes_) cells *= axis.labels.size();
-  alpha_.assign(prompt_tokens_.size(), std::vector<double>(cells, alpha_default_));
+  alpha_.assign(prompt_tokens_.size(), std::vector<double>(cells, std::clamp(alpha_default_, 0.0, 1.0)));
   for (const Entry& e : entries_) {
     const auto at =
         static_cast<std::size_t>(std::lower_bound(prompt_tokens_.begin(), prompt_tokens_.end(), e.prompt_tokens) - prompt_tokens_.begin());
     const std::size_t i =
         ((e.rows * axes_[1].labels.size() + e.skew) * axes_[2].labels.size() + e.longest) * axes_[3].labels.size() + e.before;
-    alpha_[at][i] = e.alpha;
+    alpha_[at][i] = std::clamp(e.alpha, 0.0, 1.0);
   }
 }
 
@@ -53,15 +53,15 @@ int SkewTable::bucket(const DecodeBatch& batch) const {
 
 double SkewTable::alpha(int bucket) const {
   if (bucket == kEvenBucket) return 0;
-  if (prompt_tokens_.empty() || prompt_tokens_.front() != 0) return alpha_default_;
+  if (prompt_tokens_.empty() || prompt_tokens_.front() != 0) return std::clamp(alpha_default_, 0.0, 1.0);
   return alpha_.front()[static_cast<std::size_t>(bucket - kEvenBucket - 1)];
 }
 
-double SkewTable::mixed_alpha(const DecodeBatch& batch, std::int64_t prompt_tokens, std::int64_t before) const {
+double SkewTable::mixed_alpha(const DecodeBatch& batch, std::int64_t prompt_tokens, double before) const {
   if (is_even(batch)) return 0;
   const auto at = std::lower_bound(prompt_tokens_.begin(), prompt_tokens_.end(), prompt_tokens);
-  if (at == prompt_tokens_.end() || *at != prompt_tokens) return alpha_default_;
-  return alpha_[static_cast<std::size_t>(at - prompt_tokens_.begin())][cell(batch, axes_[3].bin(static_cast<double>(before)))];
+  if (at == prompt_tokens_.end() || *at != prompt_tokens) return std::clamp(alpha_default_, 0.0, 1.0);
+  return alpha_[static_cast<std::size_t>(at - prompt_tokens_.begin())][cell(batch, axes_[3].bin(before))];
 }
 
 }  // namespace kvlab

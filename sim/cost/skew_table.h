@@ -17,7 +17,8 @@ struct SkewAxis {
 };
 
 // alpha per bucket of (prompt tokens in the step, decode rows, skew, longest row, kv before the prompt), from
-// LLMServingSim's skew_fit. Prompt tokens must match a profiled value exactly; a bucket without an entry has alpha_default.
+// LLMServingSim's skew_fit. Prompt tokens must match a profiled value exactly; a bucket without an entry has alpha_default. An alpha
+// outside [0, 1] is measurement noise and is cut off: time lies between the two even batches.
 //   skew = (mean - shortest) / (longest - shortest) of the decode rows' lengths
 class SkewTable final : public SkewRule {
  public:
@@ -30,8 +31,8 @@ class SkewTable final : public SkewRule {
 
   [[nodiscard]] int bucket(const DecodeBatch& batch) const override;
   [[nodiscard]] double alpha(int bucket) const override;
-  // Of a step with prompts: `prompt_tokens` in sum, `before` cached tokens of the longest of them.
-  [[nodiscard]] double mixed_alpha(const DecodeBatch& batch, std::int64_t prompt_tokens, std::int64_t before) const;
+  // Of a step with prompts: `prompt_tokens` in sum; `before`, their cached tokens, is the mean over prompt tokens.
+  [[nodiscard]] double mixed_alpha(const DecodeBatch& batch, std::int64_t prompt_tokens, double before) const;
 
   [[nodiscard]] const SkewAxis& axis(std::size_t i) const { return axes_[i]; }  // rows, skew, longest, before
   [[nodiscard]] double alpha_default() const { return alpha_default_; }

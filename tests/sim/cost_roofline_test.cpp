@@ -32,7 +32,9 @@ TEST(RooflineCost, OneDecodeStepByHand) {
 
 TEST(RooflineCost, ComputeBoundPrefillRunsAtPeak) {
   const TempFolder folder;
-  const std::string slow = "source: x\nmemory_bytes: 16777216\nmemory_bandwidth_bytes_per_s: 1e17\nfp16_flops: 1e12\npcie_bytes_per_s: 1e10\nlaunch_ns: 0\nflops_frac: 0.5\n";
+  const std::string slow =
+      "source: x\nmemory_bytes: 16777216\nmemory_bandwidth_bytes_per_s: 1e17\nfp16_flops: 1e12\npcie_bytes_per_s: 1e10\nlaunch_ns: "
+      "0\nflops_frac: 0.5\n";
   const auto cost = make_cost_model(setup_of(tiny(folder, slow)));
   const PrefillPiece piece{512, 0};
   StepShape shape;
@@ -136,7 +138,9 @@ TEST(ParallelCost, StagesSumToTheStep) {
 }
 
 TEST(ParallelCost, ExpertsReadFewerWeightsPerRankAndSwapTokens) {
-  const auto cost = [](const std::string& parallel) { return make_cost_model(setup_of("model: qwen3-30b-a3b\nhardware: h100\n" + parallel))->step(decode_shape(64, 64'000)); };
+  const auto cost = [](const std::string& parallel) {
+    return make_cost_model(setup_of("model: qwen3-30b-a3b\nhardware: h100\n" + parallel))->step(decode_shape(64, 64'000));
+  };
   const StepCost one = cost(""), eight = cost("parallel: {tp: 1, ep: 8}\n");
   EXPECT_LT(eight.part[0], one.part[0] / 3);
   EXPECT_EQ(one.part[3], 0);
@@ -173,7 +177,8 @@ TEST(NumBlocks, FollowsTheFormula) {
 
 TEST(NumBlocks, ModelTooLargeIsAnError) {
   const CostSetup setup = setup_of("model: llama-3.1-70b\nhardware: h100\n");
-  EXPECT_THAT(error_of([&] { (void)derive_num_blocks(setup, 0.9, 0, 16); }), testing::AllOf(testing::HasSubstr("leaves no KV block"), testing::HasSubstr("raise parallel.tp")));
+  EXPECT_THAT(error_of([&] { (void)derive_num_blocks(setup, 0.9, 0, 16); }),
+              testing::AllOf(testing::HasSubstr("leaves no KV block"), testing::HasSubstr("raise parallel.tp")));
 }
 
 }  // namespace

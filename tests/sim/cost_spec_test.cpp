@@ -13,10 +13,11 @@ const std::string kModels = KVLAB_SOURCE_DIR "/profiles/models", kCards = KVLAB_
 // Parameter counts as published with the weights (safetensors metadata of each repository).
 TEST(ModelSpec, ParameterCountsAreThePublishedOnes) {
   const std::pair<const char*, std::int64_t> published[] = {
-      {"llama-2-7b", 6'738'415'616},    {"llama-2-13b", 13'015'864'320},  {"llama-2-70b", 68'976'648'192}, {"llama-3.1-8b", 8'030'261'248},
-      {"llama-3.1-70b", 70'553'706'496}, {"mistral-7b", 7'248'023'552},    {"qwen2.5-7b", 7'615'616'512},   {"qwen3-8b", 8'190'735'360},
-      {"qwen3-32b", 32'762'123'264},    {"qwen3-30b-a3b", 30'532'122'624}, {"opt-6.7b", 6'658'473'984},     {"opt-13b", 12'853'473'280},
-      {"opt-30b", 29'974'540'288},      {"mixtral-8x7b", 46'702'792'704},
+      {"llama-2-7b", 6'738'415'616},     {"llama-2-13b", 13'015'864'320},   {"llama-2-70b", 68'976'648'192},
+      {"llama-3.1-8b", 8'030'261'248},   {"llama-3.1-70b", 70'553'706'496}, {"mistral-7b", 7'248'023'552},
+      {"qwen2.5-7b", 7'615'616'512},     {"qwen3-8b", 8'190'735'360},       {"qwen3-32b", 32'762'123'264},
+      {"qwen3-30b-a3b", 30'532'122'624}, {"opt-6.7b", 6'658'473'984},       {"opt-13b", 12'853'473'280},
+      {"opt-30b", 29'974'540'288},       {"mixtral-8x7b", 46'702'792'704},
   };
   for (const auto& [name, count] : published) EXPECT_EQ(total_parameters(load_model_spec(name, kModels)), count) << name;
 }
@@ -26,13 +27,15 @@ TEST(ModelSpec, KvBytesPerToken) {
   EXPECT_EQ(kv_bytes_per_token(load_model_spec("llama-2-7b", kModels)), 524'288);
   EXPECT_EQ(kv_bytes_per_token(load_model_spec("qwen3-30b-a3b", kModels)), 2 * 48 * 4 * 128 * 2);
   const TempFolder folder;
-  EXPECT_EQ(kv_bytes_per_token(load_model_spec(folder.write("a.yaml", std::string(kTinyModel) + "kv_cache_dtype: fp8\n"), kModels)), 2 * 2 * 2 * 4);
+  EXPECT_EQ(kv_bytes_per_token(load_model_spec(folder.write("a.yaml", std::string(kTinyModel) + "kv_cache_dtype: fp8\n"), kModels)),
+            2 * 2 * 2 * 4);
 }
 
 TEST(ModelSpec, ReadsAHuggingFaceConfig) {
   const TempFolder folder;
-  folder.write("Some-Model/config.json",
-               R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
+  folder.write(
+      "Some-Model/config.json",
+      R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
                    "num_key_value_heads": null, "intermediate_size": 32, "vocab_size": 64, "rope_scaling": null, "sliding_window": null,
                    "eos_token_id": [1, 2], "torch_dtype": "float16", "tie_word_embeddings": true, "use_cache": true})");
   const ModelSpec m = load_model_spec(folder.path() + "/Some-Model", kModels);
@@ -52,20 +55,24 @@ TEST(ModelSpec, WeightBytesAreCutOverRanksAndStages) {
   EXPECT_EQ(weight_bytes(m, 2), (2 * total_parameters(m) - norms) / 2 + norms);
   EXPECT_LT(weight_bytes(m, 1, 2), weight_bytes(m) * 6 / 10);
   const ModelSpec moe = load_model_spec("mixtral-8x7b", kModels);
-  EXPECT_NEAR(static_cast<double>(weight_bytes(moe, 1, 1, 8)), 2.0 * (1.605e9 + 45.097e9 / 8), 2e7);  // attention and embeddings whole, experts cut
+  EXPECT_NEAR(static_cast<double>(weight_bytes(moe, 1, 1, 8)), 2.0 * (1.605e9 + 45.097e9 / 8),
+              2e7);  // attention and embeddings whole, experts cut
 }
 
 TEST(ModelSpec, WeightsMayBeQuantized) {
   const TempFolder folder;
   const ModelSpec plain = load_model_spec(folder.write("a.yaml", kTinyModel), kModels);
-  const ModelSpec four = load_model_spec(folder.write("b.yaml", std::string(kTinyModel) + "quantization_config: {quant_method: gptq, bits: 4}\n"), kModels);
+  const ModelSpec four =
+      load_model_spec(folder.write("b.yaml", std::string(kTinyModel) + "quantization_config: {quant_method: gptq, bits: 4}\n"), kModels);
   EXPECT_EQ(weight_bytes(plain) - weight_bytes(four), 2 * (layer_parameters(plain) - 32) * 12 / 8);
   EXPECT_EQ(compute_dtype(four), Dtype::kFp16);
 }
 
 TEST(ModelSpec, SlidingWindowCountsOnlyWhereEveryLayerHasIt) {
   const TempFolder folder;
-  const auto window = [&](const std::string& more) { return load_model_spec(folder.write("a.yaml", kTinyModel + more), kModels).sliding_window; };
+  const auto window = [&](const std::string& more) {
+    return load_model_spec(folder.write("a.yaml", kTinyModel + more), kModels).sliding_window;
+  };
   EXPECT_EQ(window("sliding_window: 128\n"), 128);
   EXPECT_EQ(window("sliding_window: 128\nuse_sliding_window: false\n"), 0);
   EXPECT_EQ(window("sliding_window: 128\nlayer_types: [full_attention, sliding_attention]\n"), 0);
@@ -81,8 +88,9 @@ TEST(ModelSpec, ErrorsNameFileAndKey) {
   };
   EXPECT_THAT(error("hidden_size: 16\n"), testing::HasSubstr("needs 'num_hidden_layers'"));
   EXPECT_THAT(error(std::string(kTinyModel) + "num_experts: 4\n"), testing::HasSubstr("needs 'num_experts_per_tok'"));
-  EXPECT_THAT(error("hidden_size: 16\nnum_hidden_layers: 2\nnum_attention_heads: 4\nnum_key_value_heads: 3\nvocab_size: 9\nintermediate_size: 8\n"),
-              testing::HasSubstr("not a multiple"));
+  EXPECT_THAT(
+      error("hidden_size: 16\nnum_hidden_layers: 2\nnum_attention_heads: 4\nnum_key_value_heads: 3\nvocab_size: 9\nintermediate_size: 8\n"),
+      testing::HasSubstr("not a multiple"));
   EXPECT_THAT(error(std::string(kTinyModel) + "kv_lora_rank: 512\n"), testing::HasSubstr("latent attention"));
   EXPECT_THAT(error_of([&] { load_model_spec(folder.write("d.yaml", std::string(kTinyModel) + "kv_cache_dtype: fp9\n"), kModels); }),
               testing::HasSubstr("did you mean 'fp8'"));
@@ -100,7 +108,7 @@ TEST(HardwareSpec, ShippedCardsAreComplete) {
   EXPECT_DOUBLE_EQ(h100.memory_bytes_per_s, 3.35e12);
   EXPECT_DOUBLE_EQ(h100.bf16_flops, 989.4e12);
   EXPECT_DOUBLE_EQ(h100.link_bytes_per_s, 450e9);
-  EXPECT_DOUBLE_EQ(load_hardware_spec("rtx4090", kCards).link_bytes_per_s, 31.5e9);  // no NVLink: PCIe
+  EXPECT_DOUBLE_EQ(load_hardware_spec("rtx4090", kCards).link_bytes_per_s, 31.5e9);    // no NVLink: PCIe
   EXPECT_DOUBLE_EQ(load_hardware_spec("t4", kCards).peak_flops(Dtype::kBf16), 65e12);  // no bf16: computed in fp16
 }
 
@@ -109,7 +117,8 @@ TEST(HardwareSpec, Errors) {
   const auto error = [&](const std::string& text) { return error_of([&] { load_hardware_spec(folder.write("c.yaml", text), kCards); }); };
   EXPECT_THAT(error("memory_bytes: 1e9\n"), testing::HasSubstr("needs 'source'"));
   EXPECT_THAT(error(std::string(kTinyCard) + "lunch_ns: 3\n"), testing::HasSubstr("did you mean 'launch_ns'"));
-  EXPECT_THAT(error("source: x\nmemory_bytes: 16777216\nmemory_bandwidth_bytes_per_s: .nan\n"), testing::HasSubstr("memory_bandwidth_bytes_per_s"));
+  EXPECT_THAT(error("source: x\nmemory_bytes: 16777216\nmemory_bandwidth_bytes_per_s: .nan\n"),
+              testing::HasSubstr("memory_bandwidth_bytes_per_s"));
   EXPECT_THAT(error_of([] { load_hardware_spec("h10O", kCards); }), testing::HasSubstr("did you mean 'h100'"));
 }
 

@@ -61,7 +61,8 @@ inline std::string real_bundle(const std::string& card) { return data_folder() +
 
 // A model small enough to compute by hand: 2 layers, 4 heads of 4 channels, 2 KV heads.
 inline const char* const kTinyModel =
-    "hidden_size: 16\nnum_hidden_layers: 2\nnum_attention_heads: 4\nnum_key_value_heads: 2\nintermediate_size: 32\nvocab_size: 64\ntorch_dtype: float16\n";
+    "hidden_size: 16\nnum_hidden_layers: 2\nnum_attention_heads: 4\nnum_key_value_heads: 2\nintermediate_size: 32\nvocab_size: "
+    "64\ntorch_dtype: float16\n";
 
 // Slow enough that no table below breaks its datasheet.
 inline const char* const kTinyCard =
@@ -72,17 +73,23 @@ inline const char* const kTinyCard =
 //   every dense layer 1 + tokens / 10; lm_head 5 + sequences; sampler 2
 //   attention: decode 10 + n * kv / 100; prompts pc + (kv_prefill + n * kv) / 100
 inline void write_tiny_bundle(const TempFolder& folder, const std::string& skew_fit = "skew_fit:\n  enabled: false\n") {
-  folder.write("meta.yaml", "profiler_version: 1.0.0\nvllm_version: 0.19.0\nprofiled_at: '2026-01-02'\ngpu: Test\nengine_effective:\n  block_size: 16\n" + skew_fit);
+  folder.write(
+      "meta.yaml",
+      "profiler_version: 1.0.0\nvllm_version: 0.19.0\nprofiled_at: '2026-01-02'\ngpu: Test\nengine_effective:\n  block_size: 16\n" +
+          skew_fit);
   std::string dense = "layer,tokens,time_us\n";
-  for (const char* layer : {"act_fn", "down_proj", "embedding", "final_layernorm", "gate_up_proj", "layernorm", "o_proj", "qkv_proj", "rotary_emb"}) {
-    for (const int tokens : {1, 2, 4, 8, 64, 128}) dense += std::string(layer) + "," + std::to_string(tokens) + "," + std::to_string(1 + tokens / 10.0) + "\n";
+  for (const char* layer :
+       {"act_fn", "down_proj", "embedding", "final_layernorm", "gate_up_proj", "layernorm", "o_proj", "qkv_proj", "rotary_emb"}) {
+    for (const int tokens : {1, 2, 4, 8, 64, 128})
+      dense += std::string(layer) + "," + std::to_string(tokens) + "," + std::to_string(1 + tokens / 10.0) + "\n";
   }
   folder.write("tp1/dense.csv", dense);
   folder.write("tp1/per_sequence.csv", "layer,sequences,time_us\nlm_head,1,6\nlm_head,8,13\nsampler,1,2\nsampler,8,2\n");
   std::string attention = "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n";
   const auto row = [&](int pc, int kp, int n, int kv) {
     const double us = (pc == 0 ? 10 : pc) + (kp + n * kv) / 100.0;
-    attention += std::to_string(pc) + "," + std::to_string(kp) + "," + std::to_string(n) + "," + std::to_string(kv) + "," + std::to_string(us) + "\n";
+    attention += std::to_string(pc) + "," + std::to_string(kp) + "," + std::to_string(n) + "," + std::to_string(kv) + "," +
+                 std::to_string(us) + "\n";
   };
   for (const int n : {1, 4, 16}) {
     for (const int kv : {16, 64, 256, 1024}) row(0, 0, n, kv);
@@ -102,7 +109,8 @@ inline void write_tiny_bundle(const TempFolder& folder, const std::string& skew_
 inline std::string tiny_experiment(const TempFolder& folder, const std::string& profile = "bundle", const std::string& more = "") {
   folder.write("model.yaml", kTinyModel);
   folder.write("card.yaml", kTinyCard);
-  return "model: " + folder.path() + "/model.yaml\nhardware: " + folder.path() + "/card.yaml\nprofile: {" + profile + ": {path: " + folder.path() + more + "}}\n";
+  return "model: " + folder.path() + "/model.yaml\nhardware: " + folder.path() + "/card.yaml\nprofile: {" + profile +
+         ": {path: " + folder.path() + more + "}}\n";
 }
 
 inline StepShape decode_shape(std::int32_t rows, std::int64_t kv_tokens, std::int32_t kv_max = 0, std::int32_t kv_min = 0) {

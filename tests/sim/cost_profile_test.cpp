@@ -1,0 +1,380 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/hash.h"
+#include "sim/cost/profile.h"
+#include "sim/cost/profile_lint.h"
+#include "tests/sim/cost_support.h"
+
+namespace kvlab {
+namespace {
+
+constexpr Picoseconds kUs = 1'000'000;
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const std::size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+std::string read_text(const std::string& file) {
+  std::ifstream stream(file);
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
+TEST(SampleGrid, InterpolatesAndExtrapolates) {
+  const SampleGrid grid(1, {{{2}, 100, 0}, {{4}, 300, 0}, {{8}, 500, 0}});
+  const auto at = [&](double x) { return grid.at(std::span(&x, 1)); };
+  EXPECT_EQ(at(4).ps, 300);
+  EXPECT_EQ(at(4).footing, Footing::kInside);
+  EXPECT_EQ(at(3).ps, 200);
+  EXPECT_EQ(at(3).footing, Footing::kInterpolated);
+  EXPECT_EQ(at(16).ps, 900);  // along the last two
+  EXPECT_EQ(at(16).footing, Footing::kExtrapolated);
+  EXPECT_EQ(at(1).ps, 100);  // level below the first
+  EXPECT_EQ(at(1).footing, Footing::kExtrapolated);
+  const SampleGrid falling(1, {{{2}, 300, 0}, {{4}, 100, 0}});
+  const double far = 100;
+  EXPECT_EQ(falling.at(std::span(&far, 1)).ps, 100);  // never falls beyond the last sample
+  const SampleGrid one(1, {{{2}, 300, 0}});
+  EXPECT_EQ(one.at(std::span(&far, 1)).ps, 300);
+}
+
+// Each value of an axis has its own values of the next one.
+TEST(SampleGrid, RaggedAxes) {
+  const SampleGrid grid(2, {{{1, 0}, 10, 0}, {{1, 10}, 20, 0}, {{3, 5}, 40, 0}, {{3, 9}, 48, 0}});
+  EXPECT_EQ(grid.at(std::array{1.0, 5.0}).ps, 15);
+  EXPECT_EQ(grid.at(std::array{3.0, 7.0}).ps, 44);
+  EXPECT_EQ(grid.at(std::array{2.0, 7.0}).ps, (17 + 44) / 2.0);
+  EXPECT_EQ(grid.at(std::array{3.0, 5.0}).footing, Footing::kInside);
+  EXPECT_THAT(grid.last_axis_knots(std::array{2.0}), testing::ElementsAre(0, 5, 9, 10));
+  EXPECT_THAT(grid.last_axis_knots(std::array{1.0}), testing::ElementsAre(0, 10));
+}
+
+TEST(BundleCost, StepsByHand) {
+  const TempFolder folder;
+  write_tiny_bundle(folder);
+  const auto cost = make_cost_model(setup_of(tiny_experiment(folder)));
+  // Four rows of 99 cached tokens: length 100 with their own. A layer has 2 norms, qkv, rope, o, gate_up, act, down at 1.4 us.
+  StepCost step = cost->step(decode_shape(4, 4 * 99));
+  EXPECT_EQ(step.part[0], 2 * 8 * 1'400'000 + 2 * 1'400'000);  // and embedding and final norm once
+  EXPECT_NEAR(static_cast<double>(step.part[1]), 2 * 14.0 * kUs, 400);
+  EXPECT_EQ(step.part[2], (5 + 4 + 2) * kUs);
+  EXPECT_EQ(step.footing[0], step.part[0]);                 // 4 tokens were measured
+  EXPECT_EQ(step.footing[1], step.part[1] + step.part[2]);  // length 100 and 4 sequences were not
+  EXPECT_EQ(step.footing[2], 0);
+  // Beyond the tables: 200 tokens are 21 us in each dense layer.
+  StepShape padded = decode_shape(4, 4 * 99);
+  padded.padding_rows = 196;
+  step = cost->step(padded);
+  EXPECT_EQ(step.part[0], 18 * 21 * kUs);
+  EXPECT_EQ(step.footing[2], step.part[0]);
+}
+
+// The longest prompt is looked up with the decode rows, the others alone.
+TEST(BundleCost, MixedSteps) {
+  const TempFolder folder;
+  write_tiny_bundle(folder);
+  const auto cost = make_cost_model(setup_of(tiny_experiment(folder)));
+  const std::vector<PrefillPiece> prompts{{16, 64}, {40, 32}};
+  StepShape shape = decode_shape(4, 4 * 255, 255, 255);
+  shape.prefills = prompts;
+  // 40 + (32 + 4 * 256) / 100 and 16 + 64 / 100 us, in each of 2 layers.
+  EXPECT_EQ(cost->step(shape).part[1], 2 * (50'560'000 + 16'640'000));
+  shape = StepShape{};
+  const PrefillPiece tail{3, 64};
+  shape.prefills = {&tail, 1};
+  const StepCost small = cost->step(shape);
+  EXPECT_EQ(small.part[1], 2 * 16'640'000);  // below the smallest chunk: as the smallest
+  EXPECT_EQ(small.footing[2], small.part[1]);
+}
+
+TEST(BundleCost, SkewLiesBetweenMeanAndLongest) {
+  const TempFolder folder;
+  const std::string fit =
+      "skew_fit:\n  enabled: true\n  bucket_axes:\n    n_bins: [0, 1000]\n    n_labels: [all]\n    skew_rate_bins: [-0.01, 0.5, 1.01]\n    "
+      "skew_rate_labels: [low, high]\n"
+      "    kv_big_bins: [0, 100000]\n    kv_big_labels: [all]\n    kp_bins: [-1, 0, 100000]\n    kp_labels: [none, some]\n  per_tp:\n"
+      "    1: {alpha_default: 0.25, bucket_table: tp1/skew_fit.csv}\n";
+  write_tiny_bundle(folder, fit);
+  folder.write("tp1/skew_fit.csv",
+               "pc,n_label,skew_rate_label,kv_big_label,kp_label,alpha,n_samples\n0,all,low,all,none,0.5,4\n16,all,low,all,some,0.125,4\n");
+  const auto cost = make_cost_model(setup_of(tiny_experiment(folder)));
+  EXPECT_TRUE(cost->prices_extremes());
+  const auto attention = [&](StepShape shape) { return static_cast<double>(cost->step(shape).part[1]) / 2 / kUs; };
+  // Lengths 64 (three) and 256: mean 112, (112 - 64) / 192 = 0.25, low. Even batches take 14.48 and 20.24 us.
+  EXPECT_NEAR(attention(decode_shape(4, 3 * 63 + 255, 255, 63)), 14.48 + 0.5 * (20.24 - 14.48), 1e-3);
+  // Lengths 256 (three) and 64: high, no entry: alpha_default.
+  EXPECT_NEAR(attention(decode_shape(4, 3 * 255 + 63, 255, 63)), 18.32 + 0.25 * (20.24 - 18.32), 1e-3);
+  EXPECT_NEAR(attention(decode_shape(4, 4 * 255, 255, 255)), 20.24, 1e-3);
+  StepShape mixed = decode_shape(4, 3 * 63 + 255, 255, 63);
+  const PrefillPiece known{16, 64}, other{20, 64};
+  mixed.prefills = {&known, 1};
+  EXPECT_NEAR(attention(mixed), 16.64 + 4.48 + 0.125 * 5.76, 1e-3);
+  mixed.prefills = {&other, 1};  // not a profiled number of prompt tokens
+  EXPECT_NEAR(attention(mixed), 20.64 + 4.48 + 0.25 * 5.76, 1e-3);
+}
+
+// The flag in meta.yaml decides, whatever tables lie beside it.
+TEST(BundleCost, SkewTableIsIgnoredUnlessEnabled) {
+  const TempFolder folder;
+  write_tiny_bundle(folder);
+  folder.write("tp1/skew_fit.csv", "nonsense\n1\n");
+  EXPECT_FALSE(make_cost_model(setup_of(tiny_experiment(folder)))->prices_extremes());
+}
+
+TEST(BundleCost, ErrorsNameFileAndLine) {
+  const TempFolder folder;
+  const auto error_with = [&](const std::string& file, const std::string& from, const std::string& to) {
+    write_tiny_bundle(folder);
+    folder.write(file, replaced(read_text(folder.path() + "/" + file), from, to));
+    return error_of([&] { setup_of(tiny_experiment(folder)); });
+  };
+  const auto has = [](const std::string& text) { return testing::HasSubstr(text); };
+  EXPECT_THAT(error_with("tp1/dense.csv", "act_fn,1,1.1", "act_fun,1,1.1"),
+              has("tp1/dense.csv:2: unknown layer 'act_fun'; did you mean 'act_fn'"));
+  EXPECT_THAT(error_with("tp1/dense.csv", "act_fn,1,1.100000", "act_fn,1,nan"),
+              has("tp1/dense.csv:2: 'time_us' = 'nan': not a finite number"));
+  EXPECT_THAT(error_with("tp1/dense.csv", "act_fn,1,1.100000", "act_fn,1,-2"),
+              has("tp1/dense.csv:2: 'time_us' = '-2': a time must be above 0"));
+  EXPECT_THAT(error_with("tp1/dense.csv", "act_fn,2,", "act_fn,1,"), has("tp1/dense.csv:3: the same point as"));
+  EXPECT_THAT(error_with("tp1/dense.csv", "act_fn,2,", "act_fn,5,"), has("tp1/dense.csv:4: out of order"));
+  EXPECT_THAT(error_with("tp1/dense.csv", "act_fn,2,1.200000", "act_fn,2"), has("tp1/dense.csv:3: has 2 cells, the header has 3"));
+  EXPECT_THAT(error_with("tp1/dense.csv", "act_fn,2,", "act_fn,2.5,"), has("not a whole number"));
+  EXPECT_THAT(error_with("tp1/dense.csv", "layer,tokens,time_us", "layer,tokens,time_ms"),
+              has("no column 'time_us'; columns: layer, tokens, time_ms"));
+  EXPECT_THAT(error_with("tp1/attention.csv", "0,0,1,16,", "0,0,1,-16,"), has("tp1/attention.csv:2: 'kv_decode' = '-16'"));
+  EXPECT_THAT(error_with("meta.yaml", "enabled: false", "enabled: true"), has("meta.yaml: skew_fit is enabled but"));
+  write_tiny_bundle(folder);
+  EXPECT_THAT(error_of([&] { setup_of(tiny_experiment(folder) + "parallel: {tp: 2}\n"); }), has("no folder tp2; there is tp1"));
+  std::filesystem::remove(folder.path() + "/tp1/attention.csv");
+  EXPECT_THAT(error_of([&] { setup_of(tiny_experiment(folder)); }), has("tp1/attention.csv: cannot be opened"));
+}
+
+std::string without_layer(const std::string& csv, const std::string& layer) {
+  std::stringstream in(csv);
+  std::string out;
+  for (std::string line; std::getline(in, line);) {
+    if (!line.starts_with(layer + ",")) out += line + "\n";
+  }
+  return out;
+}
+
+TEST(BundleCost, GapsAreAnErrorOrRoofline) {
+  const TempFolder folder;
+  write_tiny_bundle(folder);
+  folder.write("tp1/dense.csv", without_layer(read_text(folder.path() + "/tp1/dense.csv"), "o_proj"));
+  EXPECT_THAT(error_of([&] { setup_of(tiny_experiment(folder)); }), testing::HasSubstr("no table of o_proj for tp 1"));
+  const auto cost = make_cost_model(setup_of(tiny_experiment(folder, "bundle", ", missing: roofline")));
+  // o_proj on 4 tokens: 16 * 16 weights and 4 * 32 activations of two bytes, a byte per picosecond.
+  const StepCost step = cost->step(decode_shape(4, 4 * 63));
+  EXPECT_EQ(step.part[0], 2 * (7 * 1'400'000 + 512 + 256) + 2 * 1'400'000);
+  EXPECT_EQ(step.footing[2], 2 * (512 + 256));
+}
+
+TEST(BundleCost, OtherDegreesAreScaledByTheRoofline) {
+  const TempFolder folder;
+  write_tiny_bundle(folder);
+  const std::string experiment = tiny_experiment(folder, "bundle", ", missing: roofline");
+  const StepCost one = make_cost_model(setup_of(experiment))->step(decode_shape(4, 4 * 63));
+  const StepCost two = make_cost_model(setup_of(experiment + "parallel: {tp: 2}\n"))->step(decode_shape(4, 4 * 63));
+  EXPECT_NEAR(static_cast<double>(two.part[1]), static_cast<double>(one.part[1]) / 2, 2);  // half the heads
+  EXPECT_LT(two.part[0], one.part[0]);
+  EXPECT_GT(two.part[3], 0);
+  EXPECT_EQ(two.footing[0] + two.footing[1], 6 * 1'400'000 + 2 * kUs);  // what is not cut: norms, embedding, sampler
+}
+
+// ---- our own format ----
+
+void expect_same_costs(const CostSetup& a, const CostSetup& b) {
+  const auto first = make_cost_model(a), second = make_cost_model(b);
+  for (int i = 0; i < 3000; ++i) {
+    const std::uint64_t x = hash_combine(7, static_cast<std::uint64_t>(i));
+    const auto rows = static_cast<std::int32_t>(x % 200), kv = static_cast<std::int32_t>(x / 200 % 5000) + 1;
+    StepShape shape = decode_shape(rows, std::int64_t{rows} * kv, kv + 100, kv - 1);
+    const PrefillPiece piece{static_cast<std::int32_t>(x / 1'000'000 % 3000), static_cast<std::int32_t>(x / 7'000'000 % 3000)};
+    if (i % 2 == 0 && piece.new_tokens > 0) shape.prefills = {&piece, 1};
+    const StepCost one = first->step(shape), two = second->step(shape);
+    ASSERT_EQ(one.total, two.total) << i;
+    ASSERT_EQ(one.part, two.part) << i;
+    ASSERT_EQ(one.footing, two.footing) << i;
+  }
+}
+
+TEST(KvlabProfile, TinyBundleConvertsExactly) {
+  const TempFolder folder, converted;
+  write_tiny_bundle(folder);
+  const CostSetup bundle = setup_of(tiny_experiment(folder));
+  write_kvlab_profile(*bundle.profile, converted.path());
+  const CostSetup ours = setup_of(tiny_experiment(converted, "kvlab"));
+  EXPECT_EQ(ours.profile_hash, bundle.profile_hash);
+  EXPECT_EQ(ours.profile_date, "2026-01-02");
+  EXPECT_EQ(ours.profile->options.at("block_size"), "16");
+  expect_same_costs(bundle, ours);
+  EXPECT_THAT(error_of([&] { write_kvlab_profile(*bundle.profile, converted.path()); }), testing::HasSubstr("exists already"));
+}
+
+class RealProfile : public testing::TestWithParam<const char*> {};
+
+TEST_P(RealProfile, ConvertsExactly) {
+  const std::string path = real_bundle(GetParam());
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path << "; set KVLAB_DATA";
+  const TempFolder converted;
+  const CostSetup bundle = setup_of("profile: {bundle: {path: " + path + "}}\n");
+  write_kvlab_profile(*bundle.profile, converted.path());
+  const CostSetup ours = setup_of("profile: {kvlab: {path: " + converted.path() + "}}\n");
+  EXPECT_EQ(ours.profile_hash, bundle.profile_hash);
+  EXPECT_EQ(ours.model.name, "llama-3.1-8b");
+  EXPECT_EQ(make_cost_model(ours)->prices_extremes(), std::string(GetParam()) == "RTXPRO6000");
+  expect_same_costs(bundle, ours);
+}
+
+// No GEMM, attention or sampling entry of the two real profiles beats its datasheet; what stays in L2 is only a warning.
+TEST_P(RealProfile, LintFindsNoErrors) {
+  const std::string path = real_bundle(GetParam());
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path << "; set KVLAB_DATA";
+  const CostSetup setup = setup_of("profile: {bundle: {path: " + path + "}}\n");
+  for (const LintFinding& f : lint_profile(*setup.profile, setup.model, setup.hardware)) {
+    EXPECT_EQ(f.severity, LintFinding::Severity::kWarning) << f.text;
+    EXPECT_THAT(f.text, testing::Not(testing::AnyOf(testing::HasSubstr("_proj at"), testing::HasSubstr("lm_head"))));
+  }
+  EXPECT_FALSE(setup.profile->notes.empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Cards, RealProfile, testing::Values("RTX4090", "RTXPRO6000"));
+
+// Values read off dense.csv, per_sequence.csv and attention.csv of the 4090, summed by hand (microseconds).
+TEST(RealProfileValues, Rtx4090SingleRow) {
+  const std::string path = real_bundle("RTX4090");
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path << "; set KVLAB_DATA";
+  const StepCost step = make_cost_model(setup_of("profile: {bundle: {path: " + path + "}}\n"))->step(decode_shape(1, 15));
+  const double attention = 9.31067 * 32;
+  EXPECT_NEAR(static_cast<double>(step.part[1]) / kUs, attention, 1e-6);
+  EXPECT_GT(static_cast<double>(step.part[2]) / kUs, 1096.93);
+  EXPECT_EQ(step.footing[0], step.part[0] + step.part[2]);
+}
+
+TEST(KvlabProfile, Errors) {
+  const TempFolder folder, converted;
+  write_tiny_bundle(folder);
+  write_kvlab_profile(*setup_of(tiny_experiment(folder)).profile, converted.path());
+  const auto error_with = [&](const std::string& file, const std::string& from, const std::string& to) {
+    const std::string before = read_text(converted.path() + "/" + file);
+    converted.write(file, replaced(before, from, to));
+    std::string message = error_of([&] { setup_of(tiny_experiment(converted, "kvlab")); });
+    converted.write(file, before);
+    return message;
+  };
+  EXPECT_THAT(error_with("meta.yaml", "schema_version: 1", "schema_version: 2"),
+              testing::HasSubstr("'schema_version' = 2 is outside [1, 1]"));
+  EXPECT_THAT(error_with("meta.yaml", "time_unit: ns", "time_unit: us"), testing::HasSubstr("unknown value 'us'"));
+  EXPECT_THAT(error_with("tp1/ops.yaml", "per_layer: 2", "per_layer: -2"), testing::HasSubstr("'per_layer' = -2"));
+  EXPECT_THAT(error_with("tp1/act_fn.csv", "1,1100.000,0", "1,1100.000,-1"),
+              testing::HasSubstr("tp1/act_fn.csv:2: 'spread_frac' is below 0"));
+}
+
+// ---- Vidur ----
+
+std::string vidur_mlp(int tp) {
+  const char* const ops[] = {"emb",         "input_layernorm", "attn_pre_proj", "attn_rope", "attn_post_proj", "post_attention_layernorm",
+                             "mlp_up_proj", "mlp_act",         "mlp_down_proj", "add"};
+  std::string text;
+  for (const char* op : ops) text += std::string("time_stats.") + op + ".median,";
+  text += "n_head,num_tokens,num_tensor_parallel_workers\n";
+  for (const int tokens : {64, 8, 1}) {  // Vidur's files descend
+    for (std::size_t i = 0; i < 10; ++i) text += std::to_string(0.001 * (1 + tokens)) + ",";
+    text += "4," + std::to_string(tokens) + "," + std::to_string(tp) + "\n";
+  }
+  return text;
+}
+
+const char* const kVidurAttention =
+    "time_stats.attn_prefill.median,time_stats.attn_decode.median,num_tensor_parallel_workers,batch_size,prefill_chunk_size,kv_cache_size,"
+    "is_prefill\n"
+    "0.040,nan,1,1,32,0,True\n0.080,nan,1,1,64,0,True\n0.1,nan,1,2,32,0,True\n"
+    "nan,0.010,1,1,0,63,False\nnan,0.030,1,1,0,127,False\nnan,0.020,1,4,0,63,False\nnan,0.060,1,4,0,127,False\n";
+
+TEST(VidurCost, StepsByHand) {
+  const TempFolder folder;
+  folder.write("mlp.csv", vidur_mlp(1));
+  folder.write("attention.csv", kVidurAttention);
+  const CostSetup setup = setup_of(tiny_experiment(folder, "vidur"));
+  EXPECT_THAT(setup.profile->notes, testing::Contains("attention.csv: 1 rows of several prompts in one call were left out"));
+  const auto cost = make_cost_model(setup);
+  const StepCost step = cost->step(decode_shape(4, 4 * 95));
+  // 4 tokens: 5 us per operation, nine of them in each of 2 layers, embedding once; final norm (4 + 1 rows in and out) by roofline.
+  EXPECT_EQ(step.part[0], 2 * 9 * 5 * kUs + 5 * kUs + (4 * 4 + 1) * 16 * 2);
+  EXPECT_NEAR(static_cast<double>(step.part[1]), 2 * 40 * kUs, 400);
+  EXPECT_EQ(step.footing[2], step.part[2] + (4 * 4 + 1) * 16 * 2);
+  // No mixed rows in the table: prompts and decodes add.
+  StepShape mixed = decode_shape(4, 4 * 63);
+  const PrefillPiece piece{64, 0};
+  mixed.prefills = {&piece, 1};
+  EXPECT_EQ(cost->step(mixed).part[1], 2 * (80 + 20) * kUs);
+}
+
+TEST(VidurCost, AllReduceTable) {
+  const TempFolder folder;
+  folder.write("mlp.csv", vidur_mlp(2));
+  folder.write("attention.csv", replaced(kVidurAttention, "nan,0.010,1,", "nan,0.010,2,"));
+  EXPECT_THAT(error_of([&] { setup_of(tiny_experiment(folder, "vidur")); }),
+              testing::HasSubstr("mlp.csv: no rows for tp 1; there is tp 2"));
+  std::string attention = kVidurAttention;
+  for (std::size_t at = attention.find(",1,1,"); at != std::string::npos; at = attention.find(",1,1,")) attention.replace(at, 5, ",2,1,");
+  for (std::size_t at = attention.find(",1,4,"); at != std::string::npos; at = attention.find(",1,4,")) attention.replace(at, 5, ",2,4,");
+  folder.write("attention.csv", attention);
+  folder.write("all_reduce.csv", ",time_stats.all_reduce.median,rank,num_workers,size\n0,0.010,0,2,64\n1,0.020,0,2,128\n2,0.9,0,4,128\n");
+  const StepCost step = make_cost_model(setup_of(tiny_experiment(folder, "vidur") + "parallel: {tp: 2}\n"))->step(decode_shape(4, 4 * 63));
+  EXPECT_EQ(step.part[3], 5 * 20 * kUs);  // 4 tokens * 16 channels * 2 bytes; twice in each of 2 layers and for the embedding
+  EXPECT_EQ(step.footing[0], step.part[3]);
+}
+
+// ---- lint ----
+
+std::vector<std::string> lint_texts(const TempFolder& folder, LintFinding::Severity severity) {
+  const CostSetup setup = setup_of(tiny_experiment(folder, "bundle", ", impossible: keep"));
+  std::vector<std::string> texts;
+  for (const LintFinding& f : lint_profile(*setup.profile, setup.model, setup.hardware)) {
+    if (f.severity == severity) texts.push_back(f.text);
+  }
+  return texts;
+}
+
+TEST(ProfileLint, NamesImpossibleEntries) {
+  using Severity = LintFinding::Severity;
+  const TempFolder folder;
+  write_tiny_bundle(folder);
+  EXPECT_THAT(lint_texts(folder, Severity::kError), testing::IsEmpty());
+  EXPECT_THAT(lint_texts(folder, Severity::kWarning), testing::IsEmpty());
+  // down_proj on 128 tokens moves 128 * (32 + 16) * 2 + 1024 bytes: 13.3 ns at 1 TB/s.
+  const std::string dense = read_text(folder.path() + "/tp1/dense.csv");
+  folder.write("tp1/dense.csv", replaced(dense, "down_proj,128,13.800000", "down_proj,128,0.0121"));
+  EXPECT_THAT(lint_texts(folder, Severity::kError),
+              testing::ElementsAre(testing::HasSubstr("down_proj at tokens 128: 0.0121 us is 1.1 times faster than the memory bandwidth")));
+  EXPECT_THAT(lint_texts(folder, Severity::kWarning), testing::ElementsAre(testing::HasSubstr("100 % less than at tokens 64")));
+  EXPECT_THAT(error_of([&] { setup_of(tiny_experiment(folder)); }), testing::HasSubstr("'impossible: keep' uses it all the same"));
+  folder.write("tp1/dense.csv", replaced(dense, "down_proj,128,13.800000", "down_proj,128,0.0131"));  // within 2 %
+  EXPECT_THAT(lint_texts(folder, Severity::kError), testing::IsEmpty());
+}
+
+TEST(ProfileLint, WhatFitsInL2IsAWarning) {
+  const TempFolder folder;
+  write_tiny_bundle(folder);
+  folder.write("tp1/dense.csv", replaced(read_text(folder.path() + "/tp1/dense.csv"), "down_proj,128,13.800000", "down_proj,128,0.0121"));
+  const std::string experiment = tiny_experiment(folder);
+  folder.write("card.yaml", std::string(kTinyCard) + "l2_bytes: 20000\n");
+  const CostSetup setup = setup_of(experiment);
+  EXPECT_THAT(setup.profile->notes, testing::Contains(testing::HasSubstr("may have been in the L2 cache")));
+}
+
+TEST(ProfileLint, WrongUnit) {
+  const TempFolder folder;
+  write_tiny_bundle(folder);
+  std::string per_sequence = "layer,sequences,time_us\nlm_head,1,0.000001\nlm_head,8,0.000004\nsampler,1,2\nsampler,8,2\n";
+  folder.write("tp1/per_sequence.csv", per_sequence);
+  EXPECT_THAT(lint_texts(folder, LintFinding::Severity::kError),
+              testing::ElementsAre(testing::HasSubstr("lm_head at sequences 8: 4e-06 us is")));
+}
+
+}  // namespace
+}  // namespace kvlab
