@@ -1,29 +1,18 @@
 #include "app/step_times.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
 #include <map>
-#include <optional>
 
 namespace kvlab {
 
 namespace {
 
-// A stretch of time with a known number of steps, over which the mean batch was `batch`.
-struct Stretch {
-  double batch = 0;
-  double step_s = 0;
-  double steps = 0;  // its weight in a fit
-};
-
 struct Gap {
   double seconds = 0;
   std::int64_t batch = 0;
-};
-
-struct Line {
-  double base_s = 0, per_row_s = 0;
-  [[nodiscard]] double at(double batch) const { return base_s + per_row_s * batch; }
 };
 
 // The finishes after the last first token: times, and the gaps between them with the requests running in each.
@@ -50,109 +39,124 @@ Tail tail_of(const std::vector<ServedRequest>& requests) {
   return tail;
 }
 
-// Step durations between the finishes of two requests that had their first token in one step, if neither was preempted.
-std::vector<double> steps_of_pairs(const std::vector<ServedRequest>& requests, const Tail& tail) {
+// Two finishes, and the steps between them if neither request was preempted: both had their first token in one step, or one
+// of the times is that of the last first token itself.
+struct Pair {
+  double begin_s = 0, end_s = 0, steps = 0;
+};
+
+std::vector<Pair> pairs_of(const std::vector<ServedRequest>& requests, const Tail& tail) {
   std::map<double, std::vector<const ServedRequest*>> by_first;
   for (const ServedRequest& r : requests) {
     if (r.last_token_s > tail.times[0]) by_first[r.first_token_s].push_back(&r);
   }
-  std::vector<double> found;
+  std::vector<Pair> found;
+  const auto add = [&](double begin, double end, std::int64_t steps) {
+    if (steps >= 1 && end > begin) found.push_back({begin, end, static_cast<double>(steps)});
+  };
   for (auto& [first, group] : by_first) {
     std::sort(group.begin(), group.end(), [](const auto* a, const auto* b) { return a->last_token_s < b->last_token_s; });
+    if (first == tail.times[0]) add(first, group[0]->last_token_s, group[0]->output_tokens - 1);
     for (std::size_t i = 0; i + 1 < group.size(); ++i) {
-      const auto steps = static_cast<double>(group[i + 1]->output_tokens - group[i]->output_tokens);
-      const double seconds = group[i + 1]->last_token_s - group[i]->last_token_s;
-      if (steps >= 1 && seconds > 0) found.push_back(seconds / steps);
+      add(group[i]->last_token_s, group[i + 1]->last_token_s, group[i + 1]->output_tokens - group[i]->output_tokens);
     }
   }
   return found;
 }
 
-double total_deviation(const std::vector<Stretch>& stretches, const Line& line) {
-  double sum = 0;
-  for (const Stretch& s : stretches) sum += std::min(s.steps, 20.0) * std::abs(s.step_s - line.at(s.batch));
-  return sum;
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
-// The line of least absolute deviation goes through two of the points; slopes below 0 make no sense, so flat ones count, too.
-std::optional<Line> fit(const std::vector<Stretch>& stretches) {
-  std::optional<Line> best;
-  double least = 0;
-  const auto consider = [&](const Line& line) {
-    if (line.base_s <= 0 || line.per_row_s < 0) return;
-    const double deviation = total_deviation(stretches, line);
-    if (!best || deviation < least) {
-      best = line;
-      least = deviation;
+// Candidate durations: powers of kStep around the pairs' median, from half of it to double.
+constexpr double kStep = 1.005;
+constexpr int kCandidates = 2 * 139 + 1;
+constexpr int kReach = 40;  // candidates by which neighbouring gaps may differ: 22 %
+double candidate(double middle_s, int i) { return middle_s * std::pow(kStep, i - kCandidates / 2); }
+
+// Gaps of more steps tell nothing: a percent of error in the duration is an eighth of a step there.
+constexpr double kShortSteps = 12.5;
+
+// How badly the gap falls on a whole number of steps, in squared steps.
+double misfit(const Gap& gap, double step_s) {
+  const double ratio = gap.seconds / step_s;
+  if (ratio > kShortSteps) return 0;
+  const double off = ratio - std::max(1.0, std::round(ratio));
+  return off * off;
+}
+
+// How strongly a fit is held to what is plausible, in squared steps.
+struct Stiffness {
+  double rough = 10;   // per squared difference (of logarithms) between neighbouring gaps
+  double pull = 0.05;  // per squared octave away from the pairs' median
+};
+
+// From one gap to the next, which has a smaller batch: shorter steps are plausible, longer ones hardly.
+double roughness(int larger_batch, int smaller_batch, double rough) {
+  constexpr double kRise = 3000;
+  const double ratio = (smaller_batch - larger_batch) * std::log(kStep);
+  return (ratio > 0 ? kRise : rough) * ratio * ratio;
+}
+
+// A step duration per gap: the sequence with the least misfit, roughness and pull together (dynamic programming).
+std::vector<double> fit_durations(const std::vector<Gap>& gaps, double middle_s, const Stiffness& stiffness) {
+  std::vector<double> cost(kCandidates, 0), next(kCandidates);
+  std::vector<std::array<std::int16_t, kCandidates>> from(gaps.size());
+  for (std::size_t g = 0; g < gaps.size(); ++g) {
+    for (int i = 0; i < kCandidates; ++i) {
+      double least = std::numeric_limits<double>::infinity();
+      for (int k = std::max(0, i - kReach); k <= std::min(kCandidates - 1, i + kReach); ++k) {
+        const double all = cost[static_cast<std::size_t>(k)] + (g == 0 ? 0 : roughness(k, i, stiffness.rough));
+        if (all >= least) continue;
+        least = all;
+        from[g][static_cast<std::size_t>(i)] = static_cast<std::int16_t>(k);
+      }
+      const double step_s = candidate(middle_s, i), octaves = std::log2(step_s / middle_s);
+      next[static_cast<std::size_t>(i)] = least + misfit(gaps[g], step_s) + stiffness.pull * octaves * octaves;
     }
-  };
-  for (const Stretch& a : stretches) {
-    consider({a.step_s, 0});
-    for (const Stretch& b : stretches) {
-      if (b.batch <= a.batch) continue;
-      const double slope = (b.step_s - a.step_s) / (b.batch - a.batch);
-      consider({a.step_s - slope * a.batch, slope});
+    cost.swap(next);
+  }
+  auto at = static_cast<int>(std::min_element(cost.begin(), cost.end()) - cost.begin());
+  std::vector<double> durations(gaps.size());
+  for (std::size_t g = gaps.size(); g-- > 0;) {
+    durations[g] = candidate(middle_s, at);
+    at = from[g][static_cast<std::size_t>(at)];
+  }
+  return durations;
+}
+
+// Mean over the pairs of how far the steps that the durations give are from those counted; at most kOutlier each, since pairs
+// with a preempted request are off by any amount.
+double pair_error(const std::vector<Pair>& pairs, const Tail& tail, const std::vector<double>& durations) {
+  constexpr double kOutlier = 0.1;
+  double error = 0;
+  for (const Pair& pair : pairs) {
+    double steps = 0;
+    for (std::size_t i = 0; i < tail.gaps.size(); ++i) {
+      if (tail.times[i] >= pair.begin_s && tail.times[i + 1] <= pair.end_s) steps += tail.gaps[i].seconds / durations[i];
+    }
+    error += std::min(std::abs(steps / pair.steps - 1), kOutlier);
+  }
+  return error / static_cast<double>(pairs.size());
+}
+
+// The fit that gives the pairs' numbers of steps best.
+std::vector<double> best_durations(const std::vector<Pair>& pairs, const Tail& tail) {
+  std::vector<double> of_pairs, best;
+  for (const Pair& p : pairs) of_pairs.push_back((p.end_s - p.begin_s) / p.steps);
+  double least = std::numeric_limits<double>::infinity();
+  for (const double rough : {1.0, 3.0, 10.0, 30.0}) {
+    for (const double pull : {0.0, 0.002, 0.01, 0.05}) {
+      std::vector<double> durations = fit_durations(tail.gaps, median(of_pairs), {rough, pull});
+      const double error = pair_error(pairs, tail, durations);
+      if (error >= least) continue;
+      least = error;
+      best = std::move(durations);
     }
   }
   return best;
-}
-
-// Median of |step / line - 1|: how far one stretch is from the line.
-double scatter(const std::vector<Stretch>& stretches, const Line& line) {
-  std::vector<double> off;
-  for (const Stretch& s : stretches) off.push_back(std::abs(s.step_s / line.at(s.batch) - 1));
-  std::nth_element(off.begin(), off.begin() + static_cast<std::ptrdiff_t>(off.size() / 2), off.end());
-  return off[off.size() / 2];
-}
-
-// Distance of the gap's length, in steps of the line, from a whole number of them.
-double misfit(const Gap& gap, const Line& line) {
-  const double ratio = gap.seconds / line.at(static_cast<double>(gap.batch));
-  return std::abs(ratio - std::max(1.0, std::round(ratio)));
-}
-
-// The line under which short gaps are whole numbers of steps, near `step_s` at the mean batch; nothing when even the best
-// is hardly better than chance (root mean square 0.29 for random gaps).
-std::optional<Line> fit_comb(const Tail& tail, double step_s) {
-  constexpr double kShortSteps = 12, kConvincing = 0.15;
-  std::vector<Gap> gaps;
-  double batch = 0;
-  for (const Gap& gap : tail.gaps) {
-    if (gap.seconds > kShortSteps * step_s) continue;
-    gaps.push_back(gap);
-    batch += static_cast<double>(gap.batch);
-  }
-  if (gaps.size() < 5) return std::nullopt;
-  batch /= static_cast<double>(gaps.size());
-  std::optional<Line> best;
-  double least = kConvincing * kConvincing * static_cast<double>(gaps.size());
-  for (int scale = -80; scale <= 80; ++scale) {  // +-20 % in quarters of a percent
-    const double middle = step_s * (1 + scale * 0.0025);
-    for (int share = 50; share <= 100; ++share) {  // of the duration that does not grow with the batch, percent
-      const Line line{middle * share / 100, middle * (100 - share) / 100 / batch};
-      double sum = 0;
-      for (const Gap& gap : gaps) sum += misfit(gap, line) * misfit(gap, line);
-      if (sum >= least) continue;
-      least = sum;
-      best = line;
-    }
-  }
-  return best;
-}
-
-// Gaps whose number of steps the line can tell: n times its scatter stays below a quarter step, and so does what is left over.
-std::vector<Stretch> count_steps(const Tail& tail, const Line& line, double line_scatter) {
-  constexpr double kSure = 0.25;
-  constexpr double kLeastScatter = 0.005;
-  std::vector<Stretch> counted;
-  for (const Gap& gap : tail.gaps) {
-    const auto batch = static_cast<double>(gap.batch);
-    const double ratio = gap.seconds / line.at(batch);
-    const double steps = std::round(ratio);
-    if (steps < 1 || steps * std::max(line_scatter, kLeastScatter) > kSure || std::abs(ratio - steps) > kSure) continue;
-    counted.push_back({batch, gap.seconds / steps, steps});
-  }
-  return counted;
 }
 
 }  // namespace
@@ -166,23 +170,17 @@ std::int64_t padded_batch(std::int64_t batch) {
 
 std::vector<StepTime> decode_step_times(const std::vector<ServedRequest>& requests) {
   const Tail tail = tail_of(requests);
-  std::vector<double> of_pairs = steps_of_pairs(requests, tail);
-  if (of_pairs.empty()) return {};
-  std::nth_element(of_pairs.begin(), of_pairs.begin() + static_cast<std::ptrdiff_t>(of_pairs.size() / 2), of_pairs.end());
-  std::optional<Line> line = fit_comb(tail, of_pairs[of_pairs.size() / 2]);
-  if (!line) return {};
-  constexpr double kCombScatter = 0.02;  // 12 steps can be told from 13 with it
-  std::vector<Stretch> known = count_steps(tail, *line, kCombScatter);
-  constexpr int kRounds = 4;
-  for (int round = 0; round < kRounds && !known.empty(); ++round) {
-    line = fit(known);
-    if (line) known = count_steps(tail, *line, scatter(known, *line));
-  }
+  const std::vector<Pair> pairs = pairs_of(requests, tail);
+  if (pairs.empty()) return {};
+  const std::vector<double> durations = best_durations(pairs, tail);
+  constexpr double kSure = 0.2;
   std::map<std::int64_t, std::pair<double, double>> sums;  // padded batch -> steps, seconds
-  for (const Stretch& s : known) {
-    auto& [steps, seconds] = sums[padded_batch(static_cast<std::int64_t>(s.batch))];
-    steps += s.steps;
-    seconds += s.steps * s.step_s;
+  for (std::size_t i = 0; i < tail.gaps.size(); ++i) {
+    const double ratio = tail.gaps[i].seconds / durations[i], whole = std::round(ratio);
+    if (whole < 1 || ratio > kShortSteps || std::abs(ratio - whole) > kSure) continue;
+    auto& [steps, seconds] = sums[padded_batch(tail.gaps[i].batch)];
+    steps += whole;
+    seconds += tail.gaps[i].seconds;
   }
   std::vector<StepTime> times;
   for (const auto& [batch, sum] : sums) times.push_back({batch, sum.second / sum.first * 1e3, static_cast<std::int64_t>(sum.first)});

@@ -22,10 +22,11 @@ std::int64_t padded_batch(std::int64_t batch);
 // between two finishes the batch stays the same and the steps are nearly equally long; how many there were is found so:
 // 1. Two requests with the same first token differ by exactly their difference in output tokens, unless one was preempted.
 //    The median over such pairs says roughly how long a step is.
-// 2. Near that, the line (duration over batch) is taken under which short gaps between finishes are whole numbers of steps.
-// 3. Each gap is divided by the line's duration and rounded, where the line is sure enough to tell one count from the next;
-//    the line is fitted again over what that gave (least absolute deviations), and so on.
-// Gaps that stay unsure are left out, and nothing is answered where step 2 finds no such line.
+// 2. A duration is sought for each gap between finishes, under which short gaps are whole numbers of steps, with little
+//    change from one gap to the next and near that median, which rules out halves and doubles. How little and how
+//    near is chosen by the pairs: the fit stands that gives their numbers of steps best.
+// 3. Each short gap is divided by its duration and rounded; gaps that stay more than a fifth of a step off, as where a
+//    preempted request was prefilled again, are left out.
 std::vector<StepTime> decode_step_times(const std::vector<ServedRequest>& requests);
 
 }  // namespace kvlab
