@@ -1,18 +1,15 @@
 #include "sim/hit_ratio.h"
 
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 
 #include <algorithm>
 #include <limits>
-#include <ostream>
+#include <memory>
 #include <span>
 
 #include "base/error.h"
-#include "base/text.h"
 #include "serving/block_index.h"
 #include "traces/block_hashes.h"
-#include "traces/make_trace.h"
 
 namespace kvlab {
 namespace {
@@ -189,24 +186,14 @@ HitRatioTrace load_hit_ratio_trace(TraceSource& source, std::int32_t block_token
 }
 
 HitRatio run_hit_ratio(BlockCache& cache, const HitRatioTrace& trace, std::uint32_t capacity_blocks) {
-  HitRatioRun run(cache, capacity_blocks);
-  if (cache.needs_future()) cache.set_future(lookups_of(trace, capacity_blocks));
+  // A cache with a block for every lookup never needs a victim, so more would change nothing.
+  const auto useful = static_cast<std::uint32_t>(std::clamp<std::size_t>(trace.keys.size(), 1, capacity_blocks));
+  HitRatioRun run(cache, useful);
+  if (cache.needs_future()) cache.set_future(lookups_of(trace, useful));
   for (std::size_t r = 0; r < trace.num_requests(); ++r) run.process(trace.chain(r));
   run.result.hit_tokens = static_cast<std::int64_t>(run.result.hits) * trace.block_tokens;
   run.result.prompt_tokens = trace.prompt_tokens;
   return run.result;
-}
-
-void write_hit_ratio_header(std::ostream& csv) {
-  csv << "cache,capacity_blocks,capacity_gib,lookups,hits,hit_frac,token_hit_frac,requests,requests_with_hit,orphans,insertions,"
-         "beyond_capacity,evictions\n";
-}
-
-void write_hit_ratio_row(std::ostream& csv, const HitRatioRow& row) {
-  const HitRatio& r = row.result;
-  fmt::print(csv, "{},{},{},{},{},{},{},{},{},{},{},{},{}\n", row.cache, row.capacity_blocks, number_text(row.capacity_gib), r.lookups,
-             r.hits, number_text(r.hit_frac()), number_text(r.token_hit_frac()), r.requests, r.requests_with_hit, r.orphans, r.insertions,
-             r.beyond_capacity, r.evictions);
 }
 
 namespace {
@@ -240,16 +227,6 @@ HitRatioRow run_hit_ratio(Params& experiment, const HitRatioTrace& trace) {
   const auto bytes =
       experiment.optional<std::int64_t>("block_bytes", 0, 0, std::int64_t{1} << 40, "KV bytes of one block; 0: capacity_gib stays 0");
   return row_of(name, params, capacity, bytes, trace);
-}
-
-HitRatioRow run_hit_ratio(Params& experiment, std::ostream& csv) {
-  const auto block_tokens = experiment.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "tokens per block");
-  const auto seed = experiment.optional<std::int64_t>("seed", 1, 0, std::numeric_limits<std::int64_t>::max(), "of a generated trace");
-  Params trace_params = experiment.child("trace", "trace");
-  const std::unique_ptr<TraceSource> source = make_trace(trace_params, static_cast<std::uint64_t>(seed));
-  const HitRatioRow row = run_hit_ratio(experiment, load_hit_ratio_trace(*source, block_tokens));
-  write_hit_ratio_row(csv, row);
-  return row;
 }
 
 }  // namespace kvlab

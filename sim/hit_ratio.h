@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <iosfwd>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -60,7 +60,8 @@ struct HitRatio {
   bool operator==(const HitRatio&) const = default;
 };
 
-// capacity_blocks >= 1. An oracle is given the trace's own lookups as its future. cost_s of every block is 0 (unknown).
+// capacity_blocks >= 1; memory grows with the smaller of it and the trace's lookups. An oracle is given the trace's own lookups as its
+// future. cost_s of every block is 0 (unknown).
 HitRatio run_hit_ratio(BlockCache& cache, const HitRatioTrace& trace, std::uint32_t capacity_blocks);
 
 // One point of a hit-ratio curve.
@@ -71,9 +72,6 @@ struct HitRatioRow {
   HitRatio result;
 };
 
-void write_hit_ratio_header(std::ostream& csv);
-void write_hit_ratio_row(std::ostream& csv, const HitRatioRow& row);
-
 // Every cache, with its default parameters, at every size.
 std::vector<HitRatioRow> hit_ratio_curves(const std::vector<std::string>& caches, const std::vector<std::uint32_t>& capacities,
                                           const HitRatioTrace& trace, std::int64_t block_bytes = 0);
@@ -81,7 +79,5 @@ std::vector<HitRatioRow> hit_ratio_curves(const std::vector<std::string>& caches
 // One run of an experiment of `kind: block_cache_mrc`, one cache at one size (lists in the file are axes of the sweep): reads
 // block_caches, capacity_blocks and block_bytes.
 HitRatioRow run_hit_ratio(Params& experiment, const HitRatioTrace& trace);
-// The same with `trace` and `block_tokens` read from the experiment as well; adds the row to `csv`, without a header.
-HitRatioRow run_hit_ratio(Params& experiment, std::ostream& csv);
 
 }  // namespace kvlab
