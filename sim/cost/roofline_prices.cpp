@@ -25,6 +25,7 @@ RooflinePrices::RooflinePrices(ModelSpec model, HardwareSpec hardware, Parallel 
     : model_(std::move(model)),
       hardware_(std::move(hardware)),
       parallel_(parallel),
+      work_(model_, parallel_),
       ps_per_flop_(kPsPerSecond / (hardware_.peak_flops(compute_dtype(model_)) * hardware_.flops_frac)),
       ps_per_byte_(kPsPerSecond / (hardware_.memory_bytes_per_s * hardware_.bandwidth_frac)) {}
 
@@ -75,7 +76,7 @@ Price RooflinePrices::head(std::int64_t rows) const {
 }
 
 double RooflinePrices::prefill_ps(const PrefillPiece& piece) const {
-  const Work w = prefill_work(model_, parallel_, piece);
+  const Work w = work_.prefill(piece);
   return body_ps(static_cast<double>(w.flops), static_cast<double>(w.bytes));
 }
 
@@ -84,9 +85,9 @@ double RooflinePrices::prefill_ps(const PrefillPiece& piece) const {
 double RooflinePrices::decode_ps(std::int64_t rows, double kv_tokens) const {
   const auto below = static_cast<std::int64_t>(std::floor(kv_tokens));
   const double rest = kv_tokens - static_cast<double>(below);
-  const Work a = decode_work(model_, parallel_, rows, below);
+  const Work a = work_.decode(rows, below);
   if (rest == 0) return body_ps(static_cast<double>(a.flops), static_cast<double>(a.bytes));
-  const Work b = decode_work(model_, parallel_, rows, below + 1);
+  const Work b = work_.decode(rows, below + 1);
   const auto between = [&](std::int64_t x, std::int64_t y) { return static_cast<double>(x) + rest * static_cast<double>(y - x); };
   return body_ps(between(a.flops, b.flops), between(a.bytes, b.bytes));
 }
@@ -96,7 +97,7 @@ DecodeCurve RooflinePrices::decode_attention(std::int64_t rows) const {
   const double ranks = parallel_.data_ranks();
   const auto own_rows = static_cast<std::int64_t>(std::ceil(static_cast<double>(rows) / ranks));
   const double layers = static_cast<double>(model_.layers);
-  const Work none = decode_work(model_, parallel_, own_rows, 0), one = decode_work(model_, parallel_, own_rows, 1);
+  const Work none = work_.decode(own_rows, 0), one = work_.decode(own_rows, 1);
   const double flop_slope = static_cast<double>(one.flops - none.flops) * ps_per_flop_;
   const double byte_slope = static_cast<double>(one.bytes - none.bytes) * ps_per_byte_;
   const double gap = static_cast<double>(none.bytes) * ps_per_byte_ - static_cast<double>(none.flops) * ps_per_flop_;

@@ -36,6 +36,7 @@ class RooflinePrices final : public StepPrices {
   ModelSpec model_;
   HardwareSpec hardware_;
   Parallel parallel_;
+  AttentionWork work_;  // of one rank
   double ps_per_flop_, ps_per_byte_;
 };
 

@@ -14,7 +14,7 @@ SampleGrid::SampleGrid(std::size_t axes, std::vector<Sample> samples) : axes_(ax
       is_new = is_new || samples_[i].at[level] != samples_[i - 1].at[level];
       if (!is_new) continue;
       if (level + 1 < axes_) first_child_[level].push_back(value_[level + 1].size());
-      value_[level].push_back(samples_[i].at[level]);
+      value_[level].push_back(static_cast<double>(samples_[i].at[level]));
     }
   }
   for (std::size_t level = 0; level + 1 < axes_; ++level) first_child_[level].push_back(value_[level + 1].size());
@@ -22,16 +22,13 @@ SampleGrid::SampleGrid(std::size_t axes, std::vector<Sample> samples) : axes_(ax
 }
 
 SampleGrid::Bracket SampleGrid::bracket(std::size_t level, std::size_t begin, std::size_t end, double x) const {
-  const auto first = value_[level].begin() + static_cast<std::ptrdiff_t>(begin),
-             last = value_[level].begin() + static_cast<std::ptrdiff_t>(end);
-  const auto above = std::upper_bound(first, last, x, [](double a, std::int64_t b) { return a < static_cast<double>(b); });
+  const double* const values = value_[level].data();
+  const double *const first = values + begin, *const last = values + end, *const above = std::upper_bound(first, last, x);
   if (above == first) return {begin, begin, 0, Footing::kExtrapolated};
-  const std::size_t low = begin + static_cast<std::size_t>(above - first) - 1;
-  const double at_low = static_cast<double>(value_[level][low]);
-  if (x == at_low) return {low, low, 0, Footing::kInside};
+  const std::size_t low = static_cast<std::size_t>(above - values) - 1;
+  if (x == values[low]) return {low, low, 0, Footing::kInside};
   const auto along = [&](std::size_t i, Footing footing) {
-    const double a = static_cast<double>(value_[level][i]), b = static_cast<double>(value_[level][i + 1]);
-    return Bracket{i, i + 1, (x - a) / (b - a), footing};
+    return Bracket{i, i + 1, (x - values[i]) / (values[i + 1] - values[i]), footing};
   };
   if (above != last) return along(low, Footing::kInterpolated);
   if (end - begin == 1) return {low, low, 0, Footing::kExtrapolated};
@@ -61,8 +58,7 @@ SampleGrid::Value SampleGrid::at(std::span<const double> point) const {
 void SampleGrid::collect(std::size_t level, std::size_t begin, std::size_t end, std::span<const double> point,
                          std::vector<std::int64_t>& knots) const {
   if (level + 1 == axes_) {
-    knots.insert(knots.end(), value_[level].begin() + static_cast<std::ptrdiff_t>(begin),
-                 value_[level].begin() + static_cast<std::ptrdiff_t>(end));
+    for (std::size_t i = begin; i < end; ++i) knots.push_back(samples_[i].at[level]);
     return;
   }
   const Bracket b = bracket(level, begin, end, point[level]);

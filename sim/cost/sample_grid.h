@@ -52,7 +52,7 @@ class SampleGrid {
 
   std::size_t axes_ = 0;
   std::vector<Sample> samples_;
-  std::array<std::vector<std::int64_t>, kMaxAxes> value_;       // nodes of each level
+  std::array<std::vector<double>, kMaxAxes> value_;             // nodes of each level; whole numbers below 2^40
   std::array<std::vector<std::size_t>, kMaxAxes> first_child_;  // of node i on level + 1; [i + 1] ends it
 };
 

@@ -59,6 +59,7 @@ StepCostModel::StepCostModel(std::shared_ptr<const StepPrices> prices, ModelSpec
     : prices_(std::move(prices)),
       model_(std::move(model)),
       parallel_(parallel),
+      work_(model_, Parallel{}),
       peak_flops_(hardware.peak_flops(compute_dtype(model_)) * parallel.gpus()),
       peak_bytes_per_s_(hardware.memory_bytes_per_s * parallel.gpus()) {}
 
@@ -202,8 +203,8 @@ StepCostModel::Decode StepCostModel::add_attention(const StepShape& shape, std::
 
 void StepCostModel::add_work(const StepShape& shape, const TokenEntry& entry, std::int64_t layers, StepCost& cost) {
   add(cost, entry.layer_work, layers);
-  for (const PrefillPiece& piece : shape.prefills) add(cost, prefill_work(model_, Parallel{}, piece), layers);
-  if (shape.decodes > 0) add(cost, decode_work(model_, Parallel{}, shape.decodes, shape.decode_kv_tokens), layers);
+  for (const PrefillPiece& piece : shape.prefills) add(cost, work_.prefill(piece), layers);
+  if (shape.decodes > 0) add(cost, work_.decode(shape.decodes, shape.decode_kv_tokens), layers);
   for (const PolicyOp& op : shape.ops) add(cost, policy_work(model_, Parallel{}, op));
 }
 
@@ -267,7 +268,7 @@ DecodeSpan StepCostModel::decode_span(const StepShape& shape, std::int32_t growi
   charge(span.slope, CostPart::kAttention, d.per_token * growing_rows + (max_grows ? d.per_max_token : 0), d.footing);
   const bool is_clipped = model_.sliding_window > 0 && shape.decode_kv_tokens >= shape.decodes * (model_.sliding_window - 1);
   if (!is_clipped) {
-    const Work none = decode_work(model_, Parallel{}, shape.decodes, 0), one = decode_work(model_, Parallel{}, shape.decodes, 1);
+    const Work none = work_.decode(shape.decodes, 0), one = work_.decode(shape.decodes, 1);
     add(span.slope, {one.flops - none.flops, one.bytes - none.bytes}, model_.layers * growing_rows);
   }
   span.valid_steps = steps_below(shape.decode_kv_tokens, growing_rows, d.tokens_end);

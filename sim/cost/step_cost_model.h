@@ -74,6 +74,7 @@ class StepCostModel final : public CostModel {
   std::shared_ptr<const StepPrices> prices_;
   ModelSpec model_;
   Parallel parallel_;
+  AttentionWork work_;  // of the whole replica
   double peak_flops_, peak_bytes_per_s_;
   std::vector<TokenEntry> tokens_;
   std::vector<HeadEntry> head_;

@@ -3,8 +3,6 @@
 #include <algorithm>
 
 #include "kernels/append_kv/append_kv.h"
-#include "kernels/attention_decode/attention_decode.h"
-#include "kernels/attention_prefill/attention_prefill.h"
 #include "kernels/compact/compact.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/linear/linear.h"
@@ -76,19 +74,11 @@ void head_ops(const ModelSpec& m, const Parallel& p, std::int64_t rows, std::vec
   ops.push_back(op("sampler", SamplingShape{r, m.vocabulary, a}));
 }
 
-Work decode_work(const ModelSpec& m, const Parallel& p, std::int64_t rows, std::int64_t kv_tokens) {
-  std::int64_t attended = kv_tokens + rows;  // each row sees its own token too
-  if (m.sliding_window > 0) attended = std::min(attended, rows * m.sliding_window);
+AttentionWork::AttentionWork(const ModelSpec& m, const Parallel& p) : window_(m.sliding_window) {
   const Heads h = heads(m, p);
-  const AttentionDecodeShape s{rows, attended, h.q, h.kv, m.head_dim, m.activation_bytes(), bits(m.kv_dtype) / 8};
-  return {flops(s), bytes(s)};
-}
-
-Work prefill_work(const ModelSpec& m, const Parallel& p, const PrefillPiece& piece) {
-  const Heads h = heads(m, p);
-  const AttentionPrefillShape s{piece.new_tokens,     piece.kv_before, h.q, h.kv, m.head_dim, m.activation_bytes(),
-                                bits(m.kv_dtype) / 8, m.sliding_window};
-  return {flops(s), bytes(s)};
+  const std::int64_t a = m.activation_bytes(), kv = bits(m.kv_dtype) / 8;
+  decode_ = {0, 0, h.q, h.kv, m.head_dim, a, kv};
+  prefill_ = {0, 0, h.q, h.kv, m.head_dim, a, kv, window_};
 }
 
 Work policy_work(const ModelSpec& m, const Parallel& p, const PolicyOp& op) {

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 #include <vector>
 
+#include "kernels/attention_decode/attention_decode.h"
+#include "kernels/attention_prefill/attention_prefill.h"
 #include "sim/cost/cost_model.h"
 #include "sim/cost/model_spec.h"
 #include "sim/cost/parallel.h"
@@ -28,9 +31,30 @@ void layer_ops(const ModelSpec& m, const Parallel& p, std::int64_t tokens, std::
 void step_ops(const ModelSpec& m, const Parallel& p, std::int64_t tokens, std::vector<OpWork>& ops);
 // Operations once per step on the rows that need logits: lm_head, sampler.
 void head_ops(const ModelSpec& m, const Parallel& p, std::int64_t rows, std::vector<OpWork>& ops);
-// Attention of one layer. kv_tokens: cached tokens of all decode rows before their own.
-Work decode_work(const ModelSpec& m, const Parallel& p, std::int64_t rows, std::int64_t kv_tokens);
-Work prefill_work(const ModelSpec& m, const Parallel& p, const PrefillPiece& piece);
+// Attention of one layer of one model on one rank: the shape but for the batch, so that a step costs a few multiplications.
+class AttentionWork {
+ public:
+  AttentionWork(const ModelSpec& m, const Parallel& p);
+  // kv_tokens: cached tokens of all decode rows before their own; each row sees its own token too.
+  [[nodiscard]] Work decode(std::int64_t rows, std::int64_t kv_tokens) const {
+    AttentionDecodeShape s = decode_;
+    s.rows = rows;
+    s.kv_tokens = kv_tokens + rows;
+    if (window_ > 0) s.kv_tokens = std::min(s.kv_tokens, rows * window_);
+    return {flops(s), bytes(s)};
+  }
+  [[nodiscard]] Work prefill(const PrefillPiece& piece) const {
+    AttentionPrefillShape s = prefill_;
+    s.new_tokens = piece.new_tokens;
+    s.kv_before = piece.kv_before;
+    return {flops(s), bytes(s)};
+  }
+
+ private:
+  AttentionDecodeShape decode_;
+  AttentionPrefillShape prefill_;
+  std::int64_t window_;
+};
 // A policy's operation, over all layers.
 Work policy_work(const ModelSpec& m, const Parallel& p, const PolicyOp& op);
 

@@ -166,10 +166,10 @@ TEST(CostSetup, Errors) {
 
 TEST(NumBlocks, FollowsTheFormula) {
   const CostSetup setup = setup_of("model: llama-3.1-8b\nhardware: h100\n");
-  const std::int64_t left = static_cast<std::int64_t>(0.9 * 85'899'345'920.0) - 16'060'522'496 - 2'000'000'000;
+  const std::int64_t left = static_cast<std::int64_t>(0.9 * 81'559.0 * 1'048'576) - 16'060'522'496 - 2'000'000'000;
   EXPECT_EQ(derive_num_blocks(setup, 0.9, 2'000'000'000, 16), left / (16 * 131'072));
   const CostSetup two = setup_of("model: llama-3.1-8b\nhardware: h100\nparallel: {tp: 2}\n");
-  const std::int64_t left_two = static_cast<std::int64_t>(0.9 * 85'899'345'920.0) - weight_bytes(two.model, 2) - 2'000'000'000;
+  const std::int64_t left_two = static_cast<std::int64_t>(0.9 * 81'559.0 * 1'048'576) - weight_bytes(two.model, 2) - 2'000'000'000;
   EXPECT_EQ(derive_num_blocks(two, 0.9, 2'000'000'000, 16), left_two / (16 * 65'536));
   // 2048 tokens * (4 * 4096 + 3 * 14336) * 2 bytes, 256 rows of 128,256 logits in bf16 and fp32, 1 GiB.
   EXPECT_EQ(default_reserve_bytes(setup, 2048, 256), 2048LL * 59'392 * 2 + 256LL * 128'256 * 6 + (1LL << 30));
