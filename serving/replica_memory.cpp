@@ -225,14 +225,14 @@ bool ReplicaState::try_swap_in(RequestId id, std::int32_t m) {
   return true;
 }
 
-void ReplicaState::finish_swap_in(RequestId id) {
+void ReplicaState::finish_swap_in(RequestId id, Time at) {
   Request& r = table_[id];
   r.is_parked = false;
   r.is_swapped = false;
   host_used_ -= r.swapped_blocks;
   r.swapped_blocks = 0;
   --num_swapped_;
-  note(RequestEvent::kSwappedIn, r, now_);
+  note(RequestEvent::kSwappedIn, r, at);
 }
 
 std::int32_t ReplicaState::cached_tokens(const TraceRequest& request) const {

@@ -69,7 +69,7 @@ class ReplicaState final : public ReplicaView {
   void commit(const StepPlan& plan, InFlightStep& step);
   // Delivers a step's tokens: emissions, finishes (to the outbox), publications, blocks returned.
   void process_output(const InFlightStep& step, Picoseconds at, LogHistogram& itl);
-  void finish_swap_in(RequestId r);
+  void finish_swap_in(RequestId r, Time at);
   struct Finished {
     RequestRecord record;
     const char* reason = nullptr;   // of a rejection

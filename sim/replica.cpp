@@ -67,7 +67,7 @@ void SimReplica::handle(const Event& event, Picoseconds next_arrival) {
   if (event.kind == EventKind::kSwapEnd) {
     catch_up(event.at, false);
     stretch_.iterations = 0;
-    state_.finish_swap_in(RequestId{event.subject});
+    state_.finish_swap_in(RequestId{event.subject}, time_of(event.at));
     if (count_ > 0) schedule_next();
     else if (!plan_pending_) {
       plan_pending_ = true;
@@ -76,7 +76,9 @@ void SimReplica::handle(const Event& event, Picoseconds next_arrival) {
     return;
   }
   if (event.kind == EventKind::kPlan) {
-    plan_pending_ = false;
+    const bool is_wake = event.subject != 0;
+    if (is_wake && (event.subject != wake_generation_ || count_ > 0 || plan_pending_)) return;
+    if (!is_wake) plan_pending_ = false;
     plan(event.at);
     return;
   }
@@ -153,8 +155,8 @@ void SimReplica::wake_at(Picoseconds at) {
   if (count_ > 0 || plan_pending_) return;
   const Time wake = scheduler_->wants_plan_at();
   if (wake == kNever) return;
-  plan_pending_ = true;
-  queue_.push(std::max(at + kPsPerNs, ns(wake) * kPsPerNs), Phase::kSchedule, EventKind::kPlan, number_, 0);
+  // Not plan_pending_: an arrival before it is planned at once.
+  queue_.push(std::max(at + kPsPerNs, ns(wake) * kPsPerNs), Phase::kSchedule, EventKind::kPlan, number_, ++wake_generation_);
 }
 
 void SimReplica::time_step(InFlightStep& step, Picoseconds at, const StepCost& cost) {

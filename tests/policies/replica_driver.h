@@ -91,7 +91,7 @@ class ReplicaDriver {
 
   // Ends the copies from host memory that plans have asked for.
   void finish_copies() {
-    for (const SwapCopy& copy : copies_in_) state_->finish_swap_in(copy.request);
+    for (const SwapCopy& copy : copies_in_) state_->finish_swap_in(copy.request, now_);
     copies_in_.clear();
   }
 

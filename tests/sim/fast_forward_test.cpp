@@ -95,7 +95,14 @@ TEST_P(FastForward, ChangesNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Schedulers, FastForward,
                          ::testing::Values(Case{"vllm_v1", "{budget_tokens: 256, max_num_seqs: 16}"}, Case{"vllm_v1", "{budget_tokens: 256, max_num_seqs: 16, async_scheduling: false}"},
-                                           Case{"vllm_v1", "{budget_tokens: 2048, max_num_seqs: 64, reserve_full_prompt: false}"}),
+                                           Case{"vllm_v1", "{budget_tokens: 2048, max_num_seqs: 64, reserve_full_prompt: false}"},
+                                           Case{"static", "{max_batch_seqs: 8}"}, Case{"static", "{max_batch_seqs: 8, max_len_tokens: 500, window_ms: 3}"},
+                                           Case{"orca", "{max_num_seqs: 16}"}, Case{"orca", "{max_num_seqs: 16, reservation: pow2}"}, Case{"orca", "{reservation: oracle}"},
+                                           Case{"vllm_v0", "{max_num_seqs: 16}"}, Case{"vllm_v0", "{preemption: swap, watermark_frac: 0.05}"},
+                                           Case{"vllm_v0", "{budget_counting: padded, budget_tokens: 600}"}, Case{"sarathi", "{budget_tokens: 64}"},
+                                           Case{"sarathi", "{version: decode_maximal, budget_tokens: 128, watermark_frac: 0}"},
+                                           Case{"sarathi", "{dynamic_stages: 4, dynamic_high_tokens: 256, dynamic_low_tokens: 32, dynamic_span_tokens: 300}"},
+                                           Case{"fastgen", "{forward_tokens: 256, max_num_seqs: 16}"}, Case{"fastgen", "{forward_tokens: 64}"}),
                          [](const auto& info) { return info.param.scheduler + "_" + std::to_string(info.index); });
 
 // The identity is worth something only if stretches are really skipped: a lone long decode takes few events.
