@@ -15,6 +15,7 @@
 #include "app/csv.h"
 #include "app/run_files.h"
 #include "app/text_file.h"
+#include "base/text.h"
 
 namespace kvlab {
 
@@ -86,7 +87,7 @@ std::string whole_resolved(const Experiment& experiment) {
 const std::vector<std::string> kTableColumns = {
     "ttft_p50_ms",       "ttft_p99_ms", "tpot_p50_ms",     "e2e_p50_ms",        "requests_per_s", "output_tokens_per_s", "goodput_per_s",
     "search_rate_per_s", "preemptions", "prefix_hit_frac", "kv_used_mean_frac", "hit_frac",       "token_hit_frac"};
-constexpr std::size_t kMaxTableRows = 60;
+constexpr std::size_t kMaxTableRows = 40;
 
 // Positions of the columns to show: axes and seed where they vary, then metrics that have values.
 std::vector<std::size_t> shown_columns(const CsvTable& summary, std::size_t num_axes) {
@@ -98,12 +99,40 @@ std::vector<std::size_t> shown_columns(const CsvTable& summary, std::size_t num_
   };
   std::vector<std::size_t> shown{0};
   for (std::size_t c = 1; c <= num_axes + 1; ++c) {
-    if (varies(c)) shown.push_back(c);
+    if (varies(c) || summary.rows[0][c].ends_with(" seeds")) shown.push_back(c);
   }
   for (const std::string& column : kTableColumns) {
     if (summary.has(column) && has_value(summary.at(column))) shown.push_back(summary.at(column));
   }
   return shown;
+}
+
+// One row per configuration: the mean over its seeds, and in place of the seed their number.
+CsvTable mean_over_seeds(const CsvTable& summary, std::size_t num_axes) {
+  CsvTable means{summary.file, summary.columns, {}};
+  std::map<std::vector<std::string>, std::vector<std::size_t>> groups;
+  std::vector<std::vector<std::string>> order;
+  for (std::size_t r = 0; r < summary.rows.size(); ++r) {
+    const std::vector<std::string> key(summary.rows[r].begin() + 1, summary.rows[r].begin() + 1 + static_cast<std::ptrdiff_t>(num_axes));
+    if (!groups.contains(key)) order.push_back(key);
+    groups[key].push_back(r);
+  }
+  for (const auto& key : order) {
+    const std::vector<std::size_t>& rows = groups[key];
+    std::vector<std::string> mean = summary.rows[rows[0]];
+    mean[num_axes + 1] = fmt::format("{} seeds", rows.size());
+    for (std::size_t c = num_axes + 2; c < mean.size(); ++c) {
+      double sum = 0, value = 0;
+      bool all = true;
+      for (const std::size_t r : rows) {
+        all = all && parse_real(summary.rows[r][c], value);
+        sum += value;
+      }
+      if (all) mean[c] = number_text(sum / static_cast<double>(rows.size()));
+    }
+    means.rows.push_back(std::move(mean));
+  }
+  return means;
 }
 
 void print_table(const CsvTable& summary, std::size_t num_axes, std::ostream& out) {
@@ -123,32 +152,42 @@ void print_table(const CsvTable& summary, std::size_t num_axes, std::ostream& ou
   if (summary.rows.size() > kMaxTableRows) out << fmt::format("... {} more runs in summary.csv\n", summary.rows.size() - kMaxTableRows);
 }
 
-// Runs with the same label share a line: "credibility (all runs): ...".
-void print_labels(const std::vector<std::string>& run_ids, std::size_t num_runs, const ResultsFolder& folder, std::ostream& out) {
-  std::vector<std::pair<std::string, std::vector<std::string>>> groups;
-  std::vector<std::string> notes;
-  for (const std::string& id : run_ids) {
-    const Json m = manifest_of_run(folder, id);
-    if (m.contains("note")) notes.push_back(fmt::format("note (run {}): {}", id, m["note"].get<std::string>()));
-    if (m.contains("skipped")) notes.push_back(fmt::format("skipped (run {}): {}", id, m["skipped"].get<std::string>()));
-    const std::string label = m.value("credibility", "");
-    if (label.empty()) continue;
-    const auto same = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == label; });
-    if (same != groups.end())
-      same->second.push_back(id);
-    else
-      groups.push_back({label, {id}});
+// "21.6 to 25.2": the range of a share over rows, in percent.
+std::string percent_range(const CsvTable& summary, const char* column) {
+  double lo = 1, hi = 0;
+  for (const auto& row : summary.rows) {
+    double value = 0;
+    if (!parse_real(row[summary.at(column)], value)) continue;
+    lo = std::min(lo, value);
+    hi = std::max(hi, value);
   }
-  constexpr std::size_t kMaxLines = 12;
-  for (std::size_t g = 0; g < std::min(groups.size(), kMaxLines); ++g) {
-    const auto& ids = groups[g].second;
-    const std::string which = ids.size() == num_runs ? "all runs"
-                              : ids.size() == 1      ? "run " + ids[0]
-                                                     : fmt::format("run {} and {} more", ids[0], ids.size() - 1);
-    out << fmt::format("credibility ({}): {}\n", which, groups[g].first);
+  const std::string from = fmt::format("{:.1f}", 100 * lo), to = fmt::format("{:.1f}", 100 * hi);
+  return lo > hi ? "-" : from == to ? from : from + " to " + to;
+}
+
+// How far to trust the runs: one line per source of step times and of the block count, with the range over its runs. Each
+// run's own label is in manifest.json.
+void print_labels(const CsvTable& summary, const ResultsFolder& folder, std::ostream& out) {
+  std::map<std::string, CsvTable> by_source;
+  for (const auto& row : summary.rows) {
+    const Json m = manifest_of_run(folder, row[0]);
+    for (const char* key : {"note", "skipped"}) {
+      if (m.contains(key)) out << fmt::format("{} (run {}): {}\n", key, row[0], m[key].get<std::string>());
+    }
+    if (!m.contains("credibility")) continue;
+    const std::string source = fmt::format("KV blocks {}; {}", row[summary.at("kv_blocks_source")], m.value("cost_source", ""));
+    CsvTable& group = by_source[source];
+    group.columns = summary.columns;
+    group.rows.push_back(row);
   }
-  if (groups.size() > kMaxLines) out << fmt::format("credibility of {} more in manifest.json\n", groups.size() - kMaxLines);
-  for (const std::string& note : notes) out << note << "\n";
+  for (const auto& [source, group] : by_source) {
+    const std::string which = by_source.size() == 1    ? ""
+                              : group.rows.size() == 1 ? " of run " + group.rows[0][0]
+                                                       : fmt::format(" of {} runs from {}", group.rows.size(), group.rows[0][0]);
+    out << fmt::format("credibility{}: step time {} % measured, {} % interpolated, {} % extrapolated; overload {} % of time; {}\n", which,
+                       percent_range(group, "inside_frac"), percent_range(group, "interpolated_frac"),
+                       percent_range(group, "extrapolated_frac"), percent_range(group, "overload_frac"), source);
+  }
 }
 
 }  // namespace
@@ -184,8 +223,10 @@ void print_report(const Experiment& experiment, const std::vector<RunState>& sta
   if (unchanged > 0)
     out << fmt::format("{} of {} runs were there already, with the same inputs (--force does them again)\n", unchanged, states.size());
   if (!fs::exists(folder.path() / "summary.csv")) return;
-  print_table(read_csv(folder.path() / "summary.csv"), experiment.axes.size(), out);
-  print_labels(complete_runs(experiment, states), experiment.runs.size(), folder, out);
+  const CsvTable summary = read_csv(folder.path() / "summary.csv");
+  const bool has_seeds = experiment.seeds().size() > 1;
+  print_table(has_seeds ? mean_over_seeds(summary, experiment.axes.size()) : summary, experiment.axes.size(), out);
+  print_labels(summary, folder, out);
 }
 
 }  // namespace kvlab

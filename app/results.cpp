@@ -26,6 +26,7 @@ namespace fs = std::filesystem;
 
 ResultsFolder::ResultsFolder(fs::path folder) : folder_(std::move(folder)) {
   std::error_code error;
+  is_new_ = !fs::exists(folder_, error);
   fs::create_directories(runs(), error);
   if (error) throw InputError(folder_.string() + ": cannot be made: " + error.message());
   lock_ = ::open((folder_ / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
@@ -37,6 +38,10 @@ ResultsFolder::ResultsFolder(fs::path folder) : folder_(std::move(folder)) {
 }
 
 ResultsFolder::~ResultsFolder() { ::close(lock_); }
+
+void ResultsFolder::remove_if_new() const {
+  if (is_new_) fs::remove_all(folder_);
+}
 
 std::string ResultsFolder::key_of(const std::string& run_id) const {
   std::ifstream stream(runs() / run_id / "manifest.json");

@@ -27,10 +27,13 @@ class ResultsFolder {
   void remove_others(const Experiment& experiment) const;
   // Joins summary.csv, requests.csv, timeline.csv and search.csv of these runs, in this order.
   void join_runs(const std::vector<std::string>& run_ids) const;
+  // Takes the folder away again if it was made by this object: no run gave a result, so there is nothing to keep.
+  void remove_if_new() const;
 
  private:
   void join(const std::string& name, const std::vector<std::string>& run_ids) const;
   std::filesystem::path folder_;
+  bool is_new_ = false;
   int lock_ = -1;
 };
 

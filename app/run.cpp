@@ -145,6 +145,7 @@ std::string run_manifest(const Experiment& experiment, const RunSpec& run, const
   Json m = {{"run", run.id}, {"seed", run.seed}, {"axes", axes}, {"input_key", input_key}};
   if (plan.kind == RunKind::kSimulation) {
     m["credibility"] = findings.label;
+    m["cost_source"] = describe_cost_source(plan.cost);
     m["profile"] = {{"name", plan.cost.profile_name}, {"hash", plan.cost.profile_hash}, {"date", plan.cost.profile_date}};
     m["model"] = plan.cost.model.name;
     m["hardware"] = plan.cost.hardware.name;

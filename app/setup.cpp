@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
+#include "base/text.h"
 #include "sim/hit_ratio.h"
 #include "traces/make_trace.h"
 
@@ -15,10 +17,17 @@ namespace {
 constexpr std::int64_t kMaxBytes = std::int64_t{1} << 50;
 constexpr double kMaxSeconds = 9e6;
 
+// An unknown name is refused here, where the file names it.
+template <class Registry>
+void check_known(const Params& p, const std::string& key, const std::string& name, const std::string& kind) {
+  if (!Registry::table_view().contains(name)) p.fail_at(key, "unknown " + kind + " '" + name + "'" + suggestion(name, Registry::names()));
+}
+
 // A maker of one kind of policy. The policy is made once here, so that its errors come before any run starts.
 template <class Registry>
 auto policy_factory(Params& p, const std::string& key, const std::string& fallback, const std::string& kind, const std::string& meaning) {
   auto chosen = p.named(key, fallback, meaning);
+  check_known<Registry>(p, key, chosen.first, kind);
   auto make = [name = chosen.first, params = chosen.second, kind] {
     Params own = params;
     return Registry::make(name, own, kind);
@@ -97,9 +106,9 @@ void read_slo(Params& p, SimSetup& setup) {
 }
 
 std::optional<SearchPlan> read_search(Params& p, bool has_slo) {
+  Params s = p.optional_child("search", "search");
   if (!p.has("search")) return std::nullopt;
   if (!has_slo) p.fail_at("search", "'search' needs 'slo: {ttft_ms, tpot_ms}' to know what is good enough");
-  Params s = p.child("search", "search");
   if (!s.has("rate")) s.fail("search needs 'rate': [low, high] in requests per second");
   const std::vector<double> rate = s.numbers("rate", 1e-6, 1e9, "lowest and highest arrival rate to try, requests per second");
   if (rate.size() != 2 || rate[0] >= rate[1]) s.fail_at("rate", "'rate': expected [low, high] with low < high");
@@ -137,11 +146,16 @@ void read_simulation(Params& p, RunPlan& plan) {
   plan.search = read_search(p, setup.slo.is_set);
   Params validate = p.optional_child("validate", "validate");
   if (p.has("validate")) plan.validate_requests = validate.resolve_file(validate.text("requests", "requests.jsonl of a real engine"));
+  std::error_code error;
+  if (p.has("validate") && !std::filesystem::exists(plan.validate_requests, error)) {
+    validate.fail_at("requests", plan.validate_requests + ": cannot be opened");
+  }
   validate.reject_unread();
 }
 
 void read_mrc(Params& p, RunPlan& plan) {
   plan.block_tokens = p.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "tokens per block");
+  check_known<BlockCacheRegistry>(p, "block_caches", p.named("block_caches", "lru", "which block is given up").first, "block cache");
   run_hit_ratio(p, HitRatioTrace{});  // reads and checks the keys; an empty trace costs nothing
 }
 
@@ -168,6 +182,8 @@ RunPlan read_run_plan(Params& p, std::uint64_t seed) {
     return make_trace(own, seed);
   };
   const std::unique_ptr<TraceSource> source = plan.open_trace();
+  TraceRequest first;
+  source->next(first);  // what is wrong with the first row is wrong with the file or its options
   if (plan.search && source->concurrency() > 0)
     p.fail_at("search", "'search' sets the arrival rate, but the trace is a closed loop: it has none");
   p.reject_unread();

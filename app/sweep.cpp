@@ -1,6 +1,7 @@
 #include "app/sweep.h"
 
 #include <fmt/format.h>
+#include <tbb/global_control.h>
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 
@@ -90,13 +91,18 @@ void Sweep::run_all() {
   const auto cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const int jobs = std::min(options_.jobs > 0 ? options_.jobs : cores, static_cast<int>(todo_.size()));
   progress_ = std::make_unique<Progress>(err_, todo_.size(), options_.shows_progress && !options_.quiet);
-  tbb::task_arena arena(jobs, 1);
   std::atomic<std::size_t> next{0};  // in grid order, so that what is there after an interruption is the front of the grid
-  arena.execute([&] {
-    tbb::parallel_for(0, jobs, 1, [&](int) {
-      for (std::size_t k = next++; k < todo_.size() && !stop_requested(); k = next++) run_one(todo_[k]);
-    });
-  });
+  const auto work = [&](int) {
+    for (std::size_t k = next++; k < todo_.size() && !stop_requested(); k = next++) run_one(todo_[k]);
+  };
+  if (jobs == 1) {
+    work(0);
+  } else {
+    // A limit of its own, since by default oneTBB has no more threads than the machine has cores.
+    const tbb::global_control threads(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(jobs));
+    tbb::task_arena arena(jobs, 1);
+    arena.execute([&] { tbb::parallel_for(0, jobs, 1, work); });
+  }
   progress_.reset();
 }
 
@@ -151,11 +157,16 @@ int run_sweep(const Experiment& experiment, const SweepOptions& options, std::os
   sweep.find_finished();
   folder.remove_others(experiment);
   sweep.run_all();
-  folder.join_runs(complete_runs(experiment, sweep.states()));
+  const int status = sweep.status();
+  const std::vector<std::string> complete = complete_runs(experiment, sweep.states());
+  if (complete.empty()) {
+    folder.remove_if_new();
+    return status;
+  }
+  folder.join_runs(complete);
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - began;
   write_manifest(experiment, sweep.states(), sweep.inputs(), folder, wall.count());
   if (!options.quiet) print_report(experiment, sweep.states(), folder, out);
-  const int status = sweep.status();
   if (!validate_requests.empty() && status == 0)
     validate_results(validate_requests, folder.path().string(), options.quiet ? nullptr : &out);
   if (status != 130) name_results(folder.path().string());

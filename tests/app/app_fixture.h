@@ -1,0 +1,77 @@
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "app/cli.h"
+
+namespace kvlab {
+
+// What one call of the program left behind.
+struct Called {
+  int status = 0;
+  std::string out, err;
+};
+
+// A scratch folder as working directory, and the project's own profiles.
+class AppTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    before_ = std::filesystem::current_path();
+    folder_ = std::filesystem::temp_directory_path() /
+              ("kvlab_app_" + std::to_string(::getpid()) + "_" + ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+    std::filesystem::current_path(folder_);
+    ::setenv("KVLAB_PROFILES", KVLAB_SOURCE_DIR "/profiles", 1);
+    ::unsetenv("KVLAB_RESULT_FILE");
+  }
+  void TearDown() override {
+    std::filesystem::current_path(before_);
+    std::filesystem::remove_all(folder_);
+  }
+
+  static Called call(const std::vector<std::string>& arguments) {
+    std::ostringstream out, err;
+    Called called;
+    called.status = run_cli(arguments, out, err);
+    called.out = out.str();
+    called.err = err.str();
+    return called;
+  }
+  static std::string read(const std::filesystem::path& path) {
+    std::ifstream stream(path, std::ios::binary);
+    std::ostringstream text;
+    text << stream.rdbuf();
+    return text.str();
+  }
+  static void write(const std::filesystem::path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+
+  static std::string data_folder() {
+    const char* const folder = std::getenv("KVLAB_DATA");
+    return folder != nullptr && *folder != '\0' ? folder : KVLAB_SOURCE_DIR "/../shared/data";
+  }
+
+  std::filesystem::path folder_, before_;
+};
+
+// A small experiment: 60 requests, seconds of simulated time.
+inline const char* const kSmall =
+    "name: small\n"
+    "model: llama-3.1-8b\n"
+    "hardware: h100\n"
+    "trace: {generate: {requests: 60, arrival: {poisson: {rate_per_s: 8}}, prompt_tokens: {fixed: {value: 300}}, output_tokens: {uniform: "
+    "{min: 1, max: 80}}}}\n"
+    "memory: {num_blocks: 600}\n"
+    "max_model_len: 2048\n"
+    "slo: {ttft_ms: 200, tpot_ms: 20}\n"
+    "timeline_interval_ms: 500\n";
+
+}  // namespace kvlab

@@ -1,0 +1,101 @@
+#include <filesystem>
+#include <map>
+
+#include "app/csv.h"
+#include "tests/app/app_fixture.h"
+
+namespace kvlab {
+namespace {
+
+namespace fs = std::filesystem;
+
+const char* const kFolder = KVLAB_SOURCE_DIR "/tests/bad_configs";
+
+std::map<std::string, std::string> expected_messages() {
+  std::map<std::string, std::string> expected;
+  std::ifstream stream(std::string(kFolder) + "/expected.txt");
+  for (std::string line; std::getline(stream, line);) {
+    const std::size_t tab = line.find('\t');
+    expected[line.substr(0, tab)] = line.substr(tab + 1);
+  }
+  return expected;
+}
+
+std::vector<std::string> config_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(kFolder)) {
+    if (entry.path().extension() == ".yaml") names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+class BadConfig : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(BadConfig, IsRefusedWithOneLineAndNothingIsWritten) {
+  const fs::path before = fs::current_path(), out = fs::temp_directory_path() / ("kvlab_bad_" + std::to_string(::getpid()));
+  fs::current_path(kFolder);
+  ::setenv("KVLAB_PROFILES", "../../profiles", 1);
+  ::unsetenv("KVLAB_NO_SUCH_VARIABLE");
+  std::ostringstream normal, error;
+  const int status = run_cli({"run", GetParam(), "--out", out.string()}, normal, error);
+  const bool is_written = fs::exists(out);
+  fs::remove_all(out);
+  fs::current_path(before);
+  const auto expected = expected_messages();
+  ASSERT_TRUE(expected.contains(GetParam())) << "no line in expected.txt; the message is: " << error.str();
+  EXPECT_EQ(error.str(), "kvlab: " + expected.at(GetParam()) + "\n");
+  EXPECT_EQ(status, 2);
+  EXPECT_EQ(normal.str(), "");
+  EXPECT_FALSE(is_written);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, BadConfig, ::testing::ValuesIn(config_names()), [](const auto& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '.', '_');
+  return name;
+});
+
+TEST(BadConfigs, ThereAreFortyAndEachMessageHasItsFile) {
+  EXPECT_GE(config_names().size(), 40U);
+  EXPECT_EQ(expected_messages().size(), config_names().size());
+}
+
+using BadCommand = AppTest;
+
+TEST_F(BadCommand, SetMistakes) {
+  write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
+  const std::map<std::string, std::string> cases = {
+      {"replicas", "kvlab: --set replicas: expected --set key.key=value\n"},
+      {"=2", "kvlab: --set =2: expected --set key.key=value\n"},
+      {"a..b=1", "kvlab: --set a..b=1: expected --set key.key=value\n"},
+      {"replicas=two", "kvlab: --set replicas=two: 'replicas': not a whole number: 'two'\n"},
+      {"replicas=[1, 0]", "kvlab: --set replicas=[1, 0]: 'replicas' = 0 is outside [1, 100000]\n"},
+      {"scheduler=sarati", "kvlab: --set scheduler=sarati: unknown scheduler 'sarati'; did you mean 'sarathi'?\n"},
+      {"memory.num_block=3", "kvlab: --set memory.num_block=3: unknown key 'num_block' in memory; did you mean 'num_blocks'?\n"},
+  };
+  for (const auto& [set, message] : cases) {
+    const Called called = call({"run", "small.yaml", "--set", set});
+    EXPECT_EQ(called.status, 2) << set;
+    EXPECT_EQ(called.err, message);
+    EXPECT_FALSE(fs::exists("results"));
+  }
+}
+
+TEST_F(BadCommand, UnknownWordsNameTheNearest) {
+  EXPECT_EQ(call({"rnu", "x"}).err, "kvlab: unknown command 'rnu'; did you mean 'run'?\n");
+  EXPECT_EQ(call({"trace", "inspekt", "x"}).err, "kvlab: unknown command 'inspekt'; did you mean 'inspect'?\n");
+  EXPECT_EQ(call({"list", "scheduler"}).err, "kvlab: unknown kind 'scheduler'; did you mean 'schedulers'?\n");
+  EXPECT_EQ(call({"describe", "sarati"}).err, "kvlab: nothing is called 'sarati'; did you mean 'sarathi'?\n");
+  EXPECT_EQ(call({"run", "no_such.yaml"}).err, "kvlab: no_such.yaml: cannot be opened\n");
+  EXPECT_EQ(call({"run", "."}).err, "kvlab: .: is a directory; a file is expected\n");
+  for (const std::vector<std::string>& bad :
+       std::vector<std::vector<std::string>>{{}, {"run"}, {"run", "a", "--jobs", "0"}, {"run", "a", "--fast-forward=maybe"}, {"rnu"}}) {
+    const Called called = call(bad);
+    EXPECT_EQ(called.status, 2);
+    EXPECT_EQ(std::count(called.err.begin(), called.err.end(), '\n'), 1) << called.err;
+  }
+}
+
+}  // namespace
+}  // namespace kvlab

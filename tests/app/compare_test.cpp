@@ -1,0 +1,67 @@
+#include "app/compare.h"
+
+#include <cmath>
+
+#include "base/error.h"
+#include "tests/app/app_fixture.h"
+
+namespace kvlab {
+namespace {
+
+TEST(PairedDifference, ByHand) {
+  const PairedDifference d = paired_difference({10, 20, 30}, {11, 23, 32});  // differences 1, 3, 2: deviation 1
+  EXPECT_DOUBLE_EQ(d.mean_a, 20);
+  EXPECT_DOUBLE_EQ(d.mean, 2);
+  EXPECT_NEAR(d.half_width, 4.303 / std::sqrt(3.0), 1e-9);
+  EXPECT_TRUE(std::isinf(paired_difference({1}, {2}).half_width));
+}
+
+TEST(StudentT, Table) {
+  EXPECT_DOUBLE_EQ(student_t_975(1), 12.706);
+  EXPECT_DOUBLE_EQ(student_t_975(30), 2.042);
+  EXPECT_NEAR(student_t_975(60), 2.000, 0.002);
+  EXPECT_NEAR(student_t_975(10000), 1.960, 0.001);
+}
+
+class CompareTest : public AppTest {
+ protected:
+  void folder(const std::string& name, const std::string& summary, const std::string& requests) {
+    std::filesystem::create_directories(name);
+    write(name + "/summary.csv", summary);
+    write(name + "/requests.csv", requests);
+  }
+};
+
+const std::string kColumns = "run,request,arrival_ns,first_token_ns,last_token_ns,state\n";
+
+TEST_F(CompareTest, MatchesByAxesAndSeedAndShowsWhoMoved) {
+  folder("a", "run,router,seed,ttft_mean_ms\n0001,x,1,100\n0002,x,2,110\n0003,y,1,50\n",
+         kColumns + "0001,0,0,1000000,2000000,completed\n0001,1,0,1000000,9000000,completed\n0001,2,0,,,rejected\n");
+  folder("b", "run,router,seed,ttft_mean_ms\n0001,x,2,121\n0002,x,1,110\n",
+         kColumns + "0002,0,0,1000000,2500000,completed\n0002,1,0,1000000,4000000,completed\n");
+  const Called called = call({"compare", "a", "b"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  EXPECT_NE(called.out.find("router=x - 2 pairs of runs"), std::string::npos) << called.out;
+  EXPECT_EQ(called.out.find("router=y"), std::string::npos);
+  EXPECT_NE(called.out.find("ttft_mean_ms"), std::string::npos);
+  EXPECT_NE(called.out.find("+10.00%"), std::string::npos) << called.out;
+  EXPECT_LT(called.out.find("\n      1  "), called.out.find("\n      0  ")) << called.out;  // request 1 moved by 5 ms, request 0 by 0.5
+}
+
+TEST_F(CompareTest, NothingMatches) {
+  folder("a", "run,router,seed,ttft_mean_ms\n0001,x,1,100\n", kColumns);
+  folder("b", "run,router,seed,ttft_mean_ms\n0001,y,1,100\n", kColumns);
+  const Called called = call({"compare", "a", "b"});
+  EXPECT_EQ(called.status, 2);
+  EXPECT_EQ(called.err, "kvlab: no run of a/summary.csv has the axes and seed of a run of b/summary.csv\n");
+}
+
+TEST_F(CompareTest, AnAxisThatOneLacks) {
+  folder("a", "run,seed,ttft_mean_ms\n0001,1,100\n", kColumns);
+  folder("b", "run,router,seed,ttft_mean_ms\n0001,x,1,100\n0002,y,1,90\n", kColumns);
+  EXPECT_EQ(call({"compare", "a", "b"}).err,
+            "kvlab: b/summary.csv: several runs match 'seed=1': it has an axis that a/summary.csv lacks\n");
+}
+
+}  // namespace
+}  // namespace kvlab

@@ -1,0 +1,51 @@
+#include "app/csv.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace kvlab {
+namespace {
+
+TEST(Csv, QuotedFieldsComeBack) {
+  const std::vector<std::string> fields = {"a", "", "b,c", "say \"x\"", "two\nlines", " 1 "};
+  const CsvTable table = parse_csv(csv_line({"1", "2", "3", "4", "5", "6"}) + csv_line(fields), "t");
+  ASSERT_EQ(table.rows.size(), 1U);
+  EXPECT_EQ(table.rows[0], fields);
+}
+
+TEST(Csv, CarriageReturnsAndAMissingLastLineEnd) {
+  const CsvTable table = parse_csv("a,b\r\n1,2\r\n3,4", "t");
+  ASSERT_EQ(table.rows.size(), 2U);
+  EXPECT_EQ(table.rows[1], (std::vector<std::string>{"3", "4"}));
+}
+
+std::string error_of(const std::string& text) {
+  try {
+    parse_csv(text, "t.csv").at("a");
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Csv, Errors) {
+  EXPECT_EQ(error_of(""), "t.csv: empty file; a header line is expected");
+  EXPECT_EQ(error_of("a,b\n1,2\n1\n"), "t.csv:3: has 1 fields where the header has 2");
+  EXPECT_EQ(error_of("a\n\"x\n"), "t.csv:2: a quote is never closed");
+  EXPECT_EQ(error_of("aa\n1\n"), "t.csv:1: has no column 'a'; did you mean 'aa'?");
+}
+
+TEST(ShortNumber, KeepsAboutFourDigits) {
+  EXPECT_EQ(short_number(0), "0");
+  EXPECT_EQ(short_number(1234567.8), "1,234,568");
+  EXPECT_EQ(short_number(-1234.2), "-1,234");
+  EXPECT_EQ(short_number(999.94), "999.9");
+  EXPECT_EQ(short_number(0.5), "0.500");
+  EXPECT_EQ(short_number(12.3456), "12.35");
+  EXPECT_EQ(short_number(std::string("")), "");
+  EXPECT_EQ(short_number(std::string("derived")), "derived");
+}
+
+}  // namespace
+}  // namespace kvlab

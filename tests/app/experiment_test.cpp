@@ -1,0 +1,62 @@
+#include "app/experiment.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+namespace kvlab {
+namespace {
+
+TEST(Experiment, GridOrderFirstAxisSlowestSeedsFastest) {
+  const Experiment e = parse_experiment("replicas: [1, 2]\nscheduler: [b, a]\nseed: 7\nseeds: 2\n", "dir/exp.yaml", {});
+  EXPECT_EQ(e.name, "exp");
+  EXPECT_EQ(e.axes, (std::vector<std::string>{"replicas", "scheduler"}));
+  ASSERT_EQ(e.runs.size(), 8U);
+  const std::vector<std::vector<std::string>> labels = {{"1", "b"}, {"1", "b"}, {"1", "a"}, {"1", "a"},
+                                                        {"2", "b"}, {"2", "b"}, {"2", "a"}, {"2", "a"}};
+  for (std::size_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(e.runs[i].labels, labels[i]);
+    EXPECT_EQ(e.runs[i].seed, 7 + i % 2);
+  }
+  EXPECT_EQ(e.runs[7].id, "0008");
+  EXPECT_EQ(e.seeds(), (std::vector<std::uint64_t>{7, 8}));
+}
+
+TEST(Experiment, AnAxisOfOneElementIsEmptyForTheOthers) {
+  const Experiment e = parse_experiment("scheduler: [a, b: {x: [1, 2]}]\n", "e.yaml", {});
+  EXPECT_EQ(e.axes, (std::vector<std::string>{"scheduler", "scheduler.b.x"}));
+  ASSERT_EQ(e.runs.size(), 3U);
+  EXPECT_EQ(e.runs[0].labels, (std::vector<std::string>{"a", ""}));
+  EXPECT_EQ(e.runs[2].labels, (std::vector<std::string>{"b", "2"}));
+}
+
+TEST(Experiment, ElementsOfOneNameAreToldApart) {
+  const Experiment e = parse_experiment("scheduler: [{a: {x: 1}}, {a: {x: 2}}, c]\n", "e.yaml", {});
+  EXPECT_EQ(e.runs[0].labels[0], "a#1");
+  EXPECT_EQ(e.runs[1].labels[0], "a#2");
+  EXPECT_EQ(e.runs[2].labels[0], "c");
+}
+
+TEST(Experiment, SearchRatesAreNoAxis) { EXPECT_EQ(parse_experiment("search: {rate: [1, 2]}\n", "e.yaml", {}).runs.size(), 1U); }
+
+TEST(Experiment, ResolvedRunsAsItIs) {
+  const Experiment e = parse_experiment("a: {b: [1, 2]}\nseeds: 3\n", "e.yaml", {"c=x"});
+  const Experiment again = parse_experiment(e.resolved(e.runs[4]), "again.yaml", {});
+  ASSERT_EQ(again.runs.size(), 1U);
+  EXPECT_EQ(again.runs[0].seed, 2U);
+  EXPECT_EQ(again.name, "e");
+  EXPECT_EQ(e.resolved(e.runs[4]), again.resolved(again.runs[0]));
+  EXPECT_NE(e.resolved(e.runs[4]).find("b: 2"), std::string::npos);
+  EXPECT_NE(e.resolved(e.runs[4]).find("c: x"), std::string::npos);
+}
+
+TEST(Experiment, VariablesAreExpandedButNotInWhatIsWrittenDown) {
+  ::setenv("KVLAB_TEST_FOLDER", "/some/where", 1);
+  const Experiment e = parse_experiment("trace: {file: \"${KVLAB_TEST_FOLDER}/t.csv\"}\n", "e.yaml", {});
+  Params p = e.params(e.runs[0]);
+  EXPECT_EQ(p.child("trace", "trace").text("file", ""), "/some/where/t.csv");
+  EXPECT_NE(e.resolved(e.runs[0]).find("${KVLAB_TEST_FOLDER}"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvlab

@@ -1,0 +1,175 @@
+#include <sys/wait.h>
+
+#include <csignal>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "app/csv.h"
+#include "app/sweep.h"
+#include "tests/app/app_fixture.h"
+
+namespace kvlab {
+namespace {
+
+namespace fs = std::filesystem;
+using RunTest = AppTest;
+
+TEST_F(RunTest, WritesTheFilesOfTheResultsFolder) {
+  write("small.yaml", std::string(kSmall) + "scheduler: [vllm_v1, sarathi: {budget_tokens: 256}]\nseeds: 2\n");
+  const Called called = call({"run", "small.yaml"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  EXPECT_NE(called.out.find("wrote results/small\n"), std::string::npos) << called.out;
+  EXPECT_NE(called.out.find("credibility: step time 0.0 % measured"), std::string::npos) << called.out;
+  const CsvTable summary = read_csv("results/small/summary.csv");
+  ASSERT_EQ(summary.rows.size(), 4U);
+  EXPECT_EQ(summary.columns[0], "run");
+  EXPECT_EQ(summary.columns[1], "scheduler");
+  EXPECT_EQ(summary.columns[2], "seed");
+  const std::vector<std::string> labels = {"vllm_v1", "vllm_v1", "sarathi", "sarathi"}, seeds = {"1", "2", "1", "2"};
+  for (std::size_t r = 0; r < 4; ++r) {
+    EXPECT_EQ(summary.rows[r][0], "000" + std::to_string(r + 1));
+    EXPECT_EQ(summary.rows[r][1], labels[r]);
+    EXPECT_EQ(summary.rows[r][2], seeds[r]);
+    EXPECT_EQ(summary.rows[r][summary.at("completed")], "60");
+    EXPECT_EQ(summary.rows[r][summary.at("kv_blocks")], "600");
+    EXPECT_EQ(summary.rows[r][summary.at("kv_blocks_source")], "given");
+  }
+  EXPECT_EQ(read_csv("results/small/requests.csv").rows.size(), 240U);
+  EXPECT_GT(read_csv("results/small/timeline.csv").rows.size(), 4U);
+  const auto manifest = nlohmann::json::parse(read("results/small/manifest.json"));
+  EXPECT_EQ(manifest["runs"].size(), 4U);
+  EXPECT_EQ(manifest["seeds"], nlohmann::json({1, 2}));
+}
+
+TEST_F(RunTest, SameSeedSameBytesWithAndWithoutFastForwardAndInParallel) {
+  write("small.yaml", std::string(kSmall) + "scheduler: [vllm_v1, sarathi, vllm_v0]\nmemory: {num_blocks: 60}\n");
+  // `memory` twice would be refused: the tight one is set here, so that preemption happens.
+  write("small.yaml", std::string(kSmall) + "scheduler: [vllm_v1, sarathi, vllm_v0]\n");
+  const std::vector<std::string> tight = {"--set", "memory.num_blocks=60", "--set", "max_model_len=800"};
+  const auto run = [&](std::vector<std::string> more) {
+    std::vector<std::string> all = {"run", "small.yaml"};
+    all.insert(all.end(), tight.begin(), tight.end());
+    all.insert(all.end(), more.begin(), more.end());
+    const Called called = call(all);
+    EXPECT_EQ(called.status, 0) << called.err;
+  };
+  run({"--out", "a", "--jobs", "1"});
+  run({"--out", "b", "--jobs", "3"});
+  run({"--out", "c", "--fast-forward=off"});
+  for (const char* name : {"summary.csv", "requests.csv", "timeline.csv"}) {
+    EXPECT_FALSE(read(fs::path("a") / name).empty());
+    EXPECT_EQ(read(fs::path("a") / name), read(fs::path("b") / name)) << name;
+    EXPECT_EQ(read(fs::path("a") / name), read(fs::path("c") / name)) << name;
+  }
+}
+
+TEST_F(RunTest, SkipsWhatIsThereUnlessItsInputsChange) {
+  write("trace.csv", "arrival_s,prompt_tokens,output_tokens\n");
+  write("small.yaml", std::string(kSmall) + "scheduler: [vllm_v1, sarathi]\n");
+  EXPECT_EQ(call({"run", "small.yaml"}).out.find("were there already"), std::string::npos);
+  EXPECT_NE(call({"run", "small.yaml"}).out.find("2 of 2 runs were there already"), std::string::npos);
+  EXPECT_NE(call({"run", "small.yaml", "--set", "scheduler=[vllm_v1, orca]"}).out.find("1 of 2 runs were there already"),
+            std::string::npos);
+  EXPECT_EQ(call({"run", "small.yaml", "--force"}).out.find("were there already"), std::string::npos);
+  EXPECT_EQ(call({"run", "small.yaml", "--set", "slo.ttft_ms=1"}).out.find("were there already"), std::string::npos);
+  // Fewer runs: those that are no longer of the experiment go.
+  EXPECT_EQ(call({"run", "small.yaml", "--set", "scheduler=vllm_v1"}).status, 0);
+  EXPECT_FALSE(fs::exists("results/small/runs/0002"));
+  EXPECT_EQ(read_csv("results/small/summary.csv").rows.size(), 1U);
+}
+
+TEST_F(RunTest, AFailedRunIsReportedAndTheRestFinishes) {
+  std::string rows = "arrival_s,prompt_tokens,output_tokens\n";
+  write("good.jsonl", "{\"timestamp\": 0, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [1, 2]}\n");
+  write("bad.jsonl",
+        "{\"timestamp\": 0, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [1, 2]}\n"
+        "{\"timestamp\": 0, \"input_length\": -4, \"output_length\": 5, \"hash_ids\": [1, 2]}\n");
+  write("two.yaml", "model: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\ntrace: {file: [bad.jsonl, good.jsonl], block_size: 512}\n");
+  const Called called = call({"run", "two.yaml"});
+  EXPECT_EQ(called.status, 2);
+  EXPECT_NE(called.err.find("kvlab: run 0001 (trace.file=bad.jsonl seed=1) failed: bad.jsonl:2"), std::string::npos) << called.err;
+  const CsvTable summary = read_csv("results/two/summary.csv");
+  ASSERT_EQ(summary.rows.size(), 1U);
+  EXPECT_EQ(summary.rows[0][0], "0002");
+}
+
+TEST_F(RunTest, KillLosesTheRunInProgressAtMost) {
+  write("many.yaml", std::string(kSmall) + "scheduler: vllm_v1\nseeds: 400\n");
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    std::ostringstream out, err;
+    ::_exit(run_cli({"run", "many.yaml", "--jobs", "1", "--quiet"}, out, err));
+  }
+  for (int i = 0; i < 2000 && !fs::exists("results/many/runs/0005"); ++i) ::usleep(2000);
+  ::kill(child, SIGKILL);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFSIGNALED(status)) << "the sweep ended before it was killed";
+  EXPECT_FALSE(fs::exists("results/many/summary.csv"));  // never half of one
+  std::size_t complete = 0;
+  for (const auto& run : fs::directory_iterator("results/many/runs")) {
+    if (run.path().filename().string().starts_with(".")) continue;
+    ++complete;
+    EXPECT_EQ(read_csv(run.path() / "summary.csv").rows.size(), 1U);
+    EXPECT_EQ(read_csv(run.path() / "requests.csv").rows.size(), 60U);
+    EXPECT_TRUE(nlohmann::json::accept(read(run.path() / "manifest.json")));
+  }
+  ASSERT_GE(complete, 5U);
+  const Called again = call({"run", "many.yaml", "--set", "seeds=400"});
+  EXPECT_NE(again.out.find(std::to_string(complete) + " of 400 runs were there already"), std::string::npos) << again.out;
+  EXPECT_EQ(read_csv("results/many/summary.csv").rows.size(), 400U);
+  for (const auto& run : fs::directory_iterator("results/many/runs")) EXPECT_FALSE(run.path().filename().string().starts_with("."));
+}
+
+TEST_F(RunTest, PerfettoTraceIsJsonWithStepsAndLifetimes) {
+  write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\noutput: {perfetto: true}\n");
+  ASSERT_EQ(call({"run", "small.yaml"}).status, 0);
+  const auto trace = nlohmann::json::parse(read("results/small/trace.json"));
+  std::map<std::string, int> phases;
+  for (const auto& event : trace["traceEvents"]) ++phases[event["ph"].get<std::string>()];
+  const CsvTable summary = read_csv("results/small/summary.csv");
+  EXPECT_EQ(std::to_string(phases["X"]), summary.rows[0][summary.at("steps")]);
+  EXPECT_EQ(phases["b"], 60 * 4);
+  EXPECT_EQ(phases["e"], 60 * 4);
+}
+
+TEST_F(RunTest, GoodputSearchBracketsTheRate) {
+  write("search.yaml", std::string(kSmall) + "scheduler: vllm_v1\nsearch: {rate: [0.5, 500], tolerance_frac: 0.05}\n");
+  ASSERT_EQ(call({"run", "search.yaml", "--set", "slo.ttft_ms=60"}).status, 0);
+  const CsvTable probes = read_csv("results/small/search.csv"), summary = read_csv("results/small/summary.csv");
+  double lowest_miss = 1e9, highest_hit = 0;
+  for (const auto& row : probes.rows) {
+    const double rate = std::stod(row[probes.at("rate_per_s")]), share = std::stod(row[probes.at("slo_attainment_frac")]);
+    EXPECT_EQ(row[probes.at("attains")], share >= 0.9 ? "1" : "0");
+    if (share >= 0.9)
+      highest_hit = std::max(highest_hit, rate);
+    else
+      lowest_miss = std::min(lowest_miss, rate);
+  }
+  EXPECT_GT(highest_hit, 0.5);
+  EXPECT_LE(lowest_miss - highest_hit, 0.05 * lowest_miss + 1e-6);
+  EXPECT_NEAR(std::stod(summary.rows[0][summary.at("search_rate_per_s")]), highest_hit, 1e-6);
+  EXPECT_GE(std::stod(summary.rows[0][summary.at("slo_attainment_frac")]), 0.9);
+}
+
+TEST_F(RunTest, AnInterruptKeepsWhatIsComplete) {
+  write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
+  ASSERT_EQ(call({"run", "small.yaml"}).status, 0);
+  stop_requested() = true;
+  const Called called = call({"run", "small.yaml", "--set", "scheduler=[vllm_v1, sarathi]", "--quiet"});
+  stop_requested() = false;
+  EXPECT_EQ(called.status, 130);
+  EXPECT_FALSE(fs::exists("results/small/runs/0002"));
+}
+
+TEST_F(RunTest, NamesTheResultsFolderForTheFrontDoor) {
+  write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
+  ::setenv("KVLAB_RESULT_FILE", "named.txt", 1);
+  ASSERT_EQ(call({"run", "small.yaml", "--out", "elsewhere"}).status, 0);
+  ::unsetenv("KVLAB_RESULT_FILE");
+  EXPECT_EQ(read("named.txt"), (folder_ / "elsewhere").string() + "\n");
+}
+
+}  // namespace
+}  // namespace kvlab

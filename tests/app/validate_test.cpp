@@ -1,0 +1,136 @@
+#include <filesystem>
+
+#include "app/csv.h"
+#include "app/real_log.h"
+#include "app/step_times.h"
+#include "base/error.h"
+#include "tests/app/app_fixture.h"
+
+namespace kvlab {
+namespace {
+
+double value_of(const std::vector<MetricRow>& rows, const std::string& metric, const std::string& statistic) {
+  for (const MetricRow& row : rows) {
+    if (row.metric == metric && row.statistic == statistic) return row.value_ms;
+  }
+  ADD_FAILURE() << metric << " " << statistic;
+  return 0;
+}
+
+TEST(LatencyStatistics, ByHand) {
+  // TTFT 100, 300, 200 ms; E2E 1100, 300, 700 ms; TPOT 250 and 500 ms (one request has a single token).
+  const auto rows = latency_statistics({{3, 10, 10.1, 11.1, 5}, {1, 10, 10.3, 10.3, 1}, {2, 10, 10.2, 10.7, 2}});
+  EXPECT_NEAR(value_of(rows, "ttft", "mean"), 200, 1e-6);
+  EXPECT_NEAR(value_of(rows, "ttft", "p90"), 280, 1e-6);
+  EXPECT_NEAR(value_of(rows, "e2e", "p50"), 700, 1e-6);
+  EXPECT_NEAR(value_of(rows, "tpot", "mean"), 375, 1e-6);
+  EXPECT_NEAR(value_of(rows, "ttft_first120", "mean"), 200, 1e-6);
+}
+
+TEST(LatencyStatistics, RealLogGivesThePublishedMeans) {
+  const char* const variable = std::getenv("KVLAB_DATA");
+  const std::string folder = variable != nullptr && *variable != '\0' ? variable : KVLAB_SOURCE_DIR "/../shared/data";
+  const std::string log = folder + "/vllm-reference/RTX4090-llama-3.1-8b/requests.jsonl";
+  if (!std::filesystem::exists(log)) GTEST_SKIP() << log << " is not there; set KVLAB_DATA";
+  const auto rows = latency_statistics(read_real_log(log));
+  EXPECT_NEAR(value_of(rows, "ttft", "mean"), 65456.6, 0.05);
+  EXPECT_NEAR(value_of(rows, "e2e", "mean"), 86578.3, 0.05);
+  EXPECT_NEAR(value_of(rows, "tpot", "mean"), 32.45, 0.005);
+}
+
+using RealLog = AppTest;
+
+TEST_F(RealLog, ErrorsNameTheLine) {
+  const auto error_of = [&](const std::string& text) -> std::string {
+    write("log.jsonl", text);
+    try {
+      read_real_log("log.jsonl");
+    } catch (const InputError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  const std::string good = R"({"output_toks": 2, "arrival_time": 1, "queued_ts": 1, "first_token_ts": 2, "last_token_ts": 3})"
+                           "\n";
+  EXPECT_EQ(error_of(""), "log.jsonl: has no requests");
+  EXPECT_EQ(error_of(good + "{\n"), "log.jsonl:2: not a JSON object");
+  EXPECT_EQ(error_of(good + R"({"output_toks": 2})"), "log.jsonl:2: has no 'arrival_time'");
+  EXPECT_EQ(error_of(R"({"output_toks": 2, "arrival_time": 1, "queued_ts": 5, "first_token_ts": 2, "last_token_ts": 3})"),
+            "log.jsonl:1: 'first_token_ts' comes before 'queued_ts'");
+  EXPECT_EQ(error_of(good), "");
+}
+
+TEST(PaddedBatch, Sizes) {
+  const std::vector<std::pair<int, int>> cases = {{1, 1},  {2, 2},     {3, 4},     {4, 4},     {5, 8},    {8, 8},
+                                                  {9, 16}, {256, 256}, {257, 272}, {512, 512}, {513, 513}};
+  for (const auto& [batch, padded] : cases) EXPECT_EQ(padded_batch(batch), padded) << batch;
+}
+
+// A tail made by stepping a batch: step time 10 ms + 0.1 ms per row, padded. The first tokens of requests come in pairs.
+TEST(DecodeStepTimes, GivesBackTheDurationsOfAMadeUpTail) {
+  const auto duration = [](std::int64_t batch) { return 0.010 + 0.0001 * static_cast<double>(padded_batch(batch)); };
+  std::vector<ServedRequest> requests;
+  for (int i = 0; i < 64; ++i) requests.push_back({0.5 * i, 0.5 * i, i / 2 * 0.01, 0, 40 + (i * 37) % 211});
+  std::vector<std::int64_t> left;
+  for (const ServedRequest& r : requests) left.push_back(r.output_tokens - 1);
+  double now = 31 * 0.01;  // the last first token; the others' earlier tokens are taken as steps of the same kind
+  for (std::size_t i = 0; i < left.size(); ++i) left[i] = std::max<std::int64_t>(1, left[i]);
+  std::int64_t running = 64;
+  while (running > 0) {
+    now += duration(running);
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      if (left[i] > 0 && --left[i] == 0) {
+        requests[i].last_token_s = now;
+        --running;
+      }
+    }
+  }
+  const auto times = decode_step_times(requests);
+  ASSERT_GE(times.size(), 5U);
+  for (const StepTime& t : times) EXPECT_NEAR(t.mean_ms, duration(t.padded_batch) * 1e3, 0.02 * t.mean_ms) << t.padded_batch;
+}
+
+TEST(DecodeStepTimes, NothingToTell) {
+  EXPECT_TRUE(decode_step_times({}).empty());
+  EXPECT_TRUE(decode_step_times({{0, 0, 1, 2, 10}}).size() <= 1);
+}
+
+using ValidateTest = AppTest;
+
+// The simulator against its own log: every difference is zero.
+TEST_F(ValidateTest, ARunAgreesWithItself) {
+  write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
+  ASSERT_EQ(call({"run", "small.yaml"}).status, 0);
+  const CsvTable requests = read_csv("results/small/requests.csv");
+  std::string log;
+  const auto seconds = [&](const std::vector<std::string>& row, const char* column) {
+    return std::to_string(std::stod(row[requests.at(column)]) * 1e-9 + 1000);
+  };
+  for (const auto& row : requests.rows) {
+    log += "{\"output_toks\": " + row[requests.at("output_tokens")] + ", \"arrival_time\": " + seconds(row, "arrival_ns") +
+           ", \"queued_ts\": " + seconds(row, "queued_ns") + ", \"first_token_ts\": " + seconds(row, "first_token_ns") +
+           ", \"last_token_ts\": " + seconds(row, "last_token_ns") + "}\n";
+  }
+  write("log.jsonl", log);
+  const Called called = call({"validate", "--requests", "log.jsonl", "--against", "results/small"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  const CsvTable validation = read_csv("results/small/validation.csv");
+  EXPECT_EQ(validation.columns,
+            (std::vector<std::string>{"metric", "statistic", "real", "simulated", "simulated_lo", "simulated_hi", "diff_frac"}));
+  EXPECT_EQ(validation.rows.size(), 20U);
+  for (const auto& row : validation.rows) EXPECT_NEAR(std::stod(row[6]), 0, 1e-4) << row[0] << " " << row[1];
+  EXPECT_EQ(read_csv("results/small/throughput.csv").columns.size(), 3U);
+  EXPECT_EQ(read_csv("results/small/steps.csv").columns.size(), 5U);
+}
+
+TEST_F(ValidateTest, RefusesSeveralConfigurations) {
+  write("small.yaml", std::string(kSmall) + "scheduler: [vllm_v1, sarathi]\n");
+  ASSERT_EQ(call({"run", "small.yaml"}).status, 0);
+  write("log.jsonl", R"({"output_toks": 2, "arrival_time": 1, "queued_ts": 1, "first_token_ts": 2, "last_token_ts": 3})");
+  const Called called = call({"validate", "--requests", "log.jsonl", "--against", "results/small"});
+  EXPECT_EQ(called.status, 2);
+  EXPECT_NE(called.err.find("'scheduler' varies (vllm_v1, sarathi)"), std::string::npos) << called.err;
+}
+
+}  // namespace
+}  // namespace kvlab
