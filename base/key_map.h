@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cassert>
 #include <cstddef>
@@ -10,13 +11,14 @@
 
 namespace kvlab {
 
-// A map from 64-bit keys to small values, for the innermost loops: open addressing with linear probing, at most a quarter full
-// (at half, mispredicted probes doubled the time of an operation),
-// deletion by shifting back (no tombstones, so its speed does not decay). Only reset() and
-// reserve() allocate.
-// Value{} marks an empty slot and is never stored as a value.
-template <class Value>
+// A map from 64-bit keys to small values, for the innermost loops: open addressing with linear probing, deletion by shifting
+// back (no tombstones, so its speed does not decay). Only reset() and reserve() allocate. Value{} marks an empty slot and is
+// never stored as a value. slots_per_key: at least that many, rounded up to a power of two in all; more of them cost memory
+// and save mispredicted probes, which is what a random operation mostly consists of.
+template <class Value, std::size_t slots_per_key = 2>
 class KeyMap {
+  static_assert(slots_per_key >= 2, "a search ends at an empty slot");
+
  public:
   struct Slot {
     std::uint64_t key = 0;
@@ -32,7 +34,7 @@ class KeyMap {
   // Makes room for max_keys keys at a time, at least as many as are in it. Slots move.
   void reserve(std::size_t max_keys) {
     assert(max_keys >= size_);
-    Slots old(std::bit_ceil(4 * max_keys + 2));
+    Slots old(std::bit_ceil(std::max<std::size_t>(slots_per_key * max_keys, 2)));
     old.swap(slots_);
     mask_ = slots_.size() - 1;
     shift_ = 64 - std::countr_zero(slots_.size());
