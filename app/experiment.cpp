@@ -24,7 +24,7 @@ std::string value_of_variable(const std::string& name, const std::string& where)
   const char* const value = std::getenv(name.c_str());
   if (value != nullptr && *value != '\0') return value;
   const char* const help =
-      name == "KVLAB_DATA" ? "; docs/traces.md says where its files are to be had (LLMServingSim repository, MIT)" : "";
+      name == "KVLAB_DATA" ? "; docs/experiments.md says where its files are to be had (LLMServingSim repository, MIT)" : "";
   throw InputError(fmt::format("{}: environment variable {} is not set: export {}=FOLDER{}", where, name, name, help));
 }
 
