@@ -168,7 +168,7 @@ int parse(CLI::App& app, const std::vector<std::string>& arguments, std::ostream
   } catch (const CLI::CallForHelp& help) {
     const CLI::App* shown = &app;
     while (!shown->get_subcommands().empty()) shown = shown->get_subcommands()[0];
-    out << shown->help(shown == &app ? "" : "kvlab " + shown->get_name());
+    out << shown->help();
     return 0;
   } catch (const CLI::CallForAllHelp&) {
     out << app.help("", CLI::AppFormatMode::All);

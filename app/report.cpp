@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <filesystem>
@@ -135,10 +136,18 @@ CsvTable mean_over_seeds(const CsvTable& summary, std::size_t num_axes) {
   return means;
 }
 
+// The last part of an axis's path, where no other column is called that.
+std::string short_title(const std::vector<std::string>& columns, std::size_t at) {
+  const auto last_part = [](const std::string& path) { return path.substr(path.rfind('.') + 1); };
+  const std::string title = last_part(columns[at]);
+  const auto same = std::count_if(columns.begin(), columns.end(), [&](const std::string& other) { return last_part(other) == title; });
+  return same == 1 ? title : columns[at];
+}
+
 void print_table(const CsvTable& summary, std::size_t num_axes, std::ostream& out) {
   const std::vector<std::size_t> shown = shown_columns(summary, num_axes);
   std::vector<std::string> header;
-  for (const std::size_t c : shown) header.push_back(summary.columns[c]);
+  for (const std::size_t c : shown) header.push_back(short_title(summary.columns, c));
   std::vector<std::vector<std::string>> rows;
   for (std::size_t r = 0; r < std::min(summary.rows.size(), kMaxTableRows); ++r) {
     std::vector<std::string> row;
