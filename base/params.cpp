@@ -1,11 +1,11 @@
 #include "base/params.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
-
-#include <fmt/format.h>
 
 #include "base/text.h"
 
@@ -78,7 +78,8 @@ void apply_override(ConfigFile& config, const std::string& text) {
   config.set_by[path] = origin;
 }
 
-std::shared_ptr<const ConfigFile> parse_checked(const std::string& text, const std::string& name, const std::vector<std::string>& overrides) {
+std::shared_ptr<const ConfigFile> parse_checked(const std::string& text, const std::string& name,
+                                                const std::vector<std::string>& overrides) {
   auto config = std::make_shared<ConfigFile>();
   config->name = name;
   if (text.find('\0') != std::string::npos) throw InputError(name + ": not a text file (it holds a zero byte)");
@@ -121,13 +122,15 @@ std::vector<Choices> product(const std::vector<Choices>& left, const std::vector
 
 constexpr std::size_t kMaxRuns = 100'000;
 
-std::vector<Choices> expand(const YAML::Node& node, const std::string& path, const ConfigFile& file, const std::set<std::string>& data_lists) {
+std::vector<Choices> expand(const YAML::Node& node, const std::string& path, const ConfigFile& file,
+                            const std::set<std::string>& data_lists) {
   std::vector<Choices> all{{}};
   if (node.IsMap()) {
     for (const auto& item : node) {
       const std::string below = path.empty() ? item.first.Scalar() : path + "." + item.first.Scalar();
       const std::vector<Choices> inside = expand(item.second, below, file, data_lists);
-      if (all.size() * inside.size() > kMaxRuns) throw InputError(place(file.name, node.Mark()) + ": the lists span more than 100,000 runs");
+      if (all.size() * inside.size() > kMaxRuns)
+        throw InputError(place(file.name, node.Mark()) + ": the lists span more than 100,000 runs");
       all = product(all, inside);
     }
   } else if (node.IsSequence() && !data_lists.contains(path)) {
@@ -170,7 +173,8 @@ YAML::Node node_at(const ConfigFile& file, const std::string& path, const Choice
 
 }  // namespace
 
-std::shared_ptr<const ConfigFile> parse_config(const std::string& text, const std::string& name, const std::vector<std::string>& overrides) {
+std::shared_ptr<const ConfigFile> parse_config(const std::string& text, const std::string& name,
+                                               const std::vector<std::string>& overrides) {
   return parse_checked(text, name, overrides);
 }
 
@@ -187,7 +191,8 @@ std::shared_ptr<const ConfigFile> load_config(const std::string& file, const std
 Params::Params(std::shared_ptr<const ConfigFile> file, std::shared_ptr<const Choices> choices, std::string owner)
     : Params(file, std::move(choices), file->root, "", std::move(owner)) {}
 
-Params::Params(std::shared_ptr<const ConfigFile> file, std::shared_ptr<const Choices> choices, YAML::Node node, std::string path, std::string owner)
+Params::Params(std::shared_ptr<const ConfigFile> file, std::shared_ptr<const Choices> choices, YAML::Node node, std::string path,
+               std::string owner)
     : file_(std::move(file)), choices_(std::move(choices)), node_(std::move(node)), path_(std::move(path)), owner_(std::move(owner)) {}
 
 Params Params::from_text(const std::string& yaml, const std::string& owner) {
@@ -259,7 +264,8 @@ std::string Params::text_at(const std::string& key, const YAML::Node& node) cons
   return node.Scalar();
 }
 
-void Params::record(const std::string& key, const std::string& type, const std::string& fallback, const std::string& range, const std::string& meaning) {
+void Params::record(const std::string& key, const std::string& type, const std::string& fallback, const std::string& range,
+                    const std::string& meaning) {
   if (docs_ != nullptr) docs_->push_back({key, type, fallback, range, meaning});
 }
 
@@ -287,7 +293,8 @@ std::string Params::text(const std::string& key, const std::string& fallback, co
   return node.IsDefined() ? text_at(key, node) : fallback;
 }
 
-std::size_t Params::choice(const std::string& key, const std::vector<std::string>& names, std::size_t fallback, const std::string& meaning) {
+std::size_t Params::choice(const std::string& key, const std::vector<std::string>& names, std::size_t fallback,
+                           const std::string& meaning) {
   record(key, "choice", names[fallback], join(names, ", "), meaning);
   const YAML::Node node = find(key);
   if (!node.IsDefined()) return fallback;
@@ -375,7 +382,9 @@ std::string Params::resolve_file(const std::string& path) const {
   return fs::exists(beside, error) ? beside.string() : path;
 }
 
-std::vector<Choices> expand_axes(const ConfigFile& file, const std::set<std::string>& data_lists) { return expand(file.root, "", file, data_lists); }
+std::vector<Choices> expand_axes(const ConfigFile& file, const std::set<std::string>& data_lists) {
+  return expand(file.root, "", file, data_lists);
+}
 
 std::string resolved_text(const ConfigFile& file, const Choices& choices) {
   YAML::Emitter out;
@@ -389,9 +398,12 @@ std::vector<std::pair<std::string, std::string>> choice_labels(const ConfigFile&
     if (path.ends_with("[]")) continue;
     const YAML::Node node = node_at(file, path, choices);
     std::string value;
-    if (node.IsScalar()) value = node.Scalar();
-    else if (node.IsMap() && node.size() == 1) value = node.begin()->first.Scalar();
-    else value = std::to_string(index);
+    if (node.IsScalar())
+      value = node.Scalar();
+    else if (node.IsMap() && node.size() == 1)
+      value = node.begin()->first.Scalar();
+    else
+      value = std::to_string(index);
     labels.emplace_back(path, value);
   }
   return labels;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <yaml-cpp/yaml.h>
+
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -9,8 +11,6 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
-
-#include <yaml-cpp/yaml.h>
 
 #include "base/error.h"
 #include "base/time.h"
@@ -28,14 +28,15 @@ using Choices = std::map<std::string, std::size_t>;
 
 // A parsed config file and how messages name the places in it.
 struct ConfigFile {
-  std::string name;                            // as the user typed it
+  std::string name;  // as the user typed it
   YAML::Node root;
-  std::map<std::string, std::string> set_by;   // path -> "--set a.b=c" for values that came from the command line
+  std::map<std::string, std::string> set_by;  // path -> "--set a.b=c" for values that came from the command line
 };
 
 // Parses a YAML (or JSON) file. Errors: missing file, syntax, duplicate key, top level not a mapping; each with file:line:column.
 std::shared_ptr<const ConfigFile> load_config(const std::string& file, const std::vector<std::string>& overrides = {});
-std::shared_ptr<const ConfigFile> parse_config(const std::string& text, const std::string& name, const std::vector<std::string>& overrides = {});
+std::shared_ptr<const ConfigFile> parse_config(const std::string& text, const std::string& name,
+                                               const std::vector<std::string>& overrides = {});
 
 // Reads one mapping of a config file key by key. Each read states type, default, range and meaning; the ranges include both
 // ends. Units are part of the key (_ms, _tokens, _bytes, ...). After the last read, reject_unread() refuses every key that
@@ -47,8 +48,10 @@ class Params {
   static Params empty(const std::string& owner) { return from_text("{}", owner); }
   static Params describing(const std::string& owner, std::vector<ParamDoc>& docs);
 
-  template <class T> T required(const std::string& key, T min, T max, const std::string& meaning);
-  template <class T> T optional(const std::string& key, T fallback, T min, T max, const std::string& meaning);
+  template <class T>
+  T required(const std::string& key, T min, T max, const std::string& meaning);
+  template <class T>
+  T optional(const std::string& key, T fallback, T min, T max, const std::string& meaning);
   bool flag(const std::string& key, bool fallback, const std::string& meaning);
   std::string text(const std::string& key, const std::string& meaning);
   std::string text(const std::string& key, const std::string& fallback, const std::string& meaning);
@@ -80,17 +83,24 @@ class Params {
   [[nodiscard]] std::string resolve_file(const std::string& path) const;
 
  private:
-  Params(std::shared_ptr<const ConfigFile> file, std::shared_ptr<const Choices> choices, YAML::Node node, std::string path, std::string owner);
+  Params(std::shared_ptr<const ConfigFile> file, std::shared_ptr<const Choices> choices, YAML::Node node, std::string path,
+         std::string owner);
   [[nodiscard]] YAML::Node find(const std::string& key) const;  // the chosen element where the value is a list
   [[nodiscard]] std::string path_of(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
   [[noreturn]] void fail_node(const YAML::Node& node, const std::string& path, const std::string& message) const;
   long long integer_at(const std::string& key, const YAML::Node& node, long long min, long long max) const;
   double real_at(const std::string& key, const YAML::Node& node, double min, double max) const;
   std::string text_at(const std::string& key, const YAML::Node& node) const;
-  void record(const std::string& key, const std::string& type, const std::string& fallback, const std::string& range, const std::string& meaning);
-  template <class T> T value_at(const std::string& key, const YAML::Node& node, T min, T max) const;
-  template <class T> static std::string range_text(T min, T max);
-  template <class T> static const char* type_name() { return std::is_floating_point_v<T> ? "real" : "integer"; }
+  void record(const std::string& key, const std::string& type, const std::string& fallback, const std::string& range,
+              const std::string& meaning);
+  template <class T>
+  T value_at(const std::string& key, const YAML::Node& node, T min, T max) const;
+  template <class T>
+  static std::string range_text(T min, T max);
+  template <class T>
+  static const char* type_name() {
+    return std::is_floating_point_v<T> ? "real" : "integer";
+  }
 
   std::shared_ptr<const ConfigFile> file_;
   std::shared_ptr<const Choices> choices_;
@@ -115,7 +125,7 @@ std::vector<std::pair<std::string, std::string>> choice_labels(const ConfigFile&
 template <class T>
 std::string Params::range_text(T min, T max) {
   const auto end = [](auto v) { return std::is_floating_point_v<T> ? std::to_string(v) : std::to_string(v); };
-  return "[" + end(min) + ", " + (max == std::numeric_limits<T>::max() ? std::string("...") : end(max)) + "]";
+  return std::string("[") + end(min) + ", " + (max == std::numeric_limits<T>::max() ? std::string("...") : end(max)) + "]";
 }
 
 template <class T>

@@ -59,11 +59,10 @@ double Draw::gamma(double shape, double scale) const {
   }
 }
 
-double Draw::weibull(double shape, double scale) const {
-  return scale * std::pow(-std::log(to_unit_open(bits())), 1.0 / shape);
-}
+double Draw::weibull(double shape, double scale) const { return scale * std::pow(-std::log(to_unit_open(bits())), 1.0 / shape); }
 
-Zipf::Zipf(std::uint64_t n, double s) : n_(n), s_(s), h_x1_(h(1.5) - 1.0), h_n_(h(static_cast<double>(n) + 0.5)), threshold_(2.0 - h_inverse(h(2.5) - std::pow(2.0, -s))) {}
+Zipf::Zipf(std::uint64_t n, double s)
+    : n_(n), s_(s), h_x1_(h(1.5) - 1.0), h_n_(h(static_cast<double>(n) + 0.5)), threshold_(2.0 - h_inverse(h(2.5) - std::pow(2.0, -s))) {}
 
 double Zipf::h(double x) const {  // integral of x^-s, continuous at s = 1
   const double log_x = std::log(x);

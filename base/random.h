@@ -30,12 +30,12 @@ struct Draw {
   std::uint64_t layer = 0;
 
   [[nodiscard]] std::uint64_t bits() const;
-  [[nodiscard]] double uniform() const;                               // [0, 1), 53 bits
-  [[nodiscard]] std::uint64_t below(std::uint64_t n) const;           // [0, n), n > 0, unbiased to 2^-64 * n
+  [[nodiscard]] double uniform() const;                      // [0, 1), 53 bits
+  [[nodiscard]] std::uint64_t below(std::uint64_t n) const;  // [0, n), n > 0, unbiased to 2^-64 * n
   [[nodiscard]] double exponential(double mean) const;
-  [[nodiscard]] double normal() const;                                // mean 0, deviation 1
-  [[nodiscard]] double lognormal(double mu, double sigma) const;      // of the logarithm
-  [[nodiscard]] double gamma(double shape, double scale) const;       // Marsaglia and Tsang 2000
+  [[nodiscard]] double normal() const;                            // mean 0, deviation 1
+  [[nodiscard]] double lognormal(double mu, double sigma) const;  // of the logarithm
+  [[nodiscard]] double gamma(double shape, double scale) const;   // Marsaglia and Tsang 2000
   [[nodiscard]] double weibull(double shape, double scale) const;
 };
 

@@ -13,9 +13,9 @@ namespace kvlab {
 
 // What `kvlab list` and `kvlab describe` print of a policy, beside its parameters.
 struct Card {
-  std::string name;      // as written in YAML
-  std::string summary;   // one line: what it does
-  std::string source;    // paper, or system and version
+  std::string name;     // as written in YAML
+  std::string summary;  // one line: what it does
+  std::string source;   // paper, or system and version
 };
 
 // The known implementations of one interface by name. A policy's file ends in one line:
@@ -31,7 +31,10 @@ class Registry {
   template <class Policy>
   static bool add(Card card) {
     const std::string name = card.name;
-    const bool is_new = table().try_emplace(name, Entry{std::move(card), [](Params& p) -> std::unique_ptr<Interface> { return std::make_unique<Policy>(p); }}).second;
+    const bool is_new =
+        table()
+            .try_emplace(name, Entry{std::move(card), [](Params& p) -> std::unique_ptr<Interface> { return std::make_unique<Policy>(p); }})
+            .second;
     if (!is_new) throw InternalError("two implementations are registered as '" + name + "'");
     return true;
   }

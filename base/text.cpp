@@ -1,11 +1,11 @@
 #include "base/text.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstddef>
-
-#include <fmt/format.h>
 
 namespace kvlab {
 

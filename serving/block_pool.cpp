@@ -5,7 +5,12 @@
 namespace kvlab {
 
 BlockPool::BlockPool(std::uint32_t num_blocks, std::int32_t pages_per_block, std::unique_ptr<BlockCache> cache)
-    : cache_(std::move(cache)), refs_(num_blocks), keys_(num_blocks, 0), orders_blank_(cache_->orders_blank_blocks()), pages_per_block_(pages_per_block), num_free_(num_blocks) {
+    : cache_(std::move(cache)),
+      refs_(num_blocks),
+      keys_(num_blocks, 0),
+      orders_blank_(cache_->orders_blank_blocks()),
+      pages_per_block_(pages_per_block),
+      num_free_(num_blocks) {
   cache_->reset(num_blocks);
   index_.reset(num_blocks);
   if (orders_blank_) return;
@@ -52,7 +57,8 @@ BlockId BlockPool::take() {
 
 void BlockPool::publish(BlockId block, std::uint64_t key, std::uint32_t depth, double cost_s) {
   State& state = refs_[index(block)];
-  if (state.has_key || state.count == 0) throw InternalError("publishing block " + std::to_string(index(block)) + " which is free or has a key");
+  if (state.has_key || state.count == 0)
+    throw InternalError("publishing block " + std::to_string(index(block)) + " which is free or has a key");
   state.has_key = true;
   keys_[index(block)] = key;
   index_.insert(key, block);
@@ -105,8 +111,10 @@ void BlockPool::return_pages(std::int64_t pages) {
 void BlockPool::check() const {
   std::int64_t free = 0, cached = 0, split = 0;
   for (const State& state : refs_) {
-    if (state.is_split) ++split;
-    else if (state.count == 0) ++free;
+    if (state.is_split)
+      ++split;
+    else if (state.count == 0)
+      ++free;
     if (!state.is_split && state.count == 0 && state.has_key) ++cached;
     if (state.is_split && (state.count != 0 || state.has_key)) throw InternalError("a split block is referenced or hashed");
   }

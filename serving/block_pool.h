@@ -23,7 +23,7 @@ class BlockPool {
   // Unreferenced blocks, cached ones included, and whole blocks' worth of loose pages.
   [[nodiscard]] std::int64_t free_blocks() const { return num_free_ + loose_pages_ / pages_per_block_; }
   [[nodiscard]] std::int64_t used_blocks() const { return num_blocks() - free_blocks(); }
-  [[nodiscard]] std::int64_t cached_blocks() const { return num_cached_; }   // unreferenced blocks with a hash
+  [[nodiscard]] std::int64_t cached_blocks() const { return num_cached_; }  // unreferenced blocks with a hash
   [[nodiscard]] std::int64_t loose_pages() const { return loose_pages_; }
   [[nodiscard]] std::int64_t private_pages() const { return private_pages_; }
   [[nodiscard]] std::int32_t pages_per_block() const { return pages_per_block_; }
@@ -31,10 +31,16 @@ class BlockPool {
   [[nodiscard]] std::uint64_t evictions() const { return evictions_; }
   [[nodiscard]] BlockCache& cache() { return *cache_; }
 
-  [[nodiscard]] BlockId find(std::uint64_t key) { ++operations_; return index_.find(key); }
+  [[nodiscard]] BlockId find(std::uint64_t key) {
+    ++operations_;
+    return index_.find(key);
+  }
   [[nodiscard]] BlockId peek(std::uint64_t key) const { return index_.find(key); }
   void prefetch(std::uint64_t key) const { index_.prefetch(key); }
-  void note_hit(BlockId block) { cache_->on_hit(block); ++operations_; }
+  void note_hit(BlockId block) {
+    cache_->on_hit(block);
+    ++operations_;
+  }
   [[nodiscard]] bool is_referenced(BlockId block) const { return refs_[index(block)].count > 0; }
   [[nodiscard]] std::uint32_t references(BlockId block) const { return refs_[index(block)].count; }
   [[nodiscard]] bool has_key(BlockId block) const { return refs_[index(block)].has_key; }
@@ -75,7 +81,7 @@ class BlockPool {
     std::uint32_t count = 0;
     bool has_key = false;
     bool is_split = false;
-    std::uint32_t takes = 0;   // how often it was handed out: tells whether it still holds what it held
+    std::uint32_t takes = 0;  // how often it was handed out: tells whether it still holds what it held
   };
   BlockId take_free();
   void split_one();
@@ -84,8 +90,8 @@ class BlockPool {
   BlockIndex index_;
   std::vector<State> refs_;
   std::vector<std::uint64_t> keys_;
-  std::vector<BlockId> blank_;        // free blocks without a key, where the cache does not order them
-  std::vector<BlockId> split_;        // blocks whose pages are loose or private
+  std::vector<BlockId> blank_;  // free blocks without a key, where the cache does not order them
+  std::vector<BlockId> split_;  // blocks whose pages are loose or private
   bool orders_blank_ = false;
   std::int32_t pages_per_block_;
   std::int64_t num_free_ = 0, num_cached_ = 0;

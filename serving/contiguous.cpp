@@ -5,7 +5,8 @@
 
 namespace kvlab {
 
-ContiguousAllocator::ContiguousAllocator(std::int64_t capacity_tokens, Fit fit) : holes_{{0, capacity_tokens}}, capacity_(capacity_tokens), free_(capacity_tokens), fit_(fit) {
+ContiguousAllocator::ContiguousAllocator(std::int64_t capacity_tokens, Fit fit)
+    : holes_{{0, capacity_tokens}}, capacity_(capacity_tokens), free_(capacity_tokens), fit_(fit) {
   if (capacity_tokens == 0) holes_.clear();
 }
 

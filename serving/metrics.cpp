@@ -7,9 +7,12 @@ namespace kvlab {
 
 const char* outcome_name(Outcome outcome) {
   switch (outcome) {
-    case Outcome::kCompleted: return "completed";
-    case Outcome::kRejected: return "rejected";
-    case Outcome::kUnfinished: return "unfinished";
+    case Outcome::kCompleted:
+      return "completed";
+    case Outcome::kRejected:
+      return "rejected";
+    case Outcome::kUnfinished:
+      return "unfinished";
   }
   return "";
 }
@@ -68,7 +71,13 @@ MetricsCollector::Latencies MetricsCollector::finish() {
   all.queueing = distribution_of(queueing_);
   all.normalized = distribution_of(normalized_);
   constexpr double kNsPerPs = 1e-3;
-  all.itl = {itl_.count(), itl_.mean() * kNsPerPs, itl_.quantile(0.5) * kNsPerPs, itl_.quantile(0.9) * kNsPerPs, itl_.quantile(0.95) * kNsPerPs, itl_.quantile(0.99) * kNsPerPs, static_cast<double>(itl_.max()) * kNsPerPs};
+  all.itl = {itl_.count(),
+             itl_.mean() * kNsPerPs,
+             itl_.quantile(0.5) * kNsPerPs,
+             itl_.quantile(0.9) * kNsPerPs,
+             itl_.quantile(0.95) * kNsPerPs,
+             itl_.quantile(0.99) * kNsPerPs,
+             static_cast<double>(itl_.max()) * kNsPerPs};
   all.slo_attainment_frac = slo_.is_set && counted_ > 0 ? static_cast<double>(attained_) / static_cast<double>(counted_) : 0;
   all.attained = attained_;
   all.counted = counted_;

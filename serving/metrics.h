@@ -16,12 +16,12 @@ const char* outcome_name(Outcome outcome);
 
 // Everything a run knows of one request once it has left. Times a request never reached are kNever.
 struct RequestRecord {
-  std::uint64_t number = 0;       // position in the trace, from 0
+  std::uint64_t number = 0;  // position in the trace, from 0
   std::uint32_t replica = 0;
   std::int64_t session = -1;
   Time arrival = kNever, queued = kNever, scheduled = kNever, first_token = kNever, last_token = kNever;
   std::int32_t prompt_tokens = 0, output_tokens = 0;
-  std::int32_t hit_tokens = 0;    // of its first admission
+  std::int32_t hit_tokens = 0;  // of its first admission
   std::int32_t preemptions = 0, recomputed_tokens = 0;
   Outcome outcome = Outcome::kUnfinished;
 };
@@ -79,7 +79,7 @@ double percentile_of_sorted(const std::vector<std::int64_t>& sorted, double frac
 
 struct SloTarget {
   bool is_set = false;
-  Span ttft{}, tpot{};   // a request attains if ttft <= and tpot <= (tpot: (last - first) / (out - 1); one-token requests: ttft alone)
+  Span ttft{}, tpot{};  // a request attains if ttft <= and tpot <= (tpot: (last - first) / (out - 1); one-token requests: ttft alone)
 };
 
 // Collects finished requests; 48 bytes each.
@@ -90,8 +90,8 @@ class MetricsCollector {
   LogHistogram& itl() { return itl_; }
 
   struct Latencies {
-    Distribution ttft, tpot, itl, e2e, queueing;   // ns; TTFT and E2E from arrival
-    Distribution normalized;                       // ns per output token
+    Distribution ttft, tpot, itl, e2e, queueing;  // ns; TTFT and E2E from arrival
+    Distribution normalized;                      // ns per output token
     double slo_attainment_frac = 0;
     std::uint64_t attained = 0, counted = 0, completed = 0, rejected = 0, unfinished = 0;
     std::int64_t prompt_tokens = 0, output_tokens = 0;

@@ -3,9 +3,7 @@
 
 namespace kvlab {
 
-bool ReplicaState::grows(const Request& r) const {
-  return keeps_everything_ || footprint_->outlook(seq_of(r, r.computed_tokens)).grows;
-}
+bool ReplicaState::grows(const Request& r) const { return keeps_everything_ || footprint_->outlook(seq_of(r, r.computed_tokens)).grows; }
 
 // The iteration, from 1, whose plan needs another block: the one that computes token number blocks * block_tokens.
 std::int64_t ReplicaState::first_allocation(const Request& r) const {
@@ -44,7 +42,8 @@ ReplicaState::SpanLimits ReplicaState::span_limits(std::int64_t most, bool stop_
       grow = outlook.grows;
       span.iterations = std::min(span.iterations, outlook.steps);
     }
-    if (stop_before_publication && r.published < r.num_hashes && !r.left_hashed) span.iterations = std::min(span.iterations, first_publication(r) - 1);
+    if (stop_before_publication && r.published < r.num_hashes && !r.left_hashed)
+      span.iterations = std::min(span.iterations, first_publication(r) - 1);
     const std::int32_t held = r.held_tokens();
     span.kv_tokens += held;
     span.kv_squares += std::int64_t{held} * held;
@@ -59,7 +58,7 @@ ReplicaState::SpanLimits ReplicaState::span_limits(std::int64_t most, bool stop_
   if (span.iterations <= 0 || contiguous_) return span;
   const std::int64_t free = pool_->free_blocks();
   if (allocations_in(span.iterations) <= free) return span;
-  std::int64_t low = 0, high = span.iterations;   // allocations_in(low) <= free < allocations_in(high)
+  std::int64_t low = 0, high = span.iterations;  // allocations_in(low) <= free < allocations_in(high)
   while (high - low > 1) {
     const std::int64_t middle = low + (high - low) / 2;
     (allocations_in(middle) <= free ? low : high) = middle;

@@ -8,7 +8,9 @@ namespace kvlab {
 
 std::int64_t ReplicaState::num_blocks() const { return contiguous_ ? contiguous_->capacity() / limits_.block_tokens : pool_->num_blocks(); }
 
-std::int64_t ReplicaState::free_blocks() const { return contiguous_ ? contiguous_->free_tokens() / limits_.block_tokens : pool_->free_blocks(); }
+std::int64_t ReplicaState::free_blocks() const {
+  return contiguous_ ? contiguous_->free_tokens() / limits_.block_tokens : pool_->free_blocks();
+}
 
 std::int64_t ReplicaState::blocks_for(RequestId /*r*/, std::int32_t n) const { return ceil_blocks(n); }
 
@@ -17,7 +19,8 @@ SeqState ReplicaState::seq_of(const Request& r, std::int32_t computed) const {
 }
 
 std::uint64_t ReplicaState::key_of(const Request& r, std::int32_t block) const {
-  return block_hash(r.hash_tokens, std::span(r.hashes, static_cast<std::size_t>(r.trace_hashes)), limits_.block_tokens, static_cast<std::uint32_t>(block));
+  return block_hash(r.hash_tokens, std::span(r.hashes, static_cast<std::size_t>(r.trace_hashes)), limits_.block_tokens,
+                    static_cast<std::uint32_t>(block));
 }
 
 std::int64_t ReplicaState::peak_blocks(RequestId r) const {
@@ -199,8 +202,10 @@ void ReplicaState::preempt(RequestId id, Preemption mode, QueueEnd end) {
     set_computed(r, 0);
     r.kept_tokens = 0;
   }
-  if (end == QueueEnd::kFront) waiting_.push_front(id);
-  else waiting_.push_back(id);
+  if (end == QueueEnd::kFront)
+    waiting_.push_front(id);
+  else
+    waiting_.push_back(id);
 }
 
 bool ReplicaState::try_swap_in(RequestId id, std::int32_t m) {

@@ -9,7 +9,9 @@ void ReplicaState::commit(const StepPlan& plan, InFlightStep& step) {
   bool uniform = plan.padding.empty() && plan.entries.size() == running_.size();
   for (const PlanEntry& planned : plan.entries) {
     Request& r = table_[planned.request];
-    StepEntry entry{planned.request, planned.tokens, r.held_tokens(), r.computed_tokens, planned.padded_tokens, planned.layer_begin, planned.layer_end, false, false};
+    StepEntry entry{
+        planned.request, planned.tokens, r.held_tokens(), r.computed_tokens, planned.padded_tokens, planned.layer_begin, planned.layer_end,
+        false,           false};
     ++r.in_flight_steps;
     if (planned.layer_end > 0) {  // its tokens go on through later layers in later steps
       step.entries.push_back(entry);
@@ -30,7 +32,8 @@ void ReplicaState::commit(const StepPlan& plan, InFlightStep& step) {
     set_computed(r, after);
     live_tokens_ += r.held_tokens() - entry.held_before;
     if (entry.emits) ++r.in_flight_tokens;
-    uniform = uniform && planned.tokens == 1 && planned.layer_begin == 0 && planned.padded_tokens == 0 && entry.emits && !entry.leaves_hashed && entry.computed_before > 0;
+    uniform = uniform && planned.tokens == 1 && planned.layer_begin == 0 && planned.padded_tokens == 0 && entry.emits &&
+              !entry.leaves_hashed && entry.computed_before > 0;
     step.entries.push_back(entry);
   }
   step.is_uniform = uniform && step.ops.empty();
@@ -63,8 +66,10 @@ void ReplicaState::process_output(const InFlightStep& step, Picoseconds at, LogH
       if (r.is_running && !r.left_hashed) publish_up_to(r, r.computed_tokens - r.in_flight_tokens);
       continue;
     }
-    if (r.is_running) remove_from_running(entry.request);
-    else remove_from_waiting(entry.request);
+    if (r.is_running)
+      remove_from_running(entry.request);
+    else
+      remove_from_waiting(entry.request);
     if (r.is_swapped) {
       host_used_ -= r.swapped_blocks;
       --num_swapped_;

@@ -157,7 +157,8 @@ void ReplicaState::check() const {
   std::int64_t references = 0, pages = 0, live = 0, held = 0;
   for (std::size_t i = 0; i < seen.size(); ++i) {
     const Request& r = table_.slots()[i];
-    if (seen[i] != (r.in_use ? 1 : 0)) throw InternalError("request " + std::to_string(r.number) + " is in " + std::to_string(seen[i]) + " states");
+    if (seen[i] != (r.in_use ? 1 : 0))
+      throw InternalError("request " + std::to_string(r.number) + " is in " + std::to_string(seen[i]) + " states");
     if (!r.in_use) continue;
     references += static_cast<std::int64_t>(r.blocks.size());
     pages += r.pages;
@@ -171,7 +172,8 @@ void ReplicaState::check() const {
   for (std::uint32_t b = 0; b < static_cast<std::uint32_t>(pool_->num_blocks()); ++b) counted += pool_->references(BlockId{b});
   if (counted != references) throw InternalError("block references are not conserved");
   if (pages != pool_->private_pages()) throw InternalError("private pages are not conserved");
-  if (live != live_tokens_) throw InternalError("live tokens are miscounted: " + std::to_string(live) + " against " + std::to_string(live_tokens_));
+  if (live != live_tokens_)
+    throw InternalError("live tokens are miscounted: " + std::to_string(live) + " against " + std::to_string(live_tokens_));
   if (held != allocated_tokens_) throw InternalError("allocated tokens are miscounted");
   pool_->check();
 }

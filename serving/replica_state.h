@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <optional>
-#include <limits>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -25,10 +25,10 @@ struct ReplicaLimits {
   std::int32_t max_model_len = 1 << 20;
   std::int64_t host_blocks = 0;
   bool prefix_caching = true;
-  bool plans_over_unknown = false;   // pipeline depth >= 2: in-flight tokens count as known
+  bool plans_over_unknown = false;  // pipeline depth >= 2: in-flight tokens count as known
   bool is_contiguous = false;
-  Time count_from{};                 // gaps between tokens of requests that arrived before are not recorded
-  std::uint32_t replica = 0;         // its number, for records
+  Time count_from{};          // gaps between tokens of requests that arrived before are not recorded
+  std::uint32_t replica = 0;  // its number, for records
 };
 
 // Requests, queues and memory of one replica: the scheduler's view of it, and what a host does to it around each step.
@@ -72,13 +72,13 @@ class ReplicaState final : public ReplicaView {
   void finish_swap_in(RequestId r, Time at);
   struct Finished {
     RequestRecord record;
-    const char* reason = nullptr;   // of a rejection
-    RequestId id{};                 // its slot, free again
+    const char* reason = nullptr;  // of a rejection
+    RequestId id{};                // its slot, free again
   };
   std::vector<Finished>& outbox() { return outbox_; }
   std::vector<SwapCopy>& swap_copies() { return swap_copies_; }
-  std::vector<RequestEventRecord>* events = nullptr;      // filled where a sink wants them
-  std::vector<std::uint64_t>* lookup_log = nullptr;       // filled for oracle passes
+  std::vector<RequestEventRecord>* events = nullptr;  // filled where a sink wants them
+  std::vector<std::uint64_t>* lookup_log = nullptr;   // filled for oracle passes
 
   // Lists every request still here as unfinished.
   void drain(std::vector<RequestRecord>& unfinished) const;
@@ -106,12 +106,12 @@ class ReplicaState final : public ReplicaView {
 
   // ---- fast-forward: `iterations` times (process the oldest output, plan one token for every running request) ----
   struct SpanLimits {
-    std::int64_t iterations = 0;      // that no finish, policy event or failing allocation interrupts
+    std::int64_t iterations = 0;  // that no finish, policy event or failing allocation interrupts
     std::int32_t growing_rows = 0;
     bool max_grows = true;
     std::int32_t decodes = 0;
-    std::int64_t kv_tokens = 0;       // held before the next plan's tokens
-    std::int64_t kv_squares = 0;      // sum of squares of the same
+    std::int64_t kv_tokens = 0;   // held before the next plan's tokens
+    std::int64_t kv_squares = 0;  // sum of squares of the same
     std::int32_t kv_max = 0, kv_min = 0;
   };
   // Limits for the running requests as they are now, at most `most` iterations.
@@ -133,16 +133,16 @@ class ReplicaState final : public ReplicaView {
 
  private:
   struct Need {
-    std::int64_t blocks = 0;          // to take
-    std::int64_t pages = 0;           // private pages to take
-    std::int64_t free_hits = 0;       // hits nobody references
+    std::int64_t blocks = 0;     // to take
+    std::int64_t pages = 0;      // private pages to take
+    std::int64_t free_hits = 0;  // hits nobody references
     FootprintStep step;
     [[nodiscard]] bool is_lossy() const { return step.leaves_hashed || pages > 0; }
   };
-  struct Replay {                     // an allocation or publication inside a fast-forwarded span
-    std::int64_t first = 0;           // iteration of the first one, from 1; they repeat every block_tokens
-    std::int64_t phase = 0;           // (first - 1) % block_tokens
-    std::uint32_t order = 0;          // position in running
+  struct Replay {             // an allocation or publication inside a fast-forwarded span
+    std::int64_t first = 0;   // iteration of the first one, from 1; they repeat every block_tokens
+    std::int64_t phase = 0;   // (first - 1) % block_tokens
+    std::uint32_t order = 0;  // position in running
     bool publishes = false;
   };
   void collect_replays(std::int64_t iterations);
@@ -162,7 +162,9 @@ class ReplicaState final : public ReplicaView {
   }
   [[nodiscard]] std::int64_t ceil_blocks(std::int64_t tokens) const { return (tokens + limits_.block_tokens - 1) / limits_.block_tokens; }
   [[nodiscard]] std::int64_t pages_for(std::int64_t tokens) const { return ceil_blocks(tokens) * pool_->pages_per_block(); }
-  [[nodiscard]] bool starts_fresh(const Request& r) const { return !r.is_running && r.computed_tokens == 0 && r.blocks.empty() && !r.left_hashed; }
+  [[nodiscard]] bool starts_fresh(const Request& r) const {
+    return !r.is_running && r.computed_tokens == 0 && r.blocks.empty() && !r.left_hashed;
+  }
   [[nodiscard]] SeqState seq_of(const Request& r, std::int32_t computed) const;
   [[nodiscard]] std::uint64_t key_of(const Request& r, std::int32_t block) const;
   void publish_up_to(Request& r, std::int32_t tokens);
@@ -188,7 +190,7 @@ class ReplicaState final : public ReplicaView {
   std::vector<RequestId> running_, input_;
   std::vector<Finished> outbox_;
   std::vector<SwapCopy> swap_copies_;
-  std::vector<BlockId> hits_;         // of hits_for_, while hits_valid_
+  std::vector<BlockId> hits_;  // of hits_for_, while hits_valid_
   RequestId hits_for_ = kNoRequest;
   bool hits_valid_ = false;
   std::vector<Replay> replays_;

@@ -12,31 +12,31 @@ namespace kvlab {
 
 // A live request of one replica: what schedulers see (RequestInfo), its memory, and its record so far.
 struct Request : RequestInfo {
-  std::uint64_t number = 0;            // position in the trace
+  std::uint64_t number = 0;  // position in the trace
   std::int64_t session = -1;
   Time queued = kNever, scheduled = kNever, first_token = kNever;
-  Picoseconds last_token_ps = -1;      // when its latest token came out; -1: none yet
+  Picoseconds last_token_ps = -1;  // when its latest token came out; -1: none yet
   const std::uint64_t* hashes = nullptr;
   std::int32_t hash_tokens = 0;
-  std::int32_t num_hashes = 0;         // usable block hashes, prompt and output together
-  std::int32_t trace_hashes = 0;       // entries behind `hashes`
-  std::int32_t published = 0;          // its first blocks that carry or share a hash
+  std::int32_t num_hashes = 0;    // usable block hashes, prompt and output together
+  std::int32_t trace_hashes = 0;  // entries behind `hashes`
+  std::int32_t published = 0;     // its first blocks that carry or share a hash
   std::int32_t hit_tokens = 0;
   std::int32_t recomputed_tokens = 0;
-  std::int32_t most_computed = 0;      // before the latest preemption
-  std::int32_t kept_tokens = 0;        // per layer and head, once it left the hashed domain
-  std::int64_t pages = 0;              // private pages it holds
-  std::int64_t swapped_blocks = 0;     // blocks' worth of host memory it holds
-  std::int64_t reserved_start = -1;    // contiguous managers
+  std::int32_t most_computed = 0;    // before the latest preemption
+  std::int32_t kept_tokens = 0;      // per layer and head, once it left the hashed domain
+  std::int64_t pages = 0;            // private pages it holds
+  std::int64_t swapped_blocks = 0;   // blocks' worth of host memory it holds
+  std::int64_t reserved_start = -1;  // contiguous managers
   std::int32_t reserved_tokens = 0;
   bool left_hashed = false;
   bool was_admitted = false;
   bool in_use = false;
-  std::vector<BlockId> blocks;         // in order of its tokens
+  std::vector<BlockId> blocks;  // in order of its tokens
   // After a preemption, where its content has no name in the trace: the full blocks it left behind, each with its count of
   // takes, so that it finds again what nobody has overwritten.
   std::vector<std::pair<BlockId, std::uint32_t>> left_behind;
-  std::vector<std::uint64_t> own_hashes;   // a copy, where the trace does not keep them
+  std::vector<std::uint64_t> own_hashes;  // a copy, where the trace does not keep them
 
   [[nodiscard]] std::int32_t known_values() const { return prompt_tokens + emitted_tokens; }
   [[nodiscard]] std::int32_t held_tokens() const { return left_hashed ? kept_tokens : computed_tokens; }

@@ -14,12 +14,12 @@ namespace kvlab {
 struct StepEntry {
   RequestId request{};
   std::int32_t tokens = 0;
-  std::int32_t held_before = 0;      // cached tokens its new tokens attend to
+  std::int32_t held_before = 0;  // cached tokens its new tokens attend to
   std::int32_t computed_before = 0;
-  std::int32_t padded_tokens = 0;    // rows it costs, where padded
+  std::int32_t padded_tokens = 0;  // rows it costs, where padded
   std::int32_t layer_begin = 0, layer_end = 0;
-  bool emits = false;                // its last token's logits give a token
-  bool leaves_hashed = false;        // its old blocks go back when the output is processed
+  bool emits = false;          // its last token's logits give a token
+  bool leaves_hashed = false;  // its old blocks go back when the output is processed
 };
 
 // A step that was planned and whose output is not processed yet.
@@ -28,8 +28,8 @@ struct InFlightStep {
   std::vector<PaddingRow> padding;
   std::vector<PolicyOp> ops;
   std::uint64_t number = 0;
-  bool is_uniform = false;           // every running request decodes one token, no policy event
-  std::uint64_t running_version = 0; // of the running list it was planned over
+  bool is_uniform = false;            // every running request decodes one token, no policy event
+  std::uint64_t running_version = 0;  // of the running list it was planned over
   Picoseconds planned = 0, start = 0, end = 0;
 
   void clear() {

@@ -7,7 +7,8 @@
 
 namespace kvlab {
 
-Arrivals::Arrivals(TraceSource& trace, const StopRule& stop) : trace_(trace), stop_(stop), keeps_hashes_(trace.keeps_hashes()), concurrency_(trace.concurrency()) {
+Arrivals::Arrivals(TraceSource& trace, const StopRule& stop)
+    : trace_(trace), stop_(stop), keeps_hashes_(trace.keeps_hashes()), concurrency_(trace.concurrency()) {
   starts_.assign(static_cast<std::size_t>(concurrency_), 0);
   has_ahead_ = read(ahead_);
   if (has_ahead_ && ahead_.request.is_follow_up) throw InputError("the trace begins with a follow-up turn");

@@ -35,9 +35,9 @@ class Arrivals {
   struct Turn {
     TraceRequest request;
     std::uint64_t number = 0;
-    std::vector<std::uint64_t> hashes;   // own copy, where the trace keeps none
+    std::vector<std::uint64_t> hashes;  // own copy, where the trace keeps none
   };
-  void read_ahead();                     // the next root and the follow-ups behind it
+  void read_ahead();  // the next root and the follow-ups behind it
   bool read(Turn& turn);
   void own_hashes(Turn& turn) const;
   void release_root();
@@ -48,13 +48,13 @@ class Arrivals {
   bool at_end_ = false, has_root_ = false, has_ahead_ = false;
   Turn root_, ahead_, due_root_;
   std::deque<Turn> root_turns_;
-  std::unordered_map<std::uint64_t, std::deque<Turn>> waiting_;   // by the number of the request they wait for
+  std::unordered_map<std::uint64_t, std::deque<Turn>> waiting_;  // by the number of the request they wait for
   std::vector<Turn> due_;
   std::vector<std::uint32_t> free_due_;
   Picoseconds root_at_ = kNoMore;
   std::int32_t concurrency_;
   std::uint64_t sessions_ = 0;
-  std::vector<Picoseconds> starts_;      // closed loop: times at which a new session may begin, a heap
+  std::vector<Picoseconds> starts_;  // closed loop: times at which a new session may begin, a heap
   std::uint64_t next_number_ = 0, taken_ = 0;
 };
 

@@ -68,7 +68,8 @@ void SimReplica::handle(const Event& event, Picoseconds next_arrival) {
     catch_up(event.at, false);
     stretch_.iterations = 0;
     state_.finish_swap_in(RequestId{event.subject}, time_of(event.at));
-    if (count_ > 0) schedule_next();
+    if (count_ > 0)
+      schedule_next();
     else if (!plan_pending_) {
       plan_pending_ = true;
       queue_.push(event.at, Phase::kSchedule, EventKind::kPlan, number_, 0);
@@ -223,7 +224,8 @@ void SimReplica::tell_sink(const InFlightStep& step) {
   record_.start = time_of(step.start);
   record_.end = time_of(step.end);
   record_.entries.clear();
-  for (const StepEntry& entry : step.entries) record_.entries.push_back({state_.table()[entry.request].number, entry.tokens, entry.computed_before});
+  for (const StepEntry& entry : step.entries)
+    record_.entries.push_back({state_.table()[entry.request].number, entry.tokens, entry.computed_before});
   record_.free_blocks = state_.free_blocks();
   record_.waiting = state_.num_waiting();
   sink_.step(record_);

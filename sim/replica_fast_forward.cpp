@@ -99,7 +99,7 @@ void SimReplica::carry_out(std::int64_t n) {
   const Picoseconds tail = in_flight(depth_ - 1).end;
   for (int slot = 0; slot < depth_; ++slot) {
     InFlightStep& mine = in_flight(slot);
-    const std::int64_t step = n - depth_ + slot + 1;   // of the stretch; <= 0: it was in flight already
+    const std::int64_t step = n - depth_ + slot + 1;  // of the stretch; <= 0: it was in flight already
     if (step <= 0) {
       const InFlightStep& before = in_flight(static_cast<int>(slot + n));
       mine.start = before.start;

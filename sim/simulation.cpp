@@ -1,8 +1,8 @@
 #include "sim/simulation.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "sim/arrivals.h"
 #include "sim/event_queue.h"
@@ -18,7 +18,12 @@ constexpr Picoseconds kNoLimit = INT64_MAX;
 class Simulation final : public FleetView {
  public:
   Simulation(const SimSetup& setup, TraceSource& trace, RunSink& sink)
-      : setup_(setup), trace_(trace), sink_(sink), arrivals_(trace, setup.stop), metrics_(setup.slo, kStart + setup.warmup), router_(setup.make_router()) {
+      : setup_(setup),
+        trace_(trace),
+        sink_(sink),
+        arrivals_(trace, setup.stop),
+        metrics_(setup.slo, kStart + setup.warmup),
+        router_(setup.make_router()) {
     router_->set_seed(setup.seed);
     for (std::uint32_t i = 0; i < setup.num_replicas; ++i) {
       replicas_.push_back(std::make_unique<SimReplica>(setup, i, queue_, sink, metrics_.itl()));
@@ -49,7 +54,9 @@ class Simulation final : public FleetView {
     load.num_blocks = state.num_blocks();
     return load;
   }
-  [[nodiscard]] std::int64_t cached_tokens(ReplicaId replica) const override { return replicas_[index(replica)]->state().cached_tokens(*arriving_); }
+  [[nodiscard]] std::int64_t cached_tokens(ReplicaId replica) const override {
+    return replicas_[index(replica)]->state().cached_tokens(*arriving_);
+  }
 
  private:
   // The next thing that happens; false when nothing is left.
@@ -70,7 +77,8 @@ class Simulation final : public FleetView {
     }
     const Event event = queue_.pop();
     switch (event.kind) {
-      case EventKind::kSample: return sample(at);
+      case EventKind::kSample:
+        return sample(at);
       case EventKind::kFollowUp: {
         TraceRequest request;
         std::uint64_t number = 0;
@@ -159,7 +167,9 @@ class Simulation final : public FleetView {
       replica->state().drain(unfinished);
     }
     if (!unfinished.empty() && setup_.stop.after_time.count() == 0) {
-      throw InputError(fmt::format("{} requests wait for ever: the scheduler plans nothing while the GPU idles (first of them: request {}, {} prompt tokens)", unfinished.size(), unfinished.front().number, unfinished.front().prompt_tokens));
+      throw InputError(fmt::format(
+          "{} requests wait for ever: the scheduler plans nothing while the GPU idles (first of them: request {}, {} prompt tokens)",
+          unfinished.size(), unfinished.front().number, unfinished.front().prompt_tokens));
     }
     std::sort(unfinished.begin(), unfinished.end(), [](const RequestRecord& a, const RequestRecord& b) { return a.number < b.number; });
     for (const RequestRecord& record : unfinished) {

@@ -11,10 +11,10 @@ namespace kvlab {
 // A stretch of uniform decode steps that were priced and not yet carried out. Iteration i (from 1) processes the oldest
 // output in flight and plans one more step, whose device time is base + (i - 1) * slope.
 struct DecodeStretch {
-  std::int64_t iterations = 0;     // 0: none
+  std::int64_t iterations = 0;  // 0: none
   StepCost base, slope;
-  Picoseconds gap = 0;             // host time between device steps, at depth 1
-  bool waits = false;              // requests wait while it runs
+  Picoseconds gap = 0;  // host time between device steps, at depth 1
+  bool waits = false;   // requests wait while it runs
 
   // Device time (and gaps) of its first n steps.
   [[nodiscard]] Picoseconds steps_time(std::int64_t n) const {

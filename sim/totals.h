@@ -11,11 +11,11 @@ namespace kvlab {
 // the sum over its steps.
 struct StepTotals {
   std::uint64_t steps = 0;
-  Int128 rows = 0, tokens = 0;               // by step
-  Int128 busy = 0, overload = 0;             // ps; overload: requests wait while the step runs
-  Int128 used_blocks = 0, wasted_tokens = 0; // times ps
+  Int128 rows = 0, tokens = 0;                // by step
+  Int128 busy = 0, overload = 0;              // ps; overload: requests wait while the step runs
+  Int128 used_blocks = 0, wasted_tokens = 0;  // times ps
   Int128 flops = 0, bytes = 0;
-  Int128 external_fragmentation = 0;         // parts per million times ps
+  Int128 external_fragmentation = 0;  // parts per million times ps
   std::array<Int128, kCostParts> part{};
   std::array<Int128, kFootings> footing{};
   std::int64_t peak_used_blocks = 0;

@@ -10,23 +10,23 @@ namespace kvlab {
 
 // Where a sequence stands before a step, in tokens.
 struct SeqState {
-  std::int32_t seen_tokens = 0;    // tokens whose KV was computed, kept or not
-  std::int32_t kept_tokens = 0;    // tokens held per layer and KV head (the same in all of them)
+  std::int32_t seen_tokens = 0;  // tokens whose KV was computed, kept or not
+  std::int32_t kept_tokens = 0;  // tokens held per layer and KV head (the same in all of them)
   std::int32_t prompt_tokens = 0;
-  bool left_hashed = false;        // it evicted before: its pages are private
+  bool left_hashed = false;  // it evicted before: its pages are private
 };
 
 // An operation a policy adds to a step, in the terms of kernels/<op>/<op>.h.
 struct PolicyOp {
   enum class Kind : std::uint8_t { kCompact } kind = Kind::kCompact;
-  std::int64_t tokens = 0;         // compact: tokens moved, per layer and KV head
+  std::int64_t tokens = 0;  // compact: tokens moved, per layer and KV head
 };
 
 struct FootprintStep {
-  std::int32_t peak_tokens = 0;    // most tokens held while the step runs; reserved before it
-  std::int32_t kept_tokens = 0;    // held once its output is processed; the rest goes back to the pool
-  bool leaves_hashed = false;      // the sequence's first eviction: from here on its pages are private and unhashed, the
-                                   // peak counts the old blocks and the new pages together
+  std::int32_t peak_tokens = 0;  // most tokens held while the step runs; reserved before it
+  std::int32_t kept_tokens = 0;  // held once its output is processed; the rest goes back to the pool
+  bool leaves_hashed = false;    // the sequence's first eviction: from here on its pages are private and unhashed, the
+                                 // peak counts the old blocks and the new pages together
 };
 
 // What a KV policy does to a sequence's memory, step by step: sizes only, no tensors. Pure and deterministic, so that the

@@ -19,7 +19,8 @@ class Full final : public Footprint {
   [[nodiscard]] bool keeps_everything() const override { return true; }
 };
 
-[[maybe_unused]] const bool registered = FootprintRegistry::add<Full>({"full", "keeps every token", "paged KV cache: Kwon et al. 2023, arXiv:2309.06180"});
+[[maybe_unused]] const bool registered =
+    FootprintRegistry::add<Full>({"full", "keeps every token", "paged KV cache: Kwon et al. 2023, arXiv:2309.06180"});
 
 }  // namespace
 

@@ -16,7 +16,9 @@ class Streaming final : public Footprint {
   explicit Streaming(Params& p)
       : sinks_(p.optional<std::int32_t>("sinks_tokens", 4, 0, 1 << 20, "first tokens that are never evicted")),
         recent_(p.optional<std::int32_t>("recent_tokens", 1020, 1, 1 << 26, "latest tokens kept")),
-        on_preempt_(p.choice("on_preempt", {"swap", "recompute_chunked"}, 0, "how a cut sequence comes back after preemption") == 0 ? OnPreempt::kSwap : OnPreempt::kRecomputeChunked) {}
+        on_preempt_(p.choice("on_preempt", {"swap", "recompute_chunked"}, 0, "how a cut sequence comes back after preemption") == 0
+                        ? OnPreempt::kSwap
+                        : OnPreempt::kRecomputeChunked) {}
 
   FootprintStep step(const SeqState& seq, int new_tokens, bool completes_prompt) const override {
     const std::int32_t budget = sinks_ + recent_;
@@ -48,7 +50,8 @@ class Streaming final : public Footprint {
   OnPreempt on_preempt_;
 };
 
-[[maybe_unused]] const bool registered = FootprintRegistry::add<Streaming>({"streaming", "attention sinks and a recent window", "StreamingLLM: Xiao et al. 2023, arXiv:2309.17453"});
+[[maybe_unused]] const bool registered = FootprintRegistry::add<Streaming>(
+    {"streaming", "attention sinks and a recent window", "StreamingLLM: Xiao et al. 2023, arXiv:2309.17453"});
 
 }  // namespace
 

@@ -28,7 +28,7 @@ class FleetView {
 
 struct Arrival {
   Time now{};
-  std::uint64_t number = 0;   // counts arrivals from 0: the key of random draws
+  std::uint64_t number = 0;  // counts arrivals from 0: the key of random draws
   std::int64_t session = -1;
   std::int32_t prompt_tokens = 0;
 };

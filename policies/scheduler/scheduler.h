@@ -22,8 +22,8 @@ struct RequestInfo {
   std::int32_t in_flight_steps = 0;   // planned steps that hold tokens of this request
   std::int32_t preemptions = 0;
   bool is_running = false;
-  bool is_swapped = false;            // its KV is in host memory; computed_tokens still counts
-  bool is_parked = false;             // its transfer is under way
+  bool is_swapped = false;  // its KV is in host memory; computed_tokens still counts
+  bool is_parked = false;   // its transfer is under way
 
   [[nodiscard]] std::int32_t known_tokens() const { return prompt_tokens + emitted_tokens + in_flight_tokens; }
   [[nodiscard]] bool is_prefilling() const { return computed_tokens < prompt_tokens + emitted_tokens; }
@@ -33,7 +33,7 @@ struct RequestInfo {
 struct PlanEntry {
   RequestId request{};
   std::int32_t tokens = 0;
-  std::int32_t padded_tokens = 0;     // rows it costs when padded to the batch's longest; 0: as many as tokens
+  std::int32_t padded_tokens = 0;  // rows it costs when padded to the batch's longest; 0: as many as tokens
   std::int32_t layer_begin = 0;
   std::int32_t layer_end = 0;
 };
@@ -48,7 +48,10 @@ struct StepPlan {
   std::vector<PlanEntry> entries;
   std::vector<PaddingRow> padding;
 
-  void clear() { entries.clear(); padding.clear(); }
+  void clear() {
+    entries.clear();
+    padding.clear();
+  }
   void add(RequestId request, std::int32_t tokens) { entries.push_back({request, tokens, 0, 0, 0}); }
   [[nodiscard]] bool is_empty() const { return entries.empty() && padding.empty(); }
 };
@@ -63,16 +66,16 @@ class ReplicaView {
   virtual ~ReplicaView() = default;
   [[nodiscard]] virtual Time now() const = 0;
   [[nodiscard]] virtual std::uint32_t num_waiting() const = 0;
-  [[nodiscard]] virtual RequestId waiting(std::uint32_t position) const = 0;      // 0 is the head
-  [[nodiscard]] virtual std::span<const RequestId> running() const = 0;           // in admission order
+  [[nodiscard]] virtual RequestId waiting(std::uint32_t position) const = 0;  // 0 is the head
+  [[nodiscard]] virtual std::span<const RequestId> running() const = 0;       // in admission order
   [[nodiscard]] virtual const RequestInfo& info(RequestId r) const = 0;
   // Tokens r could compute in this step: n - c; 0 when in-flight tokens already reach its output limit, and, on hosts that
   // do not plan over unknown tokens, while a step of r is in flight.
   [[nodiscard]] virtual std::int32_t needed_tokens(RequestId r) const = 0;
   [[nodiscard]] virtual std::int32_t max_model_len() const = 0;
   [[nodiscard]] virtual std::int32_t block_tokens() const = 0;
-  [[nodiscard]] virtual std::int64_t num_blocks() const = 0;                      // usable blocks in all
-  [[nodiscard]] virtual std::int64_t free_blocks() const = 0;                     // unreferenced ones, cached included
+  [[nodiscard]] virtual std::int64_t num_blocks() const = 0;   // usable blocks in all
+  [[nodiscard]] virtual std::int64_t free_blocks() const = 0;  // unreferenced ones, cached included
   // Blocks r would hold at length n, hits aside. Schedulers never divide by the block size themselves.
   [[nodiscard]] virtual std::int64_t blocks_for(RequestId r, std::int32_t n) const = 0;
   // Blocks to take from the free ones so that r can compute m more tokens; for a waiting r its hits are looked up, and
@@ -89,12 +92,12 @@ class ReplicaView {
   virtual bool try_allocate(RequestId r, std::int32_t m, std::int32_t ahead = 0) = 0;
   // As a contiguous manager does (card 6.1): room for `tokens` tokens of r in all, in one piece, before it starts.
   virtual bool try_reserve(RequestId r, std::int32_t tokens) = 0;
-  virtual void admit(RequestId r) = 0;                                            // from waiting to the end of running
+  virtual void admit(RequestId r) = 0;  // from waiting to the end of running
   virtual void preempt(RequestId r, Preemption mode, QueueEnd end = QueueEnd::kFront) = 0;
   // Starts bringing a swapped waiting r back: takes room for its kept tokens and m more, all or nothing. r stays parked,
   // where it is in the queue, until the copy has ended; then is_swapped is false and it can be admitted.
   virtual bool try_swap_in(RequestId r, std::int32_t m) = 0;
-  virtual void reject(RequestId r, const char* reason) = 0;                       // leaves waiting with an error, counted
+  virtual void reject(RequestId r, const char* reason) = 0;  // leaves waiting with an error, counted
 };
 
 // For how many plans after this one plan() would repeat itself (one token for each running request, in the same order),

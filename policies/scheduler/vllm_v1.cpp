@@ -14,9 +14,11 @@ class VllmV1 final : public Scheduler {
   explicit VllmV1(Params& p)
       : budget_tokens_(p.optional<std::int32_t>("budget_tokens", 8192, 1, 1 << 24, "most new tokens per step (max_num_batched_tokens)")),
         max_num_seqs_(p.optional<std::int32_t>("max_num_seqs", 1024, 1, 1 << 20, "most running requests")),
-        long_prefill_tokens_(p.optional<std::int32_t>("long_prefill_tokens", 0, 0, 1 << 24, "most tokens of one request per step; 0: no such limit (long_prefill_token_threshold)")),
+        long_prefill_tokens_(p.optional<std::int32_t>(
+            "long_prefill_tokens", 0, 0, 1 << 24, "most tokens of one request per step; 0: no such limit (long_prefill_token_threshold)")),
         chunked_prefill_(p.flag("chunked_prefill", true, "whether a prompt may be cut to fit the budget")),
-        reserve_full_prompt_(p.flag("reserve_full_prompt", true, "admit only when the whole prompt would fit (scheduler_reserve_full_isl)")),
+        reserve_full_prompt_(
+            p.flag("reserve_full_prompt", true, "admit only when the whole prompt would fit (scheduler_reserve_full_isl)")),
         async_(p.flag("async_scheduling", true, "plan a step while the one before it computes")) {}
 
   [[nodiscard]] int pipeline_depth() const override { return async_ ? 2 : 1; }
@@ -115,10 +117,12 @@ class VllmV1 final : public Scheduler {
   std::int32_t budget_tokens_, max_num_seqs_, long_prefill_tokens_;
   bool chunked_prefill_, reserve_full_prompt_, async_;
   std::int32_t budget_ = 0;
-  bool head_is_blocked_ = false;   // waiting requests cannot enter before blocks, rows or budget come back
+  bool head_is_blocked_ = false;  // waiting requests cannot enter before blocks, rows or budget come back
 };
 
-[[maybe_unused]] const bool registered = SchedulerRegistry::add<VllmV1>({"vllm_v1", "one token budget for running and waiting requests, recompute preemption", "vLLM v0.19, V1 engine; Kwon et al. 2023, arXiv:2309.06180"});
+[[maybe_unused]] const bool registered =
+    SchedulerRegistry::add<VllmV1>({"vllm_v1", "one token budget for running and waiting requests, recompute preemption",
+                                    "vLLM v0.19, V1 engine; Kwon et al. 2023, arXiv:2309.06180"});
 
 }  // namespace
 

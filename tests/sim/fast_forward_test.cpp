@@ -33,7 +33,8 @@ Workload random_workload(std::uint64_t seed, std::size_t count, double gap_ms) {
       const std::int32_t named = kind == 1 ? r.prompt_tokens : r.prompt_tokens + r.output_tokens;
       for (std::int32_t block = 0; block < named / 16; ++block) {
         const bool shared = block < 6;
-        w.hashes[i].push_back(mix64(shared ? group * 1000 + static_cast<std::uint64_t>(block) : (seed + i) * 100'000 + static_cast<std::uint64_t>(block)));
+        w.hashes[i].push_back(
+            mix64(shared ? group * 1000 + static_cast<std::uint64_t>(block) : (seed + i) * 100'000 + static_cast<std::uint64_t>(block)));
       }
       r.hash_tokens = 16;
       r.hashes = w.hashes[i];
@@ -45,17 +46,25 @@ Workload random_workload(std::uint64_t seed, std::size_t count, double gap_ms) {
 
 std::string text_of(const RunSummary& s, const Recorder& records) {
   std::string text;
-  const auto add = [&](auto... values) { ((text += std::to_string(values) + " "), ...); text += "\n"; };
+  const auto add = [&](auto... values) {
+    ((text += std::to_string(values) + " "), ...);
+    text += "\n";
+  };
   const auto& l = s.latencies;
   for (const Distribution& d : {l.ttft, l.tpot, l.itl, l.e2e, l.queueing}) add(d.count, d.mean, d.p50, d.p90, d.p95, d.p99, d.max);
-  add(s.requests, ns(s.duration), s.preemptions, s.swaps, s.recompute_fallbacks, s.recomputed_tokens, s.lookup_tokens, s.hit_tokens, s.steps, s.evictions);
-  add(s.batch_mean_requests, s.batch_mean_tokens, s.kv_used_mean_frac, s.kv_used_peak_frac, s.busy_frac, s.overload_frac, s.mfu_frac, s.mbu_frac, s.internal_fragmentation_frac, s.external_fragmentation_frac);
+  add(s.requests, ns(s.duration), s.preemptions, s.swaps, s.recompute_fallbacks, s.recomputed_tokens, s.lookup_tokens, s.hit_tokens,
+      s.steps, s.evictions);
+  add(s.batch_mean_requests, s.batch_mean_tokens, s.kv_used_mean_frac, s.kv_used_peak_frac, s.busy_frac, s.overload_frac, s.mfu_frac,
+      s.mbu_frac, s.internal_fragmentation_frac, s.external_fragmentation_frac);
   for (const double f : s.part_frac) add(f);
   for (const double f : s.footing_frac) add(f);
   for (const RequestRecord& r : records.requests) {
-    add(r.number, r.replica, ns(r.queued), ns(r.scheduled), ns(r.first_token), ns(r.last_token), r.hit_tokens, r.preemptions, r.recomputed_tokens, static_cast<int>(r.outcome));
+    add(r.number, r.replica, ns(r.queued), ns(r.scheduled), ns(r.first_token), ns(r.last_token), r.hit_tokens, r.preemptions,
+        r.recomputed_tokens, static_cast<int>(r.outcome));
   }
-  for (const TimelineSample& t : records.samples) add(ns(t.at), t.replica, t.running, t.waiting, t.swapped, t.used_blocks, t.cached_blocks, t.free_blocks, t.prompt_tokens, t.output_tokens);
+  for (const TimelineSample& t : records.samples)
+    add(ns(t.at), t.replica, t.running, t.waiting, t.swapped, t.used_blocks, t.cached_blocks, t.free_blocks, t.prompt_tokens,
+        t.output_tokens);
   return text;
 }
 
@@ -79,8 +88,11 @@ TEST_P(FastForward, ChangesNothing) {
     setup.max_model_len = 600;
     setup.num_replicas = static_cast<std::uint32_t>(1 + draw(2).below(2));
     const std::uint64_t policy_kind = draw(3).below(3);
-    if (policy_kind == 1) setup.make_footprint = policy<FootprintRegistry>("kv policy", "streaming", "{sinks_tokens: 4, recent_tokens: 92}");
-    if (policy_kind == 2) setup.make_footprint = policy<FootprintRegistry>("kv policy", "streaming", "{sinks_tokens: 4, recent_tokens: 45, on_preempt: recompute_chunked}");
+    if (policy_kind == 1)
+      setup.make_footprint = policy<FootprintRegistry>("kv policy", "streaming", "{sinks_tokens: 4, recent_tokens: 92}");
+    if (policy_kind == 2)
+      setup.make_footprint =
+          policy<FootprintRegistry>("kv policy", "streaming", "{sinks_tokens: 4, recent_tokens: 45, on_preempt: recompute_chunked}");
     LinearPrices prices;
     prices.host = draw(4).below(2) == 0 ? 0 : static_cast<Picoseconds>(draw(5).below(9'000'000));
     prices.cell = static_cast<std::int64_t>(100 + draw(6).below(5000));
@@ -93,17 +105,20 @@ TEST_P(FastForward, ChangesNothing) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Schedulers, FastForward,
-                         ::testing::Values(Case{"vllm_v1", "{budget_tokens: 256, max_num_seqs: 16}"}, Case{"vllm_v1", "{budget_tokens: 256, max_num_seqs: 16, async_scheduling: false}"},
-                                           Case{"vllm_v1", "{budget_tokens: 2048, max_num_seqs: 64, reserve_full_prompt: false}"},
-                                           Case{"static", "{max_batch_seqs: 8}"}, Case{"static", "{max_batch_seqs: 8, max_len_tokens: 500, window_ms: 3}"},
-                                           Case{"orca", "{max_num_seqs: 16}"}, Case{"orca", "{max_num_seqs: 16, reservation: pow2}"}, Case{"orca", "{reservation: oracle}"},
-                                           Case{"vllm_v0", "{max_num_seqs: 16}"}, Case{"vllm_v0", "{preemption: swap, watermark_frac: 0.05}"},
-                                           Case{"vllm_v0", "{budget_counting: padded, budget_tokens: 600}"}, Case{"sarathi", "{budget_tokens: 64}"},
-                                           Case{"sarathi", "{version: decode_maximal, budget_tokens: 128, watermark_frac: 0}"},
-                                           Case{"sarathi", "{dynamic_stages: 4, dynamic_high_tokens: 256, dynamic_low_tokens: 32, dynamic_span_tokens: 300}"},
-                                           Case{"fastgen", "{forward_tokens: 256, max_num_seqs: 16}"}, Case{"fastgen", "{forward_tokens: 64}"}),
-                         [](const auto& info) { return info.param.scheduler + "_" + std::to_string(info.index); });
+INSTANTIATE_TEST_SUITE_P(
+    Schedulers, FastForward,
+    ::testing::Values(Case{"vllm_v1", "{budget_tokens: 256, max_num_seqs: 16}"},
+                      Case{"vllm_v1", "{budget_tokens: 256, max_num_seqs: 16, async_scheduling: false}"},
+                      Case{"vllm_v1", "{budget_tokens: 2048, max_num_seqs: 64, reserve_full_prompt: false}"},
+                      Case{"static", "{max_batch_seqs: 8}"}, Case{"static", "{max_batch_seqs: 8, max_len_tokens: 500, window_ms: 3}"},
+                      Case{"orca", "{max_num_seqs: 16}"}, Case{"orca", "{max_num_seqs: 16, reservation: pow2}"},
+                      Case{"orca", "{reservation: oracle}"}, Case{"vllm_v0", "{max_num_seqs: 16}"},
+                      Case{"vllm_v0", "{preemption: swap, watermark_frac: 0.05}"},
+                      Case{"vllm_v0", "{budget_counting: padded, budget_tokens: 600}"}, Case{"sarathi", "{budget_tokens: 64}"},
+                      Case{"sarathi", "{version: decode_maximal, budget_tokens: 128, watermark_frac: 0}"},
+                      Case{"sarathi", "{dynamic_stages: 4, dynamic_high_tokens: 256, dynamic_low_tokens: 32, dynamic_span_tokens: 300}"},
+                      Case{"fastgen", "{forward_tokens: 256, max_num_seqs: 16}"}, Case{"fastgen", "{forward_tokens: 64}"}),
+    [](const auto& info) { return info.param.scheduler + "_" + std::to_string(info.index); });
 
 // The identity is worth something only if stretches are really skipped: a lone long decode takes few events.
 TEST(FastForwardEffect, SkipsSteps) {

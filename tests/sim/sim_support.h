@@ -14,8 +14,8 @@ namespace kvlab::testing {
 // Linear prices with integer coefficients and grid cells, so that spans have edges to cross.
 struct LinearPrices {
   Picoseconds step = 5'000'000, token = 20'000, kv_token = 37, host = 0;
-  std::int64_t cell = 4096;           // total decode kv tokens per cell; every second cell costs a little more per token
-  std::vector<Picoseconds> stages;    // more than one: pipeline stages, as shares of the step
+  std::int64_t cell = 4096;         // total decode kv tokens per cell; every second cell costs a little more per token
+  std::vector<Picoseconds> stages;  // more than one: pipeline stages, as shares of the step
 };
 
 class LinearCost final : public CostModel {
@@ -84,7 +84,8 @@ class LinearCost final : public CostModel {
 // A trace in memory.
 class VectorTrace final : public TraceSource {
  public:
-  explicit VectorTrace(std::vector<TraceRequest> requests, std::int32_t concurrency = 0) : requests_(std::move(requests)), concurrency_(concurrency) {}
+  explicit VectorTrace(std::vector<TraceRequest> requests, std::int32_t concurrency = 0)
+      : requests_(std::move(requests)), concurrency_(concurrency) {}
   bool next(TraceRequest& request) override {
     if (at_ == requests_.size()) return false;
     request = requests_[at_++];

@@ -1,0 +1,12 @@
+#pragma once
+
+namespace kvlab {
+
+// What this machine does in a fixed loop, measured once per program: speeds of the simulator mean little without it.
+struct ReferenceRates {
+  double random_reads_per_s = 0;  // dependent reads of one 64-byte line each, in 64 MiB, in random order
+  double integer_adds_per_s = 0;  // dependent 64-bit adds and xors
+};
+const ReferenceRates& reference_rates();
+
+}  // namespace kvlab
