@@ -165,10 +165,8 @@ int parse(CLI::App& app, const std::vector<std::string>& arguments, std::ostream
   try {
     check_command(app, arguments);
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 takes them from the back
-  } catch (const CLI::CallForHelp& help) {
-    const CLI::App* shown = &app;
-    while (!shown->get_subcommands().empty()) shown = shown->get_subcommands()[0];
-    out << shown->help();
+  } catch (const CLI::CallForHelp&) {
+    out << app.help();  // of the chosen command
     return 0;
   } catch (const CLI::CallForAllHelp&) {
     out << app.help("", CLI::AppFormatMode::All);

@@ -1,6 +1,7 @@
 #include "base/params.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -78,15 +79,36 @@ void apply_override(ConfigFile& config, const std::string& text) {
   config.set_by[path] = origin;
 }
 
+// Takes no notice of what it is told.
+class NoEvents final : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+// Not by YAML::LoadAll, which never ends on some texts that are no YAML ("," in yaml-cpp 0.7).
+bool has_second_document(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  NoEvents nothing;
+  return parser.HandleNextDocument(nothing) && parser.HandleNextDocument(nothing);
+}
+
 std::shared_ptr<const ConfigFile> parse_checked(const std::string& text, const std::string& name,
                                                 const std::vector<std::string>& overrides) {
   auto config = std::make_shared<ConfigFile>();
   config->name = name;
   if (text.find('\0') != std::string::npos) throw InputError(name + ": not a text file (it holds a zero byte)");
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    if (documents.size() > 1) throw InputError(name + ": holds " + std::to_string(documents.size()) + " YAML documents; one is expected");
-    if (!documents.empty()) config->root = documents.front();
+    config->root = YAML::Load(text);
+    if (config->root.IsMap() && has_second_document(text)) throw InputError(name + ": holds more than one YAML document; one is expected");
   } catch (const YAML::Exception& e) {
     throw InputError(place(name, e.mark) + ": " + e.msg);
   }

@@ -21,7 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (std::size_t i = 0; i < experiment.runs.size() && i < kMostRuns; ++i) {
       kvlab::Params p = experiment.params(experiment.runs[i]);
       kvlab::read_run_plan(p, experiment.runs[i].seed);
-      experiment.resolved(experiment.runs[i]);
+      static_cast<void>(experiment.resolved(experiment.runs[i]));
     }
   } catch (const kvlab::InputError&) {
   }
