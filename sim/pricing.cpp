@@ -49,6 +49,9 @@ void StepPricer::collect(const InFlightStep& step, int layer) {
     ++shape_.head_rows;
   }
   if (shape_.decodes == 0) shape_.decode_kv_min = 0;
+  std::int32_t tokens = shape_.decodes;
+  for (const PrefillPiece& piece : prefills_) tokens += piece.new_tokens;
+  shape_.padding_rows = scheduler_.padded_tokens(tokens) - tokens;
   shape_.prefills = prefills_;
   shape_.ops = step.ops;
 }

@@ -10,7 +10,7 @@ namespace kvlab {
 // Turns a step in flight into the shapes of the cost model, reusing its memory.
 class StepPricer {
  public:
-  explicit StepPricer(CostModel& cost) : cost_(cost) {}
+  StepPricer(CostModel& cost, const Scheduler& scheduler) : cost_(cost), scheduler_(scheduler) {}
   StepCost price(const InFlightStep& step);
   // The shape last priced; valid until the next call.
   [[nodiscard]] const StepShape& shape() const { return shape_; }
@@ -20,6 +20,7 @@ class StepPricer {
   StepCost price_layers(const InFlightStep& step);
 
   CostModel& cost_;
+  const Scheduler& scheduler_;
   StepShape shape_;
   std::vector<PrefillPiece> prefills_;
   std::vector<int> edges_;

@@ -40,7 +40,7 @@ SimReplica::SimReplica(const SimSetup& setup, std::uint32_t number, EventQueue& 
       num_stages_(cost_->num_stages()),
       depth_(num_stages_ > 1 ? num_stages_ : scheduler_->pipeline_depth()),
       state_(limits_of(setup, number, *scheduler_, num_stages_), make_pool(setup), setup.make_footprint()),
-      pricer_(*cost_),
+      pricer_(*cost_, *scheduler_),
       to_host_(setup.swap_link),
       from_host_(setup.swap_link),
       ring_(static_cast<std::size_t>(depth_)),

@@ -25,6 +25,7 @@ void SimReplica::look_ahead() {
   if (mixed && cost_->prices_extremes()) return;
   StepShape shape;
   shape.decodes = shape.head_rows = span.decodes;
+  shape.padding_rows = scheduler_->padded_tokens(span.decodes) - span.decodes;
   shape.decode_kv_tokens = span.kv_tokens;
   shape.decode_kv_squares = span.kv_squares;
   shape.decode_kv_max = span.kv_max;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/random.h"
 #include "base/text.h"
@@ -83,17 +84,22 @@ TraceShape read_shape(Params& p) {
   return shape;
 }
 
-// Each arrival moves by up to `most` either way, not before the start; then the order is set right.
+// Each arrival moves by up to `most` either way, not before the start. Requests keep their order: the moved times are handed
+// out in it, which moves none of them further. What varies is when requests come, not which of two comes first.
 std::unique_ptr<TraceSource> jittered(std::unique_ptr<TraceSource> source, Span most, std::uint64_t seed) {
   auto trace = std::make_unique<InMemoryTrace>(std::move(source));
+  std::vector<std::size_t> roots;
+  std::vector<Time> times;
   for (std::size_t i = 0; i < trace->size(); ++i) {
     const TraceRequest request = trace->at(i);
     if (request.is_follow_up) continue;
     const double move = 2.0 * Draw{seed, Purpose::kJitter, i}.uniform() - 1.0;
     const Span by(std::llround(move * static_cast<double>(ns(most))));
-    trace->set_arrival(i, std::max(kStart, request.arrival + by));
+    roots.push_back(i);
+    times.push_back(std::max(kStart, request.arrival + by));
   }
-  trace->sort_by_arrival();
+  std::sort(times.begin(), times.end());
+  for (std::size_t i = 0; i < roots.size(); ++i) trace->set_arrival(roots[i], times[i]);
   return trace;
 }
 
@@ -114,7 +120,7 @@ std::unique_ptr<TraceSource> make_trace(Params& p, std::uint64_t seed) {
     shape.arrivals = read_arrival(p, seed, opened.has_arrivals);
   }
   const Span jitter =
-      p.milliseconds("jitter_ms", 0, 0, 3.6e6, "every arrival moves by up to this, either way, by the seed; loads the trace");
+      p.milliseconds("jitter_ms", 0, 0, 3.6e6, "every arrival moves by up to this, either way, by the seed; requests keep their order; loads the trace");
   if (p.is_describing()) return nullptr;
   p.reject_unread();
   source = std::make_unique<ShapedTrace>(std::move(source), std::move(shape));

@@ -119,6 +119,9 @@ class Scheduler {
   [[nodiscard]] virtual int pipeline_depth() const { return 1; }
   // After an empty plan: when to ask again though nothing happens (a batching window ends); kNever: not before an event.
   [[nodiscard]] virtual Time wants_plan_at() const { return kNever; }
+  // Rows the engine really computes for a step of so many tokens: CUDA graphs exist for some sizes only, and a step that runs
+  // as a graph is padded to the next one.
+  [[nodiscard]] virtual std::int32_t padded_tokens(std::int32_t tokens) const { return tokens; }
   // Contiguous managers (card group 6) instead of paged blocks.
   [[nodiscard]] virtual bool wants_contiguous_memory() const { return false; }
   // A request left (finished or rejected): forget what was kept for it.

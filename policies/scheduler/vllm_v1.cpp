@@ -19,7 +19,18 @@ class VllmV1 final : public Scheduler {
         chunked_prefill_(p.flag("chunked_prefill", true, "whether a prompt may be cut to fit the budget")),
         reserve_full_prompt_(
             p.flag("reserve_full_prompt", true, "admit only when the whole prompt would fit (scheduler_reserve_full_isl)")),
-        async_(p.flag("async_scheduling", true, "plan a step while the one before it computes")) {}
+        async_(p.flag("async_scheduling", true, "plan a step while the one before it computes")),
+        largest_graph_(p.optional<std::int32_t>("largest_graph_tokens", std::min(2 * max_num_seqs_, 512), 0, 1 << 20,
+                                                "largest CUDA-graph size, a multiple of 16; 0: eager mode, no padding")) {}
+
+  // Capture sizes 1, 2, 4, 8, then every 8 to 256, then every 16.
+  [[nodiscard]] std::int32_t padded_tokens(std::int32_t tokens) const override {
+    if (tokens > largest_graph_) return tokens;
+    if (tokens <= 2) return tokens;
+    if (tokens <= 4) return 4;
+    const std::int32_t step = tokens <= 256 ? 8 : 16;
+    return (tokens + step - 1) / step * step;
+  }
 
   [[nodiscard]] int pipeline_depth() const override { return async_ ? 2 : 1; }
 
@@ -116,6 +127,7 @@ class VllmV1 final : public Scheduler {
 
   std::int32_t budget_tokens_, max_num_seqs_, long_prefill_tokens_;
   bool chunked_prefill_, reserve_full_prompt_, async_;
+  std::int32_t largest_graph_;
   std::int32_t budget_ = 0;
   bool head_is_blocked_ = false;  // waiting requests cannot enter before blocks, rows or budget come back
 };

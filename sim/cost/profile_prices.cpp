@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "kernels/moe_experts/moe_experts.h"
@@ -11,6 +12,17 @@ namespace kvlab {
 namespace {
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// Rows of a matrix product come in tiles, and a partial tile takes as long as a whole one: between two samples no further
+// apart than the tensor cores' 16 rows the time is that of the upper one. Coarser tables are interpolated.
+double whole_tiles(const SampleGrid& times, std::int64_t count) {
+  constexpr std::int64_t kTileRows = 16;
+  const std::vector<SampleGrid::Sample>& samples = times.samples();
+  const auto above =
+      std::lower_bound(samples.begin(), samples.end(), count, [](const SampleGrid::Sample& s, std::int64_t n) { return s.at[0] < n; });
+  if (above == samples.begin() || above == samples.end()) return static_cast<double>(count);
+  return static_cast<double>(above->at[0] - std::prev(above)->at[0] <= kTileRows ? above->at[0] : count);
+}
 
 const OpWork* find_op(const std::vector<OpWork>& ops, std::string_view name) {
   const auto at = std::find_if(ops.begin(), ops.end(), [&](const OpWork& op) { return op.name == name; });
@@ -45,13 +57,14 @@ bool ProfilePrices::covers(std::string_view op) const {
 // and per rank where the profile was measured.
 void ProfilePrices::add_ops(ProfileOp::Axis axis, bool in_layer, std::int64_t count, const Ops& ops, const Ops& as_measured,
                             Price& price) const {
-  const double at = static_cast<double>(count);
   const bool is_scaled = measured_at_.tp != parallel_.tp;
   for (const ProfileOp& op : profile_->ops) {
     if (op.axis != axis || (op.per_layer > 0) != in_layer) continue;
     const OpWork* here = find_op(ops, op.covers);
     const OpWork* there = find_op(as_measured, op.covers);
+    const double at = axis == ProfileOp::Axis::kTokens ? whole_tiles(op.times, count) : static_cast<double>(count);
     Value value = op.times.at(std::span(&at, 1));
+    if (at > static_cast<double>(count)) value.footing = std::max(value.footing, Footing::kInterpolated);
     if (is_scaled && here != nullptr && there != nullptr && (here->flops != there->flops || here->bytes != there->bytes)) {
       value.ps *= roofline_->op_ps(*here) / as_measured_->op_ps(*there);
       value.footing = Footing::kExtrapolated;
@@ -185,7 +198,7 @@ ProfilePrices::Value ProfilePrices::attention_of_mixed(const StepShape& shape) c
     value.footing = std::max(value.footing, alone.footing);
   }
   if (profile_->skew && has_mixed_ && shape.decodes > 1) {
-    const DecodeBatch batch{shape.decodes, shape.decode_kv_tokens, shape.decode_kv_max, shape.decode_kv_min};
+    const DecodeBatch batch{shape.decodes, shape.decode_kv_tokens, shape.decode_kv_max, shape.decode_kv_min, shape.decode_kv_squares};
     const double alpha = profile_->skew->mixed_alpha(batch, prompt_tokens, weighted_before / static_cast<double>(prompt_tokens));
     if (alpha > 0) value.ps += alpha * std::max(0.0, with_longest(shape.decode_kv_max + 1.0).ps - value.ps);
   }

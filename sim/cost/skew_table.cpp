@@ -38,8 +38,12 @@ SkewTable::SkewTable(SkewAxis rows, SkewAxis skew, SkewAxis longest, SkewAxis be
 }
 
 std::size_t SkewTable::cell(const DecodeBatch& batch, std::size_t before_bin) const {
-  const double mean = static_cast<double>(batch.kv_tokens) / static_cast<double>(batch.rows);
-  const double skew = (mean - static_cast<double>(batch.kv_min)) / static_cast<double>(batch.kv_max - batch.kv_min);
+  // The profile measures batches of two lengths, of which a share `skew` is long. Among those, the one with the same mean,
+  // longest row and variance has skew = var / (var + (max - mean)^2). In whole numbers, so that a batch that grows evenly
+  // keeps its bucket.
+  const Int128 variance = Int128{batch.rows} * batch.kv_squares - Int128{batch.kv_tokens} * batch.kv_tokens;
+  const Int128 above = Int128{batch.rows} * batch.kv_max - batch.kv_tokens;
+  const double skew = variance <= 0 ? 0 : static_cast<double>(variance) / static_cast<double>(variance + above * above);
   std::size_t i = axes_[0].bin(static_cast<double>(batch.rows));
   i = i * axes_[1].labels.size() + axes_[1].bin(std::clamp(skew, 0.0, 1.0));
   i = i * axes_[2].labels.size() + axes_[2].bin(static_cast<double>(batch.kv_max + 1));  // profiles count a row's new token

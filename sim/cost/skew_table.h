@@ -19,7 +19,7 @@ struct SkewAxis {
 // alpha per bucket of (prompt tokens in the step, decode rows, skew, longest row, kv before the prompt), from
 // LLMServingSim's skew_fit. Prompt tokens must match a profiled value exactly; a bucket without an entry has alpha_default. An alpha
 // outside [0, 1] is measurement noise and is cut off: time lies between the two even batches.
-//   skew = (mean - shortest) / (longest - shortest) of the decode rows' lengths
+//   skew = var / (var + (longest - mean)^2) of the decode rows' lengths: of a batch of two lengths, the share of long rows
 class SkewTable final : public SkewRule {
  public:
   struct Entry {

@@ -243,7 +243,8 @@ std::int64_t StepCostModel::steps_in_bucket(const StepShape& shape, std::int32_t
   if (growing_rows != shape.decodes) return 1;  // nobody says whether the shortest row grows
   const auto is_same = [&](std::int64_t i) {
     const DecodeBatch now = batch_of(shape);
-    return skew.bucket({now.rows, now.kv_tokens + i * growing_rows, now.kv_max + (max_grows ? i : 0), now.kv_min + i}) == bucket;
+    const std::int64_t squares = now.kv_squares + i * (2 * now.kv_tokens + i * now.rows);
+    return skew.bucket({now.rows, now.kv_tokens + i * growing_rows, now.kv_max + (max_grows ? i : 0), now.kv_min + i, squares}) == bucket;
   };
   if (is_same(limit - 1)) return limit;
   std::int64_t same = 0, other = limit - 1;

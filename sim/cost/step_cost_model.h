@@ -68,7 +68,7 @@ class StepCostModel final : public CostModel {
   [[nodiscard]] std::int64_t steps_in_bucket(const StepShape& shape, std::int32_t growing_rows, bool max_grows, int bucket,
                                              std::int64_t limit) const;
   static DecodeBatch batch_of(const StepShape& shape) {
-    return {shape.decodes, shape.decode_kv_tokens, shape.decode_kv_max, shape.decode_kv_min};
+    return {shape.decodes, shape.decode_kv_tokens, shape.decode_kv_max, shape.decode_kv_min, shape.decode_kv_squares};
   }
 
   std::shared_ptr<const StepPrices> prices_;

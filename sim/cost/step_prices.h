@@ -37,6 +37,7 @@ struct DecodeCurve {
 // A decode batch by its rows' cached tokens, each row's own new token excluded.
 struct DecodeBatch {
   std::int64_t rows = 0, kv_tokens = 0, kv_max = 0, kv_min = 0;
+  std::int64_t kv_squares = 0;  // sum of squares: the spread
 };
 
 // How much an uneven decode batch costs beyond an even one: time = mean + alpha * (max - mean), where mean and max are the

@@ -61,7 +61,7 @@ TEST(MakeTrace, ArrivalsReplaced) {
   EXPECT_EQ(trace_of("{file: " + folder.file("t.csv") + ", arrival: {closed_loop: {concurrency: 2}}}")->concurrency(), 2);
 }
 
-TEST(MakeTrace, JitterMovesWithinItsBoundsAndKeepsSessionsTogether) {
+TEST(MakeTrace, JitterMovesWithinItsBoundsAndKeepsTheOrder) {
   const std::string yaml =
       "generate: {requests: 2000, arrival: {poisson: {rate_per_s: 200}}, prompt_tokens: {uniform: {min: 1, max: 100000}}, output_tokens: 1,"
       " sessions: {turns: {geometric: {mean: 2}}, max_context_tokens: 1000000}}";
@@ -75,7 +75,6 @@ TEST(MakeTrace, JitterMovesWithinItsBoundsAndKeepsSessionsTogether) {
   ASSERT_EQ(a.size(), plain.size());
   Time before = kStart;
   double furthest_ms = 0;
-  bool has_overtaken = false;
   for (std::size_t i = 0; i < a.size(); ++i) {
     const TraceRequest r = a.at(i);
     EXPECT_EQ(r.arrival, b.at(i).arrival);
@@ -84,13 +83,12 @@ TEST(MakeTrace, JitterMovesWithinItsBoundsAndKeepsSessionsTogether) {
       continue;
     }
     EXPECT_GE(r.arrival, before);
-    has_overtaken |= i > 0 && a.at(i - 1).session > r.session;
+    EXPECT_EQ(r.session, plain.at(i).session);  // nobody overtakes
     before = r.arrival;
     furthest_ms = std::max(furthest_ms, std::abs(to_ms(r.arrival - recorded[r.session])));
   }
   EXPECT_LE(furthest_ms, 20.0);
   EXPECT_GT(furthest_ms, 19.0);
-  EXPECT_TRUE(has_overtaken);
 }
 
 TEST(MakeTrace, RefusesKeysWithoutMeaning) {
@@ -193,18 +191,26 @@ std::size_t resident_bytes() {
   return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 }
 
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kIsSanitized = true;  // freed memory is kept back there, and everything takes ten times as long
+#else
+constexpr bool kIsSanitized = false;
+#endif
+
 TEST(Streaming, TwoMillionRequestsInConstantMemory) {
   const TempFolder folder;
   const std::string path = folder.file("big.csv.zst");
-  const auto source = trace_of(
-      "generate: {requests: 2000000, arrival: {poisson: {rate_per_s: 1000}}, prompt_tokens: {lognormal: {median: 1000, sigma: 1}}, "
-      "output_tokens: 100}");
+  const std::uint64_t requests = kIsSanitized ? 50'000 : 2'000'000;
+  const auto source =
+      trace_of("generate: {requests: " + std::to_string(requests) +
+               ", arrival: {poisson: {rate_per_s: 1000}}, prompt_tokens: {lognormal: {median: 1000, sigma: 1}}, output_tokens: 100}");
   const std::size_t before = resident_bytes();
-  EXPECT_EQ(write_trace(*source, path), 2'000'000U);
+  EXPECT_EQ(write_trace(*source, path), requests);
   const auto reader = trace_of("file: " + path);
   std::uint64_t count = 0;
   for (TraceRequest r; reader->next(r);) ++count;
-  EXPECT_EQ(count, 2'000'000U);
+  EXPECT_EQ(count, requests);
+  if (kIsSanitized) return;
   // The rows are 60 MB as text and 32 MB as arrays; the packer's and unpacker's windows are some 10 MB.
   EXPECT_LT(resident_bytes(), before + (std::size_t{24} << 20));
 }
