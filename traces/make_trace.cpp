@@ -119,8 +119,8 @@ std::unique_ptr<TraceSource> make_trace(Params& p, std::uint64_t seed) {
     shape.name = opened.path;
     shape.arrivals = read_arrival(p, seed, opened.has_arrivals);
   }
-  const Span jitter =
-      p.milliseconds("jitter_ms", 0, 0, 3.6e6, "every arrival moves by up to this, either way, by the seed; requests keep their order; loads the trace");
+  const Span jitter = p.milliseconds(
+      "jitter_ms", 0, 0, 3.6e6, "every arrival moves by up to this, either way, by the seed; requests keep their order; loads the trace");
   if (p.is_describing()) return nullptr;
   p.reject_unread();
   source = std::make_unique<ShapedTrace>(std::move(source), std::move(shape));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <set>
 
 namespace kvlab {
 namespace {
@@ -47,9 +48,18 @@ TEST(BlockHashes, NamesOfBlocks) {
   EXPECT_EQ(block_hash(512, kHashes, 512, 2), 33U);
   EXPECT_EQ(block_hash(512, kHashes, 1024, 0), 22U);
   EXPECT_EQ(block_hash(512, kHashes, 1024, 1), 44U);
-  EXPECT_EQ(block_hash(512, kHashes, 16, 0), hash_combine(11, 0));
-  EXPECT_EQ(block_hash(512, kHashes, 16, 31), hash_combine(11, 31));
-  EXPECT_EQ(block_hash(512, kHashes, 16, 33), hash_combine(22, 1));
+}
+
+TEST(BlockHashes, PartsOfChunksAreNamedByChunkAndPlace) {
+  for (const std::int32_t block_tokens : {1, 4, 16, 256}) {
+    std::set<std::uint64_t> names;
+    const auto count = static_cast<std::uint32_t>(4 * 512 / block_tokens);
+    for (std::uint32_t i = 0; i < count; ++i) names.insert(block_hash(512, kHashes, block_tokens, i));
+    EXPECT_EQ(names.size(), count) << "of " << block_tokens << " tokens";
+  }
+  constexpr std::array<std::uint64_t, 4> kOther{11, 23, 33, 44};  // the second chunk differs
+  EXPECT_EQ(block_hash(512, kHashes, 16, 31), block_hash(512, kOther, 16, 31));
+  EXPECT_NE(block_hash(512, kHashes, 16, 32), block_hash(512, kOther, 16, 32));
 }
 
 }  // namespace
