@@ -5,6 +5,7 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 #include <vector>
 
 #include "base/huge_pages.h"
@@ -15,6 +16,9 @@ namespace kvlab {
 // back (no tombstones, so its speed does not decay). Only reset() and reserve() allocate. Value{} marks an empty slot and is
 // never stored as a value. slots_per_key: at least that many, rounded up to a power of two in all; more of them cost memory
 // and save mispredicted probes, which is what a random operation mostly consists of.
+//
+// Keys that differ in their last five bits only lie side by side in a large map, in one group of 32 slots: the parts of a
+// hashed chunk are looked up together. Probing goes from group to group, so that such runs do not get in each other's way.
 template <class Value, std::size_t slots_per_key = 2>
 class KeyMap {
   static_assert(slots_per_key >= 2, "a search ends at an empty slot");
@@ -37,7 +41,8 @@ class KeyMap {
     Slots old(std::bit_ceil(std::max<std::size_t>(slots_per_key * max_keys, 2)));
     old.swap(slots_);
     mask_ = slots_.size() - 1;
-    shift_ = 64 - std::countr_zero(slots_.size());
+    group_bits_ = slots_.size() >= kGroupedSize ? 5 : 0;
+    shift_ = 64 - std::countr_zero(slots_.size()) + group_bits_;
     max_keys_ = max_keys;
     size_ = 0;
     for (const Slot& slot : old) {
@@ -49,10 +54,16 @@ class KeyMap {
 
   // Asks the memory system for the key's slot, some operations before it is needed.
   void prefetch(std::uint64_t key) const { __builtin_prefetch(&slots_[home(key)]); }
+  // The same before an erase(), which also looks at where the search would go on.
+  void prefetch_erase(std::uint64_t key) const {
+    const std::size_t at = home(key);
+    __builtin_prefetch(&slots_[at]);
+    __builtin_prefetch(&slots_[after(at)]);
+  }
 
   // nullptr when absent. Slots stay where they are until the next add() or erase().
   [[nodiscard]] const Slot* find(std::uint64_t key) const {
-    for (std::size_t i = home(key);; i = (i + 1) & mask_) {
+    for (std::size_t i = home(key);; i = after(i)) {
       if (is_empty(slots_[i])) return nullptr;
       if (slots_[i].key == key) return &slots_[i];
     }
@@ -62,10 +73,14 @@ class KeyMap {
   // The key's slot; a new one holds Value{}, and the caller stores something else there before the next call.
   Slot& add(std::uint64_t key) {
     std::size_t i = home(key);
-    for (; !is_empty(slots_[i]); i = (i + 1) & mask_) {
+    std::size_t probes = 0;
+    for (; !is_empty(slots_[i]); i = after(i)) {
       if (slots_[i].key == key) return slots_[i];
+      ++probes;
     }
     assert(size_ < max_keys_);
+    // A search ends at an empty slot. Only keys made to collide could fill all of one place in the groups.
+    if (probes + 1 >= slots_.size() >> group_bits_ && after(i) == home(key)) throw std::length_error("too many keys collide");
     ++size_;
     slots_[i].key = key;
     return slots_[i];
@@ -74,7 +89,7 @@ class KeyMap {
   // slot: as found by find() or add().
   void erase(Slot& slot) {
     auto hole = static_cast<std::size_t>(&slot - slots_.data());
-    for (std::size_t i = (hole + 1) & mask_; !is_empty(slots_[i]); i = (i + 1) & mask_) {
+    for (std::size_t i = after(hole); !is_empty(slots_[i]); i = after(i)) {
       // The slot at i may fill the hole unless its home lies behind the hole.
       if (((i - home(slots_[i].key)) & mask_) < ((i - hole) & mask_)) continue;
       slots_[hole] = slots_[i];
@@ -88,11 +103,19 @@ class KeyMap {
   using Slots = std::vector<Slot, HugePageAllocator<Slot>>;
 
   static bool is_empty(const Slot& slot) { return slot.value == Value{}; }
-  // Fibonacci hashing (Knuth, TAOCP vol. 3, 6.4): consecutive keys spread evenly.
-  [[nodiscard]] std::size_t home(std::uint64_t key) const { return static_cast<std::size_t>((key * 0x9e3779b97f4a7c15ULL) >> shift_); }
+  // Fibonacci hashing (Knuth, TAOCP vol. 3, 6.4) chooses the group; the place in it is the key's last bits, turned by others.
+  [[nodiscard]] std::size_t home(std::uint64_t key) const {
+    const std::uint64_t product = (key >> group_bits_) * 0x9e3779b97f4a7c15ULL;
+    const std::uint64_t in_group = (std::uint64_t{1} << group_bits_) - 1;
+    return static_cast<std::size_t>(((product >> shift_) << group_bits_) | ((key ^ (product >> 7)) & in_group));
+  }
+  [[nodiscard]] std::size_t after(std::size_t i) const { return (i + (std::size_t{1} << group_bits_)) & mask_; }
+
+  static constexpr std::size_t kGroupedSize = std::size_t{1} << 15;  // below, a place in the groups could fill up by chance
 
   Slots slots_ = Slots(2);
   std::size_t mask_ = 1;
+  int group_bits_ = 0;
   int shift_ = 63;
   std::size_t max_keys_ = 0;
   std::size_t size_ = 0;

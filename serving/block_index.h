@@ -23,6 +23,7 @@ class BlockIndex {
 
   [[nodiscard]] std::uint32_t num_entries() const { return num_entries_; }  // (key, block) pairs
   void prefetch(std::uint64_t key) const { map_.prefetch(key); }
+  void prefetch_erase(std::uint64_t key) const { map_.prefetch_erase(key); }
 
   // kNoBlock when no block holds the key.
   [[nodiscard]] BlockId find(std::uint64_t key) const {
@@ -79,7 +80,7 @@ class BlockIndex {
   }
 
   // 8 slots a block are 128 bytes beside a block of a megabyte, and a quarter faster than 4 (hit-ratio benchmark).
-  KeyMap<Blocks, 8> map_;
+  KeyMap<Blocks, 4> map_;
   std::vector<Links> links_;
   std::uint32_t num_entries_ = 0;
 };

@@ -6,8 +6,7 @@ namespace kvlab {
 
 BlockPool::BlockPool(std::uint32_t num_blocks, std::int32_t pages_per_block, std::unique_ptr<BlockCache> cache)
     : cache_(std::move(cache)),
-      refs_(num_blocks),
-      keys_(num_blocks, 0),
+      states_(num_blocks),
       orders_blank_(cache_->orders_blank_blocks()),
       pages_per_block_(pages_per_block),
       num_free_(num_blocks) {
@@ -18,6 +17,18 @@ BlockPool::BlockPool(std::uint32_t num_blocks, std::int32_t pages_per_block, std
   for (std::uint32_t b = num_blocks; b-- > 0;) blank_.push_back(BlockId{b});
 }
 
+// A victim of the cache becomes a blank block: this is where a hash is lost.
+BlockId BlockPool::forget(BlockId victim) {
+  State& state = states_[index(victim)];
+  if (state.has_key) {
+    index_.erase(state.key, victim);
+    state.has_key = 0;
+    --num_cached_;
+    ++evictions_;
+  }
+  return victim;
+}
+
 // Takes from the free list proper, split blocks aside; the block comes without key and without references.
 BlockId BlockPool::take_free() {
   BlockId block;
@@ -25,49 +36,62 @@ BlockId BlockPool::take_free() {
     block = blank_.back();
     blank_.pop_back();
   } else {
-    block = cache_->victim(0);
-    State& state = refs_[index(block)];
-    if (state.has_key) {
-      index_.erase(keys_[index(block)], block);
-      state.has_key = false;
-      --num_cached_;
-      ++evictions_;
-    }
+    block = forget(cache_->victim(0));
   }
   --num_free_;
   ++operations_;
   return block;
 }
 
-BlockId BlockPool::take() {
-  BlockId block;
-  if (loose_pages_ >= pages_per_block_) {  // enough loose pages make an unhashed block again
-    block = split_.back();
-    split_.pop_back();
-    refs_[index(block)].is_split = false;
-    loose_pages_ -= pages_per_block_;
-    ++operations_;
-  } else {
-    block = take_free();
-  }
-  refs_[index(block)].count = 1;
-  ++refs_[index(block)].takes;
+// Enough loose pages make an unhashed block again.
+BlockId BlockPool::join_loose_pages() {
+  const BlockId block = split_.back();
+  split_.pop_back();
+  states_[index(block)].is_split = 0;
+  loose_pages_ -= pages_per_block_;
+  ++operations_;
   return block;
 }
 
+BlockId BlockPool::take() {
+  const BlockId block = loose_pages_ >= pages_per_block_ ? join_loose_pages() : take_free();
+  State& state = states_[index(block)];
+  state.count = 1;
+  ++state.takes;
+  return block;
+}
+
+void BlockPool::take(std::int64_t count, std::vector<BlockId>& blocks) {
+  constexpr std::size_t kStatesAhead = 16, kKeysAhead = 8;   // reads of far memory in flight instead of one at a time
+  for (; count > 0 && (loose_pages_ >= pages_per_block_ || !blank_.empty()); --count) blocks.push_back(take());
+  if (count == 0) return;
+  victims_.clear();
+  cache_->victims(static_cast<std::size_t>(count), victims_);
+  for (std::size_t i = 0; i < victims_.size(); ++i) {
+    if (i + kStatesAhead < victims_.size()) __builtin_prefetch(&states_[index(victims_[i + kStatesAhead])]);
+    if (i + kKeysAhead < victims_.size()) index_.prefetch_erase(states_[index(victims_[i + kKeysAhead])].key);
+    State& state = states_[index(forget(victims_[i]))];
+    state.count = 1;
+    ++state.takes;
+  }
+  num_free_ -= count;
+  operations_ += static_cast<std::uint64_t>(count);
+  blocks.insert(blocks.end(), victims_.begin(), victims_.end());
+}
+
 void BlockPool::publish(BlockId block, std::uint64_t key, std::uint32_t depth, double cost_s) {
-  State& state = refs_[index(block)];
+  State& state = states_[index(block)];
   if (state.has_key || state.count == 0)
     throw InternalError("publishing block " + std::to_string(index(block)) + " which is free or has a key");
-  state.has_key = true;
-  keys_[index(block)] = key;
+  state.has_key = 1;
+  state.key = key;
   index_.insert(key, block);
   cache_->on_insert(block, key, depth, cost_s);
   ++operations_;
 }
 
 void BlockPool::release(BlockId block) {
-  State& state = refs_[index(block)];
+  State& state = states_[index(block)];
   ++operations_;
   if (--state.count > 0) return;
   ++num_free_;
@@ -79,6 +103,14 @@ void BlockPool::release(BlockId block) {
   }
 }
 
+void BlockPool::release_reversed(const std::vector<BlockId>& blocks) {
+  constexpr std::size_t kAhead = 16;
+  for (std::size_t i = blocks.size(); i-- > 0;) {
+    if (i >= kAhead) __builtin_prefetch(&states_[index(blocks[i - kAhead])]);
+    release(blocks[i]);
+  }
+}
+
 std::int64_t BlockPool::free_after_pages(std::int64_t pages) const {
   const std::int64_t missing = pages - loose_pages_;
   const std::int64_t split = missing > 0 ? (missing + pages_per_block_ - 1) / pages_per_block_ : 0;
@@ -87,8 +119,8 @@ std::int64_t BlockPool::free_after_pages(std::int64_t pages) const {
 
 void BlockPool::split_one() {
   const BlockId block = take_free();
-  refs_[index(block)].is_split = true;
-  ++refs_[index(block)].takes;
+  states_[index(block)].is_split = 1;
+  ++states_[index(block)].takes;
   split_.push_back(block);
   loose_pages_ += pages_per_block_;
 }
@@ -110,7 +142,7 @@ void BlockPool::return_pages(std::int64_t pages) {
 
 void BlockPool::check() const {
   std::int64_t free = 0, cached = 0, split = 0;
-  for (const State& state : refs_) {
+  for (const State& state : states_) {
     if (state.is_split)
       ++split;
     else if (state.count == 0)

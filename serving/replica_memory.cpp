@@ -1,5 +1,6 @@
 // Memory side of a replica's view: lookups, allocation, preemption, swap.
 #include <algorithm>
+#include <array>
 
 #include "serving/replica_state.h"
 #include "traces/block_hashes.h"
@@ -118,7 +119,7 @@ bool ReplicaState::try_allocate(RequestId r, std::int32_t m, std::int32_t ahead)
     pool_->take_pages(all.pages);
     request.pages += all.pages;
   }
-  for (std::int64_t i = 0; i < all.blocks; ++i) request.blocks.push_back(pool_->take());
+  pool_->take(all.blocks, request.blocks);
   allocated_tokens_ += allocated(request) - before;
   if (!request.left_hashed) publish_up_to(request, std::min(request.computed_tokens + m, request.known_values()));
   return true;
@@ -128,9 +129,18 @@ bool ReplicaState::try_allocate(RequestId r, std::int32_t m, std::int32_t ahead)
 void ReplicaState::publish_up_to(Request& r, std::int32_t tokens) {
   if (!limits_.prefix_caching) return;
   const std::int32_t full = std::min(tokens / limits_.block_tokens, r.num_hashes);
-  for (; r.published < full; ++r.published) {
-    const auto depth = static_cast<std::uint32_t>(r.published);
-    pool_->publish(r.blocks[depth], key_of(r, r.published), depth, 0);
+  std::array<std::uint64_t, 32> keys;   // their slots are asked for together
+  while (r.published < full) {
+    const std::int32_t first = r.published, end = std::min(full, first + static_cast<std::int32_t>(keys.size()));
+    for (std::int32_t i = first; i < end; ++i) {
+      keys[static_cast<std::size_t>(i - first)] = key_of(r, i);
+      pool_->prefetch(keys[static_cast<std::size_t>(i - first)]);
+    }
+    for (; r.published < end; ++r.published) {
+      const double cost_s = recompute_seconds ? recompute_seconds(limits_.block_tokens, r.published * limits_.block_tokens) : 0;
+      const auto depth = static_cast<std::uint32_t>(r.published);
+      pool_->publish(r.blocks[depth], keys[static_cast<std::size_t>(r.published - first)], depth, cost_s);
+    }
   }
 }
 
@@ -147,7 +157,7 @@ bool ReplicaState::try_reserve(RequestId r, std::int32_t tokens) {
 
 void ReplicaState::release_blocks(Request& r) {
   // Card 1.4d: deepest block first, so that it is evicted first.
-  for (std::size_t i = r.blocks.size(); i-- > 0;) pool_->release(r.blocks[i]);
+  pool_->release_reversed(r.blocks);
   r.blocks.clear();
   r.published = 0;
 }
@@ -220,7 +230,7 @@ bool ReplicaState::try_swap_in(RequestId id, std::int32_t m) {
   } else {
     const std::int64_t blocks = ceil_blocks(r.computed_tokens + m);
     if (blocks > pool_->free_blocks()) return false;
-    for (std::int64_t i = 0; i < blocks; ++i) r.blocks.push_back(pool_->take());
+    pool_->take(blocks, r.blocks);
     r.published = static_cast<std::int32_t>(blocks);  // copies come back without hashes
   }
   live_tokens_ += r.held_tokens();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -79,6 +80,8 @@ class ReplicaState final : public ReplicaView {
   std::vector<SwapCopy>& swap_copies() { return swap_copies_; }
   std::vector<RequestEventRecord>* events = nullptr;  // filled where a sink wants them
   std::vector<std::uint64_t>* lookup_log = nullptr;   // filled for oracle passes
+  // Seconds to compute `tokens` on top of `kv_before`, where the block cache weighs what a miss costs.
+  std::function<double(std::int32_t tokens, std::int32_t kv_before)> recompute_seconds;
 
   // Lists every request still here as unfinished.
   void drain(std::vector<RequestRecord>& unfinished) const;

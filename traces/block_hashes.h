@@ -35,7 +35,9 @@ inline std::uint64_t block_hash(std::int32_t hash_tokens, std::span<const std::u
   if (hash_tokens == block_tokens) return hashes[i];
   if (hash_tokens > block_tokens) {
     const auto parts = static_cast<std::uint32_t>(hash_tokens / block_tokens);
-    return hash_combine(hashes[i / parts], i % parts);
+    // Parts of one chunk differ in their last five bits, which keeps them together in a KeyMap.
+    const std::uint32_t part = i % parts;
+    return (hash_combine(hashes[i / parts], part >> 5) & ~std::uint64_t{31}) | (part & 31);
   }
   const auto chunks = static_cast<std::size_t>(block_tokens / hash_tokens);
   return hashes[(i + std::size_t{1}) * chunks - 1];

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/ids.h"
 #include "base/registry.h"
@@ -33,6 +34,12 @@ class BlockCache {
   // Picks, removes and returns a candidate. `incoming`: the key that needs the room, 0 if it has none.
   // At least one candidate exists.
   virtual BlockId victim(std::uint64_t incoming) = 0;
+  // `count` victims one after the other, appended to `blocks`; as many candidates exist.
+  virtual void victims(std::size_t count, std::vector<BlockId>& blocks) {
+    for (std::size_t i = 0; i < count; ++i) blocks.push_back(victim(0));
+  }
+  // True: on_insert's cost_s is looked at, so hosts that know it should say it.
+  [[nodiscard]] virtual bool weighs_cost() const { return false; }
   // Oracles only: keys in the order in which they will be looked up or inserted.
   [[nodiscard]] virtual bool needs_future() const { return false; }
   virtual void set_future(std::span<const std::uint64_t> /*keys*/) {}

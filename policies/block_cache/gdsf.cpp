@@ -13,6 +13,7 @@ class Gdsf final : public BlockCache {
  public:
   explicit Gdsf(Params&) {}
 
+  [[nodiscard]] bool weighs_cost() const override { return true; }
   void reset(std::uint32_t num_blocks) override {
     blocks_.assign(num_blocks, {});
     candidates_.reset(num_blocks);

@@ -25,6 +25,9 @@ class Lru final : public BlockCache {
     free_.remove(oldest);
     return BlockId{oldest};
   }
+  void victims(std::size_t count, std::vector<BlockId>& blocks) override {
+    for (std::size_t i = 0; i < count; ++i) blocks.push_back(Lru::victim(0));
+  }
 
  private:
   BlockLists free_;
