@@ -156,6 +156,13 @@ std::string run_manifest(const Experiment& experiment, const RunSpec& run, const
   return m.dump(2) + "\n";
 }
 
+// As comments: some defaults exclude keys that are given, so a config that spelt them out would not run.
+std::string defaults_in_force(const Params& p) {
+  std::string text = "\n# defaults in force:\n";
+  for (const auto& [path, value] : p.defaults()) text += "#   " + path + ": " + value + "\n";
+  return text;
+}
+
 }  // namespace
 
 void execute_run(const Experiment& experiment, const RunSpec& run, const std::filesystem::path& runs, const std::string& input_key,
@@ -167,7 +174,7 @@ void execute_run(const Experiment& experiment, const RunSpec& run, const std::fi
   const Findings findings =
       plan.kind == RunKind::kSimulation ? run_simulation(plan, run, files, options) : run_mrc(p, experiment, plan, run);
   files.add_file("summary.csv", summary_csv(experiment, run, findings.fields));
-  files.add_file("resolved.yaml", experiment.resolved(run));
+  files.add_file("resolved.yaml", experiment.resolved(run) + defaults_in_force(p));
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - began;
   files.commit(run_manifest(experiment, run, plan, findings, input_key, wall.count()));
 }

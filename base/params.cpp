@@ -257,6 +257,11 @@ void Params::fail_node(const YAML::Node& node, const std::string& path, const st
 
 void Params::fail(const std::string& message) const { fail_node(node_, path_, message); }
 
+void Params::fail_missing(const std::string& key) const {
+  const std::string near = nearest_name(key, keys());
+  fail(owner_ + " needs '" + key + "'" + (near.empty() || seen_->contains(near) ? "" : "; found '" + near + "': misspelled?"));
+}
+
 void Params::fail_at(const std::string& key, const std::string& message) const {
   const YAML::Node node = find(key);
   fail_node(node.IsDefined() ? node : node_, path_of(key), message);
@@ -289,6 +294,7 @@ std::string Params::text_at(const std::string& key, const YAML::Node& node) cons
 void Params::record(const std::string& key, const std::string& type, const std::string& fallback, const std::string& range,
                     const std::string& meaning) {
   if (docs_ != nullptr) docs_->push_back({key, type, fallback, range, meaning});
+  if (docs_ == nullptr && !fallback.empty() && !has(key)) (*defaults_)[path_of(key)] = fallback;
 }
 
 bool Params::flag(const std::string& key, bool fallback, const std::string& meaning) {
@@ -305,7 +311,7 @@ std::string Params::text(const std::string& key, const std::string& meaning) {
   record(key, "text", "", "", meaning);
   if (is_describing()) return "";
   const YAML::Node node = find(key);
-  if (!node.IsDefined()) fail(owner_ + " needs '" + key + "'");
+  if (!node.IsDefined()) fail_missing(key);
   return text_at(key, node);
 }
 
@@ -345,7 +351,7 @@ std::vector<double> Params::numbers(const std::string& key, double min, double m
 }
 
 Params Params::child(const std::string& key, const std::string& owner) {
-  if (!find(key).IsDefined() && !is_describing()) fail(owner_ + " needs '" + key + "'");
+  if (!find(key).IsDefined() && !is_describing()) fail_missing(key);
   return optional_child(key, owner);
 }
 
@@ -360,7 +366,9 @@ Params Params::optional_child(const std::string& key, const std::string& owner) 
     return none;
   }
   if (!node.IsMap()) fail_node(node, path_of(key), "'" + key + "': expected 'key: value' lines");
-  return {file_, choices_, node, path_of(key), owner};
+  Params below(file_, choices_, node, path_of(key), owner);
+  below.defaults_ = defaults_;
+  return below;
 }
 
 std::pair<std::string, Params> Params::named(const std::string& key, const std::string& fallback, const std::string& meaning) {
@@ -374,7 +382,7 @@ std::pair<std::string, Params> Params::named(const std::string& key, const std::
     return std::pair{name, none};
   };
   if (!node.IsDefined()) {
-    if (fallback.empty() && !is_describing()) fail(owner_ + " needs '" + key + "'");
+    if (fallback.empty() && !is_describing()) fail_missing(key);
     return without_parameters(fallback);
   }
   if (node.IsScalar()) return without_parameters(node.Scalar());
@@ -383,7 +391,9 @@ std::pair<std::string, Params> Params::named(const std::string& key, const std::
   const YAML::Node inner = chosen(node.begin()->second, path_of(key) + "." + name, *choices_);
   if (inner.IsNull()) return without_parameters(name);
   if (!inner.IsMap()) fail_node(inner, path_of(key) + "." + name, "'" + name + "': expected its parameters as {key: value}");
-  return {name, Params(file_, choices_, inner, path_of(key) + "." + name, key + " '" + name + "'")};
+  Params below(file_, choices_, inner, path_of(key) + "." + name, key + " '" + name + "'");
+  below.defaults_ = defaults_;
+  return {name, below};
 }
 
 void Params::reject_unread() const {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "base/time.h"
 
 namespace kvlab {
@@ -77,6 +78,8 @@ class Params {
 
   [[nodiscard]] const std::string& owner() const { return owner_; }
   [[nodiscard]] const std::string& path() const { return path_; }
+  // "path = value" for every default that was used because the config does not say otherwise, here and in mappings below.
+  [[nodiscard]] const std::map<std::string, std::string>& defaults() const { return *defaults_; }
   [[nodiscard]] bool is_describing() const { return docs_ != nullptr; }
   [[nodiscard]] std::vector<std::string> keys() const;
   // The path of a file named in this config: as given if absolute, else relative to the working directory, else beside the config file.
@@ -85,6 +88,7 @@ class Params {
  private:
   Params(std::shared_ptr<const ConfigFile> file, std::shared_ptr<const Choices> choices, YAML::Node node, std::string path,
          std::string owner);
+  [[noreturn]] void fail_missing(const std::string& key) const;
   [[nodiscard]] YAML::Node find(const std::string& key) const;  // the chosen element where the value is a list
   [[nodiscard]] std::string path_of(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
   [[noreturn]] void fail_node(const YAML::Node& node, const std::string& path, const std::string& message) const;
@@ -96,7 +100,13 @@ class Params {
   template <class T>
   T value_at(const std::string& key, const YAML::Node& node, T min, T max) const;
   template <class T>
-  static std::string range_text(T min, T max);
+  static std::string range_text(T min, T max) {
+    const auto end = [](T v) {
+      if constexpr (std::is_floating_point_v<T>) return number_text(static_cast<double>(v));
+      return std::to_string(v);
+    };
+    return "[" + end(min) + ", " + (max == std::numeric_limits<T>::max() ? "..." : end(max)) + "]";
+  }
   template <class T>
   static const char* type_name() {
     return std::is_floating_point_v<T> ? "real" : "integer";
@@ -107,6 +117,7 @@ class Params {
   YAML::Node node_;
   std::string path_, owner_;
   std::shared_ptr<std::set<std::string>> seen_ = std::make_shared<std::set<std::string>>();
+  std::shared_ptr<std::map<std::string, std::string>> defaults_ = std::make_shared<std::map<std::string, std::string>>();
   std::vector<ParamDoc>* docs_ = nullptr;
 };
 
@@ -123,12 +134,6 @@ std::vector<std::pair<std::string, std::string>> choice_labels(const ConfigFile&
 // ---- templates ----
 
 template <class T>
-std::string Params::range_text(T min, T max) {
-  const auto end = [](auto v) { return std::is_floating_point_v<T> ? std::to_string(v) : std::to_string(v); };
-  return std::string("[") + end(min) + ", " + (max == std::numeric_limits<T>::max() ? std::string("...") : end(max)) + "]";
-}
-
-template <class T>
 T Params::value_at(const std::string& key, const YAML::Node& node, T min, T max) const {
   if constexpr (std::is_floating_point_v<T>) {
     return static_cast<T>(real_at(key, node, static_cast<double>(min), static_cast<double>(max)));
@@ -142,7 +147,7 @@ T Params::required(const std::string& key, T min, T max, const std::string& mean
   record(key, type_name<T>(), "", range_text(min, max), meaning);
   if (is_describing()) return min;
   const YAML::Node node = find(key);
-  if (!node) fail(owner_ + " needs '" + key + "'");
+  if (!node) fail_missing(key);
   return value_at(key, node, min, max);
 }
 
