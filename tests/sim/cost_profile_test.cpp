@@ -102,12 +102,18 @@ TEST(BundleCost, SkewLiesBetweenMeanAndLongest) {
   const auto cost = make_cost_model(setup_of(tiny_experiment(folder)));
   EXPECT_TRUE(cost->prices_extremes());
   const auto attention = [&](StepShape shape) { return static_cast<double>(cost->step(shape).part[1]) / 2 / kUs; };
-  // Lengths 64 (three) and 256: mean 112, (112 - 64) / 192 = 0.25, low. Even batches take 14.48 and 20.24 us.
-  EXPECT_NEAR(attention(decode_shape(4, 3 * 63 + 255, 255, 63)), 14.48 + 0.5 * (20.24 - 14.48), 1e-3);
-  // Lengths 256 (three) and 64: high, no entry: alpha_default.
-  EXPECT_NEAR(attention(decode_shape(4, 3 * 255 + 63, 255, 63)), 18.32 + 0.25 * (20.24 - 18.32), 1e-3);
+  const auto two_lengths = [](int num_long) {
+    const int num_short = 4 - num_long;
+    StepShape shape = decode_shape(4, num_short * 63 + num_long * 255, 255, 63);
+    shape.decode_kv_squares = num_short * 63 * 63 + num_long * 255 * 255;
+    return shape;
+  };
+  // One row in four is long: skew 0.25, low. Even batches of the mean length 112 and of the longest take 14.48 and 20.24 us.
+  EXPECT_NEAR(attention(two_lengths(1)), 14.48 + 0.5 * (20.24 - 14.48), 1e-3);
+  // Three in four: high, no entry: alpha_default.
+  EXPECT_NEAR(attention(two_lengths(3)), 18.32 + 0.25 * (20.24 - 18.32), 1e-3);
   EXPECT_NEAR(attention(decode_shape(4, 4 * 255, 255, 255)), 20.24, 1e-3);
-  StepShape mixed = decode_shape(4, 3 * 63 + 255, 255, 63);
+  StepShape mixed = two_lengths(1);
   const PrefillPiece known{16, 64}, other{20, 64};
   mixed.prefills = {&known, 1};
   EXPECT_NEAR(attention(mixed), 16.64 + 4.48 + 0.125 * 5.76, 1e-3);
@@ -302,8 +308,8 @@ TEST(VidurCost, StepsByHand) {
   EXPECT_THAT(setup.profile->notes, testing::Contains("attention.csv: 1 rows of several prompts in one call were left out"));
   const auto cost = make_cost_model(setup);
   const StepCost step = cost->step(decode_shape(4, 4 * 95));
-  // 4 tokens: 5 us per operation, nine of them in each of 2 layers, embedding once; final norm (4 + 1 rows in and out) by roofline.
-  EXPECT_EQ(step.part[0], 2 * 9 * 5 * kUs + 5 * kUs + (4 * 4 + 1) * 16 * 2);
+  // 4 tokens cost as the 8 measured next, 9 us per operation: nine of them in each of 2 layers, embedding once; final norm (4 + 1 rows in and out) by roofline.
+  EXPECT_EQ(step.part[0], 2 * 9 * 9 * kUs + 9 * kUs + (4 * 4 + 1) * 16 * 2);
   EXPECT_NEAR(static_cast<double>(step.part[1]), 2 * 40 * kUs, 400);
   EXPECT_EQ(step.footing[2], step.part[2] + (4 * 4 + 1) * 16 * 2);
   // No mixed rows in the table: prompts and decodes add.

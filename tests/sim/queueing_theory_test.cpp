@@ -128,14 +128,14 @@ TEST(QueueingTheory, LittlesLawHolds) {
     SimSetup setup = basic_setup("vllm_v1", "{budget_tokens: 512, max_num_seqs: 8}");
     setup.memory.num_blocks = 200;
     setup.max_model_len = 2000;
-    setup.timeline_interval = Span(100'000);
-    std::vector<TraceRequest> requests = poisson(seed, 300, 60, [&](std::uint64_t i) { return geometric(seed, i, 60); });
+    setup.timeline_interval = Span(2'000);
+    std::vector<TraceRequest> requests = poisson(seed, 300, 0.3, [&](std::uint64_t i) { return geometric(seed, i, 60); });
     for (TraceRequest& r : requests) r.prompt_tokens = 200;
     VectorTrace trace(requests);
     Recorder records;
     const RunSummary summary = simulate(setup, trace, records);
     double in_system = 0;
-    for (const TimelineSample& s : records.samples) in_system += static_cast<double>(s.running + s.waiting + s.swapped) * 0.1;  // ms
+    for (const TimelineSample& s : records.samples) in_system += static_cast<double>(s.running + s.waiting + s.swapped) * 0.002;  // ms
     double times = 0;
     for (const RequestRecord& r : records.requests) times += to_ms(r.last_token - r.arrival);
     EXPECT_NEAR(in_system, times, 0.01 * times);

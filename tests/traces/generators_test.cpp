@@ -239,7 +239,7 @@ TEST(Generator, RefusesWhatItCannotRead) {
   EXPECT_EQ(error("generate: {requests: 1, arrival: {poisson: {rate_per_s: 1}}, prompt_tokens: 0, output_tokens: 1}"),
             "<test>:1:77: 'prompt_tokens' = 0 is outside [1, 1048576]");
   EXPECT_EQ(error("generate: {requests: 1, arrival: {poisson: {rate_per_s: 1}}, prompt_tokens: 1, output_token: 1}"),
-            "<test>:1:11: generate needs 'output_tokens'");
+            "<test>:1:11: generate needs 'output_tokens'; found 'output_token': misspelled?");
   EXPECT_EQ(error("generate: {requests: 1, arrival: trace, prompt_tokens: 1, output_tokens: 1}"),
             "<test>:1:34: 'arrival: trace' needs 'file': generated requests have no recorded arrivals");
   EXPECT_EQ(
