@@ -29,6 +29,13 @@ def _bars(axis, stats):
     axis.locator_params(axis="x", nbins=4)
 
 
+def _in_seconds(stats, title):
+    """Milliseconds read badly from ten seconds on."""
+    if not title.endswith("(ms)") or max(s[0] for s in stats) < 10_000:
+        return stats, title
+    return [(s[0] / 1e3, s[1] / 1e3, s[2]) for s in stats], title.replace("(ms)", "(s)")
+
+
 def _seeds_note(counts):
     low, high = min(counts), max(counts)
     if high < 2:
@@ -49,6 +56,7 @@ def _figure(view, metrics, folder, name):
     for axis, (column, title) in zip(axes.flat, metrics):
         stats = [mean_and_interval(part[column]) for _, part in view.lines]
         counts.extend(s[2] for s in stats if s[2] > 0)
+        stats, title = _in_seconds(stats, title)
         _bars(axis, stats)
         axis.set_xlabel(title)
     for axis in axes.flat[len(metrics) :]:
