@@ -62,7 +62,7 @@ BlockId BlockPool::take() {
 }
 
 void BlockPool::take(std::int64_t count, std::vector<BlockId>& blocks) {
-  constexpr std::size_t kStatesAhead = 16, kKeysAhead = 8;   // reads of far memory in flight instead of one at a time
+  constexpr std::size_t kStatesAhead = 16, kKeysAhead = 8;  // reads of far memory in flight instead of one at a time
   for (; count > 0 && (loose_pages_ >= pages_per_block_ || !blank_.empty()); --count) blocks.push_back(take());
   if (count == 0) return;
   victims_.clear();

@@ -82,10 +82,10 @@ class BlockPool {
   void check() const;
 
  private:
-  struct State {   // 16 bytes: a block's line is touched once per operation
-    std::uint64_t key = 0;          // of its content, while has_key
-    std::uint32_t takes = 0;        // how often it was handed out: tells whether it still holds what it held
-    std::uint32_t count : 30 = 0;   // references
+  struct State {                   // 16 bytes: a block's line is touched once per operation
+    std::uint64_t key = 0;         // of its content, while has_key
+    std::uint32_t takes = 0;       // how often it was handed out: tells whether it still holds what it held
+    std::uint32_t count : 30 = 0;  // references
     std::uint32_t has_key : 1 = 0;
     std::uint32_t is_split : 1 = 0;
   };
@@ -97,9 +97,9 @@ class BlockPool {
   std::unique_ptr<BlockCache> cache_;
   BlockIndex index_;
   std::vector<State, HugePageAllocator<State>> states_;
-  std::vector<BlockId> blank_;  // free blocks without a key, where the cache does not order them
-  std::vector<BlockId> victims_;      // of the take() under way
-  std::vector<BlockId> split_;  // blocks whose pages are loose or private
+  std::vector<BlockId> blank_;    // free blocks without a key, where the cache does not order them
+  std::vector<BlockId> victims_;  // of the take() under way
+  std::vector<BlockId> split_;    // blocks whose pages are loose or private
   bool orders_blank_ = false;
   std::int32_t pages_per_block_;
   std::int64_t num_free_ = 0, num_cached_ = 0;

@@ -43,6 +43,23 @@ Distribution distribution_of(std::vector<std::int64_t>& values) {
   return d;
 }
 
+Distribution distribution_of(const LogHistogram& h, double scale) {
+  return {h.count(),
+          h.mean() * scale,
+          h.quantile(0.5) * scale,
+          h.quantile(0.9) * scale,
+          h.quantile(0.95) * scale,
+          h.quantile(0.99) * scale,
+          static_cast<double>(h.max()) * scale};
+}
+
+void Values::count_all() {
+  for (const std::int64_t value : exact_) counted_.add(value);
+  exact_ = {};
+}
+
+Distribution Values::finish() { return counted_.count() > 0 ? distribution_of(counted_) : distribution_of(exact_); }
+
 void MetricsCollector::add(const RequestRecord& r) {
   if (r.arrival < count_from_) return;
   ++counted_;
@@ -54,30 +71,23 @@ void MetricsCollector::add(const RequestRecord& r) {
   output_tokens_ += r.output_tokens;
   const std::int64_t ttft = ns(r.first_token - r.arrival);
   const std::int64_t e2e = ns(r.last_token - r.arrival);
-  ttft_.push_back(ttft);
-  e2e_.push_back(e2e);
-  queueing_.push_back(ns(r.scheduled - r.arrival));
-  normalized_.push_back(e2e / r.output_tokens);
+  ttft_.add(ttft);
+  e2e_.add(e2e);
+  queueing_.add(ns(r.scheduled - r.arrival));
+  normalized_.add(e2e / r.output_tokens);
   const std::int64_t tpot = r.output_tokens > 1 ? ns(r.last_token - r.first_token) / (r.output_tokens - 1) : 0;
-  if (r.output_tokens > 1) tpot_.push_back(tpot);
+  if (r.output_tokens > 1) tpot_.add(tpot);
   if (slo_.is_set && ttft <= ns(slo_.ttft) && tpot <= ns(slo_.tpot)) ++attained_;
 }
 
 MetricsCollector::Latencies MetricsCollector::finish() {
   Latencies all;
-  all.ttft = distribution_of(ttft_);
-  all.tpot = distribution_of(tpot_);
-  all.e2e = distribution_of(e2e_);
-  all.queueing = distribution_of(queueing_);
-  all.normalized = distribution_of(normalized_);
-  constexpr double kNsPerPs = 1e-3;
-  all.itl = {itl_.count(),
-             itl_.mean() * kNsPerPs,
-             itl_.quantile(0.5) * kNsPerPs,
-             itl_.quantile(0.9) * kNsPerPs,
-             itl_.quantile(0.95) * kNsPerPs,
-             itl_.quantile(0.99) * kNsPerPs,
-             static_cast<double>(itl_.max()) * kNsPerPs};
+  all.ttft = ttft_.finish();
+  all.tpot = tpot_.finish();
+  all.e2e = e2e_.finish();
+  all.queueing = queueing_.finish();
+  all.normalized = normalized_.finish();
+  all.itl = distribution_of(itl_, 1e-3);  // gaps are in picoseconds
   all.slo_attainment_frac = slo_.is_set && counted_ > 0 ? static_cast<double>(attained_) / static_cast<double>(counted_) : 0;
   all.attained = attained_;
   all.counted = counted_;

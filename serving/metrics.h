@@ -82,7 +82,26 @@ struct SloTarget {
   Span ttft{}, tpot{};  // a request attains if ttft <= and tpot <= (tpot: (last - first) / (out - 1); one-token requests: ttft alone)
 };
 
-// Collects finished requests; 48 bytes each.
+// Values of one metric: exact up to kExact of them, from then on counted in a LogHistogram (quantiles within 0.2 %), so that
+// the length of a trace does not matter for memory.
+class Values {
+ public:
+  static constexpr std::size_t kExact = 1'000'000;
+  void add(std::int64_t value) {
+    if (counted_.count() > 0) return counted_.add(value);
+    exact_.push_back(value);
+    if (exact_.size() > kExact) count_all();
+  }
+  Distribution finish();
+
+ private:
+  void count_all();
+  std::vector<std::int64_t> exact_;
+  LogHistogram counted_;
+};
+Distribution distribution_of(const LogHistogram& histogram, double scale = 1);
+
+// Collects finished requests.
 class MetricsCollector {
  public:
   explicit MetricsCollector(const SloTarget& slo, Time count_from) : slo_(slo), count_from_(count_from) {}
@@ -103,7 +122,7 @@ class MetricsCollector {
   SloTarget slo_;
   Time count_from_;
   LogHistogram itl_;
-  std::vector<std::int64_t> ttft_, tpot_, e2e_, queueing_, normalized_;
+  Values ttft_, tpot_, e2e_, queueing_, normalized_;
   std::uint64_t attained_ = 0, counted_ = 0, completed_ = 0, rejected_ = 0, unfinished_ = 0;
   std::int64_t prompt_tokens_ = 0, output_tokens_ = 0;
 };

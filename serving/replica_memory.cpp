@@ -129,7 +129,7 @@ bool ReplicaState::try_allocate(RequestId r, std::int32_t m, std::int32_t ahead)
 void ReplicaState::publish_up_to(Request& r, std::int32_t tokens) {
   if (!limits_.prefix_caching) return;
   const std::int32_t full = std::min(tokens / limits_.block_tokens, r.num_hashes);
-  std::array<std::uint64_t, 32> keys;   // their slots are asked for together
+  std::array<std::uint64_t, 32> keys;  // their slots are asked for together
   while (r.published < full) {
     const std::int32_t first = r.published, end = std::min(full, first + static_cast<std::int32_t>(keys.size()));
     for (std::int32_t i = first; i < end; ++i) {

@@ -42,6 +42,8 @@ struct Request : RequestInfo {
   [[nodiscard]] std::int32_t held_tokens() const { return left_hashed ? kept_tokens : computed_tokens; }
 };
 
+static_assert(sizeof(Request) <= 400, "traces of many millions of requests are held in part");
+
 // Requests by slot; slots and the memory of their block lists are reused.
 class RequestTable {
  public:

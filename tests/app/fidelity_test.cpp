@@ -1,0 +1,54 @@
+// The two validation experiments against the logs of a real engine, as anybody would run them. Needs the data: KVLAB_DATA.
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+
+#include "app/csv.h"
+#include "tests/app/app_fixture.h"
+
+namespace kvlab {
+namespace {
+
+class Fidelity : public AppTest {
+ protected:
+  // diff_frac by "metric statistic"; empty where the data is not there.
+  std::map<std::string, double> differences(const std::string& card, const std::string& log) {
+    const std::string data = data_folder();
+    if (!std::filesystem::exists(data + "/vllm-reference/" + log)) return {};
+    ::setenv("KVLAB_DATA", data.c_str(), 1);
+    const Called called = call({"run", KVLAB_SOURCE_DIR "/experiments/validate_" + card + ".yaml", "--out", "validated", "--quiet"});
+    EXPECT_EQ(called.status, 0) << called.err;
+    const std::string out = "validated";
+    const CsvTable table = read_csv(out + "/validation.csv");
+    std::map<std::string, double> found;
+    for (const auto& row : table.rows) found[row[0] + " " + row[1]] = std::stod(row[6]);
+    return found;
+  }
+};
+
+void expect_within(const std::map<std::string, double>& found, const std::string& metric, double limit) {
+  for (const char* statistic : {"mean", "p50", "p90", "p95", "p99"}) {
+    const std::string name = metric + " " + statistic;
+    EXPECT_LE(std::abs(found.at(name)), limit) << name << ": " << found.at(name);
+  }
+}
+
+TEST_F(Fidelity, Rtx4090) {
+  const auto found = differences("rtx4090", "RTX4090-llama-3.1-8b/requests.jsonl");
+  if (found.empty()) GTEST_SKIP() << "the engine's log is not there; set KVLAB_DATA";
+  for (const char* metric : {"ttft", "tpot", "e2e"}) expect_within(found, metric, 0.015);
+}
+
+TEST_F(Fidelity, RtxPro6000) {
+  const auto found = differences("rtxpro6000", "RTXPRO6000-llama-3.1-8b/requests.jsonl");
+  if (found.empty()) GTEST_SKIP() << "the engine's log is not there; set KVLAB_DATA";
+  expect_within(found, "tpot", 0.03);
+  expect_within(found, "e2e", 0.03);
+  expect_within(found, "ttft", 0.06);
+  EXPECT_LE(std::abs(found.at("ttft_first120 mean")), 0.10);
+  EXPECT_LE(std::abs(found.at("ttft_first120 p50")), 0.13);
+}
+
+}  // namespace
+}  // namespace kvlab

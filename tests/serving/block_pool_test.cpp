@@ -1,0 +1,133 @@
+#include "serving/block_pool.h"
+
+#include <gtest/gtest.h>
+
+#include "base/random.h"
+
+namespace kvlab {
+namespace {
+
+std::unique_ptr<BlockCache> cache(const std::string& name) {
+  Params p = Params::empty("block cache");
+  return BlockCacheRegistry::make(name, p, "block cache");
+}
+
+BlockPool pool_of(std::uint32_t blocks, std::int32_t pages_per_block = 8) { return {blocks, pages_per_block, cache("lru")}; }
+
+// A request's chain: takes and publishes keys in order.
+std::vector<BlockId> hold(BlockPool& pool, const std::vector<std::uint64_t>& keys) {
+  std::vector<BlockId> blocks;
+  for (std::uint32_t i = 0; i < keys.size(); ++i) {
+    blocks.push_back(pool.take());
+    pool.publish(blocks.back(), keys[i], i, 0);
+  }
+  return blocks;
+}
+
+TEST(BlockPool, FreedBlocksGoDeepestFirstToTheBackAndKeepTheirHash) {
+  BlockPool pool = pool_of(4);
+  const auto a = hold(pool, {1, 2});
+  const auto b = hold(pool, {3, 4});
+  EXPECT_EQ(pool.free_blocks(), 0);
+  pool.release_reversed(b);
+  pool.release_reversed(a);
+  EXPECT_EQ(pool.free_blocks(), 4);
+  EXPECT_EQ(pool.cached_blocks(), 4);
+  EXPECT_EQ(pool.find(4), b[1]);
+  // Order of eviction: 4 (b's deepest), 3, 2, 1. Taking is what loses the hash.
+  pool.take();
+  EXPECT_EQ(pool.find(4), kNoBlock);
+  EXPECT_EQ(pool.find(3), b[0]);
+  pool.take();
+  EXPECT_EQ(pool.find(3), kNoBlock);
+  EXPECT_EQ(pool.find(2), a[1]);
+  EXPECT_EQ(pool.evictions(), 2U);
+  pool.check();
+}
+
+TEST(BlockPool, AHitOnAFreeBlockTakesItOutOfTheMiddle) {
+  BlockPool pool = pool_of(3);
+  const auto blocks = hold(pool, {1, 2, 3});
+  pool.release_reversed(blocks);  // order: 3, 2, 1
+  pool.note_hit(blocks[1]);
+  pool.acquire(blocks[1]);
+  EXPECT_EQ(pool.free_blocks(), 2);
+  EXPECT_EQ(pool.take(), blocks[2]);
+  EXPECT_EQ(pool.take(), blocks[0]);
+  EXPECT_EQ(pool.find(2), blocks[1]);
+  pool.acquire(blocks[1]);
+  pool.release(blocks[1]);
+  EXPECT_EQ(pool.free_blocks(), 0) << "one reference is left";
+  pool.release(blocks[1]);
+  EXPECT_EQ(pool.free_blocks(), 1);
+  pool.check();
+}
+
+TEST(BlockPool, EqualContentStaysInTwoBlocksAndTheFirstIsFound) {
+  BlockPool pool = pool_of(3);
+  const auto a = hold(pool, {7});
+  const auto b = hold(pool, {7});
+  EXPECT_EQ(pool.find(7), a[0]);
+  pool.release(a[0]);
+  pool.take();  // the blank third block is older in the free list
+  pool.take();  // now a's
+  EXPECT_EQ(pool.find(7), b[0]);
+}
+
+TEST(BlockPool, LooseInSplitBlocksComeFirst) {
+  BlockPool pool = pool_of(4, 8);
+  const auto cached = hold(pool, {1, 2});
+  pool.release_reversed(cached);  // free: two blank, then 2, 1
+  EXPECT_EQ(pool.free_after_pages(9), 2);
+  pool.take_pages(9);  // splits two blocks, 7 pages are loose
+  EXPECT_EQ(pool.free_blocks(), 2);
+  EXPECT_EQ(pool.loose_pages(), 7);
+  pool.return_pages(1);
+  EXPECT_EQ(pool.loose_pages(), 8);
+  EXPECT_EQ(pool.free_blocks(), 3) << "eight loose pages serve as a block";
+  pool.take();
+  EXPECT_EQ(pool.loose_pages(), 0) << "and are taken before the free list's front";
+  EXPECT_NE(pool.find(2), kNoBlock);
+  pool.check();
+  EXPECT_LT(pool.free_after_pages(25), 0);
+  EXPECT_EQ(pool.free_after_pages(16), 0);
+  pool.take_pages(8);
+  EXPECT_EQ(pool.find(2), kNoBlock) << "splitting a cached block evicts it";
+  pool.check();
+}
+
+// Taking many at once is taking them one by one.
+TEST(BlockPool, BatchesAreSingleOperations) {
+  for (const char* name : {"lru", "fifo", "lfu", "s3fifo", "arc", "gdsf"}) {
+    BlockPool one(40, 4, cache(name)), many(40, 4, cache(name));
+    std::vector<std::vector<BlockId>> held_one, held_many;
+    std::uint64_t key = 0;
+    for (std::uint64_t step = 0; step < 400; ++step) {
+      const auto draw = [&](std::uint64_t layer) { return Draw{1, Purpose::kTest, 5, step, layer}; };
+      const auto count = static_cast<std::int64_t>(draw(0).below(9));
+      if (count <= one.free_blocks()) {
+        held_one.emplace_back();
+        held_many.emplace_back();
+        for (std::int64_t i = 0; i < count; ++i) held_one.back().push_back(one.take());
+        many.take(count, held_many.back());
+        ASSERT_EQ(held_one.back(), held_many.back()) << name << " step " << step;
+        for (std::uint32_t i = 0; i < held_one.back().size(); ++i) {
+          one.publish(held_one.back()[i], ++key, i, 1);
+          many.publish(held_many.back()[i], key, i, 1);
+        }
+      } else {
+        const std::size_t gone = draw(1).below(held_one.size());
+        for (std::size_t i = held_one[gone].size(); i-- > 0;) one.release(held_one[gone][i]);
+        many.release_reversed(held_many[gone]);
+        held_one.erase(held_one.begin() + static_cast<std::ptrdiff_t>(gone));
+        held_many.erase(held_many.begin() + static_cast<std::ptrdiff_t>(gone));
+      }
+      one.check();
+      many.check();
+      ASSERT_EQ(one.free_blocks(), many.free_blocks());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvlab

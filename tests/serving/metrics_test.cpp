@@ -1,0 +1,117 @@
+#include "serving/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/random.h"
+#include "serving/contiguous.h"
+
+namespace kvlab {
+namespace {
+
+TEST(LogHistogram, QuantilesAreWithinATwentiethOfAPercentOfABin) {
+  LogHistogram histogram;
+  std::vector<std::int64_t> values;
+  for (std::uint64_t i = 0; i < 20'000; ++i) {
+    values.push_back(static_cast<std::int64_t>(Draw{3, Purpose::kTest, i}.lognormal(18, 1.5)));
+    histogram.add(values.back());
+  }
+  const Distribution exact = distribution_of(values);
+  for (const auto& [found, expected] :
+       {std::pair{histogram.quantile(0.5), exact.p50}, {histogram.quantile(0.9), exact.p90}, {histogram.quantile(0.99), exact.p99}}) {
+    EXPECT_NEAR(found, expected, 0.004 * expected);
+  }
+  EXPECT_DOUBLE_EQ(static_cast<double>(histogram.max()), exact.max);
+  EXPECT_NEAR(histogram.mean(), exact.mean, 1e-9 * exact.mean);
+}
+
+// What fast-forward relies on: a progression at once is its members one by one.
+TEST(LogHistogram, ProgressionsCountLikeTheirMembers) {
+  for (std::uint64_t i = 0; i < 500; ++i) {
+    const auto draw = [&](std::uint64_t step) { return Draw{4, Purpose::kTest, i, step, 0}; };
+    const auto terms = static_cast<std::int64_t>(1 + draw(0).below(3000));
+    const auto step = static_cast<std::int64_t>(draw(1).below(2'000'000)) - 1'000'000;
+    const auto first = static_cast<std::int64_t>(draw(2).below(1'000'000'000)) + std::max<std::int64_t>(0, -step) * terms;
+    LogHistogram whole, single;
+    whole.add_progression(first, step, terms, 3);
+    for (std::int64_t t = 0; t < terms; ++t) single.add(first + t * step, 3);
+    EXPECT_EQ(whole.count(), single.count());
+    EXPECT_EQ(whole.max(), single.max());
+    EXPECT_EQ(whole.mean(), single.mean());
+    for (double q = 0; q <= 1; q += 0.01) ASSERT_EQ(whole.quantile(q), single.quantile(q)) << first << " " << step << " " << terms;
+  }
+}
+
+TEST(Distribution, InterpolatesLinearly) {
+  std::vector<std::int64_t> values{40, 10, 20, 30};
+  const Distribution d = distribution_of(values);
+  EXPECT_DOUBLE_EQ(d.mean, 25);
+  EXPECT_DOUBLE_EQ(d.p50, 25);
+  EXPECT_DOUBLE_EQ(d.p90, 37);
+  EXPECT_DOUBLE_EQ(d.max, 40);
+  std::vector<std::int64_t> none;
+  EXPECT_EQ(distribution_of(none).count, 0U);
+}
+
+TEST(Values, AreCountedFromAMillionOn) {
+  Values values;
+  for (std::int64_t i = 0; i < 1'200'000; ++i) values.add(1'000'000 + i);
+  const Distribution d = values.finish();
+  EXPECT_EQ(d.count, 1'200'000U);
+  EXPECT_NEAR(d.p50, 1'600'000, 0.002 * 1'600'000);
+  EXPECT_DOUBLE_EQ(d.max, 2'199'999);
+}
+
+RequestRecord record(double arrival_ms, double first_ms, double last_ms, std::int32_t out) {
+  const auto at = [](double ms) { return kStart + Span(static_cast<std::int64_t>(ms * 1e6)); };
+  RequestRecord r;
+  r.arrival = r.queued = r.scheduled = at(arrival_ms);
+  r.first_token = at(first_ms);
+  r.last_token = at(last_ms);
+  r.prompt_tokens = 10;
+  r.output_tokens = out;
+  r.outcome = Outcome::kCompleted;
+  return r;
+}
+
+TEST(MetricsCollector, WarmUpIsLeftOutAndTheSloIsAConjunction) {
+  SloTarget slo{true, Span(100'000'000), Span(10'000'000)};
+  MetricsCollector metrics(slo, kStart + Span(5'000'000));
+  metrics.add(record(0, 1, 2, 2));        // in the warm-up
+  metrics.add(record(10, 60, 150, 10));   // TTFT 50, TPOT 10: attains
+  metrics.add(record(10, 120, 130, 10));  // TTFT 110: does not
+  metrics.add(record(10, 60, 161, 11));   // TPOT 10.1: does not
+  metrics.add(record(10, 60, 60, 1));     // one token: TTFT alone
+  RequestRecord rejected = record(20, 20, 20, 1);
+  rejected.outcome = Outcome::kRejected;
+  metrics.add(rejected);
+  const auto all = metrics.finish();
+  EXPECT_EQ(all.completed, 4U);
+  EXPECT_EQ(all.rejected, 1U);
+  EXPECT_EQ(all.attained, 2U);
+  EXPECT_DOUBLE_EQ(all.slo_attainment_frac, 0.4);
+  EXPECT_EQ(all.tpot.count, 3U);
+}
+
+TEST(ContiguousAllocator, FitsAndMerges) {
+  ContiguousAllocator memory(100, ContiguousAllocator::Fit::kBest);
+  EXPECT_EQ(memory.reserve(30), 0);
+  EXPECT_EQ(memory.reserve(20), 30);
+  EXPECT_EQ(memory.reserve(40), 50);
+  memory.release(0, 30);              // holes: 30 at 0, 10 at 90
+  EXPECT_EQ(memory.reserve(10), 90);  // best fit: the smaller hole
+  EXPECT_EQ(memory.reserve(31), -1);
+  memory.release(50, 40);  // 40 at 50: total 70 free, largest 40
+  EXPECT_EQ(memory.free_tokens(), 70);
+  EXPECT_EQ(memory.largest_hole(), 40);
+  EXPECT_EQ(memory.reserve(41), -1) << "external fragmentation";
+  memory.release(30, 20);  // all three holes touch
+  EXPECT_EQ(memory.largest_hole(), 90);
+  memory.release(90, 10);
+  EXPECT_EQ(memory.reserve(100), 0);
+}
+
+}  // namespace
+}  // namespace kvlab
