@@ -49,7 +49,9 @@ SimReplica::SimReplica(const SimSetup& setup, std::uint32_t number, EventQueue& 
       wants_steps_(sink.wants_steps()) {
   state_.lookup_log = setup.record_lookups;
   if (state_.pool().cache().weighs_cost()) {
-    state_.recompute_seconds = [cost = cost_.get()](std::int32_t tokens, std::int32_t kv_before) { return cost->prefill_seconds(tokens, kv_before); };
+    state_.recompute_seconds = [cost = cost_.get()](std::int32_t tokens, std::int32_t kv_before) {
+      return cost->prefill_seconds(tokens, kv_before);
+    };
   }
   if (wants_steps_) state_.events = &events_;
 }

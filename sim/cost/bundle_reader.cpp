@@ -2,7 +2,7 @@
 #include <filesystem>
 
 #include "base/text.h"
-#include "sim/cost/csv_table.h"
+#include "sim/cost/measured_table.h"
 #include "sim/cost/profile.h"
 
 namespace kvlab {
@@ -19,7 +19,7 @@ struct Column {
 
 // Rows of a table with one layer name, one count and one time: dense.csv, per_sequence.csv.
 void read_layers(const std::string& file, const std::string& count_column, ProfileOp::Axis axis, std::vector<ProfileOp>& ops) {
-  const CsvTable csv(file);
+  const MeasuredTable csv(file);
   const std::size_t layer = csv.column("layer"), count = csv.column(count_column), time = csv.column("time_us");
   std::vector<std::string> known;
   for (const KnownOp& op : known_ops()) {
@@ -42,7 +42,7 @@ void read_layers(const std::string& file, const std::string& count_column, Profi
 }
 
 SampleGrid read_grid(const std::string& file, const std::vector<std::string>& axes) {
-  const CsvTable csv(file);
+  const MeasuredTable csv(file);
   std::vector<std::size_t> columns;
   for (const std::string& axis : axes) columns.push_back(csv.column(axis));
   const std::size_t time = csv.column("time_us");
@@ -75,7 +75,7 @@ SkewAxis read_axis(const YAML::Node& axes, const std::string& name, const std::s
   return axis;
 }
 
-std::size_t bin_of(const CsvTable& csv, std::size_t row, const std::string& column, const SkewAxis& axis) {
+std::size_t bin_of(const MeasuredTable& csv, std::size_t row, const std::string& column, const SkewAxis& axis) {
   const std::string& label = csv.text(row, csv.column(column));
   const auto at = std::find(axis.labels.begin(), axis.labels.end(), label);
   if (at == axis.labels.end())
@@ -98,7 +98,7 @@ std::optional<SkewTable> read_skew(const YAML::Node& meta, const std::string& fo
   const SkewAxis longest = read_axis(axes, "kv_big", meta_file), before = read_axis(axes, "kp", meta_file);
   double alpha_default = 0;
   if (!parse_real(mine["alpha_default"].Scalar(), alpha_default)) throw InputError(meta_file + ": alpha_default is not a number");
-  const CsvTable csv(folder + "/" + mine["bucket_table"].Scalar());
+  const MeasuredTable csv(folder + "/" + mine["bucket_table"].Scalar());
   const std::size_t pc = csv.column("pc"), alpha = csv.column("alpha");
   std::vector<SkewTable::Entry> entries;
   for (std::size_t row = 0; row < csv.num_rows(); ++row) {

@@ -31,7 +31,7 @@ struct StepShape {
   std::int32_t padding_rows = 0;       // rows that cost linear work only
   std::int32_t head_rows = 0;          // rows that need logits: one per sequence in the step
   std::span<const PolicyOp> ops;
-  std::int32_t layers = 0;             // 0: all layers, embedding and head; else this many layers and nothing else
+  std::int32_t layers = 0;  // 0: all layers, embedding and head; else this many layers and nothing else
 };
 
 enum class CostPart : std::uint8_t { kLinear, kAttention, kHead, kCollective, kPolicy };
@@ -46,8 +46,8 @@ struct StepCost {
   Picoseconds total = 0;
   std::array<Picoseconds, kCostParts> part{};
   std::array<Picoseconds, kFootings> footing{};
-  std::int64_t flops = 0;   // useful ones, by the formulas of kernels/
-  std::int64_t bytes = 0;   // HBM traffic by the same formulas
+  std::int64_t flops = 0;  // useful ones, by the formulas of kernels/
+  std::int64_t bytes = 0;  // HBM traffic by the same formulas
 };
 
 // Cost of consecutive decode-only steps of one set of rows: step i costs base + i * slope, for 0 <= i < valid_steps.
@@ -76,8 +76,8 @@ class CostModel {
   [[nodiscard]] virtual int num_stages() const { return 1; }
   // Seconds to compute `tokens` prompt tokens on top of `kv_before`, for policies that weigh the cost of a miss.
   virtual double prefill_seconds(std::int32_t tokens, std::int32_t kv_before) = 0;
-  [[nodiscard]] virtual double peak_flops() const = 0;          // FLOP/s of the replica, for MFU
-  [[nodiscard]] virtual double peak_bytes_per_s() const = 0;    // HBM bytes/s of the replica, for MBU
+  [[nodiscard]] virtual double peak_flops() const = 0;        // FLOP/s of the replica, for MFU
+  [[nodiscard]] virtual double peak_bytes_per_s() const = 0;  // HBM bytes/s of the replica, for MBU
 };
 
 }  // namespace kvlab

@@ -7,7 +7,7 @@
 #include <iterator>
 
 #include "base/text.h"
-#include "sim/cost/csv_table.h"
+#include "sim/cost/measured_table.h"
 #include "sim/cost/profile.h"
 #include "sim/cost/spec_file.h"
 
@@ -44,7 +44,7 @@ void write_grid(const std::string& file, const std::vector<std::string>& columns
 }
 
 SampleGrid read_grid(const std::string& file, const std::vector<std::string>& columns) {
-  const CsvTable csv(file);
+  const MeasuredTable csv(file);
   std::vector<std::size_t> at;
   for (const std::string& column : columns) at.push_back(csv.column(column));
   const std::size_t time = csv.column("time_ns"), spread = csv.column("spread_frac");
@@ -131,7 +131,7 @@ std::optional<SkewTable> read_skew(const std::string& folder) {
   std::vector<SkewAxis> axes;
   for (const std::string& name : kSkewAxes) axes.push_back(read_axis(p, config->root, name));
   const double alpha_default = p.required<double>("alpha_default", -10, 10, "alpha of buckets without an entry");
-  const CsvTable csv(folder + "/skew.csv");
+  const MeasuredTable csv(folder + "/skew.csv");
   std::vector<SkewTable::Entry> entries;
   const auto bin = [&](std::size_t row, std::size_t axis) {
     const std::size_t column = csv.column(kSkewAxes[axis]);

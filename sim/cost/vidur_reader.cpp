@@ -2,7 +2,7 @@
 #include <filesystem>
 
 #include "base/text.h"
-#include "sim/cost/csv_table.h"
+#include "sim/cost/measured_table.h"
 #include "sim/cost/profile.h"
 
 namespace kvlab {
@@ -54,7 +54,7 @@ class Points {
 };
 
 // Rows measured at `tp`; InputError that lists the degrees there are when there is none.
-std::vector<std::size_t> rows_of_tp(const CsvTable& csv, const std::string& column, int tp) {
+std::vector<std::size_t> rows_of_tp(const MeasuredTable& csv, const std::string& column, int tp) {
   const std::size_t at = csv.column(column);
   std::vector<std::size_t> rows;
   std::map<std::int64_t, int> present;
@@ -72,7 +72,7 @@ std::vector<std::size_t> rows_of_tp(const CsvTable& csv, const std::string& colu
 bool is_blank(const std::string& cell) { return cell.empty() || cell == "nan" || cell == "NaN"; }
 
 void read_mlp(const std::string& file, Profile& p) {
-  const CsvTable csv(file);
+  const MeasuredTable csv(file);
   const std::vector<std::size_t> rows = rows_of_tp(csv, "num_tensor_parallel_workers", p.tp);
   const std::size_t tokens = csv.column("num_tokens");
   for (const VidurOp& op : kOps) {
@@ -92,7 +92,7 @@ void read_mlp(const std::string& file, Profile& p) {
 // Vidur counts cached tokens before a row's own; the table counts the row's own too. Batches of several prompts in one call
 // have no place in the table and are left out.
 void read_attention(const std::string& file, Profile& p) {
-  const CsvTable csv(file);
+  const MeasuredTable csv(file);
   const std::size_t prefill = csv.column(median_of("attn_prefill")), decode = csv.column(median_of("attn_decode"));
   const std::size_t batch = csv.column("batch_size"), chunk = csv.column("prefill_chunk_size"), kv = csv.column("kv_cache_size");
   const std::size_t is_prefill = csv.column("is_prefill");
@@ -123,7 +123,7 @@ void read_attention(const std::string& file, Profile& p) {
 }
 
 void read_all_reduce(const std::string& file, Profile& p) {
-  const CsvTable csv(file);
+  const MeasuredTable csv(file);
   const std::size_t time = csv.column(median_of("all_reduce")), size = csv.column("size");
   Points points;
   for (const std::size_t row : rows_of_tp(csv, "num_workers", p.tp)) points.add({csv.count(row, size)}, csv.time(row, time, kPsPerMs));

@@ -308,7 +308,8 @@ TEST(VidurCost, StepsByHand) {
   EXPECT_THAT(setup.profile->notes, testing::Contains("attention.csv: 1 rows of several prompts in one call were left out"));
   const auto cost = make_cost_model(setup);
   const StepCost step = cost->step(decode_shape(4, 4 * 95));
-  // 4 tokens cost as the 8 measured next, 9 us per operation: nine of them in each of 2 layers, embedding once; final norm (4 + 1 rows in and out) by roofline.
+  // 4 tokens cost as the 8 measured next, 9 us per operation: nine of them in each of 2 layers, embedding once; final norm (4 + 1 rows in
+  // and out) by roofline.
   EXPECT_EQ(step.part[0], 2 * 9 * 9 * kUs + 9 * kUs + (4 * 4 + 1) * 16 * 2);
   EXPECT_NEAR(static_cast<double>(step.part[1]), 2 * 40 * kUs, 400);
   EXPECT_EQ(step.footing[2], step.part[2] + (4 * 4 + 1) * 16 * 2);

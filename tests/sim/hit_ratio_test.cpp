@@ -248,7 +248,8 @@ TEST(HitRatioTrace, SplitsAndJoinsHashesAndKeepsFullPromptBlocksOnly) {
   EXPECT_EQ(load(192, 64).keys, (std::vector<std::uint64_t>{11, 12, 13}));
   EXPECT_EQ(load(100, 64).keys, (std::vector<std::uint64_t>{11}));  // the rest was generated
   EXPECT_EQ(load(191, 128).keys, (std::vector<std::uint64_t>{12}));
-  EXPECT_EQ(load(100, 32).keys, (std::vector<std::uint64_t>{block_hash(64, hashes, 32, 0), block_hash(64, hashes, 32, 1), block_hash(64, hashes, 32, 2)}));
+  EXPECT_EQ(load(100, 32).keys,
+            (std::vector<std::uint64_t>{block_hash(64, hashes, 32, 0), block_hash(64, hashes, 32, 1), block_hash(64, hashes, 32, 2)}));
   EXPECT_EQ(load(15, 16).keys.size(), 0U);
   EXPECT_EQ(load(191, 64).prompt_tokens, 191);
   EXPECT_THROW(load(191, 48), InputError);

@@ -9,9 +9,9 @@
 namespace kvlab {
 
 // A small CSV file with a header line, held as text; the columns are found by name. Errors carry file:line and the column.
-class CsvTable {
+class MeasuredTable {
  public:
-  explicit CsvTable(const std::string& file);
+  explicit MeasuredTable(const std::string& file);
 
   [[nodiscard]] bool has(const std::string& column) const;
   [[nodiscard]] std::size_t column(const std::string& name) const;  // InputError that lists the columns there are

@@ -1,4 +1,4 @@
-#include "sim/cost/csv_table.h"
+#include "sim/cost/measured_table.h"
 
 #include <algorithm>
 #include <cmath>
@@ -28,7 +28,7 @@ std::vector<std::string> split_line(std::string line) {
 
 }  // namespace
 
-CsvTable::CsvTable(const std::string& file) : file_(file) {
+MeasuredTable::MeasuredTable(const std::string& file) : file_(file) {
   std::ifstream stream(file, std::ios::binary);
   if (!stream) throw InputError(file + ": cannot be opened");
   std::size_t number = 0;
@@ -50,21 +50,21 @@ CsvTable::CsvTable(const std::string& file) : file_(file) {
   if (rows_.empty()) throw InputError(file + ": no rows below the header");
 }
 
-bool CsvTable::has(const std::string& column) const { return std::find(header_.begin(), header_.end(), column) != header_.end(); }
+bool MeasuredTable::has(const std::string& column) const { return std::find(header_.begin(), header_.end(), column) != header_.end(); }
 
-std::size_t CsvTable::column(const std::string& name) const {
+std::size_t MeasuredTable::column(const std::string& name) const {
   const auto at = std::find(header_.begin(), header_.end(), name);
   if (at == header_.end()) throw InputError(file_ + ":1: no column '" + name + "'; columns: " + join(header_, ", "));
   return static_cast<std::size_t>(at - header_.begin());
 }
 
-std::string CsvTable::place(std::size_t row) const { return file_ + ":" + std::to_string(line_[row]); }
+std::string MeasuredTable::place(std::size_t row) const { return file_ + ":" + std::to_string(line_[row]); }
 
-void CsvTable::fail(std::size_t row, std::size_t column, const std::string& what) const {
+void MeasuredTable::fail(std::size_t row, std::size_t column, const std::string& what) const {
   throw InputError(place(row) + ": '" + header_[column] + "' = '" + rows_[row][column] + "': " + what);
 }
 
-std::int64_t CsvTable::count(std::size_t row, std::size_t column) const {
+std::int64_t MeasuredTable::count(std::size_t row, std::size_t column) const {
   long long value = 0;
   if (parse_integer(rows_[row][column], value)) {
     if (value < 0 || value > kMaxCount) fail(row, column, "outside [0, 2^40]");
@@ -76,13 +76,13 @@ std::int64_t CsvTable::count(std::size_t row, std::size_t column) const {
   return static_cast<std::int64_t>(real_value);
 }
 
-double CsvTable::real(std::size_t row, std::size_t column) const {
+double MeasuredTable::real(std::size_t row, std::size_t column) const {
   double value = 0;
   if (!parse_real(rows_[row][column], value)) fail(row, column, "not a finite number");
   return value;
 }
 
-Picoseconds CsvTable::time(std::size_t row, std::size_t column, double ps_per_unit) const {
+Picoseconds MeasuredTable::time(std::size_t row, std::size_t column, double ps_per_unit) const {
   const double ps = real(row, column) * ps_per_unit;
   if (!(ps > 0)) fail(row, column, "a time must be above 0");
   if (ps > kMaxPicoseconds) fail(row, column, "more than 1000 s for one call; is the unit right?");
