@@ -26,14 +26,14 @@ std::unique_ptr<TraceSource> open_trace_of(const TraceCommand& c) {
     Params p = experiment.params(experiment.runs[0]);
     Params trace = p.child("trace", "trace");
     trace.flag("perfetto", false, "of no meaning here");
-    return make_trace(trace, c.seed);
+    return make_trace(trace, c.seed.value_or(experiment.runs[0].seed));
   }
   YAML::Emitter text;
   text << YAML::BeginMap << YAML::Key << "trace" << YAML::Value << YAML::BeginMap << YAML::Key << "file" << YAML::Value << c.input
        << YAML::EndMap << YAML::EndMap;
   Params p(parse_config(text.c_str(), "command line", set), std::make_shared<Choices>(), "the command line");
   Params trace = p.child("trace", "trace");
-  return make_trace(trace, c.seed);
+  return make_trace(trace, c.seed.value_or(1));
 }
 
 std::vector<int> degrees_of(const ProfileCommand& c) {

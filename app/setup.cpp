@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "base/text.h"
+#include "sim/cost/profile.h"
 #include "sim/hit_ratio.h"
 #include "traces/make_trace.h"
 
@@ -194,6 +195,7 @@ std::string describe_cost_source(const CostSetup& cost) {
   std::string text = "profile " + cost.profile_name;
   if (!cost.profile_date.empty()) text += ", " + cost.profile_date;
   if (!cost.profile_hash.empty()) text += ", " + cost.profile_hash;
+  if (cost.profile != nullptr && !cost.profile->notes.empty()) text += fmt::format(" ({} remarks: kvlab profile lint)", cost.profile->notes.size());
   return text;
 }
 

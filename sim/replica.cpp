@@ -184,7 +184,7 @@ void SimReplica::time_step(InFlightStep& step, Picoseconds at, const StepCost& c
 }
 
 void SimReplica::count_step(const InFlightStep& step, const StepCost& cost) {
-  totals_.add_costs(cost, StepCost{}, 1);
+  totals_.add_cost(cost);
   totals_.rows += static_cast<Int128>(step.entries.size());
   for (const StepEntry& entry : step.entries) totals_.tokens += entry.tokens;
   if (state_.num_waiting() > 0) totals_.overload += cost.total;

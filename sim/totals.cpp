@@ -4,6 +4,15 @@
 
 namespace kvlab {
 
+void StepTotals::add_cost(const StepCost& cost) {
+  ++steps;
+  busy += cost.total;
+  flops += cost.flops;
+  bytes += cost.bytes;
+  for (std::size_t i = 0; i < kCostParts; ++i) part[i] += cost.part[i];
+  for (std::size_t i = 0; i < kFootings; ++i) footing[i] += cost.footing[i];
+}
+
 void StepTotals::add_costs(const StepCost& base, const StepCost& slope, std::int64_t count) {
   steps += static_cast<std::uint64_t>(count);
   busy += progression_sum(base.total, slope.total, count);

@@ -20,6 +20,7 @@ struct StepTotals {
   std::array<Int128, kFootings> footing{};
   std::int64_t peak_used_blocks = 0;
 
+  void add_cost(const StepCost& cost);
   // `count` steps whose costs run base, base + slope, ...
   void add_costs(const StepCost& base, const StepCost& slope, std::int64_t count);
   void merge(const StepTotals& other);

@@ -1,0 +1,305 @@
+#include "base/params.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace kvlab {
+namespace {
+
+Params params(const std::string& yaml, const std::vector<std::string>& overrides = {}, const Choices& choices = {}) {
+  return {parse_config(yaml, "run.yaml", overrides), std::make_shared<Choices>(choices), "test"};
+}
+
+// The message of the InputError that `read` ends with.
+template <class Read>
+std::string error_of(Read read) {
+  try {
+    read();
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+std::string integer_error(const std::string& yaml) {
+  return error_of([&] { params(yaml).required<int>("n", 0, 7, ""); });
+}
+
+std::string real_error(const std::string& yaml) {
+  return error_of([&] { params(yaml).required<double>("x", 0, 1, ""); });
+}
+
+TEST(Params, ReadsEachType) {
+  Params p = params("n: -3\nu: 18\nx: 2.5e-3\non: true\noff: false\nword: hello\npick: b\nd_ms: 1.5\nd_s: 2\nl: [1, 2.5]\n");
+  EXPECT_EQ(p.required<int>("n", -3, -3, ""), -3);
+  EXPECT_EQ(p.required<std::uint64_t>("u", 0, 20, ""), 18U);
+  EXPECT_EQ(p.required<double>("x", 0, 1, ""), 2.5e-3);
+  EXPECT_TRUE(p.flag("on", false, ""));
+  EXPECT_FALSE(p.flag("off", true, ""));
+  EXPECT_EQ(p.text("word", ""), "hello");
+  EXPECT_EQ(p.choice("pick", {"a", "b"}, 0, ""), 1U);
+  EXPECT_EQ(p.milliseconds("d_ms", 0, 0, 10, ""), Span(1'500'000));
+  EXPECT_EQ(p.seconds("d_s", 0, 0, 10, ""), Span(2'000'000'000));
+  EXPECT_EQ(p.numbers("l", 0, 3, ""), (std::vector<double>{1, 2.5}));
+  EXPECT_NO_THROW(p.reject_unread());
+  EXPECT_TRUE(p.defaults().empty());
+}
+
+TEST(Params, AbsentKeysAnswerTheirDefaultAndAreListed) {
+  Params p = params("scheduler: {sarathi: {}}\nmemory: {}\nrouter: random\n");
+  EXPECT_EQ(p.optional("n", 5, 0, 9, ""), 5);
+  EXPECT_EQ(p.optional("x", 0.25, 0.0, 1.0, ""), 0.25);
+  EXPECT_TRUE(p.flag("on", true, ""));
+  EXPECT_EQ(p.text("word", "hello", ""), "hello");
+  EXPECT_EQ(p.choice("pick", {"a", "b"}, 1, ""), 1U);
+  EXPECT_TRUE(p.numbers("l", 0, 1, "").empty());
+  auto [name, scheduler] = p.named("scheduler", "", "");
+  scheduler.optional("budget_tokens", 512, 1, 1000, "");
+  p.child("memory", "memory").optional("util_frac", 0.9, 0.0, 1.0, "");
+  p.optional_child("stop", "stop").optional("requests", 7, 0, 9, "");
+  p.named("router", "", "").second.flag("seeded", false, "");
+  const std::map<std::string, std::string> expected{
+      {"n", "5"},
+      {"x", "0.25"},
+      {"on", "true"},
+      {"word", "hello"},
+      {"pick", "b"},
+      {"scheduler.sarathi.budget_tokens", "512"},
+      {"memory.util_frac", "0.9"},
+      {"stop.requests", "7"},
+      {"router.random.seeded", "false"},
+  };
+  EXPECT_EQ(p.defaults(), expected);
+}
+
+TEST(Params, IntegersAreStrictAndRangesIncludeTheirEnds) {
+  EXPECT_EQ(integer_error("n: 0\n"), "no error");
+  EXPECT_EQ(integer_error("n: 7\n"), "no error");
+  EXPECT_EQ(integer_error("a: 1\nn: 8\n"), "run.yaml:2:4: 'n' = 8 is outside [0, 7]");
+  EXPECT_EQ(integer_error("n: -1\n"), "run.yaml:1:4: 'n' = -1 is outside [0, 7]");
+  EXPECT_EQ(integer_error("n:   010\n"), "run.yaml:1:6: 'n': not a whole number: '010'");
+  EXPECT_EQ(integer_error("n: 0x3\n"), "run.yaml:1:4: 'n': not a whole number: '0x3'");
+  EXPECT_EQ(integer_error("n: 1.0\n"), "run.yaml:1:4: 'n': not a whole number: '1.0'");
+  EXPECT_EQ(integer_error("n: 1e0\n"), "run.yaml:1:4: 'n': not a whole number: '1e0'");
+  EXPECT_EQ(integer_error("n: 99999999999999999999\n"), "run.yaml:1:4: 'n': not a whole number: '99999999999999999999'");
+  EXPECT_EQ(integer_error("n: {a: 1}\n"), "run.yaml:1:4: 'n': expected one value, found a mapping");
+  EXPECT_EQ(integer_error("n: [1]\n"), "run.yaml:1:4: 'n': expected one value, found a list");
+  EXPECT_NE(integer_error("n:\n").find("'n': expected one value, found nothing"), std::string::npos);
+}
+
+TEST(Params, RealsAreFiniteAndInRange) {
+  EXPECT_EQ(real_error("x: 0\n"), "no error");
+  EXPECT_EQ(real_error("x: 1.0\n"), "no error");
+  EXPECT_EQ(real_error("x: 1.0000001\n"), "run.yaml:1:4: 'x' = 1.0000001 is outside [0, 1]");
+  EXPECT_EQ(real_error("x: -1e-9\n"), "run.yaml:1:4: 'x' = -1e-9 is outside [0, 1]");
+  for (const char* word : {".nan", "nan", "NaN", ".inf", "inf", "-inf", "1e400", "0x1p-2", "1/2", "half"}) {
+    EXPECT_EQ(real_error("x: " + std::string(word) + "\n"), "run.yaml:1:4: 'x': not a number: '" + std::string(word) + "'");
+  }
+}
+
+TEST(Params, FlagsChoicesAndListsRefuseOtherValues) {
+  EXPECT_EQ(error_of([] { params("on: yes\n").flag("on", false, ""); }), "run.yaml:1:5: 'on': expected true or false, found 'yes'");
+  EXPECT_EQ(error_of([] {
+              params("p: swop\n").choice("p", {"swap", "recompute"}, 0, "");
+            }),
+            "run.yaml:1:4: 'p': unknown value 'swop'; did you mean 'swap'?");
+  EXPECT_EQ(error_of([] {
+              params("p: 7\n").choice("p", {"swap", "recompute"}, 0, "");
+            }),
+            "run.yaml:1:4: 'p': unknown value '7'; known: swap, recompute");
+  EXPECT_EQ(error_of([] { params("l: 3\n").numbers("l", 0, 1, ""); }), "run.yaml:1:4: 'l': expected a list, [a, b, ...]");
+  EXPECT_EQ(error_of([] { params("l: [1, 2]\n").numbers("l", 0, 1, ""); }), "run.yaml:1:8: 'l' = 2 is outside [0, 1]");
+}
+
+TEST(Params, UnknownKeysAreRefusedWithTheirPlace) {
+  Params p = params("memory:\n  block_tokns: 3\n  util: 1\n");
+  Params memory = p.child("memory", "memory");
+  EXPECT_NO_THROW(p.reject_unread());
+  memory.optional("block_tokens", 16, 1, 99, "");
+  memory.optional("util", 1, 0, 1, "");
+  EXPECT_EQ(error_of([&] { memory.reject_unread(); }), "run.yaml:2:3: unknown key 'block_tokns' in memory; did you mean 'block_tokens'?");
+  EXPECT_EQ(error_of([] {
+              Params far = params("zzzzzz: 1\n");
+              far.optional("seed", 0, 0, 9, "");
+              far.optional("name", 0, 0, 9, "");
+              far.reject_unread();
+            }),
+            "run.yaml:1:1: unknown key 'zzzzzz' in test; known: name, seed");
+}
+
+TEST(Params, MissingKeysNameAMisspelledOne) {
+  EXPECT_EQ(error_of([] { params("modle: x\n").text("model", ""); }), "run.yaml:1:1: test needs 'model'; found 'modle': misspelled?");
+  EXPECT_EQ(error_of([] { params("a: {b: 1}\n").child("a", "part").required<int>("seed", 0, 1, ""); }), "run.yaml:1:4: part needs 'seed'");
+  EXPECT_EQ(error_of([] {  // a key that was read is what it says
+              Params p = params("modle: x\n");
+              p.text("modle", "");
+              p.text("model", "");
+            }),
+            "run.yaml:1:1: test needs 'model'");
+  EXPECT_EQ(error_of([] { params("a: 1\n").child("b", "part"); }), "run.yaml:1:1: test needs 'b'");
+}
+
+TEST(Params, FilesThatAreNoMappingAreRefused) {
+  EXPECT_EQ(error_of([] { params("a: 1\nb: 2\na: 3\n"); }), "run.yaml:3:1: key 'a' appears twice");
+  EXPECT_EQ(error_of([] { params("o:\n  - {a: 1, a: 2}\n"); }), "run.yaml:2:12: key 'a' appears twice");
+  EXPECT_EQ(error_of([] { params(""); }), "run.yaml: empty file");
+  EXPECT_EQ(error_of([] { params("[1]\n"); }), "run.yaml:1:1: expected 'key: value' lines at the top level");
+  EXPECT_EQ(error_of([] { params("a: 1\n---\nb: 1\n"); }), "run.yaml: holds more than one YAML document; one is expected");
+  EXPECT_TRUE(error_of([] { params("a: [1\n"); }).starts_with("run.yaml:"));
+  EXPECT_EQ(error_of([] { params(std::string("a: 1\0", 5)); }), "run.yaml: not a text file (it holds a zero byte)");
+  EXPECT_EQ(error_of([] { params("[a, b]: 1\n"); }), "no error") << "a list as the key";
+}
+
+TEST(Params, PoliciesAreANameOrANameWithParameters) {
+  Params p = params("a: orca\nb: {sarathi: {budget_tokens: 64}}\nc: {static: }\nd: {x: 1, y: 2}\ne: {x: 3}\nf: [orca]\n");
+  EXPECT_EQ(p.named("a", "", "").first, "orca");
+  auto [name, below] = p.named("b", "", "");
+  EXPECT_EQ(name, "sarathi");
+  EXPECT_EQ(below.path(), "b.sarathi");
+  EXPECT_EQ(below.owner(), "b 'sarathi'");
+  EXPECT_EQ(below.required<int>("budget_tokens", 1, 99, ""), 64);
+  EXPECT_NO_THROW(below.reject_unread());
+  EXPECT_EQ(p.named("c", "", "").first, "static");
+  EXPECT_TRUE(p.named("c", "", "").second.keys().empty());
+  EXPECT_EQ(p.named("absent", "lru", "").first, "lru");
+  EXPECT_EQ(error_of([&] { p.named("d", "", ""); }), "run.yaml:4:4: 'd': expected a name, or one {name: {parameters}}");
+  EXPECT_EQ(error_of([&] { p.named("e", "", ""); }), "run.yaml:5:8: 'x': expected its parameters as {key: value}");
+  EXPECT_EQ(error_of([&] { p.named("missing", "", ""); }), "run.yaml:1:1: test needs 'missing'");
+  EXPECT_THROW(p.named("f", "", ""), InputError) << "a list that nobody expanded";
+  for (const char* key : {"a", "b", "c", "d", "e", "f"}) (void)error_of([&] { p.named(key, "", ""); });
+  EXPECT_NO_THROW(p.reject_unread());
+}
+
+TEST(Params, Children) {
+  Params p = params("memory: {util_frac: 0.5}\nnothing:\nword: x\n");
+  EXPECT_EQ(p.child("memory", "memory").required<double>("util_frac", 0, 1, ""), 0.5);
+  EXPECT_EQ(p.child("memory", "memory").path(), "memory");
+  EXPECT_TRUE(p.optional_child("nothing", "n").keys().empty());
+  EXPECT_TRUE(p.optional_child("absent", "n").keys().empty());
+  EXPECT_FALSE(p.has("absent"));
+  EXPECT_TRUE(p.has("nothing"));
+  EXPECT_EQ(error_of([&] { p.child("word", "w"); }), "run.yaml:3:7: 'word': expected 'key: value' lines");
+  EXPECT_EQ(error_of([&] { p.fail("too bad"); }), "run.yaml:1:1: too bad");
+  EXPECT_EQ(error_of([&] { p.fail_at("word", "too bad"); }), "run.yaml:3:7: too bad");
+}
+
+TEST(Params, OverridesReplaceAndAddValues) {
+  Params p = params("seed: 1\nmemory: {blocks: 5}\n", {"seed=2", "memory.blocks=6", "memory.util_frac=0.5", "stop.requests=9"});
+  EXPECT_EQ(p.required<int>("seed", 0, 9, ""), 2);
+  Params memory = p.child("memory", "memory");
+  EXPECT_EQ(memory.required<int>("blocks", 0, 9, ""), 6);
+  EXPECT_EQ(memory.required<double>("util_frac", 0, 1, ""), 0.5);
+  EXPECT_EQ(p.child("stop", "stop").required<int>("requests", 0, 9, ""), 9);
+  EXPECT_EQ(params("seed: 1\n", {"seed=2", "seed=3"}).required<int>("seed", 0, 9, ""), 3) << "the last one holds";
+}
+
+TEST(Params, AnOverrideTurnsANameIntoAMapping) {
+  Params p = params("scheduler: sarathi\n", {"scheduler.sarathi.budget_tokens=64"});
+  auto [name, below] = p.named("scheduler", "", "");
+  EXPECT_EQ(name, "sarathi");
+  EXPECT_EQ(below.required<int>("budget_tokens", 1, 99, ""), 64);
+  EXPECT_EQ(error_of([&] { below.required<int>("budget_tokens", 1, 32, ""); }),
+            "--set scheduler.sarathi.budget_tokens=64: 'budget_tokens' = 64 is outside [1, 32]");
+}
+
+TEST(Params, OverridesMayBeListsAndAreNamedInMessages) {
+  const auto file = parse_config("seed: 1\n", "run.yaml", {"seed=[4, 5]"});
+  EXPECT_EQ(expand_axes(*file).size(), 2U);
+  EXPECT_EQ(error_of([] { params("a: 1\n", {"b=1"}).reject_unread(); }), "run.yaml:1:1: unknown key 'a' in test");
+  EXPECT_EQ(error_of([] {
+              Params p = params("a: 1\n", {"b=1"});
+              p.required<int>("a", 0, 1, "");
+              p.reject_unread();
+            }),
+            "--set b=1: unknown key 'b' in test; did you mean 'a'?");
+  EXPECT_EQ(error_of([] { params("a: 1\n", {"a"}); }), "--set a: expected --set key.key=value");
+  EXPECT_EQ(error_of([] { params("a: 1\n", {"=3"}); }), "--set =3: expected --set key.key=value");
+  EXPECT_EQ(error_of([] { params("a: 1\n", {"a..b=3"}); }), "--set a..b=3: expected --set key.key=value");
+  EXPECT_EQ(error_of([] { params("a: [{b: 1}]\n", {"a.b=3"}); }), "--set a.b=3: 'a' is a list in run.yaml; set the whole list");
+  EXPECT_TRUE(error_of([] { params("a: 1\n", {"a=[1"}); }).starts_with("--set a=[1: "));
+}
+
+// The last list is the fastest, in the order of the file.
+TEST(Axes, EveryCombinationInFileOrder) {
+  const auto file = parse_config("b: [x, y]\nkeep: 1\na: [1, 2, 3]\n", "run.yaml");
+  const std::vector<Choices> all = expand_axes(*file);
+  ASSERT_EQ(all.size(), 6U);
+  EXPECT_EQ(all[0], (Choices{{"b", 0}, {"a", 0}}));
+  EXPECT_EQ(all[1], (Choices{{"b", 0}, {"a", 1}}));
+  EXPECT_EQ(all[5], (Choices{{"b", 1}, {"a", 2}}));
+  Params p(file, std::make_shared<Choices>(all[4]), "test");
+  EXPECT_EQ(p.text("b", ""), "y");
+  EXPECT_EQ(p.required<int>("a", 0, 9, ""), 2);
+  EXPECT_EQ(resolved_text(*file, all[4]), "b: y\nkeep: 1\na: 2\n");
+  EXPECT_EQ(error_of([&] { p.required<int>("a", 5, 9, ""); }), "run.yaml:3:8: 'a' = 2 is outside [5, 9]") << "the element's place";
+}
+
+// A list inside a chosen element spans runs of that element only.
+TEST(Axes, AListInsideAnElement) {
+  const auto file = parse_config("scheduler: [orca, {sarathi: {budget_tokens: [256, 512]}}]\n", "run.yaml");
+  const std::vector<Choices> all = expand_axes(*file);
+  ASSERT_EQ(all.size(), 3U);
+  EXPECT_EQ(all[0], (Choices{{"scheduler", 0}}));
+  EXPECT_EQ(all[2], (Choices{{"scheduler", 1}, {"scheduler.sarathi.budget_tokens", 1}}));
+  Params p(file, std::make_shared<Choices>(all[2]), "test");
+  auto [name, below] = p.named("scheduler", "", "");
+  EXPECT_EQ(name, "sarathi");
+  EXPECT_EQ(below.required<int>("budget_tokens", 0, 999, ""), 512);
+  EXPECT_EQ(resolved_text(*file, all[0]), "scheduler: orca\n");
+  EXPECT_EQ(params(resolved_text(*file, all[2])).named("scheduler", "", "").second.required<int>("budget_tokens", 0, 999, ""), 512);
+  const std::vector<std::pair<std::string, std::string>> labels{{"scheduler", "sarathi"}, {"scheduler.sarathi.budget_tokens", "512"}};
+  EXPECT_EQ(choice_labels(*file, all[2]), labels);
+}
+
+TEST(Axes, AListInsideAList) {
+  const auto file = parse_config("a: [[1, 2], 3]\n", "run.yaml");
+  const std::vector<Choices> all = expand_axes(*file);
+  ASSERT_EQ(all.size(), 3U);
+  for (std::size_t i = 0; i < 3; ++i) {
+    Params p(file, std::make_shared<Choices>(all[i]), "test");
+    EXPECT_EQ(p.required<int>("a", 0, 9, ""), static_cast<int>(i) + 1);
+    EXPECT_EQ(resolved_text(*file, all[i]), "a: " + std::to_string(i + 1) + "\n");
+  }
+}
+
+TEST(Axes, DataListsEmptyListsAndTooManyRuns) {
+  const auto file = parse_config("search: {rates: [1, 2]}\nseed: [1, 2]\n", "run.yaml");
+  const std::vector<Choices> all = expand_axes(*file, {"search.rates"});
+  EXPECT_EQ(all.size(), 2U);
+  Params p(file, std::make_shared<Choices>(all[1]), "test");
+  EXPECT_EQ(p.child("search", "search").numbers("rates", 0, 9, ""), (std::vector<double>{1, 2}));
+  EXPECT_EQ(error_of([] { expand_axes(*parse_config("x: 1\na: []\n", "run.yaml")); }),
+            "run.yaml:2:4: 'a' is an empty list: no run would be made");
+  const std::string ten = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]\n";
+  const std::string most = "a: " + ten + "b: " + ten + "c: " + ten + "d: " + ten + "e: " + ten;
+  EXPECT_EQ(expand_axes(*parse_config(most, "run.yaml")).size(), 100'000U);
+  EXPECT_EQ(error_of([&] { expand_axes(*parse_config(most + "f: [1, 2]\n", "run.yaml")); }),
+            "run.yaml:1:1: the lists span more than 100,000 runs");
+}
+
+TEST(Params, DescribingRecordsEveryReadAndNeedsNothing) {
+  std::vector<ParamDoc> docs;
+  Params p = Params::describing("thing", docs);
+  EXPECT_EQ(p.required<int>("n", 3, 9, "how many"), 3);
+  p.optional("x", 0.5, 0.0, 1.0, "share");
+  p.optional<std::int32_t>("big", 4, 1, std::numeric_limits<std::int32_t>::max(), "no upper end");
+  p.flag("on", true, "switch");
+  p.text("word", "which");
+  p.choice("pick", {"a", "b"}, 1, "one of");
+  p.child("memory", "memory").optional("blocks", 1, 0, 2, "below");
+  EXPECT_EQ(p.named("policy", "lru", "chosen").first, "lru");
+  ASSERT_EQ(docs.size(), 8U);
+  EXPECT_EQ(docs[0].key + "|" + docs[0].type + "|" + docs[0].fallback + "|" + docs[0].range + "|" + docs[0].meaning,
+            "n|integer||[3, 9]|how many");
+  EXPECT_EQ(docs[1].type + "|" + docs[1].fallback + "|" + docs[1].range, "real|0.5|[0, 1]");
+  EXPECT_EQ(docs[2].range, "[1, ...]");
+  EXPECT_EQ(docs[3].type + "|" + docs[3].fallback, "flag|true");
+  EXPECT_EQ(docs[5].fallback + "|" + docs[5].range, "b|a, b");
+  EXPECT_EQ(docs[6].key, "blocks");
+  EXPECT_EQ(docs[7].fallback, "lru");
+  EXPECT_TRUE(p.defaults().empty());
+}
+
+}  // namespace
+}  // namespace kvlab

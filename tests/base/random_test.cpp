@@ -1,0 +1,154 @@
+#include "base/random.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <vector>
+
+namespace kvlab {
+namespace {
+
+Draw draw(std::uint64_t request) { return {17, Purpose::kTest, request, 0, 0}; }
+
+TEST(Draw, EveryCoordinateCounts) {
+  const Draw base{1, Purpose::kArrival, 2, 3, 4};
+  const std::vector<Draw> all{base,
+                              {2, Purpose::kArrival, 2, 3, 4},
+                              {1, Purpose::kRouter, 2, 3, 4},
+                              {1, Purpose::kArrival, 3, 3, 4},
+                              {1, Purpose::kArrival, 2, 4, 4},
+                              {1, Purpose::kArrival, 2, 3, 5},
+                              {1, Purpose::kArrival, 3, 2, 4},
+                              {1, Purpose::kArrival, 2, 4, 3}};
+  std::set<std::uint64_t> bits;
+  for (const Draw& d : all) bits.insert(d.bits());
+  EXPECT_EQ(bits.size(), all.size());
+}
+
+// A draw is a function of its coordinates: what was drawn before, how often and in which order changes nothing.
+TEST(Draw, OrderChangesNothing) {
+  const auto all_of = [](const Draw& d) {
+    return std::vector<double>{d.uniform(),   d.exponential(2), d.normal(),       d.gamma(0.5, 1),
+                               d.gamma(3, 1), d.weibull(2, 1),  d.lognormal(0, 1)};
+  };
+  std::vector<std::vector<double>> forward, backward;
+  for (std::uint64_t i = 0; i < 100; ++i) forward.push_back(all_of(draw(i)));
+  for (std::uint64_t i = 100; i-- > 0;) {
+    (void)draw(i + 1000).gamma(0.1, 1);
+    backward.push_back(all_of(draw(i)));
+  }
+  std::reverse(backward.begin(), backward.end());
+  EXPECT_EQ(forward, backward);
+}
+
+constexpr int kDraws = 200'000;
+
+// Mean and variance of kDraws samples lie within 4 standard errors of what theory says.
+template <class Sample>
+void expect_moments(double mean, double variance, Sample sample) {
+  std::vector<double> x;
+  for (std::uint64_t i = 0; i < kDraws; ++i) x.push_back(sample(draw(i)));
+  double sum = 0, second = 0, fourth = 0;
+  for (const double v : x) sum += v;
+  for (const double v : x) {
+    const double d = (v - mean) * (v - mean);
+    second += d / kDraws;
+    fourth += d * d / kDraws;
+  }
+  EXPECT_NEAR(sum / kDraws, mean, 4 * std::sqrt(variance / kDraws));
+  EXPECT_NEAR(second, variance, 4 * std::sqrt((fourth - second * second) / kDraws));
+}
+
+TEST(Draw, Uniform) {
+  expect_moments(0.5, 1.0 / 12, [](const Draw& d) {
+    const double u = d.uniform();
+    EXPECT_TRUE(u >= 0 && u < 1);
+    return u;
+  });
+}
+
+TEST(Draw, Exponential) {
+  expect_moments(3, 9, [](const Draw& d) { return d.exponential(3); });
+}
+
+TEST(Draw, Normal) {
+  expect_moments(0, 1, [](const Draw& d) { return d.normal(); });
+  int within = 0;  // one deviation holds 68.27 %
+  for (std::uint64_t i = 0; i < kDraws; ++i) within += std::abs(draw(i).normal()) < 1 ? 1 : 0;
+  EXPECT_NEAR(within / double{kDraws}, 0.6826895, 4 * std::sqrt(0.6826895 * 0.3173105 / kDraws));
+}
+
+TEST(Draw, Lognormal) {
+  const double mu = 0.5, sigma = 0.4, s2 = sigma * sigma;
+  expect_moments(std::exp(mu + s2 / 2), std::expm1(s2) * std::exp(2 * mu + s2), [&](const Draw& d) { return d.lognormal(mu, sigma); });
+}
+
+TEST(Draw, GammaBelowAtAndAboveShapeOne) {
+  for (const double shape : {0.2, 0.5, 1.0, 1.5, 9.0}) {
+    SCOPED_TRACE(shape);
+    expect_moments(shape * 2, shape * 4, [&](const Draw& d) { return d.gamma(shape, 2); });
+  }
+}
+
+TEST(Draw, Weibull) {
+  for (const double shape : {0.7, 1.0, 2.5}) {
+    SCOPED_TRACE(shape);
+    const double first = std::tgamma(1 + 1 / shape), second = std::tgamma(1 + 2 / shape);
+    expect_moments(2 * first, 4 * (second - first * first), [&](const Draw& d) { return d.weibull(shape, 2); });
+  }
+}
+
+TEST(Draw, BelowIsUniform) {
+  for (const std::uint64_t n : {1U, 2U, 7U, 10U}) {
+    std::vector<int> counts(n, 0);
+    for (std::uint64_t i = 0; i < kDraws; ++i) {
+      const std::uint64_t k = draw(i).below(n);
+      ASSERT_LT(k, n);
+      ++counts[k];
+    }
+    const double p = 1.0 / static_cast<double>(n);
+    for (const int count : counts) EXPECT_NEAR(count / double{kDraws}, p, 4 * std::sqrt(p * (1 - p) / kDraws) + 1e-12) << n;
+  }
+  const std::uint64_t large = 3ULL << 62;  // not a power of two, beyond 2^63
+  int low = 0;
+  for (std::uint64_t i = 0; i < kDraws; ++i) {
+    const std::uint64_t k = draw(i).below(large);
+    ASSERT_LT(k, large);
+    low += k < large / 3 ? 1 : 0;
+  }
+  EXPECT_NEAR(low / double{kDraws}, 1.0 / 3, 4 * std::sqrt(2.0 / 9 / kDraws));
+}
+
+TEST(Zipf, Frequencies) {
+  constexpr std::uint64_t kItems = 10;
+  for (const double s : {0.0, 0.5, 1.0, 1.2, 3.0}) {
+    const Zipf zipf(kItems, s);
+    std::vector<int> counts(kItems + 1, 0);
+    for (std::uint64_t i = 0; i < kDraws; ++i) {
+      const std::uint64_t k = zipf(draw(i));
+      ASSERT_TRUE(k >= 1 && k <= kItems);
+      ++counts[k];
+    }
+    double total = 0;
+    for (std::uint64_t k = 1; k <= kItems; ++k) total += std::pow(static_cast<double>(k), -s);
+    for (std::uint64_t k = 1; k <= kItems; ++k) {
+      const double p = std::pow(static_cast<double>(k), -s) / total;
+      EXPECT_NEAR(counts[k] / double{kDraws}, p, 4 * std::sqrt(p * (1 - p) / kDraws)) << "s " << s << " k " << k;
+    }
+  }
+}
+
+TEST(Zipf, OneItemAndManyItems) {
+  const Zipf one(1, 1.1);
+  const Zipf many(1'000'000'000'000ULL, 0.9);
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    EXPECT_EQ(one(draw(i)), 1U);
+    const std::uint64_t k = many(draw(i));
+    EXPECT_TRUE(k >= 1 && k <= 1'000'000'000'000ULL);
+  }
+}
+
+}  // namespace
+}  // namespace kvlab
