@@ -154,7 +154,7 @@ T Params::required(const std::string& key, T min, T max, const std::string& mean
 template <class T>
 T Params::optional(const std::string& key, T fallback, T min, T max, const std::string& meaning) {
   if constexpr (std::is_floating_point_v<T>) {
-    record(key, type_name<T>(), YAML::Dump(YAML::Node(fallback)), range_text(min, max), meaning);
+    record(key, type_name<T>(), number_text(static_cast<double>(fallback)), range_text(min, max), meaning);
   } else {
     record(key, type_name<T>(), std::to_string(fallback), range_text(min, max), meaning);
   }

@@ -40,6 +40,9 @@ class Simulation final : public FleetView {
       for (const auto& replica : replicas_) replica->state().check();
 #endif
     }
+    if (stop != kNoLimit && (!queue_.is_empty() || arrivals_.next_root() != Arrivals::kNoMore)) {
+      for (const auto& replica : replicas_) replica->catch_up(stop, true);   // up to the very moment, whatever was skipped ahead
+    }
     return finish();
   }
 

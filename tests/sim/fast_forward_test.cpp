@@ -99,6 +99,7 @@ TEST_P(FastForward, ChangesNothing) {
     setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
     setup.timeline_interval = Span(static_cast<std::int64_t>(1'000'000 + draw(7).below(20'000'000)));
     setup.warmup = Span(static_cast<std::int64_t>(draw(8).below(50'000'000)));
+    if (draw(10).below(4) == 0) setup.stop.after_time = Span(static_cast<std::int64_t>(1'000'000 + draw(11).below(60'000'000)));
     const Workload w = random_workload(seed, 60, 0.05 + 4 * draw(9).uniform());
     const std::string slow = run(setup, w, false);
     ASSERT_EQ(slow, run(setup, w, true)) << c.scheduler << " seed " << seed;
