@@ -1,0 +1,410 @@
+#include "serving/replica_state.h"
+
+#include <gtest/gtest.h>
+
+namespace kvlab {
+namespace {
+
+constexpr std::int32_t kBlockTokens = 4;
+constexpr std::int32_t kPagesPerBlock = 2;
+
+// A replica driven by hand, without a scheduler. Every operation is followed by check().
+class Replica {
+ public:
+  struct Setup {
+    std::uint32_t blocks = 20;
+    std::int64_t host_blocks = 0;
+    std::string streaming = "";  // parameters; empty: every token is kept
+    bool prefix_caching = true, is_contiguous = false, plans_over_unknown = false;
+  };
+
+  explicit Replica(const Setup& setup) {
+    ReplicaLimits limits;
+    limits.block_tokens = kBlockTokens;
+    limits.max_model_len = 200;
+    limits.host_blocks = setup.host_blocks;
+    limits.prefix_caching = setup.prefix_caching;
+    limits.is_contiguous = setup.is_contiguous;
+    limits.plans_over_unknown = setup.plans_over_unknown;
+    Params no_parameters = Params::empty("lru");
+    auto pool = std::make_unique<BlockPool>(setup.blocks, kPagesPerBlock, BlockCacheRegistry::make("lru", no_parameters, "block cache"));
+    Params p = Params::from_text(setup.streaming.empty() ? "{}" : setup.streaming);
+    state_ = std::make_unique<ReplicaState>(limits, std::move(pool),
+                                            FootprintRegistry::make(setup.streaming.empty() ? "full" : "streaming", p, "KV policy"));
+  }
+
+  // The new request's slot, at the end of the waiting queue.
+  RequestId arrive(const TraceRequest& request) {
+    state_->receive(request, number_++, Time(), false);
+    state_->begin_plan(Time(Span(++now_)));
+    check();
+    return state_->waiting(state_->num_waiting() - 1);
+  }
+  RequestId arrive(std::int32_t prompt, std::int32_t output, const std::vector<std::uint64_t>& content = {}) {
+    return arrive(request_of(prompt, output, content));
+  }
+  static TraceRequest request_of(std::int32_t prompt, std::int32_t output, const std::vector<std::uint64_t>& content) {
+    TraceRequest request;
+    request.prompt_tokens = prompt;
+    request.output_tokens = output;
+    request.hash_tokens = kBlockTokens;
+    request.hashes = content;
+    return request;
+  }
+
+  // Room for m tokens, admitted if it waits, and a step in flight.
+  bool start(RequestId r, std::int32_t m, InFlightStep& step) {
+    const bool fits = state_->try_allocate(r, m);
+    check();
+    if (!fits) return false;
+    if (!state_->info(r).is_running) state_->admit(r);
+    StepPlan plan;
+    plan.add(r, m);
+    state_->commit(plan, step);
+    check();
+    return true;
+  }
+  void finish(const InFlightStep& step) {
+    LogHistogram itl;
+    state_->process_output(step, ++now_ * kPsPerNs, itl);
+    check();
+  }
+  bool run(RequestId r, std::int32_t m) {
+    InFlightStep step;
+    if (!start(r, m, step)) return false;
+    finish(step);
+    return true;
+  }
+  void preempt(RequestId r, Preemption mode = Preemption::kRecompute) {
+    state_->preempt(r, mode, QueueEnd::kFront);
+    check();
+  }
+  void check() const { state_->check(); }
+
+  ReplicaState& state() { return *state_; }
+  const BlockPool& pool() { return state_->pool(); }
+  const Request& request(RequestId r) { return state_->table()[r]; }
+
+ private:
+  std::unique_ptr<ReplicaState> state_;
+  std::uint64_t number_ = 0;
+  std::int64_t now_ = 0;
+};
+
+// 2 sinks and 6 recent tokens: a cut sequence keeps 8 tokens, 2 blocks' worth of pages.
+constexpr const char* kStreaming = "{sinks_tokens: 2, recent_tokens: 6}";
+const std::vector<std::uint64_t> kFiveBlocks{11, 12, 13, 14, 15};
+
+// A prompt of 20 tokens is 5 blocks; while its last chunk runs the 2 private blocks are held as well: 7 in all.
+TEST(ReplicaStreaming, PeakThenPrivatePagesThenConstant) {
+  Replica r({.blocks = 8, .streaming = kStreaming});
+  const RequestId id = r.arrive(20, 30, kFiveBlocks);
+  EXPECT_EQ(r.state().blocks_needed(id, 20), 7);
+  EXPECT_EQ(r.state().peak_blocks(id), 7);
+  InFlightStep step;
+  ASSERT_TRUE(r.start(id, 20, step));
+  EXPECT_EQ(r.state().free_blocks(), 1) << "old blocks and new pages together";
+  EXPECT_EQ(r.pool().private_pages(), 4);
+  ASSERT_EQ(step.ops.size(), 1U);
+  EXPECT_EQ(step.ops[0].tokens, 8);
+  EXPECT_TRUE(step.entries[0].leaves_hashed);
+  EXPECT_FALSE(step.is_uniform);
+  r.finish(step);
+  EXPECT_EQ(r.state().free_blocks(), 6) << "the blocks return when the output is processed";
+  EXPECT_EQ(r.pool().cached_blocks(), 5) << "and stay published";
+  EXPECT_EQ(r.state().cached_tokens(Replica::request_of(21, 1, kFiveBlocks)), 20);
+  for (int i = 0; i < 28; ++i) {
+    ASSERT_TRUE(r.run(id, 1));
+    ASSERT_EQ(r.pool().private_pages(), 4);
+    ASSERT_EQ(r.state().free_blocks(), 6);
+    ASSERT_EQ(r.request(id).kept_tokens, 8);
+    ASSERT_EQ(r.state().wasted_tokens(), 0);
+  }
+  EXPECT_EQ(r.request(id).computed_tokens, 48);
+  ASSERT_TRUE(r.run(id, 1));
+  ASSERT_EQ(r.state().outbox().size(), 1U);
+  EXPECT_EQ(r.state().outbox()[0].record.outcome, Outcome::kCompleted);
+  EXPECT_EQ(r.state().free_blocks(), 8);
+  EXPECT_EQ(r.pool().private_pages(), 0);
+}
+
+// One block less than the peak: never received; one that others hold: all or nothing.
+TEST(ReplicaStreaming, ThePeakMustFit) {
+  Replica small({.blocks = 6, .streaming = kStreaming});
+  small.state().receive(Replica::request_of(20, 30, kFiveBlocks), 0, Time(), false);
+  ASSERT_EQ(small.state().outbox().size(), 1U);
+  EXPECT_EQ(small.state().outbox()[0].record.outcome, Outcome::kRejected);
+  Replica r({.blocks = 7, .streaming = kStreaming});
+  const RequestId other = r.arrive(1, 9);
+  ASSERT_TRUE(r.run(other, 1));
+  const RequestId id = r.arrive(20, 30, kFiveBlocks);
+  InFlightStep step;
+  EXPECT_FALSE(r.start(id, 20, step));
+  EXPECT_EQ(r.state().free_blocks(), 6);
+  EXPECT_TRUE(r.start(id, 19, step)) << "an incomplete prompt is not cut";
+  EXPECT_EQ(r.pool().private_pages(), 0);
+}
+
+// A prompt in chunks is cut when it is complete; a follower hits its blocks and is cut on its own.
+TEST(ReplicaStreaming, ChunksAndAFollower) {
+  Replica r({.blocks = 12, .streaming = kStreaming});
+  const RequestId leader = r.arrive(20, 9, kFiveBlocks);
+  ASSERT_TRUE(r.run(leader, 12));
+  EXPECT_FALSE(r.request(leader).left_hashed);
+  EXPECT_EQ(r.state().free_blocks(), 9);
+  EXPECT_EQ(r.state().blocks_needed(leader, 8), 4);
+  ASSERT_TRUE(r.run(leader, 8));
+  EXPECT_TRUE(r.request(leader).left_hashed);
+  const RequestId follower = r.arrive(20, 9, kFiveBlocks);
+  EXPECT_EQ(r.state().lookup(follower), 16);
+  EXPECT_EQ(r.state().blocks_needed(follower, 4), 4 + 1 + 2) << "free hits, the last block, the pages";
+  ASSERT_TRUE(r.run(follower, 4));
+  EXPECT_EQ(r.pool().private_pages(), 8);
+  EXPECT_EQ(r.state().free_blocks(), 8);
+}
+
+// A short prompt grows until the budget of 8 is full; the ninth token cuts it: 3 old blocks and 2 of pages for one step.
+TEST(ReplicaStreaming, CutWhileDecoding) {
+  Replica r({.blocks = 10, .streaming = kStreaming});
+  const RequestId id = r.arrive(4, 20);
+  ASSERT_TRUE(r.run(id, 4));
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(r.run(id, 1));
+  EXPECT_FALSE(r.request(id).left_hashed);
+  EXPECT_EQ(r.state().free_blocks(), 8);
+  InFlightStep step;
+  ASSERT_TRUE(r.start(id, 1, step));
+  EXPECT_EQ(r.state().free_blocks(), 5);
+  r.finish(step);
+  EXPECT_EQ(r.state().free_blocks(), 8);
+  EXPECT_EQ(r.pool().private_pages(), 4);
+}
+
+// With a second step in flight over the cut, the old blocks return with the output of the step that cut.
+TEST(ReplicaStreaming, CutWithTwoStepsInFlight) {
+  Replica r({.blocks = 8, .streaming = kStreaming, .plans_over_unknown = true});
+  const RequestId id = r.arrive(20, 3, kFiveBlocks);
+  InFlightStep first, second;
+  ASSERT_TRUE(r.start(id, 20, first));
+  ASSERT_TRUE(r.start(id, 1, second));
+  EXPECT_EQ(r.state().free_blocks(), 1);
+  EXPECT_EQ(second.entries[0].held_before, 8);
+  r.finish(first);
+  EXPECT_EQ(r.state().free_blocks(), 6);
+  r.finish(second);
+  EXPECT_EQ(r.state().free_blocks(), 6);
+  ASSERT_TRUE(r.run(id, 1));
+  EXPECT_EQ(r.state().free_blocks(), 8);
+}
+
+// A cut sequence has no hashes to come back by, so it is swapped though recompute was asked for.
+TEST(ReplicaStreaming, PreemptionSwaps) {
+  Replica r({.blocks = 8, .host_blocks = 2, .streaming = kStreaming});
+  const RequestId id = r.arrive(20, 9, kFiveBlocks);
+  ASSERT_TRUE(r.run(id, 20));
+  ASSERT_TRUE(r.run(id, 1));
+  r.preempt(id);
+  EXPECT_TRUE(r.state().info(id).is_swapped);
+  EXPECT_EQ(r.state().free_blocks(), 8);
+  EXPECT_EQ(r.state().num_swapped(), 1);
+  ASSERT_EQ(r.state().swap_copies().size(), 1U);
+  EXPECT_EQ(r.state().swap_copies()[0].blocks, 2);
+  EXPECT_TRUE(r.state().swap_copies()[0].to_host);
+  EXPECT_EQ(r.state().info(id).computed_tokens, 21);
+  ASSERT_TRUE(r.state().try_swap_in(id, 1));
+  r.check();
+  EXPECT_TRUE(r.state().info(id).is_parked);
+  EXPECT_EQ(r.pool().private_pages(), 4);
+  r.state().finish_swap_in(id, Time(Span(50)));
+  r.check();
+  EXPECT_EQ(r.state().num_swapped(), 0);
+  ASSERT_TRUE(r.run(id, 1));
+  EXPECT_EQ(r.state().counters().swaps, 1U);
+  EXPECT_EQ(r.state().counters().recompute_fallbacks, 0U);
+  EXPECT_EQ(r.state().counters().recomputed_tokens, 0);
+  r.preempt(id);
+  EXPECT_TRUE(r.state().info(id).is_swapped) << "host memory was given back by the swap-in";
+}
+
+// One host block is not two: recompute, counted. The tokens come back in chunks, each with room of its own.
+TEST(ReplicaStreaming, FullHostMemoryRecomputes) {
+  Replica r({.blocks = 8, .host_blocks = 1, .streaming = kStreaming});
+  const RequestId id = r.arrive(20, 9, kFiveBlocks);
+  ASSERT_TRUE(r.run(id, 20));
+  ASSERT_TRUE(r.run(id, 1));
+  r.preempt(id);
+  EXPECT_FALSE(r.state().info(id).is_swapped);
+  EXPECT_TRUE(r.state().swap_copies().empty());
+  EXPECT_EQ(r.state().counters().recompute_fallbacks, 1U);
+  EXPECT_EQ(r.state().counters().preemptions, 1U);
+  EXPECT_EQ(r.state().info(id).computed_tokens, 0);
+  EXPECT_EQ(r.state().free_blocks(), 8);
+  EXPECT_EQ(r.state().lookup(id), 0) << "the uncut prompt in the cache is not what it held";
+  EXPECT_EQ(r.state().blocks_needed(id, 10), 3);
+  ASSERT_TRUE(r.run(id, 10));
+  EXPECT_EQ(r.pool().private_pages(), 4) << "what the chunk needed beyond 8 tokens is back";
+  InFlightStep step;
+  ASSERT_TRUE(r.start(id, 12, step));
+  EXPECT_EQ(r.pool().private_pages(), 2 * 5) << "8 kept and 12 new tokens";
+  EXPECT_TRUE(step.entries[0].emits);
+  r.finish(step);
+  EXPECT_EQ(r.pool().private_pages(), 4);
+  EXPECT_EQ(r.state().counters().recomputed_tokens, 21);
+  EXPECT_EQ(r.state().info(id).emitted_tokens, 3);
+}
+
+TEST(ReplicaStreaming, RecomputeMayBeChosen) {
+  Replica r({.blocks = 8, .host_blocks = 9, .streaming = "{sinks_tokens: 2, recent_tokens: 6, on_preempt: recompute_chunked}"});
+  const RequestId id = r.arrive(20, 9);
+  ASSERT_TRUE(r.run(id, 20));
+  r.preempt(id, Preemption::kSwap);
+  EXPECT_FALSE(r.state().info(id).is_swapped);
+  EXPECT_EQ(r.state().counters().recompute_fallbacks, 0U) << "no fallback: this was asked for";
+}
+
+// Content without a name is in no index, but nobody has overwritten the request's own 3 full blocks.
+TEST(ReplicaPreemption, UnnamedContentFindsItsOwnBlocks) {
+  Replica r({.blocks = 5});
+  const RequestId id = r.arrive(12, 9);
+  EXPECT_EQ(r.state().lookup(id), 0);
+  ASSERT_TRUE(r.run(id, 12));
+  r.preempt(id);
+  EXPECT_EQ(r.state().free_blocks(), 5);
+  EXPECT_EQ(r.state().lookup(id), 12);
+  const RequestId twin = r.arrive(12, 9);
+  EXPECT_EQ(r.state().lookup(twin), 0) << "nobody else finds them";
+  EXPECT_EQ(r.state().blocks_needed(id, 1), 4);
+  ASSERT_TRUE(r.run(id, 1));
+  EXPECT_EQ(r.state().info(id).computed_tokens, 13);
+  EXPECT_EQ(r.state().info(id).emitted_tokens, 2);
+  EXPECT_EQ(r.state().counters().recomputed_tokens, 0);
+}
+
+// Blank blocks are taken first, then the deepest it left: another request of 3 blocks leaves 2 of its 3.
+TEST(ReplicaPreemption, OverwrittenBlocksAreLost) {
+  Replica r({.blocks = 5});
+  const RequestId id = r.arrive(12, 9);
+  ASSERT_TRUE(r.run(id, 12));
+  r.preempt(id);
+  const RequestId other = r.arrive(12, 1);
+  ASSERT_TRUE(r.run(other, 12));
+  EXPECT_EQ(r.state().lookup(id), 8);
+  ASSERT_TRUE(r.run(id, 5));
+  EXPECT_EQ(r.state().counters().recomputed_tokens, 4);
+  r.preempt(id);
+  EXPECT_EQ(r.state().lookup(id), 12) << "remembered anew";
+}
+
+TEST(ReplicaPreemption, WithoutPrefixCachingNothingIsFound) {
+  Replica r({.blocks = 5, .prefix_caching = false});
+  const RequestId id = r.arrive(12, 9, {1, 2, 3});
+  ASSERT_TRUE(r.run(id, 12));
+  r.preempt(id);
+  EXPECT_EQ(r.state().lookup(id), 0);
+  ASSERT_TRUE(r.run(id, 13));
+  EXPECT_EQ(r.state().counters().recomputed_tokens, 12);
+}
+
+TEST(ReplicaPreemption, SwappedWholeSequencesComeBack) {
+  Replica r({.blocks = 5, .host_blocks = 3});
+  const RequestId id = r.arrive(12, 9, {1, 2, 3, 4});
+  ASSERT_TRUE(r.run(id, 12));
+  r.preempt(id, Preemption::kSwap);
+  EXPECT_EQ(r.state().counters().swaps, 1U);
+  const RequestId other = r.arrive(8, 9);
+  ASSERT_TRUE(r.run(other, 8));
+  EXPECT_FALSE(r.state().try_swap_in(id, 1)) << "4 blocks for 13 tokens, 3 free";
+  r.check();
+  r.preempt(other, Preemption::kSwap);
+  EXPECT_EQ(r.state().counters().recompute_fallbacks, 1U) << "host memory is full";
+  ASSERT_TRUE(r.state().try_swap_in(id, 1));
+  r.check();
+  r.state().finish_swap_in(id, Time());
+  ASSERT_TRUE(r.run(id, 1));
+  EXPECT_EQ(r.state().info(id).computed_tokens, 13);
+}
+
+// Card 6.1: 40 tokens in one piece. 16 + 20 leave a hole of 4.
+TEST(ReplicaContiguous, ReservesWholeRanges) {
+  Replica r({.blocks = 10, .prefix_caching = false, .is_contiguous = true});
+  const RequestId a = r.arrive(10, 6), b = r.arrive(15, 5), c = r.arrive(4, 4);
+  EXPECT_FALSE(r.state().try_allocate(a, 1)) << "nothing is reserved";
+  ASSERT_TRUE(r.state().try_reserve(a, 16));
+  r.check();
+  ASSERT_TRUE(r.state().try_reserve(b, 20));
+  r.check();
+  EXPECT_FALSE(r.state().try_reserve(c, 8));
+  r.check();
+  EXPECT_EQ(r.state().free_blocks(), 1);
+  EXPECT_EQ(r.state().wasted_tokens(), 36);
+  EXPECT_FALSE(r.state().try_allocate(a, 17));
+  ASSERT_TRUE(r.run(a, 10));
+  EXPECT_EQ(r.state().wasted_tokens(), 26);
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(r.run(a, 1));
+  EXPECT_EQ(r.state().free_blocks(), 5) << "it has left: 16 + 4 tokens are free";
+  EXPECT_EQ(r.state().external_fragmentation_ppm(), 200'000);
+  EXPECT_FALSE(r.state().try_reserve(c, 17)) << "20 are free, in two pieces";
+  ASSERT_TRUE(r.state().try_reserve(c, 4));
+  EXPECT_EQ(r.request(c).reserved_start, 36) << "the smallest hole that fits";
+  EXPECT_EQ(r.state().external_fragmentation_ppm(), 0);
+  r.check();
+}
+
+TEST(ReplicaContiguous, PreemptionGivesTheRangeBack) {
+  Replica r({.blocks = 10, .prefix_caching = false, .is_contiguous = true});
+  const RequestId a = r.arrive(10, 6);
+  ASSERT_TRUE(r.state().try_reserve(a, 40));
+  ASSERT_TRUE(r.run(a, 10));
+  EXPECT_EQ(r.state().free_blocks(), 0);
+  EXPECT_EQ(r.state().external_fragmentation_ppm(), 0);
+  r.preempt(a);
+  EXPECT_EQ(r.state().free_blocks(), 10);
+  EXPECT_EQ(r.state().wasted_tokens(), 0);
+  ASSERT_TRUE(r.state().try_reserve(a, 16));
+  ASSERT_TRUE(r.run(a, 11));
+  EXPECT_EQ(r.state().counters().recomputed_tokens, 10);
+}
+
+TEST(ReplicaState, RefusesWhatCanNeverRun) {
+  Replica r({.blocks = 5});
+  const auto refused = [&](std::int32_t prompt, std::int32_t output) {
+    r.state().receive(Replica::request_of(prompt, output, {}), 9, Time(), false);
+    const bool was = !r.state().outbox().empty();
+    r.state().outbox().clear();
+    r.check();
+    return was;
+  };
+  EXPECT_FALSE(refused(20, 1)) << "the last emitted token is never computed";
+  EXPECT_TRUE(refused(21, 1));
+  EXPECT_TRUE(refused(20, 2));
+  Replica long_memory({.blocks = 100});
+  long_memory.state().receive(Replica::request_of(199, 2, {}), 0, Time(), false);
+  ASSERT_EQ(long_memory.state().outbox().size(), 1U);
+  EXPECT_STREQ(long_memory.state().outbox()[0].reason, "longer than max_model_len");
+}
+
+// Blocks taken ahead carry no hash before their tokens are planned.
+TEST(ReplicaState, BlocksAheadAreNotPublished) {
+  Replica r({.blocks = 8});
+  const RequestId id = r.arrive(12, 4, {1, 2, 3});
+  ASSERT_TRUE(r.state().try_allocate(id, 4, 8));
+  EXPECT_EQ(r.state().free_blocks(), 5);
+  EXPECT_EQ(r.state().cached_tokens(Replica::request_of(13, 1, {})), 0);
+  const std::vector<std::uint64_t> content{1, 2, 3};
+  EXPECT_EQ(r.state().cached_tokens(Replica::request_of(13, 1, content)), 4);
+}
+
+TEST(ReplicaState, DrainListsWhatIsStillHere) {
+  Replica r({.blocks = 8});
+  const RequestId id = r.arrive(4, 4);
+  r.arrive(4, 4);
+  ASSERT_TRUE(r.run(id, 4));
+  std::vector<RequestRecord> unfinished;
+  r.state().drain(unfinished);
+  ASSERT_EQ(unfinished.size(), 2U);
+  EXPECT_EQ(unfinished[0].outcome, Outcome::kUnfinished);
+  EXPECT_EQ(unfinished[0].output_tokens, 1);
+  EXPECT_EQ(unfinished[1].output_tokens, 0);
+}
+
+}  // namespace
+}  // namespace kvlab
