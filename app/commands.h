@@ -12,7 +12,7 @@ namespace kvlab {
 struct TraceCommand {
   std::string input, output, output_format;
   std::vector<std::string> set;
-  std::optional<std::uint64_t> seed;   // absent: as the experiment says, else 1
+  std::optional<std::uint64_t> seed;  // absent: as the experiment says, else 1
 };
 int inspect_trace(const TraceCommand& command, std::ostream& out);
 int convert_trace(const TraceCommand& command, std::ostream& out);

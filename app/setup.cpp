@@ -195,7 +195,8 @@ std::string describe_cost_source(const CostSetup& cost) {
   std::string text = "profile " + cost.profile_name;
   if (!cost.profile_date.empty()) text += ", " + cost.profile_date;
   if (!cost.profile_hash.empty()) text += ", " + cost.profile_hash;
-  if (cost.profile != nullptr && !cost.profile->notes.empty()) text += fmt::format(" ({} remarks: kvlab profile lint)", cost.profile->notes.size());
+  if (cost.profile != nullptr && !cost.profile->notes.empty())
+    text += fmt::format(" ({} remarks: kvlab profile lint)", cost.profile->notes.size());
   return text;
 }
 

@@ -59,7 +59,8 @@ void apply_override(ConfigFile& config, const std::string& text) {
   }
   check_tree(value, origin, 0);
   const std::vector<std::string> keys = split(path, '.');
-  if (keys.empty() || std::find(keys.begin(), keys.end(), "") != keys.end()) throw InputError(origin + ": expected --set key.key=value");
+  if (keys.empty() || path.ends_with('.') || std::find(keys.begin(), keys.end(), "") != keys.end())
+    throw InputError(origin + ": expected --set key.key=value");
   YAML::Node at = config.root;
   for (std::size_t i = 0; i + 1 < keys.size(); ++i) {
     YAML::Node next = at[keys[i]];
@@ -149,7 +150,9 @@ std::vector<Choices> expand(const YAML::Node& node, const std::string& path, con
   std::vector<Choices> all{{}};
   if (node.IsMap()) {
     for (const auto& item : node) {
-      const std::string below = path.empty() ? item.first.Scalar() : path + "." + item.first.Scalar();
+      std::string below = path;
+      while (below.ends_with("[]")) below.resize(below.size() - 2);  // what stands in a list is read as if it stood in its place
+      below += (below.empty() ? "" : ".") + item.first.Scalar();
       const std::vector<Choices> inside = expand(item.second, below, file, data_lists);
       if (all.size() * inside.size() > kMaxRuns)
         throw InputError(place(file.name, node.Mark()) + ": the lists span more than 100,000 runs");
@@ -210,12 +213,12 @@ std::shared_ptr<const ConfigFile> load_config(const std::string& file, const std
   return parse_checked(text.str(), file, overrides);
 }
 
-Params::Params(std::shared_ptr<const ConfigFile> file, std::shared_ptr<const Choices> choices, std::string owner)
+Params::Params(const std::shared_ptr<const ConfigFile>& file, std::shared_ptr<const Choices> choices, std::string owner)
     : Params(file, std::move(choices), file->root, "", std::move(owner)) {}
 
-Params::Params(std::shared_ptr<const ConfigFile> file, std::shared_ptr<const Choices> choices, YAML::Node node, std::string path,
+Params::Params(std::shared_ptr<const ConfigFile> file, std::shared_ptr<const Choices> choices, const YAML::Node& node, std::string path,
                std::string owner)
-    : file_(std::move(file)), choices_(std::move(choices)), node_(std::move(node)), path_(std::move(path)), owner_(std::move(owner)) {}
+    : file_(std::move(file)), choices_(std::move(choices)), node_(node), path_(std::move(path)), owner_(std::move(owner)) {}
 
 Params Params::from_text(const std::string& yaml, const std::string& owner) {
   return {parse_config(yaml, "<" + owner + ">"), std::make_shared<Choices>(), owner};

@@ -44,7 +44,7 @@ std::shared_ptr<const ConfigFile> parse_config(const std::string& text, const st
 // was never asked for. In describing mode nothing is read: each call records its documentation and answers the default.
 class Params {
  public:
-  Params(std::shared_ptr<const ConfigFile> file, std::shared_ptr<const Choices> choices, std::string owner);
+  Params(const std::shared_ptr<const ConfigFile>& file, std::shared_ptr<const Choices> choices, std::string owner);
   static Params from_text(const std::string& yaml, const std::string& owner = "test");  // for tests and tools
   static Params empty(const std::string& owner) { return from_text("{}", owner); }
   static Params describing(const std::string& owner, std::vector<ParamDoc>& docs);
@@ -86,7 +86,7 @@ class Params {
   [[nodiscard]] std::string resolve_file(const std::string& path) const;
 
  private:
-  Params(std::shared_ptr<const ConfigFile> file, std::shared_ptr<const Choices> choices, YAML::Node node, std::string path,
+  Params(std::shared_ptr<const ConfigFile> file, std::shared_ptr<const Choices> choices, const YAML::Node& node, std::string path,
          std::string owner);
   [[noreturn]] void fail_missing(const std::string& key) const;
   [[nodiscard]] YAML::Node find(const std::string& key) const;  // the chosen element where the value is a list

@@ -26,6 +26,13 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+// One sign at most, and no zero in front of digits: 010 is eight to some readers and ten to others.
+bool is_plain(std::string_view text) {
+  if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
+  if (text.starts_with('+') || text.starts_with('-')) return false;
+  return !(text.size() > 1 && text[0] == '0' && text[1] >= '0' && text[1] <= '9');
+}
+
 }  // namespace
 
 std::string nearest_name(std::string_view name, const std::vector<std::string>& known) {
@@ -53,14 +60,14 @@ std::string join(const std::vector<std::string>& parts, std::string_view separat
 }
 
 bool parse_integer(std::string_view text, long long& value) {
+  if (!is_plain(text)) return false;
   if (text.starts_with('+')) text.remove_prefix(1);
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return false;
-  const std::string_view digits = text.starts_with('-') ? text.substr(1) : text;
-  return digits.size() == 1 || !digits.starts_with('0');  // 010 is eight to some readers and ten to others
+  return error == std::errc{} && end == text.data() + text.size();
 }
 
 bool parse_real(std::string_view text, double& value) {
+  if (!is_plain(text)) return false;
   if (text.starts_with('+')) text.remove_prefix(1);
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc{} && end == text.data() + text.size() && std::isfinite(value);

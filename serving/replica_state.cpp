@@ -50,7 +50,7 @@ std::int64_t ReplicaState::needs_at_most(const Request& r) const {
   const FootprintStep at_prompt = footprint_->step({0, 0, r.prompt_tokens, false}, r.prompt_tokens, true);
   if (at_prompt.leaves_hashed) return ceil_blocks(r.prompt_tokens) + ceil_blocks(at_prompt.kept_tokens);
   const FootprintStep at_end = footprint_->step({last - 1, last - 1, r.prompt_tokens, false}, 1, false);
-  return at_end.leaves_hashed ? 2 * ceil_blocks(std::max(at_end.kept_tokens + 1, r.prompt_tokens)) : ceil_blocks(last);
+  return at_end.leaves_hashed ? ceil_blocks(at_end.kept_tokens + 1) + ceil_blocks(at_end.kept_tokens) : ceil_blocks(last);
 }
 
 void ReplicaState::begin_plan(Time now) {

@@ -24,12 +24,12 @@ struct Event {
   EventKind kind{};
 
   [[nodiscard]] std::strong_ordering operator<=>(const Event& other) const {
-    if (const auto c = at <=> other.at; c != 0) return c;
-    if (const auto c = phase <=> other.phase; c != 0) return c;
-    if (const auto c = replica <=> other.replica; c != 0) return c;
+    if (const auto c = at <=> other.at; std::is_neq(c)) return c;
+    if (const auto c = phase <=> other.phase; std::is_neq(c)) return c;
+    if (const auto c = replica <=> other.replica; std::is_neq(c)) return c;
     return seq <=> other.seq;
   }
-  bool operator==(const Event& other) const { return (*this <=> other) == 0; }
+  bool operator==(const Event& other) const { return std::is_eq(*this <=> other); }
 };
 
 // A binary heap of events. Nothing is removed but the first: an event that no longer applies carries an old generation.

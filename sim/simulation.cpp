@@ -41,7 +41,7 @@ class Simulation final : public FleetView {
 #endif
     }
     if (stop != kNoLimit && (!queue_.is_empty() || arrivals_.next_root() != Arrivals::kNoMore)) {
-      for (const auto& replica : replicas_) replica->catch_up(stop, true);   // up to the very moment, whatever was skipped ahead
+      for (const auto& replica : replicas_) replica->catch_up(stop, true);  // up to the very moment, whatever was skipped ahead
     }
     return finish();
   }

@@ -56,7 +56,7 @@ bool take_zone(std::string_view& text, std::int64_t& offset_s) {
   int hours = 0;
   int minutes = 0;
   if (!take_digits(text, 2, hours) || !take(text, ':') || !take_digits(text, 2, minutes) || hours > 14 || minutes > 59) return false;
-  offset_s = (hours * 60 + minutes) * 60;
+  offset_s = (std::int64_t{hours} * 60 + minutes) * 60;
   if (is_west) offset_s = -offset_s;
   return true;
 }

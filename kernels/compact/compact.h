@@ -12,7 +12,7 @@ struct CompactShape {
   std::int64_t kv_bytes = 2;  // of one element
 };
 
-constexpr std::int64_t bytes(const CompactShape& s) { return s.tokens * s.layers * s.kv_heads * (2 * 2 * s.head_dim * s.kv_bytes + 4); }
+constexpr std::int64_t bytes(const CompactShape& s) { return s.tokens * s.layers * s.kv_heads * (4 * s.head_dim * s.kv_bytes + 4); }
 constexpr std::int64_t flops(const CompactShape&) { return 0; }
 
 }  // namespace kvlab

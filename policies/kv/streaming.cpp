@@ -22,10 +22,11 @@ class Streaming final : public Footprint {
 
   FootprintStep step(const SeqState& seq, int new_tokens, bool completes_prompt) const override {
     const std::int32_t budget = sinks_ + recent_;
-    if (seq.left_hashed) {  // one token takes an evicted one's place; a chunk being recomputed needs room of its own first
-      const std::int32_t with_new = seq.kept_tokens + new_tokens;
-      const std::int32_t kept = std::min(budget, with_new);
-      return {new_tokens == 1 ? kept : with_new, kept, false};
+    if (seq.left_hashed) {
+      // One token takes an evicted one's place. A chunk being recomputed goes through in pieces no longer than the budget,
+      // each with room of its own, so that coming back never takes more than the first cut did.
+      const std::int32_t kept = std::min(budget, seq.kept_tokens + new_tokens);
+      return {new_tokens == 1 ? kept : seq.kept_tokens + std::min(new_tokens, budget), kept, false};
     }
     const std::int32_t after = seq.seen_tokens + new_tokens;
     const bool acts = completes_prompt || seq.seen_tokens >= seq.prompt_tokens;

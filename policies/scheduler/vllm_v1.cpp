@@ -29,7 +29,8 @@ class VllmV1 final : public Scheduler {
     if (tokens <= 2) return tokens;
     if (tokens <= 4) return 4;
     const std::int32_t step = tokens <= 256 ? 8 : 16;
-    return (tokens + step - 1) / step * step;
+    const std::int32_t padded = (tokens + step - 1) / step * step;
+    return padded <= largest_graph_ ? padded : tokens;
   }
 
   [[nodiscard]] int pipeline_depth() const override { return async_ ? 2 : 1; }
@@ -116,6 +117,10 @@ class VllmV1 final : public Scheduler {
     const std::int32_t computed = info.computed_tokens > 0 ? info.computed_tokens : view.lookup(r);
     const std::int32_t needed = info.known_tokens() - computed;
     const std::int32_t m = share(view, needed, computed);
+    if (!chunked_prefill_ && needed > budget_tokens_) {
+      view.reject(r, "longer than budget_tokens, and chunked_prefill is off");
+      return true;
+    }
     if (m <= 0 || (!chunked_prefill_ && needed > budget_)) return false;
     if (reserve_full_prompt_ && view.blocks_needed(r, needed) > view.free_blocks()) return false;
     if (!view.try_allocate(r, m)) return false;

@@ -121,6 +121,24 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"fastgen", "{forward_tokens: 256, max_num_seqs: 16}"}, Case{"fastgen", "{forward_tokens: 64}"}),
     [](const auto& info) { return info.param.scheduler + "_" + std::to_string(info.index); });
 
+// A cut sequence that must be recomputed asks for no more than its first cut did: in a pool just large enough for one
+// request it comes back, whatever the scheduler.
+TEST(CutSequences, ComeBackInAFullPool) {
+  for (const char* scheduler : {"vllm_v1", "vllm_v0", "sarathi", "fastgen"}) {
+    SimSetup setup = basic_setup(scheduler);
+    setup.make_footprint = policy<FootprintRegistry>("kv policy", "streaming", "{sinks_tokens: 1, recent_tokens: 31}");
+    setup.memory.num_blocks = 12;
+    setup.memory.block_tokens = 8;
+    setup.max_model_len = 400;
+    std::vector<TraceRequest> requests;
+    for (int i = 0; i < 12; ++i) requests.push_back(request_at(0.01 * i, 20 + 2 * i, 100));
+    VectorTrace trace(requests);
+    Recorder records;
+    const RunSummary summary = simulate(setup, trace, records);
+    EXPECT_EQ(summary.latencies.completed, 12U) << scheduler << ": " << summary.first_rejection;
+  }
+}
+
 // The identity is worth something only if stretches are really skipped: a lone long decode takes few events.
 TEST(FastForwardEffect, SkipsSteps) {
   SimSetup setup = basic_setup("vllm_v1", "{}");
