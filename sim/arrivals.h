@@ -16,7 +16,7 @@ class Arrivals {
  public:
   Arrivals(TraceSource& trace, const StopRule& stop);
 
-  // When the next root arrives; kNoMore when none will (for now).
+  // When the next root arrives; kNoMore when the trace is over, or, in a closed loop, until a session ends.
   [[nodiscard]] Picoseconds next_root() const { return root_at_; }
   // Takes it. `request` is valid until the next call.
   void take_root(TraceRequest& request, std::uint64_t& number);

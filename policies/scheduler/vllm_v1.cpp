@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "policies/scheduler/scheduler.h"
+#include "policies/scheduler/swapped.h"
 
 namespace kvlab {
 
@@ -92,20 +93,12 @@ class VllmV1 final : public Scheduler {
         return;
       }
       const RequestId r = view.waiting(position);
-      const RequestInfo& info = view.info(r);
-      if (info.is_parked || info.in_flight_steps > 0) {  // blocked on a transfer or on its own output: retried, order kept
+      const Readiness readiness = ready_to_admit(view, r);
+      if (readiness == Readiness::kLater) {
         ++position;
         continue;
       }
-      if (info.is_swapped) {
-        if (!view.try_swap_in(r, 1)) {
-          head_is_blocked_ = position == 0;
-          return;
-        }
-        ++position;
-        continue;
-      }
-      if (!admit_one(view, plan, r)) {
+      if (readiness == Readiness::kNoRoom || !admit_one(view, plan, r)) {
         head_is_blocked_ = position == 0;
         return;
       }
