@@ -19,4 +19,17 @@ constexpr std::int64_t bytes(const RmsNormShape& s) {
 // square, sum, scale, weight; the residual adds one.
 constexpr std::int64_t flops(const RmsNormShape& s) { return (s.adds_residual ? 5 : 4) * s.tokens * s.width; }
 
+// float32; residual null: in alone is normalised, and nothing is written back.
+struct RmsNorm {
+  const float* in = nullptr;      // [tokens, width]
+  float* residual = nullptr;      // [tokens, width]
+  const float* weight = nullptr;  // [width]
+  float* out = nullptr;           // [tokens, width]; may be `in`
+  std::int64_t tokens = 0, width = 0;
+  float epsilon = 1e-5F;  // added to the mean square
+};
+
+constexpr RmsNormShape shape(const RmsNorm& a) { return {a.tokens, a.width, 4, a.residual != nullptr}; }
+void run_cpu(const RmsNorm& a);
+
 }  // namespace kvlab
