@@ -13,4 +13,15 @@ struct EmbeddingShape {
 constexpr std::int64_t bytes(const EmbeddingShape& s) { return s.tokens * (2 * s.width * s.activation_bytes + 4); }
 constexpr std::int64_t flops(const EmbeddingShape&) { return 0; }
 
+// float32. Ids outside [0, vocabulary) are the caller's mistake.
+struct Embedding {
+  const std::int32_t* ids = nullptr;  // [tokens]
+  const float* table = nullptr;       // [vocabulary, width]
+  float* out = nullptr;               // [tokens, width]
+  std::int64_t tokens = 0, width = 0;
+};
+
+constexpr EmbeddingShape shape(const Embedding& a) { return {a.tokens, a.width, 4}; }
+void run_cpu(const Embedding& a);
+
 }  // namespace kvlab

@@ -1,9 +1,19 @@
-#include <Eigen/Core>
 #include <cmath>
 
+#include "kernels/lanes_cpu.h"
 #include "kernels/rmsnorm/rmsnorm.h"
 
 namespace kvlab {
+
+namespace {
+
+float mean_square(const float* x, std::int64_t width) {
+  Lanes sum = Lanes::Zero();
+  for (std::int64_t i = 0; i < width; i += kLanes) sum += load(x + i, width - i).square();
+  return sum.sum() / static_cast<float>(width);
+}
+
+}  // namespace
 
 void run_cpu(const RmsNorm& a) {
   using Row = Eigen::Map<Eigen::ArrayXf>;
@@ -19,8 +29,7 @@ void run_cpu(const RmsNorm& a) {
     } else {
       out = in;
     }
-    const float mean_square = out.square().sum() / static_cast<float>(a.width);
-    out *= weight / std::sqrt(mean_square + a.epsilon);
+    out *= weight / std::sqrt(mean_square(out.data(), a.width) + a.epsilon);
   }
 }
 

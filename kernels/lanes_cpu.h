@@ -1,0 +1,24 @@
+#pragma once
+
+#include <Eigen/Core>
+#include <algorithm>
+#include <cstdint>
+
+// For *_cpu.cpp files alone, like Eigen itself.
+namespace kvlab {
+
+// Sixteen floats at a time, whatever the machine's vectors are. Eigen's expressions of variable length begin at an aligned address
+// and compute what lies before it with scalars, so exp and sums would differ in the last bit with the address of a buffer.
+using Lanes = Eigen::Array<float, 16, 1>;
+constexpr std::int64_t kLanes = 16;
+
+// x[0 .. n) of at most sixteen, the rest `fill`.
+inline Lanes load(const float* x, std::int64_t n, float fill = 0.0F) {
+  if (n >= kLanes) return Eigen::Map<const Lanes>(x);
+  Lanes lanes = Lanes::Constant(fill);
+  std::copy_n(x, n, lanes.data());
+  return lanes;
+}
+inline void store(const Lanes& lanes, float* x, std::int64_t n) { std::copy_n(lanes.data(), std::min(n, kLanes), x); }
+
+}  // namespace kvlab

@@ -1,0 +1,153 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "kernels/attention_prefill/attention_prefill.h"
+#include "kernels/embedding/embedding.h"
+#include "kernels/linear/linear.h"
+#include "kernels/rmsnorm/rmsnorm.h"
+#include "kernels/rope/rope.h"
+#include "kernels/silu_mul/silu_mul.h"
+
+namespace kvlab {
+namespace {
+
+std::vector<float> wave(std::int64_t n, float step) {
+  std::vector<float> x(static_cast<std::size_t>(n));
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::sin(step * static_cast<float>(i + 1));
+  return x;
+}
+
+TEST(LinearCpu, MatchesSumsInDouble) {
+  for (const std::int64_t tokens : {0, 1, 2, 17, 65}) {
+    for (const std::int64_t out_dim : {1, 15, 33}) {
+      const std::int64_t in_dim = 70;
+      const std::vector<float> x = wave(tokens * in_dim, 0.7F), w = wave(out_dim * in_dim, 1.3F);
+      std::vector<float> y(static_cast<std::size_t>(tokens * out_dim), 7.0F);
+      run_cpu(Linear{x.data(), w.data(), y.data(), tokens, in_dim, out_dim});
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        for (std::int64_t o = 0; o < out_dim; ++o) {
+          double sum = 0;
+          for (std::int64_t i = 0; i < in_dim; ++i)
+            sum += double{x[static_cast<std::size_t>(t * in_dim + i)]} * w[static_cast<std::size_t>(o * in_dim + i)];
+          EXPECT_NEAR(y[static_cast<std::size_t>(t * out_dim + o)], sum, 70 * 6e-8 * 10);  // 70 terms of at most 1
+        }
+      }
+    }
+  }
+}
+
+TEST(EmbeddingCpu, CopiesRows) {
+  const std::vector<float> table{0, 1, 10, 11, 20, 21};
+  const std::vector<std::int32_t> ids{2, 0, 2};
+  std::vector<float> out(6);
+  run_cpu(Embedding{ids.data(), table.data(), out.data(), 3, 2});
+  EXPECT_EQ(out, (std::vector<float>{20, 21, 0, 1, 20, 21}));
+}
+
+TEST(SiluMulCpu, MatchesTheFormula) {
+  for (const std::int64_t width : {1, 15, 16, 17}) {
+    std::vector<float> gate = wave(3 * width, 0.9F), up = wave(3 * width, 0.4F), out(gate.size());
+    gate[0] = -100.0F;  // exp(100) overflows: the product is 0
+    run_cpu(SiluMul{gate.data(), up.data(), out.data(), 3, width});
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      ASSERT_TRUE(std::isfinite(out[i]));
+      EXPECT_NEAR(out[i], gate[i] / (1.0 + std::exp(-double{gate[i]})) * up[i], 3e-7);
+    }
+  }
+}
+
+TEST(RopeCpu, TurnsChannelPairsHalfAHeadApart) {
+  // One token, two heads of four channels; the first pair turns by 90 degrees, the second not at all.
+  std::vector<float> x{1, 2, 3, 4, 5, 6, 7, 8};
+  const std::vector<float> cos{0, 1}, sin{1, 0};
+  run_cpu(Rope{x.data(), cos.data(), sin.data(), 1, 2, 4});
+  EXPECT_EQ(x, (std::vector<float>{-3, 2, 1, 4, -7, 6, 5, 8}));
+}
+
+struct Attention {
+  std::int64_t new_tokens, kv_before, q_heads, kv_heads, head_dim;
+};
+
+std::vector<float> attend(const Attention& s, const float* q, const std::vector<float>& k, const std::vector<float>& v) {
+  std::vector<float> out(static_cast<std::size_t>(s.new_tokens * s.q_heads * s.head_dim));
+  AttentionPrefill a{q, k.data(), v.data(), out.data(), nullptr, s.new_tokens, s.kv_before, s.q_heads, s.kv_heads, s.head_dim, 0.5F};
+  std::vector<float> scratch(static_cast<std::size_t>(scratch_floats(a)));
+  a.scratch = scratch.data();
+  run_cpu(a);
+  return out;
+}
+
+// Plain softmax over the visible keys, in double.
+double reference(const Attention& s, const std::vector<float>& q, const std::vector<float>& k, const std::vector<float>& v, std::int64_t t,
+                 std::int64_t head, std::int64_t channel) {
+  const std::int64_t kv_head = head / (s.q_heads / s.kv_heads), d = s.head_dim;
+  std::vector<double> score;
+  for (std::int64_t j = 0; j <= s.kv_before + t; ++j) {
+    double dot = 0;
+    for (std::int64_t c = 0; c < d; ++c)
+      dot += double{q[static_cast<std::size_t>((t * s.q_heads + head) * d + c)]} *
+             k[static_cast<std::size_t>((j * s.kv_heads + kv_head) * d + c)];
+    score.push_back(0.5 * dot);
+  }
+  double weights = 0, sum = 0;
+  for (std::size_t j = 0; j < score.size(); ++j) {
+    weights += std::exp(score[j]);
+    sum += std::exp(score[j]) *
+           v[(j * static_cast<std::size_t>(s.kv_heads) + static_cast<std::size_t>(kv_head)) * static_cast<std::size_t>(d) +
+             static_cast<std::size_t>(channel)];
+  }
+  return sum / weights;
+}
+
+class AttentionPrefillCpu : public testing::TestWithParam<Attention> {};
+
+TEST_P(AttentionPrefillCpu, MatchesPlainSoftmax) {
+  const Attention s = GetParam();
+  const std::int64_t total = s.kv_before + s.new_tokens;
+  const std::vector<float> q = wave(s.new_tokens * s.q_heads * s.head_dim, 0.3F), k = wave(total * s.kv_heads * s.head_dim, 1.1F),
+                           v = wave(total * s.kv_heads * s.head_dim, 0.23F);
+  const std::vector<float> out = attend(s, q.data(), k, v);
+  for (std::int64_t t = 0; t < s.new_tokens; ++t)
+    for (std::int64_t h = 0; h < s.q_heads; ++h)
+      for (std::int64_t c = 0; c < s.head_dim; ++c)
+        ASSERT_NEAR(out[static_cast<std::size_t>((t * s.q_heads + h) * s.head_dim + c)], reference(s, q, k, v, t, h, c), 2e-6)
+            << "token " << t << " head " << h << " channel " << c;  // a mean of values of at most 1
+}
+
+// Blocks of 128 query rows, tiles of 256 keys: one below, at and above both.
+INSTANTIATE_TEST_SUITE_P(Sizes, AttentionPrefillCpu,
+                         testing::Values(Attention{0, 3, 2, 1, 4}, Attention{1, 0, 1, 1, 1}, Attention{1, 255, 4, 2, 8},
+                                         Attention{1, 256, 8, 2, 5}, Attention{31, 0, 4, 1, 4}, Attention{32, 0, 4, 1, 4},
+                                         Attention{33, 0, 4, 1, 4}, Attention{127, 129, 2, 2, 3}, Attention{129, 128, 3, 3, 2},
+                                         Attention{257, 3, 2, 1, 4}, Attention{5, 700, 1, 1, 16}, Attention{2, 1, 200, 1, 2}));
+
+TEST(AttentionPrefillCpuRange, LargeScoresInLaterTilesDoNotOverflow) {
+  const Attention s{1, 299, 1, 1, 1};
+  std::vector<float> k(300, 0.0F), v(300, 1.0F);
+  k[290] = 400.0F;  // in the second tile: score 200
+  v[290] = 5.0F;
+  const float q = 1.0F;
+  EXPECT_FLOAT_EQ(attend(s, &q, k, v)[0], 5.0F);
+}
+
+// Where a buffer lies must not change a bit: traces are recorded to the same bytes every time.
+TEST(CpuKernels, ResultsDoNotDependOnAddresses) {
+  const Attention s{40, 20, 4, 2, 8};
+  const std::vector<float> k = wave(60 * 16, 1.1F), v = wave(60 * 16, 0.23F);
+  std::vector<float> q = wave(40 * 32, 0.3F), moved(q.size() + 1), norm(q.size()), norm_moved(q.size() + 1), silu(q.size()),
+                     silu_moved(q.size() + 1);
+  std::copy(q.begin(), q.end(), moved.begin() + 1);
+  EXPECT_EQ(attend(s, q.data(), k, v), attend(s, moved.data() + 1, k, v));
+  run_cpu(RmsNorm{q.data(), nullptr, k.data(), norm.data(), 40, 32, 1e-5F});
+  run_cpu(RmsNorm{moved.data() + 1, nullptr, k.data(), norm_moved.data() + 1, 40, 32, 1e-5F});
+  EXPECT_EQ(std::memcmp(norm.data(), norm_moved.data() + 1, norm.size() * sizeof(float)), 0);
+  run_cpu(SiluMul{q.data(), q.data(), silu.data(), 40, 31});
+  run_cpu(SiluMul{moved.data() + 1, moved.data() + 1, silu_moved.data() + 1, 40, 31});
+  EXPECT_EQ(std::memcmp(silu.data(), silu_moved.data() + 1, 40 * 31 * sizeof(float)), 0);
+}
+
+}  // namespace
+}  // namespace kvlab
