@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdlib>
+#include <string>
+
+#include "engine/model/transformer.h"
+#include "traces/safetensors.h"
+
+namespace kvlab {
+
+inline const std::string kProbeDir = KVLAB_SOURCE_DIR "/engine/probe";
+
+// Loaded once per program.
+inline const Transformer& probe() {
+  static const Transformer model = Transformer::load(kProbeDir);
+  return model;
+}
+
+inline SafetensorsFile golden_logits() { return SafetensorsFile::open(kProbeDir + "/logits_golden.safetensors"); }
+
+// With sanitizers the long prompt takes minutes.
+inline bool short_run() { return std::getenv("KVLAB_SHORT") != nullptr; }
+
+}  // namespace kvlab
