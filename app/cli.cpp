@@ -11,11 +11,13 @@
 #include "app/compare.h"
 #include "app/describe.h"
 #include "app/experiment.h"
+#include "app/record.h"
 #include "app/results.h"
 #include "app/sweep.h"
 #include "app/text_file.h"
 #include "app/validate.h"
 #include "base/text.h"
+#include "engine/model/record.h"
 
 namespace kvlab {
 
@@ -27,6 +29,7 @@ struct Arguments {
   std::vector<std::string> set;
   SweepOptions sweep;
   TraceCommand trace;
+  RecordCommand record;
   ProfileCommand profile;
   std::size_t num_requests = 10;
   bool json = false, every = false, quiet = false;
@@ -53,8 +56,30 @@ void add_run(CLI::App& app, Arguments& a, Command& chosen) {
   });
 }
 
+void add_trace_record(CLI::App& trace, Arguments& a, Command& chosen) {
+  CLI::App* record = trace.add_subcommand("record", "run a model on a prompt and record its attention (safetensors)");
+  record->add_option("--model", a.record.model, "folder with config.json and model.safetensors")->required();
+  CLI::Option_group* input = record->add_option_group("prompt");
+  input->add_option("--ids", a.record.ids_file, "JSON list of token ids");
+  input->add_option("--text", a.record.text_file, "text whose bytes are the tokens, behind <s>; for byte-level models");
+  input->require_option(1);
+  record->add_option("--out", a.record.output, "file to write")->required();
+  record->add_option("--prompt-tokens", a.record.prompt_tokens, "tokens that are the prompt, the rest is its continuation; default: all")
+      ->check(CLI::PositiveNumber);
+  record->add_option("--decode-tokens", a.record.decode_tokens, "tokens to decode greedily behind them")->check(CLI::NonNegativeNumber);
+  record->add_option("--chunk-tokens", a.record.chunk_tokens, "prefill in chunks of so many tokens; default: in one piece")
+      ->check(CLI::PositiveNumber);
+  record->add_flag("--pre-rope", a.record.pre_rope, "also queries and keys before RoPE");
+  record->add_flag("--hidden", a.record.hidden, "also the inputs of the attention layers");
+  record->add_flag("--w-o", a.record.w_o, "also the output projections");
+  record->add_option("--pass", a.record.passes, "also an extra pass: " + join(extra_pass_names(), ", ") + "; may be repeated")
+      ->allow_extra_args(false);
+  record->add_option("--dtype", a.record.dtype, "of the floats in the file; default: f16")->check(CLI::IsMember({"f16", "f32"}));
+  record->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return record_trace(a.record, out); }; });
+}
+
 void add_trace(CLI::App& app, Arguments& a, Command& chosen) {
-  CLI::App* trace = app.add_subcommand("trace", "inspect, convert or generate a request trace");
+  CLI::App* trace = app.add_subcommand("trace", "inspect, convert or generate a request trace; record an attention trace");
   trace->require_subcommand(1);
   const auto add = [&](const char* name, const char* help, bool writes, int (*act)(const TraceCommand&, std::ostream&)) {
     CLI::App* one = trace->add_subcommand(name, help);
@@ -69,6 +94,7 @@ void add_trace(CLI::App& app, Arguments& a, Command& chosen) {
   add("inspect", "print rates, lengths and sharing of a trace", false, inspect_trace);
   add("convert", "write a trace in another format", true, convert_trace);
   add("generate", "write the trace that an experiment's 'trace: {generate: ...}' describes", true, convert_trace);
+  add_trace_record(*trace, a, chosen);
 }
 
 void add_profile(CLI::App& app, Arguments& a, Command& chosen) {

@@ -1,0 +1,182 @@
+#include "engine/model/record.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace kvlab {
+
+namespace {
+
+std::vector<std::int32_t> byte_ids(std::string_view text) {
+  std::vector<std::int32_t> ids;
+  for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+  return ids;
+}
+
+void append(std::vector<float>& to, std::span<const float> more) { to.insert(to.end(), more.begin(), more.end()); }
+
+// Appends what each forward pass computes to the tensors of its layers.
+class LayerRecorder final : public Recorder {
+ public:
+  LayerRecorder(std::vector<LayerTensors>& layers, bool pre_rope, bool hidden) : layers_(layers), pre_rope_(pre_rope), hidden_(hidden) {}
+  void on_hidden(std::int32_t layer, std::span<const float> hidden) override {
+    if (hidden_) append(at(layer).hidden, hidden);
+  }
+  void on_pre_rope(std::int32_t layer, std::span<const float> q, std::span<const float> k) override {
+    if (!pre_rope_) return;
+    append(at(layer).pre_q, q);
+    append(at(layer).pre_k, k);
+  }
+  void on_attention(std::int32_t layer, std::span<const float> q, std::span<const float> k, std::span<const float> v,
+                    std::span<const float> /*out*/) override {
+    append(at(layer).q, q);
+    append(at(layer).k, k);
+    append(at(layer).v, v);
+  }
+
+ private:
+  LayerTensors& at(std::int32_t layer) { return layers_[static_cast<std::size_t>(layer)]; }
+  std::vector<LayerTensors>& layers_;
+  bool pre_rope_, hidden_;
+};
+
+// A prompt that has been prefilled: what extra passes and decoding go on from.
+struct Prefilled {
+  const Transformer& model;
+  const RecordOptions& options;
+  std::span<const std::int32_t> prompt;
+  KvState kv;
+  std::vector<float> logits;  // of the last tokens run
+
+  std::int32_t prompt_tokens() const { return static_cast<std::int32_t>(prompt.size()); }
+  std::int32_t next_token() const { return greedy_token(logits, model.config().vocab_size); }
+};
+
+ExtraPass empty_pass(const Prefilled& s) {
+  ExtraPass pass;
+  pass.layers.resize(static_cast<std::size_t>(s.model.config().layers));
+  return pass;
+}
+
+ExtraPass lookahead(Prefilled& s) {
+  ExtraPass pass = empty_pass(s);
+  LayerRecorder recorder(pass.layers, false, false);
+  std::int32_t id = s.next_token();
+  for (std::int32_t i = 0; i < s.options.lookahead_tokens; ++i) {
+    pass.ids.push_back(id);
+    id = greedy_token(s.model.forward({&id, 1}, s.kv, &recorder), s.model.config().vocab_size);
+  }
+  s.kv.truncate(s.prompt_tokens());
+  pass.num_tokens = s.options.lookahead_tokens;
+  pass.chunks = {{0, pass.num_tokens, 0, s.prompt_tokens()}};
+  return pass;
+}
+
+// Instruction, separator and the prompt's tokens [begin, end).
+std::vector<std::int32_t> repeat_input(const Prefilled& s, std::int32_t begin, std::int32_t end) {
+  const RepeatPrompt& repeat = s.options.repeat;
+  std::vector<std::int32_t> ids = begin == 0 ? repeat.first : repeat.later;
+  const auto at = s.prompt.begin();
+  if (begin > 0) ids.insert(ids.end(), at + std::max(0, begin - repeat.hint_tokens), at + begin);
+  ids.insert(ids.end(), repeat.separator.begin(), repeat.separator.end());
+  ids.insert(ids.end(), at + begin, at + end);
+  return ids;
+}
+
+ExtraPass reconstruct(Prefilled& s) {
+  ExtraPass pass = empty_pass(s);
+  LayerRecorder recorder(pass.layers, false, false);
+  for (std::int32_t begin = 0; begin < s.prompt_tokens(); begin += s.options.repeat.chunk_tokens) {
+    const std::int32_t end = std::min(begin + s.options.repeat.chunk_tokens, s.prompt_tokens());
+    const std::vector<std::int32_t> ids = repeat_input(s, begin, end);
+    s.model.forward(ids, s.kv, &recorder);
+    s.kv.truncate(s.prompt_tokens());
+    pass.ids.insert(pass.ids.end(), ids.begin(), ids.end());
+    pass.chunks.push_back({pass.num_tokens, static_cast<std::int32_t>(pass.ids.size()), begin, end});
+    pass.num_tokens = static_cast<std::int32_t>(pass.ids.size());
+  }
+  return pass;
+}
+
+using PassFunction = ExtraPass (*)(Prefilled&);
+const std::map<std::string, PassFunction>& pass_functions() {
+  static const std::map<std::string, PassFunction> functions{{"lookahead", lookahead}, {"reconstruct", reconstruct}};
+  return functions;
+}
+
+void check_request(const ModelConfig& c, std::size_t prompt_tokens, const RecordOptions& o) {
+  if (prompt_tokens == 0) throw InputError("the prompt has no tokens");
+  const std::size_t decoded = o.continuation.size() + static_cast<std::size_t>(o.decode_tokens);
+  if (prompt_tokens + decoded > static_cast<std::size_t>(c.max_tokens))
+    throw InputError(fmt::format("a prompt of {} tokens and {} decoded tokens do not fit into the context of {} of model '{}'",
+                                 prompt_tokens, decoded, c.max_tokens, c.name));
+  for (const std::string& name : o.passes) {
+    if (!pass_functions().contains(name)) throw InputError("unknown pass '" + name + "'" + suggestion(name, extra_pass_names()));
+    if (std::count(o.passes.begin(), o.passes.end(), name) > 1) throw InputError("pass '" + name + "' is named twice");
+  }
+}
+
+AttentionTrace empty_trace(const Transformer& model, std::int32_t prompt_tokens, const RecordOptions& options) {
+  const ModelConfig& c = model.config();
+  AttentionTrace trace;
+  trace.model = c.name;
+  trace.num_layers = c.layers;
+  trace.q_heads = c.q_heads;
+  trace.kv_heads = c.kv_heads;
+  trace.head_dim = c.head_dim;
+  trace.hidden_dim = options.hidden || options.w_o ? c.hidden_dim : 0;
+  trace.prompt_tokens = prompt_tokens;
+  trace.rope_base = c.rope_base;
+  trace.layers.resize(static_cast<std::size_t>(c.layers));
+  if (options.w_o)
+    for (std::size_t l = 0; l < trace.layers.size(); ++l) trace.layers[l].w_o = model.weights().layers[l].o;
+  return trace;
+}
+
+void decode(Prefilled& s, LayerRecorder& recorder, std::vector<std::int32_t>& ids) {
+  const std::vector<std::int32_t>& known = s.options.continuation;
+  if (!known.empty()) s.logits = s.model.forward(known, s.kv, &recorder);
+  ids.insert(ids.end(), known.begin(), known.end());
+  for (std::int32_t i = 0; i < s.options.decode_tokens; ++i) {
+    ids.push_back(s.next_token());
+    s.logits = s.model.forward({&ids.back(), 1}, s.kv, &recorder);
+  }
+}
+
+}  // namespace
+
+RepeatPrompt byte_repeat_prompt() {
+  return {byte_ids("\n\nRepeat the previous context exactly."),
+          byte_ids("\n\nRepeat the part of the previous context exactly, starting with"), byte_ids("\n")};
+}
+
+std::vector<std::string> extra_pass_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, function] : pass_functions()) names.push_back(name);
+  return names;
+}
+
+AttentionTrace record(const Transformer& model, std::span<const std::int32_t> prompt_ids, const RecordOptions& options) {
+  check_request(model.config(), prompt_ids.size(), options);
+  Prefilled s{model, options, prompt_ids, KvState(model.config()), {}};
+  AttentionTrace trace = empty_trace(model, s.prompt_tokens(), options);
+  LayerRecorder recorder(trace.layers, options.pre_rope, options.hidden);
+  const std::size_t step = options.chunk_tokens > 0 ? static_cast<std::size_t>(options.chunk_tokens) : prompt_ids.size();
+  for (std::size_t begin = 0; begin < prompt_ids.size(); begin += step) {
+    s.logits = model.forward(prompt_ids.subspan(begin, std::min(step, prompt_ids.size() - begin)), s.kv, &recorder);
+    trace.chunk_ends.push_back(static_cast<std::int32_t>(s.kv.tokens));
+  }
+  for (const std::string& name : options.passes) trace.passes[name] = pass_functions().at(name)(s);
+  trace.ids.assign(prompt_ids.begin(), prompt_ids.end());
+  decode(s, recorder, trace.ids);
+  trace.num_tokens = static_cast<std::int32_t>(trace.ids.size());
+  return trace;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/model/transformer.h"
+#include "traces/attention_trace.h"
+
+namespace kvlab {
+
+// What the pass "reconstruct" feeds before each chunk of the prompt (KVzip, Kim et al. 2025): an instruction to repeat, from the second
+// chunk on with the last tokens of the chunk before as a hint, then a separator.
+struct RepeatPrompt {
+  std::vector<std::int32_t> first, later, separator;
+  std::int32_t chunk_tokens = 2048, hint_tokens = 8;
+};
+
+// The method's English wording as bytes, for models whose tokens are bytes.
+RepeatPrompt byte_repeat_prompt();
+
+struct RecordOptions {
+  std::vector<std::int32_t> continuation;  // known tokens after the prompt, run in one piece as if they had been decoded
+  std::int32_t decode_tokens = 0;          // decoded greedily after the continuation, one at a time
+  std::int32_t chunk_tokens = 0;           // of the prefill; 0: the prompt in one piece
+  bool pre_rope = false, hidden = false, w_o = false;
+  std::vector<std::string> passes;  // of extra_pass_names()
+  RepeatPrompt repeat = byte_repeat_prompt();
+  std::int32_t lookahead_tokens = 8;
+};
+
+// "lookahead": queries of tokens decoded greedily over the full cache (LAQ, Wang et al. 2025).
+// "reconstruct": each chunk of the prompt repeated over the full cache (KVzip, Kim et al. 2025).
+std::vector<std::string> extra_pass_names();
+
+// Runs the model and records what its attention layers see. Extra passes run right after the prompt and leave no trace in the cache; their
+// positions follow the prompt's, even beyond the model's context. Same input, same bytes. Errors (InputError): an empty prompt, prompt and
+// decoded tokens that do not fit into the model's context, an id outside the vocabulary, an unknown pass or one named twice.
+AttentionTrace record(const Transformer& model, std::span<const std::int32_t> prompt_ids, const RecordOptions& options);
+
+}  // namespace kvlab

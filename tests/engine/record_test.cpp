@@ -1,0 +1,214 @@
+#include "engine/model/record.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "base/error.h"
+#include "tests/engine/probe.h"
+
+namespace kvlab {
+namespace {
+
+std::vector<std::int32_t> prompt(std::size_t tokens) {
+  std::vector<std::int32_t> ids = golden_logits().ints("0.ids");
+  ids.resize(tokens);
+  return ids;
+}
+
+RecordOptions everything() {
+  RecordOptions o;
+  o.decode_tokens = 5;
+  o.chunk_tokens = 25;
+  o.pre_rope = o.hidden = o.w_o = true;
+  o.passes = {"reconstruct", "lookahead"};
+  o.repeat.chunk_tokens = 40;
+  return o;
+}
+
+std::string error(const std::vector<std::int32_t>& ids, const RecordOptions& options) {
+  try {
+    record(probe(), ids, options);
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+class OutputRecorder final : public Recorder {
+ public:
+  void on_attention(std::int32_t layer, std::span<const float>, std::span<const float>, std::span<const float>,
+                    std::span<const float> out) override {
+    outputs.resize(static_cast<std::size_t>(layer) + 1);
+    outputs.back().assign(out.begin(), out.end());
+  }
+  std::vector<std::vector<float>> outputs;
+};
+
+// softmax(q k^T / sqrt(d)) v of one query head and token, in double.
+std::vector<double> attend(const AttentionTrace& t, const LayerTensors& layer, std::int32_t token, std::int32_t head) {
+  const auto d = static_cast<std::size_t>(t.head_dim), kv_heads = static_cast<std::size_t>(t.kv_heads);
+  const std::size_t kv_head = static_cast<std::size_t>(head / (t.q_heads / t.kv_heads));
+  const float* q = layer.q.data() + static_cast<std::size_t>(token * t.q_heads + head) * d;
+  std::vector<double> out(d, 0.0);
+  double sum = 0;
+  for (std::size_t j = 0; j <= static_cast<std::size_t>(token); ++j) {
+    const std::size_t at = (j * kv_heads + kv_head) * d;
+    double score = 0;
+    for (std::size_t c = 0; c < d; ++c) score += double{q[c]} * layer.k[at + c];
+    const double weight = std::exp(score / std::sqrt(static_cast<double>(d)));
+    sum += weight;
+    for (std::size_t c = 0; c < d; ++c) out[c] += weight * layer.v[at + c];
+  }
+  for (double& x : out) x /= sum;
+  return out;
+}
+
+TEST(Record, ItsOwnAttentionIsWhatTheModelSaw) {
+  const std::vector<std::int32_t> ids = prompt(70);
+  const AttentionTrace trace = record(probe(), ids, {});
+  OutputRecorder seen;
+  KvState kv(probe().config());
+  probe().forward(ids, kv, &seen);
+  ASSERT_EQ(seen.outputs.size(), 8U);
+  for (std::size_t l = 0; l < 8; ++l) {
+    for (std::int32_t token = 0; token < 70; ++token) {
+      for (std::int32_t head = 0; head < 8; ++head) {
+        const std::vector<double> expected = attend(trace, trace.layers[l], token, head);
+        for (std::size_t c = 0; c < 64; ++c)
+          ASSERT_NEAR(seen.outputs[l][static_cast<std::size_t>(token * 8 + head) * 64 + c], expected[c], 2e-5) << l << " " << token;
+      }
+    }
+  }
+}
+
+TEST(Record, ShapesAndMetadata) {
+  const AttentionTrace t = record(probe(), prompt(60), everything());
+  check_attention_trace(t, "trace");
+  EXPECT_EQ(t.model, "probe");
+  EXPECT_EQ(t.prompt_tokens, 60);
+  EXPECT_EQ(t.num_tokens, 65);
+  EXPECT_EQ(t.chunk_ends, (std::vector<std::int32_t>{25, 50, 60}));
+  EXPECT_EQ(t.rope_base, 100000);
+  EXPECT_EQ(t.layers[7].pre_k.size(), 65U * 2 * 64);
+  EXPECT_EQ(t.layers[7].hidden.size(), 65U * 384);
+  EXPECT_EQ(t.layers[7].w_o, probe().weights().layers[7].o);
+  // Position 0 turns by no angle, later ones do; values know no position.
+  const std::vector<float>& pre = t.layers[3].pre_k;
+  const std::vector<float>& post = t.layers[3].k;
+  EXPECT_TRUE(std::equal(pre.begin(), pre.begin() + 128, post.begin()));
+  EXPECT_FALSE(std::equal(pre.begin() + 128, pre.begin() + 256, post.begin() + 128));
+}
+
+// q = W_q hidden, before RoPE: hidden is the attention's own input.
+TEST(Record, HiddenTimesTheQueryProjectionIsTheQuery) {
+  RecordOptions o;
+  o.pre_rope = o.hidden = true;
+  const AttentionTrace t = record(probe(), prompt(3), o);
+  for (std::size_t l = 0; l < 8; ++l) {
+    for (std::size_t out = 0; out < 512; out += 37) {
+      double sum = 0;
+      for (std::size_t i = 0; i < 384; ++i) sum += double{probe().weights().layers[l].q[out * 384 + i]} * t.layers[l].hidden[2 * 384 + i];
+      EXPECT_NEAR(t.layers[l].pre_q[2 * 512 + out], sum, 1e-4);
+    }
+  }
+}
+
+TEST(Record, LookaheadIsGreedyDecodingAndLeavesNoTrace) {
+  const SafetensorsFile golden = golden_logits();
+  const std::vector<std::int32_t> ids = golden.ints("0.ids");
+  RecordOptions o;
+  o.decode_tokens = 8;
+  const AttentionTrace plain = record(probe(), ids, o);
+  o.passes = {"lookahead"};
+  const AttentionTrace t = record(probe(), ids, o);
+  const ExtraPass& pass = t.passes.at("lookahead");
+  std::vector<std::int32_t> expected = golden.ints("0.greedy");
+  expected.resize(8);
+  EXPECT_EQ(pass.ids, expected);
+  EXPECT_EQ(pass.chunks, (std::vector<PassChunk>{{0, 8, 0, 307}}));
+  EXPECT_TRUE(std::equal(pass.layers[5].q.begin(), pass.layers[5].q.end(), t.layers[5].q.begin() + 307 * 512));
+  EXPECT_EQ(t.ids, plain.ids);
+  EXPECT_EQ(t.layers[7].k, plain.layers[7].k);
+}
+
+// Each chunk is what the model computes for prompt, instruction and chunk as one sequence.
+TEST(Record, ReconstructionRunsEachChunkBehindThePrompt) {
+  const std::vector<std::int32_t> ids = prompt(60);
+  RecordOptions o;
+  o.passes = {"reconstruct"};
+  o.repeat = {{1, 2, 3}, {4, 5}, {10}, 25, 8};
+  const AttentionTrace t = record(probe(), ids, o);
+  const ExtraPass& pass = t.passes.at("reconstruct");
+  EXPECT_EQ(pass.chunks, (std::vector<PassChunk>{{0, 29, 0, 25}, {29, 65, 25, 50}, {65, 86, 50, 60}}));
+  std::vector<std::int32_t> second{4, 5};
+  second.insert(second.end(), ids.begin() + 17, ids.begin() + 25);
+  second.push_back(10);
+  second.insert(second.end(), ids.begin() + 25, ids.begin() + 50);
+  EXPECT_EQ(std::vector<std::int32_t>(pass.ids.begin() + 29, pass.ids.begin() + 65), second);
+  std::vector<std::int32_t> whole = ids;
+  whole.insert(whole.end(), second.begin(), second.end());
+  const AttentionTrace expected = record(probe(), whole, {});
+  for (std::size_t l = 0; l < 8; ++l) {
+    for (std::size_t i = 0; i < 36 * 512; ++i) ASSERT_NEAR(pass.layers[l].q[29 * 512 + i], expected.layers[l].q[60 * 512 + i], 1e-3);
+    for (std::size_t i = 0; i < 36 * 128; ++i) ASSERT_NEAR(pass.layers[l].v[29 * 128 + i], expected.layers[l].v[60 * 128 + i], 1e-3);
+  }
+}
+
+TEST(Record, AKnownContinuationEqualsDecodingIt) {
+  RecordOptions greedy;
+  greedy.decode_tokens = 6;
+  const AttentionTrace decoded = record(probe(), prompt(50), greedy);
+  RecordOptions known;
+  known.continuation.assign(decoded.ids.begin() + 50, decoded.ids.begin() + 53);
+  known.decode_tokens = 3;
+  const AttentionTrace t = record(probe(), prompt(50), known);
+  EXPECT_EQ(t.ids, decoded.ids);
+  EXPECT_EQ(t.prompt_tokens, 50);
+  for (std::size_t i = 0; i < t.layers[7].k.size(); ++i) ASSERT_NEAR(t.layers[7].k[i], decoded.layers[7].k[i], 1e-3);
+}
+
+std::string file_bytes(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+TEST(Record, SameInputSameBytesAndBackFromTheFile) {
+  const std::string first = testing::TempDir() + "kvlab_record_1.safetensors", second = testing::TempDir() + "kvlab_record_2.safetensors";
+  const AttentionTrace t = record(probe(), prompt(60), everything());
+  write_attention_trace(first, t, TraceFloat::kF32);
+  write_attention_trace(second, record(probe(), prompt(60), everything()), TraceFloat::kF32);
+  EXPECT_EQ(file_bytes(first), file_bytes(second));
+  const AttentionTrace back = read_attention_trace(first);
+  EXPECT_EQ(back.ids, t.ids);
+  EXPECT_EQ(back.chunk_ends, t.chunk_ends);
+  for (std::size_t l = 0; l < 8; ++l) {
+    EXPECT_EQ(back.layers[l].q, t.layers[l].q);
+    EXPECT_EQ(back.layers[l].pre_k, t.layers[l].pre_k);
+    EXPECT_EQ(back.layers[l].w_o, t.layers[l].w_o);
+    EXPECT_EQ(back.passes.at("reconstruct").layers[l].k, t.passes.at("reconstruct").layers[l].k);
+  }
+  EXPECT_EQ(back.passes.at("reconstruct").chunks, t.passes.at("reconstruct").chunks);
+  std::filesystem::remove(first);
+  std::filesystem::remove(second);
+}
+
+TEST(Record, Errors) {
+  EXPECT_EQ(error({}, {}), "the prompt has no tokens");
+  EXPECT_EQ(error({256, 300}, {}), "token 1 has id 300, outside [0, 264) of model 'probe'");
+  RecordOptions o;
+  o.decode_tokens = 97;
+  EXPECT_EQ(error(std::vector<std::int32_t>(4000, 65), o),
+            "a prompt of 4000 tokens and 97 decoded tokens do not fit into the context of 4096 of model 'probe'");
+  o.decode_tokens = 0;
+  o.passes = {"lookahed"};
+  EXPECT_EQ(error({256}, o), "unknown pass 'lookahed'; did you mean 'lookahead'?");
+  o.passes = {"lookahead", "lookahead"};
+  EXPECT_EQ(error({256}, o), "pass 'lookahead' is named twice");
+}
+
+}  // namespace
+}  // namespace kvlab
