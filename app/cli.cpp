@@ -65,10 +65,10 @@ void add_trace_record(CLI::App& trace, Arguments& a, Command& chosen) {
   input->require_option(1);
   record->add_option("--out", a.record.output, "file to write")->required();
   record->add_option("--prompt-tokens", a.record.prompt_tokens, "tokens that are the prompt, the rest is its continuation; default: all")
-      ->check(CLI::PositiveNumber);
-  record->add_option("--decode-tokens", a.record.decode_tokens, "tokens to decode greedily behind them")->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(1, 1 << 28));
+  record->add_option("--decode-tokens", a.record.decode_tokens, "tokens to decode greedily behind them")->check(CLI::Range(0, 1 << 28));
   record->add_option("--chunk-tokens", a.record.chunk_tokens, "prefill in chunks of so many tokens; default: in one piece")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 28));
   record->add_flag("--pre-rope", a.record.pre_rope, "also queries and keys before RoPE");
   record->add_flag("--hidden", a.record.hidden, "also the inputs of the attention layers");
   record->add_flag("--w-o", a.record.w_o, "also the output projections");

@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -15,7 +16,7 @@ namespace {
 class ModelFiles : public testing::Test {
  protected:
   void SetUp() override {
-    dir_ = testing::TempDir() + "kvlab_" + testing::UnitTest::GetInstance()->current_test_info()->name();
+    dir_ = testing::TempDir() + "kvlab_" + std::to_string(::getpid()) + "_" + testing::UnitTest::GetInstance()->current_test_info()->name();
     std::filesystem::remove_all(dir_);
     std::filesystem::create_directories(dir_);
     config_ = nlohmann::json::parse(std::ifstream(kProbeDir + "/config.json"));

@@ -1,6 +1,7 @@
 #include "engine/model/record.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -177,7 +178,7 @@ std::string file_bytes(const std::string& path) {
 }
 
 TEST(Record, SameInputSameBytesAndBackFromTheFile) {
-  const std::string first = testing::TempDir() + "kvlab_record_1.safetensors", second = testing::TempDir() + "kvlab_record_2.safetensors";
+  const std::string first = testing::TempDir() + "kvlab_" + std::to_string(::getpid()) + "_record.safetensors", second = first + "2";
   const AttentionTrace t = record(probe(), prompt(60), everything());
   write_attention_trace(first, t, TraceFloat::kF32);
   write_attention_trace(second, record(probe(), prompt(60), everything()), TraceFloat::kF32);

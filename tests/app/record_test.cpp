@@ -1,0 +1,64 @@
+#include "app/record.h"
+
+#include <gtest/gtest.h>
+
+#include "app_fixture.h"
+#include "traces/attention_trace.h"
+
+namespace kvlab {
+namespace {
+
+class RecordCli : public AppTest {
+ protected:
+  // What `kvlab trace record` prints, on success or not.
+  static std::string record(std::vector<std::string> arguments, const std::string& model = KVLAB_SOURCE_DIR "/engine/probe") {
+    arguments.insert(arguments.begin(), {"trace", "record", "--model", model, "--out", "out.safetensors"});
+    const Called called = call(arguments);
+    EXPECT_EQ(called.status, called.err.empty() ? 0 : 2);
+    return called.out + called.err;
+  }
+  // A file of this text; answers its name.
+  static std::string file(const std::string& name, const std::string& text) {
+    write(name, text);
+    return name;
+  }
+  static AttentionTrace recorded() { return read_attention_trace("out.safetensors"); }
+};
+
+TEST_F(RecordCli, TextIsBytesBehindTheBeginOfSequence) {
+  const std::string said = record({"--text", file("t.txt", "a\xff"), "--decode-tokens", "2", "--dtype", "f32", "--w-o"});
+  EXPECT_TRUE(said.starts_with("wrote out.safetensors: 3 prompt tokens, 2 more, 8 layers, ")) << said;
+  const AttentionTrace t = recorded();
+  EXPECT_EQ(std::vector<std::int32_t>(t.ids.begin(), t.ids.begin() + 3), (std::vector<std::int32_t>{256, 97, 255}));
+  EXPECT_EQ(t.layers[0].w_o.size(), 384U * 512);
+  EXPECT_TRUE(t.layers[0].hidden.empty());
+}
+
+TEST_F(RecordCli, IdsBehindThePromptAreItsContinuation) {
+  record({"--ids", file("i.json", "[256, 65, 66, 67, 68]"), "--prompt-tokens", "3", "--chunk-tokens", "2", "--pass", "lookahead"});
+  const AttentionTrace t = recorded();
+  EXPECT_EQ(t.ids, (std::vector<std::int32_t>{256, 65, 66, 67, 68}));
+  EXPECT_EQ(t.prompt_tokens, 3);
+  EXPECT_EQ(t.chunk_ends, (std::vector<std::int32_t>{2, 3}));
+  EXPECT_EQ(t.passes.at("lookahead").num_tokens, 8);
+}
+
+TEST_F(RecordCli, ErrorsAreOneLine) {
+  const std::string ids = file("i.json", "[256, 65]");
+  EXPECT_EQ(record({"--ids", ids}, "none"), "kvlab: none/config.json: cannot be read\n");
+  EXPECT_EQ(record({"--ids", "none"}), "kvlab: none: cannot be opened\n");
+  EXPECT_EQ(record({"--ids", file("a.json", "{}")}), "kvlab: a.json: not a JSON list of token ids\n");
+  EXPECT_EQ(record({"--ids", file("b.json", "[256, 264]")}), "kvlab: b.json: entry 1 is 264, no token id in [0, 264) of model 'probe'\n");
+  EXPECT_EQ(record({"--ids", file("c.json", "[6.5]")}), "kvlab: c.json: entry 0 is 6.5, no token id in [0, 264) of model 'probe'\n");
+  EXPECT_EQ(record({"--ids", file("d.json", "[]")}), "kvlab: the prompt has no tokens\n");
+  EXPECT_EQ(record({"--text", file("long.txt", std::string(4096, 'a'))}),
+            "kvlab: a prompt of 4097 tokens and 0 decoded tokens do not fit into the context of 4096 of model 'probe'\n");
+  EXPECT_EQ(record({"--ids", ids, "--prompt-tokens", "3"}), "kvlab: --prompt-tokens 3 is more than the 2 tokens there are\n");
+  EXPECT_EQ(record({"--ids", ids, "--pass", "look"}), "kvlab: unknown pass 'look'; known: lookahead, reconstruct\n");
+  EXPECT_EQ(record({"--ids", ids, "--decode-tokens", "-1"}),
+            "kvlab: --decode-tokens: Value -1 not in range 0 to 268435456 (kvlab --help shows what there is)\n");
+  EXPECT_FALSE(std::filesystem::exists("out.safetensors"));
+}
+
+}  // namespace
+}  // namespace kvlab
