@@ -18,6 +18,7 @@ enum class Purpose : std::uint32_t {
   kJitter,
   kTest,
   kBurst,
+  kAttention,
 };
 
 // Counter-based randomness: a draw is a pure function of (seed, purpose, request, step, layer), so skipping a step or

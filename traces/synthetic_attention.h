@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/params.h"
+#include "traces/attention_trace.h"
+
+namespace kvlab {
+
+// How much of a query's attention goes somewhere, on average: in the first layer, in the last, and linear in between.
+struct LayerShare {
+  double first_frac = 0, last_frac = 0;
+};
+
+struct SyntheticAttentionShape {
+  std::int32_t layers = 1, q_heads = 1, kv_heads = 1, head_dim = 64;
+  std::int32_t prompt_tokens = 1, decode_tokens = 0;
+  std::int32_t chunk_tokens = 0;  // of the prefill; 0: the prompt is one chunk
+  std::int32_t sink_tokens = 0, recent_tokens = 1;
+  std::int32_t needles = 0, needle_tokens = 1, question_tokens = 0;
+  std::int32_t recurrence_period_tokens = 2;
+  std::int32_t outlier_channels = 0;
+  double outlier_scale = 1;
+  double heavy_tokens_frac = 0, recurring_tokens_frac = 0, retrieval_heads_frac = 1;
+  LayerShare sink, recent, heavy, recurring, needle;
+  double noise_first = 0, noise_last = 0;  // deviation of q.k / sqrt(d) among ordinary tokens
+};
+
+// Reads a mapping of parameters; docs/attention-traces.md lists them.
+SyntheticAttentionShape read_synthetic_attention(Params& p);
+
+// What is wrong with a shape, in words; "" where nothing is.
+std::string problem_of(const SyntheticAttentionShape& shape);
+
+// What a token is to one KV head.
+enum class TokenRole : std::uint8_t { kOrdinary, kSink, kNeedle, kHeavy, kRecurring };
+
+// Makes up attention with the features that KV policies live on, in softmax(q.k / sqrt(d)) itself: sinks with small values, heavy
+// hitters, recency that falls off as a power of the distance, tokens that matter every p-th step, needles that only the question
+// and what follows it look for, channels of K with outliers, and layers from diffuse to concentrated. A feature is a direction in
+// channel space; how far a query points there follows from its share and from the tokens it sees, so shares hold at every
+// position. There is no RoPE (rope_base 0).
+class SyntheticAttention {
+ public:
+  // Error (InternalError): a shape with a problem.
+  SyntheticAttention(const SyntheticAttentionShape& shape, std::uint64_t seed);
+
+  [[nodiscard]] AttentionTrace trace() const;
+  // The trace without its layers, and one layer: for sizes that do not fit in memory at once.
+  [[nodiscard]] AttentionTrace outline() const;
+  [[nodiscard]] LayerTensors layer(std::int32_t layer) const;
+
+  [[nodiscard]] std::vector<TokenRole> roles(std::int32_t layer, std::int32_t kv_head) const;  // [num_tokens]
+  [[nodiscard]] bool retrieves(std::int32_t layer, std::int32_t kv_head) const;                // whether this head looks for the needles
+  [[nodiscard]] std::int32_t num_tokens() const { return shape_.prompt_tokens + shape_.decode_tokens; }
+
+ private:
+  class Head;  // one KV head and its query heads
+  // Of the queries of one layer by the number of ordinary tokens they see, less one: how strongly they look for near tokens, and
+  // the logarithm of what the ordinary tokens add to the softmax's sum.
+  struct Recency {
+    std::vector<double> strength, log_sum;
+  };
+
+  [[nodiscard]] std::int32_t question_begin() const { return shape_.prompt_tokens - shape_.question_tokens; }
+  [[nodiscard]] double between(double first, double last, std::int32_t layer) const;
+  [[nodiscard]] double share(const LayerShare& of, std::int32_t layer) const { return between(of.first_frac, of.last_frac, layer); }
+  [[nodiscard]] double noise(std::int32_t layer) const { return between(shape_.noise_first, shape_.noise_last, layer); }
+  [[nodiscard]] Recency recency(std::int32_t layer) const;
+  [[nodiscard]] double recency_strength(double share, std::int32_t tokens) const;
+  [[nodiscard]] double sum_by_distance(double strength, std::int32_t begin, std::int32_t end) const;
+  void place_needles();
+  void tabulate_waves();
+  void tabulate_beat();
+
+  SyntheticAttentionShape shape_;
+  std::uint64_t seed_;
+  std::vector<std::pair<std::int32_t, std::int32_t>> needles_;
+  std::size_t num_waves_;
+  std::vector<float> waves_;           // [num_tokens, num_waves_, 2]: cosine and sine of position times frequency
+  std::vector<float> beat_;            // [period, 4]: cosine and sine of the phase, and of twice the phase
+  std::vector<double> nearness_;       // [num_tokens] by distance: 1 at 0, falling off like its logarithm
+  std::vector<double> log_beat_mean_;  // by strength: the mean over a period of exp(strength * beat), as a logarithm
+};
+
+}  // namespace kvlab
