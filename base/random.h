@@ -19,6 +19,8 @@ enum class Purpose : std::uint32_t {
   kTest,
   kBurst,
   kAttention,
+  kGumbel,
+  kPolicy,
 };
 
 // Counter-based randomness: a draw is a pure function of (seed, purpose, request, step, layer), so skipping a step or

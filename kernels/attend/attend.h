@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kv_rows.h"
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// A part of what a step attends to. Tokens `index[index_first[r] .. index_first[r + 1])` of row r (ascending), or all tokens of
+// the row where index is null. log_weight[r] is added to every logit of the row's segment (a compensation token that stands
+// for m dropped ones has log m); null: 0.
+struct Segment {
+  KvRows kv;
+  const std::int64_t* index_first = nullptr;  // [kv.num_rows + 1]
+  const std::int32_t* index = nullptr;
+  const float* log_weight = nullptr;  // [kv.num_rows]
+  std::int64_t read_bytes = -1;       // K and V bytes read in their stored format; -1: tokens * 2 * head_dim * kv_bytes
+
+  [[nodiscard]] std::int64_t tokens(std::int32_t row) const {
+    return index_first != nullptr ? index_first[row + 1] - index_first[row] : kv.len[row];
+  }
+};
+
+// Exact attention of each query over the union of its segments, merged by log-sum-exp (accumulated in fp32):
+// out[t, h] = sum_i p_i v_i with p = softmax over the visible tokens of all segments of q.k_i / sqrt(d) + log_weight.
+// A token is visible when its position does not exceed the query's. A query that sees nothing gets zeros.
+struct Attend {
+  const Segment* segments = nullptr;  // [num_segments], all with the same rows
+  std::int32_t num_segments = 0;
+  const Queries* queries = nullptr;  // [num_sequences]
+  float* const* out = nullptr;       // [num_sequences] -> [count, q_heads, head_dim]
+  float* const* log_sum = nullptr;   // [num_sequences] -> [count, q_heads] log of the softmax denominator; may be null
+};
+// 2 multiply-adds per channel, query head and token attended to; K and V are read once per row, q and out once.
+OpCall call(const Attend&);
+void run_cpu(const Attend&);
+
+}  // namespace kvlab

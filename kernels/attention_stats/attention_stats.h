@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kv_rows.h"
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// Attention probabilities of given queries over the tokens a row holds, reduced per token. For query t and query head h of
+// the row's group: p_t^h[i] = softmax over visible i of q.k_i / sqrt(d) (a token is visible when its position does not
+// exceed the query's), in fp32. First the group is reduced to p_t[i] (mean, max or sum over h), then the queries:
+//   sum    += sum_t w_t p_t[i]        (w_t = 1, or the number of tokens visible to t: FINCH)
+//   sum_sq += sum_t p_t[i]^2          max = max(max, max_t p_t[i])
+// Outputs are the wanted ones of these, [kv.total()]; existing contents are added to (max: kept), so chunks can follow one another.
+// With `gumbel` set, p is the softmax of (z + gumbel noise) / temperature (Keyformer, Adnan et al. 2024, eq. 6); the noise is
+// keyed by (seed, row, query head, query position, token position).
+struct AttentionStats {
+  enum class Group : std::uint8_t { kMean, kMax, kSum };
+  KvRows kv;
+  const Queries* queries = nullptr;  // [kv.num_sequences()]
+  Group group = Group::kMean;
+  bool weigh_by_visible = false;
+  bool gumbel = false;
+  float temperature = 1.0F;
+  std::uint64_t seed = 0;
+  bool wants_sum = true, wants_sum_sq = false, wants_max = false;  // said apart from the pointers: with shapes alone these are null
+  float* sum = nullptr;
+  float* sum_sq = nullptr;
+  float* max = nullptr;
+};
+
+// Two products per query head, query and visible token (q.k, and the reductions count as one more multiply-add per group
+// member); K is read once per block of queries that fits the cache, at least once.
+OpCall call(const AttentionStats&);
+void run_cpu(const AttentionStats&);
+
+}  // namespace kvlab

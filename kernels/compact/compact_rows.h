@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kv_rows.h"
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// Moves the kept tokens of each row to its front, in order: K, V, positions and statistics. In place: index ascends, so a
+// target never lies behind its source. Lengths are the caller's to change.
+struct CompactRows {
+  KvRows kv;
+  const std::int64_t* index_first = nullptr;  // [num_rows + 1]
+  const std::int32_t* index = nullptr;        // kept tokens, ascending within a row
+};
+// Bytes as kernels/compact/compact.h counts them, plus the statistics.
+OpCall call(const CompactRows&);
+void run_cpu(const CompactRows&);
+
+}  // namespace kvlab

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvlab {
+
+// One layer's cached keys and values for a ragged batch. Row r = sequence s x KV head h, r = s * kv_heads + h: every KV head
+// has a length of its own. Token i of row r lies in page `page[page_begin[r] + i / page_tokens]`, slot `i % page_tokens`.
+// A view: raw pointers into memory of the host, valid until the host appends to the batch or changes a length. Where only
+// shapes are computed (the cost host) the data pointers are null, lengths are not.
+struct KvRows {
+  std::int32_t num_rows = 0;
+  std::int32_t kv_heads = 1;  // rows per sequence
+  std::int32_t group = 1;     // query heads per KV head
+  std::int32_t head_dim = 0;
+  std::int32_t kv_bytes = 2;  // of one stored element, for the byte formulas; the arrays here hold decoded float32
+
+  const std::int32_t* len = nullptr;         // [num_rows] tokens held
+  const std::int64_t* first = nullptr;       // [num_rows + 1] prefix sums of len: where a row starts in ragged arrays
+  const std::int32_t* page_begin = nullptr;  // [num_rows]
+  const std::int32_t* page = nullptr;        // physical pages
+  std::int32_t page_tokens = 0;
+  std::int64_t pool_tokens = 0;  // num_pages * page_tokens
+
+  float* k = nullptr;                // [pool_tokens, head_dim]
+  float* v = nullptr;                // [pool_tokens, head_dim]
+  std::int32_t* position = nullptr;  // [pool_tokens] position in the sequence
+  std::uint32_t* words = nullptr;    // [num_words, pool_tokens] statistics that policies keep per token; they move with it
+  std::int32_t num_words = 0;
+
+  [[nodiscard]] std::int64_t total() const { return num_rows == 0 ? 0 : first[num_rows]; }
+  [[nodiscard]] std::int32_t sequence(std::int32_t row) const { return row / kv_heads; }
+  [[nodiscard]] std::int32_t num_sequences() const { return num_rows / kv_heads; }
+  // Place of token i of a row in the pool.
+  [[nodiscard]] std::int64_t slot(std::int32_t row, std::int32_t i) const {
+    return static_cast<std::int64_t>(page[page_begin[row] + i / page_tokens]) * page_tokens + i % page_tokens;
+  }
+  [[nodiscard]] float* key(std::int32_t row, std::int32_t i) const { return k + slot(row, i) * head_dim; }
+  [[nodiscard]] float* value(std::int32_t row, std::int32_t i) const { return v + slot(row, i) * head_dim; }
+  [[nodiscard]] std::uint32_t& word(std::int32_t channel, std::int32_t row, std::int32_t i) const {
+    return words[channel * pool_tokens + slot(row, i)];
+  }
+};
+
+// A stretch of a row that lies in consecutive slots, so that K and V of it are plain matrices [count, head_dim].
+struct KvRun {
+  std::int32_t begin = 0, count = 0;  // tokens of the row
+  std::int64_t slot = 0;              // of the first
+};
+
+// The longest run that starts at token `begin` of the row.
+inline KvRun run_at(const KvRows& kv, std::int32_t row, std::int32_t begin) {
+  KvRun run{begin, 0, kv.slot(row, begin)};
+  std::int32_t next = begin;
+  while (next < kv.len[row] && kv.slot(row, next) == run.slot + (next - begin)) {
+    const std::int32_t rest_of_page = kv.page_tokens - next % kv.page_tokens;
+    next = next + rest_of_page < kv.len[row] ? next + rest_of_page : kv.len[row];
+  }
+  run.count = next - begin;
+  return run;
+}
+
+// Calls f(run) for the runs that make up a row.
+template <class F>
+void for_each_run(const KvRows& kv, std::int32_t row, F&& f) {
+  for (std::int32_t at = 0; at < kv.len[row];) {
+    const KvRun run = run_at(kv, row, at);
+    f(run);
+    at += run.count;
+  }
+}
+
+// Queries of one sequence at consecutive positions, [count, q_heads, head_dim], q_heads = kv_heads * group.
+struct Queries {
+  const float* data = nullptr;
+  std::int32_t count = 0;
+  std::int32_t first_position = 0;
+};
+
+}  // namespace kvlab

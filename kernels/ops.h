@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace kvlab {
+
+// One batched operation as the log keeps it and the cost model prices it. All counts add up over the rows of a batch, so
+// calls of one kind in one layer sum to the call of the joint batch.
+struct OpCall {
+  std::string_view op;       // the folder in kernels/
+  std::int64_t rows = 0;     // sequence x KV head
+  std::int64_t tokens = 0;   // cached tokens read, over all rows
+  std::int64_t outputs = 0;  // tokens (or pages, clusters) written, over all rows
+  std::int64_t bytes = 0;    // moved through memory
+  std::int64_t flops = 0;
+  friend bool operator==(const OpCall&, const OpCall&) = default;
+};
+
+// Where counts that depend on data come from. A host that computes records what came out; one that only has shapes asks.
+class CountSource {
+ public:
+  virtual ~CountSource() = default;
+  // `counts` holds the upper bounds; overwrites them with what the data would give.
+  virtual void fill(std::string_view purpose, int layer, std::span<std::int32_t> counts) = 0;
+};
+
+// How parts of a policy compute: every operation is a struct of raw pointers and shapes in kernels/<op>/<op>.h with two
+// functions beside it, `OpCall call(const Op&)` and `void run_cpu(const Op&)`. Calling it logs one entry per batch and runs
+// it on the backend; with kShapes nothing runs and all data pointers are null. Nothing here waits for a device: counts that
+// depend on data pass through settle(). call() never looks at data, nor at whether a data pointer is null.
+class Ops {
+ public:
+  enum class Backend : std::uint8_t { kCpu, kShapes };
+  explicit Ops(Backend backend) : backend_(backend) {}
+
+  template <class Op>
+  void operator()(const Op& op) {
+    if (keeps_log_) log_.push_back(call(op));
+    if (backend_ == Backend::kCpu) run_cpu(op);
+  }
+
+  [[nodiscard]] bool computes() const { return backend_ == Backend::kCpu; }
+
+  // Scratch memory of the current part's call, not initialised; null without a computing backend. Freed by the next Frame's end.
+  float* floats(std::int64_t n) { return static_cast<float*>(scratch(n * 4)); }
+  std::int32_t* ints(std::int64_t n) { return static_cast<std::int32_t*>(scratch(n * 4)); }
+  // Scratch that shapes are made of (lengths, offsets): always real memory.
+  std::int32_t* host_ints(std::int64_t n) { return static_cast<std::int32_t*>(allocate(n * 4)); }
+  std::int64_t* host_longs(std::int64_t n) { return static_cast<std::int64_t*>(allocate(n * 8)); }
+
+  // What is allocated while a Frame lives is given back at its end.
+  class Frame {
+   public:
+    explicit Frame(Ops& ops) : ops_(ops), chunk_(ops.chunk_), used_(ops.used_) {}
+    ~Frame() { ops_.chunk_ = chunk_, ops_.used_ = used_; }
+    Frame(const Frame&) = delete;
+    Frame& operator=(const Frame&) = delete;
+
+   private:
+    Ops& ops_;
+    std::size_t chunk_, used_;
+  };
+
+  // Counts that depend on data: on a computing backend they are final already and are shown to the recorder, with shapes only
+  // they hold the bounds and are replaced by what the source says (nothing: the bounds stand).
+  void settle(std::string_view purpose, int layer, std::span<std::int32_t> counts) {
+    if (counts_ != nullptr) counts_->fill(purpose, layer, counts);
+  }
+  void take_counts_from(CountSource* source) { counts_ = source; }
+
+  void keep_log(bool keep) { keeps_log_ = keep; }
+  [[nodiscard]] const std::vector<OpCall>& log() const { return log_; }
+  void clear_log() { log_.clear(); }
+
+ private:
+  void* scratch(std::int64_t bytes) { return computes() ? allocate(bytes) : nullptr; }
+  void* allocate(std::int64_t bytes);
+
+  Backend backend_;
+  bool keeps_log_ = true;
+  std::vector<OpCall> log_;
+  std::deque<std::vector<std::uint64_t>> chunks_;  // addresses stay when more is added
+  std::size_t chunk_ = 0, used_ = 0;               // words used in chunks_[chunk_]
+  CountSource* counts_ = nullptr;
+};
+
+}  // namespace kvlab

@@ -1,0 +1,33 @@
+#include "kernels/pool1d/pool1d.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace kvlab {
+
+OpCall call(const Pool1d& a) {
+  const std::int64_t n = a.first[a.num_rows];
+  return {"pool1d", a.num_rows, n, n, 8 * n, n * a.width};
+}
+
+void run_cpu(const Pool1d& a) {
+  const std::int32_t half = a.width / 2;
+  std::vector<float> row;
+  for (std::int32_t r = 0; r < a.num_rows; ++r) {
+    float* scores = a.scores + a.first[r];
+    const std::int32_t n = a.len[r];
+    row.assign(scores, scores + n);
+    for (std::int32_t i = 0; i < n; ++i) {
+      const auto begin = row.begin() + std::max(0, i - half), end = row.begin() + std::min(n, i + half + 1);
+      if (a.kind == Pool1d::Kind::kMax) {
+        scores[i] = *std::max_element(begin, end);
+      } else {
+        float sum = 0.0F;
+        for (auto x = begin; x != end; ++x) sum += *x;
+        scores[i] = sum / static_cast<float>(a.width);
+      }
+    }
+  }
+}
+
+}  // namespace kvlab

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// Each row's scores smoothed over `width` (odd) neighbouring tokens, stride 1, same length. The average divides by `width` also
+// at the two ends (zero padding counts), the maximum looks at what is there. In place.
+struct Pool1d {
+  enum class Kind : std::uint8_t { kAvg, kMax };
+  std::int32_t num_rows = 0;
+  const std::int64_t* first = nullptr;  // [num_rows + 1]
+  const std::int32_t* len = nullptr;    // [num_rows] leading tokens of each row that take part; the others keep their scores
+  float* scores = nullptr;
+  std::int32_t width = 1;
+  Kind kind = Kind::kAvg;
+};
+OpCall call(const Pool1d&);
+void run_cpu(const Pool1d&);
+
+}  // namespace kvlab

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// Per row the `keep[r]` tokens of largest score; ties go to the lower index; indices ascending. NaN counts as -infinity.
+struct TopK {
+  std::int32_t num_rows = 0;
+  const std::int64_t* first = nullptr;        // [num_rows + 1] rows in `scores`
+  const float* scores = nullptr;              // [first[num_rows]]
+  const std::int32_t* keep = nullptr;         // [num_rows], 0 <= keep[r] <= row length
+  const std::int64_t* index_first = nullptr;  // [num_rows + 1] rows in `index`
+  std::int32_t* index = nullptr;              // [index_first[num_rows]] out
+};
+OpCall call(const TopK&);
+void run_cpu(const TopK&);
+
+// The same budget over several rows at once: of all tokens of the rows of one pool (say the KV heads of a layer) the
+// `budget[p]` largest are counted per row, keep[r] of them. Every row gets at least `floor_tokens[r]` (its best ones are taken
+// first). Ties go to the lower row, then the lower index.
+struct TopKPooled {
+  std::int32_t num_pools = 0, rows_per_pool = 1;
+  const std::int64_t* first = nullptr;         // [num_pools * rows_per_pool + 1]
+  const float* scores = nullptr;               // [first[...]]
+  const std::int64_t* budget = nullptr;        // [num_pools] tokens over all rows of the pool
+  const std::int32_t* floor_tokens = nullptr;  // [num_pools * rows_per_pool], null: none
+  std::int32_t* keep = nullptr;                // [num_pools * rows_per_pool] out
+};
+OpCall call(const TopKPooled&);
+void run_cpu(const TopKPooled&);
+
+}  // namespace kvlab

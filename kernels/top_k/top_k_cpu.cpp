@@ -1,0 +1,67 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/top_k/top_k.h"
+
+namespace kvlab {
+
+namespace {
+
+float rank_value(float score) { return std::isnan(score) ? -std::numeric_limits<float>::infinity() : score; }
+
+struct Candidate {
+  float score;
+  std::int64_t at;
+};
+
+bool better(const Candidate& a, const Candidate& b) { return a.score != b.score ? a.score > b.score : a.at < b.at; }
+
+}  // namespace
+
+void run_cpu(const TopK& a) {
+  std::vector<Candidate> row;
+  for (std::int32_t r = 0; r < a.num_rows; ++r) {
+    const std::int64_t n = a.first[r + 1] - a.first[r];
+    const float* scores = a.scores + a.first[r];
+    std::int32_t* out = a.index + a.index_first[r];
+    if (a.keep[r] >= n) {
+      for (std::int64_t i = 0; i < n; ++i) out[i] = static_cast<std::int32_t>(i);
+      continue;
+    }
+    row.resize(static_cast<std::size_t>(n));
+    for (std::int64_t i = 0; i < n; ++i) row[static_cast<std::size_t>(i)] = {rank_value(scores[i]), i};
+    std::nth_element(row.begin(), row.begin() + a.keep[r], row.end(), better);
+    for (std::int32_t i = 0; i < a.keep[r]; ++i) out[i] = static_cast<std::int32_t>(row[static_cast<std::size_t>(i)].at);
+    std::sort(out, out + a.keep[r]);
+  }
+}
+
+void run_cpu(const TopKPooled& a) {
+  std::vector<Candidate> pool;
+  for (std::int32_t p = 0; p < a.num_pools; ++p) {
+    const std::int32_t row0 = p * a.rows_per_pool, row_end = row0 + a.rows_per_pool;
+    pool.clear();
+    std::int64_t budget = a.budget[p];
+    for (std::int32_t r = row0; r < row_end; ++r) {
+      const auto begin = static_cast<std::ptrdiff_t>(pool.size());
+      for (std::int64_t i = a.first[r]; i < a.first[r + 1]; ++i) pool.push_back({rank_value(a.scores[i]), i});
+      const auto floor = a.floor_tokens == nullptr ? 0 : std::min<std::int64_t>(a.floor_tokens[r], a.first[r + 1] - a.first[r]);
+      a.keep[r] = static_cast<std::int32_t>(floor);
+      if (floor == 0) continue;
+      std::nth_element(pool.begin() + begin, pool.begin() + begin + floor - 1, pool.end(), better);
+      pool.erase(pool.begin() + begin, pool.begin() + begin + floor);
+      budget -= floor;
+    }
+    budget = std::clamp<std::int64_t>(budget, 0, static_cast<std::int64_t>(pool.size()));
+    if (budget > 0) std::nth_element(pool.begin(), pool.begin() + budget - 1, pool.end(), better);
+    for (std::int64_t i = 0; i < budget; ++i) {
+      const std::int64_t at = pool[static_cast<std::size_t>(i)].at;
+      const auto row = std::upper_bound(a.first + row0, a.first + row_end + 1, at) - a.first - 1;
+      ++a.keep[row];
+    }
+  }
+}
+
+}  // namespace kvlab

@@ -1,0 +1,27 @@
+#include <algorithm>
+
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+namespace {
+
+// The same number of tokens in every layer and head.
+class Uniform final : public Allocator {
+ public:
+  explicit Uniform(Params&) {}
+  void allocate(Ops&, const ModelShape&, std::span<const SeqStep>, std::span<ScoredLayer> layers) override {
+    for (ScoredLayer& l : layers)
+      for (std::int32_t r = 0; r < l.kv.num_rows; ++r) l.keep[r] = std::min(l.kv.len[r], l.target[l.kv.sequence(r)]);
+  }
+  [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t, std::int32_t, std::int32_t target, std::int32_t n) const override {
+    return std::min(target, n);
+  }
+};
+
+[[maybe_unused]] const bool registered =
+    AllocatorRegistry::add<Uniform>({"uniform", "the same budget in every layer and head", "H2O: Zhang et al. 2023, arXiv:2306.14048"});
+
+}  // namespace
+
+}  // namespace kvlab

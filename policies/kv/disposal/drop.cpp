@@ -1,0 +1,20 @@
+#include "kernels/compact/compact_rows.h"
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+namespace {
+
+// Deletes what was not kept.
+class Drop final : public Disposal {
+ public:
+  explicit Drop(Params&) {}
+  void dispose(LayerStep& step, const Kept& kept) override { step.ops(CompactRows{step.kv, kept.index_first, kept.index}); }
+};
+
+[[maybe_unused]] const bool registered =
+    DisposalRegistry::add<Drop>({"drop", "deletes the tokens that were not kept", "H2O: Zhang et al. 2023"});
+
+}  // namespace
+
+}  // namespace kvlab

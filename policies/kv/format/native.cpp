@@ -1,0 +1,21 @@
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+namespace {
+
+// K and V as the model computes them (fp16 or bf16), unchanged.
+class Native final : public Format {
+ public:
+  explicit Native(Params&) {}
+  [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const override {
+    return 2LL * tokens * m.head_dim * m.kv_bytes;
+  }
+};
+
+[[maybe_unused]] const bool registered =
+    FormatRegistry::add<Native>({"native", "K and V in the model's own type", "paged KV cache: Kwon et al. 2023, arXiv:2309.06180"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,236 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/registry.h"
+#include "kernels/attend/attend.h"
+#include "kernels/kv_rows.h"
+#include "kernels/ops.h"
+#include "policies/kv/kv_store.h"
+
+// The six parts a KV policy is made of. A part sees one layer of a ragged batch at a time and computes only through Ops, so
+// the same object runs on recorded tensors, in a model, and on shapes alone: it never reads tensor data itself, and where
+// Ops does not compute, data pointers are null. Registered parts are named in YAML: `scorer: {window_attention: {...}}`.
+namespace kvlab {
+
+// What a part must see beyond K and V; hosts compute only what is asked for and refuse a recipe whose needs they cannot meet.
+struct Needs {
+  bool step_queries = false;        // this step's queries: a chunk's in prefill, one per sequence in decode
+  std::int32_t window_queries = 0;  // the last w queries of the prompt, kept across chunks
+  bool pre_rope_queries = false;    // of the whole prompt
+  bool pre_rope_keys = false;
+  bool output_weights = false;  // W_o
+  bool hidden = false;          // the attention layer's input
+  bool token_ids = false;
+  bool question = false;        // where the question begins in the prompt
+  bool future_queries = false;  // what is asked later: an oracle's knowledge
+  std::string pass;             // an extra forward pass, by name
+  void add(const Needs& other);
+};
+
+// A sequence in this step.
+struct SeqStep {
+  std::int32_t index = 0;        // in the batch
+  std::int32_t seen_tokens = 0;  // before the step, kept or not
+  std::int32_t new_tokens = 0;   // appended in this step
+  std::int32_t prompt_tokens = 0;
+  std::int32_t question_begin = -1;  // position in the prompt; -1: unknown
+  [[nodiscard]] std::int32_t end() const { return seen_tokens + new_tokens; }
+  [[nodiscard]] bool decoding() const { return seen_tokens >= prompt_tokens; }
+  [[nodiscard]] bool completes_prompt() const { return !decoding() && end() >= prompt_tokens; }
+};
+
+// Tokens of an extra pass and what they saw: queries over the prompt's tokens [ctx_begin, ctx_end), then over the chunk itself.
+struct PassQueries {
+  Queries queries;
+  const float* k = nullptr;  // [queries.count, kv_heads, head_dim] the pass's own keys
+  std::int32_t ctx_begin = 0, ctx_end = 0;
+};
+
+// What the needs brought, for one layer; spans have one element per sequence of the step. Counts and positions are valid
+// without data too.
+struct Observed {
+  std::span<const Queries> step;  // [count, q_heads, head_dim]
+  std::span<const Queries> window;
+  std::span<const Queries> pre_rope_queries;    // positions [0, prompt_tokens)
+  std::span<const float* const> pre_rope_keys;  // per sequence [end, kv_heads, head_dim] by position
+  std::span<const Queries> future;
+  std::span<const float* const> hidden;                // per sequence [new_tokens, hidden_dim]
+  std::span<const std::int32_t* const> ids;            // per sequence [end]
+  const float* w_o = nullptr;                          // [hidden_dim, q_heads * head_dim]
+  std::span<const std::span<const PassQueries>> pass;  // per sequence its chunks
+};
+
+// One layer in one step, with the sequences that take part.
+struct LayerStep {
+  Ops& ops;
+  const ModelShape& model;
+  std::int32_t layer = 0;
+  std::span<const SeqStep> seqs;  // seqs[kv.sequence(row)]
+  KvRows kv;                      // this step's tokens are appended already
+  Observed in;
+  std::uint64_t seed = 0;
+};
+
+// Tokens that always stay: the first ones, and the last before the sequence's end.
+struct Protected {
+  std::int32_t sinks = 0, recent = 0;
+  bool prompt = false;  // all of what is left of the prompt
+};
+
+class KvPart {
+ public:
+  virtual ~KvPart() = default;
+  [[nodiscard]] virtual Needs needs() const { return {}; }
+  // Statistics kept per token and KV head, 4 bytes each, from channel first_word() on; new tokens start at 0, evicted tokens
+  // lose theirs.
+  [[nodiscard]] virtual std::int32_t num_words() const { return 0; }
+  void bind(std::int32_t first_word) { first_word_ = first_word; }
+  // Why this part cannot run with these sizes ("" if it can), asked once before the first step.
+  [[nodiscard]] virtual std::string refuses(const ModelShape&) const { return ""; }
+
+ protected:
+  [[nodiscard]] std::int32_t first_word() const { return first_word_; }
+
+ private:
+  std::int32_t first_word_ = 0;
+};
+
+// Importance of each cached token, per KV head; higher stays.
+class Scorer : public KvPart {
+ public:
+  // After the layer's attention in every step: keeps statistics up to date.
+  virtual void observe(LayerStep&) {}
+  // scores [kv.total()], to be overwritten.
+  virtual void score(LayerStep& step, float* scores) = 0;
+  // Second stage, once the counts are known (keep [kv.num_rows]); protected tokens have +infinity.
+  virtual void refine(LayerStep&, const std::int32_t* /*keep*/, float* /*scores*/) {}
+  [[nodiscard]] virtual Protected protects() const { return {}; }
+  // True: scores of different heads and layers can be ranked together.
+  [[nodiscard]] virtual bool comparable_across_heads() const { return true; }
+};
+
+// One layer with scores, waiting for counts.
+struct ScoredLayer {
+  std::int32_t layer = 0;
+  KvRows kv;
+  const float* scores = nullptr;         // [kv.total()], protected tokens +infinity
+  const std::int32_t* target = nullptr;  // [num_sequences] tokens per KV head that the budget allows on average, protected ones included
+  std::int32_t* keep = nullptr;          // [num_rows] out, at most the row's length
+};
+
+// How many tokens each layer and head keeps.
+class Allocator : public KvPart {
+ public:
+  // kLayer: called with one layer. kCascade: after each layer with all layers so far, and may shrink earlier ones. kModel: after
+  // the last layer with all of them.
+  enum class Scope : std::uint8_t { kLayer, kCascade, kModel };
+  [[nodiscard]] virtual Scope scope() const { return Scope::kLayer; }
+  virtual void allocate(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) = 0;
+  // The same without scores: what a row of `layer` keeps of n tokens at this target; where that depends on data, `bounds` tells the
+  // most it may be, and otherwise the mean.
+  [[nodiscard]] virtual std::int32_t expected(const ModelShape& model, std::int32_t layer, std::int32_t head, std::int32_t target,
+                                              std::int32_t n) const = 0;
+  [[nodiscard]] virtual bool depends_on_data() const { return false; }
+};
+
+// When a policy acts, and down to how many tokens.
+struct Budget {
+  std::int32_t tokens = 0;  // 0: none given
+  double frac = 0;          // of the prompt; 0: none given
+  bool truncates = true;    // tokens of a fraction: int(n * frac), else rounded half to even
+  // Tokens per KV head of a sequence with this prompt.
+  [[nodiscard]] std::int32_t of(std::int32_t prompt_tokens) const;
+};
+
+class Trigger : public KvPart {
+ public:
+  // Tokens per KV head that may stay now in a row that holds `held`, or nothing: no action. Asked after each layer's attention.
+  [[nodiscard]] virtual std::optional<std::int32_t> target(const SeqStep& seq, std::int32_t held, const Budget& budget) const = 0;
+  // Acts while the prompt is incomplete: later prompt tokens are computed over a cut cache.
+  [[nodiscard]] virtual bool inside_prefill() const { return false; }
+  [[nodiscard]] virtual bool in_decode() const { return false; }
+  // Decode: how many more tokens a row may hold beyond the budget before the trigger acts again.
+  [[nodiscard]] virtual std::int32_t slack_tokens() const { return 0; }
+  [[nodiscard]] virtual Protected protects(const SeqStep&) const { return {}; }
+};
+
+// Which tokens of each row stay: indices ascending, keep[row] of them from index_first[row] on.
+struct Kept {
+  const std::int64_t* index_first = nullptr;  // [num_rows + 1]
+  const std::int32_t* index = nullptr;
+  const std::int32_t* keep = nullptr;  // [num_rows]
+};
+
+// What becomes of the others.
+class Disposal : public KvPart {
+ public:
+  // Leaves the kept tokens, changed or not, at the front of their rows; the caller then shortens the rows.
+  virtual void dispose(LayerStep& step, const Kept& kept) = 0;
+  // False: the others stay too (in low precision, or on another tier) and dispose() only marks them.
+  [[nodiscard]] virtual bool shrinks() const { return true; }
+  // More to attend to than the rows: compensation tokens. Appended to `segments`; kept alive by the part until the next step.
+  virtual void add_segments(LayerStep&, std::vector<Segment>& /*segments*/) {}
+};
+
+// Bytes by where they lie.
+struct TierBytes {
+  std::int64_t gpu = 0, host = 0, disk = 0;
+  TierBytes& operator+=(const TierBytes& o) {
+    gpu += o.gpu, host += o.host, disk += o.disk;
+    return *this;
+  }
+  friend bool operator==(const TierBytes&, const TierBytes&) = default;
+};
+
+// How kept tokens are stored.
+class Format : public KvPart {
+ public:
+  // After the policy acted in a layer: tokens that are due are encoded; the rows then hold what decoding gives.
+  virtual void store(LayerStep&) {}
+  // Bytes of K and V of a row that holds `tokens`, the newest ones in full precision where the format says so.
+  [[nodiscard]] virtual std::int64_t row_bytes(const ModelShape& model, std::int32_t layer, std::int32_t tokens) const = 0;
+};
+
+// What the selector moved and found in a step.
+struct Traffic {
+  std::int64_t fetched_bytes = 0;               // from a lower tier
+  std::int64_t asked_units = 0, hit_units = 0;  // tokens, pages or clusters wanted, and how many were on the GPU already
+  Traffic& operator+=(const Traffic& o) {
+    fetched_bytes += o.fetched_bytes, asked_units += o.asked_units, hit_units += o.hit_units;
+    return *this;
+  }
+};
+
+// Tokens of each row that a step attends to; index null: all.
+struct Selection {
+  const std::int64_t* index_first = nullptr;  // [num_rows + 1]
+  const std::int32_t* index = nullptr;
+};
+
+// What a decode step attends to. Prefill attends to all that is held.
+class Selector : public KvPart {
+ public:
+  // After every step's changes to a layer (append, eviction, encoding): keeps page bounds, clusters and the like up to date.
+  virtual void update(LayerStep&) {}
+  // In decode, before the layer's attention, this step's token appended. Memory of the answer comes from step.ops or the part.
+  virtual Selection select(LayerStep& step) = 0;
+  virtual Traffic take_traffic() { return {}; }  // since the last call
+  // Bytes beside K and V, and how K and V themselves are spread over tiers: moves some of `kv` (all on the GPU) to where it lies.
+  [[nodiscard]] virtual TierBytes resident(const ModelShape&, const KvRows&, const TierBytes& kv) const { return kv; }
+  [[nodiscard]] virtual bool selects_all() const { return false; }
+};
+
+using ScorerRegistry = Registry<Scorer>;
+using AllocatorRegistry = Registry<Allocator>;
+using TriggerRegistry = Registry<Trigger>;
+using DisposalRegistry = Registry<Disposal>;
+using FormatRegistry = Registry<Format>;
+using SelectorRegistry = Registry<Selector>;
+
+}  // namespace kvlab

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "policies/kv/kv_store.h"
+#include "policies/kv/part.h"
+
+namespace kvlab::test {
+
+// A layer with random keys, values and queries for a batch of sequences of one length, ready to hand to a part.
+class RandomLayer {
+ public:
+  RandomLayer(ModelShape shape, std::int32_t num_sequences, std::int32_t tokens, std::uint64_t seed, std::int32_t num_words = 0,
+              bool with_data = true)
+      : model(shape), store(model, num_sequences, num_words, with_data), ops(with_data ? Ops::Backend::kCpu : Ops::Backend::kShapes) {
+    const auto per_kv = static_cast<std::size_t>(tokens * model.kv_heads * model.head_dim);
+    const auto per_q = static_cast<std::size_t>(tokens * model.q_heads * model.head_dim);
+    for (std::int32_t s = 0; s < num_sequences; ++s) {
+      k.push_back(normals(per_kv, seed, 3 * s));
+      v.push_back(normals(per_kv, seed, 3 * s + 1));
+      q.push_back(normals(per_q, seed, 3 * s + 2));
+      store.append(s, with_data ? k.back().data() : nullptr, with_data ? v.back().data() : nullptr, tokens, 0);
+      seqs.push_back({s, 0, tokens, tokens, -1});
+    }
+  }
+
+  // All queries of the prompt, or its last `count`.
+  std::vector<Queries> last_queries(std::int32_t count) const {
+    std::vector<Queries> all;
+    for (std::size_t s = 0; s < seqs.size(); ++s) {
+      const std::int32_t n = seqs[s].new_tokens, w = std::min(count, n);
+      all.push_back(
+          {store.has_data() ? q[s].data() + static_cast<std::size_t>((n - w) * model.q_heads * model.head_dim) : nullptr, w, n - w});
+    }
+    return all;
+  }
+
+  // A step in which the prompt was completed; window queries as asked for.
+  LayerStep prompt_step(std::int32_t window) {
+    window_queries = last_queries(window);
+    step_queries = last_queries(1 << 30);
+    LayerStep step{ops, model, 0, seqs, store.rows(), {}, 7};
+    step.in.window = window_queries;
+    step.in.step = step_queries;
+    return step;
+  }
+
+  static std::vector<float> normals(std::size_t n, std::uint64_t seed, std::int32_t stream) {
+    std::vector<float> x(n);
+    for (std::size_t i = 0; i < n; ++i)
+      x[i] = static_cast<float>(Draw{seed, Purpose::kTest, static_cast<std::uint64_t>(stream), i}.normal());
+    return x;
+  }
+
+  ModelShape model;
+  KvStore store;
+  Ops ops;
+  std::vector<std::vector<float>> k, v, q;  // per sequence [tokens, heads, head_dim]
+  std::vector<SeqStep> seqs;
+  std::vector<Queries> window_queries, step_queries;
+};
+
+// A registered part from YAML parameters.
+template <class Registry>
+auto make_part(const std::string& name, const std::string& parameters = "{}") {
+  Params p = Params::from_text(parameters, name);
+  return Registry::make(name, p, "part");
+}
+
+}  // namespace kvlab::test
