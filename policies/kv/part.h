@@ -93,6 +93,8 @@ class KvPart {
   void bind(std::int32_t first_word) { first_word_ = first_word; }
   // Why this part cannot run with these sizes ("" if it can), asked once before the first step.
   [[nodiscard]] virtual std::string refuses(const ModelShape&) const { return ""; }
+  // The sequence at this index of the batch is gone or moved away: what was kept for it must not serve the next one there.
+  virtual void forget(std::int32_t /*index*/) {}
 
  protected:
   [[nodiscard]] std::int32_t first_word() const { return first_word_; }
@@ -216,6 +218,8 @@ struct Selection {
 // What a decode step attends to. Prefill attends to all that is held.
 class Selector : public KvPart {
  public:
+  // The budget that the experiment gives, in tokens per KV head: takes the place of the selector's own, where it has one.
+  virtual void set_budget(std::int32_t /*tokens*/) {}
   // After every step's changes to a layer (append, eviction, encoding): keeps page bounds, clusters and the like up to date.
   virtual void update(LayerStep&) {}
   // In decode, before the layer's attention, this step's token appended. Memory of the answer comes from step.ops or the part.
