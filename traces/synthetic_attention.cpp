@@ -23,8 +23,9 @@ constexpr std::size_t kBeatChannels = kWaveChannel - kBeatChannel;
 constexpr double kRoleNoise = 0.5;
 constexpr float kSinkValueScale = 0.05F;  // values of sinks are close to zero (Guo et al. 2024, "Attention score is not all you need")
 constexpr float kOutlierSpread = 0.1F;    // of an outlier channel over the tokens, relative to its size
-constexpr double kMostStrength = 30;
-constexpr double kBeatStep = 0.1;  // of the strengths in log_beat_mean_
+constexpr std::size_t kFewestWaves = 8;   // with fewer, far tokens that happen to be in phase look near
+constexpr double kMostStrength = 30;      // with which a query looks for near or recurring tokens
+constexpr double kBeatStep = 0.1;         // of the strengths in log_beat_mean_
 
 enum AttentionDraw : std::uint64_t { kKeys, kValues, kQueries, kRoles, kRetrieval, kNeedlePlace, kOutlierPlace, kRotation };
 
@@ -210,8 +211,7 @@ class SyntheticAttention::Head {
         if (wanted[r] <= 0) return 0.0;
         return std::log(wanted[r] / pool) + recency.log_sum[ordinary] - std::log(static_cast<double>(seen[r])) - 0.5 * noise * noise;
       };
-      const auto strength = [&](TokenRole role) { return std::clamp(score(role), -kMostStrength, kMostStrength); };
-      result[t] = {strength(TokenRole::kSink), strength(TokenRole::kNeedle), strength(TokenRole::kHeavy),
+      result[t] = {score(TokenRole::kSink), score(TokenRole::kNeedle), score(TokenRole::kHeavy),
                    beat_strength(score(TokenRole::kRecurring)), recency.strength[ordinary]};
     }
     return result;
@@ -236,7 +236,7 @@ class SyntheticAttention::Head {
 };
 
 SyntheticAttention::SyntheticAttention(const SyntheticAttentionShape& shape, std::uint64_t seed)
-    : shape_(shape), seed_(seed), num_waves_(index(shape.head_dim / 8)) {
+    : shape_(shape), seed_(seed), num_waves_(std::max(kFewestWaves, index(shape.head_dim / 8))) {
   if (const std::string problem = problem_of(shape); !problem.empty()) throw InternalError(problem);
   place_needles();
   tabulate_waves();

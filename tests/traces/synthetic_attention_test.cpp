@@ -100,6 +100,17 @@ TEST(SyntheticAttention, SharesHoldInEveryLayer) {
   }
 }
 
+TEST(SyntheticAttention, SharesHoldForTheSmallestAndForLargerHeads) {
+  for (const char* head : {"head_dim: 32, outlier_channels: 4", "head_dim: 40", "head_dim: 128"}) {
+    const SyntheticAttentionShape shape = shape_of(std::string(kSizes) + ", " + head);
+    const SyntheticAttention made(shape, 3);
+    const Measured m = measure(made, shape, 2, 700, 1468, 31, 0, shape.q_heads);
+    EXPECT_NEAR(m.sink, shape.sink.last_frac, 0.15 * shape.sink.last_frac) << head;
+    EXPECT_NEAR(m.heavy, shape.heavy.last_frac, 0.15 * shape.heavy.last_frac) << head;
+    EXPECT_NEAR(m.recent, shape.recent.last_frac, 0.25 * shape.recent.last_frac) << head;
+  }
+}
+
 TEST(SyntheticAttention, NeedlesAreFoundByTheQuestionAndByRetrievalHeadsOnly) {
   SyntheticAttentionShape shape = usual_shape();
   shape.kv_heads = shape.q_heads = 6;
