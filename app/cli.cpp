@@ -60,11 +60,11 @@ void add_trace_record(CLI::App& trace, Arguments& a, Command& chosen) {
   CLI::App* record = trace.add_subcommand("record", "run a model on a prompt and record its attention (safetensors)");
   record->add_option("--model", a.record.model, "folder with config.json and model.safetensors")->required();
   CLI::Option_group* input = record->add_option_group("prompt");
-  input->add_option("--ids", a.record.ids_file, "JSON list of token ids");
+  input->add_option("--ids", a.record.ids_file, "JSON list of token ids, or {ids, continuation, task, needles, question_begin}");
   input->add_option("--text", a.record.text_file, "text whose bytes are the tokens, behind <s>; for byte-level models");
   input->require_option(1);
   record->add_option("--out", a.record.output, "file to write")->required();
-  record->add_option("--prompt-tokens", a.record.prompt_tokens, "tokens that are the prompt, the rest is its continuation; default: all")
+  record->add_option("--prompt-tokens", a.record.prompt_tokens, "take so many tokens of the input; default: all")
       ->check(CLI::Range(1, 1 << 28));
   record->add_option("--decode-tokens", a.record.decode_tokens, "tokens to decode greedily behind them")->check(CLI::Range(0, 1 << 28));
   record->add_option("--chunk-tokens", a.record.chunk_tokens, "prefill in chunks of so many tokens; default: in one piece")

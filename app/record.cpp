@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -18,28 +19,81 @@ namespace {
 // In the vocabulary of a byte-level model the 256 bytes come first, then <s>.
 constexpr std::int32_t kByteLevelBos = 256;
 
-std::vector<std::int32_t> ids_of_text(const std::string& path, const ModelConfig& model) {
+// What is recorded, and what is known about it.
+struct Sample {
+  std::vector<std::int32_t> ids, continuation;
+  std::string task;
+  std::vector<std::pair<std::int32_t, std::int32_t>> needles;
+  std::int32_t question_begin = -1;
+};
+
+Sample sample_of_text(const std::string& path, const ModelConfig& model) {
   if (model.bos_id != kByteLevelBos)
     throw InputError(fmt::format("--text needs a byte-level model, whose <s> is token {}; model '{}' has {}", kByteLevelBos, model.name,
                                  model.bos_id < 0 ? "none" : std::to_string(model.bos_id)));
-  std::vector<std::int32_t> ids{kByteLevelBos};
-  for (const char c : read_text(path)) ids.push_back(static_cast<unsigned char>(c));
-  return ids;
+  Sample sample;
+  sample.ids = {kByteLevelBos};
+  for (const char c : read_text(path)) sample.ids.push_back(static_cast<unsigned char>(c));
+  return sample;
 }
 
-std::vector<std::int32_t> ids_of_json(const std::string& path, const ModelConfig& model) {
-  const nlohmann::json list = nlohmann::json::parse(read_text(path), nullptr, false);
-  if (!list.is_array()) throw InputError(path + ": not a JSON list of token ids");
-  std::vector<std::int32_t> ids;
-  for (const nlohmann::json& id : list) {
-    if (!id.is_number_integer() || id < 0 || id >= model.vocab_size)
-      throw InputError(fmt::format("{}: entry {} is {}, no token id in [0, {}) of model '{}'", path, ids.size(),
-                                   id.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace).substr(0, 40), model.vocab_size,
-                                   model.name));
-    ids.push_back(id.get<std::int32_t>());
+// Reads a sample's JSON; every message begins with the file's name.
+class SampleFile {
+ public:
+  SampleFile(const std::string& path, const ModelConfig& model) : path_(path), model_(model) {}
+
+  Sample read() const {
+    const nlohmann::json root = nlohmann::json::parse(read_text(path_), nullptr, false);
+    Sample sample;
+    if (root.is_array()) sample.ids = ids("ids", root);
+    if (root.is_array()) return sample;
+    if (!root.is_object()) fail("neither a JSON list of token ids nor an object");
+    static const std::vector<std::string> kKeys{"ids", "continuation", "task", "needles", "question_begin"};
+    for (const auto& [key, value] : root.items())
+      if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end()) fail("unknown key '" + key + "'" + suggestion(key, kKeys));
+    if (!root.contains("ids")) fail("missing key 'ids'");
+    sample.ids = ids("ids", root["ids"]);
+    if (root.contains("continuation")) sample.continuation = ids("continuation", root["continuation"]);
+    if (root.contains("task")) sample.task = task(root["task"]);
+    if (root.contains("needles")) sample.needles = needles(root["needles"]);
+    if (root.contains("question_begin"))
+      sample.question_begin = integer("'question_begin'", root["question_begin"], model_.max_tokens, "position");
+    return sample;
   }
-  return ids;
-}
+
+ private:
+  [[noreturn]] void fail(const std::string& message) const { throw InputError(path_ + ": " + message); }
+  std::int32_t integer(const std::string& where, const nlohmann::json& value, std::int32_t end, const char* kind) const {
+    if (!value.is_number_integer() || value < 0 || value >= end)
+      fail(fmt::format("{} is {}, no {} in [0, {}) of model '{}'", where,
+                       value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace).substr(0, 40), kind, end, model_.name));
+    return value.get<std::int32_t>();
+  }
+  std::vector<std::int32_t> ids(const std::string& key, const nlohmann::json& list) const {
+    if (!list.is_array()) fail("'" + key + "' is not a list of token ids");
+    std::vector<std::int32_t> ids;
+    for (const nlohmann::json& id : list)
+      ids.push_back(integer(fmt::format("entry {} of '{}'", ids.size(), key), id, model_.vocab_size, "token id"));
+    return ids;
+  }
+  std::string task(const nlohmann::json& value) const {
+    if (!value.is_string()) fail("'task' is not a text");
+    return value.get<std::string>();
+  }
+  std::vector<std::pair<std::int32_t, std::int32_t>> needles(const nlohmann::json& list) const {
+    const bool pairs =
+        list.is_array() && std::all_of(list.begin(), list.end(), [](const auto& one) { return one.is_array() && one.size() == 2; });
+    if (!pairs) fail("'needles' is not a list of [begin, end]");
+    std::vector<std::pair<std::int32_t, std::int32_t>> needles;
+    for (const nlohmann::json& one : list)
+      needles.emplace_back(integer("a needle's begin", one[0], model_.max_tokens, "position"),
+                           integer("a needle's end", one[1], model_.max_tokens + 1, "position"));
+    return needles;
+  }
+
+  const std::string& path_;
+  const ModelConfig& model_;
+};
 
 RecordOptions options_of(const RecordCommand& c, const ModelConfig& model) {
   RecordOptions options;
@@ -55,20 +109,27 @@ RecordOptions options_of(const RecordCommand& c, const ModelConfig& model) {
   return options;
 }
 
+void cut(Sample& sample, std::size_t tokens) {
+  if (tokens > sample.ids.size())
+    throw InputError(fmt::format("--prompt-tokens {} is more than the {} tokens there are", tokens, sample.ids.size()));
+  if (!sample.continuation.empty() && tokens < sample.ids.size())
+    throw InputError(fmt::format("--prompt-tokens {} would cut a gap before the continuation", tokens));
+  sample.ids.resize(tokens);
+}
+
 }  // namespace
 
 int record_trace(const RecordCommand& c, std::ostream& out) {
   const Transformer model = Transformer::load(c.model);
   RecordOptions options = options_of(c, model.config());
-  std::vector<std::int32_t> ids = c.text_file.empty() ? ids_of_json(c.ids_file, model.config()) : ids_of_text(c.text_file, model.config());
-  if (c.prompt_tokens > 0) {
-    const auto prompt_tokens = static_cast<std::size_t>(c.prompt_tokens);
-    if (prompt_tokens > ids.size())
-      throw InputError(fmt::format("--prompt-tokens {} is more than the {} tokens there are", prompt_tokens, ids.size()));
-    options.continuation.assign(ids.begin() + c.prompt_tokens, ids.end());
-    ids.resize(prompt_tokens);
-  }
-  const AttentionTrace trace = record(model, ids, options);
+  Sample sample = c.text_file.empty() ? SampleFile(c.ids_file, model.config()).read() : sample_of_text(c.text_file, model.config());
+  options.continuation = sample.continuation;
+  if (c.prompt_tokens > 0) cut(sample, static_cast<std::size_t>(c.prompt_tokens));
+  AttentionTrace trace = record(model, sample.ids, options);
+  trace.task = sample.task;
+  trace.needles = sample.needles;
+  trace.question_begin = sample.question_begin;
+  check_attention_trace(trace, c.text_file.empty() ? c.ids_file : c.text_file);
   write_attention_trace(c.output, trace, c.dtype == "f32" ? TraceFloat::kF32 : TraceFloat::kF16);
   out << fmt::format("wrote {}: {} prompt tokens, {} more, {} layers, {} bytes\n", c.output, trace.prompt_tokens,
                      trace.num_tokens - trace.prompt_tokens, trace.num_layers, std::filesystem::file_size(c.output));

@@ -7,11 +7,11 @@
 
 namespace kvlab {
 
-// `kvlab trace record`: runs a model on a prompt and writes what its attention saw. One of ids_file (a JSON list of token ids) and
-// text_file (its bytes behind the model's <s>, for byte-level models) is set.
+// `kvlab trace record`: runs a model on a prompt and writes what its attention saw. One of the two files is set: ids_file, a JSON list of
+// token ids or {ids, continuation, task, needles: [[begin, end]], question_begin}, and text_file, whose bytes follow the model's <s>.
 struct RecordCommand {
   std::string model, ids_file, text_file, output, dtype = "f16";
-  std::int32_t prompt_tokens = 0;  // how many of the ids are the prompt, the others being its continuation; 0: all
+  std::int32_t prompt_tokens = 0;  // how many tokens of the input are taken; 0: all
   std::int32_t decode_tokens = 0, chunk_tokens = 0;
   bool pre_rope = false, hidden = false, w_o = false;
   std::vector<std::string> passes;

@@ -213,6 +213,7 @@ class TraceReader {
       tensors.q = file_.floats(layer + "q", {m, trace_.q_heads, d});
       tensors.k = file_.floats(layer + "k", {m, trace_.kv_heads, d});
       tensors.v = file_.floats(layer + "v", {m, trace_.kv_heads, d});
+      if (file_.has(layer + "hidden")) tensors.hidden = file_.floats(layer + "hidden", {m, trace_.hidden_dim});
     }
   }
 

@@ -28,7 +28,7 @@ struct PassChunk {
 };
 
 // A forward pass recorded beside the sample, for policies that ask for one (reconstruction, pseudo queries). Its layers hold q,
-// k and v only, with the pass's tokens in place of the sample's.
+// k, v and, where recorded, hidden only, with the pass's tokens in place of the sample's.
 struct ExtraPass {
   std::int32_t num_tokens = 0;
   std::vector<std::int32_t> ids;  // [num_tokens], or empty

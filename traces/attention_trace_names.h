@@ -8,8 +8,8 @@ namespace kvlab {
 
 // Words of the file format that its reader and its writer share.
 inline constexpr std::string_view kAttentionFormat = "kvlab-attention-trace-1";
-inline constexpr std::array<std::string_view, 6> kLayerKinds{"q", "k", "v", "pre_q", "pre_k", "hidden"};  // as in L0.q
-inline constexpr std::size_t kNumPassKinds = 3;                                                           // of an extra pass: q, k, v
+inline constexpr std::array<std::string_view, 6> kLayerKinds{"q", "k", "v", "hidden", "pre_q", "pre_k"};  // as in L0.q
+inline constexpr std::size_t kNumPassKinds = 4;  // of an extra pass: q, k, v, hidden
 inline constexpr std::string_view kWeightKind = "W_o";
 
 // Letters, digits, _ and -: what may stand between dots in the name of a tensor.

@@ -166,9 +166,9 @@ class TensorList {
           {{&tensors.q, q},
            {&tensors.k, k},
            {&tensors.v, k},
+           {&tensors.hidden, {tokens, trace_.hidden_dim}},
            {&tensors.pre_q, q},
-           {&tensors.pre_k, k},
-           {&tensors.hidden, {tokens, trace_.hidden_dim}}}};
+           {&tensors.pre_k, k}}};
       for (std::size_t i = 0; i < in_order.size(); ++i) add(layer + std::string(kLayerKinds[i]), *in_order[i].first, in_order[i].second);
     }
   }

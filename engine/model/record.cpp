@@ -66,7 +66,7 @@ ExtraPass empty_pass(const Prefilled& s) {
 
 ExtraPass lookahead(Prefilled& s) {
   ExtraPass pass = empty_pass(s);
-  LayerRecorder recorder(pass.layers, false, false);
+  LayerRecorder recorder(pass.layers, false, s.options.hidden);
   std::int32_t id = s.next_token();
   for (std::int32_t i = 0; i < s.options.lookahead_tokens; ++i) {
     pass.ids.push_back(id);
@@ -91,7 +91,7 @@ std::vector<std::int32_t> repeat_input(const Prefilled& s, std::int32_t begin, s
 
 ExtraPass reconstruct(Prefilled& s) {
   ExtraPass pass = empty_pass(s);
-  LayerRecorder recorder(pass.layers, false, false);
+  LayerRecorder recorder(pass.layers, false, s.options.hidden);
   for (std::int32_t begin = 0; begin < s.prompt_tokens(); begin += s.options.repeat.chunk_tokens) {
     const std::int32_t end = std::min(begin + s.options.repeat.chunk_tokens, s.prompt_tokens());
     const std::vector<std::int32_t> ids = repeat_input(s, begin, end);

@@ -21,11 +21,11 @@ struct RepeatPrompt {
 RepeatPrompt byte_repeat_prompt();
 
 struct RecordOptions {
-  std::vector<std::int32_t> continuation;  // known tokens after the prompt, run in one piece as if they had been decoded
-  std::int32_t decode_tokens = 0;          // decoded greedily after the continuation, one at a time
-  std::int32_t chunk_tokens = 0;           // of the prefill; 0: the prompt in one piece
-  bool pre_rope = false, hidden = false, w_o = false;
-  std::vector<std::string> passes;  // of extra_pass_names()
+  std::vector<std::int32_t> continuation;              // known tokens after the prompt, run in one piece as if they had been decoded
+  std::int32_t decode_tokens = 0;                      // decoded greedily after the continuation, one at a time
+  std::int32_t chunk_tokens = 0;                       // of the prefill; 0: the prompt in one piece
+  bool pre_rope = false, hidden = false, w_o = false;  // hidden: of the extra passes too
+  std::vector<std::string> passes;                     // of extra_pass_names()
   RepeatPrompt repeat = byte_repeat_prompt();
   std::int32_t lookahead_tokens = 8;
 };

@@ -34,23 +34,43 @@ TEST_F(RecordCli, TextIsBytesBehindTheBeginOfSequence) {
   EXPECT_TRUE(t.layers[0].hidden.empty());
 }
 
-TEST_F(RecordCli, IdsBehindThePromptAreItsContinuation) {
-  record({"--ids", file("i.json", "[256, 65, 66, 67, 68]"), "--prompt-tokens", "3", "--chunk-tokens", "2", "--pass", "lookahead"});
+TEST_F(RecordCli, ASamplesContinuationAndWhatIsKnownAboutIt) {
+  record({"--ids",
+          file("i.json", R"({"ids": [256, 65, 66], "continuation": [67, 68], "task": "niah", "needles": [[1, 3]], "question_begin": 2})"),
+          "--chunk-tokens", "2", "--pass", "lookahead"});
   const AttentionTrace t = recorded();
   EXPECT_EQ(t.ids, (std::vector<std::int32_t>{256, 65, 66, 67, 68}));
   EXPECT_EQ(t.prompt_tokens, 3);
   EXPECT_EQ(t.chunk_ends, (std::vector<std::int32_t>{2, 3}));
   EXPECT_EQ(t.passes.at("lookahead").num_tokens, 8);
+  EXPECT_EQ(t.task, "niah");
+  EXPECT_EQ(t.needles, (std::vector<std::pair<std::int32_t, std::int32_t>>{{1, 3}}));
+  EXPECT_EQ(t.question_begin, 2);
+}
+
+TEST_F(RecordCli, PromptTokensCutsTheInput) {
+  record({"--ids", file("i.json", "[256, 65, 66]"), "--prompt-tokens", "2"});
+  EXPECT_EQ(recorded().ids, (std::vector<std::int32_t>{256, 65}));
 }
 
 TEST_F(RecordCli, ErrorsAreOneLine) {
   const std::string ids = file("i.json", "[256, 65]");
   EXPECT_EQ(record({"--ids", ids}, "none"), "kvlab: none/config.json: cannot be read\n");
   EXPECT_EQ(record({"--ids", "none"}), "kvlab: none: cannot be opened\n");
-  EXPECT_EQ(record({"--ids", file("a.json", "{}")}), "kvlab: a.json: not a JSON list of token ids\n");
-  EXPECT_EQ(record({"--ids", file("b.json", "[256, 264]")}), "kvlab: b.json: entry 1 is 264, no token id in [0, 264) of model 'probe'\n");
-  EXPECT_EQ(record({"--ids", file("c.json", "[6.5]")}), "kvlab: c.json: entry 0 is 6.5, no token id in [0, 264) of model 'probe'\n");
+  EXPECT_EQ(record({"--ids", file("a.json", "{}")}), "kvlab: a.json: missing key 'ids'\n");
+  EXPECT_EQ(record({"--ids", file("b.json", "[256, 264]")}),
+            "kvlab: b.json: entry 1 of 'ids' is 264, no token id in [0, 264) of model 'probe'\n");
+  EXPECT_EQ(record({"--ids", file("c.json", "[6.5]")}),
+            "kvlab: c.json: entry 0 of 'ids' is 6.5, no token id in [0, 264) of model 'probe'\n");
   EXPECT_EQ(record({"--ids", file("d.json", "[]")}), "kvlab: the prompt has no tokens\n");
+  EXPECT_EQ(record({"--ids", file("e.json", "7")}), "kvlab: e.json: neither a JSON list of token ids nor an object\n");
+  EXPECT_EQ(record({"--ids", file("f.json", R"({"ids": [1], "tusk": "x"})")}), "kvlab: f.json: unknown key 'tusk'; did you mean 'task'?\n");
+  EXPECT_EQ(record({"--ids", file("g.json", R"({"ids": [1], "needles": [[0]]})")}),
+            "kvlab: g.json: 'needles' is not a list of [begin, end]\n");
+  EXPECT_EQ(record({"--ids", file("h.json", R"({"ids": [1], "needles": [[0, 2]]})")}),
+            "kvlab: h.json: needle 0-2 is no span of the prompt's 1 tokens\n");
+  EXPECT_EQ(record({"--ids", file("j.json", R"({"ids": [1, 2], "continuation": [3]})"), "--prompt-tokens", "1"}),
+            "kvlab: --prompt-tokens 1 would cut a gap before the continuation\n");
   EXPECT_EQ(record({"--text", file("long.txt", std::string(4096, 'a'))}),
             "kvlab: a prompt of 4097 tokens and 0 decoded tokens do not fit into the context of 4096 of model 'probe'\n");
   EXPECT_EQ(record({"--ids", ids, "--prompt-tokens", "3"}), "kvlab: --prompt-tokens 3 is more than the 2 tokens there are\n");

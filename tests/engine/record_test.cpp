@@ -192,6 +192,8 @@ TEST(Record, SameInputSameBytesAndBackFromTheFile) {
     EXPECT_EQ(back.layers[l].w_o, t.layers[l].w_o);
     EXPECT_EQ(back.passes.at("reconstruct").layers[l].k, t.passes.at("reconstruct").layers[l].k);
   }
+  EXPECT_EQ(back.passes.at("reconstruct").layers[7].hidden, t.passes.at("reconstruct").layers[7].hidden);
+  EXPECT_EQ(back.passes.at("reconstruct").layers[7].hidden.size(), t.passes.at("reconstruct").ids.size() * 384);
   EXPECT_EQ(back.passes.at("reconstruct").chunks, t.passes.at("reconstruct").chunks);
   std::filesystem::remove(first);
   std::filesystem::remove(second);
