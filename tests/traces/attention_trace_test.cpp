@@ -234,7 +234,7 @@ TEST(AttentionTraceErrors, Tensors) {
 TEST(AttentionTraceErrors, UnknownTensors) {
   const std::string known = "; a trace has L0.q, L0.k, L0.v, L0.pre_q, L0.pre_k, L0.hidden, W_o.L0, ids, pass.NAME.L0.q";
   for (const char* name : {"L0.w", "L0", "L", "L.q", "L01.q", "L-1.q", "L0.q.x", "W_o", "W_o.L", "W_o.L0.q", "pass.p", "pass..ids",
-                           "pass.p.q.L0.q", "pass.p.L0.hidden", "pass.p.W_o.L0", "q", "L99999999999999999999.q"}) {
+                           "pass.p.q.L0.q", "pass.p.L0.pre_q", "pass.p.W_o.L0", "q", "L99999999999999999999.q"}) {
     EXPECT_EQ(error_shaped(name, {6, 4, 3}), "unknown tensor '" + std::string(name) + "'" + known);
   }
 }
