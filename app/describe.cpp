@@ -15,7 +15,7 @@
 #include "policies/router/router.h"
 #include "policies/scheduler/scheduler.h"
 #include "sim/cost/make_cost_model.h"
-#include "sim/cost/spec_file.h"
+#include "base/spec_file.h"
 #include "traces/formats.h"
 
 namespace kvlab {

@@ -11,7 +11,7 @@
 
 #include "app/run_files.h"
 #include "app/text_file.h"
-#include "sim/cost/spec_file.h"
+#include "base/spec_file.h"
 
 #ifndef KVLAB_VERSION
 #define KVLAB_VERSION "0.1.0"

@@ -353,6 +353,16 @@ std::vector<double> Params::numbers(const std::string& key, double min, double m
   return all;
 }
 
+std::vector<std::string> Params::words(const std::string& key, const std::string& meaning) {
+  record(key, "list of words", "", "", meaning);
+  const YAML::Node node = find(key);
+  std::vector<std::string> all;
+  if (!node.IsDefined()) return all;
+  if (!node.IsSequence()) fail_node(node, path_of(key), "'" + key + "': expected a list, [a, b, ...]");
+  for (const auto& item : node) all.push_back(text_at(key, item));
+  return all;
+}
+
 Params Params::child(const std::string& key, const std::string& owner) {
   if (!find(key).IsDefined() && !is_describing()) fail_missing(key);
   return optional_child(key, owner);

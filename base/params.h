@@ -64,6 +64,8 @@ class Params {
   // A list that is data, not a sweep axis (the reader of the file must know it: see kDataLists).
   std::vector<double> numbers(const std::string& key, double min, double max, const std::string& meaning);
 
+  std::vector<std::string> words(const std::string& key, const std::string& meaning);
+
   [[nodiscard]] bool has(const std::string& key) const;
   // A mapping below this one; an absent optional child is empty.
   Params child(const std::string& key, const std::string& owner);

@@ -31,6 +31,8 @@ struct Attend {
   const Queries* queries = nullptr;  // [num_sequences]
   float* const* out = nullptr;       // [num_sequences] -> [count, q_heads, head_dim]
   float* const* log_sum = nullptr;   // [num_sequences] -> [count, q_heads] log of the softmax denominator; may be null
+  // For diagnosis, may be null: [num_rows] -> [count * group, tokens of the row over all segments] probabilities.
+  float* const* probabilities = nullptr;
 };
 // 2 multiply-adds per channel, query head and token attended to; K and V are read once per row, q and out once.
 OpCall call(const Attend&);

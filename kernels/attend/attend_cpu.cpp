@@ -112,6 +112,7 @@ void run_row(const Attend& a, std::int32_t row) {
   std::int64_t at = 0;
   for (std::int32_t s = 0; s < a.num_segments; at += a.segments[s].tokens(row), ++s) fill_logits(b, a.segments[s], at);
   softmax(b, a.log_sum == nullptr ? nullptr : a.log_sum[sequence]);
+  if (a.probabilities != nullptr) Eigen::Map<Matrix>(a.probabilities[row], b.z.rows(), b.z.cols()) = b.z;
   Matrix out = Matrix::Zero(b.queries.rows(), kv.head_dim);
   at = 0;
   for (std::int32_t s = 0; s < a.num_segments; at += a.segments[s].tokens(row), ++s) add_values(b, a.segments[s], at, out);

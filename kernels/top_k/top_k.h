@@ -7,6 +7,8 @@
 namespace kvlab {
 
 // Per row the `keep[r]` tokens of largest score; ties go to the lower index; indices ascending. NaN counts as -infinity.
+// With `peer_ties` equal scores fall as std::nth_element and std::partial_sort leave them when comparing scores alone, which
+// is what torch.topk does on a CPU: only for recipes that mirror a peer.
 struct TopK {
   std::int32_t num_rows = 0;
   const std::int64_t* first = nullptr;        // [num_rows + 1] rows in `scores`
@@ -14,6 +16,7 @@ struct TopK {
   const std::int32_t* keep = nullptr;         // [num_rows], 0 <= keep[r] <= row length
   const std::int64_t* index_first = nullptr;  // [num_rows + 1] rows in `index`
   std::int32_t* index = nullptr;              // [index_first[num_rows]] out
+  bool peer_ties = false;
 };
 OpCall call(const TopK&);
 void run_cpu(const TopK&);

@@ -18,6 +18,18 @@ struct Candidate {
 
 bool better(const Candidate& a, const Candidate& b) { return a.score != b.score ? a.score > b.score : a.at < b.at; }
 
+// Moves the k best to the front.
+void take_best(std::vector<Candidate>& row, std::int32_t k, bool peer_ties) {
+  const auto by_score = [](const Candidate& a, const Candidate& b) { return a.score > b.score; };
+  if (!peer_ties) {
+    std::nth_element(row.begin(), row.begin() + k, row.end(), better);
+  } else if (static_cast<std::size_t>(k) * 64 <= row.size()) {
+    std::partial_sort(row.begin(), row.begin() + k, row.end(), by_score);
+  } else if (k > 0) {
+    std::nth_element(row.begin(), row.begin() + k - 1, row.end(), by_score);
+  }
+}
+
 }  // namespace
 
 void run_cpu(const TopK& a) {
@@ -32,7 +44,7 @@ void run_cpu(const TopK& a) {
     }
     row.resize(static_cast<std::size_t>(n));
     for (std::int64_t i = 0; i < n; ++i) row[static_cast<std::size_t>(i)] = {rank_value(scores[i]), i};
-    std::nth_element(row.begin(), row.begin() + a.keep[r], row.end(), better);
+    take_best(row, a.keep[r], a.peer_ties);
     for (std::int32_t i = 0; i < a.keep[r]; ++i) out[i] = static_cast<std::int32_t>(row[static_cast<std::size_t>(i)].at);
     std::sort(out, out + a.keep[r]);
   }

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "base/params.h"
-#include "sim/cost/spec_file.h"
+#include "base/spec_file.h"
 
 namespace kvlab {
 

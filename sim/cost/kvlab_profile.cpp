@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "sim/cost/measured_table.h"
 #include "sim/cost/profile.h"
-#include "sim/cost/spec_file.h"
+#include "base/spec_file.h"
 
 namespace kvlab {
 

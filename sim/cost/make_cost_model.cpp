@@ -12,7 +12,7 @@
 #include "sim/cost/profile_lint.h"
 #include "sim/cost/profile_prices.h"
 #include "sim/cost/roofline_prices.h"
-#include "sim/cost/spec_file.h"
+#include "base/spec_file.h"
 #include "sim/cost/step_cost_model.h"
 
 namespace kvlab {

@@ -7,7 +7,7 @@
 
 #include "base/params.h"
 #include "base/text.h"
-#include "sim/cost/spec_file.h"
+#include "base/spec_file.h"
 
 namespace kvlab {
 

@@ -16,5 +16,7 @@ std::shared_ptr<const ConfigFile> load_without_nulls(const std::string& file);
 
 // Where the program finds its own data: $KVLAB_PROFILES, else ./profiles, else profiles/ in the source tree it was built from.
 std::string profiles_folder();
+// The same for KV-policy recipes: $KVLAB_RECIPES, else policies/kv/recipes here or in the source tree.
+std::string recipes_folder();
 
 }  // namespace kvlab

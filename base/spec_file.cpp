@@ -1,4 +1,4 @@
-#include "sim/cost/spec_file.h"
+#include "base/spec_file.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -42,11 +42,19 @@ std::shared_ptr<const ConfigFile> load_without_nulls(const std::string& file) {
   return config;
 }
 
-std::string profiles_folder() {
-  if (const char* set = std::getenv("KVLAB_PROFILES")) return set;
+namespace {
+
+std::string data_folder(const char* variable, const char* folder, const char* sample) {
+  if (const char* set = std::getenv(variable)) return set;
   std::error_code error;
-  if (fs::is_directory("profiles/hardware", error)) return "profiles";
-  return fs::path(__FILE__).parent_path().parent_path().parent_path() / "profiles";
+  if (fs::exists(fs::path(folder) / sample, error)) return folder;
+  return fs::path(__FILE__).parent_path().parent_path() / folder;
 }
+
+}  // namespace
+
+std::string profiles_folder() { return data_folder("KVLAB_PROFILES", "profiles", "hardware"); }
+
+std::string recipes_folder() { return data_folder("KVLAB_RECIPES", "policies/kv/recipes", "full.yaml"); }
 
 }  // namespace kvlab

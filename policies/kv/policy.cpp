@@ -1,0 +1,236 @@
+#include "policies/kv/policy.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "kernels/gather_scores/gather_scores.h"
+#include "kernels/protect/protect.h"
+#include "kernels/top_k/top_k.h"
+
+namespace kvlab {
+
+namespace {
+
+template <class T, class Index>
+std::vector<T> pick(std::span<const T> all, const std::vector<Index>& which) {
+  std::vector<T> some;
+  if (!all.empty())
+    for (const Index i : which) some.push_back(all[static_cast<std::size_t>(i)]);
+  return some;
+}
+
+bool all_decode(const PolicyStep& step) {
+  return std::all_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& s) { return s.decoding(); });
+}
+
+}  // namespace
+
+// The sequences for which the trigger fired in a layer, and views of them alone.
+struct KvPolicy::Acting {
+  std::vector<std::int32_t> which;  // places in PolicyStep::seqs
+  std::vector<std::int32_t> target;
+  std::vector<SeqStep> seqs;
+
+  // A view of one layer with these sequences; memory that it points to is kept here per layer.
+  struct View {
+    std::vector<std::int32_t> len, page_begin;
+    std::vector<std::int64_t> first;
+    std::vector<Queries> step, window, pre_rope_queries, future;
+    std::vector<const float*> pre_rope_keys, hidden;
+    std::vector<const std::int32_t*> ids;
+    std::vector<std::span<const PassQueries>> pass;
+  };
+  std::vector<std::unique_ptr<View>> views;
+
+  LayerStep view(const LayerStep& all) {
+    views.push_back(std::make_unique<View>());
+    View& v = *views.back();
+    LayerStep some{all.ops, all.model, all.layer, seqs, all.kv, {}, all.seed};
+    v.first.push_back(0);
+    for (const std::int32_t s : which) {
+      for (std::int32_t h = 0; h < all.kv.kv_heads; ++h) {
+        const std::int32_t row = s * all.kv.kv_heads + h;
+        v.len.push_back(all.kv.len[row]);
+        v.page_begin.push_back(all.kv.page_begin[row]);
+        v.first.push_back(v.first.back() + all.kv.len[row]);
+      }
+    }
+    some.kv.num_rows = static_cast<std::int32_t>(v.len.size());
+    some.kv.len = v.len.data(), some.kv.page_begin = v.page_begin.data(), some.kv.first = v.first.data();
+    some.in.step = v.step = pick(all.in.step, which);
+    some.in.window = v.window = pick(all.in.window, which);
+    some.in.pre_rope_queries = v.pre_rope_queries = pick(all.in.pre_rope_queries, which);
+    some.in.future = v.future = pick(all.in.future, which);
+    some.in.pre_rope_keys = v.pre_rope_keys = pick(all.in.pre_rope_keys, which);
+    some.in.hidden = v.hidden = pick(all.in.hidden, which);
+    some.in.ids = v.ids = pick(all.in.ids, which);
+    some.in.pass = v.pass = pick(all.in.pass, which);
+    some.in.w_o = all.in.w_o;
+    return some;
+  }
+};
+
+KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
+    : recipe_(recipe),
+      model_(model),
+      scorer_(recipe.make_scorer ? recipe.make_scorer() : nullptr),
+      allocator_(recipe.make_allocator()),
+      trigger_(recipe.make_trigger()),
+      disposal_(recipe.make_disposal()),
+      format_(recipe.make_format()),
+      selector_(recipe.make_selector()),
+      held_scores_(static_cast<std::size_t>(model.num_layers)) {
+  for (KvPart* part :
+       std::initializer_list<KvPart*>{scorer_.get(), allocator_.get(), trigger_.get(), disposal_.get(), format_.get(), selector_.get()}) {
+    if (part == nullptr) continue;
+    if (const std::string why = part->refuses(model); !why.empty())
+      throw InputError(fmt::format("recipe '{}' cannot run: {}", recipe.name, why));
+    needs_.add(part->needs());
+    part->bind(num_words_);
+    num_words_ += part->num_words();
+  }
+  if (recipe.has_budget && recipe.trigger == "never") selector_->set_budget(recipe.budget.tokens);
+}
+
+LayerStep KvPolicy::layer_step(const PolicyStep& step, std::int32_t layer) const {
+  return {step.ops, step.model, layer, step.seqs, step.layers[static_cast<std::size_t>(layer)].rows(), step.observer.observe(layer),
+          step.seed};
+}
+
+void KvPolicy::before_attention(const PolicyStep& step, std::int32_t layer, std::vector<Segment>& segments) {
+  LayerStep view = layer_step(step, layer);
+  segments.clear();
+  Segment rows;
+  rows.kv = view.kv;
+  if (!selector_->selects_all() && all_decode(step)) {
+    selector_->update(view);
+    const Selection selection = selector_->select(view);
+    rows.index_first = selection.index_first;
+    rows.index = selection.index;
+  }
+  segments.push_back(rows);
+  disposal_->add_segments(view, segments);
+}
+
+void KvPolicy::after_attention(const PolicyStep& step, std::int32_t layer) {
+  evict(step, layer);
+  const Ops::Frame frame(step.ops);
+  LayerStep view = layer_step(step, layer);
+  format_->store(view);
+  if (!selector_->selects_all() && !all_decode(step)) selector_->update(view);
+}
+
+void KvPolicy::evict(const PolicyStep& step, std::int32_t layer) {
+  const Ops::Frame frame(step.ops);
+  LayerStep view = layer_step(step, layer);
+  if (scorer_) scorer_->observe(view);
+  Acting acting;
+  for (std::size_t s = 0; s < step.seqs.size(); ++s) {
+    const std::int32_t* len = view.kv.len + static_cast<std::int32_t>(s) * model_.kv_heads;
+    const std::optional<std::int32_t> target =
+        trigger_->target(step.seqs[s], *std::max_element(len, len + model_.kv_heads), recipe_.budget);
+    if (!target) continue;
+    acting.which.push_back(static_cast<std::int32_t>(s));
+    acting.target.push_back(*target);
+    acting.seqs.push_back(step.seqs[s]);
+  }
+  if (!acting.which.empty()) act(step, view, acting);
+}
+
+// Scores of the acting sequences' tokens, protected ones at +infinity.
+void KvPolicy::score(LayerStep& view, float* scores) {
+  scorer_->score(view, scores);
+  Protect protect;
+  protect.kv = view.kv;
+  const auto count = static_cast<std::int64_t>(view.seqs.size());
+  std::int32_t* end = view.ops.host_ints(count);
+  std::int32_t* all_before = view.ops.host_ints(count);
+  const Protected by_scorer = scorer_->protects();
+  protect.sinks = by_scorer.sinks, protect.recent = by_scorer.recent;
+  bool keeps_prompt = by_scorer.prompt;
+  for (std::size_t s = 0; s < view.seqs.size(); ++s) {
+    const Protected by_trigger = trigger_->protects(view.seqs[s]);
+    protect.sinks = std::max(protect.sinks, by_trigger.sinks);
+    protect.recent = std::max(protect.recent, by_trigger.recent);
+    end[s] = view.seqs[s].end();
+    all_before[s] = by_scorer.prompt || by_trigger.prompt ? view.seqs[s].prompt_tokens : 0;
+    keeps_prompt |= by_trigger.prompt;
+  }
+  protect.end_position = end;
+  if (keeps_prompt) protect.all_before = all_before;
+  protect.scores = scores;
+  if (protect.sinks > 0 || protect.recent > 0 || keeps_prompt) view.ops(protect);
+}
+
+void KvPolicy::act(const PolicyStep& step, LayerStep& all, Acting& acting) {
+  LayerStep view = acting.view(all);
+  auto& held = held_scores_[static_cast<std::size_t>(view.layer)];
+  held.resize(view.ops.computes() ? static_cast<std::size_t>(view.kv.total()) : 0);
+  score(view, view.ops.computes() ? held.data() : nullptr);
+  std::vector<std::int32_t> layers;
+  const Allocator::Scope scope = allocator_->scope();
+  if (scope == Allocator::Scope::kLayer) {
+    layers = {view.layer};
+  } else if (scope == Allocator::Scope::kCascade || view.layer == model_.num_layers - 1) {
+    for (std::int32_t l = 0; l <= view.layer; ++l) layers.push_back(l);
+  }
+  if (!layers.empty()) settle(step, layers, acting);
+}
+
+void KvPolicy::settle(const PolicyStep& step, std::span<const std::int32_t> layers, Acting& acting) {
+  std::vector<LayerStep> views;
+  std::vector<ScoredLayer> scored;
+  for (const std::int32_t l : layers) {
+    views.push_back(acting.view(layer_step(step, l)));
+    ScoredLayer s;
+    s.layer = l;
+    s.kv = views.back().kv;
+    s.scores = step.ops.computes() ? held_scores_[static_cast<std::size_t>(l)].data() : nullptr;
+    s.target = acting.target.data();
+    s.keep = step.ops.host_ints(s.kv.num_rows);
+    scored.push_back(s);
+  }
+  allocator_->allocate(step.ops, model_, acting.seqs, scored);
+  for (std::size_t i = 0; i < scored.size(); ++i) cut(step, views[i], acting, scored[i]);
+}
+
+void KvPolicy::cut(const PolicyStep& step, LayerStep& view, const Acting& acting, ScoredLayer& scored) {
+  const KvRows& kv = scored.kv;
+  if (std::equal(scored.keep, scored.keep + kv.num_rows, kv.len)) return;
+  const Ops::Frame frame(step.ops);
+  auto& held = held_scores_[static_cast<std::size_t>(scored.layer)];
+  float* scores = step.ops.computes() ? held.data() : nullptr;
+  scorer_->refine(view, scored.keep, scores);
+  std::int64_t* first = step.ops.host_longs(kv.num_rows + 1);
+  first[0] = 0;
+  for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+    if (scored.keep[r] < 0 || scored.keep[r] > kv.len[r])
+      throw InternalError("allocator '" + recipe_.allocator + "' answered with an impossible count");
+    first[r + 1] = first[r] + scored.keep[r];
+  }
+  std::int32_t* index = step.ops.ints(first[kv.num_rows]);
+  step.ops(TopK{kv.num_rows, kv.first, scores, scored.keep, first, index, recipe_.peer_ties});
+  disposal_->dispose(view, {first, index, scored.keep});
+  if (!disposal_->shrinks()) return;
+  if (allocator_->scope() == Allocator::Scope::kCascade) {
+    step.ops(GatherScores{kv.num_rows, kv.first, scores, first, index, scores});
+    if (step.ops.computes()) held.resize(static_cast<std::size_t>(first[kv.num_rows]));
+  }
+  KvStore& store = step.layers[static_cast<std::size_t>(scored.layer)];
+  for (std::size_t s = 0; s < acting.which.size(); ++s)
+    for (std::int32_t h = 0; h < kv.kv_heads; ++h)
+      store.shrink(acting.which[s] * kv.kv_heads + h, scored.keep[static_cast<std::int32_t>(s) * kv.kv_heads + h]);
+}
+
+TierBytes KvPolicy::resident(std::int32_t layer, const KvRows& kv) const {
+  TierBytes rows;
+  for (std::int32_t r = 0; r < kv.num_rows; ++r) rows.gpu += format_->row_bytes(model_, layer, kv.len[r]);
+  const bool needs_positions = recipe_.trigger != "never" && disposal_->shrinks();
+  TierBytes all = selector_->resident(model_, kv, rows);
+  all.gpu += kv.total() * 4 * (num_words_ + (needs_positions ? 1 : 0));
+  return all;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "policies/kv/recipe.h"
+
+namespace kvlab {
+
+// Brings what the parts asked for, layer by layer.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual Observed observe(std::int32_t layer) = 0;  // spans live until the step ends
+};
+
+// One step of a batch as a host sees it. `layers[l]` holds the cache of layer l; sequences in `seqs` are those of the stores, in order.
+struct PolicyStep {
+  Ops& ops;
+  const ModelShape& model;
+  std::span<const SeqStep> seqs;
+  std::span<KvStore> layers;
+  Observer& observer;
+  std::uint64_t seed = 0;
+};
+
+// A recipe at work on one batch from its first token to its last: the object that replay, engine and cost host all drive.
+// Per step and layer: the host appends the new tokens' K and V, calls before_attention, attends, calls after_attention.
+class KvPolicy {
+ public:
+  // Error where the recipe cannot run on these sizes.
+  KvPolicy(const Recipe& recipe, const ModelShape& model);
+
+  [[nodiscard]] const Needs& needs() const { return needs_; }
+  [[nodiscard]] std::int32_t num_words() const { return num_words_; }  // statistics per token that the stores must have
+
+  // What this step attends to in `layer`: all rows in prefill, in decode what the selector picks, plus compensation tokens.
+  // The segments point into ops' scratch and the parts, until after_attention.
+  void before_attention(const PolicyStep& step, std::int32_t layer, std::vector<Segment>& segments);
+  // Statistics, eviction and encoding of `layer`; allocators that share between layers also shorten other layers here.
+  void after_attention(const PolicyStep& step, std::int32_t layer);
+
+  // Bytes that a layer's rows take, with everything that the parts keep beside them.
+  [[nodiscard]] TierBytes resident(std::int32_t layer, const KvRows& kv) const;
+  Traffic take_traffic() { return selector_->take_traffic(); }
+  [[nodiscard]] const Recipe& recipe() const { return recipe_; }
+
+ private:
+  struct Acting;
+  LayerStep layer_step(const PolicyStep& step, std::int32_t layer) const;
+  void evict(const PolicyStep& step, std::int32_t layer);
+  void act(const PolicyStep& step, LayerStep& view, Acting& acting);
+  void score(LayerStep& view, float* scores);
+  void settle(const PolicyStep& step, std::span<const std::int32_t> layers, Acting& acting);
+  void cut(const PolicyStep& step, LayerStep& view, const Acting& acting, ScoredLayer& scored);
+
+  Recipe recipe_;
+  ModelShape model_;
+  std::unique_ptr<Scorer> scorer_;
+  std::unique_ptr<Allocator> allocator_;
+  std::unique_ptr<Trigger> trigger_;
+  std::unique_ptr<Disposal> disposal_;
+  std::unique_ptr<Format> format_;
+  std::unique_ptr<Selector> selector_;
+  Needs needs_;
+  std::int32_t num_words_ = 0;
+  std::vector<std::vector<float>> held_scores_;  // per layer, of allocators that come back to earlier layers
+};
+
+}  // namespace kvlab

@@ -1,0 +1,154 @@
+#include "policies/kv/recipe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <tuple>
+
+#include "base/spec_file.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr std::int32_t kMaxTokens = 1 << 26;
+
+// A maker of parts of one kind from the experiment's mapping if it names one, else from the recipe's.
+template <class Part>
+std::pair<std::string, std::function<std::unique_ptr<Part>()>> read_part(Params& experiment, Params& file, const std::string& kind,
+                                                                         const std::string& fallback) {
+  const std::string meaning = "overrides the recipe's " + kind;
+  const std::string absent = fallback.empty() ? "none" : fallback;
+  const auto from_file = file.named(kind, absent, meaning);
+  const auto from_experiment = experiment.named(kind, absent, meaning);
+  auto chosen = experiment.has(kind) ? from_experiment : from_file;
+  if (chosen.first == "none" && fallback.empty()) return {"", {}};
+  Registry<Part>::make(chosen.first, chosen.second, kind);  // refuses now what is wrong
+  return {chosen.first, [chosen, kind]() mutable { return Registry<Part>::make(chosen.first, chosen.second, kind); }};
+}
+
+void read_card(Params& file, Recipe& recipe) {
+  recipe.summary = file.text("summary", "one line: what it does");
+  recipe.paper = file.text("paper", "name, authors, year, equation");
+  recipe.confidence =
+      file.text("confidence", "how sure the description is: from code, from paper, from abstract, recalled, our definition");
+  recipe.notes = file.text("notes", "", "what is our own definition or reading");
+  recipe.claims = file.text("claims", "", "the paper's headline");
+  recipe.prefix_reuse = static_cast<Recipe::PrefixReuse>(
+      file.choice("prefix_reuse", {"none", "full_copy", "same_policy"}, 1, "what of the prompt's blocks other requests may reuse"));
+  recipe.on_preempt = static_cast<Recipe::OnPreempt>(
+      file.choice("on_preempt", {"swap", "recompute_chunked"}, 0, "how a cut sequence comes back after preemption"));
+  recipe.next_turn =
+      static_cast<Recipe::NextTurn>(file.choice("next_turn", {"keep", "refill"}, 0, "what a following turn finds of the cut cache"));
+  recipe.peer_ties = file.flag("peer_ties", false, "ties fall as in the peer that the recipe mirrors");
+  recipe.hosts = file.words("hosts", "hosts it runs in");
+  for (const std::string& host : recipe.hosts)
+    if (host != "replay" && host != "cost" && host != "engine")
+      file.fail_at("hosts", "unknown host '" + host + "'; hosts are replay, cost, engine");
+  if (recipe.hosts.empty()) recipe.hosts = {"replay", "cost"};
+}
+
+void read_file_budget(Params& file, Recipe& recipe) {
+  recipe.has_budget = file.has("budget");
+  Params b = file.optional_child("budget", "budget");
+  recipe.budget.tokens = b.optional<std::int32_t>("tokens", 0, 0, kMaxTokens, "tokens per layer and KV head, protected ones included");
+  recipe.budget.frac = b.optional<double>("frac", 0, 0, 1, "share of the prompt");
+  recipe.budget.truncates = b.choice("rounding", {"down", "nearest"}, 0, "how a share becomes tokens") == 0;
+  b.reject_unread();
+  if (recipe.has_budget && (recipe.budget.tokens > 0) == (recipe.budget.frac > 0)) b.fail("a budget is either 'tokens' or 'frac'");
+}
+
+void read_budget(Params& p, Recipe& recipe) {
+  const int given = int{p.has("budget_tokens")} + int{p.has("budget_frac")} + int{p.has("compression_ratio")};
+  if (given > 1) p.fail("give one of 'budget_tokens', 'budget_frac' and 'compression_ratio'");
+  const auto tokens =
+      p.optional<std::int32_t>("budget_tokens", 0, 1, kMaxTokens, "tokens kept per layer and KV head, protected ones included");
+  const auto frac = p.optional<double>("budget_frac", 0, 1e-6, 1, "share of the prompt kept");
+  const auto ratio = p.optional<double>("compression_ratio", 0, 0, 1 - 1e-6, "share of the prompt removed");
+  if (given == 0) return;
+  recipe.has_budget = true;
+  recipe.budget.tokens = tokens;
+  recipe.budget.frac = p.has("budget_frac") ? frac : p.has("compression_ratio") ? 1 - ratio : 0;
+}
+
+// Reasons why parts cannot work together; the experiment's line is named.
+void refuse_bad_combinations(const Params& p, const Recipe& r) {
+  const bool acts = r.trigger != "never";
+  const auto refuse = [&](const std::string& why) { p.fail(fmt::format("recipe '{}' cannot run: {}", r.name, why)); };
+  if (acts && r.scorer.empty()) refuse(fmt::format("trigger '{}' acts, so there must be a scorer to rank tokens by", r.trigger));
+  if (acts && !r.has_budget)
+    refuse(fmt::format("trigger '{}' acts, so there must be a budget: give budget_tokens or budget_frac", r.trigger));
+  if (!acts && !r.scorer.empty()) refuse(fmt::format("scorer '{}' is never asked, because the trigger is 'never'", r.scorer));
+  if (!acts && r.disposal != "drop") refuse(fmt::format("disposal '{}' has nothing to do, because the trigger is 'never'", r.disposal));
+  if (!acts && r.allocator != "uniform")
+    refuse(fmt::format("allocator '{}' has nothing to share out, because the trigger is 'never'", r.allocator));
+  if (!acts) return;
+  const auto allocator = r.make_allocator();
+  const auto trigger = r.make_trigger();
+  const auto scorer = r.make_scorer();
+  if (allocator->depends_on_data() && !scorer->comparable_across_heads())
+    refuse(fmt::format("allocator '{}' ranks heads against each other, and scores of '{}' are not comparable between heads", r.allocator,
+                       r.scorer));
+  if (allocator->scope() != Allocator::Scope::kLayer && trigger->in_decode())
+    refuse(fmt::format("allocator '{}' shares a budget between layers while the prompt runs, but trigger '{}' also acts in decode",
+                       r.allocator, r.trigger));
+  if (trigger->inside_prefill() && r.prefix_reuse == Recipe::PrefixReuse::kFullCopy)
+    refuse(
+        fmt::format("trigger '{}' cuts the cache inside the prompt, so its blocks cannot be shared: prefix_reuse must be none", r.trigger));
+}
+
+Recipe read_from(Params& p, Params& file, const std::string& name) {
+  Recipe recipe;
+  recipe.name = name;
+  read_card(file, recipe);
+  read_file_budget(file, recipe);
+  read_budget(p, recipe);
+  std::tie(recipe.scorer, recipe.make_scorer) = read_part<Scorer>(p, file, "scorer", "");
+  std::tie(recipe.allocator, recipe.make_allocator) = read_part<Allocator>(p, file, "allocator", "uniform");
+  std::tie(recipe.trigger, recipe.make_trigger) = read_part<Trigger>(p, file, "trigger", "never");
+  std::tie(recipe.disposal, recipe.make_disposal) = read_part<Disposal>(p, file, "disposal", "drop");
+  std::tie(recipe.format, recipe.make_format) = read_part<Format>(p, file, "format", "native");
+  std::tie(recipe.selector, recipe.make_selector) = read_part<Selector>(p, file, "selector", "all");
+  if (p.has("trigger") && recipe.make_trigger()->inside_prefill()) recipe.prefix_reuse = Recipe::PrefixReuse::kNone;
+  file.reject_unread();
+  refuse_bad_combinations(p, recipe);
+  return recipe;
+}
+
+}  // namespace
+
+bool Recipe::runs_in(const std::string& host) const { return std::find(hosts.begin(), hosts.end(), host) != hosts.end(); }
+
+Recipe read_recipe(Params& p) {
+  const std::string name = p.text("recipe", "full", "name in policies/kv/recipes, or a recipe file");
+  std::string path;
+  try {
+    path = find_spec_file(name, recipes_folder(), "recipe");
+  } catch (const InputError& e) {
+    p.fail_at("recipe", e.what());
+  }
+  const auto config = load_config(path);
+  Params file(config, std::make_shared<Choices>(), "recipe '" + name + "'");
+  Recipe recipe = read_from(p, file, std::filesystem::path(path).stem().string());
+  p.reject_unread();
+  return recipe;
+}
+
+Recipe load_recipe(const std::string& name, std::int32_t budget_tokens) {
+  Params p = Params::from_text(
+      budget_tokens > 0 ? fmt::format("{{recipe: {}, budget_tokens: {}}}", name, budget_tokens) : fmt::format("{{recipe: {}}}", name),
+      "kv_policy");
+  return read_recipe(p);
+}
+
+std::vector<std::string> recipe_names() {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(recipes_folder(), error))
+    if (entry.path().extension() == ".yaml") names.push_back(entry.path().stem().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/params.h"
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+// A named point in the grid of parts, as policies/kv/recipes/NAME.yaml writes it down, with what an experiment overrides.
+struct Recipe {
+  std::string name, summary, paper, confidence, notes, claims;
+  std::vector<std::string> hosts;  // of replay, cost, engine
+
+  Budget budget;
+  bool has_budget = false;
+  enum class PrefixReuse : std::uint8_t { kNone, kFullCopy, kSamePolicy } prefix_reuse = PrefixReuse::kFullCopy;
+  enum class OnPreempt : std::uint8_t { kSwap, kRecomputeChunked } on_preempt = OnPreempt::kSwap;
+  enum class NextTurn : std::uint8_t { kKeep, kRefill } next_turn = NextTurn::kKeep;
+  bool peer_ties = false;  // mirrors how a peer breaks ties
+
+  // The parts by name ("" for no scorer), and makers of fresh ones: parts have state, so every run takes its own.
+  std::string scorer, allocator, trigger, disposal, format, selector;
+  std::function<std::unique_ptr<Scorer>()> make_scorer;  // empty: no scorer
+  std::function<std::unique_ptr<Allocator>()> make_allocator;
+  std::function<std::unique_ptr<Trigger>()> make_trigger;
+  std::function<std::unique_ptr<Disposal>()> make_disposal;
+  std::function<std::unique_ptr<Format>()> make_format;
+  std::function<std::unique_ptr<Selector>()> make_selector;
+
+  [[nodiscard]] bool runs_in(const std::string& host) const;
+};
+
+// Reads `{recipe: NAME, budget_tokens: N | budget_frac: X | compression_ratio: R, PART: ...}`: the recipe's file with the parts and
+// the budget that this mapping overrides. Errors with file:line:column: unknown recipe or part, a budget of 0, below 0 or given
+// twice, a combination of parts that cannot work (with the reason).
+Recipe read_recipe(Params& p);
+
+// The recipe as its file has it. `budget_tokens`: 0 takes the file's.
+Recipe load_recipe(const std::string& name, std::int32_t budget_tokens = 0);
+
+// All names in the recipes folder, ascending.
+std::vector<std::string> recipe_names();
+
+}  // namespace kvlab

@@ -1,0 +1,18 @@
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+namespace {
+
+// Never acts: every token is kept.
+class Never final : public Trigger {
+ public:
+  explicit Never(Params&) {}
+  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep&, std::int32_t, const Budget&) const override { return std::nullopt; }
+};
+
+[[maybe_unused]] const bool registered = TriggerRegistry::add<Never>({"never", "every token is kept", "Vaswani et al. 2017"});
+
+}  // namespace
+
+}  // namespace kvlab

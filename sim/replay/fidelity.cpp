@@ -1,0 +1,96 @@
+#include "sim/replay/fidelity.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvlab {
+
+Fidelity& Fidelity::operator+=(const Fidelity& o) {
+  attention_mass += o.attention_mass;
+  output_rel_err += o.output_rel_err;
+  topk_recall += o.topk_recall;
+  kl += o.kl;
+  needle += o.needle;
+  attended_tokens += o.attended_tokens;
+  return *this;
+}
+
+Fidelity& Fidelity::operator*=(double factor) {
+  attention_mass *= factor;
+  output_rel_err *= factor;
+  topk_recall *= factor;
+  kl *= factor;
+  needle *= factor;
+  attended_tokens *= factor;
+  return *this;
+}
+
+namespace {
+
+constexpr std::int32_t kStandIn = -1;  // a column that is not one recorded token
+
+// The recorded position behind each column of the probabilities.
+std::vector<std::int32_t> columns_of(const AttendedRow& a) {
+  std::vector<std::int32_t> columns;
+  for (const Segment& s : a.segments) {
+    for (std::int64_t i = 0; i < s.tokens(a.row); ++i) {
+      const std::int32_t token = s.index == nullptr ? static_cast<std::int32_t>(i) : s.index[s.index_first[a.row] + i];
+      columns.push_back(s.log_weight != nullptr ? kStandIn : s.kv.position[s.kv.slot(a.row, token)]);
+    }
+  }
+  return columns;
+}
+
+double relative_error(const float* got, const float* expected, std::int32_t n) {
+  double difference = 0, size = 0;
+  for (std::int32_t c = 0; c < n; ++c) {
+    difference += std::pow(static_cast<double>(got[c]) - static_cast<double>(expected[c]), 2);
+    size += std::pow(static_cast<double>(expected[c]), 2);
+  }
+  return difference == 0 ? 0 : std::sqrt(difference / std::max(size, 1e-30));
+}
+
+double needle_share(const std::vector<bool>& attended, const std::vector<std::pair<std::int32_t, std::int32_t>>& needles) {
+  double held = 0, all = 0;
+  for (const auto& [begin, end] : needles)
+    for (std::int32_t i = begin; i < end; ++i) held += attended[static_cast<std::size_t>(i)] ? 1 : 0, all += 1;
+  return all > 0 ? held / all : 1;
+}
+
+}  // namespace
+
+Fidelity fidelity_of_row(const AttendedRow& a, const AttentionReference::Step& full, const ModelShape& model,
+                         const std::vector<std::pair<std::int32_t, std::int32_t>>& needles) {
+  const std::vector<std::int32_t> columns = columns_of(a);
+  std::vector<bool> attended(static_cast<std::size_t>(full.tokens), false);
+  for (const std::int32_t position : columns)
+    if (position != kStandIn) attended[static_cast<std::size_t>(position)] = true;
+  Fidelity f;
+  const auto top_k = static_cast<std::int64_t>(full.top.size()) / model.q_heads;
+  for (std::int32_t g = 0; g < model.group(); ++g) {
+    const std::int32_t head = a.row * model.group() + g;
+    const float* p = full.probability.data() + static_cast<std::int64_t>(head) * full.tokens;
+    const float* own = a.probability + static_cast<std::int64_t>(g) * static_cast<std::int64_t>(columns.size());
+    double mass = 0, kl = 0;
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+      if (columns[i] == kStandIn) continue;
+      const double truth = p[columns[i]], policy = own[i];
+      mass += truth;
+      if (policy > 0) kl += policy * std::log(policy / std::max(truth, 1e-30));
+    }
+    std::int64_t found = 0;
+    for (std::int64_t i = 0; i < top_k; ++i)
+      found += attended[static_cast<std::size_t>(full.top[static_cast<std::size_t>(head * top_k + i)])] ? 1 : 0;
+    f.attention_mass += mass;
+    f.kl += kl;
+    f.topk_recall += top_k > 0 ? static_cast<double>(found) / static_cast<double>(top_k) : 1;
+    f.output_rel_err += relative_error(a.output + static_cast<std::int64_t>(head) * model.head_dim,
+                                       full.output.data() + static_cast<std::int64_t>(head) * model.head_dim, model.head_dim);
+  }
+  f *= 1.0 / model.group();
+  f.needle = needle_share(attended, needles);
+  f.attended_tokens = static_cast<double>(columns.size());
+  return f;
+}
+
+}  // namespace kvlab

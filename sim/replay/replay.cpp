@@ -1,0 +1,178 @@
+#include "sim/replay/replay.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "sim/replay/fidelity.h"
+#include "sim/replay/trace_observer.h"
+
+namespace kvlab {
+
+namespace {
+
+// One recorded sequence walked through a policy, step by step and layer by layer.
+class Walk {
+ public:
+  Walk(const AttentionTrace& trace, const AttentionReference& reference, const Recipe& recipe, const ReplayOptions& options)
+      : trace_(trace),
+        reference_(reference),
+        options_(options),
+        model_(shape_of(trace, options.kv_bytes)),
+        policy_(recipe, model_),
+        own_ops_(Ops::Backend::kCpu),
+        ops_(options.ops == nullptr ? own_ops_ : *options.ops),
+        observer_(trace, policy_.needs()),
+        layer_bytes_(static_cast<std::size_t>(model_.num_layers)) {
+    check_needs(policy_.needs(), trace, recipe.name);
+    own_ops_.keep_log(false);
+    for (std::int32_t l = 0; l < model_.num_layers; ++l) {
+      stores_.emplace_back(model_, 1, policy_.num_words(), true);
+      stores_.back().reserve(trace.num_tokens);
+    }
+    result_.by_layer.resize(static_cast<std::size_t>(model_.num_layers));
+    result_.by_head.resize(static_cast<std::size_t>(model_.num_layers * model_.kv_heads));
+    result_.by_step.resize(static_cast<std::size_t>(reference.num_steps));
+    result_.num_steps = reference.num_steps;
+  }
+
+  ReplayResult run() {
+    std::int32_t begin = 0;
+    for (const std::int32_t end : trace_.chunk_ends) prefill(begin, end), begin = end;
+    for (const KvStore& store : stores_)
+      for (std::int32_t r = 0; r < store.num_rows(); ++r) result_.kept_tokens += store.len(r);
+    result_.kept_tokens /= static_cast<double>(model_.num_layers) * model_.kv_heads;
+    result_.peak_prefill_frac = static_cast<double>(peak_) / full_bytes(trace_.prompt_tokens);
+    policy_.take_traffic();
+    for (std::int32_t t = 0; t < reference_.num_steps; ++t) decode(t);
+    average();
+    return result_;
+  }
+
+ private:
+  [[nodiscard]] double full_bytes(std::int32_t tokens) const {
+    return 2.0 * tokens * model_.num_layers * model_.kv_heads * model_.head_dim * model_.kv_bytes;
+  }
+
+  void append(std::int32_t layer, std::int32_t begin, std::int32_t end) {
+    const LayerTensors& l = trace_.layers[static_cast<std::size_t>(layer)];
+    const std::int64_t at = static_cast<std::int64_t>(begin) * model_.kv_heads * model_.head_dim;
+    stores_[static_cast<std::size_t>(layer)].append(0, l.k.data() + at, l.v.data() + at, end - begin, begin);
+  }
+
+  SeqStep start(std::int32_t begin, std::int32_t end) {
+    const SeqStep seq{0, begin, end - begin, trace_.prompt_tokens, trace_.question_begin};
+    observer_.set_step(seq);
+    return seq;
+  }
+
+  void count_bytes(std::int32_t layer) {
+    layer_bytes_[static_cast<std::size_t>(layer)] = policy_.resident(layer, stores_[static_cast<std::size_t>(layer)].rows());
+  }
+
+  [[nodiscard]] TierBytes all_bytes() const {
+    TierBytes all;
+    for (const TierBytes& b : layer_bytes_) all += b;
+    return all;
+  }
+
+  void prefill(std::int32_t begin, std::int32_t end) {
+    const SeqStep seq = start(begin, end);
+    const PolicyStep step{ops_, model_, std::span(&seq, 1), stores_, observer_, options_.seed};
+    for (std::int32_t l = 0; l < model_.num_layers; ++l) {
+      append(l, begin, end);
+      count_bytes(l);
+      peak_ = std::max(peak_, all_bytes().gpu);
+      policy_.after_attention(step, l);
+      for (std::int32_t e = 0; e <= l; ++e) count_bytes(e);
+    }
+    peak_ = std::max(peak_, all_bytes().gpu);
+  }
+
+  void decode(std::int32_t t) {
+    const std::int32_t at = trace_.prompt_tokens + t;
+    const SeqStep seq = start(at, at + 1);
+    const PolicyStep step{ops_, model_, std::span(&seq, 1), stores_, observer_, options_.seed};
+    for (std::int32_t l = 0; l < model_.num_layers; ++l) {
+      append(l, at, at + 1);
+      {
+        const Ops::Frame frame(ops_);
+        attend(step, l, t);
+      }
+      policy_.after_attention(step, l);
+    }
+    for (std::int32_t l = 0; l < model_.num_layers; ++l) count_bytes(l);
+    const TierBytes bytes = all_bytes();
+    result_.resident_bytes_frac += static_cast<double>(bytes.gpu) / full_bytes(at + 1);
+    result_.host_bytes_frac += static_cast<double>(bytes.host) / full_bytes(at + 1);
+    result_.disk_bytes_frac += static_cast<double>(bytes.disk) / full_bytes(at + 1);
+    result_.traffic += policy_.take_traffic();
+  }
+
+  void attend(const PolicyStep& step, std::int32_t layer, std::int32_t t) {
+    policy_.before_attention(step, layer, segments_);
+    const std::int32_t at = trace_.prompt_tokens + t;
+    const Queries query{
+        trace_.layers[static_cast<std::size_t>(layer)].q.data() + static_cast<std::int64_t>(at) * model_.q_heads * model_.head_dim, 1, at};
+    float* out = ops_.floats(static_cast<std::int64_t>(model_.q_heads) * model_.head_dim);
+    std::vector<float*> lines;
+    for (std::int32_t r = 0; r < model_.kv_heads; ++r) {
+      std::int64_t columns = 0;
+      for (const Segment& s : segments_) columns += s.tokens(r);
+      lines.push_back(ops_.floats(columns * model_.group()));
+    }
+    ops_(Attend{segments_.data(), static_cast<std::int32_t>(segments_.size()), &query, &out, nullptr, lines.data()});
+    for (std::int32_t r = 0; r < model_.kv_heads; ++r) {
+      const Fidelity f =
+          fidelity_of_row({segments_, r, lines[static_cast<std::size_t>(r)], out}, reference_.at(layer, t), model_, trace_.needles);
+      result_.by_head[static_cast<std::size_t>(layer * model_.kv_heads + r)] += f;
+      result_.by_step[static_cast<std::size_t>(t)] += f;
+    }
+  }
+
+  void average() {
+    const double steps = std::max(1, reference_.num_steps), heads = model_.kv_heads, layers = model_.num_layers;
+    for (Fidelity& f : result_.by_step) f *= 1 / (heads * layers);
+    for (std::size_t i = 0; i < result_.by_head.size(); ++i) {
+      result_.by_head[i] *= 1 / steps;
+      result_.by_layer[i / static_cast<std::size_t>(model_.kv_heads)] += result_.by_head[i];
+    }
+    for (Fidelity& f : result_.by_layer) {
+      f *= 1 / heads;
+      result_.mean += f;
+    }
+    result_.mean *= 1 / layers;
+    result_.resident_bytes_frac /= steps;
+    result_.host_bytes_frac /= steps;
+    result_.disk_bytes_frac /= steps;
+    const Recipe& recipe = policy_.recipe();
+    result_.budget_tokens =
+        recipe.has_budget ? std::min(recipe.budget.of(trace_.prompt_tokens), trace_.prompt_tokens) : trace_.prompt_tokens;
+  }
+
+  const AttentionTrace& trace_;
+  const AttentionReference& reference_;
+  const ReplayOptions& options_;
+  ModelShape model_;
+  KvPolicy policy_;
+  Ops own_ops_;
+  Ops& ops_;
+  TraceObserver observer_;
+  std::vector<KvStore> stores_;
+  std::vector<TierBytes> layer_bytes_;
+  std::vector<Segment> segments_;
+  std::int64_t peak_ = 0;
+  ReplayResult result_;
+};
+
+}  // namespace
+
+ReplayResult replay(const AttentionTrace& trace, const AttentionReference& reference, const Recipe& recipe, const ReplayOptions& options) {
+  if (!recipe.runs_in("replay"))
+    throw InputError(fmt::format("recipe '{}' does not run in replay; it runs in: {}", recipe.name, fmt::join(recipe.hosts, ", ")));
+  return Walk(trace, reference, recipe, options).run();
+}
+
+}  // namespace kvlab

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/ops.h"
+#include "policies/kv/policy.h"
+#include "sim/replay/reference.h"
+#include "traces/attention_trace.h"
+
+namespace kvlab {
+
+// How well attention with a policy agrees with the full cache, at one decode step of one layer, averaged over query heads or
+// of one KV head.
+struct Fidelity {
+  double attention_mass = 0;  // share of the full cache's attention that falls on tokens attended to
+  double output_rel_err = 0;  // |o - o_full| / |o_full|
+  double topk_recall = 0;     // share of the most attended tokens that are attended to
+  double kl = 0;              // KL(policy || full) in nats, over tokens that are in both
+  double needle = 0;          // share of the needles' tokens attended to; 1 where the trace has none
+  double attended_tokens = 0;
+  Fidelity& operator+=(const Fidelity& o);
+  Fidelity& operator*=(double factor);
+};
+
+struct ReplayResult {
+  Fidelity mean;                   // over steps, layers and heads
+  std::vector<Fidelity> by_layer;  // [num_layers]
+  std::vector<Fidelity> by_head;   // [num_layers * kv_heads]
+  std::vector<Fidelity> by_step;   // [num_steps]
+  double kept_tokens = 0;          // per layer and KV head, when the prompt is complete
+  std::int32_t budget_tokens = 0;  // that the recipe was given; the prompt's length where it has none
+  double resident_bytes_frac = 0;  // of GPU bytes, mean over decode steps, relative to the full cache at that step
+  double host_bytes_frac = 0, disk_bytes_frac = 0;
+  double peak_prefill_frac = 0;  // most GPU bytes while the prompt ran, relative to the full prompt's
+  Traffic traffic;               // over all decode steps
+  std::int32_t num_steps = 0;
+};
+
+struct ReplayOptions {
+  std::uint64_t seed = 1;
+  std::int32_t kv_bytes = 2;  // of a stored element of the uncompressed cache
+  Ops* ops = nullptr;         // a log to fill; null: none is kept
+};
+
+// Runs a recipe over one recorded sample. Errors (InputError): the recipe does not claim this host, cannot run with these sizes, or
+// observes what the trace does not have.
+ReplayResult replay(const AttentionTrace& trace, const AttentionReference& reference, const Recipe& recipe,
+                    const ReplayOptions& options = {});
+
+}  // namespace kvlab

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "policies/kv/policy.h"
+#include "traces/attention_trace.h"
+
+namespace kvlab {
+
+// Sizes of a trace's attention; kv_bytes is what a stored element of the uncompressed cache counts.
+ModelShape shape_of(const AttentionTrace& trace, std::int32_t kv_bytes);
+
+// Error (InputError) naming what the recipe observes and the trace does not have.
+void check_needs(const Needs& needs, const AttentionTrace& trace, const std::string& recipe);
+
+// Answers a policy's needs from one recorded sequence.
+class TraceObserver final : public Observer {
+ public:
+  TraceObserver(const AttentionTrace& trace, const Needs& needs);
+  // The step that follows observes will be about.
+  void set_step(const SeqStep& seq) { seq_ = seq; }
+  Observed observe(std::int32_t layer) override;
+
+ private:
+  [[nodiscard]] Queries slice(const std::vector<float>& q, std::int32_t begin, std::int32_t end) const;
+
+  const AttentionTrace& trace_;
+  Needs needs_;
+  SeqStep seq_;
+  Queries step_, window_, pre_rope_queries_, future_;
+  const float* pre_rope_keys_ = nullptr;
+  const float* hidden_ = nullptr;
+  const std::int32_t* ids_ = nullptr;
+  std::vector<PassQueries> pass_;
+  std::span<const PassQueries> pass_span_;
+};
+
+}  // namespace kvlab
