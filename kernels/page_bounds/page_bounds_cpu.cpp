@@ -1,0 +1,25 @@
+#include <algorithm>
+
+#include "kernels/page_bounds/page_bounds.h"
+
+namespace kvlab {
+
+void run_cpu(const PageBounds& a) {
+  const std::int64_t d = a.kv.head_dim;
+  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
+    for (std::int32_t i = a.from[r]; i < a.kv.len[r]; ++i) {
+      const float* key = a.kv.key(r, i);
+      float* low = a.bounds[r] + i / a.page_tokens * 2 * d;
+      float* high = low + d;
+      if (i % a.page_tokens == 0) {
+        std::copy_n(key, d, low);
+        std::copy_n(key, d, high);
+        continue;
+      }
+      for (std::int64_t c = 0; c < d; ++c) low[c] = std::min(low[c], key[c]);
+      for (std::int64_t c = 0; c < d; ++c) high[c] = std::max(high[c], key[c]);
+    }
+  }
+}
+
+}  // namespace kvlab

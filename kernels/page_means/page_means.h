@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kv_rows.h"
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// Mean key of each window of a row: window j holds tokens [j * stride_tokens, j * stride_tokens + span_tokens) as far as the
+// row has them, j < ceil(len / stride_tokens). Windows that hold a token >= from[r] are computed anew, the others left alone.
+// Equal stride and span: plain chunks (TriForce, Sun et al. 2024); overlapping ones: InfLLM v2's kernels (MiniCPM4, 2025).
+struct PageMeans {
+  KvRows kv;
+  std::int32_t span_tokens = 0, stride_tokens = 0;  // stride_tokens <= span_tokens
+  const std::int32_t* from = nullptr;               // [num_rows]
+  float* const* means = nullptr;                    // [num_rows] -> [windows, head_dim]
+
+  [[nodiscard]] std::int32_t windows(std::int32_t row) const { return (kv.len[row] + stride_tokens - 1) / stride_tokens; }
+  [[nodiscard]] std::int32_t first_window(std::int32_t row) const {
+    if (from[row] >= kv.len[row]) return windows(row);
+    return from[row] < span_tokens ? 0 : (from[row] - span_tokens) / stride_tokens + 1;
+  }
+};
+// Keys of the computed windows are read once and means written at the keys' precision; one addition per channel, window and token.
+OpCall call(const PageMeans&);
+void run_cpu(const PageMeans&);
+
+}  // namespace kvlab

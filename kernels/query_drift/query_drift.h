@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kv_rows.h"
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// Whether a sequence's query has turned away from the one its selection was made with: refresh = 1 where the cosine of the two
+// (all query heads of the layer as one vector) is below min_cosine. Where refreshed, the step's query becomes the reference.
+// TokenSelect, Wu et al. 2024, section 4.3; Recycled Attention, Xu et al. 2024, section 3.
+struct QueryDrift {
+  enum Rule : std::int32_t { kNever = 0, kAlways = 1, kIfTurned = 2 };
+  std::int32_t num_sequences = 0, width = 0;  // q_heads * head_dim
+  const Queries* queries = nullptr;           // [num_sequences], the last one of each counts
+  const std::int32_t* rule = nullptr;         // [num_sequences] known beforehand
+  float min_cosine = 0.9F;
+  float* const* reference = nullptr;  // [num_sequences] -> [width]
+  std::int32_t* refresh = nullptr;    // [num_sequences] out, 0 or 1
+};
+// Queries and references that are compared are read in 2 and 4 bytes per value; a reference written unless the rule forbids it.
+OpCall call(const QueryDrift&);
+void run_cpu(const QueryDrift&);
+
+}  // namespace kvlab

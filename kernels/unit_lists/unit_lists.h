@@ -1,0 +1,118 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/ops.h"
+
+// What selectors do with the pages, chunks, clusters or tokens ("units") they chose: ascending lists of unit numbers per row.
+namespace kvlab {
+
+// One list per row, in shared memory at first[r] or in memory of its own. Lists may be shorter than the room they have.
+struct UnitLists {
+  const std::int64_t* first = nullptr;        // [num_rows + 1] where each row's room begins in `unit`
+  const std::int32_t* unit = nullptr;         // [first[num_rows]]
+  const std::int32_t* const* rows = nullptr;  // [num_rows] used where `first` is null
+  const std::int32_t* count = nullptr;        // [num_rows] null: the whole room
+
+  [[nodiscard]] std::int64_t size(std::int32_t r) const { return count != nullptr ? count[r] : first[r + 1] - first[r]; }
+  [[nodiscard]] const std::int32_t* row(std::int32_t r) const { return first != nullptr ? unit + first[r] : rows[r]; }
+};
+
+// Tokens to attend to: [0, head[r]), those of the listed units, then [tail[r], len[r]). Unit u holds the unit_tokens tokens from
+// base[r] + u * unit_tokens on; units lie between head and tail.
+struct ExpandUnits {
+  std::int32_t num_rows = 0;
+  UnitLists lists;
+  std::int32_t unit_tokens = 1;
+  const std::int32_t* base = nullptr;         // [num_rows], null: 0
+  const std::int32_t* head = nullptr;         // [num_rows], null: 0
+  const std::int32_t* tail = nullptr;         // [num_rows]
+  const std::int32_t* len = nullptr;          // [num_rows]
+  const std::int64_t* index_first = nullptr;  // [num_rows + 1], rooms of exactly the tokens above
+  std::int32_t* index = nullptr;              // [index_first[num_rows]] out
+
+  [[nodiscard]] std::int64_t tokens(std::int32_t r) const {
+    return (head == nullptr ? 0 : head[r]) + lists.size(r) * unit_tokens + len[r] - tail[r];
+  }
+};
+// Unit numbers are read, token numbers written, 4 bytes each.
+OpCall call(const ExpandUnits&);
+void run_cpu(const ExpandUnits&);
+
+// Numbers behind places in another list: out[first[r] + i] = base.row(r)[pick[first[r] + i]].
+struct ComposeUnits {
+  std::int32_t num_rows = 0;
+  UnitLists base;
+  const std::int64_t* first = nullptr;  // [num_rows + 1]
+  const std::int32_t* pick = nullptr;   // [first[num_rows]]
+  std::int32_t* out = nullptr;          // may be `pick`
+};
+OpCall call(const ComposeUnits&);
+void run_cpu(const ComposeUnits&);
+
+// The union of `lists_per_row` consecutive ascending lists: what a KV head loads when its query heads choose apart.
+struct UnionUnits {
+  std::int32_t num_rows = 0, lists_per_row = 1;
+  UnitLists lists;                      // of num_rows * lists_per_row lists
+  const std::int64_t* first = nullptr;  // [num_rows + 1] rooms for the unions
+  std::int32_t* unit = nullptr;         // out
+  std::int32_t* count = nullptr;        // [num_rows] out
+};
+// Counted as if unions filled their rooms: the count depends on data, the room does not.
+OpCall call(const UnionUnits&);
+void run_cpu(const UnionUnits&);
+
+// Keeps lists for later steps.
+struct KeepUnits {
+  std::int32_t num_rows = 0;
+  UnitLists lists;
+  std::int32_t* const* to = nullptr;  // [num_rows]; rows with an empty list are left alone
+};
+OpCall call(const KeepUnits&);
+void run_cpu(const KeepUnits&);
+
+// Keeps a list by descending score (ties: lower unit first), so that the best of it can be taken later.
+struct RankUnits {
+  std::int32_t num_rows = 0;
+  UnitLists lists;
+  const std::int64_t* score_first = nullptr;  // [num_rows + 1]
+  const float* scores = nullptr;              // of all units of the row
+  std::int32_t* const* to = nullptr;          // [num_rows]; rows with an empty list are left alone
+};
+OpCall call(const RankUnits&);
+void run_cpu(const RankUnits&);
+
+// The first take[r] of each ranked list, ascending.
+struct TakeRanked {
+  std::int32_t num_rows = 0;
+  const std::int32_t* const* ranked = nullptr;  // [num_rows]
+  const std::int64_t* first = nullptr;          // [num_rows + 1] rooms of exactly what is taken
+  std::int32_t* unit = nullptr;                 // [first[num_rows]] out
+};
+OpCall call(const TakeRanked&);
+void run_cpu(const TakeRanked&);
+
+// Scores of the tokens [0, head[r]) and [tail[r], row's end), which are attended to anyway, become -infinity.
+struct MaskEnds {
+  std::int32_t num_rows = 0;
+  const std::int64_t* first = nullptr;  // [num_rows + 1]
+  const std::int32_t* head = nullptr;   // [num_rows]
+  const std::int32_t* tail = nullptr;   // [num_rows]
+  float* scores = nullptr;              // [first[num_rows]]
+};
+OpCall call(const MaskEnds&);
+void run_cpu(const MaskEnds&);
+
+// How many of a row's units were in the list before, and remembers the list in its place. A statistic of the laboratory, no part
+// of any method: it costs nothing.
+struct TrackReuse {
+  std::int32_t num_rows = 0;
+  UnitLists lists;
+  std::int32_t* const* last = nullptr;       // [num_rows] room for both lists
+  const std::int32_t* last_count = nullptr;  // [num_rows]
+  std::int32_t* hits = nullptr;              // [num_rows] out
+};
+OpCall call(const TrackReuse&);
+void run_cpu(const TrackReuse&);
+
+}  // namespace kvlab

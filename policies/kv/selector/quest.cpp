@@ -1,0 +1,95 @@
+#include <algorithm>
+
+#include "kernels/page_bounds/page_bounds.h"
+#include "policies/kv/selector/selection.h"
+
+namespace kvlab {
+
+namespace {
+
+// Pages whose channel-wise key bounds promise the largest logits; the newest page is always read. Quest, Tang et al. 2024,
+// arXiv:2406.10774, section 3.3 and algorithm 1.
+class Quest final : public Selector {
+ public:
+  explicit Quest(Params& p)
+      : page_(p.optional<std::int32_t>("page_tokens", 16, 1, 4096, "tokens of a page")),
+        budget_(p.optional<std::int32_t>("budget_tokens", 1024, 1, 1 << 24, "tokens attended to per KV head, the newest page included")),
+        union_(p.choice("group", {"max", "union"}, 0, "query heads of a KV head: the best bound counts, or each chooses and all is read") ==
+               1),
+        dense_layers_(p.optional<std::int32_t>("dense_layers", 2, 0, 1024, "first layers that attend to everything")),
+        min_pages_(p.optional<std::int32_t>("min_pages", 3, 1, 4096, "pages read whatever the budget")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    return needs;
+  }
+  void set_budget(std::int32_t tokens) override { budget_ = tokens; }
+  void forget(std::int32_t index) override {
+    progress_.forget(index);
+    bounds_.forget(index);
+    traffic_.forget(index);
+  }
+
+  void update(LayerStep& step) override {
+    if (step.layer < dense_layers_) return;
+    PageBounds bounds;
+    bounds.kv = step.kv;
+    bounds.page_tokens = page_;
+    bounds.from = progress_.advance(step);
+    bounds.bounds = rows(step);
+    step.ops(bounds);
+  }
+
+  Selection select(LayerStep& step) override {
+    const std::int32_t n = step.kv.num_rows;
+    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return older_tokens(step, r) / page_ * page_; });
+    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return kept_units(step.kv.len[r], tail[r] / page_); });
+    const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r] / page_; });
+    if (step.layer < dense_layers_ || keeps_all(n, first, keep)) return {};
+    PageScores scores = page_scores(step, rows(step), first);
+    scores.heads = union_ ? PageScores::Heads::kEach : PageScores::Heads::kMax;
+    scores.scores = step.ops.floats(first[n] * (union_ ? step.kv.group : 1));
+    step.ops(scores);
+    UnitLists lists = best_units(step.ops, n, union_ ? step.kv.group : 1, first, scores.scores, keep);
+    if (union_) lists = united(step, lists, first, keep);
+    traffic_.track(step, lists);
+    ExpandUnits pages;
+    pages.num_rows = n;
+    pages.lists = lists;
+    pages.unit_tokens = page_;
+    pages.tail = tail;
+    pages.len = step.kv.len;
+    return expand(step.ops, pages);
+  }
+
+  Traffic take_traffic() override { return traffic_.take(); }
+  [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
+    TierBytes bytes = held;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) bytes.gpu += (kv.len[r] + page_ - 1) / page_ * 2LL * model.head_dim * model.kv_bytes;
+    return bytes;
+  }
+
+ private:
+  // Of `units` older pages; the newest one takes a page of the budget.
+  [[nodiscard]] std::int32_t kept_units(std::int32_t len, std::int32_t units) const {
+    return len <= budget_ ? units : std::min(units, std::max(min_pages_, budget_ / page_) - 1);
+  }
+  float* const* rows(const LayerStep& step) {
+    return bounds_.rows(step, [&](std::int32_t r) { return (step.kv.len[r] + page_ - 1LL) / page_ * 2 * step.kv.head_dim; });
+  }
+
+  std::int32_t page_, budget_;
+  bool union_;
+  std::int32_t dense_layers_, min_pages_;
+  RowProgress progress_;
+  RowMemory<float> bounds_;
+  UnitTraffic traffic_;
+};
+
+[[maybe_unused]] const bool registered = SelectorRegistry::add<Quest>(
+    {"quest", "pages whose key bounds promise the largest logits", "Quest: Tang et al. 2024, arXiv:2406.10774, section 3.3, algorithm 1"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+// What a part keeps for each layer and row (or sequence: head 0) of the batch, by the sequence's place in the batch.
+template <class T>
+class PerRow {
+ public:
+  T& at(const LayerStep& step, std::int32_t row) {
+    const std::int32_t sequence = step.kv.sequence(row);
+    return get(step.layer, step.seqs[static_cast<std::size_t>(sequence)].index, row % step.kv.kv_heads);
+  }
+  T& of_sequence(const LayerStep& step, std::int32_t sequence) {
+    return get(step.layer, step.seqs[static_cast<std::size_t>(sequence)].index, 0);
+  }
+  void forget(std::int32_t index) {
+    for (auto& layer : layers_)
+      if (static_cast<std::size_t>(index) < layer.size()) layer[static_cast<std::size_t>(index)].clear();
+  }
+
+ private:
+  T& get(std::int32_t layer, std::int32_t index, std::int32_t head) { return grown(grown(grown(layers_, layer), index), head); }
+  template <class V>
+  static typename V::value_type& grown(V& v, std::int32_t i) {
+    const auto at = static_cast<std::size_t>(i);
+    if (at >= v.size()) v.resize(at + 1);
+    return v[at];
+  }
+  std::vector<std::vector<std::vector<T>>> layers_;  // [layer][index][head]
+};
+
+// Memory of its own for each row: page bounds, lists of an earlier step. Nothing is allocated where nothing is computed.
+template <class T>
+class RowMemory {
+ public:
+  // Pointers to at least size(row) elements for each row, earlier contents kept; valid until the next call for this layer.
+  template <class Size>
+  T* const* rows(const LayerStep& step, Size&& size) {
+    return pointers(
+        step, step.kv.num_rows, [&](std::int32_t r) -> std::vector<T>& { return memory_.at(step, r); }, size);
+  }
+  // The same for each sequence.
+  template <class Size>
+  T* const* sequences(const LayerStep& step, Size&& size) {
+    return pointers(
+        step, step.kv.num_sequences(), [&](std::int32_t s) -> std::vector<T>& { return memory_.of_sequence(step, s); }, size);
+  }
+  void forget(std::int32_t index) { memory_.forget(index); }
+
+ private:
+  template <class Memory, class Size>
+  T* const* pointers(const LayerStep& step, std::int32_t n, Memory&& memory, Size&& size) {
+    pointers_.assign(static_cast<std::size_t>(n), nullptr);
+    if (!step.ops.computes()) return pointers_.data();
+    for (std::int32_t i = 0; i < n; ++i) {
+      auto& own = memory(i);
+      if (own.size() < static_cast<std::size_t>(size(i))) own.resize(static_cast<std::size_t>(size(i)));
+      pointers_[static_cast<std::size_t>(i)] = own.data();
+    }
+    return pointers_.data();
+  }
+  PerRow<std::vector<T>> memory_;
+  std::vector<T*> pointers_;
+};
+
+// A row as it was at some step. Rows only grow by what is appended, unless something was evicted or another sequence took the place.
+struct RowMark {
+  std::int32_t len = -1, end = -1;  // tokens held; one past the sequence's last position
+  [[nodiscard]] bool grew_to(const SeqStep& seq, std::int32_t len_now) const {
+    return len >= 0 && seq.end() >= end && len_now - len == seq.end() - end;
+  }
+};
+
+// How far each row's summaries reach.
+class RowProgress {
+ public:
+  // The first token of each row that its summaries do not cover, 0 after an eviction; they then count as covered.
+  const std::int32_t* advance(const LayerStep& step);
+  void forget(std::int32_t index) { marks_.forget(index); }
+
+ private:
+  PerRow<RowMark> marks_;
+};
+
+}  // namespace kvlab

@@ -1,0 +1,117 @@
+#include "policies/kv/selector/selection.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/top_k/top_k.h"
+
+namespace kvlab {
+
+PageScores page_scores(const LayerStep& step, const float* const* summaries, const std::int64_t* first) {
+  PageScores scores;
+  scores.num_rows = step.kv.num_rows;
+  scores.kv_heads = step.kv.kv_heads;
+  scores.group = step.kv.group;
+  scores.head_dim = step.kv.head_dim;
+  scores.kv_bytes = step.kv.kv_bytes;
+  scores.queries = step.in.step.data();
+  scores.summaries = summaries;
+  scores.first = first;
+  return scores;
+}
+
+UnitLists best_units(Ops& ops, std::int32_t num_rows, std::int32_t lists, const std::int64_t* first, const float* scores,
+                     const std::int32_t* keep) {
+  const std::int32_t n = num_rows * lists;
+  TopK top;
+  top.num_rows = n;
+  top.first = lists == 1 ? first : prefix_sums(ops, n, [&](std::int32_t i) { return first[i / lists + 1] - first[i / lists]; });
+  top.scores = scores;
+  top.keep = lists == 1 ? keep : per_row(ops, n, [&](std::int32_t i) { return keep[i / lists]; });
+  top.index_first = prefix_sums(ops, n, [&](std::int32_t i) { return top.keep[i]; });
+  top.index = ops.ints(top.index_first[n]);
+  ops(top);
+  UnitLists best;
+  best.first = top.index_first;
+  best.unit = top.index;
+  return best;
+}
+
+float* token_probabilities(LayerStep& step, AttentionStats::Group group, const std::int32_t* skip) {
+  const std::int32_t n = step.kv.num_rows;
+  float* scores = step.ops.floats(step.kv.total());
+  if (scores != nullptr) std::fill_n(scores, step.kv.total(), 0.0F);
+  AttentionStats stats;
+  stats.kv = step.kv;
+  stats.group = group;
+  stats.queries = step.in.step.data();
+  stats.sum = scores;
+  if (skip == nullptr) {
+    step.ops(stats);
+    return scores;
+  }
+  // Rows and queries of the others stay in the batch with nothing in them.
+  stats.kv.len = per_row(step.ops, n, [&](std::int32_t r) { return skip[step.kv.sequence(r)] == 1 ? 0 : step.kv.len[r]; });
+  std::vector<Queries> queries(step.in.step.begin(), step.in.step.end());
+  for (std::size_t s = 0; s < queries.size(); ++s)
+    if (skip[s] == 1) queries[s].count = 0;
+  stats.queries = queries.data();
+  step.ops(stats);
+  return scores;
+}
+
+UnitLists united(LayerStep& step, const UnitLists& lists, const std::int64_t* first, const std::int32_t* keep) {
+  const std::int32_t rows = step.kv.num_rows, group = step.kv.group;
+  UnionUnits all;
+  all.num_rows = rows;
+  all.lists_per_row = group;
+  all.lists = lists;
+  std::int32_t* count = per_row(step.ops, rows, [&](std::int32_t r) {
+    return static_cast<std::int32_t>(std::min(static_cast<std::int64_t>(keep[r]) * group, first[r + 1] - first[r]));
+  });
+  all.first = prefix_sums(step.ops, rows, [&](std::int32_t r) { return count[r]; });
+  all.unit = step.ops.ints(all.first[rows]);
+  all.count = count;
+  step.ops(all);
+  step.ops.settle("selected_units", step.layer, {count, static_cast<std::size_t>(rows)});
+  UnitLists chosen;
+  chosen.first = all.first;
+  chosen.unit = all.unit;
+  chosen.count = count;
+  return chosen;
+}
+
+Selection expand(Ops& ops, ExpandUnits units) {
+  units.index_first = prefix_sums(ops, units.num_rows, [&](std::int32_t r) { return units.tokens(r); });
+  units.index = ops.ints(units.index_first[units.num_rows]);
+  ops(units);
+  return {units.index_first, units.index};
+}
+
+void UnitTraffic::track(LayerStep& step, const UnitLists& lists) {
+  const std::int32_t rows = step.kv.num_rows;
+  TrackReuse reuse;
+  reuse.num_rows = rows;
+  reuse.lists = lists;
+  const std::int32_t* was = per_row(step.ops, rows, [&](std::int32_t r) { return last_count_.at(step, r); });
+  reuse.last = last_.rows(step, [&](std::int32_t r) { return std::max<std::int64_t>(was[r], lists.size(r)); });
+  reuse.last_count = was;
+  reuse.hits =
+      per_row(step.ops, rows, [&](std::int32_t r) { return static_cast<std::int32_t>(std::min<std::int64_t>(was[r], lists.size(r))); });
+  step.ops(reuse);
+  step.ops.settle("reused_units", step.layer, {reuse.hits, static_cast<std::size_t>(rows)});
+  for (std::int32_t r = 0; r < rows; ++r) {
+    traffic_.asked_units += lists.size(r);
+    traffic_.hit_units += reuse.hits[r];
+    last_count_.at(step, r) = static_cast<std::int32_t>(lists.size(r));
+  }
+}
+
+Traffic UnitTraffic::take() { return std::exchange(traffic_, {}); }
+
+void UnitTraffic::forget(std::int32_t index) {
+  last_.forget(index);
+  last_count_.forget(index);
+}
+
+}  // namespace kvlab

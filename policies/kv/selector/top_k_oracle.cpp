@@ -1,0 +1,58 @@
+#include <algorithm>
+
+#include "policies/kv/selector/selection.h"
+
+namespace kvlab {
+
+namespace {
+
+// The tokens of largest attention in this very step, found by computing it in full: what selection by attention mass can reach
+// at best. Per KV head, by the mean over its query heads. H2O, Zhang et al. 2023, arXiv:2306.14048, section 3.1 measures this bound.
+class TopKOracle final : public Selector {
+ public:
+  explicit TopKOracle(Params& p)
+      : budget_(p.optional<std::int32_t>("budget_tokens", 1024, 1, 1 << 24, "tokens attended to per KV head, this step's included")),
+        dense_layers_(p.optional<std::int32_t>("dense_layers", 0, 0, 1024, "first layers that attend to everything")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    return needs;
+  }
+  void set_budget(std::int32_t tokens) override { budget_ = tokens; }
+  void forget(std::int32_t index) override { traffic_.forget(index); }
+
+  Selection select(LayerStep& step) override {
+    const std::int32_t n = step.kv.num_rows;
+    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return older_tokens(step, r); });
+    const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r]; });
+    const std::int32_t* keep =
+        per_row(step.ops, n, [&](std::int32_t r) { return std::clamp(budget_ - (step.kv.len[r] - tail[r]), 0, tail[r]); });
+    if (step.layer < dense_layers_ || keeps_all(n, first, keep)) return {};
+    float* scores = token_probabilities(step, AttentionStats::Group::kMean, nullptr);
+    const std::int32_t* head = per_row(step.ops, n, [](std::int32_t) { return 0; });
+    step.ops(MaskEnds{n, step.kv.first, head, tail, scores});
+    const UnitLists lists = best_units(step.ops, n, 1, step.kv.first, scores, keep);
+    traffic_.track(step, lists);
+    ExpandUnits tokens;
+    tokens.num_rows = n;
+    tokens.lists = lists;
+    tokens.tail = tail;
+    tokens.len = step.kv.len;
+    return expand(step.ops, tokens);
+  }
+
+  Traffic take_traffic() override { return traffic_.take(); }
+
+ private:
+  std::int32_t budget_, dense_layers_;
+  UnitTraffic traffic_;
+};
+
+[[maybe_unused]] const bool registered = SelectorRegistry::add<TopKOracle>(
+    {"top_k_oracle", "the tokens of largest attention in this step, at the cost of computing all of it (an upper bound)",
+     "H2O: Zhang et al. 2023, arXiv:2306.14048, section 3.1"});
+
+}  // namespace
+
+}  // namespace kvlab

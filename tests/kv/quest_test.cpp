@@ -1,0 +1,168 @@
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/kv/selector_fixture.h"
+
+namespace kvlab::test {
+namespace {
+
+// The bound of page p for one query head, by the definition: each channel takes the end that helps it most.
+double bound(const Decode& d, std::int32_t row, std::int32_t head, std::int32_t p, std::int32_t page) {
+  double sum = 0;
+  for (std::int32_t c = 0; c < d.model.head_dim; ++c) {
+    double low = 1e30, high = -1e30;
+    for (std::int32_t i = p * page; i < std::min((p + 1) * page, d.tokens()); ++i) {
+      low = std::min(low, static_cast<double>(d.key(row, i)[c]));
+      high = std::max(high, static_cast<double>(d.key(row, i)[c]));
+    }
+    const auto x = static_cast<double>(d.query(row, head)[c]);
+    sum += std::max(x * low, x * high);
+  }
+  return sum / std::sqrt(d.model.head_dim);
+}
+
+std::vector<std::int32_t> tokens_of(const std::set<std::int32_t>& pages, std::int32_t page, std::int32_t n) {
+  std::vector<std::int32_t> tokens;
+  for (const std::int32_t p : pages)
+    for (std::int32_t i = p * page; i < std::min((p + 1) * page, n); ++i) tokens.push_back(i);
+  return tokens;
+}
+
+TEST(Quest, ReadsThePagesOfLargestBoundAndTheNewest) {
+  for (const std::int32_t group : {1, 3, 4, 8}) {
+    for (const std::int32_t prompt : {63, 64, 65}) {
+      Decode d({4, 2 * group, 2, 8, 16}, 2, prompt, 3);
+      auto quest = make_part<SelectorRegistry>("quest", "{page_tokens: 8, budget_tokens: 32}");
+      d.prefill(*quest);
+      for (std::int32_t t = 0; t < 10; ++t) {
+        const auto rows = d.decode(*quest);
+        const std::int32_t newest = (d.tokens() - 1) / 8;
+        for (std::int32_t r = 0; r < 4; ++r) {
+          std::vector<double> bounds;
+          for (std::int32_t p = 0; p < newest; ++p) {
+            bounds.push_back(-1e30);
+            for (std::int32_t h = 0; h < group; ++h) bounds.back() = std::max(bounds.back(), bound(d, r, h, p, 8));
+            for (std::int32_t h = 0; h < group; ++h)
+              for (std::int32_t i = p * 8; i < p * 8 + 8; ++i) ASSERT_GE(bounds.back(), d.logit(r, h, i));
+          }
+          const std::vector<std::int32_t> top = best(bounds, 3);
+          std::set<std::int32_t> pages(top.begin(), top.end());
+          pages.insert(newest);
+          EXPECT_EQ(rows[static_cast<std::size_t>(r)], tokens_of(pages, 8, d.tokens())) << "row " << r << " step " << t;
+        }
+      }
+    }
+  }
+}
+
+TEST(Quest, UnionReadsWhatAnyQueryHeadChose) {
+  Decode d({4, 8, 2, 8, 16}, 1, 100, 3);
+  auto quest = make_part<SelectorRegistry>("quest", "{page_tokens: 8, budget_tokens: 24, group: union}");
+  d.prefill(*quest);
+  const auto rows = d.decode(*quest);
+  for (std::int32_t r = 0; r < 2; ++r) {
+    std::set<std::int32_t> pages{12};
+    for (std::int32_t h = 0; h < 4; ++h) {
+      std::vector<double> bounds;
+      for (std::int32_t p = 0; p < 12; ++p) bounds.push_back(bound(d, r, h, p, 8));
+      for (const std::int32_t p : best(bounds, 2)) pages.insert(p);
+    }
+    EXPECT_EQ(rows[static_cast<std::size_t>(r)], tokens_of(pages, 8, 101));
+    EXPECT_GT(pages.size(), 3U);
+  }
+}
+
+TEST(Quest, BudgetOfTheWholeRowSelectsEverything) {
+  for (const char* group : {"max", "union"}) {
+    Decode d({4, 8, 2, 8, 16}, 1, 99, 3);
+    auto quest = make_part<SelectorRegistry>("quest", std::string("{page_tokens: 16, budget_tokens: 50, group: ") + group + "}");
+    quest->set_budget(100);
+    d.prefill(*quest);
+    EXPECT_EQ(d.decode(*quest)[0].size(), 100U);
+  }
+  Decode d({4, 8, 2, 8, 16}, 1, 100, 3);  // one token more than the budget
+  auto quest = make_part<SelectorRegistry>("quest", "{page_tokens: 16, budget_tokens: 100}");
+  d.prefill(*quest);
+  EXPECT_EQ(d.decode(*quest)[0].size(), 5U * 16 + 5);
+}
+
+TEST(Quest, FirstLayersAreDenseAndKeepNothing) {
+  Decode d({4, 8, 2, 8, 16}, 1, 99, 3);
+  auto quest = make_part<SelectorRegistry>("quest", "{budget_tokens: 48}");
+  d.prefill(*quest, 1);
+  EXPECT_EQ(d.decode(*quest, 1)[0].size(), 100U);
+  EXPECT_TRUE(d.ops.log().empty());
+}
+
+TEST(Quest, UpdatesOnlyWhatIsNewAndStartsAnewAfterAnEviction) {
+  Decode d({4, 2, 2, 8, 16}, 1, 64, 3);
+  auto quest = make_part<SelectorRegistry>("quest", "{page_tokens: 8, budget_tokens: 32}");
+  d.prefill(*quest);
+  ASSERT_EQ(d.ops.log().back().tokens, 128);
+  d.ops.clear_log();
+  d.decode(*quest);
+  EXPECT_EQ(d.ops.log().front(), (OpCall{"page_bounds", 2, 2, 2, 2 * 3 * 16, 2 * 16}));
+  d.store.shrink(0, 40), d.store.shrink(1, 40);
+  d.append(1);
+  LayerStep s = d.step();
+  d.ops.clear_log();
+  quest->update(s);
+  EXPECT_EQ(d.ops.log().front().tokens, 82);
+}
+
+TEST(Quest, CountsPagesAskedForAndFoundAgain) {
+  Decode d({4, 2, 2, 8, 16}, 1, 64, 3);
+  auto quest = make_part<SelectorRegistry>("quest", "{page_tokens: 8, budget_tokens: 32}");
+  d.prefill(*quest);
+  const auto a = d.decode(*quest);
+  Traffic first = quest->take_traffic();
+  EXPECT_EQ(first.asked_units, 6);
+  EXPECT_EQ(first.hit_units, 0);
+  const auto b = d.decode(*quest);
+  std::int64_t again = 0;
+  for (std::size_t r = 0; r < 2; ++r)
+    for (std::size_t i = 0; i < 24; i += 8) again += std::count(a[r].begin(), a[r].begin() + 24, b[r][i]);
+  const Traffic second = quest->take_traffic();
+  EXPECT_EQ(second.hit_units, again);
+  EXPECT_EQ(second.fetched_bytes, 0);
+  EXPECT_EQ(quest->resident(d.model, d.store.rows(), {}).gpu, 2 * 9 * 2 * 8 * 2);
+}
+
+TEST(Quest, LogIsTheSameWithoutData) { EXPECT_TRUE(same_log_without_data("quest", "{page_tokens: 8, budget_tokens: 32}", 65, 12)); }
+
+TEST(Selectors, SameTokensTwiceAscendingWithTheNewest) {
+  EXPECT_TRUE(deterministic_and_well_formed("quest", "{page_tokens: 8, budget_tokens: 32}", 65, 12));
+  EXPECT_TRUE(deterministic_and_well_formed("quest", "{page_tokens: 8, budget_tokens: 32, group: union}", 65, 12));
+  EXPECT_TRUE(deterministic_and_well_formed("quest", "{page_tokens: 1, budget_tokens: 1, min_pages: 1}", 1, 4));
+  EXPECT_TRUE(deterministic_and_well_formed("window_sinks", "{sink_tokens: 2, recent_tokens: 7}", 5, 9));
+  EXPECT_TRUE(deterministic_and_well_formed("top_k_oracle", "{budget_tokens: 12}", 9, 9));
+}
+
+TEST(WindowSinks, FirstAndNewestTokens) {
+  Decode d({1, 2, 1, 8, 16}, 1, 9, 3);
+  auto part = make_part<SelectorRegistry>("window_sinks", "{sink_tokens: 2, recent_tokens: 3}");
+  d.prefill(*part, 0);
+  EXPECT_EQ(d.decode(*part, 0)[0], (std::vector<std::int32_t>{0, 1, 7, 8, 9}));
+  part->set_budget(10);
+  EXPECT_EQ(d.decode(*part, 0)[0], (std::vector<std::int32_t>{0, 1, 3, 4, 5, 6, 7, 8, 9, 10}));
+  EXPECT_TRUE(same_log_without_data("window_sinks", "{sink_tokens: 2, recent_tokens: 7}", 30, 3));
+}
+
+TEST(TopKOracle, TakesTheLargestAttentionOfThisStep) {
+  for (const std::int32_t group : {1, 3, 8}) {
+    Decode d({1, 2 * group, 2, 8, 16}, 1, 40, 3);
+    auto part = make_part<SelectorRegistry>("top_k_oracle", "{budget_tokens: 11}");
+    d.prefill(*part, 0);
+    const auto rows = d.decode(*part, 0);
+    for (std::int32_t r = 0; r < 2; ++r) {
+      std::vector<double> p = d.attention(r);
+      p.back() = 2;  // the step's own token is always in
+      EXPECT_EQ(rows[static_cast<std::size_t>(r)], best(p, 11));
+    }
+  }
+  EXPECT_TRUE(same_log_without_data("top_k_oracle", "{budget_tokens: 12}", 30, 3));
+}
+
+}  // namespace
+}  // namespace kvlab::test

@@ -1,0 +1,177 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "tests/kv/kv_fixture.h"
+
+namespace kvlab::test {
+
+// A prompt and decode steps of random tensors for a batch, driven as a host drives a selector: append, update, select.
+class Decode {
+ public:
+  Decode(ModelShape shape, std::int32_t num_sequences, std::int32_t prompt_tokens, std::uint64_t seed, bool with_data = true)
+      : model(shape),
+        store(model, num_sequences, 0, with_data),
+        ops(with_data ? Ops::Backend::kCpu : Ops::Backend::kShapes),
+        seed_(seed),
+        prompt_tokens_(prompt_tokens) {
+    k.resize(static_cast<std::size_t>(num_sequences)), q.resize(k.size());
+  }
+
+  // Another `tokens` of every sequence.
+  void append(std::int32_t tokens) {
+    seqs.clear(), queries.clear(), window.clear(), id_rows.clear();
+    for (std::size_t s = 0; s < k.size(); ++s) {
+      const auto stream = static_cast<std::int32_t>(8 * (100 * seen_ + static_cast<std::int32_t>(s)));
+      extend(k[s], RandomLayer::normals(static_cast<std::size_t>(tokens * model.kv_heads * model.head_dim), seed_, stream));
+      extend(q[s], RandomLayer::normals(static_cast<std::size_t>(tokens * model.q_heads * model.head_dim), seed_, stream + 1));
+      const auto kv_at = static_cast<std::ptrdiff_t>(seen_) * model.kv_heads * model.head_dim;
+      const float* keys = store.has_data() ? k[s].data() + kv_at : nullptr;
+      store.append(static_cast<std::int32_t>(s), keys, keys, tokens, seen_);
+      seqs.push_back({static_cast<std::int32_t>(s), seen_, tokens, prompt_tokens_, -1});
+      queries.push_back(last_queries(s, tokens, seen_ + tokens));
+      window.push_back(last_queries(s, std::min(window_tokens, prompt_tokens_), prompt_tokens_));
+    }
+    seen_ += tokens;
+  }
+  LayerStep step(std::int32_t layer = 2) {
+    LayerStep step{ops, model, layer, seqs, store.rows(), {}, 7};
+    step.in.step = queries;
+    step.in.window = window;
+    for (std::size_t s = 0; s < k.size(); ++s) id_rows.push_back(store.has_data() && s < ids.size() ? ids[s].data() : nullptr);
+    step.in.ids = id_rows;
+    return step;
+  }
+
+  // The prompt, told to the selector.
+  void prefill(Selector& selector, std::int32_t layer = 2) {
+    append(prompt_tokens_);
+    LayerStep s = step(layer);
+    selector.update(s);
+  }
+  // A decode step: token indices per row.
+  std::vector<std::vector<std::int32_t>> decode(Selector& selector, std::int32_t layer = 2) {
+    append(1);
+    LayerStep s = step(layer);
+    const Ops::Frame frame(ops);
+    selector.update(s);
+    const Selection chosen = selector.select(s);
+    attended = 0;
+    std::vector<std::vector<std::int32_t>> rows(static_cast<std::size_t>(s.kv.num_rows));
+    for (std::int32_t r = 0; r < s.kv.num_rows; ++r) {
+      const std::int64_t n = chosen.index_first == nullptr ? s.kv.len[r] : chosen.index_first[r + 1] - chosen.index_first[r];
+      attended += n;
+      auto& row = rows[static_cast<std::size_t>(r)];
+      row.resize(static_cast<std::size_t>(n));
+      if (chosen.index_first == nullptr)
+        std::iota(row.begin(), row.end(), 0);
+      else if (store.has_data())
+        std::copy_n(chosen.index + chosen.index_first[r], n, row.begin());
+    }
+    return rows;
+  }
+
+  [[nodiscard]] const float* key(std::int32_t row, std::int32_t i) const {
+    return k[static_cast<std::size_t>(row / model.kv_heads)].data() + (i * model.kv_heads + row % model.kv_heads) * model.head_dim;
+  }
+  // The newest query of a head of the row's group.
+  [[nodiscard]] const float* query(std::int32_t row, std::int32_t head) const {
+    return q[static_cast<std::size_t>(row / model.kv_heads)].data() +
+           (static_cast<std::ptrdiff_t>(seen_ - 1) * model.q_heads + row % model.kv_heads * model.group() + head) * model.head_dim;
+  }
+  [[nodiscard]] double logit(std::int32_t row, std::int32_t head, std::int32_t i) const {
+    return dot(query(row, head), key(row, i)) / std::sqrt(model.head_dim);
+  }
+  [[nodiscard]] double dot(const float* a, const float* b) const {
+    double sum = 0;
+    for (std::int32_t c = 0; c < model.head_dim; ++c) sum += static_cast<double>(a[c]) * static_cast<double>(b[c]);
+    return sum;
+  }
+  // Group mean of the softmax over all tokens held.
+  [[nodiscard]] std::vector<double> attention(std::int32_t row) const {
+    std::vector<double> mean(static_cast<std::size_t>(seen_), 0.0);
+    for (std::int32_t h = 0; h < model.group(); ++h) {
+      std::vector<double> p;
+      for (std::int32_t i = 0; i < seen_; ++i) p.push_back(std::exp(logit(row, h, i)));
+      const double sum = std::accumulate(p.begin(), p.end(), 0.0);
+      for (std::size_t i = 0; i < p.size(); ++i) mean[i] += p[i] / sum / model.group();
+    }
+    return mean;
+  }
+  [[nodiscard]] std::int32_t tokens() const { return seen_; }
+
+  ModelShape model;
+  KvStore store;
+  Ops ops;
+  std::int32_t window_tokens = 0;
+  std::int64_t attended = 0;             // by the last decode step, over all rows
+  std::vector<std::vector<float>> k, q;  // per sequence [tokens, heads, head_dim]
+  std::vector<std::vector<std::int32_t>> ids;
+  std::vector<SeqStep> seqs;
+  std::vector<Queries> queries, window;
+  std::vector<const std::int32_t*> id_rows;
+
+ private:
+  static void extend(std::vector<float>& to, const std::vector<float>& more) { to.insert(to.end(), more.begin(), more.end()); }
+  [[nodiscard]] Queries last_queries(std::size_t s, std::int32_t count, std::int32_t end) const {
+    const auto at = static_cast<std::ptrdiff_t>(end - count) * model.q_heads * model.head_dim;
+    return {store.has_data() ? q[s].data() + at : nullptr, count, end - count};
+  }
+  std::uint64_t seed_;
+  std::int32_t prompt_tokens_, seen_ = 0;
+};
+
+// The k best of `scores`, ties to the lower index, ascending.
+inline std::vector<std::int32_t> best(const std::vector<double>& scores, std::size_t k) {
+  std::vector<std::int32_t> order(scores.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    return scores[static_cast<std::size_t>(a)] > scores[static_cast<std::size_t>(b)];
+  });
+  order.resize(std::min(k, order.size()));
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+// Runs `steps` decode steps with and without data and returns whether the logs and counts agree.
+inline bool same_log_without_data(const std::string& part, const std::string& parameters, std::int32_t prompt, std::int32_t steps,
+                                  std::int32_t window = 0) {
+  const ModelShape shape{4, 8, 2, 8, 16};
+  Decode with(shape, 2, prompt, 5), without(shape, 2, prompt, 5, false);
+  with.window_tokens = without.window_tokens = window;
+  with.ids.assign(2, std::vector<std::int32_t>(static_cast<std::size_t>(prompt + steps), 1));
+  auto a = make_part<SelectorRegistry>(part, parameters), b = make_part<SelectorRegistry>(part, parameters);
+  with.prefill(*a), without.prefill(*b);
+  for (std::int32_t i = 0; i < steps; ++i) {
+    with.decode(*a), without.decode(*b);
+    if (with.attended != without.attended) return false;
+  }
+  return !with.ops.log().empty() && with.ops.log() == without.ops.log();
+}
+
+// Two runs give the same tokens, ascending, within the row, the step's own token among them.
+inline bool deterministic_and_well_formed(const std::string& part, const std::string& parameters, std::int32_t prompt, std::int32_t steps,
+                                          std::int32_t window = 0) {
+  const ModelShape shape{4, 6, 2, 8, 16};
+  Decode one(shape, 2, prompt, 9), two(shape, 2, prompt, 9);
+  one.window_tokens = two.window_tokens = window;
+  one.ids.assign(2, {});
+  for (auto& ids : one.ids)
+    for (std::int32_t i = 0; i < prompt + steps; ++i) ids.push_back(i * 7 % 5);
+  two.ids = one.ids;
+  auto a = make_part<SelectorRegistry>(part, parameters), b = make_part<SelectorRegistry>(part, parameters);
+  one.prefill(*a), two.prefill(*b);
+  for (std::int32_t i = 0; i < steps; ++i) {
+    const auto x = one.decode(*a), y = two.decode(*b);
+    if (x != y) return false;
+    for (const auto& row : x)
+      if (row.empty() || row.front() < 0 || row.back() != one.tokens() - 1 ||
+          std::adjacent_find(row.begin(), row.end(), std::greater_equal<>()) != row.end())
+        return false;
+  }
+  return true;
+}
+
+}  // namespace kvlab::test
