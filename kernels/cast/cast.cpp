@@ -1,0 +1,32 @@
+#include "kernels/cast/cast.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace kvlab {
+
+OpCall call(const Cast& a) {
+  const std::int64_t n = a.tokens.total(), d = a.tokens.kv.head_dim;
+  return {"cast", a.tokens.kv.num_rows, n, n, a.tokens.dense_bytes() + a.tokens.list_bytes() + n * d * bytes_of(a.type), n * d};
+}
+
+void run_cpu(const Cast& a) {
+  const std::int64_t d = a.tokens.kv.head_dim, width = bytes_of(a.type);
+  std::fill_n(a.stored, a.tokens.total() * d * width, std::uint8_t{0});
+  for (std::int32_t r = 0; r < a.tokens.kv.num_rows; ++r) {
+    const std::int32_t tokens = a.tokens.count(r);
+    for (std::int32_t i = 0; i < tokens; ++i) {
+      float* const x = a.tokens.at(r, i);
+      std::uint8_t* const to = a.stored + (a.tokens.first[r] + i) * d * width;
+      for (std::int64_t c = 0; c < d; ++c) {
+        std::uint32_t bits = to_stored(a.type, x[c]);
+        std::memcpy(to + c * width, &bits, static_cast<std::size_t>(width));
+        bits = 0;
+        std::memcpy(&bits, to + c * width, static_cast<std::size_t>(width));
+        x[c] = from_stored(a.type, bits);
+      }
+    }
+  }
+}
+
+}  // namespace kvlab

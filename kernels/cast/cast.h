@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cast/stored_type.h"
+#include "kernels/listed_tokens.h"
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// Stores the listed vectors in another number format, [total(), head_dim] in list order; they then hold what comes back. Entries of
+// -1 are stored as zeros.
+struct Cast {
+  ListedTokens tokens;
+  StoredType type = StoredType::kFp16;
+  std::uint8_t* stored = nullptr;  // [total() * head_dim * bytes_of(type)] out, little-endian
+};
+// Read in the model's precision, written in the other; one operation per element.
+OpCall call(const Cast&);
+void run_cpu(const Cast&);
+
+}  // namespace kvlab

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kv_rows.h"
+
+namespace kvlab {
+
+// K or V of some tokens of each row: entry i of row r's list is token index[first[r] + i] of the row, ascending. The lists are as
+// long as counts known without data allow; entries at a list's end that stand for no token are -1.
+struct ListedTokens {
+  KvRows kv;
+  const std::int64_t* first = nullptr;  // [kv.num_rows + 1]
+  const std::int32_t* index = nullptr;  // [total()]
+  bool values = false;                  // V, not K
+
+  [[nodiscard]] std::int64_t total() const { return kv.num_rows == 0 ? 0 : first[kv.num_rows]; }
+  [[nodiscard]] std::int32_t entries(std::int32_t row) const { return static_cast<std::int32_t>(first[row + 1] - first[row]); }
+  // Entries that stand for a token. Needs data.
+  [[nodiscard]] std::int32_t count(std::int32_t row) const {
+    std::int32_t n = entries(row);
+    while (n > 0 && index[first[row] + n - 1] < 0) --n;
+    return n;
+  }
+  // [head_dim] of entry i.
+  [[nodiscard]] float* at(std::int32_t row, std::int32_t i) const {
+    const std::int32_t token = index[first[row] + i];
+    return values ? kv.value(row, token) : kv.key(row, token);
+  }
+  [[nodiscard]] ListedTokens of_values() const {
+    ListedTokens v = *this;
+    v.values = true;
+    return v;
+  }
+  // Bytes of the listed vectors in the model's precision, and of the list.
+  [[nodiscard]] std::int64_t dense_bytes() const { return total() * kv.head_dim * kv.kv_bytes; }
+  [[nodiscard]] std::int64_t list_bytes() const { return 4 * total(); }
+};
+
+}  // namespace kvlab

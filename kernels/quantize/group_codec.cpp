@@ -1,0 +1,99 @@
+#include "kernels/quantize/group_codec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/half.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr float kMostHalf = 65504.0F;
+
+float clamped(float x) { return std::clamp(x, -kMostHalf, kMostHalf); }
+
+// The largest fp16 number not above x, and the smallest not below it; x within the range of fp16.
+std::uint16_t half_below(float x) {
+  const std::uint16_t half = float_to_half(x);
+  if (half_to_float(half) <= x) return half;
+  if ((half & 0x7fffU) == 0) return 0x8001U;
+  return static_cast<std::uint16_t>((half & 0x8000U) != 0 ? half + 1 : half - 1);
+}
+std::uint16_t half_above(float x) { return static_cast<std::uint16_t>(half_below(-x) ^ 0x8000U); }
+
+struct Step {
+  float zero, scale;
+  std::int32_t least, most;  // codes
+};
+
+Step step_of(const GroupCodec& codec, const std::uint8_t* packed) {
+  std::uint16_t halves[2] = {0, 0};
+  std::memcpy(halves, packed, codec.symmetric ? 2 : 4);
+  if (codec.symmetric) {
+    const std::int32_t most = (1 << (codec.bits - 1)) - 1;
+    return {0.0F, half_to_float(halves[0]), -most, most};
+  }
+  return {half_to_float(halves[0]), half_to_float(halves[1]), 0, (1 << codec.bits) - 1};
+}
+
+void choose_step(const GroupCodec& codec, const float* x, std::int64_t n, std::uint8_t* packed) {
+  float least = kMostHalf, most = -kMostHalf;
+  for (std::int64_t i = 0; i < n; ++i) {
+    if (std::isnan(x[i])) continue;
+    least = std::min(least, clamped(x[i]));
+    most = std::max(most, clamped(x[i]));
+  }
+  if (least > most) least = most = 0.0F;
+  if (codec.symmetric) {
+    const std::uint16_t scale = half_above(std::max(-least, most) / static_cast<float>((1 << (codec.bits - 1)) - 1));
+    std::memcpy(packed, &scale, 2);
+    return;
+  }
+  const std::uint16_t zero = half_below(least);
+  const std::uint16_t scale = half_above((most - half_to_float(zero)) / static_cast<float>((1 << codec.bits) - 1));
+  std::memcpy(packed, &zero, 2);
+  std::memcpy(packed + 2, &scale, 2);
+}
+
+}  // namespace
+
+std::int64_t packed_bytes(const GroupCodec& codec, std::int64_t tokens, std::int64_t head_dim) {
+  const bool across = codec.axis == GroupCodec::Axis::kToken;
+  const std::int64_t longest = across ? head_dim : tokens, lines = across ? tokens : head_dim;
+  if (longest == 0 || lines == 0) return 0;
+  const std::int64_t size = codec.group > 0 ? std::min<std::int64_t>(codec.group, longest) : longest, rest = longest % size;
+  return lines * (longest / size * group_bytes(codec, size) + (rest > 0 ? group_bytes(codec, rest) : 0));
+}
+
+void encode_group(const GroupCodec& codec, const float* x, std::int64_t n, std::uint8_t* packed) {
+  choose_step(codec, x, n, packed);
+  const Step step = step_of(codec, packed);
+  std::uint8_t* const codes = packed + (codec.symmetric ? 2 : 4);
+  std::memset(codes, 0, static_cast<std::size_t>((n * codec.bits + 7) / 8));
+  const float inverse = step.scale > 0.0F ? 1.0F / step.scale : 0.0F;  // every code of a group without extent is that of its zero
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float value = std::isnan(x[i]) ? step.zero : clamped(x[i]);
+    const float code = (value - step.zero) * inverse - static_cast<float>(step.least);  // 0 or more
+    const auto stored = static_cast<std::int32_t>(std::min(code + 0.5F, static_cast<float>(step.most - step.least)));
+    const std::int64_t at = i * codec.bits;
+    const std::uint32_t bits = static_cast<std::uint32_t>(stored) << (at % 8);
+    codes[at / 8] |= static_cast<std::uint8_t>(bits);
+    if (at % 8 + codec.bits > 8) codes[at / 8 + 1] |= static_cast<std::uint8_t>(bits >> 8U);
+  }
+}
+
+void decode_group(const GroupCodec& codec, const std::uint8_t* packed, std::int64_t n, float* x) {
+  const Step step = step_of(codec, packed);
+  const std::uint8_t* const codes = packed + (codec.symmetric ? 2 : 4);
+  const std::uint32_t mask = (1U << codec.bits) - 1U;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::int64_t at = i * codec.bits;
+    std::uint32_t bits = static_cast<std::uint32_t>(codes[at / 8]) >> (at % 8);
+    if (at % 8 + codec.bits > 8) bits |= static_cast<std::uint32_t>(codes[at / 8 + 1]) << (8 - at % 8);
+    x[i] = step.zero + step.scale * static_cast<float>(static_cast<std::int32_t>(bits & mask) + step.least);
+  }
+}
+
+}  // namespace kvlab

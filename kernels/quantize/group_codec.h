@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+
+namespace kvlab {
+
+// Uniform quantization of groups of numbers to b-bit codes. Asymmetric: x ~ zero + scale * code with zero = min and
+// scale = (max - min) / (2^b - 1) (KIVI, Liu et al. 2024, arXiv:2402.02750, section 2). Symmetric: x ~ scale * code with
+// scale = max |x| / (2^(b-1) - 1), b >= 2. Zero and scale are fp16; zero is rounded down and scale up, so that no value of the fp16
+// range is clamped and the error is at most half a step. A constant group that fp16 holds has scale 0 and comes back exactly.
+struct GroupCodec {
+  enum class Axis : std::uint8_t {
+    kToken,   // `group` neighbouring channels of one token
+    kChannel  // `group` consecutive tokens of the list within one channel
+  };
+  Axis axis = Axis::kToken;
+  std::int32_t bits = 4;   // 1 to 8
+  std::int32_t group = 0;  // elements; 0: all channels, or all tokens encoded together. The last group may be shorter.
+  bool symmetric = false;
+};
+
+// A group as stored: zero and scale (or scale alone), 2 bytes each, then the codes, lowest bits first, filled up to a whole byte.
+constexpr std::int64_t group_bytes(const GroupCodec& codec, std::int64_t elements) {
+  return (codec.symmetric ? 2 : 4) + (elements * codec.bits + 7) / 8;
+}
+// Of `tokens` tokens of one KV head (K or V alone) encoded together.
+std::int64_t packed_bytes(const GroupCodec& codec, std::int64_t tokens, std::int64_t head_dim);
+
+// x [n] <-> group_bytes(codec, n) bytes. NaN is stored as the group's zero; what exceeds fp16 as the nearest that does not.
+void encode_group(const GroupCodec& codec, const float* x, std::int64_t n, std::uint8_t* packed);
+void decode_group(const GroupCodec& codec, const std::uint8_t* packed, std::int64_t n, float* x);
+
+// Calls f(first token, tokens, first channel, channels, byte offset) for the groups of a row's list, in the order in which they
+// are stored: token by token, or block of tokens by block and there channel by channel.
+template <class F>
+void for_each_group(const GroupCodec& codec, std::int32_t tokens, std::int32_t head_dim, F&& f) {
+  const bool across = codec.axis == GroupCodec::Axis::kToken;
+  const std::int32_t longest = across ? head_dim : tokens, size = codec.group > 0 && codec.group < longest ? codec.group : longest;
+  const std::int32_t token_step = across ? 1 : size, channel_step = across ? size : 1;
+  std::int64_t at = 0;
+  for (std::int32_t t = 0; t < tokens; t += token_step) {
+    const std::int32_t count = token_step < tokens - t ? token_step : tokens - t;
+    for (std::int32_t c = 0; c < head_dim; c += channel_step) {
+      const std::int32_t width = channel_step < head_dim - c ? channel_step : head_dim - c;
+      f(t, count, c, width, at);
+      at += group_bytes(codec, static_cast<std::int64_t>(count) * width);
+    }
+  }
+}
+
+}  // namespace kvlab

@@ -1,0 +1,44 @@
+#include "kernels/cast/cast.h"
+
+#include "policies/kv/format/due_tokens.h"
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+namespace {
+
+// Every token in another number format as soon as it is written, without scales: what serving engines offer as kv-cache-dtype.
+class CastFormat final : public Format {
+ public:
+  explicit CastFormat(Params& p)
+      : type_(kTypes[p.choice("type", {"fp16", "bf16", "fp8_e4m3", "fp8_e5m2"}, 0, "number format of K and V")]) {}
+
+  [[nodiscard]] std::int32_t num_words() const override { return 1; }
+  void forget(std::int32_t index) override { due_.forget(index); }
+
+  void store(LayerStep& step) override {
+    const ListedTokens keys = due_.take(step, first_word());
+    if (keys.total() == 0) return;
+    const std::int64_t bytes = keys.total() * step.kv.head_dim * bytes_of(type_);
+    auto* const stored = reinterpret_cast<std::uint8_t*>(step.ops.ints((bytes + 3) / 4));
+    step.ops(Cast{keys, type_, stored});
+    step.ops(Cast{keys.of_values(), type_, stored});
+  }
+
+  [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const override {
+    return 2LL * tokens * m.head_dim * bytes_of(type_);
+  }
+
+ private:
+  static constexpr StoredType kTypes[] = {StoredType::kFp16, StoredType::kBf16, StoredType::kFp8E4M3, StoredType::kFp8E5M2};
+  StoredType type_;
+  DueTokens due_{{0, 1, true}};
+};
+
+[[maybe_unused]] const bool registered =
+    FormatRegistry::add<CastFormat>({"cast", "K and V rounded to fp16, bf16 or fp8 as they are written",
+                                     "fp8 formats: Micikevicius et al. 2022, arXiv:2209.05433; kv-cache-dtype of vLLM"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,31 @@
+#include "policies/kv/format/grouped.h"
+
+#include "kernels/dequantize/dequantize.h"
+#include "kernels/quantize/quantize.h"
+
+namespace kvlab {
+
+std::int64_t GroupedSide::bytes(const ModelShape& m, std::int32_t tokens) const {
+  const std::int32_t encoded = rule.encoded(tokens);
+  return packed_bytes(codec, encoded, m.head_dim) + static_cast<std::int64_t>(tokens - encoded) * m.head_dim * m.kv_bytes;
+}
+
+void Grouped::encode(LayerStep& step, const ListedTokens& tokens, const GroupCodec& codec, const Scales& scales) {
+  if (tokens.total() == 0) return;
+  auto* const packed = reinterpret_cast<std::uint8_t*>(step.ops.ints((packed_bytes(tokens, codec) + 3) / 4));
+  step.ops(Quantize{tokens, codec, scales.lines, scales.row, packed});
+  step.ops(Dequantize{tokens, codec, scales.lines, scales.row, packed, Dequantize::Mode::kWrite});
+}
+
+void Grouped::store(LayerStep& step) {
+  const Scales scales = key_scales(step);
+  const ListedTokens keys = k_due_.take(step, first_word());
+  encode(step, keys, k_.codec, scales);
+  encode(step, v_due_.take(step, first_word()).of_values(), v_.codec, {});
+}
+
+std::int64_t Grouped::row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const {
+  return k_.bytes(m, tokens) + v_.bytes(m, tokens) + (tokens > 0 ? scale_bytes(m) : 0);
+}
+
+}  // namespace kvlab

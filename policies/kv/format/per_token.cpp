@@ -1,0 +1,30 @@
+#include "policies/kv/format/grouped.h"
+
+namespace kvlab {
+
+namespace {
+
+// Every token by itself, as soon as it is written: groups of channels of one token and KV head.
+class PerToken final : public Grouped {
+ public:
+  explicit PerToken(Params& p) : PerToken(side(p)) {}
+
+ private:
+  explicit PerToken(const GroupedSide& side) : Grouped(side, side) {}
+  static GroupedSide side(Params& p) {
+    GroupedSide side;
+    side.codec.bits = p.optional<std::int32_t>("bits", 4, 1, 8, "of a code");
+    side.codec.group = p.optional<std::int32_t>("group_channels", 0, 0, 1024, "channels that share zero and scale; 0: the whole head");
+    side.rule.residual_tokens = p.optional<std::int32_t>("residual_tokens", 0, 0, 1 << 16, "newest tokens in the model's precision");
+    side.rule.inside_prompt = true;
+    return side;
+  }
+};
+
+[[maybe_unused]] const bool registered = FormatRegistry::add<PerToken>(
+    {"per_token", "K and V quantized token by token, in groups of channels",
+     "FlexGen: Sheng et al. 2023, arXiv:2303.06865, section 4; KV4 of QServe: Lin et al. 2024, arXiv:2405.04532"});
+
+}  // namespace
+
+}  // namespace kvlab

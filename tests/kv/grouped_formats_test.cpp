@@ -1,0 +1,116 @@
+#include "base/error.h"
+#include "tests/kv/format_fixture.h"
+
+namespace kvlab::test {
+namespace {
+
+constexpr ModelShape kShape{1, 4, 2, 64, 128};
+
+TEST(Kivi, KeysInBlocksValuesTokenByToken) {
+  // Prompt of 21: K 16 in two blocks of 8, V 13 beyond the last 8.
+  FormatRun run("kivi", "{bits: 2, group_tokens: 4, residual_tokens: 8}", kShape, 21, 0);
+  EXPECT_EQ(run.changed_keys(0), 16);
+  EXPECT_EQ(run.changed_values(1), 13);
+  for (std::int32_t t = 0; t < 2; ++t) run.step(1);
+  EXPECT_EQ(run.changed_keys(1), 16);  // 7 wait
+  EXPECT_EQ(run.changed_values(0), 15);
+  run.step(1);
+  EXPECT_EQ(run.changed_keys(1), 24);
+  EXPECT_EQ(run.changed_values(0), 16);
+}
+
+TEST(Kivi, AGroupOfKeysIsOneChannelOfConsecutiveTokens) {
+  FormatRun run("kivi", "{bits: 2, group_tokens: 4, residual_tokens: 4}", kShape, 8, 0);
+  for (std::int32_t c = 0; c < 64; ++c) {
+    for (std::int32_t block = 0; block < 8; block += 4) {
+      float least = 1e9F, most = -1e9F;
+      for (std::int32_t i = block; i < block + 4; ++i)
+        least = std::min(least, run.k[run.place(1, i, c)]), most = std::max(most, run.k[run.place(1, i, c)]);
+      const float step = (most - least) / 3;
+      for (std::int32_t i = block; i < block + 4; ++i) EXPECT_NEAR(run.key(1, i, c), run.k[run.place(1, i, c)], 0.502F * step + 1e-3F);
+    }
+  }
+}
+
+TEST(Kivi, TokensAreEncodedOnce) {
+  FormatRun run("kivi", "{bits: 2, group_tokens: 4, residual_tokens: 4}", kShape, 8, 0);
+  std::vector<float> before(run.store.rows().key(0, 0), run.store.rows().key(0, 8));
+  for (std::int32_t t = 0; t < 8; ++t) run.step(1);
+  for (std::size_t i = 0; i < before.size(); ++i) EXPECT_EQ(run.store.rows().key(0, 0)[i], before[i]);
+}
+
+TEST(Kivi, MarksMoveWithEvictedRows) {
+  FormatRun run("kivi", "{bits: 2, group_tokens: 4, residual_tokens: 4}", kShape, 12, 0);
+  // The first 5 tokens of both heads go; the 7 encoded ones that stay move to the front.
+  KvRows kv = run.store.rows();
+  for (std::int32_t r = 0; r < 2; ++r) {
+    for (std::int32_t i = 0; i < 7; ++i) {
+      std::copy_n(kv.key(r, i + 5), 64, kv.key(r, i));
+      kv.word(0, r, i) = kv.word(0, r, i + 5);
+    }
+    run.store.shrink(r, 7);
+  }
+  const std::vector<float> kept(run.store.rows().key(1, 0), run.store.rows().key(1, 7));
+  for (std::int32_t t = 0; t < 4; ++t) run.step(1);
+  for (std::size_t i = 0; i < kept.size(); ++i) EXPECT_EQ(run.store.rows().key(1, 0)[i], kept[i]);
+  for (std::int32_t i = 7; i < 11; ++i) EXPECT_EQ(run.store.rows().word(0, 1, i) & 1U, 1U);
+}
+
+TEST(Kivi, RowBytesByHand) {
+  const auto kivi = make_part<FormatRegistry>("kivi", "{bits: 2, group_tokens: 32, residual_tokens: 128}");
+  const ModelShape m{1, 8, 8, 128, 1024};
+  EXPECT_EQ(kivi->row_bytes(m, 0, 100), 2 * 100 * 128 * 2);
+  // K: 256 of 300 tokens at 3 bits, 44 at 16. V: 172 at 3 bits, 128 at 16.
+  EXPECT_EQ(kivi->row_bytes(m, 0, 300), (256 + 172) * 128 * 3 / 8 + (44 + 128) * 128 * 2);
+}
+
+TEST(Kivi, RefusesAResidualThatCutsGroups) {
+  EXPECT_THROW(make_part<FormatRegistry>("kivi", "{group_tokens: 32, residual_tokens: 48}"), InputError);
+}
+
+TEST(PerToken, EveryTokenIsEncodedInItsStep) {
+  FormatRun run("per_token", "{bits: 4}", kShape, 9, 0, true, 4);
+  EXPECT_EQ(run.changed_keys(0), 9);
+  EXPECT_EQ(run.changed_values(1), 9);
+  EXPECT_EQ(run.format->row_bytes({1, 8, 8, 128, 1024}, 0, 10), 2 * 10 * 68);
+}
+
+TEST(PerChannel, IncompleteGroupsWait) {
+  FormatRun run("per_channel", "{bits: 4, group_tokens: 8}", kShape, 23, 0);
+  EXPECT_EQ(run.changed_keys(0), 16);
+  run.step(1);
+  EXPECT_EQ(run.changed_keys(0), 24);
+}
+
+TEST(CastFormat, RoundsAtOnceAndCountsItsBytes) {
+  FormatRun run("cast", "{type: fp8_e4m3}", kShape, 9, 2, true, 4);
+  for (std::int32_t i = 0; i < 11; ++i)
+    EXPECT_NEAR(run.key(1, i, 5), run.k[run.place(1, i, 5)], std::fabs(run.k[run.place(1, i, 5)]) / 16 + 1e-3F);
+  EXPECT_EQ(run.format->row_bytes(kShape, 0, 11), 2 * 11 * 64);
+  EXPECT_EQ(make_part<FormatRegistry>("cast", "{type: bf16}")->row_bytes(kShape, 0, 11), 4 * 11 * 64);
+}
+
+TEST(GroupedFormats, MoreBitsLessError) {
+  for (const std::string name : {"kivi", "per_token", "per_channel"}) {
+    double k = 1e9, v = 1e9;
+    for (const std::int32_t bits : {1, 2, 4, 8}) {
+      const std::string residual = name == "kivi" ? ", group_tokens: 8, residual_tokens: 8" : "";
+      FormatRun run(name, "{bits: " + std::to_string(bits) + residual + "}", kShape, 64, 3);
+      EXPECT_LT(run.error(false), k) << name << bits;
+      EXPECT_LT(run.error(true), v) << name << bits;
+      k = run.error(false), v = run.error(true);
+    }
+  }
+}
+
+TEST(GroupedFormats, AreSound) {
+  for (const std::int32_t n : {1, 7, 8, 9, 40}) {
+    expect_sound("kivi", "{group_tokens: 4, residual_tokens: 8}", kShape, n, 10);
+    expect_sound("per_token", "{group_channels: 24}", {1, 8, 1, 40, 16}, n, 3);
+    expect_sound("per_channel", "{group_tokens: 8}", {1, 6, 2, 5, 16}, n, 9);
+    expect_sound("cast", "{type: fp8_e5m2}", kShape, n, 2);
+  }
+}
+
+}  // namespace
+}  // namespace kvlab::test
