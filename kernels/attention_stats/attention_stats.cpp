@@ -9,6 +9,7 @@ OpCall call(const AttentionStats& a) {
   const int outputs = (a.wants_sum ? 1 : 0) + (a.wants_sum_sq ? 1 : 0) + (a.wants_max ? 1 : 0);
   for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
     const std::int64_t n = a.kv.len[r], w = a.queries[a.kv.sequence(r)].count;
+    if (w == 0) continue;
     const std::int64_t hidden = w > 1 ? std::min(w, n) * (std::min(w, n) - 1) / 2 : 0;  // pairs the causal mask takes away
     const std::int64_t pairs = std::max<std::int64_t>(w * n - hidden, 0);
     c.tokens += n;

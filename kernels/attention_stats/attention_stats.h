@@ -13,17 +13,13 @@ namespace kvlab {
 //   sum    += sum_t w_t p_t[i]        (w_t = 1, or the number of tokens visible to t: FINCH)
 //   sum_sq += sum_t p_t[i]^2          max = max(max, max_t p_t[i])
 // Outputs are the wanted ones of these, [kv.total()]; existing contents are added to (max: kept), so chunks can follow one another.
-// With `gumbel` set, p is the softmax of (z + gumbel noise) / temperature (Keyformer, Adnan et al. 2024, eq. 6); the noise is
-// keyed by (seed, row, query head, query position, token position).
 struct AttentionStats {
   enum class Group : std::uint8_t { kMean, kMax, kSum };
   KvRows kv;
   const Queries* queries = nullptr;  // [kv.num_sequences()]
   Group group = Group::kMean;
   bool weigh_by_visible = false;
-  bool gumbel = false;
-  float temperature = 1.0F;
-  std::uint64_t seed = 0;
+  std::int32_t visible_offset = 0;                                 // added to the number of visible tokens where it is the weight
   bool wants_sum = true, wants_sum_sq = false, wants_max = false;  // said apart from the pointers: with shapes alone these are null
   float* sum = nullptr;
   float* sum_sq = nullptr;

@@ -80,7 +80,11 @@ struct LayerStep {
 // Tokens that always stay: the first ones, and the last before the sequence's end.
 struct Protected {
   std::int32_t sinks = 0, recent = 0;
-  bool prompt = false;  // all of what is left of the prompt
+  bool prompt = false;     // all of what is left of the prompt
+  double recent_frac = 0;  // more of the last: this share of the target, rounded down
+  [[nodiscard]] std::int32_t recent_of(std::int32_t target_tokens) const {
+    return recent + static_cast<std::int32_t>(recent_frac * target_tokens);
+  }
 };
 
 class KvPart {

@@ -140,35 +140,34 @@ void KvPolicy::evict(const PolicyStep& step, std::int32_t layer) {
 }
 
 // Scores of the acting sequences' tokens, protected ones at +infinity.
-void KvPolicy::score(LayerStep& view, float* scores) {
+void KvPolicy::score(LayerStep& view, const std::int32_t* target, float* scores) {
   scorer_->score(view, scores);
+  const auto count = static_cast<std::int64_t>(view.seqs.size());
+  std::int32_t* from = view.ops.host_ints(count);
+  std::int32_t* before = view.ops.host_ints(count);
+  const Protected by_scorer = scorer_->protects();
+  bool any = false;
+  for (std::size_t s = 0; s < view.seqs.size(); ++s) {
+    const SeqStep& seq = view.seqs[s];
+    const Protected by_trigger = trigger_->protects(seq);
+    const std::int32_t recent = std::max(by_scorer.recent_of(target[s]), by_trigger.recent_of(target[s]));
+    from[s] = seq.end() - recent;
+    before[s] = std::max({by_scorer.sinks, by_trigger.sinks, by_scorer.prompt || by_trigger.prompt ? seq.prompt_tokens : 0});
+    any |= recent > 0 || before[s] > 0;
+  }
   Protect protect;
   protect.kv = view.kv;
-  const auto count = static_cast<std::int64_t>(view.seqs.size());
-  std::int32_t* end = view.ops.host_ints(count);
-  std::int32_t* all_before = view.ops.host_ints(count);
-  const Protected by_scorer = scorer_->protects();
-  protect.sinks = by_scorer.sinks, protect.recent = by_scorer.recent;
-  bool keeps_prompt = by_scorer.prompt;
-  for (std::size_t s = 0; s < view.seqs.size(); ++s) {
-    const Protected by_trigger = trigger_->protects(view.seqs[s]);
-    protect.sinks = std::max(protect.sinks, by_trigger.sinks);
-    protect.recent = std::max(protect.recent, by_trigger.recent);
-    end[s] = view.seqs[s].end();
-    all_before[s] = by_scorer.prompt || by_trigger.prompt ? view.seqs[s].prompt_tokens : 0;
-    keeps_prompt |= by_trigger.prompt;
-  }
-  protect.end_position = end;
-  if (keeps_prompt) protect.all_before = all_before;
+  protect.end_position = from;  // counts of their own per sequence: "the last 0 before" is all from there on
+  protect.all_before = before;
   protect.scores = scores;
-  if (protect.sinks > 0 || protect.recent > 0 || keeps_prompt) view.ops(protect);
+  if (any) view.ops(protect);
 }
 
 void KvPolicy::act(const PolicyStep& step, LayerStep& all, Acting& acting) {
   LayerStep view = acting.view(all);
   auto& held = held_scores_[static_cast<std::size_t>(view.layer)];
   held.resize(view.ops.computes() ? static_cast<std::size_t>(view.kv.total()) : 0);
-  score(view, view.ops.computes() ? held.data() : nullptr);
+  score(view, acting.target.data(), view.ops.computes() ? held.data() : nullptr);
   std::vector<std::int32_t> layers;
   const Allocator::Scope scope = allocator_->scope();
   if (scope == Allocator::Scope::kLayer) {

@@ -53,7 +53,7 @@ class KvPolicy {
   LayerStep layer_step(const PolicyStep& step, std::int32_t layer) const;
   void evict(const PolicyStep& step, std::int32_t layer);
   void act(const PolicyStep& step, LayerStep& view, Acting& acting);
-  void score(LayerStep& view, float* scores);
+  void score(LayerStep& view, const std::int32_t* target, float* scores);
   void settle(const PolicyStep& step, std::span<const std::int32_t> layers, Acting& acting);
   void cut(const PolicyStep& step, LayerStep& view, const Acting& acting, ScoredLayer& scored);
 

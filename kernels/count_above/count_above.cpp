@@ -1,0 +1,19 @@
+#include "kernels/count_above/count_above.h"
+
+#include <algorithm>
+
+namespace kvlab {
+
+// Scores are read once, a count per row is written.
+OpCall call(const CountAbove& a) {
+  const std::int64_t n = a.first[a.num_rows];
+  return {"count_above", a.num_rows, n, a.num_rows, 4 * n + 4LL * a.num_rows, n};
+}
+
+void run_cpu(const CountAbove& a) {
+  for (std::int32_t r = 0; r < a.num_rows; ++r)
+    a.count[r] = static_cast<std::int32_t>(
+        std::count_if(a.scores + a.first[r], a.scores + a.first[r + 1], [&](float s) { return s >= a.threshold; }));
+}
+
+}  // namespace kvlab

@@ -1,0 +1,34 @@
+#include "kernels/hold_largest/hold_largest.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+namespace kvlab {
+
+// Keys are read, scores written as if all of them were held; a selection compares each key twice.
+OpCall call(const HoldLargest& a) {
+  const std::int64_t n = a.first[a.num_rows];
+  return {"hold_largest", a.num_rows, n, n, 8 * n, 2 * n};
+}
+
+void run_cpu(const HoldLargest& a) {
+  std::vector<std::int32_t> order;
+  for (std::int32_t row = 0; row < a.num_rows; ++row) {
+    const auto n = static_cast<std::int32_t>(a.first[row + 1] - a.first[row]);
+    const std::int32_t budget = a.keep[row], victims = n - budget;
+    if (victims <= 0) continue;
+    const std::int32_t reserve = a.hold_tokens + static_cast<std::int32_t>(a.hold_frac * budget);
+    const std::int32_t held = std::min(budget - reserve >= victims ? victims + reserve : reserve, budget);
+    const float* keys = a.keys + a.first[row];
+    order.resize(static_cast<std::size_t>(n));
+    std::iota(order.begin(), order.end(), 0);
+    std::nth_element(order.begin(), order.begin() + held, order.end(),
+                     [&](std::int32_t i, std::int32_t j) { return keys[i] != keys[j] ? keys[i] > keys[j] : i < j; });
+    for (std::int32_t k = 0; k < held; ++k)
+      a.scores[a.first[row] + order[static_cast<std::size_t>(k)]] = std::numeric_limits<float>::infinity();
+  }
+}
+
+}  // namespace kvlab

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// Scores of the tokens with the largest keys become +infinity, so that they stay; ties go to the lower index. A row of n tokens that
+// keeps B chooses its victims among the B - r tokens of smallest key, r = hold_tokens + floor(hold_frac * B): n - B + r are held. Where
+// that leaves fewer candidates than victims, r are held (at most B). Nothing where n <= B.
+struct HoldLargest {
+  std::int32_t num_rows = 0;
+  const std::int64_t* first = nullptr;  // [num_rows + 1]
+  const float* keys = nullptr;          // [first[num_rows]]
+  const std::int32_t* keep = nullptr;   // [num_rows]
+  std::int32_t hold_tokens = 0;
+  double hold_frac = 0;
+  float* scores = nullptr;  // [first[num_rows]]
+};
+OpCall call(const HoldLargest&);
+void run_cpu(const HoldLargest&);
+
+}  // namespace kvlab

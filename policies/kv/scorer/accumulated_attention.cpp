@@ -1,0 +1,59 @@
+#include "kernels/token_scores/token_scores.h"
+#include "kernels/token_stats/token_stats.h"
+#include "policies/kv/scorer/step_arrays.h"
+
+namespace kvlab {
+
+namespace {
+
+// Attention that each token received from all queries since it entered the cache, prompt and decode: "heavy hitters" stay (H2O, Zhang
+// et al. 2023, algorithm 1). The plain sum favours early tokens, which more queries saw; dividing by the number of queries
+// undoes that (kvpress's ObservedAttention), and weighing each row by its length undoes that long rows give less to each token.
+class AccumulatedAttention final : public Scorer {
+ public:
+  explicit AccumulatedAttention(Params& p)
+      : divide_(p.flag("per_query", false, "divide the sum by the number of queries that saw the token")),
+        weigh_(p.flag("weigh_by_visible", false, "multiply each query's attention by the number of tokens it sees")),
+        decay_(static_cast<float>(p.optional<double>("decay", 1.0, 0.0, 1.0, "factor on the sum before each further query"))),
+        sinks_(p.optional<std::int32_t>("sinks_tokens", 0, 0, 1 << 20, "first tokens that are never evicted")),
+        recent_(p.optional<std::int32_t>("recent_tokens", 0, 0, 1 << 20, "latest tokens that are never evicted")),
+        recent_frac_(p.optional<double>("recent_frac", 0.5, 0.0, 1.0, "share of the budget for further latest tokens")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    return needs;
+  }
+  [[nodiscard]] std::int32_t num_words() const override { return 1; }
+  [[nodiscard]] Protected protects() const override { return {sinks_, recent_, false, recent_frac_}; }
+
+  void observe(LayerStep& step) override {
+    TokenStats stats;
+    stats.kv = step.kv;
+    stats.queries = step.in.step.data();
+    stats.first_word = first_word();
+    stats.decay = decay_;
+    stats.weigh_by_visible = weigh_;
+    step.ops(stats);
+  }
+  void score(LayerStep& step, float* scores) override {
+    TokenScores s{step.kv, divide_ ? TokenScores::Kind::kMean : TokenScores::Kind::kSum, first_word()};
+    s.end_position = end_positions(step);
+    s.scores = scores;
+    step.ops(s);
+  }
+
+ private:
+  bool divide_, weigh_;
+  float decay_;
+  std::int32_t sinks_, recent_;
+  double recent_frac_;
+};
+
+[[maybe_unused]] const bool registered =
+    ScorerRegistry::add<AccumulatedAttention>({"accumulated_attention", "attention received from all queries so far, and the latest tokens",
+                                               "H2O: Zhang et al. 2023, arXiv:2306.14048"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,48 @@
+#include "kernels/head_mean/head_mean.h"
+#include "policies/kv/scorer/step_arrays.h"
+
+namespace kvlab {
+
+namespace {
+
+// Attention of the newest query alone, averaged over all heads of the layer after the softmax, so that all heads keep the same tokens
+// (TOVA, Oren et al. 2024, section 3.2); or of all queries of the step (CItruS, Bai et al. 2024, standard mode); or with a set
+// per KV head (SAGE-KV, Wang et al. 2025).
+class LastQueryAttention final : public Scorer {
+ public:
+  explicit LastQueryAttention(Params& p)
+      : whole_step_(
+            p.choice("queries", {"last", "step"}, 0, "whose attention counts: the newest query's, or all of the step's (a chunk's)") == 1),
+        shares_heads_(p.flag("share_heads", true, "one set per layer, by the mean over its heads; else one per KV head")),
+        sinks_(p.optional<std::int32_t>("sinks_tokens", 0, 0, 1 << 20, "first tokens that are never evicted")),
+        recent_(p.optional<std::int32_t>("recent_tokens", 0, 0, 1 << 20, "latest tokens that are never evicted")),
+        recent_frac_(p.optional<double>("recent_frac", 0.0, 0.0, 1.0, "share of the budget for further latest tokens")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    return needs;
+  }
+  [[nodiscard]] Protected protects() const override { return {sinks_, recent_, false, recent_frac_}; }
+
+  void score(LayerStep& step, float* scores) override {
+    if (whole_step_) {
+      sum_attention(step, step.in.step.data(), scores);
+    } else {
+      sum_attention(step, last_queries(step.in.step, 1, step.model).data(), scores);
+    }
+    if (shares_heads_) step.ops(HeadMean{step.kv, scores});
+  }
+
+ private:
+  bool whole_step_, shares_heads_;
+  std::int32_t sinks_, recent_;
+  double recent_frac_;
+};
+
+[[maybe_unused]] const bool registered = ScorerRegistry::add<LastQueryAttention>(
+    {"last_query_attention", "attention of the newest query, averaged over the layer's heads", "TOVA: Oren et al. 2024, arXiv:2401.06104"});
+
+}  // namespace
+
+}  // namespace kvlab

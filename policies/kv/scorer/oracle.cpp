@@ -1,0 +1,24 @@
+#include "policies/kv/scorer/step_arrays.h"
+
+namespace kvlab {
+
+namespace {
+
+// Attention that the tokens will receive from the queries still to come, as if all of them were kept: an upper bound for scorers.
+class Oracle final : public Scorer {
+ public:
+  explicit Oracle(Params&) {}
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.future_queries = true;
+    return needs;
+  }
+  void score(LayerStep& step, float* scores) override { sum_attention(step, step.in.future.data(), scores); }
+};
+
+[[maybe_unused]] const bool registered =
+    ScorerRegistry::add<Oracle>({"oracle", "attention of the queries still to come", "upper bound of ours"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,59 @@
+#include "base/error.h"
+#include "kernels/protect/protect.h"
+#include "policies/kv/scorer/step_arrays.h"
+
+namespace kvlab {
+
+namespace {
+
+// Attention of the question's queries, at the end of the prompt, each multiplied by how many tokens it sees, which undoes that
+// later rows spread over more tokens (FINCH, Corallo and Papotti 2024, section 3.2). The question itself stays.
+class QuestionAttention final : public Scorer {
+ public:
+  explicit QuestionAttention(Params& p)
+      : window_(p.optional<std::int32_t>("max_question_tokens", 256, 1, 4096, "queries of a longer question vote only from its end")),
+        weigh_(p.choice("weigh", {"visible", "visible_minus_one", "none"}, 0,
+                        "factor on a query's attention: tokens that it sees, one less (as kvpress counts), or 1")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.window_queries = window_;
+    needs.question = true;
+    return needs;
+  }
+
+  void score(LayerStep& step, float* scores) override {
+    std::vector<Queries> asked;
+    std::int32_t* begin = step.ops.host_ints(static_cast<std::int64_t>(step.seqs.size()));
+    for (std::size_t s = 0; s < step.seqs.size(); ++s) {
+      begin[s] = step.seqs[s].question_begin;
+      if (begin[s] < 0)
+        throw InputError("question_attention: sequence " + std::to_string(step.seqs[s].index) + " of the batch has no marked question");
+      asked.push_back(queries_from(step.in.window[s], begin[s], step.model));
+    }
+    step.ops(Fill{step.kv.num_rows, step.kv.first, scores});
+    AttentionStats stats;
+    stats.kv = step.kv;
+    stats.queries = asked.data();
+    stats.weigh_by_visible = weigh_ != 2;
+    stats.visible_offset = weigh_ == 1 ? -1 : 0;
+    stats.sum = scores;
+    step.ops(stats);
+    Protect question;  // the last 0 tokens before the question's begin, and all behind
+    question.kv = step.kv;
+    question.end_position = begin;
+    question.scores = scores;
+    step.ops(question);
+  }
+
+ private:
+  std::int32_t window_;
+  std::size_t weigh_;
+};
+
+[[maybe_unused]] const bool registered = ScorerRegistry::add<QuestionAttention>(
+    {"question_attention", "attention of the question's queries; the question stays", "FINCH: Corallo and Papotti 2024, arXiv:2408.00167"});
+
+}  // namespace
+
+}  // namespace kvlab

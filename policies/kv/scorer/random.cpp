@@ -1,0 +1,32 @@
+#include "kernels/token_scores/token_scores.h"
+#include "policies/kv/scorer/step_arrays.h"
+
+namespace kvlab {
+
+namespace {
+
+// A fixed draw per (sequence, layer, KV head, position): what stays is a uniform sample of all tokens seen, however often it is cut.
+class RandomScores final : public Scorer {
+ public:
+  explicit RandomScores(Params& p)
+      : sinks_(p.optional<std::int32_t>("sinks_tokens", 0, 0, 1 << 20, "first tokens that are never evicted")),
+        recent_(p.optional<std::int32_t>("recent_tokens", 0, 0, 1 << 20, "latest tokens that are never evicted")) {}
+
+  [[nodiscard]] Protected protects() const override { return {sinks_, recent_}; }
+  void score(LayerStep& step, float* scores) override {
+    TokenScores s{step.kv, TokenScores::Kind::kRandom};
+    s.end_position = end_positions(step);
+    s.seeds = sequence_seeds(step);
+    s.scores = scores;
+    step.ops(s);
+  }
+
+ private:
+  std::int32_t sinks_, recent_;
+};
+
+[[maybe_unused]] const bool registered = ScorerRegistry::add<RandomScores>({"random", "a uniform random sample", "baseline of ours"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,32 @@
+#include "kernels/token_scores/token_scores.h"
+#include "policies/kv/scorer/step_arrays.h"
+
+namespace kvlab {
+
+namespace {
+
+// The newest tokens stay, and the first ones, which draw attention whatever they say (StreamingLLM, Xiao et al. 2023, section 3.1).
+// Keys keep the rotary angle of their original position, where the paper renumbers positions inside the cache.
+class Recency final : public Scorer {
+ public:
+  explicit Recency(Params& p)
+      : sinks_(p.optional<std::int32_t>("sinks_tokens", 4, 0, 1 << 20, "first tokens that are never evicted; 0: first in, first out")) {}
+
+  [[nodiscard]] Protected protects() const override { return {sinks_, 0}; }
+  void score(LayerStep& step, float* scores) override {
+    TokenScores s{step.kv, TokenScores::Kind::kPosition};
+    s.end_position = end_positions(step);
+    s.scores = scores;
+    step.ops(s);
+  }
+
+ private:
+  std::int32_t sinks_;
+};
+
+[[maybe_unused]] const bool registered = ScorerRegistry::add<Recency>(
+    {"recency", "newest tokens, and the first ones as attention sinks", "StreamingLLM: Xiao et al. 2023, arXiv:2309.17453, section 3"});
+
+}  // namespace
+
+}  // namespace kvlab

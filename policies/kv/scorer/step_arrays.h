@@ -1,0 +1,57 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/random.h"
+#include "kernels/attention_stats/attention_stats.h"
+#include "kernels/fill/fill.h"
+#include "policies/kv/part.h"
+
+// Arrays per sequence that scorers hand to operations; all of them are made of lengths and positions alone.
+namespace kvlab {
+
+// One past each sequence's last token.
+inline const std::int32_t* end_positions(LayerStep& step) {
+  std::int32_t* end = step.ops.host_ints(static_cast<std::int64_t>(step.seqs.size()));
+  for (std::size_t s = 0; s < step.seqs.size(); ++s) end[s] = step.seqs[s].end();
+  return end;
+}
+
+// A seed for random numbers per sequence and layer.
+inline const std::int64_t* sequence_seeds(LayerStep& step) {
+  std::int64_t* seeds = step.ops.host_longs(static_cast<std::int64_t>(step.seqs.size()));
+  for (std::size_t s = 0; s < step.seqs.size(); ++s)
+    seeds[s] = static_cast<std::int64_t>(
+        Draw{step.seed, Purpose::kPolicy, static_cast<std::uint64_t>(step.seqs[s].index), 0, static_cast<std::uint64_t>(step.layer)}
+            .bits());
+  return seeds;
+}
+
+// The queries at positions >= first_position.
+inline Queries queries_from(const Queries& q, std::int32_t first_position, const ModelShape& model) {
+  const std::int32_t skipped = std::clamp(first_position - q.first_position, 0, q.count);
+  const std::int64_t values = static_cast<std::int64_t>(skipped) * model.q_heads * model.head_dim;
+  return {q.data == nullptr ? nullptr : q.data + values, q.count - skipped, q.first_position + skipped};
+}
+
+// The last `count` queries of each sequence.
+inline std::vector<Queries> last_queries(std::span<const Queries> all, std::int32_t count, const ModelShape& model) {
+  std::vector<Queries> last;
+  for (const Queries& q : all) last.push_back(queries_from(q, q.first_position + q.count - std::min(count, q.count), model));
+  return last;
+}
+
+// scores = sum over the queries of the attention each token gets from them, mean over the group.
+inline void sum_attention(LayerStep& step, const Queries* queries, float* scores) {
+  step.ops(Fill{step.kv.num_rows, step.kv.first, scores});
+  AttentionStats stats;
+  stats.kv = step.kv;
+  stats.queries = queries;
+  stats.sum = scores;
+  step.ops(stats);
+}
+
+}  // namespace kvlab

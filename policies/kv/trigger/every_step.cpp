@@ -1,0 +1,28 @@
+#include "policies/kv/trigger/start_phase.h"
+
+namespace kvlab {
+
+namespace {
+
+// Down to the budget whenever a row is over it: in decode one token out for each new one (H2O, Zhang et al. 2023, algorithm 1).
+class EveryStep final : public Trigger {
+ public:
+  explicit EveryStep(Params& p) : from_(start_phase(p)) {}
+  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, std::int32_t held, const Budget& budget) const override {
+    const std::int32_t tokens = budget.of(seq.prompt_tokens);
+    if (!in_phase(from_, seq) || held <= tokens) return std::nullopt;
+    return tokens;
+  }
+  [[nodiscard]] bool inside_prefill() const override { return from_ == StartPhase::kEveryChunk; }
+  [[nodiscard]] bool in_decode() const override { return true; }
+
+ private:
+  StartPhase from_;
+};
+
+[[maybe_unused]] const bool registered = TriggerRegistry::add<EveryStep>(
+    {"every_step", "keeps rows at the budget in every decode step", "H2O: Zhang et al. 2023, arXiv:2306.14048"});
+
+}  // namespace
+
+}  // namespace kvlab

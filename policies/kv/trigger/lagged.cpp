@@ -1,0 +1,47 @@
+#include <algorithm>
+
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+namespace {
+
+// The sequence after the sinks is split into partitions of `lag`; each is cut to its share once the next one is full, and never looked
+// at again (LagKV, Liang et al. 2025, section 3). The last full partition and the tokens behind it stay whole. The budget's share
+// of the prompt is the share kept of a partition.
+class Lagged final : public Trigger {
+ public:
+  explicit Lagged(Params& p)
+      : sinks_(p.optional<std::int32_t>("sinks_tokens", 16, 0, 1 << 20, "first tokens, outside the partitions")),
+        lag_(p.optional<std::int32_t>("lag_tokens", 128, 1, 1 << 20, "tokens of a partition")) {}
+
+  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, std::int32_t held, const Budget& budget) const override {
+    if (!seq.decoding() && !seq.completes_prompt()) return std::nullopt;
+    const std::int32_t cut = cut_partitions(seq.end());
+    const std::int32_t tokens = seq.end() - cut * (lag_ - kept_of_partition(seq, budget));
+    if (cut == 0 || held <= tokens) return std::nullopt;
+    return tokens;
+  }
+  [[nodiscard]] bool in_decode() const override { return true; }
+  [[nodiscard]] std::int32_t slack_tokens() const override { return 2 * lag_; }
+  [[nodiscard]] Protected protects(const SeqStep& seq) const override {
+    return {sinks_, std::max(0, seq.end() - sinks_ - cut_partitions(seq.end()) * lag_)};
+  }
+
+ private:
+  // Partitions that have a full one behind them.
+  [[nodiscard]] std::int32_t cut_partitions(std::int32_t end) const { return std::max(0, (end - sinks_) / lag_ - 1); }
+  [[nodiscard]] std::int32_t kept_of_partition(const SeqStep& seq, const Budget& budget) const {
+    const double frac = budget.tokens == 0 ? budget.frac : static_cast<double>(budget.tokens) / std::max(1, seq.prompt_tokens);
+    return static_cast<std::int32_t>(std::min(1.0, frac) * lag_);
+  }
+
+  std::int32_t sinks_, lag_;
+};
+
+[[maybe_unused]] const bool registered =
+    TriggerRegistry::add<Lagged>({"lagged", "cuts a partition once the next one is full", "LagKV: Liang et al. 2025, arXiv:2504.04704"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,34 @@
+#include <algorithm>
+
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+namespace {
+
+// Cuts the prompt to whole pages of the budget; in decode, whenever the newest page is full and the row holds more pages than the budget,
+// one page goes, never the newest (PagedEviction, Chitty-Venkata et al. 2025).
+class PageFull final : public Trigger {
+ public:
+  explicit PageFull(Params& p) : page_(p.optional<std::int32_t>("page_tokens", 16, 1, 1 << 16, "tokens of a page")) {}
+
+  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, std::int32_t held, const Budget& budget) const override {
+    const std::int32_t whole = std::max(1, budget.of(seq.prompt_tokens) / page_) * page_;
+    if (seq.completes_prompt() && held > whole) return whole;
+    if (seq.decoding() && held > whole && held % page_ == 0) return held - page_;
+    return std::nullopt;
+  }
+  [[nodiscard]] bool in_decode() const override { return true; }
+  [[nodiscard]] std::int32_t slack_tokens() const override { return page_ - 1; }
+  [[nodiscard]] Protected protects(const SeqStep& seq) const override { return {0, seq.decoding() ? page_ : 0}; }
+
+ private:
+  std::int32_t page_;
+};
+
+[[maybe_unused]] const bool registered = TriggerRegistry::add<PageFull>(
+    {"page_full", "frees one page when the newest is full", "PagedEviction: Chitty-Venkata et al. 2025, arXiv:2509.04377"});
+
+}  // namespace
+
+}  // namespace kvlab

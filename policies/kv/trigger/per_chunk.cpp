@@ -1,0 +1,32 @@
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+namespace {
+
+// After each prefill chunk down to the budget, so that a prompt never holds more than budget and chunk; decoded tokens are all kept.
+class PerChunk final : public Trigger {
+ public:
+  explicit PerChunk(Params& p)
+      : block_(p.optional<std::int32_t>("block_tokens", 128, 1, 1 << 20,
+                                        "chunk size the method is meant for; the host's chunks are taken as they come")),
+        keeps_chunk_(p.flag("keep_chunk", false, "tokens of the newest chunk stay")) {}
+  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, std::int32_t held, const Budget& budget) const override {
+    const std::int32_t tokens = budget.of(seq.prompt_tokens);
+    if (seq.decoding() || held <= tokens) return std::nullopt;
+    return tokens;
+  }
+  [[nodiscard]] bool inside_prefill() const override { return true; }
+  [[nodiscard]] Protected protects(const SeqStep& seq) const override { return {0, keeps_chunk_ ? seq.new_tokens : 0}; }
+
+ private:
+  [[maybe_unused]] std::int32_t block_;
+  bool keeps_chunk_;
+};
+
+[[maybe_unused]] const bool registered = TriggerRegistry::add<PerChunk>(
+    {"per_chunk", "cuts after each prefill chunk", "KeyDiff: Park et al. 2025, arXiv:2504.15364, algorithm 1"});
+
+}  // namespace
+
+}  // namespace kvlab

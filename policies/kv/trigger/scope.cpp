@@ -1,0 +1,44 @@
+#include <algorithm>
+
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+namespace {
+
+// Budgets of their own for prompt and decoded tokens: the prompt is cut once, when it is complete, and what is left of it is never
+// touched again; decoded tokens have a budget that is fixed, or grows by one every few steps, or grows and is enforced only then
+// (SCOPE, Wu et al. 2024, section 4: slide, adaptive, discontinuous). The latest ones always stay.
+class Scope final : public Trigger {
+ public:
+  explicit Scope(Params& p)
+      : mode_(p.choice("mode", {"slide", "adaptive", "discontinuous"}, 0, "how the decode budget develops")),
+        recent_(p.optional<std::int32_t>("recent_tokens", 256, 0, 1 << 20, "latest decoded tokens that stay")),
+        decode_(p.optional<std::int32_t>("decode_tokens", 512, 1, 1 << 20, "budget of decoded tokens in mode slide, the latest included")),
+        growth_steps_(p.optional<std::int32_t>("growth_steps", 15, 1, 1 << 20, "steps until the budget of the other modes grows by one")) {
+    if (decode_ < recent_) p.fail_at("decode_tokens", "'decode_tokens' must be at least 'recent_tokens'");
+  }
+
+  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, std::int32_t held, const Budget& budget) const override {
+    const std::int32_t prompt = std::min(budget.of(seq.prompt_tokens), seq.prompt_tokens);
+    if (!seq.decoding()) return seq.completes_prompt() && held > prompt ? std::optional(prompt) : std::nullopt;
+    const std::int32_t steps = seq.end() - seq.prompt_tokens;
+    if (mode_ == 2 && steps % growth_steps_ != 0) return std::nullopt;
+    const std::int32_t tokens = prompt + (mode_ == 0 ? decode_ : recent_ + steps / growth_steps_);
+    return held > tokens ? std::optional(tokens) : std::nullopt;
+  }
+  [[nodiscard]] bool in_decode() const override { return true; }
+  [[nodiscard]] std::int32_t slack_tokens() const override { return mode_ == 0 ? decode_ : recent_ + growth_steps_; }
+  [[nodiscard]] Protected protects(const SeqStep& seq) const override { return seq.decoding() ? Protected{0, recent_, true} : Protected{}; }
+
+ private:
+  std::size_t mode_;
+  std::int32_t recent_, decode_, growth_steps_;
+};
+
+[[maybe_unused]] const bool registered = TriggerRegistry::add<Scope>(
+    {"scope", "separate budgets for prompt and decoded tokens", "SCOPE: Wu et al. 2024, arXiv:2412.13649, section 4"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,154 @@
+#include <gtest/gtest.h>
+
+#include "kernels/top_k/top_k.h"
+#include "tests/kv/plain_attention.h"
+
+namespace kvlab::test {
+namespace {
+
+const std::vector<std::int32_t> kGroups = {1, 3, 4, 8};
+
+TEST(Recency, RanksByPositionAndProtectsSinks) {
+  RandomLayer layer({1, 4, 2, 8, 16}, 2, 65, 3);
+  auto scorer = make_part<ScorerRegistry>("recency", "{sinks_tokens: 2}");
+  const std::vector<float> scores = scores_after_prompt(layer, *scorer);
+  for (std::size_t i = 0; i < scores.size(); ++i) EXPECT_EQ(scores[i], static_cast<float>(i % 65));
+  EXPECT_EQ(scorer->protects().sinks, 2);
+}
+
+TEST(RandomScores, DependOnSeedHeadSequenceAndLayerButNotOnWhatElseIsHeld) {
+  auto scorer = make_part<ScorerRegistry>("random");
+  RandomLayer longer({1, 4, 2, 8, 16}, 2, 65, 3), shorter({1, 4, 2, 8, 16}, 2, 30, 4);
+  const std::vector<float> a = scores_after_prompt(longer, *scorer), b = scores_after_prompt(shorter, *scorer);
+  for (std::size_t r = 0; r < 4; ++r) EXPECT_TRUE(std::equal(&b[r * 30], &b[r * 30] + 30, &a[r * 65])) << r;
+  EXPECT_NE(a[0], a[65]);
+  EXPECT_NE(a[0], a[130]);
+  double mean = 0;
+  for (const float x : a) mean += x / static_cast<double>(a.size());
+  EXPECT_NEAR(mean, 0.5, 0.1);
+}
+
+// H2O's sums favour early tokens; divided by the number of queries that saw the token they are ObservedAttention's.
+TEST(AccumulatedAttention, EqualsPlainColumnSums) {
+  for (const std::int32_t group : kGroups) {
+    RandomLayer layer({1, 2 * group, 2, 8, 16}, 2, 65, 3, 1);
+    auto sum = make_part<ScorerRegistry>("accumulated_attention");
+    const std::vector<float> plain = scores_after_prompt(layer, *sum);
+    RandomLayer same({1, 2 * group, 2, 8, 16}, 2, 65, 3, 1);
+    auto mean = make_part<ScorerRegistry>("accumulated_attention", "{per_query: true}");
+    const std::vector<float> divided = scores_after_prompt(same, *mean);
+    for (std::int32_t r = 0; r < 4; ++r) {
+      std::vector<double> column(65, 0.0);
+      for (std::int32_t t = 0; t < 65; ++t) {
+        const std::vector<double> p = plain_row(layer, r / 2, r % 2, t);
+        for (std::size_t i = 0; i < p.size(); ++i) column[i] += p[i];
+      }
+      for (std::size_t i = 0; i < 65; ++i) {
+        EXPECT_NEAR(plain[static_cast<std::size_t>(r) * 65 + i], column[i], 1e-5);
+        EXPECT_NEAR(divided[static_cast<std::size_t>(r) * 65 + i], column[i] / (65.0 - static_cast<double>(i)), 1e-5);
+      }
+    }
+  }
+}
+
+// A prompt in chunks and then decode steps add up to the same sums as one pass, as long as nothing is evicted.
+TEST(AccumulatedAttention, ChunksAndDecodeStepsAddUp) {
+  const ModelShape model{1, 6, 2, 8, 16};
+  RandomLayer whole(model, 1, 65, 3, 1);
+  auto scorer = make_part<ScorerRegistry>("accumulated_attention", "{decay: 0.97}");
+  const std::vector<float> expected = scores_after_prompt(whole, *scorer);
+  KvStore store(model, 1, 1, true);
+  Ops ops(Ops::Backend::kCpu);
+  std::vector<float> scores(130);
+  std::int32_t seen = 0;
+  for (const std::int32_t count : {30, 1, 32, 1, 1}) {
+    store.append(0, whole.k[0].data() + seen * 16, whole.v[0].data() + seen * 16, count, seen);
+    const std::vector<SeqStep> seqs = {{0, seen, count, 63, -1}};
+    const std::vector<Queries> queries = {{whole.q[0].data() + seen * 48, count, seen}};
+    LayerStep step{ops, model, 0, seqs, store.rows(), {}, 7};
+    step.in.step = queries;
+    scorer->observe(step);
+    seen += count;
+    if (seen == 65) scorer->score(step, scores.data());
+  }
+  for (std::size_t i = 0; i < 130; ++i) EXPECT_NEAR(scores[i], expected[i], 1e-5);
+}
+
+TEST(LastQueryAttention, IsTheMeanOverTheLayersHeadsAfterTheSoftmax) {
+  for (const std::int32_t group : kGroups) {
+    for (const std::int32_t n : {1, 64, 65}) {
+      RandomLayer layer({1, 2 * group, 2, 8, 16}, 2, n, 3);
+      auto scorer = make_part<ScorerRegistry>("last_query_attention");
+      const std::vector<float> scores = scores_after_prompt(layer, *scorer);
+      for (std::int32_t s = 0; s < 2; ++s) {
+        const std::vector<double> a = plain_row(layer, s, 0, n - 1), b = plain_row(layer, s, 1, n - 1);
+        for (std::int32_t h = 0; h < 2; ++h)
+          for (std::size_t i = 0; i < a.size(); ++i)
+            EXPECT_NEAR(scores[static_cast<std::size_t>((2 * s + h) * n) + i], (a[i] + b[i]) / 2, 2e-6);
+      }
+    }
+  }
+}
+
+TEST(LastQueryAttention, PerHeadAndWholeStep) {
+  RandomLayer layer({1, 6, 2, 8, 16}, 1, 20, 3);
+  auto per_head = make_part<ScorerRegistry>("last_query_attention", "{share_heads: false}");
+  auto chunk = make_part<ScorerRegistry>("last_query_attention", "{share_heads: false, queries: step}");
+  const std::vector<float> last = scores_after_prompt(layer, *per_head), all = scores_after_prompt(layer, *chunk);
+  const std::vector<double> expected = plain_row(layer, 0, 1, 19);
+  for (std::size_t i = 0; i < 20; ++i) EXPECT_NEAR(last[20 + i], expected[i], 2e-6);
+  double first_column = 0;
+  for (std::int32_t t = 0; t < 20; ++t) first_column += plain_row(layer, 0, 1, t)[0];
+  EXPECT_NEAR(all[20], first_column, 1e-5);
+}
+
+TEST(QuestionAttention, WeighsRowsByVisibleTokensAndKeepsTheQuestion) {
+  for (const auto& [weigh, offset] : std::vector<std::pair<std::string, int>>{{"visible", 1}, {"visible_minus_one", 0}, {"none", -1}}) {
+    RandomLayer layer({1, 6, 2, 8, 16}, 1, 40, 3);
+    layer.seqs[0].question_begin = 33;
+    auto scorer = make_part<ScorerRegistry>("question_attention", "{weigh: " + weigh + "}");
+    const std::vector<float> scores = scores_after_prompt(layer, *scorer, 20);
+    for (std::size_t i = 0; i < 33; ++i) {
+      double expected = 0;
+      for (std::int32_t t = 33; t < 40; ++t) expected += plain_row(layer, 0, 1, t)[i] * (offset < 0 ? 1 : t + offset);
+      EXPECT_NEAR(scores[40 + i], expected, 2e-5 * (1 + expected));
+    }
+    for (std::size_t i = 33; i < 40; ++i) EXPECT_TRUE(std::isinf(scores[40 + i]));
+  }
+}
+
+TEST(QuestionAttention, RefusesASequenceWithoutAQuestion) {
+  RandomLayer layer({1, 6, 2, 8, 16}, 1, 40, 3);
+  auto scorer = make_part<ScorerRegistry>("question_attention");
+  EXPECT_THROW(scores_after_prompt(layer, *scorer, 20), std::runtime_error);
+}
+
+TEST(Oracle, SumsTheAttentionOfFutureQueries) {
+  RandomLayer layer({1, 6, 2, 8, 16}, 1, 40, 3);
+  const RandomLayer later({1, 6, 2, 8, 16}, 1, 5, 9);
+  auto scorer = make_part<ScorerRegistry>("oracle");
+  EXPECT_TRUE(scorer->needs().future_queries);
+  LayerStep step = layer.prompt_step(1);
+  const std::vector<Queries> future = {{later.q[0].data(), 5, 40}};
+  step.in.future = future;
+  std::vector<float> scores(80);
+  scorer->score(step, scores.data());
+  float total = 0;
+  for (std::size_t i = 0; i < 40; ++i) total += scores[i];
+  EXPECT_NEAR(total, 5.0F, 1e-5F);  // each future query spreads 1 over the cache
+  const std::vector<Queries> none = {{nullptr, 0, 40}};
+  step.in.future = none;
+  scorer->score(step, scores.data());
+  for (const float s : scores) EXPECT_EQ(s, 0.0F);
+}
+
+TEST(AttentionScorers, LogTheSameCallsWithAndWithoutData) {
+  expect_same_log_without_data("recency", "{}");
+  expect_same_log_without_data("random", "{}");
+  expect_same_log_without_data("accumulated_attention", "{per_query: true}");
+  expect_same_log_without_data("last_query_attention", "{}");
+  expect_same_log_without_data("question_attention", "{}");
+}
+
+}  // namespace
+}  // namespace kvlab::test

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "tests/kv/kv_fixture.h"
+
+namespace kvlab::test {
+
+// Plain loops in double: attention of query t over tokens 0..t, for one query head.
+inline std::vector<double> plain_row_of_head(const RandomLayer& layer, std::int32_t sequence, std::int32_t q_head, std::int32_t t) {
+  const ModelShape& m = layer.model;
+  const auto s = static_cast<std::size_t>(sequence);
+  std::vector<double> p;
+  double total = 0;
+  for (std::int32_t i = 0; i <= t; ++i) {
+    double z = 0;
+    for (std::int32_t c = 0; c < m.head_dim; ++c)
+      z += static_cast<double>(layer.q[s][static_cast<std::size_t>((t * m.q_heads + q_head) * m.head_dim + c)]) *
+           layer.k[s][static_cast<std::size_t>((i * m.kv_heads + q_head / m.group()) * m.head_dim + c)];
+    p.push_back(std::exp(z / std::sqrt(m.head_dim)));
+    total += p.back();
+  }
+  for (double& x : p) x /= total;
+  return p;
+}
+
+// The same, mean over the query heads of a KV head.
+inline std::vector<double> plain_row(const RandomLayer& layer, std::int32_t sequence, std::int32_t head, std::int32_t t) {
+  std::vector<double> mean(static_cast<std::size_t>(t) + 1, 0.0);
+  for (std::int32_t g = 0; g < layer.model.group(); ++g) {
+    const std::vector<double> p = plain_row_of_head(layer, sequence, head * layer.model.group() + g, t);
+    for (std::size_t i = 0; i < p.size(); ++i) mean[i] += p[i] / layer.model.group();
+  }
+  return mean;
+}
+
+// A scorer's answer for a prompt that came in one step.
+inline std::vector<float> scores_after_prompt(RandomLayer& layer, Scorer& scorer, std::int32_t window = 1) {
+  LayerStep step = layer.prompt_step(window);
+  scorer.observe(step);
+  std::vector<float> scores(static_cast<std::size_t>(step.kv.total()));
+  scorer.score(step, layer.ops.computes() ? scores.data() : nullptr);
+  return scores;
+}
+
+// Log of a prompt step with data equals that without; the scores are the same twice.
+inline void expect_same_log_without_data(const std::string& name, const std::string& parameters, const ModelShape& model = {1, 8, 2, 8, 16},
+                                         std::int32_t tokens = 65) {
+  const auto make = [&] { return make_part<ScorerRegistry>(name, parameters); };
+  const auto first = make(), second = make(), third = make();
+  RandomLayer with(model, 2, tokens, 3, first->num_words()), again(model, 2, tokens, 3, first->num_words()),
+      without(model, 2, tokens, 3, first->num_words(), false);
+  for (RandomLayer* layer : {&with, &again, &without})
+    for (SeqStep& seq : layer->seqs) seq.question_begin = tokens / 2;
+  const std::vector<float> a = scores_after_prompt(with, *first, tokens), b = scores_after_prompt(again, *second, tokens);
+  scores_after_prompt(without, *third, tokens);
+  EXPECT_FALSE(with.ops.log().empty());
+  EXPECT_EQ(with.ops.log(), without.ops.log()) << name;
+  EXPECT_EQ(a, b) << name;
+}
+
+}  // namespace kvlab::test
