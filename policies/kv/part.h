@@ -231,6 +231,14 @@ class Selector : public KvPart {
   virtual Traffic take_traffic() { return {}; }  // since the last call
   // Bytes beside K and V, and how K and V themselves are spread over tiers: moves some of `kv` (all on the GPU) to where it lies.
   [[nodiscard]] virtual TierBytes resident(const ModelShape&, const KvRows&, const TierBytes& kv) const { return kv; }
+  // The same where layers differ.
+  [[nodiscard]] virtual TierBytes resident_in_layer(std::int32_t /*layer*/, const ModelShape& model, const KvRows& rows,
+                                                    const TierBytes& kv) const {
+    return resident(model, rows, kv);
+  }
+  // After select(), more to attend to than tokens of the rows: low-bit copies, compensation tokens. Kept alive by the part until the
+  // next step.
+  virtual void add_segments(LayerStep&, std::vector<Segment>& /*segments*/) {}
   [[nodiscard]] virtual bool selects_all() const { return false; }
 };
 

@@ -104,13 +104,15 @@ void KvPolicy::before_attention(const PolicyStep& step, std::int32_t layer, std:
   segments.clear();
   Segment rows;
   rows.kv = view.kv;
-  if (!selector_->selects_all() && all_decode(step)) {
+  const bool selects = !selector_->selects_all() && all_decode(step);
+  if (selects) {
     selector_->update(view);
     const Selection selection = selector_->select(view);
     rows.index_first = selection.index_first;
     rows.index = selection.index;
   }
   segments.push_back(rows);
+  if (selects) selector_->add_segments(view, segments);
   disposal_->add_segments(view, segments);
 }
 
@@ -227,7 +229,7 @@ TierBytes KvPolicy::resident(std::int32_t layer, const KvRows& kv) const {
   TierBytes rows;
   for (std::int32_t r = 0; r < kv.num_rows; ++r) rows.gpu += format_->row_bytes(model_, layer, kv.len[r]);
   const bool needs_positions = recipe_.trigger != "never" && disposal_->shrinks();
-  TierBytes all = selector_->resident(model_, kv, rows);
+  TierBytes all = selector_->resident_in_layer(layer, model_, kv, rows);
   all.gpu += kv.total() * 4 * (num_words_ + (needs_positions ? 1 : 0));
   return all;
 }

@@ -1,0 +1,38 @@
+#include <algorithm>
+#include <vector>
+
+#include "kernels/dot_cpu.h"
+#include "kernels/nearest_keys/nearest_keys.h"
+
+namespace kvlab {
+
+namespace {
+
+struct Found {
+  float product;
+  std::int32_t token;
+};
+
+bool nearer(const Found& a, const Found& b) { return a.product != b.product ? a.product > b.product : a.token < b.token; }
+
+}  // namespace
+
+void run_cpu(const NearestKeys& a) {
+  const std::int64_t d = a.kv.head_dim;
+  std::vector<Found> all;
+  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
+    if (a.keep[r] <= 0) continue;
+    const Queries& queries = a.queries[a.kv.sequence(r)];
+    const float* q0 = queries.data + (static_cast<std::int64_t>(queries.count - 1) * a.kv.kv_heads + r % a.kv.kv_heads) * a.kv.group * d;
+    for (std::int32_t h = 0; h < a.kv.group; ++h) {
+      all.clear();
+      for (std::int32_t i = a.begin[r]; i < a.end[r]; ++i) all.push_back({lane_dot(q0 + h * d, a.kv.key(r, i), d), i});
+      std::nth_element(all.begin(), all.begin() + (a.keep[r] - 1), all.end(), nearer);
+      std::int32_t* out = a.index + a.index_first[static_cast<std::int64_t>(r) * a.kv.group + h];
+      for (std::int32_t i = 0; i < a.keep[r]; ++i) out[i] = all[static_cast<std::size_t>(i)].token;
+      std::sort(out, out + a.keep[r]);
+    }
+  }
+}
+
+}  // namespace kvlab

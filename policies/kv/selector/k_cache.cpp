@@ -1,0 +1,66 @@
+#include "kernels/nearest_keys/nearest_keys.h"
+#include "policies/kv/selector/tiers.h"
+
+namespace kvlab {
+
+namespace {
+
+// All keys stay on the GPU, values on the host: exact logits, then only the values of the largest ones are brought, renormalised
+// over these. KCache, He and Wu 2024, arXiv:2404.18057, section 3.
+class KCache final : public Selector {
+ public:
+  explicit KCache(Params& p)
+      : top_(p.optional<std::int32_t>("top_tokens", 128, 1, 1 << 24, "values brought per query head; what a KV head loads is their union")),
+        dense_layers_(p.optional<std::int32_t>("dense_layers", 2, 0, 1024, "first layers whose values stay on the GPU")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    return needs;
+  }
+  void set_budget(std::int32_t tokens) override { top_ = tokens; }
+  void forget(std::int32_t index) override { traffic_.forget(index); }
+
+  Selection select(LayerStep& step) override {
+    const std::int32_t n = step.kv.num_rows;
+    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return older_tokens(step, r); });
+    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(top_, tail[r]); });
+    const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r]; });
+    if (step.layer < dense_layers_ || keeps_all(n, first, keep)) return {};
+    NearestKeys nearest;
+    nearest.kv = step.kv;
+    nearest.queries = step.in.step.data();
+    nearest.begin = per_row(step.ops, n, [](std::int32_t) { return 0; });
+    nearest.end = tail;
+    nearest.keep = keep;
+    UnitLists lists;
+    lists.first = nearest.index_first = prefix_sums(step.ops, n * step.kv.group, [&](std::int32_t i) { return keep[i / step.kv.group]; });
+    lists.unit = nearest.index = step.ops.ints(nearest.index_first[n * step.kv.group]);
+    step.ops(nearest);
+    const UnitLists chosen = united(step, lists, first, keep);
+    traffic_.track(step, chosen, static_cast<std::int64_t>(step.kv.head_dim) * step.kv.kv_bytes);
+    return tokens_and_tail(step, chosen, nullptr, tail);
+  }
+
+  Traffic take_traffic() override { return traffic_.take(); }
+  // Keys, and the values that the last step may have brought.
+  [[nodiscard]] TierBytes resident_in_layer(std::int32_t layer, const ModelShape& model, const KvRows& kv,
+                                            const TierBytes& held) const override {
+    if (layer < dense_layers_) return held;
+    std::int64_t values = 0;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) values += std::min<std::int64_t>(kv.len[r], 1LL + top_ * model.group());
+    return keep_on_gpu(held, kv.total() + values, 2 * kv.total());
+  }
+
+ private:
+  std::int32_t top_, dense_layers_;
+  TierTraffic traffic_;
+};
+
+[[maybe_unused]] const bool registered =
+    SelectorRegistry::add<KCache>({"k_cache", "exact logits from keys on the GPU; only the values of the largest are brought from the host",
+                                   "KCache: He and Wu 2024, arXiv:2404.18057, section 3"});
+
+}  // namespace
+
+}  // namespace kvlab

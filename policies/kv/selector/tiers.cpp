@@ -1,0 +1,78 @@
+#include "policies/kv/selector/tiers.h"
+
+#include <utility>
+
+#include "kernels/keep_queries/keep_queries.h"
+
+namespace kvlab {
+
+void TierTraffic::track(LayerStep& step, const UnitLists& lists, std::int64_t unit_bytes) {
+  const std::int32_t rows = step.kv.num_rows;
+  const auto size = [&](std::int32_t r) { return static_cast<std::int32_t>(lists.size(r)); };
+  const std::int32_t* was = per_row(step.ops, rows, [&](std::int32_t r) { return last_count_.at(step, r); });
+  TrackReuse reuse;
+  reuse.num_rows = rows;
+  reuse.lists = lists;
+  reuse.last = last_.rows(step, [&](std::int32_t r) { return std::max(was[r], size(r)); });
+  reuse.last_count = was;
+  reuse.hits = per_row(step.ops, rows, [](std::int32_t) { return 0; });
+  step.ops(reuse);
+  std::int32_t* fetched = per_row(step.ops, rows, [&](std::int32_t r) { return size(r) - reuse.hits[r]; });
+  step.ops.settle("fetched_units", step.layer, {fetched, static_cast<std::size_t>(rows)});
+  for (std::int32_t r = 0; r < rows; ++r) {
+    traffic_.fetched_bytes += fetched[r] * unit_bytes;
+    traffic_.asked_units += size(r);
+    traffic_.hit_units += size(r) - fetched[r];
+    last_count_.at(step, r) = size(r);
+  }
+}
+
+Traffic TierTraffic::take() { return std::exchange(traffic_, {}); }
+
+void TierTraffic::forget(std::int32_t index) {
+  last_.forget(index);
+  last_count_.forget(index);
+}
+
+Selection tokens_and_tail(LayerStep& step, const UnitLists& lists, const std::int32_t* head, const std::int32_t* tail) {
+  ExpandUnits tokens;
+  tokens.num_rows = step.kv.num_rows;
+  tokens.lists = lists;
+  tokens.head = head;
+  tokens.tail = tail;
+  tokens.len = step.kv.len;
+  return expand(step.ops, tokens);
+}
+
+TierBytes to_host(const TierBytes& held, std::int64_t bytes) {
+  const std::int64_t moved = std::clamp<std::int64_t>(bytes, 0, held.gpu);
+  return {held.gpu - moved, held.host + moved, held.disk};
+}
+
+TierBytes keep_on_gpu(const TierBytes& held, std::int64_t part, std::int64_t whole) {
+  return whole == 0 ? held : to_host(held, held.gpu - held.gpu * std::min(part, whole) / whole);
+}
+
+std::span<const Queries> LastQueries::before(const LayerStep& step) {
+  const std::int64_t width = static_cast<std::int64_t>(step.model.q_heads) * step.model.head_dim;
+  view_.assign(step.in.step.begin(), step.in.step.end());
+  float* const* kept = memory_.sequences(step, [&](std::int32_t) { return width; });
+  for (std::int32_t s = 0; s < step.kv.num_sequences(); ++s)
+    if (known_.of_sequence(step, s) != 0)
+      view_[static_cast<std::size_t>(s)] = {kept[s], 1, view_[static_cast<std::size_t>(s)].first_position};
+  return view_;
+}
+
+void LastQueries::keep(LayerStep& step) {
+  const std::int32_t width = step.model.q_heads * step.model.head_dim;
+  step.ops(KeepQueries{step.kv.num_sequences(), width, step.in.step.data(), memory_.sequences(step, [&](std::int32_t) { return width; })});
+  for (std::int32_t s = 0; s < step.kv.num_sequences(); ++s)
+    if (step.in.step[static_cast<std::size_t>(s)].count > 0) known_.of_sequence(step, s) = 1;
+}
+
+void LastQueries::forget(std::int32_t index) {
+  memory_.forget(index);
+  known_.forget(index);
+}
+
+}  // namespace kvlab
