@@ -14,7 +14,7 @@ void run_cpu(const BlockMax& a) {
   for (std::int32_t r = 0; r < a.num_rows; ++r) {
     const std::int64_t n = a.in_first[r + 1] - a.in_first[r], blocks = a.first[r + 1] - a.first[r];
     for (std::int64_t b = 0; b < blocks; ++b) {
-      const std::int64_t from = (b + a.skip) * a.stride - a.before;
+      const std::int64_t from = b * a.stride - a.before;
       float top = -std::numeric_limits<float>::infinity();
       for (std::int64_t j = std::max<std::int64_t>(from, 0); j < std::min(n, from + a.span); ++j)
         top = std::max(top, a.in[a.in_first[r] + j]);

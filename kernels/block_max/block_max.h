@@ -6,12 +6,11 @@
 
 namespace kvlab {
 
-// The best of the small units that touch a block: out[b] = max of in[j] for j in [(b + skip) * stride - before, (b + skip) * stride +
-// span - before), as far as the row has them. LServe's logical pages in a physical one (Yang et al. 2025), InfLLM v2's kernels in a block.
+// The best of the small units that touch a block: out[b] = max of in[j] for j in [b * stride - before, b * stride + span - before), as far
+// as the row has them. LServe's logical pages in a physical one (Yang et al. 2025), InfLLM v2's kernels in a block.
 struct BlockMax {
   std::int32_t num_rows = 0;
   std::int32_t stride = 1, before = 0, span = 1;  // in units of `in`
-  std::int32_t skip = 0;                          // blocks left out at the front
   const std::int64_t* in_first = nullptr;         // [num_rows + 1]
   const float* in = nullptr;
   const std::int64_t* first = nullptr;  // [num_rows + 1] blocks

@@ -8,7 +8,7 @@
 namespace kvlab {
 
 // Smallest and largest value of each key channel over the tokens of a page; page p holds tokens p * page_tokens and on of the
-// row. Folds tokens from[r] .. len[r] in: the page that begins with a folded token starts anew. Quest, Tang et al. 2024, section 3.3.
+// row. Folds tokens from[r] .. len[r] in: the page that begins with a folded token starts anew. Quest, Tang et al. 2024, algorithm 1.
 struct PageBounds {
   KvRows kv;
   std::int32_t page_tokens = 0;

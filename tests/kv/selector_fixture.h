@@ -89,6 +89,32 @@ class Decode {
     for (std::int32_t c = 0; c < model.head_dim; ++c) sum += static_cast<double>(a[c]) * static_cast<double>(b[c]);
     return sum;
   }
+  // The bound of Quest for tokens [begin, end) and one query head: each channel takes the end that helps it most.
+  [[nodiscard]] double bound(std::int32_t row, std::int32_t head, std::int32_t begin, std::int32_t end) const {
+    double sum = 0;
+    for (std::int32_t c = 0; c < model.head_dim; ++c) {
+      const auto [low, high] = channel_range(row, c, begin, end);
+      const auto x = static_cast<double>(query(row, head)[c]);
+      sum += std::max(x * low, x * high);
+    }
+    return sum / std::sqrt(model.head_dim);
+  }
+  // Smallest and largest value of a key channel.
+  [[nodiscard]] std::pair<double, double> channel_range(std::int32_t row, std::int32_t c, std::int32_t begin, std::int32_t end) const {
+    double low = 1e30, high = -1e30;
+    for (std::int32_t i = begin; i < std::min(end, seen_); ++i) {
+      low = std::min(low, static_cast<double>(key(row, i)[c]));
+      high = std::max(high, static_cast<double>(key(row, i)[c]));
+    }
+    return {low, high};
+  }
+  // q . mean key of tokens [begin, end) / sqrt(d).
+  [[nodiscard]] double mean_logit(std::int32_t row, std::int32_t head, std::int32_t begin, std::int32_t end) const {
+    double sum = 0;
+    end = std::min(end, seen_);
+    for (std::int32_t i = begin; i < end; ++i) sum += logit(row, head, i);
+    return sum / (end - begin);
+  }
   // Group mean of the softmax over all tokens held.
   [[nodiscard]] std::vector<double> attention(std::int32_t row) const {
     std::vector<double> mean(static_cast<std::size_t>(seen_), 0.0);
@@ -122,6 +148,17 @@ class Decode {
   std::uint64_t seed_;
   std::int32_t prompt_tokens_, seen_ = 0;
 };
+
+// Tokens [0, head), those of the units (unit_tokens from u * unit_tokens on), and [tail, n).
+inline std::vector<std::int32_t> tokens_of(const std::vector<std::int32_t>& units, std::int32_t unit_tokens, std::int32_t head,
+                                           std::int32_t tail, std::int32_t n) {
+  std::vector<std::int32_t> tokens;
+  for (std::int32_t i = 0; i < head; ++i) tokens.push_back(i);
+  for (const std::int32_t u : units)
+    for (std::int32_t i = u * unit_tokens; i < (u + 1) * unit_tokens; ++i) tokens.push_back(i);
+  for (std::int32_t i = tail; i < n; ++i) tokens.push_back(i);
+  return tokens;
+}
 
 // The k best of `scores`, ties to the lower index, ascending.
 inline std::vector<std::int32_t> best(const std::vector<double>& scores, std::size_t k) {

@@ -8,7 +8,7 @@ namespace kvlab {
 namespace {
 
 // Pages whose channel-wise key bounds promise the largest logits; the newest page is always read. Quest, Tang et al. 2024,
-// arXiv:2406.10774, section 3.3 and algorithm 1.
+// arXiv:2406.10774, algorithm 1.
 class Quest final : public Selector {
  public:
   explicit Quest(Params& p)
@@ -43,10 +43,14 @@ class Quest final : public Selector {
 
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
-    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return older_tokens(step, r) / page_ * page_; });
-    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return kept_units(step.kv.len[r], tail[r] / page_); });
+    if (step.layer < dense_layers_) return {};
+    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) {
+      const std::int32_t pages = older_tokens(step, r) / page_;
+      return step.kv.len[r] <= budget_ || pages <= chosen_pages() ? 0 : pages * page_;
+    });
+    if (all_whole(n, tail)) return {};
     const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r] / page_; });
-    if (step.layer < dense_layers_ || keeps_all(n, first, keep)) return {};
+    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : chosen_pages(); });
     PageScores scores = page_scores(step, rows(step), first);
     scores.heads = union_ ? PageScores::Heads::kEach : PageScores::Heads::kMax;
     scores.scores = step.ops.floats(first[n] * (union_ ? step.kv.group : 1));
@@ -71,10 +75,8 @@ class Quest final : public Selector {
   }
 
  private:
-  // Of `units` older pages; the newest one takes a page of the budget.
-  [[nodiscard]] std::int32_t kept_units(std::int32_t len, std::int32_t units) const {
-    return len <= budget_ ? units : std::min(units, std::max(min_pages_, budget_ / page_) - 1);
-  }
+  // The newest page takes one of the budget.
+  [[nodiscard]] std::int32_t chosen_pages() const { return std::max(min_pages_, budget_ / page_) - 1; }
   float* const* rows(const LayerStep& step) {
     return bounds_.rows(step, [&](std::int32_t r) { return (step.kv.len[r] + page_ - 1LL) / page_ * 2 * step.kv.head_dim; });
   }
@@ -88,7 +90,7 @@ class Quest final : public Selector {
 };
 
 [[maybe_unused]] const bool registered = SelectorRegistry::add<Quest>(
-    {"quest", "pages whose key bounds promise the largest logits", "Quest: Tang et al. 2024, arXiv:2406.10774, section 3.3, algorithm 1"});
+    {"quest", "pages whose key bounds promise the largest logits", "Quest: Tang et al. 2024, arXiv:2406.10774, algorithm 1"});
 
 }  // namespace
 

@@ -37,27 +37,22 @@ UnitLists best_units(Ops& ops, std::int32_t num_rows, std::int32_t lists, const 
   return best;
 }
 
-float* token_probabilities(LayerStep& step, AttentionStats::Group group, const std::int32_t* skip) {
+TokenScores token_probabilities(LayerStep& step, AttentionStats::Group group, const std::int32_t* skip) {
   const std::int32_t n = step.kv.num_rows;
-  float* scores = step.ops.floats(step.kv.total());
-  if (scores != nullptr) std::fill_n(scores, step.kv.total(), 0.0F);
-  AttentionStats stats;
-  stats.kv = step.kv;
-  stats.group = group;
-  stats.queries = step.in.step.data();
-  stats.sum = scores;
-  if (skip == nullptr) {
-    step.ops(stats);
-    return scores;
-  }
-  // Rows and queries of the others stay in the batch with nothing in them.
-  stats.kv.len = per_row(step.ops, n, [&](std::int32_t r) { return skip[step.kv.sequence(r)] == 1 ? 0 : step.kv.len[r]; });
   std::vector<Queries> queries(step.in.step.begin(), step.in.step.end());
   for (std::size_t s = 0; s < queries.size(); ++s)
-    if (skip[s] == 1) queries[s].count = 0;
+    if (skip != nullptr && skip[s] == 1) queries[s].count = 0;
+  AttentionStats stats;
+  stats.kv = step.kv;
+  stats.kv.len = per_row(
+      step.ops, n, [&](std::int32_t r) { return queries[static_cast<std::size_t>(step.kv.sequence(r))].count == 0 ? 0 : step.kv.len[r]; });
+  stats.kv.first = prefix_sums(step.ops, n, [&](std::int32_t r) { return stats.kv.len[r]; });
+  stats.group = group;
   stats.queries = queries.data();
+  stats.sum = step.ops.floats(stats.kv.total());
+  if (stats.sum != nullptr) std::fill_n(stats.sum, stats.kv.total(), 0.0F);
   step.ops(stats);
-  return scores;
+  return {stats.kv.first, stats.sum};
 }
 
 UnitLists united(LayerStep& step, const UnitLists& lists, const std::int64_t* first, const std::int32_t* keep) {

@@ -38,11 +38,9 @@ inline std::int32_t older_tokens(const LayerStep& step, std::int32_t row) {
   return std::max(0, step.kv.len[row] - seq_of(step, row).new_tokens);
 }
 
-// True when rows keep all of their units.
-inline bool keeps_all(std::int32_t num_rows, const std::int64_t* first, const std::int32_t* keep) {
-  for (std::int32_t r = 0; r < num_rows; ++r)
-    if (keep[r] < first[r + 1] - first[r]) return false;
-  return true;
+// Rows that are attended to as a whole have their tail at 0. True when all are.
+inline bool all_whole(std::int32_t num_rows, const std::int32_t* tail) {
+  return std::all_of(tail, tail + num_rows, [](std::int32_t t) { return t == 0; });
 }
 
 // PageScores over this step's rows and queries; `first` of the units to be scored.
@@ -53,9 +51,13 @@ PageScores page_scores(const LayerStep& step, const float* const* summaries, con
 UnitLists best_units(Ops& ops, std::int32_t num_rows, std::int32_t lists, const std::int64_t* first, const float* scores,
                      const std::int32_t* keep);
 
-// Probability that the step's queries give to each token [kv.first], reduced over the row's query heads; sequences whose `skip`
-// is 1 are left at 0 (skip null: none).
-float* token_probabilities(LayerStep& step, AttentionStats::Group group, const std::int32_t* skip);
+// Probability that the step's queries give to each token, reduced over the row's query heads. Rows of sequences with skip[s] = 1
+// are empty (skip null: none).
+struct TokenScores {
+  const std::int64_t* first = nullptr;  // [num_rows + 1]
+  float* scores = nullptr;
+};
+TokenScores token_probabilities(LayerStep& step, AttentionStats::Group group, const std::int32_t* skip);
 
 // What the query heads of a row chose together; the counts are settled.
 UnitLists united(LayerStep& step, const UnitLists& lists, const std::int64_t* first, const std::int32_t* keep);

@@ -24,15 +24,13 @@ class TopKOracle final : public Selector {
 
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
+    const std::int32_t* len = step.kv.len;
+    if (step.layer < dense_layers_ || std::all_of(len, len + n, [&](std::int32_t tokens) { return tokens <= budget_; })) return {};
     const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return older_tokens(step, r); });
-    const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r]; });
-    const std::int32_t* keep =
-        per_row(step.ops, n, [&](std::int32_t r) { return std::clamp(budget_ - (step.kv.len[r] - tail[r]), 0, tail[r]); });
-    if (step.layer < dense_layers_ || keeps_all(n, first, keep)) return {};
-    float* scores = token_probabilities(step, AttentionStats::Group::kMean, nullptr);
-    const std::int32_t* head = per_row(step.ops, n, [](std::int32_t) { return 0; });
-    step.ops(MaskEnds{n, step.kv.first, head, tail, scores});
-    const UnitLists lists = best_units(step.ops, n, 1, step.kv.first, scores, keep);
+    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::clamp(budget_ - (len[r] - tail[r]), 0, tail[r]); });
+    const TokenScores all = token_probabilities(step, AttentionStats::Group::kMean, nullptr);
+    step.ops(MaskEnds{n, all.first, per_row(step.ops, n, [](std::int32_t) { return 0; }), tail, all.scores});
+    const UnitLists lists = best_units(step.ops, n, 1, all.first, all.scores, keep);
     traffic_.track(step, lists);
     ExpandUnits tokens;
     tokens.num_rows = n;

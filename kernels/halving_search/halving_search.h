@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kv_rows.h"
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// Finds `keep[r]` of the `blocks[r]` key blocks of a row without reading most keys: the blocks are cut into keep[r] groups of
+// neighbours; in each round every group splits in two, each half is judged by the product of the query with its middle token
+// (mean over the row's query heads), and the best keep[r] halves stay, until groups are single blocks. Ties go to the earlier
+// half. HiP attention, Lee et al. 2024.
+struct HalvingSearch {
+  KvRows kv;
+  const Queries* queries = nullptr;  // [num_sequences], the last one of each counts
+  std::int32_t block_tokens = 1;
+  const std::int32_t* base = nullptr;    // [num_rows] first token of block 0
+  const std::int32_t* blocks = nullptr;  // [num_rows]
+  const std::int32_t* keep = nullptr;    // [num_rows] <= blocks
+  const std::int64_t* first = nullptr;   // [num_rows + 1] prefix sums of keep
+  std::int32_t* block = nullptr;         // [first[num_rows]] out, ascending
+
+  // Until the largest group is one block.
+  [[nodiscard]] std::int32_t rounds(std::int32_t r) const {
+    std::int32_t n = 0;
+    for (std::int32_t largest = keep[r] == 0 ? 1 : (blocks[r] + keep[r] - 1) / keep[r]; largest > 1; largest = (largest + 1) / 2) ++n;
+    return n;
+  }
+};
+// Each round reads 2 * keep keys and chooses the best half; groups that cannot be split any more are counted as if they were.
+OpCall call(const HalvingSearch&);
+void run_cpu(const HalvingSearch&);
+
+}  // namespace kvlab

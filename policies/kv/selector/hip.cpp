@@ -1,0 +1,76 @@
+#include <algorithm>
+
+#include "kernels/halving_search/halving_search.h"
+#include "policies/kv/selector/selection.h"
+
+namespace kvlab {
+
+namespace {
+
+// Key blocks found by halving groups of neighbours, each judged by its middle token: a search of log n rounds that keeps no
+// summaries. HiP attention, Lee et al. 2024, arXiv:2406.09827; sinks and newest tokens are always in.
+class Hip final : public Selector {
+ public:
+  explicit Hip(Params& p)
+      : top_(p.optional<std::int32_t>("top_tokens", 512, 1, 1 << 24, "tokens found by the search")),
+        block_(p.optional<std::int32_t>("block_tokens", 2, 1, 1 << 12, "tokens of a key block")),
+        sinks_(p.optional<std::int32_t>("sink_tokens", 16, 0, 1 << 20, "first tokens attended to")),
+        recent_(p.optional<std::int32_t>("recent_tokens", 256, 1, 1 << 20, "newest tokens attended to, rounded up to blocks")),
+        dense_layers_(p.optional<std::int32_t>("dense_layers", 3, 0, 1024, "first layers that attend to everything")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    return needs;
+  }
+  // Sinks and newest tokens leave at least a quarter of the budget to the search.
+  void set_budget(std::int32_t tokens) override {
+    sinks_ = std::min(sinks_, tokens / 4);
+    recent_ = std::min(recent_, std::max(1, tokens / 2));
+    top_ = std::max(0, tokens - sinks_ - recent_);
+  }
+  void forget(std::int32_t index) override { traffic_.forget(index); }
+
+  Selection select(LayerStep& step) override {
+    if (step.layer < dense_layers_) return {};
+    const std::int32_t n = step.kv.num_rows, kept = top_ / block_;
+    const std::int32_t* blocks = per_row(step.ops, n, [&](std::int32_t r) {
+      const std::int32_t between = std::min(step.kv.len[r] - recent_, older_tokens(step, r)) - sinks_;
+      return between / block_ <= kept || between <= top_ ? 0 : between / block_;
+    });
+    if (all_whole(n, blocks)) return {};
+    HalvingSearch search;
+    search.kv = step.kv;
+    search.queries = step.in.step.data();
+    search.block_tokens = block_;
+    search.base = per_row(step.ops, n, [&](std::int32_t r) { return blocks[r] == 0 ? 0 : sinks_; });
+    search.blocks = blocks;
+    search.keep = per_row(step.ops, n, [&](std::int32_t r) { return blocks[r] == 0 ? 0 : kept; });
+    search.first = prefix_sums(step.ops, n, [&](std::int32_t r) { return search.keep[r]; });
+    search.block = step.ops.ints(search.first[n]);
+    step.ops(search);
+    ExpandUnits tokens;
+    tokens.num_rows = n;
+    tokens.lists.first = search.first;
+    tokens.lists.unit = search.block;
+    traffic_.track(step, tokens.lists);
+    tokens.unit_tokens = block_;
+    tokens.base = tokens.head = search.base;
+    tokens.tail = per_row(step.ops, n, [&](std::int32_t r) { return search.base[r] + blocks[r] * block_; });
+    tokens.len = step.kv.len;
+    return expand(step.ops, tokens);
+  }
+
+  Traffic take_traffic() override { return traffic_.take(); }
+
+ private:
+  std::int32_t top_, block_, sinks_, recent_, dense_layers_;
+  UnitTraffic traffic_;
+};
+
+[[maybe_unused]] const bool registered = SelectorRegistry::add<Hip>(
+    {"hip", "key blocks found by halving groups, each judged by its middle token", "HiP attention: Lee et al. 2024, arXiv:2406.09827"});
+
+}  // namespace
+
+}  // namespace kvlab

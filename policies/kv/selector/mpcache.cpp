@@ -1,0 +1,178 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/page_bounds/page_bounds.h"
+#include "policies/kv/selector/selection.h"
+
+namespace kvlab {
+
+namespace {
+
+// Clusters of neighbouring tokens in two sizes: large ones are sifted by a blend of their key bounds, then the small ones inside
+// the survivors; neighbouring layers share a choice. MPCache, Zeng et al. 2025, arXiv:2501.06807
+class MpCache final : public Selector {
+ public:
+  explicit MpCache(Params& p)
+      : large_(p.optional<std::int32_t>("large_tokens", 32, 2, 1 << 16, "tokens of a large cluster")),
+        small_(p.optional<std::int32_t>("small_tokens", 16, 1, 1 << 16, "tokens of a small cluster")),
+        large_share_(p.optional<double>("large_frac", 0.5, 0.001, 1, "large clusters that survive")),
+        share_(p.optional<double>("keep_frac", 0.2, 0.001, 1, "small clusters attended to, of all")),
+        max_share_(p.optional<double>("max_share", 0.6, 0, 1, "weight of a channel's maximum; its minimum has the rest")),
+        dense_layers_(p.optional<std::int32_t>("dense_layers", 2, 0, 1024, "first layers that attend to everything")),
+        shared_layers_(p.optional<std::int32_t>("shared_layers", 2, 1, 64, "neighbouring layers that use one choice")) {
+    if (large_ % small_ != 0) p.fail_at("small_tokens", "'large_tokens' must be a multiple of 'small_tokens'");
+  }
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    return needs;
+  }
+  void set_budget(std::int32_t tokens) override { budget_ = tokens; }
+  void forget(std::int32_t index) override {
+    large_progress_.forget(index);
+    small_progress_.forget(index);
+    large_bounds_.forget(index);
+    small_bounds_.forget(index);
+    choices_.forget(index);
+    chosen_.forget(index);
+    traffic_.forget(index);
+  }
+
+  void update(LayerStep& step) override {
+    if (step.layer < dense_layers_ || leader(step.layer) != step.layer) return;
+    step.ops(PageBounds{step.kv, large_, large_progress_.advance(step), bounds(step, large_bounds_, large_)});
+    step.ops(PageBounds{step.kv, small_, small_progress_.advance(step), bounds(step, small_bounds_, small_)});
+  }
+
+  Selection select(LayerStep& step) override {
+    if (step.layer < dense_layers_) return {};
+    const std::int32_t n = step.kv.num_rows;
+    LayerStep first_layer{step.ops, step.model, leader(step.layer), step.seqs, step.kv, step.in, step.seed};
+    if (step.layer == first_layer.layer) choose(step);
+    ExpandUnits tokens;
+    tokens.tail = per_row(step.ops, n, [&](std::int32_t r) { return choice(first_layer, r).tail; });
+    if (all_whole(n, tokens.tail)) return {};
+    tokens.num_rows = n;
+    tokens.lists.count = per_row(step.ops, n, [&](std::int32_t r) { return choice(first_layer, r).count; });
+    tokens.lists.rows = chosen_.rows(first_layer, [](std::int32_t) { return 0; });
+    traffic_.track(step, tokens.lists);
+    tokens.unit_tokens = small_;
+    tokens.head = per_row(step.ops, n, [&](std::int32_t r) { return tokens.tail[r] == 0 ? 0 : large_; });
+    tokens.len = step.kv.len;
+    return expand(step.ops, tokens);
+  }
+
+  Traffic take_traffic() override { return traffic_.take(); }
+  [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
+    std::int64_t clusters = 0;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) clusters += (kv.len[r] + large_ - 1) / large_ + (kv.len[r] + small_ - 1) / small_;
+    TierBytes bytes = held;  // one layer in `shared_layers` keeps bounds
+    bytes.gpu += clusters * 2 * model.head_dim * model.kv_bytes / shared_layers_;
+    return bytes;
+  }
+
+ private:
+  // Small clusters between the first large cluster and the tail; tail 0: everything.
+  struct Choice {
+    RowMark mark;
+    std::int32_t tail = 0, count = 0;
+  };
+
+  [[nodiscard]] std::int32_t leader(std::int32_t layer) const { return layer - (layer - dense_layers_) % shared_layers_; }
+
+  // A row that another layer chose for may differ in length from it, after an eviction: it is attended to as a whole.
+  Choice choice(const LayerStep& step, std::int32_t row) {
+    const Choice& c = choices_.at(step, row);
+    return c.mark.len == step.kv.len[row] && c.mark.end == seq_of(step, row).end() ? c : Choice{};
+  }
+
+  float* const* bounds(const LayerStep& step, RowMemory<float>& memory, std::int32_t tokens) {
+    return memory.rows(step, [&](std::int32_t r) { return (step.kv.len[r] + tokens - 1LL) / tokens * 2 * step.kv.head_dim; });
+  }
+
+  // Small clusters to keep between the first and the last large one.
+  [[nodiscard]] std::int32_t kept(std::int32_t len, std::int32_t tail) const {
+    const std::int32_t clusters = (tail - large_) / small_;
+    if (budget_ > 0) return len <= budget_ ? clusters : std::clamp((budget_ - large_ - (len - tail)) / small_, 0, clusters);
+    return std::min(clusters, static_cast<std::int32_t>(std::ceil(share_ * clusters)));
+  }
+
+  void choose(LayerStep& step) {
+    const std::int32_t n = step.kv.num_rows, ratio = large_ / small_;
+    for (std::int32_t r = 0; r < n; ++r) {
+      const std::int32_t tail = older_tokens(step, r) / large_ * large_;
+      Choice& c = choices_.at(step, r) = {{step.kv.len[r], seq_of(step, r).end()}, 0, 0};
+      if (tail <= large_ || kept(step.kv.len[r], tail) >= (tail - large_) / small_) continue;
+      c.tail = tail;
+      c.count = kept(step.kv.len[r], tail);
+    }
+    const std::int32_t* end = per_row(step.ops, n, [&](std::int32_t r) { return choices_.at(step, r).tail / large_; });
+    if (all_whole(n, end)) return;
+    const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return end[r]; });
+    float* scores = judge(step, bounds(step, large_bounds_, large_), first, nullptr);
+    step.ops(MaskEnds{n, first, per_row(step.ops, n, [&](std::int32_t r) { return end[r] == 0 ? 0 : 1; }), end, scores});
+    const std::int32_t* survivors = per_row(step.ops, n, [&](std::int32_t r) {
+      const std::int32_t wanted = (choices_.at(step, r).count + ratio - 1) / ratio;
+      return end[r] == 0 ? 0 : std::max(wanted, static_cast<std::int32_t>(std::ceil(large_share_ * (end[r] - 1))));
+    });
+    choose_small(step, best_units(step.ops, n, 1, first, scores, survivors));
+  }
+
+  // Among the small clusters of the surviving large ones.
+  void choose_small(LayerStep& step, const UnitLists& large) {
+    const std::int32_t n = step.kv.num_rows;
+    ExpandUnits candidates;
+    candidates.num_rows = n;
+    candidates.lists = large;
+    candidates.unit_tokens = large_ / small_;
+    candidates.tail = candidates.len = per_row(step.ops, n, [](std::int32_t) { return 0; });
+    const Selection small = expand(step.ops, candidates);
+    const float* scores = judge(step, bounds(step, small_bounds_, small_), small.index_first, &small);
+    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return choices_.at(step, r).count; });
+    const UnitLists picks = best_units(step.ops, n, 1, small.index_first, scores, keep);
+    ComposeUnits compose;
+    compose.num_rows = n;
+    compose.base.first = small.index_first;
+    compose.base.unit = small.index;
+    compose.first = picks.first;
+    compose.pick = picks.unit;
+    compose.out = step.ops.ints(picks.first[n]);
+    step.ops(compose);
+    KeepUnits keep_units;
+    keep_units.num_rows = n;
+    keep_units.lists.first = picks.first;
+    keep_units.lists.unit = compose.out;
+    keep_units.to = chosen_.rows(step, [&](std::int32_t r) { return keep[r]; });
+    step.ops(keep_units);
+  }
+
+  float* judge(LayerStep& step, const float* const* summaries, const std::int64_t* first, const Selection* listed) {
+    PageScores scores = page_scores(step, summaries, first);
+    scores.kind = PageScores::Kind::kBlend;
+    scores.heads = PageScores::Heads::kMean;
+    scores.max_share = static_cast<float>(max_share_);
+    scores.lists_units = listed != nullptr;
+    scores.unit = listed != nullptr ? listed->index : nullptr;
+    scores.scores = step.ops.floats(first[step.kv.num_rows]);
+    step.ops(scores);
+    return scores.scores;
+  }
+
+  std::int32_t large_, small_;
+  double large_share_, share_, max_share_;
+  std::int32_t dense_layers_, shared_layers_, budget_ = 0;
+  RowProgress large_progress_, small_progress_;
+  RowMemory<float> large_bounds_, small_bounds_;
+  PerRow<Choice> choices_;
+  RowMemory<std::int32_t> chosen_;
+  UnitTraffic traffic_;
+};
+
+[[maybe_unused]] const bool registered =
+    SelectorRegistry::add<MpCache>({"mpcache", "clusters of neighbouring tokens sifted in two sizes by a blend of their key bounds",
+                                    "MPCache: Zeng et al. 2025, arXiv:2501.06807"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,144 @@
+#include <algorithm>
+
+#include "kernels/query_drift/query_drift.h"
+#include "policies/kv/selector/selection.h"
+
+namespace kvlab {
+
+namespace {
+
+// Full attention now and then; the steps in between recycle the tokens that were largest there, the least of which make room for
+// generated ones. Recycled Attention, Xu et al. 2024, arXiv:2411.05787
+class Recycled final : public Selector {
+ public:
+  explicit Recycled(Params& p)
+      : budget_(p.optional<std::int32_t>("budget_tokens", 2048, 1, 1 << 24, "tokens of a recycled step per KV head, new ones included")),
+        every_steps_(
+            p.optional<std::int32_t>("every_steps", 10, 1, 1 << 20, "steps from one full step, or one look at the query, to the next")),
+        dynamic_(p.choice("schedule", {"dynamic", "fixed"}, 0, "full steps where the query has turned, or always when they are due") == 0),
+        min_cosine_(p.optional<double>("min_cosine", 0.8, -1, 1, "dynamic: a full step below this cosine to the last full step's query")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    return needs;
+  }
+  void set_budget(std::int32_t tokens) override { budget_ = tokens; }
+  void forget(std::int32_t index) override {
+    schedules_.forget(index);
+    choices_.forget(index);
+    ranked_.forget(index);
+    references_.forget(index);
+    traffic_.forget(index);
+  }
+
+  Selection select(LayerStep& step) override {
+    const std::int32_t n = step.kv.num_rows;
+    const std::int32_t* recycles = schedule(step);
+    const auto recycled = [&](std::int32_t r) { return recycles[step.kv.sequence(r)] == 1; };
+    if (std::any_of(recycles, recycles + step.kv.num_sequences(), [](std::int32_t x) { return x == 0; })) rank_all(step, recycles);
+    if (std::none_of(recycles, recycles + step.kv.num_sequences(), [](std::int32_t x) { return x == 1; })) return {};
+    TakeRanked take;
+    take.num_rows = n;
+    take.ranked = ranked_.rows(step, [](std::int32_t) { return 0; });
+    take.first = prefix_sums(step.ops, n, [&](std::int32_t r) {
+      const Choice& c = choices_.at(step, r);
+      return recycled(r) ? std::clamp(budget_ - (step.kv.len[r] - c.mark.len), 0, c.count) : 0;
+    });
+    take.unit = step.ops.ints(take.first[n]);
+    step.ops(take);
+    ExpandUnits tokens;
+    tokens.num_rows = n;
+    tokens.lists.first = take.first;
+    tokens.lists.unit = take.unit;
+    traffic_.track(step, tokens.lists);
+    tokens.tail = per_row(step.ops, n, [&](std::int32_t r) { return recycled(r) ? choices_.at(step, r).mark.len : 0; });
+    tokens.len = step.kv.len;
+    return expand(step.ops, tokens);
+  }
+
+  Traffic take_traffic() override { return traffic_.take(); }
+  [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
+    TierBytes bytes = held;  // the ranked lists and the reference queries
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) bytes.gpu += 4LL * std::min(kv.len[r], budget_);
+    bytes.gpu += dynamic_ ? 4LL * kv.num_sequences() * model.q_heads * model.head_dim : 0;
+    return bytes;
+  }
+
+ private:
+  struct Choice {
+    RowMark mark;  // the full step
+    std::int32_t count = 0;
+  };
+  struct Schedule {
+    std::int32_t looked = -1;  // end of the sequence when a full step was last taken or thought of
+  };
+
+  // Why a sequence's step may or must be full.
+  std::int32_t rule(const LayerStep& step, std::int32_t s) {
+    const SeqStep& seq = step.seqs[static_cast<std::size_t>(s)];
+    Schedule& schedule = schedules_.of_sequence(step, s);
+    for (std::int32_t r = s * step.kv.kv_heads; r < (s + 1) * step.kv.kv_heads; ++r) {
+      if (choices_.at(step, r).mark.grew_to(seq, step.kv.len[r])) continue;
+      schedule.looked = seq.end();
+      return QueryDrift::kAlways;
+    }
+    if (seq.end() - schedule.looked < every_steps_) return QueryDrift::kNever;
+    schedule.looked = seq.end();
+    return dynamic_ ? QueryDrift::kIfTurned : QueryDrift::kAlways;
+  }
+
+  // 1 for the sequences that recycle in this step.
+  const std::int32_t* schedule(LayerStep& step) {
+    const std::int32_t sequences = step.kv.num_sequences();
+    QueryDrift drift;
+    drift.num_sequences = sequences;
+    drift.width = step.model.q_heads * step.model.head_dim;
+    drift.queries = step.in.step.data();
+    drift.rule = per_row(step.ops, sequences, [&](std::int32_t s) { return rule(step, s); });
+    drift.min_cosine = static_cast<float>(min_cosine_);
+    drift.reference = references_.sequences(step, [&](std::int32_t) { return drift.width; });
+    drift.refresh = per_row(step.ops, sequences, [&](std::int32_t s) { return drift.rule[s] == QueryDrift::kNever ? 0 : 1; });
+    if (dynamic_) {
+      step.ops(drift);
+      step.ops.settle("full_steps", step.layer, {drift.refresh, static_cast<std::size_t>(sequences)});
+    }
+    return per_row(step.ops, sequences, [&](std::int32_t s) {
+      return drift.rule[s] == QueryDrift::kNever || (drift.rule[s] == QueryDrift::kIfTurned && drift.refresh[s] == 0) ? 1 : 0;
+    });
+  }
+
+  // A full step: the row's best tokens by its attention, in order of rank.
+  void rank_all(LayerStep& step, const std::int32_t* recycles) {
+    const std::int32_t n = step.kv.num_rows;
+    const TokenScores all = token_probabilities(step, AttentionStats::Group::kMean, recycles);
+    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) {
+      return static_cast<std::int32_t>(std::min<std::int64_t>(budget_, all.first[r + 1] - all.first[r]));
+    });
+    RankUnits rank;
+    rank.num_rows = n;
+    rank.lists = best_units(step.ops, n, 1, all.first, all.scores, keep);
+    rank.score_first = all.first;
+    rank.scores = all.scores;
+    rank.to = ranked_.rows(step, [&](std::int32_t r) { return keep[r]; });
+    step.ops(rank);
+    for (std::int32_t r = 0; r < n; ++r)
+      if (recycles[step.kv.sequence(r)] == 0) choices_.at(step, r) = {{step.kv.len[r], seq_of(step, r).end()}, keep[r]};
+  }
+
+  std::int32_t budget_, every_steps_;
+  bool dynamic_;
+  double min_cosine_;
+  PerRow<Schedule> schedules_;
+  PerRow<Choice> choices_;
+  RowMemory<std::int32_t> ranked_;
+  RowMemory<float> references_;
+  UnitTraffic traffic_;
+};
+
+[[maybe_unused]] const bool registered = SelectorRegistry::add<Recycled>(
+    {"recycled", "full attention now and then, its largest tokens in between", "Recycled Attention: Xu et al. 2024, arXiv:2411.05787"});
+
+}  // namespace
+
+}  // namespace kvlab

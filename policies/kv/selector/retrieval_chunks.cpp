@@ -1,0 +1,119 @@
+#include <algorithm>
+
+#include "kernels/page_means/page_means.h"
+#include "policies/kv/selector/selection.h"
+
+namespace kvlab {
+
+namespace {
+
+// Chunks of the prompt retrieved once, by the first decode step's query and mean keys; afterwards they and what was generated
+// since serve every step. The retrieval cache of TriForce, Sun et al. 2024, arXiv:2404.11912
+class RetrievalChunks final : public Selector {
+ public:
+  explicit RetrievalChunks(Params& p)
+      : chunk_(p.optional<std::int32_t>("chunk_tokens", 8, 1, 1 << 16, "tokens of a chunk")),
+        budget_(p.optional<std::int32_t>("budget_tokens", 4096, 1, 1 << 24, "prompt tokens attended to per KV head")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    return needs;
+  }
+  void set_budget(std::int32_t tokens) override { budget_ = tokens; }
+  void forget(std::int32_t index) override {
+    choices_.forget(index);
+    chunks_.forget(index);
+    means_.forget(index);
+    traffic_.forget(index);
+  }
+
+  Selection select(LayerStep& step) override {
+    const std::int32_t n = step.kv.num_rows;
+    build(step);
+    ExpandUnits tokens;
+    tokens.tail = per_row(step.ops, n, [&](std::int32_t r) { return choices_.at(step, r).tail; });
+    if (all_whole(n, tokens.tail)) return {};
+    tokens.num_rows = n;
+    tokens.lists.count = per_row(step.ops, n, [&](std::int32_t r) { return choices_.at(step, r).count; });
+    tokens.lists.rows = chunks_.rows(step, [](std::int32_t) { return 0; });
+    traffic_.track(step, tokens.lists);
+    tokens.unit_tokens = chunk_;
+    tokens.head = per_row(step.ops, n, [&](std::int32_t r) { return tokens.tail[r] == 0 ? 0 : chunk_; });
+    tokens.len = step.kv.len;
+    return expand(step.ops, tokens);
+  }
+
+  Traffic take_traffic() override { return traffic_.take(); }
+  [[nodiscard]] TierBytes resident(const ModelShape&, const KvRows& kv, const TierBytes& held) const override {
+    TierBytes bytes = held;  // the lists alone: chunks are read where they are
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) bytes.gpu += kv.len[r] > budget_ ? 4LL * (budget_ / chunk_) : 0;
+    return bytes;
+  }
+
+ private:
+  // What a row retrieved; tail 0: everything.
+  struct Choice {
+    RowMark mark;
+    std::int32_t tail = 0, count = 0;
+  };
+
+  void build(LayerStep& step) {
+    const std::int32_t n = step.kv.num_rows;
+    std::int32_t* keep = step.ops.host_ints(n);
+    for (std::int32_t r = 0; r < n; ++r) {
+      Choice& c = choices_.at(step, r);
+      const SeqStep& seq = seq_of(step, r);
+      keep[r] = 0;
+      if (c.mark.grew_to(seq, step.kv.len[r])) continue;
+      const std::int32_t generated = std::max(seq.new_tokens, seq.end() - seq.prompt_tokens);
+      const std::int32_t chunks = std::max(0, step.kv.len[r] - generated) / chunk_, kept = std::max(1, budget_ / chunk_);
+      c = {{step.kv.len[r], seq.end()}, 0, 0};
+      if (chunks * chunk_ <= budget_ || chunks <= kept) continue;
+      c.tail = chunks * chunk_;
+      c.count = keep[r] = kept - 1;
+    }
+    const std::int32_t* end = per_row(step.ops, n, [&](std::int32_t r) { return keep[r] == 0 ? 0 : choices_.at(step, r).tail / chunk_; });
+    if (std::all_of(end, end + n, [](std::int32_t e) { return e == 0; })) return;
+    retrieve(step, keep, end);
+  }
+
+  // The first chunk is always in; the best `keep` of the others up to `end` join it.
+  void retrieve(LayerStep& step, const std::int32_t* keep, const std::int32_t* end) {
+    const std::int32_t n = step.kv.num_rows;
+    PageMeans means;
+    means.kv = step.kv;
+    means.span_tokens = means.stride_tokens = chunk_;
+    means.kv.len = per_row(step.ops, n, [&](std::int32_t r) { return end[r] * chunk_; });
+    means.from = per_row(step.ops, n, [](std::int32_t) { return 0; });
+    means.means = means_.rows(step, [&](std::int32_t r) { return static_cast<std::int64_t>(end[r]) * step.kv.head_dim; });
+    step.ops(means);
+    const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return end[r]; });
+    PageScores scores = page_scores(step, means.means, first);
+    scores.kind = PageScores::Kind::kDot;
+    scores.heads = PageScores::Heads::kMean;
+    scores.scores = step.ops.floats(first[n]);
+    step.ops(scores);
+    step.ops(MaskEnds{n, first, per_row(step.ops, n, [&](std::int32_t r) { return end[r] == 0 ? 0 : 1; }), end, scores.scores});
+    KeepUnits kept;
+    kept.num_rows = n;
+    kept.lists = best_units(step.ops, n, 1, first, scores.scores, keep);
+    kept.to = chunks_.rows(step, [&](std::int32_t r) { return keep[r]; });
+    step.ops(kept);
+    for (std::int32_t s = 0; s < step.kv.num_sequences(); ++s)
+      if (keep[s * step.kv.kv_heads] > 0) means_.forget(step.seqs[static_cast<std::size_t>(s)].index);  // no longer needed
+  }
+
+  std::int32_t chunk_, budget_;
+  PerRow<Choice> choices_;
+  RowMemory<std::int32_t> chunks_;
+  RowMemory<float> means_;
+  UnitTraffic traffic_;
+};
+
+[[maybe_unused]] const bool registered = SelectorRegistry::add<RetrievalChunks>(
+    {"retrieval_chunks", "chunks of the prompt retrieved once by the first decode query", "TriForce: Sun et al. 2024, arXiv:2404.11912"});
+
+}  // namespace
+
+}  // namespace kvlab

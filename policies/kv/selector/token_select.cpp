@@ -1,0 +1,147 @@
+#include <algorithm>
+
+#include "base/error.h"
+#include "kernels/head_votes/head_votes.h"
+#include "kernels/query_drift/query_drift.h"
+#include "policies/kv/selector/selection.h"
+
+namespace kvlab {
+
+namespace {
+
+// Tokens that the heads of a layer elect together: each head's probabilities are votes. The choice serves until the query
+// turns away from the one it was made with. TokenSelect, Wu et al. 2024, arXiv:2411.02886
+class TokenSelect final : public Selector {
+ public:
+  explicit TokenSelect(Params& p)
+      : sinks_(p.optional<std::int32_t>("sink_tokens", 128, 0, 1 << 20, "first tokens attended to")),
+        recent_(p.optional<std::int32_t>("recent_tokens", 512, 1, 1 << 20, "newest tokens attended to")),
+        top_(p.optional<std::int32_t>("top_tokens", 2048, 1, 1 << 24, "elected tokens between them")),
+        min_cosine_(p.optional<double>("min_cosine", 0.9, -1, 2, "a choice serves while query and its query are this close; 2: never")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    return needs;
+  }
+  // Sinks and newest tokens leave at least a quarter of the budget to the elected ones.
+  void set_budget(std::int32_t tokens) override {
+    sinks_ = std::min(sinks_, tokens / 4);
+    recent_ = std::min(recent_, std::max(1, tokens / 2));
+    top_ = std::max(0, tokens - sinks_ - recent_);
+  }
+  void forget(std::int32_t index) override {
+    marks_.forget(index);
+    elected_.forget(index);
+    references_.forget(index);
+    traffic_.forget(index);
+  }
+
+  Selection select(LayerStep& step) override {
+    const std::int32_t n = step.kv.num_rows;
+    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) {
+      const std::int32_t older = std::min(step.kv.len[r] - recent_, older_tokens(step, r));
+      return older <= sinks_ + top_ ? 0 : older;
+    });
+    check_lengths(step);
+    if (all_whole(n, tail)) return {};
+    elect(step, tail);
+    UnitLists lists;
+    lists.count = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : top_; });
+    std::int32_t* const* own = elected_.sequences(step, [](std::int32_t) { return 0; });
+    row_lists_.resize(static_cast<std::size_t>(n));
+    for (std::int32_t r = 0; r < n; ++r) row_lists_[static_cast<std::size_t>(r)] = own[step.kv.sequence(r)];
+    lists.rows = row_lists_.data();
+    traffic_.track(step, lists);
+    ExpandUnits tokens;
+    tokens.num_rows = n;
+    tokens.lists = lists;
+    tokens.head = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : sinks_; });
+    tokens.tail = tail;
+    tokens.len = step.kv.len;
+    return expand(step.ops, tokens);
+  }
+
+  Traffic take_traffic() override { return traffic_.take(); }
+  [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
+    TierBytes bytes = held;  // the reference query and the list, one per sequence
+    bytes.gpu += kv.num_sequences() * (4LL * model.q_heads * model.head_dim + 4LL * top_);
+    return bytes;
+  }
+
+ private:
+  // One choice for all heads needs rows whose places mean the same token in each.
+  static void check_lengths(const LayerStep& step) {
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
+      if (step.kv.len[r] != step.kv.len[r / step.kv.kv_heads * step.kv.kv_heads])
+        throw InputError(
+            "selector 'token_select' elects the same tokens for all heads of a layer, but heads hold different numbers of tokens");
+  }
+
+  // 1 for the sequences whose choice stands, after drift is known.
+  const std::int32_t* standing(LayerStep& step, const std::int32_t* tail) {
+    const std::int32_t sequences = step.kv.num_sequences(), heads = step.kv.kv_heads;
+    QueryDrift drift;
+    drift.num_sequences = sequences;
+    drift.width = step.model.q_heads * step.model.head_dim;
+    drift.queries = step.in.step.data();
+    drift.min_cosine = static_cast<float>(min_cosine_);
+    drift.rule = per_row(step.ops, sequences, [&](std::int32_t s) -> std::int32_t {
+      RowMark& mark = marks_.of_sequence(step, s);
+      const SeqStep& seq = step.seqs[static_cast<std::size_t>(s)];
+      const bool grew = mark.grew_to(seq, step.kv.len[s * heads]);
+      mark = tail[s * heads] == 0 ? RowMark{} : RowMark{step.kv.len[s * heads], seq.end()};
+      if (tail[s * heads] == 0) return QueryDrift::kNever;
+      return grew ? QueryDrift::kIfTurned : QueryDrift::kAlways;
+    });
+    drift.reference = references_.sequences(step, [&](std::int32_t) { return drift.width; });
+    std::int32_t* refresh = per_row(step.ops, sequences, [&](std::int32_t s) { return drift.rule[s] == QueryDrift::kNever ? 0 : 1; });
+    drift.refresh = refresh;
+    step.ops(drift);
+    step.ops.settle("refreshed", step.layer, {refresh, static_cast<std::size_t>(sequences)});
+    return per_row(step.ops, sequences, [&](std::int32_t s) {
+      return drift.rule[s] == QueryDrift::kNever || (drift.rule[s] == QueryDrift::kIfTurned && refresh[s] == 0) ? 1 : 0;
+    });
+  }
+
+  void elect(LayerStep& step, const std::int32_t* tail) {
+    const std::int32_t sequences = step.kv.num_sequences(), heads = step.kv.kv_heads;
+    const std::int32_t* skip = standing(step, tail);
+    if (std::all_of(skip, skip + sequences, [](std::int32_t s) { return s == 1; })) return;
+    const TokenScores each = token_probabilities(step, AttentionStats::Group::kSum, skip);
+    HeadVotes votes;
+    votes.num_sequences = sequences;
+    votes.kv_heads = heads;
+    votes.in_first = each.first;
+    votes.in = each.scores;
+    votes.first = prefix_sums(step.ops, sequences, [&](std::int32_t s) { return skip[s] == 1 ? 0 : step.kv.len[s * heads]; });
+    votes.out = step.ops.floats(votes.first[sequences]);
+    step.ops(votes);
+    MaskEnds ends{sequences, votes.first, nullptr, nullptr, votes.out};
+    ends.head = per_row(step.ops, sequences, [&](std::int32_t s) { return skip[s] == 1 ? 0 : sinks_; });
+    ends.tail = per_row(step.ops, sequences, [&](std::int32_t s) { return skip[s] == 1 ? 0 : tail[s * heads]; });
+    step.ops(ends);
+    const std::int32_t* keep = per_row(step.ops, sequences, [&](std::int32_t s) { return skip[s] == 1 ? 0 : top_; });
+    KeepUnits kept;
+    kept.num_rows = sequences;
+    kept.lists = best_units(step.ops, sequences, 1, votes.first, votes.out, keep);
+    kept.to = elected_.sequences(step, [&](std::int32_t) { return top_; });
+    step.ops(kept);
+  }
+
+  std::int32_t sinks_, recent_, top_;
+  double min_cosine_;
+  PerRow<RowMark> marks_;            // of the last step, per sequence
+  RowMemory<std::int32_t> elected_;  // per sequence
+  RowMemory<float> references_;      // per sequence
+  std::vector<std::int32_t*> row_lists_;
+  UnitTraffic traffic_;
+};
+
+[[maybe_unused]] const bool registered = SelectorRegistry::add<TokenSelect>(
+    {"token_select", "tokens elected by the attention of all heads of a layer, chosen anew when the query turns",
+     "TokenSelect: Wu et al. 2024, arXiv:2411.02886"});
+
+}  // namespace
+
+}  // namespace kvlab

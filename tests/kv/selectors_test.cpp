@@ -1,0 +1,333 @@
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "tests/kv/selector_fixture.h"
+
+namespace kvlab::test {
+namespace {
+
+using Rows = std::vector<std::vector<std::int32_t>>;
+
+std::vector<std::int32_t> shifted(std::vector<std::int32_t> x, std::int32_t by) {
+  for (std::int32_t& i : x) i += by;
+  return x;
+}
+
+TEST(LServe, PagesByTheBestOfTheirLogicalPagesServeFourSteps) {
+  for (const std::int32_t group : {1, 3, 8}) {
+    Decode d({1, 2 * group, 2, 8, 16}, 1, 127, 3);
+    auto part = make_part<SelectorRegistry>("lserve", "{page_tokens: 16, logical_tokens: 4, budget_tokens: 64, group: max}");
+    d.prefill(*part, 0);
+    Rows chosen(2);
+    for (std::int32_t t = 0; t < 9; ++t) {
+      const Rows rows = d.decode(*part, 0);
+      const std::int32_t old = t / 4 * 4, pages = (127 + old) / 16;  // when the choice was made
+      for (std::int32_t r = 0; r < 2; ++r) {
+        std::vector<double> scores;
+        for (std::int32_t p = 0; p < pages; ++p) {
+          scores.push_back(-1e30);
+          for (std::int32_t h = 0; h < group; ++h)
+            for (std::int32_t i = p * 16; i < p * 16 + 16; i += 4) scores.back() = std::max(scores.back(), d.bound(r, h, i, i + 4));
+        }
+        if (t % 4 == 0) chosen[static_cast<std::size_t>(r)] = best(scores, 3);
+        EXPECT_EQ(rows[static_cast<std::size_t>(r)], tokens_of(chosen[static_cast<std::size_t>(r)], 16, 0, pages * 16, d.tokens()))
+            << "row " << r << " step " << t;
+      }
+    }
+  }
+}
+
+// Probabilities summed over all query heads of the layer.
+std::vector<double> votes(const Decode& d) {
+  std::vector<double> sum(static_cast<std::size_t>(d.tokens()), 0.0);
+  for (std::int32_t r = 0; r < d.model.kv_heads; ++r) {
+    const std::vector<double> p = d.attention(r);
+    for (std::size_t i = 0; i < p.size(); ++i) sum[i] += p[i];
+  }
+  return sum;
+}
+
+std::vector<std::int32_t> elected(const Decode& d, std::int32_t sinks, std::int32_t recent, std::size_t top) {
+  const std::vector<double> v = votes(d);
+  return shifted(best({v.begin() + sinks, v.end() - recent}, top), sinks);
+}
+
+TEST(TokenSelect, HeadsElectTheSameTokens) {
+  for (const std::int32_t group : {1, 4}) {
+    Decode d({1, 2 * group, 2, 8, 16}, 1, 40, 3);
+    auto part = make_part<SelectorRegistry>("token_select", "{sink_tokens: 2, recent_tokens: 3, top_tokens: 5, min_cosine: 2}");
+    d.prefill(*part, 0);
+    for (std::int32_t t = 0; t < 3; ++t) {
+      const Rows rows = d.decode(*part, 0);
+      for (const auto& row : rows) EXPECT_EQ(row, tokens_of(elected(d, 2, 3, 5), 1, 2, d.tokens() - 3, d.tokens()));
+    }
+  }
+}
+
+TEST(TokenSelect, KeepsItsChoiceWhileTheQueryStaysClose) {
+  Decode d({1, 4, 2, 8, 16}, 1, 40, 3);
+  auto part = make_part<SelectorRegistry>("token_select", "{sink_tokens: 2, recent_tokens: 3, top_tokens: 5, min_cosine: -1}");
+  d.prefill(*part, 0);
+  d.decode(*part, 0);
+  const auto first = elected(d, 2, 3, 5);
+  for (std::int32_t t = 0; t < 4; ++t) {
+    const Rows rows = d.decode(*part, 0);
+    EXPECT_EQ(rows[1], tokens_of(first, 1, 2, d.tokens() - 3, d.tokens()));
+  }
+  EXPECT_EQ(part->take_traffic().hit_units, 2 * 4 * 5);
+  EXPECT_NE(first, elected(d, 2, 3, 5));
+  part->forget(0);  // another sequence: no choice to keep
+  const Rows rows = d.decode(*part, 0);
+  EXPECT_EQ(rows[0], tokens_of(elected(d, 2, 3, 5), 1, 2, d.tokens() - 3, d.tokens()));
+}
+
+TEST(TokenSelect, RefusesHeadsOfDifferentLength) {
+  Decode d({1, 4, 2, 8, 16}, 1, 40, 3);
+  auto part = make_part<SelectorRegistry>("token_select", "{top_tokens: 5}");
+  d.prefill(*part, 0);
+  d.store.shrink(1, 30);
+  EXPECT_THROW(d.decode(*part, 0), InputError);
+}
+
+TEST(TokenSelect, BudgetCountsSinksAndNewestTokens) {
+  for (const std::int32_t budget : {1, 7, 20, 39}) {
+    Decode d({1, 4, 2, 8, 16}, 1, 40, 3);
+    auto part = make_part<SelectorRegistry>("token_select");
+    part->set_budget(budget);
+    d.prefill(*part, 0);
+    EXPECT_EQ(d.decode(*part, 0)[0].size(), static_cast<std::size_t>(budget));
+  }
+}
+
+TEST(Recycled, LargestTokensOfTheFullStepMakeRoomForNewOnes) {
+  for (const std::int32_t group : {1, 3}) {
+    Decode d({1, 2 * group, 2, 8, 16}, 2, 40, 3);
+    auto part = make_part<SelectorRegistry>("recycled", "{budget_tokens: 12, every_steps: 4, schedule: fixed}");
+    d.prefill(*part, 0);
+    std::vector<std::vector<double>> full(4);
+    for (std::int32_t t = 0; t < 9; ++t) {
+      const Rows rows = d.decode(*part, 0);
+      const std::int32_t since = t % 4, then = d.tokens() - since;
+      for (std::int32_t r = 0; r < 4; ++r) {
+        const auto at = static_cast<std::size_t>(r);
+        if (since == 0) full[at] = d.attention(r);
+        const auto kept = since == 0 ? best(full[at], 1000) : best(full[at], static_cast<std::size_t>(12 - since));
+        EXPECT_EQ(rows[at], tokens_of(kept, 1, 0, then, d.tokens())) << "row " << r << " step " << t;
+      }
+    }
+  }
+}
+
+TEST(Recycled, DynamicScheduleTakesFullStepsWhereTheQueryTurned) {
+  for (const double cosine : {-1.0, 1.0}) {
+    Decode d({1, 4, 2, 8, 16}, 1, 40, 3);
+    auto part = make_part<SelectorRegistry>("recycled", "{budget_tokens: 12, every_steps: 3, min_cosine: " + std::to_string(cosine) + "}");
+    d.prefill(*part, 0);
+    for (std::int32_t t = 0; t < 7; ++t) {
+      const std::size_t n = d.decode(*part, 0)[0].size();
+      const bool full = t == 0 || (cosine > 0 && t % 3 == 0);
+      EXPECT_EQ(n, full ? static_cast<std::size_t>(d.tokens()) : 12U) << "step " << t;
+    }
+  }
+}
+
+TEST(InfLlm2, BlocksByTheBestWindowThatTouchesThem) {
+  for (const std::int32_t group : {1, 3, 8}) {
+    Decode d({1, 2 * group, 2, 8, 16}, 1, 150, 3);
+    auto part = make_part<SelectorRegistry>(
+        "infllm2", "{kernel_tokens: 8, stride_tokens: 4, block_tokens: 16, window_tokens: 20, top_blocks: 4, dense_tokens: 64}");
+    d.prefill(*part, 0);
+    for (std::int32_t t = 0; t < 20; ++t) {
+      const Rows rows = d.decode(*part, 0);
+      const std::int32_t n = d.tokens(), blocks = (n - 20) / 16;
+      for (std::int32_t r = 0; r < 2; ++r) {
+        std::vector<double> scores(static_cast<std::size_t>(blocks), -1.0), sum;
+        for (std::int32_t j = 0; j * 4 < n; ++j) sum.push_back(0);
+        for (std::int32_t h = 0; h < group; ++h) {
+          double total = 0;
+          for (std::int32_t j = 0; j * 4 < n; ++j) total += std::exp(d.mean_logit(r, h, j * 4, j * 4 + 8));
+          for (std::int32_t j = 0; j * 4 < n; ++j)
+            sum[static_cast<std::size_t>(j)] += std::exp(d.mean_logit(r, h, j * 4, j * 4 + 8)) / total;
+        }
+        for (std::int32_t b = 1; b < blocks; ++b)
+          for (std::int32_t j = 0; j * 4 < n; ++j)
+            if (j * 4 < b * 16 + 16 && j * 4 + 8 > b * 16)
+              scores[static_cast<std::size_t>(b)] = std::max(scores[static_cast<std::size_t>(b)], sum[static_cast<std::size_t>(j)]);
+        EXPECT_EQ(rows[static_cast<std::size_t>(r)], tokens_of(best(scores, 3), 16, 16, blocks * 16, n)) << "row " << r << " step " << t;
+      }
+    }
+  }
+}
+
+TEST(InfLlm2, ShortRowsAreDense) {
+  Decode d({1, 4, 2, 8, 16}, 1, 150, 3);
+  auto part = make_part<SelectorRegistry>("infllm2", "{window_tokens: 20, top_blocks: 1, block_tokens: 16, dense_tokens: 152}");
+  d.prefill(*part, 0);
+  EXPECT_EQ(d.decode(*part, 0)[0].size(), 151U);
+  EXPECT_LT(d.decode(*part, 0)[0].size(), 151U);
+}
+
+TEST(RetrievalChunks, FirstQueryChoosesForAllSteps) {
+  for (const std::int32_t group : {1, 4}) {
+    for (const std::int32_t prompt : {63, 64, 65}) {
+      Decode d({1, 2 * group, 2, 8, 16}, 1, prompt, 3);
+      auto part = make_part<SelectorRegistry>("retrieval_chunks", "{budget_tokens: 32}");
+      d.prefill(*part, 0);
+      Rows chosen(2);
+      for (std::int32_t t = 0; t < 3; ++t) {
+        const Rows rows = d.decode(*part, 0);
+        for (std::int32_t r = 0; r < 2; ++r) {
+          std::vector<double> scores;
+          for (std::int32_t c = 1; c < prompt / 8; ++c) {
+            scores.push_back(0);
+            for (std::int32_t h = 0; h < group; ++h) scores.back() += d.mean_logit(r, h, c * 8, c * 8 + 8);
+          }
+          if (t == 0) chosen[static_cast<std::size_t>(r)] = shifted(best(scores, 3), 1);
+          EXPECT_EQ(rows[static_cast<std::size_t>(r)], tokens_of(chosen[static_cast<std::size_t>(r)], 8, 8, prompt / 8 * 8, d.tokens()));
+        }
+      }
+    }
+  }
+}
+
+// Halving by intervals, in doubles.
+std::vector<std::int32_t> halve(const Decode& d, std::int32_t row, std::int32_t sinks, std::int32_t block, std::int32_t blocks,
+                                std::int32_t keep) {
+  struct Interval {
+    std::int32_t begin, end;
+  };
+  std::vector<Interval> groups;
+  for (std::int32_t g = 0; g < keep; ++g) groups.push_back({g * blocks / keep, (g + 1) * blocks / keep});
+  const auto splits = [](const std::vector<Interval>& all) {
+    return std::any_of(all.begin(), all.end(), [](const Interval& g) { return g.end - g.begin > 1; });
+  };
+  std::int32_t largest = (blocks + keep - 1) / keep;
+  for (; largest > 1; largest = (largest + 1) / 2) {
+    std::vector<Interval> halves;
+    std::vector<double> scores;
+    for (const Interval& g : groups) {
+      const std::int32_t middle = (g.begin + g.end) / 2;
+      for (const Interval& half : {Interval{g.begin, middle}, Interval{middle, g.end}}) {
+        if (half.begin == half.end) continue;
+        halves.push_back(half);
+        scores.push_back(0);
+        for (std::int32_t h = 0; h < d.model.group(); ++h) scores.back() += d.logit(row, h, sinks + (half.begin + half.end) * block / 2);
+      }
+    }
+    groups.clear();
+    for (const std::int32_t i : best(scores, static_cast<std::size_t>(keep))) groups.push_back(halves[static_cast<std::size_t>(i)]);
+  }
+  EXPECT_FALSE(splits(groups));
+  std::vector<std::int32_t> found;
+  for (const Interval& g : groups) found.push_back(g.begin);
+  return found;
+}
+
+TEST(Hip, FindsBlocksByHalving) {
+  for (const std::int32_t group : {1, 3, 4}) {
+    for (const std::int32_t prompt : {40, 99, 257}) {
+      Decode d({4, 2 * group, 2, 8, 16}, 1, prompt, 3);
+      auto part = make_part<SelectorRegistry>("hip", "{top_tokens: 20, block_tokens: 2, sink_tokens: 3, recent_tokens: 5}");
+      d.prefill(*part, 3);
+      for (std::int32_t t = 0; t < 4; ++t) {
+        const Rows rows = d.decode(*part, 3);
+        const std::int32_t blocks = (d.tokens() - 8) / 2;
+        for (std::int32_t r = 0; r < 2; ++r) {
+          std::vector<std::int32_t> expected{0, 1, 2};
+          for (const std::int32_t b : halve(d, r, 3, 2, blocks, 10)) expected.push_back(3 + 2 * b), expected.push_back(4 + 2 * b);
+          for (std::int32_t i = 3 + blocks * 2; i < d.tokens(); ++i) expected.push_back(i);
+          EXPECT_EQ(rows[static_cast<std::size_t>(r)], expected) << "row " << r << " prompt " << prompt;
+        }
+      }
+    }
+  }
+}
+
+TEST(MpCache, SiftsLargeClustersThenSmallOnesAndSharesBetweenLayers) {
+  for (const std::int32_t group : {1, 4}) {
+    Decode d({4, 2 * group, 2, 8, 16}, 1, 130, 3);
+    auto part = make_part<SelectorRegistry>("mpcache", "{large_tokens: 8, small_tokens: 4, keep_frac: 0.25}");
+    d.prefill(*part, 2);
+    for (std::int32_t t = 0; t < 3; ++t) {
+      const Rows rows = d.decode(*part, 2);
+      LayerStep next = d.step(3);
+      const Selection shared = part->select(next);
+      const std::int32_t large = d.tokens() / 8 - (d.tokens() % 8 == 0 ? 1 : 0);  // before the newest
+      for (std::int32_t r = 0; r < 2; ++r) {
+        const auto blend = [&](std::int32_t begin, std::int32_t end) {
+          double sum = 0;
+          for (std::int32_t h = 0; h < group; ++h)
+            for (std::int32_t c = 0; c < 8; ++c) {
+              const auto [low, high] = d.channel_range(r, c, begin, end);
+              sum += static_cast<double>(d.query(r, h)[c]) * (0.6 * high + 0.4 * low);
+            }
+          return sum;
+        };
+        std::vector<double> coarse, fine;
+        for (std::int32_t u = 1; u < large; ++u) coarse.push_back(blend(u * 8, u * 8 + 8));
+        std::vector<std::int32_t> candidates, chosen;
+        for (const std::int32_t u : best(coarse, static_cast<std::size_t>((large - 1 + 1) / 2)))
+          candidates.push_back(2 * (u + 1)), candidates.push_back(2 * (u + 1) + 1);
+        for (const std::int32_t u : candidates) fine.push_back(blend(u * 4, u * 4 + 4));
+        for (const std::int32_t i : best(fine, static_cast<std::size_t>((2 * (large - 1) + 3) / 4)))
+          chosen.push_back(candidates[static_cast<std::size_t>(i)]);
+        const auto expected = tokens_of(chosen, 4, 8, large * 8, d.tokens());
+        EXPECT_EQ(rows[static_cast<std::size_t>(r)], expected);
+        EXPECT_EQ(std::vector<std::int32_t>(shared.index + shared.index_first[r], shared.index + shared.index_first[r + 1]), expected);
+      }
+    }
+  }
+}
+
+TEST(MpCache, BudgetInTokensTakesThePlaceOfTheShare) {
+  Decode d({4, 4, 2, 8, 16}, 1, 130, 3);
+  auto part = make_part<SelectorRegistry>("mpcache", "{large_tokens: 8, small_tokens: 4}");
+  part->set_budget(60);
+  d.prefill(*part, 2);
+  const std::size_t n = d.decode(*part, 2)[0].size();
+  EXPECT_LE(n, 60U);
+  EXPECT_GT(n, 56U);
+}
+
+struct Case {
+  const char *part, *parameters;
+  std::int32_t window = 0;
+};
+
+class EverySelector : public testing::TestWithParam<Case> {};
+
+TEST_P(EverySelector, SameTokensTwiceAscendingWithTheNewest) {
+  const Case& c = GetParam();
+  for (const std::int32_t prompt : {1, 15, 64, 65, 150})
+    EXPECT_TRUE(deterministic_and_well_formed(c.part, c.parameters, prompt, 7, c.window)) << prompt;
+}
+
+TEST_P(EverySelector, LogIsTheSameWithoutData) {
+  EXPECT_TRUE(same_log_without_data(GetParam().part, GetParam().parameters, 150, 9, GetParam().window));
+}
+
+TEST_P(EverySelector, BudgetOfTheWholeRowSelectsEverything) {
+  Decode d({4, 8, 2, 8, 16}, 2, 150, 3);
+  auto part = make_part<SelectorRegistry>(GetParam().part, GetParam().parameters);
+  d.window_tokens = GetParam().window;
+  d.ids.assign(2, std::vector<std::int32_t>(200, 1));
+  part->set_budget(1000);
+  d.prefill(*part, 3);
+  for (std::int32_t t = 0; t < 3; ++t)
+    for (const auto& row : d.decode(*part, 3)) EXPECT_EQ(row.size(), static_cast<std::size_t>(d.tokens()));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Selectors, EverySelector,
+    testing::Values(Case{"lserve", "{page_tokens: 16, logical_tokens: 4, budget_tokens: 48, group: max}"},
+                    Case{"token_select", "{sink_tokens: 4, recent_tokens: 8, top_tokens: 20, min_cosine: 2}"},
+                    Case{"recycled", "{budget_tokens: 40, every_steps: 3, schedule: fixed}"},
+                    Case{"infllm2",
+                         "{kernel_tokens: 8, stride_tokens: 4, block_tokens: 16, window_tokens: 20, top_blocks: 3, dense_tokens: 9}"},
+                    Case{"retrieval_chunks", "{budget_tokens: 40}"},
+                    Case{"hip", "{top_tokens: 24, sink_tokens: 3, recent_tokens: 9, dense_layers: 2}"},
+                    Case{"mpcache", "{large_tokens: 8, small_tokens: 4, shared_layers: 1}"}),
+    [](const auto& info) { return std::string(info.param.part); });
+
+}  // namespace
+}  // namespace kvlab::test
