@@ -1,0 +1,23 @@
+#pragma once
+
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// Tokens [begin, begin + len) of each row in chunks of `chunk_tokens` (the last one may be shorter). Every token gets its chunk's
+// mean, or the mean of the chunk's larger half (rounded up), or its own share of the chunk's sum. Other tokens keep their
+// scores. In place.
+struct ChunkPool {
+  enum class Kind : std::uint8_t { kMean, kMeanOfTopHalf, kShare };
+  std::int32_t num_rows = 0;
+  const std::int64_t* first = nullptr;  // [num_rows + 1]
+  const std::int32_t* begin = nullptr;  // [num_rows]; null: 0
+  const std::int32_t* len = nullptr;    // [num_rows]
+  float* scores = nullptr;
+  std::int32_t chunk_tokens = 1;
+  Kind kind = Kind::kMean;
+};
+OpCall call(const ChunkPool&);
+void run_cpu(const ChunkPool&);
+
+}  // namespace kvlab

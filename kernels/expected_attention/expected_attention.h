@@ -1,0 +1,22 @@
+#pragma once
+
+#include "kernels/kv_rows.h"
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// What queries with a normal distribution are expected to attend to: per query head
+//   p = softmax over tokens at positions >= sinks of  k.mean / sqrt(d) + k^T covariance k / (2 d)
+// and the mean of p over the group. Tokens at positions < sinks get 0. Expected Attention, Devoto et al. 2025.
+struct ExpectedAttention {
+  KvRows kv;
+  const float* mean = nullptr;  // [num_sequences, kv_heads * group, head_dim]
+  bool uses_covariance = true;
+  const float* covariance = nullptr;  // [num_sequences, kv_heads * group, head_dim, head_dim]
+  std::int32_t sinks = 0;
+  float* out = nullptr;  // [kv.total()]
+};
+OpCall call(const ExpectedAttention&);
+void run_cpu(const ExpectedAttention&);
+
+}  // namespace kvlab

@@ -1,0 +1,55 @@
+#include "kernels/expected_attention/expected_attention.h"
+
+#include <Eigen/Core>
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/dot_cpu.h"
+
+namespace kvlab {
+
+namespace {
+
+using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+void fill_logits(const ExpectedAttention& a, std::int32_t row, std::int64_t head, std::vector<double>& z) {
+  const std::int64_t d = a.kv.head_dim;
+  const float* mean = a.mean + head * d;
+  for_each_run(a.kv, row, [&](const KvRun& run) {
+    const float* keys = a.kv.k + run.slot * d;
+    Matrix turned;
+    if (a.uses_covariance) {
+      turned.noalias() = Eigen::Map<const Matrix>(keys, run.count, d) * Eigen::Map<const Matrix>(a.covariance + head * d * d, d, d);
+    }
+    for (std::int32_t i = 0; i < run.count; ++i) {
+      const float* key = keys + i * d;
+      double logit = static_cast<double>(lane_dot(key, mean, d)) / std::sqrt(static_cast<double>(d));
+      if (a.uses_covariance) logit += static_cast<double>(lane_dot(key, turned.data() + i * d, d)) / static_cast<double>(d) / 2;
+      const bool counts = a.kv.position[run.slot + i] >= a.sinks;
+      z[static_cast<std::size_t>(run.begin + i)] = counts ? logit : -std::numeric_limits<double>::infinity();
+    }
+  });
+}
+
+}  // namespace
+
+void run_cpu(const ExpectedAttention& a) {
+  std::vector<double> z;
+  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
+    float* out = a.out + a.kv.first[r];
+    std::fill_n(out, a.kv.len[r], 0.0F);
+    z.resize(static_cast<std::size_t>(a.kv.len[r]));
+    for (std::int32_t g = 0; g < a.kv.group; ++g) {
+      fill_logits(a, r, static_cast<std::int64_t>(r) * a.kv.group + g, z);
+      const double top = z.empty() ? 0 : *std::max_element(z.begin(), z.end());
+      if (top == -std::numeric_limits<double>::infinity()) continue;
+      double sum = 0;
+      for (double& x : z) x = std::exp(x - top), sum += x;
+      for (std::size_t i = 0; i < z.size(); ++i) out[i] += static_cast<float>(z[i] / sum / a.kv.group);
+    }
+  }
+}
+
+}  // namespace kvlab

@@ -1,0 +1,18 @@
+#pragma once
+
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// Scores of tokens [begin[r], end[r]) of each row become `value`, plus `slope` per token from `begin` on.
+struct FillScores {
+  std::int32_t num_rows = 0;
+  const std::int64_t* first = nullptr;                  // [num_rows + 1]
+  const std::int32_t *begin = nullptr, *end = nullptr;  // [num_rows]
+  float value = 0.0F, slope = 0.0F;
+  float* scores = nullptr;  // [first[num_rows]]
+};
+OpCall call(const FillScores&);
+void run_cpu(const FillScores&);
+
+}  // namespace kvlab

@@ -1,0 +1,21 @@
+#pragma once
+
+#include "kernels/kv_rows.h"
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// Leverage of each token in its row's matrix of keys before RoPE: with X = (K - column means) G, G a Gaussian matrix
+// [head_dim, sketch_dim] of variance 1 / sketch_dim, the score is x (X^T X + ridge I)^-1 x^T, ridge 1e-6 of the mean diagonal so
+// that short rows have an inverse. Drawn from `seed`, the same G in every row. Compactor, Chari and Van Durme 2025.
+struct KeyLeverage {
+  KvRows kv;
+  const float* const* keys = nullptr;  // [num_sequences] -> [tokens, kv_heads, head_dim] by position, before RoPE
+  std::int32_t sketch_dim = 48;        // at most head_dim; 0: no sketch, X is the centred K
+  std::uint64_t seed = 0;
+  float* out = nullptr;  // [kv.total()]
+};
+OpCall call(const KeyLeverage&);
+void run_cpu(const KeyLeverage&);
+
+}  // namespace kvlab

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// Per row the `counts[r]` tokens of largest score get `value` in `marked`; the others are left as they are there. Ties go to
+// the lower index, NaN counts as -infinity. `marked` may be `scores`.
+struct MarkTop {
+  std::int32_t num_rows = 0;
+  const std::int64_t* first = nullptr;   // [num_rows + 1]
+  const float* scores = nullptr;         // [first[num_rows]]
+  const std::int32_t* counts = nullptr;  // [num_rows], at most the row's length
+  float* marked = nullptr;               // [first[num_rows]]
+  float value = std::numeric_limits<float>::infinity();
+};
+OpCall call(const MarkTop&);
+void run_cpu(const MarkTop&);
+
+}  // namespace kvlab

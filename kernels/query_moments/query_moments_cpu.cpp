@@ -1,0 +1,68 @@
+#include <Eigen/Core>
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/query_moments/query_moments.h"
+
+namespace kvlab {
+
+namespace {
+
+using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using Map = Eigen::Map<const Matrix, 0, Eigen::OuterStride<>>;
+
+Eigen::MatrixXd mean_rotation(const QueryMoments& a, std::int32_t sequence) {
+  const Eigen::Index d = a.head_dim, half = d / 2;
+  Eigen::MatrixXd rotation = Eigen::MatrixXd::Identity(d, d);
+  if (a.rope_base == 0) return rotation;
+  for (Eigen::Index i = 0; i < half; ++i) {
+    const auto frequency = static_cast<float>(1.0 / std::pow(a.rope_base, 2.0 * static_cast<double>(i) / static_cast<double>(d)));
+    double cos = 0, sin = 0;
+    for (std::int32_t p = 0; p < a.num_future; ++p) {
+      const float angle = static_cast<float>(a.future_begin[sequence] + p) * frequency;
+      cos += static_cast<double>(std::cos(angle)), sin += static_cast<double>(std::sin(angle));
+    }
+    cos /= a.num_future, sin /= a.num_future;
+    rotation(i, i) = rotation(i + half, i + half) = cos;
+    rotation(i, i + half) = -sin;
+    rotation(i + half, i) = sin;
+  }
+  return rotation;
+}
+
+void run_head(const QueryMoments& a, std::int32_t sequence, std::int32_t head, const Eigen::MatrixXd& rotation) {
+  constexpr std::int32_t kBlock = 256;  // products in float within a block, sums over blocks in double
+  const Eigen::Index d = a.head_dim, stride = static_cast<Eigen::Index>(a.q_heads) * d;
+  const std::int32_t n = std::max(0, a.queries[sequence].count - a.skip_tokens);
+  const float* q = a.queries[sequence].data + a.skip_tokens * stride + head * d;
+  const auto block = [&](std::int32_t at) {
+    return Map(q + at * stride, std::min(kBlock, n - at), d, Eigen::OuterStride<>(stride));
+  };
+  Eigen::VectorXd mean = Eigen::VectorXd::Zero(d);
+  for (std::int32_t i = 0; i < n; ++i)
+    for (Eigen::Index c = 0; c < d; ++c) mean[c] += static_cast<double>(q[i * stride + c]);
+  if (n > 0) mean /= n;
+  const std::int64_t at = (static_cast<std::int64_t>(sequence) * a.q_heads + head) * d;
+  Eigen::Map<Eigen::VectorXf>(a.mean + at, d) = (rotation * mean).cast<float>();
+  if (!a.wants_covariance) return;
+  Eigen::MatrixXd covariance = Eigen::MatrixXd::Zero(d, d);
+  const Eigen::RowVectorXf centre = mean.cast<float>().transpose();
+  for (std::int32_t i = 0; i < n; i += kBlock) {
+    const Matrix centred = block(i).rowwise() - centre;
+    const Matrix product = centred.transpose() * centred;
+    covariance += product.cast<double>();
+  }
+  covariance /= std::max(1, a.unbiased ? n - 1 : n);
+  Eigen::Map<Matrix>(a.covariance + at * d, d, d) = (rotation * covariance * rotation.transpose()).cast<float>();
+}
+
+}  // namespace
+
+void run_cpu(const QueryMoments& a) {
+  for (std::int32_t s = 0; s < a.num_sequences; ++s) {
+    const Eigen::MatrixXd rotation = mean_rotation(a, s);
+    for (std::int32_t h = 0; h < a.q_heads; ++h) run_head(a, s, h, rotation);
+  }
+}
+
+}  // namespace kvlab

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// Scores of a pool of rows (say the KV heads of a sequence) shifted to mean 0 and scaled to standard deviation 1 (divisor
+// n - 1). A pool of equal scores becomes 0. In place.
+struct Standardize {
+  std::int32_t num_pools = 0, rows_per_pool = 1;
+  const std::int64_t* first = nullptr;  // [num_pools * rows_per_pool + 1]
+  float* scores = nullptr;
+};
+OpCall call(const Standardize&);
+void run_cpu(const Standardize&);
+
+}  // namespace kvlab

@@ -1,0 +1,14 @@
+#include "kernels/word_scores/word_scores.h"
+
+#include <bit>
+
+namespace kvlab {
+
+OpCall call(const WordScores& a) { return {"word_scores", a.kv.num_rows, a.kv.total(), a.kv.total(), 8 * a.kv.total(), 0}; }
+
+void run_cpu(const WordScores& a) {
+  for (std::int32_t r = 0; r < a.kv.num_rows; ++r)
+    for (std::int32_t i = 0; i < a.kv.len[r]; ++i) a.out[a.kv.first[r] + i] = std::bit_cast<float>(a.kv.word(a.channel, r, i));
+}
+
+}  // namespace kvlab

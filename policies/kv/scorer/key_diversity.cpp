@@ -1,0 +1,28 @@
+#include <algorithm>
+
+#include "kernels/anchor_cosine/anchor_cosine.h"
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+namespace {
+
+// Keys unlike the others stay: minus the cosine with the mean of the normalised keys that are still held. KeyDiff, Park et al.
+// 2025, eq. 6 and 7.
+class KeyDiversity final : public Scorer {
+ public:
+  explicit KeyDiversity(Params&) {}
+
+  void score(LayerStep& step, float* scores) override {
+    std::int32_t* begin = step.ops.host_ints(step.kv.num_rows);
+    std::fill_n(begin, step.kv.num_rows, 0);
+    step.ops(AnchorCosine{step.kv, begin, step.kv.len, true, -1.0F, scores});
+  }
+};
+
+[[maybe_unused]] const bool registered = ScorerRegistry::add<KeyDiversity>(
+    {"key_diversity", "keys least like the mean key stay", "KeyDiff: Park et al. 2025, arXiv:2504.15364, eq. 6-7"});
+
+}  // namespace
+
+}  // namespace kvlab

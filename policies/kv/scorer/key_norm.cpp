@@ -1,0 +1,33 @@
+#include "kernels/reduce_heads/reduce_heads.h"
+#include "kernels/score_map/score_map.h"
+#include "kernels/token_norms/token_norms.h"
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+namespace {
+
+// Keys of small norm draw attention: the score is -|k|. The norm does not change under RoPE. Devoto et al. 2024, section 3;
+// one set for all heads, by the norm over their concatenated keys, is QuickVideo's (Schneider et al. 2025).
+class KeyNorm final : public Scorer {
+ public:
+  explicit KeyNorm(Params& p) : heads_(p.choice("heads", {"own", "shared"}, 0, "norm of each head's key, or over all KV heads at once")) {}
+
+  void score(LayerStep& step, float* scores) override {
+    const bool shared = heads_ == 1;
+    step.ops(TokenNorms{step.kv, TokenNorms::Of::kKey, shared ? TokenNorms::Kind::kL2Squared : TokenNorms::Kind::kL2, scores});
+    if (shared) step.ops(ReduceHeads{step.kv, ReduceHeads::Kind::kRootOfSum, scores});
+    step.ops(ScoreMap{step.kv.num_rows, step.kv.first, ScoreMap::Kind::kPlus, scores, -1.0F, 0.0F, false, nullptr, nullptr, scores});
+  }
+  [[nodiscard]] bool comparable_across_heads() const override { return false; }
+
+ private:
+  std::size_t heads_;
+};
+
+[[maybe_unused]] const bool registered =
+    ScorerRegistry::add<KeyNorm>({"key_norm", "keys of small norm stay", "Knorm: Devoto et al. 2024, arXiv:2406.11430"});
+
+}  // namespace
+
+}  // namespace kvlab

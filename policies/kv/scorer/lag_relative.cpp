@@ -1,0 +1,79 @@
+#include <algorithm>
+#include <vector>
+
+#include "kernels/fill_scores/fill_scores.h"
+#include "kernels/lag_scores/lag_scores.h"
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+namespace {
+
+// How much keys and values spread over their channels, relative to the tokens that follow: partitions of `lag` tokens are scored
+// by the next one; the last full partition and what follows it stay. LagKV, Liang et al. 2025, eq. 5-8.
+class LagRelative final : public Scorer {
+ public:
+  explicit LagRelative(Params& p)
+      : sinks_(p.optional<std::int32_t>("sinks_tokens", 16, 0, 1 << 20, "first tokens, never scored")),
+        lag_(p.optional<std::int32_t>("lag_tokens", 128, 1, 1 << 20, "tokens of a partition")),
+        ranks_(p.flag("ranks", true, "scores become ranks within their partition, so that every partition keeps its share")),
+        epsilon_(p.optional<float>("epsilon", 1e-6F, 0.0F, 1.0F, "added to the range of a channel")),
+        recent_first_(p.choice("tail", {"recent", "equal"}, 0, "which unscored tokens stay where the budget is smaller than they are") ==
+                      0),
+        revisits_(p.flag("revisits", false, "tokens that survived a partition's selection are scored again at the next one")) {}
+
+  [[nodiscard]] Protected protects() const override { return {sinks_, 0}; }
+
+  void score(LayerStep& step, float* scores) override {
+    const KvRows& kv = step.kv;
+    std::int32_t *zero = step.ops.host_ints(kv.num_rows), *begin = step.ops.host_ints(kv.num_rows);
+    std::int32_t *partitions = step.ops.host_ints(kv.num_rows), *tail = step.ops.host_ints(kv.num_rows);
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+      zero[r] = 0;
+      begin[r] = std::min(kv.len[r], std::max(sinks_, revisits_ ? 0 : settled(step, r)));
+      partitions[r] = std::max(0, (kv.len[r] - begin[r]) / lag_ - 1);
+      tail[r] = begin[r] + partitions[r] * lag_;
+    }
+    step.ops(FillScores{kv.num_rows, kv.first, zero, begin, kSettled, 0.0F, scores});
+    step.ops(FillScores{kv.num_rows, kv.first, tail, kv.len, kTail, recent_first_ ? kRecency : 0.0F, scores});
+    step.ops(LagScores{kv, begin, partitions, lag_, ranks_, epsilon_, scores});
+  }
+
+  // What is left of the scored partitions is settled; the tail is scored when its successors are there.
+  void refine(LayerStep& step, const std::int32_t* keep, float*) override {
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
+      if (keep[r] >= step.kv.len[r]) continue;
+      const std::int32_t begin = std::min(step.kv.len[r], std::max(sinks_, settled(step, r)));
+      const std::int32_t scored = std::max(0, (step.kv.len[r] - begin) / lag_ - 1) * lag_;
+      settled(step, r) = std::max(0, keep[r] - (step.kv.len[r] - begin - scored));
+    }
+  }
+
+ private:
+  // Ranks and shares of a softmax lie below 1: the tail comes before them, settled tokens before the tail.
+  static constexpr float kTail = 1.0F, kSettled = 4.0F, kRecency = 1e-6F;
+
+  std::int32_t& settled(const LayerStep& step, std::int32_t row) {
+    const std::size_t at = (static_cast<std::size_t>(step.seqs[static_cast<std::size_t>(step.kv.sequence(row))].index) *
+                                static_cast<std::size_t>(step.kv.kv_heads) +
+                            static_cast<std::size_t>(row % step.kv.kv_heads));
+    const auto layer = static_cast<std::size_t>(step.layer);
+    if (settled_.size() <= layer) settled_.resize(layer + 1);
+    if (settled_[layer].size() <= at) settled_[layer].resize(at + 1);
+    return settled_[layer][at];
+  }
+
+  std::int32_t sinks_, lag_;
+  bool ranks_;
+  float epsilon_;
+  bool recent_first_, revisits_;
+  std::vector<std::vector<std::int32_t>> settled_;  // [layer][sequence x KV head] leading tokens that were selected already
+};
+
+[[maybe_unused]] const bool registered =
+    ScorerRegistry::add<LagRelative>({"lag_relative", "spread of keys and values relative to the tokens that follow",
+                                      "LagKV: Liang et al. 2025, arXiv:2504.04704, eq. 5-8"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,58 @@
+#include <algorithm>
+#include <limits>
+
+#include "kernels/anchor_cosine/anchor_cosine.h"
+#include "kernels/fill_scores/fill_scores.h"
+#include "kernels/mark_top/mark_top.h"
+#include "kernels/pool1d/pool1d.h"
+#include "kernels/token_norms/token_norms.h"
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+namespace {
+
+// Half of the budget goes to keys that repeat the newest ones least (TaR), the rest to large values (VaN), smoothed more in
+// shallow layers. InfiniPot-V, Kim et al. 2025, section 3. For text a frame is one token (our mapping): the newest tokens are the
+// reference, and keys are compared with all of them.
+class InfiniPot final : public Scorer {
+ public:
+  explicit InfiniPot(Params& p)
+      : reference_(p.optional<double>("reference_frac", 0.25, 0.0, 1.0, "newest share of the held tokens: reference, and kept")),
+        redundancy_(
+            p.optional<double>("redundancy_frac", 0.5, 0.0, 1.0, "share of the budget chosen by redundancy, the reference included")) {}
+
+  void score(LayerStep& step, float* scores) override {
+    step.ops(TokenNorms{step.kv, TokenNorms::Of::kValue, TokenNorms::Kind::kL2, scores});
+    const std::int32_t quarter = std::min(3, 4 * step.layer / std::max(1, step.model.num_layers)), width = 7 - 2 * quarter;
+    if (width > 1) step.ops(Pool1d{step.kv.num_rows, step.kv.first, step.kv.len, scores, width, Pool1d::Kind::kAvg});
+  }
+
+  void refine(LayerStep& step, const std::int32_t* keep, float* scores) override {
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    const KvRows& kv = step.kv;
+    std::int32_t *newest = step.ops.host_ints(kv.num_rows), *chosen = step.ops.host_ints(kv.num_rows);
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+      const auto half = static_cast<std::int32_t>(redundancy_ * keep[r]);
+      const std::int32_t reference = std::min(static_cast<std::int32_t>(reference_ * kv.len[r]), half);
+      newest[r] = kv.len[r] - reference;
+      chosen[r] = half - reference;
+    }
+    float* likeness = step.ops.floats(kv.total());
+    step.ops(AnchorCosine{kv, newest, kv.len, false, -1.0F, likeness});
+    step.ops(FillScores{kv.num_rows, kv.first, newest, kv.len, -kInfinity, 0.0F, likeness});
+    step.ops(FillScores{kv.num_rows, kv.first, newest, kv.len, kInfinity, 0.0F, scores});
+    step.ops(MarkTop{kv.num_rows, kv.first, likeness, chosen, scores});
+  }
+  [[nodiscard]] bool comparable_across_heads() const override { return false; }
+
+ private:
+  double reference_, redundancy_;
+};
+
+[[maybe_unused]] const bool registered = ScorerRegistry::add<InfiniPot>(
+    {"redundancy_and_value_norm", "keys least like the newest ones, then large values", "InfiniPot-V: Kim et al. 2025, arXiv:2506.15745"});
+
+}  // namespace
+
+}  // namespace kvlab

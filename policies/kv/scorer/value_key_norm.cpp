@@ -1,0 +1,54 @@
+#include <algorithm>
+#include <limits>
+
+#include "kernels/chunk_pool/chunk_pool.h"
+#include "kernels/fill_scores/fill_scores.h"
+#include "kernels/reduce_heads/reduce_heads.h"
+#include "kernels/score_map/score_map.h"
+#include "kernels/token_norms/token_norms.h"
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+namespace {
+
+// |v| / |k|, the mean over the KV heads so that whole pages free cleanly. Prompt tokens are taken one by one, decoded ones by
+// whole pages (the page's mean); the newest page stays. PagedEviction, Chitty-Venkata et al. 2025, section 4.
+class ValueKeyNorm final : public Scorer {
+ public:
+  explicit ValueKeyNorm(Params& p)
+      : page_(p.optional<std::int32_t>("page_tokens", 16, 1, 1 << 16, "tokens of a page, freed together in decode")),
+        shared_(p.choice("heads", {"shared", "own"}, 0, "one set for all KV heads, or one each") == 0) {}
+
+  void score(LayerStep& step, float* scores) override {
+    const KvRows& kv = step.kv;
+    float* keys = step.ops.floats(kv.total());
+    step.ops(TokenNorms{kv, TokenNorms::Of::kValue, TokenNorms::Kind::kL2, scores});
+    step.ops(TokenNorms{kv, TokenNorms::Of::kKey, TokenNorms::Kind::kL2, keys});
+    step.ops(ScoreMap{kv.num_rows, kv.first, ScoreMap::Kind::kOver, scores, 1.0F, 0.0F, true, keys, nullptr, scores});
+    if (shared_) step.ops(ReduceHeads{kv, ReduceHeads::Kind::kMean, scores});
+    std::int32_t *paged = step.ops.host_ints(kv.num_rows), *newest = step.ops.host_ints(kv.num_rows);
+    bool decodes = false;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+      const bool decoding = step.seqs[static_cast<std::size_t>(kv.sequence(r))].decoding();
+      newest[r] = decoding && kv.len[r] > 0 ? (kv.len[r] - 1) / page_ * page_ : kv.len[r];
+      paged[r] = decoding ? newest[r] : 0;
+      decodes |= decoding;
+    }
+    if (!decodes) return;
+    step.ops(ChunkPool{kv.num_rows, kv.first, nullptr, paged, scores, page_, ChunkPool::Kind::kMean});
+    step.ops(FillScores{kv.num_rows, kv.first, newest, kv.len, std::numeric_limits<float>::infinity(), 0.0F, scores});
+  }
+
+ private:
+  std::int32_t page_;
+  bool shared_;
+};
+
+[[maybe_unused]] const bool registered =
+    ScorerRegistry::add<ValueKeyNorm>({"value_key_norm", "value norm over key norm, by whole pages in decode",
+                                       "PagedEviction: Chitty-Venkata et al. 2025, arXiv:2509.04377"});
+
+}  // namespace
+
+}  // namespace kvlab
