@@ -1,9 +1,9 @@
-#include "kernels/chunk_attention/chunk_attention.h"
-
 #include <Eigen/Core>
 #include <algorithm>
 #include <bit>
 #include <cmath>
+
+#include "kernels/chunk_attention/chunk_attention.h"
 
 namespace kvlab {
 

@@ -1,10 +1,9 @@
-#include "kernels/diversify/diversify.h"
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <vector>
 
+#include "kernels/diversify/diversify.h"
 #include "kernels/dot_cpu.h"
 
 namespace kvlab {

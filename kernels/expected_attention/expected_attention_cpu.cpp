@@ -1,5 +1,3 @@
-#include "kernels/expected_attention/expected_attention.h"
-
 #include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "kernels/dot_cpu.h"
+#include "kernels/expected_attention/expected_attention.h"
 
 namespace kvlab {
 

@@ -1,6 +1,5 @@
-#include "kernels/key_dot/key_dot.h"
-
 #include "kernels/dot_cpu.h"
+#include "kernels/key_dot/key_dot.h"
 
 namespace kvlab {
 

@@ -1,10 +1,9 @@
-#include "kernels/key_leverage/key_leverage.h"
-
 #include <Eigen/Cholesky>
 #include <Eigen/Core>
 #include <cmath>
 
 #include "base/random.h"
+#include "kernels/key_leverage/key_leverage.h"
 
 namespace kvlab {
 
@@ -16,7 +15,8 @@ Eigen::MatrixXd sketch_matrix(const KeyLeverage& a) {
   Eigen::MatrixXd g(d, a.sketch_dim);
   for (std::int32_t i = 0; i < d; ++i)
     for (std::int32_t j = 0; j < a.sketch_dim; ++j)
-      g(i, j) = Draw{a.seed, Purpose::kPolicy, static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(j)}.normal() / std::sqrt(a.sketch_dim);
+      g(i, j) =
+          Draw{a.seed, Purpose::kPolicy, static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(j)}.normal() / std::sqrt(a.sketch_dim);
   return g;
 }
 

@@ -9,7 +9,7 @@ namespace kvlab {
 // next one: x~_c = (x_c - min_c) / (max_c - min_c + epsilon) with the minima and maxima over the next `lag` tokens, then the
 // standard deviation of x~ over the channels (divisor d - 1), then the softmax over the partition; for keys and values, and
 // their mean. With `ranks` the score is the token's rank in its partition / lag (0: lowest; ties: the earlier token is lower).
-// The tokens of the last reference partition and all others keep their scores. LagKV, Liang et al. 2025, eq. 5-8.
+// The tokens of the last reference partition and all others keep their scores. LagKV, Liang et al. 2025.
 struct LagScores {
   KvRows kv;
   const std::int32_t* begin = nullptr;       // [num_rows]

@@ -35,9 +35,7 @@ void run_head(const QueryMoments& a, std::int32_t sequence, std::int32_t head, c
   const Eigen::Index d = a.head_dim, stride = static_cast<Eigen::Index>(a.q_heads) * d;
   const std::int32_t n = std::max(0, a.queries[sequence].count - a.skip_tokens);
   const float* q = a.queries[sequence].data + a.skip_tokens * stride + head * d;
-  const auto block = [&](std::int32_t at) {
-    return Map(q + at * stride, std::min(kBlock, n - at), d, Eigen::OuterStride<>(stride));
-  };
+  const auto block = [&](std::int32_t at) { return Map(q + at * stride, std::min(kBlock, n - at), d, Eigen::OuterStride<>(stride)); };
   Eigen::VectorXd mean = Eigen::VectorXd::Zero(d);
   for (std::int32_t i = 0; i < n; ++i)
     for (Eigen::Index c = 0; c < d; ++c) mean[c] += static_cast<double>(q[i * stride + c]);

@@ -33,10 +33,17 @@ Bits anchor_bits(const Representatives& a, const std::vector<Bits>& signature, s
     std::size_t ones = 0;
     for (const Bits& bits : signature) ones += bits[h];
     switch (a.anchor) {
-      case Representatives::Anchor::kMajority: anchor[h] = 2 * ones > signature.size() ? 1 : 0; break;
-      case Representatives::Anchor::kZeros: break;
-      case Representatives::Anchor::kOnes: anchor[h] = 1; break;
-      case Representatives::Anchor::kAlternating: anchor[h] = h % 2; break;
+      case Representatives::Anchor::kMajority:
+        anchor[h] = 2 * ones > signature.size() ? 1 : 0;
+        break;
+      case Representatives::Anchor::kZeros:
+        break;
+      case Representatives::Anchor::kOnes:
+        anchor[h] = 1;
+        break;
+      case Representatives::Anchor::kAlternating:
+        anchor[h] = h % 2;
+        break;
       case Representatives::Anchor::kRandom:
         anchor[h] = Draw{a.seed, Purpose::kPolicy, static_cast<std::uint64_t>(sequence), h}.below(2) == 1 ? 1 : 0;
     }

@@ -1,6 +1,6 @@
-#include "kernels/top_direction/top_direction.h"
-
 #include <Eigen/Core>
+
+#include "kernels/top_direction/top_direction.h"
 
 namespace kvlab {
 

@@ -1,10 +1,10 @@
-#include "kernels/value_leverage/value_leverage.h"
-
 #include <Eigen/Cholesky>
 #include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
 #include <limits>
+
+#include "kernels/value_leverage/value_leverage.h"
 
 namespace kvlab {
 
@@ -47,8 +47,7 @@ void run_cpu(const ValueLeverage& a) {
       const Matrix weighted = values * (w + static_cast<double>(a.epsilon)).sqrt().matrix().asDiagonal();
       const Matrix sum = Matrix::Identity(d, d) + weighted * weighted.transpose();
       const Matrix half = Eigen::LLT<Matrix>(sum).matrixL().solve(values);
-      for (Eigen::Index i = 0; i < w.size(); ++i)
-        out[begin + i] += static_cast<float>(w[i] * half.col(i).squaredNorm() / a.kv.group);
+      for (Eigen::Index i = 0; i < w.size(); ++i) out[begin + i] += static_cast<float>(w[i] * half.col(i).squaredNorm() / a.kv.group);
     }
   }
 }

@@ -94,7 +94,7 @@ class KvPart {
   // Statistics kept per token and KV head, 4 bytes each, from channel first_word() on; new tokens start at 0, evicted tokens
   // lose theirs.
   [[nodiscard]] virtual std::int32_t num_words() const { return 0; }
-  void bind(std::int32_t first_word) { first_word_ = first_word; }
+  virtual void bind(std::int32_t first_word) { first_word_ = first_word; }
   // Why this part cannot run with these sizes ("" if it can), asked once before the first step.
   [[nodiscard]] virtual std::string refuses(const ModelShape&) const { return ""; }
   // The sequence at this index of the batch is gone or moved away: what was kept for it must not serve the next one there.
@@ -114,8 +114,9 @@ class Scorer : public KvPart {
   virtual void observe(LayerStep&) {}
   // scores [kv.total()], to be overwritten.
   virtual void score(LayerStep& step, float* scores) = 0;
-  // Second stage, once the counts are known (keep [kv.num_rows]); protected tokens have +infinity.
-  virtual void refine(LayerStep&, const std::int32_t* /*keep*/, float* /*scores*/) {}
+  // Second stage, once the counts are known (keep [kv.num_rows]); protected tokens have +infinity. May lower the counts, or set them
+  // where only whole chunks stay; counts that depend on data pass through ops.settle.
+  virtual void refine(LayerStep&, std::int32_t* /*keep*/, float* /*scores*/) {}
   [[nodiscard]] virtual Protected protects() const { return {}; }
   // True: scores of different heads and layers can be ranked together.
   [[nodiscard]] virtual bool comparable_across_heads() const { return true; }

@@ -8,7 +8,7 @@ namespace kvlab {
 namespace {
 
 // Keys unlike the others stay: minus the cosine with the mean of the normalised keys that are still held. KeyDiff, Park et al.
-// 2025, eq. 6 and 7.
+// 2025.
 class KeyDiversity final : public Scorer {
  public:
   explicit KeyDiversity(Params&) {}
@@ -21,7 +21,7 @@ class KeyDiversity final : public Scorer {
 };
 
 [[maybe_unused]] const bool registered = ScorerRegistry::add<KeyDiversity>(
-    {"key_diversity", "keys least like the mean key stay", "KeyDiff: Park et al. 2025, arXiv:2504.15364, eq. 6-7"});
+    {"key_diversity", "keys least like the mean key stay", "KeyDiff: Park et al. 2025, arXiv:2504.15364"});
 
 }  // namespace
 

@@ -10,7 +10,7 @@ namespace kvlab {
 namespace {
 
 // How much keys and values spread over their channels, relative to the tokens that follow: partitions of `lag` tokens are scored
-// by the next one; the last full partition and what follows it stay. LagKV, Liang et al. 2025, eq. 5-8.
+// by the next one; the last full partition and what follows it stay. LagKV, Liang et al. 2025.
 class LagRelative final : public Scorer {
  public:
   explicit LagRelative(Params& p)
@@ -39,8 +39,14 @@ class LagRelative final : public Scorer {
     step.ops(LagScores{kv, begin, partitions, lag_, ranks_, epsilon_, scores});
   }
 
+  void forget(std::int32_t sequence) override {
+    for (std::vector<std::int32_t>& layer : settled_)
+      for (std::size_t h = 0; h < kv_heads_; ++h)
+        if (const std::size_t at = static_cast<std::size_t>(sequence) * kv_heads_ + h; at < layer.size()) layer[at] = 0;
+  }
+
   // What is left of the scored partitions is settled; the tail is scored when its successors are there.
-  void refine(LayerStep& step, const std::int32_t* keep, float*) override {
+  void refine(LayerStep& step, std::int32_t* keep, float*) override {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
       if (keep[r] >= step.kv.len[r]) continue;
       const std::int32_t begin = std::min(step.kv.len[r], std::max(sinks_, settled(step, r)));
@@ -54,8 +60,8 @@ class LagRelative final : public Scorer {
   static constexpr float kTail = 1.0F, kSettled = 4.0F, kRecency = 1e-6F;
 
   std::int32_t& settled(const LayerStep& step, std::int32_t row) {
-    const std::size_t at = (static_cast<std::size_t>(step.seqs[static_cast<std::size_t>(step.kv.sequence(row))].index) *
-                                static_cast<std::size_t>(step.kv.kv_heads) +
+    kv_heads_ = static_cast<std::size_t>(step.kv.kv_heads);
+    const std::size_t at = (static_cast<std::size_t>(step.seqs[static_cast<std::size_t>(step.kv.sequence(row))].index) * kv_heads_ +
                             static_cast<std::size_t>(row % step.kv.kv_heads));
     const auto layer = static_cast<std::size_t>(step.layer);
     if (settled_.size() <= layer) settled_.resize(layer + 1);
@@ -67,12 +73,12 @@ class LagRelative final : public Scorer {
   bool ranks_;
   float epsilon_;
   bool recent_first_, revisits_;
+  std::size_t kv_heads_ = 1;
   std::vector<std::vector<std::int32_t>> settled_;  // [layer][sequence x KV head] leading tokens that were selected already
 };
 
-[[maybe_unused]] const bool registered =
-    ScorerRegistry::add<LagRelative>({"lag_relative", "spread of keys and values relative to the tokens that follow",
-                                      "LagKV: Liang et al. 2025, arXiv:2504.04704, eq. 5-8"});
+[[maybe_unused]] const bool registered = ScorerRegistry::add<LagRelative>(
+    {"lag_relative", "spread of keys and values relative to the tokens that follow", "LagKV: Liang et al. 2025, arXiv:2504.04704"});
 
 }  // namespace
 

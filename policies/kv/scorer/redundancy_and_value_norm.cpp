@@ -28,7 +28,7 @@ class InfiniPot final : public Scorer {
     if (width > 1) step.ops(Pool1d{step.kv.num_rows, step.kv.first, step.kv.len, scores, width, Pool1d::Kind::kAvg});
   }
 
-  void refine(LayerStep& step, const std::int32_t* keep, float* scores) override {
+  void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
     constexpr float kInfinity = std::numeric_limits<float>::infinity();
     const KvRows& kv = step.kv;
     std::int32_t *newest = step.ops.host_ints(kv.num_rows), *chosen = step.ops.host_ints(kv.num_rows);

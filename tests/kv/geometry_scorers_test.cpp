@@ -1,0 +1,210 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "tests/kv/kv_fixture.h"
+
+namespace kvlab::test {
+namespace {
+
+// The layer's K or V of a token and KV head as a vector of double.
+std::vector<double> vector_of(const std::vector<std::vector<float>>& data, const ModelShape& m, std::int32_t sequence, std::int32_t i,
+                              std::int32_t head) {
+  const float* x = data[static_cast<std::size_t>(sequence)].data() + (i * m.kv_heads + head) * m.head_dim;
+  return {x, x + m.head_dim};
+}
+
+double dot(const std::vector<double>& a, const std::vector<double>& b) { return std::inner_product(a.begin(), a.end(), b.begin(), 0.0); }
+
+std::vector<float> scores_of(RandomLayer& layer, const std::string& name, const std::string& parameters = "{}") {
+  auto scorer = make_part<ScorerRegistry>(name, parameters);
+  LayerStep step = layer.prompt_step(8);
+  std::vector<float> scores(static_cast<std::size_t>(step.kv.total()));
+  scorer->score(step, scores.data());
+  return scores;
+}
+
+// Calls check(row, sequence, head, scores of the row).
+template <class F>
+void for_each_row(RandomLayer& layer, const std::vector<float>& scores, F&& check) {
+  const KvRows kv = layer.store.rows();
+  for (std::int32_t r = 0; r < kv.num_rows; ++r)
+    check(kv.sequence(r), r % kv.kv_heads, std::vector<double>(scores.begin() + kv.first[r], scores.begin() + kv.first[r + 1]));
+}
+
+TEST(KeyNorm, IsMinusTheNormOfEachHeadOrOfAllHeads) {
+  RandomLayer layer({1, 6, 2, 20, 16}, 2, 65, 5);
+  for (const bool shared : {false, true}) {
+    for_each_row(layer, scores_of(layer, "key_norm", shared ? "{heads: shared}" : "{}"),
+                 [&](std::int32_t s, std::int32_t head, const std::vector<double>& scores) {
+                   for (std::int32_t i = 0; i < 65; ++i) {
+                     double squares = 0;
+                     for (std::int32_t h = 0; h < 2; ++h) {
+                       const std::vector<double> k = vector_of(layer.k, layer.model, s, i, h);
+                       if (shared || h == head) squares += dot(k, k);
+                     }
+                     EXPECT_NEAR(scores[static_cast<std::size_t>(i)], -std::sqrt(squares), 1e-5);
+                   }
+                 });
+  }
+}
+
+TEST(KeyDiversity, IsMinusTheCosineWithTheMeanDirection) {
+  RandomLayer layer({1, 2, 2, 24, 16}, 2, 63, 6);
+  for_each_row(layer, scores_of(layer, "key_diversity"), [&](std::int32_t s, std::int32_t head, const std::vector<double>& scores) {
+    std::vector<double> anchor(24, 0.0);
+    for (std::int32_t i = 0; i < 63; ++i) {
+      const std::vector<double> k = vector_of(layer.k, layer.model, s, i, head);
+      for (std::size_t c = 0; c < anchor.size(); ++c) anchor[c] += k[c] / std::sqrt(dot(k, k)) / 63;
+    }
+    for (std::int32_t i = 0; i < 63; ++i) {
+      const std::vector<double> k = vector_of(layer.k, layer.model, s, i, head);
+      EXPECT_NEAR(scores[static_cast<std::size_t>(i)], -dot(k, anchor) / std::sqrt(dot(k, k) * dot(anchor, anchor)), 2e-6);
+    }
+  });
+}
+
+// LagKV's score of one of K and V for token i of the partition that begins at `begin`: before the softmax.
+double spread(const RandomLayer& layer, const std::vector<std::vector<float>>& data, std::int32_t s, std::int32_t head, std::int32_t begin,
+              std::int32_t lag, std::int32_t i) {
+  std::vector<double> relative;
+  for (std::size_t c = 0; c < static_cast<std::size_t>(layer.model.head_dim); ++c) {
+    double low = 1e9, high = -1e9;
+    for (std::int32_t j = begin + lag; j < begin + 2 * lag; ++j) {
+      const double x = vector_of(data, layer.model, s, j, head)[c];
+      low = std::min(low, x), high = std::max(high, x);
+    }
+    relative.push_back((vector_of(data, layer.model, s, i, head)[c] - low) / (high - low));
+  }
+  const double mean = std::accumulate(relative.begin(), relative.end(), 0.0) / static_cast<double>(relative.size());
+  double squares = 0;
+  for (const double x : relative) squares += (x - mean) * (x - mean);
+  return std::sqrt(squares / static_cast<double>(relative.size() - 1));
+}
+
+TEST(LagRelative, ScoresPartitionsByTheNextOne) {
+  RandomLayer layer({1, 2, 1, 8, 16}, 1, 35, 9);  // 3 sinks, then 4 partitions of 7 and 4 more: 3 partitions scored
+  const auto scores = scores_of(layer, "lag_relative", "{sinks_tokens: 3, lag_tokens: 7, ranks: false, epsilon: 0}");
+  for (std::int32_t begin = 3; begin < 24; begin += 7) {
+    std::vector<double> expected(7, 0.0);
+    for (const auto* data : {&layer.k, &layer.v}) {
+      double sum = 0;
+      std::vector<double> e;
+      for (std::int32_t i = begin; i < begin + 7; ++i) e.push_back(std::exp(spread(layer, *data, 0, 0, begin, 7, i))), sum += e.back();
+      for (std::size_t i = 0; i < 7; ++i) expected[i] += e[i] / sum / 2;
+    }
+    for (std::size_t i = 0; i < 7; ++i) EXPECT_NEAR(scores[static_cast<std::size_t>(begin) + i], expected[i], 1e-6) << begin << " " << i;
+  }
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_GT(scores[i], scores[34]);
+  for (std::size_t i = 24; i < 35; ++i) EXPECT_GT(scores[i], i == 24 ? 0.99F : scores[i - 1]) << "the tail stays, newest first";
+}
+
+TEST(LagRelative, RanksGiveEveryPartitionTheSameValues) {
+  RandomLayer layer({1, 2, 2, 8, 16}, 1, 4 + 5 * 8 + 7, 9);
+  const auto raw = scores_of(layer, "lag_relative", "{sinks_tokens: 4, lag_tokens: 8, ranks: false}");
+  const auto ranks = scores_of(layer, "lag_relative", "{sinks_tokens: 4, lag_tokens: 8}");
+  for (std::size_t begin = 4; begin < 36; begin += 8) {
+    for (std::size_t i = begin; i < begin + 8; ++i) {
+      const auto lower = std::count_if(raw.begin() + static_cast<std::ptrdiff_t>(begin),
+                                       raw.begin() + static_cast<std::ptrdiff_t>(begin) + 8, [&](float x) { return x < raw[i]; });
+      EXPECT_FLOAT_EQ(ranks[i], static_cast<float>(lower) / 8);
+    }
+  }
+}
+
+TEST(LagRelative, ShortRowsKeepTheMostRecent) {
+  for (const std::int32_t n : {0, 1, 3, 4, 19}) {
+    RandomLayer layer({1, 2, 1, 8, 16}, 1, n, 9);
+    const auto scores = scores_of(layer, "lag_relative", "{sinks_tokens: 4, lag_tokens: 8}");
+    for (std::size_t i = 5; i < scores.size(); ++i) EXPECT_GT(scores[i], scores[i - 1]);
+  }
+}
+
+TEST(LagRelative, WhatWasSelectedIsNotScoredAgain) {
+  RandomLayer layer({1, 2, 1, 8, 16}, 1, 4 + 3 * 8, 9);
+  auto scorer = make_part<ScorerRegistry>("lag_relative", "{sinks_tokens: 4, lag_tokens: 8}");
+  LayerStep step = layer.prompt_step(0);
+  std::vector<float> scores(static_cast<std::size_t>(step.kv.total()));
+  scorer->score(step, scores.data());
+  std::int32_t keep = 4 + 8 + 8;  // half of two partitions, the last one whole
+  scorer->refine(step, &keep, scores.data());
+  layer.store.shrink(0, keep);
+  LayerStep again = layer.prompt_step(0);
+  scorer->score(again, scores.data());
+  for (std::size_t i = 0; i < 12; ++i) EXPECT_GT(scores[i], 2.0F) << "settled " << i;
+  scorer->forget(0);
+  scorer->score(again, scores.data());
+  EXPECT_LT(scores[11], 1.0F) << "a new sequence has nothing settled: two partitions, one scored";
+}
+
+TEST(ValueKeyNorm, PromptTokensOneByOneDecodedOnesByPage) {
+  RandomLayer layer({1, 2, 2, 8, 16}, 1, 11, 12);
+  const auto ratio = [&](std::int32_t i) {
+    double sum = 0;
+    for (std::int32_t h = 0; h < 2; ++h) {
+      const std::vector<double> k = vector_of(layer.k, layer.model, 0, i, h), v = vector_of(layer.v, layer.model, 0, i, h);
+      sum += std::sqrt(dot(v, v) / dot(k, k)) / 2;
+    }
+    return sum;
+  };
+  auto scores = scores_of(layer, "value_key_norm", "{page_tokens: 4}");
+  for (std::int32_t i = 0; i < 22; ++i) EXPECT_NEAR(scores[static_cast<std::size_t>(i)], ratio(i % 11), 1e-5);
+  layer.seqs[0] = {0, 10, 1, 10, -1};
+  scores = scores_of(layer, "value_key_norm", "{page_tokens: 4}");
+  for (std::int32_t i = 0; i < 8; ++i) {
+    const std::int32_t page = i / 4 * 4;
+    EXPECT_NEAR(scores[static_cast<std::size_t>(i)], (ratio(page) + ratio(page + 1) + ratio(page + 2) + ratio(page + 3)) / 4, 1e-5);
+  }
+  for (std::size_t i = 8; i < 11; ++i) EXPECT_TRUE(std::isinf(scores[i])) << "the newest page stays";
+}
+
+TEST(Cur, MultipliesSharesWithinWindows) {
+  RandomLayer layer({1, 2, 1, 8, 16}, 1, 10, 13);
+  const auto scores = scores_of(layer, "cur", "{window_tokens: 4}");
+  std::vector<double> expected;
+  for (std::int32_t i = 0; i < 10; ++i) {
+    double product = 1;
+    for (const auto* data : {&layer.k, &layer.v}) {
+      double window = 0;
+      for (std::int32_t j = i / 4 * 4; j < std::min(10, i / 4 * 4 + 4); ++j) {
+        const auto x = vector_of(*data, layer.model, 0, j, 0);
+        window += dot(x, x);
+      }
+      const auto x = vector_of(*data, layer.model, 0, i, 0);
+      product *= dot(x, x) / window;
+    }
+    expected.push_back(product);
+  }
+  const double sum = std::accumulate(expected.begin(), expected.end(), 0.0);
+  for (std::size_t i = 0; i < 10; ++i) EXPECT_NEAR(scores[i], expected[i] / sum, 1e-6);
+}
+
+TEST(RedundancyAndValueNorm, NewestAndLeastRedundantKeysAreForced) {
+  RandomLayer layer({1, 2, 1, 8, 16}, 1, 16, 14);
+  auto scorer = make_part<ScorerRegistry>("redundancy_and_value_norm");
+  LayerStep step = layer.prompt_step(0);
+  std::vector<float> scores(16);
+  scorer->score(step, scores.data());
+  std::int32_t keep = 12;  // six by redundancy, of which the newest four are the reference
+  scorer->refine(step, &keep, scores.data());
+  std::vector<std::pair<double, std::size_t>> likeness;
+  for (std::int32_t i = 0; i < 12; ++i) {
+    const auto k = vector_of(layer.k, layer.model, 0, i, 0);
+    double sum = 0;
+    for (std::int32_t j = 12; j < 16; ++j) {
+      const auto newest = vector_of(layer.k, layer.model, 0, j, 0);
+      sum += dot(k, newest) / std::sqrt(dot(k, k) * dot(newest, newest));
+    }
+    likeness.emplace_back(sum, static_cast<std::size_t>(i));
+  }
+  std::sort(likeness.begin(), likeness.end());
+  for (std::size_t i = 0; i < 16; ++i) {
+    const bool forced = i >= 12 || i == likeness[0].second || i == likeness[1].second;
+    EXPECT_EQ(std::isinf(scores[i]), forced) << i;
+  }
+}
+
+}  // namespace
+}  // namespace kvlab::test
