@@ -31,8 +31,9 @@ void run_cpu(const ProjectedNorms& a) {
           projected.noalias() = values * Map(a.w_o + head * d, a.hidden_dim, d, Eigen::OuterStride<>(width)).transpose();
           for (std::int32_t i = 0; i < count; ++i) {
             const float* x = projected.data() + static_cast<std::int64_t>(i) * a.hidden_dim;
-            const float norm =
-                a.kind == ProjectedNorms::Kind::kL1 ? lane_sum(x, x, a.hidden_dim, [](const Lanes& m, const Lanes&) -> Lanes { return m.abs(); }) : std::sqrt(lane_dot(x, x, a.hidden_dim));
+            const float norm = a.kind == ProjectedNorms::Kind::kL1
+                                   ? lane_sum(x, x, a.hidden_dim, [](const Lanes& m, const Lanes&) -> Lanes { return m.abs(); })
+                                   : std::sqrt(lane_dot(x, x, a.hidden_dim));
             out[run.begin + at + i] += norm / static_cast<float>(a.kv.group);
           }
         }

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <vector>
+
+#include "kernels/chunk_attention/chunk_attention.h"
+#include "kernels/pool1d/pool1d.h"
+#include "kernels/score_map/score_map.h"
+#include "kernels/standardize/standardize.h"
+#include "kernels/token_norms/token_norms.h"
+#include "kernels/word_scores/word_scores.h"
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+// Attention that prompt tokens receive inside their chunk, without a causal mask, times the norm of the value, smoothed and
+// standardised over the sequence's heads. What a token received is kept with it, in one word. Decoded tokens have received nothing.
+// Compactor, Chari and Van Durme 2025.
+class ChunkAttentionScore {
+ public:
+  explicit ChunkAttentionScore(Params& p)
+      : chunk_(p.optional<std::int32_t>("chunk_tokens", 256, 1, 1 << 16, "tokens that attend to one another")),
+        pool_(p.optional<std::int32_t>("pool_tokens", 3, 1, 1023, "neighbours averaged, odd")),
+        padded_(p.flag("padded", false, "a short last chunk is filled up with zeros that take part, as in kvpress")) {
+    if (pool_ % 2 == 0) p.fail_at("pool_tokens", "'pool_tokens' must be odd, so that the pool is centred");
+  }
+
+  void observe(LayerStep& step, std::int32_t channel) {
+    prompt_.assign(step.in.step.begin(), step.in.step.end());
+    for (std::size_t s = 0; s < step.seqs.size(); ++s)
+      if (step.seqs[s].decoding()) prompt_[s].count = 0;
+    step.ops(ChunkAttention{step.kv, prompt_.data(), chunk_, false, padded_, channel});
+  }
+
+  void score(LayerStep& step, std::int32_t channel, float* scores) const {
+    const KvRows& kv = step.kv;
+    float* norms = step.ops.floats(kv.total());
+    step.ops(WordScores{kv, channel, scores});
+    step.ops(TokenNorms{kv, TokenNorms::Of::kValue, TokenNorms::Kind::kL2, norms});
+    step.ops(ScoreMap{kv.num_rows, kv.first, ScoreMap::Kind::kTimes, scores, 1.0F, 0.0F, true, norms, nullptr, scores});
+    if (pool_ > 1) step.ops(Pool1d{kv.num_rows, kv.first, kv.len, scores, pool_, Pool1d::Kind::kAvg});
+    step.ops(Standardize{kv.num_sequences(), kv.kv_heads, kv.first, scores});
+  }
+
+ private:
+  std::int32_t chunk_, pool_;
+  bool padded_;
+  std::vector<Queries> prompt_;  // of the sequences in prefill
+};
+
+}  // namespace kvlab

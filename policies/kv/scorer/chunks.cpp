@@ -1,0 +1,100 @@
+#include <algorithm>
+#include <vector>
+
+#include "kernels/chunk_pool/chunk_pool.h"
+#include "kernels/protect_above_max/protect_above_max.h"
+#include "kernels/reduce_heads/reduce_heads.h"
+#include "kernels/score_map/score_map.h"
+#include "kernels/whole_chunks/whole_chunks.h"
+#include "policies/kv/scorer_wrapper.h"
+
+namespace kvlab {
+
+namespace {
+
+// Neighbouring tokens stay or go together: whole chunks by the mean of another score, summed over the KV heads so that all heads keep
+// one set. ChunkKV, Liu et al. 2025, algorithm 1. With a set per head and layers that share scores: WindowKV, Zuo et al. 2025.
+class Chunks final : public ScorerWrapper {
+ public:
+  explicit Chunks(Params& p)
+      : ScorerWrapper(p, "window_attention"),
+        chunk_(p.optional<std::int32_t>("chunk_tokens", 20, 1, 1 << 20, "tokens of a chunk")),
+        shared_heads_(p.choice("heads", {"shared", "own"}, 0, "one set for all KV heads, or one each") == 0),
+        top_half_(p.choice("chunk_score", {"mean", "top_half"}, 0, "mean over the chunk, or over its better half") == 1),
+        shared_layers_(p.optional<std::int32_t>("shared_layers", 1, 1, 1 << 10, "neighbouring layers that use the first one's scores")),
+        above_max_(p.choice("protect", {"infinite", "above_max"}, 0,
+                            "protected tokens stay outside the chunks, or enter them with the largest score plus 1") == 1),
+        chunks_frac_(
+            p.optional<double>("chunks_frac", 0.0, 0.0, 1.0, "share of the chunks kept, at least one; 0: as many as fit the budget")) {}
+
+  [[nodiscard]] Protected protects() const override { return above_max_ ? Protected{} : inner().protects(); }
+
+  void score(LayerStep& step, float* scores) override {
+    const KvRows& kv = step.kv;
+    if (step.layer % shared_layers_ != 0 && same_rows(kv)) {
+      copy(step, saved_.data(), scores);
+      return;
+    }
+    inner().score(step, scores);
+    const Protected stay = inner().protects();
+    if (above_max_) step.ops(ProtectAboveMax{kv, stay.sinks, stay.recent, end_positions(step), scores});
+    if (shared_heads_) step.ops(ReduceHeads{kv, ReduceHeads::Kind::kSum, scores});
+    const Range range = chunked(step);
+    step.ops(ChunkPool{kv.num_rows, kv.first, range.begin, range.len, scores, chunk_,
+                       top_half_ ? ChunkPool::Kind::kMeanOfTopHalf : ChunkPool::Kind::kMean});
+    if (shared_layers_ > 1 && step.layer % shared_layers_ == 0) {
+      saved_len_.assign(kv.len, kv.len + kv.num_rows);
+      saved_.resize(step.ops.computes() ? static_cast<std::size_t>(kv.total()) : 0);
+      copy(step, scores, saved_.data());
+    }
+  }
+
+  void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
+    const KvRows& kv = step.kv;
+    const Range range = chunked(step);
+    std::int32_t* num_chunks = chunks_frac_ > 0 ? step.ops.host_ints(kv.num_rows) : nullptr;
+    for (std::int32_t r = 0; r < kv.num_rows && num_chunks != nullptr; ++r) {
+      num_chunks[r] = std::max(1, static_cast<std::int32_t>((range.len[r] + chunk_ - 1) / chunk_ * chunks_frac_));
+      keep[r] = kv.len[r] - range.len[r] + std::min(range.len[r], num_chunks[r] * chunk_);
+    }
+    step.ops(WholeChunks{kv.num_rows, kv.first, range.begin, range.len, chunk_, scores, num_chunks, keep});
+    step.ops.settle("whole_chunks", step.layer, {keep, static_cast<std::size_t>(kv.num_rows)});
+  }
+
+ private:
+  struct Range {
+    std::int32_t *begin, *len;  // [num_rows]
+  };
+
+  // Protected tokens are taken to be held still, at both ends of a row.
+  [[nodiscard]] Range chunked(LayerStep& step) const {
+    const Range range{step.ops.host_ints(step.kv.num_rows), step.ops.host_ints(step.kv.num_rows)};
+    const Protected stay = protects();
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
+      range.begin[r] = std::min(stay.sinks, step.kv.len[r]);
+      range.len[r] = std::max(0, step.kv.len[r] - range.begin[r] - stay.recent);
+    }
+    return range;
+  }
+  [[nodiscard]] bool same_rows(const KvRows& kv) const {
+    return saved_len_.size() == static_cast<std::size_t>(kv.num_rows) && std::equal(saved_len_.begin(), saved_len_.end(), kv.len);
+  }
+  static void copy(LayerStep& step, const float* from, float* to) {
+    step.ops(ScoreMap{step.kv.num_rows, step.kv.first, ScoreMap::Kind::kPlus, from, 1.0F, 0.0F, false, nullptr, nullptr, to});
+  }
+
+  std::int32_t chunk_;
+  bool shared_heads_, top_half_;
+  std::int32_t shared_layers_;
+  bool above_max_;
+  double chunks_frac_;
+  std::vector<float> saved_;  // the group's first layer's scores
+  std::vector<std::int32_t> saved_len_;
+};
+
+[[maybe_unused]] const bool registered = ScorerRegistry::add<Chunks>(
+    {"chunks", "whole chunks of neighbouring tokens by another score", "ChunkKV: Liu et al. 2025, arXiv:2502.00299, algorithm 1"});
+
+}  // namespace
+
+}  // namespace kvlab

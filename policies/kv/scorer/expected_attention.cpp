@@ -1,0 +1,61 @@
+#include "kernels/expected_attention/expected_attention.h"
+
+#include "kernels/query_moments/query_moments.h"
+#include "kernels/score_map/score_map.h"
+#include "kernels/token_norms/token_norms.h"
+#include "policies/kv/scorer_wrapper.h"
+
+namespace kvlab {
+
+namespace {
+
+// Attention that future queries are expected to pay, if they are normal with the prompt's moments and stand at the next positions;
+// times the norm of the value. Expected Attention, Devoto et al. 2025.
+class ExpectedAttentionScore final : public Scorer {
+ public:
+  explicit ExpectedAttentionScore(Params& p)
+      : num_future_(p.optional<std::int32_t>("future_tokens", 512, 1, 1 << 20, "positions after the prompt that RoPE is averaged over")),
+        sinks_(p.optional<std::int32_t>("sinks_tokens", 4, 0, 1 << 20, "first tokens: always kept, and left out of the statistics")),
+        covariance_(p.flag("covariance", true, "uses the covariance of queries, not their mean alone")),
+        unbiased_(p.choice("divisor", {"n", "n_minus_1"}, 0, "divisor of the covariance") == 1),
+        value_norm_(p.flag("value_norm", true, "multiplies by the norm of the value")),
+        epsilon_(p.optional<float>("epsilon", 0.0F, 0.0F, 1.0F, "added to the attention before the value's norm")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.pre_rope_queries = true;
+    return needs;
+  }
+  [[nodiscard]] Protected protects() const override { return {sinks_, 0}; }
+
+  void score(LayerStep& step, float* scores) override {
+    const KvRows& kv = step.kv;
+    const std::int64_t heads = static_cast<std::int64_t>(kv.num_rows) * kv.group, d = kv.head_dim;
+    QueryMoments moments{
+        step.in.pre_rope_queries.data(), kv.num_sequences(), kv.kv_heads * kv.group, kv.head_dim, sinks_, unbiased_, covariance_};
+    moments.rope_base = step.model.rope_base;
+    moments.future_begin = end_positions(step);
+    moments.num_future = num_future_;
+    moments.mean = step.ops.floats(heads * d);
+    moments.covariance = covariance_ ? step.ops.floats(heads * d * d) : nullptr;
+    step.ops(moments);
+    step.ops(ExpectedAttention{kv, moments.mean, covariance_, moments.covariance, sinks_, scores});
+    if (!value_norm_) return;
+    float* norms = step.ops.floats(kv.total());
+    step.ops(TokenNorms{kv, TokenNorms::Of::kValue, TokenNorms::Kind::kL2, norms});
+    step.ops(ScoreMap{kv.num_rows, kv.first, ScoreMap::Kind::kTimes, scores, 1.0F, epsilon_, true, norms, nullptr, scores});
+  }
+
+ private:
+  std::int32_t num_future_, sinks_;
+  bool covariance_, unbiased_, value_norm_;
+  float epsilon_;
+};
+
+[[maybe_unused]] const bool registered = ScorerRegistry::add<ExpectedAttentionScore>(
+    {"expected_attention", "attention expected from queries like the prompt's at future positions",
+     "Expected Attention: Devoto et al. 2025, arXiv:2510.00636"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,79 @@
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "kernels/span_quota/span_quota.h"
+#include "policies/kv/scorer_wrapper.h"
+
+namespace kvlab {
+
+namespace {
+
+// Every instruction span of the prompt keeps its share of the budget, so that none vanishes first. Our definition of spans and shares:
+// spans of equal length, and the question one of its own where it is known; quotas proportional to span lengths, at least 1.
+class Fair final : public ScorerWrapper {
+ public:
+  explicit Fair(Params& p)
+      : ScorerWrapper(p, "window_attention"), span_(p.optional<std::int32_t>("span_tokens", 256, 1, 1 << 26, "tokens of a span")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs = inner().needs();
+    needs.question = true;
+    return needs;
+  }
+
+  void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
+    const KvRows& kv = step.kv;
+    inner().refine(step, keep, scores);
+    begins_.clear();
+    quotas_.clear();
+    std::int64_t *first = step.ops.host_longs(kv.num_sequences() + 1), *quota_first = step.ops.host_longs(kv.num_rows + 1);
+    first[0] = quota_first[0] = 0;
+    for (std::int32_t s = 0; s < kv.num_sequences(); ++s) {
+      add_spans(step.seqs[static_cast<std::size_t>(s)]);
+      first[s + 1] = static_cast<std::int64_t>(begins_.size());
+      for (std::int32_t r = s * kv.kv_heads; r < (s + 1) * kv.kv_heads; ++r) {
+        add_quotas(first[s], step.seqs[static_cast<std::size_t>(s)].end(), keep[r]);
+        quota_first[r + 1] = static_cast<std::int64_t>(quotas_.size());
+      }
+    }
+    step.ops(SpanQuota{kv, first, begins_.data(), quota_first, quotas_.data(), std::numeric_limits<float>::infinity(), scores});
+  }
+
+ private:
+  void add_spans(const SeqStep& seq) {
+    const std::int32_t question = seq.question_begin > 0 && seq.question_begin < seq.end() ? seq.question_begin : seq.end();
+    for (std::int32_t at = 0; at < std::max(question, 1); at += span_) begins_.push_back(at);
+    if (question < seq.end()) begins_.push_back(question);
+  }
+
+  // Largest remainders, so that quotas sum to the budget where that is at least one token per span.
+  void add_quotas(std::int64_t first, std::int32_t end, std::int32_t keep) {
+    const auto spans = static_cast<std::int64_t>(begins_.size()) - first;
+    const auto at = quotas_.size();
+    std::vector<std::pair<double, std::int64_t>> remainders;
+    std::int32_t left = keep;
+    for (std::int64_t j = 0; j < spans; ++j) {
+      const std::int32_t begin = begins_[static_cast<std::size_t>(first + j)];
+      const std::int32_t next = j + 1 < spans ? begins_[static_cast<std::size_t>(first + j + 1)] : end;
+      const double share = static_cast<double>(keep) * (next - begin) / std::max(1, end);
+      const std::int32_t quota = std::min(left, std::max(1, static_cast<std::int32_t>(share)));
+      quotas_.push_back(quota);
+      left -= quota;
+      remainders.emplace_back(quota - share, j);
+    }
+    std::sort(remainders.begin(), remainders.end());
+    for (std::size_t j = 0; j < remainders.size() && left > 0; ++j, --left) ++quotas_[at + static_cast<std::size_t>(remainders[j].second)];
+  }
+
+  std::int32_t span_;
+  std::vector<std::int32_t> begins_, quotas_;
+};
+
+[[maybe_unused]] const bool registered =
+    ScorerRegistry::add<Fair>({"fair", "another score, with a quota for every span of the prompt",
+                               "The Pitfalls of KV Cache Compression: Chen et al. 2025, arXiv:2510.00231"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,36 @@
+#include <algorithm>
+
+#include "kernels/diversify/diversify.h"
+#include "policies/kv/scorer_wrapper.h"
+
+namespace kvlab {
+
+namespace {
+
+// Decays the scores of tokens whose keys resemble those of the best ones, so that what is kept is less redundant. GraphKV, Li et al.
+// 2025. With many sources the largest similarity decides, not the product (our definition: the product underflows).
+class Graph final : public ScorerWrapper {
+ public:
+  explicit Graph(Params& p)
+      : ScorerWrapper(p, "window_attention"),
+        sources_(p.optional<double>("sources_frac", 0.5, 0.0, 1.0, "share of the budget whose tokens decay the others")),
+        product_(p.choice("combine", {"max", "product"}, 0, "decay by the most similar source, or by all of them") == 1) {}
+
+  void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
+    inner().refine(step, keep, scores);
+    std::int32_t* sources = step.ops.host_ints(step.kv.num_rows);
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) sources[r] = static_cast<std::int32_t>(sources_ * keep[r]);
+    step.ops(Diversify{step.kv, sources, product_, scores});
+  }
+
+ private:
+  double sources_;
+  bool product_;
+};
+
+[[maybe_unused]] const bool registered = ScorerRegistry::add<Graph>(
+    {"graph", "another score, decayed by likeness to the best tokens' keys", "GraphKV: Li et al. 2025, arXiv:2509.00388"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,47 @@
+#include "kernels/representatives/representatives.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "policies/kv/scorer_wrapper.h"
+
+namespace kvlab {
+
+namespace {
+
+// Part of the budget goes to tokens that stand for the others: evenly spaced along the Hamming distance of their signatures (in which
+// heads a token ranks high) to an anchor. One set for all heads. KVCrush, Jha et al. 2025.
+class RepresentativeTokens final : public ScorerWrapper {
+ public:
+  explicit RepresentativeTokens(Params& p)
+      : ScorerWrapper(p, "window_attention"),
+        share_(p.optional<double>("representatives_frac", 0.25, 0.0, 1.0, "share of the budget that goes to representatives")),
+        anchor_(static_cast<Representatives::Anchor>(
+            p.choice("anchor", {"mean", "zeros", "ones", "alternating", "random"}, 0, "signature that distances are measured from"))) {}
+
+  void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
+    const KvRows& kv = step.kv;
+    inner().refine(step, keep, scores);
+    std::int32_t *important = step.ops.host_ints(kv.num_sequences()), *others = step.ops.host_ints(kv.num_sequences());
+    for (std::int32_t s = 0; s < kv.num_sequences(); ++s) {
+      const std::int32_t row = s * kv.kv_heads;
+      for (std::int32_t r = row; r < row + kv.kv_heads; ++r)
+        if (keep[r] != keep[row] || kv.len[r] != kv.len[row])
+          throw InputError("scorer 'representatives' keeps one set for all KV heads: it needs an allocator that gives them the same count");
+      others[s] = static_cast<std::int32_t>(share_ * keep[row]);
+      important[s] = keep[row] - others[s];
+    }
+    step.ops(Representatives{kv, important, others, anchor_, step.seed, scores});
+  }
+
+ private:
+  double share_;
+  Representatives::Anchor anchor_;
+};
+
+[[maybe_unused]] const bool registered = ScorerRegistry::add<RepresentativeTokens>(
+    {"representatives", "the best tokens and some that stand for the rest", "KVCrush: Jha et al. 2025, arXiv:2503.00022"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,42 @@
+#include "kernels/score_map/score_map.h"
+#include "kernels/token_norms/token_norms.h"
+#include "policies/kv/scorer_wrapper.h"
+
+namespace kvlab {
+
+namespace {
+
+// Scores times the L1 norm of the value: a token with a small value changes little whatever attention it gets. VATP, Guo et al. 2024. The
+// first tokens have small values and much attention, so they are protected.
+class ValueAware final : public ScorerWrapper {
+ public:
+  explicit ValueAware(Params& p)
+      : ScorerWrapper(p, "accumulated_attention"),
+        norm_(p.choice("norm", {"l1", "l2"}, 0, "norm of the value")),
+        sinks_(p.optional<std::int32_t>("sinks_tokens", 20, 0, 1 << 20, "first tokens, always kept")) {}
+
+  [[nodiscard]] Protected protects() const override {
+    Protected all = inner().protects();
+    all.sinks = std::max(all.sinks, sinks_);
+    return all;
+  }
+
+  void score(LayerStep& step, float* scores) override {
+    const KvRows& kv = step.kv;
+    inner().score(step, scores);
+    float* norms = step.ops.floats(kv.total());
+    step.ops(TokenNorms{kv, TokenNorms::Of::kValue, norm_ == 0 ? TokenNorms::Kind::kL1 : TokenNorms::Kind::kL2, norms});
+    step.ops(ScoreMap{kv.num_rows, kv.first, ScoreMap::Kind::kTimes, scores, 1.0F, 0.0F, true, norms, nullptr, scores});
+  }
+
+ private:
+  std::size_t norm_;
+  std::int32_t sinks_;
+};
+
+[[maybe_unused]] const bool registered = ScorerRegistry::add<ValueAware>(
+    {"value_aware", "another score times the L1 norm of the value", "VATP: Guo et al. 2024, arXiv:2406.12335"});
+
+}  // namespace
+
+}  // namespace kvlab

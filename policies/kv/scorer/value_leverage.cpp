@@ -1,0 +1,48 @@
+#include "kernels/value_leverage/value_leverage.h"
+
+#include "kernels/query_moments/query_moments.h"
+#include "policies/kv/scorer_wrapper.h"
+
+namespace kvlab {
+
+namespace {
+
+// Leverage of a token's value among all values, weighted by how well its key fits the mean future query: CapKV, as kvpress 0.5.4's
+// CapPress computes it.
+class CapKv final : public Scorer {
+ public:
+  explicit CapKv(Params& p)
+      : num_future_(p.optional<std::int32_t>("future_tokens", 512, 1, 1 << 20, "positions after the prompt that RoPE is averaged over")),
+        sinks_(p.optional<std::int32_t>("sinks_tokens", 4, 0, 1 << 20, "first tokens: always kept, and left out of the statistics")),
+        tau_(p.optional<float>("tau", 5.0F, 0.0F, 1e3F, "sharpness of the weights exp(tau cos)")),
+        epsilon_(p.optional<float>("epsilon", 1e-6F, 0.0F, 1.0F, "added to the weights in the sum over values")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.pre_rope_queries = true;
+    return needs;
+  }
+  [[nodiscard]] Protected protects() const override { return {sinks_, 0}; }
+
+  void score(LayerStep& step, float* scores) override {
+    const KvRows& kv = step.kv;
+    QueryMoments moments{step.in.pre_rope_queries.data(), kv.num_sequences(), kv.kv_heads * kv.group, kv.head_dim, sinks_, false, false};
+    moments.rope_base = step.model.rope_base;
+    moments.future_begin = end_positions(step);
+    moments.num_future = num_future_;
+    moments.mean = step.ops.floats(static_cast<std::int64_t>(kv.num_rows) * kv.group * kv.head_dim);
+    step.ops(moments);
+    step.ops(ValueLeverage{kv, moments.mean, sinks_, tau_, epsilon_, scores});
+  }
+
+ private:
+  std::int32_t num_future_, sinks_;
+  float tau_, epsilon_;
+};
+
+[[maybe_unused]] const bool registered = ScorerRegistry::add<CapKv>(
+    {"value_leverage", "leverage of values weighted by the fit of keys to the mean future query", "CapKV, as in kvpress 0.5.4"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <memory>
+
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+// A scorer around another one, named by `of`: passes everything on that it does not change itself.
+class ScorerWrapper : public Scorer {
+ public:
+  [[nodiscard]] Needs needs() const override { return inner_->needs(); }
+  [[nodiscard]] std::int32_t num_words() const override { return inner_->num_words(); }
+  void bind(std::int32_t first_word) override {
+    Scorer::bind(first_word);
+    inner_->bind(first_word);
+  }
+  [[nodiscard]] std::string refuses(const ModelShape& model) const override { return inner_->refuses(model); }
+  void forget(std::int32_t index) override { inner_->forget(index); }
+  void observe(LayerStep& step) override { inner_->observe(step); }
+  void score(LayerStep& step, float* scores) override { inner_->score(step, scores); }
+  void refine(LayerStep& step, std::int32_t* keep, float* scores) override { inner_->refine(step, keep, scores); }
+  [[nodiscard]] Protected protects() const override { return inner_->protects(); }
+  [[nodiscard]] bool comparable_across_heads() const override { return inner_->comparable_across_heads(); }
+
+ protected:
+  ScorerWrapper(Params& p, const std::string& fallback) {
+    auto [name, inner] = p.named("of", fallback, "the scorer it builds on; `kvlab list scorers`");
+    if (!p.is_describing()) inner_ = ScorerRegistry::make(name, inner, "scorer");
+  }
+  [[nodiscard]] Scorer& inner() const { return *inner_; }
+
+ private:
+  std::unique_ptr<Scorer> inner_;  // null only while parameters are described
+};
+
+// One past the last position of each sequence of the step.
+inline const std::int32_t* end_positions(LayerStep& step) {
+  std::int32_t* end = step.ops.host_ints(static_cast<std::int64_t>(step.seqs.size()));
+  for (std::size_t s = 0; s < step.seqs.size(); ++s) end[s] = step.seqs[s].end();
+  return end;
+}
+
+}  // namespace kvlab

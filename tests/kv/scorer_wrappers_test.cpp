@@ -1,0 +1,184 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "tests/kv/kv_fixture.h"
+
+namespace kvlab::test {
+namespace {
+
+std::vector<float> scored(Scorer& scorer, LayerStep& step) {
+  std::vector<float> scores(static_cast<std::size_t>(step.kv.total()));
+  scorer.score(step, scores.data());
+  return scores;
+}
+
+TEST(Chunks, MeanOfHeadSumsAndWholeChunksBeforeTheWindow) {
+  RandomLayer layer({1, 4, 2, 8, 16}, 1, 50, 31);
+  auto inner = make_part<ScorerRegistry>("window_attention", "{window_tokens: 6}");
+  auto chunks = make_part<ScorerRegistry>("chunks", "{of: {window_attention: {window_tokens: 6}}, chunk_tokens: 10}");
+  LayerStep step = layer.prompt_step(6);
+  const auto raw = scored(*inner, step), got = scored(*chunks, step);
+  std::vector<float> of_chunk;
+  for (std::size_t begin = 0; begin < 44; begin += 10) {  // the last chunk before the window holds 4 tokens
+    float sum = 0;
+    const std::size_t count = std::min<std::size_t>(10, 44 - begin);
+    for (std::size_t i = begin; i < begin + count; ++i) sum += raw[i] + raw[50 + i];
+    of_chunk.push_back(sum / static_cast<float>(count));
+    for (std::size_t i = begin; i < begin + count; ++i) {
+      EXPECT_NEAR(got[i], of_chunk.back(), 1e-6);
+      EXPECT_EQ(got[50 + i], got[i]) << "one set for all heads";
+    }
+  }
+  std::vector<std::int32_t> keep{33, 33};
+  auto scores = got;
+  chunks->refine(step, keep.data(), scores.data());
+  const auto best = std::max_element(of_chunk.begin(), of_chunk.end()) - of_chunk.begin();
+  std::vector<float> order = of_chunk;
+  std::sort(order.begin(), order.end(), std::greater<>());
+  std::int32_t expected = 6;
+  for (const float score : order) {
+    const std::int32_t tokens = score == of_chunk.back() ? 4 : 10;
+    if (expected + tokens > 33) break;
+    expected += tokens;
+  }
+  EXPECT_EQ(keep, (std::vector<std::int32_t>{expected, expected})) << "best chunk " << best;
+  EXPECT_EQ(step.ops.log().back().op, "whole_chunks");
+}
+
+TEST(Chunks, AShareOfTheChunksWithTheWindowInside) {
+  RandomLayer layer({1, 4, 2, 8, 16}, 1, 45, 31);
+  auto chunks = make_part<ScorerRegistry>(
+      "chunks", "{of: {window_attention: {window_tokens: 8}}, chunk_tokens: 10, protect: above_max, chunks_frac: 0.5}");
+  EXPECT_EQ(chunks->protects().recent, 0);
+  LayerStep step = layer.prompt_step(8);
+  auto scores = scored(*chunks, step);
+  EXPECT_EQ(std::max_element(scores.begin(), scores.begin() + 45) - scores.begin(), 40) << "the window's own chunk comes first";
+  std::vector<std::int32_t> keep{22, 22};
+  chunks->refine(step, keep.data(), scores.data());
+  EXPECT_EQ(keep, (std::vector<std::int32_t>{15, 15})) << "two of five chunks: the last one has five tokens";
+}
+
+TEST(Chunks, LayersOfAGroupShareTheFirstOnesScores) {
+  RandomLayer layer({4, 4, 2, 8, 16}, 1, 45, 31), other({4, 4, 2, 8, 16}, 1, 45, 32);
+  auto chunks = make_part<ScorerRegistry>("chunks", "{of: key_norm, chunk_tokens: 8, heads: own, chunk_score: top_half, shared_layers: 2}");
+  LayerStep step = layer.prompt_step(0), next = other.prompt_step(0);
+  const auto first = scored(*chunks, step);
+  next.layer = 1;
+  EXPECT_EQ(scored(*chunks, next), first);
+  next.layer = 2;
+  EXPECT_NE(scored(*chunks, next), first);
+  auto norms = scored(*make_part<ScorerRegistry>("key_norm"), step);
+  std::sort(norms.begin(), norms.begin() + 8, std::greater<>());
+  EXPECT_NEAR(first[0], std::accumulate(norms.begin(), norms.begin() + 4, 0.0) / 4, 1e-5) << "mean of the better half";
+}
+
+TEST(ValueAware, MultipliesByTheValuesL1Norm) {
+  RandomLayer layer({1, 4, 2, 8, 16}, 1, 30, 33);
+  LayerStep step = layer.prompt_step(6);
+  auto aware = make_part<ScorerRegistry>("value_aware", "{of: {window_attention: {window_tokens: 6}}}");
+  const auto raw = scored(*make_part<ScorerRegistry>("window_attention", "{window_tokens: 6}"), step), got = scored(*aware, step);
+  for (std::size_t i = 0; i < 60; ++i) {
+    double norm = 0;
+    for (std::size_t c = 0; c < 8; ++c) norm += std::fabs(static_cast<double>(layer.v[0][(i % 30 * 2 + i / 30) * 8 + c]));
+    EXPECT_NEAR(got[i], static_cast<double>(raw[i]) * norm, 1e-5);
+  }
+  EXPECT_EQ(aware->protects().sinks, 20);
+  EXPECT_EQ(aware->protects().recent, 6);
+  EXPECT_EQ(aware->needs().window_queries, 6);
+}
+
+TEST(OutputAware, FirstHalfByScoreTheRestByProjectedValue) {
+  RandomLayer layer({1, 6, 2, 4, 10}, 1, 24, 34);
+  const auto w_o = RandomLayer::normals(10 * 6 * 4, 3, 50);
+  auto aware = make_part<ScorerRegistry>("output_aware", "{of: {window_attention: {window_tokens: 8, pool: none}}, epsilon: 0.5}");
+  EXPECT_TRUE(aware->needs().output_weights);
+  LayerStep window = layer.prompt_step(8);
+  window.in.w_o = w_o.data();
+  const auto raw = scored(*aware, window);
+  auto scores = raw;
+  std::vector<std::int32_t> keep{9, 6};
+  aware->refine(window, keep.data(), scores.data());
+  for (std::size_t head = 0; head < 2; ++head) {
+    std::vector<float> order(raw.begin() + static_cast<std::ptrdiff_t>(24 * head),
+                             raw.begin() + static_cast<std::ptrdiff_t>(24 * head + 24));
+    std::sort(order.begin(), order.end(), std::greater<>());
+    const float last_of_first_stage = order[head == 0 ? 3 : 2];
+    for (std::size_t i = 0; i < 24; ++i) {
+      double norm = 0;
+      for (std::size_t h = 3 * head; h < 3 * head + 3; ++h)
+        for (std::size_t o = 0; o < 10; ++o) {
+          double x = 0;
+          for (std::size_t c = 0; c < 4; ++c)
+            x += static_cast<double>(w_o[o * 24 + h * 4 + c]) * static_cast<double>(layer.v[0][(i * 2 + head) * 4 + c]);
+          norm += std::fabs(x) / 3;
+        }
+      const float score = raw[24 * head + i];
+      if (score >= last_of_first_stage) {
+        EXPECT_TRUE(std::isinf(scores[24 * head + i]));
+      } else {
+        EXPECT_NEAR(scores[24 * head + i], (static_cast<double>(score) + 0.5) * norm, 1e-5);
+      }
+    }
+  }
+}
+
+TEST(Graph, LikeKeysOfBetterTokensDecay) {
+  RandomLayer layer({1, 1, 1, 2, 4}, 1, 4, 35);
+  const std::vector<float> keys{1, 0, 2, 0, 0, 3, -1, 0};  // token 1 repeats token 0, token 2 is orthogonal, token 3 is opposite
+  for (std::int32_t i = 0; i < 4; ++i) std::copy_n(keys.data() + 2 * i, 2, layer.store.rows().key(0, i));
+  LayerStep step = layer.prompt_step(0);
+  auto graph = make_part<ScorerRegistry>("graph", "{of: key_norm, sources_frac: 0.5}");
+  std::vector<float> scores{8, 7, 6, 5};
+  std::int32_t keep = 2;  // one source: token 0
+  graph->refine(step, &keep, scores.data());
+  EXPECT_EQ(scores, (std::vector<float>{8, 0, 6, 5}));
+  scores = {8, 7, std::numeric_limits<float>::infinity(), 5};
+  graph->refine(step, &keep, scores.data());
+  EXPECT_EQ(scores, (std::vector<float>{8, 7, std::numeric_limits<float>::infinity(), 5})) << "the source is the protected token";
+}
+
+TEST(Representatives, SpreadOverTheDistanceToTheAnchor) {
+  RandomLayer layer({1, 2, 2, 2, 4}, 1, 8, 36);
+  LayerStep step = layer.prompt_step(0);
+  auto crush = make_part<ScorerRegistry>("representatives", "{of: key_norm, representatives_frac: 0.5, anchor: zeros}");
+  // Top two of head 0: tokens 0, 1; of head 1: tokens 0, 2. Mean: tokens 0 and 1 (10 and 4.5) are important.
+  std::vector<float> scores{10, 9, 1, 2, 2, 2, 2, 2, /**/ 10, 0, 6, 2, 2, 2, 2, 2};
+  std::vector<std::int32_t> keep{4, 4};
+  crush->refine(step, keep.data(), scores.data());
+  // Others by distance to 00: 3 4 5 6 7 (0), then 2 (1); places 1 and 4 of these six: tokens 4 and 7.
+  const std::vector<float> expected{2, 2, 0, 0, 1, 0, 0, 1};
+  for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(scores[i], expected[i % 8]) << i;
+  keep = {4, 3};
+  EXPECT_THROW(crush->refine(step, keep.data(), scores.data()), InputError);
+}
+
+TEST(Fair, EverySpanKeepsItsShare) {
+  RandomLayer layer({1, 1, 1, 4, 4}, 1, 25, 37);
+  layer.seqs[0].question_begin = 20;
+  LayerStep step = layer.prompt_step(0);
+  auto fair = make_part<ScorerRegistry>("fair", "{of: key_norm, span_tokens: 8}");
+  EXPECT_TRUE(fair->needs().question);
+  std::vector<float> scores(25);
+  for (std::size_t i = 0; i < 25; ++i) scores[i] = static_cast<float>(i);  // one global top would keep 15..24
+  std::int32_t keep = 10;
+  fair->refine(step, &keep, scores.data());
+  // Spans of 8, 8, 4 and the question's 5 tokens: shares 3.2, 3.2, 1.6, 2 of 10; the largest remainder takes the tenth.
+  std::vector<std::int32_t> kept;
+  for (std::int32_t i = 0; i < 25; ++i)
+    if (std::isinf(scores[static_cast<std::size_t>(i)])) kept.push_back(i);
+  EXPECT_EQ(kept, (std::vector<std::int32_t>{5, 6, 7, 13, 14, 15, 18, 19, 23, 24}));
+}
+
+TEST(Whitelist, ItsSpanStays) {
+  RandomLayer layer({1, 2, 2, 4, 4}, 1, 12, 38);
+  LayerStep step = layer.prompt_step(0);
+  const auto scores = scored(*make_part<ScorerRegistry>("whitelist", "{of: key_norm, begin_tokens: 3, span_tokens: 4}"), step);
+  for (std::size_t i = 0; i < 24; ++i) EXPECT_EQ(std::isinf(scores[i]), i % 12 >= 3 && i % 12 < 7) << i;
+}
+
+}  // namespace
+}  // namespace kvlab::test
