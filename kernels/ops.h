@@ -24,6 +24,8 @@ struct OpCall {
 class CountSource {
  public:
   virtual ~CountSource() = default;
+  // What follows belongs to step `step` of the run, from 0 on; prefill chunks are steps too.
+  virtual void begin_step(std::int64_t /*step*/) {}
   // `counts` holds the upper bounds; overwrites them with what the data would give.
   virtual void fill(std::string_view purpose, int layer, std::span<std::int32_t> counts) = 0;
 };

@@ -39,6 +39,7 @@ void KvStore::reserve(std::int32_t tokens) {
     move_rows(words_, 1, static_cast<std::size_t>(num_words_));
   }
   capacity_ = capacity;
+  if (!with_data_) return;  // nothing lies in pages
   page_.resize(rows * static_cast<std::size_t>(pages));
   std::iota(page_.begin(), page_.end(), 0);
   for (std::size_t r = 0; r < rows; ++r) page_begin_[r] = static_cast<std::int32_t>(r) * pages;

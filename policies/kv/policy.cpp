@@ -88,6 +88,7 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
     if (const std::string why = part->refuses(model); !why.empty())
       throw InputError(fmt::format("recipe '{}' cannot run: {}", recipe.name, why));
     needs_.add(part->needs());
+    parts_.push_back(part);
     part->bind(num_words_);
     num_words_ += part->num_words();
   }
@@ -223,6 +224,10 @@ void KvPolicy::cut(const PolicyStep& step, LayerStep& view, const Acting& acting
   for (std::size_t s = 0; s < acting.which.size(); ++s)
     for (std::int32_t h = 0; h < kv.kv_heads; ++h)
       store.shrink(acting.which[s] * kv.kv_heads + h, scored.keep[static_cast<std::int32_t>(s) * kv.kv_heads + h]);
+}
+
+void KvPolicy::forget(std::int32_t index) {
+  for (KvPart* part : parts_) part->forget(index);
 }
 
 TierBytes KvPolicy::resident(std::int32_t layer, const KvRows& kv) const {

@@ -45,6 +45,8 @@ class KvPolicy {
 
   // Bytes that a layer's rows take, with everything that the parts keep beside them.
   [[nodiscard]] TierBytes resident(std::int32_t layer, const KvRows& kv) const;
+  // The sequence at this place of the batch is gone, or another one takes it.
+  void forget(std::int32_t index);
   Traffic take_traffic() { return selector_->take_traffic(); }
   [[nodiscard]] const Recipe& recipe() const { return recipe_; }
 
@@ -65,6 +67,7 @@ class KvPolicy {
   std::unique_ptr<Disposal> disposal_;
   std::unique_ptr<Format> format_;
   std::unique_ptr<Selector> selector_;
+  std::vector<KvPart*> parts_;  // all of them
   Needs needs_;
   std::int32_t num_words_ = 0;
   std::vector<std::vector<float>> held_scores_;  // per layer, of allocators that come back to earlier layers

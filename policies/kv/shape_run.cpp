@@ -1,0 +1,206 @@
+#include "policies/kv/shape_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace kvlab {
+
+ShapeRun::ShapeRun(const Recipe& recipe, const ModelShape& model, CountSource* counts)
+    : recipe_(recipe), model_(model), policy_(recipe, model), counts_(counts), ops_(Ops::Backend::kShapes) {
+  if (!recipe.runs_in("cost"))
+    throw InputError(fmt::format("recipe '{}' has no costs on shapes alone; it runs in: {}", recipe.name, fmt::join(recipe.hosts, ", ")));
+  const auto trigger = recipe.make_trigger();
+  acts_in_decode_ = trigger->in_decode();
+  slack_tokens_ = trigger->slack_tokens();
+  shares_layers_ = recipe.make_allocator()->scope() != Allocator::Scope::kLayer;
+}
+
+std::vector<std::int32_t> ShapeRun::held_of(const Seq& seq) const {
+  const auto rows = static_cast<std::size_t>(model_.num_layers * model_.kv_heads);
+  if (seq.held.size() == rows) return seq.held;
+  if (seq.held.size() > 1) throw InternalError("tokens held are given for each layer and KV head, or once for all");
+  return std::vector<std::int32_t>(rows, seq.held.empty() ? 0 : seq.held.front());
+}
+
+ShapeRun::Group ShapeRun::group_of(std::span<const Seq> batch, bool decoding) const {
+  Group group;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const Seq& s = batch[i];
+    const SeqStep step{static_cast<std::int32_t>(i), s.seen_tokens, s.new_tokens, s.prompt_tokens, s.extras.question_begin};
+    if (step.decoding() != decoding) continue;
+    if (!policy_.needs().pass.empty() && step.completes_prompt() && s.extras.pass.empty())
+      throw InputError(
+          fmt::format("recipe '{}' observes the extra pass '{}': its chunks must be given", recipe_.name, policy_.needs().pass));
+    group.place.push_back(i);
+    group.seqs.push_back(step);
+    group.extras.push_back(s.extras);
+  }
+  if (group.seqs.empty()) return group;
+  group.layers.reserve(static_cast<std::size_t>(model_.num_layers));
+  for (std::int32_t l = 0; l < model_.num_layers; ++l)
+    group.layers.emplace_back(model_, static_cast<std::int32_t>(group.seqs.size()), policy_.num_words(), false);
+  for (std::size_t g = 0; g < group.seqs.size(); ++g) {
+    const std::vector<std::int32_t> held = held_of(batch[group.place[g]]);
+    for (std::size_t i = 0; i < held.size(); ++i)
+      group.layers[i / static_cast<std::size_t>(model_.kv_heads)].assume(
+          static_cast<std::int32_t>(g) * model_.kv_heads + static_cast<std::int32_t>(i) % model_.kv_heads, held[i]);
+  }
+  return group;
+}
+
+// Appends, attends and lets the policy act in one layer.
+void ShapeRun::run_layer(Group& group, std::int32_t layer, Result& result) {
+  ShapeObserver observer(policy_.needs(), group.seqs, group.extras);
+  const PolicyStep step{ops_, model_, group.seqs, group.layers, observer, 0};
+  const bool decoding = group.seqs.front().decoding();
+  if (decoding) {
+    const Ops::Frame frame(ops_);
+    policy_.before_attention(step, layer, segments_);
+    std::vector<Queries> queries;
+    for (const SeqStep& seq : group.seqs) queries.push_back({nullptr, seq.new_tokens, seq.seen_tokens});
+    ops_(Attend{segments_.data(), static_cast<std::int32_t>(segments_.size()), queries.data()});
+    for (const Segment& s : segments_)
+      for (std::int32_t r = 0; r < s.kv.num_rows; ++r) result.attended_tokens += static_cast<double>(s.tokens(r));
+  }
+  policy_.after_attention(step, layer);
+}
+
+TierBytes ShapeRun::layer_bytes(std::span<Group> groups, std::int32_t layer) const {
+  TierBytes all;
+  for (Group& g : groups)
+    if (!g.seqs.empty()) all += policy_.resident(layer, g.layers[static_cast<std::size_t>(layer)].rows());
+  return all;
+}
+
+namespace {
+
+TierBytes sum_of(const std::vector<TierBytes>& layers) {
+  TierBytes all;
+  for (const TierBytes& b : layers) all += b;
+  return all;
+}
+
+void raise(TierBytes& peak, const TierBytes& now) {
+  peak = {std::max(peak.gpu, now.gpu), std::max(peak.host, now.host), std::max(peak.disk, now.disk)};
+}
+
+}  // namespace
+
+ShapeRun::Result ShapeRun::step(std::span<const Seq> batch) {
+  ops_.take_counts_from(nullptr);
+  put_before(batch);
+  ops_.take_counts_from(counts_);
+  if (counts_ != nullptr) counts_->begin_step(steps_);
+  ++steps_;
+  Group groups[] = {group_of(batch, true), group_of(batch, false)};
+  Result result;
+  ops_.clear_log();
+  policy_.take_traffic();
+  std::vector<TierBytes> bytes;
+  for (std::int32_t l = 0; l < model_.num_layers; ++l) bytes.push_back(layer_bytes(groups, l));
+  result.before = result.peak = sum_of(bytes);
+  for (std::int32_t l = 0; l < model_.num_layers; ++l) {
+    result.first_call.push_back(ops_.log().size());
+    for (Group& g : groups)
+      for (std::size_t s = 0; s < g.seqs.size(); ++s)
+        g.layers[static_cast<std::size_t>(l)].append(static_cast<std::int32_t>(s), nullptr, nullptr, g.seqs[s].new_tokens,
+                                                     g.seqs[s].seen_tokens);
+    bytes[static_cast<std::size_t>(l)] = layer_bytes(groups, l);
+    raise(result.peak, sum_of(bytes));
+    for (Group& g : groups)
+      if (!g.seqs.empty()) run_layer(g, l, result);
+    for (std::int32_t e = shares_layers_ ? 0 : l; e <= l; ++e) bytes[static_cast<std::size_t>(e)] = layer_bytes(groups, e);
+  }
+  for (std::int32_t l = 0; l < model_.num_layers; ++l) bytes[static_cast<std::size_t>(l)] = layer_bytes(groups, l);
+  result.after = sum_of(bytes);
+  raise(result.peak, result.after);
+  finish(groups, result);
+  return result;
+}
+
+void ShapeRun::finish(std::span<Group> groups, Result& result) {
+  result.first_call.push_back(ops_.log().size());
+  result.calls = ops_.log();
+  result.attended_tokens /= static_cast<double>(model_.num_layers) * model_.kv_heads;
+  result.traffic = policy_.take_traffic();
+  const auto rows = static_cast<std::size_t>(model_.num_layers * model_.kv_heads);
+  result.held.resize(progress_.size() * rows);
+  for (const Group& g : groups) {
+    for (std::size_t s = 0; s < g.seqs.size(); ++s) {
+      const std::vector<std::int32_t> held = lengths(g, s);
+      std::copy(held.begin(), held.end(), result.held.begin() + static_cast<std::ptrdiff_t>(g.place[s] * rows));
+      progress_[g.place[s]] = {g.seqs[s].end(), held};
+    }
+  }
+}
+
+std::vector<std::int32_t> ShapeRun::lengths(const Group& group, std::size_t s) const {
+  std::vector<std::int32_t> held;
+  for (const KvStore& store : group.layers)
+    for (std::int32_t h = 0; h < model_.kv_heads; ++h) held.push_back(store.len(static_cast<std::int32_t>(s) * model_.kv_heads + h));
+  return held;
+}
+
+// Sequences that do not go on from the last step: their parts' state becomes that of a step just before.
+void ShapeRun::put_before(std::span<const Seq> batch) {
+  for (std::size_t i = batch.size(); i < progress_.size(); ++i) policy_.forget(static_cast<std::int32_t>(i));
+  progress_.resize(batch.size());
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const Seq& s = batch[i];
+    const auto index = static_cast<std::int32_t>(i);
+    if (s.seen_tokens > 0 && progress_[i].end == s.seen_tokens && progress_[i].held == held_of(s)) continue;
+    policy_.forget(index);
+    if (s.seen_tokens == 0) continue;
+    if (s.seen_tokens <= s.prompt_tokens) {
+      precede(s, index, 0, 0);
+      continue;
+    }
+    // One token in, one out; or a trigger that has just used up its slack; else the row has only grown.
+    if (acts_in_decode_ &&
+        (precede(s, index, s.seen_tokens - 1, 0) || (slack_tokens_ > 0 && precede(s, index, s.seen_tokens - 1, slack_tokens_))))
+      continue;
+    precede(s, index, s.seen_tokens - 1, -1);
+  }
+  policy_.take_traffic();
+}
+
+// The step from `seen` tokens to seq.seen_tokens, from as many held as `seq` holds and `delta` more. Answers whether it leaves what
+// `seq` holds; if not, the parts have forgotten it again unless rows were only to grow.
+bool ShapeRun::precede(const Seq& seq, std::int32_t index, std::int32_t seen, std::int32_t delta) {
+  Seq earlier = seq;
+  earlier.seen_tokens = seen;
+  earlier.new_tokens = seq.seen_tokens - seen;
+  earlier.held = held_of(seq);
+  for (std::int32_t& h : earlier.held) h = seen == 0 ? 0 : std::max(0, h + delta);
+  Group group = group_of(std::span(&earlier, 1), earlier.seen_tokens >= earlier.prompt_tokens);
+  group.seqs.front().index = index;
+  Result unused;
+  for (std::int32_t l = 0; l < model_.num_layers; ++l) {
+    group.layers[static_cast<std::size_t>(l)].append(0, nullptr, nullptr, earlier.new_tokens, seen);
+    run_layer(group, l, unused);
+  }
+  ops_.clear_log();
+  const bool leads_here = lengths(group, 0) == held_of(seq);
+  if (!leads_here && delta >= 0 && seen > 0) policy_.forget(index);
+  return leads_here;
+}
+
+std::vector<SummedCall> summed(std::span<const OpCall> calls) {
+  std::vector<SummedCall> sums;
+  for (const OpCall& c : calls) {
+    auto at = std::find_if(sums.begin(), sums.end(), [&](const SummedCall& s) { return s.call.op == c.op; });
+    if (at == sums.end()) at = sums.insert(sums.end(), {{c.op}, 0});
+    at->call.rows += c.rows;
+    at->call.tokens += c.tokens;
+    at->call.outputs += c.outputs;
+    at->call.bytes += c.bytes;
+    at->call.flops += c.flops;
+    ++at->launches;
+  }
+  return sums;
+}
+
+}  // namespace kvlab
