@@ -38,6 +38,13 @@ inline std::int32_t older_tokens(const LayerStep& step, std::int32_t row) {
   return std::max(0, step.kv.len[row] - seq_of(step, row).new_tokens);
 }
 
+// True when rows keep all of their units.
+inline bool keeps_all(std::int32_t num_rows, const std::int64_t* first, const std::int32_t* keep) {
+  for (std::int32_t r = 0; r < num_rows; ++r)
+    if (keep[r] < first[r + 1] - first[r]) return false;
+  return true;
+}
+
 // Rows that are attended to as a whole have their tail at 0. True when all are.
 inline bool all_whole(std::int32_t num_rows, const std::int32_t* tail) {
   return std::all_of(tail, tail + num_rows, [](std::int32_t t) { return t == 0; });
