@@ -122,6 +122,15 @@ TEST(LagRelative, ShortRowsKeepTheMostRecent) {
   }
 }
 
+TEST(LagRelative, EqualTailsTieWithTheSinks) {
+  RandomLayer scored({1, 2, 1, 8, 16}, 1, 4 + 3 * 8 + 2, 9), brief({1, 2, 1, 8, 16}, 1, 4 + 15, 9);
+  const auto a = scores_of(scored, "lag_relative", "{sinks_tokens: 4, lag_tokens: 8, tail: equal}");
+  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_EQ(a[i] == 1.0F, i < 4 || i >= 20) << i;
+  const auto b = scores_of(brief, "lag_relative", "{sinks_tokens: 4, lag_tokens: 8, tail: equal}");
+  for (std::size_t i = 5; i < b.size(); ++i) EXPECT_GT(b[i], b[i - 1]) << "too short to score";
+  EXPECT_GT(b[0], b.back());
+}
+
 TEST(LagRelative, WhatWasSelectedIsNotScoredAgain) {
   RandomLayer layer({1, 2, 1, 8, 16}, 1, 4 + 3 * 8, 9);
   auto scorer = make_part<ScorerRegistry>("lag_relative", "{sinks_tokens: 4, lag_tokens: 8}");

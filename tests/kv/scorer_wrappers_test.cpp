@@ -160,7 +160,7 @@ TEST(Fair, EverySpanKeepsItsShare) {
   RandomLayer layer({1, 1, 1, 4, 4}, 1, 25, 37);
   layer.seqs[0].question_begin = 20;
   LayerStep step = layer.prompt_step(0);
-  auto fair = make_part<ScorerRegistry>("fair", "{of: key_norm, span_tokens: 8}");
+  auto fair = make_part<ScorerRegistry>("fair", "{of: key_norm, span_tokens: 8, question: true}");
   EXPECT_TRUE(fair->needs().question);
   std::vector<float> scores(25);
   for (std::size_t i = 0; i < 25; ++i) scores[i] = static_cast<float>(i);  // one global top would keep 15..24
@@ -171,6 +171,18 @@ TEST(Fair, EverySpanKeepsItsShare) {
   for (std::int32_t i = 0; i < 25; ++i)
     if (std::isinf(scores[static_cast<std::size_t>(i)])) kept.push_back(i);
   EXPECT_EQ(kept, (std::vector<std::int32_t>{5, 6, 7, 13, 14, 15, 18, 19, 23, 24}));
+}
+
+TEST(Fair, AShareOfEverySpanMakesTheBudget) {
+  RandomLayer layer({1, 1, 1, 4, 4}, 1, 25, 37);
+  LayerStep step = layer.prompt_step(0);
+  auto fair = make_part<ScorerRegistry>("fair", "{of: key_norm, span_tokens: 8, quota_frac: 0.3}");
+  std::vector<float> scores(25);
+  for (std::size_t i = 0; i < 25; ++i) scores[i] = static_cast<float>(i);
+  std::int32_t keep = 7;
+  fair->refine(step, &keep, scores.data());
+  EXPECT_EQ(keep, 7) << "2 of each span of 8, and at least one of the last";
+  for (const std::size_t i : {6U, 7U, 14U, 15U, 22U, 23U, 24U}) EXPECT_TRUE(std::isinf(scores[i])) << i;
 }
 
 TEST(Whitelist, ItsSpanStays) {

@@ -10,15 +10,19 @@ namespace kvlab {
 namespace {
 
 // Every instruction span of the prompt keeps its share of the budget, so that none vanishes first. Our definition of spans and shares:
-// spans of equal length, and the question one of its own where it is known; quotas proportional to span lengths, at least 1.
+// spans of equal length, and the question one of its own where asked for; quotas proportional to span lengths, at least 1.
 class Fair final : public ScorerWrapper {
  public:
   explicit Fair(Params& p)
-      : ScorerWrapper(p, "window_attention"), span_(p.optional<std::int32_t>("span_tokens", 256, 1, 1 << 26, "tokens of a span")) {}
+      : ScorerWrapper(p, "window_attention"),
+        span_(p.optional<std::int32_t>("span_tokens", 256, 1, 1 << 26, "tokens of a span")),
+        question_(p.flag("question", false, "the question is a span of its own")),
+        quota_frac_(p.optional<double>("quota_frac", 0.0, 0.0, 1.0,
+                                       "share of each span kept, rounded down, at least 1; 0: its share of the budget")) {}
 
   [[nodiscard]] Needs needs() const override {
     Needs needs = inner().needs();
-    needs.question = true;
+    needs.question |= question_;
     return needs;
   }
 
@@ -33,7 +37,7 @@ class Fair final : public ScorerWrapper {
       add_spans(step.seqs[static_cast<std::size_t>(s)]);
       first[s + 1] = static_cast<std::int64_t>(begins_.size());
       for (std::int32_t r = s * kv.kv_heads; r < (s + 1) * kv.kv_heads; ++r) {
-        add_quotas(first[s], step.seqs[static_cast<std::size_t>(s)].end(), keep[r]);
+        add_quotas(first[s], step.seqs[static_cast<std::size_t>(s)].end(), kv.len[r], keep[r]);
         quota_first[r + 1] = static_cast<std::int64_t>(quotas_.size());
       }
     }
@@ -42,31 +46,38 @@ class Fair final : public ScorerWrapper {
 
  private:
   void add_spans(const SeqStep& seq) {
-    const std::int32_t question = seq.question_begin > 0 && seq.question_begin < seq.end() ? seq.question_begin : seq.end();
+    const std::int32_t question = question_ && seq.question_begin > 0 && seq.question_begin < seq.end() ? seq.question_begin : seq.end();
     for (std::int32_t at = 0; at < std::max(question, 1); at += span_) begins_.push_back(at);
     if (question < seq.end()) begins_.push_back(question);
   }
 
-  // Largest remainders, so that quotas sum to the budget where that is at least one token per span.
-  void add_quotas(std::int64_t first, std::int32_t end, std::int32_t keep) {
+  // Shares of the budget by largest remainders, so that they sum to it where it has a token for every span; a fixed share of each
+  // span makes the budget.
+  void add_quotas(std::int64_t first, std::int32_t end, std::int32_t len, std::int32_t& keep) {
     const auto spans = static_cast<std::int64_t>(begins_.size()) - first;
     const auto at = quotas_.size();
     std::vector<std::pair<double, std::int64_t>> remainders;
-    std::int32_t left = keep;
+    std::int32_t left = quota_frac_ > 0 ? len : keep;
     for (std::int64_t j = 0; j < spans; ++j) {
       const std::int32_t begin = begins_[static_cast<std::size_t>(first + j)];
       const std::int32_t next = j + 1 < spans ? begins_[static_cast<std::size_t>(first + j + 1)] : end;
-      const double share = static_cast<double>(keep) * (next - begin) / std::max(1, end);
+      const double share = quota_frac_ > 0 ? (next - begin) * quota_frac_ : static_cast<double>(keep) * (next - begin) / std::max(1, end);
       const std::int32_t quota = std::min(left, std::max(1, static_cast<std::int32_t>(share)));
       quotas_.push_back(quota);
       left -= quota;
       remainders.emplace_back(quota - share, j);
+    }
+    if (quota_frac_ > 0) {
+      keep = len - left;
+      return;
     }
     std::sort(remainders.begin(), remainders.end());
     for (std::size_t j = 0; j < remainders.size() && left > 0; ++j, --left) ++quotas_[at + static_cast<std::size_t>(remainders[j].second)];
   }
 
   std::int32_t span_;
+  bool question_;
+  double quota_frac_;
   std::vector<std::int32_t> begins_, quotas_;
 };
 

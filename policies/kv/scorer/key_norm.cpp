@@ -11,7 +11,9 @@ namespace {
 // one set for all heads, by the norm over their concatenated keys, is QuickVideo's (Schneider et al. 2025).
 class KeyNorm final : public Scorer {
  public:
-  explicit KeyNorm(Params& p) : heads_(p.choice("heads", {"own", "shared"}, 0, "norm of each head's key, or over all KV heads at once")) {}
+  explicit KeyNorm(Params& p)
+      : heads_(p.choice("heads", {"own", "shared"}, 0, "norm of each head's key, or over all KV heads at once")),
+        comparable_(p.flag("compare_heads", false, "norms of different heads may be ranked together, as kvpress does")) {}
 
   void score(LayerStep& step, float* scores) override {
     const bool shared = heads_ == 1;
@@ -19,10 +21,11 @@ class KeyNorm final : public Scorer {
     if (shared) step.ops(ReduceHeads{step.kv, ReduceHeads::Kind::kRootOfSum, scores});
     step.ops(ScoreMap{step.kv.num_rows, step.kv.first, ScoreMap::Kind::kPlus, scores, -1.0F, 0.0F, false, nullptr, nullptr, scores});
   }
-  [[nodiscard]] bool comparable_across_heads() const override { return false; }
+  [[nodiscard]] bool comparable_across_heads() const override { return comparable_; }
 
  private:
   std::size_t heads_;
+  bool comparable_;
 };
 
 [[maybe_unused]] const bool registered =

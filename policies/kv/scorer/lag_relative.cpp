@@ -22,7 +22,7 @@ class LagRelative final : public Scorer {
                       0),
         revisits_(p.flag("revisits", false, "tokens that survived a partition's selection are scored again at the next one")) {}
 
-  [[nodiscard]] Protected protects() const override { return {sinks_, 0}; }
+  [[nodiscard]] Protected protects() const override { return {recent_first_ ? sinks_ : 0, 0}; }
 
   void score(LayerStep& step, float* scores) override {
     const KvRows& kv = step.kv;
@@ -34,8 +34,13 @@ class LagRelative final : public Scorer {
       partitions[r] = std::max(0, (kv.len[r] - begin[r]) / lag_ - 1);
       tail[r] = begin[r] + partitions[r] * lag_;
     }
-    step.ops(FillScores{kv.num_rows, kv.first, zero, begin, kSettled, 0.0F, scores});
+    step.ops(FillScores{kv.num_rows, kv.first, zero, begin, recent_first_ ? kSettled : kTail, 0.0F, scores});
     step.ops(FillScores{kv.num_rows, kv.first, tail, kv.len, kTail, recent_first_ ? kRecency : 0.0F, scores});
+    if (!recent_first_) {  // rows too short to score keep the sinks, then the latest
+      for (std::int32_t r = 0; r < kv.num_rows; ++r)
+        if (partitions[r] > 0) tail[r] = kv.len[r];
+      step.ops(FillScores{kv.num_rows, kv.first, tail, kv.len, 0.0F, kRecency, scores});
+    }
     step.ops(LagScores{kv, begin, partitions, lag_, ranks_, epsilon_, scores});
   }
 

@@ -1,0 +1,55 @@
+#include <gtest/gtest.h>
+
+#include "sim/replay/replay.h"
+#include "traces/synthetic_attention.h"
+
+namespace kvlab {
+namespace {
+
+// A synthetic prompt; what the generator does not make is filled in: queries and keys before RoPE are the trace's own, W_o is a
+// simple pattern.
+const AttentionTrace& whole_trace() {
+  static const AttentionTrace trace = [] {
+    Params p = Params::from_text("{layers: 3, q_heads: 8, kv_heads: 2, head_dim: 32, prompt_tokens: 400, decode_tokens: 6}", "synthetic");
+    AttentionTrace t = SyntheticAttention(read_synthetic_attention(p), 5).trace();
+    t.hidden_dim = 48;
+    t.question_begin = 380;
+    for (auto& layer : t.layers) {
+      if (layer.pre_q.empty()) layer.pre_q = layer.q;
+      if (layer.pre_k.empty()) layer.pre_k = layer.k;
+      for (std::size_t i = layer.w_o.size(); i < 48U * 8 * 32; ++i) layer.w_o.push_back(static_cast<float>(i * 37 % 101) / 101 - 0.5F);
+    }
+    return t;
+  }();
+  return trace;
+}
+
+class GeometryRecipe : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GeometryRecipe, KeepsItsBudgetAndLosesNothingWithoutOne) {
+  const AttentionTrace& trace = whole_trace();
+  static const AttentionReference reference = full_attention(trace);
+  const std::string name = GetParam();
+  const ReplayResult cut = replay(trace, reference, load_recipe(name, 128));
+  if (name != "lagkv") {  // its budget is a share of each partition; the tail stays whole
+    EXPECT_LE(cut.kept_tokens, 128);
+  }
+  EXPECT_GT(cut.kept_tokens, 128 - 20) << "at most one chunk below";
+  EXPECT_LT(cut.kept_tokens, 400);
+  EXPECT_GT(cut.mean.attention_mass, 0.1);
+  EXPECT_LT(cut.mean.attention_mass, 1);
+  const ReplayResult again = replay(trace, reference, load_recipe(name, 128));
+  EXPECT_EQ(cut.mean.output_rel_err, again.mean.output_rel_err);
+  const ReplayResult all = replay(trace, reference, load_recipe(name, 4096));
+  EXPECT_EQ(all.kept_tokens, 400);
+  EXPECT_EQ(all.mean.output_rel_err, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GeometryRecipe,
+                         ::testing::Values("knorm", "keydiff", "lagkv", "expected_attention", "expected_attention_mean", "paged_eviction",
+                                           "cur", "leverage", "noncausal_attention", "compactor", "capkv", "q_filters", "quick_prefill",
+                                           "infinipot", "chunkkv", "windowkv", "vatp", "criticalkv", "graphkv", "kvcrush", "fair_eviction"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace kvlab
