@@ -92,7 +92,12 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
     part->bind(num_words_);
     num_words_ += part->num_words();
   }
-  if (recipe.has_budget && recipe.trigger == "never") selector_->set_budget(recipe.budget.tokens);
+  if (!recipe.has_budget || recipe.trigger != "never" || selector_->selects_all()) return;
+  if (recipe.budget.tokens == 0)
+    throw InputError(
+        fmt::format("recipe '{}' cannot run: selector '{}' takes a budget in tokens (budget_tokens), not a share of the prompt",
+                    recipe.name, recipe.selector));
+  selector_->set_budget(recipe.budget.tokens);
 }
 
 LayerStep KvPolicy::layer_step(const PolicyStep& step, std::int32_t layer) const {

@@ -1,12 +1,14 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "kernels/cluster/cluster.h"
 #include "tests/kv/selector_fixture.h"
 
 namespace kvlab::test {
 namespace {
 
 using Rows = std::vector<std::vector<std::int32_t>>;
+using Ints = std::vector<std::int32_t>;
 
 std::vector<std::int32_t> shifted(std::vector<std::int32_t> x, std::int32_t by) {
   for (std::int32_t& i : x) i += by;
@@ -289,6 +291,121 @@ TEST(MpCache, BudgetInTokensTakesThePlaceOfTheShare) {
   EXPECT_GT(n, 56U);
 }
 
+// Clusters of a row's prompt from the same operation, then the definition in doubles: weights, threshold, tokens.
+TEST(Squeezed, ClustersAboveTheCalibratedThreshold) {
+  for (const std::int32_t group : {1, 3}) {
+    Decode d({1, 2 * group, 2, 8, 16}, 1, 120, 3);
+    d.window_tokens = 10;
+    auto part = make_part<SelectorRegistry>("squeezed", "{clusters_frac: 0.1, drop_frac: 0.6, window_tokens: 10, rounds: 4}");
+    d.prefill(*part, 0);
+    const Ints tokens(2, 120), clusters(2, 12);
+    std::vector<Ints> of(2, Ints(120)), sizes(2, Ints(12));
+    std::vector<std::vector<float>> centroids(2, std::vector<float>(12 * 8));
+    std::vector<std::int32_t*> of_rows{of[0].data(), of[1].data()}, size_rows{sizes[0].data(), sizes[1].data()};
+    std::vector<float*> centroid_rows{centroids[0].data(), centroids[1].data()};
+    run_cpu(ClusterKeys{d.store.rows(), tokens.data(), clusters.data(), 4, of_rows.data(), centroid_rows.data(), size_rows.data()});
+    const auto weights = [&](std::int32_t row, std::int32_t token) {
+      const auto r = static_cast<std::size_t>(row);
+      std::vector<double> mean(12, 0.0);
+      for (std::int32_t h = 0; h < group; ++h) {
+        const float* q = d.q[0].data() + ((token * 2 + row) * group + h) * 8;
+        double total = 0;
+        for (std::size_t c = 0; c < 12; ++c) total += sizes[r][c] * std::exp(d.dot(q, centroids[r].data() + c * 8) / std::sqrt(8.0));
+        for (std::size_t c = 0; c < 12; ++c) mean[c] += std::exp(d.dot(q, centroids[r].data() + c * 8) / std::sqrt(8.0)) / total / group;
+      }
+      return mean;
+    };
+    std::vector<double> all;  // one weight per token, query and head: the threshold is a plain quantile of these
+    for (std::int32_t r = 0; r < 2; ++r)
+      for (std::int32_t t = 110; t < 120; ++t) {
+        const auto w = weights(r, t);
+        for (const std::int32_t c : of[static_cast<std::size_t>(r)]) all.push_back(w[static_cast<std::size_t>(c)]);
+      }
+    std::sort(all.begin(), all.end(), std::greater<>());
+    const double threshold = all[static_cast<std::size_t>(0.4 * 2400)];
+    for (std::int32_t t = 0; t < 5; ++t) {
+      const Rows rows = d.decode(*part, 0);
+      for (std::int32_t r = 0; r < 2; ++r) {
+        const auto w = weights(r, d.tokens() - 1);
+        Ints expected;
+        for (std::int32_t i = 0; i < 120; ++i)
+          if (w[static_cast<std::size_t>(of[static_cast<std::size_t>(r)][static_cast<std::size_t>(i)])] > threshold * (1 + 1e-6))
+            expected.push_back(i);
+        EXPECT_EQ(rows[static_cast<std::size_t>(r)], tokens_of(expected, 1, 0, 120, d.tokens()));
+      }
+    }
+  }
+}
+
+// Counts that depend on data: without data the bounds stand, and with the counts of a run with data the log is the same.
+class Script final : public CountSource {
+ public:
+  bool replays = false;
+  std::vector<std::vector<std::int32_t>> counts;
+  std::size_t at = 0;
+  void fill(std::string_view, int, std::span<std::int32_t> out) override {
+    if (!replays)
+      counts.emplace_back(out.begin(), out.end());
+    else
+      std::copy(counts[at].begin(), counts[at].end(), out.begin()), ++at;
+  }
+};
+
+bool same_log_with_scripted_counts(const std::string& part, const std::string& parameters, std::int32_t window, bool bounded) {
+  Decode with({4, 8, 2, 8, 16}, 2, 150, 5), without({4, 8, 2, 8, 16}, 2, 150, 5, false);
+  with.window_tokens = without.window_tokens = window;
+  Script script;
+  with.ops.take_counts_from(&script);
+  auto a = make_part<SelectorRegistry>(part, parameters), b = make_part<SelectorRegistry>(part, parameters);
+  with.prefill(*a);
+  for (std::int32_t i = 0; i < 9; ++i) with.decode(*a);
+  script.replays = true;
+  if (!bounded) without.ops.take_counts_from(&script);
+  without.prefill(*b);
+  for (std::int32_t i = 0; i < 9; ++i) without.decode(*b);
+  if (!bounded) return with.ops.log() == without.ops.log();
+  return without.attended >= with.attended;
+}
+
+TEST(ActQkv, ChunksBestMatchedByTheProbe) {
+  Decode d({1, 4, 2, 8, 16}, 1, 150, 3);
+  d.window_tokens = 6;
+  auto part =
+      make_part<SelectorRegistry>("act_qkv", "{chunk_tokens: 8, window_tokens: 6, sink_tokens: 8, recent_tokens: 10, budget_tokens: 50}");
+  d.prefill(*part, 0);
+  for (std::int32_t t = 0; t < 9; ++t) {
+    const Rows rows = d.decode(*part, 0);
+    const std::int32_t n = d.tokens(), chunks = (n - 10) / 8;
+    std::vector<double> mean(32, 0.0), probe(32, 0.0), distance(6, 0.0);
+    const auto q = [&](std::int32_t i, std::size_t c) { return static_cast<double>(d.q[0][static_cast<std::size_t>(n - 6 + i) * 32 + c]); };
+    for (std::int32_t i = 0; i < 6; ++i)
+      for (std::size_t c = 0; c < 32; ++c) mean[c] += q(i, c) / 6;
+    for (std::int32_t i = 0; i < 6; ++i)
+      for (std::size_t c = 0; c < 32; ++c) distance[static_cast<std::size_t>(i)] += std::pow(q(i, c) - mean[c], 2);
+    const double deviation = std::accumulate(distance.begin(), distance.end(), 0.0) / 6;
+    double total = 0;
+    for (double& x : distance) total += x = std::exp(std::sqrt(x / deviation));
+    for (std::int32_t i = 0; i < 6; ++i)
+      for (std::size_t c = 0; c < 32; ++c) probe[c] += distance[static_cast<std::size_t>(i)] / total * q(i, c);
+    for (std::int32_t r = 0; r < 2; ++r) {
+      std::vector<double> scores(static_cast<std::size_t>(chunks), 0.0);
+      for (std::size_t h = 0; h < 2; ++h) {
+        std::vector<double> e(scores.size(), 0.0);
+        for (std::int32_t i = 0; i < chunks * 8; ++i)
+          for (std::size_t x = 0; x < 8; ++x)
+            e[static_cast<std::size_t>(i / 8)] +=
+                probe[static_cast<std::size_t>(r) * 16 + h * 8 + x] * static_cast<double>(d.key(r, i)[x]) / 8 / std::sqrt(8.0);
+        double sum = 0;
+        for (double& x : e) sum += x = std::exp(x);
+        for (std::size_t c = 0; c < e.size(); ++c) scores[c] += e[c] / sum / 2;
+      }
+      scores[0] = -1;  // the sinks' chunk is in anyway; one layer alone gets the average number of chunks
+      const auto top = best(scores, static_cast<std::size_t>((50 - 8 - (n - chunks * 8)) / 8));
+      EXPECT_EQ(rows[static_cast<std::size_t>(r)], tokens_of(top, 8, 8, chunks * 8, n)) << "row " << r << " step " << t;
+    }
+  }
+}
+
 struct Case {
   const char *part, *parameters;
   std::int32_t window = 0;
@@ -316,6 +433,29 @@ TEST_P(EverySelector, BudgetOfTheWholeRowSelectsEverything) {
   for (std::int32_t t = 0; t < 3; ++t)
     for (const auto& row : d.decode(*part, 3)) EXPECT_EQ(row.size(), static_cast<std::size_t>(d.tokens()));
 }
+
+class DataDependent : public testing::TestWithParam<Case> {};
+
+TEST_P(DataDependent, SameTokensTwiceAscendingWithTheNewest) {
+  const Case& c = GetParam();
+  for (const std::int32_t prompt : {1, 15, 64, 65, 150})
+    EXPECT_TRUE(deterministic_and_well_formed(c.part, c.parameters, prompt, 7, c.window)) << prompt;
+}
+
+TEST_P(DataDependent, CountsAreSettledAndBounded) {
+  for (const bool bounded : {false, true})
+    EXPECT_TRUE(same_log_with_scripted_counts(GetParam().part, GetParam().parameters, GetParam().window, bounded));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Selectors, DataDependent,
+    testing::Values(Case{"squeezed", "{clusters_frac: 0.1}", 100},
+                    Case{"act_qkv", "{chunk_tokens: 8, window_tokens: 9, sink_tokens: 8, recent_tokens: 10, budget_tokens: 50}", 9},
+                    Case{"quest", "{page_tokens: 8, budget_tokens: 32, group: union}"},
+                    Case{"lserve", "{page_tokens: 16, logical_tokens: 8, budget_tokens: 48}"},
+                    Case{"recycled", "{budget_tokens: 40, every_steps: 3, min_cosine: 0.1}"},
+                    Case{"token_select", "{sink_tokens: 4, recent_tokens: 8, top_tokens: 20, min_cosine: 0.1}"}),
+    [](const auto& info) { return std::string(info.param.part); });
 
 INSTANTIATE_TEST_SUITE_P(
     Selectors, EverySelector,

@@ -1,0 +1,164 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cluster/cluster.h"
+#include "policies/kv/selector/selection.h"
+
+namespace kvlab {
+
+namespace {
+
+// Prompt tokens whose cluster of keys outweighs a threshold that the prompt's last queries calibrate, and all generated ones.
+// Squeezed Attention, Hooper et al. 2024, arXiv:2411.09688.
+class Squeezed final : public Selector {
+ public:
+  explicit Squeezed(Params& p)
+      : clusters_frac_(p.optional<double>("clusters_frac", 0.05, 1e-4, 1, "clusters per prompt token and KV head")),
+        drop_frac_(p.optional<double>("drop_frac", 0.7, 0, 1, "prompt tokens below the threshold on the calibrating queries")),
+        window_(p.optional<std::int32_t>("window_tokens", 100, 1, 4096, "last prompt queries that calibrate the threshold")),
+        rounds_(p.optional<std::int32_t>("rounds", 10, 1, 1000, "rounds of k-means")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    needs.window_queries = window_;
+    return needs;
+  }
+  void set_budget(std::int32_t tokens) override { budget_ = tokens; }
+  void forget(std::int32_t index) override {
+    prompts_.forget(index);
+    cluster_of_.forget(index);
+    centroids_.forget(index);
+    sizes_.forget(index);
+    threshold_.forget(index);
+    traffic_.forget(index);
+  }
+
+  // Clusters a prompt once it is complete; its threshold is kept if tokens are evicted later.
+  void update(LayerStep& step) override {
+    const std::int32_t n = step.kv.num_rows;
+    std::int32_t* tokens = step.ops.host_ints(n);
+    for (std::int32_t r = 0; r < n; ++r) {
+      Prompt& prompt = prompts_.at(step, r);
+      const SeqStep& seq = seq_of(step, r);
+      tokens[r] = 0;
+      if (seq.end() < seq.prompt_tokens || prompt.mark.grew_to(seq, step.kv.len[r])) continue;
+      tokens[r] = seq.decoding() ? older_tokens(step, r) : step.kv.len[r];
+      const auto clusters = static_cast<std::int32_t>(std::ceil(clusters_frac_ * tokens[r]));
+      prompt = {{step.kv.len[r], seq.end()}, tokens[r], tokens[r] == 0 ? 0 : std::max(1, clusters)};
+    }
+    if (all_whole(n, tokens)) return;
+    ClusterKeys keys;
+    keys.kv = step.kv;
+    keys.tokens = tokens;
+    keys.clusters = clusters(step);
+    keys.rounds = rounds_;
+    keys.cluster_of = cluster_of_.rows(step, [&](std::int32_t r) { return tokens[r]; });
+    keys.centroids = centroids(step);
+    keys.sizes = sizes(step);
+    step.ops(keys);
+    calibrate(step, tokens);
+  }
+
+  Selection select(LayerStep& step) override {
+    const std::int32_t n = step.kv.num_rows;
+    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return prompts_.at(step, r).tokens; });
+    if (all_whole(n, tail)) return {};
+    ClusterTokens chosen;
+    chosen.num_rows = n;
+    chosen.kv_heads = step.kv.kv_heads;
+    chosen.score_first = prefix_sums(step.ops, n, [&](std::int32_t r) { return prompts_.at(step, r).clusters; });
+    PageScores weights = page_scores(step, centroids(step), chosen.score_first);
+    weights.kind = PageScores::Kind::kDot;
+    weights.heads = PageScores::Heads::kMean;
+    weights.softmax = weights.weighs_sizes = true;
+    weights.sizes = sizes(step);
+    weights.scores = step.ops.floats(chosen.score_first[n]);
+    step.ops(weights);
+    chosen.scores = weights.scores;
+    chosen.threshold = threshold_.sequences(step, [](std::int32_t) { return 1; });
+    chosen.cluster_of = cluster_of_.rows(step, [](std::int32_t) { return 0; });
+    chosen.first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r]; });
+    chosen.token = step.ops.ints(chosen.first[n]);
+    chosen.count = per_row(step.ops, n, [&](std::int32_t r) { return tail[r]; });
+    step.ops(chosen);
+    step.ops.settle("selected_tokens", step.layer, {chosen.count, static_cast<std::size_t>(n)});
+    ExpandUnits tokens;
+    tokens.num_rows = n;
+    tokens.lists.first = chosen.first;
+    tokens.lists.unit = chosen.token;
+    tokens.lists.count = chosen.count;
+    traffic_.track(step, tokens.lists);
+    tokens.tail = tail;
+    tokens.len = step.kv.len;
+    return expand(step.ops, tokens);
+  }
+
+  Traffic take_traffic() override { return traffic_.take(); }
+  [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
+    TierBytes bytes = held;  // centroids with their sizes, and the cluster of each token
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+      const auto clusters = static_cast<std::int64_t>(std::ceil(clusters_frac_ * kv.len[r]));
+      bytes.gpu += clusters * (static_cast<std::int64_t>(model.head_dim) * model.kv_bytes + 4) + 4LL * kv.len[r];
+    }
+    return bytes;
+  }
+
+ private:
+  struct Prompt {
+    RowMark mark;
+    std::int32_t tokens = 0, clusters = 0;
+  };
+
+  const std::int32_t* clusters(const LayerStep& step) {
+    return per_row(step.ops, step.kv.num_rows, [&](std::int32_t r) { return prompts_.at(step, r).clusters; });
+  }
+  float* const* centroids(const LayerStep& step) {
+    return centroids_.rows(step,
+                           [&](std::int32_t r) { return static_cast<std::int64_t>(prompts_.at(step, r).clusters) * step.kv.head_dim; });
+  }
+  std::int32_t* const* sizes(const LayerStep& step) {
+    return sizes_.rows(step, [&](std::int32_t r) { return prompts_.at(step, r).clusters; });
+  }
+
+  // One threshold for all heads of the layer.
+  void calibrate(LayerStep& step, const std::int32_t* tokens) {
+    const std::int32_t sequences = step.kv.num_sequences(), heads = step.kv.kv_heads;
+    std::vector<Queries> queries(step.in.window.begin(), step.in.window.end());
+    std::vector<double> keep;
+    for (std::int32_t s = 0; s < sequences; ++s) {
+      const auto at = static_cast<std::size_t>(s);
+      if (!step.seqs[at].completes_prompt()) queries[at].count = 0;
+      const std::int32_t clustered = *std::max_element(tokens + s * heads, tokens + (s + 1) * heads);
+      keep.push_back(budget_ == 0 || clustered == 0 ? 1 - drop_frac_ : std::min(1.0, static_cast<double>(budget_) / clustered));
+    }
+    ClusterThreshold threshold;
+    threshold.num_rows = step.kv.num_rows;
+    threshold.kv_heads = heads;
+    threshold.group = step.kv.group;
+    threshold.head_dim = step.kv.head_dim;
+    threshold.kv_bytes = step.kv.kv_bytes;
+    threshold.queries = queries.data();
+    threshold.clusters = clusters(step);
+    threshold.centroids = centroids(step);
+    threshold.sizes = sizes(step);
+    threshold.keep_frac = keep.data();
+    threshold.threshold = threshold_.sequences(step, [](std::int32_t) { return 1; });
+    step.ops(threshold);
+  }
+
+  double clusters_frac_, drop_frac_;
+  std::int32_t window_, rounds_, budget_ = 0;
+  PerRow<Prompt> prompts_;
+  RowMemory<std::int32_t> cluster_of_, sizes_;
+  RowMemory<float> centroids_, threshold_;  // threshold_ per sequence
+  UnitTraffic traffic_;
+};
+
+[[maybe_unused]] const bool registered =
+    SelectorRegistry::add<Squeezed>({"squeezed", "prompt tokens whose cluster of keys outweighs a calibrated threshold",
+                                     "Squeezed Attention: Hooper et al. 2024, arXiv:2411.09688"});
+
+}  // namespace
+
+}  // namespace kvlab
