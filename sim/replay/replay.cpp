@@ -28,6 +28,7 @@ class Walk {
         layer_bytes_(static_cast<std::size_t>(model_.num_layers)) {
     check_needs(policy_.needs(), trace, recipe.name);
     own_ops_.keep_log(false);
+    ops_.take_counts_from(options.counts);
     for (std::int32_t l = 0; l < model_.num_layers; ++l) {
       stores_.emplace_back(model_, 1, policy_.num_words(), true);
       stores_.back().reserve(trace.num_tokens);
@@ -65,6 +66,7 @@ class Walk {
   SeqStep start(std::int32_t begin, std::int32_t end) {
     const SeqStep seq{0, begin, end - begin, trace_.prompt_tokens, trace_.question_begin};
     observer_.set_step(seq);
+    if (options_.counts != nullptr) options_.counts->begin_step(static_cast<std::int64_t>(result_.resident.size()));
     return seq;
   }
 
@@ -89,6 +91,7 @@ class Walk {
       for (std::int32_t e = 0; e <= l; ++e) count_bytes(e);
     }
     peak_ = std::max(peak_, all_bytes().gpu);
+    result_.resident.push_back(all_bytes());
   }
 
   void decode(std::int32_t t) {
@@ -105,6 +108,7 @@ class Walk {
     }
     for (std::int32_t l = 0; l < model_.num_layers; ++l) count_bytes(l);
     const TierBytes bytes = all_bytes();
+    result_.resident.push_back(bytes);
     result_.resident_bytes_frac += static_cast<double>(bytes.gpu) / full_bytes(at + 1);
     result_.host_bytes_frac += static_cast<double>(bytes.host) / full_bytes(at + 1);
     result_.disk_bytes_frac += static_cast<double>(bytes.disk) / full_bytes(at + 1);

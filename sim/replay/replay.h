@@ -36,12 +36,14 @@ struct ReplayResult {
   double peak_prefill_frac = 0;  // most GPU bytes while the prompt ran, relative to the full prompt's
   Traffic traffic;               // over all decode steps
   std::int32_t num_steps = 0;
+  std::vector<TierBytes> resident;  // after each step, prefill chunks included
 };
 
 struct ReplayOptions {
   std::uint64_t seed = 1;
-  std::int32_t kv_bytes = 2;  // of a stored element of the uncompressed cache
-  Ops* ops = nullptr;         // a log to fill; null: none is kept
+  std::int32_t kv_bytes = 2;      // of a stored element of the uncompressed cache
+  Ops* ops = nullptr;             // a log to fill; null: none is kept
+  CountSource* counts = nullptr;  // is shown the counts that depended on data, step by step
 };
 
 // Runs a recipe over one recorded sample. Errors (InputError): the recipe does not claim this host, cannot run with these sizes, or
