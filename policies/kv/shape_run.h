@@ -34,6 +34,8 @@ class ShapeRun {
   // One step. A sequence whose numbers continue the last step at its place goes on; any other is put into the state that the step
   // before it would have left behind. Errors (InputError): what the recipe observes is not in `extras`.
   Result step(std::span<const Seq> batch);
+  // The next step continues nothing.
+  void forget() { put_before({}); }
 
   [[nodiscard]] const KvPolicy& policy() const { return policy_; }
   [[nodiscard]] const ModelShape& model() const { return model_; }

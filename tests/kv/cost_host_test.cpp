@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/random.h"
 #include "policies/kv/count_sources.h"
 #include "policies/kv/shape_run.h"
 #include "sim/replay/replay.h"

@@ -1,0 +1,249 @@
+#include "policies/kv/step_ops.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+
+namespace kvlab {
+
+namespace {
+
+template <class F>
+OpCall combined(const OpCall& a, const OpCall& b, F&& f) {
+  return {a.op, f(a.rows, b.rows), f(a.tokens, b.tokens), f(a.outputs, b.outputs), f(a.bytes, b.bytes), f(a.flops, b.flops)};
+}
+
+bool same_operations(const std::vector<std::vector<OpCall>>& a, const std::vector<std::vector<OpCall>>& b) {
+  const auto same_op = [](const OpCall& x, const OpCall& y) { return x.op == y.op; };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](const auto& x, const auto& y) { return std::equal(x.begin(), x.end(), y.begin(), y.end(), same_op); });
+}
+
+// f on each pair of calls; both have the same operations.
+template <class F>
+std::vector<std::vector<OpCall>> each(std::vector<std::vector<OpCall>> a, const std::vector<std::vector<OpCall>>& b, F&& f) {
+  for (std::size_t l = 0; l < a.size(); ++l)
+    for (std::size_t i = 0; i < a[l].size(); ++i) a[l][i] = combined(a[l][i], b[l][i], f);
+  return a;
+}
+
+// Classes of layers in which both `a` and `b` are the same, and the calls of each.
+std::pair<LayerCalls, LayerCalls> classes(const std::vector<std::vector<OpCall>>& a, const std::vector<std::vector<OpCall>>& b) {
+  LayerCalls x, y;
+  for (std::size_t l = 0; l < a.size(); ++l) {
+    std::size_t c = 0;
+    while (c < x.calls.size() && !(x.calls[c] == a[l] && y.calls[c] == b[l])) ++c;
+    if (c == x.calls.size()) x.calls.push_back(a[l]), y.calls.push_back(b[l]);
+    x.class_of_layer.push_back(static_cast<std::int32_t>(c));
+  }
+  y.class_of_layer = x.class_of_layer;
+  return {x, y};
+}
+
+LayerCalls classes(const std::vector<std::vector<OpCall>>& a) { return classes(a, a).first; }
+
+// The sequence as it was or will be when it holds (or held) `held` tokens in its first row, if nothing else happens; nothing where
+// there was no such time.
+std::optional<ShapeRun::Seq> moved(const ShapeRun::Seq& seq, std::int32_t held) {
+  ShapeRun::Seq other = seq;
+  const std::int32_t by = held - seq.held.front();
+  other.seen_tokens += by;
+  if (other.seen_tokens < 2) return std::nullopt;
+  other.prompt_tokens = by == 0 ? seq.prompt_tokens : std::min(seq.prompt_tokens, other.seen_tokens - 1);
+  for (std::int32_t& h : other.held)
+    if ((h += by) < 0) return std::nullopt;
+  return other;
+}
+
+}  // namespace
+
+StepOps::StepOps(const Recipe& recipe, const ModelShape& model)
+    : model_(model), budget_(recipe.budget), trigger_(recipe.make_trigger()), shapes_(recipe, model), companies_(1) {
+  company_ids_[{}] = 0;
+  probe_prompts();
+}
+
+StepOps::PerLayer StepOps::run(std::span<const Seq> batch) {
+  ++runs_;
+  shapes_.forget();
+  const ShapeRun::Result result = shapes_.step(batch);
+  PerLayer layers;
+  for (std::size_t l = 0; l + 1 < result.first_call.size(); ++l)
+    layers.emplace_back(result.calls.begin() + static_cast<std::ptrdiff_t>(result.first_call[l]),
+                        result.calls.begin() + static_cast<std::ptrdiff_t>(result.first_call[l + 1]));
+  return layers;
+}
+
+// What all layers agree to cut the sequence to.
+std::int32_t StepOps::target(const Seq& seq) const {
+  const SeqStep step{0, seq.seen_tokens, seq.new_tokens, seq.prompt_tokens, seq.extras.question_begin};
+  std::optional<std::int32_t> common;
+  const auto heads = seq.held.size() > 1 ? static_cast<std::ptrdiff_t>(model_.kv_heads) : 1;
+  for (auto row = seq.held.begin(); row != seq.held.end(); row += heads) {
+    const std::int32_t layer = trigger_->target(step, *std::max_element(row, row + heads) + seq.new_tokens, budget_).value_or(kNoCut);
+    if (common && *common != layer) return kLayersDiffer;
+    common = layer;
+  }
+  return common.value_or(kNoCut);
+}
+
+StepOps::Stage StepOps::stage(const Seq& seq) const {
+  return seq.seen_tokens == seq.prompt_tokens ? kFirst : target(seq) == kNoCut ? kKeeps : kCuts;
+}
+
+// Compares sequences of one length that differ in prompt and tokens lost.
+void StepOps::compare(const Seq& a, const Seq& b) {
+  if (target(a) == target(b) && run(std::span(&a, 1)) != run(std::span(&b, 1)))
+    prompt_matters_[stage(a)] = prompt_matters_[stage(b)] = true;
+}
+
+void StepOps::probe_prompts() {
+  const std::int32_t budget = budget_.tokens > 0 ? budget_.tokens : 256;
+  const std::int32_t lengths[] = {8, 40, 200, budget - 1, budget, budget + 1, budget + 33, 2 * budget + 5};
+  const std::int32_t decoded[] = {1, 2, 3, 4, 5, 7, 8, 16, 31, 32, 64, 100, 127, 128, 256, 500, 512, 1000, 1024, 0};
+  std::int32_t other = 0;
+  for (const std::int32_t t : decoded) {
+    const std::int32_t held = std::max(1, lengths[other++ % std::ssize(lengths)]), prompt = held + 3 * other;
+    const Seq reference{prompt + 9, 1, prompt, {held}, {}};
+    compare(reference, {prompt + t, 1, prompt, {held}, {}});
+    compare(reference, {2 * prompt + t, 1, 2 * prompt, {held}, {}});
+    if (t < held) compare(reference, {held, 1, held - t, {held}, {}});
+  }
+}
+
+StepOps::Group StepOps::group(const Seq& seq, std::int32_t company) {
+  Group g;
+  g.company = company;
+  g.target = target(seq);
+  std::vector<std::int32_t> pattern;
+  for (const std::int32_t h : seq.held) pattern.push_back(h - seq.held.front());
+  if (std::all_of(pattern.begin(), pattern.end(), [](std::int32_t d) { return d == 0; })) pattern.clear();
+  g.pattern = patterns_.try_emplace(std::move(pattern), static_cast<std::int32_t>(patterns_.size())).first->second;
+  if (g.target != kLayersDiffer && !prompt_matters_[stage(seq)]) return g;
+  g.prompt = seq.prompt_tokens;
+  g.lost = seq.seen_tokens - seq.held.front();
+  return g;
+}
+
+// Which operations the layers call. A kind met alone gets the sequence as its member.
+std::int32_t StepOps::kind_of(const PerLayer& calls, const Seq& seq, std::int32_t company) {
+  std::vector<std::string_view> names;
+  for (const auto& layer : calls) {
+    names.emplace_back();
+    for (const OpCall& c : layer) names.push_back(c.op);
+  }
+  const auto kind = static_cast<std::size_t>(kinds_.try_emplace(std::move(names), static_cast<std::int32_t>(kinds_.size())).first->second);
+  if (kind == member_.size()) member_.emplace_back(), proven_.push_back(0);
+  if (company == 0 && !member_[kind]) member_[kind] = seq;
+  return static_cast<std::int32_t>(kind);
+}
+
+// What the sequence adds to the calls of its company; nothing where it changes which operations are called.
+std::optional<StepOps::PerLayer> StepOps::added(const Seq& seq, std::int32_t company) {
+  const Company& with = companies_[static_cast<std::size_t>(company)];
+  std::vector<Seq> batch = with.members;
+  batch.push_back(seq);
+  PerLayer calls = run(batch);
+  if (company == 0) return calls;
+  if (!same_operations(calls, with.calls)) return std::nullopt;
+  return each(std::move(calls), with.calls, [](std::int64_t a, std::int64_t b) { return a - b; });
+}
+
+// A line through the block's first two lengths that meets the last one, and in the first blocks of a kind every other one.
+std::optional<StepOps::Line> StepOps::fit(const Seq& seq, std::int32_t company, const Group& of) {
+  const std::int32_t begin = seq.held.front() / kBlockTokens * kBlockTokens;
+  const auto at = [&](std::int32_t offset) -> std::optional<PerLayer> {
+    const std::optional<Seq> other = moved(seq, begin + offset);
+    return other && group(*other, company) == of ? added(*other, company) : std::nullopt;
+  };
+  const std::optional<PerLayer> first = at(0), second = first ? at(1) : std::nullopt;
+  if (!second || !same_operations(*first, *second)) return std::nullopt;
+  const PerLayer slope = each(*second, *first, [](std::int64_t a, std::int64_t b) { return a - b; });
+  const auto meets = [&](std::int32_t offset) {
+    return at(offset) == each(*first, slope, [offset](std::int64_t a, std::int64_t b) { return a + b * offset; });
+  };
+  if (!meets(kBlockTokens - 1)) return std::nullopt;
+  const std::int32_t kind = kind_of(*first, *moved(seq, begin), company);
+  if (proven_[static_cast<std::size_t>(kind)] < kProvenBlocks) {
+    for (std::int32_t i = 2; i + 1 < kBlockTokens; ++i) lines_hold_ = lines_hold_ && meets(i);
+    ++proven_[static_cast<std::size_t>(kind)];
+    if (!lines_hold_) return std::nullopt;
+  }
+  auto [base, per_token] = classes(*first, slope);
+  return Line{begin, kind, std::move(base), std::move(per_token)};
+}
+
+// The line that gives this sequence's calls; null where these are no sum.
+const StepOps::Line* StepOps::find(const Seq& seq, std::int32_t company) {
+  const Group g = group(seq, company);
+  const std::int32_t held = seq.held.front();
+  Block& block = blocks_[{g, held / kBlockTokens}];
+  if (!block.tried && lines_hold_ && g.target != kLayersDiffer && g.prompt < 0) block.line = fit(seq, company, g);
+  block.tried = true;
+  if (block.line) return &*block.line;
+  const auto known = block.exact.find(held);
+  if (known != block.exact.end()) return &known->second;
+  const std::optional<PerLayer> calls = added(seq, company);
+  if (!calls) return nullptr;
+  Line point{held, kind_of(*calls, seq, company), classes(*calls), {}};
+  point.slope = point.base;
+  for (auto& layer : point.slope.calls)
+    for (OpCall& c : layer) c = {c.op};
+  return &block.exact.emplace(held, std::move(point)).first->second;
+}
+
+// The set of kinds in a batch.
+std::int32_t StepOps::company_of(std::span<const Line* const> lines) {
+  std::set<std::int32_t> kinds;
+  for (const Line* line : lines) kinds.insert(line->kind);
+  if (kinds.size() == 1) return 0;
+  const auto [at, is_new] = company_ids_.try_emplace(std::vector(kinds.begin(), kinds.end()), static_cast<std::int32_t>(companies_.size()));
+  if (is_new) {
+    Company company;
+    for (const std::int32_t kind : kinds) company.members.push_back(*member_[static_cast<std::size_t>(kind)]);
+    company.calls = run(company.members);
+    companies_.push_back(std::move(company));
+  }
+  return at->second;
+}
+
+LayerCalls StepOps::decode(std::span<const Seq> batch) {
+  std::vector<const Line*> lines;
+  for (const Seq& seq : batch) {
+    if (seq.new_tokens != 1 || seq.seen_tokens < seq.prompt_tokens || seq.held.empty() || !seq.extras.pass.empty())
+      throw InternalError("a decode step has one new token per sequence, and tokens held before it");
+    lines.push_back(find(seq, 0));
+  }
+  if (batch.empty()) return {std::vector<std::int32_t>(static_cast<std::size_t>(model_.num_layers), 0), {{}}};
+  if (const std::int32_t company = company_of(lines); company != 0)
+    for (std::size_t s = 0; s < batch.size(); ++s)
+      if (lines[s] = find(batch[s], company); lines[s] == nullptr) return classes(run(batch));
+  return sum(batch, lines);
+}
+
+LayerCalls StepOps::sum(std::span<const Seq> batch, std::span<const Line* const> lines) const {
+  const auto add = [&](std::size_t s, const std::vector<OpCall>& base, const std::vector<OpCall>& slope, std::vector<OpCall>& to) {
+    const std::int64_t further = batch[s].held.front() - lines[s]->begin;
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      const OpCall call = combined(base[i], slope[i], [further](std::int64_t a, std::int64_t b) { return a + b * further; });
+      to[i] = s == 0 ? call : combined(to[i], call, [](std::int64_t a, std::int64_t b) { return a + b; });
+    }
+  };
+  LayerCalls total = lines[0]->base;
+  const bool one_split =
+      std::all_of(lines.begin(), lines.end(), [&](const Line* line) { return line->base.class_of_layer == total.class_of_layer; });
+  if (one_split) {
+    for (std::size_t s = 0; s < lines.size(); ++s)
+      for (std::size_t c = 0; c < total.calls.size(); ++c) add(s, lines[s]->base.calls[c], lines[s]->slope.calls[c], total.calls[c]);
+    return total;
+  }
+  PerLayer layers;
+  for (std::int32_t l = 0; l < model_.num_layers; ++l) {
+    layers.push_back(total.of_layer(l));
+    for (std::size_t s = 0; s < lines.size(); ++s) add(s, lines[s]->base.of_layer(l), lines[s]->slope.of_layer(l), layers.back());
+  }
+  return classes(layers);
+}
+
+}  // namespace kvlab

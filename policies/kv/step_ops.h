@@ -1,0 +1,99 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "policies/kv/shape_run.h"
+
+namespace kvlab {
+
+// Calls of a step by layer; layers that make the same calls are one class.
+struct LayerCalls {
+  std::vector<std::int32_t> class_of_layer;  // [num_layers]
+  std::vector<std::vector<OpCall>> calls;    // [classes], each in order
+  [[nodiscard]] const std::vector<OpCall>& of_layer(std::int32_t layer) const {
+    return calls[static_cast<std::size_t>(class_of_layer[static_cast<std::size_t>(layer)])];
+  }
+};
+
+// What decode steps call, without running the parts in each of them. Every count of a call adds up over the sequences of a batch and is
+// affine in the tokens that a sequence holds, as long as no page or block is completed. So the parts run for a few lengths of a
+// sequence alone, and a batch is the sum: exactly what ShapeRun answers for it. Where lengths do not lie on a line, every length is run
+// once and remembered. In a batch whose sequences alone would call different operations (some are below the budget, some above), the
+// operations of all run over all rows; a sequence then counts what it adds to a small batch of one of each kind.
+class StepOps {
+ public:
+  using Seq = ShapeRun::Seq;
+  // Errors as ShapeRun's. Counts that depend on data stand at their bounds.
+  StepOps(const Recipe& recipe, const ModelShape& model);
+
+  // Calls of a step in which each sequence decodes one token.
+  LayerCalls decode(std::span<const Seq> batch);
+  // How often the parts were run so far.
+  [[nodiscard]] std::int64_t runs() const { return runs_; }
+
+ private:
+  static constexpr std::int32_t kBlockTokens = 16, kProvenBlocks = 16;
+
+  using PerLayer = std::vector<std::vector<OpCall>>;  // [num_layers]
+  // Calls at `begin` tokens, and what each further token adds. Both have the same classes.
+  struct Line {
+    std::int32_t begin = 0, kind = 0;
+    LayerCalls base, slope;
+  };
+  struct Block {
+    bool tried = false;
+    std::optional<Line> line;            // over the whole block
+    std::map<std::int32_t, Line> exact;  // else by length
+  };
+  // What may tell two sequences of one length apart: with whom they decode (a set of kinds), how layers and heads differ in length, to
+  // how many tokens the trigger cuts now, and where it matters prompt and tokens lost.
+  struct Group {
+    std::int32_t company = 0, pattern = 0, target = kNoCut, prompt = -1, lost = -1;
+    auto operator<=>(const Group&) const = default;
+  };
+  static constexpr std::int32_t kNoCut = -1, kLayersDiffer = -2;
+  // Kinds of steps that are asked apart whether the prompt matters.
+  enum Stage : std::uint8_t { kKeeps, kCuts, kFirst, kStages };
+
+  [[nodiscard]] std::int32_t target(const Seq& seq) const;
+  [[nodiscard]] Stage stage(const Seq& seq) const;
+  Group group(const Seq& seq, std::int32_t company);
+  const Line* find(const Seq& seq, std::int32_t company);
+  std::optional<Line> fit(const Seq& seq, std::int32_t company, const Group& group);
+  std::optional<PerLayer> added(const Seq& seq, std::int32_t company);
+  PerLayer run(std::span<const Seq> batch);
+  std::int32_t kind_of(const PerLayer& calls, const Seq& seq, std::int32_t company);
+  [[nodiscard]] LayerCalls sum(std::span<const Seq> batch, std::span<const Line* const> lines) const;
+  std::int32_t company_of(std::span<const Line* const> lines);
+  void probe_prompts();
+  void compare(const Seq& a, const Seq& b);
+
+  ModelShape model_;
+  Budget budget_;
+  std::unique_ptr<Trigger> trigger_;
+  ShapeRun shapes_;
+  std::int64_t runs_ = 0;
+  bool lines_hold_ = true;                      // no checked block had a length off its line
+  std::array<bool, kStages> prompt_matters_{};  // or how many tokens were lost
+  std::map<std::vector<std::int32_t>, std::int32_t> patterns_;
+  std::map<std::vector<std::string_view>, std::int32_t> kinds_;  // by the operations of all layers
+  std::vector<std::optional<Seq>> member_;                       // [kinds] a sequence that alone is of this kind
+  std::vector<std::int32_t> proven_;                             // [kinds] blocks in which every length was checked
+  struct Company {
+    std::vector<Seq> members;  // one of each kind
+    PerLayer calls;            // of these together
+  };
+  std::map<std::vector<std::int32_t>, std::int32_t> company_ids_;
+  std::vector<Company> companies_;  // 0: alone
+  std::map<std::pair<Group, std::int32_t>, Block> blocks_;
+};
+
+}  // namespace kvlab

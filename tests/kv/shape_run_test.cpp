@@ -1,0 +1,71 @@
+#include "policies/kv/shape_run.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace kvlab {
+namespace {
+
+constexpr ModelShape kModel{2, 8, 2, 64, 128};
+constexpr std::int64_t kTokenBytes = 2 * 2 * 2 * 64 * 2;  // K and V, 2 layers, 2 KV heads, 64 channels, fp16
+
+TEST(ShapeRun, PrefillEndCutsAndCountsBoth) {
+  ShapeRun run(load_recipe("snapkv", 128), kModel);
+  const ShapeRun::Seq seq{0, 1000, 1000, {}, {}};
+  const ShapeRun::Result r = run.step(std::span(&seq, 1));
+  EXPECT_EQ(r.held, std::vector<std::int32_t>(4, 128));
+  EXPECT_EQ(r.before.gpu, 0);
+  EXPECT_EQ(r.after.gpu, 128 * (kTokenBytes + 4 * 4));              // and positions
+  EXPECT_EQ(r.peak.gpu, (1000 + 128) / 2 * (kTokenBytes + 4 * 4));  // one layer cut, the other not yet
+  EXPECT_EQ(r.attended_tokens, 0);
+  for (const SummedCall& s : summed(r.calls)) EXPECT_EQ(s.launches, 2) << s.call.op;
+}
+
+// A decode step at some length needs no history, and is the one that stepping there gives.
+TEST(ShapeRun, FreshStateEqualsTheSteppedOne) {
+  for (const char* name : {"full", "snapkv", "quest", "kivi2", "snapkv_kivi2"}) {
+    ShapeRun stepped(load_recipe(name), kModel), fresh(load_recipe(name), kModel);
+    ShapeRun::Seq seq{0, 1500, 1500, {}, {}};
+    for (std::int32_t t = 0; t < 5; ++t) {
+      const ShapeRun::Result a = stepped.step(std::span(&seq, 1));
+      fresh.forget();
+      const ShapeRun::Result b = fresh.step(std::span(&seq, 1));
+      EXPECT_EQ(a.calls, b.calls) << name << " step " << t;
+      EXPECT_EQ(a.held, b.held) << name << " step " << t;
+      seq.seen_tokens += seq.new_tokens, seq.new_tokens = 1, seq.held = a.held;
+    }
+  }
+}
+
+// Prompts and decoding sequences in one step: each counts as it would apart.
+TEST(ShapeRun, MixedBatchIsBothGroups) {
+  ShapeRun run(load_recipe("quest"), kModel);
+  const ShapeRun::Seq decode{3000, 1, 2000, {3000}, {}}, prompt{0, 700, 700, {}, {}};
+  const ShapeRun::Seq both[] = {decode, prompt};
+  const ShapeRun::Result mixed = run.step(both);
+  run.forget();
+  const ShapeRun::Result one = run.step(std::span(both, 1));
+  run.forget();
+  const ShapeRun::Result other = run.step(std::span(both + 1, 1));
+  EXPECT_EQ(mixed.calls.size(), one.calls.size() + other.calls.size());
+  EXPECT_EQ(mixed.attended_tokens, one.attended_tokens);
+  EXPECT_EQ(mixed.after.gpu, one.after.gpu + other.after.gpu);
+  EXPECT_EQ(mixed.held[0], 3001);
+  EXPECT_EQ(mixed.held[4], 700);
+}
+
+TEST(ShapeRun, RefusesRecipesThatDoNotClaimTheHost) {
+  Recipe recipe = load_recipe("full");
+  recipe.hosts = {"engine"};
+  EXPECT_THROW(ShapeRun(recipe, kModel), InputError);
+}
+
+TEST(ShapeRun, SumsCallsByOperation) {
+  const std::vector<OpCall> calls{{"a", 1, 2, 3, 4, 5}, {"b", 1, 1, 1, 1, 1}, {"a", 10, 20, 30, 40, 50}};
+  const std::vector<SummedCall> expected{{{"a", 11, 22, 33, 44, 55}, 2}, {{"b", 1, 1, 1, 1, 1}, 1}};
+  EXPECT_EQ(summed(calls), expected);
+}
+
+}  // namespace
+}  // namespace kvlab

@@ -1,0 +1,103 @@
+#include "policies/kv/step_ops.h"
+
+#include <gtest/gtest.h>
+
+#include "base/random.h"
+
+namespace kvlab {
+namespace {
+
+constexpr ModelShape kModel{4, 8, 2, 64, 128};
+
+std::vector<std::string> cost_recipes() {
+  std::vector<std::string> names;
+  for (const std::string& name : recipe_names())
+    if (load_recipe(name).runs_in("cost")) names.push_back(name);
+  return names;
+}
+
+// The recipe with a small budget, where it takes one.
+Recipe small(const std::string& name) {
+  const Recipe recipe = load_recipe(name);
+  return recipe.has_budget || recipe.selector != "all" ? load_recipe(name, 96) : recipe;
+}
+
+// Sequences as they stand after a prompt and some decode steps, by their lengths alone.
+std::vector<ShapeRun::Seq> states(ShapeRun& run, std::uint64_t draw, std::size_t count) {
+  std::vector<ShapeRun::Seq> batch;
+  for (std::size_t s = 0; s < count; ++s) {
+    const auto pick = [&](std::uint64_t what, std::uint64_t n) {
+      return static_cast<std::int32_t>(Draw{5, Purpose::kTest, draw, s, what}.below(n));
+    };
+    ShapeRun::Seq seq{0, 1 + pick(0, 300), 0, {}, {}};
+    seq.prompt_tokens = seq.new_tokens;
+    if (!run.policy().needs().pass.empty()) seq.extras.pass = {{8, 0, 0, seq.prompt_tokens}};
+    const std::int32_t decoded = pick(1, 40);
+    for (std::int32_t t = 0; t <= decoded; ++t) {
+      seq.held = run.step(std::span(&seq, 1)).held;
+      seq.seen_tokens += seq.new_tokens;
+      seq.new_tokens = 1;
+      seq.extras = {};
+    }
+    batch.push_back(seq);
+  }
+  return batch;
+}
+
+std::vector<std::string> text(const LayerCalls& calls) {
+  std::vector<std::string> lines;
+  for (std::int32_t l = 0; l < kModel.num_layers; ++l)
+    for (const OpCall& c : calls.of_layer(l))
+      lines.push_back(std::to_string(l) + " " + std::string(c.op) + " " + std::to_string(c.rows) + " " + std::to_string(c.tokens) + " " +
+                      std::to_string(c.outputs) + " " + std::to_string(c.bytes) + " " + std::to_string(c.flops));
+  return lines;
+}
+
+LayerCalls run_parts(ShapeRun& run, const std::vector<ShapeRun::Seq>& batch) {
+  run.forget();
+  const ShapeRun::Result result = run.step(batch);
+  LayerCalls calls;
+  for (std::int32_t l = 0; l < kModel.num_layers; ++l) {
+    const auto at = [&](std::int32_t i) {
+      return result.calls.begin() + static_cast<std::ptrdiff_t>(result.first_call[static_cast<std::size_t>(i)]);
+    };
+    calls.class_of_layer.push_back(l);
+    calls.calls.emplace_back(at(l), at(l + 1));
+  }
+  return calls;
+}
+
+class StepOpsOf : public testing::TestWithParam<std::string> {};
+
+TEST_P(StepOpsOf, BatchIsTheExactSum) {
+  const Recipe recipe = small(GetParam());
+  ShapeRun run(recipe, kModel);
+  StepOps ops(recipe, kModel);
+  for (std::uint64_t draw = 0; draw < 24; ++draw) {
+    const std::vector<ShapeRun::Seq> batch = states(run, draw, 1 + draw % 6);
+    ASSERT_EQ(text(ops.decode(batch)), text(run_parts(run, batch))) << "batch " << draw;
+  }
+}
+
+// Steps that keep everything lie on a few lines: the parts run a few times per block of lengths, not once per length.
+TEST(StepOps, LinesSpareRuns) {
+  StepOps ops(load_recipe("full"), kModel);
+  const std::int64_t probes = ops.runs();
+  for (std::int32_t n = 2048; n < 2048 + 160 * 16; ++n) {
+    const ShapeRun::Seq seq{n, 1, 1024, {n}, {}};
+    const LayerCalls calls = ops.decode(std::span(&seq, 1));
+    ASSERT_EQ(calls.calls.size(), 1U);
+    EXPECT_EQ(calls.calls[0].at(0).tokens, 2 * (n + 1));
+  }
+  EXPECT_LE(ops.runs() - probes, 160 * 3 + 16 * 13);
+}
+
+TEST(StepOps, EmptyBatchCallsNothing) {
+  const LayerCalls none = StepOps(load_recipe("full"), kModel).decode({});
+  EXPECT_TRUE(none.of_layer(3).empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, StepOpsOf, testing::ValuesIn(cost_recipes()), [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace kvlab
