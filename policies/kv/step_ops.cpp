@@ -92,23 +92,29 @@ StepOps::Stage StepOps::stage(const Seq& seq) const {
   return seq.seen_tokens == seq.prompt_tokens ? kFirst : target(seq) == kNoCut ? kKeeps : kCuts;
 }
 
-// Compares sequences of one length that differ in prompt and tokens lost.
-void StepOps::compare(const Seq& a, const Seq& b) {
-  if (target(a) == target(b) && run(std::span(&a, 1)) != run(std::span(&b, 1)))
-    prompt_matters_[stage(a)] = prompt_matters_[stage(b)] = true;
+// Compares a sequence with one of its length that has another prompt or lost other tokens.
+void StepOps::compare(const Seq& reference, const Seq& other) {
+  if (target(reference) == target(other) && run(std::span(&reference, 1)) != run(std::span(&other, 1)))
+    prompt_matters_[stage(other)] = true;
 }
 
 void StepOps::probe_prompts() {
   const std::int32_t budget = budget_.tokens > 0 ? budget_.tokens : 256;
   const std::int32_t lengths[] = {8, 40, 200, budget - 1, budget, budget + 1, budget + 33, 2 * budget + 5};
-  const std::int32_t decoded[] = {1, 2, 3, 4, 5, 7, 8, 16, 31, 32, 64, 100, 127, 128, 256, 500, 512, 1000, 1024, 0};
-  std::int32_t other = 0;
+  const std::int32_t decoded[] = {1, 2, 3, 4, 5, 7, 8, 16, 31, 32, 64, 100, 127, 128, 256, 500, 512, 1000, 1024};
+  std::size_t turn = 0;
+  const auto at = [](std::int32_t held, std::int32_t prompt, std::int32_t t) { return Seq{prompt + t, 1, prompt, {held}, {}}; };
   for (const std::int32_t t : decoded) {
-    const std::int32_t held = std::max(1, lengths[other++ % std::ssize(lengths)]), prompt = held + 3 * other;
-    const Seq reference{prompt + 9, 1, prompt, {held}, {}};
-    compare(reference, {prompt + t, 1, prompt, {held}, {}});
-    compare(reference, {2 * prompt + t, 1, 2 * prompt, {held}, {}});
-    if (t < held) compare(reference, {held, 1, held - t, {held}, {}});
+    const std::int32_t held = std::max(1, lengths[turn++ % std::size(lengths)]), prompt = held + 11 + t;
+    const Seq reference = at(held, prompt, 9);
+    compare(reference, at(held, prompt, t));
+    compare(reference, at(held, 2 * prompt, t));
+    if (t < held) compare(reference, at(held, held - t, t));
+  }
+  for (const std::int32_t length : lengths) {
+    const std::int32_t held = std::max(2, length);
+    compare(at(held, held - 1, 1), at(held, held, 0));
+    compare(at(held, held + 50, 9), at(held, held + 50, 0));
   }
 }
 

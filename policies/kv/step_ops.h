@@ -74,7 +74,7 @@ class StepOps {
   [[nodiscard]] LayerCalls sum(std::span<const Seq> batch, std::span<const Line* const> lines) const;
   std::int32_t company_of(std::span<const Line* const> lines);
   void probe_prompts();
-  void compare(const Seq& a, const Seq& b);
+  void compare(const Seq& reference, const Seq& other);
 
   ModelShape model_;
   Budget budget_;

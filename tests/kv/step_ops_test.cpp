@@ -73,7 +73,7 @@ TEST_P(StepOpsOf, BatchIsTheExactSum) {
   const Recipe recipe = small(GetParam());
   ShapeRun run(recipe, kModel);
   StepOps ops(recipe, kModel);
-  for (std::uint64_t draw = 0; draw < 24; ++draw) {
+  for (std::uint64_t draw = 0; draw < 60; ++draw) {
     const std::vector<ShapeRun::Seq> batch = states(run, draw, 1 + draw % 6);
     ASSERT_EQ(text(ops.decode(batch)), text(run_parts(run, batch))) << "batch " << draw;
   }
