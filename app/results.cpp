@@ -106,7 +106,7 @@ void ResultsFolder::join(const std::string& name, const std::vector<std::string>
 }
 
 void ResultsFolder::join_runs(const std::vector<std::string>& run_ids) const {
-  for (const char* name : {"summary.csv", "requests.csv", "timeline.csv", "search.csv"}) join(name, run_ids);
+  for (const char* name : {"summary.csv", "requests.csv", "timeline.csv", "search.csv", "heads.csv", "steps.csv"}) join(name, run_ids);
   join("trace.json", run_ids.size() == 1 ? run_ids : std::vector<std::string>{});
 }
 
@@ -129,9 +129,10 @@ void InputFiles::visit(const YAML::Node& node, const std::string& key, const Exp
   std::error_code error;
   fs::path path = text;
   if (path.is_relative() && !fs::exists(path, error)) path = fs::path(experiment.file).parent_path() / text;
-  if (key == "model" || key == "hardware") {
-    const fs::path known = fs::path(profiles_folder()) / (key == "model" ? "models" : "hardware") / (text + ".yaml");
-    if (fs::exists(known, error)) path = known;
+  const bool has_folder = key == "model" || key == "hardware" || key == "recipe";
+  if (has_folder) {
+    const fs::path folder = key == "recipe" ? recipes_folder() : profiles_folder() + (key == "model" ? "/models" : "/hardware");
+    if (const fs::path known = folder / (text + ".yaml"); fs::exists(known, error)) path = known;
   } else if (text.find_first_of("./") == std::string::npos) {
     return;  // a word; folders of that name in the working directory are not meant
   }

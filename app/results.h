@@ -25,7 +25,7 @@ class ResultsFolder {
   [[nodiscard]] std::string key_of(const std::string& run_id) const;
   // Removes runs that the experiment does not have, and leftovers of runs that were cut off.
   void remove_others(const Experiment& experiment) const;
-  // Joins summary.csv, requests.csv, timeline.csv and search.csv of these runs, in this order.
+  // Joins the tables of these runs (summary.csv, requests.csv, ...), in this order.
   void join_runs(const std::vector<std::string>& run_ids) const;
   // Takes the folder away again if it was made by this object: no run gave a result, so there is nothing to keep.
   void remove_if_new() const;
@@ -41,7 +41,7 @@ class ResultsFolder {
 class InputFiles {
  public:
   // All files a run names, as JSON-ready pairs. A scalar that names an existing file or folder counts, whatever its key;
-  // of model and hardware the file that their name stands for.
+  // of model, hardware and recipe the file that their name stands for.
   std::map<std::string, std::string> of_run(const Experiment& experiment, const RunSpec& run);
   [[nodiscard]] const std::map<std::string, std::string>& all() const { return fingerprint_; }
 

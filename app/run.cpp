@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "app/replay_run.h"
 #include "app/run_files.h"
 #include "app/search.h"
 #include "app/summary_row.h"
@@ -163,6 +164,17 @@ std::string defaults_in_force(const Params& p) {
   return text;
 }
 
+Findings find_out(Params& p, const Experiment& experiment, const RunSpec& run, RunPlan& plan, RunFiles& files, const RunOptions& options) {
+  if (plan.kind == RunKind::kSimulation) return run_simulation(plan, run, files, options);
+  if (plan.kind == RunKind::kBlockCacheMrc) return run_mrc(p, experiment, plan, run);
+  ReplayFindings replay = run_replay(p, *plan.recipe, run.id, run.seed);
+  files.add_file("heads.csv", replay.heads_csv);
+  files.add_file("steps.csv", replay.steps_csv);
+  Findings findings;
+  findings.fields = std::move(replay.fields);
+  return findings;
+}
+
 }  // namespace
 
 void execute_run(const Experiment& experiment, const RunSpec& run, const std::filesystem::path& runs, const std::string& input_key,
@@ -171,8 +183,7 @@ void execute_run(const Experiment& experiment, const RunSpec& run, const std::fi
   Params p = experiment.params(run);
   RunPlan plan = read_run_plan(p, run.seed);
   RunFiles files(runs, run.id, plan.wants_perfetto);
-  const Findings findings =
-      plan.kind == RunKind::kSimulation ? run_simulation(plan, run, files, options) : run_mrc(p, experiment, plan, run);
+  const Findings findings = find_out(p, experiment, run, plan, files, options);
   files.add_file("summary.csv", summary_csv(experiment, run, findings.fields));
   files.add_file("resolved.yaml", experiment.resolved(run) + defaults_in_force(p));
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - began;

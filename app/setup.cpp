@@ -168,7 +168,15 @@ RunPlan read_run_plan(Params& p, std::uint64_t seed) {
   p.optional<std::int64_t>("seed", 1, 0, std::numeric_limits<std::int64_t>::max(), "seed of every random draw");
   p.optional<std::int64_t>("seeds", 1, 1, 100'000, "repetitions with seed, seed + 1, ...");
   plan.kind = static_cast<RunKind>(p.choice("kind", {"simulation", "block_cache_mrc"}, 0, "what a run does"));
+  const bool replays = p.choice("host", {"sim", "replay"}, 0, "where policies run: in simulated serving, or on recorded attention") == 1;
+  if (replays && plan.kind != RunKind::kSimulation) p.fail_at("host", "'host: replay' and 'kind: block_cache_mrc' exclude each other");
   plan.setup.seed = seed;
+  if (replays) {  // samples are read where they are replayed
+    plan.kind = RunKind::kReplay;
+    Params policy = p.child("kv_policy", "kv_policy");
+    plan.recipe = read_recipe(policy);
+    return plan;
+  }
   Params output = p.optional_child("output", "output");
   plan.wants_perfetto = output.flag("perfetto", false, "write trace.json for ui.perfetto.dev");
   output.reject_unread();

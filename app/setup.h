@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/params.h"
+#include "policies/kv/recipe.h"
 #include "sim/cost/make_cost_model.h"
 #include "sim/simulation.h"
 
@@ -19,7 +20,7 @@ struct SearchPlan {
   double tolerance_frac = 0.02;  // the search ends when the bracket is this narrow, relative to its upper end
 };
 
-enum class RunKind : std::uint8_t { kSimulation, kBlockCacheMrc };
+enum class RunKind : std::uint8_t { kSimulation, kBlockCacheMrc, kReplay };
 
 // One run of an experiment, read and checked: nothing is left that the user could have got wrong except inside the trace.
 struct RunPlan {
@@ -31,6 +32,7 @@ struct RunPlan {
   bool wants_perfetto = false;
   std::string validate_requests;  // a real engine's log to compare the results with, or ""
   std::int32_t block_tokens = 16;
+  std::optional<Recipe> recipe;  // of a replay
 };
 
 // Reads the top level of an experiment (docs/experiments.md lists its keys) and refuses what it does not know. Every policy,

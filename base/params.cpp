@@ -409,6 +409,15 @@ std::pair<std::string, Params> Params::named(const std::string& key, const std::
   return {name, below};
 }
 
+std::string Params::text_of_all() const {
+  YAML::Emitter out;
+  out << node_;
+  std::string text = out.c_str();
+  for (const auto& [path, index] : *choices_)
+    if (path.starts_with(path_)) text += "\n" + path + " " + std::to_string(index);
+  return text;
+}
+
 void Params::reject_unread() const {
   if (!node_.IsMap()) return;
   for (const auto& item : node_) {

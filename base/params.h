@@ -84,6 +84,8 @@ class Params {
   [[nodiscard]] const std::map<std::string, std::string>& defaults() const { return *defaults_; }
   [[nodiscard]] bool is_describing() const { return docs_ != nullptr; }
   [[nodiscard]] std::vector<std::string> keys() const;
+  // This mapping as YAML text, with the chosen element of every list: equal texts, equal parameters.
+  [[nodiscard]] std::string text_of_all() const;
   // The path of a file named in this config: as given if absolute, else relative to the working directory, else beside the config file.
   [[nodiscard]] std::string resolve_file(const std::string& path) const;
 

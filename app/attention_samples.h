@@ -1,0 +1,25 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/params.h"
+#include "sim/replay/reference.h"
+#include "traces/attention_trace.h"
+
+namespace kvlab {
+
+// A sample to replay, with the full cache's attention to compare with.
+struct AttentionSample {
+  std::string name;
+  AttentionTrace trace;
+  AttentionReference reference;
+};
+
+// Reads the mapping `samples: {NAME: {file: ...} | {record: {...}} | {synthetic: {...}}, ...}` of a replay experiment. A recording is
+// made now, by the model it names, with everything that a policy may ask for; with `file` as well it is kept there and found
+// again. Samples are shared between the runs of a program: the same mapping is read once. Errors: InputError with file:line:column.
+std::vector<std::shared_ptr<const AttentionSample>> read_attention_samples(Params& samples, std::uint64_t seed);
+
+}  // namespace kvlab

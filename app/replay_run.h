@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+
+#include "app/experiment.h"
+#include "app/summary_row.h"
+#include "base/params.h"
+#include "policies/kv/recipe.h"
+
+namespace kvlab {
+
+// A run on recorded attention (`host: replay`): one recipe over all samples.
+struct ReplayFindings {
+  Fields fields;           // of summary.csv, averages over samples
+  std::string heads_csv;   // per sample, layer and KV head
+  std::string steps_csv;   // per sample and decode step
+};
+
+// Reads the samples and runs. Errors: InputError with file:line:column, or naming recipe and sample.
+ReplayFindings run_replay(Params& p, const Recipe& recipe, const std::string& run_id, std::uint64_t seed);
+
+}  // namespace kvlab
