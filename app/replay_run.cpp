@@ -14,7 +14,8 @@ std::string share(double x) { return fmt::format("{:.6f}", x); }
 constexpr const char* kFidelityColumns = "attention_mass,output_rel_err,topk_recall,kl_nats,needle_kept,attended_tokens";
 
 std::string fidelity_text(const Fidelity& f) {
-  return fmt::format("{:.6f},{:.6g},{:.6f},{:.6g},{:.6f},{:.2f}", f.attention_mass, f.output_rel_err, f.topk_recall, f.kl, f.needle, f.attended_tokens);
+  return fmt::format("{:.6f},{:.6g},{:.6f},{:.6g},{:.6f},{:.2f}", f.attention_mass, f.output_rel_err, f.topk_recall, f.kl, f.needle,
+                     f.attended_tokens);
 }
 
 // Sums over samples, then means; traffic is per decode step.

@@ -11,9 +11,9 @@ namespace kvlab {
 
 // A run on recorded attention (`host: replay`): one recipe over all samples.
 struct ReplayFindings {
-  Fields fields;           // of summary.csv, averages over samples
-  std::string heads_csv;   // per sample, layer and KV head
-  std::string steps_csv;   // per sample and decode step
+  Fields fields;          // of summary.csv, averages over samples
+  std::string heads_csv;  // per sample, layer and KV head
+  std::string steps_csv;  // per sample and decode step
 };
 
 // Reads the samples and runs. Errors: InputError with file:line:column, or naming recipe and sample.
