@@ -15,7 +15,7 @@ namespace kvlab {
 //   kRecurrence  where p >= threshold: u1 = max(u1, steps since the last such query, at first since the token), u0 = t's position + 1
 //   kTopHits     for the `top` tokens of largest p (ties to the lower index): u0 = t's position + 1, u1 += 1
 // f: float32, u: uint32; all begin at 0 with the token.
-// With noise_seeds set, p is the softmax of (z + gumbel noise) / temperature (Keyformer, Adnan et al. 2024, eq. 6) with temperature
+// With noise_seeds set, p is the softmax of (z + gumbel noise) / temperature (Keyformer, Adnan et al. 2024) with temperature
 // 1 + noise_steps[s] * temperature_per_step; noise is keyed by (noise_seeds[s], query head, query position, token position).
 struct TokenStats {
   enum class Kind : std::uint8_t { kSum, kMoments, kRing, kRecurrence, kTopHits };

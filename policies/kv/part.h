@@ -165,6 +165,8 @@ class Trigger : public KvPart {
   // Decode: how many more tokens a row may hold beyond the budget before the trigger acts again.
   [[nodiscard]] virtual std::int32_t slack_tokens() const { return 0; }
   [[nodiscard]] virtual Protected protects(const SeqStep&) const { return {}; }
+  // False: the allocator alone says how many tokens stay.
+  [[nodiscard]] virtual bool needs_budget() const { return true; }
 };
 
 // Which tokens of each row stay: indices ascending, keep[row] of them from index_first[row] on.

@@ -77,7 +77,7 @@ void refuse_bad_combinations(const Params& p, const Recipe& r) {
   const bool acts = r.trigger != "never";
   const auto refuse = [&](const std::string& why) { p.fail(fmt::format("recipe '{}' cannot run: {}", r.name, why)); };
   if (acts && r.scorer.empty()) refuse(fmt::format("trigger '{}' acts, so there must be a scorer to rank tokens by", r.trigger));
-  if (acts && !r.has_budget)
+  if (acts && !r.has_budget && r.make_trigger()->needs_budget())
     refuse(fmt::format("trigger '{}' acts, so there must be a budget: give budget_tokens or budget_frac", r.trigger));
   if (!acts && !r.scorer.empty()) refuse(fmt::format("scorer '{}' is never asked, because the trigger is 'never'", r.scorer));
   if (!acts && r.disposal != "drop") refuse(fmt::format("disposal '{}' has nothing to do, because the trigger is 'never'", r.disposal));

@@ -6,7 +6,7 @@ namespace kvlab {
 namespace {
 
 // Attention of the newest query alone, averaged over all heads of the layer after the softmax, so that all heads keep the same tokens
-// (TOVA, Oren et al. 2024, section 3.2); or of all queries of the step (CItruS, Bai et al. 2024, standard mode); or with a set
+// (TOVA, Oren et al. 2024); or of all queries of the step (CItruS, Bai et al. 2024, standard mode); or with a set
 // per KV head (SAGE-KV, Wang et al. 2025).
 class LastQueryAttention final : public Scorer {
  public:

@@ -7,7 +7,7 @@ namespace kvlab {
 namespace {
 
 // Attention of the question's queries, at the end of the prompt, each multiplied by how many tokens it sees, which undoes that
-// later rows spread over more tokens (FINCH, Corallo and Papotti 2024, section 3.2). The question itself stays.
+// later rows spread over more tokens (FINCH, Corallo and Papotti 2024). The question itself stays.
 class QuestionAttention final : public Scorer {
  public:
   explicit QuestionAttention(Params& p)

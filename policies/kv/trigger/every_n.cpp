@@ -22,6 +22,7 @@ class EveryN final : public Trigger {
   [[nodiscard]] bool inside_prefill() const override { return from_ == StartPhase::kEveryChunk; }
   [[nodiscard]] bool in_decode() const override { return true; }
   [[nodiscard]] std::int32_t slack_tokens() const override { return steps_ - 1; }
+  [[nodiscard]] bool needs_budget() const override { return has_budget_; }
 
  private:
   StartPhase from_;

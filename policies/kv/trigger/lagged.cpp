@@ -7,7 +7,7 @@ namespace kvlab {
 namespace {
 
 // The sequence after the sinks is split into partitions of `lag`; each is cut to its share once the next one is full, and never looked
-// at again (LagKV, Liang et al. 2025, section 3). The last full partition and the tokens behind it stay whole. The budget's share
+// at again (LagKV, Liang et al. 2025). The last full partition and the tokens behind it stay whole. The budget's share
 // of the prompt is the share kept of a partition.
 class Lagged final : public Trigger {
  public:

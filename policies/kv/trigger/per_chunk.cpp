@@ -25,7 +25,7 @@ class PerChunk final : public Trigger {
 };
 
 [[maybe_unused]] const bool registered = TriggerRegistry::add<PerChunk>(
-    {"per_chunk", "cuts after each prefill chunk", "KeyDiff: Park et al. 2025, arXiv:2504.15364, algorithm 1"});
+    {"per_chunk", "cuts after each prefill chunk", "KeyDiff: Park et al. 2025, arXiv:2504.15364"});
 
 }  // namespace
 

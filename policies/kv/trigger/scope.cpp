@@ -8,7 +8,7 @@ namespace {
 
 // Budgets of their own for prompt and decoded tokens: the prompt is cut once, when it is complete, and what is left of it is never
 // touched again; decoded tokens have a budget that is fixed, or grows by one every few steps, or grows and is enforced only then
-// (SCOPE, Wu et al. 2024, section 4: slide, adaptive, discontinuous). The latest ones always stay.
+// (SCOPE, Wu et al. 2024: slide, adaptive, discontinuous). The latest ones always stay.
 class Scope final : public Trigger {
  public:
   explicit Scope(Params& p)
@@ -37,7 +37,7 @@ class Scope final : public Trigger {
 };
 
 [[maybe_unused]] const bool registered = TriggerRegistry::add<Scope>(
-    {"scope", "separate budgets for prompt and decoded tokens", "SCOPE: Wu et al. 2024, arXiv:2412.13649, section 4"});
+    {"scope", "separate budgets for prompt and decoded tokens", "SCOPE: Wu et al. 2024, arXiv:2412.13649"});
 
 }  // namespace
 

@@ -1,0 +1,38 @@
+#include <algorithm>
+
+#include "kernels/count_above/count_above.h"
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+namespace {
+
+// As many tokens as have a score from the threshold on, whatever the budget: sizes follow from the data (CORM, Dai et al. 2024).
+class ScoreThreshold final : public Allocator {
+ public:
+  explicit ScoreThreshold(Params& p)
+      : min_score_(static_cast<float>(
+            p.optional<double>("min_score", 1.0, -1e30, 1e30, "least score of a token that stays; protected ones always do"))) {}
+
+  void allocate(Ops& ops, const ModelShape&, std::span<const SeqStep>, std::span<ScoredLayer> layers) override {
+    for (ScoredLayer& l : layers) {
+      std::copy_n(l.kv.len, l.kv.num_rows, l.keep);  // the bound, where nothing is computed
+      ops(CountAbove{l.kv.num_rows, l.kv.first, l.scores, min_score_, l.keep});
+      ops.settle("score_threshold", l.layer, {l.keep, static_cast<std::size_t>(l.kv.num_rows)});
+    }
+  }
+  [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t, std::int32_t, std::int32_t, std::int32_t n) const override {
+    return n;
+  }
+  [[nodiscard]] bool depends_on_data() const override { return true; }
+
+ private:
+  float min_score_;
+};
+
+[[maybe_unused]] const bool registered = AllocatorRegistry::add<ScoreThreshold>(
+    {"score_threshold", "all tokens whose score reaches a threshold", "CORM: Dai et al. 2024, arXiv:2404.15949"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,64 @@
+#include "kernels/hold_largest/hold_largest.h"
+#include "kernels/protect/protect.h"
+#include "kernels/token_scores/token_scores.h"
+#include "kernels/token_stats/token_stats.h"
+#include "policies/kv/scorer/step_arrays.h"
+
+namespace kvlab {
+
+namespace {
+
+// Mean attention per query decides among tokens whose attention varies little; those of largest standard deviation stay whatever
+// their mean (RoCo, Ren and Zhu 2024). How many are kept for their spread is the recent and sink share of the budget.
+class AttentionMeanSpread final : public Scorer {
+ public:
+  explicit AttentionMeanSpread(Params& p)
+      : sinks_(p.optional<std::int32_t>("sinks_tokens", 4, 0, 1 << 20, "first tokens, counted as of largest spread")),
+        newest_(p.optional<std::int32_t>("newest_tokens", 10, 0, 1 << 20, "latest tokens, counted as of largest spread")),
+        spread_frac_(p.optional<double>("spread_frac", 0.3, 0.0, 1.0, "share of the budget held for its spread, beside the sinks")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    return needs;
+  }
+  [[nodiscard]] std::int32_t num_words() const override { return 2; }
+  [[nodiscard]] Protected protects() const override { return {sinks_, newest_}; }
+
+  void observe(LayerStep& step) override {
+    TokenStats stats;
+    stats.kv = step.kv;
+    stats.queries = step.in.step.data();
+    stats.kind = TokenStats::Kind::kMoments;
+    stats.first_word = first_word();
+    step.ops(stats);
+  }
+  void score(LayerStep& step, float* scores) override {
+    step.ops(TokenScores{step.kv, TokenScores::Kind::kMean, first_word(), 0, end_positions(step), nullptr, scores});
+  }
+  void refine(LayerStep& step, const std::int32_t* keep, float* scores) override {
+    const std::int32_t* end = end_positions(step);
+    float* spread = step.ops.floats(step.kv.total());
+    step.ops(TokenScores{step.kv, TokenScores::Kind::kSpread, first_word(), 0, end, nullptr, spread});
+    Protect protect;
+    protect.kv = step.kv;
+    protect.sinks = sinks_;
+    protect.recent = newest_;
+    protect.end_position = end;
+    protect.scores = spread;
+    step.ops(protect);
+    step.ops(HoldLargest{step.kv.num_rows, step.kv.first, spread, keep, sinks_, spread_frac_, scores});
+  }
+
+ private:
+  std::int32_t sinks_, newest_;
+  double spread_frac_;
+};
+
+[[maybe_unused]] const bool registered =
+    ScorerRegistry::add<AttentionMeanSpread>({"attention_mean_spread", "mean attention among tokens of small spread; large spread stays",
+                                              "RoCo: Ren and Zhu 2024, arXiv:2402.06262"});
+
+}  // namespace
+
+}  // namespace kvlab

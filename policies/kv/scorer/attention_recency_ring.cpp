@@ -1,0 +1,51 @@
+#include "kernels/token_scores/token_scores.h"
+#include "kernels/token_stats/token_stats.h"
+#include "policies/kv/scorer/step_arrays.h"
+
+namespace kvlab {
+
+namespace {
+
+// To how many of the last w queries a token was important: more attention than an even share of the whole sequence, evicted tokens
+// counted. Adjacent queries agree, so a token that none of them needs will hardly be needed next (CORM, Dai et al. 2024).
+class AttentionRecencyRing final : public Scorer {
+ public:
+  explicit AttentionRecencyRing(Params& p)
+      : window_(p.optional<std::int32_t>("window_tokens", 256, 1, 4096, "latest queries that count; as many latest tokens stay")),
+        visible_(p.choice("even_share_of", {"sequence", "visible"}, 0, "the share is 1 / tokens of the sequence, or of those still held") ==
+                 1) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    return needs;
+  }
+  [[nodiscard]] std::int32_t num_words() const override { return TokenStats::ring_words(window_); }
+  [[nodiscard]] Protected protects() const override { return {0, window_}; }
+
+  void observe(LayerStep& step) override {
+    const std::vector<Queries> latest = last_queries(step.in.step, window_, step.model);
+    TokenStats stats;
+    stats.kv = step.kv;
+    stats.queries = latest.data();
+    stats.kind = TokenStats::Kind::kRing;
+    stats.first_word = first_word();
+    stats.ring_tokens = window_;
+    stats.threshold_by_position = !visible_;
+    step.ops(stats);
+  }
+  void score(LayerStep& step, float* scores) override {
+    step.ops(TokenScores{step.kv, TokenScores::Kind::kRingSet, first_word(), window_, end_positions(step), nullptr, scores});
+  }
+
+ private:
+  std::int32_t window_;
+  bool visible_;
+};
+
+[[maybe_unused]] const bool registered = ScorerRegistry::add<AttentionRecencyRing>(
+    {"attention_recency_ring", "to how many of the last queries a token was important", "CORM: Dai et al. 2024, arXiv:2404.15949"});
+
+}  // namespace
+
+}  // namespace kvlab

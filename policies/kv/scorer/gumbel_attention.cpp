@@ -1,0 +1,54 @@
+#include "kernels/token_scores/token_scores.h"
+#include "kernels/token_stats/token_stats.h"
+#include "policies/kv/scorer/step_arrays.h"
+
+namespace kvlab {
+
+namespace {
+
+// Attention accumulated after Gumbel noise on the logits and a temperature that rises from 1 to 2 while the answer is written: noise
+// gives tokens a chance that lost their rivals to eviction (Keyformer, Adnan et al. 2024). The model's own attention has none.
+class GumbelAttention final : public Scorer {
+ public:
+  explicit GumbelAttention(Params& p)
+      : max_new_(p.optional<std::int32_t>("max_new_tokens", 512, 1, 1 << 20, "decode steps until the temperature is 2")),
+        recent_frac_(p.optional<double>("recent_frac", 0.5, 0.0, 1.0, "share of the budget for the latest tokens")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    return needs;
+  }
+  [[nodiscard]] std::int32_t num_words() const override { return 1; }
+  [[nodiscard]] Protected protects() const override { return {0, 0, false, recent_frac_}; }
+
+  void observe(LayerStep& step) override {
+    std::int32_t* steps = step.ops.host_ints(static_cast<std::int64_t>(step.seqs.size()));
+    for (std::size_t s = 0; s < step.seqs.size(); ++s) steps[s] = std::max(0, step.seqs[s].end() - step.seqs[s].prompt_tokens);
+    TokenStats stats;
+    stats.kv = step.kv;
+    stats.queries = step.in.step.data();
+    stats.first_word = first_word();
+    stats.noise_seeds = sequence_seeds(step);
+    stats.noise_steps = steps;
+    stats.temperature_per_step = 1.0F / static_cast<float>(max_new_);
+    step.ops(stats);
+  }
+  void score(LayerStep& step, float* scores) override {
+    TokenScores s{step.kv, TokenScores::Kind::kSum, first_word()};
+    s.end_position = end_positions(step);
+    s.scores = scores;
+    step.ops(s);
+  }
+
+ private:
+  std::int32_t max_new_;
+  double recent_frac_;
+};
+
+[[maybe_unused]] const bool registered = ScorerRegistry::add<GumbelAttention>(
+    {"gumbel_attention", "accumulated attention of noisy logits", "Keyformer: Adnan et al. 2024, arXiv:2403.09054"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,49 @@
+#include "kernels/token_scores/token_scores.h"
+#include "kernels/token_stats/token_stats.h"
+#include "policies/kv/scorer/step_arrays.h"
+
+namespace kvlab {
+
+namespace {
+
+// How often the last queries gave a token less than an even share, 1 / (tokens visible): the fewer, the better (Scissorhands, Liu et
+// al. 2023, algorithm 2). One bit per token and query.
+class LowAttentionCount final : public Scorer {
+ public:
+  explicit LowAttentionCount(Params& p)
+      : window_(p.optional<std::int32_t>("window_tokens", 400, 1, 4096, "latest queries that count")),
+        recent_(p.optional<std::int32_t>("recent_tokens", 10, 0, 1 << 20, "latest tokens that are never evicted")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    return needs;
+  }
+  [[nodiscard]] std::int32_t num_words() const override { return TokenStats::ring_words(window_); }
+  [[nodiscard]] Protected protects() const override { return {0, recent_}; }
+
+  void observe(LayerStep& step) override {
+    const std::vector<Queries> latest = last_queries(step.in.step, window_, step.model);
+    TokenStats stats;
+    stats.kv = step.kv;
+    stats.queries = latest.data();
+    stats.kind = TokenStats::Kind::kRing;
+    stats.first_word = first_word();
+    stats.ring_tokens = window_;
+    step.ops(stats);
+  }
+  void score(LayerStep& step, float* scores) override {
+    step.ops(TokenScores{step.kv, TokenScores::Kind::kRingClear, first_word(), window_, end_positions(step), nullptr, scores});
+  }
+
+ private:
+  std::int32_t window_, recent_;
+};
+
+[[maybe_unused]] const bool registered =
+    ScorerRegistry::add<LowAttentionCount>({"low_attention_count", "how rarely the last queries gave a token less than an even share",
+                                            "Scissorhands: Liu et al. 2023, arXiv:2305.17118, algorithm 2"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,50 @@
+#include "kernels/token_scores/token_scores.h"
+#include "kernels/token_stats/token_stats.h"
+#include "policies/kv/scorer/step_arrays.h"
+
+namespace kvlab {
+
+namespace {
+
+// Tokens that matter again and again: a token idle for less than the longest interval after which it came back before is likely to
+// come back (LazyEviction, Zhang et al. 2025). A query needs a token when its attention reaches a fixed threshold.
+class RecurrenceInterval final : public Scorer {
+ public:
+  explicit RecurrenceInterval(Params& p)
+      : threshold_(static_cast<float>(p.optional<double>("attention_frac", 1e-4, 0.0, 1.0, "attention from which a query needs a token"))),
+        recent_(p.optional<std::int32_t>("recent_tokens", 128, 0, 1 << 20, "latest tokens that are never evicted")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    return needs;
+  }
+  [[nodiscard]] std::int32_t num_words() const override { return 2; }
+  [[nodiscard]] Protected protects() const override { return {0, recent_}; }
+
+  void observe(LayerStep& step) override {
+    TokenStats stats;
+    stats.kv = step.kv;
+    stats.queries = step.in.step.data();
+    stats.kind = TokenStats::Kind::kRecurrence;
+    stats.first_word = first_word();
+    stats.group = AttentionStats::Group::kMax;  // one query head in need is enough
+    stats.threshold = threshold_;
+    step.ops(stats);
+  }
+  void score(LayerStep& step, float* scores) override {
+    step.ops(TokenScores{step.kv, TokenScores::Kind::kRecurrence, first_word(), 0, end_positions(step), nullptr, scores});
+  }
+
+ private:
+  float threshold_;
+  std::int32_t recent_;
+};
+
+[[maybe_unused]] const bool registered = ScorerRegistry::add<RecurrenceInterval>(
+    {"recurrence_interval", "how a token's idle time compares with its longest interval of recurrence",
+     "LazyEviction: Zhang et al. 2025, arXiv:2506.15969"});
+
+}  // namespace
+
+}  // namespace kvlab

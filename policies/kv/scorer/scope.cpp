@@ -1,0 +1,65 @@
+#include "policies/kv/scorer/step_arrays.h"
+
+namespace kvlab {
+
+namespace {
+
+// The prompt is cut by a scorer of its own; in decode the current query's attention ranks the decoded tokens (SCOPE, Wu et al. 2024).
+// Meant for the trigger of the same name, which keeps what is left of the prompt. Of the inner scorer the first stage alone is asked.
+class ScopeScorer final : public Scorer {
+ public:
+  explicit ScopeScorer(Params& p) {
+    auto [name, parameters] = p.named("prompt", "window_attention", "scorer that cuts the prompt");
+    prompt_ = ScorerRegistry::make(name, parameters, "scorer");
+  }
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs = prompt_->needs();
+    needs.step_queries = true;
+    return needs;
+  }
+  [[nodiscard]] std::int32_t num_words() const override { return prompt_->num_words(); }
+  [[nodiscard]] std::string refuses(const ModelShape& model) const override { return prompt_->refuses(model); }
+  void forget(std::int32_t index) override { prompt_->forget(index); }
+  [[nodiscard]] Protected protects() const override { return prompt_->protects(); }
+
+  void observe(LayerStep& step) override {
+    prompt_->bind(first_word());
+    prompt_->observe(step);
+  }
+
+  void score(LayerStep& step, float* scores) override {
+    std::int32_t* decodes = step.ops.host_ints(step.kv.num_rows);
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
+      decodes[r] = step.seqs[static_cast<std::size_t>(step.kv.sequence(r))].decoding() ? 1 : 0;
+    std::vector<Queries> current = last_queries(step.in.step, 1, step.model);
+    bool all_decode = true, any_decode = false;
+    for (std::size_t s = 0; s < current.size(); ++s) {
+      if (!step.seqs[s].decoding()) current[s].count = 0;
+      any_decode |= step.seqs[s].decoding();
+      all_decode &= step.seqs[s].decoding();
+    }
+    if (!all_decode) {
+      prompt_->bind(first_word());
+      prompt_->score(step, scores);
+    }
+    if (!any_decode) return;
+    step.ops(Fill{step.kv.num_rows, step.kv.first, scores, 0.0F, decodes});
+    AttentionStats stats;
+    stats.kv = step.kv;
+    stats.queries = current.data();
+    stats.sum = scores;
+    step.ops(stats);
+  }
+
+ private:
+  std::unique_ptr<Scorer> prompt_;
+};
+
+[[maybe_unused]] const bool registered =
+    ScorerRegistry::add<ScopeScorer>({"scope", "a scorer of its own for the prompt, the current query's attention for decoded tokens",
+                                      "SCOPE: Wu et al. 2024, arXiv:2412.13649"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,49 @@
+#include "kernels/token_scores/token_scores.h"
+#include "kernels/token_stats/token_stats.h"
+#include "policies/kv/scorer/step_arrays.h"
+
+namespace kvlab {
+
+namespace {
+
+// When, or how often, a token was among the most attended of a query: least recently or least frequently attended entries go first
+// (Attendre, Yang and Hua 2024). New tokens begin with the current time and one hit.
+class TopKHits final : public Scorer {
+ public:
+  explicit TopKHits(Params& p)
+      : counts_(p.choice("rank_by", {"last", "count"}, 0, "position of the last query that hit the token (LRA), or number of hits (LFA)") ==
+                1),
+        top_(p.optional<std::int32_t>("top_tokens", 32, 1, 1 << 16, "most attended tokens of a query that count as hit")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    return needs;
+  }
+  [[nodiscard]] std::int32_t num_words() const override { return 2; }
+
+  void observe(LayerStep& step) override {
+    TokenStats stats;
+    stats.kv = step.kv;
+    stats.queries = step.in.step.data();
+    stats.kind = TokenStats::Kind::kTopHits;
+    stats.first_word = first_word();
+    stats.top = top_;
+    step.ops(stats);
+  }
+  void score(LayerStep& step, float* scores) override {
+    const TokenScores::Kind kind = counts_ ? TokenScores::Kind::kHits : TokenScores::Kind::kLastHit;
+    step.ops(TokenScores{step.kv, kind, first_word(), 0, end_positions(step), nullptr, scores});
+  }
+
+ private:
+  bool counts_;
+  std::int32_t top_;
+};
+
+[[maybe_unused]] const bool registered = ScorerRegistry::add<TopKHits>(
+    {"topk_hits", "when or how often a token was among a query's most attended", "Attendre: Yang and Hua 2024, arXiv:2401.04881"});
+
+}  // namespace
+
+}  // namespace kvlab
