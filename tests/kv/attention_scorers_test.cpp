@@ -148,6 +148,13 @@ TEST(AttentionScorers, LogTheSameCallsWithAndWithoutData) {
   expect_same_log_without_data("accumulated_attention", "{per_query: true}");
   expect_same_log_without_data("last_query_attention", "{}");
   expect_same_log_without_data("question_attention", "{}");
+  expect_same_log_without_data("gumbel_attention", "{}");
+  expect_same_log_without_data("low_attention_count", "{window_tokens: 40}");
+  expect_same_log_without_data("attention_recency_ring", "{window_tokens: 40}");
+  expect_same_log_without_data("attention_mean_spread", "{}");
+  expect_same_log_without_data("recurrence_interval", "{}");
+  expect_same_log_without_data("topk_hits", "{}");
+  expect_same_log_without_data("scope", "{prompt: accumulated_attention}");
 }
 
 }  // namespace

@@ -36,29 +36,36 @@ inline std::vector<double> plain_row(const RandomLayer& layer, std::int32_t sequ
   return mean;
 }
 
-// A scorer's answer for a prompt that came in one step.
-inline std::vector<float> scores_after_prompt(RandomLayer& layer, Scorer& scorer, std::int32_t window = 1) {
+// A scorer's answer for a prompt that came in one step, both stages; `keep` (same for all rows): null asks the first alone.
+inline std::vector<float> scores_after_prompt(RandomLayer& layer, Scorer& scorer, std::int32_t window = 1,
+                                              const std::int32_t* keep = nullptr) {
   LayerStep step = layer.prompt_step(window);
   scorer.observe(step);
   std::vector<float> scores(static_cast<std::size_t>(step.kv.total()));
-  scorer.score(step, layer.ops.computes() ? scores.data() : nullptr);
+  float* data = layer.ops.computes() ? scores.data() : nullptr;
+  scorer.score(step, data);
+  std::vector<std::int32_t> counts(static_cast<std::size_t>(step.kv.num_rows), keep == nullptr ? 0 : *keep);
+  if (keep != nullptr) scorer.refine(step, counts.data(), data);
   return scores;
 }
 
 // Log of a prompt step with data equals that without; the scores are the same twice.
-inline void expect_same_log_without_data(const std::string& name, const std::string& parameters, const ModelShape& model = {1, 8, 2, 8, 16},
-                                         std::int32_t tokens = 65) {
+inline void expect_same_log_without_data(const std::string& name, const std::string& parameters) {
   const auto make = [&] { return make_part<ScorerRegistry>(name, parameters); };
-  const auto first = make(), second = make(), third = make();
-  RandomLayer with(model, 2, tokens, 3, first->num_words()), again(model, 2, tokens, 3, first->num_words()),
-      without(model, 2, tokens, 3, first->num_words(), false);
-  for (RandomLayer* layer : {&with, &again, &without})
-    for (SeqStep& seq : layer->seqs) seq.question_begin = tokens / 2;
-  const std::vector<float> a = scores_after_prompt(with, *first, tokens), b = scores_after_prompt(again, *second, tokens);
-  scores_after_prompt(without, *third, tokens);
-  EXPECT_FALSE(with.ops.log().empty());
-  EXPECT_EQ(with.ops.log(), without.ops.log()) << name;
-  EXPECT_EQ(a, b) << name;
+  const ModelShape model{1, 8, 2, 8, 16};
+  for (const std::int32_t tokens : {0, 1, 63, 65}) {
+    const auto first = make(), second = make(), third = make();
+    RandomLayer with(model, 2, tokens, 3, first->num_words()), again(model, 2, tokens, 3, first->num_words()),
+        without(model, 2, tokens, 3, first->num_words(), false);
+    for (RandomLayer* layer : {&with, &again, &without})
+      for (SeqStep& seq : layer->seqs) seq.question_begin = tokens / 2;
+    const std::int32_t keep = tokens / 2;
+    const std::vector<float> a = scores_after_prompt(with, *first, tokens, &keep), b = scores_after_prompt(again, *second, tokens, &keep);
+    scores_after_prompt(without, *third, tokens, &keep);
+    EXPECT_FALSE(with.ops.log().empty());
+    EXPECT_EQ(with.ops.log(), without.ops.log()) << name << " " << tokens;
+    EXPECT_EQ(a, b) << name << " " << tokens;
+  }
 }
 
 }  // namespace kvlab::test

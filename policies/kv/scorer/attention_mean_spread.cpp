@@ -36,7 +36,7 @@ class AttentionMeanSpread final : public Scorer {
   void score(LayerStep& step, float* scores) override {
     step.ops(TokenScores{step.kv, TokenScores::Kind::kMean, first_word(), 0, end_positions(step), nullptr, scores});
   }
-  void refine(LayerStep& step, const std::int32_t* keep, float* scores) override {
+  void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
     const std::int32_t* end = end_positions(step);
     float* spread = step.ops.floats(step.kv.total());
     step.ops(TokenScores{step.kv, TokenScores::Kind::kSpread, first_word(), 0, end, nullptr, spread});

@@ -1,4 +1,4 @@
-#include "kernels/head_mean/head_mean.h"
+#include "kernels/reduce_heads/reduce_heads.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
@@ -31,7 +31,7 @@ class LastQueryAttention final : public Scorer {
     } else {
       sum_attention(step, last_queries(step.in.step, 1, step.model).data(), scores);
     }
-    if (shares_heads_) step.ops(HeadMean{step.kv, scores});
+    if (shares_heads_) step.ops(ReduceHeads{step.kv, ReduceHeads::Kind::kMean, scores});
   }
 
  private:

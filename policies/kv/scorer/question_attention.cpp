@@ -31,7 +31,7 @@ class QuestionAttention final : public Scorer {
         throw InputError("question_attention: sequence " + std::to_string(step.seqs[s].index) + " of the batch has no marked question");
       asked.push_back(queries_from(step.in.window[s], begin[s], step.model));
     }
-    step.ops(Fill{step.kv.num_rows, step.kv.first, scores});
+    clear_scores(step, scores);
     AttentionStats stats;
     stats.kv = step.kv;
     stats.queries = asked.data();

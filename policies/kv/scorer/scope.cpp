@@ -29,9 +29,6 @@ class ScopeScorer final : public Scorer {
   }
 
   void score(LayerStep& step, float* scores) override {
-    std::int32_t* decodes = step.ops.host_ints(step.kv.num_rows);
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
-      decodes[r] = step.seqs[static_cast<std::size_t>(step.kv.sequence(r))].decoding() ? 1 : 0;
     std::vector<Queries> current = last_queries(step.in.step, 1, step.model);
     bool all_decode = true, any_decode = false;
     for (std::size_t s = 0; s < current.size(); ++s) {
@@ -44,7 +41,7 @@ class ScopeScorer final : public Scorer {
       prompt_->score(step, scores);
     }
     if (!any_decode) return;
-    step.ops(Fill{step.kv.num_rows, step.kv.first, scores, 0.0F, decodes});
+    clear_scores(step, scores, true);
     AttentionStats stats;
     stats.kv = step.kv;
     stats.queries = current.data();

@@ -7,7 +7,7 @@
 
 #include "base/random.h"
 #include "kernels/attention_stats/attention_stats.h"
-#include "kernels/fill/fill.h"
+#include "kernels/fill_scores/fill_scores.h"
 #include "policies/kv/part.h"
 
 // Arrays per sequence that scorers hand to operations; all of them are made of lengths and positions alone.
@@ -44,9 +44,20 @@ inline std::vector<Queries> last_queries(std::span<const Queries> all, std::int3
   return last;
 }
 
+// Scores of all rows, or of those of sequences in decode, become 0.
+inline void clear_scores(LayerStep& step, float* scores, bool decode_only = false) {
+  const KvRows& kv = step.kv;
+  std::int32_t *begin = step.ops.host_ints(kv.num_rows), *end = step.ops.host_ints(kv.num_rows);
+  for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+    begin[r] = 0;
+    end[r] = decode_only && !step.seqs[static_cast<std::size_t>(kv.sequence(r))].decoding() ? 0 : kv.len[r];
+  }
+  step.ops(FillScores{kv.num_rows, kv.first, begin, end, 0.0F, 0.0F, scores});
+}
+
 // scores = sum over the queries of the attention each token gets from them, mean over the group.
 inline void sum_attention(LayerStep& step, const Queries* queries, float* scores) {
-  step.ops(Fill{step.kv.num_rows, step.kv.first, scores});
+  clear_scores(step, scores);
   AttentionStats stats;
   stats.kv = step.kv;
   stats.queries = queries;
