@@ -78,4 +78,18 @@ struct Queries {
   std::int32_t first_position = 0;
 };
 
+// Tokens of an extra pass and what they saw: queries over the prompt's tokens [ctx_begin, ctx_end), then over the chunk itself.
+struct PassQueries {
+  Queries queries;
+  const float* k = nullptr;  // [queries.count, kv_heads, head_dim] the pass's own keys
+  std::int32_t ctx_begin = 0, ctx_end = 0;
+  const float* hidden = nullptr;  // [queries.count, hidden_dim] the attention layer's input, where it was asked for
+};
+
+// Pairs of a query and a token that it sees, where the queries are the last of the tokens.
+inline std::int64_t causal_pairs(std::int64_t queries, std::int64_t tokens) {
+  const std::int64_t w = queries < tokens ? queries : tokens;
+  return queries * tokens - w * (w - 1) / 2;
+}
+
 }  // namespace kvlab

@@ -28,6 +28,7 @@ struct TopKPooled {
   std::int32_t num_pools = 0, rows_per_pool = 1;
   const std::int64_t* first = nullptr;         // [num_pools * rows_per_pool + 1]
   const float* scores = nullptr;               // [first[...]]
+  const float* const* row_scores = nullptr;    // [num_pools * rows_per_pool] in place of `scores`, where rows lie apart; may be null
   const std::int64_t* budget = nullptr;        // [num_pools] tokens over all rows of the pool
   const std::int32_t* floor_tokens = nullptr;  // [num_pools * rows_per_pool], null: none
   std::int32_t* keep = nullptr;                // [num_pools * rows_per_pool] out

@@ -58,7 +58,8 @@ void run_cpu(const TopKPooled& a) {
     std::int64_t budget = a.budget[p];
     for (std::int32_t r = row0; r < row_end; ++r) {
       const auto begin = static_cast<std::ptrdiff_t>(pool.size());
-      for (std::int64_t i = a.first[r]; i < a.first[r + 1]; ++i) pool.push_back({rank_value(a.scores[i]), i});
+      const float* scores = a.row_scores != nullptr ? a.row_scores[r] : a.scores + a.first[r];
+      for (std::int64_t i = a.first[r]; i < a.first[r + 1]; ++i) pool.push_back({rank_value(scores[i - a.first[r]]), i});
       const auto floor = a.floor_tokens == nullptr ? 0 : std::min<std::int64_t>(a.floor_tokens[r], a.first[r + 1] - a.first[r]);
       a.keep[r] = static_cast<std::int32_t>(floor);
       if (floor == 0) continue;

@@ -30,6 +30,7 @@ struct Needs {
   bool question = false;        // where the question begins in the prompt
   bool future_queries = false;  // what is asked later: an oracle's knowledge
   std::string pass;             // an extra forward pass, by name
+  bool pass_hidden = false;     // the attention layers' inputs in that pass
   void add(const Needs& other);
 };
 
@@ -45,13 +46,6 @@ struct SeqStep {
   [[nodiscard]] bool completes_prompt() const { return !decoding() && end() >= prompt_tokens; }
 };
 
-// Tokens of an extra pass and what they saw: queries over the prompt's tokens [ctx_begin, ctx_end), then over the chunk itself.
-struct PassQueries {
-  Queries queries;
-  const float* k = nullptr;  // [queries.count, kv_heads, head_dim] the pass's own keys
-  std::int32_t ctx_begin = 0, ctx_end = 0;
-};
-
 // What the needs brought, for one layer; spans have one element per sequence of the step. Counts and positions are valid
 // without data too.
 struct Observed {
@@ -65,6 +59,9 @@ struct Observed {
   const float* w_o = nullptr;                          // [hidden_dim, q_heads * head_dim]
   std::span<const std::span<const PassQueries>> pass;  // per sequence its chunks
 };
+
+// The last `count` of each sequence's queries, or all where there are fewer: hosts keep as many as the part that asks for most.
+std::vector<Queries> last_of(std::span<const Queries> queries, std::int32_t count, const ModelShape& model);
 
 // One layer in one step, with the sequences that take part.
 struct LayerStep {
@@ -129,7 +126,10 @@ struct ScoredLayer {
   const float* scores = nullptr;         // [kv.total()], protected tokens +infinity
   const std::int32_t* target = nullptr;  // [num_sequences] tokens per KV head that the budget allows on average, protected ones included
   std::int32_t* keep = nullptr;          // [num_rows] out, at most the row's length
+  const Observed* in = nullptr;          // of the layer, for the same sequences
 };
+
+struct Budget;
 
 // How many tokens each layer and head keeps.
 class Allocator : public KvPart {
@@ -138,6 +138,8 @@ class Allocator : public KvPart {
   // the last layer with all of them.
   enum class Scope : std::uint8_t { kLayer, kCascade, kModel };
   [[nodiscard]] virtual Scope scope() const { return Scope::kLayer; }
+  // The budget as the experiment gives it, before it is rounded to tokens of a row. Told once, before the first step.
+  virtual void set_budget(const Budget&) {}
   virtual void allocate(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) = 0;
   // The same without scores: what a row of `layer` keeps of n tokens at this target; where that depends on data, `bounds` tells the
   // most it may be, and otherwise the mean.

@@ -92,7 +92,9 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
     part->bind(num_words_);
     num_words_ += part->num_words();
   }
-  if (!recipe.has_budget || recipe.trigger != "never" || selector_->selects_all()) return;
+  if (!recipe.has_budget) return;
+  allocator_->set_budget(recipe.budget);
+  if (recipe.trigger != "never" || selector_->selects_all()) return;
   if (recipe.budget.tokens == 0)
     throw InputError(
         fmt::format("recipe '{}' cannot run: selector '{}' takes a budget in tokens (budget_tokens), not a share of the prompt",
@@ -189,6 +191,7 @@ void KvPolicy::act(const PolicyStep& step, LayerStep& all, Acting& acting) {
 void KvPolicy::settle(const PolicyStep& step, std::span<const std::int32_t> layers, Acting& acting) {
   std::vector<LayerStep> views;
   std::vector<ScoredLayer> scored;
+  views.reserve(layers.size());
   for (const std::int32_t l : layers) {
     views.push_back(acting.view(layer_step(step, l)));
     ScoredLayer s;
@@ -197,6 +200,7 @@ void KvPolicy::settle(const PolicyStep& step, std::span<const std::int32_t> laye
     s.scores = step.ops.computes() ? held_scores_[static_cast<std::size_t>(l)].data() : nullptr;
     s.target = acting.target.data();
     s.keep = step.ops.host_ints(s.kv.num_rows);
+    s.in = &views.back().in;
     scored.push_back(s);
   }
   allocator_->allocate(step.ops, model_, acting.seqs, scored);

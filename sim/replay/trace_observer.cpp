@@ -27,6 +27,8 @@ void check_needs(const Needs& needs, const AttentionTrace& trace, const std::str
   require(needs.question, trace.question_begin >= 0, "where the question begins", "a question");
   require(!needs.pass.empty(), needs.pass.empty() || trace.passes.contains(needs.pass), "the extra pass '" + needs.pass + "'",
           "--pass " + needs.pass);
+  require(needs.pass_hidden, !needs.pass_hidden || !trace.passes.at(needs.pass).layers.front().hidden.empty(),
+          "the attention layers' inputs in the extra pass", "--hidden");
 }
 
 TraceObserver::TraceObserver(const AttentionTrace& trace, const Needs& needs) : trace_(trace), needs_(needs) {}
@@ -56,7 +58,8 @@ Observed TraceObserver::observe(std::int32_t layer) {
     pass_.clear();
     for (const PassChunk& c : pass.chunks)
       pass_.push_back({slice(tensors.q, c.begin, c.end),
-                       tensors.k.data() + static_cast<std::int64_t>(c.begin) * trace_.kv_heads * trace_.head_dim, c.ctx_begin, c.ctx_end});
+                       tensors.k.data() + static_cast<std::int64_t>(c.begin) * trace_.kv_heads * trace_.head_dim, c.ctx_begin, c.ctx_end,
+                       needs_.pass_hidden ? tensors.hidden.data() + static_cast<std::int64_t>(c.begin) * trace_.hidden_dim : nullptr});
     pass_span_ = pass_;
     in.pass = std::span(&pass_span_, 1);
   }

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <Eigen/Core>
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/kv_rows.h"
+
+// For *_cpu.cpp files alone: rows of attention probabilities of one query head.
+namespace kvlab {
+
+using HeadMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+// Consecutive queries of one query head over the tokens of a row: p [count, tokens], 0 where masked.
+struct HeadRows {
+  std::int32_t head = 0;  // query head
+  std::int32_t count = 0;
+  HeadMatrix p;
+};
+
+inline void softmax_line(float* line, std::int32_t visible, std::int32_t columns) {
+  Eigen::Map<Eigen::ArrayXf> seen(line, visible);
+  if (visible > 0) {
+    seen = (seen - seen.maxCoeff()).exp();
+    seen /= seen.sum();
+  }
+  std::fill(line + visible, line + columns, 0.0F);
+}
+
+// Calls use(rows) for each query head of the row's group and each block of queries: softmax over the visible tokens of the row, in fp32.
+template <class Use>
+void for_each_head_rows(const KvRows& kv, std::int32_t row, const Queries& q, Use&& use) {
+  using Map = Eigen::Map<const HeadMatrix, 0, Eigen::OuterStride<>>;
+  constexpr std::int32_t kBlock = 64;
+  const std::int32_t d = kv.head_dim, head0 = row % kv.kv_heads * kv.group, n = kv.len[row];
+  const std::int64_t stride = static_cast<std::int64_t>(kv.kv_heads) * kv.group * d;
+  const float scale = 1.0F / std::sqrt(static_cast<float>(d));
+  HeadRows rows;
+  for (std::int32_t head = head0; head < head0 + kv.group; ++head) {
+    for (std::int32_t t0 = 0; t0 < q.count; t0 += kBlock) {
+      rows.head = head, rows.count = std::min(kBlock, q.count - t0);
+      rows.p.resize(rows.count, n);
+      const Map queries(q.data + t0 * stride + static_cast<std::int64_t>(head) * d, rows.count, d, Eigen::OuterStride<>(stride));
+      for_each_run(kv, row, [&](const KvRun& run) {
+        const Map keys(kv.k + run.slot * d, run.count, d, Eigen::OuterStride<>(d));
+        rows.p.middleCols(run.begin, run.count).noalias() = scale * (queries * keys.transpose());
+      });
+      std::int32_t visible = 0;
+      for (std::int32_t t = 0; t < rows.count; ++t) {
+        while (visible < n && kv.position[kv.slot(row, visible)] <= q.first_position + t0 + t) ++visible;
+        softmax_line(rows.p.row(t).data(), visible, n);
+      }
+      use(rows);
+    }
+  }
+}
+
+}  // namespace kvlab

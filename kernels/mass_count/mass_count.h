@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// How many leading entries of each descending row it takes to hold the share `mass_frac` of the row's sum (at least 1, 0 of an empty row).
+struct MassCount {
+  std::int32_t num_rows = 0;
+  const std::int64_t* first = nullptr;  // [num_rows + 1]
+  const float* scores = nullptr;        // [first[num_rows]] descending, none negative
+  double mass_frac = 1.0;
+  std::int32_t* count = nullptr;  // [num_rows] out
+};
+OpCall call(const MassCount&);
+void run_cpu(const MassCount&);
+
+}  // namespace kvlab

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// *out[p] = variance (divisor: their number) of the finite scores of the pool's rows; 0 of none. Scores that are not finite belong to
+// tokens that stay anyway. Summed in double.
+struct ScoreVariance {
+  std::int32_t num_pools = 0, rows_per_pool = 1;
+  const std::int64_t* first = nullptr;  // [num_pools * rows_per_pool + 1]
+  const float* scores = nullptr;        // [first[...]]
+  float* const* out = nullptr;          // [num_pools] one float each
+};
+// Scores are read once, three operations each.
+OpCall call(const ScoreVariance&);
+void run_cpu(const ScoreVariance&);
+
+}  // namespace kvlab

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// Splits a total over the members of each pool in proportion to their weights, as whole numbers with a lowest and a highest count:
+// counts[i] = clamp(round(total * w_i / sum w), floor[i], cap[i]). Rounding is cumulative, so that the counts sum to the total where
+// nothing is clamped. What the bounds take away or add is then
+//   kLost      left so
+//   kEven      spread in equal parts over the members that have room
+//   kByWeight  spread in proportion to the weights of the members that have room
+// Weights that are negative or not finite count as 0; weights that are all 0 count as equal.
+enum class Excess : std::uint8_t { kLost, kEven, kByWeight };
+void split_total(std::span<const double> weights, std::int64_t total, std::span<const std::int32_t> floor,
+                 std::span<const std::int32_t> cap, Excess excess, std::span<std::int32_t> counts);
+
+// The same where the weights are data. With `softmax_of_negative` they are exp(-(w_i - min w) / temperature).
+struct ShareOut {
+  std::int32_t num_pools = 0, members = 0;
+  const float* const* weights = nullptr;  // [num_pools] -> [members]
+  bool softmax_of_negative = false;
+  float temperature = 1.0F;
+  const std::int64_t* total = nullptr;  // [num_pools]
+  const std::int32_t* floor = nullptr;  // [num_pools, members]
+  const std::int32_t* cap = nullptr;    // [num_pools, members]
+  Excess excess = Excess::kEven;
+  std::int32_t* counts = nullptr;  // [num_pools, members] out
+};
+OpCall call(const ShareOut&);
+void run_cpu(const ShareOut&);
+
+}  // namespace kvlab

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kv_rows.h"
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// How the attention of a window of w queries spreads over the tokens before it (positions below the first query's), and how it changes
+// from query to query. p_t^h[i] = softmax over all visible tokens, per query head h, in fp32; var over the window's queries has the
+// divisor w - 1 (w = 1: 0).
+//   scores[i]   = mean over the group of (mean_t p_t[i] + gamma * var_t p_t[i]), 0 for the window's own tokens   CAKE, Qin et al. 2025, eq.
+//   9 entropy[s]  = sum over query heads, queries and earlier tokens of -p log p                                    eq. 3 variance[s] = sum
+//   over query heads and earlier tokens of var_t p_t[i]                                         eq. 4
+struct WindowMoments {
+  KvRows kv;
+  const Queries* queries = nullptr;  // [kv.num_sequences()]
+  bool wants_scores = false, wants_spread = false;
+  float gamma = 200.0F;
+  float* scores = nullptr;    // [kv.total()]
+  float* entropy = nullptr;   // [kv.num_sequences()]
+  float* variance = nullptr;  // [kv.num_sequences()]
+};
+// The products per query head and pair, three operations per pair for the moments and four more for entropy; K is read once.
+OpCall call(const WindowMoments&);
+void run_cpu(const WindowMoments&);
+
+}  // namespace kvlab

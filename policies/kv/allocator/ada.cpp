@@ -1,0 +1,92 @@
+#include <cmath>
+
+#include "kernels/top_k/top_k.h"
+#include "policies/kv/allocator/counts.h"
+
+namespace kvlab {
+
+namespace {
+
+// Heads of a layer compete: the layer's whole budget goes to the largest scores of all its heads, with a safeguard for each head.
+// AdaKV, Feng et al. 2024, arXiv:2407.11550, algorithm 1. Protected tokens have infinite scores and so count in every head alike.
+class Ada final : public Allocator {
+ public:
+  explicit Ada(Params& p)
+      : alpha_(p.optional<double>("safeguard_frac", 0.2, 0, 1, "share of the mean budget that every head has for certain")),
+        forced_first_(p.choice("safeguard", {"blend", "forced_first"}, 0,
+                               "blend: counts are mixed with the mean budget (the paper's code); forced_first: each head's best tokens are "
+                               "taken before the heads compete") == 1) {
+    auto [name, parameters] = p.named("layers", "uniform", "allocator that gives each layer its budget");
+    layers_ = AllocatorRegistry::make(name, parameters, "allocator");
+    if (layers_->scope() == Scope::kCascade) p.fail_at("layers", "'" + name + "' changes layers in which heads competed already");
+  }
+
+  [[nodiscard]] Needs needs() const override { return layers_->needs(); }
+  [[nodiscard]] std::string refuses(const ModelShape& model) const override { return layers_->refuses(model); }
+  void forget(std::int32_t index) override { layers_->forget(index); }
+  void set_budget(const Budget& budget) override { layers_->set_budget(budget); }
+  [[nodiscard]] Scope scope() const override { return layers_->scope(); }
+  [[nodiscard]] bool depends_on_data() const override { return true; }
+
+  void allocate(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {
+    layers_->allocate(ops, model, seqs, layers);
+    for (ScoredLayer& l : layers) compete(ops, l);
+  }
+  // Heads differ; this is their mean.
+  [[nodiscard]] std::int32_t expected(const ModelShape& model, std::int32_t layer, std::int32_t head, std::int32_t target,
+                                      std::int32_t n) const override {
+    return layers_->expected(model, layer, head, target, n);
+  }
+
+ private:
+  void compete(Ops& ops, ScoredLayer& l) {
+    const Ops::Frame frame(ops);
+    const std::int32_t heads = l.kv.kv_heads, sequences = l.kv.num_sequences();
+    std::int64_t* total = ops.host_longs(sequences);
+    std::int32_t* least = ops.host_ints(l.kv.num_rows);
+    for (std::int32_t s = 0; s < sequences; ++s) {
+      total[s] = 0;
+      for (std::int32_t r = s * heads; r < (s + 1) * heads; ++r) total[s] += l.keep[r];
+      for (std::int32_t r = s * heads; r < (s + 1) * heads; ++r) {
+        least[r] = forced_first_ ? static_cast<std::int32_t>(static_cast<double>(total[s] / heads) * alpha_) : 0;
+        l.keep[r] = static_cast<std::int32_t>(std::min<std::int64_t>(l.kv.len[r], total[s]));  // bound
+      }
+    }
+    TopKPooled pooled;
+    pooled.num_pools = sequences, pooled.rows_per_pool = heads;
+    pooled.first = l.kv.first, pooled.scores = l.scores;
+    pooled.budget = total, pooled.floor_tokens = least, pooled.keep = l.keep;
+    ops(pooled);
+    if (!forced_first_)
+      for (std::int32_t s = 0; s < sequences; ++s) blend(l, s, total[s]);
+    ops.settle("ada", l.layer, all_counts(l));
+  }
+
+  // (1 - alpha) * count + alpha * mean, rounded so that the heads still sum to the layer's budget.
+  void blend(ScoredLayer& l, std::int32_t s, std::int64_t total) const {
+    const std::int32_t heads = l.kv.kv_heads, row = s * heads;
+    const double mean = static_cast<double>(total) / heads;
+    double real = 0;
+    std::int64_t given = 0;
+    for (std::int32_t r = row; r < row + heads; ++r) {
+      real += (1 - alpha_) * l.keep[r] + alpha_ * mean;
+      const std::int64_t upto = std::llround(real);
+      l.keep[r] = static_cast<std::int32_t>(std::min<std::int64_t>(upto - given, l.kv.len[r]));
+      given = upto;
+    }
+    const auto count = static_cast<std::size_t>(heads);
+    pass_on({l.keep + row, count}, {l.kv.len + row, count}, total);
+  }
+
+  double alpha_;
+  bool forced_first_;
+  std::unique_ptr<Allocator> layers_;
+};
+
+[[maybe_unused]] const bool registered =
+    AllocatorRegistry::add<Ada>({"ada", "heads of a layer compete for its budget by score, each with a safeguard",
+                                 "AdaKV: Feng et al. 2024, arXiv:2407.11550, algorithm 1"});
+
+}  // namespace
+
+}  // namespace kvlab

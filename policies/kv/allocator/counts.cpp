@@ -1,0 +1,74 @@
+#include "policies/kv/allocator/counts.h"
+
+#include <fmt/format.h>
+
+#include <sstream>
+
+#include "base/text.h"
+#include "kernels/share_out/share_out.h"
+
+namespace kvlab {
+
+namespace {
+
+// "3" or "3.1".
+bool parse_place(const std::string& text, TableEntry& entry) {
+  const std::size_t dot = text.find('.');
+  long long layer = 0, head = -1;
+  if (!parse_integer(text.substr(0, dot), layer) || layer < 0 || layer > 1 << 16) return false;
+  if (dot != std::string::npos && (!parse_integer(text.substr(dot + 1), head) || head < 0 || head > 1 << 16)) return false;
+  entry.layer = static_cast<std::int32_t>(layer), entry.head = static_cast<std::int32_t>(head);
+  return true;
+}
+
+}  // namespace
+
+void pass_on(std::span<std::int32_t> counts, std::span<const std::int32_t> len, std::int64_t total) {
+  std::int64_t left = total;
+  std::vector<double> equal(counts.size(), 1.0);
+  std::vector<std::int32_t> room(counts.size()), none(counts.size(), 0), more(counts.size());
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    left -= counts[i];
+    room[i] = len[i] - counts[i];
+  }
+  if (left <= 0) return;
+  split_total(equal, left, none, room, Excess::kEven, more);
+  for (std::size_t i = 0; i < counts.size(); ++i) counts[i] += more[i];
+}
+
+std::vector<TableEntry> read_table(Params& p, const std::string& key, bool with_values, double min, double max,
+                                   const std::string& meaning) {
+  std::string text = p.text(key, "", meaning);
+  std::replace(text.begin(), text.end(), ',', ' ');
+  std::vector<TableEntry> table;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) {
+    TableEntry entry;
+    const std::size_t equals = word.find('=');
+    const bool good = with_values == (equals != std::string::npos) && parse_place(word.substr(0, equals), entry) &&
+                      (!with_values || (parse_real(word.substr(equals + 1), entry.value) && entry.value >= min && entry.value <= max));
+    if (!good)
+      p.fail_at(key, with_values ? fmt::format("'{}' in '{}': expected LAYER=VALUE or LAYER.HEAD=VALUE with a value in [{}, {}]", word, key,
+                                               number_text(min), number_text(max))
+                                 : fmt::format("'{}' in '{}': expected LAYER.HEAD or LAYER", word, key));
+    table.push_back(entry);
+  }
+  return table;
+}
+
+std::string refuses_table(const std::vector<TableEntry>& table, const std::string& key, const ModelShape& model) {
+  for (const TableEntry& e : table)
+    if (e.layer >= model.num_layers || e.head >= model.kv_heads)
+      return fmt::format("'{}' names layer {}{}, the model has {} layers of {} KV heads", key, e.layer,
+                         e.head < 0 ? "" : fmt::format(" head {}", e.head), model.num_layers, model.kv_heads);
+  return "";
+}
+
+const TableEntry* find_entry(const std::vector<TableEntry>& table, std::int32_t layer, std::int32_t head) {
+  const TableEntry* found = nullptr;
+  for (const TableEntry& e : table)
+    if (e.layer == layer && (e.head == head || (e.head < 0 && (found == nullptr || found->head < 0)))) found = &e;
+  return found;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,71 @@
+#include <algorithm>
+#include <cmath>
+
+#include "policies/kv/allocator/counts.h"
+
+namespace kvlab {
+
+namespace {
+
+// Budgets that fall linearly from the first layer to the last, with the uniform budget as their mean. With w window tokens in every
+// layer, C = B - w and n tokens: the last layer has C / beta beside the window and the first 2 C - C / beta, at most n - w.
+// PyramidKV, Cai et al. 2024, arXiv:2406.02069, eq. 6-8. Layers l and L - 1 - l are rounded together, so that the sum is L * B.
+class Pyramid final : public Allocator {
+ public:
+  explicit Pyramid(Params& p)
+      : beta_(p.optional<double>("beta", 20, 1, 1e6, "how steep: mean budget beside the window over that of the last layer")),
+        window_(p.optional<std::int32_t>("window_tokens", 32, 0, 4096, "tokens that every layer keeps anyway")),
+        kvpress_(p.choice("rounding", {"exact_sum", "kvpress"}, 0,
+                          "exact_sum: layers sum to the budget; kvpress: as kvpress 0.5.4 counts, window inside and unrounded share") ==
+                 1) {}
+
+  void set_budget(const Budget& budget) override { frac_ = budget.tokens > 0 ? 0 : budget.frac; }
+
+  void allocate(Ops&, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {
+    for (ScoredLayer& l : layers)
+      for (std::size_t s = 0; s < seqs.size(); ++s)
+        keep_alike(l, static_cast<std::int32_t>(s), tokens(model, l.layer, l.target[s], seqs[s].end()));
+  }
+  [[nodiscard]] std::int32_t expected(const ModelShape& model, std::int32_t layer, std::int32_t, std::int32_t target,
+                                      std::int32_t n) const override {
+    return std::min(n, tokens(model, layer, target, n));
+  }
+
+ private:
+  [[nodiscard]] std::int32_t tokens(const ModelShape& model, std::int32_t layer, std::int32_t target, std::int32_t n) const {
+    return kvpress_ ? as_kvpress(model.num_layers, layer, target, n) : exact_sum(model.num_layers, layer, target, n);
+  }
+
+  [[nodiscard]] std::int32_t exact_sum(std::int32_t num_layers, std::int32_t layer, std::int32_t target, std::int32_t n) const {
+    const std::int32_t mean = target - window_, mirrored = num_layers - 1 - layer;
+    if (target >= n) return n;
+    if (mean <= 0 || n < 2 * mean || layer == mirrored) return target;
+    const double most = std::min<double>(2 * mean - mean / beta_, n - window_), least = 2 * mean - most;
+    const std::int32_t upper = std::min(layer, mirrored);
+    const auto of_upper = static_cast<std::int32_t>(std::lround(most - upper * (most - least) / (num_layers - 1)));
+    return window_ + (layer < mirrored ? of_upper : 2 * mean - of_upper);
+  }
+
+  // Half to even, and the whole budget is meant where the paper means what is left beside the window.
+  [[nodiscard]] std::int32_t as_kvpress(std::int32_t num_layers, std::int32_t layer, std::int32_t target, std::int32_t n) const {
+    const double mean = frac_ > 0 ? n * frac_ : target;
+    double least = mean / beta_, most = 2 * mean - least;
+    if (most >= n - window_) most = n - window_, least = 2 * mean - most;
+    const bool sloped = n >= most && most >= least && least >= window_ && num_layers > 1;
+    const double tokens = sloped ? most - layer * (most - least) / (num_layers - 1) : mean;
+    return static_cast<std::int32_t>(std::nearbyint(tokens));
+  }
+
+  double beta_;
+  std::int32_t window_;
+  bool kvpress_;
+  double frac_ = 0;  // of the prompt, where the budget is given so
+};
+
+[[maybe_unused]] const bool registered =
+    AllocatorRegistry::add<Pyramid>({"pyramid", "budgets that fall from the first layer to the last, the same sum",
+                                     "PyramidKV: Cai et al. 2024, arXiv:2406.02069, eq. 6-8"});
+
+}  // namespace
+
+}  // namespace kvlab
