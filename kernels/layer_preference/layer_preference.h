@@ -7,7 +7,7 @@
 namespace kvlab {
 
 // How much of the budget a layer should have: *out[s] = entropy[s]^(1 / tau_entropy) * variance[s]^(1 / tau_variance).
-// CAKE, Qin et al. 2025, eq. 5.
+// CAKE, Qin et al. 2025.
 struct LayerPreference {
   std::int32_t num_sequences = 0;
   const float* entropy = nullptr;   // [num_sequences]

@@ -12,7 +12,7 @@ namespace kvlab {
 // divisor w - 1 (w = 1: 0).
 //   scores[i]   = mean over the group of (mean_t p_t[i] + gamma * var_t p_t[i]), 0 for the window's own tokens   CAKE, Qin et al. 2025, eq.
 //   9 entropy[s]  = sum over query heads, queries and earlier tokens of -p log p                                    eq. 3 variance[s] = sum
-//   over query heads and earlier tokens of var_t p_t[i]                                         eq. 4
+//   over query heads and earlier tokens of var_t p_t[i]
 struct WindowMoments {
   KvRows kv;
   const Queries* queries = nullptr;  // [kv.num_sequences()]

@@ -60,9 +60,6 @@ struct Observed {
   std::span<const std::span<const PassQueries>> pass;  // per sequence its chunks
 };
 
-// The last `count` of each sequence's queries, or all where there are fewer: hosts keep as many as the part that asks for most.
-std::vector<Queries> last_of(std::span<const Queries> queries, std::int32_t count, const ModelShape& model);
-
 // One layer in one step, with the sequences that take part.
 struct LayerStep {
   Ops& ops;

@@ -8,7 +8,7 @@ namespace kvlab {
 namespace {
 
 // All layers and heads of a sequence compete for one budget: the largest scores of the model stay. KVzip, Kim et al. 2025,
-// arXiv:2505.23416, section 3.3 (non-uniform head budgets).
+// arXiv:2505.23416.
 class Global final : public Allocator {
  public:
   explicit Global(Params& p)

@@ -9,7 +9,7 @@ namespace {
 
 // Budgets that fall linearly from the first layer to the last, with the uniform budget as their mean. With w window tokens in every
 // layer, C = B - w and n tokens: the last layer has C / beta beside the window and the first 2 C - C / beta, at most n - w.
-// PyramidKV, Cai et al. 2024, arXiv:2406.02069, eq. 6-8. Layers l and L - 1 - l are rounded together, so that the sum is L * B.
+// PyramidKV, Cai et al. 2024, arXiv:2406.02069. Layers l and L - 1 - l are rounded together, so that the sum is L * B.
 class Pyramid final : public Allocator {
  public:
   explicit Pyramid(Params& p)
@@ -62,9 +62,8 @@ class Pyramid final : public Allocator {
   double frac_ = 0;  // of the prompt, where the budget is given so
 };
 
-[[maybe_unused]] const bool registered =
-    AllocatorRegistry::add<Pyramid>({"pyramid", "budgets that fall from the first layer to the last, the same sum",
-                                     "PyramidKV: Cai et al. 2024, arXiv:2406.02069, eq. 6-8"});
+[[maybe_unused]] const bool registered = AllocatorRegistry::add<Pyramid>(
+    {"pyramid", "budgets that fall from the first layer to the last, the same sum", "PyramidKV: Cai et al. 2024, arXiv:2406.02069"});
 
 }  // namespace
 

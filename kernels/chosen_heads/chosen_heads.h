@@ -11,7 +11,7 @@ namespace kvlab {
 // chosen heads h of sum_t p_t^h[i], softmax in fp32 over the tokens that the head's KV head holds. The heads are `heads`, or the
 // `num_heads` whose window pays most to tokens that are neither among the first `sinks` nor the last `recent` of the row (ties: lower
 // head). Token i must be the same token in every KV head of a sequence: rows of different length are an InternalError.
-struct HeadVote {
+struct ChosenHeads {
   KvRows kv;
   const Queries* queries = nullptr;     // [kv.num_sequences()]
   const std::int32_t* heads = nullptr;  // [num_heads] query heads; null: found from the attention
@@ -21,7 +21,7 @@ struct HeadVote {
   float* scores = nullptr;  // [kv.total()] out
 };
 // The products of the chosen heads, or of all heads where they are found first; K is read by as many KV heads.
-OpCall call(const HeadVote&);
-void run_cpu(const HeadVote&);
+OpCall call(const ChosenHeads&);
+void run_cpu(const ChosenHeads&);
 
 }  // namespace kvlab

@@ -1,15 +1,15 @@
 #include <numeric>
 #include <vector>
 
+#include "kernels/chosen_heads/chosen_heads.h"
 #include "kernels/head_rows_cpu.h"
-#include "kernels/head_vote/head_vote.h"
 
 namespace kvlab {
 
 namespace {
 
 // Column sums of every query head of the sequence that starts at `row`: [q_heads, n].
-HeadMatrix column_sums(const HeadVote& a, std::int32_t row) {
+HeadMatrix column_sums(const ChosenHeads& a, std::int32_t row) {
   HeadMatrix sums = HeadMatrix::Zero(static_cast<Eigen::Index>(a.kv.kv_heads) * a.kv.group, a.kv.len[row]);
   for (std::int32_t h = 0; h < a.kv.kv_heads; ++h) {
     const std::int32_t begin = h * a.kv.group, end = begin + a.kv.group;
@@ -21,7 +21,7 @@ HeadMatrix column_sums(const HeadVote& a, std::int32_t row) {
   return sums;
 }
 
-std::vector<std::int32_t> find_heads(const HeadVote& a, const HeadMatrix& sums) {
+std::vector<std::int32_t> find_heads(const ChosenHeads& a, const HeadMatrix& sums) {
   const auto n = static_cast<std::int32_t>(sums.cols());
   const std::int32_t begin = std::min(a.sinks, n), end = std::max(begin, n - a.recent);
   const Eigen::VectorXf middle = sums.middleCols(begin, end - begin).rowwise().sum();
@@ -34,7 +34,7 @@ std::vector<std::int32_t> find_heads(const HeadVote& a, const HeadMatrix& sums) 
 
 }  // namespace
 
-void run_cpu(const HeadVote& a) {
+void run_cpu(const ChosenHeads& a) {
   for (std::int32_t s = 0; s < a.kv.num_sequences(); ++s) {
     const std::int32_t row = s * a.kv.kv_heads, n = a.kv.len[row];
     const HeadMatrix sums = column_sums(a, row);

@@ -1,0 +1,64 @@
+#include "kernels/mass_count/mass_count.h"
+#include "kernels/rank_means/rank_means.h"
+#include "policies/kv/allocator/counts.h"
+#include "policies/kv/scorer/step_arrays.h"
+
+namespace kvlab {
+
+namespace {
+
+// A layer keeps the smallest count whose largest entries hold the share tau of the attention that its last prompt queries pay, but not
+// less than the budget; all heads of a layer keep the same count, entries are means over the heads by rank.
+// ZipVL, He et al. 2024, arXiv:2410.08584 (there the queries are drawn from the whole prompt).
+class AttentionMassShare final : public Allocator {
+ public:
+  explicit AttentionMassShare(Params& p)
+      : tau_(p.optional<double>("tau", 0.975, 0, 1, "share of the attention that stays")),
+        window_(p.optional<std::int32_t>("window_tokens", 128, 1, 4096, "last prompt queries that are looked at")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.window_queries = window_;
+    return needs;
+  }
+  [[nodiscard]] bool depends_on_data() const override { return true; }
+
+  void allocate(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {
+    for (ScoredLayer& l : layers) {
+      const Ops::Frame frame(ops);
+      const std::int32_t sequences = l.kv.num_sequences();
+      const std::vector<Queries> window = last_queries(l.in->window, window_, model);
+      LayerStep step{ops, model, l.layer, seqs, l.kv, *l.in};
+      float* sums = ops.floats(l.kv.total());
+      sum_attention(step, window.data(), sums);
+      std::int64_t* first = ops.host_longs(sequences + 1);
+      std::int32_t* counts = ops.host_ints(sequences);
+      first[0] = 0;
+      for (std::int32_t s = 0; s < sequences; ++s) {
+        const std::int32_t* len = l.kv.len + s * l.kv.kv_heads;
+        counts[s] = *std::min_element(len, len + l.kv.kv_heads);  // bound
+        first[s + 1] = first[s] + counts[s];
+      }
+      float* ranked = ops.floats(first[sequences]);
+      ops(RankMeans{sequences, l.kv.kv_heads, l.kv.first, sums, first, ranked});
+      ops(MassCount{sequences, first, ranked, tau_, counts});
+      for (std::int32_t s = 0; s < sequences; ++s) keep_alike(l, s, std::max(counts[s], l.target[s]));
+      ops.settle("attention_mass_share", l.layer, all_counts(l));
+    }
+  }
+  // The bound.
+  [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t, std::int32_t, std::int32_t, std::int32_t n) const override {
+    return n;
+  }
+
+ private:
+  double tau_;
+  std::int32_t window_;
+};
+
+[[maybe_unused]] const bool registered = AllocatorRegistry::add<AttentionMassShare>(
+    {"attention_mass_share", "a layer keeps as many tokens as hold a share of its attention", "ZipVL: He et al. 2024, arXiv:2410.08584"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,92 @@
+#include "kernels/layer_preference/layer_preference.h"
+#include "kernels/share_out/share_out.h"
+#include "kernels/window_moments/window_moments.h"
+#include "policies/kv/allocator/counts.h"
+#include "policies/kv/scorer/step_arrays.h"
+
+namespace kvlab {
+
+namespace {
+
+// The model's whole budget is shared by the layers done so far, in proportion to how widely their window attends and how much that
+// changes from query to query; every new layer shrinks the earlier ones, so the sum never exceeds the budget.
+// CAKE, Qin et al. 2025, arXiv:2503.12491.
+class Cake final : public Allocator {
+ public:
+  explicit Cake(Params& p)
+      : window_(p.optional<std::int32_t>("window_tokens", 32, 1, 4096, "last prompt queries that are looked at; their tokens stay")),
+        tau_entropy_(p.optional<double>("tau_entropy", 1, 0.01, 100, "the larger, the less the width of attention counts")),
+        tau_variance_(p.optional<double>("tau_variance", 1, 0.01, 100, "the larger, the less the change of attention counts")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.window_queries = window_;
+    return needs;
+  }
+  [[nodiscard]] Scope scope() const override { return Scope::kCascade; }
+  [[nodiscard]] bool depends_on_data() const override { return true; }
+
+  void allocate(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {
+    const Ops::Frame frame(ops);
+    const auto sequences = static_cast<std::int32_t>(seqs.size()), members = static_cast<std::int32_t>(layers.size());
+    measure(ops, model, seqs, layers.back());
+    std::int64_t* total = ops.host_longs(sequences);
+    const std::int64_t all = std::int64_t{sequences} * members;
+    std::int32_t *none = ops.host_ints(all), *cap = ops.host_ints(all), *counts = ops.host_ints(all);
+    std::vector<const float*> weights;
+    for (std::int32_t s = 0, at = 0; s < sequences; ++s) {
+      total[s] = 0;
+      for (const ScoredLayer& l : layers) {
+        total[s] = std::int64_t{std::max(0, l.target[s] - window_)} * model.num_layers;
+        none[at] = 0;
+        counts[at] = cap[at] = std::max(0, longest_row(l.kv, s) - window_);
+        ++at;
+      }
+      weights.push_back(preference_[static_cast<std::size_t>(seqs[static_cast<std::size_t>(s)].index)].data());
+    }
+    ops(ShareOut{sequences, members, weights.data(), false, 1.0F, total, none, cap, Excess::kEven, counts});
+    for (std::int32_t l = 0; l < members; ++l) {
+      ScoredLayer& layer = layers[static_cast<std::size_t>(l)];
+      for (std::int32_t s = 0; s < sequences; ++s) keep_alike(layer, s, std::min(layer.target[s], window_) + counts[s * members + l]);
+      ops.settle("cake", layer.layer, all_counts(layer));
+    }
+  }
+  // Layers differ; this is their mean at the end of the prompt.
+  [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t, std::int32_t, std::int32_t target, std::int32_t n) const override {
+    return std::min(target, n);
+  }
+
+ private:
+  // The newest layer's preference, which earlier layers have from their own turn.
+  void measure(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, const ScoredLayer& layer) {
+    const auto count = static_cast<std::int32_t>(seqs.size());
+    const std::vector<Queries> window = last_queries(layer.in->window, window_, model);
+    WindowMoments moments;
+    moments.kv = layer.kv;
+    moments.queries = window.data();
+    moments.wants_spread = true;
+    moments.entropy = ops.floats(count), moments.variance = ops.floats(count);
+    ops(moments);
+    std::vector<float*> out;
+    for (const SeqStep& seq : seqs) {
+      const auto index = static_cast<std::size_t>(seq.index);
+      if (preference_.size() <= index) preference_.resize(index + 1);
+      preference_[index].resize(static_cast<std::size_t>(model.num_layers));
+    }
+    for (const SeqStep& seq : seqs)
+      out.push_back(preference_[static_cast<std::size_t>(seq.index)].data() + static_cast<std::ptrdiff_t>(layer.layer));
+    ops(LayerPreference{count, moments.entropy, moments.variance, tau_entropy_, tau_variance_, out.data()});
+  }
+
+  std::int32_t window_;
+  double tau_entropy_, tau_variance_;
+  std::vector<std::vector<float>> preference_;  // [index in the batch][layer]
+};
+
+[[maybe_unused]] const bool registered = AllocatorRegistry::add<Cake>(
+    {"cake", "layers share the budget by entropy and variance of their window attention, shrinking earlier layers",
+     "CAKE: Qin et al. 2025, arXiv:2503.12491"});
+
+}  // namespace
+
+}  // namespace kvlab

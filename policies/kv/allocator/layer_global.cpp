@@ -1,0 +1,78 @@
+#include "kernels/rank_means/rank_means.h"
+#include "kernels/top_k/top_k.h"
+#include "policies/kv/allocator/counts.h"
+
+namespace kvlab {
+
+namespace {
+
+// Layers compete for the model's budget, and all heads of a layer keep the same count: entry j of a layer is the mean over its heads of
+// the j-th largest score, and the largest entries of all layers stay. KVCompose, Akulov et al. 2025, arXiv:2509.05165 (composite tokens).
+class LayerGlobal final : public Allocator {
+ public:
+  explicit LayerGlobal(Params& p)
+      : safeguard_(p.optional<double>("safeguard_frac", 0, 0, 1, "share of the mean budget that every layer has for certain")) {}
+
+  [[nodiscard]] Scope scope() const override { return Scope::kModel; }
+  [[nodiscard]] bool depends_on_data() const override { return true; }
+
+  void allocate(Ops& ops, const ModelShape&, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {
+    const Ops::Frame frame(ops);
+    const auto sequences = static_cast<std::int32_t>(seqs.size()), members = static_cast<std::int32_t>(layers.size());
+    const std::int64_t rows = std::int64_t{sequences} * members;
+    std::int64_t *first = ops.host_longs(rows + 1), *budget = ops.host_longs(sequences);
+    std::int32_t *least = ops.host_ints(rows), *keep = ops.host_ints(rows);
+    std::vector<const float*> entries(static_cast<std::size_t>(rows));
+    for (std::int32_t l = 0; l < members; ++l) rank(ops, layers[static_cast<std::size_t>(l)], entries.data() + l, members);
+    first[0] = 0;
+    for (std::int32_t s = 0, at = 0; s < sequences; ++s) {
+      budget[s] = 0;
+      for (std::int32_t l = 0; l < members; ++l, ++at) {
+        const ScoredLayer& layer = layers[static_cast<std::size_t>(l)];
+        const std::int32_t n = shortest_row(layer.kv, s);
+        first[at + 1] = first[at] + n;
+        least[at] = static_cast<std::int32_t>(safeguard_ * layer.target[s]);
+        budget[s] += std::min(layer.target[s], n);
+      }
+      for (std::int32_t i = at - members; i < at; ++i) keep[i] = static_cast<std::int32_t>(std::min(first[i + 1] - first[i], budget[s]));
+    }
+    ops(TopKPooled{sequences, members, first, nullptr, entries.data(), budget, least, keep});
+    for (std::int32_t l = 0; l < members; ++l) {
+      ScoredLayer& layer = layers[static_cast<std::size_t>(l)];
+      for (std::int32_t s = 0; s < sequences; ++s) keep_alike(layer, s, keep[s * members + l]);
+      ops.settle("layer_global", layer.layer, all_counts(layer));
+    }
+  }
+  // Layers differ; this is their mean.
+  [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t, std::int32_t, std::int32_t target, std::int32_t n) const override {
+    return std::min(target, n);
+  }
+
+ private:
+  static std::int32_t shortest_row(const KvRows& kv, std::int32_t s) {
+    const std::int32_t* len = kv.len + s * kv.kv_heads;
+    return *std::min_element(len, len + kv.kv_heads);
+  }
+
+  // Entries of one layer, descending; where they lie goes to entries[s * stride].
+  static void rank(Ops& ops, const ScoredLayer& layer, const float** entries, std::int32_t stride) {
+    const std::int32_t sequences = layer.kv.num_sequences();
+    std::int64_t* first = ops.host_longs(sequences + 1);
+    first[0] = 0;
+    for (std::int32_t s = 0; s < sequences; ++s) first[s + 1] = first[s] + shortest_row(layer.kv, s);
+    float* means = ops.floats(first[sequences]);
+    ops(RankMeans{sequences, layer.kv.kv_heads, layer.kv.first, layer.scores, first, means});
+    for (std::int32_t s = 0; s < sequences; ++s)
+      entries[static_cast<std::ptrdiff_t>(s) * stride] = means == nullptr ? nullptr : means + first[s];
+  }
+
+  double safeguard_;
+};
+
+[[maybe_unused]] const bool registered =
+    AllocatorRegistry::add<LayerGlobal>({"layer_global", "layers compete for the model's budget, heads of a layer keep the same count",
+                                         "KVCompose: Akulov et al. 2025, arXiv:2509.05165"});
+
+}  // namespace
+
+}  // namespace kvlab

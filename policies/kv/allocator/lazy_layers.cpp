@@ -1,0 +1,77 @@
+#include "kernels/exceeds/exceeds.h"
+#include "kernels/span_mass/span_mass.h"
+#include "policies/kv/allocator/counts.h"
+#include "policies/kv/scorer/step_arrays.h"
+
+namespace kvlab {
+
+namespace {
+
+// A layer whose last query pays more than tau to the first and latest tokens is lazy and keeps the budget (meant: those tokens); the
+// others keep everything. The attention is the mean over all heads. SimLayerKV, Zhang et al. 2024, arXiv:2410.13846.
+class LazyLayers final : public Allocator {
+ public:
+  explicit LazyLayers(Params& p)
+      : tau_(p.optional<double>("tau", 0.9, 0, 1, "attention on first and latest tokens above which a layer is lazy")),
+        sinks_(p.optional<std::int32_t>("sinks_tokens", 4, 0, 1 << 20, "first tokens, counted in the budget")),
+        kvpress_(p.choice("measures", {"kept_tokens", "kvpress"}, 0,
+                          "kept_tokens: attention on what a lazy layer keeps; kvpress: as kvpress 0.5.4, without the query's own token and "
+                          "with one more before them") == 1) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.window_queries = 1;
+    return needs;
+  }
+  [[nodiscard]] bool depends_on_data() const override { return true; }
+
+  void allocate(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {
+    for (ScoredLayer& l : layers) {
+      const Ops::Frame frame(ops);
+      const std::int32_t* lazy = measure(ops, model, seqs, l);
+      for (std::int32_t s = 0; s < l.kv.num_sequences(); ++s)
+        keep_alike(l, s, lazy[s] != 0 && !is_short(l, s) ? l.target[s] : longest_row(l.kv, s));
+      ops.settle("lazy_layers", l.layer, all_counts(l));
+    }
+  }
+  // The bound: no layer is lazy.
+  [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t, std::int32_t, std::int32_t, std::int32_t n) const override {
+    return n;
+  }
+
+ private:
+  // The peer leaves prompts alone that are not longer than sinks, its recent tokens and the query.
+  [[nodiscard]] bool is_short(const ScoredLayer& l, std::int32_t s) const { return kvpress_ && longest_row(l.kv, s) <= l.target[s] + 2; }
+
+  const std::int32_t* measure(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, ScoredLayer& l) const {
+    const std::int32_t rows = l.kv.num_rows, sequences = l.kv.num_sequences();
+    std::int32_t* lazy = ops.host_ints(sequences);
+    const std::vector<Queries> last = last_queries(l.in->window, 1, model);
+    LayerStep step{ops, model, l.layer, seqs, l.kv, *l.in};
+    float *p = ops.floats(l.kv.total()), *mass = ops.floats(sequences);
+    sum_attention(step, last.data(), p);
+    std::int32_t *head_end = ops.host_ints(rows), *tail_begin = ops.host_ints(rows), *tail_end = ops.host_ints(rows);
+    for (std::int32_t r = 0; r < rows; ++r) {
+      const std::int32_t n = l.kv.len[r], recent = std::max(0, l.target[l.kv.sequence(r)] - sinks_) + (kvpress_ ? 1 : 0);
+      tail_end[r] = kvpress_ ? std::max(0, n - 1) : n;
+      head_end[r] = std::min(sinks_, tail_end[r]);
+      tail_begin[r] = std::max(0, tail_end[r] - recent);
+    }
+    ops(SpanMass{sequences, l.kv.kv_heads, l.kv.first, p, head_end, tail_begin, tail_end, 1.0F, mass});
+    std::fill_n(lazy, sequences, 0);  // bound: everything stays
+    ops(Exceeds{sequences, mass, static_cast<float>(tau_), lazy});
+    return lazy;
+  }
+
+  double tau_;
+  std::int32_t sinks_;
+  bool kvpress_;
+};
+
+[[maybe_unused]] const bool registered =
+    AllocatorRegistry::add<LazyLayers>({"lazy_layers", "layers that attend to first and latest tokens keep the budget, others everything",
+                                        "SimLayerKV: Zhang et al. 2024, arXiv:2410.13846"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,201 @@
+#include <gtest/gtest.h>
+
+#include "tests/kv/allocator_fixture.h"
+
+namespace kvlab::test {
+namespace {
+
+using Ints = std::vector<std::int32_t>;
+const ModelShape kModel{5, 8, 2, 8, 16};
+
+Ints pyramid_counts(Allocator& allocator, const ModelShape& model, std::int32_t budget, std::int32_t n) {
+  Ints counts;
+  for (std::int32_t l = 0; l < model.num_layers; ++l) counts.push_back(allocator.expected(model, l, 0, budget, n));
+  return counts;
+}
+
+TEST(Pyramid, FallsLinearlyAndSumsToTheBudget) {
+  auto pyramid = make_part<AllocatorRegistry>("pyramid", "{beta: 4, window_tokens: 8}");
+  // C = 40: last 10, first 70, 15 less per layer, and 8 for the window.
+  EXPECT_EQ(pyramid_counts(*pyramid, kModel, 48, 200), (Ints{78, 63, 48, 33, 18}));
+  for (const std::int32_t layers : {1, 2, 7, 8, 32})
+    for (const std::int32_t budget : {1, 8, 9, 31, 100, 199, 200}) {
+      const ModelShape model{layers, 8, 2, 8, 16};
+      const Ints counts = pyramid_counts(*pyramid, model, budget, 200);
+      EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), 0), layers * budget) << layers << " layers, budget " << budget;
+      EXPECT_TRUE(std::is_sorted(counts.rbegin(), counts.rend()));
+    }
+}
+
+TEST(Pyramid, TheFirstLayerIsCutAtThePromptAndTheLastGetsTheRest) {
+  auto pyramid = make_part<AllocatorRegistry>("pyramid", "{beta: 20, window_tokens: 8}");
+  // C = 40, n - w = 77 < 78: 77 .. 3.
+  EXPECT_EQ(pyramid_counts(*pyramid, kModel, 48, 85), (Ints{85, 67, 48, 29, 11}));
+  EXPECT_EQ(pyramid_counts(*pyramid, kModel, 48, 79), (Ints{48, 48, 48, 48, 48}));  // n < 2 C: as SnapKV
+  EXPECT_EQ(pyramid_counts(*pyramid, kModel, 48, 40), (Ints{40, 40, 40, 40, 40}));
+}
+
+TEST(Pyramid, CountsAsKvpressDoes) {
+  auto pyramid = make_part<AllocatorRegistry>("pyramid", "{beta: 20, window_tokens: 64, rounding: kvpress}");
+  const ModelShape probe{8, 8, 2, 64, 384};
+  pyramid->set_budget({0, 0.25, true});
+  EXPECT_EQ(pyramid_counts(*pyramid, probe, 76, 307), Ints(8, 77));  // 76.75, too little for 64 in the last layer
+  auto steep = make_part<AllocatorRegistry>("pyramid", "{beta: 4, window_tokens: 16, rounding: kvpress}");
+  steep->set_budget({0, 0.25, true});
+  // T = 76.75: least 19.1875, most 134.3125, 16.4464 less per layer.
+  EXPECT_EQ(pyramid_counts(*steep, probe, 76, 307), (Ints{134, 118, 101, 85, 69, 52, 36, 19}));
+}
+
+TEST(Pyramid, AllocatesWhatItExpects) {
+  ScoredModel m(kModel, 2, 100, 8, 40);
+  auto pyramid = make_part<AllocatorRegistry>("pyramid", "{window_tokens: 8}");
+  m.allocate(*pyramid);
+  for (std::int32_t l = 0; l < kModel.num_layers; ++l)
+    for (const std::int32_t k : m.keep[static_cast<std::size_t>(l)]) EXPECT_EQ(k, pyramid->expected(kModel, l, 0, 40, 100));
+  EXPECT_EQ(m.kept_in_model(0), 5 * 2 * 40);
+}
+
+// Heads' counts among the `budget` largest of all scores of a layer.
+Ints plain_pooled(const ScoredModel& m, std::int32_t layer, std::int32_t sequence, std::int32_t tokens, std::int64_t budget) {
+  std::vector<std::pair<float, std::int32_t>> all;
+  const auto& scores = m.scores[static_cast<std::size_t>(layer)];
+  for (std::int32_t h = 0; h < m.model.kv_heads; ++h)
+    for (std::int32_t i = 0; i < tokens; ++i)
+      all.emplace_back(-scores[static_cast<std::size_t>((sequence * m.model.kv_heads + h) * tokens + i)], h);
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  Ints counts(static_cast<std::size_t>(m.model.kv_heads));
+  for (std::int64_t i = 0; i < budget; ++i) ++counts[static_cast<std::size_t>(all[static_cast<std::size_t>(i)].second)];
+  return counts;
+}
+
+TEST(Ada, HeadsCompeteForTheLayersBudget) {
+  ScoredModel m({3, 16, 4, 8, 16}, 2, 65, 5, 20);
+  auto ada = make_part<AllocatorRegistry>("ada", "{safeguard_frac: 0}");
+  m.allocate(*ada);
+  for (std::int32_t l = 0; l < 3; ++l)
+    for (std::int32_t s = 0; s < 2; ++s) {
+      const Ints expected = plain_pooled(m, l, s, 65, 80);
+      const auto* keep = m.keep[static_cast<std::size_t>(l)].data() + s * 4;
+      EXPECT_EQ(Ints(keep, keep + 4), expected);
+      EXPECT_EQ(m.kept(l, s), 80);
+    }
+}
+
+TEST(Ada, EveryHeadHasItsSafeguard) {
+  for (const char* kind : {"blend", "forced_first"}) {
+    ScoredModel m({2, 4, 4, 8, 16}, 1, 64, 0, 20);
+    for (std::size_t i = 0; i < m.scores[0].size(); ++i) m.scores[0][i] = i < 64 ? 10.0F + static_cast<float>(i) : 1.0F;  // head 0 wins all
+    auto ada = make_part<AllocatorRegistry>("ada", std::string("{safeguard_frac: 0.2, safeguard: ") + kind + "}");
+    m.allocate(*ada);
+    // blend: head 0 had 64 of 80 and the others' 16 went to head 1 (ties: lower row). forced_first: 4 each, then head 0's other 60, then 4.
+    if (std::string(kind) == "blend") {
+      EXPECT_EQ(m.keep[0], (Ints{55, 17, 4, 4}));
+    } else {
+      EXPECT_EQ(m.keep[0], (Ints{64, 8, 4, 4}));
+    }
+    EXPECT_EQ(m.kept(1, 0), 80);
+  }
+}
+
+TEST(Ada, TakesLayerBudgetsFromAnotherAllocator) {
+  ScoredModel m(kModel, 1, 100, 8, 40);
+  auto ada = make_part<AllocatorRegistry>("ada", "{layers: {pyramid: {window_tokens: 8, beta: 4}}}");
+  auto pyramid = make_part<AllocatorRegistry>("pyramid", "{window_tokens: 8, beta: 4}");
+  m.allocate(*ada);
+  for (std::int32_t l = 0; l < kModel.num_layers; ++l) {
+    EXPECT_EQ(m.kept(l, 0), 2 * pyramid->expected(kModel, l, 0, 40, 100));
+    for (const std::int32_t k : m.keep[static_cast<std::size_t>(l)]) EXPECT_GE(k, 8);  // protected tokens fit
+  }
+}
+
+TEST(Ada, RefusesLayersThatChangeLater) { EXPECT_THROW(make_part<AllocatorRegistry>("ada", "{layers: nonsense}"), InputError); }
+
+TEST(Global, TheLargestScoresOfTheModelStay) {
+  ScoredModel m(kModel, 2, 65, 4, 20);
+  auto global = make_part<AllocatorRegistry>("global");
+  m.allocate(*global);
+  for (std::int32_t s = 0; s < 2; ++s) {
+    EXPECT_EQ(m.kept_in_model(s), 5 * 2 * 20);
+    float least_kept = 1e30F, most_dropped = 0;
+    for (std::int32_t l = 0; l < 5; ++l)
+      for (std::int32_t h = 0; h < 2; ++h) {
+        const auto at = static_cast<std::size_t>(l);
+        const auto row = static_cast<std::size_t>(s * 2 + h);
+        std::vector<float> x(m.scores[at].begin() + static_cast<std::ptrdiff_t>(row * 65),
+                             m.scores[at].begin() + static_cast<std::ptrdiff_t>(row * 65 + 65));
+        std::sort(x.begin(), x.end(), std::greater<>());
+        const auto k = static_cast<std::size_t>(m.keep[at][row]);
+        EXPECT_GE(k, 4U);
+        least_kept = std::min(least_kept, x[k - 1]);
+        if (k < x.size()) most_dropped = std::max(most_dropped, x[k]);
+      }
+    EXPECT_GE(least_kept, most_dropped);
+  }
+}
+
+TEST(Global, RoundsOnceForTheWholeModelOnRequest) {
+  ScoredModel m(kModel, 1, 65, 0, 16);
+  auto global = make_part<AllocatorRegistry>("global", "{rounding: whole}");
+  global->set_budget({0, 0.25, true});
+  m.allocate(*global);
+  EXPECT_EQ(m.kept_in_model(0), 650 - 487);  // 487.5 go
+}
+
+// With and without data the same calls are made.
+using Named = std::pair<std::string, std::string>;
+class AllocatorLogs : public testing::TestWithParam<Named> {};
+
+// Answers with the counts of a run that had data.
+struct Script final : CountSource {
+  bool records = true;
+  std::vector<std::vector<std::int32_t>> counts;
+  std::size_t at = 0;
+  void fill(std::string_view, int, std::span<std::int32_t> c) override {
+    if (records) {
+      counts.emplace_back(c.begin(), c.end());
+      return;
+    }
+    for (std::size_t i = 0; i < c.size(); ++i) {
+      EXPECT_LE(counts[at][i], c[i]) << "bound";
+      c[i] = counts[at][i];
+    }
+    ++at;
+  }
+};
+
+TEST_P(AllocatorLogs, AreTheSameOnShapesWithScriptedCounts) {
+  const auto& [name, parameters] = GetParam();
+  for (const std::int32_t tokens : {1, 17, 64, 65}) {
+    ScoredModel with(kModel, 2, tokens, std::min(tokens, 4), 16), without(kModel, 2, tokens, 4, 16, false), again(kModel, 2, tokens, 4, 16);
+    auto a = make_part<AllocatorRegistry>(name, parameters), b = make_part<AllocatorRegistry>(name, parameters);
+    Script script;
+    with.ops().take_counts_from(&script);
+    with.allocate(*a);
+    script.records = false;
+    without.ops().take_counts_from(&script);
+    without.allocate(*b);
+    EXPECT_EQ(with.ops().log(), without.ops().log()) << tokens;
+    EXPECT_EQ(with.keep, without.keep) << tokens;
+    a->forget(0), a->forget(1);
+    again.allocate(*a);
+    EXPECT_EQ(with.keep, again.keep) << "deterministic";
+    for (const auto& layer : with.keep)
+      for (const std::int32_t k : layer) EXPECT_TRUE(k >= 0 && k <= tokens);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, AllocatorLogs,
+    testing::Values(Named{"uniform", "{}"}, Named{"pyramid", "{}"}, Named{"ada", "{}"}, Named{"ada", "{safeguard: forced_first}"},
+                    Named{"ada", "{layers: {d2o_layers: {dense_first_layers: 1}}}"}, Named{"global", "{safeguard_frac: 0.1}"},
+                    Named{"layer_global", "{}"}, Named{"cake", "{window_tokens: 4}"},
+                    Named{"cake", "{window_tokens: 8, tau_entropy: 1.6, tau_variance: 0.4}"},
+                    Named{"dynamic_layers", "{window_tokens: 4, surplus: 2, every_layers: 2}"}, Named{"d2o_layers", "{}"},
+                    Named{"head_split", "{retrieval_heads: \"0.1 3\"}"}, Named{"head_split", "{retrieval_frac: 0.3}"},
+                    Named{"lazy_layers", "{tau: 0.4}"}, Named{"lazy_layers", "{tau: 0.4, measures: kvpress}"},
+                    Named{"table", "{values: \"0=5 1.1=1000\"}"},
+                    Named{"sensitivity_layers", "{least_tokens: 2, importance: \"0=1 1=2 2=3 3=4 4=50\"}"},
+                    Named{"attention_mass_share", "{tau: 0.7}"}, Named{"threshold", "{least_score: 1.0}"}));
+
+}  // namespace
+}  // namespace kvlab::test
