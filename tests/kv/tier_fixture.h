@@ -1,5 +1,8 @@
 #pragma once
 
+#include <string_view>
+#include <utility>
+
 #include "tests/kv/selector_fixture.h"
 
 namespace kvlab::test {
@@ -21,6 +24,50 @@ inline std::int64_t newcomers(const std::vector<std::int32_t>& now, const std::v
   std::vector<std::int32_t> out;
   std::set_difference(now.begin(), now.end(), before.begin(), before.end(), std::back_inserter(out));
   return static_cast<std::int64_t>(out.size());
+}
+
+// Records counts that depend on data, then plays them where there are only shapes.
+class Played final : public CountSource {
+ public:
+  void fill(std::string_view purpose, int, std::span<std::int32_t> counts) override {
+    for (std::int32_t& c : counts) {
+      if (!plays_) {
+        all_.emplace_back(purpose, c);
+      } else if (at_ == all_.size() || all_[at_].first != purpose || all_[at_].second > c) {
+        fits_ = false;  // asked for something else, or the recorded count exceeds its bound
+      } else {
+        c = all_[at_++].second;
+      }
+    }
+  }
+  void play() { plays_ = true; }
+  [[nodiscard]] bool fitted() const { return fits_ && at_ == all_.size(); }
+
+ private:
+  bool plays_ = false, fits_ = true;
+  std::vector<std::pair<std::string, std::int32_t>> all_;
+  std::size_t at_ = 0;
+};
+
+// With recorded counts, shapes alone give the same log, the same tokens attended to and the same traffic.
+inline bool same_log_with_recorded_counts(const std::string& part, const std::string& parameters, std::int32_t prompt, std::int32_t steps) {
+  const ModelShape shape{4, 8, 2, 8, 16};
+  Decode with(shape, 2, prompt, 5), without(shape, 2, prompt, 5, false);
+  Played counts;
+  with.ops.take_counts_from(&counts), without.ops.take_counts_from(&counts);
+  auto a = make_part<SelectorRegistry>(part, parameters), b = make_part<SelectorRegistry>(part, parameters);
+  std::vector<std::int64_t> attended;
+  with.prefill(*a);
+  for (std::int32_t t = 0; t < steps; ++t) with.decode(*a), attended.push_back(with.attended);
+  counts.play();
+  without.prefill(*b);
+  for (std::int32_t t = 0; t < steps; ++t) {
+    without.decode(*b);
+    if (without.attended != attended[static_cast<std::size_t>(t)]) return false;
+  }
+  const Traffic x = a->take_traffic(), y = b->take_traffic();
+  return counts.fitted() && !with.ops.log().empty() && with.ops.log() == without.ops.log() && x.fetched_bytes == y.fetched_bytes &&
+         x.asked_units == y.asked_units && x.hit_units == y.hit_units;
 }
 
 }  // namespace kvlab::test

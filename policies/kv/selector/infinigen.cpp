@@ -1,0 +1,153 @@
+#include "kernels/partial_scores/partial_scores.h"
+#include "kernels/query_basis/query_basis.h"
+#include "policies/kv/selector/tiers.h"
+
+namespace kvlab {
+
+namespace {
+
+// The cache lies on the host; keys reduced to the directions in which queries are large stay on the GPU and tell beforehand which
+// tokens are worth bringing. InfiniGen, Lee et al. 2024, arXiv:2406.19707, sections 4.2 and 4.3. The paper predicts a layer's query
+// from the layer before; here the same layer's query of the step before stands in for it.
+class InfiniGen final : public Selector {
+ public:
+  explicit InfiniGen(Params& p)
+      : partial_frac_(p.optional<double>("partial_frac", 0.3, 0.001, 1, "share of the key channels kept on the GPU")),
+        alpha_(p.optional<double>("alpha", 4, 0, 1e6, "tokens within this many nats of the best approximate logit are wanted")),
+        max_frac_(p.optional<double>("max_frac", 0.2, 0, 1, "share of the row brought at most, at least one token")),
+        dense_layers_(p.optional<std::int32_t>("dense_layers", 1, 0, 1024, "first layers that stay on the GPU and are read whole")),
+        skew_(p.flag("skew", true, "rotate each head so that few directions hold most of the queries")),
+        looks_ahead_(p.choice("query", {"previous", "current"}, 0, "the step whose query chooses; 'current' is an upper bound") == 0) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    return needs;
+  }
+  // Takes the place of max_frac; how many are wanted remains a matter of alpha.
+  void set_budget(std::int32_t tokens) override { budget_ = tokens; }
+  void forget(std::int32_t index) override {
+    abs_sum_.forget(index), gram_.forget(index), basis_.forget(index), partial_.forget(index);
+    progress_.forget(index), has_basis_.forget(index), last_.forget(index), traffic_.forget(index);
+  }
+
+  void update(LayerStep& step) override {
+    if (step.layer < dense_layers_) return;
+    choose_basis(step);
+    ProjectKeys project;
+    project.kv = step.kv;
+    project.width = width(step);
+    project.copies_channels = !skew_;
+    const std::int32_t* covered = progress_.advance(step);
+    project.from = per_row(step.ops, step.kv.num_rows, [&](std::int32_t r) {
+      const char state = has_basis_.of_sequence(step, step.kv.sequence(r));
+      return state == kNew ? 0 : state == kKnown ? covered[r] : step.kv.len[r];
+    });
+    project.basis = basis(step);
+    project.partial = partial(step);
+    step.ops(project);
+    for (std::int32_t s = 0; s < step.kv.num_sequences(); ++s) {
+      char& state = has_basis_.of_sequence(step, s);
+      if (state == kNew) state = kKnown;
+    }
+    if (!std::all_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& seq) { return seq.decoding(); })) last_.keep(step);
+  }
+
+  Selection select(LayerStep& step) override {
+    if (step.layer < dense_layers_) return {};
+    const std::int32_t n = step.kv.num_rows;
+    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return older_tokens(step, r); });
+    PartialScores scores;
+    scores.num_rows = n;
+    scores.kv_heads = step.kv.kv_heads, scores.group = step.kv.group, scores.head_dim = step.kv.head_dim;
+    scores.kv_bytes = step.kv.kv_bytes, scores.width = width(step);
+    scores.queries = looks_ahead_ ? last_.before(step).data() : step.in.step.data();
+    scores.basis = basis(step);
+    scores.partial = partial(step);
+    scores.first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r]; });
+    scores.scores = step.ops.floats(scores.first[n]);
+    step.ops(scores);
+    const std::int32_t* cap = per_row(step.ops, n, [&](std::int32_t r) { return cap_tokens(tail[r]); });
+    std::int32_t* count = per_row(step.ops, n, [&](std::int32_t r) { return cap[r]; });
+    step.ops(FetchCounts{n, step.kv.kv_heads, scores.first, scores.scores, static_cast<float>(alpha_), cap, count});
+    step.ops.settle("selected_tokens", step.layer, {count, static_cast<std::size_t>(n)});
+    const UnitLists lists = best_units(step.ops, n, 1, scores.first, scores.scores, count);
+    traffic_.track(step, lists, 2LL * step.kv.head_dim * step.kv.kv_bytes);
+    last_.keep(step);
+    return tokens_and_tail(step, lists, nullptr, tail);
+  }
+
+  Traffic take_traffic() override { return traffic_.take(); }
+  // Partial keys and what one step may bring.
+  [[nodiscard]] TierBytes resident_in_layer(std::int32_t layer, const ModelShape& model, const KvRows& kv,
+                                            const TierBytes& held) const override {
+    if (layer < dense_layers_) return held;
+    std::int64_t on_gpu = 0;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) on_gpu += std::min(kv.len[r], cap_tokens(kv.len[r]) + 1);
+    TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
+    const std::int64_t width = directions(model.head_dim);
+    bytes.gpu += (kv.total() + static_cast<std::int64_t>(kv.num_rows) * (skew_ ? model.head_dim : 1)) * width * model.kv_bytes;
+    return bytes;
+  }
+
+ private:
+  enum State : char { kNone, kNew, kKnown };  // of a sequence's basis in a layer
+
+  [[nodiscard]] std::int32_t cap_tokens(std::int32_t older) const {
+    const auto share = budget_ > 0 ? budget_ - 1 : static_cast<std::int32_t>(max_frac_ * older);
+    return std::min(older, std::max(1, share));
+  }
+  [[nodiscard]] std::int32_t directions(std::int32_t head_dim) const {
+    return std::clamp(static_cast<std::int32_t>(partial_frac_ * head_dim), 1, head_dim);
+  }
+  [[nodiscard]] std::int32_t width(const LayerStep& step) const { return directions(step.kv.head_dim); }
+  float* const* basis(const LayerStep& step) {
+    return basis_.rows(step, [&](std::int32_t) { return static_cast<std::int64_t>(width(step)) * step.kv.head_dim; });
+  }
+  float* const* partial(const LayerStep& step) {
+    return partial_.rows(step, [&](std::int32_t r) { return static_cast<std::int64_t>(width(step)) * step.kv.len[r]; });
+  }
+
+  // The prompt's queries are summed up as they come; the prompt's end fixes the directions. A sequence whose prompt was not seen
+  // takes its first step's query.
+  void choose_basis(LayerStep& step) {
+    const std::int32_t sequences = step.kv.num_sequences();
+    std::int32_t* fresh = step.ops.host_ints(sequences);
+    std::int32_t* chosen = step.ops.host_ints(sequences);
+    bool any = false;
+    for (std::int32_t s = 0; s < sequences; ++s) {
+      const SeqStep& seq = step.seqs[static_cast<std::size_t>(s)];
+      char& state = has_basis_.of_sequence(step, s);
+      if (seq.seen_tokens == 0) state = kNone;
+      const bool late = seq.decoding() && state == kNone;
+      fresh[s] = seq.seen_tokens == 0 || late ? 1 : state == kNone ? 0 : 2;
+      chosen[s] = late || seq.completes_prompt() ? 1 : 0;
+      if (chosen[s] == 1) state = kNew;
+      any |= fresh[s] != 2;
+    }
+    if (!any) return;
+    const std::int64_t d = step.kv.head_dim;
+    float* const* abs_sum = abs_sum_.rows(step, [&](std::int32_t) { return d; });
+    float* const* gram = gram_.rows(step, [&](std::int32_t) { return skew_ ? d * d : 0; });
+    step.ops(QueryMoments{step.kv.num_rows, step.kv.kv_heads, step.kv.group, step.kv.head_dim, step.in.step.data(), fresh, skew_, abs_sum,
+                          gram});
+    step.ops(ColumnBasis{step.kv.num_rows, step.kv.kv_heads, step.kv.head_dim, width(step), chosen, skew_, abs_sum, gram, basis(step)});
+  }
+
+  double partial_frac_, alpha_, max_frac_;
+  std::int32_t dense_layers_, budget_ = 0;
+  bool skew_, looks_ahead_;
+  RowMemory<float> abs_sum_, gram_, basis_, partial_;
+  RowProgress progress_;
+  PerRow<char> has_basis_;
+  LastQueries last_;
+  TierTraffic traffic_;
+};
+
+[[maybe_unused]] const bool registered = SelectorRegistry::add<InfiniGen>(
+    {"infinigen", "tokens that partial keys on the GPU promise to matter, brought from the host before the step",
+     "InfiniGen: Lee et al. 2024, arXiv:2406.19707, sections 4.2 and 4.3"});
+
+}  // namespace
+
+}  // namespace kvlab
