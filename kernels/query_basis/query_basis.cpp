@@ -2,8 +2,8 @@
 
 namespace kvlab {
 
-OpCall call(const QueryMoments& a) {
-  OpCall c{"query_moments", a.num_rows, 0, 0, 0, 0};
+OpCall call(const QueryGram& a) {
+  OpCall c{"query_gram", a.num_rows, 0, 0, 0, 0};
   const std::int64_t d = a.head_dim, sums = a.wants_gram ? d + d * d : d;
   for (std::int32_t r = 0; r < a.num_rows; ++r) {
     const std::int32_t s = r / a.kv_heads;

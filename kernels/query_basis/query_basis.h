@@ -11,7 +11,7 @@ namespace kvlab {
 
 // Sums over the queries of a chunk and the query heads of a row: abs_sum[c] += |q_c|, and with `wants_gram` gram += q q^T.
 // Where fresh[s] is 1 the sums of sequence s start at 0; where it is 2 nothing of s is added.
-struct QueryMoments {
+struct QueryGram {
   std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0;
   const Queries* queries = nullptr;     // [num_rows / kv_heads]
   const std::int32_t* fresh = nullptr;  // [num_rows / kv_heads] 0, 1 or 2
@@ -20,8 +20,8 @@ struct QueryMoments {
   float* const* gram = nullptr;     // [num_rows] -> [head_dim, head_dim]
 };
 // Queries are read at 2 bytes, sums read and written; a FLOP per channel, with the Gram matrix two per pair of channels more.
-OpCall call(const QueryMoments&);
-void run_cpu(const QueryMoments&);
+OpCall call(const QueryGram&);
+void run_cpu(const QueryGram&);
 
 // The `width` directions of largest query: channels by abs_sum (ties to the lower one, ascending), or with `skew` the leading
 // eigenvectors of the Gram matrix, which are the right singular vectors of the queries.

@@ -12,7 +12,7 @@ namespace kvlab {
 
 namespace {
 
-void add_query(const QueryMoments& a, std::int32_t row, const float* q) {
+void add_query(const QueryGram& a, std::int32_t row, const float* q) {
   const std::int64_t d = a.head_dim;
   for (std::int64_t c = 0; c < d; ++c) a.abs_sum[row][c] += std::fabs(q[c]);
   if (!a.wants_gram) return;
@@ -46,7 +46,7 @@ void largest_channels(const ColumnBasis& a, std::int32_t row) {
 
 }  // namespace
 
-void run_cpu(const QueryMoments& a) {
+void run_cpu(const QueryGram& a) {
   const std::int64_t d = a.head_dim, heads = static_cast<std::int64_t>(a.kv_heads) * a.group;
   for (std::int32_t r = 0; r < a.num_rows; ++r) {
     const std::int32_t s = r / a.kv_heads;

@@ -40,7 +40,7 @@ TEST(KCache, BringsValuesThatTheLastStepDidNotHave) {
       older.pop_back();
       asked += static_cast<std::int64_t>(older.size());
       fetched += newcomers(older, last[r]);
-      last[r] = older;
+      last[r] = rows[r];
     }
     const Traffic traffic = part->take_traffic();
     EXPECT_EQ(traffic.asked_units, asked);

@@ -11,9 +11,10 @@ namespace kvlab::test {
 // A prompt and decode steps of random tensors for a batch, driven as a host drives a selector: append, update, select.
 class Decode {
  public:
-  Decode(ModelShape shape, std::int32_t num_sequences, std::int32_t prompt_tokens, std::uint64_t seed, bool with_data = true)
+  Decode(ModelShape shape, std::int32_t num_sequences, std::int32_t prompt_tokens, std::uint64_t seed, bool with_data = true,
+         std::int32_t num_words = 0)
       : model(shape),
-        store(model, num_sequences, 0, with_data),
+        store(model, num_sequences, num_words, with_data),
         ops(with_data ? Ops::Backend::kCpu : Ops::Backend::kShapes),
         seed_(seed),
         prompt_tokens_(prompt_tokens) {

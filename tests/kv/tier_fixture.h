@@ -9,8 +9,8 @@ namespace kvlab::test {
 
 // A budget of the whole row attends to everything; so does set_budget.
 inline bool large_budget_selects_everything(const std::string& part, const std::string& parameters, std::int32_t prompt = 40) {
-  Decode d({4, 6, 2, 8, 16}, 2, prompt, 11);
   auto selector = make_part<SelectorRegistry>(part, parameters);
+  Decode d({4, 6, 2, 8, 16}, 2, prompt, 11, true, selector->num_words());
   selector->set_budget(10 * prompt);
   d.prefill(*selector);
   for (std::int32_t t = 0; t < 3; ++t)
@@ -52,10 +52,10 @@ class Played final : public CountSource {
 // With recorded counts, shapes alone give the same log, the same tokens attended to and the same traffic.
 inline bool same_log_with_recorded_counts(const std::string& part, const std::string& parameters, std::int32_t prompt, std::int32_t steps) {
   const ModelShape shape{4, 8, 2, 8, 16};
-  Decode with(shape, 2, prompt, 5), without(shape, 2, prompt, 5, false);
+  auto a = make_part<SelectorRegistry>(part, parameters), b = make_part<SelectorRegistry>(part, parameters);
+  Decode with(shape, 2, prompt, 5, true, a->num_words()), without(shape, 2, prompt, 5, false, b->num_words());
   Played counts;
   with.ops.take_counts_from(&counts), without.ops.take_counts_from(&counts);
-  auto a = make_part<SelectorRegistry>(part, parameters), b = make_part<SelectorRegistry>(part, parameters);
   std::vector<std::int64_t> attended;
   with.prefill(*a);
   for (std::int32_t t = 0; t < steps; ++t) with.decode(*a), attended.push_back(with.attended);

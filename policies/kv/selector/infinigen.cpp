@@ -72,9 +72,10 @@ class InfiniGen final : public Selector {
     step.ops(FetchCounts{n, step.kv.kv_heads, scores.first, scores.scores, static_cast<float>(alpha_), cap, count});
     step.ops.settle("selected_tokens", step.layer, {count, static_cast<std::size_t>(n)});
     const UnitLists lists = best_units(step.ops, n, 1, scores.first, scores.scores, count);
-    traffic_.track(step, lists, 2LL * step.kv.head_dim * step.kv.kv_bytes);
     last_.keep(step);
-    return tokens_and_tail(step, lists, nullptr, tail);
+    const Selection selection = tokens_and_tail(step, lists, nullptr, tail);
+    traffic_.track(step, lists, lists_of(selection), 2LL * step.kv.head_dim * step.kv.kv_bytes);
+    return selection;
   }
 
   Traffic take_traffic() override { return traffic_.take(); }
@@ -129,8 +130,8 @@ class InfiniGen final : public Selector {
     const std::int64_t d = step.kv.head_dim;
     float* const* abs_sum = abs_sum_.rows(step, [&](std::int32_t) { return d; });
     float* const* gram = gram_.rows(step, [&](std::int32_t) { return skew_ ? d * d : 0; });
-    step.ops(QueryMoments{step.kv.num_rows, step.kv.kv_heads, step.kv.group, step.kv.head_dim, step.in.step.data(), fresh, skew_, abs_sum,
-                          gram});
+    step.ops(
+        QueryGram{step.kv.num_rows, step.kv.kv_heads, step.kv.group, step.kv.head_dim, step.in.step.data(), fresh, skew_, abs_sum, gram});
     step.ops(ColumnBasis{step.kv.num_rows, step.kv.kv_heads, step.kv.head_dim, width(step), chosen, skew_, abs_sum, gram, basis(step)});
   }
 

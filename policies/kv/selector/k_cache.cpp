@@ -38,8 +38,9 @@ class KCache final : public Selector {
     lists.unit = nearest.index = step.ops.ints(nearest.index_first[n * step.kv.group]);
     step.ops(nearest);
     const UnitLists chosen = united(step, lists, first, keep);
-    traffic_.track(step, chosen, static_cast<std::int64_t>(step.kv.head_dim) * step.kv.kv_bytes);
-    return tokens_and_tail(step, chosen, nullptr, tail);
+    const Selection selection = tokens_and_tail(step, chosen, nullptr, tail);
+    traffic_.track(step, chosen, lists_of(selection), static_cast<std::int64_t>(step.kv.head_dim) * step.kv.kv_bytes);
+    return selection;
   }
 
   Traffic take_traffic() override { return traffic_.take(); }

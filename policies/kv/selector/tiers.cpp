@@ -3,27 +3,28 @@
 #include <utility>
 
 #include "kernels/keep_queries/keep_queries.h"
+#include "kernels/tier_reuse/tier_reuse.h"
 
 namespace kvlab {
 
-void TierTraffic::track(LayerStep& step, const UnitLists& lists, std::int64_t unit_bytes) {
+void TierTraffic::track(LayerStep& step, const UnitLists& asked, const UnitLists& now, std::int64_t unit_bytes) {
   const std::int32_t rows = step.kv.num_rows;
-  const auto size = [&](std::int32_t r) { return static_cast<std::int32_t>(lists.size(r)); };
   const std::int32_t* was = per_row(step.ops, rows, [&](std::int32_t r) { return last_count_.at(step, r); });
-  TrackReuse reuse;
+  TierReuse reuse;
   reuse.num_rows = rows;
-  reuse.lists = lists;
-  reuse.last = last_.rows(step, [&](std::int32_t r) { return std::max(was[r], size(r)); });
+  reuse.asked = asked;
+  reuse.now = now;
+  reuse.last = last_.rows(step, [&](std::int32_t r) { return std::max<std::int64_t>(was[r], now.size(r)); });
   reuse.last_count = was;
   reuse.hits = per_row(step.ops, rows, [](std::int32_t) { return 0; });
   step.ops(reuse);
-  std::int32_t* fetched = per_row(step.ops, rows, [&](std::int32_t r) { return size(r) - reuse.hits[r]; });
+  std::int32_t* fetched = per_row(step.ops, rows, [&](std::int32_t r) { return static_cast<std::int32_t>(asked.size(r)) - reuse.hits[r]; });
   step.ops.settle("fetched_units", step.layer, {fetched, static_cast<std::size_t>(rows)});
   for (std::int32_t r = 0; r < rows; ++r) {
     traffic_.fetched_bytes += fetched[r] * unit_bytes;
-    traffic_.asked_units += size(r);
-    traffic_.hit_units += size(r) - fetched[r];
-    last_count_.at(step, r) = size(r);
+    traffic_.asked_units += asked.size(r);
+    traffic_.hit_units += asked.size(r) - fetched[r];
+    last_count_.at(step, r) = static_cast<std::int32_t>(now.size(r));
   }
 }
 

@@ -10,8 +10,9 @@ namespace kvlab {
 // Counts what a step reads and the last one did not: that comes from a lower tier.
 class TierTraffic {
  public:
-  // unit_bytes: of one unit of one row, as far as it must come (keys, values or both).
-  void track(LayerStep& step, const UnitLists& lists, std::int64_t unit_bytes);
+  // `asked` are units that may have to be fetched, `now` all that the step reads, this step's token among them. unit_bytes: of one
+  // unit of one row, as far as it must come (keys, values or both).
+  void track(LayerStep& step, const UnitLists& asked, const UnitLists& now, std::int64_t unit_bytes);
   Traffic take();
   void forget(std::int32_t index);
 
@@ -21,7 +22,15 @@ class TierTraffic {
   Traffic traffic_;
 };
 
-// Tokens of older ones in ascending lists, then all from tail[r] on.
+// A selection as lists.
+inline UnitLists lists_of(const Selection& selection) {
+  UnitLists lists;
+  lists.first = selection.index_first;
+  lists.unit = selection.index;
+  return lists;
+}
+
+// Tokens [0, head[r]), those of the ascending lists, then all from tail[r] on; head null: none.
 Selection tokens_and_tail(LayerStep& step, const UnitLists& lists, const std::int32_t* head, const std::int32_t* tail);
 
 // `bytes` of what is held on the GPU move to the host.

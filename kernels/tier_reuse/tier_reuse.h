@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/unit_lists/unit_lists.h"
+
+namespace kvlab {
+
+// How many of the units asked for were read in the last step already, and remembers what this step reads (`now`, which holds what
+// was asked for and what is read anyway) in its place. A statistic of the laboratory, no part of any method: it costs nothing.
+struct TierReuse {
+  std::int32_t num_rows = 0;
+  UnitLists asked, now;
+  std::int32_t* const* last = nullptr;       // [num_rows] room for both steps' lists
+  const std::int32_t* last_count = nullptr;  // [num_rows]
+  std::int32_t* hits = nullptr;              // [num_rows] out
+};
+OpCall call(const TierReuse&);
+void run_cpu(const TierReuse&);
+
+}  // namespace kvlab

@@ -1,0 +1,91 @@
+#include "kernels/attention_ring/attention_ring.h"
+#include "policies/kv/selector/tiers.h"
+
+namespace kvlab {
+
+namespace {
+
+// Half of the budget goes to the newest tokens, half to the older ones that the last few rows of attention favoured; what is not
+// chosen lies on the host and may come back. Sparse window attention: ALISA, Zhao et al. 2024, arXiv:2403.17312, section IV. Tokens
+// that a row did not read keep the probabilities of the last rows that did.
+class Alisa final : public Selector {
+ public:
+  explicit Alisa(Params& p)
+      : budget_frac_(p.optional<double>("budget_frac", 0.2, 0.0001, 1, "share of the row attended to")),
+        rows_(p.optional<std::int32_t>("row_tokens", 8, 1, 128, "last rows of attention that are summed up")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    return needs;
+  }
+  [[nodiscard]] std::int32_t num_words() const override { return rows_ + 1; }
+  void set_budget(std::int32_t tokens) override { budget_ = tokens; }
+  void forget(std::int32_t index) override { traffic_.forget(index); }
+
+  void update(LayerStep& step) override {
+    const auto decodes = [](const SeqStep& seq) { return seq.decoding(); };
+    if (!std::all_of(step.seqs.begin(), step.seqs.end(), decodes)) push(step, {}, false);  // a decode step's rows follow its selection
+  }
+
+  Selection select(LayerStep& step) override {
+    const std::int32_t n = step.kv.num_rows;
+    const std::int32_t* len = step.kv.len;
+    const std::int32_t* tail =
+        per_row(step.ops, n, [&](std::int32_t r) { return std::min(older_tokens(step, r), len[r] - recent(len[r])); });
+    const std::int32_t* keep =
+        per_row(step.ops, n, [&](std::int32_t r) { return std::clamp(tokens_of(len[r]) - (len[r] - tail[r]), 0, tail[r]); });
+    const std::int64_t* older = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r]; });
+    Selection selection;
+    if (keeps_all(n, older, keep)) {
+      push(step, {}, false);
+      return selection;
+    }
+    float* scores = step.ops.floats(step.kv.total());
+    step.ops(RingSums{step.kv, first_word(), rows_, scores});
+    const std::int32_t* head = per_row(step.ops, n, [](std::int32_t) { return 0; });
+    step.ops(MaskEnds{n, step.kv.first, head, tail, scores});
+    const UnitLists lists = best_units(step.ops, n, 1, step.kv.first, scores, keep);
+    selection = tokens_and_tail(step, lists, nullptr, tail);
+    traffic_.track(step, lists, lists_of(selection), 2LL * step.kv.head_dim * step.kv.kv_bytes);
+    push(step, selection, true);
+    return selection;
+  }
+
+  Traffic take_traffic() override { return traffic_.take(); }
+  [[nodiscard]] TierBytes resident(const ModelShape&, const KvRows& kv, const TierBytes& held) const override {
+    std::int64_t on_gpu = 0;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) on_gpu += std::min(kv.len[r], tokens_of(kv.len[r]));
+    return keep_on_gpu(held, on_gpu, kv.total());
+  }
+
+ private:
+  [[nodiscard]] std::int32_t tokens_of(std::int32_t len) const {
+    return budget_ > 0 ? budget_ : std::max(1, static_cast<std::int32_t>(budget_frac_ * len));
+  }
+  [[nodiscard]] std::int32_t recent(std::int32_t len) const { return std::min(len, std::max(1, tokens_of(len) / 2)); }
+
+  void push(LayerStep& step, const Selection& selection, bool lists) {
+    PushAttention rows;
+    rows.kv = step.kv;
+    rows.queries = step.in.step.data();
+    rows.lists_tokens = lists;
+    rows.index_first = selection.index_first;
+    rows.index = selection.index;
+    rows.first_word = first_word();
+    rows.ring = rows_;
+    step.ops(rows);
+  }
+
+  double budget_frac_;
+  std::int32_t rows_, budget_ = 0;
+  TierTraffic traffic_;
+};
+
+[[maybe_unused]] const bool registered = SelectorRegistry::add<Alisa>(
+    {"alisa", "the newest tokens and those that the last rows of attention favoured; the others wait on the host",
+     "ALISA: Zhao et al. 2024, arXiv:2403.17312, section IV"});
+
+}  // namespace
+
+}  // namespace kvlab

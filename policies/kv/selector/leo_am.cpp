@@ -1,0 +1,145 @@
+#include <bit>
+
+#include "kernels/page_bounds/page_bounds.h"
+#include "kernels/tree_select/tree_select.h"
+#include "policies/kv/selector/tiers.h"
+
+namespace kvlab {
+
+namespace {
+
+// Leaves of a tree of chunks, found from the top by bounds on their logits; hot leaves on the GPU, warm ones on the host, the rest on
+// disk. After LeoAM, Sun et al. 2025, arXiv:2506.20187; the tree is our definition. Best-first search gives the same leaves
+// from wherever it starts, so it starts at the roots.
+class LeoAm final : public Selector {
+ public:
+  explicit LeoAm(Params& p)
+      : leaf_(p.optional<std::int32_t>("leaf_tokens", 8, 1, 4096, "tokens of a leaf")),
+        root_(p.optional<std::int32_t>("root_tokens", 512, 1, 1 << 20, "tokens of a root, leaf_tokens times a power of two")),
+        budget_frac_(p.optional<double>("budget_frac", 0.1, 1e-5, 1, "share of the row attended to")),
+        host_frac_(p.optional<double>("host_frac", 0.5, 0, 1, "share of the row that GPU and host hold; the rest lies on disk")),
+        disk_bits_(p.optional<std::int32_t>("disk_bits", 4, 1, 16, "bits of an element on disk")) {
+    if (root_ % leaf_ != 0 || !std::has_single_bit(static_cast<std::uint32_t>(root_ / leaf_)))
+      p.fail_at("root_tokens", "'root_tokens' must be 'leaf_tokens' times a power of two");
+    levels_ = std::bit_width(static_cast<std::uint32_t>(root_ / leaf_));
+    bounds_.resize(static_cast<std::size_t>(levels_));
+  }
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    return needs;
+  }
+  void set_budget(std::int32_t tokens) override { budget_ = tokens; }
+  void forget(std::int32_t index) override {
+    progress_.forget(index), traffic_.forget(index);
+    for (auto& level : bounds_) level.forget(index);
+  }
+
+  void update(LayerStep& step) override {
+    const std::int32_t n = step.kv.num_rows;
+    PageBounds leaves;
+    leaves.kv = step.kv;
+    leaves.page_tokens = leaf_;
+    leaves.from = progress_.advance(step);
+    leaves.bounds = level(step, 0);
+    step.ops(leaves);
+    for (std::int32_t j = 0; j + 1 < levels_; ++j) {
+      MergeBounds merge{n, step.kv.head_dim, step.kv.kv_bytes};
+      merge.from = per_row(step.ops, n, [&](std::int32_t r) { return (leaves.from[r] / leaf_) >> j; });
+      merge.children = per_row(step.ops, n, [&](std::int32_t r) {  // none where nothing is new
+        return leaves.from[r] < step.kv.len[r] ? nodes(step.kv.len[r], j) : 0;
+      });
+      merge.child = level(step, j);
+      merge.parent = level(step, j + 1);
+      step.ops(merge);
+    }
+  }
+
+  Selection select(LayerStep& step) override {
+    const std::int32_t n = step.kv.num_rows;
+    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return older_tokens(step, r) / leaf_ * leaf_; });
+    const std::int32_t* leaves = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] / leaf_; });
+    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(leaves[r], leaves_of(step.kv.len[r])); });
+    const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return leaves[r]; });
+    if (keeps_all(n, first, keep)) return {};
+    const float** bounds = bound_rows(step);
+    TreeSelect tree;
+    tree.num_rows = n;
+    tree.kv_heads = step.kv.kv_heads, tree.group = step.kv.group, tree.head_dim = step.kv.head_dim, tree.kv_bytes = step.kv.kv_bytes;
+    tree.queries = step.in.step.data();
+    tree.levels = levels_;
+    tree.bounds = bounds;
+    tree.leaves = leaves;
+    tree.keep = keep;
+    tree.index_first = prefix_sums(step.ops, n, [&](std::int32_t r) { return keep[r]; });
+    tree.index = step.ops.ints(tree.index_first[n]);
+    step.ops(tree);
+    UnitLists chosen;
+    chosen.first = tree.index_first;
+    chosen.unit = tree.index;
+    traffic_.track(step, chosen, chosen, 2LL * leaf_ * step.kv.head_dim * step.kv.kv_bytes);
+    ExpandUnits tokens;
+    tokens.num_rows = n;
+    tokens.lists = chosen;
+    tokens.unit_tokens = leaf_;
+    tokens.tail = tail;
+    tokens.len = step.kv.len;
+    return expand(step.ops, tokens);
+  }
+
+  Traffic take_traffic() override { return traffic_.take(); }
+  [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
+    std::int64_t on_gpu = 0, in_memory = 0, bounds = 0;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+      const std::int32_t hot = std::min(kv.len[r], leaves_of(kv.len[r]) * leaf_ + leaf_);
+      on_gpu += hot;
+      in_memory += std::max(hot, static_cast<std::int32_t>(host_frac_ * kv.len[r]));
+      for (std::int32_t j = 0; j < levels_; ++j) bounds += nodes(kv.len[r], j);
+    }
+    if (kv.total() == 0) return held;
+    TierBytes bytes = held;
+    const std::int64_t cold = held.gpu - held.gpu * in_memory / kv.total();
+    bytes.gpu = held.gpu * on_gpu / kv.total() + bounds * 2 * model.head_dim * model.kv_bytes;
+    bytes.host += held.gpu - cold - held.gpu * on_gpu / kv.total();
+    bytes.disk += cold * disk_bits_ / (8LL * model.kv_bytes);
+    return bytes;
+  }
+
+ private:
+  [[nodiscard]] std::int32_t nodes(std::int32_t len, std::int32_t level) const {
+    const std::int32_t tokens = leaf_ << level;
+    return (len + tokens - 1) / tokens;
+  }
+  [[nodiscard]] std::int32_t leaves_of(std::int32_t len) const {
+    return std::max(1, (budget_ > 0 ? budget_ : static_cast<std::int32_t>(budget_frac_ * len)) / leaf_);
+  }
+  float* const* level(const LayerStep& step, std::int32_t j) {
+    return bounds_[static_cast<std::size_t>(j)].rows(
+        step, [&](std::int32_t r) { return static_cast<std::int64_t>(nodes(step.kv.len[r], j)) * 2 * step.kv.head_dim; });
+  }
+  const float** bound_rows(const LayerStep& step) {
+    pointers_.clear();
+    for (std::int32_t j = 0; j < levels_; ++j) {
+      float* const* rows = level(step, j);
+      pointers_.insert(pointers_.end(), rows, rows + step.kv.num_rows);
+    }
+    return pointers_.data();
+  }
+
+  std::int32_t leaf_, root_;
+  double budget_frac_, host_frac_;
+  std::int32_t disk_bits_, levels_ = 1, budget_ = 0;
+  RowProgress progress_;
+  std::vector<RowMemory<float>> bounds_;  // by level
+  std::vector<const float*> pointers_;
+  TierTraffic traffic_;
+};
+
+[[maybe_unused]] const bool registered =
+    SelectorRegistry::add<LeoAm>({"leo_am", "leaves of a tree of chunks by bounds on their logits, over GPU, host and disk",
+                                  "LeoAM: Sun et al. 2025, arXiv:2506.20187"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,177 @@
+#include <numeric>
+
+#include "kernels/chunk_outliers/chunk_outliers.h"
+#include "kernels/page_means/page_means.h"
+#include "policies/kv/selector/tiers.h"
+
+namespace kvlab {
+
+namespace {
+
+// Chunks of the prompt by the attention to their mean key; chunks that their mean represents badly, the prompt's last chunks and
+// decoded tokens are always read. ShadowKV, Sun et al. 2024, arXiv:2410.21465, algorithms 1 and 2. Values lie on the host; keys too,
+// unless a format keeps them on the GPU in low rank.
+class ShadowKv final : public Selector {
+ public:
+  explicit ShadowKv(Params& p)
+      : chunk_(p.optional<std::int32_t>("chunk_tokens", 8, 1, 4096, "tokens of a chunk")),
+        budget_(p.optional<std::int32_t>("budget_tokens", 2048, 1, 1 << 24, "tokens of chunks chosen by their means")),
+        outliers_(p.optional<std::int32_t>("outlier_chunks", 48, 0, 1 << 20, "chunks always read, those of lowest fit to their mean")),
+        local_(p.optional<std::int32_t>("local_chunks", 4, 0, 1 << 20, "last chunks of the prompt, always read")),
+        keys_fetched_(
+            p.choice("keys", {"low_rank", "fetched"}, 0, "whether keys stay on the GPU in a low-rank format or are brought too") == 1) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    return needs;
+  }
+  void set_budget(std::int32_t tokens) override { budget_ = tokens; }
+  void forget(std::int32_t index) override {
+    progress_.forget(index), chunks_.forget(index), means_.forget(index);
+    outlier_.forget(index), other_.forget(index), traffic_.forget(index);
+  }
+
+  void update(LayerStep& step) override {
+    const std::int32_t n = step.kv.num_rows;
+    const std::int32_t* covered = progress_.advance(step);
+    // Built once the prompt is complete, and anew where a row lost tokens.
+    const std::int32_t* built = per_row(step.ops, n, [&](std::int32_t r) {
+      const SeqStep& seq = seq_of(step, r);
+      return seq.completes_prompt() || (seq.decoding() && covered[r] == 0) ? 1 : 0;
+    });
+    if (std::none_of(built, built + n, [](std::int32_t b) { return b == 1; })) return;
+    for (std::int32_t r = 0; r < n; ++r)
+      if (built[r] == 1) chunks_.at(step, r) = std::max(0, step.kv.len[r] / chunk_ - local_);
+    const std::int32_t* from = per_row(step.ops, n, [&](std::int32_t r) { return built[r] == 1 ? 0 : step.kv.len[r]; });
+    step.ops(PageMeans{step.kv, chunk_, chunk_, from, means(step)});
+    ChunkOutliers outliers;
+    outliers.kv = step.kv;
+    outliers.chunk_tokens = chunk_;
+    outliers.chosen = built;
+    outliers.chunks = per_row(step.ops, n, [&](std::int32_t r) { return chunks_.at(step, r); });
+    outliers.outliers = per_row(step.ops, n, [&](std::int32_t r) { return std::min(outliers_, chunks_.at(step, r)); });
+    outliers.means = means(step);
+    outliers.outlier = outlier(step);
+    outliers.other = other(step);
+    step.ops(outliers);
+  }
+
+  Selection select(LayerStep& step) override {
+    const std::int32_t n = step.kv.num_rows;
+    const std::int32_t* outliers = per_row(step.ops, n, [&](std::int32_t r) { return std::min(outliers_, chunks_.at(step, r)); });
+    const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return chunks_.at(step, r) - outliers[r]; });
+    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) {
+      return std::min(std::max(1, budget_ / chunk_), static_cast<std::int32_t>(first[r + 1] - first[r]));
+    });
+    if (keeps_all(n, first, keep)) return {};
+    const UnitLists chosen = choose(step, first, keep);
+    const UnitLists read = with_outliers(step, chosen, keep, outliers);
+    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return chunks_.at(step, r) * chunk_; });
+    traffic_.track(step, chosen, read, (keys_fetched_ ? 2LL : 1LL) * chunk_ * step.kv.head_dim * step.kv.kv_bytes);
+    ExpandUnits tokens;
+    tokens.num_rows = n;
+    tokens.lists = read;
+    tokens.unit_tokens = chunk_;
+    tokens.tail = tail;
+    tokens.len = step.kv.len;
+    return expand(step.ops, tokens);
+  }
+
+  Traffic take_traffic() override { return traffic_.take(); }
+  // Means of all chunks, and K and V of what is always read and of the budget. Rows do not tell how much of them was decoded; that is
+  // read too.
+  [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
+    TierBytes bytes = held;
+    const std::int64_t line = static_cast<std::int64_t>(model.head_dim) * model.kv_bytes;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+      const std::int64_t n = kv.len[r], read = std::min<std::int64_t>(n, budget_ + static_cast<std::int64_t>(outliers_ + local_) * chunk_);
+      bytes = to_host(bytes, (n - read) * line * (keys_fetched_ ? 2 : 1));
+      bytes.gpu += n / chunk_ * line + (keys_fetched_ ? 0 : read * line);
+    }
+    return bytes;
+  }
+
+ private:
+  float* const* means(const LayerStep& step) {
+    return means_.rows(step, [&](std::int32_t r) { return (step.kv.len[r] + chunk_ - 1LL) / chunk_ * step.kv.head_dim; });
+  }
+  std::int32_t* const* outlier(const LayerStep& step) {
+    return outlier_.rows(step, [&](std::int32_t) { return outliers_; });
+  }
+  std::int32_t* const* other(const LayerStep& step) {
+    return other_.rows(step, [&](std::int32_t r) { return chunks_.at(step, r); });
+  }
+
+  // The keep[r] best of the chunks that are no outliers; the softmax is over these alone.
+  UnitLists choose(LayerStep& step, const std::int64_t* first, const std::int32_t* keep) {
+    const std::int32_t n = step.kv.num_rows;
+    ComposeUnits all;
+    all.num_rows = n;
+    all.base.rows = other(step);
+    all.first = first;
+    std::int32_t* numbers = step.ops.host_ints(first[n]);
+    for (std::int32_t r = 0; r < n; ++r) std::iota(numbers + first[r], numbers + first[r + 1], 0);
+    all.pick = numbers;
+    all.out = step.ops.ints(first[n]);
+    step.ops(all);
+    PageScores scores = page_scores(step, means(step), first);
+    scores.unit = all.out;
+    scores.lists_units = true;
+    scores.kind = PageScores::Kind::kDot;
+    scores.heads = PageScores::Heads::kMax;
+    scores.softmax = true;
+    scores.scores = step.ops.floats(first[n]);
+    step.ops(scores);
+    UnitLists best = best_units(step.ops, n, 1, first, scores.scores, keep);
+    ComposeUnits named;
+    named.num_rows = n;
+    named.base.first = first;
+    named.base.unit = all.out;
+    named.first = best.first;
+    named.pick = best.unit;
+    named.out = step.ops.ints(best.first[n]);
+    step.ops(named);
+    best.unit = named.out;
+    return best;
+  }
+
+  UnitLists with_outliers(LayerStep& step, const UnitLists& chosen, const std::int32_t* keep, const std::int32_t* outliers) {
+    const std::int32_t n = step.kv.num_rows;
+    std::int32_t* const* outlier_rows = outlier(step);
+    lists_.assign(static_cast<std::size_t>(2 * n), nullptr);
+    for (std::int32_t r = 0; r < n && step.ops.computes(); ++r)
+      lists_[static_cast<std::size_t>(2 * r)] = chosen.row(r), lists_[static_cast<std::size_t>(2 * r + 1)] = outlier_rows[r];
+    UnionUnits both;
+    both.num_rows = n;
+    both.lists_per_row = 2;
+    both.lists.rows = lists_.data();
+    both.lists.count = per_row(step.ops, 2 * n, [&](std::int32_t i) { return i % 2 == 0 ? keep[i / 2] : outliers[i / 2]; });
+    std::int32_t* count = per_row(step.ops, n, [&](std::int32_t r) { return keep[r] + outliers[r]; });
+    both.first = prefix_sums(step.ops, n, [&](std::int32_t r) { return count[r]; });
+    both.unit = step.ops.ints(both.first[n]);
+    both.count = count;
+    step.ops(both);
+    UnitLists read;
+    read.first = both.first;
+    read.unit = both.unit;
+    return read;
+  }
+
+  std::int32_t chunk_, budget_, outliers_, local_;
+  bool keys_fetched_;
+  RowProgress progress_;
+  PerRow<std::int32_t> chunks_;  // of the prompt, less the local ones
+  RowMemory<float> means_;
+  RowMemory<std::int32_t> outlier_, other_;
+  std::vector<const std::int32_t*> lists_;
+  TierTraffic traffic_;
+};
+
+[[maybe_unused]] const bool registered = SelectorRegistry::add<ShadowKv>(
+    {"shadow_kv", "chunks whose mean key attracts attention, with outlier chunks and the prompt's end; values come from the host",
+     "ShadowKV: Sun et al. 2024, arXiv:2410.21465, algorithms 1 and 2"});
+
+}  // namespace
+
+}  // namespace kvlab

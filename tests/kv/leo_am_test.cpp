@@ -1,0 +1,90 @@
+#include <gtest/gtest.h>
+
+#include "kernels/tree_select/tree_select.h"
+#include "tests/kv/tier_fixture.h"
+
+namespace kvlab::test {
+namespace {
+
+double bound(const Decode& d, std::int32_t row, std::int32_t leaf, std::int32_t tokens) {
+  double best = -1e30;
+  for (std::int32_t h = 0; h < d.model.group(); ++h) {
+    double sum = 0;
+    for (std::int32_t c = 0; c < d.model.head_dim; ++c) {
+      double low = 1e30, high = -1e30;
+      for (std::int32_t i = leaf * tokens; i < (leaf + 1) * tokens; ++i) {
+        low = std::min(low, static_cast<double>(d.key(row, i)[c]));
+        high = std::max(high, static_cast<double>(d.key(row, i)[c]));
+      }
+      sum += std::max(static_cast<double>(d.query(row, h)[c]) * low, static_cast<double>(d.query(row, h)[c]) * high);
+    }
+    best = std::max(best, sum);
+  }
+  return best;
+}
+
+TEST(LeoAm, TreeFindsTheLeavesOfLargestBound) {
+  for (const std::int32_t group : {1, 3, 4, 8}) {
+    for (const std::int32_t prompt : {79, 80, 81, 130}) {
+      Decode d({4, 2 * group, 2, 8, 16}, 2, prompt, 3);
+      auto part = make_part<SelectorRegistry>("leo_am", "{leaf_tokens: 4, root_tokens: 32, budget_frac: 0.3}");
+      d.prefill(*part);
+      for (std::int32_t t = 0; t < 9; ++t) {
+        const auto rows = d.decode(*part);
+        const std::int32_t n = d.tokens(), leaves = (n - 1) / 4, keep = static_cast<std::int32_t>(0.3 * n) / 4;
+        for (std::int32_t r = 0; r < 4; ++r) {
+          std::vector<double> bounds;
+          for (std::int32_t p = 0; p < leaves; ++p) bounds.push_back(bound(d, r, p, 4));
+          std::vector<std::int32_t> expected;
+          for (const std::int32_t p : best(bounds, static_cast<std::size_t>(keep)))
+            for (std::int32_t i = 4 * p; i < 4 * p + 4; ++i) expected.push_back(i);
+          for (std::int32_t i = leaves * 4; i < n; ++i) expected.push_back(i);
+          EXPECT_EQ(rows[static_cast<std::size_t>(r)], expected) << "prompt " << prompt << " step " << t;
+        }
+      }
+    }
+  }
+}
+
+TEST(LeoAm, EqualBoundsGoToTheLowerLeaf) {
+  std::vector<float> leaves(16 * 2, 1.0F), pairs(8 * 2, 1.0F);
+  leaves[2 * 9 + 1] = 2.0F, pairs[2 * 4 + 1] = 2.0F;  // leaf 9 is better, all others are alike
+  const float q = 1.0F;
+  const Queries query{&q, 1, 0};
+  const float* bounds[] = {leaves.data(), pairs.data()};
+  const std::int32_t sixteen = 16, three = 3;
+  const std::int64_t first[] = {0, 3};
+  std::vector<std::int32_t> index(3);
+  run_cpu(TreeSelect{1, 1, 1, 1, 2, &query, 2, bounds, &sixteen, &three, first, index.data()});
+  EXPECT_EQ(index, (std::vector<std::int32_t>{0, 1, 9}));
+}
+
+TEST(LeoAm, LooksAtFewNodesOfALongRow) {
+  Decode d({4, 2, 2, 8, 16}, 1, 1 << 15, 3, false);
+  auto part = make_part<SelectorRegistry>("leo_am", "{budget_frac: 0.01}");
+  d.prefill(*part);
+  d.ops.clear_log();
+  d.decode(*part);
+  // Of 4096 leaves in each row: 64 roots, and two children in each of 6 levels above 40 leaves.
+  for (const OpCall& c : d.ops.log()) EXPECT_TRUE(c.op != "tree_select" || c.tokens == 2 * (64 + 12 * 40)) << c.tokens;
+  EXPECT_TRUE(std::any_of(d.ops.log().begin(), d.ops.log().end(), [](const OpCall& c) { return c.op == "tree_select"; }));
+}
+
+TEST(LeoAm, ThreeTiers) {
+  Decode d({4, 2, 1, 8, 16}, 1, 1024, 3);
+  auto part = make_part<SelectorRegistry>("leo_am", "{budget_frac: 0.0625}");
+  // 8 hot leaves and the newest one; half in memory; 4 of 16 bits on disk; 128 leaves and their parents' bounds on the GPU.
+  d.prefill(*part);
+  EXPECT_EQ(part->resident(d.model, d.store.rows(), {1024 * 32, 0, 0}), (TierBytes{72 * 32 + (256 - 2) * 32, (512 - 72) * 32, 512 * 8}));
+}
+
+TEST(LeoAm, KeepsTheContract) {
+  EXPECT_TRUE(large_budget_selects_everything("leo_am", "{}"));
+  EXPECT_TRUE(deterministic_and_well_formed("leo_am", "{}", 200, 5));
+  EXPECT_TRUE(deterministic_and_well_formed("leo_am", "{}", 1, 9));
+  EXPECT_TRUE(same_log_with_recorded_counts("leo_am", "{}", 200, 9));
+  EXPECT_THROW(make_part<SelectorRegistry>("leo_am", "{leaf_tokens: 8, root_tokens: 24}"), InputError);
+}
+
+}  // namespace
+}  // namespace kvlab::test

@@ -1,0 +1,72 @@
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/kv/tier_fixture.h"
+
+namespace kvlab::test {
+namespace {
+
+TEST(RetrievalAttention, WindowsAndTheUnionOfNearestKeys) {
+  for (const std::int32_t group : {1, 3, 4, 8}) {
+    for (const std::int32_t prompt : {11, 12, 13, 14, 90}) {
+      Decode d({4, 2 * group, 2, 8, 16}, 2, prompt, 3);
+      auto part = make_part<SelectorRegistry>("retrieval_attention", "{sink_tokens: 4, recent_tokens: 8, top_tokens: 5}");
+      d.prefill(*part);
+      const auto rows = d.decode(*part);
+      const std::int32_t n = d.tokens();
+      for (std::int32_t r = 0; r < 4; ++r) {
+        std::set<std::int32_t> expected;
+        for (std::int32_t i = 0; i < n; ++i)
+          if (i < 4 || i >= n - 8) expected.insert(i);
+        for (std::int32_t h = 0; h < group; ++h) {
+          std::vector<double> z;
+          for (std::int32_t i = 4; i < n - 8; ++i) z.push_back(d.logit(r, h, i));
+          for (const std::int32_t i : best(z, 5)) expected.insert(i + 4);
+        }
+        EXPECT_EQ(rows[static_cast<std::size_t>(r)], std::vector<std::int32_t>(expected.begin(), expected.end())) << prompt;
+      }
+    }
+  }
+}
+
+TEST(RetrievalAttention, SearchIsPricedByItsVisits) {
+  Decode d({4, 8, 2, 8, 16}, 1, 1000, 3);
+  auto part = make_part<SelectorRegistry>("retrieval_attention", "{sink_tokens: 0, recent_tokens: 1, top_tokens: 5, visit_frac: 0.02}");
+  d.prefill(*part);
+  d.decode(*part);
+  // 20 of 1000 keys, for each of 4 query heads of 2 rows: keys of 8 channels read by each head, and lists of 5 written.
+  EXPECT_EQ(d.ops.log().front(), (OpCall{"ann_search", 2, 40, 40, 2 * (20 * 4 * 8 * 2 + 4 * 20), 2 * 2 * 20 * 4 * 8}));
+}
+
+TEST(RetrievalAttention, CountsOnlyWhatComesFromTheHost) {
+  Decode d({4, 8, 2, 8, 16}, 1, 100, 3);
+  auto part = make_part<SelectorRegistry>("retrieval_attention", "{sink_tokens: 4, recent_tokens: 8, top_tokens: 5}");
+  d.prefill(*part);
+  std::vector<std::vector<std::int32_t>> last(2);
+  for (std::int32_t t = 0; t < 3; ++t) {
+    const auto rows = d.decode(*part);
+    std::int64_t asked = 0, fetched = 0;
+    for (std::size_t r = 0; r < 2; ++r) {
+      const std::vector<std::int32_t> found(rows[r].begin() + 4, rows[r].end() - 8);
+      asked += static_cast<std::int64_t>(found.size());
+      fetched += newcomers(found, last[r]);
+      last[r] = rows[r];
+    }
+    const Traffic traffic = part->take_traffic();
+    EXPECT_EQ(traffic.asked_units, asked);
+    EXPECT_EQ(traffic.fetched_bytes, fetched * 2 * 8 * 2);
+  }
+  EXPECT_EQ(part->resident(d.model, d.store.rows(), {2 * 103 * 32, 0, 0}), (TierBytes{2 * 12 * 32, 2 * 91 * 32, 0}));
+}
+
+TEST(RetrievalAttention, KeepsTheContract) {
+  EXPECT_TRUE(large_budget_selects_everything("retrieval_attention", "{}"));
+  EXPECT_TRUE(large_budget_selects_everything("retrieval_attention", "{sink_tokens: 4, recent_tokens: 8, top_tokens: 5}"));
+  EXPECT_TRUE(deterministic_and_well_formed("retrieval_attention", "{sink_tokens: 4, recent_tokens: 8, top_tokens: 5}", 33, 5));
+  EXPECT_TRUE(deterministic_and_well_formed("retrieval_attention", "{sink_tokens: 0, recent_tokens: 1, top_tokens: 1}", 1, 5));
+  EXPECT_TRUE(same_log_with_recorded_counts("retrieval_attention", "{sink_tokens: 4, recent_tokens: 8, top_tokens: 5}", 65, 4));
+}
+
+}  // namespace
+}  // namespace kvlab::test
