@@ -1,0 +1,24 @@
+#include "kernels/list_dropped/list_dropped.h"
+
+namespace kvlab {
+
+OpCall call(const ListDropped& a) {
+  const KvRows& kv = a.rows.kv;
+  return {"list_dropped", kv.num_rows, kv.total(), a.rows.total_dropped(), 4 * kv.total(), kv.total()};
+}
+
+void run_cpu(const ListDropped& a) {
+  for (std::int32_t r = 0; r < a.rows.kv.num_rows; ++r) {
+    const std::int32_t *kept = a.rows.kept + a.rows.kept_first[r], *end = a.rows.kept + a.rows.kept_first[r + 1];
+    std::int32_t* out = a.dropped + a.rows.dropped_first[r];
+    for (std::int32_t i = 0; i < a.rows.kv.len[r]; ++i) {
+      if (kept != end && *kept == i) {
+        ++kept;
+      } else {
+        *out++ = i;
+      }
+    }
+  }
+}
+
+}  // namespace kvlab

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/ops.h"
+#include "kernels/parted_rows.h"
+
+namespace kvlab {
+
+// Takes back merges of tokens that are not similar enough: target becomes -1 where the similarity is below the threshold tau.
+// Without `thresholds`, tau = fixed. With them, tau is a running mean per sequence over all its heads (D2O, Wan et al. 2025,
+// section 3.3): tau <- mean similarity of what is dropped now at the first time, then (1 - share) tau + share * that mean. With
+// head_mean the j-th dropped tokens of all heads decide together, by the mean of their similarities. Rows without kept tokens do
+// not take part.
+struct MergeGate {
+  PartedRows rows;
+  const float* similarity = nullptr;           // [total_dropped()]
+  std::int32_t* target = nullptr;              // [total_dropped()] in and out
+  bool running = false;                        // thresholds are in use (said apart from the pointer)
+  float* thresholds = nullptr;                 // line threshold_of[s] is sequence s's; below -1: none yet
+  const std::int32_t* threshold_of = nullptr;  // [num_sequences]
+  float share = 0.5F;
+  float fixed = 0.0F;
+  bool head_mean = false;
+};
+// Similarities and targets are read, targets written; four operations per dropped token.
+OpCall call(const MergeGate&);
+void run_cpu(const MergeGate&);
+
+}  // namespace kvlab

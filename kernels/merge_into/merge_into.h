@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/ops.h"
+#include "kernels/parted_rows.h"
+
+namespace kvlab {
+
+// Merges dropped tokens into kept ones, in place: token c that receives the set S of m dropped tokens (those whose target it is)
+// becomes, for K and V alike,
+//   kMean          (x_c + sum_S w_i x_i) / (1 + m)
+//   kPivot         (x_c + sum_S w_i (x_i + x_c) / 2) / (1 + m)
+//   kWeightedMean  (x_c + sum_S w_i x_i) / (1 + sum_S w_i)
+// with weights, relative to 1 for the token itself, s the cosine of the two keys,
+//   kOne         1
+//   kSimilarity  s, for kWeightedMean max(s, 0)
+//   kSoftmax     e^s / e                                          D2O, Wan et al. 2025, section 3.3
+//   kNormShare   max(s, 0) |v_i| / (|v_i| + |v_c|)                MergingPress of kvpress
+//   kGaussian    exp(-|k_c - k_i|^2 / (2 sigma^2))                KVMerger, Wang et al. 2024, eq. 5
+// `values_times_count` then scales V by 1 + m, which stands in for the softmax weight that m keys less have (KVMerger, eq. 6).
+struct MergeInto {
+  enum class Combine : std::uint8_t { kMean, kPivot, kWeightedMean };
+  enum class Weight : std::uint8_t { kOne, kSimilarity, kSoftmax, kNormShare, kGaussian };
+  PartedRows rows;
+  const std::int32_t* target = nullptr;  // [total_dropped()] place in the row's kept list, -1: merged nowhere
+  const float* similarity = nullptr;     // [total_dropped()], of weights that use it
+  Combine combine = Combine::kMean;
+  Weight weight = Weight::kOne;
+  float sigma = 5.0F;
+  bool keys = true;  // false: V alone is merged
+  bool values_times_count = false;
+};
+// Counted as if all dropped tokens were merged: their K and V are read, targets read and written, one multiply-add per element;
+// weights that look at vectors read them again.
+OpCall call(const MergeInto&);
+void run_cpu(const MergeInto&);
+
+}  // namespace kvlab

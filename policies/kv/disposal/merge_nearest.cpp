@@ -1,0 +1,73 @@
+#include <algorithm>
+
+#include "kernels/merge_gate/merge_gate.h"
+#include "kernels/merge_into/merge_into.h"
+#include "kernels/nearest_kept/nearest_kept.h"
+#include "policies/kv/disposal/merging.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr float kNoThreshold = -2.0F;  // below any cosine: no token of the sequence was dropped yet
+
+// Each dropped token is merged into the kept token with the most similar key, if similar enough.
+class MergeNearest final : public Disposal {
+ public:
+  explicit MergeNearest(Params& p)
+      : sides_(p.choice("merges", {"keys_and_values", "values"}, 0, "what is merged; keys stay exact under RoPE where only values are")),
+        combine_(p.choice("combine", {"mean", "pivot", "weighted_mean"}, 2, "how a kept token and those that join it become one")),
+        weight_(p.choice("weight", {"one", "similarity", "softmax", "norm_share"}, 2, "of a joining token; the kept one has 1")),
+        gate_(p.choice("threshold", {"running_mean", "fixed", "none"}, 0, "cosine below which a token is deleted instead of merged")),
+        fixed_(p.optional<float>("min_cosine", 0, -1, 1, "the fixed threshold")),
+        share_(p.optional<float>("new_share_frac", 0.5, 0, 1, "weight of the newest mean in the running one")),
+        vote_(p.choice("vote", {"head_mean", "own"}, 0, "whose similarity meets the threshold: the heads' mean, or each token's own")) {}
+
+  void forget(std::int32_t index) override {
+    for (std::vector<float>& layer : thresholds_)
+      if (static_cast<std::size_t>(index) < layer.size()) layer[static_cast<std::size_t>(index)] = kNoThreshold;
+  }
+
+  void dispose(LayerStep& step, const Kept& kept) override {
+    const PartedRows rows = part_rows(step, kept);
+    std::int32_t* const target = step.ops.ints(rows.total_dropped());
+    float* const similarity = step.ops.floats(rows.total_dropped());
+    step.ops(NearestKept{rows, target, similarity});
+    if (gate_ < 2) {
+      MergeGate gate{rows, similarity, target, gate_ == 0, nullptr, nullptr, share_, fixed_, vote_ == 0};
+      if (gate.running) read_thresholds(step, gate);
+      step.ops(gate);
+    }
+    MergeInto merge{rows, target, similarity};
+    merge.combine = static_cast<MergeInto::Combine>(combine_);
+    merge.weight = static_cast<MergeInto::Weight>(weight_);
+    merge.keys = sides_ == 0;
+    step.ops(merge);
+    compact(step, kept);
+  }
+
+ private:
+  void read_thresholds(LayerStep& step, MergeGate& gate) {
+    std::int32_t* const lines = step.ops.host_ints(step.kv.num_sequences());
+    std::int32_t most = -1;
+    for (std::size_t s = 0; s < step.seqs.size(); ++s) most = std::max(most, lines[s] = step.seqs[s].index);
+    gate.threshold_of = lines;
+    const auto layer = static_cast<std::size_t>(step.layer), needed = static_cast<std::size_t>(most + 1);
+    if (thresholds_.size() <= layer) thresholds_.resize(layer + 1);
+    if (thresholds_[layer].size() < needed) thresholds_[layer].resize(needed, kNoThreshold);
+    gate.thresholds = thresholds_[layer].data();
+  }
+
+  std::size_t sides_, combine_, weight_, gate_;
+  float fixed_, share_;
+  std::size_t vote_;
+  std::vector<std::vector<float>> thresholds_;  // [layer][batch index]
+};
+
+[[maybe_unused]] const bool registered = DisposalRegistry::add<MergeNearest>(
+    {"merge_nearest", "merges dropped tokens into the kept ones with the most similar keys",
+     "D2O: Wan et al. 2025, arXiv:2406.13035, section 3.3; LOOK-M: Wan et al. 2024, arXiv:2406.18139, section 3.3"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,29 @@
+#include "kernels/merge_into/merge_into.h"
+#include "kernels/nearest_kept/nearest_kept.h"
+#include "policies/kv/disposal/merging.h"
+
+namespace kvlab {
+
+namespace {
+
+// Every dropped token is averaged into the kept token that is nearest in the sequence.
+class MergePosition final : public Disposal {
+ public:
+  explicit MergePosition(Params&) {}
+
+  void dispose(LayerStep& step, const Kept& kept) override {
+    const PartedRows rows = part_rows(step, kept);
+    std::int32_t* const target = step.ops.ints(rows.total_dropped());
+    step.ops(NearestAnchor{rows, target});
+    step.ops(MergeInto{rows, target});
+    compact(step, kept);
+  }
+};
+
+[[maybe_unused]] const bool registered =
+    DisposalRegistry::add<MergePosition>({"merge_position", "averages dropped tokens into the kept ones nearest in the sequence",
+                                          "Elastic Cache: Liu et al. 2024, arXiv:2407.18121, section 3.2"});
+
+}  // namespace
+
+}  // namespace kvlab

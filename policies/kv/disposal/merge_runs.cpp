@@ -1,0 +1,42 @@
+#include "kernels/key_runs/key_runs.h"
+#include "kernels/merge_into/merge_into.h"
+#include "policies/kv/disposal/merging.h"
+
+namespace kvlab {
+
+namespace {
+
+// Runs of neighbouring tokens with similar keys become one token, the kept one among them; the weight of each is a gaussian of its
+// key's distance to that pivot. Dropped tokens in runs without a kept token are deleted.
+class MergeRuns final : public Disposal {
+ public:
+  explicit MergeRuns(Params& p)
+      : min_cosine_(p.optional<float>("min_cosine", 0.75, -1, 1, "similarity of neighbouring keys that continues a run")),
+        sigma_(p.optional<float>("sigma", 5, 1e-3F, 1e6F, "width of the gaussian over key distances")),
+        counts_(p.flag("values_times_count", true, "values grow with the tokens merged, in place of their lost softmax weight")) {}
+
+  void dispose(LayerStep& step, const Kept& kept) override {
+    const PartedRows rows = part_rows(step, kept);
+    std::int32_t* const target = step.ops.ints(rows.total_dropped());
+    step.ops(KeyRuns{rows, min_cosine_, target});
+    MergeInto merge{rows, target};
+    merge.combine = MergeInto::Combine::kWeightedMean;
+    merge.weight = MergeInto::Weight::kGaussian;
+    merge.sigma = sigma_;
+    merge.values_times_count = counts_;
+    step.ops(merge);
+    compact(step, kept);
+  }
+
+ private:
+  float min_cosine_, sigma_;
+  bool counts_;
+};
+
+[[maybe_unused]] const bool registered =
+    DisposalRegistry::add<MergeRuns>({"merge_runs", "merges runs of neighbouring similar keys into one",
+                                      "KVMerger: Wang et al. 2024, arXiv:2407.08454, algorithm 1, eq. 4-6"});
+
+}  // namespace
+
+}  // namespace kvlab
