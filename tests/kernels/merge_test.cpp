@@ -1,0 +1,222 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/key_runs/key_runs.h"
+#include "kernels/list_dropped/list_dropped.h"
+#include "kernels/merge_gate/merge_gate.h"
+#include "kernels/merge_into/merge_into.h"
+#include "kernels/nearest_kept/nearest_kept.h"
+#include "tests/kv/disposal_fixture.h"
+
+namespace kvlab::test {
+namespace {
+
+// A layer with its tokens parted.
+struct Parted {
+  Parted(SmallLayer& layer, const KeptLists& lists) {
+    rows.kv = layer.store.rows();
+    rows.kept_first = lists.first.data(), rows.kept = lists.index.data();
+    for (std::int32_t r = 0; r <= rows.kv.num_rows; ++r) first.push_back(rows.kv.first[r] - lists.first[static_cast<std::size_t>(r)]);
+    rows.dropped_first = first.data();
+    dropped.resize(static_cast<std::size_t>(first.back()));
+    run_cpu(ListDropped{rows, dropped.data()});
+    rows.dropped = dropped.data();
+    target.resize(dropped.size());
+    similarity.resize(dropped.size());
+  }
+  PartedRows rows;
+  std::vector<std::int64_t> first;
+  std::vector<std::int32_t> dropped, target;
+  std::vector<float> similarity;
+};
+
+using Ints = std::vector<std::int32_t>;
+
+TEST(ListDropped, IsTheComplementOfEveryRow) {
+  SmallLayer layer({{1, 0}, {1, 0}, {1, 0}}, {{1, 0}, {1, 0}, {1, 0}}, 4);
+  const KeptLists lists({{}, {0, 1, 2}, {1}, {0, 2}});
+  EXPECT_EQ(Parted(layer, lists).dropped, (Ints{0, 1, 2, 0, 2, 1}));
+}
+
+TEST(NearestKept, FindsTheMostSimilarKeyAndTheLowestOfTies) {
+  SmallLayer layer({{0, 0}, {3, 0}, {0, 2}, {-1, 0}, {1, 2}, {0, 5}}, {{0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}}, 1);
+  const KeptLists lists({{1, 2, 5}});
+  Parted parted(layer, lists);
+  run_cpu(NearestKept{parted.rows, parted.target.data(), parted.similarity.data()});
+  EXPECT_EQ(parted.dropped, (Ints{0, 3, 4}));
+  EXPECT_EQ(parted.target, (Ints{0, 1, 1}));
+  EXPECT_FLOAT_EQ(parted.similarity[0], 0);
+  EXPECT_FLOAT_EQ(parted.similarity[1], 0);
+  EXPECT_FLOAT_EQ(parted.similarity[2], 2 / std::sqrt(5.0F));
+}
+
+TEST(NearestKept, NoKeptTokenMeansNoTargetAndBadKeysStayHarmless) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), huge = std::numeric_limits<float>::infinity();
+  SmallLayer layer({{nan, 1}, {huge, 0}, {1, 1}}, {{0, 0}, {0, 0}, {0, 0}}, 2);
+  const KeptLists lists({{}, {2}});
+  Parted parted(layer, lists);
+  run_cpu(NearestKept{parted.rows, parted.target.data(), parted.similarity.data()});
+  EXPECT_EQ(parted.target, (Ints{-1, -1, -1, 0, 0}));
+  for (const float s : parted.similarity) EXPECT_EQ(s, 0);
+}
+
+TEST(NearestKept, EqualsPlainLoopsAcrossBlocks) {
+  for (const std::int32_t n : {2, 64, 65, 66, 129}) {
+    RandomLayer layer({1, 2, 2, 8, 16}, 1, n, 11);
+    std::vector<std::vector<std::int32_t>> rows(2);
+    for (std::int32_t i = 0; i < n; i += 3) rows[0].push_back(i);
+    rows[1] = {n - 1};
+    const KeptLists lists(rows);
+    const KvRows kv = layer.store.rows();
+    for (std::int32_t r = 0; r < 2; ++r) {
+      PartedRows parted{kv, lists.first.data(), lists.index.data(), nullptr, nullptr};
+      std::vector<std::int64_t> first;
+      for (std::int32_t i = 0; i <= 2; ++i) first.push_back(kv.first[i] - lists.first[static_cast<std::size_t>(i)]);
+      std::vector<std::int32_t> dropped(static_cast<std::size_t>(first.back())), target(dropped.size());
+      std::vector<float> similarity(dropped.size());
+      parted.dropped_first = first.data();
+      run_cpu(ListDropped{parted, dropped.data()});
+      parted.dropped = dropped.data();
+      run_cpu(NearestKept{parted, target.data(), similarity.data()});
+      for (std::int64_t i = first[static_cast<std::size_t>(r)]; i < first[static_cast<std::size_t>(r) + 1]; ++i) {
+        double best = -2;
+        for (const std::int32_t j : rows[static_cast<std::size_t>(r)]) {
+          double product = 0, a = 0, b = 0;
+          for (std::int32_t c = 0; c < 8; ++c) {
+            const double x = kv.key(r, dropped[static_cast<std::size_t>(i)])[c], y = kv.key(r, j)[c];
+            product += x * y, a += x * x, b += y * y;
+          }
+          best = std::max(best, product / std::sqrt(a * b));
+        }
+        EXPECT_NEAR(similarity[static_cast<std::size_t>(i)], best, 1e-6) << n;
+      }
+    }
+  }
+}
+
+TEST(NearestAnchor, TakesTheEarlierOfTwoAtTheSameDistance) {
+  SmallLayer layer(SmallLayer::Vectors(8, {1, 0}), SmallLayer::Vectors(8, {1, 0}), 2);
+  const KeptLists lists({{1, 5}, {}});
+  Parted parted(layer, lists);
+  run_cpu(NearestAnchor{parted.rows, parted.target.data()});
+  EXPECT_EQ(parted.target, (Ints{0, 0, 0, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1}));
+}
+
+TEST(KeyRuns, LinksNeighboursUpToTheKeptTokens) {
+  // Tokens 0-2 alike, 3-6 alike, 7 of norm 0. Kept: 1 and 6.
+  SmallLayer layer({{1, 0}, {2, 0}, {1, 0}, {0, 1}, {0, 3}, {0, 1}, {0, 1}, {0, 0}}, SmallLayer::Vectors(8, {1, 0}));
+  const KeptLists lists({{1, 6}});
+  Parted parted(layer, lists);
+  run_cpu(KeyRuns{parted.rows, 0.75F, parted.target.data()});
+  EXPECT_EQ(parted.dropped, (Ints{0, 2, 3, 4, 5, 7}));
+  EXPECT_EQ(parted.target, (Ints{0, 0, 1, 1, 1, -1}));
+  run_cpu(KeyRuns{parted.rows, -1.0F, parted.target.data()});  // all but the key of norm 0 are linked: the nearer kept token
+  EXPECT_EQ(parted.target, (Ints{0, 0, 0, 1, 1, -1}));
+}
+
+TEST(KeyRuns, RunsWithoutAKeptTokenHaveNoTarget) {
+  SmallLayer layer({{1, 0}, {0, 1}, {0, 1}, {1, 0}}, SmallLayer::Vectors(4, {1, 0}), 2);
+  const KeptLists lists({{0, 3}, {}});
+  Parted parted(layer, lists);
+  run_cpu(KeyRuns{parted.rows, 0.75F, parted.target.data()});
+  EXPECT_EQ(parted.target, (Ints{-1, -1, -1, -1, -1, -1}));
+}
+
+TEST(MergeGate, RunningMeanPerSequence) {
+  SmallLayer layer(SmallLayer::Vectors(3, {1, 0}), SmallLayer::Vectors(3, {1, 0}));
+  const KeptLists lists({{0}});
+  Parted parted(layer, lists);
+  const std::vector<float> similarity = {0.2F, 0.6F};
+  float thresholds[] = {9, -2};
+  const std::int32_t line = 1;
+  MergeGate gate{parted.rows, similarity.data(), parted.target.data(), true, thresholds, &line, 0.25F, 0, false};
+  parted.target = {0, 0};
+  gate.target = parted.target.data();
+  run_cpu(gate);
+  EXPECT_FLOAT_EQ(thresholds[1], 0.4F);
+  EXPECT_EQ(parted.target, (Ints{-1, 0}));
+  const std::vector<float> later = {0.5F, 0.9F};
+  parted.target = {0, 0};
+  gate.similarity = later.data();
+  run_cpu(gate);
+  EXPECT_FLOAT_EQ(thresholds[1], 0.75F * 0.4F + 0.25F * 0.7F);
+  EXPECT_EQ(parted.target, (Ints{0, 0}));
+  EXPECT_EQ(thresholds[0], 9);
+}
+
+TEST(MergeGate, HeadsDecideTogether) {
+  SmallLayer layer(SmallLayer::Vectors(3, {1, 0}), SmallLayer::Vectors(3, {1, 0}), 2);
+  const KeptLists lists({{0}, {0}});
+  Parted parted(layer, lists);
+  const std::vector<float> similarity = {0.9F, 0.1F, 0.3F, 0.2F};
+  MergeGate gate{parted.rows, similarity.data(), parted.target.data(), false, nullptr, nullptr, 0.5F, 0.5F, true};
+  run_cpu(gate);
+  EXPECT_EQ(parted.target, (Ints{0, -1, 0, -1}));  // means 0.6 and 0.15
+}
+
+// Token 0 (k = (1,0), v = (2,0)) takes in token 1 ((0,1), (0,4)) and token 2 ((1,1), (6,0)).
+std::vector<float> merged(MergeInto merge, bool value) {
+  SmallLayer layer({{1, 0}, {0, 1}, {1, 1}}, {{2, 0}, {0, 4}, {6, 0}});
+  const KeptLists lists({{0}});
+  Parted parted(layer, lists);
+  parted.similarity = {0.0F, 0.5F};
+  merge.rows = parted.rows, merge.target = parted.target.data(), merge.similarity = parted.similarity.data();
+  run_cpu(merge);
+  return value ? layer.value(0, 0) : layer.key(0, 0);
+}
+
+void expect_near(const std::vector<float>& found, const std::vector<double>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-6) << i;
+}
+
+TEST(MergeInto, ByHand) {
+  MergeInto merge;
+  expect_near(merged(merge, false), {2.0 / 3, 2.0 / 3});
+  expect_near(merged(merge, true), {8.0 / 3, 4.0 / 3});
+  merge.combine = MergeInto::Combine::kPivot;
+  expect_near(merged(merge, true), {(2 * 2 + 3) / 3.0, 2.0 / 3});  // (2 + (0 + 2) / 2 + (6 + 2) / 2) / 3
+  merge.combine = MergeInto::Combine::kMean;
+  merge.weight = MergeInto::Weight::kSimilarity;
+  expect_near(merged(merge, true), {5.0 / 3, 0});
+  merge.combine = MergeInto::Combine::kWeightedMean;
+  expect_near(merged(merge, true), {5.0 / 1.5, 0});
+  merge.weight = MergeInto::Weight::kSoftmax;
+  const double e = std::exp(1.0), r = std::exp(0.5), all = e + 1 + r;
+  expect_near(merged(merge, true), {(2 * e + 6 * r) / all, 4 / all});
+  merge.weight = MergeInto::Weight::kNormShare;
+  expect_near(merged(merge, true), {(2 + 0.375 * 6) / 1.375, 0});
+  merge.weight = MergeInto::Weight::kGaussian;
+  merge.sigma = 2;
+  merge.values_times_count = true;
+  const double w1 = std::exp(-2 / 8.0), w2 = std::exp(-1 / 8.0);
+  expect_near(merged(merge, false), {(1 + w2) / (1 + w1 + w2), (w1 + w2) / (1 + w1 + w2)});
+  expect_near(merged(merge, true), {3 * (2 + 6 * w2) / (1 + w1 + w2), 3 * 4 * w1 / (1 + w1 + w2)});
+}
+
+TEST(MergeInto, ValuesAloneLeaveKeys) {
+  MergeInto merge;
+  merge.keys = false;
+  expect_near(merged(merge, false), {1, 0});
+  expect_near(merged(merge, true), {8.0 / 3, 4.0 / 3});
+}
+
+TEST(MergeInto, ZeroNormsAndNegativeSimilaritiesChangeNothingBad) {
+  SmallLayer layer({{1, 0}, {0, 0}}, {{0, 0}, {0, 0}});
+  const KeptLists lists({{0}});
+  Parted parted(layer, lists);
+  parted.similarity = {-1.0F};
+  MergeInto merge{parted.rows, parted.target.data(), parted.similarity.data()};
+  merge.combine = MergeInto::Combine::kWeightedMean;
+  for (const auto weight : {MergeInto::Weight::kNormShare, MergeInto::Weight::kSimilarity}) {
+    merge.weight = weight;
+    run_cpu(merge);
+    EXPECT_EQ(layer.key(0, 0), (std::vector<float>{1, 0}));
+    EXPECT_EQ(layer.value(0, 0), (std::vector<float>{0, 0}));
+  }
+}
+
+}  // namespace
+}  // namespace kvlab::test

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/kv/kv_fixture.h"
+
+namespace kvlab::test {
+
+// Which tokens of each row stay, from one list per row.
+struct KeptLists {
+  explicit KeptLists(const std::vector<std::vector<std::int32_t>>& rows) {
+    first.push_back(0);
+    for (const auto& row : rows) {
+      index.insert(index.end(), row.begin(), row.end());
+      count.push_back(static_cast<std::int32_t>(row.size()));
+      first.push_back(static_cast<std::int64_t>(index.size()));
+    }
+  }
+  [[nodiscard]] Kept kept() const { return {first.data(), index.data(), count.data()}; }
+  // The same lists where there is no data.
+  [[nodiscard]] Kept shapes() const { return {first.data(), nullptr, count.data()}; }
+
+  std::vector<std::int64_t> first;
+  std::vector<std::int32_t> index, count;
+};
+
+// One layer, one sequence: token i of every head has key keys[i] and value values[i] plus 100 times the head.
+class SmallLayer {
+ public:
+  using Vectors = std::vector<std::vector<float>>;
+  SmallLayer(const Vectors& keys, const Vectors& values, std::int32_t kv_heads = 1, std::int32_t num_words = 0)
+      : model{1, kv_heads, kv_heads, static_cast<std::int32_t>(keys.front().size()), 16}, store(model, 1, num_words, true) {
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      std::vector<float> k, v;
+      for (std::int32_t h = 0; h < kv_heads; ++h) {
+        k.insert(k.end(), keys[i].begin(), keys[i].end());
+        for (const float x : values[i]) v.push_back(x + 100.0F * static_cast<float>(h));
+      }
+      store.append(0, k.data(), v.data(), 1, static_cast<std::int32_t>(i));
+    }
+    seq = {0, 0, static_cast<std::int32_t>(keys.size()), static_cast<std::int32_t>(keys.size()), -1};
+  }
+
+  void dispose(Disposal& disposal, const KeptLists& lists) {
+    const Ops::Frame frame(ops);
+    LayerStep step{ops, model, 0, {&seq, 1}, store.rows(), {}, 7};
+    disposal.dispose(step, lists.kept());
+    for (std::int32_t r = 0; r < store.num_rows() && disposal.shrinks(); ++r) store.shrink(r, lists.count[static_cast<std::size_t>(r)]);
+  }
+  std::vector<float> key(std::int32_t row, std::int32_t i) { return vector(store.rows().key(row, i)); }
+  std::vector<float> value(std::int32_t row, std::int32_t i) { return vector(store.rows().value(row, i)); }
+  std::vector<float> vector(const float* x) const { return {x, x + model.head_dim}; }
+
+  ModelShape model;
+  KvStore store;
+  Ops ops{Ops::Backend::kCpu};
+  SeqStep seq;
+};
+
+// Attention of one query over all that is left of a row and what the disposal adds; [head_dim].
+inline std::vector<float> attend_row0(SmallLayer& layer, Disposal* disposal, std::vector<float> query) {
+  const Ops::Frame frame(layer.ops);
+  LayerStep step{layer.ops, layer.model, 0, {&layer.seq, 1}, layer.store.rows(), {}, 7};
+  std::vector<Segment> segments(1);
+  segments[0].kv = step.kv;
+  if (disposal != nullptr) disposal->add_segments(step, segments);
+  query.resize(static_cast<std::size_t>(layer.model.q_heads * layer.model.head_dim));
+  const Queries q{query.data(), 1, 1 << 20};
+  std::vector<float> out(query.size());
+  float* outs[] = {out.data()};
+  layer.ops(Attend{segments.data(), static_cast<std::int32_t>(segments.size()), &q, outs, nullptr});
+  out.resize(static_cast<std::size_t>(layer.model.head_dim));
+  return out;
+}
+
+// The part logs the same calls with data and without.
+inline void expect_same_log(const std::string& name, const std::string& parameters, std::int32_t num_words = 0) {
+  std::vector<std::vector<OpCall>> logs;
+  for (const bool with_data : {true, false}) {
+    RandomLayer layer({1, 8, 2, 8, 16}, 2, 65, 3, num_words, with_data);
+    auto disposal = make_part<DisposalRegistry>(name, parameters);
+    const KeptLists lists({{0, 3, 64}, {0, 1, 2, 40, 63, 64}, {5}, {}});
+    const Ops::Frame frame(layer.ops);
+    LayerStep step = layer.prompt_step(8);
+    disposal->observe(step);
+    disposal->dispose(step, with_data ? lists.kept() : lists.shapes());
+    logs.push_back(layer.ops.log());
+  }
+  EXPECT_FALSE(logs[0].empty());
+  EXPECT_EQ(logs[0], logs[1]) << name;
+}
+
+}  // namespace kvlab::test
