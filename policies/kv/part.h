@@ -88,6 +88,8 @@ class KvPart {
   // Statistics kept per token and KV head, 4 bytes each, from channel first_word() on; new tokens start at 0, evicted tokens
   // lose theirs.
   [[nodiscard]] virtual std::int32_t num_words() const { return 0; }
+  // Of these, the ones a cache really stores: a mark that the place of storage tells anyway takes no memory.
+  [[nodiscard]] virtual std::int32_t resident_words() const { return num_words(); }
   virtual void bind(std::int32_t first_word) { first_word_ = first_word; }
   // Why this part cannot run with these sizes ("" if it can), asked once before the first step.
   [[nodiscard]] virtual std::string refuses(const ModelShape&) const { return ""; }
@@ -203,6 +205,12 @@ class Format : public KvPart {
   virtual void store(LayerStep&) {}
   // Bytes of K and V of a row that holds `tokens`, the newest ones in full precision where the format says so.
   [[nodiscard]] virtual std::int64_t row_bytes(const ModelShape& model, std::int32_t layer, std::int32_t tokens) const = 0;
+  // Bytes of such a row on its way to another tier or node, and there.
+  [[nodiscard]] virtual std::int64_t transfer_bytes(const ModelShape& model, std::int32_t layer, std::int32_t tokens) const {
+    return row_bytes(model, layer, tokens);
+  }
+  // Marks of encoded tokens: encoded ones lie elsewhere than those that wait.
+  [[nodiscard]] std::int32_t resident_words() const override { return 0; }
 };
 
 // What the selector moved and found in a step.

@@ -91,6 +91,7 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
     parts_.push_back(part);
     part->bind(num_words_);
     num_words_ += part->num_words();
+    resident_words_ += part->resident_words();
   }
   if (!recipe.has_budget) return;
   allocator_->set_budget(recipe.budget);
@@ -244,7 +245,7 @@ TierBytes KvPolicy::resident(std::int32_t layer, const KvRows& kv) const {
   for (std::int32_t r = 0; r < kv.num_rows; ++r) rows.gpu += format_->row_bytes(model_, layer, kv.len[r]);
   const bool needs_positions = recipe_.trigger != "never" && disposal_->shrinks();
   TierBytes all = selector_->resident_in_layer(layer, model_, kv, rows);
-  all.gpu += kv.total() * 4 * (num_words_ + (needs_positions ? 1 : 0));
+  all.gpu += kv.total() * 4 * (resident_words_ + (needs_positions ? 1 : 0));
   return all;
 }
 

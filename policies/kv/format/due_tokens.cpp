@@ -21,10 +21,14 @@ ListedTokens DueTokens::take(LayerStep& step, std::int32_t channel) {
   for (std::int32_t r = 0; r < kv.num_rows; ++r) {
     const SeqStep& seq = step.seqs[static_cast<std::size_t>(kv.sequence(r))];
     Row& state = row(step.layer, kv.kv_heads, seq.index, r % kv.kv_heads);
-    if (state.end != seq.seen_tokens) state.unencoded = kv.len[r];  // not seen before: all may be unencoded
+    if (state.end != seq.seen_tokens) {  // came from elsewhere: as earlier steps would have left it
+      const std::int32_t before = std::max(0, kv.len[r] - seq.new_tokens);
+      const bool was_ready = rule_.inside_prompt || seq.decoding();
+      state.unencoded = was_ready ? before - rule_.encoded(before) : before;
+    }
     state.end = seq.end();
     state.unencoded = std::min(kv.len[r], state.unencoded + seq.new_tokens);
-    const bool ready = rule_.inside_prompt || seq.end() >= seq.prompt_tokens;
+    const bool ready = rule_.prompt_only ? seq.completes_prompt() : rule_.inside_prompt || seq.end() >= seq.prompt_tokens;
     const std::int32_t due = ready ? rule_.encoded(state.unencoded) : 0;
     state.unencoded -= due;
     first[r + 1] = first[r] + due;
@@ -51,16 +55,31 @@ std::int32_t* state_rows(LayerStep& step) {
   return rows;
 }
 
+std::int32_t* prompt_rows(LayerStep& step) {
+  if (std::none_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& s) { return s.completes_prompt(); })) return nullptr;
+  std::int32_t* const rows = state_rows(step);
+  for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
+    if (!step.seqs[static_cast<std::size_t>(step.kv.sequence(r))].completes_prompt()) rows[r] = -1;
+  return rows;
+}
+
 float* RowTable::lines(LayerStep& step, std::int32_t width) {
   if (!step.ops.computes()) return nullptr;
+  sequence_numbers_ = static_cast<std::size_t>(step.kv.kv_heads) * static_cast<std::size_t>(width);
   std::int32_t most = -1;
   for (const SeqStep& seq : step.seqs) most = std::max(most, seq.index);
   const auto layer = static_cast<std::size_t>(step.layer);
-  const std::size_t needed =
-      static_cast<std::size_t>(most + 1) * static_cast<std::size_t>(step.kv.kv_heads) * static_cast<std::size_t>(width);
+  const std::size_t needed = static_cast<std::size_t>(most + 1) * sequence_numbers_;
   if (layers_.size() <= layer) layers_.resize(layer + 1);
-  if (layers_[layer].size() < needed) layers_[layer].resize(needed);
+  if (layers_[layer].size() < needed) layers_[layer].resize(needed, fill_);
   return layers_[layer].data();
+}
+
+void RowTable::forget(std::int32_t index) {
+  const std::size_t begin = static_cast<std::size_t>(index) * sequence_numbers_;
+  for (std::vector<float>& layer : layers_)
+    if (begin + sequence_numbers_ <= layer.size())
+      std::fill_n(layer.begin() + static_cast<std::ptrdiff_t>(begin), sequence_numbers_, fill_);
 }
 
 }  // namespace kvlab

@@ -13,6 +13,7 @@ namespace kvlab {
 struct DueRule {
   std::int32_t residual_tokens = 0, block_tokens = 1;
   bool inside_prompt = false;  // false: the whole prompt is computed over unencoded K and V
+  bool prompt_only = false;    // true: once, when the prompt is complete; later tokens stay as they are
 
   // Tokens encoded of a row of n that lost none since.
   [[nodiscard]] std::int32_t encoded(std::int32_t n) const {
@@ -48,13 +49,20 @@ class DueTokens {
 // For each row of the step where its sequence's own numbers lie in a table [batch index * kv_heads + head].
 std::int32_t* state_rows(LayerStep& step);
 
+// The same with -1 for rows of sequences that do not complete their prompt in this step; null where none does.
+std::int32_t* prompt_rows(LayerStep& step);
+
 // One line per sequence and KV head in every layer, kept from step to step; no memory where nothing is computed.
 class RowTable {
  public:
-  // The layer's lines [*, width]; long enough for the step's sequences. Null without data.
+  explicit RowTable(float fill) : fill_(fill) {}
+  // The layer's lines [*, width]; long enough for the step's sequences, new ones filled. Null without data.
   float* lines(LayerStep& step, std::int32_t width);
+  void forget(std::int32_t index);
 
  private:
+  float fill_;
+  std::size_t sequence_numbers_ = 0;  // of one sequence in one layer
   std::vector<std::vector<float>> layers_;
 };
 

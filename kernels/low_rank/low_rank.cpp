@@ -1,0 +1,50 @@
+#include "kernels/low_rank/low_rank.h"
+
+namespace kvlab {
+
+namespace {
+
+// Calls f(entries, width) for each matrix.
+template <class F>
+void for_each_shape(const LowRankFactor& a, F&& f) {
+  const KvRows& kv = a.tokens.kv;
+  const std::int32_t step = a.joint_heads ? kv.kv_heads : 1;
+  for (std::int32_t r = 0; r < kv.num_rows; r += step)
+    if (a.tokens.entries(r) > 0) f(std::int64_t{a.tokens.entries(r)}, std::int64_t{step} * kv.head_dim);
+}
+
+}  // namespace
+
+std::int64_t left_numbers(const LowRankFactor& a) {
+  std::int64_t n = 0;
+  for_each_shape(a, [&](std::int64_t entries, std::int64_t) { n += entries * a.rank; });
+  return n;
+}
+
+std::int64_t right_numbers(const LowRankFactor& a) {
+  std::int64_t n = 0;
+  for_each_shape(a, [&](std::int64_t, std::int64_t width) { n += width * a.rank; });
+  return n;
+}
+
+OpCall call(const LowRankFactor& a) {
+  const std::int64_t n = a.tokens.total(), products = 2 * a.rounds + 2;
+  OpCall c{"low_rank_factor", a.tokens.kv.num_rows, n, n, 0, 0};
+  c.bytes = products * (a.tokens.dense_bytes() + a.tokens.list_bytes()) + 2 * (left_numbers(a) + right_numbers(a));
+  for_each_shape(a, [&](std::int64_t entries, std::int64_t width) {
+    c.flops += products * 2 * entries * width * a.rank + (a.rounds + 1) * 2 * (entries + width) * a.rank * a.rank;
+  });
+  return c;
+}
+
+OpCall call(const LowRankRebuild& b) {
+  const LowRankFactor& a = b.factor;
+  const std::int64_t n = a.tokens.total();
+  OpCall c{"low_rank_rebuild", a.tokens.kv.num_rows, n, n, 0, 0};
+  c.bytes = 2 * (left_numbers(a) + right_numbers(a)) + a.tokens.dense_bytes() + a.tokens.list_bytes();
+  for_each_shape(a, [&](std::int64_t entries, std::int64_t width) { c.flops += 2 * entries * width * a.rank; });
+  if (a.is_pre_rope) c.flops += 3 * n * a.tokens.kv.head_dim;
+  return c;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/listed_tokens.h"
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// Best approximations X ~ left * right of rank `rank`, factors stored in fp16. X is a row's listed vectors [entries, head_dim], or
+// with `joint_heads` those of all KV heads of a sequence side by side [entries, kv_heads * head_dim] (then the heads' lists are of
+// one length). By subspace iteration: right spans the row space after `rounds` of Q = orth(X R), R = orth(X^T Q), from a random
+// start keyed by seed (Halko et al. 2011, algorithm 4.4). A smaller matrix gives its full rank, the rest of the factors is 0.
+// With `pre_rope`, X holds the keys before rotation, taken by the tokens' positions.
+struct LowRankFactor {
+  ListedTokens tokens;
+  bool joint_heads = false;
+  std::int32_t rank = 1, rounds = 2;
+  std::uint64_t seed = 0;
+  const float* const* pre_rope = nullptr;  // [num_sequences] -> [by position, kv_heads, head_dim]
+  bool is_pre_rope = false;                // said apart from the pointer: with shapes alone it is null
+  std::uint16_t* left = nullptr;           // out: matrix after matrix, [entries, rank]
+  std::uint16_t* right = nullptr;          // out: matrix after matrix, [rank, width]
+};
+// Numbers in all left or right factors.
+std::int64_t left_numbers(const LowRankFactor&);
+std::int64_t right_numbers(const LowRankFactor&);
+
+// X is read 2 * rounds + 2 times in the model's precision, the factors are written; 2 * entries * width * rank operations per
+// product and 2 * (entries + width) * rank^2 per orthogonalisation.
+OpCall call(const LowRankFactor&);
+void run_cpu(const LowRankFactor&);
+
+// Writes left * right into the listed vectors. Of keys before rotation, each pair of channels (c, c + head_dim / 2) is turned by the
+// angle between the recorded key before and after rotation, so that any kind of RoPE scaling is met.
+struct LowRankRebuild {
+  LowRankFactor factor;
+};
+// The factors are read, the vectors written; rotation costs 3 operations per element.
+OpCall call(const LowRankRebuild&);
+void run_cpu(const LowRankRebuild&);
+
+}  // namespace kvlab

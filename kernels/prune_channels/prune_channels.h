@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/listed_tokens.h"
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// Of the listed vectors only the `keep` channels of largest score are stored, the same ones for a whole row: the others become 0
+// (ThinK, Xu et al. 2024, arXiv:2407.21018, eq. 7: dot products with a query that is cut the same way). Ties go to the lower channel.
+struct PruneChannels {
+  ListedTokens tokens;
+  const float* channel_score = nullptr;  // [*, head_dim]; line line[r] is row r's
+  const std::int32_t* line = nullptr;    // [num_rows]
+  std::int32_t keep = 0;
+};
+// The vectors are read, the kept channels written; scores are read once per row.
+OpCall call(const PruneChannels&);
+void run_cpu(const PruneChannels&);
+
+}  // namespace kvlab

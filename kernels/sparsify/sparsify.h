@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/listed_tokens.h"
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// Per-token magnitude pruning: of each listed vector the `keep` channels of largest |x| stay (ties to the lower channel), as fp16.
+// Packed form of a token (Mustafar, Joo et al. 2025, arXiv:2505.22913, section 3.2): per tile of 64 channels a bitmap of 64 bits and
+// an offset of 4 bytes, then the kept numbers of the tile, 2 bytes each, filled up to a multiple of 8 numbers with zeros.
+struct Sparsify {
+  ListedTokens tokens;
+  std::int32_t keep = 0;           // 0 to head_dim
+  std::uint8_t* packed = nullptr;  // [total() * most_sparse_bytes()] out; a token begins at a multiple of most_sparse_bytes()
+};
+inline constexpr std::int32_t kSparseTile = 64, kSparsePad = 8;
+
+// Of a token at most, whatever the tiles' shares of the kept channels are.
+std::int64_t most_sparse_bytes(std::int32_t head_dim, std::int32_t keep);
+// Of a token whose tiles share the kept channels evenly: what is counted where only shapes are known.
+std::int64_t even_sparse_bytes(std::int32_t head_dim, std::int32_t keep);
+// Of a packed token, from its bitmaps.
+std::int64_t sparse_bytes(std::int32_t head_dim, const std::uint8_t* token);
+
+// The vectors are read in the model's precision, even_sparse_bytes() written; two comparisons per element.
+OpCall call(const Sparsify&);
+void run_cpu(const Sparsify&);
+
+// Writes the packed tokens back into the listed vectors: what was not kept is 0.
+struct Unsparsify {
+  ListedTokens tokens;
+  std::int32_t keep = 0;
+  const std::uint8_t* packed = nullptr;
+};
+OpCall call(const Unsparsify&);
+void run_cpu(const Unsparsify&);
+
+}  // namespace kvlab

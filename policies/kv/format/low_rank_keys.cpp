@@ -1,0 +1,71 @@
+#include <fmt/format.h>
+
+#include "kernels/low_rank/low_rank.h"
+#include "policies/kv/format/due_tokens.h"
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+namespace {
+
+// K of the prompt, all KV heads of a layer side by side, as a product of two thin matrices: ShadowKV's half that stays on the GPU.
+// Keys before RoPE have far lower rank than after. V and the tokens of decode stay as they are.
+class LowRankKeys final : public Format {
+ public:
+  explicit LowRankKeys(Params& p)
+      : rank_(p.optional<std::int32_t>("rank", 160, 1, 1 << 14, "of the keys of all KV heads together")),
+        rounds_(p.optional<std::int32_t>("rounds", 4, 1, 32, "of subspace iteration")),
+        is_pre_rope_(p.choice("keys", {"before_rope", "after_rope"}, 0, "which keys are factored; before RoPE they must be observed") ==
+                     0) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.pre_rope_keys = is_pre_rope_;
+    return needs;
+  }
+  [[nodiscard]] std::string refuses(const ModelShape& m) const override {
+    const std::int32_t width = m.kv_heads * m.head_dim;
+    if (rank_ < width) return "";
+    return fmt::format("rank {} of format 'low_rank_keys' saves nothing on keys of {} x {} = {} channels", rank_, m.kv_heads, m.head_dim,
+                       width);
+  }
+  [[nodiscard]] std::int32_t num_words() const override { return 1; }
+  void forget(std::int32_t index) override { due_.forget(index); }
+
+  void store(LayerStep& step) override {
+    LowRankFactor factor;
+    factor.tokens = due_.take(step, first_word());
+    if (factor.tokens.total() == 0) return;
+    factor.joint_heads = true;
+    factor.rank = rank_;
+    factor.rounds = rounds_;
+    factor.seed = step.seed + static_cast<std::uint64_t>(step.layer);
+    factor.is_pre_rope = is_pre_rope_;
+    factor.pre_rope = is_pre_rope_ ? step.in.pre_rope_keys.data() : nullptr;
+    factor.left = reinterpret_cast<std::uint16_t*>(step.ops.ints((left_numbers(factor) + 1) / 2));
+    factor.right = reinterpret_cast<std::uint16_t*>(step.ops.ints((right_numbers(factor) + 1) / 2));
+    step.ops(factor);
+    step.ops(LowRankRebuild{factor});
+  }
+
+  // V, this head's share of the left factor (rounded up) and its columns of the right one. Tokens of decode are dense; they are
+  // counted like the prompt's, because a row's length alone does not tell them apart.
+  [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const override {
+    if (tokens == 0) return 0;
+    const std::int64_t left = 2LL * tokens * rank_;
+    return static_cast<std::int64_t>(tokens) * m.head_dim * m.kv_bytes + (left + m.kv_heads - 1) / m.kv_heads + 2LL * rank_ * m.head_dim;
+  }
+
+ private:
+  std::int32_t rank_, rounds_;
+  bool is_pre_rope_;
+  DueTokens due_{{0, 1, false, true}};
+};
+
+[[maybe_unused]] const bool registered =
+    FormatRegistry::add<LowRankKeys>({"low_rank_keys", "the prompt's K of a layer as a product of two thin matrices",
+                                      "ShadowKV: Sun et al. 2024, arXiv:2410.21465, section 4.1"});
+
+}  // namespace
+
+}  // namespace kvlab

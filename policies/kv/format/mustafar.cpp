@@ -1,0 +1,58 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/sparsify/sparsify.h"
+#include "policies/kv/format/due_tokens.h"
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+namespace {
+
+// Of every token's K and V only the largest numbers stay, in a bitmap format, once the token has left the recent window.
+class Mustafar final : public Format {
+ public:
+  explicit Mustafar(Params& p)
+      : k_sparsity_(p.optional<double>("key_sparsity", 0.5, 0, 0.99, "share of channels of K pruned per token")),
+        v_sparsity_(p.optional<double>("value_sparsity", 0.5, 0, 0.99, "share of channels of V pruned per token")),
+        due_({p.optional<std::int32_t>("recent_tokens", 32, 0, 1 << 16, "newest tokens that stay dense"), 1}) {}
+
+  [[nodiscard]] std::int32_t num_words() const override { return 1; }
+  void forget(std::int32_t index) override { due_.forget(index); }
+
+  void store(LayerStep& step) override {
+    const ListedTokens keys = due_.take(step, first_word());
+    if (keys.total() == 0) return;
+    prune(step, keys, kept(k_sparsity_, step.kv.head_dim));
+    prune(step, keys.of_values(), kept(v_sparsity_, step.kv.head_dim));
+  }
+
+  // Tiles hold different shares of a token's numbers and are padded one by one; counted as if the shares were even.
+  [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const override {
+    const std::int64_t sparse = due_.rule().encoded(tokens), dense = tokens - sparse;
+    return sparse * (even_sparse_bytes(m.head_dim, kept(k_sparsity_, m.head_dim)) +
+                     even_sparse_bytes(m.head_dim, kept(v_sparsity_, m.head_dim))) +
+           2 * dense * m.head_dim * m.kv_bytes;
+  }
+
+ private:
+  static std::int32_t kept(double sparsity, std::int32_t head_dim) {
+    return std::max(1, static_cast<std::int32_t>(std::floor((1 - sparsity) * head_dim + 1e-9)));
+  }
+  static void prune(LayerStep& step, const ListedTokens& tokens, std::int32_t keep) {
+    const std::int64_t bytes = tokens.total() * most_sparse_bytes(step.kv.head_dim, keep);
+    auto* const packed = reinterpret_cast<std::uint8_t*>(step.ops.ints((bytes + 3) / 4));
+    step.ops(Sparsify{tokens, keep, packed});
+    step.ops(Unsparsify{tokens, keep, packed});
+  }
+
+  double k_sparsity_, v_sparsity_;
+  DueTokens due_;
+};
+
+[[maybe_unused]] const bool registered = FormatRegistry::add<Mustafar>(
+    {"mustafar", "largest channels of each token's K and V, in a bitmap format", "Mustafar: Joo et al. 2025, arXiv:2505.22913, section 3"});
+
+}  // namespace
+
+}  // namespace kvlab

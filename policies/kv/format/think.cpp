@@ -1,0 +1,85 @@
+#include <cmath>
+
+#include "kernels/channel_stats/channel_stats.h"
+#include "kernels/prune_channels/prune_channels.h"
+#include "policies/kv/format/due_tokens.h"
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+namespace {
+
+struct ThinkParameters {
+  double ratio;
+  std::int32_t window_tokens;
+  bool older;
+  explicit ThinkParameters(Params& p)
+      : ratio(p.optional<double>("ratio", 0.4, 0, 0.99, "share of K's channels pruned")),
+        window_tokens(p.optional<std::int32_t>("window_tokens", 32, 1, 4096, "last prompt queries that weigh the channels")),
+        older(p.choice("scope", {"older", "prompt"}, 0,
+                       "older: all tokens but the newest window, also in decode; prompt: the whole prompt, once (kvpress)") == 0) {}
+};
+
+// When the prompt is complete, each KV head gives up the channels of K that matter least to its last queries: score of channel c =
+// mean_window(q_c^2) * mean_tokens(k_c^2) (ThinK, eq. 7 with one channel at a time). V stays.
+class Think final : public Format {
+ public:
+  explicit Think(Params& p) : Think(ThinkParameters(p)) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.window_queries = parameters_.window_tokens;
+    return needs;
+  }
+  [[nodiscard]] std::int32_t num_words() const override { return 1; }
+  void forget(std::int32_t index) override {
+    due_.forget(index);
+    scores_.forget(index);
+  }
+
+  void store(LayerStep& step) override {
+    float* const scores = scores_.lines(step, step.kv.head_dim);
+    if (const std::int32_t* const completed = prompt_rows(step); completed != nullptr) {
+      ChannelStats size;
+      size.kv = step.kv;
+      size.kind = ChannelStats::Kind::kMeanSquare;
+      size.line = completed;
+      size.out = scores;
+      step.ops(size);
+      size.source = ChannelStats::Source::kQueries;
+      size.queries = step.in.window.data();
+      size.multiplies = true;
+      step.ops(size);
+    }
+    const ListedTokens keys = due_.take(step, first_word());
+    if (keys.total() == 0) return;
+    step.ops(PruneChannels{keys, scores, state_rows(step), kept(step.kv.head_dim)});
+  }
+
+  // K of kept channels in the model's precision, V, and a bit per channel. With scope prompt, tokens of decode are whole; they are
+  // counted like the prompt's, because a row's length alone does not tell them apart.
+  [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const override {
+    if (tokens == 0) return 0;
+    const std::int64_t pruned = due_.rule().encoded(tokens), whole = tokens - pruned;
+    return (pruned * (kept(m.head_dim) + m.head_dim) + whole * 2 * m.head_dim) * m.kv_bytes + (m.head_dim + 7) / 8;
+  }
+
+ private:
+  explicit Think(const ThinkParameters& p)
+      : parameters_(p), due_(p.older ? DueRule{p.window_tokens, 1, false, false} : DueRule{0, 1, false, true}) {}
+  [[nodiscard]] std::int32_t kept(std::int32_t head_dim) const {
+    return head_dim - static_cast<std::int32_t>(std::floor(parameters_.ratio * head_dim + 1e-9));
+  }
+
+  ThinkParameters parameters_;
+  DueTokens due_;
+  RowTable scores_{0.0F};
+};
+
+[[maybe_unused]] const bool registered =
+    FormatRegistry::add<Think>({"think", "channels of K that the prompt's last queries use least are pruned, per KV head",
+                                "ThinK: Xu et al. 2024, arXiv:2407.21018, eq. 7"});
+
+}  // namespace
+
+}  // namespace kvlab

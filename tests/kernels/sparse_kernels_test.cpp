@@ -1,0 +1,246 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "base/half.h"
+#include "base/random.h"
+#include "kernels/channel_stats/channel_stats.h"
+#include "kernels/low_rank/low_rank.h"
+#include "kernels/prune_channels/prune_channels.h"
+#include "kernels/sparsify/sparsify.h"
+#include "policies/kv/kv_store.h"
+
+namespace kvlab {
+namespace {
+
+float normal(std::uint64_t i, std::uint64_t stream) { return static_cast<float>(Draw{13, Purpose::kTest, stream, i}.normal()); }
+
+// One sequence, all tokens of all rows listed.
+struct Rows {
+  Rows(std::int32_t heads, std::int32_t head_dim, std::int32_t tokens) : store({1, 2 * heads, heads, head_dim, 16}, 1, 0, true) {
+    const auto n = static_cast<std::size_t>(tokens * heads * head_dim);
+    k.resize(n), v.resize(n);
+    for (std::size_t i = 0; i < n; ++i) k[i] = normal(i, 1), v[i] = normal(i, 2);
+    load(tokens);
+  }
+  void load(std::int32_t tokens) {
+    for (std::int32_t r = 0; r < store.num_rows(); ++r) store.shrink(r, 0);
+    store.append(0, k.data(), v.data(), tokens, 0);
+    const KvRows kv = store.rows();
+    first.assign(1, 0);
+    index.clear();
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+      first.push_back(first.back() + kv.len[r]);
+      for (std::int32_t i = 0; i < kv.len[r]; ++i) index.push_back(i);
+    }
+    listed = {kv, first.data(), index.data(), false};
+  }
+  KvStore store;
+  std::vector<float> k, v;  // [tokens, heads, head_dim]
+  std::vector<std::int64_t> first;
+  std::vector<std::int32_t> index;
+  ListedTokens listed;
+};
+
+TEST(ChannelStats, HandComputed) {
+  Rows rows(2, 2, 2);
+  rows.k = {1, -3, 5, 0, -2, 2, 1, -1};  // token, head, channel
+  rows.load(2);
+  std::vector<float> out(6, 9.0F);
+  const std::int32_t line[] = {2, 0};
+  ChannelStats stats;
+  stats.kv = rows.listed.kv;
+  stats.line = line;
+  stats.out = out.data();
+  run_cpu(stats);
+  EXPECT_EQ(out, (std::vector<float>{5, 1, 9, 9, 2, 3}));
+  stats.kind = ChannelStats::Kind::kMeanSquare;
+  run_cpu(stats);
+  EXPECT_EQ(out, (std::vector<float>{13, 0.5F, 9, 9, 2.5F, 6.5F}));
+  // Queries of 1 token, heads 0 and 1 belong to row 0; multiplied into the line of row 0 alone.
+  const std::vector<float> q = {1, 2, 3, 0, 7, 7, 7, 7};
+  const Queries queries{q.data(), 1, 1};
+  const std::int32_t only_first[] = {2, -1};
+  stats.source = ChannelStats::Source::kQueries;
+  stats.queries = &queries;
+  stats.line = only_first;
+  stats.multiplies = true;
+  run_cpu(stats);
+  EXPECT_EQ(out, (std::vector<float>{13, 0.5F, 9, 9, 2.5F * 5, 6.5F * 2}));
+  EXPECT_EQ(call(stats).rows, 1);
+}
+
+TEST(SmoothChannels, PairsShareAFactorAndOutliersGetTheirOwn) {
+  std::vector<float> lines = {4, 0, 1, 16, 0, 9, 0, 1};  // pairs (0,4) (1,5) (2,6) (3,7)
+  const std::int32_t line[] = {0};
+  std::vector<float> plain = lines;
+  run_cpu(SmoothChannels{1, 8, line, 0.5F, true, 0, plain.data()});
+  EXPECT_EQ(plain, (std::vector<float>{2, 3, 1, 4, 2, 3, 1, 4}));
+  // m / lambda: 2 0 1 4 0 3 0 0.25; the median of eight, the upper of the middle two, is 1.
+  run_cpu(SmoothChannels{1, 8, line, 0.5F, true, 2, lines.data()});
+  EXPECT_EQ(lines, (std::vector<float>{2, 3, 1, 16, 2, 9, 1, 4}));
+  std::vector<float> zeros(4, 0.0F);
+  run_cpu(SmoothChannels{1, 4, line, 0.5F, true, 2, zeros.data()});
+  EXPECT_EQ(zeros, std::vector<float>(4, 1.0F));
+}
+
+TEST(PruneChannels, LowestScoresBecomeZeroTiesKeepTheLowerChannel) {
+  Rows rows(1, 4, 3);
+  const float scores[] = {0, 0, 0, 0, 2, 1, 2, 1};
+  const std::int32_t line[] = {1};
+  rows.index[2] = -1;
+  run_cpu(PruneChannels{rows.listed, scores, line, 3});
+  for (std::int32_t i = 0; i < 3; ++i)
+    for (std::int32_t c = 0; c < 4; ++c)
+      EXPECT_EQ(rows.listed.kv.key(0, i)[c], i < 2 && c == 3 ? 0.0F : rows.k[static_cast<std::size_t>(i * 4 + c)]);
+}
+
+TEST(Sparsify, KeepsTheLargestNumbersExactlyInFp16) {
+  for (const std::int32_t d : {5, 64, 65, 128}) {
+    for (const std::int32_t keep : {0, 1, d / 2, d}) {
+      Rows rows(2, d, 3);
+      std::vector<std::uint8_t> packed(static_cast<std::size_t>(6 * most_sparse_bytes(d, keep)));
+      run_cpu(Sparsify{rows.listed, keep, packed.data()});
+      run_cpu(Unsparsify{rows.listed, keep, packed.data()});
+      for (std::int32_t i = 0; i < 3; ++i) {
+        const float* const x = rows.k.data() + (i * 2 + 1) * d;
+        std::vector<float> sizes;
+        for (std::int32_t c = 0; c < d; ++c) sizes.push_back(std::fabs(x[c]));
+        std::sort(sizes.rbegin(), sizes.rend());
+        for (std::int32_t c = 0; c < d; ++c) {
+          const bool kept = keep > 0 && std::fabs(x[c]) >= sizes[static_cast<std::size_t>(keep - 1)];
+          EXPECT_EQ(rows.listed.kv.key(1, i)[c], kept ? half_to_float(float_to_half(x[c])) : 0.0F);
+        }
+      }
+    }
+  }
+}
+
+TEST(Sparsify, TiesKeepTheLowerChannel) {
+  Rows rows(1, 4, 1);
+  rows.k = {1, -1, 1, -1};
+  rows.load(1);
+  std::vector<std::uint8_t> packed(static_cast<std::size_t>(most_sparse_bytes(4, 2)));
+  run_cpu(Sparsify{rows.listed, 2, packed.data()});
+  EXPECT_EQ(packed[0], 3);  // the bitmap
+}
+
+TEST(Sparsify, SizesByHand) {
+  // 128 channels at 70 %: 38 stay, 19 in each of two tiles, padded to 24; the paper measures 45 % of 256 bytes.
+  EXPECT_EQ(even_sparse_bytes(128, 38), 2 * 12 + 2 * 48);
+  EXPECT_NEAR(static_cast<double>(even_sparse_bytes(128, 38)) / 256, 0.45, 0.03);
+  EXPECT_EQ(even_sparse_bytes(64, 0), 12);
+  Rows rows(4, 128, 200);
+  const std::int64_t most = most_sparse_bytes(128, 38);
+  std::vector<std::uint8_t> packed(static_cast<std::size_t>(800 * most));
+  run_cpu(Sparsify{rows.listed, 38, packed.data()});
+  double mean = 0;
+  for (std::int64_t i = 0; i < 800; ++i) {
+    const std::int64_t bytes = sparse_bytes(128, packed.data() + i * most);
+    EXPECT_LE(bytes, most);
+    mean += static_cast<double>(bytes) / 800;
+  }
+  EXPECT_NEAR(mean / static_cast<double>(even_sparse_bytes(128, 38)), 1.0, 0.06);
+}
+
+double relative_error(const Rows& rows, std::int32_t tokens) {
+  double wrong = 0, all = 0;
+  const KvRows& kv = rows.listed.kv;
+  for (std::int32_t i = 0; i < tokens; ++i)
+    for (std::int32_t h = 0; h < kv.kv_heads; ++h)
+      for (std::int32_t c = 0; c < kv.head_dim; ++c) {
+        const double x = rows.k[static_cast<std::size_t>((i * kv.kv_heads + h) * kv.head_dim + c)];
+        wrong += std::pow(x - kv.key(h, i)[c], 2), all += x * x;
+      }
+  return wrong / all;
+}
+
+void approximate(Rows& rows, bool joint, std::int32_t rank, std::int32_t rounds) {
+  LowRankFactor factor;
+  factor.tokens = rows.listed;
+  factor.joint_heads = joint, factor.rank = rank, factor.rounds = rounds, factor.seed = 3;
+  std::vector<std::uint16_t> left(static_cast<std::size_t>(left_numbers(factor))), right(static_cast<std::size_t>(right_numbers(factor)));
+  factor.left = left.data(), factor.right = right.data();
+  run_cpu(factor);
+  run_cpu(LowRankRebuild{factor});
+}
+
+TEST(LowRank, AMatrixOfThatRankComesBack) {
+  for (const std::int32_t tokens : {1, 2, 5, 40}) {
+    for (const bool joint : {false, true}) {
+      Rows rows(2, 8, tokens);
+      for (std::int32_t i = 0; i < tokens; ++i)
+        for (std::int32_t c = 0; c < 16; ++c) {
+          float& x = rows.k[static_cast<std::size_t>(i * 16 + c)];
+          x = 0;
+          for (std::uint64_t j = 0; j < 3; ++j)
+            x += normal(static_cast<std::uint64_t>(i) * 3 + j, 7) * normal(static_cast<std::uint64_t>(c) * 3 + j, 8);
+        }
+      rows.load(tokens);
+      approximate(rows, joint, 3, 2);
+      EXPECT_LT(relative_error(rows, tokens), 1e-5) << tokens << joint;  // fp16 factors
+    }
+  }
+}
+
+TEST(LowRank, ErrorFallsWithRankToTheRoundingOfTheFactors) {
+  double before = 1.0;
+  for (const std::int32_t rank : {1, 2, 4, 8, 16, 20}) {
+    Rows rows(2, 8, 30);
+    approximate(rows, true, rank, 4);
+    const double error = relative_error(rows, 30);
+    if (rank <= 16) {
+      EXPECT_LT(error, before);
+    }
+    if (rank >= 16) {
+      EXPECT_LT(error, 1e-5);
+    }
+    before = error;
+  }
+}
+
+// The share of the largest singular value of diag(3, 1, 1, ...) is known: rank 1 leaves the rest.
+TEST(LowRank, FindsTheLargestDirection) {
+  Rows rows(1, 4, 4);
+  rows.k = {3, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1};
+  rows.load(4);
+  approximate(rows, false, 1, 12);
+  EXPECT_NEAR(relative_error(rows, 4), 3.0 / 12, 1e-4);
+}
+
+TEST(LowRank, KeysBeforeRopeAreTurnedToWhereTheyWere) {
+  constexpr std::int32_t n = 12, heads = 2, d = 8;
+  std::vector<float> before(n * heads * d);
+  for (std::size_t i = 0; i < before.size(); ++i)  // rank 1 before rotation
+    before[i] = normal(i / (heads * d), 7) * normal(i % (heads * d), 8);
+  Rows rows(heads, d, n);
+  for (std::int32_t i = 0; i < n; ++i)
+    for (std::int32_t h = 0; h < heads; ++h)
+      for (std::int32_t c = 0; c < d / 2; ++c) {
+        const auto at = static_cast<std::size_t>((i * heads + h) * d + c);
+        const double angle = i * std::pow(10000.0, -2.0 * c / d), x = before[at], y = before[at + d / 2];
+        rows.k[at] = static_cast<float>(x * std::cos(angle) - y * std::sin(angle));
+        rows.k[at + d / 2] = static_cast<float>(x * std::sin(angle) + y * std::cos(angle));
+      }
+  rows.load(n);
+  Rows after = rows;
+  after.listed.first = after.first.data(), after.listed.index = after.index.data(), after.listed.kv = after.store.rows();
+  approximate(after, true, 1, 4);
+  EXPECT_GT(relative_error(after, n), 0.1);  // after rotation the keys have no rank 1
+
+  LowRankFactor factor;
+  const float* const pre_rope[] = {before.data()};
+  factor.tokens = rows.listed;
+  factor.joint_heads = true, factor.rank = 1, factor.rounds = 4;
+  factor.pre_rope = pre_rope, factor.is_pre_rope = true;
+  std::vector<std::uint16_t> left(n), right(heads * d);
+  factor.left = left.data(), factor.right = right.data();
+  run_cpu(factor);
+  run_cpu(LowRankRebuild{factor});
+  EXPECT_LT(relative_error(rows, n), 1e-5);
+}
+
+}  // namespace
+}  // namespace kvlab

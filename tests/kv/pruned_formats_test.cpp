@@ -1,0 +1,131 @@
+#include "base/error.h"
+#include "tests/kv/format_fixture.h"
+
+namespace kvlab::test {
+namespace {
+
+constexpr ModelShape kShape{1, 8, 2, 64, 128};
+
+TEST(Mustafar, PrunesWhatLeavesTheWindow) {
+  FormatRun run("mustafar", "{key_sparsity: 0.5, value_sparsity: 0.75, recent_tokens: 4}", kShape, 10, 0);
+  EXPECT_EQ(run.changed_keys(0), 6);
+  run.step(1);
+  EXPECT_EQ(run.changed_keys(1), 7);
+  std::int32_t k_zeros = 0, v_zeros = 0;
+  for (std::int32_t c = 0; c < 64; ++c) k_zeros += run.key(1, 6, c) == 0 ? 1 : 0, v_zeros += run.value(1, 6, c) == 0 ? 1 : 0;
+  EXPECT_EQ(k_zeros, 32);
+  EXPECT_EQ(v_zeros, 48);
+}
+
+TEST(Mustafar, RowBytesByHand) {
+  const auto format = make_part<FormatRegistry>("mustafar", "{key_sparsity: 0.7, value_sparsity: 0.5, recent_tokens: 32}");
+  // 68 pruned tokens: K 120 bytes, V 24 of bitmaps and offsets and 64 numbers; 32 dense ones.
+  EXPECT_EQ(format->row_bytes({1, 8, 8, 128, 1024}, 0, 100), 68 * (120 + 24 + 128) + 32 * 2 * 128 * 2);
+}
+
+// Score of channel c by plain loops: group mean of the window's q_c^2, times the mean of k_c^2 over all tokens.
+std::vector<double> think_scores(const FormatRun& run, std::int32_t head, std::int32_t n, std::int32_t window) {
+  const ModelShape& m = run.model;
+  std::vector<double> scores;
+  for (std::int32_t c = 0; c < m.head_dim; ++c) {
+    double q = 0, k = 0;
+    for (std::int32_t t = n - window; t < n; ++t)
+      for (std::int32_t g = 0; g < m.group(); ++g)
+        q += std::pow(double{run.q[static_cast<std::size_t>((t * m.q_heads + head * m.group() + g) * m.head_dim + c)]}, 2);
+    for (std::int32_t i = 0; i < n; ++i) k += std::pow(double{run.k[run.place(head, i, c)]}, 2);
+    scores.push_back(q / (window * m.group()) * k / n);
+  }
+  return scores;
+}
+
+TEST(Think, PrunesTheLowestChannelsOfOlderTokens) {
+  for (const std::int32_t q_heads : {2, 6, 8, 16}) {  // groups of 1, 3, 4, 8
+    FormatRun run("think", "{ratio: 0.4, window_tokens: 8}", {1, q_heads, 2, 64, 128}, 30, 0);
+    for (std::int32_t h = 0; h < 2; ++h) {
+      const std::vector<double> scores = think_scores(run, h, 30, 8);
+      std::vector<double> sorted = scores;
+      std::sort(sorted.begin(), sorted.end());
+      const double threshold = sorted[25];  // 0.4 * 64 = 25.6: 25 are pruned
+      for (std::int32_t i = 0; i < 30; ++i)
+        for (std::int32_t c = 0; c < 64; ++c)
+          EXPECT_EQ(run.key(h, i, c), i < 22 && scores[static_cast<std::size_t>(c)] < threshold ? 0.0F : run.k[run.place(h, i, c)]);
+    }
+    EXPECT_EQ(run.changed_values(0), 0);
+  }
+}
+
+TEST(Think, TheMaskStaysInDecode) {
+  FormatRun run("think", "{ratio: 0.5, window_tokens: 4}", kShape, 12, 6);
+  EXPECT_EQ(run.changed_keys(1), 14);
+  for (std::int32_t c = 0; c < 64; ++c) EXPECT_EQ(run.key(1, 0, c) == 0, run.key(1, 13, c) == 0);
+}
+
+TEST(Think, ScopePromptPrunesTheWholePromptOnce) {
+  FormatRun run("think", "{ratio: 0.5, window_tokens: 4, scope: prompt}", kShape, 12, 6);
+  EXPECT_EQ(run.changed_keys(1), 12);
+}
+
+TEST(Think, RowBytesByHand) {
+  const auto format = make_part<FormatRegistry>("think", "{ratio: 0.4, window_tokens: 32}");
+  // 51 of 128 channels go for 68 tokens.
+  EXPECT_EQ(format->row_bytes({1, 8, 8, 128, 1024}, 0, 100), (68 * (77 + 128) + 32 * 256) * 2 + 16);
+}
+
+TEST(LowRankKeys, FactorsThePromptAndLeavesTheRest) {
+  FormatRun run("low_rank_keys", "{rank: 100, keys: after_rope}", kShape, 60, 2);
+  EXPECT_LT(run.error(false), 1e-5);  // 60 tokens have at most rank 60
+  EXPECT_EQ(run.changed_values(0), 0);
+  for (std::int32_t c = 0; c < 64; ++c) EXPECT_EQ(run.key(1, 61, c), run.k[run.place(1, 61, c)]);
+  // The fixture's keys before and after RoPE are the same ones.
+  FormatRun before("low_rank_keys", "{rank: 100, keys: before_rope}", kShape, 60, 2);
+  EXPECT_LT(before.error(false), 1e-5);
+  EXPECT_TRUE(before.format->needs().pre_rope_keys);
+}
+
+TEST(LowRankKeys, RowBytesAndRefusal) {
+  const auto format = make_part<FormatRegistry>("low_rank_keys", "{rank: 160}");
+  const ModelShape m{1, 32, 8, 128, 4096};
+  EXPECT_EQ(format->row_bytes(m, 0, 1000), 1000 * 256 + 1000 * 160 * 2 / 8 + 160 * 128 * 2);
+  EXPECT_EQ(format->refuses(m), "");
+  EXPECT_EQ(format->refuses(kShape), "rank 160 of format 'low_rank_keys' saves nothing on keys of 2 x 64 = 128 channels");
+}
+
+TEST(Qserve, SmoothingHelpsWhereAPairOfChannelsIsLarge) {
+  double plain = 0, smoothed = 0;
+  for (const std::string name : {"per_token", "qserve", "fireq"}) {
+    FormatRun run(name, "{}", kShape, 0, 0);
+    run.k.resize(40 * 128), run.v.resize(40 * 128), run.q.resize(40 * 512);
+    for (std::size_t i = 0; i < run.k.size(); ++i)
+      run.k[i] = static_cast<float>(Draw{5, Purpose::kTest, 9, i}.normal()) * (i % 32 == 7 ? 30.0F : 1.0F);
+    run.prompt = 40;
+    run.step(40);
+    double wrong = 0;
+    for (std::int32_t i = 0; i < 40; ++i)
+      for (std::int32_t c = 0; c < 64; ++c)
+        if (c % 32 != 7) wrong += std::pow(double{run.key(0, i, c)} - run.k[run.place(0, i, c)], 2);
+    (name == "per_token" ? plain : smoothed) = wrong;
+    if (name != "per_token") {
+      EXPECT_LT(smoothed * 4, plain) << name;
+    }
+  }
+}
+
+TEST(Qserve, RowBytesByHand) {
+  const ModelShape m{1, 8, 8, 128, 1024};
+  EXPECT_EQ(make_part<FormatRegistry>("qserve")->row_bytes(m, 0, 10), 2 * 10 * 68);           // 4.25 bits per element
+  EXPECT_EQ(make_part<FormatRegistry>("fireq")->row_bytes(m, 0, 10), 2 * 10 * 66 + 2 * 128);  // scale alone, and the channel scales
+}
+
+TEST(PrunedFormats, AreSound) {
+  for (const std::int32_t n : {1, 8, 9, 40}) {
+    expect_sound("mustafar", "{recent_tokens: 8}", kShape, n, 10);
+    expect_sound("think", "{window_tokens: 8}", kShape, n, 10);
+    expect_sound("think", "{window_tokens: 8, scope: prompt}", {1, 6, 2, 5, 16}, n, 3);
+    expect_sound("low_rank_keys", "{rank: 9}", kShape, n, 3);
+    expect_sound("qserve", "{}", kShape, n, 3);
+    expect_sound("fireq", "{}", {1, 6, 2, 5, 16}, n, 3);
+  }
+}
+
+}  // namespace
+}  // namespace kvlab::test
