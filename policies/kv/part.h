@@ -177,17 +177,6 @@ struct Kept {
   const std::int32_t* keep = nullptr;  // [num_rows]
 };
 
-// What becomes of the others.
-class Disposal : public KvPart {
- public:
-  // Leaves the kept tokens, changed or not, at the front of their rows; the caller then shortens the rows.
-  virtual void dispose(LayerStep& step, const Kept& kept) = 0;
-  // False: the others stay too (in low precision, or on another tier) and dispose() only marks them.
-  [[nodiscard]] virtual bool shrinks() const { return true; }
-  // More to attend to than the rows: compensation tokens. Appended to `segments`; kept alive by the part until the next step.
-  virtual void add_segments(LayerStep&, std::vector<Segment>& /*segments*/) {}
-};
-
 // Bytes by where they lie.
 struct TierBytes {
   std::int64_t gpu = 0, host = 0, disk = 0;
@@ -211,6 +200,27 @@ class Format : public KvPart {
   }
   // Marks of encoded tokens: encoded ones lie elsewhere than those that wait.
   [[nodiscard]] std::int32_t resident_words() const override { return 0; }
+};
+
+// What becomes of the others.
+class Disposal : public KvPart {
+ public:
+  // After the layer's attention in every step, before tokens are ranked: keeps statistics up to date.
+  virtual void observe(LayerStep&) {}
+  // Lowers the scores [kv.total()] of tokens that it disposed of earlier and that still are in their rows, so that they are not kept
+  // again; protected tokens have +infinity.
+  virtual void rank(LayerStep&, float* /*scores*/) {}
+  // Leaves the kept tokens, changed or not, at the front of their rows; the caller then shortens the rows.
+  virtual void dispose(LayerStep& step, const Kept& kept) = 0;
+  // False: the others stay too, in low precision, and dispose() only marks them.
+  [[nodiscard]] virtual bool shrinks() const { return true; }
+  // More to attend to than the rows: compensation tokens. Appended to `segments`; kept alive by the part until the next step.
+  virtual void add_segments(LayerStep&, std::vector<Segment>& /*segments*/) {}
+  // Bytes of K and V of a layer's rows and of what this part keeps beside them; `kv` is what the format alone says.
+  [[nodiscard]] virtual TierBytes resident(const ModelShape&, std::int32_t /*layer*/, const KvRows&, const Format&,
+                                           const TierBytes& kv) const {
+    return kv;
+  }
 };
 
 // What the selector moved and found in a step.

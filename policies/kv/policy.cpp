@@ -137,6 +137,7 @@ void KvPolicy::evict(const PolicyStep& step, std::int32_t layer) {
   const Ops::Frame frame(step.ops);
   LayerStep view = layer_step(step, layer);
   if (scorer_) scorer_->observe(view);
+  disposal_->observe(view);
   Acting acting;
   for (std::size_t s = 0; s < step.seqs.size(); ++s) {
     const std::int32_t* len = view.kv.len + static_cast<std::int32_t>(s) * model_.kv_heads;
@@ -172,6 +173,7 @@ void KvPolicy::score(LayerStep& view, const std::int32_t* target, float* scores)
   protect.all_before = before;
   protect.scores = scores;
   if (any) view.ops(protect);
+  disposal_->rank(view, scores);
 }
 
 void KvPolicy::act(const PolicyStep& step, LayerStep& all, Acting& acting) {

@@ -19,7 +19,7 @@ ShapeRun::ShapeRun(const Recipe& recipe, const ModelShape& model, CountSource* c
 }
 
 std::vector<std::int32_t> ShapeRun::held_of(const Seq& seq) const {
-  const auto rows = static_cast<std::size_t>(model_.num_layers * model_.kv_heads);
+  const auto rows = static_cast<std::size_t>(model_.num_layers) * static_cast<std::size_t>(model_.kv_heads);
   if (seq.held.size() == rows) return seq.held;
   if (seq.held.size() > 1) throw InternalError("tokens held are given for each layer and KV head, or once for all");
   return std::vector<std::int32_t>(rows, seq.held.empty() ? 0 : seq.held.front());
@@ -126,7 +126,7 @@ void ShapeRun::finish(std::span<Group> groups, Result& result) {
   result.calls = ops_.log();
   result.attended_tokens /= static_cast<double>(model_.num_layers) * model_.kv_heads;
   result.traffic = policy_.take_traffic();
-  const auto rows = static_cast<std::size_t>(model_.num_layers * model_.kv_heads);
+  const auto rows = static_cast<std::size_t>(model_.num_layers) * static_cast<std::size_t>(model_.kv_heads);
   result.held.resize(progress_.size() * rows);
   for (const Group& g : groups) {
     for (std::size_t s = 0; s < g.seqs.size(); ++s) {

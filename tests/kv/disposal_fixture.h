@@ -11,7 +11,8 @@ namespace kvlab::test {
 
 // Which tokens of each row stay, from one list per row.
 struct KeptLists {
-  explicit KeptLists(const std::vector<std::vector<std::int32_t>>& rows) {
+  explicit KeptLists(std::initializer_list<std::vector<std::int32_t>> rows) : KeptLists(std::span(rows.begin(), rows.size())) {}
+  explicit KeptLists(std::span<const std::vector<std::int32_t>> rows) {
     first.push_back(0);
     for (const auto& row : rows) {
       index.insert(index.end(), row.begin(), row.end());

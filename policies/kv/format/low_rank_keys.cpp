@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/low_rank/low_rank.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/part.h"
@@ -13,7 +16,8 @@ namespace {
 class LowRankKeys final : public Format {
  public:
   explicit LowRankKeys(Params& p)
-      : rank_(p.optional<std::int32_t>("rank", 160, 1, 1 << 14, "of the keys of all KV heads together")),
+      : rank_(p.optional<std::int32_t>("rank", 0, 0, 1 << 14, "of the keys of all KV heads together; 0: rank_frac says it")),
+        rank_frac_(p.optional<double>("rank_frac", 0.15625, 0.001, 1, "rank as a share of kv_heads * head_dim channels")),
         rounds_(p.optional<std::int32_t>("rounds", 4, 1, 32, "of subspace iteration")),
         is_pre_rope_(p.choice("keys", {"before_rope", "after_rope"}, 0, "which keys are factored; before RoPE they must be observed") ==
                      0) {}
@@ -25,8 +29,8 @@ class LowRankKeys final : public Format {
   }
   [[nodiscard]] std::string refuses(const ModelShape& m) const override {
     const std::int32_t width = m.kv_heads * m.head_dim;
-    if (rank_ < width) return "";
-    return fmt::format("rank {} of format 'low_rank_keys' saves nothing on keys of {} x {} = {} channels", rank_, m.kv_heads, m.head_dim,
+    if (rank(m) < width) return "";
+    return fmt::format("rank {} of format 'low_rank_keys' saves nothing on keys of {} x {} = {} channels", rank(m), m.kv_heads, m.head_dim,
                        width);
   }
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
@@ -37,7 +41,7 @@ class LowRankKeys final : public Format {
     factor.tokens = due_.take(step, first_word());
     if (factor.tokens.total() == 0) return;
     factor.joint_heads = true;
-    factor.rank = rank_;
+    factor.rank = rank(step.model);
     factor.rounds = rounds_;
     factor.seed = step.seed + static_cast<std::uint64_t>(step.layer);
     factor.is_pre_rope = is_pre_rope_;
@@ -52,12 +56,18 @@ class LowRankKeys final : public Format {
   // counted like the prompt's, because a row's length alone does not tell them apart.
   [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const override {
     if (tokens == 0) return 0;
-    const std::int64_t left = 2LL * tokens * rank_;
-    return static_cast<std::int64_t>(tokens) * m.head_dim * m.kv_bytes + (left + m.kv_heads - 1) / m.kv_heads + 2LL * rank_ * m.head_dim;
+    const std::int64_t left = 2LL * tokens * rank(m);
+    return static_cast<std::int64_t>(tokens) * m.head_dim * m.kv_bytes + (left + m.kv_heads - 1) / m.kv_heads + 2LL * rank(m) * m.head_dim;
   }
 
  private:
-  std::int32_t rank_, rounds_;
+  [[nodiscard]] std::int32_t rank(const ModelShape& m) const {
+    return rank_ > 0 ? rank_ : std::max(1, static_cast<std::int32_t>(std::lround(rank_frac_ * m.kv_heads * m.head_dim)));
+  }
+
+  std::int32_t rank_;
+  double rank_frac_;
+  std::int32_t rounds_;
   bool is_pre_rope_;
   DueTokens due_{{0, 1, false, true}};
 };
