@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "policies/kv/shape_run.h"
 #include "sim/replay/replay.h"
 #include "traces/synthetic_attention.h"
 
@@ -43,6 +44,15 @@ TEST_P(GeometryRecipe, KeepsItsBudgetAndLosesNothingWithoutOne) {
   const ReplayResult all = replay(trace, reference, load_recipe(name, 4096));
   EXPECT_EQ(all.kept_tokens, 400);
   EXPECT_EQ(all.mean.output_rel_err, 0);
+}
+
+TEST_P(GeometryRecipe, RunsOnShapesAlone) {
+  ShapeRun run(load_recipe(GetParam(), 128), {3, 8, 2, 32, 48, 2, 1e4});
+  const ShapeRun::Result prompt = run.step(std::vector<ShapeRun::Seq>{{0, 400, 400, {}, {}}});
+  EXPECT_FALSE(prompt.calls.empty());
+  for (const std::int32_t held : prompt.held) EXPECT_LT(held, 400);
+  const ShapeRun::Result decode = run.step(std::vector<ShapeRun::Seq>{{400, 1, 400, {}, {}}});
+  for (const std::int32_t held : decode.held) EXPECT_LT(held, 400);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GeometryRecipe,

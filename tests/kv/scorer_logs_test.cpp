@@ -91,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"graph", "{of: {window_attention: {window_tokens: 16}}}"},
                       Case{"graph", "{of: {window_attention: {window_tokens: 16}}, combine: product}"},
                       Case{"representatives", "{of: key_norm, anchor: random}"}, Case{"fair", "{of: key_norm, span_tokens: 20}"},
-                      Case{"whitelist", "{of: key_norm, begin_tokens: 3, span_tokens: 7}"}));
+                      Case{"composite", "{of: key_norm}"}, Case{"whitelist", "{of: key_norm, begin_tokens: 3, span_tokens: 7}"}));
 
 }  // namespace
 }  // namespace kvlab::test

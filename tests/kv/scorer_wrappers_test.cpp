@@ -185,6 +185,19 @@ TEST(Fair, AShareOfEverySpanMakesTheBudget) {
   for (const std::size_t i : {6U, 7U, 14U, 15U, 22U, 23U, 24U}) EXPECT_TRUE(std::isinf(scores[i])) << i;
 }
 
+TEST(Composite, AddsTheMeanOverHeads) {
+  RandomLayer layer({1, 3, 3, 4, 4}, 1, 9, 39);
+  LayerStep step = layer.prompt_step(0);
+  const auto raw = scored(*make_part<ScorerRegistry>("key_norm"), step),
+             got = scored(*make_part<ScorerRegistry>("composite", "{of: key_norm}"), step);
+  for (std::size_t i = 0; i < 27; ++i) EXPECT_NEAR(got[i], raw[i] + (raw[i % 9] + raw[9 + i % 9] + raw[18 + i % 9]) / 3, 1e-5);
+}
+
+TEST(ScorerWrapper, UnknownAndMisspelledInnerPartsAreRefused) {
+  EXPECT_THROW(make_part<ScorerRegistry>("chunks", "{of: window_atention}"), InputError);
+  EXPECT_THROW(make_part<ScorerRegistry>("chunks", "{of: {window_attention: {windw_tokens: 3}}}"), InputError);
+}
+
 TEST(Whitelist, ItsSpanStays) {
   RandomLayer layer({1, 2, 2, 4, 4}, 1, 12, 38);
   LayerStep step = layer.prompt_step(0);

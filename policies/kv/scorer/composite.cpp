@@ -1,0 +1,30 @@
+#include "kernels/reduce_heads/reduce_heads.h"
+#include "kernels/score_map/score_map.h"
+#include "policies/kv/scorer_wrapper.h"
+
+namespace kvlab {
+
+namespace {
+
+// Another score plus its mean over the KV heads, which damps the noise of single heads. KVCompose, Akulov et al. 2025; its composite
+// tokens are the counts of an allocator.
+class Composite final : public ScorerWrapper {
+ public:
+  explicit Composite(Params& p) : ScorerWrapper(p, "window_attention") {}
+
+  void score(LayerStep& step, float* scores) override {
+    const KvRows& kv = step.kv;
+    inner().score(step, scores);
+    float* mean = step.ops.floats(kv.total());
+    step.ops(ScoreMap{kv.num_rows, kv.first, ScoreMap::Kind::kPlus, scores, 1.0F, 0.0F, false, nullptr, nullptr, mean});
+    step.ops(ReduceHeads{kv, ReduceHeads::Kind::kMean, mean});
+    step.ops(ScoreMap{kv.num_rows, kv.first, ScoreMap::Kind::kPlus, scores, 1.0F, 0.0F, true, mean, nullptr, scores});
+  }
+};
+
+[[maybe_unused]] const bool registered = ScorerRegistry::add<Composite>(
+    {"composite", "another score plus its mean over heads", "KVCompose: Akulov et al. 2025, arXiv:2509.05165"});
+
+}  // namespace
+
+}  // namespace kvlab

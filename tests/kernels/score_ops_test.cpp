@@ -1,0 +1,215 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "base/random.h"
+#include "kernels/anchor_cosine/anchor_cosine.h"
+#include "kernels/chunk_pool/chunk_pool.h"
+#include "kernels/fill_scores/fill_scores.h"
+#include "kernels/key_leverage/key_leverage.h"
+#include "kernels/mark_top/mark_top.h"
+#include "kernels/projected_norms/projected_norms.h"
+#include "kernels/protect_above_max/protect_above_max.h"
+#include "kernels/reduce_heads/reduce_heads.h"
+#include "kernels/score_map/score_map.h"
+#include "kernels/standardize/standardize.h"
+#include "kernels/token_norms/token_norms.h"
+#include "kernels/whole_chunks/whole_chunks.h"
+
+namespace kvlab {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+using Floats = std::vector<float>;
+using Ints = std::vector<std::int32_t>;
+using Longs = std::vector<std::int64_t>;
+
+// Rows of given positions, two channels, one page of 8 tokens each; pages lie in another order than rows.
+struct Rows {
+  Rows(std::int32_t kv_heads, const std::vector<Ints>& positions) {
+    const auto n = positions.size();
+    first.push_back(0);
+    position.assign(8 * n, 0);
+    k.assign(16 * n, 0);
+    v.assign(16 * n, 0);
+    for (std::size_t r = 0; r < n; ++r) {
+      len.push_back(static_cast<std::int32_t>(positions[r].size()));
+      first.push_back(first.back() + len.back());
+      page_begin.push_back(static_cast<std::int32_t>(r));
+      page.push_back(static_cast<std::int32_t>(n - 1 - r));
+      std::copy(positions[r].begin(), positions[r].end(), position.begin() + static_cast<std::ptrdiff_t>(8 * (n - 1 - r)));
+    }
+    kv.num_rows = static_cast<std::int32_t>(n);
+    kv.kv_heads = kv_heads;
+    kv.head_dim = 2;
+    kv.len = len.data(), kv.first = first.data(), kv.page_begin = page_begin.data(), kv.page = page.data();
+    kv.page_tokens = 8, kv.pool_tokens = static_cast<std::int64_t>(8 * n);
+    kv.k = k.data(), kv.v = v.data(), kv.position = position.data();
+  }
+  Ints len, page_begin, page, position;
+  Longs first;
+  Floats k, v;
+  KvRows kv;
+};
+
+TEST(ScoreMap, ShiftsScalesAndLeavesInfinitiesAlone) {
+  const Longs first{0, 2, 4};
+  Floats a{1, kInf, -kInf, 4}, b{2, 0, 3, 8};
+  const Floats row_factor{1, 0.5F};
+  Floats out(4);
+  run_cpu(ScoreMap{2, first.data(), ScoreMap::Kind::kTimes, a.data(), 2, 1, true, b.data(), row_factor.data(), out.data()});
+  EXPECT_EQ(out, (Floats{6, kInf, -kInf, 36}));
+  run_cpu(ScoreMap{2, first.data(), ScoreMap::Kind::kPlus, a.data(), -1, 0, false, nullptr, nullptr, a.data()});
+  EXPECT_EQ(a[0], -1);
+  EXPECT_EQ(call(ScoreMap{2, first.data(), ScoreMap::Kind::kPlus, nullptr, 1, 0, true}).bytes, 4 * 12);
+  EXPECT_EQ(call(ScoreMap{}).bytes, 0);
+}
+
+TEST(ReduceHeads, MatchesTokensByPosition) {
+  Rows rows(2, {{0, 3, 5}, {3, 5, 6, 7}});
+  Floats scores{1, 2, 3, 10, 20, 30, 40};
+  run_cpu(ReduceHeads{rows.kv, ReduceHeads::Kind::kMean, scores.data()});
+  EXPECT_EQ(scores, (Floats{1, 6, 11.5F, 6, 11.5F, 30, 40}));
+  scores = {1, 2, 3, 10, 20, 30, 40};
+  run_cpu(ReduceHeads{rows.kv, ReduceHeads::Kind::kSum, scores.data()});
+  EXPECT_EQ(scores, (Floats{1, 12, 23, 12, 23, 30, 40}));
+  Rows none(2, {{}, {}});
+  run_cpu(ReduceHeads{none.kv, ReduceHeads::Kind::kMean, nullptr});
+}
+
+TEST(ChunkPool, MeansHalvesAndShares) {
+  const Longs first{0, 6, 7};
+  const Ints begin{1, 0}, len{5, 1};
+  Floats scores{9, 1, 3, 2, 5, 4, 7};
+  run_cpu(ChunkPool{2, first.data(), begin.data(), len.data(), scores.data(), 3, ChunkPool::Kind::kMeanOfTopHalf});
+  EXPECT_EQ(scores, (Floats{9, 2.5F, 2.5F, 2.5F, 5, 5, 7}));
+  scores = {9, 1, 3, 2, 5, 4, 7};
+  run_cpu(ChunkPool{2, first.data(), begin.data(), len.data(), scores.data(), 3, ChunkPool::Kind::kMean});
+  EXPECT_EQ(scores, (Floats{9, 2, 2, 2, 4.5F, 4.5F, 7}));
+  scores = {9, 1, 3, 4, 5, 5, 0};
+  run_cpu(ChunkPool{2, first.data(), begin.data(), len.data(), scores.data(), 3, ChunkPool::Kind::kShare});
+  EXPECT_EQ(scores, (Floats{9, 0.125F, 0.375F, 0.5F, 0.5F, 0.5F, 0})) << "a sum of 0 is left alone";
+}
+
+TEST(Standardize, PoolsRowsOfASequence) {
+  const Longs first{0, 1, 3, 4, 5};
+  Floats scores{1, 2, 3, 4, 4};
+  run_cpu(Standardize{2, 2, first.data(), scores.data()});
+  EXPECT_EQ(scores, (Floats{-1, 0, 1, 0, 0}));
+}
+
+TEST(MarkTop, TiesGoToTheLowerIndexAndNanComesLast) {
+  const Longs first{0, 4, 4, 6};
+  const Ints counts{2, 0, 1};
+  const Floats scores{1, 5, std::numeric_limits<float>::quiet_NaN(), 1, 2, 3};
+  Floats marked(6, 0.0F);
+  run_cpu(MarkTop{3, first.data(), scores.data(), counts.data(), marked.data(), 9});
+  EXPECT_EQ(marked, (Floats{9, 9, 0, 0, 0, 9}));
+}
+
+TEST(FillScores, RampsFromItsBeginning) {
+  const Longs first{0, 3, 6};
+  const Ints begin{1, 2}, end{3, 2};
+  Floats scores(6, 7.0F);
+  run_cpu(FillScores{2, first.data(), begin.data(), end.data(), 2, 0.5F, scores.data()});
+  EXPECT_EQ(scores, (Floats{7, 2, 2.5F, 7, 7, 7}));
+}
+
+TEST(ProtectAboveMax, OneAboveTheOthersOfAllHeads) {
+  Rows rows(2, {{0, 1, 9}, {0, 8, 9}});
+  const Ints end{10};
+  Floats scores{100, 3, 50, 70, -1, 0};
+  run_cpu(ProtectAboveMax{rows.kv, 1, 1, end.data(), scores.data()});
+  EXPECT_EQ(scores, (Floats{4, 3, 4, 4, -1, 4}));
+}
+
+TEST(WholeChunks, TakesWhatFitsOrAGivenNumber) {
+  const Longs first{0, 8};
+  const Ints begin{1}, len{6};  // chunks of 4 and 2 tokens, two tokens outside
+  const Floats scores{9, 1, 1, 1, 1, 2, 2, 9};
+  std::array<std::pair<std::int32_t, std::int32_t>, 5> cases{{{1, 1}, {3, 2}, {4, 4}, {7, 4}, {8, 8}}};
+  for (auto [keep, expected] : cases) {
+    run_cpu(WholeChunks{1, first.data(), begin.data(), len.data(), 4, scores.data(), nullptr, &keep});
+    EXPECT_EQ(keep, expected);
+  }
+  std::int32_t keep = 5;
+  const Ints one{1}, many{9};
+  run_cpu(WholeChunks{1, first.data(), begin.data(), len.data(), 4, scores.data(), one.data(), &keep});
+  EXPECT_EQ(keep, 4);
+  run_cpu(WholeChunks{1, first.data(), begin.data(), len.data(), 4, scores.data(), many.data(), &keep});
+  EXPECT_EQ(keep, 8);
+}
+
+TEST(TokenNorms, AllKindsOfAPagedRow) {
+  Rows rows(1, {{0, 1}, {0}});
+  const Floats key{3, -4, 0, 2}, value{1, 1, -5, 12};
+  std::copy(key.begin(), key.end(), rows.kv.key(0, 0));
+  std::copy(value.begin(), value.end(), rows.kv.value(0, 0));
+  rows.kv.value(1, 0)[0] = -7;
+  Floats out(3);
+  run_cpu(TokenNorms{rows.kv, TokenNorms::Of::kKey, TokenNorms::Kind::kL1, out.data()});
+  EXPECT_EQ(out, (Floats{7, 2, 0}));
+  run_cpu(TokenNorms{rows.kv, TokenNorms::Of::kKey, TokenNorms::Kind::kL2, out.data()});
+  EXPECT_EQ(out, (Floats{5, 2, 0}));
+  run_cpu(TokenNorms{rows.kv, TokenNorms::Of::kValue, TokenNorms::Kind::kL2Squared, out.data()});
+  EXPECT_EQ(out, (Floats{2, 169, 49}));
+  EXPECT_EQ(call(TokenNorms{rows.kv}), (OpCall{"token_norms", 2, 3, 3, 3 * (2 * 2 + 4), 3 * 4}));
+}
+
+TEST(AnchorCosine, NoAnchorAndOppositeKeys) {
+  Rows rows(1, {{0, 1, 2}});
+  const Floats keys{1, 0, -2, 0, 0, 5};
+  std::copy(keys.begin(), keys.end(), rows.kv.key(0, 0));
+  const Ints begin{0}, end{1}, none{0};
+  Floats out(3);
+  run_cpu(AnchorCosine{rows.kv, begin.data(), end.data(), true, 2, out.data()});
+  EXPECT_EQ(out, (Floats{2, -2, 0}));
+  run_cpu(AnchorCosine{rows.kv, begin.data(), none.data(), false, 1, out.data()});
+  EXPECT_EQ(out, (Floats{0, 0, 0}));
+}
+
+TEST(ProjectedNorms, MeanOverTheGroup) {
+  Rows rows(1, {{0}});
+  rows.kv.group = 2;
+  rows.kv.value(0, 0)[0] = 1, rows.kv.value(0, 0)[1] = -2;
+  const Floats w_o{1, 0, 2, 2, 0, 3, 1, 0, 1, 1, 0, 1};  // three outputs, two heads of two channels
+  float l1 = 0, l2 = 0;
+  run_cpu(ProjectedNorms{rows.kv, w_o.data(), 3, ProjectedNorms::Kind::kL1, &l1});
+  EXPECT_FLOAT_EQ(l1, ((1 + 6 + 1) + (2 + 1 + 2)) / 2.0F);
+  run_cpu(ProjectedNorms{rows.kv, w_o.data(), 3, ProjectedNorms::Kind::kL2, &l2});
+  EXPECT_FLOAT_EQ(l2, (std::sqrt(38.0F) + 3.0F) / 2);
+}
+
+// The leverages of a full-rank matrix sum to its rank; each lies in [0, 1].
+TEST(KeyLeverage, SumsToTheSketchsRank) {
+  Rows rows(1, {{0, 1, 2, 3, 4, 5, 6, 7}});
+  Floats keys;
+  for (std::uint64_t i = 0; i < 16; ++i) keys.push_back(static_cast<float>(Draw{3, Purpose::kTest, i}.normal()));
+  const float* by_sequence[] = {keys.data()};
+  for (const std::int32_t sketch : {0, 1, 2}) {
+    Floats out(8);
+    run_cpu(KeyLeverage{rows.kv, by_sequence, sketch, 5, out.data()});
+    for (const float x : out) EXPECT_TRUE(x >= 0 && x <= 1);
+    EXPECT_NEAR(std::accumulate(out.begin(), out.end(), 0.0F), sketch == 1 ? 1 : 2, 1e-3) << sketch;
+  }
+}
+
+// Calls of a batch are the sums of its rows' calls.
+TEST(ScoreOps, CountsAddUpOverRows) {
+  Rows both(1, {{0, 1, 2}, {0, 1, 2, 3, 4}}), one(1, {{0, 1, 2}}), other(1, {{0, 1, 2, 3, 4}});
+  const auto adds_up = [](const OpCall& sum, const OpCall& a, const OpCall& b) {
+    return sum.rows == a.rows + b.rows && sum.tokens == a.tokens + b.tokens && sum.bytes == a.bytes + b.bytes &&
+           sum.flops == a.flops + b.flops;
+  };
+  const auto leverage = [](Rows& r) { return call(KeyLeverage{r.kv}); };
+  EXPECT_TRUE(adds_up(leverage(both), leverage(one), leverage(other)));
+  const auto norms = [](Rows& r) { return call(ProjectedNorms{r.kv, nullptr, 6}); };
+  EXPECT_TRUE(adds_up(norms(both), norms(one), norms(other)));
+}
+
+}  // namespace
+}  // namespace kvlab
