@@ -10,7 +10,7 @@
 
 namespace kvlab::test {
 
-// A batch that a format stores step by step: a prompt in chunks, then one token at a time..
+// A batch that a format stores step by step: a prompt in chunks, then one token at a time.
 class FormatRun {
  public:
   FormatRun(const std::string& name, const std::string& parameters, ModelShape shape, std::int32_t prompt_tokens,
@@ -20,10 +20,7 @@ class FormatRun {
         store(model, 1, format->num_words(), with_data),
         ops(with_data ? Ops::Backend::kCpu : Ops::Backend::kShapes),
         prompt(prompt_tokens) {
-    const std::int32_t n = prompt_tokens + decode_tokens;
-    k = RandomLayer::normals(static_cast<std::size_t>(n * model.kv_heads * model.head_dim), 5, 0);
-    v = RandomLayer::normals(static_cast<std::size_t>(n * model.kv_heads * model.head_dim), 5, 1);
-    q = RandomLayer::normals(static_cast<std::size_t>(n * model.q_heads * model.head_dim), 5, 2);
+    draw(prompt_tokens + decode_tokens);
     for (std::int32_t at = 0; at < prompt_tokens; at += chunk_tokens) step(std::min(chunk_tokens, prompt_tokens - at));
     for (std::int32_t t = 0; t < decode_tokens; ++t) step(1);
   }
@@ -31,6 +28,7 @@ class FormatRun {
   // Appends the next tokens and stores.
   void step(std::int32_t tokens) {
     const bool with = store.has_data();
+    draw(seen + tokens);
     const auto at = static_cast<std::size_t>(seen * model.kv_heads * model.head_dim);
     store.append(0, with ? k.data() + at : nullptr, with ? v.data() + at : nullptr, tokens, seen);
     const SeqStep seq{0, seen, tokens, prompt, -1};
@@ -78,6 +76,20 @@ class FormatRun {
   std::vector<float> k, v, q;  // [tokens, heads, head_dim]
 
  private:
+  // Data of the first n tokens; what is there already stays.
+  void draw(std::int32_t n) {
+    const auto grow = [n](std::vector<float>& x, std::int32_t per_token, std::int32_t stream) {
+      const auto size = static_cast<std::size_t>(n * per_token);
+      if (x.size() >= size) return;
+      std::vector<float> all = RandomLayer::normals(size, 5, stream);
+      std::copy(x.begin(), x.end(), all.begin());
+      x = std::move(all);
+    };
+    grow(k, model.kv_heads * model.head_dim, 0);
+    grow(v, model.kv_heads * model.head_dim, 1);
+    grow(q, model.q_heads * model.head_dim, 2);
+  }
+
   std::int32_t changed(std::int32_t head, bool values) {
     std::int32_t count = 0;
     for (std::int32_t i = 0; i < seen; ++i) {
