@@ -1,0 +1,50 @@
+#include "kernels/pass_attention/pass_attention.h"
+#include "policies/kv/scorer/step_arrays.h"
+
+namespace kvlab {
+
+namespace {
+
+// How much any token needs each cached one when the model repeats the prompt: the largest attention, over the repeated chunk's tokens and
+// the query heads, in a softmax over the sinks, the chunk's own cached tokens and the repetition up to the query. The pass "reconstruct"
+// is run for it. KVzip, Kim et al. 2025, arXiv:2505.23416, eq. 2.
+class Reconstruction final : public Scorer {
+ public:
+  explicit Reconstruction(Params& p)
+      : sinks_(p.optional<std::int32_t>("sinks_tokens", 4, 0, 1 << 20, "first tokens, seen in the softmax of every chunk")),
+        protects_(p.flag("protect_sinks", true, "the first tokens stay; kvpress lets the first chunk's scores take their place")),
+        norms_(
+            p.flag("norms", false,
+                   "KVzip+: attention times the value's size in the layer's output, over the size of the querying token's hidden state")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.pass = "reconstruct";
+    needs.pass_hidden = needs.output_weights = norms_;
+    return needs;
+  }
+  [[nodiscard]] Protected protects() const override { return {protects_ ? sinks_ : 0, 0}; }
+
+  void score(LayerStep& step, float* scores) override {
+    PassAttention attention;
+    attention.kv = step.kv;
+    attention.pass = step.in.pass;
+    attention.sinks = sinks_;
+    attention.norms = norms_;
+    attention.w_o = step.in.w_o;
+    attention.hidden_dim = step.model.hidden_dim;
+    attention.scores = scores;
+    step.ops(attention);
+  }
+
+ private:
+  std::int32_t sinks_;
+  bool protects_, norms_;
+};
+
+[[maybe_unused]] const bool registered = ScorerRegistry::add<Reconstruction>(
+    {"reconstruction", "largest attention received when the model repeats the prompt", "KVzip: Kim et al. 2025, arXiv:2505.23416, eq. 2"});
+
+}  // namespace
+
+}  // namespace kvlab

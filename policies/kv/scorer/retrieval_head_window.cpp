@@ -1,0 +1,82 @@
+#include <fmt/format.h>
+
+#include "kernels/chosen_heads/chosen_heads.h"
+#include "kernels/pool1d/pool1d.h"
+#include "policies/kv/allocator/counts.h"
+#include "policies/kv/scorer/step_arrays.h"
+
+namespace kvlab {
+
+namespace {
+
+// Attention that the prompt's last queries pay in a few retrieval heads of the layer, the same for all KV heads, smoothed over
+// neighbours. CompressKV, Lin et al. 2025, arXiv:2508.02401. Which query heads retrieve is given as a list, from the method's offline
+// runs, or found online: those whose window pays most to tokens that are neither first nor last, which is our definition.
+class RetrievalHeadWindow final : public Scorer {
+ public:
+  explicit RetrievalHeadWindow(Params& p)
+      : window_(p.optional<std::int32_t>("window_tokens", 8, 1, 4096, "last prompt queries that vote; their tokens stay")),
+        heads_(read_table(p, "heads", false, 0, 0, "query heads that retrieve, as LAYER.HEAD; layers without any find theirs online")),
+        num_heads_(p.optional<std::int32_t>("heads_per_layer", 4, 1, 1024, "query heads chosen where none are listed")),
+        sinks_(p.optional<std::int32_t>("sinks_tokens", 4, 0, 1 << 20, "first tokens that tell nothing about retrieval")),
+        pool_(p.choice("pool", {"avg", "max", "none"}, 0, "how scores are smoothed over neighbouring tokens")),
+        pool_tokens_(p.optional<std::int32_t>("pool_tokens", 5, 1, 1023, "neighbours pooled, odd")) {
+    if (pool_tokens_ % 2 == 0) p.fail_at("pool_tokens", "'pool_tokens' must be odd, so that the pool is centred");
+    for (const TableEntry& e : heads_)
+      if (e.head < 0) p.fail_at("heads", "'heads' names query heads: LAYER.HEAD");
+  }
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.window_queries = window_;
+    return needs;
+  }
+  [[nodiscard]] std::string refuses(const ModelShape& model) const override {
+    for (const TableEntry& e : heads_)
+      if (e.layer >= model.num_layers || e.head >= model.q_heads)
+        return fmt::format("'heads' names layer {} head {}, the model has {} layers of {} query heads", e.layer, e.head, model.num_layers,
+                           model.q_heads);
+    return "";
+  }
+  [[nodiscard]] Protected protects() const override { return {0, window_}; }
+
+  void score(LayerStep& step, float* scores) override {
+    const std::vector<Queries> window = last_queries(step.in.window, window_, step.model);
+    const std::vector<std::int32_t> listed = heads_of(step.layer);
+    ChosenHeads chosen;
+    chosen.kv = step.kv;
+    chosen.queries = window.data();
+    chosen.finds_heads = listed.empty();
+    chosen.heads = listed.empty() ? nullptr : listed.data();
+    chosen.num_heads = listed.empty() ? std::min(num_heads_, step.model.q_heads) : static_cast<std::int32_t>(listed.size());
+    chosen.sinks = sinks_, chosen.recent = window_;
+    chosen.scores = scores;
+    step.ops(chosen);
+    if (pool_ == 2) return;
+    std::int32_t* older = step.ops.host_ints(step.kv.num_rows);
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) older[r] = std::max(0, step.kv.len[r] - window_);
+    step.ops(Pool1d{step.kv.num_rows, step.kv.first, older, scores, pool_tokens_, pool_ == 0 ? Pool1d::Kind::kAvg : Pool1d::Kind::kMax});
+  }
+
+ private:
+  [[nodiscard]] std::vector<std::int32_t> heads_of(std::int32_t layer) const {
+    std::vector<std::int32_t> listed;
+    for (const TableEntry& e : heads_)
+      if (e.layer == layer) listed.push_back(e.head);
+    return listed;
+  }
+
+  std::int32_t window_;
+  std::vector<TableEntry> heads_;
+  std::int32_t num_heads_, sinks_;
+  std::size_t pool_;
+  std::int32_t pool_tokens_;
+};
+
+[[maybe_unused]] const bool registered = ScorerRegistry::add<RetrievalHeadWindow>(
+    {"retrieval_head_window", "attention of the prompt's last queries in retrieval heads alone, for all KV heads alike",
+     "CompressKV: Lin et al. 2025, arXiv:2508.02401"});
+
+}  // namespace
+
+}  // namespace kvlab
