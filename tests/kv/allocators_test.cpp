@@ -141,6 +141,15 @@ TEST(Global, RoundsOnceForTheWholeModelOnRequest) {
   EXPECT_EQ(m.kept_in_model(0), 650 - 487);  // 487.5 go
 }
 
+TEST(Ada, RoundsOnceForTheLayerOnRequest) {
+  ScoredModel m({2, 4, 4, 8, 16}, 1, 63, 0, 15);
+  auto ada = make_part<AllocatorRegistry>("ada", "{safeguard_frac: 0, rounding: whole}");
+  ada->set_budget({0, 0.25, true});
+  m.allocate(*ada);
+  EXPECT_EQ(m.kept(0, 0), 252 - 189);  // four rows of 15 would be 60
+  EXPECT_THROW(make_part<AllocatorRegistry>("ada", "{rounding: whole, layers: pyramid}"), InputError);
+}
+
 // With and without data the same calls are made.
 using Named = std::pair<std::string, std::string>;
 class AllocatorLogs : public testing::TestWithParam<Named> {};
@@ -187,15 +196,15 @@ TEST_P(AllocatorLogs, AreTheSameOnShapesWithScriptedCounts) {
 INSTANTIATE_TEST_SUITE_P(
     All, AllocatorLogs,
     testing::Values(Named{"uniform", "{}"}, Named{"pyramid", "{}"}, Named{"ada", "{}"}, Named{"ada", "{safeguard: forced_first}"},
-                    Named{"ada", "{layers: {d2o_layers: {dense_first_layers: 1}}}"}, Named{"global", "{safeguard_frac: 0.1}"},
-                    Named{"layer_global", "{}"}, Named{"cake", "{window_tokens: 4}"},
+                    Named{"ada", "{rounding: whole}"}, Named{"ada", "{layers: {d2o_layers: {dense_first_layers: 1}}}"},
+                    Named{"global", "{safeguard_frac: 0.1}"}, Named{"layer_global", "{}"}, Named{"cake", "{window_tokens: 4}"},
                     Named{"cake", "{window_tokens: 8, tau_entropy: 1.6, tau_variance: 0.4}"},
                     Named{"dynamic_layers", "{window_tokens: 4, surplus: 2, every_layers: 2}"}, Named{"d2o_layers", "{}"},
                     Named{"head_split", "{retrieval_heads: \"0.1 3\"}"}, Named{"head_split", "{retrieval_frac: 0.3}"},
                     Named{"lazy_layers", "{tau: 0.4}"}, Named{"lazy_layers", "{tau: 0.4, measures: kvpress}"},
                     Named{"table", "{values: \"0=5 1.1=1000\"}"},
                     Named{"sensitivity_layers", "{least_tokens: 2, importance: \"0=1 1=2 2=3 3=4 4=50\"}"},
-                    Named{"attention_mass_share", "{tau: 0.7}"}, Named{"threshold", "{least_score: 1.0}"}));
+                    Named{"attention_mass_share", "{tau: 0.7}"}, Named{"score_threshold", "{min_score: 1.0}"}));
 
 }  // namespace
 }  // namespace kvlab::test

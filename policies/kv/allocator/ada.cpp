@@ -15,16 +15,21 @@ class Ada final : public Allocator {
       : alpha_(p.optional<double>("safeguard_frac", 0.2, 0, 1, "share of the mean budget that every head has for certain")),
         forced_first_(p.choice("safeguard", {"blend", "forced_first"}, 0,
                                "blend: counts are mixed with the mean budget (the paper's code); forced_first: each head's best tokens are "
-                               "taken before the heads compete") == 1) {
+                               "taken before the heads compete") == 1),
+        whole_(p.choice("rounding", {"per_row", "whole"}, 0, "a share of the prompt becomes tokens per row, or once for the layer") == 1) {
     auto [name, parameters] = p.named("layers", "uniform", "allocator that gives each layer its budget");
     layers_ = AllocatorRegistry::make(name, parameters, "allocator");
+    if (whole_ && name != "uniform") p.fail_at("rounding", "'rounding: whole' is of the uniform budget, but 'layers' is '" + name + "'");
     if (layers_->scope() == Scope::kCascade) p.fail_at("layers", "'" + name + "' changes layers in which heads competed already");
   }
 
   [[nodiscard]] Needs needs() const override { return layers_->needs(); }
   [[nodiscard]] std::string refuses(const ModelShape& model) const override { return layers_->refuses(model); }
   void forget(std::int32_t index) override { layers_->forget(index); }
-  void set_budget(const Budget& budget) override { layers_->set_budget(budget); }
+  void set_budget(const Budget& budget) override {
+    frac_ = budget.tokens > 0 ? 0 : budget.frac;
+    layers_->set_budget(budget);
+  }
   [[nodiscard]] Scope scope() const override { return layers_->scope(); }
   [[nodiscard]] bool depends_on_data() const override { return true; }
 
@@ -45,8 +50,10 @@ class Ada final : public Allocator {
     std::int64_t* total = ops.host_longs(sequences);
     std::int32_t* least = ops.host_ints(l.kv.num_rows);
     for (std::int32_t s = 0; s < sequences; ++s) {
+      std::int64_t held = 0;
       total[s] = 0;
-      for (std::int32_t r = s * heads; r < (s + 1) * heads; ++r) total[s] += l.keep[r];
+      for (std::int32_t r = s * heads; r < (s + 1) * heads; ++r) total[s] += l.keep[r], held += l.kv.len[r];
+      if (whole_ && frac_ > 0) total[s] = held - static_cast<std::int64_t>(static_cast<double>(held) * (1 - frac_));
       for (std::int32_t r = s * heads; r < (s + 1) * heads; ++r) {
         least[r] = forced_first_ ? static_cast<std::int32_t>(static_cast<double>(total[s] / heads) * alpha_) : 0;
         l.keep[r] = static_cast<std::int32_t>(std::min<std::int64_t>(l.kv.len[r], total[s]));  // bound
@@ -79,7 +86,8 @@ class Ada final : public Allocator {
   }
 
   double alpha_;
-  bool forced_first_;
+  bool forced_first_, whole_;
+  double frac_ = 0;  // of the prompt, where the budget is given so
   std::unique_ptr<Allocator> layers_;
 };
 
