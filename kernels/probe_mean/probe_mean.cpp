@@ -1,0 +1,50 @@
+#include "kernels/probe_mean/probe_mean.h"
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <vector>
+
+namespace kvlab {
+
+OpCall call(const ProbeMean& a) {
+  const std::int64_t n = a.kv.total();
+  return {"probe_mean", a.kv.num_rows, n, n, 12 * n, n};
+}
+
+void run_cpu(const ProbeMean& a) {
+  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
+    const std::int32_t s = a.kv.sequence(r);
+    for (std::int32_t i = 0; i < a.kv.len[r]; ++i) {
+      const std::int32_t position = a.kv.position[a.kv.slot(r, i)];
+      std::int64_t probes = 0;
+      for (std::int64_t j = a.first[s]; j < a.first[s + 1]; ++j) probes += std::max(0, a.end[j] - std::max(a.begin[j], position));
+      const float sum = std::bit_cast<float>(a.kv.word(a.channel, r, i));
+      a.scores[a.kv.first[r] + i] = probes > 0 ? sum / static_cast<float>(probes) : 0.0F;
+    }
+  }
+}
+
+OpCall call(const CoverMass& a) {
+  const std::int64_t n = a.first[a.kv.num_rows];
+  return {"cover_mass", a.kv.num_rows, n, a.kv.num_rows, 8 * n + 4 * a.kv.num_rows, 3 * n};
+}
+
+void run_cpu(const CoverMass& a) {
+  std::vector<double> mass;
+  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
+    mass.clear();
+    double total = 0;
+    for (std::int64_t i = a.first[r]; i < a.first[r + 1] && a.index[i] >= 0; ++i) {
+      mass.push_back(double{std::bit_cast<float>(a.kv.word(a.channel, r, a.index[i]))});
+      total += mass.back();
+    }
+    std::sort(mass.begin(), mass.end(), std::greater<>());
+    double held = 0;
+    std::size_t count = 0;
+    while (count < mass.size() && held < a.share * total) held += mass[count++];
+    a.count[r] = static_cast<std::int32_t>(count);
+  }
+}
+
+}  // namespace kvlab

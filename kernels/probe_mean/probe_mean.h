@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kv_rows.h"
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// Mean attention that each token received from the probe queries that could see it: the sum in word `channel` (float32) over the number
+// of probes at or behind the token's position, 0 where there are none (ZipCache, He et al. 2024, arXiv:2405.14256, eq. 8: plain
+// sums would favour early tokens). Probes of sequence s are the positions [begin[j], end[j]), first[s] <= j < first[s + 1].
+struct ProbeMean {
+  KvRows kv;
+  std::int32_t channel = 0;
+  const std::int64_t* first = nullptr;  // [num_sequences + 1]
+  const std::int32_t* begin = nullptr;
+  const std::int32_t* end = nullptr;
+  float* scores = nullptr;  // [kv.total()] out
+};
+// Sum and position are read, the score is written; one operation per token.
+OpCall call(const ProbeMean&);
+void run_cpu(const ProbeMean&);
+
+// How many of each row's listed tokens, largest first, hold at least `share` of what their words (float32) sum to: the number of
+// important tokens in ZipVL (He et al. 2024, arXiv:2410.08584, eq. 4).
+struct CoverMass {
+  KvRows kv;
+  std::int32_t channel = 0;
+  const std::int64_t* first = nullptr;  // [num_rows + 1] the lists; entries of -1 hold nothing
+  const std::int32_t* index = nullptr;
+  double share = 0.975;
+  std::int32_t* count = nullptr;  // [num_rows] out, real memory; untouched where only shapes are known
+};
+OpCall call(const CoverMass&);
+void run_cpu(const CoverMass&);
+
+}  // namespace kvlab

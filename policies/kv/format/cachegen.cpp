@@ -1,0 +1,67 @@
+#include <numeric>
+
+#include "kernels/delta_code/delta_code.h"
+#include "policies/kv/format/due_tokens.h"
+#include "policies/kv/format/measured_share.h"
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+namespace {
+
+// The prompt's K and V as they come back from storage or the network: coded as differences to anchor tokens and entropy coded there,
+// dense on the GPU. Coarser levels for later layers, whose loss matters less. What a row takes on the way is transfer_bytes: the
+// measured size of the prompts seen, and before the first (or on shapes alone) a bound without entropy coding.
+class Cachegen final : public Format {
+ public:
+  explicit Cachegen(Params& p)
+      : group_tokens_(p.optional<std::int32_t>("group_tokens", 10, 2, 1024, "an anchor and the tokens coded as differences to it")),
+        fine_levels_(p.optional<std::int32_t>("fine_levels", 32, 4, 256, "quantization levels of differences in the first layers")),
+        coarse_levels_(p.optional<std::int32_t>("coarse_levels", 16, 4, 256, "levels in the other layers")),
+        fine_key_layers_(p.optional<std::int32_t>("fine_key_layers", 10, 0, 1024, "first layers with fine levels for K")),
+        fine_value_layers_(p.optional<std::int32_t>("fine_value_layers", 2, 0, 1024, "first layers with fine levels for V")) {}
+
+  [[nodiscard]] std::int32_t num_words() const override { return 1; }
+  void forget(std::int32_t index) override { due_.forget(index); }
+
+  void store(LayerStep& step) override {
+    const ListedTokens keys = due_.take(step, first_word());
+    if (keys.total() == 0) return;
+    std::int32_t* const bytes = step.ops.host_ints(step.kv.num_rows);
+    const bool computes = step.ops.computes();
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
+      bytes[r] = computes ? 0 : static_cast<std::int32_t>(bound(step.layer, keys.entries(r), step.kv.head_dim));
+    step.ops(DeltaCode{keys, group_tokens_, levels(step.layer, false), bytes});
+    step.ops(DeltaCode{keys.of_values(), group_tokens_, levels(step.layer, true), bytes});
+    step.ops.settle("cachegen_bytes", step.layer, {bytes, static_cast<std::size_t>(step.kv.num_rows)});
+    measured_.add(step.layer, std::accumulate(bytes, bytes + step.kv.num_rows, std::int64_t{0}), 2 * keys.dense_bytes());
+  }
+
+  [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const override {
+    return 2LL * tokens * m.head_dim * m.kv_bytes;
+  }
+  [[nodiscard]] std::int64_t transfer_bytes(const ModelShape& m, std::int32_t layer, std::int32_t tokens) const override {
+    return measured_.of(layer, row_bytes(m, layer, tokens));
+  }
+
+ private:
+  [[nodiscard]] std::int32_t levels(std::int32_t layer, bool values) const {
+    return layer < (values ? fine_value_layers_ : fine_key_layers_) ? fine_levels_ : coarse_levels_;
+  }
+  [[nodiscard]] std::int64_t bound(std::int32_t layer, std::int32_t tokens, std::int32_t head_dim) const {
+    return delta_code_bound(tokens, head_dim, group_tokens_, levels(layer, false)) +
+           delta_code_bound(tokens, head_dim, group_tokens_, levels(layer, true));
+  }
+
+  std::int32_t group_tokens_, fine_levels_, coarse_levels_, fine_key_layers_, fine_value_layers_;
+  DueTokens due_{{0, 1, false, true}};
+  MeasuredShare measured_{5.0 / 16};
+};
+
+[[maybe_unused]] const bool registered =
+    FormatRegistry::add<Cachegen>({"cachegen", "K and V as they come back from an entropy-coded transfer; dense on the GPU",
+                                   "CacheGen: Liu et al. 2023, arXiv:2310.07240, section 5"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,177 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/channel_stats/channel_stats.h"
+#include "kernels/dequantize/dequantize.h"
+#include "kernels/probe_mean/probe_mean.h"
+#include "kernels/quantize/quantize.h"
+#include "kernels/take_due/take_due.h"
+#include "kernels/token_stats/token_stats.h"
+#include "policies/kv/format/due_tokens.h"
+#include "policies/kv/format/measured_share.h"
+#include "policies/kv/format/probes.h"
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+namespace {
+
+// Tokens that probe queries attend to are stored in more bits than the others. K per channel; V per token after its channels are
+// divided by the square root of their largest number (channel-separable). The prompt is encoded when it is complete, decode in blocks.
+class Zipcache final : public Format {
+ public:
+  explicit Zipcache(Params& p)
+      : high_bits_(p.optional<std::int32_t>("salient_bits", 4, 1, 8, "of codes of salient tokens")),
+        low_bits_(p.optional<std::int32_t>("other_bits", 2, 1, 8, "of codes of other tokens")),
+        salient_frac_(p.optional<double>("salient_frac", 0.6, 0, 1, "share of tokens that are salient")),
+        mass_frac_(p.optional<double>(
+            "mass_frac", 0, 0, 1,
+            "salient are as many as hold this share of the probes' attention, in place of salient_frac (ZipVL); 0: off")),
+        probes_{p.optional<double>("probe_frac", 0.05, 0.001, 1, "share of queries that are probes: of the newest, and again at random"),
+                p.optional<std::int32_t>("block_tokens", 100, 1, 1 << 16, "tokens of decode encoded together")},
+        due_({0, probes_.block_tokens}) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    return needs;
+  }
+  [[nodiscard]] std::int32_t num_words() const override { return 2; }
+  [[nodiscard]] std::int32_t resident_words() const override { return 1; }  // the probes' sums
+  void forget(std::int32_t index) override { due_.forget(index); }
+
+  void store(LayerStep& step) override {
+    add_probes(step);
+    const ListedTokens keys = due_.take(step, first_word());
+    if (keys.total() == 0) return;
+    float* const scores = step.ops.floats(step.kv.total());
+    score(step, scores);
+    const Parted parted = part(step, keys, scores);
+    const GroupCodec k{GroupCodec::Axis::kChannel, 0, 0, false}, v{GroupCodec::Axis::kToken, 0, 0, false};
+    encode(step, parted.high, k, high_bits_, {});
+    encode(step, parted.low, k, low_bits_, {});
+    const ChannelScales scales = value_scales(step, keys);
+    encode(step, parted.high.of_values(), v, high_bits_, scales);
+    encode(step, parted.low.of_values(), v, low_bits_, scales);
+  }
+
+  // As if all encoded tokens had come with the prompt; each block of decode brings zeros and scales of its own. With mass_frac the
+  // number of salient tokens depends on data: the measured share, and before the first prompt all of them.
+  [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t layer, std::int32_t tokens) const override {
+    const std::int64_t n = due_.rule().encoded(tokens), d = m.head_dim, dense = 2 * (tokens - n) * d * m.kv_bytes;
+    if (n == 0) return dense;
+    const std::int64_t high = mass_frac_ > 0 ? measured_.of(layer, n) : salient_of(static_cast<std::int32_t>(n));
+    const auto both = [&](std::int32_t bits, std::int64_t count) {
+      return packed_bytes({GroupCodec::Axis::kChannel, bits, 0, false}, count, d) +
+             packed_bytes({GroupCodec::Axis::kToken, bits, 0, false}, count, d);
+    };
+    return both(high_bits_, high) + both(low_bits_, n - high) + 2 * d + dense;
+  }
+
+ private:
+  struct Parted {
+    ListedTokens high, low;
+  };
+  struct ChannelScales {
+    const float* lines = nullptr;
+    const std::int32_t* row = nullptr;
+  };
+
+  [[nodiscard]] std::int32_t salient_of(std::int32_t n) const { return static_cast<std::int32_t>(std::lround(salient_frac_ * n)); }
+
+  // Attention of this step's probes, range by range; sequences with fewer ranges sit out the last calls.
+  void add_probes(LayerStep& step) {
+    std::vector<std::vector<Probes::Range>> ranges;
+    std::size_t most = 0;
+    for (const SeqStep& seq : step.seqs) {
+      ranges.push_back(probes_.ranges(seq, seq.seen_tokens, seq.end()));
+      most = std::max(most, ranges.back().size());
+    }
+    std::vector<Queries> queries(step.seqs.size());
+    for (std::size_t j = 0; j < most; ++j) {
+      for (std::size_t s = 0; s < queries.size(); ++s) {
+        const Queries& all = step.in.step[s];
+        queries[s] = {all.data, 0, all.first_position};
+        if (j >= ranges[s].size()) continue;
+        const Probes::Range& range = ranges[s][j];
+        const std::int64_t skipped = static_cast<std::int64_t>(range.begin - all.first_position) * step.model.q_heads * step.kv.head_dim;
+        queries[s] = {all.data == nullptr ? nullptr : all.data + skipped, range.end - range.begin, range.begin};
+      }
+      TokenStats stats;
+      stats.kv = step.kv;
+      stats.queries = queries.data();
+      stats.first_word = first_word() + 1;
+      step.ops(stats);
+    }
+  }
+
+  void score(LayerStep& step, float* scores) const {
+    std::vector<std::int64_t> first{0};
+    std::vector<std::int32_t> begin, end;
+    for (const SeqStep& seq : step.seqs) {
+      for (const Probes::Range& range : probes_.ranges(seq, 0, seq.end())) begin.push_back(range.begin), end.push_back(range.end);
+      first.push_back(static_cast<std::int64_t>(begin.size()));
+    }
+    step.ops(ProbeMean{step.kv, first_word() + 1, first.data(), begin.data(), end.data(), scores});
+  }
+
+  Parted part(LayerStep& step, const ListedTokens& keys, const float* scores) {
+    const std::int32_t rows = step.kv.num_rows;
+    std::int32_t* const salient = step.ops.host_ints(rows);
+    for (std::int32_t r = 0; r < rows; ++r) salient[r] = mass_frac_ > 0 ? keys.entries(r) : salient_of(keys.entries(r));
+    if (mass_frac_ > 0) {
+      step.ops(CoverMass{step.kv, first_word() + 1, keys.first, keys.index, mass_frac_, salient});
+      step.ops.settle("zipvl_salient", step.layer, {salient, static_cast<std::size_t>(rows)});
+    }
+    std::int64_t* const high_first = step.ops.host_longs(rows + 1);
+    std::int64_t* const low_first = step.ops.host_longs(rows + 1);
+    high_first[0] = low_first[0] = 0;
+    for (std::int32_t r = 0; r < rows; ++r) {
+      high_first[r + 1] = high_first[r] + salient[r];
+      low_first[r + 1] = keys.first[r + 1] - high_first[r + 1];
+    }
+    measured_.add(step.layer, high_first[rows], keys.total());
+    std::int32_t* const high = step.ops.ints(high_first[rows]);
+    std::int32_t* const low = step.ops.ints(low_first[rows]);
+    step.ops(SplitListed{rows, keys.first, keys.index, step.kv.first, scores, high_first, high, low});
+    return {{step.kv, high_first, high, false}, {step.kv, low_first, low, false}};
+  }
+
+  ChannelScales value_scales(LayerStep& step, const ListedTokens& keys) {
+    std::int32_t* const line = step.ops.host_ints(step.kv.num_rows);
+    std::int32_t* const row = step.ops.host_ints(step.kv.num_rows);
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) row[r] = r, line[r] = keys.entries(r) > 0 ? r : -1;
+    ChannelStats largest;
+    largest.kv = step.kv;
+    largest.source = ChannelStats::Source::kValues;
+    largest.listed = &keys;
+    largest.line = line;
+    largest.out = step.ops.floats(static_cast<std::int64_t>(step.kv.num_rows) * step.kv.head_dim);
+    step.ops(largest);
+    step.ops(SmoothChannels{step.kv.num_rows, step.kv.head_dim, line, 0.5F, false, 0, largest.out});
+    return {largest.out, row};
+  }
+
+  static void encode(LayerStep& step, const ListedTokens& tokens, GroupCodec codec, std::int32_t bits, const ChannelScales& scales) {
+    if (tokens.total() == 0) return;
+    codec.bits = bits;
+    auto* const packed = reinterpret_cast<std::uint8_t*>(step.ops.ints((packed_bytes(tokens, codec) + 3) / 4));
+    step.ops(Quantize{tokens, codec, scales.lines, scales.row, packed});
+    step.ops(Dequantize{tokens, codec, scales.lines, scales.row, packed, Dequantize::Mode::kWrite});
+  }
+
+  std::int32_t high_bits_, low_bits_;
+  double salient_frac_, mass_frac_;
+  Probes probes_;
+  DueTokens due_;
+  MeasuredShare measured_{1.0};
+};
+
+[[maybe_unused]] const bool registered =
+    FormatRegistry::add<Zipcache>({"zipcache", "tokens that probe queries attend to in more bits than the others",
+                                   "ZipCache: He et al. 2024, arXiv:2405.14256, section 4; ZipVL: He et al. 2024, arXiv:2410.08584"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,190 @@
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/half.h"
+#include "base/random.h"
+#include "kernels/delta_code/delta_code.h"
+#include "kernels/exponent_code/exponent_code.h"
+#include "kernels/outliers/outliers.h"
+#include "kernels/probe_mean/probe_mean.h"
+#include "policies/kv/kv_store.h"
+
+namespace kvlab {
+namespace {
+
+// One sequence with the given keys [tokens, heads, head_dim], all tokens of all rows listed.
+struct Listed {
+  Listed(std::int32_t heads, std::int32_t head_dim, std::vector<float> keys)
+      : k(std::move(keys)), store({1, heads, heads, head_dim, 16}, 1, 1, true) {
+    const auto tokens = static_cast<std::int32_t>(k.size()) / (heads * head_dim);
+    store.append(0, k.data(), k.data(), tokens, 0);
+    const KvRows kv = store.rows();
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+      first.push_back(first.back() + kv.len[r]);
+      for (std::int32_t i = 0; i < kv.len[r]; ++i) index.push_back(i);
+    }
+    tokens_of = {kv, first.data(), index.data(), false};
+  }
+  std::vector<float> k;
+  KvStore store;
+  std::vector<std::int64_t> first{0};
+  std::vector<std::int32_t> index;
+  ListedTokens tokens_of;
+};
+
+std::vector<float> normals(std::size_t n) {
+  std::vector<float> x(n);
+  for (std::size_t i = 0; i < n; ++i) x[i] = static_cast<float>(Draw{17, Purpose::kTest, 1, i}.normal());
+  return x;
+}
+
+TEST(Outliers, HandComputedPerToken) {
+  Listed rows(1, 5, {1, 9, 2, -8, 1, 4, 4, 4, 4, 4});
+  Outliers outliers;
+  outliers.tokens = rows.tokens_of;
+  outliers.share = 0.4;  // one at each end
+  ASSERT_EQ(outlier_numbers(outliers), 4);
+  std::vector<std::uint16_t> value(4);
+  std::vector<std::int32_t> place(4);
+  outliers.value = value.data(), outliers.place = place.data();
+  run_cpu(outliers);
+  EXPECT_EQ(place, (std::vector<std::int32_t>{1, 3, 0, 4}));
+  const float* const x = rows.tokens_of.kv.key(0, 0);
+  EXPECT_EQ(std::vector<float>(x, x + 5), (std::vector<float>{1, 1, 2, 1, 1}));  // the mean of the first token is 1
+  run_cpu(RestoreOutliers{outliers});
+  EXPECT_EQ(std::vector<float>(x, x + 10), rows.k);
+}
+
+TEST(Outliers, PerChannelTakesAcrossTokens) {
+  Listed rows(2, 3, normals(10 * 6));
+  Outliers outliers;
+  outliers.tokens = rows.tokens_of;
+  outliers.per_channel = true;
+  outliers.share = 0.2;
+  std::vector<std::uint16_t> value(static_cast<std::size_t>(outlier_numbers(outliers)));
+  std::vector<std::int32_t> place(value.size());
+  ASSERT_EQ(value.size(), 2U * 3 * 2);
+  outliers.value = value.data(), outliers.place = place.data();
+  run_cpu(outliers);
+  for (std::int32_t r = 0; r < 2; ++r)
+    for (std::int32_t c = 0; c < 3; ++c) {
+      std::int32_t largest = 0, smallest = 0;
+      for (std::int32_t i = 1; i < 10; ++i) {
+        const auto x = [&](std::int32_t token) { return rows.k[static_cast<std::size_t>(token * 6 + r * 3 + c)]; };
+        if (x(i) > x(largest)) largest = i;
+        if (x(i) < x(smallest)) smallest = i;
+      }
+      EXPECT_EQ(place[static_cast<std::size_t>((r * 3 + c) * 2)], largest);
+      EXPECT_EQ(place[static_cast<std::size_t>((r * 3 + c) * 2 + 1)], smallest);
+    }
+  EXPECT_EQ(outlier_bytes(128, 1000, 0.02), 128 * 20 * 4);
+  EXPECT_EQ(outlier_bytes(128, 100000, 0.02), 128 * 2000 * 6);
+  EXPECT_EQ(outliers_of(0.02, 99), 0);
+}
+
+TEST(DeltaCode, ErrorIsHalfAStepAndTheSizeIsBelowTheBound) {
+  for (const std::int32_t tokens : {1, 9, 10, 11, 200}) {
+    Listed rows(2, 16, normals(static_cast<std::size_t>(tokens) * 32));
+    std::int32_t bytes[] = {5, 5};
+    run_cpu(DeltaCode{rows.tokens_of, 10, 16, bytes});
+    for (std::int32_t r = 0; r < 2; ++r) {
+      EXPECT_LE(bytes[r], 5 + delta_code_bound(tokens, 16, 10, 16));
+      EXPECT_GE(bytes[r], 5 + 2 * tokens + (tokens + 9) / 10 * 16);
+      for (std::int32_t i = 0; i < tokens; ++i) {
+        const float* const anchor = rows.tokens_of.kv.key(r, i / 10 * 10);
+        float largest = 0;
+        for (std::int32_t c = 0; c < 16; ++c) {
+          const float x = rows.k[static_cast<std::size_t>((i * 2 + r) * 16 + c)];
+          largest = std::max(largest, std::fabs(i % 10 == 0 ? x : x - anchor[c]));
+        }
+        for (std::int32_t c = 0; c < 16; ++c)
+          EXPECT_NEAR(rows.tokens_of.kv.key(r, i)[c], rows.k[static_cast<std::size_t>((i * 2 + r) * 16 + c)],
+                      largest / (i % 10 == 0 ? 127 : 7) * 0.505F + 1e-6F);
+      }
+    }
+  }
+}
+
+TEST(DeltaCode, EqualTokensCostAnchorsAndScalesAlone) {
+  std::vector<float> k;
+  for (std::int32_t i = 0; i < 20; ++i)
+    for (std::int32_t c = 0; c < 8; ++c) k.push_back(static_cast<float>(c) - 3);
+  Listed rows(1, 8, k);
+  std::int32_t bytes = 0;
+  run_cpu(DeltaCode{rows.tokens_of, 10, 16, &bytes});
+  EXPECT_LE(bytes, 20 * 2 + 2 * 8 + 20);  // differences hold the anchors' rounding at most
+}
+
+// Four symbols at 1/2, 1/4, 1/8, 1/8: lengths 1, 2, 3, 3.
+TEST(ExponentCode, HuffmanLengthsByHand) {
+  std::vector<std::int64_t> count(256, 0);
+  count[7] = 8, count[9] = 4, count[1] = 2, count[200] = 2;
+  std::vector<std::int32_t> length(256, -1);
+  huffman_lengths(count.data(), length.data());
+  EXPECT_EQ(length[7], 1);
+  EXPECT_EQ(length[9], 2);
+  EXPECT_EQ(length[1], 3);
+  EXPECT_EQ(length[200], 3);
+  EXPECT_EQ(length[0], 0);
+  std::fill(count.begin(), count.end(), 0);
+  huffman_lengths(count.data(), length.data());
+  EXPECT_EQ(length, std::vector<std::int32_t>(256, 0));
+  count[3] = 5;
+  huffman_lengths(count.data(), length.data());
+  EXPECT_EQ(length[3], 1);
+}
+
+TEST(ExponentCode, SizeByHand) {
+  // 65 tokens of 4 numbers with exponents of 1, 1, 2 and 4: one bit for half of them, two for the others.
+  std::vector<float> k;
+  for (std::int32_t i = 0; i < 65; ++i) k.insert(k.end(), {1.0F, -1.5F, 2.0F, 4.5F});
+  Listed rows(1, 4, k);
+  std::int32_t bytes = 0;
+  run_cpu(ExponentCode{rows.tokens_of, &bytes});
+  EXPECT_EQ(bytes, kExponentTable + (64 * (32 + 6) / 8 + 4) + (5 + 4));
+}
+
+TEST(ExponentCode, BetweenEntropyAndEntropyPlusOneBit) {
+  Listed rows(1, 64, normals(64 * 64));
+  std::vector<double> count(256, 0);
+  for (const float x : rows.k) count[float_to_bfloat16(x) >> 7U & 0xffU] += 1;
+  double entropy = 0;
+  for (const double n : count)
+    if (n > 0) entropy -= n * std::log2(n / (64 * 64));
+  std::int32_t bytes = 0;
+  run_cpu(ExponentCode{rows.tokens_of, &bytes});
+  const double raw = 64 * 64 + kExponentTable + 4;
+  EXPECT_GE(bytes, raw + entropy / 8);
+  EXPECT_LE(bytes, raw + (entropy + 64 * 64) / 8 + 1);
+}
+
+TEST(ProbeMean, DividesByTheProbesThatSee) {
+  Listed rows(1, 2, std::vector<float>(12, 0.0F));
+  const KvRows& kv = rows.tokens_of.kv;
+  for (std::int32_t i = 0; i < 6; ++i) kv.word(0, 0, i) = std::bit_cast<std::uint32_t>(12.0F);
+  const std::int64_t first[] = {0, 2};
+  const std::int32_t begin[] = {1, 4}, end[] = {3, 5};  // probes 1, 2, 4
+  std::vector<float> scores(6);
+  run_cpu(ProbeMean{kv, 0, first, begin, end, scores.data()});
+  EXPECT_EQ(scores, (std::vector<float>{4, 4, 6, 12, 12, 0}));
+}
+
+TEST(CoverMass, SmallestCountThatHoldsTheShare) {
+  Listed rows(1, 2, std::vector<float>(10, 0.0F));
+  const KvRows& kv = rows.tokens_of.kv;
+  const float mass[] = {1, 6, 2, 0, 1};
+  for (std::int32_t i = 0; i < 5; ++i) kv.word(0, 0, i) = std::bit_cast<std::uint32_t>(mass[i]);
+  for (const auto& [share, expected] :
+       std::vector<std::pair<double, std::int32_t>>{{0.0, 0}, {0.5, 1}, {0.6, 1}, {0.7, 2}, {0.8, 2}, {0.81, 3}, {1.0, 4}}) {
+    std::int32_t count = -1;
+    run_cpu(CoverMass{kv, 0, rows.first.data(), rows.index.data(), share, &count});
+    EXPECT_EQ(count, expected) << share;
+  }
+}
+
+}  // namespace
+}  // namespace kvlab

@@ -1,0 +1,156 @@
+#include <set>
+
+#include "base/half.h"
+#include "policies/kv/format/probes.h"
+#include "tests/kv/format_fixture.h"
+
+namespace kvlab::test {
+namespace {
+
+constexpr ModelShape kShape{1, 8, 2, 64, 128};
+
+TEST(Gear, EachPartLowersTheError) {
+  const auto error = [](const std::string& parameters) { return FormatRun("gear", parameters, kShape, 60, 0).error(false); };
+  const double plain = error("{bits: 2, outliers_frac: 0, prompt_rank: 1}"), rank = error("{bits: 2, outliers_frac: 0, prompt_rank: 16}");
+  const double both = error("{bits: 2, outliers_frac: 0.1, prompt_rank: 16}");
+  EXPECT_LT(rank, plain);
+  EXPECT_LT(both, rank);
+  EXPECT_LT(error("{bits: 4, outliers_frac: 0.02}"), error("{bits: 2, outliers_frac: 0.02}"));
+}
+
+TEST(Gear, BuffersOfTwentyWait) {
+  FormatRun run("gear", "{}", kShape, 47, 12);
+  EXPECT_EQ(run.changed_keys(0), 40);
+  run.step(1);
+  EXPECT_EQ(run.changed_values(1), 60);
+}
+
+TEST(Gear, RowBytesByHand) {
+  const auto gear = make_part<FormatRegistry>("gear", "{bits: 2, group: 64, outliers_frac: 0.02, prompt_rank: 4}");
+  // 640 tokens of 128 channels: codes 2 bits and 32 / 64 more, K and V; factors; outliers 12 per channel of K, 2 per token of V.
+  EXPECT_EQ(gear->row_bytes({1, 8, 8, 128, 1024}, 0, 640),
+            2 * 640 * 128 * 10 / 4 / 8 + 2 * 2 * 4 * (640 + 128) + 128 * 12 * 4 + 640 * 2 * 4);
+}
+
+TEST(Dfloat11, IsBf16WithoutFurtherLossAndMeasuresItsSize) {
+  FormatRun run("dfloat11", "{}", kShape, 200, 3);
+  for (std::int32_t i = 0; i < 203; ++i)
+    for (std::int32_t c = 0; c < 64; ++c) EXPECT_EQ(run.key(1, i, c), bfloat16_to_float(float_to_bfloat16(run.k[run.place(1, i, c)])));
+  const double share = static_cast<double>(run.format->row_bytes(kShape, 0, 203)) / (203 * 64 * 4);
+  EXPECT_GT(share, 0.6);  // exponents of normal numbers hold about 2.5 bits
+  EXPECT_LT(share, 0.72);
+  FormatRun shapes("dfloat11", "{}", kShape, 200, 3, false);
+  EXPECT_EQ(shapes.format->row_bytes(kShape, 0, 160), 160 * 64 * 4 * 11 / 16);
+}
+
+TEST(Cachegen, DenseOnTheGpuSmallOnTheWay) {
+  FormatRun run("cachegen", "{}", kShape, 300, 2), shapes("cachegen", "{}", kShape, 300, 2, false);
+  EXPECT_EQ(run.changed_keys(0), 300);
+  const std::int64_t dense = 302LL * 64 * 4;
+  EXPECT_EQ(run.format->row_bytes(kShape, 0, 302), dense);
+  const std::int64_t measured = run.format->transfer_bytes(kShape, 0, 302), bound = shapes.format->transfer_bytes(kShape, 0, 302);
+  EXPECT_LT(measured, bound);
+  EXPECT_LT(bound, dense * 6 / 16);  // 5 bits per difference, and anchors
+  EXPECT_GT(measured, dense / 8);
+  EXPECT_LT(run.error(false), 0.01);  // 32 levels
+}
+
+TEST(Cachegen, LaterLayersAreCoarser) {
+  FormatRun fine("cachegen", "{fine_key_layers: 1}", kShape, 100, 0), coarse("cachegen", "{fine_key_layers: 0}", kShape, 100, 0);
+  EXPECT_LT(fine.error(false), coarse.error(false));
+  EXPECT_GT(fine.format->transfer_bytes(kShape, 0, 100), coarse.format->transfer_bytes(kShape, 0, 100));
+}
+
+TEST(Probes, SharesAreMetAndChunksChangeNothing) {
+  const Probes probes{0.05, 100};
+  const SeqStep seq{0, 0, 4000, 4000, -1};
+  const auto positions = [&](std::int32_t begin, std::int32_t end) {
+    std::set<std::int32_t> all;
+    for (const Probes::Range& r : probes.ranges(seq, begin, end))
+      for (std::int32_t p = r.begin; p < r.end; ++p) all.insert(p);
+    return all;
+  };
+  const std::set<std::int32_t> all = positions(0, 4000);
+  std::int32_t older = 0;
+  for (const std::int32_t p : all) older += p < 3800 ? 1 : 0;
+  EXPECT_EQ(static_cast<std::int32_t>(all.size()) - older, 200);
+  EXPECT_NEAR(older, 190, 8);
+  std::set<std::int32_t> chunked;
+  for (std::int32_t at = 0; at < 4000; at += 37) chunked.merge(positions(at, std::min(4000, at + 37)));
+  EXPECT_EQ(chunked, all);
+  const std::set<std::int32_t> decode = positions(4000, 4100);
+  EXPECT_GE(decode.size(), 9U);
+  EXPECT_LE(decode.size(), 10U);
+}
+
+// The tokens in few bits are those that plain probe attention ranks lowest.
+TEST(Zipcache, SalientTokensGetMoreBits) {
+  FormatRun run("zipcache", "{block_tokens: 20, salient_frac: 0.5, salient_bits: 8, other_bits: 1}", kShape, 200, 0);
+  const SeqStep seq{0, 0, 200, 200, -1};
+  const Probes probes{0.05, 20};
+  for (std::int32_t h = 0; h < 2; ++h) {
+    std::vector<double> sum(200, 0.0), seen(200, 0.0);
+    for (const Probes::Range& range : probes.ranges(seq, 0, 200))
+      for (std::int32_t t = range.begin; t < range.end; ++t)
+        for (std::int32_t g = 0; g < 4; ++g) {
+          std::vector<double> p;
+          double total = 0;
+          for (std::int32_t i = 0; i <= t; ++i) {
+            double z = 0;
+            for (std::int32_t c = 0; c < 64; ++c)
+              z += double{run.q[static_cast<std::size_t>((t * 8 + h * 4 + g) * 64 + c)]} * double{run.k[run.place(h, i, c)]};
+            p.push_back(std::exp(z / 8));
+            total += p.back();
+          }
+          for (std::size_t i = 0; i < p.size(); ++i) sum[i] += p[i] / total, seen[i] += 1;
+        }
+    std::vector<double> score(200, 0.0);
+    for (std::size_t i = 0; i < 200; ++i) score[i] = seen[i] > 0 ? sum[i] / seen[i] : 0;
+    std::vector<double> sorted = score;
+    std::sort(sorted.rbegin(), sorted.rend());
+    for (std::int32_t i = 0; i < 200; ++i) {
+      double wrong = 0;
+      for (std::int32_t c = 0; c < 64; ++c) wrong += std::pow(double{run.value(h, i, c)} - run.v[run.place(h, i, c)], 2) / 64;
+      if (score[static_cast<std::size_t>(i)] > sorted[99] * 1.0001) {
+        EXPECT_LT(wrong, 1e-3) << i;
+      }
+      if (score[static_cast<std::size_t>(i)] < sorted[99] * 0.9999) {
+        EXPECT_GT(wrong, 1e-2) << i;
+      }
+    }
+  }
+}
+
+TEST(Zipcache, DecodeIsEncodedInBlocks) {
+  FormatRun run("zipcache", "{block_tokens: 20}", kShape, 47, 12);
+  EXPECT_EQ(run.changed_values(0), 40);
+  run.step(1);
+  EXPECT_EQ(run.changed_values(1), 60);
+}
+
+TEST(Zipcache, RowBytesByHand) {
+  const auto format = make_part<FormatRegistry>("zipcache", "{}");
+  // 1000 tokens, 600 at 4 bits and 400 at 2; per token 4 bytes of zero and scale in V, per channel twice 4 bytes in K; scales of V.
+  EXPECT_EQ(format->row_bytes({1, 8, 8, 128, 1024}, 0, 1000), 600 * 64 * 2 + 400 * 32 * 2 + 1000 * 4 + 2 * 128 * 4 + 2 * 128);
+}
+
+// Counts that depend on data are settled: shapes alone take the bound, every token at the higher bits.
+TEST(Zipcache, MassFracCountsAreSettled) {
+  FormatRun run("zipcache", "{block_tokens: 20, mass_frac: 0.5}", kShape, 100, 0),
+      shapes("zipcache", "{block_tokens: 20, mass_frac: 0.5}", kShape, 100, 0, false);
+  const std::int64_t measured = run.format->row_bytes(kShape, 0, 100), bound = shapes.format->row_bytes(kShape, 0, 100);
+  EXPECT_LT(measured, bound);
+  EXPECT_EQ(bound, make_part<FormatRegistry>("zipcache", "{block_tokens: 20, salient_frac: 1}")->row_bytes(kShape, 0, 100));
+}
+
+TEST(CodedFormats, AreSound) {
+  for (const std::int32_t n : {1, 19, 20, 21, 60}) {
+    expect_sound("gear", "{}", kShape, n, 25);
+    expect_sound("zipcache", "{block_tokens: 10}", kShape, n, 25);
+    expect_sound("dfloat11", "{}", {1, 6, 2, 5, 16}, n, 3);
+    expect_sound("cachegen", "{}", {1, 6, 2, 5, 16}, n, 3);
+  }
+}
+
+}  // namespace
+}  // namespace kvlab::test
