@@ -175,6 +175,7 @@ bool ShapeRun::precede(const Seq& seq, std::int32_t index, std::int32_t seen, st
   earlier.new_tokens = seq.seen_tokens - seen;
   earlier.held = held_of(seq);
   for (std::int32_t& h : earlier.held) h = seen == 0 ? 0 : std::max(0, h + delta);
+  if (earlier.extras.pass.empty()) earlier.extras.pass = {{1, 0, 0, earlier.prompt_tokens}};  // of any size: its calls are not asked for
   Group group = group_of(std::span(&earlier, 1), earlier.seen_tokens >= earlier.prompt_tokens);
   group.seqs.front().index = index;
   Result unused;
