@@ -1,3 +1,4 @@
+#include "base/parallel.h"
 #include "kernels/attention_stats/rows_cpu.h"
 
 namespace kvlab {
@@ -6,13 +7,16 @@ namespace {
 
 using Line = Eigen::Map<Eigen::Array<float, 1, Eigen::Dynamic>>;
 
-void reduce_block(const AttentionStats& a, const ProbabilityBlock& block) {
-  const Eigen::Index n = block.p.cols();
-  const std::int64_t at = a.kv.first[block.row];
-  for (std::int32_t t = 0; t < block.count; ++t) {
-    const auto line = block.p.row(t).array();
-    const float weight = a.weigh_by_visible ? static_cast<float>(block.visible[t] + a.visible_offset) : 1.0F;
-    if (a.wants_sum) Line(a.sum + at, n) += weight * line;
+float weight_of(const AttentionStats& a, const ProbabilityStrip& strip, std::int32_t t) {
+  return a.weigh_by_visible ? static_cast<float>(strip.visible(t) + a.visible_offset) : 1.0F;
+}
+
+void reduce_strip(const AttentionStats& a, const ProbabilityStrip& strip, const RowMatrix& p) {
+  const Eigen::Index n = p.cols();
+  const std::int64_t at = a.kv.first[strip.row()];
+  for (std::int32_t t = 0; t < strip.count(); ++t) {
+    const auto line = p.row(t).array();
+    if (a.wants_sum) Line(a.sum + at, n) += weight_of(a, strip, t) * line;
     if (a.wants_sum_sq) Line(a.sum_sq + at, n) += line.square();
     if (a.wants_max) {
       Line top(a.max + at, n);
@@ -21,11 +25,27 @@ void reduce_block(const AttentionStats& a, const ProbabilityBlock& block) {
   }
 }
 
+void run_row(const AttentionStats& a, std::int32_t row) {
+  const bool sums_alone = !a.wants_sum_sq && !a.wants_max && a.group != AttentionStats::Group::kMax;
+  ProbabilityStrip strip(a.kv, row, a.queries[a.kv.sequence(row)]);
+  RowMatrix p;
+  std::vector<float> sums(static_cast<std::size_t>(sums_alone ? a.kv.len[row] : 0));
+  while (strip.next()) {
+    if (sums_alone) {
+      strip.sum_queries(
+          a.group == AttentionStats::Group::kMean, [&](std::int32_t t) { return weight_of(a, strip, t); }, sums.data());
+      for (std::int32_t i = 0; i < strip.tokens(); ++i) a.sum[a.kv.first[row] + i] += sums[static_cast<std::size_t>(i)];
+    } else {
+      strip.write(a.group, p);
+      reduce_strip(a, strip, p);
+    }
+  }
+}
+
 }  // namespace
 
 void run_cpu(const AttentionStats& a) {
-  for (std::int32_t r = 0; r < a.kv.num_rows; ++r)
-    for_each_probability_block(a.kv, r, a.queries[a.kv.sequence(r)], a.group, [&](const ProbabilityBlock& b) { reduce_block(a, b); });
+  for_each_in_parallel(a.kv.num_rows, [&](std::int64_t row) { run_row(a, static_cast<std::int32_t>(row)); });
 }
 
 }  // namespace kvlab

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <vector>
 
+#include "base/parallel.h"
 #include "base/random.h"
 #include "kernels/attention_stats/rows_cpu.h"
 #include "kernels/token_stats/token_stats.h"
@@ -83,33 +84,49 @@ void update(const TokenStats& a, const QueryLine& line, std::vector<std::int32_t
 }
 
 // Gumbel noise on the logits, then the temperature.
-void add_noise(const TokenStats& a, const ProbabilityBlock& block, std::int32_t head, RowMatrix& z) {
-  if (a.noise_seeds == nullptr) return;
-  const std::int32_t s = a.kv.sequence(block.row);
-  const auto seed = static_cast<std::uint64_t>(a.noise_seeds[s]), h = static_cast<std::uint64_t>(head);
-  const float temperature = 1.0F + a.temperature_per_step * static_cast<float>(a.noise_steps[s]);
-  for (std::int32_t t = 0; t < block.count; ++t) {
-    const auto query = static_cast<std::uint64_t>(block.first_position + t);
-    for (std::int32_t i = 0; i < block.visible[t]; ++i) {
-      const auto token = static_cast<std::uint64_t>(a.kv.position[a.kv.slot(block.row, i)]);
-      const double u = Draw{seed, Purpose::kGumbel, token, query, h}.uniform();
-      z(t, i) = (z(t, i) - static_cast<float>(std::log(-std::log(std::max(u, 1e-12))))) / temperature;
+struct Noise {
+  const TokenStats& a;
+  std::int32_t row;
+  float operator()(float z, std::int32_t head, std::int32_t position, std::int32_t token) const {
+    const std::int32_t s = a.kv.sequence(row);
+    const float temperature = 1.0F + a.temperature_per_step * static_cast<float>(a.noise_steps[s]);
+    const double u = Draw{static_cast<std::uint64_t>(a.noise_seeds[s]), Purpose::kGumbel,
+                          static_cast<std::uint64_t>(a.kv.position[a.kv.slot(row, token)]), static_cast<std::uint64_t>(position),
+                          static_cast<std::uint64_t>(head)}
+                         .uniform();
+    return (z - static_cast<float>(std::log(-std::log(std::max(u, 1e-12))))) / temperature;
+  }
+};
+
+// Sums without decay need no order of the queries.
+void add_sums(const TokenStats& a, ProbabilityStrip& strip, std::vector<float>& sums) {
+  const auto weight = [&](std::int32_t t) { return a.weigh_by_visible ? static_cast<float>(strip.visible(t)) : 1.0F; };
+  sums.resize(static_cast<std::size_t>(strip.tokens()));
+  strip.sum_queries(a.group == AttentionStats::Group::kMean, weight, sums.data());
+  for_each_token(a, {strip.row(), 0, strip.tokens(), sums.data()},
+                 [&](std::uint32_t* words, std::int32_t i) { add(words[0], 1.0F, sums[static_cast<std::size_t>(i)]); });
+}
+
+void run_row(const TokenStats& a, std::int32_t row) {
+  const bool sums_alone = a.kind == TokenStats::Kind::kSum && a.decay == 1.0F && a.group != AttentionStats::Group::kMax;
+  ProbabilityStrip strip(a.kv, row, a.queries[a.kv.sequence(row)]);
+  RowMatrix p;
+  std::vector<float> sums;
+  std::vector<std::int32_t> order;
+  while (a.noise_seeds == nullptr ? strip.next() : strip.next(Noise{a, row})) {
+    if (sums_alone) {
+      add_sums(a, strip, sums);
+      continue;
     }
+    strip.write(a.group, p);
+    for (std::int32_t t = 0; t < strip.count(); ++t) update(a, {row, strip.position(t), strip.visible(t), p.data() + p.cols() * t}, order);
   }
 }
 
 }  // namespace
 
 void run_cpu(const TokenStats& a) {
-  std::vector<std::int32_t> order;
-  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
-    const auto use = [&](const ProbabilityBlock& block) {
-      for (std::int32_t t = 0; t < block.count; ++t)
-        update(a, {r, block.first_position + t, block.visible[t], block.p.data() + block.p.cols() * t}, order);
-    };
-    const auto noise = [&](const ProbabilityBlock& block, std::int32_t head, RowMatrix& z) { add_noise(a, block, head, z); };
-    for_each_probability_block(a.kv, r, a.queries[a.kv.sequence(r)], a.group, use, noise);
-  }
+  for_each_in_parallel(a.kv.num_rows, [&](std::int64_t row) { run_row(a, static_cast<std::int32_t>(row)); });
 }
 
 }  // namespace kvlab

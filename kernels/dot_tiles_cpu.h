@@ -1,0 +1,57 @@
+#pragma once
+
+#include <Eigen/Core>
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/lanes_cpu.h"
+
+// For *_cpu.cpp files alone, like Eigen itself.
+namespace kvlab {
+
+// Products of keys with queries that lie side by side in lanes. A key stays as it lies in the cache, row after row, and is read once per
+// strip of queries; each product adds up over the channels in order, one fused step per channel, whatever the shapes and addresses.
+namespace dot_tiles {
+
+using Packet = Eigen::internal::packet_traits<float>::type;
+constexpr int kPacket = Eigen::internal::packet_traits<float>::size;
+constexpr int kKeys = kPacket == 16 ? 8 : 6, kWide = kPacket == 16 ? 3 : 2;  // accumulators fill the machine's vector registers
+
+template <int Wide, int Keys>
+inline void tile(const float* queries, std::int64_t lanes, const float* keys, std::int64_t d, float* z) {
+  Packet sum[Keys][Wide];
+  for (int k = 0; k < Keys; ++k)
+    for (int w = 0; w < Wide; ++w) sum[k][w] = Eigen::internal::pset1<Packet>(0.0F);
+  for (std::int64_t c = 0; c < d; ++c) {
+    Packet q[Wide];
+    for (int w = 0; w < Wide; ++w) q[w] = Eigen::internal::ploadu<Packet>(queries + c * lanes + w * kPacket);
+    for (int k = 0; k < Keys; ++k) {
+      const Packet key = Eigen::internal::pset1<Packet>(keys[k * d + c]);
+      for (int w = 0; w < Wide; ++w) sum[k][w] = Eigen::internal::pmadd(q[w], key, sum[k][w]);
+    }
+  }
+  for (int k = 0; k < Keys; ++k)
+    for (int w = 0; w < Wide; ++w) Eigen::internal::pstoreu(z + k * lanes + w * kPacket, sum[k][w]);
+}
+
+template <int Keys>
+inline void tile_row(const float* queries, std::int64_t lanes, const float* keys, std::int64_t d, float* z) {
+  std::int64_t at = 0;
+  for (; at + kWide * kPacket <= lanes; at += kWide * kPacket) tile<kWide, Keys>(queries + at, lanes, keys, d, z + at);
+  if constexpr (kWide > 2) {
+    for (; at + 2 * kPacket <= lanes; at += 2 * kPacket) tile<2, Keys>(queries + at, lanes, keys, d, z + at);
+  }
+  for (; at < lanes; at += kPacket) tile<1, Keys>(queries + at, lanes, keys, d, z + at);
+}
+
+}  // namespace dot_tiles
+
+// z [count, lanes] = keys [count, d] times queries [d, lanes]; lanes is a multiple of kLanes.
+inline void fill_dots(const float* queries, std::int64_t lanes, const float* keys, std::int64_t count, std::int64_t d, float* z) {
+  std::int64_t i = 0;
+  for (; i + dot_tiles::kKeys <= count; i += dot_tiles::kKeys)
+    dot_tiles::tile_row<dot_tiles::kKeys>(queries, lanes, keys + i * d, d, z + i * lanes);
+  for (; i < count; ++i) dot_tiles::tile_row<1>(queries, lanes, keys + i * d, d, z + i * lanes);
+}
+
+}  // namespace kvlab
