@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "policies/kv/part.h"
+#include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
@@ -33,12 +34,5 @@ class ScorerWrapper : public Scorer {
  private:
   std::unique_ptr<Scorer> inner_;  // null only while parameters are described
 };
-
-// One past the last position of each sequence of the step.
-inline const std::int32_t* end_positions(LayerStep& step) {
-  std::int32_t* end = step.ops.host_ints(static_cast<std::int64_t>(step.seqs.size()));
-  for (std::size_t s = 0; s < step.seqs.size(); ++s) end[s] = step.seqs[s].end();
-  return end;
-}
 
 }  // namespace kvlab

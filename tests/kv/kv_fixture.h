@@ -27,21 +27,27 @@ class RandomLayer {
     }
   }
 
-  // All queries of the prompt, or its last `count`.
+  // The last `count` queries of all tokens so far.
   std::vector<Queries> last_queries(std::int32_t count) const {
     std::vector<Queries> all;
     for (std::size_t s = 0; s < seqs.size(); ++s) {
-      const std::int32_t n = seqs[s].new_tokens, w = std::min(count, n);
+      const std::int32_t n = seqs[s].end(), w = std::min(count, n);
       all.push_back(
           {store.has_data() ? q[s].data() + static_cast<std::size_t>((n - w) * model.q_heads * model.head_dim) : nullptr, w, n - w});
     }
     return all;
   }
 
-  // A step in which the prompt was completed; window queries as asked for.
+  // A step whose tokens are the newest of the layer, at first the whole prompt; window queries as asked for.
   LayerStep prompt_step(std::int32_t window) {
     window_queries = last_queries(window);
     step_queries = last_queries(1 << 30);
+    for (std::size_t s = 0; s < seqs.size(); ++s) {
+      Queries& q = step_queries[s];
+      const std::int32_t older = q.count - seqs[s].new_tokens;
+      if (q.data != nullptr) q.data += static_cast<std::ptrdiff_t>(older) * model.q_heads * model.head_dim;
+      q.count -= older, q.first_position += older;
+    }
     LayerStep step{ops, model, 0, seqs, store.rows(), {}, 7};
     step.in.window = window_queries;
     step.in.step = step_queries;

@@ -1,0 +1,157 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/kv/plain_attention.h"
+
+namespace kvlab::test {
+namespace {
+
+// Of a prompt of n tokens in one step: rows of the queries that see token i, in order.
+std::vector<double> column(const RandomLayer& layer, std::int32_t head, std::int32_t i, std::int32_t n) {
+  std::vector<double> c;
+  for (std::int32_t t = i; t < n; ++t) c.push_back(plain_row(layer, 0, head, t)[static_cast<std::size_t>(i)]);
+  return c;
+}
+
+TEST(LowAttentionCount, CountsQueriesBelowAnEvenShare) {
+  for (const std::int32_t group : {1, 3, 4, 8}) {
+    RandomLayer layer({1, 2 * group, 2, 8, 16}, 1, 65, 3, 2);
+    auto scorer = make_part<ScorerRegistry>("low_attention_count", "{window_tokens: 33}");
+    ASSERT_EQ(scorer->num_words(), 2);
+    const std::vector<float> scores = scores_after_prompt(layer, *scorer);
+    for (std::int32_t i = 0; i < 65; ++i) {
+      int low = 0;
+      for (std::int32_t t = std::max(i, 32); t < 65; ++t)
+        low += int{plain_row(layer, 0, 1, t)[static_cast<std::size_t>(i)] < 1.0 / (t + 1)};
+      EXPECT_EQ(scores[static_cast<std::size_t>(65 + i)], static_cast<float>(-low)) << i;
+    }
+  }
+}
+
+// One decode step after tokens were evicted: the even share is 1 / 11 held tokens for Scissorhands, 1 / 51 of the sequence for CORM.
+TEST(AttentionRings, EvenShareOfHeldTokensOrOfTheSequence) {
+  const auto ones = [](const std::string& name, const std::string& parameters) {
+    RandomLayer layer({1, 2, 1, 8, 16}, 1, 11, 3, 1);
+    auto scorer = make_part<ScorerRegistry>(name, parameters);
+    layer.seqs[0] = {0, 50, 1, 40, -1};
+    KvRows kv = layer.store.rows();
+    for (std::int32_t i = 0; i < 11; ++i) kv.position[kv.slot(0, i)] = 5 * i;
+    const std::vector<Queries> query = {{layer.q[0].data() + 10 * 16, 1, 50}};
+    LayerStep step{layer.ops, layer.model, 0, layer.seqs, kv, {}, 7};
+    step.in.step = query;
+    scorer->observe(step);
+    int high = 0;
+    for (std::int32_t i = 0; i < 11; ++i) high += static_cast<int>(kv.word(0, 0, i) >> (50 % 20) & 1U);
+    return high;
+  };
+  RandomLayer same({1, 2, 1, 8, 16}, 1, 11, 3);
+  const std::vector<double> p = plain_row(same, 0, 0, 10);
+  const auto above = [&](double share) { return std::count_if(p.begin(), p.end(), [&](double x) { return x >= share; }); };
+  ASSERT_NE(above(1.0 / 11), above(1.0 / 51));
+  EXPECT_EQ(ones("low_attention_count", "{window_tokens: 20}"), above(1.0 / 11));
+  EXPECT_EQ(ones("attention_recency_ring", "{window_tokens: 20}"), above(1.0 / 51));
+  EXPECT_EQ(ones("attention_recency_ring", "{window_tokens: 20, even_share_of: visible}"), above(1.0 / 11));
+}
+
+// Step by step as EasyKV does it: among the tokens of smallest spread the one of smallest mean goes.
+TEST(AttentionMeanSpread, EvictsTheSmallestMeanAmongSmallSpreads) {
+  RandomLayer layer({1, 6, 2, 8, 16}, 1, 41, 3, 2);
+  auto scorer = make_part<ScorerRegistry>("attention_mean_spread", "{sinks_tokens: 2, newest_tokens: 5, spread_frac: 0.25}");
+  const std::int32_t keep = 40;
+  const std::vector<float> scores = scores_after_prompt(layer, *scorer, 1, &keep);
+  for (std::int32_t head = 0; head < 2; ++head) {
+    std::vector<double> mean, spread;
+    for (std::int32_t i = 0; i < 41; ++i) {
+      const std::vector<double> c = column(layer, head, i, 41);
+      double sum = 0, square = 0;
+      for (const double x : c) sum += x, square += x * x;
+      const double mu = sum / static_cast<double>(c.size());
+      mean.push_back(mu);
+      spread.push_back(i < 2 || i >= 36 ? 1e9 : std::sqrt(std::max(0.0, square / static_cast<double>(c.size()) - mu * mu)));
+    }
+    std::vector<std::size_t> order(41);
+    for (std::size_t i = 0; i < 41; ++i) order[i] = i;
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return spread[a] < spread[b]; });
+    order.resize(40 - 10 - 2);
+    const std::size_t victim =
+        *std::min_element(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return mean[a] < mean[b]; });
+    const auto row = scores.begin() + head * 41;
+    EXPECT_EQ(static_cast<std::size_t>(std::min_element(row, row + 41) - row), victim) << head;
+    EXPECT_EQ(std::count_if(row, row + 41, [](float x) { return std::isinf(x); }), 13);
+  }
+}
+
+TEST(TopKHits, LastOrCount) {
+  RandomLayer layer({1, 4, 2, 8, 16}, 1, 30, 3, 2);
+  const std::vector<float> last = scores_after_prompt(layer, *make_part<ScorerRegistry>("topk_hits", "{top_tokens: 1}"));
+  RandomLayer same({1, 4, 2, 8, 16}, 1, 30, 3, 2);
+  const std::vector<float> count = scores_after_prompt(same, *make_part<ScorerRegistry>("topk_hits", "{top_tokens: 1, rank_by: count}"));
+  float hits = 0;
+  for (std::size_t i = 0; i < 30; ++i) {
+    hits += count[i] - 1;
+    EXPECT_GE(last[i], static_cast<float>(i + 1));
+    EXPECT_LE(last[i], 30.0F);
+  }
+  EXPECT_EQ(hits, 30.0F);  // one per query
+}
+
+// Noise and temperature in plain loops: softmax((z + g) / tau), tau = 1 in the prompt, 2 at the 20th of 20 tokens of the answer.
+TEST(GumbelAttention, AccumulatesNoisyAttentionAndHeatsUpInDecodeOnly) {
+  for (const std::int32_t prompt : {30, 10}) {
+    RandomLayer layer({1, 4, 2, 8, 16}, 1, 30, 3, 1);
+    layer.seqs[0].prompt_tokens = prompt;
+    const std::vector<float> scores = scores_after_prompt(layer, *make_part<ScorerRegistry>("gumbel_attention", "{max_new_tokens: 20}"));
+    const std::uint64_t seed = Draw{7, Purpose::kPolicy, 0, 0, 0}.bits();
+    std::vector<double> expected(60, 0.0);
+    for (std::int32_t head = 0; head < 4; ++head) {
+      for (std::int32_t t = 0; t < 30; ++t) {
+        std::vector<double> p = plain_row_of_head(layer, 0, head, t);
+        double total = 0;
+        for (std::size_t i = 0; i < p.size(); ++i) {
+          const double u = Draw{seed, Purpose::kGumbel, i, static_cast<std::uint64_t>(t), static_cast<std::uint64_t>(head)}.uniform();
+          p[i] = std::exp((std::log(p[i]) - std::log(-std::log(u))) / (prompt == 30 ? 1 : 2));
+          total += p[i];
+        }
+        for (std::size_t i = 0; i < p.size(); ++i) expected[static_cast<std::size_t>(head / 2 * 30) + i] += p[i] / total / 2;
+      }
+    }
+    for (std::size_t i = 0; i < 60; ++i) EXPECT_NEAR(scores[i], expected[i], 1e-4) << prompt << " " << i;
+  }
+}
+
+// Prompts and decode steps in one batch: each sequence gets what it would get alone.
+TEST(Scope, RowsFollowThePhaseOfTheirSequence) {
+  const ModelShape model{1, 6, 2, 8, 16};
+  RandomLayer mixed(model, 2, 40, 3, 1);
+  mixed.seqs[1] = {1, 39, 1, 20, -1};
+  auto scorer = make_part<ScorerRegistry>("scope", "{prompt: {window_attention: {window_tokens: 4, pool: none}}}");
+  const std::vector<float> scores = scores_after_prompt(mixed, *scorer, 4);
+  const std::vector<float> expected_prompt =
+      scores_after_prompt(mixed, *make_part<ScorerRegistry>("window_attention", "{window_tokens: 4, pool: none}"), 4);
+  EXPECT_TRUE(std::equal(scores.begin(), scores.begin() + 80, expected_prompt.begin()));
+  for (std::int32_t h = 0; h < 2; ++h) {
+    const std::vector<double> row = plain_row(mixed, 1, h, 39);
+    for (std::size_t i = 0; i < 40; ++i) EXPECT_NEAR(scores[static_cast<std::size_t>(80 + h * 40) + i], row[i], 2e-6);
+  }
+  EXPECT_EQ(scorer->needs().window_queries, 4);
+  EXPECT_TRUE(scorer->needs().step_queries);
+}
+
+TEST(ScoreThreshold, CountsWhatReachesIt) {
+  RandomLayer layer({1, 2, 2, 8, 16}, 1, 4, 3), shapes({1, 2, 2, 8, 16}, 1, 4, 3, 0, false);
+  auto allocator = make_part<AllocatorRegistry>("score_threshold", "{min_score: 1}");
+  const std::vector<float> scores = {0, 1, 2, 0, std::numeric_limits<float>::infinity(), 0, 0, 0};
+  std::vector<std::int32_t> keep(2), bound(2);
+  const std::int32_t target = 4;
+  std::vector<ScoredLayer> scored = {{0, layer.store.rows(), scores.data(), &target, keep.data()}};
+  allocator->allocate(layer.ops, layer.model, layer.seqs, scored);
+  EXPECT_EQ(keep, (std::vector<std::int32_t>{2, 1}));
+  std::vector<ScoredLayer> unscored = {{0, shapes.store.rows(), nullptr, &target, bound.data()}};
+  allocator->allocate(shapes.ops, shapes.model, shapes.seqs, unscored);
+  EXPECT_EQ(bound, (std::vector<std::int32_t>{4, 4}));
+  EXPECT_EQ(layer.ops.log(), shapes.ops.log());
+}
+
+}  // namespace
+}  // namespace kvlab::test

@@ -1,0 +1,118 @@
+#include <gtest/gtest.h>
+
+#include "tests/kv/kv_fixture.h"
+
+namespace kvlab::test {
+namespace {
+
+using Target = std::optional<std::int32_t>;
+
+// A sequence of `prompt` tokens whose step ends at `end`; decode steps have one token, chunks ten.
+SeqStep at(std::int32_t end, std::int32_t prompt) {
+  const std::int32_t tokens = end > prompt ? 1 : std::min(10, end);
+  return {0, end - tokens, tokens, prompt, -1};
+}
+
+Budget tokens(std::int32_t n) {
+  Budget b;
+  b.tokens = n;
+  return b;
+}
+
+// Rows of one sequence from its first chunk to its last decode step, cut as the trigger says; how many tokens are held after each.
+std::vector<std::int32_t> held_after(const Trigger& trigger, std::int32_t prompt, std::int32_t decode_steps, const Budget& budget) {
+  std::vector<std::int32_t> held;
+  std::int32_t n = 0;
+  for (std::int32_t end = std::min(10, prompt); end <= prompt + decode_steps; end += end < prompt ? 10 : 1) {
+    const SeqStep seq = at(end, prompt);
+    n += seq.new_tokens;
+    const Target target = trigger.target(seq, n, budget);
+    EXPECT_EQ(target, trigger.target(seq, n, budget));
+    if (target) {
+      EXPECT_LE(*target, n);
+      n = *target;
+    }
+    held.push_back(n);
+  }
+  return held;
+}
+
+using Held = std::vector<std::int32_t>;
+
+TEST(EveryStep, StartsWhereItIsTold) {
+  const auto held = [](const std::string& from) {
+    return held_after(*make_part<TriggerRegistry>("every_step", "{from: " + from + "}"), 30, 3, tokens(8));
+  };
+  EXPECT_EQ(held("prompt_end"), (Held{10, 20, 8, 8, 8, 8}));
+  EXPECT_EQ(held("decode_only"), (Held{10, 20, 30, 8, 8, 8}));
+  EXPECT_EQ(held("every_chunk"), (Held{8, 8, 8, 8, 8, 8}));
+  EXPECT_TRUE(make_part<TriggerRegistry>("every_step", "{from: every_chunk}")->inside_prefill());
+  EXPECT_FALSE(make_part<TriggerRegistry>("every_step")->inside_prefill());
+}
+
+TEST(EveryStep, LeavesShortRowsAlone) {
+  EXPECT_EQ(held_after(*make_part<TriggerRegistry>("every_step"), 10, 3, tokens(12)), (Held{10, 11, 12, 12}));
+}
+
+TEST(EveryN, OscillatesBetweenBudgetAndSlack) {
+  const auto trigger = make_part<TriggerRegistry>("every_n", "{steps: 3}");
+  EXPECT_EQ(held_after(*trigger, 10, 7, tokens(8)), (Held{8, 9, 10, 8, 9, 10, 8, 9}));
+  EXPECT_EQ(trigger->slack_tokens(), 2);
+}
+
+TEST(EveryN, WithoutBudgetOffersAllThatIsHeld) {
+  const auto trigger = make_part<TriggerRegistry>("every_n", "{steps: 2, budgeted: false}");
+  EXPECT_FALSE(trigger->needs_budget());
+  EXPECT_EQ(trigger->target(at(12, 10), 7, Budget{}), Target(7));
+  EXPECT_EQ(trigger->target(at(11, 10), 7, Budget{}), std::nullopt);
+  EXPECT_EQ(trigger->target(at(10, 10), 10, Budget{}), Target(10));
+}
+
+TEST(WhenFull, DropsAShareAtOnceAndFillsUpAgain) {
+  EXPECT_EQ(held_after(*make_part<TriggerRegistry>("when_full"), 10, 6, tokens(6)), (Held{3, 4, 5, 6, 3, 4, 5}));
+  EXPECT_EQ(held_after(*make_part<TriggerRegistry>("when_full", "{drop_frac: 0}"), 10, 2, tokens(6)), (Held{6, 6, 6}));
+}
+
+TEST(PerChunk, CutsThePromptAndKeepsWhatIsDecoded) {
+  const auto trigger = make_part<TriggerRegistry>("per_chunk", "{keep_chunk: true}");
+  EXPECT_EQ(held_after(*trigger, 30, 2, tokens(15)), (Held{10, 15, 15, 16, 17}));
+  EXPECT_EQ(trigger->protects(at(20, 30)).recent, 10);
+  EXPECT_EQ(make_part<TriggerRegistry>("per_chunk")->protects(at(20, 30)).recent, 0);
+}
+
+// Sinks 2, partitions of 4, half of each kept: [2..6) is cut when [6..10) is full.
+TEST(Lagged, CutsAPartitionWhenTheNextIsFull) {
+  const auto trigger = make_part<TriggerRegistry>("lagged", "{sinks_tokens: 2, lag_tokens: 4}");
+  Budget half;
+  half.frac = 0.5;
+  EXPECT_EQ(held_after(*trigger, 9, 6, half).back(), 15 - 2 * 2);
+  const auto held = held_after(*trigger, 10, 9, half);
+  EXPECT_EQ(held, (Held{8, 9, 10, 11, 10, 11, 12, 13, 12, 13}));
+  EXPECT_EQ(trigger->protects(at(14, 10)).recent, 14 - 2 - 2 * 4);
+  EXPECT_EQ(trigger->protects(at(5, 10)).recent, 3);
+  EXPECT_EQ(trigger->target(at(1, 1), 1, half), std::nullopt);
+}
+
+TEST(Scope, SlidesOrGrows) {
+  const auto held = [](const std::string& mode) {
+    return held_after(*make_part<TriggerRegistry>("scope", "{mode: " + mode + ", recent_tokens: 2, decode_tokens: 4, growth_steps: 3}"), 10,
+                      8, tokens(6));
+  };
+  EXPECT_EQ(held("slide"), (Held{6, 7, 8, 9, 10, 10, 10, 10, 10}));
+  EXPECT_EQ(held("adaptive"), (Held{6, 7, 8, 9, 9, 9, 10, 10, 10}));
+  EXPECT_EQ(held("discontinuous"), (Held{6, 7, 8, 9, 10, 11, 10, 11, 12}));
+  const auto trigger = make_part<TriggerRegistry>("scope", "{recent_tokens: 2, decode_tokens: 4}");
+  EXPECT_TRUE(trigger->protects(at(12, 10)).prompt);
+  EXPECT_FALSE(trigger->protects(at(10, 10)).prompt);
+  EXPECT_THROW(make_part<TriggerRegistry>("scope", "{recent_tokens: 5, decode_tokens: 4}"), std::runtime_error);
+}
+
+TEST(PageFull, FreesOnePageWhenTheNewestIsFull) {
+  const auto trigger = make_part<TriggerRegistry>("page_full", "{page_tokens: 4}");
+  EXPECT_EQ(held_after(*trigger, 20, 6, tokens(11)), (Held{10, 8, 9, 10, 11, 8, 9, 10}));
+  EXPECT_EQ(held_after(*trigger, 3, 10, tokens(8)), (Held{3, 4, 5, 6, 7, 8, 9, 10, 11, 8, 9}));
+  EXPECT_EQ(trigger->protects(at(24, 20)).recent, 4);
+}
+
+}  // namespace
+}  // namespace kvlab::test
