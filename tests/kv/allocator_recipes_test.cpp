@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
-#include <numeric>
+#include <algorithm>
+#include <set>
 
 #include "sim/replay/replay.h"
 #include "tests/kv/kv_fixture.h"
@@ -45,12 +46,6 @@ const AttentionTrace& trace_with_passes() {
   return trace;
 }
 
-// Counts that depend on data, as they came out last.
-struct LastCounts final : CountSource {
-  void fill(std::string_view, int layer, std::span<std::int32_t> c) override { counts[layer].assign(c.begin(), c.end()); }
-  std::map<int, std::vector<std::int32_t>> counts;
-};
-
 const AttentionReference& reference() {
   static const AttentionReference full = full_attention(trace_with_passes());
   return full;
@@ -80,6 +75,74 @@ INSTANTIATE_TEST_SUITE_P(All, AllocatorRecipe,
                          ::testing::Values("pyramidkv", "adakv", "ada_pyramidkv", "criticalkv_ada", "cake", "dynamickv", "kvzip",
                                            "kvzip_plus", "kvzip_uniform", "laq", "laq_plus", "compresskv"),
                          [](const auto& info) { return std::string(info.param); });
+
+// The counts of each layer after the prompt, as the allocator settled them.
+struct PromptCounts final : CountSource {
+  void begin_step(std::int64_t step) override { in_prompt = step == 0; }
+  void fill(std::string_view, int layer, std::span<std::int32_t> c) override {
+    if (in_prompt) counts[static_cast<std::size_t>(layer)].assign(c.begin(), c.end());
+  }
+  bool in_prompt = true;
+  std::vector<std::vector<std::int32_t>> counts{5};
+};
+
+ReplayResult replay_text(const std::string& text, PromptCounts* counts = nullptr) {
+  Params p = Params::from_text(text, "kv_policy");
+  ReplayOptions options;
+  options.counts = counts;
+  return replay(trace_with_passes(), reference(), read_recipe(p), options);
+}
+
+TEST(LayerRecipes, SimLayerKvCutsLazyLayersAlone) {
+  PromptCounts counts;
+  const ReplayResult some = replay_text("{recipe: simlayerkv, budget_tokens: 100, allocator: {lazy_layers: {tau: 0.45}}}", &counts);
+  std::multiset<std::int32_t> kept;
+  double mean = 0;
+  for (const auto& layer : counts.counts) {
+    ASSERT_EQ(layer.size(), 2U);
+    EXPECT_EQ(layer[0], layer[1]);
+    kept.insert(layer[0]);
+    mean += layer[0] / 5.0;
+  }
+  EXPECT_EQ(kept.count(100) + kept.count(kPrompt), 5U);
+  EXPECT_GT(kept.count(100), 0U);
+  EXPECT_GT(kept.count(kPrompt), 0U);
+  EXPECT_DOUBLE_EQ(some.kept_tokens, mean);
+  for (std::size_t l = 0; l < 5; ++l) EXPECT_EQ(some.by_layer[l].output_rel_err == 0, counts.counts[l][0] == kPrompt) << l;
+  EXPECT_EQ(replay_text("{recipe: simlayerkv, budget_tokens: 100, allocator: {lazy_layers: {tau: 1}}}").mean.output_rel_err, 0);
+  EXPECT_EQ(replay_text("{recipe: simlayerkv, budget_tokens: 100, allocator: {lazy_layers: {tau: 0}}}").kept_tokens, 100);
+}
+
+TEST(LayerRecipes, RetrievalHeadsLoseNothing) {
+  for (const char* name : {"duo", "razor"}) {
+    const ReplayResult cut = replay_text(std::string("{recipe: ") + name + ", budget_tokens: 120}");
+    const int whole =
+        static_cast<int>(std::count_if(cut.by_head.begin(), cut.by_head.end(), [](const Fidelity& f) { return f.output_rel_err == 0; }));
+    const int wanted = std::string(name) == "duo" ? 5 : 2;  // 50 % and 15 % of ten heads
+    EXPECT_EQ(whole, wanted) << name;
+    EXPECT_DOUBLE_EQ(cut.kept_tokens, (wanted * kPrompt + (10 - wanted) * 120) / 10.0) << name;
+    EXPECT_EQ(replay_text(std::string("{recipe: ") + name + ", budget_tokens: 400}").mean.output_rel_err, 0);
+  }
+}
+
+TEST(LayerRecipes, TheTableIsTheBudget) {
+  const ReplayResult cut = replay_text("{recipe: layer_table, budget_tokens: 100}");
+  EXPECT_DOUBLE_EQ(cut.kept_tokens, (150 + 50 + 3 * 100) / 5.0);
+  EXPECT_DOUBLE_EQ(cut.by_layer[0].attended_tokens - cut.by_layer[1].attended_tokens, 100);
+}
+
+TEST(LayerRecipes, ThresholdEvictionKeepsWhatReachesTheThreshold) {
+  const auto with = [](const std::string& threshold) {
+    return replay_text("{recipe: evict_threshold, allocator: {score_threshold: {min_score: " + threshold + "}}}");
+  };
+  const ReplayResult none = with("0"), some = with("0.5"), most = with("1e9");
+  EXPECT_EQ(none.kept_tokens, kPrompt);
+  EXPECT_EQ(none.mean.output_rel_err, 0);
+  EXPECT_EQ(most.kept_tokens, 132);  // 4 sinks and the last 128
+  EXPECT_GT(some.kept_tokens, 132);
+  EXPECT_LT(some.kept_tokens, kPrompt);
+  EXPECT_LT(some.mean.output_rel_err, most.mean.output_rel_err);
+}
 
 }  // namespace
 }  // namespace kvlab
