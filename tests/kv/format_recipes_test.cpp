@@ -30,7 +30,8 @@ TEST(FormatRecipes, SaveWhatTheirPapersSay) {
   const AttentionTrace trace = trace_of(600);
   const AttentionReference reference = full_attention(trace);
   for (const Expected& e : {Expected{"fp16", 1, 1, 1e-3}, Expected{"bf16", 1, 1, 1e-2}, Expected{"fp8", 0.5, 0.5, 0.1},
-                            Expected{"int8_per_token", 0.53, 0.54, 0.03}, Expected{"kivi4", 0.4, 0.5, 0.2},
+                            Expected{"int8_per_token", 0.53, 0.54, 0.03}, Expected{"flexgen_int4", 0.28, 0.29, 0.4},
+                            Expected{"int4_per_channel", 0.28, 0.36, 0.4}, Expected{"kivi4", 0.4, 0.5, 0.2},
                             Expected{"kivi2", 0.3, 0.42, 1.5}, Expected{"qserve_kv4", 0.28, 0.29, 0.4}, Expected{"fireq", 0.26, 0.28, 0.4},
                             Expected{"mustafar50", 0.6, 0.65, 0.8}, Expected{"mustafar70", 0.48, 0.52, 1.5},
                             Expected{"think", 0.8, 0.82, 0.8}, Expected{"gear", 0.3, 0.45, 0.3}, Expected{"zipcache", 0.2, 0.3, 1.2},

@@ -1,0 +1,150 @@
+#include <map>
+
+#include "tests/kv/format_fixture.h"
+
+namespace kvlab::test {
+namespace {
+
+// Parameters that bring a format's block (or window) down to `block_tokens`.
+struct Small {
+  std::int32_t block_tokens;
+  const char* parameters;
+};
+
+const std::map<std::string, Small> kSmall{{"cachegen", {10, "{}"}},
+                                          {"cast", {1, "{}"}},
+                                          {"dfloat11", {1, "{}"}},
+                                          {"fireq", {1, "{}"}},
+                                          {"gear", {10, "{group: 8, buffer_tokens: 10}"}},
+                                          {"kivi", {8, "{group_tokens: 4, residual_tokens: 8}"}},
+                                          {"low_rank_keys", {9, "{rank: 9}"}},
+                                          {"mustafar", {8, "{recent_tokens: 8}"}},
+                                          {"native", {1, "{}"}},
+                                          {"per_channel", {8, "{group_tokens: 8, residual_tokens: 3}"}},
+                                          {"per_token", {3, "{group_channels: 8, residual_tokens: 3}"}},
+                                          {"qserve", {1, "{}"}},
+                                          {"think", {8, "{window_tokens: 8}"}},
+                                          {"zipcache", {10, "{block_tokens: 10}"}}};
+
+TEST(AllFormats, EachIsTestedHere) {
+  std::vector<std::string> listed;
+  for (const auto& [name, small] : kSmall) listed.push_back(name);
+  EXPECT_EQ(FormatRegistry::names(), listed);
+}
+
+// Groups of 1, 3, 4 and 8 query heads, at the edges of a block.
+TEST(AllFormats, AreSoundForGroupsOfHeadsAndEdgesOfBlocks) {
+  for (const auto& [name, small] : kSmall)
+    for (const std::int32_t q_heads : {2, 6, 8, 16})
+      for (const std::int32_t n : {0, 1, small.block_tokens - 1, small.block_tokens, small.block_tokens + 1}) {
+        SCOPED_TRACE(name + " of " + std::to_string(n) + " tokens, " + std::to_string(q_heads) + " query heads");
+        expect_sound(name, small.parameters, {1, q_heads, 2, 16, 32}, n, n == 0 ? 0 : small.block_tokens + 2);
+      }
+}
+
+// Rows that lost all their tokens go on with those of decode, with the same calls on shapes.
+TEST(AllFormats, EmptiedRowsGoOn) {
+  for (const auto& [name, small] : kSmall) {
+    SCOPED_TRACE(name);
+    const std::int32_t n = small.block_tokens + 1;
+    FormatRun with(name, small.parameters, {1, 8, 2, 16, 32}, n, 0), without(name, small.parameters, {1, 8, 2, 16, 32}, n, 0, false);
+    for (FormatRun* run : {&with, &without}) {
+      for (std::int32_t r = 0; r < 2; ++r) run->store.shrink(r, 0);
+      run->step(0);
+      for (std::int32_t t = 0; t < 2 * n; ++t) run->step(1);
+    }
+    EXPECT_EQ(with.ops.log(), without.ops.log());
+    for (std::int32_t r = 0; r < 2; ++r) {
+      ASSERT_EQ(with.store.len(r), 2 * n);
+      for (std::int32_t i = 0; i < 2 * n; ++i)
+        for (std::int32_t c = 0; c < 16; ++c) ASSERT_TRUE(std::isfinite(with.key(r, i, c)) && std::isfinite(with.value(r, i, c)));
+    }
+  }
+}
+
+TEST(AllFormats, BytesGrowWithTokensAndStayBelowFullPrecisionForLongRows) {
+  const ModelShape m{1, 8, 8, 128, 1024};
+  for (const auto& [name, small] : kSmall) {
+    const auto format = make_part<FormatRegistry>(name, small.parameters);
+    std::int64_t before = 0;
+    for (const std::int32_t n : {1, 2, 100, 1000, 10000}) {
+      EXPECT_GT(format->row_bytes(m, 0, n), before) << name << n;
+      before = format->row_bytes(m, 0, n);
+    }
+    EXPECT_LE(before, 10000LL * 128 * 2 * 2) << name;
+    EXPECT_LE(format->transfer_bytes(m, 0, 10000), before) << name;
+    EXPECT_EQ(format->row_bytes(m, 0, 0), 0) << name;
+  }
+}
+
+TEST(AllFormats, FinerIsNearer) {
+  struct Ladder {
+    const char* name;
+    std::vector<std::string> parameters;  // coarse to fine
+    bool values;
+  };
+  const auto bits = [](const std::string& more) {
+    std::vector<std::string> all;
+    for (const char* b : {"2", "4", "8"}) all.push_back("{bits: " + std::string(b) + more + "}");
+    return all;
+  };
+  const Ladder ladders[] = {
+      {"kivi", bits(", group_tokens: 8, residual_tokens: 8"), true},
+      {"per_token", bits(", group_channels: 8, residual_tokens: 4"), true},
+      {"per_channel", bits(", group_tokens: 8, residual_tokens: 4"), true},
+      {"gear", bits(""), true},
+      {"qserve", bits(""), true},
+      {"fireq", bits(""), true},
+      {"zipcache", {"{salient_bits: 2, other_bits: 2}", "{salient_bits: 4, other_bits: 4}", "{salient_bits: 8, other_bits: 8}"}, true},
+      {"zipcache", {"{salient_frac: 0}", "{salient_frac: 0.5}", "{salient_frac: 1}"}, true},
+      {"cachegen",
+       {"{fine_levels: 4, coarse_levels: 4}", "{fine_levels: 16, coarse_levels: 16}", "{fine_levels: 64, coarse_levels: 64}"},
+       true},
+      {"cast", {"{type: fp8_e5m2}", "{type: fp8_e4m3}", "{type: bf16}", "{type: fp16}"}, true},
+      {"mustafar",
+       {"{key_sparsity: 0.7, value_sparsity: 0.7}", "{key_sparsity: 0.5, value_sparsity: 0.5}", "{key_sparsity: 0.3, value_sparsity: 0.3}"},
+       true},
+      {"think", {"{ratio: 0.6}", "{ratio: 0.4}", "{ratio: 0.2}"}, false},
+      {"low_rank_keys", {"{rank_frac: 0.1}", "{rank_frac: 0.2}", "{rank_frac: 0.4}"}, false}};
+  for (const Ladder& ladder : ladders) {
+    double k = 1e9, v = 1e9;
+    for (const std::string& parameters : ladder.parameters) {
+      FormatRun run(ladder.name, parameters, {1, 8, 2, 64, 128}, 100, 3);
+      EXPECT_GT(run.error(false), 0) << ladder.name << parameters;
+      EXPECT_LT(run.error(false), k) << ladder.name << parameters;
+      if (ladder.values) {
+        EXPECT_LT(run.error(true), v) << ladder.name << parameters;
+      }
+      k = run.error(false), v = run.error(true);
+    }
+  }
+}
+
+TEST(NativeFormat, ChangesNothingAndCallsNothing) {
+  FormatRun run("native", "{}", {1, 8, 2, 64, 128}, 33, 5, true, 8);
+  for (std::int32_t h = 0; h < 2; ++h) {
+    EXPECT_EQ(run.changed_keys(h), 0);
+    EXPECT_EQ(run.changed_values(h), 0);
+  }
+  EXPECT_TRUE(run.ops.log().empty());
+  EXPECT_EQ(run.format->num_words(), 0);
+  for (const std::int32_t kv_bytes : {2, 4})
+    EXPECT_EQ(run.format->row_bytes({1, 8, 8, 128, 1024, kv_bytes}, 0, 100), 2 * 100 * 128 * kv_bytes);
+}
+
+TEST(PerChannel, RowBytesByHand) {
+  const auto format = make_part<FormatRegistry>("per_channel", "{bits: 2, group_tokens: 64, residual_tokens: 10}");
+  // Of 150 tokens 140 are beyond the residual, 128 of them fill groups: 2 of 16 + 4 bytes per channel; 22 dense ones.
+  EXPECT_EQ(format->row_bytes({1, 8, 8, 128, 1024}, 0, 150), 2 * (128 * 2 * (16 + 4) + 22 * 128 * 2));
+}
+
+TEST(PerToken, RowBytesByHand) {
+  // Groups of 32 channels: 16 + 4 bytes at 4 bits, four of them per token; the newest 7 tokens are dense.
+  const auto format = make_part<FormatRegistry>("per_token", "{bits: 4, group_channels: 32, residual_tokens: 7}");
+  EXPECT_EQ(format->row_bytes({1, 8, 8, 128, 1024}, 0, 100), 2 * (93 * 4 * 20 + 7 * 256));
+  // 2 bits, whole heads of 100 channels: 25 + 4 bytes.
+  EXPECT_EQ(make_part<FormatRegistry>("per_token", "{bits: 2}")->row_bytes({1, 8, 8, 100, 800}, 0, 10), 2 * 10 * 29);
+}
+
+}  // namespace
+}  // namespace kvlab::test
