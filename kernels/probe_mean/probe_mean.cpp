@@ -5,7 +5,45 @@
 #include <functional>
 #include <vector>
 
+#include "kernels/token_stats/token_stats.h"
+
 namespace kvlab {
+
+OpCall call(const ProbeSums& a) {
+  OpCall c{"probe_sums", a.kv.num_rows, 0, 0, 0, 0};
+  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
+    const std::int32_t s = a.kv.sequence(r);
+    const std::int64_t n = a.kv.len[r];
+    std::int64_t probes = 0, pairs = 0;
+    for (std::int64_t j = a.first[s]; j < a.first[s + 1]; ++j) {
+      const Queries& piece = a.pieces[j];
+      const std::int64_t later = a.end[s] - (piece.first_position + piece.count);
+      probes += piece.count;
+      pairs += causal_pairs(piece.count, std::max<std::int64_t>(0, n - later));
+    }
+    if (probes == 0) continue;
+    c.tokens += n;
+    c.outputs += n;
+    c.bytes += n * (static_cast<std::int64_t>(a.kv.head_dim) * a.kv.kv_bytes + 8) + probes * a.kv.group * a.kv.head_dim * 2;
+    c.flops += 2 * pairs * (a.kv.group * (a.kv.head_dim + 1) + 1);
+  }
+  return c;
+}
+
+void run_cpu(const ProbeSums& a) {
+  const auto sequences = static_cast<std::size_t>(a.kv.num_sequences());
+  std::int64_t most = 0;
+  for (std::size_t s = 0; s < sequences; ++s) most = std::max(most, a.first[s + 1] - a.first[s]);
+  std::vector<Queries> queries(sequences);
+  for (std::int64_t j = 0; j < most; ++j) {
+    for (std::size_t s = 0; s < sequences; ++s) queries[s] = a.first[s] + j < a.first[s + 1] ? a.pieces[a.first[s] + j] : Queries{};
+    TokenStats stats;
+    stats.kv = a.kv;
+    stats.queries = queries.data();
+    stats.first_word = a.channel;
+    run_cpu(stats);
+  }
+}
 
 OpCall call(const ProbeMean& a) {
   const std::int64_t n = a.kv.total();

@@ -7,6 +7,21 @@
 
 namespace kvlab {
 
+// Adds the attention that each token received from probe queries to word `channel` (float32), averaged over the group's heads: softmax
+// over the tokens that a probe sees, as TokenStats sums it. The probes come in pieces of consecutive positions; one pass reads K once
+// for all of them.
+struct ProbeSums {
+  KvRows kv;
+  std::int32_t channel = 0;
+  const std::int64_t* first = nullptr;  // [num_sequences + 1] pieces of a sequence
+  const Queries* pieces = nullptr;      // ascending by position
+  const std::int32_t* end = nullptr;    // [num_sequences] one past the position of the sequence's newest token
+};
+// K, the probes and the word are read, the word is written; products and softmax of the pairs that the causal mask leaves, where the
+// newest tokens of a row are held. Sequences without probes cost nothing.
+OpCall call(const ProbeSums&);
+void run_cpu(const ProbeSums&);
+
 // Mean attention that each token received from the probe queries that could see it: the sum in word `channel` (float32) over the number
 // of probes at or behind the token's position, 0 where there are none (ZipCache, He et al. 2024, arXiv:2405.14256, eq. 8: plain
 // sums would favour early tokens). Probes of sequence s are the positions [begin[j], end[j]), first[s] <= j < first[s + 1].

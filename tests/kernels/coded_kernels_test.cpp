@@ -162,6 +162,22 @@ TEST(ExponentCode, BetweenEntropyAndEntropyPlusOneBit) {
   EXPECT_LE(bytes, raw + (entropy + 64 * 64) / 8 + 1);
 }
 
+// One channel and q = 1: scores are the keys, so the weights are (1), (1, 1, 2) / 4 and (1, 1, 2, 1) / 5.
+TEST(ProbeSums, HandComputed) {
+  const float ln2 = std::log(2.0F);
+  Listed rows(1, 1, {0, 0, ln2, 0});
+  const float q[] = {1, 1, 1};
+  const Queries pieces[] = {{q, 1, 0}, {q + 1, 2, 2}};  // probes at positions 0, 2 and 3
+  const std::int64_t first[] = {0, 2};
+  const std::int32_t end[] = {4};
+  const ProbeSums sums{rows.tokens_of.kv, 0, first, pieces, end};
+  run_cpu(sums);
+  const float expected[] = {1 + 0.25F + 0.2F, 0.25F + 0.2F, 0.5F + 0.4F, 0.2F};
+  for (std::int32_t i = 0; i < 4; ++i) EXPECT_NEAR(std::bit_cast<float>(rows.tokens_of.kv.word(0, 0, i)), expected[i], 1e-6F) << i;
+  // The first probe sees 1 token, the others 3 and 4; K is read once.
+  EXPECT_EQ(call(sums), (OpCall{"probe_sums", 1, 4, 4, 4 * (1 * 2 + 8) + 3 * 2, 2 * 8 * (1 * 2 + 1)}));
+}
+
 TEST(ProbeMean, DividesByTheProbesThatSee) {
   Listed rows(1, 2, std::vector<float>(12, 0.0F));
   const KvRows& kv = rows.tokens_of.kv;

@@ -18,7 +18,7 @@ struct Probes {
     std::int32_t begin = 0, end = 0;
   };
   // Probe positions in [begin, end) of a sequence, ascending, as ranges. Random ones of the prompt come in runs of 8 queries, one run at
-  // a random place in each stretch of 8 / share positions, so that a few calls read them all.
+  // a random place in each stretch of 8 / share positions: neighbouring queries share the tokens they see.
   [[nodiscard]] std::vector<Range> ranges(const SeqStep& seq, std::int32_t begin, std::int32_t end) const;
 };
 

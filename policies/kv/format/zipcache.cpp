@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -7,7 +6,6 @@
 #include "kernels/probe_mean/probe_mean.h"
 #include "kernels/quantize/quantize.h"
 #include "kernels/take_due/take_due.h"
-#include "kernels/token_stats/token_stats.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/format/measured_share.h"
 #include "policies/kv/format/probes.h"
@@ -80,30 +78,21 @@ class Zipcache final : public Format {
 
   [[nodiscard]] std::int32_t salient_of(std::int32_t n) const { return static_cast<std::int32_t>(std::lround(salient_frac_ * n)); }
 
-  // Attention of this step's probes, range by range; sequences with fewer ranges sit out the last calls.
+  // Attention of this step's probes.
   void add_probes(LayerStep& step) {
-    std::vector<std::vector<Probes::Range>> ranges;
-    std::size_t most = 0;
-    for (const SeqStep& seq : step.seqs) {
-      ranges.push_back(probes_.ranges(seq, seq.seen_tokens, seq.end()));
-      most = std::max(most, ranges.back().size());
-    }
-    std::vector<Queries> queries(step.seqs.size());
-    for (std::size_t j = 0; j < most; ++j) {
-      for (std::size_t s = 0; s < queries.size(); ++s) {
-        const Queries& all = step.in.step[s];
-        queries[s] = {all.data, 0, all.first_position};
-        if (j >= ranges[s].size()) continue;
-        const Probes::Range& range = ranges[s][j];
+    std::vector<std::int64_t> first{0};
+    std::vector<Queries> pieces;
+    std::vector<std::int32_t> end;
+    for (std::size_t s = 0; s < step.seqs.size(); ++s) {
+      const Queries& all = step.in.step[s];
+      for (const Probes::Range& range : probes_.ranges(step.seqs[s], step.seqs[s].seen_tokens, step.seqs[s].end())) {
         const std::int64_t skipped = static_cast<std::int64_t>(range.begin - all.first_position) * step.model.q_heads * step.kv.head_dim;
-        queries[s] = {all.data == nullptr ? nullptr : all.data + skipped, range.end - range.begin, range.begin};
+        pieces.push_back({all.data == nullptr ? nullptr : all.data + skipped, range.end - range.begin, range.begin});
       }
-      TokenStats stats;
-      stats.kv = step.kv;
-      stats.queries = queries.data();
-      stats.first_word = first_word() + 1;
-      step.ops(stats);
+      first.push_back(static_cast<std::int64_t>(pieces.size()));
+      end.push_back(step.seqs[s].end());
     }
+    if (!pieces.empty()) step.ops(ProbeSums{step.kv, first_word() + 1, first.data(), pieces.data(), end.data()});
   }
 
   void score(LayerStep& step, float* scores) const {
