@@ -25,6 +25,22 @@ bool all_decode(const PolicyStep& step) {
   return std::all_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& s) { return s.decoding(); });
 }
 
+constexpr std::int32_t kLongPrompt = 1 << 24;  // longer than any budget means to hold
+
+// How many tokens at both ends of a sequence stay when its rows are cut to `target`.
+struct Ends {
+  std::int32_t first, last;
+};
+Ends protected_ends(const Protected& a, const Protected& b, std::int32_t prompt_tokens, std::int32_t target) {
+  return {std::max({a.sinks, b.sinks, a.prompt || b.prompt ? prompt_tokens : 0}), std::max(a.recent_of(target), b.recent_of(target))};
+}
+
+std::string describe(const Ends& ends) {
+  if (ends.first == 0) return fmt::format("the {} last tokens", ends.last);
+  if (ends.last == 0) return fmt::format("the {} first tokens", ends.first);
+  return fmt::format("the {} first and {} last tokens", ends.first, ends.last);
+}
+
 }  // namespace
 
 // The sequences for which the trigger fired in a layer, and views of them alone.
@@ -94,6 +110,10 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
     resident_words_ += part->resident_words();
   }
   if (!recipe.has_budget) return;
+  if (recipe.budget.tokens > 0) {  // a prompt of any length beyond the budget, then an answer
+    refuse_small_budget({0, kLongPrompt - 1, 1, kLongPrompt, -1});
+    refuse_small_budget({0, kLongPrompt, 1, kLongPrompt, -1});
+  }
   allocator_->set_budget(recipe.budget);
   if (recipe.trigger != "never" || selector_->selects_all()) return;
   if (recipe.budget.tokens == 0)
@@ -101,6 +121,19 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
         fmt::format("recipe '{}' cannot run: selector '{}' takes a budget in tokens (budget_tokens), not a share of the prompt",
                     recipe.name, recipe.selector));
   selector_->set_budget(recipe.budget.tokens);
+}
+
+void KvPolicy::refuse_small_budget(const SeqStep& seq) const {
+  if (!recipe_.has_budget || !scorer_ || recipe_.peer_ties) return;  // peers cut protected tokens too
+  const std::optional<std::int32_t> target = trigger_->target(seq, seq.end(), recipe_.budget);
+  if (!target) return;
+  const std::int32_t budget = recipe_.budget.of(seq.prompt_tokens);
+  const Ends ends = protected_ends(scorer_->protects(), trigger_->protects(seq), std::min(budget, seq.prompt_tokens), *target);
+  if (std::min<std::int64_t>(std::int64_t{ends.first} + ends.last, seq.end()) <= *target) return;
+  std::string what = fmt::format("a budget of {} tokens", budget);
+  if (recipe_.budget.tokens == 0) what += fmt::format(", {} of the prompt's {},", recipe_.budget.frac, seq.prompt_tokens);
+  if (*target != budget) what += fmt::format("{} of which a cut leaves {},", what.back() == ',' ? "" : ",", *target);
+  throw InputError(fmt::format("recipe '{}' cannot run: {} is below {} that it always keeps", recipe_.name, what, describe(ends)));
 }
 
 LayerStep KvPolicy::layer_step(const PolicyStep& step, std::int32_t layer) const {
@@ -161,11 +194,10 @@ void KvPolicy::score(LayerStep& view, const std::int32_t* target, float* scores)
   bool any = false;
   for (std::size_t s = 0; s < view.seqs.size(); ++s) {
     const SeqStep& seq = view.seqs[s];
-    const Protected by_trigger = trigger_->protects(seq);
-    const std::int32_t recent = std::max(by_scorer.recent_of(target[s]), by_trigger.recent_of(target[s]));
-    from[s] = seq.end() - recent;
-    before[s] = std::max({by_scorer.sinks, by_trigger.sinks, by_scorer.prompt || by_trigger.prompt ? seq.prompt_tokens : 0});
-    any |= recent > 0 || before[s] > 0;
+    const Ends ends = protected_ends(by_scorer, trigger_->protects(seq), seq.prompt_tokens, target[s]);
+    from[s] = seq.end() - ends.last;
+    before[s] = ends.first;
+    any |= ends.first > 0 || ends.last > 0;
   }
   Protect protect;
   protect.kv = view.kv;

@@ -31,8 +31,12 @@ struct PolicyStep {
 // Per step and layer: the host appends the new tokens' K and V, calls before_attention, attends, calls after_attention.
 class KvPolicy {
  public:
-  // Error where the recipe cannot run on these sizes.
+  // InputError where the recipe cannot run on these sizes, or its budget in tokens is below what it always keeps.
   KvPolicy(const Recipe& recipe, const ModelShape& model);
+
+  // InputError where a cut in this step, which depends on lengths alone, would leave less than the tokens that always stay. Hosts that
+  // know their steps ask before the run: a budget that is a share of the prompt, or a protected chunk, fits or not by its length.
+  void refuse_small_budget(const SeqStep& seq) const;
 
   [[nodiscard]] const Needs& needs() const { return needs_; }
   [[nodiscard]] std::int32_t num_words() const { return num_words_; }  // statistics per token that the stores must have

@@ -16,10 +16,10 @@ std::vector<std::string> cost_recipes() {
   return names;
 }
 
-// The recipe with a small budget, where it takes one.
+// The recipe with a small budget, where it takes one, above what any recipe always keeps.
 Recipe small(const std::string& name) {
   const Recipe recipe = load_recipe(name);
-  return recipe.has_budget || recipe.selector != "all" ? load_recipe(name, 96) : recipe;
+  return recipe.has_budget || recipe.selector != "all" ? load_recipe(name, 130) : recipe;
 }
 
 // Sequences as they stand after a prompt and some decode steps, by their lengths alone.

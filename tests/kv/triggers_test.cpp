@@ -77,6 +77,7 @@ TEST(PerChunk, CutsThePromptAndKeepsWhatIsDecoded) {
   const auto trigger = make_part<TriggerRegistry>("per_chunk", "{keep_chunk: true}");
   EXPECT_EQ(held_after(*trigger, 30, 2, tokens(15)), (Held{10, 15, 15, 16, 17}));
   EXPECT_EQ(trigger->protects(at(20, 30)).recent, 10);
+  EXPECT_EQ(make_part<TriggerRegistry>("per_chunk", "{keep_chunk: true, block_tokens: 7}")->protects(at(20, 30)).recent, 7);
   EXPECT_EQ(make_part<TriggerRegistry>("per_chunk")->protects(at(20, 30)).recent, 0);
 }
 

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "policies/kv/part.h"
 
 namespace kvlab {
@@ -9,18 +11,18 @@ class PerChunk final : public Trigger {
  public:
   explicit PerChunk(Params& p)
       : block_(p.optional<std::int32_t>("block_tokens", 128, 1, 1 << 20,
-                                        "chunk size the method is meant for; the host's chunks are taken as they come")),
-        keeps_chunk_(p.flag("keep_chunk", false, "tokens of the newest chunk stay")) {}
+                                        "chunk size the method is meant for; cuts come after the host's chunks")),
+        keeps_chunk_(p.flag("keep_chunk", false, "tokens of the newest chunk stay, of a longer one the last block_tokens")) {}
   [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, std::int32_t held, const Budget& budget) const override {
     const std::int32_t tokens = budget.of(seq.prompt_tokens);
     if (seq.decoding() || held <= tokens) return std::nullopt;
     return tokens;
   }
   [[nodiscard]] bool inside_prefill() const override { return true; }
-  [[nodiscard]] Protected protects(const SeqStep& seq) const override { return {0, keeps_chunk_ ? seq.new_tokens : 0}; }
+  [[nodiscard]] Protected protects(const SeqStep& seq) const override { return {0, keeps_chunk_ ? std::min(seq.new_tokens, block_) : 0}; }
 
  private:
-  [[maybe_unused]] std::int32_t block_;
+  std::int32_t block_;
   bool keeps_chunk_;
 };
 

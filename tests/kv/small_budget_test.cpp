@@ -1,0 +1,94 @@
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "policies/kv/policy.h"
+#include "sim/replay/replay.h"
+#include "traces/synthetic_attention.h"
+
+namespace kvlab::test {
+namespace {
+
+constexpr ModelShape kModel{2, 4, 2, 16, 64};
+
+Recipe recipe_of(const std::string& text) {
+  Params p = Params::from_text(text, "kv_policy");
+  return read_recipe(p);
+}
+
+template <class F>
+std::string refusal(F&& f) {
+  try {
+    f();
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+std::string refusal_of(const std::string& text) {
+  return refusal([&] { KvPolicy(recipe_of(text), kModel); });
+}
+
+TEST(SmallBudget, IsRefusedWithTheTokensThatStay) {
+  EXPECT_EQ(
+      refusal_of("{recipe: h2o, budget_tokens: 19, scorer: {accumulated_attention: {sinks_tokens: 4, recent_tokens: 16, recent_frac: 0}}}"),
+      "recipe 'h2o' cannot run: a budget of 19 tokens is below the 4 first and 16 last tokens that it always keeps");
+  EXPECT_EQ(
+      refusal_of("{recipe: h2o, budget_tokens: 20, scorer: {accumulated_attention: {sinks_tokens: 4, recent_tokens: 16, recent_frac: 0}}}"),
+      "");
+  EXPECT_EQ(refusal_of("{recipe: snapkv, budget_tokens: 31}"),
+            "recipe 'snapkv' cannot run: a budget of 31 tokens is below the 32 last tokens that it always keeps");
+  EXPECT_EQ(refusal_of("{recipe: streaming, budget_tokens: 3}"),
+            "recipe 'streaming' cannot run: a budget of 3 tokens is below the 4 first tokens that it always keeps");
+  EXPECT_EQ(refusal_of("{recipe: streaming, budget_tokens: 4}"), "");
+}
+
+// Half of the budget goes at once, and 10 tokens must be left.
+TEST(SmallBudget, CountsWhatACutLeaves) {
+  EXPECT_EQ(
+      refusal_of("{recipe: scissorhands, budget_tokens: 18}"),
+      "recipe 'scissorhands' cannot run: a budget of 18 tokens, of which a cut leaves 9, is below the 10 last tokens that it always keeps");
+  EXPECT_EQ(refusal_of("{recipe: scissorhands, budget_tokens: 20}"), "");
+}
+
+// Decode: what is left of the prompt, the window that the prompt's scorer protects, and 8 tokens in all for the answer.
+TEST(SmallBudget, CountsThePromptInDecode) {
+  EXPECT_EQ(
+      refusal_of("{recipe: scope_slide, budget_tokens: 40, trigger: {scope: {recent_tokens: 4, decode_tokens: 8}}}"),
+      "recipe 'scope_slide' cannot run: a budget of 40 tokens, of which a cut leaves 48, is below the 40 first and 32 last tokens that "
+      "it always keeps");
+  EXPECT_EQ(refusal_of("{recipe: scope_slide, budget_tokens: 40}"), "");
+}
+
+TEST(SmallBudget, AShareOfThePromptIsKnownToReplay) {
+  Params p = Params::from_text("{layers: 2, q_heads: 4, kv_heads: 2, head_dim: 32, prompt_tokens: 100, decode_tokens: 2}", "synthetic");
+  const AttentionTrace trace = SyntheticAttention(read_synthetic_attention(p), 5).trace();
+  const AttentionReference reference = full_attention(trace);
+  const auto run = [&](const std::string& text) { return refusal([&] { replay(trace, reference, recipe_of(text)); }); };
+  EXPECT_EQ(
+      run("{recipe: snapkv, budget_frac: 0.25}"),
+      "recipe 'snapkv' cannot run: a budget of 25 tokens, 0.25 of the prompt's 100, is below the 32 last tokens that it always keeps");
+  EXPECT_EQ(run("{recipe: snapkv, budget_frac: 0.5}"), "");
+  EXPECT_EQ(refusal_of("{recipe: snapkv, budget_frac: 0.25}"), "");
+}
+
+TEST(SmallBudget, AProtectedChunkIsKnownToReplay) {
+  Params p = Params::from_text("{layers: 2, q_heads: 4, kv_heads: 2, head_dim: 32, prompt_tokens: 100, decode_tokens: 2, chunk_tokens: 40}",
+                               "synthetic");
+  const AttentionTrace trace = SyntheticAttention(read_synthetic_attention(p), 5).trace();
+  EXPECT_EQ(refusal([&] { replay(trace, full_attention(trace), recipe_of("{recipe: citrus, budget_tokens: 30}")); }),
+            "recipe 'citrus' cannot run: a budget of 30 tokens is below the 40 last tokens that it always keeps");
+}
+
+// A prompt that fits its budget is never cut; without a budget there is nothing to refuse; and peers cut protected tokens.
+TEST(SmallBudget, NothingElseIsRefused) {
+  Recipe mirrored = recipe_of("{recipe: snapkv, budget_tokens: 8}");
+  mirrored.peer_ties = true;
+  EXPECT_NO_THROW(KvPolicy(mirrored, kModel));
+  EXPECT_EQ(refusal_of("{recipe: corm}"), "");
+  const KvPolicy policy(recipe_of("{recipe: snapkv, budget_frac: 1}"), kModel);
+  EXPECT_NO_THROW(policy.refuse_small_budget({0, 0, 8, 8, -1}));
+}
+
+}  // namespace
+}  // namespace kvlab::test
