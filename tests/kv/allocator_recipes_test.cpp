@@ -73,7 +73,7 @@ TEST_P(AllocatorRecipe, KeepsItsBudgetOnAverageAndEverythingAtFullBudget) {
 
 INSTANTIATE_TEST_SUITE_P(All, AllocatorRecipe,
                          ::testing::Values("pyramidkv", "adakv", "ada_pyramidkv", "criticalkv_ada", "cake", "dynamickv", "kvzip",
-                                           "kvzip_plus", "kvzip_uniform", "laq", "laq_plus", "compresskv"),
+                                           "kvzip_plus", "kvzip_uniform", "kvcompose", "laq", "laq_plus", "compresskv"),
                          [](const auto& info) { return std::string(info.param); });
 
 // The counts of each layer after the prompt, as the allocator settled them.

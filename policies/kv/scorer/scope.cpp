@@ -10,7 +10,7 @@ class ScopeScorer final : public Scorer {
  public:
   explicit ScopeScorer(Params& p) {
     auto [name, parameters] = p.named("prompt", "window_attention", "scorer that cuts the prompt");
-    prompt_ = ScorerRegistry::make(name, parameters, "scorer");
+    if (!p.is_describing()) prompt_ = ScorerRegistry::make(name, parameters, "scorer");
   }
 
   [[nodiscard]] Needs needs() const override {
@@ -23,10 +23,12 @@ class ScopeScorer final : public Scorer {
   void forget(std::int32_t index) override { prompt_->forget(index); }
   [[nodiscard]] Protected protects() const override { return prompt_->protects(); }
 
-  void observe(LayerStep& step) override {
-    prompt_->bind(first_word());
-    prompt_->observe(step);
+  void bind(std::int32_t first_word) override {
+    Scorer::bind(first_word);
+    prompt_->bind(first_word);
   }
+
+  void observe(LayerStep& step) override { prompt_->observe(step); }
 
   void score(LayerStep& step, float* scores) override {
     std::vector<Queries> current = last_queries(step.in.step, 1, step.model);
@@ -36,10 +38,7 @@ class ScopeScorer final : public Scorer {
       any_decode |= step.seqs[s].decoding();
       all_decode &= step.seqs[s].decoding();
     }
-    if (!all_decode) {
-      prompt_->bind(first_word());
-      prompt_->score(step, scores);
-    }
+    if (!all_decode) prompt_->score(step, scores);
     if (!any_decode) return;
     clear_scores(step, scores, true);
     AttentionStats stats;
@@ -50,7 +49,7 @@ class ScopeScorer final : public Scorer {
   }
 
  private:
-  std::unique_ptr<Scorer> prompt_;
+  std::unique_ptr<Scorer> prompt_;  // null only while parameters are described
 };
 
 [[maybe_unused]] const bool registered =
