@@ -14,8 +14,9 @@ struct Segment {
   KvRows kv;
   const std::int64_t* index_first = nullptr;  // [kv.num_rows + 1]
   const std::int32_t* index = nullptr;
-  const float* log_weight = nullptr;  // [kv.num_rows]
-  std::int64_t read_bytes = -1;       // K and V bytes read in their stored format; -1: tokens * 2 * head_dim * kv_bytes
+  const float* log_weight = nullptr;       // [kv.num_rows]
+  const float* head_log_weight = nullptr;  // [kv.num_rows * kv.group] the same for each query head, added to log_weight; null: 0
+  std::int64_t read_bytes = -1;            // K and V bytes read in their stored format; -1: tokens * 2 * head_dim * kv_bytes
 
   [[nodiscard]] std::int64_t tokens(std::int32_t row) const {
     return index_first != nullptr ? index_first[row + 1] - index_first[row] : kv.len[row];

@@ -65,6 +65,9 @@ void fill_logits(Block& b, const Segment& s, std::int64_t column) {
     const Map keys(s.kv.k + slot * d, count, d, Eigen::OuterStride<>(d));
     b.z.middleCols(column + at, count).noalias() = b.queries * keys.transpose();
     if (weight != 0.0F) b.z.middleCols(column + at, count).array() += weight;
+    for (Eigen::Index line = 0; s.head_log_weight != nullptr && line < b.z.rows(); ++line)
+      b.z.row(line).segment(column + at, count).array() +=
+          s.head_log_weight[static_cast<Eigen::Index>(b.row) * s.kv.group + line % s.kv.group];
   });
   const std::int64_t n = s.tokens(b.row);
   for (std::int64_t i = n - 1; i >= 0; --i) {  // positions ascend, so only a tail can lie in the first query's future

@@ -242,8 +242,8 @@ struct Selection {
 // What a decode step attends to. Prefill attends to all that is held.
 class Selector : public KvPart {
  public:
-  // The budget that the experiment gives, in tokens per KV head: takes the place of the selector's own, where it has one.
-  virtual void set_budget(std::int32_t /*tokens*/) {}
+  // The budget that the experiment gives, in tokens per KV head: takes the place of the selector's own. False: it has no use for one.
+  virtual bool set_budget(std::int32_t /*tokens*/) { return false; }
   // After every step's changes to a layer (append, eviction, encoding): keeps page bounds, clusters and the like up to date.
   virtual void update(LayerStep&) {}
   // In decode, before the layer's attention, this step's token appended. Memory of the answer comes from step.ops or the part.

@@ -110,12 +110,13 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
     resident_words_ += part->resident_words();
   }
   if (!recipe.has_budget) return;
+  if (const std::string why = why_no_budget(recipe); !why.empty()) throw InputError(why);
   if (recipe.budget.tokens > 0) {  // a prompt of any length beyond the budget, then an answer
     refuse_small_budget({0, kLongPrompt - 1, 1, kLongPrompt, -1});
     refuse_small_budget({0, kLongPrompt, 1, kLongPrompt, -1});
   }
   allocator_->set_budget(recipe.budget);
-  if (recipe.trigger != "never" || selector_->selects_all()) return;
+  if (recipe.trigger != "never") return;
   if (recipe.budget.tokens == 0)
     throw InputError(
         fmt::format("recipe '{}' cannot run: selector '{}' takes a budget in tokens (budget_tokens), not a share of the prompt",

@@ -76,6 +76,7 @@ void read_budget(Params& p, Recipe& recipe) {
 void refuse_bad_combinations(const Params& p, const Recipe& r) {
   const bool acts = r.trigger != "never";
   const auto refuse = [&](const std::string& why) { p.fail(fmt::format("recipe '{}' cannot run: {}", r.name, why)); };
+  if (const std::string why = r.has_budget ? why_no_budget(r) : ""; !why.empty()) p.fail(why);
   if (acts && r.scorer.empty()) refuse(fmt::format("trigger '{}' acts, so there must be a scorer to rank tokens by", r.trigger));
   if (acts && !r.has_budget && r.make_trigger()->needs_budget())
     refuse(fmt::format("trigger '{}' acts, so there must be a budget: give budget_tokens or budget_frac", r.trigger));
@@ -117,6 +118,17 @@ Recipe read_from(Params& p, Params& file, const std::string& name) {
 }
 
 }  // namespace
+
+std::string why_no_budget(const Recipe& r) {
+  const auto because = [&](const std::string& why) { return fmt::format("recipe '{}' has no use for a budget: {}", r.name, why); };
+  if (r.trigger != "never")
+    return r.make_trigger()->needs_budget()
+               ? ""
+               : because(fmt::format("its trigger '{}' leaves it to allocator '{}' how many tokens stay", r.trigger, r.allocator));
+  const auto selector = r.make_selector();
+  if (selector->selects_all()) return because("it keeps and reads every token");
+  return selector->set_budget(1) ? "" : because(fmt::format("its selector '{}' keeps to parameters of its own", r.selector));
+}
 
 bool Recipe::runs_in(const std::string& host) const { return std::find(hosts.begin(), hosts.end(), host) != hosts.end(); }
 

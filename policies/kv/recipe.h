@@ -36,8 +36,11 @@ struct Recipe {
 
 // Reads `{recipe: NAME, budget_tokens: N | budget_frac: X | compression_ratio: R, PART: ...}`: the recipe's file with the parts and
 // the budget that this mapping overrides. Errors with file:line:column: unknown recipe or part, a budget of 0, below 0 or given
-// twice, a combination of parts that cannot work (with the reason).
+// twice, a budget without use, a combination of parts that cannot work (with the reason).
 Recipe read_recipe(Params& p);
+
+// Why a budget would change nothing: no part of the recipe asks for it. "" where one does.
+std::string why_no_budget(const Recipe& recipe);
 
 // The recipe as its file has it. `budget_tokens`: 0 takes the file's.
 Recipe load_recipe(const std::string& name, std::int32_t budget_tokens = 0);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <string_view>
 #include <utility>
 
@@ -11,6 +12,7 @@ namespace kvlab::test {
 inline bool large_budget_selects_everything(const std::string& part, const std::string& parameters, std::int32_t prompt = 40) {
   auto selector = make_part<SelectorRegistry>(part, parameters);
   Decode d({4, 6, 2, 8, 16}, 2, prompt, 11, true, selector->num_words());
+  d.window_tokens = selector->needs().window_queries;
   selector->set_budget(10 * prompt);
   d.prefill(*selector);
   for (std::int32_t t = 0; t < 3; ++t)
@@ -49,11 +51,44 @@ class Played final : public CountSource {
   std::size_t at_ = 0;
 };
 
+// What a host attends to in a decode step: the selection and what the selector adds to it.
+inline std::vector<float> attended_output(Decode& d, Selector& selector) {
+  d.append(1);
+  LayerStep s = d.step();
+  selector.update(s);
+  const Selection chosen = selector.select(s);
+  std::vector<Segment> segments(1);
+  segments[0].kv = s.kv;
+  segments[0].index_first = chosen.index_first, segments[0].index = chosen.index;
+  selector.add_segments(s, segments);
+  const auto width = static_cast<std::size_t>(d.model.q_heads * d.model.head_dim);
+  std::vector<float> out(d.k.size() * width);
+  std::vector<float*> rows;
+  for (std::size_t i = 0; i < d.k.size(); ++i) rows.push_back(out.data() + i * width);
+  d.ops(Attend{segments.data(), static_cast<std::int32_t>(segments.size()), d.queries.data(), rows.data()});
+  return out;
+}
+
+// softmax(z) . rows of v, each of length d.
+inline std::vector<double> attend_plain(const std::vector<double>& z, const std::vector<std::vector<double>>& v) {
+  const double top = *std::max_element(z.begin(), z.end());
+  std::vector<double> out(v.front().size(), 0.0);
+  double sum = 0;
+  for (const double x : z) sum += std::exp(x - top);
+  for (std::size_t i = 0; i < z.size(); ++i)
+    for (std::size_t c = 0; c < out.size(); ++c) out[c] += std::exp(z[i] - top) / sum * v[i][c];
+  return out;
+}
+
 // With recorded counts, shapes alone give the same log, the same tokens attended to and the same traffic.
 inline bool same_log_with_recorded_counts(const std::string& part, const std::string& parameters, std::int32_t prompt, std::int32_t steps) {
   const ModelShape shape{4, 8, 2, 8, 16};
   auto a = make_part<SelectorRegistry>(part, parameters), b = make_part<SelectorRegistry>(part, parameters);
   Decode with(shape, 2, prompt, 5, true, a->num_words()), without(shape, 2, prompt, 5, false, b->num_words());
+  with.window_tokens = without.window_tokens = a->needs().window_queries;
+  with.ids.assign(2, {});
+  for (auto& ids : with.ids)
+    for (std::int32_t i = 0; i < prompt + steps; ++i) ids.push_back(i * 7 % 5);
   Played counts;
   with.ops.take_counts_from(&counts), without.ops.take_counts_from(&counts);
   std::vector<std::int64_t> attended;

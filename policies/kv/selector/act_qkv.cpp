@@ -26,10 +26,11 @@ class ActQkv final : public Selector {
     return needs;
   }
   // Sinks and newest tokens leave at least a quarter of the budget to the ranked chunks.
-  void set_budget(std::int32_t tokens) override {
+  bool set_budget(std::int32_t tokens) override {
     budget_ = tokens;
     sinks_ = std::min(sinks_, tokens / 4);
     recent_ = std::min(recent_, std::max(1, tokens / 2));
+    return true;
   }
   void forget(std::int32_t index) override {
     progress_.forget(index);

@@ -20,7 +20,10 @@ class Alisa final : public Selector {
     return needs;
   }
   [[nodiscard]] std::int32_t num_words() const override { return rows_ + 1; }
-  void set_budget(std::int32_t tokens) override { budget_ = tokens; }
+  bool set_budget(std::int32_t tokens) override {
+    budget_ = tokens;
+    return true;
+  }
   void forget(std::int32_t index) override { traffic_.forget(index); }
 
   void update(LayerStep& step) override {

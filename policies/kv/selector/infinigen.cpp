@@ -25,7 +25,10 @@ class InfiniGen final : public Selector {
     return needs;
   }
   // Takes the place of max_frac; how many are wanted remains a matter of alpha.
-  void set_budget(std::int32_t tokens) override { budget_ = tokens; }
+  bool set_budget(std::int32_t tokens) override {
+    budget_ = tokens;
+    return true;
+  }
   void forget(std::int32_t index) override {
     abs_sum_.forget(index), gram_.forget(index), basis_.forget(index), partial_.forget(index);
     progress_.forget(index), has_basis_.forget(index), last_.forget(index), traffic_.forget(index);

@@ -31,11 +31,12 @@ class InfLlm2 final : public Selector {
     return needs;
   }
   // The window takes at most half of the budget, and rows are no longer dense than the budget.
-  void set_budget(std::int32_t tokens) override {
+  bool set_budget(std::int32_t tokens) override {
     window_ = std::clamp(tokens / 2, 1, window_);
     top_ = std::max(1, (tokens - window_) / block_);
     initial_ = std::min(initial_, top_);
     dense_tokens_ = std::min(dense_tokens_, tokens + 1);
+    return true;
   }
   void forget(std::int32_t index) override {
     progress_.forget(index);

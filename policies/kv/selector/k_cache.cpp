@@ -18,7 +18,10 @@ class KCache final : public Selector {
     needs.step_queries = true;
     return needs;
   }
-  void set_budget(std::int32_t tokens) override { top_ = tokens; }
+  bool set_budget(std::int32_t tokens) override {
+    top_ = tokens;
+    return true;
+  }
   void forget(std::int32_t index) override { traffic_.forget(index); }
 
   Selection select(LayerStep& step) override {

@@ -30,7 +30,10 @@ class LeoAm final : public Selector {
     needs.step_queries = true;
     return needs;
   }
-  void set_budget(std::int32_t tokens) override { budget_ = tokens; }
+  bool set_budget(std::int32_t tokens) override {
+    budget_ = tokens;
+    return true;
+  }
   void forget(std::int32_t index) override {
     progress_.forget(index), traffic_.forget(index);
     for (auto& level : bounds_) level.forget(index);

@@ -28,7 +28,10 @@ class LServe final : public Selector {
     needs.step_queries = true;
     return needs;
   }
-  void set_budget(std::int32_t tokens) override { budget_ = tokens; }
+  bool set_budget(std::int32_t tokens) override {
+    budget_ = tokens;
+    return true;
+  }
   void forget(std::int32_t index) override {
     progress_.forget(index);
     bounds_.forget(index);

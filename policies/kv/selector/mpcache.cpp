@@ -28,7 +28,10 @@ class MpCache final : public Selector {
     needs.step_queries = true;
     return needs;
   }
-  void set_budget(std::int32_t tokens) override { budget_ = tokens; }
+  bool set_budget(std::int32_t tokens) override {
+    budget_ = tokens;
+    return true;
+  }
   void forget(std::int32_t index) override {
     large_progress_.forget(index);
     small_progress_.forget(index);

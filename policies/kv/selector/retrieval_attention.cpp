@@ -22,10 +22,11 @@ class RetrievalAttention final : public Selector {
     return needs;
   }
   // First and newest tokens give way where they would fill more than three quarters of it.
-  void set_budget(std::int32_t tokens) override {
+  bool set_budget(std::int32_t tokens) override {
     sinks_ = std::min(sinks_, tokens / 4);
     recent_ = std::clamp(tokens / 2, 1, recent_);
     top_ = std::max(1, tokens - sinks_ - recent_);
+    return true;
   }
   void forget(std::int32_t index) override { traffic_.forget(index); }
 

@@ -20,7 +20,10 @@ class RetrievalChunks final : public Selector {
     needs.step_queries = true;
     return needs;
   }
-  void set_budget(std::int32_t tokens) override { budget_ = tokens; }
+  bool set_budget(std::int32_t tokens) override {
+    budget_ = tokens;
+    return true;
+  }
   void forget(std::int32_t index) override {
     choices_.forget(index);
     chunks_.forget(index);

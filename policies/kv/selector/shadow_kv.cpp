@@ -26,7 +26,10 @@ class ShadowKv final : public Selector {
     needs.step_queries = true;
     return needs;
   }
-  void set_budget(std::int32_t tokens) override { budget_ = tokens; }
+  bool set_budget(std::int32_t tokens) override {
+    budget_ = tokens;
+    return true;
+  }
   void forget(std::int32_t index) override {
     progress_.forget(index), chunks_.forget(index), means_.forget(index);
     outlier_.forget(index), other_.forget(index), traffic_.forget(index);

@@ -24,7 +24,10 @@ class Squeezed final : public Selector {
     needs.window_queries = window_;
     return needs;
   }
-  void set_budget(std::int32_t tokens) override { budget_ = tokens; }
+  bool set_budget(std::int32_t tokens) override {
+    budget_ = tokens;
+    return true;
+  }
   void forget(std::int32_t index) override {
     prompts_.forget(index);
     cluster_of_.forget(index);

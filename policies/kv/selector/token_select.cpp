@@ -25,10 +25,11 @@ class TokenSelect final : public Selector {
     return needs;
   }
   // Sinks and newest tokens leave at least a quarter of the budget to the elected ones.
-  void set_budget(std::int32_t tokens) override {
+  bool set_budget(std::int32_t tokens) override {
     sinks_ = std::min(sinks_, tokens / 4);
     recent_ = std::min(recent_, std::max(1, tokens / 2));
     top_ = std::max(0, tokens - sinks_ - recent_);
+    return true;
   }
   void forget(std::int32_t index) override {
     marks_.forget(index);

@@ -19,7 +19,10 @@ class TopKOracle final : public Selector {
     needs.step_queries = true;
     return needs;
   }
-  void set_budget(std::int32_t tokens) override { budget_ = tokens; }
+  bool set_budget(std::int32_t tokens) override {
+    budget_ = tokens;
+    return true;
+  }
   void forget(std::int32_t index) override { traffic_.forget(index); }
 
   Selection select(LayerStep& step) override {

@@ -15,9 +15,10 @@ class WindowSinks final : public Selector {
         recent_(p.optional<std::int32_t>("recent_tokens", 1020, 1, 1 << 24, "newest tokens attended to")) {}
 
   // The sinks stay as they are unless they would fill the budget.
-  void set_budget(std::int32_t tokens) override {
+  bool set_budget(std::int32_t tokens) override {
     sinks_ = std::min(sinks_, tokens - 1);
     recent_ = tokens - sinks_;
+    return true;
   }
 
   Selection select(LayerStep& step) override {

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kv_rows.h"
+#include "kernels/ops.h"
+
+// Keys before RoPE as numbers of a codebook made for the queries that will read them: A2ATS, He et al. 2025, arXiv:2502.12665,
+// sections 3.1 and 3.2. RoPE turns pairs (c, c + d/2) of channels by position * rope_base^(-2c/d); 0: no RoPE.
+namespace kvlab {
+
+// The queries as if all of them stood at `position`.
+struct TurnQueries {
+  std::int32_t num_sequences = 0, num_heads = 0, head_dim = 0, position = 0;
+  double rope_base = 0;
+  const Queries* queries = nullptr;  // [num_sequences]
+  float* const* out = nullptr;       // [num_sequences] -> [count, num_heads, head_dim]
+};
+// Read and written at 2 bytes per value; 3 FLOPs each.
+OpCall call(const TurnQueries&);
+void run_cpu(const TurnQueries&);
+
+// Codebooks by k-means++ (Arthur and Vassilvitskii 2007) and Lloyd's rounds under the distance (k - c)^T H (k - c), H the Gram matrix
+// of the queries scaled to a root mean square of 1, plus 1e-6 on its diagonal. A center that lost its keys stays where it is.
+struct TrainCodes {
+  KvRows kv;
+  double rope_base = 0;
+  std::int32_t rounds = 10;
+  const std::int32_t* codes = nullptr;  // [kv.num_rows] centers, at most the row's tokens; 0: the row is left alone
+  const std::int64_t* seeds = nullptr;  // [kv.num_rows]
+  const float* const* gram = nullptr;   // [kv.num_rows] -> [head_dim, head_dim]
+  float* const* root = nullptr;         // [kv.num_rows] -> [head_dim, head_dim] out: L with H = L L^T
+  float* const* centers = nullptr;      // [kv.num_rows] -> [codes, head_dim] out, keys before RoPE
+};
+// The method trains before it serves, so a run pays nothing.
+OpCall call(const TrainCodes&);
+void run_cpu(const TrainCodes&);
+
+// The nearest center of tokens [from[r], to[r]); ties go to the lower one.
+struct AssignCodes {
+  KvRows kv;
+  double rope_base = 0;
+  const std::int32_t* codes = nullptr;                // [kv.num_rows]
+  const std::int32_t *from = nullptr, *to = nullptr;  // [kv.num_rows]
+  const float* const* root = nullptr;
+  const float* const* centers = nullptr;
+  std::int32_t* const* code = nullptr;  // [kv.num_rows] -> [to]
+};
+// Keys and centers are read, codes written at 2 bytes; 2 FLOPs per channel, key and center, and for the roots.
+OpCall call(const AssignCodes&);
+void run_cpu(const AssignCodes&);
+
+// Logits by codes: scores of query head h for token begin[r] + i: q_h . center of its code / sqrt(d), at
+// group * first[r] + h * (first[r + 1] - first[r]) + i.
+struct CodeScores {
+  std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0, kv_bytes = 2;
+  const Queries* queries = nullptr;     // [num_rows / kv_heads], the last one of each counts
+  const std::int32_t* codes = nullptr;  // [num_rows]
+  const float* const* centers = nullptr;
+  const std::int32_t* const* code = nullptr;
+  const std::int32_t* begin = nullptr;  // [num_rows]
+  const std::int64_t* first = nullptr;  // [num_rows + 1]
+  float* scores = nullptr;              // [group * first[num_rows]] out
+};
+// Centers are read once per row, codes at 12 bits; a product with each center per head, then one look-up per token and head.
+OpCall call(const CodeScores&);
+void run_cpu(const CodeScores&);
+
+}  // namespace kvlab

@@ -1,0 +1,202 @@
+#include <algorithm>
+
+#include "kernels/key_codes/key_codes.h"
+#include "kernels/query_basis/query_basis.h"
+#include "policies/kv/selector/tiers.h"
+
+namespace kvlab {
+
+namespace {
+
+// K and V on the host; on the GPU each older key is a number of a codebook, by which every query head looks up approximate logits.
+// The codes are of keys before RoPE, and far queries count as if they stood at one fixed distance, so that codes stay valid.
+// A2ATS, He et al. 2025, arXiv:2502.12665, sections 3.1 to 3.3. The codebook is learned from the prompt itself.
+class A2ats final : public Selector {
+ public:
+  explicit A2ats(Params& p)
+      : sinks_(p.optional<std::int32_t>("sink_tokens", 8, 0, 1 << 20, "first tokens, on the GPU")),
+        local_(p.optional<std::int32_t>("local_tokens", 64, 1, 1 << 20, "newest tokens, on the GPU and without a code")),
+        top_frac_(p.optional<double>("top_frac", 0.03, 1e-5, 1, "share of the row chosen by each query head; a KV head reads the union")),
+        max_codes_(p.optional<std::int32_t>("max_codes", 4096, 1, 4096, "centers of a KV head's codebook, at most")),
+        tokens_per_code_(
+            p.optional<std::int32_t>("tokens_per_code", 16, 1, 1 << 20, "prompt tokens for each center, where they make fewer")),
+        far_(p.optional<std::int32_t>("far_tokens", 2048, 0, 1 << 20, "distance at which far queries count")),
+        rounds_(p.optional<std::int32_t>("rounds", 10, 1, 1000, "rounds of k-means")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    return needs;
+  }
+  // First and newest tokens give way where they would fill more than three quarters of it.
+  bool set_budget(std::int32_t tokens) override {
+    sinks_ = std::min(sinks_, tokens / 4);
+    local_ = std::clamp(tokens / 2, 1, local_);
+    top_ = std::max(1, tokens - sinks_ - local_);
+    return true;
+  }
+  void forget(std::int32_t index) override {
+    abs_sum_.forget(index), gram_.forget(index), root_.forget(index), centers_.forget(index), turned_.forget(index);
+    code_.forget(index), rows_.forget(index), progress_.forget(index), state_.forget(index), traffic_.forget(index);
+  }
+
+  void update(LayerStep& step) override {
+    const std::int32_t n = step.kv.num_rows;
+    const std::int32_t* covered = progress_.advance(step);
+    learn(step);
+    AssignCodes assign;
+    assign.kv = step.kv;
+    assign.rope_base = step.model.rope_base;
+    assign.from = per_row(step.ops, n, [&](std::int32_t r) { return covered[r] == 0 ? 0 : rows_.at(step, r).coded; });
+    assign.to =
+        per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).codes == 0 ? 0 : std::max(0, step.kv.len[r] - local_); });
+    for (std::int32_t r = 0; r < n; ++r) rows_.at(step, r).coded = assign.to[r];
+    assign.codes = codes(step);
+    assign.root = root(step), assign.centers = centers(step), assign.code = code(step);
+    step.ops(assign);
+  }
+
+  Selection select(LayerStep& step) override {
+    const std::int32_t n = step.kv.num_rows, group = step.kv.group;
+    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).coded; });
+    const std::int32_t* head = per_row(step.ops, n, [&](std::int32_t r) { return std::min(sinks_, tail[r]); });
+    const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r] - head[r]; });
+    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(top_of(step.kv.len[r]), tail[r] - head[r]); });
+    if (keeps_all(n, first, keep)) return {};
+    const std::vector<Queries> far = far_queries(step);
+    CodeScores scores;
+    scores.num_rows = n;
+    scores.kv_heads = step.kv.kv_heads, scores.group = group, scores.head_dim = step.kv.head_dim, scores.kv_bytes = step.kv.kv_bytes;
+    scores.queries = far.data();
+    scores.codes = codes(step);
+    scores.centers = centers(step), scores.code = code(step);
+    scores.begin = head, scores.first = first;
+    scores.scores = step.ops.floats(group * first[n]);
+    step.ops(scores);
+    UnitLists found = united(step, best_units(step.ops, n, group, first, scores.scores, keep), first, keep);
+    ExpandUnits tokens;
+    tokens.num_rows = n;
+    tokens.lists = found;
+    tokens.base = tokens.head = head;
+    tokens.tail = tail;
+    tokens.len = step.kv.len;
+    const Selection selection = expand(step.ops, tokens);
+    traffic_.track(step, in_row(step, selection, head, found), lists_of(selection), 2LL * step.kv.head_dim * step.kv.kv_bytes);
+    return selection;
+  }
+
+  Traffic take_traffic() override { return traffic_.take(); }
+  // First and newest tokens, 12 bits per coded token, and the codebook.
+  [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
+    std::int64_t on_gpu = 0, codes = 0;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+      on_gpu += std::min(kv.len[r], sinks_ + local_);
+      codes += (3LL * std::max(0, kv.len[r] - local_) + 1) / 2 +
+               static_cast<std::int64_t>(codes_of(kv.len[r])) * model.head_dim * model.kv_bytes;
+    }
+    TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
+    bytes.gpu += codes;
+    return bytes;
+  }
+
+ private:
+  struct Row {
+    std::int32_t codes = 0, coded = 0;  // centers; tokens that have a code
+  };
+  enum State : char { kNone, kSeen };  // of a sequence's queries in a layer
+
+  [[nodiscard]] std::int32_t codes_of(std::int32_t len) const { return len == 0 ? 0 : std::clamp(len / tokens_per_code_, 1, max_codes_); }
+  [[nodiscard]] std::int32_t top_of(std::int32_t len) const {
+    return top_ > 0 ? top_ : std::max(1, static_cast<std::int32_t>(top_frac_ * len));
+  }
+  const std::int32_t* codes(const LayerStep& step) {
+    return per_row(step.ops, step.kv.num_rows, [&](std::int32_t r) { return rows_.at(step, r).codes; });
+  }
+  float* const* root(const LayerStep& step) {
+    return root_.rows(step, [&](std::int32_t) { return static_cast<std::int64_t>(step.kv.head_dim) * step.kv.head_dim; });
+  }
+  float* const* centers(const LayerStep& step) {
+    return centers_.rows(step, [&](std::int32_t r) { return static_cast<std::int64_t>(rows_.at(step, r).codes) * step.kv.head_dim; });
+  }
+  std::int32_t* const* code(const LayerStep& step) {
+    return code_.rows(step, [&](std::int32_t r) { return step.kv.len[r]; });
+  }
+
+  // This step's queries as if they stood far from keys at position 0.
+  std::vector<Queries> far_queries(LayerStep& step) {
+    const std::int64_t width = static_cast<std::int64_t>(step.model.q_heads) * step.model.head_dim;
+    const std::int32_t sequences = step.kv.num_sequences();
+    float* const* out = turned_.sequences(step, [&](std::int32_t s) { return width * step.in.step[static_cast<std::size_t>(s)].count; });
+    step.ops(TurnQueries{sequences, step.model.q_heads, step.model.head_dim, far_, step.model.rope_base, step.in.step.data(), out});
+    std::vector<Queries> far(step.in.step.begin(), step.in.step.end());
+    for (std::int32_t s = 0; s < sequences; ++s) far[static_cast<std::size_t>(s)].data = out[s];
+    return far;
+  }
+
+  // Queries are summed up while the prompt comes; its end makes the codebook. A sequence whose prompt was not seen learns from its
+  // first step's query.
+  void learn(LayerStep& step) {
+    const std::int32_t sequences = step.kv.num_sequences(), n = step.kv.num_rows;
+    std::int32_t *fresh = step.ops.host_ints(sequences), *train = step.ops.host_ints(n);
+    bool any = false;
+    for (std::int32_t s = 0; s < sequences; ++s) {
+      const SeqStep& seq = step.seqs[static_cast<std::size_t>(s)];
+      char& state = state_.of_sequence(step, s);
+      const bool begins = seq.seen_tokens == 0 || state == kNone, ends = seq.completes_prompt() || (seq.decoding() && state == kNone);
+      fresh[s] = begins ? 1 : seq.decoding() ? 2 : 0;
+      any |= fresh[s] != 2;
+      state = kSeen;
+      for (std::int32_t r = s * step.kv.kv_heads; r < (s + 1) * step.kv.kv_heads; ++r) {
+        train[r] = ends ? std::min(codes_of(seq.prompt_tokens), step.kv.len[r]) : 0;
+        if (seq.seen_tokens == 0 || ends) rows_.at(step, r) = {train[r], 0};
+      }
+    }
+    if (!any) return;
+    const std::int64_t d = step.kv.head_dim;
+    const std::vector<Queries> far = far_queries(step);
+    float* const* abs_sum = abs_sum_.rows(step, [&](std::int32_t) { return d; });
+    float* const* gram = gram_.rows(step, [&](std::int32_t) { return d * d; });
+    step.ops(QueryGram{n, step.kv.kv_heads, step.kv.group, step.kv.head_dim, far.data(), fresh, true, abs_sum, gram});
+    TrainCodes codebook;
+    codebook.kv = step.kv;
+    codebook.rope_base = step.model.rope_base;
+    codebook.rounds = rounds_;
+    codebook.codes = train;
+    std::int64_t* seeds = step.ops.host_longs(n);
+    for (std::int32_t r = 0; r < n; ++r) seeds[r] = static_cast<std::int64_t>(step.seed) + step.layer * 4096LL + r % step.kv.kv_heads;
+    codebook.seeds = seeds;
+    codebook.gram = gram, codebook.root = root(step), codebook.centers = centers(step);
+    step.ops(codebook);
+  }
+
+  // The found tokens by their number in the row: the part of the selection behind its head.
+  static UnitLists in_row(LayerStep& step, const Selection& selection, const std::int32_t* head, const UnitLists& found) {
+    const std::int32_t n = step.kv.num_rows;
+    UnitLists lists;
+    std::int64_t* first = step.ops.host_longs(n + 1);
+    for (std::int32_t r = 0; r < n; ++r) first[r] = selection.index_first[r] + head[r];
+    first[n] = selection.index_first[n];
+    lists.first = first;
+    lists.unit = selection.index;
+    lists.count = per_row(step.ops, n, [&](std::int32_t r) { return static_cast<std::int32_t>(found.size(r)); });
+    return lists;
+  }
+
+  std::int32_t sinks_, local_;
+  double top_frac_;
+  std::int32_t max_codes_, tokens_per_code_, far_, rounds_, top_ = 0;
+  RowMemory<float> abs_sum_, gram_, root_, centers_, turned_;  // turned_ per sequence
+  RowMemory<std::int32_t> code_;
+  PerRow<Row> rows_;
+  RowProgress progress_;
+  PerRow<char> state_;
+  TierTraffic traffic_;
+};
+
+[[maybe_unused]] const bool registered =
+    SelectorRegistry::add<A2ats>({"a2ats", "tokens by logits looked up in a codebook of keys before RoPE; K and V on the host",
+                                  "A2ATS: He et al. 2025, arXiv:2502.12665, sections 3.1 to 3.3"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,164 @@
+#include <algorithm>
+
+#include "kernels/mean_query/mean_query.h"
+#include "kernels/page_means/page_means.h"
+#include "kernels/sum_rows/sum_rows.h"
+#include "policies/kv/selector/tiers.h"
+
+namespace kvlab {
+
+namespace {
+
+// Frames (here: stretches of the prompt) retrieved once for a question, the same ones for all heads of a layer: by the product of
+// their mean keys with the mean of the question's queries. They serve the whole answer, with the first frame, the question and the
+// answer itself. ReKV, Di et al. 2025, arXiv:2503.00540, section 3.
+class ReKv final : public Selector {
+ public:
+  explicit ReKv(Params& p)
+      : frame_(p.optional<std::int32_t>("frame_tokens", 196, 1, 1 << 16, "tokens of a frame")),
+        first_(p.optional<std::int32_t>("first_frames", 1, 0, 1 << 16, "first frames, always read")),
+        top_(p.optional<std::int32_t>("top_frames", 64, 1, 1 << 20, "frames retrieved")),
+        question_(p.optional<std::int32_t>("question_tokens", 64, 1, 4096, "longest question looked at; its length where none is marked")),
+        local_(p.optional<std::int32_t>("local_tokens", 15000, 0, 1 << 26, "newest tokens that stay on the GPU, read or not")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    needs.window_queries = question_;
+    return needs;
+  }
+  bool set_budget(std::int32_t tokens) override {
+    top_ = std::max(1, tokens / frame_ - first_);
+    local_ = std::min(local_, tokens);
+    return true;
+  }
+  void forget(std::int32_t index) override { choices_.forget(index), frames_.forget(index), traffic_.forget(index); }
+
+  void update(LayerStep& step) override {
+    std::vector<Queries> asked;
+    for (std::size_t s = 0; s < step.seqs.size(); ++s) {
+      const SeqStep& seq = step.seqs[s];
+      const Queries none{nullptr, 0, 0};
+      // In decode only where no prompt was seen, or the row lost tokens: then the step's query asks.
+      asked.push_back(seq.completes_prompt()                                       ? question_of(step, s)
+                      : seq.decoding() && lost(step, static_cast<std::int32_t>(s)) ? step.in.step[s]
+                                                                                   : none);
+    }
+    if (std::any_of(asked.begin(), asked.end(), [](const Queries& q) { return q.count > 0; })) retrieve(step, asked);
+  }
+
+  Selection select(LayerStep& step) override {
+    const std::int32_t n = step.kv.num_rows;
+    ExpandUnits tokens;
+    tokens.tail = per_row(step.ops, n, [&](std::int32_t r) { return choices_.at(step, r).tail; });
+    if (all_whole(n, tokens.tail)) return {};
+    tokens.num_rows = n;
+    tokens.lists.count = per_row(step.ops, n, [&](std::int32_t r) { return choices_.at(step, r).count; });
+    tokens.lists.rows = frames_.rows(step, [](std::int32_t) { return 0; });
+    traffic_.track(step, tokens.lists, tokens.lists, 2LL * frame_ * step.kv.head_dim * step.kv.kv_bytes);
+    tokens.unit_tokens = frame_;
+    tokens.head = per_row(step.ops, n, [&](std::int32_t r) { return tokens.tail[r] == 0 ? 0 : first_ * frame_; });
+    tokens.len = step.kv.len;
+    return expand(step.ops, tokens);
+  }
+
+  Traffic take_traffic() override { return traffic_.take(); }
+  // Frames' mean keys, and K and V of what is read or recent.
+  [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
+    std::int64_t on_gpu = 0, frames = 0;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+      on_gpu += std::min<std::int64_t>(kv.len[r], static_cast<std::int64_t>(first_ + top_) * frame_ + local_);
+      frames += kv.len[r] / frame_;
+    }
+    TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
+    bytes.gpu += frames * model.head_dim * model.kv_bytes;
+    return bytes;
+  }
+
+ private:
+  // What a row retrieved; tail 0: everything.
+  struct Choice {
+    RowMark mark;
+    std::int32_t tail = 0, count = 0;
+  };
+
+  [[nodiscard]] std::int32_t question_begin(const SeqStep& seq) const {
+    return seq.question_begin >= 0 ? seq.question_begin : std::max(0, seq.prompt_tokens - question_);
+  }
+  [[nodiscard]] Queries question_of(const LayerStep& step, std::size_t s) const {
+    Queries q = step.in.window[s];
+    const std::int32_t before = std::clamp(question_begin(step.seqs[s]) - q.first_position, 0, std::max(0, q.count - 1));
+    if (q.data != nullptr) q.data += static_cast<std::int64_t>(before) * step.model.q_heads * step.model.head_dim;
+    return {q.data, q.count - before, q.first_position + before};
+  }
+  [[nodiscard]] bool lost(LayerStep& step, std::int32_t s) {
+    const std::int32_t row = s * step.kv.kv_heads;
+    return !choices_.at(step, row).mark.grew_to(step.seqs[static_cast<std::size_t>(s)], step.kv.len[row]);
+  }
+
+  void retrieve(LayerStep& step, const std::vector<Queries>& asked) {
+    const std::int32_t n = step.kv.num_rows;
+    std::int32_t *keep = step.ops.host_ints(n), *end = step.ops.host_ints(n);
+    for (std::int32_t r = 0; r < n; ++r) {
+      keep[r] = end[r] = 0;
+      const SeqStep& seq = seq_of(step, r);
+      if (asked[static_cast<std::size_t>(step.kv.sequence(r))].count == 0) continue;
+      const std::int32_t frames = std::max(0, step.kv.len[r] - (seq.end() - question_begin(seq))) / frame_;
+      Choice& c = choices_.at(step, r);
+      c = {{step.kv.len[r], seq.end()}, 0, 0};
+      if (frames <= first_ + top_) continue;
+      c.tail = frames * frame_;
+      c.count = keep[r] = top_;
+      end[r] = frames;
+    }
+    if (std::all_of(end, end + n, [](std::int32_t e) { return e == 0; })) return;
+    const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return end[r]; });
+    float* scores = judge(step, asked, first, end);
+    step.ops(MaskEnds{n, first, per_row(step.ops, n, [&](std::int32_t r) { return end[r] == 0 ? 0 : first_; }), end, scores});
+    KeepUnits kept;
+    kept.num_rows = n;
+    kept.lists = best_units(step.ops, n, 1, first, scores, keep);
+    kept.to = frames_.rows(step, [&](std::int32_t r) { return keep[r]; });
+    step.ops(kept);
+  }
+
+  float* judge(LayerStep& step, const std::vector<Queries>& asked, const std::int64_t* first, const std::int32_t* end) {
+    const std::int32_t n = step.kv.num_rows, sequences = step.kv.num_sequences(), width = step.model.q_heads * step.model.head_dim;
+    PageMeans means;
+    means.kv = step.kv;
+    means.span_tokens = means.stride_tokens = frame_;
+    means.kv.len = per_row(step.ops, n, [&](std::int32_t r) { return end[r] * frame_; });
+    means.from = per_row(step.ops, n, [](std::int32_t) { return 0; });
+    means.means = means_.rows(step, [&](std::int32_t r) { return static_cast<std::int64_t>(end[r]) * step.kv.head_dim; });
+    step.ops(means);
+    float* mean = step.ops.floats(static_cast<std::int64_t>(sequences) * width);
+    step.ops(MeanQuery{sequences, width, asked.data(), mean});
+    std::vector<Queries> question;
+    for (std::int32_t s = 0; s < sequences; ++s)
+      question.push_back({mean == nullptr ? nullptr : mean + static_cast<std::int64_t>(s) * width, 1, 0});
+    PageScores scores = page_scores(step, means.means, first);
+    scores.queries = question.data();
+    scores.kind = PageScores::Kind::kDot;
+    scores.heads = PageScores::Heads::kSum;
+    scores.scores = step.ops.floats(first[n]);
+    step.ops(scores);
+    step.ops(SumRows{n, step.kv.kv_heads, first, scores.scores});
+    for (std::int32_t s = 0; s < sequences; ++s)
+      if (asked[static_cast<std::size_t>(s)].count > 0) means_.forget(step.seqs[static_cast<std::size_t>(s)].index);  // no longer needed
+    return scores.scores;
+  }
+
+  std::int32_t frame_, first_, top_, question_, local_;
+  PerRow<Choice> choices_;
+  RowMemory<std::int32_t> frames_;
+  RowMemory<float> means_;
+  TierTraffic traffic_;
+};
+
+[[maybe_unused]] const bool registered =
+    SelectorRegistry::add<ReKv>({"rekv", "stretches of the prompt retrieved once per question, the same for all heads of a layer",
+                                 "ReKV: Di et al. 2025, arXiv:2503.00540"});
+
+}  // namespace
+
+}  // namespace kvlab

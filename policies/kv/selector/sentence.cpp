@@ -1,0 +1,233 @@
+#include <algorithm>
+#include <sstream>
+
+#include "kernels/mean_query/mean_query.h"
+#include "kernels/pool1d/pool1d.h"
+#include "kernels/sentences/sentences.h"
+#include "policies/kv/selector/tiers.h"
+
+namespace kvlab {
+
+namespace {
+
+// Sentences by the product of their mean key with the mean query since the current sentence began. Of the prompt only tokens that
+// its last queries attended to count and can be read; of what is generated all. SentenceKV, Zhu et al. 2025, arXiv:2504.00970,
+// section 3.
+class Sentence final : public Selector {
+ public:
+  explicit Sentence(Params& p)
+      : budget_(p.optional<std::int32_t>("budget_tokens", 1024, 1, 1 << 24, "tokens attended to per KV head")),
+        sinks_(p.optional<std::int32_t>("sink_tokens", 32, 0, 1 << 20, "first tokens attended to")),
+        recent_(p.optional<std::int32_t>("recent_tokens", 32, 1, 1 << 20, "newest tokens attended to")),
+        factor_(p.optional<std::int32_t>("candidate_factor", 5, 1, 1000, "candidates of the prompt, times the budget")),
+        window_(p.optional<std::int32_t>("window_tokens", 32, 1, 4096, "last prompt queries that choose candidates")),
+        pool_(p.optional<std::int32_t>("pool_tokens", 7, 1, 1023, "odd width of the maximum over neighbours of their scores")),
+        span_(p.optional<std::int32_t>("sentence_tokens", 24, 1, 1 << 16, "tokens of a sentence where no ids close them, and on average")),
+        closing_(read_ids(p)) {
+    if (pool_ % 2 == 0) p.fail_at("pool_tokens", "'pool_tokens' must be odd");
+  }
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    needs.window_queries = window_;
+    needs.token_ids = !closing_.empty();
+    return needs;
+  }
+  bool set_budget(std::int32_t tokens) override {
+    budget_ = tokens;
+    sinks_ = std::min(sinks_, tokens / 4);
+    recent_ = std::clamp(tokens / 2, 1, recent_);
+    return true;
+  }
+  void forget(std::int32_t index) override {
+    sentence_of_.forget(index), split_.forget(index), rows_.forget(index), candidates_.forget(index), means_.forget(index);
+    token_.forget(index), sentence_.forget(index), sums_.forget(index), knows_sum_.forget(index), traffic_.forget(index);
+  }
+
+  void update(LayerStep& step) override {
+    split(step);
+    std::vector<Queries> judges;
+    for (std::int32_t s = 0; s < step.kv.num_sequences(); ++s) {
+      const auto at = static_cast<std::size_t>(s);
+      const SeqStep& seq = step.seqs[at];
+      const std::int32_t row = s * step.kv.kv_heads;
+      // In decode only where no prompt was seen, or the row lost tokens: then the step's query judges.
+      const bool lost = seq.decoding() && !rows_.at(step, row).mark.grew_to(seq, step.kv.len[row]);
+      judges.push_back(seq.completes_prompt() ? step.in.window[at] : lost ? step.in.step[at] : Queries{});
+    }
+    if (std::any_of(judges.begin(), judges.end(), [](const Queries& q) { return q.count > 0; })) choose_candidates(step, judges);
+  }
+
+  Selection select(LayerStep& step) override {
+    const std::int32_t n = step.kv.num_rows;
+    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) {
+      return std::max(rows_.at(step, r).dense, std::min(older_tokens(step, r), step.kv.len[r] - recent_));
+    });
+    const std::int32_t* head = per_row(step.ops, n, [&](std::int32_t r) { return std::min(sinks_, rows_.at(step, r).dense); });
+    const std::int32_t* candidates =
+        per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).listed + tail[r] - rows_.at(step, r).dense; });
+    const std::int32_t* keep =
+        per_row(step.ops, n, [&](std::int32_t r) { return std::clamp(budget_ - head[r] - (step.kv.len[r] - tail[r]), 0, candidates[r]); });
+    bool whole = true;
+    for (std::int32_t r = 0; r < n; ++r) whole &= keep[r] == tail[r] - head[r];
+    const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return keep[r]; });
+    const Queries* mean = mean_query(step);
+    if (whole) return {};
+    UnitLists lists;
+    lists.first = first;
+    lists.unit = take(step, candidates, tail, first, mean);
+    const Selection selection = tokens_and_tail(step, lists, head, tail);
+    traffic_.track(step, lists, lists_of(selection), 2LL * step.kv.head_dim * step.kv.kv_bytes);
+    return selection;
+  }
+
+  Traffic take_traffic() override { return traffic_.take(); }
+  // What a step reads, and a mean key per sentence of average length; all other tokens on the host.
+  [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
+    std::int64_t on_gpu = 0, sentences = 0;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+      on_gpu += std::min(kv.len[r], budget_);
+      sentences += (kv.len[r] + span_ - 1) / span_;
+    }
+    TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
+    bytes.gpu += sentences * model.head_dim * model.kv_bytes;
+    return bytes;
+  }
+
+ private:
+  // Candidates of a row: `listed` of its first `dense` tokens, and all from there on. `counted` have gone into means.
+  struct Row {
+    RowMark mark;
+    std::int32_t dense = 0, listed = 0, counted = 0;
+  };
+
+  static std::vector<std::int32_t> read_ids(Params& p) {
+    std::istringstream text(
+        p.text("closing_ids", "", "token ids that close a sentence, apart by blanks; empty: sentences of sentence_tokens"));
+    std::vector<std::int32_t> ids;
+    for (std::int32_t id = 0; text >> id;) ids.push_back(id);
+    if (!text.eof()) p.fail_at("closing_ids", "'closing_ids' must be whole numbers apart by blanks");
+    std::sort(ids.begin(), ids.end());
+    return ids;
+  }
+  std::int32_t* const* sentence_of(const LayerStep& step) {
+    return sentence_of_.sequences(step, [&](std::int32_t s) { return step.seqs[static_cast<std::size_t>(s)].end(); });
+  }
+
+  void split(LayerStep& step) {
+    const std::int32_t sequences = step.kv.num_sequences();
+    SplitSentences sentences;
+    sentences.num_sequences = sequences;
+    sentences.span_tokens = span_;
+    sentences.num_closing = static_cast<std::int32_t>(closing_.size());
+    sentences.closing = closing_.data();
+    sentences.ids = step.in.ids.data();
+    std::int32_t *begin = step.ops.host_ints(sequences), *end = step.ops.host_ints(sequences);
+    for (std::int32_t s = 0; s < sequences; ++s) {
+      const SeqStep& seq = step.seqs[static_cast<std::size_t>(s)];
+      std::int32_t& done = split_.of_sequence(step, s);
+      begin[s] = done == seq.seen_tokens || done == seq.end() ? done : 0;
+      end[s] = done = seq.end();
+    }
+    sentences.begin = begin, sentences.end = end;
+    sentences.sentence_of = sentence_of(step);
+    step.ops(sentences);
+  }
+
+  // The tokens that the judges attend to most, smoothed as SnapKV does.
+  void choose_candidates(LayerStep& step, const std::vector<Queries>& judges) {
+    const std::int32_t n = step.kv.num_rows;
+    std::int32_t *keep = step.ops.host_ints(n), *pooled = step.ops.host_ints(n);
+    for (std::int32_t r = 0; r < n; ++r) {
+      const std::int32_t judging = judges[static_cast<std::size_t>(step.kv.sequence(r))].count;
+      keep[r] = 0;
+      pooled[r] = std::max(0, step.kv.len[r] - judging);
+      if (judging == 0) continue;
+      const std::int32_t dense = std::max(0, step.kv.len[r] - recent_);
+      keep[r] =
+          static_cast<std::int32_t>(std::min<std::int64_t>(static_cast<std::int64_t>(factor_) * budget_, dense - std::min(dense, sinks_)));
+      rows_.at(step, r) = {{step.kv.len[r], seq_of(step, r).end()}, dense, keep[r], 0};
+    }
+    AttentionStats stats;
+    stats.kv = step.kv;
+    stats.queries = judges.data();
+    float* scores = stats.sum = step.ops.floats(step.kv.total());
+    if (scores != nullptr) std::fill_n(scores, step.kv.total(), 0.0F);
+    step.ops(stats);
+    step.ops(Pool1d{n, step.kv.first, pooled, scores, pool_, Pool1d::Kind::kMax});
+    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).dense; });
+    step.ops(MaskEnds{n, step.kv.first, per_row(step.ops, n, [&](std::int32_t r) { return std::min(sinks_, tail[r]); }), tail, scores});
+    KeepUnits kept;
+    kept.num_rows = n;
+    kept.lists = best_units(step.ops, n, 1, step.kv.first, scores, keep);
+    kept.to = candidates_.rows(step, [&](std::int32_t r) { return rows_.at(step, r).listed; });
+    step.ops(kept);
+  }
+
+  // One query per sequence.
+  const Queries* mean_query(LayerStep& step) {
+    const std::int32_t sequences = step.kv.num_sequences(), width = step.model.q_heads * step.model.head_dim;
+    std::int32_t* fresh = step.ops.host_ints(sequences);
+    for (std::int32_t s = 0; s < sequences; ++s) {
+      char& known = knows_sum_.of_sequence(step, s);
+      fresh[s] =
+          known == 0 || step.seqs[static_cast<std::size_t>(s)].seen_tokens == step.seqs[static_cast<std::size_t>(s)].prompt_tokens ? 1 : 0;
+      known = 1;
+    }
+    float* mean = step.ops.floats(static_cast<std::int64_t>(sequences) * width);
+    float* const* sums = sums_.sequences(step, [&](std::int32_t) { return width + 1; });
+    step.ops(SentenceQuery{sequences, width, step.in.step.data(), sentence_of(step), fresh, sums, mean});
+    means_of_queries_.clear();
+    for (std::int32_t s = 0; s < sequences; ++s)
+      means_of_queries_.push_back({mean == nullptr ? nullptr : mean + static_cast<std::int64_t>(s) * width, 1, 0});
+    return means_of_queries_.data();
+  }
+
+  const std::int32_t* take(LayerStep& step, const std::int32_t* candidates, const std::int32_t* tail, const std::int64_t* first,
+                           const Queries* query) {
+    const std::int32_t n = step.kv.num_rows;
+    SentenceMeans means;
+    means.kv = step.kv;
+    means.sentence_of = sentence_of(step);
+    means.listed.rows = candidates_.rows(step, [](std::int32_t) { return 0; });
+    means.listed.count = per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).listed; });
+    means.dense_begin = per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).dense; });
+    means.dense_end = tail;
+    means.fresh = per_row(step.ops, n, [&](std::int32_t r) { return candidates[r] - rows_.at(step, r).counted; });
+    for (std::int32_t r = 0; r < n; ++r) rows_.at(step, r).counted = candidates[r];
+    means.means = means_.rows(step, [&](std::int32_t r) { return static_cast<std::int64_t>(candidates[r]) * step.kv.head_dim; });
+    means.token = token_.rows(step, [&](std::int32_t r) { return candidates[r]; });
+    means.sentence = sentence_.rows(step, [&](std::int32_t r) { return candidates[r]; });
+    means.count = per_row(step.ops, n, [&](std::int32_t r) { return candidates[r]; });
+    step.ops(means);
+    step.ops.settle("sentences", step.layer, {means.count, static_cast<std::size_t>(n)});
+    PageScores scores = page_scores(step, means.means, prefix_sums(step.ops, n, [&](std::int32_t r) { return means.count[r]; }));
+    scores.queries = query;
+    scores.kind = PageScores::Kind::kDot;
+    scores.heads = PageScores::Heads::kMean;
+    scores.scores = step.ops.floats(scores.first[n]);
+    step.ops(scores);
+    TakeSentences best{n, scores.first, scores.scores, candidates, means.token, means.sentence, first, step.ops.ints(first[n])};
+    step.ops(best);
+    return best.index;
+  }
+
+  std::int32_t budget_, sinks_, recent_, factor_, window_, pool_, span_;
+  std::vector<std::int32_t> closing_;
+  RowMemory<std::int32_t> sentence_of_, candidates_, token_, sentence_;  // sentence_of_ per sequence
+  RowMemory<float> means_, sums_;                                        // sums_ per sequence
+  PerRow<std::int32_t> split_;                                           // positions that have a sentence, per sequence
+  PerRow<char> knows_sum_;
+  PerRow<Row> rows_;
+  std::vector<Queries> means_of_queries_;
+  TierTraffic traffic_;
+};
+
+[[maybe_unused]] const bool registered =
+    SelectorRegistry::add<Sentence>({"sentence", "sentences by their mean key and the mean query of the current sentence",
+                                     "SentenceKV: Zhu et al. 2025, arXiv:2504.00970, section 3"});
+
+}  // namespace
+
+}  // namespace kvlab

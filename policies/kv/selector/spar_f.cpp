@@ -1,0 +1,145 @@
+#include <algorithm>
+#include <utility>
+
+#include "kernels/sparq/sparq.h"
+#include "policies/kv/selector/tiers.h"
+
+namespace kvlab {
+
+namespace {
+
+// The cache lies on flash, keys in two layouts: channel by channel, of which few tell the tokens of largest attention, and token by
+// token, of which these are read. The mean of all values stands for the others. SparF of InstInfer, Pan et al. 2024,
+// arXiv:2409.04992 (known from its abstract; by SparQ, Ribar et al. 2024).
+class SparF final : public Selector {
+ public:
+  explicit SparF(Params& p)
+      : channels_frac_(p.optional<double>("channels_frac", 0.125, 0.001, 1, "share of the key channels read of every token")),
+        tokens_frac_(p.optional<double>("tokens_frac", 0.125, 1e-5, 1, "share of the tokens read, at least one")),
+        page_bytes_(p.optional<std::int32_t>("page_bytes", 4096, 512, 1 << 20, "of a flash page, the least that is read")) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    return needs;
+  }
+  bool set_budget(std::int32_t tokens) override {
+    budget_ = tokens;
+    return true;
+  }
+  void forget(std::int32_t index) override { progress_.forget(index), sums_.forget(index); }
+
+  void update(LayerStep& step) override {
+    const std::int32_t* from = progress_.advance(step);
+    step.ops(ValueSums{step.kv, from, sums(step)});
+  }
+
+  Selection select(LayerStep& step) override {
+    const std::int32_t n = step.kv.num_rows;
+    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return older_tokens(step, r); });
+    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(tail[r], tokens(tail[r])); });
+    const std::int64_t* older = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r]; });
+    selection_ = {};
+    if (keeps_all(n, older, keep)) return selection_;
+    SparqScores scores;
+    scores.kv = step.kv;
+    scores.channels = channels(step.kv.head_dim);
+    scores.queries = step.in.step.data();
+    scores.each = each_ = step.ops.floats(step.kv.group * step.kv.total());
+    scores.scores = step.ops.floats(step.kv.total());
+    step.ops(scores);
+    const std::int32_t* head = per_row(step.ops, n, [](std::int32_t) { return 0; });
+    step.ops(MaskEnds{n, step.kv.first, head, tail, scores.scores});
+    const UnitLists lists = best_units(step.ops, n, 1, step.kv.first, scores.scores, keep);
+    count_pages(step, lists, tail);
+    return selection_ = tokens_and_tail(step, lists, nullptr, tail);
+  }
+
+  void add_segments(LayerStep& step, std::vector<Segment>& segments) override {
+    if (selection_.index_first == nullptr) return;
+    const std::int32_t n = step.kv.num_rows;
+    const std::int64_t numbers = static_cast<std::int64_t>(n) * step.kv.head_dim;
+    SparqRest rest;
+    rest.kv = step.kv;
+    rest.queries = step.in.step.data();
+    rest.lists = lists_of(selection_);
+    rest.each = each_;
+    rest.sum = sums(step);
+    rest.k = step.ops.floats(numbers), rest.v = step.ops.floats(numbers);
+    rest.position = step.ops.ints(n);
+    rest.log_weight = step.ops.floats(static_cast<std::int64_t>(n) * step.kv.group);
+    step.ops(rest);
+    Segment mean;
+    mean.kv = step.kv;
+    mean.kv.page_tokens = 1;
+    mean.kv.pool_tokens = n;
+    mean.kv.len = per_row(step.ops, n, [](std::int32_t) { return 1; });
+    mean.kv.first = prefix_sums(step.ops, n, [](std::int32_t) { return 1; });
+    mean.kv.page = mean.kv.page_begin = per_row(step.ops, n, [](std::int32_t r) { return r; });
+    mean.kv.k = rest.k, mean.kv.v = rest.v, mean.kv.position = rest.position;
+    mean.kv.words = nullptr, mean.kv.num_words = 0;
+    mean.head_log_weight = rest.log_weight;
+    mean.read_bytes = numbers * step.kv.kv_bytes;
+    segments.push_back(mean);
+  }
+
+  // Flash pages read, none of which is kept.
+  Traffic take_traffic() override { return std::exchange(traffic_, {}); }
+  // Everything on flash, keys twice; sums of the values on the device's own memory count as the host's.
+  [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
+    TierBytes bytes;
+    bytes.host = held.host + 4LL * kv.num_rows * model.head_dim;
+    bytes.disk = held.disk + held.gpu + held.gpu / 2;
+    return bytes;
+  }
+
+ private:
+  [[nodiscard]] std::int32_t channels(std::int32_t head_dim) const {
+    return std::clamp(static_cast<std::int32_t>(channels_frac_ * head_dim), 1, head_dim);
+  }
+  // Older tokens read of `older`; this step's own takes one of a budget.
+  [[nodiscard]] std::int32_t tokens(std::int32_t older) const {
+    return std::max(1, budget_ > 0 ? budget_ - 1 : static_cast<std::int32_t>(tokens_frac_ * older));
+  }
+  float* const* sums(const LayerStep& step) {
+    return sums_.rows(step, [&](std::int32_t) { return step.kv.head_dim; });
+  }
+
+  void count_pages(LayerStep& step, const UnitLists& lists, const std::int32_t* tail) {
+    const std::int32_t n = step.kv.num_rows;
+    const std::int64_t token_bytes = 2LL * step.kv.head_dim * step.kv.kv_bytes;
+    FlashPages pages;
+    pages.num_rows = n;
+    pages.page_tokens = static_cast<std::int32_t>(std::max<std::int64_t>(1, page_bytes_ / token_bytes));
+    pages.lists = lists;
+    pages.count = per_row(step.ops, n, [&](std::int32_t r) {
+      return std::min(static_cast<std::int32_t>(lists.size(r)), (tail[r] + pages.page_tokens - 1) / pages.page_tokens);
+    });
+    step.ops(pages);
+    step.ops.settle("flash_pages", step.layer, {pages.count, static_cast<std::size_t>(n)});
+    const std::int64_t token_pages = (token_bytes + page_bytes_ - 1) / page_bytes_;  // more than 1 where a token fills several
+    for (std::int32_t r = 0; r < n; ++r) {
+      const std::int64_t channel_pages = (static_cast<std::int64_t>(tail[r]) * step.kv.kv_bytes + page_bytes_ - 1) / page_bytes_;
+      const std::int64_t read = pages.count[r] * token_pages + channels(step.kv.head_dim) * channel_pages;
+      traffic_.asked_units += read;
+      traffic_.fetched_bytes += read * page_bytes_;
+    }
+  }
+
+  double channels_frac_, tokens_frac_;
+  std::int32_t page_bytes_, budget_ = 0;
+  RowProgress progress_;
+  RowMemory<float> sums_;
+  Traffic traffic_;
+  // Of this step.
+  const float* each_ = nullptr;
+  Selection selection_;
+};
+
+[[maybe_unused]] const bool registered = SelectorRegistry::add<SparF>(
+    {"spar_f", "few channels of all keys on flash tell which tokens to read there; the mean value stands for the others",
+     "SparF of InstInfer: Pan et al. 2024, arXiv:2409.04992, after SparQ: Ribar et al. 2024, arXiv:2312.04985"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,161 @@
+#include <algorithm>
+
+#include "kernels/list_dropped/list_dropped.h"
+#include "kernels/low_bit_copy/low_bit_copy.h"
+#include "policies/kv/selector/tiers.h"
+
+namespace kvlab {
+
+namespace {
+
+// A copy of the cache in few bits stays on the GPU, full precision lies on the host; the attention of a guessed next token over the
+// copy tells which tokens to bring in full before the step that reads them. SpeCache, Jie et al. 2025, arXiv:2503.16163, section 3.
+// A recording has no guessed tokens: the same layer's query of the step before stands in for one, or the step's own query (the guess
+// was right).
+class SpeCache final : public Selector {
+ public:
+  explicit SpeCache(Params& p)
+      : top_(p.optional<std::int32_t>("top_tokens", 64, 1, 1 << 24, "tokens brought in full precision per KV head and step")),
+        residual_(p.optional<std::int32_t>("residual_tokens", 128, 1, 1 << 16, "newest tokens, in full precision on the GPU")),
+        code_{p.optional<std::int32_t>("bits", 2, 1, 8, "of a code in the copy"),
+              p.optional<std::int32_t>("group_tokens", 32, 1, 1024,
+                                       "tokens of a channel of K, or channels of a token of V, that share a scale")},
+        looks_ahead_(p.choice("guess", {"previous", "right"}, 0, "query that chooses; 'right' is an upper bound") == 0) {}
+
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    return needs;
+  }
+  // Of the newest tokens at most half of it.
+  bool set_budget(std::int32_t tokens) override {
+    residual_ = std::clamp(tokens / 2, 1, residual_);
+    top_ = std::max(1, tokens - residual_ - (code_.group - 1));
+    return true;
+  }
+  void forget(std::int32_t index) override { progress_.forget(index), last_.forget(index), traffic_.forget(index); }
+
+  void update(LayerStep& step) override {
+    const std::int32_t n = step.kv.num_rows;
+    const std::int32_t* from = progress_.advance(step);
+    covered_ = per_row(step.ops, n, [&](std::int32_t r) { return covered(step.kv.len[r]); });
+    LowBitCopy copy;
+    copy.kv = step.kv;
+    copy.code = code_;
+    copy.coded = per_row(step.ops, n, [&](std::int32_t r) { return covered(from[r]); });
+    copy.covered = covered_;
+    copy.out = copy_ = rows_like(step);
+    step.ops(copy);
+    if (!std::all_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& seq) { return seq.decoding(); })) last_.keep(step);
+  }
+
+  Selection select(LayerStep& step) override {
+    const std::int32_t n = step.kv.num_rows;
+    const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return covered_[r]; });
+    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(top_, covered_[r]); });
+    selection_ = {};
+    if (keeps_all(n, first, keep)) {
+      last_.keep(step);
+      return selection_;
+    }
+    const UnitLists lists = best_units(step.ops, n, 1, step.kv.first, judge(step), keep);
+    last_.keep(step);
+    selection_ = tokens_and_tail(step, lists, nullptr, covered_);
+    traffic_.track(step, lists, lists_of(selection_), 2LL * step.kv.head_dim * step.kv.kv_bytes);
+    return selection_;
+  }
+
+  // Tokens that were not brought are read from the copy.
+  void add_segments(LayerStep& step, std::vector<Segment>& segments) override {
+    if (selection_.index_first == nullptr) return;
+    const std::int32_t n = step.kv.num_rows;
+    ListDropped others;
+    others.rows.kv = step.kv;
+    others.rows.kept_first = selection_.index_first, others.rows.kept = selection_.index;
+    others.rows.dropped_first = prefix_sums(
+        step.ops, n, [&](std::int32_t r) { return step.kv.len[r] - (selection_.index_first[r + 1] - selection_.index_first[r]); });
+    others.dropped = step.ops.ints(others.rows.dropped_first[n]);
+    step.ops(others);
+    Segment segment;
+    segment.kv = copy_;
+    segment.index_first = others.rows.dropped_first;
+    segment.index = others.dropped;
+    segment.read_bytes = 0;  // codes are read in whole groups
+    for (std::int32_t r = 0; r < n; ++r) segment.read_bytes += code_.bytes(covered_[r], step.kv.head_dim);
+    segments.push_back(segment);
+  }
+
+  Traffic take_traffic() override { return traffic_.take(); }
+  // All in full precision on the host but for the newest tokens; the copy and what a step brings on the GPU.
+  [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
+    std::int64_t on_gpu = 0, codes = 0;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+      const std::int32_t copied = covered(kv.len[r]);
+      on_gpu += kv.len[r] - copied + std::min(top_, copied);
+      codes += code_.bytes(copied, model.head_dim);
+    }
+    TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
+    bytes.gpu += codes;
+    return bytes;
+  }
+
+ private:
+  [[nodiscard]] std::int32_t covered(std::int32_t len) const { return std::max(0, len - residual_) / code_.group * code_.group; }
+
+  // Rows of the same lengths in scratch memory, each on a page of its own.
+  static KvRows rows_like(LayerStep& step) {
+    KvRows rows = step.kv;
+    const std::int32_t n = rows.num_rows;
+    rows.page_tokens = n == 0 ? 1 : std::max(1, *std::max_element(rows.len, rows.len + n));
+    rows.page_begin = per_row(step.ops, n, [](std::int32_t r) { return r; });
+    rows.page = rows.page_begin;
+    rows.pool_tokens = static_cast<std::int64_t>(n) * rows.page_tokens;
+    rows.k = step.ops.floats(rows.pool_tokens * rows.head_dim);
+    rows.v = step.ops.floats(rows.pool_tokens * rows.head_dim);
+    rows.position = step.ops.ints(rows.pool_tokens);
+    rows.words = nullptr;
+    rows.num_words = 0;
+    return rows;
+  }
+
+  // The guess's attention, summed over the group; tokens that are in full precision anyway are out of the contest.
+  float* judge(LayerStep& step) {
+    const std::int32_t n = step.kv.num_rows;
+    std::vector<Queries> guess(step.in.step.begin(), step.in.step.end());
+    if (looks_ahead_) {
+      const auto before = last_.before(step);
+      guess.assign(before.begin(), before.end());
+    }
+    LowBitAttention attention;
+    attention.code = code_;
+    attention.covered = covered_;
+    attention.stats.kv = copy_;
+    attention.stats.group = AttentionStats::Group::kSum;
+    attention.stats.queries = guess.data();
+    float* scores = attention.stats.sum = step.ops.floats(step.kv.total());
+    if (scores != nullptr) std::fill_n(scores, step.kv.total(), 0.0F);
+    step.ops(attention);
+    const std::int32_t* head = per_row(step.ops, n, [](std::int32_t) { return 0; });
+    step.ops(MaskEnds{n, step.kv.first, head, covered_, scores});
+    return scores;
+  }
+
+  std::int32_t top_, residual_;
+  LowBitCode code_;
+  bool looks_ahead_;
+  RowProgress progress_;
+  LastQueries last_;
+  TierTraffic traffic_;
+  // Of this step, from update() on.
+  KvRows copy_;
+  const std::int32_t* covered_ = nullptr;
+  Selection selection_;
+};
+
+[[maybe_unused]] const bool registered = SelectorRegistry::add<SpeCache>(
+    {"spe_cache", "a copy in few bits on the GPU; what a guessed next token attends to is brought in full precision from the host",
+     "SpeCache: Jie et al. 2025, arXiv:2503.16163, section 3"});
+
+}  // namespace
+
+}  // namespace kvlab

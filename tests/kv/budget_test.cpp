@@ -1,0 +1,60 @@
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "policies/kv/policy.h"
+
+namespace kvlab {
+namespace {
+
+constexpr ModelShape kModel{4, 8, 2, 64, 128};
+
+// Attends to everything, and is a selector none the less: it has no budget.
+class Unbudgeted final : public Selector {
+ public:
+  explicit Unbudgeted(Params&) {}
+  Selection select(LayerStep&) override { return {}; }
+};
+const bool registered = SelectorRegistry::add<Unbudgeted>({"test_unbudgeted", "for this test", "none"});
+
+std::string error_of(const std::string& yaml) {
+  Params p = Params::from_text(yaml, "kv_policy");
+  try {
+    read_recipe(p);
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Budget, IsRefusedWhereNoPartHasAUseForIt) {
+  ASSERT_TRUE(registered);
+  const std::string all = "has no use for a budget: it keeps and reads every token";
+  for (const char* recipe : {"full", "kivi2", "think", "mustafar50"})
+    for (const char* budget : {"budget_tokens: 64", "budget_frac: 0.5", "compression_ratio: 0.5"})
+      EXPECT_NE(error_of("{recipe: " + std::string(recipe) + ", " + budget + "}").find("recipe '" + std::string(recipe) + "' " + all),
+                std::string::npos)
+          << recipe;
+  EXPECT_NE(error_of("{recipe: full, selector: test_unbudgeted, budget_tokens: 64}")
+                .find("recipe 'full' has no use for a budget: its selector 'test_unbudgeted' keeps to parameters of its own"),
+            std::string::npos);
+  EXPECT_NE(error_of("{recipe: corm, budget_tokens: 64}")
+                .find("recipe 'corm' has no use for a budget: its trigger 'every_n' leaves it to allocator 'score_threshold'"),
+            std::string::npos);
+  EXPECT_EQ(error_of("{recipe: full, budget_tokens: 64}").find('\n'), std::string::npos);
+}
+
+TEST(Budget, IsTakenWhereAPartUsesIt) {
+  for (const char* recipe : {"snapkv", "quest", "lserve_pages", "kcache", "snapkv_kivi2"})
+    EXPECT_EQ(error_of("{recipe: " + std::string(recipe) + ", budget_tokens: 64}"), "") << recipe;
+}
+
+TEST(Budget, IsRefusedByThePolicyItself) {
+  Recipe recipe = load_recipe("full");
+  KvPolicy(recipe, kModel);
+  recipe.budget.tokens = 64;
+  recipe.has_budget = true;
+  EXPECT_THROW(KvPolicy(recipe, kModel), InputError);
+}
+
+}  // namespace
+}  // namespace kvlab

@@ -1,0 +1,146 @@
+#include <gtest/gtest.h>
+
+#include "kernels/cast/stored_type.h"
+#include "kernels/low_bit_copy/low_bit_copy.h"
+#include "tests/kv/tier_fixture.h"
+
+namespace kvlab::test {
+namespace {
+
+using Lines = std::vector<std::vector<double>>;
+
+double half(double x) { return static_cast<double>(from_stored(StoredType::kFp16, to_stored(StoredType::kFp16, static_cast<float>(x)))); }
+
+// What coding makes of x[i], all of one group.
+double coded(const std::vector<double>& group, double x, std::int32_t bits) {
+  const auto [low, high] = std::minmax_element(group.begin(), group.end());
+  const double zero = half(bits == 1 ? (3 * *low + *high) / 4 : *low);
+  const double scale = half(bits == 1 ? (*high - *low) / 2 : (*high - *low) / ((1 << bits) - 1));
+  return scale == 0 ? zero : zero + scale * std::clamp(std::round((x - zero) / scale), 0.0, static_cast<double>((1 << bits) - 1));
+}
+
+// Keys of a row with the first `covered` tokens coded per channel, and its values (the same numbers) coded per token.
+std::pair<Lines, Lines> copy_of(const Decode& d, std::int32_t row, std::int32_t covered, std::int32_t bits, std::int32_t group) {
+  Lines k, v;
+  for (std::int32_t i = 0; i < d.tokens(); ++i) {
+    k.emplace_back(d.key(row, i), d.key(row, i) + d.model.head_dim);
+    v.push_back(k.back());
+    for (std::int32_t c = 0; c < d.model.head_dim && i < covered; ++c) {
+      std::vector<double> along, across;
+      for (std::int32_t j = i / group * group; j < (i / group + 1) * group; ++j) along.push_back(static_cast<double>(d.key(row, j)[c]));
+      for (std::int32_t j = c / group * group; j < std::min(d.model.head_dim, (c / group + 1) * group); ++j)
+        across.push_back(static_cast<double>(d.key(row, i)[j]));
+      k.back()[static_cast<std::size_t>(c)] = coded(along, static_cast<double>(d.key(row, i)[c]), bits);
+      v.back()[static_cast<std::size_t>(c)] = coded(across, static_cast<double>(d.key(row, i)[c]), bits);
+    }
+  }
+  return {k, v};
+}
+
+std::vector<double> logits(const Decode& d, const float* q, const Lines& keys) {
+  std::vector<double> z;
+  for (const auto& key : keys) {
+    double sum = 0;
+    for (std::int32_t c = 0; c < d.model.head_dim; ++c) sum += static_cast<double>(q[c]) * key[static_cast<std::size_t>(c)];
+    z.push_back(sum / std::sqrt(d.model.head_dim));
+  }
+  return z;
+}
+
+// The tokens that the query `back` steps ago wants most of the first `covered`, by the coded keys.
+std::vector<std::int32_t> wanted(const Decode& d, std::int32_t row, const Lines& keys, std::int32_t covered, std::int32_t back,
+                                 std::size_t top) {
+  std::vector<double> sum(static_cast<std::size_t>(covered), 0.0);
+  for (std::int32_t h = 0; h < d.model.group(); ++h) {
+    const auto z = logits(d, d.query(row, h) - static_cast<std::ptrdiff_t>(back) * d.model.q_heads * d.model.head_dim, keys);
+    double all = 0;
+    for (const double x : z) all += std::exp(x);
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += std::exp(z[i]) / all;
+  }
+  return best(sum, top);
+}
+
+TEST(SpeCache, ReadsTheCopyAndWhatTheGuessWantsInFull) {
+  for (const std::int32_t group : {1, 3, 4, 8}) {
+    for (const std::int32_t bits : {1, 2, 4}) {
+      Decode d({4, 2 * group, 2, 8, 16}, 2, 43, 3);
+      auto part = make_part<SelectorRegistry>(
+          "spe_cache", "{top_tokens: 5, residual_tokens: 6, group_tokens: 4, guess: " + std::string(bits == 4 ? "right" : "previous") +
+                           ", bits: " + std::to_string(bits) + "}");
+      d.prefill(*part);
+      for (std::int32_t t = 0; t < 6; ++t) {
+        const std::vector<float> out = attended_output(d, *part);
+        const std::int32_t covered = (d.tokens() - 6) / 4 * 4;
+        for (std::int32_t r = 0; r < 4; ++r) {
+          auto [k, v] = copy_of(d, r, covered, bits, 4);
+          for (const std::int32_t i : wanted(d, r, k, covered, bits == 4 ? 0 : 1, 5))
+            k[static_cast<std::size_t>(i)] = v[static_cast<std::size_t>(i)] = {d.key(r, i), d.key(r, i) + 8};
+          for (std::int32_t h = 0; h < group; ++h) {
+            const std::vector<double> expected = attend_plain(logits(d, d.query(r, h), k), v);
+            const float* got = out.data() + ((r / 2) * 2 * group + r % 2 * group + h) * 8;
+            for (std::size_t c = 0; c < 8; ++c) ASSERT_NEAR(static_cast<double>(got[c]), expected[c], 1e-4) << bits << " bits, step " << t;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(SpeCache, OneBitLevelsLieAtTheQuarters) {
+  RandomLayer layer({1, 1, 1, 1, 1}, 1, 4, 3);
+  KvRows kv = layer.store.rows(), out = kv;
+  const float x[] = {0.0F, 8.0F, 3.0F, 5.0F};
+  for (std::int32_t i = 0; i < 4; ++i) *kv.key(0, i) = x[i], *kv.value(0, i) = x[i];
+  KvStore other({1, 1, 1, 1, 1}, 1, 0, true);
+  other.append(0, x, x, 4, 0);
+  out = other.rows();
+  const std::int32_t none = 0, all = 4;
+  run_cpu(LowBitCopy{kv, {1, 4}, &none, &all, out});
+  const float expected[] = {2.0F, 6.0F, 2.0F, 6.0F};
+  for (std::int32_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(*out.key(0, i), expected[i]);
+    EXPECT_EQ(*out.value(0, i), x[i]);  // alone in its group
+  }
+}
+
+TEST(SpeCache, StoredBytes) {
+  // 32 tokens of 64 channels in 2 bits, K and V: 2 x 512 bytes; 64 channels x 1 group and 32 tokens x 2 groups, 4 bytes each.
+  EXPECT_EQ((LowBitCode{2, 32}.bytes(32, 64)), 2 * 512 + 4 * (64 + 64));
+  EXPECT_EQ((LowBitCode{2, 32}.bytes(0, 64)), 0);
+}
+
+TEST(SpeCache, OnlyNewTokensAreEncoded) {
+  Decode d({4, 4, 2, 8, 16}, 1, 40, 3);
+  auto part = make_part<SelectorRegistry>("spe_cache", "{top_tokens: 5, residual_tokens: 6, group_tokens: 4}");
+  d.prefill(*part);
+  const auto encoded = [&] {
+    std::int64_t n = 0;
+    for (const OpCall& c : d.ops.log()) n += c.op == "low_bit_copy" ? c.tokens : 0;
+    d.ops.clear_log();
+    return n;
+  };
+  EXPECT_EQ(encoded(), 2 * 32);  // (40 - 6) / 4 * 4
+  std::int64_t later = 0;
+  for (std::int32_t t = 0; t < 6; ++t) d.decode(*part), later += encoded();
+  EXPECT_EQ(later, 2 * 8);  // 40 of 46
+}
+
+TEST(SpeCache, TwoTiers) {
+  Decode d({4, 2, 1, 8, 16}, 1, 1000, 3);
+  auto part = make_part<SelectorRegistry>("spe_cache", "{top_tokens: 64, residual_tokens: 128, group_tokens: 32}");
+  d.prefill(*part);
+  const std::int64_t codes = LowBitCode{2, 32}.bytes(864, 8);  // (1000 - 128) / 32 * 32
+  EXPECT_EQ(part->resident(d.model, d.store.rows(), {1000 * 32, 0, 0}), (TierBytes{(136 + 64) * 32 + codes, 800 * 32, 0}));
+}
+
+TEST(SpeCache, KeepsTheContract) {
+  const std::string small = "{top_tokens: 5, residual_tokens: 6, group_tokens: 4}";
+  EXPECT_TRUE(large_budget_selects_everything("spe_cache", "{}"));
+  EXPECT_TRUE(large_budget_selects_everything("spe_cache", small));
+  EXPECT_TRUE(deterministic_and_well_formed("spe_cache", small, 33, 5));
+  EXPECT_TRUE(deterministic_and_well_formed("spe_cache", small, 1, 12));
+  EXPECT_TRUE(same_log_with_recorded_counts("spe_cache", small, 65, 6));
+}
+
+}  // namespace
+}  // namespace kvlab::test
