@@ -60,6 +60,56 @@ TEST(RetrievalAttention, CountsOnlyWhatComesFromTheHost) {
   EXPECT_EQ(part->resident(d.model, d.store.rows(), {2 * 103 * 32, 0, 0}), (TierBytes{2 * 12 * 32, 2 * 91 * 32, 0}));
 }
 
+constexpr const char* kGraph =
+    "{sink_tokens: 4, recent_tokens: 8, top_tokens: 10, search: hnsw, links: 8, build_candidates: 64, search_candidates: 64}";
+
+TEST(RetrievalAttention, GraphFindsMostOfTheNearestKeys) {
+  Decode d({4, 8, 2, 16, 16}, 2, 700, 3);
+  auto part = make_part<SelectorRegistry>("retrieval_attention", kGraph);
+  d.prefill(*part);
+  double found = 0, all = 0, visited = 0;
+  for (std::int32_t t = 0; t < 12; ++t) {
+    d.ops.clear_log();
+    const auto rows = d.decode(*part);
+    for (const OpCall& c : d.ops.log()) visited += c.op == "ann_visits" ? static_cast<double>(c.tokens) : 0;
+    for (std::int32_t r = 0; r < 4; ++r) {
+      std::set<std::int32_t> nearest;
+      for (std::int32_t h = 0; h < 4; ++h) {
+        std::vector<double> z;
+        for (std::int32_t i = 4; i < d.tokens() - 8; ++i) z.push_back(d.logit(r, h, i));
+        for (const std::int32_t i : best(z, 10)) nearest.insert(i + 4);
+      }
+      const auto& row = rows[static_cast<std::size_t>(r)];
+      for (const std::int32_t i : nearest) found += std::binary_search(row.begin(), row.end(), i) ? 1 : 0;
+      all += static_cast<double>(nearest.size());
+      for (const std::int32_t i : row) EXPECT_TRUE(i < d.tokens());
+    }
+  }
+  EXPECT_GT(found / all, 0.85);
+  EXPECT_LT(visited, 0.9 * 12 * 16 * 700);  // fewer keys looked at than there are
+}
+
+TEST(RetrievalAttention, GraphOfFewKeysFindsAll) {
+  Decode d({4, 2, 2, 8, 16}, 1, 40, 3);
+  auto part = make_part<SelectorRegistry>("retrieval_attention", kGraph);
+  auto exact = make_part<SelectorRegistry>("retrieval_attention", "{sink_tokens: 4, recent_tokens: 8, top_tokens: 10}");
+  d.prefill(*part);
+  for (std::int32_t t = 0; t < 8; ++t) {
+    const auto rows = d.decode(*part);
+    LayerStep same = d.step();
+    const Selection chosen = exact->select(same);
+    for (std::size_t r = 0; r < 2; ++r)
+      EXPECT_EQ(rows[r], std::vector<std::int32_t>(chosen.index + chosen.index_first[r], chosen.index + chosen.index_first[r + 1]));
+  }
+}
+
+TEST(RetrievalAttention, GraphKeepsTheContract) {
+  EXPECT_TRUE(large_budget_selects_everything("retrieval_attention", kGraph));
+  EXPECT_TRUE(deterministic_and_well_formed("retrieval_attention", kGraph, 333, 5));
+  EXPECT_TRUE(deterministic_and_well_formed("retrieval_attention", kGraph, 1, 30));
+  EXPECT_TRUE(same_log_with_recorded_counts("retrieval_attention", kGraph, 300, 4));
+}
+
 TEST(RetrievalAttention, KeepsTheContract) {
   EXPECT_TRUE(large_budget_selects_everything("retrieval_attention", "{}"));
   EXPECT_TRUE(large_budget_selects_everything("retrieval_attention", "{sink_tokens: 4, recent_tokens: 8, top_tokens: 5}"));

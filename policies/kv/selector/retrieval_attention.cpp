@@ -1,3 +1,4 @@
+#include "kernels/ann_index/ann_index.h"
 #include "kernels/nearest_keys/nearest_keys.h"
 #include "policies/kv/selector/tiers.h"
 
@@ -6,15 +7,19 @@ namespace kvlab {
 namespace {
 
 // First and newest tokens on the GPU; the others on the host behind a search structure that finds the keys nearest to each query
-// head's query. RetrievalAttention, Liu et al. 2024, arXiv:2409.10516, section 4. The search here is exact and priced as one that
-// looks at a share of the keys.
+// head's query. RetrievalAttention, Liu et al. 2024, arXiv:2409.10516, section 4. The paper's graph follows the prompt's queries;
+// for it stands an exact search, priced as one that looks at a share of the keys, or a graph that knows keys alone (HNSW).
 class RetrievalAttention final : public Selector {
  public:
   explicit RetrievalAttention(Params& p)
       : sinks_(p.optional<std::int32_t>("sink_tokens", 128, 0, 1 << 20, "first tokens, on the GPU")),
         recent_(p.optional<std::int32_t>("recent_tokens", 512, 1, 1 << 24, "newest tokens, on the GPU")),
         top_(p.optional<std::int32_t>("top_tokens", 100, 1, 1 << 24, "keys found per query head; what a KV head reads is their union")),
-        visit_frac_(p.optional<double>("visit_frac", 0.02, 1e-6, 1, "share of the keys that a search looks at")) {}
+        visit_frac_(p.optional<double>("visit_frac", 0.02, 1e-6, 1, "share of the keys that an exact search is priced at")),
+        graph_(p.choice("search", {"exact", "hnsw"}, 0, "exact, or in a graph of the keys, priced by the keys looked at") == 1),
+        sizes_{p.optional<std::int32_t>("links", 16, 2, 512, "of a node of the graph, twice as many in the lowest layer"),
+               p.optional<std::int32_t>("build_candidates", 200, 1, 1 << 16, "looked through when a key is inserted")},
+        candidates_(p.optional<std::int32_t>("search_candidates", 200, 1, 1 << 20, "looked through in a search, at least top_tokens")) {}
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
@@ -28,25 +33,36 @@ class RetrievalAttention final : public Selector {
     top_ = std::max(1, tokens - sinks_ - recent_);
     return true;
   }
-  void forget(std::int32_t index) override { traffic_.forget(index); }
+  void forget(std::int32_t index) override {
+    progress_.forget(index), index_.forget(index), indexed_.forget(index), traffic_.forget(index);
+  }
+
+  // Tokens enter the graph as they leave the window of the newest.
+  void update(LayerStep& step) override {
+    if (!graph_) return;
+    const std::int32_t n = step.kv.num_rows;
+    const std::int32_t* covered = progress_.advance(step);
+    AnnAdd add;
+    add.kv = step.kv;
+    add.sizes = sizes_;
+    add.fresh = per_row(step.ops, n, [&](std::int32_t r) { return covered[r] == 0 ? 1 : 0; });
+    add.to = per_row(step.ops, n, [&](std::int32_t r) { return end_of_older(step, r); });
+    add.from = per_row(step.ops, n,
+                       [&](std::int32_t r) { return std::max(std::min(sinks_, add.to[r]), covered[r] == 0 ? 0 : indexed_.at(step, r)); });
+    for (std::int32_t r = 0; r < n; ++r) indexed_.at(step, r) = std::max(add.from[r], add.to[r]);
+    add.index = indices(step);
+    step.ops(add);
+  }
 
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows, group = step.kv.group;
-    const std::int32_t* tail =
-        per_row(step.ops, n, [&](std::int32_t r) { return std::min(older_tokens(step, r), std::max(0, step.kv.len[r] - recent_)); });
+    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return end_of_older(step, r); });
     const std::int32_t* head = per_row(step.ops, n, [&](std::int32_t r) { return std::min(sinks_, tail[r]); });
     const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r] - head[r]; });
     const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(top_, tail[r] - head[r]); });
     if (keeps_all(n, first, keep)) return {};
-    NearestKeys nearest;
-    nearest.kv = step.kv;
-    nearest.queries = step.in.step.data();
-    nearest.begin = head, nearest.end = tail, nearest.keep = keep;
-    nearest.visit_frac = visit_frac_;
-    UnitLists lists;
-    lists.first = nearest.index_first = prefix_sums(step.ops, n * group, [&](std::int32_t i) { return keep[i / group]; });
-    lists.unit = nearest.index = step.ops.ints(nearest.index_first[n * group]);
-    step.ops(nearest);
+    const std::int64_t* rooms = prefix_sums(step.ops, n * group, [&](std::int32_t i) { return keep[i / group]; });
+    const UnitLists lists = graph_ ? search_graph(step, first, keep, rooms) : search_all(step, head, tail, keep, rooms);
     const UnitLists chosen = united(step, lists, first, keep);
     const Selection selection = tokens_and_tail(step, chosen, head, tail);
     traffic_.track(step, chosen, lists_of(selection), 2LL * step.kv.head_dim * step.kv.kv_bytes);
@@ -57,12 +73,70 @@ class RetrievalAttention final : public Selector {
   [[nodiscard]] TierBytes resident(const ModelShape&, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) on_gpu += std::min(kv.len[r], sinks_ + recent_);
-    return keep_on_gpu(held, on_gpu, kv.total());
+    TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
+    if (graph_) bytes.host += (kv.total() - on_gpu) * 2 * sizes_.links * 4;  // edges
+    return bytes;
   }
 
  private:
+  [[nodiscard]] std::int32_t end_of_older(const LayerStep& step, std::int32_t r) const {
+    const bool decodes = seq_of(step, r).decoding();
+    return std::min(decodes ? older_tokens(step, r) : step.kv.len[r], std::max(0, step.kv.len[r] - recent_));
+  }
+  std::unique_ptr<AnnIndex>* const* indices(const LayerStep& step) {
+    pointers_.assign(static_cast<std::size_t>(step.kv.num_rows), nullptr);
+    for (std::int32_t pass = 0; pass < 2 && step.ops.computes(); ++pass)  // the first makes room, which moves what is there
+      for (std::int32_t r = 0; r < step.kv.num_rows; ++r) pointers_[static_cast<std::size_t>(r)] = &index_.at(step, r);
+    return pointers_.data();
+  }
+
+  UnitLists search_all(LayerStep& step, const std::int32_t* head, const std::int32_t* tail, const std::int32_t* keep,
+                       const std::int64_t* rooms) {
+    NearestKeys nearest;
+    nearest.kv = step.kv;
+    nearest.queries = step.in.step.data();
+    nearest.begin = head, nearest.end = tail, nearest.keep = keep;
+    nearest.visit_frac = visit_frac_;
+    nearest.index_first = rooms;
+    nearest.index = step.ops.ints(rooms[step.kv.num_rows * step.kv.group]);
+    step.ops(nearest);
+    UnitLists lists;
+    lists.first = rooms, lists.unit = nearest.index;
+    return lists;
+  }
+
+  UnitLists search_graph(LayerStep& step, const std::int64_t* first, const std::int32_t* keep, const std::int64_t* rooms) {
+    const std::int32_t n = step.kv.num_rows, group = step.kv.group;
+    AnnSearch search;
+    search.kv = step.kv;
+    search.queries = step.in.step.data();
+    search.keep = keep;
+    search.candidates = candidates_;
+    search.index = indices(step);
+    search.index_first = rooms;
+    search.found = step.ops.ints(rooms[n * group]);
+    search.count = per_row(step.ops, n * group, [&](std::int32_t i) { return keep[i / group]; });
+    search.visits = per_row(step.ops, n, [&](std::int32_t r) {
+      return static_cast<std::int32_t>(std::min<std::int64_t>((first[r + 1] - first[r]) * group, 1 << 30));
+    });
+    step.ops(search);
+    step.ops.settle("visited_keys", step.layer, {search.visits, static_cast<std::size_t>(n)});
+    step.ops.settle("found_keys", step.layer, {search.count, static_cast<std::size_t>(n * group)});
+    step.ops(AnnVisits{n, step.kv.head_dim, step.kv.kv_bytes, search.visits});
+    UnitLists lists;
+    lists.first = rooms, lists.unit = search.found, lists.count = search.count;
+    return lists;
+  }
+
   std::int32_t sinks_, recent_, top_;
   double visit_frac_;
+  bool graph_;
+  AnnIndex::Sizes sizes_;
+  std::int32_t candidates_;
+  RowProgress progress_;
+  PerRow<std::int32_t> indexed_;  // tokens before this one are in the graph
+  PerRow<std::unique_ptr<AnnIndex>> index_;
+  std::vector<std::unique_ptr<AnnIndex>*> pointers_;
   TierTraffic traffic_;
 };
 

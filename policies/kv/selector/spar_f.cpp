@@ -132,7 +132,7 @@ class SparF final : public Selector {
   RowMemory<float> sums_;
   Traffic traffic_;
   // Of this step.
-  const float* each_ = nullptr;
+  float* each_ = nullptr;
   Selection selection_;
 };
 

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "kernels/kv_rows.h"
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+// Approximate search for the keys of largest product with a query: a hierarchical navigable small-world graph (Malkov and Yashunin
+// 2018) by hnswlib, one per row. Built by one thread from a fixed seed, so the same keys in the same order give the same graph.
+class AnnIndex {
+ public:
+  struct Sizes {
+    std::int32_t links = 16, build_candidates = 200;  // edges of a node and layer; candidates when it is inserted
+  };
+  AnnIndex(std::int32_t head_dim, Sizes sizes);
+  ~AnnIndex();
+  void add(std::int32_t token, const float* key);
+  // At most `count` tokens, ascending, from `candidates` >= count looked through; and how many keys were looked at.
+  std::pair<std::vector<std::int32_t>, std::int64_t> search(const float* query, std::int32_t count, std::int32_t candidates) const;
+
+ private:
+  struct Graph;
+  std::unique_ptr<Graph> graph_;
+};
+
+// Adds tokens [from[r], to[r]) of each row; fresh[r] = 1 begins a new index.
+struct AnnAdd {
+  KvRows kv;
+  AnnIndex::Sizes sizes;
+  const std::int32_t *from = nullptr, *to = nullptr, *fresh = nullptr;  // [kv.num_rows]
+  std::unique_ptr<AnnIndex>* const* index = nullptr;                    // [kv.num_rows]
+};
+// Priced as if each insertion looked at its candidates and twice the links, whatever the graph's size: 2 FLOPs per channel.
+OpCall call(const AnnAdd&);
+void run_cpu(const AnnAdd&);
+
+// For each query head of a row at most keep[r] tokens of its index, ascending; the graph may find fewer.
+struct AnnSearch {
+  KvRows kv;
+  const Queries* queries = nullptr;    // [kv.num_sequences()], the last one of each counts
+  const std::int32_t* keep = nullptr;  // [kv.num_rows]
+  std::int32_t candidates = 0;         // looked through, at least keep
+  const std::unique_ptr<AnnIndex>* const* index = nullptr;
+  const std::int64_t* index_first = nullptr;  // [kv.num_rows * kv.group + 1] rooms of keep[r]
+  std::int32_t* found = nullptr;              // out
+  std::int32_t* count = nullptr;              // [kv.num_rows * kv.group] out, in: the rooms
+  std::int32_t* visits = nullptr;             // [kv.num_rows] out: keys looked at, over the heads; in: an upper bound
+};
+// The lists are written; what was looked at is priced by AnnVisits, once it is known.
+OpCall call(const AnnSearch&);
+void run_cpu(const AnnSearch&);
+
+// The keys that a search looked at are read and multiplied with the query.
+struct AnnVisits {
+  std::int32_t num_rows = 0, head_dim = 0, kv_bytes = 2;
+  const std::int32_t* visits = nullptr;  // [num_rows]
+};
+OpCall call(const AnnVisits&);
+void run_cpu(const AnnVisits&);
+
+}  // namespace kvlab

@@ -1,0 +1,91 @@
+#include <gtest/gtest.h>
+
+#include "tests/kv/tier_fixture.h"
+
+namespace kvlab::test {
+namespace {
+
+// Frames of `frame` tokens by the product of their mean keys with the mean of the question's queries, over all heads of a sequence.
+std::vector<std::int32_t> frames_of(const Decode& d, std::int32_t sequence, std::int32_t question, std::int32_t prompt, std::int32_t frame,
+                                    std::int32_t first, std::size_t top) {
+  const std::int32_t width = d.model.q_heads * d.model.head_dim, frames = question / frame;
+  std::vector<double> scores;
+  for (std::int32_t f = first; f < frames; ++f) {
+    double sum = 0;
+    for (std::int32_t i = f * frame; i < (f + 1) * frame; ++i)
+      for (std::int32_t t = question; t < prompt; ++t)
+        for (std::int32_t h = 0; h < d.model.q_heads; ++h)
+          sum += d.dot(d.q[static_cast<std::size_t>(sequence)].data() + static_cast<std::ptrdiff_t>(t) * width + h * d.model.head_dim,
+                       d.key(sequence * d.model.kv_heads + h / d.model.group(), i));
+    scores.push_back(sum);
+  }
+  std::vector<std::int32_t> chosen = best(scores, top);
+  for (std::int32_t& f : chosen) f += first;
+  return chosen;
+}
+
+TEST(ReKv, FramesThatTheQuestionAsksFor) {
+  for (const std::int32_t group : {1, 3, 4, 8}) {
+    for (const std::int32_t prompt : {55, 56, 57, 90}) {
+      Decode d({4, 2 * group, 2, 8, 16}, 2, prompt, 3);
+      d.window_tokens = 7;
+      auto part = make_part<SelectorRegistry>("rekv", "{frame_tokens: 4, first_frames: 1, top_frames: 3, question_tokens: 7}");
+      d.prefill(*part);
+      for (std::int32_t t = 0; t < 3; ++t) {
+        const auto rows = d.decode(*part);
+        for (std::int32_t r = 0; r < 4; ++r) {
+          const auto frames = frames_of(d, r / 2, prompt - 7, prompt, 4, 1, 3);
+          EXPECT_EQ(rows[static_cast<std::size_t>(r)], tokens_of(frames, 4, 4, (prompt - 7) / 4 * 4, d.tokens())) << prompt << " " << t;
+        }
+      }
+    }
+  }
+}
+
+TEST(ReKv, AMarkedQuestionIsTaken) {
+  Decode d({4, 4, 2, 8, 16}, 1, 60, 3);
+  d.window_tokens = 20;
+  auto part = make_part<SelectorRegistry>("rekv", "{frame_tokens: 4, first_frames: 1, top_frames: 3, question_tokens: 20}");
+  d.append(60);
+  d.seqs[0].question_begin = 51;
+  LayerStep prompt = d.step();
+  part->update(prompt);
+  const auto rows = d.decode(*part);
+  for (std::size_t r = 0; r < 2; ++r) EXPECT_EQ(rows[r], tokens_of(frames_of(d, 0, 51, 60, 4, 1, 3), 4, 4, 48, 61));
+}
+
+TEST(ReKv, FramesComeOncePerQuestion) {
+  Decode d({4, 4, 2, 8, 16}, 1, 60, 3);
+  d.window_tokens = 8;
+  auto part = make_part<SelectorRegistry>("rekv", "{frame_tokens: 4, top_frames: 3, question_tokens: 8}");
+  d.prefill(*part);
+  d.decode(*part);
+  const Traffic first = part->take_traffic();
+  EXPECT_EQ(first.asked_units, 6);
+  EXPECT_EQ(first.hit_units, 0);
+  EXPECT_EQ(first.fetched_bytes, 6 * 4 * 2 * 8 * 2);
+  d.decode(*part);
+  const Traffic later = part->take_traffic();
+  EXPECT_EQ(later.asked_units, 6);
+  EXPECT_EQ(later.hit_units, 6);
+  EXPECT_EQ(later.fetched_bytes, 0);
+}
+
+TEST(ReKv, OlderTokensLieOnTheHost) {
+  Decode d({4, 2, 1, 8, 16}, 1, 1000, 3);
+  auto part = make_part<SelectorRegistry>("rekv", "{frame_tokens: 10, first_frames: 1, top_frames: 4, local_tokens: 50}");
+  d.append(1000);
+  EXPECT_EQ(part->resident(d.model, d.store.rows(), {32000, 0, 0}), (TierBytes{100 * 32 + 100 * 8 * 2, 900 * 32, 0}));
+}
+
+TEST(ReKv, KeepsTheContract) {
+  const std::string small = "{frame_tokens: 4, top_frames: 3, question_tokens: 8}";
+  EXPECT_TRUE(large_budget_selects_everything("rekv", "{}"));
+  EXPECT_TRUE(large_budget_selects_everything("rekv", small));
+  EXPECT_TRUE(deterministic_and_well_formed("rekv", small, 60, 5, 8));
+  EXPECT_TRUE(deterministic_and_well_formed("rekv", small, 1, 5, 8));
+  EXPECT_TRUE(same_log_with_recorded_counts("rekv", small, 65, 4));
+}
+
+}  // namespace
+}  // namespace kvlab::test
