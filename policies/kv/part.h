@@ -137,6 +137,8 @@ class Allocator : public KvPart {
   // the last layer with all of them.
   enum class Scope : std::uint8_t { kLayer, kCascade, kModel };
   [[nodiscard]] virtual Scope scope() const { return Scope::kLayer; }
+  // False: shares out once, when the prompt is complete, and cannot be asked again in decode.
+  [[nodiscard]] virtual bool in_decode() const { return scope() == Scope::kLayer; }
   // The budget as the experiment gives it, before it is rounded to tokens of a row. Told once, before the first step.
   virtual void set_budget(const Budget&) {}
   virtual void allocate(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) = 0;

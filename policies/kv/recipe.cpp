@@ -91,7 +91,7 @@ void refuse_bad_combinations(const Params& p, const Recipe& r) {
   if (allocator->depends_on_data() && !scorer->comparable_across_heads())
     refuse(fmt::format("allocator '{}' ranks heads against each other, and scores of '{}' are not comparable between heads", r.allocator,
                        r.scorer));
-  if (allocator->scope() != Allocator::Scope::kLayer && trigger->in_decode())
+  if (!allocator->in_decode() && trigger->in_decode())
     refuse(fmt::format("allocator '{}' shares a budget between layers while the prompt runs, but trigger '{}' also acts in decode",
                        r.allocator, r.trigger));
   if (trigger->inside_prefill() && r.prefix_reuse == Recipe::PrefixReuse::kFullCopy)

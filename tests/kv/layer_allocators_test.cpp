@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "tests/kv/allocator_fixture.h"
 #include "tests/kv/plain_attention.h"
@@ -190,6 +191,23 @@ TEST(HeadSplit, FindsHeadsThatLookElsewhere) {
       const Ints& at = mass[i].second;
       EXPECT_EQ(m.keep[static_cast<std::size_t>(at[0])][static_cast<std::size_t>(at[1])], i < 3 ? kTokens : 20) << i;
     }
+  }
+}
+
+// In decode the heads are those that lost nothing; another sequence of the batch may be at its first cut.
+TEST(HeadSplit, LaterStepsKnowTheHeads) {
+  ScoredModel m(kModel, 2, kTokens, 4, 20), alone(kModel, 2, kTokens, 4, 20);
+  auto split = make_part<AllocatorRegistry>("head_split", "{retrieval_frac: 0.3, window_tokens: 6, sinks_tokens: 4}");
+  alone.allocate(*split);
+  const std::set<Ints> retrieves{{0, 1}, {2, 0}, {2, 1}};
+  for (std::int32_t l = 0; l < 5; ++l)
+    for (std::int32_t h = 0; h < 2; ++h)
+      if (!retrieves.contains({l, h})) m.layers[static_cast<std::size_t>(l)]->store.shrink(h, 21);
+  m.allocate(*split);
+  for (std::int32_t l = 0; l < 5; ++l) {
+    const auto at = static_cast<std::size_t>(l);
+    for (std::int32_t h = 0; h < 2; ++h) EXPECT_EQ(m.keep[at][static_cast<std::size_t>(h)], retrieves.contains({l, h}) ? kTokens : 20) << l;
+    for (std::size_t r = 2; r < 4; ++r) EXPECT_EQ(m.keep[at][r], alone.keep[at][r]) << l;
   }
 }
 

@@ -9,10 +9,46 @@ namespace kvlab {
 
 namespace {
 
+// The sequences whose heads are still to be told apart, in all layers.
+class Picked {
+ public:
+  Picked(Ops& ops, std::span<const SeqStep> seqs, std::span<const ScoredLayer> all, const std::vector<std::int32_t>& which) {
+    for (const std::int32_t s : which) seqs_.push_back(seqs[static_cast<std::size_t>(s)]);
+    observed_.resize(all.size()), windows_.resize(all.size());
+    for (std::size_t l = 0; l < all.size(); ++l) {
+      ScoredLayer& some = layers_.emplace_back(all[l]);
+      const std::int32_t heads = some.kv.kv_heads, rows = static_cast<std::int32_t>(which.size()) * heads;
+      std::int32_t *len = ops.host_ints(rows), *page_begin = ops.host_ints(rows), *target = ops.host_ints(rows / heads);
+      std::int64_t* first = ops.host_longs(rows + 1);
+      first[0] = 0;
+      for (std::int32_t r = 0; r < rows; ++r) {
+        const std::int32_t from = which[static_cast<std::size_t>(r / heads)] * heads + r % heads;
+        len[r] = all[l].kv.len[from], page_begin[r] = all[l].kv.page_begin[from];
+        first[r + 1] = first[r] + len[r];
+        target[r / heads] = all[l].target[from / heads];
+      }
+      some.kv.num_rows = rows, some.kv.len = len, some.kv.page_begin = page_begin, some.kv.first = first;
+      some.scores = nullptr, some.target = target, some.keep = ops.host_ints(rows);
+      for (const std::int32_t s : which) windows_[l].push_back(all[l].in->window[static_cast<std::size_t>(s)]);
+      observed_[l].window = windows_[l];
+      some.in = &observed_[l];
+    }
+  }
+
+  [[nodiscard]] std::span<const SeqStep> seqs() const { return seqs_; }
+  [[nodiscard]] std::span<ScoredLayer> layers() { return layers_; }
+
+ private:
+  std::vector<SeqStep> seqs_;
+  std::vector<ScoredLayer> layers_;
+  std::vector<Observed> observed_;
+  std::vector<std::vector<Queries>> windows_;
+};
+
 // Retrieval heads keep everything, the others what their scores say (meant: first and latest tokens). RazorAttention, Tang et al. 2024,
 // arXiv:2407.15891; DuoAttention, Xiao et al. 2024, arXiv:2410.10819. Which heads retrieve is given as a list, from the papers' offline
 // runs, or found online: the share of the model's KV heads whose last prompt queries pay least to the first and latest tokens, which is
-// our definition.
+// our definition. They are found when first something must go; in later steps they are the heads that lost nothing.
 class HeadSplit final : public Allocator {
  public:
   explicit HeadSplit(Params& p)
@@ -30,12 +66,24 @@ class HeadSplit final : public Allocator {
   }
   [[nodiscard]] std::string refuses(const ModelShape& model) const override { return refuses_table(retrieval_, "retrieval_heads", model); }
   [[nodiscard]] Scope scope() const override { return finds_heads() ? Scope::kModel : Scope::kLayer; }
+  [[nodiscard]] bool in_decode() const override { return true; }
   [[nodiscard]] bool depends_on_data() const override { return finds_heads(); }
 
   void allocate(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {
-    if (finds_heads()) return find_heads(ops, model, seqs, layers);
     for (ScoredLayer& l : layers)
-      for (std::int32_t r = 0; r < l.kv.num_rows; ++r) set(l, r, seqs, find_entry(retrieval_, l.layer, r % l.kv.kv_heads) != nullptr);
+      for (std::int32_t r = 0; r < l.kv.num_rows; ++r) set(l, r, seqs, retrieves(l, r, seqs));
+    if (!finds_heads()) return;
+    std::vector<std::int32_t> unknown;
+    for (std::int32_t s = 0; s < static_cast<std::int32_t>(seqs.size()); ++s)
+      if (is_whole(seqs[static_cast<std::size_t>(s)], s, layers)) unknown.push_back(s);
+    if (unknown.empty()) return;
+    const Ops::Frame frame(ops);
+    Picked picked(ops, seqs, layers, unknown);
+    find_heads(ops, model, picked.seqs(), picked.layers());
+    for (std::size_t l = 0; l < layers.size(); ++l)
+      for (std::int32_t r = 0; r < picked.layers()[l].kv.num_rows; ++r)
+        layers[l].keep[unknown[static_cast<std::size_t>(r / model.kv_heads)] * model.kv_heads + r % model.kv_heads] =
+            picked.layers()[l].keep[r];
   }
   [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t layer, std::int32_t head, std::int32_t target,
                                       std::int32_t n) const override {
@@ -46,6 +94,17 @@ class HeadSplit final : public Allocator {
 
  private:
   [[nodiscard]] bool finds_heads() const { return retrieval_.empty(); }
+  // Nothing of the sequence was evicted so far.
+  static bool is_whole(const SeqStep& seq, std::int32_t s, std::span<const ScoredLayer> layers) {
+    return std::all_of(layers.begin(), layers.end(), [&](const ScoredLayer& l) {
+      const std::int32_t* len = l.kv.len + static_cast<std::ptrdiff_t>(s) * l.kv.kv_heads;
+      return std::all_of(len, len + l.kv.kv_heads, [&](std::int32_t n) { return n == seq.end(); });
+    });
+  }
+  [[nodiscard]] bool retrieves(const ScoredLayer& l, std::int32_t row, std::span<const SeqStep> seqs) const {
+    if (finds_heads()) return l.kv.len[row] == seqs[static_cast<std::size_t>(l.kv.sequence(row))].end();
+    return find_entry(retrieval_, l.layer, row % l.kv.kv_heads) != nullptr;
+  }
   [[nodiscard]] std::int32_t streaming_tokens(std::int32_t target, std::int32_t n) const {
     return std::max(target, sinks_ + static_cast<std::int32_t>(streaming_frac_ * n));
   }
