@@ -21,13 +21,14 @@ std::string fidelity_text(const Fidelity& f) {
 // Sums over samples, then means; traffic is per decode step.
 struct Means {
   Fidelity fidelity;
-  double budget = 0, kept = 0, resident = 0, host = 0, disk = 0, peak = 0, fetched = 0, asked = 0, hit = 0, steps = 0;
+  double budget = 0, kept = 0, resident = 0, host = 0, disk = 0, peak = 0, fetched = 0, stored = 0, asked = 0, hit = 0, steps = 0;
 
   void add(const ReplayResult& r) {
     fidelity += r.mean;
     budget += r.budget_tokens, kept += r.kept_tokens;
     resident += r.resident_bytes_frac, host += r.host_bytes_frac, disk += r.disk_bytes_frac, peak += r.peak_prefill_frac;
     fetched += static_cast<double>(r.traffic.fetched_bytes) / std::max(1, r.num_steps);
+    stored += static_cast<double>(r.traffic.stored_bytes) / std::max(1, r.num_steps);
     asked += static_cast<double>(r.traffic.asked_units), hit += static_cast<double>(r.traffic.hit_units);
     steps += r.num_steps;
   }
@@ -51,6 +52,7 @@ Fields fields_of(const Recipe& recipe, Means m, double samples) {
   add("disk_bytes_frac", share(m.disk / samples));
   add("peak_prefill_frac", share(m.peak / samples));
   add("fetched_bytes_per_step", fmt::format("{:.0f}", m.fetched / samples));
+  add("stored_bytes_per_step", fmt::format("{:.0f}", m.stored / samples));
   add("unit_hit_frac", m.asked > 0 ? share(m.hit / m.asked) : "");
   add("samples", fmt::format("{:.0f}", samples));
   add("decode_steps", fmt::format("{:.0f}", m.steps));

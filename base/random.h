@@ -21,6 +21,7 @@ enum class Purpose : std::uint32_t {
   kAttention,
   kGumbel,
   kPolicy,
+  kMerge,
 };
 
 // Counter-based randomness: a draw is a pure function of (seed, purpose, request, step, layer), so skipping a step or

@@ -204,6 +204,18 @@ class Format : public KvPart {
   [[nodiscard]] std::int32_t resident_words() const override { return 0; }
 };
 
+// What was moved between tiers and found in a step.
+struct Traffic {
+  std::int64_t fetched_bytes = 0;               // from a lower tier
+  std::int64_t asked_units = 0, hit_units = 0;  // tokens, pages or clusters wanted, and how many were on the GPU already
+  std::int64_t stored_bytes = 0;                // to a lower tier
+  Traffic& operator+=(const Traffic& o) {
+    fetched_bytes += o.fetched_bytes, asked_units += o.asked_units, hit_units += o.hit_units;
+    stored_bytes += o.stored_bytes;
+    return *this;
+  }
+};
+
 // What becomes of the others.
 class Disposal : public KvPart {
  public:
@@ -218,21 +230,15 @@ class Disposal : public KvPart {
   [[nodiscard]] virtual bool shrinks() const { return true; }
   // More to attend to than the rows: compensation tokens. Appended to `segments`; kept alive by the part until the next step.
   virtual void add_segments(LayerStep&, std::vector<Segment>& /*segments*/) {}
-  // Bytes of K and V of a layer's rows and of what this part keeps beside them; `kv` is what the format alone says.
-  [[nodiscard]] virtual TierBytes resident(const ModelShape&, std::int32_t /*layer*/, const KvRows&, const Format&,
-                                           const TierBytes& kv) const {
-    return kv;
+  // True: all its work is done in observe(), and nothing is evicted.
+  [[nodiscard]] virtual bool acts_alone() const { return false; }
+  // Bytes of K and V of a layer's rows and of what this part keeps beside them; `rows` is what the format alone says.
+  [[nodiscard]] virtual TierBytes resident(const ModelShape&, std::int32_t /*layer*/, std::span<const SeqStep> /*seqs*/, const KvRows&,
+                                           const Format&, const TierBytes& rows) const {
+    return rows;
   }
-};
-
-// What the selector moved and found in a step.
-struct Traffic {
-  std::int64_t fetched_bytes = 0;               // from a lower tier
-  std::int64_t asked_units = 0, hit_units = 0;  // tokens, pages or clusters wanted, and how many were on the GPU already
-  Traffic& operator+=(const Traffic& o) {
-    fetched_bytes += o.fetched_bytes, asked_units += o.asked_units, hit_units += o.hit_units;
-    return *this;
-  }
+  // What it moved to other tiers since the last call.
+  virtual Traffic take_traffic(const ModelShape&, const Format&) { return {}; }
 };
 
 // Tokens of each row that a step attends to; index null: all.

@@ -275,9 +275,15 @@ void KvPolicy::forget(std::int32_t index) {
   for (KvPart* part : parts_) part->forget(index);
 }
 
-TierBytes KvPolicy::resident(std::int32_t layer, const KvRows& kv) const {
+Traffic KvPolicy::take_traffic() {
+  Traffic traffic = selector_->take_traffic();
+  return traffic += disposal_->take_traffic(model_, *format_);
+}
+
+TierBytes KvPolicy::resident(std::int32_t layer, std::span<const SeqStep> seqs, const KvRows& kv) const {
   TierBytes rows;
   for (std::int32_t r = 0; r < kv.num_rows; ++r) rows.gpu += format_->row_bytes(model_, layer, kv.len[r]);
+  rows = disposal_->resident(model_, layer, seqs, kv, *format_, rows);
   const bool needs_positions = recipe_.trigger != "never" && disposal_->shrinks();
   TierBytes all = selector_->resident_in_layer(layer, model_, kv, rows);
   all.gpu += kv.total() * 4 * (resident_words_ + (needs_positions ? 1 : 0));

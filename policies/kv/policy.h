@@ -47,11 +47,11 @@ class KvPolicy {
   // Statistics, eviction and encoding of `layer`; allocators that share between layers also shorten other layers here.
   void after_attention(const PolicyStep& step, std::int32_t layer);
 
-  // Bytes that a layer's rows take, with everything that the parts keep beside them.
-  [[nodiscard]] TierBytes resident(std::int32_t layer, const KvRows& kv) const;
+  // Bytes that a layer's rows take, with everything that the parts keep beside them. seqs[kv.sequence(row)] is the row's sequence.
+  [[nodiscard]] TierBytes resident(std::int32_t layer, std::span<const SeqStep> seqs, const KvRows& kv) const;
   // The sequence at this place of the batch is gone, or another one takes it.
   void forget(std::int32_t index);
-  Traffic take_traffic() { return selector_->take_traffic(); }
+  Traffic take_traffic();
   [[nodiscard]] const Recipe& recipe() const { return recipe_; }
 
  private:

@@ -81,7 +81,12 @@ void refuse_bad_combinations(const Params& p, const Recipe& r) {
   if (acts && !r.has_budget && r.make_trigger()->needs_budget())
     refuse(fmt::format("trigger '{}' acts, so there must be a budget: give budget_tokens or budget_frac", r.trigger));
   if (!acts && !r.scorer.empty()) refuse(fmt::format("scorer '{}' is never asked, because the trigger is 'never'", r.scorer));
-  if (!acts && r.disposal != "drop") refuse(fmt::format("disposal '{}' has nothing to do, because the trigger is 'never'", r.disposal));
+  const bool disposes_alone = r.make_disposal()->acts_alone();
+  if (acts && disposes_alone) refuse(fmt::format("disposal '{}' keeps every token, so the trigger must be 'never'", r.disposal));
+  if (disposes_alone && r.format != "native")
+    refuse(fmt::format("disposal '{}' changes tokens after format '{}' encoded them", r.disposal, r.format));
+  if (!acts && r.disposal != "drop" && !disposes_alone)
+    refuse(fmt::format("disposal '{}' has nothing to do, because the trigger is 'never'", r.disposal));
   if (!acts && r.allocator != "uniform")
     refuse(fmt::format("allocator '{}' has nothing to share out, because the trigger is 'never'", r.allocator));
   if (!acts) return;

@@ -71,7 +71,7 @@ void ShapeRun::run_layer(Group& group, std::int32_t layer, Result& result) {
 TierBytes ShapeRun::layer_bytes(std::span<Group> groups, std::int32_t layer) const {
   TierBytes all;
   for (Group& g : groups)
-    if (!g.seqs.empty()) all += policy_.resident(layer, g.layers[static_cast<std::size_t>(layer)].rows());
+    if (!g.seqs.empty()) all += policy_.resident(layer, g.seqs, g.layers[static_cast<std::size_t>(layer)].rows());
   return all;
 }
 

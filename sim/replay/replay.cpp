@@ -73,14 +73,15 @@ class Walk {
   }
 
   SeqStep start(std::int32_t begin, std::int32_t end) {
-    const SeqStep seq{0, begin, end - begin, trace_.prompt_tokens, trace_.question_begin};
-    observer_.set_step(seq);
+    seq_ = {0, begin, end - begin, trace_.prompt_tokens, trace_.question_begin};
+    observer_.set_step(seq_);
     if (options_.counts != nullptr) options_.counts->begin_step(static_cast<std::int64_t>(result_.resident.size()));
-    return seq;
+    return seq_;
   }
 
   void count_bytes(std::int32_t layer) {
-    layer_bytes_[static_cast<std::size_t>(layer)] = policy_.resident(layer, stores_[static_cast<std::size_t>(layer)].rows());
+    layer_bytes_[static_cast<std::size_t>(layer)] =
+        policy_.resident(layer, std::span(&seq_, 1), stores_[static_cast<std::size_t>(layer)].rows());
   }
 
   [[nodiscard]] TierBytes all_bytes() const {
@@ -176,6 +177,7 @@ class Walk {
   std::vector<KvStore> stores_;
   std::vector<TierBytes> layer_bytes_;
   std::vector<Segment> segments_;
+  SeqStep seq_;  // of the step that runs
   std::int64_t peak_ = 0;
   ReplayResult result_;
 };

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/list_dropped/list_dropped.h"
 #include "tests/kv/kv_fixture.h"
 
 namespace kvlab::test {
@@ -59,6 +60,25 @@ class SmallLayer {
   KvStore store;
   Ops ops{Ops::Backend::kCpu};
   SeqStep seq;
+};
+
+// A layer with its tokens parted.
+struct Parted {
+  Parted(SmallLayer& layer, const KeptLists& lists) {
+    rows.kv = layer.store.rows();
+    rows.kept_first = lists.first.data(), rows.kept = lists.index.data();
+    for (std::int32_t r = 0; r <= rows.kv.num_rows; ++r) first.push_back(rows.kv.first[r] - lists.first[static_cast<std::size_t>(r)]);
+    rows.dropped_first = first.data();
+    dropped.resize(static_cast<std::size_t>(first.back()));
+    run_cpu(ListDropped{rows, dropped.data()});
+    rows.dropped = dropped.data();
+    target.resize(dropped.size());
+    similarity.resize(dropped.size());
+  }
+  PartedRows rows;
+  std::vector<std::int64_t> first;
+  std::vector<std::int32_t> dropped, target;
+  std::vector<float> similarity;
 };
 
 // Attention of one query over all that is left of a row and what the disposal adds; [head_dim].

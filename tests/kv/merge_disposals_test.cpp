@@ -23,6 +23,22 @@ TEST(MergeDisposals, IdenticalTokensChangeNothing) {
   }
 }
 
+// Two tokens share a key, one of them goes: its value survives in part, where deleting it loses all.
+TEST(MergeDisposals, BeatDeletingWhereKeysAreAlike) {
+  const SmallLayer::Vectors k = {{1, 0}, {1, 0}, {0, 1}}, v = {{0, 1}, {8, 1}, {0, 1}};
+  const auto error_of = [&](const std::string& name) {
+    SmallLayer full(k, v), cut(k, v);
+    auto disposal = make_part<DisposalRegistry>(name);
+    cut.dispose(*disposal, KeptLists({{0, 2}}));
+    const auto a = attend_row0(full, nullptr, {0.4F, 0.4F}), b = attend_row0(cut, disposal.get(), {0.4F, 0.4F});
+    return std::hypot(a[0] - b[0], a[1] - b[1]);
+  };
+  const float dropped = error_of("drop");
+  EXPECT_NEAR(dropped, 8.0 / 3, 1e-5);
+  for (const char* name : {"merge_nearest", "merge_position", "merge_runs", "compensation"})
+    EXPECT_LT(error_of(name), dropped / 1.5F) << name;
+}
+
 TEST(MergeDisposals, KeptTokensKeepTheirPlacesAndCount) {
   for (const char* name : {"merge_nearest", "merge_position", "merge_runs"}) {
     RandomLayer layer({1, 8, 2, 8, 16}, 2, 65, 3);

@@ -19,6 +19,11 @@ class PerRow {
   T& of_sequence(const LayerStep& step, std::int32_t sequence) {
     return get(step.layer, step.seqs[static_cast<std::size_t>(sequence)].index, 0);
   }
+  // What is kept for a KV head of the sequence at `index`; null: nothing.
+  [[nodiscard]] const T* find(std::int32_t layer, std::int32_t index, std::int32_t head) const {
+    const auto l = static_cast<std::size_t>(layer), i = static_cast<std::size_t>(index), h = static_cast<std::size_t>(head);
+    return l < layers_.size() && i < layers_[l].size() && h < layers_[l][i].size() ? &layers_[l][i][h] : nullptr;
+  }
   void forget(std::int32_t index) {
     for (auto& layer : layers_)
       if (static_cast<std::size_t>(index) < layer.size()) layer[static_cast<std::size_t>(index)].clear();

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/ops.h"
+#include "kernels/parted_rows.h"
+
+namespace kvlab {
+
+// Values of dropped tokens are spread over the kept tokens that follow, by chance (CaM, Zhang et al. 2024, section 3). Dropped token i
+// looks at the next m = min(window, as many as there are) kept tokens of its row; with probability
+//   p = min(1, mass_i / mean of their mass)     (0 / 0 and no kept token behind: 0)
+// v_i / m is added to the value of each. Keys stay. The draw is keyed by (seeds[s], KV head, position of the token).
+struct MergeWindow {
+  PartedRows rows;
+  std::int32_t window = 32;
+  const float* mass = nullptr;          // [rows.kv.total()] accumulated attention, >= 0
+  const std::int64_t* seeds = nullptr;  // [num_sequences]
+};
+// Counted as if every dropped token were merged: its value is read, values of kept tokens are read and written, one multiply-add per
+// channel and kept token of a window, which is taken to be full.
+OpCall call(const MergeWindow&);
+void run_cpu(const MergeWindow&);
+
+}  // namespace kvlab

@@ -1,0 +1,97 @@
+#include <cmath>
+
+#include "kernels/mean_dropped/mean_dropped.h"
+#include "policies/kv/disposal/merging.h"
+#include "policies/kv/format/due_tokens.h"
+#include "policies/kv/selector/row_state.h"
+
+namespace kvlab {
+
+namespace {
+
+// One token per KV head stands for all that were dropped: the mean of their keys and of their values, attended to with their count as
+// weight, n exp(q k / sqrt(d)) in numerator and denominator of the softmax. Keys are averaged after RoPE, so that channels which
+// turn slowly dominate.
+class Compensation final : public Disposal {
+ public:
+  explicit Compensation(Params&) {}
+
+  void forget(std::int32_t index) override {
+    k_mean_.forget(index);
+    v_mean_.forget(index);
+    count_.forget(index);
+  }
+
+  // Nothing leaves a row otherwise, so lengths tell how many tokens are in the mean.
+  void observe(LayerStep& step) override {
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) count_.at(step, r) = dropped_before(step, r);
+  }
+
+  void dispose(LayerStep& step, const Kept& kept) override {
+    const PartedRows rows = part_rows(step, kept);
+    std::int32_t* const before = step.ops.host_ints(step.kv.num_rows);
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
+      before[r] = dropped_before(step, r);
+      count_.at(step, r) = before[r] + rows.num_dropped(r);
+    }
+    step.ops(MeanDropped{rows, state_rows(step), before, k_mean_.lines(step, step.kv.head_dim), v_mean_.lines(step, step.kv.head_dim)});
+    compact(step, kept);
+  }
+
+  void add_segments(LayerStep& step, std::vector<Segment>& segments) override {
+    const auto rows = static_cast<std::size_t>(step.kv.num_rows);
+    len_.assign(rows, 0), page_begin_.assign(rows, 0), page_.assign(rows, 0), first_.assign(rows + 1, 0), log_weight_.assign(rows, 0.0F);
+    const std::int32_t* const line = state_rows(step);
+    std::int32_t most = -1;
+    for (std::size_t r = 0; r < rows; ++r) {
+      const std::int32_t count = dropped_before(step, static_cast<std::int32_t>(r));
+      len_[r] = count > 0 ? 1 : 0;
+      page_begin_[r] = static_cast<std::int32_t>(r);
+      page_[r] = line[r];
+      most = std::max(most, line[r]);
+      first_[r + 1] = first_[r] + len_[r];
+      if (count > 0) log_weight_[r] = std::log(static_cast<float>(count));
+    }
+    if (first_[rows] == 0) return;
+    position_.assign(static_cast<std::size_t>(most) + 1, 0);  // seen by every query
+    Segment s;
+    s.kv = step.kv;
+    s.kv.len = len_.data(), s.kv.first = first_.data(), s.kv.page_begin = page_begin_.data(), s.kv.page = page_.data();
+    s.kv.page_tokens = 1, s.kv.pool_tokens = most + 1;
+    s.kv.k = k_mean_.lines(step, step.kv.head_dim), s.kv.v = v_mean_.lines(step, step.kv.head_dim);
+    s.kv.position = position_.data(), s.kv.words = nullptr, s.kv.num_words = 0;
+    s.log_weight = log_weight_.data();
+    segments.push_back(s);
+  }
+
+  // A key, a value and a count for each KV head that lost tokens.
+  [[nodiscard]] TierBytes resident(const ModelShape& model, std::int32_t layer, std::span<const SeqStep> seqs, const KvRows& kv,
+                                   const Format&, const TierBytes& rows) const override {
+    TierBytes all = rows;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+      const std::int32_t* count = count_.find(layer, seqs[static_cast<std::size_t>(kv.sequence(r))].index, r % kv.kv_heads);
+      if (count != nullptr && *count > 0) all.gpu += 2LL * model.head_dim * model.kv_bytes + 4;
+    }
+    return all;
+  }
+
+ private:
+  static std::int32_t dropped_before(const LayerStep& step, std::int32_t row) {
+    return step.seqs[static_cast<std::size_t>(step.kv.sequence(row))].end() - step.kv.len[row];
+  }
+
+  RowTable k_mean_{0.0F}, v_mean_{0.0F};
+  PerRow<std::int32_t> count_;
+  // The segment of the layer that attends now.
+  std::vector<std::int32_t> len_, page_begin_, page_, position_;
+  std::vector<std::int64_t> first_;
+  std::vector<float> log_weight_;
+};
+
+[[maybe_unused]] const bool registered =
+    DisposalRegistry::add<Compensation>({"compensation", "one token per KV head stands for the dropped ones: their mean, with their count",
+                                         "RazorAttention: Tang et al. 2024, arXiv:2407.15891, eq. 3-4"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,64 @@
+#include "kernels/pack_dropped/pack_dropped.h"
+#include "policies/kv/disposal/merging.h"
+#include "policies/kv/selector/row_state.h"
+
+namespace kvlab {
+
+namespace {
+
+// Dropped tokens move to host memory and are attended to no more: what FlexGen-style serving does to H2O's losers, and what lets a later
+// turn have them back. Methods that fetch tokens again within a turn hold them in their rows: selectors with tiers.
+class Offload final : public Disposal {
+ public:
+  explicit Offload(Params&) {}
+
+  void forget(std::int32_t index) override { count_.forget(index); }
+
+  // Nothing leaves a row otherwise, so lengths tell how many tokens lie on the host.
+  void observe(LayerStep& step) override {
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
+      count_.at(step, r) = step.seqs[static_cast<std::size_t>(step.kv.sequence(r))].end() - step.kv.len[r];
+  }
+
+  void dispose(LayerStep& step, const Kept& kept) override {
+    const PartedRows rows = part_rows(step, kept);
+    step.ops(PackDropped{rows, step.ops.floats(rows.total_dropped() * 2 * step.kv.head_dim)});
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
+      const std::int32_t dropped = rows.num_dropped(r);
+      count_.at(step, r) += dropped;
+      if (dropped > 0) moved_.push_back({step.layer, dropped});
+    }
+    compact(step, kept);
+  }
+
+  [[nodiscard]] TierBytes resident(const ModelShape& model, std::int32_t layer, std::span<const SeqStep> seqs, const KvRows& kv,
+                                   const Format& format, const TierBytes& rows) const override {
+    TierBytes all = rows;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+      const std::int32_t* count = count_.find(layer, seqs[static_cast<std::size_t>(kv.sequence(r))].index, r % kv.kv_heads);
+      if (count != nullptr) all.host += format.transfer_bytes(model, layer, *count);
+    }
+    return all;
+  }
+
+  Traffic take_traffic(const ModelShape& model, const Format& format) override {
+    Traffic traffic;
+    for (const Moved& m : moved_) traffic.stored_bytes += format.transfer_bytes(model, m.layer, m.tokens);
+    moved_.clear();
+    return traffic;
+  }
+
+ private:
+  struct Moved {
+    std::int32_t layer = 0, tokens = 0;  // of one row at once
+  };
+  PerRow<std::int32_t> count_;
+  std::vector<Moved> moved_;
+};
+
+[[maybe_unused]] const bool registered = DisposalRegistry::add<Offload>(
+    {"offload", "moves dropped tokens to host memory, where nothing attends to them", "FlexGen: Sheng et al. 2023, arXiv:2303.06865"});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,104 @@
+#include <gtest/gtest.h>
+
+#include "policies/kv/shape_run.h"
+#include "sim/replay/replay.h"
+#include "traces/synthetic_attention.h"
+
+namespace kvlab {
+namespace {
+
+// Nothing but tokens alike: a few directions, so that merging has something to find.
+AttentionTrace sample() {
+  Params p = Params::from_text(
+      "{layers: 4, q_heads: 8, kv_heads: 2, head_dim: 32, prompt_tokens: 160, decode_tokens: 24, chunk_tokens: 64}", "synthetic");
+  return SyntheticAttention(read_synthetic_attention(p), 5).trace();
+}
+
+Recipe read(const std::string& text) {
+  Params p = Params::from_text(text, "kv_policy");
+  return read_recipe(p);
+}
+
+class DisposalRecipe : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(DisposalRecipe, ReplaysWithASmallBudget) {
+  const AttentionTrace trace = sample();
+  const AttentionReference reference = full_attention(trace);
+  const Recipe recipe = GetParam() == "minicache" ? load_recipe("minicache") : load_recipe(GetParam(), 48);
+  const ReplayResult r = replay(trace, reference, recipe);
+  EXPECT_GT(r.mean.output_rel_err, 0);
+  EXPECT_LT(r.mean.output_rel_err, 2);
+  EXPECT_LT(r.resident_bytes_frac, 1);
+  EXPECT_EQ(r.host_bytes_frac > 0, GetParam() == "h2o_offload");
+}
+
+// A budget that nothing exceeds is the full cache, to the last bit.
+TEST_P(DisposalRecipe, IsExactWithAFullBudget) {
+  const AttentionTrace trace = sample();
+  const AttentionReference reference = full_attention(trace);
+  const Recipe recipe =
+      GetParam() == "minicache" ? read("{recipe: minicache, disposal: {layer_pairs: {retain_frac: 1}}}") : load_recipe(GetParam(), 400);
+  const ReplayResult r = replay(trace, reference, recipe);
+  EXPECT_EQ(r.mean.output_rel_err, 0);
+  EXPECT_EQ(r.mean.topk_recall, 1);
+}
+
+// A step on shapes needs no history where the recipe acts in every step.
+TEST_P(DisposalRecipe, FreshStateEqualsTheSteppedOne) {
+  constexpr ModelShape kModel{4, 8, 2, 64, 128};
+  const Recipe recipe = GetParam() == "minicache" ? load_recipe("minicache") : load_recipe(GetParam(), 128);
+  ShapeRun stepped(recipe, kModel), fresh(recipe, kModel);
+  ShapeRun::Seq seq{0, 300, 300, {}, {}};
+  for (std::int32_t t = 0; t < 25; ++t) {
+    const ShapeRun::Result a = stepped.step(std::span(&seq, 1));
+    fresh.forget();
+    const ShapeRun::Result b = fresh.step(std::span(&seq, 1));
+    EXPECT_EQ(a.calls, b.calls) << "step " << t;
+    EXPECT_EQ(a.held, b.held) << "step " << t;
+    EXPECT_EQ(a.before, b.before) << "step " << t;
+    EXPECT_EQ(a.after, b.after) << "step " << t;
+    seq.seen_tokens += seq.new_tokens, seq.new_tokens = 1, seq.held = a.held;
+  }
+}
+
+std::string test_name(const testing::TestParamInfo<std::string>& info) { return info.param; }
+INSTANTIATE_TEST_SUITE_P(Recipes, DisposalRecipe,
+                         ::testing::Values("d2o", "d2o_values", "snapkv_d2o", "cam", "kvmerger", "look_m_averaged", "look_m_pivotal",
+                                           "look_m_weighted", "elastic_cache", "minicache", "mikv", "razor_compensation", "merge_values",
+                                           "h2o_offload"),
+                         test_name);
+
+// What lies on the host is what left the GPU, and attention is that of deleting it.
+TEST(H2oOffload, AttendsAsH2oAndLosesNoByte) {
+  const AttentionTrace trace = sample();
+  const AttentionReference reference = full_attention(trace);
+  const ReplayResult kept = replay(trace, reference, load_recipe("h2o_offload", 48)),
+                     plain = replay(trace, reference, load_recipe("h2o", 48));
+  EXPECT_EQ(kept.mean.output_rel_err, plain.mean.output_rel_err);
+  EXPECT_EQ(kept.mean.attention_mass, plain.mean.attention_mass);
+  const std::int64_t token = 2 * 32 * 2, rows = 4 * 2;
+  for (std::size_t i = 2; i < kept.resident.size(); ++i) {
+    const std::int64_t n = i == 2 ? 160 : 158 + static_cast<std::int64_t>(i);
+    EXPECT_EQ(kept.resident[i].host, rows * (n - 48) * token) << i;
+    EXPECT_EQ(kept.resident[i].gpu, plain.resident[i].gpu) << i;
+  }
+  EXPECT_EQ(kept.traffic.stored_bytes, 24 * rows * token);  // one token out per row and decode step
+}
+
+// MiKV reads everything: more bits are better, and both beat deleting.
+TEST(MiKv, MoreBitsAreBetter) {
+  const AttentionTrace trace = sample();
+  const AttentionReference reference = full_attention(trace);
+  const auto error = [&](std::int32_t bits) {
+    const ReplayResult r =
+        replay(trace, reference, read("{recipe: mikv, disposal: {low_precision: {bits: " + std::to_string(bits) + "}}}"));
+    EXPECT_NEAR(r.mean.attention_mass, 1, 1e-5);
+    return r.mean.output_rel_err;
+  };
+  EXPECT_LT(error(4), error(2));
+  EXPECT_LT(error(8), error(4) / 4);
+  EXPECT_LT(error(4), replay(trace, reference, load_recipe("h2o")).mean.output_rel_err);
+}
+
+}  // namespace
+}  // namespace kvlab
