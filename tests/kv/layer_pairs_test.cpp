@@ -87,6 +87,18 @@ TEST(LayerPairs, MergeDecodedTokensInBlocks) {
   EXPECT_EQ(layers.bytes(3), 2 * 145 * 256);
 }
 
+// The prompt's last tokens wait for decoded ones to complete their block.
+TEST(LayerPairs, LastTokensOfThePromptWait) {
+  Layers layers("{block_tokens: 20}", 110);
+  layers.step(110);
+  EXPECT_EQ(layers.shared(), 95);
+  for (std::int32_t t = 1; t <= 10; ++t) {
+    EXPECT_EQ(layers.bytes(2), 2 * ((109 + t - 95) * 256LL + 5 * 8 + 95 * 4));
+    layers.step(1);
+  }
+  EXPECT_EQ(layers.shared(), 114);
+}
+
 TEST(LayerPairs, OddLayersAndShallowOnesStayAlone) {
   Layers one("{begin_frac: 0.75}", 10);  // layer 3 has no partner
   one.step(10);
@@ -94,7 +106,7 @@ TEST(LayerPairs, OddLayersAndShallowOnesStayAlone) {
   Layers none("{retain_frac: 1}", 10);
   none.step(10);
   EXPECT_EQ(none.shared(), 0);
-  Layers tiny("{}", 1);
+  Layers tiny("{block_tokens: 1}", 1);
   tiny.step(1);
   EXPECT_EQ(tiny.shared(), 1);
 }

@@ -10,15 +10,17 @@ namespace kvlab {
 namespace {
 
 // Neighbouring layers of the model's deeper part store one direction per token and two magnitudes; the tokens whose directions differ
-// most keep both. No token is evicted. The second layer of a pair merges, when its keys and values are known: the prompt as a
-// whole, decoded tokens in blocks, each with its share of retained ones (blocks are our definition).
+// most keep both. No token is evicted. The second layer of a pair merges, when its keys and values are known: when the prompt
+// is complete all whole blocks of it together, then each block that decoding completes, and each time the share of all tokens that
+// keeps both vectors is filled up (blocks are our definition).
 class LayerPairs final : public Disposal {
  public:
   explicit LayerPairs(Params& p)
       : begin_frac_(p.optional<double>("begin_frac", 0.5, 0, 1, "share of the layers, from the first on, that stay as they are")),
         t_(p.optional<float>("second_share_frac", 0.6F, 0, 1, "share of the second layer in the common direction")),
         retain_frac_(p.optional<double>("retain_frac", 0.05, 0, 1, "share of tokens, those of largest angle, that keep both vectors")),
-        block_(p.optional<std::int32_t>("block_tokens", 20, 1, 1 << 20, "decoded tokens that are merged together")) {}
+        block_(p.optional<std::int32_t>("block_tokens", 20, 1, 1 << 20,
+                                        "tokens merged together; the last ones wait until their block is complete")) {}
 
   [[nodiscard]] bool acts_alone() const override { return true; }
   [[nodiscard]] bool shrinks() const override { return false; }
@@ -30,7 +32,7 @@ class LayerPairs final : public Disposal {
     if (place < 0 || step.seqs.empty()) return;
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {  // as earlier steps left it, or would have
       const SeqStep& seq = step.seqs[static_cast<std::size_t>(step.kv.sequence(r))];
-      done_.at(step, r) = done_at(seq, seq.seen_tokens);
+      done_.at(step, r) = done_at(seq.decoding(), step.kv.len[r] - seq.new_tokens);
     }
     KvRows& first = first_[step.seqs.front().index];
     if (place == 0) {
@@ -71,11 +73,10 @@ class LayerPairs final : public Disposal {
     return at < 0 || (at % 2 == 0 && layer + 1 == model.num_layers) ? -1 : at % 2;
   }
 
-  // When a sequence has n tokens.
-  [[nodiscard]] Done done_at(const SeqStep& seq, std::int32_t n) const {
-    if (n < seq.prompt_tokens) return {};
-    const std::int32_t blocks = (n - seq.prompt_tokens) / block_;
-    return {seq.prompt_tokens + blocks * block_, share(seq.prompt_tokens) + blocks * share(block_)};
+  // Of a row of n tokens: it depends on nothing else, once the prompt is complete.
+  [[nodiscard]] Done done_at(bool complete, std::int32_t n) const {
+    const std::int32_t tokens = complete ? n - n % block_ : 0;
+    return {tokens, share(tokens)};
   }
   [[nodiscard]] std::int32_t share(std::int32_t tokens) const { return static_cast<std::int32_t>(retain_frac_ * tokens); }
 
@@ -87,7 +88,7 @@ class LayerPairs final : public Disposal {
     before.layer = step.layer - 1;
     for (std::int32_t r = 0; r < rows; ++r) {
       const SeqStep& seq = step.seqs[static_cast<std::size_t>(step.kv.sequence(r))];
-      const Done was = done_.at(step, r), now = done_at(seq, seq.end());
+      const Done was = done_.at(step, r), now = done_at(seq.end() >= seq.prompt_tokens, step.kv.len[r]);
       begin[r] = was.tokens, end[r] = now.tokens, retain[r] = now.retained - was.retained;
       any |= end[r] > begin[r];
       done_.at(step, r) = done_.at(before, r) = now;
