@@ -100,10 +100,10 @@ TEST(LayerPairs, LastTokensOfThePromptWait) {
 }
 
 TEST(LayerPairs, OddLayersAndShallowOnesStayAlone) {
-  Layers one("{begin_frac: 0.75}", 10);  // layer 3 has no partner
+  Layers one("{begin_frac: 0.75, block_tokens: 5}", 10);  // layer 3 has no partner
   one.step(10);
   EXPECT_EQ(one.shared(), 0);
-  Layers none("{retain_frac: 1}", 10);
+  Layers none("{retain_frac: 1, block_tokens: 5}", 10);
   none.step(10);
   EXPECT_EQ(none.shared(), 0);
   Layers tiny("{block_tokens: 1}", 1);
