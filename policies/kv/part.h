@@ -103,9 +103,13 @@ class KvPart {
   std::int32_t first_word_ = 0;
 };
 
+struct Budget;
+
 // Importance of each cached token, per KV head; higher stays.
 class Scorer : public KvPart {
  public:
+  // The budget as the experiment gives it, before it is rounded to tokens of a row. Told once, before the first step.
+  virtual void set_budget(const Budget&) {}
   // After the layer's attention in every step: keeps statistics up to date.
   virtual void observe(LayerStep&) {}
   // scores [kv.total()], to be overwritten.
@@ -127,8 +131,6 @@ struct ScoredLayer {
   std::int32_t* keep = nullptr;          // [num_rows] out, at most the row's length
   const Observed* in = nullptr;          // of the layer, for the same sequences
 };
-
-struct Budget;
 
 // How many tokens each layer and head keeps.
 class Allocator : public KvPart {

@@ -116,6 +116,7 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
     refuse_small_budget({0, kLongPrompt, 1, kLongPrompt, -1});
   }
   allocator_->set_budget(recipe.budget);
+  if (scorer_) scorer_->set_budget(recipe.budget);
   if (recipe.trigger != "never") return;
   if (recipe.budget.tokens == 0)
     throw InputError(

@@ -18,6 +18,7 @@ class ScorerWrapper : public Scorer {
   }
   [[nodiscard]] std::string refuses(const ModelShape& model) const override { return inner_->refuses(model); }
   void forget(std::int32_t index) override { inner_->forget(index); }
+  void set_budget(const Budget& budget) override { inner_->set_budget(budget); }
   void observe(LayerStep& step) override { inner_->observe(step); }
   void score(LayerStep& step, float* scores) override { inner_->score(step, scores); }
   void refine(LayerStep& step, std::int32_t* keep, float* scores) override { inner_->refine(step, keep, scores); }

@@ -25,7 +25,13 @@ class Chunks final : public ScorerWrapper {
         above_max_(p.choice("protect", {"infinite", "above_max"}, 0,
                             "protected tokens stay outside the chunks, or enter them with the largest score plus 1") == 1),
         chunks_frac_(
-            p.optional<double>("chunks_frac", 0.0, 0.0, 1.0, "share of the chunks kept, at least one; 0: as many as fit the budget")) {}
+            p.optional<double>("chunks_frac", 0.0, 0.0, 1.0, "share of the chunks kept, at least one; 0: as many as fit the budget")),
+        of_chunks_(p.flag("budget_of_chunks", false, "a budget that is a share of the prompt is meant as chunks_frac, as in kvpress")) {}
+
+  void set_budget(const Budget& budget) override {
+    ScorerWrapper::set_budget(budget);
+    if (of_chunks_ && budget.tokens == 0) chunks_frac_ = budget.frac;
+  }
 
   [[nodiscard]] Protected protects() const override { return above_max_ ? Protected{} : inner().protects(); }
 
@@ -88,6 +94,7 @@ class Chunks final : public ScorerWrapper {
   std::int32_t shared_layers_;
   bool above_max_;
   double chunks_frac_;
+  bool of_chunks_;
   std::vector<float> saved_;  // the group's first layer's scores
   std::vector<std::int32_t> saved_len_;
 };

@@ -1,0 +1,64 @@
+#include <algorithm>
+#include <vector>
+
+#include "kernels/fill_scores/fill_scores.h"
+#include "kernels/mark_top/mark_top.h"
+#include "kernels/score_map/score_map.h"
+#include "policies/kv/scorer_wrapper.h"
+
+namespace kvlab {
+
+namespace {
+
+// Each slice of neighbouring tokens is cut by itself, to the same share and to at least one token, so that no part of the prompt is lost
+// altogether. kvpress's ChunkPress, and FINCH's chunks (Corallo and Papotti 2024) as kvpress has them.
+class Slices final : public ScorerWrapper {
+ public:
+  explicit Slices(Params& p)
+      : ScorerWrapper(p, "key_norm"), slice_(p.optional<std::int32_t>("slice_tokens", 1024, 1, 1 << 20, "tokens of a slice")) {}
+
+  void set_budget(const Budget& budget) override {
+    ScorerWrapper::set_budget(budget);
+    frac_ = budget.tokens > 0 ? 0 : budget.frac;
+  }
+
+  void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
+    const KvRows& kv = step.kv;
+    inner().refine(step, keep, scores);
+    std::vector<std::int64_t> begin;
+    std::vector<std::int32_t> counts;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) keep[r] = cut_row(kv, r, keep[r], begin, counts);
+    begin.push_back(kv.total());
+    std::int32_t* zero = step.ops.host_ints(kv.num_rows);
+    std::fill_n(zero, kv.num_rows, 0);
+    float* chosen = step.ops.floats(kv.total());
+    step.ops(FillScores{kv.num_rows, kv.first, zero, kv.len, 0.0F, 0.0F, chosen});
+    step.ops(MarkTop{static_cast<std::int32_t>(counts.size()), begin.data(), scores, counts.data(), chosen});
+    step.ops(ScoreMap{kv.num_rows, kv.first, ScoreMap::Kind::kPlus, chosen, 1.0F, 0.0F, false, nullptr, nullptr, scores});
+  }
+
+ private:
+  // Appends the slices of a row and what they keep; answers the sum.
+  std::int32_t cut_row(const KvRows& kv, std::int32_t row, std::int32_t keep, std::vector<std::int64_t>& begin,
+                       std::vector<std::int32_t>& counts) const {
+    const std::int32_t n = kv.len[row];
+    const double frac = frac_ > 0 ? frac_ : static_cast<double>(keep) / std::max(1, n);
+    std::int32_t sum = 0;
+    for (std::int32_t at = 0; at < n; at += slice_) {
+      begin.push_back(kv.first[row] + at);
+      counts.push_back(std::max(1, static_cast<std::int32_t>(std::min(slice_, n - at) * frac)));
+      sum += counts.back();
+    }
+    return sum;
+  }
+
+  std::int32_t slice_;
+  double frac_ = 0;  // of the prompt, where the budget is given so
+};
+
+[[maybe_unused]] const bool registered = ScorerRegistry::add<Slices>(
+    {"slices", "the prompt in slices, each cut to the same share by another score", "kvpress's ChunkPress, version 0.5.4"});
+
+}  // namespace
+
+}  // namespace kvlab
