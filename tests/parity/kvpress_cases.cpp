@@ -32,6 +32,9 @@ std::vector<PressCase> make_cases() {
   c.push_back({"finch_chunked", "", "", Pool::kSlice, 1e-6, false, 256});
   c.push_back({"think", "", "format: {think: {ratio: RATIO, window_tokens: 32, scope: prompt}}", Pool::kRow, 0});
   c.back().channels = true;
+  c.push_back({"kvzip", "", "", Pool::kModel, kAmplified});
+  c.push_back({"kvzip_layerwise", "", "", Pool::kLayer, kAmplified});
+  c.push_back({"kvzip_plus", "", "", Pool::kModel, kAmplified});
   c.push_back({"adakv", "", "", Pool::kLayer});
   c.push_back({"adakv_expected", "", "", Pool::kLayer, kAmplified});
   c.push_back({"adakv_knorm", "", "", Pool::kLayer});

@@ -93,8 +93,9 @@ void compare_set(const Comparison& x, std::size_t row, Outcome& out) {
   double largest = 0;
   for (std::size_t i = 0; i < ours.size(); ++i)
     if (ours[i] != peer[i]) ++tokens, largest = std::max(largest, x.gap(row, i));
-  EXPECT_LE(largest, x.c.tie) << "layer " << row / 2 << " head " << row % 2 << ": " << tokens << " tokens differ, the boundary of the peer lies between "
-                              << x.edges[row].kept << " and " << x.edges[row].dropped;
+  EXPECT_LE(largest, x.c.tie) << "layer " << row / 2 << " head " << row % 2 << ": " << tokens
+                              << " tokens differ, the boundary of the peer lies between " << x.edges[row].kept << " and "
+                              << x.edges[row].dropped;
   ++out.tied;
   out.tie_tokens += tokens;
   out.largest_gap = std::max(out.largest_gap, largest);
@@ -104,8 +105,12 @@ Outcome compare(const PressCase& c, const std::string& ratio, const PeerResults&
   const Recipe recipe = recipe_of(c, ratio);
   EXPECT_TRUE(recipe.runs_in("replay"));
   const std::int32_t n = trace.prompt_tokens, units = c.channels ? trace.head_dim : n;
-  Comparison x{c, run_prompt(trace, recipe, chunk_ends(c, recipe, n), c.channels), prompt.kept(c.press, ratio, units),
-               prompt.edges(c.press, ratio, "edge"), prompt.edges(c.press, ratio, "edge_first"), trace.kv_heads};
+  Comparison x{c,
+               run_prompt(trace, recipe, chunk_ends(c, recipe, n), c.channels),
+               prompt.kept(c.press, ratio, units),
+               prompt.edges(c.press, ratio, "edge"),
+               prompt.edges(c.press, ratio, "edge_first"),
+               trace.kv_heads};
   Outcome out;
   EXPECT_EQ(x.ours.keep.size(), x.peer.size());
   for (std::size_t row = 0; row < std::min(x.ours.keep.size(), x.peer.size()); ++row) compare_set(x, row, out);
