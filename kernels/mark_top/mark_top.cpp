@@ -1,8 +1,9 @@
 #include "kernels/mark_top/mark_top.h"
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
+
+#include "kernels/top_k/take_best.h"
 
 namespace kvlab {
 
@@ -15,19 +16,13 @@ OpCall call(const MarkTop& a) {
 }
 
 void run_cpu(const MarkTop& a) {
-  std::vector<std::int64_t> order;
-  const auto rank = [](float score) { return std::isnan(score) ? -std::numeric_limits<float>::infinity() : score; };
+  std::vector<Candidate> row;
   for (std::int32_t r = 0; r < a.num_rows; ++r) {
-    const float* scores = a.scores;
-    order.clear();
-    for (std::int64_t i = a.first[r]; i < a.first[r + 1]; ++i) order.push_back(i);
-    const auto cut = order.begin() + std::min<std::int64_t>(a.counts[r], static_cast<std::int64_t>(order.size()));
-    const auto better = [scores, rank](std::int64_t x, std::int64_t y) {
-      const float score_x = rank(scores[x]), score_y = rank(scores[y]);
-      return score_x != score_y ? score_x > score_y : x < y;
-    };
-    std::nth_element(order.begin(), cut, order.end(), better);
-    for (auto i = order.begin(); i != cut; ++i) a.marked[*i] = a.value;
+    row.clear();
+    for (std::int64_t i = a.first[r]; i < a.first[r + 1]; ++i) row.push_back({rank_value(a.scores[i]), i});
+    const auto count = static_cast<std::int32_t>(std::min<std::int64_t>(a.counts[r], static_cast<std::int64_t>(row.size())));
+    take_best(row, count, a.peer_ties);
+    for (std::int32_t i = 0; i < count; ++i) a.marked[row[static_cast<std::size_t>(i)].at] = a.value;
   }
 }
 

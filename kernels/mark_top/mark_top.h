@@ -16,6 +16,7 @@ struct MarkTop {
   const std::int32_t* counts = nullptr;  // [num_rows], at most the row's length
   float* marked = nullptr;               // [first[num_rows]]
   float value = std::numeric_limits<float>::infinity();
+  bool peer_ties = false;  // as in TopK
 };
 OpCall call(const MarkTop&);
 void run_cpu(const MarkTop&);

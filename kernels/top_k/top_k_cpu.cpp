@@ -1,36 +1,10 @@
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <vector>
 
+#include "kernels/top_k/take_best.h"
 #include "kernels/top_k/top_k.h"
 
 namespace kvlab {
-
-namespace {
-
-float rank_value(float score) { return std::isnan(score) ? -std::numeric_limits<float>::infinity() : score; }
-
-struct Candidate {
-  float score;
-  std::int64_t at;
-};
-
-bool better(const Candidate& a, const Candidate& b) { return a.score != b.score ? a.score > b.score : a.at < b.at; }
-
-// Moves the k best to the front.
-void take_best(std::vector<Candidate>& row, std::int32_t k, bool peer_ties) {
-  const auto by_score = [](const Candidate& a, const Candidate& b) { return a.score > b.score; };
-  if (!peer_ties) {
-    std::nth_element(row.begin(), row.begin() + k, row.end(), better);
-  } else if (static_cast<std::size_t>(k) * 64 <= row.size()) {
-    std::partial_sort(row.begin(), row.begin() + k, row.end(), by_score);
-  } else if (k > 0) {
-    std::nth_element(row.begin(), row.begin() + k - 1, row.end(), by_score);
-  }
-}
-
-}  // namespace
 
 void run_cpu(const TopK& a) {
   std::vector<Candidate> row;

@@ -111,6 +111,22 @@ TEST(MarkTop, TiesGoToTheLowerIndexAndNanComesLast) {
   EXPECT_EQ(marked, (Floats{9, 9, 0, 0, 0, 9}));
 }
 
+// Equal scores everywhere: what std::nth_element leaves in front is neither the lowest indices nor another number of them.
+TEST(MarkTop, PeerTiesFallAsInTopK) {
+  const Longs first{0, 40}, index_first{0, 17};
+  const Ints counts{17};
+  const Floats scores(40, 1.0F);
+  Floats marked(40, 0.0F), expected(40, 0.0F);
+  MarkTop best{1, first.data(), scores.data(), counts.data(), marked.data(), 9};
+  best.peer_ties = true;
+  run_cpu(best);
+  Ints index(17);
+  run_cpu(TopK{1, first.data(), scores.data(), counts.data(), index_first.data(), index.data(), true});
+  for (const std::int32_t i : index) expected[static_cast<std::size_t>(i)] = 9;
+  EXPECT_EQ(marked, expected);
+  EXPECT_NE(std::count(marked.begin(), marked.begin() + 17, 9.0F), 17);
+}
+
 TEST(FillScores, RampsFromItsBeginning) {
   const Longs first{0, 3, 6};
   const Ints begin{1, 2}, end{3, 2};

@@ -85,6 +85,7 @@ INSTANTIATE_TEST_SUITE_P(
     Wrappers, ScorerLog,
     ::testing::Values(Case{"chunks", "{of: {window_attention: {window_tokens: 16}}}"},
                       Case{"chunks", "{of: key_norm, chunks_frac: 0.5, heads: own, chunk_score: top_half, shared_layers: 4}"},
+                      Case{"slices", "{of: key_norm, slice_tokens: 20}"}, Case{"slices", "{of: key_norm, peer_ties: true}"},
                       Case{"value_aware", "{of: {window_attention: {window_tokens: 16}}}"},
                       Case{"output_aware", "{of: {window_attention: {window_tokens: 16}}}"},
                       Case{"output_aware", "{of: {window_attention: {window_tokens: 16}}, protect: above_max}"},

@@ -62,6 +62,53 @@ TEST(Chunks, AShareOfTheChunksWithTheWindowInside) {
   EXPECT_EQ(keep, (std::vector<std::int32_t>{15, 15})) << "two of five chunks: the last one has five tokens";
 }
 
+TEST(Chunks, TheBudgetMayBeAShareOfTheChunks) {
+  RandomLayer layer({1, 4, 2, 8, 16}, 1, 45, 31);
+  const std::string around = "{of: {window_attention: {window_tokens: 8}}, chunk_tokens: 10, protect: above_max, ";
+  auto by_frac = make_part<ScorerRegistry>("chunks", around + "chunks_frac: 0.65}");
+  auto by_budget = make_part<ScorerRegistry>("chunks", around + "budget_of_chunks: true}");
+  LayerStep step = layer.prompt_step(8);
+  std::vector<std::int32_t> expected{29, 29}, keep{29, 29}, in_tokens{29, 29};
+  auto scores = scored(*by_frac, step);
+  by_frac->refine(step, expected.data(), scores.data());
+  by_budget->set_budget({0, 0.65});
+  by_budget->refine(step, keep.data(), scores.data());
+  EXPECT_EQ(keep, expected);
+  EXPECT_EQ(keep[0], 25) << "three of five chunks, the short last one among them";
+  auto counted = make_part<ScorerRegistry>("chunks", around + "budget_of_chunks: true}");
+  counted->set_budget({29, 0});
+  counted->refine(step, in_tokens.data(), scores.data());
+  EXPECT_EQ(in_tokens[0], 25) << "as many as fit into 29 tokens";
+}
+
+TEST(Slices, EachKeepsItsShareAndAtLeastOneToken) {
+  RandomLayer layer({1, 4, 2, 8, 16}, 1, 23, 35);
+  auto norm = make_part<ScorerRegistry>("key_norm");
+  auto slices = make_part<ScorerRegistry>("slices", "{of: key_norm, slice_tokens: 10}");
+  slices->set_budget({0, 0.25});
+  LayerStep step = layer.prompt_step(0);
+  const auto raw = scored(*norm, step);
+  auto got = scored(*slices, step);
+  EXPECT_EQ(got, raw);
+  std::vector<std::int32_t> keep{5, 5};
+  slices->refine(step, keep.data(), got.data());
+  EXPECT_EQ(keep, (std::vector<std::int32_t>{5, 5})) << "two of each ten, and one of three though 0.25 of them is none";
+  for (std::size_t head = 0; head < 2; ++head) {
+    for (std::size_t begin = 0; begin < 23; begin += 10) {
+      const auto first = raw.begin() + static_cast<std::ptrdiff_t>(23 * head + begin);
+      std::vector<float> order(first, first + (begin < 20 ? 10 : 3));
+      std::sort(order.begin(), order.end(), std::greater<>());
+      const float least = order[begin < 20 ? 1 : 0];
+      for (std::size_t i = 0; i < order.size(); ++i)
+        EXPECT_EQ(std::isinf(got[23 * head + begin + i]), first[static_cast<std::ptrdiff_t>(i)] >= least) << head << " " << begin + i;
+    }
+  }
+  std::vector<std::int32_t> more{12, 23};
+  slices->set_budget({12, 0});
+  slices->refine(step, more.data(), got.data());
+  EXPECT_EQ(more, (std::vector<std::int32_t>{5 + 5 + 1, 23})) << "without a share, the row's own";
+}
+
 TEST(Chunks, LayersOfAGroupShareTheFirstOnesScores) {
   RandomLayer layer({4, 4, 2, 8, 16}, 1, 45, 31), other({4, 4, 2, 8, 16}, 1, 45, 32);
   auto chunks = make_part<ScorerRegistry>("chunks", "{of: key_norm, chunk_tokens: 8, heads: own, chunk_score: top_half, shared_layers: 2}");

@@ -1,7 +1,10 @@
 #include "kvpress_run.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "engine/model/record.h"
 #include "policies/kv/scorer_wrapper.h"
@@ -16,7 +19,8 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 // Passes everything on to another scorer and writes down what tokens are ranked by.
 class Spy final : public Scorer {
  public:
-  Spy(std::unique_ptr<Scorer> inner, KeptSets& seen, std::int32_t tokens) : inner_(std::move(inner)), seen_(seen), tokens_(tokens) {}
+  Spy(std::unique_ptr<Scorer> inner, KeptSets& seen, const RunOptions& options)
+      : inner_(std::move(inner)), seen_(seen), options_(options) {}
   [[nodiscard]] Needs needs() const override { return inner_->needs(); }
   [[nodiscard]] std::int32_t num_words() const override { return inner_->num_words(); }
   void bind(std::int32_t first_word) override { inner_->bind(first_word); }
@@ -26,17 +30,35 @@ class Spy final : public Scorer {
   void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
     write_down(step, scores, seen_.first_stage);
     inner_->refine(step, keep, scores);
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) look_at_boundary(step, r, keep[r], scores + step.kv.first[r]);
     write_down(step, scores, seen_.ranked);
   }
   [[nodiscard]] Protected protects() const override { return inner_->protects(); }
   [[nodiscard]] bool comparable_across_heads() const override { return inner_->comparable_across_heads(); }
 
  private:
+  [[nodiscard]] static std::size_t place(const LayerStep& step, std::int32_t row) {
+    return static_cast<std::size_t>(step.layer * step.kv.num_rows + row);
+  }
+
+  void look_at_boundary(const LayerStep& step, std::int32_t row, std::int32_t keep, float* scores) {
+    const std::int32_t n = step.kv.len[row];
+    if (options_.near_tie == 0 || keep == 0 || keep == n) return;
+    std::vector<std::int32_t> order(static_cast<std::size_t>(n));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return scores[a] > scores[b]; });
+    float &kept = scores[order[static_cast<std::size_t>(keep - 1)]], &dropped = scores[order[static_cast<std::size_t>(keep)]];
+    const auto chunk = static_cast<std::int32_t>(
+        std::find(options_.chunk_ends.begin(), options_.chunk_ends.end(), step.seqs.front().end()) - options_.chunk_ends.begin());
+    if (std::abs(kept - dropped) <= options_.near_tie * std::abs(kept)) seen_.near_ties.push_back({chunk, place(step, row)});
+    if (options_.swapped && options_.swapped->chunk == chunk && options_.swapped->row == place(step, row)) std::swap(kept, dropped);
+  }
+
   void write_down(const LayerStep& step, const float* scores, std::vector<std::vector<float>>& to) const {
     to.resize(static_cast<std::size_t>(step.model.num_layers * step.kv.num_rows));
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
-      std::vector<float>& row = to[static_cast<std::size_t>(step.layer * step.kv.num_rows + r)];
-      row.assign(static_cast<std::size_t>(tokens_), kNan);
+      std::vector<float>& row = to[place(step, r)];
+      row.assign(static_cast<std::size_t>(options_.chunk_ends.back()), kNan);
       for (std::int32_t i = 0; i < step.kv.len[r]; ++i)
         row[static_cast<std::size_t>(step.kv.position[step.kv.slot(r, i)])] = scores[step.kv.first[r] + i];
     }
@@ -44,7 +66,7 @@ class Spy final : public Scorer {
 
   std::unique_ptr<Scorer> inner_;
   KeptSets& seen_;
-  std::int32_t tokens_;
+  const RunOptions& options_;
 };
 
 void read_tokens(KvStore& store, std::int32_t tokens, KeptSets& sets) {
@@ -60,7 +82,8 @@ void read_channels(KvStore& store, KeptSets& sets) {
   for (std::int32_t r = 0; r < kv.num_rows; ++r) {
     std::vector<std::uint8_t>& keep = sets.keep.emplace_back(static_cast<std::size_t>(kv.head_dim));
     for (std::int32_t i = 0; i < kv.len[r]; ++i)
-      for (std::int32_t c = 0; c < kv.head_dim; ++c) keep[static_cast<std::size_t>(c)] |= kv.key(r, i)[c] != 0 ? 1 : 0;
+      for (std::int32_t c = 0; c < kv.head_dim; ++c)
+        if (kv.key(r, i)[c] != 0) keep[static_cast<std::size_t>(c)] = 1;
   }
 }
 
@@ -103,11 +126,11 @@ AttentionTrace record_prompt(const PeerResults& prompt) {
   return trace;
 }
 
-KeptSets run_prompt(AttentionTrace& trace, Recipe recipe, const std::vector<std::int32_t>& chunk_ends, bool channels) {
+KeptSets run_prompt(AttentionTrace& trace, Recipe recipe, const RunOptions& options) {
   KeptSets sets;
-  trace.chunk_ends = chunk_ends;
+  trace.chunk_ends = options.chunk_ends;
   if (recipe.make_scorer)
-    recipe.make_scorer = [make = recipe.make_scorer, &sets, n = trace.num_tokens] { return std::make_unique<Spy>(make(), sets, n); };
+    recipe.make_scorer = [make = recipe.make_scorer, &sets, &options] { return std::make_unique<Spy>(make(), sets, options); };
   const ModelShape model = shape_of(trace, 4);
   KvPolicy policy(recipe, model);
   check_needs(policy.needs(), trace, recipe.name);
@@ -117,7 +140,7 @@ KeptSets run_prompt(AttentionTrace& trace, Recipe recipe, const std::vector<std:
   std::vector<KvStore> stores;
   for (std::int32_t l = 0; l < model.num_layers; ++l) stores.emplace_back(model, 1, policy.num_words(), true);
   std::int32_t begin = 0;
-  for (const std::int32_t end : chunk_ends) {
+  for (const std::int32_t end : options.chunk_ends) {
     const SeqStep seq{0, begin, end - begin, trace.prompt_tokens, trace.question_begin};
     observer.set_step(seq);
     const PolicyStep step{ops, model, std::span(&seq, 1), stores, observer, 1};
@@ -129,7 +152,7 @@ KeptSets run_prompt(AttentionTrace& trace, Recipe recipe, const std::vector<std:
     }
     begin = end;
   }
-  for (KvStore& store : stores) channels ? read_channels(store, sets) : read_tokens(store, trace.prompt_tokens, sets);
+  for (KvStore& store : stores) options.channels ? read_channels(store, sets) : read_tokens(store, trace.prompt_tokens, sets);
   return sets;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,12 @@ class PeerResults {
 // The prompt run through the probe model, with all that any recipe observes.
 AttentionTrace record_prompt(const PeerResults& prompt);
 
+// The boundary of one selection: of the prefill's chunk `chunk` in layer and head `row`.
+struct Boundary {
+  std::int32_t chunk = 0;
+  std::size_t row = 0;
+};
+
 // What a recipe left of a prompt.
 struct KeptSets {
   // [layer * kv_heads + head][tokens or channels], 1: kept.
@@ -40,9 +47,15 @@ struct KeptSets {
   // [layer * kv_heads + head][tokens] scores that the last selection ranked by, and those before the scorer's second stage; NaN for tokens
   // that were not ranked. Empty where nothing was cut.
   std::vector<std::vector<float>> ranked, first_stage;
+  std::vector<Boundary> near_ties;  // selections whose boundary is narrower than what was asked for
 };
 
-// Runs the prompt in chunks that end at `chunk_ends`. With `channels` the sets are of the channels of K that are not 0 everywhere.
-KeptSets run_prompt(AttentionTrace& trace, Recipe recipe, const std::vector<std::int32_t>& chunk_ends, bool channels);
+struct RunOptions {
+  std::vector<std::int32_t> chunk_ends;  // of the prefill
+  bool channels = false;                 // the sets are of the channels of K that are not 0 everywhere
+  double near_tie = 0;                   // relative width of the boundaries to report
+  std::optional<Boundary> swapped;       // here the worst kept and the best dropped token change places
+};
+KeptSets run_prompt(AttentionTrace& trace, Recipe recipe, const RunOptions& options);
 
 }  // namespace kvlab

@@ -15,7 +15,9 @@ namespace {
 class Slices final : public ScorerWrapper {
  public:
   explicit Slices(Params& p)
-      : ScorerWrapper(p, "key_norm"), slice_(p.optional<std::int32_t>("slice_tokens", 1024, 1, 1 << 20, "tokens of a slice")) {}
+      : ScorerWrapper(p, "key_norm"),
+        slice_(p.optional<std::int32_t>("slice_tokens", 1024, 1, 1 << 20, "tokens of a slice")),
+        peer_ties_(p.flag("peer_ties", false, "equal scores at a slice's boundary fall as in torch.topk on a CPU")) {}
 
   void set_budget(const Budget& budget) override {
     ScorerWrapper::set_budget(budget);
@@ -33,7 +35,9 @@ class Slices final : public ScorerWrapper {
     std::fill_n(zero, kv.num_rows, 0);
     float* chosen = step.ops.floats(kv.total());
     step.ops(FillScores{kv.num_rows, kv.first, zero, kv.len, 0.0F, 0.0F, chosen});
-    step.ops(MarkTop{static_cast<std::int32_t>(counts.size()), begin.data(), scores, counts.data(), chosen});
+    MarkTop best{static_cast<std::int32_t>(counts.size()), begin.data(), scores, counts.data(), chosen};
+    best.peer_ties = peer_ties_;
+    step.ops(best);
     step.ops(ScoreMap{kv.num_rows, kv.first, ScoreMap::Kind::kPlus, chosen, 1.0F, 0.0F, false, nullptr, nullptr, scores});
   }
 
@@ -53,6 +57,7 @@ class Slices final : public ScorerWrapper {
   }
 
   std::int32_t slice_;
+  bool peer_ties_;
   double frac_ = 0;  // of the prompt, where the budget is given so
 };
 

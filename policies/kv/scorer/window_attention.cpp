@@ -2,6 +2,7 @@
 
 #include "kernels/attention_stats/attention_stats.h"
 #include "kernels/pool1d/pool1d.h"
+#include "kernels/score_map/score_map.h"
 #include "policies/kv/part.h"
 
 namespace kvlab {
@@ -16,7 +17,8 @@ class WindowAttention final : public Scorer {
       : window_(p.optional<std::int32_t>("window_tokens", 32, 1, 4096, "last prompt queries that vote; their tokens stay")),
         pool_(p.choice("pool", {"avg", "max", "none"}, 0, "how scores are smoothed over neighbouring tokens")),
         pool_tokens_(p.optional<std::int32_t>("pool_tokens", 7, 1, 1023, "neighbours pooled, odd")),
-        group_(p.choice("group", {"mean", "max"}, 0, "how query heads that share a KV head vote")) {
+        group_(p.choice("group", {"mean", "max"}, 0, "how query heads that share a KV head vote")),
+        mean_(p.choice("queries", {"sum", "mean"}, 0, "their attention is summed, or that is divided by window_tokens") == 1) {
     if (pool_tokens_ % 2 == 0) p.fail_at("pool_tokens", "'pool_tokens' must be odd, so that the pool is centred");
   }
 
@@ -35,6 +37,9 @@ class WindowAttention final : public Scorer {
     stats.group = group_ == 0 ? AttentionStats::Group::kMean : AttentionStats::Group::kMax;
     stats.sum = scores;
     step.ops(stats);
+    if (mean_)
+      step.ops(ScoreMap{step.kv.num_rows, step.kv.first, ScoreMap::Kind::kPlus, scores, 1.0F / static_cast<float>(window_), 0.0F, false,
+                        nullptr, nullptr, scores});
     if (pool_ == 2) return;
     std::int32_t* older = step.ops.host_ints(step.kv.num_rows);
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
@@ -47,6 +52,7 @@ class WindowAttention final : public Scorer {
   std::size_t pool_;
   std::int32_t pool_tokens_;
   std::size_t group_;
+  bool mean_;
 };
 
 [[maybe_unused]] const bool registered =
