@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -18,6 +19,7 @@
 #include "kernels/score_map/score_map.h"
 #include "kernels/standardize/standardize.h"
 #include "kernels/token_norms/token_norms.h"
+#include "kernels/top_k/top_k.h"
 #include "kernels/whole_chunks/whole_chunks.h"
 
 namespace kvlab {

@@ -57,5 +57,16 @@ TEST(WindowAttention, LogsTheSameCallsWithAndWithoutData) {
   EXPECT_EQ(with.ops.log(), without.ops.log());
 }
 
+TEST(WindowAttention, MeanOverTheWindowIsTheSumOverItsSize) {
+  RandomLayer layer({1, 4, 2, 8, 16}, 1, 65, 3);
+  auto sum = make_part<ScorerRegistry>("window_attention", "{window_tokens: 8}");
+  auto mean = make_part<ScorerRegistry>("window_attention", "{window_tokens: 8, queries: mean}");
+  LayerStep step = layer.prompt_step(8);
+  std::vector<float> of_sum(130), of_mean(130);
+  sum->score(step, of_sum.data());
+  mean->score(step, of_mean.data());
+  for (std::size_t i = 0; i < 130; ++i) EXPECT_FLOAT_EQ(of_mean[i], of_sum[i] / 8);
+}
+
 }  // namespace
 }  // namespace kvlab::test
