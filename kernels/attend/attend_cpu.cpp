@@ -1,129 +1,215 @@
-#include <Eigen/Core>
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
+#include "base/parallel.h"
 #include "kernels/attend/attend.h"
+#include "kernels/lanes_cpu.h"
 
 namespace kvlab {
 
 namespace {
 
-using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using Map = Eigen::Map<const Matrix, 0, Eigen::OuterStride<>>;
-using OutMap = Eigen::Map<Matrix, 0, Eigen::OuterStride<>>;
-
+using Packet = Eigen::internal::packet_traits<float>::type;
+constexpr std::int64_t kPacket = Eigen::internal::packet_traits<float>::size;
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
+constexpr std::int32_t kBlockLines = 16;  // lines (query heads of queries) whose logits are held at once
+constexpr std::int64_t kStreams = 8;
+constexpr std::int64_t kChunkTokens = 32;  // values that stay in the first-level cache while all lines take them up
 
-// The rows of one KV head in one query block: all group heads of all its queries, each a line of z.
+Packet broadcast(float x) { return Eigen::internal::pset1<Packet>(x); }
+Packet load_packet(const float* x) { return Eigen::internal::ploadu<Packet>(x); }
+
+// What a row attends to, over all segments.
+struct Token {
+  const float *k, *v;
+  std::int64_t column;  // in the order of the segments
+  float log_weight;
+  std::int32_t position;
+};
+
+// Tokens in the order they are read: eight places of the row in turn, because a core's prefetcher looks ahead inside a page of
+// memory and one place alone leaves most of the bandwidth unused. The order depends on the number of tokens alone.
+std::vector<Token> gather_tokens(const Attend& a, std::int32_t row) {
+  std::int64_t n = 0;
+  for (std::int32_t s = 0; s < a.num_segments; ++s) n += a.segments[s].tokens(row);
+  const std::int64_t each = n / kStreams, longer = n % kStreams;  // the first `longer` places have one token more
+  std::vector<Token> tokens(static_cast<std::size_t>(n));
+  std::int64_t place = 0, at = 0, column = 0;
+  for (std::int32_t s = 0; s < a.num_segments; ++s) {
+    const Segment& segment = a.segments[s];
+    const KvRows& kv = segment.kv;
+    const std::int32_t* index = segment.index == nullptr ? nullptr : segment.index + segment.index_first[row];
+    const float weight = segment.log_weight == nullptr ? 0.0F : segment.log_weight[row];
+    const std::int64_t count = segment.tokens(row);
+    for (std::int64_t i = 0; i < count; ++i, ++column, ++at) {
+      if (at == each + (place < longer ? 1 : 0)) ++place, at = 0;
+      const std::int64_t slot = kv.slot(row, index == nullptr ? static_cast<std::int32_t>(i) : index[i]);
+      tokens[static_cast<std::size_t>(at * kStreams + place)] = {kv.k + slot * kv.head_dim, kv.v + slot * kv.head_dim, column, weight,
+                                                                 kv.position[slot]};
+    }
+  }
+  return tokens;
+}
+
+// Lines [first, first + count) of a row: line t * group + g is query head g of query t.
 struct Block {
   const Attend& a;
   std::int32_t row;
   const Queries& q;
-  Matrix queries;  // [count * group, d]
-  Matrix z;        // [count * group, tokens over all segments]
+  const std::vector<Token>& tokens;
+  std::int64_t d, group, first, count;
+  Eigen::ArrayXf queries;  // [count, d], scaled
+  Eigen::ArrayXf z;        // [count, tokens] logits, then probabilities
+  Eigen::ArrayXf out;      // [count, d]
+
+  [[nodiscard]] std::int64_t n() const { return static_cast<std::int64_t>(tokens.size()); }
+  // Where a line's head begins in arrays [query, query head].
+  [[nodiscard]] std::int64_t head(std::int64_t line) const {
+    const KvRows& kv = a.segments[0].kv;
+    return (first + line) / group * kv.kv_heads * group + row % kv.kv_heads * group + (first + line) % group;
+  }
 };
 
-void gather_queries(Block& b) {
-  const KvRows& kv = b.a.segments[0].kv;
-  const std::int32_t d = kv.head_dim, heads = kv.kv_heads * kv.group, head0 = b.row % kv.kv_heads * kv.group;
-  b.queries.resize(static_cast<Eigen::Index>(b.q.count) * kv.group, d);
-  for (std::int32_t t = 0; t < b.q.count; ++t) {
-    const Map lines(b.q.data + (static_cast<std::int64_t>(t) * heads + head0) * d, kv.group, d, Eigen::OuterStride<>(d));
-    b.queries.middleRows(static_cast<Eigen::Index>(t) * kv.group, kv.group) = lines / std::sqrt(static_cast<float>(d));
-  }
-}
-
-void mask(Block& b, const Segment& s, std::int64_t column, std::int64_t i, std::int32_t token) {
-  const std::int32_t position = s.kv.position[s.kv.slot(b.row, token)];
-  for (std::int32_t t = 0; t < b.q.count; ++t)
-    if (position > b.q.first_position + t)
-      b.z.block(static_cast<Eigen::Index>(t) * s.kv.group, column + i, s.kv.group, 1).setConstant(kMasked);
-}
-
-// Calls f(keys or values as a matrix, first column) for stretches of the segment's tokens; index lists are split where they jump.
-template <class F>
-void for_each_stretch(const Segment& s, std::int32_t row, F&& f) {
-  if (s.index == nullptr) {
-    for_each_run(s.kv, row, [&](const KvRun& run) { f(run.slot, run.count, run.begin); });
-    return;
-  }
-  const std::int64_t begin = s.index_first[row], end = s.index_first[row + 1];
-  for (std::int64_t i = begin; i < end;) {
-    const std::int64_t slot = s.kv.slot(row, s.index[i]);
-    std::int64_t next = i + 1;
-    while (next < end && s.kv.slot(row, s.index[next]) == slot + (next - i)) ++next;
-    f(slot, next - i, i - begin);
-    i = next;
-  }
-}
-
-void fill_logits(Block& b, const Segment& s, std::int64_t column) {
-  const std::int32_t d = s.kv.head_dim;
-  const float weight = s.log_weight == nullptr ? 0.0F : s.log_weight[b.row];
-  for_each_stretch(s, b.row, [&](std::int64_t slot, std::int64_t count, std::int64_t at) {
-    const Map keys(s.kv.k + slot * d, count, d, Eigen::OuterStride<>(d));
-    b.z.middleCols(column + at, count).noalias() = b.queries * keys.transpose();
-    if (weight != 0.0F) b.z.middleCols(column + at, count).array() += weight;
-    for (Eigen::Index line = 0; s.head_log_weight != nullptr && line < b.z.rows(); ++line)
-      b.z.row(line).segment(column + at, count).array() +=
-          s.head_log_weight[static_cast<Eigen::Index>(b.row) * s.kv.group + line % s.kv.group];
-  });
-  const std::int64_t n = s.tokens(b.row);
-  for (std::int64_t i = n - 1; i >= 0; --i) {  // positions ascend, so only a tail can lie in the first query's future
-    const std::int32_t token = s.index == nullptr ? static_cast<std::int32_t>(i) : s.index[s.index_first[b.row] + i];
-    if (s.kv.position[s.kv.slot(b.row, token)] <= b.q.first_position) break;
-    mask(b, s, column, i, token);
-  }
-}
-
-void softmax(Block& b, float* log_sum) {
-  const KvRows& kv = b.a.segments[0].kv;
-  const std::int32_t heads = kv.kv_heads * kv.group, head0 = b.row % kv.kv_heads * kv.group;
-  for (Eigen::Index line = 0; line < b.z.rows(); ++line) {
-    auto z = b.z.row(line).array();
-    const float top = z.size() == 0 ? kMasked : z.maxCoeff();
-    float sum = 0.0F;
-    if (top == kMasked) {
-      z.setZero();
-    } else {
-      z = (z - top).exp();
-      sum = z.sum();
-      z /= sum;
+// Logits of `Lines` lines with `Tokens` tokens: sums per lane over the channels, then over lanes, the same for any tiling.
+template <int Lines, int Tokens>
+void dot_tile(Block& b, std::int64_t line, std::int64_t at) {
+  const float* q = b.queries.data() + line * b.d;
+  const Token* tokens = b.tokens.data() + at;
+  Packet sum[Lines][Tokens];
+  for (int l = 0; l < Lines; ++l)
+    for (int t = 0; t < Tokens; ++t) sum[l][t] = broadcast(0.0F);
+  std::int64_t c = 0;
+  for (; c + kPacket <= b.d; c += kPacket) {
+    Packet key[Tokens];
+    for (int t = 0; t < Tokens; ++t) key[t] = load_packet(tokens[t].k + c);
+    for (int l = 0; l < Lines; ++l) {
+      const Packet query = load_packet(q + l * b.d + c);
+      for (int t = 0; t < Tokens; ++t) sum[l][t] = Eigen::internal::pmadd(query, key[t], sum[l][t]);
     }
-    if (log_sum != nullptr) log_sum[line / kv.group * heads + head0 + line % kv.group] = top == kMasked ? kMasked : top + std::log(sum);
+  }
+  for (int l = 0; l < Lines; ++l) {
+    for (int t = 0; t < Tokens; ++t) {
+      float z = Eigen::internal::predux(sum[l][t]);
+      for (std::int64_t rest = c; rest < b.d; ++rest) z += q[l * b.d + rest] * tokens[t].k[rest];
+      b.z[(line + l) * b.n() + at + t] = z + tokens[t].log_weight;
+    }
   }
 }
 
-void add_values(const Block& b, const Segment& s, std::int64_t column, Matrix& out) {
-  const std::int32_t d = s.kv.head_dim;
-  for_each_stretch(s, b.row, [&](std::int64_t slot, std::int64_t count, std::int64_t at) {
-    const Map values(s.kv.v + slot * d, count, d, Eigen::OuterStride<>(d));
-    out.noalias() += b.z.middleCols(column + at, count) * values;
-  });
+template <int Tokens>
+void dot_lines(Block& b, std::int64_t at) {
+  std::int64_t line = 0;
+  for (; line + 4 <= b.count; line += 4) dot_tile<4, Tokens>(b, line, at);
+  for (; line < b.count; ++line) dot_tile<1, Tokens>(b, line, at);
+}
+
+void fill_logits(Block& b) {
+  std::int64_t at = 0;
+  for (; at + 4 <= b.n(); at += 4) dot_lines<4>(b, at);
+  for (; at < b.n(); ++at) dot_lines<1>(b, at);
+  const std::int32_t first_sees = b.q.first_position + static_cast<std::int32_t>(b.first / b.group);
+  for (at = 0; at < b.n(); ++at) {
+    const std::int32_t position = b.tokens[static_cast<std::size_t>(at)].position;
+    if (position <= first_sees) continue;
+    for (std::int64_t line = 0; line < b.count; ++line)
+      if (position > b.q.first_position + (b.first + line) / b.group) b.z[line * b.n() + at] = kMasked;
+  }
+}
+
+// Returns the logarithm of the softmax's denominator.
+float softmax(float* z, std::int64_t n) {
+  Lanes top = Lanes::Constant(kMasked), sum = Lanes::Zero();
+  for (std::int64_t i = 0; i < n; i += kLanes) top = top.max(load(z + i, n - i, kMasked));
+  const float max = top.maxCoeff();
+  if (max == kMasked) {
+    std::fill_n(z, n, 0.0F);
+    return kMasked;
+  }
+  for (std::int64_t i = 0; i < n; i += kLanes) {
+    const Lanes before = load(z + i, n - i, kMasked);
+    const Lanes e = (before == kMasked).select(0.0F, (before - max).exp());
+    store(e, z + i, n - i);
+    sum += e;
+  }
+  const float total = sum.sum();
+  for (std::int64_t i = 0; i < n; i += kLanes) store(load(z + i, n - i) / total, z + i, n - i);
+  return max + std::log(total);
+}
+
+// Adds Packets packets of channels of the chunk's values, weighed, to Lines lines.
+template <int Lines, int Packets>
+void value_tile(Block& b, std::int64_t line, std::int64_t channel, std::int64_t begin, std::int64_t end) {
+  Packet sum[Lines][Packets];
+  float* out = b.out.data() + line * b.d + channel;
+  const float* p = b.z.data() + line * b.n();
+  for (int l = 0; l < Lines; ++l)
+    for (int c = 0; c < Packets; ++c) sum[l][c] = load_packet(out + l * b.d + c * kPacket);
+  for (std::int64_t i = begin; i < end; ++i) {
+    const float* v = b.tokens[static_cast<std::size_t>(i)].v + channel;
+    Packet value[Packets];
+    for (int c = 0; c < Packets; ++c) value[c] = load_packet(v + c * kPacket);
+    for (int l = 0; l < Lines; ++l) {
+      const Packet weight = broadcast(p[l * b.n() + i]);
+      for (int c = 0; c < Packets; ++c) sum[l][c] = Eigen::internal::pmadd(weight, value[c], sum[l][c]);
+    }
+  }
+  for (int l = 0; l < Lines; ++l)
+    for (int c = 0; c < Packets; ++c) Eigen::internal::pstoreu(out + l * b.d + c * kPacket, sum[l][c]);
+}
+
+template <int Lines>
+void value_lines(Block& b, std::int64_t line, std::int64_t begin, std::int64_t end) {
+  std::int64_t channel = 0;
+  for (; channel + 4 * kPacket <= b.d; channel += 4 * kPacket) value_tile<Lines, 4>(b, line, channel, begin, end);
+  for (; channel + kPacket <= b.d; channel += kPacket) value_tile<Lines, 1>(b, line, channel, begin, end);
+  for (; channel < b.d; ++channel)
+    for (std::int64_t l = line; l < line + Lines; ++l)
+      for (std::int64_t i = begin; i < end; ++i)
+        b.out[l * b.d + channel] += b.z[l * b.n() + i] * b.tokens[static_cast<std::size_t>(i)].v[channel];
+}
+
+void add_values(Block& b) {
+  b.out.setZero(b.count * b.d);
+  for (std::int64_t begin = 0; begin < b.n(); begin += kChunkTokens) {
+    const std::int64_t end = std::min(begin + kChunkTokens, b.n());
+    std::int64_t line = 0;
+    for (; line + 4 <= b.count; line += 4) value_lines<4>(b, line, begin, end);
+    for (; line < b.count; ++line) value_lines<1>(b, line, begin, end);
+  }
+}
+
+void run_block(Block& b) {
+  const Attend& a = b.a;
+  const std::int32_t sequence = a.segments[0].kv.sequence(b.row);
+  const float scale = std::sqrt(static_cast<float>(b.d));
+  b.queries.resize(b.count * b.d);
+  b.z.resize(b.count * b.n());
+  for (std::int64_t line = 0; line < b.count; ++line)
+    for (std::int64_t c = 0; c < b.d; ++c) b.queries[line * b.d + c] = b.q.data[b.head(line) * b.d + c] / scale;
+  fill_logits(b);
+  for (std::int64_t line = 0; line < b.count; ++line) {
+    float* z = b.z.data() + line * b.n();
+    const float log_sum = softmax(z, b.n());
+    if (a.log_sum != nullptr) a.log_sum[sequence][b.head(line)] = log_sum;
+    if (a.probabilities == nullptr) continue;
+    float* p = a.probabilities[b.row] + (b.first + line) * b.n();
+    for (std::int64_t i = 0; i < b.n(); ++i) p[b.tokens[static_cast<std::size_t>(i)].column] = z[i];
+  }
+  add_values(b);
+  for (std::int64_t line = 0; line < b.count; ++line) std::copy_n(b.out.data() + line * b.d, b.d, a.out[sequence] + b.head(line) * b.d);
 }
 
 void run_row(const Attend& a, std::int32_t row) {
   const KvRows& kv = a.segments[0].kv;
-  const std::int32_t sequence = kv.sequence(row);
-  Block b{a, row, a.queries[sequence], {}, {}};
-  if (b.q.count == 0) return;
-  gather_queries(b);
-  std::int64_t columns = 0;
-  for (std::int32_t s = 0; s < a.num_segments; ++s) columns += a.segments[s].tokens(row);
-  b.z.resize(b.queries.rows(), columns);
-  std::int64_t at = 0;
-  for (std::int32_t s = 0; s < a.num_segments; at += a.segments[s].tokens(row), ++s) fill_logits(b, a.segments[s], at);
-  softmax(b, a.log_sum == nullptr ? nullptr : a.log_sum[sequence]);
-  if (a.probabilities != nullptr) Eigen::Map<Matrix>(a.probabilities[row], b.z.rows(), b.z.cols()) = b.z;
-  Matrix out = Matrix::Zero(b.queries.rows(), kv.head_dim);
-  at = 0;
-  for (std::int32_t s = 0; s < a.num_segments; at += a.segments[s].tokens(row), ++s) add_values(b, a.segments[s], at, out);
-  const std::int32_t heads = kv.kv_heads * kv.group, head0 = row % kv.kv_heads * kv.group;
-  for (std::int32_t t = 0; t < b.q.count; ++t) {
-    OutMap lines(a.out[sequence] + (static_cast<std::int64_t>(t) * heads + head0) * kv.head_dim, kv.group, kv.head_dim,
-                 Eigen::OuterStride<>(kv.head_dim));
-    lines = out.middleRows(static_cast<Eigen::Index>(t) * kv.group, kv.group);
+  const Queries& q = a.queries[kv.sequence(row)];
+  if (q.count == 0) return;
+  const std::vector<Token> tokens = gather_tokens(a, row);
+  const std::int64_t lines = static_cast<std::int64_t>(q.count) * kv.group;
+  for (std::int64_t first = 0; first < lines; first += kBlockLines) {
+    Block b{a, row, q, tokens, kv.head_dim, kv.group, first, std::min<std::int64_t>(kBlockLines, lines - first), {}, {}, {}};
+    run_block(b);
   }
 }
 
@@ -131,7 +217,7 @@ void run_row(const Attend& a, std::int32_t row) {
 
 void run_cpu(const Attend& a) {
   if (a.num_segments == 0) return;
-  for (std::int32_t row = 0; row < a.segments[0].kv.num_rows; ++row) run_row(a, row);
+  for_each_in_parallel(a.segments[0].kv.num_rows, [&](std::int64_t row) { run_row(a, static_cast<std::int32_t>(row)); });
 }
 
 }  // namespace kvlab
