@@ -20,7 +20,7 @@ namespace kvlab {
 
 namespace {
 
-constexpr std::int32_t kDecodeTokens = 16;
+constexpr std::int32_t kDecodeTokens = 64;
 
 struct Sample {
   AttentionTrace trace;

@@ -6,6 +6,7 @@
 #include "base/parallel.h"
 #include "kernels/attend/attend.h"
 #include "kernels/lanes_cpu.h"
+#include "kernels/streams.h"
 
 namespace kvlab {
 
@@ -14,9 +15,9 @@ namespace {
 using Packet = Eigen::internal::packet_traits<float>::type;
 constexpr std::int64_t kPacket = Eigen::internal::packet_traits<float>::size;
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
-constexpr std::int32_t kBlockLines = 16;  // lines (query heads of queries) whose logits are held at once
-constexpr std::int64_t kStreams = 8;
-constexpr std::int64_t kChunkTokens = 32;  // values that stay in the first-level cache while all lines take them up
+constexpr std::int32_t kBlockLines = 16;              // lines (query heads of queries) whose logits are held at once
+constexpr std::int64_t kChunkTokens = 32;             // values that stay in the first-level cache while all lines take them up
+constexpr int kValuePackets = kPacket == 16 ? 8 : 4;  // of two lines, they fill half of the machine's vector registers
 
 Packet broadcast(float x) { return Eigen::internal::pset1<Packet>(x); }
 Packet load_packet(const float* x) { return Eigen::internal::ploadu<Packet>(x); }
@@ -29,8 +30,7 @@ struct Token {
   std::int32_t position;
 };
 
-// Tokens in the order they are read: eight places of the row in turn, because a core's prefetcher looks ahead inside a page of
-// memory and one place alone leaves most of the bandwidth unused. The order depends on the number of tokens alone.
+// Tokens in the order they are read, that of for_each_in_streams. It depends on the number of tokens alone.
 std::vector<Token> gather_tokens(const Attend& a, std::int32_t row) {
   std::int64_t n = 0;
   for (std::int32_t s = 0; s < a.num_segments; ++s) n += a.segments[s].tokens(row);
@@ -118,6 +118,16 @@ void fill_logits(Block& b) {
   }
 }
 
+// As store(), without a copy of variable length where all lanes count.
+void put(const Lanes& lanes, float* x, std::int64_t n) {
+  if (n >= kLanes) {
+    Eigen::Map<Lanes> whole(x);
+    whole = lanes;
+  } else {
+    store(lanes, x, n);
+  }
+}
+
 // Returns the logarithm of the softmax's denominator.
 float softmax(float* z, std::int64_t n) {
   Lanes top = Lanes::Constant(kMasked), sum = Lanes::Zero();
@@ -129,12 +139,13 @@ float softmax(float* z, std::int64_t n) {
   }
   for (std::int64_t i = 0; i < n; i += kLanes) {
     const Lanes before = load(z + i, n - i, kMasked);
-    const Lanes e = (before == kMasked).select(0.0F, (before - max).exp());
-    store(e, z + i, n - i);
-    sum += e;
+    const Lanes e = (before - max).exp();
+    const Lanes seen = (before == kMasked).select(Lanes::Zero(), e);  // apart: exp would lose its vectors inside of a select
+    put(seen, z + i, n - i);
+    sum += seen;
   }
   const float total = sum.sum();
-  for (std::int64_t i = 0; i < n; i += kLanes) store(load(z + i, n - i) / total, z + i, n - i);
+  for (std::int64_t i = 0; i < n; i += kLanes) put(load(z + i, n - i) / total, z + i, n - i);
   return max + std::log(total);
 }
 
@@ -162,7 +173,8 @@ void value_tile(Block& b, std::int64_t line, std::int64_t channel, std::int64_t 
 template <int Lines>
 void value_lines(Block& b, std::int64_t line, std::int64_t begin, std::int64_t end) {
   std::int64_t channel = 0;
-  for (; channel + 4 * kPacket <= b.d; channel += 4 * kPacket) value_tile<Lines, 4>(b, line, channel, begin, end);
+  for (; channel + kValuePackets * kPacket <= b.d; channel += kValuePackets * kPacket)
+    value_tile<Lines, kValuePackets>(b, line, channel, begin, end);
   for (; channel + kPacket <= b.d; channel += kPacket) value_tile<Lines, 1>(b, line, channel, begin, end);
   for (; channel < b.d; ++channel)
     for (std::int64_t l = line; l < line + Lines; ++l)
@@ -175,7 +187,7 @@ void add_values(Block& b) {
   for (std::int64_t begin = 0; begin < b.n(); begin += kChunkTokens) {
     const std::int64_t end = std::min(begin + kChunkTokens, b.n());
     std::int64_t line = 0;
-    for (; line + 4 <= b.count; line += 4) value_lines<4>(b, line, begin, end);
+    for (; line + 2 <= b.count; line += 2) value_lines<2>(b, line, begin, end);
     for (; line < b.count; ++line) value_lines<1>(b, line, begin, end);
   }
 }

@@ -143,7 +143,8 @@ class ProbabilityStrip {
     const float* tops = tops_.data() + begin / kBlock * lanes_;
     for (std::int64_t l = 0; l < lanes_; l += kLanes) {
       const Lanes sum = ConstMap(sum_.data() + l), scale = (ConstMap(tops + l) - ConstMap(top_.data() + l)).exp();
-      Map(factor_.data() + l) = (sum > 0.0F).select(scale / sum, 0.0F);
+      const Lanes factor = scale / sum;
+      Map(factor_.data() + l) = (sum > 0.0F).select(factor, Lanes::Zero());
     }
   }
 

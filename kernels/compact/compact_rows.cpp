@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/parallel.h"
 #include "kernels/compact/compact.h"
 
 namespace kvlab {
@@ -14,7 +15,8 @@ OpCall call(const CompactRows& a) {
 
 void run_cpu(const CompactRows& a) {
   const std::int64_t d = a.kv.head_dim;
-  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
+  for_each_in_parallel(a.kv.num_rows, [&](std::int64_t row) {
+    const auto r = static_cast<std::int32_t>(row);
     const std::int32_t* index = a.index + a.index_first[r];
     const auto kept = static_cast<std::int32_t>(a.index_first[r + 1] - a.index_first[r]);
     for (std::int32_t i = 0; i < kept; ++i) {
@@ -25,7 +27,7 @@ void run_cpu(const CompactRows& a) {
       a.kv.position[to] = a.kv.position[from];
       for (std::int32_t w = 0; w < a.kv.num_words; ++w) a.kv.words[w * a.kv.pool_tokens + to] = a.kv.words[w * a.kv.pool_tokens + from];
     }
-  }
+  });
 }
 
 }  // namespace kvlab

@@ -1,26 +1,54 @@
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <vector>
 
-#include "kernels/dot_cpu.h"
+#include "base/parallel.h"
+#include "kernels/lanes_cpu.h"
 #include "kernels/page_scores/page_scores.h"
+#include "kernels/streams.h"
 
 namespace kvlab {
 
 namespace {
 
-float product(const PageScores& a, const float* q, const float* summary) {
-  const std::int64_t d = a.head_dim;
-  if (a.kind == PageScores::Kind::kDot) return lane_dot(q, summary, d);
-  Lanes sum = Lanes::Zero();
-  for (std::int64_t c = 0; c < d; c += kLanes) {
-    const Lanes x = load(q + c, d - c), low = x * load(summary + c, d - c), high = x * load(summary + d + c, d - c);
-    sum += a.kind == PageScores::Kind::kBound ? Lanes(low.max(high)) : Lanes(a.max_share * high + (1.0F - a.max_share) * low);
-  }
-  return sum.sum();
+using Packet = Eigen::internal::packet_traits<float>::type;
+constexpr std::int64_t kPacket = Eigen::internal::packet_traits<float>::size;
+
+template <class T>
+T term(const PageScores& a, const T& q, const T& low, const T& high) {
+  using namespace Eigen::internal;
+  const T x = pmul(q, low), y = pmul(q, high);
+  if (a.kind == PageScores::Kind::kBound) return pmax(x, y);
+  return padd(pmul(pset1<T>(a.max_share), y), pmul(pset1<T>(1.0F - a.max_share), x));
 }
 
-void softmax(const PageScores& a, std::int32_t row, std::vector<float>& z) {
+// z of unit `at` for all heads of the group, the summary read once.
+template <int Heads>
+void score_unit(const PageScores& a, const float* q, const float* summary, float scale, float* z, std::int64_t stride) {
+  using namespace Eigen::internal;
+  const std::int64_t d = a.head_dim;
+  const bool dot = a.kind == PageScores::Kind::kDot;
+  const float* high = summary + (dot ? 0 : d);
+  Packet sum[Heads];
+  for (int h = 0; h < Heads; ++h) sum[h] = pset1<Packet>(0.0F);
+  std::int64_t c = 0;
+  for (; c + kPacket <= d; c += kPacket) {
+    const Packet x = ploadu<Packet>(summary + c), y = ploadu<Packet>(high + c);
+    for (int h = 0; h < Heads; ++h) {
+      const Packet query = ploadu<Packet>(q + h * d + c);
+      sum[h] = dot ? pmadd(query, x, sum[h]) : padd(sum[h], term(a, query, x, y));
+    }
+  }
+  for (int h = 0; h < Heads; ++h) {
+    float total = predux(sum[h]);
+    for (std::int64_t rest = c; rest < d; ++rest)
+      total += dot ? q[h * d + rest] * summary[rest] : term(a, q[h * d + rest], summary[rest], high[rest]);
+    z[h * stride] = scale * total;
+  }
+}
+
+void softmax(const PageScores& a, std::int32_t row, std::span<float> z) {
   const float top = *std::max_element(z.begin(), z.end());
   float sum = 0.0F;
   for (std::size_t i = 0; i < z.size(); ++i) {
@@ -31,7 +59,7 @@ void softmax(const PageScores& a, std::int32_t row, std::vector<float>& z) {
   for (float& x : z) x /= sum;
 }
 
-void reduce(const PageScores& a, std::int32_t row, std::int32_t head, const std::vector<float>& z) {
+void reduce(const PageScores& a, std::int32_t row, std::int32_t head, std::span<const float> z) {
   const auto n = static_cast<std::int64_t>(z.size());
   if (a.heads == PageScores::Heads::kEach) {
     std::copy(z.begin(), z.end(), a.scores + a.group * a.first[row] + head * n);
@@ -49,27 +77,31 @@ void reduce(const PageScores& a, std::int32_t row, std::int32_t head, const std:
   }
 }
 
+void run_row(const PageScores& a, std::int32_t row) {
+  const std::int64_t d = a.head_dim, width = a.kind == PageScores::Kind::kDot ? d : 2 * d;
+  const std::int64_t begin = a.first[row], n = a.first[row + 1] - begin;
+  if (n == 0) return;
+  const float scale = 1.0F / std::sqrt(static_cast<float>(a.head_dim));
+  const Queries& queries = a.queries[row / a.kv_heads];
+  const float* q = queries.data + (static_cast<std::int64_t>(queries.count - 1) * a.kv_heads + row % a.kv_heads) * a.group * d;
+  std::vector<float> z(static_cast<std::size_t>(n * a.group));
+  for_each_in_streams(n, [&](std::int64_t i) {
+    const float* summary = a.summaries[row] + (a.lists_units ? a.unit[begin + i] : i) * width;
+    std::int32_t h = 0;
+    for (; h + 4 <= a.group; h += 4) score_unit<4>(a, q + h * d, summary, scale, z.data() + h * n + i, n);
+    for (; h < a.group; ++h) score_unit<1>(a, q + h * d, summary, scale, z.data() + h * n + i, n);
+  });
+  for (std::int32_t h = 0; h < a.group; ++h) {
+    const std::span<float> of_head(z.data() + h * n, static_cast<std::size_t>(n));
+    if (a.softmax) softmax(a, row, of_head);
+    reduce(a, row, h, of_head);
+  }
+}
+
 }  // namespace
 
 void run_cpu(const PageScores& a) {
-  const std::int64_t d = a.head_dim, width = a.kind == PageScores::Kind::kDot ? d : 2 * d;
-  const float scale = 1.0F / std::sqrt(static_cast<float>(a.head_dim));
-  std::vector<float> z;
-  for (std::int32_t r = 0; r < a.num_rows; ++r) {
-    const std::int64_t begin = a.first[r];
-    z.resize(static_cast<std::size_t>(a.first[r + 1] - begin));
-    if (z.empty()) continue;
-    const Queries& queries = a.queries[r / a.kv_heads];
-    const float* q0 = queries.data + (static_cast<std::int64_t>(queries.count - 1) * a.kv_heads + r % a.kv_heads) * a.group * d;
-    for (std::int32_t h = 0; h < a.group; ++h) {
-      for (std::size_t i = 0; i < z.size(); ++i) {
-        const auto at = static_cast<std::int64_t>(i);
-        z[i] = scale * product(a, q0 + h * d, a.summaries[r] + (a.lists_units ? a.unit[begin + at] : at) * width);
-      }
-      if (a.softmax) softmax(a, r, z);
-      reduce(a, r, h, z);
-    }
-  }
+  for_each_in_parallel(a.num_rows, [&](std::int64_t row) { run_row(a, static_cast<std::int32_t>(row)); });
 }
 
 }  // namespace kvlab

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/parallel.h"
+
 namespace kvlab {
 
 OpCall call(const Pool1d& a) {
@@ -12,11 +14,10 @@ OpCall call(const Pool1d& a) {
 
 void run_cpu(const Pool1d& a) {
   const std::int32_t half = a.width / 2;
-  std::vector<float> row;
-  for (std::int32_t r = 0; r < a.num_rows; ++r) {
+  for_each_in_parallel(a.num_rows, [&](std::int64_t r) {
     float* scores = a.scores + a.first[r];
     const std::int32_t n = a.len[r];
-    row.assign(scores, scores + n);
+    const std::vector<float> row(scores, scores + n);
     for (std::int32_t i = 0; i < n; ++i) {
       const auto begin = row.begin() + std::max(0, i - half), end = row.begin() + std::min(n, i + half + 1);
       if (a.kind == Pool1d::Kind::kMax) {
@@ -27,7 +28,7 @@ void run_cpu(const Pool1d& a) {
         scores[i] = sum / static_cast<float>(a.width);
       }
     }
-  }
+  });
 }
 
 }  // namespace kvlab

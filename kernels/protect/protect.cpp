@@ -2,20 +2,23 @@
 
 #include <algorithm>
 
+#include "base/parallel.h"
+
 namespace kvlab {
 
 // Positions are read, the protected scores written; counted as if all scores were.
 OpCall call(const Protect& a) { return {"protect", a.kv.num_rows, a.kv.total(), a.kv.total(), 8 * a.kv.total(), 2 * a.kv.total()}; }
 
 void run_cpu(const Protect& a) {
-  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
+  for_each_in_parallel(a.kv.num_rows, [&](std::int64_t row) {
+    const auto r = static_cast<std::int32_t>(row);
     const std::int32_t end = a.end_position[a.kv.sequence(r)];
     const std::int32_t front = std::max(a.sinks, a.all_before == nullptr ? 0 : a.all_before[a.kv.sequence(r)]);
     for (std::int32_t i = 0; i < a.kv.len[r]; ++i) {
       const std::int32_t position = a.kv.position[a.kv.slot(r, i)];
       if (position < front || position >= end - a.recent) a.scores[a.kv.first[r] + i] = a.value;
     }
-  }
+  });
 }
 
 }  // namespace kvlab

@@ -1,27 +1,27 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/parallel.h"
 #include "kernels/top_k/take_best.h"
 #include "kernels/top_k/top_k.h"
 
 namespace kvlab {
 
 void run_cpu(const TopK& a) {
-  std::vector<Candidate> row;
-  for (std::int32_t r = 0; r < a.num_rows; ++r) {
+  for_each_in_parallel(a.num_rows, [&](std::int64_t r) {
     const std::int64_t n = a.first[r + 1] - a.first[r];
     const float* scores = a.scores + a.first[r];
     std::int32_t* out = a.index + a.index_first[r];
     if (a.keep[r] >= n) {
       for (std::int64_t i = 0; i < n; ++i) out[i] = static_cast<std::int32_t>(i);
-      continue;
+      return;
     }
-    row.resize(static_cast<std::size_t>(n));
+    std::vector<Candidate> row(static_cast<std::size_t>(n));
     for (std::int64_t i = 0; i < n; ++i) row[static_cast<std::size_t>(i)] = {rank_value(scores[i]), i};
     take_best(row, a.keep[r], a.peer_ties);
     for (std::int32_t i = 0; i < a.keep[r]; ++i) out[i] = static_cast<std::int32_t>(row[static_cast<std::size_t>(i)].at);
     std::sort(out, out + a.keep[r]);
-  }
+  });
 }
 
 void run_cpu(const TopKPooled& a) {

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/parallel.h"
 
 namespace kvlab {
 
@@ -27,9 +28,7 @@ void KvStore::reserve(std::int32_t tokens) {
   const auto rows = len_.size(), old = static_cast<std::size_t>(capacity_), now = static_cast<std::size_t>(capacity);
   const auto move_rows = [&](auto& data, std::size_t width, std::size_t planes) {
     std::remove_reference_t<decltype(data)> wider(planes * rows * now * width);
-    for (std::size_t r = 0; r < planes * rows; ++r)
-      std::copy_n(data.begin() + static_cast<std::ptrdiff_t>(r * old * width), old * width,
-                  wider.begin() + static_cast<std::ptrdiff_t>(r * now * width));
+    for (std::size_t r = 0; r < planes * rows; ++r) std::copy_n(data.data() + r * old * width, old * width, wider.data() + r * now * width);
     data = std::move(wider);
   };
   if (with_data_) {
@@ -51,19 +50,23 @@ void KvStore::append(std::int32_t sequence, const float* k, const float* v, std:
   for (std::int32_t h = 0; h < heads; ++h) longest = std::max(longest, len(sequence * heads + h));
   if (longest + tokens > capacity_) reserve(std::max(longest + tokens, capacity_ + capacity_ / 2));
   const KvRows kv = rows();
-  const std::int64_t d = model_.head_dim;
-  for (std::int32_t h = 0; h < heads; ++h) {
-    const std::int32_t row = sequence * heads + h, begin = len(row);
-    len_[static_cast<std::size_t>(row)] += tokens;
-    if (!with_data_) continue;
-    for (std::int32_t i = 0; i < tokens; ++i) {
-      const std::int64_t slot = kv.slot(row, begin + i), from = (static_cast<std::int64_t>(i) * heads + h) * d;
-      std::copy_n(k + from, d, k_.begin() + slot * d);
-      std::copy_n(v + from, d, v_.begin() + slot * d);
-      position_[static_cast<std::size_t>(slot)] = first_position + i;
-      for (std::int32_t w = 0; w < num_words_; ++w) words_[static_cast<std::size_t>(w * kv.pool_tokens + slot)] = 0;
-    }
-  }
+  std::vector<std::int32_t> begin;
+  for (std::int32_t h = 0; h < heads; ++h) begin.push_back(len(sequence * heads + h));
+  for (std::int32_t h = 0; h < heads; ++h) len_[static_cast<std::size_t>(sequence * heads + h)] += tokens;
+  if (!with_data_) return;
+  const auto write = [&](std::int32_t h, std::int32_t i) {
+    const std::int64_t d = model_.head_dim, from = (static_cast<std::int64_t>(i) * heads + h) * d;
+    const std::int64_t slot = kv.slot(sequence * heads + h, begin[static_cast<std::size_t>(h)] + i);
+    std::copy_n(k + from, d, k_.data() + slot * d);
+    std::copy_n(v + from, d, v_.data() + slot * d);
+    position_.data()[slot] = first_position + i;
+    for (std::int32_t w = 0; w < num_words_; ++w) words_.data()[w * kv.pool_tokens + slot] = 0;
+  };
+  for_each_in_parallel((tokens + kPageTokens - 1) / kPageTokens, [&](std::int64_t part) {
+    const auto first = static_cast<std::int32_t>(part) * kPageTokens;
+    for (std::int32_t i = first; i < std::min(first + kPageTokens, tokens); ++i)
+      for (std::int32_t h = 0; h < heads; ++h) write(h, i);
+  });
 }
 
 void KvStore::shrink(std::int32_t row, std::int32_t len) {

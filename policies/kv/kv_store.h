@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "base/big_array.h"
 #include "kernels/kv_rows.h"
 
 namespace kvlab {
@@ -46,9 +47,9 @@ class KvStore {
   bool with_data_;
   std::vector<std::int32_t> len_, page_begin_, page_;
   std::vector<std::int64_t> first_;
-  std::vector<float> k_, v_;
-  std::vector<std::int32_t> position_;
-  std::vector<std::uint32_t> words_;
+  BigArray<float> k_, v_;
+  BigArray<std::int32_t> position_;
+  BigArray<std::uint32_t> words_;
 };
 
 }  // namespace kvlab

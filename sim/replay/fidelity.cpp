@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/agreement/agreement.h"
+
 namespace kvlab {
 
 Fidelity& Fidelity::operator+=(const Fidelity& o) {
@@ -44,8 +46,9 @@ std::vector<std::int32_t> columns_of(const AttendedRow& a) {
 double relative_error(const float* got, const float* expected, std::int32_t n) {
   double difference = 0, size = 0;
   for (std::int32_t c = 0; c < n; ++c) {
-    difference += std::pow(static_cast<double>(got[c]) - static_cast<double>(expected[c]), 2);
-    size += std::pow(static_cast<double>(expected[c]), 2);
+    const double truth = static_cast<double>(expected[c]), off = static_cast<double>(got[c]) - truth;
+    difference += off * off;
+    size += truth * truth;
   }
   return difference == 0 ? 0 : std::sqrt(difference / std::max(size, 1e-30));
 }
@@ -71,18 +74,12 @@ Fidelity fidelity_of_row(const AttendedRow& a, const AttentionReference::Step& f
     const std::int32_t head = a.row * model.group() + g;
     const float* p = full.probability.data() + static_cast<std::int64_t>(head) * full.tokens;
     const float* own = a.probability + static_cast<std::int64_t>(g) * static_cast<std::int64_t>(columns.size());
-    double mass = 0, kl = 0;
-    for (std::size_t i = 0; i < columns.size(); ++i) {
-      if (columns[i] == kStandIn) continue;
-      const double truth = p[columns[i]], policy = own[i];
-      mass += truth;
-      if (policy > 0) kl += policy * std::log(policy / std::max(truth, 1e-30));
-    }
+    const AgreementSums agreement = run_cpu(Agreement{p, own, columns.data(), static_cast<std::int64_t>(columns.size())});
     std::int64_t found = 0;
     for (std::int64_t i = 0; i < top_k; ++i)
       found += attended[static_cast<std::size_t>(full.top[static_cast<std::size_t>(head * top_k + i)])] ? 1 : 0;
-    f.attention_mass += mass;
-    f.kl += kl;
+    f.attention_mass += agreement.mass;
+    f.kl += agreement.kl;
     f.topk_recall += top_k > 0 ? static_cast<double>(found) / static_cast<double>(top_k) : 1;
     f.output_rel_err += relative_error(a.output + static_cast<std::int64_t>(head) * model.head_dim,
                                        full.output.data() + static_cast<std::int64_t>(head) * model.head_dim, model.head_dim);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/parallel.h"
 #include "kernels/attend/attend.h"
 #include "sim/replay/trace_observer.h"
 
@@ -10,16 +11,18 @@ namespace kvlab {
 
 namespace {
 
+// The top_k largest probabilities of each query head, ties to the lower position.
 std::vector<std::int32_t> most_attended(const AttentionReference::Step& step, std::int32_t q_heads, std::int32_t top_k) {
-  std::vector<std::int32_t> top, order(static_cast<std::size_t>(step.tokens));
   const std::int32_t k = std::min(top_k, step.tokens);
-  for (std::int32_t h = 0; h < q_heads; ++h) {
-    const float* p = step.probability.data() + static_cast<std::int64_t>(h) * step.tokens;
+  std::vector<std::int32_t> top(static_cast<std::size_t>(q_heads) * static_cast<std::size_t>(k));
+  for_each_in_parallel(q_heads, [&](std::int64_t h) {
+    std::vector<std::int32_t> order(static_cast<std::size_t>(step.tokens));
     std::iota(order.begin(), order.end(), 0);
+    const float* p = step.probability.data() + h * step.tokens;
     const auto better = [p](std::int32_t a, std::int32_t b) { return p[a] != p[b] ? p[a] > p[b] : a < b; };
-    std::nth_element(order.begin(), order.begin() + std::max(0, k - 1), order.end(), better);
-    top.insert(top.end(), order.begin(), order.begin() + k);
-  }
+    std::partial_sort(order.begin(), order.begin() + k, order.end(), better);
+    std::copy_n(order.begin(), k, top.begin() + h * k);
+  });
   return top;
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/parallel.h"
 #include "sim/replay/fidelity.h"
 #include "sim/replay/trace_observer.h"
 
@@ -138,11 +139,15 @@ class Walk {
       lines.push_back(ops_.floats(columns * model_.group()));
     }
     ops_(Attend{segments_.data(), static_cast<std::int32_t>(segments_.size()), &query, &out, nullptr, lines.data()});
-    for (std::int32_t r = 0; r < model_.kv_heads; ++r) {
-      const Fidelity f =
-          fidelity_of_row({segments_, r, lines[static_cast<std::size_t>(r)], out}, reference_.at(layer, t), model_, trace_.needles);
-      result_.by_head[static_cast<std::size_t>(layer * model_.kv_heads + r)] += f;
-      result_.by_step[static_cast<std::size_t>(t)] += f;
+    std::vector<Fidelity> rows(static_cast<std::size_t>(model_.kv_heads));
+    for_each_in_parallel(model_.kv_heads, [&](std::int64_t row) {
+      const auto r = static_cast<std::size_t>(row);
+      rows[r] =
+          fidelity_of_row({segments_, static_cast<std::int32_t>(row), lines[r], out}, reference_.at(layer, t), model_, trace_.needles);
+    });
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      result_.by_head[static_cast<std::size_t>(layer * model_.kv_heads) + r] += rows[r];
+      result_.by_step[static_cast<std::size_t>(t)] += rows[r];
     }
   }
 

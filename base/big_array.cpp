@@ -1,0 +1,89 @@
+#include "base/big_array.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <new>
+
+namespace kvlab::big_memory {
+
+namespace {
+
+constexpr std::size_t kLargePage = 2 << 20, kLine = 64;
+
+std::size_t rounded(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
+
+void* fresh(std::size_t bytes) {
+  void* memory = std::aligned_alloc(kLargePage, bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  madvise(memory, bytes, MADV_HUGEPAGE);  // a wish: without large pages it works too
+  return memory;
+}
+
+struct Idle {
+  std::mutex mutex;
+  std::multimap<std::size_t, void*> blocks;
+  std::size_t idle = 0, used = 0, most = 0;
+
+  ~Idle() {
+    for (const auto& [bytes, memory] : blocks) std::free(memory);
+  }
+  void shrink_to(std::size_t bytes) {
+    while (idle > bytes) {
+      const auto last = std::prev(blocks.end());
+      idle -= last->first;
+      std::free(last->second);
+      blocks.erase(last);
+    }
+  }
+};
+
+Idle& memory() {
+  static Idle idle;
+  return idle;
+}
+
+}  // namespace
+
+// Small arrays are left to the heap.
+void* take(std::size_t bytes) {
+  if (bytes < kLargePage) {
+    void* small = std::aligned_alloc(kLine, rounded(bytes, kLine));
+    if (small == nullptr) throw std::bad_alloc();
+    return small;
+  }
+  bytes = rounded(bytes, kLargePage);
+  Idle& m = memory();
+  const std::lock_guard lock(m.mutex);
+  void* block = nullptr;
+  if (const auto kept = m.blocks.find(bytes); kept != m.blocks.end()) {
+    block = kept->second;
+    m.blocks.erase(kept);
+    m.idle -= bytes;
+  }
+  m.used += bytes;
+  m.most = std::max(m.most, m.used);
+  m.shrink_to(m.most - m.used);
+  return block != nullptr ? block : fresh(bytes);
+}
+
+void give_back(void* block, std::size_t bytes) {
+  if (bytes < kLargePage) return std::free(block);
+  bytes = rounded(bytes, kLargePage);
+  Idle& m = memory();
+  const std::lock_guard lock(m.mutex);
+  m.used -= bytes;
+  m.idle += bytes;
+  m.blocks.emplace(bytes, block);
+}
+
+std::size_t idle_bytes() {
+  Idle& m = memory();
+  const std::lock_guard lock(m.mutex);
+  return m.idle;
+}
+
+}  // namespace kvlab::big_memory

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+namespace kvlab {
+
+// Memory for big arrays: in large pages where the system has them, and kept for the next array of the same size, because the first touch
+// of fresh pages takes longer than what most arrays are used for. What waits idle and what is in use never exceed together the most
+// that was in use at once.
+namespace big_memory {
+void* take(std::size_t bytes);
+void give_back(void* memory, std::size_t bytes);
+std::size_t idle_bytes();
+}  // namespace big_memory
+
+// n values of a trivial type, not initialised.
+template <class T>
+class BigArray {
+ public:
+  BigArray() = default;
+  explicit BigArray(std::size_t n) : data_(n == 0 ? nullptr : static_cast<T*>(big_memory::take(n * sizeof(T)))), size_(n) {}
+  BigArray(BigArray&& o) noexcept : data_(std::exchange(o.data_, nullptr)), size_(std::exchange(o.size_, 0)) {}
+  BigArray& operator=(BigArray&& o) noexcept {
+    std::swap(data_, o.data_);
+    std::swap(size_, o.size_);
+    return *this;
+  }
+  ~BigArray() {
+    if (data_ != nullptr) big_memory::give_back(data_, size_ * sizeof(T));
+  }
+
+  [[nodiscard]] T* data() { return data_; }
+  [[nodiscard]] const T* data() const { return data_; }
+  [[nodiscard]] std::size_t size() const { return size_; }
+
+ private:
+  T* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace kvlab
