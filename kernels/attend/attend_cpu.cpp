@@ -105,9 +105,19 @@ void dot_lines(Block& b, std::int64_t at) {
   for (; line < b.count; ++line) dot_tile<1, Tokens>(b, line, at);
 }
 
+// Asks for a key or value ahead of its use, so that memory is busy while products are computed.
+void prefetch(const float* x, std::int64_t d) {
+  for (std::int64_t c = 0; c < d; c += 16) __builtin_prefetch(x + c);
+}
+
 void fill_logits(Block& b) {
+  constexpr std::int64_t kAhead = 16;
   std::int64_t at = 0;
-  for (; at + 4 <= b.n(); at += 4) dot_lines<4>(b, at);
+  for (; at + 4 <= b.n(); at += 4) {
+    for (std::int64_t next = at + kAhead; next < std::min(at + kAhead + 4, b.n()); ++next)
+      prefetch(b.tokens[static_cast<std::size_t>(next)].k, b.d);
+    dot_lines<4>(b, at);
+  }
   for (; at < b.n(); ++at) dot_lines<1>(b, at);
   const std::int32_t first_sees = b.q.first_position + static_cast<std::int32_t>(b.first / b.group);
   for (at = 0; at < b.n(); ++at) {
@@ -159,6 +169,8 @@ void value_tile(Block& b, std::int64_t line, std::int64_t channel, std::int64_t 
     for (int c = 0; c < Packets; ++c) sum[l][c] = load_packet(out + l * b.d + c * kPacket);
   for (std::int64_t i = begin; i < end; ++i) {
     const float* v = b.tokens[static_cast<std::size_t>(i)].v + channel;
+    if (line == 0 && i + kChunkTokens < b.n())
+      prefetch(b.tokens[static_cast<std::size_t>(i + kChunkTokens)].v + channel, Packets * kPacket);
     Packet value[Packets];
     for (int c = 0; c < Packets; ++c) value[c] = load_packet(v + c * kPacket);
     for (int l = 0; l < Lines; ++l) {
