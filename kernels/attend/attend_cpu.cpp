@@ -22,32 +22,50 @@ constexpr int kValuePackets = kPacket == 16 ? 8 : 4;  // of two lines, they fill
 Packet broadcast(float x) { return Eigen::internal::pset1<Packet>(x); }
 Packet load_packet(const float* x) { return Eigen::internal::ploadu<Packet>(x); }
 
-// What a row attends to, over all segments.
-struct Token {
-  const float *k, *v;
-  std::int64_t column;  // in the order of the segments
-  float log_weight;
-  std::int32_t position;
+// What a row attends to, over all segments, in the order it is read: that of for_each_in_streams, which depends on the number of
+// tokens alone.
+struct Tokens {
+  struct Place {
+    const float *k, *v;
+  };
+  struct Later {
+    std::int64_t at;
+    std::int32_t position;
+  };
+  Eigen::Array<Place, Eigen::Dynamic, 1> places;
+  std::vector<float> log_weight;  // empty: all 0
+  std::vector<Later> later;       // tokens that the first query does not see
 };
 
-// Tokens in the order they are read, that of for_each_in_streams. It depends on the number of tokens alone.
-std::vector<Token> gather_tokens(const Attend& a, std::int32_t row) {
+// Place of the column-th token, in the order of the segments, in the order of reading.
+struct Columns {
+  std::int64_t each, longer;  // the first `longer` streams have one token more
+  std::int64_t stream = 0, at = 0;
+  explicit Columns(std::int64_t n) : each(n / kStreams), longer(n % kStreams) {}
+  std::int64_t next() {
+    if (at == each + (stream < longer ? 1 : 0)) ++stream, at = 0;
+    return at++ * kStreams + stream;
+  }
+};
+
+Tokens gather_tokens(const Attend& a, std::int32_t row, std::int32_t first_position) {
   std::int64_t n = 0;
-  for (std::int32_t s = 0; s < a.num_segments; ++s) n += a.segments[s].tokens(row);
-  const std::int64_t each = n / kStreams, longer = n % kStreams;  // the first `longer` places have one token more
-  std::vector<Token> tokens(static_cast<std::size_t>(n));
-  std::int64_t place = 0, at = 0, column = 0;
+  bool weighs = false;
+  for (std::int32_t s = 0; s < a.num_segments; ++s) n += a.segments[s].tokens(row), weighs |= a.segments[s].log_weight != nullptr;
+  Tokens tokens;
+  tokens.places.resize(n);
+  if (weighs) tokens.log_weight.assign(static_cast<std::size_t>(n), 0.0F);
+  Columns columns(n);
   for (std::int32_t s = 0; s < a.num_segments; ++s) {
     const Segment& segment = a.segments[s];
     const KvRows& kv = segment.kv;
     const std::int32_t* index = segment.index == nullptr ? nullptr : segment.index + segment.index_first[row];
-    const float weight = segment.log_weight == nullptr ? 0.0F : segment.log_weight[row];
     const std::int64_t count = segment.tokens(row);
-    for (std::int64_t i = 0; i < count; ++i, ++column, ++at) {
-      if (at == each + (place < longer ? 1 : 0)) ++place, at = 0;
-      const std::int64_t slot = kv.slot(row, index == nullptr ? static_cast<std::int32_t>(i) : index[i]);
-      tokens[static_cast<std::size_t>(at * kStreams + place)] = {kv.k + slot * kv.head_dim, kv.v + slot * kv.head_dim, column, weight,
-                                                                 kv.position[slot]};
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t at = columns.next(), slot = kv.slot(row, index == nullptr ? static_cast<std::int32_t>(i) : index[i]);
+      tokens.places[at] = {kv.k + slot * kv.head_dim, kv.v + slot * kv.head_dim};
+      if (kv.position[slot] > first_position) tokens.later.push_back({at, kv.position[slot]});
+      if (segment.log_weight != nullptr) tokens.log_weight[static_cast<std::size_t>(at)] = segment.log_weight[row];
     }
   }
   return tokens;
@@ -58,13 +76,13 @@ struct Block {
   const Attend& a;
   std::int32_t row;
   const Queries& q;
-  const std::vector<Token>& tokens;
+  const Tokens& tokens;
   std::int64_t d, group, first, count;
   Eigen::ArrayXf queries;  // [count, d], scaled
   Eigen::ArrayXf z;        // [count, tokens] logits, then probabilities
   Eigen::ArrayXf out;      // [count, d]
 
-  [[nodiscard]] std::int64_t n() const { return static_cast<std::int64_t>(tokens.size()); }
+  [[nodiscard]] std::int64_t n() const { return tokens.places.size(); }
   // Where a line's head begins in arrays [query, query head].
   [[nodiscard]] std::int64_t head(std::int64_t line) const {
     const KvRows& kv = a.segments[0].kv;
@@ -76,7 +94,7 @@ struct Block {
 template <int Lines, int Tokens>
 void dot_tile(Block& b, std::int64_t line, std::int64_t at) {
   const float* q = b.queries.data() + line * b.d;
-  const Token* tokens = b.tokens.data() + at;
+  const auto* tokens = b.tokens.places.data() + at;
   Packet sum[Lines][Tokens];
   for (int l = 0; l < Lines; ++l)
     for (int t = 0; t < Tokens; ++t) sum[l][t] = broadcast(0.0F);
@@ -93,7 +111,7 @@ void dot_tile(Block& b, std::int64_t line, std::int64_t at) {
     for (int t = 0; t < Tokens; ++t) {
       float z = Eigen::internal::predux(sum[l][t]);
       for (std::int64_t rest = c; rest < b.d; ++rest) z += q[l * b.d + rest] * tokens[t].k[rest];
-      b.z[(line + l) * b.n() + at + t] = z + tokens[t].log_weight;
+      b.z[(line + l) * b.n() + at + t] = b.tokens.log_weight.empty() ? z : z + b.tokens.log_weight[static_cast<std::size_t>(at + t)];
     }
   }
 }
@@ -114,18 +132,13 @@ void fill_logits(Block& b) {
   constexpr std::int64_t kAhead = 16;
   std::int64_t at = 0;
   for (; at + 4 <= b.n(); at += 4) {
-    for (std::int64_t next = at + kAhead; next < std::min(at + kAhead + 4, b.n()); ++next)
-      prefetch(b.tokens[static_cast<std::size_t>(next)].k, b.d);
+    for (std::int64_t next = at + kAhead; next < std::min(at + kAhead + 4, b.n()); ++next) prefetch(b.tokens.places[next].k, b.d);
     dot_lines<4>(b, at);
   }
   for (; at < b.n(); ++at) dot_lines<1>(b, at);
-  const std::int32_t first_sees = b.q.first_position + static_cast<std::int32_t>(b.first / b.group);
-  for (at = 0; at < b.n(); ++at) {
-    const std::int32_t position = b.tokens[static_cast<std::size_t>(at)].position;
-    if (position <= first_sees) continue;
+  for (const auto& [token, position] : b.tokens.later)
     for (std::int64_t line = 0; line < b.count; ++line)
-      if (position > b.q.first_position + (b.first + line) / b.group) b.z[line * b.n() + at] = kMasked;
-  }
+      if (position > b.q.first_position + (b.first + line) / b.group) b.z[line * b.n() + token] = kMasked;
 }
 
 // As store(), without a copy of variable length where all lanes count.
@@ -168,9 +181,8 @@ void value_tile(Block& b, std::int64_t line, std::int64_t channel, std::int64_t 
   for (int l = 0; l < Lines; ++l)
     for (int c = 0; c < Packets; ++c) sum[l][c] = load_packet(out + l * b.d + c * kPacket);
   for (std::int64_t i = begin; i < end; ++i) {
-    const float* v = b.tokens[static_cast<std::size_t>(i)].v + channel;
-    if (line == 0 && i + kChunkTokens < b.n())
-      prefetch(b.tokens[static_cast<std::size_t>(i + kChunkTokens)].v + channel, Packets * kPacket);
+    const float* v = b.tokens.places[i].v + channel;
+    if (line == 0 && i + kChunkTokens < b.n()) prefetch(b.tokens.places[i + kChunkTokens].v + channel, Packets * kPacket);
     Packet value[Packets];
     for (int c = 0; c < Packets; ++c) value[c] = load_packet(v + c * kPacket);
     for (int l = 0; l < Lines; ++l) {
@@ -190,8 +202,7 @@ void value_lines(Block& b, std::int64_t line, std::int64_t begin, std::int64_t e
   for (; channel + kPacket <= b.d; channel += kPacket) value_tile<Lines, 1>(b, line, channel, begin, end);
   for (; channel < b.d; ++channel)
     for (std::int64_t l = line; l < line + Lines; ++l)
-      for (std::int64_t i = begin; i < end; ++i)
-        b.out[l * b.d + channel] += b.z[l * b.n() + i] * b.tokens[static_cast<std::size_t>(i)].v[channel];
+      for (std::int64_t i = begin; i < end; ++i) b.out[l * b.d + channel] += b.z[l * b.n() + i] * b.tokens.places[i].v[channel];
 }
 
 void add_values(Block& b) {
@@ -219,7 +230,8 @@ void run_block(Block& b) {
     if (a.log_sum != nullptr) a.log_sum[sequence][b.head(line)] = log_sum;
     if (a.probabilities == nullptr) continue;
     float* p = a.probabilities[b.row] + (b.first + line) * b.n();
-    for (std::int64_t i = 0; i < b.n(); ++i) p[b.tokens[static_cast<std::size_t>(i)].column] = z[i];
+    Columns columns(b.n());
+    for (std::int64_t i = 0; i < b.n(); ++i) p[i] = z[columns.next()];
   }
   add_values(b);
   for (std::int64_t line = 0; line < b.count; ++line) std::copy_n(b.out.data() + line * b.d, b.d, a.out[sequence] + b.head(line) * b.d);
@@ -229,7 +241,7 @@ void run_row(const Attend& a, std::int32_t row) {
   const KvRows& kv = a.segments[0].kv;
   const Queries& q = a.queries[kv.sequence(row)];
   if (q.count == 0) return;
-  const std::vector<Token> tokens = gather_tokens(a, row);
+  const Tokens tokens = gather_tokens(a, row, q.first_position);
   const std::int64_t lines = static_cast<std::int64_t>(q.count) * kv.group;
   for (std::int64_t first = 0; first < lines; first += kBlockLines) {
     Block b{a, row, q, tokens, kv.head_dim, kv.group, first, std::min<std::int64_t>(kBlockLines, lines - first), {}, {}, {}};

@@ -225,8 +225,9 @@ TEST(LowRank, KeysBeforeRopeAreTurnedToWhereTheyWere) {
         rows.k[at + d / 2] = static_cast<float>(x * std::sin(angle) + y * std::cos(angle));
       }
   rows.load(n);
-  Rows after = rows;
-  after.listed.first = after.first.data(), after.listed.index = after.index.data(), after.listed.kv = after.store.rows();
+  Rows after(heads, d, n);
+  after.k = rows.k, after.v = rows.v;
+  after.load(n);
   approximate(after, true, 1, 4);
   EXPECT_GT(relative_error(after, n), 0.1);  // after rotation the keys have no rank 1
 
