@@ -33,7 +33,7 @@ struct Tokens {
     std::int32_t position;
   };
   Eigen::Array<Place, Eigen::Dynamic, 1> places;
-  std::vector<float> log_weight;  // empty: all 0
+  std::vector<float> log_weight;  // [tokens, group], or empty: all 0
   std::vector<Later> later;       // tokens that the first query does not see
 };
 
@@ -48,13 +48,20 @@ struct Columns {
   }
 };
 
+bool weighs_tokens(const Segment& s) { return s.log_weight != nullptr || s.head_log_weight != nullptr; }
+
+float log_weight(const Segment& s, std::int32_t row, std::int32_t head) {
+  return (s.log_weight == nullptr ? 0.0F : s.log_weight[row]) +
+         (s.head_log_weight == nullptr ? 0.0F : s.head_log_weight[static_cast<std::int64_t>(row) * s.kv.group + head]);
+}
+
 Tokens gather_tokens(const Attend& a, std::int32_t row, std::int32_t first_position) {
   std::int64_t n = 0;
   bool weighs = false;
-  for (std::int32_t s = 0; s < a.num_segments; ++s) n += a.segments[s].tokens(row), weighs |= a.segments[s].log_weight != nullptr;
+  for (std::int32_t s = 0; s < a.num_segments; ++s) n += a.segments[s].tokens(row), weighs |= weighs_tokens(a.segments[s]);
   Tokens tokens;
   tokens.places.resize(n);
-  if (weighs) tokens.log_weight.assign(static_cast<std::size_t>(n), 0.0F);
+  if (weighs) tokens.log_weight.assign(static_cast<std::size_t>(n * a.segments[0].kv.group), 0.0F);
   Columns columns(n);
   for (std::int32_t s = 0; s < a.num_segments; ++s) {
     const Segment& segment = a.segments[s];
@@ -65,7 +72,8 @@ Tokens gather_tokens(const Attend& a, std::int32_t row, std::int32_t first_posit
       const std::int64_t at = columns.next(), slot = kv.slot(row, index == nullptr ? static_cast<std::int32_t>(i) : index[i]);
       tokens.places[at] = {kv.k + slot * kv.head_dim, kv.v + slot * kv.head_dim};
       if (kv.position[slot] > first_position) tokens.later.push_back({at, kv.position[slot]});
-      if (segment.log_weight != nullptr) tokens.log_weight[static_cast<std::size_t>(at)] = segment.log_weight[row];
+      for (std::int32_t g = 0; g < kv.group && weighs_tokens(segment); ++g)
+        tokens.log_weight[static_cast<std::size_t>(at * kv.group + g)] = log_weight(segment, row, g);
     }
   }
   return tokens;
@@ -111,7 +119,7 @@ void dot_tile(Block& b, std::int64_t line, std::int64_t at) {
     for (int t = 0; t < Tokens; ++t) {
       float z = Eigen::internal::predux(sum[l][t]);
       for (std::int64_t rest = c; rest < b.d; ++rest) z += q[l * b.d + rest] * tokens[t].k[rest];
-      b.z[(line + l) * b.n() + at + t] = b.tokens.log_weight.empty() ? z : z + b.tokens.log_weight[static_cast<std::size_t>(at + t)];
+      b.z[(line + l) * b.n() + at + t] = z;
     }
   }
 }
@@ -136,6 +144,9 @@ void fill_logits(Block& b) {
     dot_lines<4>(b, at);
   }
   for (; at < b.n(); ++at) dot_lines<1>(b, at);
+  for (std::int64_t i = 0; i < b.n() && !b.tokens.log_weight.empty(); ++i)
+    for (std::int64_t line = 0; line < b.count; ++line)
+      b.z[line * b.n() + i] += b.tokens.log_weight[static_cast<std::size_t>(i * b.group + (b.first + line) % b.group)];
   for (const auto& [token, position] : b.tokens.later)
     for (std::int64_t line = 0; line < b.count; ++line)
       if (position > b.q.first_position + (b.first + line) / b.group) b.z[line * b.n() + token] = kMasked;
