@@ -20,8 +20,8 @@ std::vector<PressCase> make_cases() {
                "scorer: {window_attention: {window_tokens: 16, pool: avg, pool_tokens: 5, queries: mean}}, "
                "allocator: {pyramid: {beta: 4, window_tokens: 16, rounding: kvpress}}"});
   c.push_back({"pyramidkv_default", "pyramidkv"});
-  c.push_back({"lagkv", "", "scorer: {lag_relative: {sinks_tokens: 4, lag_tokens: 32, epsilon: 0, tail: equal}}"});
-  c.push_back({"lagkv_default", "lagkv"});
+  c.push_back({"lagkv", "", "scorer: {lag_relative: {sinks_tokens: 4, lag_tokens: 32, epsilon: 0, tail: equal}}", Pool::kRow, 0});
+  c.push_back({"lagkv_default", "lagkv", "", Pool::kRow, 0});
   c.push_back({"keydiff"});
   c.push_back({"simlayerkv", "", "allocator: {lazy_layers: {tau: 0.6, sinks_tokens: 4, measures: kvpress}}", Pool::kRow, 0});
   c.push_back({"chunkkv"});

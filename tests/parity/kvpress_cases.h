@@ -15,7 +15,7 @@ struct PressCase {
   std::string recipe = {};     // without "kvpress_"; "" is the press's name
   std::string overrides = {};  // of the recipe, beside compression_ratio; RATIO stands for the ratio
   Pool pool = Pool::kRow;
-  double tie = 1e-6;              // relative distance from the boundary up to which a token may fall on the other side; 0: never
+  double tie = 1e-6;  // relative distance from the boundary up to which a token may fall on the other side; 0: not even equal ones
   std::int32_t slice_tokens = 0;  // of Pool::kSlice
   std::int32_t block_tokens = 0;  // the prefill's first chunk is the budget, the others have this size
   bool channels = false;          // the set is of channels
