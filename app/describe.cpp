@@ -9,13 +9,13 @@
 #include <nlohmann/json.hpp>
 
 #include "app/csv.h"
+#include "app/describe_kv.h"
+#include "base/spec_file.h"
 #include "base/text.h"
 #include "policies/block_cache/block_cache.h"
-#include "policies/kv/footprint.h"
 #include "policies/router/router.h"
 #include "policies/scheduler/scheduler.h"
 #include "sim/cost/make_cost_model.h"
-#include "base/spec_file.h"
 #include "traces/formats.h"
 
 namespace kvlab {
@@ -112,7 +112,7 @@ struct Kind {
 constexpr std::array<Kind, 8> kKinds = {{{"schedulers", [] { return policies<Scheduler>("schedulers"); }},
                                          {"routers", [] { return policies<Router>("routers"); }},
                                          {"block_caches", [] { return policies<BlockCache>("block_caches"); }},
-                                         {"kv", [] { return policies<Footprint>("kv"); }},
+                                         {"kv", [] { return kv_items(); }},
                                          {"hardware", hardware},
                                          {"models", models},
                                          {"trace_formats", formats},
@@ -158,6 +158,7 @@ std::vector<Item> describe_items(const std::string& name) {
       if (item.name == name) found.push_back(std::move(item));
     }
   }
+  for (Item& item : found) add_kv_details(item);
   if (!found.empty()) return found;
   const std::string near = nearest_name(name, names);
   throw InputError("nothing is called '" + name + "'" +
@@ -182,10 +183,19 @@ std::string items_as_text(const std::vector<Item>& items) {
   return text;
 }
 
+namespace {
+
+bool is_kv(const Item& item) { return kv_kinds().contains(item.kind); }
+
+}  // namespace
+
 std::string items_as_json(const std::vector<Item>& items, bool with_parameters) {
   Json all = Json::array();
   for (const Item& item : items) {
     Json one = {{"name", item.name}, {"kind", item.kind}, {"summary", item.summary}, {"source", item.source}};
+    if (is_kv(item)) one.update({{"hosts", item.hosts}, {"confidence", item.confidence}, {"paper", item.source}});
+    for (const auto& [key, value] : item.facts)
+      if (with_parameters && !one.contains(key)) one[key] = value;
     if (with_parameters) {
       one["parameters"] = Json::array();
       for (const ParamDoc& d : item.parameters) {
@@ -205,6 +215,7 @@ std::string items_as_json(const std::vector<Item>& items, bool with_parameters) 
 std::string description_as_text(const Item& item) {
   std::string text = fmt::format("{} ({})\n  {}\n", item.name, item.kind, item.summary);
   if (!item.source.empty()) text += "  source: " + item.source + "\n";
+  for (const auto& [key, value] : item.facts) text += fmt::format("  {}: {}\n", key, value);
   if (item.parameters.empty()) return text + "\n";
   std::vector<std::vector<std::string>> rows;
   for (const ParamDoc& d : item.parameters) {

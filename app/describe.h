@@ -10,7 +10,10 @@ namespace kvlab {
 // One thing that an experiment may name.
 struct Item {
   std::string kind, name, summary, source;
-  std::vector<ParamDoc> parameters;  // of policies
+  std::vector<ParamDoc> parameters;                             // of policies
+  std::vector<std::string> hosts = {};                          // of KV recipes and parts: where they run
+  std::string confidence = {};                                  // of the same: where the description comes from
+  std::vector<std::pair<std::string, std::string>> facts = {};  // what else there is to say, in order
 };
 
 // What `kvlab list` knows: schedulers, routers, block_caches, kv, hardware, models, trace_formats, experiments.

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "base/text.h"
+#include "policies/kv/recipe_footprint.h"
 #include "sim/cost/profile.h"
 #include "sim/hit_ratio.h"
 #include "traces/make_trace.h"
@@ -83,12 +84,39 @@ void read_memory(Params& p, const CostSetup& cost, SimSetup& setup) {
   memory.prefix_caching = p.flag("prefix_caching", true, "full blocks are kept and found again by their content");
 }
 
+// What is kept of each sequence's KV. A block holds block_tokens of what the policy stores, so a memory of as many bytes has more blocks
+// where tokens are packed.
+void read_kv_policy(Params& p, RunPlan& plan) {
+  Params policy = p.child_or_text("kv_policy", "recipe", "kv_policy");
+  plan.recipe = read_recipe(policy);
+  const Recipe& recipe = *plan.recipe;
+  if (recipe.keeps_everything()) {
+    plan.setup.make_footprint = [] { return std::make_unique<KeepAll>(); };
+    return;
+  }
+  const ModelSpec& m = plan.cost.model;
+  const auto narrow = [](std::int64_t x) { return static_cast<std::int32_t>(x); };
+  const ModelShape shape{narrow(m.layers),   narrow(m.q_heads), narrow(m.kv_heads),
+                         narrow(m.head_dim), narrow(m.hidden),  narrow(bits(m.kv_dtype) / 8)};
+  MemorySetup& memory = plan.setup.memory;
+  plan.setup.make_footprint = [recipe, shape, block_tokens = memory.block_tokens] {
+    return std::make_unique<RecipeFootprint>(recipe, shape, block_tokens);
+  };
+  try {
+    plan.setup.make_footprint();
+    const double bytes = recipe_pages(recipe, shape, memory.block_tokens).token_bytes * memory.block_tokens;
+    memory.num_blocks = static_cast<std::int64_t>(static_cast<double>(memory.num_blocks * memory.block_bytes) / bytes);
+    memory.block_bytes = std::llround(bytes);
+  } catch (const InputError& e) {
+    p.fail_at("kv_policy", e.what());
+  }
+}
+
 void read_policies(Params& p, SimSetup& setup) {
   setup.make_scheduler = policy_factory<SchedulerRegistry>(p, "scheduler", "", "scheduler", "plans each step of a replica");
   setup.make_router = policy_factory<RouterRegistry>(p, "router", "round_robin", "router", "sends requests to replicas");
   setup.make_block_cache =
       policy_factory<BlockCacheRegistry>(p, "block_cache", "lru", "block cache", "which unreferenced block is given up");
-  setup.make_footprint = policy_factory<FootprintRegistry>(p, "kv_policy", "full", "KV policy", "what is kept of each sequence's KV");
   if (setup.make_block_cache()->needs_future() && setup.num_replicas != 1) {
     p.fail_at("block_cache", fmt::format("an oracle block cache needs one replica, since its future is that of one pool; 'replicas' = {}",
                                          setup.num_replicas));
@@ -142,6 +170,7 @@ void read_simulation(Params& p, RunPlan& plan) {
   setup.num_replicas = p.optional<std::uint32_t>("replicas", 1, 1, 100'000, "copies of the model, each with its own scheduler and memory");
   read_policies(p, setup);
   read_memory(p, plan.cost, setup);
+  read_kv_policy(p, plan);
   read_limits(p, plan.cost, setup);
   read_slo(p, setup);
   plan.search = read_search(p, setup.slo.is_set);
@@ -173,7 +202,8 @@ RunPlan read_run_plan(Params& p, std::uint64_t seed) {
   plan.setup.seed = seed;
   if (replays) {  // samples are read where they are replayed
     plan.kind = RunKind::kReplay;
-    Params policy = p.child("kv_policy", "kv_policy");
+    if (!p.has("kv_policy")) p.fail("missing key 'kv_policy': which recipe to replay (kvlab list kv)");
+    Params policy = p.child_or_text("kv_policy", "recipe", "kv_policy");
     plan.recipe = read_recipe(policy);
     return plan;
   }

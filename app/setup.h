@@ -32,7 +32,7 @@ struct RunPlan {
   bool wants_perfetto = false;
   std::string validate_requests;  // a real engine's log to compare the results with, or ""
   std::int32_t block_tokens = 16;
-  std::optional<Recipe> recipe;  // of a replay
+  std::optional<Recipe> recipe;  // of its KV policy
 };
 
 // Reads the top level of an experiment (docs/experiments.md lists its keys) and refuses what it does not know. Every policy,

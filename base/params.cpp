@@ -384,6 +384,16 @@ Params Params::optional_child(const std::string& key, const std::string& owner) 
   return below;
 }
 
+Params Params::child_or_text(const std::string& key, const std::string& name_key, const std::string& owner) {
+  const YAML::Node node = find(key);
+  if (!node.IsDefined() || !node.IsScalar()) return optional_child(key, owner);
+  YAML::Node map(YAML::NodeType::Map);
+  map.force_insert(name_key, node);
+  Params below(file_, choices_, map, path_of(key), owner);
+  below.defaults_ = defaults_;
+  return below;
+}
+
 std::pair<std::string, Params> Params::named(const std::string& key, const std::string& fallback, const std::string& meaning) {
   record(key, "name, or {name: {parameters}}", fallback, "", meaning);
   const YAML::Node node = find(key);
@@ -407,6 +417,18 @@ std::pair<std::string, Params> Params::named(const std::string& key, const std::
   Params below(file_, choices_, inner, path_of(key) + "." + name, key + " '" + name + "'");
   below.defaults_ = defaults_;
   return {name, below};
+}
+
+std::string Params::inline_text(const std::string& key, const std::string& absent) const {
+  const YAML::Node node = node_[key];
+  if (!node.IsDefined()) return absent;
+  YAML::Emitter out;
+  out.SetMapFormat(YAML::Flow);
+  out.SetSeqFormat(YAML::Flow);
+  out << chosen(node, path_of(key), *choices_);
+  std::string text = out.c_str();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
 }
 
 std::string Params::text_of_all() const {

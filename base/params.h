@@ -70,6 +70,8 @@ class Params {
   // A mapping below this one; an absent optional child is empty.
   Params child(const std::string& key, const std::string& owner);
   Params optional_child(const std::string& key, const std::string& owner);
+  // The same where `key: text` may stand for `key: {name_key: text}`.
+  Params child_or_text(const std::string& key, const std::string& name_key, const std::string& owner);
   // `key: name` or `key: {name: {parameters}}`: the way every policy is chosen.
   std::pair<std::string, Params> named(const std::string& key, const std::string& fallback, const std::string& meaning);
 
@@ -86,6 +88,8 @@ class Params {
   [[nodiscard]] std::vector<std::string> keys() const;
   // This mapping as YAML text, with the chosen element of every list: equal texts, equal parameters.
   [[nodiscard]] std::string text_of_all() const;
+  // The value of `key` as YAML on one line, `absent` where there is none.
+  [[nodiscard]] std::string inline_text(const std::string& key, const std::string& absent) const;
   // The path of a file named in this config: as given if absolute, else relative to the working directory, else beside the config file.
   [[nodiscard]] std::string resolve_file(const std::string& path) const;
 

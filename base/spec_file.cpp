@@ -48,7 +48,7 @@ std::string data_folder(const char* variable, const char* folder, const char* sa
   if (const char* set = std::getenv(variable)) return set;
   std::error_code error;
   if (fs::exists(fs::path(folder) / sample, error)) return folder;
-  return fs::path(__FILE__).parent_path().parent_path() / folder;
+  return fs::path(KVLAB_SOURCE_DIR) / folder;
 }
 
 }  // namespace

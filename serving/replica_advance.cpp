@@ -3,8 +3,6 @@
 
 namespace kvlab {
 
-bool ReplicaState::grows(const Request& r) const { return keeps_everything_ || footprint_->outlook(seq_of(r, r.computed_tokens)).grows; }
-
 // The iteration, from 1, whose plan needs another block: the one that computes token number blocks * block_tokens.
 std::int64_t ReplicaState::first_allocation(const Request& r) const {
   return static_cast<std::int64_t>(r.blocks.size()) * limits_.block_tokens - r.computed_tokens + 1;
@@ -19,7 +17,6 @@ std::int64_t ReplicaState::allocations_in(std::int64_t iterations) const {
   std::int64_t all = 0;
   for (const RequestId id : running_) {
     const Request& r = table_[id];
-    if (r.left_hashed || !grows(r)) continue;
     const std::int64_t first = first_allocation(r);
     if (first <= iterations) all += (iterations - first) / limits_.block_tokens + 1;
   }
@@ -30,31 +27,18 @@ ReplicaState::SpanLimits ReplicaState::span_limits(std::int64_t most, bool stop_
   SpanLimits span;
   span.iterations = most;
   span.decodes = static_cast<std::int32_t>(running_.size());
-  std::int32_t grow_max = 0, fixed_max = 0;
   span.kv_min = std::numeric_limits<std::int32_t>::max();
   for (const RequestId id : running_) {
     const Request& r = table_[id];
     if (r.last_token_ps < 0) span.iterations = 0;
     span.iterations = std::min<std::int64_t>(span.iterations, r.output_limit - r.emitted_tokens - r.in_flight_tokens);
-    bool grow = true;
-    if (!keeps_everything_) {
-      const Footprint::Outlook outlook = footprint_->outlook(seq_of(r, r.computed_tokens));
-      grow = outlook.grows;
-      span.iterations = std::min(span.iterations, outlook.steps);
-    }
-    if (stop_before_publication && r.published < r.num_hashes && !r.left_hashed)
-      span.iterations = std::min(span.iterations, first_publication(r) - 1);
+    if (stop_before_publication && r.published < r.num_hashes) span.iterations = std::min(span.iterations, first_publication(r) - 1);
     const std::int32_t held = r.held_tokens();
     span.kv_tokens += held;
     span.kv_squares += std::int64_t{held} * held;
     span.kv_min = std::min(span.kv_min, held);
-    span.growing_rows += grow ? 1 : 0;
-    (grow ? grow_max : fixed_max) = std::max(grow ? grow_max : fixed_max, held);
+    span.kv_max = std::max(span.kv_max, held);
   }
-  span.kv_max = std::max(grow_max, fixed_max);
-  span.max_grows = grow_max >= fixed_max;
-  // While a fixed row is the longest, a growing one may overtake it.
-  if (!span.max_grows && grow_max > 0) span.iterations = std::min<std::int64_t>(span.iterations, fixed_max - grow_max);
   if (span.iterations <= 0 || contiguous_) return span;
   const std::int64_t free = pool_->free_blocks();
   if (allocations_in(span.iterations) <= free) return span;
@@ -72,7 +56,6 @@ void ReplicaState::collect_replays(std::int64_t iterations) {
   if (contiguous_) return;
   for (std::uint32_t order = 0; order < running_.size(); ++order) {
     const Request& r = table_[running_[order]];
-    if (r.left_hashed || !grows(r)) continue;
     const auto add = [&](std::int64_t first, bool publishes) {
       if (first <= iterations) replays_.push_back({first, (first - 1) % limits_.block_tokens, order, publishes});
     };
@@ -90,17 +73,13 @@ void ReplicaState::emit_uniform(std::int64_t iterations, Picoseconds first_at, P
   for (const RequestId id : running_) {
     Request& r = table_[id];
     if (r.arrival >= limits_.count_from) itl.add(first_at - r.last_token_ps);
-    if (!r.left_hashed) live_tokens_ += tokens;
+    live_tokens_ += tokens;
     set_computed(r, r.computed_tokens + tokens);
     r.emitted_tokens += tokens;
     r.last_token_ps = last_at;
   }
   counters_.output_tokens += iterations * static_cast<std::int64_t>(running_.size());
   now_ = Time(Span(last_at / kPsPerNs));
-}
-
-std::int64_t ReplicaState::growing_rows() const {
-  return std::count_if(running_.begin(), running_.end(), [&](RequestId id) { return grows(table_[id]); });
 }
 
 std::int64_t ReplicaState::counted_rows() const {

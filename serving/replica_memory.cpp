@@ -16,7 +16,8 @@ std::int64_t ReplicaState::free_blocks() const {
 std::int64_t ReplicaState::blocks_for(RequestId /*r*/, std::int32_t n) const { return ceil_blocks(n); }
 
 SeqState ReplicaState::seq_of(const Request& r, std::int32_t computed) const {
-  return {computed, r.left_hashed ? r.kept_tokens : computed, r.prompt_tokens, r.left_hashed};
+  if (!r.left_hashed) return {computed, r.prompt_tokens, computed, 0, false, false};
+  return {computed, r.prompt_tokens, r.row_tokens, r.pattern, true, computed < r.most_computed};
 }
 
 std::uint64_t ReplicaState::key_of(const Request& r, std::int32_t block) const {
@@ -28,8 +29,7 @@ std::int64_t ReplicaState::peak_blocks(RequestId r) const {
   const Request& request = table_[r];
   const std::int32_t n = request.known_tokens();
   if (keeps_everything_) return ceil_blocks(n);
-  const FootprintStep whole = footprint_->step({0, 0, n, false}, n, true);
-  return ceil_blocks(n) + (whole.leaves_hashed ? ceil_blocks(whole.kept_tokens) : 0);
+  return ceil_blocks(n) + blocks_of(footprint_->step({0, n, 0, 0, false, false}, n).peak_pages);
 }
 
 void ReplicaState::find_hits(const Request& r) {
@@ -77,13 +77,9 @@ ReplicaState::Need ReplicaState::need(RequestId r, std::int32_t m, std::int32_t 
     }
   }
   if (!keeps_everything_) {
-    const bool completes = computed + m >= request.known_values() && computed < request.known_values();
-    all.step = footprint_->step(seq_of(request, computed), m, completes);
-    if (request.left_hashed) {
-      all.pages = std::max<std::int64_t>(0, pages_for(all.step.peak_tokens) - request.pages);
-      return all;
-    }
-    if (all.step.leaves_hashed) all.pages = pages_for(all.step.kept_tokens);
+    const FootprintStep step = footprint_->step(seq_of(request, computed), m);
+    all.pages = std::max<std::int64_t>(0, step.peak_pages - request.pages);
+    if (request.left_hashed) return all;
   }
   all.blocks = std::max<std::int64_t>(0, ceil_blocks(computed + m + ahead) - owned);
   return all;
@@ -182,7 +178,7 @@ void ReplicaState::remember_blocks(Request& r) {
 }
 
 bool ReplicaState::swap_out(RequestId id, Request& r) {
-  const std::int64_t held = r.left_hashed ? ceil_blocks(r.kept_tokens) : static_cast<std::int64_t>(r.blocks.size());
+  const std::int64_t held = static_cast<std::int64_t>(r.blocks.size()) + blocks_of(r.pages);
   if (held == 0 || host_used_ + held > limits_.host_blocks) return false;
   host_used_ += held;
   r.swapped_blocks = held;
@@ -210,7 +206,7 @@ void ReplicaState::preempt(RequestId id, Preemption mode, QueueEnd end) {
   if (!swapped) {
     r.most_computed = std::max(r.most_computed, r.computed_tokens);
     set_computed(r, 0);
-    r.kept_tokens = 0;
+    r.kept_tokens = r.row_tokens = r.pattern = 0;
   }
   if (end == QueueEnd::kFront)
     waiting_.push_front(id);
@@ -222,14 +218,12 @@ bool ReplicaState::try_swap_in(RequestId id, std::int32_t m) {
   Request& r = table_[id];
   if (!r.is_swapped || r.is_parked) throw InternalError("swapping in a request that is not swapped out");
   hits_valid_ = false;
-  if (r.left_hashed) {
-    const std::int64_t pages = pages_for(footprint_->step(seq_of(r, r.computed_tokens), m, false).peak_tokens);
-    if (pool_->free_after_pages(pages) < 0) return false;
-    pool_->take_pages(pages);
-    r.pages = pages;
-  } else {
-    const std::int64_t blocks = ceil_blocks(r.computed_tokens + m);
-    if (blocks > pool_->free_blocks()) return false;
+  const std::int64_t pages = keeps_everything_ ? 0 : footprint_->step(seq_of(r, r.computed_tokens), m).peak_pages;
+  const std::int64_t blocks = r.left_hashed ? 0 : ceil_blocks(r.computed_tokens + m);
+  if (blocks > (pages > 0 ? pool_->free_after_pages(pages) : pool_->free_blocks())) return false;
+  if (pages > 0) pool_->take_pages(pages);
+  r.pages = pages;
+  if (!r.left_hashed) {
     pool_->take(blocks, r.blocks);
     r.published = static_cast<std::int32_t>(blocks);  // copies come back without hashes
   }

@@ -6,12 +6,18 @@ namespace kvlab {
 void ReplicaState::commit(const StepPlan& plan, InFlightStep& step) {
   step.clear();
   step.padding = plan.padding;
-  bool uniform = plan.padding.empty() && plan.entries.size() == running_.size();
+  bool uniform = keeps_everything_ && plan.padding.empty() && plan.entries.size() == running_.size();
   for (const PlanEntry& planned : plan.entries) {
     Request& r = table_[planned.request];
-    StepEntry entry{
-        planned.request, planned.tokens, r.held_tokens(), r.computed_tokens, planned.padded_tokens, planned.layer_begin, planned.layer_end,
-        false,           false};
+    StepEntry entry{planned.request,
+                    planned.tokens,
+                    r.computed_tokens,
+                    r.computed_tokens,
+                    planned.padded_tokens,
+                    planned.layer_begin,
+                    planned.layer_end,
+                    false,
+                    false};
     ++r.in_flight_steps;
     if (planned.layer_end > 0) {  // its tokens go on through later layers in later steps
       step.entries.push_back(entry);
@@ -22,7 +28,8 @@ void ReplicaState::commit(const StepPlan& plan, InFlightStep& step) {
     const std::int32_t after = r.computed_tokens + planned.tokens;
     if (after > known) throw InternalError("a plan computes tokens that are not known");
     entry.emits = after == known;
-    if (!keeps_everything_) apply_policy(r, entry, step.ops);
+    const std::int32_t held_before = r.held_tokens();
+    if (!keeps_everything_) apply_policy(r, entry, step.entries.size());
     const std::int32_t recomputed = std::min(after, r.most_computed) - r.computed_tokens;
     if (recomputed > 0) {
       r.recomputed_tokens += recomputed;
@@ -30,27 +37,41 @@ void ReplicaState::commit(const StepPlan& plan, InFlightStep& step) {
     }
     counters_.prompt_tokens += std::max(0, std::min(after, r.prompt_tokens) - r.computed_tokens);
     set_computed(r, after);
-    live_tokens_ += r.held_tokens() - entry.held_before;
+    live_tokens_ += r.held_tokens() - held_before;
     if (entry.emits) ++r.in_flight_tokens;
     uniform = uniform && planned.tokens == 1 && planned.layer_begin == 0 && planned.padded_tokens == 0 && entry.emits &&
-              !entry.leaves_hashed && entry.computed_before > 0;
+              entry.computed_before > 0;
     step.entries.push_back(entry);
   }
-  step.is_uniform = uniform && step.ops.empty();
+  charge_policy(step);
+  step.is_uniform = uniform;
   step.running_version = running_version_;
 }
 
 // What the KV policy does to r in the step being committed. Its sizes hold for whatever is planned next.
-void ReplicaState::apply_policy(Request& r, StepEntry& entry, std::vector<PolicyOp>& ops) {
-  const bool completes = r.computed_tokens < r.known_values() && r.computed_tokens + entry.tokens >= r.known_values();
+void ReplicaState::apply_policy(Request& r, StepEntry& entry, std::size_t place) {
   const SeqState seq = seq_of(r, r.computed_tokens);
-  const FootprintStep done = footprint_->step(seq, entry.tokens, completes);
-  footprint_->ops(seq, entry.tokens, completes, ops);
+  charged_.push_back({seq, entry.tokens, 0});
+  charged_places_.push_back(place);
+  const FootprintStep done = footprint_->step(seq, entry.tokens);
   if (done.leaves_hashed) {
     r.left_hashed = true;
     entry.leaves_hashed = true;
   }
-  if (r.left_hashed) r.kept_tokens = done.kept_tokens;
+  r.kept_pages = done.kept_pages;
+  if (!r.left_hashed) return;
+  r.kept_tokens = done.kept_tokens;
+  r.row_tokens = done.held_tokens;
+  r.pattern = done.pattern;
+}
+
+// What the policy computes in the step, and what attention reads under it.
+void ReplicaState::charge_policy(InFlightStep& step) {
+  if (charged_.empty()) return;
+  footprint_->charge(charged_, step.policy);
+  for (std::size_t i = 0; i < charged_.size(); ++i) step.entries[charged_places_[i]].kv_before = charged_[i].attended_tokens;
+  charged_.clear();
+  charged_places_.clear();
 }
 
 void ReplicaState::process_output(const InFlightStep& step, Picoseconds at, LogHistogram& itl) {
@@ -95,7 +116,7 @@ void ReplicaState::deliver(Request& r, Picoseconds at, LogHistogram& itl) {
 void ReplicaState::end_policy_step(Request& r, const StepEntry& entry) {
   const std::int64_t before = allocated(r);
   if (entry.leaves_hashed && r.left_hashed) release_blocks(r);
-  const std::int64_t surplus = r.pages - pages_for(r.kept_tokens);
+  const std::int64_t surplus = r.pages - r.kept_pages;
   if (r.left_hashed && r.in_flight_steps == 0 && surplus > 0) {
     pool_->return_pages(surplus);
     r.pages -= surplus;

@@ -7,6 +7,7 @@ namespace kvlab {
 
 ReplicaState::ReplicaState(const ReplicaLimits& limits, std::unique_ptr<BlockPool> pool, std::unique_ptr<Footprint> footprint)
     : limits_(limits), pool_(std::move(pool)), footprint_(std::move(footprint)), keeps_everything_(footprint_->keeps_everything()) {
+  limits_.prefix_caching = limits_.prefix_caching && footprint_->shares_prefixes();
   if (limits_.is_contiguous) contiguous_.emplace(pool_->num_blocks() * limits_.block_tokens, ContiguousAllocator::Fit::kBest);
 }
 
@@ -47,10 +48,12 @@ void ReplicaState::receive(const TraceRequest& from, std::uint64_t number, Time 
 std::int64_t ReplicaState::needs_at_most(const Request& r) const {
   const std::int32_t last = r.prompt_tokens + r.output_limit - 1;
   if (keeps_everything_) return ceil_blocks(last);
-  const FootprintStep at_prompt = footprint_->step({0, 0, r.prompt_tokens, false}, r.prompt_tokens, true);
-  if (at_prompt.leaves_hashed) return ceil_blocks(r.prompt_tokens) + ceil_blocks(at_prompt.kept_tokens);
-  const FootprintStep at_end = footprint_->step({last - 1, last - 1, r.prompt_tokens, false}, 1, false);
-  return at_end.leaves_hashed ? ceil_blocks(at_end.kept_tokens + 1) + ceil_blocks(at_end.kept_tokens) : ceil_blocks(last);
+  const FootprintStep at_prompt = footprint_->step({0, r.prompt_tokens, 0, 0, false, false}, r.prompt_tokens);
+  const std::int64_t end_blocks = blocks_of(footprint_->pages_at_end(r.prompt_tokens, last));
+  if (at_prompt.leaves_hashed) return std::max(ceil_blocks(r.prompt_tokens) + blocks_of(at_prompt.peak_pages), end_blocks);
+  if (last == r.prompt_tokens) return ceil_blocks(last) + end_blocks;
+  const FootprintStep at_end = footprint_->step({last - 1, r.prompt_tokens, last - 1, 0, false, false}, 1);
+  return at_end.leaves_hashed ? ceil_blocks(at_end.held_tokens + 1) + blocks_of(at_end.peak_pages) : ceil_blocks(last) + end_blocks;
 }
 
 void ReplicaState::begin_plan(Time now) {

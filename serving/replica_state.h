@@ -109,9 +109,7 @@ class ReplicaState final : public ReplicaView {
 
   // ---- fast-forward: `iterations` times (process the oldest output, plan one token for every running request) ----
   struct SpanLimits {
-    std::int64_t iterations = 0;  // that no finish, policy event or failing allocation interrupts
-    std::int32_t growing_rows = 0;
-    bool max_grows = true;
+    std::int64_t iterations = 0;  // that no finish or failing allocation interrupts
     std::int32_t decodes = 0;
     std::int64_t kv_tokens = 0;   // held before the next plan's tokens
     std::int64_t kv_squares = 0;  // sum of squares of the same
@@ -126,8 +124,6 @@ class ReplicaState final : public ReplicaView {
   // The tokens of those iterations: `first_at` when the first comes out, `last_at` the last.
   void emit_uniform(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl);
 
-  // Running requests that hold one token more after each decode step.
-  [[nodiscard]] std::int64_t growing_rows() const;
   // Running requests whose gaps between tokens are recorded.
   [[nodiscard]] std::int64_t counted_rows() const;
 
@@ -139,8 +135,6 @@ class ReplicaState final : public ReplicaView {
     std::int64_t blocks = 0;     // to take
     std::int64_t pages = 0;      // private pages to take
     std::int64_t free_hits = 0;  // hits nobody references
-    FootprintStep step;
-    [[nodiscard]] bool is_lossy() const { return step.leaves_hashed || pages > 0; }
   };
   struct Replay {             // an allocation or publication inside a fast-forwarded span
     std::int64_t first = 0;   // iteration of the first one, from 1; they repeat every block_tokens
@@ -151,20 +145,22 @@ class ReplicaState final : public ReplicaView {
   void collect_replays(std::int64_t iterations);
   [[nodiscard]] std::int64_t first_allocation(const Request& r) const;
   [[nodiscard]] std::int64_t first_publication(const Request& r) const;
-  [[nodiscard]] bool grows(const Request& r) const;
   [[nodiscard]] std::int64_t allocations_in(std::int64_t iterations) const;
   [[nodiscard]] Need need(RequestId r, std::int32_t m, std::int32_t ahead = 0);
   void find_hits(const Request& r);
   void remember_blocks(Request& r);
   [[nodiscard]] std::int64_t allocated(const Request& r) const {
-    return (static_cast<std::int64_t>(r.blocks.size()) + r.pages / pool_->pages_per_block()) * limits_.block_tokens + r.reserved_tokens;
+    return static_cast<std::int64_t>(r.blocks.size()) * limits_.block_tokens + r.pages * limits_.block_tokens / pool_->pages_per_block() +
+           r.reserved_tokens;
   }
   void set_computed(Request& r, std::int32_t tokens) {
     outstanding_prompt_tokens_ += std::max(0, r.prompt_tokens - tokens) - std::max(0, r.prompt_tokens - r.computed_tokens);
     r.computed_tokens = tokens;
   }
   [[nodiscard]] std::int64_t ceil_blocks(std::int64_t tokens) const { return (tokens + limits_.block_tokens - 1) / limits_.block_tokens; }
-  [[nodiscard]] std::int64_t pages_for(std::int64_t tokens) const { return ceil_blocks(tokens) * pool_->pages_per_block(); }
+  [[nodiscard]] std::int64_t blocks_of(std::int64_t pages) const {
+    return (pages + pool_->pages_per_block() - 1) / pool_->pages_per_block();
+  }
   [[nodiscard]] bool starts_fresh(const Request& r) const {
     return !r.is_running && r.computed_tokens == 0 && r.blocks.empty() && !r.left_hashed;
   }
@@ -179,7 +175,8 @@ class ReplicaState final : public ReplicaView {
   void remove_from_running(RequestId r);
   void note(RequestEvent event, const Request& r, Time at);
   void deliver(Request& r, Picoseconds at, LogHistogram& itl);
-  void apply_policy(Request& r, StepEntry& entry, std::vector<PolicyOp>& ops);
+  void apply_policy(Request& r, StepEntry& entry, std::size_t place);
+  void charge_policy(InFlightStep& step);
   [[nodiscard]] std::int64_t needs_at_most(const Request& r) const;
   void end_policy_step(Request& r, const StepEntry& entry);
 
@@ -197,6 +194,8 @@ class ReplicaState final : public ReplicaView {
   RequestId hits_for_ = kNoRequest;
   bool hits_valid_ = false;
   std::vector<Replay> replays_;
+  std::vector<SeqInStep> charged_;           // while a step is committed: the policy's sequences,
+  std::vector<std::size_t> charged_places_;  // and their entries
   Time now_{};
   std::uint64_t running_version_ = 0;
   std::int64_t host_used_ = 0, num_swapped_ = 0, outstanding_prompt_tokens_ = 0;

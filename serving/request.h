@@ -24,8 +24,11 @@ struct Request : RequestInfo {
   std::int32_t hit_tokens = 0;
   std::int32_t recomputed_tokens = 0;
   std::int32_t most_computed = 0;    // before the latest preemption
-  std::int32_t kept_tokens = 0;      // per layer and head, once it left the hashed domain
+  std::int32_t kept_tokens = 0;      // once it left the hashed domain: what its pages hold, as tokens of a block
+  std::int32_t row_tokens = 0;       // then also: tokens of its first row,
+  std::int32_t pattern = 0;          // and how the others differ (SeqState)
   std::int64_t pages = 0;            // private pages it holds
+  std::int64_t kept_pages = 0;       // of them once the step in flight is done
   std::int64_t swapped_blocks = 0;   // blocks' worth of host memory it holds
   std::int64_t reserved_start = -1;  // contiguous managers
   std::int32_t reserved_tokens = 0;

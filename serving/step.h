@@ -14,7 +14,7 @@ namespace kvlab {
 struct StepEntry {
   RequestId request{};
   std::int32_t tokens = 0;
-  std::int32_t held_before = 0;  // cached tokens its new tokens attend to
+  std::int32_t kv_before = 0;  // cached tokens its new tokens attend to
   std::int32_t computed_before = 0;
   std::int32_t padded_tokens = 0;  // rows it costs, where padded
   std::int32_t layer_begin = 0, layer_end = 0;
@@ -26,7 +26,7 @@ struct StepEntry {
 struct InFlightStep {
   std::vector<StepEntry> entries;
   std::vector<PaddingRow> padding;
-  std::vector<PolicyOp> ops;
+  PolicyWork policy;
   std::uint64_t number = 0;
   bool is_uniform = false;            // every running request decodes one token, no policy event
   std::uint64_t running_version = 0;  // of the running list it was planned over
@@ -35,7 +35,7 @@ struct InFlightStep {
   void clear() {
     entries.clear();
     padding.clear();
-    ops.clear();
+    policy.clear();
     is_uniform = false;
   }
 };

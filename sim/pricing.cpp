@@ -41,7 +41,7 @@ void StepPricer::collect(const InFlightStep& step, int layer) {
   };
   for (const StepEntry& entry : step.entries) {
     if (layer != kAllLayers && !covers(entry, layer)) continue;
-    add_row(std::max(entry.tokens, entry.padded_tokens), entry.held_before);
+    add_row(std::max(entry.tokens, entry.padded_tokens), entry.kv_before);
     if (entry.layer_end == 0) ++shape_.head_rows;
   }
   for (const PaddingRow& row : step.padding) {
@@ -53,13 +53,38 @@ void StepPricer::collect(const InFlightStep& step, int layer) {
   for (const PrefillPiece& piece : prefills_) tokens += piece.new_tokens;
   shape_.padding_rows = scheduler_.padded_tokens(tokens) - tokens;
   shape_.prefills = prefills_;
-  shape_.ops = step.ops;
+  shape_.ops = step.policy.ops;
 }
 
 StepCost StepPricer::price(const InFlightStep& step) {
-  if (std::any_of(step.entries.begin(), step.entries.end(), is_partial)) return price_layers(step);
-  collect(step, kAllLayers);
-  return cost_.step(shape_);
+  StepCost cost;
+  if (std::any_of(step.entries.begin(), step.entries.end(), is_partial)) {
+    cost = price_layers(step);
+  } else {
+    collect(step, kAllLayers);
+    cost = cost_.step(shape_);
+  }
+  add_passes(step, cost);
+  return cost;
+}
+
+// A policy's own forward passes come one after the other when the step is done; all of their time is the policy's.
+void StepPricer::add_passes(const InFlightStep& step, StepCost& sum) {
+  for (const ForwardPass& pass : step.policy.passes) {
+    const PrefillPiece piece{pass.new_tokens, pass.kv_tokens};
+    StepShape shape;
+    if (pass.new_tokens > 1) {
+      shape.prefills = std::span(&piece, 1);
+    } else {
+      shape.decodes = 1;
+      shape.decode_kv_tokens = shape.decode_kv_max = shape.decode_kv_min = pass.kv_tokens;
+      shape.decode_kv_squares = std::int64_t{pass.kv_tokens} * pass.kv_tokens;
+    }
+    StepCost cost = cost_.step(shape);
+    cost.part = {};
+    cost.part[static_cast<std::size_t>(CostPart::kPolicy)] = cost.total;
+    add(sum, cost, 1);
+  }
 }
 
 // Layer by layer group: between two edges the same rows pass. Head and embedding are what a whole step of the finishing rows

@@ -18,6 +18,7 @@ class StepPricer {
  private:
   void collect(const InFlightStep& step, int layer);
   StepCost price_layers(const InFlightStep& step);
+  void add_passes(const InFlightStep& step, StepCost& sum);
 
   CostModel& cost_;
   const Scheduler& scheduler_;

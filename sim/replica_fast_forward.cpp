@@ -21,8 +21,6 @@ void SimReplica::look_ahead() {
   if (horizon <= 0) return;
   const ReplicaState::SpanLimits span = state_.span_limits(horizon, state_.num_waiting() > 0);
   if (span.iterations < 2) return;
-  const bool mixed = span.growing_rows > 0 && span.growing_rows < span.decodes;
-  if (mixed && cost_->prices_extremes()) return;
   StepShape shape;
   shape.decodes = shape.head_rows = span.decodes;
   shape.padding_rows = scheduler_->padded_tokens(span.decodes) - span.decodes;
@@ -30,7 +28,7 @@ void SimReplica::look_ahead() {
   shape.decode_kv_squares = span.kv_squares;
   shape.decode_kv_max = span.kv_max;
   shape.decode_kv_min = span.kv_min;
-  const DecodeSpan priced = cost_->decode_span(shape, span.growing_rows, span.max_grows);
+  const DecodeSpan priced = cost_->decode_span(shape);
   const std::int64_t iterations = std::min(span.iterations, priced.valid_steps);
   if (iterations < 2) return;
   const Picoseconds host = cost_->host_time(shape);
@@ -83,7 +81,7 @@ void SimReplica::carry_out(std::int64_t n) {
     totals_.used_blocks += rest;
     totals_.wasted_tokens += block_tokens * rest;
   });
-  totals_.wasted_tokens -= state_.growing_rows() * progression_moment(stretch_.base.total, stretch_.slope.total, n);
+  totals_.wasted_tokens -= rows * progression_moment(stretch_.base.total, stretch_.slope.total, n);
   totals_.peak_used_blocks = std::max(totals_.peak_used_blocks, state_.used_blocks());
 
   const std::int64_t counted = state_.counted_rows();

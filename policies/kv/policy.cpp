@@ -155,9 +155,18 @@ void KvPolicy::before_attention(const PolicyStep& step, std::int32_t layer, std:
     rows.index_first = selection.index_first;
     rows.index = selection.index;
   }
+  if (recipe_.format != "native") rows.read_bytes = stored_bytes(layer, rows);
   segments.push_back(rows);
   if (selects) selector_->add_segments(view, segments);
   disposal_->add_segments(view, segments);
+}
+
+// Attention reads rows as they are stored and unpacks them in passing: of each row the share that it attends to.
+std::int64_t KvPolicy::stored_bytes(std::int32_t layer, const Segment& rows) const {
+  std::int64_t bytes = 0;
+  for (std::int32_t r = 0; r < rows.kv.num_rows; ++r)
+    if (const std::int32_t len = rows.kv.len[r]; len > 0) bytes += format_->row_bytes(model_, layer, len) * rows.tokens(r) / len;
+  return bytes;
 }
 
 void KvPolicy::after_attention(const PolicyStep& step, std::int32_t layer) {

@@ -56,6 +56,7 @@ class KvPolicy {
 
  private:
   struct Acting;
+  [[nodiscard]] std::int64_t stored_bytes(std::int32_t layer, const Segment& rows) const;
   LayerStep layer_step(const PolicyStep& step, std::int32_t layer) const;
   void evict(const PolicyStep& step, std::int32_t layer);
   void act(const PolicyStep& step, LayerStep& view, Acting& acting);

@@ -117,6 +117,8 @@ Recipe read_from(Params& p, Params& file, const std::string& name) {
   std::tie(recipe.format, recipe.make_format) = read_part<Format>(p, file, "format", "native");
   std::tie(recipe.selector, recipe.make_selector) = read_part<Selector>(p, file, "selector", "all");
   if (p.has("trigger") && recipe.make_trigger()->inside_prefill()) recipe.prefix_reuse = Recipe::PrefixReuse::kNone;
+  for (const auto& [kind, part] : recipe.part_names())
+    if (!part.empty()) recipe.parts.emplace_back(kind, (p.has(kind) ? p : file).inline_text(kind, part));
   file.reject_unread();
   refuse_bad_combinations(p, recipe);
   return recipe;
@@ -136,6 +138,11 @@ std::string why_no_budget(const Recipe& r) {
 }
 
 bool Recipe::runs_in(const std::string& host) const { return std::find(hosts.begin(), hosts.end(), host) != hosts.end(); }
+
+std::vector<std::pair<std::string, std::string>> Recipe::part_names() const {
+  return {{"scorer", scorer},     {"allocator", allocator}, {"trigger", trigger},
+          {"disposal", disposal}, {"format", format},       {"selector", selector}};
+}
 
 Recipe read_recipe(Params& p) {
   const std::string name = p.text("recipe", "full", "name in policies/kv/recipes, or a recipe file");

@@ -31,7 +31,12 @@ struct Recipe {
   std::function<std::unique_ptr<Format>()> make_format;
   std::function<std::unique_ptr<Selector>()> make_selector;
 
+  std::vector<std::pair<std::string, std::string>> parts;  // kind and what was chosen, as YAML on one line
+  [[nodiscard]] std::vector<std::pair<std::string, std::string>> part_names() const;
+
   [[nodiscard]] bool runs_in(const std::string& host) const;
+  // Plain KV in the model's own type, all of it attended to.
+  [[nodiscard]] bool keeps_everything() const { return trigger == "never" && format == "native" && selector == "all"; }
 };
 
 // Reads `{recipe: NAME, budget_tokens: N | budget_frac: X | compression_ratio: R, PART: ...}`: the recipe's file with the parts and

@@ -102,6 +102,7 @@ ShapeRun::Result ShapeRun::step(std::span<const Seq> batch) {
   std::vector<TierBytes> bytes;
   for (std::int32_t l = 0; l < model_.num_layers; ++l) bytes.push_back(layer_bytes(groups, l));
   result.before = result.peak = sum_of(bytes);
+  for (const TierBytes& b : bytes) result.layers.push_back({b.gpu, 0, 0});
   for (std::int32_t l = 0; l < model_.num_layers; ++l) {
     result.first_call.push_back(ops_.log().size());
     for (Group& g : groups)
@@ -109,12 +110,19 @@ ShapeRun::Result ShapeRun::step(std::span<const Seq> batch) {
         g.layers[static_cast<std::size_t>(l)].append(static_cast<std::int32_t>(s), nullptr, nullptr, g.seqs[s].new_tokens,
                                                      g.seqs[s].seen_tokens);
     bytes[static_cast<std::size_t>(l)] = layer_bytes(groups, l);
+    result.layers[static_cast<std::size_t>(l)].appended = bytes[static_cast<std::size_t>(l)].gpu;
     raise(result.peak, sum_of(bytes));
     for (Group& g : groups)
       if (!g.seqs.empty()) run_layer(g, l, result);
+    const Traffic traffic = policy_.take_traffic();
+    result.fetched.push_back(traffic.fetched_bytes);
+    result.traffic += traffic;
     for (std::int32_t e = shares_layers_ ? 0 : l; e <= l; ++e) bytes[static_cast<std::size_t>(e)] = layer_bytes(groups, e);
   }
-  for (std::int32_t l = 0; l < model_.num_layers; ++l) bytes[static_cast<std::size_t>(l)] = layer_bytes(groups, l);
+  for (std::int32_t l = 0; l < model_.num_layers; ++l) {
+    bytes[static_cast<std::size_t>(l)] = layer_bytes(groups, l);
+    result.layers[static_cast<std::size_t>(l)].after = bytes[static_cast<std::size_t>(l)].gpu;
+  }
   result.after = sum_of(bytes);
   raise(result.peak, result.after);
   finish(groups, result);
@@ -125,7 +133,6 @@ void ShapeRun::finish(std::span<Group> groups, Result& result) {
   result.first_call.push_back(ops_.log().size());
   result.calls = ops_.log();
   result.attended_tokens /= static_cast<double>(model_.num_layers) * model_.kv_heads;
-  result.traffic = policy_.take_traffic();
   const auto rows = static_cast<std::size_t>(model_.num_layers) * static_cast<std::size_t>(model_.kv_heads);
   result.held.resize(progress_.size() * rows);
   for (const Group& g : groups) {

@@ -30,6 +30,11 @@ class ShapeRun {
     TierBytes before, peak, after;        // of the whole batch; peak: the most while layers append and evict one after the other
     double attended_tokens = 0;           // of decoding sequences together, mean per layer and KV head
     Traffic traffic;
+    struct LayerBytes {
+      std::int64_t before = 0, appended = 0, after = 0;  // on the GPU, of the whole batch
+    };
+    std::vector<LayerBytes> layers;
+    std::vector<std::int64_t> fetched;  // [num_layers] bytes that decode brought from lower tiers
   };
   // One step. A sequence whose numbers continue the last step at its place goes on; any other is put into the state that the step
   // before it would have left behind. Errors (InputError): what the recipe observes is not in `extras`.

@@ -59,7 +59,12 @@ std::optional<ShapeRun::Seq> moved(const ShapeRun::Seq& seq, std::int32_t held) 
 }  // namespace
 
 StepOps::StepOps(const Recipe& recipe, const ModelShape& model)
-    : model_(model), budget_(recipe.budget), trigger_(recipe.make_trigger()), shapes_(recipe, model), companies_(1) {
+    : model_(model),
+      budget_(recipe.budget),
+      fetches_(recipe.selector != "all"),
+      trigger_(recipe.make_trigger()),
+      shapes_(recipe, model),
+      companies_(1) {
   company_ids_[{}] = 0;
   probe_prompts();
 }
@@ -69,9 +74,11 @@ StepOps::PerLayer StepOps::run(std::span<const Seq> batch) {
   shapes_.forget();
   const ShapeRun::Result result = shapes_.step(batch);
   PerLayer layers;
-  for (std::size_t l = 0; l + 1 < result.first_call.size(); ++l)
+  for (std::size_t l = 0; l + 1 < result.first_call.size(); ++l) {
     layers.emplace_back(result.calls.begin() + static_cast<std::ptrdiff_t>(result.first_call[l]),
                         result.calls.begin() + static_cast<std::ptrdiff_t>(result.first_call[l + 1]));
+    if (fetches_) layers.back().push_back({kFetch, 0, 0, 0, result.fetched[l], 0});
+  }
   return layers;
 }
 

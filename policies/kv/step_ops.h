@@ -14,7 +14,8 @@
 
 namespace kvlab {
 
-// Calls of a step by layer; layers that make the same calls are one class.
+// Calls of a step by layer; layers that make the same calls are one class. Where a selector picks, each layer's last call is named
+// kFetch and has the bytes that come from lower tiers.
 struct LayerCalls {
   std::vector<std::int32_t> class_of_layer;  // [num_layers]
   std::vector<std::vector<OpCall>> calls;    // [classes], each in order
@@ -22,6 +23,8 @@ struct LayerCalls {
     return calls[static_cast<std::size_t>(class_of_layer[static_cast<std::size_t>(layer)])];
   }
 };
+
+inline constexpr std::string_view kFetch = "fetch";
 
 // What decode steps call, without running the parts in each of them. Every count of a call adds up over the sequences of a batch and is
 // affine in the tokens that a sequence holds, as long as no page or block is completed. So the parts run for a few lengths of a
@@ -78,6 +81,7 @@ class StepOps {
 
   ModelShape model_;
   Budget budget_;
+  bool fetches_;
   std::unique_ptr<Trigger> trigger_;
   ShapeRun shapes_;
   std::int64_t runs_ = 0;

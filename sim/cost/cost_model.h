@@ -63,11 +63,8 @@ class CostModel {
  public:
   virtual ~CostModel() = default;
   virtual StepCost step(const StepShape& shape) = 0;
-  // shape has no prefills. growing_rows of its rows gain a token per step, the others stay as long as they are;
-  // max_grows: the longest row is among the growing ones. Where prices_extremes(), hosts ask only with growing_rows 0 or all.
-  virtual DecodeSpan decode_span(const StepShape& shape, std::int32_t growing_rows, bool max_grows) = 0;
-  // True: decode_kv_max and decode_kv_min enter the price (skew rules), not only the total.
-  [[nodiscard]] virtual bool prices_extremes() const { return false; }
+  // shape has no prefills, and all of its rows gain a token per step.
+  virtual DecodeSpan decode_span(const StepShape& shape) = 0;
   // Host time of planning and launching a step, and 0 where the profile has none.
   [[nodiscard]] virtual Picoseconds host_time(const StepShape& shape) const = 0;
   // Pipeline parallelism: the same step cut into stages, activations' transfer included; one entry without it.

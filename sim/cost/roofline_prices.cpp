@@ -12,6 +12,8 @@ namespace kvlab {
 namespace {
 
 constexpr double kPsPerSecond = 1e12;
+// Of a link to host memory whose card says nothing: PCIe 4.0 x16, and one copy call; the defaults of `memory`.
+constexpr double kHostLinkBytesPerS = 25e9, kHostCallPs = 10e6;
 
 Price extrapolated(double ps) {
   Price price;
@@ -131,11 +133,12 @@ Price RooflinePrices::mixed_attention(const StepShape& shape) const {
 }
 
 Price RooflinePrices::policy(const PolicyOp& op) const {
-  const Work w = policy_work(model_, parallel_, op);
-  if (w.bytes == 0) return {};
-  // One launch per layer.
-  return extrapolated(body_ps(static_cast<double>(w.flops), static_cast<double>(w.bytes)) +
-                      static_cast<double>(model_.layers) * launch_ps());
+  const double share = policy_share(model_, parallel_), launches = static_cast<double>(op.launches);
+  const double body = body_ps(static_cast<double>(op.flops) * share, static_cast<double>(op.bytes) * share);
+  if (!op.over_host_link) return extrapolated(body + launches * launch_ps());
+  // Each rank fetches its heads over its own link, after the selection is known and before attention: nothing hides it.
+  const double rate = hardware_.pcie_bytes_per_s > 0 ? hardware_.pcie_bytes_per_s : kHostLinkBytesPerS;
+  return extrapolated(static_cast<double>(op.bytes) * share / rate * kPsPerSecond + launches * kHostCallPs);
 }
 
 Price RooflinePrices::send(std::int64_t tokens) const {

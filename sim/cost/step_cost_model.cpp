@@ -205,7 +205,8 @@ void StepCostModel::add_work(const StepShape& shape, const TokenEntry& entry, st
   add(cost, entry.layer_work, layers);
   for (const PrefillPiece& piece : shape.prefills) add(cost, work_.prefill(piece), layers);
   if (shape.decodes > 0) add(cost, work_.decode(shape.decodes, shape.decode_kv_tokens), layers);
-  for (const PolicyOp& op : shape.ops) add(cost, policy_work(model_, Parallel{}, op));
+  for (const PolicyOp& op : shape.ops)
+    if (!op.over_host_link) add(cost, {op.flops, op.bytes});
 }
 
 StepCost StepCostModel::step(const StepShape& shape) {
@@ -236,15 +237,12 @@ StepCost StepCostModel::step(const StepShape& shape, Decode& decode) {
 
 // Every axis of a bucket is monotone in the step, so a bucket is left once and not entered again: at most `limit` steps lie
 // in it, and the last is found by bisection.
-std::int64_t StepCostModel::steps_in_bucket(const StepShape& shape, std::int32_t growing_rows, bool max_grows, int bucket,
-                                            std::int64_t limit) const {
+std::int64_t StepCostModel::steps_in_bucket(const StepShape& shape, int bucket, std::int64_t limit) const {
   const SkewRule& skew = *prices_->skew();
-  if (growing_rows == 0) return limit;
-  if (growing_rows != shape.decodes) return 1;  // nobody says whether the shortest row grows
   const auto is_same = [&](std::int64_t i) {
     const DecodeBatch now = batch_of(shape);
     const std::int64_t squares = now.kv_squares + i * (2 * now.kv_tokens + i * now.rows);
-    return skew.bucket({now.rows, now.kv_tokens + i * growing_rows, now.kv_max + (max_grows ? i : 0), now.kv_min + i, squares}) == bucket;
+    return skew.bucket({now.rows, now.kv_tokens + i * now.rows, now.kv_max + i, now.kv_min + i, squares}) == bucket;
   };
   if (is_same(limit - 1)) return limit;
   std::int64_t same = 0, other = limit - 1;
@@ -255,7 +253,7 @@ std::int64_t StepCostModel::steps_in_bucket(const StepShape& shape, std::int32_t
   return same + 1;
 }
 
-DecodeSpan StepCostModel::decode_span(const StepShape& shape, std::int32_t growing_rows, bool max_grows) {
+DecodeSpan StepCostModel::decode_span(const StepShape& shape) {
   assert(shape.prefills.empty());
   DecodeSpan span;
   Decode d;
@@ -263,19 +261,19 @@ DecodeSpan StepCostModel::decode_span(const StepShape& shape, std::int32_t growi
   span.valid_steps = kNoEnd;
   if (shape.decodes == 0) return span;
   if (shape.layers != 0) {  // a share of the layers is rounded per step
-    span.valid_steps = growing_rows == 0 ? kNoEnd : 1;
+    span.valid_steps = 1;
     return span;
   }
-  charge(span.slope, CostPart::kAttention, d.per_token * growing_rows + (max_grows ? d.per_max_token : 0), d.footing);
+  charge(span.slope, CostPart::kAttention, d.per_token * shape.decodes + d.per_max_token, d.footing);
   const bool is_clipped = model_.sliding_window > 0 && shape.decode_kv_tokens >= shape.decodes * (model_.sliding_window - 1);
   if (!is_clipped) {
     const Work none = work_.decode(shape.decodes, 0), one = work_.decode(shape.decodes, 1);
-    add(span.slope, {one.flops - none.flops, one.bytes - none.bytes}, model_.layers * growing_rows);
+    add(span.slope, {one.flops - none.flops, one.bytes - none.bytes}, model_.layers * shape.decodes);
   }
-  span.valid_steps = steps_below(shape.decode_kv_tokens, growing_rows, d.tokens_end);
+  span.valid_steps = steps_below(shape.decode_kv_tokens, shape.decodes, d.tokens_end);
   if (d.bucket >= 0) {
-    span.valid_steps = std::min(span.valid_steps, steps_below(shape.decode_kv_max, max_grows ? 1 : 0, d.max_end));
-    span.valid_steps = steps_in_bucket(shape, growing_rows, max_grows, d.bucket, std::min(span.valid_steps, kLongestSpan));
+    span.valid_steps = std::min(span.valid_steps, steps_below(shape.decode_kv_max, 1, d.max_end));
+    span.valid_steps = steps_in_bucket(shape, d.bucket, std::min(span.valid_steps, kLongestSpan));
   }
   return span;
 }

@@ -18,8 +18,7 @@ class StepCostModel final : public CostModel {
   StepCostModel(std::shared_ptr<const StepPrices> prices, ModelSpec model, const HardwareSpec& hardware, Parallel parallel);
 
   StepCost step(const StepShape& shape) override;
-  DecodeSpan decode_span(const StepShape& shape, std::int32_t growing_rows, bool max_grows) override;
-  [[nodiscard]] bool prices_extremes() const override { return prices_->skew() != nullptr; }
+  DecodeSpan decode_span(const StepShape& shape) override;
   [[nodiscard]] Picoseconds host_time(const StepShape& shape) const override { return prices_->host_time(shape); }
   void stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) override;
   [[nodiscard]] int num_stages() const override { return parallel_.pp; }
@@ -65,8 +64,7 @@ class StepCostModel final : public CostModel {
   StepCost step(const StepShape& shape, Decode& decode);
   Decode add_attention(const StepShape& shape, std::int64_t layers, StepCost& cost);
   void add_work(const StepShape& shape, const TokenEntry& entry, std::int64_t layers, StepCost& cost);
-  [[nodiscard]] std::int64_t steps_in_bucket(const StepShape& shape, std::int32_t growing_rows, bool max_grows, int bucket,
-                                             std::int64_t limit) const;
+  [[nodiscard]] std::int64_t steps_in_bucket(const StepShape& shape, int bucket, std::int64_t limit) const;
   static DecodeBatch batch_of(const StepShape& shape) {
     return {shape.decodes, shape.decode_kv_tokens, shape.decode_kv_max, shape.decode_kv_min, shape.decode_kv_squares};
   }

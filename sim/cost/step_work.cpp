@@ -81,14 +81,6 @@ AttentionWork::AttentionWork(const ModelSpec& m, const Parallel& p) : window_(m.
   prefill_ = {0, 0, h.q, h.kv, m.head_dim, a, kv, window_};
 }
 
-Work policy_work(const ModelSpec& m, const Parallel& p, const PolicyOp& op) {
-  switch (op.kind) {
-    case PolicyOp::Kind::kCompact: {
-      const CompactShape s{op.tokens, m.layers, heads(m, p).kv, m.head_dim, bits(m.kv_dtype) / 8};
-      return {flops(s), bytes(s)};
-    }
-  }
-  throw InternalError("a policy operation without a price");
-}
+double policy_share(const ModelSpec& m, const Parallel& p) { return static_cast<double>(heads(m, p).kv) / static_cast<double>(m.kv_heads); }
 
 }  // namespace kvlab

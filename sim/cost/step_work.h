@@ -55,7 +55,7 @@ class AttentionWork {
   AttentionPrefillShape prefill_;
   std::int64_t window_;
 };
-// A policy's operation, over all layers.
-Work policy_work(const ModelSpec& m, const Parallel& p, const PolicyOp& op);
+// The share of a policy's operations that falls on one rank: KV heads are cut over ranks, or repeated where there are fewer.
+double policy_share(const ModelSpec& m, const Parallel& p);
 
 }  // namespace kvlab

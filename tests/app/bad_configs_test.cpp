@@ -36,6 +36,7 @@ TEST_P(BadConfig, IsRefusedWithOneLineAndNothingIsWritten) {
   const fs::path before = fs::current_path(), out = fs::temp_directory_path() / ("kvlab_bad_" + std::to_string(::getpid()));
   fs::current_path(kFolder);
   ::setenv("KVLAB_PROFILES", "../../profiles", 1);
+  ::setenv("KVLAB_RECIPES", "../../policies/kv/recipes", 1);
   ::unsetenv("KVLAB_NO_SUCH_VARIABLE");
   std::ostringstream normal, error;
   const int status = run_cli({"run", GetParam(), "--out", out.string()}, normal, error);

@@ -14,6 +14,7 @@
 #include "policies/kv/footprint.h"
 #include "policies/scheduler/scheduler.h"
 #include "serving/replica_state.h"
+#include "tests/serving/sink_window.h"
 
 namespace kvlab {
 
@@ -27,7 +28,7 @@ class ReplicaDriver {
     std::int64_t host_blocks = 0;
     std::int32_t max_model_len = 1000;
     bool prefix_caching = false;
-    std::string footprint = "full", footprint_params = "{}";
+    std::int32_t kept_tokens = 0;  // sinks and a window; 0: every token is kept
   };
 
   ReplicaDriver(const std::string& scheduler, const std::string& params, const Memory& memory)
@@ -40,7 +41,9 @@ class ReplicaDriver {
     limits.prefix_caching = memory.prefix_caching && !limits.is_contiguous;
     limits.plans_over_unknown = scheduler_->pipeline_depth() > 1;
     auto pool = std::make_unique<BlockPool>(memory.num_blocks, 1, make<BlockCache>("lru", "{}"));
-    state_ = std::make_unique<ReplicaState>(limits, std::move(pool), make<Footprint>(memory.footprint, memory.footprint_params));
+    std::unique_ptr<Footprint> footprint = std::make_unique<KeepAll>();
+    if (memory.kept_tokens > 0) footprint = std::make_unique<testing::SinkWindow>(memory.kept_tokens, memory.block_tokens, 1);
+    state_ = std::make_unique<ReplicaState>(limits, std::move(pool), std::move(footprint));
   }
 
   // Requests are numbered from 0 in order of arrival. `content` names the prompt's blocks (and more), one hash per block.

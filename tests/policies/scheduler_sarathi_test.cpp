@@ -146,9 +146,7 @@ TEST(SarathiScheduler, AtMostMaxNumSeqs) {
 // others want a second block each (5 + 5 + 3 = 13): the tail, request 5, goes to host memory. It comes back when the others
 // are done, and nothing is recomputed.
 TEST(SarathiScheduler, BringsBackWhatAPolicySwappedOut) {
-  ReplicaDriver d(
-      "sarathi", "{}",
-      Memory{.num_blocks = 12, .host_blocks = 10, .footprint = "streaming", .footprint_params = "{sinks_tokens: 4, recent_tokens: 8}"});
+  ReplicaDriver d("sarathi", "{}", Memory{.num_blocks = 12, .host_blocks = 10, .kept_tokens = 12});
   for (int i = 0; i < 5; ++i) d.arrive(4, 3);
   d.arrive(13, 3);
   EXPECT_EQ(d.step(), "0:4 1:4 2:4 3:4 4:4 5:13");

@@ -327,9 +327,7 @@ TEST(VllmV1Scheduler, ABlockedHeadIsParkedInPlace) {
 
 // A request that the KV policy has cut is swapped (1.4 itself has recompute only) and comes back before others enter.
 TEST(VllmV1Scheduler, BringsBackACutRequest) {
-  ReplicaDriver d(
-      "vllm_v1", "{}",
-      Memory{.num_blocks = 8, .host_blocks = 4, .footprint = "streaming", .footprint_params = "{sinks_tokens: 1, recent_tokens: 7}"});
+  ReplicaDriver d("vllm_v1", "{}", Memory{.num_blocks = 8, .host_blocks = 4, .kept_tokens = 8});
   d.arrive(12, 9);
   EXPECT_EQ(d.step(), "0:12");
   EXPECT_EQ(d.free_blocks(), 6);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/serving/sink_window.h"
+
 namespace kvlab {
 namespace {
 
@@ -14,7 +16,8 @@ class Replica {
   struct Setup {
     std::uint32_t blocks = 20;
     std::int64_t host_blocks = 0;
-    std::string streaming = "";  // parameters; empty: every token is kept
+    std::int32_t kept_tokens = 0;  // sinks and a window; 0: every token is kept
+    Footprint::OnPreempt on_preempt = Footprint::OnPreempt::kSwap;
     bool prefix_caching = true, is_contiguous = false, plans_over_unknown = false;
   };
 
@@ -28,9 +31,10 @@ class Replica {
     limits.plans_over_unknown = setup.plans_over_unknown;
     Params no_parameters = Params::empty("lru");
     auto pool = std::make_unique<BlockPool>(setup.blocks, kPagesPerBlock, BlockCacheRegistry::make("lru", no_parameters, "block cache"));
-    Params p = Params::from_text(setup.streaming.empty() ? "{}" : setup.streaming);
-    state_ = std::make_unique<ReplicaState>(limits, std::move(pool),
-                                            FootprintRegistry::make(setup.streaming.empty() ? "full" : "streaming", p, "KV policy"));
+    std::unique_ptr<Footprint> footprint = std::make_unique<KeepAll>();
+    if (setup.kept_tokens > 0)
+      footprint = std::make_unique<testing::SinkWindow>(setup.kept_tokens, kBlockTokens, kPagesPerBlock, setup.on_preempt);
+    state_ = std::make_unique<ReplicaState>(limits, std::move(pool), std::move(footprint));
   }
 
   // The new request's slot, at the end of the waiting queue.
@@ -91,13 +95,13 @@ class Replica {
   std::int64_t now_ = 0;
 };
 
-// 2 sinks and 6 recent tokens: a cut sequence keeps 8 tokens, 2 blocks' worth of pages.
-constexpr const char* kStreaming = "{sinks_tokens: 2, recent_tokens: 6}";
+// A cut sequence keeps 8 tokens, 2 blocks' worth of pages.
+constexpr std::int32_t kKept = 8;
 const std::vector<std::uint64_t> kFiveBlocks{11, 12, 13, 14, 15};
 
 // A prompt of 20 tokens is 5 blocks; while its last chunk runs the 2 private blocks are held as well: 7 in all.
 TEST(ReplicaStreaming, PeakThenPrivatePagesThenConstant) {
-  Replica r({.blocks = 8, .streaming = kStreaming});
+  Replica r({.blocks = 8, .kept_tokens = kKept});
   const RequestId id = r.arrive(20, 30, kFiveBlocks);
   EXPECT_EQ(r.state().blocks_needed(id, 20), 7);
   EXPECT_EQ(r.state().peak_blocks(id), 7);
@@ -105,8 +109,8 @@ TEST(ReplicaStreaming, PeakThenPrivatePagesThenConstant) {
   ASSERT_TRUE(r.start(id, 20, step));
   EXPECT_EQ(r.state().free_blocks(), 1) << "old blocks and new pages together";
   EXPECT_EQ(r.pool().private_pages(), 4);
-  ASSERT_EQ(step.ops.size(), 1U);
-  EXPECT_EQ(step.ops[0].tokens, 8);
+  ASSERT_EQ(step.policy.ops.size(), 1U);
+  EXPECT_EQ(step.policy.ops[0].bytes, 8);
   EXPECT_TRUE(step.entries[0].leaves_hashed);
   EXPECT_FALSE(step.is_uniform);
   r.finish(step);
@@ -130,11 +134,11 @@ TEST(ReplicaStreaming, PeakThenPrivatePagesThenConstant) {
 
 // One block less than the peak: never received; one that others hold: all or nothing.
 TEST(ReplicaStreaming, ThePeakMustFit) {
-  Replica small({.blocks = 6, .streaming = kStreaming});
+  Replica small({.blocks = 6, .kept_tokens = kKept});
   small.state().receive(Replica::request_of(20, 30, kFiveBlocks), 0, Time(), false);
   ASSERT_EQ(small.state().outbox().size(), 1U);
   EXPECT_EQ(small.state().outbox()[0].record.outcome, Outcome::kRejected);
-  Replica r({.blocks = 7, .streaming = kStreaming});
+  Replica r({.blocks = 7, .kept_tokens = kKept});
   const RequestId other = r.arrive(1, 9);
   ASSERT_TRUE(r.run(other, 1));
   const RequestId id = r.arrive(20, 30, kFiveBlocks);
@@ -147,7 +151,7 @@ TEST(ReplicaStreaming, ThePeakMustFit) {
 
 // A prompt in chunks is cut when it is complete; a follower hits its blocks and is cut on its own.
 TEST(ReplicaStreaming, ChunksAndAFollower) {
-  Replica r({.blocks = 12, .streaming = kStreaming});
+  Replica r({.blocks = 12, .kept_tokens = kKept});
   const RequestId leader = r.arrive(20, 9, kFiveBlocks);
   ASSERT_TRUE(r.run(leader, 12));
   EXPECT_FALSE(r.request(leader).left_hashed);
@@ -165,7 +169,7 @@ TEST(ReplicaStreaming, ChunksAndAFollower) {
 
 // A short prompt grows until the budget of 8 is full; the ninth token cuts it: 3 old blocks and 2 of pages for one step.
 TEST(ReplicaStreaming, CutWhileDecoding) {
-  Replica r({.blocks = 10, .streaming = kStreaming});
+  Replica r({.blocks = 10, .kept_tokens = kKept});
   const RequestId id = r.arrive(4, 20);
   ASSERT_TRUE(r.run(id, 4));
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(r.run(id, 1));
@@ -181,13 +185,13 @@ TEST(ReplicaStreaming, CutWhileDecoding) {
 
 // With a second step in flight over the cut, the old blocks return with the output of the step that cut.
 TEST(ReplicaStreaming, CutWithTwoStepsInFlight) {
-  Replica r({.blocks = 8, .streaming = kStreaming, .plans_over_unknown = true});
+  Replica r({.blocks = 8, .kept_tokens = kKept, .plans_over_unknown = true});
   const RequestId id = r.arrive(20, 3, kFiveBlocks);
   InFlightStep first, second;
   ASSERT_TRUE(r.start(id, 20, first));
   ASSERT_TRUE(r.start(id, 1, second));
   EXPECT_EQ(r.state().free_blocks(), 1);
-  EXPECT_EQ(second.entries[0].held_before, 8);
+  EXPECT_EQ(second.entries[0].kv_before, 8);
   r.finish(first);
   EXPECT_EQ(r.state().free_blocks(), 6);
   r.finish(second);
@@ -198,7 +202,7 @@ TEST(ReplicaStreaming, CutWithTwoStepsInFlight) {
 
 // A cut sequence has no hashes to come back by, so it is swapped though recompute was asked for.
 TEST(ReplicaStreaming, PreemptionSwaps) {
-  Replica r({.blocks = 8, .host_blocks = 2, .streaming = kStreaming});
+  Replica r({.blocks = 8, .host_blocks = 2, .kept_tokens = kKept});
   const RequestId id = r.arrive(20, 9, kFiveBlocks);
   ASSERT_TRUE(r.run(id, 20));
   ASSERT_TRUE(r.run(id, 1));
@@ -227,7 +231,7 @@ TEST(ReplicaStreaming, PreemptionSwaps) {
 
 // One host block is not two: recompute, counted. The tokens come back in chunks, each with room of its own.
 TEST(ReplicaStreaming, FullHostMemoryRecomputes) {
-  Replica r({.blocks = 8, .host_blocks = 1, .streaming = kStreaming});
+  Replica r({.blocks = 8, .host_blocks = 1, .kept_tokens = kKept});
   const RequestId id = r.arrive(20, 9, kFiveBlocks);
   ASSERT_TRUE(r.run(id, 20));
   ASSERT_TRUE(r.run(id, 1));
@@ -253,7 +257,7 @@ TEST(ReplicaStreaming, FullHostMemoryRecomputes) {
 }
 
 TEST(ReplicaStreaming, RecomputeMayBeChosen) {
-  Replica r({.blocks = 8, .host_blocks = 9, .streaming = "{sinks_tokens: 2, recent_tokens: 6, on_preempt: recompute_chunked}"});
+  Replica r({.blocks = 8, .host_blocks = 9, .kept_tokens = kKept, .on_preempt = Footprint::OnPreempt::kRecomputeChunked});
   const RequestId id = r.arrive(20, 9);
   ASSERT_TRUE(r.run(id, 20));
   r.preempt(id, Preemption::kSwap);

@@ -34,11 +34,8 @@ struct Rows {
     return decode_shape(n, std::accumulate(kv.begin(), kv.end(), std::int64_t{0}), *std::max_element(kv.begin(), kv.end()),
                         *std::min_element(kv.begin(), kv.end()));
   }
-  void grow(std::int64_t steps, bool all) {  // else only the longest stays as it is
-    const auto longest = std::max_element(kv.begin(), kv.end()) - kv.begin();
-    for (std::size_t i = 0; i < kv.size(); ++i) {
-      if (all || static_cast<std::ptrdiff_t>(i) != longest) kv[i] += static_cast<std::int32_t>(steps);
-    }
+  void grow(std::int64_t steps) {
+    for (std::int32_t& tokens : kv) tokens += static_cast<std::int32_t>(steps);
   }
 };
 
@@ -54,27 +51,23 @@ Rows draw_rows() {
 // a span that begins inside another agrees with it; the span ends before anything else is priced.
 void check_one_span(CostModel& cost) {
   Rows rows = draw_rows();
-  const bool all_grow = rows.kv.size() == 1 || cost.prices_extremes() || *rc::gen::arbitrary<bool>();
   const StepShape shape = rows.shape();
-  const std::int32_t growing = all_grow ? shape.decodes : shape.decodes - 1;
-  const DecodeSpan span = cost.decode_span(shape, growing, all_grow);
+  const DecodeSpan span = cost.decode_span(shape);
   RC_ASSERT(span.valid_steps >= 1);
   RC_ASSERT(is_same(span.base, cost.step(shape)));
   RC_ASSERT(adds_up(span.base));
   RC_ASSERT(adds_up(span.slope));
-  // Without growth of the longest row, another may overtake it: stay within what the caller may promise.
-  std::int64_t usable = std::min<std::int64_t>(span.valid_steps, 100'000);
-  if (!all_grow) usable = std::min<std::int64_t>(usable, 1);
+  const std::int64_t usable = std::min<std::int64_t>(span.valid_steps, 100'000);
   const std::int64_t middle = *rc::gen::inRange<std::int64_t>(0, usable);
   for (const std::int64_t i : {std::int64_t{0}, middle, usable - 1}) {
     Rows later = rows;
-    later.grow(i, all_grow);
+    later.grow(i);
     StepCost expected = span.base;
     add(expected, span.slope, i);
     RC_ASSERT(is_same(cost.step(later.shape()), expected));
-    const DecodeSpan inner = cost.decode_span(later.shape(), growing, all_grow);
+    const DecodeSpan inner = cost.decode_span(later.shape());
     RC_ASSERT(is_same(inner.slope, span.slope));
-    if (span.valid_steps < 100'000 && all_grow) RC_ASSERT(inner.valid_steps == span.valid_steps - i);
+    if (span.valid_steps < 100'000) RC_ASSERT(inner.valid_steps == span.valid_steps - i);
   }
 }
 
@@ -136,13 +129,13 @@ TEST_P(RealBundle, CellsMeetAtTheirEdges) {
   for (const int rows : {1, 3, 37, 256, 300}) {
     for (std::int64_t tokens = rows; tokens < rows * 20'000LL;) {
       const auto even = [&](std::int64_t kv) { return decode_shape(rows, kv, 1, 1); };
-      const DecodeSpan span = cost->decode_span(even(tokens), 1, true);
+      const DecodeSpan span = cost->decode_span(even(tokens));
       if (span.valid_steps > 1 << 30) break;
       const Picoseconds here = span.base.total + span.valid_steps * span.slope.total,
-                        next = cost->step(even(tokens + span.valid_steps)).total;
+                        next = cost->step(even(tokens + rows * span.valid_steps)).total;
       EXPECT_NEAR(static_cast<double>(here), static_cast<double>(next), 1e-5 * static_cast<double>(next) + 1)
           << rows << " rows at " << tokens;
-      tokens += span.valid_steps;
+      tokens += rows * span.valid_steps;
     }
   }
 }

@@ -91,10 +91,17 @@ TEST(RooflineCost, LayersArePricedAlone) {
 TEST(RooflineCost, PolicyOperationsArePricedFromTheirBytes) {
   const TempFolder folder;
   const auto cost = make_cost_model(setup_of(tiny(folder)));
-  const PolicyOp op{PolicyOp::Kind::kCompact, 100};
   StepShape shape = decode_shape(1, 9);
+  const Picoseconds without = cost->step(shape).total;
+  const PolicyOp op{"compact_rows", 2, 100, 0, false};
   shape.ops = {&op, 1};
-  EXPECT_EQ(cost->step(shape).part[4], 100 * 2 * 2 * (4 * 4 * 2 + 4));
+  EXPECT_EQ(cost->step(shape).part[4], 100);  // at 1 TB/s, launches for nothing
+  EXPECT_EQ(cost->step(shape).total, without + 100);
+  EXPECT_EQ(cost->step(shape).footing[static_cast<std::size_t>(Footing::kExtrapolated)], cost->step(shape).total);
+  const PolicyOp fetch{"fetch", 2, 25'000, 0, true};  // 2.5 us at 10 GB/s to the host, and two calls of 10 us
+  shape.ops = {&fetch, 1};
+  EXPECT_EQ(cost->step(shape).part[4], 2'500'000 + 2 * 10'000'000);
+  EXPECT_EQ(cost->step(shape).bytes, cost->step(decode_shape(1, 9)).bytes) << "not from the GPU's memory";
 }
 
 TEST(RooflineCost, SlidingWindowLevelsDecodeOff) {
@@ -104,7 +111,7 @@ TEST(RooflineCost, SlidingWindowLevelsDecodeOff) {
   EXPECT_EQ(cost->step(decode_shape(2, 198)).total, cost->step(decode_shape(2, 5000)).total);
   EXPECT_LT(cost->step(decode_shape(2, 197)).total, cost->step(decode_shape(2, 198)).total);
   EXPECT_EQ(cost->step(decode_shape(2, 198)).bytes, cost->step(decode_shape(2, 5000)).bytes);
-  const DecodeSpan span = cost->decode_span(decode_shape(2, 100), 2, true);
+  const DecodeSpan span = cost->decode_span(decode_shape(2, 100));
   EXPECT_EQ(span.valid_steps, 49);  // 100, 102, ... 196; at 198 both rows fill the window
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/hash.h"
 #include "base/random.h"
+#include "tests/serving/sink_window.h"
 #include "tests/sim/sim_support.h"
 
 namespace kvlab::testing {
@@ -78,6 +79,12 @@ std::string run(SimSetup setup, const Workload& w, bool fast_forward) {
 
 class FastForward : public ::testing::TestWithParam<Case> {};
 
+std::function<std::unique_ptr<Footprint>()> sink_window(const SimSetup& setup, std::int32_t budget, Footprint::OnPreempt mode) {
+  return [budget, mode, memory = setup.memory] {
+    return std::make_unique<SinkWindow>(budget, memory.block_tokens, memory.pages_per_block, mode);
+  };
+}
+
 TEST_P(FastForward, ChangesNothing) {
   const Case& c = GetParam();
   for (std::uint64_t seed = 1; seed <= 24; ++seed) {
@@ -88,11 +95,8 @@ TEST_P(FastForward, ChangesNothing) {
     setup.max_model_len = 600;
     setup.num_replicas = static_cast<std::uint32_t>(1 + draw(2).below(2));
     const std::uint64_t policy_kind = draw(3).below(3);
-    if (policy_kind == 1)
-      setup.make_footprint = policy<FootprintRegistry>("kv policy", "streaming", "{sinks_tokens: 4, recent_tokens: 92}");
-    if (policy_kind == 2)
-      setup.make_footprint =
-          policy<FootprintRegistry>("kv policy", "streaming", "{sinks_tokens: 4, recent_tokens: 45, on_preempt: recompute_chunked}");
+    if (policy_kind == 1) setup.make_footprint = sink_window(setup, 96, Footprint::OnPreempt::kSwap);
+    if (policy_kind == 2) setup.make_footprint = sink_window(setup, 49, Footprint::OnPreempt::kRecomputeChunked);
     LinearPrices prices;
     prices.host = draw(4).below(2) == 0 ? 0 : static_cast<Picoseconds>(draw(5).below(9'000'000));
     prices.cell = static_cast<std::int64_t>(100 + draw(6).below(5000));
@@ -126,9 +130,9 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(CutSequences, ComeBackInAFullPool) {
   for (const char* scheduler : {"vllm_v1", "vllm_v0", "sarathi", "fastgen"}) {
     SimSetup setup = basic_setup(scheduler);
-    setup.make_footprint = policy<FootprintRegistry>("kv policy", "streaming", "{sinks_tokens: 1, recent_tokens: 31}");
     setup.memory.num_blocks = 12;
     setup.memory.block_tokens = 8;
+    setup.make_footprint = sink_window(setup, 32, Footprint::OnPreempt::kSwap);
     setup.max_model_len = 400;
     std::vector<TraceRequest> requests;
     for (int i = 0; i < 12; ++i) requests.push_back(request_at(0.01 * i, 20 + 2 * i, 100));

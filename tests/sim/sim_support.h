@@ -39,17 +39,13 @@ class LinearCost final : public CostModel {
     return cost;
   }
 
-  DecodeSpan decode_span(const StepShape& shape, std::int32_t growing_rows, bool) override {
+  DecodeSpan decode_span(const StepShape& shape) override {
     DecodeSpan span;
     span.base = step(shape);
-    if (growing_rows == 0) {
-      span.valid_steps = 1'000'000;
-      return span;
-    }
     StepShape next = shape;
-    next.decode_kv_tokens += growing_rows;
+    next.decode_kv_tokens += shape.decodes;
     const std::int64_t end = (shape.decode_kv_tokens / prices_.cell + 1) * prices_.cell;
-    span.valid_steps = (end - 1 - shape.decode_kv_tokens) / growing_rows + 1;
+    span.valid_steps = (end - 1 - shape.decode_kv_tokens) / shape.decodes + 1;
     if (span.valid_steps > 1) {
       const StepCost second = step(next);
       span.slope.total = second.total - span.base.total;
@@ -134,7 +130,7 @@ inline SimSetup basic_setup(const std::string& scheduler = "vllm_v1", const std:
   SimSetup setup;
   setup.make_scheduler = policy<SchedulerRegistry>("scheduler", scheduler, parameters);
   setup.make_block_cache = policy<BlockCacheRegistry>("block cache", "lru", "{}");
-  setup.make_footprint = policy<FootprintRegistry>("kv policy", "full", "{}");
+  setup.make_footprint = [] { return std::make_unique<KeepAll>(); };
   setup.make_router = policy<RouterRegistry>("router", "round_robin", "{}");
   setup.make_cost_model = [] { return std::make_unique<LinearCost>(LinearPrices{}); };
   setup.memory.num_blocks = 1000;

@@ -99,8 +99,7 @@ class ActQkv final : public Selector {
       const auto at = static_cast<std::size_t>(s);
       const SeqStep& seq = step.seqs[at];
       fresh.push_back(seq.decoding() ? step.in.step[at] : seq.completes_prompt() ? step.in.window[at] : Queries{});
-      std::int32_t& held = held_.of_sequence(step, s);
-      held = std::min(window_, (seq.decoding() ? held : 0) + fresh.back().count);
+      held_.of_sequence(step, s) = seq.decoding() || seq.completes_prompt() ? std::min(window_, seq.end()) : 0;
     }
     QueryRing ring;
     ring.num_sequences = sequences;

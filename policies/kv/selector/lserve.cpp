@@ -91,10 +91,13 @@ class LServe final : public Selector {
     for (std::int32_t r = 0; r < n; ++r) {
       Choice& c = choices_.at(step, r);
       keep[r] = 0;
-      const std::int32_t len = step.kv.len[r], pages = older_tokens(step, r) / page_;
-      if (c.mark.grew_to(seq_of(step, r), len) && seq_of(step, r).end() - c.mark.end < reuse_steps_) continue;
-      const bool whole = len <= budget_ || pages <= chosen_pages;
-      c = whole ? Choice{} : Choice{{len, seq_of(step, r).end()}, pages * page_, chosen_pages};
+      const SeqStep& seq = seq_of(step, r);
+      // Turns are counted from the prompt's end, so that a step's work follows from lengths alone.
+      const std::int32_t age = std::max(0, seq.end() - seq.prompt_tokens - 1) % reuse_steps_;
+      const std::int32_t len = step.kv.len[r], pages = std::max(0, older_tokens(step, r) - age) / page_;
+      if (age > 0 && c.mark.grew_to(seq, len)) continue;
+      const bool whole = len - age <= budget_ || pages <= chosen_pages;
+      c = whole ? Choice{} : Choice{{len, seq.end()}, pages * page_, chosen_pages};
       keep[r] = c.count;
     }
     if (std::all_of(keep, keep + n, [](std::int32_t k) { return k == 0; })) return;

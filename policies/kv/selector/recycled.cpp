@@ -28,7 +28,6 @@ class Recycled final : public Selector {
     return true;
   }
   void forget(std::int32_t index) override {
-    schedules_.forget(index);
     choices_.forget(index);
     ranked_.forget(index);
     references_.forget(index);
@@ -73,21 +72,14 @@ class Recycled final : public Selector {
     RowMark mark;  // the full step
     std::int32_t count = 0;
   };
-  struct Schedule {
-    std::int32_t looked = -1;  // end of the sequence when a full step was last taken or thought of
-  };
 
   // Why a sequence's step may or must be full.
   std::int32_t rule(const LayerStep& step, std::int32_t s) {
     const SeqStep& seq = step.seqs[static_cast<std::size_t>(s)];
-    Schedule& schedule = schedules_.of_sequence(step, s);
-    for (std::int32_t r = s * step.kv.kv_heads; r < (s + 1) * step.kv.kv_heads; ++r) {
-      if (choices_.at(step, r).mark.grew_to(seq, step.kv.len[r])) continue;
-      schedule.looked = seq.end();
-      return QueryDrift::kAlways;
-    }
-    if (seq.end() - schedule.looked < every_steps_) return QueryDrift::kNever;
-    schedule.looked = seq.end();
+    for (std::int32_t r = s * step.kv.kv_heads; r < (s + 1) * step.kv.kv_heads; ++r)
+      if (!choices_.at(step, r).mark.grew_to(seq, step.kv.len[r])) return QueryDrift::kAlways;
+    // Turns are counted from the prompt's end, so that a step's work follows from lengths alone.
+    if (std::max(0, seq.end() - seq.prompt_tokens - 1) % every_steps_ > 0) return QueryDrift::kNever;
     return dynamic_ ? QueryDrift::kIfTurned : QueryDrift::kAlways;
   }
 
@@ -132,7 +124,6 @@ class Recycled final : public Selector {
   std::int32_t budget_, every_steps_;
   bool dynamic_;
   double min_cosine_;
-  PerRow<Schedule> schedules_;
   PerRow<Choice> choices_;
   RowMemory<std::int32_t> ranked_;
   RowMemory<float> references_;

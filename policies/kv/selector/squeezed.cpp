@@ -46,7 +46,7 @@ class Squeezed final : public Selector {
       const SeqStep& seq = seq_of(step, r);
       tokens[r] = 0;
       if (seq.end() < seq.prompt_tokens || prompt.mark.grew_to(seq, step.kv.len[r])) continue;
-      tokens[r] = seq.decoding() ? older_tokens(step, r) : step.kv.len[r];
+      tokens[r] = std::clamp(step.kv.len[r] - (seq.end() - seq.prompt_tokens), 0, seq.decoding() ? older_tokens(step, r) : step.kv.len[r]);
       const auto clusters = static_cast<std::int32_t>(std::ceil(clusters_frac_ * tokens[r]));
       prompt = {{step.kv.len[r], seq.end()}, tokens[r], tokens[r] == 0 ? 0 : std::max(1, clusters)};
     }

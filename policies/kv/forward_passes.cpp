@@ -1,0 +1,22 @@
+#include "policies/kv/forward_passes.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace kvlab {
+
+std::vector<PassShape> pass_shapes(const std::string& name, std::int32_t prompt_tokens, const PassSizes& sizes) {
+  if (name == "lookahead") return {{sizes.lookahead_tokens, prompt_tokens, 0, prompt_tokens}};
+  if (name != "reconstruct") throw InputError("the extra pass '" + name + "' has no cost; known: lookahead, reconstruct");
+  std::vector<PassShape> chunks;
+  std::int32_t position = prompt_tokens;
+  for (std::int32_t begin = 0; begin < prompt_tokens; begin += sizes.chunk_tokens) {
+    const std::int32_t end = std::min(begin + sizes.chunk_tokens, prompt_tokens), count = sizes.instruction_tokens + end - begin;
+    chunks.push_back({count, position, begin, end});
+    position += count;
+  }
+  return chunks;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,262 @@
+#include "policies/kv/recipe_footprint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "policies/kv/forward_passes.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr std::int32_t kProbeTokens = 8192, kSideStep = 16, kSideSteps = 160;
+constexpr std::size_t kMostKnown = 1 << 16;
+
+// GPU bytes of a sequence that holds all of its first `tokens` tokens, its prompt not complete.
+std::int64_t untouched_bytes(ShapeRun& shapes, std::int32_t tokens) {
+  shapes.forget();
+  const ShapeRun::Seq seq{tokens, 1, tokens + 2, {tokens}, {}};
+  return shapes.step(std::span(&seq, 1)).before.gpu;
+}
+
+RecipePages pages_of(ShapeRun& shapes, std::int32_t block_tokens) {
+  const std::int64_t more = untouched_bytes(shapes, 2 * kProbeTokens) - untouched_bytes(shapes, kProbeTokens);
+  return {static_cast<double>(std::max<std::int64_t>(more, kProbeTokens)) / kProbeTokens, block_tokens};
+}
+
+// `calls` summed by name over a step, in order of first appearance; launches count calls.
+void add(std::vector<PolicyOp>& ops, const OpCall& call, std::int64_t times) {
+  const bool fetches = call.op == kFetch;
+  if (call.op == "attend" || (fetches && call.bytes == 0)) return;
+  auto at = std::find_if(ops.begin(), ops.end(), [&](const PolicyOp& o) { return o.name == call.op; });
+  if (at == ops.end()) at = ops.insert(ops.end(), {call.op, 0, 0, 0, fetches});
+  at->launches += times;
+  at->bytes += times * call.bytes;
+  at->flops += times * call.flops;
+}
+
+}  // namespace
+
+RecipePages recipe_pages(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens) {
+  ShapeRun shapes(recipe, model);
+  return pages_of(shapes, block_tokens);
+}
+
+RecipeFootprint::RecipeFootprint(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens)
+    : recipe_(recipe),
+      model_(model),
+      trigger_(recipe.make_trigger()),
+      shapes_(recipe, model),
+      decodes_(recipe, model),
+      pages_(pages_of(shapes_, block_tokens)),
+      page_bytes_(pages_.token_bytes * block_tokens / (model.num_layers * model.kv_heads)),
+      depends_on_history_(recipe.allocator != "uniform" || recipe.disposal != "drop" || recipe.format != "native" ||
+                          recipe.selector != "all" || recipe.budget.tokens == 0),
+      shares_layers_(recipe.make_allocator()->scope() != Allocator::Scope::kLayer) {
+  const Needs& needs = shapes_.policy().needs();
+  if (needs.future_queries)
+    throw InputError(fmt::format("recipe '{}' cannot serve: it asks for queries of the future, which only a recording has", recipe.name));
+  if (!needs.pass.empty()) pass_shapes(needs.pass, 1);
+  find_side_bytes();
+}
+
+// Where packed tokens wait in full precision or parts keep a fixed amount, short sequences take more than token_bytes each.
+void RecipeFootprint::find_side_bytes() {
+  std::int64_t most = 0;
+  for (std::int32_t i = 1; i <= kSideSteps; ++i) {
+    for (const std::int32_t n : {i * kSideStep - 1, i * kSideStep})
+      most = std::max(most, untouched_bytes(shapes_, n) - static_cast<std::int64_t>(pages_.token_bytes * n));
+    side_bytes_.push_back(most);
+  }
+  shapes_.forget();
+}
+
+std::int64_t RecipeFootprint::side_pages(std::int32_t tokens) const {
+  if (side_bytes_.back() <= 0 || tokens == 0) return 0;
+  const auto i = std::min<std::size_t>(static_cast<std::size_t>((tokens - 1) / kSideStep), side_bytes_.size() - 1);
+  return static_cast<std::int64_t>(std::ceil(static_cast<double>(side_bytes_[i]) / page_bytes_));
+}
+
+// Each row has pages of its own; the layer's bytes are spread over its rows by their tokens.
+std::int64_t RecipeFootprint::layer_pages(std::int64_t gpu_bytes, std::span<const std::int32_t> len) const {
+  std::int64_t tokens = 0, pages = 0;
+  for (const std::int32_t n : len) tokens += n;
+  for (const std::int32_t n : len)
+    if (n > 0)
+      pages +=
+          static_cast<std::int64_t>(std::ceil(static_cast<double>(gpu_bytes) * n / (static_cast<double>(tokens) * page_bytes_) - 1e-9));
+  return pages;
+}
+
+std::int32_t RecipeFootprint::intern(std::span<const std::int32_t> held) {
+  std::vector<std::int32_t> pattern;
+  for (const std::int32_t h : held) pattern.push_back(h - held.front());
+  if (std::all_of(pattern.begin(), pattern.end(), [](std::int32_t d) { return d == 0; })) return 0;
+  const auto [at, is_new] = pattern_ids_.try_emplace(pattern, static_cast<std::int32_t>(patterns_.size()));
+  if (is_new) patterns_.push_back(std::move(pattern));
+  return at->second;
+}
+
+ShapeRun::Seq RecipeFootprint::shape_of(const SeqState& seq, std::int32_t new_tokens) const {
+  // A sequence on its way back is cut after each chunk, as if its prompt ended there: it never takes more than the first cut did.
+  const bool ends_here = seq.recomputes && !trigger_->inside_prefill();
+  ShapeRun::Seq shape{seq.seen_tokens, new_tokens, ends_here ? seq.seen_tokens + new_tokens : seq.prompt_tokens, {seq.held_tokens}, {}};
+  if (seq.pattern > 0) {
+    shape.held = patterns_[static_cast<std::size_t>(seq.pattern)];
+    for (std::int32_t& h : shape.held) h += seq.held_tokens;
+  }
+  const bool completes = shape.seen_tokens < shape.prompt_tokens && shape.seen_tokens + new_tokens >= shape.prompt_tokens;
+  const Needs& needs = shapes_.policy().needs();
+  if (needs.question) shape.extras.question_begin = std::max(0, shape.prompt_tokens - std::max(needs.window_queries, 32));
+  if (completes && !needs.pass.empty()) shape.extras.pass = pass_shapes(needs.pass, shape.prompt_tokens);
+  return shape;
+}
+
+std::size_t RecipeFootprint::KeyHash::operator()(const Key& k) const {
+  std::uint64_t h = 0;
+  for (const std::int32_t x : k) h = (h ^ static_cast<std::uint32_t>(x)) * 0x9E3779B97F4A7C15ULL + (h >> 29);
+  return h;
+}
+
+// A decode step of a recipe that only drops depends on what is held and what the trigger wants; else on everything.
+RecipeFootprint::Key RecipeFootprint::key_of(const SeqState& seq, std::int32_t new_tokens) const {
+  const bool decodes = new_tokens == 1 && seq.seen_tokens >= seq.prompt_tokens;
+  if (!decodes || depends_on_history_)
+    return {seq.seen_tokens, new_tokens, seq.prompt_tokens, seq.held_tokens, seq.pattern * 2 + (seq.recomputes ? 1 : 0), -2};
+  const SeqStep step{0, seq.seen_tokens, 1, seq.prompt_tokens, -1};
+  const std::int32_t target = trigger_->target(step, seq.held_tokens + 1, recipe_.budget).value_or(-1);
+  return {0, 1, 0, seq.held_tokens, seq.pattern * 2, target};
+}
+
+FootprintStep RecipeFootprint::step(const SeqState& seq, std::int32_t new_tokens) {
+  const Key key = key_of(seq, new_tokens);
+  const auto at = known_.find(key);
+  FootprintStep done = at != known_.end() ? at->second : run(seq, new_tokens);
+  if (at == known_.end()) {
+    if (known_.size() >= kMostKnown) known_.clear();
+    known_.emplace(key, done);
+  }
+  if (seq.left_hashed) done.leaves_hashed = false;
+  return done;
+}
+
+// True where the step lost or marked something: rows shorter than what was seen, or a trigger that acted without shortening.
+bool RecipeFootprint::is_cut(const ShapeRun::Seq& seq, std::span<const std::int32_t> held) const {
+  const std::int32_t end = seq.seen_tokens + seq.new_tokens;
+  if (std::any_of(held.begin(), held.end(), [end](std::int32_t h) { return h < end; })) return true;
+  const SeqStep step{0, seq.seen_tokens, seq.new_tokens, seq.prompt_tokens, -1};
+  const auto target = trigger_->target(step, end, recipe_.budget);
+  return target && *target < end && recipe_.disposal != "drop";
+}
+
+FootprintStep RecipeFootprint::run(const SeqState& seq, std::int32_t new_tokens) {
+  const ShapeRun::Seq shape = shape_of(seq, new_tokens);
+  shapes_.forget();
+  const ShapeRun::Result result = shapes_.step(std::span(&shape, 1));
+  const auto heads = static_cast<std::size_t>(model_.kv_heads);
+  FootprintStep done;
+  done.held_tokens = result.held.front();
+  done.pattern = intern(result.held);
+  done.leaves_hashed = is_cut(shape, result.held);
+  // Layers append and cut one after the other.
+  std::vector<std::int64_t> now, appended, after;
+  std::vector<std::int32_t> rows(heads);
+  for (std::size_t l = 0; l < result.layers.size(); ++l) {
+    const ShapeRun::Result::LayerBytes& bytes = result.layers[l];
+    const auto held = [&](std::size_t h) { return shape.held.size() > 1 ? shape.held[l * heads + h] : shape.held.front(); };
+    for (std::size_t h = 0; h < heads; ++h) rows[h] = held(h);
+    now.push_back(layer_pages(bytes.before, rows));
+    for (std::size_t h = 0; h < heads; ++h) rows[h] = held(h) + new_tokens;
+    appended.push_back(layer_pages(bytes.appended, rows));
+    after.push_back(layer_pages(bytes.after, std::span(result.held).subspan(l * heads, heads)));
+  }
+  std::int64_t sum = 0;
+  for (const std::int64_t n : now) sum += n;
+  done.peak_pages = sum;
+  for (std::size_t l = 0; l < now.size(); ++l) {
+    sum += appended[l] - now[l];
+    done.peak_pages = std::max(done.peak_pages, sum);
+    if (!shares_layers_) sum += after[l] - appended[l];
+  }
+  for (const std::int64_t n : after) done.kept_pages += n;
+  done.kept_tokens = static_cast<std::int32_t>(static_cast<double>(result.after.gpu) / pages_.token_bytes);
+  done.peak_pages = std::max(done.peak_pages, done.kept_pages);
+  if (seq.left_hashed) return done;
+  // Its tokens still lie in blocks; what they do not cover stands beside them.
+  const std::int32_t end = seq.seen_tokens + new_tokens;
+  const double beside = static_cast<double>(result.after.gpu) - pages_.token_bytes * end;
+  const std::int64_t side = std::max(side_pages(end), static_cast<std::int64_t>(std::ceil(beside / page_bytes_ - 1e-9)));
+  if (!done.leaves_hashed) done.kept_pages = side;
+  done.peak_pages = std::max(done.kept_pages, side_pages(end));
+  return done;
+}
+
+std::int64_t RecipeFootprint::pages_at_end(std::int32_t prompt_tokens, std::int32_t seen_tokens) {
+  SeqState seq{0, prompt_tokens, 0, 0, false, false};
+  const FootprintStep prompt = step(seq, prompt_tokens);
+  if (!prompt.leaves_hashed) return side_pages(seen_tokens);
+  const std::int64_t grown =
+      trigger_->in_decode() ? std::min(trigger_->slack_tokens() + 1, seen_tokens - prompt_tokens) : seen_tokens - prompt_tokens;
+  const std::int64_t blocks = (grown + pages_.block_tokens - 1) / pages_.block_tokens;
+  return prompt.kept_pages + blocks * model_.num_layers * model_.kv_heads;
+}
+
+// Bytes of K and V read, as tokens of the model's own type.
+std::int32_t RecipeFootprint::attended(const LayerCalls& calls) const {
+  const std::int64_t q_heads = model_.q_heads, d = model_.head_dim;
+  std::int64_t bytes = 0;
+  for (std::int32_t l = 0; l < model_.num_layers; ++l)
+    for (const OpCall& c : calls.of_layer(l))
+      if (c.op == "attend") bytes += c.bytes - 4 * q_heads * d;  // queries and outputs are not cache
+  const std::int64_t token = 2LL * model_.num_layers * model_.kv_heads * d * model_.kv_bytes;
+  return std::max(0, static_cast<std::int32_t>((bytes + token / 2) / token) - 1);
+}
+
+void RecipeFootprint::charge(std::span<SeqInStep> batch, PolicyWork& work) {
+  charge_decodes(batch, work);
+  charge_prompts(batch, work);
+}
+
+void RecipeFootprint::charge_decodes(std::span<SeqInStep> batch, PolicyWork& work) {
+  std::vector<ShapeRun::Seq> rows;
+  for (SeqInStep& s : batch) {
+    if (s.new_tokens != 1 || s.state.seen_tokens < s.state.prompt_tokens || s.state.recomputes) continue;
+    rows.push_back(shape_of(s.state, 1));
+    s.attended_tokens = attended(decodes_.decode(std::span(&rows.back(), 1)));
+  }
+  if (rows.empty()) return;
+  const LayerCalls calls = decodes_.decode(rows);
+  for (std::size_t c = 0; c < calls.calls.size(); ++c) {
+    const auto layers = std::count(calls.class_of_layer.begin(), calls.class_of_layer.end(), static_cast<std::int32_t>(c));
+    for (const OpCall& call : calls.calls[c]) add(work.ops, call, layers);
+  }
+}
+
+// Tokens decoded ahead come one after the other, each in a pass of its own.
+void RecipeFootprint::add_passes(std::span<const PassShape> chunks, std::int32_t kv_tokens, PolicyWork& work) const {
+  const bool decodes = shapes_.policy().needs().pass == "lookahead";
+  for (const PassShape& chunk : chunks) {
+    if (!decodes) work.passes.push_back({chunk.count, kv_tokens});
+    for (std::int32_t i = 0; decodes && i < chunk.count; ++i) work.passes.push_back({1, kv_tokens + i});
+  }
+}
+
+void RecipeFootprint::charge_prompts(std::span<SeqInStep> batch, PolicyWork& work) {
+  std::vector<ShapeRun::Seq> rows;
+  for (SeqInStep& s : batch) {
+    if (s.new_tokens == 1 && s.state.seen_tokens >= s.state.prompt_tokens && !s.state.recomputes) continue;
+    rows.push_back(shape_of(s.state, s.new_tokens));
+    std::int64_t held = 0;
+    for (const std::int32_t h : rows.back().held) held += h;
+    s.attended_tokens = static_cast<std::int32_t>(held / static_cast<std::int64_t>(rows.back().held.size()));
+    add_passes(rows.back().extras.pass, s.attended_tokens + s.new_tokens, work);
+  }
+  if (rows.empty()) return;
+  shapes_.forget();
+  for (const OpCall& call : shapes_.step(rows).calls) add(work.ops, call, 1);
+}
+
+}  // namespace kvlab

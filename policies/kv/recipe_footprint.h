@@ -1,0 +1,75 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "policies/kv/footprint.h"
+#include "policies/kv/shape_run.h"
+#include "policies/kv/step_ops.h"
+
+namespace kvlab {
+
+// How a recipe's KV fills the blocks of a pool.
+struct RecipePages {
+  // GPU bytes that a token takes over all layers and KV heads while nothing is evicted and no residual window weighs in: packed K and
+  // V and what parts keep per token. A block of the pool has room for block_tokens of these.
+  double token_bytes = 0;
+  std::int32_t block_tokens = 16;
+};
+// Errors as ShapeRun's.
+RecipePages recipe_pages(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens);
+
+// A recipe's memory and operations in serving, from its parts run on shapes: nothing here knows a method. Decode steps come from
+// StepOps, steps with prompt tokens from the parts themselves. Counts that depend on data stand at their bounds.
+class RecipeFootprint final : public Footprint {
+ public:
+  // Errors as ShapeRun's; recipes whose questions or extra passes cannot be known from lengths are refused.
+  RecipeFootprint(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens);
+
+  FootprintStep step(const SeqState& seq, std::int32_t new_tokens) override;
+  void charge(std::span<SeqInStep> batch, PolicyWork& work) override;
+  std::int64_t pages_at_end(std::int32_t prompt_tokens, std::int32_t seen_tokens) override;
+  [[nodiscard]] bool shares_prefixes() const override { return recipe_.prefix_reuse != Recipe::PrefixReuse::kNone; }
+  [[nodiscard]] OnPreempt on_preempt() const override {
+    return recipe_.on_preempt == Recipe::OnPreempt::kSwap ? OnPreempt::kSwap : OnPreempt::kRecomputeChunked;
+  }
+
+  // The sequence as the parts see it.
+  [[nodiscard]] ShapeRun::Seq shape_of(const SeqState& seq, std::int32_t new_tokens) const;
+
+ private:
+  using Key = std::array<std::int32_t, 6>;
+  struct KeyHash {
+    std::size_t operator()(const Key& k) const;
+  };
+  FootprintStep run(const SeqState& seq, std::int32_t new_tokens);
+  [[nodiscard]] Key key_of(const SeqState& seq, std::int32_t new_tokens) const;
+  [[nodiscard]] bool is_cut(const ShapeRun::Seq& seq, std::span<const std::int32_t> held) const;
+  [[nodiscard]] std::int64_t side_pages(std::int32_t tokens) const;
+  [[nodiscard]] std::int64_t layer_pages(std::int64_t gpu_bytes, std::span<const std::int32_t> len) const;
+  std::int32_t intern(std::span<const std::int32_t> held);
+  void charge_prompts(std::span<SeqInStep> batch, PolicyWork& work);
+  void charge_decodes(std::span<SeqInStep> batch, PolicyWork& work);
+  [[nodiscard]] std::int32_t attended(const LayerCalls& calls) const;
+  void add_passes(std::span<const PassShape> chunks, std::int32_t kv_tokens, PolicyWork& work) const;
+  void find_side_bytes();
+
+  Recipe recipe_;
+  ModelShape model_;
+  std::unique_ptr<Trigger> trigger_;
+  ShapeRun shapes_;
+  StepOps decodes_;
+  RecipePages pages_;
+  double page_bytes_ = 0;
+  bool depends_on_history_ = false;                     // bytes and cuts of a decode step depend on more than the tokens held
+  bool shares_layers_ = false;                          // the allocator comes back to earlier layers
+  std::vector<std::int64_t> side_bytes_;                // [i]: the most that 1 .. 16 * (i + 1) tokens take beyond token_bytes each
+  std::vector<std::vector<std::int32_t>> patterns_{1};  // held - held[0]; the first: all alike
+  std::map<std::vector<std::int32_t>, std::int32_t> pattern_ids_;
+  std::unordered_map<Key, FootprintStep, KeyHash> known_;
+};
+
+}  // namespace kvlab

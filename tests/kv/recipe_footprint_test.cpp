@@ -1,0 +1,178 @@
+#include "policies/kv/recipe_footprint.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "base/error.h"
+#include "base/random.h"
+
+namespace kvlab {
+namespace {
+
+constexpr ModelShape kModel{4, 8, 2, 64, 128};
+constexpr std::int32_t kBlock = 16;
+constexpr std::int64_t kRows = 8;  // layers x KV heads
+
+std::vector<std::string> serving_recipes() {
+  std::vector<std::string> names;
+  for (const std::string& name : recipe_names()) {
+    const Recipe recipe = load_recipe(name);
+    if (recipe.runs_in("cost") && !KvPolicy(recipe, kModel).needs().future_queries) names.push_back(name);
+  }
+  return names;
+}
+
+Recipe small(const std::string& name) {
+  const Recipe recipe = load_recipe(name);
+  return recipe.has_budget ? load_recipe(name, 130) : recipe;
+}
+
+SeqState after(const SeqState& seq, const FootprintStep& done, std::int32_t new_tokens) {
+  SeqState next = seq;
+  next.seen_tokens += new_tokens;
+  next.left_hashed = seq.left_hashed || done.leaves_hashed;
+  next.held_tokens = next.left_hashed ? done.held_tokens : next.seen_tokens;
+  next.pattern = next.left_hashed ? done.pattern : 0;
+  return next;
+}
+
+using Ops = std::map<std::string, std::array<std::int64_t, 3>>;
+Ops by_name(const std::vector<PolicyOp>& ops) {
+  Ops all;
+  for (const PolicyOp& o : ops) all[std::string(o.name)] = {o.launches, o.bytes, o.flops};
+  return all;
+}
+
+class ServingRecipe : public testing::TestWithParam<std::string> {};
+
+// What a step of serving charges is what the parts call when they run on that very batch.
+TEST_P(ServingRecipe, ChargesWhatThePartsCall) {
+  const Recipe recipe = small(GetParam());
+  RecipeFootprint footprint(recipe, kModel, kBlock);
+  ShapeRun parts(recipe, kModel);
+  for (std::uint64_t draw = 0; draw < 12; ++draw) {
+    std::vector<SeqInStep> batch;
+    std::vector<ShapeRun::Seq> shapes;
+    for (std::uint64_t s = 0; s < 1 + draw % 5; ++s) {
+      const auto pick = [&](std::uint64_t what, std::uint64_t n) {
+        return static_cast<std::int32_t>(Draw{7, Purpose::kTest, draw, s, what}.below(n));
+      };
+      const std::int32_t prompt = 1 + pick(0, 300);
+      SeqState seq{0, prompt, 0, 0, false, false};
+      std::int32_t next = prompt;
+      for (std::int32_t decoded = pick(1, 30); decoded > 0; --decoded, next = 1) seq = after(seq, footprint.step(seq, next), next);
+      shapes.push_back(footprint.shape_of(seq, next));
+      batch.push_back({seq, next, 0});
+    }
+    PolicyWork work;
+    footprint.charge(batch, work);
+    parts.forget();
+    const ShapeRun::Result result = parts.step(shapes);
+    Ops expected;
+    double attended = 0;
+    for (const OpCall& c : result.calls) {
+      if (c.op == "attend") continue;
+      auto& sum = expected[std::string(c.op)];
+      ++sum[0], sum[1] += c.bytes, sum[2] += c.flops;
+    }
+    std::int64_t fetched = 0;
+    for (const std::int64_t bytes : result.fetched) fetched += bytes;
+    Ops charged = by_name(work.ops);
+    EXPECT_EQ(charged.contains("fetch") ? charged["fetch"][1] : 0, fetched) << "batch " << draw;
+    charged.erase("fetch");
+    EXPECT_EQ(charged, expected) << "batch " << draw;
+    if (recipe.format == "native" && recipe.disposal == "drop" && recipe.selector == "all") {
+      for (const SeqInStep& s : batch)
+        if (s.new_tokens == 1) attended += s.attended_tokens + 1;
+      EXPECT_NEAR(attended, result.attended_tokens, 0.51 * static_cast<double>(batch.size())) << "batch " << draw;
+    }
+  }
+}
+
+// Memory: the peak covers what is kept, pages hold what rows hold, and the walk of lengths is the parts' own.
+TEST_P(ServingRecipe, MemoryFollowsTheParts) {
+  const Recipe recipe = small(GetParam());
+  RecipeFootprint footprint(recipe, kModel, kBlock);
+  ShapeRun parts(recipe, kModel);
+  SeqState seq{0, 260, 0, 0, false, false};
+  ShapeRun::Seq shape = footprint.shape_of(seq, 260);
+  std::int32_t next = 260;
+  for (int t = 0; t < 50; ++t, next = 1) {
+    const FootprintStep done = footprint.step(seq, next);
+    const ShapeRun::Result result = parts.step(std::span(&shape, 1));
+    EXPECT_GE(done.peak_pages, done.kept_pages) << "step " << t;
+    EXPECT_EQ(done.held_tokens, result.held.front()) << "step " << t;
+    seq = after(seq, done, next);
+    EXPECT_EQ(
+        footprint.shape_of(seq, 1).held.size() > 1 ? footprint.shape_of(seq, 1).held : std::vector(std::size_t{kRows}, seq.held_tokens),
+        result.held)
+        << "step " << t;
+    const double token_bytes = recipe_pages(recipe, kModel, kBlock).token_bytes;
+    const double page = token_bytes * kBlock / kRows;
+    if (seq.left_hashed) {
+      EXPECT_GE(static_cast<double>(done.kept_pages) * page, static_cast<double>(result.after.gpu) - 1) << "step " << t;
+      EXPECT_LE(static_cast<double>(done.kept_pages - kRows) * page, static_cast<double>(result.after.gpu)) << "step " << t;
+    } else {
+      const double blocks = static_cast<double>((seq.seen_tokens + kBlock - 1) / kBlock * kRows + done.kept_pages);
+      EXPECT_GE(blocks * page, static_cast<double>(result.after.gpu) - 1) << "step " << t;
+    }
+    shape.seen_tokens = seq.seen_tokens, shape.new_tokens = 1, shape.held = result.held;
+    shape.extras.pass.clear();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, ServingRecipe, testing::ValuesIn(serving_recipes()), [](const auto& info) { return info.param; });
+
+// 260 tokens cut to 64: four pages in each of 8 rows, and 4 bytes of position per token make them a little larger than plain ones.
+TEST(RecipeFootprint, SnapKvByHand) {
+  const Recipe recipe = load_recipe("snapkv", 64);
+  RecipeFootprint footprint(recipe, kModel, kBlock);
+  EXPECT_DOUBLE_EQ(recipe_pages(recipe, kModel, kBlock).token_bytes, kRows * (2 * 64 * 2 + 4));
+  const FootprintStep chunk = footprint.step({0, 260, 0, 0, false, false}, 200);
+  EXPECT_FALSE(chunk.leaves_hashed);
+  EXPECT_EQ(chunk.peak_pages, 0);
+  const FootprintStep last = footprint.step({200, 260, 200, 0, false, false}, 60);
+  EXPECT_TRUE(last.leaves_hashed);
+  EXPECT_EQ(last.kept_pages, 4 * kRows);
+  EXPECT_EQ(last.held_tokens, 64);
+  const FootprintStep decode = footprint.step({260, 260, 64, 0, true, false}, 1);
+  EXPECT_EQ(decode.kept_pages, 5 * kRows);
+  EXPECT_EQ(decode.held_tokens, 65);
+  EXPECT_EQ(footprint.pages_at_end(260, 260 + 17), 6 * kRows);
+}
+
+// On its way back a cut sequence is cut after each chunk.
+TEST(RecipeFootprint, RecomputesInPieces) {
+  RecipeFootprint footprint(load_recipe("snapkv", 64), kModel, kBlock);
+  const FootprintStep first = footprint.step({0, 260, 0, 0, true, true}, 100);
+  EXPECT_EQ(first.held_tokens, 64);
+  EXPECT_EQ(first.kept_pages, 4 * kRows);
+  const FootprintStep second = footprint.step({100, 260, 64, 0, true, true}, 100);
+  EXPECT_EQ(second.held_tokens, 64);
+  EXPECT_LE(second.peak_pages, 11 * kRows);
+}
+
+// Packed tokens make more of them fit into a block; the residual window is paid for by each sequence.
+TEST(RecipeFootprint, PackedFormatsFillBlocksTighter) {
+  const double plain = kRows * 2 * 64 * 2;
+  EXPECT_DOUBLE_EQ(recipe_pages(load_recipe("fp8"), kModel, kBlock).token_bytes, plain / 2);
+  EXPECT_LT(recipe_pages(load_recipe("kivi2"), kModel, kBlock).token_bytes, 0.3 * plain);
+  RecipeFootprint kivi(load_recipe("kivi2"), kModel, kBlock);
+  EXPECT_GT(kivi.step({0, 260, 0, 0, false, false}, 260).kept_pages, 0);
+  RecipeFootprint fp8(load_recipe("fp8"), kModel, kBlock);
+  EXPECT_EQ(fp8.step({0, 260, 0, 0, false, false}, 260).kept_pages, 0);
+}
+
+TEST(RecipeFootprint, AnOracleCannotServe) {
+  try {
+    Params p = Params::from_text("{recipe: snapkv, scorer: oracle}", "kv_policy");
+    RecipeFootprint footprint(read_recipe(p), kModel, kBlock);
+    FAIL() << "an oracle was let in";
+  } catch (const InputError& e) {
+    EXPECT_STREQ(e.what(), "recipe 'snapkv' cannot serve: it asks for queries of the future, which only a recording has");
+  }
+}
+
+}  // namespace
+}  // namespace kvlab

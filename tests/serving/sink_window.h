@@ -1,0 +1,46 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "policies/kv/footprint.h"
+
+namespace kvlab::testing {
+
+// Sinks and a recent window of `budget` tokens in all, the same in every layer and head, cut when the prompt is complete and then in
+// every decode step, the new token in the evicted one's place: a footprint whose pages can be counted by hand.
+class SinkWindow final : public Footprint {
+ public:
+  SinkWindow(std::int32_t budget, std::int32_t block_tokens, std::int64_t pages_per_block, OnPreempt on_preempt = OnPreempt::kSwap)
+      : budget_(budget), block_tokens_(block_tokens), pages_per_block_(pages_per_block), on_preempt_(on_preempt) {}
+
+  FootprintStep step(const SeqState& seq, std::int32_t new_tokens) override {
+    if (seq.left_hashed) {
+      // A chunk being recomputed goes through in pieces no longer than the budget, each with room of its own.
+      const std::int32_t kept = std::min(budget_, seq.held_tokens + new_tokens);
+      const std::int32_t peak = new_tokens == 1 ? kept : seq.held_tokens + std::min(new_tokens, budget_);
+      return {pages(peak), pages(kept), kept, kept, 0, false};
+    }
+    const std::int32_t after = seq.seen_tokens + new_tokens;
+    const bool acts = after >= seq.prompt_tokens;
+    if (!acts || after <= budget_) return {0, 0, 0, after, 0, false};
+    return {pages(budget_), pages(budget_), budget_, budget_, 0, true};
+  }
+  void charge(std::span<SeqInStep> batch, PolicyWork& work) override {
+    for (SeqInStep& s : batch) {
+      s.attended_tokens = s.state.held_tokens;
+      if (step(s.state, s.new_tokens).leaves_hashed) work.ops.push_back({"compact_rows", 1, budget_, 0, false});
+    }
+  }
+  std::int64_t pages_at_end(std::int32_t, std::int32_t seen_tokens) override { return seen_tokens > budget_ ? pages(budget_) : 0; }
+  [[nodiscard]] OnPreempt on_preempt() const override { return on_preempt_; }
+
+ private:
+  [[nodiscard]] std::int64_t pages(std::int32_t tokens) const { return (tokens + block_tokens_ - 1) / block_tokens_ * pages_per_block_; }
+
+  std::int32_t budget_, block_tokens_;
+  std::int64_t pages_per_block_;
+  OnPreempt on_preempt_;
+};
+
+}  // namespace kvlab::testing
