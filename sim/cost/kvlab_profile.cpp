@@ -6,10 +6,10 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/spec_file.h"
 #include "base/text.h"
 #include "sim/cost/measured_table.h"
 #include "sim/cost/profile.h"
-#include "base/spec_file.h"
 
 namespace kvlab {
 

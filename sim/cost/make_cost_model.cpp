@@ -7,12 +7,12 @@
 #include <cmath>
 #include <optional>
 
+#include "base/spec_file.h"
 #include "base/text.h"
 #include "sim/cost/profile.h"
 #include "sim/cost/profile_lint.h"
 #include "sim/cost/profile_prices.h"
 #include "sim/cost/roofline_prices.h"
-#include "base/spec_file.h"
 #include "sim/cost/step_cost_model.h"
 
 namespace kvlab {

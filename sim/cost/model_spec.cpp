@@ -6,8 +6,8 @@
 #include <set>
 
 #include "base/params.h"
-#include "base/text.h"
 #include "base/spec_file.h"
+#include "base/text.h"
 
 namespace kvlab {
 
