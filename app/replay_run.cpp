@@ -34,6 +34,19 @@ struct Means {
   }
 };
 
+// Groups recipes in tables and figures by what decides about a token, or else by what happens to it.
+std::string family_of(const Recipe& r) {
+  if (r.selector == "top_k_oracle" || r.scorer == "oracle" || r.scorer == "random" || r.keeps_everything()) return "reference";
+  if (r.selector != "all") return "selection";
+  if (r.scorer.empty()) return r.format != "native" ? "format" : "merging";
+  if (r.format != "native") return "eviction and format";
+  if (r.disposal != "drop") return "merging";
+  if (r.scorer == "recency") return "position";
+  const Needs needs = r.make_scorer()->needs();
+  if (!needs.pass.empty() || needs.pre_rope_queries) return "expected attention";
+  return needs.step_queries || needs.window_queries > 0 ? "attention" : "keys and values";
+}
+
 Fields fields_of(const Recipe& recipe, Means m, double samples) {
   m.fidelity *= 1 / samples;
   Fields fields;
@@ -56,6 +69,7 @@ Fields fields_of(const Recipe& recipe, Means m, double samples) {
   add("unit_hit_frac", m.asked > 0 ? share(m.hit / m.asked) : "");
   add("samples", fmt::format("{:.0f}", samples));
   add("decode_steps", fmt::format("{:.0f}", m.steps));
+  add("family", family_of(recipe));
   return fields;
 }
 

@@ -86,8 +86,9 @@ std::string whole_resolved(const Experiment& experiment) {
 
 // Metrics of the final table, where the experiment has them.
 const std::vector<std::string> kTableColumns = {
-    "ttft_p50_ms",       "ttft_p99_ms", "tpot_p50_ms",     "e2e_p50_ms",        "requests_per_s", "output_tokens_per_s", "goodput_per_s",
-    "search_rate_per_s", "preemptions", "prefix_hit_frac", "kv_used_mean_frac", "hit_frac",       "token_hit_frac"};
+    "ttft_p50_ms",    "ttft_p99_ms",       "tpot_p50_ms",    "e2e_p50_ms",      "requests_per_s",    "output_tokens_per_s",
+    "goodput_per_s",  "search_rate_per_s", "preemptions",    "prefix_hit_frac", "kv_used_mean_frac", "hit_frac",
+    "token_hit_frac", "attention_mass",    "output_rel_err", "needle_kept",     "attended_tokens",   "resident_bytes_frac"};
 constexpr std::size_t kMaxTableRows = 40;
 
 // Positions of the columns to show: axes and seed where they vary, then metrics that have values.
@@ -99,7 +100,10 @@ std::vector<std::size_t> shown_columns(const CsvTable& summary, std::size_t num_
     return std::any_of(summary.rows.begin(), summary.rows.end(), [&](const auto& row) { return !row[c].empty(); });
   };
   std::vector<std::size_t> shown{0};
+  const bool is_replay = summary.has("attention_mass");
+  if (is_replay) shown.push_back(summary.at("recipe"));  // which says more than the axes it may be written as
   for (std::size_t c = 1; c <= num_axes + 1; ++c) {
+    if (is_replay && (summary.columns[c] == "kv_policy" || summary.columns[c] == "kv_policy.recipe")) continue;
     if (varies(c) || summary.rows[0][c].ends_with(" seeds")) shown.push_back(c);
   }
   for (const std::string& column : kTableColumns) {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 _CSV = {"summary": {"run": str}, "requests": {"run": str, "state": str, "session": str}, "timeline": {"run": str},
-        "validation": {}, "throughput": {}, "steps": {}}
+        "validation": {}, "throughput": {}, "steps": {"run": str}, "heads": {"run": str}}
 _UNITS = (("_ms_per_token", " (ms/token)"), ("_tokens_per_s", " (tokens/s)"), ("_rate_per_s", " rate (requests/s)"), ("rate_per_s", "Arrival rate (requests/s)"),
           ("_per_s", " (1/s)"), ("_tokens", " (tokens)"), ("_blocks", " (blocks)"), ("_bytes", " (bytes)"), ("_frac", " (share)"),
           ("_ms", " (ms)"), ("_ns", " (ns)"), ("_s", " (s)"))
@@ -31,10 +31,16 @@ class Results:
     validation: pd.DataFrame = None
     throughput: pd.DataFrame = None
     steps: pd.DataFrame = None
+    heads: pd.DataFrame = None
 
     @property
     def is_hit_ratio(self):
         return self.summary is not None and "lookups" in self.summary.columns
+
+    @property
+    def is_replay(self):
+        """KV policies on recorded attention; `steps` then holds decode steps."""
+        return self.summary is not None and "attention_mass" in self.summary.columns
 
     def rate_axis(self):
         """The axis that says how much load is offered, or None."""

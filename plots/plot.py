@@ -9,6 +9,7 @@ import time
 
 import bars
 import cdf
+import fidelity
 import hit_ratio
 import load_curves
 import style
@@ -20,14 +21,15 @@ from load import ResultsError, load
 KINDS = (cdf, load_curves, timeline, hit_ratio, bars, validation)
 
 
-def draw_all(folder, every=False):
-    """Names of the figures written, and what was left out of them."""
+def draw_all(folder, every=False, recipe=None):
+    """Names of the figures written, and what was left out of them. `recipe`: of a replay, the one to show head by head."""
     results = load(folder)
     style.apply()
     figures = results.folder / "figures"
     names, notes = [], []
-    for kind in KINDS:
-        for name, note in kind.draw(results, figures, every):
+    drawings = [fidelity.draw(results, figures, every, recipe)] if results.is_replay else [kind.draw(results, figures, every) for kind in KINDS]
+    for drawing in drawings:
+        for name, note in drawing:
             names.append(name)
             if note:
                 notes.append(f"{name}: {note}")
@@ -40,12 +42,13 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(prog="kvlab plot", description="Draw a results folder's figures as PDF and PNG, and a LaTeX table.")
     parser.add_argument("folder", nargs="+", help="results/NAME, as written by kvlab run")
     parser.add_argument("--all", action="store_true", help="draw every value of a long sweep, not a few of them")
+    parser.add_argument("--recipe", help="of a replay: draw this recipe layer by layer and head by head, at every budget")
     parser.add_argument("--quiet", action="store_true", help="one line per folder")
     options = parser.parse_args(arguments)
     for folder in options.folder:
         began = time.monotonic()
         try:
-            figures, names, notes = draw_all(folder, options.all)
+            figures, names, notes = draw_all(folder, options.all, options.recipe)
         except (ResultsError, OSError) as error:
             print(f"kvlab plot: {error}", file=sys.stderr)
             return 2

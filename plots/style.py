@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt  # noqa: E402  (the backend has to be chosen fir
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: E402
 
 COLUMN_IN = 3.4
+PAGE_IN = 7.0  # a figure across both columns
 MAX_LINES = 12
 
 # Twelve distinct looks. Colours run from dark to light so that they stay apart in grey; where two are close, dash and marker differ.
@@ -83,11 +84,11 @@ def logarithmic(axes, which, low, high):
     axis.set_minor_formatter(NullFormatter())
 
 
-def save(figure, folder, name, handles=(), labels=()):
+def save(figure, folder, name, handles=(), labels=(), columns=None):
     """Writes NAME.pdf and NAME.png, the legend above the panels and never over the data. Returns the name."""
     top_in = 0.0
     if len(labels) > 0:
-        columns = _legend_columns(figure, labels)
+        columns = columns or _legend_columns(figure, labels)
         legend = figure.legend(handles, labels, loc="upper center", ncol=columns, borderaxespad=0.1)
         top_in = legend.get_window_extent(figure.canvas.get_renderer()).height / figure.dpi
         figure.set_figheight(figure.get_figheight() + top_in)

@@ -53,6 +53,15 @@ def _hit_ratios(results):
     return tabular(header, rows)
 
 
+def _replay(results):
+    columns = (("budget_tokens", "budget"), ("attention_mass", "mass"), ("output_rel_err", "output error"), ("topk_recall", "recall"),
+               ("needle_kept", "needle"), ("attended_tokens", "attended"), ("resident_bytes_frac", "bytes"))
+    mean = results.summary.groupby(["recipe", *results.axes], sort=False, dropna=False)[[c for c, _ in columns]].mean()
+    rows = [[escape(recipe if isinstance(recipe, str) else recipe[0])] + [number(row[c], 0 if c.endswith("_tokens") else None) for c, _ in columns]
+            for recipe, row in mean.iterrows()]
+    return tabular(["recipe"] + [t for _, t in columns], rows)
+
+
 def _validation(table):
     rows = [[escape(r.metric), escape(r.statistic), number(r.real), number(r.simulated), f"{100 * r.diff_frac:+.1f}"] for r in table.itertuples()]
     text = tabular(["metric", "", "real (ms)", r"simulated (ms)", r"difference (\%)"], rows)
@@ -63,7 +72,7 @@ def write(results, folder):
     """Returns the file's name, or None where there is nothing to put into it."""
     parts = []
     if results.summary is not None and len(results.summary):
-        parts.append(_hit_ratios(results) if results.is_hit_ratio else _runs(results))
+        parts.append(_hit_ratios(results) if results.is_hit_ratio else _replay(results) if results.is_replay else _runs(results))
     if results.validation is not None and len(results.validation):
         parts.append(_validation(results.validation))
     if not parts:

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure  # noqa: E402
 
 import bars  # noqa: E402
 import cdf  # noqa: E402
+import fidelity  # noqa: E402
 import groups  # noqa: E402
 import load  # noqa: E402
 import load_curves  # noqa: E402
@@ -43,18 +44,18 @@ class FigureTest(unittest.TestCase):
         self.addCleanup(style.plt.close, "all")
         self.drawn = {}
 
-    def draw(self, every=False, write=True):
+    def draw(self, every=False, write=True, recipe=None):
         """Names and notes of what is drawn; without `write` the slow part, the files, is left out."""
         save = style.save
         nothing = contextlib.nullcontext() if write else mock.patch.object(Figure, "savefig")
 
-        def keep(figure, folder, name, handles=(), labels=()):
+        def keep(figure, folder, name, handles=(), labels=(), columns=None):
             self.drawn[name] = figure
             with mock.patch.object(style.plt, "close"):
-                return save(figure, folder, name, handles, labels)
+                return save(figure, folder, name, handles, labels, columns)
 
         with nothing, mock.patch.object(style, "save", keep):
-            figures, names, notes = plot.draw_all(self.folder, every)
+            figures, names, notes = plot.draw_all(self.folder, every, recipe)
         for name in names if write else ():
             for path in [figures / name] if "." in name else [figures / f"{name}.pdf", figures / f"{name}.png"]:
                 self.assertGreater(path.stat().st_size, 100, path)
@@ -73,13 +74,14 @@ class FigureTest(unittest.TestCase):
             self.assertTrue(all(labels), f"{name}: an axis without a label")
             self.assertTrue(any("(" in label for label in labels), f"{name}: no unit in {labels}")
 
-    def assert_fits_a_column(self):
+    def assert_fits_a_column(self, of_a_page=()):
         for name, figure in self.drawn.items():
-            self.assertAlmostEqual(figure.get_figwidth(), 3.4, msg=name)
+            width = style.PAGE_IN if name in of_a_page else style.COLUMN_IN
+            self.assertAlmostEqual(figure.get_figwidth(), width, msg=name)
             figure.canvas.draw()
             box = figure.get_tightbbox(figure.canvas.get_renderer())
             self.assertGreater(box.x0, -0.03, f"{name} is cut on the left")
-            self.assertLess(box.x1, 3.43, f"{name} is cut on the right")
+            self.assertLess(box.x1, width + 0.03, f"{name} is cut on the right")
             for legend in figure.legends:
                 below = legend.get_window_extent().y0
                 self.assertTrue(all(a.get_window_extent().y1 <= below + 1 for a in figure.axes), f"{name}: the legend covers data")
@@ -193,6 +195,58 @@ class HitRatio(FigureTest):
         self.assert_fits_a_column()
 
 
+class Replay(FigureTest):
+    OVER = ("fidelity_bytes", "fidelity_attended")
+
+    def test_figures_and_a_table(self):
+        synthetic.write_replay(self.folder)
+        names, notes = self.draw()
+        self.assertEqual(names, [*self.OVER, "fidelity_heads_budget_tokens_128", "fidelity_steps_budget_tokens_128", "needles", "summary.tex"])
+        self.assertIn("fidelity_heads_budget_tokens_128: 1 of 2 budgets drawn", notes)
+        self.assert_labelled_with_units()
+        self.assert_fits_a_column(self.OVER)
+        self.assertIn("snapkv & 512 & 0.961 &", (self.folder / "figures" / "summary.tex").read_text())
+
+    def test_every_budget_and_one_recipe_head_by_head(self):
+        synthetic.write_replay(self.folder, budgets=(64, 128, 256))
+        names, _ = self.draw(every=True, write=False, recipe="snapkv")
+        self.assertEqual(len([n for n in names if n.startswith("fidelity_heads_budget")]), 3)
+        panels = self.axes("fidelity_heads_snapkv")
+        self.assertEqual([a.get_title() for a in panels], ["64 tokens", "128 tokens", "256 tokens"])
+        self.assertEqual([t.get_text() for t in panels[0].texts], [".69", ".68", ".68", ".67", ".67", ".66"])  # 1 - 20/64 less 0.01 per layer and head
+        self.assert_fits_a_column(self.OVER)
+
+    def test_bytes_leave_out_selectors_that_keep_all_and_the_front_what_is_elsewhere(self):
+        synthetic.write_replay(self.folder)
+        self.draw(write=False)
+        self.assertNotIn("quest", self.legend("fidelity_bytes"))
+        self.assertIn("offload", self.legend("fidelity_bytes"))
+        self.assertIn("quest", self.legend("fidelity_attended"))
+        self.assertNotIn("kivi2", self.legend("fidelity_attended"))
+        left, right = self.axes("fidelity_bytes")
+        self.assertEqual([t.get_text() for t in left.texts], ["snapkv", "kivi2"])
+        self.assertEqual([t.get_text() for t in right.texts], ["kivi2", "snapkv"])
+
+    def test_needles_in_percent(self):
+        synthetic.write_replay(self.folder)
+        self.draw(write=False)
+        upper, lower = self.axes("needles")
+        self.assertEqual([t.get_text() for t in upper.texts], ["6", "26", "13", "51", "4", "17"])  # by family: streaming, snapkv, random
+        self.assertEqual([t.get_text() for t in upper.get_xticklabels()], ["128", "512"])
+        self.assertEqual([t.get_text() for t in lower.texts], ["90 (128)"] * 2 + ["90 (512)"] * 2)
+
+    def test_pareto_front_by_hand(self):
+        self.assertEqual(fidelity.pareto([3, 1, 2, 2, 4], [5, 1, 4, 3, 5]), [1, 2, 0])
+        self.assertEqual(fidelity.pareto([], []), [])
+
+    def test_full_cache_alone(self):
+        synthetic.write_replay(self.folder, budgets=())
+        table = pd.read_csv(self.folder / "summary.csv", dtype={"run": str})
+        table[table["recipe"] == "full"].to_csv(self.folder / "summary.csv", index=False)
+        names, _ = self.draw(write=False)
+        self.assertEqual(names[0], "fidelity_bytes")
+
+
 class Validation(FigureTest):
     def test_three_figures_and_a_table(self):
         synthetic.write_validation(synthetic.write_runs(self.folder, {}, num_requests=20))
@@ -289,6 +343,12 @@ class BadFolders(FigureTest):
             synthetic.write_runs(self.folder, {"scheduler": SCHEDULERS[:2]}, num_requests=10)
             self.drop(file, column)
             self.assertIn(f"{file}: no column '{column}'", self.error_of())
+
+    def test_replay(self):
+        synthetic.write_replay(self.folder)
+        self.assertIn("has no recipe 'h2o'; it has: streaming, snapkv, kivi2", self.error_of("--recipe", "h2o"))
+        self.drop("summary.csv", "needle_kept")
+        self.assertIn("summary.csv: no column 'needle_kept'", self.error_of())
 
     def test_not_a_results_folder(self):
         self.assertIn("no such folder", self.error_of())
