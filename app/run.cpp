@@ -165,7 +165,13 @@ std::string defaults_in_force(const Params& p) {
 }
 
 Findings find_out(Params& p, const Experiment& experiment, const RunSpec& run, RunPlan& plan, RunFiles& files, const RunOptions& options) {
-  if (plan.kind == RunKind::kSimulation) return run_simulation(plan, run, files, options);
+  if (plan.kind == RunKind::kSimulation) {
+    Findings findings = run_simulation(plan, run, files, options);
+    if (!plan.has_samples) return findings;
+    const Fields fidelity = fidelity_fields(p, *plan.recipe, run.seed);
+    findings.fields.insert(findings.fields.end(), fidelity.begin(), fidelity.end());
+    return findings;
+  }
   if (plan.kind == RunKind::kBlockCacheMrc) return run_mrc(p, experiment, plan, run);
   ReplayFindings replay = run_replay(p, *plan.recipe, run.id, run.seed);
   files.add_file("heads.csv", replay.heads_csv);

@@ -174,6 +174,9 @@ void read_simulation(Params& p, RunPlan& plan) {
   read_limits(p, plan.cost, setup);
   read_slo(p, setup);
   plan.search = read_search(p, setup.slo.is_set);
+  plan.has_samples = p.has("samples");
+  p.optional_child("samples", "samples");
+  p.optional<std::int32_t>("kv_bytes", 2, 1, 8, "bytes of a stored element of the uncompressed cache, in the replay of `samples`");
   Params validate = p.optional_child("validate", "validate");
   if (p.has("validate")) plan.validate_requests = validate.resolve_file(validate.text("requests", "requests.jsonl of a real engine"));
   std::error_code error;

@@ -33,6 +33,7 @@ struct RunPlan {
   std::string validate_requests;  // a real engine's log to compare the results with, or ""
   std::int32_t block_tokens = 16;
   std::optional<Recipe> recipe;  // of its KV policy
+  bool has_samples = false;      // a simulation that replays its KV policy too
 };
 
 // Reads the top level of an experiment (docs/experiments.md lists its keys) and refuses what it does not know. Every policy,

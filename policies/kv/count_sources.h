@@ -2,12 +2,14 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "kernels/ops.h"
+#include "policies/kv/recipe.h"
 
 namespace kvlab {
 
@@ -58,6 +60,22 @@ class DrawnCounts final : public CountSource {
   std::map<std::pair<std::string, std::int32_t>, std::vector<std::vector<std::int32_t>>> recorded_;
   std::uint64_t seed_;
   std::int64_t step_ = 0, calls_ = 0;  // calls in this step
+};
+
+// What an allocator says that rows keep on average (Allocator::expected), for one sequence at a time; all other counts stay at their
+// bounds. The memory of a sequence whose heads compete is then that of its budget, not that of every head winning.
+class ExpectedCounts final : public CountSource {
+ public:
+  ExpectedCounts(const Recipe& recipe, const ModelShape& model)
+      : model_(model), name_(recipe.allocator), allocator_(recipe.make_allocator()) {}
+  void set_target(std::int32_t tokens) { target_ = tokens; }
+  void fill(std::string_view purpose, int layer, std::span<std::int32_t> counts) override;
+
+ private:
+  ModelShape model_;
+  std::string name_;
+  std::unique_ptr<Allocator> allocator_;
+  std::int32_t target_ = 0;
 };
 
 }  // namespace kvlab

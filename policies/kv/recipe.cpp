@@ -155,6 +155,7 @@ Recipe read_recipe(Params& p) {
   const auto config = load_config(path);
   Params file(config, std::make_shared<Choices>(), "recipe '" + name + "'");
   Recipe recipe = read_from(p, file, std::filesystem::path(path).stem().string());
+  recipe.text = p.text_of_all();
   p.reject_unread();
   return recipe;
 }

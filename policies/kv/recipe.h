@@ -15,6 +15,8 @@ struct Recipe {
   std::string name, summary, paper, confidence, notes, claims;
   std::vector<std::string> hosts;  // of replay, cost, engine
 
+  std::string text;  // what the experiment says of it: equal texts, equal recipes
+
   Budget budget;
   bool has_budget = false;
   enum class PrefixReuse : std::uint8_t { kNone, kFullCopy, kSamePolicy } prefix_reuse = PrefixReuse::kFullCopy;

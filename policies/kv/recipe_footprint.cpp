@@ -49,18 +49,41 @@ RecipeFootprint::RecipeFootprint(const Recipe& recipe, const ModelShape& model, 
     : recipe_(recipe),
       model_(model),
       trigger_(recipe.make_trigger()),
-      shapes_(recipe, model),
+      counts_(recipe, model),
+      shapes_(recipe, model, &counts_),
       decodes_(recipe, model),
       pages_(pages_of(shapes_, block_tokens)),
       page_bytes_(pages_.token_bytes * block_tokens / (model.num_layers * model.kv_heads)),
-      depends_on_history_(recipe.allocator != "uniform" || recipe.disposal != "drop" || recipe.format != "native" ||
-                          recipe.selector != "all" || recipe.budget.tokens == 0),
       shares_layers_(recipe.make_allocator()->scope() != Allocator::Scope::kLayer) {
   const Needs& needs = shapes_.policy().needs();
   if (needs.future_queries)
     throw InputError(fmt::format("recipe '{}' cannot serve: it asks for queries of the future, which only a recording has", recipe.name));
   if (!needs.pass.empty()) pass_shapes(needs.pass, 1);
   find_side_bytes();
+  depends_on_history_ = history_matters();
+}
+
+// Whether two decoding sequences that hold as much, and of which the trigger wants the same, may differ in what they hold next.
+bool RecipeFootprint::history_matters() {
+  const std::int32_t budget = recipe_.budget.tokens > 0 ? recipe_.budget.tokens : 256;
+  for (const std::int32_t held : {40, 200, budget - 1, budget, budget + 33, 2 * budget + 5}) {
+    std::map<std::int32_t, FootprintStep> by_target;
+    for (const std::int32_t prompt : {held / 2, held, 2 * held, 5 * held}) {
+      for (const std::int32_t decoded : {1, 30, 100, 513}) {
+        if (held < 2 || prompt + decoded < held) continue;
+        const SeqState seq{prompt + decoded, prompt, held, 0, prompt + decoded > held, false};
+        const FootprintStep done = run(seq, 1);
+        const auto [known, is_new] = by_target.try_emplace(target_of(seq), done);
+        const FootprintStep& k = known->second;
+        if (!is_new && (k.held_tokens != done.held_tokens || k.pattern != done.pattern || k.kept_tokens != done.kept_tokens)) return true;
+      }
+    }
+  }
+  return false;
+}
+
+std::int32_t RecipeFootprint::target_of(const SeqState& seq) const {
+  return trigger_->target({0, seq.seen_tokens, 1, seq.prompt_tokens, -1}, seq.held_tokens + 1, recipe_.budget).value_or(-1);
 }
 
 // Where packed tokens wait in full precision or parts keep a fixed amount, short sequences take more than token_bytes each.
@@ -121,14 +144,12 @@ std::size_t RecipeFootprint::KeyHash::operator()(const Key& k) const {
   return h;
 }
 
-// A decode step of a recipe that only drops depends on what is held and what the trigger wants; else on everything.
+// Most decode steps depend on what is held and what the trigger wants alone.
 RecipeFootprint::Key RecipeFootprint::key_of(const SeqState& seq, std::int32_t new_tokens) const {
   const bool decodes = new_tokens == 1 && seq.seen_tokens >= seq.prompt_tokens;
   if (!decodes || depends_on_history_)
     return {seq.seen_tokens, new_tokens, seq.prompt_tokens, seq.held_tokens, seq.pattern * 2 + (seq.recomputes ? 1 : 0), -2};
-  const SeqStep step{0, seq.seen_tokens, 1, seq.prompt_tokens, -1};
-  const std::int32_t target = trigger_->target(step, seq.held_tokens + 1, recipe_.budget).value_or(-1);
-  return {0, 1, 0, seq.held_tokens, seq.pattern * 2, target};
+  return {seq.left_hashed ? 1 : 0, 1, 0, seq.held_tokens, seq.pattern * 2, target_of(seq)};
 }
 
 FootprintStep RecipeFootprint::step(const SeqState& seq, std::int32_t new_tokens) {
@@ -152,8 +173,46 @@ bool RecipeFootprint::is_cut(const ShapeRun::Seq& seq, std::span<const std::int3
   return target && *target < end && recipe_.disposal != "drop";
 }
 
+// A decode step in which nothing is cut: each row has one token more.
+FootprintStep RecipeFootprint::grow(const SeqState& seq) {
+  ShapeRun::Seq shape = shape_of(seq, 1);
+  for (std::int32_t& h : shape.held) ++h;
+  const auto heads = static_cast<std::size_t>(model_.kv_heads);
+  const std::vector<std::int64_t> bytes = shapes_.gpu_bytes(shape);
+  std::vector<std::int32_t> rows(heads, shape.held.front());
+  FootprintStep done;
+  done.held_tokens = seq.held_tokens + 1;
+  done.pattern = seq.pattern;
+  std::int64_t gpu = 0;
+  for (std::size_t l = 0; l < bytes.size(); ++l) {
+    if (shape.held.size() > 1) std::copy_n(shape.held.begin() + static_cast<std::ptrdiff_t>(l * heads), heads, rows.begin());
+    done.kept_pages += layer_pages(bytes[l], rows);
+    gpu += bytes[l];
+  }
+  done.peak_pages = done.kept_pages;
+  finish(seq, 1, gpu, done);
+  return done;
+}
+
+// What holds for any step; `gpu` bytes lie on the GPU after it.
+void RecipeFootprint::finish(const SeqState& seq, std::int32_t new_tokens, std::int64_t gpu, FootprintStep& done) const {
+  done.kept_tokens = static_cast<std::int32_t>(static_cast<double>(gpu) / pages_.token_bytes);
+  done.peak_pages = std::max(done.peak_pages, done.kept_pages);
+  if (seq.left_hashed) return;
+  // Its tokens still lie in blocks; what they do not cover stands beside them.
+  const std::int32_t end = seq.seen_tokens + new_tokens;
+  const double beside = static_cast<double>(gpu) - pages_.token_bytes * end;
+  const std::int64_t side = std::max(side_pages(end), static_cast<std::int64_t>(std::ceil(beside / page_bytes_ - 1e-9)));
+  if (!done.leaves_hashed) done.kept_pages = side;
+  done.peak_pages = std::max(done.kept_pages, side_pages(end));
+}
+
 FootprintStep RecipeFootprint::run(const SeqState& seq, std::int32_t new_tokens) {
+  const bool decodes = new_tokens == 1 && seq.seen_tokens >= seq.prompt_tokens && !seq.recomputes;
+  if (decodes && recipe_.disposal == "drop" && !trigger_->in_decode()) return grow(seq);
   const ShapeRun::Seq shape = shape_of(seq, new_tokens);
+  const SeqStep step{0, shape.seen_tokens, new_tokens, shape.prompt_tokens, -1};
+  counts_.set_target(trigger_->target(step, seq.held_tokens + new_tokens, recipe_.budget).value_or(0));
   shapes_.forget();
   const ShapeRun::Result result = shapes_.step(std::span(&shape, 1));
   const auto heads = static_cast<std::size_t>(model_.kv_heads);
@@ -182,15 +241,7 @@ FootprintStep RecipeFootprint::run(const SeqState& seq, std::int32_t new_tokens)
     if (!shares_layers_) sum += after[l] - appended[l];
   }
   for (const std::int64_t n : after) done.kept_pages += n;
-  done.kept_tokens = static_cast<std::int32_t>(static_cast<double>(result.after.gpu) / pages_.token_bytes);
-  done.peak_pages = std::max(done.peak_pages, done.kept_pages);
-  if (seq.left_hashed) return done;
-  // Its tokens still lie in blocks; what they do not cover stands beside them.
-  const std::int32_t end = seq.seen_tokens + new_tokens;
-  const double beside = static_cast<double>(result.after.gpu) - pages_.token_bytes * end;
-  const std::int64_t side = std::max(side_pages(end), static_cast<std::int64_t>(std::ceil(beside / page_bytes_ - 1e-9)));
-  if (!done.leaves_hashed) done.kept_pages = side;
-  done.peak_pages = std::max(done.kept_pages, side_pages(end));
+  finish(seq, new_tokens, result.after.gpu, done);
   return done;
 }
 
@@ -256,6 +307,7 @@ void RecipeFootprint::charge_prompts(std::span<SeqInStep> batch, PolicyWork& wor
   }
   if (rows.empty()) return;
   shapes_.forget();
+  counts_.set_target(0);
   for (const OpCall& call : shapes_.step(rows).calls) add(work.ops, call, 1);
 }
 

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "policies/kv/count_sources.h"
 #include "policies/kv/footprint.h"
 #include "policies/kv/shape_run.h"
 #include "policies/kv/step_ops.h"
@@ -23,7 +24,8 @@ struct RecipePages {
 RecipePages recipe_pages(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens);
 
 // A recipe's memory and operations in serving, from its parts run on shapes: nothing here knows a method. Decode steps come from
-// StepOps, steps with prompt tokens from the parts themselves. Counts that depend on data stand at their bounds.
+// StepOps, steps with prompt tokens from the parts themselves. What data-dependent allocators keep is their mean, other counts that
+// depend on data stand at their bounds.
 class RecipeFootprint final : public Footprint {
  public:
   // Errors as ShapeRun's; recipes whose questions or extra passes cannot be known from lengths are refused.
@@ -46,6 +48,8 @@ class RecipeFootprint final : public Footprint {
     std::size_t operator()(const Key& k) const;
   };
   FootprintStep run(const SeqState& seq, std::int32_t new_tokens);
+  FootprintStep grow(const SeqState& seq);
+  void finish(const SeqState& seq, std::int32_t new_tokens, std::int64_t gpu, FootprintStep& done) const;
   [[nodiscard]] Key key_of(const SeqState& seq, std::int32_t new_tokens) const;
   [[nodiscard]] bool is_cut(const ShapeRun::Seq& seq, std::span<const std::int32_t> held) const;
   [[nodiscard]] std::int64_t side_pages(std::int32_t tokens) const;
@@ -56,11 +60,14 @@ class RecipeFootprint final : public Footprint {
   [[nodiscard]] std::int32_t attended(const LayerCalls& calls) const;
   void add_passes(std::span<const PassShape> chunks, std::int32_t kv_tokens, PolicyWork& work) const;
   void find_side_bytes();
+  bool history_matters();
+  [[nodiscard]] std::int32_t target_of(const SeqState& seq) const;
 
   Recipe recipe_;
   ModelShape model_;
   std::unique_ptr<Trigger> trigger_;
-  ShapeRun shapes_;
+  ExpectedCounts counts_;
+  ShapeRun shapes_;  // takes counts_ for memory
   StepOps decodes_;
   RecipePages pages_;
   double page_bytes_ = 0;

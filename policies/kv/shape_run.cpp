@@ -129,6 +129,13 @@ ShapeRun::Result ShapeRun::step(std::span<const Seq> batch) {
   return result;
 }
 
+std::vector<std::int64_t> ShapeRun::gpu_bytes(const Seq& seq) const {
+  Group groups[] = {group_of(std::span(&seq, 1), seq.seen_tokens >= seq.prompt_tokens)};
+  std::vector<std::int64_t> bytes;
+  for (std::int32_t l = 0; l < model_.num_layers; ++l) bytes.push_back(layer_bytes(groups, l).gpu);
+  return bytes;
+}
+
 void ShapeRun::finish(std::span<Group> groups, Result& result) {
   result.first_call.push_back(ops_.log().size());
   result.calls = ops_.log();

@@ -39,6 +39,8 @@ class ShapeRun {
   // One step. A sequence whose numbers continue the last step at its place goes on; any other is put into the state that the step
   // before it would have left behind. Errors (InputError): what the recipe observes is not in `extras`.
   Result step(std::span<const Seq> batch);
+  // GPU bytes of each layer while the sequence holds seq.held; nothing runs.
+  [[nodiscard]] std::vector<std::int64_t> gpu_bytes(const Seq& seq) const;
   // The next step continues nothing.
   void forget() { put_before({}); }
 

@@ -163,9 +163,18 @@ std::optional<StepOps::PerLayer> StepOps::added(const Seq& seq, std::int32_t com
   return each(std::move(calls), with.calls, [](std::int64_t a, std::int64_t b) { return a - b; });
 }
 
-// A line through the block's first two lengths that meets the last one, and in the first blocks of a kind every other one.
+// A line over the lengths of the sequence's block, or over all but the last or the first, where a page is completed or begun.
 std::optional<StepOps::Line> StepOps::fit(const Seq& seq, std::int32_t company, const Group& of) {
-  const std::int32_t begin = seq.held.front() / kBlockTokens * kBlockTokens;
+  const std::int32_t begin = seq.held.front() / kBlockTokens * kBlockTokens, end = begin + kBlockTokens;
+  for (const auto& [from, to] : {std::pair{begin, end}, std::pair{begin, end - 1}, std::pair{begin + 1, end}}) {
+    if (seq.held.front() < from || seq.held.front() >= to) continue;
+    if (std::optional<Line> line = fit(seq, company, of, from, to)) return line;
+  }
+  return std::nullopt;
+}
+
+// A line through the first two lengths that meets the last one, and in the first blocks of a kind every other one.
+std::optional<StepOps::Line> StepOps::fit(const Seq& seq, std::int32_t company, const Group& of, std::int32_t begin, std::int32_t end) {
   const auto at = [&](std::int32_t offset) -> std::optional<PerLayer> {
     const std::optional<Seq> other = moved(seq, begin + offset);
     return other && group(*other, company) == of ? added(*other, company) : std::nullopt;
@@ -176,15 +185,15 @@ std::optional<StepOps::Line> StepOps::fit(const Seq& seq, std::int32_t company, 
   const auto meets = [&](std::int32_t offset) {
     return at(offset) == each(*first, slope, [offset](std::int64_t a, std::int64_t b) { return a + b * offset; });
   };
-  if (!meets(kBlockTokens - 1)) return std::nullopt;
+  if (!meets(end - begin - 1)) return std::nullopt;
   const std::int32_t kind = kind_of(*first, *moved(seq, begin), company);
   if (proven_[static_cast<std::size_t>(kind)] < kProvenBlocks) {
-    for (std::int32_t i = 2; i + 1 < kBlockTokens; ++i) lines_hold_ = lines_hold_ && meets(i);
+    for (std::int32_t i = 2; i + 1 < end - begin; ++i) lines_hold_ = lines_hold_ && meets(i);
     ++proven_[static_cast<std::size_t>(kind)];
     if (!lines_hold_) return std::nullopt;
   }
   auto [base, per_token] = classes(*first, slope);
-  return Line{begin, kind, std::move(base), std::move(per_token)};
+  return Line{begin, end, kind, std::move(base), std::move(per_token)};
 }
 
 // The line that gives this sequence's calls; null where these are no sum.
@@ -192,14 +201,16 @@ const StepOps::Line* StepOps::find(const Seq& seq, std::int32_t company) {
   const Group g = group(seq, company);
   const std::int32_t held = seq.held.front();
   Block& block = blocks_[{g, held / kBlockTokens}];
-  if (!block.tried && lines_hold_ && g.target != kLayersDiffer && g.prompt < 0) block.line = fit(seq, company, g);
-  block.tried = true;
-  if (block.line) return &*block.line;
+  if (block.tries < kTries && !block.line && lines_hold_ && g.target != kLayersDiffer && g.prompt < 0) {
+    block.line = fit(seq, company, g);
+    ++block.tries;
+  }
+  if (block.line && held >= block.line->begin && held < block.line->end) return &*block.line;
   const auto known = block.exact.find(held);
   if (known != block.exact.end()) return &known->second;
   const std::optional<PerLayer> calls = added(seq, company);
   if (!calls) return nullptr;
-  Line point{held, kind_of(*calls, seq, company), classes(*calls), {}};
+  Line point{held, held + 1, kind_of(*calls, seq, company), classes(*calls), {}};
   point.slope = point.base;
   for (auto& layer : point.slope.calls)
     for (OpCall& c : layer) c = {c.op};

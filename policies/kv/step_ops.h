@@ -44,16 +44,17 @@ class StepOps {
 
  private:
   static constexpr std::int32_t kBlockTokens = 16, kProvenBlocks = 16;
+  static constexpr std::int32_t kTries = 2;  // to find a block's line: from its end there may be none
 
   using PerLayer = std::vector<std::vector<OpCall>>;  // [num_layers]
   // Calls at `begin` tokens, and what each further token adds. Both have the same classes.
   struct Line {
-    std::int32_t begin = 0, kind = 0;
+    std::int32_t begin = 0, end = 0, kind = 0;  // holds for lengths in [begin, end)
     LayerCalls base, slope;
   };
   struct Block {
-    bool tried = false;
-    std::optional<Line> line;            // over the whole block
+    std::int32_t tries = 0;
+    std::optional<Line> line;            // over the block, or all of it but one end
     std::map<std::int32_t, Line> exact;  // else by length
   };
   // What may tell two sequences of one length apart: with whom they decode (a set of kinds), how layers and heads differ in length, to
@@ -71,6 +72,7 @@ class StepOps {
   Group group(const Seq& seq, std::int32_t company);
   const Line* find(const Seq& seq, std::int32_t company);
   std::optional<Line> fit(const Seq& seq, std::int32_t company, const Group& group);
+  std::optional<Line> fit(const Seq& seq, std::int32_t company, const Group& group, std::int32_t begin, std::int32_t end);
   std::optional<PerLayer> added(const Seq& seq, std::int32_t company);
   PerLayer run(std::span<const Seq> batch);
   std::int32_t kind_of(const PerLayer& calls, const Seq& seq, std::int32_t company);

@@ -94,12 +94,16 @@ TEST_P(ServingRecipe, ChargesWhatThePartsCall) {
 TEST_P(ServingRecipe, MemoryFollowsTheParts) {
   const Recipe recipe = small(GetParam());
   RecipeFootprint footprint(recipe, kModel, kBlock);
-  ShapeRun parts(recipe, kModel);
+  ExpectedCounts counts(recipe, kModel);
+  ShapeRun parts(recipe, kModel, &counts);
+  const auto trigger = recipe.make_trigger();
   SeqState seq{0, 260, 0, 0, false, false};
   ShapeRun::Seq shape = footprint.shape_of(seq, 260);
   std::int32_t next = 260;
   for (int t = 0; t < 50; ++t, next = 1) {
     const FootprintStep done = footprint.step(seq, next);
+    const SeqStep step{0, seq.seen_tokens, next, seq.prompt_tokens, -1};
+    counts.set_target(trigger->target(step, seq.held_tokens + next, recipe.budget).value_or(0));
     const ShapeRun::Result result = parts.step(std::span(&shape, 1));
     EXPECT_GE(done.peak_pages, done.kept_pages) << "step " << t;
     EXPECT_EQ(done.held_tokens, result.held.front()) << "step " << t;
