@@ -14,6 +14,8 @@ namespace {
 
 std::string share(double x) { return fmt::format("{:.6f}", x); }
 
+// What a serving run says of its policy.
+constexpr std::string_view kServingColumns = " recipe budget_tokens attention_mass output_rel_err topk_recall resident_bytes_frac family ";
 constexpr const char* kFidelityColumns = "attention_mass,output_rel_err,topk_recall,kl_nats,needle_kept,attended_tokens";
 
 std::string fidelity_text(const Fidelity& f) {
@@ -98,7 +100,7 @@ Fields fidelity_fields(Params& p, const Recipe& recipe, std::uint64_t seed) {
   Means means;
   for (const auto& sample : all) means.add(replay(sample->trace, sample->reference, recipe, options));
   Fields fields = fields_of(recipe, means, static_cast<double>(all.size()));
-  fields.resize(6);
+  std::erase_if(fields, [](const auto& f) { return kServingColumns.find(fmt::format(" {} ", f.first)) == std::string_view::npos; });
   return known.emplace(key, std::move(fields)).first->second;
 }
 

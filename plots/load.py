@@ -40,6 +40,11 @@ class Results:
     @property
     def is_replay(self):
         """KV policies on recorded attention; `steps` then holds decode steps."""
+        return self.measures_attention and "ttft_p50_ms" not in self.summary.columns
+
+    @property
+    def measures_attention(self):
+        """Runs say how much attention their KV policy keeps: replays, and serving with `samples`."""
         return self.summary is not None and "attention_mass" in self.summary.columns
 
     def rate_axis(self):

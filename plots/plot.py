@@ -12,13 +12,14 @@ import cdf
 import fidelity
 import hit_ratio
 import load_curves
+import serving_fidelity
 import style
 import table
 import timeline
 import validation
 from load import ResultsError, load
 
-KINDS = (cdf, load_curves, timeline, hit_ratio, bars, validation)
+KINDS = (cdf, load_curves, timeline, hit_ratio, bars, validation, serving_fidelity)
 
 
 def draw_all(folder, every=False, recipe=None):
