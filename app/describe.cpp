@@ -175,9 +175,10 @@ std::string unit_of(const std::string& key) {
 std::string items_as_text(const std::vector<Item>& items) {
   std::size_t width = 0;
   for (const Item& item : items) width = std::max(width, item.name.size());
+  const bool mixed = std::any_of(items.begin(), items.end(), [&](const Item& i) { return i.kind != items.front().kind; });
   std::string text;
   for (const Item& item : items) {
-    text += fmt::format("{:<{}}  {}", item.name, width, item.summary);
+    text += fmt::format("{:<{}}  {}{}", item.name, width, mixed ? fmt::format("{:<9}  ", item.kind) : "", item.summary);
     text += item.source.empty() || item.kind == "models" || item.kind == "experiments" ? "\n" : fmt::format(" [{}]\n", item.source);
   }
   return text;

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "base/spec_file.h"
+#include "base/text.h"
 
 namespace kvlab {
 
@@ -24,6 +25,9 @@ std::pair<std::string, std::function<std::unique_ptr<Part>()>> read_part(Params&
   const auto from_experiment = experiment.named(kind, absent, meaning);
   auto chosen = experiment.has(kind) ? from_experiment : from_file;
   if (chosen.first == "none" && fallback.empty()) return {"", {}};
+  if (!Registry<Part>::table_view().contains(chosen.first))
+    (experiment.has(kind) ? experiment : file)
+        .fail_at(kind, fmt::format("unknown {} '{}'{}", kind, chosen.first, suggestion(chosen.first, Registry<Part>::names())));
   Registry<Part>::make(chosen.first, chosen.second, kind);  // refuses now what is wrong
   return {chosen.first, [chosen, kind]() mutable { return Registry<Part>::make(chosen.first, chosen.second, kind); }};
 }
