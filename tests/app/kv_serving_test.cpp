@@ -1,0 +1,68 @@
+#include "app/csv.h"
+#include "tests/app/app_fixture.h"
+
+namespace kvlab {
+namespace {
+
+// KV policies in serving experiments.
+class KvServingTest : public AppTest {
+ protected:
+  void SetUp() override {
+    AppTest::SetUp();
+    ::setenv("KVLAB_RECIPES", KVLAB_SOURCE_DIR "/policies/kv/recipes", 1);
+  }
+  static CsvTable summary(const std::string& name) { return read_csv("results/" + name + "/summary.csv"); }
+  static double value(const CsvTable& t, std::size_t row, const std::string& column) { return std::stod(t.rows[row][t.at(column)]); }
+};
+
+// Prompts of 300 tokens cut to 128: less memory and shorter steps; each decode step of h2o and quest has operations of its own.
+TEST_F(KvServingTest, PoliciesChangeMemoryAndStepTime) {
+  write("small.yaml", std::string(kSmall) +
+                          "kv_policy: [full, {recipe: [snapkv, h2o, quest], budget_tokens: 128}, kivi2]\n"
+                          "scheduler: vllm_v1\n");
+  const Called called = call({"run", "small.yaml"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  const CsvTable s = summary("small");
+  ASSERT_EQ(s.rows.size(), 5U);
+  constexpr std::size_t kFull = 0, kSnapKv = 1, kH2o = 2, kQuest = 3, kKivi = 4;
+  for (std::size_t r = 0; r < 5; ++r) EXPECT_EQ(s.rows[r][s.at("completed")], "60");
+  EXPECT_EQ(value(s, kFull, "step_policy_frac"), 0);
+  for (const std::size_t r : {kSnapKv, kH2o, kQuest, kKivi}) EXPECT_GT(value(s, r, "step_policy_frac"), 0);
+  EXPECT_GT(value(s, kH2o, "step_policy_frac"), value(s, kSnapKv, "step_policy_frac"));
+  EXPECT_LT(value(s, kSnapKv, "step_attention_frac"), value(s, kFull, "step_attention_frac"));
+  EXPECT_LT(value(s, kQuest, "step_attention_frac"), value(s, kFull, "step_attention_frac"));
+  EXPECT_GT(value(s, kKivi, "kv_blocks"), 4 * value(s, kFull, "kv_blocks"));
+  EXPECT_LT(value(s, kQuest, "kv_blocks"), value(s, kFull, "kv_blocks")) << "bounds of pages take room";
+}
+
+TEST_F(KvServingTest, SamplesSayWhatIsKept) {
+  write("small.yaml",
+        std::string(kSmall) +
+            "samples: {made: {synthetic: {layers: 2, q_heads: 4, kv_heads: 2, head_dim: 32, prompt_tokens: 200, decode_tokens: 4}}}\n"
+            "kv_policy: [full, {recipe: snapkv, budget_tokens: 64}]\n"
+            "scheduler: vllm_v1\n");
+  const Called called = call({"run", "small.yaml"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  const CsvTable s = summary("small");
+  EXPECT_EQ(value(s, 0, "attention_mass"), 1);
+  EXPECT_EQ(value(s, 0, "output_rel_err"), 0);
+  EXPECT_EQ(s.rows[1][s.at("recipe")], "snapkv");
+  EXPECT_EQ(s.rows[1][s.at("budget_tokens")], "64");
+  EXPECT_LT(value(s, 1, "attention_mass"), 1);
+  EXPECT_LT(value(s, 1, "resident_bytes_frac"), 0.5);
+}
+
+TEST_F(KvServingTest, RefusesWhatCannotServe) {
+  const auto refusal = [&](const std::string& policy) {
+    write("small.yaml", std::string(kSmall) + "kv_policy: " + policy + "\nscheduler: vllm_v1\n");
+    return call({"run", "small.yaml"}).err;
+  };
+  EXPECT_EQ(refusal("oracle"), "kvlab: small.yaml:9:12: recipe 'oracle' has no costs on shapes alone; it runs in: replay\n");
+  EXPECT_EQ(refusal("{recipe: snapkv, scorer: key_normm}"),
+            "kvlab: small.yaml:9:37: unknown scorer 'key_normm'; did you mean 'key_norm'?\n");
+  EXPECT_EQ(refusal("{recipe: snapkv, budget_tokens: 8}"),
+            "kvlab: small.yaml:9:12: recipe 'snapkv' cannot run: a budget of 8 tokens is below the 32 last tokens that it always keeps\n");
+}
+
+}  // namespace
+}  // namespace kvlab
