@@ -1,0 +1,160 @@
+// Replays through the front: the columns of summary.csv, the shipped attention trace, and the experiments that are shipped.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "app/csv.h"
+#include "app/experiment.h"
+#include "app/setup.h"
+#include "tests/app/app_fixture.h"
+#include "traces/attention_trace.h"
+
+namespace kvlab {
+namespace {
+
+constexpr const char* kSample = KVLAB_SOURCE_DIR "/traces/samples/probe_niah.safetensors";
+constexpr const char* kFileExperiment = KVLAB_SOURCE_DIR "/experiments/replay_file.yaml";
+
+class ReplayRun : public AppTest {
+ protected:
+  static void run(const std::vector<std::string>& arguments) {
+    std::vector<std::string> all{"run"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    const Called called = call(all);
+    ASSERT_EQ(called.status, 0) << called.err;
+  }
+  static double number(const CsvTable& table, std::size_t row, const char* column) { return std::stod(table.rows[row][table.at(column)]); }
+};
+
+TEST_F(ReplayRun, SummaryHasARowPerRecipeAndBudget) {
+  run({kFileExperiment, "--out", "out", "--quiet"});
+  const CsvTable table = read_csv("out/summary.csv");
+  const auto after_seed = table.columns.begin() + static_cast<std::ptrdiff_t>(table.at("seed")) + 1;
+  EXPECT_EQ(
+      std::vector<std::string>(after_seed, after_seed + 6),
+      (std::vector<std::string>{"recipe", "budget_tokens", "attention_mass", "output_rel_err", "topk_recall", "resident_bytes_frac"}));
+  ASSERT_EQ(table.rows.size(), 13U);
+  std::set<std::string> pairs;
+  for (const auto& row : table.rows) pairs.insert(row[table.at("recipe")] + " " + row[table.at("budget_tokens")]);
+  EXPECT_EQ(pairs.size(), 13U);
+  EXPECT_TRUE(pairs.contains("full 514"));
+  EXPECT_TRUE(pairs.contains("keydiff 64"));
+}
+
+TEST_F(ReplayRun, TheFullCacheIsTheTruth) {
+  run({kFileExperiment, "--out", "out", "--quiet"});
+  const CsvTable table = read_csv("out/summary.csv");
+  ASSERT_EQ(table.rows[0][table.at("recipe")], "full");
+  EXPECT_EQ(table.rows[0][table.at("family")], "reference");
+  for (const char* column : {"attention_mass", "topk_recall", "resident_bytes_frac", "needle_kept"})
+    EXPECT_EQ(number(table, 0, column), 1) << column;
+  for (const char* column : {"output_rel_err", "kl_nats", "host_bytes_frac"}) EXPECT_EQ(number(table, 0, column), 0) << column;
+  for (std::size_t r = 1; r < table.rows.size(); ++r) {
+    EXPECT_LT(number(table, r, "attention_mass"), 1);
+    EXPECT_GT(number(table, r, "output_rel_err"), 0);
+  }
+}
+
+TEST_F(ReplayRun, MoreBudgetKeepsMore) {
+  run({kFileExperiment, "--out", "out", "--quiet"});
+  const CsvTable table = read_csv("out/summary.csv");
+  for (std::size_t r = 2; r < table.rows.size(); ++r) {
+    if (table.rows[r][table.at("recipe")] != table.rows[r - 1][table.at("recipe")]) continue;
+    EXPECT_GT(number(table, r, "attention_mass"), number(table, r - 1, "attention_mass")) << "row " << r;
+    EXPECT_LT(number(table, r, "output_rel_err"), number(table, r - 1, "output_rel_err")) << "row " << r;
+    EXPECT_GT(number(table, r, "resident_bytes_frac"), number(table, r - 1, "resident_bytes_frac")) << "row " << r;
+  }
+}
+
+// Streaming keeps the first 4 and the newest tokens, whatever they hold, so its bytes are known beforehand: per token and KV
+// head 2 x 64 channels of 2 bytes, and 4 bytes for its position.
+TEST_F(ReplayRun, BytesOfStreamingByHand) {
+  run({kFileExperiment, "--out", "out", "--quiet"});
+  const CsvTable table = read_csv("out/summary.csv");
+  const auto streaming =
+      std::find_if(table.rows.begin(), table.rows.end(), [&](const auto& row) { return row[table.at("recipe")] == "streaming"; });
+  double expected = 0;
+  for (int step = 0; step < 15; ++step) expected += 64.0 * (256 + 4) / 256 / (515 + step) / 15;
+  EXPECT_NEAR(std::stod((*streaming)[table.at("resident_bytes_frac")]), expected, 1e-6);
+  EXPECT_EQ((*streaming)[table.at("attended_tokens")], "65.00");  // with the token that is decoded
+}
+
+TEST_F(ReplayRun, HeadsAndStepsAverageToTheSummary) {
+  run({kFileExperiment, "--out", "out", "--quiet"});
+  const CsvTable summary = read_csv("out/summary.csv");
+  for (const char* file : {"out/heads.csv", "out/steps.csv"}) {
+    const CsvTable table = read_csv(file);
+    std::map<std::string, std::pair<double, int>> sums;
+    for (const auto& row : table.rows) {
+      auto& [sum, count] = sums[row[0]];
+      sum += std::stod(row[table.at("attention_mass")]), ++count;
+    }
+    for (std::size_t r = 0; r < summary.rows.size(); ++r) {
+      const auto& [sum, count] = sums.at(summary.rows[r][0]);
+      EXPECT_NEAR(sum / count, number(summary, r, "attention_mass"), 1e-6) << file;
+    }
+  }
+}
+
+TEST_F(ReplayRun, SameBytesTwiceAndWithOneJob) {
+  run({kFileExperiment, "--out", "one", "--quiet", "--jobs", "1"});
+  run({kFileExperiment, "--out", "two", "--quiet"});
+  for (const char* file : {"summary.csv", "heads.csv", "steps.csv"}) {
+    const std::string first = read(std::filesystem::path("one") / file);
+    EXPECT_FALSE(first.empty());
+    EXPECT_EQ(first, read(std::filesystem::path("two") / file)) << file;
+  }
+}
+
+TEST_F(ReplayRun, TheTableNamesRecipesOnce) {
+  const Called called = call({"run", kFileExperiment, "--out", "out"});
+  EXPECT_NE(called.out.find("run   recipe     kv_policy.budget_tokens  attention_mass  output_rel_err  needle_kept"), std::string::npos)
+      << called.out;
+}
+
+TEST(ShippedAttentionTrace, HasANeedle) {
+  EXPECT_LE(std::filesystem::file_size(kSample), 8U << 20);
+  const AttentionTrace trace = read_attention_trace(kSample);
+  EXPECT_EQ(trace.prompt_tokens, 514);
+  EXPECT_EQ(trace.num_tokens, 529);
+  EXPECT_EQ(trace.kv_heads, 2);
+  EXPECT_EQ(trace.layers.size(), 8U);
+  ASSERT_EQ(trace.needles.size(), 1U);
+  std::string needle;
+  for (std::int32_t i = trace.needles[0].first; i < trace.needles[0].second; ++i)
+    needle += static_cast<char>(trace.ids[static_cast<std::size_t>(i)]);
+  EXPECT_EQ(needle, "274916");
+}
+
+// What lies there is what the README's command writes; the file has half precision.
+TEST_F(ReplayRun, TheShippedTraceIsRecordedAgain) {
+  const Called called = call({"trace", "record", "--model", KVLAB_SOURCE_DIR "/engine/probe", "--ids",
+                              KVLAB_SOURCE_DIR "/traces/samples/probe_niah.json", "--decode-tokens", "8", "--out", "again.safetensors"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  const AttentionTrace shipped = read_attention_trace(kSample), again = read_attention_trace("again.safetensors");
+  EXPECT_EQ(shipped.ids, again.ids);
+  EXPECT_EQ(shipped.needles, again.needles);
+  EXPECT_EQ(shipped.question_begin, again.question_begin);
+  ASSERT_EQ(shipped.layers.size(), again.layers.size());
+  for (std::size_t l = 0; l < shipped.layers.size(); ++l) {
+    ASSERT_EQ(shipped.layers[l].k.size(), again.layers[l].k.size());
+    for (std::size_t i = 0; i < shipped.layers[l].k.size(); ++i)
+      ASSERT_NEAR(shipped.layers[l].k[i], again.layers[l].k[i], 0.02) << l << " " << i;
+  }
+}
+
+TEST(ShippedReplays, EveryRecipeOfTheProbesExperimentCanBeRead) {
+  const Experiment experiment = load_experiment(KVLAB_SOURCE_DIR "/experiments/replay_probe.yaml", {});
+  std::map<std::string, int> runs;
+  for (const RunSpec& run : experiment.runs) {
+    Params p = experiment.params(run);
+    ++runs[read_run_plan(p, run.seed).recipe.value().name];
+  }
+  EXPECT_GE(runs.size(), 30U);
+  for (const auto& [recipe, count] : runs) EXPECT_TRUE(count == 1 || count == 4) << recipe << " has " << count << " budgets";
+  EXPECT_EQ(runs.at("snapkv"), 4);
+  EXPECT_EQ(runs.at("full"), 1);
+}
+
+}  // namespace
+}  // namespace kvlab
