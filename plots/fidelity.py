@@ -21,7 +21,7 @@ _MAX_NUMBERS = 64  # cells of a heat map that still have room for a number
 
 def points_of(results):
     """A row per recipe and setting, means over seeds, in the order of families and then of the experiment. `setting` numbers a
-    recipe's rows; `swept`: the experiment gives its budget; `selects`: tokens are left out without one."""
+    recipe's rows; `swept`: the experiment gives its budget; `selects`: it keeps all tokens and reads some."""
     rows = results.summary
     budgets = [a for a in results.axes if a == "kv_policy.budget_tokens"]
     others = [a for a in results.axes if not a.startswith("kv_policy") and rows[a].nunique() > 1]
@@ -32,7 +32,7 @@ def points_of(results):
     points = grouped.agg({"run": list, "family": "first", **dict.fromkeys(numbers, "mean")}).reset_index("name").reset_index(drop=True)
     points = points.sort_values("rank", kind="stable", ignore_index=True)
     points = points.astype({"swept": bool})
-    points["selects"] = ~points["swept"] & (points["attention_mass"] < 1)
+    points["selects"] = (points["attention_mass"] < 1) & ((points["family"] == "selection") | (points["resident_bytes_frac"] > 0.995))
     points["setting"] = points.groupby("name", sort=False).cumcount()
     return points
 
@@ -105,16 +105,16 @@ def _draw_curves(axis, points, x, y, looks):
 
 
 def _place_label(axis, text, x, y, up, taken):
-    """Offset in points of a label beside (x, y), further off until it covers no other; it stays inside the panel on the left."""
+    """Offset in points of a label beside (x, y), further off until it covers no point and no other; it stays inside the panel on the left."""
     scale = 72 / axis.figure.dpi
     px, py = axis.transData.transform((x, y)) * scale
     left = axis.bbox.x0 * scale + 2
     width, height = 3.5 * len(text), 8
     begin = max(left, px - 5 - width)
     off = 8.0
-    while any(begin < b + w and b < begin + width and abs(py + up * off - m) < height for b, w, m in taken):
-        off += 2.0
-    taken.append((begin, width, py + up * off))
+    while off < 60 and any(begin < b + w and b < begin + width and abs(py + up * off - m) < (height + h) / 2 for b, w, m, h in taken):
+        off += 1.0
+    taken.append((begin, width, py + up * off, height))
     return begin - px, up * off
 
 
@@ -131,10 +131,11 @@ def _label_front(axis, points, front, x, y, up):
     """The front as a step line, and each recipe's name at one of its points there."""
     line = points.loc[front]
     axis.plot(line[x], line[y], drawstyle="steps-post", color="black", linewidth=2.4, alpha=0.2, zorder=1.5, solid_capstyle="round")
-    taken = []
+    taken = [(px - 2, 4, py, 4) for px, py in axis.transData.transform(points[[x, y]].to_numpy(dtype=float)) * 72 / axis.figure.dpi]
     for row in _spread(axis, line, x, y).to_dict("records"):
         offset = _place_label(axis, row["name"], row[x], row[y], up, taken)
         axis.annotate(row["name"], (row[x], row[y]), offset, textcoords="offset points", ha="left", va="center", fontsize=6, color=FAMILIES[row["family"]],
+                      bbox={"boxstyle": "square,pad=0.05", "facecolor": "white", "alpha": 0.7, "linewidth": 0},
                       arrowprops={"arrowstyle": "-", "linewidth": 0.4, "color": "#707070", "shrinkA": 0, "shrinkB": 1.5})
 
 
@@ -264,7 +265,7 @@ def _one_recipe(results, points, folder):
     cmap, norm = _palette()
     for axis, (_, row), values in zip(axes[0], points.iterrows(), table.to_numpy()):
         axis.imshow(values.reshape(layers, heads), cmap=cmap, norm=norm, aspect="auto", interpolation="nearest")
-        axis.set_title(f"{row['budget_tokens']:.0f} tokens" if row["swept"] else f"attends {row['attended_tokens']:.0f}", fontsize=7)
+        axis.set_title(f"{row['budget_tokens']:.0f} tokens", fontsize=7)
         axis.set_xlabel("KV head", labelpad=1)
         axis.set_xticks(range(0, heads, -(-heads // 8)))
         axis.grid(visible=False)
@@ -279,35 +280,34 @@ def _one_recipe(results, points, folder):
 # ---- needles ----
 
 
-def _needle_cells(axis, points, columns):
-    cells = np.full((points["name"].nunique(), columns), np.nan)
+def _needle_cells(axis, points):
+    """Recipes by settings; with selectors the tokens they read, which may be more than the budget."""
     names = list(points["name"].unique())
+    cells = np.full((len(names), int(points["setting"].max()) + 1), np.nan)
     for row in points.itertuples():
         cells[names.index(row.name), row.setting] = row.needle_kept
-        text = f"{100 * row.needle_kept:.0f}" if row.swept else f"{100 * row.needle_kept:.0f} ({row.attended_tokens:.0f})"
+        text = f"{100 * row.needle_kept:.0f}" + (f" ({row.attended_tokens:.0f})" if row.selects else "")
         axis.text(row.setting, names.index(row.name), text, ha="center", va="center", fontsize=5.5, color="white" if row.needle_kept < 0.6 else "black")
     axis.imshow(100 * cells, cmap="viridis", vmin=0, vmax=100, aspect="auto", interpolation="nearest")
     _name_rows(axis, points.drop_duplicates("name"))
+    budgets = points.groupby("setting")["budget_tokens"].agg(["min", "max"])
+    axis.set_xticks(range(len(budgets)), [f"{low:.0f}" if low == high else "" for low, high in budgets.to_numpy()])
+    axis.tick_params(axis="x", length=0)
 
 
 def _needles(points, folder):
-    """Share of the needles' tokens that decode steps attend to: recipes with a budget above, those that read a choice below."""
-    swept = points[points["swept"]]
-    rest = points[points["selects"]]
-    parts = [p for p in (swept, rest) if len(p)]
+    """Share of the needles' tokens that decode steps attend to: what eviction leaves above, what selectors read below."""
+    lossy = points[points["swept"] | (points["attention_mass"] < 1)]
+    parts = [(p, title) for p, title in ((lossy[~lossy["selects"]], "Needle attended to (%)"), (lossy[lossy["selects"]], "Needle (%) and tokens attended to")) if len(p)]
     if not parts or points["needle_kept"].min() == 1:
         return None
-    heights = [p["name"].nunique() for p in parts]
+    heights = [p["name"].nunique() for p, _ in parts]
     figure, axes = style.plt.subplots(len(parts), 1, figsize=(style.COLUMN_IN, 0.75 + 0.4 * len(parts) + _ROW_IN * sum(heights)), squeeze=False,
                                       gridspec_kw={"height_ratios": heights})
-    for axis, part in zip(axes[:, 0], parts):
-        columns = int(part["setting"].max()) + 1
-        _needle_cells(axis, part, columns)
-        budgets = part.groupby("setting")["budget_tokens"].first()
-        axis.set_xticks(range(columns), [f"{b:.0f}" for b in budgets] if part["swept"].all() else [""] * columns)
-        axis.tick_params(axis="x", length=0)
-        axis.set_xlabel("Budget (tokens)" if part["swept"].all() else "Setting (fewest tokens first)", labelpad=1)
-        axis.set_title("Needle attended to (%)" if part["swept"].all() else "Needle (%) and tokens attended to", fontsize=7, pad=3)
+    for axis, (part, title) in zip(axes[:, 0], parts):
+        _needle_cells(axis, part)
+        axis.set_xlabel("Budget (tokens)", labelpad=1)
+        axis.set_title(title, fontsize=7, pad=3)
     return style.save(figure, folder, "needles")
 
 

@@ -117,26 +117,25 @@ REPLAY = ("recipe budget_tokens attention_mass output_rel_err topk_recall reside
 FIDELITY = "attention_mass output_rel_err topk_recall kl_nats needle_kept attended_tokens".split()
 
 
-def replay_row(recipe, family, budget, attended, mass, error, resident, needle, host=0.0):
-    return [recipe, budget, mass, error, mass, resident, 0.1, needle, budget, attended, host, 0.0, 1.0, 0, 0, "", 2, 10, family]
+def replay_row(recipe, family, kept, attended, mass, error, resident, needle, host=0.0):
+    return [recipe, min(kept, attended), mass, error, mass, resident, 0.1, needle, kept, attended, host, 0.0, 1.0, 0, 0, "", 2, 10, family]
 
 
 def write_replay(folder, budgets=(128, 512), layers=3, kv_heads=2):
     """Two evicting recipes and random at the budgets, a format, a selector and one that offloads, over 1,000 tokens."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [("", "", replay_row("full", "reference", 1000, 1000, 1.0, 0.0, 1.0, 1.0))]
+    rows = [("", replay_row("full", "reference", 1000, 1000, 1.0, 0.0, 1.0, 1.0))]
     for place, (recipe, family) in enumerate((("snapkv", "attention"), ("streaming", "position"), ("random", "reference"))):
         for b in budgets:
-            rows.append((b, "", replay_row(recipe, family, b, b, 1 - (1 + place) * 20 / b, (1 + place) * 30 / b, b / 1000, min(1, b / 1000 / (1 + place)))))
-    rows.append(("", "", replay_row("kivi2", "format", 1000, 1000, 1.0, 0.1, 0.2, 1.0)))
+            rows.append((b, replay_row(recipe, family, b, b, 1 - (1 + place) * 20 / b, (1 + place) * 30 / b, b / 1000, min(1, b / 1000 / (1 + place)))))
+    rows.append(("", replay_row("kivi2", "format", 1000, 1000, 1.0, 0.1, 0.2, 1.0)))
     for b in budgets:
-        rows.append(("", b, replay_row("quest", "selection", 1000, b, 1 - 10 / b, 15 / b, 1.06, 0.9)))
-        rows.append(("", b, replay_row("offload", "selection", 1000, b, 1 - 5 / b, 8 / b, 0.05, 0.9, host=0.95)))
-    axes = ["kv_policy.budget_tokens", "kv_policy.selector.quest.budget_tokens"]
-    write_csv(folder / "summary.csv", ["run", *axes, "seed", *REPLAY], [[f"{i:04d}", *row[:2], 1, *row[2]] for i, row in enumerate(rows, start=1)])
+        rows.append((b, replay_row("quest", "selection", 1000, b, 1 - 10 / b, 15 / b, 1.06, 0.9)))
+        rows.append((b, replay_row("offload", "selection", 1000, b, 1 - 5 / b, 8 / b, 0.05, 0.9, host=0.95)))
+    write_csv(folder / "summary.csv", ["run", "kv_policy.budget_tokens", "seed", *REPLAY], [[f"{i:04d}", row[0], 1, *row[1]] for i, row in enumerate(rows, start=1)])
     heads, steps = [], []
-    for i, (_, _, row) in enumerate(rows, start=1):
+    for i, (_, row) in enumerate(rows, start=1):
         for sample in ("first", "second"):
             values = lambda k: [max(0.0, row[2] - 0.01 * k), *row[3:5], 0.1, row[7], row[9]]
             heads += [[f"{i:04d}", sample, layer, head, *values(layer + head)] for layer in range(layers) for head in range(kv_heads)]
