@@ -18,7 +18,7 @@ namespace kvlab {
 
 namespace {
 
-constexpr std::int32_t kByteLevelBos = 256;
+constexpr std::int32_t kProbeBos = 256;
 
 // A prompt of an evaluation file (engine/probe/README.md) for a byte-level model.
 struct EvalPrompt {
@@ -57,7 +57,7 @@ EvalPrompt read_eval_prompt(Params& p) {
     EvalPrompt eval;
     const auto& turn = row["turns"][0];
     const std::string prompt = row["prompt"];
-    eval.ids = {kByteLevelBos};
+    eval.ids = {kProbeBos};
     append_bytes(eval.ids, prompt);
     eval.question_begin = static_cast<std::int32_t>(eval.ids.size());
     append_bytes(eval.ids, turn["question"]);

@@ -64,7 +64,7 @@ std::vector<Pair> pairs_of(const std::vector<ServedRequest>& requests, const Tai
   return found;
 }
 
-double median(std::vector<double> values) {
+double upper_median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
@@ -149,7 +149,7 @@ std::vector<double> best_durations(const std::vector<Pair>& pairs, const Tail& t
   double least = std::numeric_limits<double>::infinity();
   for (const double rough : {1.0, 3.0, 10.0, 30.0}) {
     for (const double pull : {0.0, 0.002, 0.01, 0.05}) {
-      std::vector<double> durations = fit_durations(tail.gaps, median(of_pairs), {rough, pull});
+      std::vector<double> durations = fit_durations(tail.gaps, upper_median(of_pairs), {rough, pull});
       const double error = pair_error(pairs, tail, durations);
       if (error >= least) continue;
       least = error;

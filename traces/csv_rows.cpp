@@ -94,7 +94,8 @@ bool CsvRows::next() {
   if (!lines_->next(line)) return false;
   const std::size_t count = split(line);
   if (count != fields_.size()) {
-    lines_->fail(fmt::format("{} field{}, but the header has {}: {}", count, count == 1 ? "" : "s", fields_.size(), quoted(header_)));
+    lines_->fail(
+        fmt::format("{} field{}, but the header has {}: {}", count, count == 1 ? "" : "s", fields_.size(), kvlab::quoted(header_)));
   }
   return true;
 }

@@ -50,9 +50,11 @@ void hadamard(std::span<float> x) {
   for (float& v : x) v *= scale;
 }
 
+}  // namespace
+
 // An orthogonal map that spreads every channel over many, so that no feature is one channel: a permutation, then signs and a
 // Hadamard transform over the first and over the last 2^m channels.
-class Rotation {
+class SyntheticAttention::Rotation {
  public:
   Rotation(std::size_t channels, std::uint64_t seed) : order_(channels), signs_(2 * channels), block_(std::bit_floor(channels)) {
     std::iota(order_.begin(), order_.end(), std::size_t{0});
@@ -74,11 +76,9 @@ class Rotation {
 };
 
 // Strengths with which one query looks for each role, as scores.
-struct Strengths {
+struct SyntheticAttention::Strengths {
   double sink = 0, needle = 0, heavy = 0, beat = 0, near = 0;
 };
-
-}  // namespace
 
 class SyntheticAttention::Head {
  public:

@@ -58,6 +58,8 @@ class SyntheticAttention {
   [[nodiscard]] std::int32_t num_tokens() const { return shape_.prompt_tokens + shape_.decode_tokens; }
 
  private:
+  class Rotation;
+  struct Strengths;
   class Head;  // one KV head and its query heads
   // Of the queries of one layer by the number of ordinary tokens they see, less one: how strongly they look for near tokens, and
   // the logarithm of what the ordinary tokens add to the softmax's sum.

@@ -17,7 +17,8 @@ constexpr std::int32_t kAnchorLevels = 256;
 void code_token(float* x, std::int32_t n, std::int32_t levels, std::int32_t* symbol) {
   float largest = 0.0F;
   for (std::int32_t c = 0; c < n; ++c) largest = std::max(largest, std::isnan(x[c]) ? 0.0F : std::fabs(x[c]));
-  const auto most = static_cast<float>(levels / 2 - 1);
+  const std::int32_t largest_code = levels / 2 - 1;
+  const auto most = static_cast<float>(largest_code);
   const float scale = from_stored(StoredType::kFp16, to_stored(StoredType::kFp16, largest)) / most;
   for (std::int32_t c = 0; c < n; ++c) {
     const float code = scale > 0.0F && !std::isnan(x[c]) ? std::clamp(std::nearbyint(x[c] / scale), -most, most) : 0.0F;

@@ -41,7 +41,7 @@ void read_layers(const std::string& file, const std::string& count_column, Profi
   }
 }
 
-SampleGrid read_grid(const std::string& file, const std::vector<std::string>& axes) {
+SampleGrid read_time_grid(const std::string& file, const std::vector<std::string>& axes) {
   const MeasuredTable csv(file);
   std::vector<std::size_t> columns;
   for (const std::string& axis : axes) columns.push_back(csv.column(axis));
@@ -156,10 +156,10 @@ Profile read_bundle(const std::string& folder, int tp) {
   }
   read_layers(tables + "/dense.csv", "tokens", ProfileOp::Axis::kTokens, p.ops);
   read_layers(tables + "/per_sequence.csv", "sequences", ProfileOp::Axis::kSequences, p.ops);
-  p.attention = read_grid(tables + "/attention.csv", {"prefill_chunk", "kv_prefill", "n_decode", "kv_decode"});
+  p.attention = read_time_grid(tables + "/attention.csv", {"prefill_chunk", "kv_prefill", "n_decode", "kv_decode"});
   for (const std::string& place : {tables, folder + "/tp1"}) {  // experts are measured uncut
     std::error_code error;
-    if (p.moe.empty() && fs::exists(place + "/moe.csv", error)) p.moe = read_grid(place + "/moe.csv", {"tokens", "activated_experts"});
+    if (p.moe.empty() && fs::exists(place + "/moe.csv", error)) p.moe = read_time_grid(place + "/moe.csv", {"tokens", "activated_experts"});
   }
   try {
     p.skew = read_skew(meta, folder, tp, meta_file);

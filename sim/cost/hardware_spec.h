@@ -7,6 +7,8 @@
 
 namespace kvlab {
 
+inline constexpr double kPsPerSecond = 1e12;
+
 // One GPU, by its datasheet, and how much of it a good kernel reaches.
 struct HardwareSpec {
   std::string name, file, source;  // source: the datasheet the figures come from

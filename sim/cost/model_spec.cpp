@@ -184,8 +184,6 @@ std::int64_t embedding_parameters(const ModelSpec& m) {
 std::int64_t head_parameters(const ModelSpec& m) { return m.tied_embeddings ? 0 : m.vocabulary * m.embedding_width; }
 std::int64_t final_norm_parameters(const ModelSpec& m) { return m.hidden * (m.norm_bias ? 2 : 1); }
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 }  // namespace
 
 std::int64_t total_parameters(const ModelSpec& m) {

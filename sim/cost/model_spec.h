@@ -11,6 +11,8 @@ enum class Dtype : std::uint8_t { kFp16, kBf16, kFp32, kFp8, kInt8 };
 [[nodiscard]] const char* dtype_name(Dtype dtype);
 [[nodiscard]] Dtype parse_dtype(const std::string& name, const std::string& place);  // InputError with the known names
 
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
 // The shape of a decoder-only transformer, as far as time and memory depend on it.
 struct ModelSpec {
   std::string name, file;

@@ -13,7 +13,6 @@ namespace kvlab {
 
 namespace {
 
-constexpr double kPsPerSecond = 1e12;
 constexpr double kDatasheetMargin = 1.02;
 constexpr double kUnitFactor = 300;     // units differ by 1000; no kernel is this far from its roofline at a large shape
 constexpr double kFallTolerance = 0.2;  // of repeated measurements and kernel switches

@@ -11,8 +11,6 @@ namespace kvlab {
 
 namespace {
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 // Rows of a matrix product come in tiles, and a partial tile takes as long as a whole one: between two samples no further
 // apart than the tensor cores' 16 rows the time is that of the upper one. Coarser tables are interpolated.
 double whole_tiles(const SampleGrid& times, std::int64_t count) {

@@ -11,7 +11,6 @@ namespace kvlab {
 
 namespace {
 
-constexpr double kPsPerSecond = 1e12;
 // Of a link to host memory whose card says nothing: PCIe 4.0 x16, and one copy call; the defaults of `memory`.
 constexpr double kHostLinkBytesPerS = 25e9, kHostCallPs = 10e6;
 

@@ -16,8 +16,6 @@ namespace kvlab {
 
 namespace {
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 template <class Shape>
 OpWork op(std::string_view name, const Shape& shape, int times = 1) {
   return {name, flops(shape), bytes(shape), times};

@@ -30,9 +30,9 @@ using Floats = std::vector<float>;
 using Ints = std::vector<std::int32_t>;
 using Longs = std::vector<std::int64_t>;
 
-// Rows of given positions, two channels, one page of 8 tokens each; pages lie in another order than rows.
-struct Rows {
-  Rows(std::int32_t kv_heads, const std::vector<Ints>& positions) {
+// PositionRows of given positions, two channels, one page of 8 tokens each; pages lie in another order than rows.
+struct PositionRows {
+  PositionRows(std::int32_t kv_heads, const std::vector<Ints>& positions) {
     const auto n = positions.size();
     first.push_back(0);
     position.assign(8 * n, 0);
@@ -72,14 +72,14 @@ TEST(ScoreMap, ShiftsScalesAndLeavesInfinitiesAlone) {
 }
 
 TEST(ReduceHeads, MatchesTokensByPosition) {
-  Rows rows(2, {{0, 3, 5}, {3, 5, 6, 7}});
+  PositionRows rows(2, {{0, 3, 5}, {3, 5, 6, 7}});
   Floats scores{1, 2, 3, 10, 20, 30, 40};
   run_cpu(ReduceHeads{rows.kv, ReduceHeads::Kind::kMean, scores.data()});
   EXPECT_EQ(scores, (Floats{1, 6, 11.5F, 6, 11.5F, 30, 40}));
   scores = {1, 2, 3, 10, 20, 30, 40};
   run_cpu(ReduceHeads{rows.kv, ReduceHeads::Kind::kSum, scores.data()});
   EXPECT_EQ(scores, (Floats{1, 12, 23, 12, 23, 30, 40}));
-  Rows none(2, {{}, {}});
+  PositionRows none(2, {{}, {}});
   run_cpu(ReduceHeads{none.kv, ReduceHeads::Kind::kMean, nullptr});
 }
 
@@ -138,7 +138,7 @@ TEST(FillScores, RampsFromItsBeginning) {
 }
 
 TEST(ProtectAboveMax, OneAboveTheOthersOfAllHeads) {
-  Rows rows(2, {{0, 1, 9}, {0, 8, 9}});
+  PositionRows rows(2, {{0, 1, 9}, {0, 8, 9}});
   const Ints end{10};
   Floats scores{100, 3, 50, 70, -1, 0};
   run_cpu(ProtectAboveMax{rows.kv, 1, 1, end.data(), scores.data()});
@@ -163,7 +163,7 @@ TEST(WholeChunks, TakesWhatFitsOrAGivenNumber) {
 }
 
 TEST(TokenNorms, AllKindsOfAPagedRow) {
-  Rows rows(1, {{0, 1}, {0}});
+  PositionRows rows(1, {{0, 1}, {0}});
   const Floats key{3, -4, 0, 2}, value{1, 1, -5, 12};
   std::copy(key.begin(), key.end(), rows.kv.key(0, 0));
   std::copy(value.begin(), value.end(), rows.kv.value(0, 0));
@@ -179,7 +179,7 @@ TEST(TokenNorms, AllKindsOfAPagedRow) {
 }
 
 TEST(AnchorCosine, NoAnchorAndOppositeKeys) {
-  Rows rows(1, {{0, 1, 2}});
+  PositionRows rows(1, {{0, 1, 2}});
   const Floats keys{1, 0, -2, 0, 0, 5};
   std::copy(keys.begin(), keys.end(), rows.kv.key(0, 0));
   const Ints begin{0}, end{1}, none{0};
@@ -191,7 +191,7 @@ TEST(AnchorCosine, NoAnchorAndOppositeKeys) {
 }
 
 TEST(ProjectedNorms, MeanOverTheGroup) {
-  Rows rows(1, {{0}});
+  PositionRows rows(1, {{0}});
   rows.kv.group = 2;
   rows.kv.value(0, 0)[0] = 1, rows.kv.value(0, 0)[1] = -2;
   const Floats w_o{1, 0, 2, 2, 0, 3, 1, 0, 1, 1, 0, 1};  // three outputs, two heads of two channels
@@ -204,7 +204,7 @@ TEST(ProjectedNorms, MeanOverTheGroup) {
 
 // The leverages of a full-rank matrix sum to its rank; each lies in [0, 1].
 TEST(KeyLeverage, SumsToTheSketchsRank) {
-  Rows rows(1, {{0, 1, 2, 3, 4, 5, 6, 7}});
+  PositionRows rows(1, {{0, 1, 2, 3, 4, 5, 6, 7}});
   Floats keys;
   for (std::uint64_t i = 0; i < 16; ++i) keys.push_back(static_cast<float>(Draw{3, Purpose::kTest, i}.normal()));
   const float* by_sequence[] = {keys.data()};
@@ -218,14 +218,14 @@ TEST(KeyLeverage, SumsToTheSketchsRank) {
 
 // Calls of a batch are the sums of its rows' calls.
 TEST(ScoreOps, CountsAddUpOverRows) {
-  Rows both(1, {{0, 1, 2}, {0, 1, 2, 3, 4}}), one(1, {{0, 1, 2}}), other(1, {{0, 1, 2, 3, 4}});
+  PositionRows both(1, {{0, 1, 2}, {0, 1, 2, 3, 4}}), one(1, {{0, 1, 2}}), other(1, {{0, 1, 2, 3, 4}});
   const auto adds_up = [](const OpCall& sum, const OpCall& a, const OpCall& b) {
     return sum.rows == a.rows + b.rows && sum.tokens == a.tokens + b.tokens && sum.bytes == a.bytes + b.bytes &&
            sum.flops == a.flops + b.flops;
   };
-  const auto leverage = [](Rows& r) { return call(KeyLeverage{r.kv}); };
+  const auto leverage = [](PositionRows& r) { return call(KeyLeverage{r.kv}); };
   EXPECT_TRUE(adds_up(leverage(both), leverage(one), leverage(other)));
-  const auto norms = [](Rows& r) { return call(ProjectedNorms{r.kv, nullptr, 6}); };
+  const auto norms = [](PositionRows& r) { return call(ProjectedNorms{r.kv, nullptr, 6}); };
   EXPECT_TRUE(adds_up(norms(both), norms(one), norms(other)));
 }
 

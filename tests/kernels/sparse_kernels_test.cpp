@@ -15,14 +15,14 @@
 namespace kvlab {
 namespace {
 
-float normal(std::uint64_t i, std::uint64_t stream) { return static_cast<float>(Draw{13, Purpose::kTest, stream, i}.normal()); }
+float drawn(std::uint64_t i, std::uint64_t stream) { return static_cast<float>(Draw{13, Purpose::kTest, stream, i}.drawn()); }
 
 // One sequence, all tokens of all rows listed.
-struct Rows {
-  Rows(std::int32_t heads, std::int32_t head_dim, std::int32_t tokens) : store({1, 2 * heads, heads, head_dim, 16}, 1, 0, true) {
+struct ListedRows {
+  ListedRows(std::int32_t heads, std::int32_t head_dim, std::int32_t tokens) : store({1, 2 * heads, heads, head_dim, 16}, 1, 0, true) {
     const auto n = static_cast<std::size_t>(tokens * heads * head_dim);
     k.resize(n), v.resize(n);
-    for (std::size_t i = 0; i < n; ++i) k[i] = normal(i, 1), v[i] = normal(i, 2);
+    for (std::size_t i = 0; i < n; ++i) k[i] = drawn(i, 1), v[i] = drawn(i, 2);
     load(tokens);
   }
   void load(std::int32_t tokens) {
@@ -45,7 +45,7 @@ struct Rows {
 };
 
 TEST(ChannelStats, HandComputed) {
-  Rows rows(2, 2, 2);
+  ListedRows rows(2, 2, 2);
   rows.k = {1, -3, 5, 0, -2, 2, 1, -1};  // token, head, channel
   rows.load(2);
   std::vector<float> out(6, 9.0F);
@@ -87,7 +87,7 @@ TEST(SmoothChannels, PairsShareAFactorAndOutliersGetTheirOwn) {
 }
 
 TEST(PruneChannels, LowestScoresBecomeZeroTiesKeepTheLowerChannel) {
-  Rows rows(1, 4, 3);
+  ListedRows rows(1, 4, 3);
   const float scores[] = {0, 0, 0, 0, 2, 1, 2, 1};
   const std::int32_t line[] = {1};
   rows.index[2] = -1;
@@ -100,7 +100,7 @@ TEST(PruneChannels, LowestScoresBecomeZeroTiesKeepTheLowerChannel) {
 TEST(Sparsify, KeepsTheLargestNumbersExactlyInFp16) {
   for (const std::int32_t d : {5, 64, 65, 128}) {
     for (const std::int32_t keep : {0, 1, d / 2, d}) {
-      Rows rows(2, d, 3);
+      ListedRows rows(2, d, 3);
       std::vector<std::uint8_t> packed(static_cast<std::size_t>(6 * most_sparse_bytes(d, keep)));
       run_cpu(Sparsify{rows.listed, keep, packed.data()});
       run_cpu(Unsparsify{rows.listed, keep, packed.data()});
@@ -119,7 +119,7 @@ TEST(Sparsify, KeepsTheLargestNumbersExactlyInFp16) {
 }
 
 TEST(Sparsify, TiesKeepTheLowerChannel) {
-  Rows rows(1, 4, 1);
+  ListedRows rows(1, 4, 1);
   rows.k = {1, -1, 1, -1};
   rows.load(1);
   std::vector<std::uint8_t> packed(static_cast<std::size_t>(most_sparse_bytes(4, 2)));
@@ -132,7 +132,7 @@ TEST(Sparsify, SizesByHand) {
   EXPECT_EQ(even_sparse_bytes(128, 38), 2 * 12 + 2 * 48);
   EXPECT_NEAR(static_cast<double>(even_sparse_bytes(128, 38)) / 256, 0.45, 0.03);
   EXPECT_EQ(even_sparse_bytes(64, 0), 12);
-  Rows rows(4, 128, 200);
+  ListedRows rows(4, 128, 200);
   const std::int64_t most = most_sparse_bytes(128, 38);
   std::vector<std::uint8_t> packed(static_cast<std::size_t>(800 * most));
   run_cpu(Sparsify{rows.listed, 38, packed.data()});
@@ -145,7 +145,7 @@ TEST(Sparsify, SizesByHand) {
   EXPECT_NEAR(mean / static_cast<double>(even_sparse_bytes(128, 38)), 1.0, 0.06);
 }
 
-double relative_error(const Rows& rows, std::int32_t tokens) {
+double relative_error(const ListedRows& rows, std::int32_t tokens) {
   double wrong = 0, all = 0;
   const KvRows& kv = rows.listed.kv;
   for (std::int32_t i = 0; i < tokens; ++i)
@@ -157,7 +157,7 @@ double relative_error(const Rows& rows, std::int32_t tokens) {
   return wrong / all;
 }
 
-void approximate(Rows& rows, bool joint, std::int32_t rank, std::int32_t rounds) {
+void approximate(ListedRows& rows, bool joint, std::int32_t rank, std::int32_t rounds) {
   LowRankFactor factor;
   factor.tokens = rows.listed;
   factor.joint_heads = joint, factor.rank = rank, factor.rounds = rounds, factor.seed = 3;
@@ -170,13 +170,13 @@ void approximate(Rows& rows, bool joint, std::int32_t rank, std::int32_t rounds)
 TEST(LowRank, AMatrixOfThatRankComesBack) {
   for (const std::int32_t tokens : {1, 2, 5, 40}) {
     for (const bool joint : {false, true}) {
-      Rows rows(2, 8, tokens);
+      ListedRows rows(2, 8, tokens);
       for (std::int32_t i = 0; i < tokens; ++i)
         for (std::int32_t c = 0; c < 16; ++c) {
           float& x = rows.k[static_cast<std::size_t>(i * 16 + c)];
           x = 0;
           for (std::uint64_t j = 0; j < 3; ++j)
-            x += normal(static_cast<std::uint64_t>(i) * 3 + j, 7) * normal(static_cast<std::uint64_t>(c) * 3 + j, 8);
+            x += drawn(static_cast<std::uint64_t>(i) * 3 + j, 7) * drawn(static_cast<std::uint64_t>(c) * 3 + j, 8);
         }
       rows.load(tokens);
       approximate(rows, joint, 3, 2);
@@ -188,7 +188,7 @@ TEST(LowRank, AMatrixOfThatRankComesBack) {
 TEST(LowRank, ErrorFallsWithRankToTheRoundingOfTheFactors) {
   double before = 1.0;
   for (const std::int32_t rank : {1, 2, 4, 8, 16, 20}) {
-    Rows rows(2, 8, 30);
+    ListedRows rows(2, 8, 30);
     approximate(rows, true, rank, 4);
     const double error = relative_error(rows, 30);
     if (rank <= 16) {
@@ -203,7 +203,7 @@ TEST(LowRank, ErrorFallsWithRankToTheRoundingOfTheFactors) {
 
 // The share of the largest singular value of diag(3, 1, 1, ...) is known: rank 1 leaves the rest.
 TEST(LowRank, FindsTheLargestDirection) {
-  Rows rows(1, 4, 4);
+  ListedRows rows(1, 4, 4);
   rows.k = {3, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1};
   rows.load(4);
   approximate(rows, false, 1, 12);
@@ -214,8 +214,8 @@ TEST(LowRank, KeysBeforeRopeAreTurnedToWhereTheyWere) {
   constexpr std::int32_t n = 12, heads = 2, d = 8;
   std::vector<float> before(n * heads * d);
   for (std::size_t i = 0; i < before.size(); ++i)  // rank 1 before rotation
-    before[i] = normal(i / (heads * d), 7) * normal(i % (heads * d), 8);
-  Rows rows(heads, d, n);
+    before[i] = drawn(i / (heads * d), 7) * drawn(i % (heads * d), 8);
+  ListedRows rows(heads, d, n);
   for (std::int32_t i = 0; i < n; ++i)
     for (std::int32_t h = 0; h < heads; ++h)
       for (std::int32_t c = 0; c < d / 2; ++c) {
@@ -225,7 +225,7 @@ TEST(LowRank, KeysBeforeRopeAreTurnedToWhereTheyWere) {
         rows.k[at + d / 2] = static_cast<float>(x * std::sin(angle) + y * std::cos(angle));
       }
   rows.load(n);
-  Rows after(heads, d, n);
+  ListedRows after(heads, d, n);
   after.k = rows.k, after.v = rows.v;
   after.load(n);
   approximate(after, true, 1, 4);

@@ -8,10 +8,10 @@
 namespace kvlab::test {
 namespace {
 
-struct Case {
+struct DisposalCase {
   std::string name, parameters;
 };
-void PrintTo(const Case& c, std::ostream* out) { *out << c.name << " " << c.parameters; }
+void PrintTo(const DisposalCase& c, std::ostream* out) { *out << c.name << " " << c.parameters; }
 
 // What a disposal did with a batch: every second token of head 0 stays, the newest half of head 1.
 struct Outcome {
@@ -39,7 +39,7 @@ void cut(Disposal& disposal, RandomLayer& layer) {
     layer.store.shrink(r, lists.count[static_cast<std::size_t>(r)]);
 }
 
-Outcome run(const Case& c, RandomLayer& layer) {
+Outcome run(const DisposalCase& c, RandomLayer& layer) {
   auto disposal = make_part<DisposalRegistry>(c.name, c.parameters);
   disposal->bind(0);
   cut(*disposal, layer);
@@ -67,7 +67,7 @@ Outcome run(const Case& c, RandomLayer& layer) {
   return o;
 }
 
-class DisposalLog : public ::testing::TestWithParam<Case> {};
+class DisposalLog : public ::testing::TestWithParam<DisposalCase> {};
 
 TEST_P(DisposalLog, IsTheSameWithAndWithoutData) {
   for (const std::int32_t group : {1, 3, 4, 8}) {
@@ -96,13 +96,14 @@ TEST_P(DisposalLog, SequencesDoNotMix) {
   EXPECT_EQ(std::vector<float>(of_both.begin(), of_both.begin() + static_cast<std::ptrdiff_t>(alone.size())), alone);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, DisposalLog,
-                         ::testing::Values(Case{"drop", "{}"}, Case{"merge_nearest", "{}"},
-                                           Case{"merge_nearest", "{merges: values, weight: norm_share, threshold: fixed, vote: own}"},
-                                           Case{"merge_nearest", "{combine: pivot, weight: one, threshold: none}"},
-                                           Case{"merge_position", "{}"}, Case{"merge_runs", "{}"}, Case{"merge_window", "{}"},
-                                           Case{"compensation", "{}"}, Case{"offload", "{}"}, Case{"low_precision", "{}"},
-                                           Case{"low_precision", "{balance: false, bits: 4, group_channels: 5}"}));
+INSTANTIATE_TEST_SUITE_P(
+    All, DisposalLog,
+    ::testing::Values(DisposalCase{"drop", "{}"}, DisposalCase{"merge_nearest", "{}"},
+                      DisposalCase{"merge_nearest", "{merges: values, weight: norm_share, threshold: fixed, vote: own}"},
+                      DisposalCase{"merge_nearest", "{combine: pivot, weight: one, threshold: none}"}, DisposalCase{"merge_position", "{}"},
+                      DisposalCase{"merge_runs", "{}"}, DisposalCase{"merge_window", "{}"}, DisposalCase{"compensation", "{}"},
+                      DisposalCase{"offload", "{}"}, DisposalCase{"low_precision", "{}"},
+                      DisposalCase{"low_precision", "{balance: false, bits: 4, group_channels: 5}"}));
 
 // Offloading is dropping, as far as the GPU knows; every byte is on one tier.
 TEST(Offload, LeavesWhatDropLeavesAndCountsTheRest) {

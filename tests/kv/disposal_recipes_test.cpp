@@ -61,12 +61,12 @@ TEST_P(DisposalRecipe, FreshStateEqualsTheSteppedOne) {
   }
 }
 
-std::string test_name(const testing::TestParamInfo<std::string>& info) { return info.param; }
+std::string disposal_test_name(const testing::TestParamInfo<std::string>& info) { return info.param; }
 INSTANTIATE_TEST_SUITE_P(Recipes, DisposalRecipe,
                          ::testing::Values("d2o", "d2o_values", "snapkv_d2o", "cam", "kvmerger", "look_m_averaged", "look_m_pivotal",
                                            "look_m_weighted", "elastic_cache", "minicache", "mikv", "razor_compensation", "merge_values",
                                            "h2o_offload"),
-                         test_name);
+                         disposal_test_name);
 
 // What lies on the host is what left the GPU, and attention is that of deleting it.
 TEST(H2oOffload, AttendsAsH2oAndLosesNoByte) {

@@ -4,11 +4,11 @@
 namespace kvlab::test {
 namespace {
 
-constexpr ModelShape kShape{1, 4, 2, 64, 128};
+constexpr ModelShape kGroupedShape{1, 4, 2, 64, 128};
 
 TEST(Kivi, KeysInBlocksValuesTokenByToken) {
   // Prompt of 21: K 16 in two blocks of 8, V 13 beyond the last 8.
-  FormatRun run("kivi", "{bits: 2, group_tokens: 4, residual_tokens: 8}", kShape, 21, 0);
+  FormatRun run("kivi", "{bits: 2, group_tokens: 4, residual_tokens: 8}", kGroupedShape, 21, 0);
   EXPECT_EQ(run.changed_keys(0), 16);
   EXPECT_EQ(run.changed_values(1), 13);
   for (std::int32_t t = 0; t < 2; ++t) run.step(1);
@@ -20,7 +20,7 @@ TEST(Kivi, KeysInBlocksValuesTokenByToken) {
 }
 
 TEST(Kivi, AGroupOfKeysIsOneChannelOfConsecutiveTokens) {
-  FormatRun run("kivi", "{bits: 2, group_tokens: 4, residual_tokens: 4}", kShape, 8, 0);
+  FormatRun run("kivi", "{bits: 2, group_tokens: 4, residual_tokens: 4}", kGroupedShape, 8, 0);
   for (std::int32_t c = 0; c < 64; ++c) {
     for (std::int32_t block = 0; block < 8; block += 4) {
       float least = 1e9F, most = -1e9F;
@@ -33,14 +33,14 @@ TEST(Kivi, AGroupOfKeysIsOneChannelOfConsecutiveTokens) {
 }
 
 TEST(Kivi, TokensAreEncodedOnce) {
-  FormatRun run("kivi", "{bits: 2, group_tokens: 4, residual_tokens: 4}", kShape, 8, 0);
+  FormatRun run("kivi", "{bits: 2, group_tokens: 4, residual_tokens: 4}", kGroupedShape, 8, 0);
   std::vector<float> before(run.store.rows().key(0, 0), run.store.rows().key(0, 8));
   for (std::int32_t t = 0; t < 8; ++t) run.step(1);
   for (std::size_t i = 0; i < before.size(); ++i) EXPECT_EQ(run.store.rows().key(0, 0)[i], before[i]);
 }
 
 TEST(Kivi, MarksMoveWithEvictedRows) {
-  FormatRun run("kivi", "{bits: 2, group_tokens: 4, residual_tokens: 4}", kShape, 12, 0);
+  FormatRun run("kivi", "{bits: 2, group_tokens: 4, residual_tokens: 4}", kGroupedShape, 12, 0);
   // The first 5 tokens of both heads go; the 7 encoded ones that stay move to the front.
   KvRows kv = run.store.rows();
   for (std::int32_t r = 0; r < 2; ++r) {
@@ -69,25 +69,25 @@ TEST(Kivi, RefusesAResidualThatCutsGroups) {
 }
 
 TEST(PerToken, EveryTokenIsEncodedInItsStep) {
-  FormatRun run("per_token", "{bits: 4}", kShape, 9, 0, true, 4);
+  FormatRun run("per_token", "{bits: 4}", kGroupedShape, 9, 0, true, 4);
   EXPECT_EQ(run.changed_keys(0), 9);
   EXPECT_EQ(run.changed_values(1), 9);
   EXPECT_EQ(run.format->row_bytes({1, 8, 8, 128, 1024}, 0, 10), 2 * 10 * 68);
 }
 
 TEST(PerChannel, IncompleteGroupsWait) {
-  FormatRun run("per_channel", "{bits: 4, group_tokens: 8}", kShape, 23, 0);
+  FormatRun run("per_channel", "{bits: 4, group_tokens: 8}", kGroupedShape, 23, 0);
   EXPECT_EQ(run.changed_keys(0), 16);
   run.step(1);
   EXPECT_EQ(run.changed_keys(0), 24);
 }
 
 TEST(CastFormat, RoundsAtOnceAndCountsItsBytes) {
-  FormatRun run("cast", "{type: fp8_e4m3}", kShape, 9, 2, true, 4);
+  FormatRun run("cast", "{type: fp8_e4m3}", kGroupedShape, 9, 2, true, 4);
   for (std::int32_t i = 0; i < 11; ++i)
     EXPECT_NEAR(run.key(1, i, 5), run.k[run.place(1, i, 5)], std::fabs(run.k[run.place(1, i, 5)]) / 16 + 1e-3F);
-  EXPECT_EQ(run.format->row_bytes(kShape, 0, 11), 2 * 11 * 64);
-  EXPECT_EQ(make_part<FormatRegistry>("cast", "{type: bf16}")->row_bytes(kShape, 0, 11), 4 * 11 * 64);
+  EXPECT_EQ(run.format->row_bytes(kGroupedShape, 0, 11), 2 * 11 * 64);
+  EXPECT_EQ(make_part<FormatRegistry>("cast", "{type: bf16}")->row_bytes(kGroupedShape, 0, 11), 4 * 11 * 64);
 }
 
 TEST(GroupedFormats, MoreBitsLessError) {
@@ -95,7 +95,7 @@ TEST(GroupedFormats, MoreBitsLessError) {
     double k = 1e9, v = 1e9;
     for (const std::int32_t bits : {1, 2, 4, 8}) {
       const std::string residual = name == "kivi" ? ", group_tokens: 8, residual_tokens: 8" : "";
-      FormatRun run(name, "{bits: " + std::to_string(bits) + residual + "}", kShape, 64, 3);
+      FormatRun run(name, "{bits: " + std::to_string(bits) + residual + "}", kGroupedShape, 64, 3);
       EXPECT_LT(run.error(false), k) << name << bits;
       EXPECT_LT(run.error(true), v) << name << bits;
       k = run.error(false), v = run.error(true);
@@ -105,10 +105,10 @@ TEST(GroupedFormats, MoreBitsLessError) {
 
 TEST(GroupedFormats, AreSound) {
   for (const std::int32_t n : {1, 7, 8, 9, 40}) {
-    expect_sound("kivi", "{group_tokens: 4, residual_tokens: 8}", kShape, n, 10);
+    expect_sound("kivi", "{group_tokens: 4, residual_tokens: 8}", kGroupedShape, n, 10);
     expect_sound("per_token", "{group_channels: 24}", {1, 8, 1, 40, 16}, n, 3);
     expect_sound("per_channel", "{group_tokens: 8}", {1, 6, 2, 5, 16}, n, 9);
-    expect_sound("cast", "{type: fp8_e5m2}", kShape, n, 2);
+    expect_sound("cast", "{type: fp8_e5m2}", kGroupedShape, n, 2);
   }
 }
 

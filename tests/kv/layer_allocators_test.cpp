@@ -13,11 +13,11 @@ namespace {
 
 using Ints = std::vector<std::int32_t>;
 using Row = std::vector<double>;
-const ModelShape kModel{5, 8, 2, 8, 16};
+const ModelShape kLayersModel{5, 8, 2, 8, 16};
 constexpr std::int32_t kTokens = 90;
 
 // Sums of the window's attention per token, mean over the query heads of a KV head.
-Row window_sums(const RandomLayer& layer, std::int32_t s, std::int32_t head, std::int32_t window) {
+Row summed_windows(const RandomLayer& layer, std::int32_t s, std::int32_t head, std::int32_t window) {
   const std::int32_t n = layer.seqs[0].new_tokens;
   Row sums(static_cast<std::size_t>(n), 0.0);
   for (std::int32_t t = n - window; t < n; ++t) {
@@ -70,7 +70,7 @@ void stretch_keys(ScoredModel& m) {
 }
 
 TEST(CakeLayers, ShareTheBudgetByPreference) {
-  ScoredModel m(kModel, 2, kTokens, 8, 20);
+  ScoredModel m(kLayersModel, 2, kTokens, 8, 20);
   stretch_keys(m);
   auto cake = make_part<AllocatorRegistry>("cake", "{window_tokens: 8, tau_entropy: 1.6, tau_variance: 2}");
   m.allocate(*cake);
@@ -86,12 +86,12 @@ TEST(CakeLayers, ShareTheBudgetByPreference) {
 }
 
 TEST(CakeLayers, NeverHoldMoreThanTheBudgetOfTheModel) {
-  ScoredModel m(kModel, 1, kTokens, 8, 20);
+  ScoredModel m(kLayersModel, 1, kTokens, 8, 20);
   auto cake = make_part<AllocatorRegistry>("cake", "{window_tokens: 8}");
   std::vector<ScoredLayer> layers;
   for (std::int32_t l = 0; l < 5; ++l) {
     layers.push_back(m.scored(l));
-    cake->allocate(m.ops(), kModel, m.layers[0]->seqs, layers);
+    cake->allocate(m.ops(), kLayersModel, m.layers[0]->seqs, layers);
     std::int64_t kept = 0;
     for (std::int32_t i = 0; i <= l; ++i) kept += m.kept(i, 0);
     EXPECT_EQ(kept, std::min<std::int64_t>(2 * (l + 1) * kTokens, 2 * (5 * 12 + (l + 1) * 8))) << l;
@@ -99,7 +99,7 @@ TEST(CakeLayers, NeverHoldMoreThanTheBudgetOfTheModel) {
 }
 
 TEST(CakeLayers, ABudgetBelowTheWindowIsTheBudget) {
-  ScoredModel m(kModel, 1, kTokens, 8, 5);
+  ScoredModel m(kLayersModel, 1, kTokens, 8, 5);
   m.allocate(*make_part<AllocatorRegistry>("cake", "{window_tokens: 8}"));
   for (std::int32_t l = 0; l < 5; ++l) EXPECT_EQ(count_of(m, l, 0), 5);
 }
@@ -117,7 +117,7 @@ Row plain_won(const ScoredModel& m, std::int32_t s, std::int64_t budget) {
 }
 
 TEST(DynamicLayers, OneCompetitionCountsThePooledScores) {
-  ScoredModel m(kModel, 2, kTokens, 4, 20);
+  ScoredModel m(kLayersModel, 2, kTokens, 4, 20);
   const std::vector<Row> won{plain_won(m, 0, 200), plain_won(m, 1, 200)};
   m.allocate(*make_part<AllocatorRegistry>("dynamic_layers", "{window_tokens: 4, surplus: 10, every_layers: 5}"));
   for (std::int32_t s = 0; s < 2; ++s) {
@@ -128,16 +128,16 @@ TEST(DynamicLayers, OneCompetitionCountsThePooledScores) {
 }
 
 TEST(DynamicLayers, KeepASurplusUntilTheNextCompetition) {
-  ScoredModel m(kModel, 1, kTokens, 4, 10);
+  ScoredModel m(kLayersModel, 1, kTokens, 4, 10);
   auto dynamic = make_part<AllocatorRegistry>("dynamic_layers", "{window_tokens: 4, surplus: 3, every_layers: 2}");
   std::vector<ScoredLayer> layers{m.scored(0)};
-  dynamic->allocate(m.ops(), kModel, m.layers[0]->seqs, layers);
+  dynamic->allocate(m.ops(), kLayersModel, m.layers[0]->seqs, layers);
   EXPECT_EQ(count_of(m, 0, 0), 4 + 3 * 6);
   layers.push_back(m.scored(1));
-  dynamic->allocate(m.ops(), kModel, m.layers[0]->seqs, layers);
+  dynamic->allocate(m.ops(), kLayersModel, m.layers[0]->seqs, layers);
   EXPECT_EQ(m.kept(0, 0) + m.kept(1, 0), 2 * 2 * 10);
   layers.push_back(m.scored(2));
-  dynamic->allocate(m.ops(), kModel, m.layers[0]->seqs, layers);
+  dynamic->allocate(m.ops(), kLayersModel, m.layers[0]->seqs, layers);
   EXPECT_EQ(count_of(m, 2, 0), 4 + 3 * 6);
   EXPECT_EQ(count_of(m, 0, 0), kTokens) << "earlier layers are left alone, as long as they are";
 }
@@ -162,7 +162,7 @@ TEST(D2oLayers, ShareBySmallVarianceBetweenDenseLayers) {
 }
 
 TEST(HeadSplit, ListedHeadsKeepEverything) {
-  ScoredModel m(kModel, 2, kTokens, 4, 20);
+  ScoredModel m(kLayersModel, 2, kTokens, 4, 20);
   auto split = make_part<AllocatorRegistry>("head_split", "{retrieval_heads: \"0.1 3\", sinks_tokens: 4, streaming_frac: 0.3}");
   EXPECT_FALSE(split->depends_on_data());
   m.allocate(*split);
@@ -170,20 +170,20 @@ TEST(HeadSplit, ListedHeadsKeepEverything) {
     for (std::int32_t row = 0; row < 4; ++row) {
       const bool retrieves = l == 3 || (l == 0 && row % 2 == 1);
       EXPECT_EQ(m.keep[static_cast<std::size_t>(l)][static_cast<std::size_t>(row)], retrieves ? kTokens : 4 + 27);
-      EXPECT_EQ(split->expected(kModel, l, row % 2, 20, kTokens), retrieves ? kTokens : 31);
+      EXPECT_EQ(split->expected(kLayersModel, l, row % 2, 20, kTokens), retrieves ? kTokens : 31);
     }
-  EXPECT_NE(make_part<AllocatorRegistry>("head_split", "{retrieval_heads: \"0.2\"}")->refuses(kModel), "");
-  EXPECT_NE(make_part<AllocatorRegistry>("head_split", "{retrieval_heads: \"5\"}")->refuses(kModel), "");
+  EXPECT_NE(make_part<AllocatorRegistry>("head_split", "{retrieval_heads: \"0.2\"}")->refuses(kLayersModel), "");
+  EXPECT_NE(make_part<AllocatorRegistry>("head_split", "{retrieval_heads: \"5\"}")->refuses(kLayersModel), "");
 }
 
 TEST(HeadSplit, FindsHeadsThatLookElsewhere) {
-  ScoredModel m(kModel, 2, kTokens, 4, 20);
+  ScoredModel m(kLayersModel, 2, kTokens, 4, 20);
   m.allocate(*make_part<AllocatorRegistry>("head_split", "{retrieval_frac: 0.3, window_tokens: 6, sinks_tokens: 4}"));
   for (std::int32_t s = 0; s < 2; ++s) {
     std::vector<std::pair<double, Ints>> mass;
     for (std::int32_t l = 0; l < 5; ++l)
       for (std::int32_t h = 0; h < 2; ++h) {
-        const Row sums = window_sums(*m.layers[static_cast<std::size_t>(l)], s, h, 6);
+        const Row sums = summed_windows(*m.layers[static_cast<std::size_t>(l)], s, h, 6);
         mass.push_back({sum(sums, 0, 4) + sum(sums, kTokens - 16, kTokens), {l, s * 2 + h}});
       }
     std::sort(mass.begin(), mass.end());
@@ -196,7 +196,7 @@ TEST(HeadSplit, FindsHeadsThatLookElsewhere) {
 
 // In decode the heads are those that lost nothing; another sequence of the batch may be at its first cut.
 TEST(HeadSplit, LaterStepsKnowTheHeads) {
-  ScoredModel m(kModel, 2, kTokens, 4, 20), alone(kModel, 2, kTokens, 4, 20);
+  ScoredModel m(kLayersModel, 2, kTokens, 4, 20), alone(kLayersModel, 2, kTokens, 4, 20);
   auto split = make_part<AllocatorRegistry>("head_split", "{retrieval_frac: 0.3, window_tokens: 6, sinks_tokens: 4}");
   alone.allocate(*split);
   const std::set<Ints> retrieves{{0, 1}, {2, 0}, {2, 1}};
@@ -214,7 +214,7 @@ TEST(HeadSplit, LaterStepsKnowTheHeads) {
 TEST(LazyLayers, KeepTheBudgetWhereTheLastQueryAttendsToEnds) {
   for (const bool kvpress : {false, true}) {
     const std::int32_t end = kvpress ? kTokens - 1 : kTokens, recent = kvpress ? 17 : 16;
-    ScoredModel m(kModel, 2, kTokens, 4, 20);
+    ScoredModel m(kLayersModel, 2, kTokens, 4, 20);
     stretch_keys(m);
     std::map<double, Ints> mass;  // ascending
     for (std::int32_t l = 0; l < 5; ++l)
@@ -235,7 +235,7 @@ TEST(LazyLayers, KeepTheBudgetWhereTheLastQueryAttendsToEnds) {
 
 TEST(LazyLayers, LeaveShortPromptsAloneAsKvpressDoes) {
   for (const std::int32_t tokens : {21, 22, 23}) {
-    ScoredModel m(kModel, 1, tokens, 4, 20), paper(kModel, 1, tokens, 4, 20);
+    ScoredModel m(kLayersModel, 1, tokens, 4, 20), paper(kLayersModel, 1, tokens, 4, 20);
     m.allocate(*make_part<AllocatorRegistry>("lazy_layers", "{tau: 0, measures: kvpress}"));
     paper.allocate(*make_part<AllocatorRegistry>("lazy_layers", "{tau: 0}"));
     EXPECT_EQ(count_of(m, 0, 0), tokens <= 22 ? tokens : 20);
@@ -244,7 +244,7 @@ TEST(LazyLayers, LeaveShortPromptsAloneAsKvpressDoes) {
 }
 
 TEST(LayerGlobal, LayersCompeteWithTheirHeadsMeanByRank) {
-  ScoredModel m(kModel, 2, kTokens, 4, 20);
+  ScoredModel m(kLayersModel, 2, kTokens, 4, 20);
   m.allocate(*make_part<AllocatorRegistry>("layer_global"));
   for (std::int32_t s = 0; s < 2; ++s) {
     std::vector<std::pair<double, std::size_t>> entries;
@@ -265,7 +265,7 @@ TEST(LayerGlobal, LayersCompeteWithTheirHeadsMeanByRank) {
 }
 
 TEST(AttentionMassShare, CountsWhatHoldsTheShare) {
-  ScoredModel m(kModel, 2, kTokens, 4, 20);
+  ScoredModel m(kLayersModel, 2, kTokens, 4, 20);
   stretch_keys(m);
   m.allocate(*make_part<AllocatorRegistry>("attention_mass_share", "{tau: 0.7, window_tokens: 6}"));
   std::int32_t above = 0;
@@ -273,7 +273,7 @@ TEST(AttentionMassShare, CountsWhatHoldsTheShare) {
     for (std::int32_t s = 0; s < 2; ++s) {
       Row ranked(kTokens, 0.0);
       for (std::int32_t h = 0; h < 2; ++h) {
-        Row sums = window_sums(*m.layers[static_cast<std::size_t>(l)], s, h, 6);
+        Row sums = summed_windows(*m.layers[static_cast<std::size_t>(l)], s, h, 6);
         std::sort(sums.begin(), sums.end(), std::greater<>());
         for (std::size_t j = 0; j < sums.size(); ++j) ranked[j] += sums[j] / 2;
       }
@@ -286,7 +286,7 @@ TEST(AttentionMassShare, CountsWhatHoldsTheShare) {
 }
 
 TEST(SensitivityLayers, ShareWithinBoundsByImportance) {
-  ScoredModel m(kModel, 1, kTokens, 4, 20);
+  ScoredModel m(kLayersModel, 1, kTokens, 4, 20);
   // 5 * (20 - 5) = 75 by 1:1:1:2:10 is 5, 5, 5, 10, 50; at most 60 in all, 55 beside the least.
   m.allocate(*make_part<AllocatorRegistry>("sensitivity_layers", "{least_tokens: 5, importance: \"0=1 1=1 2=1 3=2 4=10\"}"));
   Ints counts;
@@ -298,12 +298,12 @@ TEST(SensitivityLayers, ShareWithinBoundsByImportance) {
   counts.clear();
   for (std::int32_t l = 0; l < 5; ++l) counts.push_back(count_of(m, l, 0));
   EXPECT_EQ(counts, (Ints{15, 15, 15, 25, 30}));
-  EXPECT_NE(make_part<AllocatorRegistry>("sensitivity_layers", "{importance: \"0=1\"}")->refuses(kModel), "");
+  EXPECT_NE(make_part<AllocatorRegistry>("sensitivity_layers", "{importance: \"0=1\"}")->refuses(kLayersModel), "");
   EXPECT_THROW(make_part<AllocatorRegistry>("sensitivity_layers", "{importance: \"0.1=1\"}"), InputError);
 }
 
 TEST(Table, GivesWhatIsListed) {
-  ScoredModel m(kModel, 2, kTokens, 4, 20);
+  ScoredModel m(kLayersModel, 2, kTokens, 4, 20);
   m.allocate(*make_part<AllocatorRegistry>("table", "{values: \"1=7 1.1=1000 4=0\"}"));
   EXPECT_EQ(m.keep[0], (Ints{20, 20, 20, 20}));
   EXPECT_EQ(m.keep[1], (Ints{7, 90, 7, 90}));
@@ -311,13 +311,13 @@ TEST(Table, GivesWhatIsListed) {
   m.allocate(*make_part<AllocatorRegistry>("table", "{unit: budget_frac, values: \"0=1.5 2.0=0.25\"}"));
   EXPECT_EQ(m.keep[0], (Ints{30, 30, 30, 30}));
   EXPECT_EQ(m.keep[2], (Ints{5, 20, 5, 20}));
-  EXPECT_NE(make_part<AllocatorRegistry>("table", "{values: \"5=1\"}")->refuses(kModel), "");
+  EXPECT_NE(make_part<AllocatorRegistry>("table", "{values: \"5=1\"}")->refuses(kLayersModel), "");
   for (const char* bad : {"{}", "{values: \"1\"}", "{values: \"a=1\"}", "{values: \"1=-1\"}", "{values: \"1.x=1\"}"})
     EXPECT_THROW(make_part<AllocatorRegistry>("table", bad), InputError) << bad;
 }
 
 TEST(ScoreThreshold, CountsScoresFromTheThresholdOn) {
-  ScoredModel m(kModel, 1, 4, 1, 20);
+  ScoredModel m(kLayersModel, 1, 4, 1, 20);
   m.scores[0] = {1.0F, 0.99F, 2.0F, INFINITY, 0.0F, 0.5F, -1.0F, INFINITY};
   m.allocate(*make_part<AllocatorRegistry>("score_threshold", "{min_score: 1}"));
   EXPECT_EQ(m.keep[0], (Ints{3, 1}));
@@ -330,7 +330,7 @@ TEST_P(SharedBudget, SumsToTheBudget) {
   const auto& [name, parameters] = GetParam();
   for (const std::int32_t tokens : {8, 63, 64, 65})
     for (const std::int32_t budget : {8, 17, 33, 62, 64, 200}) {
-      ScoredModel m(kModel, 2, tokens, 4, budget);
+      ScoredModel m(kLayersModel, 2, tokens, 4, budget);
       m.allocate(*make_part<AllocatorRegistry>(name, parameters));
       for (std::int32_t s = 0; s < 2; ++s) EXPECT_EQ(m.kept_in_model(s), 10 * std::min(tokens, budget)) << tokens << " " << budget;
       for (const Ints& layer : m.keep)
@@ -340,21 +340,22 @@ TEST_P(SharedBudget, SumsToTheBudget) {
 
 TEST_P(SharedBudget, EqualScoresKeepTheSum) {
   const auto& [name, parameters] = GetParam();
-  ScoredModel m(kModel, 1, 40, 0, 13);
+  ScoredModel m(kLayersModel, 1, 40, 0, 13);
   for (auto& layer : m.scores) std::fill(layer.begin(), layer.end(), 0.25F);
   m.allocate(*make_part<AllocatorRegistry>(name, parameters));
   EXPECT_EQ(m.kept_in_model(0), 130);
 }
 
-using Named = std::pair<const char*, const char*>;
+using NamedPart = std::pair<const char*, const char*>;
 INSTANTIATE_TEST_SUITE_P(All, SharedBudget,
-                         testing::Values(Named{"uniform", "{}"}, Named{"pyramid", "{window_tokens: 4}"}, Named{"ada", "{}"},
-                                         Named{"ada", "{safeguard: forced_first}"}, Named{"ada", "{layers: {pyramid: {window_tokens: 4}}}"},
-                                         Named{"ada", "{layers: layer_global}"}, Named{"global", "{}"},
-                                         Named{"global", "{safeguard_frac: 0.5}"}, Named{"layer_global", "{}"},
-                                         Named{"cake", "{window_tokens: 4}"},
-                                         Named{"dynamic_layers", "{window_tokens: 4, every_layers: 2}"},
-                                         Named{"sensitivity_layers", "{least_tokens: 4, importance: \"0=1 1=2 2=3 3=4 4=50\"}"}));
+                         testing::Values(NamedPart{"uniform", "{}"}, NamedPart{"pyramid", "{window_tokens: 4}"}, NamedPart{"ada", "{}"},
+                                         NamedPart{"ada", "{safeguard: forced_first}"},
+                                         NamedPart{"ada", "{layers: {pyramid: {window_tokens: 4}}}"},
+                                         NamedPart{"ada", "{layers: layer_global}"}, NamedPart{"global", "{}"},
+                                         NamedPart{"global", "{safeguard_frac: 0.5}"}, NamedPart{"layer_global", "{}"},
+                                         NamedPart{"cake", "{window_tokens: 4}"},
+                                         NamedPart{"dynamic_layers", "{window_tokens: 4, every_layers: 2}"},
+                                         NamedPart{"sensitivity_layers", "{least_tokens: 4, importance: \"0=1 1=2 2=3 3=4 4=50\"}"}));
 
 }  // namespace
 }  // namespace kvlab::test

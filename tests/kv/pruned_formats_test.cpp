@@ -4,10 +4,10 @@
 namespace kvlab::test {
 namespace {
 
-constexpr ModelShape kShape{1, 8, 2, 64, 128};
+constexpr ModelShape kPrunedShape{1, 8, 2, 64, 128};
 
 TEST(Mustafar, PrunesWhatLeavesTheWindow) {
-  FormatRun run("mustafar", "{key_sparsity: 0.5, value_sparsity: 0.75, recent_tokens: 4}", kShape, 10, 0);
+  FormatRun run("mustafar", "{key_sparsity: 0.5, value_sparsity: 0.75, recent_tokens: 4}", kPrunedShape, 10, 0);
   EXPECT_EQ(run.changed_keys(0), 6);
   run.step(1);
   EXPECT_EQ(run.changed_keys(1), 7);
@@ -55,13 +55,13 @@ TEST(Think, PrunesTheLowestChannelsOfOlderTokens) {
 }
 
 TEST(Think, TheMaskStaysInDecode) {
-  FormatRun run("think", "{ratio: 0.5, window_tokens: 4}", kShape, 12, 6);
+  FormatRun run("think", "{ratio: 0.5, window_tokens: 4}", kPrunedShape, 12, 6);
   EXPECT_EQ(run.changed_keys(1), 14);
   for (std::int32_t c = 0; c < 64; ++c) EXPECT_EQ(run.key(1, 0, c) == 0, run.key(1, 13, c) == 0);
 }
 
 TEST(Think, ScopePromptPrunesTheWholePromptOnce) {
-  FormatRun run("think", "{ratio: 0.5, window_tokens: 4, scope: prompt}", kShape, 12, 6);
+  FormatRun run("think", "{ratio: 0.5, window_tokens: 4, scope: prompt}", kPrunedShape, 12, 6);
   EXPECT_EQ(run.changed_keys(1), 12);
 }
 
@@ -72,12 +72,12 @@ TEST(Think, RowBytesByHand) {
 }
 
 TEST(LowRankKeys, FactorsThePromptAndLeavesTheRest) {
-  FormatRun run("low_rank_keys", "{rank: 100, keys: after_rope}", kShape, 60, 2);
+  FormatRun run("low_rank_keys", "{rank: 100, keys: after_rope}", kPrunedShape, 60, 2);
   EXPECT_LT(run.error(false), 1e-5);  // 60 tokens have at most rank 60
   EXPECT_EQ(run.changed_values(0), 0);
   for (std::int32_t c = 0; c < 64; ++c) EXPECT_EQ(run.key(1, 61, c), run.k[run.place(1, 61, c)]);
   // The fixture's keys before and after RoPE are the same ones.
-  FormatRun before("low_rank_keys", "{rank: 100, keys: before_rope}", kShape, 60, 2);
+  FormatRun before("low_rank_keys", "{rank: 100, keys: before_rope}", kPrunedShape, 60, 2);
   EXPECT_LT(before.error(false), 1e-5);
   EXPECT_TRUE(before.format->needs().pre_rope_keys);
 }
@@ -87,13 +87,13 @@ TEST(LowRankKeys, RowBytesAndRefusal) {
   const ModelShape m{1, 32, 8, 128, 4096};
   EXPECT_EQ(format->row_bytes(m, 0, 1000), 1000 * 256 + 1000 * 160 * 2 / 8 + 160 * 128 * 2);
   EXPECT_EQ(format->refuses(m), "");
-  EXPECT_EQ(format->refuses(kShape), "rank 160 of format 'low_rank_keys' saves nothing on keys of 2 x 64 = 128 channels");
+  EXPECT_EQ(format->refuses(kPrunedShape), "rank 160 of format 'low_rank_keys' saves nothing on keys of 2 x 64 = 128 channels");
 }
 
 TEST(Qserve, SmoothingHelpsWhereAPairOfChannelsIsLarge) {
   double plain = 0, smoothed = 0;
   for (const std::string name : {"per_token", "qserve", "fireq"}) {
-    FormatRun run(name, "{}", kShape, 0, 0);
+    FormatRun run(name, "{}", kPrunedShape, 0, 0);
     run.k.resize(40 * 128), run.v.resize(40 * 128), run.q.resize(40 * 512);
     for (std::size_t i = 0; i < run.k.size(); ++i)
       run.k[i] = static_cast<float>(Draw{5, Purpose::kTest, 9, i}.normal()) * (i % 32 == 7 ? 30.0F : 1.0F);
@@ -118,11 +118,11 @@ TEST(Qserve, RowBytesByHand) {
 
 TEST(PrunedFormats, AreSound) {
   for (const std::int32_t n : {1, 8, 9, 40}) {
-    expect_sound("mustafar", "{recent_tokens: 8}", kShape, n, 10);
-    expect_sound("think", "{window_tokens: 8}", kShape, n, 10);
+    expect_sound("mustafar", "{recent_tokens: 8}", kPrunedShape, n, 10);
+    expect_sound("think", "{window_tokens: 8}", kPrunedShape, n, 10);
     expect_sound("think", "{window_tokens: 8, scope: prompt}", {1, 6, 2, 5, 16}, n, 3);
-    expect_sound("low_rank_keys", "{rank: 9}", kShape, n, 3);
-    expect_sound("qserve", "{}", kShape, n, 3);
+    expect_sound("low_rank_keys", "{rank: 9}", kPrunedShape, n, 3);
+    expect_sound("qserve", "{}", kPrunedShape, n, 3);
     expect_sound("fireq", "{}", {1, 6, 2, 5, 16}, n, 3);
   }
 }

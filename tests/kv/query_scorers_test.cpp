@@ -10,7 +10,7 @@ namespace {
 
 using Vec = std::vector<double>;
 
-double dot(const Vec& a, const Vec& b) { return std::inner_product(a.begin(), a.end(), b.begin(), 0.0); }
+double product(const Vec& a, const Vec& b) { return std::inner_product(a.begin(), a.end(), b.begin(), 0.0); }
 
 // Token i of head h of [tokens, heads, head_dim] data.
 Vec at(const std::vector<float>& data, std::int32_t heads, std::int32_t d, std::int32_t i, std::int32_t h) {
@@ -56,7 +56,7 @@ struct Expected {
     for (std::int32_t t = sinks; t < n; ++t) {
       Vec q = at(layer.q[0], layer.model.q_heads, d, t, head);
       for (std::size_t c = 0; c < q.size(); ++c) q[c] -= mean[c];
-      const double z = dot(mean_rotated(q, layer.model.rope_base, n, future), k);
+      const double z = product(mean_rotated(q, layer.model.rope_base, n, future), k);
       sum += z * z / (n - sinks - divisor_less);
     }
     return sum / d / 2;
@@ -78,7 +78,7 @@ TEST(ExpectedAttention, EqualsPlainLoops) {
         Vec p(40, 0.0);
         for (std::int32_t i = 3; i < 40; ++i) {
           const Vec k = at(layer.k[0], 2, 8, i, head);
-          const double mean = dot(mean_rotated(expected.mean_query(h), base, 40, 5), k) / std::sqrt(8.0);
+          const double mean = product(mean_rotated(expected.mean_query(h), base, 40, 5), k) / std::sqrt(8.0);
           p[static_cast<std::size_t>(i)] = std::exp(mean + expected.spread(h, k));
         }
         const double total = std::accumulate(p.begin(), p.end(), 0.0);
@@ -86,7 +86,7 @@ TEST(ExpectedAttention, EqualsPlainLoops) {
       }
       for (std::int32_t i = 3; i < 40; ++i) {
         const Vec v = at(layer.v[0], 2, 8, i, head);
-        const double wanted = (sum[static_cast<std::size_t>(i)] + 0.25) * std::sqrt(dot(v, v));
+        const double wanted = (sum[static_cast<std::size_t>(i)] + 0.25) * std::sqrt(product(v, v));
         EXPECT_NEAR(scores[static_cast<std::size_t>(40 * head + i)], wanted, 2e-5 * wanted) << base << " " << i;
       }
     }
@@ -109,7 +109,7 @@ TEST(ValueLeverage, EqualsTheInverseWrittenOut) {
       double top = 0, a = 1, b = 0, c = 1;  // A = [a b; b c]
       for (std::int32_t i = 2; i < 20; ++i) {
         const Vec k = at(layer.k[0], 2, 2, i, head);
-        w[static_cast<std::size_t>(i)] = std::exp(2 * dot(mean, k) / std::sqrt(dot(mean, mean) * dot(k, k)));
+        w[static_cast<std::size_t>(i)] = std::exp(2 * product(mean, k) / std::sqrt(product(mean, mean) * product(k, k)));
         top = std::max(top, w[static_cast<std::size_t>(i)]);
       }
       for (std::int32_t i = 2; i < 20; ++i) {
@@ -140,7 +140,7 @@ std::vector<Vec> plain_chunk_attention(const RandomLayer& layer, std::int32_t ch
         Vec p(static_cast<std::size_t>(size), 1.0);
         for (std::int32_t i = 0; i < count && t < count; ++i)
           p[static_cast<std::size_t>(i)] =
-              std::exp(dot(at(layer.q[0], layer.model.q_heads, d, begin + t, h), at(layer.k[0], 2, d, begin + i, h / group)));
+              std::exp(product(at(layer.q[0], layer.model.q_heads, d, begin + t, h), at(layer.k[0], 2, d, begin + i, h / group)));
         const double total = std::accumulate(p.begin(), p.end(), 0.0);
         for (std::int32_t i = 0; i < count; ++i)
           rows[static_cast<std::size_t>(h / group)][static_cast<std::size_t>(begin + i)] += p[static_cast<std::size_t>(i)] / total / group;
@@ -151,7 +151,7 @@ std::vector<Vec> plain_chunk_attention(const RandomLayer& layer, std::int32_t ch
     Vec& row = rows[static_cast<std::size_t>(head)];
     for (std::int32_t i = 0; i < n; ++i) {
       const Vec v = at(layer.v[0], 2, d, i, head);
-      row[static_cast<std::size_t>(i)] *= std::sqrt(dot(v, v));
+      row[static_cast<std::size_t>(i)] *= std::sqrt(product(v, v));
     }
     const Vec raw = row;
     for (std::size_t i = 0; i < raw.size(); ++i) row[i] = ((i > 0 ? raw[i - 1] : 0) + raw[i] + (i + 1 < raw.size() ? raw[i + 1] : 0)) / 3;
@@ -215,7 +215,7 @@ TEST(QueryDirection, FindsTheDirectionAndItsSign) {
   std::vector<float> scores(60);
   scorer->score(step, scores.data());
   for (std::int32_t i = 0; i < 30; ++i)
-    EXPECT_NEAR(scores[static_cast<std::size_t>(30 + i)], dot(axis, at(layer.k[0], 2, 8, i, 1)), 0.05) << i;
+    EXPECT_NEAR(scores[static_cast<std::size_t>(30 + i)], product(axis, at(layer.k[0], 2, 8, i, 1)), 0.05) << i;
 }
 
 TEST(Leverage, RareDirectionsScoreHigh) {

@@ -10,7 +10,7 @@
 namespace kvlab {
 namespace {
 
-constexpr ModelShape kModel{4, 8, 2, 64, 128};
+constexpr ModelShape kFootprintModel{4, 8, 2, 64, 128};
 constexpr std::int32_t kBlock = 16;
 constexpr std::int64_t kRows = 8;  // layers x KV heads
 
@@ -18,12 +18,12 @@ std::vector<std::string> serving_recipes() {
   std::vector<std::string> names;
   for (const std::string& name : recipe_names()) {
     const Recipe recipe = load_recipe(name);
-    if (recipe.runs_in("cost") && !KvPolicy(recipe, kModel).needs().future_queries) names.push_back(name);
+    if (recipe.runs_in("cost") && !KvPolicy(recipe, kFootprintModel).needs().future_queries) names.push_back(name);
   }
   return names;
 }
 
-Recipe small(const std::string& name) {
+Recipe small_footprint_recipe(const std::string& name) {
   const Recipe recipe = load_recipe(name);
   return recipe.has_budget ? load_recipe(name, 130) : recipe;
 }
@@ -37,9 +37,9 @@ SeqState after(const SeqState& seq, const FootprintStep& done, std::int32_t new_
   return next;
 }
 
-using Ops = std::map<std::string, std::array<std::int64_t, 3>>;
-Ops by_name(const std::vector<PolicyOp>& ops) {
-  Ops all;
+using OpTotals = std::map<std::string, std::array<std::int64_t, 3>>;
+OpTotals by_name(const std::vector<PolicyOp>& ops) {
+  OpTotals all;
   for (const PolicyOp& o : ops) all[std::string(o.name)] = {o.launches, o.bytes, o.flops};
   return all;
 }
@@ -48,9 +48,9 @@ class ServingRecipe : public testing::TestWithParam<std::string> {};
 
 // What a step of serving charges is what the parts call when they run on that very batch.
 TEST_P(ServingRecipe, ChargesWhatThePartsCall) {
-  const Recipe recipe = small(GetParam());
-  RecipeFootprint footprint(recipe, kModel, kBlock);
-  ShapeRun parts(recipe, kModel);
+  const Recipe recipe = small_footprint_recipe(GetParam());
+  RecipeFootprint footprint(recipe, kFootprintModel, kBlock);
+  ShapeRun parts(recipe, kFootprintModel);
   for (std::uint64_t draw = 0; draw < 12; ++draw) {
     std::vector<SeqInStep> batch;
     std::vector<ShapeRun::Seq> shapes;
@@ -69,7 +69,7 @@ TEST_P(ServingRecipe, ChargesWhatThePartsCall) {
     footprint.charge(batch, work);
     parts.forget();
     const ShapeRun::Result result = parts.step(shapes);
-    Ops expected;
+    OpTotals expected;
     double attended = 0;
     for (const OpCall& c : result.calls) {
       if (c.op == "attend") continue;
@@ -78,7 +78,7 @@ TEST_P(ServingRecipe, ChargesWhatThePartsCall) {
     }
     std::int64_t fetched = 0;
     for (const std::int64_t bytes : result.fetched) fetched += bytes;
-    Ops charged = by_name(work.ops);
+    OpTotals charged = by_name(work.ops);
     EXPECT_EQ(charged.contains("fetch") ? charged["fetch"][1] : 0, fetched) << "batch " << draw;
     charged.erase("fetch");
     EXPECT_EQ(charged, expected) << "batch " << draw;
@@ -92,10 +92,10 @@ TEST_P(ServingRecipe, ChargesWhatThePartsCall) {
 
 // Memory: the peak covers what is kept, pages hold what rows hold, and the walk of lengths is the parts' own.
 TEST_P(ServingRecipe, MemoryFollowsTheParts) {
-  const Recipe recipe = small(GetParam());
-  RecipeFootprint footprint(recipe, kModel, kBlock);
-  ExpectedCounts counts(recipe, kModel);
-  ShapeRun parts(recipe, kModel, &counts);
+  const Recipe recipe = small_footprint_recipe(GetParam());
+  RecipeFootprint footprint(recipe, kFootprintModel, kBlock);
+  ExpectedCounts counts(recipe, kFootprintModel);
+  ShapeRun parts(recipe, kFootprintModel, &counts);
   const auto trigger = recipe.make_trigger();
   SeqState seq{0, 260, 0, 0, false, false};
   ShapeRun::Seq shape = footprint.shape_of(seq, 260);
@@ -112,7 +112,7 @@ TEST_P(ServingRecipe, MemoryFollowsTheParts) {
         footprint.shape_of(seq, 1).held.size() > 1 ? footprint.shape_of(seq, 1).held : std::vector(std::size_t{kRows}, seq.held_tokens),
         result.held)
         << "step " << t;
-    const double token_bytes = recipe_pages(recipe, kModel, kBlock).token_bytes;
+    const double token_bytes = recipe_pages(recipe, kFootprintModel, kBlock).token_bytes;
     const double page = token_bytes * kBlock / kRows;
     if (seq.left_hashed) {
       EXPECT_GE(static_cast<double>(done.kept_pages) * page, static_cast<double>(result.after.gpu) - 1) << "step " << t;
@@ -131,8 +131,8 @@ INSTANTIATE_TEST_SUITE_P(Recipes, ServingRecipe, testing::ValuesIn(serving_recip
 // 260 tokens cut to 64: four pages in each of 8 rows, and 4 bytes of position per token make them a little larger than plain ones.
 TEST(RecipeFootprint, SnapKvByHand) {
   const Recipe recipe = load_recipe("snapkv", 64);
-  RecipeFootprint footprint(recipe, kModel, kBlock);
-  EXPECT_DOUBLE_EQ(recipe_pages(recipe, kModel, kBlock).token_bytes, kRows * (2 * 64 * 2 + 4));
+  RecipeFootprint footprint(recipe, kFootprintModel, kBlock);
+  EXPECT_DOUBLE_EQ(recipe_pages(recipe, kFootprintModel, kBlock).token_bytes, kRows * (2 * 64 * 2 + 4));
   const FootprintStep chunk = footprint.step({0, 260, 0, 0, false, false}, 200);
   EXPECT_FALSE(chunk.leaves_hashed);
   EXPECT_EQ(chunk.peak_pages, 0);
@@ -148,7 +148,7 @@ TEST(RecipeFootprint, SnapKvByHand) {
 
 // On its way back a cut sequence is cut after each chunk.
 TEST(RecipeFootprint, RecomputesInPieces) {
-  RecipeFootprint footprint(load_recipe("snapkv", 64), kModel, kBlock);
+  RecipeFootprint footprint(load_recipe("snapkv", 64), kFootprintModel, kBlock);
   const FootprintStep first = footprint.step({0, 260, 0, 0, true, true}, 100);
   EXPECT_EQ(first.held_tokens, 64);
   EXPECT_EQ(first.kept_pages, 4 * kRows);
@@ -160,18 +160,18 @@ TEST(RecipeFootprint, RecomputesInPieces) {
 // Packed tokens make more of them fit into a block; the residual window is paid for by each sequence.
 TEST(RecipeFootprint, PackedFormatsFillBlocksTighter) {
   const double plain = kRows * 2 * 64 * 2;
-  EXPECT_DOUBLE_EQ(recipe_pages(load_recipe("fp8"), kModel, kBlock).token_bytes, plain / 2);
-  EXPECT_LT(recipe_pages(load_recipe("kivi2"), kModel, kBlock).token_bytes, 0.3 * plain);
-  RecipeFootprint kivi(load_recipe("kivi2"), kModel, kBlock);
+  EXPECT_DOUBLE_EQ(recipe_pages(load_recipe("fp8"), kFootprintModel, kBlock).token_bytes, plain / 2);
+  EXPECT_LT(recipe_pages(load_recipe("kivi2"), kFootprintModel, kBlock).token_bytes, 0.3 * plain);
+  RecipeFootprint kivi(load_recipe("kivi2"), kFootprintModel, kBlock);
   EXPECT_GT(kivi.step({0, 260, 0, 0, false, false}, 260).kept_pages, 0);
-  RecipeFootprint fp8(load_recipe("fp8"), kModel, kBlock);
+  RecipeFootprint fp8(load_recipe("fp8"), kFootprintModel, kBlock);
   EXPECT_EQ(fp8.step({0, 260, 0, 0, false, false}, 260).kept_pages, 0);
 }
 
 TEST(RecipeFootprint, AnOracleCannotServe) {
   try {
     Params p = Params::from_text("{recipe: snapkv, scorer: oracle}", "kv_policy");
-    RecipeFootprint footprint(read_recipe(p), kModel, kBlock);
+    RecipeFootprint footprint(read_recipe(p), kFootprintModel, kBlock);
     FAIL() << "an oracle was let in";
   } catch (const InputError& e) {
     EXPECT_STREQ(e.what(), "recipe 'snapkv' cannot serve: it asks for queries of the future, which only a recording has");

@@ -7,11 +7,11 @@
 namespace kvlab::test {
 namespace {
 
-struct Case {
+struct ScorerCase {
   std::string name, parameters;
 };
 
-void PrintTo(const Case& c, std::ostream* out) { *out << c.name << " " << c.parameters; }
+void PrintTo(const ScorerCase& c, std::ostream* out) { *out << c.name << " " << c.parameters; }
 
 // A prompt step with everything that a scorer can ask for. Queries and keys before RoPE are the layer's own.
 struct FullStep {
@@ -29,7 +29,7 @@ struct FullStep {
 };
 
 // Scores after both stages; everything is kept but a third of each row.
-std::vector<float> run(const Case& c, RandomLayer& layer) {
+std::vector<float> run(const ScorerCase& c, RandomLayer& layer) {
   auto scorer = make_part<ScorerRegistry>(c.name, c.parameters);
   scorer->bind(0);
   FullStep full(layer);
@@ -43,7 +43,7 @@ std::vector<float> run(const Case& c, RandomLayer& layer) {
   return scores;
 }
 
-class ScorerLog : public ::testing::TestWithParam<Case> {};
+class ScorerLog : public ::testing::TestWithParam<ScorerCase> {};
 
 TEST_P(ScorerLog, IsTheSameWithAndWithoutData) {
   for (const std::int32_t n : {0, 1, 63, 65}) {
@@ -71,28 +71,29 @@ TEST_P(ScorerLog, SequencesDoNotMix) {
   EXPECT_EQ(std::vector<float>(of_both.begin(), of_both.begin() + static_cast<std::ptrdiff_t>(alone.size())), alone);
 }
 
-INSTANTIATE_TEST_SUITE_P(Geometry, ScorerLog,
-                         ::testing::Values(Case{"key_norm", "{}"}, Case{"key_norm", "{heads: shared}"}, Case{"key_diversity", "{}"},
-                                           Case{"lag_relative", "{sinks_tokens: 4, lag_tokens: 16}"}, Case{"value_key_norm", "{}"},
-                                           Case{"cur", "{}"}, Case{"redundancy_and_value_norm", "{}"}, Case{"leverage", "{sketch_dim: 8}"},
-                                           Case{"compactor", "{sketch_dim: 8, chunk_tokens: 32}"},
-                                           Case{"noncausal_chunk", "{chunk_tokens: 32}"},
-                                           Case{"noncausal_chunk", "{chunk_tokens: 48, padded: true}"}, Case{"expected_attention", "{}"},
-                                           Case{"expected_attention", "{covariance: false, value_norm: false}"},
-                                           Case{"value_leverage", "{}"}, Case{"query_direction", "{window_tokens: 16}"}));
+INSTANTIATE_TEST_SUITE_P(
+    Geometry, ScorerLog,
+    ::testing::Values(ScorerCase{"key_norm", "{}"}, ScorerCase{"key_norm", "{heads: shared}"}, ScorerCase{"key_diversity", "{}"},
+                      ScorerCase{"lag_relative", "{sinks_tokens: 4, lag_tokens: 16}"}, ScorerCase{"value_key_norm", "{}"},
+                      ScorerCase{"cur", "{}"}, ScorerCase{"redundancy_and_value_norm", "{}"}, ScorerCase{"leverage", "{sketch_dim: 8}"},
+                      ScorerCase{"compactor", "{sketch_dim: 8, chunk_tokens: 32}"}, ScorerCase{"noncausal_chunk", "{chunk_tokens: 32}"},
+                      ScorerCase{"noncausal_chunk", "{chunk_tokens: 48, padded: true}"}, ScorerCase{"expected_attention", "{}"},
+                      ScorerCase{"expected_attention", "{covariance: false, value_norm: false}"}, ScorerCase{"value_leverage", "{}"},
+                      ScorerCase{"query_direction", "{window_tokens: 16}"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Wrappers, ScorerLog,
-    ::testing::Values(Case{"chunks", "{of: {window_attention: {window_tokens: 16}}}"},
-                      Case{"chunks", "{of: key_norm, chunks_frac: 0.5, heads: own, chunk_score: top_half, shared_layers: 4}"},
-                      Case{"slices", "{of: key_norm, slice_tokens: 20}"}, Case{"slices", "{of: key_norm, peer_ties: true}"},
-                      Case{"value_aware", "{of: {window_attention: {window_tokens: 16}}}"},
-                      Case{"output_aware", "{of: {window_attention: {window_tokens: 16}}}"},
-                      Case{"output_aware", "{of: {window_attention: {window_tokens: 16}}, protect: above_max}"},
-                      Case{"graph", "{of: {window_attention: {window_tokens: 16}}}"},
-                      Case{"graph", "{of: {window_attention: {window_tokens: 16}}, combine: product}"},
-                      Case{"representatives", "{of: key_norm, anchor: random}"}, Case{"fair", "{of: key_norm, span_tokens: 20}"},
-                      Case{"composite", "{of: key_norm}"}, Case{"whitelist", "{of: key_norm, begin_tokens: 3, span_tokens: 7}"}));
+    ::testing::Values(ScorerCase{"chunks", "{of: {window_attention: {window_tokens: 16}}}"},
+                      ScorerCase{"chunks", "{of: key_norm, chunks_frac: 0.5, heads: own, chunk_score: top_half, shared_layers: 4}"},
+                      ScorerCase{"slices", "{of: key_norm, slice_tokens: 20}"}, ScorerCase{"slices", "{of: key_norm, peer_ties: true}"},
+                      ScorerCase{"value_aware", "{of: {window_attention: {window_tokens: 16}}}"},
+                      ScorerCase{"output_aware", "{of: {window_attention: {window_tokens: 16}}}"},
+                      ScorerCase{"output_aware", "{of: {window_attention: {window_tokens: 16}}, protect: above_max}"},
+                      ScorerCase{"graph", "{of: {window_attention: {window_tokens: 16}}}"},
+                      ScorerCase{"graph", "{of: {window_attention: {window_tokens: 16}}, combine: product}"},
+                      ScorerCase{"representatives", "{of: key_norm, anchor: random}"},
+                      ScorerCase{"fair", "{of: key_norm, span_tokens: 20}"}, ScorerCase{"composite", "{of: key_norm}"},
+                      ScorerCase{"whitelist", "{of: key_norm, begin_tokens: 3, span_tokens: 7}"}));
 
 }  // namespace
 }  // namespace kvlab::test

@@ -338,7 +338,7 @@ TEST(Squeezed, ClustersAboveTheCalibratedThreshold) {
 }
 
 // Counts that depend on data: without data the bounds stand, and with the counts of a run with data the log is the same.
-class Script final : public CountSource {
+class ScriptedHits final : public CountSource {
  public:
   bool replays = false;
   std::vector<std::vector<std::int32_t>> counts;
@@ -354,7 +354,7 @@ class Script final : public CountSource {
 bool same_log_with_scripted_counts(const std::string& part, const std::string& parameters, std::int32_t window, bool bounded) {
   Decode with({4, 8, 2, 8, 16}, 2, 150, 5), without({4, 8, 2, 8, 16}, 2, 150, 5, false);
   with.window_tokens = without.window_tokens = window;
-  Script script;
+  ScriptedHits script;
   with.ops.take_counts_from(&script);
   auto a = make_part<SelectorRegistry>(part, parameters), b = make_part<SelectorRegistry>(part, parameters);
   with.prefill(*a);
@@ -406,15 +406,15 @@ TEST(ActQkv, ChunksBestMatchedByTheProbe) {
   }
 }
 
-struct Case {
+struct SelectorCase {
   const char *part, *parameters;
   std::int32_t window = 0;
 };
 
-class EverySelector : public testing::TestWithParam<Case> {};
+class EverySelector : public testing::TestWithParam<SelectorCase> {};
 
 TEST_P(EverySelector, SameTokensTwiceAscendingWithTheNewest) {
-  const Case& c = GetParam();
+  const SelectorCase& c = GetParam();
   for (const std::int32_t prompt : {1, 15, 64, 65, 150})
     EXPECT_TRUE(deterministic_and_well_formed(c.part, c.parameters, prompt, 7, c.window)) << prompt;
 }
@@ -434,10 +434,10 @@ TEST_P(EverySelector, BudgetOfTheWholeRowSelectsEverything) {
     for (const auto& row : d.decode(*part, 3)) EXPECT_EQ(row.size(), static_cast<std::size_t>(d.tokens()));
 }
 
-class DataDependent : public testing::TestWithParam<Case> {};
+class DataDependent : public testing::TestWithParam<SelectorCase> {};
 
 TEST_P(DataDependent, SameTokensTwiceAscendingWithTheNewest) {
-  const Case& c = GetParam();
+  const SelectorCase& c = GetParam();
   for (const std::int32_t prompt : {1, 15, 64, 65, 150})
     EXPECT_TRUE(deterministic_and_well_formed(c.part, c.parameters, prompt, 7, c.window)) << prompt;
 }
@@ -449,24 +449,25 @@ TEST_P(DataDependent, CountsAreSettledAndBounded) {
 
 INSTANTIATE_TEST_SUITE_P(
     Selectors, DataDependent,
-    testing::Values(Case{"squeezed", "{clusters_frac: 0.1}", 100},
-                    Case{"act_qkv", "{chunk_tokens: 8, window_tokens: 9, sink_tokens: 8, recent_tokens: 10, budget_tokens: 50}", 9},
-                    Case{"quest", "{page_tokens: 8, budget_tokens: 32, group: union}"},
-                    Case{"lserve", "{page_tokens: 16, logical_tokens: 8, budget_tokens: 48}"},
-                    Case{"recycled", "{budget_tokens: 40, every_steps: 3, min_cosine: 0.1}"},
-                    Case{"token_select", "{sink_tokens: 4, recent_tokens: 8, top_tokens: 20, min_cosine: 0.1}"}),
+    testing::Values(SelectorCase{"squeezed", "{clusters_frac: 0.1}", 100},
+                    SelectorCase{"act_qkv", "{chunk_tokens: 8, window_tokens: 9, sink_tokens: 8, recent_tokens: 10, budget_tokens: 50}", 9},
+                    SelectorCase{"quest", "{page_tokens: 8, budget_tokens: 32, group: union}"},
+                    SelectorCase{"lserve", "{page_tokens: 16, logical_tokens: 8, budget_tokens: 48}"},
+                    SelectorCase{"recycled", "{budget_tokens: 40, every_steps: 3, min_cosine: 0.1}"},
+                    SelectorCase{"token_select", "{sink_tokens: 4, recent_tokens: 8, top_tokens: 20, min_cosine: 0.1}"}),
     [](const auto& info) { return std::string(info.param.part); });
 
 INSTANTIATE_TEST_SUITE_P(
     Selectors, EverySelector,
-    testing::Values(Case{"lserve", "{page_tokens: 16, logical_tokens: 4, budget_tokens: 48, group: max}"},
-                    Case{"token_select", "{sink_tokens: 4, recent_tokens: 8, top_tokens: 20, min_cosine: 2}"},
-                    Case{"recycled", "{budget_tokens: 40, every_steps: 3, schedule: fixed}"},
-                    Case{"infllm2",
-                         "{kernel_tokens: 8, stride_tokens: 4, block_tokens: 16, window_tokens: 20, top_blocks: 3, dense_tokens: 9}"},
-                    Case{"retrieval_chunks", "{budget_tokens: 40}"},
-                    Case{"hip", "{top_tokens: 24, sink_tokens: 3, recent_tokens: 9, dense_layers: 2}"},
-                    Case{"mpcache", "{large_tokens: 8, small_tokens: 4, shared_layers: 1}"}),
+    testing::Values(SelectorCase{"lserve", "{page_tokens: 16, logical_tokens: 4, budget_tokens: 48, group: max}"},
+                    SelectorCase{"token_select", "{sink_tokens: 4, recent_tokens: 8, top_tokens: 20, min_cosine: 2}"},
+                    SelectorCase{"recycled", "{budget_tokens: 40, every_steps: 3, schedule: fixed}"},
+                    SelectorCase{
+                        "infllm2",
+                        "{kernel_tokens: 8, stride_tokens: 4, block_tokens: 16, window_tokens: 20, top_blocks: 3, dense_tokens: 9}"},
+                    SelectorCase{"retrieval_chunks", "{budget_tokens: 40}"},
+                    SelectorCase{"hip", "{top_tokens: 24, sink_tokens: 3, recent_tokens: 9, dense_layers: 2}"},
+                    SelectorCase{"mpcache", "{large_tokens: 8, small_tokens: 4, shared_layers: 1}"}),
     [](const auto& info) { return std::string(info.param.part); });
 
 }  // namespace

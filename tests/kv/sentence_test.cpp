@@ -8,7 +8,7 @@
 namespace kvlab::test {
 namespace {
 
-constexpr const char* kSmall =
+constexpr const char* kShortSentences =
     "{budget_tokens: 16, sink_tokens: 3, recent_tokens: 4, candidate_factor: 2, window_tokens: 5, pool_tokens: 3, sentence_tokens: 6}";
 
 // SnapKV's choice of candidates: 32 of the tokens [3, prompt - 4), by the last 5 queries and a maximum over 3 neighbours.
@@ -41,7 +41,7 @@ TEST(Sentence, BestSentencesByTheMeanQueryOfTheCurrentOne) {
     const std::int32_t prompt = 62;
     Decode d({4, 2 * group, 2, 8, 16}, 2, prompt, 3);
     d.window_tokens = 5;
-    auto part = make_part<SelectorRegistry>("sentence", kSmall);
+    auto part = make_part<SelectorRegistry>("sentence", kShortSentences);
     d.prefill(*part);
     for (std::int32_t t = 0; t < 14; ++t) {
       const auto rows = d.decode(*part);
@@ -90,7 +90,7 @@ TEST(Sentence, TokenIdsCloseSentences) {
 TEST(Sentence, CountsWhatComesFromTheHost) {
   Decode d({4, 8, 2, 8, 16}, 1, 90, 3);
   d.window_tokens = 5;
-  auto part = make_part<SelectorRegistry>("sentence", kSmall);
+  auto part = make_part<SelectorRegistry>("sentence", kShortSentences);
   d.prefill(*part);
   std::vector<std::vector<std::int32_t>> last(2);
   for (std::int32_t t = 0; t < 4; ++t) {
@@ -114,7 +114,7 @@ TEST(Sentence, KeepsTheContract) {
   const std::string ids =
       "{budget_tokens: 16, sink_tokens: 3, recent_tokens: 4, candidate_factor: 2, window_tokens: 5, closing_ids: \"3 1\"}";
   EXPECT_TRUE(large_budget_selects_everything("sentence", "{}"));
-  for (const std::string& parameters : {std::string(kSmall), ids}) {
+  for (const std::string& parameters : {std::string(kShortSentences), ids}) {
     EXPECT_TRUE(deterministic_and_well_formed("sentence", parameters, 60, 9, 5));
     EXPECT_TRUE(deterministic_and_well_formed("sentence", parameters, 1, 25, 5));
     EXPECT_TRUE(same_log_with_recorded_counts("sentence", parameters, 65, 9));

@@ -33,7 +33,7 @@ Chunks chunks_of(const Decode& d, std::int32_t row, std::int32_t chunks, std::in
 }
 
 // Tokens by the definition: outliers, then the best of the others by the largest softmax share of any query head.
-std::vector<std::int32_t> by_hand(const Decode& d, std::int32_t row, std::int32_t chunks, std::int32_t outliers, std::int32_t keep) {
+std::vector<std::int32_t> shadow_by_hand(const Decode& d, std::int32_t row, std::int32_t chunks, std::int32_t outliers, std::int32_t keep) {
   const Chunks all = chunks_of(d, row, chunks, 4);
   const std::vector<std::int32_t> out = best(all.fit, static_cast<std::size_t>(outliers));
   std::set<std::int32_t> read(out.begin(), out.end());
@@ -59,19 +59,19 @@ std::vector<std::int32_t> by_hand(const Decode& d, std::int32_t row, std::int32_
   return tokens;
 }
 
-const char* const kSmall = "{chunk_tokens: 4, budget_tokens: 12, outlier_chunks: 3, local_chunks: 2}";
+const char* const kSmallShadow = "{chunk_tokens: 4, budget_tokens: 12, outlier_chunks: 3, local_chunks: 2}";
 
 TEST(ShadowKv, OutliersBestChunksAndTheEnd) {
   for (const std::int32_t group : {1, 3, 4, 8}) {
     for (const std::int32_t prompt : {63, 64, 65}) {
       Decode d({4, 2 * group, 2, 8, 16}, 2, prompt, 3);
-      auto part = make_part<SelectorRegistry>("shadow_kv", kSmall);
+      auto part = make_part<SelectorRegistry>("shadow_kv", kSmallShadow);
       d.prefill(*part);
       std::vector<std::vector<std::int32_t>> expected;
       for (std::int32_t t = 0; t < 3; ++t) {
         const auto rows = d.decode(*part);
         for (std::int32_t r = 0; r < 4; ++r)
-          EXPECT_EQ(rows[static_cast<std::size_t>(r)], by_hand(d, r, prompt / 4 - 2, 3, 3)) << "prompt " << prompt << " row " << r;
+          EXPECT_EQ(rows[static_cast<std::size_t>(r)], shadow_by_hand(d, r, prompt / 4 - 2, 3, 3)) << "prompt " << prompt << " row " << r;
       }
     }
   }
@@ -105,7 +105,7 @@ TEST(ShadowKv, BringsOnlyValuesOfChunksThatTheLastStepDidNotRead) {
 
 TEST(ShadowKv, ValuesLieOnTheHost) {
   Decode d({4, 2, 2, 8, 16}, 1, 1000, 3);
-  auto part = make_part<SelectorRegistry>("shadow_kv", kSmall);
+  auto part = make_part<SelectorRegistry>("shadow_kv", kSmallShadow);
   d.prefill(*part);
   // 1000 tokens of 16 + 16 bytes: 12 + 12 + 8 of them read; the values of the others on the host, 250 means and 32 keys beside.
   EXPECT_EQ(part->resident(d.model, d.store.rows(), {2 * 32000, 0, 0}),
@@ -113,15 +113,15 @@ TEST(ShadowKv, ValuesLieOnTheHost) {
 }
 
 TEST(ShadowKv, KeepsTheContract) {
-  EXPECT_TRUE(large_budget_selects_everything("shadow_kv", kSmall));
-  EXPECT_TRUE(deterministic_and_well_formed("shadow_kv", kSmall, 65, 5));
-  for (const std::int32_t prompt : {1, 3, 4, 5, 12, 13}) EXPECT_TRUE(deterministic_and_well_formed("shadow_kv", kSmall, prompt, 3));
-  EXPECT_TRUE(same_log_with_recorded_counts("shadow_kv", kSmall, 65, 4));
+  EXPECT_TRUE(large_budget_selects_everything("shadow_kv", kSmallShadow));
+  EXPECT_TRUE(deterministic_and_well_formed("shadow_kv", kSmallShadow, 65, 5));
+  for (const std::int32_t prompt : {1, 3, 4, 5, 12, 13}) EXPECT_TRUE(deterministic_and_well_formed("shadow_kv", kSmallShadow, prompt, 3));
+  EXPECT_TRUE(same_log_with_recorded_counts("shadow_kv", kSmallShadow, 65, 4));
 }
 
 TEST(ShadowKv, BuiltAnewAfterAnEviction) {
   Decode d({4, 2, 2, 8, 16}, 1, 64, 3);
-  auto part = make_part<SelectorRegistry>("shadow_kv", kSmall);
+  auto part = make_part<SelectorRegistry>("shadow_kv", kSmallShadow);
   d.prefill(*part);
   d.decode(*part);
   d.store.shrink(0, 40), d.store.shrink(1, 40);

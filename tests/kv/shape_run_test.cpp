@@ -7,11 +7,11 @@
 namespace kvlab {
 namespace {
 
-constexpr ModelShape kModel{2, 8, 2, 64, 128};
+constexpr ModelShape kRunModel{2, 8, 2, 64, 128};
 constexpr std::int64_t kTokenBytes = 2 * 2 * 2 * 64 * 2;  // K and V, 2 layers, 2 KV heads, 64 channels, fp16
 
 TEST(ShapeRun, PrefillEndCutsAndCountsBoth) {
-  ShapeRun run(load_recipe("snapkv", 128), kModel);
+  ShapeRun run(load_recipe("snapkv", 128), kRunModel);
   const ShapeRun::Seq seq{0, 1000, 1000, {}, {}};
   const ShapeRun::Result r = run.step(std::span(&seq, 1));
   EXPECT_EQ(r.held, std::vector<std::int32_t>(4, 128));
@@ -35,7 +35,7 @@ std::int64_t bytes_of(const std::vector<OpCall>& calls) {
 TEST_P(ShapeRunOf, FreshStateEqualsTheSteppedOne) {
   const Recipe recipe = load_recipe(GetParam());
   const Recipe cut = recipe.has_budget || recipe.selector != "all" ? load_recipe(GetParam(), 160) : recipe;
-  ShapeRun stepped(cut, kModel), fresh(cut, kModel);
+  ShapeRun stepped(cut, kRunModel), fresh(cut, kRunModel);
   ShapeRun::Seq seq{0, 300, 300, {}, {}};
   if (!stepped.policy().needs().pass.empty()) seq.extras.pass = {{32, 0, 0, 300}};
   for (std::int32_t t = 0; t < 40; ++t) {
@@ -65,7 +65,7 @@ INSTANTIATE_TEST_SUITE_P(Recipes, ShapeRunOf, testing::ValuesIn(cost_recipes()),
 
 // Prompts and decoding sequences in one step: each counts as it would apart.
 TEST(ShapeRun, MixedBatchIsBothGroups) {
-  ShapeRun run(load_recipe("quest"), kModel);
+  ShapeRun run(load_recipe("quest"), kRunModel);
   const ShapeRun::Seq decode{3000, 1, 2000, {3000}, {}}, prompt{0, 700, 700, {}, {}};
   const ShapeRun::Seq both[] = {decode, prompt};
   const ShapeRun::Result mixed = run.step(both);
@@ -83,7 +83,7 @@ TEST(ShapeRun, MixedBatchIsBothGroups) {
 TEST(ShapeRun, RefusesRecipesThatDoNotClaimTheHost) {
   Recipe recipe = load_recipe("full");
   recipe.hosts = {"engine"};
-  EXPECT_THROW(ShapeRun(recipe, kModel), InputError);
+  EXPECT_THROW(ShapeRun(recipe, kRunModel), InputError);
 }
 
 TEST(ShapeRun, SumsCallsByOperation) {

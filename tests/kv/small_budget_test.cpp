@@ -8,7 +8,7 @@
 namespace kvlab::test {
 namespace {
 
-constexpr ModelShape kModel{2, 4, 2, 16, 64};
+constexpr ModelShape kSmallBudgetModel{2, 4, 2, 16, 64};
 
 Recipe recipe_of(const std::string& text) {
   Params p = Params::from_text(text, "kv_policy");
@@ -26,7 +26,7 @@ std::string refusal(F&& f) {
 }
 
 std::string refusal_of(const std::string& text) {
-  return refusal([&] { KvPolicy(recipe_of(text), kModel); });
+  return refusal([&] { KvPolicy(recipe_of(text), kSmallBudgetModel); });
 }
 
 TEST(SmallBudget, IsRefusedWithTheTokensThatStay) {
@@ -84,9 +84,9 @@ TEST(SmallBudget, AProtectedChunkIsKnownToReplay) {
 TEST(SmallBudget, NothingElseIsRefused) {
   Recipe mirrored = recipe_of("{recipe: snapkv, budget_tokens: 8}");
   mirrored.peer_ties = true;
-  EXPECT_NO_THROW(KvPolicy(mirrored, kModel));
+  EXPECT_NO_THROW(KvPolicy(mirrored, kSmallBudgetModel));
   EXPECT_EQ(refusal_of("{recipe: corm}"), "");
-  const KvPolicy policy(recipe_of("{recipe: snapkv, budget_frac: 1}"), kModel);
+  const KvPolicy policy(recipe_of("{recipe: snapkv, budget_frac: 1}"), kSmallBudgetModel);
   EXPECT_NO_THROW(policy.refuse_small_budget({0, 0, 8, 8, -1}));
 }
 

@@ -7,17 +7,17 @@
 namespace kvlab {
 namespace {
 
-constexpr ModelShape kModel{4, 8, 2, 64, 128};
+constexpr ModelShape kStepModel{4, 8, 2, 64, 128};
 
-std::vector<std::string> cost_recipes() {
+std::vector<std::string> decoding_recipes() {
   std::vector<std::string> names;
   for (const std::string& name : recipe_names())
     if (load_recipe(name).runs_in("cost")) names.push_back(name);
   return names;
 }
 
-// The recipe with a small budget, where it takes one, above what any recipe always keeps.
-Recipe small(const std::string& name) {
+// The recipe with a small_step_recipe budget, where it takes one, above what any recipe always keeps.
+Recipe small_step_recipe(const std::string& name) {
   const Recipe recipe = load_recipe(name);
   return recipe.has_budget || recipe.selector != "all" ? load_recipe(name, 130) : recipe;
 }
@@ -46,7 +46,7 @@ std::vector<ShapeRun::Seq> states(ShapeRun& run, std::uint64_t draw, std::size_t
 
 std::vector<std::string> text(const LayerCalls& calls) {
   std::vector<std::string> lines;
-  for (std::int32_t l = 0; l < kModel.num_layers; ++l)
+  for (std::int32_t l = 0; l < kStepModel.num_layers; ++l)
     for (const OpCall& c : calls.of_layer(l))
       lines.push_back(std::to_string(l) + " " + std::string(c.op) + " " + std::to_string(c.rows) + " " + std::to_string(c.tokens) + " " +
                       std::to_string(c.outputs) + " " + std::to_string(c.bytes) + " " + std::to_string(c.flops));
@@ -57,7 +57,7 @@ LayerCalls run_parts(ShapeRun& run, const std::vector<ShapeRun::Seq>& batch) {
   run.forget();
   const ShapeRun::Result result = run.step(batch);
   LayerCalls calls;
-  for (std::int32_t l = 0; l < kModel.num_layers; ++l) {
+  for (std::int32_t l = 0; l < kStepModel.num_layers; ++l) {
     const auto at = [&](std::int32_t i) {
       return result.calls.begin() + static_cast<std::ptrdiff_t>(result.first_call[static_cast<std::size_t>(i)]);
     };
@@ -72,9 +72,9 @@ LayerCalls run_parts(ShapeRun& run, const std::vector<ShapeRun::Seq>& batch) {
 class StepOpsOf : public testing::TestWithParam<std::string> {};
 
 TEST_P(StepOpsOf, BatchIsTheExactSum) {
-  const Recipe recipe = small(GetParam());
-  ShapeRun run(recipe, kModel);
-  StepOps ops(recipe, kModel);
+  const Recipe recipe = small_step_recipe(GetParam());
+  ShapeRun run(recipe, kStepModel);
+  StepOps ops(recipe, kStepModel);
   for (std::uint64_t draw = 0; draw < 60; ++draw) {
     const std::vector<ShapeRun::Seq> batch = states(run, draw, 1 + draw % 6);
     ASSERT_EQ(text(ops.decode(batch)), text(run_parts(run, batch))) << "batch " << draw;
@@ -83,7 +83,7 @@ TEST_P(StepOpsOf, BatchIsTheExactSum) {
 
 // Steps that keep everything lie on a few lines: the parts run a few times per block of lengths, not once per length.
 TEST(StepOps, LinesSpareRuns) {
-  StepOps ops(load_recipe("full"), kModel);
+  StepOps ops(load_recipe("full"), kStepModel);
   const std::int64_t probes = ops.runs();
   for (std::int32_t n = 2048; n < 2048 + 160 * 16; ++n) {
     const ShapeRun::Seq seq{n, 1, 1024, {n}, {}};
@@ -95,11 +95,11 @@ TEST(StepOps, LinesSpareRuns) {
 }
 
 TEST(StepOps, EmptyBatchCallsNothing) {
-  const LayerCalls none = StepOps(load_recipe("full"), kModel).decode({});
+  const LayerCalls none = StepOps(load_recipe("full"), kStepModel).decode({});
   EXPECT_TRUE(none.of_layer(3).empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, StepOpsOf, testing::ValuesIn(cost_recipes()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Recipes, StepOpsOf, testing::ValuesIn(decoding_recipes()), [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace kvlab

@@ -60,7 +60,8 @@ class Chunks final : public ScorerWrapper {
     const Range range = chunked(step);
     std::int32_t* num_chunks = chunks_frac_ > 0 ? step.ops.host_ints(kv.num_rows) : nullptr;
     for (std::int32_t r = 0; r < kv.num_rows && num_chunks != nullptr; ++r) {
-      num_chunks[r] = std::max(1, static_cast<std::int32_t>((range.len[r] + chunk_ - 1) / chunk_ * chunks_frac_));
+      const std::int32_t all_chunks = (range.len[r] + chunk_ - 1) / chunk_;
+      num_chunks[r] = std::max(1, static_cast<std::int32_t>(all_chunks * chunks_frac_));
       keep[r] = kv.len[r] - range.len[r] + std::min(range.len[r], num_chunks[r] * chunk_);
     }
     step.ops(WholeChunks{kv.num_rows, kv.first, range.begin, range.len, chunk_, scores, num_chunks, keep});

@@ -106,7 +106,7 @@ class Recycled final : public Selector {
   // A full step: the row's best tokens by its attention, in order of rank.
   void rank_all(LayerStep& step, const std::int32_t* recycles) {
     const std::int32_t n = step.kv.num_rows;
-    const TokenScores all = token_probabilities(step, AttentionStats::Group::kMean, recycles);
+    const TokenProbabilities all = token_probabilities(step, AttentionStats::Group::kMean, recycles);
     const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) {
       return static_cast<std::int32_t>(std::min<std::int64_t>(budget_, all.first[r + 1] - all.first[r]));
     });

@@ -37,7 +37,7 @@ UnitLists best_units(Ops& ops, std::int32_t num_rows, std::int32_t lists, const 
   return best;
 }
 
-TokenScores token_probabilities(LayerStep& step, AttentionStats::Group group, const std::int32_t* skip) {
+TokenProbabilities token_probabilities(LayerStep& step, AttentionStats::Group group, const std::int32_t* skip) {
   const std::int32_t n = step.kv.num_rows;
   std::vector<Queries> queries(step.in.step.begin(), step.in.step.end());
   for (std::size_t s = 0; s < queries.size(); ++s)

@@ -60,11 +60,11 @@ UnitLists best_units(Ops& ops, std::int32_t num_rows, std::int32_t lists, const 
 
 // Probability that the step's queries give to each token, reduced over the row's query heads. Rows of sequences with skip[s] = 1
 // are empty (skip null: none).
-struct TokenScores {
+struct TokenProbabilities {
   const std::int64_t* first = nullptr;  // [num_rows + 1]
   float* scores = nullptr;
 };
-TokenScores token_probabilities(LayerStep& step, AttentionStats::Group group, const std::int32_t* skip);
+TokenProbabilities token_probabilities(LayerStep& step, AttentionStats::Group group, const std::int32_t* skip);
 
 // What the query heads of a row chose together; the counts are settled.
 UnitLists united(LayerStep& step, const UnitLists& lists, const std::int64_t* first, const std::int32_t* keep);

@@ -109,7 +109,7 @@ class TokenSelect final : public Selector {
     const std::int32_t sequences = step.kv.num_sequences(), heads = step.kv.kv_heads;
     const std::int32_t* skip = standing(step, tail);
     if (std::all_of(skip, skip + sequences, [](std::int32_t s) { return s == 1; })) return;
-    const TokenScores each = token_probabilities(step, AttentionStats::Group::kSum, skip);
+    const TokenProbabilities each = token_probabilities(step, AttentionStats::Group::kSum, skip);
     HeadVotes votes;
     votes.num_sequences = sequences;
     votes.kv_heads = heads;

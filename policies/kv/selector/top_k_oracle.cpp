@@ -31,7 +31,7 @@ class TopKOracle final : public Selector {
     if (step.layer < dense_layers_ || std::all_of(len, len + n, [&](std::int32_t tokens) { return tokens <= budget_; })) return {};
     const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return older_tokens(step, r); });
     const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::clamp(budget_ - (len[r] - tail[r]), 0, tail[r]); });
-    const TokenScores all = token_probabilities(step, AttentionStats::Group::kMean, nullptr);
+    const TokenProbabilities all = token_probabilities(step, AttentionStats::Group::kMean, nullptr);
     step.ops(MaskEnds{n, all.first, per_row(step.ops, n, [](std::int32_t) { return 0; }), tail, all.scores});
     const UnitLists lists = best_units(step.ops, n, 1, all.first, all.scores, keep);
     traffic_.track(step, lists);
