@@ -36,7 +36,7 @@ class Walk {
       stores_.back().reserve(trace.num_tokens);
     }
     result_.by_layer.resize(static_cast<std::size_t>(model_.num_layers));
-    result_.by_head.resize(static_cast<std::size_t>(model_.num_layers * model_.kv_heads));
+    result_.by_head.resize(static_cast<std::size_t>(model_.num_layers) * static_cast<std::size_t>(model_.kv_heads));
     result_.by_step.resize(static_cast<std::size_t>(reference.num_steps));
     result_.num_steps = reference.num_steps;
   }

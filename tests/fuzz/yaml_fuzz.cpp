@@ -6,24 +6,42 @@
 #include "app/experiment.h"
 #include "app/setup.h"
 #include "base/error.h"
+#include "policies/kv/recipe.h"
 
-// Bytes as an experiment: parsed, expanded and read up to the point where a simulation would start. Whatever they are, the
-// only way out but success is InputError.
+namespace {
+
+// Parsed, expanded and read up to the point where a simulation would start.
+void read_experiment(const std::string& text) {
+  const kvlab::Experiment experiment = kvlab::parse_experiment(text, "fuzz.yaml", {});
+  constexpr std::size_t kMostRuns = 4;
+  for (std::size_t i = 0; i < experiment.runs.size() && i < kMostRuns; ++i) {
+    kvlab::Params p = experiment.params(experiment.runs[i]);
+    kvlab::read_run_plan(p, experiment.runs[i].seed);
+    static_cast<void>(experiment.resolved(experiment.runs[i]));
+  }
+}
+
+// The parts of a KV policy: every one that the text names is made.
+void read_parts(const std::string& text) {
+  kvlab::Params p = kvlab::Params::from_text(text, "kv_policy");
+  static_cast<void>(kvlab::read_recipe(p));
+}
+
+}  // namespace
+
+// Bytes as an experiment and as a KV policy. Whatever they are, the only way out but success is InputError.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const bool ready = [] {
     ::setenv("KVLAB_PROFILES", KVLAB_SOURCE_DIR "/profiles", 1);
     return true;
   }();
   static_cast<void>(ready);
-  try {
-    const kvlab::Experiment experiment = kvlab::parse_experiment(std::string(reinterpret_cast<const char*>(data), size), "fuzz.yaml", {});
-    constexpr std::size_t kMostRuns = 4;
-    for (std::size_t i = 0; i < experiment.runs.size() && i < kMostRuns; ++i) {
-      kvlab::Params p = experiment.params(experiment.runs[i]);
-      kvlab::read_run_plan(p, experiment.runs[i].seed);
-      static_cast<void>(experiment.resolved(experiment.runs[i]));
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  for (const auto read : {read_experiment, read_parts}) {
+    try {
+      read(text);
+    } catch (const kvlab::InputError&) {
     }
-  } catch (const kvlab::InputError&) {
   }
   return 0;
 }

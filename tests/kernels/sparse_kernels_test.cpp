@@ -15,7 +15,7 @@
 namespace kvlab {
 namespace {
 
-float drawn(std::uint64_t i, std::uint64_t stream) { return static_cast<float>(Draw{13, Purpose::kTest, stream, i}.drawn()); }
+float drawn(std::uint64_t i, std::uint64_t stream) { return static_cast<float>(Draw{13, Purpose::kTest, stream, i}.normal()); }
 
 // One sequence, all tokens of all rows listed.
 struct ListedRows {

@@ -54,8 +54,9 @@ class Ada final : public Allocator {
       total[s] = 0;
       for (std::int32_t r = s * heads; r < (s + 1) * heads; ++r) total[s] += l.keep[r], held += l.kv.len[r];
       if (whole_ && frac_ > 0) total[s] = held - static_cast<std::int64_t>(static_cast<double>(held) * (1 - frac_));
+      const std::int64_t mean = total[s] / heads;
       for (std::int32_t r = s * heads; r < (s + 1) * heads; ++r) {
-        least[r] = forced_first_ ? static_cast<std::int32_t>(static_cast<double>(total[s] / heads) * alpha_) : 0;
+        least[r] = forced_first_ ? static_cast<std::int32_t>(static_cast<double>(mean) * alpha_) : 0;
         l.keep[r] = static_cast<std::int32_t>(std::min<std::int64_t>(l.kv.len[r], total[s]));  // bound
       }
     }

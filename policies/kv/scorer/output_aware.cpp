@@ -42,7 +42,8 @@ class OutputAware final : public ScorerWrapper {
     for (std::int32_t s = 0; s < kv.num_sequences(); ++s) {
       std::int64_t sum = 0;
       for (std::int32_t r = s * kv.kv_heads; r < (s + 1) * kv.kv_heads; ++r) sum += keep[r];
-      const auto least = static_cast<std::int32_t>(floor_ * static_cast<double>(sum / kv.kv_heads));
+      const std::int64_t mean = sum / kv.kv_heads;
+      const auto least = static_cast<std::int32_t>(floor_ * static_cast<double>(mean));
       for (std::int32_t r = s * kv.kv_heads; r < (s + 1) * kv.kv_heads; ++r)
         first[r] = std::min(keep[r], std::max(least, static_cast<std::int32_t>(first_ * keep[r])));
     }
