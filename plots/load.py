@@ -136,6 +136,17 @@ def _name(folder):
         return folder.name
 
 
+def _name_policies(results):
+    """In serving, a policy given by several lists has the recipe's name, and the place in the list only where a recipe comes twice."""
+    rows = results.summary
+    if not results.measures_attention or results.is_replay or "kv_policy" not in results.axes:
+        return results
+    forms = rows.groupby("recipe")["kv_policy"].transform("nunique")
+    rows["kv_policy"] = rows["recipe"].where(forms == 1, rows["recipe"] + " (" + rows["kv_policy"].astype(str) + ")")
+    results.axes = [a for a in results.axes if a not in ("kv_policy.recipe", "kv_policy.budget_tokens") or a == "kv_policy.budget_tokens" and rows[a].nunique() > 1]
+    return results
+
+
 def load(folder):
     folder = Path(folder)
     if not folder.is_dir():
@@ -147,4 +158,4 @@ def load(folder):
     results = Results(folder, folder_name, [], **tables)
     if results.summary is not None:
         results.axes = _axes(results.summary, folder / "summary.csv")
-    return results
+    return _name_policies(results)
