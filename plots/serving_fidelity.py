@@ -19,7 +19,8 @@ def points_of(results):
         {"recipe": "first", "family": "first", "budget_tokens": "mean", "resident_bytes_frac": "mean", "attention_mass": "mean",
          "goodput_per_s": "mean", "output_tokens_per_s": "mean"}).reset_index()
     points = []
-    for _, rows in means.groupby([*axes, *others], sort=False, dropna=False):
+    settings = [*axes, *others]
+    for _, rows in means.groupby(settings if len(settings) > 1 else settings[0], sort=False, dropna=False):
         last = rows.sort_values(rate, kind="stable").iloc[-1] if rate else rows.iloc[-1]
         name = ", ".join(filter(None, (last["recipe"], label_of(last, others, False))))
         points.append({"name": name, "family": last["family"], "attention_mass": last["attention_mass"], "goodput_per_s": rows["goodput_per_s"].max(),

@@ -23,6 +23,7 @@ import groups  # noqa: E402
 import load  # noqa: E402
 import load_curves  # noqa: E402
 import plot  # noqa: E402
+import serving_fidelity  # noqa: E402
 import style  # noqa: E402
 import synthetic  # noqa: E402
 import table  # noqa: E402
@@ -245,6 +246,40 @@ class Replay(FigureTest):
         table[table["recipe"] == "full"].to_csv(self.folder / "summary.csv", index=False)
         names, _ = self.draw(write=False)
         self.assertEqual(names[0], "fidelity_bytes")
+
+
+class ServingFidelity(FigureTest):
+    def write(self):
+        rows = []
+        policies = (("full", "full", "reference", 1.0, 1.0), ("1", "snapkv", "attention", 0.9, 0.25), ("2", "snapkv", "eviction and format", 0.9, 0.08))
+        for rate in (1, 2):
+            for at, recipe, family, mass, resident in policies:
+                goodput = rate * (0.5 if recipe == "full" and rate == 2 else 1.0)
+                rows.append([f"{len(rows) + 1:04}", rate, at, recipe, 1, 100 * rate, 10 * rate, 300 * rate, goodput, recipe, 64, mass, 0.1, 0.9, resident, family])
+        header = ["run", RATE, "kv_policy", "kv_policy.recipe", "seed", "ttft_p50_ms", "tpot_p99_ms", "output_tokens_per_s", "goodput_per_s",
+                  "recipe", "budget_tokens", "attention_mass", "output_rel_err", "topk_recall", "resident_bytes_frac", "family"]
+        self.folder.mkdir(exist_ok=True)
+        synthetic.write_csv(self.folder / "summary.csv", header, rows)
+        return load.load(self.folder)
+
+    def test_policies_have_the_names_of_their_recipes(self):
+        results = self.write()
+        self.assertEqual(sorted(results.summary["kv_policy"].unique()), ["full", "snapkv (1)", "snapkv (2)"])
+        self.assertEqual(results.axes, [RATE, "kv_policy"])
+
+    def test_a_point_is_the_best_load(self):
+        points = serving_fidelity.points_of(self.write()).set_index("name")
+        self.assertEqual(sorted(points.index), ["full", "snapkv (25 % of bytes)", "snapkv (8 % of bytes)"])
+        self.assertEqual(points.loc["full", "goodput_per_s"], 1)
+        self.assertEqual(points.loc["snapkv (8 % of bytes)", "goodput_per_s"], 2)
+        self.assertEqual(points.loc["full", "output_tokens_per_s"], 600)
+
+    def test_figure(self):
+        results = self.write()
+        style.apply()
+        self.assertEqual(list(serving_fidelity.draw(results, self.folder / "figures")), [("serving_fidelity", "")])
+        for kind in ("pdf", "png"):
+            self.assertGreater((self.folder / "figures" / f"serving_fidelity.{kind}").stat().st_size, 2000)
 
 
 class Validation(FigureTest):
