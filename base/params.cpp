@@ -401,7 +401,12 @@ std::pair<std::string, Params> Params::named(const std::string& key, const std::
     Params none = optional_child("\x01none", key + " '" + name + "'");
     seen_->erase("\x01none");
     none.path_ = path_of(key) + "." + name;
-    if (node.IsDefined()) none.node_.reset(YAML::Node(YAML::NodeType::Map));
+    if (node.IsDefined()) {  // an empty mapping has no place of its own: messages name that of the word
+      auto at_word = std::make_shared<ConfigFile>(*file_);
+      at_word->name = place(file_->name, node.Mark());
+      none.file_ = std::move(at_word);
+      none.node_.reset(YAML::Node(YAML::NodeType::Map));
+    }
     return std::pair{name, none};
   };
   if (!node.IsDefined()) {
