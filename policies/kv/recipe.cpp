@@ -8,6 +8,7 @@
 
 #include "base/spec_file.h"
 #include "base/text.h"
+#include "policies/kv/disposal/merging.h"
 
 namespace kvlab {
 
@@ -100,6 +101,15 @@ void refuse_bad_combinations(const Params& p, const Recipe& r) {
   if (allocator->depends_on_data() && !scorer->comparable_across_heads())
     refuse(fmt::format("allocator '{}' ranks heads against each other, and scores of '{}' are not comparable between heads", r.allocator,
                        r.scorer));
+  const auto disposal = r.make_disposal();
+  if (r.format != "native" && !disposal->shrinks())
+    refuse(fmt::format("disposal '{}' stores tokens in a precision of its own, so the format must be 'native', not '{}'", r.disposal,
+                       r.format));
+  // Within the prompt's end merging comes first: formats encode what is left.
+  if (r.format != "native" && dynamic_cast<const Merging*>(disposal.get()) != nullptr &&
+      (trigger->in_decode() || trigger->inside_prefill()))
+    refuse(fmt::format("disposal '{}' changes tokens after format '{}' encoded them; trigger 'prefill_end' merges before", r.disposal,
+                       r.format));
   if (!allocator->in_decode() && trigger->in_decode())
     refuse(fmt::format("allocator '{}' shares a budget between layers while the prompt runs, but trigger '{}' also acts in decode",
                        r.allocator, r.trigger));

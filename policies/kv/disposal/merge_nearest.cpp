@@ -12,7 +12,7 @@ namespace {
 constexpr float kNoThreshold = -2.0F;  // below any cosine: no token of the sequence was dropped yet
 
 // Each dropped token is merged into the kept token with the most similar key, if similar enough.
-class MergeNearest final : public Disposal {
+class MergeNearest final : public Merging {
  public:
   explicit MergeNearest(Params& p)
       : sides_(p.choice("merges", {"keys_and_values", "values"}, 0, "what is merged; keys stay exact under RoPE where only values are")),

@@ -7,7 +7,7 @@ namespace kvlab {
 namespace {
 
 // Every dropped token is averaged into the kept token that is nearest in the sequence.
-class MergePosition final : public Disposal {
+class MergePosition final : public Merging {
  public:
   explicit MergePosition(Params&) {}
 

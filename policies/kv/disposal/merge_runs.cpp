@@ -8,7 +8,7 @@ namespace {
 
 // Runs of neighbouring tokens with similar keys become one token, the kept one among them; the weight of each is a gaussian of its
 // key's distance to that pivot. Dropped tokens in runs without a kept token are deleted.
-class MergeRuns final : public Disposal {
+class MergeRuns final : public Merging {
  public:
   explicit MergeRuns(Params& p)
       : min_cosine_(p.optional<float>("min_cosine", 0.75, -1, 1, "similarity of neighbouring keys that continues a run")),

@@ -11,7 +11,7 @@ namespace {
 
 // Values of dropped tokens are spread over the kept tokens that follow, with a probability that grows with the attention the token
 // received in comparison with theirs. Attention is accumulated here, whatever the scorer.
-class MergeIntoWindow final : public Disposal {
+class MergeIntoWindow final : public Merging {
  public:
   explicit MergeIntoWindow(Params& p)
       : window_(p.optional<std::int32_t>("window_tokens", 32, 1, 1 << 20, "kept tokens that follow, over which a value is spread")) {}

@@ -5,6 +5,9 @@
 
 namespace kvlab {
 
+// A disposal that changes the tokens that stay.
+class Merging : public Disposal {};
+
 // The step's tokens, kept and dropped; lists are scratch of step.ops.
 PartedRows part_rows(LayerStep& step, const Kept& kept);
 
