@@ -27,7 +27,7 @@ void run_cpu(const SpanQuota& a) {
       const auto cut = order.begin() + std::min<std::int64_t>(a.quota[a.quota_first[r] + j], static_cast<std::int64_t>(order.size()));
       std::nth_element(order.begin(), cut, order.end(),
                        [scores](std::int32_t x, std::int32_t y) { return scores[x] != scores[y] ? scores[x] > scores[y] : x < y; });
-      for (auto i = order.begin(); i != cut; ++i) scores[*i] = a.value;
+      for (auto i = order.begin(); i != cut; ++i) scores[*i] = std::max(scores[*i], a.value);
     }
   }
 }

@@ -9,7 +9,7 @@
 namespace kvlab {
 
 // Each row is seen as spans of positions: span j of sequence s begins at begin[first[s] + j] and ends where the next one begins (the
-// last one: nowhere). In each span the quota[r, j] tokens of largest score, or all where fewer are held, get `value`. Quotas of
+// last one: nowhere). In each span the quota[r, j] tokens of largest score, or all where fewer are held, get `value` at least. Quotas of
 // row r start at quota[quota_first[r]]. Ties go to the lower index. In place.
 struct SpanQuota {
   KvRows kv;

@@ -216,7 +216,7 @@ TEST(Fair, EverySpanKeepsItsShare) {
   // Spans of 8, 8, 4 and the question's 5 tokens: shares 3.2, 3.2, 1.6, 2 of 10; the largest remainder takes the tenth.
   std::vector<std::int32_t> kept;
   for (std::int32_t i = 0; i < 25; ++i)
-    if (std::isinf(scores[static_cast<std::size_t>(i)])) kept.push_back(i);
+    if (scores[static_cast<std::size_t>(i)] > 1e30F) kept.push_back(i);
   EXPECT_EQ(kept, (std::vector<std::int32_t>{5, 6, 7, 13, 14, 15, 18, 19, 23, 24}));
 }
 
@@ -229,7 +229,24 @@ TEST(Fair, AShareOfEverySpanMakesTheBudget) {
   std::int32_t keep = 7;
   fair->refine(step, &keep, scores.data());
   EXPECT_EQ(keep, 7) << "2 of each span of 8, and at least one of the last";
-  for (const std::size_t i : {6U, 7U, 14U, 15U, 22U, 23U, 24U}) EXPECT_TRUE(std::isinf(scores[i])) << i;
+  for (const std::size_t i : {6U, 7U, 14U, 15U, 22U, 23U, 24U}) EXPECT_GT(scores[i], 1e30F) << i;
+}
+
+// The last 8 of 25 tokens are protected: of 10 they leave 2, which the other spans share, and stay whatever the quotas are.
+TEST(Fair, ProtectedTokensCountTowardsTheQuotaOfTheirSpan) {
+  RandomLayer layer({1, 1, 1, 4, 4}, 1, 25, 37);
+  LayerStep step = layer.prompt_step(8);
+  auto fair = make_part<ScorerRegistry>("fair", "{of: {window_attention: {window_tokens: 8}}, span_tokens: 8}");
+  const float protection = std::numeric_limits<float>::infinity();
+  std::vector<float> scores(25);
+  for (std::size_t i = 0; i < 25; ++i) scores[i] = i < 17 ? static_cast<float>(i) : protection;
+  std::int32_t keep = 10;
+  fair->refine(step, &keep, scores.data());
+  std::vector<std::int32_t> raised;
+  for (std::int32_t i = 0; i < 25; ++i)
+    if (scores[static_cast<std::size_t>(i)] > 1e30F) raised.push_back(i);
+  EXPECT_EQ(raised, (std::vector<std::int32_t>{7, 15, 17, 18, 19, 20, 21, 22, 23, 24}));
+  for (std::size_t i = 17; i < 25; ++i) EXPECT_EQ(scores[i], protection) << i;
 }
 
 TEST(Composite, AddsTheMeanOverHeads) {

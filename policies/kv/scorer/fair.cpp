@@ -10,7 +10,8 @@ namespace kvlab {
 namespace {
 
 // Every instruction span of the prompt keeps its share of the budget, so that none vanishes first. Our definition of spans and shares:
-// spans of equal length, and the question one of its own where asked for; quotas proportional to span lengths, at least 1.
+// spans of equal length, and the question one of its own where asked for; quotas proportional to span lengths, at least 1. Protected
+// tokens count towards the quota of their span; where they exceed it, the other spans share what they leave.
 class Fair final : public ScorerWrapper {
  public:
   explicit Fair(Params& p)
@@ -41,7 +42,7 @@ class Fair final : public ScorerWrapper {
         quota_first[r + 1] = static_cast<std::int64_t>(quotas_.size());
       }
     }
-    step.ops(SpanQuota{kv, first, begins_.data(), quota_first, quotas_.data(), std::numeric_limits<float>::infinity(), scores});
+    step.ops(SpanQuota{kv, first, begins_.data(), quota_first, quotas_.data(), std::numeric_limits<float>::max(), scores});
   }
 
  private:
@@ -51,28 +52,52 @@ class Fair final : public ScorerWrapper {
     if (question < seq.end()) begins_.push_back(question);
   }
 
-  // Shares of the budget by largest remainders, so that they sum to it where it has a token for every span; a fixed share of each
-  // span makes the budget.
-  void add_quotas(std::int64_t first, std::int32_t end, std::int32_t len, std::int32_t& keep) {
-    const auto spans = static_cast<std::int64_t>(begins_.size()) - first;
-    const auto at = quotas_.size();
-    std::vector<std::pair<double, std::int64_t>> remainders;
-    std::int32_t left = quota_frac_ > 0 ? len : keep;
-    for (std::int64_t j = 0; j < spans; ++j) {
-      const std::int32_t begin = begins_[static_cast<std::size_t>(first + j)];
-      const std::int32_t next = j + 1 < spans ? begins_[static_cast<std::size_t>(first + j + 1)] : end;
-      const double share = quota_frac_ > 0 ? (next - begin) * quota_frac_ : static_cast<double>(keep) * (next - begin) / std::max(1, end);
-      const std::int32_t quota = std::min(left, std::max(1, static_cast<std::int32_t>(share)));
-      quotas_.push_back(quota);
-      left -= quota;
-      remainders.emplace_back(quota - share, j);
+  // One span of a sequence for one row.
+  struct Span {
+    std::int32_t tokens = 0, is_protected = 0;
+    bool is_full = false;  // of protected tokens
+  };
+  std::vector<Span> spans_of(std::int64_t first, std::int32_t end, std::int32_t keep) const {
+    const Protected p = protects();
+    const std::int32_t sinks = std::min(p.sinks, end), recent = std::max(sinks, end - p.recent_of(keep));
+    std::vector<Span> spans;
+    for (auto j = static_cast<std::size_t>(first); j < begins_.size(); ++j) {
+      const std::int32_t begin = begins_[j], next = j + 1 < begins_.size() ? begins_[j + 1] : end;
+      spans.push_back({next - begin, std::max(0, std::min(next, sinks) - begin) + std::max(0, next - std::max(begin, recent)), false});
     }
-    if (quota_frac_ > 0) {
-      keep = len - left;
-      return;
+    return spans;
+  }
+
+  void add_quotas(std::int64_t first, std::int32_t end, std::int32_t len, std::int32_t& keep) {
+    const std::vector<Span> spans = spans_of(first, end, keep);
+    if (quota_frac_ == 0) return share_budget(spans, end, keep);
+    std::int32_t left = len;
+    for (const Span& s : spans) {
+      quotas_.push_back(std::min(left, std::max({1, static_cast<std::int32_t>(s.tokens * quota_frac_), s.is_protected})));
+      left -= quotas_.back();
+    }
+    keep = len - left;  // a fixed share of each span makes the budget
+  }
+
+  // Shares of the budget by largest remainders, so that they sum to it where it has a token for every span.
+  void share_budget(std::vector<Span> spans, std::int32_t length, std::int32_t left) {
+    const auto share = [&](const Span& s) { return static_cast<double>(left) * s.tokens / std::max(1, length); };
+    const auto overflows = [&](const Span& s) { return !s.is_full && s.is_protected > share(s); };
+    for (auto s = spans.begin(); (s = std::find_if(spans.begin(), spans.end(), overflows)) != spans.end();) {
+      s->is_full = true;
+      left = std::max(0, left - s->is_protected), length -= s->tokens;
+    }
+    std::vector<double> shares;
+    for (const Span& s : spans) shares.push_back(share(s));
+    std::vector<std::pair<double, std::size_t>> remainders;
+    for (std::size_t j = 0; j < spans.size(); ++j) {
+      const std::int32_t quota =
+          spans[j].is_full ? spans[j].is_protected : std::min(left, std::max(1, static_cast<std::int32_t>(shares[j])));
+      if (!spans[j].is_full) left -= quota, remainders.emplace_back(quota - shares[j], quotas_.size());
+      quotas_.push_back(quota);
     }
     std::sort(remainders.begin(), remainders.end());
-    for (std::size_t j = 0; j < remainders.size() && left > 0; ++j, --left) ++quotas_[at + static_cast<std::size_t>(remainders[j].second)];
+    for (std::size_t j = 0; j < remainders.size() && left > 0; ++j, --left) ++quotas_[remainders[j].second];
   }
 
   std::int32_t span_;
