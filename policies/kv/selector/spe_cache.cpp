@@ -30,7 +30,7 @@ class SpeCache final : public Selector {
   // Of the newest tokens at most half of it.
   bool set_budget(std::int32_t tokens) override {
     residual_ = std::clamp(tokens / 2, 1, residual_);
-    top_ = std::max(1, tokens - residual_ - (code_.group - 1));
+    budget_ = tokens;
     return true;
   }
   void forget(std::int32_t index) override { progress_.forget(index), last_.forget(index), traffic_.forget(index); }
@@ -52,7 +52,7 @@ class SpeCache final : public Selector {
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return covered_[r]; });
-    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(top_, covered_[r]); });
+    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return brought(step.kv.len[r]); });
     selection_ = {};
     if (keeps_all(n, first, keep)) {
       last_.keep(step);
@@ -91,7 +91,7 @@ class SpeCache final : public Selector {
     std::int64_t on_gpu = 0, codes = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
       const std::int32_t copied = covered(kv.len[r]);
-      on_gpu += kv.len[r] - copied + std::min(top_, copied);
+      on_gpu += kv.len[r] - copied + brought(kv.len[r]);
       codes += code_.bytes(copied, model.head_dim);
     }
     TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
@@ -101,6 +101,12 @@ class SpeCache final : public Selector {
 
  private:
   [[nodiscard]] std::int32_t covered(std::int32_t len) const { return std::max(0, len - residual_) / code_.group * code_.group; }
+
+  // Tokens that a step brings: what the budget leaves beside the newest ones, which wait for a whole group.
+  [[nodiscard]] std::int32_t brought(std::int32_t len) const {
+    const std::int32_t copied = covered(len);
+    return std::min(copied, budget_ > 0 ? std::max(1, budget_ - (len - copied)) : top_);
+  }
 
   // Rows of the same lengths in scratch memory, each on a page of its own.
   static KvRows rows_like(LayerStep& step) {
@@ -140,7 +146,7 @@ class SpeCache final : public Selector {
     return scores;
   }
 
-  std::int32_t top_, residual_;
+  std::int32_t top_, residual_, budget_ = 0;
   LowBitCode code_;
   bool looks_ahead_;
   RowProgress progress_;
