@@ -170,6 +170,8 @@ class Trigger : public KvPart {
   // Decode: how many more tokens a row may hold beyond the budget before the trigger acts again.
   [[nodiscard]] virtual std::int32_t slack_tokens() const { return 0; }
   [[nodiscard]] virtual Protected protects(const SeqStep&) const { return {}; }
+  // Why no cut leaves so few tokens, as the end of a sentence about the budget; "" where one can.
+  [[nodiscard]] virtual std::string refuses_budget(std::int32_t /*tokens*/) const { return ""; }
   // False: the allocator alone says how many tokens stay.
   [[nodiscard]] virtual bool needs_budget() const { return true; }
 };

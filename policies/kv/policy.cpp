@@ -111,11 +111,11 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
   }
   if (!recipe.has_budget) return;
   if (const std::string why = why_no_budget(recipe); !why.empty()) throw InputError(why);
+  allocator_->set_budget(recipe.budget);
   if (recipe.budget.tokens > 0) {  // a prompt of any length beyond the budget, then an answer
     refuse_small_budget({0, kLongPrompt - 1, 1, kLongPrompt, -1});
     refuse_small_budget({0, kLongPrompt, 1, kLongPrompt, -1});
   }
-  allocator_->set_budget(recipe.budget);
   if (scorer_) scorer_->set_budget(recipe.budget);
   if (recipe.trigger != "never") return;
   if (recipe.budget.tokens == 0)
@@ -125,16 +125,33 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
   selector_->set_budget(recipe.budget.tokens);
 }
 
+// Where counts depend on data, allocators compete for scores, and protected tokens win.
+KvPolicy::Least KvPolicy::least_share(std::int32_t target, std::int32_t n) const {
+  Least least{target, 0};
+  for (std::int32_t l = 0; l < model_.num_layers && !allocator_->depends_on_data(); ++l)
+    for (std::int32_t h = 0; h < model_.kv_heads; ++h)
+      if (const std::int32_t tokens = allocator_->expected(model_, l, h, target, n); tokens < least.tokens) least = {tokens, l};
+  return least;
+}
+
 void KvPolicy::refuse_small_budget(const SeqStep& seq) const {
   if (!recipe_.has_budget || !scorer_ || recipe_.peer_ties) return;  // peers cut protected tokens too
   const std::optional<std::int32_t> target = trigger_->target(seq, seq.end(), recipe_.budget);
   if (!target) return;
   const std::int32_t budget = recipe_.budget.of(seq.prompt_tokens);
   const Ends ends = protected_ends(scorer_->protects(), trigger_->protects(seq), std::min(budget, seq.prompt_tokens), *target);
-  if (std::min<std::int64_t>(std::int64_t{ends.first} + ends.last, seq.end()) <= *target) return;
+  const Least least = least_share(*target, seq.end());
+  const std::string unit = trigger_->refuses_budget(budget);
+  if (std::min<std::int64_t>(std::int64_t{ends.first} + ends.last, seq.end()) <= least.tokens && unit.empty()) return;
   std::string what = fmt::format("a budget of {} tokens", budget);
   if (recipe_.budget.tokens == 0) what += fmt::format(", {} of the prompt's {},", recipe_.budget.frac, seq.prompt_tokens);
-  if (*target != budget) what += fmt::format("{} of which a cut leaves {},", what.back() == ',' ? "" : ",", *target);
+  const char* const comma = what.back() == ',' ? "" : ",";
+  if (!unit.empty()) throw InputError(fmt::format("recipe '{}' cannot run: {} {}", recipe_.name, what, unit));
+  if (least.tokens != *target) {
+    what += fmt::format("{} of which allocator '{}' leaves layer {} {},", comma, recipe_.allocator, least.layer, least.tokens);
+  } else if (*target != budget) {
+    what += fmt::format("{} of which a cut leaves {},", comma, *target);
+  }
   throw InputError(fmt::format("recipe '{}' cannot run: {} is below {} that it always keeps", recipe_.name, what, describe(ends)));
 }
 

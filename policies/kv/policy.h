@@ -56,6 +56,11 @@ class KvPolicy {
 
  private:
   struct Acting;
+  // What a row of the layer that gets least keeps of n tokens.
+  struct Least {
+    std::int32_t tokens, layer;
+  };
+  [[nodiscard]] Least least_share(std::int32_t target, std::int32_t n) const;
   [[nodiscard]] std::int64_t stored_bytes(std::int32_t layer, const Segment& rows) const;
   LayerStep layer_step(const PolicyStep& step, std::int32_t layer) const;
   void evict(const PolicyStep& step, std::int32_t layer);

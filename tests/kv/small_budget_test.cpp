@@ -60,6 +60,20 @@ TEST(SmallBudget, CountsThePromptInDecode) {
   EXPECT_EQ(refusal_of("{recipe: scope_slide, budget_tokens: 40}"), "");
 }
 
+// Layer 1 has half of the budget.
+TEST(SmallBudget, CountsWhatTheAllocatorLeavesALayer) {
+  EXPECT_EQ(refusal_of("{recipe: layer_table, budget_tokens: 63}"),
+            "recipe 'layer_table' cannot run: a budget of 63 tokens, of which allocator 'table' leaves layer 1 31, is below the 32 last "
+            "tokens that it always keeps");
+  EXPECT_EQ(refusal_of("{recipe: layer_table, budget_tokens: 64}"), "");
+}
+
+TEST(SmallBudget, AWholePageStays) {
+  EXPECT_EQ(refusal_of("{recipe: paged_eviction, budget_tokens: 15}"),
+            "recipe 'paged_eviction' cannot run: a budget of 15 tokens is below a page of 16 tokens");
+  EXPECT_EQ(refusal_of("{recipe: paged_eviction, budget_tokens: 16}"), "");
+}
+
 TEST(SmallBudget, AShareOfThePromptIsKnownToReplay) {
   Params p = Params::from_text("{layers: 2, q_heads: 4, kv_heads: 2, head_dim: 32, prompt_tokens: 100, decode_tokens: 2}", "synthetic");
   const AttentionTrace trace = SyntheticAttention(read_synthetic_attention(p), 5).trace();

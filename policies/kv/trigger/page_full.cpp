@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "policies/kv/part.h"
@@ -6,17 +8,20 @@ namespace kvlab {
 
 namespace {
 
-// Cuts the prompt to whole pages of the budget; in decode, whenever the newest page is full and the row holds more pages than the budget,
-// one page goes, never the newest (PagedEviction, Chitty-Venkata et al. 2025).
+// Cuts a prompt over the budget to whole pages of it; in decode, whenever the newest page is full and the row holds more pages than the
+// budget, one page goes, never the newest (PagedEviction, Chitty-Venkata et al. 2025).
 class PageFull final : public Trigger {
  public:
   explicit PageFull(Params& p) : page_(p.optional<std::int32_t>("page_tokens", 16, 1, 1 << 16, "tokens of a page")) {}
 
   [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, std::int32_t held, const Budget& budget) const override {
-    const std::int32_t whole = std::max(1, budget.of(seq.prompt_tokens) / page_) * page_;
-    if (seq.completes_prompt() && held > whole) return whole;
+    const std::int32_t tokens = std::max(page_, budget.of(seq.prompt_tokens)), whole = tokens / page_ * page_;
+    if (seq.completes_prompt() && held > tokens) return whole;
     if (seq.decoding() && held > whole && held % page_ == 0) return held - page_;
     return std::nullopt;
+  }
+  [[nodiscard]] std::string refuses_budget(std::int32_t tokens) const override {
+    return tokens < page_ ? fmt::format("is below a page of {} tokens", page_) : "";
   }
   [[nodiscard]] bool in_decode() const override { return true; }
   [[nodiscard]] std::int32_t slack_tokens() const override { return page_ - 1; }
