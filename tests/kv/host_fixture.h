@@ -1,0 +1,155 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "policies/kv/count_sources.h"
+#include "policies/kv/shape_run.h"
+#include "sim/replay/replay.h"
+#include "sim/replay/trace_observer.h"
+#include "traces/synthetic_attention.h"
+
+// One recipe in two hosts: samples with all that recipes may observe, and the same steps on recorded tensors and on shapes.
+namespace kvlab::test {
+
+struct SampleShape {
+  std::int32_t layers = 3, q_heads = 4, kv_heads = 2, head_dim = 32, prompt = 200, decode = 24;
+  std::int32_t chunk = 90;  // of the prefill; 0: whole
+  std::uint64_t seed = 5;
+};
+
+inline std::vector<float> sample_normals(std::size_t n, std::uint64_t stream) {
+  std::vector<float> x(n);
+  for (std::size_t i = 0; i < n; ++i) x[i] = static_cast<float>(Draw{3, Purpose::kTest, stream, i}.normal());
+  return x;
+}
+
+// Attention with the features of real one where the shape allows it, else of independent normals.
+inline AttentionTrace attention_of(const SampleShape& s) {
+  if (s.prompt >= 64 && s.head_dim >= 32) {
+    Params p = Params::from_text(
+        "{layers: " + std::to_string(s.layers) + ", q_heads: " + std::to_string(s.q_heads) + ", kv_heads: " + std::to_string(s.kv_heads) +
+            ", head_dim: " + std::to_string(s.head_dim) + ", question_tokens: 16, prompt_tokens: " + std::to_string(s.prompt) +
+            (s.chunk > 0 ? ", chunk_tokens: " + std::to_string(s.chunk) : "") + ", decode_tokens: " + std::to_string(s.decode) + "}",
+        "synthetic");
+    return SyntheticAttention(read_synthetic_attention(p), s.seed).trace();
+  }
+  AttentionTrace trace;
+  trace.name = "normals";
+  trace.num_layers = s.layers, trace.q_heads = s.q_heads, trace.kv_heads = s.kv_heads, trace.head_dim = s.head_dim;
+  trace.num_tokens = s.prompt + s.decode, trace.prompt_tokens = s.prompt;
+  for (std::int32_t end = s.chunk; s.chunk > 0 && end < s.prompt; end += s.chunk) trace.chunk_ends.push_back(end);
+  trace.chunk_ends.push_back(s.prompt);
+  std::uint64_t stream = s.seed << 16;
+  for (std::int32_t l = 0; l < s.layers; ++l) {
+    const auto per_head = static_cast<std::size_t>(trace.num_tokens * s.head_dim);
+    LayerTensors& t = trace.layers.emplace_back();
+    t.q = sample_normals(per_head * static_cast<std::size_t>(s.q_heads), ++stream);
+    t.k = sample_normals(per_head * static_cast<std::size_t>(s.kv_heads), ++stream);
+    t.v = sample_normals(per_head * static_cast<std::size_t>(s.kv_heads), ++stream);
+  }
+  return trace;
+}
+
+// With pre-RoPE tensors, hidden states, W_o, ids and a question besides.
+inline AttentionTrace sample(const SampleShape& s) {
+  AttentionTrace trace = attention_of(s);
+  trace.hidden_dim = 48;
+  for (std::int32_t t = 0; t < trace.num_tokens; ++t) trace.ids.push_back(t * 7 % 31);
+  trace.question_begin = std::max(s.prompt / 2, s.prompt - 16);
+  std::uint64_t stream = 0;
+  for (LayerTensors& l : trace.layers) {
+    l.pre_q = l.q, l.pre_k = l.k;
+    l.hidden = sample_normals(static_cast<std::size_t>(trace.num_tokens * trace.hidden_dim), ++stream);
+    l.w_o = sample_normals(static_cast<std::size_t>(trace.hidden_dim * trace.q_heads * trace.head_dim), ++stream);
+  }
+  return trace;
+}
+
+// A pass of 40 tokens over the prompt, in two chunks where it has two tokens.
+inline void add_pass(AttentionTrace& trace, const std::string& name) {
+  ExtraPass pass;
+  pass.num_tokens = 40;
+  const std::int32_t half = trace.prompt_tokens / 2;
+  if (half > 0) {
+    pass.chunks = {{0, 20, 0, half}, {20, 40, half, trace.prompt_tokens}};
+  } else {
+    pass.chunks = {{0, 40, 0, trace.prompt_tokens}};
+  }
+  std::uint64_t stream = 1000;
+  for (std::int32_t l = 0; l < trace.num_layers; ++l) {
+    LayerTensors& t = pass.layers.emplace_back();
+    t.q = sample_normals(static_cast<std::size_t>(40 * trace.q_heads * trace.head_dim), ++stream);
+    t.k = sample_normals(static_cast<std::size_t>(40 * trace.kv_heads * trace.head_dim), ++stream);
+    t.v = sample_normals(static_cast<std::size_t>(40 * trace.kv_heads * trace.head_dim), ++stream);
+    t.hidden = sample_normals(static_cast<std::size_t>(40 * trace.hidden_dim), ++stream);
+  }
+  for (std::int32_t t = 0; t < 40; ++t) pass.ids.push_back(t % 31);
+  trace.passes[name] = pass;
+}
+
+// The sample's steps: ends of the prompt's chunks, then of decode.
+inline std::vector<std::int32_t> step_ends(const AttentionTrace& trace) {
+  std::vector<std::int32_t> ends = trace.chunk_ends;
+  for (std::int32_t t = trace.prompt_tokens; t < trace.num_tokens; ++t) ends.push_back(t + 1);
+  return ends;
+}
+
+// The same steps on shapes.
+struct ShapeReplay {
+  std::vector<OpCall> calls;
+  std::vector<TierBytes> resident;
+  std::vector<std::vector<std::int32_t>> held;  // [step][layer * kv_heads + head]
+};
+inline ShapeReplay replay_shapes(const AttentionTrace& trace, const Recipe& recipe, CountSource* counts) {
+  ShapeRun run(recipe, shape_of(trace, 2), counts);
+  ShapeReplay all;
+  std::vector<std::int32_t> held;
+  std::int32_t begin = 0;
+  for (const std::int32_t end : step_ends(trace)) {
+    ShapeRun::Seq seq{begin, end - begin, trace.prompt_tokens, held, {trace.question_begin, trace.num_tokens - end, {}}};
+    if (const std::string& name = run.policy().needs().pass; !name.empty())
+      for (const PassChunk& c : trace.passes.at(name).chunks) seq.extras.pass.push_back({c.end - c.begin, c.begin, c.ctx_begin, c.ctx_end});
+    const ShapeRun::Result result = run.step(std::span(&seq, 1));
+    all.calls.insert(all.calls.end(), result.calls.begin(), result.calls.end());
+    all.resident.push_back(result.after);
+    all.held.push_back(result.held);
+    held = result.held, begin = end;
+  }
+  return all;
+}
+
+inline std::string words(const OpCall& c) {
+  return std::string(c.op) + " rows " + std::to_string(c.rows) + " tokens " + std::to_string(c.tokens) + " outputs " +
+         std::to_string(c.outputs) + " bytes " + std::to_string(c.bytes) + " flops " + std::to_string(c.flops);
+}
+
+inline void expect_same_calls(const std::vector<OpCall>& shapes, const std::vector<OpCall>& data) {
+  for (std::size_t i = 0; i < std::min(shapes.size(), data.size()); ++i) ASSERT_EQ(words(shapes[i]), words(data[i])) << "call " << i;
+  ASSERT_EQ(shapes.size(), data.size());
+}
+
+// What the cost host charges is what replay executes, call by call and byte by byte. Returns replay's result.
+inline ReplayResult expect_cost_is_replay(const AttentionTrace& trace, const AttentionReference& reference, const Recipe& recipe) {
+  Ops ops(Ops::Backend::kCpu);
+  RecordedCounts recorded;
+  ReplayOptions options;
+  options.ops = &ops;
+  options.counts = &recorded;
+  ReplayResult result = replay(trace, reference, recipe, options);
+  if (!recipe.runs_in("cost")) return result;
+  ScriptedCounts script(recorded.entries());
+  const ShapeReplay shapes = replay_shapes(trace, recipe, recorded.entries().empty() ? nullptr : &script);
+  expect_same_calls(shapes.calls, ops.log());
+  EXPECT_TRUE(script.used_up());
+  EXPECT_EQ(shapes.resident.size(), result.resident.size());
+  EXPECT_TRUE(shapes.resident == result.resident);
+  EXPECT_FALSE(ops.log().empty());
+  return result;
+}
+
+}  // namespace kvlab::test

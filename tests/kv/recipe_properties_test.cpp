@@ -1,0 +1,346 @@
+// What holds for every recipe, over drawn shapes, prompts, chunks and budgets.
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "base/error.h"
+#include "tests/kv/host_fixture.h"
+
+namespace kvlab::test {
+namespace {
+
+constexpr std::int32_t kBlock = 16;
+
+// One step of a recipe, watched from outside.
+struct WatchedStep {
+  SeqStep seq;
+  std::vector<std::optional<std::int32_t>> target;   // [layer] that the trigger asks for
+  std::vector<std::vector<std::int32_t>> positions;  // [layer * kv_heads + head] after the step
+  std::vector<float> outputs;                        // of decode, layer by layer
+  TierBytes resident;
+  std::int64_t rows_bytes = 0;  // what the format says that the rows take
+  Traffic traffic;
+};
+
+bool same(const WatchedStep& a, const WatchedStep& b) {
+  const auto bits = [](const std::vector<float>& x) {
+    const auto* p = reinterpret_cast<const std::uint32_t*>(x.data());
+    return std::vector<std::uint32_t>(p, p + x.size());
+  };
+  return a.positions == b.positions && bits(a.outputs) == bits(b.outputs) && a.resident == b.resident;
+}
+
+// A host that keeps nothing to itself.
+class Watch {
+ public:
+  Watch(const AttentionTrace& trace, const Recipe& recipe)
+      : trace_(trace),
+        model_(shape_of(trace, 2)),
+        policy_(recipe, model_),
+        trigger_(recipe.make_trigger()),
+        format_(recipe.make_format()),
+        ops_(Ops::Backend::kCpu),
+        observer_(trace, policy_.needs()) {
+    for (std::int32_t l = 0; l < model_.num_layers; ++l) stores_.emplace_back(model_, 1, policy_.num_words(), true);
+  }
+
+  std::vector<WatchedStep> run() {
+    std::vector<WatchedStep> steps;
+    std::int32_t begin = 0;
+    for (const std::int32_t end : step_ends(trace_)) {
+      steps.push_back(step({0, begin, end - begin, trace_.prompt_tokens, trace_.question_begin}));
+      begin = end;
+    }
+    return steps;
+  }
+
+ private:
+  WatchedStep step(const SeqStep& seq) {
+    WatchedStep w;
+    w.seq = seq;
+    observer_.set_step(seq);
+    const PolicyStep step{ops_, model_, std::span(&seq, 1), stores_, observer_, 1};
+    for (std::int32_t l = 0; l < model_.num_layers; ++l) {
+      KvStore& store = stores_[static_cast<std::size_t>(l)];
+      const LayerTensors& t = trace_.layers[static_cast<std::size_t>(l)];
+      const auto at = static_cast<std::ptrdiff_t>(seq.seen_tokens) * model_.kv_heads * model_.head_dim;
+      store.append(0, t.k.data() + at, t.v.data() + at, seq.new_tokens, seq.seen_tokens);
+      if (seq.decoding()) attend(step, t, l, w);
+      std::int32_t held = 0;
+      for (std::int32_t r = 0; r < store.num_rows(); ++r) held = std::max(held, store.len(r));
+      w.target.push_back(trigger_->target(seq, held, policy_.recipe().budget));
+      policy_.after_attention(step, l);
+    }
+    look(seq, w);
+    w.traffic = policy_.take_traffic();
+    return w;
+  }
+
+  void attend(const PolicyStep& step, const LayerTensors& t, std::int32_t l, WatchedStep& w) {
+    const Ops::Frame frame(ops_);
+    policy_.before_attention(step, l, segments_);
+    const std::int64_t width = static_cast<std::int64_t>(model_.q_heads) * model_.head_dim;
+    const Queries query{t.q.data() + w.seq.seen_tokens * width, 1, w.seq.seen_tokens};
+    float* out = ops_.floats(width);
+    ops_(Attend{segments_.data(), static_cast<std::int32_t>(segments_.size()), &query, &out, nullptr, nullptr});
+    w.outputs.insert(w.outputs.end(), out, out + width);
+  }
+
+  void look(const SeqStep& seq, WatchedStep& w) {
+    for (std::int32_t l = 0; l < model_.num_layers; ++l) {
+      const KvRows kv = stores_[static_cast<std::size_t>(l)].rows();
+      w.resident += policy_.resident(l, std::span(&seq, 1), kv);
+      for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+        std::vector<std::int32_t>& positions = w.positions.emplace_back();
+        for (std::int32_t i = 0; i < kv.len[r]; ++i) positions.push_back(kv.position[kv.slot(r, i)]);
+        w.rows_bytes += format_->row_bytes(model_, l, kv.len[r]);
+      }
+    }
+  }
+
+  const AttentionTrace& trace_;
+  ModelShape model_;
+  KvPolicy policy_;
+  std::unique_ptr<Trigger> trigger_;
+  std::unique_ptr<Format> format_;
+  Ops ops_;
+  TraceObserver observer_;
+  std::vector<KvStore> stores_;
+  std::vector<Segment> segments_;
+};
+
+// Why the recipe refuses the sample, before anything runs; "" where it does not.
+std::string refusal(const Recipe& recipe, const AttentionTrace& trace) {
+  try {
+    const KvPolicy policy(recipe, shape_of(trace, 2));
+    std::int32_t begin = 0;
+    for (const std::int32_t end : step_ends(trace))
+      policy.refuse_small_budget({0, begin, end - begin, trace.prompt_tokens, -1}), begin = end;
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+Recipe with(const std::string& name, const std::string& budget) {
+  Params p = Params::from_text("{recipe: " + name + (budget.empty() ? "" : ", " + budget) + "}", "kv_policy");
+  return read_recipe(p);
+}
+Recipe with_tokens(const std::string& name, std::int32_t tokens) { return with(name, "budget_tokens: " + std::to_string(tokens)); }
+
+// The smallest budget that is not refused.
+std::int32_t least_budget(const std::string& name, const AttentionTrace& trace) {
+  std::int32_t low = 0, high = 4 * trace.num_tokens + 1024;
+  while (high - low > 1) {
+    const std::int32_t middle = (low + high) / 2;
+    (refusal(with_tokens(name, middle), trace).empty() ? high : low) = middle;
+  }
+  return high;
+}
+
+// How many tokens per row a recipe may hold after a step, on average over layers and heads; written down anew for each trigger.
+std::optional<double> most_held(const Recipe& r, const SeqStep& seq, std::int32_t budget) {
+  const bool done = seq.end() >= seq.prompt_tokens;
+  const std::int32_t decoded = std::max(0, seq.end() - seq.prompt_tokens);
+  const double prompt = std::min(budget, seq.prompt_tokens);
+  if (r.trigger == "per_chunk") return prompt + decoded;
+  if (!done) return r.make_trigger()->inside_prefill() ? std::optional<double>(budget) : std::nullopt;
+  if (r.trigger == "prefill_end") return prompt + decoded;
+  if (r.trigger == "every_step" || r.trigger == "when_full") return budget;
+  if (r.trigger == "every_n") return decoded == 0 ? budget : budget + 127;
+  if (r.trigger == "page_full") return std::max(budget, 16) + (decoded == 0 ? 0 : 15);
+  if (r.trigger == "scope")
+    return decoded == 0 ? prompt : prompt + (r.name == "scope_slide" ? 512 : 256 + decoded / 15 + (r.name == "scope_adaptive" ? 0 : 15));
+  if (r.trigger == "lagged") {
+    const std::int32_t partitions = std::max(0, (seq.end() - 16) / 128 - 1);
+    const double share = r.budget.tokens == 0 ? r.budget.frac : std::min(1.0, static_cast<double>(budget) / seq.prompt_tokens);
+    return seq.end() - partitions * (128 - std::floor(share * 128));
+  }
+  ADD_FAILURE() << "trigger '" << r.trigger << "' has no bound here";
+  return std::nullopt;
+}
+
+// Recipes that keep to their budget in the sense of most_held. The others: whole heads or layers, tables and thresholds are what the
+// budget leaves alone, low precision keeps all tokens, and peers round as they do.
+bool keeps_budget(const Recipe& r) {
+  static const std::set<std::string> kOthers{"head_split", "lazy_layers", "table", "score_threshold"};
+  return r.trigger != "never" && !r.peer_ties && !kOthers.contains(r.allocator) && r.make_disposal()->shrinks();
+}
+
+void expect_positions(const WatchedStep& w) {
+  for (const std::vector<std::int32_t>& row : w.positions) {
+    EXPECT_LE(row.size(), static_cast<std::size_t>(w.seq.end()));
+    EXPECT_TRUE(std::adjacent_find(row.begin(), row.end(), std::greater_equal<>()) == row.end()) << "positions ascend";
+    if (!row.empty()) {
+      EXPECT_GE(row.front(), 0);
+      EXPECT_LT(row.back(), w.seq.end());
+    }
+  }
+}
+
+void expect_budget(const Recipe& r, const WatchedStep& w) {
+  if (!keeps_budget(r)) return;
+  const std::optional<double> most = most_held(r, w.seq, r.budget.of(w.seq.prompt_tokens));
+  if (!most) return;
+  double held = 0;
+  const auto layers = w.target.size(), heads = w.positions.size() / layers;
+  for (std::size_t i = 0; i < w.positions.size(); ++i) {
+    const auto size = static_cast<double>(w.positions[i].size());
+    if (r.allocator == "uniform") {
+      EXPECT_LE(size, *most);
+    }
+    if (r.allocator == "d2o_layers" && (i / heads < 2 || i / heads == layers - 1)) continue;  // whole, on top of the budget
+    held += size;
+  }
+  EXPECT_LE(held / static_cast<double>(w.positions.size()), *most + 1e-9);
+}
+
+// The first and the latest tokens that the parts protect are in every row after a cut.
+void expect_protected(const Recipe& r, const WatchedStep& w) {
+  if (r.scorer.empty() || r.peer_ties) return;
+  const auto scorer = r.make_scorer();
+  const auto trigger = r.make_trigger();
+  const Protected a = scorer->protects(), b = trigger->protects(w.seq);
+  const auto heads = w.positions.size() / w.target.size();
+  for (std::size_t i = 0; i < w.positions.size(); ++i) {
+    const std::optional<std::int32_t> target = w.target[i / heads];
+    if (!target) continue;
+    const std::vector<std::int32_t>& row = w.positions[i];
+    const std::int32_t sinks = std::max(a.sinks, b.sinks), recent = std::max(a.recent_of(*target), b.recent_of(*target));
+    std::int32_t missing = 0;
+    for (std::int32_t p = 0; p < w.seq.end(); ++p)
+      missing += (p < sinks || p >= w.seq.end() - recent) && !std::binary_search(row.begin(), row.end(), p) ? 1 : 0;
+    EXPECT_EQ(missing, 0) << "of the " << sinks << " first and " << recent << " latest tokens of row " << i;
+  }
+}
+
+// Every byte that the rows need lies in some tier.
+void expect_bytes(const Recipe& r, const WatchedStep& w, const ModelShape& model) {
+  EXPECT_GE(w.resident.gpu, 0);
+  EXPECT_GE(w.resident.host, 0);
+  EXPECT_GE(w.resident.disk, 0);
+  const std::int64_t all = w.resident.gpu + w.resident.host + w.resident.disk;
+  // Others: two layers in one, low precision beside the format, sizes that are measured while it runs, and a coded disk.
+  static const std::set<std::string> kSmaller{"layer_pairs", "low_precision", "cachegen", "dfloat11", "zipcache", "leo_am"};
+  if (!kSmaller.contains(r.disposal) && !kSmaller.contains(r.format) && !kSmaller.contains(r.selector)) {
+    EXPECT_GE(all, w.rows_bytes);
+  }
+  if (r.keeps_everything() && r.disposal == "drop") {
+    EXPECT_EQ(w.resident.gpu, 2LL * w.seq.end() * model.num_layers * model.kv_heads * model.head_dim * model.kv_bytes);
+    EXPECT_EQ(all, w.resident.gpu);
+  }
+  EXPECT_GE(w.traffic.fetched_bytes, 0);
+  EXPECT_GE(w.traffic.stored_bytes, 0);
+  EXPECT_LE(w.traffic.hit_units, w.traffic.asked_units);
+}
+
+void expect_sound(const AttentionTrace& trace, const Recipe& recipe) {
+  const std::vector<WatchedStep> steps = Watch(trace, recipe).run(), again = Watch(trace, recipe).run();
+  ASSERT_EQ(steps.size(), again.size());
+  for (std::size_t t = 0; t < steps.size(); ++t) {
+    SCOPED_TRACE("step " + std::to_string(t) + ", tokens up to " + std::to_string(steps[t].seq.end()));
+    expect_positions(steps[t]);
+    expect_budget(recipe, steps[t]);
+    expect_protected(recipe, steps[t]);
+    expect_bytes(recipe, steps[t], shape_of(trace, 2));
+    EXPECT_TRUE(std::all_of(steps[t].outputs.begin(), steps[t].outputs.end(), [](float x) { return std::isfinite(x); }));
+    EXPECT_TRUE(same(steps[t], again[t])) << "a second run differs";
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+// A budget that is never reached changes nothing, to the last bit.
+bool loses_nothing_at_full_budget(const Recipe& r) {
+  return r.has_budget && r.format == "native" && r.selector != "infinigen";  // which brings what its threshold wants
+}
+
+std::int32_t pick(std::uint64_t draw, std::uint64_t what, std::int32_t n) {
+  return static_cast<std::int32_t>(Draw{21, Purpose::kTest, draw, what}.below(static_cast<std::uint64_t>(n)));
+}
+
+SampleShape drawn_shape(std::uint64_t draw) {
+  constexpr std::int32_t kGroups[] = {1, 3, 4, 8}, kDims[] = {16, 32, 48, 64};
+  SampleShape s;
+  s.layers = 1 + static_cast<std::int32_t>(draw % 4);
+  s.kv_heads = 1 + pick(draw, 0, 3);
+  s.q_heads = s.kv_heads * kGroups[pick(draw, 1, 4)];
+  s.head_dim = kDims[pick(draw, 2, 4)];
+  const std::int32_t edges[] = {1, kBlock - 1, kBlock, kBlock + 1};
+  s.prompt = draw % 3 == 0 ? edges[draw / 3 % 4] : 18 + pick(draw, 3, 383);
+  s.decode = 2 + pick(draw, 4, 20);
+  s.chunk = pick(draw, 5, 2) == 0 ? 0 : 1 + pick(draw, 6, std::min(150, s.prompt));
+  s.seed = 100 + draw;
+  return s;
+}
+
+std::string words(const SampleShape& s) {
+  return std::to_string(s.layers) + " layers, " + std::to_string(s.q_heads) + "/" + std::to_string(s.kv_heads) + " heads of " +
+         std::to_string(s.head_dim) + ", prompt " + std::to_string(s.prompt) + " in chunks of " + std::to_string(s.chunk) + ", then " +
+         std::to_string(s.decode);
+}
+
+// A sample and what attending to all of it gives; shared by all recipes.
+struct Drawn {
+  SampleShape shape;
+  AttentionTrace trace;
+  AttentionReference reference;
+};
+const Drawn& drawn(std::uint64_t draw) {
+  static std::map<std::uint64_t, Drawn> made;
+  const auto [at, is_new] = made.try_emplace(draw);
+  if (is_new) {
+    at->second.shape = drawn_shape(draw);
+    at->second.trace = sample(at->second.shape);
+    for (const std::string& name : recipe_names())
+      if (const auto scorer = load_recipe(name).make_scorer; scorer && !scorer()->needs().pass.empty())
+        add_pass(at->second.trace, scorer()->needs().pass);
+    at->second.reference = full_attention(at->second.trace);
+  }
+  return at->second;
+}
+
+std::uint64_t num_draws() { return std::getenv("KVLAB_SHORT") != nullptr ? 3 : 12; }
+
+class EveryRecipe : public testing::TestWithParam<std::string> {
+ protected:
+  // The budgets to try, as YAML; "" is the recipe's own.
+  static std::vector<std::string> budgets(const std::string& name, const Drawn& d, std::uint64_t draw) {
+    const Recipe own = load_recipe(name);
+    if (!why_no_budget(own).empty()) return {""};
+    const std::int32_t n = d.trace.num_tokens, least = least_budget(name, d.trace);
+    std::vector<std::string> all;
+    for (const std::int32_t tokens : {least, least + pick(draw, 7, std::max(1, n - least)), n, n + 40})
+      all.push_back("budget_tokens: " + std::to_string(std::max(least, tokens)));
+    if (own.trigger != "never") all.push_back("budget_frac: " + std::to_string(0.05 + 0.9 * Draw{22, Purpose::kTest, draw, 0}.uniform()));
+    return all;
+  }
+};
+
+TEST_P(EveryRecipe, KeepsItsPromises) {
+  for (std::uint64_t draw = 0; draw < num_draws(); ++draw) {
+    const Drawn& d = drawn(draw);
+    for (const std::string& budget : budgets(GetParam(), d, draw)) {
+      SCOPED_TRACE("{recipe: " + GetParam() + ", " + budget + "}, " + words(d.shape));
+      const Recipe recipe = with(GetParam(), budget);
+      if (const std::string why = refusal(recipe, d.trace); !why.empty()) {
+        EXPECT_TRUE(why.starts_with("recipe '" + GetParam() + "' cannot run: ")) << why;
+        continue;
+      }
+      expect_sound(d.trace, recipe);
+      const ReplayResult result = expect_cost_is_replay(d.trace, d.reference, recipe);
+      const bool all_fits = recipe.budget.tokens >= d.trace.num_tokens;
+      if (all_fits && loses_nothing_at_full_budget(recipe)) {
+        EXPECT_EQ(result.mean.output_rel_err, 0);
+        EXPECT_EQ(result.kept_tokens, d.trace.prompt_tokens);
+      }
+      if (HasFailure()) return;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, EveryRecipe, testing::ValuesIn(recipe_names()), [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace kvlab::test
