@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/element.h"
+
 namespace kvlab {
 
 // One layer's cached keys and values for a ragged batch. Row r = sequence s x KV head h, r = s * kv_heads + h: every KV head
@@ -28,6 +30,9 @@ struct KvRows {
   std::int32_t* position = nullptr;  // [pool_tokens] position in the sequence
   std::uint32_t* words = nullptr;    // [num_words, pool_tokens] statistics that policies keep per token; they move with it
   std::int32_t num_words = 0;
+  // Of the elements of k and v. Where kernels run on a GPU, k, v, position and words are device memory and k and v point to elements of
+  // this type; lengths and pages stay in host memory. On the CPU it is kF32.
+  ElementType type = ElementType::kF32;
 
   [[nodiscard]] std::int64_t total() const { return num_rows == 0 ? 0 : first[num_rows]; }
   [[nodiscard]] std::int32_t sequence(std::int32_t row) const { return row / kv_heads; }

@@ -1,8 +1,28 @@
 #include "kernels/ops.h"
 
 #include <algorithm>
+#include <string>
+
+#include "kernels/cuda/memory.h"
 
 namespace kvlab {
+
+struct Ops::CudaFrame {
+  CudaContext::Frame frame;
+};
+
+Ops::Frame::Frame(Ops& ops) : ops_(ops), chunk_(ops.chunk_), used_(ops.used_) {
+  if (ops.cuda_ != nullptr) cuda_ = std::unique_ptr<CudaFrame>(new CudaFrame{CudaContext::Frame(*ops.cuda_)});
+}
+
+Ops::Frame::~Frame() { ops_.chunk_ = chunk_, ops_.used_ = used_; }
+
+void* Ops::scratch(std::int64_t bytes) {
+  if (backend_ == Backend::kShapes) return nullptr;
+  return backend_ == Backend::kCuda ? cuda_->scratch<std::uint8_t>(bytes) : allocate(bytes);
+}
+
+void Ops::refuse_on_gpu(std::string_view op) { throw CudaError("operation '" + std::string(op) + "' has no CUDA kernel yet"); }
 
 void* Ops::allocate(std::int64_t bytes) {
   constexpr std::size_t kChunkWords = 1 << 17, kLineWords = 8;  // allocations start on 64-byte lines relative to a chunk

@@ -2,11 +2,14 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
 
 namespace kvlab {
+
+class CudaContext;
 
 // One batched operation as the log keeps it and the cost model prices it. All counts add up over the rows of a batch, so
 // calls of one kind in one layer sum to the call of the joint batch.
@@ -30,22 +33,40 @@ class CountSource {
   virtual void fill(std::string_view purpose, int layer, std::span<std::int32_t> counts) = 0;
 };
 
+template <class Op>
+concept HasCudaKernel = requires(const Op& op, CudaContext& cuda) { run_cuda(op, cuda); };
+
 // How parts of a policy compute: every operation is a struct of raw pointers and shapes in kernels/<op>/<op>.h with two
-// functions beside it, `OpCall call(const Op&)` and `void run_cpu(const Op&)`. Calling it logs one entry per batch and runs
-// it on the backend; with kShapes nothing runs and all data pointers are null. Nothing here waits for a device: counts that
-// depend on data pass through settle(). call() never looks at data, nor at whether a data pointer is null.
+// functions beside it, `OpCall call(const Op&)` and `void run_cpu(const Op&)`, and a third where there is a kernel for it,
+// `void run_cuda(const Op&, CudaContext&)`. Calling it logs one entry per batch and runs it on the backend; with kShapes nothing runs
+// and all data pointers are null. On a GPU data pointers are device memory; what shapes are made of (lengths, offsets, pages, counts to
+// keep) stays in host memory. Counts that depend on data pass through settle(). call() never looks at data, nor at whether a data
+// pointer is null.
+template <class Op>
+concept HasCudaKernel = requires(const Op& op, CudaContext& cuda) {
+  run_cuda(op, cuda);
+};
+
 class Ops {
  public:
-  enum class Backend : std::uint8_t { kCpu, kShapes };
+  enum class Backend : std::uint8_t { kCpu, kShapes, kCuda };
   explicit Ops(Backend backend) : backend_(backend) {}
+  // Runs kernels on the context's stream; an operation without one throws CudaError by its name.
+  explicit Ops(CudaContext& cuda) : backend_(Backend::kCuda), cuda_(&cuda) {}
 
   template <class Op>
   void operator()(const Op& op) {
     if (keeps_log_) log_.push_back(call(op));
     if (backend_ == Backend::kCpu) run_cpu(op);
+    if (backend_ == Backend::kCuda) {
+      if constexpr (HasCudaKernel<Op>)
+        run_cuda(op, *cuda_);
+      else
+        refuse_on_gpu(call(op).op);
+    }
   }
 
-  [[nodiscard]] bool computes() const { return backend_ == Backend::kCpu; }
+  [[nodiscard]] bool computes() const { return backend_ != Backend::kShapes; }
 
   // Scratch memory of the current part's call, not initialised; null without a computing backend. Freed by the next Frame's end.
   float* floats(std::int64_t n) { return static_cast<float*>(scratch(n * 4)); }
@@ -54,17 +75,20 @@ class Ops {
   std::int32_t* host_ints(std::int64_t n) { return static_cast<std::int32_t*>(allocate(n * 4)); }
   std::int64_t* host_longs(std::int64_t n) { return static_cast<std::int64_t*>(allocate(n * 8)); }
 
+  struct CudaFrame;
+
   // What is allocated while a Frame lives is given back at its end.
   class Frame {
    public:
-    explicit Frame(Ops& ops) : ops_(ops), chunk_(ops.chunk_), used_(ops.used_) {}
-    ~Frame() { ops_.chunk_ = chunk_, ops_.used_ = used_; }
+    explicit Frame(Ops& ops);
+    ~Frame();
     Frame(const Frame&) = delete;
     Frame& operator=(const Frame&) = delete;
 
    private:
     Ops& ops_;
     std::size_t chunk_, used_;
+    std::unique_ptr<CudaFrame> cuda_;
   };
 
   // Counts that depend on data: on a computing backend they are final already and are shown to the recorder, with shapes only
@@ -79,10 +103,12 @@ class Ops {
   void clear_log() { log_.clear(); }
 
  private:
-  void* scratch(std::int64_t bytes) { return computes() ? allocate(bytes) : nullptr; }
+  [[noreturn]] static void refuse_on_gpu(std::string_view op);
+  void* scratch(std::int64_t bytes);
   void* allocate(std::int64_t bytes);
 
   Backend backend_;
+  CudaContext* cuda_ = nullptr;
   bool keeps_log_ = true;
   std::vector<OpCall> log_;
   std::deque<std::vector<std::uint64_t>> chunks_;  // addresses stay when more is added

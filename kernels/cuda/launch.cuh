@@ -1,0 +1,62 @@
+#pragma once
+
+#include <string>
+
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/memory.h"
+
+#ifdef __CUDACC__
+#include <cuda_runtime.h>
+
+#include <map>
+#include <mutex>
+#endif
+
+namespace kvlab {
+
+struct LaunchShape {
+  dim3 grid, block;
+  std::size_t shared_bytes = 0;  // dynamic
+};
+
+#ifdef __CUDACC__
+namespace cuda {
+// Raises the kernel's limit of dynamic shared memory, which is 48 KiB unless asked for more.
+void allow_shared(const void* kernel, std::size_t bytes);
+void check_launch(const char* name);
+}  // namespace cuda
+#endif
+
+// Starts a kernel; asynchronous. A grid of zero blocks is nothing to do. Throws CudaError with the kernel's name.
+template <class... P, class... A>
+void launch(const char* name, CudaContext& cuda, const LaunchShape& shape, void (*kernel)(P...), const A&... args) {
+  if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
+#ifdef __CUDACC__
+  if (shape.shared_bytes > 48 * 1024) cuda::allow_shared(reinterpret_cast<const void*>(kernel), shape.shared_bytes);
+  kernel<<<shape.grid, shape.block, shape.shared_bytes, cuda.stream()>>>(args...);
+  cuda::check_launch(name);
+#else
+  static_cast<void>(cuda);
+  emulated::run_grid(name, shape.grid, shape.block, shape.shared_bytes, [&] { kernel(args...); });
+#endif
+}
+
+// Calls f with a value of the element type: for_type(type, [&](auto zero) { using T = decltype(zero); ... }).
+template <class F>
+void for_type(ElementType type, F&& f) {
+  switch (type) {
+    case ElementType::kF32:
+      f(float{});
+      return;
+    case ElementType::kF16:
+      f(f16{});
+      return;
+    case ElementType::kBf16:
+      f(bf16{});
+      return;
+  }
+}
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace kvlab

@@ -1,0 +1,109 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <source_location>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/memory.h"
+
+namespace kvlab {
+
+namespace {
+
+void check(cudaError_t e, const std::string& what, std::source_location at = std::source_location::current()) {
+  if (e == cudaSuccess) return;
+  throw CudaError(std::string(at.file_name()) + ":" + std::to_string(at.line()) + ": " + what + ": " + cudaGetErrorString(e));
+}
+
+}  // namespace
+
+CudaBackend cuda_backend() { return CudaBackend::kDevice; }
+
+int num_gpus() {
+  int n = 0;
+  if (cudaGetDeviceCount(&n) == cudaSuccess) return n;
+  static_cast<void>(cudaGetLastError());
+  return 0;
+}
+
+std::string why_no_gpu() {
+  int n = 0;
+  const cudaError_t e = cudaGetDeviceCount(&n);
+  static_cast<void>(cudaGetLastError());
+  if (e != cudaSuccess) return cudaGetErrorString(e);
+  return n == 0 ? "no CUDA device" : "";
+}
+
+GpuInfo gpu_info(int gpu) {
+  cudaDeviceProp p{};
+  check(cudaGetDeviceProperties(&p, gpu), "GPU " + std::to_string(gpu));
+  int driver = 0, clock_khz = 0, memory_khz = 0;
+  check(cudaDriverGetVersion(&driver), "driver version");
+  check(cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, gpu), "clock");
+  check(cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, gpu), "memory clock");
+  return {p.name,
+          std::to_string(driver / 1000) + "." + std::to_string(driver % 1000 / 10),
+          p.multiProcessorCount,
+          p.major * 10 + p.minor,
+          static_cast<std::int64_t>(p.totalGlobalMem),
+          p.l2CacheSize,
+          static_cast<std::int64_t>(p.sharedMemPerBlockOptin),
+          clock_khz * 1e-6,
+          memory_khz * 1e-6};
+}
+
+void use_gpu(int gpu) { check(cudaSetDevice(gpu), "GPU " + std::to_string(gpu)); }
+
+namespace cuda {
+
+void* allocate(std::int64_t bytes) {
+  void* p = nullptr;
+  check(cudaMalloc(&p, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1))),
+        "allocating " + std::to_string(bytes) + " bytes on the GPU");
+  return p;
+}
+void free(void* p) noexcept { static_cast<void>(cudaFree(p)); }
+
+void* allocate_pinned(std::int64_t bytes) {
+  void* p = nullptr;
+  check(cudaHostAlloc(&p, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)), cudaHostAllocMapped),
+        "allocating " + std::to_string(bytes) + " bytes of pinned memory");
+  return p;
+}
+void free_pinned(void* p) noexcept { static_cast<void>(cudaFreeHost(p)); }
+
+void to_device(void* to, const void* from, std::int64_t bytes, CudaStream stream) {
+  if (bytes > 0) check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, stream), "copy to the GPU");
+}
+void to_host(void* to, const void* from, std::int64_t bytes, CudaStream stream) {
+  if (bytes > 0) check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost, stream), "copy from the GPU");
+}
+void fill(void* to, int byte, std::int64_t bytes, CudaStream stream) {
+  if (bytes > 0) check(cudaMemsetAsync(to, byte, static_cast<std::size_t>(bytes), stream), "filling memory");
+}
+CudaStream make_stream() {
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+  return stream;
+}
+void destroy(CudaStream stream) noexcept { static_cast<void>(cudaStreamDestroy(stream)); }
+void synchronize(CudaStream stream) { check(cudaStreamSynchronize(stream), "waiting for the GPU"); }
+
+void allow_shared(const void* kernel, std::size_t bytes) {
+  static std::mutex mutex;
+  static std::map<const void*, std::size_t> allowed;
+  const std::lock_guard lock(mutex);
+  std::size_t& limit = allowed[kernel];
+  if (limit >= bytes) return;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+        "asking for " + std::to_string(bytes) + " bytes of shared memory");
+  limit = bytes;
+}
+
+void check_launch(const char* name) { check(cudaGetLastError(), std::string("kernel ") + name); }
+
+}  // namespace cuda
+
+}  // namespace kvlab

@@ -1,0 +1,119 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <string_view>
+
+// Element types of tensors in device memory. Conversions round to nearest even and are the same, bit for bit, on the CPU and in kernels
+// that convert one element at a time; hot kernels use the packed conversions of kernels/cuda/device.cuh.
+#ifdef __CUDACC__
+#define KVLAB_BOTH __host__ __device__
+#else
+#define KVLAB_BOTH
+#endif
+
+namespace kvlab {
+
+enum class ElementType : std::uint8_t { kF32, kF16, kBf16 };
+
+constexpr std::int64_t element_bytes(ElementType type) { return type == ElementType::kF32 ? 4 : 2; }
+constexpr std::string_view name_of(ElementType type) {
+  return type == ElementType::kF32 ? "f32" : type == ElementType::kF16 ? "f16" : "bf16";
+}
+
+// IEEE 754 binary16.
+struct f16 {
+  std::uint16_t bits;
+};
+// The upper half of a binary32.
+struct bf16 {
+  std::uint16_t bits;
+};
+// OCP FP8 E4M3: sign, 4 bits of exponent (bias 7), 3 of fraction; no infinities, 0x7f is NaN, the largest number is 448.
+struct fp8 {
+  std::uint8_t bits;
+};
+
+KVLAB_BOTH constexpr float to_float(float x) { return x; }
+
+KVLAB_BOTH constexpr float to_float(bf16 x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
+
+KVLAB_BOTH constexpr float to_float(f16 x) {
+  const std::uint32_t sign = (x.bits & 0x8000U) << 16, exponent = (x.bits >> 10) & 31U, fraction = x.bits & 1023U;
+  if (exponent == 31) return std::bit_cast<float>(sign | 0x7F800000U | fraction << 13);
+  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
+  const float magnitude = static_cast<float>(fraction) * 0x1p-24F;
+  return sign != 0 ? -magnitude : magnitude;
+}
+
+KVLAB_BOTH constexpr float to_float(fp8 x) {
+  const std::uint32_t exponent = (x.bits >> 3) & 15U, fraction = x.bits & 7U;
+  if ((x.bits & 0x7FU) == 0x7FU) return std::bit_cast<float>(0x7FC00000U);
+  const float magnitude =
+      exponent == 0 ? static_cast<float>(fraction) * 0x1p-9F : std::bit_cast<float>((exponent + 120) << 23 | fraction << 20);
+  return (x.bits & 0x80U) != 0 ? -magnitude : magnitude;
+}
+
+template <class T>
+struct From;
+
+template <>
+struct From<float> {
+  KVLAB_BOTH static constexpr float convert(float x) { return x; }
+};
+
+template <>
+struct From<bf16> {
+  KVLAB_BOTH static constexpr bf16 convert(float x) {
+    const auto u = std::bit_cast<std::uint32_t>(x);
+    if ((u & 0x7FFFFFFFU) > 0x7F800000U) return {static_cast<std::uint16_t>(u >> 16 | 0x40U)};
+    return {static_cast<std::uint16_t>((u + 0x7FFFU + (u >> 16 & 1U)) >> 16)};
+  }
+};
+
+template <>
+struct From<f16> {
+  KVLAB_BOTH static constexpr f16 convert(float x) {
+    const auto u = std::bit_cast<std::uint32_t>(x);
+    const std::uint32_t sign = u >> 16 & 0x8000U, magnitude = u & 0x7FFFFFFFU;
+    if (magnitude > 0x7F800000U) return {static_cast<std::uint16_t>(sign | 0x7E00U)};
+    if (magnitude >= 0x477FF000U) return {static_cast<std::uint16_t>(sign | 0x7C00U)};  // 65520 and on round to infinity
+    if (magnitude >= 0x38800000U) {                                                     // normal in binary16
+      const std::uint32_t rounded = magnitude + 0xFFFU + (magnitude >> 13 & 1U);
+      return {static_cast<std::uint16_t>(sign | (rounded - 0x38000000U) >> 13)};
+    }
+    // Adding 0.5 shifts the fraction to where a subnormal has it; the sum rounds to nearest even.
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
+    return {static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3F000000U))};
+  }
+};
+
+template <>
+struct From<fp8> {  // beyond 448 saturates, as cuBLAS and vLLM do
+  KVLAB_BOTH static constexpr fp8 convert(float x) {
+    const auto u = std::bit_cast<std::uint32_t>(x);
+    const std::uint32_t sign = u >> 24 & 0x80U, magnitude = u & 0x7FFFFFFFU;
+    if (magnitude > 0x7F800000U) return {static_cast<std::uint8_t>(sign | 0x7FU)};
+    if (magnitude >= 0x43E00000U) return {static_cast<std::uint8_t>(sign | 0x7EU)};  // 448
+    if (magnitude >= 0x3C800000U) {                                                  // 2^-6: normal
+      const std::uint32_t rounded = magnitude + 0x7FFFFU + (magnitude >> 20 & 1U);
+      return {static_cast<std::uint8_t>(sign | (rounded - 0x3C000000U) >> 20)};
+    }
+    const float shifted = std::bit_cast<float>(magnitude) + 16384.0F;  // one unit in the last place is 2^-9
+    return {static_cast<std::uint8_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x46800000U))};
+  }
+};
+
+template <class T>
+KVLAB_BOTH constexpr T from_float(float x) {
+  return From<T>::convert(x);
+}
+
+template <class T>
+inline constexpr ElementType kElementType = ElementType::kF32;
+template <>
+inline constexpr ElementType kElementType<f16> = ElementType::kF16;
+template <>
+inline constexpr ElementType kElementType<bf16> = ElementType::kBf16;
+
+}  // namespace kvlab

@@ -1,0 +1,321 @@
+#include "kernels/emulated/emulator.h"
+
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <random>
+#include <string>
+
+#include "kernels/cuda/memory.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace kvlab::emulated {
+
+namespace {
+
+constexpr std::size_t kStackBytes = std::size_t{256} << 10;
+constexpr unsigned kWarp = 32;
+constexpr std::size_t kSharedAlign = 1024;
+constexpr int kNamedBarriers = 16;
+constexpr std::size_t kMostShared = 232448;  // an H100's
+
+struct Copy {
+  void* to;
+  const void* from;
+  int bytes, read;
+};
+
+struct Fiber {
+  ucontext_t context{};
+  Dim3 thread;
+  bool done = false;
+  bool waiting = false;  // for a barrier or for lanes of its warp
+  const char* what = "";
+  const void* in = nullptr;
+  void* out = nullptr;
+  unsigned mask = 0;
+  std::vector<Copy> open;  // copies since the last commit
+  std::deque<std::vector<Copy>> groups;
+  int predicate = 0, named = -1;
+#if defined(__SANITIZE_ADDRESS__)
+  void* fake_stack = nullptr;
+#endif
+};
+
+struct Stacks {
+  std::byte* memory = nullptr;
+  std::size_t count = 0;
+  std::byte* at(std::size_t i) const { return memory + i * kStackBytes; }
+  void need(std::size_t n) {
+    if (n <= count) return;
+    if (memory != nullptr) munmap(memory, count * kStackBytes);
+    memory =
+        static_cast<std::byte*>(mmap(nullptr, n * kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    count = n;
+  }
+};
+
+struct Machine {
+  const char* kernel = "";
+  Dim3 block, grid, block_index;
+  std::vector<Fiber> fibers;
+  std::vector<std::size_t> order;
+  Stacks stacks;
+  ucontext_t scheduler{};
+  std::size_t running = 0;
+  std::vector<std::byte> shared;  // with room to begin on a multiple of kSharedAlign
+  const std::function<void()>* body = nullptr;
+  int counted = 0;
+  std::string failure;
+#if defined(__SANITIZE_ADDRESS__)
+  void* scheduler_fake_stack = nullptr;
+  const void* scheduler_stack = nullptr;
+  std::size_t scheduler_stack_bytes = 0;
+#endif
+};
+
+std::vector<std::pair<std::byte*, std::size_t>> static_shared_memory;
+thread_local Machine machine;
+thread_local Order chosen_order = Order::kForward;
+
+Fiber& self() { return machine.fibers[machine.running]; }
+
+void leave_fiber([[maybe_unused]] bool for_good) {
+  Fiber& f = self();
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(for_good ? nullptr : &f.fake_stack, machine.scheduler_stack, machine.scheduler_stack_bytes);
+#endif
+  swapcontext(&f.context, &machine.scheduler);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(f.fake_stack, nullptr, nullptr);
+#endif
+}
+
+void fiber_main() {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(nullptr, &machine.scheduler_stack, &machine.scheduler_stack_bytes);
+#endif
+  (*machine.body)();
+  self().done = true;
+  leave_fiber(true);
+}
+
+void enter_fiber(std::size_t i) {
+  machine.running = i;
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(&machine.scheduler_fake_stack, machine.stacks.at(i), kStackBytes);
+#endif
+  swapcontext(&machine.scheduler, &machine.fibers[i].context);
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(machine.scheduler_fake_stack, nullptr, nullptr);
+#endif
+}
+
+void wait_for(const char* what) {
+  self().waiting = true;
+  self().what = what;
+  leave_fiber(false);
+}
+
+void make_fibers() {
+  const unsigned n = machine.block.count();
+  machine.stacks.need(n);
+  machine.fibers.clear();
+  machine.fibers.resize(n);
+  for (unsigned i = 0; i < n; ++i) {
+    Fiber& f = machine.fibers[i];
+    f.thread = {i % machine.block.x, i / machine.block.x % machine.block.y, i / machine.block.x / machine.block.y};
+    getcontext(&f.context);
+    f.context.uc_stack.ss_sp = machine.stacks.at(i);
+    f.context.uc_stack.ss_size = kStackBytes;
+    f.context.uc_link = nullptr;
+    makecontext(&f.context, fiber_main, 0);
+  }
+}
+
+void order_fibers(std::mt19937& random) {
+  auto& order = machine.order;
+  order.resize(machine.fibers.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  if (chosen_order == Order::kBackward) std::reverse(order.begin(), order.end());
+  if (chosen_order == Order::kShuffled) std::shuffle(order.begin(), order.end(), random);
+}
+
+// Lets the block's barrier go if all threads that still run wait there.
+void release_block() {
+  int count = 0;
+  for (const Fiber& f : machine.fibers) {
+    if (f.done) continue;
+    if (!f.waiting || f.mask != 0 || f.named >= 0) return;
+    count += f.predicate;
+  }
+  machine.counted = count;
+  for (Fiber& f : machine.fibers) f.waiting = false;
+}
+
+std::string stuck() {
+  std::string text = std::string("kernel ") + machine.kernel + ": threads wait for ever; block " + std::to_string(machine.block_index.x) +
+                     "," + std::to_string(machine.block_index.y) + "," + std::to_string(machine.block_index.z) + ":";
+  int named = 0;
+  for (std::size_t i = 0; i < machine.fibers.size() && named < 8; ++i) {
+    if (machine.fibers[i].done) continue;
+    text += " thread " + std::to_string(i) + " at " + machine.fibers[i].what + ";", ++named;
+  }
+  return text;
+}
+
+void run_block(std::mt19937& random) {
+  make_fibers();
+  std::size_t done = 0;
+  while (done < machine.fibers.size()) {
+    order_fibers(random);
+    bool moved = false;
+    for (const std::size_t i : machine.order) {
+      Fiber& f = machine.fibers[i];
+      if (f.done || f.waiting) continue;
+      moved = true;
+      enter_fiber(i);
+      if (!machine.failure.empty()) throw CudaError(machine.failure);
+      if (f.done) {
+        ++done;
+        if (!f.open.empty() || !f.groups.empty()) f.groups.clear(), f.open.clear();
+      }
+    }
+    release_block();
+    if (!moved && std::all_of(machine.fibers.begin(), machine.fibers.end(), [](const Fiber& f) { return f.done || f.waiting; }) &&
+        done < machine.fibers.size())
+      throw CudaError(stuck());
+  }
+}
+
+// NaN in every float, half and bfloat16.
+void poison_shared() {
+  std::memset(machine.shared.data(), 0xFF, machine.shared.size());
+  for (const auto& [memory, bytes] : static_shared_memory) std::memset(memory, 0xFF, bytes);
+}
+
+}  // namespace
+
+void note_shared(std::byte* memory, std::size_t bytes) {
+  static_shared_memory.emplace_back(memory, bytes);
+  std::memset(memory, 0xFF, bytes);
+}
+
+void set_order(Order order) { chosen_order = order; }
+
+const Dim3& thread_index() { return self().thread; }
+const Dim3& block_index() { return machine.block_index; }
+const Dim3& block_shape() { return machine.block; }
+const Dim3& grid_shape() { return machine.grid; }
+int lane() { return static_cast<int>(machine.running % kWarp); }
+std::byte* dynamic_shared() {
+  const auto at = reinterpret_cast<std::uintptr_t>(machine.shared.data());
+  return machine.shared.data() + ((kSharedAlign - at % kSharedAlign) % kSharedAlign);
+}
+
+void sync_block() { wait_for("__syncthreads"); }
+
+int sync_block_count(int predicate) {
+  self().predicate = predicate != 0 ? 1 : 0;
+  wait_for("__syncthreads_count");
+  self().predicate = 0;
+  return machine.counted;
+}
+
+void sync_named(int id, int count) {
+  if (id < 0 || id >= kNamedBarriers) machine.failure = std::string("kernel ") + machine.kernel + ": no barrier " + std::to_string(id);
+  int waiting = 1;
+  for (const Fiber& f : machine.fibers) waiting += !f.done && f.waiting && f.named == id ? 1 : 0;
+  if (waiting == count) {
+    for (Fiber& f : machine.fibers)
+      if (f.waiting && f.named == id) f.waiting = false, f.named = -1;
+    return;
+  }
+  self().named = id;
+  wait_for("bar.sync");
+}
+
+void warp_instruction(const char* name, unsigned mask, const void* in, void* out, WarpWork work) {
+  const std::size_t first = machine.running / kWarp * kWarp;
+  Fiber& me = self();
+  me.what = name, me.in = in, me.out = out, me.mask = mask;
+  if ((mask >> (machine.running % kWarp) & 1U) == 0)
+    machine.failure = std::string("kernel ") + machine.kernel + ": a lane outside the mask of " + name;
+  std::array<const void*, kWarp> inputs{};
+  std::array<void*, kWarp> outputs{};
+  for (unsigned l = 0; l < kWarp; ++l) {
+    if ((mask >> l & 1U) == 0) continue;
+    if (first + l >= machine.fibers.size()) {
+      machine.failure = std::string("kernel ") + machine.kernel + ": mask of " + name + " names lanes that the block does not have";
+      break;
+    }
+    const Fiber& f = machine.fibers[first + l];
+    if (f.done && std::strcmp(name, "__syncwarp") == 0) continue;  // lanes that have left count as arrived at a barrier
+    const bool here = first + l == machine.running;
+    if (!here && (!f.waiting || f.mask == 0)) {  // not all there yet
+      wait_for(name);
+      return;
+    }
+    if (!here && (f.mask != mask || std::strcmp(f.what, name) != 0)) {
+      machine.failure =
+          std::string("kernel ") + machine.kernel + ": lanes of a warp meet at " + name + " and " + f.what + " or with different masks";
+      break;
+    }
+    inputs[l] = f.in, outputs[l] = f.out;
+  }
+  if (!machine.failure.empty()) {
+    leave_fiber(false);
+    return;
+  }
+  if (work != nullptr) work(inputs, outputs, mask);
+  me.mask = 0;
+  for (unsigned l = 0; l < kWarp; ++l) {
+    if ((mask >> l & 1U) == 0 || first + l >= machine.fibers.size()) continue;
+    machine.fibers[first + l].waiting = false;
+    machine.fibers[first + l].mask = 0;
+  }
+}
+
+void copy_async(void* shared, const void* global, int bytes, int bytes_read) { self().open.push_back({shared, global, bytes, bytes_read}); }
+
+void commit_copies() { self().groups.push_back(std::exchange(self().open, {})); }
+
+void wait_copies(int groups_left) {
+  auto& groups = self().groups;
+  while (static_cast<int>(groups.size()) > groups_left) {
+    for (const Copy& c : groups.front()) {
+      if (c.read > 0) std::memcpy(c.to, c.from, static_cast<std::size_t>(c.read));
+      std::memset(static_cast<std::byte*>(c.to) + c.read, 0, static_cast<std::size_t>(c.bytes - c.read));
+    }
+    groups.pop_front();
+  }
+}
+
+void run_grid(const char* name, Dim3 grid, Dim3 block, std::size_t shared_bytes, const std::function<void()>& body) {
+  machine.kernel = name, machine.grid = grid, machine.block = block, machine.body = &body;
+  machine.failure.clear();
+  if (shared_bytes > kMostShared)
+    throw CudaError(std::string("kernel ") + name + ": " + std::to_string(shared_bytes) + " bytes of shared memory; a block has at most " +
+                    std::to_string(kMostShared));
+  if (block.count() > 1024)
+    throw CudaError(std::string("kernel ") + name + ": " + std::to_string(block.count()) + " threads in a block; at most 1024");
+  machine.shared = std::vector<std::byte>(shared_bytes + kSharedAlign - 1);
+  std::mt19937 random(7);  // NOLINT: the same order in every run
+  for (unsigned z = 0; z < grid.z; ++z)
+    for (unsigned y = 0; y < grid.y; ++y)
+      for (unsigned x = 0; x < grid.x; ++x) {
+        machine.block_index = {x, y, z};
+        poison_shared();
+        run_block(random);
+      }
+}
+
+}  // namespace kvlab::emulated

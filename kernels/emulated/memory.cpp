@@ -1,0 +1,86 @@
+#include "kernels/cuda/memory.h"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace kvlab {
+
+CudaBackend cuda_backend() { return CudaBackend::kEmulated; }
+int num_gpus() { return 1; }
+std::string why_no_gpu() { return ""; }
+void use_gpu(int) {}
+
+// The shape of an H100, with few multiprocessors: grids that are sized by them stay small.
+GpuInfo gpu_info(int) { return {"emulated", "none", 4, 90, std::int64_t{1} << 34, 50 << 20, 232448, 1, 1}; }
+
+namespace cuda {
+
+namespace {
+
+// Guards around each allocation: what a kernel writes beside it is noticed when it is freed.
+constexpr std::size_t kGuard = 256;
+constexpr unsigned char kGuardByte = 0xA5;
+
+void check_guard(const unsigned char* p, const char* side) {
+  for (std::size_t i = 0; i < kGuard; ++i) {
+    if (p[i] == kGuardByte) continue;
+    static_cast<void>(std::fprintf(stderr, "emulated device memory was written %s an allocation\n", side));
+    std::abort();
+  }
+}
+
+}  // namespace
+
+// With the address sanitizer the exact size is what it guards; our own guards are for builds without it.
+void* allocate(std::int64_t bytes) {
+  const auto n = static_cast<std::size_t>(bytes);
+#if defined(__SANITIZE_ADDRESS__)
+  void* p = nullptr;
+  if (posix_memalign(&p, 256, n) != 0) throw CudaError("out of emulated device memory");
+  std::memset(p, 0xFF, n);
+  return p;
+#else
+  void* all = nullptr;
+  if (posix_memalign(&all, 256, n + 2 * kGuard) != 0) throw CudaError("out of emulated device memory");
+  auto* p = static_cast<unsigned char*>(all);
+  std::memset(p, kGuardByte, kGuard);
+  std::memcpy(p, &n, sizeof n);
+  std::memset(p + kGuard, 0xFF, n);  // NaN: reading what was never written shows
+  std::memset(p + kGuard + n, kGuardByte, kGuard);
+  return p + kGuard;
+#endif
+}
+
+void free(void* p) noexcept {
+#if !defined(__SANITIZE_ADDRESS__)
+  if (p == nullptr) return;
+  auto* at = static_cast<unsigned char*>(p);
+  std::size_t n = 0;
+  std::memcpy(&n, at - kGuard, sizeof n);
+  std::memset(at - kGuard, kGuardByte, sizeof n);
+  check_guard(at - kGuard, "before");
+  check_guard(at + n, "behind");
+  p = at - kGuard;
+#endif
+  std::free(p);
+}
+
+void* allocate_pinned(std::int64_t bytes) { return allocate(bytes); }
+void free_pinned(void* p) noexcept { free(p); }
+
+void to_device(void* to, const void* from, std::int64_t bytes, CudaStream) {
+  if (bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+void to_host(void* to, const void* from, std::int64_t bytes, CudaStream) {
+  if (bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+void fill(void* to, int byte, std::int64_t bytes, CudaStream) {
+  if (bytes > 0) std::memset(to, byte, static_cast<std::size_t>(bytes));
+}
+CudaStream make_stream() { return nullptr; }
+void destroy(CudaStream) noexcept {}
+void synchronize(CudaStream) {}
+
+}  // namespace cuda
+
+}  // namespace kvlab

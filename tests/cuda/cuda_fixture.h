@@ -1,0 +1,106 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/memory.h"
+#include "kernels/element.h"
+
+#if KVLAB_EMULATED
+#include "kernels/emulated/emulator.h"
+#else
+namespace kvlab::emulated {
+enum class Order : std::uint8_t { kForward, kBackward, kShuffled };
+inline void set_order(Order) {}  // a GPU has its own
+}  // namespace kvlab::emulated
+#endif
+
+namespace kvlab {
+
+// Tests of kernels: on a GPU where there is one, else skipped with the reason (KVLAB_REQUIRE_GPU=1: failed); in a build without CUDA
+// by the emulator.
+class CudaTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (num_gpus() > 0) {
+      cuda_.emplace();
+      return;
+    }
+    const char* require = std::getenv("KVLAB_REQUIRE_GPU");
+    if (require != nullptr && std::string(require) == "1") FAIL() << "KVLAB_REQUIRE_GPU=1, and: " << why_no_gpu();
+    GTEST_SKIP() << why_no_gpu();
+  }
+  CudaContext& cuda() { return *cuda_; }
+
+ private:
+  std::optional<CudaContext> cuda_;
+};
+
+// Random numbers, the same in every run: normal with mean 0 and this standard deviation, rounded to T.
+template <class T>
+std::vector<T> random_elements(std::int64_t n, std::uint64_t seed, float deviation = 1.0F) {
+  std::vector<T> x(static_cast<std::size_t>(n));
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal(0.0F, deviation);
+  for (T& value : x) value = from_float<T>(normal(random));
+  return x;
+}
+
+template <class T>
+std::vector<float> floats(const std::vector<T>& x) {
+  std::vector<float> y(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) y[i] = to_float(x[i]);
+  return y;
+}
+
+// Fails on the first NaN, infinity or element that is further from `expected` than absolute + relative * |expected|.
+inline testing::AssertionResult all_near(const std::vector<float>& got, const std::vector<float>& expected, double absolute,
+                                         double relative) {
+  if (got.size() != expected.size()) return testing::AssertionFailure() << got.size() << " elements, expected " << expected.size();
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double error = std::abs(static_cast<double>(got[i]) - static_cast<double>(expected[i]));
+    if (std::isfinite(got[i]) && error <= absolute + relative * std::abs(static_cast<double>(expected[i]))) continue;
+    return testing::AssertionFailure() << "element " << i << " of " << got.size() << " is " << got[i] << ", expected " << expected[i];
+  }
+  return testing::AssertionSuccess();
+}
+
+// ||got - expected|| / ||expected||; infinite if anything is not finite.
+inline double relative_error(const std::vector<float>& got, const std::vector<float>& expected) {
+  double error = 0, norm = 0;
+  if (got.size() != expected.size()) return INFINITY;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    if (!std::isfinite(got[i])) return INFINITY;
+    const double difference = static_cast<double>(got[i]) - static_cast<double>(expected[i]);
+    error += difference * difference, norm += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
+  }
+  return norm == 0 ? (error == 0 ? 0.0 : INFINITY) : std::sqrt(error / norm);
+}
+
+// Runs `kernel`, which returns what it wrote, under several orders of threads (on a GPU: several times): a race shows as a difference.
+template <class F>
+auto same_in_every_order(F&& kernel) {
+  const auto first = kernel();
+  const auto same = [&](const auto& other) {
+    return other.size() == first.size() && std::memcmp(other.data(), first.data(), first.size() * sizeof(first[0])) == 0;
+  };
+  if (cuda_backend() != CudaBackend::kEmulated) {
+    EXPECT_TRUE(same(kernel())) << "two runs differ";
+    return first;
+  }
+  for (const emulated::Order order : {emulated::Order::kBackward, emulated::Order::kShuffled}) {
+    emulated::set_order(order);
+    EXPECT_TRUE(same(kernel())) << "threads in another order give another result: a race";
+  }
+  emulated::set_order(emulated::Order::kForward);
+  return first;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,103 @@
+#include <numeric>
+
+#include "tests/cuda/cuda_fixture.h"
+#include "tests/cuda/emulator_kernels.h"
+
+namespace kvlab {
+namespace {
+
+using namespace emulator_test;  // NOLINT
+
+class Emulator : public CudaTest {
+ protected:
+  void SetUp() override {
+    CudaTest::SetUp();
+    numbers_.resize(64);
+    std::iota(numbers_.begin(), numbers_.end(), 1);
+  }
+  void only_emulated() {
+    if (cuda_backend() != CudaBackend::kEmulated) GTEST_SKIP() << "a mistake that a GPU need not show";
+  }
+  std::vector<int> reverse(emulated::Order order, bool waits) {
+    emulated::set_order(order);
+    const DeviceBuffer<int> in(numbers_), out(64);
+    run_reverse(in.data(), out.data(), waits, cuda());
+    emulated::set_order(emulated::Order::kForward);
+    return out.to_host(cuda().stream());
+  }
+  std::vector<int> numbers_;
+};
+
+TEST_F(Emulator, OrdersAgreeWhereABarrierIs) {
+  const std::vector<int> expected(numbers_.rbegin(), numbers_.rend());
+  for (const auto order : {emulated::Order::kForward, emulated::Order::kBackward, emulated::Order::kShuffled})
+    EXPECT_EQ(reverse(order, true), expected);
+}
+
+TEST_F(Emulator, OrdersDifferWhereABarrierIsMissing) {
+  only_emulated();
+  EXPECT_NE(reverse(emulated::Order::kForward, false), reverse(emulated::Order::kBackward, false));
+}
+
+TEST_F(Emulator, NamesTheKernelWhoseLanesDoNotMeet) {
+  only_emulated();
+  const DeviceBuffer<int> out(32);
+  try {
+    run_barrier_in_a_branch(out.data(), cuda());
+    FAIL() << "it ended";
+  } catch (const CudaError& e) {
+    EXPECT_NE(std::string(e.what()).find("barrier_in_a_branch"), std::string::npos) << e.what();
+  }
+}
+
+TEST_F(Emulator, CopiesArriveWhenTheyAreWaitedFor) {
+  const DeviceBuffer<int> in(numbers_), out(32);
+  run_copy(in.data(), out.data(), true, cuda());
+  EXPECT_EQ(out.to_host(cuda().stream()), std::vector<int>(numbers_.begin(), numbers_.begin() + 32));
+  only_emulated();
+  run_copy(in.data(), out.data(), false, cuda());
+  EXPECT_EQ(out.to_host(cuda().stream()), std::vector<int>(32, -1));  // what shared memory is filled with
+}
+
+TEST_F(Emulator, WarpMultipliesMatrices) {
+  const auto a = random_elements<f16>(256, 1), b = random_elements<f16>(128, 2);
+  const DeviceBuffer<f16> device_a(a), device_b(b);
+  const DeviceBuffer<float> c(128);
+  run_multiply(device_a.data(), device_b.data(), c.data(), cuda());
+  std::vector<float> expected(128, 0.0F);
+  for (std::size_t i = 0; i < 16; ++i)
+    for (std::size_t j = 0; j < 8; ++j)
+      for (std::size_t k = 0; k < 16; ++k) expected[i * 8 + j] += to_float(a[i * 16 + k]) * to_float(b[j * 16 + k]);
+  EXPECT_TRUE(all_near(c.to_host(cuda().stream()), expected, 1e-4, 1e-4));
+}
+
+TEST_F(Emulator, LoadsMatricesAsMmaWantsThem) {
+  std::vector<f16> a(256);
+  for (std::size_t i = 0; i < 256; ++i) a[i].bits = static_cast<std::uint16_t>(i);
+  const DeviceBuffer<f16> device_a(a);
+  const DeviceBuffer<std::uint32_t> plain(128), transposed(128);
+  run_load(device_a.data(), plain.data(), transposed.data(), cuda());
+  const auto p = plain.to_host(cuda().stream()), t = transposed.to_host(cuda().stream());
+  for (std::uint32_t lane = 0; lane < 32; ++lane) {
+    for (std::uint32_t m = 0; m < 4; ++m) {
+      const std::uint32_t row = m % 2 * 8, column = m / 2 * 8, g = lane / 4, c = 2 * (lane % 4);
+      const std::uint32_t at = (row + g) * 16 + column + c, at_t = (row + c) * 16 + column + g;
+      EXPECT_EQ(p[lane * 4 + m], at | (at + 1) << 16);
+      EXPECT_EQ(t[lane * 4 + m], at_t | (at_t + 16) << 16);
+    }
+  }
+}
+
+TEST_F(Emulator, BlockScans) {
+  for (const int n : {1, 31, 32, 33, 200, 256}) {
+    std::vector<int> in(static_cast<std::size_t>(n)), expected(in.size() + 1);
+    for (int i = 0; i < n; ++i) in[static_cast<std::size_t>(i)] = i * i % 17 - 3;
+    std::partial_sum(in.begin(), in.end(), expected.begin() + 1);
+    const DeviceBuffer<int> device_in(in), out(n + 1);
+    run_scan(device_in.data(), out.data(), n, cuda());
+    EXPECT_EQ(out.to_host(cuda().stream()), expected) << n;
+  }
+}
+
+}  // namespace
+}  // namespace kvlab

@@ -1,0 +1,50 @@
+#include "kernels/rmsnorm/rmsnorm_cuda.h"
+#include "tests/cuda/cuda_fixture.h"
+
+namespace kvlab {
+namespace {
+
+class RmsNormCuda : public CudaTest {
+ protected:
+  template <class T>
+  void check(std::int64_t tokens, std::int64_t width, bool with_residual, double tolerance) {
+    SCOPED_TRACE(testing::Message() << tokens << " x " << width << (with_residual ? " with residual" : ""));
+    const auto in = random_elements<T>(tokens * width, 1, 3.0F), residual = random_elements<T>(tokens * width, 2);
+    const auto weight = random_elements<T>(width, 3);
+    std::vector<float> ref_in = floats(in), ref_residual = floats(residual), ref_out(in.size());
+    const std::vector<float> ref_weight = floats(weight);
+    if (with_residual) {  // rounded as the kernel keeps it
+      for (std::size_t i = 0; i < ref_in.size(); ++i) ref_in[i] = to_float(from_float<T>(ref_in[i] + ref_residual[i]));
+      ref_residual = ref_in;
+    }
+    run_cpu(RmsNorm{ref_in.data(), nullptr, ref_weight.data(), ref_out.data(), tokens, width, 1e-5F});
+
+    const DeviceBuffer<T> device_in(in), device_weight(weight);
+    const auto out = same_in_every_order([&] {
+      const DeviceBuffer<T> device_residual(residual), device_out(tokens * width);
+      run_cuda(DeviceRmsNorm{device_in.data(), with_residual ? device_residual.data() : nullptr, device_weight.data(), device_out.data(),
+                             tokens, width, 1e-5F, kElementType<T>},
+               cuda());
+      if (with_residual) {
+        EXPECT_TRUE(all_near(floats(device_residual.to_host(cuda().stream())), ref_residual, 0, 0));
+      }
+      return device_out.to_host(cuda().stream());
+    });
+    EXPECT_TRUE(all_near(floats(out), ref_out, tolerance * 1e-2, tolerance));
+  }
+};
+
+// One rounding of the result, half a unit in the last place: 2^-9 for bf16, 2^-12 for fp16; sums of at most 16,384 squares in fp32.
+TEST_F(RmsNormCuda, EqualsCpuVersion) {
+  for (const bool residual : {false, true}) {
+    for (const std::int64_t width : {1, 7, 8, 127, 128, 2048, 4096, 8200, 16384}) {
+      check<bf16>(3, width, residual, 0x1p-8);
+      check<f16>(2, width, residual, 0x1p-11);
+      check<float>(2, width, residual, 1e-5);
+    }
+  }
+  check<bf16>(0, 128, true, 0);
+}
+
+}  // namespace
+}  // namespace kvlab
