@@ -10,7 +10,8 @@
 namespace kvlab {
 
 void RecordedCounts::fill(std::string_view purpose, int layer, std::span<std::int32_t> counts) {
-  entries_.push_back({std::string(purpose), layer, step_, {counts.begin(), counts.end()}});
+  const std::int32_t turn = turns_[{std::string(purpose), layer}]++;
+  entries_.push_back({std::string(purpose), layer, step_, {counts.begin(), counts.end()}, turn});
 }
 
 void ScriptedCounts::fill(std::string_view purpose, int layer, std::span<std::int32_t> counts) {
@@ -27,26 +28,40 @@ void ScriptedCounts::fill(std::string_view purpose, int layer, std::span<std::in
 
 DrawnCounts::DrawnCounts(std::span<const RecordedCounts::Entry> entries, std::uint64_t seed) : seed_(seed) {
   for (const RecordedCounts::Entry& e : entries) {
-    auto& vectors = recorded_[{e.purpose, e.layer}];
-    if (!vectors.empty() && vectors.front().size() != e.counts.size())
+    std::vector<Turn>& turns = recorded_[{e.purpose, e.layer}];
+    const auto turn = static_cast<std::size_t>(e.turn);
+    if (turn > turns.size())
+      throw InputError(
+          fmt::format("drawn counts: '{}' in layer {} was recorded at turn {} before turn {}", e.purpose, e.layer, turn, turns.size()));
+    if (turn == turns.size()) turns.emplace_back();
+    if (const Counts& first = turns.front().all; !first.empty() && first.front().size() != e.counts.size())
       throw InputError(fmt::format("drawn counts: '{}' in layer {} was recorded with {} and with {} counts", e.purpose, e.layer,
-                                   vectors.front().size(), e.counts.size()));
-    vectors.push_back(e.counts);
+                                   first.front().size(), e.counts.size()));
+    turns[turn].all.push_back(e.counts);
+    turns[turn].at_step[e.step].push_back(e.counts);
   }
 }
 
 void DrawnCounts::fill(std::string_view purpose, int layer, std::span<std::int32_t> counts) {
-  const auto at = recorded_.find({std::string(purpose), layer});
+  const Place place{std::string(purpose), layer};
+  const auto at = recorded_.find(place);
   if (at == recorded_.end()) throw InputError(fmt::format("drawn counts: nothing was recorded for '{}' in layer {}", purpose, layer));
-  const std::size_t width = at->second.front().size();
+  const std::vector<Turn>& turns = at->second;
+  const std::size_t width = turns.front().all.front().size();
   if (width == 0 || counts.size() % width != 0)
     throw InputError(fmt::format("drawn counts: '{}' in layer {} was recorded with {} counts per sequence, the run asks for {}", purpose,
                                  layer, width, counts.size()));
-  const auto call = static_cast<std::uint64_t>(calls_++);
+  // A batch settles once for its decodes and once more for its prompts: other sequences, with draws of their own.
+  const auto settled = static_cast<std::size_t>(turns_[place]++);
+  const Turn& turn = turns[settled % turns.size()];
+  const auto step = turn.at_step.find(step_);
+  const bool is_recorded = step != turn.at_step.end();
+  const Counts& from = is_recorded ? step->second : turn.all;
   for (std::size_t s = 0; s * width < counts.size(); ++s) {
-    const Draw draw{seed_, Purpose::kPolicy, call << 32 | s, static_cast<std::uint64_t>(step_), static_cast<std::uint64_t>(layer)};
-    const std::vector<std::int32_t>& from = at->second[draw.below(at->second.size())];
-    for (std::size_t i = 0; i < width; ++i) counts[s * width + i] = std::min(counts[s * width + i], from[i]);
+    const std::uint64_t sequence = static_cast<std::uint64_t>(settled / turns.size()) << 32 | s;
+    const Draw draw{seed_, Purpose::kPolicy, sequence, is_recorded ? 0 : static_cast<std::uint64_t>(step_) + 1};
+    const std::vector<std::int32_t>& drawn = from[draw.below(from.size())];
+    for (std::size_t i = 0; i < width; ++i) counts[s * width + i] = std::min(counts[s * width + i], drawn[i]);
   }
 }
 

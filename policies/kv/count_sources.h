@@ -21,14 +21,16 @@ class RecordedCounts final : public CountSource {
     std::int32_t layer = 0;
     std::int64_t step = 0;  // of the run, prefill chunks included
     std::vector<std::int32_t> counts;
+    std::int32_t turn = 0;  // how often this purpose was settled before in this layer and step
     friend bool operator==(const Entry&, const Entry&) = default;
   };
-  void begin_step(std::int64_t step) override { step_ = step; }
+  void begin_step(std::int64_t step) override { step_ = step, turns_.clear(); }
   void fill(std::string_view purpose, int layer, std::span<std::int32_t> counts) override;
   [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }
 
  private:
   std::int64_t step_ = 0;
+  std::map<std::pair<std::string, std::int32_t>, std::int32_t> turns_;  // in this step
   std::vector<Entry> entries_;
 };
 
@@ -47,19 +49,27 @@ class ScriptedCounts final : public CountSource {
   std::int64_t step_ = 0;
 };
 
-// Draws for each sequence one of the vectors recorded for this purpose and layer (all heads of a sequence together, so that their
-// correlation stays), cut to the bounds. Recordings are of one sequence. Same seed, same counts. Error (InputError): nothing was
-// recorded for a purpose and layer, or with other sizes.
+// Sequences follow recordings of one sequence each, drawn for every place in the batch: at the recorded steps a sequence takes its
+// recording's counts, in all layers and turns, so that counts which share a total still do and those of one step fit to the next ones.
+// At other steps, each time, the counts of a recorded step that is drawn. Counts are cut to the bounds. Same seed, same counts. Error
+// (InputError): nothing was recorded for a purpose and layer, or with other sizes.
 class DrawnCounts final : public CountSource {
  public:
   DrawnCounts(std::span<const RecordedCounts::Entry> entries, std::uint64_t seed);
-  void begin_step(std::int64_t step) override { step_ = step, calls_ = 0; }
+  void begin_step(std::int64_t step) override { step_ = step, turns_.clear(); }
   void fill(std::string_view purpose, int layer, std::span<std::int32_t> counts) override;
 
  private:
-  std::map<std::pair<std::string, std::int32_t>, std::vector<std::vector<std::int32_t>>> recorded_;
+  using Counts = std::vector<std::vector<std::int32_t>>;  // [recording][row of a sequence]
+  struct Turn {
+    Counts all;
+    std::map<std::int64_t, Counts> at_step;
+  };
+  using Place = std::pair<std::string, std::int32_t>;  // purpose and layer
+  std::map<Place, std::vector<Turn>> recorded_;
+  std::map<Place, std::int32_t> turns_;  // in this step
   std::uint64_t seed_;
-  std::int64_t step_ = 0, calls_ = 0;  // calls in this step
+  std::int64_t step_ = 0;
 };
 
 // What an allocator says that rows keep on average (Allocator::expected), for one sequence at a time; all other counts stay at their

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -84,6 +85,43 @@ TEST(Counts, DrawnCountsFollowTheRecordedDistribution) {
   EXPECT_LE(bounded[0], 3);
   EXPECT_LE(bounded[1], 3);
   EXPECT_EQ(message_of([&] { source.fill("kept", 7, bounded); }), "drawn counts: nothing was recorded for 'kept' in layer 7");
+}
+
+// Layer 0 is settled twice in a step, as where later layers shrink earlier ones; what recording i gave is told by its digits.
+TEST(Counts, ADrawnSequenceFollowsOneRecordingThroughLayersTurnsAndSteps) {
+  std::vector<RecordedCounts::Entry> entries;
+  for (std::int32_t i = 0; i < 10; ++i) {
+    RecordedCounts recorded;
+    for (std::int32_t step = 0; step < 3; ++step) {
+      recorded.begin_step(step);
+      const auto settle = [&](int layer, std::int32_t count) { recorded.fill("kept", layer, std::span(&count, 1)); };
+      settle(0, 1000 + 100 * step + i), settle(0, 2000 + 100 * step + i), settle(1, 3000 + 100 * step + i);
+    }
+    entries.insert(entries.end(), recorded.entries().begin(), recorded.entries().end());
+  }
+  std::set<std::int32_t> chosen;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    DrawnCounts source(entries, seed);
+    std::vector<std::int32_t> followed(4, -1);
+    for (std::int32_t step = 0; step < 3; ++step) {
+      source.begin_step(step);
+      for (const auto& [layer, base] : {std::pair{0, 1000}, {0, 2000}, {1, 3000}}) {
+        std::vector<std::int32_t> counts(4, 1 << 20);
+        source.fill("kept", layer, counts);
+        for (std::size_t s = 0; s < 4; ++s) {
+          const std::int32_t recording = counts[s] - base - 100 * step;
+          if (followed[s] < 0) followed[s] = recording;
+          ASSERT_EQ(recording, followed[s]) << "layer " << layer << ", step " << step << ", sequence " << s;
+        }
+      }
+    }
+    chosen.insert(followed.begin(), followed.end());
+  }
+  EXPECT_EQ(chosen.size(), 10U);
+
+  entries.clear();
+  entries.push_back({"kept", 2, 0, {1}, 1});
+  EXPECT_EQ(message_of([&] { DrawnCounts(entries, 1); }), "drawn counts: 'kept' in layer 2 was recorded at turn 1 before turn 0");
 }
 
 }  // namespace

@@ -1,0 +1,217 @@
+// The cost host in drawn mode against replay: counts that depend on data follow what was recorded in distribution.
+#include <cstdlib>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "tests/kv/host_fixture.h"
+
+namespace kvlab::test {
+namespace {
+
+constexpr std::int32_t kDrawnBatch = 2000, kDrawnBatches = 4;
+constexpr std::uint64_t kRecordings = 44;  // no multiple of 20, so that the 95th percentile is never the edge between two recordings
+
+// Prompts of one length, told apart by their attention; shared by all recipes.
+struct Recordable {
+  AttentionTrace trace;
+  AttentionReference reference;
+};
+const Recordable& recordable(std::uint64_t seed) {
+  static std::map<std::uint64_t, Recordable> made;
+  const auto [at, is_new] = made.try_emplace(seed);
+  if (is_new) {
+    at->second.trace = sample({5, 4, 2, 32, 160, 3, 0, seed});
+    for (const char* pass : {"reconstruct", "lookahead"}) add_pass(at->second.trace, pass);
+    at->second.reference = full_attention(at->second.trace);
+  }
+  return at->second;
+}
+
+// With a budget that cuts the prompt and is above what the recipe always keeps.
+Recipe budgeted(const std::string& name) {
+  static const std::map<std::string, std::int32_t> kMore{{"citrus", 160}, {"duo", 100}, {"layer_table", 100}, {"lazy_eviction", 140}};
+  const Recipe own = load_recipe(name);
+  const auto more = kMore.find(name);
+  return why_no_budget(own).empty() ? load_recipe(name, more == kMore.end() ? 60 : more->second) : own;
+}
+
+struct Moments {
+  double mean = 0, p95 = 0;
+};
+Moments moments(std::vector<double> x) {
+  Moments m;
+  for (const double v : x) m.mean += v / static_cast<double>(x.size());
+  std::sort(x.begin(), x.end());
+  m.p95 = x[(x.size() * 95 + 99) / 100 - 1];
+  return m;
+}
+
+void expect_alike(const std::vector<double>& drawn, const std::vector<double>& recorded, const std::string& what) {
+  const Moments expected = moments(recorded), got = moments(drawn);
+  EXPECT_NEAR(got.mean, expected.mean, 0.02 * expected.mean) << "mean of " << what;
+  EXPECT_NEAR(got.p95, expected.p95, 0.05 * expected.p95) << "95th percentile of " << what;
+}
+
+// What many sequences settled, by purpose, layer and turn, and the tokens that each held after each step, all rows together.
+struct Settled {
+  std::map<std::tuple<std::string, std::int32_t, std::int32_t>, std::vector<double>> counts;
+  std::map<std::size_t, std::vector<double>> held;
+
+  void add_counts(const std::vector<RecordedCounts::Entry>& entries) {
+    for (const auto& e : entries)
+      for (const std::int32_t n : e.counts) counts[{e.purpose, e.layer, e.turn}].push_back(n);
+  }
+  void add_held(std::size_t step, std::span<const std::int32_t> rows) {
+    double sum = 0;
+    for (const std::int32_t n : rows) sum += n;
+    held[step].push_back(sum);
+  }
+};
+
+std::vector<RecordedCounts::Entry> record(const Recordable& from, const Recipe& recipe) {
+  RecordedCounts recorded;
+  ReplayOptions options;
+  options.counts = &recorded;
+  replay(from.trace, from.reference, recipe, options);
+  return recorded.entries();
+}
+
+// Draws, and notes what it gave.
+struct NotedDraws final : CountSource {
+  NotedDraws(std::span<const RecordedCounts::Entry> entries, std::uint64_t seed) : drawn(entries, seed) {}
+  void begin_step(std::int64_t step) override { drawn.begin_step(step), noted.begin_step(step); }
+  void fill(std::string_view purpose, int layer, std::span<std::int32_t> counts) override {
+    drawn.fill(purpose, layer, counts);
+    noted.fill(purpose, layer, counts);
+  }
+  DrawnCounts drawn;
+  RecordedCounts noted;
+};
+
+// A batch of sequences, each with the sizes of the recorded ones, prompt and decode steps in lockstep.
+void run_drawn(const AttentionTrace& trace, const Recipe& recipe, NotedDraws& source, Settled& all) {
+  ShapeRun run(recipe, shape_of(trace, 2), &source);
+  const std::string& pass = run.policy().needs().pass;
+  std::vector<ShapeRun::Seq> batch(kDrawnBatch);
+  std::int32_t begin = 0;
+  const std::vector<std::int32_t> ends = step_ends(trace);
+  for (std::size_t t = 0; t < ends.size(); begin = ends[t++]) {
+    for (ShapeRun::Seq& seq : batch) {
+      seq.seen_tokens = begin, seq.new_tokens = ends[t] - begin, seq.prompt_tokens = trace.prompt_tokens;
+      seq.extras = {trace.question_begin, trace.num_tokens - ends[t], {}};
+      if (!pass.empty())
+        for (const PassChunk& c : trace.passes.at(pass).chunks)
+          seq.extras.pass.push_back({c.end - c.begin, c.begin, c.ctx_begin, c.ctx_end});
+    }
+    const std::vector<std::int32_t> held = run.step(batch).held;
+    const std::size_t rows = held.size() / batch.size();
+    for (std::size_t s = 0; s < batch.size(); ++s) {
+      batch[s].held.assign(held.begin() + static_cast<std::ptrdiff_t>(s * rows),
+                           held.begin() + static_cast<std::ptrdiff_t>((s + 1) * rows));
+      all.add_held(t, batch[s].held);
+    }
+  }
+  all.add_counts(source.noted.entries());
+}
+
+// Recipes whose counts depend on data, in the cost host.
+std::vector<std::string> settling_recipes() {
+  return {"a2ats",
+          "actqkv",
+          "ada_pyramidkv",
+          "adakv",
+          "alisa",
+          "cachegen",
+          "cake",
+          "chunkkv",
+          "corm",
+          "criticalkv_ada",
+          "d2o",
+          "d2o_values",
+          "dfloat11",
+          "duo",
+          "dynamickv",
+          "evict_threshold",
+          "exact_topk",
+          "hip",
+          "infinigen",
+          "infllm2",
+          "instinfer",
+          "kcache",
+          "kvcompose",
+          "kvpress_adakv",
+          "kvpress_adakv_expected",
+          "kvpress_adakv_knorm",
+          "kvpress_chunkkv",
+          "kvpress_critical_adakv",
+          "kvpress_kvzip",
+          "kvpress_kvzip_layerwise",
+          "kvpress_kvzip_plus",
+          "kvpress_simlayerkv",
+          "kvzip",
+          "kvzip_plus",
+          "kvzip_uniform",
+          "leoam",
+          "lserve_pages",
+          "mpcache_dynamic",
+          "quest",
+          "quest_union",
+          "razor",
+          "razor_compensation",
+          "recycled_attention",
+          "retrieval_attention",
+          "retrieval_attention_hnsw",
+          "sentencekv",
+          "simlayerkv",
+          "spe_cache",
+          "spe_cache_1bit",
+          "squeezed_attention",
+          "token_select",
+          "triforce_cache",
+          "windowkv",
+          "zipvl"};
+}
+
+class DrawnMode : public testing::TestWithParam<std::string> {};
+
+TEST_P(DrawnMode, FollowsReplayInDistribution) {
+  static const std::set<std::string> kFew{"adakv", "cake", "dynamickv", "evict_threshold", "quest_union", "recycled_attention"};
+  if (std::getenv("KVLAB_SHORT") != nullptr && !kFew.contains(GetParam()))
+    GTEST_SKIP() << "thousands of sequences take too long with KVLAB_SHORT set";
+  const Recipe recipe = budgeted(GetParam());
+  std::vector<RecordedCounts::Entry> entries;
+  Settled recorded, drawn;
+  for (std::uint64_t seed = 1; seed <= kRecordings; ++seed) {
+    const Recordable& from = recordable(seed);
+    const std::vector<RecordedCounts::Entry> one = record(from, recipe);
+    ScriptedCounts script(one);
+    const ShapeReplay shapes = replay_shapes(from.trace, recipe, &script);
+    for (std::size_t t = 0; t < shapes.held.size(); ++t) recorded.add_held(t, shapes.held[t]);
+    entries.insert(entries.end(), one.begin(), one.end());
+  }
+  recorded.add_counts(entries);
+  for (std::uint64_t seed = 0; seed < kDrawnBatches; ++seed) {
+    NotedDraws source(entries, seed);
+    run_drawn(recordable(1).trace, recipe, source, drawn);
+  }
+  ASSERT_EQ(recorded.counts.size(), drawn.counts.size());
+  for (const auto& [key, counts] : recorded.counts) {
+    const auto& [purpose, layer, turn] = key;
+    expect_alike(drawn.counts.at(key), counts, purpose + " in layer " + std::to_string(layer) + ", turn " + std::to_string(turn));
+  }
+  for (const auto& [step, held] : recorded.held) expect_alike(drawn.held.at(step), held, "tokens held after step " + std::to_string(step));
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, DrawnMode, testing::ValuesIn(settling_recipes()), [](const auto& info) { return info.param; });
+
+TEST(DrawnModeRecipes, AreAllWhoseCountsDependOnData) {
+  const std::vector<std::string> names = settling_recipes();
+  for (const std::string& name : recipe_names()) {
+    if (!load_recipe(name).runs_in("cost")) continue;
+    EXPECT_EQ(std::count(names.begin(), names.end(), name), record(recordable(1), budgeted(name)).empty() ? 0 : 1) << name;
+  }
+}
+
+}  // namespace
+}  // namespace kvlab::test
