@@ -42,11 +42,6 @@ concept HasCudaKernel = requires(const Op& op, CudaContext& cuda) { run_cuda(op,
 // and all data pointers are null. On a GPU data pointers are device memory; what shapes are made of (lengths, offsets, pages, counts to
 // keep) stays in host memory. Counts that depend on data pass through settle(). call() never looks at data, nor at whether a data
 // pointer is null.
-template <class Op>
-concept HasCudaKernel = requires(const Op& op, CudaContext& cuda) {
-  run_cuda(op, cuda);
-};
-
 class Ops {
  public:
   enum class Backend : std::uint8_t { kCpu, kShapes, kCuda };
