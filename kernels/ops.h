@@ -34,7 +34,9 @@ class CountSource {
 };
 
 template <class Op>
-concept HasCudaKernel = requires(const Op& op, CudaContext& cuda) { run_cuda(op, cuda); };
+concept HasCudaKernel = requires(const Op& op, CudaContext& cuda) {
+  run_cuda(op, cuda);
+};
 
 // How parts of a policy compute: every operation is a struct of raw pointers and shapes in kernels/<op>/<op>.h with two
 // functions beside it, `OpCall call(const Op&)` and `void run_cpu(const Op&)`, and a third where there is a kernel for it,
