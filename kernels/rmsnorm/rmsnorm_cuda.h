@@ -9,7 +9,7 @@ namespace kvlab {
 // RmsNorm on device memory, all arrays of `type`; sums in fp32. The residual is rounded to `type` before it is normalised, as engines
 // that keep it in that type do.
 struct DeviceRmsNorm {
-  const void* in = nullptr;      // [tokens, width]
+  const void* in = nullptr;      // [tokens, width]; 16-byte accesses where arrays are so aligned and width % 8 == 0
   void* residual = nullptr;      // [tokens, width]; may be null
   const void* weight = nullptr;  // [width]
   void* out = nullptr;           // [tokens, width]; may be `in`

@@ -37,13 +37,25 @@ class RmsNormCuda : public CudaTest {
 // One rounding of the result, half a unit in the last place: 2^-9 for bf16, 2^-12 for fp16; sums of at most 16,384 squares in fp32.
 TEST_F(RmsNormCuda, EqualsCpuVersion) {
   for (const bool residual : {false, true}) {
-    for (const std::int64_t width : {1, 7, 8, 127, 128, 2048, 4096, 8200, 16384}) {
+    for (const std::int64_t width : {1, 7, 8, 64, 72, 127, 128, 256, 264, 512, 1000, 1024, 2048, 4096, 8200, 16384, 16392}) {
       check<bf16>(3, width, residual, 0x1p-8);
       check<f16>(2, width, residual, 0x1p-11);
       check<float>(2, width, residual, 1e-5);
     }
   }
   check<bf16>(0, 128, true, 0);
+  for (const std::int64_t rows : {1, 15, 16, 17, 40}) check<bf16>(rows, 128, false, 0x1p-8);  // 16 rows of 16 lanes fill a block
+}
+
+TEST_F(RmsNormCuda, TakesArraysThatAreNotAligned) {
+  const std::int64_t width = 128;
+  const auto all = random_elements<bf16>(width + 1, 4), weight = random_elements<bf16>(width, 5);
+  std::vector<float> in = floats(all), expected(static_cast<std::size_t>(width));
+  run_cpu(RmsNorm{in.data() + 1, nullptr, floats(weight).data(), expected.data(), 1, width, 1e-5F});
+  const DeviceBuffer<bf16> device_in(all), device_weight(weight), device_out(width);
+  run_cuda(DeviceRmsNorm{device_in.data() + 1, nullptr, device_weight.data(), device_out.data(), 1, width, 1e-5F, ElementType::kBf16},
+           cuda());
+  EXPECT_TRUE(all_near(floats(device_out.to_host(cuda().stream())), expected, 0x1p-15, 0x1p-8));
 }
 
 }  // namespace
