@@ -1,0 +1,204 @@
+#include "kernels/attention_prefill/attention_prefill_cuda.h"
+#include "tests/cuda/paged_prompts.h"
+
+namespace kvlab {
+namespace {
+
+struct Attended {
+  std::vector<float> out, log_sum;
+};
+
+template <class T>
+Attended reference(const PagedPrompts<T>& p, const DevicePrefill& a) {
+  const auto d = static_cast<std::size_t>(p.head_dim);
+  Attended result;
+  for (std::int32_t prompt = 0; prompt < p.prompts(); ++prompt) {
+    const auto s = static_cast<std::size_t>(prompt);
+    for (std::int32_t t = 0; t < p.query_first[s + 1] - p.query_first[s]; ++t) {
+      for (std::int32_t h = 0; h < p.q_heads; ++h) {
+        const std::size_t row = p.row_of(prompt, h);
+        const std::int32_t seen = p.kv_before[row] + (a.causal ? t + 1 : 0), first = a.window > 0 ? std::max(0, seen - a.window) : 0;
+        const std::vector<double> z = p.logits(prompt, t, h, seen, a.scale);
+        const double top = seen > first ? *std::max_element(z.begin() + first, z.end()) : -INFINITY;
+        std::vector<double> out(d, 0.0);
+        double sum = 0;
+        for (std::int32_t i = first; i < seen; ++i) {
+          const double e = std::exp(z[static_cast<std::size_t>(i)] - top);
+          sum += e;
+          for (std::size_t c = 0; c < d; ++c) out[c] += e * static_cast<double>(to_float(p.v[p.slot(row, i) * d + c]));
+        }
+        for (const double x : out) result.out.push_back(static_cast<float>(sum > 0 ? x / sum : 0.0));
+        result.log_sum.push_back(static_cast<float>(top + std::log(sum)));
+      }
+    }
+  }
+  return result;
+}
+
+// Probabilities and the result are rounded to T, an error of 2^-9 (bf16) or 2^-12 (f16) each of numbers near 1; logits are sums in fp32.
+template <class T>
+constexpr double kTolerance = kElementType<T> == ElementType::kBf16 ? 0x1p-7 : 0x1p-10;
+
+class AttentionPrefillCuda : public CudaTest {
+ protected:
+  template <class T>
+  void check(const PagedPrompts<T>& p, DevicePrefill options = {}) {
+    SCOPED_TRACE(testing::Message() << name_of(kElementType<T>) << ", " << p.q_heads << " on " << p.kv_heads << " heads of " << p.head_dim
+                                    << ", tuning " << options.tuning << ", window " << options.window);
+    const DevicePrompts<T> device(p);
+    DevicePrefill a = device.prefill();
+    a.causal = options.causal, a.window = options.window, a.tuning = options.tuning, a.splits = options.splits;
+    const std::int64_t lines = static_cast<std::int64_t>(p.tokens()) * p.q_heads;
+    std::vector<float> log_sum;
+    const auto out = same_in_every_order([&] {
+      const DeviceBuffer<T> device_out(lines * p.head_dim);
+      const DeviceBuffer<float> device_log_sum(lines);
+      a.out = device_out.data(), a.log_sum = device_log_sum.data();
+      run_cuda(a, cuda());
+      log_sum = device_log_sum.to_host(cuda().stream());
+      return device_out.to_host(cuda().stream());
+    });
+    const Attended expected = reference(p, a);
+    EXPECT_TRUE(all_near(floats(out), expected.out, kTolerance<T>, kTolerance<T>));
+    for (std::size_t i = 0; i < log_sum.size(); ++i)  // sums of head_dim products in fp32
+      ASSERT_TRUE(log_sum[i] == expected.log_sum[i] || std::abs(log_sum[i] - expected.log_sum[i]) <= 1e-4 * (1 + std::abs(log_sum[i])))
+          << i << ": " << log_sum[i] << ", expected " << expected.log_sum[i];
+  }
+};
+
+DevicePrefill tuned(int tuning, int splits = 0) {
+  DevicePrefill a;
+  a.tuning = tuning, a.splits = splits;
+  return a;
+}
+
+class AttentionPrefillVariant : public AttentionPrefillCuda, public testing::WithParamInterface<int> {};
+
+// 104 tokens of three prompts: a tile and more, one token, less than a tile; each KV head with a number of cached tokens of its own.
+TEST_P(AttentionPrefillVariant, EqualsTheFormula) {
+  for (const std::int32_t head_dim : {64, 128, 256}) {
+    if (GetParam() >= static_cast<int>(prefill_variants(head_dim).size())) continue;
+    check(PagedPrompts<bf16>(4, 2, head_dim, 16, {70, 1, 33}, {0, 0, 5, 64, 100, 31}, 1), tuned(GetParam(), 1));
+    check(PagedPrompts<f16>(2, 1, head_dim, 48, {17}, {200}, 2), tuned(GetParam(), 1));
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Tiles, AttentionPrefillVariant, testing::Range(0, 4));
+
+TEST_F(AttentionPrefillCuda, TakesLengthsAroundATileAndAPage) {
+  for (const std::int32_t n : {1, 15, 16, 17, 31, 63, 64, 65}) check(PagedPrompts<f16>(1, 1, 64, 32, {n}, {n % 3 * 16}, 10), tuned(1));
+  check(PagedPrompts<bf16>(2, 2, 64, 16, {0, 5, 0}, {7, 7, 3, 64, 0, 0}, 11));
+}
+
+TEST_F(AttentionPrefillCuda, SharesAKeyAmongAnyGroup) {
+  for (const std::int32_t group : {1, 3, 7, 8, 16}) check(PagedPrompts<bf16>(2 * group, 2, 64, 16, {21}, {10, 30}, 20), tuned(1));
+}
+
+TEST_F(AttentionPrefillCuda, WindowHidesOlderTokens) {
+  for (const std::int32_t window : {1, 16, 63, 64, 65, 150, 1000}) {
+    DevicePrefill a = tuned(window % 2);
+    a.window = window;
+    check(PagedPrompts<f16>(2, 1, 64, 16, {90}, {130}, 30), a);
+  }
+}
+
+TEST_F(AttentionPrefillCuda, QueriesOutsideTheCacheSeeItWhole) {
+  DevicePrefill a = tuned(0);
+  a.causal = false;
+  for (const std::int32_t n : {0, 1, 63, 64, 130}) check(PagedPrompts<bf16>(4, 1, 64, 16, {40}, {n}, 40, false), a);
+}
+
+TEST_F(AttentionPrefillCuda, SplitsOverKeysMerge) {
+  for (const int splits : {2, 5, 30}) check(PagedPrompts<bf16>(4, 2, 64, 16, {3, 20}, {500, 490, 0, 64}, 50), tuned(1, splits));
+  check(PagedPrompts<bf16>(4, 2, 64, 16, {3, 20}, {700, 690, 0, 64}, 51));  // as many as it chooses
+}
+
+// A block lists the places of 256 units of 16 tokens at a time.
+TEST_F(AttentionPrefillCuda, LongRowsNeedSeveralLists) { check(PagedPrompts<f16>(1, 1, 64, 16, {2}, {4200}, 60), tuned(1, 1)); }
+
+// Logits of some thousands: the largest one takes all.
+TEST_F(AttentionPrefillCuda, LargeLogits) {
+  check(PagedPrompts<bf16>(2, 1, 64, 16, {30}, {70}, 70, true, 30.0F), tuned(0));
+  check(PagedPrompts<f16>(2, 1, 64, 16, {30}, {70}, 71, true, 100.0F), tuned(1));
+}
+
+// The first query's NaN stays its own.
+TEST_F(AttentionPrefillCuda, NanStaysInItsRow) {
+  PagedPrompts<bf16> p(1, 1, 64, 16, {20}, {10}, 80);
+  p.q[3] = from_float<bf16>(NAN);
+  const DevicePrompts<bf16> device(p);
+  const DeviceBuffer<bf16> out(20 * 64);
+  DevicePrefill a = device.prefill();
+  a.out = out.data();
+  run_cuda(a, cuda());
+  const std::vector<float> got = floats(out.to_host(cuda().stream()));
+  EXPECT_TRUE(std::isnan(got[0]));
+  EXPECT_TRUE(std::all_of(got.begin() + 64, got.end(), [](float x) { return std::isfinite(x); }));
+}
+
+TEST_F(AttentionPrefillCuda, QueriesMayBeApart) {
+  PagedPrompts<bf16> p(2, 1, 64, 16, {40}, {10}, 90);
+  const std::vector<float> expected = reference(p, DevicePrompts<bf16>(p).prefill()).out;
+  std::vector<bf16> apart(40 * 192, from_float<bf16>(NAN));
+  for (std::size_t t = 0; t < 40; ++t) std::copy_n(p.q.data() + t * 128, 128, apart.data() + t * 192);
+  const DevicePrompts<bf16> device(p);
+  const DeviceBuffer<bf16> q(apart), out(40 * 128);
+  DevicePrefill a = device.prefill();
+  a.q = q.data(), a.q_stride = 192, a.out = out.data();
+  run_cuda(a, cuda());
+  EXPECT_TRUE(all_near(floats(out.to_host(cuda().stream())), expected, kTolerance<bf16>, kTolerance<bf16>));
+}
+
+TEST_F(AttentionPrefillCuda, RefusesWhatItDoesNotTake) {
+  const PagedPrompts<bf16> p(2, 1, 64, 16, {4}, {0}, 95);
+  const DevicePrompts<bf16> device(p);
+  const DeviceBuffer<bf16> out(4 * 128);
+  const auto refuses = [&](auto change, const char* word) {
+    DevicePrefill a = device.prefill();
+    a.out = out.data();
+    change(a);
+    try {
+      run_cuda(a, cuda());
+      FAIL() << "took " << word;
+    } catch (const CudaError& e) {
+      EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << e.what();
+    }
+  };
+  refuses([](DevicePrefill& a) { a.head_dim = 96; }, "head_dim 96");
+  refuses([](DevicePrefill& a) { a.page_tokens = 8; }, "8 tokens in a page");
+  refuses([](DevicePrefill& a) { a.q_heads = 17; }, "17 query heads");
+  refuses([](DevicePrefill& a) { a.type = ElementType::kF32; }, "f32");
+  refuses([](DevicePrefill& a) { a.scale = NAN; }, "scale");
+  refuses([](DevicePrefill& a) { a.tuning = 9; }, "tuning 9");
+  DevicePrefill empty = device.prefill();
+  empty.tokens = 0;
+  run_cuda(empty, cuda());
+}
+
+// One prompt, against the CPU's kernel.
+TEST_F(AttentionPrefillCuda, EqualsCpuVersion) {
+  const PagedPrompts<f16> p(4, 2, 128, 64, {60}, {70, 70}, 97);
+  const std::vector<float> q = floats(p.q);
+  std::vector<float> k, v, expected(q.size());
+  for (std::int32_t i = 0; i < 130; ++i) {
+    for (std::size_t row = 0; row < 2; ++row) {
+      for (std::size_t c = 0; c < 128; ++c) {
+        k.push_back(to_float(p.k[p.slot(row, i) * 128 + c]));
+        v.push_back(to_float(p.v[p.slot(row, i) * 128 + c]));
+      }
+    }
+  }
+  const DevicePrompts<f16> device(p);
+  DevicePrefill a = device.prefill();
+  AttentionPrefill cpu{q.data(), k.data(), v.data(), expected.data(), nullptr, 60, 70, 4, 2, 128, a.scale};
+  std::vector<float> scratch(static_cast<std::size_t>(scratch_floats(cpu)));
+  cpu.scratch = scratch.data();
+  run_cpu(cpu);
+  const DeviceBuffer<f16> out(static_cast<std::int64_t>(q.size()));
+  a.out = out.data();
+  run_cuda(a, cuda());
+  EXPECT_TRUE(all_near(floats(out.to_host(cuda().stream())), expected, kTolerance<f16>, kTolerance<f16>));
+  EXPECT_EQ(flops(shape(a, 60, 70)), flops(shape(cpu)));
+}
+
+}  // namespace
+}  // namespace kvlab

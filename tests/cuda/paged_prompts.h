@@ -1,0 +1,104 @@
+#pragma once
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/attention_prefill/attention_prefill_cuda.h"
+#include "tests/cuda/cuda_fixture.h"
+
+namespace kvlab {
+
+// Prompts with random queries, and random keys and values in pages that lie in random order; pages that no row holds, and slots beyond
+// a row's end, are NaN: a kernel that takes them up shows it.
+template <class T>
+struct PagedPrompts {
+  std::int32_t q_heads, kv_heads, head_dim, page_tokens;
+  std::vector<std::int32_t> query_first{0}, kv_before, page_begin, page;  // kv_before [prompts * kv_heads]
+  std::vector<T> q, k, v;
+  std::int32_t longest = 0;
+
+  // new_tokens [prompts], before [prompts * kv_heads]; `own`: the new tokens' keys are in the cache.
+  PagedPrompts(std::int32_t q_heads_, std::int32_t kv_heads_, std::int32_t head_dim_, std::int32_t page_tokens_,
+               const std::vector<std::int32_t>& new_tokens, std::vector<std::int32_t> before, std::uint64_t seed, bool own = true,
+               float deviation = 1.0F)
+      : q_heads(q_heads_), kv_heads(kv_heads_), head_dim(head_dim_), page_tokens(page_tokens_), kv_before(std::move(before)) {
+    for (const std::int32_t n : new_tokens) query_first.push_back(query_first.back() + n);
+    std::int32_t pages = 0;
+    for (std::size_t r = 0; r < kv_before.size(); ++r) {
+      len_.push_back(kv_before[r] + (own ? new_tokens[r / static_cast<std::size_t>(kv_heads)] : 0));
+      longest = std::max(longest, len_.back());
+      page_begin.push_back(pages);
+      pages += (len_.back() + page_tokens - 1) / page_tokens;
+    }
+    const std::int32_t spare = 3;
+    std::vector<std::int32_t> order(static_cast<std::size_t>(pages + spare));
+    std::iota(order.begin(), order.end(), 0);
+    std::mt19937_64 random(seed);
+    std::shuffle(order.begin(), order.end(), random);
+    page.assign(order.begin(), order.begin() + pages);
+    q = random_elements<T>(static_cast<std::int64_t>(query_first.back()) * q_heads * head_dim, seed + 1, deviation);
+    const std::int64_t elements = static_cast<std::int64_t>(order.size()) * page_tokens * head_dim;
+    k = random_elements<T>(elements, seed + 2, deviation), v = random_elements<T>(elements, seed + 3);
+    spoil();
+  }
+
+  [[nodiscard]] std::int32_t prompts() const { return static_cast<std::int32_t>(query_first.size()) - 1; }
+  [[nodiscard]] std::int32_t tokens() const { return query_first.back(); }
+  [[nodiscard]] std::int32_t group() const { return q_heads / kv_heads; }
+  [[nodiscard]] std::int32_t len(std::size_t row) const { return len_[row]; }
+  [[nodiscard]] std::size_t slot(std::size_t row, std::int32_t i) const {
+    return static_cast<std::size_t>(page[static_cast<std::size_t>(page_begin[row] + i / page_tokens)] * page_tokens + i % page_tokens);
+  }
+
+  // Logits, scaled, of query head `head` of token `t` of a prompt for the tokens [0, seen) of its row.
+  [[nodiscard]] std::vector<double> logits(std::int32_t prompt, std::int32_t t, std::int32_t head, std::int32_t seen, float scale) const {
+    const auto d = static_cast<std::size_t>(head_dim), row = row_of(prompt, head);
+    const T* const x =
+        q.data() + (static_cast<std::size_t>(query_first[static_cast<std::size_t>(prompt)] + t) * static_cast<std::size_t>(q_heads) +
+                    static_cast<std::size_t>(head)) *
+                       d;
+    std::vector<double> z(static_cast<std::size_t>(seen));
+    for (std::int32_t i = 0; i < seen; ++i) {
+      const T* const key = k.data() + slot(row, i) * d;
+      double sum = 0;
+      for (std::size_t c = 0; c < d; ++c) sum += static_cast<double>(to_float(x[c])) * static_cast<double>(to_float(key[c]));
+      z[static_cast<std::size_t>(i)] = sum * static_cast<double>(scale);
+    }
+    return z;
+  }
+  [[nodiscard]] std::size_t row_of(std::int32_t prompt, std::int32_t head) const {
+    return static_cast<std::size_t>(prompt * kv_heads + head / group());
+  }
+
+ private:
+  void spoil() {
+    std::vector<bool> held(k.size() / static_cast<std::size_t>(head_dim), false);
+    for (std::size_t r = 0; r < len_.size(); ++r)
+      for (std::int32_t i = 0; i < len_[r]; ++i) held[slot(r, i)] = true;
+    for (std::size_t i = 0; i < k.size(); ++i)
+      if (!held[i / static_cast<std::size_t>(head_dim)]) k[i] = v[i] = from_float<T>(NAN);
+  }
+  std::vector<std::int32_t> len_;
+};
+
+// The same in device memory.
+template <class T>
+struct DevicePrompts {
+  explicit DevicePrompts(const PagedPrompts<T>& p)
+      : host(p), q(p.q), k(p.k), v(p.v), query_first(p.query_first), kv_before(p.kv_before), page_begin(p.page_begin), page(p.page) {}
+  [[nodiscard]] DevicePrefill prefill() const {
+    DevicePrefill a;
+    a.q = q.data(), a.k = k.data(), a.v = v.data();
+    a.query_first = query_first.data(), a.kv_before = kv_before.data(), a.page_begin = page_begin.data(), a.page = page.data();
+    a.prompts = host.prompts(), a.tokens = host.tokens(), a.longest_kv = host.longest;
+    a.q_heads = host.q_heads, a.kv_heads = host.kv_heads, a.head_dim = host.head_dim, a.page_tokens = host.page_tokens;
+    a.scale = 1.0F / std::sqrt(static_cast<float>(host.head_dim));
+    a.type = kElementType<T>;
+    return a;
+  }
+  const PagedPrompts<T>& host;
+  DeviceBuffer<T> q, k, v;
+  DeviceBuffer<std::int32_t> query_first, kv_before, page_begin, page;
+};
+
+}  // namespace kvlab
