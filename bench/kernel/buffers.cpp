@@ -1,0 +1,91 @@
+#include "bench/kernel/buffers.h"
+
+#include <algorithm>
+#include <random>
+
+#include "base/hash.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr std::int64_t kPoolBytes = 64 << 20, kAlign = 256;
+constexpr std::int64_t kNormals = (1 << 20) + 7;  // drawn once; longer arrays repeat them from another place
+
+template <class T>
+const std::vector<T>& normals() {
+  static const std::vector<T> drawn = [] {
+    std::vector<T> x(static_cast<std::size_t>(kNormals));
+    std::mt19937_64 random(1);
+    std::normal_distribution<float> normal(0.0F, 1.0F);
+    for (T& value : x) value = from_float<T>(normal(random));
+    return x;
+  }();
+  return drawn;
+}
+
+template <class T>
+void fill_normal(Device& device, void* to, std::int64_t n, std::uint64_t seed) {
+  const std::vector<T>& from = normals<T>();
+  auto begin = static_cast<std::int64_t>(seed % static_cast<std::uint64_t>(kNormals));
+  for (std::int64_t done = 0; done < n;) {
+    const std::int64_t count = std::min(n - done, kNormals - begin);
+    device.to_device(static_cast<T*>(to) + done, from.data() + begin, count * static_cast<std::int64_t>(sizeof(T)));
+    done += count;
+    begin = 0;
+  }
+}
+
+}  // namespace
+
+void* DevicePool::take(std::int64_t bytes) {
+  const std::int64_t rounded = (std::max<std::int64_t>(bytes, 1) + kAlign - 1) / kAlign * kAlign;
+  if (rounded > left_) {
+    const std::int64_t size = std::max(rounded, kPoolBytes);
+    pieces_.push_back(device_.allocate(size));
+    if (size - rounded <= left_) return pieces_.back().get();  // what is left of the piece before is worth more
+    at_ = static_cast<char*>(pieces_.back().get());
+    left_ = size;
+  }
+  void* taken = at_;
+  at_ += rounded;
+  left_ -= rounded;
+  return taken;
+}
+
+std::uint64_t Buffers::draw() { return seed_ = hash_combine(seed_, 0x9E3779B97F4A7C15U); }
+
+void* Buffers::take(std::int64_t bytes) {
+  bytes_ += bytes;
+  return pool_.take(bytes);
+}
+
+void* Buffers::poisoned(std::int64_t bytes) {
+  static const std::vector<std::uint8_t> ones(1 << 20, 0xFF);
+  void* to = take(bytes);
+  for (std::int64_t done = 0; done < bytes; done += static_cast<std::int64_t>(ones.size()))
+    device_.to_device(static_cast<char*>(to) + done, ones.data(), std::min<std::int64_t>(bytes - done, 1 << 20));
+  return to;
+}
+
+void* Buffers::normal(std::int64_t n, ElementType type) {
+  void* to = take(n * element_bytes(type));
+  const std::uint64_t seed = draw();
+  if (type == ElementType::kF16)
+    fill_normal<f16>(device_, to, n, seed);
+  else if (type == ElementType::kBf16)
+    fill_normal<bf16>(device_, to, n, seed);
+  else
+    fill_normal<float>(device_, to, n, seed);
+  return to;
+}
+
+std::vector<float> read_floats(Device& device, const void* from, std::int64_t n, ElementType type) {
+  if (type == ElementType::kF32) return read_values(device, static_cast<const float*>(from), n);
+  const std::vector<std::uint16_t> bits = read_values(device, static_cast<const std::uint16_t*>(from), n);
+  std::vector<float> floats(bits.size());
+  for (std::size_t i = 0; i < bits.size(); ++i) floats[i] = type == ElementType::kF16 ? to_float(f16{bits[i]}) : to_float(bf16{bits[i]});
+  return floats;
+}
+
+}  // namespace kvlab

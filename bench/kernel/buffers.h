@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "bench/kernel/device.h"
+#include "kernels/element.h"
+
+namespace kvlab {
+
+// Device memory cut from large pieces, freed together.
+class DevicePool {
+ public:
+  explicit DevicePool(Device& device) : device_(device) {}
+  void* take(std::int64_t bytes);
+
+ private:
+  Device& device_;
+  std::list<std::shared_ptr<void>> pieces_;
+  char* at_ = nullptr;
+  std::int64_t left_ = 0;
+};
+
+// Operands of one copy of a case. Random numbers are the same in every run, and differ between copies.
+class Buffers {
+ public:
+  Buffers(Device& device, DevicePool& pool, ElementType type, std::uint64_t seed)
+      : device_(device), pool_(pool), type_(type), seed_(seed) {}
+
+  [[nodiscard]] ElementType type() const { return type_; }
+  [[nodiscard]] Device& device() { return device_; }
+  [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // of device memory handed out
+
+  // Room for n of T whose bits are those of a NaN until they are written.
+  template <class T>
+  T* room(std::int64_t n) {
+    return static_cast<T*>(poisoned(n * static_cast<std::int64_t>(sizeof(T))));
+  }
+  void* element_room(std::int64_t n) { return poisoned(n * element_bytes(type_)); }
+  // n normal numbers of deviation 1: of the case's type, or float32.
+  void* elements(std::int64_t n) { return normal(n, type_); }
+  float* floats(std::int64_t n) { return static_cast<float*>(normal(n, ElementType::kF32)); }
+  // A copy in device memory.
+  template <class T>
+  T* put(const std::vector<T>& host) {
+    const auto bytes = static_cast<std::int64_t>(host.size() * sizeof(T));
+    void* to = take(bytes);
+    device_.to_device(to, host.data(), bytes);
+    return static_cast<T*>(to);
+  }
+  // Host memory that lives as long as the operands.
+  template <class T>
+  T* host(std::vector<T> values) {
+    auto kept = std::make_shared<std::vector<T>>(std::move(values));
+    host_.push_back(kept);
+    return kept->data();
+  }
+  std::uint64_t draw();  // 64 random bits
+
+ private:
+  void* take(std::int64_t bytes);
+  void* poisoned(std::int64_t bytes);
+  void* normal(std::int64_t n, ElementType type);
+
+  Device& device_;
+  DevicePool& pool_;
+  ElementType type_;
+  std::uint64_t seed_;
+  std::int64_t bytes_ = 0;
+  std::vector<std::shared_ptr<void>> host_;
+};
+
+// What lies in device memory, for references.
+std::vector<float> read_floats(Device& device, const void* from, std::int64_t n, ElementType type = ElementType::kF32);
+template <class T>
+std::vector<T> read_values(Device& device, const T* from, std::int64_t n) {
+  std::vector<T> values(static_cast<std::size_t>(n));
+  device.to_host(values.data(), from, n * static_cast<std::int64_t>(sizeof(T)));
+  return values;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,125 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "bench/kernel/buffers.h"
+#include "bench/kernel/kernel_case.h"
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+template <class Op>
+concept HasCpuKernel = requires(const Op& op) {
+  run_cpu(op);
+};
+
+struct CaseWork {
+  std::int64_t bytes = 0, flops = 0;
+};
+
+// What a family knows about its operation.
+template <class Op>
+struct OpRecipe {
+  ElementType type = ElementType::kF32;
+  std::function<Op(Buffers&, const Shape&)> build;                                    // operands of one copy
+  std::function<CaseWork(const Op&, const Shape&)> work;                              // of one call
+  std::function<bool(Device&, const Op&, const std::function<void()>& run)> matches;  // calls run once, in between reading what it needs
+};
+
+// Operands are drawn anew for each copy.
+template <class Op>
+class OpCase final : public PreparedCase {
+ public:
+  OpCase(Device& device, const OpRecipe<Op>& recipe, const Shape& shape, const Rotation& rotation)
+      : device_(device), recipe_(recipe), pool_(device) {
+    build(shape);
+    const std::int64_t each = std::max<std::int64_t>(buffers_.front().bytes(), 1);
+    const std::int64_t copies = std::clamp<std::int64_t>((rotation.bytes + each - 1) / each, 1, rotation.most_copies);
+    while (this->copies() < copies) build(shape);
+    work_ = recipe_.work(ops_.front(), shape);
+  }
+
+  void run(std::int64_t call) override {
+    const Op& op = ops_[static_cast<std::size_t>(call % copies())];
+    if (device_.cuda() == nullptr) {
+      if constexpr (HasCpuKernel<Op>) run_cpu(op);
+    } else {
+      if constexpr (HasCudaKernel<Op>) run_cuda(op, *device_.cuda());
+    }
+  }
+  [[nodiscard]] std::int64_t copies() const override { return static_cast<std::int64_t>(ops_.size()); }
+  bool matches() override {
+    return recipe_.matches(device_, ops_.front(), [&] {
+      run(0);
+      device_.synchronize();
+    });
+  }
+  [[nodiscard]] std::int64_t bytes() const override { return work_.bytes; }
+  [[nodiscard]] std::int64_t flops() const override { return work_.flops; }
+
+ private:
+  void build(const Shape& shape) {
+    buffers_.emplace_back(device_, pool_, recipe_.type, static_cast<std::uint64_t>(ops_.size() + 1));
+    ops_.push_back(recipe_.build(buffers_.back(), shape));
+  }
+
+  Device& device_;
+  OpRecipe<Op> recipe_;
+  DevicePool pool_;
+  std::deque<Buffers> buffers_;
+  std::vector<Op> ops_;
+  CaseWork work_;
+};
+
+template <class Op>
+auto preparing(OpRecipe<Op> recipe) {
+  return [recipe = std::move(recipe)](Device& device, const Shape& shape, const Rotation& rotation) -> std::unique_ptr<PreparedCase> {
+    return std::make_unique<OpCase<Op>>(device, recipe, shape, rotation);
+  };
+}
+
+// The formulas beside an operation of a policy.
+template <class Op>
+CaseWork work_of_call(const Op& op, const Shape&) {
+  const OpCall c = call(op);
+  return {c.bytes, c.flops};
+}
+// Those beside an operation of the model.
+template <class Op>
+CaseWork work_of_shape(const Op& op, const Shape&) {
+  return {bytes(shape(op)), flops(shape(op))};
+}
+
+// ||got - expected|| / ||expected||; infinite if anything is not finite.
+class RelativeError {
+ public:
+  void add(double got, double expected) {
+    if (!std::isfinite(got)) error_ = std::numeric_limits<double>::infinity();
+    error_ += (got - expected) * (got - expected);
+    norm_ += expected * expected;
+  }
+  [[nodiscard]] bool below(double limit) const { return norm_ == 0 ? error_ == 0 : std::sqrt(error_ / norm_) <= limit; }
+
+ private:
+  double error_ = 0, norm_ = 0;
+};
+
+// One rounding of an output of this type, with room for sums of a few thousand products in float32.
+constexpr double tolerance_of(ElementType type) { return type == ElementType::kF32 ? 1e-4 : type == ElementType::kF16 ? 2e-3 : 1e-2; }
+
+// Up to `most` numbers of [0, n), evenly spread, the first and the last among them.
+inline std::vector<std::int64_t> sampled(std::int64_t n, std::int64_t most) {
+  std::vector<std::int64_t> at;
+  const std::int64_t count = std::min(n, most);
+  for (std::int64_t i = 0; i < count; ++i) at.push_back(count == 1 ? 0 : i * (n - 1) / (count - 1));
+  return at;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <vector>
+
+#include "bench/kernel/kernel_case.h"
+
+namespace kvlab {
+
+// One function per file of cases.
+void add_model_cases(std::vector<KernelFamily>& families);
+void add_attention_cases(std::vector<KernelFamily>& families);
+void add_score_cases(std::vector<KernelFamily>& families);
+void add_selection_cases(std::vector<KernelFamily>& families);
+void add_format_cases(std::vector<KernelFamily>& families);
+void add_model_cuda_cases(std::vector<KernelFamily>& families);
+
+}  // namespace kvlab

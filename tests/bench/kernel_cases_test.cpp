@@ -1,0 +1,92 @@
+// Every case that kernel_bench and `kvlab calibrate` time, at a small shape: it runs, and its own check finds it right.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <set>
+
+#include "bench/kernel/op_case.h"
+#include "kernels/silu_mul/silu_mul.h"
+
+namespace kvlab {
+
+namespace {
+
+void check_all(Device& device) {
+  for (const KernelFamily& family : kernel_families()) {
+    if (family.device != device.kind()) continue;
+    ASSERT_FALSE(family.small.empty()) << family.op << "/" << family.format;
+    for (const Shape& shape : family.small) {
+      SCOPED_TRACE(family.case_name(shape));
+      const auto prepared = family.prepare(device, shape, Rotation{4096, 3});
+      EXPECT_TRUE(prepared->matches());
+      EXPECT_GT(prepared->bytes(), 0);
+      prepared->run(prepared->copies());  // around the copies once
+      device.synchronize();
+      EXPECT_TRUE(prepared->matches()) << "after another run";
+    }
+  }
+}
+
+TEST(KernelCases, AllAreRightOnTheCpu) { check_all(*make_cpu_device()); }
+
+TEST(KernelCases, AllAreRightOnTheGpu) {
+  if (num_gpus() == 0) {
+    const char* require = std::getenv("KVLAB_REQUIRE_GPU");
+    if (require != nullptr && std::string(require) == "1") FAIL() << "KVLAB_REQUIRE_GPU=1, and: " << why_no_gpu();
+    GTEST_SKIP() << why_no_gpu();
+  }
+  check_all(*make_gpu_device(0));
+}
+
+TEST(KernelCases, NamesSayOperationFormatAndShapeAndAreUnique) {
+  std::set<std::pair<DeviceKind, std::string>> names;
+  for (const KernelFamily& family : kernel_families()) {
+    for (const Shape& shape : family.shapes) {
+      EXPECT_EQ(shape.size(), family.axes.size()) << family.op;
+      EXPECT_TRUE(names.insert({family.device, family.case_name(shape)}).second) << family.case_name(shape);
+    }
+  }
+  const KernelFamily* decode = find_family(DeviceKind::kCpu, "decode_attention", "f32");
+  ASSERT_NE(decode, nullptr);
+  EXPECT_EQ(decode->case_name({{"batch", 64}, {"len", 4096}, {"q_heads", 32}, {"kv_heads", 8}, {"head_dim", 128}}),
+            "decode_attention/f32/b64_n4096_q32_kv8_d128");
+}
+
+// An operation that leaves one element unwritten: what was there before is a NaN.
+struct Forgetful {
+  float* out = nullptr;
+  std::int64_t n = 0;
+};
+void run_cpu(const Forgetful& a) {
+  for (std::int64_t i = 0; i + 1 < a.n; ++i) a.out[i] = 1.0F;
+}
+
+TEST(KernelCases, AnUnwrittenElementIsAWrongResult) {
+  OpRecipe<Forgetful> recipe;
+  recipe.build = [](Buffers& b, const Shape& s) { return Forgetful{b.room<float>(s.at("n")), s.at("n")}; };
+  recipe.work = [](const Forgetful& a, const Shape&) { return CaseWork{4 * a.n, 0}; };
+  recipe.matches = [](Device& device, const Forgetful& a, const std::function<void()>& run) {
+    run();
+    RelativeError error;
+    for (const float x : read_floats(device, a.out, a.n)) error.add(x, 1.0);
+    return error.below(1e-4);
+  };
+  const auto cpu = make_cpu_device();
+  EXPECT_FALSE(preparing(recipe)(*cpu, {{"n", 100}}, {})->matches());
+}
+
+TEST(KernelCases, CopiesFillTheRotation) {
+  const KernelFamily* silu = find_family(DeviceKind::kCpu, "silu_mul", "f32");
+  ASSERT_NE(silu, nullptr);
+  const auto cpu = make_cpu_device();
+  const Shape shape{{"tokens", 1}, {"width", 256}};  // three arrays of 1 KiB
+  EXPECT_EQ(silu->prepare(*cpu, shape, {})->copies(), 1);
+  EXPECT_EQ(silu->prepare(*cpu, shape, {30 << 10})->copies(), 10);
+  EXPECT_EQ(silu->prepare(*cpu, shape, {30 << 10, 4})->copies(), 4);
+  EXPECT_EQ(silu->prepare(*cpu, {{"tokens", 64}, {"width", 256}}, {30 << 10})->copies(), 1) << "one copy is large enough";
+}
+
+}  // namespace
+
+}  // namespace kvlab

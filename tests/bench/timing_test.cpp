@@ -1,0 +1,99 @@
+// How times are taken, on a device whose time is made up.
+#include "bench/kernel/timing.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace kvlab {
+
+namespace {
+
+class FakeCase final : public PreparedCase {
+ public:
+  explicit FakeCase(std::int64_t copies) : copies_(copies) {}
+  void run(std::int64_t call) override { seen.insert(call % copies_), ++calls; }
+  [[nodiscard]] std::int64_t copies() const override { return copies_; }
+  bool matches() override { return true; }
+  [[nodiscard]] std::int64_t bytes() const override { return 1; }
+  [[nodiscard]] std::int64_t flops() const override { return 1; }
+  std::set<std::int64_t> seen;
+  std::int64_t calls = 0;
+
+ private:
+  std::int64_t copies_;
+};
+
+class FakeDevice final : public Device {
+ public:
+  explicit FakeDevice(std::function<Sample(std::int64_t number, std::int64_t calls)> clock) : clock_(std::move(clock)) {}
+  [[nodiscard]] DeviceKind kind() const override { return DeviceKind::kCpu; }
+  [[nodiscard]] std::string name() const override { return "fake"; }
+  [[nodiscard]] std::int64_t cache_bytes() const override { return 1 << 20; }
+  [[nodiscard]] std::int64_t memory_bytes() const override { return 1 << 30; }
+  std::shared_ptr<void> allocate(std::int64_t) override { return nullptr; }
+  void to_device(void*, const void*, std::int64_t) override {}
+  void to_host(void*, const void*, std::int64_t) override {}
+  void copy(void*, const void*, std::int64_t) override {}
+  void synchronize() override {}
+  Sample time(const std::function<void(std::int64_t)>& run, std::int64_t first, std::int64_t calls) override {
+    for (std::int64_t i = 0; i < calls; ++i) run(first + i);
+    return clock_(samples++, calls);
+  }
+  std::int64_t samples = 0;
+
+ private:
+  std::function<Sample(std::int64_t, std::int64_t)> clock_;
+};
+
+TEST(Timing, IsTheMedianOfOneCallWithTheQuartilesAsSpread) {
+  // Samples 2, 3, ... take 10, 11, 12, 13, 14, 10, ... us a call; the first two are warm-up and slow.
+  FakeDevice device([](std::int64_t i, std::int64_t calls) {
+    return Device::Sample{static_cast<double>(calls) * (i < 2 ? 500e-6 : (10 + static_cast<double>((i - 2) % 5)) * 1e-6), 0};
+  });
+  FakeCase fake(1);
+  const Timing t = time_case(fake, device, {0, 25, 25});
+  EXPECT_EQ(t.samples, 25);
+  EXPECT_NEAR(t.seconds, 12e-6, 1e-12);
+  EXPECT_NEAR(t.spread_frac, 2.0 / 12, 1e-9);
+}
+
+TEST(Timing, ShortCallsAreTimedTogetherAndGoThroughAllCopies) {
+  FakeDevice device([](std::int64_t, std::int64_t calls) { return Device::Sample{static_cast<double>(calls) * 2e-6, 0}; });
+  FakeCase fake(100);
+  const Timing t = time_case(fake, device, {0, 10, 10, 50e-6});
+  EXPECT_EQ(t.calls_per_sample, 25);
+  EXPECT_NEAR(t.seconds, 2e-6, 1e-12);
+  EXPECT_EQ(fake.seen.size(), 100U);
+}
+
+TEST(Timing, SamplesAtALowClockAreThrownAway) {
+  FakeDevice device([](std::int64_t i, std::int64_t calls) {
+    const bool is_low = i % 3 == 0;
+    return Device::Sample{static_cast<double>(calls) * (is_low ? 20e-6 : 10e-6), is_low ? 0.9 : 1.8};
+  });
+  FakeCase fake(1);
+  const Timing t = time_case(fake, device, {0, 30, 30});
+  EXPECT_EQ(t.samples, 20);
+  EXPECT_EQ(t.discarded, 10);
+  EXPECT_EQ(t.spread_frac, 0);
+}
+
+TEST(Timing, WhereTheClockIsMostlyLowNothingIsThrownAway) {
+  FakeDevice device([](std::int64_t i, std::int64_t calls) {
+    return Device::Sample{static_cast<double>(calls) * 1e-5, i % 4 == 0 ? 1.8 : 0.9};
+  });
+  FakeCase fake(1);
+  EXPECT_EQ(time_case(fake, device, {0, 20, 20}).discarded, 0);
+}
+
+TEST(Timing, EndsWithTheTimeAllowed) {
+  FakeDevice device([](std::int64_t, std::int64_t calls) { return Device::Sample{static_cast<double>(calls) * 1e-2, 0}; });
+  FakeCase fake(1);
+  EXPECT_EQ(time_case(fake, device, {0.095, 3, 2000}).samples, 10);
+  EXPECT_EQ(time_case(fake, device, {0.01, 3, 2000}).samples, 3) << "the least";
+}
+
+}  // namespace
+
+}  // namespace kvlab
