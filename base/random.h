@@ -22,6 +22,7 @@ enum class Purpose : std::uint32_t {
   kGumbel,
   kPolicy,
   kMerge,
+  kSampling,
 };
 
 // Counter-based randomness: a draw is a pure function of (seed, purpose, request, step, layer), so skipping a step or

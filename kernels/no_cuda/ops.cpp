@@ -5,6 +5,7 @@
 #include "kernels/merge_partials/merge_partials.h"
 #include "kernels/rmsnorm/rmsnorm_cuda.h"
 #include "kernels/rope/rope_cuda.h"
+#include "kernels/sampling/sampling_cuda.h"
 #include "kernels/silu_mul/silu_mul_cuda.h"
 
 #define KVLAB_NO_CUDA(Op) \
@@ -17,6 +18,7 @@ KVLAB_NO_CUDA(DeviceMergePartials)
 KVLAB_NO_CUDA(DevicePrefill)
 KVLAB_NO_CUDA(DeviceRmsNorm)
 KVLAB_NO_CUDA(DeviceRope)
+KVLAB_NO_CUDA(DeviceSampling)
 KVLAB_NO_CUDA(DeviceSiluMul)
 
 std::vector<PrefillVariant> prefill_variants(std::int32_t) { return {}; }
