@@ -16,5 +16,6 @@ struct CountAbove {
 };
 OpCall call(const CountAbove&);
 void run_cpu(const CountAbove&);
+void run_cuda(const CountAbove&, CudaContext&);  // counts are host memory: waits for the stream
 
 }  // namespace kvlab

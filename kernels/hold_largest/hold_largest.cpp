@@ -17,10 +17,8 @@ void run_cpu(const HoldLargest& a) {
   std::vector<std::int32_t> order;
   for (std::int32_t row = 0; row < a.num_rows; ++row) {
     const auto n = static_cast<std::int32_t>(a.first[row + 1] - a.first[row]);
-    const std::int32_t budget = a.keep[row], victims = n - budget;
-    if (victims <= 0) continue;
-    const std::int32_t reserve = a.hold_tokens + static_cast<std::int32_t>(a.hold_frac * budget);
-    const std::int32_t held = std::min(budget - reserve >= victims ? victims + reserve : reserve, budget);
+    const std::int32_t held = a.held(n, a.keep[row]);
+    if (held <= 0) continue;
     const float* keys = a.keys + a.first[row];
     order.resize(static_cast<std::size_t>(n));
     std::iota(order.begin(), order.end(), 0);

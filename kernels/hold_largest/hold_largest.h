@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/ops.h"
@@ -17,8 +18,17 @@ struct HoldLargest {
   std::int32_t hold_tokens = 0;
   double hold_frac = 0;
   float* scores = nullptr;  // [first[num_rows]]
+
+  // Of a row of n tokens that keeps `budget`.
+  [[nodiscard]] std::int32_t held(std::int32_t n, std::int32_t budget) const {
+    const std::int32_t victims = n - budget;
+    if (victims <= 0) return 0;
+    const std::int32_t reserve = hold_tokens + static_cast<std::int32_t>(hold_frac * budget);
+    return std::min(budget - reserve >= victims ? victims + reserve : reserve, budget);
+  }
 };
 OpCall call(const HoldLargest&);
 void run_cpu(const HoldLargest&);
+void run_cuda(const HoldLargest&, CudaContext&);
 
 }  // namespace kvlab

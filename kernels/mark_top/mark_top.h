@@ -20,5 +20,6 @@ struct MarkTop {
 };
 OpCall call(const MarkTop&);
 void run_cpu(const MarkTop&);
+void run_cuda(const MarkTop&, CudaContext&);  // without peer_ties
 
 }  // namespace kvlab

@@ -1,18 +1,25 @@
 // The symbols of kernels/*/*.cu in a program built without CUDA: each throws.
 #include "kernels/attention_prefill/attention_prefill_cuda.h"
+#include "kernels/count_above/count_above.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/embedding/embedding_cuda.h"
+#include "kernels/hold_largest/hold_largest.h"
+#include "kernels/mark_top/mark_top.h"
+#include "kernels/mass_count/mass_count.h"
 #include "kernels/merge_partials/merge_partials.h"
+#include "kernels/protect_above_max/protect_above_max.h"
 #include "kernels/rmsnorm/rmsnorm_cuda.h"
 #include "kernels/rope/rope_cuda.h"
 #include "kernels/sampling/sampling_cuda.h"
 #include "kernels/silu_mul/silu_mul_cuda.h"
+#include "kernels/top_k/top_k.h"
 
 #define KVLAB_NO_CUDA(Op) \
   void run_cuda(const Op&, CudaContext&) { throw CudaError(why_no_gpu()); }
 
 namespace kvlab {
 
+KVLAB_NO_CUDA(CountAbove)
 KVLAB_NO_CUDA(DeviceEmbedding)
 KVLAB_NO_CUDA(DeviceMergePartials)
 KVLAB_NO_CUDA(DevicePrefill)
@@ -20,6 +27,12 @@ KVLAB_NO_CUDA(DeviceRmsNorm)
 KVLAB_NO_CUDA(DeviceRope)
 KVLAB_NO_CUDA(DeviceSampling)
 KVLAB_NO_CUDA(DeviceSiluMul)
+KVLAB_NO_CUDA(HoldLargest)
+KVLAB_NO_CUDA(MarkTop)
+KVLAB_NO_CUDA(MassCount)
+KVLAB_NO_CUDA(ProtectAboveMax)
+KVLAB_NO_CUDA(TopK)
+KVLAB_NO_CUDA(TopKPooled)
 
 std::vector<PrefillVariant> prefill_variants(std::int32_t) { return {}; }
 

@@ -15,5 +15,6 @@ struct ProtectAboveMax {
 };
 OpCall call(const ProtectAboveMax&);
 void run_cpu(const ProtectAboveMax&);
+void run_cuda(const ProtectAboveMax&, CudaContext&);
 
 }  // namespace kvlab

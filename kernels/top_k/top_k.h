@@ -20,10 +20,12 @@ struct TopK {
 };
 OpCall call(const TopK&);
 void run_cpu(const TopK&);
+void run_cuda(const TopK&, CudaContext&);  // without peer_ties
 
 // The same budget over several rows at once: of all tokens of the rows of one pool (say the KV heads of a layer) the
 // `budget[p]` largest are counted per row, keep[r] of them. Every row gets at least `floor_tokens[r]` (its best ones are taken
-// first). Ties go to the lower row, then the lower index.
+// first). Ties go to the lower row, then the lower index. On a GPU scores are device memory, `row_scores` is a host array of device
+// pointers, and `keep` is host memory that holds the result when the call returns.
 struct TopKPooled {
   std::int32_t num_pools = 0, rows_per_pool = 1;
   const std::int64_t* first = nullptr;         // [num_pools * rows_per_pool + 1]
@@ -35,5 +37,6 @@ struct TopKPooled {
 };
 OpCall call(const TopKPooled&);
 void run_cpu(const TopKPooled&);
+void run_cuda(const TopKPooled&, CudaContext&);
 
 }  // namespace kvlab

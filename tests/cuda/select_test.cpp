@@ -1,0 +1,224 @@
+#include <limits>
+#include <numeric>
+
+#include "kernels/count_above/count_above.h"
+#include "kernels/hold_largest/hold_largest.h"
+#include "kernels/mark_top/mark_top.h"
+#include "kernels/mass_count/mass_count.h"
+#include "kernels/protect_above_max/protect_above_max.h"
+#include "kernels/top_k/top_k.h"
+#include "tests/cuda/rows_fixture.h"
+
+namespace kvlab {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+using Ints = std::vector<std::int32_t>;
+using Longs = std::vector<std::int64_t>;
+
+Longs prefix_sums(const Ints& counts) {
+  Longs first(counts.size() + 1, 0);
+  std::partial_sum(counts.begin(), counts.end(), first.begin() + 1);
+  return first;
+}
+
+// Scores of attention: few large ones; some equal, -infinity, NaN, both zeros.
+std::vector<float> drawn_scores(std::int64_t n, std::uint64_t seed, bool special = true) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal(-8.0F, 3.0F);
+  std::vector<float> x(static_cast<std::size_t>(n));
+  for (float& s : x) {
+    s = std::exp(normal(random));
+    if (!special) continue;
+    switch (random() % 16) {
+      case 0:
+        s = 0.25F;
+        break;
+      case 1:
+        s = random() % 2 == 0 ? -0.0F : 0.0F;
+        break;
+      case 2:
+        s = random() % 2 == 0 ? -kInf : -s;
+        break;
+      case 3:
+        s = random() % 4 == 0 ? std::numeric_limits<float>::quiet_NaN() : s;
+        break;
+      case 4:
+        s = random() % 8 == 0 ? kInf : 3e38F;
+        break;
+      default:
+        break;
+    }
+  }
+  return x;
+}
+
+class SelectCuda : public CudaTest {
+ protected:
+  void check_top_k(const Ints& len, const Ints& keep, std::uint64_t seed) {
+    const Longs first = prefix_sums(len), index_first = prefix_sums(keep);
+    const std::vector<float> scores = drawn_scores(first.back(), seed);
+    Ints expected(static_cast<std::size_t>(index_first.back()));
+    const auto rows = static_cast<std::int32_t>(len.size());
+    run_cpu(TopK{rows, first.data(), scores.data(), keep.data(), index_first.data(), expected.data()});
+    const DeviceBuffer<float> device_scores(scores);
+    const auto got = same_in_every_order([&] {
+      const DeviceBuffer<std::int32_t> index(index_first.back());
+      run_cuda(TopK{rows, first.data(), device_scores.data(), keep.data(), index_first.data(), index.data()}, cuda());
+      return index.to_host(cuda().stream());
+    });
+    EXPECT_EQ(got, expected);
+  }
+};
+
+TEST_F(SelectCuda, TopKEqualsCpuVersion) {
+  check_top_k({}, {}, 1);
+  check_top_k({0, 1, 1, 2, 31}, {0, 0, 1, 1, 30}, 2);
+  check_top_k({509, 510, 32, 33, 64, 127}, {1, 509, 32, 7, 64, 63}, 3);  // 512 keys to a block at most, a row's gap of up to 3 included
+  check_top_k({512, 128}, {100, 128}, 4);                                // no gaps
+  check_top_k({2045, 7, 0, 513}, {1023, 3, 0, 512}, 5);
+  check_top_k({8189, 100}, {4096, 1}, 6);
+  check_top_k({16384}, {1}, 7);
+}
+
+TEST_F(SelectCuda, TopKOfLongRows) {
+  check_top_k({32768}, {4096}, 8);  // the longest that a block holds
+  check_top_k({32765, 3}, {16382, 2}, 9);
+  check_top_k({32769, 0, 5}, {16400, 0, 5}, 10);  // three blocks to a row
+  check_top_k({1, 33000, 16384}, {1, 32999, 0}, 11);
+}
+
+TEST_F(SelectCuda, EqualScoresFallToTheLowerIndex) {
+  const Longs first{0, 3000}, index_first{0, 1234};
+  const std::int32_t keep = 1234;
+  for (const float value : {0.0F, -kInf, kInf, std::numeric_limits<float>::quiet_NaN()}) {
+    const DeviceBuffer<float> scores(std::vector<float>(3000, value));
+    const DeviceBuffer<std::int32_t> index(1234);
+    run_cuda(TopK{1, first.data(), scores.data(), &keep, index_first.data(), index.data()}, cuda());
+    Ints expected(1234);
+    std::iota(expected.begin(), expected.end(), 0);
+    EXPECT_EQ(index.to_host(cuda().stream()), expected);
+  }
+}
+
+TEST_F(SelectCuda, TiesOfAPeerAreRefused) {
+  const Longs first{0, 0};
+  const std::int32_t keep = 0;
+  EXPECT_THROW(run_cuda(TopK{1, first.data(), nullptr, &keep, first.data(), nullptr, true}, cuda()), CudaError);
+  EXPECT_THROW(run_cuda(MarkTop{1, first.data(), nullptr, &keep, nullptr, 1.0F, true}, cuda()), CudaError);
+}
+
+TEST_F(SelectCuda, PooledCountsEqualCpuVersion) {
+  std::mt19937_64 random(12);
+  for (int round = 0; round < 6; ++round) {
+    const std::int32_t pools = round == 0 ? 0 : 1 + static_cast<std::int32_t>(random() % 2),
+                       per_pool = 1 + static_cast<std::int32_t>(random() % 3);
+    Ints len, floor;
+    for (std::int32_t r = 0; r < pools * per_pool; ++r) {
+      len.push_back(static_cast<std::int32_t>(round == 5 ? 16000 + random() % 1000 : random() % 5 == 0 ? 0 : random() % 700));
+      floor.push_back(static_cast<std::int32_t>(random() % 4 == 0 ? random() % 900 : random() % 30));
+    }
+    const Longs first = prefix_sums(len);
+    Longs budget;
+    for (std::int32_t p = 0; p < pools; ++p)
+      budget.push_back(
+          static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(first[(p + 1) * per_pool] - first[p * per_pool] + 20)));
+    const std::vector<float> scores = drawn_scores(first.back(), 100 + static_cast<std::uint64_t>(round));
+    const DeviceBuffer<float> device_scores(scores);
+    for (const bool with_floor : {false, true}) {
+      SCOPED_TRACE(testing::Message() << "round " << round << (with_floor ? " with floors" : ""));
+      const std::int32_t* floors = with_floor ? floor.data() : nullptr;
+      Ints expected(len.size(), -1), got(len.size(), -1);
+      run_cpu(TopKPooled{pools, per_pool, first.data(), scores.data(), nullptr, budget.data(), floors, expected.data()});
+      run_cuda(TopKPooled{pools, per_pool, first.data(), device_scores.data(), nullptr, budget.data(), floors, got.data()}, cuda());
+      EXPECT_EQ(got, expected);
+      std::vector<const float*> apart;
+      for (std::size_t r = 0; r < len.size(); ++r) apart.push_back(device_scores.data() + first[r]);
+      std::fill(got.begin(), got.end(), -1);
+      run_cuda(TopKPooled{pools, per_pool, first.data(), nullptr, apart.data(), budget.data(), floors, got.data()}, cuda());
+      EXPECT_EQ(got, expected);
+    }
+  }
+}
+
+TEST_F(SelectCuda, MarkTopEqualsCpuVersion) {
+  const Ints len{0, 1, 700, 64, 3}, counts{0, 1, 333, 64, 1};
+  const Longs first = prefix_sums(len);
+  const std::vector<float> scores = drawn_scores(first.back(), 20);
+  for (const bool in_place : {false, true}) {
+    std::vector<float> expected = in_place ? scores : std::vector<float>(scores.size(), 0.0F);
+    const std::vector<float> marked = expected;
+    run_cpu(MarkTop{5, first.data(), in_place ? expected.data() : scores.data(), counts.data(), expected.data(), 5.0F});
+    const auto got = same_in_every_order([&] {
+      const DeviceBuffer<float> device_scores(scores), device_marked(marked);
+      float* out = device_marked.data();
+      run_cuda(MarkTop{5, first.data(), in_place ? out : device_scores.data(), counts.data(), out, 5.0F}, cuda());
+      return device_marked.to_host(cuda().stream());
+    });
+    for (std::size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(got[i] == expected[i] || (std::isnan(got[i]) && std::isnan(expected[i]))) << i;
+  }
+}
+
+TEST_F(SelectCuda, HoldLargestEqualsCpuVersion) {
+  const Ints len{0, 1, 500, 64, 30, 40}, keep{0, 1, 333, 64, 2, 39};
+  const Longs first = prefix_sums(len);
+  const std::vector<float> keys = drawn_scores(first.back(), 21, false), scores = drawn_scores(first.back(), 22, false);
+  const DeviceBuffer<float> device_keys(keys);
+  for (const double frac : {0.0, 0.3, 1.0}) {
+    std::vector<float> expected = scores;
+    run_cpu(HoldLargest{6, first.data(), keys.data(), keep.data(), 3, frac, expected.data()});
+    const DeviceBuffer<float> device_scores(scores);
+    run_cuda(HoldLargest{6, first.data(), device_keys.data(), keep.data(), 3, frac, device_scores.data()}, cuda());
+    EXPECT_EQ(device_scores.to_host(cuda().stream()), expected);
+  }
+}
+
+TEST_F(SelectCuda, CountAboveEqualsCpuVersion) {
+  const Ints len{0, 1, 5000, 64, 3};
+  const Longs first = prefix_sums(len);
+  const std::vector<float> scores = drawn_scores(first.back(), 30);
+  const DeviceBuffer<float> device_scores(scores);
+  for (const float threshold : {-kInf, 0.0F, 0.01F, kInf}) {
+    Ints expected(5, -1), got(5, -1);
+    run_cpu(CountAbove{5, first.data(), scores.data(), threshold, expected.data()});
+    run_cuda(CountAbove{5, first.data(), device_scores.data(), threshold, got.data()}, cuda());
+    EXPECT_EQ(got, expected);
+  }
+}
+
+TEST_F(SelectCuda, MassCountEqualsCpuVersion) {
+  const Ints len{0, 1, 5000, 64, 300, 7};
+  const Longs first = prefix_sums(len);
+  std::vector<float> scores = drawn_scores(first.back(), 31, false);
+  std::fill(scores.begin() + first[4] + 100, scores.begin() + first[5], 0.0F);  // the share 1 is reached before the row's end
+  std::fill(scores.begin() + first[5], scores.end(), 0.0F);                     // at once
+  for (std::size_t r = 0; r < len.size(); ++r) std::sort(scores.begin() + first[r], scores.begin() + first[r + 1], std::greater<>());
+  const DeviceBuffer<float> device_scores(scores);
+  for (const double frac : {0.0, 0.3, 0.9, 1.0}) {
+    Ints expected(6, -1), got(6, -1);
+    run_cpu(MassCount{6, first.data(), scores.data(), frac, expected.data()});
+    run_cuda(MassCount{6, first.data(), device_scores.data(), frac, got.data()}, cuda());
+    EXPECT_EQ(got, expected);
+  }
+}
+
+TEST_F(SelectCuda, ProtectAboveMaxEqualsCpuVersion) {
+  RowsFixture<f16> rows({.kv_heads = 2, .head_dim = 4, .page_tokens = 8}, {0, 30, 1500, 700, 2, 3}, 32);
+  const Ints end{40, 1800, 4};
+  std::vector<float> scores = drawn_scores(rows.first.back(), 33);
+  for (float& x : scores) x = std::isnan(x) ? 0.0F : x;
+  scores[0] = std::numeric_limits<float>::quiet_NaN();
+  for (const std::int32_t recent : {0, 20, 5000}) {  // 5000: all stay
+    std::vector<float> expected = scores;
+    run_cpu(ProtectAboveMax{rows.host(), 4, recent, end.data(), expected.data()});
+    const auto got = same_in_every_order([&] {
+      const DeviceBuffer<float> device_scores(scores);
+      run_cuda(ProtectAboveMax{rows.device(), 4, recent, end.data(), device_scores.data()}, cuda());
+      return device_scores.to_host(cuda().stream());
+    });
+    for (std::size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(got[i] == expected[i] || (std::isnan(got[i]) && std::isnan(expected[i]))) << i;
+  }
+}
+
+}  // namespace
+}  // namespace kvlab
