@@ -54,27 +54,42 @@ struct RowPages {
 // list[i] = place in the pool, in units, of the row's unit first + i; 0 for units that are not asked for.
 template <int Threads>
 __device__ __forceinline__ void list_units(const RowPages& row, int first, std::int32_t* list) {
-  for (int i = static_cast<int>(threadIdx.x); i < kListed; i += Threads) {
-    const int unit = first + i;
-    const bool used = (unit + 1) * kPageUnit > row.low && unit * kPageUnit < row.high;
-    list[i] = used ? row.page[unit / row.page_units] * row.page_units + unit % row.page_units : 0;
+  const auto in_page = static_cast<unsigned>(row.page_units);
+#pragma unroll 1
+  for (unsigned i = threadIdx.x; i < kListed; i += Threads) {
+    const unsigned unit = static_cast<unsigned>(first) + i, page = unit / in_page;
+    const bool used = static_cast<int>(unit + 1) * kPageUnit > row.low && static_cast<int>(unit) * kPageUnit < row.high;
+    list[i] = used ? row.page[page] * row.page_units + static_cast<int>(unit - page * in_page) : 0;
   }
 }
 
-// Starts to copy tokens [token, token + Keys) of the row out of a pool into a tile; zeros where a token is outside of [low, high).
-// list: that of the token's unit.
-template <int D, int Keys, int Threads, class T>
-__device__ __forceinline__ void copy_keys(T* tile, const T* pool, const std::int32_t* list, int token, const RowPages& row) {
-  constexpr int kChunks = D / 8, kStep = Threads / kChunks;
+// Starts to copy tokens [token, token + Keys) of the row out of the pools into a tile of keys and one of values behind it; zeros where a
+// token is outside of [low, high). list: that of the token's unit. Without Values the tile of keys alone.
+template <int D, int Keys, int Threads, bool Values, class T>
+__device__ __forceinline__ void copy_keys(T* tile, const T* k, const T* v, const std::int32_t* list, int token, const RowPages& row) {
+  constexpr int kChunks = D / 8, kStep = Threads / kChunks, kUnits = Keys / kPageUnit;
+  static_assert(kStep <= kPageUnit && kUnits % 2 == 0);
   const int chunk = static_cast<int>(threadIdx.x) % kChunks, first = static_cast<int>(threadIdx.x) / kChunks;
-  constexpr int kTogether = kStep > kPageUnit ? kStep : kPageUnit;
+  const auto from_low = static_cast<unsigned>(token + first - row.low), seen = static_cast<unsigned>(max(row.high - row.low, 0));
+  std::int32_t units[kUnits];
 #pragma unroll
-  for (int base = 0; base < Keys; base += kTogether) {
-    const int at = base + first;
-    const T* from = pool + static_cast<std::int64_t>(list[at / kPageUnit]) * (kPageUnit * D) + first % kPageUnit * D + chunk * 8;
+  for (int u = 0; u < kUnits; u += 2) {
+    const int2 two = *reinterpret_cast<const int2*>(list + u);
+    units[u] = two.x, units[u + 1] = two.y;
+  }
+  const char* const from_k = reinterpret_cast<const char*>(k + first * D + chunk * 8);
+  const char* const from_v = reinterpret_cast<const char*>(v + first * D + chunk * 8);
 #pragma unroll
-    for (int i = 0; i < kTogether; i += kStep)
-      cp_async<16>(tile + place<D>(at + i, chunk), from + i * D, token + at + i >= row.low && token + at + i < row.high);
+  for (int u = 0; u < kUnits; ++u) {
+    constexpr std::int64_t kUnitBytes = 2 * kPageUnit * D;
+    const char *const unit_k = from_k + units[u] * kUnitBytes, *const unit_v = from_v + units[u] * kUnitBytes;
+#pragma unroll
+    for (int i = 0; i < kPageUnit; i += kStep) {
+      T* const to = tile + place<D>(first + u * kPageUnit + i, chunk);
+      const bool valid = from_low + (u * kPageUnit + i) < seen;
+      cp_async<16>(to, unit_k + 2 * i * D, valid);
+      if (Values) cp_async<16>(to + Keys * D, unit_v + 2 * i * D, valid);
+    }
   }
 }
 
@@ -93,26 +108,28 @@ __device__ __forceinline__ void copy_queries(T* tile, const T* q, std::int64_t q
   }
 }
 
-// The operand `a` of an mma: rows [row, row + 16), channels [16 * step, 16 * step + 16) of a tile.
-template <int D, class T>
-__device__ __forceinline__ void load_rows(std::uint32_t (&a)[4], const T* tile, int row, int step) {
-  const int lane = lane_index();
-  ldmatrix_x4(a, tile + (row + lane % 16) * D + (((2 * step) ^ (lane / 16) ^ (lane & 7)) * 8));
+// Where a lane begins to read operands in tiles: of 16 channels (channels 0 to 15 of the tile's first rows); at(place, step) is the same
+// of channels [16 * step, 16 * step + 16). Rows that are multiples of 8 further on are D * 2 bytes each away.
+template <int D>
+__device__ __forceinline__ SharedPlace operand(const void* tile, int row, int chunk) {
+  return shared_place(tile) + static_cast<SharedPlace>(row * (2 * D) + (chunk ^ (row & 7)) * 16);
 }
+__device__ __forceinline__ SharedPlace at(SharedPlace operand, int step) { return operand ^ static_cast<SharedPlace>(32 * step); }
 
-// The operands `b` of two mma: keys [key, key + 8) in b[0], b[1], the next 8 in b[2], b[3]; channels as above.
-template <int D, class T>
-__device__ __forceinline__ void load_keys(std::uint32_t (&b)[4], const T* tile, int key, int step) {
-  const int lane = lane_index();
-  ldmatrix_x4(b, tile + (key + lane % 8 + lane / 16 * 8) * D + (((2 * step) ^ (lane / 8 % 2) ^ (lane & 7)) * 8));
+// The operand `a` of an mma: 16 rows.
+template <int D>
+__device__ __forceinline__ SharedPlace rows_operand(const void* tile) {
+  return operand<D>(tile, lane_index() % 16, lane_index() / 16);
 }
-
-// The operands `b` of two mma that sum over the keys [key, key + 16): channels [16 * step, 16 * step + 8) in b[0], b[1], the next 8 in
-// b[2], b[3].
-template <int D, class T>
-__device__ __forceinline__ void load_values(std::uint32_t (&b)[4], const T* tile, int key, int step) {
-  const int lane = lane_index();
-  ldmatrix_x4_trans(b, tile + (key + lane % 16) * D + (((2 * step) ^ (lane / 16) ^ (lane & 7)) * 8));
+// The operands `b` of two mma: 8 keys in b[0], b[1], the next 8 in b[2], b[3].
+template <int D>
+__device__ __forceinline__ SharedPlace keys_operand(const void* tile) {
+  return operand<D>(tile, lane_index() % 8 + lane_index() / 16 * 8, lane_index() / 8 % 2);
+}
+// The operands `b` of two mma that sum over 16 keys, loaded transposed: 8 channels in b[0], b[1], the next 8 in b[2], b[3].
+template <int D>
+__device__ __forceinline__ SharedPlace values_operand(const void* tile) {
+  return operand<D>(tile, lane_index() % 16, lane_index() / 16);
 }
 
 // Two mma with neighbouring columns of d.

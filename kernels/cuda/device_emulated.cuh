@@ -289,12 +289,16 @@ void multiply_matrices(const std::array<const void*, 32>& in, const std::array<v
 
 }  // namespace emulated
 
+using SharedPlace = std::uintptr_t;
+inline SharedPlace shared_place(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 inline void ldmatrix_x4(std::uint32_t (&r)[4], const void* row) {
   emulated::warp_instruction("ldmatrix", 0xFFFFFFFFU, &row, r, emulated::load_matrices<false>);
 }
 inline void ldmatrix_x4_trans(std::uint32_t (&r)[4], const void* row) {
   emulated::warp_instruction("ldmatrix.trans", 0xFFFFFFFFU, &row, r, emulated::load_matrices<true>);
 }
+inline void ldmatrix_x4(std::uint32_t (&r)[4], SharedPlace row) { ldmatrix_x4(r, reinterpret_cast<const void*>(row)); }
+inline void ldmatrix_x4_trans(std::uint32_t (&r)[4], SharedPlace row) { ldmatrix_x4_trans(r, reinterpret_cast<const void*>(row)); }
 template <class T>
 void mma_16x8x16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
   const emulated::MmaOperands in{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};

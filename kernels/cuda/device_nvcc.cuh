@@ -70,20 +70,26 @@ __device__ __forceinline__ void cp_async_wait() {
 #endif
 }
 
+// A place in shared memory as a number of bytes: kernels that compute many of them from one do so in one register.
+using SharedPlace = std::uint32_t;
+__device__ __forceinline__ SharedPlace shared_place(const void* p) { return shared_address(p); }
+
 // Four 8 x 8 matrices of 16-bit numbers from shared memory: lane l gives the address of row l % 8 of matrix l / 8 (16 bytes, aligned) and
 // receives of each matrix the numbers 2 * (l % 4) and the next of row l / 4; transposed: of column l / 4.
-__device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], const void* row) {
+__device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], SharedPlace row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(row))
+               : "r"(row)
                : "memory");
 }
-__device__ __forceinline__ void ldmatrix_x4_trans(std::uint32_t (&r)[4], const void* row) {
+__device__ __forceinline__ void ldmatrix_x4_trans(std::uint32_t (&r)[4], SharedPlace row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(row))
+               : "r"(row)
                : "memory");
 }
+__device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], const void* row) { ldmatrix_x4(r, shared_place(row)); }
+__device__ __forceinline__ void ldmatrix_x4_trans(std::uint32_t (&r)[4], const void* row) { ldmatrix_x4_trans(r, shared_place(row)); }
 
 // d [16, 8] += a [16, 16] * b [16, 8] over a warp, sums in fp32 (PTX mma.m16n8k16). With g = lane / 4 and c = 2 * (lane % 4) a lane holds
 // a: rows g | g+8 | g | g+8, columns c, c+1 | c, c+1 | c+8, c+9 | c+8, c+9;  b: rows c, c+1 | c+8, c+9 of column g;
