@@ -10,7 +10,10 @@ CudaContext::CudaContext(int gpu) {
   stream_ = cuda::make_stream();
 }
 
-CudaContext::~CudaContext() { cuda::destroy(stream_); }
+CudaContext::~CudaContext() {
+  blas_.reset();
+  cuda::destroy(stream_);
+}
 
 void* CudaContext::take(std::int64_t bytes) {
   constexpr std::int64_t kChunkBytes = 64 << 20, kAlign = 256;

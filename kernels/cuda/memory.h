@@ -96,6 +96,8 @@ class CudaContext {
   [[nodiscard]] CudaStream stream() const { return stream_; }
   [[nodiscard]] const GpuInfo& gpu() const { return gpu_; }
   void synchronize() const { cuda::synchronize(stream_); }
+  // What the library of matrix products keeps for this context (kernels/cuda/blas.h); made on first use, gone before the stream.
+  [[nodiscard]] std::shared_ptr<void>& blas() { return blas_; }
 
   class Frame {
    public:
@@ -129,6 +131,7 @@ class CudaContext {
 
   GpuInfo gpu_;
   CudaStream stream_ = nullptr;
+  std::shared_ptr<void> blas_;
   std::vector<DeviceBuffer<std::uint8_t>> chunks_;
   std::size_t chunk_ = 0;
   std::int64_t used_ = 0;  // bytes of chunks_[chunk_]

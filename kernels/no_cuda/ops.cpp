@@ -4,6 +4,7 @@
 #include "kernels/cuda/memory.h"
 #include "kernels/embedding/embedding_cuda.h"
 #include "kernels/hold_largest/hold_largest.h"
+#include "kernels/linear/linear_cuda.h"
 #include "kernels/mark_top/mark_top.h"
 #include "kernels/mass_count/mass_count.h"
 #include "kernels/merge_partials/merge_partials.h"
@@ -21,8 +22,10 @@ namespace kvlab {
 
 KVLAB_NO_CUDA(CountAbove)
 KVLAB_NO_CUDA(DeviceEmbedding)
+KVLAB_NO_CUDA(DeviceLinear)
 KVLAB_NO_CUDA(DeviceMergePartials)
 KVLAB_NO_CUDA(DevicePrefill)
+KVLAB_NO_CUDA(DeviceProject)
 KVLAB_NO_CUDA(DeviceRmsNorm)
 KVLAB_NO_CUDA(DeviceRope)
 KVLAB_NO_CUDA(DeviceSampling)

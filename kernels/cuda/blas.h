@@ -1,0 +1,27 @@
+#pragma once
+
+#include "kernels/cuda/memory.h"
+#include "kernels/element.h"
+
+namespace kvlab {
+
+// c = a * b (+ bias), row-major, products and sums in fp32, one rounding at the end; all arrays of `type`, in device memory. With batch > 1
+// as many products, whose matrices lie at equal distances. c overlaps no operand.
+struct MatrixProduct {
+  const void* a = nullptr;     // [m, k]
+  const void* b = nullptr;     // [n, k] if b_transposed, else [k, n]
+  void* c = nullptr;           // [m, n]
+  const void* bias = nullptr;  // [n]; may be null
+  std::int64_t m = 0, n = 0, k = 0;
+  bool b_transposed = true;
+  std::int64_t a_row = 0, b_row = 0, c_row = 0;  // elements from row to row; 0: the rows are dense
+  std::int64_t batch = 1;
+  std::int64_t a_step = 0, b_step = 0, c_step = 0;  // elements from product to product; a step of 0 uses one matrix in all
+  ElementType type = ElementType::kBf16;
+};
+
+// By cuBLASLt. The algorithm that its heuristics name for a shape is kept for the next product of that shape. Deterministic: a
+// product gives the same bits every time. Throws CudaError where the library has no algorithm, and for bf16 before compute capability 8.0.
+void multiply(const MatrixProduct& p, CudaContext& cuda);
+
+}  // namespace kvlab
