@@ -257,6 +257,16 @@ void load_matrices(const std::array<const void*, 32>& in, const std::array<void*
   }
 }
 
+inline void transpose(const std::array<const void*, 32>& in, const std::array<void*, 32>& out, unsigned) {
+  for (std::size_t lane = 0; lane < 32; ++lane) {
+    const auto at = [&](std::size_t row, std::size_t column) {
+      return *static_cast<const std::uint32_t*>(in[row * 4 + column / 2]) >> 16 * (column % 2) & 0xFFFFU;
+    };
+    const std::size_t g = lane / 4, c = 2 * (lane % 4);
+    *static_cast<std::uint32_t*>(out[lane]) = at(c, g) | at(c + 1, g) << 16;
+  }
+}
+
 struct MmaOperands {
   std::uint32_t a[4], b[2];
 };
@@ -299,6 +309,11 @@ inline void ldmatrix_x4_trans(std::uint32_t (&r)[4], const void* row) {
 }
 inline void ldmatrix_x4(std::uint32_t (&r)[4], SharedPlace row) { ldmatrix_x4(r, reinterpret_cast<const void*>(row)); }
 inline void ldmatrix_x4_trans(std::uint32_t (&r)[4], SharedPlace row) { ldmatrix_x4_trans(r, reinterpret_cast<const void*>(row)); }
+inline std::uint32_t transpose_matrix(std::uint32_t x) {
+  std::uint32_t y = 0;
+  emulated::warp_instruction("movmatrix", 0xFFFFFFFFU, &x, &y, emulated::transpose);
+  return y;
+}
 template <class T>
 void mma_16x8x16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
   const emulated::MmaOperands in{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
@@ -310,6 +325,13 @@ std::uint32_t fma2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
   const float2 x = unpack<T>(a), y = unpack<T>(b), z = unpack<T>(c);
   return pack<T>(std::fma(x.x, y.x, z.x), std::fma(x.y, y.y, z.y));
 }
+template <int Half>
+std::uint32_t unpack_fp8(std::uint32_t word) {
+  const auto at = [&](int i) { return to_float(fp8{static_cast<std::uint8_t>(word >> (16 * Half + 8 * i))}); };
+  return pack<f16>(at(0), at(1));
+}
+inline float rounded_mul(float a, float b) { return a * b; }
+inline float rounded_add(float a, float b) { return a + b; }
 inline std::uint32_t and_or(std::uint32_t a, std::uint32_t b, std::uint32_t c) { return (a & b) | c; }
 inline uint4 load_streaming(const void* p) { return *static_cast<const uint4*>(p); }
 inline float fast_exp2(float x) { return std::exp2(x); }

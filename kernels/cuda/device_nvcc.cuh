@@ -91,6 +91,13 @@ __device__ __forceinline__ void ldmatrix_x4_trans(std::uint32_t (&r)[4], SharedP
 __device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], const void* row) { ldmatrix_x4(r, shared_place(row)); }
 __device__ __forceinline__ void ldmatrix_x4_trans(std::uint32_t (&r)[4], const void* row) { ldmatrix_x4_trans(r, shared_place(row)); }
 
+// Transposes an 8 x 8 matrix of 16-bit numbers of which lane l holds the numbers 2 * (l % 4) and the next of row l / 4.
+__device__ __forceinline__ std::uint32_t transpose_matrix(std::uint32_t x) {
+  std::uint32_t y;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(y) : "r"(x));
+  return y;
+}
+
 // d [16, 8] += a [16, 16] * b [16, 8] over a warp, sums in fp32 (PTX mma.m16n8k16). With g = lane / 4 and c = 2 * (lane % 4) a lane holds
 // a: rows g | g+8 | g | g+8, columns c, c+1 | c, c+1 | c+8, c+9 | c+8, c+9;  b: rows c, c+1 | c+8, c+9 of column g;
 // d: row g columns c, c+1, then row g+8. sm_75 has fp16 alone.
@@ -142,6 +149,26 @@ __device__ __forceinline__ std::uint32_t fma2<bf16>(std::uint32_t a, std::uint32
   return pack<bf16>(fmaf(x.x, y.x, z.x), fmaf(x.y, y.y, z.y));
 #endif
 }
+
+// Bytes 2 * Half and the next of a word as E4M3, to two f16. Before sm_89 the exponent is moved, and NaN becomes 480.
+template <int Half>
+__device__ __forceinline__ std::uint32_t unpack_fp8(std::uint32_t word) {
+#if __CUDA_ARCH__ >= 890
+  std::uint32_t y;
+  if constexpr (Half == 0)
+    asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e4m3x2 %0, low;}\n" : "=r"(y) : "r"(word));
+  else
+    asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e4m3x2 %0, high;}\n" : "=r"(y) : "r"(word));
+  return y;
+#else
+  const std::uint32_t x = __byte_perm(word, 0U, Half == 0 ? 0x1404 : 0x3424);     // each byte on top of its half
+  return fma2<f16>((x & 0x80008000U) | (x >> 1 & 0x3F803F80U), 0x5C005C00U, 0U);  // * 256: the biases are 7 and 15
+#endif
+}
+
+// Without contraction to a fused multiply-add: the CPU's result, bit for bit.
+__device__ __forceinline__ float rounded_mul(float a, float b) { return __fmul_rn(a, b); }
+__device__ __forceinline__ float rounded_add(float a, float b) { return __fadd_rn(a, b); }
 
 // (a & b) | c as one instruction: how codes are set into a number's fraction.
 __device__ __forceinline__ std::uint32_t and_or(std::uint32_t a, std::uint32_t b, std::uint32_t c) {

@@ -1,4 +1,5 @@
 // The symbols of kernels/*/*.cu in a program built without CUDA: each throws.
+#include "kernels/attention_decode/attention_decode_cuda.h"
 #include "kernels/attention_prefill/attention_prefill_cuda.h"
 #include "kernels/count_above/count_above.h"
 #include "kernels/cuda/memory.h"
@@ -33,6 +34,7 @@ KVLAB_NO_CUDA(DeviceSiluMul)
 KVLAB_NO_CUDA(HoldLargest)
 KVLAB_NO_CUDA(MarkTop)
 KVLAB_NO_CUDA(MassCount)
+KVLAB_NO_CUDA(PagedDecode)
 KVLAB_NO_CUDA(ProtectAboveMax)
 KVLAB_NO_CUDA(TopK)
 KVLAB_NO_CUDA(TopKPooled)

@@ -1,0 +1,104 @@
+#include "kernels/attention_decode/decode_plan.h"
+
+#include <cmath>
+
+namespace kvlab {
+
+namespace {
+
+// The first that fits into a GPU's shared memory is chosen, large batches and small ones alike, until a GPU has been asked.
+constexpr DecodeTuning kTunings16[] = {{4, 3, 2}, {4, 2, 3}, {8, 3, 1}, {2, 4, 3}, {2, 2, 1}};
+constexpr DecodeTuning kTunings16Narrow[] = {{4, 4, 3}, {2, 2, 1}};  // head_dim 64 and 96
+constexpr DecodeTuning kTunings16Wide[] = {{4, 3, 1}, {2, 2, 1}};    // 256
+
+std::int64_t rows_of_group(const PagedDecode& a) { return a.kv.num_rows; }
+
+struct Cost {
+  double waves_tokens;  // token times of a full GPU
+  std::int32_t chunk, splits;
+};
+
+// A block's time beside its tokens: start, first copies, adding up the warps; and what a split row costs more. In tokens of 16 bits
+// that a block streams on a full H100 in the meantime, about 20 per microsecond; both are estimates.
+constexpr double kStartTokens = 40, kSplitTokens = 30;
+// How much faster than its share a block streams when it has the GPU to itself: what it keeps in flight bounds it.
+constexpr double kAlone = 2;
+
+Cost cost_of(double rows, double tokens, std::int32_t longest, std::int32_t chunk, double resident) {
+  const auto splits = static_cast<std::int32_t>((longest + chunk - 1) / chunk);
+  const double blocks = std::clamp(tokens / chunk + (tokens < rows * longest ? rows / 2 : 0), rows, rows * splits);
+  const double length = std::min<double>(chunk, longest) + kStartTokens;
+  const double waves = std::floor(blocks / resident), rest = blocks / resident - waves;
+  const double all = length * (waves + (rest > 0 ? std::max(rest, 1 / kAlone) : 0));
+  return {all + (splits > 1 ? kSplitTokens + splits : 0), chunk, splits};
+}
+
+}  // namespace
+
+std::span<const DecodeTuning> decode_tunings(KvFormat format, std::int32_t head_dim) {
+  if (format <= KvFormat::kBf16 && head_dim == 128) return kTunings16;
+  if (head_dim < 128) return kTunings16Narrow;
+  return kTunings16Wide;
+}
+
+DecodePlan plan_of(const PagedDecode& a, const GpuInfo& gpu) {
+  const std::span<const DecodeTuning> tunings = decode_tunings(a.kv.format, a.kv.head_dim);
+  const std::int32_t group = a.q_heads / a.kv.kv_heads;
+  DecodePlan plan;
+  plan.tuning = a.tuning;
+  for (int i = 0; plan.tuning < 0 && i < static_cast<int>(tunings.size()); ++i)
+    if (decode::shared_bytes(tunings[static_cast<std::size_t>(i)], a.kv.format, group, a.kv.head_dim) <= gpu.shared_bytes_per_block)
+      plan.tuning = i;
+  if (plan.tuning < 0 || plan.tuning >= static_cast<int>(tunings.size()))
+    throw CudaError("attention_decode: no tuning " + std::to_string(a.tuning) + " of " + std::to_string(tunings.size()) + " for format " +
+                    std::string(name_of(a.kv.format)) + " and head_dim " + std::to_string(a.kv.head_dim) + " that fits into the GPU's " +
+                    std::to_string(gpu.shared_bytes_per_block) + " bytes of shared memory per block");
+  const DecodeTuning& t = tunings[static_cast<std::size_t>(plan.tuning)];
+  plan.shared_bytes = decode::shared_bytes(t, a.kv.format, group, a.kv.head_dim);
+  const std::int64_t together = std::clamp<std::int64_t>((gpu.shared_bytes_per_block + 1024) / (plan.shared_bytes + 1024), 1, t.blocks);
+  const auto resident = static_cast<double>(std::max<std::int64_t>(1, together * gpu.multiprocessors));
+  // A chunk is whole units for each warp, so that pages are not cut and no warp is left without.
+  const std::int32_t step = decode::unit_tokens(a.kv.format) * t.warps, longest = std::max(a.longest, 1);
+  const std::int32_t most = std::min<std::int32_t>(decode::kMostSplits, (longest + step - 1) / step);
+  Cost best{0, 0, 0};
+  for (std::int32_t splits = a.splits > 0 ? std::min(a.splits, most) : 1; splits <= most; ++splits) {
+    const std::int32_t even = (longest + splits - 1) / splits, chunk = (even + step - 1) / step * step;
+    const Cost cost = cost_of(static_cast<double>(rows_of_group(a)), static_cast<double>(a.kv_tokens), longest, chunk, resident);
+    if (best.chunk == 0 || cost.waves_tokens < best.waves_tokens) best = cost;
+    if (a.splits > 0) break;
+  }
+  plan.chunk_tokens = best.chunk, plan.splits = best.splits;
+  return plan;
+}
+
+AttentionDecodeShape shape(const PagedDecode& a) {
+  AttentionDecodeShape s;
+  s.rows = a.kv.num_rows / a.kv.kv_heads;
+  s.kv_tokens = a.kv_tokens / a.kv.kv_heads;
+  s.q_heads = a.q_heads, s.kv_heads = a.kv.kv_heads, s.head_dim = a.kv.head_dim;
+  s.kv_bytes = bits_of(a.kv.format) / 8;
+  return s;
+}
+
+std::int64_t bytes(const PagedDecode& a) {
+  const std::int64_t rows = a.kv.num_rows, group = a.q_heads / a.kv.kv_heads;
+  if (rows == 0) return 0;
+  const std::int64_t mean = a.kv_tokens / rows;
+  // The rows' lengths are the mean and the mean + 1.
+  const std::int64_t longer = a.kv_tokens - mean * rows;
+  const auto pages = [&](std::int64_t len) { return (len + a.kv.page_tokens - 1) / a.kv.page_tokens; };
+  std::int64_t sum =
+      (rows - longer) * (row_bytes(a.kv, mean) + 4 * pages(mean)) + longer * (row_bytes(a.kv, mean + 1) + 4 * pages(mean + 1));
+  sum += rows * (8 + group * a.kv.head_dim * (element_bytes(a.kv.type) + element_bytes(a.out_type)));
+  if (a.log_sum != nullptr) sum += rows * group * 4;
+  if (a.column_sum != nullptr || a.probabilities != nullptr) sum += a.kv_tokens * group * 8;  // logits, written and read
+  if (a.column_sum != nullptr) sum += a.kv_tokens * 4;
+  if (a.probabilities != nullptr) sum += a.kv_tokens * group * 4;
+  return sum;
+}
+
+std::int64_t flops(const PagedDecode& a) { return a.kv.num_rows == 0 ? 0 : 4 * a.kv_tokens * (a.q_heads / a.kv.kv_heads) * a.kv.head_dim; }
+
+OpCall call(const PagedDecode& a) { return {"attention_decode", a.kv.num_rows, a.kv_tokens, 0, bytes(a), flops(a)}; }
+
+}  // namespace kvlab
