@@ -19,5 +19,6 @@ struct BlockMax {
 // Every score that is needed is read once, every block written once.
 OpCall call(const BlockMax&);
 void run_cpu(const BlockMax&);
+void run_cuda(const BlockMax&, CudaContext&);
 
 }  // namespace kvlab

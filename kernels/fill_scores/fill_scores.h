@@ -14,5 +14,6 @@ struct FillScores {
 };
 OpCall call(const FillScores&);
 void run_cpu(const FillScores&);
+void run_cuda(const FillScores&, CudaContext&);
 
 }  // namespace kvlab

@@ -18,5 +18,6 @@ struct GatherScores {
 };
 OpCall call(const GatherScores&);
 void run_cpu(const GatherScores&);
+void run_cuda(const GatherScores&, CudaContext&);
 
 }  // namespace kvlab

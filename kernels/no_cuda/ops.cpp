@@ -1,19 +1,28 @@
 // The symbols of kernels/*/*.cu in a program built without CUDA: each throws.
 #include "kernels/attention_decode/attention_decode_cuda.h"
 #include "kernels/attention_prefill/attention_prefill_cuda.h"
+#include "kernels/block_max/block_max.h"
 #include "kernels/count_above/count_above.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/embedding/embedding_cuda.h"
+#include "kernels/fill_scores/fill_scores.h"
+#include "kernels/gather_scores/gather_scores.h"
 #include "kernels/hold_largest/hold_largest.h"
 #include "kernels/linear/linear_cuda.h"
 #include "kernels/mark_top/mark_top.h"
 #include "kernels/mass_count/mass_count.h"
 #include "kernels/merge_partials/merge_partials.h"
+#include "kernels/pool1d/pool1d.h"
+#include "kernels/protect/protect.h"
 #include "kernels/protect_above_max/protect_above_max.h"
+#include "kernels/protect_span/protect_span.h"
+#include "kernels/reduce_heads/reduce_heads.h"
 #include "kernels/rmsnorm/rmsnorm_cuda.h"
 #include "kernels/rope/rope_cuda.h"
 #include "kernels/sampling/sampling_cuda.h"
 #include "kernels/silu_mul/silu_mul_cuda.h"
+#include "kernels/standardize/standardize.h"
+#include "kernels/sum_rows/sum_rows.h"
 #include "kernels/top_k/top_k.h"
 
 #define KVLAB_NO_CUDA(Op) \
@@ -21,6 +30,7 @@
 
 namespace kvlab {
 
+KVLAB_NO_CUDA(BlockMax)
 KVLAB_NO_CUDA(CountAbove)
 KVLAB_NO_CUDA(DeviceEmbedding)
 KVLAB_NO_CUDA(DeviceLinear)
@@ -31,11 +41,19 @@ KVLAB_NO_CUDA(DeviceRmsNorm)
 KVLAB_NO_CUDA(DeviceRope)
 KVLAB_NO_CUDA(DeviceSampling)
 KVLAB_NO_CUDA(DeviceSiluMul)
+KVLAB_NO_CUDA(FillScores)
+KVLAB_NO_CUDA(GatherScores)
 KVLAB_NO_CUDA(HoldLargest)
 KVLAB_NO_CUDA(MarkTop)
 KVLAB_NO_CUDA(MassCount)
 KVLAB_NO_CUDA(PagedDecode)
+KVLAB_NO_CUDA(Pool1d)
+KVLAB_NO_CUDA(Protect)
 KVLAB_NO_CUDA(ProtectAboveMax)
+KVLAB_NO_CUDA(ProtectSpan)
+KVLAB_NO_CUDA(ReduceHeads)
+KVLAB_NO_CUDA(Standardize)
+KVLAB_NO_CUDA(SumRows)
 KVLAB_NO_CUDA(TopK)
 KVLAB_NO_CUDA(TopKPooled)
 

@@ -19,5 +19,6 @@ struct Pool1d {
 };
 OpCall call(const Pool1d&);
 void run_cpu(const Pool1d&);
+void run_cuda(const Pool1d&, CudaContext&);
 
 }  // namespace kvlab

@@ -20,5 +20,6 @@ struct Protect {
 };
 OpCall call(const Protect&);
 void run_cpu(const Protect&);
+void run_cuda(const Protect&, CudaContext&);
 
 }  // namespace kvlab

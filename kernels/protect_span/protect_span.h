@@ -16,5 +16,6 @@ struct ProtectSpan {
 };
 OpCall call(const ProtectSpan&);
 void run_cpu(const ProtectSpan&);
+void run_cuda(const ProtectSpan&, CudaContext&);
 
 }  // namespace kvlab

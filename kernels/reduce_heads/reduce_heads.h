@@ -15,5 +15,6 @@ struct ReduceHeads {
 };
 OpCall call(const ReduceHeads&);
 void run_cpu(const ReduceHeads&);
+void run_cuda(const ReduceHeads&, CudaContext&);
 
 }  // namespace kvlab

@@ -13,5 +13,6 @@ struct Standardize {
 };
 OpCall call(const Standardize&);
 void run_cpu(const Standardize&);
+void run_cuda(const Standardize&, CudaContext&);
 
 }  // namespace kvlab

@@ -15,5 +15,6 @@ struct SumRows {
 // Scores are read and written once.
 OpCall call(const SumRows&);
 void run_cpu(const SumRows&);
+void run_cuda(const SumRows&, CudaContext&);
 
 }  // namespace kvlab
