@@ -18,5 +18,6 @@ struct AnchorCosine {
 };
 OpCall call(const AnchorCosine&);
 void run_cpu(const AnchorCosine&);
+void run_cuda(const AnchorCosine&, CudaContext&);
 
 }  // namespace kvlab

@@ -14,5 +14,6 @@ struct KeyDot {
 };
 OpCall call(const KeyDot&);
 void run_cpu(const KeyDot&);
+void run_cuda(const KeyDot&, CudaContext&);
 
 }  // namespace kvlab

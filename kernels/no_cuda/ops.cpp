@@ -1,4 +1,5 @@
 // The symbols of kernels/*/*.cu in a program built without CUDA: each throws.
+#include "kernels/anchor_cosine/anchor_cosine.h"
 #include "kernels/attention_decode/attention_decode_cuda.h"
 #include "kernels/attention_prefill/attention_prefill_cuda.h"
 #include "kernels/block_max/block_max.h"
@@ -8,6 +9,7 @@
 #include "kernels/fill_scores/fill_scores.h"
 #include "kernels/gather_scores/gather_scores.h"
 #include "kernels/hold_largest/hold_largest.h"
+#include "kernels/key_dot/key_dot.h"
 #include "kernels/linear/linear_cuda.h"
 #include "kernels/mark_top/mark_top.h"
 #include "kernels/mass_count/mass_count.h"
@@ -23,6 +25,7 @@
 #include "kernels/silu_mul/silu_mul_cuda.h"
 #include "kernels/standardize/standardize.h"
 #include "kernels/sum_rows/sum_rows.h"
+#include "kernels/token_norms/token_norms.h"
 #include "kernels/top_k/top_k.h"
 
 #define KVLAB_NO_CUDA(Op) \
@@ -30,6 +33,7 @@
 
 namespace kvlab {
 
+KVLAB_NO_CUDA(AnchorCosine)
 KVLAB_NO_CUDA(BlockMax)
 KVLAB_NO_CUDA(CountAbove)
 KVLAB_NO_CUDA(DeviceEmbedding)
@@ -44,6 +48,7 @@ KVLAB_NO_CUDA(DeviceSiluMul)
 KVLAB_NO_CUDA(FillScores)
 KVLAB_NO_CUDA(GatherScores)
 KVLAB_NO_CUDA(HoldLargest)
+KVLAB_NO_CUDA(KeyDot)
 KVLAB_NO_CUDA(MarkTop)
 KVLAB_NO_CUDA(MassCount)
 KVLAB_NO_CUDA(PagedDecode)
@@ -54,6 +59,7 @@ KVLAB_NO_CUDA(ProtectSpan)
 KVLAB_NO_CUDA(ReduceHeads)
 KVLAB_NO_CUDA(Standardize)
 KVLAB_NO_CUDA(SumRows)
+KVLAB_NO_CUDA(TokenNorms)
 KVLAB_NO_CUDA(TopK)
 KVLAB_NO_CUDA(TopKPooled)
 

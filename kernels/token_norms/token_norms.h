@@ -16,5 +16,6 @@ struct TokenNorms {
 };
 OpCall call(const TokenNorms&);
 void run_cpu(const TokenNorms&);
+void run_cuda(const TokenNorms&, CudaContext&);
 
 }  // namespace kvlab
