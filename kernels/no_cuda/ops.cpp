@@ -14,6 +14,9 @@
 #include "kernels/mark_top/mark_top.h"
 #include "kernels/mass_count/mass_count.h"
 #include "kernels/merge_partials/merge_partials.h"
+#include "kernels/page_bounds/page_bounds.h"
+#include "kernels/page_means/page_means.h"
+#include "kernels/page_scores/page_scores.h"
 #include "kernels/pool1d/pool1d.h"
 #include "kernels/protect/protect.h"
 #include "kernels/protect_above_max/protect_above_max.h"
@@ -27,6 +30,7 @@
 #include "kernels/sum_rows/sum_rows.h"
 #include "kernels/token_norms/token_norms.h"
 #include "kernels/top_k/top_k.h"
+#include "kernels/tree_select/tree_select.h"
 
 #define KVLAB_NO_CUDA(Op) \
   void run_cuda(const Op&, CudaContext&) { throw CudaError(why_no_gpu()); }
@@ -51,6 +55,10 @@ KVLAB_NO_CUDA(HoldLargest)
 KVLAB_NO_CUDA(KeyDot)
 KVLAB_NO_CUDA(MarkTop)
 KVLAB_NO_CUDA(MassCount)
+KVLAB_NO_CUDA(MergeBounds)
+KVLAB_NO_CUDA(PageBounds)
+KVLAB_NO_CUDA(PageMeans)
+KVLAB_NO_CUDA(PageScores)
 KVLAB_NO_CUDA(PagedDecode)
 KVLAB_NO_CUDA(Pool1d)
 KVLAB_NO_CUDA(Protect)
@@ -62,6 +70,7 @@ KVLAB_NO_CUDA(SumRows)
 KVLAB_NO_CUDA(TokenNorms)
 KVLAB_NO_CUDA(TopK)
 KVLAB_NO_CUDA(TopKPooled)
+KVLAB_NO_CUDA(TreeSelect)
 
 std::vector<PrefillVariant> prefill_variants(std::int32_t) { return {}; }
 

@@ -19,5 +19,6 @@ struct PageBounds {
 // comparisons per channel and token.
 OpCall call(const PageBounds&);
 void run_cpu(const PageBounds&);
+void run_cuda(const PageBounds&, CudaContext&);
 
 }  // namespace kvlab

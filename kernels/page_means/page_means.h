@@ -25,5 +25,6 @@ struct PageMeans {
 // Keys of the computed windows are read once and means written at the keys' precision; one addition per channel, window and token.
 OpCall call(const PageMeans&);
 void run_cpu(const PageMeans&);
+void run_cuda(const PageMeans&, CudaContext&);
 
 }  // namespace kvlab

@@ -34,5 +34,6 @@ struct PageScores {
 // 4 for the others, 4 per score for the softmax.
 OpCall call(const PageScores&);
 void run_cpu(const PageScores&);
+void run_cuda(const PageScores&, CudaContext&);
 
 }  // namespace kvlab

@@ -20,6 +20,7 @@ struct MergeBounds {
 // Children are read, parents written, two comparisons per channel and child.
 OpCall call(const MergeBounds&);
 void run_cpu(const MergeBounds&);
+void run_cuda(const MergeBounds&, CudaContext&);
 
 // The keep[r] leaves of largest bound on a query-key product (the best of the row's query heads), found from the top: the node of
 // largest bound is split until enough leaves came to the top. Gives exactly the leaves that scoring all of them would give, ties to
@@ -39,5 +40,6 @@ struct TreeSelect {
 // Counted at the most nodes that can be looked at: 4 FLOPs per channel and query head, both bounds read.
 OpCall call(const TreeSelect&);
 void run_cpu(const TreeSelect&);
+void run_cuda(const TreeSelect&, CudaContext&);  // scores all leaves at once: a search from the top is one step after another
 
 }  // namespace kvlab

@@ -1,0 +1,181 @@
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/page_bounds/page_bounds.h"
+#include "kernels/page_means/page_means.h"
+#include "kernels/page_scores/page_scores.h"
+#include "kernels/tree_select/tree_select.h"
+#include "tests/cuda/rows_fixture.h"
+
+namespace kvlab {
+namespace {
+
+using Ints = std::vector<std::int32_t>;
+using Longs = std::vector<std::int64_t>;
+
+Longs prefix_sums(const Ints& counts) {
+  Longs first(counts.size() + 1, 0);
+  std::partial_sum(counts.begin(), counts.end(), first.begin() + 1);
+  return first;
+}
+
+// Minimum, then maximum.
+void order_bounds(std::vector<float>& x, std::int32_t head_dim) {
+  const auto d = static_cast<std::size_t>(head_dim);
+  for (std::size_t i = 0; i < x.size(); i += 2 * d)
+    for (std::size_t c = i; c < i + d; ++c)
+      if (x[c] > x[c + d]) std::swap(x[c], x[c + d]);
+}
+
+class PagesCuda : public CudaTest {
+ protected:
+  // Pages of the policy are not those of the memory.
+  template <class T>
+  void check_bounds(std::int32_t head_dim, std::int32_t page_tokens) {
+    SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << ", pages of " << page_tokens);
+    const Ints len{0, 1, 16, 17, 100, 161};
+    RowsFixture<T> rows({.head_dim = head_dim, .page_tokens = 24}, len, 1);
+    Longs sizes;
+    for (const std::int32_t n : len) sizes.push_back((n / page_tokens + 1LL) * 2 * head_dim);
+    PerRow<float> bounds(sizes, 0.5F);  // of pages that have begun
+    for (const Ints& from : {Ints{0, 0, 0, 0, 0, 0}, Ints{0, 1, 3, 16, 99, 40}}) {
+      run_cpu(PageBounds{rows.host(), page_tokens, from.data(), bounds.host()});
+      run_cuda(PageBounds{rows.device(), page_tokens, from.data(), bounds.device()}, cuda());
+      EXPECT_EQ(bounds.device_contents(cuda()), bounds.contents());
+    }
+  }
+
+  // Sums of at most 64 numbers in another order.
+  template <class T>
+  void check_means(std::int32_t head_dim, std::int32_t span, std::int32_t stride) {
+    SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << ", windows of " << span << " every " << stride);
+    const Ints len{0, 1, 16, 17, 100, 161};
+    RowsFixture<T> rows({.head_dim = head_dim, .page_tokens = 16}, len, 2);
+    Longs sizes;
+    for (const std::int32_t n : len) sizes.push_back((n / stride + 1LL) * head_dim);
+    for (const Ints& from : {Ints{0, 0, 0, 0, 0, 0}, Ints{0, 1, 3, 16, 99, 40}}) {
+      PerRow<float> means(sizes, 0.5F);
+      run_cpu(PageMeans{rows.host(), span, stride, from.data(), means.host()});
+      run_cuda(PageMeans{rows.device(), span, stride, from.data(), means.device()}, cuda());
+      EXPECT_TRUE(all_near(means.device_contents(cuda()), means.contents(), 1e-5, 1e-5));
+    }
+  }
+
+  struct ScoreCase {
+    std::int32_t group, head_dim;
+    PageScores::Kind kind;
+    PageScores::Heads heads;
+    bool softmax, sizes, lists;
+  };
+  void check_scores(const ScoreCase& c) {
+    SCOPED_TRACE(testing::Message() << "group " << c.group << ", head_dim " << c.head_dim << ", kind " << static_cast<int>(c.kind)
+                                    << ", heads " << static_cast<int>(c.heads) << (c.softmax ? ", softmax" : "")
+                                    << (c.sizes ? ", sizes" : "") << (c.lists ? ", lists" : ""));
+    const Ints units{5, 1, 150, 129, 0, 0}, scored{c.lists ? 3 : 5, 1, c.lists ? 70 : 150, 129, 0, 0};
+    const Longs first = prefix_sums(scored);
+    const QueriesFixture queries({2, 1, 0}, {10, 20, 30}, 2 * c.group, c.head_dim, 5);
+    Longs summary_sizes, unit_sizes;
+    for (const std::int32_t n : units) summary_sizes.push_back(2LL * n * c.head_dim), unit_sizes.push_back(n);
+    PerRow<float> summaries(summary_sizes);
+    PerRow<std::int32_t> sizes(unit_sizes);
+    Ints unit;
+    for (std::size_t r = 0; r < 6; ++r) {
+      summaries.row(r) = random_elements<float>(summary_sizes[r], 10 + r);
+      if (c.kind == PageScores::Kind::kBound) order_bounds(summaries.row(r), c.head_dim);
+      for (std::size_t u = 0; u < sizes.row(r).size(); ++u) sizes.row(r)[u] = static_cast<std::int32_t>(u % 7 + 1);
+      for (std::int32_t i = 0; i < scored[r]; ++i) unit.push_back(i == 0 ? 0 : i + (units[r] - scored[r]));
+    }
+    summaries.upload(), sizes.upload();
+    const DeviceBuffer<std::int32_t> device_unit(unit);
+    const auto outputs = static_cast<std::size_t>(first.back() * (c.heads == PageScores::Heads::kEach ? c.group : 1));
+    PageScores op;
+    op.num_rows = 6, op.kv_heads = 2, op.group = c.group, op.head_dim = c.head_dim, op.first = first.data();
+    op.kind = c.kind, op.heads = c.heads, op.softmax = c.softmax, op.weighs_sizes = c.sizes, op.lists_units = c.lists;
+    std::vector<float> expected(outputs);
+    op.queries = queries.host(), op.summaries = summaries.host(), op.sizes = sizes.host(), op.unit = unit.data(),
+    op.scores = expected.data();
+    run_cpu(op);
+    const auto got = same_in_every_order([&] {
+      const DeviceBuffer<float> out(static_cast<std::int64_t>(outputs));
+      op.queries = queries.device(), op.summaries = summaries.device(), op.sizes = sizes.device(), op.unit = device_unit.data();
+      op.scores = out.data();
+      run_cuda(op, cuda());
+      return out.to_host(cuda().stream());
+    });
+    EXPECT_TRUE(all_near(got, expected, 2e-5, 2e-5));  // sums of at most 1,024 products in fp32, in another order
+  }
+};
+
+TEST_F(PagesCuda, BoundsEqualCpuVersion) {
+  check_bounds<bf16>(128, 16);
+  check_bounds<f16>(64, 5);
+  check_bounds<float>(7, 16);
+  check_bounds<f16>(264, 64);
+}
+
+TEST_F(PagesCuda, MeansEqualCpuVersion) {
+  check_means<f16>(128, 16, 16);
+  check_means<bf16>(80, 32, 16);
+  check_means<float>(5, 3, 2);
+}
+
+TEST_F(PagesCuda, ScoresEqualCpuVersion) {
+  using Kind = PageScores::Kind;
+  using Heads = PageScores::Heads;
+  check_scores({4, 128, Kind::kBound, Heads::kMax, false, false, false});
+  check_scores({1, 64, Kind::kBlend, Heads::kMean, false, false, true});
+  check_scores({3, 80, Kind::kDot, Heads::kEach, false, false, true});
+  check_scores({2, 128, Kind::kDot, Heads::kSum, true, true, false});
+  check_scores({2, 7, Kind::kBound, Heads::kEach, true, true, true});
+  check_scores({5, 32, Kind::kBlend, Heads::kMean, true, false, true});
+  check_scores({1, 260, Kind::kDot, Heads::kMax, true, false, false});
+}
+
+TEST_F(PagesCuda, TreeSelectEqualsCpuVersion) {
+  constexpr std::int32_t kLevels = 4, kDim = 64, kGroup = 2;
+  const Ints leaves{37, 1, 200, 64}, keep{10, 1, 150, 0};
+  const QueriesFixture queries({1, 3}, {5, 9}, 2 * kGroup, kDim, 7);
+  std::vector<PerRow<float>> levels;
+  std::vector<const float*> host_bounds, device_bounds;
+  for (std::int32_t j = 0; j < kLevels; ++j) {
+    Ints nodes, from(4, 0), children;
+    Longs sizes;
+    for (const std::int32_t n : leaves) {
+      nodes.push_back((n + (1 << j) - 1) >> j), sizes.push_back(2LL * nodes.back() * kDim);
+      children.push_back(j == 0 ? 0 : (n + (1 << (j - 1)) - 1) >> (j - 1));
+    }
+    levels.emplace_back(sizes);
+    PerRow<float>& level = levels.back();
+    for (std::size_t r = 0; j == 0 && r < 4; ++r) {
+      std::vector<float>& row = level.row(r);
+      row = random_elements<float>(sizes[r], 20 + r);
+      order_bounds(row, kDim);
+    }
+    level.upload();
+    if (j > 0) {
+      PerRow<float>& below = levels[levels.size() - 2];
+      for (const bool again : {false, true}) {
+        if (again) from = {30, 0, 77, 64};
+        run_cpu(MergeBounds{4, kDim, 2, from.data(), children.data(), below.host(), level.host()});
+        run_cuda(MergeBounds{4, kDim, 2, from.data(), children.data(), below.device(), level.device()}, cuda());
+        EXPECT_EQ(level.device_contents(cuda()), level.contents());
+      }
+    }
+  }
+  for (PerRow<float>& level : levels)
+    for (std::size_t r = 0; r < 4; ++r) host_bounds.push_back(level.host()[r]), device_bounds.push_back(level.device()[r]);
+  const Longs index_first = prefix_sums(keep);
+  Ints expected(static_cast<std::size_t>(index_first.back()));
+  TreeSelect op;
+  op.num_rows = 4, op.kv_heads = 2, op.group = kGroup, op.head_dim = kDim, op.levels = kLevels, op.leaves = leaves.data();
+  op.keep = keep.data(), op.index_first = index_first.data();
+  op.queries = queries.host(), op.bounds = host_bounds.data(), op.index = expected.data();
+  run_cpu(op);
+  const DeviceBuffer<std::int32_t> index(index_first.back());
+  op.queries = queries.device(), op.bounds = device_bounds.data(), op.index = index.data();
+  run_cuda(op, cuda());
+  EXPECT_EQ(index.to_host(cuda().stream()), expected);
+}
+
+}  // namespace
+}  // namespace kvlab
