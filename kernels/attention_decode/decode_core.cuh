@@ -142,6 +142,40 @@ __device__ __forceinline__ void keep_logits(const Args& a, const Stretch& at, co
     }
 }
 
+// q of a row as the second operand of K q^T, where a lane 4 g + t has `Vector` neighbouring channels of each chunk of 4 * Vector of them
+// (2, as ldmatrix gives them, or 8 and more), and head g of each tile. T is q's type, P that of the product.
+template <class T, class P, int Vector, int Tiles, int D>
+__device__ __forceinline__ void load_query(const Args& a, std::int32_t row, std::uint32_t (&q)[Tiles][D / 16][2]) {
+  constexpr int kPairs = Vector / 2, kAtOnce = Vector == 2 ? 1 : 4;
+  const int g = lane_index() / 4, t = lane_index() % 4;
+#pragma unroll
+  for (int n = 0; n < Tiles; ++n) {
+    const int head = 8 * n + g;
+    const T* const from = static_cast<const T*>(a.q) + (static_cast<std::int64_t>(row) * a.group + head) * D + t * Vector;
+#pragma unroll
+    for (int c = 0; c < D / 8; c += kAtOnce) {
+      const T* const at = from + c / kPairs * 4 * Vector + c % kPairs * 2;
+      uint4 x = make_uint4(0, 0, 0, 0);
+      if (head < a.group) {
+        if constexpr (kAtOnce == 1)
+          x.x = *reinterpret_cast<const std::uint32_t*>(at);
+        else
+          x = *reinterpret_cast<const uint4*>(at);
+      }
+      const std::uint32_t pair[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if constexpr (std::is_same_v<T, P>) {
+          q[n][(c + i) / 2][(c + i) % 2] = pair[i];
+        } else {
+          const float2 y = unpack<T>(pair[i]);
+          q[n][(c + i) / 2][(c + i) % 2] = pack<P>(y.x, y.y);
+        }
+      }
+    }
+  }
+}
+
 // Physical pages of a warp's units, which are every Warps-th from `unit` on: a lane reads one, and the next 32 are read ahead.
 template <int Warps>
 struct PagesAhead {
@@ -167,12 +201,12 @@ struct PagesAhead {
 // Runs a warp's share of units [first, last) through its stages: units.issue() starts a unit's copies, units.use() attends to it.
 template <class Tune, class Units, class S>
 __device__ __forceinline__ void stream(Units& units, const std::int32_t* pages, std::int32_t units_shift, std::int32_t first,
-                                       std::int32_t last, unsigned char* shared, S& state) {
+                                       std::int32_t last, SharedPlace shared, S& state) {
   constexpr int kStages = Tune::kStages;
   const std::int32_t unit = first + warp_index(), count = unit < last ? (last - unit + Tune::kWarps - 1) / Tune::kWarps : 0;
   if (count == 0) return;
   PagesAhead<Tune::kWarps> ahead(pages, unit, count, units_shift);
-  unsigned char* const stages = shared + warp_index() * (kStages * Units::kBytes);
+  const SharedPlace stages = shared + warp_index() * (kStages * Units::kBytes);
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) {
     if (s < count) units.issue(stages + s * Units::kBytes, unit + s * Tune::kWarps, ahead.at(s));

@@ -303,6 +303,12 @@ void multiply_matrices(const std::array<const void*, 32>& in, const std::array<v
 
 using SharedPlace = std::uintptr_t;
 inline SharedPlace shared_place(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
+inline void cp_async16(SharedPlace shared, const void* global, bool valid = true) {
+  emulated::copy_async(reinterpret_cast<void*>(shared), global, 16, valid ? 16 : 0);
+}
+inline uint4 load_shared16(SharedPlace shared) { return *reinterpret_cast<const uint4*>(shared); }
+inline uint2 load_shared8(SharedPlace shared) { return *reinterpret_cast<const uint2*>(shared); }
+inline std::uint32_t load_shared4(SharedPlace shared) { return *reinterpret_cast<const std::uint32_t*>(shared); }
 inline void ldmatrix_x4(std::uint32_t (&r)[4], const void* row) {
   emulated::warp_instruction("ldmatrix", 0xFFFFFFFFU, &row, r, emulated::load_matrices<false>);
 }

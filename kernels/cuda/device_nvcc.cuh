@@ -74,6 +74,31 @@ __device__ __forceinline__ void cp_async_wait() {
 using SharedPlace = std::uint32_t;
 __device__ __forceinline__ SharedPlace shared_place(const void* p) { return shared_address(p); }
 
+// 16 bytes to and from a place.
+__device__ __forceinline__ void cp_async16(SharedPlace shared, const void* global, bool valid = true) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared), "l"(global), "r"(valid ? 16 : 0) : "memory");
+#else
+  const uint4 x = valid ? *static_cast<const uint4*>(global) : make_uint4(0, 0, 0, 0);
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(shared), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+#endif
+}
+__device__ __forceinline__ uint4 load_shared16(SharedPlace shared) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(shared) : "memory");
+  return x;
+}
+__device__ __forceinline__ uint2 load_shared8(SharedPlace shared) {
+  uint2 x;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n" : "=r"(x.x), "=r"(x.y) : "r"(shared) : "memory");
+  return x;
+}
+__device__ __forceinline__ std::uint32_t load_shared4(SharedPlace shared) {
+  std::uint32_t x;
+  asm volatile("ld.shared.u32 %0, [%1];\n" : "=r"(x) : "r"(shared) : "memory");
+  return x;
+}
+
 // Four 8 x 8 matrices of 16-bit numbers from shared memory: lane l gives the address of row l % 8 of matrix l / 8 (16 bytes, aligned) and
 // receives of each matrix the numbers 2 * (l % 4) and the next of row l / 4; transposed: of column l / 4.
 __device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], SharedPlace row) {
