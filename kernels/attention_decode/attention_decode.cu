@@ -61,6 +61,7 @@ void check(const PagedDecode& a, const CudaContext& cuda) {
   if (fixed > 0 ? kv.page_tokens != fixed : kv.page_tokens < 16 || !std::has_single_bit(static_cast<unsigned>(kv.page_tokens)))
     refuse(std::to_string(kv.page_tokens) + " tokens per page; format " + std::string(name_of(kv.format)) + " needs " +
            (fixed > 0 ? std::to_string(fixed) : std::string("a power of two of at least 16")));
+  if (is_kivi(kv.format) && (kv.residual < 0 || kv.residual % 16 != 0)) refuse("a window of whole units of 16 tokens");
   if ((a.column_sum != nullptr || a.probabilities != nullptr) && a.first == nullptr) refuse("probabilities need `first`");
   if (!(a.scale >= 0.0F) || std::isinf(a.scale)) refuse("scale must be a number and not negative");
 }
@@ -102,8 +103,18 @@ void run_cuda(const PagedDecode& a, CudaContext& cuda) {
     case KvFormat::kBf16:
       decode::run_bf16(args, plan, cuda);
       break;
-    default:
-      refuse("format " + std::string(name_of(a.kv.format)) + " has no kernel");
+    case KvFormat::kFp8:
+    case KvFormat::kInt8:
+      decode::run_bytes(args, plan, cuda);
+      break;
+    case KvFormat::kKivi4:
+    case KvFormat::kKivi2:
+      decode::run_kivi(args, plan, cuda);
+      break;
+    case KvFormat::kToken4:
+    case KvFormat::kToken2:
+      decode::run_token_codes(args, plan, cuda);
+      break;
   }
   if (args.logits == nullptr) return;
   const auto row_blocks = static_cast<std::int32_t>(ceil_div(std::max(a.longest, 1), 4 * kThreads));

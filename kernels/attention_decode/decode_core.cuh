@@ -198,15 +198,25 @@ struct PagesAhead {
   }
 };
 
-// Runs a warp's share of units [first, last) through its stages: units.issue() starts a unit's copies, units.use() attends to it.
+// A warp's part of the block's shared memory.
+template <class Tune, class Units>
+__device__ __forceinline__ SharedPlace own_stages(const unsigned char* shared) {
+  return shared_place(shared) + warp_index() * (Tune::kStages * Units::kBytes);
+}
+
+// Of two numbers of 16 bits the first `count`, zeros for the others.
+__device__ __forceinline__ std::uint32_t kept_halves(std::uint32_t pair, std::int32_t count) {
+  return count >= 2 ? pair : count == 1 ? pair & 0xFFFFU : 0U;
+}
+
+// Runs a warp's share of units [first, last) through its `stages`: units.issue() starts a unit's copies, units.use() attends to it.
 template <class Tune, class Units, class S>
 __device__ __forceinline__ void stream(Units& units, const std::int32_t* pages, std::int32_t units_shift, std::int32_t first,
-                                       std::int32_t last, SharedPlace shared, S& state) {
+                                       std::int32_t last, SharedPlace stages, S& state) {
   constexpr int kStages = Tune::kStages;
   const std::int32_t unit = first + warp_index(), count = unit < last ? (last - unit + Tune::kWarps - 1) / Tune::kWarps : 0;
   if (count == 0) return;
   PagesAhead<Tune::kWarps> ahead(pages, unit, count, units_shift);
-  const SharedPlace stages = shared + warp_index() * (kStages * Units::kBytes);
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) {
     if (s < count) units.issue(stages + s * Units::kBytes, unit + s * Tune::kWarps, ahead.at(s));

@@ -15,7 +15,6 @@ struct Plain {
   const T* k;
   const T* v;
   std::int32_t slots_shift;  // log2 of a page's tokens
-  std::int32_t first_token;  // of unit 0
   float scale;
   std::uint32_t q[Tiles][D / 16][2] = {};
 
@@ -36,7 +35,7 @@ struct Plain {
   __device__ __forceinline__ void start() { load_query<T, T, 2, Tiles, D>(a, at.row, q); }
 
   __device__ __forceinline__ void issue(SharedPlace stage, std::int32_t unit, std::int32_t page) const {
-    const std::int32_t token = first_token + unit * 16;
+    const std::int32_t token = unit * 16;
     copy(stage, (static_cast<std::int64_t>(page) << slots_shift) + (token & ((1 << slots_shift) - 1)), at.end - token);
   }
   // 16 tokens from a slot on, those from `valid` on as zeros: what lies there may be NaN.
@@ -64,14 +63,17 @@ struct Plain {
   }
 
   __device__ __forceinline__ void use(SharedPlace stage, std::int32_t unit, State<Tiles, D>& state) const {
-    const std::int32_t token = first_token + unit * 16;
+    std::uint32_t p[Tiles][2];
+    probabilities(stage, unit * 16, state, p);
+    add_values(stage + kSide, p, state);
+  }
+  __device__ __forceinline__ void probabilities(SharedPlace stage, std::int32_t token, State<Tiles, D>& state,
+                                                std::uint32_t (&p)[Tiles][2]) const {
     float s[Tiles][4];
     scores(stage, s);
     if (token + 16 > at.end) mask(s, token, at.end);
     if (a.logits != nullptr) keep_logits(a, at, s, scale, token);
-    std::uint32_t p[Tiles][2];
     soften<T>(s, scale, state, p);
-    add_values(stage + kSide, p, state);
   }
 
   __device__ __forceinline__ void scores(SharedPlace stage, float (&s)[Tiles][4]) const {
@@ -111,10 +113,11 @@ __global__ void __launch_bounds__(Tuning::kThreads, blocks_for<Tuning>(Tiles)) d
   KVLAB_DYNAMIC_SHARED(unsigned char, shared);
   const Stretch at = stretch_of(a);
   if (at.split >= at.splits) return;
-  Plain<T, Tiles, D> units{a, at, static_cast<const T*>(a.kv.k), static_cast<const T*>(a.kv.v), a.units_shift + 4, 0, a.scale};
+  Plain<T, Tiles, D> units{a, at, static_cast<const T*>(a.kv.k), static_cast<const T*>(a.kv.v), a.units_shift + 4, a.scale};
   State<Tiles, D> state;
   state.clear();
-  stream<Tuning>(units, a.kv.page + a.kv.page_begin[at.row], a.units_shift, at.begin / 16, (at.end + 15) / 16, shared_place(shared), state);
+  stream<Tuning>(units, a.kv.page + a.kv.page_begin[at.row], a.units_shift, at.begin / 16, (at.end + 15) / 16,
+                 own_stages<Tuning, Plain<T, Tiles, D>>(shared), state);
   finish<Plain<T, Tiles, D>, Tuning>(a, at, state, 1.0F, shared);
 }
 

@@ -6,12 +6,20 @@ namespace kvlab {
 
 namespace {
 
-// The first that fits into a GPU's shared memory is chosen, large batches and small ones alike, until a GPU has been asked.
-constexpr DecodeTuning kTunings16[] = {{4, 3, 2}, {4, 2, 3}, {8, 3, 1}, {2, 4, 3}, {2, 2, 1}};
-constexpr DecodeTuning kTunings16Narrow[] = {{4, 4, 3}, {2, 2, 1}};  // head_dim 64 and 96
-constexpr DecodeTuning kTunings16Wide[] = {{4, 3, 1}, {2, 2, 1}};    // 256
+using Table = std::span<const DecodeTuning>;
 
-std::int64_t rows_of_group(const PagedDecode& a) { return a.kv.num_rows; }
+// The first that fits into a GPU's shared memory is chosen. Each needs a case in the format's .cu file. By head_dim 64 or 96, 128, 256.
+constexpr DecodeTuning kPlain64[] = {{4, 4, 3}, {2, 2, 1}}, kPlain256[] = {{4, 3, 1}, {2, 2, 1}};
+constexpr DecodeTuning kPlain128[] = {{4, 3, 2}, {4, 2, 3}, {8, 3, 1}, {2, 4, 3}, {2, 2, 1}};
+constexpr DecodeTuning kBytes64[] = {{4, 4, 3}}, kBytes128[] = {{4, 4, 3}, {8, 3, 2}, {4, 2, 4}}, kBytes256[] = {{4, 3, 2}, {2, 3, 2}};
+constexpr DecodeTuning kKivi4By64[] = {{4, 4, 3}, {2, 4, 3}}, kKivi4By128[] = {{4, 2, 3}, {4, 3, 2}, {2, 2, 3}};
+constexpr DecodeTuning kKivi4By256[] = {{4, 3, 1}, {1, 3, 1}};
+constexpr DecodeTuning kKivi2By64[] = {{4, 6, 3}}, kKivi2By128[] = {{4, 6, 3}, {2, 6, 3}}, kKivi2By256[] = {{4, 6, 1}, {1, 6, 1}};
+constexpr DecodeTuning kToken64[] = {{4, 4, 3}, {2, 2, 3}}, kToken128[] = {{4, 2, 3}, {2, 2, 3}}, kToken256[] = {{4, 3, 1}, {1, 3, 1}};
+
+Table by_head_dim(std::int32_t head_dim, Table narrow, Table middle, Table wide) {
+  return head_dim < 128 ? narrow : head_dim == 128 ? middle : wide;
+}
 
 struct Cost {
   double waves_tokens;  // token times of a full GPU
@@ -36,9 +44,20 @@ Cost cost_of(double rows, double tokens, std::int32_t longest, std::int32_t chun
 }  // namespace
 
 std::span<const DecodeTuning> decode_tunings(KvFormat format, std::int32_t head_dim) {
-  if (format <= KvFormat::kBf16 && head_dim == 128) return kTunings16;
-  if (head_dim < 128) return kTunings16Narrow;
-  return kTunings16Wide;
+  switch (format) {
+    case KvFormat::kF16:
+    case KvFormat::kBf16:
+      return by_head_dim(head_dim, kPlain64, kPlain128, kPlain256);
+    case KvFormat::kFp8:
+    case KvFormat::kInt8:
+      return by_head_dim(head_dim, kBytes64, kBytes128, kBytes256);
+    case KvFormat::kKivi4:
+      return by_head_dim(head_dim, kKivi4By64, kKivi4By128, kKivi4By256);
+    case KvFormat::kKivi2:
+      return by_head_dim(head_dim, kKivi2By64, kKivi2By128, kKivi2By256);
+    default:
+      return by_head_dim(head_dim, kToken64, kToken128, kToken256);
+  }
 }
 
 DecodePlan plan_of(const PagedDecode& a, const GpuInfo& gpu) {
@@ -63,7 +82,7 @@ DecodePlan plan_of(const PagedDecode& a, const GpuInfo& gpu) {
   Cost best{0, 0, 0};
   for (std::int32_t splits = a.splits > 0 ? std::min(a.splits, most) : 1; splits <= most; ++splits) {
     const std::int32_t even = (longest + splits - 1) / splits, chunk = (even + step - 1) / step * step;
-    const Cost cost = cost_of(static_cast<double>(rows_of_group(a)), static_cast<double>(a.kv_tokens), longest, chunk, resident);
+    const Cost cost = cost_of(static_cast<double>(a.kv.num_rows), static_cast<double>(a.kv_tokens), longest, chunk, resident);
     if (best.chunk == 0 || cost.waves_tokens < best.waves_tokens) best = cost;
     if (a.splits > 0) break;
   }

@@ -12,7 +12,10 @@ constexpr int kMostSplits = 128;
 
 // Tokens and bytes (K and V) of what a warp copies into one stage: 16 tokens, or a page of codes with few bits.
 constexpr std::int32_t unit_tokens(KvFormat format) { return std::max(16, fixed_page_tokens(format)); }
-constexpr std::int64_t unit_bytes(KvFormat format, std::int32_t head_dim) { return 2 * page_bytes(format, head_dim, unit_tokens(format)); }
+// Stages begin on multiples of 128 bytes.
+constexpr std::int64_t unit_bytes(KvFormat format, std::int32_t head_dim) {
+  return (2 * page_bytes(format, head_dim, unit_tokens(format)) + 127) / 128 * 128;
+}
 
 // Where a block's warps add up what they have, and the last block of a row all blocks.
 constexpr std::int64_t finish_bytes(int warps, std::int32_t group, std::int32_t head_dim) {

@@ -41,9 +41,36 @@ TEST_F(AttentionDecodeCuda, PlainEqualsCpuVersion) {
   for (const std::int32_t group : {1, 3, 7, 8, 9}) check({KvFormat::kBf16, ElementType::kBf16, 128, group, 1, 64, {100}}, kBf16Error);
 }
 
+// Queries and probabilities in fp16; decoded values are rounded to fp16 once more.
+TEST_F(AttentionDecodeCuda, BytesEqualCpuVersion) {
+  for (const KvFormat format : {KvFormat::kFp8, KvFormat::kInt8})
+    for (const std::int32_t head_dim : {64, 128, 256}) {
+      check({format, ElementType::kF16, head_dim, 4, 1, 16, {1, 0, 17, 95}}, kF16Error);
+      check({format, ElementType::kBf16, head_dim, 12, 1, 32, {32, 63}}, kBf16Error);
+    }
+}
+
+// Lengths around what a window keeps: 32 to 95 tokens of int4, 32 to 63 of int2.
+TEST_F(AttentionDecodeCuda, KiviEqualsCpuVersion) {
+  for (const KvFormat format : {KvFormat::kKivi4, KvFormat::kKivi2})
+    for (const std::int32_t head_dim : {64, 128, 256}) {
+      check({format, ElementType::kF16, head_dim, 4, 1, 0, {0, 31, 63, 64, 95, 96, 97, 200}}, kF16Error);
+      check({format, ElementType::kBf16, head_dim, 16, 1, 0, {230}}, kBf16Error);
+    }
+}
+
+TEST_F(AttentionDecodeCuda, CodesByTokenEqualCpuVersion) {
+  for (const KvFormat format : {KvFormat::kToken4, KvFormat::kToken2})
+    for (const std::int32_t head_dim : {64, 128, 256}) {
+      check({format, ElementType::kF16, head_dim, 4, 1, 0, {0, 1, 63, 64, 65, 150}}, kF16Error);
+      check({format, ElementType::kBf16, head_dim, 16, 1, 0, {100}}, kBf16Error);
+    }
+}
+
 TEST_F(AttentionDecodeCuda, EveryTuningAndSplitGivesTheSame) {
-  for (int tuning = 0; tuning < static_cast<int>(decode_tunings(KvFormat::kBf16, 128).size()); ++tuning)
-    check({KvFormat::kBf16, ElementType::kBf16, 128, 4, 2, 16, {300, 190}}, kBf16Error, tuning, tuning % 3 + 1);
+  for (const KvFormat format : {KvFormat::kBf16, KvFormat::kFp8, KvFormat::kKivi4, KvFormat::kKivi2, KvFormat::kToken2})
+    for (int tuning = 0; tuning < static_cast<int>(decode_tunings(format, 128).size()); ++tuning)
+      check({format, ElementType::kBf16, 128, 4, 2, 16, {600, 190}}, kBf16Error, tuning, tuning % 3 + 1);
   check({KvFormat::kF16, ElementType::kF16, 64, 2, 2, 32, {1000, 0, 65, 700}}, kF16Error, -1, 9);
 }
 
