@@ -155,7 +155,7 @@ struct Bytes {
 };
 
 template <KvFormat Format, int Tiles, int D, class Tuning>
-__global__ void __launch_bounds__(Tuning::kThreads, blocks_for<Tuning>(Tiles)) decode_bytes(Args a) {
+__global__ void __launch_bounds__(Tuning::kThreads, blocks_for(Tuning::kBlocks, 8 * Tiles)) decode_bytes(Args a) {
   KVLAB_DYNAMIC_SHARED(unsigned char, shared);
   using Units = Bytes<Format, Tiles, D>;
   const Stretch at = stretch_of(a);

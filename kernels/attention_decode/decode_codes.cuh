@@ -224,7 +224,7 @@ __device__ __forceinline__ void add_window(const Args& a, const Stretch& at, std
 }
 
 template <KvFormat Format, int Tiles, int D, class Tuning>
-__global__ void __launch_bounds__(Tuning::kThreads, blocks_for<Tuning>(Tiles)) decode_codes(Args a) {
+__global__ void __launch_bounds__(Tuning::kThreads, blocks_for(Tuning::kBlocks, 8 * Tiles)) decode_codes(Args a) {
   KVLAB_DYNAMIC_SHARED(unsigned char, shared);
   using Units = Codes<Format, Tiles, D>;
   static_assert(!is_kivi(Format) || Tuning::kStages * Units::kBytes >= 2 * Plain<f16, Tiles, D>::kBytes, "stages of the window fit");

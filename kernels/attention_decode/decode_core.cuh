@@ -242,11 +242,6 @@ template <int Warps_, int Stages_, int Blocks_>
 struct Tune {
   static constexpr int kWarps = Warps_, kStages = Stages_, kBlocks = Blocks_, kThreads = 32 * Warps_;
 };
-// Sums for more than 8 query heads need more registers.
-template <class Tune>
-constexpr int blocks_for(int tiles) {
-  return tiles == 1 || Tune::kBlocks == 1 ? Tune::kBlocks : Tune::kBlocks - 1;
-}
 
 template <int D>
 __device__ __forceinline__ void put(const Args& a, std::int64_t at, const float4& x) {

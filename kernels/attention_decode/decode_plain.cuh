@@ -109,7 +109,7 @@ struct Plain {
 };
 
 template <class T, int Tiles, int D, class Tuning>
-__global__ void __launch_bounds__(Tuning::kThreads, blocks_for<Tuning>(Tiles)) decode_plain(Args a) {
+__global__ void __launch_bounds__(Tuning::kThreads, blocks_for(Tuning::kBlocks, 8 * Tiles)) decode_plain(Args a) {
   KVLAB_DYNAMIC_SHARED(unsigned char, shared);
   const Stretch at = stretch_of(a);
   if (at.split >= at.splits) return;

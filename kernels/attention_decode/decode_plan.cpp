@@ -74,7 +74,9 @@ DecodePlan plan_of(const PagedDecode& a, const GpuInfo& gpu) {
                     std::to_string(gpu.shared_bytes_per_block) + " bytes of shared memory per block");
   const DecodeTuning& t = tunings[static_cast<std::size_t>(plan.tuning)];
   plan.shared_bytes = decode::shared_bytes(t, a.kv.format, group, a.kv.head_dim);
-  const std::int64_t together = std::clamp<std::int64_t>((gpu.shared_bytes_per_block + 1024) / (plan.shared_bytes + 1024), 1, t.blocks);
+  const std::int64_t registers_allow = decode::blocks_for(t.blocks, group);
+  const std::int64_t together =
+      std::clamp<std::int64_t>((gpu.shared_bytes_per_block + 1024) / (plan.shared_bytes + 1024), 1, registers_allow);
   const auto resident = static_cast<double>(std::max<std::int64_t>(1, together * gpu.multiprocessors));
   // A chunk is whole units for each warp, so that pages are not cut and no warp is left without.
   const std::int32_t step = decode::unit_tokens(a.kv.format) * t.warps, longest = std::max(a.longest, 1);

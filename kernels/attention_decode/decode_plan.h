@@ -17,6 +17,9 @@ constexpr std::int64_t unit_bytes(KvFormat format, std::int32_t head_dim) {
   return (2 * page_bytes(format, head_dim, unit_tokens(format)) + 127) / 128 * 128;
 }
 
+// Blocks that registers let share a multiprocessor: sums for more than 8 query heads take more.
+constexpr int blocks_for(int blocks, std::int32_t group) { return group <= 8 || blocks == 1 ? blocks : blocks - 1; }
+
 // Where a block's warps add up what they have, and the last block of a row all blocks.
 constexpr std::int64_t finish_bytes(int warps, std::int32_t group, std::int32_t head_dim) {
   const std::int64_t heads = group > 8 ? 16 : 8;
