@@ -23,5 +23,7 @@ struct Dequantize {
 // a sum per element, one more of each with scales and with another mode.
 OpCall call(const Dequantize&);
 void run_cpu(const Dequantize&);
+// On a GPU scale_row is host memory; channel_scale and packed are device memory.
+void run_cuda(const Dequantize&, CudaContext&);
 
 }  // namespace kvlab

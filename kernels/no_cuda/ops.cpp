@@ -5,6 +5,7 @@
 #include "kernels/block_max/block_max.h"
 #include "kernels/count_above/count_above.h"
 #include "kernels/cuda/memory.h"
+#include "kernels/dequantize/dequantize.h"
 #include "kernels/embedding/embedding_cuda.h"
 #include "kernels/fill_scores/fill_scores.h"
 #include "kernels/gather_scores/gather_scores.h"
@@ -21,6 +22,7 @@
 #include "kernels/protect/protect.h"
 #include "kernels/protect_above_max/protect_above_max.h"
 #include "kernels/protect_span/protect_span.h"
+#include "kernels/quantize/quantize.h"
 #include "kernels/reduce_heads/reduce_heads.h"
 #include "kernels/rmsnorm/rmsnorm_cuda.h"
 #include "kernels/rope/rope_cuda.h"
@@ -40,6 +42,7 @@ namespace kvlab {
 KVLAB_NO_CUDA(AnchorCosine)
 KVLAB_NO_CUDA(BlockMax)
 KVLAB_NO_CUDA(CountAbove)
+KVLAB_NO_CUDA(Dequantize)
 KVLAB_NO_CUDA(DeviceEmbedding)
 KVLAB_NO_CUDA(DeviceLinear)
 KVLAB_NO_CUDA(DeviceMergePartials)
@@ -64,6 +67,7 @@ KVLAB_NO_CUDA(Pool1d)
 KVLAB_NO_CUDA(Protect)
 KVLAB_NO_CUDA(ProtectAboveMax)
 KVLAB_NO_CUDA(ProtectSpan)
+KVLAB_NO_CUDA(Quantize)
 KVLAB_NO_CUDA(ReduceHeads)
 KVLAB_NO_CUDA(Standardize)
 KVLAB_NO_CUDA(SumRows)

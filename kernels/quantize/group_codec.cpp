@@ -46,13 +46,15 @@ void choose_step(const GroupCodec& codec, const float* x, std::int64_t n, std::u
     most = std::max(most, clamped(x[i]));
   }
   if (least > most) least = most = 0.0F;
+  least += 0.0F, most += 0.0F;  // -0 becomes 0, so that the order of the numbers does not matter
   if (codec.symmetric) {
-    const std::uint16_t scale = half_above(std::max(-least, most) / static_cast<float>((1 << (codec.bits - 1)) - 1));
+    const std::uint16_t scale = half_above((std::max(-least, most) + 0.0F) / static_cast<float>((1 << (codec.bits - 1)) - 1));
     std::memcpy(packed, &scale, 2);
     return;
   }
   const std::uint16_t zero = half_below(least);
-  const std::uint16_t scale = half_above((most - half_to_float(zero)) / static_cast<float>((1 << codec.bits) - 1));
+  const float width = (most - half_to_float(zero)) / static_cast<float>((1 << codec.bits) - 1);
+  const std::uint16_t scale = half_above(std::min(width, kMostHalf));  // one bit may have to span more than fp16 does
   std::memcpy(packed, &zero, 2);
   std::memcpy(packed + 2, &scale, 2);
 }

@@ -23,5 +23,7 @@ std::int64_t packed_bytes(const ListedTokens& tokens, const GroupCodec& codec);
 // a subtraction and a product (one more product with channel scales).
 OpCall call(const Quantize&);
 void run_cpu(const Quantize&);
+// On a GPU scale_row is host memory; channel_scale and packed are device memory.
+void run_cuda(const Quantize&, CudaContext&);
 
 }  // namespace kvlab

@@ -1,0 +1,164 @@
+#include "kernels/quantize/quantize.h"
+
+#include <algorithm>
+
+#include "kernels/dequantize/dequantize.h"
+#include "tests/cuda/rows_fixture.h"
+
+namespace kvlab {
+namespace {
+
+using Axis = GroupCodec::Axis;
+
+// Lists of tokens, ascending, in part with entries at the end that stand for none.
+struct Lists {
+  Lists(const std::vector<std::int32_t>& lengths, bool all, std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    for (const std::int32_t n : lengths) {
+      for (std::int32_t i = 0; i < n; ++i)
+        if (all || random() % 3 != 0) index.push_back(i);
+      for (std::uint64_t i = 0; !all && i < random() % 4; ++i) index.push_back(-1);
+      first.push_back(static_cast<std::int64_t>(index.size()));
+    }
+  }
+  std::vector<std::int64_t> first{0};
+  std::vector<std::int32_t> index;
+};
+
+struct Case {
+  std::int32_t head_dim = 64;
+  std::vector<std::int32_t> lengths;
+  bool all = true, values = false, scaled = false;
+  float deviation = 1.0F;
+};
+
+class QuantizeCuda : public CudaTest {
+ protected:
+  // Same bytes as the CPU version, and from the same bytes the same numbers, rounded once to T.
+  template <class T>
+  void check(const GroupCodec& codec, const Case& c, std::uint64_t seed, void (*change)(RowsFixture<T>&) = nullptr) {
+    SCOPED_TRACE(testing::Message() << name_of(kElementType<T>) << (codec.axis == Axis::kToken ? " token" : " channel") << " bits "
+                                    << codec.bits << " group " << codec.group << (codec.symmetric ? " symmetric" : "") << " head_dim "
+                                    << c.head_dim << " rows " << c.lengths.size() << " all " << c.all << " scaled " << c.scaled);
+    RowsFixture<T> rows({1, 1, c.head_dim, 16, 0}, c.lengths, seed, c.deviation);
+    if (change != nullptr) change(rows), rows.upload();
+    const Lists lists(c.lengths, c.all, seed);
+    std::vector<float> scale;
+    std::vector<std::int32_t> scale_row;
+    for (std::size_t r = 0; r < c.lengths.size(); ++r) scale_row.push_back(static_cast<std::int32_t>(r % 2));
+    for (std::int32_t i = 0; i < 2 * c.head_dim; ++i) scale.push_back(0.3F + 0.1F * static_cast<float>(i % 7));
+    const ListedTokens on_host{rows.host(), lists.first.data(), lists.index.data(), c.values};
+    const std::int64_t bytes = packed_bytes(on_host, codec);
+    std::vector<std::uint8_t> expected(static_cast<std::size_t>(bytes), 0xEE);
+    const std::int32_t* const lines = c.scaled ? scale_row.data() : nullptr;
+    run_cpu(Quantize{on_host, codec, scale.data(), lines, expected.data()});
+
+    const DeviceBuffer<std::int32_t> index(lists.index);
+    const DeviceBuffer<float> device_scale(scale);
+    const ListedTokens on_gpu{rows.device(), lists.first.data(), index.data(), c.values};
+    const auto packed = same_in_every_order([&] {
+      const DeviceBuffer<std::uint8_t> out(bytes);
+      run_cuda(Quantize{on_gpu, codec, device_scale.data(), lines, out.data()}, cuda());
+      return out.to_host(cuda().stream());
+    });
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      ASSERT_EQ(int{packed[i]}, int{expected[i]}) << "byte " << i << " of " << expected.size();
+    decode<T>(codec, c, rows, on_host, on_gpu, expected, scale, lines);
+  }
+
+  template <class T>
+  void decode(const GroupCodec& codec, const Case& c, RowsFixture<T>& rows, const ListedTokens& on_host, const ListedTokens& on_gpu,
+              const std::vector<std::uint8_t>& packed, const std::vector<float>& scale, const std::int32_t* lines) {
+    const DeviceBuffer<std::uint8_t> device_packed(packed);
+    const DeviceBuffer<float> device_scale(scale);
+    const std::vector<float> k = rows.k, v = rows.v;
+    for (const auto mode : {Dequantize::Mode::kWrite, Dequantize::Mode::kSubtract, Dequantize::Mode::kAdd}) {
+      rows.k = k, rows.v = v;
+      rows.upload();
+      const ListedTokens fresh{rows.device(), on_gpu.first, on_gpu.index, c.values};
+      run_cuda(Dequantize{fresh, codec, device_scale.data(), lines, device_packed.data(), mode}, cuda());
+      run_cpu(Dequantize{on_host, codec, scale.data(), lines, packed.data(), mode});
+      expect_rounded<T>(rows.device_keys(cuda()), rows.k);
+      expect_rounded<T>(rows.device_values(cuda()), rows.v);
+    }
+    rows.k = k, rows.v = v;
+  }
+
+  template <class T>
+  static void expect_rounded(const std::vector<float>& got, const std::vector<float>& exact) {
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const float expected = to_float(from_float<T>(exact[i]));
+      if (std::isnan(expected) ? !std::isnan(got[i]) : got[i] != expected)
+        FAIL() << "element " << i << ": " << got[i] << ", not " << expected;
+    }
+  }
+};
+
+TEST_F(QuantizeCuda, GroupsOfChannelsHaveTheCpusBytes) {
+  for (const std::int32_t bits : {1, 2, 3, 4, 5, 8})
+    for (const std::int32_t group : {8, 16, 32, 64, 0, 24}) {
+      const GroupCodec codec{Axis::kToken, bits, group, false};
+      check<bf16>(codec, {64, {33, 0, 7}, true, false, false}, 1);
+      if (bits > 1) check<f16>({Axis::kToken, bits, group, true}, {64, {5, 40}, false, true, bits == 4}, 2);
+    }
+  check<float>({Axis::kToken, 4, 32, false}, {64, {129, 1}, false, true, true}, 3);
+  check<float>({Axis::kToken, 2, 128, false}, {128, {16, 31}, true, false, true}, 4);
+  check<bf16>({Axis::kToken, 4, 0, false}, {256, {9}, true, false, false}, 5);
+  check<bf16>({Axis::kToken, 4, 64, true}, {576, {9}, true, false, false}, 6);
+  check<bf16>({Axis::kToken, 6, 32, false}, {80, {17}, true, false, true}, 7);
+  check<bf16>({Axis::kToken, 4, 16, false}, {96, {140}, true, false, false}, 8);
+  check<bf16>({Axis::kToken, 4, 0, false}, {7, {5}, true, false, false}, 9);
+}
+
+TEST_F(QuantizeCuda, GroupsOfTokensHaveTheCpusBytes) {
+  for (const std::int32_t bits : {1, 2, 3, 4, 7, 8})
+    for (const std::int32_t group : {32, 64, 128, 0, 40}) {
+      check<bf16>({Axis::kChannel, bits, group, false}, {8, {70, 0, 131}, true, false, false}, 11);
+      if (bits > 1) check<f16>({Axis::kChannel, bits, group, true}, {16, {65, 40}, false, true, false}, 12);
+    }
+  for (const std::int32_t tokens : {1, 31, 32, 33, 96, 127, 128, 129}) check<bf16>({Axis::kChannel, 4, 32, false}, {64, {tokens}}, 13);
+  check<float>({Axis::kChannel, 2, 64, false}, {128, {129, 1}, false, true, false}, 14);
+  check<float>({Axis::kChannel, 4, 0, false}, {130, {300, 20}, true, false, false}, 15);
+  check<bf16>({Axis::kChannel, 4, 150, false}, {144, {300, 150}, true, false, false}, 16);
+  check<bf16>({Axis::kChannel, 4, 32, false}, {80, {70}, true, false, true}, 17);  // scaled
+  check<bf16>({Axis::kChannel, 3, 20, true}, {7, {50}, false, false, false}, 18);  // odd head_dim
+  check<bf16>({Axis::kChannel, 4, 96, false}, {64, {200}, true, false, false}, 19);
+  check<bf16>({Axis::kChannel, 4, 8, false}, {64, {50}, true, false, false}, 20);
+}
+
+// What fp16 does not hold, NaN, zeros of both signs, constant groups.
+template <class T>
+void put_extremes(RowsFixture<T>& rows) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  const float special[] = {1e30F, -1e30F, kInfinity, -kInfinity, kNan, 0.0F, -0.0F, 65504.0F, -65504.0F, 1e-8F, -1e-8F, 70000.0F};
+  std::mt19937_64 random(5);
+  rows.for_each_token([&](std::int32_t row, std::int32_t token, std::size_t slot) {
+    const std::size_t d = rows.k.size() / rows.position.size();
+    for (std::size_t c = 0; c < d; ++c) {
+      float& x = rows.k[slot * d + c];
+      if (row == 0) x = random() % 3 == 0 ? special[random() % 12] : x;
+      if (row == 1) x = token % 2 == 0 ? 0.0F : -0.0F;
+      if (row == 2) x = special[static_cast<std::size_t>(token / 32 + static_cast<std::int32_t>(c / 32)) % 12];
+      if (row == 3) x = 2.5F;
+      x = to_float(from_float<T>(x));
+    }
+  });
+}
+
+TEST_F(QuantizeCuda, ExtremesHaveTheCpusBytes) {
+  for (const std::int32_t bits : {1, 2, 4, 5, 8})
+    for (const Axis axis : {Axis::kToken, Axis::kChannel})
+      for (const std::int32_t group : {32, 0}) {
+        const Case c{64, {40, 33, 70, 20}, true, false, false};
+        check<bf16>({axis, bits, group, false}, c, 21, put_extremes<bf16>);
+        if (bits > 1) check<float>({axis, bits, group, true}, c, 22, put_extremes<float>);
+      }
+}
+
+TEST_F(QuantizeCuda, DoesNothingWithEmptyLists) {
+  check<bf16>({Axis::kToken, 4, 32, false}, {64, {0, 0}}, 31);
+  check<bf16>({Axis::kChannel, 4, 32, false}, {64, {0}}, 32);
+}
+
+}  // namespace
+}  // namespace kvlab
