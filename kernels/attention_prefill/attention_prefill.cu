@@ -35,21 +35,6 @@ std::vector<Compiled> kernels(std::int32_t head_dim) {
   return {};
 }
 
-void check(const DevicePrefill& a, const GpuInfo& gpu) {
-  const auto refuse = [](const std::string& why) { throw CudaError("attention_prefill: " + why); };
-  if (kernels(a.head_dim).empty()) refuse("head_dim " + std::to_string(a.head_dim) + "; 64, 128 and 256 are there");
-  if (a.kv_heads < 1 || a.q_heads % a.kv_heads != 0 || a.q_heads / a.kv_heads > 16 || a.q_heads < 1)
-    refuse(std::to_string(a.q_heads) + " query heads on " + std::to_string(a.kv_heads) + " KV heads; 1 to 16 on each are possible");
-  if (a.page_tokens < kPageUnit || a.page_tokens % kPageUnit != 0)
-    refuse(std::to_string(a.page_tokens) + " tokens in a page; a multiple of 16 is needed");
-  if (a.type == ElementType::kF32) refuse("f32; f16 and bf16 are there");
-  if (a.type == ElementType::kBf16 && gpu.compute_capability < 80)
-    refuse("bf16 needs compute capability 8.0, " + gpu.name + " has " + std::to_string(gpu.compute_capability / 10) + "." +
-           std::to_string(gpu.compute_capability % 10) + "; f16 is possible");
-  if (!(a.scale > 0.0F)) refuse("the scale must be above 0");
-  if (a.q_stride % 8 != 0) refuse("q_stride " + std::to_string(a.q_stride) + " is not a multiple of 8");
-}
-
 // Upper bound: a prompt's last tile may be short.
 std::int64_t tiles_of(const DevicePrefill& a, const PrefillVariant& v) {
   return static_cast<std::int64_t>(a.tokens) * (a.q_heads / a.kv_heads) / v.rows() + a.prompts;
@@ -117,6 +102,21 @@ void run(const DevicePrefill& a, const Compiled& c, CudaContext& cuda) {
 }
 
 }  // namespace
+
+void check(const DevicePrefill& a, const GpuInfo& gpu) {
+  const auto refuse = [](const std::string& why) { throw CudaError("attention_prefill: " + why); };
+  if (kernels(a.head_dim).empty()) refuse("head_dim " + std::to_string(a.head_dim) + "; 64, 128 and 256 are there");
+  if (a.kv_heads < 1 || a.q_heads % a.kv_heads != 0 || a.q_heads / a.kv_heads > 16 || a.q_heads < 1)
+    refuse(std::to_string(a.q_heads) + " query heads on " + std::to_string(a.kv_heads) + " KV heads; 1 to 16 on each are possible");
+  if (a.page_tokens < kPageUnit || a.page_tokens % kPageUnit != 0)
+    refuse(std::to_string(a.page_tokens) + " tokens in a page; a multiple of 16 is needed");
+  if (a.type == ElementType::kF32) refuse("f32; f16 and bf16 are there");
+  if (a.type == ElementType::kBf16 && gpu.compute_capability < 80)
+    refuse("bf16 needs compute capability 8.0, " + gpu.name + " has " + std::to_string(gpu.compute_capability / 10) + "." +
+           std::to_string(gpu.compute_capability % 10) + "; f16 is possible");
+  if (!(a.scale > 0.0F)) refuse("the scale must be above 0");
+  if (a.q_stride % 8 != 0) refuse("q_stride " + std::to_string(a.q_stride) + " is not a multiple of 8");
+}
 
 std::vector<PrefillVariant> prefill_variants(std::int32_t head_dim) {
   std::vector<PrefillVariant> variants;

@@ -50,7 +50,8 @@ constexpr AttentionPrefillShape shape(const DevicePrefill& a, std::int64_t new_t
   const std::int64_t bytes = element_bytes(a.type);
   return {new_tokens, kv_before, a.q_heads, a.kv_heads, a.head_dim, bytes, bytes, a.window};
 }
-// Throws CudaError for shapes and types that it does not take.
+// Throws CudaError for shapes and types that the kernels do not take.
+void check(const DevicePrefill& a, const GpuInfo& gpu);
 void run_cuda(const DevicePrefill& a, CudaContext& cuda);
 
 }  // namespace kvlab

@@ -18,6 +18,19 @@ __device__ __forceinline__ int place(int row, int chunk) {
   return row * D + (chunk ^ (row & 7)) * 8;
 }
 
+// Quotients of numbers in [0, 2^27) by a number from 1 to 16.
+struct Divisor {
+  std::int32_t by;
+  std::uint32_t multiplier;  // 2^31 / by, rounded up
+  Divisor(std::int32_t n = 1)
+      :  // NOLINT: a number is one
+        by(n),
+        multiplier(static_cast<std::uint32_t>(((1LL << 31) + n - 1) / n)) {}
+  __device__ __forceinline__ int quotient(int x) const {
+    return static_cast<int>((static_cast<std::uint64_t>(static_cast<std::uint32_t>(x)) * multiplier) >> 31);
+  }
+};
+
 struct Place {
   int prompt = 0, tile = 0;
 };
@@ -52,11 +65,11 @@ struct RowPages {
 };
 
 // list[i] = place in the pool, in units, of the row's unit first + i; 0 for units that are not asked for.
-template <int Threads>
+template <int Threads, int Count = kListed>
 __device__ __forceinline__ void list_units(const RowPages& row, int first, std::int32_t* list) {
   const auto in_page = static_cast<unsigned>(row.page_units);
 #pragma unroll 1
-  for (unsigned i = threadIdx.x; i < kListed; i += Threads) {
+  for (unsigned i = threadIdx.x; i < Count; i += Threads) {
     const unsigned unit = static_cast<unsigned>(first) + i, page = unit / in_page;
     const bool used = static_cast<int>(unit + 1) * kPageUnit > row.low && static_cast<int>(unit) * kPageUnit < row.high;
     list[i] = used ? row.page[page] * row.page_units + static_cast<int>(unit - page * in_page) : 0;

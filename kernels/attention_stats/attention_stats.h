@@ -30,5 +30,8 @@ struct AttentionStats {
 // member); K is read once per block of queries that fits the cache, at least once.
 OpCall call(const AttentionStats&);
 void run_cpu(const AttentionStats&);
+// queries is a host array, their data (float32) and the outputs are device memory. On tensor cores where K is f16 or bf16, pages hold a
+// multiple of 16 tokens and head_dim is 64, 128 or 256; queries then are sums of two numbers of K's type, 2^-17 (bf16) from float32.
+void run_cuda(const AttentionStats&, CudaContext&);
 
 }  // namespace kvlab

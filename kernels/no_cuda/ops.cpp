@@ -2,6 +2,8 @@
 #include "kernels/anchor_cosine/anchor_cosine.h"
 #include "kernels/attention_decode/attention_decode_cuda.h"
 #include "kernels/attention_prefill/attention_prefill_cuda.h"
+#include "kernels/attention_prefill/prefill_scores_cuda.h"
+#include "kernels/attention_stats/attention_stats.h"
 #include "kernels/block_max/block_max.h"
 #include "kernels/count_above/count_above.h"
 #include "kernels/cuda/memory.h"
@@ -40,6 +42,7 @@
 namespace kvlab {
 
 KVLAB_NO_CUDA(AnchorCosine)
+KVLAB_NO_CUDA(AttentionStats)
 KVLAB_NO_CUDA(BlockMax)
 KVLAB_NO_CUDA(CountAbove)
 KVLAB_NO_CUDA(Dequantize)
@@ -47,6 +50,7 @@ KVLAB_NO_CUDA(DeviceEmbedding)
 KVLAB_NO_CUDA(DeviceLinear)
 KVLAB_NO_CUDA(DeviceMergePartials)
 KVLAB_NO_CUDA(DevicePrefill)
+KVLAB_NO_CUDA(DevicePrefillScores)
 KVLAB_NO_CUDA(DeviceProject)
 KVLAB_NO_CUDA(DeviceRmsNorm)
 KVLAB_NO_CUDA(DeviceRope)
