@@ -351,6 +351,8 @@ __global__ void __launch_bounds__(kScoreThreads, D == 64 || (D == 128 && Kind ==
   if constexpr (Kind != Scores::kLogSums) write_keys<Kind>(a, w, sums);
 }
 
+constexpr std::int64_t kScoreStaticBytes = 4096;  // of shared memory, at most, beside the dynamic part
+
 // Bytes of dynamic shared memory of key_scores.
 constexpr std::size_t score_bytes(int head_dim, int row_tiles, bool rest) {
   const int stage = 2 * kColumns * head_dim * (rest ? 2 : 1), keys = 2 * 16 * row_tiles * kScoreWarps * head_dim;

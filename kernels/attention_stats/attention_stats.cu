@@ -114,7 +114,9 @@ void run_tiles(const AttentionStats& a, const DeviceRows& kv, const Chunk& chunk
 template <class T>
 void run_chunk(const AttentionStats& a, const DeviceRows& kv, const Chunk& chunk, CudaContext& cuda) {
   const bool tensor_cores = cuda.gpu().compute_capability >= (std::is_same_v<T, bf16> ? 80 : 75);
-  const bool tiles = tensor_cores && kv.page_tokens % kPageUnit == 0 && kv.group <= 16;
+  const bool fits = static_cast<std::int64_t>(score_bytes(kv.head_dim, kv.head_dim <= 128 ? 2 : 1, true)) + kScoreStaticBytes <=
+                    cuda.gpu().shared_bytes_per_block;
+  const bool tiles = tensor_cores && fits && kv.page_tokens % kPageUnit == 0 && kv.group <= 16;
   if constexpr (sizeof(T) == 2) {
     if (tiles && kv.head_dim == 64) return run_tiles<T, 64>(a, kv, chunk, cuda);
     if (tiles && kv.head_dim == 128) return run_tiles<T, 128>(a, kv, chunk, cuda);
