@@ -205,7 +205,6 @@ inline float __fdividef(float x, float y) { return x / y; }
 inline float __expf(float x) { return std::exp(x); }
 inline float __logf(float x) { return std::log(x); }
 inline float rsqrtf(float x) { return 1.0F / std::sqrt(x); }
-inline float __fmul_rn(float x, float y) { return x * y; }
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
   const std::uint64_t both = static_cast<std::uint64_t>(b) << 32 | a;
   unsigned out = 0;
