@@ -74,7 +74,7 @@ void run(const DevicePrefill& a, const Compiled& c, CudaContext& cuda) {
                       static_cast<const T*>(a.k),
                       static_cast<const T*>(a.v),
                       static_cast<T*>(a.out),
-                      nullptr,
+                      a.parts,
                       a.log_sum,
                       a.query_first,
                       a.kv_before,
@@ -90,7 +90,8 @@ void run(const DevicePrefill& a, const Compiled& c, CudaContext& cuda) {
                       splits,
                       a.causal,
                       a.scale * kLog2E};
-  if (splits > 1) args.parts = cuda.scratch<float>(splits * rows * a.head_dim), args.log_sum = cuda.scratch<float>(splits * rows);
+  const bool merges = splits > 1 && a.parts == nullptr;
+  if (merges) args.parts = cuda.scratch<float>(splits * rows * a.head_dim), args.log_sum = cuda.scratch<float>(splits * rows);
   const auto blocks = static_cast<unsigned>(tiles_of(a, c.tiles) * a.kv_heads);
   const LaunchShape shape{dim3(blocks, static_cast<unsigned>(splits)), dim3(static_cast<unsigned>(c.tiles.warps * kWarpSize)),
                           static_cast<std::size_t>(c.tiles.shared_bytes())};
@@ -98,7 +99,7 @@ void run(const DevicePrefill& a, const Compiled& c, CudaContext& cuda) {
     launch("attention_prefill", cuda, shape, c.for_f16, args);
   else
     launch("attention_prefill", cuda, shape, c.for_bf16, args);
-  if (splits > 1) run_cuda(DeviceMergePartials{args.parts, args.log_sum, a.out, a.log_sum, splits, rows, a.head_dim, a.type}, cuda);
+  if (merges) run_cuda(DeviceMergePartials{args.parts, args.log_sum, a.out, a.log_sum, splits, rows, a.head_dim, a.type}, cuda);
 }
 
 }  // namespace
@@ -122,6 +123,12 @@ std::vector<PrefillVariant> prefill_variants(std::int32_t head_dim) {
   std::vector<PrefillVariant> variants;
   for (const Compiled& c : kernels(head_dim)) variants.push_back(c.tiles);
   return variants;
+}
+
+std::int32_t splits_of(const DevicePrefill& a, const GpuInfo& gpu) {
+  if (a.tokens == 0 || a.prompts == 0) return 1;
+  check(a, gpu);
+  return choose_splits(a, choose(a, gpu).tiles, gpu);
 }
 
 void run_cuda(const DevicePrefill& a, CudaContext& cuda) {

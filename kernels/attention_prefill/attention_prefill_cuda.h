@@ -34,7 +34,10 @@ struct DevicePrefill {
   float scale = 1.0F;                     // above 0
   ElementType type = ElementType::kBf16;  // of q, k, v and out: f16, or bf16 from compute capability 8.0 on
   int tuning = -1;                        // index into prefill_variants(head_dim); -1: chosen by shape
-  int splits = 0;                         // parts that keys are split into; 0: chosen by shape
+  std::int32_t splits = 0;                // parts that keys are split into; 0: splits_of()
+  // Takes the parts as they are, in place of out: [splits, tokens, q_heads, head_dim]; log_sum then is [splits, tokens, q_heads] and
+  // DeviceMergePartials puts them together. Null: out.
+  float* parts = nullptr;
 };
 
 // Tiles that the kernel is compiled for.
@@ -44,6 +47,9 @@ struct PrefillVariant {
   [[nodiscard]] constexpr std::int64_t shared_bytes() const { return 2LL * head_dim * (rows() + 4 * keys); }
 };
 std::vector<PrefillVariant> prefill_variants(std::int32_t head_dim);
+
+// As many as fill the GPU, if longest_kv is known.
+std::int32_t splits_of(const DevicePrefill& a, const GpuInfo& gpu);
 
 // Of one of the batch's prompts; the batch is their sum.
 constexpr AttentionPrefillShape shape(const DevicePrefill& a, std::int64_t new_tokens, std::int64_t kv_before) {

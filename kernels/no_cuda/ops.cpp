@@ -13,6 +13,7 @@
 #include "kernels/gather_scores/gather_scores.h"
 #include "kernels/hold_largest/hold_largest.h"
 #include "kernels/key_dot/key_dot.h"
+#include "kernels/hydragen/hydragen_cuda.h"
 #include "kernels/linear/linear_cuda.h"
 #include "kernels/mark_top/mark_top.h"
 #include "kernels/mass_count/mass_count.h"
@@ -47,6 +48,7 @@ KVLAB_NO_CUDA(BlockMax)
 KVLAB_NO_CUDA(CountAbove)
 KVLAB_NO_CUDA(Dequantize)
 KVLAB_NO_CUDA(DeviceEmbedding)
+KVLAB_NO_CUDA(DeviceHydragen)
 KVLAB_NO_CUDA(DeviceLinear)
 KVLAB_NO_CUDA(DeviceMergePartials)
 KVLAB_NO_CUDA(DevicePrefill)
@@ -80,6 +82,7 @@ KVLAB_NO_CUDA(TopK)
 KVLAB_NO_CUDA(TopKPooled)
 KVLAB_NO_CUDA(TreeSelect)
 
+std::int32_t splits_of(const DevicePrefill&, const GpuInfo&) { return 1; }
 std::vector<PrefillVariant> prefill_variants(std::int32_t) { return {}; }
 
 }  // namespace kvlab
