@@ -16,5 +16,6 @@ struct KeepQueries {
 // Read and written at 2 bytes per value.
 OpCall call(const KeepQueries&);
 void run_cpu(const KeepQueries&);
+void run_cuda(const KeepQueries&, CudaContext&);
 
 }  // namespace kvlab

@@ -16,6 +16,7 @@ struct MeanQuery {
 // Queries are read, means written at 2 bytes per value.
 OpCall call(const MeanQuery&);
 void run_cpu(const MeanQuery&);
+void run_cuda(const MeanQuery&, CudaContext&);
 
 // Mean of the queries since the current sentence began: the step's newest query is added to what `sums` holds, which starts anew
 // where the token before it ended a sentence (see sentences.h) or `fresh` says so.
@@ -30,5 +31,6 @@ struct SentenceQuery {
 // The query is read, the mean written at 2 bytes per value, the sum read and written at 4.
 OpCall call(const SentenceQuery&);
 void run_cpu(const SentenceQuery&);
+void run_cuda(const SentenceQuery&, CudaContext&);
 
 }  // namespace kvlab

@@ -12,20 +12,25 @@
 #include "kernels/fill_scores/fill_scores.h"
 #include "kernels/gather_scores/gather_scores.h"
 #include "kernels/hold_largest/hold_largest.h"
-#include "kernels/key_dot/key_dot.h"
 #include "kernels/hydragen/hydragen_cuda.h"
+#include "kernels/keep_queries/keep_queries.h"
+#include "kernels/key_dot/key_dot.h"
 #include "kernels/linear/linear_cuda.h"
 #include "kernels/mark_top/mark_top.h"
 #include "kernels/mass_count/mass_count.h"
+#include "kernels/mean_query/mean_query.h"
 #include "kernels/merge_partials/merge_partials.h"
 #include "kernels/page_bounds/page_bounds.h"
 #include "kernels/page_means/page_means.h"
 #include "kernels/page_scores/page_scores.h"
 #include "kernels/pool1d/pool1d.h"
+#include "kernels/probe_mean/probe_mean.h"
+#include "kernels/probe_query/probe_query.h"
 #include "kernels/protect/protect.h"
 #include "kernels/protect_above_max/protect_above_max.h"
 #include "kernels/protect_span/protect_span.h"
 #include "kernels/quantize/quantize.h"
+#include "kernels/rank_means/rank_means.h"
 #include "kernels/reduce_heads/reduce_heads.h"
 #include "kernels/rmsnorm/rmsnorm_cuda.h"
 #include "kernels/rope/rope_cuda.h"
@@ -34,6 +39,7 @@
 #include "kernels/standardize/standardize.h"
 #include "kernels/sum_rows/sum_rows.h"
 #include "kernels/token_norms/token_norms.h"
+#include "kernels/token_scores/token_scores.h"
 #include "kernels/top_k/top_k.h"
 #include "kernels/tree_select/tree_select.h"
 
@@ -46,6 +52,7 @@ KVLAB_NO_CUDA(AnchorCosine)
 KVLAB_NO_CUDA(AttentionStats)
 KVLAB_NO_CUDA(BlockMax)
 KVLAB_NO_CUDA(CountAbove)
+KVLAB_NO_CUDA(CoverMass)
 KVLAB_NO_CUDA(Dequantize)
 KVLAB_NO_CUDA(DeviceEmbedding)
 KVLAB_NO_CUDA(DeviceHydragen)
@@ -58,26 +65,35 @@ KVLAB_NO_CUDA(DeviceRmsNorm)
 KVLAB_NO_CUDA(DeviceRope)
 KVLAB_NO_CUDA(DeviceSampling)
 KVLAB_NO_CUDA(DeviceSiluMul)
+KVLAB_NO_CUDA(EntropyShare)
 KVLAB_NO_CUDA(FillScores)
 KVLAB_NO_CUDA(GatherScores)
 KVLAB_NO_CUDA(HoldLargest)
+KVLAB_NO_CUDA(KeepQueries)
 KVLAB_NO_CUDA(KeyDot)
 KVLAB_NO_CUDA(MarkTop)
 KVLAB_NO_CUDA(MassCount)
+KVLAB_NO_CUDA(MeanQuery)
 KVLAB_NO_CUDA(MergeBounds)
 KVLAB_NO_CUDA(PageBounds)
 KVLAB_NO_CUDA(PageMeans)
 KVLAB_NO_CUDA(PageScores)
 KVLAB_NO_CUDA(PagedDecode)
 KVLAB_NO_CUDA(Pool1d)
+KVLAB_NO_CUDA(ProbeMean)
+KVLAB_NO_CUDA(ProbeQuery)
 KVLAB_NO_CUDA(Protect)
 KVLAB_NO_CUDA(ProtectAboveMax)
 KVLAB_NO_CUDA(ProtectSpan)
 KVLAB_NO_CUDA(Quantize)
+KVLAB_NO_CUDA(QueryRing)
+KVLAB_NO_CUDA(RankMeans)
 KVLAB_NO_CUDA(ReduceHeads)
+KVLAB_NO_CUDA(SentenceQuery)
 KVLAB_NO_CUDA(Standardize)
 KVLAB_NO_CUDA(SumRows)
 KVLAB_NO_CUDA(TokenNorms)
+KVLAB_NO_CUDA(TokenScores)
 KVLAB_NO_CUDA(TopK)
 KVLAB_NO_CUDA(TopKPooled)
 KVLAB_NO_CUDA(TreeSelect)

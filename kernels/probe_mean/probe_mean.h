@@ -36,6 +36,7 @@ struct ProbeMean {
 // Sum and position are read, the score is written; one operation per token.
 OpCall call(const ProbeMean&);
 void run_cpu(const ProbeMean&);
+void run_cuda(const ProbeMean&, CudaContext&);
 
 // How many of each row's listed tokens, largest first, hold at least `share` of what their words (float32) sum to: the number of
 // important tokens in ZipVL (He et al. 2024, arXiv:2410.08584, eq. 4).
@@ -49,5 +50,6 @@ struct CoverMass {
 };
 OpCall call(const CoverMass&);
 void run_cpu(const CoverMass&);
+void run_cuda(const CoverMass&, CudaContext&);  // waits for the stream
 
 }  // namespace kvlab

@@ -18,6 +18,7 @@ struct QueryRing {
 // Read and written at 2 bytes per value.
 OpCall call(const QueryRing&);
 void run_cpu(const QueryRing&);
+void run_cuda(const QueryRing&, CudaContext&);
 
 // probe = sum_i w_i q_i with w = softmax_i(|q_i - mean q| / deviation), deviation^2 = mean_i |q_i - mean q|^2: queries that stand out
 // count more. The heads of a layer make one vector q_i.
@@ -30,6 +31,7 @@ struct ProbeQuery {
 // The ring is read once, 6 FLOPs per value.
 OpCall call(const ProbeQuery&);
 void run_cpu(const ProbeQuery&);
+void run_cuda(const ProbeQuery&, CudaContext&);
 
 // How many units each row of a layer gets: the average, scaled by the entropy of the layer's unit probabilities (mean over its rows)
 // over the mean of the entropies known for the sequence's layers; at most twice the average, at least 1.
@@ -44,5 +46,6 @@ struct EntropyShare {
 // Probabilities are read once, 4 FLOPs each.
 OpCall call(const EntropyShare&);
 void run_cpu(const EntropyShare&);
+void run_cuda(const EntropyShare&, CudaContext&);  // `keep` is host memory: waits for the stream
 
 }  // namespace kvlab

@@ -18,5 +18,6 @@ struct RankMeans {
 // A sort: each score is read and written about once per doubling of the row; counted as 2 log2(n) operations per score.
 OpCall call(const RankMeans&);
 void run_cpu(const RankMeans&);
+void run_cuda(const RankMeans&, CudaContext&);
 
 }  // namespace kvlab

@@ -33,5 +33,6 @@ struct TokenScores {
 // Channels and positions are read, scores written; four operations per token and channel.
 OpCall call(const TokenScores&);
 void run_cpu(const TokenScores&);
+void run_cuda(const TokenScores&, CudaContext&);
 
 }  // namespace kvlab

@@ -1,0 +1,188 @@
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/keep_queries/keep_queries.h"
+#include "kernels/mean_query/mean_query.h"
+#include "kernels/probe_mean/probe_mean.h"
+#include "kernels/probe_query/probe_query.h"
+#include "kernels/rank_means/rank_means.h"
+#include "kernels/token_scores/token_scores.h"
+#include "tests/cuda/rows_fixture.h"
+
+namespace kvlab {
+namespace {
+
+using Ints = std::vector<std::int32_t>;
+using Longs = std::vector<std::int64_t>;
+
+Longs prefix_sums(const Ints& counts) {
+  Longs first(counts.size() + 1, 0);
+  std::partial_sum(counts.begin(), counts.end(), first.begin() + 1);
+  return first;
+}
+
+class QueryOpsCuda : public CudaTest {
+ protected:
+  template <class F>
+  std::vector<float> device_floats(std::int64_t n, F&& run) {
+    return same_in_every_order([&] {
+      const DeviceBuffer<float> out(n);
+      run(out.data());
+      return out.to_host(cuda().stream());
+    });
+  }
+};
+
+// Means of at most 300 numbers in fp32, in another order.
+TEST_F(QueryOpsCuda, MeanQuery) {
+  for (const std::int32_t width : {1, 96, 1030}) {
+    const QueriesFixture queries({0, 1, 128, 300}, {0, 4, 200, 500}, 1, width, 1);
+    std::vector<float> expected(static_cast<std::size_t>(4 * width));
+    run_cpu(MeanQuery{4, width, queries.host(), expected.data()});
+    const auto got = device_floats(4LL * width, [&](float* out) { run_cuda(MeanQuery{4, width, queries.device(), out}, cuda()); });
+    EXPECT_TRUE(all_near(got, expected, 1e-6, 1e-5));
+  }
+}
+
+TEST_F(QueryOpsCuda, SentenceQuery) {
+  constexpr std::int32_t kWidth = 300;
+  const QueriesFixture queries({1, 1, 2, 1}, {0, 5, 7, 9}, 1, kWidth, 2);
+  PerRow<std::int32_t> sentence_of(Longs(4, 12));
+  for (std::size_t s = 0; s < 4; ++s)
+    for (std::int32_t i = 0; i < 12; ++i) sentence_of.row(s)[static_cast<std::size_t>(i)] = s == 1 ? i / 5 : s == 2 ? i / 4 : 0;
+  sentence_of.upload();
+  const Ints fresh{0, 0, 0, 1};
+  PerRow<float> sums(Longs(4, kWidth + 1), 2.5F);
+  for (int step = 0; step < 2; ++step) {
+    std::vector<float> expected(4 * kWidth);
+    run_cpu(SentenceQuery{4, kWidth, queries.host(), sentence_of.host(), fresh.data(), sums.host(), expected.data()});
+    const DeviceBuffer<float> mean(4 * kWidth);
+    run_cuda(SentenceQuery{4, kWidth, queries.device(), sentence_of.device(), fresh.data(), sums.device(), mean.data()}, cuda());
+    EXPECT_EQ(mean.to_host(cuda().stream()), expected);
+    EXPECT_EQ(sums.device_contents(cuda()), sums.contents());
+  }
+}
+
+TEST_F(QueryOpsCuda, KeptQueriesAndRings) {
+  constexpr std::int32_t kWidth = 90;
+  const QueriesFixture queries({0, 1, 3, 20}, {0, 5, 7, 29}, 1, kWidth, 3);
+  PerRow<float> kept(Longs(4, kWidth), 7.0F), ring(Longs(4, 8 * kWidth), 7.0F);
+  run_cpu(KeepQueries{4, kWidth, queries.host(), kept.host()});
+  run_cuda(KeepQueries{4, kWidth, queries.device(), kept.device()}, cuda());
+  EXPECT_EQ(kept.device_contents(cuda()), kept.contents());
+  run_cpu(QueryRing{4, kWidth, 8, queries.host(), ring.host()});
+  run_cuda(QueryRing{4, kWidth, 8, queries.device(), ring.device()}, cuda());
+  EXPECT_EQ(ring.device_contents(cuda()), ring.contents());
+}
+
+// Doubles, rounded to float at the end.
+TEST_F(QueryOpsCuda, ProbeQuery) {
+  constexpr std::int32_t kWidth = 260;
+  const Ints held{1, 5, 33, 0};
+  PerRow<float> ring(Longs(4, 33 * kWidth));
+  for (std::size_t s = 0; s < 4; ++s) ring.row(s) = random_elements<float>(33 * kWidth, 4 + s);
+  ring.upload();
+  std::vector<float> expected(4 * kWidth);
+  run_cpu(ProbeQuery{4, kWidth, held.data(), ring.host(), expected.data()});
+  const auto got = device_floats(4 * kWidth, [&](float* out) { run_cuda(ProbeQuery{4, kWidth, held.data(), ring.device(), out}, cuda()); });
+  EXPECT_TRUE(all_near(got, expected, 1e-7, 1e-6));
+}
+
+TEST_F(QueryOpsCuda, EntropyShare) {
+  const Ints units{30, 0, 500, 40, 0, 0}, average{5, 5, 100, 11, 3, 3};
+  const Longs first = prefix_sums(units);
+  std::vector<float> p = random_elements<float>(first.back(), 8);
+  for (float& x : p) x = std::max(0.0F, x * 0.01F);
+  const DeviceBuffer<float> device_p(p);
+  PerRow<float> entropies(Longs(3, 4));
+  entropies.row(0) = {0.5F, 0.0F, 0.0F, 2.0F};
+  entropies.row(1) = {9.0F, 0.0F, 0.0F, 30.0F};
+  entropies.upload();
+  Ints expected(6, -1), got(6, -1);
+  run_cpu(EntropyShare{3, 2, 1, 4, first.data(), p.data(), average.data(), entropies.host(), expected.data()});
+  run_cuda(EntropyShare{3, 2, 1, 4, first.data(), device_p.data(), average.data(), entropies.device(), got.data()}, cuda());
+  EXPECT_EQ(got, expected);
+  EXPECT_TRUE(all_near(entropies.device_contents(cuda()), entropies.contents(), 0, 1e-6));
+}
+
+// Exponentials differ in their last bits.
+TEST_F(QueryOpsCuda, TokenScores) {
+  using Kind = TokenScores::Kind;
+  RowsFixture<bf16> rows({.kv_heads = 2, .head_dim = 8, .page_tokens = 16, .num_words = 4}, {0, 1, 300, 250}, 9);
+  const Ints end{3, 450};
+  const Longs seeds{12345, 678};
+  std::mt19937 random(10);
+  for (const bool floats : {false, true}) {
+    rows.for_each_token([&](std::int32_t, std::int32_t, std::size_t slot) {
+      const std::size_t slots = rows.position.size();
+      for (std::size_t w = 1; w < 4; ++w)
+        rows.words[w * slots + slot] = floats ? std::bit_cast<std::uint32_t>(static_cast<float>(random() % 1000) * 0.01F)
+                                              : (random() % 3 == 0 ? 0U : static_cast<std::uint32_t>(random() % 200));
+    });
+    rows.upload();
+    const std::vector<Kind> kinds = floats ? std::vector<Kind>{Kind::kSum, Kind::kMean, Kind::kSpread}
+                                           : std::vector<Kind>{Kind::kPosition,   Kind::kRandom,  Kind::kRingSet, Kind::kRingClear,
+                                                               Kind::kRecurrence, Kind::kLastHit, Kind::kHits};
+    for (const Kind kind : kinds) {
+      std::vector<float> expected(static_cast<std::size_t>(rows.first.back()));
+      run_cpu(TokenScores{rows.host(), kind, 1, 70, end.data(), seeds.data(), expected.data()});
+      const auto got = device_floats(rows.first.back(), [&](float* out) {
+        run_cuda(TokenScores{rows.device(), kind, 1, 70, end.data(), seeds.data(), out}, cuda());
+      });
+      EXPECT_TRUE(all_near(got, expected, 0, kind == Kind::kRecurrence || kind == Kind::kSpread ? 1e-6 : 0)) << static_cast<int>(kind);
+    }
+  }
+}
+
+TEST_F(QueryOpsCuda, ProbeMeanAndCoverMass) {
+  RowsFixture<f16> rows({.kv_heads = 2, .head_dim = 8, .page_tokens = 16, .num_words = 2}, {0, 1, 300, 250}, 11);
+  std::mt19937 random(12);
+  rows.for_each_token([&](std::int32_t, std::int32_t, std::size_t slot) {
+    rows.words[rows.position.size() + slot] = std::bit_cast<std::uint32_t>(static_cast<float>(random() % 1000) * 0.01F);
+  });
+  rows.upload();
+  const Longs first{0, 2, 5};
+  const Ints begin{0, 2, 5, 20, 300}, end{1, 3, 9, 40, 500};
+  std::vector<float> expected(static_cast<std::size_t>(rows.first.back()));
+  run_cpu(ProbeMean{rows.host(), 1, first.data(), begin.data(), end.data(), expected.data()});
+  const auto got = device_floats(rows.first.back(), [&](float* out) {
+    run_cuda(ProbeMean{rows.device(), 1, first.data(), begin.data(), end.data(), out}, cuda());
+  });
+  EXPECT_EQ(got, expected);
+
+  const Longs lists{0, 2, 3, 203, 300};
+  Ints index(300, -1);
+  for (std::int64_t i = 2; i < 3; ++i) index[static_cast<std::size_t>(i)] = 0;
+  for (std::int64_t i = 3; i < 203; ++i) index[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i);
+  for (std::int64_t i = 203; i < 280; ++i) index[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i - 203);
+  const DeviceBuffer<std::int32_t> device_index(index);
+  for (const double share : {0.0, 0.5, 0.975, 1.0}) {
+    Ints counted(4, -1), counts(4, -1);
+    run_cpu(CoverMass{rows.host(), 1, lists.data(), index.data(), share, counted.data()});
+    run_cuda(CoverMass{rows.device(), 1, lists.data(), device_index.data(), share, counts.data()}, cuda());
+    EXPECT_EQ(counts, counted);
+  }
+}
+
+// The CPU's sums of sorted rows, in its order; rows beyond what a block sorts (8,192 keys).
+TEST_F(QueryOpsCuda, RankMeans) {
+  for (const bool long_rows : {false, true}) {
+    const Ints len = long_rows ? Ints{9000, 20000} : Ints{0, 3, 1, 2, 700, 513};
+    const Longs first = prefix_sums(len);
+    const std::int32_t per_pool = 2;
+    Ints shortest;
+    for (std::size_t p = 0; p < len.size() / 2; ++p) shortest.push_back(std::min(len[2 * p], len[2 * p + 1]));
+    const Longs out_first = prefix_sums(shortest);
+    std::vector<float> scores = random_elements<float>(first.back(), 13);
+    const auto pools = static_cast<std::int32_t>(shortest.size());
+    std::vector<float> expected(static_cast<std::size_t>(out_first.back()));
+    run_cpu(RankMeans{pools, per_pool, first.data(), scores.data(), out_first.data(), expected.data()});
+    const DeviceBuffer<float> device_scores(scores);
+    const DeviceBuffer<float> out(out_first.back());
+    run_cuda(RankMeans{pools, per_pool, first.data(), device_scores.data(), out_first.data(), out.data()}, cuda());
+    EXPECT_EQ(out.to_host(cuda().stream()), expected);
+  }
+}
+
+}  // namespace
+}  // namespace kvlab
