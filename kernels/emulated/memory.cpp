@@ -1,5 +1,6 @@
 #include "kernels/cuda/memory.h"
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -14,6 +15,21 @@ void use_gpu(int) {}
 GpuInfo gpu_info(int) { return {"emulated", "none", 4, 90, std::int64_t{1} << 34, 50 << 20, 232448, 1, 1}; }
 
 namespace cuda {
+
+#if defined(__SANITIZE_ADDRESS__)
+
+// Of the exact size: the address sanitizer sees what a kernel reads or writes beside it.
+void* allocate(std::int64_t bytes) {
+  const auto n = static_cast<std::size_t>(bytes);
+  void* p = nullptr;
+  if (posix_memalign(&p, 256, n) != 0) throw CudaError("out of emulated device memory");
+  std::memset(p, 0xFF, n);
+  return p;
+}
+
+void free(void* p) noexcept { std::free(p); }
+
+#else
 
 namespace {
 
@@ -31,15 +47,8 @@ void check_guard(const unsigned char* p, const char* side) {
 
 }  // namespace
 
-// With the address sanitizer the exact size is what it guards; our own guards are for builds without it.
 void* allocate(std::int64_t bytes) {
   const auto n = static_cast<std::size_t>(bytes);
-#if defined(__SANITIZE_ADDRESS__)
-  void* p = nullptr;
-  if (posix_memalign(&p, 256, n) != 0) throw CudaError("out of emulated device memory");
-  std::memset(p, 0xFF, n);
-  return p;
-#else
   void* all = nullptr;
   if (posix_memalign(&all, 256, n + 2 * kGuard) != 0) throw CudaError("out of emulated device memory");
   auto* p = static_cast<unsigned char*>(all);
@@ -48,11 +57,9 @@ void* allocate(std::int64_t bytes) {
   std::memset(p + kGuard, 0xFF, n);  // NaN: reading what was never written shows
   std::memset(p + kGuard + n, kGuardByte, kGuard);
   return p + kGuard;
-#endif
 }
 
 void free(void* p) noexcept {
-#if !defined(__SANITIZE_ADDRESS__)
   if (p == nullptr) return;
   auto* at = static_cast<unsigned char*>(p);
   std::size_t n = 0;
@@ -60,10 +67,10 @@ void free(void* p) noexcept {
   std::memset(at - kGuard, kGuardByte, sizeof n);
   check_guard(at - kGuard, "before");
   check_guard(at + n, "behind");
-  p = at - kGuard;
-#endif
-  std::free(p);
+  std::free(at - kGuard);
 }
+
+#endif
 
 void* allocate_pinned(std::int64_t bytes) { return allocate(bytes); }
 void free_pinned(void* p) noexcept { free(p); }
