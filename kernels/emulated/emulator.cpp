@@ -4,6 +4,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <csetjmp>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -47,6 +48,9 @@ struct Fiber {
   int predicate = 0, named = -1;
 #if defined(__SANITIZE_ADDRESS__)
   void* fake_stack = nullptr;
+#else
+  jmp_buf here;
+  bool started = false;
 #endif
 };
 
@@ -79,6 +83,8 @@ struct Machine {
   void* scheduler_fake_stack = nullptr;
   const void* scheduler_stack = nullptr;
   std::size_t scheduler_stack_bytes = 0;
+#else
+  jmp_buf scheduler_here;
 #endif
 };
 
@@ -88,16 +94,25 @@ thread_local Order chosen_order = Order::kForward;
 
 Fiber& self() { return machine.fibers[machine.running]; }
 
-void leave_fiber([[maybe_unused]] bool for_good) {
+// A fiber is started by swapcontext, which also saves the signal mask, two system calls; afterwards _setjmp and _longjmp switch without
+// them. The address sanitizer has to be told of every switch and takes _longjmp for the end of the frames it leaves: there swapcontext does
+// all.
+#if defined(__SANITIZE_ADDRESS__)
+
+void leave_fiber(bool for_good) {
   Fiber& f = self();
-#if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(for_good ? nullptr : &f.fake_stack, machine.scheduler_stack, machine.scheduler_stack_bytes);
-#endif
   swapcontext(&f.context, &machine.scheduler);
-#if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(f.fake_stack, nullptr, nullptr);
-#endif
 }
+
+#else
+
+void leave_fiber(bool /*for_good*/) {
+  if (_setjmp(self().here) == 0) _longjmp(machine.scheduler_here, 1);
+}
+
+#endif
 
 void fiber_main() {
 #if defined(__SANITIZE_ADDRESS__)
@@ -108,16 +123,26 @@ void fiber_main() {
   leave_fiber(true);
 }
 
+#if defined(__SANITIZE_ADDRESS__)
+
 void enter_fiber(std::size_t i) {
   machine.running = i;
-#if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(&machine.scheduler_fake_stack, machine.stacks.at(i), kStackBytes);
-#endif
   swapcontext(&machine.scheduler, &machine.fibers[i].context);
-#if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(machine.scheduler_fake_stack, nullptr, nullptr);
-#endif
 }
+
+#else
+
+void enter_fiber(std::size_t i) {
+  machine.running = i;
+  if (_setjmp(machine.scheduler_here) != 0) return;
+  if (machine.fibers[i].started) _longjmp(machine.fibers[i].here, 1);
+  machine.fibers[i].started = true;
+  swapcontext(&machine.scheduler, &machine.fibers[i].context);
+}
+
+#endif
 
 void wait_for(const char* what) {
   self().waiting = true;

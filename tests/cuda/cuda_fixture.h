@@ -84,20 +84,24 @@ inline double relative_error(const std::vector<float>& got, const std::vector<fl
   return norm == 0 ? (error == 0 ? 0.0 : INFINITY) : std::sqrt(error / norm);
 }
 
+// With KVLAB_SHORT set (builds with sanitizers) tests do less.
+inline bool shortened() { return std::getenv("KVLAB_SHORT") != nullptr; }
+
 // Runs `kernel`, which returns what it wrote, under several orders of threads (on a GPU: several times): a race shows as a difference.
 template <class F>
 auto same_in_every_order(F&& kernel) {
   const auto first = kernel();
   const auto same = [&](const auto& other) {
-    return other.size() == first.size() && std::memcmp(other.data(), first.data(), first.size() * sizeof(first[0])) == 0;
+    return other.size() == first.size() && (first.empty() || std::memcmp(other.data(), first.data(), first.size() * sizeof(first[0])) == 0);
   };
   if (cuda_backend() != CudaBackend::kEmulated) {
     EXPECT_TRUE(same(kernel())) << "two runs differ";
     return first;
   }
-  for (const emulated::Order order : {emulated::Order::kBackward, emulated::Order::kShuffled}) {
+  for (const emulated::Order order : {emulated::Order::kShuffled, emulated::Order::kBackward}) {
     emulated::set_order(order);
     EXPECT_TRUE(same(kernel())) << "threads in another order give another result: a race";
+    if (shortened()) break;
   }
   emulated::set_order(emulated::Order::kForward);
   return first;
