@@ -18,5 +18,6 @@ struct Cast {
 // Read in the model's precision, written in the other; one operation per element.
 OpCall call(const Cast&);
 void run_cpu(const Cast&);
+void run_cuda(const Cast&, CudaContext&);
 
 }  // namespace kvlab

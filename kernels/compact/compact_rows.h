@@ -17,5 +17,7 @@ struct CompactRows {
 // Bytes as kernels/compact/compact.h counts them, plus the statistics.
 OpCall call(const CompactRows&);
 void run_cpu(const CompactRows&);
+// On a GPU index_first is host memory, index device memory.
+void run_cuda(const CompactRows&, CudaContext&);
 
 }  // namespace kvlab

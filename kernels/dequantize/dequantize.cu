@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kWarps* kWarpSize)
   T* const data = static_cast<T*>(a.list.data);
   const float *const scales = a.scales(row), top = top_code<Symmetric>(bits);
   const std::uint32_t mask = (1U << bits) - 1;
-  GroupWalk walk(lanes, groups_per_token);
+  TileWalk walk(lanes, groups_per_token);
   for (int step = 0; step < d / 8 && step * (kWarpSize / lanes) < n * groups_per_token; step += kInFlight) {
     unsigned long long codes[kInFlight];
     std::uint32_t header[kInFlight];
@@ -36,9 +36,9 @@ __global__ void __launch_bounds__(kWarps* kWarpSize)
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
       const std::int64_t from = __shfl_sync(kAllLanes, slot, walk.token & 31);
-      channel[u] = walk.group * a.group + part * 8;
+      channel[u] = walk.part * a.group + part * 8;
       at[u] = step + u < d / 8 && walk.token < n && from >= 0 ? from * d + channel[u] : -1;
-      const std::uint8_t* const p = packed + walk.token * token_bytes + walk.group * group_bytes;
+      const std::uint8_t* const p = packed + walk.token * token_bytes + walk.part * group_bytes;
       if (at[u] >= 0) {
         header[u] = static_cast<std::uint32_t>(get_bytes(p, a.header, align));
         codes[u] = get_bytes(p + a.header + part * bits, bits, align);

@@ -5,6 +5,9 @@
 #include "kernels/attention_prefill/prefill_scores_cuda.h"
 #include "kernels/attention_stats/attention_stats.h"
 #include "kernels/block_max/block_max.h"
+#include "kernels/cast/cast.h"
+#include "kernels/compact/compact_cuda.h"
+#include "kernels/compact/compact_rows.h"
 #include "kernels/count_above/count_above.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/dequantize/dequantize.h"
@@ -21,6 +24,7 @@
 #include "kernels/mean_query/mean_query.h"
 #include "kernels/merge_partials/merge_partials.h"
 #include "kernels/page_bounds/page_bounds.h"
+#include "kernels/page_copy/page_copy.h"
 #include "kernels/page_means/page_means.h"
 #include "kernels/page_scores/page_scores.h"
 #include "kernels/pool1d/pool1d.h"
@@ -51,10 +55,13 @@ namespace kvlab {
 KVLAB_NO_CUDA(AnchorCosine)
 KVLAB_NO_CUDA(AttentionStats)
 KVLAB_NO_CUDA(BlockMax)
+KVLAB_NO_CUDA(Cast)
+KVLAB_NO_CUDA(CompactRows)
 KVLAB_NO_CUDA(CountAbove)
 KVLAB_NO_CUDA(CoverMass)
 KVLAB_NO_CUDA(Dequantize)
 KVLAB_NO_CUDA(DeviceEmbedding)
+KVLAB_NO_CUDA(DeviceGather)
 KVLAB_NO_CUDA(DeviceHydragen)
 KVLAB_NO_CUDA(DeviceLinear)
 KVLAB_NO_CUDA(DeviceMergePartials)
@@ -76,6 +83,7 @@ KVLAB_NO_CUDA(MassCount)
 KVLAB_NO_CUDA(MeanQuery)
 KVLAB_NO_CUDA(MergeBounds)
 KVLAB_NO_CUDA(PageBounds)
+KVLAB_NO_CUDA(PageCopy)
 KVLAB_NO_CUDA(PageMeans)
 KVLAB_NO_CUDA(PageScores)
 KVLAB_NO_CUDA(PagedDecode)

@@ -1,23 +1,10 @@
 #pragma once
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/tile_walk.cuh"
 #include "kernels/quantize/group_codec.cuh"
 
 namespace kvlab {
-
-// Lane's place in a tile of 32 tokens whose groups of neighbouring channels are dealt out in order: `lanes` lanes of 8 numbers share a
-// group, so a warp takes 32 / lanes groups at a time.
-struct GroupWalk {
-  int token, group, token_step, group_step, per_token;
-  __device__ __forceinline__ GroupWalk(int lanes, int groups_per_token) : per_token(groups_per_token) {
-    const int mine = lane_index() / lanes, step = kWarpSize / lanes;
-    token = mine / per_token, group = mine % per_token, token_step = step / per_token, group_step = step % per_token;
-  }
-  __device__ __forceinline__ void next() {
-    token += token_step, group += group_step;
-    if (group >= per_token) group -= per_token, ++token;
-  }
-};
 
 // Group number `group` of a row's list in the order in which groups are stored, of any shape: element i is channel c + i of token t, or
 // channel c of token t + i.

@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) quantize_tokens(CodecArgs a
   std::uint8_t* const packed = a.packed + a.base[row] + static_cast<std::int64_t>(begin) * token_bytes;
   const T* const data = static_cast<const T*>(a.list.data);
   const float *const scales = a.scales(row), top = top_code<Symmetric>(bits);
-  GroupWalk walk(lanes, groups_per_token);
+  TileWalk walk(lanes, groups_per_token);
   for (int step = 0; step < d / 8 && step * (kWarpSize / lanes) < n * groups_per_token; step += kInFlight) {
     float x[kInFlight][8];
     int at[kInFlight];  // where the group's bytes begin; -1: not a group of this tile
@@ -30,12 +30,12 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) quantize_tokens(CodecArgs a
     for (int u = 0; u < kInFlight; ++u) {
       const bool mine = step + u < d / 8 && walk.token < n;
       const std::int64_t from = __shfl_sync(kAllLanes, slot, walk.token & 31);
-      at[u] = mine ? walk.token * token_bytes + walk.group * group_bytes : -1;
+      at[u] = mine ? walk.token * token_bytes + walk.part * group_bytes : -1;
       if (mine && from >= 0) {
-        load8(data + from * d + walk.group * a.group + part * 8, x[u]);
+        load8(data + from * d + walk.part * a.group + part * 8, x[u]);
         if (scales != nullptr) {
           float divisor[8];
-          load8(scales + walk.group * a.group + part * 8, divisor);
+          load8(scales + walk.part * a.group + part * 8, divisor);
 #pragma unroll
           for (int i = 0; i < 8; ++i) x[u][i] /= divisor[i];
         }

@@ -95,8 +95,8 @@ class QuantizeCuda : public CudaTest {
 };
 
 TEST_F(QuantizeCuda, GroupsOfChannelsHaveTheCpusBytes) {
-  for (const std::int32_t bits : {1, 2, 3, 4, 5, 8})
-    for (const std::int32_t group : {8, 16, 32, 64, 0, 24}) {
+  for (const std::int32_t bits : {1, 2, 3, 4, 8})
+    for (const std::int32_t group : {8, 32, 64, 0, 24}) {
       const GroupCodec codec{Axis::kToken, bits, group, false};
       check<bf16>(codec, {64, {33, 0, 7}, true, false, false}, 1);
       if (bits > 1) check<f16>({Axis::kToken, bits, group, true}, {64, {5, 40}, false, true, bits == 4}, 2);

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <span>
+
+#include "kernels/cuda/memory.h"
+
+namespace kvlab::cuda {
+
+struct CopyRange {
+  void* to = nullptr;
+  const void* from = nullptr;
+  std::int64_t bytes = 0;
+};
+
+// Copies between GPU memory and pinned host memory, or within GPU memory, in one call of the driver where it has that (CUDA 12.8), else
+// one by one; in no order among themselves. Asynchronous.
+void copy_ranges(std::span<const CopyRange> ranges, CudaStream stream);
+
+}  // namespace kvlab::cuda
