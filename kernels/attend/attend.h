@@ -14,7 +14,7 @@ struct Segment {
   KvRows kv;
   const std::int64_t* index_first = nullptr;  // [kv.num_rows + 1]
   const std::int32_t* index = nullptr;
-  const float* log_weight = nullptr;       // [kv.num_rows]
+  const float* log_weight = nullptr;       // [kv.num_rows] known without data
   const float* head_log_weight = nullptr;  // [kv.num_rows * kv.group] the same for each query head, added to log_weight; null: 0
   std::int64_t read_bytes = -1;            // K and V bytes read in their stored format; -1: tokens * 2 * head_dim * kv_bytes
 
@@ -38,5 +38,9 @@ struct Attend {
 // 2 multiply-adds per channel, query head and token attended to; K and V are read once per row, q and out once.
 OpCall call(const Attend&);
 void run_cpu(const Attend&);
+// Arrays of structs and of pointers, index_first and log_weight are host memory; index, head_log_weight, queries (float32), out, log_sum
+// and probabilities are device memory. Segments may differ in type and page_tokens. head_dim up to 256; with positions, types and lists
+// this general it runs without tensor cores: PagedDecode and DevicePrefill are what to use where they will do.
+void run_cuda(const Attend&, CudaContext&);
 
 }  // namespace kvlab
