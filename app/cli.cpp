@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <ostream>
 
+#include "app/calibrate/command.h"
 #include "app/commands.h"
 #include "app/compare.h"
 #include "app/describe.h"
@@ -31,6 +32,7 @@ struct Arguments {
   TraceCommand trace;
   RecordCommand record;
   ProfileCommand profile;
+  CalibrateCommand calibrate;
   std::size_t num_requests = 10;
   bool json = false, every = false, quiet = false;
 };
@@ -113,6 +115,22 @@ void add_profile(CLI::App& app, Arguments& a, Command& chosen) {
   };
   add("lint", "compare every entry with the GPU's datasheet", false, lint_profile_folder);
   add("convert", "write a bundle or Vidur CSVs in our own format", true, convert_profile_folder);
+}
+
+void add_calibrate(CLI::App& app, Arguments& a, Command& chosen) {
+  CLI::App* one = app.add_subcommand("calibrate", "measure this machine's kernels and write a profile that simulations can use");
+  CLI::Option_group* device = one->add_option_group("device");
+  device->add_flag("--cpu", a.calibrate.cpu, "the CPU, with the CPU's kernels");
+  device->add_option("--gpu", a.calibrate.gpu, "the GPU of this number; needs a build with CUDA");
+  device->require_option(1);
+  one->add_option("--minutes", a.calibrate.minutes, "how long to measure; default: 10");
+  one->add_option("--model", a.calibrate.model, "a name in profiles/models or a config.json; default: llama-3.1-8b, with --cpu the probe");
+  one->add_option("--hardware", a.calibrate.hardware,
+                  "datasheet to check against: a name in profiles/hardware; default: by the GPU's name");
+  one->add_option("--out", a.calibrate.out,
+                  "folder to write; default: profiles/NAME. A folder of the same device, model and seed is gone on with");
+  one->add_option("--seed", a.calibrate.seed, "of the points that are held out to state the error; default: 1");
+  one->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream& err) { return calibrate_device(a.calibrate, out, err); }; });
 }
 
 void add_list(CLI::App& app, Arguments& a, Command& chosen) {
@@ -219,6 +237,7 @@ int run_cli(const std::vector<std::string>& arguments, std::ostream& out, std::o
   add_list(app, a, chosen);
   add_comparisons(app, a, chosen);
   add_profile(app, a, chosen);
+  add_calibrate(app, a, chosen);
   try {
     const int status = parse(app, arguments, out);
     return status >= 0 ? status : chosen(out, err);

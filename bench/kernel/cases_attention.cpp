@@ -73,7 +73,7 @@ KernelFamily decode_attention() {
                           [](const Attend&, const Shape& s) {
                             const AttentionDecodeShape shape{
                                 s.at("batch"), s.at("batch") * s.at("len"), s.at("q_heads"), s.at("kv_heads"), s.at("head_dim"), 4, 4};
-                            return CaseWork{bytes(shape), flops(shape)};
+                            return CaseWork{bytes(shape), flops(shape), {}};
                           },
                           attend_matches};
   return {"decode_attention",
@@ -111,7 +111,7 @@ KernelFamily append_kv() {
   };
   recipe.work = [](const HostAppend&, const Shape& s) {
     const AppendKvShape shape{s.at("tokens"), s.at("kv_heads"), s.at("head_dim"), 4, 4};
-    return CaseWork{bytes(shape), flops(shape)};
+    return CaseWork{bytes(shape), flops(shape), {}};
   };
   recipe.matches = [](Device& device, const HostAppend& a, const Run& run) {
     run();
@@ -153,7 +153,7 @@ KernelFamily sampling() {
   };
   recipe.work = [](const Greedy& a, const Shape&) {
     const SamplingShape shape{a.rows, a.vocabulary, 4};
-    return CaseWork{bytes(shape), flops(shape)};
+    return CaseWork{bytes(shape), flops(shape), {}};
   };
   recipe.matches = [](Device& device, const Greedy& a, const Run& run) {
     run();

@@ -34,6 +34,11 @@ class PreparedCase {
   // Of one call, by the formulas beside the operation.
   [[nodiscard]] virtual std::int64_t bytes() const = 0;
   [[nodiscard]] virtual std::int64_t flops() const = 0;
+  // Of a policy's operation: rows, tokens read and written, as kernels/ops.h logs them.
+  struct Counts {
+    std::int64_t rows = 0, tokens = 0, outputs = 0;
+  };
+  [[nodiscard]] virtual Counts counts() const { return {}; }
 };
 
 // One operation in one format on one kind of device, for any shape.

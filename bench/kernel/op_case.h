@@ -22,6 +22,7 @@ concept HasCpuKernel = requires(const Op& op) {
 
 struct CaseWork {
   std::int64_t bytes = 0, flops = 0;
+  PreparedCase::Counts counts;
 };
 
 // What a family knows about its operation.
@@ -63,6 +64,7 @@ class OpCase final : public PreparedCase {
   }
   [[nodiscard]] std::int64_t bytes() const override { return work_.bytes; }
   [[nodiscard]] std::int64_t flops() const override { return work_.flops; }
+  [[nodiscard]] Counts counts() const override { return work_.counts; }
 
  private:
   void build(const Shape& shape) {
@@ -89,12 +91,12 @@ auto preparing(OpRecipe<Op> recipe) {
 template <class Op>
 CaseWork work_of_call(const Op& op, const Shape&) {
   const OpCall c = call(op);
-  return {c.bytes, c.flops};
+  return {c.bytes, c.flops, {c.rows, c.tokens, c.outputs}};
 }
 // Those beside an operation of the model.
 template <class Op>
 CaseWork work_of_shape(const Op& op, const Shape&) {
-  return {bytes(shape(op)), flops(shape(op))};
+  return {bytes(shape(op)), flops(shape(op)), {}};
 }
 
 // ||got - expected|| / ||expected||; infinite if anything is not finite.

@@ -78,6 +78,7 @@ std::string meta_text(const Profile& p) {
   std::string text = fmt::format("schema_version: {}\ntime_unit: ns\n", kSchemaVersion);
   text += fmt::format("device: {}\nhardware: {}\nmodel: {}\nmeasured: {}\nsource: {}\n", quoted(p.device), quoted(p.hardware),
                       quoted(p.model), quoted(p.measured), quoted(p.source));
+  if (p.tile_rows != Profile{}.tile_rows) text += fmt::format("tile_rows: {}\n", p.tile_rows);
   text += "host_time_ns: " + nanoseconds(p.host_time) + "\noptions:\n";
   for (const auto& [key, value] : p.options) text += "  " + key + ": " + quoted(value) + "\n";
   return text;
@@ -179,6 +180,7 @@ Profile read_kvlab_profile(const std::string& folder, int tp) {
   p.model = meta.text("model", "", "model it was measured with");
   p.measured = meta.text("measured", "", "date of the measurement");
   p.source = meta.text("source", "", "tool and version that measured it");
+  p.tile_rows = meta.optional<int>("tile_rows", p.tile_rows, 1, 1024, "rows of a tile of matrix products; 1: none");
   p.host_time =
       std::llround(meta.optional<double>("host_time_ns", 0, 0, 1e9, "time to plan and launch a step") * static_cast<double>(kPsPerNs));
   if (meta.has("options")) {
@@ -196,6 +198,7 @@ Profile read_kvlab_profile(const std::string& folder, int tp) {
   p.attention = read_grid_if_there(tables + "/attention.csv", kAttention);
   p.moe = read_grid_if_there(tables + "/moe.csv", kMoe);
   p.all_reduce = read_grid_if_there(tables + "/all_reduce.csv", kBytes);
+  p.policy = read_policy_times(tables);
   p.skew = read_skew(tables);
   return p;
 }
@@ -216,6 +219,7 @@ void write_kvlab_profile(const Profile& profile, const std::string& folder) {
   write_grid(tables + "/attention.csv", kAttention, profile.attention);
   write_grid(tables + "/moe.csv", kMoe, profile.moe);
   write_grid(tables + "/all_reduce.csv", kBytes, profile.all_reduce);
+  write_policy_times(profile.policy, tables);
   if (profile.skew) write_skew(*profile.skew, tables);
   write_text(meta_file, meta);
 }

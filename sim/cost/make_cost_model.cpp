@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <filesystem>
 #include <optional>
 
 #include "base/spec_file.h"
@@ -144,10 +145,14 @@ void use_profile(CostSetup& setup, Profile profile, const ProfileChoice& choice,
   setup.prices = std::make_shared<ProfilePrices>(setup.profile, roofline, as_measured);
 }
 
-// `key` of the experiment, or what the profile was measured on.
-std::string name_of(Params& experiment, const std::string& key, const std::string& measured_on, const std::string& meaning) {
+// `key` of the experiment, or what the profile was measured on: a file that the profile brings along, or one of ours by name.
+std::string name_of(Params& experiment, const std::string& key, const std::string& measured_on, const std::string& own_file,
+                    const std::string& meaning) {
   if (measured_on.empty()) return experiment.text(key, meaning);
-  return experiment.text(key, file_name_of(measured_on), meaning + "; by default the one the profile was measured on");
+  std::error_code error;
+  const std::string fallback =
+      std::filesystem::exists(own_file, error) ? std::filesystem::absolute(own_file).string() : file_name_of(measured_on);
+  return experiment.text(key, fallback, meaning + "; by default the one the profile was measured on");
 }
 
 int tp_of(Params& experiment) {
@@ -165,9 +170,11 @@ CostSetup read_cost_setup(Params& experiment) {
     profile = load_at(experiment, "profile", [&] { return read_profile(choice, tp_of(experiment)); });
   }
   const std::string model =
-      name_of(experiment, "model", profile ? profile->model : "", "a name in profiles/models, a config.json or a folder that holds one");
-  const std::string hardware =
-      name_of(experiment, "hardware", profile ? profile->hardware : "", "GPU: a name in profiles/hardware, or a YAML file");
+      name_of(experiment, "model", profile ? profile->model : "", profile ? profile->file + "/models/" + profile->model + ".yaml" : "",
+              "a name in profiles/models, a config.json or a folder that holds one");
+  const std::string hardware = name_of(experiment, "hardware", profile ? profile->hardware : "",
+                                       profile ? profile->file + "/hardware/" + profile->hardware + ".yaml" : "",
+                                       "GPU: a name in profiles/hardware, or a YAML file");
   if (experiment.is_describing()) {
     experiment.optional_child("parallel", "parallel");
     return setup;

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
+#include <iterator>
 
 #include "base/hash.h"
 
@@ -58,7 +60,28 @@ std::string profile_hash(const Profile& profile) {
   h.grid(profile.moe);
   h.grid(profile.all_reduce);
   if (profile.skew) h.skew(*profile.skew);
+  if (profile.tile_rows != Profile{}.tile_rows) h.number(profile.tile_rows);
+  for (const PolicySample& s : profile.policy.samples()) {
+    h.text(s.op);
+    h.number(s.bytes);
+    h.number(s.time);
+    h.number(static_cast<std::int64_t>(profile.policy.scale(s.op)));
+  }
   return h.hex();
+}
+
+SampleGrid::Value time_of_op(const ProfileOp& op, std::int64_t count, int tile_rows) {
+  std::int64_t at = count;
+  const std::vector<SampleGrid::Sample>& samples = op.times.samples();
+  const auto above =
+      std::lower_bound(samples.begin(), samples.end(), count, [](const SampleGrid::Sample& s, std::int64_t n) { return s.at[0] < n; });
+  if (op.axis == ProfileOp::Axis::kTokens && tile_rows > 1 && above != samples.begin() && above != samples.end() &&
+      above->at[0] - std::prev(above)->at[0] <= tile_rows)
+    at = above->at[0];
+  const auto point = static_cast<double>(at);
+  SampleGrid::Value value = op.times.at(std::span(&point, 1));
+  if (at > count) value.footing = std::max(value.footing, Footing::kInterpolated);
+  return value;
 }
 
 SampleGrid checked_grid(std::size_t axes, std::vector<SampleGrid::Sample> samples, const std::vector<std::string>& places) {

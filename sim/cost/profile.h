@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/params.h"
+#include "sim/cost/policy_times.h"
 #include "sim/cost/sample_grid.h"
 #include "sim/cost/skew_table.h"
 
@@ -30,9 +31,13 @@ struct Profile {
   std::string measured, source;         // date; tool and version
   int tp = 1;
   std::vector<ProfileOp> ops;
-  SampleGrid attention;                        // prefill_chunk, kv_prefill, n_decode, kv_decode; one layer
-  SampleGrid moe;                              // tokens, activated_experts; one layer, not cut over ranks
-  SampleGrid all_reduce;                       // bytes; over tp ranks
+  SampleGrid attention;   // prefill_chunk, kv_prefill, n_decode, kv_decode; one layer
+  SampleGrid moe;         // tokens, activated_experts; one layer, not cut over ranks
+  SampleGrid all_reduce;  // bytes; over tp ranks
+  PolicyTimes policy;     // of a KV policy's operations
+  // Rows of a matrix product come in tiles, and a partial tile takes as long as a whole one: between two token counts no further apart than
+  // this the time is that of the upper one. 1: times of operations over tokens are interpolated everywhere.
+  int tile_rows = 16;
   std::optional<SkewTable> skew;               // only where the profile says it is to be used
   Picoseconds host_time = 0;                   // of planning and launching one step
   std::map<std::string, std::string> options;  // of the engine it was measured with
@@ -57,6 +62,9 @@ Profile read_vidur(const std::string& folder, int tp);
 // degrees, and refuses to replace files.
 Profile read_kvlab_profile(const std::string& folder, int tp);
 void write_kvlab_profile(const Profile& profile, const std::string& folder);
+
+// Time of an operation over tokens, by the rule of tile_rows; over sequences straight lines.
+SampleGrid::Value time_of_op(const ProfileOp& op, std::int64_t count, int tile_rows);
 
 // Checks that samples ascend without repeats; `places` names the line of each.
 SampleGrid checked_grid(std::size_t axes, std::vector<SampleGrid::Sample> samples, const std::vector<std::string>& places);

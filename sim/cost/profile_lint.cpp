@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <optional>
 
 #include "kernels/moe_experts/moe_experts.h"
@@ -151,6 +152,27 @@ Work moe_work(const ModelSpec& m, const Point& at) {
   return {flops(s), weights + 2 * at[0] * m.hidden * m.activation_bytes()};
 }
 
+// Calls of a policy's operations over the bytes they move; copies over the host link have that for a limit.
+void lint_policy(const Profile& profile, const HardwareSpec& hardware, double peak, std::vector<LintFinding>& findings) {
+  for (const std::string& op : profile.policy.ops()) {
+    std::map<Point, SampleGrid::Sample> samples;
+    std::map<Point, Work> work;
+    for (const PolicySample& s : profile.policy.samples()) {
+      if (s.op != op) continue;
+      const Point at{s.bytes, s.rows, s.tokens, s.outputs};
+      samples[at] = {at, s.time, s.spread_frac};
+      work[at] = {s.flops, s.bytes};
+    }
+    HardwareSpec limits = hardware;
+    if (op == kHostToDevice || op == kDeviceToHost) limits.memory_bytes_per_s = hardware.pcie_bytes_per_s, limits.l2_bytes = 0;
+    std::vector<SampleGrid::Sample> all;
+    for (const auto& [at, sample] : samples) all.push_back(sample);
+    const SampleGrid grid(4, all);
+    TableLint(op, grid, {"bytes", "rows", "tokens", "outputs"}, limits, peak)
+        .run([&](const Point& at) { return std::optional(work.at(at)); }, findings);
+  }
+}
+
 }  // namespace
 
 std::vector<LintFinding> lint_profile(const Profile& profile, const ModelSpec& m, const HardwareSpec& hardware) {
@@ -168,6 +190,7 @@ std::vector<LintFinding> lint_profile(const Profile& profile, const ModelSpec& m
     TableLint("moe", profile.moe, {"tokens", "activated_experts"}, hardware, peak)
         .run([&](const Point& at) { return std::optional(moe_work(m, at)); }, findings);
   }
+  lint_policy(profile, hardware, peak, findings);
   return findings;
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <utility>
 
 #include "kernels/moe_experts/moe_experts.h"
@@ -10,17 +9,6 @@
 namespace kvlab {
 
 namespace {
-
-// Rows of a matrix product come in tiles, and a partial tile takes as long as a whole one: between two samples no further
-// apart than the tensor cores' 16 rows the time is that of the upper one. Coarser tables are interpolated.
-double whole_tiles(const SampleGrid& times, std::int64_t count) {
-  constexpr std::int64_t kTileRows = 16;
-  const std::vector<SampleGrid::Sample>& samples = times.samples();
-  const auto above =
-      std::lower_bound(samples.begin(), samples.end(), count, [](const SampleGrid::Sample& s, std::int64_t n) { return s.at[0] < n; });
-  if (above == samples.begin() || above == samples.end()) return static_cast<double>(count);
-  return static_cast<double>(above->at[0] - std::prev(above)->at[0] <= kTileRows ? above->at[0] : count);
-}
 
 const OpWork* find_op(const std::vector<OpWork>& ops, std::string_view name) {
   const auto at = std::find_if(ops.begin(), ops.end(), [&](const OpWork& op) { return op.name == name; });
@@ -60,9 +48,7 @@ void ProfilePrices::add_ops(ProfileOp::Axis axis, bool in_layer, std::int64_t co
     if (op.axis != axis || (op.per_layer > 0) != in_layer) continue;
     const OpWork* here = find_op(ops, op.covers);
     const OpWork* there = find_op(as_measured, op.covers);
-    const double at = axis == ProfileOp::Axis::kTokens ? whole_tiles(op.times, count) : static_cast<double>(count);
-    Value value = op.times.at(std::span(&at, 1));
-    if (at > static_cast<double>(count)) value.footing = std::max(value.footing, Footing::kInterpolated);
+    Value value = time_of_op(op, count, profile_->tile_rows);
     if (is_scaled && here != nullptr && there != nullptr && (here->flops != there->flops || here->bytes != there->bytes)) {
       value.ps *= roofline_->op_ps(*here) / as_measured_->op_ps(*there);
       value.footing = Footing::kExtrapolated;
@@ -210,6 +196,17 @@ Price ProfilePrices::mixed_attention(const StepShape& shape) const {
   const Value value = attention_of_mixed(shape);
   Price price;
   price.add(static_cast<double>(model_.layers) * value.ps, value.footing);
+  return price;
+}
+
+// The table is over the bytes of one call: those of an operation's calls in a step are taken as equal.
+Price ProfilePrices::policy(const PolicyOp& op) const {
+  const double launches = static_cast<double>(std::max<std::int64_t>(1, op.launches));
+  const double bytes = static_cast<double>(op.bytes) * policy_share(model_, parallel_) / launches;
+  const std::optional<Value> value = profile_->policy.at(op.over_host_link ? kHostToDevice : op.name, bytes);
+  if (!value) return roofline_->policy(op);
+  Price price;
+  price.add(launches * value->ps, value->footing);
   return price;
 }
 

@@ -22,7 +22,7 @@ class ProfilePrices final : public StepPrices {
   [[nodiscard]] Price head(std::int64_t rows) const override;
   [[nodiscard]] DecodeCurve decode_attention(std::int64_t rows) const override;
   [[nodiscard]] Price mixed_attention(const StepShape& shape) const override;
-  [[nodiscard]] Price policy(const PolicyOp& op) const override { return roofline_->policy(op); }
+  [[nodiscard]] Price policy(const PolicyOp& op) const override;
   [[nodiscard]] Price send(std::int64_t tokens) const override { return roofline_->send(tokens); }
   [[nodiscard]] const SkewRule* skew() const override { return profile_->skew ? &*profile_->skew : nullptr; }
   [[nodiscard]] Picoseconds host_time(const StepShape&) const override { return profile_->host_time; }

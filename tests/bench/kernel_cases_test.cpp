@@ -65,7 +65,7 @@ void run_cpu(const Forgetful& a) {
 TEST(KernelCases, AnUnwrittenElementIsAWrongResult) {
   OpRecipe<Forgetful> recipe;
   recipe.build = [](Buffers& b, const Shape& s) { return Forgetful{b.room<float>(s.at("n")), s.at("n")}; };
-  recipe.work = [](const Forgetful& a, const Shape&) { return CaseWork{4 * a.n, 0}; };
+  recipe.work = [](const Forgetful& a, const Shape&) { return CaseWork{4 * a.n, 0, {}}; };
   recipe.matches = [](Device& device, const Forgetful& a, const std::function<void()>& run) {
     run();
     RelativeError error;

@@ -1,0 +1,145 @@
+#include "app/calibrate/calibration.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ostream>
+
+#include "app/calibrate/profile_folder.h"
+#include "app/calibrate/refine.h"
+#include "base/error.h"
+
+namespace kvlab {
+
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+class Calibrator {
+ public:
+  Calibrator(const ModelSpec& model, Meter& meter, const CalibrationPlan& plan, const std::atomic<bool>& stop, std::ostream& log)
+      : meter_(meter), plan_(plan), stop_(stop), log_(log), facts_(meter.facts()), measurements_(plan.out, identity(model)) {
+    for (const CalibrationTable& table : calibration_tables(model, facts_.kind, plan.limits)) {
+      if (meter.can_measure(table))
+        tables_.push_back(table);
+      else
+        result_.missing.push_back(table.name);
+    }
+    tile_rows_ = facts_.kind == DeviceKind::kGpu ? Profile{}.tile_rows : 1;
+  }
+
+  CalibrationResult run(const ModelSpec& model) {
+    if (measurements_.size() > 0) log_ << fmt::format("calibrate: going on from {} measurements in {}\n", measurements_.size(), plan_.out);
+    const bool has_coarse = measure_coarse(), has_all = has_coarse && measure_held_out();
+    if (has_all) refine();
+    result_.measurements = measurements_.size();
+    result_.is_complete = has_all;
+    if (!has_all) return result_;
+    Profile profile;
+    profile.tile_rows = tile_rows_;
+    fit_tables(tables_, measurements_, profile);
+    const std::vector<HeldOut> held_out = predict_held_out(tables_, measurements_, profile);
+    result_.errors = errors_by_table(held_out);
+    write_profile_folder({model, facts_, plan_, result_.errors, held_out, measurements_}, std::move(profile));
+    return result_;
+  }
+
+ private:
+  [[nodiscard]] Measurements::Identity identity(const ModelSpec& model) const {
+    return {{"device", facts_.name}, {"model", model.name}, {"seed", std::to_string(plan_.seed)}};
+  }
+  [[nodiscard]] double left() const { return plan_.seconds - std::chrono::duration<double>(SteadyClock::now() - begin_).count(); }
+
+  void measure(const CalibrationTable& table, const CalibrationPoint& at, Role role, double seconds) {
+    measurements_.add(table.name, at, role, meter_.measure(table, at, seconds));
+    if (SteadyClock::now() - said_ < std::chrono::seconds(10)) return;
+    said_ = SteadyClock::now();
+    log_ << fmt::format("calibrate: {} measurements, {:.0f} s left\n", measurements_.size(), std::max(0.0, left()));
+  }
+
+  // A quarter of the time goes to samples of the coarse grid and of the held-out points; laying out operands takes as long.
+  [[nodiscard]] double seconds_each() const {
+    std::size_t points = 0;
+    for (const CalibrationTable& t : tables_) points += coarse_size(t) + held_out_points(t, plan_.seed).size();
+    return std::clamp(0.25 * plan_.seconds / static_cast<double>(std::max<std::size_t>(points, 1)), 0.002, 0.25);
+  }
+
+  // A point whose five samples would take more than a fiftieth of the time (and more than a second), by what the largest point below it on
+  // its line took: left out, and with it what lies beyond.
+  [[nodiscard]] bool takes_too_long(const CalibrationTable& table, const CalibrationPoint& at) const {
+    const double most = std::max(1.0, plan_.seconds / 50);
+    double expected = 0;
+    for (const auto& e : measurements_.of(table.name)) {
+      if (e.at[0] > at[0] || e.at[1] > at[1] || e.at == at) continue;
+      double growth = static_cast<double>(at[0]) / static_cast<double>(std::max<std::int64_t>(1, e.at[0]));
+      if (table.axes() == 2) growth *= static_cast<double>(at[1] + at[0]) / static_cast<double>(e.at[1] + e.at[0]);
+      constexpr double kRuns = 7;  // two to warm up, five samples
+      if (e.measured.seconds * kRuns > most / 8) expected = std::max(expected, e.measured.seconds * kRuns * std::min(growth, 4.0));
+    }
+    return expected > most;
+  }
+
+  bool measure_coarse() {
+    const double seconds = seconds_each();
+    for (const CalibrationTable& table : tables_) {
+      for (const CalibrationPoint& at : unmeasured_points(table, measurements_)) {
+        if (stop_) return false;
+        if (!takes_too_long(table, at)) measure(table, at, Role::kFit, seconds);
+      }
+    }
+    return true;
+  }
+
+  bool measure_held_out() {
+    const double seconds = seconds_each();
+    for (const CalibrationTable& table : tables_) {
+      for (const CalibrationPoint& at : held_out_points(table, plan_.seed)) {
+        if (stop_) return false;
+        if (!measurements_.has(table.name, at) && !takes_too_long(table, at)) measure(table, at, Role::kHeldOut, seconds);
+      }
+    }
+    return true;
+  }
+
+  void refine() {
+    const double seconds = seconds_each();
+    while (!stop_ && left() > 0) {
+      const CalibrationTable* worst_table = nullptr;
+      Gap worst;
+      for (const CalibrationTable& table : tables_) {
+        const auto gap = widest_gap(table, measurements_, tile_rows_);
+        if (!gap || gap->error <= worst.error || !table.has(gap->at) || takes_too_long(table, gap->at)) continue;
+        worst = *gap;
+        worst_table = &table;
+      }
+      if (worst_table == nullptr) return;
+      measure(*worst_table, worst.at, Role::kFit, seconds);
+      // A new line between two others is measured whole, or it is of no use.
+      for (const CalibrationPoint& at : unmeasured_points(*worst_table, measurements_)) {
+        if (stop_ || at[0] != worst.at[0]) continue;
+        measure(*worst_table, at, Role::kFit, seconds);
+      }
+    }
+  }
+
+  Meter& meter_;
+  const CalibrationPlan& plan_;
+  const std::atomic<bool>& stop_;
+  std::ostream& log_;
+  DeviceFacts facts_;
+  Measurements measurements_;
+  std::vector<CalibrationTable> tables_;
+  CalibrationResult result_;
+  int tile_rows_ = 1;
+  SteadyClock::time_point begin_ = SteadyClock::now(), said_ = begin_;
+};
+
+}  // namespace
+
+CalibrationResult calibrate(const ModelSpec& model, Meter& meter, const CalibrationPlan& plan, const std::atomic<bool>& stop,
+                            std::ostream& log) {
+  return Calibrator(model, meter, plan, stop, log).run(model);
+}
+
+}  // namespace kvlab

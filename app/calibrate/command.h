@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <optional>
+#include <string>
+
+namespace kvlab {
+
+// `kvlab calibrate --cpu | --gpu N`: measures this machine for a model and writes a profile of it.
+struct CalibrateCommand {
+  bool cpu = false;
+  std::optional<int> gpu;
+  double minutes = 10;
+  std::string model;     // "": llama-3.1-8b on a GPU, the probe on the CPU
+  std::string hardware;  // "": the datasheet in profiles/hardware that the GPU's name says, else its rates are measured
+  std::string out;       // "": profiles/ and the name of the device
+  std::uint64_t seed = 1;
+};
+// Answers the exit status: 0, or 130 where Ctrl-C ended it before the profile could be written.
+int calibrate_device(const CalibrateCommand& command, std::ostream& out, std::ostream& err);
+
+}  // namespace kvlab

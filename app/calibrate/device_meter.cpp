@@ -1,0 +1,72 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+
+#include "app/calibrate/meter.h"
+#include "base/error.h"
+#include "bench/kernel/timing.h"
+#include "kernels/cuda/events.h"
+
+namespace kvlab {
+
+namespace {
+
+double median_of(std::vector<double> x) {
+  std::nth_element(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2), x.end());
+  return x[x.size() / 2];
+}
+
+class DeviceMeter final : public Meter {
+ public:
+  DeviceMeter(Device& device, const ModelSpec& model) : device_(device), model_(model) {}
+
+  [[nodiscard]] DeviceFacts facts() override {
+    DeviceFacts facts{device_.name(), device_.kind(), device_.memory_bytes(), device_.cache_bytes()};
+    const DeviceRates rates = measure_rates(device_, device_.kind() == DeviceKind::kCpu ? "f32" : "bf16");
+    facts.copy_bytes_per_s = rates.copy_bytes_per_s, facts.gemm_flops_per_s = rates.gemm_flops_per_s;
+    if (device_.cuda() == nullptr) return facts;
+    const CudaStream stream = device_.cuda()->stream();
+    std::vector<double> launches, round_trips;
+    for (int i = 0; i < 100; ++i) {
+      constexpr std::int64_t kQueued = 64;
+      launches.push_back(device_.time([&](std::int64_t) { cuda::launch_nothing(stream); }, 0, kQueued).seconds / kQueued);
+      const auto begin = std::chrono::steady_clock::now();
+      cuda::launch_nothing(stream);
+      device_.synchronize();
+      round_trips.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    }
+    facts.launch_seconds = median_of(launches), facts.round_trip_seconds = median_of(round_trips);
+    return facts;
+  }
+
+  [[nodiscard]] bool can_measure(const CalibrationTable& table) const override {
+    return find_family(device_.kind(), table.family, table.format) != nullptr;
+  }
+
+  Measured measure(const CalibrationTable& table, const CalibrationPoint& at, double seconds) override {
+    const KernelFamily* family = find_family(device_.kind(), table.family, table.format);
+    const Shape shape = shape_at(table, model_, at);
+    const auto prepared = family->prepare(device_, shape, {cold_rotation(device_).bytes, table.most_copies});
+    if (!checked_.contains(table.name)) {
+      if (!prepared->matches())
+        throw InputError(fmt::format("{}: wrong result on {}; nothing is calibrated with it", family->case_name(shape), device_.name()));
+      checked_.insert(table.name);
+    }
+    const Timing t = time_case(*prepared, device_, {seconds, 5});
+    const PreparedCase::Counts counts = prepared->counts();
+    return {t.seconds, t.spread_frac, counts.rows, counts.tokens, counts.outputs, prepared->bytes(), prepared->flops()};
+  }
+
+ private:
+  Device& device_;
+  const ModelSpec& model_;
+  std::set<std::string> checked_;
+};
+
+}  // namespace
+
+std::unique_ptr<Meter> make_device_meter(Device& device, const ModelSpec& model) { return std::make_unique<DeviceMeter>(device, model); }
+
+}  // namespace kvlab

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "app/calibrate/measurements.h"
+#include "sim/cost/profile.h"
+
+namespace kvlab {
+
+// Fills the tables of `profile` from the fitted points. Of tables with two axes a line enters only when it has all of its coarse points.
+// Whether a policy operation's curve is straight over bytes or over logarithms is decided by leaving out its own points one by one.
+void fit_tables(const std::vector<CalibrationTable>& tables, const Measurements& measurements, Profile& profile);
+
+// A held-out point, and what the cost model would say of it.
+struct HeldOut {
+  std::string table;
+  CalibrationPoint at{};
+  double measured_ps = 0, predicted_ps = 0;
+  Footing footing = Footing::kInterpolated;
+  [[nodiscard]] double error_frac() const;  // |predicted - measured| / measured
+};
+std::vector<HeldOut> predict_held_out(const std::vector<CalibrationTable>& tables, const Measurements& measurements,
+                                      const Profile& profile);
+
+// Of one table, or of all.
+struct HeldOutError {
+  std::string table;
+  std::size_t points = 0;
+  double median_frac = 0, p95_frac = 0;
+};
+std::vector<HeldOutError> errors_by_table(const std::vector<HeldOut>& held_out);  // in the order given; "all" at the end
+
+}  // namespace kvlab

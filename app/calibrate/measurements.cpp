@@ -1,0 +1,108 @@
+#include "app/calibrate/measurements.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/params.h"
+#include "base/text.h"
+#include "sim/cost/measured_table.h"
+
+namespace kvlab {
+
+namespace {
+
+namespace fs = std::filesystem;
+const char* const kHeader = "table,a,b,role,time_ns,spread_frac,rows,tokens,outputs,bytes,flops\n";
+
+std::string identity_text(const Measurements::Identity& identity) {
+  std::string text;
+  for (const auto& [key, value] : identity) text += key + ": \"" + value + "\"\n";
+  return text;
+}
+
+void check_identity(const std::string& folder, const Measurements::Identity& identity) {
+  Params p(load_config(folder + "/calibration.yaml"), std::make_shared<Choices>(), "calibration '" + folder + "'");
+  for (const auto& [key, value] : identity) {
+    const std::string there = p.text(key, "", "what was measured");
+    if (there == value) continue;
+    throw InputError(
+        fmt::format("{}: holds measurements of {} '{}', not '{}'; choose another --out, or remove the folder", folder, key, there, value));
+  }
+}
+
+}  // namespace
+
+Measurements::Measurements(const std::string& folder, const Identity& identity) : folder_(folder) {
+  std::error_code error;
+  const std::string file = folder + "/measurements.csv";
+  if (fs::exists(folder + "/calibration.yaml", error)) {
+    check_identity(folder, identity);
+    if (fs::exists(file, error)) read();
+  } else if (fs::exists(folder, error) && !fs::is_empty(folder, error)) {
+    throw InputError(folder + ": exists and holds no calibration; choose another --out");
+  } else {
+    fs::create_directories(folder, error);
+    std::ofstream(folder + "/calibration.yaml", std::ios::binary) << identity_text(identity);
+  }
+  const bool is_new = !fs::exists(file, error);
+  stream_.open(file, std::ios::binary | std::ios::app);
+  if (is_new) stream_ << kHeader << std::flush;
+  if (!stream_) throw InputError(file + ": cannot be written");
+}
+
+// A line that the end of the program cut off is left out, and cut away so that what follows begins a line.
+void Measurements::read() {
+  const std::string file = folder_ + "/measurements.csv";
+  std::ifstream in(file, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  in.close();
+  const std::size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
+  if (whole != text.size()) fs::resize_file(file, whole);
+  if (std::count(text.begin(), text.end(), '\n') < 2) {  // nothing below the header
+    if (whole == 0) fs::remove(file);
+    return;
+  }
+  const MeasuredTable csv(file);
+  for (std::size_t row = 0; row < csv.num_rows(); ++row) {
+    const auto count = [&](const char* column) { return csv.count(row, csv.column(column)); };
+    const Picoseconds time = csv.time(row, csv.column("time_ns"), static_cast<double>(kPsPerNs));
+    const Measured m{static_cast<double>(time) * 1e-12,
+                     csv.real(row, csv.column("spread_frac")),
+                     count("rows"),
+                     count("tokens"),
+                     count("outputs"),
+                     count("bytes"),
+                     count("flops")};
+    const std::string& role = csv.text(row, csv.column("role"));
+    if (role != "fit" && role != "heldout") throw InputError(csv.place(row) + ": 'role' = '" + role + "' is neither fit nor heldout");
+    tables_[csv.text(row, csv.column("table"))].push_back({{count("a"), count("b")}, role == "fit" ? Role::kFit : Role::kHeldOut, m});
+    ++size_;
+  }
+}
+
+void Measurements::add(const std::string& table, const CalibrationPoint& at, Role role, const Measured& m) {
+  const auto ps = std::max<Picoseconds>(1, std::llround(m.seconds * 1e12));
+  stream_ << fmt::format("{},{},{},{},{}.{:03},{},{},{},{},{},{}\n", table, at[0], at[1], role == Role::kFit ? "fit" : "heldout",
+                         ps / kPsPerNs, ps % kPsPerNs, number_text(m.spread_frac), m.rows, m.tokens, m.outputs, m.bytes, m.flops)
+          << std::flush;
+  if (!stream_) throw InputError(folder_ + "/measurements.csv: cannot be written");
+  Measured rounded = m;
+  rounded.seconds = static_cast<double>(ps) * 1e-12;
+  tables_[table].push_back({at, role, rounded});
+  ++size_;
+}
+
+const std::vector<Measurements::Entry>& Measurements::of(const std::string& table) const {
+  static const std::vector<Entry> none;
+  const auto at = tables_.find(table);
+  return at == tables_.end() ? none : at->second;
+}
+
+bool Measurements::has(const std::string& table, const CalibrationPoint& at) const {
+  const auto& entries = of(table);
+  return std::any_of(entries.begin(), entries.end(), [&](const Entry& e) { return e.at == at; });
+}
+
+}  // namespace kvlab

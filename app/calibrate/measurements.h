@@ -1,0 +1,49 @@
+#pragma once
+
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "app/calibrate/tables.h"
+
+namespace kvlab {
+
+// One measurement of one point.
+struct Measured {
+  double seconds = 0, spread_frac = 0;
+  std::int64_t rows = 0, tokens = 0, outputs = 0, bytes = 0, flops = 0;  // of the call; rows, tokens, outputs only of policy operations
+};
+enum class Role : std::uint8_t { kFit, kHeldOut };  // held-out points are never fitted
+
+// Everything measured so far, in memory and in FOLDER/measurements.csv, to which every measurement is appended as it is taken: what a
+// calibration that was cut off goes on from. FOLDER/calibration.yaml says what was measured where; a folder of another device, model or
+// seed is refused.
+class Measurements {
+ public:
+  struct Entry {
+    CalibrationPoint at;
+    Role role;
+    Measured measured;
+  };
+  // What must be the same for measurements to belong together.
+  using Identity = std::map<std::string, std::string>;
+
+  // Makes the folder, or reads what it holds. InputError for a folder that is something else or cannot be written.
+  Measurements(const std::string& folder, const Identity& identity);
+
+  void add(const std::string& table, const CalibrationPoint& at, Role role, const Measured& measured);
+  [[nodiscard]] const std::vector<Entry>& of(const std::string& table) const;
+  [[nodiscard]] bool has(const std::string& table, const CalibrationPoint& at) const;
+  [[nodiscard]] std::size_t size() const { return size_; }
+  [[nodiscard]] const std::string& folder() const { return folder_; }
+
+ private:
+  void read();
+  std::string folder_;
+  std::map<std::string, std::vector<Entry>> tables_;
+  std::size_t size_ = 0;
+  std::ofstream stream_;
+};
+
+}  // namespace kvlab

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "app/calibrate/measurements.h"
+#include "bench/kernel/device.h"
+
+namespace kvlab {
+
+// What a device is and does, apart from the tables.
+struct DeviceFacts {
+  std::string name;
+  DeviceKind kind = DeviceKind::kCpu;
+  std::int64_t memory_bytes = 0, cache_bytes = 0;
+  double copy_bytes_per_s = 0, gemm_flops_per_s = 0;  // 0: not measured
+  double launch_seconds = 0;                          // one kernel of a queue of empty ones
+  double round_trip_seconds = 0;  // from launching an empty kernel to having waited for it: what a step costs the host at least
+};
+
+// Takes the measurements of a calibration.
+class Meter {
+ public:
+  virtual ~Meter() = default;
+  [[nodiscard]] virtual DeviceFacts facts() = 0;
+  // Whether there is a kernel for the table.
+  [[nodiscard]] virtual bool can_measure(const CalibrationTable& table) const = 0;
+  // Samples for about so long. Before the first measurement of a table its kernel's result is checked: InputError if it is wrong.
+  virtual Measured measure(const CalibrationTable& table, const CalibrationPoint& at, double seconds) = 0;
+};
+
+// With the kernels of the registry. Operands rotate through as many copies as a table says, up to three times the cache.
+std::unique_ptr<Meter> make_device_meter(Device& device, const ModelSpec& model);
+
+}  // namespace kvlab

@@ -1,0 +1,192 @@
+#include "app/calibrate/tables.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace kvlab {
+
+namespace {
+
+using OpAxis = ProfileOp::Axis;
+using TableKind = CalibrationTable::Kind;
+
+// 1, then every fourth power of two (a GPU: from a whole tile on), and the largest.
+std::vector<std::int64_t> counts_to(std::int64_t most, std::int64_t second, std::int64_t factor) {
+  std::vector<std::int64_t> counts{1};
+  for (std::int64_t n = second; n < most; n *= factor) counts.push_back(n);
+  if (most > 1) counts.push_back(most);
+  return counts;
+}
+
+struct TableMaker {
+  const ModelSpec& m;
+  DeviceKind kind;
+  const CalibrationLimits& limits;
+  std::string format;
+  std::vector<CalibrationTable> tables;
+
+  CalibrationTable& add(const std::string& name, TableKind table_kind, const std::string& family) {
+    CalibrationTable t;
+    t.name = name, t.kind = table_kind, t.family = family, t.format = format, t.most_copies = m.layers;
+    tables.push_back(t);
+    return tables.back();
+  }
+  void op(const std::string& name, const std::string& family, int per_layer = 1, OpAxis axis = OpAxis::kTokens) {
+    CalibrationTable& t = add(name, TableKind::kOp, family);
+    t.covers = name, t.per_layer = per_layer, t.axis = axis;
+    const std::int64_t second = kind == DeviceKind::kGpu ? 16 : 4;
+    t.coarse[0] = axis == OpAxis::kTokens ? counts_to(limits.tokens, second, 4) : counts_to(limits.sequences, second, 4);
+    if (per_layer == 0) t.most_copies = 1;
+  }
+  // Tokens of K and V, over all rows of one layer, that fit the memory allowed.
+  [[nodiscard]] std::int64_t most_tokens() const {
+    const std::int64_t each = 2 * m.kv_heads * m.head_dim * (kind == DeviceKind::kGpu ? 2 : 4);
+    return std::max<std::int64_t>(1024, limits.kv_bytes / each);
+  }
+};
+
+void add_attention(TableMaker& make) {
+  const CalibrationLimits& limits = make.limits;
+  CalibrationTable& prefill = make.add("attention_prefill", TableKind::kPrefill, "attention_prefill");
+  prefill.coarse[0] = counts_to(limits.tokens, 16, 4);
+  prefill.coarse[0].erase(prefill.coarse[0].begin());
+  prefill.coarse[1] = {0};
+  for (std::int64_t n = 512; n < limits.length; n *= 4) prefill.coarse[1].push_back(n);
+  prefill.coarse[1].push_back(limits.length);
+  CalibrationTable& decode = make.add("attention_decode", TableKind::kDecode, "decode_attention");
+  decode.coarse[0] = counts_to(limits.sequences, 4, 4);
+  decode.coarse[1] = counts_to(limits.length, 128, 4);
+  decode.most_product = make.most_tokens();
+}
+
+void add_policies(TableMaker& make) {
+  for (const char* name : {"top_k", "attention_stats", "pool1d", "token_norms", "anchor_cosine", "page_bounds", "page_scores", "compact",
+                           "quantize", "dequantize"}) {
+    CalibrationTable& t = make.add(name, TableKind::kPolicy, name);
+    const std::string op = name;
+    const bool is_f32 = make.kind == DeviceKind::kCpu || op == "top_k" || op == "pool1d" || op == "page_scores";
+    t.format = is_f32 ? "f32" : make.format;
+    t.coarse[0] = counts_to(std::min(make.most_tokens(), 16 * make.limits.length), 64, 4);
+    t.coarse[0].erase(t.coarse[0].begin());
+  }
+}
+
+}  // namespace
+
+CalibrationLimits default_limits(const ModelSpec& model, DeviceKind kind, std::int64_t memory_bytes) {
+  CalibrationLimits limits;
+  const std::int64_t longest = model.max_positions > 0 ? model.max_positions : limits.length;
+  if (kind == DeviceKind::kGpu) {
+    limits.length = std::min<std::int64_t>(limits.length, longest);
+    limits.kv_bytes = std::min(limits.kv_bytes, memory_bytes / 4);
+  } else {
+    limits.tokens = 2048, limits.sequences = 64, limits.length = std::min<std::int64_t>(8192, longest);
+    limits.kv_bytes = std::min(std::int64_t{128} << 20, memory_bytes / 16);
+  }
+  limits.tokens = std::min(limits.tokens, longest);
+  return limits;
+}
+
+std::vector<CalibrationTable> calibration_tables(const ModelSpec& m, DeviceKind kind, const CalibrationLimits& limits) {
+  const char* const why = m.is_moe()              ? "experts"
+                          : m.learned_positions   ? "learned positions"
+                          : !m.gated_mlp          ? "an MLP without a gate"
+                          : m.sliding_window != 0 ? "a sliding window"
+                          : m.norm_bias           ? "LayerNorm"
+                                                  : nullptr;
+  if (why != nullptr)
+    throw InputError(fmt::format("{} has {}, which calibrate does not time; choose a dense Llama-like model", m.name, why));
+  TableMaker make{m, kind, limits, kind == DeviceKind::kCpu ? "f32" : m.dtype == Dtype::kFp16 ? "f16" : "bf16", {}};
+  make.op("embedding", "embedding", 0);
+  make.op("layernorm", "rmsnorm", 2);
+  make.op("qkv_proj", "linear");
+  if (m.qk_norm) make.op("qk_norm", "rmsnorm");
+  make.op("rotary_emb", "rope");
+  make.op("append_kv", "append_kv");
+  make.op("o_proj", "linear");
+  make.op("gate_up_proj", "linear");
+  make.op("act_fn", "silu_mul");
+  make.op("down_proj", "linear");
+  make.op("final_layernorm", "rmsnorm", 0);
+  make.op("lm_head", "linear", 0, OpAxis::kSequences);
+  make.op("sampler", "sampling", 0, OpAxis::kSequences);
+  add_attention(make);
+  add_policies(make);
+  if (kind == DeviceKind::kGpu) {
+    for (const std::string_view name : {kHostToDevice, kDeviceToHost}) {
+      CalibrationTable& t = make.add(std::string(name), TableKind::kCopy, std::string(name));
+      t.format = "pinned";
+      for (std::int64_t bytes = 4096; bytes <= 256 << 20; bytes *= 4) t.coarse[0].push_back(bytes);
+    }
+  }
+  return make.tables;
+}
+
+namespace {
+
+Shape linear_shape(const std::string& name, const ModelSpec& m, std::int64_t tokens) {
+  const std::int64_t q = m.q_heads * m.head_dim, kv = m.kv_heads * m.head_dim;
+  if (name == "qkv_proj") return {{"tokens", tokens}, {"out", q + 2 * kv}, {"in", m.hidden}};
+  if (name == "o_proj") return {{"tokens", tokens}, {"out", m.hidden}, {"in", q}};
+  if (name == "gate_up_proj") return {{"tokens", tokens}, {"out", 2 * m.intermediate}, {"in", m.hidden}};
+  if (name == "down_proj") return {{"tokens", tokens}, {"out", m.hidden}, {"in", m.intermediate}};
+  return {{"tokens", tokens}, {"out", m.vocabulary}, {"in", m.embedding_width}};  // lm_head
+}
+
+Shape op_shape(const CalibrationTable& t, const ModelSpec& m, std::int64_t n) {
+  if (t.family == "linear") return linear_shape(t.name, m, n);
+  if (t.name == "qk_norm") return {{"tokens", n * (m.q_heads + m.kv_heads)}, {"width", m.head_dim}};
+  if (t.family == "rmsnorm") return {{"tokens", n}, {"width", m.hidden}};
+  if (t.family == "embedding") return {{"tokens", n}, {"width", m.embedding_width}, {"vocabulary", m.vocabulary}};
+  if (t.family == "rope") return {{"tokens", n}, {"heads", m.q_heads + m.kv_heads}, {"head_dim", m.head_dim}};
+  if (t.family == "append_kv") return {{"tokens", n}, {"kv_heads", m.kv_heads}, {"head_dim", m.head_dim}};
+  if (t.family == "silu_mul") return {{"tokens", n}, {"width", m.intermediate}};
+  return {{"rows", n}, {"vocabulary", m.vocabulary}};  // sampling
+}
+
+// Every operation at what recipes ask of it by default: windows of 32 queries, pages of 16 tokens, half of the tokens kept, 4 bits in
+// groups of 32 or of the head.
+Shape policy_shape(const std::string& op, const ModelSpec& m, const CalibrationPoint& at) {
+  const std::int64_t layout = at[1] > 0 ? at[1] : kLayoutTokens, batch = std::max<std::int64_t>(1, at[0] / layout);
+  const std::int64_t len = std::max<std::int64_t>(2, at[0] / batch), rows = batch * m.kv_heads;
+  if (op == "top_k") return {{"rows", rows}, {"len", len}, {"keep", len / 2}};
+  if (op == "pool1d") return {{"rows", rows}, {"len", len}, {"width", 5}};
+  Shape shape{{"batch", batch}, {"kv_heads", m.kv_heads}, {"head_dim", m.head_dim}};
+  if (op == "page_scores") {
+    shape["units"] = std::max<std::int64_t>(1, len / 16), shape["q_heads"] = m.q_heads;
+    return shape;
+  }
+  shape["len"] = len;
+  if (op == "attention_stats") shape["queries"] = std::min<std::int64_t>(32, len), shape["q_heads"] = m.q_heads;
+  if (op == "page_bounds") shape["page"] = 16;
+  if (op == "quantize" || op == "dequantize") shape["bits"] = 4, shape["group"] = std::min<std::int64_t>(32, m.head_dim);
+  return shape;
+}
+
+}  // namespace
+
+Shape shape_at(const CalibrationTable& t, const ModelSpec& m, const CalibrationPoint& at) {
+  const Shape heads{{"q_heads", m.q_heads}, {"kv_heads", m.kv_heads}, {"head_dim", m.head_dim}};
+  Shape shape;
+  switch (t.kind) {
+    case TableKind::kOp:
+      return op_shape(t, m, at[0]);
+    case TableKind::kPrefill:
+      shape = {{"new", at[0]}, {"before", at[1]}};
+      break;
+    case TableKind::kDecode:
+      shape = {{"batch", at[0]}, {"len", at[1]}};
+      break;
+    case TableKind::kPolicy:
+      return policy_shape(t.name, m, at);
+    case TableKind::kCopy:
+      return {{"bytes", at[0]}};
+  }
+  shape.insert(heads.begin(), heads.end());
+  return shape;
+}
+
+}  // namespace kvlab

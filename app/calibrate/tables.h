@@ -1,0 +1,57 @@
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "bench/kernel/kernel_case.h"
+#include "sim/cost/model_spec.h"
+#include "sim/cost/profile.h"
+
+namespace kvlab {
+
+// A place in a table: one or two counts; unused ones are 0.
+using CalibrationPoint = std::array<std::int64_t, 2>;
+
+// One table of the profile, and which operation is timed for it.
+struct CalibrationTable {
+  enum class Kind : std::uint8_t {
+    kOp,       // over tokens or sequences
+    kPrefill,  // new tokens, cached tokens before them
+    kDecode,   // rows, length of each
+    kPolicy,   // cached tokens per KV head; the second count is the length of a sequence, 0: at most kLayoutTokens
+    kCopy,     // bytes over the host link
+  };
+  std::string name;  // of the table's file; of a policy operation: the folder in kernels/
+  Kind kind = Kind::kOp;
+  std::string covers;  // kOp: as in ProfileOp
+  ProfileOp::Axis axis = ProfileOp::Axis::kTokens;
+  int per_layer = 1;
+  std::string family, format;                       // of the registry
+  std::array<std::vector<std::int64_t>, 2> coarse;  // the grid that is measured first; the second empty with one axis
+  std::int64_t most_product = 0;                    // points whose counts' product is larger are left out: memory; 0: none are
+  std::int64_t most_copies = 1;                     // of the operands: a layer's are met again after all other layers
+
+  [[nodiscard]] std::size_t axes() const { return coarse[1].empty() ? 1 : 2; }
+  [[nodiscard]] bool has(const CalibrationPoint& at) const {
+    return axes() == 1 || most_product == 0 || (at[0] * std::max<std::int64_t>(at[1], 1)) <= most_product;
+  }
+};
+inline constexpr std::int64_t kLayoutTokens = 4096;
+
+// What calibration covers, of the largest steps that are measured.
+struct CalibrationLimits {
+  std::int64_t tokens = 8192, sequences = 256, length = 32768;
+  std::int64_t kv_bytes = std::int64_t{8} << 30;  // of K and V together in one measurement
+};
+// Of a device with so much memory, for a model: the defaults.
+CalibrationLimits default_limits(const ModelSpec& model, DeviceKind kind, std::int64_t memory_bytes);
+
+// The tables of a model in the order they are measured. InputError for models whose operations are not timed: experts, learned positions,
+// MLPs without a gate.
+std::vector<CalibrationTable> calibration_tables(const ModelSpec& model, DeviceKind kind, const CalibrationLimits& limits);
+
+// The shape that the table's family is prepared with.
+Shape shape_at(const CalibrationTable& table, const ModelSpec& model, const CalibrationPoint& at);
+
+}  // namespace kvlab

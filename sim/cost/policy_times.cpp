@@ -1,0 +1,102 @@
+#include "sim/cost/policy_times.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "base/params.h"
+#include "sim/cost/measured_table.h"
+
+namespace kvlab {
+
+namespace {
+
+// Between (or beyond) two points; straight over x, or over log x to log y.
+double along(double x, double x0, double y0, double x1, double y1, PolicyTimes::Scale scale) {
+  if (scale == PolicyTimes::Scale::kLinear) return y0 + (y1 - y0) * ((x - x0) / (x1 - x0));
+  return y0 * std::exp(std::log(y1 / y0) * (std::log(x / x0) / std::log(x1 / x0)));
+}
+
+}  // namespace
+
+PolicyTimes::PolicyTimes(std::vector<PolicySample> samples, const std::map<std::string, Scale>& scales) : samples_(std::move(samples)) {
+  const auto key = [](const PolicySample& s) { return std::tie(s.op, s.bytes, s.rows, s.tokens, s.outputs); };
+  std::sort(samples_.begin(), samples_.end(), [&](const PolicySample& a, const PolicySample& b) { return key(a) < key(b); });
+  for (std::size_t i = 0; i < samples_.size();) {
+    double sum = 0;
+    std::size_t end = i;
+    for (; end < samples_.size() && samples_[end].op == samples_[i].op && samples_[end].bytes == samples_[i].bytes; ++end)
+      sum += static_cast<double>(samples_[end].time);
+    Curve& curve = curves_[samples_[i].op];
+    curve.bytes.push_back(static_cast<double>(samples_[i].bytes));
+    curve.ps.push_back(sum / static_cast<double>(end - i));
+    i = end;
+  }
+  for (auto& [op, curve] : curves_) {
+    const auto at = scales.find(op);
+    if (at != scales.end()) curve.scale = at->second;
+  }
+}
+
+std::vector<std::string> PolicyTimes::ops() const {
+  std::vector<std::string> names;
+  for (const auto& [op, curve] : curves_) names.push_back(op);
+  return names;
+}
+
+std::optional<SampleGrid::Value> PolicyTimes::at(std::string_view op, double bytes) const {
+  const auto found = curves_.find(op);
+  if (found == curves_.end()) return std::nullopt;
+  const Curve& c = found->second;
+  const auto above = static_cast<std::size_t>(std::lower_bound(c.bytes.begin(), c.bytes.end(), bytes) - c.bytes.begin());
+  if (above < c.bytes.size() && c.bytes[above] == bytes) return SampleGrid::Value{c.ps[above], Footing::kInside};
+  if (above == 0 || c.bytes.size() == 1) return SampleGrid::Value{above == 0 ? c.ps.front() : c.ps.back(), Footing::kExtrapolated};
+  const bool is_beyond = above == c.bytes.size();
+  const std::size_t high = is_beyond ? above - 1 : above, low = high - 1;
+  const double ps = along(bytes, c.bytes[low], c.ps[low], c.bytes[high], c.ps[high], c.scale);
+  if (!is_beyond) return SampleGrid::Value{ps, Footing::kInterpolated};
+  return SampleGrid::Value{std::max(ps, c.ps[high]), Footing::kExtrapolated};
+}
+
+PolicyTimes read_policy_times(const std::string& folder) {
+  const std::string file = folder + "/policy.csv";
+  if (std::error_code error; !std::filesystem::exists(file, error)) return {};
+  const MeasuredTable csv(file);
+  std::vector<PolicySample> samples;
+  for (std::size_t row = 0; row < csv.num_rows(); ++row) {
+    const auto count = [&](const char* column) { return csv.count(row, csv.column(column)); };
+    PolicySample s{csv.text(row, csv.column("op")), count("rows"), count("tokens"), count("outputs"), count("bytes"), count("flops")};
+    if (s.bytes == 0) throw InputError(csv.place(row) + ": 'bytes' is 0: a call that moves nothing has no place in the table");
+    s.time = csv.time(row, csv.column("time_ns"), static_cast<double>(kPsPerNs));
+    s.spread_frac = csv.real(row, csv.column("spread_frac"));
+    samples.push_back(std::move(s));
+  }
+  std::map<std::string, PolicyTimes::Scale> scales;
+  Params p(load_config(folder + "/policy.yaml"), std::make_shared<Choices>(), "policy times '" + folder + "'");
+  for (const std::string& op : p.keys()) {
+    scales[op] = p.choice(op, {"linear", "log"}, 0, "straight lines over bytes, or over the logarithms") == 1 ? PolicyTimes::Scale::kLog
+                                                                                                              : PolicyTimes::Scale::kLinear;
+  }
+  return {std::move(samples), scales};
+}
+
+void write_policy_times(const PolicyTimes& times, const std::string& folder) {
+  if (times.empty()) return;
+  std::string text = "op,rows,tokens,outputs,bytes,flops,time_ns,spread_frac\n", scales;
+  for (const PolicySample& s : times.samples()) {
+    text += fmt::format("{},{},{},{},{},{},{}.{:03},{}\n", s.op, s.rows, s.tokens, s.outputs, s.bytes, s.flops, s.time / kPsPerNs,
+                        s.time % kPsPerNs, number_text(s.spread_frac));
+  }
+  for (const std::string& op : times.ops()) scales += op + (times.scale(op) == PolicyTimes::Scale::kLog ? ": log\n" : ": linear\n");
+  for (const auto& [name, content] : {std::pair{"policy.csv", text}, std::pair{"policy.yaml", scales}}) {
+    std::ofstream stream(folder + "/" + name, std::ios::binary);
+    stream << content;
+    stream.close();
+    if (!stream) throw InputError(folder + "/" + name + ": cannot be written");
+  }
+}
+
+}  // namespace kvlab

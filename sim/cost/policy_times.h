@@ -1,0 +1,52 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/cost/sample_grid.h"
+
+namespace kvlab {
+
+// One batched call of a policy's operation, as kernels/ops.h counts it, and how long it took.
+struct PolicySample {
+  std::string op;  // the folder in kernels/; kHostToDevice: a copy from pinned host memory
+  std::int64_t rows = 0, tokens = 0, outputs = 0, bytes = 0, flops = 0;
+  Picoseconds time = 0;
+  double spread_frac = 0;
+};
+inline constexpr std::string_view kHostToDevice = "host_to_device", kDeviceToHost = "device_to_host";
+
+// Times of policy operations over the bytes that a call moves: straight lines between the samples of an operation, or straight lines
+// over the logarithms of both, whichever the profile says. Samples of equal bytes count as their mean; beyond the last bytes the time goes
+// on along the last two, never falling; below the first it stays level.
+class PolicyTimes {
+ public:
+  enum class Scale : std::uint8_t { kLinear, kLog };
+
+  PolicyTimes() = default;
+  PolicyTimes(std::vector<PolicySample> samples, const std::map<std::string, Scale>& scales);  // without a scale: linear
+
+  [[nodiscard]] bool empty() const { return samples_.empty(); }
+  [[nodiscard]] const std::vector<PolicySample>& samples() const { return samples_; }
+  [[nodiscard]] std::vector<std::string> ops() const;
+  [[nodiscard]] Scale scale(const std::string& op) const { return curves_.find(op)->second.scale; }
+  // Of one call; nothing where the operation was not measured.
+  [[nodiscard]] std::optional<SampleGrid::Value> at(std::string_view op, double bytes) const;
+
+ private:
+  struct Curve {
+    Scale scale = Scale::kLinear;
+    std::vector<double> bytes, ps;  // ascending bytes
+  };
+  std::vector<PolicySample> samples_;
+  std::map<std::string, Curve, std::less<>> curves_;
+};
+
+// tp<N>/policy.csv and policy.yaml of a profile in our own format; empty where there is none.
+PolicyTimes read_policy_times(const std::string& folder);
+void write_policy_times(const PolicyTimes& times, const std::string& folder);
+
+}  // namespace kvlab

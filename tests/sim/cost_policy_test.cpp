@@ -1,0 +1,119 @@
+// Prices of a policy's operations: from the profile where it has them, else from the roofline.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "sim/cost/profile.h"
+#include "sim/cost/profile_lint.h"
+#include "tests/sim/cost_support.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr Picoseconds kMicrosecond = 1'000'000;
+
+// The tiny bundle as a profile of ours with times of three operations: compact 1000 bytes 2 us, 3000 bytes 4 us; top_k by logarithms,
+// 100 bytes 1 us, 10,000 bytes 100 us; copies from the host 1 MiB 110 us, 2 MiB 220 us.
+struct WithPolicyTimes {
+  WithPolicyTimes() {
+    bundle.write("model.yaml", kTinyModel);
+    bundle.write("card.yaml", kTinyCard);
+    write_tiny_bundle(bundle);
+    Profile p = read_bundle(bundle.path(), 1);
+    p.policy = PolicyTimes({{"compact", 2, 10, 10, 1000, 0, 2 * kMicrosecond, 0.01},
+                            {"compact", 2, 30, 30, 3000, 0, 4 * kMicrosecond, 0},
+                            {"top_k", 2, 10, 5, 100, 50, 1 * kMicrosecond, 0},
+                            {"top_k", 2, 1000, 5, 10'000, 50, 100 * kMicrosecond, 0},
+                            {"host_to_device", 1, 0, 0, 1 << 20, 0, 110 * kMicrosecond, 0},
+                            {"host_to_device", 1, 0, 0, 2 << 20, 0, 220 * kMicrosecond, 0}},
+                           {{"top_k", PolicyTimes::Scale::kLog}});
+    p.tile_rows = 1;
+    write_kvlab_profile(p, folder.path());
+    written = profile_hash(p);
+  }
+  [[nodiscard]] CostSetup setup() const {
+    return setup_of("profile: {kvlab: {path: " + folder.path() + "}}\nmodel: " + bundle.path() + "/model.yaml\nhardware: " + bundle.path() +
+                    "/card.yaml\n");
+  }
+  TempFolder bundle, folder;
+  std::string written;
+};
+
+TEST(PolicyPrices, InterpolateOverTheBytesOfOneCall) {
+  const WithPolicyTimes profile;
+  const CostSetup setup = profile.setup();
+  EXPECT_EQ(setup.profile_hash, profile.written) << "read back as written";
+  EXPECT_EQ(setup.profile->tile_rows, 1);
+  const auto price = [&](const PolicyOp& op) { return setup.prices->policy(op).ps; };
+  const auto us = [](double x) { return testing::DoubleNear(x * kMicrosecond, 1e-3); };
+  EXPECT_THAT(price({"compact", 1, 1000, 0}), testing::ElementsAre(us(2), us(0), us(0)));
+  EXPECT_THAT(price({"compact", 1, 2000, 0}), testing::ElementsAre(us(0), us(3), us(0)));
+  EXPECT_THAT(price({"compact", 4, 8000, 0}), testing::ElementsAre(us(0), us(12), us(0))) << "four calls of 2000 bytes";
+  EXPECT_THAT(price({"compact", 1, 5000, 0}), testing::ElementsAre(us(0), us(0), us(6))) << "beyond the table along its last two";
+  EXPECT_THAT(price({"compact", 1, 10, 0}), testing::ElementsAre(us(0), us(0), us(2))) << "level below the first";
+  EXPECT_THAT(price({"top_k", 1, 1000, 0}), testing::ElementsAre(us(0), us(10), us(0))) << "straight over logarithms";
+  EXPECT_THAT(price({"fetch", 2, 2 << 20, 0, true}), testing::ElementsAre(us(220), us(0), us(0))) << "two copies of 1 MiB from the host";
+}
+
+TEST(PolicyPrices, AnOperationTheProfileLacksIsPricedByTheRoofline) {
+  const WithPolicyTimes profile;
+  const CostSetup with = profile.setup();
+  const std::string roofline = "model: " + profile.bundle.path() + "/model.yaml\nhardware: " + profile.bundle.path() + "/card.yaml\n";
+  const PolicyOp pool{"pool1d", 3, 90'000, 100};
+  EXPECT_EQ(with.prices->policy(pool).ps, setup_of(roofline).prices->policy(pool).ps);
+  EXPECT_GT(with.prices->policy(pool).ps[2], 0);
+}
+
+TEST(PolicyPrices, CountInTheCostOfAStep) {
+  const WithPolicyTimes profile;
+  const auto cost = make_cost_model(profile.setup());
+  const std::vector<PolicyOp> ops{{"compact", 1, 1000, 0}, {"pool1d", 1, 1000, 0}};
+  StepShape shape;
+  shape.decodes = 1, shape.decode_kv_tokens = shape.decode_kv_max = shape.decode_kv_min = 63, shape.decode_kv_squares = 63 * 63,
+  shape.head_rows = 1;
+  const StepCost without = cost->step(shape);
+  shape.ops = ops;
+  const StepCost step = cost->step(shape);
+  EXPECT_EQ(step.part[static_cast<std::size_t>(CostPart::kPolicy)], 2 * kMicrosecond + 1000)
+      << "the table, and 1000 bytes at a byte per picosecond";
+  EXPECT_EQ(step.footing[0] - without.footing[0], 2 * kMicrosecond);
+}
+
+TEST(PolicyPrices, LintFindsTimesBeyondTheDatasheet) {
+  WithPolicyTimes profile;
+  const CostSetup setup = profile.setup();
+  EXPECT_TRUE(lint_profile(*setup.profile, setup.model, setup.hardware).empty());
+  Profile fast = *setup.profile;
+  fast.policy = PolicyTimes(
+      {{"compact", 1, 1, 1, 1 << 30, 0, 1 * kMicrosecond, 0}, {"host_to_device", 1, 0, 0, 1 << 20, 0, 10 * kMicrosecond, 0}}, {});
+  const auto findings = lint_profile(fast, setup.model, setup.hardware);
+  ASSERT_EQ(findings.size(), 2U);
+  EXPECT_THAT(findings[0].text, testing::HasSubstr("compact at bytes 1073741824"));
+  EXPECT_THAT(findings[1].text, testing::HasSubstr("host_to_device at bytes 1048576"));
+}
+
+TEST(PolicyPrices, AFaultyTableIsNamedWithItsLine) {
+  const WithPolicyTimes profile;
+  profile.folder.write("tp1/policy.csv", "op,rows,tokens,outputs,bytes,flops,time_ns,spread_frac\ncompact,1,1,1,0,0,5,0\n");
+  EXPECT_THAT(error_of([&] { static_cast<void>(profile.setup()); }), testing::HasSubstr("policy.csv:2: 'bytes' is 0"));
+}
+
+// A profile that brings its own model and card along is used with them.
+TEST(PolicyPrices, AProfileMayBringItsModelAndHardware) {
+  const WithPolicyTimes profile;
+  Profile p = read_kvlab_profile(profile.folder.path(), 1);
+  p.model = "mine", p.hardware = "box";
+  const TempFolder own;
+  own.write("models/mine.yaml", kTinyModel);
+  own.write("hardware/box.yaml", kTinyCard);
+  write_kvlab_profile(p, own.path());
+  const CostSetup setup = setup_of("profile: {kvlab: {path: " + own.path() + "}}\n");
+  EXPECT_EQ(setup.model.name, "mine");
+  EXPECT_EQ(setup.hardware.source, "made up for tests");
+}
+
+}  // namespace
+
+}  // namespace kvlab
