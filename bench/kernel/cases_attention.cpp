@@ -1,20 +1,19 @@
-// Attention of a decode step on the CPU, and what a step writes: new keys and values, the next token.
+// Attention of a decode step on the CPU, and the new keys and values that it writes.
 #include <algorithm>
 #include <cmath>
 
+#include "bench/kernel/model_checks.h"
 #include "bench/kernel/policy_family.h"
 #include "bench/kernel/registry.h"
 #include "bench/kernel/rows.h"
 #include "kernels/append_kv/append_kv.h"
 #include "kernels/attend/attend.h"
 #include "kernels/attention_decode/attention_decode.h"
-#include "kernels/sampling/sampling.h"
 
 namespace kvlab {
 
 namespace {
 
-using Run = std::function<void()>;
 using Axes = std::vector<std::pair<std::string, std::string>>;
 
 Shape decode_shape(std::int64_t batch, std::int64_t len, std::int64_t q_heads, std::int64_t kv_heads, std::int64_t d) {
@@ -47,15 +46,7 @@ bool attend_matches(Device& device, const Attend& a, const Run& run) {
     const std::int64_t head = r % kv.kv_heads * kv.group * d;
     const std::vector<float> q = read_floats(device, a.queries[kv.sequence(row)].data + head, d),
                              out = read_floats(device, a.out[kv.sequence(row)] + head, d);
-    std::vector<double> mean(static_cast<std::size_t>(d));
-    double total = 0;
-    for (std::int64_t i = 0; i < kv.len[r]; ++i) {
-      const double p = std::exp(dot(q.data(), &k[static_cast<std::size_t>(i * d)], d) / std::sqrt(static_cast<double>(d)));
-      total += p;
-      for (std::int64_t c = 0; c < d; ++c)
-        mean[static_cast<std::size_t>(c)] += p * static_cast<double>(v[static_cast<std::size_t>(i * d + c)]);
-    }
-    for (std::size_t c = 0; c < mean.size(); ++c) error.add(out[c], mean[c] / total);
+    add_attention_error(q, k, v, kv.len[r], 1 / std::sqrt(static_cast<double>(d)), out, error);
   }
   return error.below(tolerance_of(kv.type));
 }
@@ -131,56 +122,12 @@ KernelFamily append_kv() {
           preparing(recipe)};
 }
 
-// The likeliest token of each row.
-struct Greedy {
-  const float* logits = nullptr;  // [rows, vocabulary]
-  std::int32_t* token = nullptr;  // [rows]
-  std::int64_t rows = 0, vocabulary = 0;
-};
-
-void run_cpu(const Greedy& a) {
-  for (std::int64_t r = 0; r < a.rows; ++r) {
-    const float* row = a.logits + r * a.vocabulary;
-    a.token[r] = static_cast<std::int32_t>(std::max_element(row, row + a.vocabulary) - row);
-  }
-}
-
-KernelFamily sampling() {
-  OpRecipe<Greedy> recipe;
-  recipe.build = [](Buffers& b, const Shape& s) {
-    const std::int64_t rows = s.at("rows"), v = s.at("vocabulary");
-    return Greedy{b.floats(rows * v), b.room<std::int32_t>(rows), rows, v};
-  };
-  recipe.work = [](const Greedy& a, const Shape&) {
-    const SamplingShape shape{a.rows, a.vocabulary, 4};
-    return CaseWork{bytes(shape), flops(shape), {}};
-  };
-  recipe.matches = [](Device& device, const Greedy& a, const Run& run) {
-    run();
-    const std::vector<std::int32_t> token = read_values(device, a.token, a.rows);
-    for (const std::int64_t r : sampled(a.rows, 16)) {
-      const std::vector<float> row = read_floats(device, a.logits + r * a.vocabulary, a.vocabulary);
-      const std::int32_t t = token[static_cast<std::size_t>(r)];
-      if (t < 0 || t >= a.vocabulary || *std::max_element(row.begin(), row.end()) != row[static_cast<std::size_t>(t)]) return false;
-    }
-    return true;
-  };
-  return {"sampling",
-          "f32",
-          DeviceKind::kCpu,
-          {{"rows", "r"}, {"vocabulary", "v"}},
-          {{{"rows", 16}, {"vocabulary", 32000}}},
-          {{{"rows", 3}, {"vocabulary", 50}}},
-          preparing(recipe)};
-}
-
 }  // namespace
 
 void add_attention_cases(std::vector<KernelFamily>& families) {
   families.push_back(decode_attention());
   add_attend(families);
   families.push_back(append_kv());
-  families.push_back(sampling());
 }
 
 }  // namespace kvlab

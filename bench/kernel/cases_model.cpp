@@ -1,35 +1,13 @@
 // Operations of the model on the CPU, float32.
 #include <cmath>
 
-#include "bench/kernel/op_case.h"
+#include "bench/kernel/model_checks.h"
 #include "bench/kernel/registry.h"
 #include "kernels/attention_prefill/attention_prefill.h"
-#include "kernels/embedding/embedding.h"
-#include "kernels/linear/linear.h"
-#include "kernels/rmsnorm/rmsnorm.h"
-#include "kernels/rope/rope.h"
-#include "kernels/silu_mul/silu_mul.h"
 
 namespace kvlab {
 
 namespace {
-
-using Run = std::function<void()>;
-
-bool linear_matches(Device& device, const Linear& a, const Run& run) {
-  run();
-  RelativeError error;
-  for (const std::int64_t t : sampled(a.tokens, 4)) {
-    const std::vector<float> x = read_floats(device, a.x + t * a.in_dim, a.in_dim);
-    for (const std::int64_t o : sampled(a.out_dim, 16)) {
-      const std::vector<float> w = read_floats(device, a.w + o * a.in_dim, a.in_dim);
-      double sum = 0;
-      for (std::size_t i = 0; i < x.size(); ++i) sum += static_cast<double>(x[i]) * static_cast<double>(w[i]);
-      error.add(read_floats(device, a.y + t * a.out_dim + o, 1)[0], sum);
-    }
-  }
-  return error.below(tolerance_of(ElementType::kF32));
-}
 
 KernelFamily linear() {
   OpRecipe<Linear> recipe;
@@ -38,7 +16,7 @@ KernelFamily linear() {
     return Linear{b.floats(m * k), b.floats(n * k), b.room<float>(m * n), m, k, n};
   };
   recipe.work = work_of_shape<Linear>;
-  recipe.matches = linear_matches;
+  recipe.matches = linear_matches<Linear>;
   return {"linear",
           "f32",
           DeviceKind::kCpu,
@@ -50,27 +28,6 @@ KernelFamily linear() {
           preparing(recipe)};
 }
 
-bool rmsnorm_matches(Device& device, const RmsNorm& a, const Run& run) {
-  const std::vector<float> in = read_floats(device, a.in, a.tokens * a.width), before = read_floats(device, a.residual, a.tokens * a.width);
-  run();
-  const std::vector<float> weight = read_floats(device, a.weight, a.width);
-  RelativeError error;
-  for (const std::int64_t t : sampled(a.tokens, 8)) {
-    const std::vector<float> out = read_floats(device, a.out + t * a.width, a.width);
-    double squares = 0;
-    for (std::int64_t i = 0; i < a.width; ++i) {
-      const auto at = static_cast<std::size_t>(t * a.width + i);
-      squares += std::pow(static_cast<double>(in[at]) + static_cast<double>(before[at]), 2);
-    }
-    const double scale = 1 / std::sqrt(squares / static_cast<double>(a.width) + static_cast<double>(a.epsilon));
-    for (std::int64_t i = 0; i < a.width; ++i) {
-      const auto at = static_cast<std::size_t>(t * a.width + i), c = static_cast<std::size_t>(i);
-      error.add(out[c], (static_cast<double>(in[at]) + static_cast<double>(before[at])) * scale * static_cast<double>(weight[c]));
-    }
-  }
-  return error.below(tolerance_of(ElementType::kF32));
-}
-
 KernelFamily rmsnorm() {
   OpRecipe<RmsNorm> recipe;
   recipe.build = [](Buffers& b, const Shape& s) {
@@ -80,7 +37,7 @@ KernelFamily rmsnorm() {
     return a;
   };
   recipe.work = work_of_shape<RmsNorm>;
-  recipe.matches = rmsnorm_matches;
+  recipe.matches = rmsnorm_matches<RmsNorm>;
   return {"rmsnorm",
           "f32",
           DeviceKind::kCpu,
@@ -90,39 +47,15 @@ KernelFamily rmsnorm() {
           preparing(recipe)};
 }
 
-bool rope_matches(Device& device, const Rope& a, const Run& run) {
-  const std::int64_t half = a.head_dim / 2;
-  const std::vector<float> before = read_floats(device, a.x, a.tokens * a.heads * a.head_dim);
-  run();
-  RelativeError error;
-  for (const std::int64_t t : sampled(a.tokens, 8)) {
-    const std::vector<float> cos = read_floats(device, a.cos + t * half, half), sin = read_floats(device, a.sin + t * half, half);
-    const std::int64_t row = t * a.heads * a.head_dim;
-    const std::vector<float> after = read_floats(device, a.x + row, a.heads * a.head_dim);
-    for (std::int64_t i = 0; i < a.heads * half; ++i) {
-      const std::int64_t c = i % half, at = i / half * a.head_dim + c;
-      const double x = before[static_cast<std::size_t>(row + at)], y = before[static_cast<std::size_t>(row + at + half)];
-      const double u = cos[static_cast<std::size_t>(c)], v = sin[static_cast<std::size_t>(c)];
-      error.add(after[static_cast<std::size_t>(at)], x * u - y * v);
-      error.add(after[static_cast<std::size_t>(at + half)], y * u + x * v);
-    }
-  }
-  return error.below(tolerance_of(ElementType::kF32));
-}
-
 KernelFamily rope() {
   OpRecipe<Rope> recipe;
   recipe.build = [](Buffers& b, const Shape& s) {
     const std::int64_t t = s.at("tokens"), h = s.at("heads"), d = s.at("head_dim");
-    std::vector<float> cos, sin;
-    for (std::int64_t i = 0; i < t * d / 2; ++i) {
-      const double angle = 0.1 * static_cast<double>(i % 1009);
-      cos.push_back(static_cast<float>(std::cos(angle))), sin.push_back(static_cast<float>(std::sin(angle)));
-    }
-    return Rope{b.floats(t * h * d), b.put(cos), b.put(sin), t, h, d};
+    const Angles a = angles(t * d / 2);
+    return Rope{b.floats(t * h * d), b.put(a.cos), b.put(a.sin), t, h, d};
   };
   recipe.work = work_of_shape<Rope>;
-  recipe.matches = rope_matches;
+  recipe.matches = rope_matches<Rope>;
   return {"rope",
           "f32",
           DeviceKind::kCpu,
@@ -132,21 +65,6 @@ KernelFamily rope() {
           preparing(recipe)};
 }
 
-bool silu_mul_matches(Device& device, const SiluMul& a, const Run& run) {
-  run();
-  RelativeError error;
-  for (const std::int64_t t : sampled(a.tokens, 8)) {
-    const std::vector<float> gate = read_floats(device, a.gate + t * a.width, a.width),
-                             up = read_floats(device, a.up + t * a.width, a.width);
-    const std::vector<float> out = read_floats(device, a.out + t * a.width, a.width);
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      const double x = gate[i];
-      error.add(out[i], x / (1 + std::exp(-x)) * static_cast<double>(up[i]));
-    }
-  }
-  return error.below(tolerance_of(ElementType::kF32));
-}
-
 KernelFamily silu_mul() {
   OpRecipe<SiluMul> recipe;
   recipe.build = [](Buffers& b, const Shape& s) {
@@ -154,7 +72,7 @@ KernelFamily silu_mul() {
     return SiluMul{b.floats(t * w), b.floats(t * w), b.room<float>(t * w), t, w};
   };
   recipe.work = work_of_shape<SiluMul>;
-  recipe.matches = silu_mul_matches;
+  recipe.matches = silu_mul_matches<SiluMul>;
   return {"silu_mul",
           "f32",
           DeviceKind::kCpu,
@@ -164,26 +82,14 @@ KernelFamily silu_mul() {
           preparing(recipe)};
 }
 
-bool embedding_matches(Device& device, const Embedding& a, const Run& run) {
-  run();
-  const std::vector<std::int32_t> ids = read_values(device, a.ids, a.tokens);
-  for (const std::int64_t t : sampled(a.tokens, 64)) {
-    const std::vector<float> out = read_floats(device, a.out + t * a.width, a.width);
-    if (out != read_floats(device, a.table + ids[static_cast<std::size_t>(t)] * a.width, a.width)) return false;
-  }
-  return true;
-}
-
 KernelFamily embedding() {
   OpRecipe<Embedding> recipe;
   recipe.build = [](Buffers& b, const Shape& s) {
     const std::int64_t t = s.at("tokens"), w = s.at("width"), v = s.at("vocabulary");
-    std::vector<std::int32_t> ids;
-    for (std::int64_t i = 0; i < t; ++i) ids.push_back(static_cast<std::int32_t>(b.draw() % static_cast<std::uint64_t>(v)));
-    return Embedding{b.put(ids), b.floats(v * w), b.room<float>(t * w), t, w};
+    return Embedding{b.put(random_ids(b, t, v)), b.floats(v * w), b.room<float>(t * w), t, w};
   };
   recipe.work = work_of_shape<Embedding>;
-  recipe.matches = embedding_matches;
+  recipe.matches = embedding_matches<Embedding>;
   return {"embedding",
           "f32",
           DeviceKind::kCpu,
@@ -193,23 +99,16 @@ KernelFamily embedding() {
           preparing(recipe)};
 }
 
-// Query t, head h in float64.
+// Query t, head h.
 void check_query(Device& device, const AttentionPrefill& a, std::int64_t t, std::int64_t h, RelativeError& error) {
-  const std::int64_t d = a.head_dim, g = h * a.kv_heads / a.q_heads, keys = a.kv_before + t + 1;
-  const std::vector<float> q = read_floats(device, a.q + (t * a.q_heads + h) * d, d),
-                           out = read_floats(device, a.out + (t * a.q_heads + h) * d, d);
-  const std::vector<float> k = read_floats(device, a.k, keys * a.kv_heads * d), v = read_floats(device, a.v, keys * a.kv_heads * d);
-  const auto at = [&](std::int64_t i, std::int64_t c) { return static_cast<std::size_t>((i * a.kv_heads + g) * d + c); };
-  std::vector<double> mean(static_cast<std::size_t>(d));
-  double sum = 0;
+  const std::int64_t d = a.head_dim, g = h * a.kv_heads / a.q_heads, keys = a.kv_before + t + 1, at = (t * a.q_heads + h) * d;
+  std::vector<float> k, v;
   for (std::int64_t i = 0; i < keys; ++i) {
-    double logit = 0;
-    for (std::int64_t c = 0; c < d; ++c) logit += static_cast<double>(q[static_cast<std::size_t>(c)]) * static_cast<double>(k[at(i, c)]);
-    const double p = std::exp(logit * static_cast<double>(a.scale));
-    sum += p;
-    for (std::int64_t c = 0; c < d; ++c) mean[static_cast<std::size_t>(c)] += p * static_cast<double>(v[at(i, c)]);
+    const std::vector<float> key = read_floats(device, a.k + (i * a.kv_heads + g) * d, d),
+                             value = read_floats(device, a.v + (i * a.kv_heads + g) * d, d);
+    k.insert(k.end(), key.begin(), key.end()), v.insert(v.end(), value.begin(), value.end());
   }
-  for (std::size_t c = 0; c < mean.size(); ++c) error.add(out[c], mean[c] / sum);
+  add_attention_error(read_floats(device, a.q + at, d), k, v, keys, wide(a.scale), read_floats(device, a.out + at, d), error);
 }
 
 KernelFamily attention_prefill() {
@@ -242,10 +141,30 @@ KernelFamily attention_prefill() {
           preparing(recipe)};
 }
 
+KernelFamily sampling() {
+  OpRecipe<Sampling> recipe;
+  recipe.build = [](Buffers& b, const Shape& s) {
+    Sampling a;
+    a.rows = s.at("rows"), a.vocabulary = s.at("vocabulary");
+    a.logits = b.floats(a.rows * a.vocabulary), a.token = b.room<std::int32_t>(a.rows);
+    return a;
+  };
+  recipe.work = work_of_shape<Sampling>;
+  recipe.matches = sampling_matches<Sampling>;
+  return {"sampling",
+          "f32",
+          DeviceKind::kCpu,
+          {{"rows", "r"}, {"vocabulary", "v"}},
+          {{{"rows", 16}, {"vocabulary", 32000}}},
+          {{{"rows", 3}, {"vocabulary", 50}}},
+          preparing(recipe)};
+}
+
 }  // namespace
 
 void add_model_cases(std::vector<KernelFamily>& families) {
-  for (const KernelFamily& f : {linear(), rmsnorm(), rope(), silu_mul(), embedding(), attention_prefill()}) families.push_back(f);
+  for (const KernelFamily& f : {linear(), rmsnorm(), rope(), silu_mul(), embedding(), attention_prefill(), sampling()})
+    families.push_back(f);
 }
 
 }  // namespace kvlab

@@ -1,38 +1,36 @@
-// Operations of the model on a GPU.
-#include <cmath>
-
-#include "bench/kernel/op_case.h"
+// Operations of the model on a GPU, at the shapes of Llama-3.1-8B.
+#include "bench/kernel/model_checks.h"
 #include "bench/kernel/registry.h"
-#include "kernels/rmsnorm/rmsnorm_cuda.h"
 
 namespace kvlab {
 
 namespace {
 
-using Run = std::function<void()>;
+constexpr ElementType kTypes[] = {ElementType::kBf16, ElementType::kF16};
 
-// The residual is rounded to the type before it is normalised.
-bool rmsnorm_matches(Device& device, const DeviceRmsNorm& a, const Run& run) {
-  const std::int64_t bytes = element_bytes(a.type);
-  const auto at = [&](const void* p, std::int64_t t) { return static_cast<const char*>(p) + t * a.width * bytes; };
-  std::vector<std::vector<float>> in, before;
-  const std::vector<std::int64_t> rows = sampled(a.tokens, 8);
-  for (const std::int64_t t : rows) {
-    in.push_back(read_floats(device, at(a.in, t), a.width, a.type));
-    before.push_back(read_floats(device, at(a.residual, t), a.width, a.type));
-  }
-  run();
-  const std::vector<float> weight = read_floats(device, a.weight, a.width, a.type);
-  RelativeError error;
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    const std::vector<float> out = read_floats(device, at(a.out, rows[r]), a.width, a.type);
-    double squares = 0;
-    for (std::size_t i = 0; i < out.size(); ++i) squares += std::pow(static_cast<double>(in[r][i]) + static_cast<double>(before[r][i]), 2);
-    const double scale = 1 / std::sqrt(squares / static_cast<double>(a.width) + static_cast<double>(a.epsilon));
-    for (std::size_t i = 0; i < out.size(); ++i)
-      error.add(out[i], (static_cast<double>(in[r][i]) + static_cast<double>(before[r][i])) * scale * static_cast<double>(weight[i]));
-  }
-  return error.below(tolerance_of(a.type));
+KernelFamily gpu_family(const std::string& op, ElementType type, std::vector<std::pair<std::string, std::string>> axes,
+                        std::vector<Shape> shapes, std::vector<Shape> small) {
+  return {op, std::string(name_of(type)), DeviceKind::kGpu, std::move(axes), std::move(shapes), std::move(small), nullptr};
+}
+
+KernelFamily linear(ElementType type) {
+  OpRecipe<DeviceLinear> recipe;
+  recipe.type = type;
+  recipe.build = [](Buffers& b, const Shape& s) {
+    DeviceLinear a;
+    a.tokens = s.at("tokens"), a.out_dim = s.at("out"), a.in_dim = s.at("in"), a.type = b.type();
+    a.x = b.elements(a.tokens * a.in_dim), a.w = b.elements(a.out_dim * a.in_dim), a.y = b.element_room(a.tokens * a.out_dim);
+    return a;
+  };
+  recipe.work = work_of_shape<DeviceLinear>;
+  recipe.matches = linear_matches<DeviceLinear>;
+  std::vector<Shape> shapes;
+  for (const auto& [out, in] : {std::pair{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}})
+    for (const std::int64_t tokens : {1, 64, 1024, 8192}) shapes.push_back({{"tokens", tokens}, {"out", out}, {"in", in}});
+  KernelFamily f =
+      gpu_family("linear", type, {{"tokens", "m"}, {"out", "n"}, {"in", "k"}}, shapes, {{{"tokens", 3}, {"out", 24}, {"in", 32}}});
+  f.prepare = preparing(recipe);
+  return f;
 }
 
 KernelFamily rmsnorm(ElementType type) {
@@ -46,23 +44,94 @@ KernelFamily rmsnorm(ElementType type) {
     return a;
   };
   recipe.work = work_of_shape<DeviceRmsNorm>;
-  recipe.matches = rmsnorm_matches;
-  return {"rmsnorm",
-          std::string(name_of(type)),
-          DeviceKind::kGpu,
-          {{"tokens", "t"}, {"width", "w"}},
-          {{{"tokens", 1}, {"width", 4096}},
-           {{"tokens", 64}, {"width", 4096}},
-           {{"tokens", 8192}, {"width", 4096}},
-           {{"tokens", 65536}, {"width", 4096}}},
-          {{{"tokens", 3}, {"width", 40}}},
-          preparing(recipe)};
+  recipe.matches = rmsnorm_matches<DeviceRmsNorm>;
+  const auto shape = [](std::int64_t tokens) { return Shape{{"tokens", tokens}, {"width", 4096}}; };
+  KernelFamily f = gpu_family("rmsnorm", type, {{"tokens", "t"}, {"width", "w"}}, {shape(1), shape(64), shape(8192), shape(65536)},
+                              {{{"tokens", 3}, {"width", 40}}});
+  f.prepare = preparing(recipe);
+  return f;
+}
+
+KernelFamily rope(ElementType type) {
+  OpRecipe<DeviceRope> recipe;
+  recipe.type = type;
+  recipe.build = [](Buffers& b, const Shape& s) {
+    DeviceRope a;
+    a.tokens = s.at("tokens"), a.heads = s.at("heads"), a.head_dim = s.at("head_dim"), a.type = b.type();
+    const Angles angle = angles(a.tokens * a.head_dim / 2);
+    a.out = b.elements(a.tokens * a.heads * a.head_dim), a.in = a.out, a.cos = b.put(angle.cos), a.sin = b.put(angle.sin);
+    return a;
+  };
+  recipe.work = work_of_shape<DeviceRope>;
+  recipe.matches = rope_matches<DeviceRope>;
+  const auto shape = [](std::int64_t tokens) { return Shape{{"tokens", tokens}, {"heads", 40}, {"head_dim", 128}}; };
+  KernelFamily f = gpu_family("rope", type, {{"tokens", "t"}, {"heads", "h"}, {"head_dim", "d"}},
+                              {shape(1), shape(64), shape(8192), shape(32768)}, {{{"tokens", 3}, {"heads", 2}, {"head_dim", 16}}});
+  f.prepare = preparing(recipe);
+  return f;
+}
+
+KernelFamily silu_mul(ElementType type) {
+  OpRecipe<DeviceSiluMul> recipe;
+  recipe.type = type;
+  recipe.build = [](Buffers& b, const Shape& s) {
+    DeviceSiluMul a;
+    a.tokens = s.at("tokens"), a.width = s.at("width"), a.type = b.type();
+    a.gate = b.elements(a.tokens * a.width), a.up = b.elements(a.tokens * a.width), a.out = b.element_room(a.tokens * a.width);
+    return a;
+  };
+  recipe.work = work_of_shape<DeviceSiluMul>;
+  recipe.matches = silu_mul_matches<DeviceSiluMul>;
+  const auto shape = [](std::int64_t tokens) { return Shape{{"tokens", tokens}, {"width", 14336}}; };
+  KernelFamily f =
+      gpu_family("silu_mul", type, {{"tokens", "t"}, {"width", "w"}}, {shape(1), shape(64), shape(8192)}, {{{"tokens", 3}, {"width", 24}}});
+  f.prepare = preparing(recipe);
+  return f;
+}
+
+KernelFamily embedding(ElementType type) {
+  OpRecipe<DeviceEmbedding> recipe;
+  recipe.type = type;
+  recipe.build = [](Buffers& b, const Shape& s) {
+    DeviceEmbedding a;
+    a.tokens = s.at("tokens"), a.width = s.at("width"), a.type = b.type();
+    a.ids = b.put(random_ids(b, a.tokens, s.at("vocabulary"))), a.table = b.elements(s.at("vocabulary") * a.width);
+    a.out = b.element_room(a.tokens * a.width);
+    return a;
+  };
+  recipe.work = work_of_shape<DeviceEmbedding>;
+  recipe.matches = embedding_matches<DeviceEmbedding>;
+  const auto shape = [](std::int64_t tokens) { return Shape{{"tokens", tokens}, {"width", 4096}, {"vocabulary", 128256}}; };
+  KernelFamily f = gpu_family("embedding", type, {{"tokens", "t"}, {"width", "w"}, {"vocabulary", "v"}},
+                              {shape(64), shape(8192), shape(32768)}, {{{"tokens", 5}, {"width", 16}, {"vocabulary", 7}}});
+  f.prepare = preparing(recipe);
+  return f;
+}
+
+KernelFamily sampling(ElementType type) {
+  OpRecipe<DeviceSampling> recipe;
+  recipe.type = type;
+  recipe.build = [](Buffers& b, const Shape& s) {
+    DeviceSampling a;
+    a.rows = s.at("rows"), a.vocabulary = s.at("vocabulary"), a.type = b.type();
+    a.logits = b.elements(a.rows * a.vocabulary), a.token = b.room<std::int32_t>(a.rows);
+    return a;
+  };
+  recipe.work = work_of_shape<DeviceSampling>;
+  recipe.matches = sampling_matches<DeviceSampling>;
+  const auto shape = [](std::int64_t rows) { return Shape{{"rows", rows}, {"vocabulary", 128256}}; };
+  KernelFamily f = gpu_family("sampling", type, {{"rows", "r"}, {"vocabulary", "v"}}, {shape(1), shape(64), shape(512)},
+                              {{{"rows", 3}, {"vocabulary", 64}}});
+  f.prepare = preparing(recipe);
+  return f;
 }
 
 }  // namespace
 
 void add_model_cuda_cases(std::vector<KernelFamily>& families) {
-  for (const ElementType type : {ElementType::kBf16, ElementType::kF16}) families.push_back(rmsnorm(type));
+  for (const ElementType type : kTypes)
+    for (const KernelFamily& f : {linear(type), rmsnorm(type), rope(type), silu_mul(type), embedding(type), sampling(type)})
+      families.push_back(f);
 }
 
 }  // namespace kvlab

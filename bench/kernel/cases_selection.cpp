@@ -122,6 +122,18 @@ bool page_scores_match(Device& device, const PageScores& a, const Run& run) {
   return error.below(tolerance_of(ElementType::kF32));
 }
 
+// [units, 2, d]: a minimum, and a maximum that is no less.
+std::vector<float> random_bounds(Buffers& b, std::int64_t units, std::int64_t d) {
+  std::vector<float> bounds(static_cast<std::size_t>(units * 2 * d));
+  for (std::int64_t at = 0; at < units * d; ++at) {
+    const std::uint64_t draw = b.draw();
+    const float low = static_cast<float>(draw >> 40) * 0x1p-23F - 2.0F;
+    bounds[static_cast<std::size_t>(at / d * 2 * d + at % d)] = low;
+    bounds[static_cast<std::size_t>((at / d * 2 + 1) * d + at % d)] = low + static_cast<float>(draw & 0xFFFFU) * 0x1p-15F;
+  }
+  return bounds;
+}
+
 void add_page_scores(std::vector<KernelFamily>& families) {
   const auto shape = [](std::int64_t batch, std::int64_t units, std::int64_t q_heads, std::int64_t kv_heads, std::int64_t d) {
     return Shape{{"batch", batch}, {"units", units}, {"q_heads", q_heads}, {"kv_heads", kv_heads}, {"head_dim", d}};
@@ -141,8 +153,9 @@ void add_page_scores(std::vector<KernelFamily>& families) {
         a.num_rows = static_cast<std::int32_t>(batch * a.kv_heads), a.head_dim = static_cast<std::int32_t>(d), a.kv_bytes = 4;
         std::vector<Queries> queries;
         for (std::int64_t i = 0; i < batch; ++i) queries.push_back({b.floats(q_heads * d), 1, 0});
+        const std::vector<float> bounds = random_bounds(b, units, d);
         std::vector<const float*> summaries;
-        for (std::int32_t r = 0; r < a.num_rows; ++r) summaries.push_back(b.floats(units * 2 * d));
+        for (std::int32_t r = 0; r < a.num_rows; ++r) summaries.push_back(b.put(bounds));
         a.queries = b.host(std::move(queries)), a.summaries = b.host(std::move(summaries));
         a.first = equal_rows(b, a.num_rows, units), a.scores = b.room<float>(a.num_rows * units);
         return a;
