@@ -19,5 +19,6 @@ struct ChunkPool {
 };
 OpCall call(const ChunkPool&);
 void run_cpu(const ChunkPool&);
+void run_cuda(const ChunkPool&, CudaContext&);
 
 }  // namespace kvlab

@@ -15,5 +15,6 @@ struct ListDropped {
 // The kept list is read, the dropped one written.
 OpCall call(const ListDropped&);
 void run_cpu(const ListDropped&);
+void run_cuda(const ListDropped&, CudaContext&);
 
 }  // namespace kvlab

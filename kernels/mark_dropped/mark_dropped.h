@@ -18,6 +18,7 @@ struct MarkDropped {
 // Marks of the dropped tokens are read, the listed ones' written, with 4 bytes per entry of both lists.
 OpCall call(const MarkDropped&);
 void run_cpu(const MarkDropped&);
+void run_cuda(const MarkDropped&, CudaContext&);
 
 // Scores of marked tokens become -infinity, except where they are +infinity.
 struct LowerMarked {
@@ -28,5 +29,6 @@ struct LowerMarked {
 // Marks and scores are read, scores written; two comparisons per token.
 OpCall call(const LowerMarked&);
 void run_cpu(const LowerMarked&);
+void run_cuda(const LowerMarked&, CudaContext&);
 
 }  // namespace kvlab

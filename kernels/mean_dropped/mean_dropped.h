@@ -19,5 +19,6 @@ struct MeanDropped {
 // Dropped keys and values are read, the means read and written; one addition per element and two operations per element of a mean.
 OpCall call(const MeanDropped&);
 void run_cpu(const MeanDropped&);
+void run_cuda(const MeanDropped&, CudaContext&);
 
 }  // namespace kvlab

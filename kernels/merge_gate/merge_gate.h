@@ -11,7 +11,7 @@ namespace kvlab {
 // Without `thresholds`, tau = fixed. With them, tau is a running mean per sequence over all its heads (D2O, Wan et al. 2025,
 // section 3.3): tau <- mean similarity of what is dropped now at the first time, then (1 - share) tau + share * that mean. With
 // head_mean the j-th dropped tokens of all heads decide together, by the mean of their similarities. Rows without kept tokens do
-// not take part.
+// not take part. On a GPU thresholds are host memory too: the call waits for the stream where they run.
 struct MergeGate {
   PartedRows rows;
   const float* similarity = nullptr;           // [total_dropped()]
@@ -26,5 +26,6 @@ struct MergeGate {
 // Similarities and targets are read, targets written; four operations per dropped token.
 OpCall call(const MergeGate&);
 void run_cpu(const MergeGate&);
+void run_cuda(const MergeGate&, CudaContext&);
 
 }  // namespace kvlab

@@ -35,5 +35,6 @@ struct MergeInto {
 // weights that look at vectors read them again.
 OpCall call(const MergeInto&);
 void run_cpu(const MergeInto&);
+void run_cuda(const MergeInto&, CudaContext&);
 
 }  // namespace kvlab

@@ -21,5 +21,6 @@ struct MergeWindow {
 // channel and kept token of a window, which is taken to be full.
 OpCall call(const MergeWindow&);
 void run_cpu(const MergeWindow&);
+void run_cuda(const MergeWindow&, CudaContext&);
 
 }  // namespace kvlab

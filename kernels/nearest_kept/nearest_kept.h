@@ -27,5 +27,6 @@ struct NearestAnchor {
 // Positions and lists are read, targets written.
 OpCall call(const NearestAnchor&);
 void run_cpu(const NearestAnchor&);
+void run_cuda(const NearestAnchor&, CudaContext&);
 
 }  // namespace kvlab

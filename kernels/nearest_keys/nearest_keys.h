@@ -23,5 +23,6 @@ struct NearestKeys {
 // query head and key looked at.
 OpCall call(const NearestKeys&);
 void run_cpu(const NearestKeys&);
+void run_cuda(const NearestKeys&, CudaContext&);
 
 }  // namespace kvlab

@@ -7,6 +7,7 @@
 #include "kernels/attention_stats/attention_stats.h"
 #include "kernels/block_max/block_max.h"
 #include "kernels/cast/cast.h"
+#include "kernels/chunk_pool/chunk_pool.h"
 #include "kernels/compact/compact_cuda.h"
 #include "kernels/compact/compact_rows.h"
 #include "kernels/count_above/count_above.h"
@@ -20,10 +21,18 @@
 #include "kernels/keep_queries/keep_queries.h"
 #include "kernels/key_dot/key_dot.h"
 #include "kernels/linear/linear_cuda.h"
+#include "kernels/list_dropped/list_dropped.h"
+#include "kernels/mark_dropped/mark_dropped.h"
 #include "kernels/mark_top/mark_top.h"
 #include "kernels/mass_count/mass_count.h"
+#include "kernels/mean_dropped/mean_dropped.h"
 #include "kernels/mean_query/mean_query.h"
+#include "kernels/merge_gate/merge_gate.h"
+#include "kernels/merge_into/merge_into.h"
 #include "kernels/merge_partials/merge_partials.h"
+#include "kernels/merge_window/merge_window.h"
+#include "kernels/nearest_kept/nearest_kept.h"
+#include "kernels/nearest_keys/nearest_keys.h"
 #include "kernels/page_bounds/page_bounds.h"
 #include "kernels/page_copy/page_copy.h"
 #include "kernels/page_means/page_means.h"
@@ -41,12 +50,14 @@
 #include "kernels/rope/rope_cuda.h"
 #include "kernels/sampling/sampling_cuda.h"
 #include "kernels/silu_mul/silu_mul_cuda.h"
+#include "kernels/slerp_pairs/slerp_pairs.h"
 #include "kernels/standardize/standardize.h"
 #include "kernels/sum_rows/sum_rows.h"
 #include "kernels/token_norms/token_norms.h"
 #include "kernels/token_scores/token_scores.h"
 #include "kernels/top_k/top_k.h"
 #include "kernels/tree_select/tree_select.h"
+#include "kernels/unit_lists/unit_lists.h"
 
 #define KVLAB_NO_CUDA(Op) \
   void run_cuda(const Op&, CudaContext&) { throw CudaError(why_no_gpu()); }
@@ -58,7 +69,9 @@ KVLAB_NO_CUDA(Attend)
 KVLAB_NO_CUDA(AttentionStats)
 KVLAB_NO_CUDA(BlockMax)
 KVLAB_NO_CUDA(Cast)
+KVLAB_NO_CUDA(ChunkPool)
 KVLAB_NO_CUDA(CompactRows)
+KVLAB_NO_CUDA(ComposeUnits)
 KVLAB_NO_CUDA(CountAbove)
 KVLAB_NO_CUDA(CoverMass)
 KVLAB_NO_CUDA(Dequantize)
@@ -75,15 +88,27 @@ KVLAB_NO_CUDA(DeviceRope)
 KVLAB_NO_CUDA(DeviceSampling)
 KVLAB_NO_CUDA(DeviceSiluMul)
 KVLAB_NO_CUDA(EntropyShare)
+KVLAB_NO_CUDA(ExpandUnits)
 KVLAB_NO_CUDA(FillScores)
 KVLAB_NO_CUDA(GatherScores)
 KVLAB_NO_CUDA(HoldLargest)
 KVLAB_NO_CUDA(KeepQueries)
+KVLAB_NO_CUDA(KeepUnits)
 KVLAB_NO_CUDA(KeyDot)
+KVLAB_NO_CUDA(ListDropped)
+KVLAB_NO_CUDA(LowerMarked)
+KVLAB_NO_CUDA(MarkDropped)
 KVLAB_NO_CUDA(MarkTop)
+KVLAB_NO_CUDA(MaskEnds)
 KVLAB_NO_CUDA(MassCount)
+KVLAB_NO_CUDA(MeanDropped)
 KVLAB_NO_CUDA(MeanQuery)
 KVLAB_NO_CUDA(MergeBounds)
+KVLAB_NO_CUDA(MergeGate)
+KVLAB_NO_CUDA(MergeInto)
+KVLAB_NO_CUDA(MergeWindow)
+KVLAB_NO_CUDA(NearestAnchor)
+KVLAB_NO_CUDA(NearestKeys)
 KVLAB_NO_CUDA(PageBounds)
 KVLAB_NO_CUDA(PageCopy)
 KVLAB_NO_CUDA(PageMeans)
@@ -98,15 +123,20 @@ KVLAB_NO_CUDA(ProtectSpan)
 KVLAB_NO_CUDA(Quantize)
 KVLAB_NO_CUDA(QueryRing)
 KVLAB_NO_CUDA(RankMeans)
+KVLAB_NO_CUDA(RankUnits)
 KVLAB_NO_CUDA(ReduceHeads)
 KVLAB_NO_CUDA(SentenceQuery)
+KVLAB_NO_CUDA(SlerpPairs)
 KVLAB_NO_CUDA(Standardize)
 KVLAB_NO_CUDA(SumRows)
+KVLAB_NO_CUDA(TakeRanked)
 KVLAB_NO_CUDA(TokenNorms)
 KVLAB_NO_CUDA(TokenScores)
 KVLAB_NO_CUDA(TopK)
 KVLAB_NO_CUDA(TopKPooled)
+KVLAB_NO_CUDA(TrackReuse)
 KVLAB_NO_CUDA(TreeSelect)
+KVLAB_NO_CUDA(UnionUnits)
 
 std::int32_t splits_of(const DevicePrefill&, const GpuInfo&) { return 1; }
 std::vector<PrefillVariant> prefill_variants(std::int32_t) { return {}; }

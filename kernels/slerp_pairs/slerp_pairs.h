@@ -22,5 +22,6 @@ struct SlerpPairs {
 // element.
 OpCall call(const SlerpPairs&);
 void run_cpu(const SlerpPairs&);
+void run_cuda(const SlerpPairs&, CudaContext&);
 
 }  // namespace kvlab

@@ -14,7 +14,7 @@ using radix::Search;
 
 struct PutIndices {
   __device__ void operator()(const SelectRow& row, std::int32_t place, std::int32_t token) const {
-    static_cast<std::int32_t*>(row.out)[place] = token;
+    static_cast<std::int32_t*>(row.out)[place] = row.base + token;
   }
 };
 struct PutMarks {

@@ -14,6 +14,7 @@ struct SelectRow {
   void* out = nullptr;
   std::int32_t n = 0;
   std::int32_t keep = 0;  // nothing where it is <= 0, all where it is >= n
+  std::int32_t base = 0;  // added to indices
 };
 
 // out [keep] int32: the chosen tokens, ascending.

@@ -38,6 +38,7 @@ struct ExpandUnits {
 // Unit numbers are read, token numbers written, 4 bytes each.
 OpCall call(const ExpandUnits&);
 void run_cpu(const ExpandUnits&);
+void run_cuda(const ExpandUnits&, CudaContext&);
 
 // Numbers behind places in another list: out[first[r] + i] = base.row(r)[pick[first[r] + i]].
 struct ComposeUnits {
@@ -49,6 +50,7 @@ struct ComposeUnits {
 };
 OpCall call(const ComposeUnits&);
 void run_cpu(const ComposeUnits&);
+void run_cuda(const ComposeUnits&, CudaContext&);
 
 // The union of `lists_per_row` consecutive ascending lists: what a KV head loads when its query heads choose apart.
 struct UnionUnits {
@@ -61,6 +63,7 @@ struct UnionUnits {
 // Counted as if unions filled their rooms: the count depends on data, the room does not.
 OpCall call(const UnionUnits&);
 void run_cpu(const UnionUnits&);
+void run_cuda(const UnionUnits&, CudaContext&);  // counts are host memory: waits for the stream
 
 // Keeps lists for later steps.
 struct KeepUnits {
@@ -70,6 +73,7 @@ struct KeepUnits {
 };
 OpCall call(const KeepUnits&);
 void run_cpu(const KeepUnits&);
+void run_cuda(const KeepUnits&, CudaContext&);
 
 // Keeps a list by descending score (ties: lower unit first), so that the best of it can be taken later.
 struct RankUnits {
@@ -81,6 +85,7 @@ struct RankUnits {
 };
 OpCall call(const RankUnits&);
 void run_cpu(const RankUnits&);
+void run_cuda(const RankUnits&, CudaContext&);
 
 // The first take[r] of each ranked list, ascending.
 struct TakeRanked {
@@ -91,6 +96,7 @@ struct TakeRanked {
 };
 OpCall call(const TakeRanked&);
 void run_cpu(const TakeRanked&);
+void run_cuda(const TakeRanked&, CudaContext&);
 
 // Scores of the tokens [0, head[r]) and [tail[r], row's end), which are attended to anyway, become -infinity.
 struct MaskEnds {
@@ -102,6 +108,7 @@ struct MaskEnds {
 };
 OpCall call(const MaskEnds&);
 void run_cpu(const MaskEnds&);
+void run_cuda(const MaskEnds&, CudaContext&);
 
 // How many of a row's units were in the list before, and remembers the list in its place. A statistic of the laboratory, no part
 // of any method: it costs nothing.
@@ -114,5 +121,6 @@ struct TrackReuse {
 };
 OpCall call(const TrackReuse&);
 void run_cpu(const TrackReuse&);
+void run_cuda(const TrackReuse&, CudaContext&);  // hits are host memory: waits for the stream
 
 }  // namespace kvlab

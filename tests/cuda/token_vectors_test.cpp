@@ -44,9 +44,9 @@ class TokenVectorsCuda : public CudaTest {
 };
 
 TEST_F(TokenVectorsCuda, EqualCpuVersions) {
-  for (const std::int32_t head_dim : {7, 64, 80}) check_all<bf16>(head_dim, 16);
-  for (const std::int32_t head_dim : {128, 256, 512}) check_all<f16>(head_dim, 7);
-  for (const std::int32_t head_dim : {1, 64}) check_all<float>(head_dim, 16);
+  for (const std::int32_t head_dim : {7, 80}) check_all<bf16>(head_dim, 16);
+  for (const std::int32_t head_dim : {128, 512}) check_all<f16>(head_dim, 7);
+  for (const std::int32_t head_dim : {64, 256}) check_all<float>(head_dim, 16);
 }
 
 TEST_F(TokenVectorsCuda, WiderHeadsAreRefused) {

@@ -1,0 +1,121 @@
+#include <algorithm>
+#include <limits>
+
+#include "kernels/chunk_pool/chunk_pool.h"
+#include "kernels/list_dropped/list_dropped.h"
+#include "kernels/mark_dropped/mark_dropped.h"
+#include "kernels/merge_gate/merge_gate.h"
+#include "kernels/nearest_kept/nearest_kept.h"
+#include "tests/cuda/parts_fixture.h"
+
+namespace kvlab {
+namespace {
+
+using Ints = std::vector<std::int32_t>;
+using Longs = std::vector<std::int64_t>;
+
+class DroppedTokensCuda : public CudaTest {
+ protected:
+  void SetUp() override {
+    CudaTest::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    all_.emplace(RowsShape{.kv_heads = 2, .head_dim = 8, .page_tokens = 16, .num_words = 2}, Ints{0, 1, 1, 60, 1500, 700, 40, 40},
+                 Ints{0, 1, 0, 30, 100, 699, 0, 40}, 1);
+  }
+  PartsFixture<bf16>& parts() { return *all_; }
+
+ private:
+  std::optional<PartsFixture<bf16>> all_;
+};
+
+TEST_F(DroppedTokensCuda, ListDropped) {
+  Ints expected(parts().dropped.size(), -1);
+  run_cpu(ListDropped{parts().host(), expected.data()});
+  const DeviceBuffer<std::int32_t> got(parts().total_dropped());
+  run_cuda(ListDropped{parts().device(), got.data()}, cuda());
+  EXPECT_EQ(got.to_host(cuda().stream()), expected);
+}
+
+TEST_F(DroppedTokensCuda, NearestAnchor) {
+  Ints expected(parts().dropped.size(), -5);
+  run_cpu(NearestAnchor{parts().host(), expected.data()});
+  const DeviceBuffer<std::int32_t> got(parts().total_dropped());
+  run_cuda(NearestAnchor{parts().device(), got.data()}, cuda());
+  EXPECT_EQ(got.to_host(cuda().stream()), expected);
+}
+
+// Lists with too little room, and with more than is asked for.
+TEST_F(DroppedTokensCuda, MarkDroppedAndLowerMarked) {
+  RowsFixture<bf16>& rows = parts().rows;
+  const std::size_t slots = rows.position.size();
+  std::mt19937 random(2);
+  rows.for_each_token(
+      [&](std::int32_t, std::int32_t, std::size_t slot) { rows.words[slots + slot] = static_cast<std::uint32_t>(random() % 6); });
+  rows.upload();
+  const Longs first{0, 3, 3, 4, 14, 900, 901, 950, 950};
+  for (int step = 0; step < 2; ++step) {
+    Ints expected(950, -7);
+    run_cpu(MarkDropped{parts().host(), 1, first.data(), expected.data()});
+    const DeviceBuffer<std::int32_t> got(950);
+    run_cuda(MarkDropped{parts().device(), 1, first.data(), got.data()}, cuda());
+    EXPECT_EQ(got.to_host(cuda().stream()), expected);
+    EXPECT_EQ(rows.device_words(cuda()), rows.words);
+  }
+  std::vector<float> scores = random_elements<float>(rows.first.back(), 3);
+  for (std::size_t i = 0; i < scores.size(); i += 5) scores[i] = std::numeric_limits<float>::infinity();
+  const DeviceBuffer<float> device_scores(scores);
+  run_cpu(LowerMarked{rows.host(), 1, scores.data()});
+  run_cuda(LowerMarked{rows.device(), 1, device_scores.data()}, cuda());
+  EXPECT_EQ(device_scores.to_host(cuda().stream()), scores);
+}
+
+// Means are sums of doubles; thresholds pass between them with room to spare.
+TEST_F(DroppedTokensCuda, MergeGate) {
+  const std::vector<float> similarity = random_elements<float>(parts().total_dropped(), 4, 0.4F);
+  Ints target(parts().dropped.size());
+  std::mt19937 random(5);
+  for (std::int32_t& t : target) t = random() % 4 == 0 ? -1 : static_cast<std::int32_t>(random() % 100);
+  const DeviceBuffer<float> device_similarity(similarity);
+  const Ints line{3, 0, 2, 1};
+  for (const bool running : {false, true}) {
+    for (const bool head_mean : {false, true}) {
+      std::vector<float> expected_thresholds{-2.0F, 0.5F, -2.0F, 0.1F, 0.7F}, thresholds = expected_thresholds;
+      for (int step = 0; step < 2; ++step) {
+        Ints expected = target;
+        run_cpu(MergeGate{parts().host(), similarity.data(), expected.data(), running, expected_thresholds.data(), line.data(), 0.3F, 0.2F,
+                          head_mean});
+        const DeviceBuffer<std::int32_t> got(target);
+        run_cuda(MergeGate{parts().device(), device_similarity.data(), got.data(), running, thresholds.data(), line.data(), 0.3F, 0.2F,
+                           head_mean},
+                 cuda());
+        EXPECT_EQ(got.to_host(cuda().stream()), expected);
+        EXPECT_TRUE(all_near(thresholds, expected_thresholds, 1e-6, 1e-6));
+      }
+    }
+  }
+}
+
+// Sums of at most 70 numbers in fp32, in another order.
+TEST_F(DroppedTokensCuda, ChunkPool) {
+  const Ints begin{0, 0, 0, 3, 10, 1, 0, 40}, len{0, 1, 1, 50, 150, 71, 40, 0};
+  const Longs& first = parts().rows.first;
+  std::vector<float> scores = random_elements<float>(first.back(), 6);
+  for (float& x : scores) x = std::abs(x);
+  std::fill(scores.begin() + first[6], scores.begin() + first[7], 0.0F);  // no share of nothing
+  using Kind = ChunkPool::Kind;
+  for (const std::int32_t chunk : {5, 70})
+    for (const Kind kind : {Kind::kMean, Kind::kMeanOfTopHalf, Kind::kShare})
+      for (const bool begins : {false, true}) {
+        std::vector<float> expected = scores;
+        run_cpu(ChunkPool{8, first.data(), begins ? begin.data() : nullptr, len.data(), expected.data(), chunk, kind});
+        const auto got = same_in_every_order([&] {
+          const DeviceBuffer<float> device(scores);
+          run_cuda(ChunkPool{8, first.data(), begins ? begin.data() : nullptr, len.data(), device.data(), chunk, kind}, cuda());
+          return device.to_host(cuda().stream());
+        });
+        EXPECT_TRUE(all_near(got, expected, 1e-6, 1e-5));
+      }
+}
+
+}  // namespace
+}  // namespace kvlab

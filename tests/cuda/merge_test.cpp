@@ -1,0 +1,147 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/mean_dropped/mean_dropped.h"
+#include "kernels/merge_into/merge_into.h"
+#include "kernels/merge_window/merge_window.h"
+#include "kernels/slerp_pairs/slerp_pairs.h"
+#include "tests/cuda/parts_fixture.h"
+
+namespace kvlab {
+namespace {
+
+using Ints = std::vector<std::int32_t>;
+using Longs = std::vector<std::int64_t>;
+
+class MergeCuda : public CudaTest {
+ protected:
+  // Values of slots that rows own; the others must be what they were, NaN.
+  template <class T>
+  void expect_pool(RowsFixture<T>& rows, const std::vector<float>& got, const std::vector<float>& expected, double tolerance) {
+    const auto d = static_cast<std::size_t>(rows.host().head_dim);
+    std::vector<float> mine, theirs;
+    std::vector<bool> owned(rows.position.size(), false);
+    rows.for_each_token([&](std::int32_t, std::int32_t, std::size_t slot) {
+      owned[slot] = true;
+      for (std::size_t c = slot * d; c < (slot + 1) * d; ++c) mine.push_back(got[c]), theirs.push_back(expected[c]);
+    });
+    EXPECT_TRUE(all_near(mine, theirs, tolerance, tolerance));
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      if (!owned[i / d]) {
+        EXPECT_TRUE(std::isnan(got[i]));
+      }
+    }
+  }
+
+  // Both versions begin with the same keys and values, run(op_on, parted rows).
+  template <class T, class Run>
+  void check(PartsFixture<T>& parts, double tolerance, Run&& run) {
+    const std::vector<float> k = parts.rows.k, v = parts.rows.v;
+    run([](const auto& op) { run_cpu(op); }, parts.host(), false);
+    const std::vector<float> expected_k = parts.rows.k, expected_v = parts.rows.v;
+    parts.rows.k = k, parts.rows.v = v;
+    for (const auto order : {emulated::Order::kForward, emulated::Order::kShuffled}) {
+      emulated::set_order(order);
+      parts.rows.upload();
+      run([&](const auto& op) { run_cuda(op, cuda()); }, parts.device(), true);
+      expect_pool(parts.rows, parts.rows.device_keys(cuda()), expected_k, tolerance);
+      expect_pool(parts.rows, parts.rows.device_values(cuda()), expected_v, tolerance);
+    }
+    emulated::set_order(emulated::Order::kForward);
+    parts.rows.upload();
+  }
+
+  template <class T>
+  void check_merge_into(std::int32_t head_dim, double tolerance) {
+    SCOPED_TRACE(testing::Message() << "head_dim " << head_dim);
+    PartsFixture<T> parts({.kv_heads = 2, .head_dim = head_dim, .page_tokens = 16}, {0, 1, 1, 60, 150, 40}, {0, 1, 0, 3, 20, 40}, 1);
+    Ints target(parts.dropped.size(), -1);
+    std::mt19937 random(2);
+    for (std::size_t r = 0; r < 6; ++r) {
+      const auto kept = static_cast<std::uint32_t>(parts.kept_first[r + 1] - parts.kept_first[r]);
+      for (std::int64_t i = parts.dropped_first[r]; i < parts.dropped_first[r + 1] && kept > 0; ++i)
+        target[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(random() % 3 == 0 ? 0 : random() % (kept + 1)) - 1;
+    }
+    for (std::size_t i = 0; i < target.size(); i += 3) target[i] = std::max(target[i], 0) * (target[i] >= -1 && i > 1 ? 1 : 0);
+    std::vector<float> similarity = random_elements<float>(parts.total_dropped(), 3, 0.5F);
+    for (float& s : similarity) s = std::clamp(s, -1.0F, 1.0F);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(parts.dropped_first[3]); ++i) target[i] = -1;  // no kept token there
+    const DeviceBuffer<std::int32_t> device_target(target);
+    const DeviceBuffer<float> device_similarity(similarity);
+    using Combine = MergeInto::Combine;
+    using Weight = MergeInto::Weight;
+    const auto merge = [&](Combine combine, Weight weight, bool keys, bool times) {
+      SCOPED_TRACE(testing::Message() << "combine " << static_cast<int>(combine) << ", weight " << static_cast<int>(weight));
+      check(parts, tolerance, [&](auto&& op_on, const PartedRows& rows, bool device) {
+        op_on(MergeInto{rows, device ? device_target.data() : target.data(), device ? device_similarity.data() : similarity.data(), combine,
+                        weight, 9.0F, keys, times});
+      });
+    };
+    merge(Combine::kMean, Weight::kOne, true, false);
+    merge(Combine::kPivot, Weight::kSimilarity, true, true);
+    merge(Combine::kWeightedMean, Weight::kSoftmax, false, false);
+    merge(Combine::kWeightedMean, Weight::kNormShare, true, false);
+    merge(Combine::kMean, Weight::kGaussian, true, true);
+  }
+};
+
+// One rounding to the element type of numbers up to about 10 (times the count where values are scaled by it).
+TEST_F(MergeCuda, MergeInto) {
+  check_merge_into<float>(7, 1e-5);
+  check_merge_into<f16>(64, 0x1p-10);
+  check_merge_into<bf16>(136, 0x1p-7);
+}
+
+TEST_F(MergeCuda, MergeWindow) {
+  for (const std::int32_t window : {1, 5, 32}) {
+    PartsFixture<f16> parts({.kv_heads = 2, .head_dim = 48, .page_tokens = 16}, {0, 1, 1, 60, 300, 90}, {0, 1, 0, 30, 40, 89}, 4);
+    std::vector<float> mass = random_elements<float>(parts.rows.first.back(), 5);
+    for (float& m : mass) m = m < 0 ? 0.0F : m;
+    const Longs seeds{5, 6, 7};
+    const DeviceBuffer<float> device_mass(mass);
+    check(parts, 0x1p-10, [&](auto&& op_on, const PartedRows& rows, bool device) {
+      op_on(MergeWindow{rows, window, device ? device_mass.data() : mass.data(), seeds.data()});
+    });
+  }
+}
+
+// Sums of at most 256 numbers in fp32, then doubles.
+TEST_F(MergeCuda, MeanDropped) {
+  PartsFixture<bf16> parts({.kv_heads = 2, .head_dim = 72, .page_tokens = 16}, {0, 1, 1, 60, 600, 90}, {0, 1, 0, 30, 40, 90}, 6);
+  const Ints line{5, 4, 3, 2, 1, 0}, before{0, 3, 0, 1000, 7, 8};
+  std::vector<float> k_mean = random_elements<float>(6 * 72, 7), v_mean = random_elements<float>(6 * 72, 8);
+  const DeviceBuffer<float> device_k(k_mean), device_v(v_mean);
+  run_cpu(MeanDropped{parts.host(), line.data(), before.data(), k_mean.data(), v_mean.data()});
+  run_cuda(MeanDropped{parts.device(), line.data(), before.data(), device_k.data(), device_v.data()}, cuda());
+  EXPECT_TRUE(all_near(device_k.to_host(cuda().stream()), k_mean, 1e-6, 1e-5));
+  EXPECT_TRUE(all_near(device_v.to_host(cuda().stream()), v_mean, 1e-6, 1e-5));
+}
+
+// Vectors of norm 0, equal and opposite ones. Doubles; one rounding to the element type.
+TEST_F(MergeCuda, SlerpPairs) {
+  const Ints len{0, 1, 70, 130}, begin{0, 0, 3, 0}, end{0, 1, 70, 129}, retain{0, 0, 10, 200};
+  RowsFixture<f16> a({.kv_heads = 2, .head_dim = 40, .page_tokens = 16}, len, 9),
+      b({.kv_heads = 2, .head_dim = 40, .page_tokens = 16}, len, 10);
+  for (std::size_t c = 0; c < 40; ++c) {
+    const auto at = [&](RowsFixture<f16>& rows, std::int32_t token) -> float& {
+      return rows.v[static_cast<std::size_t>(rows.host().slot(2, token)) * 40 + c];
+    };
+    at(a, 5) = 0, at(b, 6) = 0, at(a, 7) = at(b, 7), at(a, 8) = -at(b, 8), at(a, 9) = at(b, 9) = 0;
+  }
+  a.upload(), b.upload();
+  for (const bool values : {false, true}) {
+    for (const float t : {0.6F, 0.2F}) {
+      const std::vector<float> ak = a.k, av = a.v, bk = b.k, bv = b.v;
+      run_cpu(SlerpPairs{a.host(), b.host(), begin.data(), end.data(), retain.data(), values, t});
+      const std::vector<float> expected_a = values ? a.v : a.k, expected_b = values ? b.v : b.k;
+      a.k = ak, a.v = av, b.k = bk, b.v = bv;
+      a.upload(), b.upload();
+      run_cuda(SlerpPairs{a.device(), b.device(), begin.data(), end.data(), retain.data(), values, t}, cuda());
+      expect_pool(a, values ? a.device_values(cuda()) : a.device_keys(cuda()), expected_a, 0x1p-10);
+      expect_pool(b, values ? b.device_values(cuda()) : b.device_keys(cuda()), expected_b, 0x1p-10);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvlab

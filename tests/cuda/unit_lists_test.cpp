@@ -1,0 +1,170 @@
+#include "kernels/unit_lists/unit_lists.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "kernels/nearest_keys/nearest_keys.h"
+#include "tests/cuda/rows_fixture.h"
+
+namespace kvlab {
+namespace {
+
+using Ints = std::vector<std::int32_t>;
+using Longs = std::vector<std::int64_t>;
+
+Longs prefix_sums(const Ints& counts) {
+  Longs first(counts.size() + 1, 0);
+  std::partial_sum(counts.begin(), counts.end(), first.begin() + 1);
+  return first;
+}
+
+// Ascending lists of units below `units`, in rooms that are larger than they.
+struct Lists {
+  Lists(const Ints& counts, std::int32_t units, std::uint64_t seed) : count(counts) {
+    std::mt19937_64 random(seed);
+    Ints rooms;
+    for (const std::int32_t n : counts) rooms.push_back(n + static_cast<std::int32_t>(random() % 3));
+    first = prefix_sums(rooms);
+    unit.assign(static_cast<std::size_t>(first.back()), -9);
+    for (std::size_t r = 0; r < counts.size(); ++r) {
+      Ints all(static_cast<std::size_t>(units));
+      std::iota(all.begin(), all.end(), 0);
+      std::shuffle(all.begin(), all.end(), random);
+      std::sort(all.begin(), all.begin() + counts[r]);
+      std::copy_n(all.begin(), counts[r], unit.begin() + first[r]);
+    }
+    device_unit = DeviceBuffer<std::int32_t>(unit);
+    for (std::size_t r = 0; r < counts.size(); ++r)
+      rows.push_back(unit.data() + first[r]), device_rows.push_back(device_unit.data() + first[r]);
+  }
+  [[nodiscard]] UnitLists host() const { return {first.data(), unit.data(), nullptr, count.data()}; }
+  [[nodiscard]] UnitLists device() const { return {first.data(), device_unit.data(), nullptr, count.data()}; }
+  [[nodiscard]] UnitLists device_apart() const { return {nullptr, nullptr, device_rows.data(), count.data()}; }
+  Ints count, unit;
+  Longs first;
+  DeviceBuffer<std::int32_t> device_unit;
+  std::vector<const std::int32_t*> rows, device_rows;
+};
+
+class UnitListsCuda : public CudaTest {
+ protected:
+  void SetUp() override {
+    CudaTest::SetUp();
+    if (!IsSkipped() && !HasFatalFailure()) all_.emplace(Ints{0, 1, 40, 600, 33, 33}, 700, 1);
+  }
+  Lists& lists() { return *all_; }
+
+ private:
+  std::optional<Lists> all_;
+};
+
+TEST_F(UnitListsCuda, ExpandUnits) {
+  const Ints base{3, 3, 3, 3, 3, 3}, head{2, 0, 1, 3, 3, 3}, tail{2, 20, 3000, 2900, 2900, 2904}, len{5, 20, 3001, 2903, 2903, 2904};
+  ExpandUnits op;
+  op.num_rows = 6, op.unit_tokens = 4, op.tail = tail.data(), op.len = len.data();
+  for (const bool bases : {false, true}) {
+    op.base = bases ? base.data() : nullptr, op.head = bases ? head.data() : nullptr, op.lists = lists().host();
+    Longs first(1, 0);
+    for (std::int32_t r = 0; r < 6; ++r) first.push_back(first.back() + op.tokens(r));
+    Ints expected(static_cast<std::size_t>(first.back()));
+    op.index_first = first.data(), op.index = expected.data();
+    run_cpu(op);
+    const DeviceBuffer<std::int32_t> index(first.back());
+    op.lists = bases ? lists().device() : lists().device_apart(), op.index = index.data();
+    run_cuda(op, cuda());
+    EXPECT_EQ(index.to_host(cuda().stream()), expected);
+  }
+}
+
+TEST_F(UnitListsCuda, ComposeAndKeepUnits) {
+  const Longs first{0, 0, 1, 30, 500, 510, 510};
+  Ints pick(510);
+  std::mt19937 random(2);
+  for (std::size_t r = 0; r < 6; ++r)
+    for (std::int64_t i = first[r]; i < first[r + 1]; ++i)
+      pick[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(random()) % lists().count[r];
+  for (std::int32_t& p : pick) p = std::abs(p);
+  Ints expected(510);
+  run_cpu(ComposeUnits{6, lists().host(), first.data(), pick.data(), expected.data()});
+  const DeviceBuffer<std::int32_t> out(pick);  // in place
+  run_cuda(ComposeUnits{6, lists().device(), first.data(), out.data(), out.data()}, cuda());
+  EXPECT_EQ(out.to_host(cuda().stream()), expected);
+
+  PerRow<std::int32_t> kept(Longs(6, 600), -3);
+  run_cpu(KeepUnits{6, lists().host(), kept.host()});
+  run_cuda(KeepUnits{6, lists().device(), kept.device()}, cuda());
+  EXPECT_EQ(kept.device_contents(cuda()), kept.contents());
+}
+
+TEST_F(UnitListsCuda, UnionUnits) {
+  const Longs first{0, 50, 700, 800};
+  Ints expected(800, -1), expected_count(3), got_count(3);
+  run_cpu(UnionUnits{3, 2, lists().host(), first.data(), expected.data(), expected_count.data()});
+  const DeviceBuffer<std::int32_t> got(Ints(800, -1));
+  run_cuda(UnionUnits{3, 2, lists().device(), first.data(), got.data(), got_count.data()}, cuda());
+  EXPECT_EQ(got_count, expected_count);
+  EXPECT_EQ(got.to_host(cuda().stream()), expected);
+}
+
+TEST_F(UnitListsCuda, RankedUnits) {
+  const Longs score_first{0, 700, 1400, 2100, 2800, 3500, 4200};
+  std::vector<float> scores = random_elements<float>(4200, 3);
+  for (std::size_t i = 0; i < scores.size(); i += 3) scores[i] = 0.5F;  // ties go to the lower unit
+  const DeviceBuffer<float> device_scores(scores);
+  PerRow<std::int32_t> ranked(Longs(6, 600), -3);
+  run_cpu(RankUnits{6, lists().host(), score_first.data(), scores.data(), ranked.host()});
+  run_cuda(RankUnits{6, lists().device(), score_first.data(), device_scores.data(), ranked.device()}, cuda());
+  EXPECT_EQ(ranked.device_contents(cuda()), ranked.contents());
+  const Longs first{0, 0, 1, 11, 411, 412, 445};
+  Ints expected(445);
+  run_cpu(TakeRanked{6, ranked.host(), first.data(), expected.data()});
+  const DeviceBuffer<std::int32_t> got(445);
+  run_cuda(TakeRanked{6, ranked.device(), first.data(), got.data()}, cuda());
+  EXPECT_EQ(got.to_host(cuda().stream()), expected);
+}
+
+TEST_F(UnitListsCuda, MaskEnds) {
+  const Longs first{0, 0, 1, 11, 2000};
+  const Ints head{0, 1, 3, 0}, tail{0, 1, 8, 1100};
+  std::vector<float> scores = random_elements<float>(2000, 4);
+  const DeviceBuffer<float> device(scores);
+  run_cpu(MaskEnds{4, first.data(), head.data(), tail.data(), scores.data()});
+  run_cuda(MaskEnds{4, first.data(), head.data(), tail.data(), device.data()}, cuda());
+  EXPECT_EQ(device.to_host(cuda().stream()), scores);
+}
+
+TEST_F(UnitListsCuda, TrackReuse) {
+  const Lists before({5, 0, 40, 300, 700, 1}, 700, 5);
+  PerRow<std::int32_t> last(Longs(6, 700), -3);
+  for (std::size_t r = 0; r < 6; ++r) std::copy_n(before.rows[r], before.count[r], last.row(r).begin());
+  last.upload();
+  Ints expected(6), got(6);
+  run_cpu(TrackReuse{6, lists().host(), last.host(), before.count.data(), expected.data()});
+  run_cuda(TrackReuse{6, lists().device(), last.device(), before.count.data(), got.data()}, cuda());
+  EXPECT_EQ(got, expected);
+  EXPECT_EQ(last.device_contents(cuda()), last.contents());
+}
+
+// Random products lie further apart than the order of summation moves them.
+TEST_F(UnitListsCuda, NearestKeys) {
+  RowsFixture<f16> rows({.kv_heads = 2, .group = 5, .head_dim = 64, .page_tokens = 16}, {300, 290, 1, 40}, 6);
+  const QueriesFixture queries({2, 1}, {400, 90}, 10, 64, 7);
+  const Ints begin{4, 0, 0, 3}, end{300, 257, 1, 40}, keep{100, 7, 1, 0};
+  Ints counts;
+  for (std::size_t r = 0; r < 4; ++r)
+    for (int h = 0; h < 5; ++h) counts.push_back(keep[r]);
+  const Longs index_first = prefix_sums(counts);
+  Ints expected(static_cast<std::size_t>(index_first.back()));
+  run_cpu(NearestKeys{rows.host(), queries.host(), begin.data(), end.data(), keep.data(), 1, index_first.data(), expected.data()});
+  const auto got = same_in_every_order([&] {
+    const DeviceBuffer<std::int32_t> index(index_first.back());
+    run_cuda(NearestKeys{rows.device(), queries.device(), begin.data(), end.data(), keep.data(), 1, index_first.data(), index.data()},
+             cuda());
+    return index.to_host(cuda().stream());
+  });
+  EXPECT_EQ(got, expected);
+}
+
+}  // namespace
+}  // namespace kvlab
