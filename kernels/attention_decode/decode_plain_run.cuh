@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/attention_decode/decode_direct.cuh"
 #include "kernels/attention_decode/decode_launch.cuh"
 #include "kernels/attention_decode/decode_plain.cuh"
 
@@ -12,6 +13,15 @@ void run_plain_as(const Args& a, const DecodePlan& plan, CudaContext& cuda) {
     launch("decode_plain", cuda, launch_shape, decode_plain<T, 1, D, Tuning>, a);
   else
     launch("decode_plain", cuda, launch_shape, decode_plain<T, 2, D, Tuning>, a);
+}
+
+template <class T, int D, class Tuning>
+void run_direct_as(const Args& a, const DecodePlan& plan, CudaContext& cuda) {
+  const LaunchShape launch_shape = decode::launch_shape(a, plan, Tuning::kThreads);
+  if (a.group <= 8)
+    launch("decode_direct", cuda, launch_shape, decode_direct<T, 1, D, Tuning>, a);
+  else
+    launch("decode_direct", cuda, launch_shape, decode_direct<T, 2, D, Tuning>, a);
 }
 
 // As decode_tunings() lists them.
@@ -33,6 +43,8 @@ void run_plain(const Args& a, const DecodePlan& plan, CudaContext& cuda) {
       return run_plain_as<T, 128, Tune<8, 3, 1>>(a, plan, cuda);
     case 3:
       return run_plain_as<T, 128, Tune<2, 4, 3>>(a, plan, cuda);
+    case 4:
+      return run_direct_as<T, 128, Tune<4, 0, 3>>(a, plan, cuda);
     default:
       return run_plain_as<T, 128, Tune<2, 2, 1>>(a, plan, cuda);
   }

@@ -10,7 +10,7 @@ using Table = std::span<const DecodeTuning>;
 
 // The first that fits into a GPU's shared memory is chosen. Each needs a case in the format's .cu file. By head_dim 64 or 96, 128, 256.
 constexpr DecodeTuning kPlain64[] = {{4, 4, 3}, {2, 2, 1}}, kPlain256[] = {{4, 3, 1}, {2, 2, 1}};
-constexpr DecodeTuning kPlain128[] = {{4, 3, 2}, {4, 2, 3}, {8, 3, 1}, {2, 4, 3}, {2, 2, 1}};
+constexpr DecodeTuning kPlain128[] = {{4, 3, 2}, {4, 2, 3}, {8, 3, 1}, {2, 4, 3}, {4, 0, 3}, {2, 2, 1}};
 constexpr DecodeTuning kBytes64[] = {{4, 4, 3}}, kBytes128[] = {{4, 4, 3}, {8, 3, 2}, {4, 2, 4}}, kBytes256[] = {{4, 3, 2}, {2, 3, 2}};
 constexpr DecodeTuning kKivi4By64[] = {{4, 4, 3}, {2, 4, 3}}, kKivi4By128[] = {{4, 2, 3}, {4, 3, 2}, {2, 2, 3}};
 constexpr DecodeTuning kKivi4By256[] = {{4, 3, 1}, {1, 3, 1}};

@@ -338,8 +338,6 @@ std::uint32_t unpack_fp8(std::uint32_t word) {
   const auto at = [&](int i) { return to_float(fp8{static_cast<std::uint8_t>(word >> (16 * Half + 8 * i))}); };
   return pack<f16>(at(0), at(1));
 }
-inline float rounded_mul(float a, float b) { return a * b; }
-inline float rounded_add(float a, float b) { return a + b; }
 inline std::uint32_t and_or(std::uint32_t a, std::uint32_t b, std::uint32_t c) { return (a & b) | c; }
 inline uint4 load_streaming(const void* p) { return *static_cast<const uint4*>(p); }
 inline float fast_exp2(float x) { return std::exp2(x); }

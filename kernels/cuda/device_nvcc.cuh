@@ -191,10 +191,6 @@ __device__ __forceinline__ std::uint32_t unpack_fp8(std::uint32_t word) {
 #endif
 }
 
-// Without contraction to a fused multiply-add: the CPU's result, bit for bit.
-__device__ __forceinline__ float rounded_mul(float a, float b) { return __fmul_rn(a, b); }
-__device__ __forceinline__ float rounded_add(float a, float b) { return __fadd_rn(a, b); }
-
 // (a & b) | c as one instruction: how codes are set into a number's fraction.
 __device__ __forceinline__ std::uint32_t and_or(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
   std::uint32_t d;

@@ -1,5 +1,6 @@
 // The symbols of kernels/*/*.cu in a program built without CUDA: each throws.
 #include "kernels/anchor_cosine/anchor_cosine.h"
+#include "kernels/append_kv/append_kv_cuda.h"
 #include "kernels/attend/attend.h"
 #include "kernels/attention_decode/attention_decode_cuda.h"
 #include "kernels/attention_prefill/attention_prefill_cuda.h"
@@ -65,6 +66,7 @@
 namespace kvlab {
 
 KVLAB_NO_CUDA(AnchorCosine)
+KVLAB_NO_CUDA(AppendKv)
 KVLAB_NO_CUDA(Attend)
 KVLAB_NO_CUDA(AttentionStats)
 KVLAB_NO_CUDA(BlockMax)
