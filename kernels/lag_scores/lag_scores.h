@@ -21,5 +21,6 @@ struct LagScores {
 };
 OpCall call(const LagScores&);
 void run_cpu(const LagScores&);
+void run_cuda(const LagScores&, CudaContext&);
 
 }  // namespace kvlab

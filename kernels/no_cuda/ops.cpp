@@ -21,6 +21,7 @@
 #include "kernels/hydragen/hydragen_cuda.h"
 #include "kernels/keep_queries/keep_queries.h"
 #include "kernels/key_dot/key_dot.h"
+#include "kernels/lag_scores/lag_scores.h"
 #include "kernels/linear/linear_cuda.h"
 #include "kernels/list_dropped/list_dropped.h"
 #include "kernels/mark_dropped/mark_dropped.h"
@@ -56,6 +57,7 @@
 #include "kernels/sum_rows/sum_rows.h"
 #include "kernels/token_norms/token_norms.h"
 #include "kernels/token_scores/token_scores.h"
+#include "kernels/token_stats/token_stats.h"
 #include "kernels/top_k/top_k.h"
 #include "kernels/tree_select/tree_select.h"
 #include "kernels/unit_lists/unit_lists.h"
@@ -97,6 +99,7 @@ KVLAB_NO_CUDA(HoldLargest)
 KVLAB_NO_CUDA(KeepQueries)
 KVLAB_NO_CUDA(KeepUnits)
 KVLAB_NO_CUDA(KeyDot)
+KVLAB_NO_CUDA(LagScores)
 KVLAB_NO_CUDA(ListDropped)
 KVLAB_NO_CUDA(LowerMarked)
 KVLAB_NO_CUDA(MarkDropped)
@@ -119,6 +122,7 @@ KVLAB_NO_CUDA(PagedDecode)
 KVLAB_NO_CUDA(Pool1d)
 KVLAB_NO_CUDA(ProbeMean)
 KVLAB_NO_CUDA(ProbeQuery)
+KVLAB_NO_CUDA(ProbeSums)
 KVLAB_NO_CUDA(Protect)
 KVLAB_NO_CUDA(ProtectAboveMax)
 KVLAB_NO_CUDA(ProtectSpan)
@@ -134,6 +138,7 @@ KVLAB_NO_CUDA(SumRows)
 KVLAB_NO_CUDA(TakeRanked)
 KVLAB_NO_CUDA(TokenNorms)
 KVLAB_NO_CUDA(TokenScores)
+KVLAB_NO_CUDA(TokenStats)
 KVLAB_NO_CUDA(TopK)
 KVLAB_NO_CUDA(TopKPooled)
 KVLAB_NO_CUDA(TrackReuse)

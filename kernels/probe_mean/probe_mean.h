@@ -21,6 +21,7 @@ struct ProbeSums {
 // newest tokens of a row are held. Sequences without probes cost nothing.
 OpCall call(const ProbeSums&);
 void run_cpu(const ProbeSums&);
+void run_cuda(const ProbeSums&, CudaContext&);
 
 // Mean attention that each token received from the probe queries that could see it: the sum in word `channel` (float32) over the number
 // of probes at or behind the token's position, 0 where there are none (ZipCache, He et al. 2024, arXiv:2405.14256, eq. 8: plain

@@ -42,5 +42,6 @@ struct TokenStats {
 // once. Sequences without queries cost nothing.
 OpCall call(const TokenStats&);
 void run_cpu(const TokenStats&);
+void run_cuda(const TokenStats&, CudaContext&);  // without noise_seeds
 
 }  // namespace kvlab
