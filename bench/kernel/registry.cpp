@@ -29,6 +29,7 @@ const std::vector<KernelFamily>& kernel_families() {
     add_format_cases(families);
     add_model_cuda_cases(families);
     add_attention_cuda_cases(families);
+    add_transfer_cuda_cases(families);
     return families;
   }();
   return all;

@@ -14,5 +14,6 @@ void add_selection_cases(std::vector<KernelFamily>& families);
 void add_format_cases(std::vector<KernelFamily>& families);
 void add_model_cuda_cases(std::vector<KernelFamily>& families);
 void add_attention_cuda_cases(std::vector<KernelFamily>& families);
+void add_transfer_cuda_cases(std::vector<KernelFamily>& families);
 
 }  // namespace kvlab

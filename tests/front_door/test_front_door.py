@@ -25,7 +25,16 @@ CMAKE = """#!/bin/sh
 echo "$@" >>"$FAKE/cmake_calls"
 if [ -e "$FAKE/broken" ]; then echo 'FAILED: x.o'; echo 'x.cpp:1:1: error: made up'; exit 1; fi
 mkdir -p "$FAKE/root/build/release" && touch "$FAKE/root/build/release/build.ninja"
-cp "$FAKE/program" "$FAKE/root/build/release/kvlab"
+for preset in release cuda; do
+  [ -d "$FAKE/root/build/$preset" ] || continue
+  touch "$FAKE/root/build/$preset/build.ninja"
+  mkdir -p "$FAKE/root/build/$preset/bench"
+  cp "$FAKE/program" "$FAKE/root/build/$preset/kvlab"
+  for name in kernel sim; do
+    printf '#!/bin/sh\\necho %s %s_bench "$@"\\n' $preset $name >"$FAKE/root/build/$preset/bench/${name}_bench"
+    chmod +x "$FAKE/root/build/$preset/bench/${name}_bench"
+  done
+done
 """
 DPKG = """#!/bin/sh
 for name in "$@"; do
@@ -197,6 +206,33 @@ class FrontDoor(unittest.TestCase):
         door.stdout.read()  # ends when nobody is left who could write
         door.stdout.close()
         return door.returncode
+
+    def test_bench_runs_kernels_and_simulator_and_hands_on_arguments(self):
+        both = self.kvlab("bench", "--benchmark_filter=a b")
+        self.assertEqual(both.stdout, "release kernel_bench --benchmark_filter=a b\nrelease sim_bench --benchmark_filter=a b\n")
+        self.assertEqual(self.kvlab("bench", "sim", "-x").stdout, "release sim_bench -x\n")
+        self.assertEqual(self.kvlab("bench", "kernels", "--benchmark_out=f").stdout, "release kernel_bench --benchmark_out=f\n")
+        refused = self.kvlab("bench", "--benchmark_out=f")
+        self.assertEqual((refused.returncode, refused.stdout), (2, ""))
+        self.assertIn("./kvlab bench kernels or ./kvlab bench sim", refused.stderr)
+
+    def test_the_gpu_is_benchmarked_and_calibrated_by_the_build_with_cuda(self):
+        self.script("bin/nvcc", "#!/bin/sh\n")
+        self.script("bin/nvidia-smi", "#!/bin/sh\necho 9.0\n")
+        self.assertEqual(self.kvlab("bench", "kernels", "--gpu=1", "-x").stdout, "cuda kernel_bench --gpu=1 -x\n")
+        self.assertIn("--preset cuda -DKVLAB_TESTS=OFF -DCMAKE_CUDA_ARCHITECTURES=90a", self.cmake_calls()[0])
+        self.assertEqual(self.kvlab("bench", "kernels").stdout, "cuda kernel_bench\n")  # it is there, and a GPU is
+        self.assertEqual(self.kvlab("bench", "kernels", "--cpu").stdout, "release kernel_bench\n")
+        self.assertEqual(self.kvlab("bench").stdout, "cuda kernel_bench\nrelease sim_bench\n")
+        self.script("program", '#!/bin/sh\necho "$0" "$@"\n')
+        self.assertIn("build/cuda/kvlab calibrate --gpu 0\n", self.kvlab("calibrate", "--gpu", "0").stdout)
+        self.assertIn("build/release/kvlab calibrate --cpu\n", self.kvlab("calibrate", "--cpu").stdout)
+
+    def test_without_nvcc_it_says_what_the_gpu_needs(self):
+        result = self.kvlab("calibrate", "--gpu", "0")
+        if shutil.which("nvcc") is None and not Path("/usr/local/cuda/bin/nvcc").exists():
+            self.assertEqual((result.returncode, self.cmake_calls()), (2, []))
+            self.assertIn("no nvcc: the kernels of the GPU need the CUDA Toolkit", result.stderr)
 
     def test_interrupt_reaches_the_program(self):
         self.assertIn(self.interrupted(["wait"], signal.SIGINT, True), (130, -signal.SIGINT))
