@@ -329,6 +329,16 @@ void mma_16x8x16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t
 }
 
 template <class T>
+std::uint32_t min2(std::uint32_t a, std::uint32_t b) {
+  const float2 x = unpack<T>(a), y = unpack<T>(b);
+  return pack<T>(std::fmin(x.x, y.x), std::fmin(x.y, y.y));
+}
+template <class T>
+std::uint32_t max2(std::uint32_t a, std::uint32_t b) {
+  const float2 x = unpack<T>(a), y = unpack<T>(b);
+  return pack<T>(std::fmax(x.x, y.x), std::fmax(x.y, y.y));
+}
+template <class T>
 std::uint32_t fma2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
   const float2 x = unpack<T>(a), y = unpack<T>(b), z = unpack<T>(c);
   return pack<T>(std::fma(x.x, y.x, z.x), std::fma(x.y, y.y, z.y));

@@ -3,6 +3,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 // Shared memory of a block: n of T, and the dynamic part as an array of T. The emulator fills both with NaN before each block.
 #define KVLAB_SHARED(T, name, n) __shared__ T name[n]
 #define KVLAB_DYNAMIC_SHARED(T, name)                                     \
@@ -151,6 +153,36 @@ __device__ __forceinline__ void mma_16x8x16<bf16>(float (&d)[4], const std::uint
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
   __trap();  // the launcher refuses bf16 before sm_80
+#endif
+}
+
+// The smaller, the larger of both halves; of a number and NaN the number.
+template <class T>
+__device__ __forceinline__ std::uint32_t min2(std::uint32_t a, std::uint32_t b) {
+#if __CUDA_ARCH__ >= 800
+  std::uint32_t d;
+  if constexpr (std::is_same_v<T, f16>)
+    asm("min.f16x2 %0, %1, %2;\n" : "=r"(d) : "r"(a), "r"(b));
+  else
+    asm("min.bf16x2 %0, %1, %2;\n" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+#else
+  const float2 x = unpack<T>(a), y = unpack<T>(b);
+  return pack<T>(fminf(x.x, y.x), fminf(x.y, y.y));
+#endif
+}
+template <class T>
+__device__ __forceinline__ std::uint32_t max2(std::uint32_t a, std::uint32_t b) {
+#if __CUDA_ARCH__ >= 800
+  std::uint32_t d;
+  if constexpr (std::is_same_v<T, f16>)
+    asm("max.f16x2 %0, %1, %2;\n" : "=r"(d) : "r"(a), "r"(b));
+  else
+    asm("max.bf16x2 %0, %1, %2;\n" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+#else
+  const float2 x = unpack<T>(a), y = unpack<T>(b);
+  return pack<T>(fmaxf(x.x, y.x), fmaxf(x.y, y.y));
 #endif
 }
 

@@ -7,12 +7,12 @@ namespace {
 // kStaged: groups lie within a block, their bytes are brought to shared memory first; else codes are read singly.
 template <class T, int Bits, bool Symmetric, bool kStaged>
 __global__ void __launch_bounds__(kPairs* kUnits) dequantize_units(CodecArgs a, UnitCut cut, int room, Dequantize::Mode mode) {
-  KVLAB_SHARED(std::int64_t, places, kUnits * kUnitTokens);
+  KVLAB_SHARED(std::int32_t, slots, kUnits * kUnitTokens);
   KVLAB_DYNAMIC_SHARED(std::uint8_t, stage);
   const UnitThread me(a, cut);
   const Unit unit = unit_at(a, cut, me.row, me.number);
   const int bits = Bits != 0 ? Bits : a.bits;
-  look_up(a, cut, me, places);
+  look_up(a, cut, me, slots);
   if constexpr (kStaged)
     for (int slice = 0; slice < kUnits; slice += cut.per_group) move_segment<true>(segment(a, cut, me, slice, stage, room));
   __syncthreads();
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kPairs* kUnits) dequantize_units(CodecArgs a, 
   const GroupScale first = scale(low), second = scale(high);
   low += a.header + unit.of * (kUnitTokens / 8) * bits, high += a.header + unit.of * (kUnitTokens / 8) * bits;
   T* const data = static_cast<T*>(a.list.data) + me.channel;
-  const std::int64_t* const mine = places + me.slice * kUnitTokens;
+  const std::int32_t* const mine = slots + me.slice * kUnitTokens;
   const std::uint32_t mask = (1U << bits) - 1;
 #pragma unroll
   for (int j = 0; j < kUnitTokens / 8; ++j) {
@@ -40,9 +40,9 @@ __global__ void __launch_bounds__(kPairs* kUnits) dequantize_units(CodecArgs a, 
     const unsigned long long x = get_bytes(low + j * bits, bytes, step), y = get_bytes(high + j * bits, bytes, step);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const std::int64_t place = mine[8 * j + i];
-      if (place < 0) continue;
-      auto* const at = reinterpret_cast<PairOf<T>*>(data + place);
+      const std::int32_t slot = mine[8 * j + i];
+      if (slot < 0) continue;
+      auto* const at = reinterpret_cast<PairOf<T>*>(data + std::int64_t{slot} * a.list.rows.head_dim);
       float2 v = make_float2(decode(first, static_cast<std::uint32_t>(x >> bits * i) & mask),
                              decode(second, static_cast<std::uint32_t>(y >> bits * i) & mask));
       if (mode != Dequantize::Mode::kWrite) {

@@ -73,15 +73,13 @@ struct UnitThread {
   }
 };
 
-// Where the vectors of the block's tokens begin, in elements, [kUnits * 32]; -1 where there is none. All threads call it; a barrier must
-// follow.
-__device__ __forceinline__ void look_up(const CodecArgs& a, const UnitCut& cut, const UnitThread& me, std::int64_t* places) {
+// slots [kUnits * 32] of the block's tokens, -1 where there is none. All threads call it; a barrier must follow.
+__device__ __forceinline__ void look_up(const CodecArgs& a, const UnitCut& cut, const UnitThread& me, std::int32_t* slots) {
   const int first = me.number - me.slice;
   for (int t = threadIdx.x; t < kUnits * kUnitTokens; t += blockDim.x) {
     const Unit u = unit_at(a, cut, me.row, first + t / kUnitTokens);
     const int i = t % kUnitTokens;
-    const std::int64_t slot = i < u.tokens ? a.list.slot(me.row, static_cast<std::int32_t>(u.begin + i)) : -1;
-    places[t] = slot < 0 ? -1 : slot * a.list.rows.head_dim;
+    slots[t] = i < u.tokens ? static_cast<std::int32_t>(a.list.slot(me.row, static_cast<std::int32_t>(u.begin + i))) : -1;
   }
 }
 
@@ -92,6 +90,9 @@ struct PairOf {
   __device__ __forceinline__ static PairOf nan() { return {0xFFFFFFFFU}; }
   __device__ __forceinline__ static PairOf of(float x, float y) { return {pack<T>(x, y)}; }
   __device__ __forceinline__ float2 value() const { return unpack<T>(bits); }
+  // Of a number and NaN the number.
+  __device__ __forceinline__ PairOf least(PairOf other) const { return {min2<T>(bits, other.bits)}; }
+  __device__ __forceinline__ PairOf most(PairOf other) const { return {max2<T>(bits, other.bits)}; }
 };
 template <>
 struct PairOf<float> {
@@ -99,6 +100,8 @@ struct PairOf<float> {
   __device__ __forceinline__ static PairOf nan() { return {make_float2(NAN, NAN)}; }
   __device__ __forceinline__ static PairOf of(float a, float b) { return {make_float2(a, b)}; }
   __device__ __forceinline__ float2 value() const { return x; }
+  __device__ __forceinline__ PairOf least(PairOf other) const { return {make_float2(fminf(x.x, other.x.x), fminf(x.y, other.x.y))}; }
+  __device__ __forceinline__ PairOf most(PairOf other) const { return {make_float2(fmaxf(x.x, other.x.x), fmaxf(x.y, other.x.y))}; }
 };
 
 // Bytes of the block's groups in shared memory, each with the alignment to 16 that it has in packed, so that whole vectors are moved.

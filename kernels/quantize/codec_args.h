@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
+#include <string>
 #include <vector>
 
 #include "kernels/cuda/device_list.h"
@@ -31,6 +33,8 @@ struct CodecArgs {
 template <class Op>
 CodecArgs codec_args(const Op& op, CudaContext& cuda) {
   const KvRows& kv = op.tokens.kv;
+  if (kv.pool_tokens > std::numeric_limits<std::int32_t>::max())
+    throw CudaError("quantizing a pool of " + std::to_string(kv.pool_tokens) + " tokens; kernels number them with 31 bits");
   std::vector<std::int64_t> base(static_cast<std::size_t>(kv.num_rows));
   std::int64_t bytes = 0;
   for (std::int32_t r = 0; r < kv.num_rows; ++r) {

@@ -11,20 +11,20 @@ struct UnitNumbers {
   GroupRange range[2];
   int present = 0;
 
-  __device__ __forceinline__ void load(const CodecArgs& a, const std::int64_t* places, int channel) {
+  __device__ __forceinline__ void load(const CodecArgs& a, const std::int32_t* slots, int channel) {
     const T* const data = static_cast<const T*>(a.list.data) + channel;
 #pragma unroll
     for (int i = 0; i < kUnitTokens; ++i) {
       x[i] = PairOf<T>::nan();
-      if (places[i] < 0) continue;
-      x[i] = *reinterpret_cast<const PairOf<T>*>(data + places[i]);
+      if (slots[i] < 0) continue;
+      x[i] = *reinterpret_cast<const PairOf<T>*>(data + std::int64_t{slots[i]} * a.list.rows.head_dim);
       ++present;
     }
+    PairOf<T> least = PairOf<T>::nan(), most = PairOf<T>::nan();
 #pragma unroll
-    for (int i = 0; i < kUnitTokens; ++i) {
-      const float2 v = x[i].value();
-      range[0].take(v.x), range[1].take(v.y);
-    }
+    for (int i = 0; i < kUnitTokens; ++i) least = least.least(x[i]), most = most.most(x[i]);
+    range[0].least = fminf(range[0].least, least.value().x), range[1].least = fminf(range[1].least, least.value().y);
+    range[0].most = fmaxf(range[0].most, most.value().x), range[1].most = fmaxf(range[1].most, most.value().y);
   }
 };
 
@@ -55,13 +55,13 @@ __device__ __forceinline__ void put_codes(const GroupStep& s, float top, int bit
 // ranges [num_rows, units, head_dim] of all units, for groups that are longer than a block's tokens.
 template <class T>
 __global__ void __launch_bounds__(kPairs* kUnits) channel_ranges(CodecArgs a, UnitCut cut, float2* ranges) {
-  KVLAB_SHARED(std::int64_t, places, kUnits * kUnitTokens);
+  KVLAB_SHARED(std::int32_t, slots, kUnits * kUnitTokens);
   const UnitThread me(a, cut);
-  look_up(a, cut, me, places);
+  look_up(a, cut, me, slots);
   __syncthreads();
   if (!me.active) return;
   UnitNumbers<T> numbers;
-  numbers.load(a, places + me.slice * kUnitTokens, me.channel);
+  numbers.load(a, slots + me.slice * kUnitTokens, me.channel);
   float2* const out = ranges + (std::int64_t{me.row} * cut.units + me.number) * a.list.rows.head_dim + me.channel;
   for (int c = 0; c < 2; ++c) out[c] = make_float2(numbers.range[c].least, numbers.range[c].most);
 }
@@ -79,26 +79,27 @@ __global__ void __launch_bounds__(256) merge_ranges(CodecArgs a, UnitCut cut, fl
 // kStaged: groups lie within a block, their bytes are put together in shared memory; else ranges are given and codes are written singly.
 template <class T, int Bits, bool Symmetric, bool kStaged>
 __global__ void __launch_bounds__(kPairs* kUnits, 2) quantize_units(CodecArgs a, UnitCut cut, const float2* ranges, int room) {
-  KVLAB_SHARED(std::int64_t, places, kUnits * kUnitTokens);
+  KVLAB_SHARED(std::int32_t, slots, kUnits * kUnitTokens);
   KVLAB_SHARED(float4, exchange, kPairs * kUnits);
   KVLAB_DYNAMIC_SHARED(std::uint8_t, stage);
   const UnitThread me(a, cut);
-  const Unit unit = unit_at(a, cut, me.row, me.number);
   const int bits = Bits != 0 ? Bits : a.bits;
-  look_up(a, cut, me, places);
+  look_up(a, cut, me, slots);
   __syncthreads();
   UnitNumbers<T> numbers;
-  if (me.active) numbers.load(a, places + me.slice * kUnitTokens, me.channel);
+  if (me.active) numbers.load(a, slots + me.slice * kUnitTokens, me.channel);
   GroupRange range[2] = {numbers.range[0], numbers.range[1]};
   if constexpr (kStaged) {
-    if (cut.per_group > 1) {
-      exchange[threadIdx.x] = make_float4(range[0].least, range[0].most, range[1].least, range[1].most);
-      __syncthreads();
-      for (int u = 0; u < cut.per_group; ++u) {
-        const float4 other = exchange[threadIdx.x + (u - unit.of) * cut.pairs];
-        range[0].least = fminf(range[0].least, other.x), range[0].most = fmaxf(range[0].most, other.y);
-        range[1].least = fminf(range[1].least, other.z), range[1].most = fmaxf(range[1].most, other.w);
-      }
+    exchange[threadIdx.x] = make_float4(range[0].least, range[0].most, range[1].least, range[1].most);
+    __syncthreads();
+  }
+  // Only here, so that nothing of it waits in registers while numbers are loaded.
+  const Unit unit = unit_at(a, cut, me.row, me.number);
+  if constexpr (kStaged) {
+    for (int u = 0; u < cut.per_group; ++u) {
+      const float4 other = exchange[threadIdx.x + (u - unit.of) * cut.pairs];
+      range[0].least = fminf(range[0].least, other.x), range[0].most = fmaxf(range[0].most, other.y);
+      range[1].least = fminf(range[1].least, other.z), range[1].most = fmaxf(range[1].most, other.w);
     }
   } else if (me.active && unit.tokens > 0) {
     const float2* in = ranges + (std::int64_t{me.row} * cut.units + me.number - unit.of) * a.list.rows.head_dim + me.channel;
