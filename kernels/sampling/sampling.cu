@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ordered_key.cuh"
 #include "kernels/cuda/vectors.cuh"
 #include "kernels/sampling/gumbel.h"
 #include "kernels/sampling/sampling_cuda.h"
@@ -26,13 +27,6 @@ struct SamplingArgs {
   std::int64_t vocabulary, stride, part;
 };
 
-// Order of unsigned numbers as that of the floats.
-__device__ __forceinline__ unsigned ordered(float x) {
-  const unsigned bits = __float_as_uint(x);
-  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-}
-__device__ __forceinline__ float from_ordered(unsigned x) { return __uint_as_float((x & 0x80000000U) != 0 ? x & 0x7FFFFFFFU : ~x); }
-
 struct Leader {
   float sum = -INFINITY;
   unsigned token = 0;
@@ -48,7 +42,7 @@ template <int N>
 __device__ __forceinline__ void draw(const float (&z)[N], unsigned at, float inverse, std::uint64_t key, volatile unsigned* shared_best,
                                      Leader& leader) {
   constexpr float kLog2E = 1.44269504F, kMargin = 1.0F + 1e-4F;
-  const float scale = inverse * kLog2E, best = from_ordered(*shared_best) * kLog2E;
+  const float scale = inverse * kLog2E, best = float_of_key(*shared_best) * kLog2E;
   unsigned bits[N], candidates = 0;
 #pragma unroll
   for (int i = 0; i < N; ++i) {
@@ -61,7 +55,7 @@ __device__ __forceinline__ void draw(const float (&z)[N], unsigned at, float inv
 #pragma unroll
   for (int i = 0; i < N; ++i)
     if ((candidates >> i & 1U) != 0) leader.see(z[i] * inverse + gumbel_noise(bits[i]), at + i);
-  if (leader.sum > before) atomicMax(const_cast<unsigned*>(shared_best), ordered(leader.sum));
+  if (leader.sum > before) atomicMax(const_cast<unsigned*>(shared_best), ordered_key(leader.sum));
 }
 
 template <class T, int N>
@@ -83,7 +77,7 @@ __global__ void __launch_bounds__(kThreads) sample_rows(SamplingArgs<T> a) {
   const bool greedy = !(temperature > 0.0F);
   const float inverse = 1.0F / temperature;
   const std::uint64_t key = greedy ? 0 : a.key[row];
-  if (threadIdx.x == 0) *shared_best = ordered(-INFINITY);
+  if (threadIdx.x == 0) *shared_best = ordered_key(-INFINITY);
   __syncthreads();
   Leader leader;
   for (std::int64_t first = begin + threadIdx.x * N; first < end; first += kInFlight * kThreads * N) {
@@ -103,7 +97,7 @@ __global__ void __launch_bounds__(kThreads) sample_rows(SamplingArgs<T> a) {
       }
     }
   }
-  const Best mine = Best{ordered(leader.sum)} << 32 | ~leader.token;
+  const Best mine = Best{ordered_key(leader.sum)} << 32 | ~leader.token;
   const Best best = block_reduce(mine, Best{0}, shared, [](Best x, Best y) { return x > y ? x : y; });
   if (threadIdx.x != 0) return;
   if (a.partial != nullptr)
