@@ -18,6 +18,7 @@ struct NearestKept {
 // Every key is read once; one product per dropped and kept token of a row, and one per token for its norm.
 OpCall call(const NearestKept&);
 void run_cpu(const NearestKept&);
+void run_cuda(const NearestKept&, CudaContext&);
 
 // The same by position: the kept token nearest in the sequence, the earlier one of two.
 struct NearestAnchor {
