@@ -20,7 +20,9 @@ struct ProbabilityArgs {
   std::int32_t group, row_blocks;
 };
 
-// Probabilities from logits in log2 units and the softmax's denominator: row_blocks blocks per row, each thread has tokens of it.
+// Probabilities from logits in log2 units and the softmax's denominator: row_blocks blocks per row, each thread has tokens of it. Heads of
+// a token lie side by side: Width of them are read at once.
+template <int Width>
 __global__ void __launch_bounds__(kThreads) decode_probabilities(ProbabilityArgs a) {
   KVLAB_SHARED(float, log_sum, decode::kMostGroup);
   const std::int64_t row = blockIdx.x / a.row_blocks, first = a.first[row];
@@ -31,10 +33,20 @@ __global__ void __launch_bounds__(kThreads) decode_probabilities(ProbabilityArgs
   for (std::int32_t i = block * kThreads + threadIdx.x; i < len; i += a.row_blocks * kThreads) {
     const float* const logits = a.logits + (first + i) * a.group;
     float sum = 0;
-    for (std::int32_t h = 0; h < a.group; ++h) {
-      const float p = fast_exp2(logits[h] - log_sum[h]);
-      sum += p;
-      if (a.probabilities != nullptr) a.probabilities[first * a.group + static_cast<std::int64_t>(h) * len + i] = p;
+    for (std::int32_t h = 0; h < a.group; h += Width) {
+      float x[Width];
+      if constexpr (Width == 4) {
+        const float4 y = *reinterpret_cast<const float4*>(logits + h);
+        x[0] = y.x, x[1] = y.y, x[2] = y.z, x[3] = y.w;
+      } else {
+        x[0] = logits[h];
+      }
+#pragma unroll
+      for (int j = 0; j < Width; ++j) {
+        const float p = fast_exp2(x[j] - log_sum[h + j]);
+        sum += p;
+        if (a.probabilities != nullptr) a.probabilities[first * a.group + static_cast<std::int64_t>(h + j) * len + i] = p;
+      }
     }
     if (a.column_sum != nullptr) a.column_sum[first + i] = sum;
   }
@@ -120,7 +132,7 @@ void run_cuda(const PagedDecode& a, CudaContext& cuda) {
   const auto row_blocks = static_cast<std::int32_t>(ceil_div(std::max(a.longest, 1), 4 * kThreads));
   const ProbabilityArgs rest{args.logits, args.log_sum, a.kv.len, a.first, a.column_sum, a.probabilities, args.group, row_blocks};
   const LaunchShape launch_shape{dim3(static_cast<unsigned>(a.kv.num_rows * row_blocks)), dim3(kThreads)};
-  launch("decode_probabilities", cuda, launch_shape, decode_probabilities, rest);
+  launch("decode_probabilities", cuda, launch_shape, args.group % 4 == 0 ? decode_probabilities<4> : decode_probabilities<1>, rest);
 }
 
 }  // namespace kvlab

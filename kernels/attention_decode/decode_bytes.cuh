@@ -166,8 +166,7 @@ __global__ void __launch_bounds__(Tuning::kThreads, blocks_for(Tuning::kBlocks, 
   if (Format == KvFormat::kFp8 && a.kv.v_scale != nullptr) value_scale = a.kv.v_scale[at.row];
   State<Tiles, D> state;
   state.clear();
-  stream<Tuning>(units, a.kv.page + a.kv.page_begin[at.row], a.units_shift, at.begin / 16, (at.end + 15) / 16,
-                 own_stages<Tuning, Units>(shared), state);
+  stream<Tuning>(units, at.pages, a.units_shift, at.begin / 16, (at.end + 15) / 16, own_stages<Tuning, Units>(shared), state);
   finish<Units, Tuning>(a, at, state, value_scale, shared);
 }
 

@@ -235,8 +235,7 @@ __global__ void __launch_bounds__(Tuning::kThreads, blocks_for(Tuning::kBlocks, 
   state.clear();
   const SharedPlace own = own_stages<Tuning, Units>(shared);
   const std::int32_t packed = is_kivi(Format) ? kivi_packed(Format, at.len, a.kv.residual) : at.len;
-  stream<Tuning>(units, a.kv.page + a.kv.page_begin[at.row], 0, at.begin / Units::kTokens,
-                 (min(at.end, packed) + Units::kTokens - 1) / Units::kTokens, own, state);
+  stream<Tuning>(units, at.pages, 0, at.begin / Units::kTokens, (min(at.end, packed) + Units::kTokens - 1) / Units::kTokens, own, state);
   if constexpr (is_kivi(Format)) {
     if (at.end > packed) {
       if (a.kv.type == ElementType::kF16)

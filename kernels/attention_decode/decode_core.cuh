@@ -37,6 +37,7 @@ constexpr float kSlack = 8.0F;
 // Tokens [begin, end) of a row that a block attends to, as share `split` of `splits`.
 struct Stretch {
   std::int32_t row, len, split, splits, begin, end;
+  const std::int32_t* pages;  // of the row
 };
 
 __device__ __forceinline__ Stretch stretch_of(const Args& a) {
@@ -44,6 +45,7 @@ __device__ __forceinline__ Stretch stretch_of(const Args& a) {
   s.row = static_cast<std::int32_t>(blockIdx.x) / a.max_splits;
   s.split = static_cast<std::int32_t>(blockIdx.x) % a.max_splits;
   s.len = a.kv.len[s.row];
+  s.pages = a.kv.page + a.kv.page_begin[s.row];  // under way together with the length
   s.splits = max(1, min(a.max_splits, (s.len + a.chunk - 1) / a.chunk));
   s.begin = s.split * a.chunk;
   s.end = s.split + 1 < s.splits ? s.begin + a.chunk : s.len;
@@ -98,7 +100,7 @@ __device__ __forceinline__ void soften(const float (&s)[Tiles][4], float scale, 
 #pragma unroll
   for (int n = 0; n < Tiles; ++n)
 #pragma unroll
-    for (int e = 0; e < 2; ++e) grows = grows || fmaxf(s[n][e], s[n][2 + e]) > state.top[n][e] + slack;
+    for (int e = 0; e < 2; ++e) grows |= fmaxf(s[n][e], s[n][2 + e]) > state.top[n][e] + slack;
   if (__any_sync(kAllLanes, grows)) raise(s, scale, state);
 #pragma unroll
   for (int n = 0; n < Tiles; ++n) {
@@ -295,7 +297,7 @@ __device__ __forceinline__ void combine(const Args& a, const Stretch& at, float 
   const float* const partial = a.partial + first * width;
   for (int x = 4 * static_cast<int>(threadIdx.x); x < width; x += 4 * Threads) {
     float4 total = make_float4(0, 0, 0, 0);
-#pragma unroll 8
+#pragma unroll 16
     for (int s = 0; s < at.splits; ++s) {
       const float w = weight[s * kMostGroup + x / D];
       const float4 part = *reinterpret_cast<const float4*>(partial + static_cast<std::int64_t>(s) * width + x);

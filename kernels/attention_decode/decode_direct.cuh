@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(Tuning::kThreads, blocks_for(Tuning::kBlocks, 
   const std::int32_t count = token < at.end ? (at.end - token + kStep - 1) / kStep : 0;
   if (count > 0) {
     Units units{a, at, a.units_shift + 4};
-    PagesAhead<Tuning::kWarps> ahead(a.kv.page + a.kv.page_begin[at.row], token / 16, count, a.units_shift);
+    PagesAhead<Tuning::kWarps> ahead(at.pages, token / 16, count, a.units_shift);
     std::int32_t page = ahead.at(0);
     units.load_keys(token, page);
     units.load_values(token, page);

@@ -116,8 +116,7 @@ __global__ void __launch_bounds__(Tuning::kThreads, blocks_for(Tuning::kBlocks, 
   Plain<T, Tiles, D> units{a, at, static_cast<const T*>(a.kv.k), static_cast<const T*>(a.kv.v), a.units_shift + 4, a.scale};
   State<Tiles, D> state;
   state.clear();
-  stream<Tuning>(units, a.kv.page + a.kv.page_begin[at.row], a.units_shift, at.begin / 16, (at.end + 15) / 16,
-                 own_stages<Tuning, Plain<T, Tiles, D>>(shared), state);
+  stream<Tuning>(units, at.pages, a.units_shift, at.begin / 16, (at.end + 15) / 16, own_stages<Tuning, Plain<T, Tiles, D>>(shared), state);
   finish<Plain<T, Tiles, D>, Tuning>(a, at, state, 1.0F, shared);
 }
 
