@@ -13,9 +13,9 @@ using namespace prefill;  // NOLINT
 template <class T>
 using Kernel = void (*)(PrefillArgs<T>);
 
-// The first one that suits is taken.
 struct Compiled {
   PrefillVariant tiles;
+  int blocks;  // that registers let share a multiprocessor
   Kernel<f16> for_f16;
   Kernel<bf16> for_bf16;
 };
@@ -23,14 +23,17 @@ struct Compiled {
 template <int D, int RowTiles, int Warps, int Keys, int Blocks>
 constexpr Compiled compiled() {
   return {{D, RowTiles, Warps, Keys},
+          Blocks,
           prefill_tile<f16, D, RowTiles, Warps, Keys, Blocks>,
           prefill_tile<bf16, D, RowTiles, Warps, Keys, Blocks>};
 }
 
+// With two row tiles per warp every operand out of shared memory is used twice; with one, blocks are smaller.
 std::vector<Compiled> kernels(std::int32_t head_dim) {
-  if (head_dim == 64) return {compiled<64, 2, 4, 64, 2>(), compiled<64, 1, 4, 64, 3>()};
+  if (head_dim == 64) return {compiled<64, 2, 4, 64, 2>(), compiled<64, 1, 4, 64, 3>(), compiled<64, 2, 4, 128, 2>()};
   if (head_dim == 128)
-    return {compiled<128, 2, 4, 64, 2>(), compiled<128, 1, 4, 64, 2>(), compiled<128, 1, 4, 32, 3>(), compiled<128, 2, 8, 64, 1>()};
+    return {compiled<128, 2, 4, 64, 2>(), compiled<128, 1, 4, 64, 2>(), compiled<128, 1, 4, 32, 3>(),
+            compiled<128, 2, 4, 32, 2>(), compiled<128, 2, 8, 32, 1>(), compiled<128, 2, 8, 64, 1>()};
   if (head_dim == 256) return {compiled<256, 1, 4, 32, 2>()};
   return {};
 }
@@ -40,21 +43,30 @@ std::int64_t tiles_of(const DevicePrefill& a, const PrefillVariant& v) {
   return static_cast<std::int64_t>(a.tokens) * (a.q_heads / a.kv_heads) / v.rows() + a.prompts;
 }
 
-bool fits(const PrefillVariant& v, const GpuInfo& gpu) {
-  return v.shared_bytes() + 4 * kListed + static_cast<std::int64_t>(sizeof(Work)) <= gpu.shared_bytes_per_block;
+// On a multiprocessor; 0: a block does not fit. A multiprocessor has 1 KiB of shared memory more than a block may ask for, and each block
+// takes 1 KiB for the system.
+std::int64_t resident_warps(const Compiled& c, const GpuInfo& gpu) {
+  const std::int64_t block = c.tiles.shared_bytes() + 4 * kListed + static_cast<std::int64_t>(sizeof(Work));
+  if (block > gpu.shared_bytes_per_block) return 0;
+  return c.tiles.warps * std::min<std::int64_t>(c.blocks, (gpu.shared_bytes_per_block + 1024) / (block + 1024));
 }
 
-// Few blocks leave multiprocessors idle: then smaller tiles.
+// Two row tiles per warp and as many warps as possible, or, where few blocks would leave multiprocessors idle, small blocks.
 Compiled choose(const DevicePrefill& a, const GpuInfo& gpu) {
   const std::vector<Compiled> all = kernels(a.head_dim);
   if (a.tuning >= static_cast<int>(all.size()))
     throw CudaError("attention_prefill: no tuning " + std::to_string(a.tuning) + " for head_dim " + std::to_string(a.head_dim));
   if (a.tuning >= 0) return all[static_cast<std::size_t>(a.tuning)];
+  const Compiled* best = nullptr;
+  std::int64_t most = 0;
   for (const Compiled& c : all) {
-    const bool last = &c == &all.back(), fills = tiles_of(a, c.tiles) * a.kv_heads >= 2 * gpu.multiprocessors;
-    if (fits(c.tiles, gpu) && (last || fills || c.tiles.row_tiles == 1)) return c;
+    const bool fills = tiles_of(a, c.tiles) * a.kv_heads >= c.blocks * std::int64_t{gpu.multiprocessors};
+    const std::int64_t warps = c.tiles.row_tiles == 2 && fills ? 100 + resident_warps(c, gpu) : 1;
+    if (resident_warps(c, gpu) > 0 && (c.tiles.row_tiles == 1 || fills) && warps > most) best = &c, most = warps;
   }
-  throw CudaError("attention_prefill: head_dim " + std::to_string(a.head_dim) + " needs more shared memory than " + gpu.name + " has");
+  if (best == nullptr)
+    throw CudaError("attention_prefill: head_dim " + std::to_string(a.head_dim) + " needs more shared memory than " + gpu.name + " has");
+  return *best;
 }
 
 // How many parts the keys are split into so that there are two blocks for each multiprocessor; a part has four tiles at least.
