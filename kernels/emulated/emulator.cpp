@@ -197,6 +197,31 @@ std::string stuck() {
   return text;
 }
 
+// Runs a fiber up to where it waits; returns whether it has ended.
+bool advance(std::size_t i) {
+  enter_fiber(i);
+  if (!machine.failure.empty()) throw CudaError(machine.failure);
+  Fiber& f = machine.fibers[i];
+  if (f.done && (!f.open.empty() || !f.groups.empty())) f.groups.clear(), f.open.clear();
+  return f.done;
+}
+
+// Runs a warp until its threads have ended or wait for other warps; returns how many have ended.
+std::size_t run_warp(std::size_t warp) {
+  const std::size_t first = warp * kWarp, lanes = std::min<std::size_t>(kWarp, machine.fibers.size() - first);
+  std::size_t done = 0;
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t l = 0; l < lanes; ++l) {
+      const std::size_t i = first + (chosen_order == Order::kBackward ? lanes - 1 - l : l);
+      if (machine.fibers[i].done || machine.fibers[i].waiting) continue;
+      moved = true;
+      done += advance(i) ? 1 : 0;
+    }
+  }
+  return done;
+}
+
 void run_block(std::mt19937& random) {
   make_fibers();
   std::size_t done = 0;
@@ -204,15 +229,9 @@ void run_block(std::mt19937& random) {
     order_fibers(random);
     bool moved = false;
     for (const std::size_t i : machine.order) {
-      Fiber& f = machine.fibers[i];
-      if (f.done || f.waiting) continue;
+      if (machine.fibers[i].done || machine.fibers[i].waiting) continue;
       moved = true;
-      enter_fiber(i);
-      if (!machine.failure.empty()) throw CudaError(machine.failure);
-      if (f.done) {
-        ++done;
-        if (!f.open.empty() || !f.groups.empty()) f.groups.clear(), f.open.clear();
-      }
+      done += chosen_order == Order::kShuffled ? (advance(i) ? 1 : 0) : run_warp(i / kWarp);
     }
     release_block();
     if (!moved && std::all_of(machine.fibers.begin(), machine.fibers.end(), [](const Fiber& f) { return f.done || f.waiting; }) &&
