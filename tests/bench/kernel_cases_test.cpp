@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <set>
 
 #include "bench/kernel/op_case.h"
@@ -51,6 +53,24 @@ TEST(KernelCases, NamesSayOperationFormatAndShapeAndAreUnique) {
   ASSERT_NE(decode, nullptr);
   EXPECT_EQ(decode->case_name({{"batch", 64}, {"len", 4096}, {"q_heads", 32}, {"kv_heads", 8}, {"head_dim", 128}}),
             "decode_attention/f32/b64_n4096_q32_kv8_d128");
+}
+
+// bench/README.md states a goal for each of these.
+TEST(KernelCases, EveryGoalHasItsCase) {
+  std::set<std::string> names;
+  for (const KernelFamily& family : kernel_families())
+    for (const Shape& shape : family.shapes)
+      if (family.device == DeviceKind::kGpu) names.insert(family.case_name(shape));
+  std::ifstream readme(KVLAB_SOURCE_DIR "/bench/README.md");
+  int goals = 0;
+  for (std::string line; std::getline(readme, line);) {
+    if (!line.starts_with("| `")) continue;
+    const std::string name = line.substr(3, line.find('`', 3) - 3);
+    if (std::count(name.begin(), name.end(), '/') != 2) continue;  // another table
+    EXPECT_TRUE(names.contains(name)) << name;
+    ++goals;
+  }
+  EXPECT_GE(goals, 18);
 }
 
 // An operation that leaves one element unwritten: what was there before is a NaN.
