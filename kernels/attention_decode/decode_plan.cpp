@@ -32,13 +32,14 @@ constexpr double kStartTokens = 40, kSplitTokens = 30;
 // How much faster than its share a block streams when it has the GPU to itself: what it keeps in flight bounds it.
 constexpr double kAlone = 2;
 
-Cost cost_of(double rows, double tokens, std::int32_t longest, std::int32_t chunk, double resident) {
+// `relative`: tokens of the format per token of 16 bits, by bytes.
+Cost cost_of(double rows, double tokens, std::int32_t longest, std::int32_t chunk, double resident, double relative) {
   const auto splits = static_cast<std::int32_t>((longest + chunk - 1) / chunk);
   const double blocks = std::clamp(tokens / chunk + (tokens < rows * longest ? rows / 2 : 0), rows, rows * splits);
-  const double length = std::min<double>(chunk, longest) + kStartTokens;
+  const double length = std::min<double>(chunk, longest) + relative * kStartTokens;
   const double waves = std::floor(blocks / resident), rest = blocks / resident - waves;
   const double all = length * (waves + (rest > 0 ? std::max(rest, 1 / kAlone) : 0));
-  return {all + (splits > 1 ? kSplitTokens + splits : 0), chunk, splits};
+  return {all + (splits > 1 ? relative * (kSplitTokens + splits) : 0), chunk, splits};
 }
 
 }  // namespace
@@ -81,10 +82,12 @@ DecodePlan plan_of(const PagedDecode& a, const GpuInfo& gpu) {
   // A chunk is whole units for each warp, so that pages are not cut and no warp is left without.
   const std::int32_t step = decode::unit_tokens(a.kv.format) * t.warps, longest = std::max(a.longest, 1);
   const std::int32_t most = std::min<std::int32_t>(decode::kMostSplits, (longest + step - 1) / step);
+  const double relative =
+      64.0 * a.kv.head_dim / static_cast<double>(decode::unit_bytes(a.kv.format, a.kv.head_dim)) * decode::unit_tokens(a.kv.format) / 16;
   Cost best{0, 0, 0};
   for (std::int32_t splits = a.splits > 0 ? std::min(a.splits, most) : 1; splits <= most; ++splits) {
     const std::int32_t even = (longest + splits - 1) / splits, chunk = (even + step - 1) / step * step;
-    const Cost cost = cost_of(static_cast<double>(a.kv.num_rows), static_cast<double>(a.kv_tokens), longest, chunk, resident);
+    const Cost cost = cost_of(static_cast<double>(a.kv.num_rows), static_cast<double>(a.kv_tokens), longest, chunk, resident, relative);
     if (best.chunk == 0 || cost.waves_tokens < best.waves_tokens) best = cost;
     if (a.splits > 0) break;
   }
