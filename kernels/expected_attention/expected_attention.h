@@ -18,5 +18,6 @@ struct ExpectedAttention {
 };
 OpCall call(const ExpectedAttention&);
 void run_cpu(const ExpectedAttention&);
+void run_cuda(const ExpectedAttention&, CudaContext&);
 
 }  // namespace kvlab

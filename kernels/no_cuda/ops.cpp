@@ -15,6 +15,7 @@
 #include "kernels/cuda/memory.h"
 #include "kernels/dequantize/dequantize.h"
 #include "kernels/embedding/embedding_cuda.h"
+#include "kernels/expected_attention/expected_attention.h"
 #include "kernels/fill_scores/fill_scores.h"
 #include "kernels/gather_scores/gather_scores.h"
 #include "kernels/hold_largest/hold_largest.h"
@@ -46,6 +47,7 @@
 #include "kernels/protect_above_max/protect_above_max.h"
 #include "kernels/protect_span/protect_span.h"
 #include "kernels/quantize/quantize.h"
+#include "kernels/query_moments/query_moments.h"
 #include "kernels/rank_means/rank_means.h"
 #include "kernels/reduce_heads/reduce_heads.h"
 #include "kernels/rmsnorm/rmsnorm_cuda.h"
@@ -93,6 +95,7 @@ KVLAB_NO_CUDA(DeviceSampling)
 KVLAB_NO_CUDA(DeviceSiluMul)
 KVLAB_NO_CUDA(EntropyShare)
 KVLAB_NO_CUDA(ExpandUnits)
+KVLAB_NO_CUDA(ExpectedAttention)
 KVLAB_NO_CUDA(FillScores)
 KVLAB_NO_CUDA(GatherScores)
 KVLAB_NO_CUDA(HoldLargest)
@@ -128,6 +131,7 @@ KVLAB_NO_CUDA(Protect)
 KVLAB_NO_CUDA(ProtectAboveMax)
 KVLAB_NO_CUDA(ProtectSpan)
 KVLAB_NO_CUDA(Quantize)
+KVLAB_NO_CUDA(QueryMoments)
 KVLAB_NO_CUDA(QueryRing)
 KVLAB_NO_CUDA(RankMeans)
 KVLAB_NO_CUDA(RankUnits)

@@ -23,5 +23,6 @@ struct QueryMoments {
 };
 OpCall call(const QueryMoments&);
 void run_cpu(const QueryMoments&);
+void run_cuda(const QueryMoments&, CudaContext&);
 
 }  // namespace kvlab

@@ -1,0 +1,62 @@
+#include "kernels/expected_attention/expected_attention.h"
+#include "kernels/query_moments/query_moments.h"
+#include "tests/cuda/rows_fixture.h"
+
+namespace kvlab {
+namespace {
+
+using Ints = std::vector<std::int32_t>;
+
+class MomentsCuda : public CudaTest {};
+
+// Sums of at most 512 products in fp32, then doubles.
+TEST_F(MomentsCuda, QueryMoments) {
+  for (const std::int32_t head_dim : {7, 80}) {
+    for (const double rope_base : {0.0, 10000.0}) {
+      SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << ", rope base " << rope_base);
+      constexpr std::int32_t kHeads = 2;
+      const QueriesFixture queries({0, 5, 600}, {0, 40, 700}, kHeads, head_dim, 1);
+      const Ints future{1, 41, 701};
+      const std::int64_t lines = 3LL * kHeads * head_dim;
+      std::vector<float> mean(static_cast<std::size_t>(lines)), covariance(static_cast<std::size_t>(lines * head_dim));
+      QueryMoments op;
+      op.num_sequences = 3, op.q_heads = kHeads, op.head_dim = head_dim, op.skip_tokens = 4, op.unbiased = rope_base != 0;
+      op.rope_base = rope_base, op.future_begin = future.data(), op.num_future = 64;
+      op.queries = queries.host(), op.mean = mean.data(), op.covariance = covariance.data();
+      run_cpu(op);
+      const DeviceBuffer<float> device_mean(lines), device_covariance(lines * head_dim);
+      op.queries = queries.device(), op.mean = device_mean.data(), op.covariance = device_covariance.data();
+      run_cuda(op, cuda());
+      EXPECT_TRUE(all_near(device_mean.to_host(cuda().stream()), mean, 1e-6, 1e-5));
+      EXPECT_TRUE(all_near(device_covariance.to_host(cuda().stream()), covariance, 1e-5, 1e-5));
+    }
+  }
+}
+
+// Logits up to about 30, of sums in fp32 in another order: their errors are the relative errors of probabilities.
+TEST_F(MomentsCuda, ExpectedAttention) {
+  for (const std::int32_t head_dim : {7, 80}) {
+    RowsFixture<bf16> rows({.kv_heads = 2, .group = 2, .head_dim = head_dim, .page_tokens = 16}, {0, 3, 64, 150}, 2);
+    const auto d = static_cast<std::size_t>(head_dim);
+    const std::vector<float> mean = random_elements<float>(static_cast<std::int64_t>(8 * d), 3);
+    std::vector<float> covariance = random_elements<float>(static_cast<std::int64_t>(8 * d * d), 4, 0.2F);
+    for (std::size_t h = 0; h < 8; ++h)
+      for (std::size_t i = 0; i < d; ++i) covariance[(h * d + i) * d + i] = 3.0F;
+    const DeviceBuffer<float> device_mean(mean), device_covariance(covariance);
+    for (const bool squares : {false, true}) {
+      for (const std::int32_t sinks : {0, 4, 1000}) {
+        std::vector<float> expected(static_cast<std::size_t>(rows.first.back()));
+        run_cpu(ExpectedAttention{rows.host(), mean.data(), squares, covariance.data(), sinks, expected.data()});
+        const auto got = same_in_every_order([&] {
+          const DeviceBuffer<float> out(rows.first.back());
+          run_cuda(ExpectedAttention{rows.device(), device_mean.data(), squares, device_covariance.data(), sinks, out.data()}, cuda());
+          return out.to_host(cuda().stream());
+        });
+        EXPECT_TRUE(all_near(got, expected, 1e-6, 1e-4)) << head_dim << squares << sinks;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvlab
