@@ -63,6 +63,7 @@
 #include "kernels/top_k/top_k.h"
 #include "kernels/tree_select/tree_select.h"
 #include "kernels/unit_lists/unit_lists.h"
+#include "kernels/window_moments/window_moments.h"
 
 #define KVLAB_NO_CUDA(Op) \
   void run_cuda(const Op&, CudaContext&) { throw CudaError(why_no_gpu()); }
@@ -149,6 +150,7 @@ KVLAB_NO_CUDA(TopKPooled)
 KVLAB_NO_CUDA(TrackReuse)
 KVLAB_NO_CUDA(TreeSelect)
 KVLAB_NO_CUDA(UnionUnits)
+KVLAB_NO_CUDA(WindowMoments)
 
 std::int32_t splits_of(const DevicePrefill&, const GpuInfo&) { return 1; }
 std::vector<PrefillVariant> prefill_variants(std::int32_t) { return {}; }

@@ -25,5 +25,6 @@ struct WindowMoments {
 // The products per query head and pair, three operations per pair for the moments and four more for entropy; K is read once.
 OpCall call(const WindowMoments&);
 void run_cpu(const WindowMoments&);
+void run_cuda(const WindowMoments&, CudaContext&);
 
 }  // namespace kvlab

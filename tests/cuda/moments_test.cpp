@@ -1,5 +1,6 @@
 #include "kernels/expected_attention/expected_attention.h"
 #include "kernels/query_moments/query_moments.h"
+#include "kernels/window_moments/window_moments.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -55,6 +56,26 @@ TEST_F(MomentsCuda, ExpectedAttention) {
         EXPECT_TRUE(all_near(got, expected, 1e-6, 1e-4)) << head_dim << squares << sinks;
       }
     }
+  }
+}
+
+// Probabilities of fp32 sums in another order; variances are differences of such.
+TEST_F(MomentsCuda, WindowMoments) {
+  for (const std::int32_t head_dim : {20, 64}) {
+    RowsFixture<f16> rows({.kv_heads = 2, .group = 2, .head_dim = head_dim, .page_tokens = 16}, {40, 3, 64, 150, 10, 0}, 5);
+    const QueriesFixture queries({1, 6, 0}, {50, 170, 20}, 4, head_dim, 6);
+    WindowMoments op;
+    op.wants_scores = op.wants_spread = true;
+    std::vector<float> scores(static_cast<std::size_t>(rows.first.back())), entropy(3), variance(3);
+    op.kv = rows.host(), op.queries = queries.host(), op.scores = scores.data(), op.entropy = entropy.data(), op.variance = variance.data();
+    run_cpu(op);
+    const DeviceBuffer<float> device_scores(rows.first.back()), device_entropy(3), device_variance(3);
+    op.kv = rows.device(), op.queries = queries.device(), op.scores = device_scores.data();
+    op.entropy = device_entropy.data(), op.variance = device_variance.data();
+    run_cuda(op, cuda());
+    EXPECT_TRUE(all_near(device_scores.to_host(cuda().stream()), scores, 1e-6, 1e-4));
+    EXPECT_TRUE(all_near(device_entropy.to_host(cuda().stream()), entropy, 1e-4, 1e-4));
+    EXPECT_TRUE(all_near(device_variance.to_host(cuda().stream()), variance, 1e-6, 1e-4));
   }
 }
 
