@@ -23,7 +23,6 @@ namespace kvlab {
 namespace {
 
 void check(const CalibrateCommand& c) {
-  if (is_debug_build()) throw InputError("this is a debug build, whose times mean nothing; calibrate with build/release or build/cuda");
   if (c.cpu == c.gpu.has_value()) throw InputError("calibrate needs --cpu or --gpu N, one of them");
   constexpr double kMost = 24 * 60;
   if (!(c.minutes > 0 && c.minutes <= kMost))
@@ -87,6 +86,7 @@ int calibrate_device(const CalibrateCommand& c, std::ostream& out, std::ostream&
   // What would be refused in the end is refused before anything is measured.
   static_cast<void>(calibration_tables(model, device->kind(), plan.limits));
   if (!plan.hardware.empty()) static_cast<void>(load_hardware_spec(plan.hardware, profiles_folder() + "/hardware"));
+  if (is_debug_build()) throw InputError("this is a debug build, whose times mean nothing; calibrate with build/release or build/cuda");
   err << fmt::format("calibrate: {} for {}, {:g} min, seed {}, into {}\n", device->name(), model.name, c.minutes, c.seed, plan.out);
   const std::unique_ptr<Meter> meter = make_device_meter(*device, model);
   const CalibrationResult result = calibrate(model, *meter, plan, stop_requested(), err);
