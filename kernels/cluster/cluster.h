@@ -22,6 +22,7 @@ struct ClusterKeys {
 // Keys are read once per round, twice more to scale them and to average; 2 FLOPs per channel, key and cluster in a round.
 OpCall call(const ClusterKeys&);
 void run_cpu(const ClusterKeys&);
+void run_cuda(const ClusterKeys&, CudaContext&);
 
 // The cluster weight above which `keep_frac` of the clustered tokens lie, over all rows of a sequence and all its queries: weights
 // as PageScores gives them with softmax and sizes, mean over the row's query heads.
@@ -37,6 +38,7 @@ struct ClusterThreshold {
 // Centroids are read once, queries once; the weights are sorted.
 OpCall call(const ClusterThreshold&);
 void run_cpu(const ClusterThreshold&);
+void run_cuda(const ClusterThreshold&, CudaContext&);
 
 // Tokens whose cluster weighs more than the sequence's threshold, ascending.
 struct ClusterTokens {
@@ -52,5 +54,6 @@ struct ClusterTokens {
 // Every token's cluster is read, counted as if every token were written.
 OpCall call(const ClusterTokens&);
 void run_cpu(const ClusterTokens&);
+void run_cuda(const ClusterTokens&, CudaContext&);  // counts are host memory: waits for the stream
 
 }  // namespace kvlab

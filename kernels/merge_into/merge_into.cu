@@ -1,5 +1,5 @@
+#include "kernels/cuda/bucket_lists.cuh"
 #include "kernels/cuda/device_parts.h"
-#include "kernels/cuda/over_rows.cuh"
 #include "kernels/cuda/token_sums.cuh"
 #include "kernels/merge_into/merge_into.h"
 
@@ -9,57 +9,11 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarpSize;
 
-// Which dropped tokens each kept one receives: places[begin[c] .. begin[c] + counts[c]) of kept token c (counted over all rows) are their
-// numbers in the dropped lists, ascending once they are sorted.
+// Which dropped tokens each kept one receives.
 struct Received {
   DeviceParts rows;
   const std::int32_t* target;
-  std::int32_t *counts, *begin, *next;  // [total_kept()]; begin and next relative to dropped_first
-  __device__ std::int64_t count(int row) const { return rows.num_dropped(row); }
-  std::int32_t *found, *places;  // [total_dropped()] in any order, sorted
-};
-
-struct CountTargets : Received {
-  __device__ void operator()(int row, std::int64_t i) const {
-    const std::int32_t t = target[rows.dropped_first[row] + i];
-    if (t >= 0) atomicAdd(&counts[rows.kept_first[row] + t], 1);
-  }
-};
-
-// One block per row: sums of the counts before each kept token.
-__global__ void __launch_bounds__(kThreads) scan_counts(Received a) {
-  KVLAB_SHARED(std::int32_t, shared, 33);
-  const std::int64_t first = a.rows.kept_first[blockIdx.x];
-  const std::int32_t n = a.rows.num_kept(blockIdx.x);
-  std::int32_t before = 0;
-  for (std::int32_t at = 0; at < n; at += kThreads) {
-    const std::int32_t i = at + static_cast<std::int32_t>(threadIdx.x);
-    std::int32_t all;
-    const std::int32_t sum = before + block_scan_exclusive(i < n ? a.counts[first + i] : 0, shared, all);
-    if (i < n) a.begin[first + i] = a.next[first + i] = sum;
-    before += all;
-  }
-}
-
-struct PlaceFound : Received {
-  __device__ void operator()(int row, std::int64_t i) const {
-    const std::int32_t t = target[rows.dropped_first[row] + i];
-    if (t >= 0) found[rows.dropped_first[row] + atomicAdd(&next[rows.kept_first[row] + t], 1)] = static_cast<std::int32_t>(i);
-  }
-};
-
-// A place's rank among those of its target: lists are short where targets are many.
-struct SortFound : Received {
-  __device__ void operator()(int row, std::int64_t i) const {
-    const std::int64_t first = rows.dropped_first[row];
-    const std::int32_t t = target[first + i];
-    if (t < 0) return;
-    const std::int64_t c = rows.kept_first[row] + t;
-    const std::int32_t* const mine = found + first + begin[c];
-    std::int32_t rank = 0;
-    for (std::int32_t j = 0; j < counts[c]; ++j) rank += mine[j] < i ? 1 : 0;
-    places[first + begin[c] + rank] = static_cast<std::int32_t>(i);
-  }
+  BucketLists lists;
 };
 
 struct Merge {
@@ -133,9 +87,9 @@ __global__ void __launch_bounds__(kThreads, 2) take_in(Merge a, bool values, int
   const std::int32_t kept = blockIdx.x % blocks * kWarps + warp_index();
   if (kept >= rows.num_kept(row)) return;
   const std::int64_t at = rows.kept_first[row] + kept, first = rows.dropped_first[row];
-  const std::int32_t count = a.received.counts[at];
+  const std::int32_t count = a.received.lists.counts[at];
   if (count == 0) return;
-  const std::int32_t* const places = a.received.places + first + a.received.begin[at];
+  const std::int32_t* const places = a.received.lists.items + first + a.received.lists.begin[at];
   T* const data = static_cast<T*>(values ? rows.kv.v : rows.kv.k);
   const TokenPlaces slots(rows.kv, row);
   const bool halves = a.combine == MergeInto::Combine::kPivot;
@@ -197,19 +151,10 @@ __global__ void __launch_bounds__(kThreads, 2) take_in(Merge a, bool values, int
 
 Received order_by_target(const MergeInto& a, CudaContext& cuda) {
   const std::int64_t kept = a.rows.total_kept(), dropped = a.rows.total_dropped();
-  const Received received{on_device(a.rows, cuda),
-                          a.target,
-                          cuda.scratch<std::int32_t>(kept),
-                          cuda.scratch<std::int32_t>(kept),
-                          cuda.scratch<std::int32_t>(kept),
-                          cuda.scratch<std::int32_t>(dropped),
-                          cuda.scratch<std::int32_t>(dropped)};
-  cuda::fill(received.counts, 0, 4 * kept, cuda.stream());
-  const std::int32_t rows = a.rows.kv.num_rows;
-  launch_over_rows("merge_into", cuda, rows, received.rows.most_dropped, CountTargets{received});
-  launch("merge_into", cuda, {dim3(static_cast<unsigned>(rows)), dim3(kThreads)}, scan_counts, received);
-  launch_over_rows("merge_into", cuda, rows, received.rows.most_dropped, PlaceFound{received});
-  launch_over_rows("merge_into", cuda, rows, received.rows.most_dropped, SortFound{received});
+  Received received{on_device(a.rows, cuda), a.target, {}};
+  const DeviceParts& rows = received.rows;
+  received.lists = make_bucket_lists(cuda, rows.dropped_first, rows.kept_first, a.target, dropped, kept);
+  fill_bucket_lists("merge_into", cuda, received.lists, rows.kv.num_rows, rows.most_dropped, kept);
   return received;
 }
 

@@ -9,6 +9,7 @@
 #include "kernels/block_max/block_max.h"
 #include "kernels/cast/cast.h"
 #include "kernels/chunk_pool/chunk_pool.h"
+#include "kernels/cluster/cluster.h"
 #include "kernels/compact/compact_cuda.h"
 #include "kernels/compact/compact_rows.h"
 #include "kernels/count_above/count_above.h"
@@ -77,6 +78,9 @@ KVLAB_NO_CUDA(AttentionStats)
 KVLAB_NO_CUDA(BlockMax)
 KVLAB_NO_CUDA(Cast)
 KVLAB_NO_CUDA(ChunkPool)
+KVLAB_NO_CUDA(ClusterKeys)
+KVLAB_NO_CUDA(ClusterThreshold)
+KVLAB_NO_CUDA(ClusterTokens)
 KVLAB_NO_CUDA(CompactRows)
 KVLAB_NO_CUDA(ComposeUnits)
 KVLAB_NO_CUDA(CountAbove)

@@ -1,0 +1,96 @@
+#include "kernels/cluster/cluster.h"
+
+#include <numeric>
+
+#include "tests/cuda/rows_fixture.h"
+
+namespace kvlab {
+namespace {
+
+using Ints = std::vector<std::int32_t>;
+using Longs = std::vector<std::int64_t>;
+
+class ClusterCuda : public CudaTest {};
+
+// Keys around a few directions, so that no key lies between two centres: assignments are the same, means differ by their order of
+// summation.
+TEST_F(ClusterCuda, ClusterKeys) {
+  constexpr std::int32_t kDim = 40;
+  const Ints len{0, 5, 130, 200}, tokens{0, 5, 128, 0}, clusters{0, 5, 70, 9};
+  RowsFixture<f16> rows({.kv_heads = 2, .head_dim = kDim, .page_tokens = 16}, len, 1, 0.1F);
+  const std::vector<float> directions = random_elements<float>(20 * kDim, 2, 3.0F);
+  std::mt19937 random(3);
+  rows.for_each_token([&](std::int32_t, std::int32_t, std::size_t slot) {
+    const std::size_t of = random() % 20;
+    for (std::size_t c = 0; c < kDim; ++c)
+      rows.k[slot * kDim + c] = to_float(from_float<f16>(rows.k[slot * kDim + c] + directions[of * kDim + c]));
+  });
+  rows.upload();
+  Longs token_room, cluster_room, centroid_room;
+  for (std::size_t r = 0; r < 4; ++r)
+    token_room.push_back(tokens[r]), cluster_room.push_back(clusters[r]), centroid_room.push_back(kDim * clusters[r]);
+  PerRow<std::int32_t> cluster_of(token_room, -3), sizes(cluster_room, -3);
+  PerRow<float> centroids(centroid_room, 0.5F);
+  run_cpu(ClusterKeys{rows.host(), tokens.data(), clusters.data(), 4, cluster_of.host(), centroids.host(), sizes.host()});
+  for (const auto order : {emulated::Order::kForward, emulated::Order::kShuffled}) {
+    emulated::set_order(order);
+    run_cuda(ClusterKeys{rows.device(), tokens.data(), clusters.data(), 4, cluster_of.device(), centroids.device(), sizes.device()},
+             cuda());
+    EXPECT_EQ(cluster_of.device_contents(cuda()), cluster_of.contents());
+    EXPECT_EQ(sizes.device_contents(cuda()), sizes.contents());
+    EXPECT_TRUE(all_near(centroids.device_contents(cuda()), centroids.contents(), 1e-6, 1e-5));
+  }
+  emulated::set_order(emulated::Order::kForward);
+}
+
+// Weights are probabilities of fp32 sums in another order: the threshold is one of them, and the same one.
+TEST_F(ClusterCuda, ClusterThreshold) {
+  constexpr std::int32_t kDim = 40, kGroup = 2;
+  const Ints clusters{30, 7, 0, 1, 20, 20};
+  const QueriesFixture queries({3, 1, 0}, {50, 60, 70}, 2 * kGroup, kDim, 6);
+  Longs cluster_room, centroid_room;
+  for (const std::int32_t k : clusters) cluster_room.push_back(k), centroid_room.push_back(kDim * k);
+  PerRow<std::int32_t> sizes(cluster_room);
+  PerRow<float> centroids(centroid_room);
+  for (std::size_t r = 0; r < clusters.size(); ++r) {
+    centroids.row(r) = random_elements<float>(centroid_room[r], 7 + r);
+    for (std::size_t c = 0; c < sizes.row(r).size(); ++c) sizes.row(r)[c] = static_cast<std::int32_t>((c + 1) % 5);
+  }
+  centroids.upload(), sizes.upload();
+  for (const double frac : {0.0, 0.3, 1.0}) {
+    const std::vector<double> keep(3, frac);
+    PerRow<float> threshold(Longs(3, 1), 7.0F);
+    ClusterThreshold op;
+    op.num_rows = 6, op.kv_heads = 2, op.group = kGroup, op.head_dim = kDim, op.clusters = clusters.data(), op.keep_frac = keep.data();
+    op.queries = queries.host(), op.centroids = centroids.host(), op.sizes = sizes.host(), op.threshold = threshold.host();
+    run_cpu(op);
+    op.queries = queries.device(), op.centroids = centroids.device(), op.sizes = sizes.device(), op.threshold = threshold.device();
+    run_cuda(op, cuda());
+    EXPECT_TRUE(all_near(threshold.device_contents(cuda()), threshold.contents(), 0, 1e-5)) << frac;
+  }
+}
+
+TEST_F(ClusterCuda, ClusterTokens) {
+  const Longs score_first{0, 3, 10, 10, 15}, first{0, 300, 301, 301, 900};
+  const std::vector<float> scores = random_elements<float>(15, 4);
+  const DeviceBuffer<float> device_scores(scores);
+  PerRow<float> threshold(Longs{1, 1}, 0.1F);
+  PerRow<std::int32_t> cluster_of(Longs{300, 1, 0, 599});
+  std::mt19937 random(5);
+  for (std::size_t r = 0; r < 4; ++r)
+    for (std::int32_t& c : cluster_of.row(r))
+      c = static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(score_first[r + 1] - score_first[r]));
+  cluster_of.upload();
+  Ints expected(900, -1), expected_count(4), count(4);
+  run_cpu(ClusterTokens{4, 2, score_first.data(), scores.data(), threshold.host(), cluster_of.host(), first.data(), expected.data(),
+                        expected_count.data()});
+  const DeviceBuffer<std::int32_t> token(Ints(900, -1));
+  run_cuda(ClusterTokens{4, 2, score_first.data(), device_scores.data(), threshold.device(), cluster_of.device(), first.data(),
+                         token.data(), count.data()},
+           cuda());
+  EXPECT_EQ(count, expected_count);
+  EXPECT_EQ(token.to_host(cuda().stream()), expected);
+}
+
+}  // namespace
+}  // namespace kvlab
