@@ -1,5 +1,4 @@
 #include <algorithm>
-<<<<<<< HEAD
 #include <cmath>
 
 #include "kernels/attention_stats/attention_stats.h"
@@ -7,18 +6,12 @@
 #include "kernels/cuda/over_rows.cuh"
 #include "kernels/cuda/token_sums.cuh"
 #include "kernels/cuda/upload.h"
-=======
-#include <vector>
-
-#include "kernels/attention_stats/stats_queries.cuh"
->>>>>>> 41441cd (Window moments in CUDA)
 #include "kernels/window_moments/window_moments.h"
 
 namespace kvlab {
 
 namespace {
 
-<<<<<<< HEAD
 constexpr int kThreads = 256;
 
 // Every query head as a KV head of its own, over the same pages.
@@ -143,82 +136,10 @@ struct Spread {
     entropy[s] = sum, variance[s] = of_variance;
   }
 };
-=======
-constexpr int kTokens = 4;  // of a block: one per warp
-
-struct Moments {
-  const float* log_sum;        // [queries of all sequences, q_heads]
-  float* scores;               // may be null
-  double *entropy, *variance;  // [rows, blocks of a row] sums over a block's tokens; may be null
-  float gamma;
-};
-
-// Adds up a number of each of the four warps, in their order.
-__device__ __forceinline__ double sum_warps(double x, double* shared) {
-  __syncthreads();
-  if (lane_index() == 0) shared[warp_index()] = x;
-  __syncthreads();
-  return shared[0] + shared[1] + shared[2] + shared[3];
-}
-
-// A warp per token of a row that lies before the window. Grid [longest / kTokens, rows].
-template <class T>
-__global__ void __launch_bounds__(128) window_moments(DeviceRows kv, StatsQueries q, Moments a) {
-  KVLAB_SHARED(double, shared, kTokens);
-  const int row = static_cast<int>(blockIdx.y), i = static_cast<int>(blockIdx.x) * kTokens + warp_index(), s = row / kv.kv_heads;
-  const int begin = q.first[s], end = q.first[s + 1], w = end - begin, heads = kv.kv_heads * kv.group;
-  const bool held = i < kv.len[row], before = held && w > 0 && kv.position[kv.slot(row, i)] < q.position[s];
-  const T* const k = static_cast<const T*>(kv.k) + (held ? kv.slot(row, i) : 0) * kv.head_dim;
-  const float scale = 1.0F / sqrtf(static_cast<float>(kv.head_dim));
-  double score = 0, entropy = 0, variance = 0;
-  for (int g = 0; g < kv.group && before; ++g) {
-    double sum = 0, sum_sq = 0;
-    for (int token = begin; token < end; ++token) {
-      const std::int64_t head = row % kv.kv_heads * kv.group + g;
-      const float* const query = q.data[s] + (static_cast<std::int64_t>(token - begin) * heads + head) * kv.head_dim;
-      const float z = scale * warp_dot(query, k, kv.head_dim) - a.log_sum[static_cast<std::int64_t>(token) * heads + head], p = expf(z);
-      sum += p, sum_sq += static_cast<double>(p) * p;
-      if (p > 0.0F) entropy -= static_cast<double>(p) * z;
-    }
-    const double mean = sum / w, var = w > 1 ? fmax((sum_sq - sum * mean) / (w - 1), 0.0) : 0.0;
-    score += (mean + static_cast<double>(a.gamma) * var) / kv.group;
-    variance += var;
-  }
-  if (a.scores != nullptr && held && lane_index() == 0) a.scores[kv.first[row] + i] = static_cast<float>(score);
-  if (a.entropy == nullptr) return;
-  const double entropies = sum_warps(entropy, shared), variances = sum_warps(variance, shared);
-  const std::int64_t to = static_cast<std::int64_t>(row) * gridDim.x + blockIdx.x;
-  if (threadIdx.x == 0) a.entropy[to] = entropies, a.variance[to] = variances;
-}
-
-// A block per sequence adds up its rows.
-__global__ void __launch_bounds__(128)
-    join_moments(const double* entropy, const double* variance, std::int64_t each, float* entropies, float* variances) {
-  KVLAB_SHARED(double, shared, 33);
-  double e = 0, v = 0;
-  for (std::int64_t i = threadIdx.x; i < each; i += blockDim.x) e += entropy[blockIdx.x * each + i], v += variance[blockIdx.x * each + i];
-  e = block_sum(e, shared), v = block_sum(v, shared);
-  if (threadIdx.x == 0) entropies[blockIdx.x] = static_cast<float>(e), variances[blockIdx.x] = static_cast<float>(v);
-}
-
-StatsQueries upload_queries(const Queries* queries, std::int32_t sequences, std::int32_t& tokens, CudaContext& cuda) {
-  std::vector<std::int32_t> first{0}, position;
-  std::vector<const float*> data;
-  for (std::int32_t s = 0; s < sequences; ++s) {
-    first.push_back(first.back() + queries[s].count);
-    position.push_back(queries[s].first_position);
-    data.push_back(queries[s].data);
-  }
-  tokens = first.back();
-  return {cuda.upload(first.data(), sequences + 1), cuda.upload(position.data(), sequences), cuda.upload(data.data(), sequences),
-          sequences};
-}
->>>>>>> 41441cd (Window moments in CUDA)
 
 }  // namespace
 
 void run_cuda(const WindowMoments& a, CudaContext& cuda) {
-<<<<<<< HEAD
   if (a.kv.num_rows == 0 || (!a.wants_scores && !a.wants_spread)) return;
   if (a.kv.head_dim > kMostTokenDim) throw CudaError("window_moments: heads of more than " + std::to_string(kMostTokenDim) + " channels");
   const CudaContext::Frame frame(cuda);
@@ -245,29 +166,6 @@ void run_cuda(const WindowMoments& a, CudaContext& cuda) {
            entropies);
   });
   launch_over_rows(name, cuda, sequences, 1, Spread{queries, variances, entropies, apart.kv.kv_heads, most, a.entropy, a.variance});
-=======
-  const std::int32_t sequences = a.kv.num_sequences();
-  if (sequences == 0) return;
-  const CudaContext::Frame frame(cuda);
-  const DeviceRows kv = on_device(a.kv, cuda);
-  std::int32_t tokens = 0;
-  const StatsQueries queries = upload_queries(a.queries, sequences, tokens, cuda);
-  const std::int64_t lines = static_cast<std::int64_t>(tokens) * kv.kv_heads * kv.group, blocks = ceil_div(kv.longest, kTokens);
-  const std::int64_t parts = blocks * kv.num_rows;
-  auto* log_sum = cuda.scratch<float>(lines);
-  const Moments moments{log_sum, a.wants_scores ? a.scores : nullptr, a.wants_spread ? cuda.scratch<double>(parts) : nullptr,
-                        a.wants_spread ? cuda.scratch<double>(parts) : nullptr, a.gamma};
-  for_type(a.kv.type, [&](auto zero) {
-    using T = decltype(zero);
-    launch("plain_log_sums", cuda, {dim3(static_cast<unsigned>(lines)), dim3(128)}, plain_log_sums<T>, kv, queries, log_sum);
-    launch("window_moments", cuda, {dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(kv.num_rows)), dim3(128)}, window_moments<T>,
-           kv, queries, moments);
-  });
-  if (a.wants_spread)
-    launch("join_moments", cuda, {dim3(static_cast<unsigned>(sequences)), dim3(128)}, join_moments,
-           static_cast<const double*>(moments.entropy), static_cast<const double*>(moments.variance), blocks * kv.kv_heads, a.entropy,
-           a.variance);
->>>>>>> 41441cd (Window moments in CUDA)
 }
 
 }  // namespace kvlab

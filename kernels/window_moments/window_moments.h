@@ -25,10 +25,6 @@ struct WindowMoments {
 // The products per query head and pair, three operations per pair for the moments and four more for entropy; K is read once.
 OpCall call(const WindowMoments&);
 void run_cpu(const WindowMoments&);
-<<<<<<< HEAD
-=======
-// queries is a host array, their data (float32) and the outputs are device memory.
->>>>>>> 41441cd (Window moments in CUDA)
 void run_cuda(const WindowMoments&, CudaContext&);
 
 }  // namespace kvlab
