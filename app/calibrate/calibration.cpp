@@ -38,6 +38,7 @@ class Calibrator {
     if (!has_all) return result_;
     Profile profile;
     profile.tile_rows = tile_rows_;
+    profile.attention_has_append = false;
     fit_tables(tables_, measurements_, profile);
     const std::vector<HeldOut> held_out = predict_held_out(tables_, measurements_, profile);
     result_.errors = errors_by_table(held_out);

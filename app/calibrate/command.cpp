@@ -80,8 +80,10 @@ void report(const CalibrationPlan& plan, const CalibrationResult& result, std::o
 
 int calibrate_device(const CalibrateCommand& c, std::ostream& out, std::ostream& err) {
   check(c);
-  const ModelSpec model = load_model_spec(!c.model.empty() ? c.model : c.cpu ? "probe" : "llama-3.1-8b", profiles_folder() + "/models");
+  ModelSpec model = load_model_spec(!c.model.empty() ? c.model : c.cpu ? "probe" : "llama-3.1-8b", profiles_folder() + "/models");
   const std::unique_ptr<Device> device = open_device(c);
+  constexpr int kFirstWithBf16 = 80;
+  if (device->cuda() != nullptr && device->cuda()->gpu().compute_capability < kFirstWithBf16) model.dtype = model.kv_dtype = Dtype::kFp16;
   const CalibrationPlan plan = plan_of(c, *device, model);
   // What would be refused in the end is refused before anything is measured.
   static_cast<void>(calibration_tables(model, device->kind(), plan.limits));

@@ -24,7 +24,9 @@ class DeviceMeter final : public Meter {
 
   [[nodiscard]] DeviceFacts facts() override {
     DeviceFacts facts{device_.name(), device_.kind(), device_.memory_bytes(), device_.cache_bytes()};
-    const DeviceRates rates = measure_rates(device_, device_.kind() == DeviceKind::kCpu ? "f32" : "bf16");
+    const DeviceRates rates = measure_rates(device_, device_.kind() == DeviceKind::kCpu ? "f32"
+                                                     : model_.dtype == Dtype::kFp16     ? "f16"
+                                                                                        : "bf16");
     facts.copy_bytes_per_s = rates.copy_bytes_per_s, facts.gemm_flops_per_s = rates.gemm_flops_per_s;
     if (device_.cuda() == nullptr) return facts;
     const CudaStream stream = device_.cuda()->stream();

@@ -1,8 +1,9 @@
-// Attention on a GPU: decode over every format of pages, prefill over paged keys.
+// Attention on a GPU: decode over every format of pages, prefill over paged keys, the write of new keys.
 #include <numeric>
 
 #include "bench/kernel/model_checks.h"
 #include "bench/kernel/registry.h"
+#include "kernels/append_kv/append_kv_cuda.h"
 #include "kernels/attention_decode/attention_decode_cuda.h"
 #include "kernels/attention_prefill/attention_prefill_cuda.h"
 
@@ -159,6 +160,56 @@ KernelFamily decode_attention(KvFormat format, bool sums_columns = false) {
   return f;
 }
 
+// The new token of each of several sequences, written into pages of 16 bits behind kCached others.
+struct AppendOp {
+  AppendKv append;
+  DecodeOp layout;
+};
+void run_cuda(const AppendOp& a, CudaContext& cuda) { run_cuda(a.append, cuda); }
+constexpr std::int64_t kCached = 20;
+
+AppendOp build_append(Buffers& b, const Shape& s) {
+  AppendOp op;
+  PagedKv& kv = op.layout.decode.kv;
+  op.layout.len = kCached + 1;
+  kv.format = b.type() == ElementType::kF16 ? KvFormat::kF16 : KvFormat::kBf16, kv.type = b.type(), kv.page_tokens = 16;
+  kv.kv_heads = static_cast<std::int32_t>(s.at("kv_heads")), kv.head_dim = static_cast<std::int32_t>(s.at("head_dim"));
+  kv.num_rows = static_cast<std::int32_t>(s.at("tokens")) * kv.kv_heads;
+  lay_out_pages(b, op.layout);
+  op.append.kv = kv, op.append.tokens = s.at("tokens");
+  op.append.k = b.elements(std::int64_t{kv.num_rows} * kv.head_dim), op.append.v = b.elements(std::int64_t{kv.num_rows} * kv.head_dim);
+  return op;
+}
+
+bool append_matches(Device& device, const AppendOp& op, const Run& run) {
+  run();
+  const PagedKv& kv = op.append.kv;
+  const std::int64_t d = kv.head_dim;
+  for (const std::int64_t r : sampled(kv.num_rows, 16)) {
+    const std::int64_t page = op.layout.host_page[r * op.layout.pages_per_row + kCached / kv.page_tokens];
+    const std::int64_t slot = (page * kv.page_tokens + kCached % kv.page_tokens) * d;
+    if (read_at(device, kv.k, slot, d, kv.type) != read_at(device, op.append.k, r * d, d, kv.type)) return false;
+    if (read_at(device, kv.v, slot, d, kv.type) != read_at(device, op.append.v, r * d, d, kv.type)) return false;
+  }
+  return true;
+}
+
+KernelFamily append_kv(ElementType type) {
+  OpRecipe<AppendOp> recipe;
+  recipe.type = type;
+  recipe.build = build_append;
+  recipe.work = [](const AppendOp& op, const Shape&) { return CaseWork{bytes(op.append), 0, {}}; };
+  recipe.matches = append_matches;
+  const auto shape = [](std::int64_t tokens) { return Shape{{"tokens", tokens}, {"kv_heads", 8}, {"head_dim", 128}}; };
+  return {"append_kv",
+          std::string(name_of(type)),
+          DeviceKind::kGpu,
+          {{"tokens", "t"}, {"kv_heads", "kv"}, {"head_dim", "d"}},
+          {shape(1), shape(64), shape(8192)},
+          {{{"tokens", 3}, {"kv_heads", 2}, {"head_dim", 64}}},
+          preparing(recipe)};
+}
+
 // One prompt.
 struct PrefillOp {
   DevicePrefill prefill;
@@ -238,7 +289,10 @@ void add_attention_cuda_cases(std::vector<KernelFamily>& families) {
                                 KvFormat::kToken4, KvFormat::kToken2})
     families.push_back(decode_attention(format));
   families.push_back(decode_attention(KvFormat::kBf16, true));
-  for (const ElementType type : {ElementType::kBf16, ElementType::kF16}) families.push_back(attention_prefill(type));
+  for (const ElementType type : {ElementType::kBf16, ElementType::kF16}) {
+    families.push_back(append_kv(type));
+    families.push_back(attention_prefill(type));
+  }
 }
 
 }  // namespace kvlab

@@ -39,6 +39,13 @@ void run_cuda(const Transfer& a, CudaContext& cuda) {
     cuda::to_device(a.device, a.host.get(), a.size, cuda.stream());
 }
 
+// One copy: pinned memory is slow to allocate, and what crosses the link is not in the GPU's cache.
+template <class Op>
+auto preparing_one(OpRecipe<Op> recipe) {
+  return
+      [prepare = preparing(std::move(recipe))](Device& device, const Shape& shape, const Rotation&) { return prepare(device, shape, {}); };
+}
+
 KernelFamily transfer(bool to_host) {
   OpRecipe<Transfer> recipe;
   recipe.build = [=](Buffers& b, const Shape& s) {
@@ -57,7 +64,7 @@ KernelFamily transfer(bool to_host) {
                  {{"bytes", "s"}},
                  {},
                  {{{"bytes", 1000}}},
-                 preparing(recipe)};
+                 preparing_one(recipe)};
   for (std::int64_t bytes = 4096; bytes <= 256 << 20; bytes *= 4) f.shapes.push_back({{"bytes", bytes}});
   return f;
 }
@@ -101,8 +108,9 @@ KernelFamily page_list(bool to_host) {
     return true;
   };
   const auto shape = [](std::int64_t pages, std::int64_t page_bytes) { return Shape{{"pages", pages}, {"page_bytes", page_bytes}}; };
-  return {to_host ? "page_copy_to_host" : "page_copy_to_gpu",      "pinned",       DeviceKind::kGpu, {{"pages", "p"}, {"page_bytes", "s"}},
-          {shape(64, 8192), shape(8192, 8192), shape(8192, 4096)}, {shape(9, 64)}, preparing(recipe)};
+  return {
+      to_host ? "page_copy_to_host" : "page_copy_to_gpu",      "pinned",       DeviceKind::kGpu,     {{"pages", "p"}, {"page_bytes", "s"}},
+      {shape(64, 8192), shape(8192, 8192), shape(8192, 4096)}, {shape(9, 64)}, preparing_one(recipe)};
 }
 
 }  // namespace

@@ -115,7 +115,9 @@ void add_context(BenchRun& run) {
   const Rotation rotation = run.warm ? Rotation{} : cold_rotation(*run.device);
   benchmark::AddCustomContext("cache",
                               run.warm ? "warm" : "cold: operands rotate through " + std::to_string(rotation.bytes >> 20) + " MiB");
-  run.rates = measure_rates(*run.device, run.kind == DeviceKind::kCpu ? "f32" : "bf16");
+  run.rates = measure_rates(*run.device, run.kind == DeviceKind::kCpu                        ? "f32"
+                                         : run.device->cuda()->gpu().compute_capability < 80 ? "f16"
+                                                                                             : "bf16");
   benchmark::AddCustomContext("copy_bytes_per_s", std::to_string(run.rates.copy_bytes_per_s));
   benchmark::AddCustomContext("gemm_flops_per_s", std::to_string(run.rates.gemm_flops_per_s));
 }

@@ -102,7 +102,7 @@ void check_coverage(const Profile& profile, const ModelSpec& m) {
   head_ops(m, Parallel{}, 1, ops);
   std::vector<std::string> missing;
   for (const OpWork& op : ops) {
-    if (op.name == "append_kv" || op.name == "router") continue;  // part of the attention and moe tables
+    if ((op.name == "append_kv" && profile.attention_has_append) || op.name == "router") continue;  // part of the attention and moe tables
     const bool is_covered =
         op.name == "moe" ? !profile.moe.empty()
                          : std::any_of(profile.ops.begin(), profile.ops.end(), [&](const ProfileOp& p) { return p.covers == op.name; });

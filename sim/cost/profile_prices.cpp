@@ -34,7 +34,7 @@ ProfilePrices::ProfilePrices(std::shared_ptr<const Profile> profile, std::shared
 }
 
 bool ProfilePrices::covers(std::string_view op) const {
-  if (op == "append_kv") return !profile_->attention.empty();  // attention tables include the write of new K and V
+  if (op == "append_kv" && profile_->attention_has_append) return !profile_->attention.empty();
   if (op == "moe" || op == "router") return !profile_->moe.empty();
   return std::any_of(profile_->ops.begin(), profile_->ops.end(), [&](const ProfileOp& p) { return p.covers == op; });
 }

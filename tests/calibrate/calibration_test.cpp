@@ -240,6 +240,23 @@ TEST(Calibration, ATableWithoutAKernelIsReportedAndTheRooflineFillsIn) {
   EXPECT_NO_THROW(setup_of("profile: {kvlab: {path: " + c.plan.out + ", missing: roofline}}\n"));
 }
 
+// Attention is timed without the write of new keys and values: no table of that must not mean that it costs nothing.
+TEST(Calibration, WritingNewKeysIsNeverForgotten) {
+  FakeMeter meter;
+  meter.lacks = "append_kv";
+  const Calibrated c(meter, 1e-6);
+  EXPECT_THAT(error_of([&] { setup_of("profile: {kvlab: {path: " + c.plan.out + "}}\n"); }), testing::HasSubstr("no table of append_kv"));
+  FakeMeter whole;
+  const Calibrated with(whole, 1e-6);
+  StepShape shape;
+  shape.decodes = 4, shape.decode_kv_tokens = 400, shape.decode_kv_max = shape.decode_kv_min = 100, shape.decode_kv_squares = 40'000;
+  const StepCost filled = make_cost_model(setup_of("profile: {kvlab: {path: " + c.plan.out + ", missing: roofline}}\n"))->step(shape);
+  const StepCost measured = make_cost_model(setup_of("profile: {kvlab: {path: " + with.plan.out + "}}\n"))->step(shape);
+  const double append = 8 * (4e-5 + 3e-7 * 4);
+  EXPECT_NEAR(static_cast<double>(measured.part[0] - filled.part[0]) * 1e-12, append, 0.1 * append);
+  EXPECT_GT(filled.footing[2], 0) << "the roofline's share";
+}
+
 TEST(Calibration, TheProfilePricesStepsAndPolicyOperations) {
   FakeMeter meter;
   const Calibrated c(meter, 1e-6);
