@@ -23,6 +23,7 @@ struct PushAttention {
 // Keys of the listed tokens are read once, words written; 2 FLOPs per channel and 3 for the softmax per query head, query and token.
 OpCall call(const PushAttention&);
 void run_cpu(const PushAttention&);
+void run_cuda(const PushAttention&, CudaContext&);
 
 // scores = sum of each token's ring: ALISA's local attention sum, Zhao et al. 2024, section IV-A.
 struct RingSums {
@@ -32,5 +33,6 @@ struct RingSums {
 };
 OpCall call(const RingSums&);
 void run_cpu(const RingSums&);
+void run_cuda(const RingSums&, CudaContext&);
 
 }  // namespace kvlab

@@ -18,6 +18,7 @@ struct LargestQueries {
 // Queries are read at 2 bytes per element, lines read and written in fp32; two operations per element.
 OpCall call(const LargestQueries&);
 void run_cpu(const LargestQueries&);
+void run_cuda(const LargestQueries&, CudaContext&);
 
 // Divisors of key channels that leave keys and queries alike in size: sqrt(max |k_c| / max |q_c|), 1 where either is 0 (MiKV, Yang
 // et al. 2024, arXiv:2402.18096, eq. 5, whose balancer is the inverse).
@@ -30,5 +31,6 @@ struct BalanceChannels {
 // Two lines are read, one is written; a root counts as 10 operations.
 OpCall call(const BalanceChannels&);
 void run_cpu(const BalanceChannels&);
+void run_cuda(const BalanceChannels&, CudaContext&);
 
 }  // namespace kvlab

@@ -26,6 +26,7 @@ struct ChannelStats {
 // Every vector is read once (queries at 2 bytes per element), the lines are written in fp32; two operations per element.
 OpCall call(const ChannelStats&);
 void run_cpu(const ChannelStats&);
+void run_cuda(const ChannelStats&, CudaContext&);
 
 // Turns lines of largest |x| per channel into the divisors of SmoothAttention (QServe, Lin et al. 2024, arXiv:2405.04532, section
 // 4.2): lambda_c = m_c^exponent; with `pairs` both channels of a RoPE pair (c, c + d / 2) take the larger m, so that lambda commutes
@@ -42,5 +43,6 @@ struct SmoothChannels {
 // Lines are read and written; a power counts as 10 operations, the median as 2 more per channel.
 OpCall call(const SmoothChannels&);
 void run_cpu(const SmoothChannels&);
+void run_cuda(const SmoothChannels&, CudaContext&);
 
 }  // namespace kvlab

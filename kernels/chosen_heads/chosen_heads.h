@@ -23,5 +23,6 @@ struct ChosenHeads {
 // The products of the chosen heads, or of all heads where they are found first; K is read by as many KV heads.
 OpCall call(const ChosenHeads&);
 void run_cpu(const ChosenHeads&);
+void run_cuda(const ChosenHeads&, CudaContext&);
 
 }  // namespace kvlab

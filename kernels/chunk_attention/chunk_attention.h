@@ -19,5 +19,6 @@ struct ChunkAttention {
 };
 OpCall call(const ChunkAttention&);
 void run_cpu(const ChunkAttention&);
+void run_cuda(const ChunkAttention&, CudaContext&);
 
 }  // namespace kvlab

@@ -23,5 +23,6 @@ struct ChunkOutliers {
 // Keys and means are read, the lists written; 4 FLOPs per channel and token.
 OpCall call(const ChunkOutliers&);
 void run_cpu(const ChunkOutliers&);
+void run_cuda(const ChunkOutliers&, CudaContext&);
 
 }  // namespace kvlab

@@ -27,14 +27,6 @@ void code_token(float* x, std::int32_t n, std::int32_t levels, std::int32_t* sym
   }
 }
 
-double entropy_bits(const std::vector<std::int32_t>& counts) {
-  double total = 0, bits = 0;
-  for (const std::int32_t n : counts) total += n;
-  for (const std::int32_t n : counts)
-    if (n > 0) bits -= n * std::log2(n / total);
-  return bits;
-}
-
 void code_row(const DeltaCode& a, std::int32_t row) {
   const std::int32_t d = a.tokens.kv.head_dim, tokens = a.tokens.count(row);
   std::vector<std::vector<std::int32_t>> counts(static_cast<std::size_t>(d), std::vector<std::int32_t>(static_cast<std::size_t>(a.levels)));
@@ -64,6 +56,14 @@ void code_row(const DeltaCode& a, std::int32_t row) {
 }
 
 }  // namespace
+
+double entropy_bits(std::span<const std::int32_t> counts) {
+  double total = 0, bits = 0;
+  for (const std::int32_t n : counts) total += n;
+  for (const std::int32_t n : counts)
+    if (n > 0) bits -= n * std::log2(n / total);
+  return bits;
+}
 
 std::int64_t delta_code_bound(std::int64_t tokens, std::int64_t head_dim, std::int32_t group_tokens, std::int32_t levels) {
   const std::int64_t anchors = (tokens + group_tokens - 1) / group_tokens;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/listed_tokens.h"
 #include "kernels/ops.h"
@@ -18,11 +19,14 @@ struct DeltaCode {
   std::int32_t group_tokens = 10, levels = 16;
   std::int32_t* bytes = nullptr;  // [num_rows] in and out, real memory; untouched where only shapes are known
 };
+// Of symbols that occur so often, coded at their own frequencies.
+double entropy_bits(std::span<const std::int32_t> counts);
 // The same bytes without data, at ceil(log2(levels)) bits per difference: a bound.
 std::int64_t delta_code_bound(std::int64_t tokens, std::int64_t head_dim, std::int32_t group_tokens, std::int32_t levels);
 
 // The vectors are read, and the bound is written; five operations per element, and as many in the coder.
 OpCall call(const DeltaCode&);
 void run_cpu(const DeltaCode&);
+void run_cuda(const DeltaCode&, CudaContext&);  // `bytes` is host memory; waits for the stream.
 
 }  // namespace kvlab

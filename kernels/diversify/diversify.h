@@ -16,5 +16,6 @@ struct Diversify {
 };
 OpCall call(const Diversify&);
 void run_cpu(const Diversify&);
+void run_cuda(const Diversify&, CudaContext&);
 
 }  // namespace kvlab

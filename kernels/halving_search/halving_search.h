@@ -31,5 +31,6 @@ struct HalvingSearch {
 // Each round reads 2 * keep keys and chooses the best half; groups that cannot be split any more are counted as if they were.
 OpCall call(const HalvingSearch&);
 void run_cpu(const HalvingSearch&);
+void run_cuda(const HalvingSearch&, CudaContext&);
 
 }  // namespace kvlab

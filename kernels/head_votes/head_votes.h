@@ -18,5 +18,6 @@ struct HeadVotes {
 // Every score is read once and added, every sum written once.
 OpCall call(const HeadVotes&);
 void run_cpu(const HeadVotes&);
+void run_cuda(const HeadVotes&, CudaContext&);
 
 }  // namespace kvlab

@@ -19,6 +19,7 @@ struct TurnQueries {
 // Read and written at 2 bytes per value; 3 FLOPs each.
 OpCall call(const TurnQueries&);
 void run_cpu(const TurnQueries&);
+void run_cuda(const TurnQueries&, CudaContext&);
 
 // Codebooks by k-means++ (Arthur and Vassilvitskii 2007) and Lloyd's rounds under the distance (k - c)^T H (k - c), H the Gram matrix
 // of the queries scaled to a root mean square of 1, plus 1e-6 on its diagonal. A center that lost its keys stays where it is.
@@ -35,6 +36,7 @@ struct TrainCodes {
 // The method trains before it serves, so a run pays nothing.
 OpCall call(const TrainCodes&);
 void run_cpu(const TrainCodes&);
+void run_cuda(const TrainCodes&, CudaContext&);
 
 // The nearest center of tokens [from[r], to[r]); ties go to the lower one.
 struct AssignCodes {
@@ -49,6 +51,7 @@ struct AssignCodes {
 // Keys and centers are read, codes written at 2 bytes; 2 FLOPs per channel, key and center, and for the roots.
 OpCall call(const AssignCodes&);
 void run_cpu(const AssignCodes&);
+void run_cuda(const AssignCodes&, CudaContext&);
 
 // Logits by codes: scores of query head h for token begin[r] + i: q_h . center of its code / sqrt(d), at
 // group * first[r] + h * (first[r + 1] - first[r]) + i.
@@ -65,5 +68,6 @@ struct CodeScores {
 // Centers are read once per row, codes at 12 bits; a product with each center per head, then one look-up per token and head.
 OpCall call(const CodeScores&);
 void run_cpu(const CodeScores&);
+void run_cuda(const CodeScores&, CudaContext&);
 
 }  // namespace kvlab

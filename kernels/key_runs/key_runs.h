@@ -18,5 +18,6 @@ struct KeyRuns {
 // Every key is read once, one product with the neighbour and one for the norm.
 OpCall call(const KeyRuns&);
 void run_cpu(const KeyRuns&);
+void run_cuda(const KeyRuns&, CudaContext&);
 
 }  // namespace kvlab

@@ -17,5 +17,7 @@ struct LayerPreference {
 };
 OpCall call(const LayerPreference&);
 void run_cpu(const LayerPreference&);
+// entropy and variance are device memory, the numbers behind `out` host memory; waits for the stream.
+void run_cuda(const LayerPreference&, CudaContext&);
 
 }  // namespace kvlab

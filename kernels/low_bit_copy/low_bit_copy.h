@@ -29,6 +29,7 @@ struct LowBitCopy {
 // K and V of newly coded tokens are read, codes written; 4 operations per element.
 OpCall call(const LowBitCopy&);
 void run_cpu(const LowBitCopy&);
+void run_cuda(const LowBitCopy&, CudaContext&);  // `out` is of the type of `kv`.
 
 // Attention over such a copy, reduced per token: AttentionStats that reads codes.
 struct LowBitAttention {
@@ -39,5 +40,6 @@ struct LowBitAttention {
 // Like AttentionStats, with half of the covered tokens' codes (K) in place of their keys.
 OpCall call(const LowBitAttention&);
 void run_cpu(const LowBitAttention&);
+void run_cuda(const LowBitAttention&, CudaContext&);
 
 }  // namespace kvlab

@@ -30,6 +30,7 @@ std::int64_t right_numbers(const LowRankFactor&);
 // product and 2 * (entries + width) * rank^2 per orthogonalisation.
 OpCall call(const LowRankFactor&);
 void run_cpu(const LowRankFactor&);
+void run_cuda(const LowRankFactor&, CudaContext&);  // `pre_rope` is a host array of device pointers.
 
 // Writes left * right into the listed vectors. Of keys before rotation, each pair of channels (c, c + head_dim / 2) is turned by the
 // angle between the recorded key before and after rotation, so that any kind of RoPE scaling is met.
@@ -39,5 +40,6 @@ struct LowRankRebuild {
 // The factors are read, the vectors written; rotation costs 3 operations per element.
 OpCall call(const LowRankRebuild&);
 void run_cpu(const LowRankRebuild&);
+void run_cuda(const LowRankRebuild&, CudaContext&);
 
 }  // namespace kvlab

@@ -26,6 +26,7 @@ std::int64_t outlier_bytes(std::int64_t vectors, std::int64_t length, double sha
 // The vectors are read, outliers written, and their places filled; three operations per element.
 OpCall call(const Outliers&);
 void run_cpu(const Outliers&);
+void run_cuda(const Outliers&, CudaContext&);
 
 // Puts the outliers back into their places.
 struct RestoreOutliers {
@@ -33,5 +34,6 @@ struct RestoreOutliers {
 };
 OpCall call(const RestoreOutliers&);
 void run_cpu(const RestoreOutliers&);
+void run_cuda(const RestoreOutliers&, CudaContext&);
 
 }  // namespace kvlab

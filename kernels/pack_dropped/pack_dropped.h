@@ -16,5 +16,6 @@ struct PackDropped {
 // K and V are read and written once in the model's precision, with 4 bytes of list per token.
 OpCall call(const PackDropped&);
 void run_cpu(const PackDropped&);
+void run_cuda(const PackDropped&, CudaContext&);  // `packed` is of the type of `kv`.
 
 }  // namespace kvlab

@@ -21,6 +21,7 @@ struct PartialScores {
 // Partial keys are read at the keys' precision, scores written; 2 FLOPs per direction, query head and token, and 3 for the maxima.
 OpCall call(const PartialScores&);
 void run_cpu(const PartialScores&);
+void run_cuda(const PartialScores&, CudaContext&);
 
 // How many tokens each KV head of a sequence takes: the number of scores above -alpha, averaged over its KV heads, rounded down, at
 // least 1, at most cap[r]. InfiniGen, Lee et al. 2024, section 4.3.
@@ -35,5 +36,6 @@ struct FetchCounts {
 // Scores are read once.
 OpCall call(const FetchCounts&);
 void run_cpu(const FetchCounts&);
+void run_cuda(const FetchCounts&, CudaContext&);  // `count` is host memory; waits for the stream.
 
 }  // namespace kvlab

@@ -31,5 +31,6 @@ struct PassAttention {
 // project every value once per query head.
 OpCall call(const PassAttention&);
 void run_cpu(const PassAttention&);
+void run_cuda(const PassAttention&, CudaContext&);
 
 }  // namespace kvlab

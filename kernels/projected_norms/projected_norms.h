@@ -17,5 +17,6 @@ struct ProjectedNorms {
 };
 OpCall call(const ProjectedNorms&);
 void run_cpu(const ProjectedNorms&);
+void run_cuda(const ProjectedNorms&, CudaContext&);
 
 }  // namespace kvlab

@@ -18,5 +18,6 @@ struct PruneChannels {
 // The vectors are read, the kept channels written; scores are read once per row.
 OpCall call(const PruneChannels&);
 void run_cpu(const PruneChannels&);
+void run_cuda(const PruneChannels&, CudaContext&);
 
 }  // namespace kvlab

@@ -22,6 +22,7 @@ struct QueryGram {
 // Queries are read at 2 bytes, sums read and written; a FLOP per channel, with the Gram matrix two per pair of channels more.
 OpCall call(const QueryGram&);
 void run_cpu(const QueryGram&);
+void run_cuda(const QueryGram&, CudaContext&);
 
 // The `width` directions of largest query: channels by abs_sum (ties to the lower one, ascending), or with `skew` the leading
 // eigenvectors of the Gram matrix, which are the right singular vectors of the queries.
@@ -36,6 +37,7 @@ struct ColumnBasis {
 // With skew counted as 9 d^3 FLOPs, those of a symmetric eigensolver with vectors (Golub and Van Loan, section 8.3).
 OpCall call(const ColumnBasis&);
 void run_cpu(const ColumnBasis&);
+void run_cuda(const ColumnBasis&, CudaContext&);
 
 // Keys of tokens [from[r], len[r]) in the basis: partial[i, j] = k_i . basis_j.
 struct ProjectKeys {
@@ -49,5 +51,6 @@ struct ProjectKeys {
 // Keys are read, partial keys written at the keys' precision.
 OpCall call(const ProjectKeys&);
 void run_cpu(const ProjectKeys&);
+void run_cuda(const ProjectKeys&, CudaContext&);
 
 }  // namespace kvlab

@@ -21,5 +21,6 @@ struct Representatives {
 };
 OpCall call(const Representatives&);
 void run_cpu(const Representatives&);
+void run_cuda(const Representatives&, CudaContext&);
 
 }  // namespace kvlab

@@ -20,5 +20,6 @@ struct ScoreMap {
 };
 OpCall call(const ScoreMap&);
 void run_cpu(const ScoreMap&);
+void run_cuda(const ScoreMap&, CudaContext&);
 
 }  // namespace kvlab

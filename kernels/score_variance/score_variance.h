@@ -17,5 +17,6 @@ struct ScoreVariance {
 // Scores are read once, three operations each.
 OpCall call(const ScoreVariance&);
 void run_cpu(const ScoreVariance&);
+void run_cuda(const ScoreVariance&, CudaContext&);  // The numbers behind `out` are host memory; waits for the stream.
 
 }  // namespace kvlab

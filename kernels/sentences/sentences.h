@@ -21,6 +21,7 @@ struct SplitSentences {
 // Ids are read, numbers written.
 OpCall call(const SplitSentences&);
 void run_cpu(const SplitSentences&);
+void run_cuda(const SplitSentences&, CudaContext&);  // ids and closing are host memory, sentence_of device memory.
 
 // Mean key of each sentence over its candidates: the listed tokens of a row and all of [dense_begin[r], dense_end[r]) behind them.
 // Sentences with candidates are counted 0, 1, ... along the row. Only `fresh[r]` of the candidates count as new in this call.
@@ -39,6 +40,7 @@ struct SentenceMeans {
 // New keys are read and added to a mean, which is read and written, at the keys' precision.
 OpCall call(const SentenceMeans&);
 void run_cpu(const SentenceMeans&);
+void run_cuda(const SentenceMeans&, CudaContext&);  // `count` is host memory; waits for the stream.
 
 // Candidates of the best sentences, sentence by sentence (ties: the earlier one), the earlier tokens of the last one where it does
 // not fit whole: index_first[r + 1] - index_first[r] tokens of each row, ascending.
@@ -54,5 +56,6 @@ struct TakeSentences {
 // Scores, candidates' sentences and the lists are read once and written once; a sort of n sentences counts n log2(n) comparisons.
 OpCall call(const TakeSentences&);
 void run_cpu(const TakeSentences&);
+void run_cuda(const TakeSentences&, CudaContext&);
 
 }  // namespace kvlab

@@ -32,5 +32,6 @@ struct ShareOut {
 };
 OpCall call(const ShareOut&);
 void run_cpu(const ShareOut&);
+void run_cuda(const ShareOut&, CudaContext&);  // Everything is host memory, the weights as well: no kernel.
 
 }  // namespace kvlab

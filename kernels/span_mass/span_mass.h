@@ -20,5 +20,6 @@ struct SpanMass {
 // Each score of the spans is read and added once.
 OpCall call(const SpanMass&);
 void run_cpu(const SpanMass&);
+void run_cuda(const SpanMass&, CudaContext&);
 
 }  // namespace kvlab

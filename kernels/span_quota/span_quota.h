@@ -22,5 +22,6 @@ struct SpanQuota {
 };
 OpCall call(const SpanQuota&);
 void run_cpu(const SpanQuota&);
+void run_cuda(const SpanQuota&, CudaContext&);
 
 }  // namespace kvlab

@@ -22,6 +22,7 @@ struct SparqScores {
 // These channels of all keys are read at the keys' precision, scores written; 2 FLOPs per channel, head and token, 4 for the softmax.
 OpCall call(const SparqScores&);
 void run_cpu(const SparqScores&);
+void run_cuda(const SparqScores&, CudaContext&);
 
 // Sum of the values of each row, brought up to date with tokens [from[r], len[r]); from 0 starts anew.
 struct ValueSums {
@@ -32,6 +33,7 @@ struct ValueSums {
 // New values are read, sums read and written in fp32.
 OpCall call(const ValueSums&);
 void run_cpu(const ValueSums&);
+void run_cuda(const ValueSums&, CudaContext&);
 
 // One token that stands for those not listed: its value is the mean of all values, and its share for head h is 1 - alpha_h with
 // alpha_h = sum of p_h over the listed tokens. Its key is 0 and its logit for head h is log sum exp of the listed tokens' logits
@@ -49,6 +51,7 @@ struct SparqRest {
 // The mean values are written. Logits of the listed tokens are those of the attention that follows, so they are not counted again.
 OpCall call(const SparqRest&);
 void run_cpu(const SparqRest&);
+void run_cuda(const SparqRest&, CudaContext&);
 
 // Distinct flash pages that hold the listed tokens, each page `page_tokens` neighbouring tokens.
 struct FlashPages {
@@ -59,5 +62,6 @@ struct FlashPages {
 // A statistic of the laboratory: it costs nothing.
 OpCall call(const FlashPages&);
 void run_cpu(const FlashPages&);
+void run_cuda(const FlashPages&, CudaContext&);  // `count` is host memory; waits for the stream.
 
 }  // namespace kvlab

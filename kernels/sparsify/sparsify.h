@@ -27,6 +27,7 @@ std::int64_t sparse_bytes(std::int32_t head_dim, const std::uint8_t* token);
 // The vectors are read in the model's precision, even_sparse_bytes() written; two comparisons per element.
 OpCall call(const Sparsify&);
 void run_cpu(const Sparsify&);
+void run_cuda(const Sparsify&, CudaContext&);
 
 // Writes the packed tokens back into the listed vectors: what was not kept is 0.
 struct Unsparsify {
@@ -36,5 +37,6 @@ struct Unsparsify {
 };
 OpCall call(const Unsparsify&);
 void run_cpu(const Unsparsify&);
+void run_cuda(const Unsparsify&, CudaContext&);
 
 }  // namespace kvlab

@@ -21,6 +21,7 @@ struct TakeDue {
 // The marks of every held token are read, the listed ones' written, with 4 bytes per list entry.
 OpCall call(const TakeDue&);
 void run_cpu(const TakeDue&);
+void run_cuda(const TakeDue&, CudaContext&);
 
 // Parts each row's list in two by score: the `keep` highest scored entries (ties to the earlier entry) and the others, both in
 // the list's order. Entries of -1 count as the lowest and stay at the ends.
@@ -37,5 +38,6 @@ struct SplitListed {
 // Score and entry are read, the entry written; two comparisons each.
 OpCall call(const SplitListed&);
 void run_cpu(const SplitListed&);
+void run_cuda(const SplitListed&, CudaContext&);
 
 }  // namespace kvlab

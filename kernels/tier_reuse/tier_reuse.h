@@ -17,5 +17,6 @@ struct TierReuse {
 };
 OpCall call(const TierReuse&);
 void run_cpu(const TierReuse&);
+void run_cuda(const TierReuse&, CudaContext&);  // `hits` is host memory; waits for the stream.
 
 }  // namespace kvlab

@@ -15,5 +15,6 @@ struct TopDirection {
 };
 OpCall call(const TopDirection&);
 void run_cpu(const TopDirection&);
+void run_cuda(const TopDirection&, CudaContext&);
 
 }  // namespace kvlab

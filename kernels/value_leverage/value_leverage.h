@@ -18,5 +18,6 @@ struct ValueLeverage {
 };
 OpCall call(const ValueLeverage&);
 void run_cpu(const ValueLeverage&);
+void run_cuda(const ValueLeverage&, CudaContext&);
 
 }  // namespace kvlab

@@ -13,5 +13,6 @@ struct WordScores {
 };
 OpCall call(const WordScores&);
 void run_cpu(const WordScores&);
+void run_cuda(const WordScores&, CudaContext&);
 
 }  // namespace kvlab

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <vector>
 
 #include "kernels/score_variance/score_variance.h"
 #include "kernels/share_out/share_out.h"
@@ -26,9 +27,9 @@ class D2oLayers final : public Allocator {
     const Ops::Frame frame(ops);
     const auto sequences = static_cast<std::int32_t>(seqs.size()), members = static_cast<std::int32_t>(layers.size());
     const std::int64_t all = std::int64_t{sequences} * members;
-    float* variance = ops.floats(all);
+    std::vector<float> variance(static_cast<std::size_t>(all));  // host memory, of ScoreVariance and ShareOut
     std::vector<const float*> weights;
-    for (std::int32_t s = 0; s < sequences; ++s) weights.push_back(variance == nullptr ? nullptr : variance + s * members);
+    for (std::int32_t s = 0; s < sequences; ++s) weights.push_back(variance.data() + s * members);
     std::int64_t* total = ops.host_longs(sequences);
     std::int32_t *floor = ops.host_ints(all), *cap = ops.host_ints(all), *counts = ops.host_ints(all);
     for (std::int32_t l = 0; l < members; ++l) {
@@ -36,7 +37,7 @@ class D2oLayers final : public Allocator {
       std::vector<float*> out;
       for (std::int32_t s = 0; s < sequences; ++s) {
         const std::int32_t n = longest_row(layer.kv, s), at = s * members + l;
-        out.push_back(variance == nullptr ? nullptr : variance + at);
+        out.push_back(variance.data() + at);
         counts[at] = cap[at] = n;
         floor[at] = static_cast<std::int32_t>(std::ceil(least_ * n));
         total[s] = std::int64_t{layer.target[s]} * members;

@@ -1,0 +1,33 @@
+#pragma once
+
+#include "kernels/cuda/device_list.h"
+#include "kernels/cuda/row_tools.cuh"
+
+namespace kvlab {
+
+// Entries of a row's list that stand for a token: those before the first -1.
+__device__ __forceinline__ std::int32_t listed_count(const DeviceList& list, int row) {
+  const std::int32_t* const index = list.index + list.first[row];
+  std::int32_t low = 0, high = list.entries(row);
+  while (low < high) {
+    const std::int32_t middle = (low + high) / 2;
+    if (index[middle] >= 0)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+template <class T>
+__device__ __forceinline__ T* listed_at(const DeviceList& list, int row, std::int32_t i) {
+  return static_cast<T*>(list.data) + list.rows.slot(row, list.index[list.first[row] + i]) * list.rows.head_dim;
+}
+
+// StoredType::kFp16, as kernels/cast does it: NaN becomes 0, what is too large the largest number.
+__device__ __forceinline__ std::uint16_t half_bits(float x) {
+  return x == x ? from_float<f16>(fminf(fmaxf(x, -65504.0F), 65504.0F)).bits : std::uint16_t{0};
+}
+__device__ __forceinline__ float as_half(float x) { return to_float(f16{half_bits(x)}); }
+
+}  // namespace kvlab

@@ -1,0 +1,156 @@
+#include "kernels/exceeds/exceeds.h"
+#include "kernels/head_votes/head_votes.h"
+#include "kernels/layer_preference/layer_preference.h"
+#include "kernels/score_map/score_map.h"
+#include "kernels/score_variance/score_variance.h"
+#include "kernels/span_mass/span_mass.h"
+#include "kernels/span_quota/span_quota.h"
+#include "kernels/whole_chunks/whole_chunks.h"
+#include "kernels/word_scores/word_scores.h"
+#include "tests/cuda/rows_fixture.h"
+
+namespace kvlab {
+namespace {
+
+using Ints = std::vector<std::int32_t>;
+using Longs = std::vector<std::int64_t>;
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+Longs prefix_sums(const Ints& n) {
+  Longs first(1, 0);
+  for (const std::int32_t x : n) first.push_back(first.back() + x);
+  return first;
+}
+
+// Scores with many ties.
+std::vector<float> coarse(std::int64_t n, std::uint64_t seed) {
+  std::vector<float> x = random_elements<float>(n, seed);
+  for (float& y : x) y = std::round(y * 4) / 4;
+  return x;
+}
+
+// What shares of the cache are found from: sums in another order than the CPU's have a tolerance, everything else is equal.
+class BudgetOpsCuda : public CudaTest {
+ protected:
+  const Ints len{0, 0, 1, 1, 700, 700, 64, 64};
+  const Longs first = prefix_sums(len);
+};
+
+TEST_F(BudgetOpsCuda, HeadVotesEqualCpuVersion) {
+  const Longs out_first{0, 0, 1, 701, 765};
+  const std::vector<float> in = random_elements<float>(first.back(), 1);
+  std::vector<float> expected(765);
+  run_cpu(HeadVotes{4, 2, first.data(), in.data(), out_first.data(), expected.data()});
+  const DeviceBuffer<float> device_in(in), out(765);
+  run_cuda(HeadVotes{4, 2, first.data(), device_in.data(), out_first.data(), out.data()}, cuda());
+  EXPECT_EQ(out.to_host(cuda().stream()), expected);
+}
+
+TEST_F(BudgetOpsCuda, ScoreMapEqualsCpuVersion) {
+  std::vector<float> x = random_elements<float>(first.back(), 2), y = random_elements<float>(first.back(), 3);
+  x[5] = kInf, x[6] = -kInf, y[7] = 0.0F;
+  const std::vector<float> factor = random_elements<float>(8, 4);
+  const DeviceBuffer<float> device_x(x), device_y(y), out(first.back());
+  for (const auto kind : {ScoreMap::Kind::kPlus, ScoreMap::Kind::kTimes, ScoreMap::Kind::kOver}) {
+    for (const bool uses_b : {false, true}) {
+      std::vector<float> expected(x.size());
+      ScoreMap map{8, first.data(), kind, x.data(), 0.7F, 0.3F, uses_b, y.data(), uses_b ? factor.data() : nullptr, expected.data()};
+      run_cpu(map);
+      map.a = device_x.data(), map.b = device_y.data(), map.out = out.data();
+      run_cuda(map, cuda());
+      const std::vector<float> got = out.to_host(cuda().stream());
+      for (std::size_t i = 0; i < got.size(); ++i)
+        EXPECT_TRUE(got[i] == expected[i] || std::abs(got[i] - expected[i]) <= 1e-6F * std::max(std::abs(expected[i]), 1.0F)) << i;
+    }
+  }
+}
+
+TEST_F(BudgetOpsCuda, ScoreVarianceAndLayerPreferenceEqualCpuVersions) {
+  std::vector<float> scores = random_elements<float>(first.back(), 5);
+  scores[3] = kInf, scores[4] = std::numeric_limits<float>::quiet_NaN();
+  const auto run = [&](const float* data, auto&& op_on) {
+    std::vector<float> out(4, -1.0F);
+    const std::vector<float*> places{&out[2], &out[1], &out[0], &out[3]};
+    op_on(ScoreVariance{4, 2, first.data(), data, places.data()});
+    return out;
+  };
+  const DeviceBuffer<float> device_scores(scores);
+  const auto expected = run(scores.data(), [](const auto& op) { run_cpu(op); });
+  const auto got = run(device_scores.data(), [&](const auto& op) { run_cuda(op, cuda()); });
+  EXPECT_TRUE(all_near(got, expected, 0, 1e-6));
+  const DeviceBuffer<float> device_variance(expected);
+  std::vector<float> preference(4), on_gpu(4);
+  const std::vector<float*> to{&preference[0], &preference[1], &preference[2], &preference[3]};
+  const std::vector<float*> to_gpu{&on_gpu[0], &on_gpu[1], &on_gpu[2], &on_gpu[3]};
+  run_cpu(LayerPreference{4, expected.data(), expected.data(), 2, 3, to.data()});
+  run_cuda(LayerPreference{4, device_variance.data(), device_variance.data(), 2, 3, to_gpu.data()}, cuda());
+  EXPECT_EQ(on_gpu, preference);
+}
+
+TEST_F(BudgetOpsCuda, SpanMassAndExceedsEqualCpuVersions) {
+  const std::vector<float> scores = random_elements<float>(first.back(), 6);
+  const Ints head_end{0, 0, 1, 0, 300, 4, 10, 64}, tail_begin{0, 0, 0, 0, 200, 600, 60, 0}, tail_end{0, 0, 1, 1, 700, 700, 64, 60};
+  std::vector<float> expected(4);
+  run_cpu(SpanMass{4, 2, first.data(), scores.data(), head_end.data(), tail_begin.data(), tail_end.data(), -1.5F, expected.data()});
+  const DeviceBuffer<float> device_scores(scores), mass(4);
+  run_cuda(SpanMass{4, 2, first.data(), device_scores.data(), head_end.data(), tail_begin.data(), tail_end.data(), -1.5F, mass.data()},
+           cuda());
+  EXPECT_TRUE(all_near(mass.to_host(cuda().stream()), expected, 1e-6, 1e-6));
+  const DeviceBuffer<float> device_mass(expected);
+  Ints flag(4, -1), got(4, -1);
+  run_cpu(Exceeds{4, expected.data(), 0.0F, flag.data()});
+  run_cuda(Exceeds{4, device_mass.data(), 0.0F, got.data()}, cuda());
+  EXPECT_EQ(got, flag);
+}
+
+TEST_F(BudgetOpsCuda, SpanQuotaEqualsCpuVersion) {
+  RowsFixture<f16> rows({.kv_heads = 2, .head_dim = 4, .page_tokens = 8}, len, 7);
+  const Longs spans{0, 1, 3, 7, 9}, quota_first{0, 1, 2, 4, 6, 10, 14, 16, 18};
+  const Ints begin{0, 0, 1, 0, 100, 101, 600, 0, 30}, quota{2, 3, 1, 0, 0, 5, 9, 0, 44, 3, 500, 2, 7, 8, 20, 1, 0, 90};
+  const std::vector<float> scores = coarse(first.back(), 8);
+  for (const float value : {kInf, 0.5F}) {
+    std::vector<float> expected = scores;
+    run_cpu(SpanQuota{rows.host(), spans.data(), begin.data(), quota_first.data(), quota.data(), value, expected.data()});
+    const auto got = same_in_every_order([&] {
+      const DeviceBuffer<float> out(scores);
+      run_cuda(SpanQuota{rows.device(), spans.data(), begin.data(), quota_first.data(), quota.data(), value, out.data()}, cuda());
+      return out.to_host(cuda().stream());
+    });
+    EXPECT_EQ(got, expected);
+  }
+}
+
+TEST_F(BudgetOpsCuda, WordScoresEqualCpuVersion) {
+  RowsFixture<f16> rows({.head_dim = 4, .num_words = 2}, len, 9);
+  std::uint32_t next = 0x3F800000U;
+  for (std::uint32_t& word : rows.words) word = next += 77;
+  rows.upload();
+  std::vector<float> expected(static_cast<std::size_t>(first.back()));
+  run_cpu(WordScores{rows.host(), 1, expected.data()});
+  const DeviceBuffer<float> out(first.back());
+  run_cuda(WordScores{rows.device(), 1, out.data()}, cuda());
+  EXPECT_EQ(out.to_host(cuda().stream()), expected);
+}
+
+TEST_F(BudgetOpsCuda, WholeChunksEqualCpuVersion) {
+  const Ints begin{0, 0, 0, 1, 4, 0, 3, 0}, chunked{0, 0, 1, 0, 690, 700, 20, 64}, num_chunks{0, 0, 1, 0, 7, 3, 99, 2};
+  std::vector<float> scores = coarse(first.back(), 10);
+  for (const std::int32_t chunk : {7, 16}) {
+    for (std::size_t r = 0; r < len.size(); ++r)
+      for (std::int32_t i = 0; i < chunked[r]; ++i) {
+        const auto at = static_cast<std::size_t>(first[r] + begin[r]);
+        scores[at + static_cast<std::size_t>(i)] = scores[at + static_cast<std::size_t>(i / chunk * chunk)];
+      }
+    const DeviceBuffer<float> device_scores(scores);
+    for (const bool fixed : {false, true}) {
+      Ints keep{0, 0, 1, 1, 200, 33, 50, 63}, got = keep;
+      const std::int32_t* chunks = fixed ? num_chunks.data() : nullptr;
+      run_cpu(WholeChunks{8, first.data(), begin.data(), chunked.data(), chunk, scores.data(), chunks, keep.data()});
+      run_cuda(WholeChunks{8, first.data(), begin.data(), chunked.data(), chunk, device_scores.data(), chunks, got.data()}, cuda());
+      EXPECT_EQ(got, keep);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvlab

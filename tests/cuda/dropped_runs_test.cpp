@@ -1,0 +1,35 @@
+#include "kernels/key_runs/key_runs.h"
+#include "kernels/pack_dropped/pack_dropped.h"
+#include "tests/cuda/parts_fixture.h"
+
+namespace kvlab {
+namespace {
+
+class DroppedRunsCuda : public CudaTest {};
+
+TEST_F(DroppedRunsCuda, KeyRunsEqualCpuVersion) {
+  PartsFixture<f16> parts({.kv_heads = 2, .head_dim = 5, .page_tokens = 8}, {0, 1, 300, 70, 9, 40}, {0, 1, 60, 20, 0, 39}, 1);
+  const auto total = static_cast<std::size_t>(parts.total_dropped());
+  for (const float min_cosine : {-2.0F, -0.5F, 0.0F, 0.9F}) {
+    std::vector<std::int32_t> expected(total, -7);
+    run_cpu(KeyRuns{parts.host(), min_cosine, expected.data()});
+    const auto got = same_in_every_order([&] {
+      const DeviceBuffer<std::int32_t> out(parts.total_dropped());
+      run_cuda(KeyRuns{parts.device(), min_cosine, out.data()}, cuda());
+      return out.to_host(cuda().stream());
+    });
+    EXPECT_EQ(got, expected);
+  }
+}
+
+TEST_F(DroppedRunsCuda, PackDroppedEqualsCpuVersion) {
+  PartsFixture<bf16> parts({.kv_heads = 2, .head_dim = 5, .page_tokens = 8}, {0, 1, 300, 70}, {0, 1, 60, 20}, 2);
+  std::vector<float> expected(static_cast<std::size_t>(parts.total_dropped()) * 10);
+  run_cpu(PackDropped{parts.host(), expected.data()});
+  const DeviceBuffer<bf16> out(static_cast<std::int64_t>(expected.size()));
+  run_cuda(PackDropped{parts.device(), reinterpret_cast<float*>(out.data())}, cuda());
+  EXPECT_EQ(floats(out.to_host(cuda().stream())), expected);
+}
+
+}  // namespace
+}  // namespace kvlab

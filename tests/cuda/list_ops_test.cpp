@@ -1,0 +1,126 @@
+#include "kernels/partial_scores/partial_scores.h"
+#include "kernels/query_drift/query_drift.h"
+#include "kernels/take_due/take_due.h"
+#include "kernels/tier_reuse/tier_reuse.h"
+#include "tests/cuda/rows_fixture.h"
+
+namespace kvlab {
+namespace {
+
+using Ints = std::vector<std::int32_t>;
+using Longs = std::vector<std::int64_t>;
+
+class ListOpsCuda : public CudaTest {};
+
+TEST_F(ListOpsCuda, TakeDueEqualsCpuVersion) {
+  RowsFixture<f16> rows({.head_dim = 4, .page_tokens = 8, .num_words = 2}, {0, 1, 300, 700, 64}, 1);
+  std::mt19937_64 random(2);
+  for (std::uint32_t& word : rows.words) word = static_cast<std::uint32_t>(random() % 8);
+  rows.upload();
+  const std::vector<std::uint32_t> before = rows.words;
+  const Longs first{0, 4, 4, 300, 400, 420};
+  for (const std::int32_t block : {1, 16}) {
+    rows.words = before;
+    Ints expected(420, -7);
+    run_cpu(TakeDue{rows.host(), 1, 4, 10, block, first.data(), expected.data()});
+    const std::vector<std::uint32_t> words = rows.words;
+    rows.words = before;
+    const auto got = same_in_every_order([&] {
+      rows.upload();
+      const DeviceBuffer<std::int32_t> out(Ints(420, -7));
+      run_cuda(TakeDue{rows.device(), 1, 4, 10, block, first.data(), out.data()}, cuda());
+      return out.to_host(cuda().stream());
+    });
+    EXPECT_EQ(got, expected);
+    EXPECT_EQ(rows.device_words(cuda()), words);
+  }
+}
+
+TEST_F(ListOpsCuda, SplitListedEqualsCpuVersion) {
+  const Longs first{0, 0, 3, 303, 363}, row_first{0, 5, 15, 715, 815}, high_first{0, 0, 1, 101, 141};
+  Ints index{2, 4, 9};
+  for (std::int32_t i = 0; i < 300; ++i) index.push_back(i < 290 ? 2 * i : -1);
+  for (std::int32_t i = 0; i < 60; ++i) index.push_back(i < 30 ? i : -1);  // more room for high ones than tokens
+  std::vector<float> scores = random_elements<float>(815, 3);
+  for (float& x : scores) x = std::round(x * 4);
+  Ints high(141), low(222);
+  run_cpu(SplitListed{4, first.data(), index.data(), row_first.data(), scores.data(), high_first.data(), high.data(), low.data()});
+  const DeviceBuffer<std::int32_t> device_index(index), device_high(141), device_low(222);
+  const DeviceBuffer<float> device_scores(scores);
+  run_cuda(SplitListed{4, first.data(), device_index.data(), row_first.data(), device_scores.data(), high_first.data(), device_high.data(),
+                       device_low.data()},
+           cuda());
+  EXPECT_EQ(device_high.to_host(cuda().stream()), high);
+  EXPECT_EQ(device_low.to_host(cuda().stream()), low);
+}
+
+TEST_F(ListOpsCuda, QueryDriftEqualsCpuVersion) {
+  const std::int32_t width = 300;
+  const QueriesFixture queries({1, 2, 3, 1}, {5, 6, 7, 8}, 1, width, 4);
+  const Ints rule{QueryDrift::kIfTurned, QueryDrift::kAlways, QueryDrift::kNever, QueryDrift::kIfTurned};
+  PerRow<float> reference({width, width, width, width});
+  for (std::size_t s = 0; s < 4; ++s) reference.row(s) = random_elements<float>(width, 50 + s);
+  reference.row(3).assign(queries.host()[3].data, queries.host()[3].data + width);
+  reference.upload();
+  Ints expected(4, -1), got(4, -1);
+  run_cpu(QueryDrift{4, width, queries.host(), rule.data(), 0.9F, reference.host(), expected.data()});
+  run_cuda(QueryDrift{4, width, queries.device(), rule.data(), 0.9F, reference.device(), got.data()}, cuda());
+  EXPECT_EQ(got, expected);
+  EXPECT_EQ(got, (Ints{1, 1, 0, 0}));
+  EXPECT_EQ(reference.device_contents(cuda()), reference.contents());
+}
+
+TEST_F(ListOpsCuda, TierReuseEqualsCpuVersion) {
+  const Longs first{0, 0, 300, 310};
+  Ints unit;
+  for (std::int32_t i = 0; i < 300; ++i) unit.push_back(3 * i);
+  for (std::int32_t i = 0; i < 10; ++i) unit.push_back(i);
+  PerRow<std::int32_t> last({5, 400, 12});
+  for (std::size_t r = 0; r < 3; ++r)
+    for (std::size_t i = 0; i < last.row(r).size(); ++i) last.row(r)[i] = static_cast<std::int32_t>(2 * i);
+  last.upload();
+  const Ints last_count{5, 400, 0};
+  const DeviceBuffer<std::int32_t> device_unit(unit);
+  TierReuse reuse;
+  reuse.num_rows = 3, reuse.last_count = last_count.data();
+  const auto run = [&](const std::int32_t* units, std::int32_t* const* lists, auto&& op_on) {
+    Ints hits(3, -1);
+    reuse.asked = reuse.now = UnitLists{first.data(), units};
+    reuse.last = lists, reuse.hits = hits.data();
+    op_on(reuse);
+    return hits;
+  };
+  const Ints expected = run(unit.data(), last.host(), [](const auto& op) { run_cpu(op); });
+  EXPECT_EQ(run(device_unit.data(), last.device(), [&](const auto& op) { run_cuda(op, cuda()); }), expected);
+  EXPECT_EQ(last.device_contents(cuda()), last.contents());
+}
+
+TEST_F(ListOpsCuda, PartialScoresAndFetchCountsEqualCpuVersions) {
+  const std::int32_t kv_heads = 2, group = 3, d = 40, width = 13;
+  const QueriesFixture queries({1, 2}, {5, 6}, kv_heads * group, d, 5);
+  const Longs first{0, 300, 600, 601, 601};
+  PerRow<float> basis({width * d, width * d, width * d, width * d}), partial({300 * width, 300 * width, width, 0});
+  for (std::size_t r = 0; r < 4; ++r) {
+    basis.row(r) = random_elements<float>(width * d, 10 + r);
+    partial.row(r) = random_elements<float>(static_cast<std::int64_t>(partial.row(r).size()), 20 + r, 0.3F);
+  }
+  basis.upload(), partial.upload();
+  std::vector<float> expected(601);
+  run_cpu(PartialScores{4, kv_heads, group, d, 2, width, queries.host(), basis.host(), partial.host(), first.data(), expected.data()});
+  const auto got = same_in_every_order([&] {
+    const DeviceBuffer<float> out(601);
+    run_cuda(PartialScores{4, kv_heads, group, d, 2, width, queries.device(), basis.device(), partial.device(), first.data(), out.data()},
+             cuda());
+    return out.to_host(cuda().stream());
+  });
+  EXPECT_TRUE(all_near(got, expected, 1e-4, 1e-5));  // two sums in fp32, of 40 and 13 products
+  const Ints cap{10, 500, 3, 3};
+  const DeviceBuffer<float> scores(expected);
+  Ints count(4, -1), on_gpu(4, -1);
+  run_cpu(FetchCounts{4, kv_heads, first.data(), expected.data(), 4.0F, cap.data(), count.data()});
+  run_cuda(FetchCounts{4, kv_heads, first.data(), scores.data(), 4.0F, cap.data(), on_gpu.data()}, cuda());
+  EXPECT_EQ(on_gpu, count);
+}
+
+}  // namespace
+}  // namespace kvlab

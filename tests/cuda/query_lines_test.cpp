@@ -1,0 +1,109 @@
+#include "kernels/attention_ring/attention_ring.h"
+#include "kernels/chosen_heads/chosen_heads.h"
+#include "kernels/chunk_attention/chunk_attention.h"
+#include "kernels/pass_attention/pass_attention.h"
+#include "kernels/projected_norms/projected_norms.h"
+#include "tests/cuda/rows_fixture.h"
+
+namespace kvlab {
+namespace {
+
+using Ints = std::vector<std::int32_t>;
+using Longs = std::vector<std::int64_t>;
+
+// Probabilities of logits that are sums of 20 products in fp32, in another order than the CPU's.
+class QueryLinesCuda : public CudaTest {
+ protected:
+  template <class T, class Run>
+  void check(RowsFixture<T>& rows, Run&& run) {
+    std::vector<float> expected(static_cast<std::size_t>(rows.first.back()), -1.0F);
+    run([](const auto& op) { run_cpu(op); }, false, expected.data());
+    const auto got = same_in_every_order([&] {
+      const DeviceBuffer<float> out(rows.first.back());
+      run([&](const auto& op) { run_cuda(op, cuda()); }, true, out.data());
+      return out.to_host(cuda().stream());
+    });
+    EXPECT_TRUE(all_near(got, expected, 1e-5, 1e-4));
+  }
+};
+
+TEST_F(QueryLinesCuda, ChosenHeadsEqualCpuVersion) {
+  RowsFixture<f16> rows({.kv_heads = 2, .group = 2, .head_dim = 20, .page_tokens = 8}, {0, 0, 70, 70, 33, 33}, 1);
+  const QueriesFixture queries({1, 5, 3}, {0, 60, 500}, 4, 20, 2);
+  const Ints heads{3, 0, 2};
+  for (const bool finds : {false, true})
+    check(rows, [&](auto&& op_on, bool gpu, float* out) {
+      op_on(ChosenHeads{gpu ? rows.device() : rows.host(), gpu ? queries.device() : queries.host(), finds ? nullptr : heads.data(), 3,
+                        finds, 4, 8, out});
+    });
+}
+
+TEST_F(QueryLinesCuda, AttentionRingEqualsCpuVersion) {
+  const std::int32_t ring = 3;
+  RowsFixture<bf16> rows({.kv_heads = 2, .group = 2, .head_dim = 20, .page_tokens = 8, .num_words = 5}, {0, 1, 70, 40, 9, 33}, 3);
+  const QueriesFixture queries({1, 5, 2}, {5, 60, 500}, 4, 20, 4);
+  const Longs index_first{0, 0, 1, 31, 71, 80, 80};
+  Ints index{0};
+  for (std::int32_t i = 0; i < 30; ++i) index.push_back(2 * i);
+  for (std::int32_t i = 0; i < 40; ++i) index.push_back(i);
+  for (std::int32_t i = 0; i < 9; ++i) index.push_back(i);
+  const DeviceBuffer<std::int32_t> device_index(index);
+  for (const bool lists : {false, true, true}) {  // the second round begins with what the first one left
+    run_cpu(PushAttention{rows.host(), queries.host(), lists, index_first.data(), index.data(), 1, ring});
+    run_cuda(PushAttention{rows.device(), queries.device(), lists, index_first.data(), device_index.data(), 1, ring}, cuda());
+    const std::vector<std::uint32_t> got = rows.device_words(cuda());
+    const std::size_t slots = rows.position.size();
+    rows.for_each_token([&](std::int32_t r, std::int32_t i, std::size_t slot) {
+      for (std::size_t w = 1; w < 4; ++w)
+        EXPECT_NEAR(std::bit_cast<float>(got[w * slots + slot]), std::bit_cast<float>(rows.words[w * slots + slot]), 1e-5) << r << " " << i;
+      EXPECT_EQ(got[4 * slots + slot], rows.words[4 * slots + slot]);
+    });
+  }
+  check(rows, [&](auto&& op_on, bool gpu, float* out) { op_on(RingSums{gpu ? rows.device() : rows.host(), 1, ring, out}); });
+}
+
+TEST_F(QueryLinesCuda, ChunkAttentionEqualsCpuVersion) {
+  RowsFixture<f16> rows({.kv_heads = 2, .group = 2, .head_dim = 20, .page_tokens = 8, .num_words = 2}, {5, 5, 70, 70, 33, 40}, 5);
+  const QueriesFixture queries({0, 50, 1}, {5, 60, 500}, 4, 20, 6);
+  for (const bool flag : {false, true}) {
+    run_cpu(ChunkAttention{rows.host(), queries.host(), 16, flag, flag, 1});
+    run_cuda(ChunkAttention{rows.device(), queries.device(), 16, flag, flag, 1}, cuda());
+    const std::vector<std::uint32_t> got = rows.device_words(cuda());
+    const std::size_t slots = rows.position.size();
+    rows.for_each_token([&](std::int32_t r, std::int32_t i, std::size_t slot) {
+      EXPECT_NEAR(std::bit_cast<float>(got[slots + slot]), std::bit_cast<float>(rows.words[slots + slot]), 1e-4) << r << " " << i;
+    });
+  }
+}
+
+TEST_F(QueryLinesCuda, ProjectedNormsEqualCpuVersion) {
+  RowsFixture<f16> rows({.kv_heads = 2, .group = 2, .head_dim = 20, .page_tokens = 8}, {0, 1, 9, 30}, 7);
+  const std::vector<float> w_o = random_elements<float>(300 * 80, 8);
+  const DeviceBuffer<float> device_w_o(w_o);
+  for (const auto kind : {ProjectedNorms::Kind::kL1, ProjectedNorms::Kind::kL2})
+    check(rows, [&](auto&& op_on, bool gpu, float* out) {
+      op_on(ProjectedNorms{gpu ? rows.device() : rows.host(), gpu ? device_w_o.data() : w_o.data(), 300, kind, out});
+    });
+}
+
+TEST_F(QueryLinesCuda, PassAttentionEqualsCpuVersion) {
+  const std::int32_t hidden_dim = 30;
+  RowsFixture<f16> rows({.kv_heads = 2, .group = 2, .head_dim = 20, .page_tokens = 8}, {0, 3, 60, 45}, 9);
+  const QueriesFixture queries({2, 5, 7}, {800, 900, 901}, 4, 20, 10);
+  const std::vector<float> keys = random_elements<float>(7 * 2 * 20, 11), hidden = random_elements<float>(7 * hidden_dim, 12, 5.0F);
+  const std::vector<float> w_o = random_elements<float>(hidden_dim * 80, 13);
+  const DeviceBuffer<float> device_keys(keys), device_hidden(hidden), device_w_o(w_o);
+  for (const bool norms : {false, true})
+    check(rows, [&](auto&& op_on, bool gpu, float* out) {
+      const Queries* q = gpu ? queries.device() : queries.host();
+      const float *k = gpu ? device_keys.data() : keys.data(), *h = gpu ? device_hidden.data() : hidden.data();
+      const std::vector<PassQueries> one{{q[0], k, 0, 9, h}}, other{{q[1], k, 0, 40, h}, {q[2], k, 30, 70, h}};
+      const std::vector<std::span<const PassQueries>> pass{one, other};
+      op_on(PassAttention{gpu ? rows.device() : rows.host(), pass, 4, norms ? PassAttention::Reduce::kSum : PassAttention::Reduce::kMax,
+                          norms ? PassAttention::Group::kMean : PassAttention::Group::kMax, norms, gpu ? device_w_o.data() : w_o.data(),
+                          hidden_dim, out});
+    });
+}
+
+}  // namespace
+}  // namespace kvlab
