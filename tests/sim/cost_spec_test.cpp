@@ -17,7 +17,7 @@ TEST(ModelSpec, ParameterCountsAreThePublishedOnes) {
       {"llama-3.1-8b", 8'030'261'248},   {"llama-3.1-70b", 70'553'706'496}, {"mistral-7b", 7'248'023'552},
       {"qwen2.5-7b", 7'615'616'512},     {"qwen3-8b", 8'190'735'360},       {"qwen3-32b", 32'762'123'264},
       {"qwen3-30b-a3b", 30'532'122'624}, {"opt-6.7b", 6'658'473'984},       {"opt-13b", 12'853'473'280},
-      {"opt-30b", 29'974'540'288},       {"mixtral-8x7b", 46'702'792'704},   {"probe", 11'219'328},
+      {"opt-30b", 29'974'540'288},       {"mixtral-8x7b", 46'702'792'704},  {"probe", 11'219'328},
   };
   for (const auto& [name, count] : published) EXPECT_EQ(total_parameters(load_model_spec(name, kModels)), count) << name;
 }
