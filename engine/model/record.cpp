@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "engine/model/plain_cache.h"
 
 namespace kvlab {
 
@@ -70,7 +71,7 @@ ExtraPass lookahead(Prefilled& s) {
   std::int32_t id = s.next_token();
   for (std::int32_t i = 0; i < s.options.lookahead_tokens; ++i) {
     pass.ids.push_back(id);
-    id = greedy_token(s.model.forward({&id, 1}, s.kv, &recorder), s.model.config().vocab_size);
+    id = greedy_token(forward_logits(s.model, {&id, 1}, s.kv, &recorder), s.model.config().vocab_size);
   }
   s.kv.truncate(s.prompt_tokens());
   pass.num_tokens = s.options.lookahead_tokens;
@@ -95,7 +96,7 @@ ExtraPass reconstruct(Prefilled& s) {
   for (std::int32_t begin = 0; begin < s.prompt_tokens(); begin += s.options.repeat.chunk_tokens) {
     const std::int32_t end = std::min(begin + s.options.repeat.chunk_tokens, s.prompt_tokens());
     const std::vector<std::int32_t> ids = repeat_input(s, begin, end);
-    s.model.forward(ids, s.kv, &recorder);
+    forward_logits(s.model, ids, s.kv, &recorder);
     s.kv.truncate(s.prompt_tokens());
     pass.ids.insert(pass.ids.end(), ids.begin(), ids.end());
     pass.chunks.push_back({pass.num_tokens, static_cast<std::int32_t>(pass.ids.size()), begin, end});
@@ -141,11 +142,11 @@ AttentionTrace empty_trace(const Transformer& model, std::int32_t prompt_tokens,
 
 void decode(Prefilled& s, LayerRecorder& recorder, std::vector<std::int32_t>& ids) {
   const std::vector<std::int32_t>& known = s.options.continuation;
-  if (!known.empty()) s.logits = s.model.forward(known, s.kv, &recorder);
+  if (!known.empty()) s.logits = forward_logits(s.model, known, s.kv, &recorder);
   ids.insert(ids.end(), known.begin(), known.end());
   for (std::int32_t i = 0; i < s.options.decode_tokens; ++i) {
     ids.push_back(s.next_token());
-    s.logits = s.model.forward({&ids.back(), 1}, s.kv, &recorder);
+    s.logits = forward_logits(s.model, {&ids.back(), 1}, s.kv, &recorder);
   }
 }
 
@@ -169,7 +170,7 @@ AttentionTrace record(const Transformer& model, std::span<const std::int32_t> pr
   LayerRecorder recorder(trace.layers, options.pre_rope, options.hidden);
   const std::size_t step = options.chunk_tokens > 0 ? static_cast<std::size_t>(options.chunk_tokens) : prompt_ids.size();
   for (std::size_t begin = 0; begin < prompt_ids.size(); begin += step) {
-    s.logits = model.forward(prompt_ids.subspan(begin, std::min(step, prompt_ids.size() - begin)), s.kv, &recorder);
+    s.logits = forward_logits(model, prompt_ids.subspan(begin, std::min(step, prompt_ids.size() - begin)), s.kv, &recorder);
     trace.chunk_ends.push_back(static_cast<std::int32_t>(s.kv.tokens));
   }
   for (const std::string& name : options.passes) trace.passes[name] = pass_functions().at(name)(s);

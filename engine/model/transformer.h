@@ -10,47 +10,43 @@
 
 namespace kvlab {
 
-// Keys (post-RoPE) and values of one sequence, per layer [tokens, kv_heads, head_dim].
-struct KvState {
-  explicit KvState(const ModelConfig& config);
-  // Forgets all but the first `kept` tokens.
-  void truncate(std::int64_t kept);
-
-  std::vector<std::vector<float>> k, v;
-  std::int64_t tokens = 0;
-  std::int64_t token_floats;  // kv_heads * head_dim
+// Tokens of one or several sequences, one sequence after another.
+struct TokenBatch {
+  std::span<const std::int32_t> ids;
+  std::span<const std::int32_t> positions;  // of each
 };
 
-// Sees what a forward pass computes, layer by layer, in the order below. Spans hold the pass's own tokens only and last for the call.
-class Recorder {
+// What keeps keys and values, and lets queries attend to them. Called layer by layer with the tokens of the pass.
+class AttentionHost {
  public:
-  virtual ~Recorder() = default;
-  virtual void on_hidden(std::int32_t /*layer*/, std::span<const float> /*hidden*/) {}  // [n, hidden_dim], normed input of the attention
-  virtual void on_pre_rope(std::int32_t /*layer*/, std::span<const float> /*q*/, std::span<const float> /*k*/) {}
-  virtual void on_attention(std::int32_t /*layer*/, std::span<const float> /*q*/, std::span<const float> /*k*/,
-                            std::span<const float> /*v*/, std::span<const float> /*out*/) {
-  }  // q, out [n, q_heads, head_dim]; k, v [n, kv_heads, head_dim]
+  virtual ~AttentionHost() = default;
+  // hidden [n, hidden_dim]: normed input of the attention; q [n, q_heads, head_dim], k [n, kv_heads, head_dim] without RoPE.
+  virtual void before_rope(std::int32_t /*layer*/, const float* /*hidden*/, const float* /*q*/, const float* /*k*/) {}
+  // q, out [n, q_heads, head_dim]; k, v [n, kv_heads, head_dim].
+  virtual void attend(std::int32_t layer, const float* q, const float* k, const float* v, float* out) = 0;
 };
 
-// A Llama-type decoder in float32 on the CPU kernels.
+// A Llama-type decoder in float32 on the CPU kernels. It knows no cache: positions are given, and keys and values are the host's.
 class Transformer {
  public:
   Transformer(ModelConfig config, ModelWeights weights);
   // Reads DIR/config.json and DIR/model.safetensors.
   static Transformer load(const std::string& dir);
 
-  // Runs `ids` at the positions behind what `kv` holds, appends their keys and values, and answers logits [ids.size(), vocab_size].
-  // Error (InputError): an id outside the vocabulary. Positions beyond max_tokens are computed like any other.
-  std::vector<float> forward(std::span<const std::int32_t> ids, KvState& kv, Recorder* recorder = nullptr) const;
+  // Hidden states [n, hidden_dim] behind the last norm. Error (InputError): an id outside the vocabulary. Positions beyond max_tokens are
+  // computed like any other.
+  [[nodiscard]] std::vector<float> forward(const TokenBatch& batch, AttentionHost& host) const;
+  // Logits [n, vocab_size] of hidden states [n, hidden_dim].
+  [[nodiscard]] std::vector<float> logits(std::span<const float> hidden) const;
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
   [[nodiscard]] const ModelWeights& weights() const { return weights_; }
 
  private:
   struct Activations;
-  void attention(std::int32_t layer, KvState& kv, Activations& a, Recorder* recorder) const;
+  void attention(std::int32_t layer, AttentionHost& host, Activations& a) const;
   void mlp(const LayerWeights& w, Activations& a) const;
-  void fill_rotations(std::int64_t first, Activations& a) const;
+  void fill_rotations(std::span<const std::int32_t> positions, Activations& a) const;
 
   ModelConfig config_;
   ModelWeights weights_;

@@ -1,7 +1,6 @@
 #include "policies/kv/kv_store.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/error.h"
 #include "base/parallel.h"
@@ -12,57 +11,77 @@ namespace {
 
 constexpr std::int32_t kPageTokens = 64;
 
+std::int32_t pages_for(std::int32_t tokens, std::int32_t page_tokens) { return (tokens + page_tokens - 1) / page_tokens; }
+
 }  // namespace
 
 KvStore::KvStore(const ModelShape& model, std::int32_t num_sequences, std::int32_t num_words, bool with_data)
-    : model_(model), num_words_(num_words), with_data_(with_data) {
+    : model_(model), num_words_(num_words) {
+  if (with_data) pages_ = std::make_shared<KvPages>(model.head_dim, num_words, kPageTokens);
   const auto rows = static_cast<std::size_t>(num_sequences) * static_cast<std::size_t>(model.kv_heads);
   len_.assign(rows, 0);
   page_begin_.assign(rows, 0);
   first_.assign(rows + 1, 0);
+  if (with_data) row_pages_.resize(rows);
 }
 
+KvStore::KvStore(const ModelShape& model, std::shared_ptr<KvPages> pages)
+    : model_(model), num_words_(pages->num_words()), pages_(std::move(pages)), is_shared_(true), first_(1, 0) {}
+
+// Rows move to consecutive pages.
 void KvStore::reserve(std::int32_t tokens) {
-  if (tokens <= capacity_) return;
-  const std::int32_t pages = (tokens + kPageTokens - 1) / kPageTokens, capacity = pages * kPageTokens;
-  const auto rows = len_.size(), old = static_cast<std::size_t>(capacity_), now = static_cast<std::size_t>(capacity);
-  const auto move_rows = [&](auto& data, std::size_t width, std::size_t planes) {
-    std::remove_reference_t<decltype(data)> wider(planes * rows * now * width);
-    for (std::size_t r = 0; r < planes * rows; ++r) std::copy_n(data.data() + r * old * width, old * width, wider.data() + r * now * width);
-    data = std::move(wider);
-  };
-  if (with_data_) {
-    move_rows(k_, static_cast<std::size_t>(model_.head_dim), 1);
-    move_rows(v_, static_cast<std::size_t>(model_.head_dim), 1);
-    move_rows(position_, 1, 1);
-    move_rows(words_, 1, static_cast<std::size_t>(num_words_));
+  if (!has_data()) return;  // nothing lies in pages
+  if (is_shared_) throw InternalError("rows over shared pages take them one by one");
+  const std::int32_t pages = pages_for(tokens, kPageTokens);
+  if (pages <= reserved_pages_) return;
+  auto wider = std::make_shared<KvPages>(model_.head_dim, pages_->num_words(), kPageTokens);
+  wider->reserve(pages * num_rows());
+  for (std::int32_t r = 0; r < num_rows(); ++r) {
+    std::vector<std::int32_t>& own = row_pages_[static_cast<std::size_t>(r)];
+    const std::int32_t first = wider->take_run(pages);
+    const std::vector<std::int32_t> old = std::move(own);
+    own.clear();
+    for (std::int32_t p = 0; p < pages; ++p) own.push_back(first + p);
+    for (std::int32_t p = 0; p < pages_for(len(r), kPageTokens); ++p)
+      wider->copy_from(*pages_, old[static_cast<std::size_t>(p)], first + p, std::min(kPageTokens, len(r) - p * kPageTokens));
   }
-  capacity_ = capacity;
-  if (!with_data_) return;  // nothing lies in pages
-  page_.resize(rows * static_cast<std::size_t>(pages));
-  std::iota(page_.begin(), page_.end(), 0);
-  for (std::size_t r = 0; r < rows; ++r) page_begin_[r] = static_cast<std::int32_t>(r) * pages;
+  pages_ = std::move(wider);
+  reserved_pages_ = pages;
+  is_listed_ = false;
+}
+
+void KvStore::make_room(std::int32_t row, std::int32_t len) {
+  std::vector<std::int32_t>& own = row_pages_[static_cast<std::size_t>(row)];
+  while (static_cast<std::int32_t>(own.size()) < pages_for(len, pages_->page_tokens())) {
+    own.push_back(pages_->take());
+    is_listed_ = false;
+  }
 }
 
 void KvStore::append(std::int32_t sequence, const float* k, const float* v, std::int32_t tokens, std::int32_t first_position) {
   const std::int32_t heads = model_.kv_heads;
-  std::int32_t longest = 0;
-  for (std::int32_t h = 0; h < heads; ++h) longest = std::max(longest, len(sequence * heads + h));
-  if (longest + tokens > capacity_) reserve(std::max(longest + tokens, capacity_ + capacity_ / 2));
-  const KvRows kv = rows();
   std::vector<std::int32_t> begin;
   for (std::int32_t h = 0; h < heads; ++h) begin.push_back(len(sequence * heads + h));
-  for (std::int32_t h = 0; h < heads; ++h) len_[static_cast<std::size_t>(sequence * heads + h)] += tokens;
-  if (!with_data_) return;
+  if (has_data() && !is_shared_) {
+    const std::int32_t longest = *std::max_element(begin.begin(), begin.end()), capacity = reserved_pages_ * kPageTokens;
+    if (longest + tokens > capacity) reserve(std::max(longest + tokens, capacity + capacity / 2));
+  }
+  for (std::int32_t h = 0; h < heads; ++h) {
+    const std::int32_t row = sequence * heads + h;
+    if (has_data()) make_room(row, len(row) + tokens);
+    len_[static_cast<std::size_t>(row)] += tokens;
+  }
+  if (!has_data()) return;
+  const KvRows kv = rows();
   const auto write = [&](std::int32_t h, std::int32_t i) {
     const std::int64_t d = model_.head_dim, from = (static_cast<std::int64_t>(i) * heads + h) * d;
     const std::int64_t slot = kv.slot(sequence * heads + h, begin[static_cast<std::size_t>(h)] + i);
-    std::copy_n(k + from, d, k_.data() + slot * d);
-    std::copy_n(v + from, d, v_.data() + slot * d);
-    position_.data()[slot] = first_position + i;
-    for (std::int32_t w = 0; w < num_words_; ++w) words_.data()[w * kv.pool_tokens + slot] = 0;
+    std::copy_n(k + from, d, kv.k + slot * d);
+    std::copy_n(v + from, d, kv.v + slot * d);
+    kv.position[slot] = first_position + i;
+    for (std::int32_t w = 0; w < kv.num_words; ++w) kv.words[w * kv.pool_tokens + slot] = 0;
   };
-  for_each_in_parallel((tokens + kPageTokens - 1) / kPageTokens, [&](std::int64_t part) {
+  for_each_in_parallel(pages_for(tokens, kPageTokens), [&](std::int64_t part) {
     const auto first = static_cast<std::int32_t>(part) * kPageTokens;
     for (std::int32_t i = first; i < std::min(first + kPageTokens, tokens); ++i)
       for (std::int32_t h = 0; h < heads; ++h) write(h, i);
@@ -72,20 +91,57 @@ void KvStore::append(std::int32_t sequence, const float* k, const float* v, std:
 void KvStore::shrink(std::int32_t row, std::int32_t len) {
   if (len < 0 || len > this->len(row)) throw InternalError("a row of the KV store cannot grow by shrinking");
   len_[static_cast<std::size_t>(row)] = len;
+  if (!has_data()) return;
+  std::vector<std::int32_t>& own = row_pages_[static_cast<std::size_t>(row)];
+  const std::int32_t kept = std::max(reserved_pages_, pages_for(len, pages_->page_tokens()));
+  while (static_cast<std::int32_t>(own.size()) > kept) {
+    pages_->give_back(own.back());
+    own.pop_back();
+    is_listed_ = false;
+  }
 }
 
 void KvStore::assume(std::int32_t row, std::int32_t len) {
-  if (with_data_) throw InternalError("lengths can be assumed only where there is no data");
-  reserve(len);
+  if (has_data()) throw InternalError("lengths can be assumed only where there is no data");
   len_[static_cast<std::size_t>(row)] = len;
+}
+
+void KvStore::push(Sequence sequence) {
+  len_.insert(len_.end(), sequence.len.begin(), sequence.len.end());
+  for (auto& pages : sequence.pages) row_pages_.push_back(std::move(pages));
+  first_.resize(len_.size() + 1);
+  page_begin_.resize(len_.size());
+  is_listed_ = false;
+}
+
+KvStore::Sequence KvStore::pop() {
+  const auto heads = static_cast<std::size_t>(model_.kv_heads), begin = len_.size() - heads;
+  Sequence sequence{{len_.begin() + static_cast<std::ptrdiff_t>(begin), len_.end()}, {}};
+  for (std::size_t r = begin; r < len_.size(); ++r) sequence.pages.push_back(std::move(row_pages_[r]));
+  len_.resize(begin);
+  row_pages_.resize(begin);
+  first_.resize(begin + 1);
+  page_begin_.resize(begin);
+  is_listed_ = false;
+  return sequence;
 }
 
 void KvStore::count_first() {
   for (std::size_t r = 0; r < len_.size(); ++r) first_[r + 1] = first_[r] + len_[r];
 }
 
+void KvStore::list_pages() {
+  page_.clear();
+  for (std::size_t r = 0; r < row_pages_.size(); ++r) {
+    page_begin_[r] = static_cast<std::int32_t>(page_.size());
+    page_.insert(page_.end(), row_pages_[r].begin(), row_pages_[r].end());
+  }
+  is_listed_ = true;
+}
+
 KvRows KvStore::rows() {
   count_first();
+  if (has_data() && !is_listed_) list_pages();
   KvRows kv;
   kv.num_rows = num_rows();
   kv.kv_heads = model_.kv_heads;
@@ -97,14 +153,8 @@ KvRows KvStore::rows() {
   kv.page_begin = page_begin_.data();
   kv.page = page_.data();
   kv.page_tokens = kPageTokens;
-  kv.pool_tokens = static_cast<std::int64_t>(len_.size()) * capacity_;
   kv.num_words = num_words_;
-  if (with_data_) {
-    kv.k = k_.data();
-    kv.v = v_.data();
-    kv.position = position_.data();
-    kv.words = words_.data();
-  }
+  if (has_data()) pages_->fill(kv);
   return kv;
 }
 

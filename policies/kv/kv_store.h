@@ -1,11 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
-#include "base/big_array.h"
 #include "kernels/kv_rows.h"
+#include "policies/kv/kv_pages.h"
 
 namespace kvlab {
 
@@ -17,13 +18,22 @@ struct ModelShape {
   [[nodiscard]] std::int32_t group() const { return q_heads / kv_heads; }
 };
 
-// The cached tokens of one layer for a batch of sequences, each (sequence, KV head) with a length of its own; decoded float32
-// values, positions and `num_words` statistics per token. Without data (the cost host) only lengths are kept.
+// The cached tokens of one layer for a batch of sequences, each (sequence, KV head) with a length and pages of its own. Without data (the
+// cost host) only lengths are kept.
 class KvStore {
  public:
-  KvStore(const ModelShape& model, std::int32_t num_sequences, std::int32_t num_words, bool with_data);
+  // One sequence's rows, between batches: [kv_heads].
+  struct Sequence {
+    std::vector<std::int32_t> len;
+    std::vector<std::vector<std::int32_t>> pages;
+  };
 
-  // Room for `tokens` per row, so that append() need not move anything before.
+  // Over pages of its own.
+  KvStore(const ModelShape& model, std::int32_t num_sequences, std::int32_t num_words, bool with_data);
+  // An empty batch over shared pages; a row takes pages as it grows and returns them as it shrinks.
+  KvStore(const ModelShape& model, std::shared_ptr<KvPages> pages);
+
+  // Room for `tokens` per row in consecutive pages, so that append() need not move anything before. Over pages of its own alone.
   void reserve(std::int32_t tokens);
   // Appends tokens at consecutive positions to all rows of a sequence; k, v [tokens, kv_heads, head_dim] (null without data).
   // Statistics of new tokens are 0.
@@ -33,23 +43,30 @@ class KvStore {
   // Sets lengths outright; only without data, where a state is made up.
   void assume(std::int32_t row, std::int32_t len);
 
-  // All rows. The view is valid until append, shrink or reserve is called.
+  // Adds a sequence at the end of the batch; takes the last one out of it.
+  void push(Sequence sequence);
+  Sequence pop();
+
+  // All rows. The view is valid until append, shrink, reserve, push or pop is called, or the pool grows.
   [[nodiscard]] KvRows rows();
   [[nodiscard]] std::int32_t len(std::int32_t row) const { return len_[static_cast<std::size_t>(row)]; }
   [[nodiscard]] std::int32_t num_rows() const { return static_cast<std::int32_t>(len_.size()); }
-  [[nodiscard]] bool has_data() const { return with_data_; }
+  [[nodiscard]] bool has_data() const { return pages_ != nullptr; }
 
  private:
+  void make_room(std::int32_t row, std::int32_t len);
   void count_first();
+  void list_pages();
 
   ModelShape model_;
-  std::int32_t num_words_, capacity_ = 0;  // tokens per row, whole pages
-  bool with_data_;
-  std::vector<std::int32_t> len_, page_begin_, page_;
+  std::int32_t num_words_;
+  std::shared_ptr<KvPages> pages_;  // null: without data
+  bool is_shared_ = false;
+  std::int32_t reserved_pages_ = 0;                    // that every row keeps
+  std::vector<std::int32_t> len_, page_begin_, page_;  // page_: of all rows one after another
+  std::vector<std::vector<std::int32_t>> row_pages_;
   std::vector<std::int64_t> first_;
-  BigArray<float> k_, v_;
-  BigArray<std::int32_t> position_;
-  BigArray<std::uint32_t> words_;
+  bool is_listed_ = false;  // page_ is up to date
 };
 
 }  // namespace kvlab

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "engine/model/transformer.h"
+#include "engine/model/plain_cache.h"
 #include "tests/engine/probe.h"
 
 namespace kvlab {

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "engine/model/transformer.h"
+#include "engine/model/plain_cache.h"
 #include "traces/safetensors.h"
 
 namespace kvlab {

@@ -73,7 +73,7 @@ TEST(Record, ItsOwnAttentionIsWhatTheModelSaw) {
   const AttentionTrace trace = record(probe(), ids, {});
   OutputRecorder seen;
   KvState kv(probe().config());
-  probe().forward(ids, kv, &seen);
+  forward_logits(probe(), ids, kv, &seen);
   ASSERT_EQ(seen.outputs.size(), 8U);
   for (std::size_t l = 0; l < 8; ++l) {
     for (std::int32_t token = 0; token < 70; ++token) {

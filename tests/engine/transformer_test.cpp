@@ -1,11 +1,10 @@
-#include "engine/model/transformer.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
+#include "engine/model/plain_cache.h"
 #include "tests/engine/probe.h"
 
 namespace kvlab {
@@ -39,14 +38,14 @@ TEST_P(GoldenPrompt, LogitsAndGreedyTokensAreTheReferences) {
   const std::vector<std::int32_t> ids = golden.ints(at + "ids");
   const std::int32_t vocab = probe().config().vocab_size;
   KvState kv(probe().config());
-  std::vector<float> logits = probe().forward(ids, kv);
+  std::vector<float> logits = forward_logits(probe(), ids, kv);
   const float worst = max_difference(logits, golden.floats(at + "logits", {static_cast<std::int64_t>(ids.size()), vocab}));
   RecordProperty("max_difference", std::to_string(worst));
   EXPECT_LE(worst, kLogitTolerance);
   std::vector<std::int32_t> decoded;
   for (int step = 0; step < 64; ++step) {
     decoded.push_back(greedy_token(logits, vocab));
-    logits = probe().forward({&decoded.back(), 1}, kv);
+    logits = forward_logits(probe(), {&decoded.back(), 1}, kv);
   }
   EXPECT_EQ(decoded, golden.ints(at + "greedy"));
 }
@@ -57,12 +56,12 @@ INSTANTIATE_TEST_SUITE_P(Prompts, GoldenPrompt, testing::Values(0, 1, 2));
 TEST(TransformerTest, ChunkedPrefillEqualsUnchunked) {
   const std::vector<std::int32_t> ids = prompt(1, 140);
   KvState whole(probe().config());
-  const std::vector<float> expected = probe().forward(ids, whole);
+  const std::vector<float> expected = forward_logits(probe(), ids, whole);
   for (const std::size_t chunk : {31, 33, 128}) {
     KvState kv(probe().config());
     std::vector<float> logits;
     for (std::size_t begin = 0; begin < ids.size(); begin += chunk) {
-      const std::vector<float> part = probe().forward(std::span(ids).subspan(begin, std::min(chunk, ids.size() - begin)), kv);
+      const std::vector<float> part = forward_logits(probe(), std::span(ids).subspan(begin, std::min(chunk, ids.size() - begin)), kv);
       logits.insert(logits.end(), part.begin(), part.end());
     }
     EXPECT_EQ(kv.tokens, 140);
@@ -74,10 +73,10 @@ TEST(TransformerTest, ChunkedPrefillEqualsUnchunked) {
 TEST(TransformerTest, DecodingStepByStepEqualsPrefill) {
   const std::vector<std::int32_t> ids = prompt(0, 40);
   KvState whole(probe().config()), stepped(probe().config());
-  const std::vector<float> expected = probe().forward(ids, whole);
+  const std::vector<float> expected = forward_logits(probe(), ids, whole);
   std::vector<float> logits;
   for (const std::int32_t& id : ids) {
-    const std::vector<float> one = probe().forward({&id, 1}, stepped);
+    const std::vector<float> one = forward_logits(probe(), {&id, 1}, stepped);
     logits.insert(logits.end(), one.begin(), one.end());
   }
   EXPECT_LE(max_difference(logits, expected), kLogitTolerance);
@@ -86,18 +85,18 @@ TEST(TransformerTest, DecodingStepByStepEqualsPrefill) {
 TEST(TransformerTest, ACutStateGoesOnAsIfTheRestHadNeverBeen) {
   const std::vector<std::int32_t> ids = prompt(0, 20);
   KvState kv(probe().config()), fresh(probe().config());
-  probe().forward(std::span(ids).first(10), kv);
-  probe().forward(std::span(ids).first(10), fresh);
-  probe().forward(std::span(ids).last(5), kv);
+  forward_logits(probe(), std::span(ids).first(10), kv);
+  forward_logits(probe(), std::span(ids).first(10), fresh);
+  forward_logits(probe(), std::span(ids).last(5), kv);
   kv.truncate(10);
   EXPECT_EQ(kv.k[3], fresh.k[3]);
-  EXPECT_EQ(probe().forward(std::span(ids).subspan(10, 3), kv), probe().forward(std::span(ids).subspan(10, 3), fresh));
+  EXPECT_EQ(forward_logits(probe(), std::span(ids).subspan(10, 3), kv), forward_logits(probe(), std::span(ids).subspan(10, 3), fresh));
   EXPECT_THROW(kv.truncate(14), InternalError);
 }
 
 TEST(TransformerTest, NoTokensDoNothing) {
   KvState kv(probe().config());
-  EXPECT_TRUE(probe().forward({}, kv).empty());
+  EXPECT_TRUE(forward_logits(probe(), {}, kv).empty());
   EXPECT_EQ(kv.tokens, 0);
 }
 
@@ -106,7 +105,7 @@ TEST(TransformerTest, IdsOutsideTheVocabularyAreRefused) {
   for (const std::int32_t id : {-1, 264}) {
     const std::vector<std::int32_t> ids{256, id};
     try {
-      probe().forward(ids, kv);
+      forward_logits(probe(), ids, kv);
       FAIL() << id;
     } catch (const InputError& e) {
       EXPECT_EQ(std::string(e.what()), "token 1 has id " + std::to_string(id) + ", outside [0, 264) of model 'probe'");
