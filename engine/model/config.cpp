@@ -16,9 +16,9 @@ namespace {
 using nlohmann::json;
 
 // One config.json; every message begins with its path.
-class ConfigFile {
+class ModelConfigFile {
  public:
-  explicit ConfigFile(std::string path) : path_(std::move(path)) {
+  explicit ModelConfigFile(std::string path) : path_(std::move(path)) {
     std::ifstream stream(path_);
     if (!stream) fail("cannot be read");
     root_ = json::parse(stream, nullptr, false);
@@ -77,7 +77,7 @@ class ConfigFile {
 
 constexpr std::int32_t kMaxDim = 1 << 20;
 
-void refuse_unsupported(const ConfigFile& file) {
+void refuse_unsupported(const ModelConfigFile& file) {
   if (file.at("model_type") != "llama") file.fail("model_type", file.at("model_type"), "\"llama\"");
   file.only("hidden_act", "silu");
   file.only("attention_bias", false);
@@ -93,7 +93,7 @@ std::string folder_name(const std::string& dir) {
 }  // namespace
 
 ModelConfig read_model_config(const std::string& dir) {
-  const ConfigFile file((std::filesystem::path(dir) / "config.json").string());
+  const ModelConfigFile file((std::filesystem::path(dir) / "config.json").string());
   refuse_unsupported(file);
   ModelConfig c;
   c.name = folder_name(dir);

@@ -52,7 +52,7 @@ struct Prefilled {
   const Transformer& model;
   const RecordOptions& options;
   std::span<const std::int32_t> prompt;
-  KvState kv;
+  KvState& kv;
   std::vector<float> logits;  // of the last tokens run
 
   std::int32_t prompt_tokens() const { return static_cast<std::int32_t>(prompt.size()); }
@@ -163,9 +163,16 @@ std::vector<std::string> extra_pass_names() {
   return names;
 }
 
+ExtraPass run_extra_pass(const std::string& name, const Transformer& model, std::span<const std::int32_t> prompt_ids, KvState& kv,
+                         std::span<const float> logits, const RecordOptions& options) {
+  Prefilled s{model, options, prompt_ids, kv, {logits.begin(), logits.end()}};
+  return pass_functions().at(name)(s);
+}
+
 AttentionTrace record(const Transformer& model, std::span<const std::int32_t> prompt_ids, const RecordOptions& options) {
   check_request(model.config(), prompt_ids.size(), options);
-  Prefilled s{model, options, prompt_ids, KvState(model.config()), {}};
+  KvState kv(model.config());
+  Prefilled s{model, options, prompt_ids, kv, {}};
   AttentionTrace trace = empty_trace(model, s.prompt_tokens(), options);
   LayerRecorder recorder(trace.layers, options.pre_rope, options.hidden);
   const std::size_t step = options.chunk_tokens > 0 ? static_cast<std::size_t>(options.chunk_tokens) : prompt_ids.size();

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/transformer.h"
+#include "engine/model/plain_cache.h"
 #include "traces/attention_trace.h"
 
 namespace kvlab {
@@ -33,6 +33,10 @@ struct RecordOptions {
 // "lookahead": queries of tokens decoded greedily over the full cache (LAQ, Wang et al. 2025).
 // "reconstruct": each chunk of the prompt repeated over the full cache (KVzip, Kim et al. 2025).
 std::vector<std::string> extra_pass_names();
+
+// One of them, behind a prompt that `kv` holds whole; `logits` are those of its last token. Afterwards `kv` is as before.
+ExtraPass run_extra_pass(const std::string& name, const Transformer& model, std::span<const std::int32_t> prompt_ids, KvState& kv,
+                         std::span<const float> logits, const RecordOptions& options);
 
 // Runs the model and records what its attention layers see. Extra passes run right after the prompt and leave no trace in the cache; their
 // positions follow the prompt's, even beyond the model's context. Same input, same bytes. Errors (InputError): an empty prompt, prompt and

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/cache/sequence.h"
+#include "policies/kv/policy.h"
+
+namespace kvlab {
+
+// What a step computed in one layer for one sequence, while it lasts.
+struct LayerTensorsOfStep {
+  const float* q = nullptr;       // [new_tokens, q_heads, head_dim]
+  const float* hidden = nullptr;  // [new_tokens, hidden_dim]
+};
+
+// Answers a policy's needs from a running model.
+class EngineObserver final : public Observer {
+ public:
+  EngineObserver(const Needs& needs, const ModelShape& model, std::span<const SeqStep> seqs, std::span<EngineSequence* const> sequences)
+      : needs_(needs), model_(model), seqs_(seqs), sequences_(sequences), tensors_(static_cast<std::size_t>(model.num_layers)) {
+    for (auto& layer : tensors_) layer.resize(seqs.size());
+  }
+  // Known before the layer is observed.
+  LayerTensorsOfStep& at(std::int32_t layer, std::size_t sequence) { return tensors_[static_cast<std::size_t>(layer)][sequence]; }
+  // [layers] the output projection of each, where it is needed.
+  void set_output_weights(std::vector<const float*> w_o) { w_o_ = std::move(w_o); }
+
+  Observed observe(std::int32_t layer) override;
+
+ private:
+  Needs needs_;
+  ModelShape model_;
+  std::span<const SeqStep> seqs_;
+  std::span<EngineSequence* const> sequences_;
+  std::vector<std::vector<LayerTensorsOfStep>> tensors_;  // [layers][sequences]
+  std::vector<const float*> w_o_;
+  // What the last answers point to, per layer: an allocator that shares between layers holds several at once.
+  struct Answer {
+    std::vector<Queries> step, window, pre_rope_queries;
+    std::vector<const float*> pre_rope_keys, hidden;
+    std::vector<const std::int32_t*> ids;
+    std::vector<std::vector<PassQueries>> chunks;
+    std::vector<std::span<const PassQueries>> pass;
+  };
+  std::vector<std::unique_ptr<Answer>> answers_;
+};
+
+}  // namespace kvlab

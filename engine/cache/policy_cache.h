@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/cache/engine_observer.h"
+#include "engine/cache/prompt_tensors.h"
+#include "engine/cache/sequence.h"
+#include "engine/model/transformer.h"
+
+namespace kvlab {
+
+// The KV cache of a batch of sequences in pages, with a policy at work on it: what a Transformer's attention runs over. Each step is
+// begin_step, Transformer::forward, end_step. The order of operations is that of ShapeRun: layer by layer, decoding sequences, then those
+// in their prompts.
+class PolicyCache final : public AttentionHost {
+ public:
+  struct Options {
+    std::int32_t page_tokens = 16;
+    std::int32_t kv_bytes = 4;  // of a stored element of the uncompressed cache, for what is counted as resident
+    std::uint64_t seed = 1;
+    CountSource* counts = nullptr;  // is shown counts that depended on data, step by step
+    RecordOptions passes = {};      // how extra passes are run
+  };
+  // Errors (InputError): the recipe does not claim this host, cannot run on the model, or wants to know the future.
+  PolicyCache(const Transformer& model, const Recipe& recipe, const Options& options);
+  ~PolicyCache() override;
+
+  // Makes ready for a sequence's first token. Error (InputError): a cut would leave less than what always stays.
+  void start(EngineSequence& sequence);
+  // Gives its pages back; its index can be taken by another.
+  void release(EngineSequence& sequence);
+  // Puts a fresh sequence behind its prompt: the policy acts as if the prompt had been run in one step.
+  void adopt(EngineSequence& sequence, const PromptTensors& prompt);
+
+  void begin_step(std::span<const StepPiece> pieces);
+  void before_rope(std::int32_t layer, const float* hidden, const float* q, const float* k) override;
+  void attend(std::int32_t layer, const float* q, const float* k, const float* v, float* out) override;
+  // `hidden`: what forward() answered.
+  void end_step(std::span<const float> hidden);
+
+  // Bytes of all layers that the sequence takes, as its recipe stores them.
+  [[nodiscard]] TierBytes resident(EngineSequence& sequence);
+  [[nodiscard]] const KvPolicy& policy() const { return policy_; }
+  [[nodiscard]] const ModelShape& shape() const { return shape_; }
+  [[nodiscard]] const KvPages& pages() const { return *pages_; }
+  Ops& ops() { return ops_; }
+
+ private:
+  struct Group;
+  void open(Group& g);
+  void close(Group& g);
+  [[nodiscard]] PolicyStep step_of(Group& g);
+  void append(Group& g, std::int32_t layer, const float* k, const float* v);
+  void attend_segments(Group& g, std::int32_t layer, const float* q, float* out);
+  void attend_whole(Group& g, std::size_t s, std::int32_t layer, const float* q, const float* k, const float* v, float* out);
+  void gather(Group& g, std::size_t s, std::int32_t layer);
+  [[nodiscard]] bool is_whole(Group& g, std::size_t s, std::int32_t layer) const;
+  void remember(Group& g, std::size_t s, std::int32_t layer, const float* q);
+  void keep(Group& g, std::int32_t layer);
+  void run_pass(Group& g, std::size_t s, std::span<const float> hidden);
+
+  const Transformer& model_;
+  ModelShape shape_;
+  KvPolicy policy_;
+  Options options_;
+  bool shares_layers_;
+  Ops ops_;
+  std::shared_ptr<KvPages> pages_;
+  std::vector<std::unique_ptr<Group>> groups_;  // of the step: decoding sequences, then those in their prompts
+  std::vector<Segment> segments_;
+  std::vector<float> scratch_, whole_k_, whole_v_;
+  std::int64_t steps_ = 0;
+};
+
+}  // namespace kvlab

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/model/record.h"
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+// What one forward pass over a whole prompt computed, kept so that many policies can start from it.
+struct PromptTensors {
+  std::vector<std::int32_t> ids;
+  std::vector<LayerTensors> layers;                                // k, v; of q, pre_q, pre_k and hidden what was needed
+  std::map<std::string, std::shared_ptr<const ExtraPass>> passes;  // by name
+  std::vector<float> last_hidden;                                  // [hidden_dim] of the prompt's last token, behind the last norm
+  [[nodiscard]] std::int32_t tokens() const { return static_cast<std::int32_t>(ids.size()); }
+};
+
+// Runs the prompt in one piece over the full cache, and then the extra passes. `needs`: all that any of the policies observes. Errors as
+// Transformer::forward.
+PromptTensors run_prompt(const Transformer& model, std::span<const std::int32_t> ids, const Needs& needs,
+                         std::span<const std::string> passes, const RecordOptions& options = {});
+
+}  // namespace kvlab

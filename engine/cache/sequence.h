@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "policies/kv/kv_store.h"
+#include "traces/attention_trace.h"
+
+namespace kvlab {
+
+// One sequence on its way through a model with a KV policy: its rows in every layer, and what the policy observes beyond one step.
+struct EngineSequence {
+  std::int32_t index = 0;  // its place among the sequences of the cache: parts keep their state by it
+  std::int32_t prompt_tokens = 0;
+  std::int32_t question_begin = -1;  // position in the prompt; -1: unknown
+  std::int32_t seen_tokens = 0;      // run through the model, kept or not
+  std::vector<std::int32_t> ids;     // [seen_tokens] at least, where the policy or an extra pass reads them
+
+  // Of one layer, kept across steps where the policy asks for it.
+  struct Memory {
+    std::vector<float> window;                  // [window tokens, q_heads, head_dim] the prompt's last queries
+    std::shared_ptr<std::vector<float>> pre_q;  // [prompt's tokens so far, q_heads, head_dim] before RoPE; forks share it
+    std::vector<float> pre_k;                   // [seen_tokens, kv_heads, head_dim] before RoPE
+  };
+  std::vector<Memory> memory;             // [layers]
+  std::vector<KvStore::Sequence> rows;    // [layers]
+  std::shared_ptr<const ExtraPass> pass;  // that the policy observes, once it ran
+};
+
+// A sequence's share of a step; its tokens stand behind those of the pieces before it.
+struct StepPiece {
+  EngineSequence* sequence = nullptr;
+  std::int32_t new_tokens = 0;
+};
+
+}  // namespace kvlab

@@ -1,0 +1,104 @@
+#include "engine/cache/policy_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "tests/engine/probe.h"
+
+namespace kvlab {
+namespace {
+
+std::vector<std::int32_t> some_ids(std::int32_t n, std::int32_t seed) {
+  std::vector<std::int32_t> ids{256};
+  for (std::int32_t i = 1; i < n; ++i) ids.push_back(32 + (i * i * 7 + i * seed) % 90);
+  return ids;
+}
+
+// Runs pieces of sequences whose ids are known.
+std::vector<float> run_step(PolicyCache& cache, const std::vector<StepPiece>& pieces) {
+  std::vector<std::int32_t> ids, positions;
+  for (const StepPiece& p : pieces) {
+    for (std::int32_t i = 0; i < p.new_tokens; ++i) {
+      positions.push_back(p.sequence->seen_tokens + i);
+      ids.push_back(p.sequence->ids[static_cast<std::size_t>(positions.back())]);
+    }
+  }
+  cache.begin_step(pieces);
+  std::vector<float> hidden = probe().forward({ids, positions}, cache);
+  cache.end_step(hidden);
+  return probe().logits(hidden);
+}
+
+double most_apart(std::span<const float> a, std::span<const float> b) {
+  EXPECT_EQ(a.size(), b.size());
+  double most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(double{a[i]} - double{b[i]}));
+  return most;
+}
+
+EngineSequence sequence_of(std::int32_t index, std::vector<std::int32_t> ids, std::int32_t prompt) {
+  EngineSequence s;
+  s.index = index;
+  s.ids = std::move(ids);
+  s.prompt_tokens = prompt;
+  return s;
+}
+
+// Prompts in chunks and decoding sequences in one step: what a plain forward pass computes.
+TEST(PolicyCache, FullCacheIsTheModel) {
+  PolicyCache cache(probe(), load_recipe("full"), {});
+  EngineSequence a = sequence_of(0, some_ids(150, 3), 120), b = sequence_of(1, some_ids(97, 5), 90);
+  cache.start(a);
+  cache.start(b);
+  KvState plain_a(probe().config()), plain_b(probe().config());
+  const std::vector<float> all_a = forward_logits(probe(), a.ids, plain_a), all_b = forward_logits(probe(), b.ids, plain_b);
+  const auto rows = [&](const std::vector<float>& all, std::int32_t begin, std::int32_t end) {
+    const auto v = static_cast<std::size_t>(probe().config().vocab_size);
+    return std::span(all).subspan(static_cast<std::size_t>(begin) * v, static_cast<std::size_t>(end - begin) * v);
+  };
+  const auto check = [&](const std::vector<StepPiece>& pieces) {
+    const std::vector<float> logits = run_step(cache, pieces);
+    std::size_t at = 0;
+    for (const StepPiece& p : pieces) {
+      const std::int32_t end = p.sequence->seen_tokens;
+      const std::span<const float> expected = rows(p.sequence == &a ? all_a : all_b, end - p.new_tokens, end);
+      EXPECT_LE(most_apart(std::span(logits).subspan(at, expected.size()), expected), 2e-4);
+      at += expected.size();
+    }
+  };
+  check({{&a, 50}});
+  check({{&a, 33}, {&b, 40}});
+  check({{&b, 50}, {&a, 37}});
+  check({{&a, 1}, {&b, 1}});
+  check({{&b, 3}, {&a, 20}});  // several known tokens in one decode step
+  EXPECT_EQ(cache.pages().used_pages(), 8 * 2 * ((141 + 15) / 16 + (94 + 15) / 16));
+  cache.release(a);
+  cache.release(b);
+  EXPECT_EQ(cache.pages().used_pages(), 0);
+}
+
+// A policy that acts at the prompt's end: the same whether the prompt ran through the cache or was adopted from a plain pass.
+TEST(PolicyCache, AdoptedPromptIsAPromptThatRan) {
+  for (const char* name : {"snapkv", "h2o", "adakv", "kivi2", "quest", "expected_attention", "kvzip", "laq", "cake", "streaming"}) {
+    const Recipe recipe = load_recipe(name, name == std::string("kivi2") ? 0 : 64);
+    PolicyCache ran(probe(), recipe, {}), adopted(probe(), recipe, {});
+    EngineSequence a = sequence_of(0, some_ids(210, 3), 200), b = a;
+    ran.start(a);
+    adopted.start(b);
+    run_step(ran, {{&a, 200}});
+    std::vector<std::string> passes;
+    if (!ran.policy().needs().pass.empty()) passes.push_back(ran.policy().needs().pass);
+    adopted.adopt(b, run_prompt(probe(), std::span(a.ids).first(200), ran.policy().needs(), passes));
+    for (std::size_t l = 0; l < a.rows.size(); ++l) EXPECT_EQ(a.rows[l].len, b.rows[l].len) << name << " layer " << l;
+    for (std::int32_t i = 0; i < 5; ++i) EXPECT_EQ(run_step(ran, {{&a, 1}}), run_step(adopted, {{&b, 1}})) << name << " step " << i;
+    EXPECT_EQ(ran.resident(a), adopted.resident(b)) << name;
+  }
+}
+
+TEST(PolicyCache, RefusesRecipesOfOtherHosts) { EXPECT_THROW(PolicyCache(probe(), load_recipe("oracle", 64), {}), InputError); }
+
+}  // namespace
+}  // namespace kvlab
