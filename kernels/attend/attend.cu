@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "kernels/attend/attend.h"
@@ -111,6 +112,7 @@ void run_cuda(const Attend& a, CudaContext& cuda) {
   args.probabilities = cuda.upload(a.probabilities, kv.num_rows);
   args.first = cuda.upload(batch.first.data(), sequences + 1), args.position = cuda.upload(batch.position.data(), sequences);
   args.kv_heads = kv.kv_heads, args.group = kv.group, args.head_dim = kv.head_dim;
+  args.window = a.window == 0 ? std::numeric_limits<std::int32_t>::max() : a.window;
   args.scale = kLog2E / std::sqrt(static_cast<float>(kv.head_dim));
   const std::int64_t longest = longest_row(a);
   if (kv.head_dim <= 64)

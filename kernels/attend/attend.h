@@ -25,7 +25,8 @@ struct Segment {
 
 // Exact attention of each query over the union of its segments, merged by log-sum-exp (accumulated in fp32):
 // out[t, h] = sum_i p_i v_i with p = softmax over the visible tokens of all segments of q.k_i / sqrt(d) + log_weight.
-// A token is visible when its position does not exceed the query's. A query that sees nothing gets zeros.
+// A token is visible when its position does not exceed the query's and, with a window, is among the `window` last ones up to it. A query
+// that sees nothing gets zeros.
 struct Attend {
   const Segment* segments = nullptr;  // [num_segments], all with the same rows
   std::int32_t num_segments = 0;
@@ -34,6 +35,7 @@ struct Attend {
   float* const* log_sum = nullptr;   // [num_sequences] -> [count, q_heads] log of the softmax denominator; may be null
   // For diagnosis, may be null: [num_rows] -> [count * group, tokens of the row over all segments] probabilities.
   float* const* probabilities = nullptr;
+  std::int32_t window = 0;  // visible: position > query position - window; 0: no window
 };
 // 2 multiply-adds per channel, query head and token attended to; K and V are read once per row, q and out once.
 OpCall call(const Attend&);

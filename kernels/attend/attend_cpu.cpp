@@ -28,13 +28,13 @@ struct Tokens {
   struct Place {
     const float *k, *v;
   };
-  struct Later {
+  struct Hidden {
     std::int64_t at;
     std::int32_t position;
   };
   Eigen::Array<Place, Eigen::Dynamic, 1> places;
   std::vector<float> log_weight;  // [tokens, group], or empty: all 0
-  std::vector<Later> later;       // tokens that the first query does not see
+  std::vector<Hidden> hidden;     // tokens that some query does not see
 };
 
 // Place of the column-th token, in the order of the segments, in the order of reading.
@@ -55,7 +55,13 @@ float log_weight(const Segment& s, std::int32_t row, std::int32_t head) {
          (s.head_log_weight == nullptr ? 0.0F : s.head_log_weight[static_cast<std::int64_t>(row) * s.kv.group + head]);
 }
 
-Tokens gather_tokens(const Attend& a, std::int32_t row, std::int32_t first_position) {
+// Positions below it are outside of the query's window.
+std::int32_t window_begin(const Attend& a, std::int32_t query_position) {
+  return a.window == 0 ? std::numeric_limits<std::int32_t>::min() : query_position - a.window + 1;
+}
+
+Tokens gather_tokens(const Attend& a, std::int32_t row, const Queries& q) {
+  const std::int32_t last_begin = window_begin(a, q.first_position + q.count - 1);
   std::int64_t n = 0;
   bool weighs = false;
   for (std::int32_t s = 0; s < a.num_segments; ++s) n += a.segments[s].tokens(row), weighs |= weighs_tokens(a.segments[s]);
@@ -71,7 +77,7 @@ Tokens gather_tokens(const Attend& a, std::int32_t row, std::int32_t first_posit
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t at = columns.next(), slot = kv.slot(row, index == nullptr ? static_cast<std::int32_t>(i) : index[i]);
       tokens.places[at] = {kv.k + slot * kv.head_dim, kv.v + slot * kv.head_dim};
-      if (kv.position[slot] > first_position) tokens.later.push_back({at, kv.position[slot]});
+      if (kv.position[slot] > q.first_position || kv.position[slot] < last_begin) tokens.hidden.push_back({at, kv.position[slot]});
       for (std::int32_t g = 0; g < kv.group && weighs_tokens(segment); ++g)
         tokens.log_weight[static_cast<std::size_t>(at * kv.group + g)] = log_weight(segment, row, g);
     }
@@ -147,9 +153,12 @@ void fill_logits(Block& b) {
   for (std::int64_t i = 0; i < b.n() && !b.tokens.log_weight.empty(); ++i)
     for (std::int64_t line = 0; line < b.count; ++line)
       b.z[line * b.n() + i] += b.tokens.log_weight[static_cast<std::size_t>(i * b.group + (b.first + line) % b.group)];
-  for (const auto& [token, position] : b.tokens.later)
-    for (std::int64_t line = 0; line < b.count; ++line)
-      if (position > b.q.first_position + (b.first + line) / b.group) b.z[line * b.n() + token] = kMasked;
+  for (const auto& [token, position] : b.tokens.hidden) {
+    for (std::int64_t line = 0; line < b.count; ++line) {
+      const auto query = static_cast<std::int32_t>(b.q.first_position + (b.first + line) / b.group);
+      if (position > query || position < window_begin(b.a, query)) b.z[line * b.n() + token] = kMasked;
+    }
+  }
 }
 
 // As store(), without a copy of variable length where all lanes count.
@@ -252,7 +261,7 @@ void run_row(const Attend& a, std::int32_t row) {
   const KvRows& kv = a.segments[0].kv;
   const Queries& q = a.queries[kv.sequence(row)];
   if (q.count == 0) return;
-  const Tokens tokens = gather_tokens(a, row, q.first_position);
+  const Tokens tokens = gather_tokens(a, row, q);
   const std::int64_t lines = static_cast<std::int64_t>(q.count) * kv.group;
   for (std::int64_t first = 0; first < lines; first += kBlockLines) {
     Block b{a, row, q, tokens, kv.head_dim, kv.group, first, std::min<std::int64_t>(kBlockLines, lines - first), {}, {}, {}};

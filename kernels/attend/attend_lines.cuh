@@ -37,7 +37,8 @@ struct AttendArgs {
   float* part_sums;              // [splits, lines of all rows] natural
   std::int64_t lines;            // of all rows
   std::int32_t num_segments, kv_heads, group, head_dim, splits, line_blocks;
-  float scale;  // times log2(e)
+  std::int32_t window;  // the largest number: none
+  float scale;          // times log2(e)
 };
 
 // A block's lines.
@@ -115,7 +116,8 @@ __device__ __forceinline__ void find_logits(const AttendArgs& a, const DeviceSeg
     for (int u = 0; u < kTogether; ++u) {
 #pragma unroll
       for (int lanes = 1; lanes < Width; lanes *= 2) z[u][l] += __shfl_xor_sync(kAllLanes, z[u][l], lanes);
-      z[u][l] = slot[u] >= 0 && position[u] <= x.position[l] && lines.begin + l < lines.end ? fmaf(weight, kLog2E, z[u][l]) : kNothing;
+      const bool sees = position[u] <= x.position[l] && position[u] > x.position[l] - a.window;
+      z[u][l] = slot[u] >= 0 && sees && lines.begin + l < lines.end ? fmaf(weight, kLog2E, z[u][l]) : kNothing;
     }
   }
 }

@@ -30,8 +30,9 @@ constexpr std::int64_t bytes(const AttentionPrefillShape& s) {
 // Pairs above the diagonal are not counted: kernels skip those tiles.
 constexpr std::int64_t flops(const AttentionPrefillShape& s) { return 4 * attended_pairs(s) * s.q_heads * s.head_dim; }
 
-// out = softmax(scale q k^T) v in float32, query i seeing the keys 0 .. kv_before + i. Query heads g * q_heads / kv_heads and on
-// share KV head g. Scores exist one tile at a time: online softmax (Milakov and Gimelshein 2018), as in FlashAttention (Dao et al. 2022).
+// out = softmax(scale q k^T) v in float32, query i seeing the keys 0 .. kv_before + i, or the last `window` of these. Query heads g *
+// q_heads / kv_heads and on share KV head g. Scores exist one tile at a time: online softmax (Milakov and Gimelshein 2018), as in
+// FlashAttention (Dao et al. 2022).
 struct AttentionPrefill {
   const float* q = nullptr;  // [new_tokens, q_heads, head_dim]
   const float* k = nullptr;  // [kv_before + new_tokens, kv_heads, head_dim]
@@ -40,11 +41,12 @@ struct AttentionPrefill {
   float* scratch = nullptr;  // [scratch_floats(*this)]
   std::int64_t new_tokens = 0, kv_before = 0;
   std::int64_t q_heads = 0, kv_heads = 0, head_dim = 0;
-  float scale = 1.0F;  // 1 / sqrt(head_dim)
+  float scale = 1.0F;       // 1 / sqrt(head_dim)
+  std::int64_t window = 0;  // sees only the last so many keys, its own included; 0: all
 };
 
 constexpr AttentionPrefillShape shape(const AttentionPrefill& a) {
-  return {a.new_tokens, a.kv_before, a.q_heads, a.kv_heads, a.head_dim, 4, 4, 0};
+  return {a.new_tokens, a.kv_before, a.q_heads, a.kv_heads, a.head_dim, 4, 4, a.window};
 }
 std::int64_t scratch_floats(const AttentionPrefill& a);
 void run_cpu(const AttentionPrefill& a);

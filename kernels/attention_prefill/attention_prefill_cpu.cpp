@@ -20,6 +20,11 @@ std::int64_t block_tokens(const AttentionPrefill& a) {
   return std::clamp<std::int64_t>(kRows / group_of(a), 1, std::max<std::int64_t>(a.new_tokens, 1));
 }
 
+// The first key that the query at a position sees.
+std::int64_t first_key(const AttentionPrefill& a, std::int64_t position) {
+  return a.window == 0 ? 0 : std::max<std::int64_t>(0, position + 1 - a.window);
+}
+
 // The queries of some tokens that share one KV head: row t * group + g is query head g of the group at token t.
 struct Tile {
   float *q, *out, *scores, *max, *sum;
@@ -36,9 +41,12 @@ Tile cut_scratch(const AttentionPrefill& a) {
   return t;
 }
 
-// Turns a row's first `visible` of `keys` scores into exp(score - max) and the rest into 0; a new maximum shrinks what was summed before.
-void soften(const Tile& tile, std::int64_t row, std::int64_t visible, std::int64_t keys, std::int64_t head_dim) {
-  float* const s = tile.scores + row * keys;
+// Turns a row's scores [begin, end) of `keys` into exp(score - max) and the others into 0; a new maximum shrinks what was summed before.
+void soften(const Tile& tile, std::int64_t row, std::int64_t begin, std::int64_t end, std::int64_t keys, std::int64_t head_dim) {
+  float* const whole = tile.scores + row * keys;
+  float* const s = whole + begin;
+  const std::int64_t visible = end - begin;
+  std::fill(whole, s, 0.0F);
   constexpr float kLowest = std::numeric_limits<float>::lowest();
   Lanes top = Lanes::Constant(tile.max[row]);
   for (std::int64_t i = 0; i < visible; i += kLanes) top = top.max(load(s + i, visible - i, kLowest));
@@ -50,7 +58,7 @@ void soften(const Tile& tile, std::int64_t row, std::int64_t visible, std::int64
     store(weight, s + i, n);
     sum += n >= kLanes ? weight : load(s + i, n);
   }
-  std::fill(s + visible, s + keys, 0.0F);
+  std::fill(whole + end, whole + keys, 0.0F);
   if (max > tile.max[row]) {
     const float shrink = std::exp(tile.max[row] - max);
     tile.sum[row] *= shrink;
@@ -70,15 +78,16 @@ void attend(const AttentionPrefill& a, Tile tile, std::int64_t first, std::int64
   std::fill_n(tile.max, tile.rows, std::numeric_limits<float>::lowest());
   std::fill_n(tile.sum, tile.rows, 0.0F);
   const std::int64_t total = a.kv_before + first + tokens;
-  for (std::int64_t key = 0; key < total; key += kKeys) {
+  for (std::int64_t key = first_key(a, a.kv_before + first); key < total; key += kKeys) {
     const std::int64_t keys = std::min(kKeys, total - key);
     const std::int64_t offset = key * kv_stride + kv_head * d;
     const ConstBlock k(a.k + offset, keys, d, Eigen::OuterStride<>(kv_stride)), v(a.v + offset, keys, d, Eigen::OuterStride<>(kv_stride));
     Block scores(tile.scores, tile.rows, keys);
     scores.noalias() = q * k.transpose();
     for (std::int64_t row = 0; row < tile.rows; ++row) {
-      const std::int64_t seen = a.kv_before + first + row / group + 1;
-      soften(tile, row, std::clamp<std::int64_t>(seen - key, 0, keys), keys, d);
+      const std::int64_t position = a.kv_before + first + row / group;
+      const std::int64_t end = std::clamp<std::int64_t>(position + 1 - key, 0, keys);
+      soften(tile, row, std::clamp<std::int64_t>(first_key(a, position) - key, 0, end), end, keys, d);
     }
     out.noalias() += scores * v;
   }

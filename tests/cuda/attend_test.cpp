@@ -16,6 +16,7 @@ class AttendCuda : public CudaTest {
     std::vector<std::int32_t> lengths, counts;
     std::uint64_t seed = 1;
     bool probabilities = true;
+    std::int32_t window = 0;
   };
 
   // Segments of the batch's rows: what the CPU and the device read. Data of the latter lives in `kept`.
@@ -54,13 +55,13 @@ class AttendCuda : public CudaTest {
     }
     PerRow<float> out(numbers, NAN), log_sum(lines, NAN), probabilities(columns, NAN);
     const auto n = static_cast<std::int32_t>(segments.host.size());
-    run_cpu(Attend{segments.host.data(), n, queries.host(), out.host(), log_sum.host(), probabilities.host()});
+    run_cpu(Attend{segments.host.data(), n, queries.host(), out.host(), log_sum.host(), probabilities.host(), c.window});
     const Attended expected{out.contents(), log_sum.contents(), probabilities.contents()};
     Attended got;
     same_in_every_order([&] {
       PerRow<float> device_out(numbers, NAN), device_log_sum(lines, NAN), device_probabilities(columns, NAN);
       run_cuda(Attend{segments.device.data(), n, queries.device(), device_out.device(), device_log_sum.device(),
-                      c.probabilities ? device_probabilities.device() : nullptr},
+                      c.probabilities ? device_probabilities.device() : nullptr, c.window},
                cuda());
       got = {device_out.device_contents(cuda()), device_log_sum.device_contents(cuda()), device_probabilities.device_contents(cuda())};
       std::vector<float> all = got.out;
@@ -98,6 +99,14 @@ TEST_F(AttendCuda, AnyHeadDim) {
   check_rows<float>({{1, 2, 33, 5}, {21}, {2}, 5}, kError);
   check_rows<bf16>({{1, 3, 80, 7}, {50, 4}, {1, 0}, 6}, kError);
   check_rows<f16>({{1, 1, 7, 1}, {12}, {1}, 7}, kError);
+}
+
+// The first sequence's queries lie far behind its tokens: a window leaves them nothing.
+TEST_F(AttendCuda, Windows) {
+  check_rows<float>({{2, 2, 64}, {40, 1, 30, 130}, {3, 2}, 30, true, 1}, kError);
+  check_rows<bf16>({{1, 4, 128}, {300, 170}, {1, 5}, 31, true, 40}, kError);
+  check_rows<f16>({{1, 1, 64}, {20, 700}, {1, 9}, 32, true, 300}, kError);
+  check_rows<float>({{1, 2, 33}, {20, 60}, {2, 2}, 33, true, 1 << 30}, kError);
 }
 
 // Listed tokens in 16 bits, all of other rows in 32, and a token per row that stands for many.

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -68,36 +69,32 @@ TEST(RopeCpu, TurnsChannelPairsHalfAHeadApart) {
 }
 
 struct Attention {
-  std::int64_t new_tokens, kv_before, q_heads, kv_heads, head_dim;
+  std::int64_t new_tokens, kv_before, q_heads, kv_heads, head_dim, window = 0;
 };
 
 std::vector<float> attend(const Attention& s, const float* q, const std::vector<float>& k, const std::vector<float>& v) {
   std::vector<float> out(static_cast<std::size_t>(s.new_tokens * s.q_heads * s.head_dim));
-  AttentionPrefill a{q, k.data(), v.data(), out.data(), nullptr, s.new_tokens, s.kv_before, s.q_heads, s.kv_heads, s.head_dim, 0.5F};
+  AttentionPrefill a{q,           k.data(),  v.data(),   out.data(), nullptr, s.new_tokens,
+                     s.kv_before, s.q_heads, s.kv_heads, s.head_dim, 0.5F,    s.window};
   std::vector<float> scratch(static_cast<std::size_t>(scratch_floats(a)));
   a.scratch = scratch.data();
   run_cpu(a);
   return out;
 }
 
-// Plain softmax over the visible keys, in double.
+// Plain softmax over the visible keys, in double: all up to the query's own, or the last `window` of them.
 double reference(const Attention& s, const std::vector<float>& q, const std::vector<float>& k, const std::vector<float>& v, std::int64_t t,
                  std::int64_t head, std::int64_t channel) {
   const std::int64_t kv_head = head / (s.q_heads / s.kv_heads), d = s.head_dim;
-  std::vector<double> score;
-  for (std::int64_t j = 0; j <= s.kv_before + t; ++j) {
+  const std::int64_t position = s.kv_before + t, begin = s.window == 0 ? 0 : std::max<std::int64_t>(0, position - s.window + 1);
+  double weights = 0, sum = 0;
+  for (std::int64_t j = begin; j <= position; ++j) {
     double dot = 0;
     for (std::int64_t c = 0; c < d; ++c)
       dot += double{q[static_cast<std::size_t>((t * s.q_heads + head) * d + c)]} *
              k[static_cast<std::size_t>((j * s.kv_heads + kv_head) * d + c)];
-    score.push_back(0.5 * dot);
-  }
-  double weights = 0, sum = 0;
-  for (std::size_t j = 0; j < score.size(); ++j) {
-    weights += std::exp(score[j]);
-    sum += std::exp(score[j]) *
-           v[(j * static_cast<std::size_t>(s.kv_heads) + static_cast<std::size_t>(kv_head)) * static_cast<std::size_t>(d) +
-             static_cast<std::size_t>(channel)];
+    weights += std::exp(0.5 * dot);
+    sum += std::exp(0.5 * dot) * v[static_cast<std::size_t>((j * s.kv_heads + kv_head) * d + channel)];
   }
   return sum / weights;
 }
@@ -123,6 +120,23 @@ INSTANTIATE_TEST_SUITE_P(Sizes, AttentionPrefillCpu,
                                          Attention{1, 256, 8, 2, 5}, Attention{31, 0, 4, 1, 4}, Attention{32, 0, 4, 1, 4},
                                          Attention{33, 0, 4, 1, 4}, Attention{127, 129, 2, 2, 3}, Attention{129, 128, 3, 3, 2},
                                          Attention{257, 3, 2, 1, 4}, Attention{5, 700, 1, 1, 16}, Attention{2, 1, 200, 1, 2}));
+
+// Windows of one key, within a tile, of a tile and one more, over several tiles, as long as everything and longer.
+INSTANTIATE_TEST_SUITE_P(Windows, AttentionPrefillCpu,
+                         testing::Values(Attention{40, 0, 2, 1, 4, 1}, Attention{1, 300, 2, 1, 4, 1}, Attention{130, 20, 4, 2, 4, 16},
+                                         Attention{260, 300, 2, 1, 3, 256}, Attention{129, 700, 2, 2, 3, 257},
+                                         Attention{300, 400, 1, 1, 4, 513}, Attention{70, 30, 2, 1, 4, 99}, Attention{70, 30, 2, 1, 4, 100},
+                                         Attention{70, 30, 2, 1, 4, 5000}));
+
+// Tiles outside of the window are not read: what is no number there does not reach the result.
+TEST(AttentionPrefillCpuRange, KeysBeforeTheWindowAreNotTouched) {
+  const Attention s{3, 1000, 1, 1, 1, 20};
+  std::vector<float> k(1003, 1.0F), v(1003, 2.0F);
+  std::fill_n(k.begin(), 980, NAN);
+  std::fill_n(v.begin(), 980, NAN);
+  const std::vector<float> q(3, 1.0F);
+  EXPECT_EQ(attend(s, q.data(), k, v), (std::vector<float>{2, 2, 2}));
+}
 
 TEST(AttentionPrefillCpuRange, LargeScoresInLaterTilesDoNotOverflow) {
   const Attention s{1, 299, 1, 1, 1};
