@@ -26,7 +26,7 @@ namespace {
 
 // What the arguments ask for. Only the chosen command's part is used.
 struct Arguments {
-  std::string file, kind, name, real, against, folder_a, folder_b, fast_forward = "on";
+  std::string file, kind, name, real, against, folder_a, folder_b, run_model, fast_forward = "on";
   std::vector<std::string> set;
   SweepOptions sweep;
   TraceCommand trace;
@@ -43,6 +43,7 @@ void add_run(CLI::App& app, Arguments& a, Command& chosen) {
   CLI::App* run = app.add_subcommand("run", "simulate an experiment and write results/NAME/");
   run->add_option("file", a.file, "experiment (YAML)")->required();
   run->add_option("--set", a.set, "key.key=value in place of what the file says; may be repeated")->allow_extra_args(false);
+  run->add_option("--model", a.run_model, "folder of the model to run, in place of what the file says");
   run->add_option("--jobs", a.sweep.jobs, "runs at a time; default: the number of cores")->check(CLI::Range(1, 4096));
   run->add_option("--out", a.sweep.out, "results folder; default: results/NAME");
   run->add_option("--fast-forward", a.fast_forward, "off: simulate every step; results are the same, byte for byte")
@@ -52,6 +53,7 @@ void add_run(CLI::App& app, Arguments& a, Command& chosen) {
   run->callback([&a, &chosen] {
     chosen = [&a](std::ostream& out, std::ostream& err) {
       a.sweep.fast_forward = a.fast_forward == "on";
+      if (!a.run_model.empty()) a.set.push_back("model=" + a.run_model);
       a.sweep.shows_progress = ::isatty(STDERR_FILENO) == 1;
       return run_sweep(load_experiment(a.file, a.set), a.sweep, out, err);
     };

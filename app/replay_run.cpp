@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "app/attention_samples.h"
+#include "app/family.h"
 #include "sim/replay/replay.h"
 
 namespace kvlab {
@@ -38,19 +39,6 @@ struct Means {
     steps += r.num_steps;
   }
 };
-
-// Groups recipes in tables and figures by what decides about a token, or else by what happens to it.
-std::string family_of(const Recipe& r) {
-  if (r.selector == "top_k_oracle" || r.scorer == "oracle" || r.scorer == "random" || r.keeps_everything()) return "reference";
-  if (r.selector != "all") return "selection";
-  if (r.scorer.empty()) return r.format != "native" ? "format" : "merging";
-  if (r.format != "native") return "eviction and format";
-  if (r.disposal != "drop") return "merging";
-  if (r.scorer == "recency") return "position";
-  const Needs needs = r.make_scorer()->needs();
-  if (!needs.pass.empty() || needs.pre_rope_queries) return "expected attention";
-  return needs.step_queries || needs.window_queries > 0 ? "attention" : "keys and values";
-}
 
 Fields fields_of(const Recipe& recipe, Means m, double samples) {
   m.fidelity *= 1 / samples;

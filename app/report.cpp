@@ -13,6 +13,7 @@
 #include <ostream>
 #include <thread>
 
+#include "app/accuracy_report.h"
 #include "app/csv.h"
 #include "app/run_files.h"
 #include "app/text_file.h"
@@ -237,6 +238,7 @@ void print_report(const Experiment& experiment, const std::vector<RunState>& sta
     out << fmt::format("{} of {} runs were there already, with the same inputs (--force does them again)\n", unchanged, states.size());
   if (!fs::exists(folder.path() / "summary.csv")) return;
   const CsvTable summary = read_csv(folder.path() / "summary.csv");
+  if (summary.has("exact_match_frac")) return print_accuracy(summary, out);
   const bool has_seeds = experiment.seeds().size() > 1;
   print_table(has_seeds ? mean_over_seeds(summary, experiment.axes.size()) : summary, experiment.axes.size(), out);
   print_labels(summary, folder, out);

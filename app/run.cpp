@@ -188,7 +188,7 @@ void execute_run(const Experiment& experiment, const RunSpec& run, const std::fi
   const auto began = std::chrono::steady_clock::now();
   Params p = experiment.params(run);
   RunPlan plan = read_run_plan(p, run.seed);
-  RunFiles files(runs, run.id, plan.wants_perfetto);
+  RunFiles files(runs, run.id, plan.wants_perfetto ? RunFiles::Tables::kPerfetto : RunFiles::Tables::kRequests);
   const Findings findings = find_out(p, experiment, run, plan, files, options);
   files.add_file("summary.csv", summary_csv(experiment, run, findings.fields));
   files.add_file("resolved.yaml", experiment.resolved(run) + defaults_in_force(p));

@@ -35,15 +35,16 @@ struct fmt::formatter<kvlab::Instant> : fmt::formatter<std::int64_t> {
 
 namespace kvlab {
 
-RunFiles::RunFiles(fs::path runs, std::string id, bool wants_perfetto)
+RunFiles::RunFiles(fs::path runs, std::string id, Tables tables)
     : runs_(std::move(runs)), fresh_(runs_ / (".new-" + id)), id_(std::move(id)) {
   fs::remove_all(fresh_);
   fs::create_directories(fresh_);
+  if (tables == Tables::kNone) return;
   requests_ = std::make_unique<TextFile>(fresh_ / "requests.csv");
   requests_->write(kRequestColumns);
   timeline_ = std::make_unique<TextFile>(fresh_ / "timeline.csv");
   timeline_->write(kTimelineColumns);
-  if (wants_perfetto) perfetto_ = std::make_unique<PerfettoFile>(fresh_ / "trace.json");
+  if (tables == Tables::kPerfetto) perfetto_ = std::make_unique<PerfettoFile>(fresh_ / "trace.json");
 }
 
 RunFiles::~RunFiles() {
@@ -79,8 +80,8 @@ void RunFiles::add_file(const std::string& name, const std::string& text) {
 }
 
 void RunFiles::commit(const std::string& manifest) {
-  requests_->close();
-  timeline_->close();
+  if (requests_) requests_->close();
+  if (timeline_) timeline_->close();
   if (perfetto_) perfetto_->close();
   add_file("manifest.json", manifest);
   const fs::path target = runs_ / id_;

@@ -18,8 +18,10 @@ class PerfettoFile;
 // commit() is never called, its files lie in a folder beside it that is removed.
 class RunFiles final : public RunSink {
  public:
+  // What is written of requests: their tables and samples, a trace for Perfetto besides, or nothing.
+  enum class Tables : std::uint8_t { kNone, kRequests, kPerfetto };
   // runs: the folder of all runs; prefix of each row: run number.
-  RunFiles(std::filesystem::path runs, std::string id, bool wants_perfetto);
+  RunFiles(std::filesystem::path runs, std::string id, Tables tables);
   ~RunFiles() override;
 
   void request(const RequestRecord& record) override;

@@ -192,6 +192,18 @@ void read_mrc(Params& p, RunPlan& plan) {
   run_hit_ratio(p, HitRatioTrace{});  // reads and checks the keys; an empty trace costs nothing
 }
 
+void read_graded(Params& p, RunPlan& plan, std::uint64_t seed) {
+  plan.kind = RunKind::kAccuracy;
+  plan.accuracy = read_accuracy(p, seed);
+  if (!p.has("kv_policy")) p.fail("missing key 'kv_policy': which recipe to grade (kvlab list kv)");
+  Params policy = p.child_or_text("kv_policy", "recipe", "kv_policy");
+  plan.recipe = read_recipe(policy);
+  if (!plan.recipe->runs_in("engine"))
+    p.fail_at("kv_policy", fmt::format("recipe '{}' does not run in the engine; it runs in: {}", plan.recipe->name,
+                                       fmt::join(plan.recipe->hosts, ", ")));
+  p.reject_unread();
+}
+
 }  // namespace
 
 RunPlan read_run_plan(Params& p, std::uint64_t seed) {
@@ -200,14 +212,21 @@ RunPlan read_run_plan(Params& p, std::uint64_t seed) {
   p.optional<std::int64_t>("seed", 1, 0, std::numeric_limits<std::int64_t>::max(), "seed of every random draw");
   p.optional<std::int64_t>("seeds", 1, 1, 100'000, "repetitions with seed, seed + 1, ...");
   plan.kind = static_cast<RunKind>(p.choice("kind", {"simulation", "block_cache_mrc"}, 0, "what a run does"));
-  const bool replays = p.choice("host", {"sim", "replay"}, 0, "where policies run: in simulated serving, or on recorded attention") == 1;
-  if (replays && plan.kind != RunKind::kSimulation) p.fail_at("host", "'host: replay' and 'kind: block_cache_mrc' exclude each other");
+  const std::size_t host =
+      p.choice("host", {"sim", "replay", "engine"}, 0, "where policies run: in simulated serving, on recorded attention, in a real model");
+  const bool replays = host == 1;
+  if (host != 0 && plan.kind != RunKind::kSimulation)
+    p.fail_at("host", "'host: replay' and 'host: engine' exclude 'kind: block_cache_mrc'");
   plan.setup.seed = seed;
   if (replays) {  // samples are read where they are replayed
     plan.kind = RunKind::kReplay;
     if (!p.has("kv_policy")) p.fail("missing key 'kv_policy': which recipe to replay (kvlab list kv)");
     Params policy = p.child_or_text("kv_policy", "recipe", "kv_policy");
     plan.recipe = read_recipe(policy);
+    return plan;
+  }
+  if (host == 2) {
+    read_graded(p, plan, seed);
     return plan;
   }
   Params output = p.optional_child("output", "output");

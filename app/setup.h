@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "app/accuracy.h"
 #include "base/params.h"
 #include "policies/kv/recipe.h"
 #include "sim/cost/make_cost_model.h"
@@ -20,7 +21,7 @@ struct SearchPlan {
   double tolerance_frac = 0.02;  // the search ends when the bracket is this narrow, relative to its upper end
 };
 
-enum class RunKind : std::uint8_t { kSimulation, kBlockCacheMrc, kReplay };
+enum class RunKind : std::uint8_t { kSimulation, kBlockCacheMrc, kReplay, kAccuracy };
 
 // One run of an experiment, read and checked: nothing is left that the user could have got wrong except inside the trace.
 struct RunPlan {
@@ -33,7 +34,8 @@ struct RunPlan {
   std::string validate_requests;  // a real engine's log to compare the results with, or ""
   std::int32_t block_tokens = 16;
   std::optional<Recipe> recipe;  // of its KV policy
-  bool has_samples = false;      // a simulation that replays its KV policy too
+  std::optional<AccuracySetup> accuracy;
+  bool has_samples = false;  // a simulation that replays its KV policy too
 };
 
 // Reads the top level of an experiment (docs/experiments.md lists its keys) and refuses what it does not know. Every policy,

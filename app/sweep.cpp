@@ -13,6 +13,7 @@
 #include <ostream>
 #include <thread>
 
+#include "app/graded_runs.h"
 #include "app/progress.h"
 #include "app/real_log.h"
 #include "app/report.h"
@@ -33,19 +34,29 @@ std::atomic<bool>& stop_requested() {
 
 namespace {
 
-// Everything that can be wrong with any run, before the first starts. Runs that differ in their seed alone are checked once.
-std::string check_all(const Experiment& experiment) {
+// What the plans of all runs have in common, or ask for at the end.
+struct SweepPlan {
   std::string validate_requests;
+  std::vector<RunKind> kinds;  // of each run
+};
+
+// Everything that can be wrong with any run, before the first starts. Runs that differ in their seed alone are checked once.
+SweepPlan check_all(const Experiment& experiment) {
+  SweepPlan all;
   const Choices* last = nullptr;
   for (const RunSpec& run : experiment.runs) {
-    if (last != nullptr && *last == run.choices) continue;
+    if (last != nullptr && *last == run.choices) {
+      all.kinds.push_back(all.kinds.back());
+      continue;
+    }
     last = &run.choices;
     Params p(experiment.config, std::make_shared<Choices>(run.choices), "the experiment");
     const RunPlan plan = read_run_plan(p, run.seed);
-    validate_requests = plan.validate_requests;
-    if (!validate_requests.empty()) read_real_log(validate_requests);
+    all.kinds.push_back(plan.kind);
+    all.validate_requests = plan.validate_requests;
+    if (!all.validate_requests.empty()) read_real_log(all.validate_requests);
   }
-  return validate_requests;
+  return all;
 }
 
 class Sweep {
@@ -54,13 +65,15 @@ class Sweep {
       : experiment_(experiment), options_(options), folder_(folder), out_(out), err_(err), states_(experiment.runs.size()) {}
 
   void find_finished();
-  void run_all();
+  void run_all(const std::vector<RunKind>& kinds);
   [[nodiscard]] int status() const;
   [[nodiscard]] const std::vector<RunState>& states() const { return states_; }
   [[nodiscard]] const InputFiles& inputs() const { return inputs_; }
 
  private:
+  void grade_all(const std::vector<RunKind>& kinds);
   void run_one(std::size_t i);
+  [[nodiscard]] static RunState state_of(const std::exception_ptr& error);
   void finish(std::size_t i, RunState state);
 
   const Experiment& experiment_;
@@ -86,11 +99,28 @@ void Sweep::find_finished() {
   }
 }
 
-void Sweep::run_all() {
+// Runs that grade answers share the model's work and go first, together.
+void Sweep::grade_all(const std::vector<RunKind>& kinds) {
+  std::vector<GradedRuns::Job> jobs;
+  std::vector<std::size_t> others;
+  for (const std::size_t i : todo_) {
+    if (kinds[i] == RunKind::kAccuracy)
+      jobs.push_back({i, keys_[i]});
+    else
+      others.push_back(i);
+  }
+  const auto done = [this](std::size_t i, const std::exception_ptr& error) { finish(i, state_of(error)); };
+  GradedRuns(experiment_, folder_, stop_requested(), done).run(jobs, options_.quiet ? nullptr : &out_);
+  todo_ = std::move(others);
+}
+
+void Sweep::run_all(const std::vector<RunKind>& kinds) {
   if (todo_.empty()) return;
+  progress_ = std::make_unique<Progress>(err_, todo_.size(), options_.shows_progress && !options_.quiet);
+  grade_all(kinds);
+  if (todo_.empty()) return progress_.reset();
   const auto cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const int jobs = std::min(options_.jobs > 0 ? options_.jobs : cores, static_cast<int>(todo_.size()));
-  progress_ = std::make_unique<Progress>(err_, todo_.size(), options_.shows_progress && !options_.quiet);
   std::atomic<std::size_t> next{0};  // in grid order, so that what is there after an interruption is the front of the grid
   const auto work = [&](int) {
     for (std::size_t k = next++; k < todo_.size() && !stop_requested(); k = next++) run_one(todo_[k]);
@@ -106,19 +136,29 @@ void Sweep::run_all() {
   progress_.reset();
 }
 
+RunState Sweep::state_of(const std::exception_ptr& error) {
+  try {
+    if (error) std::rethrow_exception(error);
+  } catch (const Interrupted&) {
+    return {RunState::kNotRun, "", 0};
+  } catch (const InputError& e) {
+    return {RunState::kBadInput, e.what(), 0};
+  } catch (const std::exception& e) {
+    return {RunState::kFailed, e.what(), 0};
+  }
+  return {RunState::kDone, "", 0};
+}
+
 void Sweep::run_one(std::size_t i) {
   const auto began = std::chrono::steady_clock::now();
-  RunState state{RunState::kDone, "", 0};
+  std::exception_ptr error;
   try {
     execute_run(experiment_, experiment_.runs[i], folder_.runs(), keys_[i],
                 {options_.fast_forward, &stop_requested(), &progress_->requests()});
-  } catch (const Interrupted&) {
-    state.outcome = RunState::kNotRun;
-  } catch (const InputError& e) {
-    state = {RunState::kBadInput, e.what(), 0};
-  } catch (const std::exception& e) {
-    state = {RunState::kFailed, e.what(), 0};
+  } catch (...) {
+    error = std::current_exception();
   }
+  RunState state = state_of(error);
   state.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   finish(i, std::move(state));
 }
@@ -151,12 +191,12 @@ int Sweep::status() const {
 
 int run_sweep(const Experiment& experiment, const SweepOptions& options, std::ostream& out, std::ostream& err) {
   const auto began = std::chrono::steady_clock::now();
-  const std::string validate_requests = check_all(experiment);
+  const SweepPlan plan = check_all(experiment);
   ResultsFolder folder(options.out.empty() ? fs::path("results") / experiment.name : fs::path(options.out));
   Sweep sweep(experiment, options, folder, out, err);
   sweep.find_finished();
   folder.remove_others(experiment);
-  sweep.run_all();
+  sweep.run_all(plan.kinds);
   const int status = sweep.status();
   const std::vector<std::string> complete = complete_runs(experiment, sweep.states());
   if (complete.empty()) {
@@ -167,8 +207,8 @@ int run_sweep(const Experiment& experiment, const SweepOptions& options, std::os
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - began;
   write_manifest(experiment, sweep.states(), sweep.inputs(), folder, wall.count());
   if (!options.quiet) print_report(experiment, sweep.states(), folder, out);
-  if (!validate_requests.empty() && status == 0)
-    validate_results(validate_requests, folder.path().string(), options.quiet ? nullptr : &out);
+  if (!plan.validate_requests.empty() && status == 0)
+    validate_results(plan.validate_requests, folder.path().string(), options.quiet ? nullptr : &out);
   if (status != 130) name_results(folder.path().string());
   if (!options.quiet) out << "wrote " << folder.path().string() << "\n";
   return status;

@@ -1,0 +1,139 @@
+#include "app/accuracy.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "app/family.h"
+#include "base/error.h"
+#include "base/spec_file.h"
+
+namespace kvlab {
+
+namespace {
+
+std::string fraction(double x) { return fmt::format("{:.6f}", x); }
+
+// The score interval of a share k of n at 95 % (Wilson 1927).
+std::pair<double, double> wilson(double k, double n) {
+  constexpr double kZ = 1.959964;
+  const double p = k / n, middle = (p + kZ * kZ / (2 * n)) / (1 + kZ * kZ / n);
+  const double half = kZ / (1 + kZ * kZ / n) * std::sqrt(p * (1 - p) / n + kZ * kZ / (4 * n * n));
+  return {std::max(0.0, middle - half), std::min(1.0, middle + half)};
+}
+
+std::int32_t prompt_tokens(const EvalSample& s, const GradeOptions& options) {
+  return static_cast<std::int32_t>(s.context.size() + (options.question_in_prompt ? s.turns[0].question.size() : 0));
+}
+
+std::int32_t budget_tokens(const Recipe& recipe, const EvalSample& s, const GradeOptions& options) {
+  const std::int32_t prompt = prompt_tokens(s, options);
+  if (!recipe.has_budget) return prompt;
+  return recipe.budget.tokens > 0 ? recipe.budget.tokens : std::min(prompt, recipe.budget.of(prompt));
+}
+
+// Answers of one task and length.
+struct Cell {
+  std::string task;
+  std::int32_t length = 0;
+  double answers = 0, exact = 0, full_exact = 0, lost = 0, won = 0;
+  double tokens = 0, bytes = 0, bits = 0, kl = 0, agreeing = 0, resident = 0, budget = 0, prefix = 0;
+
+  void add(const GradedAnswer& a) {
+    ++answers;
+    exact += a.is_exact() ? 1 : 0;
+    full_exact += a.is_full_exact ? 1 : 0;
+    lost += a.is_full_exact && !a.is_exact() ? 1 : 0;
+    won += !a.is_full_exact && a.is_exact() ? 1 : 0;
+    tokens += a.tokens, bytes += a.bytes, bits += a.bits, kl += a.kl_nats, agreeing += a.agreeing, resident += a.resident_bytes_frac;
+    prefix += static_cast<double>(a.first_diverging < 0 ? a.tokens : a.first_diverging) / a.tokens;
+  }
+};
+
+// Of the difference to the full cache on the same answers: its mean's half width at 95 %, from the answers that only one got right.
+double paired_half_width(const Cell& c) {
+  const double d = (c.won - c.lost) / c.answers, variance = (c.won + c.lost) / c.answers - d * d;
+  return 1.959964 * std::sqrt(std::max(0.0, variance) / c.answers);
+}
+
+Fields fields_of(const Cell& c, const Recipe& recipe) {
+  const auto [low, high] = wilson(c.exact, c.answers);
+  return {{"recipe", recipe.name},
+          {"budget_tokens", fmt::format("{:.0f}", c.budget / c.answers)},
+          {"task", c.task},
+          {"length", std::to_string(c.length)},
+          {"num_answers", fmt::format("{:.0f}", c.answers)},
+          {"exact_match_frac", fraction(c.exact / c.answers)},
+          {"kl_to_full", fmt::format("{:.6g}", c.kl / c.tokens)},
+          {"bits_per_byte", fmt::format("{:.6g}", c.bits / c.bytes)},
+          {"resident_bytes_frac", fraction(c.resident / c.answers)},
+          {"exact_match_lo", fraction(low)},
+          {"exact_match_hi", fraction(high)},
+          {"full_exact_match_frac", fraction(c.full_exact / c.answers)},
+          {"lost_answers", fmt::format("{:.0f}", c.lost)},
+          {"won_answers", fmt::format("{:.0f}", c.won)},
+          {"paired_half_width", fraction(paired_half_width(c))},
+          {"token_agreement_frac", fraction(c.agreeing / c.tokens)},
+          {"agreeing_prefix_frac", fraction(c.prefix / c.answers)},
+          {"family", family_of(recipe)}};
+}
+
+}  // namespace
+
+AccuracySetup read_accuracy(Params& p, std::uint64_t seed) {
+  AccuracySetup a;
+  a.text = fmt::format("{}\n{}\n{}\n{}\n{}", p.inline_text("model", ""), p.inline_text("eval", ""), p.inline_text("question", ""),
+                       p.inline_text("chunk_tokens", ""), p.inline_text("backend", "cpu"));
+  std::error_code error;
+  a.model = p.resolve_file(p.text("model", "model folder in Hugging Face layout: config.json, safetensors, tokenizer.json"));
+  if (!std::filesystem::is_directory(a.model, error)) p.fail_at("model", fmt::format("'model': no folder '{}'", a.model));
+  a.on_gpu = p.choice("backend", {"cpu", "cuda"}, 0, "what the model runs on") == 1;
+  Params eval = p.child_or_text("eval", "file", "eval");
+  a.eval_file = eval.resolve_file(eval.text("file", "samples: JSON lines of {task, length, prompt, turns: [{question, answer}]}"));
+  if (!std::filesystem::exists(a.eval_file, error)) eval.fail_at("file", fmt::format("'{}': cannot be opened", a.eval_file));
+  if (eval.has("tasks")) a.choice.tasks = eval.words("tasks", "tasks to take; absent: all");
+  if (eval.has("lengths"))
+    for (const double n : eval.numbers("lengths", 0, 1 << 28, "lengths to take; absent: all"))
+      a.choice.lengths.push_back(static_cast<std::int32_t>(n));
+  a.choice.per_task = eval.optional<std::int32_t>("per_task", 0, 0, 1 << 20, "the first so many samples of each task and length; 0: all");
+  eval.reject_unread();
+  a.options.question_in_prompt =
+      p.choice("question", {"in_prompt", "after"}, 0, "the first question is part of what is compressed, or comes after it") == 0;
+  a.options.chunk_tokens =
+      p.optional<std::int32_t>("chunk_tokens", 0, 0, 1 << 28, "prefill in such chunks for policies that act inside it; 0: in one piece");
+  a.options.seed = seed;
+  return a;
+}
+
+std::string answers_header() {
+  return "run,recipe,budget_tokens,task,length,sample,turn,exact,neg_log2,answer_bytes,answer_tokens,first_wrong,first_diverging,"
+         "kl_nats,full_exact,resident_bytes_frac\n";
+}
+
+std::string answer_row(const std::string& run_id, const Recipe& recipe, const EvalSample& sample, const GradeOptions& options,
+                       const GradedAnswer& a) {
+  return fmt::format("{},{},{},{},{},{},{},{},{:.6f},{},{},{},{},{:.6g},{},{:.6f}\n", run_id, recipe.name,
+                     budget_tokens(recipe, sample, options), sample.task, sample.length, a.sample, a.turn, a.is_exact() ? 1 : 0, a.bits,
+                     a.bytes, a.tokens, a.first_wrong, a.first_diverging, a.kl_nats, a.is_full_exact ? 1 : 0, a.resident_bytes_frac);
+}
+
+std::vector<Fields> accuracy_rows(const Recipe& recipe, std::span<const EvalSample> samples, std::span<const GradedAnswer> answers,
+                                  const GradeOptions& options) {
+  std::vector<Cell> cells;
+  std::size_t at = 0;
+  for (const EvalSample& s : samples) {
+    auto cell = std::find_if(cells.begin(), cells.end(), [&](const Cell& c) { return c.task == s.task && c.length == s.length; });
+    if (cell == cells.end()) cell = cells.insert(cells.end(), Cell{s.task, s.length});
+    for (std::size_t t = 0; t < s.turns.size(); ++t) {
+      cell->add(answers[at++]);
+      cell->budget += budget_tokens(recipe, s, options);
+    }
+  }
+  std::vector<Fields> rows;
+  for (const Cell& c : cells) rows.push_back(fields_of(c, recipe));
+  return rows;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "app/accuracy.h"
+#include "app/experiment.h"
+#include "app/results.h"
+
+namespace kvlab {
+
+// Runs that grade a model's answers, sample by sample: a sample runs over the full cache once, and every recipe starts from what that left.
+// What is graded is kept in PARTIAL/ of the results folder until its run is complete, so that a run that was cut off goes on.
+class GradedRuns {
+ public:
+  struct Job {
+    std::size_t place = 0;  // in Experiment::runs
+    std::string key;        // fingerprint of its inputs
+  };
+  // Called once per job, with the error that ended it, if any.
+  using Finish = std::function<void(std::size_t place, std::exception_ptr error)>;
+
+  GradedRuns(const Experiment& experiment, const ResultsFolder& folder, const std::atomic<bool>& stop, Finish finish)
+      : experiment_(experiment), folder_(folder), stop_(stop), finish_(std::move(finish)) {}
+
+  // Jobs that share model and samples are done together. `log` is told how long it will take, before it starts.
+  void run(const std::vector<Job>& jobs, std::ostream* log);
+
+ private:
+  struct Graded;
+  struct Set;
+  void run_set(Set& set, std::ostream* log);
+  void grade_block(Set& set, std::size_t begin, std::size_t end);
+  void write(Set& set, Graded& run);
+
+  const Experiment& experiment_;
+  const ResultsFolder& folder_;
+  const std::atomic<bool>& stop_;
+  Finish finish_;
+};
+
+}  // namespace kvlab

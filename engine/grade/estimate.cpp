@@ -1,0 +1,84 @@
+#include "engine/grade/estimate.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <numeric>
+
+namespace kvlab {
+
+namespace {
+
+// Operations of running tokens [begin, end) of a sequence.
+double forward_flops(const ModelConfig& c, double begin, double end) {
+  const double q = double{1} * c.q_heads * c.head_dim, kv = double{1} * c.kv_heads * c.head_dim, h = c.hidden_dim, n = end - begin;
+  const double linear = 2 * n * (h * (2 * q + 2 * kv) + 3 * h * c.intermediate_dim);
+  return c.layers * (linear + 2 * q * (end * end - begin * begin));
+}
+
+double time_of(const auto& work) {
+  const auto began = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+}
+
+}  // namespace
+
+void GradeWork::add(const EvalSample& sample, const Recipe& recipe) {
+  const ModelConfig& c = model_.config();
+  const double n = sample.num_tokens(),
+               prompt = static_cast<double>(sample.context.size() + (options_.question_in_prompt ? sample.turns[0].question.size() : 0));
+  if (sample.number != last_sample_) prompt_flops_ += forward_flops(c, 0, n);  // with the full cache's answers
+  last_sample_ = sample.number;
+  const double kept = recipe.has_budget && recipe.trigger != "never"
+                          ? std::min<double>(prompt, recipe.budget.of(static_cast<std::int32_t>(prompt)))
+                          : prompt;
+  const double row_bytes = 8.0 * c.layers * c.kv_heads * c.head_dim;
+  copied_bytes_ += prompt * row_bytes;
+  if (rests_after_prompt(recipe)) {
+    chunk_flops_ += forward_flops(c, kept, kept + n - prompt);
+  } else {
+    decode_tokens_ += n - prompt;
+    decode_kv_bytes_ += (n - prompt) * kept * row_bytes;
+  }
+}
+
+double GradeWork::seconds() const {
+  constexpr std::int32_t kPrompt = 256, kBatch = 8, kSteps = 4;
+  const std::vector<std::int32_t> ids(kPrompt + kSteps, 1);
+  PromptTensors prompt;
+  const double prompt_s = time_of([&] { prompt = run_prompt(model_, std::span(ids).first(kPrompt), {}, {}); });
+  PolicyCache cache(model_, load_recipe("full"), {});
+  std::vector<EngineSequence> sequences(kBatch);
+  std::vector<StepPiece> pieces;
+  for (std::int32_t i = 0; i < kBatch; ++i) {
+    EngineSequence& s = sequences[static_cast<std::size_t>(i)];
+    s.index = i, s.prompt_tokens = kPrompt, s.ids = ids;
+    cache.start(s);
+    cache.adopt(s, prompt);
+    pieces.push_back({&s, 1});
+  }
+  const double step_s = time_of([&] {
+                          for (std::int32_t t = 0; t < kSteps; ++t) {
+                            const std::vector<std::int32_t> one(kBatch, 1), positions(kBatch, kPrompt + t);
+                            cache.begin_step(pieces);
+                            cache.end_step(model_.forward({one, positions}, cache));
+                          }
+                        }) /
+                        kSteps;
+  constexpr double kReadBytesPerS = 10e9;  // K and V, by a policy that looks at them too
+  const double flops_per_s = forward_flops(model_.config(), 0, kPrompt) / prompt_s;
+  return (prompt_flops_ + 2 * chunk_flops_) / flops_per_s + 1.5 * decode_tokens_ * step_s / kBatch +
+         (decode_kv_bytes_ + copied_bytes_) / kReadBytesPerS;
+}
+
+std::string GradeWork::describe() const {
+  const double s = seconds();
+  const std::string time = s < 90     ? fmt::format("{:.0f} seconds", std::max(1.0, s))
+                           : s < 5400 ? fmt::format("{:.0f} minutes", s / 60)
+                                      : fmt::format("{:.1f} hours", s / 3600);
+  return "about " + time + " on this machine";
+}
+
+}  // namespace kvlab

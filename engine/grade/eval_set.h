@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvlab {
+
+// Turns text into token ids; `is_start`: it opens the sequence, so that what the model expects in front (<s>) belongs to it.
+using Encode = std::function<std::vector<std::int32_t>(std::string_view text, bool is_start)>;
+
+// A question and the answer that counts as right, token by token.
+struct EvalTurn {
+  std::vector<std::int32_t> question, answer;
+  std::int32_t answer_bytes = 0;
+};
+
+// One sample: a context, then turns. Fed as context, question, answer, question, answer, ...: after a turn the true answer stands in the
+// cache, whatever was generated.
+struct EvalSample {
+  std::string task;
+  std::int32_t length = 0;  // that the set names: about the tokens of everything together
+  std::int32_t number = 0;  // line of the file, from 0
+  std::vector<std::int32_t> context;
+  std::vector<EvalTurn> turns;
+  [[nodiscard]] std::int32_t num_tokens() const;  // of everything together
+};
+
+// Which samples of a file to take.
+struct EvalChoice {
+  std::vector<std::string> tasks;     // empty: all
+  std::vector<std::int32_t> lengths;  // empty: all
+  std::int32_t per_task = 0;          // the first so many of each task and length; 0: all
+};
+
+// Reads JSON lines {"task", "length", "prompt", "turns": [{"question", "answer"}]}, where prompt, question and answer are text or lists of
+// token ids; length may be absent (0). Errors (InputError with FILE:LINE): not JSON, a key missing or of another type, no turns, an empty
+// prompt or answer; a task or length asked for that no sample has; nothing left.
+std::vector<EvalSample> read_eval_set(const std::string& file, const EvalChoice& choice, const Encode& encode);
+
+}  // namespace kvlab

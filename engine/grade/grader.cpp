@@ -1,0 +1,268 @@
+#include "engine/grade/grader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/parallel.h"
+
+namespace kvlab {
+
+namespace {
+
+std::size_t place_of(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+void add(std::vector<std::int32_t>& to, const std::vector<std::int32_t>& more) { to.insert(to.end(), more.begin(), more.end()); }
+
+// log of the sum of exp.
+double log_sum(std::span<const float> logits) {
+  const double most = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float z : logits) sum += std::exp(z - most);
+  return most + std::log(sum);
+}
+
+double divergence(std::span<const float> full, std::span<const float> other) {
+  const double a = log_sum(full), b = log_sum(other);
+  double kl = 0;
+  for (std::size_t i = 0; i < full.size(); ++i) {
+    const double log_p = full[i] - a;
+    kl += std::exp(log_p) * (log_p - (other[i] - b));
+  }
+  return std::max(kl, 0.0);
+}
+
+std::int32_t best(std::span<const float> logits) {
+  return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+// One sample under one policy.
+struct Run {
+  const GradeSample* sample = nullptr;
+  EngineSequence sequence;
+  std::size_t next_place = 0;
+  std::vector<GradedAnswer> answers;
+  double resident = 0;
+  std::int32_t resident_steps = 0;
+
+  [[nodiscard]] std::int32_t left() const { return static_cast<std::int32_t>(sample->ids.size()) - 1 - sequence.seen_tokens; }
+};
+
+class Grading {
+ public:
+  Grading(const Transformer& model, const Recipe& recipe, std::span<const GradeSample* const> samples, const GradeOptions& options)
+      : model_(model), recipe_(recipe), options_(options), cache_(model, recipe, cache_options(options)) {
+    runs_.resize(samples.size());
+    for (std::size_t i = 0; i < samples.size(); ++i) start(runs_[i], *samples[i], static_cast<std::int32_t>(i));
+  }
+
+  std::vector<GradedAnswer> run() {
+    std::vector<GradedAnswer> answers;
+    if (rests_after_prompt(recipe_)) {
+      for (Run& r : runs_) step({&r}, r.left());
+    } else {
+      for (std::vector<Run*> going = those_left(); !going.empty(); going = those_left()) step(going, 1);
+    }
+    for (Run& r : runs_) {
+      for (GradedAnswer& a : r.answers) {
+        a.resident_bytes_frac = r.resident / std::max(1, r.resident_steps);
+        answers.push_back(a);
+      }
+      cache_.release(r.sequence);
+    }
+    return answers;
+  }
+
+ private:
+  static PolicyCache::Options cache_options(const GradeOptions& options) {
+    PolicyCache::Options o;
+    o.seed = options.seed;
+    o.passes = options.passes;
+    o.page_tokens = 64;
+    return o;
+  }
+
+  void start(Run& r, const GradeSample& sample, std::int32_t index) {
+    r.sample = &sample;
+    for (std::size_t t = 0; t < sample.sample->turns.size(); ++t) {
+      const EvalTurn& turn = sample.sample->turns[t];
+      GradedAnswer a;
+      a.sample = sample.sample->number, a.turn = static_cast<std::int32_t>(t);
+      a.tokens = static_cast<std::int32_t>(turn.answer.size()), a.bytes = turn.answer_bytes;
+      r.answers.push_back(a);
+    }
+    r.sequence.index = index;
+    r.sequence.prompt_tokens = sample.prompt_tokens;
+    r.sequence.question_begin = sample.question_begin;
+    r.sequence.ids = sample.ids;
+    cache_.start(r.sequence);
+    const bool in_chunks = options_.chunk_tokens > 0 && recipe_.make_trigger()->inside_prefill();
+    if (in_chunks) {
+      while (r.sequence.seen_tokens < sample.prompt_tokens)
+        step({&r}, std::min(options_.chunk_tokens, sample.prompt_tokens - r.sequence.seen_tokens));
+      return;
+    }
+    cache_.adopt(r.sequence, sample.prompt);
+    grade_hidden(r, sample.prompt_tokens - 1, sample.prompt.last_hidden);
+  }
+
+  std::vector<Run*> those_left() {
+    std::vector<Run*> left;
+    for (Run& r : runs_)
+      if (r.left() > 0) left.push_back(&r);
+    return left;
+  }
+
+  void step(const std::vector<Run*>& runs, std::int32_t tokens) {
+    std::vector<StepPiece> pieces;
+    std::vector<std::int32_t> ids, positions;
+    std::vector<double> before;
+    for (Run* r : runs) {
+      if (tokens == 0) continue;
+      const std::int32_t seen = r->sequence.seen_tokens;
+      before.push_back(resident_share(*r, seen));
+      pieces.push_back({&r->sequence, tokens});
+      for (std::int32_t i = 0; i < tokens; ++i) positions.push_back(seen + i), ids.push_back(r->sample->ids[place_of(seen + i)]);
+    }
+    if (pieces.empty()) return;
+    cache_.begin_step(pieces);
+    const std::vector<float> hidden = model_.forward({ids, positions}, cache_);
+    cache_.end_step(hidden);
+    const std::int64_t width = model_.config().hidden_dim;
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      Run& r = *runs[i];
+      const std::span<const float> own =
+          std::span(hidden).subspan(place_of(static_cast<std::int64_t>(i) * tokens * width), place_of(tokens * width));
+      count_resident(r, tokens, before[i]);
+      grade_hidden(r, r.sequence.seen_tokens - tokens, own);
+    }
+  }
+
+  [[nodiscard]] double full_bytes(std::int32_t tokens) const {
+    const ModelShape& m = cache_.shape();
+    return 2.0 * tokens * m.num_layers * m.kv_heads * m.head_dim * m.kv_bytes;
+  }
+  double resident_share(Run& r, std::int32_t) {
+    return r.sequence.seen_tokens < r.sample->prompt_tokens ? 0 : static_cast<double>(cache_.resident(r.sequence).gpu);
+  }
+
+  // Mean over the tokens behind the prompt; tokens that ran in one piece were appended one by one as far as bytes go.
+  void count_resident(Run& r, std::int32_t tokens, double before) {
+    const std::int32_t end = r.sequence.seen_tokens;
+    if (end - tokens < r.sample->prompt_tokens) return;
+    const auto after = static_cast<double>(cache_.resident(r.sequence).gpu);
+    for (std::int32_t i = 1; i <= tokens; ++i) r.resident += (before + (after - before) * i / tokens) / full_bytes(end - tokens + i);
+    r.resident_steps += tokens;
+  }
+
+  // `hidden` [n, hidden_dim] of positions first, first + 1, ...
+  void grade_hidden(Run& r, std::int32_t first, std::span<const float> hidden) {
+    const std::int64_t width = model_.config().hidden_dim, n = static_cast<std::int64_t>(hidden.size()) / width;
+    std::vector<float> rows;
+    const std::size_t begin = r.next_place;
+    const auto& places = r.sample->places;
+    while (r.next_place < places.size() && places[r.next_place].position < first + n) {
+      const std::int64_t at = places[r.next_place].position - first;
+      rows.insert(rows.end(), hidden.begin() + at * width, hidden.begin() + (at + 1) * width);
+      ++r.next_place;
+    }
+    if (rows.empty()) return;
+    const std::vector<float> logits = model_.logits(rows);
+    const auto vocab = place_of(model_.config().vocab_size);
+    for (std::size_t i = begin; i < r.next_place; ++i)
+      grade_token(r, i, std::span(logits).subspan((i - begin) * vocab, vocab), std::span(r.sample->full_logits).subspan(i * vocab, vocab));
+  }
+
+  static void grade_token(Run& r, std::size_t place, std::span<const float> logits, std::span<const float> full) {
+    const auto [position, turn] = r.sample->places[place];
+    GradedAnswer& a = r.answers[place_of(turn)];
+    std::size_t first = place;
+    while (first > 0 && r.sample->places[first - 1].turn == turn) --first;
+    const auto token = static_cast<std::int32_t>(place - first);
+    const std::int32_t truth = r.sample->ids[place_of(position + 1)], chosen = best(logits);
+    if (chosen != truth && a.first_wrong < 0) a.first_wrong = token;
+    if (best(full) != truth) a.is_full_exact = false;
+    if (chosen == best(full))
+      ++a.agreeing;
+    else if (a.first_diverging < 0)
+      a.first_diverging = token;
+    a.bits += (log_sum(logits) - logits[place_of(truth)]) / std::log(2.0);
+    a.kl_nats += divergence(full, logits);
+  }
+
+  const Transformer& model_;
+  const Recipe& recipe_;
+  const GradeOptions& options_;
+  PolicyCache cache_;
+  std::vector<Run> runs_;
+};
+
+}  // namespace
+
+GradeNeeds needs_of(const Transformer& model, std::span<const Recipe> recipes) {
+  GradeNeeds all;
+  for (const Recipe& recipe : recipes) {
+    const PolicyCache cache(model, recipe, {});
+    const Needs& needs = cache.policy().needs();
+    if (!needs.pass.empty() && std::find(all.passes.begin(), all.passes.end(), needs.pass) == all.passes.end())
+      all.passes.push_back(needs.pass);
+    Needs rest = needs;
+    rest.pass.clear();
+    all.needs.add(rest);
+  }
+  return all;
+}
+
+bool rests_after_prompt(const Recipe& recipe) {
+  return !recipe.make_trigger()->in_decode() && recipe.selector == "all" && recipe.format == "native" && recipe.disposal == "drop";
+}
+
+GradeSample prepare_sample(const Transformer& model, const EvalSample& sample, const GradeOptions& options, const Needs& needs,
+                           std::span<const std::string> passes) {
+  const ModelConfig& c = model.config();
+  GradeSample s;
+  s.sample = &sample;
+  if (sample.num_tokens() > c.max_tokens)
+    throw InputError(fmt::format("sample {} (task '{}') has {} tokens, more than the {} that model '{}' takes", sample.number, sample.task,
+                                 sample.num_tokens(), c.max_tokens, c.name));
+  s.ids = sample.context;
+  for (std::size_t t = 0; t < sample.turns.size(); ++t) {
+    const EvalTurn& turn = sample.turns[t];
+    const auto question_at = static_cast<std::int32_t>(s.ids.size());
+    add(s.ids, turn.question);
+    if (t == 0 && options.question_in_prompt) s.question_begin = question_at, s.prompt_tokens = static_cast<std::int32_t>(s.ids.size());
+    for (std::size_t i = 0; i < turn.answer.size(); ++i)
+      s.places.push_back({static_cast<std::int32_t>(s.ids.size() + i) - 1, static_cast<std::int32_t>(t)});
+    add(s.ids, turn.answer);
+  }
+  if (!options.question_in_prompt) s.prompt_tokens = static_cast<std::int32_t>(sample.context.size());
+  RecordOptions record = options.passes;
+  record.hidden = needs.pass_hidden;
+  s.prompt = run_prompt(model, std::span(s.ids).first(place_of(s.prompt_tokens)), needs, passes, record);
+  KvState kv(c);
+  kv.tokens = s.prompt_tokens;
+  for (std::size_t l = 0; l < s.prompt.layers.size(); ++l) kv.k[l] = s.prompt.layers[l].k, kv.v[l] = s.prompt.layers[l].v;
+  std::vector<float> hidden = s.prompt.last_hidden;
+  const std::span<const std::int32_t> rest = std::span(s.ids).subspan(place_of(s.prompt_tokens));
+  if (rest.size() > 1) {
+    const std::vector<float> more = forward(model, rest.first(rest.size() - 1), kv);
+    hidden.insert(hidden.end(), more.begin(), more.end());
+  }
+  std::vector<float> rows;
+  for (const GradeSample::Place& p : s.places) {
+    const auto at = hidden.begin() + std::int64_t{p.position - (s.prompt_tokens - 1)} * c.hidden_dim;
+    rows.insert(rows.end(), at, at + c.hidden_dim);
+  }
+  s.full_logits = model.logits(rows);
+  return s;
+}
+
+std::vector<GradedAnswer> grade(const Transformer& model, const Recipe& recipe, std::span<const GradeSample* const> samples,
+                                const GradeOptions& options) {
+  return Grading(model, recipe, samples, options).run();
+}
+
+}  // namespace kvlab

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/cache/policy_cache.h"
+#include "engine/grade/eval_set.h"
+
+namespace kvlab {
+
+// How one answer went. Greedy decoding agrees with teacher forcing up to its first mistake, so an answer is right exactly if every token of
+// it is the most likely one behind the true tokens before it.
+struct GradedAnswer {
+  std::int32_t sample = 0, turn = 0;  // number of the sample in its file
+  std::int32_t tokens = 0, bytes = 0;
+  std::int32_t first_wrong = -1;      // token of the answer that is not the most likely one; -1: none, the answer is right
+  std::int32_t first_diverging = -1;  // token at which the full cache's choice is another one; -1: none
+  std::int32_t agreeing = 0;          // tokens at which the choices are the same
+  bool is_full_exact = true;          // the full cache's answer is right
+  double bits = 0;                    // sum of -log2 p(token)
+  double kl_nats = 0;                 // sum over the answer's tokens of KL(full cache || policy)
+  double resident_bytes_frac = 0;     // of the full cache's bytes, mean over the tokens behind the prompt; of the whole sample
+  [[nodiscard]] bool is_exact() const { return first_wrong < 0; }
+};
+
+struct GradeOptions {
+  // The first question belongs to the prompt that is run and compressed; else the policy does not know what will be asked.
+  bool question_in_prompt = true;
+  std::int32_t chunk_tokens = 0;  // of the prefill, for policies that act inside it; 0: in one piece
+  std::uint64_t seed = 1;
+  RecordOptions passes = {};
+};
+
+// A sample that ran over the full cache: what policies start from and are compared with.
+struct GradeSample {
+  const EvalSample* sample = nullptr;
+  std::vector<std::int32_t> ids;  // of everything
+  std::int32_t prompt_tokens = 0, question_begin = -1;
+  PromptTensors prompt;
+  // Behind the prompt: which positions' logits choose a token of an answer, and the full cache's logits there [answer tokens, vocab_size].
+  struct Place {
+    std::int32_t position = 0, turn = 0;  // the token at position + 1 is the answer's
+  };
+  std::vector<Place> places;
+  std::vector<float> full_logits;
+};
+
+// `needs`, `passes`: all that the policies to come observe. Errors (InputError): a sample longer than the model's context, ids outside its
+// vocabulary.
+GradeSample prepare_sample(const Transformer& model, const EvalSample& sample, const GradeOptions& options, const Needs& needs,
+                           std::span<const std::string> passes);
+
+// What these recipes need, together.
+struct GradeNeeds {
+  Needs needs;
+  std::vector<std::string> passes;
+};
+GradeNeeds needs_of(const Transformer& model, std::span<const Recipe> recipes);
+
+// True: nothing happens to the cache behind the prompt but that tokens are appended and all are attended to, so that known tokens may run
+// in one piece.
+bool rests_after_prompt(const Recipe& recipe);
+
+// Runs one recipe over the samples, decoding them as one batch; answers in the order of samples and turns. Errors: PolicyCache's.
+std::vector<GradedAnswer> grade(const Transformer& model, const Recipe& recipe, std::span<const GradeSample* const> samples,
+                                const GradeOptions& options);
+
+}  // namespace kvlab

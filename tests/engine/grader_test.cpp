@@ -1,0 +1,131 @@
+#include "engine/grade/grader.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "base/error.h"
+#include "tests/engine/probe.h"
+
+namespace kvlab {
+namespace {
+
+std::vector<std::int32_t> byte_tokens(std::string_view text, bool is_start) {
+  std::vector<std::int32_t> ids;
+  if (is_start) ids.push_back(256);
+  for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+  return ids;
+}
+
+std::vector<EvalSample> dev_samples(const std::vector<std::string>& tasks, std::int32_t per_task) {
+  return read_eval_set(kProbeDir + "/eval/dev.jsonl", {tasks, {1024}, per_task}, byte_tokens);
+}
+
+std::vector<const GradeSample*> all_of(const std::vector<GradeSample>& samples) {
+  std::vector<const GradeSample*> all;
+  for (const GradeSample& s : samples) all.push_back(&s);
+  return all;
+}
+
+std::vector<GradeSample> prepare(const std::vector<EvalSample>& samples, const GradeOptions& options, const GradeNeeds& needs) {
+  std::vector<GradeSample> prepared;
+  for (const EvalSample& s : samples) prepared.push_back(prepare_sample(probe(), s, options, needs.needs, needs.passes));
+  return prepared;
+}
+
+TEST(Grader, FullCacheAgreesWithItself) {
+  const std::vector<EvalSample> samples = dev_samples({"niah", "turns"}, 3);
+  const std::vector<Recipe> full{load_recipe("full")};
+  for (const bool in_prompt : {true, false}) {
+    GradeOptions options;
+    options.question_in_prompt = in_prompt;
+    const std::vector<GradeSample> prepared = prepare(samples, options, needs_of(probe(), full));
+    const std::vector<GradedAnswer> answers = grade(probe(), full[0], all_of(prepared), options);
+    ASSERT_EQ(answers.size(), 3u + 9u);
+    int exact = 0;
+    for (const GradedAnswer& a : answers) {
+      EXPECT_EQ(a.agreeing, a.tokens);
+      EXPECT_EQ(a.first_diverging, -1);
+      EXPECT_LE(a.kl_nats, 1e-6);
+      EXPECT_NEAR(a.resident_bytes_frac, 1, 1e-9);
+      exact += a.is_exact() ? 1 : 0;
+    }
+    EXPECT_GE(exact, 10);
+  }
+}
+
+// What stays the same behind the prompt may run in one piece: the answers are those of going token by token.
+TEST(Grader, OnePieceIsTokenByToken) {
+  const std::vector<EvalSample> samples = dev_samples({"kvlines"}, 2);
+  const std::vector<Recipe> recipes{load_recipe("snapkv", 300)};
+  const GradeOptions options;
+  const std::vector<GradeSample> prepared = prepare(samples, options, needs_of(probe(), recipes));
+  ASSERT_TRUE(rests_after_prompt(recipes[0]));
+  Recipe stepwise = recipes[0];
+  stepwise.disposal = "drop, told apart";  // a name that is not known to rest
+  ASSERT_FALSE(rests_after_prompt(stepwise));
+  const std::vector<GradedAnswer> a = grade(probe(), recipes[0], all_of(prepared), options),
+                                  b = grade(probe(), stepwise, all_of(prepared), options);
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].first_wrong, b[i].first_wrong);
+    EXPECT_NEAR(a[i].bits, b[i].bits, 1e-2);
+    EXPECT_NEAR(a[i].kl_nats, b[i].kl_nats, 1e-2);
+    EXPECT_NEAR(a[i].resident_bytes_frac, b[i].resident_bytes_frac, 1e-6);
+    EXPECT_LT(a[i].resident_bytes_frac, 0.4);
+  }
+}
+
+TEST(Grader, BatchesDoNotMixSequences) {
+  const std::vector<EvalSample> samples = dev_samples({"niah", "kvlines"}, 2);
+  const std::vector<Recipe> recipes{load_recipe("h2o", 200)};
+  const GradeOptions options;
+  const std::vector<GradeSample> prepared = prepare(samples, options, needs_of(probe(), recipes));
+  const std::vector<GradedAnswer> together = grade(probe(), recipes[0], all_of(prepared), options);
+  std::vector<GradedAnswer> alone;
+  for (const GradeSample* s : all_of(prepared))
+    for (const GradedAnswer& a : grade(probe(), recipes[0], {&s, 1}, options)) alone.push_back(a);
+  ASSERT_EQ(together.size(), alone.size());
+  for (std::size_t i = 0; i < alone.size(); ++i) {
+    EXPECT_EQ(together[i].sample, alone[i].sample);
+    EXPECT_EQ(together[i].first_wrong, alone[i].first_wrong);
+    EXPECT_NEAR(together[i].bits, alone[i].bits, 1e-2);
+  }
+}
+
+TEST(Grader, RefusesSamplesLongerThanTheModel) {
+  EvalSample long_one{"niah", 5000, 7, std::vector<std::int32_t>(4090, 65), {{{1, 2}, std::vector<std::int32_t>(10, 66), 10}}};
+  try {
+    prepare_sample(probe(), long_one, {}, {}, {});
+    FAIL() << "ran";
+  } catch (const InputError& e) {
+    EXPECT_NE(std::string(e.what()).find("has 4102 tokens, more than the 4096"), std::string::npos) << e.what();
+  }
+}
+
+TEST(EvalSet, SaysWhatIsWrongAndWhere) {
+  const auto message = [](const std::string& text, const EvalChoice& choice = {}) {
+    const std::string file = testing::TempDir() + "eval_set.jsonl";
+    std::ofstream(file) << text;
+    try {
+      read_eval_set(file, choice, byte_tokens);
+    } catch (const InputError& e) {
+      return std::string(e.what()).substr(file.size());
+    }
+    return std::string("no error");
+  };
+  const std::string good = R"({"task": "a", "length": 10, "prompt": "x", "turns": [{"question": [1, 2], "answer": "y\n"}]})";
+  EXPECT_EQ(message(good), "no error");
+  EXPECT_EQ(message(good + "\n\n{"), ":3: not a JSON object");
+  EXPECT_EQ(message(R"({"task": "a", "prompt": "x", "turns": []})"), ":1: needs 'turns': a list of {question, answer}, not empty");
+  EXPECT_EQ(message(R"({"prompt": "x"})"), ":1: needs 'task': a name");
+  EXPECT_EQ(message(R"({"task": "a", "prompt": [1, -2], "turns": [{"question": "", "answer": "y"}]})"),
+            ":1: 'prompt' holds -2, which is no token id");
+  EXPECT_EQ(message(R"({"task": "a", "prompt": "x", "turns": [{"question": ""}]})"), ":1: needs 'answer': text or a list of token ids");
+  EXPECT_EQ(message(good, {{"niah"}, {}, 0}), ": has no task 'niah'; known: a");
+  EXPECT_EQ(message(good, {{}, {11}, 0}), ": has no samples of length 11; lengths are 10");
+  EXPECT_EQ(message(""), ": holds no samples");
+}
+
+}  // namespace
+}  // namespace kvlab
