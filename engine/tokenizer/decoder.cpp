@@ -1,0 +1,117 @@
+#include "engine/tokenizer/decoder.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+
+#include "base/text.h"
+#include "engine/tokenizer/pattern.h"
+#include "engine/tokenizer/pre_tokenizer.h"
+#include "engine/tokenizer/unicode.h"
+
+namespace kvlab::tokenization {
+
+namespace {
+
+// A token with a character that stands for no byte is taken as it is written.
+void append_bytes_of_token(const std::string& token, std::string& bytes) {
+  const std::size_t size = bytes.size();
+  for (std::size_t at = 0; at < token.size();) {
+    const Utf8Unit unit = next_unit(token, at);
+    const int byte = byte_of_character(unit.code);
+    if (byte < 0) {
+      bytes.replace(size, std::string::npos, token);
+      return;
+    }
+    bytes += static_cast<char>(byte);
+    at += unit.length;
+  }
+}
+
+void decode_byte_level(std::vector<std::string>& tokens) {
+  std::string bytes;
+  for (const std::string& token : tokens) append_bytes_of_token(token, bytes);
+  tokens = {valid_utf8(bytes)};
+}
+
+// -1: the token is none of <0x00> ... <0xFF>.
+int byte_of_token(const std::string& token) {
+  const auto is_hex = [&](std::size_t i) { return std::isxdigit(static_cast<unsigned char>(token[i])) != 0; };
+  if (token.size() != 6 || !token.starts_with("<0x") || token.back() != '>' || !is_hex(3) || !is_hex(4)) return -1;
+  return static_cast<int>(std::strtol(token.substr(3, 2).c_str(), nullptr, 16));
+}
+
+// A run of byte tokens is text if all of it is UTF-8; else each byte becomes U+FFFD.
+void decode_byte_fallback(std::vector<std::string>& tokens) {
+  std::vector<std::string> out;
+  std::string run;
+  const auto finish_run = [&] {
+    if (run.empty()) return;
+    if (first_invalid_utf8(run) == std::string_view::npos)
+      out.push_back(run);
+    else
+      out.insert(out.end(), run.size(), utf8(0xFFFD));
+    run.clear();
+  };
+  for (std::string& token : tokens) {
+    const int byte = byte_of_token(token);
+    if (byte < 0) finish_run();
+    if (byte < 0)
+      out.push_back(std::move(token));
+    else
+      run += static_cast<char>(byte);
+  }
+  finish_run();
+  tokens = std::move(out);
+}
+
+Decoder decode_metaspace(const Metaspace& m) {
+  return
+      [mark = Pattern::literal(utf8(m.replacement)), has_prefix = m.scheme != Metaspace::Scheme::kNever](std::vector<std::string>& tokens) {
+        for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = mark.replaced(tokens[i], i == 0 && has_prefix ? "" : " ");
+      };
+}
+
+Decoder decode_replace(const JsonNode& node) {
+  return [pattern = Pattern::read(node.at("pattern")), content = node.text("content")](std::vector<std::string>& tokens) {
+    for (std::string& token : tokens) token = pattern.replaced(token, content);
+  };
+}
+
+Decoder decode_strip(const JsonNode& node) {
+  constexpr std::int32_t kMost = 1 << 20;
+  return [content = utf8(node.character("content")), start = node.at("start").integer(0, kMost),
+          stop = node.at("stop").integer(0, kMost)](std::vector<std::string>& tokens) {
+    for (std::string& token : tokens) {
+      std::size_t begin = 0, end = token.size();
+      for (std::int32_t i = 0; i < start && token.compare(begin, content.size(), content) == 0; ++i) begin += content.size();
+      const auto ends = [&] { return std::string_view(token).substr(begin, end - begin).ends_with(content); };
+      for (std::int32_t i = 0; i < stop && ends(); ++i) end -= content.size();
+      token = token.substr(begin, end - begin);
+    }
+  };
+}
+
+Decoder decode_sequence(const JsonNode& node) {
+  std::vector<Decoder> parts;
+  for (const JsonNode& one : node.at("decoders").elements()) parts.push_back(read_decoder(one));
+  return [parts](std::vector<std::string>& tokens) {
+    for (const Decoder& part : parts) part(tokens);
+  };
+}
+
+}  // namespace
+
+Decoder read_decoder(const JsonNode& node) {
+  if (node.is_null()) return [](std::vector<std::string>& tokens) { tokens = {join(tokens, " ")}; };
+  const std::string type = node.type({"ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Strip", "Sequence"});
+  if (type == "ByteLevel") return decode_byte_level;
+  if (type == "ByteFallback") return decode_byte_fallback;
+  if (type == "Fuse") return [](std::vector<std::string>& tokens) { tokens = {join(tokens, "")}; };
+  if (type == "Metaspace") return decode_metaspace(read_metaspace(node));
+  if (type == "Replace") return decode_replace(node);
+  if (type == "Strip") return decode_strip(node);
+  return decode_sequence(node);
+}
+
+}  // namespace kvlab::tokenization

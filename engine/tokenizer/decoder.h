@@ -1,0 +1,18 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/tokenizer/json_node.h"
+
+namespace kvlab::tokenization {
+
+// From the texts of tokens to what they stand for, which joined is the decoded text.
+using Decoder = std::function<void(std::vector<std::string>& tokens)>;
+
+// The value of "decoder": null (tokens are joined by spaces), ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip or a Sequence of
+// them.
+Decoder read_decoder(const JsonNode& node);
+
+}  // namespace kvlab::tokenization

@@ -1,0 +1,98 @@
+#include "engine/tokenizer/json_node.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "engine/tokenizer/unicode.h"
+
+namespace kvlab::tokenization {
+
+namespace {
+
+constexpr int kMaxDepth = 32;  // of sequences in sequences, which are read by recursion
+const nlohmann::json kNull;
+
+std::string shown(const nlohmann::json& value) {
+  constexpr std::size_t kMost = 60;
+  const std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
+}
+
+}  // namespace
+
+JsonNode::JsonNode(const nlohmann::json& root, const std::string& file) : JsonNode(root, std::make_shared<const std::string>(file), "", 0) {
+  if (!root.is_object()) fail("not a JSON object");
+}
+
+JsonNode::JsonNode(const nlohmann::json& value, std::shared_ptr<const std::string> file, std::string key, int depth)
+    : value_(&value), file_(std::move(file)), key_(std::move(key)), depth_(depth) {
+  if (depth_ > kMaxDepth) fail(fmt::format("nested more than {} deep", kMaxDepth));
+}
+
+bool JsonNode::is_null() const { return value_->is_null(); }
+
+bool JsonNode::has(const std::string& key) const { return !find(key).is_null(); }
+
+JsonNode JsonNode::at(const std::string& key) const {
+  if (!value_->is_object()) fail_value("an object with key '" + key + "'");
+  if (!value_->contains(key)) fail("missing key '" + key + "'");
+  return find(key);
+}
+
+JsonNode JsonNode::find(const std::string& key) const {
+  const bool there = value_->is_object() && value_->contains(key);
+  return {there ? (*value_)[key] : kNull, file_, key_.empty() ? key : key_ + "." + key, depth_ + 1};
+}
+
+std::vector<JsonNode> JsonNode::elements() const {
+  if (!value_->is_array()) fail_value("a list");
+  std::vector<JsonNode> nodes;
+  for (const nlohmann::json& element : *value_) nodes.push_back({element, file_, fmt::format("{}[{}]", key_, nodes.size()), depth_ + 1});
+  return nodes;
+}
+
+std::string JsonNode::text() const {
+  if (!value_->is_string()) fail_value("a text");
+  return value_->get<std::string>();
+}
+
+std::int32_t JsonNode::integer(std::int32_t min, std::int32_t max) const {
+  if (!value_->is_number_integer() || *value_ < min || *value_ > max) fail_value(fmt::format("an integer in [{}, {}]", min, max));
+  return value_->get<std::int32_t>();
+}
+
+bool JsonNode::flag(const std::string& key, bool otherwise) const {
+  const JsonNode node = find(key);
+  if (node.is_null()) return otherwise;
+  if (!node.value().is_boolean()) node.fail_value("true, false");
+  return node.value().get<bool>();
+}
+
+char32_t JsonNode::character(const std::string& key) const {
+  const JsonNode node = at(key);
+  const std::string text = node.text();
+  const Utf8Unit first = next_unit(text, 0);
+  if (text.empty() || first.length != text.size()) node.fail_value("a text of one character");
+  return first.code;
+}
+
+std::string JsonNode::type(const std::vector<std::string>& supported) const {
+  const JsonNode node = at("type");
+  const std::string name = node.text();
+  if (std::find(supported.begin(), supported.end(), name) == supported.end()) node.fail_value(join(supported, ", "));
+  return name;
+}
+
+void JsonNode::fail(const std::string& message) const {
+  throw InputError(key_.empty() ? *file_ + ": " + message : fmt::format("{}: '{}': {}", *file_, key_, message));
+}
+
+void JsonNode::fail_value(const std::string& allowed) const {
+  throw InputError(fmt::format("{}: '{}' = {} is not supported; supported: {}", *file_, key_, shown(*value_), allowed));
+}
+
+}  // namespace kvlab::tokenization

@@ -1,0 +1,53 @@
+#include "engine/tokenizer/normalizer.h"
+
+#include "engine/tokenizer/pattern.h"
+#include "engine/tokenizer/unicode.h"
+
+namespace kvlab::tokenization {
+
+namespace {
+
+Normalizer sequence_of_normalizers(const JsonNode& node) {
+  std::vector<Normalizer> parts;
+  for (const JsonNode& one : node.at("normalizers").elements()) parts.push_back(read_normalizer(one));
+  return [parts](std::string text) {
+    for (const Normalizer& part : parts) text = part(std::move(text));
+    return text;
+  };
+}
+
+Normalizer form(NormalForm form) {
+  return [form](const std::string& text) { return normalized(text, form); };
+}
+
+Normalizer prepend(const std::string& prefix) {
+  return [prefix](std::string text) { return text.empty() ? text : prefix + text; };
+}
+
+Normalizer strip(bool left, bool right) {
+  return [left, right](const std::string& text) {
+    std::size_t begin = 0, end = text.size();
+    while (left && begin < end && is_white_space(next_unit(text, begin).code)) begin += next_unit(text, begin).length;
+    const auto last = [&] { return last_character(std::string_view(text).substr(0, end)); };
+    while (right && begin < end && is_white_space(next_unit(text, last()).code)) end = last();
+    return text.substr(begin, end - begin);
+  };
+}
+
+}  // namespace
+
+Normalizer read_normalizer(const JsonNode& node) {
+  if (node.is_null()) return [](std::string text) { return text; };
+  const std::string type = node.type({"NFC", "NFD", "NFKC", "NFKD", "Prepend", "Replace", "Strip", "Sequence"});
+  if (type == "NFC") return form(NormalForm::kC);
+  if (type == "NFD") return form(NormalForm::kD);
+  if (type == "NFKC") return form(NormalForm::kKC);
+  if (type == "NFKD") return form(NormalForm::kKD);
+  if (type == "Prepend") return prepend(node.text("prepend"));
+  if (type == "Strip") return strip(node.flag("strip_left", true), node.flag("strip_right", true));
+  if (type == "Sequence") return sequence_of_normalizers(node);
+  const Pattern pattern = Pattern::read(node.at("pattern"));
+  return [pattern, content = node.text("content")](const std::string& text) { return pattern.replaced(text, content); };
+}
+
+}  // namespace kvlab::tokenization

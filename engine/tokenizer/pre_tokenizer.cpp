@@ -1,0 +1,171 @@
+#include "engine/tokenizer/pre_tokenizer.h"
+
+#include <algorithm>
+
+#include "engine/tokenizer/pattern.h"
+#include "engine/tokenizer/unicode.h"
+
+namespace kvlab::tokenization {
+
+namespace {
+
+// What becomes of the matches of a Split's pattern.
+enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
+
+// A match joins the slice before it, unless that was a match too.
+void merge_with_previous(std::vector<Slice>& slices) {
+  std::vector<Slice> merged;
+  bool was_match = false;
+  for (const Slice& slice : slices) {
+    if (slice.is_match && !was_match && !merged.empty())
+      merged.back().end = slice.end;
+    else
+      merged.push_back(slice);
+    was_match = slice.is_match;
+  }
+  slices = std::move(merged);
+}
+
+void merge_with_next(std::vector<Slice>& slices) {
+  std::vector<Slice> merged;  // from the back
+  bool was_match = false;
+  for (auto slice = slices.rbegin(); slice != slices.rend(); ++slice) {
+    if (slice->is_match && !was_match && !merged.empty())
+      merged.back().begin = slice->begin;
+    else
+      merged.push_back(*slice);
+    was_match = slice->is_match;
+  }
+  slices.assign(merged.rbegin(), merged.rend());
+}
+
+void merge_alike(std::vector<Slice>& slices) {
+  std::vector<Slice> merged;
+  for (const Slice& slice : slices) {
+    if (!merged.empty() && merged.back().is_match == slice.is_match)
+      merged.back().end = slice.end;
+    else
+      merged.push_back(slice);
+  }
+  slices = std::move(merged);
+}
+
+void apply(Behavior behavior, std::vector<Slice>& slices) {
+  if (behavior == Behavior::kRemoved) std::erase_if(slices, [](const Slice& slice) { return slice.is_match; });
+  if (behavior == Behavior::kMergedWithPrevious) merge_with_previous(slices);
+  if (behavior == Behavior::kMergedWithNext) merge_with_next(slices);
+  if (behavior == Behavior::kContiguous) merge_alike(slices);
+}
+
+PreTokenizer splitter(const Pattern& pattern, Behavior behavior, bool inverts) {
+  return [pattern, behavior, inverts](std::vector<Piece>& pieces) {
+    std::vector<Piece> cut;
+    std::vector<Slice> slices;
+    for (Piece& piece : pieces) {
+      if (piece.added_id >= 0) {
+        cut.push_back(std::move(piece));
+        continue;
+      }
+      pattern.cut(piece.text, slices);
+      for (Slice& slice : slices) slice.is_match ^= inverts;
+      apply(behavior, slices);
+      for (const Slice& slice : slices) {
+        if (slice.begin < slice.end)
+          cut.push_back({piece.text.substr(slice.begin, slice.end - slice.begin), piece.at_start && slice.begin == 0});
+      }
+    }
+    pieces = std::move(cut);
+  };
+}
+
+// Rewrites the text of each piece.
+template <class Change>
+PreTokenizer rewriter(Change change) {
+  return [change](std::vector<Piece>& pieces) {
+    for (Piece& piece : pieces) {
+      if (piece.added_id < 0) change(piece);
+    }
+  };
+}
+
+PreTokenizer in_order(std::vector<PreTokenizer> parts) {
+  return [parts = std::move(parts)](std::vector<Piece>& pieces) {
+    for (const PreTokenizer& part : parts) part(pieces);
+  };
+}
+
+PreTokenizer sequence_of_pre_tokenizers(const JsonNode& node) {
+  std::vector<PreTokenizer> parts;
+  for (const JsonNode& one : node.at("pretokenizers").elements()) parts.push_back(read_pre_tokenizer(one));
+  return in_order(std::move(parts));
+}
+
+// Words, numbers and marks, each with the space before it (Radford et al. 2019, GPT-2).
+constexpr const char* kGpt2 =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+)";
+
+PreTokenizer byte_level(const JsonNode& node) {
+  std::vector<PreTokenizer> parts;
+  if (node.flag("add_prefix_space", true)) {
+    parts.push_back(rewriter([](Piece& piece) {
+      if (!piece.text.starts_with(' ')) piece.text.insert(0, " ");
+    }));
+  }
+  if (node.flag("use_regex", true)) parts.push_back(splitter(Pattern::perl(kGpt2), Behavior::kIsolated, false));
+  parts.push_back(rewriter([](Piece& piece) {
+    std::string text;
+    for (const char c : piece.text) append_utf8(text, character_of_byte(static_cast<unsigned char>(c)));
+    piece.text = std::move(text);
+  }));
+  return in_order(std::move(parts));
+}
+
+PreTokenizer metaspace(const Metaspace& m) {
+  const std::string mark = utf8(m.replacement);
+  const Pattern space = Pattern::literal(" ");
+  std::vector<PreTokenizer> parts;
+  parts.push_back(rewriter([space, mark, scheme = m.scheme](Piece& piece) {
+    piece.text = space.replaced(piece.text, mark);
+    const bool wants_prefix = scheme == Metaspace::Scheme::kAlways || (scheme == Metaspace::Scheme::kFirst && piece.at_start);
+    if (wants_prefix && !piece.text.starts_with(mark)) piece.text.insert(0, mark);
+  }));
+  if (m.splits) parts.push_back(splitter(Pattern::literal(mark), Behavior::kMergedWithNext, false));
+  return in_order(std::move(parts));
+}
+
+PreTokenizer split(const JsonNode& node) {
+  const std::vector<std::string> names{"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
+  const auto found = std::find(names.begin(), names.end(), node.text("behavior"));
+  if (found == names.end()) node.at("behavior").fail_value("Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous");
+  return splitter(Pattern::read(node.at("pattern")), static_cast<Behavior>(found - names.begin()), node.flag("invert", false));
+}
+
+}  // namespace
+
+PreTokenizer read_pre_tokenizer(const JsonNode& node) {
+  if (node.is_null()) return [](std::vector<Piece>&) {};
+  const std::string type = node.type({"ByteLevel", "Metaspace", "Split", "Digits", "Sequence"});
+  if (type == "ByteLevel") return byte_level(node);
+  if (type == "Metaspace") return metaspace(read_metaspace(node));
+  if (type == "Split") return split(node);
+  if (type == "Sequence") return sequence_of_pre_tokenizers(node);
+  return splitter(Pattern::perl("\\p{N}"), node.flag("individual_digits", false) ? Behavior::kIsolated : Behavior::kContiguous, false);
+}
+
+Metaspace read_metaspace(const JsonNode& node) {
+  Metaspace m;
+  m.replacement = node.character("replacement");
+  m.splits = node.flag("split", true);
+  const bool adds_prefix = node.flag("add_prefix_space", true);  // the older key, which may only confirm the newer one
+  if (!node.has("prepend_scheme")) {
+    m.scheme = adds_prefix ? Metaspace::Scheme::kAlways : Metaspace::Scheme::kNever;
+    return m;
+  }
+  const std::string scheme = node.text("prepend_scheme");
+  if (scheme != "always" && scheme != "first" && scheme != "never") node.at("prepend_scheme").fail_value("always, first, never");
+  if (!adds_prefix && scheme != "never") node.at("prepend_scheme").fail("contradicts 'add_prefix_space' = false");
+  m.scheme = scheme == "always" ? Metaspace::Scheme::kAlways : scheme == "first" ? Metaspace::Scheme::kFirst : Metaspace::Scheme::kNever;
+  return m;
+}
+
+}  // namespace kvlab::tokenization

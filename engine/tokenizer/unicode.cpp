@@ -1,0 +1,149 @@
+#include "engine/tokenizer/unicode.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <memory>
+#include <stdexcept>
+
+namespace kvlab::tokenization {
+
+namespace {
+
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+
+struct Lead {
+  std::size_t length = 0;                              // of the whole sequence; 0: no lead byte
+  unsigned char second_min = 0x80, second_max = 0xBF;  // Unicode 15, table 3-7
+};
+
+Lead lead_of(unsigned char byte) {
+  if (byte < 0x80) return {1};
+  if (byte < 0xC2 || byte > 0xF4) return {0};
+  if (byte < 0xE0) return {2};
+  if (byte == 0xE0) return {3, 0xA0, 0xBF};
+  if (byte == 0xED) return {3, 0x80, 0x9F};
+  if (byte < 0xF0) return {3};
+  if (byte == 0xF0) return {4, 0x90, 0xBF};
+  return {4, 0x80, static_cast<unsigned char>(byte == 0xF4 ? 0x8F : 0xBF)};
+}
+
+bool is_ascii(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+}
+
+bool prints_as_itself(unsigned char b) { return (b >= '!' && b <= '~') || (b >= 0xA1 && b != 0xAD); }
+
+struct ByteCharacters {
+  std::array<char32_t, 256> of_byte{};
+  std::array<int, 512> of_character{};
+  ByteCharacters() {
+    of_character.fill(-1);
+    char32_t next = 256;
+    for (int b = 0; b < 256; ++b) {
+      const char32_t code = prints_as_itself(static_cast<unsigned char>(b)) ? static_cast<char32_t>(b) : next++;
+      of_byte[static_cast<std::size_t>(b)] = code;
+      of_character[code] = b;
+    }
+  }
+};
+
+const ByteCharacters& byte_characters() {
+  static const ByteCharacters table;
+  return table;
+}
+
+utf8proc_option_t options_of(NormalForm form) {
+  const bool composes = form == NormalForm::kC || form == NormalForm::kKC;
+  const bool is_compatible = form == NormalForm::kKC || form == NormalForm::kKD;
+  return static_cast<utf8proc_option_t>(UTF8PROC_STABLE | (composes ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
+                                        (is_compatible ? UTF8PROC_COMPAT : 0));
+}
+
+}  // namespace
+
+Utf8Unit next_unit(std::string_view text, std::size_t at) {
+  if (at >= text.size()) return {};
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[at + i]); };
+  const Lead lead = lead_of(byte(0));
+  if (lead.length == 1) return {byte(0), 1, true};
+  if (lead.length == 0) return {0, 1, false};
+  char32_t code = byte(0) & (0x7Fu >> lead.length);
+  for (std::size_t i = 1; i < lead.length; ++i) {
+    const unsigned char min = i == 1 ? lead.second_min : 0x80, max = i == 1 ? lead.second_max : 0xBF;
+    if (at + i >= text.size() || byte(i) < min || byte(i) > max) return {0, i, false};
+    code = code << 6 | (byte(i) & 0x3Fu);
+  }
+  return {code, lead.length, true};
+}
+
+std::size_t first_invalid_utf8(std::string_view text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const Utf8Unit unit = next_unit(text, at);
+    if (!unit.valid) return at;
+    at += unit.length;
+  }
+  return std::string_view::npos;
+}
+
+std::string valid_utf8(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (std::size_t at = 0; at < text.size();) {
+    const Utf8Unit unit = next_unit(text, at);
+    out += unit.valid ? text.substr(at, unit.length) : kReplacement;
+    at += unit.length;
+  }
+  return out;
+}
+
+void append_utf8(std::string& text, char32_t code) {
+  const auto tail = [&](int shift) { text += static_cast<char>(0x80 | (code >> shift & 0x3F)); };
+  if (code < 0x80) {
+    text += static_cast<char>(code);
+  } else if (code < 0x800) {
+    text += static_cast<char>(0xC0 | code >> 6);
+    tail(0);
+  } else if (code < 0x10000) {
+    text += static_cast<char>(0xE0 | code >> 12);
+    tail(6), tail(0);
+  } else {
+    text += static_cast<char>(0xF0 | code >> 18);
+    tail(12), tail(6), tail(0);
+  }
+}
+
+std::string utf8(char32_t code) {
+  std::string text;
+  append_utf8(text, code);
+  return text;
+}
+
+std::size_t last_character(std::string_view text) {
+  std::size_t at = text.size() - 1;
+  while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) --at;
+  return at;
+}
+
+bool is_white_space(char32_t c) {
+  return (c >= 0x9 && c <= 0xD) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
+         c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+std::string normalized(std::string_view text, NormalForm form) {
+  if (is_ascii(text)) return std::string(text);
+  utf8proc_uint8_t* result = nullptr;
+  const utf8proc_ssize_t length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                                               static_cast<utf8proc_ssize_t>(text.size()), &result, options_of(form));
+  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(result, &std::free);
+  if (length < 0) throw std::runtime_error(std::string("utf8proc: ") + utf8proc_errmsg(length));
+  return {reinterpret_cast<const char*>(result), static_cast<std::size_t>(length)};
+}
+
+char32_t character_of_byte(unsigned char byte) { return byte_characters().of_byte[byte]; }
+
+int byte_of_character(char32_t code) { return code < 512 ? byte_characters().of_character[code] : -1; }
+
+}  // namespace kvlab::tokenization

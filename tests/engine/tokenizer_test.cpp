@@ -1,0 +1,186 @@
+#include "engine/tokenizer/tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "tests/engine/probe.h"
+
+namespace kvlab {
+namespace {
+
+using nlohmann::json;
+
+using Ids = std::vector<std::int32_t>;
+
+// Letters a to d, two merges, an unknown token, bytes of 'é', and two added tokens.
+json small_tokenizer() {
+  return json::parse(R"({
+    "added_tokens": [{"id": 9, "content": "<s>", "special": true}, {"id": 10, "content": "<mark>", "special": false}],
+    "normalizer": null, "pre_tokenizer": null, "decoder": {"type": "Fuse"},
+    "post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+                       "pair": [], "special_tokens": {"<s>": {"id": "<s>", "ids": [9], "tokens": ["<s>"]}}},
+    "model": {"type": "BPE", "unk_token": "?", "byte_fallback": true,
+              "vocab": {"?": 0, "a": 1, "b": 2, "c": 3, "d": 4, "bc": 5, "abc": 6, "<0xC3>": 7, "<0xA9>": 8},
+              "merges": ["b c", ["a", "bc"]]}})");
+}
+
+Tokenizer read(const json& file) { return Tokenizer::from_json(file.dump(), "T"); }
+
+std::string error_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const InputError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+std::string load_error(const std::string& pointer, const json& value) {
+  json file = small_tokenizer();
+  file[json::json_pointer(pointer)] = value;
+  return error_of([&] { read(file); });
+}
+
+TEST(Tokenizer, MergesTheEarlierRuleFirst) {
+  const Tokenizer t = read(small_tokenizer());
+  EXPECT_EQ(t.encode("abcd", false), (Ids{6, 4}));
+  EXPECT_EQ(t.encode("bcab", false), (Ids{5, 1, 2}));
+  EXPECT_EQ(t.encode("abcd", true), (Ids{9, 6, 4}));
+  EXPECT_EQ(t.encode("", true), (Ids{9}));
+  EXPECT_EQ(t.vocab_size(), 11);
+}
+
+TEST(Tokenizer, UnknownCharactersFallBackToBytesThenToTheUnknownToken) {
+  const Tokenizer t = read(small_tokenizer());
+  EXPECT_EQ(t.encode("a\u00e9", false), (Ids{1, 7, 8}));
+  EXPECT_EQ(t.encode("xy", false), (Ids{0, 0}));
+  json fused = small_tokenizer();
+  fused["model"]["fuse_unk"] = true;
+  EXPECT_EQ(read(fused).encode("xya", false), (Ids{0, 1}));
+}
+
+TEST(Tokenizer, AddedTokensInTheTextAndSpecialOnesLeftOut) {
+  const Tokenizer t = read(small_tokenizer());
+  EXPECT_EQ(t.encode("a<s>b<mark>", false), (Ids{1, 9, 2, 10}));
+  EXPECT_EQ(t.decode(Ids{1, 9, 2, 10}, false), "a<s>b<mark>");
+  EXPECT_EQ(t.decode(Ids{1, 9, 2, 10}, true), "ab<mark>");
+  EXPECT_EQ(t.token(10), "<mark>");
+  EXPECT_EQ(t.id_of("bc"), 5);
+  EXPECT_EQ(t.id_of("nothing"), std::nullopt);
+}
+
+TEST(Tokenizer, TheProbesTokensAreBytes) {
+  const Tokenizer t = Tokenizer::load(kProbeDir);
+  EXPECT_EQ(t.vocab_size(), 259);
+  std::string text;
+  for (int c = 0; c < 128; ++c) text += static_cast<char>(c);
+  text += "\u00e9\U0001F600";
+  Ids bytes;
+  for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
+  EXPECT_EQ(t.encode(text, true), bytes);
+  EXPECT_EQ(t.decode(bytes, true), text);
+  EXPECT_EQ(t.encode("<s>a", false), (Ids{256, 'a'}));
+  EXPECT_EQ(t.decode(Ids{'a', 0xC3, 0xE2, 0x82, 'b'}, false), "a\ufffd\ufffdb") << "one mark per ill-formed piece";
+}
+
+TEST(Tokenizer, SaysWhatTextsAndIdsItCannotTake) {
+  const Tokenizer t = read(small_tokenizer());
+  EXPECT_EQ(error_of([&] { t.encode("ab\xff", false); }), "byte 2 of the text is not UTF-8; T tokenizes UTF-8 only");
+  EXPECT_EQ(error_of([&] { t.encode("\xed\xa0\x80", false); }), "byte 0 of the text is not UTF-8; T tokenizes UTF-8 only");
+  EXPECT_EQ(error_of([&] { t.encode("a\xc3", false); }), "byte 1 of the text is not UTF-8; T tokenizes UTF-8 only");
+  EXPECT_EQ(error_of([&] { t.decode(Ids{11}, false); }), "T: no token has id 11; ids lie in [0, 11)");
+  EXPECT_EQ(error_of([&] { t.decode(Ids{-1}, true); }), "T: no token has id -1; ids lie in [0, 11)");
+  json no_unknown = small_tokenizer();
+  no_unknown["model"]["unk_token"] = "<unk>";
+  EXPECT_EQ(error_of([&] { read(no_unknown).encode("x", false); }),
+            "T: 'model.unk_token' = '<unk>' is needed for this text, and is not in the vocabulary");
+}
+
+TEST(Tokenizer, NamesTheFileThatCannotBeRead) {
+  EXPECT_EQ(error_of([] { Tokenizer::load("/nowhere"); }),
+            "/nowhere/tokenizer.json: cannot be read; a tokenizer in Hugging Face's fast format is needed");
+  EXPECT_EQ(error_of([] { Tokenizer::from_json("{\"model\": ", "T"); }), "T: not JSON from byte 11 on");
+  EXPECT_EQ(error_of([] { Tokenizer::from_json("[]", "T"); }), "T: not a JSON object");
+  EXPECT_EQ(error_of([] { Tokenizer::from_json("{}", "T"); }), "T: missing key 'model'");
+}
+
+TEST(Tokenizer, RefusesWhatItDoesNotSupport) {
+  EXPECT_EQ(load_error("/model/type", "Unigram"), "T: 'model.type' = \"Unigram\" is not supported; supported: BPE");
+  EXPECT_EQ(load_error("/model/dropout", 0.1), "T: 'model.dropout' = 0.1 is not supported; supported: null, 0");
+  EXPECT_EQ(load_error("/model/end_of_word_suffix", "</w>"),
+            "T: 'model.end_of_word_suffix' = \"</w>\" is not supported; supported: null, \"\"");
+  EXPECT_EQ(load_error("/normalizer", {{"type", "Lowercase"}}),
+            "T: 'normalizer.type' = \"Lowercase\" is not supported; supported: NFC, NFD, NFKC, NFKD, Prepend, Replace, Strip, Sequence");
+  EXPECT_EQ(load_error("/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {{{"type", "BertPreTokenizer"}}}}}),
+            "T: 'pre_tokenizer.pretokenizers[0].type' = \"BertPreTokenizer\" is not supported; supported: ByteLevel, Metaspace, Split, "
+            "Digits, Sequence");
+  EXPECT_EQ(load_error("/post_processor", {{"type", "BertProcessing"}}),
+            "T: 'post_processor.type' = \"BertProcessing\" is not supported; supported: ByteLevel, TemplateProcessing, Sequence");
+  EXPECT_EQ(load_error("/decoder", {{"type", "CTC"}}),
+            "T: 'decoder.type' = \"CTC\" is not supported; supported: ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip, Sequence");
+  json split = {{"type", "Split"}, {"pattern", {{"Regex", "a++"}}}, {"behavior", "Shuffled"}};
+  EXPECT_EQ(load_error("/pre_tokenizer", split),
+            "T: 'pre_tokenizer.behavior' = \"Shuffled\" is not supported; supported: Removed, Isolated, MergedWithPrevious, "
+            "MergedWithNext, Contiguous");
+}
+
+TEST(Tokenizer, RefusesExpressionsThatPcre2WouldReadDifferently) {
+  const auto error = [](const std::string& regex) {
+    return load_error("/pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}});
+  };
+  const std::string key = "T: 'pre_tokenizer.pattern.Regex': ";
+  EXPECT_EQ(error("[a&&b]"), key + "'&&' in a set is not supported (at byte 2 of '[a&&b]')");
+  EXPECT_EQ(error("[a[b]]"), key + "'[' in a set is not supported (at byte 2 of '[a[b]]')");
+  EXPECT_EQ(error("a{2}+"), key + "a sign behind {n,m} is not supported (at byte 1 of 'a{2}+')");
+  EXPECT_EQ(error("(a)\\1"), key + "'\\1' is not supported (at byte 3 of '(a)\\1')");
+  EXPECT_EQ(error("\\bx"), key + "'\\b' is not supported (at byte 0 of '\\bx')");
+  EXPECT_EQ(error("(?m:.)"), key + "a group beginning with '(?m:' is not supported (at byte 0 of '(?m:.)')");
+  EXPECT_EQ(error("(*UTF)a"), key + "a group beginning with '(*UT' is not supported (at byte 0 of '(*UTF)a')");
+  EXPECT_EQ(error("(a"), key + "missing closing parenthesis (at byte 2 of '(a')");
+  EXPECT_EQ(error("\\p{Klingon}"), key + "unknown property after \\P or \\p (at byte 11 of '\\p{Klingon}')");
+}
+
+TEST(Tokenizer, NamesWhatTheVocabularyLacks) {
+  EXPECT_EQ(load_error("/model/merges/1", json::array({"a", "x"})),
+            "T: 'model.merges': merge 1 ('a' and 'x') needs token 'x', which is not in the vocabulary");
+  EXPECT_EQ(load_error("/model/merges/0", "a b"),
+            "T: 'model.merges': merge 0 ('a' and 'b') needs token 'ab', which is not in the vocabulary");
+  EXPECT_EQ(load_error("/model/merges/0", "a b c"),
+            "T: 'model.merges[0]' = \"a b c\" is not supported; supported: \"LEFT RIGHT\", [\"LEFT\", \"RIGHT\"]");
+  EXPECT_EQ(load_error("/model/merges/1", 7),
+            "T: 'model.merges[1]' = 7 is not supported; supported: \"LEFT RIGHT\", [\"LEFT\", \"RIGHT\"]");
+  EXPECT_EQ(load_error("/model/vocab/a", -1), "T: 'model.vocab.a' = -1 is not supported; supported: an id in [0, 16777216)");
+  EXPECT_EQ(load_error("/model/vocab/a", 1.5), "T: 'model.vocab.a' = 1.5 is not supported; supported: an id in [0, 16777216)");
+  EXPECT_EQ(load_error("/model/vocab/a", 2), "T: 'model.vocab': tokens 'a' and 'b' have the same id 2");
+  EXPECT_EQ(load_error("/model/vocab", json::array()), "T: 'model.vocab' = [] is not supported; supported: an object of token: id");
+}
+
+TEST(Tokenizer, AddedTokensAtOddsWithTheVocabulary) {
+  EXPECT_EQ(load_error("/added_tokens/1/id", 12), "T: 'added_tokens[1].id': token '<mark>' has id 12, but its place is 10");
+  EXPECT_EQ(load_error("/added_tokens/1/content", "a"), "T: 'added_tokens[1].id': token 'a' has id 10, but its place is 1");
+  EXPECT_EQ(load_error("/added_tokens/1/content", "<s>"), "T: 'added_tokens[1]': token '<s>' is named twice");
+  EXPECT_EQ(load_error("/added_tokens/1/content", ""), "T: 'added_tokens[1].content': is empty");
+  EXPECT_EQ(load_error("/added_tokens/1/lstrip", "yes"), "T: 'added_tokens[1].lstrip' = \"yes\" is not supported; supported: true, false");
+  EXPECT_EQ(load_error("/post_processor/single/0/SpecialToken/id", "<e>"), "T: 'post_processor.special_tokens': missing key '<e>'");
+  EXPECT_EQ(load_error("/post_processor/single/1/Sequence/id", "B"),
+            "T: 'post_processor.single[1].Sequence.id' = \"B\" is not supported; supported: A");
+}
+
+TEST(Tokenizer, DeepNestingIsAnError) {
+  json nested = {{"type", "NFC"}};
+  for (int i = 0; i < 40; ++i) nested = {{"type", "Sequence"}, {"normalizers", json::array({nested})}};
+  EXPECT_NE(load_error("/normalizer", nested).find("nested more than 32 deep"), std::string::npos);
+}
+
+// One text without a pre-tokenizer is one word: merging must not take quadratic time.
+TEST(Tokenizer, ALongWordIsMergedInTime) {
+  std::string text;
+  Ids expected;
+  for (int i = 0; i < 200'000; ++i) text += "abcd", expected.insert(expected.end(), {6, 4});
+  EXPECT_EQ(read(small_tokenizer()).encode(text, false), expected);
+}
+
+}  // namespace
+}  // namespace kvlab
