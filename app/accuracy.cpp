@@ -25,7 +25,7 @@ std::pair<double, double> wilson(double k, double n) {
 }
 
 std::int32_t prompt_tokens(const EvalSample& s, const GradeOptions& options) {
-  return static_cast<std::int32_t>(s.context.size() + (options.question_in_prompt ? s.turns[0].question.size() : 0));
+  return static_cast<std::int32_t>(s.context.size() + (options.compresses_question ? s.turns[0].question.size() : 0));
 }
 
 std::int32_t budget_tokens(const Recipe& recipe, const EvalSample& s, const GradeOptions& options) {
@@ -40,6 +40,8 @@ struct Cell {
   std::int32_t length = 0;
   double answers = 0, exact = 0, full_exact = 0, lost = 0, won = 0;
   double tokens = 0, bytes = 0, bits = 0, kl = 0, agreeing = 0, resident = 0, budget = 0, prefix = 0;
+  Fidelity fidelity;
+  double replayed = 0;  // samples
 
   void add(const GradedAnswer& a) {
     ++answers;
@@ -49,6 +51,10 @@ struct Cell {
     won += !a.is_full_exact && a.is_exact() ? 1 : 0;
     tokens += a.tokens, bytes += a.bytes, bits += a.bits, kl += a.kl_nats, agreeing += a.agreeing, resident += a.resident_bytes_frac;
     prefix += static_cast<double>(a.first_diverging < 0 ? a.tokens : a.first_diverging) / a.tokens;
+  }
+  void add(const Fidelity& f) { fidelity += f, ++replayed; }
+  [[nodiscard]] std::string fidelity_of(double Fidelity::*part) const {
+    return replayed == 0 ? "" : fmt::format("{:.6g}", fidelity.*part / replayed);
   }
 };
 
@@ -77,6 +83,12 @@ Fields fields_of(const Cell& c, const Recipe& recipe) {
           {"paired_half_width", fraction(paired_half_width(c))},
           {"token_agreement_frac", fraction(c.agreeing / c.tokens)},
           {"agreeing_prefix_frac", fraction(c.prefix / c.answers)},
+          {"attention_mass", c.fidelity_of(&Fidelity::attention_mass)},
+          {"output_rel_err", c.fidelity_of(&Fidelity::output_rel_err)},
+          {"topk_recall", c.fidelity_of(&Fidelity::topk_recall)},
+          {"replay_kl_nats", c.fidelity_of(&Fidelity::kl)},
+          {"far_mass_kept", c.replayed > 0 ? fmt::format("{:.6g}", c.fidelity.far_share()) : ""},
+          {"needle_mass_kept", c.replayed > 0 ? fmt::format("{:.6g}", c.fidelity.needle_mass_share()) : ""},
           {"family", family_of(recipe)}};
 }
 
@@ -85,7 +97,7 @@ Fields fields_of(const Cell& c, const Recipe& recipe) {
 AccuracySetup read_accuracy(Params& p, std::uint64_t seed) {
   AccuracySetup a;
   a.text = fmt::format("{}\n{}\n{}\n{}\n{}", p.inline_text("model", ""), p.inline_text("eval", ""), p.inline_text("question", ""),
-                       p.inline_text("chunk_tokens", ""), p.inline_text("backend", "cpu"));
+                       p.inline_text("chunk_tokens", ""), p.inline_text("backend", "cpu") + p.inline_text("replay", ""));
   std::error_code error;
   a.model = p.resolve_file(p.text("model", "model folder in Hugging Face layout: config.json, safetensors, tokenizer.json"));
   if (!std::filesystem::is_directory(a.model, error)) p.fail_at("model", fmt::format("'model': no folder '{}'", a.model));
@@ -99,11 +111,17 @@ AccuracySetup read_accuracy(Params& p, std::uint64_t seed) {
       a.choice.lengths.push_back(static_cast<std::int32_t>(n));
   a.choice.per_task = eval.optional<std::int32_t>("per_task", 0, 0, 1 << 20, "the first so many samples of each task and length; 0: all");
   eval.reject_unread();
-  a.options.question_in_prompt =
-      p.choice("question", {"in_prompt", "after"}, 0, "the first question is part of what is compressed, or comes after it") == 0;
+  a.options.compresses_question =
+      p.choice("question", {"compressed", "decoded"}, 0,
+               "is the first question part of the prompt that is compressed, or does it come after, unknown to the policy") == 0;
   a.options.chunk_tokens =
       p.optional<std::int32_t>("chunk_tokens", 0, 0, 1 << 28, "prefill in such chunks for policies that act inside it; 0: in one piece");
   a.options.seed = seed;
+  Params replay = p.optional_child("replay", "replay");
+  a.replay_per_task = replay.optional<std::int32_t>("per_task", p.has("replay") ? 1 : 0, 0, 1 << 20,
+                                                    "replay the first so many samples of each task and length, too; 0: none");
+  a.replay_steps = replay.optional<std::int32_t>("steps", 64, 1, 1 << 20, "tokens behind the prompt that are replayed, at most");
+  replay.reject_unread();
   return a;
 }
 
@@ -119,17 +137,21 @@ std::string answer_row(const std::string& run_id, const Recipe& recipe, const Ev
                      a.bytes, a.tokens, a.first_wrong, a.first_diverging, a.kl_nats, a.is_full_exact ? 1 : 0, a.resident_bytes_frac);
 }
 
-std::vector<Fields> accuracy_rows(const Recipe& recipe, std::span<const EvalSample> samples, std::span<const GradedAnswer> answers,
+std::vector<Fields> accuracy_rows(const Recipe& recipe, std::span<const EvalSample> samples, std::span<const SampleGrades* const> grades,
                                   const GradeOptions& options) {
   std::vector<Cell> cells;
-  std::size_t at = 0;
-  for (const EvalSample& s : samples) {
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    const EvalSample& s = samples[i];
     auto cell = std::find_if(cells.begin(), cells.end(), [&](const Cell& c) { return c.task == s.task && c.length == s.length; });
-    if (cell == cells.end()) cell = cells.insert(cells.end(), Cell{s.task, s.length});
-    for (std::size_t t = 0; t < s.turns.size(); ++t) {
-      cell->add(answers[at++]);
+    if (cell == cells.end()) {
+      cell = cells.emplace(cells.end());
+      cell->task = s.task, cell->length = s.length;
+    }
+    for (const GradedAnswer& a : grades[i]->answers) {
+      cell->add(a);
       cell->budget += budget_tokens(recipe, s, options);
     }
+    if (grades[i]->replayed) cell->add(*grades[i]->replayed);
   }
   std::vector<Fields> rows;
   for (const Cell& c : cells) rows.push_back(fields_of(c, recipe));

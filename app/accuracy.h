@@ -1,10 +1,12 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "app/summary_row.h"
 #include "base/params.h"
 #include "engine/grade/grader.h"
+#include "sim/replay/replay.h"
 
 namespace kvlab {
 
@@ -15,8 +17,16 @@ struct AccuracySetup {
   EvalChoice choice;
   GradeOptions options;
   bool on_gpu = false;
+  // The first samples of each task and length are replayed, too: what recorded attention says of the same recipes.
+  std::int32_t replay_per_task = 0, replay_steps = 0;
   // Runs with equal texts share model, samples and prefills.
   std::string text;
+};
+
+// What one run knows of one sample.
+struct SampleGrades {
+  std::vector<GradedAnswer> answers;
+  std::optional<Fidelity> replayed;
 };
 
 // Errors with file:line:column: a folder or file that is not there.
@@ -28,7 +38,7 @@ std::string answer_row(const std::string& run_id, const Recipe& recipe, const Ev
                        const GradedAnswer& answer);
 
 // Rows of summary.csv, one per task and length in order of first appearance (docs/accuracy.md).
-std::vector<Fields> accuracy_rows(const Recipe& recipe, std::span<const EvalSample> samples, std::span<const GradedAnswer> answers,
+std::vector<Fields> accuracy_rows(const Recipe& recipe, std::span<const EvalSample> samples, std::span<const SampleGrades* const> grades,
                                   const GradeOptions& options);
 
 }  // namespace kvlab

@@ -34,7 +34,10 @@ void print_accuracy(const CsvTable& summary, std::ostream& out) {
     const std::string& task = summary.rows[i][summary.at("task")];
     if (runs.empty() || runs.back().run != run) {
       const bool has_axis = summary.has("kv_policy.budget_tokens");
-      runs.push_back({run, summary.rows[i][summary.at("recipe")], has_axis ? summary.rows[i][summary.at("kv_policy.budget_tokens")] : ""});
+      GradedRow& r = runs.emplace_back();
+      r.run = run;
+      r.recipe = summary.rows[i][summary.at("recipe")];
+      if (has_axis) r.budget = summary.rows[i][summary.at("kv_policy.budget_tokens")];
     }
     if (std::find(tasks.begin(), tasks.end(), task) == tasks.end()) tasks.push_back(task);
     GradedRow& r = runs.back();

@@ -8,7 +8,9 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <set>
 
+#include "app/attention_samples.h"
 #include "app/csv.h"
 #include "app/partial_answers.h"
 #include "app/run.h"
@@ -32,6 +34,7 @@ struct GradedRuns::Graded {
 // Runs that share model and samples.
 struct GradedRuns::Set {
   AccuracySetup setup;
+  std::set<std::int32_t> replayed;  // numbers of the samples that are
   std::unique_ptr<Transformer> model;
   std::vector<EvalSample> samples;
   std::vector<std::unique_ptr<Graded>> runs;
@@ -50,6 +53,40 @@ Encode bytes_behind_bos(std::int32_t bos) {
     for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
     return ids;
   };
+}
+
+// Where the answers stand in the prompt, token by token: what a policy must not lose.
+std::vector<std::pair<std::int32_t, std::int32_t>> needles_of(const GradeSample& s) {
+  constexpr std::size_t kFewest = 3;  // shorter ones are found by chance
+  std::vector<std::pair<std::int32_t, std::int32_t>> spans;
+  const auto begin = s.ids.begin(), end = begin + s.prompt_tokens;
+  for (const EvalTurn& turn : s.sample->turns) {
+    const std::span<const std::int32_t> needle = std::span(turn.answer).first(turn.answer.size() - 1);  // it ends in a newline
+    if (needle.size() < kFewest) continue;
+    for (auto at = std::search(begin, end, needle.begin(), needle.end()); at != end;
+         at = std::search(at + 1, end, needle.begin(), needle.end()))
+      spans.emplace_back(static_cast<std::int32_t>(at - begin), static_cast<std::int32_t>(at - begin) + static_cast<std::int32_t>(needle.size()));
+  }
+  return spans;
+}
+
+// A sample as replay takes it: the prompt, and the tokens behind it as they were run with the full cache.
+AttentionSample record_sample(const Transformer& model, const GradeSample& s, const GradeNeeds& needs, const AccuracySetup& setup) {
+  RecordOptions options = setup.options.passes;
+  options.pre_rope = needs.needs.pre_rope_queries || needs.needs.pre_rope_keys;
+  options.hidden = needs.needs.hidden || needs.needs.pass_hidden;
+  options.w_o = needs.needs.output_weights;
+  options.passes = needs.passes;
+  options.chunk_tokens = setup.options.chunk_tokens;
+  const std::span<const std::int32_t> rest = std::span(s.ids).subspan(static_cast<std::size_t>(s.prompt_tokens));
+  const std::size_t steps = std::min(rest.size(), static_cast<std::size_t>(setup.replay_steps));
+  options.continuation.assign(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(steps));
+  AttentionSample sample;
+  sample.trace = record(model, std::span(s.ids).first(static_cast<std::size_t>(s.prompt_tokens)), options);
+  sample.trace.question_begin = s.question_begin;
+  sample.trace.needles = needles_of(s);
+  sample.reference = full_attention(sample.trace);
+  return sample;
 }
 
 // As many samples at a time as decode well together and fit into a few gigabytes.
@@ -81,7 +118,7 @@ void GradedRuns::run(const std::vector<Job>& jobs, std::ostream* log) {
       }
       (*set)->runs.push_back(std::make_unique<Graded>(job, *plan.recipe, folder_.path() / "partial" / (job.key + ".txt")));
     } catch (...) {
-      finish_(job.place, std::current_exception());
+      finish_(job.place, std::current_exception(), 0);
     }
   }
   for (const auto& set : sets) {
@@ -89,7 +126,7 @@ void GradedRuns::run(const std::vector<Job>& jobs, std::ostream* log) {
       run_set(*set, log);
     } catch (...) {
       for (const auto& r : set->runs)
-        if (!r->failed) finish_(r->job.place, std::current_exception());
+        if (!r->failed) finish_(r->job.place, std::current_exception(), r->wall_s);
     }
   }
 }
@@ -104,6 +141,9 @@ void GradedRuns::run_set(Set& set, std::ostream* log) {
         if (!r->has(s)) work.add(s, r->recipe);
     *log << fmt::format("{} samples, {} policies: {}\n", set.samples.size(), set.runs.size(), work.describe()) << std::flush;
   }
+  std::map<std::pair<std::string, std::int32_t>, std::int32_t> taken;
+  for (const EvalSample& s : set.samples)
+    if (taken[{s.task, s.length}]++ < set.setup.replay_per_task) set.replayed.insert(s.number);
   for (std::size_t begin = 0; begin < set.samples.size();) {
     const std::size_t end = block_end(set.samples, begin, set.model->config());
     grade_block(set, begin, end);
@@ -114,9 +154,9 @@ void GradedRuns::run_set(Set& set, std::ostream* log) {
     r->failed = true;  // told of, whatever happens
     try {
       write(set, *r);
-      finish_(r->job.place, nullptr);
+      finish_(r->job.place, nullptr, r->wall_s);
     } catch (...) {
-      finish_(r->job.place, std::current_exception());
+      finish_(r->job.place, std::current_exception(), r->wall_s);
     }
   }
 }
@@ -136,6 +176,9 @@ void GradedRuns::grade_block(Set& set, std::size_t begin, std::size_t end) {
     if (stop_) throw Interrupted{};
     prepared.push_back(prepare_sample(*set.model, set.samples[i], set.setup.options, needs.needs, needs.passes));
   }
+  std::map<std::int32_t, AttentionSample> recorded;
+  for (const GradeSample& s : prepared)
+    if (set.replayed.contains(s.sample->number)) recorded[s.sample->number] = record_sample(*set.model, s, needs, set.setup);
   for (const auto& r : set.runs) {
     if (stop_) throw Interrupted{};
     if (r->failed) continue;
@@ -145,25 +188,39 @@ void GradedRuns::grade_block(Set& set, std::size_t begin, std::size_t end) {
     if (open.empty()) continue;
     const auto began = std::chrono::steady_clock::now();
     try {
-      r->answers.add(grade(*set.model, r->recipe, open, set.setup.options));
+      add_grades(*r, grade(*set.model, r->recipe, open, set.setup.options), recorded, set.setup.options.seed);
     } catch (...) {
       r->failed = true;
-      finish_(r->job.place, std::current_exception());
+      finish_(r->job.place, std::current_exception(), r->wall_s);
     }
     r->wall_s += seconds_since(began);
+  }
+}
+
+void GradedRuns::add_grades(Graded& r, std::span<const GradedAnswer> answers, const std::map<std::int32_t, AttentionSample>& recorded,
+                            std::uint64_t seed) {
+  for (std::size_t i = 0; i < answers.size();) {
+    std::size_t end = i;
+    while (end < answers.size() && answers[end].sample == answers[i].sample) ++end;
+    SampleGrades sample{{answers.begin() + static_cast<std::ptrdiff_t>(i), answers.begin() + static_cast<std::ptrdiff_t>(end)}, {}};
+    const auto found = recorded.find(answers[i].sample);
+    ReplayOptions options;
+    options.seed = seed;
+    if (found != recorded.end() && r.recipe.runs_in("replay"))
+      sample.replayed = replay(found->second.trace, found->second.reference, r.recipe, options).mean;
+    r.answers.add(sample);
+    i = end;
   }
 }
 
 void GradedRuns::write(Set& set, Graded& r) {
   const RunSpec& run = experiment_.runs[r.job.place];
   RunFiles files(folder_.runs(), run.id, RunFiles::Tables::kNone);
-  std::vector<GradedAnswer> all;
+  std::vector<const SampleGrades*> all;
   std::string answers = answers_header();
   for (const EvalSample& s : set.samples) {
-    for (const GradedAnswer& a : r.answers.by_sample().at(s.number)) {
-      all.push_back(a);
-      answers += answer_row(run.id, r.recipe, s, set.setup.options, a);
-    }
+    all.push_back(&r.answers.by_sample().at(s.number));
+    for (const GradedAnswer& a : all.back()->answers) answers += answer_row(run.id, r.recipe, s, set.setup.options, a);
   }
   files.add_file("answers.csv", answers);
   std::string summary;

@@ -5,10 +5,12 @@
 #include <filesystem>
 #include <functional>
 #include <iosfwd>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "app/accuracy.h"
+#include "app/attention_samples.h"
 #include "app/experiment.h"
 #include "app/results.h"
 
@@ -22,8 +24,8 @@ class GradedRuns {
     std::size_t place = 0;  // in Experiment::runs
     std::string key;        // fingerprint of its inputs
   };
-  // Called once per job, with the error that ended it, if any.
-  using Finish = std::function<void(std::size_t place, std::exception_ptr error)>;
+  // Called once per job, with the error that ended it, if any, and the seconds that were its own.
+  using Finish = std::function<void(std::size_t place, std::exception_ptr error, double wall_s)>;
 
   GradedRuns(const Experiment& experiment, const ResultsFolder& folder, const std::atomic<bool>& stop, Finish finish)
       : experiment_(experiment), folder_(folder), stop_(stop), finish_(std::move(finish)) {}
@@ -36,6 +38,8 @@ class GradedRuns {
   struct Set;
   void run_set(Set& set, std::ostream* log);
   void grade_block(Set& set, std::size_t begin, std::size_t end);
+  static void add_grades(Graded& run, std::span<const GradedAnswer> answers, const std::map<std::int32_t, AttentionSample>& recorded,
+                         std::uint64_t seed);
   void write(Set& set, Graded& run);
 
   const Experiment& experiment_;

@@ -11,30 +11,41 @@ namespace kvlab {
 
 namespace {
 
-// One line per sample: its number, the number of its answers, the answers, "end".
-std::string line_of(std::span<const GradedAnswer> answers) {
-  std::string line = fmt::format("{} {}", answers.front().sample, answers.size());
-  for (const GradedAnswer& a : answers)
+// One line per sample: its number, the number of its answers, the answers, what replay said ("-": nothing), "end".
+std::string line_of(const SampleGrades& sample) {
+  std::string line = fmt::format("{} {}", sample.answers.front().sample, sample.answers.size());
+  for (const GradedAnswer& a : sample.answers)
     line += fmt::format(" {} {} {} {} {} {} {} {:.17g} {:.17g} {:.17g}", a.turn, a.tokens, a.bytes, a.first_wrong, a.first_diverging,
                         a.agreeing, a.is_full_exact ? 1 : 0, a.bits, a.kl_nats, a.resident_bytes_frac);
+  if (const auto& f = sample.replayed)
+    line += fmt::format(" replayed {:.17g} {:.17g} {:.17g} {:.17g} {:.17g} {:.17g} {:.17g} {:.17g}", f->attention_mass, f->output_rel_err,
+                        f->topk_recall, f->kl, f->far_mass, f->far_mass_kept, f->needle_mass, f->needle_mass_kept);
   return line + " end\n";
 }
 
-std::vector<GradedAnswer> read_line(const std::string& line) {
+// Without answers: the line is no such line, or was cut off.
+SampleGrades read_line(const std::string& line) {
   std::istringstream in(line);
-  std::int32_t sample = 0, count = 0;
-  std::vector<GradedAnswer> answers;
-  if (!(in >> sample >> count)) return {};
+  std::int32_t number = 0, count = 0;
+  if (!(in >> number >> count)) return {};
+  SampleGrades sample;
   for (std::int32_t i = 0; i < count; ++i) {
     GradedAnswer a;
-    a.sample = sample;
+    a.sample = number;
     if (!(in >> a.turn >> a.tokens >> a.bytes >> a.first_wrong >> a.first_diverging >> a.agreeing >> a.is_full_exact >> a.bits >>
           a.kl_nats >> a.resident_bytes_frac))
       return {};
-    answers.push_back(a);
+    sample.answers.push_back(a);
   }
-  std::string end;
-  return in >> end && end == "end" ? answers : std::vector<GradedAnswer>{};
+  std::string word;
+  if (!(in >> word)) return {};
+  if (word == "replayed") {
+    Fidelity f;
+    if (!(in >> f.attention_mass >> f.output_rel_err >> f.topk_recall >> f.kl >> f.far_mass >> f.far_mass_kept >> f.needle_mass >>
+          f.needle_mass_kept >> word)) return {};
+    sample.replayed = f;
+  }
+  return word == "end" ? sample : SampleGrades{};
 }
 
 }  // namespace
@@ -42,24 +53,16 @@ std::vector<GradedAnswer> read_line(const std::string& line) {
 PartialAnswers::PartialAnswers(std::filesystem::path file) : file_(std::move(file)) {
   std::ifstream stream(file_);
   for (std::string line; std::getline(stream, line);) {
-    std::vector<GradedAnswer> answers = read_line(line);
-    if (!answers.empty()) by_sample_[answers.front().sample] = std::move(answers);
+    SampleGrades sample = read_line(line);
+    if (!sample.answers.empty()) by_sample_[sample.answers.front().sample] = std::move(sample);
   }
 }
 
-void PartialAnswers::add(std::span<const GradedAnswer> answers) {
-  std::string text;
-  for (std::size_t i = 0; i < answers.size();) {
-    std::size_t end = i;
-    while (end < answers.size() && answers[end].sample == answers[i].sample) ++end;
-    text += line_of(answers.subspan(i, end - i));
-    by_sample_[answers[i].sample].assign(answers.begin() + static_cast<std::ptrdiff_t>(i),
-                                         answers.begin() + static_cast<std::ptrdiff_t>(end));
-    i = end;
-  }
+void PartialAnswers::add(const SampleGrades& sample) {
+  by_sample_[sample.answers.front().sample] = sample;
   std::filesystem::create_directories(file_.parent_path());
   std::ofstream stream(file_, std::ios::app);
-  stream << text << std::flush;
+  stream << line_of(sample) << std::flush;
   if (!stream) throw InputError(file_.string() + ": cannot be written");
 }
 

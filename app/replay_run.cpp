@@ -62,6 +62,8 @@ Fields fields_of(const Recipe& recipe, Means m, double samples) {
   add("unit_hit_frac", m.asked > 0 ? share(m.hit / m.asked) : "");
   add("samples", fmt::format("{:.0f}", samples));
   add("decode_steps", fmt::format("{:.0f}", m.steps));
+  add("far_mass_kept", share(m.fidelity.far_share()));
+  add("needle_mass_kept", share(m.fidelity.needle_mass_share()));
   add("family", family_of(recipe));
   return fields;
 }

@@ -109,7 +109,11 @@ void Sweep::grade_all(const std::vector<RunKind>& kinds) {
     else
       others.push_back(i);
   }
-  const auto done = [this](std::size_t i, const std::exception_ptr& error) { finish(i, state_of(error)); };
+  const auto done = [this](std::size_t i, const std::exception_ptr& error, double wall_s) {
+    RunState state = state_of(error);
+    state.wall_s = wall_s;
+    finish(i, std::move(state));
+  };
   GradedRuns(experiment_, folder_, stop_requested(), done).run(jobs, options_.quiet ? nullptr : &out_);
   todo_ = std::move(others);
 }

@@ -40,7 +40,12 @@ class Results:
     @property
     def is_replay(self):
         """KV policies on recorded attention; `steps` then holds decode steps."""
-        return self.measures_attention and "ttft_p50_ms" not in self.summary.columns
+        return self.measures_attention and not self.is_accuracy and "ttft_p50_ms" not in self.summary.columns
+
+    @property
+    def is_accuracy(self):
+        """A model's answers under KV policies: rows are runs by tasks and lengths."""
+        return self.summary is not None and "exact_match_frac" in self.summary.columns
 
     @property
     def measures_attention(self):

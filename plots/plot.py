@@ -7,11 +7,13 @@ import argparse
 import sys
 import time
 
+import accuracy
 import bars
 import cdf
 import fidelity
 import hit_ratio
 import load_curves
+import replay_predicts
 import serving_fidelity
 import style
 import table
@@ -28,7 +30,12 @@ def draw_all(folder, every=False, recipe=None):
     style.apply()
     figures = results.folder / "figures"
     names, notes = [], []
-    drawings = [fidelity.draw(results, figures, every, recipe)] if results.is_replay else [kind.draw(results, figures, every) for kind in KINDS]
+    if results.is_accuracy:
+        drawings = [accuracy.draw(results, figures, every), replay_predicts.draw(results, figures, every)]
+    elif results.is_replay:
+        drawings = [fidelity.draw(results, figures, every, recipe)]
+    else:
+        drawings = [kind.draw(results, figures, every) for kind in KINDS]
     for drawing in drawings:
         for name, note in drawing:
             names.append(name)

@@ -28,7 +28,7 @@ double time_of(const auto& work) {
 void GradeWork::add(const EvalSample& sample, const Recipe& recipe) {
   const ModelConfig& c = model_.config();
   const double n = sample.num_tokens(),
-               prompt = static_cast<double>(sample.context.size() + (options_.question_in_prompt ? sample.turns[0].question.size() : 0));
+               prompt = static_cast<double>(sample.context.size() + (options_.compresses_question ? sample.turns[0].question.size() : 0));
   if (sample.number != last_sample_) prompt_flops_ += forward_flops(c, 0, n);  // with the full cache's answers
   last_sample_ = sample.number;
   const double kept = recipe.has_budget && recipe.trigger != "never"

@@ -233,12 +233,12 @@ GradeSample prepare_sample(const Transformer& model, const EvalSample& sample, c
     const EvalTurn& turn = sample.turns[t];
     const auto question_at = static_cast<std::int32_t>(s.ids.size());
     add(s.ids, turn.question);
-    if (t == 0 && options.question_in_prompt) s.question_begin = question_at, s.prompt_tokens = static_cast<std::int32_t>(s.ids.size());
+    if (t == 0 && options.compresses_question) s.question_begin = question_at, s.prompt_tokens = static_cast<std::int32_t>(s.ids.size());
     for (std::size_t i = 0; i < turn.answer.size(); ++i)
       s.places.push_back({static_cast<std::int32_t>(s.ids.size() + i) - 1, static_cast<std::int32_t>(t)});
     add(s.ids, turn.answer);
   }
-  if (!options.question_in_prompt) s.prompt_tokens = static_cast<std::int32_t>(sample.context.size());
+  if (!options.compresses_question) s.prompt_tokens = static_cast<std::int32_t>(sample.context.size());
   RecordOptions record = options.passes;
   record.hidden = needs.pass_hidden;
   s.prompt = run_prompt(model, std::span(s.ids).first(place_of(s.prompt_tokens)), needs, passes, record);

@@ -28,7 +28,7 @@ struct GradedAnswer {
 
 struct GradeOptions {
   // The first question belongs to the prompt that is run and compressed; else the policy does not know what will be asked.
-  bool question_in_prompt = true;
+  bool compresses_question = true;
   std::int32_t chunk_tokens = 0;  // of the prefill, for policies that act inside it; 0: in one piece
   std::uint64_t seed = 1;
   RecordOptions passes = {};

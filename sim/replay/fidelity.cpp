@@ -14,6 +14,8 @@ Fidelity& Fidelity::operator+=(const Fidelity& o) {
   kl += o.kl;
   needle += o.needle;
   attended_tokens += o.attended_tokens;
+  far_mass += o.far_mass, far_mass_kept += o.far_mass_kept;
+  needle_mass += o.needle_mass, needle_mass_kept += o.needle_mass_kept;
   return *this;
 }
 
@@ -24,6 +26,8 @@ Fidelity& Fidelity::operator*=(double factor) {
   kl *= factor;
   needle *= factor;
   attended_tokens *= factor;
+  far_mass *= factor, far_mass_kept *= factor;
+  needle_mass *= factor, needle_mass_kept *= factor;
   return *this;
 }
 
@@ -60,6 +64,16 @@ double needle_share(const std::vector<bool>& attended, const std::vector<std::pa
   return all > 0 ? held / all : 1;
 }
 
+constexpr std::int32_t kSinks = 4, kRecent = 64;
+
+// Adds the full cache's probabilities p of tokens [begin, end) to `all`, and those of attended tokens to `kept`.
+void add_mass(const float* p, const std::vector<bool>& attended, std::int32_t begin, std::int32_t end, double& all, double& kept) {
+  for (std::int32_t i = begin; i < end; ++i) {
+    all += p[i];
+    if (attended[static_cast<std::size_t>(i)]) kept += p[i];
+  }
+}
+
 }  // namespace
 
 Fidelity fidelity_of_row(const AttendedRow& a, const AttentionReference::Step& full, const ModelShape& model,
@@ -78,6 +92,8 @@ Fidelity fidelity_of_row(const AttendedRow& a, const AttentionReference::Step& f
     std::int64_t found = 0;
     for (std::int64_t i = 0; i < top_k; ++i)
       found += attended[static_cast<std::size_t>(full.top[static_cast<std::size_t>(head * top_k + i)])] ? 1 : 0;
+    add_mass(p, attended, kSinks, full.tokens - kRecent, f.far_mass, f.far_mass_kept);
+    for (const auto& [begin, end] : needles) add_mass(p, attended, begin, end, f.needle_mass, f.needle_mass_kept);
     f.attention_mass += agreement.mass;
     f.kl += agreement.kl;
     f.topk_recall += top_k > 0 ? static_cast<double>(found) / static_cast<double>(top_k) : 1;

@@ -20,6 +20,11 @@ struct Fidelity {
   double kl = 0;              // KL(policy || full) in nats, over tokens that are in both
   double needle = 0;          // share of the needles' tokens attended to; 1 where the trace has none
   double attended_tokens = 0;
+  // The full cache's attention on tokens that are far (neither among the first 4 nor the last 64), and how much of it falls on tokens
+  // attended to; the same on the needles. Ratios of means, so that heads count by how much they look there.
+  double far_mass = 0, far_mass_kept = 0, needle_mass = 0, needle_mass_kept = 0;
+  [[nodiscard]] double far_share() const { return far_mass > 0 ? far_mass_kept / far_mass : 1; }
+  [[nodiscard]] double needle_mass_share() const { return needle_mass > 0 ? needle_mass_kept / needle_mass : 1; }
   Fidelity& operator+=(const Fidelity& o);
   Fidelity& operator*=(double factor);
 };

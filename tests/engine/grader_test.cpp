@@ -38,7 +38,7 @@ TEST(Grader, FullCacheAgreesWithItself) {
   const std::vector<Recipe> full{load_recipe("full")};
   for (const bool in_prompt : {true, false}) {
     GradeOptions options;
-    options.question_in_prompt = in_prompt;
+    options.compresses_question = in_prompt;
     const std::vector<GradeSample> prepared = prepare(samples, options, needs_of(probe(), full));
     const std::vector<GradedAnswer> answers = grade(probe(), full[0], all_of(prepared), options);
     ASSERT_EQ(answers.size(), 3u + 9u);

@@ -1,0 +1,88 @@
+"""Does fidelity on recorded attention tell which policy answers better? Rank correlations task by task and budget by budget (docs/accuracy.md)."""
+
+import numpy as np
+
+import style
+from fidelity import FAMILIES
+
+# Column, its name in the figure, and whether more of it is better.
+MEASURES = (("attention_mass", "attention mass", 1), ("output_rel_err", "output error", -1), ("topk_recall", "top-k recall", 1), ("replay_kl_nats", "KL of attention", -1),
+            ("far_mass_kept", "far attention kept", 1), ("needle_mass_kept", "attention on the answer kept", 1))
+_LEFT_OUT = ("full", "random", "oracle", "exact_topk")
+_FEWEST = 8  # recipes that a correlation needs
+
+
+def spearman(x, y):
+    """Rank correlation with average ranks for ties; NaN where either does not vary."""
+    rx, ry = x.rank(), y.rank()
+    return float("nan") if rx.nunique() < 2 or ry.nunique() < 2 else float(np.corrcoef(rx, ry)[0, 1])
+
+
+def rows_of(results):
+    """Replayed rows with `drop`: the share of answers lost to the full cache's."""
+    rows = results.summary[results.summary["attention_mass"].notna() & ~results.summary["recipe"].isin(_LEFT_OUT)]
+    return rows.assign(drop=rows["full_exact_match_frac"] - rows["exact_match_frac"])
+
+
+def correlations(rows, measure, sign, against="drop"):
+    """Tasks by budgets: Spearman's rho of fidelity and -drop, positive where replay is right; and the pooled one."""
+    cells = {}
+    for (task, budget), own in rows.groupby(["task", "budget_tokens"], sort=False):
+        if len(own) >= _FEWEST and own["full_exact_match_frac"].max() > 0:
+            cells[task, budget] = spearman(sign * own[measure], -own[against])
+    usable = rows[rows["full_exact_match_frac"] > 0]
+    return cells, spearman(sign * usable[measure], -usable[against])
+
+
+def _scatter(axis, rows, measure, title, rho):
+    for family, own in rows.groupby("family", sort=False):
+        axis.plot(own[measure], 100 * own["drop"], linestyle="none", marker="o", markersize=2.4, alpha=0.5, markeredgewidth=0, color=FAMILIES[family], label=family)
+    axis.set_xlabel(f"{title[0].upper()}{title[1:]} in replay")
+    axis.set_ylabel("Right answers lost (points)")
+    axis.set_title(f"pooled: ρ = {rho:.2f}", fontsize=7, pad=3)
+
+
+def _matrix(axis, cells, tasks, budgets, title):
+    values = np.array([[cells.get((t, b), np.nan) for b in budgets] for t in tasks])
+    axis.imshow(values, cmap="RdYlGn", vmin=-1, vmax=1, aspect="auto", interpolation="nearest")
+    for i, row in enumerate(values):
+        for j, value in enumerate(row):
+            axis.text(j, i, "–" if np.isnan(value) else f"{value:.2f}", ha="center", va="center", fontsize=5.5)
+    axis.set_xticks(range(len(budgets)), [f"{b:.0f}" for b in budgets])
+    axis.set_yticks(range(len(tasks)), tasks)
+    axis.tick_params(length=0)
+    axis.grid(visible=False)
+    axis.set_xlabel("Budget (tokens)", labelpad=1)
+    axis.set_title(title, fontsize=7, pad=3)
+
+
+def draw(results, folder, every=False):
+    """Yields (name, note) of the figure and writes the numbers beside it, where graded recipes were replayed too."""
+    if not results.is_accuracy or results.summary["attention_mass"].isna().all():
+        return
+    rows = rows_of(results)
+    lines = ["measure,against,task,budget_tokens,recipes,spearman"]
+    found = {}
+    for measure, title, sign in MEASURES:
+        for against in ("drop", "kl_to_full"):
+            cells, pooled = correlations(rows, measure, sign, against)
+            found[measure, against] = (cells, pooled)
+            for (task, budget), rho in cells.items():
+                count = len(rows[(rows["task"] == task) & (rows["budget_tokens"] == budget)])
+                lines.append(f"{measure},{against},{task},{budget:.0f},{count},{rho:.4f}")
+            lines.append(f"{measure},{against},pooled,,{len(rows)},{pooled:.4f}")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "replay_predicts.csv").write_text("\n".join(lines) + "\n")
+    measure, title, sign = max(MEASURES, key=lambda m: found[m[0], "drop"][1])
+    cells, pooled = found[measure, "drop"]
+    kl_cells, kl_pooled = found[measure, "kl_to_full"]
+    tasks = [t for t in rows["task"].unique() if any(task == t for task, _ in cells)]
+    budgets = sorted(rows["budget_tokens"].unique())
+    if not tasks:
+        return
+    figure, axes = style.plt.subplots(1, 3, figsize=(style.PAGE_IN, 0.9 + max(1.6, 0.16 * len(tasks))), gridspec_kw={"width_ratios": (1.5, 1, 1)})
+    _scatter(axes[0], rows[rows["full_exact_match_frac"] > 0], measure, title, pooled)
+    _matrix(axes[1], cells, tasks, budgets, "ρ with right answers")
+    _matrix(axes[2], kl_cells, tasks, budgets, f"ρ with −KL (pooled {kl_pooled:.2f})")
+    handles, labels = axes[0].get_legend_handles_labels()
+    yield style.save(figure, folder, "replay_predicts", handles, labels), ""
