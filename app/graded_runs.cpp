@@ -17,6 +17,7 @@
 #include "app/run_files.h"
 #include "app/setup.h"
 #include "engine/grade/estimate.h"
+#include "engine/tokenizer/tokenizer.h"
 
 namespace kvlab {
 
@@ -46,11 +47,13 @@ double seconds_since(std::chrono::steady_clock::time_point began) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
-Encode bytes_behind_bos(std::int32_t bos) {
-  return [bos](std::string_view text, bool is_start) {
-    std::vector<std::int32_t> ids;
-    if (is_start) ids.push_back(bos);
-    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+// By the model's tokenizer, which is read once there is text. Where it does not say what a text begins with, that is the <s> of
+// config.json.
+Encode encoder_of(const std::string& model_dir, std::int32_t bos_id) {
+  return [model_dir, bos_id, tokenizer = std::shared_ptr<const Tokenizer>()](std::string_view text, bool is_start) mutable {
+    if (!tokenizer) tokenizer = std::make_shared<Tokenizer>(Tokenizer::load(model_dir));
+    std::vector<std::int32_t> ids = tokenizer->encode(text, is_start);
+    if (is_start && bos_id >= 0 && !tokenizer->has_post_processor()) ids.insert(ids.begin(), bos_id);
     return ids;
   };
 }
@@ -65,7 +68,8 @@ std::vector<std::pair<std::int32_t, std::int32_t>> needles_of(const GradeSample&
     if (needle.size() < kFewest) continue;
     for (auto at = std::search(begin, end, needle.begin(), needle.end()); at != end;
          at = std::search(at + 1, end, needle.begin(), needle.end()))
-      spans.emplace_back(static_cast<std::int32_t>(at - begin), static_cast<std::int32_t>(at - begin) + static_cast<std::int32_t>(needle.size()));
+      spans.emplace_back(static_cast<std::int32_t>(at - begin),
+                         static_cast<std::int32_t>(at - begin) + static_cast<std::int32_t>(needle.size()));
   }
   return spans;
 }
@@ -133,7 +137,7 @@ void GradedRuns::run(const std::vector<Job>& jobs, std::ostream* log) {
 
 void GradedRuns::run_set(Set& set, std::ostream* log) {
   set.model = std::make_unique<Transformer>(Transformer::load(set.setup.model));
-  set.samples = read_eval_set(set.setup.eval_file, set.setup.choice, bytes_behind_bos(set.model->config().bos_id));
+  set.samples = read_eval_set(set.setup.eval_file, set.setup.choice, encoder_of(set.setup.model, set.model->config().bos_id));
   if (log != nullptr) {
     GradeWork work(*set.model, set.setup.options);
     for (const EvalSample& s : set.samples)

@@ -42,7 +42,8 @@ SampleGrades read_line(const std::string& line) {
   if (word == "replayed") {
     Fidelity f;
     if (!(in >> f.attention_mass >> f.output_rel_err >> f.topk_recall >> f.kl >> f.far_mass >> f.far_mass_kept >> f.needle_mass >>
-          f.needle_mass_kept >> word)) return {};
+          f.needle_mass_kept >> word))
+      return {};
     sample.replayed = f;
   }
   return word == "end" ? sample : SampleGrades{};

@@ -23,6 +23,7 @@ struct Tokenizer::Parts {
   tokenization::Bpe model;
   tokenization::AddedTokens added;
   tokenization::PostProcessor post_processor;
+  bool has_post_processor = false;
   tokenization::Decoder decoder;
 };
 
@@ -49,6 +50,7 @@ Tokenizer Tokenizer::from_json(std::string_view json, const std::string& name) {
   parts->normalizer = tokenization::read_normalizer(file.find("normalizer"));
   parts->pre_tokenizer = tokenization::read_pre_tokenizer(file.find("pre_tokenizer"));
   parts->post_processor = tokenization::read_post_processor(file.find("post_processor"));
+  parts->has_post_processor = root.contains("post_processor") && !root["post_processor"].is_null();
   parts->decoder = tokenization::read_decoder(file.find("decoder"));
   parts->model = tokenization::Bpe::read(file.at("model"));
   parts->added = tokenization::AddedTokens::read(file.find("added_tokens"), parts->model, parts->normalizer);
@@ -72,6 +74,8 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
   parts_->post_processor(ids, add_special);
   return ids;
 }
+
+bool Tokenizer::has_post_processor() const { return parts_->has_post_processor; }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
   std::vector<std::string> tokens;

@@ -24,6 +24,9 @@ class Tokenizer {
   // for one text adds (<s> ...). Throws InputError where the text is not UTF-8, or needs an unknown token that has no id.
   std::vector<std::int32_t> encode(std::string_view text, bool add_special) const;
 
+  // False: the file does not say what a text begins with, and encode() adds nothing.
+  bool has_post_processor() const;
+
   // skip_special: without the tokens that the file marks as special. Bytes that are no UTF-8 become U+FFFD. Throws InputError for an
   // id that no token has.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special) const;
