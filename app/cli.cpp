@@ -78,6 +78,8 @@ void add_trace_record(CLI::App& trace, Arguments& a, Command& chosen) {
   record->add_flag("--w-o", a.record.w_o, "also the output projections");
   record->add_option("--pass", a.record.passes, "also an extra pass: " + join(extra_pass_names(), ", ") + "; may be repeated")
       ->allow_extra_args(false);
+  record->add_option("--kv-policy", a.record.kv_policy, "recipe that acts on the cache meanwhile: what is recorded is what it left");
+  record->add_option("--budget-tokens", a.record.budget_tokens, "of the recipe; default: as its file says")->check(CLI::Range(1, 1 << 28));
   record->add_option("--dtype", a.record.dtype, "of the floats in the file; default: f16")->check(CLI::IsMember({"f16", "f32"}));
   record->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return record_trace(a.record, out); }; });
 }

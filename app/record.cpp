@@ -10,7 +10,7 @@
 #include "app/text_file.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "engine/model/record.h"
+#include "engine/cache/policy_record.h"
 
 namespace kvlab {
 
@@ -117,6 +117,17 @@ void cut(Sample& sample, std::size_t tokens) {
   sample.ids.resize(tokens);
 }
 
+AttentionTrace recorded(const RecordCommand& c, const Transformer& model, std::span<const std::int32_t> ids, const RecordOptions& options,
+                        std::int32_t question_begin) {
+  if (c.kv_policy.empty() && c.budget_tokens > 0) throw InputError("--budget-tokens needs --kv-policy");
+  if (c.kv_policy.empty()) return record(model, ids, options);
+  if (!options.passes.empty()) throw InputError("--pass and --kv-policy exclude each other: a policy runs the pass it observes itself");
+  const std::vector<std::string> names = recipe_names();
+  if (std::find(names.begin(), names.end(), c.kv_policy) == names.end())
+    throw InputError("unknown recipe '" + c.kv_policy + "'" + suggestion(c.kv_policy, names));
+  return record_with_policy(model, ids, options, load_recipe(c.kv_policy, c.budget_tokens), {}, question_begin).trace;
+}
+
 }  // namespace
 
 int record_trace(const RecordCommand& c, std::ostream& out) {
@@ -125,7 +136,7 @@ int record_trace(const RecordCommand& c, std::ostream& out) {
   Sample sample = c.text_file.empty() ? SampleFile(c.ids_file, model.config()).read() : sample_of_text(c.text_file, model.config());
   options.continuation = sample.continuation;
   if (c.prompt_tokens > 0) cut(sample, static_cast<std::size_t>(c.prompt_tokens));
-  AttentionTrace trace = record(model, sample.ids, options);
+  AttentionTrace trace = recorded(c, model, sample.ids, options, sample.question_begin);
   trace.task = sample.task;
   trace.needles = sample.needles;
   trace.question_begin = sample.question_begin;

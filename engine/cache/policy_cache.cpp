@@ -341,4 +341,19 @@ TierBytes PolicyCache::resident(EngineSequence& sequence) {
   return all;
 }
 
+std::vector<std::vector<std::int32_t>> PolicyCache::positions(EngineSequence& sequence) {
+  std::vector<std::vector<std::int32_t>> all;
+  for (KvStore::Sequence& rows : sequence.rows) {
+    KvStore store(shape_, pages_);
+    store.push(std::move(rows));
+    const KvRows kv = store.rows();
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+      all.emplace_back();
+      for (std::int32_t i = 0; i < kv.len[r]; ++i) all.back().push_back(kv.position[kv.slot(r, i)]);
+    }
+    rows = store.pop();
+  }
+  return all;
+}
+
 }  // namespace kvlab

@@ -43,6 +43,8 @@ class PolicyCache final : public AttentionHost {
 
   // Bytes of all layers that the sequence takes, as its recipe stores them.
   [[nodiscard]] TierBytes resident(EngineSequence& sequence);
+  // Positions of the tokens held, [layers * kv_heads] in the order of their rows.
+  [[nodiscard]] std::vector<std::vector<std::int32_t>> positions(EngineSequence& sequence);
   [[nodiscard]] const KvPolicy& policy() const { return policy_; }
   [[nodiscard]] const ModelShape& shape() const { return shape_; }
   [[nodiscard]] const KvPages& pages() const { return *pages_; }

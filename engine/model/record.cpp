@@ -123,23 +123,6 @@ void check_request(const ModelConfig& c, std::size_t prompt_tokens, const Record
   }
 }
 
-AttentionTrace empty_trace(const Transformer& model, std::int32_t prompt_tokens, const RecordOptions& options) {
-  const ModelConfig& c = model.config();
-  AttentionTrace trace;
-  trace.model = c.name;
-  trace.num_layers = c.layers;
-  trace.q_heads = c.q_heads;
-  trace.kv_heads = c.kv_heads;
-  trace.head_dim = c.head_dim;
-  trace.hidden_dim = options.hidden || options.w_o ? c.hidden_dim : 0;
-  trace.prompt_tokens = prompt_tokens;
-  trace.rope_base = c.rope_base;
-  trace.layers.resize(static_cast<std::size_t>(c.layers));
-  if (options.w_o)
-    for (std::size_t l = 0; l < trace.layers.size(); ++l) trace.layers[l].w_o = model.weights().layers[l].o;
-  return trace;
-}
-
 void decode(Prefilled& s, LayerRecorder& recorder, std::vector<std::int32_t>& ids) {
   const std::vector<std::int32_t>& known = s.options.continuation;
   if (!known.empty()) s.logits = forward_logits(s.model, known, s.kv, &recorder);
@@ -169,11 +152,28 @@ ExtraPass run_extra_pass(const std::string& name, const Transformer& model, std:
   return pass_functions().at(name)(s);
 }
 
+AttentionTrace empty_trace(const Transformer& model, std::size_t prompt_tokens, const RecordOptions& options) {
+  check_request(model.config(), prompt_tokens, options);
+  const ModelConfig& c = model.config();
+  AttentionTrace trace;
+  trace.model = c.name;
+  trace.num_layers = c.layers;
+  trace.q_heads = c.q_heads;
+  trace.kv_heads = c.kv_heads;
+  trace.head_dim = c.head_dim;
+  trace.hidden_dim = options.hidden || options.w_o ? c.hidden_dim : 0;
+  trace.prompt_tokens = static_cast<std::int32_t>(prompt_tokens);
+  trace.rope_base = c.rope_base;
+  trace.layers.resize(static_cast<std::size_t>(c.layers));
+  if (options.w_o)
+    for (std::size_t l = 0; l < trace.layers.size(); ++l) trace.layers[l].w_o = model.weights().layers[l].o;
+  return trace;
+}
+
 AttentionTrace record(const Transformer& model, std::span<const std::int32_t> prompt_ids, const RecordOptions& options) {
-  check_request(model.config(), prompt_ids.size(), options);
   KvState kv(model.config());
   Prefilled s{model, options, prompt_ids, kv, {}};
-  AttentionTrace trace = empty_trace(model, s.prompt_tokens(), options);
+  AttentionTrace trace = empty_trace(model, prompt_ids.size(), options);
   LayerRecorder recorder(trace.layers, options.pre_rope, options.hidden);
   const std::size_t step = options.chunk_tokens > 0 ? static_cast<std::size_t>(options.chunk_tokens) : prompt_ids.size();
   for (std::size_t begin = 0; begin < prompt_ids.size(); begin += step) {

@@ -38,6 +38,9 @@ std::vector<std::string> extra_pass_names();
 ExtraPass run_extra_pass(const std::string& name, const Transformer& model, std::span<const std::int32_t> prompt_ids, KvState& kv,
                          std::span<const float> logits, const RecordOptions& options);
 
+// A trace with everything but tensors and tokens. Errors as record().
+AttentionTrace empty_trace(const Transformer& model, std::size_t prompt_tokens, const RecordOptions& options);
+
 // Runs the model and records what its attention layers see. Extra passes run right after the prompt and leave no trace in the cache; their
 // positions follow the prompt's, even beyond the model's context. Same input, same bytes. Errors (InputError): an empty prompt, prompt and
 // decoded tokens that do not fit into the model's context, an id outside the vocabulary, an unknown pass or one named twice.

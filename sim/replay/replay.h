@@ -41,7 +41,8 @@ struct ReplayResult {
   double peak_prefill_frac = 0;  // most GPU bytes while the prompt ran, relative to the full prompt's
   Traffic traffic;               // over all decode steps
   std::int32_t num_steps = 0;
-  std::vector<TierBytes> resident;  // after each step, prefill chunks included
+  std::vector<TierBytes> resident;              // after each step, prefill chunks included
+  std::vector<std::vector<std::int32_t>> kept;  // [num_layers * kv_heads] positions held at the end
 };
 
 struct ReplayOptions {

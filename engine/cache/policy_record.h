@@ -1,0 +1,24 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "engine/cache/policy_cache.h"
+#include "traces/attention_trace.h"
+
+namespace kvlab {
+
+// What a policy did in the engine, and the attention that it acted on: queries, keys and values as the cut cache made them.
+struct PolicyRecord {
+  AttentionTrace trace;
+  std::vector<OpCall> log;                      // of the policy's operations, and of attention in decode
+  std::vector<TierBytes> resident;              // after each step, prefill chunks included
+  std::vector<std::vector<std::int32_t>> kept;  // [layers * kv_heads] positions held at the end
+};
+
+// Runs a model with a policy and records what it sees: prefill in chunks, then the continuation and decode_tokens greedy ones, one at a
+// time. A replay of the trace with the same recipe does the same things. Errors: record()'s, PolicyCache's.
+PolicyRecord record_with_policy(const Transformer& model, std::span<const std::int32_t> prompt_ids, const RecordOptions& options,
+                                const Recipe& recipe, const PolicyCache::Options& cache_options = {}, std::int32_t question_begin = -1);
+
+}  // namespace kvlab
