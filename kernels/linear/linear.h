@@ -28,4 +28,18 @@ struct Linear {
 constexpr LinearShape shape(const Linear& a) { return {a.tokens, a.out_dim, a.in_dim, 4, 32}; }
 void run_cpu(const Linear& a);
 
+// Several layers of the same tokens, run together: parts[i].y = x parts[i].w^T. Overlaps as for Linear.
+struct LinearPart {
+  const float* w = nullptr;  // [out_dim, in_dim]
+  float* y = nullptr;        // [tokens, out_dim]
+  std::int64_t out_dim = 0;
+};
+struct LinearGroup {
+  const float* x = nullptr;  // [tokens, in_dim]
+  std::int64_t tokens = 0, in_dim = 0;
+  const LinearPart* parts = nullptr;
+  std::int32_t num_parts = 0;
+};
+void run_cpu(const LinearGroup& a);
+
 }  // namespace kvlab

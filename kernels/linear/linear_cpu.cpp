@@ -1,14 +1,125 @@
 #include <Eigen/Core>
+#include <algorithm>
+#include <vector>
 
+#include "base/parallel.h"
+#include "kernels/dot_tiles_cpu.h"
 #include "kernels/linear/linear.h"
 
 namespace kvlab {
 
+namespace {
+
+using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using dot_tiles::kPacket;
+using dot_tiles::Packet;
+
+constexpr std::int64_t kFewTokens = 12;   // up to these, channels lie in lanes
+constexpr std::int64_t kSomeTokens = 48;  // up to these, tokens lie in lanes; above, a general matrix product
+constexpr std::int64_t kBlockTokens = 128, kBlockOutputs = 512, kRows = 32;  // of a task: of products, and rows of w
+
+// Outputs [begin, begin + Rows) of tokens [first, first + Tokens).
+template <int Rows, int Tokens>
+void dot_rows(const LinearGroup& a, const LinearPart& part, std::int64_t begin, std::int64_t first) {
+  Packet sum[Rows][Tokens];
+  for (auto& row : sum)
+    for (Packet& s : row) s = Eigen::internal::pset1<Packet>(0.0F);
+  const float *const w = part.w + begin * a.in_dim, *const x = a.x + first * a.in_dim;
+  std::int64_t c = 0;
+  for (; c + kPacket <= a.in_dim; c += kPacket) {
+    Packet token[Tokens];
+    for (int t = 0; t < Tokens; ++t) token[t] = Eigen::internal::ploadu<Packet>(x + t * a.in_dim + c);
+    for (int r = 0; r < Rows; ++r) {
+      const Packet weight = Eigen::internal::ploadu<Packet>(w + r * a.in_dim + c);
+      for (int t = 0; t < Tokens; ++t) sum[r][t] = Eigen::internal::pmadd(token[t], weight, sum[r][t]);
+    }
+  }
+  for (int r = 0; r < Rows; ++r) {
+    for (int t = 0; t < Tokens; ++t) {
+      float y = Eigen::internal::predux(sum[r][t]);
+      for (std::int64_t i = c; i < a.in_dim; ++i) y += w[r * a.in_dim + i] * x[t * a.in_dim + i];
+      part.y[(first + t) * part.out_dim + begin + r] = y;
+    }
+  }
+}
+
+// All tokens while the rows of w are in the nearest cache: every weight comes from memory once.
+template <int Rows>
+void few_tokens(const LinearGroup& a, const LinearPart& part, std::int64_t begin) {
+  std::int64_t t = 0;
+  for (; t + 4 <= a.tokens; t += 4) dot_rows<Rows, 4>(a, part, begin, t);
+  if (a.tokens - t == 3) dot_rows<Rows, 3>(a, part, begin, t);
+  if (a.tokens - t == 2) dot_rows<Rows, 2>(a, part, begin, t);
+  if (a.tokens - t == 1) dot_rows<Rows, 1>(a, part, begin, t);
+}
+
+// Tokens side by side: [in_dim, lanes], the lanes behind the last token 0.
+std::vector<float> in_lanes(const LinearGroup& a, std::int64_t lanes) {
+  std::vector<float> x(static_cast<std::size_t>(a.in_dim * lanes), 0.0F);
+  for (std::int64_t t = 0; t < a.tokens; ++t)
+    for (std::int64_t c = 0; c < a.in_dim; ++c) x[static_cast<std::size_t>(c * lanes + t)] = a.x[t * a.in_dim + c];
+  return x;
+}
+
+void some_tokens(const LinearGroup& a, const LinearPart& part, const std::vector<float>& x, std::int64_t lanes, std::int64_t begin,
+                 std::int64_t end) {
+  float z[kRows * kSomeTokens];
+  fill_dots(x.data(), lanes, part.w + begin * a.in_dim, end - begin, a.in_dim, z);
+  for (std::int64_t t = 0; t < a.tokens; ++t)
+    for (std::int64_t r = begin; r < end; ++r) part.y[t * part.out_dim + r] = z[(r - begin) * lanes + t];
+}
+
+void many_tokens(const LinearGroup& a, const LinearPart& part, std::int64_t token, std::int64_t tokens, std::int64_t out,
+                 std::int64_t outs) {
+  const Eigen::Map<const Matrix> x(a.x + token * a.in_dim, tokens, a.in_dim), w(part.w + out * a.in_dim, outs, a.in_dim);
+  Eigen::Map<Matrix, 0, Eigen::OuterStride<>>(part.y + token * part.out_dim + out, tokens, outs, Eigen::OuterStride<>(part.out_dim))
+      .noalias() = x * w.transpose();
+}
+
+std::int64_t blocks(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }
+
+// Calls f(part, index) for every one of count(part) pieces of every part, in parallel.
+template <class Count, class F>
+void for_each_piece(const LinearGroup& a, const Count& count, const F& f) {
+  std::int64_t all = 0;
+  for (std::int32_t p = 0; p < a.num_parts; ++p) all += count(a.parts[p]);
+  for_each_in_parallel(all, [&](std::int64_t i) {
+    std::int32_t p = 0;
+    while (i >= count(a.parts[p])) i -= count(a.parts[p++]);
+    f(a.parts[p], i);
+  });
+}
+
+}  // namespace
+
+void run_cpu(const LinearGroup& a) {
+  if (a.tokens == 0) return;
+  if (a.tokens > kSomeTokens) {
+    const std::int64_t across = blocks(a.tokens, kBlockTokens);
+    for_each_piece(
+        a, [&](const LinearPart& p) { return across * blocks(p.out_dim, kBlockOutputs); },
+        [&](const LinearPart& p, std::int64_t i) {
+          const std::int64_t token = i % across * kBlockTokens, out = i / across * kBlockOutputs;
+          many_tokens(a, p, token, std::min(kBlockTokens, a.tokens - token), out, std::min(kBlockOutputs, p.out_dim - out));
+        });
+    return;
+  }
+  const std::int64_t lanes = blocks(a.tokens, kLanes) * kLanes;
+  const std::vector<float> x = a.tokens <= kFewTokens ? std::vector<float>{} : in_lanes(a, lanes);
+  for_each_piece(
+      a, [](const LinearPart& p) { return blocks(p.out_dim, kRows); },
+      [&](const LinearPart& p, std::int64_t i) {
+        const std::int64_t begin = i * kRows, end = std::min(begin + kRows, p.out_dim);
+        if (a.tokens > kFewTokens) return some_tokens(a, p, x, lanes, begin, end);
+        std::int64_t r = begin;
+        for (; r + 4 <= end; r += 4) few_tokens<4>(a, p, r);
+        for (; r < end; ++r) few_tokens<1>(a, p, r);
+      });
+}
+
 void run_cpu(const Linear& a) {
-  using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-  if (a.tokens == 0 || a.out_dim == 0) return;
-  const Eigen::Map<const Matrix> x(a.x, a.tokens, a.in_dim), w(a.w, a.out_dim, a.in_dim);
-  Eigen::Map<Matrix>(a.y, a.tokens, a.out_dim).noalias() = x * w.transpose();
+  const LinearPart part{a.w, a.y, a.out_dim};
+  run_cpu(LinearGroup{a.x, a.tokens, a.in_dim, &part, 1});
 }
 
 }  // namespace kvlab

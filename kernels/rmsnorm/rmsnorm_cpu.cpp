@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cmath>
 
+#include "base/parallel.h"
 #include "kernels/lanes_cpu.h"
 #include "kernels/rmsnorm/rmsnorm.h"
 
@@ -13,24 +15,30 @@ float mean_square(const float* x, std::int64_t width) {
   return sum.sum() / static_cast<float>(width);
 }
 
+void norm(const RmsNorm& a, std::int64_t t) {
+  using Row = Eigen::Map<Eigen::ArrayXf>;
+  using ConstRow = Eigen::Map<const Eigen::ArrayXf>;
+  const ConstRow weight(a.weight, a.width), in(a.in + t * a.width, a.width);
+  Row out(a.out + t * a.width, a.width);
+  if (a.residual != nullptr) {
+    Row residual(a.residual + t * a.width, a.width);
+    residual += in;
+    out = residual;
+  } else {
+    out = in;
+  }
+  out *= weight / std::sqrt(mean_square(out.data(), a.width) + a.epsilon);
+}
+
+constexpr std::int64_t kTaskFloats = 1 << 15;
+
 }  // namespace
 
 void run_cpu(const RmsNorm& a) {
-  using Row = Eigen::Map<Eigen::ArrayXf>;
-  using ConstRow = Eigen::Map<const Eigen::ArrayXf>;
-  const ConstRow weight(a.weight, a.width);
-  for (std::int64_t t = 0; t < a.tokens; ++t) {
-    const ConstRow in(a.in + t * a.width, a.width);
-    Row out(a.out + t * a.width, a.width);
-    if (a.residual != nullptr) {
-      Row residual(a.residual + t * a.width, a.width);
-      residual += in;
-      out = residual;
-    } else {
-      out = in;
-    }
-    out *= weight / std::sqrt(mean_square(out.data(), a.width) + a.epsilon);
-  }
+  const std::int64_t block = std::max<std::int64_t>(1, kTaskFloats / std::max<std::int64_t>(1, a.width));
+  for_each_in_parallel((a.tokens + block - 1) / block, [&](std::int64_t i) {
+    for (std::int64_t t = i * block; t < std::min(a.tokens, (i + 1) * block); ++t) norm(a, t);
+  });
 }
 
 }  // namespace kvlab

@@ -22,8 +22,8 @@ std::vector<float> wave(std::int64_t n, float step) {
 }
 
 TEST(LinearCpu, MatchesSumsInDouble) {
-  for (const std::int64_t tokens : {0, 1, 2, 17, 65}) {
-    for (const std::int64_t out_dim : {1, 15, 33}) {
+  for (const std::int64_t tokens : {0, 1, 2, 3, 4, 7, 12, 13, 17, 48, 49, 65, 300}) {
+    for (const std::int64_t out_dim : {1, 15, 33, 530}) {
       const std::int64_t in_dim = 70;
       const std::vector<float> x = wave(tokens * in_dim, 0.7F), w = wave(out_dim * in_dim, 1.3F);
       std::vector<float> y(static_cast<std::size_t>(tokens * out_dim), 7.0F);
@@ -37,6 +37,20 @@ TEST(LinearCpu, MatchesSumsInDouble) {
         }
       }
     }
+  }
+}
+
+TEST(LinearCpu, AGroupIsItsParts) {
+  for (const std::int64_t tokens : {1, 9, 30, 200}) {
+    const std::int64_t in_dim = 48, first = 40, second = 600;
+    const std::vector<float> x = wave(tokens * in_dim, 0.7F), w = wave((first + second) * in_dim, 1.3F);
+    std::vector<float> a(static_cast<std::size_t>(tokens * first)), b(static_cast<std::size_t>(tokens * second)), c(a.size()), d(b.size());
+    run_cpu(Linear{x.data(), w.data(), a.data(), tokens, in_dim, first});
+    run_cpu(Linear{x.data(), w.data() + first * in_dim, b.data(), tokens, in_dim, second});
+    const LinearPart parts[] = {{w.data(), c.data(), first}, {w.data() + first * in_dim, d.data(), second}};
+    run_cpu(LinearGroup{x.data(), tokens, in_dim, parts, 2});
+    EXPECT_EQ(a, c);
+    EXPECT_EQ(b, d);
   }
 }
 
