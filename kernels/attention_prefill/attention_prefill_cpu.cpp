@@ -1,6 +1,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/parallel.h"
 #include "kernels/attention_prefill/attention_prefill.h"
 #include "kernels/lanes_cpu.h"
 
@@ -31,9 +32,15 @@ struct Tile {
   std::int64_t rows;
 };
 
-Tile cut_scratch(const AttentionPrefill& a) {
+std::int64_t tile_floats(const AttentionPrefill& a) { return block_tokens(a) * group_of(a) * (2 * a.head_dim + kKeys + 2); }
+
+// Blocks of tokens times KV heads, and how many of them run at once, each with a tile of its own.
+std::int64_t num_tasks(const AttentionPrefill& a) { return (a.new_tokens + block_tokens(a) - 1) / block_tokens(a) * a.kv_heads; }
+std::int64_t slots(const AttentionPrefill& a) { return std::min<std::int64_t>(16, num_tasks(a)); }
+
+Tile cut_scratch(const AttentionPrefill& a, std::int64_t slot) {
   const std::int64_t rows = block_tokens(a) * group_of(a);
-  Tile t{a.scratch, nullptr, nullptr, nullptr, nullptr, rows};
+  Tile t{a.scratch + slot * tile_floats(a), nullptr, nullptr, nullptr, nullptr, rows};
   t.out = t.q + rows * a.head_dim;
   t.scores = t.out + rows * a.head_dim;
   t.max = t.scores + rows * kKeys;
@@ -97,13 +104,17 @@ void attend(const AttentionPrefill& a, Tile tile, std::int64_t first, std::int64
 
 }  // namespace
 
-std::int64_t scratch_floats(const AttentionPrefill& a) { return block_tokens(a) * group_of(a) * (2 * a.head_dim + kKeys + 2); }
+std::int64_t scratch_floats(const AttentionPrefill& a) { return slots(a) * tile_floats(a); }
 
 void run_cpu(const AttentionPrefill& a) {
-  const Tile tile = cut_scratch(a);
-  const std::int64_t step = block_tokens(a);
-  for (std::int64_t first = 0; first < a.new_tokens; first += step)
-    for (std::int64_t kv_head = 0; kv_head < a.kv_heads; ++kv_head) attend(a, tile, first, std::min(step, a.new_tokens - first), kv_head);
+  const std::int64_t step = block_tokens(a), tasks = num_tasks(a), in_flight = slots(a);
+  for_each_in_parallel(in_flight, [&](std::int64_t slot) {
+    const Tile tile = cut_scratch(a, slot);
+    for (std::int64_t task = slot; task < tasks; task += in_flight) {  // later ones see more keys: each slot has its share of these
+      const std::int64_t first = task / a.kv_heads * step;
+      attend(a, tile, first, std::min(step, a.new_tokens - first), task % a.kv_heads);
+    }
+  });
 }
 
 }  // namespace kvlab
