@@ -12,6 +12,7 @@
 #include "app/compare.h"
 #include "app/describe.h"
 #include "app/experiment.h"
+#include "app/logits.h"
 #include "app/record.h"
 #include "app/results.h"
 #include "app/sweep.h"
@@ -31,6 +32,7 @@ struct Arguments {
   SweepOptions sweep;
   TraceCommand trace;
   RecordCommand record;
+  LogitsCommand logits;
   ProfileCommand profile;
   CalibrateCommand calibrate;
   std::size_t num_requests = 10;
@@ -62,7 +64,7 @@ void add_run(CLI::App& app, Arguments& a, Command& chosen) {
 
 void add_trace_record(CLI::App& trace, Arguments& a, Command& chosen) {
   CLI::App* record = trace.add_subcommand("record", "run a model on a prompt and record its attention (safetensors)");
-  record->add_option("--model", a.record.model, "folder with config.json and model.safetensors")->required();
+  record->add_option("--model", a.record.model, "folder in Hugging Face layout: config.json and safetensors")->required();
   CLI::Option_group* input = record->add_option_group("prompt");
   input->add_option("--ids", a.record.ids_file, "JSON list of token ids, or {ids, continuation, task, needles, question_begin}");
   input->add_option("--text", a.record.text_file, "text whose bytes are the tokens, behind <s>; for byte-level models");
@@ -101,6 +103,17 @@ void add_trace(CLI::App& app, Arguments& a, Command& chosen) {
   add("convert", "write a trace in another format", true, convert_trace);
   add("generate", "write the trace that an experiment's 'trace: {generate: ...}' describes", true, convert_trace);
   add_trace_record(*trace, a, chosen);
+}
+
+void add_logits(CLI::App& app, Arguments& a, Command& chosen) {
+  CLI::App* logits = app.add_subcommand("logits", "run a model and write its logits");
+  logits->add_option("--model", a.logits.model, "folder in Hugging Face layout: config.json and safetensors")->required();
+  logits->add_option("--ids", a.logits.ids_file, "safetensors with token ids '0.ids', '1.ids', ...")->required();
+  logits->add_option("--out", a.logits.output, "safetensors to write: '0.logits', '1.logits', ..., one row for each token")->required();
+  logits->add_option("--chunk-tokens", a.logits.chunk_tokens, "prefill in chunks of so many tokens; default: in one piece")
+      ->check(CLI::Range(1, 1 << 28));
+  logits->add_option("--backend", a.logits.backend, "cpu or cuda; default: cpu")->check(CLI::IsMember({"cpu", "cuda"}));
+  logits->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return write_logits(a.logits, out); }; });
 }
 
 void add_profile(CLI::App& app, Arguments& a, Command& chosen) {
@@ -242,6 +255,7 @@ int run_cli(const std::vector<std::string>& arguments, std::ostream& out, std::o
   add_comparisons(app, a, chosen);
   add_profile(app, a, chosen);
   add_calibrate(app, a, chosen);
+  add_logits(app, a, chosen);
   try {
     const int status = parse(app, arguments, out);
     return status >= 0 ? status : chosen(out, err);

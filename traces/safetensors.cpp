@@ -196,8 +196,7 @@ T load(const std::byte* from) {
 }
 
 template <class Stored, class To, class Convert>
-void convert_all(std::span<const std::byte> bytes, std::vector<To>& to, Convert&& convert) {
-  to.resize(bytes.size() / sizeof(Stored));
+void convert_all(std::span<const std::byte> bytes, std::span<To> to, Convert&& convert) {
   for (std::size_t i = 0; i < to.size(); ++i) to[i] = convert(load<Stored>(bytes.data() + i * sizeof(Stored)));
 }
 
@@ -285,26 +284,31 @@ std::span<const std::byte> SafetensorsFile::raw(const std::string& name) const {
 
 std::vector<float> SafetensorsFile::floats(const std::string& name, const std::vector<std::int64_t>& shape) const {
   const TensorInfo& found = checked(name, shape);
-  const std::span<const std::byte> bytes = raw(name);
-  std::vector<float> values;
+  std::vector<float> values((found.end - found.begin) / safetensors_element_bytes(found.dtype));
+  copy_floats(name, 0, values);
+  return values;
+}
+
+void SafetensorsFile::copy_floats(const std::string& name, std::size_t first, std::span<float> to) const {
+  const TensorInfo& found = info(name);
+  const std::size_t element = safetensors_element_bytes(found.dtype);
+  const std::span<const std::byte> bytes = raw(name).subspan(first * element, to.size() * element);
   if (found.dtype == "F32") {
-    values.resize(bytes.size() / sizeof(float));
-    if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+    if (!to.empty()) std::memcpy(to.data(), bytes.data(), bytes.size());
   } else if (found.dtype == "F16") {
-    convert_all<std::uint16_t>(bytes, values, half_to_float);
+    convert_all<std::uint16_t>(bytes, to, half_to_float);
   } else if (found.dtype == "BF16") {
-    convert_all<std::uint16_t>(bytes, values, bfloat16_to_float);
+    convert_all<std::uint16_t>(bytes, to, bfloat16_to_float);
   } else if (found.dtype == "F64") {
-    convert_all<double>(bytes, values, [](double v) { return static_cast<float>(v); });
+    convert_all<double>(bytes, to, [](double v) { return static_cast<float>(v); });
   } else {
     fail("tensor " + shown(name) + " has dtype " + found.dtype + ", expected F16, BF16, F32 or F64");
   }
-  const auto bad = std::find_if_not(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
-  if (bad != values.end()) {
-    const std::string place = index_text(found.shape, static_cast<std::size_t>(bad - values.begin()));
+  const auto bad = std::find_if_not(to.begin(), to.end(), [](float v) { return std::isfinite(v); });
+  if (bad != to.end()) {
+    const std::string place = index_text(found.shape, first + static_cast<std::size_t>(bad - to.begin()));
     fail("tensor " + shown(name) + (std::isnan(*bad) ? " has a NaN at " : " has an infinity at ") + place);
   }
-  return values;
 }
 
 std::vector<std::int32_t> SafetensorsFile::ints(const std::string& name, const std::vector<std::int64_t>& shape) const {
@@ -312,7 +316,8 @@ std::vector<std::int32_t> SafetensorsFile::ints(const std::string& name, const s
   const std::span<const std::byte> bytes = raw(name);
   std::vector<std::int32_t> values;
   if (found.dtype == "I32") {
-    convert_all<std::int32_t>(bytes, values, [](std::int32_t v) { return v; });
+    values.resize(bytes.size() / sizeof(std::int32_t));
+    convert_all<std::int32_t>(bytes, std::span(values), [](std::int32_t v) { return v; });
     return values;
   }
   if (found.dtype != "I64") fail("tensor " + shown(name) + " has dtype " + found.dtype + ", expected I32 or I64");

@@ -38,6 +38,8 @@ class SafetensorsFile {
   // shape, another dtype, and for floats a NaN or infinity, for ints a value beyond 32 bits.
   [[nodiscard]] std::vector<float> floats(const std::string& name, const std::vector<std::int64_t>& shape = {}) const;  // F16 BF16 F32 F64
   [[nodiscard]] std::vector<std::int32_t> ints(const std::string& name, const std::vector<std::int64_t>& shape = {}) const;  // I32 I64
+  // Of a tensor that floats() takes, the elements from `first` on, as many as `to` has room for. Errors as of floats().
+  void copy_floats(const std::string& name, std::size_t first, std::span<float> to) const;
   // The bytes as stored; not aligned to the element.
   [[nodiscard]] std::span<const std::byte> raw(const std::string& name) const;
 

@@ -2,87 +2,109 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
+#include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
+#include <map>
 
-#include "base/error.h"
+#include "base/text.h"
+#include "engine/model/config_rope.h"
+#include "engine/model/json_config.h"
 
 namespace kvlab {
 
 namespace {
 
-using nlohmann::json;
+constexpr std::int32_t kMaxDim = 1 << 20, kMaxTokens = 1 << 28;
 
-// One config.json; every message begins with its path.
-class ModelConfigFile {
- public:
-  explicit ModelConfigFile(std::string path) : path_(std::move(path)) {
-    std::ifstream stream(path_);
-    if (!stream) fail("cannot be read");
-    root_ = json::parse(stream, nullptr, false);
-    if (!root_.is_object()) fail("not a JSON object");
-  }
+const std::map<std::string, std::string>& architectures() {
+  static const std::map<std::string, std::string> by_type{
+      {"llama", "LlamaForCausalLM"}, {"mistral", "MistralForCausalLM"}, {"qwen2", "Qwen2ForCausalLM"}, {"qwen3", "Qwen3ForCausalLM"}};
+  return by_type;
+}
 
-  std::int32_t integer(const char* key, std::int32_t max) const {
-    const json& value = at(key);
-    if (!value.is_number_integer() || value < 1 || value > max) fail(key, value, fmt::format("an integer in [1, {}]", max));
-    return value.get<std::int32_t>();
-  }
-  std::int32_t integer_or(const char* key, std::int32_t otherwise, std::int32_t max) const {
-    return absent(key) ? otherwise : integer(key, max);
-  }
-  // A token id, or -1 where the model has none. Some models list several; the first is meant.
-  std::int32_t token_id(const char* key, std::int32_t vocab_size) const {
-    if (absent(key)) return -1;
-    const json& value = root_[key].is_array() && !root_[key].empty() ? root_[key][0] : root_[key];
-    if (!value.is_number_integer() || value < 0 || value >= vocab_size)
-      fail(key, value, fmt::format("an id below vocab_size {}", vocab_size));
-    return value.get<std::int32_t>();
-  }
-  double positive(const char* key) const {
-    const json& value = at(key);
-    if (!value.is_number() || !(value.get<double>() > 0) || !std::isfinite(value.get<double>())) fail(key, value, "a positive number");
-    return value.get<double>();
-  }
-  bool flag(const char* key) const {
-    if (absent(key)) return false;
-    if (!root_[key].is_boolean()) fail(key, root_[key], "true or false");
-    return root_[key].get<bool>();
-  }
-  // Where only one value is supported, an absent key means it.
-  void only(const char* key, const json& allowed) const {
-    if (!absent(key) && root_[key] != allowed) fail(key, root_[key], allowed.dump());
-  }
-  void must_divide(const char* key, std::int32_t part, const char* whole_key, std::int32_t whole) const {
-    if (whole % part != 0) fail(fmt::format("'{}' = {} does not divide '{}' = {}", key, part, whole_key, whole));
-  }
-  [[noreturn]] void fail(const char* key, const json& found, const std::string& allowed) const {
-    fail(fmt::format("'{}' = {} is not supported; allowed: {}", key, found.dump(-1, ' ', true, json::error_handler_t::replace), allowed));
-  }
-  [[noreturn]] void fail(const std::string& message) const { throw InputError(path_ + ": " + message); }
+std::string read_type(const JsonConfig& file) {
+  std::vector<std::string> allowed;
+  for (const auto& [type, architecture] : architectures()) allowed.push_back('"' + type + '"');
+  const JsonConfig::Json& type = file.at("model_type");
+  if (!type.is_string() || !architectures().contains(type.get<std::string>())) file.refuse("model_type", join(allowed, ", "));
+  const std::string& architecture = architectures().at(type.get<std::string>());
+  if (file.has("architectures")) file.only("architectures", JsonConfig::Json::array({architecture}));
+  return type.get<std::string>();
+}
 
-  const json& at(const char* key) const {
-    if (absent(key)) fail(fmt::format("missing key '{}'", key));
-    return root_[key];
-  }
-
- private:
-  bool absent(const char* key) const { return !root_.contains(key) || root_[key].is_null(); }
-
-  std::string path_;
-  json root_;
-};
-
-constexpr std::int32_t kMaxDim = 1 << 20;
-
-void refuse_unsupported(const ModelConfigFile& file) {
-  if (file.at("model_type") != "llama") file.fail("model_type", file.at("model_type"), "\"llama\"");
+void refuse_unsupported(const JsonConfig& file, const std::string& type) {
   file.only("hidden_act", "silu");
-  file.only("attention_bias", false);
-  file.only("mlp_bias", false);
-  file.only("rope_scaling", nullptr);
+  file.only("partial_rotary_factor", 1);
+  file.only("quantization_config", nullptr);
+  file.only("use_mrope", false);
+  if (type != "llama") file.only("mlp_bias", false);
+  if (type == "mistral" || type == "qwen2") file.only("attention_bias", false);
+  if (type == "llama") file.only("sliding_window", nullptr);
+  if (type == "llama" || type == "mistral") file.only("layer_types", nullptr);
+  if (type == "llama" || type == "mistral") file.only("use_sliding_window", false);
+}
+
+// A token id, or -1 where the model has none. Some models list several; the first is meant.
+std::int32_t token_id(const JsonConfig& file, const char* key, std::int32_t vocab_size) {
+  if (!file.has(key)) return -1;
+  const JsonConfig::Json& value = file.at(key).is_array() && !file.at(key).empty() ? file.at(key)[0] : file.at(key);
+  if (!value.is_number_integer() || value < 0 || value >= vocab_size)
+    file.refuse(key, fmt::format("an id below vocab_size {}", vocab_size));
+  return value.get<std::int32_t>();
+}
+
+// The library's default where the key is not there; 0 where it is null.
+std::int32_t window_tokens(const JsonConfig& file) {
+  return file.given("sliding_window") == nullptr ? 4096 : file.integer_or("sliding_window", 0, kMaxTokens);
+}
+
+// Which layers slide: as listed, else all from max_window_layers on.
+std::vector<bool> sliding_layers(const JsonConfig& file, std::int32_t layers, bool uses_window) {
+  std::vector<bool> slides;
+  if (!file.has("layer_types")) {
+    const JsonConfig::Json* first = file.given("max_window_layers");  // unlike other counts it may be 0
+    if (uses_window && first != nullptr && (!first->is_number_integer() || *first < 0 || *first > kMaxDim))
+      file.refuse("max_window_layers", fmt::format("an integer in [0, {}]", kMaxDim));
+    const std::int32_t begin = !uses_window ? layers : first == nullptr ? 28 : first->get<std::int32_t>();
+    for (std::int32_t layer = 0; layer < layers; ++layer) slides.push_back(layer >= begin);
+    return slides;
+  }
+  const JsonConfig::Json& types = file.at("layer_types");
+  if (!types.is_array() || types.size() != static_cast<std::size_t>(layers))
+    file.refuse("layer_types", fmt::format("a list of one type for each of {} layers", layers));
+  for (const JsonConfig::Json& type : types) {
+    if (type != "full_attention" && type != "sliding_attention") file.refuse("layer_types", "\"full_attention\", \"sliding_attention\"");
+    slides.push_back(type == "sliding_attention");
+  }
+  return slides;
+}
+
+void read_windows(const JsonConfig& file, ModelConfig& c) {
+  if (c.type == "llama") return;
+  const bool uses_window = c.type == "mistral" || file.flag_or("use_sliding_window", false);
+  const std::int32_t window = uses_window ? window_tokens(file) : 0;
+  const std::vector<bool> slides =
+      c.type == "mistral" ? std::vector<bool>(static_cast<std::size_t>(c.layers), true) : sliding_layers(file, c.layers, window > 0);
+  if (std::none_of(slides.begin(), slides.end(), [](bool s) { return s; })) return;
+  if (window == 0 && c.type != "mistral")
+    file.fail("'layer_types' has \"sliding_attention\", but no window is set; it takes 'use_sliding_window' and 'sliding_window'");
+  if (window == 0) return;
+  for (const bool s : slides) c.windows.push_back(s ? window : 0);
+}
+
+void read_dims(const JsonConfig& file, ModelConfig& c) {
+  c.layers = file.integer("num_hidden_layers", 10'000);
+  c.hidden_dim = file.integer("hidden_size", kMaxDim);
+  c.intermediate_dim = file.integer("intermediate_size", kMaxDim);
+  c.q_heads = file.integer("num_attention_heads", 10'000);
+  c.kv_heads = file.integer_or("num_key_value_heads", c.q_heads, 10'000);
+  if (c.q_heads % c.kv_heads != 0)
+    file.fail(fmt::format("'num_key_value_heads' = {} does not divide 'num_attention_heads' = {}", c.kv_heads, c.q_heads));
+  const std::int32_t head_dim = c.type == "qwen3" ? 128 : std::max(1, c.hidden_dim / c.q_heads);
+  c.head_dim = file.integer_or("head_dim", head_dim, 4096);
+  if (c.head_dim % 2 != 0) file.fail(fmt::format("'head_dim' = {} is odd; RoPE turns pairs of channels", c.head_dim));
+  c.vocab_size = file.integer("vocab_size", 1 << 24);
+  c.max_tokens = file.integer("max_position_embeddings", kMaxTokens);
 }
 
 std::string folder_name(const std::string& dir) {
@@ -93,24 +115,22 @@ std::string folder_name(const std::string& dir) {
 }  // namespace
 
 ModelConfig read_model_config(const std::string& dir) {
-  const ModelConfigFile file((std::filesystem::path(dir) / "config.json").string());
-  refuse_unsupported(file);
+  const JsonConfig file((std::filesystem::path(dir) / "config.json").string());
   ModelConfig c;
   c.name = folder_name(dir);
-  c.layers = file.integer("num_hidden_layers", 10'000);
-  c.hidden_dim = file.integer("hidden_size", kMaxDim);
-  c.intermediate_dim = file.integer("intermediate_size", kMaxDim);
-  c.q_heads = file.integer("num_attention_heads", 10'000);
-  c.kv_heads = file.integer_or("num_key_value_heads", c.q_heads, 10'000);
-  file.must_divide("num_key_value_heads", c.kv_heads, "num_attention_heads", c.q_heads);
-  c.head_dim = file.integer_or("head_dim", std::max(1, c.hidden_dim / c.q_heads), 4096);
-  if (c.head_dim % 2 != 0) file.fail(fmt::format("'head_dim' = {} is odd; RoPE turns pairs of channels", c.head_dim));
-  c.vocab_size = file.integer("vocab_size", 1 << 24);
-  c.max_tokens = file.integer("max_position_embeddings", 1 << 28);
-  c.rope_base = file.positive("rope_theta");
+  c.type = read_type(file);
+  refuse_unsupported(file, c.type);
+  read_dims(file, c);
+  read_rope(file, c);
+  read_windows(file, c);
   c.norm_epsilon = static_cast<float>(file.positive("rms_norm_eps"));
-  c.bos_id = file.token_id("bos_token_id", c.vocab_size);
-  c.tied_head = file.flag("tie_word_embeddings");
+  c.bos_id = token_id(file, "bos_token_id", c.vocab_size);
+  c.tied_head = file.flag_or("tie_word_embeddings", false);
+  const bool biased = c.type != "mistral" && c.type != "qwen2" && file.flag_or("attention_bias", false);
+  c.qkv_bias = biased || c.type == "qwen2";
+  c.o_bias = biased;
+  c.mlp_bias = c.type == "llama" && file.flag_or("mlp_bias", false);
+  c.qk_norm = c.type == "qwen3";
   return c;
 }
 

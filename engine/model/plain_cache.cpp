@@ -38,7 +38,8 @@ class PlainAttention final : public AttentionHost {
                         config_.q_heads,
                         config_.kv_heads,
                         config_.head_dim,
-                        1.0F / std::sqrt(static_cast<float>(config_.head_dim))};
+                        1.0F / std::sqrt(static_cast<float>(config_.head_dim)),
+                        config_.window(layer)};
     scratch_.resize(static_cast<std::size_t>(scratch_floats(op)));
     op.scratch = scratch_.data();
     run_cpu(op);

@@ -8,7 +8,8 @@
 
 namespace kvlab {
 
-// Keys (post-RoPE) and values of one sequence, per layer [tokens, kv_heads, head_dim]: nothing is ever cut.
+// Keys (post-RoPE) and values of one sequence, per layer [tokens, kv_heads, head_dim]: nothing is ever cut, and
+// layers with a window pass over what is outside of it.
 struct KvState {
   explicit KvState(const ModelConfig& config);
   // Forgets all but the first `kept` tokens.

@@ -111,12 +111,26 @@ const std::map<std::string, PassFunction>& pass_functions() {
   return functions;
 }
 
+// Of all layers; 0: none has one.
+std::int32_t shortest_window(const ModelConfig& c) {
+  std::int32_t shortest = 0;
+  for (const std::int32_t window : c.windows)
+    if (window > 0 && (shortest == 0 || window < shortest)) shortest = window;
+  return shortest;
+}
+
 void check_request(const ModelConfig& c, std::size_t prompt_tokens, const RecordOptions& o) {
   if (prompt_tokens == 0) throw InputError("the prompt has no tokens");
   const std::size_t decoded = o.continuation.size() + static_cast<std::size_t>(o.decode_tokens);
   if (prompt_tokens + decoded > static_cast<std::size_t>(c.max_tokens))
     throw InputError(fmt::format("a prompt of {} tokens and {} decoded tokens do not fit into the context of {} of model '{}'",
                                  prompt_tokens, decoded, c.max_tokens, c.name));
+  const std::int32_t window = shortest_window(c);
+  if (window > 0 && (prompt_tokens + decoded > static_cast<std::size_t>(window) || !o.passes.empty()))
+    throw InputError(
+        fmt::format("model '{}' attends within a window of {} tokens, which an attention trace cannot say: so many can be "
+                    "recorded, without extra passes",
+                    c.name, window));
   for (const std::string& name : o.passes) {
     if (!pass_functions().contains(name)) throw InputError("unknown pass '" + name + "'" + suggestion(name, extra_pass_names()));
     if (std::count(o.passes.begin(), o.passes.end(), name) > 1) throw InputError("pass '" + name + "' is named twice");
@@ -164,6 +178,7 @@ AttentionTrace empty_trace(const Transformer& model, std::size_t prompt_tokens, 
   trace.hidden_dim = options.hidden || options.w_o ? c.hidden_dim : 0;
   trace.prompt_tokens = static_cast<std::int32_t>(prompt_tokens);
   trace.rope_base = c.rope_base;
+  trace.rope_scaling = c.rope_scaling.text;
   trace.layers.resize(static_cast<std::size_t>(c.layers));
   if (options.w_o)
     for (std::size_t l = 0; l < trace.layers.size(); ++l) trace.layers[l].w_o = model.weights().layers[l].o;

@@ -43,7 +43,8 @@ AttentionTrace empty_trace(const Transformer& model, std::size_t prompt_tokens, 
 
 // Runs the model and records what its attention layers see. Extra passes run right after the prompt and leave no trace in the cache; their
 // positions follow the prompt's, even beyond the model's context. Same input, same bytes. Errors (InputError): an empty prompt, prompt and
-// decoded tokens that do not fit into the model's context, an id outside the vocabulary, an unknown pass or one named twice.
+// decoded tokens that do not fit into the model's context, an id outside the vocabulary, an unknown pass or one named twice,
+// more tokens than the window of some layer.
 AttentionTrace record(const Transformer& model, std::span<const std::int32_t> prompt_ids, const RecordOptions& options);
 
 }  // namespace kvlab

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
 #include "kernels/embedding/embedding.h"
@@ -18,8 +17,16 @@ namespace {
 
 std::vector<float> floats(std::int64_t n) { return std::vector<float>(static_cast<std::size_t>(n)); }
 
-void linear(std::span<const float> x, const std::vector<float>& w, float* y, std::int64_t tokens, std::int64_t out_dim) {
-  run_cpu(Linear{x.data(), w.data(), y, tokens, static_cast<std::int64_t>(w.size()) / out_dim, out_dim});
+void linear(std::span<const float> x, const std::vector<float>& w, const std::vector<float>& bias, float* y, std::int64_t tokens,
+            std::int64_t out_dim) {
+  const float* added = bias.empty() ? nullptr : bias.data();
+  run_cpu(Linear{x.data(), w.data(), y, tokens, static_cast<std::int64_t>(w.size()) / out_dim, out_dim, added});
+}
+
+// Each head by itself.
+void norm_heads(std::vector<float>& x, const std::vector<float>& weight, float epsilon) {
+  const auto width = static_cast<std::int64_t>(weight.size());
+  run_cpu(RmsNorm{x.data(), nullptr, weight.data(), x.data(), static_cast<std::int64_t>(x.size()) / width, width, epsilon});
 }
 
 }  // namespace
@@ -52,13 +59,8 @@ struct Transformer::Activations {
   std::vector<float> cos, sin;                  // [tokens, head_dim / 2]
 };
 
-Transformer::Transformer(ModelConfig config, ModelWeights weights) : config_(std::move(config)), weights_(std::move(weights)) {
-  // In float32 step by step, as the models are trained and served: at position 4,000 exacter frequencies would turn by other angles.
-  for (std::int32_t i = 0; i < config_.head_dim; i += 2) {
-    const float exponent = static_cast<float>(i) / static_cast<float>(config_.head_dim);
-    frequencies_.push_back(1.0F / static_cast<float>(std::pow(config_.rope_base, double{exponent})));
-  }
-}
+Transformer::Transformer(ModelConfig config, ModelWeights weights)
+    : config_(std::move(config)), weights_(std::move(weights)), rotary_(config_.rope_base, config_.head_dim, config_.rope_scaling) {}
 
 Transformer Transformer::load(const std::string& dir) {
   ModelConfig config = read_model_config(dir);
@@ -66,36 +68,34 @@ Transformer Transformer::load(const std::string& dir) {
   return {std::move(config), std::move(weights)};
 }
 
-void Transformer::fill_rotations(std::span<const std::int32_t> positions, Activations& a) const {
-  std::size_t at = 0;
-  for (const std::int32_t position : positions) {
-    for (const float frequency : frequencies_) {
-      const float angle = static_cast<float>(position) * frequency;
-      a.cos[at] = static_cast<float>(std::cos(double{angle}));
-      a.sin[at++] = static_cast<float>(std::sin(double{angle}));
-    }
-  }
+// Queries, keys and values before RoPE.
+void Transformer::project(const LayerWeights& w, Activations& a) const {
+  const ModelConfig& c = config_;
+  const std::int64_t kv_width = std::int64_t{c.kv_heads} * c.head_dim;
+  linear(a.hidden, w.q, w.q_bias, a.q.data(), a.tokens, std::int64_t{c.q_heads} * c.head_dim);
+  linear(a.hidden, w.k, w.k_bias, a.k.data(), a.tokens, kv_width);
+  linear(a.hidden, w.v, w.v_bias, a.v.data(), a.tokens, kv_width);
+  if (!c.qk_norm) return;
+  norm_heads(a.q, w.q_norm, c.norm_epsilon);
+  norm_heads(a.k, w.k_norm, c.norm_epsilon);
 }
 
 void Transformer::attention(std::int32_t layer, AttentionHost& host, Activations& a) const {
   const ModelConfig& c = config_;
   const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
-  const std::int64_t kv_width = std::int64_t{c.kv_heads} * c.head_dim;
-  linear(a.hidden, w.q, a.q.data(), a.tokens, std::int64_t{c.q_heads} * c.head_dim);
-  linear(a.hidden, w.k, a.k.data(), a.tokens, kv_width);
-  linear(a.hidden, w.v, a.v.data(), a.tokens, kv_width);
+  project(w, a);
   host.before_rope(layer, a.hidden.data(), a.q.data(), a.k.data());
   run_cpu(Rope{a.q.data(), a.cos.data(), a.sin.data(), a.tokens, c.q_heads, c.head_dim});
   run_cpu(Rope{a.k.data(), a.cos.data(), a.sin.data(), a.tokens, c.kv_heads, c.head_dim});
   host.attend(layer, a.q.data(), a.k.data(), a.v.data(), a.attended.data());
-  linear(a.attended, w.o, a.branch.data(), a.tokens, c.hidden_dim);
+  linear(a.attended, w.o, w.o_bias, a.branch.data(), a.tokens, c.hidden_dim);
 }
 
 void Transformer::mlp(const LayerWeights& w, Activations& a) const {
-  linear(a.hidden, w.gate, a.gate.data(), a.tokens, config_.intermediate_dim);
-  linear(a.hidden, w.up, a.up.data(), a.tokens, config_.intermediate_dim);
+  linear(a.hidden, w.gate, w.gate_bias, a.gate.data(), a.tokens, config_.intermediate_dim);
+  linear(a.hidden, w.up, w.up_bias, a.up.data(), a.tokens, config_.intermediate_dim);
   run_cpu(SiluMul{a.gate.data(), a.up.data(), a.gate.data(), a.tokens, config_.intermediate_dim});
-  linear(a.gate, w.down, a.branch.data(), a.tokens, config_.hidden_dim);
+  linear(a.gate, w.down, w.down_bias, a.branch.data(), a.tokens, config_.hidden_dim);
 }
 
 std::vector<float> Transformer::forward(const TokenBatch& batch, AttentionHost& host) const {
@@ -105,7 +105,7 @@ std::vector<float> Transformer::forward(const TokenBatch& batch, AttentionHost& 
       throw InputError(fmt::format("token {} has id {}, outside [0, {}) of model '{}'", batch.positions[i], batch.ids[i],
                                    config_.vocab_size, config_.name));
   Activations a(config_, n);
-  fill_rotations(batch.positions, a);
+  rotary_.fill(batch.positions, a.cos.data(), a.sin.data());
   run_cpu(Embedding{batch.ids.data(), weights_.embedding.data(), a.branch.data(), n, config_.hidden_dim});
   for (std::int32_t layer = 0; layer < config_.layers; ++layer) {
     const LayerWeights& w = weights_.layers[static_cast<std::size_t>(layer)];
@@ -121,7 +121,7 @@ std::vector<float> Transformer::forward(const TokenBatch& batch, AttentionHost& 
 std::vector<float> Transformer::logits(std::span<const float> hidden) const {
   const std::int64_t n = static_cast<std::int64_t>(hidden.size()) / config_.hidden_dim;
   std::vector<float> all = floats(n * config_.vocab_size);
-  linear(hidden, weights_.head, all.data(), n, config_.vocab_size);
+  linear(hidden, weights_.head(), {}, all.data(), n, config_.vocab_size);
   return all;
 }
 

@@ -20,17 +20,19 @@ struct TokenBatch {
 class AttentionHost {
  public:
   virtual ~AttentionHost() = default;
-  // hidden [n, hidden_dim]: normed input of the attention; q [n, q_heads, head_dim], k [n, kv_heads, head_dim] without RoPE.
+  // hidden [n, hidden_dim]: normed input of the attention; q [n, q_heads, head_dim], k [n, kv_heads, head_dim] without RoPE, but normed
+  // where the model norms them.
   virtual void before_rope(std::int32_t /*layer*/, const float* /*hidden*/, const float* /*q*/, const float* /*k*/) {}
   // q, out [n, q_heads, head_dim]; k, v [n, kv_heads, head_dim].
   virtual void attend(std::int32_t layer, const float* q, const float* k, const float* v, float* out) = 0;
 };
 
-// A Llama-type decoder in float32 on the CPU kernels. It knows no cache: positions are given, and keys and values are the host's.
+// A decoder of the Llama kind in float32 on the CPU kernels. It knows no cache: positions are given, and keys and values are the host's,
+// who also keeps to the layers' windows (ModelConfig::window).
 class Transformer {
  public:
   Transformer(ModelConfig config, ModelWeights weights);
-  // Reads DIR/config.json and DIR/model.safetensors.
+  // Reads config.json and the safetensors files of a folder in Hugging Face layout.
   static Transformer load(const std::string& dir);
 
   // Hidden states [n, hidden_dim] behind the last norm. Error (InputError): an id outside the vocabulary. Positions beyond max_tokens are
@@ -45,12 +47,12 @@ class Transformer {
  private:
   struct Activations;
   void attention(std::int32_t layer, AttentionHost& host, Activations& a) const;
+  void project(const LayerWeights& w, Activations& a) const;
   void mlp(const LayerWeights& w, Activations& a) const;
-  void fill_rotations(std::span<const std::int32_t> positions, Activations& a) const;
 
   ModelConfig config_;
   ModelWeights weights_;
-  std::vector<float> frequencies_;  // [head_dim / 2] radians per position
+  Rotary rotary_;
 };
 
 // The most likely token after the last of `logits` [n, vocab_size]; of equals the lowest id.

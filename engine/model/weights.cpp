@@ -1,65 +1,138 @@
 #include "engine/model/weights.h"
 
-#include <filesystem>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
 #include <set>
 
-#include "traces/safetensors.h"
+#include "base/parallel.h"
+#include "base/text.h"
+#include "engine/model/weight_files.h"
 
 namespace kvlab {
 
 namespace {
 
-// Hands out the file's tensors and remembers which, so that none is left out unseen.
-class TensorTaker {
- public:
-  explicit TensorTaker(const std::string& path) : file_(SafetensorsFile::open(path)) {}
-  std::vector<float> take(const std::string& name, const std::vector<std::int64_t>& shape) {
-    taken_.insert(name);
-    return file_.floats(name, shape);
-  }
-  void ignore(const std::string& name) { taken_.insert(name); }
-  void refuse_others() const {
-    for (const auto& [name, info] : file_.tensors())
-      if (!taken_.contains(name)) file_.fail("tensor '" + name + "' has no place in a Llama model of this config");
-  }
+using Shape = std::vector<std::int64_t>;
 
- private:
-  SafetensorsFile file_;
-  std::set<std::string> taken_;
+struct WantedTensor {
+  std::string name;
+  Shape shape;
+  std::vector<float>* to;
 };
 
-LayerWeights take_layer(TensorTaker& tensors, const ModelConfig& c, std::int32_t layer) {
-  const std::string at = "model.layers." + std::to_string(layer) + ".";
+constexpr const char* kEmbedding = "model.embed_tokens.weight";
+constexpr const char* kHead = "lm_head.weight";
+
+void want_layer(const ModelConfig& c, const std::string& at, LayerWeights& w, std::vector<WantedTensor>& wanted) {
   const std::int64_t hidden = c.hidden_dim, inner = c.intermediate_dim;
   const std::int64_t q_dim = std::int64_t{c.q_heads} * c.head_dim, kv_dim = std::int64_t{c.kv_heads} * c.head_dim;
-  LayerWeights w;
-  w.attention_norm = tensors.take(at + "input_layernorm.weight", {hidden});
-  w.mlp_norm = tensors.take(at + "post_attention_layernorm.weight", {hidden});
-  w.q = tensors.take(at + "self_attn.q_proj.weight", {q_dim, hidden});
-  w.k = tensors.take(at + "self_attn.k_proj.weight", {kv_dim, hidden});
-  w.v = tensors.take(at + "self_attn.v_proj.weight", {kv_dim, hidden});
-  w.o = tensors.take(at + "self_attn.o_proj.weight", {hidden, q_dim});
-  w.gate = tensors.take(at + "mlp.gate_proj.weight", {inner, hidden});
-  w.up = tensors.take(at + "mlp.up_proj.weight", {inner, hidden});
-  w.down = tensors.take(at + "mlp.down_proj.weight", {hidden, inner});
-  return w;
+  const auto vector = [&](const char* name, std::int64_t n, std::vector<float>& to) { wanted.push_back({at + name, {n}, &to}); };
+  const auto linear = [&](const std::string& name, std::int64_t out, std::int64_t in, std::vector<float>& weight, bool biased,
+                          std::vector<float>& bias) {
+    wanted.push_back({at + name + ".weight", {out, in}, &weight});
+    if (biased) wanted.push_back({at + name + ".bias", {out}, &bias});
+  };
+  vector("input_layernorm.weight", hidden, w.attention_norm);
+  vector("post_attention_layernorm.weight", hidden, w.mlp_norm);
+  linear("self_attn.q_proj", q_dim, hidden, w.q, c.qkv_bias, w.q_bias);
+  linear("self_attn.k_proj", kv_dim, hidden, w.k, c.qkv_bias, w.k_bias);
+  linear("self_attn.v_proj", kv_dim, hidden, w.v, c.qkv_bias, w.v_bias);
+  linear("self_attn.o_proj", hidden, q_dim, w.o, c.o_bias, w.o_bias);
+  if (c.qk_norm) vector("self_attn.q_norm.weight", c.head_dim, w.q_norm);
+  if (c.qk_norm) vector("self_attn.k_norm.weight", c.head_dim, w.k_norm);
+  linear("mlp.gate_proj", inner, hidden, w.gate, c.mlp_bias, w.gate_bias);
+  linear("mlp.up_proj", inner, hidden, w.up, c.mlp_bias, w.up_bias);
+  linear("mlp.down_proj", hidden, inner, w.down, c.mlp_bias, w.down_bias);
+}
+
+std::vector<WantedTensor> wanted_tensors(const ModelConfig& c, ModelWeights& w) {
+  std::vector<WantedTensor> wanted{{kEmbedding, {c.vocab_size, c.hidden_dim}, &w.embedding},
+                                   {"model.norm.weight", {c.hidden_dim}, &w.final_norm}};
+  if (!c.tied_head) wanted.push_back({kHead, {c.vocab_size, c.hidden_dim}, &w.untied_head});
+  w.layers.resize(static_cast<std::size_t>(c.layers));
+  for (std::size_t layer = 0; layer < w.layers.size(); ++layer)
+    want_layer(c, fmt::format("model.layers.{}.", layer), w.layers[layer], wanted);
+  return wanted;
+}
+
+void refuse_missing(const WeightFiles& files, const std::vector<WantedTensor>& wanted) {
+  std::vector<std::string> missing;
+  for (const WantedTensor& tensor : wanted)
+    if (!files.has(tensor.name)) missing.push_back(tensor.name);
+  if (missing.empty()) return;
+  const std::string more = missing.size() > 1 ? fmt::format(" nor {} more of this model", missing.size() - 1) : "";
+  const std::string near = nearest_name(missing[0], files.names());
+  files.fail(fmt::format("has no tensor '{}'{}{}{}", missing[0], more, near.empty() ? "" : "; the nearest is '" + near + "'",
+                         missing[0] == kHead ? "; a model without a head says \"tie_word_embeddings\": true in config.json" : ""));
+}
+
+void check_tensor(const SafetensorsFile& file, const WantedTensor& tensor) {
+  static constexpr std::array kTypes{"F32", "BF16", "F16"};
+  const TensorInfo& found = file.info(tensor.name);
+  if (found.shape != tensor.shape)
+    file.fail(fmt::format("tensor '{}' has shape {}, expected {}", tensor.name, shape_text(found.shape), shape_text(tensor.shape)));
+  if (std::find(kTypes.begin(), kTypes.end(), found.dtype) == kTypes.end())
+    file.fail(fmt::format("tensor '{}' has dtype {}, expected F32, BF16 or F16", tensor.name, found.dtype));
+}
+
+bool is_rope_buffer(const std::string& name) { return name.ends_with("rotary_emb.inv_freq"); }
+
+void refuse_others(const WeightFiles& files, const std::vector<WantedTensor>& wanted, const ModelConfig& c) {
+  std::set<std::string> known;
+  for (const WantedTensor& tensor : wanted) known.insert(tensor.name);
+  if (c.tied_head) known.insert(kHead);
+  for (const std::string& name : files.names())
+    if (!known.contains(name) && !is_rope_buffer(name))
+      files.file_of(name).fail(fmt::format("tensor '{}' has no place in a {} model of this config.json", name, c.type));
+}
+
+// Some files carry the table a second time as the head.
+void check_tied_head(const WeightFiles& files) {
+  if (!files.has(kHead)) return;
+  const SafetensorsFile &head = files.file_of(kHead), &embedding = files.file_of(kEmbedding);
+  const std::span<const std::byte> a = head.raw(kHead), b = embedding.raw(kEmbedding);
+  const bool same = head.info(kHead).dtype == embedding.info(kEmbedding).dtype && a.size() == b.size();
+  if (!same || std::memcmp(a.data(), b.data(), a.size()) != 0)
+    head.fail(fmt::format("tensor '{}' is not '{}', to which \"tie_word_embeddings\" in config.json ties it", kHead, kEmbedding));
+}
+
+// In pieces, so that the one large table does not keep the other threads waiting.
+void convert(const WeightFiles& files, const std::vector<WantedTensor>& wanted) {
+  struct Piece {
+    const WantedTensor* tensor;
+    std::size_t first, count;
+  };
+  constexpr std::size_t kPiece = std::size_t{1} << 20;
+  for_each_in_parallel(std::ssize(wanted), [&](std::int64_t i) {
+    const WantedTensor& tensor = wanted[static_cast<std::size_t>(i)];
+    std::size_t elements = 1;
+    for (const std::int64_t extent : tensor.shape) elements *= static_cast<std::size_t>(extent);
+    tensor.to->resize(elements);
+  });
+  std::vector<Piece> pieces;
+  for (const WantedTensor& tensor : wanted)
+    for (std::size_t first = 0; first < tensor.to->size(); first += kPiece)
+      pieces.push_back({&tensor, first, std::min(kPiece, tensor.to->size() - first)});
+  for_each_in_parallel(std::ssize(pieces), [&](std::int64_t i) {
+    const Piece& p = pieces[static_cast<std::size_t>(i)];
+    files.file_of(p.tensor->name).copy_floats(p.tensor->name, p.first, std::span(*p.tensor->to).subspan(p.first, p.count));
+  });
 }
 
 }  // namespace
 
 ModelWeights load_weights(const std::string& dir, const ModelConfig& c) {
-  TensorTaker tensors((std::filesystem::path(dir) / "model.safetensors").string());
+  const WeightFiles files(dir);
   ModelWeights w;
-  w.embedding = tensors.take("model.embed_tokens.weight", {c.vocab_size, c.hidden_dim});
-  w.final_norm = tensors.take("model.norm.weight", {c.hidden_dim});
-  if (c.tied_head) {
-    w.head = w.embedding;
-    tensors.ignore("lm_head.weight");  // a copy of the table that some files carry
-  } else {
-    w.head = tensors.take("lm_head.weight", {c.vocab_size, c.hidden_dim});
-  }
-  for (std::int32_t layer = 0; layer < c.layers; ++layer) w.layers.push_back(take_layer(tensors, c, layer));
-  tensors.refuse_others();
+  const std::vector<WantedTensor> wanted = wanted_tensors(c, w);
+  refuse_missing(files, wanted);
+  for (const WantedTensor& tensor : wanted) check_tensor(files.file_of(tensor.name), tensor);
+  refuse_others(files, wanted, c);
+  if (c.tied_head) check_tied_head(files);
+  convert(files, wanted);
   return w;
 }
 

@@ -17,22 +17,24 @@ constexpr std::int64_t bytes(const LinearShape& s) { return s.m == 0 ? 0 : s.m *
 // A multiply and an add per weight and token.
 constexpr std::int64_t flops(const LinearShape& s) { return 2 * s.m * s.n * s.k; }
 
-// y = x w^T in float32, without a bias.
+// y = x w^T (+ bias) in float32.
 struct Linear {
   const float* x = nullptr;  // [tokens, in_dim]
   const float* w = nullptr;  // [out_dim, in_dim]
   float* y = nullptr;        // [tokens, out_dim]; overlaps neither x nor w
   std::int64_t tokens = 0, in_dim = 0, out_dim = 0;
+  const float* bias = nullptr;  // [out_dim]; may be null
 };
 
 constexpr LinearShape shape(const Linear& a) { return {a.tokens, a.out_dim, a.in_dim, 4, 32}; }
 void run_cpu(const Linear& a);
 
-// Several layers of the same tokens, run together: parts[i].y = x parts[i].w^T. Overlaps as for Linear.
+// Several layers of the same tokens, run together: parts[i].y = x parts[i].w^T (+ bias). Overlaps as for Linear.
 struct LinearPart {
   const float* w = nullptr;  // [out_dim, in_dim]
   float* y = nullptr;        // [tokens, out_dim]
   std::int64_t out_dim = 0;
+  const float* bias = nullptr;  // [out_dim]; may be null
 };
 struct LinearGroup {
   const float* x = nullptr;  // [tokens, in_dim]

@@ -76,6 +76,13 @@ void many_tokens(const LinearGroup& a, const LinearPart& part, std::int64_t toke
       .noalias() = x * w.transpose();
 }
 
+// To outputs [begin, end) of tokens [first, last).
+void add_bias(const LinearPart& part, std::int64_t first, std::int64_t last, std::int64_t begin, std::int64_t end) {
+  if (part.bias == nullptr) return;
+  for (std::int64_t t = first; t < last; ++t)
+    for (std::int64_t r = begin; r < end; ++r) part.y[t * part.out_dim + r] += part.bias[r];
+}
+
 std::int64_t blocks(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }
 
 // Calls f(part, index) for every one of count(part) pieces of every part, in parallel.
@@ -100,7 +107,9 @@ void run_cpu(const LinearGroup& a) {
         a, [&](const LinearPart& p) { return across * blocks(p.out_dim, kBlockOutputs); },
         [&](const LinearPart& p, std::int64_t i) {
           const std::int64_t token = i % across * kBlockTokens, out = i / across * kBlockOutputs;
-          many_tokens(a, p, token, std::min(kBlockTokens, a.tokens - token), out, std::min(kBlockOutputs, p.out_dim - out));
+          const std::int64_t tokens = std::min(kBlockTokens, a.tokens - token), outs = std::min(kBlockOutputs, p.out_dim - out);
+          many_tokens(a, p, token, tokens, out, outs);
+          add_bias(p, token, token + tokens, out, out + outs);
         });
     return;
   }
@@ -110,15 +119,19 @@ void run_cpu(const LinearGroup& a) {
       a, [](const LinearPart& p) { return blocks(p.out_dim, kRows); },
       [&](const LinearPart& p, std::int64_t i) {
         const std::int64_t begin = i * kRows, end = std::min(begin + kRows, p.out_dim);
-        if (a.tokens > kFewTokens) return some_tokens(a, p, x, lanes, begin, end);
-        std::int64_t r = begin;
-        for (; r + 4 <= end; r += 4) few_tokens<4>(a, p, r);
-        for (; r < end; ++r) few_tokens<1>(a, p, r);
+        if (a.tokens > kFewTokens) {
+          some_tokens(a, p, x, lanes, begin, end);
+        } else {
+          std::int64_t r = begin;
+          for (; r + 4 <= end; r += 4) few_tokens<4>(a, p, r);
+          for (; r < end; ++r) few_tokens<1>(a, p, r);
+        }
+        add_bias(p, 0, a.tokens, begin, end);
       });
 }
 
 void run_cpu(const Linear& a) {
-  const LinearPart part{a.w, a.y, a.out_dim};
+  const LinearPart part{a.w, a.y, a.out_dim, a.bias};
   run_cpu(LinearGroup{a.x, a.tokens, a.in_dim, &part, 1});
 }
 

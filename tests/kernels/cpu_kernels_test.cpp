@@ -25,12 +25,13 @@ TEST(LinearCpu, MatchesSumsInDouble) {
   for (const std::int64_t tokens : {0, 1, 2, 3, 4, 7, 12, 13, 17, 48, 49, 65, 300}) {
     for (const std::int64_t out_dim : {1, 15, 33, 530}) {
       const std::int64_t in_dim = 70;
-      const std::vector<float> x = wave(tokens * in_dim, 0.7F), w = wave(out_dim * in_dim, 1.3F);
+      const bool biased = (tokens + out_dim) % 2 == 0;
+      const std::vector<float> x = wave(tokens * in_dim, 0.7F), w = wave(out_dim * in_dim, 1.3F), bias = wave(out_dim, 0.2F);
       std::vector<float> y(static_cast<std::size_t>(tokens * out_dim), 7.0F);
-      run_cpu(Linear{x.data(), w.data(), y.data(), tokens, in_dim, out_dim});
+      run_cpu(Linear{x.data(), w.data(), y.data(), tokens, in_dim, out_dim, biased ? bias.data() : nullptr});
       for (std::int64_t t = 0; t < tokens; ++t) {
         for (std::int64_t o = 0; o < out_dim; ++o) {
-          double sum = 0;
+          double sum = biased ? bias[static_cast<std::size_t>(o)] : 0.0;
           for (std::int64_t i = 0; i < in_dim; ++i)
             sum += double{x[static_cast<std::size_t>(t * in_dim + i)]} * w[static_cast<std::size_t>(o * in_dim + i)];
           EXPECT_NEAR(y[static_cast<std::size_t>(t * out_dim + o)], sum, 70 * 6e-8 * 10);  // 70 terms of at most 1

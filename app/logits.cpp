@@ -1,0 +1,85 @@
+#include "app/logits.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <ostream>
+
+#include "base/error.h"
+#include "engine/model/plain_cache.h"
+#include "traces/safetensors.h"
+
+namespace kvlab {
+
+namespace {
+
+struct IdsTensor {
+  std::string key;  // what stands before ".ids"
+  std::vector<std::int32_t> ids;
+};
+
+void check_ids(const SafetensorsFile& file, const std::string& name, const std::vector<std::int32_t>& ids, const ModelConfig& model) {
+  if (ids.empty()) file.fail(fmt::format("tensor '{}' holds no ids", name));
+  if (std::ssize(ids) > model.max_tokens)
+    file.fail(fmt::format("tensor '{}' has {} ids, model '{}' takes at most {} tokens", name, ids.size(), model.name, model.max_tokens));
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    if (ids[i] < 0 || ids[i] >= model.vocab_size)
+      file.fail(fmt::format("tensor '{}' has id {} at [{}], outside [0, {}) of model '{}'", name, ids[i], i, model.vocab_size, model.name));
+}
+
+std::vector<IdsTensor> read_ids_tensors(const std::string& path, const ModelConfig& model) {
+  static const std::string kEnding = ".ids";
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  std::vector<IdsTensor> tensors;
+  for (const auto& [name, info] : file.tensors()) {
+    if (!name.ends_with(kEnding) || name.size() == kEnding.size()) continue;
+    tensors.push_back({name.substr(0, name.size() - kEnding.size()), file.ints(name, {-1})});
+    check_ids(file, name, tensors.back().ids, model);
+  }
+  if (tensors.empty()) file.fail("has no tensor with token ids; they are named '0.ids', '1.ids', ... and are I32 or I64");
+  return tensors;
+}
+
+// Found out before hours of work.
+void check_output(const LogitsCommand& c) {
+  std::error_code error;
+  const std::filesystem::path out(c.output), folder = std::filesystem::absolute(out).parent_path();
+  if (!std::filesystem::is_directory(folder, error)) throw InputError(c.output + ": its folder does not exist");
+  if (std::filesystem::equivalent(out, c.ids_file, error)) throw InputError(c.output + ": --out would replace the file of --ids");
+}
+
+std::vector<float> logits_of(const Transformer& model, std::span<const std::int32_t> ids, std::size_t chunk_tokens) {
+  KvState kv(model.config());
+  std::vector<float> logits;
+  logits.reserve(ids.size() * static_cast<std::size_t>(model.config().vocab_size));
+  const std::size_t step = chunk_tokens > 0 ? chunk_tokens : ids.size();
+  for (std::size_t begin = 0; begin < ids.size(); begin += step) {
+    const std::vector<float> part = forward_logits(model, ids.subspan(begin, std::min(step, ids.size() - begin)), kv);
+    logits.insert(logits.end(), part.begin(), part.end());
+  }
+  return logits;
+}
+
+}  // namespace
+
+int write_logits(const LogitsCommand& c, std::ostream& out) {
+  if (c.backend == "cuda") throw InputError("--backend cuda: this program computes logits on the CPU only; use --backend cpu");
+  const ModelConfig config = read_model_config(c.model);
+  const std::vector<IdsTensor> prompts = read_ids_tensors(c.ids_file, config);
+  check_output(c);
+  const Transformer model(config, load_weights(c.model, config));
+  std::vector<std::vector<float>> logits;
+  std::vector<TensorToWrite> tensors;
+  std::size_t tokens = 0;
+  for (const IdsTensor& prompt : prompts) {
+    logits.push_back(logits_of(model, prompt.ids, static_cast<std::size_t>(c.chunk_tokens)));
+    tensors.push_back({prompt.key + ".logits", "F32", {std::ssize(prompt.ids), config.vocab_size}, logits.back().data()});
+    tokens += prompt.ids.size();
+  }
+  write_safetensors(c.output, tensors, {{"model", config.name}, {"backend", c.backend}});
+  out << fmt::format("wrote {}: {} prompts, {} tokens, vocabulary of {}\n", c.output, prompts.size(), tokens, config.vocab_size);
+  return 0;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,125 @@
+#include "engine/model/config_rope.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/text.h"
+
+namespace kvlab {
+
+namespace {
+
+using Kind = RopeScaling::Kind;
+
+struct KindKeys {
+  Kind kind;
+  std::vector<std::string> keys;
+};
+
+const std::map<std::string, KindKeys>& rope_kinds() {
+  static const std::map<std::string, KindKeys> kinds{
+      {"default", {Kind::kNone, {}}},
+      {"linear", {Kind::kLinear, {"factor"}}},
+      {"dynamic", {Kind::kDynamic, {"factor", "original_max_position_embeddings"}}},
+      {"llama3", {Kind::kLlama3, {"factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"}}},
+      {"yarn",
+       {Kind::kYarn,
+        {"factor", "original_max_position_embeddings", "attention_factor", "mscale", "mscale_all_dim", "beta_fast", "beta_slow", "truncate",
+         "finetuned"}}}};  // "finetuned" says how a model was made, not what it computes
+  return kinds;
+}
+
+std::string kind_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, kind] : rope_kinds()) names.push_back('"' + name + '"');
+  return join(names, ", ");
+}
+
+// "rope_type", in older files "type".
+std::string kind_name(const JsonConfig& rope, bool may_be_absent) {
+  const bool older = rope.has("type"), newer = rope.has("rope_type");
+  if (may_be_absent && !older && !newer) return "default";
+  if (older && newer && rope.at("type") != rope.at("rope_type"))
+    rope.refuse("type", fmt::format("'rope_type' = {}, as beside it", rope.at("rope_type").dump()));
+  const char* key = older ? "type" : "rope_type";
+  const std::string name = rope.text(key);
+  if (!rope_kinds().contains(name)) rope.refuse(key, kind_names());
+  return name;
+}
+
+double at_least_one(const JsonConfig& rope, const std::string& key) {
+  const double value = rope.positive(key);
+  if (value < 1) rope.refuse(key, "a number from 1");
+  return value;
+}
+
+// 0.1 m ln(s) + 1 (Peng et al. 2023, section 3.4; m = 1 there).
+double yarn_magnitude(double factor, double m) { return factor <= 1 ? 1.0 : 0.1 * m * std::log(factor) + 1.0; }
+
+void read_yarn(const JsonConfig& rope, RopeScaling& s) {
+  s.beta_fast = rope.positive_or("beta_fast", 32);
+  s.beta_slow = rope.positive_or("beta_slow", 1);
+  if (s.beta_fast < s.beta_slow) rope.refuse("beta_fast", fmt::format("a number from 'beta_slow' = {}", s.beta_slow));
+  s.truncate = rope.flag_or("truncate", true);
+  const bool both = rope.has("mscale") && rope.has("mscale_all_dim");
+  s.attention_factor = both ? yarn_magnitude(s.factor, rope.positive("mscale")) / yarn_magnitude(s.factor, rope.positive("mscale_all_dim"))
+                            : yarn_magnitude(s.factor, 1);
+  s.attention_factor = rope.positive_or("attention_factor", s.attention_factor);
+}
+
+void read_llama3(const JsonConfig& rope, RopeScaling& s) {
+  s.low_freq_factor = rope.positive("low_freq_factor");
+  s.high_freq_factor = rope.positive("high_freq_factor");
+  if (!(s.high_freq_factor > s.low_freq_factor))
+    rope.refuse("high_freq_factor", fmt::format("a number above 'low_freq_factor' = {}", s.low_freq_factor));
+}
+
+RopeScaling read_scaling(const JsonConfig& rope, const ModelConfig& c, const std::string& name) {
+  constexpr std::int32_t kMostTokens = 1 << 28;
+  RopeScaling s;
+  s.kind = rope_kinds().at(name).kind;
+  std::vector<std::string> known = rope_kinds().at(name).keys;
+  known.insert(known.end(), {"rope_type", "type", "rope_theta"});
+  rope.only_keys(known);
+  if (s.kind == Kind::kNone) return s;
+  s.text = rope.json().dump();
+  s.factor = at_least_one(rope, "factor");
+  if (s.kind == Kind::kLinear) return s;
+  if (s.kind == Kind::kLlama3) s.original_tokens = rope.integer("original_max_position_embeddings", kMostTokens);
+  if (s.kind != Kind::kLlama3) s.original_tokens = rope.integer_or("original_max_position_embeddings", c.max_tokens, kMostTokens);
+  if (s.kind == Kind::kLlama3) read_llama3(rope, s);
+  if (s.kind == Kind::kYarn) read_yarn(rope, s);
+  if (s.kind == Kind::kDynamic && s.original_tokens != c.max_tokens)
+    rope.refuse("original_max_position_embeddings", fmt::format("'max_position_embeddings' = {}", c.max_tokens));
+  if (s.kind == Kind::kDynamic && c.head_dim < 4) rope.fail("dynamic RoPE scaling needs a 'head_dim' of at least 4");
+  return s;
+}
+
+}  // namespace
+
+void read_rope(const JsonConfig& file, ModelConfig& c) {
+  const bool newer = file.has("rope_parameters");
+  if (newer && file.has("rope_scaling")) file.fail("'rope_scaling' and 'rope_parameters' are both set; keep the one that holds");
+  c.rope_base = file.positive_or("rope_theta", 10'000);
+  const char* key = newer ? "rope_parameters" : "rope_scaling";
+  if (!file.has(key)) return;
+  const JsonConfig rope = file.object(key);
+  for (const auto& [name, value] : rope.json().items())
+    if (value.is_object()) rope.refuse(name, "the same RoPE for all layers");
+  if (rope.has("rope_theta")) {
+    if (file.has("rope_theta") && rope.positive("rope_theta") != c.rope_base)
+      rope.refuse("rope_theta", fmt::format("'rope_theta' = {}, as outside of it", number_text(c.rope_base)));
+    c.rope_base = rope.positive("rope_theta");
+  }
+  c.rope_scaling = read_scaling(rope, c, kind_name(rope, newer));
+  // Both are used beyond the length that the model was first trained for.
+  if (c.rope_scaling.kind == Kind::kDynamic || c.rope_scaling.kind == Kind::kYarn) {
+    const double longest = std::min(std::floor(c.rope_scaling.factor * c.rope_scaling.original_tokens), 268'435'456.0);
+    c.max_tokens = std::max(c.max_tokens, static_cast<std::int32_t>(longest));
+  }
+}
+
+}  // namespace kvlab

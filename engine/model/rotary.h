@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace kvlab {
+
+// How a model stretches rotary positions beyond the length it was first trained for. Formulas as in Hugging Face transformers, whose
+// names for them are in quotes.
+struct RopeScaling {
+  enum class Kind : std::uint8_t {
+    kNone,     // "default"
+    kLinear,   // "linear": positions divided by `factor` (Chen et al. 2023, arXiv:2306.15595)
+    kDynamic,  // "dynamic": a larger base once the sequence is longer than `original_tokens`; up to there the same as none
+    kLlama3,   // "llama3": slow pairs are divided by `factor`, fast ones stay, between them a ramp
+    kYarn      // "yarn": the same by another ramp, and larger queries and keys (Peng et al. 2023, arXiv:2309.00071)
+  };
+  Kind kind = Kind::kNone;
+  double factor = 1;
+  double original_tokens = 0;                        // dynamic, llama3, yarn: length of the first training
+  double low_freq_factor = 1, high_freq_factor = 1;  // llama3: turns within original_tokens where the ramp begins and ends
+  double beta_fast = 32, beta_slow = 1;              // yarn: the same, from its other end
+  bool truncate = true;                              // yarn: the ramp begins and ends at whole pairs
+  double attention_factor = 1;                       // yarn: of cosines and sines
+  std::string text = "none";                         // the JSON object that says all this
+};
+
+// Cosines and sines of rotary positions (Su et al. 2021), in float32 step by step, as models are trained and served: at position 4,000
+// exacter frequencies would turn by other angles.
+class Rotary {
+ public:
+  Rotary(double base, std::int32_t head_dim, RopeScaling scaling);
+
+  // Radians per position of each pair of channels [head_dim / 2] while the longest sequence of a pass has so many tokens. That counts for
+  // kDynamic beyond original_tokens alone: there keys of earlier, shorter passes have been turned by other frequencies.
+  [[nodiscard]] std::vector<float> frequencies(std::int64_t tokens) const;
+  // Writes cos and sin [positions, head_dim / 2] for the positions of one pass.
+  void fill(std::span<const std::int32_t> positions, float* cos, float* sin) const;
+
+ private:
+  double base_;
+  std::int32_t head_dim_;
+  RopeScaling scaling_;
+  std::vector<float> frequencies_;  // up to original_tokens
+};
+
+}  // namespace kvlab

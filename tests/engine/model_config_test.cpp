@@ -1,0 +1,203 @@
+#include <cmath>
+
+#include "tests/engine/model_folder.h"
+
+namespace kvlab {
+namespace {
+
+using Json = nlohmann::json;
+
+class ModelConfigTest : public ModelFolder {
+ protected:
+  // The probe's config as one of another kind.
+  void become(const std::string& type, const std::string& architecture) {
+    config_["model_type"] = type;
+    config_["architectures"] = {architecture};
+  }
+};
+
+TEST_F(ModelConfigTest, TheProbe) {
+  const ModelConfig c = read_model_config(kProbeDir + "/");
+  EXPECT_EQ(c.name, "probe");
+  EXPECT_EQ(c.type, "llama");
+  EXPECT_EQ(c.layers, 8);
+  EXPECT_EQ(c.hidden_dim, 384);
+  EXPECT_EQ(c.intermediate_dim, 768);
+  EXPECT_EQ(c.q_heads, 8);
+  EXPECT_EQ(c.kv_heads, 2);
+  EXPECT_EQ(c.head_dim, 64);
+  EXPECT_EQ(c.vocab_size, 264);
+  EXPECT_EQ(c.max_tokens, 4096);
+  EXPECT_EQ(c.rope_base, 100000);
+  EXPECT_EQ(c.rope_scaling.kind, RopeScaling::Kind::kNone);
+  EXPECT_EQ(c.norm_epsilon, 1e-5F);
+  EXPECT_EQ(c.bos_id, 256);
+  EXPECT_EQ(c.window(7), 0);
+  EXPECT_FALSE(c.tied_head || c.qkv_bias || c.o_bias || c.mlp_bias || c.qk_norm);
+}
+
+TEST_F(ModelConfigTest, BadValues) {
+  EXPECT_EQ(config_error("{\"model_type\": "), "not a JSON object");
+  EXPECT_EQ(config_error("[1]"), "not a JSON object");
+  EXPECT_EQ(error_with({{"hidden_act", "gelu"}}), "'hidden_act' = \"gelu\" is not supported; allowed: \"silu\"");
+  EXPECT_EQ(error_without("hidden_size"), "missing key 'hidden_size'");
+  EXPECT_EQ(error_with({{"hidden_size", "384"}}), "'hidden_size' = \"384\" is not supported; allowed: an integer in [1, 1048576]");
+  EXPECT_EQ(error_with({{"num_hidden_layers", 0}}), "'num_hidden_layers' = 0 is not supported; allowed: an integer in [1, 10000]");
+  EXPECT_EQ(error_with({{"num_key_value_heads", 3}}), "'num_key_value_heads' = 3 does not divide 'num_attention_heads' = 8");
+  EXPECT_EQ(error_with({{"head_dim", 63}}), "'head_dim' = 63 is odd; RoPE turns pairs of channels");
+  EXPECT_EQ(error_with({{"rope_theta", -1}}), "'rope_theta' = -1 is not supported; allowed: a positive number");
+  EXPECT_EQ(error_with({{"bos_token_id", 264}}), "'bos_token_id' = 264 is not supported; allowed: an id below vocab_size 264");
+  EXPECT_EQ(error_with({{"tie_word_embeddings", 1}}), "'tie_word_embeddings' = 1 is not supported; allowed: true or false");
+  EXPECT_EQ(error_with({{"attention_bias", "yes"}}), "'attention_bias' = \"yes\" is not supported; allowed: true or false");
+  EXPECT_EQ(error_with({{"partial_rotary_factor", 0.5}}), "'partial_rotary_factor' = 0.5 is not supported; allowed: 1");
+  EXPECT_EQ(error_with({{"quantization_config", {{"bits", 4}}}}), "'quantization_config' = {\"bits\":4} is not supported; allowed: null");
+  EXPECT_EQ(error_with({{"sliding_window", 16}}), "'sliding_window' = 16 is not supported; allowed: null");
+}
+
+TEST_F(ModelConfigTest, ModelTypesThatAreNotKnown) {
+  EXPECT_EQ(error_with({{"model_type", "gpt2"}}),
+            "'model_type' = \"gpt2\" is not supported; allowed: \"llama\", \"mistral\", \"qwen2\", \"qwen3\"");
+  EXPECT_EQ(error_with({{"model_type", 7}}), "'model_type' = 7 is not supported; allowed: \"llama\", \"mistral\", \"qwen2\", \"qwen3\"");
+  EXPECT_EQ(error_without("model_type"), "missing key 'model_type'");
+  EXPECT_EQ(error_with({{"architectures", {"LlamaForSequenceClassification"}}}),
+            "'architectures' = [\"LlamaForSequenceClassification\"] is not supported; allowed: [\"LlamaForCausalLM\"]");
+  EXPECT_EQ(error_with({{"model_type", "qwen3"}}),
+            "'architectures' = [\"LlamaForCausalLM\"] is not supported; allowed: [\"Qwen3ForCausalLM\"]");
+}
+
+TEST_F(ModelConfigTest, OptionalKeysHaveTheLibrarysDefaults) {
+  for (const char* key :
+       {"num_key_value_heads", "head_dim", "bos_token_id", "tie_word_embeddings", "hidden_act", "rope_theta", "architectures"})
+    config_.erase(key);
+  ModelConfig c = config_with();
+  EXPECT_EQ(c.kv_heads, 8);
+  EXPECT_EQ(c.head_dim, 48);
+  EXPECT_EQ(c.bos_id, -1);
+  EXPECT_EQ(c.rope_base, 10000);
+  c = config_with({{"model_type", "qwen3"}});
+  EXPECT_EQ(c.head_dim, 128);
+}
+
+TEST_F(ModelConfigTest, BiasesAndNorms) {
+  ModelConfig c = config_with({{"attention_bias", true}, {"mlp_bias", true}});
+  EXPECT_TRUE(c.qkv_bias && c.o_bias && c.mlp_bias && !c.qk_norm);
+  become("mistral", "MistralForCausalLM");
+  c = config_with();
+  EXPECT_FALSE(c.qkv_bias || c.o_bias || c.mlp_bias || c.qk_norm);
+  EXPECT_EQ(error_with({{"attention_bias", true}}), "'attention_bias' = true is not supported; allowed: false");
+  EXPECT_EQ(error_with({{"mlp_bias", true}}), "'mlp_bias' = true is not supported; allowed: false");
+  become("qwen2", "Qwen2ForCausalLM");
+  c = config_with();
+  EXPECT_TRUE(c.qkv_bias && !c.o_bias && !c.qk_norm);
+  become("qwen3", "Qwen3ForCausalLM");
+  c = config_with({{"attention_bias", true}});
+  EXPECT_TRUE(c.qkv_bias && c.o_bias && c.qk_norm);
+}
+
+using Windows = std::vector<std::int32_t>;
+
+TEST_F(ModelConfigTest, MistralSlidesInAllLayers) {
+  become("mistral", "MistralForCausalLM");
+  EXPECT_EQ(config_with({{"sliding_window", 512}}).windows, Windows(8, 512));
+  EXPECT_EQ(config_with({{"sliding_window", nullptr}}).windows, Windows());
+  EXPECT_EQ(config_with().windows, Windows(8, 4096));  // the library's default
+  EXPECT_EQ(error_with({{"sliding_window", 0}}), "'sliding_window' = 0 is not supported; allowed: an integer in [1, 268435456]");
+  EXPECT_EQ(error_with({{"layer_types", {"full_attention"}}}), "'layer_types' = [\"full_attention\"] is not supported; allowed: null");
+}
+
+TEST_F(ModelConfigTest, QwenSlidesWhereItIsTold) {
+  become("qwen2", "Qwen2ForCausalLM");
+  config_["num_hidden_layers"] = 3;
+  EXPECT_EQ(config_with({{"sliding_window", 16}, {"max_window_layers", 0}}).windows, Windows());
+  config_["use_sliding_window"] = true;
+  EXPECT_EQ(config_with({{"sliding_window", 16}, {"max_window_layers", 1}}).windows, (Windows{0, 16, 16}));
+  EXPECT_EQ(config_with({{"sliding_window", 16}, {"max_window_layers", 0}}).windows, (Windows{16, 16, 16}));
+  EXPECT_EQ(config_with({{"sliding_window", 16}, {"max_window_layers", 3}}).windows, Windows());
+  EXPECT_EQ(config_with({{"sliding_window", 16}}).windows, Windows());  // from layer 28 on
+  EXPECT_EQ(config_with({{"sliding_window", nullptr}, {"max_window_layers", 0}}).windows, Windows());
+  EXPECT_EQ(config_with({{"max_window_layers", 2}}).windows, (Windows{0, 0, 4096}));
+  const Json types{"sliding_attention", "full_attention", "sliding_attention"};
+  EXPECT_EQ(config_with({{"sliding_window", 16}, {"max_window_layers", 3}, {"layer_types", types}}).windows, (Windows{16, 0, 16}));
+  EXPECT_EQ(error_with({{"use_sliding_window", false}, {"sliding_window", 16}, {"layer_types", types}}),
+            "'layer_types' has \"sliding_attention\", but no window is set; it takes 'use_sliding_window' and 'sliding_window'");
+  EXPECT_EQ(error_with({{"layer_types", {"full_attention"}}}),
+            "'layer_types' = [\"full_attention\"] is not supported; allowed: a list of one type for each of 3 layers");
+  EXPECT_EQ(error_with({{"layer_types", {"full_attention", "chunked_attention", "full_attention"}}}),
+            "'layer_types' = [\"full_attention\",\"chunked_attention\",\"full_attention\"] is not supported; allowed: \"full_attention\", "
+            "\"sliding_attention\"");
+  EXPECT_EQ(error_with({{"max_window_layers", -1}}), "'max_window_layers' = -1 is not supported; allowed: an integer in [0, 1048576]");
+}
+
+using Kind = RopeScaling::Kind;
+
+TEST_F(ModelConfigTest, RopeScalings) {
+  EXPECT_EQ(config_with({{"rope_scaling", {{"type", "default"}}}}).rope_scaling.kind, Kind::kNone);
+  RopeScaling s = config_with({{"rope_scaling", {{"type", "linear"}, {"factor", 4}}}}).rope_scaling;
+  EXPECT_EQ(s.kind, Kind::kLinear);
+  EXPECT_EQ(s.factor, 4);
+  EXPECT_EQ(s.text, "{\"factor\":4,\"type\":\"linear\"}");
+  ModelConfig c = config_with({{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.5}}}});
+  EXPECT_EQ(c.rope_scaling.kind, Kind::kDynamic);
+  EXPECT_EQ(c.rope_scaling.original_tokens, 4096);
+  EXPECT_EQ(c.max_tokens, 10240);
+  c = config_with({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 2048}}}});
+  EXPECT_EQ(c.max_tokens, 8192);
+  EXPECT_EQ(c.rope_scaling.beta_fast, 32);
+  EXPECT_NEAR(c.rope_scaling.attention_factor, 0.1 * std::log(4.0) + 1, 1e-12);
+  s = config_with({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}, {"mscale", 1.5}, {"mscale_all_dim", 0.5}}}}).rope_scaling;
+  EXPECT_NEAR(s.attention_factor, (0.15 * std::log(4.0) + 1) / (0.05 * std::log(4.0) + 1), 1e-12);
+  s = config_with({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}, {"mscale", 1.5}, {"attention_factor", 1.25}}}}).rope_scaling;
+  EXPECT_EQ(s.attention_factor, 1.25);
+}
+
+TEST_F(ModelConfigTest, BadRopeScalings) {
+  const auto error = [&](const Json& scaling) { return error_with({{"rope_scaling", scaling}}); };
+  EXPECT_EQ(error({{"type", "longrope"}}),
+            "'rope_scaling.type' = \"longrope\" is not supported; allowed: \"default\", \"dynamic\", \"linear\", \"llama3\", \"yarn\"");
+  EXPECT_EQ(error({{"factor", 2}}), "missing key 'rope_scaling.rope_type'");
+  EXPECT_EQ(error("linear"), "'rope_scaling' = \"linear\" is not supported; allowed: an object");
+  EXPECT_EQ(error({{"type", "yarn"}, {"rope_type", "linear"}, {"factor", 2}}),
+            "'rope_scaling.type' = \"yarn\" is not supported; allowed: 'rope_type' = \"linear\", as beside it");
+  EXPECT_EQ(error({{"type", "linear"}}), "missing key 'rope_scaling.factor'");
+  EXPECT_EQ(error({{"type", "linear"}, {"factor", 0.5}}), "'rope_scaling.factor' = 0.5 is not supported; allowed: a number from 1");
+  EXPECT_EQ(error({{"type", "linear"}, {"factro", 2}}), "unknown key 'rope_scaling.factro'; did you mean 'factor'?");
+  EXPECT_EQ(error({{"type", "linear"}, {"factor", 2}, {"beta_fast", 32}}),
+            "unknown key 'rope_scaling.beta_fast'; known: factor, rope_type, type, rope_theta");
+  EXPECT_EQ(error({{"type", "dynamic"}, {"factor", 2}, {"original_max_position_embeddings", 64}}),
+            "'rope_scaling.original_max_position_embeddings' = 64 is not supported; allowed: 'max_position_embeddings' = 4096");
+  EXPECT_EQ(error({{"type", "llama3"}, {"factor", 8}}), "missing key 'rope_scaling.original_max_position_embeddings'");
+  EXPECT_EQ(
+      error({{"type", "llama3"}, {"factor", 8}, {"original_max_position_embeddings", 64}, {"low_freq_factor", 4}, {"high_freq_factor", 4}}),
+      "'rope_scaling.high_freq_factor' = 4 is not supported; allowed: a number above 'low_freq_factor' = 4");
+  EXPECT_EQ(error({{"type", "yarn"}, {"factor", 8}, {"beta_fast", 0.5}}),
+            "'rope_scaling.beta_fast' = 0.5 is not supported; allowed: a number from 'beta_slow' = 1");
+}
+
+TEST_F(ModelConfigTest, RopeParametersOfNewerFolders) {
+  config_.erase("rope_theta");
+  ModelConfig c = config_with({{"rope_parameters", {{"rope_theta", 5e5}}}});
+  EXPECT_EQ(c.rope_base, 5e5);
+  EXPECT_EQ(c.rope_scaling.kind, Kind::kNone);
+  c = config_with({{"rope_parameters", {{"rope_theta", 5e5}, {"rope_type", "linear"}, {"factor", 2}}}});
+  EXPECT_EQ(c.rope_scaling.kind, Kind::kLinear);
+  EXPECT_EQ(error_with({{"rope_theta", 1e4}, {"rope_parameters", {{"rope_theta", 5e5}}}}),
+            "'rope_parameters.rope_theta' = 500000.0 is not supported; allowed: 'rope_theta' = 10000, as outside of it");
+  EXPECT_EQ(error_with({{"rope_parameters", Json::object()}, {"rope_scaling", Json::object()}}),
+            "'rope_scaling' and 'rope_parameters' are both set; keep the one that holds");
+  EXPECT_EQ(error_with({{"rope_parameters", {{"full_attention", {{"rope_theta", 1e4}}}}}}),
+            "'rope_parameters.full_attention' = {\"rope_theta\":10000.0} is not supported; allowed: the same RoPE for all layers");
+}
+
+// Up to max_position_embeddings dynamic scaling is none at all; beyond, the base grows with the length.
+TEST(Rotary, DynamicScalingBeginsBehindTheTrainedLength) {
+  RopeScaling s;
+  s.kind = Kind::kDynamic, s.factor = 2, s.original_tokens = 100;
+  const Rotary plain(10'000, 8, {}), dynamic(10'000, 8, s);
+  EXPECT_EQ(dynamic.frequencies(100), plain.frequencies(100));
+  const std::vector<float> longer = dynamic.frequencies(200);
+  const double base = 10'000 * std::pow(2.0 * 200 / 100 - 1, 8.0 / 6);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(longer[i] * std::pow(base, static_cast<double>(i) / 4), 1, 1e-6);
+}
+
+}  // namespace
+}  // namespace kvlab

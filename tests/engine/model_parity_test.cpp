@@ -1,0 +1,165 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <set>
+
+#include "engine/model/plain_cache.h"
+#include "traces/safetensors.h"
+
+namespace kvlab {
+namespace {
+
+// Tiny random models of every kind that is supported, with logits by Hugging Face transformers (tests/parity/models/README.md).
+const std::string kModels = KVLAB_SOURCE_DIR "/tests/parity/models/";
+
+// Both sides compute in float32 and add in different orders; logits have a standard deviation of 3. The largest difference seen is 3e-5.
+constexpr float kParityTolerance = 1e-4F;
+// Reading any feature wrong moves the logits by more.
+constexpr float kFeatureDifference = 0.05F;
+
+struct GoldenModel {
+  explicit GoldenModel(const std::string& name)
+      : model(Transformer::load(kModels + name)), golden(SafetensorsFile::open(kModels + name + "/golden.safetensors")) {}
+  [[nodiscard]] int prompts() const { return golden.has("1.ids") ? 2 : 1; }
+  [[nodiscard]] std::vector<std::int32_t> ids(int i) const { return golden.ints(std::to_string(i) + ".ids"); }
+  [[nodiscard]] std::vector<float> logits(int i) const { return golden.floats(std::to_string(i) + ".logits"); }
+  [[nodiscard]] std::vector<std::int32_t> greedy(int i) const { return golden.ints(std::to_string(i) + ".greedy"); }
+
+  Transformer model;
+  SafetensorsFile golden;
+};
+
+float largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  float worst = a.size() == b.size() ? 0.0F : INFINITY;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const float difference = std::fabs(a[i] - b[i]);
+    worst = difference <= worst ? worst : difference;
+    if (std::isnan(difference)) return difference;
+  }
+  return worst;
+}
+
+std::vector<float> in_chunks(const Transformer& model, std::span<const std::int32_t> ids, std::size_t chunk) {
+  KvState kv(model.config());
+  std::vector<float> logits;
+  for (std::size_t begin = 0; begin < ids.size(); begin += chunk) {
+    const std::vector<float> part = forward_logits(model, ids.subspan(begin, std::min(chunk, ids.size() - begin)), kv);
+    logits.insert(logits.end(), part.begin(), part.end());
+  }
+  return logits;
+}
+
+// With a cache, or each token from a pass over everything before it.
+std::vector<std::int32_t> decode_greedily(const Transformer& model, std::vector<std::int32_t> ids, std::size_t tokens, bool with_cache) {
+  KvState kv(model.config());
+  const std::size_t prompt = ids.size();
+  std::size_t run = 0;
+  while (ids.size() < prompt + tokens) {
+    if (!with_cache) kv.truncate(0), run = 0;
+    const std::vector<float> logits = forward_logits(model, std::span(ids).subspan(run), kv);
+    run = ids.size();
+    ids.push_back(greedy_token(logits, model.config().vocab_size));
+  }
+  return {ids.begin() + static_cast<std::ptrdiff_t>(prompt), ids.end()};
+}
+
+class ModelParity : public testing::TestWithParam<std::string> {};
+
+TEST_P(ModelParity, LogitsAndGreedyTokensAreTheReferences) {
+  const GoldenModel m(GetParam());
+  // Its frequencies depend on the length of each pass: only whole passes are the reference's.
+  const bool follows_length = m.model.config().rope_scaling.kind == RopeScaling::Kind::kDynamic;
+  for (int i = 0; i < m.prompts(); ++i) {
+    const std::vector<std::int32_t> ids = m.ids(i);
+    const float worst = largest_difference(in_chunks(m.model, ids, ids.size()), m.logits(i));
+    RecordProperty("max_difference_" + std::to_string(i), std::to_string(worst));
+    EXPECT_LE(worst, kParityTolerance) << "prompt " << i;
+    EXPECT_EQ(decode_greedily(m.model, ids, m.greedy(i).size(), !follows_length), m.greedy(i)) << "prompt " << i;
+    if (follows_length) continue;
+    EXPECT_LE(largest_difference(in_chunks(m.model, ids, 7), m.logits(i)), kParityTolerance) << "prompt " << i << " in chunks";
+  }
+}
+
+const std::vector<std::string>& model_names() {
+  static const std::vector<std::string> names{
+      "llama_bias",        "llama_fp16",        "llama_gqa",       "llama_mha",     "llama_rope_dynamic",
+      "llama_rope_linear", "llama_rope_llama3", "llama_rope_yarn", "llama_sharded", "llama_tied",
+      "llama_v5",          "mistral",           "mistral_full",    "qwen2",         "qwen2_sliding",
+      "qwen2_sliding_hub", "qwen2_yarn",        "qwen3",           "qwen3_tied"};
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ModelParity, testing::ValuesIn(model_names()), [](const auto& one) { return one.param; });
+
+TEST(ModelParityFolders, AreAllTested) {
+  std::set<std::string> folders;
+  for (const auto& entry : std::filesystem::directory_iterator(kModels))
+    if (entry.is_directory()) folders.insert(entry.path().filename().string());
+  EXPECT_EQ(folders, std::set<std::string>(model_names().begin(), model_names().end()));
+}
+
+// A feature, and how a reader that misses it would see the model.
+struct Feature {
+  std::string model, name;
+  std::function<void(ModelConfig&, ModelWeights&)> miss;
+};
+void PrintTo(const Feature& f, std::ostream* out) { *out << f.model << " " << f.name; }
+
+class ModelFeature : public testing::TestWithParam<Feature> {};
+
+TEST_P(ModelFeature, ChangesTheLogits) {
+  const GoldenModel m(GetParam().model);
+  ModelConfig config = m.model.config();
+  ModelWeights weights = m.model.weights();
+  GetParam().miss(config, weights);
+  const Transformer other(config, std::move(weights));
+  const int last = m.prompts() - 1;
+  const std::vector<std::int32_t> ids = m.ids(last);
+  const float difference = largest_difference(in_chunks(other, ids, ids.size()), m.logits(last));
+  RecordProperty("difference", std::to_string(difference));
+  EXPECT_GT(difference, kFeatureDifference);
+}
+
+void each_layer(ModelWeights& w, const std::function<void(LayerWeights&)>& change) {
+  for (LayerWeights& layer : w.layers) change(layer);
+}
+void no_scaling(ModelConfig& c, ModelWeights&) { c.rope_scaling = {}; }
+void no_window(ModelConfig& c, ModelWeights&) { c.windows.clear(); }
+void longer_window(ModelConfig& c, ModelWeights&) {
+  for (std::int32_t& window : c.windows) window += window > 0 ? 1 : 0;
+}
+void windows_everywhere(ModelConfig& c, ModelWeights&) { c.windows.assign(c.windows.size(), 16); }
+void no_qkv_bias(ModelConfig&, ModelWeights& w) {
+  each_layer(w, [](LayerWeights& l) { l.q_bias.clear(), l.k_bias.clear(), l.v_bias.clear(); });
+}
+void no_k_bias(ModelConfig&, ModelWeights& w) {
+  each_layer(w, [](LayerWeights& l) { l.k_bias.clear(); });
+}
+void no_o_bias(ModelConfig&, ModelWeights& w) {
+  each_layer(w, [](LayerWeights& l) { l.o_bias.clear(); });
+}
+void no_qk_norm(ModelConfig& c, ModelWeights&) { c.qk_norm = false; }
+void no_attention_factor(ModelConfig& c, ModelWeights&) { c.rope_scaling.attention_factor = 1; }
+void default_base(ModelConfig& c, ModelWeights&) { c.rope_base = 10'000; }
+void default_ramp(ModelConfig& c, ModelWeights&) { c.rope_scaling.beta_fast = 32, c.rope_scaling.beta_slow = 1; }
+
+INSTANTIATE_TEST_SUITE_P(
+    Missed, ModelFeature,
+    testing::Values(Feature{"llama_rope_linear", "scaling", no_scaling}, Feature{"llama_rope_dynamic", "scaling", no_scaling},
+                    Feature{"llama_rope_llama3", "scaling", no_scaling}, Feature{"llama_rope_yarn", "scaling", no_scaling},
+                    Feature{"llama_rope_yarn", "attention_factor", no_attention_factor}, Feature{"qwen2_yarn", "scaling", no_scaling},
+                    Feature{"qwen2_yarn", "attention_factor", no_attention_factor}, Feature{"qwen2_yarn", "ramp", default_ramp},
+                    Feature{"llama_v5", "scaling", no_scaling}, Feature{"llama_v5", "base", default_base},
+                    Feature{"llama_bias", "qkv_bias", no_qkv_bias}, Feature{"llama_bias", "k_bias", no_k_bias},
+                    Feature{"llama_bias", "o_bias", no_o_bias}, Feature{"qwen2", "qkv_bias", no_qkv_bias},
+                    Feature{"mistral", "window", no_window}, Feature{"mistral", "one_more", longer_window},
+                    Feature{"qwen2_sliding", "window", no_window}, Feature{"qwen2_sliding", "full_layers", windows_everywhere},
+                    Feature{"qwen2_sliding_hub", "window", no_window}, Feature{"qwen2_sliding_hub", "full_layers", windows_everywhere},
+                    Feature{"qwen3", "qk_norm", no_qk_norm}, Feature{"qwen3_tied", "o_bias", no_o_bias}),
+    [](const auto& one) { return one.param.model + "_" + one.param.name; });
+
+}  // namespace
+}  // namespace kvlab
