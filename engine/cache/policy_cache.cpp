@@ -199,7 +199,8 @@ void PolicyCache::attend_segments(Group& g, std::int32_t layer, const float* q, 
     queries.push_back({q + g.first[s] * width, g.seqs[s].new_tokens, g.seqs[s].seen_tokens});
     outs.push_back(out + g.first[s] * width);
   }
-  const Attend op{segments_.data(), static_cast<std::int32_t>(segments_.size()), queries.data(), outs.data()};
+  Attend op{segments_.data(), static_cast<std::int32_t>(segments_.size()), queries.data(), outs.data()};
+  op.window = model_.config().window(layer);
   if (g.is_prompt)
     run_cpu(op);
   else
@@ -220,7 +221,8 @@ void PolicyCache::attend_whole(Group& g, std::size_t s, std::int32_t layer, cons
                       shape_.q_heads,
                       shape_.kv_heads,
                       d,
-                      1.0F / std::sqrt(static_cast<float>(d))};
+                      1.0F / std::sqrt(static_cast<float>(d)),
+                      model_.config().window(layer)};
   if (seq.seen_tokens > 0) {
     gather(g, s, layer);
     op.k = whole_k_.data(), op.v = whole_v_.data();

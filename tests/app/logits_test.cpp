@@ -1,0 +1,89 @@
+#include "app/logits.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "app_fixture.h"
+#include "traces/safetensors.h"
+
+namespace kvlab {
+namespace {
+
+const std::string kProbeFolder = KVLAB_SOURCE_DIR "/engine/probe";
+
+class LogitsCli : public AppTest {
+ protected:
+  // What `kvlab logits` prints, on success or not.
+  static std::string logits(std::vector<std::string> arguments, const std::string& model = kProbeFolder) {
+    arguments.insert(arguments.begin(), {"logits", "--model", model, "--out", "out.safetensors"});
+    const Called called = call(arguments);
+    EXPECT_EQ(called.status, called.err.empty() ? 0 : 2);
+    return called.out + called.err;
+  }
+  static void write_ids(const std::string& name, const std::vector<std::int32_t>& ids) {
+    write_safetensors("ids.safetensors", {{name, "I32", {std::ssize(ids)}, ids.data()}}, {});
+  }
+  static std::string logits_error(const std::vector<std::int32_t>& ids) {
+    write_ids("0.ids", ids);
+    return logits({"--ids", "ids.safetensors"});
+  }
+};
+
+float difference(const std::string& name, const SafetensorsFile& a, const SafetensorsFile& b) {
+  const std::vector<float> x = a.floats(name), y = b.floats(name, a.info(name).shape);
+  float worst = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) worst = std::max(worst, std::fabs(x[i] - y[i]));
+  return worst;
+}
+
+// The two shorter prompts of the probe's golden file; the third, of 2,866 tokens, is the engine's own test's.
+TEST_F(LogitsCli, TheProbesGoldenPrompts) {
+  const SafetensorsFile golden = SafetensorsFile::open(kProbeFolder + "/logits_golden.safetensors");
+  const std::vector<std::int32_t> a = golden.ints("0.ids"), b = golden.ints("1.ids");
+  write_safetensors(
+      "ids.safetensors",
+      {{"0.ids", "I32", {std::ssize(a)}, a.data()}, {"1.ids", "I32", {std::ssize(b)}, b.data()}, {"note", "I32", {1}, a.data()}}, {});
+  for (const std::vector<std::string>& chunks : {std::vector<std::string>{}, {"--chunk-tokens", "100"}}) {
+    std::vector<std::string> arguments{"--ids", "ids.safetensors"};
+    arguments.insert(arguments.end(), chunks.begin(), chunks.end());
+    EXPECT_EQ(logits(arguments),
+              "wrote out.safetensors: 2 prompts, " + std::to_string(a.size() + b.size()) + " tokens, vocabulary of 264\n");
+    const SafetensorsFile written = SafetensorsFile::open("out.safetensors");
+    EXPECT_EQ(written.tensors().size(), 2U);
+    for (const char* name : {"0.logits", "1.logits"}) EXPECT_LE(difference(name, golden, written), 2e-4F) << name;
+  }
+}
+
+TEST_F(LogitsCli, ErrorsAreOneLine) {
+  EXPECT_EQ(logits({"--ids", "none"}), "kvlab: none: cannot be opened: No such file or directory\n");
+  EXPECT_EQ(logits({"--ids", "none"}, "nowhere"), "kvlab: nowhere/config.json: cannot be read\n");
+  EXPECT_EQ(logits_error({}), "kvlab: ids.safetensors: tensor '0.ids' holds no ids\n");
+  EXPECT_EQ(logits_error({256, 264}), "kvlab: ids.safetensors: tensor '0.ids' has id 264 at [1], outside [0, 264) of model 'probe'\n");
+  EXPECT_EQ(logits_error({-1}), "kvlab: ids.safetensors: tensor '0.ids' has id -1 at [0], outside [0, 264) of model 'probe'\n");
+  EXPECT_EQ(logits_error(std::vector<std::int32_t>(4097, 1)),
+            "kvlab: ids.safetensors: tensor '0.ids' has 4097 ids, model 'probe' takes at most 4096 tokens\n");
+  write_ids("ids", {1});
+  EXPECT_EQ(logits({"--ids", "ids.safetensors"}),
+            "kvlab: ids.safetensors: has no tensor with token ids; they are named '0.ids', '1.ids', ... and are I32 or I64\n");
+  const float real = 1;
+  write_safetensors("ids.safetensors", {{"0.ids", "F32", {1}, &real}}, {});
+  EXPECT_EQ(logits({"--ids", "ids.safetensors"}), "kvlab: ids.safetensors: tensor '0.ids' has dtype F32, expected I32 or I64\n");
+  const std::vector<std::int32_t> square{1, 2, 3, 4};
+  write_safetensors("ids.safetensors", {{"0.ids", "I32", {2, 2}, square.data()}}, {});
+  EXPECT_EQ(logits({"--ids", "ids.safetensors"}), "kvlab: ids.safetensors: tensor '0.ids' has shape [2, 2], expected [any]\n");
+}
+
+TEST_F(LogitsCli, WhatCannotBeWrittenIsFoundOutFirst) {
+  write_ids("0.ids", {256});
+  const auto error = [](const std::string& out) {
+    return call({"logits", "--model", kProbeFolder, "--ids", "ids.safetensors", "--out", out}).err;
+  };
+  EXPECT_EQ(error("no/where.safetensors"), "kvlab: no/where.safetensors: its folder does not exist\n");
+  EXPECT_EQ(error("./ids.safetensors"), "kvlab: ./ids.safetensors: --out would replace the file of --ids\n");
+  EXPECT_EQ(logits({"--ids", "ids.safetensors", "--backend", "cuda"}),
+            "kvlab: --backend cuda: this program computes logits on the CPU only; use --backend cpu\n");
+}
+
+}  // namespace
+}  // namespace kvlab
