@@ -30,7 +30,7 @@ def our_answers(folder):
     answers = defaultdict(dict)
     for path in sorted(folder.glob("runs/*/answers.csv")):
         axes = json.loads((path.parent / "manifest.json").read_text())["axes"]
-        question = axis(axes, QUESTION_AXIS, "in_prompt")
+        question = axis(axes, QUESTION_AXIS, "compressed")
         for row in csv.DictReader(path.open()):
             press = row[RECIPE].removeprefix("kvpress_")
             case = ("full", "", "") if press == "full" else (press, f"{float(axis(axes, RATIO_AXIS, 'nan')):g}", question)

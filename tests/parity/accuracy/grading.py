@@ -28,8 +28,8 @@ class Sample:
     answers: list  # per turn: half-open range of ids
 
     def prefilled(self, question):
-        """Tokens that are prefilled (and compressed): with the first question ("in_prompt") or without any ("after")."""
-        return self.answers[0][0] if question == "in_prompt" else self.context
+        """Tokens that are prefilled (and compressed): with the first question ("compressed") or without any ("decoded")."""
+        return self.answers[0][0] if question == "compressed" else self.context
 
 
 def read_samples(path=EVAL):

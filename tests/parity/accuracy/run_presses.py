@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from grading import EVAL, MODEL, Table, grade, read_samples
+from kvpress import StreamingLLMPress
 from transformers import AttentionInterface, DynamicCache, LlamaForCausalLM
 
 HERE = Path(__file__).resolve().parent
@@ -28,7 +29,7 @@ PRESSES = {
     "keydiff": "keydiff", "lagkv": "lagkv_default", "pyramidkv": "pyramidkv_default", "adakv": "adakv",
 }  # fmt: skip
 RATIOS = (0.5, 0.75)  # the share that is dropped
-QUESTIONS = ("in_prompt", "after")
+QUESTIONS = ("compressed", "decoded")
 
 
 def own_attention(module, query, key, value, attention_mask, scaling, dropout=0.0, **_):
@@ -55,10 +56,28 @@ def load_model(folder, attention):
     return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention).eval()
 
 
-def make_press(model, name, ratio, tokens):
-    press = CASES[PRESSES[name]].make(ratio, tokens, 0)
-    press.post_init_from_model(model)
-    return press
+def make_presses(model, cases, tokens):
+    """{name: (press, its ratios)} of cases (name, ratio)."""
+    presses = {}
+    for name, ratio in cases:
+        if name not in presses:
+            presses[name] = CASES[PRESSES[name]].make(ratio, tokens, 0), []
+            presses[name][0].post_init_from_model(model)
+        presses[name][1].append(ratio)
+    return presses
+
+
+def compress(press, ratios, module, *inputs):
+    """(keys, values) for each ratio; scores are computed once where they do not depend on it."""
+    scorer = getattr(press, "press", press)
+    original = scorer.score
+    if not isinstance(scorer, StreamingLLMPress):
+        scores = original(module, *inputs)
+        scorer.score = lambda *_: scores.clone()  # AdaKV overwrites them
+    for ratio in ratios:
+        press.compression_ratio = ratio
+        yield ratio, press.compress(module, *inputs)
+    scorer.score = original
 
 
 def dropped_mask(module, keys):
@@ -71,15 +90,16 @@ def dropped_mask(module, keys):
     return mask
 
 
-def prefill(model, ids, presses):
-    """-> logits of the last token [vocab]; per press a list over layers of (keys, values, dropped)."""
-    caches = {key: [] for key in presses}
+def prefill(model, ids, cases):
+    """-> logits of the last token [1, vocab]; per case (press, ratio) a list over layers of (keys, values, dropped)."""
+    presses, caches = make_presses(model, cases, len(ids)), {case: [] for case in cases}
 
     def hook(module, _, kwargs, output):
         layer = kwargs["past_key_values"].layers[module.layer_idx]
-        for key, press in presses.items():
-            keys, values = press.compress(module, kwargs["hidden_states"], layer.keys, layer.values, output[1], kwargs)
-            caches[key].append((keys, values, dropped_mask(module, keys)))
+        inputs = kwargs["hidden_states"], layer.keys, layer.values, output[1], kwargs
+        for name, (press, ratios) in presses.items():
+            for ratio, (keys, values) in compress(press, ratios, module, *inputs):
+                caches[name, ratio].append((keys, values, dropped_mask(module, keys)))
         return output
 
     attentions = [layer.self_attn for layer in model.model.layers]
@@ -116,7 +136,7 @@ def grade_sample(model, table, sample, question, names):
     if not wanted:
         return
     start = sample.prefilled(question)
-    last, caches = prefill(model, sample.ids[:start], {key: make_press(model, *key, start) for key in wanted})
+    last, caches = prefill(model, sample.ids[:start], wanted)
     for (name, ratio), layers in caches.items():
         table.add(sample, graded_turns(model, sample, start, last, layers), name, ratio, question)
 
@@ -158,7 +178,7 @@ def check(args, samples):
     for sample in samples[:: max(1, len(samples) // args.check)][: args.check]:
         for question in args.question:
             start = sample.prefilled(question)
-            last, caches = prefill(ours, sample.ids[:start], {(n, r): make_press(ours, n, r, start) for n in args.only for r in RATIOS})
+            last, caches = prefill(ours, sample.ids[:start], [(n, r) for n in args.only for r in RATIOS])
             for (name, ratio), layers in caches.items():
                 graded = graded_turns(ours, sample, start, last, layers)
                 shared = [g["first_wrong"] for g in graded]
@@ -178,7 +198,7 @@ def main():
     parser.add_argument("--eval", default=EVAL)
     parser.add_argument("--out", default=HERE / "results" / "presses.csv")
     parser.add_argument("--only", nargs="*", choices=PRESSES, default=list(PRESSES))
-    parser.add_argument("--question", nargs="*", choices=QUESTIONS, default=["in_prompt"])
+    parser.add_argument("--question", nargs="*", choices=QUESTIONS, default=["compressed"])
     parser.add_argument("--lengths", nargs="*", type=int, default=[1024, 2048])
     parser.add_argument("--per", type=int, default=12, help="samples of each task and length")
     parser.add_argument("--threads", type=int, default=2)

@@ -18,7 +18,7 @@ def row(sample, wrong):
 def peer_files(folder, wrong):
     head = "task,length,sample,turn,exact,neg_log2,answer_bytes,first_wrong,min_margin\n"
     (folder / "full.csv").write_text(head + "".join(row(s, ()) for s in range(SAMPLES)))
-    rows = "".join(f"snapkv,0.5,in_prompt,{row(s, wrong)}" for s in range(SAMPLES))
+    rows = "".join(f"snapkv,0.5,compressed,{row(s, wrong)}" for s in range(SAMPLES))
     (folder / "presses.csv").write_text("press,ratio,question," + head + rows)
 
 
@@ -36,15 +36,15 @@ class CompareTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             peer_files(folder, wrong={3, 7})
-            our_run(folder, "0001", "full", full_wrong, {"question": "in_prompt"})
-            our_run(folder, "0002", "kvpress_snapkv", wrong, axes or {"kv_policy.compression_ratio": "0.50", "question": "in_prompt"})
+            our_run(folder, "0001", "full", full_wrong, {"question": "compressed"})
+            our_run(folder, "0002", "kvpress_snapkv", wrong, axes or {"kv_policy.compression_ratio": "0.50", "question": "compressed"})
             done = subprocess.run([sys.executable, COMPARE, folder, "--peer", folder], capture_output=True, text=True, check=False)
             return done.returncode, done.stdout
 
     def test_equal_grades_pass(self):
         status, out = self.compare(wrong={3, 7})
         self.assertEqual(status, 0)
-        self.assertIn("| snapkv | 0.5 | in_prompt | 200 | 200 | 198 | 0 | 0 |", out)
+        self.assertIn("| snapkv | 0.5 | compressed | 200 | 200 | 198 | 0 | 0 |", out)
 
     def test_one_in_a_hundred_passes_and_is_listed(self):
         status, out = self.compare(wrong={3, 8})
@@ -55,15 +55,15 @@ class CompareTest(unittest.TestCase):
     def test_more_fail(self):
         status, out = self.compare(wrong={3, 8, 9})
         self.assertEqual(status, 1)
-        self.assertIn("FAILED: snapkv 0.5 in_prompt", out)
+        self.assertIn("FAILED: snapkv 0.5 compressed", out)
 
     def test_the_full_cache_may_not_differ_at_all(self):
         self.assertEqual(self.compare(wrong={3, 7}, full_wrong={5})[0], 1)
 
     def test_what_was_not_run_is_named(self):
-        status, out = self.compare(wrong={3, 7}, axes={"kv_policy.compression_ratio": "0.75", "question": "in_prompt"})
+        status, out = self.compare(wrong={3, 7}, axes={"kv_policy.compression_ratio": "0.75", "question": "compressed"})
         self.assertEqual(status, 0)
-        self.assertIn("not compared: snapkv 0.5 in_prompt", out)
+        self.assertIn("not compared: snapkv 0.5 compressed", out)
 
     def test_nothing_to_pair(self):
         with tempfile.TemporaryDirectory() as name:
