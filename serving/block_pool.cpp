@@ -122,6 +122,7 @@ void BlockPool::split_one() {
   states_[index(block)].is_split = 1;
   ++states_[index(block)].takes;
   split_.push_back(block);
+  if (split_log != nullptr) split_log->push_back(block);
   loose_pages_ += pages_per_block_;
 }
 

@@ -75,6 +75,8 @@ class BlockPool {
   // Pages of private, unhashed memory. free_blocks() must cover blocks_for_pages(pages).
   void take_pages(std::int64_t pages);
   void return_pages(std::int64_t pages);
+  // Hears of blocks that are split: their content is lost.
+  std::vector<BlockId>* split_log = nullptr;
   // What free_blocks() would be after taking `pages`; negative when they cannot be taken.
   [[nodiscard]] std::int64_t free_after_pages(std::int64_t pages) const;
 

@@ -91,6 +91,7 @@ class ReplicaState final : public ReplicaView {
   [[nodiscard]] std::uint64_t running_version() const { return running_version_; }
   [[nodiscard]] const RequestTable& table() const { return table_; }
   [[nodiscard]] const BlockPool& pool() const { return *pool_; }
+  [[nodiscard]] RequestId newest_input() const { return input_.back(); }  // has_input()
   [[nodiscard]] std::size_t num_input() const { return input_.size(); }
   [[nodiscard]] std::int64_t num_swapped() const { return num_swapped_; }
   [[nodiscard]] std::int64_t outstanding_prompt_tokens() const { return outstanding_prompt_tokens_; }

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "sim/arrivals.h"
+#include "serving/arrivals.h"
 #include "sim/event_queue.h"
 #include "sim/replica.h"
 

@@ -11,33 +11,16 @@
 #include "policies/kv/footprint.h"
 #include "policies/router/router.h"
 #include "policies/scheduler/scheduler.h"
-#include "serving/metrics.h"
+#include "serving/host_setup.h"
 #include "sim/cost/cost_model.h"
 #include "traces/trace.h"
 
 namespace kvlab {
 
-// Memory of one replica, in the units of the pool.
-struct MemorySetup {
-  std::int64_t num_blocks = 0;  // usable blocks
-  std::int32_t block_tokens = 16;
-  std::int64_t block_bytes = 0;      // of one block on one rank's replica group, all layers and heads
-  std::int32_t pages_per_block = 1;  // layers x KV heads
-  std::int64_t host_blocks = 0;      // room for swapped blocks in host memory
-  bool prefix_caching = true;
-  bool is_derived = false;  // from memory size and reserve, not given: the result says so
-};
-
 // One direction of a link: a FIFO server. xfer(bytes, calls) = calls * call_time + bytes / bandwidth.
 struct LinkSetup {
   double bytes_per_s = 25e9;
   Span call_time{10'000};
-};
-
-// How long a run goes on. 0: no such limit.
-struct StopRule {
-  Span after_time{0};
-  std::uint64_t after_requests = 0;  // requests taken from the trace
 };
 
 // What a simulation consists of. Policies are made anew for each replica.
@@ -61,24 +44,12 @@ struct SimSetup {
   std::vector<std::uint64_t>* record_lookups = nullptr;  // where to note block lookups in order, for such a pass
 };
 
-// Totals of a run, over all replicas.
-struct RunSummary {
-  MetricsCollector::Latencies latencies;
-  std::uint64_t requests = 0;  // taken from the trace
-  Span duration{};             // from the first arrival to the last event
-  std::uint64_t preemptions = 0, swaps = 0, recompute_fallbacks = 0;
-  std::int64_t recomputed_tokens = 0, lookup_tokens = 0, hit_tokens = 0;
-  std::uint64_t steps = 0, events = 0, block_operations = 0, evictions = 0;
-  double batch_mean_requests = 0, batch_mean_tokens = 0;  // weighted by step time, by step
-  double kv_used_mean_frac = 0, kv_used_peak_frac = 0;    // referenced blocks / blocks, weighted by step time
-  double busy_frac = 0, overload_frac = 0;                // of replica time: a step runs; a step runs and requests wait
-  std::array<double, kCostParts> part_frac{};             // of step time
-  std::array<double, kFootings> footing_frac{};           // of step time
-  double mfu_frac = 0, mbu_frac = 0;                      // over busy time
-  double internal_fragmentation_frac = 0, external_fragmentation_frac = 0;
-  std::string first_rejection;  // why the first rejected request was, if any
-  std::string skipped;          // rows the trace passed over, and why
-  std::uint64_t peak_held_requests = 0;
+// Totals of a simulation, over all replicas.
+struct RunSummary : ServingSummary {
+  std::uint64_t events = 0;
+  std::array<double, kCostParts> part_frac{};    // of step time
+  std::array<double, kFootings> footing_frac{};  // of step time
+  double mfu_frac = 0, mbu_frac = 0;             // over busy time
 };
 
 // Runs a trace to its end (or its stop rule) and delivers records to the sink. Deterministic: same setup, trace and build,

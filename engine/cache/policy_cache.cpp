@@ -27,6 +27,7 @@ struct PolicyCache::Group {
   std::vector<SeqStep> seqs;
   std::vector<EngineSequence*> sequences;
   std::vector<std::int64_t> first;  // of each sequence's tokens in the batch
+  std::vector<std::size_t> unshared;
   std::vector<KvStore> layers;
   std::unique_ptr<EngineObserver> observer;
   bool is_prompt = false, defers = false;
@@ -85,6 +86,7 @@ void PolicyCache::begin_step(std::span<const StepPiece> pieces) {
       EngineSequence& s = *piece.sequence;
       const SeqStep seq{s.index, s.seen_tokens, piece.new_tokens, s.prompt_tokens, s.question_begin};
       if (seq.decoding() != is_prompt) {
+        if (piece.unshares) group->unshared.push_back(group->seqs.size());
         group->seqs.push_back(seq);
         group->sequences.push_back(&s);
         group->first.push_back(first);
@@ -175,11 +177,18 @@ void PolicyCache::attend(std::int32_t layer, const float* q, const float* k, con
       attend_segments(g, layer, q, out);
     else
       for (std::size_t s = 0; s < g.seqs.size(); ++s) attend_whole(g, s, layer, q, k, v, out);
-    if (g.defers)
+    if (g.defers) {
       keep(g, layer);
-    else
+    } else {
+      unshare(g, layer);
       policy_.after_attention(step_of(g), layer);
+    }
   }
+}
+
+void PolicyCache::unshare(Group& g, std::int32_t layer) {
+  for (const std::size_t s : g.unshared)
+    for (std::int32_t h = 0; h < shape_.kv_heads; ++h) g.layers[at(layer)].unshare(static_cast<std::int32_t>(s) * shape_.kv_heads + h);
 }
 
 bool PolicyCache::is_whole(Group& g, std::size_t s, std::int32_t layer) const {
@@ -279,6 +288,7 @@ void PolicyCache::end_step(std::span<const float> hidden) {
     if (g.defers) {
       for (std::size_t s = 0; s < g.seqs.size(); ++s)
         if (!policy_.needs().pass.empty() && g.seqs[s].completes_prompt()) run_pass(g, s, hidden);
+      for (std::int32_t l = 0; l < shape_.num_layers; ++l) unshare(g, l);
       for (std::int32_t l = 0; l < shape_.num_layers; ++l) policy_.after_attention(step_of(g), l);
     }
     close(g);

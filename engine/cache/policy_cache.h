@@ -48,6 +48,7 @@ class PolicyCache final : public AttentionHost {
   [[nodiscard]] const KvPolicy& policy() const { return policy_; }
   [[nodiscard]] const ModelShape& shape() const { return shape_; }
   [[nodiscard]] const KvPages& pages() const { return *pages_; }
+  KvPages& pages() { return *pages_; }
   Ops& ops() { return ops_; }
 
  private:
@@ -55,6 +56,7 @@ class PolicyCache final : public AttentionHost {
   void open(Group& g);
   void close(Group& g);
   [[nodiscard]] PolicyStep step_of(Group& g);
+  void unshare(Group& g, std::int32_t layer);
   void append(Group& g, std::int32_t layer, const float* k, const float* v);
   void attend_segments(Group& g, std::int32_t layer, const float* q, float* out);
   void attend_whole(Group& g, std::size_t s, std::int32_t layer, const float* q, const float* k, const float* v, float* out);

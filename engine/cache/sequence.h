@@ -32,6 +32,7 @@ struct EngineSequence {
 struct StepPiece {
   EngineSequence* sequence = nullptr;
   std::int32_t new_tokens = 0;
+  bool unshares = false;  // the policy will cut it in this step: it acts on copies of pages that others read
 };
 
 }  // namespace kvlab

@@ -31,6 +31,7 @@ std::int32_t KvPages::take_run(std::int32_t count) {
   if (made_ + count > capacity_) reserve(static_cast<std::int32_t>(std::max(made_ + count, capacity_ + capacity_ / 2)));
   const auto first = static_cast<std::int32_t>(made_);
   made_ += count;
+  users_.resize(static_cast<std::size_t>(made_), 1);
   peak_ = std::max(peak_, used_pages());
   return first;
 }
@@ -39,13 +40,16 @@ std::int32_t KvPages::take() {
   if (free_.empty()) return take_run(1);
   const std::int32_t page = free_.back();
   free_.pop_back();
+  users_[static_cast<std::size_t>(page)] = 1;
   peak_ = std::max(peak_, used_pages());
   return page;
 }
 
 void KvPages::give_back(std::int32_t page) {
   if (page < 0 || page >= made_) throw InternalError("a page was returned to a pool that it is not of");
-  free_.push_back(page);
+  std::int32_t& users = users_[static_cast<std::size_t>(page)];
+  if (users == 0) throw InternalError("a page was returned twice");
+  if (--users == 0) free_.push_back(page);
 }
 
 void KvPages::copy_from(const KvPages& other, std::int32_t from, std::int32_t to, std::int32_t tokens) {

@@ -16,6 +16,9 @@ class KvPages {
       : head_dim_(head_dim), num_words_(num_words), page_tokens_(page_tokens) {}
 
   [[nodiscard]] std::int32_t take();
+  // One more user of a page in use: it is free when each has given it back.
+  void share(std::int32_t page) { ++users_[static_cast<std::size_t>(page)]; }
+  [[nodiscard]] bool is_shared(std::int32_t page) const { return users_[static_cast<std::size_t>(page)] > 1; }
   // The first of `count` consecutive pages.
   [[nodiscard]] std::int32_t take_run(std::int32_t count);
   void give_back(std::int32_t page);
@@ -38,7 +41,7 @@ class KvPages {
  private:
   std::int32_t head_dim_, num_words_, page_tokens_;
   std::int64_t capacity_ = 0, made_ = 0, peak_ = 0;  // pages: with memory, ever taken, most in use at once
-  std::vector<std::int32_t> free_;
+  std::vector<std::int32_t> free_, users_;           // users_: of every page ever taken
   BigArray<float> k_, v_;
   BigArray<std::int32_t> position_;
   BigArray<std::uint32_t> words_;

@@ -101,6 +101,21 @@ void KvStore::shrink(std::int32_t row, std::int32_t len) {
   }
 }
 
+void KvStore::unshare(std::int32_t row) {
+  const std::int32_t page_tokens = pages_->page_tokens();
+  std::int32_t left = len(row);
+  for (std::int32_t& page : row_pages_[static_cast<std::size_t>(row)]) {
+    if (pages_->is_shared(page)) {
+      const std::int32_t own = pages_->take();
+      pages_->copy_from(*pages_, page, own, std::clamp(left, 0, page_tokens));
+      pages_->give_back(page);
+      page = own;
+      is_listed_ = false;
+    }
+    left -= page_tokens;
+  }
+}
+
 void KvStore::assume(std::int32_t row, std::int32_t len) {
   if (has_data()) throw InternalError("lengths can be assumed only where there is no data");
   len_[static_cast<std::size_t>(row)] = len;

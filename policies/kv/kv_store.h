@@ -40,6 +40,8 @@ class KvStore {
   void append(std::int32_t sequence, const float* k, const float* v, std::int32_t tokens, std::int32_t first_position);
   // Forgets tokens behind `len`, after they were compacted away.
   void shrink(std::int32_t row, std::int32_t len);
+  // Gives the row copies of the pages that it shares, so that what is written to it is seen by nobody else.
+  void unshare(std::int32_t row);
   // Sets lengths outright; only without data, where a state is made up.
   void assume(std::int32_t row, std::int32_t len);
 

@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "sim/simulation.h"
+#include "serving/host_setup.h"
 #include "traces/trace.h"
 
 namespace kvlab {

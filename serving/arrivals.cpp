@@ -1,4 +1,4 @@
-#include "sim/arrivals.h"
+#include "serving/arrivals.h"
 
 #include <algorithm>
 #include <functional>

@@ -1,0 +1,243 @@
+#include "engine/serve/executor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "kernels/sampling/sampling.h"
+
+namespace kvlab {
+
+namespace {
+
+PolicyCache::Options cache_options(const StepExecutor::Options& options) {
+  PolicyCache::Options cache;
+  cache.page_tokens = options.block_tokens;
+  cache.seed = options.seed;
+  return cache;
+}
+
+// Room laid out beforehand: growing moves everything, which would count as a step's time. Larger pools grow all the same.
+constexpr std::int64_t kReservedBytes = std::int64_t{4} << 30;
+
+}  // namespace
+
+struct StepExecutor::Served {
+  EngineSequence sequence;
+  std::uint64_t number = 0;
+  std::vector<std::int32_t> content;
+  std::vector<TakenBlock> blocks;  // behind its rows, as long as these lie in blocks
+  std::vector<std::int32_t> emitted;
+  bool has_started = false, is_in_blocks = false, is_swapped = false;
+};
+
+StepExecutor::StepExecutor(const Transformer& model, const Recipe& recipe, const Options& options)
+    : model_(model),
+      options_(options),
+      cache_(model, recipe, cache_options(options)),
+      host_(cache_.pages().head_dim(), cache_.pages().num_words(), options.block_tokens),
+      pages_per_block_(cache_.shape().num_layers * cache_.shape().kv_heads),
+      blocks_(cache_.pages(), options.num_blocks, pages_per_block_) {
+  const std::int64_t most = kReservedBytes / std::max<std::int64_t>(1, cache_.pages().page_bytes());
+  cache_.pages().reserve(static_cast<std::int32_t>(std::min(most, options.num_blocks * pages_per_block_)));
+}
+
+StepExecutor::~StepExecutor() = default;
+
+StepExecutor::Served& StepExecutor::at(std::uint64_t request) {
+  const auto found = served_.find(request);
+  if (found == served_.end()) throw InternalError("a step names a request that the engine does not have");
+  return *found->second;
+}
+
+void StepExecutor::add(const NewRequest& request) {
+  auto served = std::make_unique<Served>();
+  served->number = request.request;
+  served->content = request.content;
+  served->sequence.index = request.index;
+  served->sequence.ids.assign(request.content.begin(), request.content.begin() + request.prompt_tokens);
+  served_[request.request] = std::move(served);
+}
+
+void StepExecutor::apply(const MemoryAction& action) {
+  using Kind = MemoryAction::Kind;
+  Served& s = at(action.request);
+  switch (action.kind) {
+    case Kind::kSwapOut:
+      return move(s, cache_.pages(), host_, false, {});
+    case Kind::kSwapIn:
+      return move(s, host_, cache_.pages(), true, action.blocks);
+    case Kind::kForget:
+    case Kind::kFinish:
+      if (s.is_swapped) {
+        for (const KvStore::Sequence& layer : s.sequence.rows)
+          for (const auto& row : layer.pages)
+            for (const std::int32_t page : row) host_.give_back(page);
+        s.sequence.rows.clear();
+      }
+      if (s.has_started) cache_.release(s.sequence);
+      s.has_started = s.is_in_blocks = s.is_swapped = false;
+      s.blocks.clear();
+      break;
+  }
+  if (action.kind != Kind::kFinish) return;
+  if (options_.keeps_tokens) tokens_[s.number] = std::move(s.emitted);
+  served_.erase(action.request);
+}
+
+// All rows of a sequence from one pool to the other; `back`: its full pages go into the blocks it was given.
+void StepExecutor::move(Served& s, KvPages& from, KvPages& to, bool back, const std::vector<TakenBlock>& blocks) {
+  std::vector<KvStore::Sequence> old = std::move(s.sequence.rows);
+  s.sequence.rows.assign(old.size(), {});
+  for (std::size_t l = 0; l < old.size(); ++l) {
+    s.sequence.rows[l].len = old[l].len;
+    s.sequence.rows[l].pages.resize(old[l].pages.size());
+  }
+  s.is_swapped = !back;
+  s.blocks.clear();
+  if (s.is_in_blocks && back) give_blocks(s, blocks);
+  for (std::size_t l = 0; l < old.size(); ++l) {
+    for (std::size_t h = 0; h < old[l].pages.size(); ++h) {
+      std::int32_t left = old[l].len[h];
+      std::vector<std::int32_t>& row = s.sequence.rows[l].pages[h];
+      for (std::size_t i = 0; i < old[l].pages[h].size(); ++i, left -= options_.block_tokens) {
+        const std::int32_t page = old[l].pages[h][i];
+        if (left > 0) {
+          if (i == row.size()) row.push_back(to.take());
+          to.copy_from(from, page, row[i], std::min(left, options_.block_tokens));
+        }
+        from.give_back(page);
+      }
+    }
+  }
+  if (s.is_in_blocks && back) fill(s, 0, s.sequence.seen_tokens);
+}
+
+void StepExecutor::give_blocks(Served& s, const std::vector<TakenBlock>& blocks) {
+  const auto heads = static_cast<std::size_t>(cache_.shape().kv_heads);
+  for (const TakenBlock& block : blocks) {
+    const std::vector<std::int32_t>& pages = blocks_.pages_of(block);
+    for (std::size_t i = 0; i < pages.size(); ++i) {
+      cache_.pages().share(pages[i]);
+      s.sequence.rows[i / heads].pages[i % heads].push_back(pages[i]);
+    }
+    s.blocks.push_back(block);
+  }
+}
+
+void StepExecutor::fill(Served& s, std::int32_t begin, std::int32_t end) {
+  const std::int32_t b = options_.block_tokens;
+  for (auto i = static_cast<std::size_t>(begin / b); i < s.blocks.size(); ++i)
+    blocks_.fill(s.blocks[i], std::clamp(end - static_cast<std::int32_t>(i) * b, 0, b));
+}
+
+// A sequence without KV: its first blocks may hold what others computed.
+void StepExecutor::begin(Served& s, const StepRow& row) {
+  cache_.start(s.sequence);
+  s.has_started = true;
+  s.is_in_blocks = !row.new_blocks.empty();
+  give_blocks(s, row.new_blocks);
+  const std::int32_t b = options_.block_tokens;
+  std::int32_t found = 0;
+  while (found < row.hit_tokens && blocks_.filled(s.blocks[static_cast<std::size_t>(found / b)]) == b) found += b;
+  repaired_ += row.hit_tokens - found;
+  s.sequence.seen_tokens = found;
+  for (KvStore::Sequence& layer : s.sequence.rows) std::fill(layer.len.begin(), layer.len.end(), found);
+}
+
+void StepExecutor::run(const StepJob& job) {
+  for (const NewRequest& request : job.arrived) add(request);
+  for (const BlockId block : job.split) blocks_.drop(block);
+  for (const MemoryAction& action : job.actions) apply(action);
+  if (job.rows.empty()) return;
+  pieces_.clear(), ids_.clear(), positions_.clear();
+  for (const StepRow& row : job.rows) {
+    Served& s = at(row.request);
+    EngineSequence& sequence = s.sequence;
+    sequence.prompt_tokens = row.prompt_tokens;
+    const Needs& needs = cache_.policy().needs();
+    // A trace knows no questions: the prompt's end stands for one, as in the footprint (RecipeFootprint::shape_of).
+    if (needs.question) sequence.question_begin = std::max(0, row.prompt_tokens - std::max(needs.window_queries, 32));
+    if (!s.has_started)
+      begin(s, row);
+    else
+      give_blocks(s, row.new_blocks);
+    fill(s, sequence.seen_tokens, row.end);
+    for (std::int32_t i = sequence.seen_tokens; i < row.end; ++i) {
+      ids_.push_back(sequence.ids[static_cast<std::size_t>(i)]);
+      positions_.push_back(i);
+    }
+    pieces_.push_back({&sequence, row.end - sequence.seen_tokens, row.leaves_blocks && row.is_published && s.is_in_blocks});
+  }
+  cache_.begin_step(pieces_);
+  const std::vector<float> hidden = model_.forward({ids_, positions_}, cache_);
+  cache_.end_step(hidden);
+  sample(job.rows, hidden);
+  for (const StepRow& row : job.rows) check_uncut(at(row.request), row);
+  for (const StepRow& row : job.rows) {
+    if (!row.leaves_blocks) continue;
+    at(row.request).is_in_blocks = false;
+    at(row.request).blocks.clear();
+  }
+}
+
+// What others may read was cut without a copy.
+void StepExecutor::check_uncut(const Served& s, const StepRow& row) const {
+  if (!s.is_in_blocks || row.leaves_blocks) return;
+  for (const KvStore::Sequence& layer : s.sequence.rows)
+    for (const std::int32_t len : layer.len)
+      if (len != s.sequence.seen_tokens)
+        throw InputError(fmt::format("recipe '{}' cut request {} at {} tokens, where its sizes did not say so; the engine cannot serve it",
+                                     cache_.policy().recipe().name, s.number, s.sequence.seen_tokens));
+}
+
+void StepExecutor::sample(const std::vector<StepRow>& rows, const std::vector<float>& hidden) {
+  const auto width = static_cast<std::ptrdiff_t>(model_.config().hidden_dim);
+  emitting_.clear(), keys_.clear();
+  std::ptrdiff_t end = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    end += pieces_[i].new_tokens;
+    if (!rows[i].emits) continue;
+    const auto last = hidden.begin() + (end - 1) * width;
+    emitting_.insert(emitting_.end(), last, last + width);
+    keys_.push_back(sampling_key(options_.seed, at(rows[i].request).number, static_cast<std::uint64_t>(rows[i].end)));
+  }
+  if (keys_.empty()) return;
+  const std::vector<float> logits = model_.logits(emitting_);
+  temperature_.assign(keys_.size(), options_.temperature);
+  sampled_.resize(keys_.size());
+  run_cpu(Sampling{logits.data(), temperature_.data(), keys_.data(), sampled_.data(), static_cast<std::int64_t>(keys_.size()),
+                   model_.config().vocab_size, 0});
+  std::size_t next = 0;
+  for (const StepRow& row : rows)
+    if (row.emits) emit(at(row.request), sampled_[next++]);
+}
+
+// What the trace names is fed in place of what was sampled: later requests find it by that name.
+void StepExecutor::emit(Served& s, std::int32_t token) {
+  std::vector<std::int32_t>& ids = s.sequence.ids;
+  s.emitted.push_back(token);
+  ids.push_back(ids.size() < s.content.size() ? s.content[ids.size()] : token);
+}
+
+std::int64_t StepExecutor::explained_pages() const {
+  std::set<std::int32_t> pages;
+  blocks_.add_pages(pages);
+  for (const auto& [number, s] : served_) {
+    if (s->is_swapped) continue;
+    for (const KvStore::Sequence& layer : s->sequence.rows)
+      for (const auto& row : layer.pages) pages.insert(row.begin(), row.end());
+  }
+  return static_cast<std::int64_t>(pages.size());
+}
+
+void StepExecutor::warm_up() {
+  constexpr std::size_t kTokens = 64, kSteps = 3;
+  const std::vector<std::int32_t> ids(kTokens, 0);
+  KvState kv(model_.config());
+  for (std::size_t i = 0; i < kSteps; ++i) static_cast<void>(forward_logits(model_, std::span(ids).first(i == 0 ? kTokens : 1), kv));
+}
+
+}  // namespace kvlab

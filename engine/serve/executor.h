@@ -1,0 +1,115 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/cache/policy_cache.h"
+#include "engine/serve/block_pages.h"
+
+namespace kvlab {
+
+// Requests go by their number in the trace: slots of a replica are reused while jobs are on their way.
+
+// What is done to a request's memory before a step.
+struct MemoryAction {
+  enum class Kind : std::uint8_t {
+    kFinish,   // forget it
+    kForget,   // its KV, to be recomputed
+    kSwapOut,  // its KV moves to host memory
+    kSwapIn,   // and back, into `blocks` where it has not left them
+  };
+  Kind kind = Kind::kFinish;
+  std::uint64_t request = 0;
+  std::vector<TakenBlock> blocks = {};
+};
+
+// A request that the executor has not seen yet.
+struct NewRequest {
+  std::uint64_t request = 0;
+  std::int32_t index = 0;  // its place among the sequences of the cache (EngineSequence)
+  std::int32_t prompt_tokens = 0;
+  std::vector<std::int32_t> content;  // ids known before it runs
+};
+
+// A request's share of a step.
+struct StepRow {
+  std::uint64_t request = 0;
+  std::int32_t end = 0;                // its first `end` tokens are computed afterwards
+  std::int32_t hit_tokens = 0;         // that its first blocks are said to hold, where it starts anew
+  std::int32_t prompt_tokens = 0;      // as the policy is to see it
+  bool emits = false;                  // its last token's logits give a token
+  bool leaves_blocks = false;          // the policy cuts it: from here on its pages are its own,
+  bool is_published = false;           // and its blocks stay as they are for others to find
+  std::vector<TakenBlock> new_blocks;  // behind those it has
+};
+
+// All that happens on the device side between two outputs.
+struct StepJob {
+  std::vector<NewRequest> arrived;
+  std::vector<BlockId> split;  // blocks whose content is lost
+  std::vector<MemoryAction> actions;
+  std::vector<StepRow> rows;
+};
+
+// Runs steps on the model in the order they are handed over: the engine's counterpart of a step's cost. Holds the sequences, the pages
+// behind the pool's blocks, and KV that was swapped out to a second pool of pages in host memory. Knows neither clock nor scheduler.
+class StepExecutor {
+ public:
+  struct Options {
+    std::int64_t num_blocks = 0;
+    std::int32_t block_tokens = 16;
+    std::uint64_t seed = 1;
+    float temperature = 0;      // 0: greedy
+    bool keeps_tokens = false;  // emitted tokens of finished requests can be asked for
+  };
+  // Errors (InputError) as PolicyCache's.
+  StepExecutor(const Transformer& model, const Recipe& recipe, const Options& options);
+  ~StepExecutor();
+
+  // Errors (InputError): a sequence that the recipe refuses; a cut that the plan did not announce.
+  void run(const StepJob& job);
+  // A few steps on made-up tokens, so that the first request meets warm caches and running threads.
+  void warm_up();
+
+  // Emitted tokens by request number, where they are kept.
+  [[nodiscard]] const std::map<std::uint64_t, std::vector<std::int32_t>>& tokens() const { return tokens_; }
+  [[nodiscard]] const KvPages& pages() const { return cache_.pages(); }
+  [[nodiscard]] const KvPages& host_pages() const { return host_; }
+  [[nodiscard]] std::int64_t block_pages() const { return blocks_.mapped_blocks() * pages_per_block_; }
+  // Pages that blocks or sequences stand for: all that are in use, unless some were lost. O(pages).
+  [[nodiscard]] std::int64_t explained_pages() const;
+  // Tokens that were said to be in the prefix cache and had to be computed: their writer had been preempted before its step.
+  [[nodiscard]] std::int64_t repaired_tokens() const { return repaired_; }
+
+ private:
+  struct Served;
+  Served& at(std::uint64_t request);
+  void add(const NewRequest& request);
+  void apply(const MemoryAction& action);
+  void move(Served& s, KvPages& from, KvPages& to, bool back, const std::vector<TakenBlock>& blocks);
+  void begin(Served& s, const StepRow& row);
+  void give_blocks(Served& s, const std::vector<TakenBlock>& blocks);
+  void fill(Served& s, std::int32_t begin, std::int32_t end);
+  void check_uncut(const Served& s, const StepRow& row) const;
+  void sample(const std::vector<StepRow>& rows, const std::vector<float>& hidden);
+  void emit(Served& s, std::int32_t token);
+
+  const Transformer& model_;
+  Options options_;
+  PolicyCache cache_;
+  KvPages host_;
+  std::int32_t pages_per_block_;
+  BlockPages blocks_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Served>> served_;
+  std::map<std::uint64_t, std::vector<std::int32_t>> tokens_;
+  std::vector<StepPiece> pieces_;
+  std::vector<std::int32_t> ids_, positions_, sampled_;
+  std::vector<float> emitting_, temperature_;
+  std::vector<std::uint64_t> keys_;
+  std::int64_t repaired_ = 0;
+};
+
+}  // namespace kvlab

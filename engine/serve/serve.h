@@ -1,0 +1,48 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "engine/serve/executor.h"
+#include "policies/block_cache/block_cache.h"
+#include "policies/kv/footprint.h"
+#include "policies/scheduler/scheduler.h"
+#include "serving/host_setup.h"
+#include "serving/replica_state.h"
+#include "serving/step.h"
+#include "traces/trace.h"
+
+namespace kvlab {
+
+// What a run of the engine consists of: what a simulation of one replica does, with a model in place of a cost model.
+struct ServeSetup {
+  const Transformer* model = nullptr;
+  const Recipe* recipe = nullptr;
+  std::function<std::unique_ptr<Scheduler>()> make_scheduler;
+  std::function<std::unique_ptr<BlockCache>()> make_block_cache;
+  std::function<std::unique_ptr<Footprint>()> make_footprint;
+  MemorySetup memory;
+  std::int32_t max_model_len = 1 << 20;
+  SloTarget slo;
+  StopRule stop;
+  Span warmup{0};             // requests that arrive before it are served and not counted
+  Span timeline_interval{0};  // 0: no timeline
+  std::uint64_t seed = 1;
+  float temperature = 0;                                                    // of sampling; 0: greedy
+  std::function<void(const InFlightStep&, std::size_t waiting)> step_done;  // hears of every step with its measured times; may be empty
+  std::function<void()> each_turn;                                          // called often; what it throws ends the run; may be empty
+  std::function<Picoseconds(const InFlightStep&)> nominal_time;             // tests: a made-up clock in place of the real one
+  std::function<void(const ReplicaState&, const StepExecutor&)> inspect;    // tests, with nominal_time: after every plan and its step
+  std::map<std::uint64_t, std::vector<std::int32_t>>* emitted = nullptr;    // tests: tokens by request number
+};
+
+// Serves a trace's requests in real time, as they arrive by the trace's clock, on the model: the scheduler, block cache and ReplicaState
+// are those of the simulator, the memory is pages of real K and V, and one thread runs the steps while this one plans. Token ids follow
+// from the trace's hashes (content.h), output lengths are the trace's. Errors (InputError): what the engine does not run: padded batches,
+// plans of a part of the layers, block caches that know the future, recipes that need more of shared prefixes than K and V; and requests
+// that wait for ever.
+ServingSummary serve(const ServeSetup& setup, TraceSource& trace, RunSink& sink);
+
+}  // namespace kvlab

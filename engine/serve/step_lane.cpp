@@ -1,0 +1,118 @@
+#include "engine/serve/step_lane.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace kvlab {
+
+namespace {
+
+using RealClock = std::chrono::steady_clock;
+
+class ThreadLane final : public StepLane {
+ public:
+  explicit ThreadLane(StepExecutor& executor) : executor_(executor), thread_([this] { loop(); }) {}
+  ~ThreadLane() override {
+    {
+      const std::lock_guard lock(mutex_);
+      is_over_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  void start() override { begin_ = RealClock::now(); }
+  [[nodiscard]] Picoseconds now() override {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(RealClock::now() - begin_).count() * kPsPerNs;
+  }
+  void wait_until(Picoseconds at) override {
+    constexpr Picoseconds kMost = Picoseconds{100'000'000} * kPsPerNs;
+    const Picoseconds left = std::min(at - now(), kMost);
+    if (left > 0) std::this_thread::sleep_for(std::chrono::nanoseconds((left + kPsPerNs - 1) / kPsPerNs));
+  }
+  void submit(StepJob job, Picoseconds /*nominal*/) override {
+    {
+      const std::lock_guard lock(mutex_);
+      jobs_.push_back(std::move(job));
+    }
+    changed_.notify_all();
+  }
+  Output wait_output() override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !outputs_.empty() || error_ != nullptr; });
+    if (outputs_.empty()) std::rethrow_exception(error_);
+    const Output output = outputs_.front();
+    outputs_.pop_front();
+    return output;
+  }
+
+ private:
+  void loop() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return !jobs_.empty() || is_over_; });
+      if (is_over_) return;
+      const StepJob job = std::move(jobs_.front());
+      jobs_.pop_front();
+      lock.unlock();
+      Output output{now(), 0};
+      std::exception_ptr error;
+      try {
+        executor_.run(job);
+      } catch (...) {
+        error = std::current_exception();
+      }
+      output.end = now();
+      lock.lock();
+      if (error != nullptr) {
+        error_ = error;
+        changed_.notify_all();
+        return;
+      }
+      outputs_.push_back(output);
+      changed_.notify_all();
+    }
+  }
+
+  StepExecutor& executor_;
+  RealClock::time_point begin_ = RealClock::now();
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<StepJob> jobs_;
+  std::deque<Output> outputs_;
+  std::exception_ptr error_;
+  bool is_over_ = false;
+  std::thread thread_;
+};
+
+class NominalLane final : public StepLane {
+ public:
+  explicit NominalLane(StepExecutor& executor) : executor_(executor) {}
+  void start() override { now_ = busy_until_ = 0; }
+  [[nodiscard]] Picoseconds now() override { return now_; }
+  void wait_until(Picoseconds at) override { now_ = std::max(now_, at); }
+  void submit(StepJob job, Picoseconds nominal) override {
+    executor_.run(job);
+    const Picoseconds start = std::max(now_, busy_until_);
+    busy_until_ = start + nominal;
+    outputs_.push_back({start, busy_until_});
+  }
+  Output wait_output() override {
+    const Output output = outputs_.front();
+    outputs_.pop_front();
+    now_ = std::max(now_, output.end);
+    return output;
+  }
+
+ private:
+  StepExecutor& executor_;
+  Picoseconds now_ = 0, busy_until_ = 0;
+  std::deque<Output> outputs_;
+};
+
+}  // namespace
+
+std::unique_ptr<StepLane> make_thread_lane(StepExecutor& executor) { return std::make_unique<ThreadLane>(executor); }
+std::unique_ptr<StepLane> make_nominal_lane(StepExecutor& executor) { return std::make_unique<NominalLane>(executor); }
+
+}  // namespace kvlab

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "serving/metrics.h"
+
+// What both hosts of serving, the simulator and the engine, are told and answer.
+namespace kvlab {
+
+// Memory of one replica, in the units of the pool.
+struct MemorySetup {
+  std::int64_t num_blocks = 0;  // usable blocks
+  std::int32_t block_tokens = 16;
+  std::int64_t block_bytes = 0;      // of one block on one rank's replica group, all layers and heads
+  std::int32_t pages_per_block = 1;  // layers x KV heads
+  std::int64_t host_blocks = 0;      // room for swapped blocks in host memory
+  bool prefix_caching = true;
+  bool is_derived = false;  // from memory size and reserve, not given: the result says so
+};
+
+// How long a run goes on. 0: no such limit.
+struct StopRule {
+  Span after_time{0};
+  std::uint64_t after_requests = 0;  // requests taken from the trace
+};
+
+// Totals of a run, over all replicas.
+struct ServingSummary {
+  MetricsCollector::Latencies latencies;
+  std::uint64_t requests = 0;  // taken from the trace
+  Span duration{};             // from the first arrival to the last event
+  std::uint64_t preemptions = 0, swaps = 0, recompute_fallbacks = 0;
+  std::int64_t recomputed_tokens = 0, lookup_tokens = 0, hit_tokens = 0;
+  std::uint64_t steps = 0, block_operations = 0, evictions = 0;
+  double batch_mean_requests = 0, batch_mean_tokens = 0;  // weighted by step time, by step
+  double kv_used_mean_frac = 0, kv_used_peak_frac = 0;    // referenced blocks / blocks, weighted by step time
+  double busy_frac = 0, overload_frac = 0;                // of replica time: a step runs; a step runs and requests wait
+  double internal_fragmentation_frac = 0, external_fragmentation_frac = 0;
+  std::string first_rejection;  // why the first rejected request was, if any
+  std::string skipped;          // rows the trace passed over, and why
+  std::uint64_t peak_held_requests = 0;
+};
+
+}  // namespace kvlab

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/params.h"
+#include "engine/serve/serve.h"
+#include "policies/kv/recipe_footprint.h"
+#include "tests/engine/probe.h"
+
+namespace kvlab::testing {
+
+struct SomeRequest {
+  double arrival_ms = 0;
+  std::int32_t prompt = 0, output = 0;
+  std::int32_t hash_tokens = 0;
+  std::vector<std::uint64_t> hashes = {};
+};
+
+class SomeTrace final : public TraceSource {
+ public:
+  explicit SomeTrace(std::vector<SomeRequest> requests) : requests_(std::move(requests)) {}
+  bool next(TraceRequest& r) override {
+    if (at_ == requests_.size()) return false;
+    const SomeRequest& s = requests_[at_++];
+    r = {};
+    r.arrival = Time(Span(static_cast<std::int64_t>(s.arrival_ms * 1e6)));
+    r.prompt_tokens = s.prompt, r.output_tokens = s.output, r.hash_tokens = s.hash_tokens, r.hashes = s.hashes;
+    return true;
+  }
+  [[nodiscard]] bool keeps_hashes() const override { return true; }
+
+ private:
+  std::vector<SomeRequest> requests_;
+  std::size_t at_ = 0;
+};
+
+class RecordSink final : public RunSink {
+ public:
+  void request(const RequestRecord& r) override { records.push_back(r); }
+  std::vector<RequestRecord> records;
+};
+
+template <class Registry>
+auto maker(const std::string& name, const std::string& yaml, const std::string& kind) {
+  return [=] {
+    Params p = Params::from_text(yaml, "test");
+    return Registry::make(name, p, kind);
+  };
+}
+
+// The probe under a scheduler, on a clock on which a step takes 1 ms and 10 us per token.
+inline ServeSetup probe_setup(const Recipe& recipe, const std::string& scheduler, const std::string& options, std::int64_t num_blocks) {
+  ServeSetup setup;
+  setup.model = &probe();
+  setup.recipe = &recipe;
+  setup.make_scheduler = maker<SchedulerRegistry>(scheduler, options, "scheduler");
+  setup.make_block_cache = maker<BlockCacheRegistry>("lru", "{}", "block cache");
+  const ModelConfig& c = probe().config();
+  const ModelShape shape{c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, 4};
+  setup.make_footprint = [&recipe, shape]() -> std::unique_ptr<Footprint> {
+    if (recipe.keeps_everything()) return std::make_unique<KeepAll>();
+    return std::make_unique<RecipeFootprint>(recipe, shape, 16);
+  };
+  setup.memory.num_blocks = num_blocks;
+  setup.memory.block_tokens = 16;
+  setup.memory.pages_per_block = c.layers * c.kv_heads;
+  setup.memory.host_blocks = 1000;
+  setup.nominal_time = [](const InFlightStep& step) {
+    Picoseconds time = 1'000'000'000;
+    for (const StepEntry& entry : step.entries) time += Picoseconds{entry.tokens} * 10'000'000;
+    return time;
+  };
+  return setup;
+}
+
+struct Served {
+  ServingSummary summary;
+  std::vector<RequestRecord> records;
+  std::map<std::uint64_t, std::vector<std::int32_t>> tokens;
+};
+
+inline Served serve_all(ServeSetup setup, const std::vector<SomeRequest>& requests) {
+  Served served;
+  setup.emitted = &served.tokens;
+  SomeTrace trace(requests);
+  RecordSink sink;
+  served.summary = serve(setup, trace, sink);
+  served.records = std::move(sink.records);
+  return served;
+}
+
+}  // namespace kvlab::testing

@@ -1,0 +1,110 @@
+#include "engine/serve/serve.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "engine/serve/content.h"
+#include "tests/engine/serve_fixture.h"
+
+namespace kvlab {
+namespace {
+
+using testing::probe_setup;
+using testing::serve_all;
+using testing::Served;
+using testing::SomeRequest;
+
+// Sixteen requests within 60 ms: some share prefixes of 32 and 64 tokens by their hashes, some have no names.
+std::vector<SomeRequest> busy_requests(std::int32_t output) {
+  std::vector<SomeRequest> requests;
+  for (std::int32_t i = 0; i < 16; ++i) {
+    SomeRequest r{4.0 * i, 40 + 13 * (i % 5), output + i % 4};
+    if (i % 3 != 0) {
+      r.hash_tokens = 16;
+      const std::int32_t chunks = r.prompt / 16;
+      for (std::int32_t c = 0; c < chunks; ++c)
+        r.hashes.push_back(static_cast<std::uint64_t>(c < 2 ? 100 + c : c < 4 && i % 2 == 0 ? 200 + c : 1000 * (i + 1) + c));
+    }
+    requests.push_back(r);
+  }
+  return requests;
+}
+
+// Greedy tokens of a request by itself, over the plain cache.
+std::vector<std::int32_t> alone(const SomeRequest& r, std::uint64_t number) {
+  TraceRequest request;
+  request.prompt_tokens = r.prompt, request.output_tokens = r.output, request.hash_tokens = r.hash_tokens, request.hashes = r.hashes;
+  const std::vector<std::int32_t> content = request_content(request, number, 1, probe().config().vocab_size);
+  EXPECT_EQ(content.size(), static_cast<std::size_t>(r.prompt));
+  KvState kv(probe().config());
+  std::vector<float> logits = forward_logits(probe(), content, kv);
+  std::vector<std::int32_t> out;
+  while (true) {
+    out.push_back(greedy_token(logits, probe().config().vocab_size));
+    if (static_cast<std::int32_t>(out.size()) == r.output) return out;
+    logits = forward_logits(probe(), std::span(out).last(1), kv);
+  }
+}
+
+const std::map<std::uint64_t, std::vector<std::int32_t>>& expected_tokens() {
+  static const auto tokens = [] {
+    std::map<std::uint64_t, std::vector<std::int32_t>> all;
+    const std::vector<SomeRequest> requests = busy_requests(20);
+    for (std::size_t i = 0; i < requests.size(); ++i) all[i] = alone(requests[i], i);
+    return all;
+  }();
+  return tokens;
+}
+
+struct Case {
+  const char* scheduler;
+  const char* options;
+};
+
+class ServeFull : public ::testing::TestWithParam<Case> {};
+
+// In a batch, with chunked prompts, prefixes from the cache and preemptions, every request gets the tokens that it gets alone; pages are
+// those that blocks stand for.
+TEST_P(ServeFull, TokensAreThoseOfTheRequestAlone) {
+  const Recipe full = load_recipe("full");
+  ServeSetup setup = probe_setup(full, GetParam().scheduler, GetParam().options, 22);
+  std::int64_t most = 0, plans = 0;
+  setup.inspect = [&](const ReplicaState& state, const StepExecutor& executor) {
+    state.check();
+    EXPECT_EQ(executor.pages().used_pages(), executor.explained_pages());
+    most = std::max(most, executor.pages().used_pages());
+    ++plans;
+  };
+  const Served served = serve_all(setup, busy_requests(20));
+  EXPECT_EQ(served.summary.latencies.completed, 16U);
+  EXPECT_EQ(served.tokens, expected_tokens());
+  EXPECT_GT(plans, 20);
+  const bool is_paged = std::string(GetParam().scheduler) != "orca";
+  if (!is_paged) return;
+  EXPECT_LE(most, 22 * 16);
+  EXPECT_GT(served.summary.hit_tokens, 0);
+  EXPECT_EQ(served.summary.preemptions > 0, GetParam().scheduler != std::string("fastgen"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedulers, ServeFull,
+                         ::testing::Values(Case{"vllm_v1", "{budget_tokens: 48}"}, Case{"vllm_v1", "{budget_tokens: 512}"},
+                                           Case{"sarathi", "{budget_tokens: 32, watermark_frac: 0}"}, Case{"vllm_v0", "{}"},
+                                           Case{"vllm_v0", "{preemption: swap}"}, Case{"fastgen", "{}"},
+                                           Case{"orca", "{reservation: oracle}"}),
+                         [](const auto& info) { return std::string(info.param.scheduler) + std::to_string(info.index); });
+
+TEST(ServeContent, EqualHashesAreEqualTokens) {
+  const std::vector<std::uint64_t> hashes{7, 8};
+  TraceRequest a;
+  a.prompt_tokens = 40, a.output_tokens = 5, a.hash_tokens = 16, a.hashes = hashes;
+  TraceRequest b = a;
+  b.prompt_tokens = 50;
+  const auto x = request_content(a, 1, 9, 264), y = request_content(b, 2, 9, 264);
+  EXPECT_TRUE(std::equal(x.begin(), x.begin() + 32, y.begin()));
+  EXPECT_FALSE(std::equal(x.begin() + 32, x.end(), y.begin() + 32));
+  EXPECT_EQ(request_content(a, 1, 9, 264), x);
+  EXPECT_NE(request_content(a, 1, 10, 264), x);
+}
+
+}  // namespace
+}  // namespace kvlab
