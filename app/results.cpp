@@ -106,7 +106,8 @@ void ResultsFolder::join(const std::string& name, const std::vector<std::string>
 }
 
 void ResultsFolder::join_runs(const std::vector<std::string>& run_ids) const {
-  for (const char* name : {"summary.csv", "requests.csv", "timeline.csv", "search.csv", "heads.csv", "steps.csv", "answers.csv"})
+  for (const char* name :
+       {"summary.csv", "requests.csv", "timeline.csv", "search.csv", "heads.csv", "steps.csv", "answers.csv", "engine_steps.csv"})
     join(name, run_ids);
   join("trace.json", run_ids.size() == 1 ? run_ids : std::vector<std::string>{});
 }

@@ -11,6 +11,7 @@
 #include "app/replay_run.h"
 #include "app/run_files.h"
 #include "app/search.h"
+#include "app/served_run.h"
 #include "app/summary_row.h"
 #include "sim/hit_ratio.h"
 
@@ -24,8 +25,11 @@ using Json = nlohmann::ordered_json;
 class WatchedSink final : public RunSink {
  public:
   WatchedSink(RunSink* files, const RunOptions& options) : files_(files), options_(options) {}
-  void request(const RequestRecord& record) override {
+  void check_stop() const {
     if (options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed)) throw Interrupted{};
+  }
+  void request(const RequestRecord& record) override {
+    check_stop();
     if (options_.requests_done != nullptr) options_.requests_done->fetch_add(1, std::memory_order_relaxed);
     if (files_ != nullptr) files_->request(record);
   }
@@ -68,6 +72,25 @@ struct Findings {
   std::string label, note, skipped;
 };
 
+// Sets the trace's rate to the plan's share of what is completed when every request is there from the start.
+void apply_load(RunPlan& plan, Fields& fields) {
+  if (plan.load_frac <= 0) return;
+  SimSetup burst = plan.setup;
+  burst.timeline_interval = Span{0};
+  burst.slo = {};
+  RunSink nothing;
+  const OpenTrace open = plan.open_trace;
+  const RunSummary all = simulate_with_oracle(
+      burst, [&] { return std::make_unique<RescaledTrace>(open(), 0.0); }, nothing);
+  const double native_per_s = mean_rate(*open(), plan.setup.stop.after_requests);
+  const double capacity_per_s = static_cast<double>(all.latencies.completed) / to_s(all.duration);
+  if (!(capacity_per_s > 0)) throw InputError("'load_frac': no request completes when all come at once, so there is no capacity to share");
+  plan.open_trace = [open, factor = native_per_s / (plan.load_frac * capacity_per_s)] {
+    return std::make_unique<RescaledTrace>(open(), factor);
+  };
+  fields.emplace_back("capacity_per_s", fmt::format("{:.6f}", capacity_per_s));
+}
+
 // Looks for the highest rate that attains, and answers with the run at that rate.
 RunSummary simulate_search(const RunPlan& plan, const RunSpec& run, RunFiles& files, const RunOptions& options, Findings& findings) {
   const double native_per_s = mean_rate(*plan.open_trace(), plan.setup.stop.after_requests);
@@ -93,6 +116,8 @@ RunSummary simulate_search(const RunPlan& plan, const RunSpec& run, RunFiles& fi
 Findings run_simulation(RunPlan& plan, const RunSpec& run, RunFiles& files, const RunOptions& options) {
   plan.setup.fast_forward = options.fast_forward && !plan.wants_perfetto;
   Findings findings;
+  Fields load;
+  apply_load(plan, load);
   RunSummary summary;
   if (plan.search) {
     summary = simulate_search(plan, run, files, options, findings);
@@ -100,9 +125,24 @@ Findings run_simulation(RunPlan& plan, const RunSpec& run, RunFiles& files, cons
     WatchedSink sink(&files, options);
     summary = simulate_with_oracle(plan.setup, plan.open_trace, sink);
     findings.fields = summary_fields(summary, plan.setup);
+    findings.fields.insert(findings.fields.end(), load.begin(), load.end());
   }
   findings.label = credibility_label(summary, plan.setup, describe_cost_source(plan.cost));
   findings.skipped = summary.skipped;
+  return findings;
+}
+
+Findings run_engine(RunPlan& plan, const RunSpec& run, RunFiles& files, const RunOptions& options) {
+  Fields load;
+  apply_load(plan, load);
+  WatchedSink sink(&files, options);
+  ServedFindings served = serve_run(plan, run.id, sink, [&] { sink.check_stop(); });
+  files.add_file("engine_steps.csv", served.steps_csv);
+  Findings findings;
+  findings.fields = std::move(served.fields);
+  findings.fields.insert(findings.fields.end(), load.begin(), load.end());
+  findings.label = served.label;
+  findings.skipped = served.skipped;
   return findings;
 }
 
@@ -144,7 +184,8 @@ std::string run_manifest(const Experiment& experiment, const RunSpec& run, const
   Json axes = Json::object();
   for (std::size_t i = 0; i < experiment.axes.size(); ++i) axes[experiment.axes[i]] = run.labels[i];
   Json m = {{"run", run.id}, {"seed", run.seed}, {"axes", axes}, {"input_key", input_key}};
-  if (plan.kind == RunKind::kSimulation) {
+  if (plan.kind == RunKind::kServing) m["host"] = "engine";
+  if (plan.kind == RunKind::kSimulation || plan.kind == RunKind::kServing) {
     m["credibility"] = findings.label;
     m["cost_source"] = describe_cost_source(plan.cost);
     m["profile"] = {{"name", plan.cost.profile_name}, {"hash", plan.cost.profile_hash}, {"date", plan.cost.profile_date}};
@@ -165,8 +206,8 @@ std::string defaults_in_force(const Params& p) {
 }
 
 Findings find_out(Params& p, const Experiment& experiment, const RunSpec& run, RunPlan& plan, RunFiles& files, const RunOptions& options) {
-  if (plan.kind == RunKind::kSimulation) {
-    Findings findings = run_simulation(plan, run, files, options);
+  if (plan.kind == RunKind::kSimulation || plan.kind == RunKind::kServing) {
+    Findings findings = plan.kind == RunKind::kServing ? run_engine(plan, run, files, options) : run_simulation(plan, run, files, options);
     if (!plan.has_samples) return findings;
     const Fields fidelity = fidelity_fields(p, *plan.recipe, run.seed);
     findings.fields.insert(findings.fields.end(), fidelity.begin(), fidelity.end());

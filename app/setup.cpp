@@ -6,7 +6,10 @@
 #include <cmath>
 #include <filesystem>
 
+#include "base/spec_file.h"
 #include "base/text.h"
+#include "engine/model/config.h"
+#include "policies/kv/policy.h"
 #include "policies/kv/recipe_footprint.h"
 #include "sim/cost/profile.h"
 #include "sim/hit_ratio.h"
@@ -174,15 +177,25 @@ void read_simulation(Params& p, RunPlan& plan) {
   read_limits(p, plan.cost, setup);
   read_slo(p, setup);
   plan.search = read_search(p, setup.slo.is_set);
+  p.choice("backend", {"cpu", "cuda"}, 0, "what the model runs on, with 'host: engine'");
+  plan.temperature = p.optional<double>("temperature", 0, 0, 100, "of the tokens drawn, with 'host: engine'; 0: the likeliest");
+  plan.load_frac = p.optional<double>("load_frac", 0, 0, 1000,
+                                      "arrival rate as a share of what a simulation completes when all requests come at once; 0: the "
+                                      "trace's own");
+  if (plan.search && plan.load_frac > 0) p.fail_at("load_frac", "'load_frac' and 'search' both set the arrival rate: give one");
   plan.has_samples = p.has("samples");
   p.optional_child("samples", "samples");
   p.optional<std::int32_t>("kv_bytes", 2, 1, 8, "bytes of a stored element of the uncompressed cache, in the replay of `samples`");
   Params validate = p.optional_child("validate", "validate");
-  if (p.has("validate")) plan.validate_requests = validate.resolve_file(validate.text("requests", "requests.jsonl of a real engine"));
+  const bool compares_hosts = validate.has("max_diff_frac");
+  if (p.has("validate") && !compares_hosts)
+    plan.validate_requests = validate.resolve_file(validate.text("requests", "requests.jsonl of a real engine"));
   std::error_code error;
-  if (p.has("validate") && !std::filesystem::exists(plan.validate_requests, error)) {
+  if (p.has("validate") && !compares_hosts && !std::filesystem::exists(plan.validate_requests, error)) {
     validate.fail_at("requests", plan.validate_requests + ": cannot be opened");
   }
+  plan.max_diff_frac = validate.optional<double>(
+      "max_diff_frac", 0, 0, 100, "with 'host: [sim, engine]': an error when a median over the seeds differs by more; 0: never");
   validate.reject_unread();
 }
 
@@ -190,6 +203,54 @@ void read_mrc(Params& p, RunPlan& plan) {
   plan.block_tokens = p.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "tokens per block");
   check_known<BlockCacheRegistry>(p, "block_caches", p.named("block_caches", "lru", "which block is given up").first, "block cache");
   run_hit_ratio(p, HitRatioTrace{});  // reads and checks the keys; an empty trace costs nothing
+}
+
+// The folder with the weights of the model that is served: what 'model' names, or the probe where the profile was measured for it.
+std::string read_model_folder(const Params& p, Params& own, const ModelSpec& spec) {
+  std::error_code error;
+  const std::string named = p.has("model") ? own.resolve_file(own.text("model", "model")) : "";
+  if (std::filesystem::is_directory(named, error)) return named;
+  const std::filesystem::path probe = std::filesystem::path(profiles_folder()).parent_path() / "engine" / "probe";
+  if (spec.name == "probe" && std::filesystem::is_directory(probe, error)) return probe.string();
+  p.fail_at(
+      p.has("model") ? "model" : "host",
+      fmt::format("'host: engine' runs real weights, and {} names none: 'model: FOLDER' with config.json and safetensors", spec.name));
+}
+
+void check_served_shape(const Params& p, const ModelConfig& c, const ModelSpec& m) {
+  if (c.layers == m.layers && c.q_heads == m.q_heads && c.kv_heads == m.kv_heads && c.head_dim == m.head_dim && c.hidden_dim == m.hidden)
+    return;
+  p.fail_at(p.has("model") ? "model" : "profile",
+            fmt::format("the model in {} has another shape than {}, for which the profile was measured: kvlab calibrate --model FOLDER",
+                        c.name, m.name));
+}
+
+// Where tokens of a prefix that others computed are skipped, only their K and V are there.
+void check_prefix_needs(const Params& p, const RunPlan& plan, const ModelConfig& c) {
+  const Needs needs = KvPolicy(*plan.recipe, {c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, 4, c.rope_base}).needs();
+  const bool needs_more = needs.pre_rope_keys || needs.pre_rope_queries || needs.hidden || !needs.pass.empty();
+  if (!needs_more || !plan.setup.memory.prefix_caching || !plan.setup.make_footprint()->shares_prefixes()) return;
+  p.fail_at("kv_policy", fmt::format("recipe '{}' reads more of every token than its K and V, which cached prefixes do not have; "
+                                     "'prefix_caching: false' serves it",
+                                     plan.recipe->name));
+}
+
+// What serving by the engine needs beyond a simulation.
+void read_serving(Params& p, RunPlan& plan) {
+  plan.kind = RunKind::kServing;
+  if (plan.setup.num_replicas != 1) p.fail_at("replicas", "the engine serves one replica; 'host: engine' needs 'replicas: 1'");
+  if (plan.cost.parallel.gpus() != 1) p.fail_at("parallel", "the engine runs on one device; leave 'parallel' out");
+  if (plan.search) p.fail_at("search", "'search' is done by simulation; 'host: engine' runs one rate, for example with 'load_frac'");
+  if (p.text("backend", "cpu", "") != "cpu") p.fail_at("backend", "the engine serves on the CPU alone for now: 'backend: cpu'");
+  if (!plan.recipe->runs_in("engine"))
+    p.fail_at("kv_policy", fmt::format("recipe '{}' does not run in the engine; it runs in: {}", plan.recipe->name,
+                                       fmt::join(plan.recipe->hosts, ", ")));
+  if (plan.setup.make_block_cache()->needs_future())
+    p.fail_at("block_cache", "the engine cannot know the future, which this cache asks for");
+  plan.model_folder = read_model_folder(p, p, plan.cost.model);
+  const ModelConfig config = read_model_config(plan.model_folder);
+  check_served_shape(p, config, plan.cost.model);
+  check_prefix_needs(p, plan, config);
 }
 
 void read_graded(Params& p, RunPlan& plan, std::uint64_t seed) {
@@ -225,7 +286,7 @@ RunPlan read_run_plan(Params& p, std::uint64_t seed) {
     plan.recipe = read_recipe(policy);
     return plan;
   }
-  if (host == 2) {
+  if (host == 2 && !p.has("trace")) {
     read_graded(p, plan, seed);
     return plan;
   }
@@ -236,6 +297,7 @@ RunPlan read_run_plan(Params& p, std::uint64_t seed) {
     read_simulation(p, plan);
   else
     read_mrc(p, plan);
+  if (host == 2) read_serving(p, plan);
   Params trace = p.child("trace", "trace");
   if (trace.flag("perfetto", false, "write trace.json for ui.perfetto.dev")) plan.wants_perfetto = true;
   plan.open_trace = [trace, seed] {
@@ -245,8 +307,9 @@ RunPlan read_run_plan(Params& p, std::uint64_t seed) {
   const std::unique_ptr<TraceSource> source = plan.open_trace();
   TraceRequest first;
   source->next(first);  // what is wrong with the first row is wrong with the file or its options
-  if (plan.search && source->concurrency() > 0)
-    p.fail_at("search", "'search' sets the arrival rate, but the trace is a closed loop: it has none");
+  if ((plan.search || plan.load_frac > 0) && source->concurrency() > 0)
+    p.fail_at(plan.search ? "search" : "load_frac",
+              fmt::format("'{}' sets the arrival rate, but the trace is a closed loop: it has none", plan.search ? "search" : "load_frac"));
   p.reject_unread();
   return plan;
 }

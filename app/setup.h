@@ -21,7 +21,7 @@ struct SearchPlan {
   double tolerance_frac = 0.02;  // the search ends when the bracket is this narrow, relative to its upper end
 };
 
-enum class RunKind : std::uint8_t { kSimulation, kBlockCacheMrc, kReplay, kAccuracy };
+enum class RunKind : std::uint8_t { kSimulation, kBlockCacheMrc, kReplay, kAccuracy, kServing };
 
 // One run of an experiment, read and checked: nothing is left that the user could have got wrong except inside the trace.
 struct RunPlan {
@@ -36,6 +36,11 @@ struct RunPlan {
   std::optional<Recipe> recipe;  // of its KV policy
   std::optional<AccuracySetup> accuracy;
   bool has_samples = false;  // a simulation that replays its KV policy too
+  // 'host: engine' with a trace: the model's folder, and how its tokens are drawn.
+  std::string model_folder;
+  double temperature = 0;
+  double max_diff_frac = 0;  // that simulation and engine may differ by in a median over the seeds; 0: any
+  double load_frac = 0;      // arrival rate as a share of the capacity that a simulation finds; 0: as the trace says
 };
 
 // Reads the top level of an experiment (docs/experiments.md lists its keys) and refuses what it does not know. Every policy,

@@ -38,8 +38,8 @@ void add_steps(Fields& f, const RunSummary& s) {
   f.emplace_back("kv_used_peak_frac", real(s.kv_used_peak_frac));
 }
 
-void add_step_time(Fields& f, const RunSummary& s) {
-  const bool has_steps = s.steps > 0;
+void add_step_time(Fields& f, const RunSummary& s, bool is_simulated) {
+  const bool has_steps = s.steps > 0 && is_simulated;
   f.emplace_back("steps", std::to_string(s.steps));
   f.emplace_back("busy_frac", real(s.busy_frac));
   for (std::size_t i = 0; i < kCostParts; ++i)
@@ -53,7 +53,7 @@ void add_step_time(Fields& f, const RunSummary& s) {
 
 }  // namespace
 
-Fields summary_fields(const RunSummary& s, const SimSetup& setup) {
+Fields summary_fields(const RunSummary& s, const SimSetup& setup, bool is_simulated) {
   const MetricsCollector::Latencies& l = s.latencies;
   const double duration_s = to_s(s.duration);
   const auto rate = [&](double amount) { return real_if(duration_s > 0, amount / duration_s); };
@@ -75,7 +75,7 @@ Fields summary_fields(const RunSummary& s, const SimSetup& setup) {
   add_steps(f, s);
   f.emplace_back("kv_blocks", std::to_string(setup.memory.num_blocks));
   f.emplace_back("kv_blocks_source", setup.memory.is_derived ? "derived" : "given");
-  add_step_time(f, s);
+  add_step_time(f, s, is_simulated);
   f.emplace_back("internal_fragmentation_frac", real(s.internal_fragmentation_frac));
   f.emplace_back("external_fragmentation_frac", real(s.external_fragmentation_frac));
   return f;

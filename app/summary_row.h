@@ -12,8 +12,8 @@ namespace kvlab {
 using Fields = std::vector<std::pair<std::string, std::string>>;
 
 // What summary.csv says of a run (docs/results.md), without its number, axes and seed. Fixed formats: equal results give
-// equal bytes.
-Fields summary_fields(const RunSummary& summary, const SimSetup& setup);
+// equal bytes. What only a cost model knows (shares of step time) is left empty where the run was not simulated.
+Fields summary_fields(const RunSummary& summary, const SimSetup& setup, bool is_simulated = true);
 
 // How far to trust the run: what its step times rest on, whether the KV block count is given or derived, time in overload.
 std::string credibility_label(const RunSummary& summary, const SimSetup& setup, const std::string& cost_source);

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "app/graded_runs.h"
+#include "app/host_pairs.h"
 #include "app/progress.h"
 #include "app/real_log.h"
 #include "app/report.h"
@@ -37,6 +38,7 @@ namespace {
 // What the plans of all runs have in common, or ask for at the end.
 struct SweepPlan {
   std::string validate_requests;
+  double max_diff_frac = 0;
   std::vector<RunKind> kinds;  // of each run
 };
 
@@ -54,6 +56,7 @@ SweepPlan check_all(const Experiment& experiment) {
     const RunPlan plan = read_run_plan(p, run.seed);
     all.kinds.push_back(plan.kind);
     all.validate_requests = plan.validate_requests;
+    all.max_diff_frac = plan.max_diff_frac;
     if (!all.validate_requests.empty()) read_real_log(all.validate_requests);
   }
   return all;
@@ -124,7 +127,10 @@ void Sweep::run_all(const std::vector<RunKind>& kinds) {
   grade_all(kinds);
   if (todo_.empty()) return progress_.reset();
   const auto cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const int jobs = std::min(options_.jobs > 0 ? options_.jobs : cores, static_cast<int>(todo_.size()));
+  // Where a run measures time, nothing runs beside it.
+  const bool measures = std::find(kinds.begin(), kinds.end(), RunKind::kServing) != kinds.end();
+  const int wanted = measures ? 1 : options_.jobs > 0 ? options_.jobs : cores;
+  const int jobs = std::min(wanted, static_cast<int>(todo_.size()));
   std::atomic<std::size_t> next{0};  // in grid order, so that what is there after an interruption is the front of the grid
   const auto work = [&](int) {
     for (std::size_t k = next++; k < todo_.size() && !stop_requested(); k = next++) run_one(todo_[k]);
@@ -213,6 +219,7 @@ int run_sweep(const Experiment& experiment, const SweepOptions& options, std::os
   if (!options.quiet) print_report(experiment, sweep.states(), folder, out);
   if (!plan.validate_requests.empty() && status == 0)
     validate_results(plan.validate_requests, folder.path().string(), options.quiet ? nullptr : &out);
+  if (status == 0) compare_hosts(experiment, folder.path().string(), plan.max_diff_frac, options.quiet ? nullptr : &out);
   if (status != 130) name_results(folder.path().string());
   if (!options.quiet) out << "wrote " << folder.path().string() << "\n";
   return status;

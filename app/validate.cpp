@@ -36,8 +36,9 @@ double seconds_at(const CsvTable& table, std::size_t row, std::size_t column) {
   return ns * 1e-9;
 }
 
-// Completed requests by run number.
-std::map<std::string, Requests> read_simulated(const fs::path& file) {
+}  // namespace
+
+std::map<std::string, std::vector<ServedRequest>> read_completed(const fs::path& file) {
   const CsvTable table = read_csv(file);
   const std::size_t run = table.at("run"), state = table.at("state"), arrival = table.at("arrival_ns"), queued = table.at("queued_ns"),
                     first = table.at("first_token_ns"), last = table.at("last_token_ns"), tokens = table.at("output_tokens");
@@ -50,6 +51,8 @@ std::map<std::string, Requests> read_simulated(const fs::path& file) {
   }
   return runs;
 }
+
+namespace {
 
 // The position of the jitter axis among the columns between `run` and `seed`, or npos. Other axes that vary are an error: a
 // validation is about one configuration.
@@ -75,7 +78,7 @@ SimulatedRuns load_runs(const fs::path& folder) {
   const CsvTable summary = read_csv(folder / "summary.csv");
   if (summary.rows.empty()) throw InputError(summary.file + ": has no runs");
   const std::size_t jitter = jitter_column(summary), run = summary.at("run");
-  std::map<std::string, Requests> requests = read_simulated(folder / "requests.csv");
+  std::map<std::string, Requests> requests = read_completed(folder / "requests.csv");
   SimulatedRuns runs;
   for (const auto& row : summary.rows) {
     double jitter_ms = 1;

@@ -1,7 +1,12 @@
 #pragma once
 
+#include <filesystem>
 #include <iosfwd>
+#include <map>
 #include <string>
+#include <vector>
+
+#include "app/real_log.h"
 
 namespace kvlab {
 
@@ -10,5 +15,8 @@ namespace kvlab {
 // jitter are the ensemble, whose median and range are reported, and those without are printed beside it; else all runs are
 // the ensemble. out: where to print the tables; null: nowhere. InputError where the results cannot be compared.
 void validate_results(const std::string& real_requests, const std::string& results_folder, std::ostream* out);
+
+// Completed requests of a requests.csv by run number.
+std::map<std::string, std::vector<ServedRequest>> read_completed(const std::filesystem::path& file);
 
 }  // namespace kvlab

@@ -3,6 +3,7 @@
 import numpy as np
 
 import style
+from load import is_numeric
 
 _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "End-to-end", "ttft_first120": "TTFT, first 120"}
 _REAL = {"color": "black", "linestyle": "-", "linewidth": 1.1}
@@ -27,6 +28,25 @@ def _errors(table, folder):
     axis.set_xticks(range(len(statistics)), [s if s == "mean" else s.upper() for s in statistics])
     axis.set_ylabel("Simulated − real (%)")
     return style.save(figure, folder, "validation_error", axis.containers, [_NAMES.get(m, m) for m in metrics])
+
+
+def _hosts(table, folder):
+    """Simulation against the engine, a panel per metric: a point per run pair and statistic; 0 is the engine."""
+    axes = [c for c in list(table.columns)[: list(table.columns).index("seed")] if table[c].nunique(dropna=False) > 1]
+    names = [c for c in axes if not is_numeric(table[c])]
+    texts = table[names].astype(str).agg(", ".join, axis=1) if names else table["metric"].map(lambda _: "all runs")
+    labels, statistics = list(dict.fromkeys(texts)), list(dict.fromkeys(table["statistic"]))
+    figure, panels = style.panels(table["metric"].nunique(), 1.2, sharex=True)
+    for axis, metric in zip(panels, dict.fromkeys(table["metric"])):
+        for i, label in enumerate(labels):
+            rows = table[(table["metric"] == metric) & (texts == label)]
+            place = rows["statistic"].map(statistics.index) + (i - (len(labels) - 1) / 2) * 0.8 / max(1, len(labels))
+            axis.plot(place, 100 * rows["diff_frac"], **{**style.line(i), "linestyle": "none"})
+        axis.axhline(0, color="black", linewidth=0.6)
+        axis.grid(axis="x", visible=False)
+        axis.set_ylabel(f"{_NAMES.get(metric, metric)} (%)")
+    panels[-1].set_xticks(range(len(statistics)), [s if s == "mean" else s.upper() for s in statistics])
+    return style.save(figure, folder, "sim_vs_real", panels[0].lines[: len(labels)], labels)
 
 
 def _throughput(table, folder):
@@ -62,6 +82,8 @@ def draw(results, folder, every=False):
         ("throughput", ["time_s", "real_tokens_per_s", "simulated_tokens_per_s"], _throughput),
         ("steps", ["padded_batch", "real_ms", "simulated_ms", "count", "diff_frac"], _steps),
     )
+    if results.validation is not None and "engine_run" in results.validation.columns:
+        kinds = (("validation", ["seed", "metric", "statistic", "diff_frac"], _hosts),)
     for name, columns, figure in kinds:
         table = getattr(results, name)
         if table is not None:

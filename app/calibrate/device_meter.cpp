@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <set>
+#include <thread>
 
 #include "app/calibrate/meter.h"
 #include "base/error.h"
@@ -18,6 +21,33 @@ double median_of(std::vector<double> x) {
   return x[x.size() / 2];
 }
 
+// From handing a job to another thread to having waited for its end: what a step costs the engine's planning thread on the CPU.
+double thread_round_trip() {
+  std::mutex mutex;
+  std::condition_variable changed;
+  constexpr int kTrips = 200;
+  int asked = 0, answered = 0;
+  std::thread other([&] {
+    std::unique_lock lock(mutex);
+    while (answered < kTrips) {
+      changed.wait(lock, [&] { return asked > answered; });
+      ++answered;
+      changed.notify_all();
+    }
+  });
+  std::vector<double> seconds;
+  for (int i = 0; i < kTrips; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    std::unique_lock lock(mutex);
+    ++asked;
+    changed.notify_all();
+    changed.wait(lock, [&] { return answered == asked; });
+    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  other.join();
+  return median_of(seconds);
+}
+
 class DeviceMeter final : public Meter {
  public:
   DeviceMeter(Device& device, const ModelSpec& model) : device_(device), model_(model) {}
@@ -28,7 +58,10 @@ class DeviceMeter final : public Meter {
                                                      : model_.dtype == Dtype::kFp16     ? "f16"
                                                                                         : "bf16");
     facts.copy_bytes_per_s = rates.copy_bytes_per_s, facts.gemm_flops_per_s = rates.gemm_flops_per_s;
-    if (device_.cuda() == nullptr) return facts;
+    if (device_.cuda() == nullptr) {
+      facts.round_trip_seconds = thread_round_trip();
+      return facts;
+    }
     const CudaStream stream = device_.cuda()->stream();
     std::vector<double> launches, round_trips;
     for (int i = 0; i < 100; ++i) {

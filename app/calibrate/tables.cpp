@@ -102,12 +102,13 @@ std::vector<CalibrationTable> calibration_tables(const ModelSpec& m, DeviceKind 
   TableMaker make{m, kind, limits, kind == DeviceKind::kCpu ? "f32" : m.dtype == Dtype::kFp16 ? "f16" : "bf16", {}};
   make.op("embedding", "embedding", 0);
   make.op("layernorm", "rmsnorm", 2);
-  make.op("qkv_proj", "linear");
+  const char* const several = kind == DeviceKind::kCpu ? "linear_set" : "linear";  // the CPU's transformer fuses no weights
+  make.op("qkv_proj", several);
   if (m.qk_norm) make.op("qk_norm", "rmsnorm");
   make.op("rotary_emb", "rope");
   make.op("append_kv", "append_kv");
   make.op("o_proj", "linear");
-  make.op("gate_up_proj", "linear");
+  make.op("gate_up_proj", several);
   make.op("act_fn", "silu_mul");
   make.op("down_proj", "linear");
   make.op("final_layernorm", "rmsnorm", 0);
@@ -137,6 +138,15 @@ Shape linear_shape(const std::string& name, const ModelSpec& m, std::int64_t tok
 }
 
 Shape op_shape(const CalibrationTable& t, const ModelSpec& m, std::int64_t n) {
+  if (t.family == "linear_set") {
+    const bool is_qkv = t.name == "qkv_proj";
+    const std::int64_t kv = is_qkv ? m.kv_heads * m.head_dim : 0;
+    return {{"tokens", n},
+            {"first", is_qkv ? m.q_heads * m.head_dim : m.intermediate},
+            {"second", is_qkv ? kv : m.intermediate},
+            {"third", kv},
+            {"in", m.hidden}};
+  }
   if (t.family == "linear") return linear_shape(t.name, m, n);
   if (t.name == "qk_norm") return {{"tokens", n * (m.q_heads + m.kv_heads)}, {"width", m.head_dim}};
   if (t.family == "rmsnorm") return {{"tokens", n}, {"width", m.hidden}};

@@ -1,4 +1,5 @@
 // Operations of the model on the CPU, float32.
+#include <algorithm>
 #include <cmath>
 
 #include "bench/kernel/model_checks.h"
@@ -25,6 +26,42 @@ KernelFamily linear() {
            {{"tokens", 64}, {"out", 4096}, {"in", 1024}},
            {{"tokens", 512}, {"out", 1024}, {"in", 4096}}},
           {{{"tokens", 3}, {"out", 20}, {"in", 33}}},
+          preparing(recipe)};
+}
+
+// Products of one input with several matrices, one call after the other: q, k and v, or gate and up, as the CPU's transformer runs them.
+struct LinearSet {
+  std::vector<Linear> parts;
+};
+
+void run_cpu(const LinearSet& a) {
+  for (const Linear& part : a.parts) run_cpu(part);
+}
+
+KernelFamily linear_set() {
+  OpRecipe<LinearSet> recipe;
+  recipe.build = [](Buffers& b, const Shape& s) {
+    const std::int64_t m = s.at("tokens"), k = s.at("in");
+    const float* const x = b.floats(m * k);
+    LinearSet set;
+    for (const char* out : {"first", "second", "third"})
+      if (const std::int64_t n = s.at(out); n > 0) set.parts.push_back({x, b.floats(n * k), b.room<float>(m * n), m, k, n});
+    return set;
+  };
+  recipe.work = [](const LinearSet& set, const Shape&) {
+    CaseWork work;
+    for (const Linear& part : set.parts) work.bytes += bytes(shape(part)), work.flops += flops(shape(part));
+    return work;
+  };
+  recipe.matches = [](Device& device, const LinearSet& set, const Run& run) {
+    return std::all_of(set.parts.begin(), set.parts.end(), [&](const Linear& part) { return linear_matches(device, part, run); });
+  };
+  return {"linear_set",
+          "f32",
+          DeviceKind::kCpu,
+          {{"tokens", "m"}, {"first", "n"}, {"second", "o"}, {"third", "p"}, {"in", "k"}},
+          {{{"tokens", 1}, {"first", 1024}, {"second", 256}, {"third", 256}, {"in", 1024}}},
+          {{{"tokens", 3}, {"first", 20}, {"second", 12}, {"third", 0}, {"in", 33}}},
           preparing(recipe)};
 }
 
@@ -163,7 +200,7 @@ KernelFamily sampling() {
 }  // namespace
 
 void add_model_cases(std::vector<KernelFamily>& families) {
-  for (const KernelFamily& f : {linear(), rmsnorm(), rope(), silu_mul(), embedding(), attention_prefill(), sampling()})
+  for (const KernelFamily& f : {linear(), linear_set(), rmsnorm(), rope(), silu_mul(), embedding(), attention_prefill(), sampling()})
     families.push_back(f);
 }
 

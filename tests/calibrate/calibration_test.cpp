@@ -29,7 +29,7 @@ double true_seconds(const CalibrationTable& t, const CalibrationPoint& at) {
   const auto a = static_cast<double>(at[0]), b = static_cast<double>(at[1]);
   switch (t.kind) {
     case TableKind::kOp:
-      return t.family == "linear" ? 1e-3 * std::max(1.0, a / 100) : 4e-5 + 3e-7 * a;
+      return t.family.starts_with("linear") ? 1e-3 * std::max(1.0, a / 100) : 4e-5 + 3e-7 * a;
     case TableKind::kPrefill:
       return 5e-5 + 1e-5 * a + 1e-8 * a * (b + a / 2);
     case TableKind::kDecode:

@@ -1,0 +1,92 @@
+#include "app/served_run.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <mutex>
+
+#include "engine/serve/serve.h"
+#include "sim/pricing.h"
+
+namespace kvlab {
+
+namespace {
+
+// Runs of an experiment share the model.
+std::shared_ptr<const Transformer> shared_model(const std::string& folder) {
+  static std::mutex mutex;
+  static std::map<std::string, std::shared_ptr<const Transformer>> known;
+  const std::lock_guard lock(mutex);
+  auto& model = known[folder];
+  if (!model) model = std::make_shared<const Transformer>(Transformer::load(folder));
+  return model;
+}
+
+// Prices what was run, step by step, and keeps both times.
+class StepLog {
+ public:
+  StepLog(const RunPlan& plan, std::string run_id)
+      : run_id_(std::move(run_id)),
+        scheduler_(plan.setup.make_scheduler()),
+        cost_(plan.setup.make_cost_model()),
+        pricer_(*cost_, *scheduler_) {}
+
+  void add(const InFlightStep& step, std::size_t waiting) {
+    const Picoseconds predicted = pricer_.price(step).total;
+    const StepShape& shape = pricer_.shape();
+    std::int64_t tokens = 0, prefill_kv = 0;
+    for (const StepEntry& entry : step.entries) tokens += entry.tokens;
+    for (const PrefillPiece& piece : shape.prefills) prefill_kv += piece.kv_before;
+    text_ += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{}\n", run_id_, step.number, step.planned / kPsPerNs, step.start / kPsPerNs,
+                         step.end / kPsPerNs, (step.end - step.start) / kPsPerNs, predicted / kPsPerNs, step.entries.size(), tokens,
+                         shape.decodes, shape.decode_kv_tokens, prefill_kv, waiting);
+  }
+  [[nodiscard]] const std::string& text() const { return text_; }
+
+ private:
+  std::string run_id_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<CostModel> cost_;
+  StepPricer pricer_;
+  std::string text_ =
+      "run,step,planned_ns,start_ns,end_ns,measured_ns,predicted_ns,requests,tokens,decodes,decode_kv_tokens,prefill_kv_tokens,waiting\n";
+};
+
+ServeSetup serve_setup(const RunPlan& plan, const Transformer& model) {
+  ServeSetup serve;
+  serve.model = &model;
+  serve.recipe = &*plan.recipe;
+  serve.make_scheduler = plan.setup.make_scheduler;
+  serve.make_block_cache = plan.setup.make_block_cache;
+  serve.make_footprint = plan.setup.make_footprint;
+  serve.memory = plan.setup.memory;
+  serve.max_model_len = plan.setup.max_model_len;
+  serve.slo = plan.setup.slo;
+  serve.stop = plan.setup.stop;
+  serve.warmup = plan.setup.warmup;
+  serve.timeline_interval = plan.setup.timeline_interval;
+  serve.seed = plan.setup.seed;
+  serve.temperature = static_cast<float>(plan.temperature);
+  return serve;
+}
+
+}  // namespace
+
+ServedFindings serve_run(const RunPlan& plan, const std::string& run_id, RunSink& sink, const std::function<void()>& each_turn) {
+  const std::shared_ptr<const Transformer> model = shared_model(plan.model_folder);
+  StepLog log(plan, run_id);
+  ServeSetup setup = serve_setup(plan, *model);
+  setup.each_turn = each_turn;
+  setup.step_done = [&](const InFlightStep& step, std::size_t waiting) { log.add(step, waiting); };
+  RunSummary summary;
+  static_cast<ServingSummary&>(summary) = serve(setup, *plan.open_trace(), sink);
+  ServedFindings findings;
+  findings.fields = summary_fields(summary, plan.setup, /*is_simulated=*/false);
+  findings.label = fmt::format("step times measured by the engine on {}; KV blocks {}; overload {:.1f} % of time", plan.model_folder,
+                               plan.setup.memory.is_derived ? "derived" : "given", 100 * summary.overload_frac);
+  findings.skipped = summary.skipped;
+  findings.steps_csv = log.text();
+  return findings;
+}
+
+}  // namespace kvlab

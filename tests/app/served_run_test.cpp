@@ -1,0 +1,85 @@
+// 'host: engine' with a trace, through the front.
+#include "app/csv.h"
+#include "tests/app/app_fixture.h"
+
+namespace kvlab {
+namespace {
+
+// The probe's folder as model, times from the roofline of a GPU: nothing here measures anything.
+const char* const kServed =
+    "name: served\n"
+    "host: [sim, engine]\n"
+    "model: " KVLAB_SOURCE_DIR
+    "/engine/probe\n"
+    "hardware: h100\n"
+    "trace: {generate: {requests: 6, arrival: {poisson: {rate_per_s: 50}}, prompt_tokens: {fixed: {value: 30}}, output_tokens: {fixed: "
+    "{value: 3}}}}\n"
+    "scheduler: [vllm_v1, sarathi]\n"
+    "memory: {num_blocks: 100}\n"
+    "max_model_len: 2048\n";
+
+class ServedRun : public AppTest {
+ protected:
+  void SetUp() override {
+    AppTest::SetUp();
+    write("served.yaml", kServed);
+  }
+};
+
+TEST_F(ServedRun, BothHostsWriteTheSameTablesAndAreCompared) {
+  const Called called = call({"run", "served.yaml", "--out", "out"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  const CsvTable requests = read_csv("out/requests.csv"), steps = read_csv("out/engine_steps.csv"), summary = read_csv("out/summary.csv");
+  EXPECT_EQ(requests.rows.size(), 24U);
+  EXPECT_EQ(summary.rows.size(), 4U);
+  ASSERT_FALSE(steps.rows.empty());
+  for (const auto& row : steps.rows) {
+    EXPECT_GT(std::stoll(row[steps.at("measured_ns")]), 0);
+    EXPECT_GT(std::stoll(row[steps.at("predicted_ns")]), 0);
+  }
+  for (const auto& row : summary.rows) {
+    const bool is_engine = row[summary.at("host")] == "engine";
+    EXPECT_EQ(row[summary.at("completed")], "6");
+    EXPECT_EQ(row[summary.at("inside_frac")].empty(), is_engine);
+    EXPECT_EQ(row[summary.at("step_linear_frac")].empty(), is_engine);
+  }
+  const CsvTable validation = read_csv("out/validation.csv");
+  EXPECT_EQ(validation.rows.size(), 2U * 3 * 4);
+  EXPECT_EQ(validation.columns, (std::vector<std::string>{"scheduler", "seed", "sim_run", "engine_run", "metric", "statistic", "real",
+                                                          "simulated", "diff_frac"}));
+  EXPECT_NE(called.out.find("furthest off"), std::string::npos);
+}
+
+TEST_F(ServedRun, ADifferenceBeyondTheLimitIsAnError) {
+  const Called called =
+      call({"run", "served.yaml", "--out", "out", "--quiet", "--set", "scheduler=vllm_v1", "--set", "validate.max_diff_frac=0.001"});
+  EXPECT_EQ(called.status, 2);
+  EXPECT_NE(called.err.find("max_diff_frac"), std::string::npos) << called.err;
+}
+
+TEST_F(ServedRun, LoadIsAShareOfTheSimulatedCapacity) {
+  const Called called = call({"run", "served.yaml", "--out", "out", "--quiet", "--set", "host=sim", "--set", "scheduler=vllm_v1", "--set",
+                              "trace.generate.requests=2000", "--set", "load_frac=0.5"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  const CsvTable summary = read_csv("out/summary.csv");
+  const double capacity = std::stod(summary.rows[0][summary.at("capacity_per_s")]);
+  EXPECT_NEAR(std::stod(summary.rows[0][summary.at("requests_per_s")]), capacity / 2, capacity * 0.02);
+}
+
+TEST_F(ServedRun, RefusesWhatTheEngineCannotServe) {
+  const auto error = [](std::vector<std::string> set) {
+    std::vector<std::string> arguments{"run", "served.yaml", "--out", "out", "--set", "host=engine", "--set", "scheduler=vllm_v1"};
+    for (std::string& s : set) arguments.insert(arguments.end(), {"--set", s});
+    const Called called = call(arguments);
+    EXPECT_EQ(called.status, 2);
+    return called.err;
+  };
+  EXPECT_NE(error({"replicas=2"}).find("one replica"), std::string::npos);
+  EXPECT_NE(error({"backend=cuda"}).find("CPU"), std::string::npos);
+  EXPECT_NE(error({"model=llama-3.1-8b"}).find("weights"), std::string::npos);
+  EXPECT_NE(error({"kv_policy=kvzip"}).find("prefix_caching: false"), std::string::npos);
+  EXPECT_NE(error({"block_cache=belady"}).find("future"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvlab
