@@ -17,10 +17,14 @@ namespace {
 
 std::vector<float> floats(std::int64_t n) { return std::vector<float>(static_cast<std::size_t>(n)); }
 
-void linear(std::span<const float> x, const std::vector<float>& w, const std::vector<float>& bias, float* y, std::int64_t tokens,
-            std::int64_t out_dim) {
-  const float* added = bias.empty() ? nullptr : bias.data();
-  run_cpu(Linear{x.data(), w.data(), y, tokens, static_cast<std::int64_t>(w.size()) / out_dim, out_dim, added});
+LinearPart part(const std::vector<float>& w, const std::vector<float>& bias, std::vector<float>& y, std::int64_t tokens) {
+  return {w.data(), y.data(), static_cast<std::int64_t>(y.size()) / tokens, bias.empty() ? nullptr : bias.data()};
+}
+
+// Dense layers of the same x [tokens, ...].
+void linear(std::span<const float> x, std::int64_t tokens, std::initializer_list<LinearPart> parts) {
+  run_cpu(
+      LinearGroup{x.data(), tokens, static_cast<std::int64_t>(x.size()) / tokens, parts.begin(), static_cast<std::int32_t>(parts.size())});
 }
 
 // Each head by itself.
@@ -71,10 +75,7 @@ Transformer Transformer::load(const std::string& dir) {
 // Queries, keys and values before RoPE.
 void Transformer::project(const LayerWeights& w, Activations& a) const {
   const ModelConfig& c = config_;
-  const std::int64_t kv_width = std::int64_t{c.kv_heads} * c.head_dim;
-  linear(a.hidden, w.q, w.q_bias, a.q.data(), a.tokens, std::int64_t{c.q_heads} * c.head_dim);
-  linear(a.hidden, w.k, w.k_bias, a.k.data(), a.tokens, kv_width);
-  linear(a.hidden, w.v, w.v_bias, a.v.data(), a.tokens, kv_width);
+  linear(a.hidden, a.tokens, {part(w.q, w.q_bias, a.q, a.tokens), part(w.k, w.k_bias, a.k, a.tokens), part(w.v, w.v_bias, a.v, a.tokens)});
   if (!c.qk_norm) return;
   norm_heads(a.q, w.q_norm, c.norm_epsilon);
   norm_heads(a.k, w.k_norm, c.norm_epsilon);
@@ -88,14 +89,13 @@ void Transformer::attention(std::int32_t layer, AttentionHost& host, Activations
   run_cpu(Rope{a.q.data(), a.cos.data(), a.sin.data(), a.tokens, c.q_heads, c.head_dim});
   run_cpu(Rope{a.k.data(), a.cos.data(), a.sin.data(), a.tokens, c.kv_heads, c.head_dim});
   host.attend(layer, a.q.data(), a.k.data(), a.v.data(), a.attended.data());
-  linear(a.attended, w.o, w.o_bias, a.branch.data(), a.tokens, c.hidden_dim);
+  linear(a.attended, a.tokens, {part(w.o, w.o_bias, a.branch, a.tokens)});
 }
 
 void Transformer::mlp(const LayerWeights& w, Activations& a) const {
-  linear(a.hidden, w.gate, w.gate_bias, a.gate.data(), a.tokens, config_.intermediate_dim);
-  linear(a.hidden, w.up, w.up_bias, a.up.data(), a.tokens, config_.intermediate_dim);
+  linear(a.hidden, a.tokens, {part(w.gate, w.gate_bias, a.gate, a.tokens), part(w.up, w.up_bias, a.up, a.tokens)});
   run_cpu(SiluMul{a.gate.data(), a.up.data(), a.gate.data(), a.tokens, config_.intermediate_dim});
-  linear(a.gate, w.down, w.down_bias, a.branch.data(), a.tokens, config_.hidden_dim);
+  linear(a.gate, a.tokens, {part(w.down, w.down_bias, a.branch, a.tokens)});
 }
 
 std::vector<float> Transformer::forward(const TokenBatch& batch, AttentionHost& host) const {
@@ -104,6 +104,7 @@ std::vector<float> Transformer::forward(const TokenBatch& batch, AttentionHost& 
     if (batch.ids[i] < 0 || batch.ids[i] >= config_.vocab_size)
       throw InputError(fmt::format("token {} has id {}, outside [0, {}) of model '{}'", batch.positions[i], batch.ids[i],
                                    config_.vocab_size, config_.name));
+  if (n == 0) return {};
   Activations a(config_, n);
   rotary_.fill(batch.positions, a.cos.data(), a.sin.data());
   run_cpu(Embedding{batch.ids.data(), weights_.embedding.data(), a.branch.data(), n, config_.hidden_dim});
@@ -121,7 +122,7 @@ std::vector<float> Transformer::forward(const TokenBatch& batch, AttentionHost& 
 std::vector<float> Transformer::logits(std::span<const float> hidden) const {
   const std::int64_t n = static_cast<std::int64_t>(hidden.size()) / config_.hidden_dim;
   std::vector<float> all = floats(n * config_.vocab_size);
-  linear(hidden, weights_.head(), {}, all.data(), n, config_.vocab_size);
+  if (n > 0) linear(hidden, n, {part(weights_.head(), {}, all, n)});
   return all;
 }
 
