@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Grades the probe with the full cache by Hugging Face transformers: float32, CPU, one teacher-forced pass per sample -> results/full.csv.
 
---check N also decodes N samples greedily, token by token with transformers' own cache, and demands the same grades and the same first wrong bytes.
+--check N decodes N of the graded samples greedily, token by token with transformers' own cache, and demands the same first wrong bytes.
 """
 
 import argparse
+import csv
 import time
+from collections import defaultdict
 from pathlib import Path
 
 import torch
@@ -36,10 +38,12 @@ def first_wrong_greedily(model, sample):
     return found
 
 
-def check(model, samples, count):
-    step = len(samples) // count
-    for sample in samples[::step][:count]:
-        forced = [g["first_wrong"] for g in graded_turns(model, sample)]
+def check(model, samples, count, graded):
+    forced_of = defaultdict(list)
+    for row in csv.DictReader(open(graded)):
+        forced_of[int(row["sample"])].append(int(row["first_wrong"]))
+    for sample in samples[:: len(samples) // count][:count]:
+        forced = forced_of[sample.index]
         decoded = first_wrong_greedily(model, sample)
         print(f"sample {sample.index} {sample.task} {sample.length}: teacher forced {forced}, decoded {decoded}", flush=True)
         assert forced == decoded
@@ -52,14 +56,14 @@ def main():
     parser.add_argument("--out", default=HERE / "results" / "full.csv")
     parser.add_argument("--attention", default="sdpa", choices=("sdpa", "eager"))
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--check", type=int, metavar="N", help="only compare N samples with greedy decoding")
+    parser.add_argument("--check", type=int, metavar="N", help="only compare N graded samples with greedy decoding")
     args = parser.parse_args()
     torch.set_grad_enabled(False)
     torch.set_num_threads(args.threads)
     model = LlamaForCausalLM.from_pretrained(args.model, dtype=torch.float32, attn_implementation=args.attention).eval()
     samples = read_samples(args.eval)
     if args.check:
-        return check(model, samples, args.check)
+        return check(model, samples, args.check, args.out)
     table, start = Table(args.out, []), time.time()
     for sample in samples:
         if not table.has(sample):
