@@ -473,6 +473,18 @@ std::string resolved_text(const ConfigFile& file, const Choices& choices) {
   return std::string(out.c_str()) + "\n";
 }
 
+namespace {
+
+// "snapkv 128": the recipe and its budget, where both are one value.
+std::string recipe_label(const YAML::Node& policy) {
+  std::string label = policy["recipe"].Scalar();
+  for (const char* key : {"budget_tokens", "budget_frac", "compression_ratio"})
+    if (policy[key] && policy[key].IsScalar()) label += " " + policy[key].Scalar();
+  return label;
+}
+
+}  // namespace
+
 std::vector<std::pair<std::string, std::string>> choice_labels(const ConfigFile& file, const Choices& choices) {
   std::vector<std::pair<std::string, std::string>> labels;
   for (const auto& [path, index] : choices) {
@@ -481,6 +493,8 @@ std::vector<std::pair<std::string, std::string>> choice_labels(const ConfigFile&
     std::string value;
     if (node.IsScalar())
       value = node.Scalar();
+    else if (node.IsMap() && node["recipe"] && node["recipe"].IsScalar())
+      value = recipe_label(node);
     else if (node.IsMap() && node.size() == 1)
       value = node.begin()->first.Scalar();
     else

@@ -11,6 +11,7 @@ import accuracy
 import bars
 import cdf
 import fidelity
+import frontier
 import hit_ratio
 import load_curves
 import replay_predicts
@@ -46,6 +47,19 @@ def draw_all(folder, every=False, recipe=None):
     return figures, names, notes
 
 
+def draw_frontier(folders):
+    """Of graded answers and a served experiment together: names and notes, in the second one's figures."""
+    everything = [load(folder) for folder in folders]
+    graded = [r for r in everything if r.is_accuracy]
+    served = [r for r in everything if not r.is_accuracy and r.summary is not None and "host" in r.axes]
+    if len(graded) != 1 or len(served) != 1:
+        return None, [], []
+    style.apply()
+    folder = served[0].folder / "figures"
+    drawn = list(frontier.draw(graded[0], served[0], folder))
+    return folder, [name for name, _ in drawn], [f"{name}: {note}" for name, note in drawn if note]
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="kvlab plot", description="Draw a results folder's figures as PDF and PNG, and a LaTeX table.")
     parser.add_argument("folder", nargs="+", help="results/NAME, as written by kvlab run")
@@ -64,6 +78,12 @@ def main(arguments=None):
             for line in notes:
                 print(f"  {line}", file=sys.stderr)
         print(f"kvlab: drew {len(names)} figures and tables into {figures} in {time.monotonic() - began:.1f} s", file=sys.stderr)
+    if len(options.folder) > 1:
+        figures, names, notes = draw_frontier(options.folder)
+        for line in notes if not options.quiet else []:
+            print(f"  {line}", file=sys.stderr)
+        if names:
+            print(f"kvlab: drew {', '.join(names)} of the folders together into {figures}", file=sys.stderr)
     return 0
 
 
