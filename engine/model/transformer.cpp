@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/big_array.h"
 #include "base/error.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/linear/linear.h"
@@ -15,9 +16,14 @@ namespace kvlab {
 
 namespace {
 
-std::vector<float> floats(std::int64_t n) { return std::vector<float>(static_cast<std::size_t>(n)); }
+using Floats = BigArray<float>;
 
-LinearPart part(const std::vector<float>& w, const std::vector<float>& bias, std::vector<float>& y, std::int64_t tokens) {
+Floats floats(std::int64_t n) { return Floats(static_cast<std::size_t>(n)); }
+
+std::span<const float> view(const Floats& x) { return {x.data(), x.size()}; }
+std::span<float> span_of(Floats& x) { return {x.data(), x.size()}; }
+
+LinearPart part(const std::vector<float>& w, const std::vector<float>& bias, std::span<float> y, std::int64_t tokens) {
   return {w.data(), y.data(), static_cast<std::int64_t>(y.size()) / tokens, bias.empty() ? nullptr : bias.data()};
 }
 
@@ -28,7 +34,7 @@ void linear(std::span<const float> x, std::int64_t tokens, std::initializer_list
 }
 
 // Each head by itself.
-void norm_heads(std::vector<float>& x, const std::vector<float>& weight, float epsilon) {
+void norm_heads(Floats& x, const std::vector<float>& weight, float epsilon) {
   const auto width = static_cast<std::int64_t>(weight.size());
   run_cpu(RmsNorm{x.data(), nullptr, weight.data(), x.data(), static_cast<std::int64_t>(x.size()) / width, width, epsilon});
 }
@@ -43,24 +49,26 @@ struct Transformer::Activations {
         branch(floats(n * c.hidden_dim)),
         hidden(floats(n * c.hidden_dim)),
         q(floats(n * c.q_heads * c.head_dim)),
-        attended(q.size()),
+        attended(floats(n * c.q_heads * c.head_dim)),
         k(floats(n * c.kv_heads * c.head_dim)),
-        v(k.size()),
+        v(floats(n * c.kv_heads * c.head_dim)),
         gate(floats(n * c.intermediate_dim)),
-        up(gate.size()),
+        up(floats(n * c.intermediate_dim)),
         cos(floats(n * c.head_dim / 2)),
-        sin(cos.size()) {}
+        sin(floats(n * c.head_dim / 2)) {
+    std::fill_n(residual.data(), residual.size(), 0.0F);
+  }
   void norm(const std::vector<float>& weight, float epsilon) {
     const auto width = static_cast<std::int64_t>(weight.size());
     run_cpu(RmsNorm{branch.data(), residual.data(), weight.data(), hidden.data(), tokens, width, epsilon});
   }
 
   std::int64_t tokens;
-  std::vector<float> residual, branch, hidden;  // [tokens, hidden_dim]
-  std::vector<float> q, attended;               // [tokens, q_heads, head_dim]
-  std::vector<float> k, v;                      // [tokens, kv_heads, head_dim]
-  std::vector<float> gate, up;                  // [tokens, intermediate_dim]
-  std::vector<float> cos, sin;                  // [tokens, head_dim / 2]
+  Floats residual, branch, hidden;  // [tokens, hidden_dim]
+  Floats q, attended;               // [tokens, q_heads, head_dim]
+  Floats k, v;                      // [tokens, kv_heads, head_dim]
+  Floats gate, up;                  // [tokens, intermediate_dim]
+  Floats cos, sin;                  // [tokens, head_dim / 2]
 };
 
 Transformer::Transformer(ModelConfig config, ModelWeights weights)
@@ -75,7 +83,9 @@ Transformer Transformer::load(const std::string& dir) {
 // Queries, keys and values before RoPE.
 void Transformer::project(const LayerWeights& w, Activations& a) const {
   const ModelConfig& c = config_;
-  linear(a.hidden, a.tokens, {part(w.q, w.q_bias, a.q, a.tokens), part(w.k, w.k_bias, a.k, a.tokens), part(w.v, w.v_bias, a.v, a.tokens)});
+  linear(view(a.hidden), a.tokens,
+         {part(w.q, w.q_bias, span_of(a.q), a.tokens), part(w.k, w.k_bias, span_of(a.k), a.tokens),
+          part(w.v, w.v_bias, span_of(a.v), a.tokens)});
   if (!c.qk_norm) return;
   norm_heads(a.q, w.q_norm, c.norm_epsilon);
   norm_heads(a.k, w.k_norm, c.norm_epsilon);
@@ -89,13 +99,13 @@ void Transformer::attention(std::int32_t layer, AttentionHost& host, Activations
   run_cpu(Rope{a.q.data(), a.cos.data(), a.sin.data(), a.tokens, c.q_heads, c.head_dim});
   run_cpu(Rope{a.k.data(), a.cos.data(), a.sin.data(), a.tokens, c.kv_heads, c.head_dim});
   host.attend(layer, a.q.data(), a.k.data(), a.v.data(), a.attended.data());
-  linear(a.attended, a.tokens, {part(w.o, w.o_bias, a.branch, a.tokens)});
+  linear(view(a.attended), a.tokens, {part(w.o, w.o_bias, span_of(a.branch), a.tokens)});
 }
 
 void Transformer::mlp(const LayerWeights& w, Activations& a) const {
-  linear(a.hidden, a.tokens, {part(w.gate, w.gate_bias, a.gate, a.tokens), part(w.up, w.up_bias, a.up, a.tokens)});
+  linear(view(a.hidden), a.tokens, {part(w.gate, w.gate_bias, span_of(a.gate), a.tokens), part(w.up, w.up_bias, span_of(a.up), a.tokens)});
   run_cpu(SiluMul{a.gate.data(), a.up.data(), a.gate.data(), a.tokens, config_.intermediate_dim});
-  linear(a.gate, a.tokens, {part(w.down, w.down_bias, a.branch, a.tokens)});
+  linear(view(a.gate), a.tokens, {part(w.down, w.down_bias, span_of(a.branch), a.tokens)});
 }
 
 std::vector<float> Transformer::forward(const TokenBatch& batch, AttentionHost& host) const {
@@ -116,12 +126,12 @@ std::vector<float> Transformer::forward(const TokenBatch& batch, AttentionHost& 
     mlp(w, a);
   }
   a.norm(weights_.final_norm, config_.norm_epsilon);
-  return std::move(a.hidden);
+  return {a.hidden.data(), a.hidden.data() + a.hidden.size()};
 }
 
 std::vector<float> Transformer::logits(std::span<const float> hidden) const {
   const std::int64_t n = static_cast<std::int64_t>(hidden.size()) / config_.hidden_dim;
-  std::vector<float> all = floats(n * config_.vocab_size);
+  std::vector<float> all(static_cast<std::size_t>(n * config_.vocab_size));
   if (n > 0) linear(hidden, n, {part(weights_.head(), {}, all, n)});
   return all;
 }
