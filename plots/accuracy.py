@@ -43,6 +43,7 @@ def _over_bytes(points, folder):
     lossy = points[points["kl_to_full"] > 1e-6]
     if len(lossy):
         style.logarithmic(right, "y", lossy["kl_to_full"].min(), lossy["kl_to_full"].max())
+        right.set_ylim(bottom=0.35 * lossy["kl_to_full"].min())
     right.set_ylabel("KL to the full cache (nats per answer token)")
     for axis in (left, right):
         style.logarithmic(axis, "x", points["resident_bytes_frac"].min(), points["resident_bytes_frac"].max())

@@ -69,7 +69,7 @@ double GradeWork::seconds() const {
                         kSteps;
   constexpr double kReadBytesPerS = 10e9;  // K and V, by a policy that looks at them too
   const double flops_per_s = forward_flops(model_.config(), 0, kPrompt) / prompt_s;
-  return (prompt_flops_ + 2 * chunk_flops_) / flops_per_s + 1.5 * decode_tokens_ * step_s / kBatch +
+  return (prompt_flops_ + 2 * chunk_flops_) / flops_per_s + 3 * decode_tokens_ * step_s / kBatch +
          (decode_kv_bytes_ + copied_bytes_) / kReadBytesPerS;
 }
 
