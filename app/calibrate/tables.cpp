@@ -40,6 +40,14 @@ struct TableMaker {
     const std::int64_t second = kind == DeviceKind::kGpu ? 16 : 4;
     t.coarse[0] = axis == OpAxis::kTokens ? counts_to(limits.tokens, second, 4) : counts_to(limits.sequences, second, 4);
     if (per_layer == 0) t.most_copies = 1;
+    if (family.starts_with("linear")) stream(t);
+  }
+  // Weights and KV are met again after all of the model's weights have passed through the cache, whatever share of them they are.
+  void stream(CalibrationTable& t) const {
+    const std::int64_t element = kind == DeviceKind::kGpu ? 2 : 4;
+    const std::int64_t heads = (2 * m.q_heads + 2 * m.kv_heads) * m.head_dim;
+    t.most_copied_bytes = element * (m.layers * m.hidden * (heads + 3 * m.intermediate) + m.vocabulary * m.hidden);
+    t.most_copies = 1 << 13;
   }
   // Tokens of K and V, over all rows of one layer, that fit the memory allowed.
   [[nodiscard]] std::int64_t most_tokens() const {
@@ -60,6 +68,7 @@ void add_attention(TableMaker& make) {
   decode.coarse[0] = counts_to(limits.sequences, 4, 4);
   decode.coarse[1] = counts_to(limits.length, 128, 4);
   decode.most_product = make.most_tokens();
+  make.stream(decode);
 }
 
 void add_policies(TableMaker& make) {

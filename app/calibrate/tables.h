@@ -31,6 +31,7 @@ struct CalibrationTable {
   std::array<std::vector<std::int64_t>, 2> coarse;  // the grid that is measured first; the second empty with one axis
   std::int64_t most_product = 0;                    // points whose counts' product is larger are left out: memory; 0: none are
   std::int64_t most_copies = 1;                     // of the operands: a layer's are met again after all other layers
+  std::int64_t most_copied_bytes = 0;               // of the copies together; 0: as many as evict the cache
 
   [[nodiscard]] std::size_t axes() const { return coarse[1].empty() ? 1 : 2; }
   [[nodiscard]] bool has(const CalibrationPoint& at) const {
