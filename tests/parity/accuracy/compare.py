@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares kvlab's graded answers with those of Hugging Face transformers and kvpress, answer by answer.
 
-Reads a result folder that `kvlab run tests/parity/accuracy/parity.yaml` wrote, and results/*.csv here. Exit status: 0 where at most --limit of
+Reads result folders that `kvlab run tests/parity/accuracy/parity.yaml` wrote, and results/*.csv here. Exit status: 0 where at most --limit of
 the samples of every press x ratio x question mode are graded differently (none for the full cache), 1 otherwise, 2 where nothing can be paired.
 """
 
@@ -17,6 +17,10 @@ ROOT = HERE.parents[2]
 
 # Our columns and the axes of the sweep in runs/ID/manifest.json. Change here if kvlab renames them.
 RECIPE, SAMPLE, TURN, EXACT, FIRST_WRONG, NEG_LOG2 = "recipe", "sample", "turn", "exact", "first_wrong", "neg_log2"
+COLUMNS = (
+    "press", "dropped", "question", "samples", "answers", "right", "samples graded differently", "answers graded differently",
+    "other first wrong byte", "-log2 p off, median", "largest",
+)  # fmt: skip
 RATIO_AXIS, QUESTION_AXIS = "compression_ratio", "question"
 
 
@@ -25,10 +29,10 @@ def axis(axes, name, otherwise):
     return next((str(value) for key, value in axes.items() if key.split(".")[-1] == name), otherwise)
 
 
-def our_answers(folder):
+def our_answers(folders):
     """{(press, ratio, question): {(sample, turn): row}}; the full cache is ("full", "", "")."""
     answers = defaultdict(dict)
-    for path in sorted(folder.glob("runs/*/answers.csv")):
+    for path in sorted(path for folder in folders for path in folder.glob("runs/*/answers.csv")):
         axes = json.loads((path.parent / "manifest.json").read_text())["axes"]
         question = axis(axes, QUESTION_AXIS, "compressed")
         for row in csv.DictReader(path.open()):
@@ -73,17 +77,17 @@ def compare(case, ours, peer, limit):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("ours", nargs="?", type=Path, default=ROOT / "results" / "accuracy_parity")
+    parser.add_argument("ours", nargs="*", type=Path, default=[ROOT / "results" / "accuracy_parity"], help="result folders, taken together")
     parser.add_argument("--peer", type=Path, default=HERE / "results")
     parser.add_argument("--limit", type=float, default=0.01, help="share of samples that may be graded differently (default 0.01)")
     args = parser.parse_args()
     ours, peer = our_answers(args.ours), peer_answers(args.peer)
     cases = [case for case in peer if ours.get(case, {}).keys() & peer[case].keys()]
     if not cases:
-        print(f"{args.ours}: no answers that the peer graded, too; run ./kvlab run tests/parity/accuracy/parity.yaml", file=sys.stderr)
+        print(f"{', '.join(map(str, args.ours))}: no answers that the peer graded, too; run ./kvlab run tests/parity/accuracy/parity.yaml", file=sys.stderr)
         return 2
-    print("| press | dropped | question | samples | answers | right | samples graded differently | answers | other first wrong byte | -log2 p off, median | largest |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    print("|", " | ".join(COLUMNS), "|")
+    print("|" + "---|" * len(COLUMNS))
     failed, differences = [], {}
     for case in cases:
         fine, differences[case] = compare(case, ours[case], peer[case], 0 if case[0] == "full" else args.limit)

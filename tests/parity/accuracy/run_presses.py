@@ -187,7 +187,8 @@ def check(args, samples):
                 for turn, (a, b) in enumerate(zip(shared, pipeline, strict=True)):
                     if a != b:
                         differ += 1
-                        print(f"sample {sample.index} turn {turn} {name} {ratio} {question}: first wrong {a}, pipeline {b}, margin {graded[turn]['min_margin']}")
+                        where = f"sample {sample.index} turn {turn} {name} {ratio} {question}"
+                        print(f"{where}: first wrong {a}, pipeline {b}, margin {graded[turn]['min_margin']}")
         print(f"sample {sample.index} {sample.task} {sample.length}: {total} turns compared, {differ} differ", flush=True)
     return differ > 0
 
