@@ -188,6 +188,44 @@ TEST_F(ModelConfigTest, RopeParametersOfNewerFolders) {
             "'rope_parameters.full_attention' = {\"rope_theta\":10000.0} is not supported; allowed: the same RoPE for all layers");
 }
 
+// Whatever a key holds, the config is read or refused in one line.
+TEST_F(ModelConfigTest, OddValuesOfAnyKey) {
+  const Json odd{nullptr,
+                 true,
+                 0,
+                 -1,
+                 3,
+                 1e300,
+                 18'446'744'073'709'551'615U,
+                 "",
+                 "x",
+                 Json::array(),
+                 {1, "a"},
+                 {nullptr},
+                 Json::object(),
+                 {{"type", 1}},
+                 {{"rope_type", "yarn"}, {"factor", {}}}};
+  int refused = 0;
+  for (const char* name : {"llama_v5", "llama_rope_yarn", "mistral", "qwen2_sliding", "qwen3_tied"}) {
+    const Json model = Json::parse(std::ifstream(std::string(KVLAB_SOURCE_DIR "/tests/parity/models/") + name + "/config.json"));
+    const auto try_all = [&](const Json::json_pointer& object) {
+      for (const auto& [key, value] : model[object].items()) {
+        for (const Json& value_now : odd) {
+          Json changed = model;
+          changed[object][key] = value_now;
+          refused += config_error(changed.dump()) == "no error" ? 0 : 1;  // another exception ends the test
+        }
+      }
+    };
+    try_all(Json::json_pointer(""));
+    for (const char* rope : {"/rope_scaling", "/rope_parameters"}) {
+      const Json::json_pointer at(rope);
+      if (model.contains(at) && model[at].is_object()) try_all(at);
+    }
+  }
+  EXPECT_GT(refused, 500);
+}
+
 // Up to max_position_embeddings dynamic scaling is none at all; beyond, the base grows with the length.
 TEST(Rotary, DynamicScalingBeginsBehindTheTrainedLength) {
   RopeScaling s;
