@@ -11,7 +11,7 @@
 #include "policies/kv/recipe_footprint.h"
 #include "tests/engine/probe.h"
 
-namespace kvlab::testing {
+namespace kvlab::test {
 
 struct SomeRequest {
   double arrival_ms = 0;
@@ -93,4 +93,4 @@ inline Served serve_all(ServeSetup setup, const std::vector<SomeRequest>& reques
   return served;
 }
 
-}  // namespace kvlab::testing
+}  // namespace kvlab::test

@@ -6,10 +6,10 @@
 namespace kvlab {
 namespace {
 
-using testing::probe_setup;
-using testing::serve_all;
-using testing::Served;
-using testing::SomeRequest;
+using test::probe_setup;
+using test::serve_all;
+using test::Served;
+using test::SomeRequest;
 
 // Prompts of 100 to 160 tokens, the first 48 shared by every other request; `gap_ms` between arrivals.
 std::vector<SomeRequest> lossy_requests(double gap_ms) {

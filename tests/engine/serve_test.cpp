@@ -9,10 +9,10 @@
 namespace kvlab {
 namespace {
 
-using testing::probe_setup;
-using testing::serve_all;
-using testing::Served;
-using testing::SomeRequest;
+using test::probe_setup;
+using test::serve_all;
+using test::Served;
+using test::SomeRequest;
 
 // Sixteen requests within 60 ms: some share prefixes of 32 and 64 tokens by their hashes, some have no names.
 std::vector<SomeRequest> busy_requests(std::int32_t output) {
