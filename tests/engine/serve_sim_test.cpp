@@ -1,0 +1,101 @@
+// On a clock on which steps take as long as a cost model says, the engine does what the simulator does, to the nanosecond.
+#include <gtest/gtest.h>
+
+#include "policies/router/router.h"
+#include "sim/simulation.h"
+#include "tests/engine/serve_fixture.h"
+
+namespace kvlab {
+namespace {
+
+using testing::probe_setup;
+using testing::RecordSink;
+using testing::serve_all;
+using testing::Served;
+using testing::SomeRequest;
+using testing::SomeTrace;
+
+// The fixture's nominal time.
+class NominalCost final : public CostModel {
+ public:
+  StepCost step(const StepShape& shape) override {
+    std::int64_t tokens = shape.decodes;
+    for (const PrefillPiece& piece : shape.prefills) tokens += piece.new_tokens;
+    StepCost cost;
+    cost.total = cost.part[0] = cost.footing[0] = 1'000'000'000 + tokens * 10'000'000;
+    return cost;
+  }
+  DecodeSpan decode_span(const StepShape& shape) override { return {step(shape), {}, 1}; }
+  [[nodiscard]] Picoseconds host_time(const StepShape&) const override { return 0; }
+  void stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) override { stages.assign(1, step(shape).total); }
+  [[nodiscard]] int num_layers() const override { return 8; }
+  double prefill_seconds(std::int32_t, std::int32_t) override { return 0; }
+  [[nodiscard]] double peak_flops() const override { return 1; }
+  [[nodiscard]] double peak_bytes_per_s() const override { return 1; }
+};
+
+std::vector<SomeRequest> mixed_requests() {
+  std::vector<SomeRequest> requests;
+  for (std::int32_t i = 0; i < 24; ++i) {
+    SomeRequest r{3.7 * i, 60 + 37 * (i % 6), 5 + 3 * (i % 7), 16};
+    for (std::int32_t c = 0; c < r.prompt / 16; ++c)
+      r.hashes.push_back(static_cast<std::uint64_t>(c < 3 && i % 2 == 0 ? 100 + c : 1000 * (i + 1) + c));
+    requests.push_back(r);
+  }
+  return requests;
+}
+
+std::vector<RequestRecord> simulated(const ServeSetup& serve) {
+  SimSetup sim;
+  sim.make_scheduler = serve.make_scheduler;
+  sim.make_block_cache = serve.make_block_cache;
+  sim.make_footprint = serve.make_footprint;
+  sim.make_router = testing::maker<RouterRegistry>("round_robin", "{}", "router");
+  sim.make_cost_model = [] { return std::make_unique<NominalCost>(); };
+  sim.memory = serve.memory;
+  sim.memory.block_bytes = 1;
+  SomeTrace trace(mixed_requests());
+  RecordSink sink;
+  simulate(sim, trace, sink);
+  return sink.records;
+}
+
+void expect_same(std::vector<RequestRecord> a, std::vector<RequestRecord> b) {
+  ASSERT_EQ(a.size(), b.size());
+  const auto by_number = [](const RequestRecord& x, const RequestRecord& y) { return x.number < y.number; };
+  std::sort(a.begin(), a.end(), by_number);
+  std::sort(b.begin(), b.end(), by_number);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const auto times = [](const RequestRecord& r) {
+      return std::vector<std::int64_t>{ns(r.arrival), ns(r.queued), ns(r.scheduled), ns(r.first_token), ns(r.last_token)};
+    };
+    EXPECT_EQ(times(a[i]), times(b[i])) << "request " << i;
+    EXPECT_EQ(a[i].hit_tokens, b[i].hit_tokens) << "request " << i;
+    EXPECT_EQ(a[i].preemptions, b[i].preemptions) << "request " << i;
+    EXPECT_EQ(a[i].recomputed_tokens, b[i].recomputed_tokens) << "request " << i;
+  }
+}
+
+TEST(ServeAsSimulated, RecordsAreTheSimulators) {
+  struct Case {
+    const char *recipe, *scheduler, *options;
+    std::int64_t num_blocks;
+  };
+  std::int64_t hit_tokens = 0;
+  std::uint64_t preemptions = 0;
+  for (const Case& c : {Case{"full", "vllm_v1", "{budget_tokens: 128}", 40}, Case{"full", "sarathi", "{budget_tokens: 96}", 40},
+                        Case{"full", "vllm_v0", "{}", 40}, Case{"snapkv", "vllm_v1", "{}", 200}}) {
+    SCOPED_TRACE(std::string(c.recipe) + " " + c.scheduler);
+    const Recipe recipe = load_recipe(c.recipe, c.recipe == std::string("full") ? 0 : 48);
+    const ServeSetup setup = probe_setup(recipe, c.scheduler, c.options, c.num_blocks);
+    const Served served = serve_all(setup, mixed_requests());
+    expect_same(simulated(setup), served.records);
+    hit_tokens += served.summary.hit_tokens;
+    preemptions += served.summary.preemptions;
+  }
+  EXPECT_GT(hit_tokens, 0);
+  EXPECT_GT(preemptions, 0U);
+}
+
+}  // namespace
+}  // namespace kvlab
