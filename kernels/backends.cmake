@@ -43,7 +43,7 @@ else()
   if(KVLAB_EMULATED_TESTS)
     file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/emulated/*.cpp)
     list(REMOVE_ITEM kvlab_cu ${CMAKE_SOURCE_DIR}/kernels/cuda/memory.cu ${CMAKE_SOURCE_DIR}/kernels/cuda/events.cu
-      ${CMAKE_SOURCE_DIR}/kernels/cuda/blas.cu ${CMAKE_SOURCE_DIR}/kernels/cuda/copy_ranges.cu)
+      ${CMAKE_SOURCE_DIR}/kernels/cuda/blas.cu ${CMAKE_SOURCE_DIR}/kernels/cuda/copy_ranges.cu ${CMAKE_SOURCE_DIR}/kernels/cuda/graph.cu)
     kvlab_cuda_sources(${kvlab_cu})
     add_library(kernels_emulated OBJECT EXCLUDE_FROM_ALL ${sources} ${kvlab_cu} ${kvlab_cuda_host})
     target_link_libraries(kernels_emulated PUBLIC kvlab_flags Eigen3::Eigen)

@@ -35,7 +35,7 @@ Observed EngineObserver::observe(std::int32_t layer) {
     const EngineSequence::Memory none, &memory = sequence.memory.empty() ? none : sequence.memory[static_cast<std::size_t>(layer)];
     if (needs_.step_queries) a.step.push_back({tensors.q, seq.new_tokens, seq.seen_tokens});
     if (needs_.window_queries > 0) {
-      const auto count = static_cast<std::int32_t>(static_cast<std::int64_t>(memory.window.size()) / q_width);
+      const auto count = static_cast<std::int32_t>(memory.window.size() / q_width);
       a.window.push_back({memory.window.data(), count, prompt_end - count});
     }
     if (needs_.pre_rope_queries) a.pre_rope_queries.push_back({memory.pre_q->data(), prompt_end, 0});

@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// What a step computed in one layer for one sequence, while it lasts.
+// What a step computed in one layer for one sequence, while it lasts; in the memory of the model.
 struct LayerTensorsOfStep {
   const float* q = nullptr;       // [new_tokens, q_heads, head_dim]
   const float* hidden = nullptr;  // [new_tokens, hidden_dim]

@@ -5,27 +5,33 @@
 #include <span>
 #include <vector>
 
+#include "engine/cache/cache_model.h"
 #include "engine/cache/engine_observer.h"
 #include "engine/cache/prompt_tensors.h"
 #include "engine/cache/sequence.h"
+#include "engine/device/device_attention.h"
 #include "engine/model/transformer.h"
 
 namespace kvlab {
 
 // The KV cache of a batch of sequences in pages, with a policy at work on it: what a Transformer's attention runs over. Each step is
-// begin_step, Transformer::forward, end_step. The order of operations is that of ShapeRun: layer by layer, decoding sequences, then those
-// in their prompts.
-class PolicyCache final : public AttentionHost {
+// begin_step, the model's forward pass, end_step. Of a model on a GPU keys, values and all that the policy observes lie in its memory, and
+// the policy's operations run there (DeviceAttentionHost in place of AttentionHost). The order of operations is that of ShapeRun: layer by
+// layer, decoding sequences, then those in their prompts.
+class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
  public:
   struct Options {
     std::int32_t page_tokens = 16;
     std::int32_t kv_bytes = 4;  // of a stored element of the uncompressed cache, for what is counted as resident
     std::uint64_t seed = 1;
-    CountSource* counts = nullptr;  // is shown counts that depended on data, step by step
-    RecordOptions passes = {};      // how extra passes are run
+    CountSource* counts = nullptr;    // is shown counts that depended on data, step by step
+    RecordOptions passes = {};        // how extra passes are run
+    std::int32_t reserved_pages = 0;  // taken at once; a cache that grows in a GPU's memory needs room for both sizes
   };
-  // Errors (InputError): the recipe does not claim this host, cannot run on the model, or wants to know the future.
+  // Errors (InputError): the recipe does not claim this host, cannot run on the model, or wants to know the future; it needs an extra pass
+  // and the model runs none; on a GPU also pages that do not fit into its memory, here and wherever sequences grow.
   PolicyCache(const Transformer& model, const Recipe& recipe, const Options& options);
+  PolicyCache(std::unique_ptr<const CacheModel> model, const Recipe& recipe, const Options& options);
   ~PolicyCache() override;
 
   // Makes ready for a sequence's first token. Error (InputError): a cut would leave less than what always stays.
@@ -38,7 +44,9 @@ class PolicyCache final : public AttentionHost {
   void begin_step(std::span<const StepPiece> pieces);
   void before_rope(std::int32_t layer, const float* hidden, const float* q, const float* k) override;
   void attend(std::int32_t layer, const float* q, const float* k, const float* v, float* out) override;
-  // `hidden`: what forward() answered.
+  void before_rope(std::int32_t layer, const DeviceLayer& in) override;
+  void attend(std::int32_t layer, const DeviceLayer& in, void* out) override;
+  // `hidden`: what Transformer::forward() answered; of a model on a GPU nothing.
   void end_step(std::span<const float> hidden);
 
   // Bytes of all layers that the sequence takes, as its recipe stores them.
@@ -50,23 +58,37 @@ class PolicyCache final : public AttentionHost {
   [[nodiscard]] const KvPages& pages() const { return *pages_; }
   KvPages& pages() { return *pages_; }
   Ops& ops() { return ops_; }
+  // What the model keeps for this cache.
+  std::shared_ptr<void>& attachment() { return attachment_; }
 
  private:
   struct Group;
+  struct LayerInput;
   void open(Group& g);
   void close(Group& g);
   [[nodiscard]] PolicyStep step_of(Group& g);
   void unshare(Group& g, std::int32_t layer);
-  void append(Group& g, std::int32_t layer, const float* k, const float* v);
-  void attend_segments(Group& g, std::int32_t layer, const float* q, float* out);
-  void attend_whole(Group& g, std::size_t s, std::int32_t layer, const float* q, const float* k, const float* v, float* out);
+  void append(Group& g, std::int32_t layer, const LayerInput& in);
+  void observe_inputs(std::int32_t layer, const float* hidden, const float* q, const float* k);
+  void attend_layer(std::int32_t layer, LayerInput in);
+  void attend_segments(Group& g, std::int32_t layer, LayerInput& in);
+  void attend_whole(Group& g, std::size_t s, std::int32_t layer, const LayerInput& in);
   void gather(Group& g, std::size_t s, std::int32_t layer);
   [[nodiscard]] bool is_whole(Group& g, std::size_t s, std::int32_t layer) const;
   void remember(Group& g, std::size_t s, std::int32_t layer, const float* q);
   void keep(Group& g, std::int32_t layer);
   void run_pass(Group& g, std::size_t s, std::span<const float> hidden);
 
-  const Transformer& model_;
+  // On a GPU.
+  [[nodiscard]] bool has_prefill_kernel() const;
+  void attend_prompts(Group& g, std::int32_t layer, const LayerInput& in);
+  bool attend_decoding(const Group& g, std::int32_t layer, const LayerInput& in);
+  void make_floats(LayerInput& in);
+  void return_outputs(const Group& g, const LayerInput& in);
+  const float* as_floats(TensorArray<float>& to, const void* from, std::int64_t rows, std::int64_t width, std::int64_t stride,
+                         ElementType type);
+
+  std::unique_ptr<const CacheModel> model_;
   ModelShape shape_;
   KvPolicy policy_;
   Options options_;
@@ -76,7 +98,9 @@ class PolicyCache final : public AttentionHost {
   std::vector<std::unique_ptr<Group>> groups_;  // of the step: decoding sequences, then those in their prompts
   std::vector<Segment> segments_;
   std::vector<float> scratch_, whole_k_, whole_v_;
+  TensorArray<float> q_, k_, hidden_, out_;  // of the layer, where a model on a GPU computes in another type
   std::int64_t steps_ = 0;
+  std::shared_ptr<void> attachment_;
 };
 
 }  // namespace kvlab

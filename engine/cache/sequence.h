@@ -17,11 +17,11 @@ struct EngineSequence {
   std::int32_t seen_tokens = 0;      // run through the model, kept or not
   std::vector<std::int32_t> ids;     // [seen_tokens] at least, where the policy or an extra pass reads them
 
-  // Of one layer, kept across steps where the policy asks for it.
+  // Of one layer, kept across steps where the policy asks for it, in the memory of the model.
   struct Memory {
-    std::vector<float> window;                  // [window tokens, q_heads, head_dim] the prompt's last queries
-    std::shared_ptr<std::vector<float>> pre_q;  // [prompt's tokens so far, q_heads, head_dim] before RoPE; forks share it
-    std::vector<float> pre_k;                   // [seen_tokens, kv_heads, head_dim] before RoPE
+    TensorArray<float> window;                  // [window tokens, q_heads, head_dim] the prompt's last queries
+    std::shared_ptr<TensorArray<float>> pre_q;  // [prompt's tokens so far, q_heads, head_dim] before RoPE; forks share it
+    TensorArray<float> pre_k;                   // [seen_tokens, kv_heads, head_dim] before RoPE
   };
   std::vector<Memory> memory;             // [layers]
   std::vector<KvStore::Sequence> rows;    // [layers]

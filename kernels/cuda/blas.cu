@@ -58,9 +58,9 @@ void set(cublasLtMatmulPreference_t d, cublasLtMatmulPreferenceAttributes_t what
 }
 
 // Column-major, as the library sees it: the rows of ours are its columns.
-Layout layout(const MatrixProduct& p, std::int64_t rows, std::int64_t columns, std::int64_t distance, std::int64_t step) {
+Layout layout(const MatrixProduct& p, ElementType type, std::int64_t rows, std::int64_t columns, std::int64_t distance, std::int64_t step) {
   cublasLtMatrixLayout_t l = nullptr;
-  check(cublasLtMatrixLayoutCreate(&l, data_type(p.type), static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns), distance),
+  check(cublasLtMatrixLayoutCreate(&l, data_type(type), static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns), distance),
         "describing a matrix");
   Layout owner(l);
   if (p.batch > 1) {
@@ -85,9 +85,9 @@ struct Plan {
       set(d, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
       set(d, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
     }
-    b = p.b_transposed ? layout(p, p.k, p.n, p.b_row, p.b_step) : layout(p, p.n, p.k, p.b_row, p.b_step);
-    a = layout(p, p.k, p.m, p.a_row, p.a_step);
-    c = layout(p, p.n, p.m, p.c_row, p.c_step);
+    b = p.b_transposed ? layout(p, p.type, p.k, p.n, p.b_row, p.b_step) : layout(p, p.type, p.n, p.k, p.b_row, p.b_step);
+    a = layout(p, p.type, p.k, p.m, p.a_row, p.a_step);
+    c = layout(p, p.c_is_f32 ? ElementType::kF32 : p.type, p.n, p.m, p.c_row, p.c_step);
     choose(p, handle);
   }
 
@@ -132,7 +132,8 @@ class Blas {
   using Key = std::array<std::int64_t, 12>;
 
   const Plan& plan_for(const MatrixProduct& p) {
-    const std::int64_t kind = static_cast<std::int64_t>(p.type) | (p.b_transposed ? 4 : 0) | (p.bias != nullptr ? 8 : 0);
+    const std::int64_t kind =
+        static_cast<std::int64_t>(p.type) | (p.b_transposed ? 4 : 0) | (p.bias != nullptr ? 8 : 0) | (p.c_is_f32 ? 16 : 0);
     const std::int64_t aligned = std::int64_t{alignment(p.a)} | std::int64_t{alignment(p.b)} << 10 | std::int64_t{alignment(p.c)} << 20 |
                                  std::int64_t{p.bias != nullptr ? alignment(p.bias) : 256} << 30;
     const Key key{kind, aligned, p.m, p.n, p.k, p.a_row, p.b_row, p.c_row, p.batch, p.a_step, p.b_step, p.c_step};
@@ -153,6 +154,7 @@ void multiply(const MatrixProduct& given, CudaContext& cuda) {
   MatrixProduct p = given;
   if (p.m == 0 || p.n == 0 || p.batch == 0) return;
   if (p.k == 0) throw CudaError("a matrix product over no columns");
+  if (p.c_is_f32 && p.bias != nullptr) throw CudaError("a matrix product of two types takes no bias");
   if (p.type == ElementType::kBf16 && cuda.gpu().compute_capability < 80)
     throw CudaError("matrix products of bf16 need compute capability 8.0; this GPU has " +
                     std::to_string(cuda.gpu().compute_capability / 10) + "." + std::to_string(cuda.gpu().compute_capability % 10) +

@@ -5,7 +5,8 @@
 
 namespace kvlab {
 
-// c = a * b (+ bias), row-major, products and sums in fp32, one rounding at the end; all arrays of `type`, in device memory. With batch > 1
+// c = a * b (+ bias), row-major, products and sums in fp32, one rounding at the end; all arrays of `type`, c
+// on request of f32, in device memory. With batch > 1
 // as many products, whose matrices lie at equal distances. c overlaps no operand.
 struct MatrixProduct {
   const void* a = nullptr;     // [m, k]
@@ -18,6 +19,7 @@ struct MatrixProduct {
   std::int64_t batch = 1;
   std::int64_t a_step = 0, b_step = 0, c_step = 0;  // elements from product to product; a step of 0 uses one matrix in all
   ElementType type = ElementType::kBf16;
+  bool c_is_f32 = false;  // without a bias
 };
 
 // By cuBLASLt. The algorithm that its heuristics name for a shape is kept for the next product of that shape. Deterministic: a

@@ -5,8 +5,8 @@
 #include <mutex>
 #include <source_location>
 
+#include "kernels/cuda/gpu_memory.h"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/memory.h"
 
 namespace kvlab {
 
@@ -60,11 +60,20 @@ namespace cuda {
 
 void* allocate(std::int64_t bytes) {
   void* p = nullptr;
-  check(cudaMalloc(&p, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1))),
-        "allocating " + std::to_string(bytes) + " bytes on the GPU");
+  const cudaError_t e = cudaMalloc(&p, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)));
+  if (e == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());  // the context goes on
+    throw GpuMemoryError(std::to_string(bytes) + " more bytes were asked for, " + std::to_string(free_bytes()) + " are free", bytes);
+  }
+  check(e, "allocating " + std::to_string(bytes) + " bytes on the GPU");
   return p;
 }
 void free(void* p) noexcept { static_cast<void>(cudaFree(p)); }
+std::int64_t free_bytes() {
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "asking for the free memory");
+  return static_cast<std::int64_t>(free);
+}
 
 void* allocate_pinned(std::int64_t bytes) {
   void* p = nullptr;

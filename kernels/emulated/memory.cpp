@@ -1,8 +1,12 @@
-#include "kernels/cuda/memory.h"
+#include "kernels/cuda/gpu_memory.h"
+
+#include <malloc.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+
+#include "kernels/emulated/device_memory.h"
 
 namespace kvlab {
 
@@ -14,20 +18,47 @@ void use_gpu(int) {}
 // The shape of an H100, with few multiprocessors: grids that are sized by them stay small.
 GpuInfo gpu_info(int) { return {"emulated", "none", 4, 90, std::int64_t{1} << 34, 50 << 20, 232448, 1, 1}; }
 
+namespace emulated {
+
+namespace {
+std::int64_t limit = std::int64_t{1} << 34, used = 0;
+}
+
+void limit_memory(std::int64_t bytes) { limit = bytes; }
+std::int64_t used_memory() { return used; }
+
+}  // namespace emulated
+
 namespace cuda {
+
+std::int64_t free_bytes() { return emulated::limit - emulated::used; }
+
+namespace {
+
+void count(std::int64_t bytes) {
+  if (bytes > free_bytes())
+    throw GpuMemoryError(std::to_string(bytes) + " more bytes were asked for, " + std::to_string(free_bytes()) + " are free", bytes);
+  emulated::used += bytes;
+}
+
+}  // namespace
 
 #if defined(__SANITIZE_ADDRESS__)
 
 // Of the exact size: the address sanitizer sees what a kernel reads or writes beside it.
 void* allocate(std::int64_t bytes) {
   const auto n = static_cast<std::size_t>(bytes);
+  count(bytes);
   void* p = nullptr;
   if (posix_memalign(&p, 256, n) != 0) throw CudaError("out of emulated device memory");
   std::memset(p, 0xFF, n);
   return p;
 }
 
-void free(void* p) noexcept { std::free(p); }
+void free(void* p) noexcept {
+  emulated::used -= static_cast<std::int64_t>(malloc_usable_size(p));  // the exact size under this sanitizer
+  std::free(p);
+}
 
 #else
 
@@ -49,6 +80,7 @@ void check_guard(const unsigned char* p, const char* side) {
 
 void* allocate(std::int64_t bytes) {
   const auto n = static_cast<std::size_t>(bytes);
+  count(bytes);
   void* all = nullptr;
   if (posix_memalign(&all, 256, n + 2 * kGuard) != 0) throw CudaError("out of emulated device memory");
   auto* p = static_cast<unsigned char*>(all);
@@ -67,6 +99,7 @@ void free(void* p) noexcept {
   std::memset(at - kGuard, kGuardByte, sizeof n);
   check_guard(at - kGuard, "before");
   check_guard(at + n, "behind");
+  emulated::used -= static_cast<std::int64_t>(n);
   std::free(at - kGuard);
 }
 

@@ -5,7 +5,7 @@ namespace kvlab {
 
 void run_cuda(const DeviceLinear& a, CudaContext& cuda) {
   MatrixProduct p{a.x, a.w, a.y, a.bias, a.tokens, a.out_dim, a.in_dim};
-  p.type = a.type;
+  p.type = a.type, p.c_is_f32 = a.y_is_f32;
   multiply(p, cuda);
 }
 

@@ -14,6 +14,7 @@ struct DeviceLinear {
   const void* bias = nullptr;  // [out_dim]; may be null
   std::int64_t tokens = 0, in_dim = 0, out_dim = 0;
   ElementType type = ElementType::kBf16;
+  bool y_is_f32 = false;  // without a bias: logits
 };
 
 constexpr LinearShape shape(const DeviceLinear& a) {

@@ -1,4 +1,4 @@
-#include "kernels/cuda/memory.h"
+#include "kernels/cuda/gpu_memory.h"
 
 namespace kvlab {
 
@@ -20,6 +20,7 @@ namespace cuda {
 
 void* allocate(std::int64_t) { refuse(); }
 void free(void*) noexcept {}
+std::int64_t free_bytes() { refuse(); }
 void* allocate_pinned(std::int64_t) { refuse(); }
 void free_pinned(void*) noexcept {}
 void to_device(void*, const void*, std::int64_t, CudaStream) { refuse(); }

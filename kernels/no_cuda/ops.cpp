@@ -1,6 +1,7 @@
 // The symbols of kernels/*/*.cu in a program built without CUDA: each throws.
 #include "kernels/anchor_cosine/anchor_cosine.h"
 #include "kernels/append_kv/append_kv_cuda.h"
+#include "kernels/append_kv/append_rows_cuda.h"
 #include "kernels/attend/attend.h"
 #include "kernels/attention_decode/attention_decode_cuda.h"
 #include "kernels/attention_prefill/attention_prefill_cuda.h"
@@ -18,6 +19,7 @@
 #include "kernels/cluster/cluster.h"
 #include "kernels/compact/compact_cuda.h"
 #include "kernels/compact/compact_rows.h"
+#include "kernels/convert/convert_cuda.h"
 #include "kernels/count_above/count_above.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/delta_code/delta_code.h"
@@ -81,6 +83,7 @@
 #include "kernels/rmsnorm/rmsnorm_cuda.h"
 #include "kernels/rope/rope_cuda.h"
 #include "kernels/sampling/sampling_cuda.h"
+#include "kernels/scatter/scatter_cuda.h"
 #include "kernels/score_map/score_map.h"
 #include "kernels/score_variance/score_variance.h"
 #include "kernels/sentences/sentences.h"
@@ -114,6 +117,7 @@ namespace kvlab {
 
 KVLAB_NO_CUDA(AnchorCosine)
 KVLAB_NO_CUDA(AppendKv)
+KVLAB_NO_CUDA(AppendRows)
 KVLAB_NO_CUDA(AssignCodes)
 KVLAB_NO_CUDA(Attend)
 KVLAB_NO_CUDA(AttentionStats)
@@ -136,6 +140,7 @@ KVLAB_NO_CUDA(CountAbove)
 KVLAB_NO_CUDA(CoverMass)
 KVLAB_NO_CUDA(DeltaCode)
 KVLAB_NO_CUDA(Dequantize)
+KVLAB_NO_CUDA(DeviceConvert)
 KVLAB_NO_CUDA(DeviceEmbedding)
 KVLAB_NO_CUDA(DeviceGather)
 KVLAB_NO_CUDA(DeviceHydragen)
@@ -147,6 +152,7 @@ KVLAB_NO_CUDA(DeviceProject)
 KVLAB_NO_CUDA(DeviceRmsNorm)
 KVLAB_NO_CUDA(DeviceRope)
 KVLAB_NO_CUDA(DeviceSampling)
+KVLAB_NO_CUDA(DeviceScatter)
 KVLAB_NO_CUDA(DeviceSiluMul)
 KVLAB_NO_CUDA(Diversify)
 KVLAB_NO_CUDA(EntropyShare)

@@ -1,29 +1,43 @@
 #include "policies/kv/kv_pages.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/error.h"
+#include "kernels/cuda/gpu_memory.h"
 
 namespace kvlab {
 
-namespace {
-
-template <class T>
-void widen(BigArray<T>& data, std::int64_t used, std::int64_t old, std::int64_t now, std::int64_t planes) {
-  BigArray<T> wider(static_cast<std::size_t>(planes * now));
-  for (std::int64_t p = 0; p < planes; ++p) std::copy_n(data.data() + p * old, used, wider.data() + p * now);
-  data = std::move(wider);
+KvPages::~KvPages() {
+  for (const Array* array : {&k_, &v_, &position_, &words_})
+    if (array->data != nullptr) memory_.free(array->data, array->bytes);
 }
 
-}  // namespace
+void KvPages::widen(Array& array, std::int64_t token_bytes, std::int64_t planes, std::int64_t pages) {
+  const std::int64_t used = made_ * page_tokens_ * token_bytes, old = capacity_ * page_tokens_ * token_bytes;
+  const std::int64_t now = pages * page_tokens_ * token_bytes;
+  if (planes * now <= array.bytes) return;
+  const Array wider{memory_.allocate(planes * now), planes * now};
+  for (std::int64_t p = 0; p < planes && array.data != nullptr; ++p)
+    memory_.copy(static_cast<char*>(wider.data) + p * now, static_cast<const char*>(array.data) + p * old, used);
+  if (array.data != nullptr) memory_.free(array.data, array.bytes);
+  array = wider;
+}
 
 void KvPages::reserve(std::int32_t pages) {
   if (pages <= capacity_) return;
-  const std::int64_t used = made_ * page_tokens_, old = capacity_ * page_tokens_, now = std::int64_t{pages} * page_tokens_;
-  widen(k_, used * head_dim_, old * head_dim_, now * head_dim_, 1);
-  widen(v_, used * head_dim_, old * head_dim_, now * head_dim_, 1);
-  widen(position_, used, old, now, 1);
-  widen(words_, used, old, now, num_words_);
+  try {
+    widen(k_, vector_bytes(), 1, pages);
+    widen(v_, vector_bytes(), 1, pages);
+    widen(position_, 4, 1, pages);
+    widen(words_, 4, num_words_, pages);  // last: its planes move apart
+  } catch (const GpuMemoryError& e) {
+    throw InputError(
+        fmt::format("the KV cache does not fit into the GPU's memory: {} pages of {} tokens for one KV head are {:.2f} GiB, "
+                    "{} of them are in use; run fewer or shorter sequences at a time, or another policy ({})",
+                    pages, page_tokens_, static_cast<double>(pages * page_bytes()) / 0x1p30, used_pages(), e.what()));
+  }
   capacity_ = pages;
 }
 
@@ -52,24 +66,30 @@ void KvPages::give_back(std::int32_t page) {
   if (--users == 0) free_.push_back(page);
 }
 
+void KvPages::copy_page(const Array& from, std::int64_t from_token, const Array& to, std::int64_t to_token, std::int64_t tokens,
+                        std::int64_t token_bytes) const {
+  memory_.copy(static_cast<char*>(to.data) + to_token * token_bytes, static_cast<const char*>(from.data) + from_token * token_bytes,
+               tokens * token_bytes);
+}
+
 void KvPages::copy_from(const KvPages& other, std::int32_t from, std::int32_t to, std::int32_t tokens) {
-  const std::int64_t a = std::int64_t{from} * other.page_tokens_, b = std::int64_t{to} * page_tokens_, d = head_dim_;
-  std::copy_n(other.k_.data() + a * d, tokens * d, k_.data() + b * d);
-  std::copy_n(other.v_.data() + a * d, tokens * d, v_.data() + b * d);
-  std::copy_n(other.position_.data() + a, tokens, position_.data() + b);
+  const std::int64_t a = std::int64_t{from} * other.page_tokens_, b = std::int64_t{to} * page_tokens_;
+  copy_page(other.k_, a, k_, b, tokens, vector_bytes());
+  copy_page(other.v_, a, v_, b, tokens, vector_bytes());
+  copy_page(other.position_, a, position_, b, tokens, 4);
   for (std::int64_t w = 0; w < num_words_; ++w)
-    std::copy_n(other.words_.data() + w * other.capacity_ * other.page_tokens_ + a, tokens,
-                words_.data() + w * capacity_ * page_tokens_ + b);
+    copy_page(other.words_, w * other.capacity_ * other.page_tokens_ + a, words_, w * capacity_ * page_tokens_ + b, tokens, 4);
 }
 
 void KvPages::fill(KvRows& kv) {
   kv.page_tokens = page_tokens_;
   kv.pool_tokens = capacity_ * page_tokens_;
   kv.num_words = num_words_;
-  kv.k = k_.data();
-  kv.v = v_.data();
-  kv.position = position_.data();
-  kv.words = words_.data();
+  kv.type = type_;
+  kv.k = static_cast<float*>(k_.data);
+  kv.v = static_cast<float*>(v_.data);
+  kv.position = static_cast<std::int32_t*>(position_.data);
+  kv.words = static_cast<std::uint32_t*>(words_.data);
 }
 
 }  // namespace kvlab

@@ -18,6 +18,13 @@ struct ModelShape {
   [[nodiscard]] std::int32_t group() const { return q_heads / kv_heads; }
 };
 
+// Tokens to be appended at consecutive positions to all rows of a sequence of the batch.
+struct NewTokens {
+  std::int32_t sequence = 0, count = 0, first_position = 0;
+  const void* k = nullptr;  // [count, kv_heads, head_dim] in the memory of the pages; null without data
+  const void* v = nullptr;
+};
+
 // The cached tokens of one layer for a batch of sequences, each (sequence, KV head) with a length and pages of its own. Without data (the
 // cost host) only lengths are kept.
 class KvStore {
@@ -38,6 +45,9 @@ class KvStore {
   // Appends tokens at consecutive positions to all rows of a sequence; k, v [tokens, kv_heads, head_dim] (null without data).
   // Statistics of new tokens are 0.
   void append(std::int32_t sequence, const float* k, const float* v, std::int32_t tokens, std::int32_t first_position);
+  // The same for several sequences at once. In a GPU's memory k and v may be of another type than the pages, and their tokens lie
+  // `token_stride` elements apart (0: kv_heads * head_dim).
+  void append(std::span<const NewTokens> news, ElementType type = ElementType::kF32, std::int64_t token_stride = 0);
   // Forgets tokens behind `len`, after they were compacted away.
   void shrink(std::int32_t row, std::int32_t len);
   // Gives the row copies of the pages that it shares, so that what is written to it is seen by nobody else.
@@ -54,9 +64,12 @@ class KvStore {
   [[nodiscard]] std::int32_t len(std::int32_t row) const { return len_[static_cast<std::size_t>(row)]; }
   [[nodiscard]] std::int32_t num_rows() const { return static_cast<std::int32_t>(len_.size()); }
   [[nodiscard]] bool has_data() const { return pages_ != nullptr; }
+  [[nodiscard]] TensorMemory memory() const { return has_data() ? pages_->memory() : TensorMemory(); }
 
  private:
   void make_room(std::int32_t row, std::int32_t len);
+  void grow(const NewTokens& news);
+  void write(const NewTokens& news);
   void count_first();
   void list_pages();
 

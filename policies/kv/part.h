@@ -69,6 +69,7 @@ struct LayerStep {
   KvRows kv;                      // this step's tokens are appended already
   Observed in;
   std::uint64_t seed = 0;
+  TensorMemory memory = {};  // where operations find their tensors: what a part keeps from step to step lies there
 };
 
 // Tokens that always stay: the first ones, and the last before the sequence's end.

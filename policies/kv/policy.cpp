@@ -63,7 +63,7 @@ struct KvPolicy::Acting {
   LayerStep view(const LayerStep& all) {
     views.push_back(std::make_unique<View>());
     View& v = *views.back();
-    LayerStep some{all.ops, all.model, all.layer, seqs, all.kv, {}, all.seed};
+    LayerStep some{all.ops, all.model, all.layer, seqs, all.kv, {}, all.seed, all.memory};
     v.first.push_back(0);
     for (const std::int32_t s : which) {
       for (std::int32_t h = 0; h < all.kv.kv_heads; ++h) {
@@ -156,8 +156,8 @@ void KvPolicy::refuse_small_budget(const SeqStep& seq) const {
 }
 
 LayerStep KvPolicy::layer_step(const PolicyStep& step, std::int32_t layer) const {
-  return {step.ops, step.model, layer, step.seqs, step.layers[static_cast<std::size_t>(layer)].rows(), step.observer.observe(layer),
-          step.seed};
+  KvStore& store = step.layers[static_cast<std::size_t>(layer)];
+  return {step.ops, step.model, layer, step.seqs, store.rows(), step.observer.observe(layer), step.seed, store.memory()};
 }
 
 void KvPolicy::before_attention(const PolicyStep& step, std::int32_t layer, std::vector<Segment>& segments) {
@@ -239,7 +239,8 @@ void KvPolicy::score(LayerStep& view, const std::int32_t* target, float* scores)
 void KvPolicy::act(const PolicyStep& step, LayerStep& all, Acting& acting) {
   LayerStep view = acting.view(all);
   auto& held = held_scores_[static_cast<std::size_t>(view.layer)];
-  held.resize(view.ops.computes() ? static_cast<std::size_t>(view.kv.total()) : 0);
+  held.settle_in(view.memory);
+  held.resize(view.ops.computes() ? view.kv.total() : 0);
   score(view, acting.target.data(), view.ops.computes() ? held.data() : nullptr);
   std::vector<std::int32_t> layers;
   const Allocator::Scope scope = allocator_->scope();
@@ -290,7 +291,7 @@ void KvPolicy::cut(const PolicyStep& step, LayerStep& view, const Acting& acting
   if (!disposal_->shrinks()) return;
   if (allocator_->scope() == Allocator::Scope::kCascade) {
     step.ops(GatherScores{kv.num_rows, kv.first, scores, first, index, scores});
-    if (step.ops.computes()) held.resize(static_cast<std::size_t>(first[kv.num_rows]));
+    if (step.ops.computes()) held.resize(first[kv.num_rows]);
   }
   KvStore& store = step.layers[static_cast<std::size_t>(scored.layer)];
   for (std::size_t s = 0; s < acting.which.size(); ++s)

@@ -80,7 +80,7 @@ class KvPolicy {
   std::vector<KvPart*> parts_;  // all of them
   Needs needs_;
   std::int32_t num_words_ = 0, resident_words_ = 0;
-  std::vector<std::vector<float>> held_scores_;  // per layer, of allocators that come back to earlier layers
+  std::vector<TensorArray<float>> held_scores_;  // per layer, of allocators that come back to earlier layers
 };
 
 }  // namespace kvlab

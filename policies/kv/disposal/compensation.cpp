@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/mean_dropped/mean_dropped.h"
@@ -53,12 +54,16 @@ class Compensation final : public Disposal {
       if (count > 0) log_weight_[r] = std::log(static_cast<float>(count));
     }
     if (first_[rows] == 0) return;
-    position_.assign(static_cast<std::size_t>(most) + 1, 0);  // seen by every query
+    if (step.ops.computes()) {
+      position_.settle_in(step.memory);
+      position_.resize(std::max<std::int64_t>(position_.size(), most + 1), 0);  // seen by every query
+    }
     Segment s;
     s.kv = step.kv;
     s.kv.len = len_.data(), s.kv.first = first_.data(), s.kv.page_begin = page_begin_.data(), s.kv.page = page_.data();
     s.kv.page_tokens = 1, s.kv.pool_tokens = most + 1;
     s.kv.k = k_mean_.lines(step, step.kv.head_dim), s.kv.v = v_mean_.lines(step, step.kv.head_dim);
+    s.kv.type = ElementType::kF32;
     s.kv.position = position_.data(), s.kv.words = nullptr, s.kv.num_words = 0;
     s.log_weight = log_weight_.data();
     segments.push_back(s);
@@ -83,7 +88,8 @@ class Compensation final : public Disposal {
   RowTable k_mean_{0.0F}, v_mean_{0.0F};
   PerRow<std::int32_t> count_;
   // The segment of the layer that attends now.
-  std::vector<std::int32_t> len_, page_begin_, page_, position_;
+  std::vector<std::int32_t> len_, page_begin_, page_;
+  TensorArray<std::int32_t> position_;
   std::vector<std::int64_t> first_;
   std::vector<float> log_weight_;
 };

@@ -65,21 +65,21 @@ std::int32_t* prompt_rows(LayerStep& step) {
 
 float* RowTable::lines(LayerStep& step, std::int32_t width) {
   if (!step.ops.computes()) return nullptr;
-  sequence_numbers_ = static_cast<std::size_t>(step.kv.kv_heads) * static_cast<std::size_t>(width);
+  sequence_numbers_ = std::int64_t{step.kv.kv_heads} * width;
   std::int32_t most = -1;
   for (const SeqStep& seq : step.seqs) most = std::max(most, seq.index);
   const auto layer = static_cast<std::size_t>(step.layer);
-  const std::size_t needed = static_cast<std::size_t>(most + 1) * sequence_numbers_;
+  const std::int64_t needed = (most + 1) * sequence_numbers_;
   if (layers_.size() <= layer) layers_.resize(layer + 1);
+  layers_[layer].settle_in(step.memory);
   if (layers_[layer].size() < needed) layers_[layer].resize(needed, fill_);
   return layers_[layer].data();
 }
 
 void RowTable::forget(std::int32_t index) {
-  const std::size_t begin = static_cast<std::size_t>(index) * sequence_numbers_;
-  for (std::vector<float>& layer : layers_)
-    if (begin + sequence_numbers_ <= layer.size())
-      std::fill_n(layer.begin() + static_cast<std::ptrdiff_t>(begin), sequence_numbers_, fill_);
+  const std::int64_t begin = index * sequence_numbers_;
+  for (TensorArray<float>& layer : layers_)
+    if (begin + sequence_numbers_ <= layer.size()) layer.assign(begin, sequence_numbers_, fill_);
 }
 
 }  // namespace kvlab

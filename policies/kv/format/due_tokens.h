@@ -62,8 +62,8 @@ class RowTable {
 
  private:
   float fill_;
-  std::size_t sequence_numbers_ = 0;  // of one sequence in one layer
-  std::vector<std::vector<float>> layers_;
+  std::int64_t sequence_numbers_ = 0;  // of one sequence in one layer
+  std::vector<TensorArray<float>> layers_;
 };
 
 }  // namespace kvlab

@@ -50,7 +50,8 @@ class Chunks final : public ScorerWrapper {
                        top_half_ ? ChunkPool::Kind::kMeanOfTopHalf : ChunkPool::Kind::kMean});
     if (shared_layers_ > 1 && step.layer % shared_layers_ == 0) {
       saved_len_.assign(kv.len, kv.len + kv.num_rows);
-      saved_.resize(step.ops.computes() ? static_cast<std::size_t>(kv.total()) : 0);
+      saved_.settle_in(step.memory);
+      saved_.resize(step.ops.computes() ? kv.total() : 0);
       copy(step, scores, saved_.data());
     }
   }
@@ -96,7 +97,7 @@ class Chunks final : public ScorerWrapper {
   bool above_max_;
   double chunks_frac_;
   bool of_chunks_;
-  std::vector<float> saved_;  // the group's first layer's scores
+  TensorArray<float> saved_;  // the group's first layer's scores
   std::vector<std::int32_t> saved_len_;
 };
 

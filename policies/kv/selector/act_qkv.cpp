@@ -145,7 +145,7 @@ class ActQkv final : public Selector {
     share.probabilities = scores;
     const std::int32_t* average = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : ranked(step.kv.len[r], tail[r]); });
     share.average = average;
-    const LayerStep all_layers{step.ops, step.model, 0, step.seqs, step.kv, step.in, step.seed};
+    const LayerStep all_layers{step.ops, step.model, 0, step.seqs, step.kv, step.in, step.seed, step.memory};
     share.entropies = entropies_.sequences(all_layers, [&](std::int32_t) { return step.model.num_layers; });
     share.keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(2 * average[r], tail[r] / chunk_); });
     step.ops(share);

@@ -51,7 +51,7 @@ class MpCache final : public Selector {
   Selection select(LayerStep& step) override {
     if (step.layer < dense_layers_) return {};
     const std::int32_t n = step.kv.num_rows;
-    LayerStep first_layer{step.ops, step.model, leader(step.layer), step.seqs, step.kv, step.in, step.seed};
+    LayerStep first_layer{step.ops, step.model, leader(step.layer), step.seqs, step.kv, step.in, step.seed, step.memory};
     if (step.layer == first_layer.layer) choose(step);
     ExpandUnits tokens;
     tokens.tail = per_row(step.ops, n, [&](std::int32_t r) { return choice(first_layer, r).tail; });

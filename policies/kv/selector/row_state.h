@@ -48,13 +48,13 @@ class RowMemory {
   template <class Size>
   T* const* rows(const LayerStep& step, Size&& size) {
     return pointers(
-        step, step.kv.num_rows, [&](std::int32_t r) -> std::vector<T>& { return memory_.at(step, r); }, size);
+        step, step.kv.num_rows, [&](std::int32_t r) -> TensorArray<T>& { return memory_.at(step, r); }, size);
   }
   // The same for each sequence.
   template <class Size>
   T* const* sequences(const LayerStep& step, Size&& size) {
     return pointers(
-        step, step.kv.num_sequences(), [&](std::int32_t s) -> std::vector<T>& { return memory_.of_sequence(step, s); }, size);
+        step, step.kv.num_sequences(), [&](std::int32_t s) -> TensorArray<T>& { return memory_.of_sequence(step, s); }, size);
   }
   void forget(std::int32_t index) { memory_.forget(index); }
 
@@ -65,12 +65,13 @@ class RowMemory {
     if (!step.ops.computes()) return pointers_.data();
     for (std::int32_t i = 0; i < n; ++i) {
       auto& own = memory(i);
-      if (own.size() < static_cast<std::size_t>(size(i))) own.resize(static_cast<std::size_t>(size(i)));
+      own.settle_in(step.memory);
+      if (own.size() < static_cast<std::int64_t>(size(i))) own.resize(static_cast<std::int64_t>(size(i)), T{});
       pointers_[static_cast<std::size_t>(i)] = own.data();
     }
     return pointers_.data();
   }
-  PerRow<std::vector<T>> memory_;
+  PerRow<TensorArray<T>> memory_;
   std::vector<T*> pointers_;
 };
 

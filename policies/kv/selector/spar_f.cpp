@@ -77,7 +77,7 @@ class SparF final : public Selector {
     mean.kv.first = prefix_sums(step.ops, n, [](std::int32_t) { return 1; });
     mean.kv.page = mean.kv.page_begin = per_row(step.ops, n, [](std::int32_t r) { return r; });
     mean.kv.k = rest.k, mean.kv.v = rest.v, mean.kv.position = rest.position;
-    mean.kv.words = nullptr, mean.kv.num_words = 0;
+    mean.kv.words = nullptr, mean.kv.num_words = 0, mean.kv.type = ElementType::kF32;
     mean.head_log_weight = rest.log_weight;
     mean.read_bytes = numbers * step.kv.kv_bytes;
     segments.push_back(mean);

@@ -1,0 +1,101 @@
+#include "engine/backend/engine_model.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "engine/device/device_model.h"
+#include "kernels/cuda/memory.h"
+#include "kernels/sampling/sampling.h"
+
+namespace kvlab {
+
+namespace {
+
+class CpuModel final : public EngineModel {
+ public:
+  explicit CpuModel(Transformer model) : model_(std::move(model)) {}
+
+  [[nodiscard]] const ModelConfig& config() const override { return model_.config(); }
+  [[nodiscard]] std::string_view backend() const override { return "cpu"; }
+  [[nodiscard]] std::unique_ptr<PolicyCache> make_cache(const Recipe& recipe, const PolicyCache::Options& options) const override {
+    return std::make_unique<PolicyCache>(model_, recipe, options);
+  }
+
+  std::vector<float> step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
+                          std::span<const std::int32_t> rows) const override {
+    cache.begin_step(pieces);
+    const std::vector<float> hidden = model_.forward(batch, cache);
+    cache.end_step(hidden);
+    std::vector<float> chosen;
+    chosen.reserve(rows.size() * width());
+    for (const std::int32_t row : rows) {
+      const auto at = hidden.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(row) * width());
+      chosen.insert(chosen.end(), at, at + static_cast<std::ptrdiff_t>(width()));
+    }
+    return model_.logits(chosen);
+  }
+
+  std::vector<std::int32_t> sample_step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
+                                        std::span<const Draw> draws) const override {
+    std::vector<std::int32_t> rows, tokens(draws.size());
+    std::vector<float> temperature;
+    std::vector<std::uint64_t> key;
+    for (const Draw& draw : draws) rows.push_back(draw.row), temperature.push_back(draw.temperature), key.push_back(draw.key);
+    const std::vector<float> logits = step(cache, pieces, batch, rows);
+    run_cpu(Sampling{logits.data(), temperature.data(), key.data(), tokens.data(), static_cast<std::int64_t>(draws.size()),
+                     config().vocab_size});
+    return tokens;
+  }
+
+  [[nodiscard]] PromptTensors run_prompt(std::span<const std::int32_t> ids, const Needs& needs, std::span<const std::string> passes,
+                                         const RecordOptions& options) const override {
+    return kvlab::run_prompt(model_, ids, needs, passes, options);
+  }
+
+ private:
+  [[nodiscard]] std::size_t width() const { return static_cast<std::size_t>(config().hidden_dim); }
+  Transformer model_;
+};
+
+}  // namespace
+
+std::vector<float> EngineModel::logits(std::span<const std::int32_t> ids, std::int32_t chunk_tokens) const {
+  const auto n = static_cast<std::int32_t>(ids.size()), chunk = chunk_tokens > 0 ? chunk_tokens : std::max(n, 1);
+  const std::unique_ptr<PolicyCache> cache = make_cache(load_recipe("full"), {});
+  EngineSequence sequence;
+  sequence.prompt_tokens = n;
+  cache->start(sequence);
+  std::vector<std::int32_t> positions(ids.size()), rows(ids.size());
+  std::iota(positions.begin(), positions.end(), 0);
+  std::iota(rows.begin(), rows.end(), 0);
+  std::vector<float> all;
+  for (std::int32_t begin = 0; begin < n; begin += chunk) {
+    const auto at = static_cast<std::size_t>(begin), count = static_cast<std::size_t>(std::min(chunk, n - begin));
+    const StepPiece piece{&sequence, static_cast<std::int32_t>(count)};
+    const std::vector<float> some =
+        step(*cache, {&piece, 1}, {ids.subspan(at, count), std::span(positions).subspan(at, count)}, std::span(rows).first(count));
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  cache->release(sequence);
+  return all;
+}
+
+void require_backend(std::string_view backend) {
+  if (backend != "cpu" && backend != "cuda")
+    throw InputError("unknown backend '" + std::string(backend) + "'" + suggestion(backend, {"cpu", "cuda"}));
+  if (backend == "cpu" || num_gpus() > 0) return;
+  throw InputError("backend cuda: " + std::string(cuda_backend() == CudaBackend::kNone ? "" : "no GPU: ") + why_no_gpu());
+}
+
+std::unique_ptr<EngineModel> make_engine_model(std::string_view backend, const std::string& dir, const GpuOptions& gpu) {
+  require_backend(backend);
+  if (backend == "cuda") {
+    const ModelConfig config = read_model_config(dir);
+    return make_device_model(config, load_weights(dir, config), gpu);
+  }
+  return std::make_unique<CpuModel>(Transformer::load(dir));
+}
+
+}  // namespace kvlab

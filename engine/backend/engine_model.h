@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/cache/policy_cache.h"
+
+namespace kvlab {
+
+// A language model on one backend, with what applications run on it. Host memory goes in and comes out; where the model computes is its
+// own.
+class EngineModel {
+ public:
+  virtual ~EngineModel() = default;
+  [[nodiscard]] virtual const ModelConfig& config() const = 0;
+  [[nodiscard]] virtual std::string_view backend() const = 0;  // cpu or cuda
+
+  // A cache whose keys and values lie where the model computes. Errors as PolicyCache's; of cuda also a recipe that needs an extra pass.
+  [[nodiscard]] virtual std::unique_ptr<PolicyCache> make_cache(const Recipe& recipe, const PolicyCache::Options& options) const = 0;
+
+  // One step of the pieces, whose tokens are the batch: begin_step, the forward pass, end_step. Answers float32 logits
+  // [rows.size(), vocab_size] of these tokens of the batch.
+  virtual std::vector<float> step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
+                                  std::span<const std::int32_t> rows) const = 0;
+
+  // A token to be drawn behind one of the batch.
+  struct Draw {
+    std::int32_t row = 0;
+    float temperature = 0;  // 0: the most likely
+    std::uint64_t key = 0;  // sampling_key(seed, request, step)
+  };
+  // The same step; answers the drawn tokens [draws.size()]. Both backends draw the same token from the same logits.
+  virtual std::vector<std::int32_t> sample_step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
+                                                std::span<const Draw> draws) const = 0;
+
+  // What run_prompt() of prompt_tensors.h answers.
+  [[nodiscard]] virtual PromptTensors run_prompt(std::span<const std::int32_t> ids, const Needs& needs, std::span<const std::string> passes,
+                                                 const RecordOptions& options) const = 0;
+
+  // Logits [ids.size(), vocab_size] over a full cache, so many tokens at a time; 0: all at once.
+  [[nodiscard]] std::vector<float> logits(std::span<const std::int32_t> ids, std::int32_t chunk_tokens = 0) const;
+};
+
+// Of a model on a GPU.
+struct GpuOptions {
+  bool graphs = false;  // decode steps over a cache that keeps everything are recorded as CUDA graphs and launched as one
+};
+
+// Reads a Hugging Face folder. `backend`: cpu or cuda. Errors (InputError): those of the files; another backend; cuda in a program built
+// without it, where there is no GPU, or where the weights do not fit into its memory.
+std::unique_ptr<EngineModel> make_engine_model(std::string_view backend, const std::string& dir, const GpuOptions& gpu = {});
+
+// Refuses (InputError) a backend that this program does not have or this machine cannot run.
+void require_backend(std::string_view backend);
+
+}  // namespace kvlab

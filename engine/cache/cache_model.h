@@ -1,0 +1,27 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "engine/model/record.h"
+#include "kernels/element.h"
+#include "kernels/tensor_memory.h"
+
+namespace kvlab {
+
+// What a cache must know of the model that runs over it.
+class CacheModel {
+ public:
+  virtual ~CacheModel() = default;
+  [[nodiscard]] virtual const ModelConfig& config() const = 0;
+  // Where it computes, and the type of its keys and values there.
+  [[nodiscard]] virtual TensorMemory memory() const { return {}; }
+  [[nodiscard]] virtual ElementType kv_type() const { return ElementType::kF32; }
+  // W_o of a layer, float32 [hidden_dim, q_heads * head_dim] in that memory.
+  [[nodiscard]] virtual const float* output_weights(std::int32_t layer) const = 0;
+  // Null: the model runs no extra passes.
+  [[nodiscard]] virtual const Transformer* transformer() const { return nullptr; }
+};
+
+}  // namespace kvlab

@@ -1,0 +1,138 @@
+// PolicyCache under a model on a GPU.
+#include <algorithm>
+#include <cmath>
+
+#include "engine/cache/policy_cache_group.h"
+#include "kernels/attend/attend.h"
+#include "kernels/attention_decode/attention_decode_cuda.h"
+#include "kernels/attention_prefill/attention_prefill_cuda.h"
+#include "kernels/convert/convert_cuda.h"
+#include "kernels/cuda/device_rows.h"
+#include "kernels/cuda/upload.h"
+
+namespace kvlab {
+
+namespace {
+
+void* element(void* data, std::int64_t i, ElementType type) { return static_cast<char*>(data) + i * element_bytes(type); }
+const void* element(const void* data, std::int64_t i, ElementType type) { return static_cast<const char*>(data) + i * element_bytes(type); }
+
+bool is_power_of_two(std::int32_t x) { return (x & (x - 1)) == 0; }
+
+}  // namespace
+
+// Of a dense or strided device array; float32 without gaps stays where it is.
+const float* PolicyCache::as_floats(TensorArray<float>& to, const void* from, std::int64_t rows, std::int64_t width, std::int64_t stride,
+                                    ElementType type) {
+  if (type == ElementType::kF32 && stride == width) return static_cast<const float*>(from);
+  to.resize(rows * width);
+  run_cuda(DeviceConvert{from, to.data(), rows, width, stride, width, type, ElementType::kF32}, *model_->memory().cuda());
+  return to.data();
+}
+
+void PolicyCache::before_rope(std::int32_t layer, const DeviceLayer& in) {
+  const Needs& needs = policy_.needs();
+  const std::int64_t q_width = std::int64_t{shape_.q_heads} * shape_.head_dim, kv_width = std::int64_t{shape_.kv_heads} * shape_.head_dim;
+  const float *hidden = nullptr, *q = nullptr, *k = nullptr;
+  if (needs.hidden) hidden = as_floats(hidden_, in.hidden, in.tokens, shape_.hidden_dim, shape_.hidden_dim, in.type);
+  if (needs.pre_rope_queries) q = as_floats(q_, in.q, in.tokens, q_width, in.q_stride, in.type);
+  if (needs.pre_rope_keys) k = as_floats(k_, in.k, in.tokens, kv_width, in.kv_stride, in.type);
+  observe_inputs(layer, hidden, q, k);
+}
+
+void PolicyCache::attend(std::int32_t layer, const DeviceLayer& in, void* out) {
+  LayerInput floats{nullptr, in.k, in.v, in.type, in.kv_stride, nullptr, &in, out};
+  if (policy_.needs().step_queries || policy_.needs().window_queries > 0) make_floats(floats);
+  attend_layer(layer, floats);
+}
+
+// Queries as the policy and attention over segments see them, and room for what these attend to.
+void PolicyCache::make_floats(LayerInput& in) {
+  if (in.q != nullptr) return;
+  const DeviceLayer& native = *in.native;
+  const std::int64_t width = std::int64_t{shape_.q_heads} * shape_.head_dim;
+  in.q = as_floats(q_, native.q, native.tokens, width, native.q_stride, native.type);
+  if (native.type == ElementType::kF32) {
+    in.out = static_cast<float*>(in.native_out);
+    return;
+  }
+  out_.resize(native.tokens * width);
+  in.out = out_.data();
+}
+
+// Tensor cores compute the attention where they can; all else is float32.
+bool PolicyCache::has_prefill_kernel() const {
+  const std::int32_t d = shape_.head_dim, group = shape_.group();
+  return pages_->type() != ElementType::kF32 && (d == 64 || d == 128 || d == 256) && group <= 16 && pages_->page_tokens() % 16 == 0 &&
+         is_power_of_two(pages_->page_tokens());
+}
+
+// Prompts of which nothing is cut.
+void PolicyCache::attend_prompts(Group& g, std::int32_t layer, const LayerInput& in) {
+  CudaContext& cuda = *model_->memory().cuda();
+  const CudaContext::Frame frame(cuda);
+  const DeviceLayer& native = *in.native;
+  const DeviceRows rows = on_device(g.layers[place(layer)].rows(), cuda);
+  const std::int64_t width = std::int64_t{shape_.q_heads} * shape_.head_dim;
+  // Sequences of the group that lie one behind another in the batch are prompts of one launch.
+  for (std::size_t begin = 0, end = 0; begin < g.seqs.size(); begin = end) {
+    std::vector<std::int32_t> query_first{0}, before;
+    for (end = begin; end < g.seqs.size() && g.first[end] == g.first[begin] + query_first.back(); ++end) {
+      query_first.push_back(query_first.back() + g.seqs[end].new_tokens);
+      before.insert(before.end(), place(shape_.kv_heads), g.seqs[end].seen_tokens);
+    }
+    DevicePrefill op;
+    op.type = native.type;
+    op.q = element(native.q, g.first[begin] * native.q_stride, native.type), op.q_stride = native.q_stride;
+    op.k = rows.k, op.v = rows.v, op.out = element(in.native_out, g.first[begin] * width, native.type);
+    op.query_first = cuda.upload(query_first.data(), static_cast<std::int64_t>(query_first.size()));
+    op.kv_before = cuda.upload(before.data(), static_cast<std::int64_t>(before.size()));
+    op.page_begin = rows.page_begin + static_cast<std::int64_t>(begin) * shape_.kv_heads, op.page = rows.page;
+    op.prompts = static_cast<std::int32_t>(end - begin), op.tokens = query_first.back(), op.longest_kv = rows.longest;
+    op.q_heads = shape_.q_heads, op.kv_heads = shape_.kv_heads, op.head_dim = shape_.head_dim;
+    op.page_tokens = pages_->page_tokens();
+    op.window = model_->config().window(layer);
+    op.scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim));
+    run_cuda(op, cuda);
+  }
+}
+
+// The plain case: a token each that sees all of its rows. False: it is not that.
+bool PolicyCache::attend_decoding(const Group& g, std::int32_t layer, const LayerInput& in) {
+  const std::int32_t window = model_->config().window(layer);
+  if (window > 0 && std::any_of(g.seqs.begin(), g.seqs.end(), [&](const SeqStep& s) { return s.end() > window; })) return false;
+  const bool one_each = std::all_of(g.seqs.begin(), g.seqs.end(), [](const SeqStep& s) { return s.new_tokens == 1; });
+  const bool in_order = g.first.back() - g.first.front() == static_cast<std::int64_t>(g.seqs.size()) - 1;
+  if (g.is_prompt || !one_each || !in_order || !has_prefill_kernel()) return false;
+  if (segments_.size() != 1 || segments_.front().index_first != nullptr || segments_.front().log_weight != nullptr) return false;
+  CudaContext& cuda = *model_->memory().cuda();
+  const CudaContext::Frame frame(cuda);
+  const KvRows& kv = segments_.front().kv;
+  const DeviceRows rows = on_device(kv, cuda);
+  const std::int64_t width = std::int64_t{shape_.q_heads} * shape_.head_dim;
+  PagedDecode op;
+  op.kv.format = kv.type == ElementType::kF16 ? KvFormat::kF16 : KvFormat::kBf16, op.kv.type = kv.type;
+  op.kv.num_rows = kv.num_rows, op.kv.kv_heads = kv.kv_heads, op.kv.head_dim = kv.head_dim, op.kv.page_tokens = kv.page_tokens;
+  op.kv.len = rows.len, op.kv.page_begin = rows.page_begin, op.kv.page = rows.page, op.kv.k = rows.k, op.kv.v = rows.v;
+  op.q = element(in.native->q, g.first.front() * width, kv.type), op.out = element(in.native_out, g.first.front() * width, kv.type);
+  op.q_heads = shape_.q_heads, op.longest = rows.longest, op.kv_tokens = rows.total;
+  op.out_type = kv.type;
+  run_cuda(op, cuda);
+  return true;
+}
+
+// What the group's queries attended to, in the type that the model goes on with.
+void PolicyCache::return_outputs(const Group& g, const LayerInput& in) {
+  if (in.native->type == ElementType::kF32) return;
+  const std::int64_t width = std::int64_t{shape_.q_heads} * shape_.head_dim;
+  for (std::size_t begin = 0, end = 0; begin < g.seqs.size(); begin = end) {
+    std::int64_t tokens = 0;
+    for (end = begin; end < g.seqs.size() && g.first[end] == g.first[begin] + tokens; ++end) tokens += g.seqs[end].new_tokens;
+    const std::int64_t from = g.first[begin] * width;
+    run_cuda(DeviceConvert{in.out + from, element(in.native_out, from, in.native->type), tokens, width, 0, 0, ElementType::kF32,
+                           in.native->type},
+             *model_->memory().cuda());
+  }
+}
+
+}  // namespace kvlab

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/cache/policy_cache.h"
+
+// Inside of PolicyCache.
+namespace kvlab {
+
+inline std::size_t place(std::int32_t i) { return static_cast<std::size_t>(i); }
+
+// Sequences that take the step together.
+struct PolicyCache::Group {
+  std::vector<SeqStep> seqs;
+  std::vector<EngineSequence*> sequences;
+  std::vector<std::int64_t> first;  // of each sequence's tokens in the batch
+  std::vector<std::size_t> unshared;
+  std::vector<KvStore> layers;
+  std::unique_ptr<EngineObserver> observer;
+  bool is_prompt = false, defers = false;
+  // Where the policy acts after the last layer alone: q and hidden of all sequences one after another.
+  struct Kept {
+    TensorArray<float> q, hidden;
+  };
+  std::vector<Kept> kept;  // [layers]
+};
+
+// A layer's tensors in the model's memory, float32.
+struct PolicyCache::LayerInput {
+  const float* q = nullptr;  // [n, q_heads, head_dim]
+  const void* k = nullptr;   // [n, kv_heads, head_dim] of kv_type, tokens kv_stride elements apart (0: dense)
+  const void* v = nullptr;
+  ElementType kv_type = ElementType::kF32;
+  std::int64_t kv_stride = 0;
+  float* out = nullptr;                 // [n, q_heads, head_dim]
+  const DeviceLayer* native = nullptr;  // on a GPU: the same as the model computes with
+  void* native_out = nullptr;
+};
+
+}  // namespace kvlab

@@ -1,0 +1,97 @@
+// Sequences of a PolicyCache between steps.
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "engine/cache/policy_cache_group.h"
+
+namespace kvlab {
+
+void PolicyCache::start(EngineSequence& sequence) {
+  const std::int32_t prompt = sequence.prompt_tokens;
+  if (policy_.needs().question && sequence.question_begin < 0)
+    throw InputError(fmt::format("recipe '{}' needs to know where the question begins in the prompt", policy_.recipe().name));
+  policy_.refuse_small_budget({0, 0, prompt, prompt, -1});
+  policy_.refuse_small_budget({0, prompt, 1, prompt, -1});
+  policy_.forget(sequence.index);
+  const auto heads = place(shape_.kv_heads);
+  sequence.seen_tokens = 0;
+  sequence.pass = nullptr;
+  const TensorArray<float> empty(model_->memory());
+  sequence.memory.assign(place(shape_.num_layers), {empty, nullptr, empty});
+  sequence.rows.assign(place(shape_.num_layers), {std::vector<std::int32_t>(heads, 0), std::vector<std::vector<std::int32_t>>(heads)});
+}
+
+void PolicyCache::release(EngineSequence& sequence) {
+  for (KvStore::Sequence& layer : sequence.rows)
+    for (const auto& pages : layer.pages)
+      for (const std::int32_t page : pages) pages_->give_back(page);
+  sequence.rows.clear();
+  sequence.memory.clear();
+  sequence.pass = nullptr;
+  policy_.forget(sequence.index);
+}
+
+void PolicyCache::adopt(EngineSequence& sequence, const PromptTensors& prompt) {
+  if (sequence.seen_tokens != 0 || prompt.tokens() != sequence.prompt_tokens)
+    throw InternalError("a sequence that adopts a prompt is fresh and has a prompt of that length");
+  const Needs& needs = policy_.needs();
+  if (!needs.pass.empty()) sequence.pass = prompt.passes.at(needs.pass);
+  const StepPiece piece{&sequence, prompt.tokens()};
+  begin_step({&piece, 1});
+  Group& g = *groups_.front();
+  std::vector<TensorArray<float>> copies;  // on a GPU; until the policy has acted on them
+  const auto there = [&](const std::vector<float>& host) -> const float* {
+    if (model_->memory().on_host()) return host.data();
+    copies.emplace_back(model_->memory()).append_from_host(host.data(), static_cast<std::int64_t>(host.size()));
+    return copies.back().data();
+  };
+  for (std::int32_t l = 0; l < shape_.num_layers; ++l) {
+    if (!g.defers) copies.clear();
+    const LayerTensors& layer = prompt.layers[place(l)];
+    append(g, l, {nullptr, there(layer.k), there(layer.v)});
+    g.observer->at(l, 0) = {there(layer.q), there(layer.hidden)};
+    remember(g, 0, l, g.observer->at(l, 0).q);
+    EngineSequence::Memory& memory = sequence.memory[place(l)];
+    if (needs.pre_rope_queries) {
+      memory.pre_q = std::make_shared<TensorArray<float>>(model_->memory());
+      memory.pre_q->append_from_host(layer.pre_q.data(), static_cast<std::int64_t>(layer.pre_q.size()));
+    }
+    if (needs.pre_rope_keys) memory.pre_k.append_from_host(layer.pre_k.data(), static_cast<std::int64_t>(layer.pre_k.size()));
+    policy_.after_attention(step_of(g), l);
+  }
+  close(g);
+  groups_.clear();
+}
+
+TierBytes PolicyCache::resident(EngineSequence& sequence) {
+  const SeqStep seq{sequence.index, sequence.seen_tokens, 0, sequence.prompt_tokens, sequence.question_begin};
+  TierBytes all;
+  for (std::int32_t l = 0; l < shape_.num_layers; ++l) {
+    KvStore store(shape_, pages_);
+    store.push(std::move(sequence.rows[place(l)]));
+    all += policy_.resident(l, {&seq, 1}, store.rows());
+    sequence.rows[place(l)] = store.pop();
+  }
+  return all;
+}
+
+std::vector<std::vector<std::int32_t>> PolicyCache::positions(EngineSequence& sequence) {
+  std::vector<std::vector<std::int32_t>> all;
+  KvRows pool;
+  pages_->fill(pool);
+  std::vector<std::int32_t> position(static_cast<std::size_t>(pool.pool_tokens));
+  pages_->memory().to_host(position.data(), pool.position, pool.pool_tokens * 4);
+  for (KvStore::Sequence& rows : sequence.rows) {
+    KvStore store(shape_, pages_);
+    store.push(std::move(rows));
+    const KvRows kv = store.rows();
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+      all.emplace_back();
+      for (std::int32_t i = 0; i < kv.len[r]; ++i) all.back().push_back(position[static_cast<std::size_t>(kv.slot(r, i))]);
+    }
+    rows = store.pop();
+  }
+  return all;
+}
+
+}  // namespace kvlab

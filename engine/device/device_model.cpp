@@ -1,0 +1,176 @@
+#include "engine/device/device_model.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "base/error.h"
+#include "engine/device/device_transformer.h"
+#include "engine/device/plain_decoder.h"
+#include "kernels/convert/convert_cuda.h"
+#include "kernels/cuda/download.h"
+#include "kernels/sampling/sampling_cuda.h"
+
+namespace kvlab {
+
+namespace {
+
+class DeviceCacheModel final : public CacheModel {
+ public:
+  explicit DeviceCacheModel(DeviceTransformer& model) : model_(model) {}
+  [[nodiscard]] const ModelConfig& config() const override { return model_.config(); }
+  [[nodiscard]] TensorMemory memory() const override { return TensorMemory(model_.cuda()); }
+  [[nodiscard]] ElementType kv_type() const override { return model_.type(); }
+  [[nodiscard]] const float* output_weights(std::int32_t layer) const override { return model_.output_weights(layer); }
+
+ private:
+  DeviceTransformer& model_;
+};
+
+// Copies what a prompt's layers compute to the host on its way into a cache.
+class PromptReader final : public DeviceAttentionHost {
+ public:
+  PromptReader(const ModelConfig& config, const Needs& needs, PolicyCache& cache, CudaContext& cuda, std::vector<LayerTensors>& layers)
+      : config_(config), needs_(needs), cache_(cache), cuda_(cuda), layers_(layers) {}
+
+  void before_rope(std::int32_t layer, const DeviceLayer& in) override {
+    LayerTensors& to = layers_[static_cast<std::size_t>(layer)];
+    if (needs_.hidden) to.hidden = read(in.hidden, in, config_.hidden_dim, config_.hidden_dim);
+    if (needs_.pre_rope_queries) to.pre_q = read(in.q, in, q_width(), in.q_stride);
+    if (needs_.pre_rope_keys) to.pre_k = read(in.k, in, kv_width(), in.kv_stride);
+    cache_.before_rope(layer, in);
+  }
+  void attend(std::int32_t layer, const DeviceLayer& in, void* out) override {
+    LayerTensors& to = layers_[static_cast<std::size_t>(layer)];
+    if (needs_.step_queries || needs_.window_queries > 0) to.q = read(in.q, in, q_width(), in.q_stride);
+    to.k = read(in.k, in, kv_width(), in.kv_stride);
+    to.v = read(in.v, in, kv_width(), in.kv_stride);
+    cache_.attend(layer, in, out);
+  }
+
+ private:
+  [[nodiscard]] std::int64_t q_width() const { return std::int64_t{config_.q_heads} * config_.head_dim; }
+  [[nodiscard]] std::int64_t kv_width() const { return std::int64_t{config_.kv_heads} * config_.head_dim; }
+  std::vector<float> read(const void* data, const DeviceLayer& in, std::int64_t width, std::int64_t stride) {
+    const CudaContext::Frame frame(cuda_);
+    auto* const floats = cuda_.scratch<float>(in.tokens * width);
+    run_cuda(DeviceConvert{data, floats, in.tokens, width, stride, width, in.type, ElementType::kF32}, cuda_);
+    return download(cuda_, floats, in.tokens * width);
+  }
+
+  const ModelConfig& config_;
+  const Needs& needs_;
+  PolicyCache& cache_;
+  CudaContext& cuda_;
+  std::vector<LayerTensors>& layers_;
+};
+
+class DeviceModel final : public EngineModel {
+ public:
+  DeviceModel(std::unique_ptr<CudaContext> cuda, const ModelConfig& config, const ModelWeights& weights, const GpuOptions& options,
+              ElementType type)
+      : cuda_(std::move(cuda)), model_(std::make_unique<DeviceTransformer>(*cuda_, config, weights, type)), options_(options) {}
+
+  [[nodiscard]] const ModelConfig& config() const override { return model_->config(); }
+  [[nodiscard]] std::string_view backend() const override { return "cuda"; }
+  [[nodiscard]] std::unique_ptr<PolicyCache> make_cache(const Recipe& recipe, const PolicyCache::Options& options) const override {
+    return std::make_unique<PolicyCache>(make_cache_model(*model_), recipe, options);
+  }
+
+  std::vector<float> step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
+                          std::span<const std::int32_t> rows) const override {
+    run(cache, pieces, batch);
+    return download(*cuda_, model_->logits(rows), static_cast<std::int64_t>(rows.size()) * config().vocab_size);
+  }
+
+  std::vector<std::int32_t> sample_step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
+                                        std::span<const Draw> draws) const override {
+    if (is_plain(cache, pieces, draws)) return decode_plain(cache, pieces, batch, draws);
+    run(cache, pieces, batch);
+    std::vector<std::int32_t> rows;
+    std::vector<float> temperature;
+    std::vector<std::uint64_t> key;
+    for (const Draw& draw : draws) rows.push_back(draw.row), temperature.push_back(draw.temperature), key.push_back(draw.key);
+    const auto n = static_cast<std::int64_t>(draws.size());
+    const CudaContext::Frame frame(*cuda_);
+    auto* const tokens = cuda_->scratch<std::int32_t>(n);
+    run_cuda(DeviceSampling{model_->logits(rows), cuda_->upload(temperature.data(), n), cuda_->upload(key.data(), n), tokens, n,
+                            config().vocab_size, 0, ElementType::kF32},
+             *cuda_);
+    return download(*cuda_, tokens, n);
+  }
+
+  [[nodiscard]] PromptTensors run_prompt(std::span<const std::int32_t> ids, const Needs& needs, std::span<const std::string> passes,
+                                         const RecordOptions&) const override {
+    if (!passes.empty()) throw InputError(fmt::format("the extra pass '{}' runs with backend cpu alone", passes.front()));
+    PromptTensors prompt;
+    prompt.ids.assign(ids.begin(), ids.end());
+    prompt.layers.resize(static_cast<std::size_t>(config().layers));
+    const std::unique_ptr<PolicyCache> cache = make_cache(load_recipe("full"), {});
+    EngineSequence sequence;
+    sequence.prompt_tokens = prompt.tokens();
+    cache->start(sequence);
+    std::vector<std::int32_t> positions(ids.size());
+    std::iota(positions.begin(), positions.end(), 0);
+    const StepPiece piece{&sequence, prompt.tokens()};
+    PromptReader reader(config(), needs, *cache, *cuda_, prompt.layers);
+    cache->begin_step({&piece, 1});
+    const void* const hidden = model_->forward({ids, positions}, reader);
+    cache->end_step({});
+    cache->release(sequence);
+    prompt.last_hidden = last_row(hidden, prompt.tokens());
+    return prompt;
+  }
+
+ private:
+  // A token each behind the prompts, each drawn from.
+  [[nodiscard]] bool is_plain(const PolicyCache& cache, std::span<const StepPiece> pieces, std::span<const Draw> draws) const {
+    if (pieces.size() != draws.size() || !PlainDecoder::can_run(*model_, cache)) return false;
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const EngineSequence& s = *pieces[i].sequence;
+      if (pieces[i].new_tokens != 1 || s.seen_tokens < s.prompt_tokens || draws[i].row != static_cast<std::int32_t>(i)) return false;
+    }
+    return true;
+  }
+  std::vector<std::int32_t> decode_plain(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
+                                         std::span<const Draw> draws) const {
+    if (cache.attachment() == nullptr) cache.attachment() = std::make_shared<PlainDecoder>(*model_, cache, options_.graphs);
+    std::vector<PlainDecoder::Token> tokens;
+    for (std::size_t i = 0; i < pieces.size(); ++i)
+      tokens.push_back({pieces[i].sequence, batch.ids[i], draws[i].temperature, draws[i].key});
+    return static_cast<PlainDecoder*>(cache.attachment().get())->step(tokens);
+  }
+  void run(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch) const {
+    cache.begin_step(pieces);
+    model_->forward(batch, cache);
+    cache.end_step({});
+  }
+  [[nodiscard]] std::vector<float> last_row(const void* hidden, std::int64_t tokens) const {
+    const std::int64_t width = config().hidden_dim;
+    const CudaContext::Frame frame(*cuda_);
+    auto* const floats = cuda_->scratch<float>(width);
+    const void* const row = static_cast<const std::uint8_t*>(hidden) + (tokens - 1) * width * element_bytes(model_->type());
+    run_cuda(DeviceConvert{row, floats, 1, width, 0, 0, model_->type(), ElementType::kF32}, *cuda_);
+    return download(*cuda_, floats, width);
+  }
+
+  std::unique_ptr<CudaContext> cuda_;
+  std::unique_ptr<DeviceTransformer> model_;
+  GpuOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<const CacheModel> make_cache_model(DeviceTransformer& model) { return std::make_unique<DeviceCacheModel>(model); }
+
+std::unique_ptr<EngineModel> make_device_model(const ModelConfig& config, const ModelWeights& weights, const GpuOptions& options,
+                                               ElementType type) {
+  return std::make_unique<DeviceModel>(std::make_unique<CudaContext>(), config, weights, options, type);
+}
+
+std::unique_ptr<EngineModel> make_device_model(const ModelConfig& config, const ModelWeights& weights, const GpuOptions& options) {
+  const bool has_bf16 = gpu_info(0).compute_capability >= 80;
+  return make_device_model(config, weights, options, has_bf16 ? ElementType::kBf16 : ElementType::kF16);
+}
+
+}  // namespace kvlab

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <memory>
+
+#include "engine/backend/engine_model.h"
+#include "engine/device/device_transformer.h"
+
+namespace kvlab {
+
+// A model on GPU 0 in bf16, or in f16 where that has no bf16. Errors as make_engine_model's.
+std::unique_ptr<EngineModel> make_device_model(const ModelConfig& config, const ModelWeights& weights, const GpuOptions& options);
+std::unique_ptr<EngineModel> make_device_model(const ModelConfig& config, const ModelWeights& weights, const GpuOptions& options,
+                                               ElementType type);
+
+// For a cache under this model, which outlives it.
+std::unique_ptr<const CacheModel> make_cache_model(DeviceTransformer& model);
+
+}  // namespace kvlab

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/device/device_attention.h"
+#include "engine/device/device_weights.h"
+#include "engine/model/rotary.h"
+#include "engine/model/transformer.h"
+#include "kernels/tensor_memory.h"
+
+namespace kvlab {
+
+// Transformer (engine/model/transformer.h) on a GPU: weights and activations of one type, sums in fp32, rounded where a kernel ends.
+// Norms, RoPE and the rest are the kernels of kernels/, matrix products cuBLASLt's. One pass at a time.
+class DeviceTransformer {
+ public:
+  // Error (InputError): the weights do not fit. CudaError: bf16 on a GPU that has none. The context must outlive this.
+  DeviceTransformer(CudaContext& cuda, ModelConfig config, const ModelWeights& weights, ElementType type);
+  DeviceTransformer(CudaContext& cuda, ModelConfig config, DeviceWeights weights, ElementType type);
+
+  // Hidden states [n, hidden_dim] behind the last norm, of type(), in device memory until the next pass. Errors (InputError): an id outside
+  // the vocabulary; activations that do not fit into the GPU's memory.
+  const void* forward(const TokenBatch& batch, DeviceAttentionHost& host);
+
+  // The same in parts, for passes that are recorded as a graph: where the pass takes its inputs from, positions for which there are
+  // rotations, and the pass itself, which neither copies from the host nor waits for it.
+  struct Inputs {
+    std::int32_t *ids, *positions;  // [tokens] in device memory
+  };
+  Inputs inputs(std::int64_t tokens);
+  void make_rotations(std::int64_t positions);
+  const void* run(std::int64_t tokens, DeviceAttentionHost& host);
+  // Of all rows of the last pass.
+  const float* all_logits(std::int64_t tokens);
+  // Of memory that passes use: another one where a recorded graph is stale.
+  [[nodiscard]] std::vector<const void*> places() const { return {room_.data(), logits_.data(), cos_.data(), sin_.data()}; }
+
+  // Float32 logits [rows.size(), vocab_size] of these rows of the last pass, in device memory until the next pass or call.
+  const float* logits(std::span<const std::int32_t> rows);
+
+  [[nodiscard]] const ModelConfig& config() const { return config_; }
+  [[nodiscard]] ElementType type() const { return type_; }
+  [[nodiscard]] CudaContext& cuda() const { return cuda_; }
+  [[nodiscard]] const DeviceWeights& weights() const { return weights_; }
+  // W_o of a layer in float32 [hidden_dim, q_heads * head_dim]; made when it is first asked for.
+  const float* output_weights(std::int32_t layer);
+  [[nodiscard]] std::int64_t activation_bytes(std::int64_t tokens) const;  // of a pass
+
+ private:
+  struct Activations;
+  Activations activations(std::int64_t tokens);
+  void head(const void* hidden, std::int64_t rows);
+  void attention(std::int32_t layer, DeviceAttentionHost& host, Activations& a);
+  void project(const DeviceLayerWeights& w, Activations& a);
+  void project_apart(const DeviceLayerWeights& w, Activations& a);
+  void mlp(const DeviceLayerWeights& w, const Activations& a);
+  void norm(const DeviceTensor& weight, const Activations& a);
+  void linear(const void* x, const void* w, const void* bias, void* y, std::int64_t tokens, std::int64_t in, std::int64_t out);
+  [[nodiscard]] std::int64_t q_width() const { return std::int64_t{config_.q_heads} * config_.head_dim; }
+  [[nodiscard]] std::int64_t kv_width() const { return std::int64_t{config_.kv_heads} * config_.head_dim; }
+
+  CudaContext& cuda_;
+  ModelConfig config_;
+  ElementType type_;
+  DeviceWeights weights_;
+  std::vector<TensorArray<float>> output_weights_;  // [layers], empty until asked for
+  TensorArray<std::uint8_t> room_;                  // activations
+  TensorArray<float> logits_;
+  Rotary rotary_;
+  TensorArray<float> cos_, sin_;  // [positions, head_dim / 2] that were needed so far
+  const void* hidden_ = nullptr;  // of the last pass
+};
+
+}  // namespace kvlab

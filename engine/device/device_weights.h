@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/model/weights.h"
+#include "kernels/cuda/memory.h"
+#include "kernels/element.h"
+
+namespace kvlab {
+
+// A matrix [out, in] or vector of `type` in device memory; null where the model has none.
+using DeviceTensor = DeviceBuffer<std::uint8_t>;
+
+// Of the model's type. Matrices that read the same input lie one below another, so that one product has them all.
+struct DeviceLayerWeights {
+  DeviceTensor attention_norm, mlp_norm;  // [hidden_dim]
+  DeviceTensor qkv, qkv_bias;             // [(q_heads + 2 kv_heads) * head_dim, hidden_dim]
+  DeviceTensor q_norm, k_norm;            // [head_dim]
+  DeviceTensor o, o_bias;                 // [hidden_dim, q_heads * head_dim]
+  DeviceTensor gate_up, gate_up_bias;     // [2 * intermediate_dim, hidden_dim]
+  DeviceTensor down, down_bias;           // [hidden_dim, intermediate_dim]
+};
+
+struct DeviceWeights {
+  DeviceTensor embedding, final_norm;  // [vocab_size, hidden_dim], [hidden_dim]
+  DeviceTensor head;                   // [vocab_size, hidden_dim]; null: the embedding
+  std::vector<DeviceLayerWeights> layers;
+};
+
+// Numbers of the model, tied ones once.
+std::int64_t num_weights(const ModelWeights& weights);
+
+// Error (InputError): they do not fit into the GPU's free memory; says what is needed and what would fit. Nothing stays allocated then.
+DeviceWeights upload_weights(const ModelConfig& config, const ModelWeights& weights, ElementType type, CudaContext& cuda);
+
+// Random matrices and norms of 1, without host memory of their size: to measure a model of a given shape. Errors as above.
+DeviceWeights random_weights(const ModelConfig& config, ElementType type, CudaContext& cuda);
+
+}  // namespace kvlab

@@ -1,0 +1,238 @@
+#include "engine/device/plain_decoder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "base/error.h"
+#include "kernels/append_kv/append_kv_cuda.h"
+#include "kernels/attention_decode/attention_decode_cuda.h"
+#include "kernels/cuda/download.h"
+#include "kernels/sampling/sampling_cuda.h"
+#include "kernels/scatter/scatter_cuda.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr std::int32_t kLeastTokens = 256;  // of the longest row that a graph is recorded for
+
+std::size_t number(std::int32_t i) { return static_cast<std::size_t>(i); }
+
+// 1, 2, 4, 8, then multiples of 8: as many graphs as are worth recording.
+std::int32_t rounded_batch(std::int32_t n) {
+  return n <= 8 ? static_cast<std::int32_t>(std::bit_ceil(static_cast<unsigned>(n))) : (n + 7) / 8 * 8;
+}
+std::int32_t rounded_tokens(std::int32_t n) {
+  return std::max(kLeastTokens, static_cast<std::int32_t>(std::bit_ceil(static_cast<unsigned>(n))));
+}
+
+}  // namespace
+
+class PlainDecoder::Attention final : public DeviceAttentionHost {
+ public:
+  Attention(const PlainDecoder& decoder, const Size& size) : d_(decoder), size_(size) {}
+
+  void attend(std::int32_t layer, const DeviceLayer& in, void* out) override {
+    const ModelConfig& c = d_.model_.config();
+    PagedKv kv;
+    kv.format = in.type == ElementType::kF16 ? KvFormat::kF16 : KvFormat::kBf16, kv.type = in.type;
+    kv.kv_heads = c.kv_heads, kv.head_dim = c.head_dim, kv.page_tokens = d_.pool_.page_tokens;
+    kv.num_rows = size_.batch * c.kv_heads;
+    kv.len = d_.len_.data(), kv.page_begin = d_.page_begin_.data();
+    kv.page = d_.page_.data() + std::int64_t{layer} * d_.slots_ * d_.heads_ * d_.row_pages_;
+    kv.k = d_.pool_.k, kv.v = d_.pool_.v;
+    run_cuda(AppendKv{kv, in.k, in.v, in.kv_stride, nullptr, size_.batch, 1}, d_.cuda_);
+    PagedDecode op;
+    op.kv = kv, op.q = in.q, op.out = out, op.out_type = in.type;
+    op.counters = d_.counters_.data(), op.q_heads = c.q_heads;
+    op.longest = size_.longest, op.kv_tokens = std::int64_t{kv.num_rows} * size_.longest;
+    run_cuda(op, d_.cuda_);
+  }
+
+ private:
+  const PlainDecoder& d_;
+  Size size_;
+};
+
+PlainDecoder::PlainDecoder(DeviceTransformer& model, PolicyCache& cache, bool graphs)
+    : model_(model),
+      cache_(cache),
+      cuda_(model.cuda()),
+      graphs_(graphs),
+      heads_(model.config().kv_heads),
+      page_(TensorMemory(cuda_)),
+      page_begin_(TensorMemory(cuda_)),
+      len_(TensorMemory(cuda_)),
+      counters_(TensorMemory(cuda_)),
+      temperature_(TensorMemory(cuda_)),
+      key_(TensorMemory(cuda_)),
+      token_(TensorMemory(cuda_)) {}
+
+bool PlainDecoder::can_run(const DeviceTransformer& model, const PolicyCache& cache) {
+  const ModelConfig& c = model.config();
+  const bool has_kernel =
+      model.type() != ElementType::kF32 && (c.head_dim == 64 || c.head_dim == 128 || c.head_dim == 256) && c.q_heads <= 16 * c.kv_heads;
+  if (c.rope_scaling.kind == RopeScaling::Kind::kDynamic) return false;  // rotations change with the longest sequence
+  if (std::any_of(c.windows.begin(), c.windows.end(), [](std::int32_t w) { return w > 0; })) return false;
+  const std::int32_t page = cache.pages().page_tokens();
+  return has_kernel && page >= 16 && std::has_single_bit(static_cast<unsigned>(page)) && cache.policy().recipe().keeps_everything();
+}
+
+// Room for one more token in every row.
+void PlainDecoder::extend(EngineSequence& sequence) {
+  const std::int32_t page_tokens = cache_.pages().page_tokens(), tokens = sequence.seen_tokens + 1;
+  for (KvStore::Sequence& layer : sequence.rows) {
+    for (std::size_t h = 0; h < layer.len.size(); ++h) {
+      if (layer.len[h] != sequence.seen_tokens) throw InternalError("a cache that keeps everything lost tokens");
+      while (static_cast<std::int32_t>(layer.pages[h].size()) * page_tokens < tokens) layer.pages[h].push_back(cache_.pages().take());
+      layer.len[h] = tokens;
+    }
+  }
+}
+
+void PlainDecoder::make_tables(std::int32_t batch, std::int32_t pages) {
+  if (batch <= slots_ && pages <= row_pages_) return;
+  slots_ = std::max(slots_, batch);
+  row_pages_ = std::max(row_pages_, static_cast<std::int32_t>(std::bit_ceil(static_cast<unsigned>(pages))));
+  slot_.assign(number(slots_), {});
+  const std::int64_t rows = std::int64_t{slots_} * heads_;
+  page_.resize(model_.config().layers * rows * row_pages_);
+  page_.memory().fill(page_.data(), 0, page_.size() * 4);
+  std::vector<std::int32_t> begin;
+  for (std::int64_t r = 0; r < rows; ++r) begin.push_back(static_cast<std::int32_t>(r * row_pages_));
+  page_begin_.resize(0);
+  page_begin_.append_from_host(begin.data(), rows);
+  len_.resize(rows);
+  counters_.resize(0);
+  counters_.resize(rows, 0);
+  temperature_.resize(slots_);
+  key_.resize(slots_);
+  token_.resize(slots_);
+}
+
+// Other pages under the same sequence (it was swapped out meanwhile, or its place was taken) differ in their ends.
+bool PlainDecoder::Slot::holds(const EngineSequence& s) const {
+  if (sequence != &s || pages == 0) return false;
+  std::size_t row = 0;
+  for (const KvStore::Sequence& layer : s.rows)
+    for (const std::vector<std::int32_t>& own : layer.pages) {
+      if (own.size() < number(pages) || own.front() != first[row] || own[number(pages - 1)] != last[row]) return false;
+      ++row;
+    }
+  return true;
+}
+
+void PlainDecoder::Slot::take(const EngineSequence& s) {
+  sequence = &s;
+  pages = static_cast<std::int32_t>(s.rows.front().pages.front().size());
+  first.clear(), last.clear();
+  for (const KvStore::Sequence& layer : s.rows)
+    for (const std::vector<std::int32_t>& own : layer.pages) first.push_back(own.front()), last.push_back(own.back());
+}
+
+// Pages that the tables do not have yet.
+void PlainDecoder::update_tables(std::span<const Token> batch) {
+  std::vector<std::int64_t> place;
+  std::vector<std::int32_t> value;
+  for (std::size_t s = 0; s < batch.size(); ++s) {
+    const EngineSequence& sequence = *batch[s].sequence;
+    Slot& slot = slot_[s];
+    const std::int32_t known = slot.holds(sequence) ? slot.pages : 0;
+    for (std::size_t l = 0; l < sequence.rows.size(); ++l) {
+      for (std::size_t h = 0; h < number(heads_); ++h) {
+        const std::vector<std::int32_t>& pages = sequence.rows[l].pages[h];
+        const std::size_t row = (l * number(slots_) + s) * number(heads_) + h;
+        for (std::size_t p = number(known); p < pages.size(); ++p) {
+          place.push_back(static_cast<std::int64_t>(row * number(row_pages_) + p));
+          value.push_back(pages[p]);
+        }
+      }
+    }
+    if (known != static_cast<std::int32_t>(sequence.rows.front().pages.front().size())) slot.take(sequence);
+  }
+  run_cuda(DeviceScatter{page_.data(), place.data(), value.data(), static_cast<std::int64_t>(place.size())}, cuda_);
+}
+
+// Slots behind the batch hold no tokens.
+void PlainDecoder::upload_step(std::span<const Token> batch, std::int32_t size) {
+  std::vector<std::int32_t> ids(number(size), 0), positions(number(size), 0), len(number(size * heads_), 0);
+  std::vector<float> temperature(number(size), 0);
+  std::vector<std::uint64_t> key(number(size), 0);
+  for (std::size_t s = 0; s < batch.size(); ++s) {
+    ids[s] = batch[s].id, positions[s] = batch[s].sequence->seen_tokens;
+    std::fill_n(len.begin() + static_cast<std::ptrdiff_t>(s * number(heads_)), heads_, positions[s] + 1);
+    temperature[s] = batch[s].temperature, key[s] = batch[s].key;
+  }
+  const DeviceTransformer::Inputs inputs = model_.inputs(size);
+  const TensorMemory& memory = page_.memory();
+  memory.from_host(inputs.ids, ids.data(), size * 4);
+  memory.from_host(inputs.positions, positions.data(), size * 4);
+  memory.from_host(len_.data(), len.data(), static_cast<std::int64_t>(len.size()) * 4);
+  memory.from_host(temperature_.data(), temperature.data(), size * 4);
+  memory.from_host(key_.data(), key.data(), size * 8);
+}
+
+void PlainDecoder::run_step(const Size& size) {
+  Attention attention(*this, size);
+  model_.run(size.batch, attention);
+  run_cuda(DeviceSampling{model_.all_logits(size.batch), temperature_.data(), key_.data(), token_.data(), size.batch,
+                          model_.config().vocab_size, 0, ElementType::kF32},
+           cuda_);
+}
+
+std::vector<const void*> PlainDecoder::places() const {
+  std::vector<const void*> all = model_.places();
+  for (const void* p : {static_cast<const void*>(pool_.k), static_cast<const void*>(pool_.v), static_cast<const void*>(page_.data()),
+                        static_cast<const void*>(len_.data()), static_cast<const void*>(page_begin_.data())})
+    all.push_back(p);
+  return all;
+}
+
+// A size that comes for the first time runs once as it is, which makes its scratch memory, and is recorded for the next time.
+void PlainDecoder::launch(const Size& size) {
+  if (const std::vector<const void*> now = places(); now != recorded_places_) {
+    recorded_.clear();
+    recorded_places_ = now;
+  }
+  if (const auto known = recorded_.find(size); known != recorded_.end()) {
+    known->second.launch(cuda_);
+    ++graph_launches_;
+    return;
+  }
+  run_step(size);
+  if (!graphs_) return;
+  if (const std::vector<const void*> now = places(); now != recorded_places_) {
+    recorded_.clear();
+    recorded_places_ = now;
+  }
+  recorded_.emplace(size, CudaGraph(cuda_, [this, size] { run_step(size); }));
+}
+
+void PlainDecoder::repeat() { launch(last_); }
+
+std::vector<std::int32_t> PlainDecoder::step(std::span<const Token> batch) {
+  if (batch.empty()) return {};
+  const ModelConfig& c = model_.config();
+  std::int32_t longest = 0;
+  for (const Token& t : batch) {
+    if (t.id < 0 || t.id >= c.vocab_size)
+      throw InputError(
+          fmt::format("token {} has id {}, outside [0, {}) of model '{}'", t.sequence->seen_tokens, t.id, c.vocab_size, c.name));
+    longest = std::max(longest, t.sequence->seen_tokens + 1);
+  }
+  for (const Token& t : batch) extend(*t.sequence);
+  cache_.pages().fill(pool_);
+  const auto n = static_cast<std::int32_t>(batch.size());
+  const Size size{rounded_batch(n), rounded_tokens(longest)};
+  make_tables(size.batch, (size.longest + pool_.page_tokens - 1) / pool_.page_tokens);
+  update_tables(batch);
+  model_.make_rotations(size.longest);
+  upload_step(batch, size.batch);
+  launch(last_ = size);
+  for (const Token& t : batch) ++t.sequence->seen_tokens;
+  return download(cuda_, token_.data(), n);
+}
+
+}  // namespace kvlab

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "engine/cache/policy_cache.h"
+#include "engine/device/device_transformer.h"
+#include "kernels/cuda/graph.h"
+#include "kernels/paged_kv.h"
+
+namespace kvlab {
+
+// Steps in which sequences decode a token each over a cache of which nothing is cut (Recipe::keeps_everything). Page tables stay in device
+// memory and are brought up to date, and all launches of a step are one recorded graph for each size of batch. Positions in the pages are
+// not written: the kernels of this case do without them.
+class PlainDecoder {
+ public:
+  // The model and the cache, which is the model's, outlive this. Without `graphs` kernels are launched one by one.
+  PlainDecoder(DeviceTransformer& model, PolicyCache& cache, bool graphs);
+  // Whether such a cache can be decoded so.
+  static bool can_run(const DeviceTransformer& model, const PolicyCache& cache);
+
+  struct Token {
+    EngineSequence* sequence = nullptr;
+    std::int32_t id = 0;    // newest token, to be run now
+    float temperature = 0;  // of the draw behind it
+    std::uint64_t key = 0;
+  };
+  // Answers the drawn tokens. Errors (InputError): an id outside the vocabulary, memory.
+  std::vector<std::int32_t> step(std::span<const Token> batch);
+
+  // Launches the last step anew, with the same inputs and results: what a benchmark times.
+  void repeat();
+
+  [[nodiscard]] std::int64_t graph_launches() const { return graph_launches_; }
+
+ private:
+  // Runs appends and attention of a layer from the tables.
+  class Attention;
+  struct Size {
+    std::int32_t batch = 0, longest = 0;  // sequences, tokens of the longest row; rounded up
+    auto operator<=>(const Size&) const = default;
+  };
+  // What a slot of the tables holds: so many pages of each row, and the first and the last of them, [layers * kv_heads].
+  struct Slot {
+    const EngineSequence* sequence = nullptr;
+    std::int32_t pages = 0;
+    std::vector<std::int32_t> first, last;
+    [[nodiscard]] bool holds(const EngineSequence& s) const;
+    void take(const EngineSequence& s);
+  };
+
+  void extend(EngineSequence& sequence);
+  void make_tables(std::int32_t batch, std::int32_t pages);
+  void update_tables(std::span<const Token> batch);
+  void upload_step(std::span<const Token> batch, std::int32_t size);
+  void run_step(const Size& size);
+  void launch(const Size& size);
+  [[nodiscard]] std::vector<const void*> places() const;
+
+  DeviceTransformer& model_;
+  PolicyCache& cache_;
+  CudaContext& cuda_;
+  bool graphs_;
+  std::int32_t heads_, slots_ = 0, row_pages_ = 0;  // sequences and pages of a row that there is room for
+  std::vector<Slot> slot_;
+  TensorArray<std::int32_t> page_;                         // [layers, slots, kv_heads, row_pages]
+  TensorArray<std::int32_t> page_begin_, len_, counters_;  // [slots * kv_heads]
+  TensorArray<float> temperature_;                         // [slots]
+  TensorArray<std::uint64_t> key_;                         // [slots]
+  TensorArray<std::int32_t> token_;                        // [slots]
+  KvRows pool_;
+  std::map<Size, CudaGraph> recorded_;
+  std::vector<const void*> recorded_places_;
+  Size last_;
+  std::int64_t graph_launches_ = 0;
+};
+
+}  // namespace kvlab

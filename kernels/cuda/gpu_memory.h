@@ -1,0 +1,18 @@
+#pragma once
+
+#include "kernels/cuda/memory.h"
+
+namespace kvlab {
+
+// What cuda::allocate() throws where there is not enough free memory for `bytes` more.
+class GpuMemoryError : public CudaError {
+ public:
+  GpuMemoryError(const std::string& what, std::int64_t bytes_) : CudaError(what), bytes(bytes_) {}
+  std::int64_t bytes;
+};
+
+namespace cuda {
+std::int64_t free_bytes();  // of the GPU in use, whoever uses the rest
+}
+
+}  // namespace kvlab

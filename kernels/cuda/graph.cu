@@ -1,0 +1,62 @@
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/graph.h"
+
+namespace kvlab {
+
+namespace {
+
+void check(cudaError_t e, const char* what) {
+  if (e != cudaSuccess) throw CudaError(std::string(__FILE__) + ": " + what + ": " + cudaGetErrorString(e));
+}
+
+struct DestroyGraph {
+  void operator()(cudaGraph_t g) const noexcept { static_cast<void>(cudaGraphDestroy(g)); }
+};
+using Graph = std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, DestroyGraph>;
+
+// Ends a capture that an exception leaves behind.
+class Capture {
+ public:
+  explicit Capture(cudaStream_t stream) : stream_(stream) {
+    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "beginning to record a graph");
+  }
+  ~Capture() {
+    if (is_open_) static_cast<void>(end());
+  }
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+  Graph end() {
+    is_open_ = false;
+    cudaGraph_t graph = nullptr;
+    const cudaError_t e = cudaStreamEndCapture(stream_, &graph);
+    Graph owner(graph);
+    if (e != cudaSuccess) static_cast<void>(cudaGetLastError()), owner.reset();
+    return owner;
+  }
+
+ private:
+  cudaStream_t stream_;
+  bool is_open_ = true;
+};
+
+}  // namespace
+
+struct CudaGraph::State {
+  cudaGraphExec_t graph = nullptr;
+  ~State() { static_cast<void>(cudaGraphExecDestroy(graph)); }
+};
+
+CudaGraph::CudaGraph(CudaContext& cuda, const std::function<void()>& work) {
+  Capture capture(cuda.stream());
+  work();
+  const Graph graph = capture.end();
+  if (graph == nullptr) throw CudaError("recording a graph: something that ran cannot be recorded");
+  auto state = std::make_shared<State>();
+  check(cudaGraphInstantiate(&state->graph, graph.get(), 0), "making a graph ready");
+  state_ = std::move(state);
+}
+
+void CudaGraph::launch(CudaContext& cuda) const { check(cudaGraphLaunch(state_->graph, cuda.stream()), "launching a graph"); }
+
+}  // namespace kvlab

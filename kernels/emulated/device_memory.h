@@ -1,0 +1,11 @@
+#pragma once
+
+#include <cstdint>
+
+namespace kvlab::emulated {
+
+// Device memory that there is, and that is allocated.
+void limit_memory(std::int64_t bytes);
+std::int64_t used_memory();
+
+}  // namespace kvlab::emulated

@@ -1,0 +1,216 @@
+#include <gmock/gmock.h>
+
+#include "base/error.h"
+#include "engine/model/plain_cache.h"
+#include "kernels/sampling/sampling.h"
+#include "tests/cuda/engine_fixture.h"
+#if KVLAB_EMULATED
+#include "kernels/emulated/device_memory.h"
+#endif
+
+namespace kvlab {
+namespace {
+
+class EngineModelCuda : public CudaTest {
+ protected:
+  // Logits of every token of two sequences: prompts in chunks, both in one step, decoding together, several known tokens at once.
+  std::vector<float> run_mixed(const EngineModel& model, const std::string& recipe) {
+    const std::unique_ptr<PolicyCache> cache = model.make_cache(load_recipe(recipe), {});
+    EngineSequence a = sequence_of(0, tiny_ids(50, 3), 40), b = sequence_of(1, tiny_ids(36, 5), 30);
+    cache->start(a);
+    cache->start(b);
+    std::vector<float> all;
+    const auto step = [&](std::vector<StepPiece> pieces) {
+      const PieceBatch batch(std::move(pieces));
+      const std::vector<float> logits = model.step(*cache, batch.pieces, batch.tokens(), batch.rows);
+      all.insert(all.end(), logits.begin(), logits.end());
+    };
+    step({{&a, 17}});
+    step({{&a, 13}, {&b, 20}});
+    step({{&b, 10}, {&a, 10}});
+    step({{&a, 1}, {&b, 1}});
+    step({{&a, 1}, {&b, 1}});
+    step({{&b, 3}, {&a, 2}});
+    cache->release(a);
+    cache->release(b);
+    EXPECT_EQ(cache->pages().used_pages(), 0);
+    return all;
+  }
+  // The same tokens by the CPU's transformer, without a cache of pages.
+  static std::vector<float> expected_mixed(const ModelConfig& config) {
+    const Transformer model(config, tiny_weights(config));
+    const auto v = static_cast<std::size_t>(tiny_config().vocab_size);
+    KvState kv_a(config), kv_b(config);
+    const std::vector<float> a = forward_logits(model, tiny_ids(50, 3), kv_a), b = forward_logits(model, tiny_ids(36, 5), kv_b);
+    std::vector<float> all;
+    const auto add = [&](const std::vector<float>& from, std::size_t begin, std::size_t end) {
+      all.insert(all.end(), from.begin() + static_cast<std::ptrdiff_t>(begin * v), from.begin() + static_cast<std::ptrdiff_t>(end * v));
+    };
+    add(a, 0, 17), add(a, 17, 30), add(b, 0, 20), add(b, 20, 30), add(a, 30, 40);
+    add(a, 40, 41), add(b, 30, 31), add(a, 41, 42), add(b, 31, 32), add(b, 32, 35), add(a, 42, 44);
+    return all;
+  }
+};
+
+// In float32 the sums are taken in another order, over at most 256 numbers in each of 14 products.
+TEST_F(EngineModelCuda, InFloat32ItIsTheTransformer) {
+  const auto model = make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kF32);
+  EXPECT_TRUE(all_near(run_mixed(*model, "full"), expected_mixed(tiny_config()), 2e-4, 2e-4));
+}
+
+// Biases, norms of heads, scaled RoPE and a layer with a window shorter than the prompts.
+TEST_F(EngineModelCuda, HasWhatOtherFamiliesHave) {
+  const ModelConfig c = rich_config();
+  const std::vector<float> expected = expected_mixed(c);
+  const auto exact = make_device_model(c, tiny_weights(c), {}, ElementType::kF32);
+  EXPECT_TRUE(all_near(run_mixed(*exact, "full"), expected, 2e-4, 2e-4));
+  const auto bf = make_device_model(c, tiny_weights(c), {}, ElementType::kBf16);
+  EXPECT_LE(relative_error(run_mixed(*bf, "full"), expected), 0.03);
+  EXPECT_GT(relative_error(expected_mixed(tiny_config()), expected), 0.1);
+}
+
+// bf16 keeps 8 bits: each of some 20 roundings of activations on the way to a logit is off by 2^-9 at most, which adds up to 1 % or so;
+// f16 has three bits more.
+TEST_F(EngineModelCuda, InSixteenBitsItIsNear) {
+  const std::vector<float> expected = expected_mixed(tiny_config());
+  const auto bf = make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kBf16);
+  const double bf16_error = relative_error(run_mixed(*bf, "full"), expected);
+  EXPECT_LE(bf16_error, 0.03);
+  EXPECT_GE(bf16_error, 1e-4);  // else it was not bf16
+  const auto half = make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kF16);
+  EXPECT_LE(relative_error(run_mixed(*half, "full"), expected), 0.004);
+  RecordProperty("bf16_error", std::to_string(bf16_error));
+}
+
+TEST_F(EngineModelCuda, DrawsTokensOnTheDevice) {
+  const auto model = make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kBf16);
+  const auto v = static_cast<std::size_t>(tiny_config().vocab_size);
+  const std::vector<float> logits = model->logits(tiny_ids(20, 3));
+  ASSERT_EQ(logits.size(), 20 * v);
+  const std::unique_ptr<PolicyCache> cache = model->make_cache(load_recipe("full"), {});
+  EngineSequence s = sequence_of(0, tiny_ids(20, 3), 20);
+  cache->start(s);
+  const PieceBatch batch({{&s, 20}});
+  const std::vector<EngineModel::Draw> draws{{19, 0, 0}, {4, 0, 0}, {7, 3, sampling_key(1, 2, 3)}};
+  const std::vector<std::int32_t> tokens = model->sample_step(*cache, batch.pieces, batch.tokens(), draws);
+  EXPECT_EQ(tokens[0], greedy_token(logits, tiny_config().vocab_size));
+  EXPECT_EQ(tokens[1], greedy_token(std::span(logits).first(5 * v), tiny_config().vocab_size));
+  std::int32_t drawn = -1;
+  run_cpu(Sampling{logits.data() + 7 * v, &draws[2].temperature, &draws[2].key, &drawn, 1, tiny_config().vocab_size});
+  EXPECT_EQ(tokens[2], drawn);
+}
+
+// Two sequences of different lengths, one of which ends and makes room for a third; pages are taken on the way. The same tokens whether
+// steps are launched one by one or as recorded graphs, or go through the policy's cache, which bf16 may turn at a near tie alone.
+TEST_F(EngineModelCuda, PlainStepsAreStepsOfTheCache) {
+  const auto decode = [&](bool plain, bool graphs) {
+    const auto model = make_device_model(tiny_config(), tiny_weights(tiny_config()), {graphs}, ElementType::kBf16);
+    const std::unique_ptr<PolicyCache> cache = model->make_cache(load_recipe("full"), {});
+    std::vector<EngineSequence> s;
+    for (const std::int32_t n : {29, 12, 33}) s.push_back(sequence_of(static_cast<std::int32_t>(s.size()), tiny_ids(n, 3 + n), n));
+    std::vector<std::int32_t> all;
+    const auto step = [&](std::vector<EngineSequence*> batch) {
+      std::vector<StepPiece> pieces;
+      std::vector<EngineModel::Draw> draws;
+      for (EngineSequence* x : batch) {
+        const auto known = static_cast<std::int32_t>(x->ids.size());
+        pieces.push_back({x, known - x->seen_tokens});
+        const std::int32_t row = (draws.empty() ? -1 : draws.back().row) + pieces.back().new_tokens;
+        draws.push_back(
+            {row, x->index == 1 ? 0.8F : 0, sampling_key(5, static_cast<std::uint64_t>(x->index), static_cast<std::uint64_t>(known))});
+      }
+      if (!plain && pieces.size() == 2) std::swap(draws[0], draws[1]);  // not the order of the plain case
+      const PieceBatch tokens(pieces);
+      std::vector<std::int32_t> drawn = model->sample_step(*cache, pieces, tokens.tokens(), draws);
+      if (!plain && pieces.size() == 2) std::swap(drawn[0], drawn[1]);
+      for (std::size_t i = 0; i < batch.size(); ++i) batch[i]->ids.push_back(drawn[i]), all.push_back(drawn[i]);
+    };
+    for (EngineSequence& x : s) cache->start(x);
+    step({&s[0], &s[1]});
+    for (int i = 0; i < 6; ++i) step({&s[0], &s[1]});
+    cache->release(s[0]);
+    step({&s[2]});
+    for (int i = 0; i < 3; ++i) step({&s[2], &s[1]});
+    cache->release(s[1]);
+    cache->release(s[2]);
+    EXPECT_EQ(cache->pages().used_pages(), 0);
+    return all;
+  };
+  const std::vector<std::int32_t> through_cache = decode(false, false), plain = decode(true, false);
+  EXPECT_EQ(plain, through_cache);
+  EXPECT_EQ(decode(true, true), plain);
+}
+
+TEST_F(EngineModelCuda, AdoptedPromptIsAPromptThatRan) {
+  const auto model = make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kBf16);
+  for (const char* name : {"snapkv", "adakv", "expected_attention", "cake"}) {
+    const Recipe recipe = load_recipe(name, 40);
+    const std::unique_ptr<PolicyCache> ran = model->make_cache(recipe, {}), adopted = model->make_cache(recipe, {});
+    EngineSequence a = sequence_of(0, tiny_ids(70, 3), 64), b = a;
+    ran->start(a);
+    adopted->start(b);
+    const PieceBatch prompt({{&a, 64}});
+    model->step(*ran, prompt.pieces, prompt.tokens(), prompt.rows);
+    adopted->adopt(b, model->run_prompt(std::span(a.ids).first(64), ran->policy().needs(), {}, {}));
+    for (std::size_t l = 0; l < a.rows.size(); ++l) EXPECT_EQ(a.rows[l].len, b.rows[l].len) << name << " layer " << l;
+    const PieceBatch next_a({{&a, 1}}), next_b({{&b, 1}});
+    EXPECT_EQ(model->step(*ran, next_a.pieces, next_a.tokens(), next_a.rows),
+              model->step(*adopted, next_b.pieces, next_b.tokens(), next_b.rows))
+        << name;
+    EXPECT_EQ(ran->resident(a), adopted->resident(b)) << name;
+  }
+}
+
+TEST_F(EngineModelCuda, RefusesWhatItCannotRun) {
+  const auto model = make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kBf16);
+  const auto message = [](auto&& f) -> std::string {
+    try {
+      f();
+    } catch (const InputError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(message([&] { static_cast<void>(model->make_cache(load_recipe("kvzip", 64), {})); }),
+              testing::HasSubstr("needs the extra pass 'reconstruct'"));
+  EXPECT_THAT(message([&] {
+                static_cast<void>(model->logits(std::vector<std::int32_t>{1, 80}));
+              }),
+              testing::HasSubstr("token 1 has id 80, outside [0, 80) of model 'tiny'"));
+}
+
+#if KVLAB_EMULATED
+// What is asked for and what would fit is said, and nothing stays allocated.
+TEST_F(EngineModelCuda, SaysWhatFitsIntoMemory) {
+  const std::int64_t before = emulated::used_memory();
+  const auto message = [](std::int64_t room, auto&& f) -> std::string {
+    emulated::limit_memory(emulated::used_memory() + room);
+    std::string text;
+    try {
+      f();
+    } catch (const InputError& e) {
+      text = e.what();
+    }
+    emulated::limit_memory(std::int64_t{1} << 34);
+    return text;
+  };
+  const auto make = [] { return make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kBf16); };
+  EXPECT_THAT(message(100'000, [&] { make(); }), testing::HasSubstr("model 'tiny' does not fit into the memory of emulated"));
+  EXPECT_EQ(emulated::used_memory(), before);
+  {
+    const auto model = make();
+    EXPECT_EQ(model->logits(tiny_ids(4, 1)).size(), 4 * 80U);  // scratch memory is there now
+    EXPECT_THAT(message(1'000'000, [&] { static_cast<void>(model->logits(tiny_ids(2000, 1))); }),
+                testing::AllOf(testing::HasSubstr("a step of 2000 tokens needs"), testing::HasSubstr("steps of at most about")));
+    PolicyCache::Options options;
+    options.reserved_pages = 4096;
+    EXPECT_THAT(message(1'000'000, [&] { static_cast<void>(model->make_cache(load_recipe("full"), options)); }),
+                testing::HasSubstr("the KV cache does not fit into the GPU's memory: 4096 pages of 16 tokens"));
+    EXPECT_EQ(model->logits(tiny_ids(4, 1)).size(), 4 * 80U);  // goes on
+  }
+  EXPECT_EQ(emulated::used_memory(), before);
+}
+#endif
+
+}  // namespace
+}  // namespace kvlab

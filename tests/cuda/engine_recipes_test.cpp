@@ -1,0 +1,138 @@
+#include <map>
+
+#include "base/error.h"
+#include "tests/cuda/engine_fixture.h"
+
+namespace kvlab {
+namespace {
+
+// A model that is nothing but its shape.
+class ShapeModel final : public CacheModel {
+ public:
+  ShapeModel(TensorMemory memory, ElementType type) : config_(tiny_config()), memory_(memory), type_(type) {
+    for (std::int32_t l = 0; l < config_.layers; ++l) {
+      const std::vector<float> w = bf16_floats(std::int64_t{config_.hidden_dim} * config_.q_heads * config_.head_dim, 900 + l, 0.1F);
+      w_o_.emplace_back(memory).append_from_host(w.data(), static_cast<std::int64_t>(w.size()));
+    }
+  }
+  [[nodiscard]] const ModelConfig& config() const override { return config_; }
+  [[nodiscard]] TensorMemory memory() const override { return memory_; }
+  [[nodiscard]] ElementType kv_type() const override { return type_; }
+  [[nodiscard]] const float* output_weights(std::int32_t layer) const override { return w_o_[static_cast<std::size_t>(layer)].data(); }
+
+ private:
+  ModelConfig config_;
+  TensorMemory memory_;
+  ElementType type_;
+  std::vector<TensorArray<float>> w_o_;
+};
+
+// A layer's tensors in a step, numbers that bf16 holds.
+struct Tensors {
+  Tensors(std::int64_t tokens, std::uint64_t seed)
+      : hidden(bf16_floats(tokens * 64, seed, 1)),
+        pre_q(bf16_floats(tokens * 4 * 64, seed + 1, 1)),
+        q(bf16_floats(tokens * 4 * 64, seed + 2, 1)),
+        pre_k(bf16_floats(tokens * 2 * 64, seed + 3, 1)),
+        k(bf16_floats(tokens * 2 * 64, seed + 4, 1)),
+        v(bf16_floats(tokens * 2 * 64, seed + 5, 1)) {}
+  std::vector<float> hidden, pre_q, q, pre_k, k, v;
+};
+
+std::vector<bf16> rounded(const std::vector<float>& x) {
+  std::vector<bf16> y;
+  for (const float value : x) y.push_back(from_float<bf16>(value));
+  return y;
+}
+
+// Positions of the tokens in each row of a sequence, by layer and head.
+using Held = std::vector<std::vector<std::int32_t>>;
+
+struct Outcome {
+  std::vector<Held> held;                // [steps]
+  std::vector<std::vector<float>> outs;  // what attention answered
+  TierBytes resident;
+};
+
+class EngineRecipesCuda : public CudaTest {
+ protected:
+  static constexpr std::int32_t kPrompt = 72;
+
+  // A prompt in two chunks and a few decode steps.
+  Outcome run(const Recipe& recipe, bool on_gpu) {
+    const TensorMemory memory = on_gpu ? TensorMemory(cuda()) : TensorMemory();
+    PolicyCache cache(std::make_unique<ShapeModel>(memory, on_gpu ? ElementType::kBf16 : ElementType::kF32), recipe, {});
+    EngineSequence s = sequence_of(0, tiny_ids(kPrompt + 8, 3), kPrompt);
+    s.question_begin = kPrompt - 9;
+    cache.start(s);
+    Outcome outcome;
+    std::uint64_t seed = 7;
+    for (const std::int32_t tokens : {48, kPrompt - 48, 1, 1, 1}) {
+      const StepPiece piece{&s, tokens};
+      cache.begin_step({&piece, 1});
+      for (std::int32_t l = 0; l < tiny_config().layers; ++l) outcome.outs.push_back(layer(cache, l, tokens, seed += 10, on_gpu));
+      cache.end_step({});
+      outcome.held.push_back(cache.positions(s));
+    }
+    outcome.resident = cache.resident(s);
+    cache.release(s);
+    EXPECT_EQ(cache.pages().used_pages(), 0) << recipe.name;
+    return outcome;
+  }
+
+  std::vector<float> layer(PolicyCache& cache, std::int32_t l, std::int32_t tokens, std::uint64_t seed, bool on_gpu) {
+    const Tensors t(tokens, seed);
+    if (!on_gpu) {
+      std::vector<float> out(t.q.size());
+      cache.before_rope(l, t.hidden.data(), t.pre_q.data(), t.pre_k.data());
+      cache.attend(l, t.q.data(), t.k.data(), t.v.data(), out.data());
+      return out;
+    }
+    const DeviceBuffer<bf16> hidden(rounded(t.hidden)), pre_q(rounded(t.pre_q)), q(rounded(t.q)), pre_k(rounded(t.pre_k)), k(rounded(t.k)),
+        v(rounded(t.v)), out(static_cast<std::int64_t>(t.q.size()));
+    cache.before_rope(l, {tokens, ElementType::kBf16, hidden.data(), pre_q.data(), pre_k.data(), v.data(), 256, 128});
+    cache.attend(l, {tokens, ElementType::kBf16, hidden.data(), q.data(), k.data(), v.data(), 256, 128}, out.data());
+    return floats(out.to_host(cuda().stream()));
+  }
+
+  void compare(const std::string& name, std::int32_t budget) {
+    SCOPED_TRACE(name);
+    const Recipe recipe = load_recipe(name, budget);
+    const Outcome cpu = run(recipe, false), gpu = run(recipe, true);
+    std::int64_t kept = 0, apart = 0;  // a near tie may go either way where sums are taken in another order
+    for (std::size_t i = 0; i < cpu.held.size(); ++i)
+      for (std::size_t r = 0; r < cpu.held[i].size(); ++r) {
+        ASSERT_EQ(gpu.held[i][r].size(), cpu.held[i][r].size()) << "step " << i << " row " << r;
+        for (std::size_t t = 0; t < cpu.held[i][r].size(); ++t) ++kept, apart += cpu.held[i][r][t] != gpu.held[i][r][t] ? 1 : 0;
+      }
+    EXPECT_EQ(apart, 0) << "of " << kept << " kept tokens";
+    EXPECT_EQ(gpu.resident, cpu.resident);
+    for (std::size_t i = 0; i < cpu.outs.size(); ++i) {
+      // Answers are rounded to bf16, and probabilities in prefill before they meet V.
+      EXPECT_LE(relative_error(gpu.outs[i], cpu.outs[i]), 0.01) << "pass " << i;
+    }
+  }
+};
+
+TEST_F(EngineRecipesCuda, KeepTheSameTokensAsOnTheCpu) {
+  const char* only = std::getenv("KVLAB_TESTED_RECIPES");  // a list of names and budgets, "snapkv=24 kivi2=0", to look at more
+  if (only != nullptr) {
+    std::istringstream in(only);
+    for (std::string word; in >> word;) {
+      const auto at = word.find('=');
+      try {
+        compare(word.substr(0, at), std::stoi(word.substr(at + 1)));
+      } catch (const std::exception& e) {
+        ADD_FAILURE() << word << " throws: " << e.what();
+      }
+    }
+    return;
+  }
+  const std::map<std::string, std::int32_t> recipes{
+      {"adakv", 40},  {"expected_attention", 40}, {"h2o", 40}, {"keydiff", 40}, {"kivi2", 0}, {"knorm", 40}, {"lagkv", 40}, {"quest", 16},
+      {"snapkv", 40}, {"streaming", 40},          {"tova", 40}};
+  for (const auto& [name, budget] : recipes) compare(name, budget);
+}
+
+}  // namespace
+}  // namespace kvlab

@@ -1,0 +1,81 @@
+#include "engine/backend/engine_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "kernels/cuda/memory.h"
+#include "kernels/sampling/sampling.h"
+#include "tests/engine/probe.h"
+
+namespace kvlab {
+namespace {
+
+std::vector<std::int32_t> letters(std::int32_t n) {
+  std::vector<std::int32_t> ids{256};
+  for (std::int32_t i = 1; i < n; ++i) ids.push_back(97 + i * i % 23);
+  return ids;
+}
+
+// A sequence behind its prompt but for the last token, which is run and drawn from.
+struct PromptRun {
+  explicit PromptRun(const EngineModel& model, std::int32_t n) : cache(model.make_cache(load_recipe("full"), {})), ids(letters(n)) {
+    sequence.prompt_tokens = n;
+    cache->start(sequence);
+    for (std::int32_t i = 0; i < n; ++i) positions.push_back(i);
+    piece = {&sequence, n};
+  }
+  std::unique_ptr<PolicyCache> cache;
+  std::vector<std::int32_t> ids, positions;
+  EngineSequence sequence;
+  StepPiece piece;
+};
+
+TEST(EngineModel, LogitsOfChosenRowsAndOfAll) {
+  const std::unique_ptr<EngineModel> model = make_engine_model("cpu", kProbeDir);
+  KvState kv(probe().config());
+  const std::vector<float> expected = forward_logits(probe(), letters(40), kv), all = model->logits(letters(40), 16);
+  ASSERT_EQ(all.size(), expected.size());
+  for (std::size_t i = 0; i < all.size(); ++i) ASSERT_NEAR(all[i], expected[i], 2e-4);  // chunks sum in another order
+  PromptRun run(*model, 40);
+  const std::vector<float> some = model->step(*run.cache, {&run.piece, 1}, {run.ids, run.positions}, std::vector<std::int32_t>{39, 3});
+  const auto v = static_cast<std::size_t>(probe().config().vocab_size);
+  ASSERT_EQ(some.size(), 2 * v);
+  for (std::size_t i = 0; i < v; ++i) {
+    ASSERT_NEAR(some[i], expected[39 * v + i], 2e-4);
+    ASSERT_NEAR(some[v + i], expected[3 * v + i], 2e-4);
+  }
+}
+
+TEST(EngineModel, DrawsAreGreedyAtTemperatureZeroAndElseByTheirKey) {
+  const std::unique_ptr<EngineModel> model = make_engine_model("cpu", kProbeDir);
+  const auto draw = [&](float temperature, std::uint64_t step) {
+    PromptRun run(*model, 12);
+    const EngineModel::Draw one{11, temperature, sampling_key(1, 2, step)};
+    return model->sample_step(*run.cache, {&run.piece, 1}, {run.ids, run.positions}, {&one, 1}).front();
+  };
+  const std::vector<float> logits = model->logits(letters(12));
+  EXPECT_EQ(draw(0, 1), greedy_token(logits, probe().config().vocab_size));
+  std::vector<std::int32_t> hot;
+  for (std::uint64_t s = 0; s < 8; ++s) hot.push_back(draw(5, s));
+  EXPECT_EQ(hot[3], draw(5, 3));
+  EXPECT_GT(std::count_if(hot.begin(), hot.end(), [&](std::int32_t t) { return t != hot[0]; }), 0);
+}
+
+TEST(EngineModel, RefusesBackendsThatAreNotThere) {
+  const auto message = [](std::string_view backend) -> std::string {
+    try {
+      require_backend(backend);
+    } catch (const InputError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message("cpu"), "");
+  EXPECT_THAT(message("cudda"), testing::HasSubstr("unknown backend 'cudda'; did you mean 'cuda'?"));
+  if (num_gpus() > 0) GTEST_SKIP() << "this machine has a GPU";
+  EXPECT_THAT(message("cuda"), testing::HasSubstr(cuda_backend() == CudaBackend::kNone ? "built without CUDA" : "no GPU: "));
+}
+
+}  // namespace
+}  // namespace kvlab
