@@ -9,6 +9,8 @@
 namespace kvlab {
 namespace {
 
+constexpr std::int32_t kPrompt = 330;
+
 std::vector<std::string> recipes_of_both() {
   std::vector<std::string> names;
   for (const std::string& name : recipe_names()) {
@@ -29,7 +31,11 @@ Recipe cut_recipe(const std::string& name) {
   const Recipe recipe = load_recipe(name);
   if (!recipe.has_budget && recipe.selector == "all") return recipe;
   try {
-    const PolicyCache fits(probe(), load_recipe(name, 136), {});
+    PolicyCache fits(probe(), load_recipe(name, 136), {});
+    EngineSequence sequence;
+    sequence.prompt_tokens = kPrompt;
+    sequence.question_begin = kPrompt - 20;
+    fits.start(sequence);
     return load_recipe(name, 136);
   } catch (const InputError&) {
     return load_recipe(name, 300);  // it always keeps more
@@ -39,7 +45,6 @@ Recipe cut_recipe(const std::string& name) {
 class Consistency : public testing::TestWithParam<std::string> {};
 
 TEST_P(Consistency, ReplayOfWhatTheEngineSawDoesWhatItDid) {
-  constexpr std::int32_t kPrompt = 330;
   const Recipe recipe = cut_recipe(GetParam());
   for (const std::int32_t chunk : {0, 128}) {
     if (chunk == 0 && short_run()) continue;
