@@ -8,12 +8,12 @@
 namespace kvlab {
 namespace {
 
-using testing::probe_setup;
-using testing::RecordSink;
-using testing::serve_all;
-using testing::Served;
-using testing::SomeRequest;
-using testing::SomeTrace;
+using test::probe_setup;
+using test::RecordSink;
+using test::serve_all;
+using test::Served;
+using test::SomeRequest;
+using test::SomeTrace;
 
 // The fixture's nominal time.
 class NominalCost final : public CostModel {
@@ -50,7 +50,7 @@ std::vector<RequestRecord> simulated(const ServeSetup& serve) {
   sim.make_scheduler = serve.make_scheduler;
   sim.make_block_cache = serve.make_block_cache;
   sim.make_footprint = serve.make_footprint;
-  sim.make_router = testing::maker<RouterRegistry>("round_robin", "{}", "router");
+  sim.make_router = test::maker<RouterRegistry>("round_robin", "{}", "router");
   sim.make_cost_model = [] { return std::make_unique<NominalCost>(); };
   sim.memory = serve.memory;
   sim.memory.block_bytes = 1;
