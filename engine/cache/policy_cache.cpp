@@ -63,10 +63,25 @@ PolicyCache::PolicyCache(std::unique_ptr<const CacheModel> model, const Recipe& 
 
 PolicyCache::~PolicyCache() = default;
 
+// Parts look at several layers in one step: their views must not move while layers after them grow.
+void PolicyCache::make_room(std::span<const StepPiece> pieces) {
+  std::int64_t pages = 0;
+  for (const StepPiece& piece : pieces) {
+    for (const KvStore::Sequence& layer : piece.sequence->rows) {
+      for (const auto& row : layer.pages) {
+        pages += piece.new_tokens / pages_->page_tokens() + 1;
+        if (piece.unshares) pages += static_cast<std::int64_t>(row.size());
+      }
+    }
+  }
+  pages_->make_free(pages);
+}
+
 void PolicyCache::begin_step(std::span<const StepPiece> pieces) {
   if (options_.counts != nullptr) options_.counts->begin_step(steps_);
   ++steps_;
   groups_.clear();
+  make_room(pieces);
   for (const bool is_prompt : {false, true}) {
     auto group = std::make_unique<Group>();
     std::int64_t first = 0;

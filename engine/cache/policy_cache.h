@@ -64,6 +64,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
  private:
   struct Group;
   struct LayerInput;
+  void make_room(std::span<const StepPiece> pieces);
   void open(Group& g);
   void close(Group& g);
   [[nodiscard]] PolicyStep step_of(Group& g);

@@ -25,6 +25,11 @@ void KvPages::widen(Array& array, std::int64_t token_bytes, std::int64_t planes,
   array = wider;
 }
 
+void KvPages::make_free(std::int64_t pages) {
+  const std::int64_t needed = made_ + pages - static_cast<std::int64_t>(free_.size());
+  if (needed > capacity_) reserve(static_cast<std::int32_t>(std::max(needed, capacity_ + capacity_ / 2)));
+}
+
 void KvPages::reserve(std::int32_t pages) {
   if (pages <= capacity_) return;
   try {

@@ -29,6 +29,8 @@ class KvPages {
   // Room for so many pages, so that taking them moves nothing. Error (InputError): that does not fit into the GPU's memory; the pages that
   // are there stay.
   void reserve(std::int32_t pages);
+  // So many pages can be taken before views become invalid.
+  void make_free(std::int64_t pages);
   // Everything of the first `tokens` of a page, from another pool of the same widths, type and memory, or this one.
   void copy_from(const KvPages& other, std::int32_t from, std::int32_t to, std::int32_t tokens);
 
