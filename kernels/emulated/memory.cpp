@@ -1,11 +1,10 @@
-#include "kernels/cuda/gpu_memory.h"
-
 #include <malloc.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
+#include "kernels/cuda/gpu_memory.h"
 #include "kernels/emulated/device_memory.h"
 
 namespace kvlab {
