@@ -87,9 +87,11 @@ void Bpe::add_merge(const JsonNode& node, std::int32_t rank, std::string_view le
       node.fail(fmt::format("merge {} ('{}' and '{}') needs token '{}', which is not in the vocabulary", rank, left, right, token));
     return *found;
   };
-  const std::string both = std::string(left) + std::string(right);
+  // One after the other: the error names the first of them that is missing.
+  const std::int32_t left_id = id(std::string(left)), right_id = id(std::string(right));
+  const std::int32_t both = id(std::string(left) + std::string(right));
   // Of a pair that is named twice the later rank holds, as in Hugging Face tokenizers.
-  merges_.add(pair_key(id(std::string(left)), id(std::string(right)))).value = {rank, id(both)};
+  merges_.add(pair_key(left_id, right_id)).value = {rank, both};
 }
 
 std::optional<std::int32_t> Bpe::id_of(std::string_view token) const {
