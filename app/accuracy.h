@@ -16,7 +16,6 @@ struct AccuracySetup {
   std::string eval_file;
   EvalChoice choice;
   GradeOptions options;
-  bool on_gpu = false;
   // The first samples of each task and length are replayed, too: what recorded attention says of the same recipes.
   std::int32_t replay_per_task = 0, replay_steps = 0;
   // Runs with equal texts share model, samples and prefills.

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "app/shared_model.h"
 #include "app/text_file.h"
 #include "base/error.h"
 #include "engine/model/record.h"
@@ -67,14 +68,6 @@ EvalPrompt read_eval_prompt(Params& p) {
   }
   p.fail(fmt::format("{} has {} prompts of task '{}'{}, so there is no number {}", file, seen, task,
                      length > 0 ? fmt::format(" and length {}", length) : "", index));
-}
-
-// The forward pass of a model folder, loaded once.
-const Transformer& shared_model(const std::string& folder) {
-  static std::map<std::string, std::unique_ptr<Transformer>> loaded;
-  std::unique_ptr<Transformer>& model = loaded[folder];
-  if (!model) model = std::make_unique<Transformer>(Transformer::load(folder));
-  return *model;
 }
 
 std::function<AttentionTrace()> read_recording(Params& p) {

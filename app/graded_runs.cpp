@@ -16,6 +16,7 @@
 #include "app/run.h"
 #include "app/run_files.h"
 #include "app/setup.h"
+#include "app/shared_model.h"
 #include "engine/grade/estimate.h"
 #include "engine/tokenizer/tokenizer.h"
 
@@ -36,7 +37,7 @@ struct GradedRuns::Graded {
 struct GradedRuns::Set {
   AccuracySetup setup;
   std::set<std::int32_t> replayed;  // numbers of the samples that are
-  std::unique_ptr<Transformer> model;
+  const Transformer* model = nullptr;
   std::vector<EvalSample> samples;
   std::vector<std::unique_ptr<Graded>> runs;
 };
@@ -136,7 +137,7 @@ void GradedRuns::run(const std::vector<Job>& jobs, std::ostream* log) {
 }
 
 void GradedRuns::run_set(Set& set, std::ostream* log) {
-  set.model = std::make_unique<Transformer>(Transformer::load(set.setup.model));
+  set.model = &shared_model(set.setup.model);
   set.samples = read_eval_set(set.setup.eval_file, set.setup.choice, encoder_of(set.setup.model, set.model->config().bos_id));
   if (log != nullptr) {
     GradeWork work(*set.model, set.setup.options);

@@ -40,12 +40,6 @@ std::map<std::vector<std::string>, HostPair> pair_runs(const Experiment& experim
   return pairs;
 }
 
-double middle_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
 bool is_compared(const MetricRow& row) { return row.statistic != "p95" && row.metric != "ttft_first120"; }
 
 std::string shown_percent(double frac) { return std::isfinite(frac) ? fmt::format("{:+.1f}%", 100 * frac) : ""; }
@@ -100,7 +94,7 @@ bool compare_hosts(const Experiment& experiment, const std::string& folder, doub
   for (const auto& [config, diffs] : by_config) {
     std::vector<std::string> row = config;
     for (const std::string& metric : metrics) {
-      const double diff = middle_of(diffs.at(metric));
+      const double diff = median(diffs.at(metric));
       row.push_back(shown_percent(diff));
       if (!(std::abs(diff) > worst)) continue;
       worst = std::abs(diff);

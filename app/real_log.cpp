@@ -90,6 +90,12 @@ std::vector<MetricRow> latency_statistics(std::vector<ServedRequest> requests) {
   return rows;
 }
 
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
 std::vector<double> token_rate(const std::vector<ServedRequest>& requests, double bin_s) {
   double begin = std::numeric_limits<double>::infinity(), end = 0;
   for (const ServedRequest& r : requests) {

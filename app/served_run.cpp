@@ -2,25 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <map>
-#include <mutex>
-
+#include "app/shared_model.h"
 #include "engine/serve/serve.h"
 #include "sim/pricing.h"
 
 namespace kvlab {
 
 namespace {
-
-// Runs of an experiment share the model.
-std::shared_ptr<const Transformer> shared_model(const std::string& folder) {
-  static std::mutex mutex;
-  static std::map<std::string, std::shared_ptr<const Transformer>> known;
-  const std::lock_guard lock(mutex);
-  auto& model = known[folder];
-  if (!model) model = std::make_shared<const Transformer>(Transformer::load(folder));
-  return model;
-}
 
 // Prices what was run, step by step, and keeps both times.
 class StepLog {
@@ -56,16 +44,7 @@ ServeSetup serve_setup(const RunPlan& plan, const Transformer& model) {
   ServeSetup serve;
   serve.model = &model;
   serve.recipe = &*plan.recipe;
-  serve.make_scheduler = plan.setup.make_scheduler;
-  serve.make_block_cache = plan.setup.make_block_cache;
-  serve.make_footprint = plan.setup.make_footprint;
-  serve.memory = plan.setup.memory;
-  serve.max_model_len = plan.setup.max_model_len;
-  serve.slo = plan.setup.slo;
-  serve.stop = plan.setup.stop;
-  serve.warmup = plan.setup.warmup;
-  serve.timeline_interval = plan.setup.timeline_interval;
-  serve.seed = plan.setup.seed;
+  static_cast<HostSetup&>(serve) = plan.setup;
   serve.temperature = static_cast<float>(plan.temperature);
   return serve;
 }
@@ -73,9 +52,9 @@ ServeSetup serve_setup(const RunPlan& plan, const Transformer& model) {
 }  // namespace
 
 ServedFindings serve_run(const RunPlan& plan, const std::string& run_id, RunSink& sink, const std::function<void()>& each_turn) {
-  const std::shared_ptr<const Transformer> model = shared_model(plan.model_folder);
+  const Transformer& model = shared_model(plan.model_folder);
   StepLog log(plan, run_id);
-  ServeSetup setup = serve_setup(plan, *model);
+  ServeSetup setup = serve_setup(plan, model);
   setup.each_turn = each_turn;
   setup.step_done = [&](const InFlightStep& step, std::size_t waiting) { log.add(step, waiting); };
   RunSummary summary;

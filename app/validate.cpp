@@ -89,12 +89,6 @@ SimulatedRuns load_runs(const fs::path& folder) {
   return runs;
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
 std::string ms(double value) { return std::isfinite(value) ? fmt::format("{:.6f}", value) : ""; }
 std::string percent(double frac) { return std::isfinite(frac) ? fmt::format("{:+.2f}%", 100 * frac) : ""; }
 

@@ -1,8 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 
+#include "policies/block_cache/block_cache.h"
+#include "policies/kv/footprint.h"
+#include "policies/scheduler/scheduler.h"
 #include "serving/metrics.h"
 
 // What both hosts of serving, the simulator and the engine, are told and answer.
@@ -23,6 +28,20 @@ struct MemorySetup {
 struct StopRule {
   Span after_time{0};
   std::uint64_t after_requests = 0;  // requests taken from the trace
+};
+
+// A run of either host. Policies are made anew for each replica.
+struct HostSetup {
+  std::function<std::unique_ptr<Scheduler>()> make_scheduler;
+  std::function<std::unique_ptr<BlockCache>()> make_block_cache;
+  std::function<std::unique_ptr<Footprint>()> make_footprint;
+  MemorySetup memory;
+  std::int32_t max_model_len = 1 << 20;
+  SloTarget slo;
+  StopRule stop;
+  Span warmup{0};             // requests that arrive before it are served and not counted
+  Span timeline_interval{0};  // 0: no timeline
+  std::uint64_t seed = 1;
 };
 
 // Totals of a run, over all replicas.

@@ -1,10 +1,9 @@
 #include "sim/simulation.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "serving/arrivals.h"
+#include "serving/host_summary.h"
 #include "sim/event_queue.h"
 #include "sim/replica.h"
 
@@ -169,17 +168,7 @@ class Simulation final : public FleetView {
       last = std::max(last, replica->last_output());
       replica->state().drain(unfinished);
     }
-    if (!unfinished.empty() && setup_.stop.after_time.count() == 0) {
-      throw InputError(fmt::format(
-          "{} requests wait for ever: the scheduler plans nothing while the GPU idles (first of them: request {}, {} prompt tokens)",
-          unfinished.size(), unfinished.front().number, unfinished.front().prompt_tokens));
-    }
-    std::sort(unfinished.begin(), unfinished.end(), [](const RequestRecord& a, const RequestRecord& b) { return a.number < b.number; });
-    for (const RequestRecord& record : unfinished) {
-      metrics_.add(record);
-      sink_.request(record);
-    }
-    summary.latencies = metrics_.finish();
+    finish_requests(unfinished, setup_.stop, "GPU", metrics_, sink_, summary);
     summary.requests = arrivals_.taken();
     summary.duration = Span(std::max<Picoseconds>(0, last - first_arrival_) / kPsPerNs);
     summary.skipped = trace_.skipped();
@@ -193,17 +182,7 @@ class Simulation final : public FleetView {
     StepTotals all;
     for (const auto& replica : replicas_) {
       all.merge(replica->totals());
-      const ReplicaState& state = replica->state();
-      const ReplicaState::Counters& counters = state.counters();
-      summary.preemptions += counters.preemptions;
-      summary.swaps += counters.swaps;
-      summary.recompute_fallbacks += counters.recompute_fallbacks;
-      summary.recomputed_tokens += counters.recomputed_tokens;
-      summary.lookup_tokens += counters.lookup_tokens;
-      summary.hit_tokens += counters.hit_tokens;
-      summary.block_operations += state.pool().operations();
-      summary.evictions += state.pool().evictions();
-      summary.peak_held_requests = std::max(summary.peak_held_requests, state.table().peak());
+      add_counters(replica->state(), summary);
     }
     summary.steps = all.steps;
     const auto ratio = [](Int128 part, Int128 whole) { return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0; };

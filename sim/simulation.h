@@ -7,10 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "policies/block_cache/block_cache.h"
-#include "policies/kv/footprint.h"
 #include "policies/router/router.h"
-#include "policies/scheduler/scheduler.h"
 #include "serving/host_setup.h"
 #include "sim/cost/cost_model.h"
 #include "traces/trace.h"
@@ -23,22 +20,12 @@ struct LinkSetup {
   Span call_time{10'000};
 };
 
-// What a simulation consists of. Policies are made anew for each replica.
-struct SimSetup {
+// What a simulation consists of.
+struct SimSetup : HostSetup {
   std::uint32_t num_replicas = 1;
-  std::function<std::unique_ptr<Scheduler>()> make_scheduler;
-  std::function<std::unique_ptr<BlockCache>()> make_block_cache;
-  std::function<std::unique_ptr<Footprint>()> make_footprint;
   std::function<std::unique_ptr<Router>()> make_router;
   std::function<std::unique_ptr<CostModel>()> make_cost_model;
-  MemorySetup memory;
   LinkSetup swap_link;
-  std::int32_t max_model_len = 1 << 20;
-  SloTarget slo;
-  StopRule stop;
-  Span warmup{0};             // requests that arrive before it are simulated and not counted
-  Span timeline_interval{0};  // 0: no timeline
-  std::uint64_t seed = 1;
   bool fast_forward = true;
   std::vector<std::uint64_t> future_keys;                // for oracle block caches, one replica: the lookups of an earlier pass
   std::vector<std::uint64_t>* record_lookups = nullptr;  // where to note block lookups in order, for such a pass

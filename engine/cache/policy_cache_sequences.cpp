@@ -84,11 +84,9 @@ std::vector<std::vector<std::int32_t>> PolicyCache::positions(EngineSequence& se
   for (KvStore::Sequence& rows : sequence.rows) {
     KvStore store(shape_, pages_);
     store.push(std::move(rows));
-    const KvRows kv = store.rows();
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-      all.emplace_back();
-      for (std::int32_t i = 0; i < kv.len[r]; ++i) all.back().push_back(position[static_cast<std::size_t>(kv.slot(r, i))]);
-    }
+    KvRows kv = store.rows();
+    kv.position = position.data();
+    for (auto& row : positions_of(kv)) all.push_back(std::move(row));
     rows = store.pop();
   }
   return all;

@@ -45,7 +45,8 @@ struct Run {
   EngineSequence sequence;
   std::size_t next_place = 0;
   std::vector<GradedAnswer> answers;
-  double resident = 0;
+  double held_bytes = 0;  // on the GPU, now
+  double resident = 0;    // sum over tokens behind the prompt of held bytes relative to the full cache's
   std::int32_t resident_steps = 0;
 
   [[nodiscard]] std::int32_t left() const { return static_cast<std::int32_t>(sample->ids.size()) - 1 - sequence.seen_tokens; }
@@ -62,7 +63,7 @@ class Grading {
   std::vector<GradedAnswer> run() {
     std::vector<GradedAnswer> answers;
     if (rests_after_prompt(recipe_)) {
-      for (Run& r : runs_) step({&r}, r.left());
+      for (Run* r : those_left()) step({r}, r->left());
     } else {
       for (std::vector<Run*> going = those_left(); !going.empty(); going = those_left()) step(going, 1);
     }
@@ -106,6 +107,7 @@ class Grading {
       return;
     }
     cache_.adopt(r.sequence, sample.prompt);
+    r.held_bytes = held_bytes(r);
     grade_hidden(r, sample.prompt_tokens - 1, sample.prompt.last_hidden);
   }
 
@@ -119,15 +121,11 @@ class Grading {
   void step(const std::vector<Run*>& runs, std::int32_t tokens) {
     std::vector<StepPiece> pieces;
     std::vector<std::int32_t> ids, positions;
-    std::vector<double> before;
     for (Run* r : runs) {
-      if (tokens == 0) continue;
       const std::int32_t seen = r->sequence.seen_tokens;
-      before.push_back(resident_share(*r, seen));
       pieces.push_back({&r->sequence, tokens});
       for (std::int32_t i = 0; i < tokens; ++i) positions.push_back(seen + i), ids.push_back(r->sample->ids[place_of(seen + i)]);
     }
-    if (pieces.empty()) return;
     cache_.begin_step(pieces);
     const std::vector<float> hidden = model_.forward({ids, positions}, cache_);
     cache_.end_step(hidden);
@@ -136,7 +134,7 @@ class Grading {
       Run& r = *runs[i];
       const std::span<const float> own =
           std::span(hidden).subspan(place_of(static_cast<std::int64_t>(i) * tokens * width), place_of(tokens * width));
-      count_resident(r, tokens, before[i]);
+      count_resident(r, tokens);
       grade_hidden(r, r.sequence.seen_tokens - tokens, own);
     }
   }
@@ -145,15 +143,15 @@ class Grading {
     const ModelShape& m = cache_.shape();
     return 2.0 * tokens * m.num_layers * m.kv_heads * m.head_dim * m.kv_bytes;
   }
-  double resident_share(Run& r, std::int32_t) {
-    return r.sequence.seen_tokens < r.sample->prompt_tokens ? 0 : static_cast<double>(cache_.resident(r.sequence).gpu);
-  }
+  double held_bytes(Run& r) { return static_cast<double>(cache_.resident(r.sequence).gpu); }
 
   // Mean over the tokens behind the prompt; tokens that ran in one piece were appended one by one as far as bytes go.
-  void count_resident(Run& r, std::int32_t tokens, double before) {
+  void count_resident(Run& r, std::int32_t tokens) {
     const std::int32_t end = r.sequence.seen_tokens;
-    if (end - tokens < r.sample->prompt_tokens) return;
-    const auto after = static_cast<double>(cache_.resident(r.sequence).gpu);
+    if (end < r.sample->prompt_tokens) return;
+    const double before = r.held_bytes, after = held_bytes(r);
+    r.held_bytes = after;
+    if (end == r.sample->prompt_tokens) return;
     for (std::int32_t i = 1; i <= tokens; ++i) r.resident += (before + (after - before) * i / tokens) / full_bytes(end - tokens + i);
     r.resident_steps += tokens;
   }

@@ -17,19 +17,9 @@
 namespace kvlab {
 
 // What a run of the engine consists of: what a simulation of one replica does, with a model in place of a cost model.
-struct ServeSetup {
+struct ServeSetup : HostSetup {
   const Transformer* model = nullptr;
   const Recipe* recipe = nullptr;
-  std::function<std::unique_ptr<Scheduler>()> make_scheduler;
-  std::function<std::unique_ptr<BlockCache>()> make_block_cache;
-  std::function<std::unique_ptr<Footprint>()> make_footprint;
-  MemorySetup memory;
-  std::int32_t max_model_len = 1 << 20;
-  SloTarget slo;
-  StopRule stop;
-  Span warmup{0};             // requests that arrive before it are served and not counted
-  Span timeline_interval{0};  // 0: no timeline
-  std::uint64_t seed = 1;
   float temperature = 0;                                                    // of sampling; 0: greedy
   std::function<void(const InFlightStep&, std::size_t waiting)> step_done;  // hears of every step with its measured times; may be empty
   std::function<void()> each_turn;                                          // called often; what it throws ends the run; may be empty

@@ -1,10 +1,8 @@
 // What a run of the engine records: samples, steps, totals.
-#include <fmt/format.h>
-
 #include <algorithm>
 
-#include "base/error.h"
 #include "engine/serve/engine_replica.h"
+#include "serving/host_summary.h"
 
 namespace kvlab {
 
@@ -63,16 +61,7 @@ ServingSummary EngineReplica::finish() {
   ServingSummary summary;
   std::vector<RequestRecord> unfinished;
   state_.drain(unfinished);
-  if (!unfinished.empty() && setup_.stop.after_time.count() == 0)
-    throw InputError(fmt::format(
-        "{} requests wait for ever: the scheduler plans nothing while the engine idles (first of them: request {}, {} prompt tokens)",
-        unfinished.size(), unfinished.front().number, unfinished.front().prompt_tokens));
-  std::sort(unfinished.begin(), unfinished.end(), [](const RequestRecord& a, const RequestRecord& b) { return a.number < b.number; });
-  for (const RequestRecord& record : unfinished) {
-    metrics_.add(record);
-    sink_.request(record);
-  }
-  summary.latencies = metrics_.finish();
+  finish_requests(unfinished, setup_.stop, "engine", metrics_, sink_, summary);
   summary.requests = arrivals_.taken();
   summary.duration = Span(std::max<Picoseconds>(0, last_output_ - first_arrival_) / kPsPerNs);
   summary.skipped = trace_.skipped();
@@ -87,16 +76,7 @@ ServingSummary EngineReplica::finish() {
 }
 
 void EngineReplica::add_totals(ServingSummary& summary, Picoseconds duration) const {
-  const ReplicaState::Counters& counters = state_.counters();
-  summary.preemptions = counters.preemptions;
-  summary.swaps = counters.swaps;
-  summary.recompute_fallbacks = counters.recompute_fallbacks;
-  summary.recomputed_tokens = counters.recomputed_tokens;
-  summary.lookup_tokens = counters.lookup_tokens;
-  summary.hit_tokens = counters.hit_tokens;
-  summary.block_operations = state_.pool().operations();
-  summary.evictions = state_.pool().evictions();
-  summary.peak_held_requests = state_.table().peak();
+  add_counters(state_, summary);
   const auto ratio = [](double part, double whole) { return whole > 0 ? part / whole : 0.0; };
   const auto steps = static_cast<double>(totals_.steps), blocks = static_cast<double>(state_.num_blocks());
   const auto wall = static_cast<double>(std::max<Picoseconds>(duration, 0));

@@ -199,4 +199,11 @@ KvRows KvStore::rows() {
   return kv;
 }
 
+std::vector<std::vector<std::int32_t>> positions_of(const KvRows& kv) {
+  std::vector<std::vector<std::int32_t>> all(static_cast<std::size_t>(kv.num_rows));
+  for (std::int32_t r = 0; r < kv.num_rows; ++r)
+    for (std::int32_t i = 0; i < kv.len[r]; ++i) all[static_cast<std::size_t>(r)].push_back(kv.position[kv.slot(r, i)]);
+  return all;
+}
+
 }  // namespace kvlab

@@ -84,4 +84,7 @@ class KvStore {
   bool is_listed_ = false;  // page_ is up to date
 };
 
+// Positions of the tokens held, row by row, in the order of the rows. With data alone.
+std::vector<std::vector<std::int32_t>> positions_of(const KvRows& kv);
+
 }  // namespace kvlab

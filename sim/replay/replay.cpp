@@ -50,7 +50,8 @@ class Walk {
     result_.peak_prefill_frac = static_cast<double>(peak_) / full_bytes(trace_.prompt_tokens);
     policy_.take_traffic();
     for (std::int32_t t = 0; t < reference_.num_steps; ++t) decode(t);
-    for (KvStore& store : stores_) list_kept(store.rows());
+    for (KvStore& store : stores_)
+      for (auto& row : positions_of(store.rows())) result_.kept.push_back(std::move(row));
     average();
     return result_;
   }
@@ -149,13 +150,6 @@ class Walk {
     for (std::size_t r = 0; r < rows.size(); ++r) {
       result_.by_head[static_cast<std::size_t>(layer * model_.kv_heads) + r] += rows[r];
       result_.by_step[static_cast<std::size_t>(t)] += rows[r];
-    }
-  }
-
-  void list_kept(const KvRows& kv) {
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-      result_.kept.emplace_back();
-      for (std::int32_t i = 0; i < kv.len[r]; ++i) result_.kept.back().push_back(kv.position[kv.slot(r, i)]);
     }
   }
 

@@ -14,30 +14,46 @@ ROOT = Path(__file__).resolve().parents[2]
 
 PROGRAM = """#!/bin/sh
 case "$1" in
-  echo) shift; printf '<%s>' "$@"; echo ;;
-  status) exit "$2" ;;
-  wait) echo started; exec sleep 30 ;;
-  run) mkdir -p "$2" && printf 'wrote %s\\n' "$2" && printf '%s' "$2" >"$KVLAB_RESULT_FILE"; exit "${3:-0}" ;;
-esac
-"""
-# Stands for cmake: notes that it was called, and "builds" the program. A file named `broken` makes it fail.
-CMAKE = """#!/bin/sh
-echo "$@" >>"$FAKE/cmake_calls"
-if [ -e "$FAKE/broken" ]; then echo 'FAILED: x.o'; echo 'x.cpp:1:1: error: made up'; exit 1; fi
-mkdir -p "$FAKE/root/build/release" && touch "$FAKE/root/build/release/build.ninja"
-for preset in release cuda; do
-  [ -d "$FAKE/root/build/$preset" ] || continue
-  touch "$FAKE/root/build/$preset/build.ninja"
-  mkdir -p "$FAKE/root/build/$preset/bench"
-  cp "$FAKE/program" "$FAKE/root/build/$preset/kvlab"
-  for name in kernel sim; do
-    printf '#!/bin/sh\\necho %s %s_bench "$@"\\n' $preset $name >"$FAKE/root/build/$preset/bench/${name}_bench"
-    chmod +x "$FAKE/root/build/$preset/bench/${name}_bench"
+  echo) shift;
+printf '<%s>' "$@";
+echo;
+;
+  status) exit "$2" ;
+  ;
+  wait) echo started;
+  exec sleep 30;
+  ;
+  run) mkdir -p "$2" && printf 'wrote %s\\n' "$2" && printf '%s' "$2" >"$KVLAB_RESULT_FILE";
+  exit "${3:-0}";
+  ;
+  esac ""
+       "
+#Stands for cmake : notes that it was called, and"builds" the program.A file named `broken` makes it fail.
+      CMAKE =
+          ""
+          "#!/bin/sh
+          echo "$@" >>
+          "$FAKE/cmake_calls" if[-e "$FAKE/broken"];
+  then echo 'FAILED: x.o';
+  echo 'x.cpp:1:1: error: made up';
+  exit 1; fi
+mkdir -p "$FAKE/checkout/build/release" && touch "$FAKE/checkout/build/release/build.ninja"
+for preset in release cuda;
+  do
+  [ -d "$FAKE/checkout/build/$preset" ] || continue
+  touch "$FAKE/checkout/build/$preset/build.ninja"
+  mkdir -p "$FAKE/checkout/build/$preset/bench"
+  cp "$FAKE/program" "$FAKE/checkout/build/$preset/kvlab"
+  for name in kernel sim;
+  do
+    printf '#!/bin/sh\\necho %s %s_bench "$@"\\n' $preset $name >"$FAKE/checkout/build/$preset/bench/${name}_bench"
+    chmod +x "$FAKE/checkout/build/$preset/bench/${name}_bench"
   done
 done
 """
 DPKG = """#!/bin/sh
-for name in "$@"; do
+for name in "$@";
+  do
   case "$name" in -*|*'${'*) continue ;; esac
   grep -qx "$name" "$FAKE/missing" || printf 'installed:%s ' "$name"
 done
@@ -49,7 +65,7 @@ class FrontDoor(unittest.TestCase):
     def setUp(self):
         self.fake = Path(tempfile.mkdtemp(prefix="kvlab_door_"))
         self.addCleanup(shutil.rmtree, self.fake)
-        self.root = self.fake / "root"
+        self.root = self.fake / "checkout"
         (self.root / "base").mkdir(parents=True)
         (self.root / "base" / "a.cpp").write_text("")
         (self.root / "plots").mkdir()

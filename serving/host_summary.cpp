@@ -1,0 +1,38 @@
+#include "serving/host_summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace kvlab {
+
+void finish_requests(std::vector<RequestRecord>& unfinished, const StopRule& stop, const char* idle, MetricsCollector& metrics,
+                     RunSink& sink, ServingSummary& summary) {
+  if (!unfinished.empty() && stop.after_time.count() == 0)
+    throw InputError(fmt::format(
+        "{} requests wait for ever: the scheduler plans nothing while the {} idles (first of them: request {}, {} prompt tokens)",
+        unfinished.size(), idle, unfinished.front().number, unfinished.front().prompt_tokens));
+  std::sort(unfinished.begin(), unfinished.end(), [](const RequestRecord& a, const RequestRecord& b) { return a.number < b.number; });
+  for (const RequestRecord& record : unfinished) {
+    metrics.add(record);
+    sink.request(record);
+  }
+  summary.latencies = metrics.finish();
+}
+
+void add_counters(const ReplicaState& state, ServingSummary& summary) {
+  const ReplicaState::Counters& counters = state.counters();
+  summary.preemptions += counters.preemptions;
+  summary.swaps += counters.swaps;
+  summary.recompute_fallbacks += counters.recompute_fallbacks;
+  summary.recomputed_tokens += counters.recomputed_tokens;
+  summary.lookup_tokens += counters.lookup_tokens;
+  summary.hit_tokens += counters.hit_tokens;
+  summary.block_operations += state.pool().operations();
+  summary.evictions += state.pool().evictions();
+  summary.peak_held_requests = std::max(summary.peak_held_requests, state.table().peak());
+}
+
+}  // namespace kvlab

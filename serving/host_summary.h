@@ -1,0 +1,18 @@
+#pragma once
+
+#include <vector>
+
+#include "serving/host_setup.h"
+#include "serving/replica_state.h"
+
+namespace kvlab {
+
+// At a run's end: hands over, in the order of the trace, the requests that are still there, and takes the latencies. InputError where
+// nothing but the trace's end should have stopped the run and requests are left; `idle`: what does nothing meanwhile.
+void finish_requests(std::vector<RequestRecord>& unfinished, const StopRule& stop, const char* idle, MetricsCollector& metrics,
+                     RunSink& sink, ServingSummary& summary);
+
+// Adds what one replica counted.
+void add_counters(const ReplicaState& state, ServingSummary& summary);
+
+}  // namespace kvlab
