@@ -14,46 +14,30 @@ ROOT = Path(__file__).resolve().parents[2]
 
 PROGRAM = """#!/bin/sh
 case "$1" in
-  echo) shift;
-printf '<%s>' "$@";
-echo;
-;
-  status) exit "$2" ;
-  ;
-  wait) echo started;
-  exec sleep 30;
-  ;
-  run) mkdir -p "$2" && printf 'wrote %s\\n' "$2" && printf '%s' "$2" >"$KVLAB_RESULT_FILE";
-  exit "${3:-0}";
-  ;
-  esac ""
-       "
-#Stands for cmake : notes that it was called, and"builds" the program.A file named `broken` makes it fail.
-      CMAKE =
-          ""
-          "#!/bin/sh
-          echo "$@" >>
-          "$FAKE/cmake_calls" if[-e "$FAKE/broken"];
-  then echo 'FAILED: x.o';
-  echo 'x.cpp:1:1: error: made up';
-  exit 1; fi
-mkdir -p "$FAKE/checkout/build/release" && touch "$FAKE/checkout/build/release/build.ninja"
-for preset in release cuda;
-  do
+  echo) shift; printf '<%s>' "$@"; echo ;;
+  status) exit "$2" ;;
+  wait) echo started; exec sleep 30 ;;
+  run) mkdir -p "$2" && printf 'wrote %s\\n' "$2" && printf '%s' "$2" >"$KVLAB_RESULT_FILE"; exit "${3:-0}" ;;
+esac
+"""
+# Stands for cmake: notes that it was called, and "builds" the program. A file named `broken` makes it fail.
+CMAKE = """#!/bin/sh
+echo "$@" >>"$FAKE/cmake_calls"
+if [ -e "$FAKE/broken" ]; then echo 'FAILED: x.o'; echo 'x.cpp:1:1: error: made up'; exit 1; fi
+mkdir -p "$FAKE/checkout/build/release" && touch "$FAKE/root/build/release/build.ninja"
+for preset in release cuda; do
   [ -d "$FAKE/checkout/build/$preset" ] || continue
   touch "$FAKE/checkout/build/$preset/build.ninja"
   mkdir -p "$FAKE/checkout/build/$preset/bench"
   cp "$FAKE/program" "$FAKE/checkout/build/$preset/kvlab"
-  for name in kernel sim;
-  do
+  for name in kernel sim; do
     printf '#!/bin/sh\\necho %s %s_bench "$@"\\n' $preset $name >"$FAKE/checkout/build/$preset/bench/${name}_bench"
     chmod +x "$FAKE/checkout/build/$preset/bench/${name}_bench"
   done
 done
 """
 DPKG = """#!/bin/sh
-for name in "$@";
-  do
+for name in "$@"; do
   case "$name" in -*|*'${'*) continue ;; esac
   grep -qx "$name" "$FAKE/missing" || printf 'installed:%s ' "$name"
 done
