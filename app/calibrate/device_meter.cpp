@@ -83,8 +83,7 @@ class DeviceMeter final : public Meter {
   Measured measure(const CalibrationTable& table, const CalibrationPoint& at, double seconds) override {
     const KernelFamily* family = find_family(device_.kind(), table.family, table.format);
     const Shape shape = shape_at(table, model_, at);
-    Rotation rotation{cold_rotation(device_).bytes, table.most_copies};
-    if (table.most_copied_bytes > 0) rotation.bytes = std::min(rotation.bytes, table.most_copied_bytes);
+    const Rotation rotation{std::min(cold_rotation(device_).bytes, copied_bytes(table, at)), table.most_copies};
     const auto prepared = family->prepare(device_, shape, rotation);
     if (!checked_.contains(table.name)) {
       if (!prepared->matches())

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 
@@ -42,11 +43,13 @@ struct TableMaker {
     if (per_layer == 0) t.most_copies = 1;
     if (family.starts_with("linear")) stream(t);
   }
-  // Weights and KV are met again after all of the model's weights have passed through the cache, whatever share of them they are.
+  // Weights and KV are met again after all of the model's weights and the step's KV have passed through the cache.
   void stream(CalibrationTable& t) const {
     const std::int64_t element = kind == DeviceKind::kGpu ? 2 : 4;
     const std::int64_t heads = (2 * m.q_heads + 2 * m.kv_heads) * m.head_dim;
-    t.most_copied_bytes = element * (m.layers * m.hidden * (heads + 3 * m.intermediate) + m.vocabulary * m.hidden);
+    t.streamed_bytes_per_token = element * m.layers * 2 * m.kv_heads * m.head_dim;
+    t.most_sequences = limits.sequences;
+    t.streamed_bytes = element * (m.layers * m.hidden * (heads + 3 * m.intermediate) + m.vocabulary * m.hidden);
     t.most_copies = 1 << 13;
   }
   // Tokens of K and V, over all rows of one layer, that fit the memory allowed.
@@ -186,6 +189,13 @@ Shape policy_shape(const std::string& op, const ModelSpec& m, const CalibrationP
 }
 
 }  // namespace
+
+std::int64_t copied_bytes(const CalibrationTable& t, const CalibrationPoint& at) {
+  if (t.streamed_bytes == 0) return std::numeric_limits<std::int64_t>::max();
+  const bool is_decode = t.kind == TableKind::kDecode;
+  const std::int64_t sequences = is_decode ? at[0] : std::min(at[0], t.most_sequences);
+  return t.streamed_bytes + sequences * (is_decode ? at[1] : kContextTokens) * t.streamed_bytes_per_token;
+}
 
 Shape shape_at(const CalibrationTable& t, const ModelSpec& m, const CalibrationPoint& at) {
   const Shape heads{{"q_heads", m.q_heads}, {"kv_heads", m.kv_heads}, {"head_dim", m.head_dim}};

@@ -31,7 +31,9 @@ struct CalibrationTable {
   std::array<std::vector<std::int64_t>, 2> coarse;  // the grid that is measured first; the second empty with one axis
   std::int64_t most_product = 0;                    // points whose counts' product is larger are left out: memory; 0: none are
   std::int64_t most_copies = 1;                     // of the operands: a layer's are met again after all other layers
-  std::int64_t most_copied_bytes = 0;               // of the copies together; 0: as many as evict the cache
+  std::int64_t streamed_bytes = 0;                  // what passes through the cache before an operand is met again: a model's weights, and
+  std::int64_t streamed_bytes_per_token = 0;        // this for each token of KV in a step; 0: as much as evicts the cache
+  std::int64_t most_sequences = 0;                  // of a step: more tokens than these are prompts'
 
   [[nodiscard]] std::size_t axes() const { return coarse[1].empty() ? 1 : 2; }
   [[nodiscard]] bool has(const CalibrationPoint& at) const {
@@ -39,6 +41,10 @@ struct CalibrationTable {
   }
 };
 inline constexpr std::int64_t kLayoutTokens = 4096;
+inline constexpr std::int64_t kContextTokens = 512;  // of a sequence whose length a point does not say
+
+// Of all copies of the operands at a point, at most.
+std::int64_t copied_bytes(const CalibrationTable& table, const CalibrationPoint& at);
 
 // What calibration covers, of the largest steps that are measured.
 struct CalibrationLimits {

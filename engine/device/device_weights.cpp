@@ -14,7 +14,7 @@ namespace kvlab {
 
 namespace {
 
-using Rows = std::initializer_list<const std::vector<float>*>;
+using Rows = std::initializer_list<Weight>;
 
 template <class T>
 void convert_part(std::span<const float> from, std::uint8_t* to) {
@@ -37,13 +37,13 @@ void convert(std::span<const float> from, std::uint8_t* to, ElementType type) {
 // One below another.
 DeviceTensor upload(Rows rows, ElementType type, CudaContext& cuda) {
   std::size_t n = 0;
-  for (const std::vector<float>* x : rows) n += x->size();
+  for (const Weight x : rows) n += x.size();
   if (n == 0) return {};
   std::vector<std::uint8_t> host(n * static_cast<std::size_t>(element_bytes(type)));
   std::uint8_t* to = host.data();
-  for (const std::vector<float>* x : rows) {
-    convert(*x, to, type);
-    to += x->size() * static_cast<std::size_t>(element_bytes(type));
+  for (const Weight x : rows) {
+    convert(x, to, type);
+    to += x.size() * static_cast<std::size_t>(element_bytes(type));
   }
   DeviceTensor tensor(static_cast<std::int64_t>(host.size()));
   tensor.copy_from(host, cuda.stream());
@@ -53,18 +53,18 @@ DeviceTensor upload(Rows rows, ElementType type, CudaContext& cuda) {
 
 DeviceLayerWeights upload_layer(const LayerWeights& w, ElementType type, CudaContext& cuda) {
   DeviceLayerWeights d;
-  d.attention_norm = upload({&w.attention_norm}, type, cuda);
-  d.mlp_norm = upload({&w.mlp_norm}, type, cuda);
-  d.qkv = upload({&w.q, &w.k, &w.v}, type, cuda);
-  d.qkv_bias = upload({&w.q_bias, &w.k_bias, &w.v_bias}, type, cuda);
-  d.q_norm = upload({&w.q_norm}, type, cuda);
-  d.k_norm = upload({&w.k_norm}, type, cuda);
-  d.o = upload({&w.o}, type, cuda);
-  d.o_bias = upload({&w.o_bias}, type, cuda);
-  d.gate_up = upload({&w.gate, &w.up}, type, cuda);
-  d.gate_up_bias = upload({&w.gate_bias, &w.up_bias}, type, cuda);
-  d.down = upload({&w.down}, type, cuda);
-  d.down_bias = upload({&w.down_bias}, type, cuda);
+  d.attention_norm = upload({w.attention_norm}, type, cuda);
+  d.mlp_norm = upload({w.mlp_norm}, type, cuda);
+  d.qkv = upload({w.q, w.k, w.v}, type, cuda);
+  d.qkv_bias = upload({w.q_bias, w.k_bias, w.v_bias}, type, cuda);
+  d.q_norm = upload({w.q_norm}, type, cuda);
+  d.k_norm = upload({w.k_norm}, type, cuda);
+  d.o = upload({w.o}, type, cuda);
+  d.o_bias = upload({w.o_bias}, type, cuda);
+  d.gate_up = upload({w.gate, w.up}, type, cuda);
+  d.gate_up_bias = upload({w.gate_bias, w.up_bias}, type, cuda);
+  d.down = upload({w.down}, type, cuda);
+  d.down_bias = upload({w.down_bias}, type, cuda);
   return d;
 }
 
@@ -91,9 +91,9 @@ double gib(std::int64_t bytes) { return static_cast<double>(bytes) / 0x1p30; }
 std::int64_t num_weights(const ModelWeights& w) {
   std::size_t n = w.embedding.size() + w.final_norm.size() + w.untied_head.size();
   for (const LayerWeights& l : w.layers)
-    for (const std::vector<float>* x : Rows{&l.attention_norm, &l.mlp_norm, &l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down, &l.q_bias,
-                                            &l.k_bias, &l.v_bias, &l.o_bias, &l.gate_bias, &l.up_bias, &l.down_bias, &l.q_norm, &l.k_norm})
-      n += x->size();
+    for (const Weight x : Rows{l.attention_norm, l.mlp_norm, l.q, l.k, l.v, l.o, l.gate, l.up, l.down, l.q_bias, l.k_bias, l.v_bias,
+                               l.o_bias, l.gate_bias, l.up_bias, l.down_bias, l.q_norm, l.k_norm})
+      n += x.size();
   return static_cast<std::int64_t>(n);
 }
 
@@ -111,14 +111,14 @@ DeviceWeights random_weights(const ModelConfig& c, ElementType type, CudaContext
   const std::int64_t layer = hidden * (2 * q_width + 2 * kv_width + 3 * inner), table = std::int64_t{c.vocab_size} * hidden;
   const std::int64_t n = c.layers * layer + table * (c.tied_head ? 1 : 2), free = cuda::free_bytes();
   try {
-    const DeviceTensor block = upload({&numbers}, type, cuda);
+    const DeviceTensor block = upload({numbers}, type, cuda);
     const auto matrix = [&](std::int64_t size) { return repeated(block, size, type, cuda); };
     DeviceWeights w;
-    w.embedding = matrix(table), w.final_norm = upload({&ones}, type, cuda);
+    w.embedding = matrix(table), w.final_norm = upload({ones}, type, cuda);
     if (!c.tied_head) w.head = matrix(table);
     for (std::int32_t l = 0; l < c.layers; ++l) {
       DeviceLayerWeights& d = w.layers.emplace_back();
-      d.attention_norm = upload({&ones}, type, cuda), d.mlp_norm = upload({&ones}, type, cuda);
+      d.attention_norm = upload({ones}, type, cuda), d.mlp_norm = upload({ones}, type, cuda);
       d.qkv = matrix((q_width + 2 * kv_width) * hidden), d.o = matrix(hidden * q_width);
       d.gate_up = matrix(2 * inner * hidden), d.down = matrix(hidden * inner);
     }
@@ -134,9 +134,9 @@ DeviceWeights upload_weights(const ModelConfig& config, const ModelWeights& w, E
   if (n * element_bytes(type) > free) refuse(config, n, type, free, cuda);
   try {
     DeviceWeights d;
-    d.embedding = upload({&w.embedding}, type, cuda);
-    d.final_norm = upload({&w.final_norm}, type, cuda);
-    d.head = upload({&w.untied_head}, type, cuda);
+    d.embedding = upload({w.embedding}, type, cuda);
+    d.final_norm = upload({w.final_norm}, type, cuda);
+    d.head = upload({w.untied_head}, type, cuda);
     for (const LayerWeights& layer : w.layers) d.layers.push_back(upload_layer(layer, type, cuda));
     return d;
   } catch (const GpuMemoryError&) {

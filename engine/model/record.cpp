@@ -181,7 +181,8 @@ AttentionTrace empty_trace(const Transformer& model, std::size_t prompt_tokens, 
   trace.rope_scaling = c.rope_scaling.text;
   trace.layers.resize(static_cast<std::size_t>(c.layers));
   if (options.w_o)
-    for (std::size_t l = 0; l < trace.layers.size(); ++l) trace.layers[l].w_o = model.weights().layers[l].o;
+    for (std::size_t l = 0; l < trace.layers.size(); ++l)
+      trace.layers[l].w_o.assign(model.weights().layers[l].o.begin(), model.weights().layers[l].o.end());
   return trace;
 }
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "base/parallel.h"
+
 namespace kvlab {
 
 namespace {
@@ -87,13 +89,18 @@ void Rotary::fill(std::span<const std::int32_t> positions, float* cos, float* si
   if (positions.empty()) return;
   const std::vector<float> radians = frequencies(std::int64_t{*std::max_element(positions.begin(), positions.end())} + 1);
   const auto scale = static_cast<float>(scaling_.attention_factor);
-  for (const std::int32_t position : positions) {
-    for (const float frequency : radians) {
-      const double angle = double{static_cast<float>(position) * frequency};
-      *cos++ = static_cast<float>(std::cos(angle)) * scale;
-      *sin++ = static_cast<float>(std::sin(angle)) * scale;
+  constexpr std::size_t kPart = 64;
+  for_each_in_parallel(static_cast<std::int64_t>((positions.size() + kPart - 1) / kPart), [&](std::int64_t part) {
+    const std::size_t begin = static_cast<std::size_t>(part) * kPart, end = std::min(positions.size(), begin + kPart);
+    std::size_t to = begin * radians.size();
+    for (std::size_t i = begin; i < end; ++i) {
+      for (const float frequency : radians) {
+        const double angle = double{static_cast<float>(positions[i]) * frequency};
+        cos[to] = static_cast<float>(std::cos(angle)) * scale;
+        sin[to++] = static_cast<float>(std::sin(angle)) * scale;
+      }
     }
-  }
+  });
 }
 
 }  // namespace kvlab

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/big_array.h"
 #include "base/error.h"
@@ -16,14 +17,7 @@ namespace kvlab {
 
 namespace {
 
-using Floats = BigArray<float>;
-
-Floats floats(std::int64_t n) { return Floats(static_cast<std::size_t>(n)); }
-
-std::span<const float> view(const Floats& x) { return {x.data(), x.size()}; }
-std::span<float> span_of(Floats& x) { return {x.data(), x.size()}; }
-
-LinearPart part(const std::vector<float>& w, const std::vector<float>& bias, std::span<float> y, std::int64_t tokens) {
+LinearPart part(Weight w, Weight bias, std::span<float> y, std::int64_t tokens) {
   return {w.data(), y.data(), static_cast<std::int64_t>(y.size()) / tokens, bias.empty() ? nullptr : bias.data()};
 }
 
@@ -34,7 +28,7 @@ void linear(std::span<const float> x, std::int64_t tokens, std::initializer_list
 }
 
 // Each head by itself.
-void norm_heads(Floats& x, const std::vector<float>& weight, float epsilon) {
+void norm_heads(std::span<float> x, Weight weight, float epsilon) {
   const auto width = static_cast<std::int64_t>(weight.size());
   run_cpu(RmsNorm{x.data(), nullptr, weight.data(), x.data(), static_cast<std::int64_t>(x.size()) / width, width, epsilon});
 }
@@ -43,32 +37,42 @@ void norm_heads(Floats& x, const std::vector<float>& weight, float epsilon) {
 
 // Of one forward pass. `branch` is what the last attention or MLP adds to `residual`; the next norm adds it.
 struct Transformer::Activations {
-  Activations(const ModelConfig& c, std::int64_t n)
-      : tokens(n),
-        residual(floats(n * c.hidden_dim)),
-        branch(floats(n * c.hidden_dim)),
-        hidden(floats(n * c.hidden_dim)),
-        q(floats(n * c.q_heads * c.head_dim)),
-        attended(floats(n * c.q_heads * c.head_dim)),
-        k(floats(n * c.kv_heads * c.head_dim)),
-        v(floats(n * c.kv_heads * c.head_dim)),
-        gate(floats(n * c.intermediate_dim)),
-        up(floats(n * c.intermediate_dim)),
-        cos(floats(n * c.head_dim / 2)),
-        sin(floats(n * c.head_dim / 2)) {
-    std::fill_n(residual.data(), residual.size(), 0.0F);
+  Activations(const ModelConfig& c, std::int64_t n) : tokens(n) {
+    const std::int64_t q_width = std::int64_t{c.q_heads} * c.head_dim, kv_width = std::int64_t{c.kv_heads} * c.head_dim;
+    const std::int64_t rope_width = c.head_dim / 2;
+    const std::array<std::pair<std::span<float>*, std::int64_t>, 11> parts{{{&residual, c.hidden_dim},
+                                                                            {&branch, c.hidden_dim},
+                                                                            {&hidden, c.hidden_dim},
+                                                                            {&q, q_width},
+                                                                            {&attended, q_width},
+                                                                            {&k, kv_width},
+                                                                            {&v, kv_width},
+                                                                            {&gate, c.intermediate_dim},
+                                                                            {&up, c.intermediate_dim},
+                                                                            {&cos, rope_width},
+                                                                            {&sin, rope_width}}};
+    std::int64_t width = 0;
+    for (const auto& part : parts) width += part.second;
+    memory = BigArray<float>(static_cast<std::size_t>(n * width));
+    float* next = memory.data();
+    for (const auto& [to, each] : parts) {
+      *to = {next, static_cast<std::size_t>(n * each)};
+      next += n * each;
+    }
+    std::fill(residual.begin(), residual.end(), 0.0F);
   }
-  void norm(const std::vector<float>& weight, float epsilon) {
+  void norm(Weight weight, float epsilon) {
     const auto width = static_cast<std::int64_t>(weight.size());
     run_cpu(RmsNorm{branch.data(), residual.data(), weight.data(), hidden.data(), tokens, width, epsilon});
   }
 
   std::int64_t tokens;
-  Floats residual, branch, hidden;  // [tokens, hidden_dim]
-  Floats q, attended;               // [tokens, q_heads, head_dim]
-  Floats k, v;                      // [tokens, kv_heads, head_dim]
-  Floats gate, up;                  // [tokens, intermediate_dim]
-  Floats cos, sin;                  // [tokens, head_dim / 2]
+  BigArray<float> memory;                     // one piece, in large pages where it is large
+  std::span<float> residual, branch, hidden;  // [tokens, hidden_dim]
+  std::span<float> q, attended;               // [tokens, q_heads, head_dim]
+  std::span<float> k, v;                      // [tokens, kv_heads, head_dim]
+  std::span<float> gate, up;                  // [tokens, intermediate_dim]
+  std::span<float> cos, sin;                  // [tokens, head_dim / 2]
 };
 
 Transformer::Transformer(ModelConfig config, ModelWeights weights)
@@ -83,9 +87,7 @@ Transformer Transformer::load(const std::string& dir) {
 // Queries, keys and values before RoPE.
 void Transformer::project(const LayerWeights& w, Activations& a) const {
   const ModelConfig& c = config_;
-  linear(view(a.hidden), a.tokens,
-         {part(w.q, w.q_bias, span_of(a.q), a.tokens), part(w.k, w.k_bias, span_of(a.k), a.tokens),
-          part(w.v, w.v_bias, span_of(a.v), a.tokens)});
+  linear(a.hidden, a.tokens, {part(w.q, w.q_bias, a.q, a.tokens), part(w.k, w.k_bias, a.k, a.tokens), part(w.v, w.v_bias, a.v, a.tokens)});
   if (!c.qk_norm) return;
   norm_heads(a.q, w.q_norm, c.norm_epsilon);
   norm_heads(a.k, w.k_norm, c.norm_epsilon);
@@ -99,13 +101,13 @@ void Transformer::attention(std::int32_t layer, AttentionHost& host, Activations
   run_cpu(Rope{a.q.data(), a.cos.data(), a.sin.data(), a.tokens, c.q_heads, c.head_dim});
   run_cpu(Rope{a.k.data(), a.cos.data(), a.sin.data(), a.tokens, c.kv_heads, c.head_dim});
   host.attend(layer, a.q.data(), a.k.data(), a.v.data(), a.attended.data());
-  linear(view(a.attended), a.tokens, {part(w.o, w.o_bias, span_of(a.branch), a.tokens)});
+  linear(a.attended, a.tokens, {part(w.o, w.o_bias, a.branch, a.tokens)});
 }
 
 void Transformer::mlp(const LayerWeights& w, Activations& a) const {
-  linear(view(a.hidden), a.tokens, {part(w.gate, w.gate_bias, span_of(a.gate), a.tokens), part(w.up, w.up_bias, span_of(a.up), a.tokens)});
+  linear(a.hidden, a.tokens, {part(w.gate, w.gate_bias, a.gate, a.tokens), part(w.up, w.up_bias, a.up, a.tokens)});
   run_cpu(SiluMul{a.gate.data(), a.up.data(), a.gate.data(), a.tokens, config_.intermediate_dim});
-  linear(view(a.gate), a.tokens, {part(w.down, w.down_bias, span_of(a.branch), a.tokens)});
+  linear(a.gate, a.tokens, {part(w.down, w.down_bias, a.branch, a.tokens)});
 }
 
 std::vector<float> Transformer::forward(const TokenBatch& batch, AttentionHost& host) const {

@@ -20,7 +20,13 @@ using Shape = std::vector<std::int64_t>;
 struct WantedTensor {
   std::string name;
   Shape shape;
-  std::vector<float>* to;
+  Weight* to;
+
+  [[nodiscard]] std::size_t size() const {
+    std::size_t n = 1;
+    for (const std::int64_t extent : shape) n *= static_cast<std::size_t>(extent);
+    return n;
+  }
 };
 
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
@@ -29,9 +35,8 @@ constexpr const char* kHead = "lm_head.weight";
 void want_layer(const ModelConfig& c, const std::string& at, LayerWeights& w, std::vector<WantedTensor>& wanted) {
   const std::int64_t hidden = c.hidden_dim, inner = c.intermediate_dim;
   const std::int64_t q_dim = std::int64_t{c.q_heads} * c.head_dim, kv_dim = std::int64_t{c.kv_heads} * c.head_dim;
-  const auto vector = [&](const char* name, std::int64_t n, std::vector<float>& to) { wanted.push_back({at + name, {n}, &to}); };
-  const auto linear = [&](const std::string& name, std::int64_t out, std::int64_t in, std::vector<float>& weight, bool biased,
-                          std::vector<float>& bias) {
+  const auto vector = [&](const char* name, std::int64_t n, Weight& to) { wanted.push_back({at + name, {n}, &to}); };
+  const auto linear = [&](const std::string& name, std::int64_t out, std::int64_t in, Weight& weight, bool biased, Weight& bias) {
     wanted.push_back({at + name + ".weight", {out, in}, &weight});
     if (biased) wanted.push_back({at + name + ".bias", {out}, &bias});
   };
@@ -99,30 +104,51 @@ void check_tied_head(const WeightFiles& files) {
     head.fail(fmt::format("tensor '{}' is not '{}', to which \"tie_word_embeddings\" in config.json ties it", kHead, kEmbedding));
 }
 
+// One piece of memory for all, so that it lies in large pages; each tensor begins at a cache line.
+void lay_out(const std::vector<WantedTensor>& wanted, ModelWeights& w, std::vector<float*>& begins) {
+  constexpr std::size_t kLine = 64 / sizeof(float);
+  std::size_t all = 0;
+  for (const WantedTensor& tensor : wanted) all += (tensor.size() + kLine - 1) / kLine * kLine;
+  auto memory = std::make_shared<BigArray<float>>(all);
+  float* next = memory->data();
+  for (const WantedTensor& tensor : wanted) {
+    *tensor.to = {next, tensor.size()};
+    begins.push_back(next);
+    next += (tensor.size() + kLine - 1) / kLine * kLine;
+  }
+  w.memory = std::move(memory);
+}
+
 // In pieces, so that the one large table does not keep the other threads waiting.
-void convert(const WeightFiles& files, const std::vector<WantedTensor>& wanted) {
+void convert(const WeightFiles& files, const std::vector<WantedTensor>& wanted, const std::vector<float*>& begins) {
   struct Piece {
-    const WantedTensor* tensor;
-    std::size_t first, count;
+    const std::string* name;
+    std::size_t first;
+    std::span<float> to;
   };
   constexpr std::size_t kPiece = std::size_t{1} << 20;
-  for_each_in_parallel(std::ssize(wanted), [&](std::int64_t i) {
-    const WantedTensor& tensor = wanted[static_cast<std::size_t>(i)];
-    std::size_t elements = 1;
-    for (const std::int64_t extent : tensor.shape) elements *= static_cast<std::size_t>(extent);
-    tensor.to->resize(elements);
-  });
   std::vector<Piece> pieces;
-  for (const WantedTensor& tensor : wanted)
-    for (std::size_t first = 0; first < tensor.to->size(); first += kPiece)
-      pieces.push_back({&tensor, first, std::min(kPiece, tensor.to->size() - first)});
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const std::size_t size = wanted[i].size();
+    for (std::size_t first = 0; first < size; first += kPiece)
+      pieces.push_back({&wanted[i].name, first, {begins[i] + first, std::min(kPiece, size - first)}});
+  }
   for_each_in_parallel(std::ssize(pieces), [&](std::int64_t i) {
     const Piece& p = pieces[static_cast<std::size_t>(i)];
-    files.file_of(p.tensor->name).copy_floats(p.tensor->name, p.first, std::span(*p.tensor->to).subspan(p.first, p.count));
+    files.file_of(*p.name).copy_floats(*p.name, p.first, p.to);
   });
 }
 
 }  // namespace
+
+ModelWeights make_weights(const ModelConfig& c, const FillTensor& fill) {
+  ModelWeights w;
+  const std::vector<WantedTensor> wanted = wanted_tensors(c, w);
+  std::vector<float*> begins;
+  lay_out(wanted, w, begins);
+  for (std::size_t i = 0; i < wanted.size(); ++i) fill(wanted[i].name, wanted[i].shape, {begins[i], wanted[i].size()});
+  return w;
+}
 
 ModelWeights load_weights(const std::string& dir, const ModelConfig& c) {
   const WeightFiles files(dir);
@@ -132,7 +158,9 @@ ModelWeights load_weights(const std::string& dir, const ModelConfig& c) {
   for (const WantedTensor& tensor : wanted) check_tensor(files.file_of(tensor.name), tensor);
   refuse_others(files, wanted, c);
   if (c.tied_head) check_tied_head(files);
-  convert(files, wanted);
+  std::vector<float*> begins;
+  lay_out(wanted, w, begins);
+  convert(files, wanted, begins);
   return w;
 }
 

@@ -1,35 +1,47 @@
 #pragma once
 
+#include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "base/big_array.h"
 #include "engine/model/config.h"
 
 namespace kvlab {
 
-// float32, matrices [out, in] row-major, whatever type the file has. What a model does not have is empty.
+// float32, in memory that ModelWeights holds. What a model does not have is empty.
+using Weight = std::span<const float>;
+
+// Matrices [out, in] row-major, whatever type the file has.
 struct LayerWeights {
-  std::vector<float> attention_norm, mlp_norm;  // [hidden_dim]
-  std::vector<float> q;                         // [q_heads * head_dim, hidden_dim]
-  std::vector<float> k, v;                      // [kv_heads * head_dim, hidden_dim]
-  std::vector<float> o;                         // [hidden_dim, q_heads * head_dim]
-  std::vector<float> gate, up;                  // [intermediate_dim, hidden_dim]
-  std::vector<float> down;                      // [hidden_dim, intermediate_dim]
-  std::vector<float> q_bias, k_bias, v_bias;    // [out]
-  std::vector<float> o_bias;                    // [hidden_dim]
-  std::vector<float> gate_bias, up_bias;        // [intermediate_dim]
-  std::vector<float> down_bias;                 // [hidden_dim]
-  std::vector<float> q_norm, k_norm;            // [head_dim]
+  Weight attention_norm, mlp_norm;  // [hidden_dim]
+  Weight q;                         // [q_heads * head_dim, hidden_dim]
+  Weight k, v;                      // [kv_heads * head_dim, hidden_dim]
+  Weight o;                         // [hidden_dim, q_heads * head_dim]
+  Weight gate, up;                  // [intermediate_dim, hidden_dim]
+  Weight down;                      // [hidden_dim, intermediate_dim]
+  Weight q_bias, k_bias, v_bias;    // [out]
+  Weight o_bias;                    // [hidden_dim]
+  Weight gate_bias, up_bias;        // [intermediate_dim]
+  Weight down_bias;                 // [hidden_dim]
+  Weight q_norm, k_norm;            // [head_dim]
 };
 
 struct ModelWeights {
-  std::vector<float> embedding;    // [vocab_size, hidden_dim]
-  std::vector<float> final_norm;   // [hidden_dim]
-  std::vector<float> untied_head;  // [vocab_size, hidden_dim]; empty: the head is the embedding
+  std::shared_ptr<const BigArray<float>> memory;  // all tensors in the order in which a forward pass reads them; copies share it
+  Weight embedding;                               // [vocab_size, hidden_dim]
+  Weight final_norm;                              // [hidden_dim]
+  Weight untied_head;                             // [vocab_size, hidden_dim]; empty: the head is the embedding
   std::vector<LayerWeights> layers;
 
-  [[nodiscard]] const std::vector<float>& head() const { return untied_head.empty() ? embedding : untied_head; }
+  [[nodiscard]] Weight head() const { return untied_head.empty() ? embedding : untied_head; }
 };
+
+// Room for all tensors of a model, each filled by `fill`, which is told its name in Hugging Face layout and its shape.
+using FillTensor = std::function<void(const std::string& name, const std::vector<std::int64_t>& shape, std::span<float> to)>;
+ModelWeights make_weights(const ModelConfig& config, const FillTensor& fill);
 
 // Reads the tensors of the folder's safetensors files (F32, BF16 or F16), which must be exactly the model's; buffers of RoPE frequencies,
 // which older files carry, are passed over. No more is held than these float32 arrays: files are mapped, not read. Errors (InputError): all

@@ -85,15 +85,17 @@ void add_bias(const LinearPart& part, std::int64_t first, std::int64_t last, std
 
 std::int64_t blocks(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }
 
-// Calls f(part, index) for every one of count(part) pieces of every part, in parallel.
+// Calls f(part, block of tokens, index) for every one of count(part) pieces of every part and block of tokens, in parallel. Blocks of
+// tokens come one behind the other, as in all operations on activations: each core then finds in its cache what it wrote before.
 template <class Count, class F>
-void for_each_piece(const LinearGroup& a, const Count& count, const F& f) {
-  std::int64_t all = 0;
-  for (std::int32_t p = 0; p < a.num_parts; ++p) all += count(a.parts[p]);
-  for_each_in_parallel(all, [&](std::int64_t i) {
+void for_each_piece(const LinearGroup& a, std::int64_t token_blocks, const Count& count, const F& f) {
+  std::int64_t each = 0;
+  for (std::int32_t p = 0; p < a.num_parts; ++p) each += count(a.parts[p]);
+  for_each_in_parallel(token_blocks * each, [&](std::int64_t piece) {
+    std::int64_t i = piece % each;
     std::int32_t p = 0;
     while (i >= count(a.parts[p])) i -= count(a.parts[p++]);
-    f(a.parts[p], i);
+    f(a.parts[p], piece / each, i);
   });
 }
 
@@ -102,11 +104,10 @@ void for_each_piece(const LinearGroup& a, const Count& count, const F& f) {
 void run_cpu(const LinearGroup& a) {
   if (a.tokens == 0) return;
   if (a.tokens > kSomeTokens) {
-    const std::int64_t across = blocks(a.tokens, kBlockTokens);
     for_each_piece(
-        a, [&](const LinearPart& p) { return across * blocks(p.out_dim, kBlockOutputs); },
-        [&](const LinearPart& p, std::int64_t i) {
-          const std::int64_t token = i % across * kBlockTokens, out = i / across * kBlockOutputs;
+        a, blocks(a.tokens, kBlockTokens), [](const LinearPart& p) { return blocks(p.out_dim, kBlockOutputs); },
+        [&](const LinearPart& p, std::int64_t block, std::int64_t i) {
+          const std::int64_t token = block * kBlockTokens, out = i * kBlockOutputs;
           const std::int64_t tokens = std::min(kBlockTokens, a.tokens - token), outs = std::min(kBlockOutputs, p.out_dim - out);
           many_tokens(a, p, token, tokens, out, outs);
           add_bias(p, token, token + tokens, out, out + outs);
@@ -116,8 +117,8 @@ void run_cpu(const LinearGroup& a) {
   const std::int64_t lanes = blocks(a.tokens, kLanes) * kLanes;
   const std::vector<float> x = a.tokens <= kFewTokens ? std::vector<float>{} : in_lanes(a, lanes);
   for_each_piece(
-      a, [](const LinearPart& p) { return blocks(p.out_dim, kRows); },
-      [&](const LinearPart& p, std::int64_t i) {
+      a, 1, [](const LinearPart& p) { return blocks(p.out_dim, kRows); },
+      [&](const LinearPart& p, std::int64_t /*block*/, std::int64_t i) {
         const std::int64_t begin = i * kRows, end = std::min(begin + kRows, p.out_dim);
         if (a.tokens > kFewTokens) {
           some_tokens(a, p, x, lanes, begin, end);

@@ -126,6 +126,23 @@ std::vector<double> errors_elsewhere(const Calibrated& c) {
   return errors;
 }
 
+// What an operand has to wait for in a step, the model's weights and the KV of the sequences, passes through the cache between two uses.
+TEST(Calibrate, StreamedOperandsAreMetAgainAfterAWholeStep) {
+  const ModelSpec probe = load_model_spec("probe", kModels);
+  const CalibrationLimits limits = default_limits(probe, DeviceKind::kCpu, std::int64_t{8} << 30);
+  constexpr std::int64_t kWeights = 4 * (8 * (384 * (2 * 512 + 2 * 128) + 3 * 384 * 768) + 264 * 384), kToken = 4 * 8 * 2 * 128;
+  for (const CalibrationTable& t : calibration_tables(probe, DeviceKind::kCpu, limits)) {
+    if (t.name == "down_proj") {
+      EXPECT_EQ(copied_bytes(t, {1, 0}), kWeights + 512 * kToken);
+      EXPECT_EQ(copied_bytes(t, {2000, 0}), kWeights + 64 * 512 * kToken);  // of a prompt, not of 2,000 sequences
+    } else if (t.name == "attention_decode") {
+      EXPECT_EQ(copied_bytes(t, {4, 2048}), kWeights + 4 * 2048 * kToken);
+    } else if (t.name == "act_fn") {
+      EXPECT_GT(copied_bytes(t, {1, 0}), std::int64_t{1} << 40);  // as many as evict the cache
+    }
+  }
+}
+
 TEST(Calibration, RecoversTheDevicesTimesWithinItsStatedError) {
   FakeMeter meter(0.005);
   const Calibrated c(meter, 20);

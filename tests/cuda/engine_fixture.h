@@ -37,40 +37,15 @@ inline ModelConfig rich_config() {
   return c;
 }
 
+// Matrices that keep the size of what they are multiplied with, norms near 1, small biases.
 inline ModelWeights tiny_weights(const ModelConfig& c) {
   std::uint64_t seed = 1;
-  const auto matrix = [&](std::int64_t out, std::int64_t in) {
-    return bf16_floats(out * in, seed++, 1.5F / std::sqrt(static_cast<float>(in)));
-  };
-  const auto norm = [&](std::int64_t n) {
-    std::vector<float> w = bf16_floats(n, seed++, 0.25F);
-    for (float& x : w) x += 1;
-    return floats([&] {
-      std::vector<bf16> rounded;
-      for (const float x : w) rounded.push_back(from_float<bf16>(x));
-      return rounded;
-    }());
-  };
-  const std::int64_t q_width = std::int64_t{c.q_heads} * c.head_dim, kv_width = std::int64_t{c.kv_heads} * c.head_dim;
-  ModelWeights w;
-  w.embedding = bf16_floats(std::int64_t{c.vocab_size} * c.hidden_dim, seed++, 1);
-  w.final_norm = norm(c.hidden_dim);
-  w.untied_head = matrix(c.vocab_size, c.hidden_dim);
-  for (std::int32_t l = 0; l < c.layers; ++l) {
-    LayerWeights layer;
-    layer.attention_norm = norm(c.hidden_dim), layer.mlp_norm = norm(c.hidden_dim);
-    layer.q = matrix(q_width, c.hidden_dim), layer.k = matrix(kv_width, c.hidden_dim), layer.v = matrix(kv_width, c.hidden_dim);
-    layer.o = matrix(c.hidden_dim, q_width);
-    layer.gate = matrix(c.intermediate_dim, c.hidden_dim), layer.up = matrix(c.intermediate_dim, c.hidden_dim);
-    layer.down = matrix(c.hidden_dim, c.intermediate_dim);
-    const auto bias = [&](bool has, std::int64_t n) { return has ? bf16_floats(n, seed++, 0.3F) : std::vector<float>{}; };
-    layer.q_bias = bias(c.qkv_bias, q_width), layer.k_bias = bias(c.qkv_bias, kv_width), layer.v_bias = bias(c.qkv_bias, kv_width);
-    layer.o_bias = bias(c.o_bias, c.hidden_dim), layer.down_bias = bias(c.mlp_bias, c.hidden_dim);
-    layer.gate_bias = bias(c.mlp_bias, c.intermediate_dim), layer.up_bias = bias(c.mlp_bias, c.intermediate_dim);
-    if (c.qk_norm) layer.q_norm = norm(c.head_dim), layer.k_norm = norm(c.head_dim);
-    w.layers.push_back(std::move(layer));
-  }
-  return w;
+  return make_weights(c, [&](const std::string& name, const std::vector<std::int64_t>& shape, std::span<float> to) {
+    const bool is_norm = name.ends_with("norm.weight"), is_table = name.starts_with("model.embed_tokens");
+    const float deviation = is_norm ? 0.25F : shape.size() == 1 ? 0.3F : is_table ? 1.0F : 1.5F / std::sqrt(static_cast<float>(shape[1]));
+    const std::vector<float> numbers = bf16_floats(static_cast<std::int64_t>(to.size()), seed++, deviation);
+    for (std::size_t i = 0; i < to.size(); ++i) to[i] = is_norm ? to_float(from_float<bf16>(1 + numbers[i])) : numbers[i];
+  });
 }
 
 inline std::vector<std::int32_t> tiny_ids(std::int32_t n, std::int32_t seed) {

@@ -168,13 +168,13 @@ void longer_window(ModelConfig& c, ModelWeights&) {
 }
 void windows_everywhere(ModelConfig& c, ModelWeights&) { c.windows.assign(c.windows.size(), 16); }
 void no_qkv_bias(ModelConfig&, ModelWeights& w) {
-  each_layer(w, [](LayerWeights& l) { l.q_bias.clear(), l.k_bias.clear(), l.v_bias.clear(); });
+  each_layer(w, [](LayerWeights& l) { l.q_bias = {}, l.k_bias = {}, l.v_bias = {}; });
 }
 void no_k_bias(ModelConfig&, ModelWeights& w) {
-  each_layer(w, [](LayerWeights& l) { l.k_bias.clear(); });
+  each_layer(w, [](LayerWeights& l) { l.k_bias = {}; });
 }
 void no_o_bias(ModelConfig&, ModelWeights& w) {
-  each_layer(w, [](LayerWeights& l) { l.o_bias.clear(); });
+  each_layer(w, [](LayerWeights& l) { l.o_bias = {}; });
 }
 void no_qk_norm(ModelConfig& c, ModelWeights&) { c.qk_norm = false; }
 void no_attention_factor(ModelConfig& c, ModelWeights&) { c.rope_scaling.attention_factor = 1; }

@@ -96,7 +96,8 @@ TEST(Record, ShapesAndMetadata) {
   EXPECT_EQ(t.rope_base, 100000);
   EXPECT_EQ(t.layers[7].pre_k.size(), 65U * 2 * 64);
   EXPECT_EQ(t.layers[7].hidden.size(), 65U * 384);
-  EXPECT_EQ(t.layers[7].w_o, probe().weights().layers[7].o);
+  const Weight w_o = probe().weights().layers[7].o;
+  EXPECT_EQ(t.layers[7].w_o, std::vector<float>(w_o.begin(), w_o.end()));
   // Position 0 turns by no angle, later ones do; values know no position.
   const std::vector<float>& pre = t.layers[3].pre_k;
   const std::vector<float>& post = t.layers[3].k;
