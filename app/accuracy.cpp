@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "app/family.h"
+#include "app/shared_model.h"
 #include "base/error.h"
 #include "base/spec_file.h"
 
@@ -101,8 +102,8 @@ AccuracySetup read_accuracy(Params& p, std::uint64_t seed) {
   std::error_code error;
   a.model = p.resolve_file(p.text("model", "model folder in Hugging Face layout: config.json, safetensors, tokenizer.json"));
   if (!std::filesystem::is_directory(a.model, error)) p.fail_at("model", fmt::format("'model': no folder '{}'", a.model));
-  if (p.choice("backend", {"cpu", "cuda"}, 0, "what the model runs on") == 1)
-    p.fail_at("backend", "'backend: cuda' grades no answers yet; take cpu");
+  a.backend = read_backend(p);
+  check_backend(p, a.backend);
   Params eval = p.child_or_text("eval", "file", "eval");
   a.eval_file = eval.resolve_file(eval.text("file", "samples: JSON lines of {task, length, prompt, turns: [{question, answer}]}"));
   if (!std::filesystem::exists(a.eval_file, error)) eval.fail_at("file", fmt::format("'{}': cannot be opened", a.eval_file));

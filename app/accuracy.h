@@ -12,7 +12,8 @@ namespace kvlab {
 
 // A run of `host: engine` with `eval`: what answers are graded, by which model.
 struct AccuracySetup {
-  std::string model;  // folder
+  std::string model;    // folder
+  std::string backend;  // cpu or cuda
   std::string eval_file;
   EvalChoice choice;
   GradeOptions options;

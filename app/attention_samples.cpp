@@ -91,7 +91,7 @@ std::function<AttentionTrace()> read_recording(Params& p) {
       options.continuation.insert(options.continuation.end(), eval.answer.begin(), eval.answer.end());
       ids.resize(static_cast<std::size_t>(eval.question_begin));
     }
-    AttentionTrace trace = record(shared_model(folder), ids, options);
+    AttentionTrace trace = record(*shared_model(folder).transformer(), ids, options);
     trace.needles = eval.needles;
     trace.question_begin = compresses_question ? eval.question_begin : -1;
     return trace;

@@ -17,6 +17,7 @@
 #include "app/run_files.h"
 #include "app/setup.h"
 #include "app/shared_model.h"
+#include "base/error.h"
 #include "engine/grade/estimate.h"
 #include "engine/tokenizer/tokenizer.h"
 
@@ -37,7 +38,7 @@ struct GradedRuns::Graded {
 struct GradedRuns::Set {
   AccuracySetup setup;
   std::set<std::int32_t> replayed;  // numbers of the samples that are
-  const Transformer* model = nullptr;
+  const EngineModel* model = nullptr;
   std::vector<EvalSample> samples;
   std::vector<std::unique_ptr<Graded>> runs;
 };
@@ -75,8 +76,8 @@ std::vector<std::pair<std::int32_t, std::int32_t>> needles_of(const GradeSample&
   return spans;
 }
 
-// A sample as replay takes it: the prompt, and the tokens behind it as they were run with the full cache.
-AttentionSample record_sample(const Transformer& model, const GradeSample& s, const GradeNeeds& needs, const AccuracySetup& setup) {
+// A sample as replay takes it: the prompt, and the tokens behind it as they were run with the full cache, on the CPU.
+AttentionSample record_sample(const GradeSample& s, const GradeNeeds& needs, const AccuracySetup& setup) {
   RecordOptions options = setup.options.passes;
   options.pre_rope = needs.needs.pre_rope_queries || needs.needs.pre_rope_keys;
   options.hidden = needs.needs.hidden || needs.needs.pass_hidden;
@@ -87,7 +88,8 @@ AttentionSample record_sample(const Transformer& model, const GradeSample& s, co
   const std::size_t steps = std::min(rest.size(), static_cast<std::size_t>(setup.replay_steps));
   options.continuation.assign(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(steps));
   AttentionSample sample;
-  sample.trace = record(model, std::span(s.ids).first(static_cast<std::size_t>(s.prompt_tokens)), options);
+  sample.trace =
+      record(*shared_model(setup.model).transformer(), std::span(s.ids).first(static_cast<std::size_t>(s.prompt_tokens)), options);
   sample.trace.question_begin = s.question_begin;
   sample.trace.needles = needles_of(s);
   sample.reference = full_attention(sample.trace);
@@ -136,15 +138,32 @@ void GradedRuns::run(const std::vector<Job>& jobs, std::ostream* log) {
   }
 }
 
+// Recipes that the model cannot run are told of before the others start. Answers how many these are.
+std::size_t GradedRuns::refuse_early(Set& set) {
+  std::size_t left = 0;
+  for (const auto& r : set.runs) {
+    try {
+      set.model->make_cache(r->recipe, {});
+      ++left;
+    } catch (const InputError&) {
+      r->failed = true;
+      finish_(r->job.place, std::current_exception(), 0);
+    }
+  }
+  return left;
+}
+
 void GradedRuns::run_set(Set& set, std::ostream* log) {
-  set.model = &shared_model(set.setup.model);
+  set.model = &shared_model(set.setup.model, set.setup.backend);
+  const std::size_t left = refuse_early(set);
+  if (left == 0) return;
   set.samples = read_eval_set(set.setup.eval_file, set.setup.choice, encoder_of(set.setup.model, set.model->config().bos_id));
   if (log != nullptr) {
     GradeWork work(*set.model, set.setup.options);
     for (const EvalSample& s : set.samples)
       for (const auto& r : set.runs)
-        if (!r->has(s)) work.add(s, r->recipe);
-    *log << fmt::format("{} samples, {} policies: {}\n", set.samples.size(), set.runs.size(), work.describe()) << std::flush;
+        if (!r->failed && !r->has(s)) work.add(s, r->recipe);
+    *log << fmt::format("{} samples, {} policies: {}\n", set.samples.size(), left, work.describe()) << std::flush;
   }
   std::map<std::pair<std::string, std::int32_t>, std::int32_t> taken;
   for (const EvalSample& s : set.samples)
@@ -183,7 +202,7 @@ void GradedRuns::grade_block(Set& set, std::size_t begin, std::size_t end) {
   }
   std::map<std::int32_t, AttentionSample> recorded;
   for (const GradeSample& s : prepared)
-    if (set.replayed.contains(s.sample->number)) recorded[s.sample->number] = record_sample(*set.model, s, needs, set.setup);
+    if (set.replayed.contains(s.sample->number)) recorded[s.sample->number] = record_sample(s, needs, set.setup);
   for (const auto& r : set.runs) {
     if (stop_) throw Interrupted{};
     if (r->failed) continue;
@@ -237,9 +256,14 @@ void GradedRuns::write(Set& set, Graded& r) {
   files.add_file("resolved.yaml", experiment_.resolved(run));
   nlohmann::ordered_json axes = nlohmann::ordered_json::object();
   for (std::size_t i = 0; i < experiment_.axes.size(); ++i) axes[experiment_.axes[i]] = run.labels[i];
-  const nlohmann::ordered_json manifest = {
-      {"run", run.id},           {"seed", run.seed},  {"axes", axes}, {"input_key", r.job.key}, {"model", set.model->config().name},
-      {"recipe", r.recipe.name}, {"wall_s", r.wall_s}};
+  const nlohmann::ordered_json manifest = {{"run", run.id},
+                                           {"seed", run.seed},
+                                           {"axes", axes},
+                                           {"input_key", r.job.key},
+                                           {"model", set.model->config().name},
+                                           {"backend", set.model->backend()},
+                                           {"recipe", r.recipe.name},
+                                           {"wall_s", r.wall_s}};
   files.commit(manifest.dump(2) + "\n");
   r.answers.remove_file();
 }

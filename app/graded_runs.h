@@ -37,6 +37,7 @@ class GradedRuns {
   struct Graded;
   struct Set;
   void run_set(Set& set, std::ostream* log);
+  std::size_t refuse_early(Set& set);
   void grade_block(Set& set, std::size_t begin, std::size_t end);
   static void add_grades(Graded& run, std::span<const GradedAnswer> answers, const std::map<std::int32_t, AttentionSample>& recorded,
                          std::uint64_t seed);

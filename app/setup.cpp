@@ -6,6 +6,8 @@
 #include <cmath>
 #include <filesystem>
 
+#include "app/shared_model.h"
+#include "base/error.h"
 #include "base/spec_file.h"
 #include "base/text.h"
 #include "engine/model/config.h"
@@ -177,7 +179,7 @@ void read_simulation(Params& p, RunPlan& plan) {
   read_limits(p, plan.cost, setup);
   read_slo(p, setup);
   plan.search = read_search(p, setup.slo.is_set);
-  p.choice("backend", {"cpu", "cuda"}, 0, "what the model runs on, with 'host: engine'");
+  plan.backend = read_backend(p);
   plan.temperature = p.optional<double>("temperature", 0, 0, 100, "of the tokens drawn, with 'host: engine'; 0: the likeliest");
   plan.load_frac = p.optional<double>("load_frac", 0, 0, 1000,
                                       "arrival rate as a share of what a simulation completes when all requests come at once; 0: the "
@@ -226,8 +228,13 @@ void check_served_shape(const Params& p, const ModelConfig& c, const ModelSpec& 
 }
 
 // Where tokens of a prefix that others computed are skipped, only their K and V are there.
-void check_prefix_needs(const Params& p, const RunPlan& plan, const ModelConfig& c) {
+void check_needs(const Params& p, const RunPlan& plan, const ModelConfig& c) {
   const Needs needs = KvPolicy(*plan.recipe, {c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, 4, c.rope_base}).needs();
+  try {
+    require_recipe(plan.backend, *plan.recipe, needs);
+  } catch (const InputError& e) {
+    p.fail_at("kv_policy", e.what());
+  }
   const bool needs_more = needs.pre_rope_keys || needs.pre_rope_queries || needs.hidden || !needs.pass.empty();
   if (!needs_more || !plan.setup.memory.prefix_caching || !plan.setup.make_footprint()->shares_prefixes()) return;
   p.fail_at("kv_policy", fmt::format("recipe '{}' reads more of every token than its K and V, which cached prefixes do not have; "
@@ -241,7 +248,7 @@ void read_serving(Params& p, RunPlan& plan) {
   if (plan.setup.num_replicas != 1) p.fail_at("replicas", "the engine serves one replica; 'host: engine' needs 'replicas: 1'");
   if (plan.cost.parallel.gpus() != 1) p.fail_at("parallel", "the engine runs on one device; leave 'parallel' out");
   if (plan.search) p.fail_at("search", "'search' is done by simulation; 'host: engine' runs one rate, for example with 'load_frac'");
-  if (p.text("backend", "cpu", "") != "cpu") p.fail_at("backend", "the engine serves on the CPU alone for now: 'backend: cpu'");
+  check_backend(p, plan.backend);
   if (!plan.recipe->runs_in("engine"))
     p.fail_at("kv_policy", fmt::format("recipe '{}' does not run in the engine; it runs in: {}", plan.recipe->name,
                                        fmt::join(plan.recipe->hosts, ", ")));
@@ -250,7 +257,7 @@ void read_serving(Params& p, RunPlan& plan) {
   plan.model_folder = read_model_folder(p, p, plan.cost.model);
   const ModelConfig config = read_model_config(plan.model_folder);
   check_served_shape(p, config, plan.cost.model);
-  check_prefix_needs(p, plan, config);
+  check_needs(p, plan, config);
 }
 
 void read_graded(Params& p, RunPlan& plan, std::uint64_t seed) {

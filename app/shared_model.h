@@ -1,12 +1,19 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
-#include "engine/model/transformer.h"
+#include "base/params.h"
+#include "engine/backend/engine_model.h"
 
 namespace kvlab {
 
-// The model of a folder, loaded once per program: runs of an experiment share it. Errors as Transformer::load.
-const Transformer& shared_model(const std::string& folder);
+// The model of a folder on a backend, loaded once per program: runs of an experiment share it. On a GPU decode steps are recorded as CUDA
+// graphs. Errors as make_engine_model.
+const EngineModel& shared_model(const std::string& folder, std::string_view backend = "cpu");
+
+// What `backend:` says. Error with file:line:column: this program or this machine does not have it.
+std::string read_backend(Params& p);
+void check_backend(const Params& p, std::string_view backend);
 
 }  // namespace kvlab

@@ -19,12 +19,14 @@ class CpuModel final : public EngineModel {
 
   [[nodiscard]] const ModelConfig& config() const override { return model_.config(); }
   [[nodiscard]] std::string_view backend() const override { return "cpu"; }
+  [[nodiscard]] ElementType kv_type() const override { return ElementType::kF32; }
+  [[nodiscard]] const Transformer* transformer() const override { return &model_; }
   [[nodiscard]] std::unique_ptr<PolicyCache> make_cache(const Recipe& recipe, const PolicyCache::Options& options) const override {
     return std::make_unique<PolicyCache>(model_, recipe, options);
   }
 
-  std::vector<float> step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
-                          std::span<const std::int32_t> rows) const override {
+  std::vector<float> forward(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
+                             std::span<const std::int32_t> rows) const override {
     cache.begin_step(pieces);
     const std::vector<float> hidden = model_.forward(batch, cache);
     cache.end_step(hidden);
@@ -34,7 +36,12 @@ class CpuModel final : public EngineModel {
       const auto at = hidden.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(row) * width());
       chosen.insert(chosen.end(), at, at + static_cast<std::ptrdiff_t>(width()));
     }
-    return model_.logits(chosen);
+    return chosen;
+  }
+  [[nodiscard]] std::vector<float> head(std::span<const float> hidden) const override { return model_.logits(hidden); }
+  std::vector<float> step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
+                          std::span<const std::int32_t> rows) const override {
+    return head(forward(cache, pieces, batch, rows));
   }
 
   std::vector<std::int32_t> sample_step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
@@ -43,7 +50,9 @@ class CpuModel final : public EngineModel {
     std::vector<float> temperature;
     std::vector<std::uint64_t> key;
     for (const Draw& draw : draws) rows.push_back(draw.row), temperature.push_back(draw.temperature), key.push_back(draw.key);
-    const std::vector<float> logits = step(cache, pieces, batch, rows);
+    const std::vector<float> hidden = forward(cache, pieces, batch, rows);
+    if (draws.empty()) return tokens;
+    const std::vector<float> logits = head(hidden);
     run_cpu(Sampling{logits.data(), temperature.data(), key.data(), tokens.data(), static_cast<std::int64_t>(draws.size()),
                      config().vocab_size});
     return tokens;
@@ -82,6 +91,10 @@ std::vector<float> EngineModel::logits(std::span<const std::int32_t> ids, std::i
   return all;
 }
 
+void require_recipe(std::string_view backend, const Recipe& recipe, const Needs& needs) {
+  if (backend == "cuda") refuse_extra_pass(recipe, needs);
+}
+
 void require_backend(std::string_view backend) {
   if (backend != "cpu" && backend != "cuda")
     throw InputError("unknown backend '" + std::string(backend) + "'" + suggestion(backend, {"cpu", "cuda"}));
@@ -95,7 +108,9 @@ std::unique_ptr<EngineModel> make_engine_model(std::string_view backend, const s
     const ModelConfig config = read_model_config(dir);
     return make_device_model(config, load_weights(dir, config), gpu);
   }
-  return std::make_unique<CpuModel>(Transformer::load(dir));
+  return make_cpu_model(Transformer::load(dir));
 }
+
+std::unique_ptr<EngineModel> make_cpu_model(Transformer model) { return std::make_unique<CpuModel>(std::move(model)); }
 
 }  // namespace kvlab

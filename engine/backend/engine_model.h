@@ -18,12 +18,20 @@ class EngineModel {
   virtual ~EngineModel() = default;
   [[nodiscard]] virtual const ModelConfig& config() const = 0;
   [[nodiscard]] virtual std::string_view backend() const = 0;  // cpu or cuda
+  [[nodiscard]] virtual ElementType kv_type() const = 0;       // of keys and values in its caches
+  // The same model in the host's memory, for what runs there alone; null with cuda.
+  [[nodiscard]] virtual const Transformer* transformer() const = 0;
 
   // A cache whose keys and values lie where the model computes. Errors as PolicyCache's; of cuda also a recipe that needs an extra pass.
   [[nodiscard]] virtual std::unique_ptr<PolicyCache> make_cache(const Recipe& recipe, const PolicyCache::Options& options) const = 0;
 
-  // One step of the pieces, whose tokens are the batch: begin_step, the forward pass, end_step. Answers float32 logits
-  // [rows.size(), vocab_size] of these tokens of the batch.
+  // One step of the pieces, whose tokens are the batch: begin_step, the forward pass, end_step. Answers hidden states
+  // [rows.size(), hidden_dim] of these tokens of the batch, behind the last norm.
+  virtual std::vector<float> forward(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
+                                     std::span<const std::int32_t> rows) const = 0;
+  // Logits [n, vocab_size] of such hidden states [n, hidden_dim].
+  [[nodiscard]] virtual std::vector<float> head(std::span<const float> hidden) const = 0;
+  // Both at once.
   virtual std::vector<float> step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
                                   std::span<const std::int32_t> rows) const = 0;
 
@@ -33,7 +41,8 @@ class EngineModel {
     float temperature = 0;  // 0: the most likely
     std::uint64_t key = 0;  // sampling_key(seed, request, step)
   };
-  // The same step; answers the drawn tokens [draws.size()]. Both backends draw the same token from the same logits.
+  // The same step; answers the drawn tokens [draws.size()], none where none are asked for, once the step is done. Both backends draw the
+  // same token from the same logits.
   virtual std::vector<std::int32_t> sample_step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
                                                 std::span<const Draw> draws) const = 0;
 
@@ -53,6 +62,12 @@ struct GpuOptions {
 // Reads a Hugging Face folder. `backend`: cpu or cuda. Errors (InputError): those of the files; another backend; cuda in a program built
 // without it, where there is no GPU, or where the weights do not fit into its memory.
 std::unique_ptr<EngineModel> make_engine_model(std::string_view backend, const std::string& dir, const GpuOptions& gpu = {});
+
+// A model in the host's memory, on the CPU.
+std::unique_ptr<EngineModel> make_cpu_model(Transformer model);
+
+// Refuses (InputError) a recipe that does not run on this backend, whatever the model.
+void require_recipe(std::string_view backend, const Recipe& recipe, const Needs& needs);
 
 // Refuses (InputError) a backend that this program does not have or this machine cannot run.
 void require_backend(std::string_view backend);

@@ -53,15 +53,18 @@ PolicyCache::PolicyCache(std::unique_ptr<const CacheModel> model, const Recipe& 
       out_(model_->memory()) {
   if (!recipe.runs_in("engine"))
     throw InputError(fmt::format("recipe '{}' does not run in the engine; it runs in: {}", recipe.name, fmt::join(recipe.hosts, ", ")));
-  if (!policy_.needs().pass.empty() && model_->transformer() == nullptr)
-    throw InputError(
-        fmt::format("recipe '{}' needs the extra pass '{}', which runs with backend cpu alone", recipe.name, policy_.needs().pass));
+  if (model_->transformer() == nullptr) refuse_extra_pass(recipe, policy_.needs());
   pages_->reserve(options.reserved_pages);
   ops_.keep_log(false);
   ops_.take_counts_from(options.counts);
 }
 
 PolicyCache::~PolicyCache() = default;
+
+void refuse_extra_pass(const Recipe& recipe, const Needs& needs) {
+  if (needs.pass.empty()) return;
+  throw InputError(fmt::format("recipe '{}' needs the extra pass '{}', which runs with backend cpu alone", recipe.name, needs.pass));
+}
 
 // Parts look at several layers in one step: their views must not move while layers after them grow.
 void PolicyCache::make_room(std::span<const StepPiece> pieces) {

@@ -104,4 +104,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   std::shared_ptr<void> attachment_;
 };
 
+// Error (InputError) where the recipe needs an extra pass: for models that run none.
+void refuse_extra_pass(const Recipe& recipe, const Needs& needs);
+
 }  // namespace kvlab

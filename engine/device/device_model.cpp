@@ -73,10 +73,21 @@ class DeviceModel final : public EngineModel {
 
   [[nodiscard]] const ModelConfig& config() const override { return model_->config(); }
   [[nodiscard]] std::string_view backend() const override { return "cuda"; }
+  [[nodiscard]] ElementType kv_type() const override { return model_->type(); }
+  [[nodiscard]] const Transformer* transformer() const override { return nullptr; }
   [[nodiscard]] std::unique_ptr<PolicyCache> make_cache(const Recipe& recipe, const PolicyCache::Options& options) const override {
     return std::make_unique<PolicyCache>(make_cache_model(*model_), recipe, options);
   }
 
+  std::vector<float> forward(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
+                             std::span<const std::int32_t> rows) const override {
+    run(cache, pieces, batch);
+    return hidden_of(rows);
+  }
+  [[nodiscard]] std::vector<float> head(std::span<const float> hidden) const override {
+    const std::int64_t n = static_cast<std::int64_t>(hidden.size()) / config().hidden_dim;
+    return download(*cuda_, model_->logits_of(hidden), n * config().vocab_size);
+  }
   std::vector<float> step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
                           std::span<const std::int32_t> rows) const override {
     run(cache, pieces, batch);
@@ -87,6 +98,10 @@ class DeviceModel final : public EngineModel {
                                         std::span<const Draw> draws) const override {
     if (is_plain(cache, pieces, draws)) return decode_plain(cache, pieces, batch, draws);
     run(cache, pieces, batch);
+    if (draws.empty()) {
+      cuda_->synchronize();
+      return {};
+    }
     std::vector<std::int32_t> rows;
     std::vector<float> temperature;
     std::vector<std::uint64_t> key;
@@ -115,10 +130,10 @@ class DeviceModel final : public EngineModel {
     const StepPiece piece{&sequence, prompt.tokens()};
     PromptReader reader(config(), needs, *cache, *cuda_, prompt.layers);
     cache->begin_step({&piece, 1});
-    const void* const hidden = model_->forward({ids, positions}, reader);
+    model_->forward({ids, positions}, reader);
     cache->end_step({});
     cache->release(sequence);
-    prompt.last_hidden = last_row(hidden, prompt.tokens());
+    prompt.last_hidden = hidden_of(std::vector<std::int32_t>{prompt.tokens() - 1});
     return prompt;
   }
 
@@ -145,13 +160,14 @@ class DeviceModel final : public EngineModel {
     model_->forward(batch, cache);
     cache.end_step({});
   }
-  [[nodiscard]] std::vector<float> last_row(const void* hidden, std::int64_t tokens) const {
-    const std::int64_t width = config().hidden_dim;
+  // Of rows of the last pass, in float32.
+  [[nodiscard]] std::vector<float> hidden_of(std::span<const std::int32_t> rows) const {
+    const std::int64_t width = config().hidden_dim, n = static_cast<std::int64_t>(rows.size());
+    if (n == 0) return {};
     const CudaContext::Frame frame(*cuda_);
-    auto* const floats = cuda_->scratch<float>(width);
-    const void* const row = static_cast<const std::uint8_t*>(hidden) + (tokens - 1) * width * element_bytes(model_->type());
-    run_cuda(DeviceConvert{row, floats, 1, width, 0, 0, model_->type(), ElementType::kF32}, *cuda_);
-    return download(*cuda_, floats, width);
+    auto* const floats = cuda_->scratch<float>(n * width);
+    run_cuda(DeviceConvert{model_->rows_of_pass(rows), floats, n, width, 0, 0, model_->type(), ElementType::kF32}, *cuda_);
+    return download(*cuda_, floats, n * width);
   }
 
   std::unique_ptr<CudaContext> cuda_;

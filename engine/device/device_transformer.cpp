@@ -227,13 +227,28 @@ void DeviceTransformer::head(const void* hidden, std::int64_t rows) {
   run_cuda(product, cuda_);
 }
 
+const void* DeviceTransformer::rows_of_pass(std::span<const std::int32_t> rows) {
+  const auto n = static_cast<std::int64_t>(rows.size());
+  auto* const chosen = cuda_.scratch<std::uint8_t>(n * config_.hidden_dim * element_bytes(type_));
+  run_cuda(DeviceEmbedding{cuda_.upload(rows.data(), n), hidden_, chosen, n, config_.hidden_dim, type_}, cuda_);
+  return chosen;
+}
+
 const float* DeviceTransformer::logits(std::span<const std::int32_t> rows) {
   const auto n = static_cast<std::int64_t>(rows.size());
   logits_.resize(n * config_.vocab_size);
   const CudaContext::Frame frame(cuda_);
-  auto* const chosen = cuda_.scratch<std::uint8_t>(n * config_.hidden_dim * element_bytes(type_));
-  run_cuda(DeviceEmbedding{cuda_.upload(rows.data(), n), hidden_, chosen, n, config_.hidden_dim, type_}, cuda_);
-  head(chosen, n);
+  head(rows_of_pass(rows), n);
+  return logits_.data();
+}
+
+const float* DeviceTransformer::logits_of(std::span<const float> hidden) {
+  const auto floats = static_cast<std::int64_t>(hidden.size()), n = floats / config_.hidden_dim;
+  logits_.resize(n * config_.vocab_size);
+  const CudaContext::Frame frame(cuda_);
+  auto* const typed = cuda_.scratch<std::uint8_t>(floats * element_bytes(type_));
+  run_cuda(DeviceConvert{cuda_.upload(hidden.data(), floats), typed, n, config_.hidden_dim, 0, 0, ElementType::kF32, type_}, cuda_);
+  head(typed, n);
   return logits_.data();
 }
 

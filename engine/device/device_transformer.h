@@ -38,8 +38,12 @@ class DeviceTransformer {
   // Of memory that passes use: another one where a recorded graph is stale.
   [[nodiscard]] std::vector<const void*> places() const { return {room_.data(), logits_.data(), cos_.data(), sin_.data()}; }
 
+  // Hidden states [rows.size(), hidden_dim] of these rows of the last pass, of type(), in scratch memory of the current frame.
+  const void* rows_of_pass(std::span<const std::int32_t> rows);
   // Float32 logits [rows.size(), vocab_size] of these rows of the last pass, in device memory until the next pass or call.
   const float* logits(std::span<const std::int32_t> rows);
+  // The same of hidden states [n, hidden_dim] in host memory.
+  const float* logits_of(std::span<const float> hidden);
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }
   [[nodiscard]] ElementType type() const { return type_; }

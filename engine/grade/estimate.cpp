@@ -48,22 +48,22 @@ double GradeWork::seconds() const {
   constexpr std::int32_t kPrompt = 256, kBatch = 8, kSteps = 4;
   const std::vector<std::int32_t> ids(kPrompt + kSteps, 1);
   PromptTensors prompt;
-  const double prompt_s = time_of([&] { prompt = run_prompt(model_, std::span(ids).first(kPrompt), {}, {}); });
-  PolicyCache cache(model_, load_recipe("full"), {});
+  const double prompt_s = time_of([&] { prompt = model_.run_prompt(std::span(ids).first(kPrompt), {}, {}, {}); });
+  const std::unique_ptr<PolicyCache> cache = model_.make_cache(load_recipe("full"), {});
   std::vector<EngineSequence> sequences(kBatch);
   std::vector<StepPiece> pieces;
   for (std::int32_t i = 0; i < kBatch; ++i) {
     EngineSequence& s = sequences[static_cast<std::size_t>(i)];
     s.index = i, s.prompt_tokens = kPrompt, s.ids = ids;
-    cache.start(s);
-    cache.adopt(s, prompt);
+    cache->start(s);
+    cache->adopt(s, prompt);
     pieces.push_back({&s, 1});
   }
+  const std::vector<std::int32_t> last{kBatch - 1};
   const double step_s = time_of([&] {
                           for (std::int32_t t = 0; t < kSteps; ++t) {
                             const std::vector<std::int32_t> one(kBatch, 1), positions(kBatch, kPrompt + t);
-                            cache.begin_step(pieces);
-                            cache.end_step(model_.forward({one, positions}, cache));
+                            static_cast<void>(model_.forward(*cache, pieces, {one, positions}, last));
                           }
                         }) /
                         kSteps;

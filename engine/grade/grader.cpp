@@ -5,13 +5,15 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
-#include "base/parallel.h"
 
 namespace kvlab {
 
 namespace {
+
+constexpr std::int32_t kPageTokens = 64;
 
 std::size_t place_of(std::int64_t i) { return static_cast<std::size_t>(i); }
 
@@ -54,8 +56,8 @@ struct Run {
 
 class Grading {
  public:
-  Grading(const Transformer& model, const Recipe& recipe, std::span<const GradeSample* const> samples, const GradeOptions& options)
-      : model_(model), recipe_(recipe), options_(options), cache_(model, recipe, cache_options(options)) {
+  Grading(const EngineModel& model, const Recipe& recipe, std::span<const GradeSample* const> samples, const GradeOptions& options)
+      : model_(model), recipe_(recipe), options_(options), cache_(model.make_cache(recipe, cache_options(model, options))) {
     runs_.resize(samples.size());
     for (std::size_t i = 0; i < samples.size(); ++i) start(runs_[i], *samples[i], static_cast<std::int32_t>(i));
   }
@@ -72,17 +74,18 @@ class Grading {
         a.resident_bytes_frac = r.resident / std::max(1, r.resident_steps);
         answers.push_back(a);
       }
-      cache_.release(r.sequence);
+      cache_->release(r.sequence);
     }
     return answers;
   }
 
  private:
-  static PolicyCache::Options cache_options(const GradeOptions& options) {
+  static PolicyCache::Options cache_options(const EngineModel& model, const GradeOptions& options) {
     PolicyCache::Options o;
+    o.kv_bytes = static_cast<std::int32_t>(element_bytes(model.kv_type()));
     o.seed = options.seed;
     o.passes = options.passes;
-    o.page_tokens = 64;
+    o.page_tokens = kPageTokens;
     return o;
   }
 
@@ -99,16 +102,17 @@ class Grading {
     r.sequence.prompt_tokens = sample.prompt_tokens;
     r.sequence.question_begin = sample.question_begin;
     r.sequence.ids = sample.ids;
-    cache_.start(r.sequence);
+    cache_->start(r.sequence);
     const bool in_chunks = options_.chunk_tokens > 0 && recipe_.make_trigger()->inside_prefill();
     if (in_chunks) {
       while (r.sequence.seen_tokens < sample.prompt_tokens)
         step({&r}, std::min(options_.chunk_tokens, sample.prompt_tokens - r.sequence.seen_tokens));
       return;
     }
-    cache_.adopt(r.sequence, sample.prompt);
+    cache_->adopt(r.sequence, sample.prompt);
     r.held_bytes = held_bytes(r);
-    grade_hidden(r, sample.prompt_tokens - 1, sample.prompt.last_hidden);
+    const std::size_t places = places_before(r, sample.prompt_tokens);
+    grade_hidden(r, places, sample.prompt.last_hidden);
   }
 
   std::vector<Run*> those_left() {
@@ -126,24 +130,31 @@ class Grading {
       pieces.push_back({&r->sequence, tokens});
       for (std::int32_t i = 0; i < tokens; ++i) positions.push_back(seen + i), ids.push_back(r->sample->ids[place_of(seen + i)]);
     }
-    cache_.begin_step(pieces);
-    const std::vector<float> hidden = model_.forward({ids, positions}, cache_);
-    cache_.end_step(hidden);
-    const std::int64_t width = model_.config().hidden_dim;
+    std::vector<std::int32_t> rows;
+    std::vector<std::size_t> places;
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      const Run& r = *runs[i];
+      const std::int32_t first = r.sequence.seen_tokens;
+      places.push_back(places_before(r, first + tokens));
+      for (std::size_t p = r.next_place; p < places.back(); ++p)
+        rows.push_back(static_cast<std::int32_t>(i) * tokens + r.sample->places[p].position - first);
+    }
+    const std::vector<float> hidden = model_.forward(*cache_, pieces, {ids, positions}, rows);
+    std::span<const float> left = hidden;
     for (std::size_t i = 0; i < runs.size(); ++i) {
       Run& r = *runs[i];
-      const std::span<const float> own =
-          std::span(hidden).subspan(place_of(static_cast<std::int64_t>(i) * tokens * width), place_of(tokens * width));
+      const std::size_t own = (places[i] - r.next_place) * place_of(model_.config().hidden_dim);
       count_resident(r, tokens);
-      grade_hidden(r, r.sequence.seen_tokens - tokens, own);
+      grade_hidden(r, places[i], left.first(own));
+      left = left.subspan(own);
     }
   }
 
   [[nodiscard]] double full_bytes(std::int32_t tokens) const {
-    const ModelShape& m = cache_.shape();
+    const ModelShape& m = cache_->shape();
     return 2.0 * tokens * m.num_layers * m.kv_heads * m.head_dim * m.kv_bytes;
   }
-  double held_bytes(Run& r) { return static_cast<double>(cache_.resident(r.sequence).gpu); }
+  double held_bytes(Run& r) { return static_cast<double>(cache_->resident(r.sequence).gpu); }
 
   // Mean over the tokens behind the prompt; tokens that ran in one piece were appended one by one as far as bytes go.
   void count_resident(Run& r, std::int32_t tokens) {
@@ -156,21 +167,20 @@ class Grading {
     r.resident_steps += tokens;
   }
 
-  // `hidden` [n, hidden_dim] of positions first, first + 1, ...
-  void grade_hidden(Run& r, std::int32_t first, std::span<const float> hidden) {
-    const std::int64_t width = model_.config().hidden_dim, n = static_cast<std::int64_t>(hidden.size()) / width;
-    std::vector<float> rows;
-    const std::size_t begin = r.next_place;
-    const auto& places = r.sample->places;
-    while (r.next_place < places.size() && places[r.next_place].position < first + n) {
-      const std::int64_t at = places[r.next_place].position - first;
-      rows.insert(rows.end(), hidden.begin() + at * width, hidden.begin() + (at + 1) * width);
-      ++r.next_place;
-    }
-    if (rows.empty()) return;
-    const std::vector<float> logits = model_.logits(rows);
+  // The first of the places that are not graded yet which is not before `position`.
+  static std::size_t places_before(const Run& r, std::int32_t position) {
+    std::size_t at = r.next_place;
+    while (at < r.sample->places.size() && r.sample->places[at].position < position) ++at;
+    return at;
+  }
+
+  // `hidden` [n, hidden_dim] of the next n places, up to `end`.
+  void grade_hidden(Run& r, std::size_t end, std::span<const float> hidden) {
+    const std::size_t begin = std::exchange(r.next_place, end);
+    if (begin == end) return;
+    const std::vector<float> logits = model_.head(hidden);
     const auto vocab = place_of(model_.config().vocab_size);
-    for (std::size_t i = begin; i < r.next_place; ++i)
+    for (std::size_t i = begin; i < end; ++i)
       grade_token(r, i, std::span(logits).subspan((i - begin) * vocab, vocab), std::span(r.sample->full_logits).subspan(i * vocab, vocab));
   }
 
@@ -191,20 +201,46 @@ class Grading {
     a.kl_nats += divergence(full, logits);
   }
 
-  const Transformer& model_;
+  const EngineModel& model_;
   const Recipe& recipe_;
   const GradeOptions& options_;
-  PolicyCache cache_;
+  std::unique_ptr<PolicyCache> cache_;
   std::vector<Run> runs_;
 };
 
+// Hidden states at the sample's places over the full cache: of the prompt's last token, if it is one, and of what follows in one piece.
+std::vector<float> hidden_at_places(const EngineModel& model, const GradeSample& s) {
+  std::vector<float> hidden;
+  if (!s.places.empty() && s.places.front().position == s.prompt_tokens - 1) hidden = s.prompt.last_hidden;
+  const auto rest = static_cast<std::int32_t>(s.ids.size()) - 1 - s.prompt_tokens;  // nothing comes after the last token
+  if (rest <= 0) return hidden;
+  PolicyCache::Options options;
+  options.page_tokens = kPageTokens;
+  const std::unique_ptr<PolicyCache> cache = model.make_cache(load_recipe("full"), options);
+  EngineSequence sequence;
+  sequence.prompt_tokens = s.prompt_tokens;
+  cache->start(sequence);
+  cache->adopt(sequence, s.prompt);
+  sequence.prompt_tokens = static_cast<std::int32_t>(s.ids.size());  // attended to as prompts are
+  std::vector<std::int32_t> positions(place_of(rest)), rows;
+  std::iota(positions.begin(), positions.end(), s.prompt_tokens);
+  for (const GradeSample::Place& p : s.places)
+    if (p.position >= s.prompt_tokens) rows.push_back(p.position - s.prompt_tokens);
+  const StepPiece piece{&sequence, rest};
+  const std::span<const std::int32_t> ids = std::span(s.ids).subspan(place_of(s.prompt_tokens), place_of(rest));
+  const std::vector<float> more = model.forward(*cache, {&piece, 1}, {ids, positions}, rows);
+  hidden.insert(hidden.end(), more.begin(), more.end());
+  cache->release(sequence);
+  return hidden;
+}
+
 }  // namespace
 
-GradeNeeds needs_of(const Transformer& model, std::span<const Recipe> recipes) {
+GradeNeeds needs_of(const EngineModel& model, std::span<const Recipe> recipes) {
   GradeNeeds all;
   for (const Recipe& recipe : recipes) {
-    const PolicyCache cache(model, recipe, {});
-    const Needs& needs = cache.policy().needs();
+    const std::unique_ptr<PolicyCache> cache = model.make_cache(recipe, {});
+    const Needs& needs = cache->policy().needs();
     if (!needs.pass.empty() && std::find(all.passes.begin(), all.passes.end(), needs.pass) == all.passes.end())
       all.passes.push_back(needs.pass);
     Needs rest = needs;
@@ -218,7 +254,7 @@ bool rests_after_prompt(const Recipe& recipe) {
   return !recipe.make_trigger()->in_decode() && recipe.selector == "all" && recipe.format == "native" && recipe.disposal == "drop";
 }
 
-GradeSample prepare_sample(const Transformer& model, const EvalSample& sample, const GradeOptions& options, const Needs& needs,
+GradeSample prepare_sample(const EngineModel& model, const EvalSample& sample, const GradeOptions& options, const Needs& needs,
                            std::span<const std::string> passes) {
   const ModelConfig& c = model.config();
   GradeSample s;
@@ -239,26 +275,12 @@ GradeSample prepare_sample(const Transformer& model, const EvalSample& sample, c
   if (!options.compresses_question) s.prompt_tokens = static_cast<std::int32_t>(sample.context.size());
   RecordOptions record = options.passes;
   record.hidden = needs.pass_hidden;
-  s.prompt = run_prompt(model, std::span(s.ids).first(place_of(s.prompt_tokens)), needs, passes, record);
-  KvState kv(c);
-  kv.tokens = s.prompt_tokens;
-  for (std::size_t l = 0; l < s.prompt.layers.size(); ++l) kv.k[l] = s.prompt.layers[l].k, kv.v[l] = s.prompt.layers[l].v;
-  std::vector<float> hidden = s.prompt.last_hidden;
-  const std::span<const std::int32_t> rest = std::span(s.ids).subspan(place_of(s.prompt_tokens));
-  if (rest.size() > 1) {
-    const std::vector<float> more = forward(model, rest.first(rest.size() - 1), kv);
-    hidden.insert(hidden.end(), more.begin(), more.end());
-  }
-  std::vector<float> rows;
-  for (const GradeSample::Place& p : s.places) {
-    const auto at = hidden.begin() + std::int64_t{p.position - (s.prompt_tokens - 1)} * c.hidden_dim;
-    rows.insert(rows.end(), at, at + c.hidden_dim);
-  }
-  s.full_logits = model.logits(rows);
+  s.prompt = model.run_prompt(std::span(s.ids).first(place_of(s.prompt_tokens)), needs, passes, record);
+  s.full_logits = model.head(hidden_at_places(model, s));
   return s;
 }
 
-std::vector<GradedAnswer> grade(const Transformer& model, const Recipe& recipe, std::span<const GradeSample* const> samples,
+std::vector<GradedAnswer> grade(const EngineModel& model, const Recipe& recipe, std::span<const GradeSample* const> samples,
                                 const GradeOptions& options) {
   return Grading(model, recipe, samples, options).run();
 }

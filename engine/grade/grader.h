@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/cache/policy_cache.h"
+#include "engine/backend/engine_model.h"
 #include "engine/grade/eval_set.h"
 
 namespace kvlab {
@@ -50,7 +50,7 @@ struct GradeSample {
 
 // `needs`, `passes`: all that the policies to come observe. Errors (InputError): a sample longer than the model's context, ids outside its
 // vocabulary.
-GradeSample prepare_sample(const Transformer& model, const EvalSample& sample, const GradeOptions& options, const Needs& needs,
+GradeSample prepare_sample(const EngineModel& model, const EvalSample& sample, const GradeOptions& options, const Needs& needs,
                            std::span<const std::string> passes);
 
 // What these recipes need, together.
@@ -58,14 +58,14 @@ struct GradeNeeds {
   Needs needs;
   std::vector<std::string> passes;
 };
-GradeNeeds needs_of(const Transformer& model, std::span<const Recipe> recipes);
+GradeNeeds needs_of(const EngineModel& model, std::span<const Recipe> recipes);
 
 // True: nothing happens to the cache behind the prompt but that tokens are appended and all are attended to, so that known tokens may run
 // in one piece.
 bool rests_after_prompt(const Recipe& recipe);
 
 // Runs one recipe over the samples, decoding them as one batch; answers in the order of samples and turns. Errors: PolicyCache's.
-std::vector<GradedAnswer> grade(const Transformer& model, const Recipe& recipe, std::span<const GradeSample* const> samples,
+std::vector<GradedAnswer> grade(const EngineModel& model, const Recipe& recipe, std::span<const GradeSample* const> samples,
                                 const GradeOptions& options);
 
 }  // namespace kvlab

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "base/error.h"
@@ -33,15 +34,15 @@ struct StepExecutor::Served {
   bool has_started = false, is_in_blocks = false, is_swapped = false;
 };
 
-StepExecutor::StepExecutor(const Transformer& model, const Recipe& recipe, const Options& options)
+StepExecutor::StepExecutor(const EngineModel& model, const Recipe& recipe, const Options& options)
     : model_(model),
       options_(options),
-      cache_(model, recipe, cache_options(options)),
-      host_(cache_.pages().head_dim(), cache_.pages().num_words(), options.block_tokens),
-      pages_per_block_(cache_.shape().num_layers * cache_.shape().kv_heads),
-      blocks_(cache_.pages(), options.num_blocks, pages_per_block_) {
-  const std::int64_t most = kReservedBytes / std::max<std::int64_t>(1, cache_.pages().page_bytes());
-  cache_.pages().reserve(static_cast<std::int32_t>(std::min(most, options.num_blocks * pages_per_block_)));
+      cache_(model.make_cache(recipe, cache_options(options))),
+      host_(cache_->pages().head_dim(), cache_->pages().num_words(), options.block_tokens),
+      pages_per_block_(cache_->shape().num_layers * cache_->shape().kv_heads),
+      blocks_(cache_->pages(), options.num_blocks, pages_per_block_) {
+  const std::int64_t most = kReservedBytes / std::max<std::int64_t>(1, cache_->pages().page_bytes());
+  cache_->pages().reserve(static_cast<std::int32_t>(std::min(most, options.num_blocks * pages_per_block_)));
 }
 
 StepExecutor::~StepExecutor() = default;
@@ -66,9 +67,9 @@ void StepExecutor::apply(const MemoryAction& action) {
   Served& s = at(action.request);
   switch (action.kind) {
     case Kind::kSwapOut:
-      return move(s, cache_.pages(), host_, false, {});
+      return move(s, cache_->pages(), host_, false, {});
     case Kind::kSwapIn:
-      return move(s, host_, cache_.pages(), true, action.blocks);
+      return move(s, host_, cache_->pages(), true, action.blocks);
     case Kind::kForget:
     case Kind::kFinish:
       if (s.is_swapped) {
@@ -77,7 +78,7 @@ void StepExecutor::apply(const MemoryAction& action) {
             for (const std::int32_t page : row) host_.give_back(page);
         s.sequence.rows.clear();
       }
-      if (s.has_started) cache_.release(s.sequence);
+      if (s.has_started) cache_->release(s.sequence);
       s.has_started = s.is_in_blocks = s.is_swapped = false;
       s.blocks.clear();
       break;
@@ -116,11 +117,11 @@ void StepExecutor::move(Served& s, KvPages& from, KvPages& to, bool back, const 
 }
 
 void StepExecutor::give_blocks(Served& s, const std::vector<TakenBlock>& blocks) {
-  const auto heads = static_cast<std::size_t>(cache_.shape().kv_heads);
+  const auto heads = static_cast<std::size_t>(cache_->shape().kv_heads);
   for (const TakenBlock& block : blocks) {
     const std::vector<std::int32_t>& pages = blocks_.pages_of(block);
     for (std::size_t i = 0; i < pages.size(); ++i) {
-      cache_.pages().share(pages[i]);
+      cache_->pages().share(pages[i]);
       s.sequence.rows[i / heads].pages[i % heads].push_back(pages[i]);
     }
     s.blocks.push_back(block);
@@ -135,7 +136,7 @@ void StepExecutor::fill(Served& s, std::int32_t begin, std::int32_t end) {
 
 // A sequence without KV: its first blocks may hold what others computed.
 void StepExecutor::begin(Served& s, const StepRow& row) {
-  cache_.start(s.sequence);
+  cache_->start(s.sequence);
   s.has_started = true;
   s.is_in_blocks = !row.new_blocks.empty();
   give_blocks(s, row.new_blocks);
@@ -147,34 +148,40 @@ void StepExecutor::begin(Served& s, const StepRow& row) {
   for (KvStore::Sequence& layer : s.sequence.rows) std::fill(layer.len.begin(), layer.len.end(), found);
 }
 
+// A request's tokens to be run, and what is drawn behind them.
+void StepExecutor::add_row(const StepRow& row) {
+  Served& s = at(row.request);
+  EngineSequence& sequence = s.sequence;
+  sequence.prompt_tokens = row.prompt_tokens;
+  const Needs& needs = cache_->policy().needs();
+  // A trace knows no questions: the prompt's end stands for one, as in the footprint (RecipeFootprint::shape_of).
+  if (needs.question) sequence.question_begin = std::max(0, row.prompt_tokens - std::max(needs.window_queries, 32));
+  if (!s.has_started)
+    begin(s, row);
+  else
+    give_blocks(s, row.new_blocks);
+  fill(s, sequence.seen_tokens, row.end);
+  for (std::int32_t i = sequence.seen_tokens; i < row.end; ++i) {
+    ids_.push_back(sequence.ids[static_cast<std::size_t>(i)]);
+    positions_.push_back(i);
+  }
+  pieces_.push_back({&sequence, row.end - sequence.seen_tokens, row.leaves_blocks && row.is_published && s.is_in_blocks});
+  if (row.emits)
+    draws_.push_back({static_cast<std::int32_t>(ids_.size()) - 1, options_.temperature,
+                      sampling_key(options_.seed, s.number, static_cast<std::uint64_t>(row.end))});
+}
+
 void StepExecutor::run(const StepJob& job) {
   for (const NewRequest& request : job.arrived) add(request);
   for (const BlockId block : job.split) blocks_.drop(block);
   for (const MemoryAction& action : job.actions) apply(action);
   if (job.rows.empty()) return;
-  pieces_.clear(), ids_.clear(), positions_.clear();
-  for (const StepRow& row : job.rows) {
-    Served& s = at(row.request);
-    EngineSequence& sequence = s.sequence;
-    sequence.prompt_tokens = row.prompt_tokens;
-    const Needs& needs = cache_.policy().needs();
-    // A trace knows no questions: the prompt's end stands for one, as in the footprint (RecipeFootprint::shape_of).
-    if (needs.question) sequence.question_begin = std::max(0, row.prompt_tokens - std::max(needs.window_queries, 32));
-    if (!s.has_started)
-      begin(s, row);
-    else
-      give_blocks(s, row.new_blocks);
-    fill(s, sequence.seen_tokens, row.end);
-    for (std::int32_t i = sequence.seen_tokens; i < row.end; ++i) {
-      ids_.push_back(sequence.ids[static_cast<std::size_t>(i)]);
-      positions_.push_back(i);
-    }
-    pieces_.push_back({&sequence, row.end - sequence.seen_tokens, row.leaves_blocks && row.is_published && s.is_in_blocks});
-  }
-  cache_.begin_step(pieces_);
-  const std::vector<float> hidden = model_.forward({ids_, positions_}, cache_);
-  cache_.end_step(hidden);
-  sample(job.rows, hidden);
+  pieces_.clear(), ids_.clear(), positions_.clear(), draws_.clear();
+  for (const StepRow& row : job.rows) add_row(row);
+  const std::vector<std::int32_t> tokens = model_.sample_step(*cache_, pieces_, {ids_, positions_}, draws_);
+  std::size_t next = 0;
+  for (const StepRow& row : job.rows)
+    if (row.emits) emit(at(row.request), tokens[next++]);
   for (const StepRow& row : job.rows) check_uncut(at(row.request), row);
   for (const StepRow& row : job.rows) {
     if (!row.leaves_blocks) continue;
@@ -190,29 +197,7 @@ void StepExecutor::check_uncut(const Served& s, const StepRow& row) const {
     for (const std::int32_t len : layer.len)
       if (len != s.sequence.seen_tokens)
         throw InputError(fmt::format("recipe '{}' cut request {} at {} tokens, where its sizes did not say so; the engine cannot serve it",
-                                     cache_.policy().recipe().name, s.number, s.sequence.seen_tokens));
-}
-
-void StepExecutor::sample(const std::vector<StepRow>& rows, const std::vector<float>& hidden) {
-  const auto width = static_cast<std::ptrdiff_t>(model_.config().hidden_dim);
-  emitting_.clear(), keys_.clear();
-  std::ptrdiff_t end = 0;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    end += pieces_[i].new_tokens;
-    if (!rows[i].emits) continue;
-    const auto last = hidden.begin() + (end - 1) * width;
-    emitting_.insert(emitting_.end(), last, last + width);
-    keys_.push_back(sampling_key(options_.seed, at(rows[i].request).number, static_cast<std::uint64_t>(rows[i].end)));
-  }
-  if (keys_.empty()) return;
-  const std::vector<float> logits = model_.logits(emitting_);
-  temperature_.assign(keys_.size(), options_.temperature);
-  sampled_.resize(keys_.size());
-  run_cpu(Sampling{logits.data(), temperature_.data(), keys_.data(), sampled_.data(), static_cast<std::int64_t>(keys_.size()),
-                   model_.config().vocab_size, 0});
-  std::size_t next = 0;
-  for (const StepRow& row : rows)
-    if (row.emits) emit(at(row.request), sampled_[next++]);
+                                     cache_->policy().recipe().name, s.number, s.sequence.seen_tokens));
 }
 
 // What the trace names is fed in place of what was sampled: later requests find it by that name.
@@ -234,10 +219,20 @@ std::int64_t StepExecutor::explained_pages() const {
 }
 
 void StepExecutor::warm_up() {
-  constexpr std::size_t kTokens = 64, kSteps = 3;
-  const std::vector<std::int32_t> ids(kTokens, 0);
-  KvState kv(model_.config());
-  for (std::size_t i = 0; i < kSteps; ++i) static_cast<void>(forward_logits(model_, std::span(ids).first(i == 0 ? kTokens : 1), kv));
+  constexpr std::int32_t kTokens = 64, kSteps = 3;
+  const std::unique_ptr<PolicyCache> cache = model_.make_cache(load_recipe("full"), {});
+  EngineSequence sequence;
+  sequence.prompt_tokens = kTokens;
+  cache->start(sequence);
+  for (std::int32_t i = 0; i < kSteps; ++i) {
+    const std::vector<std::int32_t> ids(i == 0 ? kTokens : 1, 0);
+    std::vector<std::int32_t> positions(ids.size());
+    std::iota(positions.begin(), positions.end(), sequence.seen_tokens);
+    const StepPiece piece{&sequence, static_cast<std::int32_t>(ids.size())};
+    const EngineModel::Draw draw{piece.new_tokens - 1, options_.temperature, 0};
+    static_cast<void>(model_.sample_step(*cache, {&piece, 1}, {ids, positions}, {&draw, 1}));
+  }
+  cache->release(sequence);
 }
 
 }  // namespace kvlab

@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/cache/policy_cache.h"
+#include "engine/backend/engine_model.h"
 #include "engine/serve/block_pages.h"
 
 namespace kvlab {
@@ -55,7 +55,8 @@ struct StepJob {
 };
 
 // Runs steps on the model in the order they are handed over: the engine's counterpart of a step's cost. Holds the sequences, the pages
-// behind the pool's blocks, and KV that was swapped out to a second pool of pages in host memory. Knows neither clock nor scheduler.
+// behind the pool's blocks in the model's memory, and KV that was swapped out to a second pool of pages in host memory. Knows neither
+// clock nor scheduler.
 class StepExecutor {
  public:
   struct Options {
@@ -65,18 +66,18 @@ class StepExecutor {
     float temperature = 0;      // 0: greedy
     bool keeps_tokens = false;  // emitted tokens of finished requests can be asked for
   };
-  // Errors (InputError) as PolicyCache's.
-  StepExecutor(const Transformer& model, const Recipe& recipe, const Options& options);
+  // Errors (InputError) as PolicyCache's: on a GPU also blocks that do not fit into its memory.
+  StepExecutor(const EngineModel& model, const Recipe& recipe, const Options& options);
   ~StepExecutor();
 
-  // Errors (InputError): a sequence that the recipe refuses; a cut that the plan did not announce.
+  // Returns when all of it is done. Errors (InputError): a sequence that the recipe refuses; a cut that the plan did not announce.
   void run(const StepJob& job);
   // A few steps on made-up tokens, so that the first request meets warm caches and running threads.
   void warm_up();
 
   // Emitted tokens by request number, where they are kept.
   [[nodiscard]] const std::map<std::uint64_t, std::vector<std::int32_t>>& tokens() const { return tokens_; }
-  [[nodiscard]] const KvPages& pages() const { return cache_.pages(); }
+  [[nodiscard]] const KvPages& pages() const { return cache_->pages(); }
   [[nodiscard]] const KvPages& host_pages() const { return host_; }
   [[nodiscard]] std::int64_t block_pages() const { return blocks_.mapped_blocks() * pages_per_block_; }
   // Pages that blocks or sequences stand for: all that are in use, unless some were lost. O(pages).
@@ -94,21 +95,20 @@ class StepExecutor {
   void give_blocks(Served& s, const std::vector<TakenBlock>& blocks);
   void fill(Served& s, std::int32_t begin, std::int32_t end);
   void check_uncut(const Served& s, const StepRow& row) const;
-  void sample(const std::vector<StepRow>& rows, const std::vector<float>& hidden);
+  void add_row(const StepRow& row);
   void emit(Served& s, std::int32_t token);
 
-  const Transformer& model_;
+  const EngineModel& model_;
   Options options_;
-  PolicyCache cache_;
+  std::unique_ptr<PolicyCache> cache_;
   KvPages host_;
   std::int32_t pages_per_block_;
   BlockPages blocks_;
   std::unordered_map<std::uint64_t, std::unique_ptr<Served>> served_;
   std::map<std::uint64_t, std::vector<std::int32_t>> tokens_;
   std::vector<StepPiece> pieces_;
-  std::vector<std::int32_t> ids_, positions_, sampled_;
-  std::vector<float> emitting_, temperature_;
-  std::vector<std::uint64_t> keys_;
+  std::vector<EngineModel::Draw> draws_;
+  std::vector<std::int32_t> ids_, positions_;
   std::int64_t repaired_ = 0;
 };
 

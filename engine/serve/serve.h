@@ -18,7 +18,7 @@ namespace kvlab {
 
 // What a run of the engine consists of: what a simulation of one replica does, with a model in place of a cost model.
 struct ServeSetup : HostSetup {
-  const Transformer* model = nullptr;
+  const EngineModel* model = nullptr;
   const Recipe* recipe = nullptr;
   float temperature = 0;                                                    // of sampling; 0: greedy
   std::function<void(const InFlightStep&, std::size_t waiting)> step_done;  // hears of every step with its measured times; may be empty

@@ -1,5 +1,6 @@
 // 'host: engine' with a trace, through the front.
 #include "app/csv.h"
+#include "kernels/cuda/memory.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {
@@ -75,10 +76,18 @@ TEST_F(ServedRun, RefusesWhatTheEngineCannotServe) {
     return called.err;
   };
   EXPECT_NE(error({"replicas=2"}).find("one replica"), std::string::npos);
-  EXPECT_NE(error({"backend=cuda"}).find("CPU"), std::string::npos);
   EXPECT_NE(error({"model=llama-3.1-8b"}).find("weights"), std::string::npos);
   EXPECT_NE(error({"kv_policy=kvzip"}).find("prefix_caching: false"), std::string::npos);
   EXPECT_NE(error({"block_cache=belady"}).find("future"), std::string::npos);
+}
+
+TEST_F(ServedRun, WithoutAGpuCudaIsRefusedWhereItIsNamed) {
+  if (num_gpus() > 0) GTEST_SKIP() << "this machine has a GPU";
+  const Called called = call({"run", "served.yaml", "--out", "out", "--set", "backend=cuda"});
+  EXPECT_EQ(called.status, 2);
+  EXPECT_EQ(called.err.find("kvlab: --set backend=cuda: backend cuda: "), 0U) << called.err;
+  EXPECT_NE(called.err.find(why_no_gpu()), std::string::npos) << called.err;
+  EXPECT_FALSE(std::filesystem::exists("out"));
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ std::vector<const GradeSample*> all_of(const std::vector<GradeSample>& samples) 
 
 std::vector<GradeSample> prepare(const std::vector<EvalSample>& samples, const GradeOptions& options, const GradeNeeds& needs) {
   std::vector<GradeSample> prepared;
-  for (const EvalSample& s : samples) prepared.push_back(prepare_sample(probe(), s, options, needs.needs, needs.passes));
+  for (const EvalSample& s : samples) prepared.push_back(prepare_sample(probe_engine(), s, options, needs.needs, needs.passes));
   return prepared;
 }
 
@@ -39,8 +39,8 @@ TEST(Grader, FullCacheAgreesWithItself) {
   for (const bool in_prompt : {true, false}) {
     GradeOptions options;
     options.compresses_question = in_prompt;
-    const std::vector<GradeSample> prepared = prepare(samples, options, needs_of(probe(), full));
-    const std::vector<GradedAnswer> answers = grade(probe(), full[0], all_of(prepared), options);
+    const std::vector<GradeSample> prepared = prepare(samples, options, needs_of(probe_engine(), full));
+    const std::vector<GradedAnswer> answers = grade(probe_engine(), full[0], all_of(prepared), options);
     ASSERT_EQ(answers.size(), 3u + 9u);
     int exact = 0;
     for (const GradedAnswer& a : answers) {
@@ -59,13 +59,13 @@ TEST(Grader, OnePieceIsTokenByToken) {
   const std::vector<EvalSample> samples = dev_samples({"kvlines"}, 2);
   const std::vector<Recipe> recipes{load_recipe("snapkv", 300)};
   const GradeOptions options;
-  const std::vector<GradeSample> prepared = prepare(samples, options, needs_of(probe(), recipes));
+  const std::vector<GradeSample> prepared = prepare(samples, options, needs_of(probe_engine(), recipes));
   ASSERT_TRUE(rests_after_prompt(recipes[0]));
   Recipe stepwise = recipes[0];
   stepwise.disposal = "drop, told apart";  // a name that is not known to rest
   ASSERT_FALSE(rests_after_prompt(stepwise));
-  const std::vector<GradedAnswer> a = grade(probe(), recipes[0], all_of(prepared), options),
-                                  b = grade(probe(), stepwise, all_of(prepared), options);
+  const std::vector<GradedAnswer> a = grade(probe_engine(), recipes[0], all_of(prepared), options),
+                                  b = grade(probe_engine(), stepwise, all_of(prepared), options);
   ASSERT_EQ(a.size(), b.size());
   for (std::size_t i = 0; i < a.size(); ++i) {
     EXPECT_EQ(a[i].first_wrong, b[i].first_wrong);
@@ -80,11 +80,11 @@ TEST(Grader, BatchesDoNotMixSequences) {
   const std::vector<EvalSample> samples = dev_samples({"niah", "kvlines"}, 2);
   const std::vector<Recipe> recipes{load_recipe("h2o", 200)};
   const GradeOptions options;
-  const std::vector<GradeSample> prepared = prepare(samples, options, needs_of(probe(), recipes));
-  const std::vector<GradedAnswer> together = grade(probe(), recipes[0], all_of(prepared), options);
+  const std::vector<GradeSample> prepared = prepare(samples, options, needs_of(probe_engine(), recipes));
+  const std::vector<GradedAnswer> together = grade(probe_engine(), recipes[0], all_of(prepared), options);
   std::vector<GradedAnswer> alone;
   for (const GradeSample* s : all_of(prepared))
-    for (const GradedAnswer& a : grade(probe(), recipes[0], {&s, 1}, options)) alone.push_back(a);
+    for (const GradedAnswer& a : grade(probe_engine(), recipes[0], {&s, 1}, options)) alone.push_back(a);
   ASSERT_EQ(together.size(), alone.size());
   for (std::size_t i = 0; i < alone.size(); ++i) {
     EXPECT_EQ(together[i].sample, alone[i].sample);
@@ -96,7 +96,7 @@ TEST(Grader, BatchesDoNotMixSequences) {
 TEST(Grader, RefusesSamplesLongerThanTheModel) {
   EvalSample long_one{"niah", 5000, 7, std::vector<std::int32_t>(4090, 65), {{{1, 2}, std::vector<std::int32_t>(10, 66), 10}}};
   try {
-    prepare_sample(probe(), long_one, {}, {}, {});
+    prepare_sample(probe_engine(), long_one, {}, {}, {});
     FAIL() << "ran";
   } catch (const InputError& e) {
     EXPECT_NE(std::string(e.what()).find("has 4102 tokens, more than the 4096"), std::string::npos) << e.what();

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "engine/backend/engine_model.h"
 #include "engine/model/plain_cache.h"
 #include "traces/safetensors.h"
 
@@ -11,10 +12,11 @@ namespace kvlab {
 inline const std::string kProbeDir = KVLAB_SOURCE_DIR "/engine/probe";
 
 // Loaded once per program.
-inline const Transformer& probe() {
-  static const Transformer model = Transformer::load(kProbeDir);
-  return model;
+inline const EngineModel& probe_engine() {
+  static const std::unique_ptr<EngineModel> model = make_engine_model("cpu", kProbeDir);
+  return *model;
 }
+inline const Transformer& probe() { return *probe_engine().transformer(); }
 
 inline SafetensorsFile golden_logits() { return SafetensorsFile::open(kProbeDir + "/logits_golden.safetensors"); }
 

@@ -55,7 +55,7 @@ auto maker(const std::string& name, const std::string& yaml, const std::string& 
 // The probe under a scheduler, on a clock on which a step takes 1 ms and 10 us per token.
 inline ServeSetup probe_setup(const Recipe& recipe, const std::string& scheduler, const std::string& options, std::int64_t num_blocks) {
   ServeSetup setup;
-  setup.model = &probe();
+  setup.model = &probe_engine();
   setup.recipe = &recipe;
   setup.make_scheduler = maker<SchedulerRegistry>(scheduler, options, "scheduler");
   setup.make_block_cache = maker<BlockCacheRegistry>("lru", "{}", "block cache");

@@ -1,0 +1,55 @@
+// 'host: engine' with 'eval:', through the front.
+#include "app/csv.h"
+#include "kernels/cuda/memory.h"
+#include "tests/app/app_fixture.h"
+
+namespace kvlab {
+namespace {
+
+class GradedRun : public AppTest {
+ protected:
+  void SetUp() override {
+    AppTest::SetUp();
+    std::string samples;
+    for (int s = 0; s < 2; ++s) {
+      std::string prompt = "0";
+      for (int i = 1; i < 90; ++i) prompt += "," + std::to_string(2 + (i * i * 7 + i * s) % 120);
+      samples += R"({"task":"a","length":90,"prompt":[)" + prompt + R"(],"turns":[{"question":[5,6],"answer":[7,8,9]}]})" + "\n";
+    }
+    write("eval.jsonl", samples);
+    write("graded.yaml",
+          "name: graded\n"
+          "host: engine\n"
+          "model: " KVLAB_SOURCE_DIR
+          "/tests/parity/models/llama_gqa\n"
+          "eval: eval.jsonl\n"
+          "kv_policy: [{recipe: full}, {recipe: snapkv, budget_tokens: 4}, {recipe: streaming, budget_tokens: 40}]\n");
+  }
+};
+
+// The others go on, and their answers are there.
+TEST_F(GradedRun, ARecipeThatTheModelCannotRunIsToldOfBeforeTheRunStarts) {
+  const Called called = call({"run", "graded.yaml", "--out", "out"});
+  EXPECT_EQ(called.status, 2);
+  EXPECT_NE(called.err.find("(kv_policy=snapkv 4 seed=1) failed: "), std::string::npos) << called.err;
+  EXPECT_NE(called.out.find("2 samples, 2 policies: about"), std::string::npos) << called.out;
+  const CsvTable answers = read_csv("out/answers.csv");
+  ASSERT_EQ(answers.rows.size(), 4U);
+  EXPECT_EQ(answers.rows[0][answers.at("recipe")], "full");
+  EXPECT_EQ(answers.rows[0][answers.at("first_diverging")], "-1");
+  EXPECT_EQ(answers.rows[2][answers.at("recipe")], "streaming");
+}
+
+TEST_F(GradedRun, WithoutAGpuCudaIsRefusedWhereItIsNamed) {
+  if (num_gpus() > 0) GTEST_SKIP() << "this machine has a GPU";
+  const Called from_option = call({"run", "graded.yaml", "--set", "backend=cuda", "--out", "out"});
+  EXPECT_EQ(from_option.status, 2);
+  EXPECT_EQ(from_option.err.find("kvlab: --set backend=cuda: backend cuda: "), 0U) << from_option.err;
+  EXPECT_NE(from_option.err.find(why_no_gpu()), std::string::npos) << from_option.err;
+  write("named.yaml", read("graded.yaml") + "backend: cuda\n");
+  EXPECT_EQ(call({"run", "named.yaml", "--out", "out"}).err.find("kvlab: named.yaml:6:10: backend cuda: "), 0U);
+  EXPECT_FALSE(std::filesystem::exists("out"));
+}
+
+}  // namespace
+}  // namespace kvlab
