@@ -92,6 +92,7 @@ void Bpe::add_merge(const JsonNode& node, std::int32_t rank, std::string_view le
   const std::int32_t both = id(std::string(left) + std::string(right));
   // Of a pair that is named twice the later rank holds, as in Hugging Face tokenizers.
   merges_.add(pair_key(left_id, right_id)).value = {rank, both};
+  merged_ids_.push_back(both);
 }
 
 std::optional<std::int32_t> Bpe::id_of(std::string_view token) const {
@@ -149,40 +150,38 @@ struct Bpe::Symbol {
   std::int32_t id, previous, next;  // neighbours' places; -1: none. id -1: merged into the one before
 };
 
-struct Bpe::Candidate {
-  std::int32_t rank, at, id;  // at: the left one of two; id: of what they become
-  bool operator<(const Candidate& o) const { return rank != o.rank ? rank > o.rank : at > o.at; }  // the queue's top is the largest
-};
-
-// n log n in the length of the word, which without a pre-tokenizer is the whole text.
+// n log n in the length of the word, which without a pre-tokenizer is the whole text. A candidate is its rank, then its place: the least
+// one merges first.
 void Bpe::merge(std::vector<std::int32_t>& ids) const {
   const auto size = static_cast<std::int32_t>(ids.size());
   std::vector<Symbol> symbols;
-  std::vector<Candidate> candidates;
+  symbols.reserve(ids.size());
   for (std::int32_t i = 0; i < size; ++i) symbols.push_back({ids[static_cast<std::size_t>(i)], i - 1, i + 1 < size ? i + 1 : -1});
   const auto symbol = [&](std::int32_t at) -> Symbol& { return symbols[static_cast<std::size_t>(at)]; };
+  std::vector<std::uint64_t> candidates;
   for (std::int32_t i = 0; i + 1 < size; ++i) {
-    if (const Merge* m = merge_of(symbol(i).id, symbol(i + 1).id)) candidates.push_back({m->rank, i, m->id});
+    if (const Merge* m = merge_of(symbol(i).id, symbol(i + 1).id)) candidates.push_back(pair_key(m->rank, i));
   }
-  std::priority_queue<Candidate> queue(std::less<Candidate>{}, std::move(candidates));
+  std::priority_queue<std::uint64_t, std::vector<std::uint64_t>, std::greater<>> queue({}, std::move(candidates));
   const auto offer = [&](std::int32_t at) {
     if (at < 0 || symbol(at).next < 0) return;
-    if (const Merge* m = merge_of(symbol(at).id, symbol(symbol(at).next).id)) queue.push({m->rank, at, m->id});
+    if (const Merge* m = merge_of(symbol(at).id, symbol(symbol(at).next).id)) queue.push(pair_key(m->rank, at));
   };
   while (!queue.empty()) {
-    const Candidate top = queue.top();
+    const auto at = static_cast<std::int32_t>(queue.top() & 0xFFFFFFFF);
+    const std::int32_t id = merged_ids_[queue.top() >> 32];
     queue.pop();
-    Symbol& left = symbol(top.at);
+    Symbol& left = symbol(at);
     if (left.id < 0 || left.next < 0) continue;
     Symbol& right = symbol(left.next);
     const Merge* m = merge_of(left.id, right.id);
-    if (m == nullptr || m->id != top.id) continue;  // one of the two has merged with another since
-    left.id = top.id;
+    if (m == nullptr || m->id != id) continue;  // one of the two has merged with another since
+    left.id = id;
     left.next = right.next;
     right.id = -1;
-    if (left.next >= 0) symbol(left.next).previous = top.at;
+    if (left.next >= 0) symbol(left.next).previous = at;
     offer(left.previous);
-    offer(top.at);
+    offer(at);
   }
   ids.clear();
   for (const Symbol& s : symbols) {

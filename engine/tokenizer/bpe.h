@@ -56,7 +56,6 @@ class Bpe {
     bool operator==(const Merge&) const = default;
   };
   struct Symbol;
-  struct Candidate;
 
   void read_vocabulary(const JsonNode& node);
   void read_merges(const JsonNode& node);
@@ -72,6 +71,7 @@ class Bpe {
   std::array<std::int32_t, 512> low_characters_{};               // ids of the first code points; -1: none
   std::array<std::int32_t, 256> bytes_{};                        // ids of <0x00> ... <0xFF>; -1: none
   KeyMap<Merge> merges_;                                         // by left << 32 | right
+  std::vector<std::int32_t> merged_ids_;                         // by rank
   std::int32_t max_id_ = -1;
   std::string file_;
   std::optional<std::string> unknown_;

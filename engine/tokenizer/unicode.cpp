@@ -1,12 +1,6 @@
 #include "engine/tokenizer/unicode.h"
 
-#include <utf8proc.h>
-
-#include <algorithm>
 #include <array>
-#include <cstdlib>
-#include <memory>
-#include <stdexcept>
 
 namespace kvlab::tokenization {
 
@@ -30,10 +24,6 @@ Lead lead_of(unsigned char byte) {
   return {4, 0x80, static_cast<unsigned char>(byte == 0xF4 ? 0x8F : 0xBF)};
 }
 
-bool is_ascii(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
-}
-
 bool prints_as_itself(unsigned char b) { return (b >= '!' && b <= '~') || (b >= 0xA1 && b != 0xAD); }
 
 struct ByteCharacters {
@@ -53,13 +43,6 @@ struct ByteCharacters {
 const ByteCharacters& byte_characters() {
   static const ByteCharacters table;
   return table;
-}
-
-utf8proc_option_t options_of(NormalForm form) {
-  const bool composes = form == NormalForm::kC || form == NormalForm::kKC;
-  const bool is_compatible = form == NormalForm::kKC || form == NormalForm::kKD;
-  return static_cast<utf8proc_option_t>(UTF8PROC_STABLE | (composes ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
-                                        (is_compatible ? UTF8PROC_COMPAT : 0));
 }
 
 }  // namespace
@@ -130,16 +113,6 @@ std::size_t last_character(std::string_view text) {
 bool is_white_space(char32_t c) {
   return (c >= 0x9 && c <= 0xD) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
          c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
-}
-
-std::string normalized(std::string_view text, NormalForm form) {
-  if (is_ascii(text)) return std::string(text);
-  utf8proc_uint8_t* result = nullptr;
-  const utf8proc_ssize_t length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                                               static_cast<utf8proc_ssize_t>(text.size()), &result, options_of(form));
-  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(result, &std::free);
-  if (length < 0) throw std::runtime_error(std::string("utf8proc: ") + utf8proc_errmsg(length));
-  return {reinterpret_cast<const char*>(result), static_cast<std::size_t>(length)};
 }
 
 char32_t character_of_byte(unsigned char byte) { return byte_characters().of_byte[byte]; }

@@ -30,7 +30,7 @@ std::size_t last_character(std::string_view text);
 bool is_white_space(char32_t code);  // the Unicode property White_Space
 
 enum class NormalForm { kC, kD, kKC, kKD };
-// Unicode normalization of well-formed text, by utf8proc.
+// Unicode normalization of well-formed text, as of Unicode 9: what Hugging Face tokenizers do.
 std::string normalized(std::string_view text, NormalForm form);
 
 // Byte-level BPE writes each byte as a printable character (Radford et al. 2019, GPT-2): itself where it prints, else 256 and on.
