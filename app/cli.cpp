@@ -17,6 +17,7 @@
 #include "app/results.h"
 #include "app/sweep.h"
 #include "app/text_file.h"
+#include "app/tokenize.h"
 #include "app/validate.h"
 #include "base/text.h"
 #include "engine/model/record.h"
@@ -35,6 +36,7 @@ struct Arguments {
   LogitsCommand logits;
   ProfileCommand profile;
   CalibrateCommand calibrate;
+  TokenizeCommand tokenize;
   std::size_t num_requests = 10;
   bool json = false, every = false, quiet = false;
 };
@@ -67,7 +69,8 @@ void add_trace_record(CLI::App& trace, Arguments& a, Command& chosen) {
   record->add_option("--model", a.record.model, "folder in Hugging Face layout: config.json and safetensors")->required();
   CLI::Option_group* input = record->add_option_group("prompt");
   input->add_option("--ids", a.record.ids_file, "JSON list of token ids, or {ids, continuation, task, needles, question_begin}");
-  input->add_option("--text", a.record.text_file, "text whose bytes are the tokens, behind <s>; for byte-level models");
+  input->add_option("--text", a.record.text_file,
+                    "text, for the model's tokenizer; of a byte-level model the bytes are the tokens, behind <s>");
   input->require_option(1);
   record->add_option("--out", a.record.output, "file to write")->required();
   record->add_option("--prompt-tokens", a.record.prompt_tokens, "take so many tokens of the input; default: all")
@@ -201,6 +204,18 @@ void add_comparisons(CLI::App& app, Arguments& a, Command& chosen) {
   });
 }
 
+void add_tokenize(CLI::App& app, Arguments& a, Command& chosen) {
+  CLI::App* one = app.add_subcommand("tokenize", "print a text's token ids as a model's tokenizer.json gives them, or the text of ids");
+  one->add_option("--model", a.tokenize.model, "folder with tokenizer.json")->required();
+  CLI::Option_group* input = one->add_option_group("input");
+  input->add_option("--text", a.tokenize.text_file, "text to tokenize; -: standard input");
+  input->add_option("--ids", a.tokenize.ids_file, "JSON list of ids whose text to print; -: standard input");
+  input->require_option(1);
+  one->add_flag("--tokens", a.tokenize.shows_tokens, "one id and its token a line");
+  one->add_flag("--no-special", a.tokenize.without_special, "--text: without what the tokenizer adds (<s>); --ids: without special tokens");
+  one->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return tokenize(a.tokenize, out); }; });
+}
+
 // A word that is no command is answered with the nearest one; CLI11 only says that a command is missing.
 void check_command(const CLI::App& app, const std::vector<std::string>& arguments) {
   const CLI::App* at = &app;
@@ -256,6 +271,7 @@ int run_cli(const std::vector<std::string>& arguments, std::ostream& out, std::o
   add_profile(app, a, chosen);
   add_calibrate(app, a, chosen);
   add_logits(app, a, chosen);
+  add_tokenize(app, a, chosen);
   try {
     const int status = parse(app, arguments, out);
     return status >= 0 ? status : chosen(out, err);

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "engine/cache/policy_record.h"
+#include "engine/tokenizer/tokenizer.h"
 
 namespace kvlab {
 
@@ -27,11 +28,14 @@ struct Sample {
   std::int32_t question_begin = -1;
 };
 
-Sample sample_of_text(const std::string& path, const ModelConfig& model) {
-  if (model.bos_id != kByteLevelBos)
-    throw InputError(fmt::format("--text needs a byte-level model, whose <s> is token {}; model '{}' has {}", kByteLevelBos, model.name,
-                                 model.bos_id < 0 ? "none" : std::to_string(model.bos_id)));
+Sample sample_of_text(const std::string& path, const std::string& dir, const ModelConfig& model) {
   Sample sample;
+  if (model.bos_id != kByteLevelBos) {
+    const Tokenizer tokenizer = Tokenizer::load(dir);
+    sample.ids = tokenizer.encode(read_text(path), true);
+    if (model.bos_id >= 0 && !tokenizer.has_post_processor()) sample.ids.insert(sample.ids.begin(), model.bos_id);
+    return sample;
+  }
   sample.ids = {kByteLevelBos};
   for (const char c : read_text(path)) sample.ids.push_back(static_cast<unsigned char>(c));
   return sample;
@@ -133,7 +137,8 @@ AttentionTrace recorded(const RecordCommand& c, const Transformer& model, std::s
 int record_trace(const RecordCommand& c, std::ostream& out) {
   const Transformer model = Transformer::load(c.model);
   RecordOptions options = options_of(c, model.config());
-  Sample sample = c.text_file.empty() ? SampleFile(c.ids_file, model.config()).read() : sample_of_text(c.text_file, model.config());
+  Sample sample =
+      c.text_file.empty() ? SampleFile(c.ids_file, model.config()).read() : sample_of_text(c.text_file, c.model, model.config());
   options.continuation = sample.continuation;
   if (c.prompt_tokens > 0) cut(sample, static_cast<std::size_t>(c.prompt_tokens));
   AttentionTrace trace = recorded(c, model, sample.ids, options, sample.question_begin);

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
 #include "app_fixture.h"
 #include "traces/attention_trace.h"
 
@@ -32,6 +36,21 @@ TEST_F(RecordCli, TextIsBytesBehindTheBeginOfSequence) {
   EXPECT_EQ(std::vector<std::int32_t>(t.ids.begin(), t.ids.begin() + 3), (std::vector<std::int32_t>{256, 97, 255}));
   EXPECT_EQ(t.layers[0].w_o.size(), 384U * 512);
   EXPECT_TRUE(t.layers[0].hidden.empty());
+}
+
+// A model whose <s> does not follow the bytes: its tokenizer.json reads the text, and config.json says what it begins with.
+TEST_F(RecordCli, TextGoesThroughTheModelsTokenizer) {
+  const std::filesystem::path probe = KVLAB_SOURCE_DIR "/engine/probe";
+  std::filesystem::create_directory("m");
+  for (const char* name : {"model.safetensors", "tokenizer.json"})
+    std::filesystem::create_symlink(probe / name, std::filesystem::path("m") / name);
+  nlohmann::json config = nlohmann::json::parse(std::ifstream(probe / "config.json"));
+  config["bos_token_id"] = 1;
+  write("m/config.json", config.dump());
+  record({"--text", file("t.txt", "a</s>")}, "m");
+  EXPECT_EQ(recorded().ids, (std::vector<std::int32_t>{1, 97, 257}));
+  EXPECT_EQ(record({"--text", file("u.txt", "a\xff")}, "m"),
+            "kvlab: byte 1 of the text is not UTF-8; m/tokenizer.json tokenizes UTF-8 only\n");
 }
 
 TEST_F(RecordCli, ASamplesContinuationAndWhatIsKnownAboutIt) {

@@ -1,0 +1,52 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "app/cli.h"
+
+namespace kvlab {
+namespace {
+
+class Tokenize : public testing::Test {
+ protected:
+  // Status, standard output, standard error.
+  std::string run(std::vector<std::string> arguments) {
+    std::ostringstream out, err;
+    arguments.insert(arguments.begin(), "tokenize");
+    const int status = run_cli(arguments, out, err);
+    return std::to_string(status) + " " + out.str() + err.str();
+  }
+  std::string file(const std::string& text) {
+    const std::string path = testing::TempDir() + "kvlab_tokenize_" + std::to_string(::getpid());
+    std::ofstream(path) << text;
+    return path;
+  }
+  const std::string llama2 = KVLAB_SOURCE_DIR "/tests/parity/tokenizer/llama2", probe = KVLAB_SOURCE_DIR "/engine/probe";
+};
+
+TEST_F(Tokenize, PrintsIdsThatItTurnsBackIntoText) {
+  EXPECT_EQ(run({"--model", probe, "--text", file("hi<s>\n")}), "0 [104, 105, 256, 10]\n");
+  EXPECT_EQ(run({"--model", probe, "--ids", file("[104, 105, 256, 10]")}), "0 hi<s>\n");
+  EXPECT_EQ(run({"--model", probe, "--ids", file("[104, 105, 256, 10]"), "--no-special"}), "0 hi\n");
+}
+
+TEST_F(Tokenize, ShowsTokensAndLeavesOutTheTemplate) {
+  EXPECT_TRUE(run({"--model", llama2, "--text", file("a"), "--tokens"}).starts_with("0 1 \"<s>\"\n"));
+  EXPECT_FALSE(run({"--model", llama2, "--text", file("a"), "--tokens", "--no-special"}).starts_with("0 1 \"<s>\"\n"));
+  const std::string quoted = run({"--model", llama2, "--text", file("a\"\n"), "--tokens"});
+  EXPECT_TRUE(quoted.ends_with("264 \"\\\"\"\n261 \"\\n\"\n")) << quoted;
+}
+
+TEST_F(Tokenize, SaysWhatIsWrong) {
+  const std::string ids = file("[1, -2]");
+  EXPECT_EQ(run({"--model", probe, "--ids", ids}), "2 kvlab: " + ids + ": entry 1 is no token id\n");
+  EXPECT_EQ(run({"--model", probe, "--ids", file("{}")}), "2 kvlab: " + ids + ": not a JSON list of token ids\n");
+  EXPECT_EQ(run({"--model", probe, "--ids", file("[300]")}),
+            "2 kvlab: " + probe + "/tokenizer.json: no token has id 300; ids lie in [0, 259)\n");
+  EXPECT_TRUE(run({"--model", probe}).starts_with("2 kvlab: "));
+}
+
+}  // namespace
+}  // namespace kvlab
