@@ -211,17 +211,42 @@ void add_tokenize(CLI::App& app, Arguments& a, Command& chosen) {
   input->add_option("--text", a.tokenize.text_file, "text to tokenize; -: standard input");
   input->add_option("--ids", a.tokenize.ids_file, "JSON list of ids whose text to print; -: standard input");
   input->require_option(1);
-  one->add_flag("--tokens", a.tokenize.shows_tokens, "one id and its token a line");
+  one->add_flag("--tokens", a.tokenize.shows_tokens, "--text: print one id and its token a line")->excludes("--ids");
   one->add_flag("--no-special", a.tokenize.without_special, "--text: without what the tokenizer adds (<s>); --ids: without special tokens");
   one->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return tokenize(a.tokenize, out); }; });
 }
 
-// A word that is no command is answered with the nearest one; CLI11 only says that a command is missing.
-void check_command(const CLI::App& app, const std::vector<std::string>& arguments) {
+bool is_option_group(const CLI::App* app) { return app->get_name().empty(); }
+
+std::vector<std::string> option_names(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  for (const CLI::App* group : command.get_subcommands(is_option_group)) {
+    for (std::string& name : option_names(*group)) names.push_back(std::move(name));
+  }
+  return names;
+}
+
+void check_option(const CLI::App& command, const std::string& word) {
+  const std::string name = word.substr(0, word.find('='));
+  const std::vector<std::string> names = option_names(command);
+  if (std::find(names.begin(), names.end(), name) != names.end()) return;
+  throw InputError("unknown option '" + name + "' of '" + command.get_name() + "'" + suggestion(name, names));
+}
+
+// A word that is no command, or no option of its command, is answered with the nearest one; CLI11 only says what is missing.
+void check_words(const CLI::App& app, const std::vector<std::string>& arguments) {
   const CLI::App* at = &app;
   for (const std::string& word : arguments) {
-    const std::vector<const CLI::App*> commands = at->get_subcommands([](const CLI::App*) { return true; });
-    if (commands.empty() || word.starts_with('-')) return;
+    if (word == "--") return;  // no options behind it
+    if (word.starts_with("--")) {
+      check_option(*at, word);
+      continue;
+    }
+    const std::vector<const CLI::App*> commands = at->get_subcommands([](const CLI::App* c) { return !is_option_group(c); });
+    if (commands.empty()) continue;
+    if (word.starts_with('-')) return;
     std::vector<std::string> names;
     for (const CLI::App* command : commands) names.push_back(command->get_name());
     const auto found = std::find(names.begin(), names.end(), word);
@@ -239,7 +264,7 @@ std::string one_line(std::string text) {
 // Answers the status to leave with at once, or -1 with `chosen` set.
 int parse(CLI::App& app, const std::vector<std::string>& arguments, std::ostream& out) {
   try {
-    check_command(app, arguments);
+    check_words(app, arguments);
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 takes them from the back
   } catch (const CLI::CallForHelp&) {
     out << app.help();  // of the chosen command

@@ -49,14 +49,11 @@ double seconds_since(std::chrono::steady_clock::time_point began) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
-// By the model's tokenizer, which is read once there is text. Where it does not say what a text begins with, that is the <s> of
-// config.json.
+// By the model's tokenizer, which is read once there is text.
 Encode encoder_of(const std::string& model_dir, std::int32_t bos_id) {
   return [model_dir, bos_id, tokenizer = std::shared_ptr<const Tokenizer>()](std::string_view text, bool is_start) mutable {
     if (!tokenizer) tokenizer = std::make_shared<Tokenizer>(Tokenizer::load(model_dir));
-    std::vector<std::int32_t> ids = tokenizer->encode(text, is_start);
-    if (is_start && bos_id >= 0 && !tokenizer->has_post_processor()) ids.insert(ids.begin(), bos_id);
-    return ids;
+    return is_start ? tokenizer->encode_prompt(text, bos_id) : tokenizer->encode(text, false);
   };
 }
 

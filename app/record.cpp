@@ -8,6 +8,7 @@
 #include <ostream>
 
 #include "app/text_file.h"
+#include "app/tokenize.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "engine/cache/policy_record.h"
@@ -31,9 +32,9 @@ struct Sample {
 Sample sample_of_text(const std::string& path, const std::string& dir, const ModelConfig& model) {
   Sample sample;
   if (model.bos_id != kByteLevelBos) {
-    const Tokenizer tokenizer = Tokenizer::load(dir);
-    sample.ids = tokenizer.encode(read_text(path), true);
-    if (model.bos_id >= 0 && !tokenizer.has_post_processor()) sample.ids.insert(sample.ids.begin(), model.bos_id);
+    const std::string text = read_text(path);
+    check_utf8(text, path);
+    sample.ids = Tokenizer::load(dir).encode_prompt(text, model.bos_id);
     return sample;
   }
   sample.ids = {kByteLevelBos};

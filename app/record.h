@@ -8,8 +8,8 @@
 namespace kvlab {
 
 // `kvlab trace record`: runs a model on a prompt and writes what its attention saw. One of the two files is set: ids_file, a JSON list of
-// token ids or {ids, continuation, task, needles: [[begin, end]], question_begin}, and text_file, which the
-// model's tokenizer reads, or, of a byte-level model, whose bytes follow <s>.
+// token ids or {ids, continuation, task, needles: [[begin, end]], question_begin}, and text_file, which the model's
+// tokenizer reads, or, of a byte-level model, whose bytes follow <s>.
 struct RecordCommand {
   std::string model, ids_file, text_file, output, dtype = "f16";
   std::int32_t prompt_tokens = 0;  // how many tokens of the input are taken; 0: all

@@ -5,27 +5,32 @@
 
 #include <iostream>
 #include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "app/text_file.h"
 #include "base/error.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/tokenizer/unicode.h"
 
 namespace kvlab {
 
 namespace {
 
-std::string text_or_input(const std::string& file) {
-  if (file != "-") return read_text(file);
-  return {std::istreambuf_iterator<char>(std::cin), {}};
-}
+struct Input {
+  explicit Input(const std::string& file) : name(file == "-" ? "standard input" : file) {
+    text = file == "-" ? std::string(std::istreambuf_iterator<char>(std::cin), {}) : read_text(file);
+  }
+  std::string name, text;
+};
 
-std::vector<std::int32_t> read_ids(const std::string& file) {
-  const nlohmann::json list = nlohmann::json::parse(text_or_input(file), nullptr, false);
-  if (!list.is_array()) throw InputError(file + ": not a JSON list of token ids");
+std::vector<std::int32_t> read_ids(const Input& input) {
+  const nlohmann::json list = nlohmann::json::parse(input.text, nullptr, false);
+  if (!list.is_array()) throw InputError(input.name + ": not a JSON list of token ids");
   std::vector<std::int32_t> ids;
   for (const nlohmann::json& id : list) {
-    if (!id.is_number_integer() || id < 0 || id > INT32_MAX) throw InputError(fmt::format("{}: entry {} is no token id", file, ids.size()));
+    if (!id.is_number_integer() || id < 0 || id > std::numeric_limits<std::int32_t>::max())
+      throw InputError(fmt::format("{}: entry {} is no token id: {}", input.name, ids.size(), id.dump(-1, ' ', true).substr(0, 40)));
     ids.push_back(id.get<std::int32_t>());
   }
   return ids;
@@ -33,15 +38,24 @@ std::vector<std::int32_t> read_ids(const std::string& file) {
 
 }  // namespace
 
+void check_utf8(std::string_view text, const std::string& file) {
+  if (const std::size_t at = tokenization::first_invalid_utf8(text); at != std::string_view::npos)
+    throw InputError(fmt::format("{}: byte {} is not UTF-8, which a tokenizer reads", file, at));
+}
+
 int tokenize(const TokenizeCommand& c, std::ostream& out) {
   const Tokenizer tokenizer = Tokenizer::load(c.model);
   if (!c.ids_file.empty()) {
-    out << tokenizer.decode(read_ids(c.ids_file), c.without_special);
+    out << tokenizer.decode(read_ids(Input(c.ids_file)), c.without_special);
     return 0;
   }
-  const std::vector<std::int32_t> ids = tokenizer.encode(text_or_input(c.text_file), !c.without_special);
-  if (!c.shows_tokens) out << fmt::format("[{}]\n", fmt::join(ids, ", "));
-  if (!c.shows_tokens) return 0;
+  const Input input(c.text_file);
+  check_utf8(input.text, input.name);
+  const std::vector<std::int32_t> ids = tokenizer.encode(input.text, !c.without_special);
+  if (!c.shows_tokens) {
+    out << fmt::format("[{}]\n", fmt::join(ids, ", "));
+    return 0;
+  }
   // As JSON, so that a token with a line break stays on its line.
   for (const std::int32_t id : ids) out << fmt::format("{} {}\n", id, nlohmann::json(tokenizer.token(id).value_or("")).dump());
   return 0;

@@ -2,6 +2,7 @@
 
 #include <iosfwd>
 #include <string>
+#include <string_view>
 
 namespace kvlab {
 
@@ -12,5 +13,8 @@ struct TokenizeCommand {
   bool shows_tokens = false, without_special = false;
 };
 int tokenize(const TokenizeCommand& command, std::ostream& out);
+
+// Throws InputError, with the file's name and the first byte that is not UTF-8.
+void check_utf8(std::string_view text, const std::string& file);
 
 }  // namespace kvlab

@@ -75,7 +75,11 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
   return ids;
 }
 
-bool Tokenizer::has_post_processor() const { return parts_->has_post_processor; }
+std::vector<std::int32_t> Tokenizer::encode_prompt(std::string_view text, std::int32_t bos_id) const {
+  std::vector<std::int32_t> ids = encode(text, true);
+  if (bos_id >= 0 && !parts_->has_post_processor) ids.insert(ids.begin(), bos_id);
+  return ids;
+}
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
   std::vector<std::string> tokens;

@@ -24,8 +24,9 @@ class Tokenizer {
   // for one text adds (<s> ...). Throws InputError where the text is not UTF-8, or needs an unknown token that has no id.
   std::vector<std::int32_t> encode(std::string_view text, bool add_special) const;
 
-  // False: the file does not say what a text begins with, and encode() adds nothing.
-  bool has_post_processor() const;
+  // A prompt from its beginning: encode() with what the template adds, or, of a file without post-processor, bos_id (config.json's; -1:
+  // none) and what encode() gives.
+  std::vector<std::int32_t> encode_prompt(std::string_view text, std::int32_t bos_id) const;
 
   // skip_special: without the tokens that the file marks as special. Bytes that are no UTF-8 become U+FFFD. Throws InputError for an
   // id that no token has.

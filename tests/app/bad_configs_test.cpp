@@ -86,6 +86,8 @@ TEST_F(BadCommand, SetMistakes) {
 TEST_F(BadCommand, UnknownWordsNameTheNearest) {
   EXPECT_EQ(call({"rnu", "x"}).err, "kvlab: unknown command 'rnu'; did you mean 'run'?\n");
   EXPECT_EQ(call({"trace", "inspekt", "x"}).err, "kvlab: unknown command 'inspekt'; did you mean 'inspect'?\n");
+  EXPECT_EQ(call({"run", "x", "--job", "2"}).err, "kvlab: unknown option '--job' of 'run'; did you mean '--jobs'?\n");
+  EXPECT_EQ(call({"trace", "record", "--modle=x"}).err, "kvlab: unknown option '--modle' of 'record'; did you mean '--model'?\n");
   EXPECT_EQ(call({"list", "scheduler"}).err, "kvlab: unknown kind 'scheduler'; did you mean 'schedulers'?\n");
   EXPECT_EQ(call({"describe", "sarati"}).err, "kvlab: nothing is called 'sarati'; did you mean 'sarathi'?\n");
   EXPECT_EQ(call({"run", "no_such.yaml"}).err, "kvlab: no_such.yaml: cannot be opened\n");

@@ -49,8 +49,7 @@ TEST_F(RecordCli, TextGoesThroughTheModelsTokenizer) {
   write("m/config.json", config.dump());
   record({"--text", file("t.txt", "a</s>")}, "m");
   EXPECT_EQ(recorded().ids, (std::vector<std::int32_t>{1, 97, 257}));
-  EXPECT_EQ(record({"--text", file("u.txt", "a\xff")}, "m"),
-            "kvlab: byte 1 of the text is not UTF-8; m/tokenizer.json tokenizes UTF-8 only\n");
+  EXPECT_EQ(record({"--text", file("u.txt", "a\xff")}, "m"), "kvlab: u.txt: byte 1 is not UTF-8, which a tokenizer reads\n");
 }
 
 TEST_F(RecordCli, ASamplesContinuationAndWhatIsKnownAboutIt) {

@@ -41,11 +41,16 @@ TEST_F(Tokenize, ShowsTokensAndLeavesOutTheTemplate) {
 
 TEST_F(Tokenize, SaysWhatIsWrong) {
   const std::string ids = file("[1, -2]");
-  EXPECT_EQ(run({"--model", probe, "--ids", ids}), "2 kvlab: " + ids + ": entry 1 is no token id\n");
+  EXPECT_EQ(run({"--model", probe, "--ids", ids}), "2 kvlab: " + ids + ": entry 1 is no token id: -2\n");
   EXPECT_EQ(run({"--model", probe, "--ids", file("{}")}), "2 kvlab: " + ids + ": not a JSON list of token ids\n");
   EXPECT_EQ(run({"--model", probe, "--ids", file("[300]")}),
             "2 kvlab: " + probe + "/tokenizer.json: no token has id 300; ids lie in [0, 259)\n");
-  EXPECT_TRUE(run({"--model", probe}).starts_with("2 kvlab: "));
+  EXPECT_EQ(run({"--model", probe, "--text", file("\xff")}), "2 kvlab: " + ids + ": byte 0 is not UTF-8, which a tokenizer reads\n");
+  EXPECT_EQ(run({"--modle", probe, "--text", ids}), "2 kvlab: unknown option '--modle' of 'tokenize'; did you mean '--model'?\n");
+  EXPECT_EQ(run({"--model", probe, "--txt=" + ids}), "2 kvlab: unknown option '--txt' of 'tokenize'; did you mean '--text'?\n");
+  EXPECT_EQ(run({"--model", probe, "--ids", file("[104]"), "--tokens"}),
+            "2 kvlab: --tokens excludes --ids (kvlab --help shows what there is)\n");
+  EXPECT_EQ(run({"--model", probe}), "2 kvlab: Exactly 1 option from [--text,--ids] is required (kvlab --help shows what there is)\n");
 }
 
 }  // namespace
