@@ -7,11 +7,14 @@
 namespace kvlab {
 
 void* TensorMemory::allocate(std::int64_t bytes) const {
+  if (is_pinned_) return cuda::allocate_pinned(bytes);
   return on_host() ? big_memory::take(static_cast<std::size_t>(bytes)) : cuda::allocate(bytes);
 }
 
 void TensorMemory::free(void* p, std::int64_t bytes) const noexcept {
-  if (on_host())
+  if (is_pinned_)
+    cuda::free_pinned(p);
+  else if (on_host())
     big_memory::give_back(p, static_cast<std::size_t>(bytes));
   else
     cuda::free(p);

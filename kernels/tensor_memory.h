@@ -16,6 +16,12 @@ class TensorMemory {
  public:
   TensorMemory() = default;  // the host's
   explicit TensorMemory(CudaContext& cuda) : cuda_(&cuda) {}
+  // The host's, such that a GPU reads and writes it too (PageCopy).
+  static TensorMemory pinned() {
+    TensorMemory memory;
+    memory.is_pinned_ = true;
+    return memory;
+  }
   [[nodiscard]] CudaContext* cuda() const { return cuda_; }  // null: the host's
   [[nodiscard]] bool on_host() const { return cuda_ == nullptr; }
 
@@ -30,6 +36,7 @@ class TensorMemory {
 
  private:
   CudaContext* cuda_ = nullptr;
+  bool is_pinned_ = false;
 };
 
 // Numbers in such a memory that grow and shrink as a vector does. T is trivial.

@@ -38,6 +38,8 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   void start(EngineSequence& sequence);
   // Gives its pages back; its index can be taken by another.
   void release(EngineSequence& sequence);
+  // For who exchanges pages of its rows between steps.
+  void pages_moved(EngineSequence& sequence) { sequence.pages_id = ++pages_ids_; }
   // Puts a fresh sequence behind its prompt: the policy acts as if the prompt had been run in one step.
   void adopt(EngineSequence& sequence, const PromptTensors& prompt);
 
@@ -101,6 +103,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   std::vector<float> scratch_, whole_k_, whole_v_;
   TensorArray<float> q_, k_, hidden_, out_;  // of the layer, where a model on a GPU computes in another type
   std::int64_t steps_ = 0;
+  std::uint64_t pages_ids_ = 0;  // given to sequences so far
   std::shared_ptr<void> attachment_;
 };
 

@@ -16,6 +16,7 @@ void PolicyCache::start(EngineSequence& sequence) {
   const auto heads = place(shape_.kv_heads);
   sequence.seen_tokens = 0;
   sequence.pass = nullptr;
+  pages_moved(sequence);
   const TensorArray<float> empty(model_->memory());
   sequence.memory.assign(place(shape_.num_layers), {empty, nullptr, empty});
   sequence.rows.assign(place(shape_.num_layers), {std::vector<std::int32_t>(heads, 0), std::vector<std::vector<std::int32_t>>(heads)});

@@ -25,6 +25,7 @@ struct EngineSequence {
   };
   std::vector<Memory> memory;             // [layers]
   std::vector<KvStore::Sequence> rows;    // [layers]
+  std::uint64_t pages_id = 0;             // the same: between steps pages were appended to the rows at most
   std::shared_ptr<const ExtraPass> pass;  // that the policy observes, once it ran
 };
 

@@ -97,6 +97,7 @@ void PlainDecoder::make_tables(std::int32_t batch, std::int32_t pages) {
   slots_ = std::max(slots_, batch);
   row_pages_ = std::max(row_pages_, static_cast<std::int32_t>(std::bit_ceil(static_cast<unsigned>(pages))));
   slot_.assign(number(slots_), {});
+  recorded_.clear();  // they know where in the tables a layer's part is
   const std::int64_t rows = std::int64_t{slots_} * heads_;
   page_.resize(model_.config().layers * rows * row_pages_);
   page_.memory().fill(page_.data(), 0, page_.size() * 4);
@@ -112,26 +113,6 @@ void PlainDecoder::make_tables(std::int32_t batch, std::int32_t pages) {
   token_.resize(slots_);
 }
 
-// Other pages under the same sequence (it was swapped out meanwhile, or its place was taken) differ in their ends.
-bool PlainDecoder::Slot::holds(const EngineSequence& s) const {
-  if (sequence != &s || pages == 0) return false;
-  std::size_t row = 0;
-  for (const KvStore::Sequence& layer : s.rows)
-    for (const std::vector<std::int32_t>& own : layer.pages) {
-      if (own.size() < number(pages) || own.front() != first[row] || own[number(pages - 1)] != last[row]) return false;
-      ++row;
-    }
-  return true;
-}
-
-void PlainDecoder::Slot::take(const EngineSequence& s) {
-  sequence = &s;
-  pages = static_cast<std::int32_t>(s.rows.front().pages.front().size());
-  first.clear(), last.clear();
-  for (const KvStore::Sequence& layer : s.rows)
-    for (const std::vector<std::int32_t>& own : layer.pages) first.push_back(own.front()), last.push_back(own.back());
-}
-
 // Pages that the tables do not have yet.
 void PlainDecoder::update_tables(std::span<const Token> batch) {
   std::vector<std::int64_t> place;
@@ -139,7 +120,7 @@ void PlainDecoder::update_tables(std::span<const Token> batch) {
   for (std::size_t s = 0; s < batch.size(); ++s) {
     const EngineSequence& sequence = *batch[s].sequence;
     Slot& slot = slot_[s];
-    const std::int32_t known = slot.holds(sequence) ? slot.pages : 0;
+    const std::int32_t known = slot.pages_id == sequence.pages_id ? slot.pages : 0;
     for (std::size_t l = 0; l < sequence.rows.size(); ++l) {
       for (std::size_t h = 0; h < number(heads_); ++h) {
         const std::vector<std::int32_t>& pages = sequence.rows[l].pages[h];
@@ -150,7 +131,7 @@ void PlainDecoder::update_tables(std::span<const Token> batch) {
         }
       }
     }
-    if (known != static_cast<std::int32_t>(sequence.rows.front().pages.front().size())) slot.take(sequence);
+    slot = {sequence.pages_id, static_cast<std::int32_t>(sequence.rows.front().pages.front().size())};
   }
   run_cuda(DeviceScatter{page_.data(), place.data(), value.data(), static_cast<std::int64_t>(place.size())}, cuda_);
 }
@@ -226,7 +207,9 @@ std::vector<std::int32_t> PlainDecoder::step(std::span<const Token> batch) {
   cache_.pages().fill(pool_);
   const auto n = static_cast<std::int32_t>(batch.size());
   const Size size{rounded_batch(n), rounded_tokens(longest)};
-  make_tables(size.batch, (size.longest + pool_.page_tokens - 1) / pool_.page_tokens);
+  std::size_t pages = number((size.longest + pool_.page_tokens - 1) / pool_.page_tokens);
+  for (const Token& t : batch) pages = std::max(pages, t.sequence->rows.front().pages.front().size());  // some wait for their tokens
+  make_tables(size.batch, static_cast<std::int32_t>(pages));
   update_tables(batch);
   model_.make_rotations(size.longest);
   upload_step(batch, size.batch);

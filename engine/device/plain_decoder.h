@@ -43,13 +43,10 @@ class PlainDecoder {
     std::int32_t batch = 0, longest = 0;  // sequences, tokens of the longest row; rounded up
     auto operator<=>(const Size&) const = default;
   };
-  // What a slot of the tables holds: so many pages of each row, and the first and the last of them, [layers * kv_heads].
+  // What a slot of the tables holds.
   struct Slot {
-    const EngineSequence* sequence = nullptr;
+    std::uint64_t pages_id = 0;  // of the sequence whose first `pages` of each row are in the tables
     std::int32_t pages = 0;
-    std::vector<std::int32_t> first, last;
-    [[nodiscard]] bool holds(const EngineSequence& s) const;
-    void take(const EngineSequence& s);
   };
 
   void extend(EngineSequence& sequence);

@@ -20,8 +20,9 @@ PolicyCache::Options cache_options(const StepExecutor::Options& options) {
   return cache;
 }
 
-// Room laid out beforehand: growing moves everything, which would count as a step's time. Larger pools grow all the same.
-constexpr std::int64_t kReservedBytes = std::int64_t{4} << 30;
+// Room laid out beforehand: growing moves everything, which would count as a step's time. Larger pools grow all the same, but for a GPU's:
+// it holds all blocks from the start, or says that they do not fit.
+constexpr std::int64_t kReservedBytes = std::int64_t{4} << 30, kReservedPinnedBytes = std::int64_t{1} << 30;
 
 }  // namespace
 
@@ -38,11 +39,26 @@ StepExecutor::StepExecutor(const EngineModel& model, const Recipe& recipe, const
     : model_(model),
       options_(options),
       cache_(model.make_cache(recipe, cache_options(options))),
-      host_(cache_->pages().head_dim(), cache_->pages().num_words(), options.block_tokens),
+      host_(cache_->pages().head_dim(), cache_->pages().num_words(), options.block_tokens,
+            cache_->pages().memory().on_host() ? TensorMemory() : TensorMemory::pinned(), cache_->pages().type()),
       pages_per_block_(cache_->shape().num_layers * cache_->shape().kv_heads),
       blocks_(cache_->pages(), options.num_blocks, pages_per_block_) {
-  const std::int64_t most = kReservedBytes / std::max<std::int64_t>(1, cache_->pages().page_bytes());
-  cache_->pages().reserve(static_cast<std::int32_t>(std::min(most, options.num_blocks * pages_per_block_)));
+  reserve_pages();
+}
+
+void StepExecutor::reserve_pages() {
+  KvPages& pages = cache_->pages();
+  const auto fitting = [&](std::int64_t bytes) { return bytes / std::max<std::int64_t>(1, pages.page_bytes()); };
+  const std::int64_t all = options_.num_blocks * pages_per_block_;
+  if (pages.memory().on_host()) return pages.reserve(static_cast<std::int32_t>(std::min(fitting(kReservedBytes), all)));
+  if (all > INT32_MAX)
+    throw InputError(fmt::format("memory.num_blocks = {} are {} pages, more than can be numbered", options_.num_blocks, all));
+  try {
+    pages.reserve(static_cast<std::int32_t>(all));
+  } catch (const InputError& e) {
+    throw InputError(fmt::format("memory.num_blocks = {}: {}", options_.num_blocks, e.what()));
+  }
+  host_.reserve(static_cast<std::int32_t>(std::min(fitting(kReservedPinnedBytes), options_.host_blocks * pages_per_block_)));
 }
 
 StepExecutor::~StepExecutor() = default;
@@ -99,6 +115,7 @@ void StepExecutor::move(Served& s, KvPages& from, KvPages& to, bool back, const 
   s.is_swapped = !back;
   s.blocks.clear();
   if (s.is_in_blocks && back) give_blocks(s, blocks);
+  std::vector<std::int32_t> sources, targets;
   for (std::size_t l = 0; l < old.size(); ++l) {
     for (std::size_t h = 0; h < old[l].pages.size(); ++h) {
       std::int32_t left = old[l].len[h];
@@ -107,12 +124,16 @@ void StepExecutor::move(Served& s, KvPages& from, KvPages& to, bool back, const 
         const std::int32_t page = old[l].pages[h][i];
         if (left > 0) {
           if (i == row.size()) row.push_back(to.take());
-          to.copy_from(from, page, row[i], std::min(left, options_.block_tokens));
+          sources.push_back(page), targets.push_back(row[i]);
         }
-        from.give_back(page);
       }
     }
   }
+  to.copy_pages(from, sources, targets);
+  for (const KvStore::Sequence& layer : old)
+    for (const auto& row : layer.pages)
+      for (const std::int32_t page : row) from.give_back(page);
+  cache_->pages_moved(s.sequence);
   if (s.is_in_blocks && back) fill(s, 0, s.sequence.seen_tokens);
 }
 

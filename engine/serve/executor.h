@@ -60,7 +60,7 @@ struct StepJob {
 class StepExecutor {
  public:
   struct Options {
-    std::int64_t num_blocks = 0;
+    std::int64_t num_blocks = 0, host_blocks = 0;  // on the device, and room for swapped KV
     std::int32_t block_tokens = 16;
     std::uint64_t seed = 1;
     float temperature = 0;      // 0: greedy
@@ -90,6 +90,7 @@ class StepExecutor {
   Served& at(std::uint64_t request);
   void add(const NewRequest& request);
   void apply(const MemoryAction& action);
+  void reserve_pages();
   void move(Served& s, KvPages& from, KvPages& to, bool back, const std::vector<TakenBlock>& blocks);
   void begin(Served& s, const StepRow& row);
   void give_blocks(Served& s, const std::vector<TakenBlock>& blocks);

@@ -34,7 +34,8 @@ std::unique_ptr<BlockPool> serve_pool(const ServeSetup& setup, std::vector<Block
 }
 
 StepExecutor::Options executor_options(const ServeSetup& setup) {
-  return {setup.memory.num_blocks, setup.memory.block_tokens, setup.seed, setup.temperature, setup.emitted != nullptr};
+  return {setup.memory.num_blocks, setup.memory.host_blocks, setup.memory.block_tokens, setup.seed,
+          setup.temperature,       setup.emitted != nullptr};
 }
 
 Time to_time(Picoseconds at) { return Time(Span(at / kPsPerNs)); }

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/gpu_memory.h"
+#include "kernels/page_copy/page_copy.h"
 
 namespace kvlab {
 
@@ -84,6 +85,27 @@ void KvPages::copy_from(const KvPages& other, std::int32_t from, std::int32_t to
   copy_page(other.position_, a, position_, b, tokens, 4);
   for (std::int64_t w = 0; w < num_words_; ++w)
     copy_page(other.words_, w * other.capacity_ * other.page_tokens_ + a, words_, w * capacity_ * page_tokens_ + b, tokens, 4);
+}
+
+void KvPages::copy_pages(const KvPages& other, std::span<const std::int32_t> from, std::span<const std::int32_t> to) {
+  CudaContext* const cuda = memory_.on_host() ? other.memory_.cuda() : memory_.cuda();
+  const auto copy = [&](const Array& source, const Array& target, std::int64_t token_bytes, std::int64_t plane) {
+    PageCopy op;
+    op.page_bytes = page_tokens_ * token_bytes, op.pages = std::ssize(to);
+    op.from = static_cast<const std::uint8_t*>(source.data) + plane * other.capacity_ * op.page_bytes;
+    op.to = static_cast<std::uint8_t*>(target.data) + plane * capacity_ * op.page_bytes;
+    op.from_page = from.data(), op.to_page = to.data();
+    if (cuda == nullptr)
+      run_cpu(op);
+    else
+      run_cuda(op, *cuda);
+  };
+  if (to.empty()) return;
+  copy(other.k_, k_, vector_bytes(), 0);
+  copy(other.v_, v_, vector_bytes(), 0);
+  copy(other.position_, position_, 4, 0);
+  for (std::int64_t w = 0; w < num_words_; ++w) copy(other.words_, words_, 4, w);
+  if (cuda != nullptr) cuda->synchronize();
 }
 
 void KvPages::fill(KvRows& kv) {

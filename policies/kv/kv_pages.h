@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/kv_rows.h"
@@ -33,6 +34,9 @@ class KvPages {
   void make_free(std::int64_t pages);
   // Everything of the first `tokens` of a page, from another pool of the same widths, type and memory, or this one.
   void copy_from(const KvPages& other, std::int32_t from, std::int32_t to, std::int32_t tokens);
+  // Pages from[i] of another pool of the same widths, type and page size to pages to[i] of this one; returns when they are there. Of two
+  // pools one may lie in a GPU's memory and one in pinned memory.
+  void copy_pages(const KvPages& other, std::span<const std::int32_t> from, std::span<const std::int32_t> to);
 
   [[nodiscard]] std::int32_t page_tokens() const { return page_tokens_; }
   [[nodiscard]] std::int32_t head_dim() const { return head_dim_; }

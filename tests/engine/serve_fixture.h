@@ -52,14 +52,15 @@ auto maker(const std::string& name, const std::string& yaml, const std::string& 
   };
 }
 
-// The probe under a scheduler, on a clock on which a step takes 1 ms and 10 us per token.
-inline ServeSetup probe_setup(const Recipe& recipe, const std::string& scheduler, const std::string& options, std::int64_t num_blocks) {
+// A model under a scheduler, on a clock on which a step takes 1 ms and 10 us per token.
+inline ServeSetup serve_setup(const EngineModel& model, const Recipe& recipe, const std::string& scheduler, const std::string& options,
+                              std::int64_t num_blocks) {
   ServeSetup setup;
-  setup.model = &probe_engine();
+  setup.model = &model;
   setup.recipe = &recipe;
   setup.make_scheduler = maker<SchedulerRegistry>(scheduler, options, "scheduler");
   setup.make_block_cache = maker<BlockCacheRegistry>("lru", "{}", "block cache");
-  const ModelConfig& c = probe().config();
+  const ModelConfig& c = model.config();
   const ModelShape shape{c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, 4};
   setup.make_footprint = [&recipe, shape]() -> std::unique_ptr<Footprint> {
     if (recipe.keeps_everything()) return std::make_unique<KeepAll>();
@@ -75,6 +76,10 @@ inline ServeSetup probe_setup(const Recipe& recipe, const std::string& scheduler
     return time;
   };
   return setup;
+}
+
+inline ServeSetup probe_setup(const Recipe& recipe, const std::string& scheduler, const std::string& options, std::int64_t num_blocks) {
+  return serve_setup(probe_engine(), recipe, scheduler, options, num_blocks);
 }
 
 struct Served {
