@@ -45,7 +45,7 @@ struct Difference {
 };
 
 // The probe against Hugging Face's logits in float32: on a GPU over all three prompts and the 64 tokens behind each, by the emulator over
-// the beginnings of the prompts.
+// the first of one, more than a page.
 TEST_F(CudaTest, ProbeIsNearTheGoldenLogits) {
   const ModelConfig config = read_model_config(kProbe);
   const ModelWeights weights = load_weights(kProbe, config);
@@ -55,7 +55,7 @@ TEST_F(CudaTest, ProbeIsNearTheGoldenLogits) {
   const auto model = make_device_model(config, weights, {}, ElementType::kBf16);
   const Transformer reference(config, weights);
   Difference prompts, decoded;
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < (all ? 3 : 1); ++i) {
     const std::string name = std::to_string(i);
     std::vector<std::int32_t> ids = golden.ints(name + ".ids");
     std::vector<float> expected = golden.floats(name + ".logits", {static_cast<std::int64_t>(ids.size()), config.vocab_size});
