@@ -2,12 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <ostream>
 
 #include "base/error.h"
-#include "engine/model/plain_cache.h"
+#include "engine/backend/engine_model.h"
 #include "traces/safetensors.h"
 
 namespace kvlab {
@@ -49,31 +48,19 @@ void check_output(const LogitsCommand& c) {
   if (std::filesystem::equivalent(out, c.ids_file, error)) throw InputError(c.output + ": --out would replace the file of --ids");
 }
 
-std::vector<float> logits_of(const Transformer& model, std::span<const std::int32_t> ids, std::size_t chunk_tokens) {
-  KvState kv(model.config());
-  std::vector<float> logits;
-  logits.reserve(ids.size() * static_cast<std::size_t>(model.config().vocab_size));
-  const std::size_t step = chunk_tokens > 0 ? chunk_tokens : ids.size();
-  for (std::size_t begin = 0; begin < ids.size(); begin += step) {
-    const std::vector<float> part = forward_logits(model, ids.subspan(begin, std::min(step, ids.size() - begin)), kv);
-    logits.insert(logits.end(), part.begin(), part.end());
-  }
-  return logits;
-}
-
 }  // namespace
 
 int write_logits(const LogitsCommand& c, std::ostream& out) {
-  if (c.backend == "cuda") throw InputError("--backend cuda: this program computes logits on the CPU only; use --backend cpu");
+  require_backend(c.backend);
   const ModelConfig config = read_model_config(c.model);
   const std::vector<IdsTensor> prompts = read_ids_tensors(c.ids_file, config);
   check_output(c);
-  const Transformer model(config, load_weights(c.model, config));
+  const std::unique_ptr<EngineModel> model = make_engine_model(c.backend, c.model);
   std::vector<std::vector<float>> logits;
   std::vector<TensorToWrite> tensors;
   std::size_t tokens = 0;
   for (const IdsTensor& prompt : prompts) {
-    logits.push_back(logits_of(model, prompt.ids, static_cast<std::size_t>(c.chunk_tokens)));
+    logits.push_back(model->logits(prompt.ids, c.chunk_tokens));
     tensors.push_back({prompt.key + ".logits", "F32", {std::ssize(prompt.ids), config.vocab_size}, logits.back().data()});
     tokens += prompt.ids.size();
   }
