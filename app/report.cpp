@@ -179,6 +179,8 @@ std::string percent_range(const CsvTable& summary, const char* column) {
   return lo > hi ? "-" : from == to ? from : from + " to " + to;
 }
 
+const std::string kMeasured = "step times measured by the engine; ";
+
 // How far to trust the runs: one line per source of step times and of the block count, with the range over its runs. Each
 // run's own label is in manifest.json.
 void print_labels(const CsvTable& summary, const ResultsFolder& folder, std::ostream& out) {
@@ -189,7 +191,10 @@ void print_labels(const CsvTable& summary, const ResultsFolder& folder, std::ost
       if (m.contains(key)) out << fmt::format("{} (run {}): {}\n", key, row[0], m[key].get<std::string>());
     }
     if (!m.contains("credibility")) continue;
-    const std::string source = fmt::format("KV blocks {}; {}", row[summary.at("kv_blocks_source")], m.value("cost_source", ""));
+    const bool is_engine = m.value("host", "") == "engine";
+    const std::string source =
+        is_engine ? kMeasured + fmt::format("KV blocks {}; {}", row[summary.at("kv_blocks_source")], m.value("served_model", ""))
+                  : fmt::format("KV blocks {}; {}", row[summary.at("kv_blocks_source")], m.value("cost_source", ""));
     CsvTable& group = by_source[source];
     group.columns = summary.columns;
     group.rows.push_back(row);
@@ -198,6 +203,10 @@ void print_labels(const CsvTable& summary, const ResultsFolder& folder, std::ost
     const std::string which = by_source.size() == 1    ? ""
                               : group.rows.size() == 1 ? " of run " + group.rows[0][0]
                                                        : fmt::format(" of {} runs from {}", group.rows.size(), group.rows[0][0]);
+    if (source.starts_with(kMeasured)) {
+      out << fmt::format("credibility{}: {}; overload {} % of time\n", which, source, percent_range(group, "overload_frac"));
+      continue;
+    }
     out << fmt::format("credibility{}: step time {} % measured, {} % interpolated, {} % extrapolated; overload {} % of time; {}\n", which,
                        percent_range(group, "inside_frac"), percent_range(group, "interpolated_frac"),
                        percent_range(group, "extrapolated_frac"), percent_range(group, "overload_frac"), source);

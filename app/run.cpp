@@ -184,7 +184,10 @@ std::string run_manifest(const Experiment& experiment, const RunSpec& run, const
   Json axes = Json::object();
   for (std::size_t i = 0; i < experiment.axes.size(); ++i) axes[experiment.axes[i]] = run.labels[i];
   Json m = {{"run", run.id}, {"seed", run.seed}, {"axes", axes}, {"input_key", input_key}};
-  if (plan.kind == RunKind::kServing) m["host"] = "engine";
+  if (plan.kind == RunKind::kServing) {
+    m["host"] = "engine";
+    m["served_model"] = plan.served.text();
+  }
   if (plan.kind == RunKind::kSimulation || plan.kind == RunKind::kServing) {
     m["credibility"] = findings.label;
     m["cost_source"] = describe_cost_source(plan.cost);

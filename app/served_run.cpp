@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "app/shared_model.h"
+#include "app/served_model.h"
 #include "engine/serve/serve.h"
 #include "kernels/cuda/memory.h"
 #include "sim/pricing.h"
@@ -53,7 +53,7 @@ ServeSetup serve_setup(const RunPlan& plan, const EngineModel& model) {
 }  // namespace
 
 ServedFindings serve_run(const RunPlan& plan, const std::string& run_id, RunSink& sink, const std::function<void()>& each_turn) {
-  const EngineModel& model = shared_model(plan.model_folder, plan.backend);
+  const EngineModel& model = shared_model(plan.served);
   StepLog log(plan, run_id);
   ServeSetup setup = serve_setup(plan, model);
   setup.each_turn = each_turn;
@@ -62,8 +62,8 @@ ServedFindings serve_run(const RunPlan& plan, const std::string& run_id, RunSink
   static_cast<ServingSummary&>(summary) = serve(setup, *plan.open_trace(), sink);
   ServedFindings findings;
   findings.fields = summary_fields(summary, plan.setup, /*is_simulated=*/false);
-  findings.label = fmt::format("step times measured by the engine on {}{}; KV blocks {}; overload {:.1f} % of time", plan.model_folder,
-                               plan.backend == "cuda" ? " with " + gpu_info(0).name : "",
+  findings.label = fmt::format("step times measured by the engine on {}{}; KV blocks {}; overload {:.1f} % of time", plan.served.text(),
+                               plan.served.backend == "cuda" ? " with " + gpu_info(0).name : "",
                                plan.setup.memory.is_derived ? "derived" : "given", 100 * summary.overload_frac);
   findings.skipped = summary.skipped;
   findings.steps_csv = log.text();

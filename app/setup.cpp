@@ -6,11 +6,10 @@
 #include <cmath>
 #include <filesystem>
 
-#include "app/shared_model.h"
+#include "app/served_model.h"
 #include "base/error.h"
 #include "base/spec_file.h"
 #include "base/text.h"
-#include "engine/model/config.h"
 #include "policies/kv/policy.h"
 #include "policies/kv/recipe_footprint.h"
 #include "sim/cost/profile.h"
@@ -179,7 +178,7 @@ void read_simulation(Params& p, RunPlan& plan) {
   read_limits(p, plan.cost, setup);
   read_slo(p, setup);
   plan.search = read_search(p, setup.slo.is_set);
-  plan.backend = read_backend(p);
+  plan.served = read_served_model(p);
   plan.temperature = p.optional<double>("temperature", 0, 0, 100, "of the tokens drawn, with 'host: engine'; 0: the likeliest");
   plan.load_frac = p.optional<double>("load_frac", 0, 0, 1000,
                                       "arrival rate as a share of what a simulation completes when all requests come at once; 0: the "
@@ -207,31 +206,12 @@ void read_mrc(Params& p, RunPlan& plan) {
   run_hit_ratio(p, HitRatioTrace{});  // reads and checks the keys; an empty trace costs nothing
 }
 
-// The folder with the weights of the model that is served: what 'model' names, or the probe where the profile was measured for it.
-std::string read_model_folder(const Params& p, Params& own, const ModelSpec& spec) {
-  std::error_code error;
-  const std::string named = p.has("model") ? own.resolve_file(own.text("model", "model")) : "";
-  if (std::filesystem::is_directory(named, error)) return named;
-  const std::filesystem::path probe = std::filesystem::path(profiles_folder()).parent_path() / "engine" / "probe";
-  if (spec.name == "probe" && std::filesystem::is_directory(probe, error)) return probe.string();
-  p.fail_at(
-      p.has("model") ? "model" : "host",
-      fmt::format("'host: engine' runs real weights, and {} names none: 'model: FOLDER' with config.json and safetensors", spec.name));
-}
-
-void check_served_shape(const Params& p, const ModelConfig& c, const ModelSpec& m) {
-  if (c.layers == m.layers && c.q_heads == m.q_heads && c.kv_heads == m.kv_heads && c.head_dim == m.head_dim && c.hidden_dim == m.hidden)
-    return;
-  p.fail_at(p.has("model") ? "model" : "profile",
-            fmt::format("the model in {} has another shape than {}, for which the profile was measured: kvlab calibrate --model FOLDER",
-                        c.name, m.name));
-}
-
 // Where tokens of a prefix that others computed are skipped, only their K and V are there.
-void check_needs(const Params& p, const RunPlan& plan, const ModelConfig& c) {
+void check_served_recipe(const Params& p, const RunPlan& plan) {
+  const ModelConfig& c = plan.served.config;
   const Needs needs = KvPolicy(*plan.recipe, {c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, 4, c.rope_base}).needs();
   try {
-    require_recipe(plan.backend, *plan.recipe, needs);
+    require_recipe(plan.served.backend, *plan.recipe, needs);
   } catch (const InputError& e) {
     p.fail_at("kv_policy", e.what());
   }
@@ -248,16 +228,14 @@ void read_serving(Params& p, RunPlan& plan) {
   if (plan.setup.num_replicas != 1) p.fail_at("replicas", "the engine serves one replica; 'host: engine' needs 'replicas: 1'");
   if (plan.cost.parallel.gpus() != 1) p.fail_at("parallel", "the engine runs on one device; leave 'parallel' out");
   if (plan.search) p.fail_at("search", "'search' is done by simulation; 'host: engine' runs one rate, for example with 'load_frac'");
-  check_backend(p, plan.backend);
+  check_backend(p, plan.served.backend);
   if (!plan.recipe->runs_in("engine"))
     p.fail_at("kv_policy", fmt::format("recipe '{}' does not run in the engine; it runs in: {}", plan.recipe->name,
                                        fmt::join(plan.recipe->hosts, ", ")));
   if (plan.setup.make_block_cache()->needs_future())
     p.fail_at("block_cache", "the engine cannot know the future, which this cache asks for");
-  plan.model_folder = read_model_folder(p, p, plan.cost.model);
-  const ModelConfig config = read_model_config(plan.model_folder);
-  check_served_shape(p, config, plan.cost.model);
-  check_needs(p, plan, config);
+  find_served_model(p, plan.cost.model, plan.served);
+  check_served_recipe(p, plan);
 }
 
 void read_graded(Params& p, RunPlan& plan, std::uint64_t seed) {

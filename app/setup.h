@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "app/accuracy.h"
+#include "app/served_model.h"
 #include "base/params.h"
 #include "policies/kv/recipe.h"
 #include "sim/cost/make_cost_model.h"
@@ -36,8 +37,8 @@ struct RunPlan {
   std::optional<Recipe> recipe;  // of its KV policy
   std::optional<AccuracySetup> accuracy;
   bool has_samples = false;  // a simulation that replays its KV policy too
-  // 'host: engine' with a trace: the model's folder, what it runs on, and how its tokens are drawn.
-  std::string model_folder, backend;
+  // 'host: engine' with a trace: the model, what it runs on, and how its tokens are drawn.
+  ServedModel served;
   double temperature = 0;
   double max_diff_frac = 0;  // that simulation and engine may differ by in a median over the seeds; 0: any
   double load_frac = 0;      // arrival rate as a share of the capacity that a simulation finds; 0: as the trace says

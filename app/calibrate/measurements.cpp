@@ -77,9 +77,18 @@ void Measurements::read() {
                      count("flops")};
     const std::string& role = csv.text(row, csv.column("role"));
     if (role != "fit" && role != "heldout") throw InputError(csv.place(row) + ": 'role' = '" + role + "' is neither fit nor heldout");
-    tables_[csv.text(row, csv.column("table"))].push_back({{count("a"), count("b")}, role == "fit" ? Role::kFit : Role::kHeldOut, m});
-    ++size_;
+    take(csv.text(row, csv.column("table")), {{count("a"), count("b")}, role == "fit" ? Role::kFit : Role::kHeldOut, m});
   }
+}
+
+void Measurements::take(const std::string& table, const Entry& entry) {
+  ++size_;
+  std::vector<Entry>& entries = tables_[table];
+  const auto known = std::find_if(entries.begin(), entries.end(), [&](const Entry& e) { return e.at == entry.at; });
+  if (known == entries.end()) return entries.push_back(entry);
+  ++known->times;
+  known->measured.seconds += (entry.measured.seconds - known->measured.seconds) / known->times;
+  known->measured.spread_frac = std::max(known->measured.spread_frac, entry.measured.spread_frac);
 }
 
 void Measurements::add(const std::string& table, const CalibrationPoint& at, Role role, const Measured& m) {
@@ -90,8 +99,7 @@ void Measurements::add(const std::string& table, const CalibrationPoint& at, Rol
   if (!stream_) throw InputError(folder_ + "/measurements.csv: cannot be written");
   Measured rounded = m;
   rounded.seconds = static_cast<double>(ps) * 1e-12;
-  tables_[table].push_back({at, role, rounded});
-  ++size_;
+  take(table, {at, role, rounded});
 }
 
 const std::vector<Measurements::Entry>& Measurements::of(const std::string& table) const {

@@ -24,7 +24,8 @@ class Measurements {
   struct Entry {
     CalibrationPoint at;
     Role role;
-    Measured measured;
+    Measured measured;  // seconds: the mean of all times it was measured
+    int times = 1;
   };
   // What must be the same for measurements to belong together.
   using Identity = std::map<std::string, std::string>;
@@ -33,13 +34,15 @@ class Measurements {
   Measurements(const std::string& folder, const Identity& identity);
 
   void add(const std::string& table, const CalibrationPoint& at, Role role, const Measured& measured);
+  // Each point once, in the order of first measurement.
   [[nodiscard]] const std::vector<Entry>& of(const std::string& table) const;
   [[nodiscard]] bool has(const std::string& table, const CalibrationPoint& at) const;
-  [[nodiscard]] std::size_t size() const { return size_; }
+  [[nodiscard]] std::size_t size() const { return size_; }  // measurements, a point's every one
   [[nodiscard]] const std::string& folder() const { return folder_; }
 
  private:
   void read();
+  void take(const std::string& table, const Entry& entry);
   std::string folder_;
   std::map<std::string, std::vector<Entry>> tables_;
   std::size_t size_ = 0;

@@ -22,6 +22,16 @@ std::vector<std::int64_t> counts_to(std::int64_t most, std::int64_t second, std:
   return counts;
 }
 
+// A CPU's dense layers change their way of computing at 12 and 48 tokens and fill vectors of 16.
+std::vector<std::int64_t> token_counts(std::int64_t most, DeviceKind kind) {
+  if (kind == DeviceKind::kGpu) return counts_to(most, 16, 4);
+  std::vector<std::int64_t> counts;
+  for (const std::int64_t n : {1, 4, 12, 16, 32, 48, 64, 128, 256, 512, 1024, 2048, 4096, 8192})
+    if (n < most) counts.push_back(n);
+  counts.push_back(most);
+  return counts;
+}
+
 struct TableMaker {
   const ModelSpec& m;
   DeviceKind kind;
@@ -38,10 +48,9 @@ struct TableMaker {
   void op(const std::string& name, const std::string& family, int per_layer = 1, OpAxis axis = OpAxis::kTokens) {
     CalibrationTable& t = add(name, TableKind::kOp, family);
     t.covers = name, t.per_layer = per_layer, t.axis = axis;
-    const std::int64_t second = kind == DeviceKind::kGpu ? 16 : 4;
-    t.coarse[0] = axis == OpAxis::kTokens ? counts_to(limits.tokens, second, 4) : counts_to(limits.sequences, second, 4);
+    t.coarse[0] = token_counts(axis == OpAxis::kTokens ? limits.tokens : limits.sequences, kind);
     if (per_layer == 0) t.most_copies = 1;
-    if (family.starts_with("linear")) stream(t);
+    if (family.starts_with("linear") || family == "append_kv") stream(t);
   }
   // Weights and KV are met again after all of the model's weights and the step's KV have passed through the cache.
   void stream(CalibrationTable& t) const {
@@ -59,6 +68,16 @@ struct TableMaker {
   }
 };
 
+// On a CPU no multiples of a page: what a sequence's last page costs belongs to it.
+std::vector<std::int64_t> decode_lengths(std::int64_t most, DeviceKind kind) {
+  if (kind == DeviceKind::kGpu) return counts_to(most, 128, 4);
+  std::vector<std::int64_t> lengths{1};
+  for (const std::int64_t n : {37, 150, 600, 2400})
+    if (n < most) lengths.push_back(n);
+  if (most > 1) lengths.push_back(most);
+  return lengths;
+}
+
 void add_attention(TableMaker& make) {
   const CalibrationLimits& limits = make.limits;
   CalibrationTable& prefill = make.add("attention_prefill", TableKind::kPrefill, "attention_prefill");
@@ -69,7 +88,7 @@ void add_attention(TableMaker& make) {
   prefill.coarse[1].push_back(limits.length);
   CalibrationTable& decode = make.add("attention_decode", TableKind::kDecode, "decode_attention");
   decode.coarse[0] = counts_to(limits.sequences, 4, 4);
-  decode.coarse[1] = counts_to(limits.length, 128, 4);
+  decode.coarse[1] = decode_lengths(limits.length, make.kind);
   decode.most_product = make.most_tokens();
   make.stream(decode);
 }

@@ -111,6 +111,12 @@ std::unique_ptr<EngineModel> make_engine_model(std::string_view backend, const s
   return make_cpu_model(Transformer::load(dir));
 }
 
+std::unique_ptr<EngineModel> make_random_model(std::string_view backend, const ModelConfig& config, const GpuOptions& gpu) {
+  require_backend(backend);
+  if (backend == "cuda") return make_random_device_model(config, gpu);
+  return make_cpu_model(Transformer(config, random_weights(config, 1)));
+}
+
 std::unique_ptr<EngineModel> make_cpu_model(Transformer model) { return std::make_unique<CpuModel>(std::move(model)); }
 
 }  // namespace kvlab

@@ -63,6 +63,10 @@ struct GpuOptions {
 // without it, where there is no GPU, or where the weights do not fit into its memory.
 std::unique_ptr<EngineModel> make_engine_model(std::string_view backend, const std::string& dir, const GpuOptions& gpu = {});
 
+// A model of a shape with random weights, whose answers mean nothing: kernels of real sizes for what takes time. Errors of `backend` as
+// above.
+std::unique_ptr<EngineModel> make_random_model(std::string_view backend, const ModelConfig& config, const GpuOptions& gpu = {});
+
 // A model in the host's memory, on the CPU.
 std::unique_ptr<EngineModel> make_cpu_model(Transformer model);
 

@@ -67,9 +67,8 @@ class PromptReader final : public DeviceAttentionHost {
 
 class DeviceModel final : public EngineModel {
  public:
-  DeviceModel(std::unique_ptr<CudaContext> cuda, const ModelConfig& config, const ModelWeights& weights, const GpuOptions& options,
-              ElementType type)
-      : cuda_(std::move(cuda)), model_(std::make_unique<DeviceTransformer>(*cuda_, config, weights, type)), options_(options) {}
+  DeviceModel(std::unique_ptr<CudaContext> cuda, std::unique_ptr<DeviceTransformer> model, const GpuOptions& options)
+      : cuda_(std::move(cuda)), model_(std::move(model)), options_(options) {}
 
   [[nodiscard]] const ModelConfig& config() const override { return model_->config(); }
   [[nodiscard]] std::string_view backend() const override { return "cuda"; }
@@ -179,14 +178,32 @@ class DeviceModel final : public EngineModel {
 
 std::unique_ptr<const CacheModel> make_cache_model(DeviceTransformer& model) { return std::make_unique<DeviceCacheModel>(model); }
 
+namespace {
+
+ElementType sixteen_bits() { return gpu_info(0).compute_capability >= 80 ? ElementType::kBf16 : ElementType::kF16; }
+
+// `weights`: of the model in the context's memory, made there.
+template <class F>
+std::unique_ptr<EngineModel> device_model(const ModelConfig& config, const GpuOptions& options, ElementType type, F&& weights) {
+  auto cuda = std::make_unique<CudaContext>();
+  auto model = std::make_unique<DeviceTransformer>(*cuda, config, weights(*cuda), type);
+  return std::make_unique<DeviceModel>(std::move(cuda), std::move(model), options);
+}
+
+}  // namespace
+
 std::unique_ptr<EngineModel> make_device_model(const ModelConfig& config, const ModelWeights& weights, const GpuOptions& options,
                                                ElementType type) {
-  return std::make_unique<DeviceModel>(std::make_unique<CudaContext>(), config, weights, options, type);
+  return device_model(config, options, type, [&](CudaContext& cuda) { return upload_weights(config, weights, type, cuda); });
 }
 
 std::unique_ptr<EngineModel> make_device_model(const ModelConfig& config, const ModelWeights& weights, const GpuOptions& options) {
-  const bool has_bf16 = gpu_info(0).compute_capability >= 80;
-  return make_device_model(config, weights, options, has_bf16 ? ElementType::kBf16 : ElementType::kF16);
+  return make_device_model(config, weights, options, sixteen_bits());
+}
+
+std::unique_ptr<EngineModel> make_random_device_model(const ModelConfig& config, const GpuOptions& options) {
+  const ElementType type = sixteen_bits();
+  return device_model(config, options, type, [&](CudaContext& cuda) { return random_weights(config, type, cuda); });
 }
 
 }  // namespace kvlab

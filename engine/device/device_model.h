@@ -12,6 +12,9 @@ std::unique_ptr<EngineModel> make_device_model(const ModelConfig& config, const 
 std::unique_ptr<EngineModel> make_device_model(const ModelConfig& config, const ModelWeights& weights, const GpuOptions& options,
                                                ElementType type);
 
+// The same with random weights, drawn on the GPU.
+std::unique_ptr<EngineModel> make_random_device_model(const ModelConfig& config, const GpuOptions& options);
+
 // For a cache under this model, which outlives it.
 std::unique_ptr<const CacheModel> make_cache_model(DeviceTransformer& model);
 

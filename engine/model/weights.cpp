@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <set>
 
+#include "base/hash.h"
 #include "base/parallel.h"
 #include "base/text.h"
 #include "engine/model/weight_files.h"
@@ -148,6 +150,18 @@ ModelWeights make_weights(const ModelConfig& c, const FillTensor& fill) {
   lay_out(wanted, w, begins);
   for (std::size_t i = 0; i < wanted.size(); ++i) fill(wanted[i].name, wanted[i].shape, {begins[i], wanted[i].size()});
   return w;
+}
+
+ModelWeights random_weights(const ModelConfig& c, std::uint64_t seed) {
+  return make_weights(c, [&](const std::string& name, const std::vector<std::int64_t>& shape, std::span<float> to) {
+    if (shape.size() == 1) return std::fill(to.begin(), to.end(), name.ends_with("norm.weight") ? 1.0F : 0.0F);
+    std::uint64_t state = hash_combine(seed, std::hash<std::string>()(name));
+    const float scale = std::sqrt(12.0F / static_cast<float>(shape[1]));  // uniform, of variance 1 / in
+    for (float& x : to) {
+      state = state * 6364136223846793005U + 1442695040888963407U;  // Knuth's MMIX generator
+      x = (static_cast<float>(state >> 40) * 0x1p-24F - 0.5F) * scale;
+    }
+  });
 }
 
 ModelWeights load_weights(const std::string& dir, const ModelConfig& c) {

@@ -43,6 +43,9 @@ struct ModelWeights {
 using FillTensor = std::function<void(const std::string& name, const std::vector<std::int64_t>& shape, std::span<float> to)>;
 ModelWeights make_weights(const ModelConfig& config, const FillTensor& fill);
 
+// Random matrices, norms of 1 and biases of 0, which keep numbers in bounds: to time a model of a given shape.
+ModelWeights random_weights(const ModelConfig& config, std::uint64_t seed);
+
 // Reads the tensors of the folder's safetensors files (F32, BF16 or F16), which must be exactly the model's; buffers of RoPE frequencies,
 // which older files carry, are passed over. No more is held than these float32 arrays: files are mapped, not read. Errors (InputError): all
 // of WeightFiles'; a tensor that is missing, of another shape or dtype, holds a NaN or infinity, or has no place in the model; a head that

@@ -16,7 +16,7 @@ using dot_tiles::Packet;
 
 constexpr std::int64_t kFewTokens = 12;   // up to these, channels lie in lanes
 constexpr std::int64_t kSomeTokens = 48;  // up to these, tokens lie in lanes; above, a general matrix product
-constexpr std::int64_t kBlockTokens = 128, kBlockOutputs = 512, kRows = 32;  // of a task: of products, and rows of w
+constexpr std::int64_t kBlockTokens = 128, kBlockOutputs = 512, kRows = 32;  // of a task, at most: of products, and rows of w
 
 // Outputs [begin, begin + Rows) of tokens [first, first + Tokens).
 template <int Rows, int Tokens>
@@ -104,11 +104,17 @@ void for_each_piece(const LinearGroup& a, std::int64_t token_blocks, const Count
 void run_cpu(const LinearGroup& a) {
   if (a.tokens == 0) return;
   if (a.tokens > kSomeTokens) {
+    // An even number of equal blocks of tokens, or smaller ones of outputs: two cores are done at the same time. The same on any machine,
+    // so that results do not depend on its cores.
+    const bool is_one = a.tokens <= kBlockTokens;
+    const std::int64_t num_blocks = is_one ? 1 : 2 * blocks(a.tokens, 2 * kBlockTokens);
+    const std::int64_t block_tokens = blocks(blocks(a.tokens, num_blocks), kLanes) * kLanes;
+    const std::int64_t block_outs = is_one ? kBlockOutputs / 2 : kBlockOutputs;
     for_each_piece(
-        a, blocks(a.tokens, kBlockTokens), [](const LinearPart& p) { return blocks(p.out_dim, kBlockOutputs); },
+        a, blocks(a.tokens, block_tokens), [&](const LinearPart& p) { return blocks(p.out_dim, block_outs); },
         [&](const LinearPart& p, std::int64_t block, std::int64_t i) {
-          const std::int64_t token = block * kBlockTokens, out = i * kBlockOutputs;
-          const std::int64_t tokens = std::min(kBlockTokens, a.tokens - token), outs = std::min(kBlockOutputs, p.out_dim - out);
+          const std::int64_t token = block * block_tokens, out = i * block_outs;
+          const std::int64_t tokens = std::min(block_tokens, a.tokens - token), outs = std::min(block_outs, p.out_dim - out);
           many_tokens(a, p, token, tokens, out, outs);
           add_bias(p, token, token + tokens, out, out + outs);
         });

@@ -51,6 +51,24 @@ TEST_F(ServedRun, BothHostsWriteTheSameTablesAndAreCompared) {
   EXPECT_NE(called.out.find("furthest off"), std::string::npos);
 }
 
+// Only the shape of the model counts: no file of weights is there.
+TEST_F(ServedRun, RandomWeightsHaveTheShapeOfTheModel) {
+  write("tiny.yaml",
+        "model_type: llama\nhidden_size: 64\nnum_hidden_layers: 2\nnum_attention_heads: 4\nnum_key_value_heads: 2\nintermediate_size: "
+        "96\nvocab_size: 50\nmax_position_embeddings: 2048\n");
+  const std::vector<std::string> run{"run",   "served.yaml",      "--out", "out", "--set", "model=tiny.yaml", "--set", "host=engine",
+                                     "--set", "scheduler=vllm_v1"};
+  EXPECT_NE(call(run).err.find("'weights: random'"), std::string::npos);
+  std::vector<std::string> random = run;
+  random.insert(random.end(), {"--set", "weights=random", "--set", "temperature=1"});
+  const Called called = call(random);
+  ASSERT_EQ(called.status, 0) << called.err;
+  EXPECT_NE(called.out.find("random weights in the shape of tiny"), std::string::npos) << called.out;
+  EXPECT_EQ(read_csv("out/requests.csv").rows.size(), 6U);
+  random.insert(random.end(), {"--force", "--set", "model=opt-6.7b"});
+  EXPECT_NE(call(random).err.find("opt-6.7b has learned positions, which the engine does not compute"), std::string::npos);
+}
+
 TEST_F(ServedRun, ADifferenceBeyondTheLimitIsAnError) {
   const Called called =
       call({"run", "served.yaml", "--out", "out", "--quiet", "--set", "scheduler=vllm_v1", "--set", "validate.max_diff_frac=0.001"});
