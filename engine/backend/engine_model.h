@@ -22,7 +22,7 @@ class EngineModel {
   // The same model in the host's memory, for what runs there alone; null with cuda.
   [[nodiscard]] virtual const Transformer* transformer() const = 0;
 
-  // A cache whose keys and values lie where the model computes. Errors as PolicyCache's; of cuda also a recipe that needs an extra pass.
+  // A cache whose keys and values lie where the model computes. Errors as PolicyCache's.
   [[nodiscard]] virtual std::unique_ptr<PolicyCache> make_cache(const Recipe& recipe, const PolicyCache::Options& options) const = 0;
 
   // One step of the pieces, whose tokens are the batch: begin_step, the forward pass, end_step. Answers hidden states
@@ -70,7 +70,7 @@ std::unique_ptr<EngineModel> make_random_model(std::string_view backend, const M
 // A model in the host's memory, on the CPU.
 std::unique_ptr<EngineModel> make_cpu_model(Transformer model);
 
-// Refuses (InputError) a recipe that does not run on this backend, whatever the model.
+// Refuses (InputError) a recipe whose prompts cannot run as steps on this backend, whatever the model.
 void require_recipe(std::string_view backend, const Recipe& recipe, const Needs& needs);
 
 // Refuses (InputError) a backend that this program does not have or this machine cannot run.

@@ -20,7 +20,7 @@ class CacheModel {
   [[nodiscard]] virtual ElementType kv_type() const { return ElementType::kF32; }
   // W_o of a layer, float32 [hidden_dim, q_heads * head_dim] in that memory.
   [[nodiscard]] virtual const float* output_weights(std::int32_t layer) const = 0;
-  // Null: the model runs no extra passes.
+  // Null: extra passes do not run inside a step.
   [[nodiscard]] virtual const Transformer* transformer() const { return nullptr; }
 };
 

@@ -4,24 +4,28 @@
 
 namespace kvlab {
 
-namespace {
-
-std::vector<PassQueries> pass_queries(const ExtraPass* pass, std::int32_t layer, const ModelShape& model, bool with_hidden) {
+// Passes are kept in the host's memory.
+std::vector<PassQueries> EngineObserver::pass_queries(const ExtraPass* pass, std::int32_t layer, Answer& a) const {
   std::vector<PassQueries> chunks;
   if (pass == nullptr) return chunks;
+  const auto there = [&](const std::vector<float>& host) -> const float* {
+    if (memory_.on_host()) return host.data();
+    a.uploads.emplace_back(memory_).append_from_host(host.data(), static_cast<std::int64_t>(host.size()));
+    return a.uploads.back().data();
+  };
   const LayerTensors& tensors = pass->layers[static_cast<std::size_t>(layer)];
+  const float *const q = there(tensors.q), *const k = there(tensors.k);
+  const float* const hidden = needs_.pass_hidden ? there(tensors.hidden) : nullptr;
   for (const PassChunk& c : pass->chunks) {
     const std::int64_t begin = c.begin;
-    chunks.push_back({{tensors.q.data() + begin * model.q_heads * model.head_dim, c.end - c.begin, c.begin},
-                      tensors.k.data() + begin * model.kv_heads * model.head_dim,
+    chunks.push_back({{q + begin * model_.q_heads * model_.head_dim, c.end - c.begin, c.begin},
+                      k + begin * model_.kv_heads * model_.head_dim,
                       c.ctx_begin,
                       c.ctx_end,
-                      with_hidden ? tensors.hidden.data() + begin * model.hidden_dim : nullptr});
+                      hidden == nullptr ? nullptr : hidden + begin * model_.hidden_dim});
   }
   return chunks;
 }
-
-}  // namespace
 
 Observed EngineObserver::observe(std::int32_t layer) {
   answers_.push_back(std::make_unique<Answer>());
@@ -42,7 +46,7 @@ Observed EngineObserver::observe(std::int32_t layer) {
     if (needs_.pre_rope_keys) a.pre_rope_keys.push_back(memory.pre_k.data());
     if (needs_.hidden) a.hidden.push_back(tensors.hidden);
     if (needs_.token_ids) a.ids.push_back(sequence.ids.data());
-    if (!needs_.pass.empty()) a.chunks.push_back(pass_queries(sequence.pass.get(), layer, model_, needs_.pass_hidden));
+    if (!needs_.pass.empty()) a.chunks.push_back(pass_queries(sequence.pass.get(), layer, a));
   }
   for (const auto& chunks : a.chunks) a.pass.emplace_back(chunks);
   Observed in;

@@ -18,8 +18,15 @@ struct LayerTensorsOfStep {
 // Answers a policy's needs from a running model.
 class EngineObserver final : public Observer {
  public:
-  EngineObserver(const Needs& needs, const ModelShape& model, std::span<const SeqStep> seqs, std::span<EngineSequence* const> sequences)
-      : needs_(needs), model_(model), seqs_(seqs), sequences_(sequences), tensors_(static_cast<std::size_t>(model.num_layers)) {
+  // memory: the model's.
+  EngineObserver(const Needs& needs, const ModelShape& model, TensorMemory memory, std::span<const SeqStep> seqs,
+                 std::span<EngineSequence* const> sequences)
+      : needs_(needs),
+        model_(model),
+        memory_(memory),
+        seqs_(seqs),
+        sequences_(sequences),
+        tensors_(static_cast<std::size_t>(model.num_layers)) {
     for (auto& layer : tensors_) layer.resize(seqs.size());
   }
   // Known before the layer is observed.
@@ -30,8 +37,12 @@ class EngineObserver final : public Observer {
   Observed observe(std::int32_t layer) override;
 
  private:
+  struct Answer;
+  [[nodiscard]] std::vector<PassQueries> pass_queries(const ExtraPass* pass, std::int32_t layer, Answer& a) const;
+
   Needs needs_;
   ModelShape model_;
+  TensorMemory memory_;
   std::span<const SeqStep> seqs_;
   std::span<EngineSequence* const> sequences_;
   std::vector<std::vector<LayerTensorsOfStep>> tensors_;  // [layers][sequences]
@@ -43,6 +54,7 @@ class EngineObserver final : public Observer {
     std::vector<const std::int32_t*> ids;
     std::vector<std::vector<PassQueries>> chunks;
     std::vector<std::span<const PassQueries>> pass;
+    std::vector<TensorArray<float>> uploads;  // of passes, where the model is not in the host's memory
   };
   std::vector<std::unique_ptr<Answer>> answers_;
 };

@@ -53,7 +53,6 @@ PolicyCache::PolicyCache(std::unique_ptr<const CacheModel> model, const Recipe& 
       out_(model_->memory()) {
   if (!recipe.runs_in("engine"))
     throw InputError(fmt::format("recipe '{}' does not run in the engine; it runs in: {}", recipe.name, fmt::join(recipe.hosts, ", ")));
-  if (model_->transformer() == nullptr) refuse_extra_pass(recipe, policy_.needs());
   pages_->reserve(options.reserved_pages);
   ops_.keep_log(false);
   ops_.take_counts_from(options.counts);
@@ -63,7 +62,8 @@ PolicyCache::~PolicyCache() = default;
 
 void refuse_extra_pass(const Recipe& recipe, const Needs& needs) {
   if (needs.pass.empty()) return;
-  throw InputError(fmt::format("recipe '{}' needs the extra pass '{}', which runs with backend cpu alone", recipe.name, needs.pass));
+  throw InputError(
+      fmt::format("recipe '{}' needs the extra pass '{}', which runs inside a step with backend cpu alone", recipe.name, needs.pass));
 }
 
 // Parts look at several layers in one step: their views must not move while layers after them grow.
@@ -117,7 +117,7 @@ void PolicyCache::open(Group& g) {
   std::vector<const float*> w_o;
   if (policy_.needs().output_weights)
     for (std::int32_t l = 0; l < shape_.num_layers; ++l) w_o.push_back(model_->output_weights(l));
-  g.observer = std::make_unique<EngineObserver>(policy_.needs(), shape_, g.seqs, g.sequences);
+  g.observer = std::make_unique<EngineObserver>(policy_.needs(), shape_, model_->memory(), g.seqs, g.sequences);
   g.observer->set_output_weights(std::move(w_o));
 }
 
@@ -322,6 +322,7 @@ void PolicyCache::end_step(std::span<const float> hidden) {
 
 // Over the whole prompt, which is still uncut.
 void PolicyCache::run_pass(Group& g, std::size_t s, std::span<const float> hidden) {
+  if (model_->transformer() == nullptr) refuse_extra_pass(policy_.recipe(), policy_.needs());
   const SeqStep& seq = g.seqs[s];
   KvState kv(model_->config());
   kv.tokens = seq.end();

@@ -28,8 +28,8 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
     RecordOptions passes = {};        // how extra passes are run
     std::int32_t reserved_pages = 0;  // taken at once; a cache that grows in a GPU's memory needs room for both sizes
   };
-  // Errors (InputError): the recipe does not claim this host, cannot run on the model, or wants to know the future; it needs an extra pass
-  // and the model runs none; on a GPU also pages that do not fit into its memory, here and wherever sequences grow.
+  // Errors (InputError): the recipe does not claim this host, cannot run on the model, or wants to know the future; on a GPU
+  // also pages that do not fit into its memory, here and wherever sequences grow.
   PolicyCache(const Transformer& model, const Recipe& recipe, const Options& options);
   PolicyCache(std::unique_ptr<const CacheModel> model, const Recipe& recipe, const Options& options);
   ~PolicyCache() override;
@@ -40,6 +40,8 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   void release(EngineSequence& sequence);
   // For who exchanges pages of its rows between steps.
   void pages_moved(EngineSequence& sequence) { sequence.pages_id = ++pages_ids_; }
+  // Forgets all but the first tokens of a sequence from which nothing was cut.
+  void truncate(EngineSequence& sequence, std::int32_t tokens);
   // Puts a fresh sequence behind its prompt: the policy acts as if the prompt had been run in one step.
   void adopt(EngineSequence& sequence, const PromptTensors& prompt);
 
@@ -107,7 +109,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   std::shared_ptr<void> attachment_;
 };
 
-// Error (InputError) where the recipe needs an extra pass: for models that run none.
+// Error (InputError) where the recipe needs an extra pass: of models that run none inside a step (a prompt that is adopted brings its own).
 void refuse_extra_pass(const Recipe& recipe, const Needs& needs);
 
 }  // namespace kvlab

@@ -22,6 +22,19 @@ void PolicyCache::start(EngineSequence& sequence) {
   sequence.rows.assign(place(shape_.num_layers), {std::vector<std::int32_t>(heads, 0), std::vector<std::vector<std::int32_t>>(heads)});
 }
 
+void PolicyCache::truncate(EngineSequence& sequence, std::int32_t tokens) {
+  const std::size_t kept = place((tokens + pages_->page_tokens() - 1) / pages_->page_tokens());
+  for (KvStore::Sequence& layer : sequence.rows) {
+    for (std::size_t h = 0; h < layer.len.size(); ++h) {
+      if (layer.len[h] != sequence.seen_tokens) throw InternalError("a row that is truncated has lost tokens");
+      for (; layer.pages[h].size() > kept; layer.pages[h].pop_back()) pages_->give_back(layer.pages[h].back());
+      layer.len[h] = tokens;
+    }
+  }
+  sequence.seen_tokens = tokens;
+  pages_moved(sequence);
+}
+
 void PolicyCache::release(EngineSequence& sequence) {
   for (KvStore::Sequence& layer : sequence.rows)
     for (const auto& pages : layer.pages)

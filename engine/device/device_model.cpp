@@ -1,7 +1,5 @@
 #include "engine/device/device_model.h"
 
-#include <fmt/format.h>
-
 #include <numeric>
 
 #include "base/error.h"
@@ -65,6 +63,54 @@ class PromptReader final : public DeviceAttentionHost {
   std::vector<LayerTensors>& layers_;
 };
 
+// Extra passes behind a prompt that a cache holds whole and the model has just run.
+class DevicePassHost final : public PassHost {
+ public:
+  // pass_hidden: inputs of attention layers are recorded.
+  DevicePassHost(DeviceTransformer& model, PolicyCache& cache, EngineSequence& sequence, bool pass_hidden)
+      : model_(model), cache_(cache), sequence_(sequence), prompt_tokens_(sequence.seen_tokens) {
+    needs_.step_queries = true, needs_.hidden = pass_hidden;
+    next_ = behind_prompt_ = likeliest(prompt_tokens_ - 1);
+    sequence_.prompt_tokens = INT32_MAX;  // all of it attends as prompts do
+  }
+
+  void run(std::span<const std::int32_t> ids, Recorder& recorder) override {
+    std::vector<LayerTensors> layers(static_cast<std::size_t>(model_.config().layers));
+    std::vector<std::int32_t> positions(ids.size());
+    std::iota(positions.begin(), positions.end(), sequence_.seen_tokens);
+    const StepPiece piece{&sequence_, static_cast<std::int32_t>(ids.size())};
+    PromptReader reader(model_.config(), needs_, cache_, model_.cuda(), layers);
+    cache_.begin_step({&piece, 1});
+    model_.forward({ids, positions}, reader);
+    cache_.end_step({});
+    next_ = kUnknown, last_ = piece.new_tokens - 1;
+    for (std::size_t l = 0; l < layers.size(); ++l) {
+      const auto layer = static_cast<std::int32_t>(l);
+      if (needs_.hidden) recorder.on_hidden(layer, layers[l].hidden);
+      recorder.on_attention(layer, layers[l].q, layers[l].k, layers[l].v, {});
+    }
+  }
+  [[nodiscard]] std::int32_t next_token() override { return next_ == kUnknown ? next_ = likeliest(last_) : next_; }
+  void rewind() override {
+    cache_.truncate(sequence_, prompt_tokens_);
+    next_ = behind_prompt_;
+  }
+
+ private:
+  static constexpr std::int32_t kUnknown = -1;
+  // Behind a row of the last pass.
+  std::int32_t likeliest(std::int32_t row) {
+    const std::int32_t vocabulary = model_.config().vocab_size;
+    return greedy_token(download(model_.cuda(), model_.logits({&row, 1}), vocabulary), vocabulary);
+  }
+
+  DeviceTransformer& model_;
+  PolicyCache& cache_;
+  EngineSequence& sequence_;
+  Needs needs_;
+  std::int32_t prompt_tokens_, behind_prompt_ = kUnknown, next_ = kUnknown, last_ = 0;
+};
+
 class DeviceModel final : public EngineModel {
  public:
   DeviceModel(std::unique_ptr<CudaContext> cuda, std::unique_ptr<DeviceTransformer> model, const GpuOptions& options)
@@ -115,8 +161,7 @@ class DeviceModel final : public EngineModel {
   }
 
   [[nodiscard]] PromptTensors run_prompt(std::span<const std::int32_t> ids, const Needs& needs, std::span<const std::string> passes,
-                                         const RecordOptions&) const override {
-    if (!passes.empty()) throw InputError(fmt::format("the extra pass '{}' runs with backend cpu alone", passes.front()));
+                                         const RecordOptions& options) const override {
     PromptTensors prompt;
     prompt.ids.assign(ids.begin(), ids.end());
     prompt.layers.resize(static_cast<std::size_t>(config().layers));
@@ -131,8 +176,13 @@ class DeviceModel final : public EngineModel {
     cache->begin_step({&piece, 1});
     model_->forward({ids, positions}, reader);
     cache->end_step({});
-    cache->release(sequence);
     prompt.last_hidden = hidden_of(std::vector<std::int32_t>{prompt.tokens() - 1});
+    if (!passes.empty()) {
+      DevicePassHost host(*model_, *cache, sequence, options.hidden);
+      for (const std::string& name : passes)
+        prompt.passes[name] = std::make_shared<ExtraPass>(run_extra_pass(name, host, config(), ids, options));
+    }
+    cache->release(sequence);
     return prompt;
   }
 

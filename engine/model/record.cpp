@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -47,40 +48,51 @@ class LayerRecorder final : public Recorder {
   bool pre_rope_, hidden_;
 };
 
-// A prompt that has been prefilled: what extra passes and decoding go on from.
-struct Prefilled {
-  const Transformer& model;
-  const RecordOptions& options;
-  std::span<const std::int32_t> prompt;
-  KvState& kv;
-  std::vector<float> logits;  // of the last tokens run
+class KvPassHost final : public PassHost {
+ public:
+  KvPassHost(const Transformer& model, KvState& kv, std::span<const float> logits)
+      : model_(model), kv_(kv), prompt_tokens_(kv.tokens), behind_prompt_(greedy_token(logits, model.config().vocab_size)) {}
+  void run(std::span<const std::int32_t> ids, Recorder& recorder) override { hidden_ = forward(model_, ids, kv_, &recorder); }
+  [[nodiscard]] std::int32_t next_token() override {
+    if (hidden_.empty()) return behind_prompt_;
+    const std::span<const float> last = std::span(hidden_).last(static_cast<std::size_t>(model_.config().hidden_dim));
+    return greedy_token(model_.logits(last), model_.config().vocab_size);
+  }
+  void rewind() override {
+    kv_.truncate(prompt_tokens_);
+    hidden_.clear();
+  }
 
-  std::int32_t prompt_tokens() const { return static_cast<std::int32_t>(prompt.size()); }
-  std::int32_t next_token() const { return greedy_token(logits, model.config().vocab_size); }
+ private:
+  const Transformer& model_;
+  KvState& kv_;
+  std::int64_t prompt_tokens_;
+  std::int32_t behind_prompt_;
+  std::vector<float> hidden_;  // of what ran last behind the prompt
 };
 
-ExtraPass empty_pass(const Prefilled& s) {
-  ExtraPass pass;
-  pass.layers.resize(static_cast<std::size_t>(s.model.config().layers));
-  return pass;
-}
+struct PassRun {
+  PassHost& host;
+  const RecordOptions& options;
+  std::span<const std::int32_t> prompt;
+  ExtraPass pass;  // with its layers, empty
 
-ExtraPass lookahead(Prefilled& s) {
-  ExtraPass pass = empty_pass(s);
-  LayerRecorder recorder(pass.layers, false, s.options.hidden);
-  std::int32_t id = s.next_token();
+  std::int32_t prompt_tokens() const { return static_cast<std::int32_t>(prompt.size()); }
+};
+
+void lookahead(PassRun& s) {
+  LayerRecorder recorder(s.pass.layers, false, s.options.hidden);
   for (std::int32_t i = 0; i < s.options.lookahead_tokens; ++i) {
-    pass.ids.push_back(id);
-    id = greedy_token(forward_logits(s.model, {&id, 1}, s.kv, &recorder), s.model.config().vocab_size);
+    s.pass.ids.push_back(s.host.next_token());
+    s.host.run({&s.pass.ids.back(), 1}, recorder);
   }
-  s.kv.truncate(s.prompt_tokens());
-  pass.num_tokens = s.options.lookahead_tokens;
-  pass.chunks = {{0, pass.num_tokens, 0, s.prompt_tokens()}};
-  return pass;
+  s.host.rewind();
+  s.pass.num_tokens = s.options.lookahead_tokens;
+  s.pass.chunks = {{0, s.pass.num_tokens, 0, s.prompt_tokens()}};
 }
 
 // Instruction, separator and the prompt's tokens [begin, end).
-std::vector<std::int32_t> repeat_input(const Prefilled& s, std::int32_t begin, std::int32_t end) {
+std::vector<std::int32_t> repeat_input(const PassRun& s, std::int32_t begin, std::int32_t end) {
   const RepeatPrompt& repeat = s.options.repeat;
   std::vector<std::int32_t> ids = begin == 0 ? repeat.first : repeat.later;
   const auto at = s.prompt.begin();
@@ -90,22 +102,20 @@ std::vector<std::int32_t> repeat_input(const Prefilled& s, std::int32_t begin, s
   return ids;
 }
 
-ExtraPass reconstruct(Prefilled& s) {
-  ExtraPass pass = empty_pass(s);
-  LayerRecorder recorder(pass.layers, false, s.options.hidden);
+void reconstruct(PassRun& s) {
+  LayerRecorder recorder(s.pass.layers, false, s.options.hidden);
   for (std::int32_t begin = 0; begin < s.prompt_tokens(); begin += s.options.repeat.chunk_tokens) {
     const std::int32_t end = std::min(begin + s.options.repeat.chunk_tokens, s.prompt_tokens());
     const std::vector<std::int32_t> ids = repeat_input(s, begin, end);
-    forward_logits(s.model, ids, s.kv, &recorder);
-    s.kv.truncate(s.prompt_tokens());
-    pass.ids.insert(pass.ids.end(), ids.begin(), ids.end());
-    pass.chunks.push_back({pass.num_tokens, static_cast<std::int32_t>(pass.ids.size()), begin, end});
-    pass.num_tokens = static_cast<std::int32_t>(pass.ids.size());
+    s.host.run(ids, recorder);
+    s.host.rewind();
+    s.pass.ids.insert(s.pass.ids.end(), ids.begin(), ids.end());
+    s.pass.chunks.push_back({s.pass.num_tokens, static_cast<std::int32_t>(s.pass.ids.size()), begin, end});
+    s.pass.num_tokens = static_cast<std::int32_t>(s.pass.ids.size());
   }
-  return pass;
 }
 
-using PassFunction = ExtraPass (*)(Prefilled&);
+using PassFunction = void (*)(PassRun&);
 const std::map<std::string, PassFunction>& pass_functions() {
   static const std::map<std::string, PassFunction> functions{{"lookahead", lookahead}, {"reconstruct", reconstruct}};
   return functions;
@@ -137,12 +147,20 @@ void check_request(const ModelConfig& c, std::size_t prompt_tokens, const Record
   }
 }
 
+// A prompt that has been prefilled: what decoding goes on from.
+struct Prefilled {
+  const Transformer& model;
+  const RecordOptions& options;
+  KvState& kv;
+  std::vector<float> logits;  // of the last tokens run
+};
+
 void decode(Prefilled& s, LayerRecorder& recorder, std::vector<std::int32_t>& ids) {
   const std::vector<std::int32_t>& known = s.options.continuation;
   if (!known.empty()) s.logits = forward_logits(s.model, known, s.kv, &recorder);
   ids.insert(ids.end(), known.begin(), known.end());
   for (std::int32_t i = 0; i < s.options.decode_tokens; ++i) {
-    ids.push_back(s.next_token());
+    ids.push_back(greedy_token(s.logits, s.model.config().vocab_size));
     s.logits = forward_logits(s.model, {&ids.back(), 1}, s.kv, &recorder);
   }
 }
@@ -162,8 +180,16 @@ std::vector<std::string> extra_pass_names() {
 
 ExtraPass run_extra_pass(const std::string& name, const Transformer& model, std::span<const std::int32_t> prompt_ids, KvState& kv,
                          std::span<const float> logits, const RecordOptions& options) {
-  Prefilled s{model, options, prompt_ids, kv, {logits.begin(), logits.end()}};
-  return pass_functions().at(name)(s);
+  KvPassHost host(model, kv, logits);
+  return run_extra_pass(name, host, model.config(), prompt_ids, options);
+}
+
+ExtraPass run_extra_pass(const std::string& name, PassHost& host, const ModelConfig& model, std::span<const std::int32_t> prompt_ids,
+                         const RecordOptions& options) {
+  PassRun run{host, options, prompt_ids, {}};
+  run.pass.layers.resize(static_cast<std::size_t>(model.layers));
+  pass_functions().at(name)(run);
+  return std::move(run.pass);
 }
 
 AttentionTrace empty_trace(const Transformer& model, std::size_t prompt_tokens, const RecordOptions& options) {
@@ -188,7 +214,7 @@ AttentionTrace empty_trace(const Transformer& model, std::size_t prompt_tokens, 
 
 AttentionTrace record(const Transformer& model, std::span<const std::int32_t> prompt_ids, const RecordOptions& options) {
   KvState kv(model.config());
-  Prefilled s{model, options, prompt_ids, kv, {}};
+  Prefilled s{model, options, kv, {}};
   AttentionTrace trace = empty_trace(model, prompt_ids.size(), options);
   LayerRecorder recorder(trace.layers, options.pre_rope, options.hidden);
   const std::size_t step = options.chunk_tokens > 0 ? static_cast<std::size_t>(options.chunk_tokens) : prompt_ids.size();
@@ -196,7 +222,7 @@ AttentionTrace record(const Transformer& model, std::span<const std::int32_t> pr
     s.logits = forward_logits(model, prompt_ids.subspan(begin, std::min(step, prompt_ids.size() - begin)), s.kv, &recorder);
     trace.chunk_ends.push_back(static_cast<std::int32_t>(s.kv.tokens));
   }
-  for (const std::string& name : options.passes) trace.passes[name] = pass_functions().at(name)(s);
+  for (const std::string& name : options.passes) trace.passes[name] = run_extra_pass(name, model, prompt_ids, kv, s.logits, options);
   trace.ids.assign(prompt_ids.begin(), prompt_ids.end());
   decode(s, recorder, trace.ids);
   trace.num_tokens = static_cast<std::int32_t>(trace.ids.size());

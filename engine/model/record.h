@@ -34,7 +34,22 @@ struct RecordOptions {
 // "reconstruct": each chunk of the prompt repeated over the full cache (KVzip, Kim et al. 2025).
 std::vector<std::string> extra_pass_names();
 
-// One of them, behind a prompt that `kv` holds whole; `logits` are those of its last token. Afterwards `kv` is as before.
+// What an extra pass runs on: a sequence whose prompt is cached whole.
+class PassHost {
+ public:
+  virtual ~PassHost() = default;
+  // Runs tokens behind what is cached; `recorder` hears what its attention layers compute, all but `out`.
+  virtual void run(std::span<const std::int32_t> ids, Recorder& recorder) = 0;
+  // The most likely one behind what ran last: the prompt, at first.
+  [[nodiscard]] virtual std::int32_t next_token() = 0;
+  // Back to the prompt.
+  virtual void rewind() = 0;
+};
+
+// One of them; the host is at its prompt before and afterwards.
+ExtraPass run_extra_pass(const std::string& name, PassHost& host, const ModelConfig& model, std::span<const std::int32_t> prompt_ids,
+                         const RecordOptions& options);
+// The same behind a prompt that `kv` holds whole; `logits` are those of its last token. Afterwards `kv` is as before.
 ExtraPass run_extra_pass(const std::string& name, const Transformer& model, std::span<const std::int32_t> prompt_ids, KvState& kv,
                          std::span<const float> logits, const RecordOptions& options);
 

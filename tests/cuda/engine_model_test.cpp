@@ -171,7 +171,11 @@ TEST_F(EngineModelCuda, RefusesWhatItCannotRun) {
     }
     return "";
   };
-  EXPECT_THAT(message([&] { static_cast<void>(model->make_cache(load_recipe("kvzip", 64), {})); }),
+  const std::unique_ptr<PolicyCache> cache = model->make_cache(load_recipe("kvzip", 16), {});
+  EngineSequence s = sequence_of(0, tiny_ids(20, 3), 20);
+  cache->start(s);
+  const PieceBatch prompt({{&s, 20}});
+  EXPECT_THAT(message([&] { model->step(*cache, prompt.pieces, prompt.tokens(), prompt.rows); }),
               testing::HasSubstr("needs the extra pass 'reconstruct'"));
   EXPECT_THAT(message([&] {
                 static_cast<void>(model->logits(std::vector<std::int32_t>{1, 80}));

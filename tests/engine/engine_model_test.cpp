@@ -77,5 +77,18 @@ TEST(EngineModel, RefusesBackendsThatAreNotThere) {
   EXPECT_THAT(message("cuda"), testing::HasSubstr(cuda_backend() == CudaBackend::kNone ? "built without CUDA" : "no GPU: "));
 }
 
+TEST(EngineModel, PassesInsideAStepAreTheCpus) {
+  const Recipe kvzip = load_recipe("kvzip", 64), full = load_recipe("full");
+  const Needs needs = PolicyCache(probe(), kvzip, {}).policy().needs();
+  EXPECT_NO_THROW(require_recipe("cpu", kvzip, needs));
+  EXPECT_NO_THROW(require_recipe("cuda", full, {}));
+  try {
+    require_recipe("cuda", kvzip, needs);
+    FAIL() << "not refused";
+  } catch (const InputError& e) {
+    EXPECT_STREQ(e.what(), "recipe 'kvzip' needs the extra pass 'reconstruct', which runs inside a step with backend cpu alone");
+  }
+}
+
 }  // namespace
 }  // namespace kvlab
