@@ -77,17 +77,24 @@ TEST(EngineModel, RefusesBackendsThatAreNotThere) {
   EXPECT_THAT(message("cuda"), testing::HasSubstr(cuda_backend() == CudaBackend::kNone ? "built without CUDA" : "no GPU: "));
 }
 
-TEST(EngineModel, PassesInsideAStepAreTheCpus) {
-  const Recipe kvzip = load_recipe("kvzip", 64), full = load_recipe("full");
-  const Needs needs = PolicyCache(probe(), kvzip, {}).policy().needs();
-  EXPECT_NO_THROW(require_recipe("cpu", kvzip, needs));
-  EXPECT_NO_THROW(require_recipe("cuda", full, {}));
-  try {
-    require_recipe("cuda", kvzip, needs);
-    FAIL() << "not refused";
-  } catch (const InputError& e) {
-    EXPECT_STREQ(e.what(), "recipe 'kvzip' needs the extra pass 'reconstruct', which runs inside a step with backend cpu alone");
-  }
+TEST(EngineModel, RefusesRecipesThatCudaDoesNotRun) {
+  const auto message = [](std::string_view backend, const std::string& name, std::int32_t budget = 0) -> std::string {
+    const Recipe recipe = load_recipe(name, budget);
+    try {
+      require_recipe(backend, recipe, PolicyCache(probe(), recipe, {}).policy().needs());
+    } catch (const InputError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message("cuda", "full"), "");
+  EXPECT_EQ(message("cuda", "retrieval_attention"), "");
+  EXPECT_EQ(message("cpu", "kvzip", 64), "");
+  EXPECT_EQ(message("cpu", "retrieval_attention_hnsw"), "");
+  EXPECT_EQ(message("cuda", "kvzip", 64),
+            "recipe 'kvzip' needs the extra pass 'reconstruct', which runs inside a step with backend cpu alone");
+  EXPECT_EQ(message("cuda", "retrieval_attention_hnsw"),
+            "recipe 'retrieval_attention_hnsw' has an operation without a CUDA kernel; it runs with backend cpu alone");
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ class RetrievalAttention final : public Selector {
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
+    needs.host_memory = graph_;
     needs.step_queries = true;
     return needs;
   }
