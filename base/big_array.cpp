@@ -28,9 +28,6 @@ struct Idle {
   std::multimap<std::size_t, void*> blocks;
   std::size_t idle = 0, used = 0, most = 0;
 
-  ~Idle() {
-    for (const auto& [bytes, memory] : blocks) std::free(memory);
-  }
   void shrink_to(std::size_t bytes) {
     while (idle > bytes) {
       const auto last = std::prev(blocks.end());
@@ -41,8 +38,9 @@ struct Idle {
   }
 };
 
+// Never destroyed: arrays may live as long as the program.
 Idle& memory() {
-  static Idle idle;
+  static Idle& idle = *new Idle;
   return idle;
 }
 
