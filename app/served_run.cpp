@@ -45,7 +45,8 @@ ServeSetup serve_setup(const RunPlan& plan, const EngineModel& model) {
   ServeSetup serve;
   serve.model = &model;
   serve.recipe = &*plan.recipe;
-  static_cast<HostSetup&>(serve) = plan.setup;
+  const HostSetup& shared = plan.setup;
+  static_cast<HostSetup&>(serve) = shared;
   serve.temperature = static_cast<float>(plan.temperature);
   return serve;
 }

@@ -83,7 +83,7 @@ double gib(std::int64_t bytes) { return static_cast<double>(bytes) / 0x1p30; }
       "model '{}' does not fit into the memory of {}: its {:.3g} billion weights in {} take {:.2f} GiB, {:.2f} of {:.2f} GiB are free; "
       "{:.3g} billion weights would fit, with no room for a KV cache",
       config.name, cuda.gpu().name, static_cast<double>(weights) * 1e-9, name_of(type), gib(weights * element_bytes(type)), gib(free),
-      gib(cuda.gpu().memory_bytes), static_cast<double>(free / element_bytes(type)) * 1e-9));
+      gib(cuda.gpu().memory_bytes), static_cast<double>(free) / static_cast<double>(element_bytes(type)) * 1e-9));
 }
 
 }  // namespace

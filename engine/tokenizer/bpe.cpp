@@ -25,7 +25,8 @@ void refuse_options(const JsonNode& model) {
   if (!dropout.is_null() && dropout.value() != 0) dropout.fail_value("null, 0");
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const JsonNode node = model.find(key);
-    if (!node.is_null() && node.value() != "") node.fail_value("null, \"\"");
+    const auto* const text = node.value().get_ptr<const std::string*>();
+    if (!node.is_null() && (text == nullptr || !text->empty())) node.fail_value("null, \"\"");
   }
 }
 

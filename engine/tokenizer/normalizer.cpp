@@ -21,7 +21,7 @@ Normalizer form(NormalForm form) {
 }
 
 Normalizer prepend(const std::string& prefix) {
-  return [prefix](std::string text) { return text.empty() ? text : prefix + text; };
+  return [prefix](const std::string& text) { return text.empty() ? text : prefix + text; };
 }
 
 Normalizer strip(bool left, bool right) {
