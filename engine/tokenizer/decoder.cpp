@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "base/text.h"
+#include "engine/tokenizer/chain.h"
 #include "engine/tokenizer/pattern.h"
 #include "engine/tokenizer/pre_tokenizer.h"
 #include "engine/tokenizer/unicode.h"
@@ -92,17 +93,7 @@ Decoder decode_strip(const JsonNode& node) {
   };
 }
 
-Decoder decode_sequence(const JsonNode& node) {
-  std::vector<Decoder> parts;
-  for (const JsonNode& one : node.at("decoders").elements()) parts.push_back(read_decoder(one));
-  return [parts](std::vector<std::string>& tokens) {
-    for (const Decoder& part : parts) part(tokens);
-  };
-}
-
-}  // namespace
-
-Decoder read_decoder(const JsonNode& node) {
+Decoder decoder_step(const JsonNode& node) {
   if (node.is_null()) return [](std::vector<std::string>& tokens) { tokens = {join(tokens, " ")}; };
   const std::string type = node.type({"ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Replace", "Strip", "Sequence"});
   if (type == "ByteLevel") return decode_byte_level;
@@ -110,8 +101,27 @@ Decoder read_decoder(const JsonNode& node) {
   if (type == "Fuse") return [](std::vector<std::string>& tokens) { tokens = {join(tokens, "")}; };
   if (type == "Metaspace") return decode_metaspace(read_metaspace(node));
   if (type == "Replace") return decode_replace(node);
-  if (type == "Strip") return decode_strip(node);
-  return decode_sequence(node);
+  return decode_strip(node);
+}
+
+std::size_t bytes_of_tokens(const std::vector<std::string>& tokens) {
+  std::size_t bytes = 0;
+  for (const std::string& token : tokens) bytes += token.size();
+  return bytes;
+}
+
+}  // namespace
+
+Decoder read_decoder(const JsonNode& node) {
+  std::vector<Decoder> steps;
+  for (const JsonNode& step : steps_of(node, "decoders")) steps.push_back(decoder_step(step));
+  return [steps, limit = GrowthLimit(node, "decoder")](std::vector<std::string>& tokens) {
+    const std::size_t given = bytes_of_tokens(tokens);
+    for (const Decoder& step : steps) {
+      step(tokens);
+      limit.check(given, bytes_of_tokens(tokens));
+    }
+  };
 }
 
 }  // namespace kvlab::tokenization

@@ -1,20 +1,12 @@
 #include "engine/tokenizer/normalizer.h"
 
+#include "engine/tokenizer/chain.h"
 #include "engine/tokenizer/pattern.h"
 #include "engine/tokenizer/unicode.h"
 
 namespace kvlab::tokenization {
 
 namespace {
-
-Normalizer sequence_of_normalizers(const JsonNode& node) {
-  std::vector<Normalizer> parts;
-  for (const JsonNode& one : node.at("normalizers").elements()) parts.push_back(read_normalizer(one));
-  return [parts](std::string text) {
-    for (const Normalizer& part : parts) text = part(std::move(text));
-    return text;
-  };
-}
 
 Normalizer form(NormalForm form) {
   return [form](const std::string& text) { return normalized(text, form); };
@@ -34,9 +26,7 @@ Normalizer strip(bool left, bool right) {
   };
 }
 
-}  // namespace
-
-Normalizer read_normalizer(const JsonNode& node) {
+Normalizer normalizer_step(const JsonNode& node) {
   if (node.is_null()) return [](std::string text) { return text; };
   const std::string type = node.type({"NFC", "NFD", "NFKC", "NFKD", "Prepend", "Replace", "Strip", "Sequence"});
   if (type == "NFC") return form(NormalForm::kC);
@@ -45,9 +35,23 @@ Normalizer read_normalizer(const JsonNode& node) {
   if (type == "NFKD") return form(NormalForm::kKD);
   if (type == "Prepend") return prepend(node.text("prepend"));
   if (type == "Strip") return strip(node.flag("strip_left", true), node.flag("strip_right", true));
-  if (type == "Sequence") return sequence_of_normalizers(node);
   const Pattern pattern = Pattern::read(node.at("pattern"));
   return [pattern, content = node.text("content")](const std::string& text) { return pattern.replaced(text, content); };
+}
+
+}  // namespace
+
+Normalizer read_normalizer(const JsonNode& node) {
+  std::vector<Normalizer> steps;
+  for (const JsonNode& step : steps_of(node, "normalizers")) steps.push_back(normalizer_step(step));
+  return [steps, limit = GrowthLimit(node, "normalizer")](std::string text) {
+    const std::size_t given = text.size();
+    for (const Normalizer& step : steps) {
+      text = step(std::move(text));
+      limit.check(given, text.size());
+    }
+    return text;
+  };
 }
 
 }  // namespace kvlab::tokenization

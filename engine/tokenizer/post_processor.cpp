@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/tokenizer/bpe.h"
+#include "engine/tokenizer/chain.h"
 
 namespace kvlab::tokenization {
 
@@ -38,18 +39,24 @@ PostProcessor template_processing(const JsonNode& node) {
   };
 }
 
-}  // namespace
-
-PostProcessor read_post_processor(const JsonNode& node) {
+PostProcessor post_processor_step(const JsonNode& node) {
   if (node.is_null()) return [](std::vector<std::int32_t>&, bool) {};
   const std::string type = node.type({"ByteLevel", "TemplateProcessing", "Sequence"});
   if (type == "TemplateProcessing") return template_processing(node);
-  std::vector<PostProcessor> parts;
-  if (type == "Sequence") {
-    for (const JsonNode& one : node.at("processors").elements()) parts.push_back(read_post_processor(one));
-  }
-  return [parts](std::vector<std::int32_t>& ids, bool add_special) {
-    for (const PostProcessor& part : parts) part(ids, add_special);
+  return [](std::vector<std::int32_t>&, bool) {};
+}
+
+}  // namespace
+
+PostProcessor read_post_processor(const JsonNode& node) {
+  std::vector<PostProcessor> steps;
+  for (const JsonNode& step : steps_of(node, "processors")) steps.push_back(post_processor_step(step));
+  return [steps, limit = GrowthLimit(node, "post_processor")](std::vector<std::int32_t>& ids, bool add_special) {
+    const std::size_t given = ids.size();
+    for (const PostProcessor& step : steps) {
+      step(ids, add_special);
+      limit.check(given, ids.size());
+    }
   };
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/tokenizer/chain.h"
 #include "engine/tokenizer/pattern.h"
 #include "engine/tokenizer/unicode.h"
 
@@ -94,12 +95,6 @@ PreTokenizer in_order(std::vector<PreTokenizer> parts) {
   };
 }
 
-PreTokenizer sequence_of_pre_tokenizers(const JsonNode& node) {
-  std::vector<PreTokenizer> parts;
-  for (const JsonNode& one : node.at("pretokenizers").elements()) parts.push_back(read_pre_tokenizer(one));
-  return in_order(std::move(parts));
-}
-
 // Words, numbers and marks, each with the space before it (Radford et al. 2019, GPT-2).
 constexpr const char* kGpt2 =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+)";
@@ -140,16 +135,33 @@ PreTokenizer split(const JsonNode& node) {
   return splitter(Pattern::read(node.at("pattern")), static_cast<Behavior>(found - names.begin()), node.flag("invert", false));
 }
 
-}  // namespace
-
-PreTokenizer read_pre_tokenizer(const JsonNode& node) {
+PreTokenizer pre_tokenizer_step(const JsonNode& node) {
   if (node.is_null()) return [](std::vector<Piece>&) {};
   const std::string type = node.type({"ByteLevel", "Metaspace", "Split", "Digits", "Sequence"});
   if (type == "ByteLevel") return byte_level(node);
   if (type == "Metaspace") return metaspace(read_metaspace(node));
   if (type == "Split") return split(node);
-  if (type == "Sequence") return sequence_of_pre_tokenizers(node);
   return splitter(Pattern::perl("\\p{N}"), node.flag("individual_digits", false) ? Behavior::kIsolated : Behavior::kContiguous, false);
+}
+
+std::size_t bytes_of_pieces(const std::vector<Piece>& pieces) {
+  std::size_t bytes = 0;
+  for (const Piece& piece : pieces) bytes += piece.text.size();
+  return bytes;
+}
+
+}  // namespace
+
+PreTokenizer read_pre_tokenizer(const JsonNode& node) {
+  std::vector<PreTokenizer> steps;
+  for (const JsonNode& step : steps_of(node, "pretokenizers")) steps.push_back(pre_tokenizer_step(step));
+  return [steps, limit = GrowthLimit(node, "pre_tokenizer")](std::vector<Piece>& pieces) {
+    const std::size_t given = bytes_of_pieces(pieces);
+    for (const PreTokenizer& step : steps) {
+      step(pieces);
+      limit.check(given, bytes_of_pieces(pieces));
+    }
+  };
 }
 
 Metaspace read_metaspace(const JsonNode& node) {

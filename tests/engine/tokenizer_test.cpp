@@ -174,6 +174,27 @@ TEST(Tokenizer, DeepNestingIsAnError) {
   EXPECT_NE(load_error("/normalizer", nested).find("nested more than 32 deep"), std::string::npos);
 }
 
+// Forty steps that each double what they are given.
+TEST(Tokenizer, AChainThatGrowsWithoutEndIsAnError) {
+  const auto error = [](const std::string& part, const std::string& list, const json& step) {
+    json file = small_tokenizer();
+    file[part] = {{"type", "Sequence"}, {list, json::array()}};
+    for (int i = 0; i < 40; ++i) file[part][list].push_back({{"type", "Sequence"}, {list, json::array({step})}});
+    const auto tokenizer = read(file);
+    return error_of([&] { tokenizer.decode(tokenizer.encode("d", false), false); });
+  };
+  const json doubling = {{"type", "Replace"}, {"pattern", {{"String", "d"}}}, {"content", "dd"}};
+  const json twice = {{"type", "TemplateProcessing"},
+                      {"single", {{{"Sequence", {{"id", "A"}}}}, {{"Sequence", {{"id", "A"}}}}}},
+                      {"special_tokens", json::object()}};
+  const json bytes = {{"type", "ByteLevel"}, {"use_regex", false}};  // a space becomes two bytes, and each of them two
+  const std::string rest = " bytes (or ids) of 1; at most 64 times as much is supported";
+  EXPECT_EQ(error("normalizer", "normalizers", doubling), "T: 'normalizer' makes 8192" + rest);
+  EXPECT_EQ(error("post_processor", "processors", twice), "T: 'post_processor' makes 8192" + rest);
+  EXPECT_EQ(error("decoder", "decoders", doubling), "T: 'decoder' makes 8192" + rest);
+  EXPECT_TRUE(error("pre_tokenizer", "pretokenizers", bytes).starts_with("T: 'pre_tokenizer' makes "));
+}
+
 // One text without a pre-tokenizer is one word: merging must not take quadratic time.
 TEST(Tokenizer, ALongWordIsMergedInTime) {
   std::string text;
