@@ -43,6 +43,8 @@ Tokenizer Tokenizer::from_json(std::string_view json, const std::string& name) {
     root = nlohmann::json::parse(json);
   } catch (const nlohmann::json::parse_error& e) {
     throw InputError(fmt::format("{}: not JSON from byte {} on", name, e.byte));
+  } catch (const nlohmann::json::out_of_range&) {
+    throw InputError(name + ": a number in it is beyond what a double holds");
   }
   const tokenization::JsonNode file(root, name);
   auto parts = std::make_shared<Parts>();

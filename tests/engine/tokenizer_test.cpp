@@ -102,6 +102,7 @@ TEST(Tokenizer, NamesTheFileThatCannotBeRead) {
   EXPECT_EQ(error_of([] { Tokenizer::load("/nowhere"); }),
             "/nowhere/tokenizer.json: cannot be read; a tokenizer in Hugging Face's fast format is needed");
   EXPECT_EQ(error_of([] { Tokenizer::from_json("{\"model\": ", "T"); }), "T: not JSON from byte 11 on");
+  EXPECT_EQ(error_of([] { Tokenizer::from_json("{\"model\": 1e316}", "T"); }), "T: a number in it is beyond what a double holds");
   EXPECT_EQ(error_of([] { Tokenizer::from_json("[]", "T"); }), "T: not a JSON object");
   EXPECT_EQ(error_of([] { Tokenizer::from_json("{}", "T"); }), "T: missing key 'model'");
 }
