@@ -83,12 +83,19 @@ class Calibrator {
     return expected > most;
   }
 
+  // From table to table, so that a slow second of the device lies on a point of each and not on all points of one.
   bool measure_coarse() {
     const double seconds = seconds_each();
+    std::vector<std::vector<CalibrationPoint>> points;
+    std::size_t most = 0;
     for (const CalibrationTable& table : tables_) {
-      for (const CalibrationPoint& at : unmeasured_points(table, measurements_)) {
+      points.push_back(unmeasured_points(table, measurements_));
+      most = std::max(most, points.back().size());
+    }
+    for (std::size_t i = 0; i < most; ++i) {
+      for (std::size_t t = 0; t < tables_.size(); ++t) {
         if (stop_) return false;
-        if (!takes_too_long(table, at)) measure(table, at, Role::kFit, seconds);
+        if (i < points[t].size() && !takes_too_long(tables_[t], points[t][i])) measure(tables_[t], points[t][i], Role::kFit, seconds);
       }
     }
     return true;

@@ -1,5 +1,7 @@
 #include "engine/device/device_model.h"
 
+#include <fmt/format.h>
+
 #include <numeric>
 
 #include "base/error.h"
@@ -7,6 +9,7 @@
 #include "engine/device/plain_decoder.h"
 #include "kernels/convert/convert_cuda.h"
 #include "kernels/cuda/download.h"
+#include "kernels/cuda/gpu_memory.h"
 #include "kernels/sampling/sampling_cuda.h"
 
 namespace kvlab {
@@ -126,67 +129,90 @@ class DeviceModel final : public EngineModel {
 
   std::vector<float> forward(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
                              std::span<const std::int32_t> rows) const override {
-    run(cache, pieces, batch);
-    return hidden_of(rows);
+    return fitted([&] {
+      run(cache, pieces, batch);
+      return hidden_of(rows);
+    });
   }
   [[nodiscard]] std::vector<float> head(std::span<const float> hidden) const override {
-    const std::int64_t n = static_cast<std::int64_t>(hidden.size()) / config().hidden_dim;
-    return download(*cuda_, model_->logits_of(hidden), n * config().vocab_size);
+    return fitted([&] {
+      const std::int64_t n = static_cast<std::int64_t>(hidden.size()) / config().hidden_dim;
+      return download(*cuda_, model_->logits_of(hidden), n * config().vocab_size);
+    });
   }
   std::vector<float> step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
                           std::span<const std::int32_t> rows) const override {
-    run(cache, pieces, batch);
-    return download(*cuda_, model_->logits(rows), static_cast<std::int64_t>(rows.size()) * config().vocab_size);
+    return fitted([&] {
+      run(cache, pieces, batch);
+      return download(*cuda_, model_->logits(rows), static_cast<std::int64_t>(rows.size()) * config().vocab_size);
+    });
   }
 
   std::vector<std::int32_t> sample_step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
                                         std::span<const Draw> draws) const override {
-    if (is_plain(cache, pieces, draws)) return decode_plain(cache, pieces, batch, draws);
-    run(cache, pieces, batch);
-    if (draws.empty()) {
-      cuda_->synchronize();
-      return {};
-    }
-    std::vector<std::int32_t> rows;
-    std::vector<float> temperature;
-    std::vector<std::uint64_t> key;
-    for (const Draw& draw : draws) rows.push_back(draw.row), temperature.push_back(draw.temperature), key.push_back(draw.key);
-    const auto n = static_cast<std::int64_t>(draws.size());
-    const CudaContext::Frame frame(*cuda_);
-    auto* const tokens = cuda_->scratch<std::int32_t>(n);
-    run_cuda(DeviceSampling{model_->logits(rows), cuda_->upload(temperature.data(), n), cuda_->upload(key.data(), n), tokens, n,
-                            config().vocab_size, 0, ElementType::kF32},
-             *cuda_);
-    return download(*cuda_, tokens, n);
+    return fitted([&]() -> std::vector<std::int32_t> {
+      if (is_plain(cache, pieces, draws)) return decode_plain(cache, pieces, batch, draws);
+      run(cache, pieces, batch);
+      if (draws.empty()) {
+        cuda_->synchronize();
+        return {};
+      }
+      std::vector<std::int32_t> rows;
+      std::vector<float> temperature;
+      std::vector<std::uint64_t> key;
+      for (const Draw& draw : draws) rows.push_back(draw.row), temperature.push_back(draw.temperature), key.push_back(draw.key);
+      const auto n = static_cast<std::int64_t>(draws.size());
+      const CudaContext::Frame frame(*cuda_);
+      auto* const tokens = cuda_->scratch<std::int32_t>(n);
+      run_cuda(DeviceSampling{model_->logits(rows), cuda_->upload(temperature.data(), n), cuda_->upload(key.data(), n), tokens, n,
+                              config().vocab_size, 0, ElementType::kF32},
+               *cuda_);
+      return download(*cuda_, tokens, n);
+    });
   }
 
   [[nodiscard]] PromptTensors run_prompt(std::span<const std::int32_t> ids, const Needs& needs, std::span<const std::string> passes,
                                          const RecordOptions& options) const override {
-    PromptTensors prompt;
-    prompt.ids.assign(ids.begin(), ids.end());
-    prompt.layers.resize(static_cast<std::size_t>(config().layers));
-    const std::unique_ptr<PolicyCache> cache = make_cache(load_recipe("full"), {});
-    EngineSequence sequence;
-    sequence.prompt_tokens = prompt.tokens();
-    cache->start(sequence);
-    std::vector<std::int32_t> positions(ids.size());
-    std::iota(positions.begin(), positions.end(), 0);
-    const StepPiece piece{&sequence, prompt.tokens()};
-    PromptReader reader(config(), needs, *cache, *cuda_, prompt.layers);
-    cache->begin_step({&piece, 1});
-    model_->forward({ids, positions}, reader);
-    cache->end_step({});
-    prompt.last_hidden = hidden_of(std::vector<std::int32_t>{prompt.tokens() - 1});
-    if (!passes.empty()) {
-      DevicePassHost host(*model_, *cache, sequence, options.hidden);
-      for (const std::string& name : passes)
-        prompt.passes[name] = std::make_shared<ExtraPass>(run_extra_pass(name, host, config(), ids, options));
-    }
-    cache->release(sequence);
-    return prompt;
+    return fitted([&] {
+      PromptTensors prompt;
+      prompt.ids.assign(ids.begin(), ids.end());
+      prompt.layers.resize(static_cast<std::size_t>(config().layers));
+      const std::unique_ptr<PolicyCache> cache = make_cache(load_recipe("full"), {});
+      EngineSequence sequence;
+      sequence.prompt_tokens = prompt.tokens();
+      cache->start(sequence);
+      std::vector<std::int32_t> positions(ids.size());
+      std::iota(positions.begin(), positions.end(), 0);
+      const StepPiece piece{&sequence, prompt.tokens()};
+      PromptReader reader(config(), needs, *cache, *cuda_, prompt.layers);
+      cache->begin_step({&piece, 1});
+      model_->forward({ids, positions}, reader);
+      cache->end_step({});
+      prompt.last_hidden = hidden_of(std::vector<std::int32_t>{prompt.tokens() - 1});
+      if (!passes.empty()) {
+        DevicePassHost host(*model_, *cache, sequence, options.hidden);
+        for (const std::string& name : passes)
+          prompt.passes[name] = std::make_shared<ExtraPass>(run_extra_pass(name, host, config(), ids, options));
+      }
+      cache->release(sequence);
+      return prompt;
+    });
   }
 
  private:
+  // What a step asks for beside weights, activations and KV cache (which say themselves what would fit): rotations, scratch memory, logits.
+  template <class F>
+  auto fitted(const F& f) const -> decltype(f()) {
+    try {
+      return f();
+    } catch (const GpuMemoryError& e) {
+      throw InputError(
+          fmt::format("a step of model '{}' does not fit into the GPU's memory beside weights and KV cache ({}): "
+                      "run fewer or shorter sequences at a time, or give the KV cache fewer blocks",
+                      config().name, e.what()));
+    }
+  }
+
   // A token each behind the prompts, each drawn from.
   [[nodiscard]] bool is_plain(const PolicyCache& cache, std::span<const StepPiece> pieces, std::span<const Draw> draws) const {
     if (pieces.size() != draws.size() || !PlainDecoder::can_run(*model_, cache)) return false;

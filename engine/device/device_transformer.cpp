@@ -117,8 +117,8 @@ void DeviceTransformer::make_rotations(std::int64_t positions) {
   std::vector<float> cos(static_cast<std::size_t>(wanted * half)), sin(cos.size());
   rotary_.fill(all, cos.data(), sin.data());
   cos_.resize(0), sin_.resize(0);
-  cos_.append_from_host(cos.data(), static_cast<std::int64_t>(cos.size()));
   sin_.append_from_host(sin.data(), static_cast<std::int64_t>(sin.size()));
+  cos_.append_from_host(cos.data(), static_cast<std::int64_t>(cos.size()));  // last: its size says which rotations are known
 }
 
 DeviceTransformer::Inputs DeviceTransformer::inputs(std::int64_t tokens) {

@@ -85,6 +85,9 @@ void add_bias(const LinearPart& part, std::int64_t first, std::int64_t last, std
 
 std::int64_t blocks(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }
 
+// Of n in `count` equal blocks of whole vectors.
+std::int64_t equal_block(std::int64_t n, std::int64_t count) { return blocks(blocks(n, count), kLanes) * kLanes; }
+
 // Calls f(part, block of tokens, index) for every one of count(part) pieces of every part and block of tokens, in parallel. Blocks of
 // tokens come one behind the other, as in all operations on activations: each core then finds in its cache what it wrote before.
 template <class Count, class F>
@@ -104,17 +107,18 @@ void for_each_piece(const LinearGroup& a, std::int64_t token_blocks, const Count
 void run_cpu(const LinearGroup& a) {
   if (a.tokens == 0) return;
   if (a.tokens > kSomeTokens) {
-    // An even number of equal blocks of tokens, or smaller ones of outputs: two cores are done at the same time. The same on any machine,
-    // so that results do not depend on its cores.
-    const bool is_one = a.tokens <= kBlockTokens;
-    const std::int64_t num_blocks = is_one ? 1 : 2 * blocks(a.tokens, 2 * kBlockTokens);
-    const std::int64_t block_tokens = blocks(blocks(a.tokens, num_blocks), kLanes) * kLanes;
-    const std::int64_t block_outs = is_one ? kBlockOutputs / 2 : kBlockOutputs;
+    // An even number of equal blocks of tokens, or smaller ones of outputs where blocks of tokens would be small (each lays out the weights
+    // anew): two cores are done at the same time. The same on any machine, so that results do not depend on its cores.
+    const bool is_one = a.tokens <= 2 * kBlockTokens;
+    const std::int64_t block_tokens = is_one ? a.tokens : equal_block(a.tokens, 2 * blocks(a.tokens, 2 * kBlockTokens));
+    const auto outputs_of = [&](const LinearPart& p) {
+      return is_one ? equal_block(p.out_dim, 2 * blocks(p.out_dim, kBlockOutputs)) : kBlockOutputs;
+    };
     for_each_piece(
-        a, blocks(a.tokens, block_tokens), [&](const LinearPart& p) { return blocks(p.out_dim, block_outs); },
+        a, blocks(a.tokens, block_tokens), [&](const LinearPart& p) { return blocks(p.out_dim, outputs_of(p)); },
         [&](const LinearPart& p, std::int64_t block, std::int64_t i) {
-          const std::int64_t token = block * block_tokens, out = i * block_outs;
-          const std::int64_t tokens = std::min(block_tokens, a.tokens - token), outs = std::min(block_outs, p.out_dim - out);
+          const std::int64_t token = block * block_tokens, out = i * outputs_of(p);
+          const std::int64_t tokens = std::min(block_tokens, a.tokens - token), outs = std::min(outputs_of(p), p.out_dim - out);
           many_tokens(a, p, token, tokens, out, outs);
           add_bias(p, token, token + tokens, out, out + outs);
         });

@@ -215,6 +215,31 @@ TEST_F(EngineModelCuda, SaysWhatFitsIntoMemory) {
   }
   EXPECT_EQ(emulated::used_memory(), before);
 }
+
+// Whichever allocation is the first without room, the message is one for the user, and the model goes on.
+TEST_F(EngineModelCuda, EveryStepWithoutRoomSaysSo) {
+  const std::int64_t before = emulated::used_memory();
+  int refused = 0;
+  for (std::int64_t room = 0;; room += 40'000) {
+    const auto model = make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kBf16);
+    EXPECT_EQ(model->logits(tiny_ids(4, 1)).size(), 4 * 80U);  // scratch memory is there now
+    emulated::limit_memory(emulated::used_memory() + room);
+    std::string message;
+    try {
+      EXPECT_EQ(model->logits(tiny_ids(300, 1)).size(), 300 * 80U);
+    } catch (const InputError& e) {
+      message = e.what();
+    }
+    emulated::limit_memory(std::int64_t{1} << 34);
+    if (message.empty()) break;
+    ++refused;
+    EXPECT_THAT(message,
+                testing::AnyOf(testing::HasSubstr("steps of at most about"), testing::HasSubstr("does not fit into the GPU's memory")));
+    EXPECT_EQ(model->logits(tiny_ids(4, 1)).size(), 4 * 80U);  // goes on
+  }
+  EXPECT_GE(refused, 4);
+  EXPECT_EQ(emulated::used_memory(), before);
+}
 #endif
 
 }  // namespace
