@@ -112,7 +112,7 @@ void run_cpu(const LinearGroup& a) {
     const bool is_one = a.tokens <= 2 * kBlockTokens;
     const std::int64_t block_tokens = is_one ? a.tokens : equal_block(a.tokens, 2 * blocks(a.tokens, 2 * kBlockTokens));
     const auto outputs_of = [&](const LinearPart& p) {
-      return is_one ? equal_block(p.out_dim, 2 * blocks(p.out_dim, kBlockOutputs)) : kBlockOutputs;
+      return is_one && p.out_dim > 0 ? equal_block(p.out_dim, 2 * blocks(p.out_dim, kBlockOutputs)) : kBlockOutputs;
     };
     for_each_piece(
         a, blocks(a.tokens, block_tokens), [&](const LinearPart& p) { return blocks(p.out_dim, outputs_of(p)); },
