@@ -42,14 +42,14 @@ TEST(LinearCpu, MatchesSumsInDouble) {
 }
 
 TEST(LinearCpu, AGroupIsItsParts) {
-  for (const std::int64_t tokens : {1, 9, 30, 200}) {
+  for (const std::int64_t tokens : {1, 9, 30, 200, 300}) {
     const std::int64_t in_dim = 48, first = 40, second = 600;
     const std::vector<float> x = wave(tokens * in_dim, 0.7F), w = wave((first + second) * in_dim, 1.3F);
     std::vector<float> a(static_cast<std::size_t>(tokens * first)), b(static_cast<std::size_t>(tokens * second)), c(a.size()), d(b.size());
     run_cpu(Linear{x.data(), w.data(), a.data(), tokens, in_dim, first});
     run_cpu(Linear{x.data(), w.data() + first * in_dim, b.data(), tokens, in_dim, second});
-    const LinearPart parts[] = {{w.data(), c.data(), first}, {w.data() + first * in_dim, d.data(), second}};
-    run_cpu(LinearGroup{x.data(), tokens, in_dim, parts, 2});
+    const LinearPart parts[] = {{w.data(), c.data(), first}, {nullptr, nullptr, 0}, {w.data() + first * in_dim, d.data(), second}};
+    run_cpu(LinearGroup{x.data(), tokens, in_dim, parts, 3});
     EXPECT_EQ(a, c);
     EXPECT_EQ(b, d);
   }
