@@ -26,4 +26,19 @@ class GrowthLimit {
   std::string chain_;
 };
 
+// What a part of tokenizer.json (`name`, such as "decoder") does to a value: its steps in order, each made of its node by `make` and
+// changing the value in place, held to the limit in units of `size(value)`. Further arguments go to every step.
+template <class Make, class Size>
+auto chain_of(const JsonNode& node, const std::string& name, const std::string& key, const Make& make, const Size& size) {
+  std::vector<decltype(make(node))> steps;
+  for (const JsonNode& step : steps_of(node, key)) steps.push_back(make(step));
+  return [steps, size, limit = GrowthLimit(node, name)](auto& value, auto... arguments) {
+    const std::size_t given = size(value);
+    for (const auto& step : steps) {
+      step(value, arguments...);
+      limit.check(given, size(value));
+    }
+  };
+}
+
 }  // namespace kvlab::tokenization

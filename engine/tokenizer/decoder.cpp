@@ -112,16 +112,6 @@ std::size_t bytes_of_tokens(const std::vector<std::string>& tokens) {
 
 }  // namespace
 
-Decoder read_decoder(const JsonNode& node) {
-  std::vector<Decoder> steps;
-  for (const JsonNode& step : steps_of(node, "decoders")) steps.push_back(decoder_step(step));
-  return [steps, limit = GrowthLimit(node, "decoder")](std::vector<std::string>& tokens) {
-    const std::size_t given = bytes_of_tokens(tokens);
-    for (const Decoder& step : steps) {
-      step(tokens);
-      limit.check(given, bytes_of_tokens(tokens));
-    }
-  };
-}
+Decoder read_decoder(const JsonNode& node) { return chain_of(node, "decoder", "decoders", decoder_step, bytes_of_tokens); }
 
 }  // namespace kvlab::tokenization

@@ -42,16 +42,14 @@ Normalizer normalizer_step(const JsonNode& node) {
 }  // namespace
 
 Normalizer read_normalizer(const JsonNode& node) {
-  std::vector<Normalizer> steps;
-  for (const JsonNode& step : steps_of(node, "normalizers")) steps.push_back(normalizer_step(step));
-  return [steps, limit = GrowthLimit(node, "normalizer")](std::string text) {
-    const std::size_t given = text.size();
-    for (const Normalizer& step : steps) {
-      text = step(std::move(text));
-      limit.check(given, text.size());
-    }
-    return text;
+  const auto make = [](const JsonNode& step) {
+    return [normalize = normalizer_step(step)](std::string& text) { text = normalize(std::move(text)); };
   };
+  return
+      [chain = chain_of(node, "normalizer", "normalizers", make, [](const std::string& text) { return text.size(); })](std::string text) {
+        chain(text);
+        return text;
+      };
 }
 
 }  // namespace kvlab::tokenization

@@ -40,24 +40,16 @@ PostProcessor template_processing(const JsonNode& node) {
 }
 
 PostProcessor post_processor_step(const JsonNode& node) {
-  if (node.is_null()) return [](std::vector<std::int32_t>&, bool) {};
-  const std::string type = node.type({"ByteLevel", "TemplateProcessing", "Sequence"});
-  if (type == "TemplateProcessing") return template_processing(node);
+  if (!node.is_null() && node.type({"ByteLevel", "TemplateProcessing", "Sequence"}) == "TemplateProcessing")
+    return template_processing(node);
   return [](std::vector<std::int32_t>&, bool) {};
 }
 
 }  // namespace
 
 PostProcessor read_post_processor(const JsonNode& node) {
-  std::vector<PostProcessor> steps;
-  for (const JsonNode& step : steps_of(node, "processors")) steps.push_back(post_processor_step(step));
-  return [steps, limit = GrowthLimit(node, "post_processor")](std::vector<std::int32_t>& ids, bool add_special) {
-    const std::size_t given = ids.size();
-    for (const PostProcessor& step : steps) {
-      step(ids, add_special);
-      limit.check(given, ids.size());
-    }
-  };
+  return chain_of(node, "post_processor", "processors", post_processor_step,
+                  [](const std::vector<std::int32_t>& ids) { return ids.size(); });
 }
 
 }  // namespace kvlab::tokenization

@@ -153,15 +153,7 @@ std::size_t bytes_of_pieces(const std::vector<Piece>& pieces) {
 }  // namespace
 
 PreTokenizer read_pre_tokenizer(const JsonNode& node) {
-  std::vector<PreTokenizer> steps;
-  for (const JsonNode& step : steps_of(node, "pretokenizers")) steps.push_back(pre_tokenizer_step(step));
-  return [steps, limit = GrowthLimit(node, "pre_tokenizer")](std::vector<Piece>& pieces) {
-    const std::size_t given = bytes_of_pieces(pieces);
-    for (const PreTokenizer& step : steps) {
-      step(pieces);
-      limit.check(given, bytes_of_pieces(pieces));
-    }
-  };
+  return chain_of(node, "pre_tokenizer", "pretokenizers", pre_tokenizer_step, bytes_of_pieces);
 }
 
 Metaspace read_metaspace(const JsonNode& node) {
