@@ -25,7 +25,7 @@ KVLAB = str(ROOT / "kvlab")
 def calibrate(arguments, minutes):
     model = ["--model", arguments.model] if arguments.model else []
     subprocess.run([KVLAB, "calibrate", "--cpu", "--minutes", str(minutes), "--out", str(arguments.out / "profile"), *model], check=True,
-                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                   stdout=subprocess.DEVNULL)
 
 
 def compare(arguments, seed):
@@ -63,19 +63,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--model", default="", help="whose shape is calibrated; default: the probe")
-    parser.add_argument("--first-minutes", type=float, default=0.7, help="of the calibration before the first run")
-    parser.add_argument("--minutes", type=float, default=0.25, help="of calibration before each run")
+    parser.add_argument("--first-minutes", type=float, default=1, help="of the calibration before the first run")
+    parser.add_argument("--minutes", type=float, default=0.25, help="of calibration before each later run")
     parser.add_argument("--runs", type=int, default=3, help="at least")
     parser.add_argument("--most", type=int, default=9, help="runs, while the medians are beyond the limit")
     parser.add_argument("--limit", type=float, default=0.25)
     parser.add_argument("options", nargs="*", help="of kvlab run, behind --")
     arguments = parser.parse_args()
-    shutil.rmtree(arguments.out, ignore_errors=True)
-    arguments.out.mkdir(parents=True)
-    calibrate(arguments, arguments.first_minutes)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(arguments.out / "profile", ignore_errors=True)
     all_runs = []
     while True:
-        calibrate(arguments, arguments.minutes)
+        calibrate(arguments, arguments.minutes if all_runs else arguments.first_minutes)
         all_runs.append(compare(arguments, len(all_runs) + 1))
         if len(all_runs) < arguments.runs:
             continue
