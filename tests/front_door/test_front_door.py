@@ -24,7 +24,7 @@ esac
 CMAKE = """#!/bin/sh
 echo "$@" >>"$FAKE/cmake_calls"
 if [ -e "$FAKE/broken" ]; then echo 'FAILED: x.o'; echo 'x.cpp:1:1: error: made up'; exit 1; fi
-mkdir -p "$FAKE/checkout/build/release" && touch "$FAKE/root/build/release/build.ninja"
+mkdir -p "$FAKE/checkout/build/release"
 for preset in release cuda; do
   [ -d "$FAKE/checkout/build/$preset" ] || continue
   touch "$FAKE/checkout/build/$preset/build.ninja"
