@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/lanes_cpu.h"
+#include "kernels/packets_cpu.h"
 
 // For *_cpu.cpp files alone, like Eigen itself.
 namespace kvlab {
@@ -13,8 +14,6 @@ namespace kvlab {
 // strip of queries; each product adds up over the channels in order, one fused step per channel, whatever the shapes and addresses.
 namespace dot_tiles {
 
-using Packet = Eigen::internal::packet_traits<float>::type;
-constexpr int kPacket = Eigen::internal::packet_traits<float>::size;
 constexpr int kKeys = kPacket == 16 ? 8 : 6, kWide = kPacket == 16 ? 3 : 2;  // accumulators fill the machine's vector registers
 
 template <int Wide, int Keys>
@@ -22,12 +21,15 @@ inline void tile(const float* queries, std::int64_t lanes, const float* keys, st
   Packet sum[Keys][Wide];
   for (int k = 0; k < Keys; ++k)
     for (int w = 0; w < Wide; ++w) sum[k][w] = Eigen::internal::pset1<Packet>(0.0F);
-  for (std::int64_t c = 0; c < d; ++c) {
-    Packet q[Wide];
-    for (int w = 0; w < Wide; ++w) q[w] = Eigen::internal::ploadu<Packet>(queries + c * lanes + w * kPacket);
-    for (int k = 0; k < Keys; ++k) {
-      const Packet key = Eigen::internal::pset1<Packet>(keys[k * d + c]);
-      for (int w = 0; w < Wide; ++w) sum[k][w] = Eigen::internal::pmadd(q[w], key, sum[k][w]);
+  for (std::int64_t line = 0; line < d; line += kLanes) {
+    for (int k = 0; k < Keys; ++k) __builtin_prefetch(keys + (Keys + k) * d + line);
+    for (std::int64_t c = line; c < std::min(line + kLanes, d); ++c) {
+      Packet q[Wide];
+      for (int w = 0; w < Wide; ++w) q[w] = load_packet(queries + c * lanes + w * kPacket);
+      for (int k = 0; k < Keys; ++k) {
+        const Packet key = broadcast(keys[k * d + c]);
+        for (int w = 0; w < Wide; ++w) sum[k][w] = Eigen::internal::pmadd(q[w], key, sum[k][w]);
+      }
     }
   }
   for (int k = 0; k < Keys; ++k)

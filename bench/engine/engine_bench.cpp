@@ -1,6 +1,6 @@
 // Speed of the CPU engine against the machine's own limits, for the probe: a prompt's operations at the rate of a matrix product, a decode
-// step's the longer of its FLOPs at that rate and its bytes (weights, K and V, each once) at the memory's. roofline_frac is that over the
-// time taken.
+// step's products of weights and its attention, one behind the other, each the longer of its FLOPs at that rate and its bytes (weights, K
+// and V, each read once) at the memory's for reads. roofline_frac is that over the time taken.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -80,9 +80,12 @@ void BM_EngineDecode(benchmark::State& state) {
     benchmark::DoNotOptimize(probe_model().logits(hidden).data());
   }
   const double b = batch, n = context + 0.5 * static_cast<double>(state.iterations());
-  const double flops = b * (2 * (need.weights + need.head) + need.layers * 4 * need.q_width * n);
-  const double bytes = 4 * (need.weights + need.head + b * need.layers * 2 * need.kv_width * n);
-  const double least_s = std::max(flops / machine_rates().gemm_flops_per_s, bytes / machine_rates().bytes_per_s());
+  const MachineRates& rates = machine_rates();
+  const auto least = [&](double flops, double floats) {
+    return std::max(flops / rates.gemm_flops_per_s, 4 * floats / rates.read_bytes_per_s);
+  };
+  const double weights = need.weights + need.head, tokens = b * need.layers * n;
+  const double least_s = least(b * 2 * weights, weights) + least(tokens * 4 * need.q_width, tokens * 2 * need.kv_width);
   state.counters["tokens_per_s"] = benchmark::Counter(b * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
   state.counters["roofline_frac"] = benchmark::Counter(least_s * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }

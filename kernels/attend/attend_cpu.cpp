@@ -6,21 +6,19 @@
 #include "base/parallel.h"
 #include "kernels/attend/attend.h"
 #include "kernels/lanes_cpu.h"
+#include "kernels/packets_cpu.h"
 #include "kernels/streams.h"
 
 namespace kvlab {
 
 namespace {
 
-using Packet = Eigen::internal::packet_traits<float>::type;
-constexpr std::int64_t kPacket = Eigen::internal::packet_traits<float>::size;
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
-constexpr std::int32_t kBlockLines = 16;              // lines (query heads of queries) whose logits are held at once
-constexpr std::int64_t kChunkTokens = 32;             // values that stay in the first-level cache while all lines take them up
-constexpr int kValuePackets = kPacket == 16 ? 8 : 4;  // of two lines, they fill half of the machine's vector registers
-
-Packet broadcast(float x) { return Eigen::internal::pset1<Packet>(x); }
-Packet load_packet(const float* x) { return Eigen::internal::ploadu<Packet>(x); }
+constexpr std::int32_t kBlockLines = 16;   // lines (query heads of queries) whose logits are held at once
+constexpr std::int64_t kChunkTokens = 32;  // values that stay in the first-level cache while all lines take them up
+// Sums of a tile, which fill half of the machine's vector registers.
+constexpr int kTileSums = kPacket == 16 ? 16 : 8;
+constexpr int kValuePackets = 4;
 
 // What a row attends to, over all segments, in the order it is read: that of for_each_in_streams, which depends on the number of
 // tokens alone.
@@ -72,14 +70,22 @@ Tokens gather_tokens(const Attend& a, std::int32_t row, const Queries& q) {
   for (std::int32_t s = 0; s < a.num_segments; ++s) {
     const Segment& segment = a.segments[s];
     const KvRows& kv = segment.kv;
-    const std::int32_t* index = segment.index == nullptr ? nullptr : segment.index + segment.index_first[row];
-    const std::int64_t count = segment.tokens(row);
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t at = columns.next(), slot = kv.slot(row, index == nullptr ? static_cast<std::int32_t>(i) : index[i]);
+    const auto add = [&](std::int64_t slot) {
+      const std::int64_t at = columns.next();
       tokens.places[at] = {kv.k + slot * kv.head_dim, kv.v + slot * kv.head_dim};
       if (kv.position[slot] > q.first_position || kv.position[slot] < last_begin) tokens.hidden.push_back({at, kv.position[slot]});
-      for (std::int32_t g = 0; g < kv.group && weighs_tokens(segment); ++g)
+      for (std::int32_t g = 0; weighs && g < kv.group; ++g)
         tokens.log_weight[static_cast<std::size_t>(at * kv.group + g)] = log_weight(segment, row, g);
+    };
+    const auto count = static_cast<std::int32_t>(segment.tokens(row));
+    if (segment.index != nullptr) {
+      const std::int32_t* index = segment.index + segment.index_first[row];
+      for (std::int32_t i = 0; i < count; ++i) add(kv.slot(row, index[i]));
+    } else {
+      for (KvRun run; run.begin < count; run.begin += run.count) {
+        run = run_at(kv, row, run.begin);
+        for (std::int64_t i = 0; i < std::min(run.count, count - run.begin); ++i) add(run.slot + i);
+      }
     }
   }
   return tokens;
@@ -109,32 +115,38 @@ template <int Lines, int Tokens>
 void dot_tile(Block& b, std::int64_t line, std::int64_t at) {
   const float* q = b.queries.data() + line * b.d;
   const auto* tokens = b.tokens.places.data() + at;
-  Packet sum[Lines][Tokens];
-  for (int l = 0; l < Lines; ++l)
-    for (int t = 0; t < Tokens; ++t) sum[l][t] = broadcast(0.0F);
+  Packet sum[Lines * Tokens];
+  for (Packet& s : sum) s = broadcast(0.0F);
   std::int64_t c = 0;
   for (; c + kPacket <= b.d; c += kPacket) {
     Packet key[Tokens];
     for (int t = 0; t < Tokens; ++t) key[t] = load_packet(tokens[t].k + c);
     for (int l = 0; l < Lines; ++l) {
       const Packet query = load_packet(q + l * b.d + c);
-      for (int t = 0; t < Tokens; ++t) sum[l][t] = Eigen::internal::pmadd(query, key[t], sum[l][t]);
+      for (int t = 0; t < Tokens; ++t) sum[l * Tokens + t] = Eigen::internal::pmadd(query, key[t], sum[l * Tokens + t]);
     }
   }
+  float z[Lines * Tokens];
+  fill_sums_of_lanes(sum, z);
   for (int l = 0; l < Lines; ++l) {
-    for (int t = 0; t < Tokens; ++t) {
-      float z = Eigen::internal::predux(sum[l][t]);
-      for (std::int64_t rest = c; rest < b.d; ++rest) z += q[l * b.d + rest] * tokens[t].k[rest];
-      b.z[(line + l) * b.n() + at + t] = z;
-    }
+    for (std::int64_t rest = c; rest < b.d; ++rest)
+      for (int t = 0; t < Tokens; ++t) z[l * Tokens + t] += q[l * b.d + rest] * tokens[t].k[rest];
+    std::copy_n(z + l * Tokens, Tokens, b.z.data() + (line + l) * b.n() + at);
   }
 }
 
-template <int Tokens>
+// Of `Lines` lines with the next kTileSums tokens.
+template <int Lines>
+void dot_tokens(Block& b, std::int64_t line, std::int64_t at) {
+  constexpr int tokens = kTileSums / Lines;
+  for (std::int64_t end = at + kTileSums; at < end; at += tokens) dot_tile<Lines, tokens>(b, line, at);
+}
+
 void dot_lines(Block& b, std::int64_t at) {
   std::int64_t line = 0;
-  for (; line + 4 <= b.count; line += 4) dot_tile<4, Tokens>(b, line, at);
-  for (; line < b.count; ++line) dot_tile<1, Tokens>(b, line, at);
+  for (; line + 4 <= b.count; line += 4) dot_tokens<4>(b, line, at);
+  for (; line + 2 <= b.count; line += 2) dot_tokens<2>(b, line, at);
+  for (; line < b.count; ++line) dot_tokens<1>(b, line, at);
 }
 
 // Asks for a key or value ahead of its use, so that memory is busy while products are computed.
@@ -143,13 +155,13 @@ void prefetch(const float* x, std::int64_t d) {
 }
 
 void fill_logits(Block& b) {
-  constexpr std::int64_t kAhead = 16;
   std::int64_t at = 0;
-  for (; at + 4 <= b.n(); at += 4) {
-    for (std::int64_t next = at + kAhead; next < std::min(at + kAhead + 4, b.n()); ++next) prefetch(b.tokens.places[next].k, b.d);
-    dot_lines<4>(b, at);
+  for (; at + kTileSums <= b.n(); at += kTileSums) {
+    for (std::int64_t next = at + kTileSums; next < std::min(at + 2 * kTileSums, b.n()); ++next) prefetch(b.tokens.places[next].k, b.d);
+    dot_lines(b, at);
   }
-  for (; at < b.n(); ++at) dot_lines<1>(b, at);
+  for (; at < b.n(); ++at)
+    for (std::int64_t line = 0; line < b.count; ++line) dot_tile<1, 1>(b, line, at);
   for (std::int64_t i = 0; i < b.n() && !b.tokens.log_weight.empty(); ++i)
     for (std::int64_t line = 0; line < b.count; ++line)
       b.z[line * b.n() + i] += b.tokens.log_weight[static_cast<std::size_t>(i * b.group + (b.first + line) % b.group)];
@@ -211,7 +223,7 @@ void value_tile(Block& b, std::int64_t line, std::int64_t channel, std::int64_t 
     }
   }
   for (int l = 0; l < Lines; ++l)
-    for (int c = 0; c < Packets; ++c) Eigen::internal::pstoreu(out + l * b.d + c * kPacket, sum[l][c]);
+    for (int c = 0; c < Packets; ++c) store_packet(out + l * b.d + c * kPacket, sum[l][c]);
 }
 
 template <int Lines>
@@ -230,6 +242,7 @@ void add_values(Block& b) {
   for (std::int64_t begin = 0; begin < b.n(); begin += kChunkTokens) {
     const std::int64_t end = std::min(begin + kChunkTokens, b.n());
     std::int64_t line = 0;
+    for (; kPacket == 16 && line + 4 <= b.count; line += 4) value_lines<4>(b, line, begin, end);
     for (; line + 2 <= b.count; line += 2) value_lines<2>(b, line, begin, end);
     for (; line < b.count; ++line) value_lines<1>(b, line, begin, end);
   }

@@ -5,40 +5,40 @@
 #include "base/parallel.h"
 #include "kernels/dot_tiles_cpu.h"
 #include "kernels/linear/linear.h"
+#include "kernels/packets_cpu.h"
 
 namespace kvlab {
 
 namespace {
 
 using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using dot_tiles::kPacket;
-using dot_tiles::Packet;
 
-constexpr std::int64_t kFewTokens = 12;   // up to these, channels lie in lanes
+constexpr std::int64_t kFewTokens = 24;   // up to these, channels lie in lanes
 constexpr std::int64_t kSomeTokens = 48;  // up to these, tokens lie in lanes; above, a general matrix product
 constexpr std::int64_t kBlockTokens = 128, kBlockOutputs = 512, kRows = 32;  // of a task, at most: of products, and rows of w
 
 // Outputs [begin, begin + Rows) of tokens [first, first + Tokens).
 template <int Rows, int Tokens>
 void dot_rows(const LinearGroup& a, const LinearPart& part, std::int64_t begin, std::int64_t first) {
-  Packet sum[Rows][Tokens];
-  for (auto& row : sum)
-    for (Packet& s : row) s = Eigen::internal::pset1<Packet>(0.0F);
+  Packet sum[Rows * Tokens];
+  for (Packet& one : sum) one = broadcast(0.0F);
   const float *const w = part.w + begin * a.in_dim, *const x = a.x + first * a.in_dim;
   std::int64_t c = 0;
   for (; c + kPacket <= a.in_dim; c += kPacket) {
     Packet token[Tokens];
-    for (int t = 0; t < Tokens; ++t) token[t] = Eigen::internal::ploadu<Packet>(x + t * a.in_dim + c);
+    for (int t = 0; t < Tokens; ++t) token[t] = load_packet(x + t * a.in_dim + c);
     for (int r = 0; r < Rows; ++r) {
-      const Packet weight = Eigen::internal::ploadu<Packet>(w + r * a.in_dim + c);
-      for (int t = 0; t < Tokens; ++t) sum[r][t] = Eigen::internal::pmadd(token[t], weight, sum[r][t]);
+      const Packet weight = load_packet(w + r * a.in_dim + c);
+      for (int t = 0; t < Tokens; ++t) sum[r * Tokens + t] = Eigen::internal::pmadd(token[t], weight, sum[r * Tokens + t]);
     }
   }
+  float y[Rows * Tokens];
+  fill_sums_of_lanes(sum, y);
   for (int r = 0; r < Rows; ++r) {
     for (int t = 0; t < Tokens; ++t) {
-      float y = Eigen::internal::predux(sum[r][t]);
-      for (std::int64_t i = c; i < a.in_dim; ++i) y += w[r * a.in_dim + i] * x[t * a.in_dim + i];
-      part.y[(first + t) * part.out_dim + begin + r] = y;
+      float& dot = y[r * Tokens + t];
+      for (std::int64_t i = c; i < a.in_dim; ++i) dot += w[r * a.in_dim + i] * x[t * a.in_dim + i];
+      part.y[(first + t) * part.out_dim + begin + r] = dot;
     }
   }
 }
@@ -56,8 +56,7 @@ void few_tokens(const LinearGroup& a, const LinearPart& part, std::int64_t begin
 // Tokens side by side: [in_dim, lanes], the lanes behind the last token 0.
 std::vector<float> in_lanes(const LinearGroup& a, std::int64_t lanes) {
   std::vector<float> x(static_cast<std::size_t>(a.in_dim * lanes), 0.0F);
-  for (std::int64_t t = 0; t < a.tokens; ++t)
-    for (std::int64_t c = 0; c < a.in_dim; ++c) x[static_cast<std::size_t>(c * lanes + t)] = a.x[t * a.in_dim + c];
+  transpose(a.x, a.tokens, a.in_dim, a.in_dim, x.data(), lanes);
   return x;
 }
 
@@ -65,8 +64,7 @@ void some_tokens(const LinearGroup& a, const LinearPart& part, const std::vector
                  std::int64_t end) {
   float z[kRows * kSomeTokens];
   fill_dots(x.data(), lanes, part.w + begin * a.in_dim, end - begin, a.in_dim, z);
-  for (std::int64_t t = 0; t < a.tokens; ++t)
-    for (std::int64_t r = begin; r < end; ++r) part.y[t * part.out_dim + r] = z[(r - begin) * lanes + t];
+  transpose(z, end - begin, a.tokens, lanes, part.y + begin, part.out_dim);
 }
 
 void many_tokens(const LinearGroup& a, const LinearPart& part, std::int64_t token, std::int64_t tokens, std::int64_t out,

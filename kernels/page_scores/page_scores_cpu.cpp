@@ -5,15 +5,13 @@
 
 #include "base/parallel.h"
 #include "kernels/lanes_cpu.h"
+#include "kernels/packets_cpu.h"
 #include "kernels/page_scores/page_scores.h"
 #include "kernels/streams.h"
 
 namespace kvlab {
 
 namespace {
-
-using Packet = Eigen::internal::packet_traits<float>::type;
-constexpr std::int64_t kPacket = Eigen::internal::packet_traits<float>::size;
 
 template <class T>
 T term(const PageScores& a, const T& q, const T& low, const T& high) {

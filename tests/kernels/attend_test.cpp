@@ -17,61 +17,85 @@ std::vector<float> noise(std::size_t n, std::uint64_t seed) {
   return x;
 }
 
-// One KV head of a sequence, whose tokens lie at every second position: 0, 2, 4, ...
+// One KV head of a sequence, whose tokens lie at every second position: 0, 2, 4, ...; its pages lie in the pool in falling order.
 struct AttendRow {
-  static constexpr std::int32_t kTokens = 50, kQueries = 7, kRowGroup = 3, kRowDim = 11;
-  std::vector<float> k = noise(kTokens * kRowDim, 1), v = noise(kTokens * kRowDim, 2), q = noise(kQueries * kRowGroup * kRowDim, 3);
-  std::vector<std::int32_t> position, page{0};
-  std::int32_t len = kTokens, page_begin = 0;
-  std::int64_t first[2] = {0, kTokens};
+  std::int32_t tokens, queries, group, dim, page_tokens;
+  std::vector<float> k, v, q;
+  std::vector<std::int32_t> position, page;
+  std::int32_t len = tokens, page_begin = 0;
+  std::int64_t first[2] = {0, tokens};
 
-  AttendRow() {
-    for (std::int32_t i = 0; i < kTokens; ++i) position.push_back(2 * i);
+  AttendRow(std::int32_t tokens_, std::int32_t queries_, std::int32_t group_, std::int32_t dim_, std::int32_t page_tokens_)
+      : tokens(tokens_), queries(queries_), group(group_), dim(dim_), page_tokens(page_tokens_) {
+    const std::int32_t pages = (tokens + page_tokens - 1) / page_tokens;
+    for (std::int32_t i = 0; i < pages; ++i) page.push_back(pages - 1 - i);
+    k = noise(static_cast<std::size_t>(pages * page_tokens * dim), 1), v = noise(k.size(), 2);
+    q = noise(static_cast<std::size_t>(lines() * dim), 3);
+    position.resize(static_cast<std::size_t>(pages * page_tokens), -1);
+    for (std::int32_t i = 0; i < tokens; ++i) position[slot(i)] = 2 * i;
   }
-  KvRows rows() {
+  [[nodiscard]] std::int32_t lines() const { return queries * group; }
+  [[nodiscard]] std::size_t slot(std::int32_t i) const {
+    return static_cast<std::size_t>(page[static_cast<std::size_t>(i / page_tokens)] * page_tokens + i % page_tokens);
+  }
+  [[nodiscard]] KvRows rows() {
     KvRows kv;
-    kv.num_rows = kv.kv_heads = 1, kv.group = kRowGroup, kv.head_dim = kRowDim, kv.len = &len, kv.first = first;
-    kv.page_begin = &page_begin, kv.page = page.data(), kv.page_tokens = kv.len[0], kv.pool_tokens = kTokens;
+    kv.num_rows = kv.kv_heads = 1, kv.group = group, kv.head_dim = dim, kv.len = &len, kv.first = first;
+    kv.page_begin = &page_begin, kv.page = page.data(), kv.page_tokens = page_tokens;
+    kv.pool_tokens = static_cast<std::int64_t>(position.size());
     kv.k = k.data(), kv.v = v.data(), kv.position = position.data();
     return kv;
   }
-  // Channel `c` of what line `line` gets: a loop over the tokens in double.
-  double expected(std::int32_t first_position, std::int32_t window, std::int32_t line, std::int32_t c) const {
-    const std::int32_t query = first_position + line / kRowGroup;
-    double weights = 0, sum = 0;
-    for (std::int32_t i = 0; i < kTokens; ++i) {
-      if (position[static_cast<std::size_t>(i)] > query) continue;
-      if (window > 0 && position[static_cast<std::size_t>(i)] <= query - window) continue;
+  // What line `line` gets: a loop over the tokens in double.
+  [[nodiscard]] std::vector<double> expected(std::int32_t first_position, std::int32_t window, std::int32_t line) const {
+    const std::int32_t query = first_position + line / group;
+    double weights = 0;
+    std::vector<double> sum(static_cast<std::size_t>(dim), 0.0);
+    for (std::int32_t i = 0; i < tokens; ++i) {
+      if (2 * i > query || (window > 0 && 2 * i <= query - window)) continue;
       double dot = 0;
-      for (std::int32_t d = 0; d < kRowDim; ++d)
-        dot += double{q[static_cast<std::size_t>(line * kRowDim + d)]} * k[static_cast<std::size_t>(i * kRowDim + d)];
-      const double weight = std::exp(dot / std::sqrt(static_cast<double>(kRowDim)));
+      const std::size_t at = slot(i) * static_cast<std::size_t>(dim);
+      for (std::int32_t c = 0; c < dim; ++c)
+        dot += double{q[static_cast<std::size_t>(line * dim + c)]} * k[at + static_cast<std::size_t>(c)];
+      const double weight = std::exp(dot / std::sqrt(static_cast<double>(dim)));
       weights += weight;
-      sum += weight * v[static_cast<std::size_t>(i * kRowDim + c)];
+      for (std::size_t c = 0; c < sum.size(); ++c) sum[c] += weight * v[at + c];
     }
-    return weights == 0 ? 0 : sum / weights;
+    for (double& x : sum) x = weights == 0 ? 0 : x / weights;
+    return sum;
+  }
+  void check(std::int32_t first_position, std::int32_t window) {
+    Segment all;
+    all.kv = rows();
+    const Queries asked{q.data(), queries, first_position};
+    std::vector<float> out(q.size(), NAN);
+    float* outs = out.data();
+    Attend a{&all, 1, &asked, &outs};
+    a.window = window;
+    run_cpu(a);
+    for (std::int32_t line = 0; line < lines(); ++line) {
+      const std::vector<double> sums = expected(first_position, window, line);
+      for (std::int32_t c = 0; c < dim; ++c)
+        ASSERT_NEAR(out[static_cast<std::size_t>(line * dim + c)], sums[static_cast<std::size_t>(c)], 2e-6)
+            << tokens << " tokens of " << dim << " channels, group " << group << ", from " << first_position << ", window " << window
+            << ", line " << line;
+    }
   }
 };
 
 // Windows of which a query at an odd position sees one token or, of length 1, none; of some, of all. Queries within the tokens and behind.
 TEST(AttendCpu, SeesTheWindowsTokens) {
-  AttendRow row;
-  Segment all;
-  all.kv = row.rows();
-  for (const std::int32_t first_position : {0, 43, 92, 96, 110}) {
-    for (const std::int32_t window : {0, 1, 2, 9, 50, 1000}) {
-      const Queries queries{row.q.data(), AttendRow::kQueries, first_position};
-      std::vector<float> out(row.q.size(), NAN);
-      float* outs = out.data();
-      Attend a{&all, 1, &queries, &outs};
-      a.window = window;
-      run_cpu(a);
-      for (std::int32_t line = 0; line < AttendRow::kQueries * AttendRow::kRowGroup; ++line)
-        for (std::int32_t c = 0; c < AttendRow::kRowDim; ++c)
-          ASSERT_NEAR(out[static_cast<std::size_t>(line * AttendRow::kRowDim + c)], row.expected(first_position, window, line, c), 2e-6)
-              << "from " << first_position << ", window " << window << ", line " << line;
-    }
-  }
+  AttendRow row(50, 7, 3, 11, 50);
+  for (const std::int32_t first_position : {0, 43, 92, 96, 110})
+    for (const std::int32_t window : {0, 1, 2, 9, 50, 1000}) row.check(first_position, window);
+}
+
+// Lines, tokens and channels that fill tiles, fall short of them and go beyond, in pages of several tokens and of one.
+TEST(AttendCpu, TilesAreTheSumsWhateverTheShape) {
+  for (const std::int32_t group : {1, 2, 3, 4, 6, 8})
+    for (const std::int32_t dim : {8, 16, 64, 80, 128})
+      for (const std::int32_t tokens : {1, 15, 16, 17, 47, 100})
+        for (const std::int32_t queries : {1, 3}) AttendRow(tokens, queries, group, dim, tokens % 2 == 0 ? 16 : 1).check(2 * tokens - 1, 0);
 }
 
 }  // namespace

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <Eigen/Core>
+#include <cstdint>
+#include <utility>
+
+// For *_cpu.cpp files alone, like Eigen itself.
+namespace kvlab {
+
+// The machine's vectors of floats.
+using Packet = Eigen::internal::packet_traits<float>::type;
+constexpr int kPacket = Eigen::internal::packet_traits<float>::size;
+// GCC says of any template over a vector that its alignment does not belong to the type.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wignored-attributes"
+using PacketBlock = Eigen::internal::PacketBlock<Packet, kPacket>;
+#pragma GCC diagnostic pop
+
+inline Packet broadcast(float x) { return Eigen::internal::pset1<Packet>(x); }
+inline Packet load_packet(const float* x) { return Eigen::internal::ploadu<Packet>(x); }
+inline void store_packet(float* x, const Packet& p) { Eigen::internal::pstoreu(x, p); }
+
+namespace packets {
+
+// Of vectors that hold blocks of Size lanes each, a's first: the upper half of each block on its lower half.
+template <int Size, std::size_t... Lane>
+inline Packet fold(const Packet& a, const Packet& b, std::index_sequence<Lane...> /*lanes*/) {
+  constexpr int half = Size / 2;
+  const Packet lower = __builtin_shufflevector(a, b, (Lane / half * Size + Lane % half)...);
+  const Packet upper = __builtin_shufflevector(a, b, (Lane / half * Size + Lane % half + half)...);
+  return Eigen::internal::padd(lower, upper);
+}
+
+template <int Size>
+inline Packet fold_all(const Packet* p) {
+  if constexpr (Size == kPacket * 2) {
+    return p[0];
+  } else {
+    return fold<Size>(fold_all<Size * 2>(p), fold_all<Size * 2>(p + kPacket / Size), std::make_index_sequence<kPacket>());
+  }
+}
+
+}  // namespace packets
+
+// The sum over the lanes of each of Count vectors, to the last bit what Eigen's predux gives for each; whole packets of sums take a quarter
+// of its shuffles.
+template <int Count>
+inline void fill_sums_of_lanes(const Packet (&p)[Count], float* sums) {
+  int i = 0;
+  if constexpr (kPacket > 1) {
+    for (; i + kPacket <= Count; i += kPacket) store_packet(sums + i, packets::fold_all<2>(p + i));
+  }
+  for (; i < Count; ++i) sums[i] = Eigen::internal::predux(p[i]);
+}
+
+// to [columns, rows] = from [rows, columns], whose rows are the strides apart.
+inline void transpose(const float* from, std::int64_t rows, std::int64_t columns, std::int64_t from_stride, float* to,
+                      std::int64_t to_stride) {
+  std::int64_t r = 0;
+  if constexpr (kPacket > 1) {
+    for (; r + kPacket <= rows; r += kPacket) {
+      std::int64_t c = 0;
+      for (; c + kPacket <= columns; c += kPacket) {
+        PacketBlock block;
+        for (int i = 0; i < kPacket; ++i) block.packet[i] = load_packet(from + (r + i) * from_stride + c);
+        Eigen::internal::ptranspose(block);
+        for (int i = 0; i < kPacket; ++i) store_packet(to + (c + i) * to_stride + r, block.packet[i]);
+      }
+      for (; c < columns; ++c)
+        for (std::int64_t i = r; i < r + kPacket; ++i) to[c * to_stride + i] = from[i * from_stride + c];
+    }
+  }
+  for (; r < rows; ++r)
+    for (std::int64_t c = 0; c < columns; ++c) to[c * to_stride + r] = from[r * from_stride + c];
+}
+
+}  // namespace kvlab
