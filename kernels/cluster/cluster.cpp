@@ -25,7 +25,8 @@ OpCall call(const ClusterThreshold& a) {
     const std::int64_t weights = w * k;
     c.tokens += k;
     c.bytes += k * (static_cast<std::int64_t>(a.head_dim) * a.kv_bytes + 4) + 2 * w * a.group * a.head_dim + 8 * weights;
-    c.flops += weights * (a.group * (2LL * a.head_dim + 4) + std::bit_width(static_cast<std::uint64_t>(weights)));
+    c.flops +=
+        weights * (a.group * (2LL * a.head_dim + 4) + static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(weights))));
     c.outputs += r % a.kv_heads == 0 ? 1 : 0;
   }
   return c;

@@ -13,7 +13,7 @@
 
 #include "kernels/cuda/memory.h"
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(KVLAB_SANITIZED)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
@@ -46,7 +46,7 @@ struct Fiber {
   std::vector<Copy> open;  // copies since the last commit
   std::deque<std::vector<Copy>> groups;
   int predicate = 0, named = -1;
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(KVLAB_SANITIZED)
   void* fake_stack = nullptr;
 #else
   jmp_buf here;
@@ -79,7 +79,7 @@ struct Machine {
   const std::function<void()>* body = nullptr;
   int counted = 0;
   std::string failure;
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(KVLAB_SANITIZED)
   void* scheduler_fake_stack = nullptr;
   const void* scheduler_stack = nullptr;
   std::size_t scheduler_stack_bytes = 0;
@@ -97,7 +97,7 @@ Fiber& self() { return machine.fibers[machine.running]; }
 // A fiber is started by swapcontext, which also saves the signal mask, two system calls; afterwards _setjmp and _longjmp switch without
 // them. The address sanitizer has to be told of every switch and takes _longjmp for the end of the frames it leaves: there swapcontext does
 // all.
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(KVLAB_SANITIZED)
 
 void leave_fiber(bool for_good) {
   Fiber& f = self();
@@ -115,7 +115,7 @@ void leave_fiber(bool /*for_good*/) {
 #endif
 
 void fiber_main() {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(KVLAB_SANITIZED)
   __sanitizer_finish_switch_fiber(nullptr, &machine.scheduler_stack, &machine.scheduler_stack_bytes);
 #endif
   (*machine.body)();
@@ -123,7 +123,7 @@ void fiber_main() {
   leave_fiber(true);
 }
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(KVLAB_SANITIZED)
 
 void enter_fiber(std::size_t i) {
   machine.running = i;

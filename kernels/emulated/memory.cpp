@@ -42,7 +42,7 @@ void count(std::int64_t bytes) {
 
 }  // namespace
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(KVLAB_SANITIZED)
 
 // Of the exact size: the address sanitizer sees what a kernel reads or writes beside it.
 void* allocate(std::int64_t bytes) {

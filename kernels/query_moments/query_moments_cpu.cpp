@@ -34,7 +34,7 @@ void run_head(const QueryMoments& a, std::int32_t sequence, std::int32_t head, c
   constexpr std::int32_t kBlock = 256;  // products in float within a block, sums over blocks in double
   const Eigen::Index d = a.head_dim, stride = static_cast<Eigen::Index>(a.q_heads) * d;
   const std::int32_t n = std::max(0, a.queries[sequence].count - a.skip_tokens);
-  const float* q = a.queries[sequence].data + a.skip_tokens * stride + head * d;
+  const float* q = n == 0 ? nullptr : a.queries[sequence].data + a.skip_tokens * stride + head * d;
   const auto block = [&](std::int32_t at) { return Map(q + at * stride, std::min(kBlock, n - at), d, Eigen::OuterStride<>(stride)); };
   Eigen::VectorXd mean = Eigen::VectorXd::Zero(d);
   for (std::int32_t i = 0; i < n; ++i)

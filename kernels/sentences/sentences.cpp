@@ -79,7 +79,7 @@ OpCall call(const TakeSentences& a) {
     c.tokens += a.candidates[r];
     c.outputs += a.index_first[r + 1] - a.index_first[r];
     c.bytes += 4 * (n + a.candidates[r]) + 4 * (a.index_first[r + 1] - a.index_first[r]);
-    c.flops += n * std::bit_width(static_cast<std::uint64_t>(n));
+    c.flops += n * static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(n)));
   }
   return c;
 }

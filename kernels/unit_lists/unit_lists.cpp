@@ -81,7 +81,7 @@ OpCall call(const RankUnits& a) {
     c.tokens += n;
     c.outputs += n;
     c.bytes += 12 * n;
-    c.flops += n * std::bit_width(static_cast<std::uint64_t>(n));
+    c.flops += n * static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(n)));
   }
   return c;
 }
@@ -101,7 +101,7 @@ OpCall call(const TakeRanked& a) {
     c.tokens += n;
     c.outputs += n;
     c.bytes += 8 * n;
-    c.flops += n * std::bit_width(static_cast<std::uint64_t>(n));
+    c.flops += n * static_cast<std::int64_t>(std::bit_width(static_cast<std::uint64_t>(n)));
   }
   return c;
 }

@@ -16,7 +16,7 @@ class S3Fifo final : public BlockCache {
   explicit S3Fifo(Params& p)
       : small_frac_(p.optional<double>("small_frac", 0.1, 0.0, 1.0, "share of the blocks that the small queue may hold")),
         ghost_frac_(p.optional<double>("ghost_frac", 0.9, 0.0, 16.0, "keys remembered after eviction, per block of the cache")),
-        promote_hits_(p.optional<int>("promote_hits", 2, 1, 1000, "hits in the small queue that lead to the main one")) {}
+        promote_hits_(p.optional<std::uint32_t>("promote_hits", 2, 1, 1000, "hits in the small queue that lead to the main one")) {}
 
   void reset(std::uint32_t num_blocks) override {
     const auto small_share = static_cast<std::uint32_t>(small_frac_ * num_blocks);

@@ -6,6 +6,7 @@
 
 #include "app/csv.h"
 #include "tests/app/app_fixture.h"
+#include "tests/short_run.h"
 
 namespace kvlab {
 namespace {
@@ -41,6 +42,7 @@ TEST_F(Fidelity, Rtx4090) {
 }
 
 TEST_F(Fidelity, RtxPro6000) {
+  if (short_run()) GTEST_SKIP() << "the larger log takes too long with KVLAB_SHORT set";
   const auto found = differences("rtxpro6000", "RTXPRO6000-llama-3.1-8b/requests.jsonl");
   if (found.empty()) GTEST_SKIP() << "the engine's log is not there; set KVLAB_DATA";
   expect_within(found, "tpot", 0.03);

@@ -199,7 +199,7 @@ TEST(Params, AnOverrideTurnsANameIntoAMapping) {
   auto [name, below] = p.named("scheduler", "", "");
   EXPECT_EQ(name, "sarathi");
   EXPECT_EQ(below.required<int>("budget_tokens", 1, 99, ""), 64);
-  EXPECT_EQ(error_of([&] { below.required<int>("budget_tokens", 1, 32, ""); }),
+  EXPECT_EQ(error_of([&p = below] { p.required<int>("budget_tokens", 1, 32, ""); }),
             "--set scheduler.sarathi.budget_tokens=64: 'budget_tokens' = 64 is outside [1, 32]");
 }
 

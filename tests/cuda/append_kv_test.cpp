@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <numeric>
 
 #include "kernels/append_kv/append_kv_cuda.h"
 #include "tests/cuda/cuda_fixture.h"

@@ -4,14 +4,14 @@
 namespace kvlab {
 namespace {
 
-struct Attended {
+struct AttendedPrompt {
   std::vector<float> out, log_sum;
 };
 
 template <class T>
-Attended reference(const PagedPrompts<T>& p, const DevicePrefill& a) {
+AttendedPrompt reference(const PagedPrompts<T>& p, const DevicePrefill& a) {
   const auto d = static_cast<std::size_t>(p.head_dim);
-  Attended result;
+  AttendedPrompt result;
   for (std::int32_t prompt = 0; prompt < p.prompts(); ++prompt) {
     const auto s = static_cast<std::size_t>(prompt);
     for (std::int32_t t = 0; t < p.query_first[s + 1] - p.query_first[s]; ++t) {
@@ -58,7 +58,7 @@ class AttentionPrefillCuda : public CudaTest {
       log_sum = device_log_sum.to_host(cuda().stream());
       return device_out.to_host(cuda().stream());
     });
-    const Attended expected = reference(p, a);
+    const AttendedPrompt expected = reference(p, a);
     EXPECT_TRUE(all_near(floats(out), expected.out, kTolerance<T>, kTolerance<T>));
     for (std::size_t i = 0; i < log_sum.size(); ++i)  // sums of head_dim products in fp32
       ASSERT_TRUE(log_sum[i] == expected.log_sum[i] || std::abs(log_sum[i] - expected.log_sum[i]) <= 1e-4 * (1 + std::abs(log_sum[i])))

@@ -12,16 +12,6 @@
 namespace kvlab {
 namespace {
 
-using Ints = std::vector<std::int32_t>;
-using Longs = std::vector<std::int64_t>;
-constexpr float kInf = std::numeric_limits<float>::infinity();
-
-Longs prefix_sums(const Ints& n) {
-  Longs first(1, 0);
-  for (const std::int32_t x : n) first.push_back(first.back() + x);
-  return first;
-}
-
 // Scores with many ties.
 std::vector<float> coarse(std::int64_t n, std::uint64_t seed) {
   std::vector<float> x = random_elements<float>(n, seed);

@@ -8,9 +8,6 @@
 namespace kvlab {
 namespace {
 
-using Ints = std::vector<std::int32_t>;
-using Longs = std::vector<std::int64_t>;
-
 class ChannelFormatsCuda : public CudaTest {
  protected:
   // All slots of the pool; what no token owns is NaN in both.

@@ -1,14 +1,9 @@
 #include "kernels/cluster/cluster.h"
 
-#include <numeric>
-
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
 namespace {
-
-using Ints = std::vector<std::int32_t>;
-using Longs = std::vector<std::int64_t>;
 
 class ClusterCuda : public CudaTest {};
 

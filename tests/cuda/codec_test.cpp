@@ -6,8 +6,6 @@
 namespace kvlab {
 namespace {
 
-using Ints = std::vector<std::int32_t>;
-
 class CodecCuda : public CudaTest {};
 
 TEST_F(CodecCuda, LowBitCopyEqualsCpuVersion) {

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
@@ -12,6 +14,7 @@
 
 #include "kernels/cuda/memory.h"
 #include "kernels/element.h"
+#include "tests/short_run.h"
 
 #if KVLAB_EMULATED
 #include "kernels/emulated/emulator.h"
@@ -23,6 +26,17 @@ inline void set_order(Order) {}  // a GPU has its own
 #endif
 
 namespace kvlab {
+
+using Ints = std::vector<std::int32_t>;
+using Longs = std::vector<std::int64_t>;
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+// Where ragged rows of these lengths begin, and where the last one ends.
+inline Longs prefix_sums(const Ints& counts) {
+  Longs first(counts.size() + 1, 0);
+  std::partial_sum(counts.begin(), counts.end(), first.begin() + 1);
+  return first;
+}
 
 // Tests of kernels: on a GPU where there is one, else skipped with the reason (KVLAB_REQUIRE_GPU=1: failed); in a build without CUDA
 // by the emulator.
@@ -84,9 +98,6 @@ inline double relative_error(const std::vector<float>& got, const std::vector<fl
   return norm == 0 ? (error == 0 ? 0.0 : INFINITY) : std::sqrt(error / norm);
 }
 
-// With KVLAB_SHORT set (builds with sanitizers) tests do less.
-inline bool shortened() { return std::getenv("KVLAB_SHORT") != nullptr; }
-
 // Runs `kernel`, which returns what it wrote, under several orders of threads (on a GPU: several times): a race shows as a difference.
 template <class F>
 auto same_in_every_order(F&& kernel) {
@@ -101,7 +112,7 @@ auto same_in_every_order(F&& kernel) {
   for (const emulated::Order order : {emulated::Order::kShuffled, emulated::Order::kBackward}) {
     emulated::set_order(order);
     EXPECT_TRUE(same(kernel())) << "threads in another order give another result: a race";
-    if (shortened()) break;
+    if (short_run()) break;
   }
   emulated::set_order(emulated::Order::kForward);
   return first;

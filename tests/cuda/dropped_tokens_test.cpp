@@ -11,9 +11,6 @@
 namespace kvlab {
 namespace {
 
-using Ints = std::vector<std::int32_t>;
-using Longs = std::vector<std::int64_t>;
-
 class DroppedTokensCuda : public CudaTest {
  protected:
   void SetUp() override {

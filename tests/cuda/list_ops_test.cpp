@@ -7,9 +7,6 @@
 namespace kvlab {
 namespace {
 
-using Ints = std::vector<std::int32_t>;
-using Longs = std::vector<std::int64_t>;
-
 class ListOpsCuda : public CudaTest {};
 
 TEST_F(ListOpsCuda, TakeDueEqualsCpuVersion) {

@@ -10,9 +10,6 @@
 namespace kvlab {
 namespace {
 
-using Ints = std::vector<std::int32_t>;
-using Longs = std::vector<std::int64_t>;
-
 class MergeCuda : public CudaTest {
  protected:
   // Values of slots that rows own; the others must be what they were, NaN.

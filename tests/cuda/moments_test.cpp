@@ -6,8 +6,6 @@
 namespace kvlab {
 namespace {
 
-using Ints = std::vector<std::int32_t>;
-
 class MomentsCuda : public CudaTest {};
 
 // Sums of at most 512 products in fp32, then doubles.

@@ -5,8 +5,6 @@
 namespace kvlab {
 namespace {
 
-using Ints = std::vector<std::int32_t>;
-
 class NearestKeptCuda : public CudaTest {
  protected:
   // Cosines of at most 256 products in fp32 in another order than the CPU's; the nearest of random keys is nearer than the others by more.

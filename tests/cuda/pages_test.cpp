@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <numeric>
 
 #include "kernels/page_bounds/page_bounds.h"
 #include "kernels/page_means/page_means.h"
@@ -9,15 +8,6 @@
 
 namespace kvlab {
 namespace {
-
-using Ints = std::vector<std::int32_t>;
-using Longs = std::vector<std::int64_t>;
-
-Longs prefix_sums(const Ints& counts) {
-  Longs first(counts.size() + 1, 0);
-  std::partial_sum(counts.begin(), counts.end(), first.begin() + 1);
-  return first;
-}
 
 // Minimum, then maximum.
 void order_bounds(std::vector<float>& x, std::int32_t head_dim) {

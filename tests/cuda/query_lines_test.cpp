@@ -8,9 +8,6 @@
 namespace kvlab {
 namespace {
 
-using Ints = std::vector<std::int32_t>;
-using Longs = std::vector<std::int64_t>;
-
 // Probabilities of logits that are sums of 20 products in fp32, in another order than the CPU's.
 class QueryLinesCuda : public CudaTest {
  protected:

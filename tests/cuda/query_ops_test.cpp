@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <numeric>
 
 #include "kernels/keep_queries/keep_queries.h"
 #include "kernels/mean_query/mean_query.h"
@@ -11,15 +10,6 @@
 
 namespace kvlab {
 namespace {
-
-using Ints = std::vector<std::int32_t>;
-using Longs = std::vector<std::int64_t>;
-
-Longs prefix_sums(const Ints& counts) {
-  Longs first(counts.size() + 1, 0);
-  std::partial_sum(counts.begin(), counts.end(), first.begin() + 1);
-  return first;
-}
 
 class QueryOpsCuda : public CudaTest {
  protected:

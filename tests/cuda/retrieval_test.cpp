@@ -5,9 +5,6 @@
 namespace kvlab {
 namespace {
 
-using Ints = std::vector<std::int32_t>;
-using Longs = std::vector<std::int64_t>;
-
 class RetrievalCuda : public CudaTest {};
 
 TEST_F(RetrievalCuda, SplitSentencesEqualsCpuVersion) {

@@ -1,6 +1,3 @@
-#include <limits>
-#include <numeric>
-
 #include "kernels/block_max/block_max.h"
 #include "kernels/fill_scores/fill_scores.h"
 #include "kernels/gather_scores/gather_scores.h"
@@ -14,15 +11,6 @@
 
 namespace kvlab {
 namespace {
-
-using Ints = std::vector<std::int32_t>;
-using Longs = std::vector<std::int64_t>;
-
-Longs prefix_sums(const Ints& counts) {
-  Longs first(counts.size() + 1, 0);
-  std::partial_sum(counts.begin(), counts.end(), first.begin() + 1);
-  return first;
-}
 
 // Operations that change scores of ragged rows in place: run(op_on, scores) calls run_cpu or run_cuda with scores in that memory.
 class ScoreOpsCuda : public CudaTest {

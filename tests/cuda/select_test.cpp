@@ -12,16 +12,6 @@
 namespace kvlab {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-using Ints = std::vector<std::int32_t>;
-using Longs = std::vector<std::int64_t>;
-
-Longs prefix_sums(const Ints& counts) {
-  Longs first(counts.size() + 1, 0);
-  std::partial_sum(counts.begin(), counts.end(), first.begin() + 1);
-  return first;
-}
-
 // Scores of attention: few large ones; some equal, -infinity, NaN, both zeros.
 std::vector<float> drawn_scores(std::int64_t n, std::uint64_t seed, bool special = true) {
   std::mt19937_64 random(seed);

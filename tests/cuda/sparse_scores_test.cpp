@@ -9,10 +9,6 @@
 namespace kvlab {
 namespace {
 
-using Ints = std::vector<std::int32_t>;
-using Longs = std::vector<std::int64_t>;
-constexpr float kInf = std::numeric_limits<float>::infinity();
-
 class SparseScoresCuda : public CudaTest {};
 
 TEST_F(SparseScoresCuda, SparqEqualsCpuVersions) {

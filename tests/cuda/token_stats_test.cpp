@@ -7,9 +7,6 @@
 namespace kvlab {
 namespace {
 
-using Ints = std::vector<std::int32_t>;
-using Longs = std::vector<std::int64_t>;
-
 class TokenStatsCuda : public CudaTest {
  protected:
   // Probabilities differ in their last bits (sums and exponentials in fp32): words that hold floats are compared so, the others exactly;

@@ -1,7 +1,6 @@
 #include "kernels/unit_lists/unit_lists.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 
 #include "kernels/nearest_keys/nearest_keys.h"
@@ -10,18 +9,9 @@
 namespace kvlab {
 namespace {
 
-using Ints = std::vector<std::int32_t>;
-using Longs = std::vector<std::int64_t>;
-
-Longs prefix_sums(const Ints& counts) {
-  Longs first(counts.size() + 1, 0);
-  std::partial_sum(counts.begin(), counts.end(), first.begin() + 1);
-  return first;
-}
-
 // Ascending lists of units below `units`, in rooms that are larger than they.
-struct Lists {
-  Lists(const Ints& counts, std::int32_t units, std::uint64_t seed) : count(counts) {
+struct ListedUnits {
+  ListedUnits(const Ints& counts, std::int32_t units, std::uint64_t seed) : count(counts) {
     std::mt19937_64 random(seed);
     Ints rooms;
     for (const std::int32_t n : counts) rooms.push_back(n + static_cast<std::int32_t>(random() % 3));
@@ -53,10 +43,10 @@ class UnitListsCuda : public CudaTest {
     CudaTest::SetUp();
     if (!IsSkipped() && !HasFatalFailure()) all_.emplace(Ints{0, 1, 40, 600, 33, 33}, 700, 1);
   }
-  Lists& lists() { return *all_; }
+  ListedUnits& lists() { return *all_; }
 
  private:
-  std::optional<Lists> all_;
+  std::optional<ListedUnits> all_;
 };
 
 TEST_F(UnitListsCuda, ExpandUnits) {
@@ -135,7 +125,7 @@ TEST_F(UnitListsCuda, MaskEnds) {
 }
 
 TEST_F(UnitListsCuda, TrackReuse) {
-  const Lists before({5, 0, 40, 300, 700, 1}, 700, 5);
+  const ListedUnits before({5, 0, 40, 300, 700, 1}, 700, 5);
   PerRow<std::int32_t> last(Longs(6, 700), -3);
   for (std::size_t r = 0; r < 6; ++r) std::copy_n(before.rows[r], before.count[r], last.row(r).begin());
   last.upload();

@@ -5,6 +5,7 @@
 #include "engine/cache/policy_record.h"
 #include "sim/replay/replay.h"
 #include "tests/engine/probe.h"
+#include "tests/short_run.h"
 
 namespace kvlab {
 namespace {
@@ -45,6 +46,7 @@ Recipe cut_recipe(const std::string& name) {
 class Consistency : public testing::TestWithParam<std::string> {};
 
 TEST_P(Consistency, ReplayOfWhatTheEngineSawDoesWhatItDid) {
+  if (short_run() && GetParam().size() % 3 != 0) GTEST_SKIP() << "two thirds of the recipes are left out with KVLAB_SHORT set";
   const Recipe recipe = cut_recipe(GetParam());
   for (const std::int32_t chunk : {0, 128}) {
     if (chunk == 0 && short_run()) continue;

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "tests/engine/probe.h"
+#include "tests/short_run.h"
 
 namespace kvlab {
 namespace {
@@ -34,14 +35,15 @@ std::vector<GradeSample> prepare(const std::vector<EvalSample>& samples, const G
 }
 
 TEST(Grader, FullCacheAgreesWithItself) {
-  const std::vector<EvalSample> samples = dev_samples({"niah", "turns"}, 3);
+  const std::int32_t num = short_run() ? 1 : 3;
+  const std::vector<EvalSample> samples = dev_samples({"niah", "turns"}, num);
   const std::vector<Recipe> full{load_recipe("full")};
   for (const bool in_prompt : {true, false}) {
     GradeOptions options;
     options.compresses_question = in_prompt;
     const std::vector<GradeSample> prepared = prepare(samples, options, needs_of(probe_engine(), full));
     const std::vector<GradedAnswer> answers = grade(probe_engine(), full[0], all_of(prepared), options);
-    ASSERT_EQ(answers.size(), 3u + 9u);
+    ASSERT_EQ(answers.size(), static_cast<std::size_t>(4 * num));
     int exact = 0;
     for (const GradedAnswer& a : answers) {
       EXPECT_EQ(a.agreeing, a.tokens);
@@ -50,7 +52,7 @@ TEST(Grader, FullCacheAgreesWithItself) {
       EXPECT_NEAR(a.resident_bytes_frac, 1, 1e-9);
       exact += a.is_exact() ? 1 : 0;
     }
-    EXPECT_GE(exact, 10);
+    EXPECT_GE(exact, static_cast<int>(answers.size() * 3 / 4));
   }
 }
 
@@ -77,7 +79,7 @@ TEST(Grader, OnePieceIsTokenByToken) {
 }
 
 TEST(Grader, BatchesDoNotMixSequences) {
-  const std::vector<EvalSample> samples = dev_samples({"niah", "kvlines"}, 2);
+  const std::vector<EvalSample> samples = dev_samples({"niah", "kvlines"}, short_run() ? 1 : 2);
   const std::vector<Recipe> recipes{load_recipe("h2o", 200)};
   const GradeOptions options;
   const std::vector<GradeSample> prepared = prepare(samples, options, needs_of(probe_engine(), recipes));

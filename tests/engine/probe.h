@@ -20,7 +20,4 @@ inline const Transformer& probe() { return *probe_engine().transformer(); }
 
 inline SafetensorsFile golden_logits() { return SafetensorsFile::open(kProbeDir + "/logits_golden.safetensors"); }
 
-// With sanitizers the long prompt takes minutes.
-inline bool short_run() { return std::getenv("KVLAB_SHORT") != nullptr; }
-
 }  // namespace kvlab

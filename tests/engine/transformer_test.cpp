@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "engine/model/plain_cache.h"
 #include "tests/engine/probe.h"
+#include "tests/short_run.h"
 
 namespace kvlab {
 namespace {
@@ -57,7 +58,7 @@ TEST(TransformerTest, ChunkedPrefillEqualsUnchunked) {
   const std::vector<std::int32_t> ids = prompt(1, 140);
   KvState whole(probe().config());
   const std::vector<float> expected = forward_logits(probe(), ids, whole);
-  for (const std::size_t chunk : {31, 33, 128}) {
+  for (const std::size_t chunk : {31U, 33U, 128U}) {
     KvState kv(probe().config());
     std::vector<float> logits;
     for (std::size_t begin = 0; begin < ids.size(); begin += chunk) {

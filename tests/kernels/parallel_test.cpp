@@ -108,7 +108,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 
 TEST(ParallelKernels, SameBitsAtEveryAddress) {
   const std::vector<float> aligned = results(0);
-  for (const std::size_t offset : {1, 3, 8, 15}) EXPECT_TRUE(same_bits(results(offset), aligned)) << "offset " << offset;
+  for (const std::size_t offset : {1U, 3U, 8U, 15U}) EXPECT_TRUE(same_bits(results(offset), aligned)) << "offset " << offset;
 }
 
 TEST(ParallelKernels, SameBitsWithEveryNumberOfThreads) {

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "tests/kv/host_fixture.h"
+#include "tests/short_run.h"
 
 namespace kvlab::test {
 namespace {
@@ -177,8 +178,7 @@ class DrawnMode : public testing::TestWithParam<std::string> {};
 
 TEST_P(DrawnMode, FollowsReplayInDistribution) {
   static const std::set<std::string> kFew{"adakv", "cake", "dynamickv", "evict_threshold", "quest_union", "recycled_attention"};
-  if (std::getenv("KVLAB_SHORT") != nullptr && !kFew.contains(GetParam()))
-    GTEST_SKIP() << "thousands of sequences take too long with KVLAB_SHORT set";
+  if (short_run() && !kFew.contains(GetParam())) GTEST_SKIP() << "thousands of sequences take too long with KVLAB_SHORT set";
   const Recipe recipe = budgeted(GetParam());
   std::vector<RecordedCounts::Entry> entries;
   Settled recorded, drawn;

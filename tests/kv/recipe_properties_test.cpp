@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "tests/kv/host_fixture.h"
+#include "tests/short_run.h"
 
 namespace kvlab::test {
 namespace {
@@ -301,7 +302,7 @@ const Drawn& drawn(std::uint64_t draw) {
   return at->second;
 }
 
-std::uint64_t num_draws() { return std::getenv("KVLAB_SHORT") != nullptr ? 3 : 12; }
+std::uint64_t num_draws() { return short_run() ? 3 : 12; }
 
 class EveryRecipe : public testing::TestWithParam<std::string> {
  protected:

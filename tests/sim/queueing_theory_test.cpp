@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/random.h"
+#include "tests/short_run.h"
 #include "tests/sim/sim_support.h"
 
 namespace kvlab::testing {
@@ -69,6 +70,7 @@ std::vector<TraceRequest> poisson(std::uint64_t seed, std::size_t count, double 
 }
 
 TEST(QueueingTheory, MeanWaitOfMD1) {  // Pollaczek and Khinchine: W = rho / (2 (1 - rho)) service times
+  if (short_run()) GTEST_SKIP() << "millions of steps take too long with KVLAB_SHORT set";
   for (const double rho : {0.3, 0.6, 0.9}) {
     const Mean wait = replicate(32, [&](std::uint64_t seed) {
       return mean_wait_ms(constant_steps(1), poisson(seed, 40'000, kStepMs / rho, [](std::uint64_t) { return 1; }));
@@ -85,6 +87,7 @@ std::int32_t geometric(std::uint64_t seed, std::uint64_t request, double mean) {
 }
 
 TEST(QueueingTheory, MeanWaitOfMM1) {  // W = rho / (1 - rho) service times; E[S^2] = (2 - p) / p^2 for the geometric one
+  if (short_run()) GTEST_SKIP() << "millions of steps take too long with KVLAB_SHORT set";
   constexpr double kMeanSteps = 500;
   for (const double rho : {0.3, 0.6, 0.8}) {
     const Mean wait = replicate(32, [&](std::uint64_t seed) {
@@ -107,6 +110,7 @@ double erlang_c(int k, double offered) {  // probability that an arrival waits
 }
 
 TEST(QueueingTheory, MeanWaitOfMMk) {  // W = C(k, a) / (k - a) service times; arrivals also wait for the running step to end
+  if (short_run()) GTEST_SKIP() << "millions of steps take too long with KVLAB_SHORT set";
   constexpr double kMeanSteps = 2000;
   for (const int k : {2, 4, 8}) {
     for (const double rho : {0.5, 0.8}) {

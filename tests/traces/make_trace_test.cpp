@@ -191,7 +191,7 @@ std::size_t resident_bytes() {
   return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 }
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(KVLAB_SANITIZED)
 constexpr bool kIsSanitized = true;  // freed memory is kept back there, and everything takes ten times as long
 #else
 constexpr bool kIsSanitized = false;

@@ -21,7 +21,7 @@ class LeoAm final : public Selector {
         disk_bits_(p.optional<std::int32_t>("disk_bits", 4, 1, 16, "bits of an element on disk")) {
     if (root_ % leaf_ != 0 || !std::has_single_bit(static_cast<std::uint32_t>(root_ / leaf_)))
       p.fail_at("root_tokens", "'root_tokens' must be 'leaf_tokens' times a power of two");
-    levels_ = std::bit_width(static_cast<std::uint32_t>(root_ / leaf_));
+    levels_ = static_cast<std::int32_t>(std::bit_width(static_cast<std::uint32_t>(root_ / leaf_)));
     bounds_.resize(static_cast<std::size_t>(levels_));
   }
 
