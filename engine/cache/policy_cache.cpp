@@ -274,6 +274,17 @@ void PolicyCache::attend_whole(Group& g, std::size_t s, std::int32_t layer, cons
   run_cpu(op);
 }
 
+void PolicyCache::touch_memory(const Transformer& model, std::int32_t tokens) {
+  const std::span<float> pass = pass_memory(model.pass_floats(tokens));
+  std::fill(pass.begin(), pass.end(), 0.0F);
+  AttentionPrefill op;
+  op.new_tokens = tokens, op.q_heads = shape_.q_heads, op.kv_heads = shape_.kv_heads, op.head_dim = shape_.head_dim;
+  scratch_.resize(std::max(scratch_.size(), static_cast<std::size_t>(scratch_floats(op))));
+  whole_k_.resize(std::max(whole_k_.size(), at(tokens) * at(shape_.kv_heads) * at(shape_.head_dim)));
+  whole_v_.resize(whole_k_.size());
+  pages_->touch();
+}
+
 // Pages of a sequence's rows to [tokens, kv_heads, head_dim].
 void PolicyCache::gather(Group& g, std::size_t s, std::int32_t layer) {
   const KvRows kv = g.layers[at(layer)].rows();

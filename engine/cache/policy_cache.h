@@ -62,6 +62,9 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   [[nodiscard]] const KvPages& pages() const { return *pages_; }
   KvPages& pages() { return *pages_; }
   Ops& ops() { return ops_; }
+  // On the CPU: touches what steps of up to so many tokens of sequences as long will use, and the pages that are reserved, so that no step
+  // meets memory for the first time.
+  void touch_memory(const Transformer& model, std::int32_t tokens);
   // What the model keeps for this cache.
   std::shared_ptr<void>& attachment() { return attachment_; }
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 
-#include "base/big_array.h"
 #include "base/error.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/linear/linear.h"
@@ -37,26 +36,33 @@ void norm_heads(std::span<float> x, Weight weight, float epsilon) {
 
 // Of one forward pass. `branch` is what the last attention or MLP adds to `residual`; the next norm adds it.
 struct Transformer::Activations {
-  Activations(const ModelConfig& c, std::int64_t n) : tokens(n) {
+  using Part = std::pair<std::span<float> Activations::*, std::int64_t>;
+  // With the width of a token's row.
+  static std::array<Part, 11> parts(const ModelConfig& c) {
     const std::int64_t q_width = std::int64_t{c.q_heads} * c.head_dim, kv_width = std::int64_t{c.kv_heads} * c.head_dim;
     const std::int64_t rope_width = c.head_dim / 2;
-    const std::array<std::pair<std::span<float>*, std::int64_t>, 11> parts{{{&residual, c.hidden_dim},
-                                                                            {&branch, c.hidden_dim},
-                                                                            {&hidden, c.hidden_dim},
-                                                                            {&q, q_width},
-                                                                            {&attended, q_width},
-                                                                            {&k, kv_width},
-                                                                            {&v, kv_width},
-                                                                            {&gate, c.intermediate_dim},
-                                                                            {&up, c.intermediate_dim},
-                                                                            {&cos, rope_width},
-                                                                            {&sin, rope_width}}};
+    using A = Activations;
+    return {{{&A::residual, c.hidden_dim},
+             {&A::branch, c.hidden_dim},
+             {&A::hidden, c.hidden_dim},
+             {&A::q, q_width},
+             {&A::attended, q_width},
+             {&A::k, kv_width},
+             {&A::v, kv_width},
+             {&A::gate, c.intermediate_dim},
+             {&A::up, c.intermediate_dim},
+             {&A::cos, rope_width},
+             {&A::sin, rope_width}}};
+  }
+  static std::size_t floats(const ModelConfig& c, std::int64_t tokens) {
     std::int64_t width = 0;
-    for (const auto& part : parts) width += part.second;
-    memory = BigArray<float>(static_cast<std::size_t>(n * width));
-    float* next = memory.data();
-    for (const auto& [to, each] : parts) {
-      *to = {next, static_cast<std::size_t>(n * each)};
+    for (const auto& [part, each] : parts(c)) width += each;
+    return static_cast<std::size_t>(tokens * width);
+  }
+  Activations(const ModelConfig& c, std::int64_t n, AttentionHost& host) : tokens(n) {
+    float* next = host.pass_memory(floats(c, n)).data();
+    for (const auto& [part, each] : parts(c)) {
+      this->*part = {next, static_cast<std::size_t>(n * each)};
       next += n * each;
     }
     std::fill(residual.begin(), residual.end(), 0.0F);
@@ -67,7 +73,6 @@ struct Transformer::Activations {
   }
 
   std::int64_t tokens;
-  BigArray<float> memory;                     // one piece, in large pages where it is large
   std::span<float> residual, branch, hidden;  // [tokens, hidden_dim]
   std::span<float> q, attended;               // [tokens, q_heads, head_dim]
   std::span<float> k, v;                      // [tokens, kv_heads, head_dim]
@@ -117,7 +122,7 @@ std::vector<float> Transformer::forward(const TokenBatch& batch, AttentionHost& 
       throw InputError(fmt::format("token {} has id {}, outside [0, {}) of model '{}'", batch.positions[i], batch.ids[i],
                                    config_.vocab_size, config_.name));
   if (n == 0) return {};
-  Activations a(config_, n);
+  Activations a(config_, n, host);
   rotary_.fill(batch.positions, a.cos.data(), a.sin.data());
   run_cpu(Embedding{batch.ids.data(), weights_.embedding.data(), a.branch.data(), n, config_.hidden_dim});
   for (std::int32_t layer = 0; layer < config_.layers; ++layer) {
@@ -130,6 +135,8 @@ std::vector<float> Transformer::forward(const TokenBatch& batch, AttentionHost& 
   a.norm(weights_.final_norm, config_.norm_epsilon);
   return {a.hidden.data(), a.hidden.data() + a.hidden.size()};
 }
+
+std::size_t Transformer::pass_floats(std::int64_t tokens) const { return Activations::floats(config_, tokens); }
 
 std::vector<float> Transformer::logits(std::span<const float> hidden) const {
   const std::int64_t n = static_cast<std::int64_t>(hidden.size()) / config_.hidden_dim;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/big_array.h"
 #include "engine/model/config.h"
 #include "engine/model/weights.h"
 
@@ -25,6 +26,14 @@ class AttentionHost {
   virtual void before_rope(std::int32_t /*layer*/, const float* /*hidden*/, const float* /*q*/, const float* /*k*/) {}
   // q, out [n, q_heads, head_dim]; k, v [n, kv_heads, head_dim].
   virtual void attend(std::int32_t layer, const float* q, const float* k, const float* v, float* out) = 0;
+  // Room for n floats of a pass, the same for the next one: the first touch of fresh memory takes as long as a layer.
+  [[nodiscard]] std::span<float> pass_memory(std::size_t n) {
+    if (pass_memory_.size() < n) pass_memory_ = BigArray<float>(n);
+    return {pass_memory_.data(), n};
+  }
+
+ private:
+  BigArray<float> pass_memory_;
 };
 
 // A decoder of the Llama kind in float32 on the CPU kernels. It knows no cache: positions are given, and keys and values are the host's,
@@ -38,6 +47,8 @@ class Transformer {
   // Hidden states [n, hidden_dim] behind the last norm. Error (InputError): an id outside the vocabulary. Positions beyond max_tokens are
   // computed like any other.
   [[nodiscard]] std::vector<float> forward(const TokenBatch& batch, AttentionHost& host) const;
+  // What such a pass asks of pass_memory().
+  [[nodiscard]] std::size_t pass_floats(std::int64_t tokens) const;
   // Logits [n, vocab_size] of hidden states [n, hidden_dim].
   [[nodiscard]] std::vector<float> logits(std::span<const float> hidden) const;
 

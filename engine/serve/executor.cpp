@@ -240,7 +240,9 @@ std::int64_t StepExecutor::explained_pages() const {
 }
 
 void StepExecutor::warm_up() {
-  constexpr std::int32_t kTokens = 64, kSteps = 3;
+  constexpr std::int32_t kTokens = 64, kSteps = 3, kTouchedTokens = 4096;
+  if (const Transformer* transformer = model_.transformer())
+    cache_->touch_memory(*transformer, std::min(kTouchedTokens, model_.config().max_tokens));
   const std::unique_ptr<PolicyCache> cache = model_.make_cache(load_recipe("full"), {});
   EngineSequence sequence;
   sequence.prompt_tokens = kTokens;

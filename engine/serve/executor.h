@@ -72,7 +72,8 @@ class StepExecutor {
 
   // Returns when all of it is done. Errors (InputError): a sequence that the recipe refuses; a cut that the plan did not announce.
   void run(const StepJob& job);
-  // A few steps on made-up tokens, so that the first request meets warm caches and running threads.
+  // Before the first step: touches the memory that steps will use, and runs a few on made-up tokens, so that the first request meets warm
+  // caches and running threads.
   void warm_up();
 
   // Emitted tokens by request number, where they are kept.

@@ -47,6 +47,12 @@ void KvPages::reserve(std::int32_t pages) {
   capacity_ = pages;
 }
 
+void KvPages::touch() {
+  if (!memory_.on_host()) return;
+  if (made_ > 0) throw InternalError("pages that are in use would be written over");
+  for (const Array* array : {&k_, &v_, &position_, &words_}) memory_.fill(array->data, 0, array->bytes);
+}
+
 std::int32_t KvPages::take_run(std::int32_t count) {
   if (made_ + count > capacity_) reserve(static_cast<std::int32_t>(std::max(made_ + count, capacity_ + capacity_ / 2)));
   const auto first = static_cast<std::int32_t>(made_);

@@ -30,6 +30,8 @@ class KvPages {
   // Room for so many pages, so that taking them moves nothing. Error (InputError): that does not fit into the GPU's memory; the pages that
   // are there stay.
   void reserve(std::int32_t pages);
+  // Writes to all of the pool's memory on the host, of which no page was taken yet: its first touch takes longer than a page's use.
+  void touch();
   // So many pages can be taken before views become invalid.
   void make_free(std::int64_t pages);
   // Everything of the first `tokens` of a page, from another pool of the same widths, type and memory, or this one.

@@ -98,6 +98,21 @@ TEST(PolicyCache, AdoptedPromptIsAPromptThatRan) {
   }
 }
 
+// What was written there does not show, later steps find the memory in its place, and pages that hold something are never written over.
+TEST(PolicyCache, TouchedMemoryIsThatOfTheSteps) {
+  PolicyCache::Options options;
+  options.reserved_pages = 1000;
+  PolicyCache touched(probe(), load_recipe("full"), options), fresh(probe(), load_recipe("full"), options);
+  touched.touch_memory(probe(), 256);
+  const float* const memory = touched.pass_memory(probe().pass_floats(256)).data();
+  EngineSequence a = sequence_of(0, some_ids(240, 3), 230), b = a;
+  touched.start(a);
+  fresh.start(b);
+  for (const std::int32_t tokens : {150, 80, 1}) EXPECT_EQ(run_step(touched, {{&a, tokens}}), run_step(fresh, {{&b, tokens}}));
+  EXPECT_EQ(touched.pass_memory(1).data(), memory);
+  EXPECT_THROW(touched.touch_memory(probe(), 256), InternalError);
+}
+
 TEST(PolicyCache, RefusesRecipesOfOtherHosts) { EXPECT_THROW(PolicyCache(probe(), load_recipe("oracle", 64), {}), InputError); }
 
 }  // namespace
