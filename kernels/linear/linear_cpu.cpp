@@ -13,7 +13,8 @@ namespace {
 
 using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-constexpr std::int64_t kFewTokens = 24;   // up to these, channels lie in lanes
+constexpr std::int64_t kFewTokens = 12;  // up to these, channels lie in lanes; up to twice as many, if x stays in the nearest cache
+constexpr std::int64_t kNearFloats = 8192;
 constexpr std::int64_t kSomeTokens = 48;  // up to these, tokens lie in lanes; above, a general matrix product
 constexpr std::int64_t kBlockTokens = 128, kBlockOutputs = 512, kRows = 32;  // of a task, at most: of products, and rows of w
 
@@ -81,6 +82,8 @@ void add_bias(const LinearPart& part, std::int64_t first, std::int64_t last, std
     for (std::int64_t r = begin; r < end; ++r) part.y[t * part.out_dim + r] += part.bias[r];
 }
 
+bool is_few(const LinearGroup& a) { return a.tokens <= kFewTokens || (a.tokens <= 2 * kFewTokens && a.tokens * a.in_dim <= kNearFloats); }
+
 std::int64_t blocks(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }
 
 // Of n in `count` equal blocks of whole vectors.
@@ -123,12 +126,13 @@ void run_cpu(const LinearGroup& a) {
     return;
   }
   const std::int64_t lanes = blocks(a.tokens, kLanes) * kLanes;
-  const std::vector<float> x = a.tokens <= kFewTokens ? std::vector<float>{} : in_lanes(a, lanes);
+  const bool few = is_few(a);
+  const std::vector<float> x = few ? std::vector<float>{} : in_lanes(a, lanes);
   for_each_piece(
       a, 1, [](const LinearPart& p) { return blocks(p.out_dim, kRows); },
       [&](const LinearPart& p, std::int64_t /*block*/, std::int64_t i) {
         const std::int64_t begin = i * kRows, end = std::min(begin + kRows, p.out_dim);
-        if (a.tokens > kFewTokens) {
+        if (!few) {
           some_tokens(a, p, x, lanes, begin, end);
         } else {
           std::int64_t r = begin;
