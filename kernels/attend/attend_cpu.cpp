@@ -77,15 +77,13 @@ Tokens gather_tokens(const Attend& a, std::int32_t row, const Queries& q) {
       for (std::int32_t g = 0; weighs && g < kv.group; ++g)
         tokens.log_weight[static_cast<std::size_t>(at * kv.group + g)] = log_weight(segment, row, g);
     };
-    const auto count = static_cast<std::int32_t>(segment.tokens(row));
-    if (segment.index != nullptr) {
+    if (segment.index_first != nullptr) {
       const std::int32_t* index = segment.index + segment.index_first[row];
-      for (std::int32_t i = 0; i < count; ++i) add(kv.slot(row, index[i]));
+      for (std::int64_t i = 0; i < segment.tokens(row); ++i) add(kv.slot(row, index[i]));
     } else {
-      for (KvRun run; run.begin < count; run.begin += run.count) {
-        run = run_at(kv, row, run.begin);
-        for (std::int64_t i = 0; i < std::min(run.count, count - run.begin); ++i) add(run.slot + i);
-      }
+      for_each_run(kv, row, [&](const KvRun& run) {
+        for (std::int64_t i = 0; i < run.count; ++i) add(run.slot + i);
+      });
     }
   }
   return tokens;
