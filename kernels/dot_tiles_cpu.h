@@ -16,6 +16,18 @@ namespace dot_tiles {
 
 constexpr int kKeys = kPacket == 16 ? 8 : 6, kWide = kPacket == 16 ? 3 : 2;  // accumulators fill the machine's vector registers
 
+// Row k of several that lie `stride` floats apart, as base + 0, 1, 2 or 4 strides of one of three bases: more pointers than these do not
+// fit the registers.
+template <int Keys>
+struct KeyRows {
+  const float *row0, *row3, *row6;
+  std::int64_t stride;
+  KeyRows(const float* keys, std::int64_t d)
+      : row0(keys), row3(Keys > 3 ? keys + 3 * d : keys), row6(Keys > 6 ? keys + 6 * d : keys), stride(d) {}
+  [[nodiscard]] const float* row(int k) const { return k < 3 || k == 4 ? row0 + k * stride : k == 6 ? row6 : row3 + (k - 3) * stride; }
+  void advance() { ++row0, ++row3, ++row6; }
+};
+
 template <int Wide, int Keys>
 inline void tile(const float* queries, std::int64_t lanes, const float* keys, std::int64_t d, float* z) {
   Packet sum[Keys][Wide];
@@ -23,11 +35,13 @@ inline void tile(const float* queries, std::int64_t lanes, const float* keys, st
     for (int w = 0; w < Wide; ++w) sum[k][w] = Eigen::internal::pset1<Packet>(0.0F);
   for (std::int64_t line = 0; line < d; line += kLanes) {
     for (int k = 0; k < Keys; ++k) __builtin_prefetch(keys + (Keys + k) * d + line);
-    for (std::int64_t c = line; c < std::min(line + kLanes, d); ++c) {
+    KeyRows<Keys> rows(keys + line, d);
+    const float* query = queries + line * lanes;
+    for (std::int64_t left = std::min(kLanes, d - line); left > 0; --left, rows.advance(), query += lanes) {
       Packet q[Wide];
-      for (int w = 0; w < Wide; ++w) q[w] = load_packet(queries + c * lanes + w * kPacket);
+      for (int w = 0; w < Wide; ++w) q[w] = load_packet(query + w * kPacket);
       for (int k = 0; k < Keys; ++k) {
-        const Packet key = broadcast(keys[k * d + c]);
+        const Packet key = broadcast(*rows.row(k));
         for (int w = 0; w < Wide; ++w) sum[k][w] = Eigen::internal::pmadd(q[w], key, sum[k][w]);
       }
     }

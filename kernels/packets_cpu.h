@@ -42,13 +42,20 @@ inline Packet fold_all(const Packet* p) {
 
 }  // namespace packets
 
-// The sum over the lanes of each of Count vectors, to the last bit what Eigen's predux gives for each; whole packets of sums take a quarter
-// of its shuffles.
+// The sum over the lanes of each of Count vectors, to the last bit what Eigen's predux gives for each; packets of sums that are more
+// than half full take a quarter of its shuffles.
 template <int Count>
 inline void fill_sums_of_lanes(const Packet (&p)[Count], float* sums) {
   int i = 0;
   if constexpr (kPacket > 1) {
     for (; i + kPacket <= Count; i += kPacket) store_packet(sums + i, packets::fold_all<2>(p + i));
+  }
+  if constexpr (Count % kPacket > kPacket / 2) {
+    Packet rest[kPacket];
+    for (int k = 0; k < kPacket; ++k) rest[k] = i + k < Count ? p[i + k] : broadcast(0.0F);
+    float all[kPacket];
+    store_packet(all, packets::fold_all<2>(rest));
+    for (int k = 0; i < Count; ++k, ++i) sums[i] = all[k];
   }
   for (; i < Count; ++i) sums[i] = Eigen::internal::predux(p[i]);
 }

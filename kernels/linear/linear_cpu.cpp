@@ -29,6 +29,7 @@ void dot_rows(const LinearGroup& a, const LinearPart& part, std::int64_t begin, 
     Packet token[Tokens];
     for (int t = 0; t < Tokens; ++t) token[t] = load_packet(x + t * a.in_dim + c);
     for (int r = 0; r < Rows; ++r) {
+      __builtin_prefetch(w + (Rows + r) * a.in_dim + c);  // of the rows that come next
       const Packet weight = load_packet(w + r * a.in_dim + c);
       for (int t = 0; t < Tokens; ++t) sum[r * Tokens + t] = Eigen::internal::pmadd(token[t], weight, sum[r * Tokens + t]);
     }
@@ -44,14 +45,33 @@ void dot_rows(const LinearGroup& a, const LinearPart& part, std::int64_t begin, 
   }
 }
 
-// All tokens while the rows of w are in the nearest cache: every weight comes from memory once.
-template <int Rows>
-void few_tokens(const LinearGroup& a, const LinearPart& part, std::int64_t begin) {
-  std::int64_t t = 0;
-  for (; t + 4 <= a.tokens; t += 4) dot_rows<Rows, 4>(a, part, begin, t);
-  if (a.tokens - t == 3) dot_rows<Rows, 3>(a, part, begin, t);
-  if (a.tokens - t == 2) dot_rows<Rows, 2>(a, part, begin, t);
-  if (a.tokens - t == 1) dot_rows<Rows, 1>(a, part, begin, t);
+// Outputs [begin, end) of so many tokens, with about sixteen sums under way.
+template <int Tokens>
+void dot_all_rows(const LinearGroup& a, const LinearPart& part, std::int64_t begin, std::int64_t end, std::int64_t first) {
+  constexpr int kTogether = Tokens > 4 ? 2 : Tokens == 2 ? 8 : 4;
+  std::int64_t r = begin;
+  for (; r + kTogether <= end; r += kTogether) dot_rows<kTogether, Tokens>(a, part, r, first);
+  for (; r < end; ++r) dot_rows<1, Tokens>(a, part, r, first);
+}
+
+constexpr std::int64_t kTokensAtOnce = 8;
+
+template <int Tokens = kTokensAtOnce>
+void dot_tokens(const LinearGroup& a, const LinearPart& part, std::int64_t begin, std::int64_t end, std::int64_t first,
+                std::int64_t tokens) {
+  if constexpr (Tokens > 0) {
+    if (tokens < Tokens) return dot_tokens<Tokens - 1>(a, part, begin, end, first, tokens);
+    dot_all_rows<Tokens>(a, part, begin, end, first);
+  }
+}
+
+// Every weight comes from memory once: more tokens than are done at once follow while a few rows of w are near.
+void few_tokens(const LinearGroup& a, const LinearPart& part, std::int64_t begin, std::int64_t end) {
+  constexpr std::int64_t kNearRows = 8, kTokens = 4;
+  if (a.tokens <= kTokensAtOnce) return dot_tokens(a, part, begin, end, 0, a.tokens);
+  for (std::int64_t r = begin; r < end; r += kNearRows)
+    for (std::int64_t t = 0; t < a.tokens; t += kTokens)
+      dot_tokens(a, part, r, std::min(r + kNearRows, end), t, std::min(kTokens, a.tokens - t));
 }
 
 // Tokens side by side: [in_dim, lanes], the lanes behind the last token 0.
@@ -135,9 +155,7 @@ void run_cpu(const LinearGroup& a) {
         if (!few) {
           some_tokens(a, p, x, lanes, begin, end);
         } else {
-          std::int64_t r = begin;
-          for (; r + 4 <= end; r += 4) few_tokens<4>(a, p, r);
-          for (; r < end; ++r) few_tokens<1>(a, p, r);
+          few_tokens(a, p, begin, end);
         }
         add_bias(p, 0, a.tokens, begin, end);
       });
