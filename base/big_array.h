@@ -39,4 +39,11 @@ class BigArray {
   std::size_t size_ = 0;
 };
 
+// Room for n values in an array that is kept from one use to the next; where it is too small it is taken anew, and what it held is lost.
+template <class T>
+T* room_in(BigArray<T>& array, std::size_t n) {
+  if (array.size() < n) array = BigArray<T>(n);
+  return array.data();
+}
+
 }  // namespace kvlab

@@ -33,6 +33,7 @@ class Calibrator {
   CalibrationResult run(const ModelSpec& model) {
     if (measurements_.size() > 0) log_ << fmt::format("calibrate: going on from {} measurements in {}\n", measurements_.size(), plan_.out);
     const bool has_coarse = measure_coarse(), has_all = has_coarse && measure_held_out();
+    if (has_all) meet_noise();
     if (has_all) refine();
     if (has_all) measure_again();
     result_.measurements = measurements_.size();
@@ -112,6 +113,19 @@ class Calibrator {
     return true;
   }
 
+  // One point of each table a second time: how far measurements of the same are apart, so that refinement does not follow it.
+  void meet_noise() {
+    const double seconds = seconds_each();
+    for (const CalibrationTable& table : tables_) {
+      const auto& entries = measurements_.of(table.name);
+      const auto middle = std::find_if(entries.begin(), entries.end(), [&](const auto& e) { return e.at[0] >= kMiddle; });
+      if (middle == entries.end() || middle->times > 1) continue;
+      if (stop_ || left() <= kAgainFrac * plan_.seconds) return;
+      const Measurements::Entry again = *middle;
+      measure(table, again.at, again.role, seconds);
+    }
+  }
+
   void refine() {
     const double seconds = seconds_each();
     while (!stop_ && left() > kAgainFrac * plan_.seconds) {
@@ -156,6 +170,7 @@ class Calibrator {
 
   static constexpr double kAgainFrac = 0.45;  // of the time, at least: to measure all points again
   static constexpr int kMostRounds = 5;
+  static constexpr std::int64_t kMiddle = 64;  // tokens or sequences, of the points measured twice at first
   Meter& meter_;
   const CalibrationPlan& plan_;
   const std::atomic<bool>& stop_;

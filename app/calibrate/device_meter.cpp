@@ -83,7 +83,9 @@ class DeviceMeter final : public Meter {
   Measured measure(const CalibrationTable& table, const CalibrationPoint& at, double seconds) override {
     const KernelFamily* family = find_family(device_.kind(), table.family, table.format);
     const Shape shape = shape_at(table, model_, at);
-    const Rotation rotation{std::min(cold_rotation(device_).bytes, copied_bytes(table, at)), table.most_copies};
+    const std::int64_t most = cold_rotation(device_).bytes;
+    const Rotation rotation{std::min(most, copied_bytes(table, at)), table.most_copies,
+                            std::min(most, activation_bytes(table, model_, at))};
     const auto prepared = family->prepare(device_, shape, rotation);
     if (!checked_.contains(table.name)) {
       if (!prepared->matches())
@@ -92,7 +94,7 @@ class DeviceMeter final : public Meter {
     }
     const Timing t = time_case(*prepared, device_, {seconds, 5});
     const PreparedCase::Counts counts = prepared->counts();
-    return {t.seconds, t.spread_frac, counts.rows, counts.tokens, counts.outputs, prepared->bytes(), prepared->flops()};
+    return {t.seconds, t.spread_frac, counts.rows, counts.tokens, counts.outputs, prepared->bytes(), prepared->flops(), t.mean_frac};
   }
 
  private:

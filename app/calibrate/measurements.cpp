@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "base/params.h"
@@ -14,7 +15,7 @@ namespace kvlab {
 namespace {
 
 namespace fs = std::filesystem;
-const char* const kHeader = "table,a,b,role,time_ns,spread_frac,rows,tokens,outputs,bytes,flops\n";
+const char* const kHeader = "table,a,b,role,time_ns,spread_frac,rows,tokens,outputs,bytes,flops,mean_frac\n";
 
 std::string identity_text(const Measurements::Identity& identity) {
   std::string text;
@@ -74,7 +75,8 @@ void Measurements::read() {
                      count("tokens"),
                      count("outputs"),
                      count("bytes"),
-                     count("flops")};
+                     count("flops"),
+                     csv.real(row, csv.column("mean_frac"))};
     const std::string& role = csv.text(row, csv.column("role"));
     if (role != "fit" && role != "heldout") throw InputError(csv.place(row) + ": 'role' = '" + role + "' is neither fit nor heldout");
     take(csv.text(row, csv.column("table")), {{count("a"), count("b")}, role == "fit" ? Role::kFit : Role::kHeldOut, m});
@@ -83,23 +85,40 @@ void Measurements::read() {
 
 void Measurements::take(const std::string& table, const Entry& entry) {
   ++size_;
+  mean_fracs_ += entry.measured.mean_frac;
   std::vector<Entry>& entries = tables_[table];
   const auto known = std::find_if(entries.begin(), entries.end(), [&](const Entry& e) { return e.at == entry.at; });
   if (known == entries.end()) return entries.push_back(entry);
   ++known->times;
-  known->measured.seconds += (entry.measured.seconds - known->measured.seconds) / known->times;
+  const double off = entry.measured.seconds - known->measured.seconds;
+  known->measured.seconds += off / known->times;
+  known->squares += off * (entry.measured.seconds - known->measured.seconds);
   known->measured.spread_frac = std::max(known->measured.spread_frac, entry.measured.spread_frac);
 }
 
 void Measurements::add(const std::string& table, const CalibrationPoint& at, Role role, const Measured& m) {
   const auto ps = std::max<Picoseconds>(1, std::llround(m.seconds * 1e12));
-  stream_ << fmt::format("{},{},{},{},{}.{:03},{},{},{},{},{},{}\n", table, at[0], at[1], role == Role::kFit ? "fit" : "heldout",
-                         ps / kPsPerNs, ps % kPsPerNs, number_text(m.spread_frac), m.rows, m.tokens, m.outputs, m.bytes, m.flops)
+  stream_ << fmt::format("{},{},{},{},{}.{:03},{},{},{},{},{},{},{}\n", table, at[0], at[1], role == Role::kFit ? "fit" : "heldout",
+                         ps / kPsPerNs, ps % kPsPerNs, number_text(m.spread_frac), m.rows, m.tokens, m.outputs, m.bytes, m.flops,
+                         number_text(m.mean_frac))
           << std::flush;
   if (!stream_) throw InputError(folder_ + "/measurements.csv: cannot be written");
   Measured rounded = m;
   rounded.seconds = static_cast<double>(ps) * 1e-12;
   take(table, {at, role, rounded});
+}
+
+double Measurements::noise_frac() const {
+  double sum = 0;
+  int points = 0;
+  for (const auto& [table, entries] : tables_) {
+    for (const Entry& e : entries) {
+      if (e.times < 2) continue;
+      sum += std::sqrt(e.squares / (e.times - 1)) / e.measured.seconds;
+      ++points;
+    }
+  }
+  return points == 0 ? 0 : sum / points;
 }
 
 const std::vector<Measurements::Entry>& Measurements::of(const std::string& table) const {

@@ -13,6 +13,7 @@ namespace kvlab {
 struct Measured {
   double seconds = 0, spread_frac = 0;
   std::int64_t rows = 0, tokens = 0, outputs = 0, bytes = 0, flops = 0;  // of the call; rows, tokens, outputs only of policy operations
+  double mean_frac = 1;                                                  // mean of the samples / `seconds`, their median
 };
 enum class Role : std::uint8_t { kFit, kHeldOut };  // held-out points are never fitted
 
@@ -24,8 +25,9 @@ class Measurements {
   struct Entry {
     CalibrationPoint at;
     Role role;
-    Measured measured;  // seconds: the mean of all times it was measured
+    Measured measured;  // seconds: the mean of the medians of all times it was measured
     int times = 1;
+    double squares = 0;  // of the medians' distances from their mean, added up
   };
   // What must be the same for measurements to belong together.
   using Identity = std::map<std::string, std::string>;
@@ -37,6 +39,11 @@ class Measurements {
   // Each point once, in the order of first measurement.
   [[nodiscard]] const std::vector<Entry>& of(const std::string& table) const;
   [[nodiscard]] bool has(const std::string& table, const CalibrationPoint& at) const;
+  // By how much samples take longer, in the mean of all measurements, than their medians. A stall that hits one measurement by chance, and
+  // would hit any other as well, is spread over all of them by this.
+  [[nodiscard]] double mean_frac() const { return size_ == 0 ? 1 : mean_fracs_ / static_cast<double>(size_); }
+  // Relative deviation of one measurement from another of the same point: the mean over all points measured more than once; 0: none was.
+  [[nodiscard]] double noise_frac() const;
   [[nodiscard]] std::size_t size() const { return size_; }  // measurements, a point's every one
   [[nodiscard]] const std::string& folder() const { return folder_; }
 
@@ -46,6 +53,7 @@ class Measurements {
   std::string folder_;
   std::map<std::string, std::vector<Entry>> tables_;
   std::size_t size_ = 0;
+  double mean_fracs_ = 0;
   std::ofstream stream_;
 };
 

@@ -15,6 +15,7 @@ namespace {
 struct Node {
   std::int64_t x = 0;
   double seconds = 0, spread = 0;
+  double noise = 0;  // of seconds, relative
 };
 
 double log_of(std::int64_t x) { return std::log(static_cast<double>(x) + 1); }
@@ -27,8 +28,9 @@ double leave_out(const Node& a, const Node& b, const Node& c, bool over_logarith
     const double share = (log_of(b.x) - log_of(a.x)) / (log_of(c.x) - log_of(a.x));
     error = std::min(error, std::abs(a.seconds * std::pow(c.seconds / a.seconds, share) - b.seconds) / b.seconds);
   }
-  constexpr double kStated = 0.01;
-  return error > std::max(kStated, b.spread / 2) ? error : 0;
+  constexpr double kStated = 0.01, kSure = 3;
+  const double noise = std::sqrt(b.noise * b.noise + (a.noise * a.noise + c.noise * c.noise) / 4);
+  return error > std::max({kStated, b.spread / 2, kSure * noise}) ? error : 0;
 }
 
 double share_of(const Node& a, const Node& b, const Node& from, const Node& to) {
@@ -71,8 +73,9 @@ using Lines = std::map<std::int64_t, std::map<std::int64_t, Node>>;  // first co
 
 Lines lines_of(const CalibrationTable& table, const Measurements& measurements) {
   Lines lines;
+  const double noise = measurements.noise_frac();
   for (const auto& e : measurements.of(table.name))
-    if (e.role == Role::kFit) lines[e.at[0]][e.at[1]] = {e.at[1], e.measured.seconds, e.measured.spread_frac};
+    if (e.role == Role::kFit) lines[e.at[0]][e.at[1]] = {e.at[1], e.measured.seconds, e.measured.spread_frac, noise / std::sqrt(e.times)};
   return lines;
 }
 
@@ -91,16 +94,17 @@ std::optional<Gap> gap_between_lines(const CalibrationTable& table, const Lines&
     for (const std::int64_t y : table.coarse[1]) {
       const auto node = [&](std::size_t k) {
         const auto found = lines.at(at[k]).find(y);
-        return found == lines.at(at[k]).end() ? Node{} : Node{at[k], found->second.seconds, found->second.spread};
+        if (found == lines.at(at[k]).end()) return Node{};
+        Node n = found->second;
+        n.x = at[k];
+        return n;
       };
       const Node a = node(i - 1), b = node(i), c = node(i + 1);
       if (a.seconds > 0 && b.seconds > 0 && c.seconds > 0) worst = std::max(worst, leave_out(a, b, c, false));
     }
     return worst;
   };
-  const auto share = [&](std::size_t i, std::size_t from, std::size_t to) {
-    return share_of({at[i], 0, 0}, {at[i + 1], 0, 0}, {at[from], 0, 0}, {at[to], 0, 0});
-  };
+  const auto share = [&](std::size_t i, std::size_t from, std::size_t to) { return share_of({at[i]}, {at[i + 1]}, {at[from]}, {at[to]}); };
   std::optional<Gap> worst;
   for (std::size_t i = 0; i + 1 < at.size(); ++i) {
     double error = i > 0 ? left_out(i) * share(i, i - 1, i + 1) : 0;
@@ -170,7 +174,7 @@ std::optional<Gap> widest_gap(const CalibrationTable& table, const Measurements&
   if (table.axes() == 1) {
     std::vector<Node> line;
     for (const auto& [x, points] : lines)
-      if (points.contains(0)) line.push_back({x, points.at(0).seconds, points.at(0).spread});
+      if (points.contains(0)) line.push_back({x, points.at(0).seconds, points.at(0).spread, points.at(0).noise});
     const bool in_tiles = table.kind == CalibrationTable::Kind::kOp && table.axis == ProfileOp::Axis::kTokens;
     const auto is_taken = [&](std::int64_t x) { return measurements.has(table.name, {x, 0}); };
     const auto gap = gap_of_line(line, in_tiles ? tile_rows : 1, over_bytes, is_taken);

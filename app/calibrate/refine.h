@@ -24,8 +24,9 @@ struct Gap {
   CalibrationPoint at{};
   double error = 0;
 };
-// Nothing where no gap is estimated to err by more than 1 % and by more than half of the measurements' spread. tile_rows: gaps of tables
-// over tokens that are no wider are closed (Profile::tile_rows).
+// Nothing where no gap is estimated to err by more than 1 %, by more than half of the measurements' spread, and by more than three times
+// what the noise between measurements (Measurements::noise_frac) makes of it. tile_rows: gaps of tables over tokens that are no wider are
+// closed (Profile::tile_rows).
 std::optional<Gap> widest_gap(const CalibrationTable& table, const Measurements& measurements, int tile_rows);
 
 }  // namespace kvlab

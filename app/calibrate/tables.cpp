@@ -183,7 +183,11 @@ Shape op_shape(const CalibrationTable& t, const ModelSpec& m, std::int64_t n) {
   if (t.family == "rmsnorm") return {{"tokens", n}, {"width", m.hidden}};
   if (t.family == "embedding") return {{"tokens", n}, {"width", m.embedding_width}, {"vocabulary", m.vocabulary}};
   if (t.family == "rope") return {{"tokens", n}, {"heads", m.q_heads + m.kv_heads}, {"head_dim", m.head_dim}};
-  if (t.family == "append_kv") return {{"tokens", n}, {"kv_heads", m.kv_heads}, {"head_dim", m.head_dim}};
+  if (t.family == "append_kv") {
+    Shape shape{{"tokens", n}, {"kv_heads", m.kv_heads}, {"head_dim", m.head_dim}};
+    if (t.format == "f32") shape["sequences"] = n <= t.most_sequences ? n : (n + kContextTokens - 1) / kContextTokens;
+    return shape;
+  }
   if (t.family == "silu_mul") return {{"tokens", n}, {"width", m.intermediate}};
   return {{"rows", n}, {"vocabulary", m.vocabulary}};  // sampling
 }
@@ -214,6 +218,12 @@ std::int64_t copied_bytes(const CalibrationTable& t, const CalibrationPoint& at)
   const bool is_decode = t.kind == TableKind::kDecode;
   const std::int64_t sequences = is_decode ? at[0] : std::min(at[0], t.most_sequences);
   return t.streamed_bytes + sequences * (is_decode ? at[1] : kContextTokens) * t.streamed_bytes_per_token;
+}
+
+std::int64_t activation_bytes(const CalibrationTable& t, const ModelSpec& m, const CalibrationPoint& at) {
+  if (t.kind == TableKind::kPolicy || t.kind == TableKind::kCopy) return 0;
+  const std::int64_t width = 3 * m.hidden + 2 * (m.q_heads + m.kv_heads) * m.head_dim + 2 * m.intermediate;  // residual, branch, normed; ...
+  return at[0] * width * (t.format == "f32" ? 4 : 2);
 }
 
 Shape shape_at(const CalibrationTable& t, const ModelSpec& m, const CalibrationPoint& at) {

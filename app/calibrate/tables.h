@@ -46,6 +46,10 @@ inline constexpr std::int64_t kContextTokens = 512;  // of a sequence whose leng
 // Of all copies of the operands at a point, at most.
 std::int64_t copied_bytes(const CalibrationTable& table, const CalibrationPoint& at);
 
+// Of all copies of the activations at a point, at least: those of a forward pass over its tokens, which all of an operation's are met again
+// after. 0 for a policy's operations and copies.
+std::int64_t activation_bytes(const CalibrationTable& table, const ModelSpec& model, const CalibrationPoint& at);
+
 // What calibration covers, of the largest steps that are measured.
 struct CalibrationLimits {
   std::int64_t tokens = 8192, sequences = 256, length = 32768;

@@ -55,22 +55,26 @@ void* DevicePool::take(std::int64_t bytes) {
 
 std::uint64_t Buffers::draw() { return seed_ = hash_combine(seed_, 0x9E3779B97F4A7C15U); }
 
-void* Buffers::take(std::int64_t bytes) {
+Buffers::Taken Buffers::take(std::int64_t bytes) {
+  if (next_ < taken_.size()) return {taken_[next_++], false};
   bytes_ += bytes;
-  return pool_.take(bytes);
+  taken_.push_back(pool_.take(bytes));
+  ++next_;
+  return {taken_.back(), true};
 }
 
 void* Buffers::poisoned(std::int64_t bytes) {
   static const std::vector<std::uint8_t> ones(1 << 20, 0xFF);
-  void* to = take(bytes);
-  for (std::int64_t done = 0; done < bytes; done += static_cast<std::int64_t>(ones.size()))
-    device_.to_device(static_cast<char*>(to) + done, ones.data(), std::min<std::int64_t>(bytes - done, 1 << 20));
-  return to;
+  const Taken to = take(bytes);
+  for (std::int64_t done = 0; to.is_fresh && done < bytes; done += static_cast<std::int64_t>(ones.size()))
+    device_.to_device(static_cast<char*>(to.memory) + done, ones.data(), std::min<std::int64_t>(bytes - done, 1 << 20));
+  return to.memory;
 }
 
 void* Buffers::normal(std::int64_t n, ElementType type) {
-  void* to = take(n * element_bytes(type));
+  const auto [to, is_fresh] = take(n * element_bytes(type));
   const std::uint64_t seed = draw();
+  if (!is_fresh) return to;
   if (type == ElementType::kF16)
     fill_normal<f16>(device_, to, n, seed);
   else if (type == ElementType::kBf16)

@@ -28,7 +28,13 @@ class DevicePool {
 class Buffers {
  public:
   Buffers(Device& device, DevicePool& pool, ElementType type, std::uint64_t seed)
-      : device_(device), pool_(pool), type_(type), seed_(seed) {}
+      : device_(device), pool_(pool), type_(type), first_seed_(seed), seed_(seed) {}
+
+  // For what operations of a step hand to one another, not for weights and the cache.
+  [[nodiscard]] Buffers& activations() { return activations_ != nullptr ? *activations_ : *this; }
+  // From now on all over again: what is asked for is what was handed out before, in the same order and as it is. Activations are
+  // `activations`' (null: its own).
+  void rewind(Buffers* activations) { next_ = 0, seed_ = first_seed_, activations_ = activations; }
 
   [[nodiscard]] ElementType type() const { return type_; }
   [[nodiscard]] Device& device() { return device_; }
@@ -47,9 +53,9 @@ class Buffers {
   template <class T>
   T* put(const std::vector<T>& host) {
     const auto bytes = static_cast<std::int64_t>(host.size() * sizeof(T));
-    void* to = take(bytes);
-    device_.to_device(to, host.data(), bytes);
-    return static_cast<T*>(to);
+    const Taken to = take(bytes);
+    if (to.is_fresh) device_.to_device(to.memory, host.data(), bytes);
+    return static_cast<T*>(to.memory);
   }
   // Host memory that lives as long as the operands.
   template <class T>
@@ -61,15 +67,22 @@ class Buffers {
   std::uint64_t draw();  // 64 random bits
 
  private:
-  void* take(std::int64_t bytes);
+  struct Taken {
+    void* memory = nullptr;
+    bool is_fresh = true;
+  };
+  Taken take(std::int64_t bytes);
   void* poisoned(std::int64_t bytes);
   void* normal(std::int64_t n, ElementType type);
 
   Device& device_;
   DevicePool& pool_;
   ElementType type_;
-  std::uint64_t seed_;
+  std::uint64_t first_seed_, seed_;
+  Buffers* activations_ = nullptr;
   std::int64_t bytes_ = 0;
+  std::vector<void*> taken_;
+  std::size_t next_ = 0;  // taken_.size(): the next one is fresh
   std::vector<std::shared_ptr<void>> host_;
 };
 

@@ -7,6 +7,7 @@
 #include "bench/kernel/registry.h"
 #include "bench/kernel/rows.h"
 #include "kernels/append_kv/append_kv.h"
+#include "kernels/append_kv/append_rows.h"
 #include "kernels/attend/attend.h"
 #include "kernels/attention_decode/attention_decode.h"
 
@@ -30,7 +31,7 @@ Attend decode_attend(Buffers& b, const Shape& s) {
   a.segments = b.host(std::vector<Segment>{segment}), a.num_segments = 1;
   a.queries = queries_at_end(b, kv, 1);
   std::vector<float*> out;
-  for (std::int32_t i = 0; i < kv.num_sequences(); ++i) out.push_back(b.room<float>(std::int64_t{kv.kv_heads} * kv.group * kv.head_dim));
+  for (std::int32_t i = 0; i < kv.num_sequences(); ++i) out.push_back(b.activations().room<float>(std::int64_t{kv.kv_heads} * kv.group * kv.head_dim));
   a.out = b.host(std::move(out));
   return a;
 }
@@ -76,49 +77,54 @@ KernelFamily decode_attention() {
           preparing(recipe)};
 }
 
-// New keys and values of one token per sequence into the pages, as the CPU's cache takes them.
-struct HostAppend {
-  KvRows kv;
-  const float *k = nullptr, *v = nullptr;  // [num_rows, head_dim]
-};
+// New keys and values into the pages of sequences, all that their rows hold; a remainder that does not divide evenly is left out.
+AppendRows build_append(Buffers& b, const Shape& s) {
+  const std::int64_t tokens = s.at("tokens"), sequences = s.at("sequences");
+  RowsSpec spec;
+  spec.batch = sequences, spec.kv_heads = s.at("kv_heads"), spec.head_dim = s.at("head_dim"), spec.len = tokens / sequences;
+  AppendRows a;
+  a.kv = paged_rows(b, spec), a.type = ElementType::kF32;
+  const std::int64_t each = spec.len * spec.kv_heads * spec.head_dim;
+  const float *k = b.activations().floats(sequences * each), *v = b.activations().floats(sequences * each);
+  std::vector<AppendedTokens> news;
+  for (std::int64_t i = 0; i < sequences; ++i)
+    news.push_back({static_cast<std::int32_t>(i), static_cast<std::int32_t>(spec.len), 0, k + i * each, v + i * each});
+  a.news = {b.host(std::move(news)), static_cast<std::size_t>(sequences)};
+  return a;
+}
 
-void run_cpu(const HostAppend& a) {
-  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
-    const std::int64_t slot = a.kv.slot(r, a.kv.len[r]) * a.kv.head_dim, from = std::int64_t{r} * a.kv.head_dim;
-    std::copy_n(a.k + from, a.kv.head_dim, a.kv.k + slot);
-    std::copy_n(a.v + from, a.kv.head_dim, a.kv.v + slot);
+bool append_matches(Device& device, const AppendRows& a, const Run& run) {
+  run();
+  const std::int64_t d = a.kv.head_dim;
+  for (const std::int64_t r : sampled(a.kv.num_rows, 16)) {
+    const auto row = static_cast<std::int32_t>(r);
+    const AppendedTokens& news = a.news[static_cast<std::size_t>(a.kv.sequence(row))];
+    for (const std::int64_t i : sampled(news.count, 3)) {
+      const std::int64_t slot = a.kv.slot(row, static_cast<std::int32_t>(i)) * d, from = (i * a.kv.kv_heads + r % a.kv.kv_heads) * d;
+      if (read_floats(device, a.kv.k + slot, d) != read_floats(device, static_cast<const float*>(news.k) + from, d)) return false;
+      if (read_floats(device, a.kv.v + slot, d) != read_floats(device, static_cast<const float*>(news.v) + from, d)) return false;
+    }
   }
+  return true;
 }
 
 KernelFamily append_kv() {
-  OpRecipe<HostAppend> recipe;
-  recipe.build = [](Buffers& b, const Shape& s) {
-    RowsSpec spec;
-    spec.batch = s.at("tokens"), spec.kv_heads = s.at("kv_heads"), spec.head_dim = s.at("head_dim"), spec.room = 1;
-    HostAppend a;
-    a.kv = paged_rows(b, spec);
-    a.k = b.floats(std::int64_t{a.kv.num_rows} * a.kv.head_dim), a.v = b.floats(std::int64_t{a.kv.num_rows} * a.kv.head_dim);
-    return a;
-  };
-  recipe.work = [](const HostAppend&, const Shape& s) {
+  OpRecipe<AppendRows> recipe;
+  recipe.build = build_append;
+  recipe.work = [](const AppendRows&, const Shape& s) {
     const AppendKvShape shape{s.at("tokens"), s.at("kv_heads"), s.at("head_dim"), 4, 4};
     return CaseWork{bytes(shape), flops(shape), {}};
   };
-  recipe.matches = [](Device& device, const HostAppend& a, const Run& run) {
-    run();
-    for (const std::int64_t r : sampled(a.kv.num_rows, 16)) {
-      const std::int64_t d = a.kv.head_dim, slot = a.kv.slot(static_cast<std::int32_t>(r), a.kv.len[r]) * d;
-      if (read_floats(device, a.kv.k + slot, d) != read_floats(device, a.k + r * d, d)) return false;
-      if (read_floats(device, a.kv.v + slot, d) != read_floats(device, a.v + r * d, d)) return false;
-    }
-    return true;
+  recipe.matches = append_matches;
+  const auto shape = [](std::int64_t tokens, std::int64_t sequences, std::int64_t kv_heads, std::int64_t d) {
+    return Shape{{"tokens", tokens}, {"sequences", sequences}, {"kv_heads", kv_heads}, {"head_dim", d}};
   };
   return {"append_kv",
           "f32",
           DeviceKind::kCpu,
-          {{"tokens", "t"}, {"kv_heads", "kv"}, {"head_dim", "d"}},
-          {{{"tokens", 64}, {"kv_heads", 8}, {"head_dim", 128}}, {{"tokens", 1024}, {"kv_heads", 2}, {"head_dim", 64}}},
-          {{{"tokens", 3}, {"kv_heads", 2}, {"head_dim", 16}}},
+          {{"tokens", "t"}, {"sequences", "s"}, {"kv_heads", "kv"}, {"head_dim", "d"}},
+          {shape(64, 64, 8, 128), shape(1024, 2, 2, 64)},
+          {shape(3, 3, 2, 16), shape(40, 2, 2, 16)},
           preparing(recipe)};
 }
 

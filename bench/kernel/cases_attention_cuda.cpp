@@ -83,7 +83,7 @@ DecodeOp build_decode(Buffers& b, const Shape& s, KvFormat format, bool sums_col
   a.kv.page_tokens = fixed_page_tokens(format) > 0 ? fixed_page_tokens(format) : 16;
   lay_out_pages(b, op);
   const std::int64_t heads = s.at("batch") * a.q_heads;
-  a.q = b.elements(heads * a.kv.head_dim), a.out = b.element_room(heads * a.kv.head_dim), a.out_type = b.type();
+  a.q = b.activations().elements(heads * a.kv.head_dim), a.out = b.activations().element_room(heads * a.kv.head_dim), a.out_type = b.type();
   a.longest = static_cast<std::int32_t>(op.len), a.kv_tokens = a.kv.num_rows * op.len;
   a.counters = b.put(std::vector<std::int32_t>(static_cast<std::size_t>(a.kv.num_rows), 0));
   if (!sums_columns) return op;
@@ -177,7 +177,8 @@ AppendOp build_append(Buffers& b, const Shape& s) {
   kv.num_rows = static_cast<std::int32_t>(s.at("tokens")) * kv.kv_heads;
   lay_out_pages(b, op.layout);
   op.append.kv = kv, op.append.tokens = s.at("tokens");
-  op.append.k = b.elements(std::int64_t{kv.num_rows} * kv.head_dim), op.append.v = b.elements(std::int64_t{kv.num_rows} * kv.head_dim);
+  op.append.k = b.activations().elements(std::int64_t{kv.num_rows} * kv.head_dim);
+  op.append.v = b.activations().elements(std::int64_t{kv.num_rows} * kv.head_dim);
   return op;
 }
 
@@ -231,8 +232,8 @@ PrefillOp build_prefill(Buffers& b, const Shape& s) {
   const std::int64_t pages = a.kv_heads * op.pages_per_row, elements = pages * a.page_tokens * a.head_dim;
   std::vector<std::int32_t> page = shuffled(b, pages), begin;
   for (std::int64_t r = 0; r < a.kv_heads; ++r) begin.push_back(static_cast<std::int32_t>(r * op.pages_per_row));
-  a.q = b.elements(std::int64_t{a.tokens} * a.q_heads * a.head_dim), a.k = b.elements(elements), a.v = b.elements(elements);
-  a.out = b.element_room(std::int64_t{a.tokens} * a.q_heads * a.head_dim);
+  a.q = b.activations().elements(std::int64_t{a.tokens} * a.q_heads * a.head_dim), a.k = b.elements(elements), a.v = b.elements(elements);
+  a.out = b.activations().element_room(std::int64_t{a.tokens} * a.q_heads * a.head_dim);
   a.query_first = b.put(std::vector<std::int32_t>{0, a.tokens}), a.page_begin = b.put(begin), a.page = b.put(page);
   a.kv_before = b.put(std::vector<std::int32_t>(static_cast<std::size_t>(a.kv_heads), static_cast<std::int32_t>(op.before)));
   op.host_page = b.host(std::move(page));

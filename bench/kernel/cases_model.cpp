@@ -13,7 +13,7 @@ KernelFamily linear() {
   OpRecipe<Linear> recipe;
   recipe.build = [](Buffers& b, const Shape& s) {
     const std::int64_t m = s.at("tokens"), n = s.at("out"), k = s.at("in");
-    return Linear{b.floats(m * k), b.floats(n * k), b.room<float>(m * n), m, k, n};
+    return Linear{b.activations().floats(m * k), b.floats(n * k), b.activations().room<float>(m * n), m, k, n};
   };
   recipe.work = work_of_shape<Linear>;
   recipe.matches = linear_matches<Linear>;
@@ -44,9 +44,9 @@ KernelFamily linear_set() {
   OpRecipe<LinearSet> recipe;
   recipe.build = [](Buffers& b, const Shape& s) {
     const std::int64_t m = s.at("tokens"), k = s.at("in");
-    LinearSet set{b.floats(m * k), m, k, {}};
+    LinearSet set{b.activations().floats(m * k), m, k, {}};
     for (const char* out : {"first", "second", "third"})
-      if (const std::int64_t n = s.at(out); n > 0) set.parts.push_back({b.floats(n * k), b.room<float>(m * n), n, nullptr});
+      if (const std::int64_t n = s.at(out); n > 0) set.parts.push_back({b.floats(n * k), b.activations().room<float>(m * n), n, nullptr});
     return set;
   };
   recipe.work = [](const LinearSet& set, const Shape&) {
@@ -76,7 +76,8 @@ KernelFamily rmsnorm() {
   recipe.build = [](Buffers& b, const Shape& s) {
     const std::int64_t t = s.at("tokens"), w = s.at("width");
     RmsNorm a;
-    a.in = b.floats(t * w), a.residual = b.floats(t * w), a.weight = b.floats(w), a.out = b.room<float>(t * w), a.tokens = t, a.width = w;
+    a.in = b.activations().floats(t * w), a.residual = b.activations().floats(t * w), a.weight = b.floats(w), a.out = b.activations().room<float>(t * w);
+    a.tokens = t, a.width = w;
     return a;
   };
   recipe.work = work_of_shape<RmsNorm>;
@@ -95,7 +96,7 @@ KernelFamily rope() {
   recipe.build = [](Buffers& b, const Shape& s) {
     const std::int64_t t = s.at("tokens"), h = s.at("heads"), d = s.at("head_dim");
     const Angles a = angles(t * d / 2);
-    return Rope{b.floats(t * h * d), b.put(a.cos), b.put(a.sin), t, h, d};
+    return Rope{b.activations().floats(t * h * d), b.activations().put(a.cos), b.activations().put(a.sin), t, h, d};
   };
   recipe.work = work_of_shape<Rope>;
   recipe.matches = rope_matches<Rope>;
@@ -112,7 +113,7 @@ KernelFamily silu_mul() {
   OpRecipe<SiluMul> recipe;
   recipe.build = [](Buffers& b, const Shape& s) {
     const std::int64_t t = s.at("tokens"), w = s.at("width");
-    return SiluMul{b.floats(t * w), b.floats(t * w), b.room<float>(t * w), t, w};
+    return SiluMul{b.activations().floats(t * w), b.activations().floats(t * w), b.activations().room<float>(t * w), t, w};
   };
   recipe.work = work_of_shape<SiluMul>;
   recipe.matches = silu_mul_matches<SiluMul>;
@@ -129,7 +130,7 @@ KernelFamily embedding() {
   OpRecipe<Embedding> recipe;
   recipe.build = [](Buffers& b, const Shape& s) {
     const std::int64_t t = s.at("tokens"), w = s.at("width"), v = s.at("vocabulary");
-    return Embedding{b.put(random_ids(b, t, v)), b.floats(v * w), b.room<float>(t * w), t, w};
+    return Embedding{b.activations().put(random_ids(b, t, v)), b.floats(v * w), b.activations().room<float>(t * w), t, w};
   };
   recipe.work = work_of_shape<Embedding>;
   recipe.matches = embedding_matches<Embedding>;
@@ -161,9 +162,10 @@ KernelFamily attention_prefill() {
     a.new_tokens = s.at("new"), a.kv_before = s.at("before"), a.q_heads = s.at("q_heads"), a.kv_heads = s.at("kv_heads"),
     a.head_dim = s.at("head_dim");
     const std::int64_t q = a.new_tokens * a.q_heads * a.head_dim, kv = (a.kv_before + a.new_tokens) * a.kv_heads * a.head_dim;
-    a.q = b.floats(q), a.k = b.floats(kv), a.v = b.floats(kv), a.out = b.room<float>(q);
+    Buffers& p = b.activations();  // the keys too: those of earlier chunks were gathered just before
+    a.q = p.floats(q), a.k = p.floats(kv), a.v = p.floats(kv), a.out = p.room<float>(q);
     a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(a.head_dim)));
-    a.scratch = b.room<float>(scratch_floats(a));
+    a.scratch = p.room<float>(scratch_floats(a));
     return a;
   };
   recipe.work = work_of_shape<AttentionPrefill>;
@@ -189,7 +191,7 @@ KernelFamily sampling() {
   recipe.build = [](Buffers& b, const Shape& s) {
     Sampling a;
     a.rows = s.at("rows"), a.vocabulary = s.at("vocabulary");
-    a.logits = b.floats(a.rows * a.vocabulary), a.token = b.room<std::int32_t>(a.rows);
+    a.logits = b.activations().floats(a.rows * a.vocabulary), a.token = b.room<std::int32_t>(a.rows);
     return a;
   };
   recipe.work = work_of_shape<Sampling>;

@@ -19,7 +19,8 @@ KernelFamily linear(ElementType type) {
   recipe.build = [](Buffers& b, const Shape& s) {
     DeviceLinear a;
     a.tokens = s.at("tokens"), a.out_dim = s.at("out"), a.in_dim = s.at("in"), a.type = b.type();
-    a.x = b.elements(a.tokens * a.in_dim), a.w = b.elements(a.out_dim * a.in_dim), a.y = b.element_room(a.tokens * a.out_dim);
+    a.x = b.activations().elements(a.tokens * a.in_dim), a.w = b.elements(a.out_dim * a.in_dim);
+    a.y = b.activations().element_room(a.tokens * a.out_dim);
     return a;
   };
   recipe.work = work_of_shape<DeviceLinear>;
@@ -39,8 +40,8 @@ KernelFamily rmsnorm(ElementType type) {
   recipe.build = [](Buffers& b, const Shape& s) {
     DeviceRmsNorm a;
     a.tokens = s.at("tokens"), a.width = s.at("width"), a.type = b.type();
-    a.in = b.elements(a.tokens * a.width), a.residual = b.elements(a.tokens * a.width), a.weight = b.elements(a.width);
-    a.out = b.element_room(a.tokens * a.width);
+    a.in = b.activations().elements(a.tokens * a.width), a.residual = b.activations().elements(a.tokens * a.width);
+    a.weight = b.elements(a.width), a.out = b.activations().element_room(a.tokens * a.width);
     return a;
   };
   recipe.work = work_of_shape<DeviceRmsNorm>;
@@ -59,7 +60,8 @@ KernelFamily rope(ElementType type) {
     DeviceRope a;
     a.tokens = s.at("tokens"), a.heads = s.at("heads"), a.head_dim = s.at("head_dim"), a.type = b.type();
     const Angles angle = angles(a.tokens * a.head_dim / 2);
-    a.out = b.elements(a.tokens * a.heads * a.head_dim), a.in = a.out, a.cos = b.put(angle.cos), a.sin = b.put(angle.sin);
+    a.out = b.activations().elements(a.tokens * a.heads * a.head_dim), a.in = a.out;
+    a.cos = b.activations().put(angle.cos), a.sin = b.activations().put(angle.sin);
     return a;
   };
   recipe.work = work_of_shape<DeviceRope>;
@@ -77,7 +79,8 @@ KernelFamily silu_mul(ElementType type) {
   recipe.build = [](Buffers& b, const Shape& s) {
     DeviceSiluMul a;
     a.tokens = s.at("tokens"), a.width = s.at("width"), a.type = b.type();
-    a.gate = b.elements(a.tokens * a.width), a.up = b.elements(a.tokens * a.width), a.out = b.element_room(a.tokens * a.width);
+    a.gate = b.activations().elements(a.tokens * a.width), a.up = b.activations().elements(a.tokens * a.width);
+    a.out = b.activations().element_room(a.tokens * a.width);
     return a;
   };
   recipe.work = work_of_shape<DeviceSiluMul>;
@@ -95,8 +98,8 @@ KernelFamily embedding(ElementType type) {
   recipe.build = [](Buffers& b, const Shape& s) {
     DeviceEmbedding a;
     a.tokens = s.at("tokens"), a.width = s.at("width"), a.type = b.type();
-    a.ids = b.put(random_ids(b, a.tokens, s.at("vocabulary"))), a.table = b.elements(s.at("vocabulary") * a.width);
-    a.out = b.element_room(a.tokens * a.width);
+    a.ids = b.activations().put(random_ids(b, a.tokens, s.at("vocabulary"))), a.table = b.elements(s.at("vocabulary") * a.width);
+    a.out = b.activations().element_room(a.tokens * a.width);
     return a;
   };
   recipe.work = work_of_shape<DeviceEmbedding>;
@@ -114,7 +117,7 @@ KernelFamily sampling(ElementType type) {
   recipe.build = [](Buffers& b, const Shape& s) {
     DeviceSampling a;
     a.rows = s.at("rows"), a.vocabulary = s.at("vocabulary"), a.type = b.type();
-    a.logits = b.elements(a.rows * a.vocabulary), a.token = b.room<std::int32_t>(a.rows);
+    a.logits = b.activations().elements(a.rows * a.vocabulary), a.token = b.room<std::int32_t>(a.rows);
     return a;
   };
   recipe.work = work_of_shape<DeviceSampling>;

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <new>
 
+#include "base/big_array.h"
 #include "base/parallel.h"
 #include "bench/kernel/device.h"
 
@@ -37,6 +36,8 @@ std::int64_t largest_cache() {
   return largest > 0 ? largest : kUnknown;
 }
 
+constexpr std::int64_t kSmallest = 2 << 20;  // of big_memory's aligned pieces
+
 class CpuDevice final : public Device {
  public:
   [[nodiscard]] DeviceKind kind() const override { return DeviceKind::kCpu; }
@@ -46,10 +47,10 @@ class CpuDevice final : public Device {
     return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::int64_t>(sysconf(_SC_PAGE_SIZE));
   }
 
+  // As the engine's: weights and KV lie in large pages.
   std::shared_ptr<void> allocate(std::int64_t bytes) override {
-    void* p = nullptr;
-    if (posix_memalign(&p, 256, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1))) != 0) throw std::bad_alloc();
-    return {p, std::free};
+    const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, kSmallest));
+    return {big_memory::take(size), [size](void* memory) { big_memory::give_back(memory, size); }};
   }
   void to_device(void* to, const void* from, std::int64_t bytes) override { copy(to, from, bytes); }
   void to_host(void* to, const void* from, std::int64_t bytes) override { copy(to, from, bytes); }

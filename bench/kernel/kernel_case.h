@@ -19,6 +19,8 @@ using Shape = std::map<std::string, std::int64_t>;
 struct Rotation {
   std::int64_t bytes = 0;  // the copies together are at least so large; 0: one copy, found in the cache where it fits
   std::int64_t most_copies = 1 << 13;
+  // Where not 0: activations have copies of their own, together at least so large. In a step every layer writes and reads the same ones.
+  std::int64_t activation_bytes = 0;
 };
 // Three times the last-level cache: cold. On a CPU at most 512 MiB, which evicts most of a larger cache.
 Rotation cold_rotation(const Device& device);

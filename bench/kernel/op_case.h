@@ -39,11 +39,15 @@ template <class Op>
 class OpCase final : public PreparedCase {
  public:
   OpCase(Device& device, const OpRecipe<Op>& recipe, const Shape& shape, const Rotation& rotation)
-      : device_(device), recipe_(recipe), pool_(device) {
-    build(shape);
-    const std::int64_t each = std::max<std::int64_t>(buffers_.front().bytes(), 1);
-    const std::int64_t copies = std::clamp<std::int64_t>((rotation.bytes + each - 1) / each, 1, rotation.most_copies);
-    while (this->copies() < copies) build(shape);
+      : device_(device), recipe_(recipe), pool_(device), keeps_apart_(rotation.activation_bytes > 0) {
+    build(shape, 1, 1);
+    const auto count = [](const std::deque<Buffers>& first, std::int64_t bytes, std::int64_t most) {
+      const std::int64_t each = first.empty() ? 0 : first.front().bytes();
+      return each == 0 ? 1 : std::clamp<std::int64_t>((bytes + each - 1) / each, 1, most);
+    };
+    const std::int64_t own = count(own_, rotation.bytes, rotation.most_copies);
+    const std::int64_t activations = count(activations_, rotation.activation_bytes, rotation.most_copies);
+    while (copies() < std::max(own, activations)) build(shape, own, activations);
     work_ = recipe_.work(ops_.front(), shape);
   }
 
@@ -67,15 +71,25 @@ class OpCase final : public PreparedCase {
   [[nodiscard]] Counts counts() const override { return work_.counts; }
 
  private:
-  void build(const Shape& shape) {
-    buffers_.emplace_back(device_, pool_, recipe_.type, static_cast<std::uint64_t>(ops_.size() + 1));
-    ops_.push_back(recipe_.build(buffers_.back(), shape));
+  // The next copy, of the next of so many sets of operands and so many of activations.
+  void build(const Shape& shape, std::int64_t own, std::int64_t activations) {
+    Buffers* const passed = keeps_apart_ ? &next_of(activations_, activations) : nullptr;
+    Buffers& buffers = next_of(own_, own);
+    if (passed != nullptr) passed->rewind(nullptr);
+    buffers.rewind(passed);
+    ops_.push_back(recipe_.build(buffers, shape));
+  }
+  Buffers& next_of(std::deque<Buffers>& all, std::int64_t most) {
+    const auto i = static_cast<std::size_t>(copies() % most);
+    if (i == all.size()) all.emplace_back(device_, pool_, recipe_.type, static_cast<std::uint64_t>(ops_.size() + 1));
+    return all[i];
   }
 
   Device& device_;
   OpRecipe<Op> recipe_;
   DevicePool pool_;
-  std::deque<Buffers> buffers_;
+  bool keeps_apart_;
+  std::deque<Buffers> own_, activations_;
   std::vector<Op> ops_;
   CaseWork work_;
 };

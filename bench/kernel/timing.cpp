@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 namespace kvlab {
@@ -67,6 +68,7 @@ Timing time_case(PreparedCase& prepared, Device& device, const TimingPlan& plan)
   timing.calls_per_sample = calls;
   const double median = quantile(seconds, 0.5);
   timing.seconds = median / static_cast<double>(calls);
+  timing.mean_frac = median > 0 ? std::accumulate(seconds.begin(), seconds.end(), 0.0) / (median * static_cast<double>(seconds.size())) : 1;
   timing.spread_frac = median > 0 ? (quantile(seconds, 0.75) - quantile(seconds, 0.25)) / median : 0;
   return timing;
 }

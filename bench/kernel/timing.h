@@ -20,6 +20,7 @@ struct TimingPlan {
 struct Timing {
   double seconds = 0;
   double spread_frac = 0;  // (upper quartile - lower quartile) / median
+  double mean_frac = 1;    // mean of the samples / median
   std::int64_t samples = 0, calls_per_sample = 1;
   std::int64_t discarded = 0;  // samples thrown away because the clock was more than 5 % below the highest seen
 };

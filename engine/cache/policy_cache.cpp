@@ -162,7 +162,7 @@ void PolicyCache::append(Group& g, std::int32_t layer, const LayerInput& in) {
   const auto from = [&](const void* data, std::size_t s) {
     return static_cast<const char*>(data) + g.first[s] * stride * element_bytes(in.kv_type);
   };
-  std::vector<NewTokens> news;
+  std::vector<AppendedTokens> news;
   for (std::size_t s = 0; s < g.seqs.size(); ++s)
     news.push_back({static_cast<std::int32_t>(s), g.seqs[s].new_tokens, g.seqs[s].seen_tokens, from(in.k, s), from(in.v, s)});
   g.layers[at(layer)].append(news, in.kv_type, in.kv_stride);
@@ -269,19 +269,19 @@ void PolicyCache::attend_whole(Group& g, std::size_t s, std::int32_t layer, cons
     gather(g, s, layer);
     op.k = whole_k_.data(), op.v = whole_v_.data();
   }
-  scratch_.resize(std::max(scratch_.size(), static_cast<std::size_t>(scratch_floats(op))));
-  op.scratch = scratch_.data();
+  op.scratch = room_in(scratch_, static_cast<std::size_t>(scratch_floats(op)));
   run_cpu(op);
 }
 
 void PolicyCache::touch_memory(const Transformer& model, std::int32_t tokens) {
-  const std::span<float> pass = pass_memory(model.pass_floats(tokens));
-  std::fill(pass.begin(), pass.end(), 0.0F);
+  const auto touch = [](float* memory, std::size_t n) { std::fill_n(memory, n, 0.0F); };
+  const std::size_t pass = model.pass_floats(tokens), whole = at(tokens) * at(shape_.kv_heads) * at(shape_.head_dim);
+  touch(pass_memory(pass).data(), pass);
   AttentionPrefill op;
   op.new_tokens = tokens, op.q_heads = shape_.q_heads, op.kv_heads = shape_.kv_heads, op.head_dim = shape_.head_dim;
-  scratch_.resize(std::max(scratch_.size(), static_cast<std::size_t>(scratch_floats(op))));
-  whole_k_.resize(std::max(whole_k_.size(), at(tokens) * at(shape_.kv_heads) * at(shape_.head_dim)));
-  whole_v_.resize(whole_k_.size());
+  const auto scratch = static_cast<std::size_t>(scratch_floats(op));
+  touch(room_in(scratch_, scratch), scratch);
+  for (BigArray<float>* array : {&whole_k_, &whole_v_}) touch(room_in(*array, whole), whole);
   pages_->touch();
 }
 
@@ -289,16 +289,15 @@ void PolicyCache::touch_memory(const Transformer& model, std::int32_t tokens) {
 void PolicyCache::gather(Group& g, std::size_t s, std::int32_t layer) {
   const KvRows kv = g.layers[at(layer)].rows();
   const std::int64_t d = shape_.head_dim, width = shape_.kv_heads * d, n = g.seqs[s].end();
-  if (static_cast<std::int64_t>(whole_k_.size()) < n * width)
-    whole_k_.resize(at(static_cast<std::int32_t>(n * width))), whole_v_.resize(whole_k_.size());
+  float *const k = room_in(whole_k_, static_cast<std::size_t>(n * width)), *const v = room_in(whole_v_, static_cast<std::size_t>(n * width));
   constexpr std::int64_t kPart = 256;
   for_each_in_parallel((n + kPart - 1) / kPart, [&](std::int64_t part) {
     for (std::int32_t h = 0; h < shape_.kv_heads; ++h) {
       const std::int32_t row = static_cast<std::int32_t>(s) * shape_.kv_heads + h;
       for (std::int64_t i = part * kPart; i < std::min(n, (part + 1) * kPart); ++i) {
         const std::int64_t slot = kv.slot(row, static_cast<std::int32_t>(i)), to = i * width + h * d;
-        std::copy_n(kv.k + slot * d, d, whole_k_.data() + to);
-        std::copy_n(kv.v + slot * d, d, whole_v_.data() + to);
+        std::copy_n(kv.k + slot * d, d, k + to);
+        std::copy_n(kv.v + slot * d, d, v + to);
       }
     }
   });
@@ -349,8 +348,8 @@ void PolicyCache::run_pass(Group& g, std::size_t s, std::span<const float> hidde
           fmt::format("recipe '{}' cuts the cache before its pass '{}' has run over it", policy_.recipe().name, policy_.needs().pass));
     gather(g, s, l);
     const std::int64_t floats = kv.tokens * kv.token_floats;
-    kv.k[at(l)].assign(whole_k_.begin(), whole_k_.begin() + floats);
-    kv.v[at(l)].assign(whole_v_.begin(), whole_v_.begin() + floats);
+    kv.k[at(l)].assign(whole_k_.data(), whole_k_.data() + floats);
+    kv.v[at(l)].assign(whole_v_.data(), whole_v_.data() + floats);
   }
   const std::int64_t width = shape_.hidden_dim, last = g.first[s] + seq.new_tokens - 1;
   const Transformer& model = *model_->transformer();

@@ -105,7 +105,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   std::shared_ptr<KvPages> pages_;
   std::vector<std::unique_ptr<Group>> groups_;  // of the step: decoding sequences, then those in their prompts
   std::vector<Segment> segments_;
-  std::vector<float> scratch_, whole_k_, whole_v_;
+  BigArray<float> scratch_, whole_k_, whole_v_;
   TensorArray<float> q_, k_, hidden_, out_;  // of the layer, where a model on a GPU computes in another type
   std::int64_t steps_ = 0;
   std::uint64_t pages_ids_ = 0;  // given to sequences so far

@@ -40,8 +40,7 @@ class PlainAttention final : public AttentionHost {
                         config_.head_dim,
                         1.0F / std::sqrt(static_cast<float>(config_.head_dim)),
                         config_.window(layer)};
-    scratch_.resize(static_cast<std::size_t>(scratch_floats(op)));
-    op.scratch = scratch_.data();
+    op.scratch = room_in(scratch_, static_cast<std::size_t>(scratch_floats(op)));
     run_cpu(op);
     if (recorder_ != nullptr) recorder_->on_attention(layer, span_of(q, q_width()), new_k, new_v, span_of(out, q_width()));
   }
@@ -56,7 +55,7 @@ class PlainAttention final : public AttentionHost {
   KvState& kv_;
   std::int64_t tokens_;
   Recorder* recorder_;
-  std::vector<float> scratch_;
+  BigArray<float> scratch_;
 };
 
 }  // namespace

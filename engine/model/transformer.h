@@ -28,8 +28,7 @@ class AttentionHost {
   virtual void attend(std::int32_t layer, const float* q, const float* k, const float* v, float* out) = 0;
   // Room for n floats of a pass, the same for the next one: the first touch of fresh memory takes as long as a layer.
   [[nodiscard]] std::span<float> pass_memory(std::size_t n) {
-    if (pass_memory_.size() < n) pass_memory_ = BigArray<float>(n);
-    return {pass_memory_.data(), n};
+    return {room_in(pass_memory_, n), n};
   }
 
  private:

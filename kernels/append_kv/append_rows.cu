@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/append_kv/append_rows_cuda.h"
+#include "kernels/append_kv/append_rows.h"
 #include "kernels/cuda/device_rows.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/upload.h"

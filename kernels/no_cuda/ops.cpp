@@ -1,7 +1,7 @@
 // The symbols of kernels/*/*.cu in a program built without CUDA: each throws.
 #include "kernels/anchor_cosine/anchor_cosine.h"
 #include "kernels/append_kv/append_kv_cuda.h"
-#include "kernels/append_kv/append_rows_cuda.h"
+#include "kernels/append_kv/append_rows.h"
 #include "kernels/attend/attend.h"
 #include "kernels/attention_decode/attention_decode_cuda.h"
 #include "kernels/attention_prefill/attention_prefill_cuda.h"

@@ -3,8 +3,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/parallel.h"
-#include "kernels/append_kv/append_rows_cuda.h"
 
 namespace kvlab {
 
@@ -60,25 +58,21 @@ void KvStore::make_room(std::int32_t row, std::int32_t len) {
 }
 
 void KvStore::append(std::int32_t sequence, const float* k, const float* v, std::int32_t tokens, std::int32_t first_position) {
-  const NewTokens news{sequence, tokens, first_position, k, v};
+  const AppendedTokens news{sequence, tokens, first_position, k, v};
   append({&news, 1});
 }
 
-void KvStore::append(std::span<const NewTokens> news, ElementType type, std::int64_t token_stride) {
-  for (const NewTokens& n : news) grow(n);
+void KvStore::append(std::span<const AppendedTokens> news, ElementType type, std::int64_t token_stride) {
+  for (const AppendedTokens& n : news) grow(n);
   if (!has_data()) return;
-  if (CudaContext* const cuda = pages_->memory().cuda(); cuda != nullptr) {
-    std::vector<AppendedTokens> appended;
-    for (const NewTokens& n : news) appended.push_back({n.sequence, n.count, n.first_position, n.k, n.v});
-    run_cuda(AppendRows{rows(), appended, type, token_stride}, *cuda);
-    return;
-  }
-  if (type != ElementType::kF32 || token_stride != 0) throw InternalError("keys and values in the host's memory are dense float32");
-  for (const NewTokens& n : news) write(n);
+  const AppendRows op{rows(), news, type, token_stride};
+  if (CudaContext* const cuda = pages_->memory().cuda(); cuda != nullptr) return run_cuda(op, *cuda);
+  if (type != ElementType::kF32) throw InternalError("keys and values in the host's memory are float32");
+  run_cpu(op);
 }
 
 // Lengths and pages.
-void KvStore::grow(const NewTokens& news) {
+void KvStore::grow(const AppendedTokens& news) {
   const std::int32_t heads = model_.kv_heads, first_row = news.sequence * heads;
   if (has_data() && !is_shared_) {
     std::int32_t longest = 0;
@@ -90,28 +84,6 @@ void KvStore::grow(const NewTokens& news) {
     if (has_data()) make_room(row, len(row) + news.count);
     len_[static_cast<std::size_t>(row)] += news.count;
   }
-}
-
-// Rows are as long as they will be.
-void KvStore::write(const NewTokens& news) {
-  const KvRows kv = rows();
-  const std::int32_t heads = model_.kv_heads;
-  const auto* const k = static_cast<const float*>(news.k);
-  const auto* const v = static_cast<const float*>(news.v);
-  const auto write_token = [&](std::int32_t h, std::int32_t i) {
-    const std::int32_t row = news.sequence * heads + h;
-    const std::int64_t d = model_.head_dim, from = (static_cast<std::int64_t>(i) * heads + h) * d;
-    const std::int64_t slot = kv.slot(row, len(row) - news.count + i);
-    std::copy_n(k + from, d, kv.k + slot * d);
-    std::copy_n(v + from, d, kv.v + slot * d);
-    kv.position[slot] = news.first_position + i;
-    for (std::int32_t w = 0; w < kv.num_words; ++w) kv.words[w * kv.pool_tokens + slot] = 0;
-  };
-  for_each_in_parallel(pages_for(news.count, kPageTokens), [&](std::int64_t part) {
-    const auto first = static_cast<std::int32_t>(part) * kPageTokens;
-    for (std::int32_t i = first; i < std::min(first + kPageTokens, news.count); ++i)
-      for (std::int32_t h = 0; h < heads; ++h) write_token(h, i);
-  });
 }
 
 void KvStore::shrink(std::int32_t row, std::int32_t len) {

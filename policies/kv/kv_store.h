@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/kv_rows.h"
+#include "kernels/append_kv/append_rows.h"
 #include "policies/kv/kv_pages.h"
 
 namespace kvlab {
@@ -16,13 +16,6 @@ struct ModelShape {
   std::int32_t kv_bytes = 2;  // of one stored element of the uncompressed cache
   double rope_base = 0;       // 0: no RoPE
   [[nodiscard]] std::int32_t group() const { return q_heads / kv_heads; }
-};
-
-// Tokens to be appended at consecutive positions to all rows of a sequence of the batch.
-struct NewTokens {
-  std::int32_t sequence = 0, count = 0, first_position = 0;
-  const void* k = nullptr;  // [count, kv_heads, head_dim] in the memory of the pages; null without data
-  const void* v = nullptr;
 };
 
 // The cached tokens of one layer for a batch of sequences, each (sequence, KV head) with a length and pages of its own. Without data (the
@@ -45,9 +38,9 @@ class KvStore {
   // Appends tokens at consecutive positions to all rows of a sequence; k, v [tokens, kv_heads, head_dim] (null without data).
   // Statistics of new tokens are 0.
   void append(std::int32_t sequence, const float* k, const float* v, std::int32_t tokens, std::int32_t first_position);
-  // The same for several sequences at once. In a GPU's memory k and v may be of another type than the pages, and their tokens lie
+  // The same for several sequences at once, in the memory of the pages; null without data. In a GPU's memory k and v may be of another type than the pages, and their tokens lie
   // `token_stride` elements apart (0: kv_heads * head_dim).
-  void append(std::span<const NewTokens> news, ElementType type = ElementType::kF32, std::int64_t token_stride = 0);
+  void append(std::span<const AppendedTokens> news, ElementType type = ElementType::kF32, std::int64_t token_stride = 0);
   // Forgets tokens behind `len`, after they were compacted away.
   void shrink(std::int32_t row, std::int32_t len);
   // Gives the row copies of the pages that it shares, so that what is written to it is seen by nobody else.
@@ -68,8 +61,7 @@ class KvStore {
 
  private:
   void make_room(std::int32_t row, std::int32_t len);
-  void grow(const NewTokens& news);
-  void write(const NewTokens& news);
+  void grow(const AppendedTokens& news);
   void count_first();
   void list_pages();
 

@@ -107,6 +107,49 @@ TEST(KernelCases, CopiesFillTheRotation) {
   EXPECT_EQ(silu->prepare(*cpu, {{"tokens", 64}, {"width", 256}}, {30 << 10})->copies(), 1) << "one copy is large enough";
 }
 
+// Weights of 1 KiB, activations of 256 bytes in and out.
+struct Layer {
+  const float *w = nullptr, *x = nullptr;
+  float* y = nullptr;
+};
+void run_cpu(const Layer&) {}
+
+// The operands of each copy, in order.
+std::vector<Layer> copies_of(const Rotation& rotation) {
+  auto made = std::make_shared<std::vector<Layer>>();
+  OpRecipe<Layer> recipe;
+  recipe.build = [made](Buffers& b, const Shape&) {
+    made->push_back({b.floats(256), b.activations().floats(32), b.activations().room<float>(32)});
+    return made->back();
+  };
+  recipe.work = [](const Layer&, const Shape&) { return CaseWork{1, 0, {}}; };
+  recipe.matches = [](Device&, const Layer&, const std::function<void()>&) { return true; };
+  const auto cpu = make_cpu_device();
+  const auto prepared = preparing(recipe)(*cpu, {}, rotation);
+  EXPECT_EQ(prepared->copies(), static_cast<std::int64_t>(made->size()));
+  for (const Layer& layer : *made) EXPECT_EQ(layer.x[31], made->at(static_cast<std::size_t>(&layer - made->data()) % 2).x[31]);
+  return *made;
+}
+
+TEST(KernelCases, ActivationsRotateThroughCopiesOfTheirOwn) {
+  const std::vector<Layer> four = copies_of({4096, 100, 512});
+  ASSERT_EQ(four.size(), 4U);
+  for (std::size_t i = 0; i < 4; ++i) {
+    for (std::size_t j = 0; j < i; ++j) EXPECT_NE(four[i].w, four[j].w);
+    EXPECT_EQ(four[i].x, four[i % 2].x);
+    EXPECT_EQ(four[i].y, four[i % 2].y);
+  }
+  EXPECT_NE(four[0].x, four[1].x);
+  const std::vector<Layer> two = copies_of({1024, 100, 512});  // one set of weights under two of activations
+  ASSERT_EQ(two.size(), 2U);
+  EXPECT_EQ(two[0].w, two[1].w);
+  EXPECT_NE(two[0].x, two[1].x);
+  const std::vector<Layer> together = copies_of({2 * 1280, 100});
+  ASSERT_EQ(together.size(), 2U);
+  EXPECT_NE(together[0].w, together[1].w);
+  EXPECT_NE(together[0].x, together[1].x);
+}
+
 }  // namespace
 
 }  // namespace kvlab

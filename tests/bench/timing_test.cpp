@@ -56,6 +56,17 @@ TEST(Timing, IsTheMedianOfOneCallWithTheQuartilesAsSpread) {
   EXPECT_EQ(t.samples, 25);
   EXPECT_NEAR(t.seconds, 12e-6, 1e-12);
   EXPECT_NEAR(t.spread_frac, 2.0 / 12, 1e-9);
+  EXPECT_NEAR(t.mean_frac, 1, 1e-9);
+}
+
+TEST(Timing, AStallMovesTheMeanAndNotTheMedian) {
+  FakeDevice device([](std::int64_t i, std::int64_t calls) {
+    return Device::Sample{static_cast<double>(calls) * (i == 7 ? 1e-3 : 1e-5), 0};
+  });
+  FakeCase fake(1);
+  const Timing t = time_case(fake, device, {0, 25, 25});
+  EXPECT_NEAR(t.seconds, 1e-5, 1e-12);
+  EXPECT_NEAR(t.mean_frac, (24 + 100) / 25.0, 1e-9);
 }
 
 TEST(Timing, ShortCallsAreTimedTogetherAndGoThroughAllCopies) {

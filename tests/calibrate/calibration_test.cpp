@@ -1,6 +1,7 @@
 // Calibration of a device whose times are made up: the tables, their stated error, and what happens when it is cut off.
 #include "app/calibrate/calibration.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -58,12 +59,15 @@ class FakeMeter final : public Meter {
     const std::uint64_t draw = hash_combine(hash_combine(std::hash<std::string>()(table.name), static_cast<std::uint64_t>(at[0])),
                                             static_cast<std::uint64_t>(at[1]));
     const double unit = static_cast<double>(draw >> 11) * 0x1p-53 * 2 - 1;
-    return {true_seconds(table, at) * (1 + noise_ * unit) * (is_slow ? 2 : 1) * speed, noise_, 2, at[0], at[0], 256 * at[0], at[0]};
+    const double seconds = true_seconds(table, at) * (1 + noise_ * unit) * (is_slow ? 2 : 1) * speed;
+    const bool is_stalled = stalled_every > 0 && measurements % stalled_every == 0;
+    return {seconds, noise_, 2, at[0], at[0], 256 * at[0], at[0], is_stalled ? 5.0 : 1.0};
   }
   std::string name = "fake", lacks;
   std::atomic<bool>* stop = nullptr;
   std::size_t stop_after = 0;
   double speed = 1, copy_bytes_per_s = 1e11;
+  std::size_t stalled_every = 0;  // the samples of every so many measurements are five times their median in the mean
   std::size_t measurements = 0, slow_after = 0, slow_until = 0;  // between these two everything takes twice as long
   std::set<std::pair<std::string, CalibrationPoint>> measured;
 
@@ -146,6 +150,16 @@ TEST(Calibrate, StreamedOperandsAreMetAgainAfterAWholeStep) {
   }
 }
 
+// A layer's activations are met again when all others of the pass have passed through the cache.
+TEST(Calibrate, ActivationsAreMetAgainAfterAPass) {
+  const ModelSpec probe = load_model_spec("probe", kModels);
+  const CalibrationLimits limits = default_limits(probe, DeviceKind::kCpu, std::int64_t{8} << 30);
+  for (const CalibrationTable& t : calibration_tables(probe, DeviceKind::kCpu, limits)) {
+    const bool is_policy = t.kind == TableKind::kPolicy;
+    EXPECT_EQ(activation_bytes(t, probe, {100, 7}), is_policy ? 0 : 4 * 100 * (3 * 384 + 2 * (512 + 128) + 2 * 768)) << t.name;
+  }
+}
+
 TEST(Calibration, RecoversTheDevicesTimesWithinItsStatedError) {
   FakeMeter meter(0.005);
   const Calibrated c(meter, 20);
@@ -183,6 +197,28 @@ TEST(Calibration, ASlowStretchIsSharedByAllTables) {
   EXPECT_GT(p95(errors_elsewhere(short_one)), 0.8);
   EXPECT_LT(p95(errors_elsewhere(long_one)), 0.25);
   EXPECT_GT(rounds.measurements, 3 * rounds.measured.size());
+}
+
+// One measurement in a hundred meets a stall. It is part of what steps take, but says nothing about the operation that it fell on.
+TEST(Calibration, StallsAreSharedByAllEntries) {
+  FakeMeter quiet, stalled;
+  stalled.stalled_every = 100;
+  const Calibrated without(quiet, 1e-6);
+  Calibrated with(stalled, 1e-6);
+  const auto expect_longer = [&] {
+    const Profile p = with.profile(), q = without.profile();
+    const auto count = static_cast<double>(stalled.measurements), stalls = std::floor(count / 100), longer = 1 + 4 * stalls / count;
+    EXPECT_GT(longer, 1.03);
+    EXPECT_EQ(p.options.at("mean_frac"), fmt::format("{:.4f}", longer));
+    EXPECT_NEAR(time_of_op(p.ops[0], 64, 1).ps, longer * time_of_op(q.ops[0], 64, 1).ps, 1);
+    EXPECT_NEAR(p.attention.at(std::array{64.0, 0.0, 0.0, 0.0}).ps, longer * q.attention.at(std::array{64.0, 0.0, 0.0, 0.0}).ps, 1);
+    EXPECT_NEAR(p.policy.at("top_k", 256 * 64)->ps, longer * q.policy.at("top_k", 256 * 64)->ps, 1);
+  };
+  expect_longer();
+  EXPECT_NEAR(with.result.errors.back().median_frac, without.result.errors.back().median_frac, 1e-6) << "held-out points are means too";
+  with.plan.seconds = 1e-6;
+  with.run(stalled);  // what was measured before is read back
+  expect_longer();
 }
 
 TEST(Calibration, HeldOutPointsAreNeverFitted) {
@@ -258,7 +294,7 @@ TEST(Calibration, AFolderOfAnotherDeviceModelOrSeedIsRefused) {
 TEST(Calibration, AFaultyMeasurementIsNamedWithItsLine) {
   FakeMeter meter;
   Calibrated c(meter, 1e-6);
-  std::ofstream(c.plan.out + "/measurements.csv", std::ios::app) << "qkv_proj,17,0,maybe,12,0,0,0,0,0,0\n";
+  std::ofstream(c.plan.out + "/measurements.csv", std::ios::app) << "qkv_proj,17,0,maybe,12,0,0,0,0,0,0,1\n";
   EXPECT_THAT(error_of([&] { c.run(meter); }), testing::HasSubstr("'role' = 'maybe' is neither fit nor heldout"));
 }
 
