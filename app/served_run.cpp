@@ -48,6 +48,7 @@ ServeSetup serve_setup(const RunPlan& plan, const EngineModel& model) {
   const HostSetup& shared = plan.setup;
   static_cast<HostSetup&>(serve) = shared;
   serve.temperature = static_cast<float>(plan.temperature);
+  serve.stays_awake = plan.stays_awake && plan.served.backend == "cpu";
   return serve;
 }
 

@@ -180,6 +180,9 @@ void read_simulation(Params& p, RunPlan& plan) {
   plan.search = read_search(p, setup.slo.is_set);
   plan.served = read_served_model(p);
   plan.temperature = p.optional<double>("temperature", 0, 0, 100, "of the tokens drawn, with 'host: engine'; 0: the likeliest");
+  plan.stays_awake =
+      p.choice("idle", {"awake", "asleep"}, 0,
+               "what cores do between steps, with 'host: engine' and 'backend: cpu'; awake: they wait busily and stay fast") == 0;
   plan.load_frac = p.optional<double>("load_frac", 0, 0, 1000,
                                       "arrival rate as a share of what a simulation completes when all requests come at once; 0: the "
                                       "trace's own");

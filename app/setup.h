@@ -40,6 +40,7 @@ struct RunPlan {
   // 'host: engine' with a trace: the model, what it runs on, and how its tokens are drawn.
   ServedModel served;
   double temperature = 0;
+  bool stays_awake = true;
   double max_diff_frac = 0;  // that simulation and engine may differ by in a median over the seeds; 0: any
   double load_frac = 0;      // arrival rate as a share of the capacity that a simulation finds; 0: as the trace says
 };

@@ -14,4 +14,6 @@ void for_each_in_parallel(std::int64_t count, const std::function<void(std::int6
   });
 }
 
+int num_parallel() { return tbb::this_task_arena::max_concurrency(); }
+
 }  // namespace kvlab

@@ -10,4 +10,7 @@ namespace kvlab {
 // threads. A part that throws ends the call with one of the exceptions.
 void for_each_in_parallel(std::int64_t count, const std::function<void(std::int64_t)>& part);
 
+// How many parts run at once, at most.
+int num_parallel();
+
 }  // namespace kvlab

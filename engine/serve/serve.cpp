@@ -51,7 +51,7 @@ EngineReplica::EngineReplica(const ServeSetup& setup, TraceSource& trace, RunSin
       arrivals_(trace, setup.stop),
       metrics_(setup.slo, kStart + setup.warmup),
       executor_(*setup.model, *setup.recipe, executor_options(setup)),
-      lane_(setup.nominal_time ? make_nominal_lane(executor_) : make_thread_lane(executor_)),
+      lane_(setup.nominal_time ? make_nominal_lane(executor_) : make_thread_lane(executor_, setup.stays_awake)),
       trigger_(setup.recipe->make_trigger()) {
   state_.events = &events_;
 }

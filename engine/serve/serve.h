@@ -21,6 +21,7 @@ struct ServeSetup : HostSetup {
   const EngineModel* model = nullptr;
   const Recipe* recipe = nullptr;
   float temperature = 0;                                                    // of sampling; 0: greedy
+  bool stays_awake = false;                                                 // between steps, StepLane
   std::function<void(const InFlightStep&, std::size_t waiting)> step_done;  // hears of every step with its measured times; may be empty
   std::function<void()> each_turn;                                          // called often; what it throws ends the run; may be empty
   std::function<Picoseconds(const InFlightStep&)> nominal_time;             // tests: a made-up clock in place of the real one

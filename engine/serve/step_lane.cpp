@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/parallel.h"
+
 namespace kvlab {
 
 namespace {
@@ -11,11 +13,12 @@ using RealClock = std::chrono::steady_clock;
 
 class ThreadLane final : public StepLane {
  public:
-  explicit ThreadLane(StepExecutor& executor) : executor_(executor), thread_([this] { loop(); }) {}
+  ThreadLane(StepExecutor& executor, bool stays_awake) : executor_(executor), stays_awake_(stays_awake), thread_([this] { loop(); }) {}
   ~ThreadLane() override {
     {
       const std::lock_guard lock(mutex_);
       is_over_ = true;
+      is_called_ = true;
     }
     changed_.notify_all();
     thread_.join();
@@ -34,6 +37,7 @@ class ThreadLane final : public StepLane {
     {
       const std::lock_guard lock(mutex_);
       jobs_.push_back(std::move(job));
+      is_called_ = true;
     }
     changed_.notify_all();
   }
@@ -50,10 +54,12 @@ class ThreadLane final : public StepLane {
   void loop() {
     std::unique_lock lock(mutex_);
     while (true) {
+      if (stays_awake_ && !is_called_) wait_awake(lock);
       changed_.wait(lock, [this] { return !jobs_.empty() || is_over_; });
       if (is_over_) return;
       const StepJob job = std::move(jobs_.front());
       jobs_.pop_front();
+      is_called_ = !jobs_.empty() || is_over_;
       lock.unlock();
       Output output{now(), 0};
       std::exception_ptr error;
@@ -74,7 +80,18 @@ class ThreadLane final : public StepLane {
     }
   }
 
+  void wait_awake(std::unique_lock<std::mutex>& lock) {
+    lock.unlock();
+    for_each_in_parallel(num_parallel(), [this](std::int64_t) {
+      while (!is_called_.load(std::memory_order_relaxed)) {
+      }
+    });
+    lock.lock();
+  }
+
   StepExecutor& executor_;
+  const bool stays_awake_;
+  std::atomic<bool> is_called_ = false;  // there are jobs, or it is over; written with the mutex held
   RealClock::time_point begin_ = RealClock::now();
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -112,7 +129,9 @@ class NominalLane final : public StepLane {
 
 }  // namespace
 
-std::unique_ptr<StepLane> make_thread_lane(StepExecutor& executor) { return std::make_unique<ThreadLane>(executor); }
+std::unique_ptr<StepLane> make_thread_lane(StepExecutor& executor, bool stays_awake) {
+  return std::make_unique<ThreadLane>(executor, stays_awake);
+}
 std::unique_ptr<StepLane> make_nominal_lane(StepExecutor& executor) { return std::make_unique<NominalLane>(executor); }
 
 }  // namespace kvlab

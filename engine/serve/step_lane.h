@@ -32,8 +32,9 @@ class StepLane {
   virtual Output wait_output() = 0;
 };
 
-// On a thread of its own, in real time.
-std::unique_ptr<StepLane> make_thread_lane(StepExecutor& executor);
+// On a thread of its own, in real time. `stays_awake`: between jobs all cores wait busily. Cores that sleep come back slower, for longer
+// than a step takes, and how much slower depends on the load; cores that are awake are as fast as a calibration found them.
+std::unique_ptr<StepLane> make_thread_lane(StepExecutor& executor, bool stays_awake);
 // In the caller's thread, on a clock that only steps move: for tests.
 std::unique_ptr<StepLane> make_nominal_lane(StepExecutor& executor);
 
