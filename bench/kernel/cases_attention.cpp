@@ -31,7 +31,8 @@ Attend decode_attend(Buffers& b, const Shape& s) {
   a.segments = b.host(std::vector<Segment>{segment}), a.num_segments = 1;
   a.queries = queries_at_end(b, kv, 1);
   std::vector<float*> out;
-  for (std::int32_t i = 0; i < kv.num_sequences(); ++i) out.push_back(b.activations().room<float>(std::int64_t{kv.kv_heads} * kv.group * kv.head_dim));
+  for (std::int32_t i = 0; i < kv.num_sequences(); ++i)
+    out.push_back(b.activations().room<float>(std::int64_t{kv.kv_heads} * kv.group * kv.head_dim));
   a.out = b.host(std::move(out));
   return a;
 }

@@ -76,7 +76,8 @@ KernelFamily rmsnorm() {
   recipe.build = [](Buffers& b, const Shape& s) {
     const std::int64_t t = s.at("tokens"), w = s.at("width");
     RmsNorm a;
-    a.in = b.activations().floats(t * w), a.residual = b.activations().floats(t * w), a.weight = b.floats(w), a.out = b.activations().room<float>(t * w);
+    a.in = b.activations().floats(t * w), a.residual = b.activations().floats(t * w), a.weight = b.floats(w),
+    a.out = b.activations().room<float>(t * w);
     a.tokens = t, a.width = w;
     return a;
   };

@@ -59,7 +59,8 @@ KvRows paged_rows(Buffers& buffers, const RowsSpec& spec) {
 Queries* queries_at_end(Buffers& buffers, const KvRows& kv, std::int32_t count) {
   std::vector<Queries> queries;
   for (std::int32_t s = 0; s < kv.num_sequences(); ++s)
-    queries.push_back({buffers.activations().floats(std::int64_t{count} * kv.kv_heads * kv.group * kv.head_dim), count, kv.len[s * kv.kv_heads] - count});
+    queries.push_back(
+        {buffers.activations().floats(std::int64_t{count} * kv.kv_heads * kv.group * kv.head_dim), count, kv.len[s * kv.kv_heads] - count});
   return buffers.host(std::move(queries));
 }
 

@@ -289,7 +289,8 @@ void PolicyCache::touch_memory(const Transformer& model, std::int32_t tokens) {
 void PolicyCache::gather(Group& g, std::size_t s, std::int32_t layer) {
   const KvRows kv = g.layers[at(layer)].rows();
   const std::int64_t d = shape_.head_dim, width = shape_.kv_heads * d, n = g.seqs[s].end();
-  float *const k = room_in(whole_k_, static_cast<std::size_t>(n * width)), *const v = room_in(whole_v_, static_cast<std::size_t>(n * width));
+  float *const k = room_in(whole_k_, static_cast<std::size_t>(n * width)), *const v =
+                                                                               room_in(whole_v_, static_cast<std::size_t>(n * width));
   constexpr std::int64_t kPart = 256;
   for_each_in_parallel((n + kPart - 1) / kPart, [&](std::int64_t part) {
     for (std::int32_t h = 0; h < shape_.kv_heads; ++h) {

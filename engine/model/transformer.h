@@ -27,9 +27,7 @@ class AttentionHost {
   // q, out [n, q_heads, head_dim]; k, v [n, kv_heads, head_dim].
   virtual void attend(std::int32_t layer, const float* q, const float* k, const float* v, float* out) = 0;
   // Room for n floats of a pass, the same for the next one: the first touch of fresh memory takes as long as a layer.
-  [[nodiscard]] std::span<float> pass_memory(std::size_t n) {
-    return {room_in(pass_memory_, n), n};
-  }
+  [[nodiscard]] std::span<float> pass_memory(std::size_t n) { return {room_in(pass_memory_, n), n}; }
 
  private:
   BigArray<float> pass_memory_;

@@ -38,8 +38,8 @@ class KvStore {
   // Appends tokens at consecutive positions to all rows of a sequence; k, v [tokens, kv_heads, head_dim] (null without data).
   // Statistics of new tokens are 0.
   void append(std::int32_t sequence, const float* k, const float* v, std::int32_t tokens, std::int32_t first_position);
-  // The same for several sequences at once, in the memory of the pages; null without data. In a GPU's memory k and v may be of another type than the pages, and their tokens lie
-  // `token_stride` elements apart (0: kv_heads * head_dim).
+  // The same for several sequences at once, in the memory of the pages; null without data. In a GPU's memory k and v may be of another type
+  // than the pages, and their tokens lie `token_stride` elements apart (0: kv_heads * head_dim).
   void append(std::span<const AppendedTokens> news, ElementType type = ElementType::kF32, std::int64_t token_stride = 0);
   // Forgets tokens behind `len`, after they were compacted away.
   void shrink(std::int32_t row, std::int32_t len);

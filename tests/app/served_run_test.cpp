@@ -60,7 +60,7 @@ TEST_F(ServedRun, RandomWeightsHaveTheShapeOfTheModel) {
                                      "--set", "scheduler=vllm_v1"};
   EXPECT_NE(call(run).err.find("'weights: random'"), std::string::npos);
   std::vector<std::string> random = run;
-  random.insert(random.end(), {"--set", "weights=random", "--set", "temperature=1"});
+  random.insert(random.end(), {"--set", "weights=random", "--set", "temperature=1", "--set", "idle=asleep"});
   const Called called = call(random);
   ASSERT_EQ(called.status, 0) << called.err;
   EXPECT_NE(called.out.find("random weights in the shape of tiny"), std::string::npos) << called.out;
