@@ -250,11 +250,14 @@ void run_block(Block& b) {
   const Attend& a = b.a;
   const std::int32_t sequence = a.segments[0].kv.sequence(b.row);
   const float scale = std::sqrt(static_cast<float>(b.d));
+  // What each of the loops over tokens begins with is on its way while something else is computed.
+  for (std::int64_t i = 0; i < std::min<std::int64_t>(kTileSums, b.n()); ++i) prefetch(b.tokens.places[i].k, b.d);
   b.queries.resize(b.count * b.d);
   b.z.resize(b.count * b.n());
   for (std::int64_t line = 0; line < b.count; ++line)
     for (std::int64_t c = 0; c < b.d; ++c) b.queries[line * b.d + c] = b.q.data[b.head(line) * b.d + c] / scale;
   fill_logits(b);
+  for (std::int64_t i = 0; i < std::min(kChunkTokens, b.n()); ++i) prefetch(b.tokens.places[i].v, b.d);
   for (std::int64_t line = 0; line < b.count; ++line) {
     float* z = b.z.data() + line * b.n();
     const float log_sum = softmax(z, b.n());
