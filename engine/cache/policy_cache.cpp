@@ -72,14 +72,17 @@ void refuse_host_memory(const Recipe& recipe, const Needs& needs) {
   throw InputError(fmt::format("recipe '{}' has an operation without a CUDA kernel; it runs with backend cpu alone", recipe.name));
 }
 
-// Parts look at several layers in one step: their views must not move while layers after them grow.
+// Parts look at several layers in one step: their views must not move while layers after them grow. Pages that a row holds already, those
+// of blocks that it was given, are room too.
 void PolicyCache::make_room(std::span<const StepPiece> pieces) {
   std::int64_t pages = 0;
+  const std::int32_t each = pages_->page_tokens();
   for (const StepPiece& piece : pieces) {
     for (const KvStore::Sequence& layer : piece.sequence->rows) {
-      for (const auto& row : layer.pages) {
-        pages += piece.new_tokens / pages_->page_tokens() + 1;
-        if (piece.unshares) pages += static_cast<std::int64_t>(row.size());
+      for (std::size_t h = 0; h < layer.pages.size(); ++h) {
+        const auto held = static_cast<std::int64_t>(layer.pages[h].size());
+        pages += std::max<std::int64_t>(0, (layer.len[h] + piece.new_tokens + each - 1) / each - held);
+        if (piece.unshares) pages += held;
       }
     }
   }
