@@ -73,15 +73,16 @@ class OpCase final : public PreparedCase {
  private:
   // The next copy, of the next of so many sets of operands and so many of activations.
   void build(const Shape& shape, std::int64_t own, std::int64_t activations) {
-    Buffers* const passed = keeps_apart_ ? &next_of(activations_, activations) : nullptr;
-    Buffers& buffers = next_of(own_, own);
+    Buffers* const passed = keeps_apart_ ? &next_of(activations_, activations, kOtherSeeds) : nullptr;
+    Buffers& buffers = next_of(own_, own, 1);
     if (passed != nullptr) passed->rewind(nullptr);
     buffers.rewind(passed);
     ops_.push_back(recipe_.build(buffers, shape));
   }
-  Buffers& next_of(std::deque<Buffers>& all, std::int64_t most) {
+  static constexpr std::uint64_t kOtherSeeds = 1 << 20;
+  Buffers& next_of(std::deque<Buffers>& all, std::int64_t most, std::uint64_t first_seed) {
     const auto i = static_cast<std::size_t>(copies() % most);
-    if (i == all.size()) all.emplace_back(device_, pool_, recipe_.type, static_cast<std::uint64_t>(ops_.size() + 1));
+    if (i == all.size()) all.emplace_back(device_, pool_, recipe_.type, first_seed + i);
     return all[i];
   }
 

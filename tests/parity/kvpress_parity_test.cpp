@@ -166,7 +166,7 @@ class Comparison {
 class KvpressPrompt : public testing::TestWithParam<std::int32_t> {};
 
 TEST_P(KvpressPrompt, KeepsTheSameTokens) {
-  if (GetParam() > 500 && short_run()) GTEST_SKIP() << "longer prompts take too long with KVLAB_SHORT set";
+  if (GetParam() > 400 && short_run()) GTEST_SKIP() << "longer prompts take too long with KVLAB_SHORT set";
   const PeerResults prompt(GetParam());
   AttentionTrace trace = record_prompt(prompt);
   for (const PressCase& c : press_cases()) {
