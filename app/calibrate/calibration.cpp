@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
+#include <map>
 #include <ostream>
 #include <random>
 
@@ -147,29 +149,41 @@ class Calibrator {
     }
   }
 
-  // A device that others slow down for a while would be slow in the tables measured then. So all points are measured again, in another
-  // order each time, and a point's time is the mean.
+  // One of those measured least.
+  [[nodiscard]] Measurements::Entry next_again(const CalibrationTable& table, std::mt19937_64& random) const {
+    const auto& entries = measurements_.of(table.name);
+    int least = entries.front().times;
+    for (const Measurements::Entry& e : entries) least = std::min(least, e.times);
+    std::vector<Measurements::Entry> next;
+    std::copy_if(entries.begin(), entries.end(), std::back_inserter(next), [&](const auto& e) { return e.times == least; });
+    return next[random() % next.size()];
+  }
+
+  // A device that others slow down for a while would be slow in the tables measured then. So points are measured again, and a point's time
+  // is the mean. Tables take turns, however many points they have: those that every step needs in every turn, others in every fourth.
   void measure_again() {
-    struct Point {
-      const CalibrationTable* table;
-      Measurements::Entry entry;
-    };
     const double seconds = seconds_each();
     std::mt19937_64 random(plan_.seed);
-    for (int round = 1; round < kMostRounds; ++round) {
-      std::vector<Point> points;
-      for (const CalibrationTable& table : tables_)
-        for (const Measurements::Entry& entry : measurements_.of(table.name)) points.push_back({&table, entry});
-      std::shuffle(points.begin(), points.end(), random);
-      for (const Point& point : points) {
+    std::map<std::string, std::size_t> again;
+    std::vector<const CalibrationTable*> tables;
+    for (const CalibrationTable& table : tables_)
+      if (!measurements_.of(table.name).empty()) tables.push_back(&table);
+    for (std::size_t turn = 0, measured = 1; measured > 0 || turn % 4 != 1; ++turn) {
+      measured = 0;
+      std::shuffle(tables.begin(), tables.end(), random);
+      for (const CalibrationTable* table : tables) {
+        if (turn % 4 != 0 && !table->in_every_step()) continue;
+        if (again[table->name] >= kMostRounds * measurements_.of(table->name).size()) continue;
         if (stop_ || left() <= 0) return;
-        measure(*point.table, point.entry.at, point.entry.role, seconds);
+        const Measurements::Entry point = next_again(*table, random);
+        measure(*table, point.at, point.role, seconds);
+        ++again[table->name], ++measured;
       }
     }
   }
 
   static constexpr double kAgainFrac = 0.45;  // of the time, at least: to measure all points again
-  static constexpr int kMostRounds = 5;
+  static constexpr std::size_t kMostRounds = 5;
   static constexpr std::int64_t kMiddle = 64;  // tokens or sequences, of the points measured twice at first
   Meter& meter_;
   const CalibrationPlan& plan_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <numeric>
 
 #include "base/params.h"
 #include "base/text.h"
@@ -85,7 +86,7 @@ void Measurements::read() {
 
 void Measurements::take(const std::string& table, const Entry& entry) {
   ++size_;
-  mean_fracs_ += entry.measured.mean_frac;
+  mean_fracs_[table].push_back(entry.measured.mean_frac);
   std::vector<Entry>& entries = tables_[table];
   const auto known = std::find_if(entries.begin(), entries.end(), [&](const Entry& e) { return e.at == entry.at; });
   if (known == entries.end()) return entries.push_back(entry);
@@ -108,17 +109,43 @@ void Measurements::add(const std::string& table, const CalibrationPoint& at, Rol
   take(table, {at, role, rounded});
 }
 
-double Measurements::noise_frac() const {
+double Measurements::own_mean_frac(const std::string& table) const {
+  const auto known = mean_fracs_.find(table);
+  if (known == mean_fracs_.end()) return 1;
+  std::vector<double> fracs = known->second;
+  const auto middle = fracs.begin() + static_cast<std::ptrdiff_t>(fracs.size() / 2);
+  std::nth_element(fracs.begin(), middle, fracs.end());
+  return *middle;
+}
+
+double Measurements::stall_frac() const {
+  double sum = 0;
+  for (const auto& [table, fracs] : mean_fracs_) sum += std::accumulate(fracs.begin(), fracs.end(), 0.0) / own_mean_frac(table);
+  return size_ == 0 ? 1 : sum / static_cast<double>(size_);
+}
+
+namespace {
+
+struct Noise {
   double sum = 0;
   int points = 0;
-  for (const auto& [table, entries] : tables_) {
-    for (const Entry& e : entries) {
+  void add(const std::vector<Measurements::Entry>& entries) {
+    for (const Measurements::Entry& e : entries) {
       if (e.times < 2) continue;
       sum += std::sqrt(e.squares / (e.times - 1)) / e.measured.seconds;
       ++points;
     }
   }
-  return points == 0 ? 0 : sum / points;
+  [[nodiscard]] double mean() const { return points == 0 ? 0 : sum / points; }
+};
+
+}  // namespace
+
+double Measurements::noise_frac(const std::string& table) const {
+  Noise all, own;
+  for (const auto& [name, entries] : tables_) all.add(entries);
+  own.add(of(table));
+  return std::max(all.mean(), own.mean());
 }
 
 const std::vector<Measurements::Entry>& Measurements::of(const std::string& table) const {

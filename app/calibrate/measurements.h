@@ -39,11 +39,15 @@ class Measurements {
   // Each point once, in the order of first measurement.
   [[nodiscard]] const std::vector<Entry>& of(const std::string& table) const;
   [[nodiscard]] bool has(const std::string& table, const CalibrationPoint& at) const;
-  // By how much samples take longer, in the mean of all measurements, than their medians. A stall that hits one measurement by chance, and
-  // would hit any other as well, is spread over all of them by this.
-  [[nodiscard]] double mean_frac() const { return size_ == 0 ? 1 : mean_fracs_ / static_cast<double>(size_); }
-  // Relative deviation of one measurement from another of the same point: the mean over all points measured more than once; 0: none was.
-  [[nodiscard]] double noise_frac() const;
+  // By how much a table's samples take longer, in the mean, than the medians of their measurements: in the median of its measurements,
+  // times stall_frac().
+  [[nodiscard]] double mean_frac(const std::string& table) const { return own_mean_frac(table) * stall_frac(); }
+  // By how much samples take longer in the mean of all measurements than is usual for their tables. A stall that hits one measurement by
+  // chance, and would hit any other as well, is spread over all of them by this.
+  [[nodiscard]] double stall_frac() const;
+  // Relative deviation of one measurement from another of the same point: the mean over all points measured more than once, or that over
+  // the table's where it is larger; 0: none was.
+  [[nodiscard]] double noise_frac(const std::string& table) const;
   [[nodiscard]] std::size_t size() const { return size_; }  // measurements, a point's every one
   [[nodiscard]] const std::string& folder() const { return folder_; }
 
@@ -51,9 +55,10 @@ class Measurements {
   void read();
   void take(const std::string& table, const Entry& entry);
   std::string folder_;
+  [[nodiscard]] double own_mean_frac(const std::string& table) const;
   std::map<std::string, std::vector<Entry>> tables_;
+  std::map<std::string, std::vector<double>> mean_fracs_;  // of every measurement
   std::size_t size_ = 0;
-  double mean_fracs_ = 0;
   std::ofstream stream_;
 };
 

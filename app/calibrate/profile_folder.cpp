@@ -112,7 +112,7 @@ void fill_meta(const CalibratedFolder& f, Profile& p) {
   p.host_time = std::llround(f.facts.round_trip_seconds * 1e12);
   p.options["seed"] = std::to_string(f.plan.seed);
   p.options["measurements"] = std::to_string(f.measurements.size());
-  p.options["mean_frac"] = fmt::format("{:.4f}", f.measurements.mean_frac());
+  p.options["stall_frac"] = fmt::format("{:.4f}", f.measurements.stall_frac());
   p.options["copy_bytes_per_s"] = fmt::format("{:.4g}", f.facts.copy_bytes_per_s);
   p.options["gemm_flops_per_s"] = fmt::format("{:.4g}", f.facts.gemm_flops_per_s);
   p.options["launch_ns"] = fmt::format("{:.0f}", f.facts.launch_seconds * 1e9);

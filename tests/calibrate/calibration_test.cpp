@@ -5,11 +5,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "app/calibrate/profile_folder.h"
 #include "app/calibrate/refine.h"
@@ -51,7 +54,8 @@ class FakeMeter final : public Meter {
   }
   [[nodiscard]] bool can_measure(const CalibrationTable& table) const override { return table.name != lacks; }
   Measured measure(const CalibrationTable& table, const CalibrationPoint& at, double) override {
-    measured.insert({table.name, at});
+    std::this_thread::sleep_for(delay);
+    ++measured[{table.name, at}];
     ++measurements;
     if (stop != nullptr && measured.size() >= stop_after) *stop = true;
     const bool is_slow = measurements > slow_after && measurements <= slow_until;
@@ -61,15 +65,17 @@ class FakeMeter final : public Meter {
     const double unit = static_cast<double>(draw >> 11) * 0x1p-53 * 2 - 1;
     const double seconds = true_seconds(table, at) * (1 + noise_ * unit) * (is_slow ? 2 : 1) * speed;
     const bool is_stalled = stalled_every > 0 && measurements % stalled_every == 0;
-    return {seconds, noise_, 2, at[0], at[0], 256 * at[0], at[0], is_stalled ? 5.0 : 1.0};
+    return {seconds, noise_, 2, at[0], at[0], 256 * at[0], at[0], (is_stalled ? 5.0 : 1.0) * (table.name == uneven ? 1.25 : 1.0)};
   }
   std::string name = "fake", lacks;
+  std::string uneven;  // the table whose samples take a quarter longer in the mean than in the median
   std::atomic<bool>* stop = nullptr;
   std::size_t stop_after = 0;
   double speed = 1, copy_bytes_per_s = 1e11;
   std::size_t stalled_every = 0;  // the samples of every so many measurements are five times their median in the mean
   std::size_t measurements = 0, slow_after = 0, slow_until = 0;  // between these two everything takes twice as long
-  std::set<std::pair<std::string, CalibrationPoint>> measured;
+  std::chrono::milliseconds delay{0};
+  std::map<std::pair<std::string, CalibrationPoint>, int> measured;  // how often
 
  private:
   double noise_;
@@ -183,8 +189,8 @@ TEST(Calibration, RefiningMakesTheWorstErrorsSmallerAndGoesWhereTheyAre) {
   EXPECT_GT(refined.result.measurements, coarse.result.measurements);
   // The knee of matrix products is at 100 tokens: between the coarse 64 and 256.
   int near = 0, far = 0;
-  for (const auto& [table, at] : second.measured)
-    if (table == "qkv_proj" && !first.measured.contains({table, at})) ++(at[0] > 64 && at[0] < 256 ? near : far);
+  for (const auto& [point, times] : second.measured)
+    if (const auto& [table, at] = point; table == "qkv_proj" && !first.measured.contains(point)) ++(at[0] > 64 && at[0] < 256 ? near : far);
   EXPECT_GE(near, 3);
   EXPECT_LE(far, near / 2);
 }
@@ -209,7 +215,7 @@ TEST(Calibration, StallsAreSharedByAllEntries) {
     const Profile p = with.profile(), q = without.profile();
     const auto count = static_cast<double>(stalled.measurements), stalls = std::floor(count / 100), longer = 1 + 4 * stalls / count;
     EXPECT_GT(longer, 1.03);
-    EXPECT_EQ(p.options.at("mean_frac"), fmt::format("{:.4f}", longer));
+    EXPECT_EQ(p.options.at("stall_frac"), fmt::format("{:.4f}", longer));
     EXPECT_NEAR(time_of_op(p.ops[0], 64, 1).ps, longer * time_of_op(q.ops[0], 64, 1).ps, 1);
     EXPECT_NEAR(p.attention.at(std::array{64.0, 0.0, 0.0, 0.0}).ps, longer * q.attention.at(std::array{64.0, 0.0, 0.0, 0.0}).ps, 1);
     EXPECT_NEAR(p.policy.at("top_k", 256 * 64)->ps, longer * q.policy.at("top_k", 256 * 64)->ps, 1);
@@ -219,6 +225,33 @@ TEST(Calibration, StallsAreSharedByAllEntries) {
   with.plan.seconds = 1e-6;
   with.run(stalled);  // what was measured before is read back
   expect_longer();
+}
+
+TEST(Calibration, ATableOfUnevenSamplesIsNoOthersMatter) {
+  FakeMeter even, uneven;
+  uneven.uneven = "down_proj";
+  const Calibrated without(even, 1e-6), with(uneven, 1e-6);
+  const Profile p = with.profile(), q = without.profile();
+  for (std::size_t i = 0; i < p.ops.size(); ++i)
+    EXPECT_NEAR(time_of_op(p.ops[i], 64, 1).ps, (p.ops[i].name == "down_proj" ? 1.25 : 1) * time_of_op(q.ops[i], 64, 1).ps, 1)
+        << p.ops[i].name;
+}
+
+// Tables of policies have more points; what every step needs is measured more often all the same.
+TEST(Calibration, EveryStepsTablesAreMeasuredAgainMostOften) {
+  FakeMeter meter;
+  meter.delay = std::chrono::milliseconds(1);
+  const Calibrated c(meter, 2);
+  struct Sum {
+    double times = 0, points = 0;
+  };
+  std::map<std::string, Sum> sums;
+  for (const auto& [point, times] : meter.measured) sums[point.first].times += times, ++sums[point.first].points;
+  const auto often = [&](const std::string& table) { return sums.at(table).times / sums.at(table).points; };
+  for (const CalibrationTable& t : calibration_tables(load_model_spec("probe", kModels), DeviceKind::kCpu, c.plan.limits)) {
+    if (!t.in_every_step() || t.axes() == 2) continue;
+    EXPECT_GT(often(t.name), 1.3 * often("pool1d")) << t.name << " " << often(t.name);
+  }
 }
 
 TEST(Calibration, HeldOutPointsAreNeverFitted) {
@@ -366,7 +399,8 @@ TEST(Calibration, PointsThatTakeTooLongAreLeftOut) {
   meter.speed = 20, meter.copy_bytes_per_s = 1e10;
   const Calibrated c(meter, 1e-6);
   ASSERT_TRUE(c.result.is_complete);
-  for (const auto& [table, at] : meter.measured) {
+  for (const auto& [point, times] : meter.measured) {
+    const auto& [table, at] = point;
     if (table != "attention_prefill") continue;
     EXPECT_LT(20 * true_seconds({table, TableKind::kPrefill, "", {}, 1, "", "", {}, 0, 1}, at), 2.0) << at[0] << " " << at[1];
   }
