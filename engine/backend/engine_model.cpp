@@ -93,7 +93,7 @@ std::vector<float> EngineModel::logits(std::span<const std::int32_t> ids, std::i
 
 void require_recipe(std::string_view backend, const Recipe& recipe, const Needs& needs) {
   if (backend == "cpu") return;
-  refuse_host_memory(recipe, needs);
+  refuse_cpu_only(recipe, needs);
   refuse_extra_pass(recipe, needs);
 }
 

@@ -53,7 +53,7 @@ PolicyCache::PolicyCache(std::unique_ptr<const CacheModel> model, const Recipe& 
       out_(model_->memory()) {
   if (!recipe.runs_in("engine"))
     throw InputError(fmt::format("recipe '{}' does not run in the engine; it runs in: {}", recipe.name, fmt::join(recipe.hosts, ", ")));
-  if (!model_->memory().on_host()) refuse_host_memory(recipe, policy_.needs());
+  if (!model_->memory().on_host()) refuse_cpu_only(recipe, policy_.needs());
   pages_->reserve(options.reserved_pages);
   ops_.keep_log(false);
   ops_.take_counts_from(options.counts);
@@ -67,8 +67,8 @@ void refuse_extra_pass(const Recipe& recipe, const Needs& needs) {
       fmt::format("recipe '{}' needs the extra pass '{}', which runs inside a step with backend cpu alone", recipe.name, needs.pass));
 }
 
-void refuse_host_memory(const Recipe& recipe, const Needs& needs) {
-  if (!needs.host_memory) return;
+void refuse_cpu_only(const Recipe& recipe, const Needs& needs) {
+  if (!needs.cpu_only) return;
   throw InputError(fmt::format("recipe '{}' has an operation without a CUDA kernel; it runs with backend cpu alone", recipe.name));
 }
 

@@ -115,6 +115,6 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
 // Error (InputError) where the recipe needs an extra pass: of models that run none inside a step (a prompt that is adopted brings its own).
 void refuse_extra_pass(const Recipe& recipe, const Needs& needs);
 // Error (InputError) where some operation of the recipe has no CUDA kernel.
-void refuse_host_memory(const Recipe& recipe, const Needs& needs);
+void refuse_cpu_only(const Recipe& recipe, const Needs& needs);
 
 }  // namespace kvlab

@@ -18,7 +18,7 @@ void Needs::add(const Needs& other) {
   question |= other.question;
   future_queries |= other.future_queries;
   pass_hidden |= other.pass_hidden;
-  host_memory |= other.host_memory;
+  cpu_only |= other.cpu_only;
   if (pass.empty()) pass = other.pass;
   if (!other.pass.empty() && other.pass != pass) throw InternalError("two parts ask for different extra passes");
 }

@@ -31,7 +31,7 @@ struct Needs {
   bool future_queries = false;  // what is asked later: an oracle's knowledge
   std::string pass;             // an extra forward pass, by name
   bool pass_hidden = false;     // the attention layers' inputs in that pass
-  bool host_memory = false;     // tensors in the host's memory: some operation has no CUDA kernel
+  bool cpu_only = false;        // some operation has no CUDA kernel
   void add(const Needs& other);
 };
 

@@ -109,6 +109,7 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
     num_words_ += part->num_words();
     resident_words_ += part->resident_words();
   }
+  needs_.cpu_only |= recipe.peer_ties;
   if (!recipe.has_budget) return;
   if (const std::string why = why_no_budget(recipe); !why.empty()) throw InputError(why);
   allocator_->set_budget(recipe.budget);

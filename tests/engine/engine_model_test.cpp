@@ -93,8 +93,10 @@ TEST(EngineModel, RefusesRecipesThatCudaDoesNotRun) {
   EXPECT_EQ(message("cpu", "retrieval_attention_hnsw"), "");
   EXPECT_EQ(message("cuda", "kvzip", 64),
             "recipe 'kvzip' needs the extra pass 'reconstruct', which runs inside a step with backend cpu alone");
-  EXPECT_EQ(message("cuda", "retrieval_attention_hnsw"),
-            "recipe 'retrieval_attention_hnsw' has an operation without a CUDA kernel; it runs with backend cpu alone");
+  for (const auto& [name, budget] :
+       {std::pair<std::string, std::int32_t>{"retrieval_attention_hnsw", 0}, {"keyformer", 64}, {"kvpress_knorm", 64}})
+    EXPECT_EQ(message("cuda", name, budget),
+              "recipe '" + name + "' has an operation without a CUDA kernel; it runs with backend cpu alone");
 }
 
 }  // namespace

@@ -19,6 +19,11 @@ class Slices final : public ScorerWrapper {
         slice_(p.optional<std::int32_t>("slice_tokens", 1024, 1, 1 << 20, "tokens of a slice")),
         peer_ties_(p.flag("peer_ties", false, "equal scores at a slice's boundary fall as in torch.topk on a CPU")) {}
 
+  [[nodiscard]] Needs needs() const override {
+    Needs needs = ScorerWrapper::needs();
+    needs.cpu_only |= peer_ties_;
+    return needs;
+  }
   void set_budget(const Budget& budget) override {
     ScorerWrapper::set_budget(budget);
     frac_ = budget.tokens > 0 ? 0 : budget.frac;

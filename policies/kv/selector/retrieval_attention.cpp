@@ -23,7 +23,7 @@ class RetrievalAttention final : public Selector {
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
-    needs.host_memory = graph_;
+    needs.cpu_only = graph_;
     needs.step_queries = true;
     return needs;
   }
