@@ -8,9 +8,9 @@
 
 namespace kvlab {
 
-// Fills the tables of `profile` from the fitted points, each times its Measurements::mean_frac(): a step's time is a sum, so entries are means.
-// Of tables with two axes a line enters only when it has all of its coarse points. Whether a policy operation's curve is straight over
-// bytes or over logarithms is decided by leaving out its own points one by one.
+// Fills the tables of `profile` from the fitted points, each times its Measurements::mean_frac(): a step's time is a sum, so entries are
+// means. Of tables with two axes a line enters only when it has all of its coarse points. Whether a policy operation's curve is straight
+// over bytes or over logarithms is decided by leaving out its own points one by one.
 void fit_tables(const std::vector<CalibrationTable>& tables, const Measurements& measurements, Profile& profile);
 
 // A held-out point, and what the cost model would say of it.
