@@ -44,10 +44,10 @@ struct CalibrationTable {
 inline constexpr std::int64_t kLayoutTokens = 4096;
 inline constexpr std::int64_t kContextTokens = 512;  // of a sequence whose length a point does not say
 
-// Of all copies of the operands at a point, at most.
+// Of all copies of the operands at a point, about.
 std::int64_t copied_bytes(const CalibrationTable& table, const CalibrationPoint& at);
 
-// Of all copies of the activations at a point, at least: those of a forward pass over its tokens, which all of an operation's are met again
+// Of all copies of the activations at a point, about: those of a forward pass over its tokens, which all of an operation's are met again
 // after. 0 for a policy's operations and copies.
 std::int64_t activation_bytes(const CalibrationTable& table, const ModelSpec& model, const CalibrationPoint& at);
 

@@ -17,9 +17,9 @@ using Shape = std::map<std::string, std::int64_t>;
 // How often a case's operands are laid out in memory. Calls go through the copies in turn, so that what one call reads was pushed out of
 // the cache by the calls between.
 struct Rotation {
-  std::int64_t bytes = 0;  // the copies together are at least so large; 0: one copy, found in the cache where it fits
+  std::int64_t bytes = 0;  // the copies together are about so large; 0: one copy, found in the cache where it fits
   std::int64_t most_copies = 1 << 13;
-  // Where not 0: activations have copies of their own, together at least so large. In a step every layer writes and reads the same ones.
+  // Where not 0: activations have copies of their own, together about so large. In a step every layer writes and reads the same ones.
   std::int64_t activation_bytes = 0;
 };
 // Three times the last-level cache: cold. On a CPU at most 512 MiB, which evicts most of a larger cache.

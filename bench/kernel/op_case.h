@@ -43,7 +43,7 @@ class OpCase final : public PreparedCase {
     build(shape, 1, 1);
     const auto count = [](const std::deque<Buffers>& first, std::int64_t bytes, std::int64_t most) {
       const std::int64_t each = first.empty() ? 0 : first.front().bytes();
-      return each == 0 ? 1 : std::clamp<std::int64_t>((bytes + each - 1) / each, 1, most);
+      return each == 0 ? 1 : std::clamp<std::int64_t>((bytes + each / 2) / each, 1, most);
     };
     const std::int64_t own = count(own_, rotation.bytes, rotation.most_copies);
     const std::int64_t activations = count(activations_, rotation.activation_bytes, rotation.most_copies);

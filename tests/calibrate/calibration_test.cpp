@@ -5,14 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
-#include <thread>
 
 #include "app/calibrate/profile_folder.h"
 #include "app/calibrate/refine.h"
@@ -54,10 +52,9 @@ class FakeMeter final : public Meter {
   }
   [[nodiscard]] bool can_measure(const CalibrationTable& table) const override { return table.name != lacks; }
   Measured measure(const CalibrationTable& table, const CalibrationPoint& at, double) override {
-    std::this_thread::sleep_for(delay);
     ++measured[{table.name, at}];
     ++measurements;
-    if (stop != nullptr && measured.size() >= stop_after) *stop = true;
+    if (stop != nullptr && ((stop_after > 0 && measured.size() >= stop_after) || measurements == stop_at)) *stop = true;
     const bool is_slow = measurements > slow_after && measurements <= slow_until;
     // Noise is the same whenever a point is measured.
     const std::uint64_t draw = hash_combine(hash_combine(std::hash<std::string>()(table.name), static_cast<std::uint64_t>(at[0])),
@@ -65,16 +62,19 @@ class FakeMeter final : public Meter {
     const double unit = static_cast<double>(draw >> 11) * 0x1p-53 * 2 - 1;
     const double seconds = true_seconds(table, at) * (1 + noise_ * unit) * (is_slow ? 2 : 1) * speed;
     const bool is_stalled = stalled_every > 0 && measurements % stalled_every == 0;
-    return {seconds, noise_, 2, at[0], at[0], 256 * at[0], at[0], (is_stalled ? 5.0 : 1.0) * (table.name == uneven ? 1.25 : 1.0)};
+    return {seconds, std::max(noise_, spread),
+            2,       at[0],
+            at[0],   256 * at[0],
+            at[0],   (is_stalled ? 5.0 : 1.0) * (table.name == uneven ? 1.25 : 1.0)};
   }
   std::string name = "fake", lacks;
   std::string uneven;  // the table whose samples take a quarter longer in the mean than in the median
   std::atomic<bool>* stop = nullptr;
-  std::size_t stop_after = 0;
+  std::size_t stop_after = 0, stop_at = 0;  // different points; measurements
+  double spread = 0;
   double speed = 1, copy_bytes_per_s = 1e11;
   std::size_t stalled_every = 0;  // the samples of every so many measurements are five times their median in the mean
-  std::size_t measurements = 0, slow_after = 0, slow_until = 0;  // between these two everything takes twice as long
-  std::chrono::milliseconds delay{0};
+  std::size_t measurements = 0, slow_after = 0, slow_until = 0;      // between these two everything takes twice as long
   std::map<std::pair<std::string, CalibrationPoint>, int> measured;  // how often
 
  private:
@@ -240,18 +240,19 @@ TEST(Calibration, ATableOfUnevenSamplesIsNoOthersMatter) {
 // Tables of policies have more points; what every step needs is measured more often all the same.
 TEST(Calibration, EveryStepsTablesAreMeasuredAgainMostOften) {
   FakeMeter meter;
-  meter.delay = std::chrono::milliseconds(1);
-  const Calibrated c(meter, 2);
-  struct Sum {
-    double times = 0, points = 0;
-  };
-  std::map<std::string, Sum> sums;
-  for (const auto& [point, times] : meter.measured) sums[point.first].times += times, ++sums[point.first].points;
-  const auto often = [&](const std::string& table) { return sums.at(table).times / sums.at(table).points; };
-  for (const CalibrationTable& t : calibration_tables(load_model_spec("probe", kModels), DeviceKind::kCpu, c.plan.limits)) {
-    if (!t.in_every_step() || t.axes() == 2) continue;
-    EXPECT_GT(often(t.name), 1.3 * often("pool1d")) << t.name << " " << often(t.name);
-  }
+  meter.spread = 100;  // no refinement
+  std::atomic<bool> stop = false;
+  meter.stop = &stop, meter.stop_at = 1200;
+  const TempFolder folder;
+  CalibrationPlan plan;
+  plan.seconds = 1e6, plan.out = folder.path() + "/profile";
+  plan.limits = default_limits(load_model_spec("probe", kModels), DeviceKind::kCpu, std::int64_t{8} << 30);
+  std::ostringstream log;
+  calibrate(load_model_spec("probe", kModels), meter, plan, stop, log);
+  std::map<std::string, int> again;
+  for (const auto& [point, times] : meter.measured) again[point.first] += times - 1;
+  for (const CalibrationTable& t : calibration_tables(load_model_spec("probe", kModels), DeviceKind::kCpu, plan.limits))
+    EXPECT_TRUE(!t.in_every_step() || again.at(t.name) > 2 * again.at("pool1d")) << t.name << " " << again.at(t.name);
 }
 
 TEST(Calibration, HeldOutPointsAreNeverFitted) {
