@@ -1,6 +1,8 @@
 // On a clock on which steps take as long as a cost model says, the engine does what the simulator does, to the nanosecond.
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "policies/router/router.h"
 #include "sim/simulation.h"
 #include "tests/engine/serve_fixture.h"
@@ -45,7 +47,7 @@ std::vector<SomeRequest> mixed_requests() {
   return requests;
 }
 
-std::vector<RequestRecord> simulated(const ServeSetup& serve) {
+std::vector<RequestRecord> simulated(const ServeSetup& serve, TraceSource& trace) {
   SimSetup sim;
   sim.make_scheduler = serve.make_scheduler;
   sim.make_block_cache = serve.make_block_cache;
@@ -54,11 +56,37 @@ std::vector<RequestRecord> simulated(const ServeSetup& serve) {
   sim.make_cost_model = [] { return std::make_unique<NominalCost>(); };
   sim.memory = serve.memory;
   sim.memory.block_bytes = 1;
-  SomeTrace trace(mixed_requests());
   RecordSink sink;
   simulate(sim, trace, sink);
   return sink.records;
 }
+
+// Conversations of three turns; each prompt begins with the one before.
+class Conversations final : public TraceSource {
+ public:
+  explicit Conversations(std::int32_t concurrency) : concurrency_(concurrency) {}
+  bool next(TraceRequest& r) override {
+    if (at_ == 24) return false;
+    const auto session = static_cast<std::int32_t>(at_ / 3), turn = static_cast<std::int32_t>(at_ % 3);
+    ++at_;
+    r = {};
+    r.session = session, r.is_follow_up = turn > 0;
+    r.arrival = Time(Span(2'300'000 * session)), r.delay = Span(turn > 0 ? 1'700'000 * session + 40'000 * turn : 0);
+    r.prompt_tokens = 50 + 60 * turn + 7 * session, r.output_tokens = 4 + (session + turn) % 5;
+    for (std::int32_t c = 0; c < r.prompt_tokens / 16; ++c)
+      hashes_.at(at_ - 1).push_back(static_cast<std::uint64_t>(1000 * (session + 1) + c));
+    r.hash_tokens = 16, r.hashes = hashes_.at(at_ - 1);
+    return true;
+  }
+  [[nodiscard]] bool keeps_hashes() const override { return true; }
+  [[nodiscard]] std::int32_t concurrency() const override { return concurrency_; }
+  [[nodiscard]] Span think_time(std::uint64_t session) const override { return Span(900'000 * static_cast<std::int64_t>(session + 1)); }
+
+ private:
+  std::array<std::vector<std::uint64_t>, 24> hashes_;
+  std::size_t at_ = 0;
+  std::int32_t concurrency_;
+};
 
 void expect_same(std::vector<RequestRecord> a, std::vector<RequestRecord> b) {
   ASSERT_EQ(a.size(), b.size());
@@ -89,12 +117,28 @@ TEST(ServeAsSimulated, RecordsAreTheSimulators) {
     const Recipe recipe = load_recipe(c.recipe, c.recipe == std::string("full") ? 0 : 48);
     const ServeSetup setup = probe_setup(recipe, c.scheduler, c.options, c.num_blocks);
     const Served served = serve_all(setup, mixed_requests());
-    expect_same(simulated(setup), served.records);
+    SomeTrace trace(mixed_requests());
+    expect_same(simulated(setup, trace), served.records);
     hit_tokens += served.summary.hit_tokens;
     preemptions += served.summary.preemptions;
   }
   EXPECT_GT(hit_tokens, 0);
   EXPECT_GT(preemptions, 0U);
+}
+
+// Turns that wait for the turn before them, and sessions that wait for others to end.
+TEST(ServeAsSimulated, ConversationsAndClosedLoops) {
+  const Recipe full = load_recipe("full");
+  const ServeSetup setup = probe_setup(full, "vllm_v1", "{budget_tokens: 128}", 60);
+  for (const std::int32_t concurrency : {0, 3}) {
+    SCOPED_TRACE(concurrency);
+    Conversations simulated_ones(concurrency), served_ones(concurrency);
+    RecordSink sink;
+    const ServingSummary summary = serve(setup, served_ones, sink);
+    EXPECT_EQ(sink.records.size(), 24U);
+    EXPECT_GT(summary.hit_tokens, 0);
+    expect_same(simulated(setup, simulated_ones), sink.records);
+  }
 }
 
 }  // namespace

@@ -98,6 +98,24 @@ INSTANTIATE_TEST_SUITE_P(Schedulers, ServeFull,
                                            Case{"orca", "{reservation: oracle}"}),
                          [](const auto& info) { return std::string(info.param.scheduler) + std::to_string(info.index); });
 
+struct Stop {};
+
+// Long before the next request arrives.
+TEST(Serve, IsInterruptedWhileItWaits) {
+  const Recipe full = load_recipe("full");
+  for (const bool stays_awake : {true, false}) {
+    ServeSetup setup = probe_setup(full, "vllm_v1", "{}", 40);
+    setup.nominal_time = nullptr, setup.stays_awake = stays_awake;
+    test::SomeTrace trace({{0, 40, 3}, {1e6, 40, 3}});
+    test::RecordSink sink;
+    setup.each_turn = [&] {
+      if (!sink.records.empty()) throw Stop{};
+    };
+    EXPECT_THROW(serve(setup, trace, sink), Stop);
+    EXPECT_EQ(sink.records.size(), 1U);
+  }
+}
+
 TEST(ServeContent, EqualHashesAreEqualTokens) {
   const std::vector<std::uint64_t> hashes{7, 8};
   TraceRequest a;
