@@ -302,7 +302,7 @@ const Drawn& drawn(std::uint64_t draw) {
   return at->second;
 }
 
-std::uint64_t num_draws() { return short_run() ? 3 : 12; }
+std::uint64_t num_draws() { return short_run() ? 2 : 12; }
 
 class EveryRecipe : public testing::TestWithParam<std::string> {
  protected:

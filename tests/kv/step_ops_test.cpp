@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/random.h"
+#include "tests/short_run.h"
 
 namespace kvlab {
 namespace {
@@ -75,7 +76,7 @@ TEST_P(StepOpsOf, BatchIsTheExactSum) {
   const Recipe recipe = small_step_recipe(GetParam());
   ShapeRun run(recipe, kStepModel);
   StepOps ops(recipe, kStepModel);
-  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+  for (std::uint64_t draw = 0; draw < (short_run() ? 15 : 60); ++draw) {
     const std::vector<ShapeRun::Seq> batch = states(run, draw, 1 + draw % 6);
     ASSERT_EQ(text(ops.decode(batch)), text(run_parts(run, batch))) << "batch " << draw;
   }
