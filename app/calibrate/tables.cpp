@@ -22,7 +22,8 @@ std::vector<std::int64_t> counts_to(std::int64_t most, std::int64_t second, std:
   return counts;
 }
 
-// A CPU's dense layers change their way of computing at 2, at 12 to 24 and at 48 tokens, by their width, and fill vectors of 16 between these.
+// A CPU's dense layers change their way of computing at 2, at 12 to 24 and at 48 tokens, by their width, and fill vectors of 16 between
+// these.
 std::vector<std::int64_t> token_counts(std::int64_t most, DeviceKind kind) {
   if (kind == DeviceKind::kGpu) return counts_to(most, 16, 4);
   std::vector<std::int64_t> counts;
