@@ -152,8 +152,8 @@ class Calibrator {
   // One of those measured least.
   [[nodiscard]] Measurements::Entry next_again(const CalibrationTable& table, std::mt19937_64& random) const {
     const auto& entries = measurements_.of(table.name);
-    int least = entries.front().times;
-    for (const Measurements::Entry& e : entries) least = std::min(least, e.times);
+    const int least =
+        std::min_element(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.times < b.times; })->times;
     std::vector<Measurements::Entry> next;
     std::copy_if(entries.begin(), entries.end(), std::back_inserter(next), [&](const auto& e) { return e.times == least; });
     return next[random() % next.size()];
@@ -168,17 +168,20 @@ class Calibrator {
     std::vector<const CalibrationTable*> tables;
     for (const CalibrationTable& table : tables_)
       if (!measurements_.of(table.name).empty()) tables.push_back(&table);
-    for (std::size_t turn = 0, measured = 1; measured > 0 || turn % 4 != 1; ++turn) {
-      measured = 0;
+    for (int turn = 0;; ++turn) {
+      const bool is_all = turn % 4 == 0;
+      bool has_measured = false;
       std::shuffle(tables.begin(), tables.end(), random);
       for (const CalibrationTable* table : tables) {
-        if (turn % 4 != 0 && !table->in_every_step()) continue;
+        if (!is_all && !table->in_every_step()) continue;
         if (again[table->name] >= kMostRounds * measurements_.of(table->name).size()) continue;
         if (stop_ || left() <= 0) return;
         const Measurements::Entry point = next_again(*table, random);
         measure(*table, point.at, point.role, seconds);
-        ++again[table->name], ++measured;
+        ++again[table->name];
+        has_measured = true;
       }
+      if (is_all && !has_measured) return;
     }
   }
 

@@ -19,7 +19,8 @@ std::vector<Measurements::Entry> fitted(const CalibrationTable& table, const Mea
   std::vector<Measurements::Entry> entries;
   for (const auto& e : measurements.of(table.name))
     if (e.role == Role::kFit) entries.push_back(e);
-  for (auto& e : entries) e.measured.seconds *= measurements.mean_frac(table.name);
+  const double mean_frac = measurements.mean_frac(table.name);
+  for (auto& e : entries) e.measured.seconds *= mean_frac;
   std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.at < b.at; });
   if (table.axes() == 1) return entries;
   std::map<std::int64_t, std::set<std::int64_t>> lines;
@@ -129,10 +130,11 @@ std::vector<HeldOut> predict_held_out(const std::vector<CalibrationTable>& table
                                       const Profile& profile) {
   std::vector<HeldOut> all;
   for (const CalibrationTable& table : tables) {
+    const double mean_frac = measurements.mean_frac(table.name);
     for (const auto& e : measurements.of(table.name)) {
       if (e.role != Role::kHeldOut) continue;
       if (const auto value = predicted(table, e, profile))
-        all.push_back({table.name, e.at, e.measured.seconds * measurements.mean_frac(table.name) * 1e12, value->ps, value->footing});
+        all.push_back({table.name, e.at, e.measured.seconds * mean_frac * 1e12, value->ps, value->footing});
     }
   }
   return all;

@@ -54,8 +54,8 @@ class Measurements {
  private:
   void read();
   void take(const std::string& table, const Entry& entry);
-  std::string folder_;
   [[nodiscard]] double own_mean_frac(const std::string& table) const;
+  std::string folder_;
   std::map<std::string, std::vector<Entry>> tables_;
   std::map<std::string, std::vector<double>> mean_fracs_;  // of every measurement
   std::size_t size_ = 0;

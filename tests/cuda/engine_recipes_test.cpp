@@ -1,5 +1,6 @@
 #include "base/error.h"
 #include "tests/cuda/engine_fixture.h"
+#include "tests/recipes_in.h"
 
 namespace kvlab {
 namespace {
@@ -129,13 +130,6 @@ class EngineRecipesCuda : public CudaTest, public testing::WithParamInterface<st
   }
 };
 
-std::vector<std::string> recipes_of_the_engine() {
-  std::vector<std::string> names;
-  for (const std::string& name : recipe_names())
-    if (load_recipe(name).runs_in("engine")) names.push_back(name);
-  return names;
-}
-
 TEST_P(EngineRecipesCuda, KeepsTheSameTokensAsOnTheCpu) {
   const Cut recipe = cut(GetParam());
   const Needs needs = cache_for(recipe.recipe, TensorMemory(), ElementType::kF32).policy().needs();
@@ -163,7 +157,7 @@ TEST_P(EngineRecipesCuda, KeepsTheSameTokensAsOnTheCpu) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, EngineRecipesCuda, testing::ValuesIn(recipes_of_the_engine()),
+INSTANTIATE_TEST_SUITE_P(Recipes, EngineRecipesCuda, testing::ValuesIn(recipes_in({"engine"})),
                          [](const testing::TestParamInfo<std::string>& info) { return info.param; });
 
 }  // namespace

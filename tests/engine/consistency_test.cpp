@@ -5,21 +5,13 @@
 #include "engine/cache/policy_record.h"
 #include "sim/replay/replay.h"
 #include "tests/engine/probe.h"
+#include "tests/recipes_in.h"
 #include "tests/short_run.h"
 
 namespace kvlab {
 namespace {
 
 constexpr std::int32_t kPrompt = 330;
-
-std::vector<std::string> recipes_of_both() {
-  std::vector<std::string> names;
-  for (const std::string& name : recipe_names()) {
-    const Recipe recipe = load_recipe(name);
-    if (recipe.runs_in("engine") && recipe.runs_in("replay")) names.push_back(name);
-  }
-  return names;
-}
 
 std::vector<std::int32_t> text_ids(std::int32_t n) {
   std::vector<std::int32_t> ids{256};
@@ -74,7 +66,7 @@ TEST_P(Consistency, ReplayOfWhatTheEngineSawDoesWhatItDid) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, Consistency, testing::ValuesIn(recipes_of_both()),
+INSTANTIATE_TEST_SUITE_P(Recipes, Consistency, testing::ValuesIn(recipes_in({"engine", "replay"})),
                          [](const testing::TestParamInfo<std::string>& info) { return info.param; });
 
 // In the model's own format the pool holds what the recipe says is resident, up to what is left of each row's last page.

@@ -1,17 +1,9 @@
 #include "policies/kv/recipe.h"
 #include "tests/kv/host_fixture.h"
+#include "tests/recipes_in.h"
 
 namespace kvlab::test {
 namespace {
-
-std::vector<std::string> both_hosts() {
-  std::vector<std::string> names;
-  for (const std::string& name : recipe_names()) {
-    const Recipe recipe = load_recipe(name);
-    if (recipe.runs_in("replay") && recipe.runs_in("cost")) names.push_back(name);
-  }
-  return names;
-}
 
 class CostHost : public testing::TestWithParam<std::string> {};
 
@@ -28,7 +20,7 @@ TEST_P(CostHost, ChargesWhatReplayExecutes) {
 }
 
 std::string test_name(const testing::TestParamInfo<std::string>& info) { return info.param; }
-INSTANTIATE_TEST_SUITE_P(Recipes, CostHost, testing::ValuesIn(both_hosts()), test_name);
+INSTANTIATE_TEST_SUITE_P(Recipes, CostHost, testing::ValuesIn(recipes_in({"replay", "cost"})), test_name);
 
 }  // namespace
 }  // namespace kvlab::test

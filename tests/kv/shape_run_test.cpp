@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "tests/recipes_in.h"
 
 namespace kvlab {
 namespace {
@@ -55,13 +56,7 @@ TEST_P(ShapeRunOf, FreshStateEqualsTheSteppedOne) {
   }
 }
 
-std::vector<std::string> cost_recipes() {
-  std::vector<std::string> names;
-  for (const std::string& name : recipe_names())
-    if (load_recipe(name).runs_in("cost")) names.push_back(name);
-  return names;
-}
-INSTANTIATE_TEST_SUITE_P(Recipes, ShapeRunOf, testing::ValuesIn(cost_recipes()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Recipes, ShapeRunOf, testing::ValuesIn(recipes_in({"cost"})), [](const auto& info) { return info.param; });
 
 // Prompts and decoding sequences in one step: each counts as it would apart.
 TEST(ShapeRun, MixedBatchIsBothGroups) {

@@ -3,19 +3,13 @@
 #include <gtest/gtest.h>
 
 #include "base/random.h"
+#include "tests/recipes_in.h"
 #include "tests/short_run.h"
 
 namespace kvlab {
 namespace {
 
 constexpr ModelShape kStepModel{4, 8, 2, 64, 128};
-
-std::vector<std::string> decoding_recipes() {
-  std::vector<std::string> names;
-  for (const std::string& name : recipe_names())
-    if (load_recipe(name).runs_in("cost")) names.push_back(name);
-  return names;
-}
 
 // The recipe with a small_step_recipe budget, where it takes one, above what any recipe always keeps.
 Recipe small_step_recipe(const std::string& name) {
@@ -100,7 +94,7 @@ TEST(StepOps, EmptyBatchCallsNothing) {
   EXPECT_TRUE(none.of_layer(3).empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, StepOpsOf, testing::ValuesIn(decoding_recipes()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Recipes, StepOpsOf, testing::ValuesIn(recipes_in({"cost"})), [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace kvlab

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <algorithm>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "policies/kv/recipe.h"
+
+namespace kvlab {
+
+// Names of the recipes that run in each of these hosts.
+inline std::vector<std::string> recipes_in(std::initializer_list<const char*> hosts) {
+  std::vector<std::string> names = recipe_names();
+  std::erase_if(names, [&](const std::string& name) {
+    const Recipe recipe = load_recipe(name);
+    return !std::all_of(hosts.begin(), hosts.end(), [&](const char* host) { return recipe.runs_in(host); });
+  });
+  return names;
+}
+
+}  // namespace kvlab
