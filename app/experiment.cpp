@@ -15,11 +15,6 @@ namespace kvlab {
 
 namespace {
 
-std::string place(const std::string& file, const YAML::Node& node) {
-  const YAML::Mark mark = node.Mark();
-  return mark.is_null() ? file : fmt::format("{}:{}:{}", file, mark.line + 1, mark.column + 1);
-}
-
 std::string value_of_variable(const std::string& name, const std::string& where) {
   const char* const value = std::getenv(name.c_str());
   if (value != nullptr && *value != '\0') return value;
@@ -42,7 +37,7 @@ std::string expand_variables(std::string text, const std::string& where) {
 
 void expand_tree(YAML::Node node, const std::string& file) {
   if (node.IsScalar()) {
-    if (node.Scalar().find("${") != std::string::npos) node = expand_variables(node.Scalar(), place(file, node));
+    if (node.Scalar().find("${") != std::string::npos) node = expand_variables(node.Scalar(), place(file, node.Mark()));
   } else if (node.IsSequence() || node.IsMap()) {
     for (auto item : node) expand_tree(node.IsMap() ? item.second : YAML::Node(item), file);
   }
@@ -73,45 +68,69 @@ void check_name(Params& p, const std::string& name) {
   }
 }
 
-using Grid = std::vector<std::pair<Choices, std::map<std::string, std::string>>>;
+constexpr std::size_t kMaxRuns = 100'000;
 
-// Two elements of a list may carry one label ({vllm_v1: {...}} twice): then all of that label get their place in the list.
-void tell_apart(Grid& grid, const std::vector<std::string>& axes) {
-  for (const std::string& axis : axes) {
-    std::map<std::string, std::set<std::size_t>> places;
-    for (const auto& [choices, labels] : grid) {
-      if (labels.contains(axis)) places[labels.at(axis)].insert(choices.at(axis));
-    }
-    for (auto& [choices, labels] : grid) {
-      const auto found = labels.find(axis);
-      if (found != labels.end() && places[found->second].size() > 1) found->second += "#" + std::to_string(choices.at(axis) + 1);
-    }
-  }
-}
+// What an experiment says of its runs themselves.
+struct SeedRange {
+  std::uint64_t first = 1, count = 1;
+};
 
-void add_runs(Experiment& e) {
-  constexpr std::uint64_t kMaxSeed = std::numeric_limits<std::int64_t>::max();
-  constexpr std::size_t kMaxRuns = 100'000;
-  Grid grid;
-  for (Choices& choices : expand_axes(*e.config, kDataLists)) {
-    const auto labels = choice_labels(*e.config, choices);
-    grid.emplace_back(std::move(choices), std::map<std::string, std::string>(labels.begin(), labels.end()));
-  }
-  tell_apart(grid, e.axes);
-  for (const auto& [choices, labels] : grid) {
-    Params p(e.config, std::make_shared<Choices>(choices), "the experiment");
-    e.name = p.text("name", std::filesystem::path(e.file).stem().string(), "name of the results folder");
-    check_name(p, e.name);
-    const auto first = p.optional<std::uint64_t>("seed", 1, 0, kMaxSeed - kMaxRuns, "seed of every random draw");
-    const auto num_seeds = p.optional<std::uint64_t>("seeds", 1, 1, kMaxRuns, "repetitions with seed, seed + 1, ...");
-    if (e.runs.size() + num_seeds > kMaxRuns) p.fail("the lists and seeds span more than 100,000 runs");
-    for (std::uint64_t s = 0; s < num_seeds; ++s) {
-      RunSpec run{fmt::format("{:04}", e.runs.size() + 1), choices, first + s, {}};
-      for (const std::string& axis : e.axes) run.labels.push_back(labels.contains(axis) ? labels.at(axis) : "");
-      e.runs.push_back(std::move(run));
+class RunMaker {
+ public:
+  explicit RunMaker(Experiment& e) : e_(e), grid_(expand_axes(*e.config, kDataLists)) {
+    for (const AxisElement& element : grid_.elements) {
+      const auto axis = std::find(e.axes.begin(), e.axes.end(), element.path);
+      axis_of_.push_back(static_cast<std::size_t>(axis - e.axes.begin()));
     }
   }
-}
+
+  void add_runs() {
+    for (std::size_t point = 0; point < grid_.points.size(); ++point) {
+      const auto choices = std::make_shared<const Choices>(grid_.choices(point));
+      const SeedRange& seeds = read_seeds(point, choices);
+      for (std::uint64_t s = 0; s < seeds.count; ++s)
+        e_.runs.push_back({fmt::format("{:04}", e_.runs.size() + 1), choices, seeds.first + s, labels_of(point)});
+    }
+  }
+
+ private:
+  // Read once for all points that agree in what it depends on.
+  const SeedRange& read_seeds(std::size_t point, const std::shared_ptr<const Choices>& choices) {
+    std::vector<std::uint32_t> own;
+    for (const std::uint32_t element : grid_.points[point]) {
+      const std::string& path = grid_.elements[element].path;
+      const std::string key = path.substr(0, path.find_first_of(".["));
+      if (key == "name" || key == "seed" || key == "seeds") own.push_back(element);
+    }
+    const auto [known, is_new] = seeds_.try_emplace(std::move(own));
+    if (is_new) known->second = read(Params(e_.config, choices, "the experiment"));
+    if (e_.runs.size() + known->second.count > kMaxRuns)
+      Params(e_.config, choices, "the experiment").fail("the lists and seeds span more than 100,000 runs");
+    return known->second;
+  }
+
+  SeedRange read(Params p) {
+    constexpr std::uint64_t kMaxSeed = std::numeric_limits<std::int64_t>::max();
+    e_.name = p.text("name", std::filesystem::path(e_.file).stem().string(), "name of the results folder");
+    check_name(p, e_.name);
+    SeedRange seeds;
+    seeds.first = p.optional<std::uint64_t>("seed", 1, 0, kMaxSeed - kMaxRuns, "seed of every random draw");
+    seeds.count = p.optional<std::uint64_t>("seeds", 1, 1, kMaxRuns, "repetitions with seed, seed + 1, ...");
+    return seeds;
+  }
+
+  [[nodiscard]] std::vector<std::string> labels_of(std::size_t point) const {
+    std::vector<std::string> labels(e_.axes.size());
+    for (const std::uint32_t element : grid_.points[point])
+      if (axis_of_[element] < labels.size()) labels[axis_of_[element]] = grid_.elements[element].label;
+    return labels;
+  }
+
+  Experiment& e_;
+  Grid grid_;
+  std::vector<std::size_t> axis_of_;  // of each element; behind the last where it has none
+  std::map<std::vector<std::uint32_t>, SeedRange> seeds_;
+};
 
 }  // namespace
 
@@ -122,7 +141,7 @@ Experiment parse_experiment(const std::string& text, const std::string& file, co
   e.overrides = overrides;
   e.config = parse_expanded(text, file, overrides);
   collect_axes(e.config->root, "", e.axes);
-  add_runs(e);
+  RunMaker(e).add_runs();
   return e;
 }
 
@@ -130,12 +149,10 @@ Experiment load_experiment(const std::string& file, const std::vector<std::strin
   return parse_experiment(read_text(file), file, overrides);
 }
 
-Params Experiment::params(const RunSpec& run) const {
-  return {parse_expanded(text, file, overrides), std::make_shared<Choices>(run.choices), "the experiment"};
-}
+Params Experiment::params(const RunSpec& run) const { return {parse_expanded(text, file, overrides), run.choices, "the experiment"}; }
 
 std::string Experiment::resolved(const RunSpec& run) const {
-  YAML::Node root = YAML::Load(resolved_text(*parse_config(text, file, overrides), run.choices));
+  YAML::Node root = YAML::Load(resolved_text(*parse_config(text, file, overrides), *run.choices));
   root["name"] = name;
   root["seed"] = run.seed;
   root.remove("seeds");

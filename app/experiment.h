@@ -16,8 +16,8 @@ inline const std::set<std::string> kDataLists = {"search.rate", "eval.tasks", "e
 
 // One run of an experiment: a point of the grid that the lists span, for one seed.
 struct RunSpec {
-  std::string id;  // "0001", ... in grid order, seeds fastest
-  Choices choices;
+  std::string id;                          // "0001", ... in grid order, seeds fastest
+  std::shared_ptr<const Choices> choices;  // one for all seeds
   std::uint64_t seed = 1;
   std::vector<std::string> labels;  // one per axis of the experiment, "" where the run does not have it
 };

@@ -47,12 +47,12 @@ SweepPlan check_all(const Experiment& experiment) {
   SweepPlan all;
   const Choices* last = nullptr;
   for (const RunSpec& run : experiment.runs) {
-    if (last != nullptr && *last == run.choices) {
+    if (last == run.choices.get()) {
       all.kinds.push_back(all.kinds.back());
       continue;
     }
-    last = &run.choices;
-    Params p(experiment.config, std::make_shared<Choices>(run.choices), "the experiment");
+    last = run.choices.get();
+    Params p(experiment.config, run.choices, "the experiment");
     const RunPlan plan = read_run_plan(p, run.seed);
     all.kinds.push_back(plan.kind);
     all.validate_requests = plan.validate_requests;

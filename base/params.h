@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/axes.h"
+#include "base/config_file.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "base/time.h"
@@ -22,22 +24,6 @@ namespace kvlab {
 struct ParamDoc {
   std::string key, type, fallback, range, meaning;
 };
-
-// Which element of each list in a config file a run takes: path of the list ("scheduler.sarathi.budget_tokens") -> index.
-// A list is an axis of a sweep; Params sees the chosen element in its place, with the element's own line and column.
-using Choices = std::map<std::string, std::size_t>;
-
-// A parsed config file and how messages name the places in it.
-struct ConfigFile {
-  std::string name;  // as the user typed it
-  YAML::Node root;
-  std::map<std::string, std::string> set_by;  // path -> "--set a.b=c" for values that came from the command line
-};
-
-// Parses a YAML (or JSON) file. Errors: missing file, syntax, duplicate key, top level not a mapping; each with file:line:column.
-std::shared_ptr<const ConfigFile> load_config(const std::string& file, const std::vector<std::string>& overrides = {});
-std::shared_ptr<const ConfigFile> parse_config(const std::string& text, const std::string& name,
-                                               const std::vector<std::string>& overrides = {});
 
 // Reads one mapping of a config file key by key. Each read states type, default, range and meaning; the ranges include both
 // ends. Units are part of the key (_ms, _tokens, _bytes, ...). After the last read, reject_unread() refuses every key that
@@ -128,16 +114,6 @@ class Params {
   std::shared_ptr<std::map<std::string, std::string>> defaults_ = std::make_shared<std::map<std::string, std::string>>();
   std::vector<ParamDoc>* docs_ = nullptr;
 };
-
-// Every combination of list elements of a config, in the order of the file, the last list fastest. Paths in `data_lists`
-// are lists that are values, not axes.
-std::vector<Choices> expand_axes(const ConfigFile& file, const std::set<std::string>& data_lists = {});
-
-// The config with every list replaced by its chosen element, as YAML text in the file's key order.
-std::string resolved_text(const ConfigFile& file, const Choices& choices);
-
-// "budget_tokens=512 scheduler=sarathi": the chosen elements by the last part of their path, for tables and directory names.
-std::vector<std::pair<std::string, std::string>> choice_labels(const ConfigFile& file, const Choices& choices);
 
 // ---- templates ----
 

@@ -4,23 +4,10 @@
 
 #include <cmath>
 
+#include "tests/base/config_support.h"
+
 namespace kvlab {
 namespace {
-
-Params params(const std::string& yaml, const std::vector<std::string>& overrides = {}, const Choices& choices = {}) {
-  return {parse_config(yaml, "run.yaml", overrides), std::make_shared<Choices>(choices), "test"};
-}
-
-// The message of the InputError that `read` ends with.
-template <class Read>
-std::string error_of(Read read) {
-  try {
-    read();
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  return "no error";
-}
 
 std::string integer_error(const std::string& yaml) {
   return error_of([&] { params(yaml).required<int>("n", 0, 7, ""); });
@@ -205,7 +192,7 @@ TEST(Params, AnOverrideTurnsANameIntoAMapping) {
 
 TEST(Params, OverridesMayBeListsAndAreNamedInMessages) {
   const auto file = parse_config("seed: 1\n", "run.yaml", {"seed=[4, 5]"});
-  EXPECT_EQ(expand_axes(*file).size(), 2U);
+  EXPECT_EQ(expand_axes(*file).points.size(), 2U);
   EXPECT_EQ(error_of([] { params("a: 1\n", {"b=1"}).reject_unread(); }), "run.yaml:1:1: unknown key 'a' in test");
   EXPECT_EQ(error_of([] {
               Params p = params("a: 1\n", {"b=1"});
@@ -220,62 +207,17 @@ TEST(Params, OverridesMayBeListsAndAreNamedInMessages) {
   EXPECT_TRUE(error_of([] { params("a: 1\n", {"a=[1"}); }).starts_with("--set a=[1: "));
 }
 
-// The last list is the fastest, in the order of the file.
-TEST(Axes, EveryCombinationInFileOrder) {
-  const auto file = parse_config("b: [x, y]\nkeep: 1\na: [1, 2, 3]\n", "run.yaml");
-  const std::vector<Choices> all = expand_axes(*file);
-  ASSERT_EQ(all.size(), 6U);
-  EXPECT_EQ(all[0], (Choices{{"b", 0}, {"a", 0}}));
-  EXPECT_EQ(all[1], (Choices{{"b", 0}, {"a", 1}}));
-  EXPECT_EQ(all[5], (Choices{{"b", 1}, {"a", 2}}));
-  Params p(file, std::make_shared<Choices>(all[4]), "test");
-  EXPECT_EQ(p.text("b", ""), "y");
-  EXPECT_EQ(p.required<int>("a", 0, 9, ""), 2);
-  EXPECT_EQ(resolved_text(*file, all[4]), "b: y\nkeep: 1\na: 2\n");
-  EXPECT_EQ(error_of([&] { p.required<int>("a", 5, 9, ""); }), "run.yaml:3:8: 'a' = 2 is outside [5, 9]") << "the element's place";
-}
-
-// A list inside a chosen element spans runs of that element only.
-TEST(Axes, AListInsideAnElement) {
-  const auto file = parse_config("scheduler: [orca, {sarathi: {budget_tokens: [256, 512]}}]\n", "run.yaml");
-  const std::vector<Choices> all = expand_axes(*file);
-  ASSERT_EQ(all.size(), 3U);
-  EXPECT_EQ(all[0], (Choices{{"scheduler", 0}}));
-  EXPECT_EQ(all[2], (Choices{{"scheduler", 1}, {"scheduler.sarathi.budget_tokens", 1}}));
-  Params p(file, std::make_shared<Choices>(all[2]), "test");
-  auto [name, below] = p.named("scheduler", "", "");
-  EXPECT_EQ(name, "sarathi");
-  EXPECT_EQ(below.required<int>("budget_tokens", 0, 999, ""), 512);
-  EXPECT_EQ(resolved_text(*file, all[0]), "scheduler: orca\n");
-  EXPECT_EQ(params(resolved_text(*file, all[2])).named("scheduler", "", "").second.required<int>("budget_tokens", 0, 999, ""), 512);
-  const std::vector<std::pair<std::string, std::string>> labels{{"scheduler", "sarathi"}, {"scheduler.sarathi.budget_tokens", "512"}};
-  EXPECT_EQ(choice_labels(*file, all[2]), labels);
-}
-
-TEST(Axes, AListInsideAList) {
-  const auto file = parse_config("a: [[1, 2], 3]\n", "run.yaml");
-  const std::vector<Choices> all = expand_axes(*file);
-  ASSERT_EQ(all.size(), 3U);
-  for (std::size_t i = 0; i < 3; ++i) {
-    Params p(file, std::make_shared<Choices>(all[i]), "test");
-    EXPECT_EQ(p.required<int>("a", 0, 9, ""), static_cast<int>(i) + 1);
-    EXPECT_EQ(resolved_text(*file, all[i]), "a: " + std::to_string(i + 1) + "\n");
+TEST(Params, AliasesAreReadAndMustNotRepeatWithoutEnd) {
+  EXPECT_EQ(params("a: &x {n: 3}\nb: *x\n").child("b", "b").required<int>("n", 0, 7, ""), 3);
+  std::string bomb = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n";
+  for (int i = 1; i < 10; ++i) {
+    const std::string below = "*a" + std::to_string(i - 1);
+    bomb += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [" + below;
+    for (int k = 1; k < 10; ++k) bomb += ", " + below;
+    bomb += "]\n";
   }
-}
-
-TEST(Axes, DataListsEmptyListsAndTooManyRuns) {
-  const auto file = parse_config("search: {rates: [1, 2]}\nseed: [1, 2]\n", "run.yaml");
-  const std::vector<Choices> all = expand_axes(*file, {"search.rates"});
-  EXPECT_EQ(all.size(), 2U);
-  Params p(file, std::make_shared<Choices>(all[1]), "test");
-  EXPECT_EQ(p.child("search", "search").numbers("rates", 0, 9, ""), (std::vector<double>{1, 2}));
-  EXPECT_EQ(error_of([] { expand_axes(*parse_config("x: 1\na: []\n", "run.yaml")); }),
-            "run.yaml:2:4: 'a' is an empty list: no run would be made");
-  const std::string ten = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]\n";
-  const std::string most = "a: " + ten + "b: " + ten + "c: " + ten + "d: " + ten + "e: " + ten;
-  EXPECT_EQ(expand_axes(*parse_config(most, "run.yaml")).size(), 100'000U);
-  EXPECT_EQ(error_of([&] { expand_axes(*parse_config(most + "f: [1, 2]\n", "run.yaml")); }),
-            "run.yaml:1:1: the lists span more than 100,000 runs");
+  EXPECT_EQ(error_of([&] { params(bomb); }),
+            "run.yaml:1:10: aliases (*name) repeat too much: more than 10,000 values beyond what is written");
 }
 
 TEST(Params, DescribingRecordsEveryReadAndNeedsNothing) {

@@ -1,0 +1,168 @@
+#include "base/axes.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/error.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr std::size_t kMaxRuns = 100'000, kMaxChoices = 2'000'000;
+
+// "snapkv 128": the recipe and its budget, where both are one value.
+std::string recipe_label(const YAML::Node& policy) {
+  std::string label = policy["recipe"].Scalar();
+  for (const char* key : {"budget_tokens", "budget_frac", "compression_ratio"})
+    if (policy[key] && policy[key].IsScalar()) label += " " + policy[key].Scalar();
+  return label;
+}
+
+std::string label_of(const YAML::Node& item, std::size_t index) {
+  if (item.IsScalar()) return item.Scalar();
+  if (item.IsMap() && item["recipe"] && item["recipe"].IsScalar()) return recipe_label(item);
+  if (item.IsMap() && item.size() == 1) return item.begin()->first.Scalar();
+  return std::to_string(index);
+}
+
+// What stands in a list is read as if it stood in the list's place.
+std::string path_below(std::string path, const std::string& key) {
+  while (path.ends_with("[]")) path.resize(path.size() - 2);
+  return path + (path.empty() ? "" : ".") + key;
+}
+
+class Expander {
+ public:
+  using Point = std::vector<std::uint32_t>;
+  using Points = std::vector<Point>;
+
+  Expander(const ConfigFile& file, const std::set<std::string>& data_lists) : file_(file), data_lists_(data_lists) {}
+
+  Grid run() {
+    grid_.points = expand(file_.root, "");
+    tell_apart();
+    return std::move(grid_);
+  }
+
+ private:
+  Points expand(const YAML::Node& node, const std::string& path) {
+    if (node.IsMap()) return of_map(node, path);
+    if (node.IsSequence() && !data_lists_.contains(path)) return of_list(node, path);
+    return {{}};
+  }
+
+  Points of_map(const YAML::Node& node, const std::string& path) {
+    Points all{{}};
+    for (const auto& item : node) {
+      const Points inside = expand(item.second, path_below(path, item.first.Scalar()));
+      check_size(node, all.size() * inside.size(), inside.size() * num_choices(all) + all.size() * num_choices(inside));
+      all = product(all, inside);
+    }
+    return all;
+  }
+
+  Points of_list(const YAML::Node& node, const std::string& path) {
+    if (node.size() == 0) throw InputError(place(file_.name, node.Mark()) + ": '" + path + "' is an empty list: no run would be made");
+    Points all;
+    std::size_t choices = 0;
+    for (std::size_t i = 0; i < node.size(); ++i) {
+      const YAML::Node item = node[i];
+      const bool is_list = item.IsSequence();
+      Points inside = expand(item, is_list ? path + "[]" : path);
+      choices += num_choices(inside) + inside.size();
+      check_size(node, all.size() + inside.size(), choices);
+      std::uint32_t mine = is_list ? 0 : add(path, i, label_of(item, i));
+      for (Point& point : inside) {
+        if (is_list) mine = add(path, i, grid_.elements[point.front()].label);
+        point.insert(point.begin(), mine);
+        all.push_back(std::move(point));
+      }
+    }
+    return all;
+  }
+
+  std::uint32_t add(const std::string& path, std::size_t index, const std::string& label) {
+    grid_.elements.push_back({path, index, label});
+    return static_cast<std::uint32_t>(grid_.elements.size() - 1);
+  }
+
+  static std::size_t num_choices(const Points& points) {
+    std::size_t sum = 0;
+    for (const Point& point : points) sum += point.size();
+    return sum;
+  }
+
+  static Points product(const Points& left, const Points& right) {
+    Points all;
+    all.reserve(left.size() * right.size());
+    for (const Point& a : left) {
+      for (const Point& b : right) {
+        Point both;
+        both.reserve(a.size() + b.size());
+        both.insert(both.end(), a.begin(), a.end());
+        both.insert(both.end(), b.begin(), b.end());
+        all.push_back(std::move(both));
+      }
+    }
+    return all;
+  }
+
+  void check_size(const YAML::Node& node, std::size_t runs, std::size_t choices) const {
+    if (runs > kMaxRuns) throw InputError(place(file_.name, node.Mark()) + ": the lists span more than 100,000 runs");
+    if (choices > kMaxChoices)
+      throw InputError(fmt::format("{}: the lists span {} runs with {} choices in all; 2,000,000 are the most",
+                                   place(file_.name, node.Mark()), runs, choices));
+  }
+
+  // Two elements of a list may carry one label ({vllm_v1: {...}} twice): then all of that label get their place in the list.
+  void tell_apart() {
+    std::map<std::string, std::map<std::string, std::set<std::size_t>>> places;  // path -> label -> indices
+    for (const AxisElement& e : grid_.elements) places[e.path][e.label].insert(e.index);
+    for (AxisElement& e : grid_.elements) {
+      if (places[e.path][e.label].size() > 1) e.label += "#" + std::to_string(e.index + 1);
+    }
+  }
+
+  const ConfigFile& file_;
+  const std::set<std::string>& data_lists_;
+  Grid grid_;
+};
+
+YAML::Node resolve(const YAML::Node& node, const std::string& path, const Choices& choices) {
+  const YAML::Node here = chosen_node(node, path, choices);
+  if (!here.IsMap()) return here;
+  YAML::Node copy(YAML::NodeType::Map);
+  for (const auto& item : here) copy[item.first.Scalar()] = resolve(item.second, path_below(path, item.first.Scalar()), choices);
+  return copy;
+}
+
+}  // namespace
+
+Choices Grid::choices(std::size_t point) const {
+  Choices all;
+  for (const std::uint32_t e : points[point]) all.emplace(elements[e].path, elements[e].index);
+  return all;
+}
+
+Grid expand_axes(const ConfigFile& file, const std::set<std::string>& data_lists) { return Expander(file, data_lists).run(); }
+
+YAML::Node chosen_node(YAML::Node node, const std::string& path, const Choices& choices) {
+  std::string at = path;
+  while (node.IsDefined() && node.IsSequence()) {
+    const auto found = choices.find(at);
+    if (found == choices.end() || found->second >= node.size()) break;
+    node.reset(node[found->second]);
+    at += "[]";  // a list inside a list is an axis of its own
+  }
+  return node;
+}
+
+std::string resolved_text(const ConfigFile& file, const Choices& choices) {
+  YAML::Emitter out;
+  out << resolve(file.root, "", choices);
+  return std::string(out.c_str()) + "\n";
+}
+
+}  // namespace kvlab

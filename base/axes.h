@@ -1,0 +1,45 @@
+#pragma once
+
+#include <yaml-cpp/yaml.h>
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/config_file.h"
+
+namespace kvlab {
+
+// Which element of each list in a config file a run takes: path of the list ("scheduler.sarathi.budget_tokens") -> index.
+// A list is an axis of a sweep; Params sees the chosen element in its place, with the element's own line and column.
+using Choices = std::map<std::string, std::size_t>;
+
+// One element of a list. The label names it in tables: a scalar itself, a recipe with its budget ("snapkv 128"), the one key of a mapping,
+// else its index; where a list has two elements of one label, each has its place behind it ("vllm_v1#2").
+struct AxisElement {
+  std::string path;
+  std::size_t index = 0;
+  std::string label;
+};
+
+// Every combination of list elements of a config, in the order of the file, the last list fastest.
+struct Grid {
+  std::vector<AxisElement> elements;
+  std::vector<std::vector<std::uint32_t>> points;  // of each combination its places in `elements`
+
+  [[nodiscard]] Choices choices(std::size_t point) const;
+};
+
+// Paths in `data_lists` are lists that are values, not axes. Errors: an empty list; more than 100,000 combinations, or 2,000,000 choices
+// in all of them.
+Grid expand_axes(const ConfigFile& file, const std::set<std::string>& data_lists = {});
+
+// `node` at `path`, or the chosen element where it is a list.
+YAML::Node chosen_node(YAML::Node node, const std::string& path, const Choices& choices);
+
+// The config with every list replaced by its chosen element, as YAML text in the file's key order.
+std::string resolved_text(const ConfigFile& file, const Choices& choices);
+
+}  // namespace kvlab

@@ -1,0 +1,158 @@
+#include "base/config_file.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr int kMaxDepth = 64;
+constexpr std::size_t kMaxRepeated = 10'000;
+
+// What yaml-cpp lets pass: of two equal keys it keeps both and answers with the first, and aliases of aliases make a tree that grows
+// tenfold with every line.
+class TreeCheck {
+ public:
+  // A text has fewer values than bytes, but for those that aliases repeat.
+  TreeCheck(const std::string& file, std::size_t text_bytes) : file_(file), left_(text_bytes + kMaxRepeated) {}
+
+  void check(const YAML::Node& node, int depth = 0) {
+    if (depth > kMaxDepth) fail(node, "nested deeper than " + std::to_string(kMaxDepth) + " levels");
+    if (left_ == 0) fail(node, "aliases (*name) repeat too much: more than 10,000 values beyond what is written");
+    --left_;
+    if (node.IsSequence()) {
+      for (const auto& item : node) check(item, depth + 1);
+    } else if (node.IsMap()) {
+      std::set<std::string> seen;
+      for (const auto& item : node) {
+        if (!item.first.IsScalar()) fail(item.first, "a key must be a plain word");
+        if (!seen.insert(item.first.Scalar()).second) fail(item.first, "key '" + item.first.Scalar() + "' appears twice");
+        check(item.second, depth + 1);
+      }
+    }
+  }
+
+ private:
+  [[noreturn]] void fail(const YAML::Node& node, const std::string& message) const {
+    throw InputError(place(file_, node.Mark()) + ": " + message);
+  }
+
+  const std::string& file_;
+  std::size_t left_;
+};
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::stringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+// Writes the value of "a.b=value" into the tree. A scalar on the way ("scheduler: sarathi") becomes {sarathi: {}}.
+void apply_override(ConfigFile& config, const std::string& text) {
+  const std::string origin = "--set " + text;
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) throw InputError(origin + ": expected --set key.key=value");
+  const std::string path = text.substr(0, equals);
+  YAML::Node value;
+  try {
+    value = YAML::Load(text.substr(equals + 1));
+  } catch (const YAML::Exception& e) {
+    throw InputError(origin + ": " + e.msg);
+  }
+  TreeCheck(origin, text.size()).check(value);
+  const std::vector<std::string> keys = split(path, '.');
+  if (keys.empty() || path.ends_with('.') || std::find(keys.begin(), keys.end(), "") != keys.end())
+    throw InputError(origin + ": expected --set key.key=value");
+  YAML::Node at = config.root;
+  for (std::size_t i = 0; i + 1 < keys.size(); ++i) {
+    YAML::Node next = at[keys[i]];
+    if (next.IsSequence()) throw InputError(origin + ": '" + keys[i] + "' is a list in " + config.name + "; set the whole list");
+    if (next.IsDefined() && next.IsScalar()) {
+      YAML::Node map(YAML::NodeType::Map);
+      map[next.Scalar()] = YAML::Node(YAML::NodeType::Map);
+      at[keys[i]] = map;
+      next.reset(at[keys[i]]);
+    } else if (!next.IsDefined() || next.IsNull()) {
+      at[keys[i]] = YAML::Node(YAML::NodeType::Map);
+      next.reset(at[keys[i]]);
+    }
+    at.reset(next);
+  }
+  at[keys.back()] = value;
+  config.set_by[path] = origin;
+}
+
+// Takes no notice of what it is told.
+class NoEvents final : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+// Not by YAML::LoadAll, which never ends on some texts that are no YAML ("," in yaml-cpp 0.7).
+bool has_second_document(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  NoEvents nothing;
+  return parser.HandleNextDocument(nothing) && parser.HandleNextDocument(nothing);
+}
+
+std::shared_ptr<const ConfigFile> parse_checked(const std::string& text, const std::string& name,
+                                                const std::vector<std::string>& overrides) {
+  auto config = std::make_shared<ConfigFile>();
+  config->name = name;
+  if (text.find('\0') != std::string::npos) throw InputError(name + ": not a text file (it holds a zero byte)");
+  try {
+    config->root = YAML::Load(text);
+    if (config->root.IsMap() && has_second_document(text)) throw InputError(name + ": holds more than one YAML document; one is expected");
+  } catch (const YAML::Exception& e) {
+    throw InputError(place(name, e.mark) + ": " + e.msg);
+  }
+  if (!config->root.IsDefined() || config->root.IsNull()) throw InputError(name + ": empty file");
+  if (!config->root.IsMap()) throw InputError(place(name, config->root.Mark()) + ": expected 'key: value' lines at the top level");
+  TreeCheck(name, text.size()).check(config->root);
+  for (const std::string& text_of_one : overrides) apply_override(*config, text_of_one);
+  return config;
+}
+
+}  // namespace
+
+std::string place(const std::string& file, const YAML::Mark& mark) {
+  if (mark.is_null()) return file;
+  return fmt::format("{}:{}:{}", file, mark.line + 1, mark.column + 1);
+}
+
+std::shared_ptr<const ConfigFile> parse_config(const std::string& text, const std::string& name,
+                                               const std::vector<std::string>& overrides) {
+  return parse_checked(text, name, overrides);
+}
+
+std::shared_ptr<const ConfigFile> load_config(const std::string& file, const std::vector<std::string>& overrides) {
+  std::error_code error;
+  if (std::filesystem::is_directory(file, error)) throw InputError(file + ": is a directory; a YAML file is expected");
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) throw InputError(file + ": cannot be opened");
+  std::stringstream text;
+  text << stream.rdbuf();
+  return parse_checked(text.str(), file, overrides);
+}
+
+}  // namespace kvlab

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <yaml-cpp/yaml.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace kvlab {
+
+// A parsed config file and how messages name the places in it.
+struct ConfigFile {
+  std::string name;  // as the user typed it
+  YAML::Node root;
+  std::map<std::string, std::string> set_by;  // path -> "--set a.b=c" for values that came from the command line
+};
+
+// Parses a YAML (or JSON) file. Errors: missing file, syntax, duplicate key, top level not a mapping, aliases that repeat more than a
+// file of its size has reason to; each with file:line:column.
+std::shared_ptr<const ConfigFile> load_config(const std::string& file, const std::vector<std::string>& overrides = {});
+std::shared_ptr<const ConfigFile> parse_config(const std::string& text, const std::string& name,
+                                               const std::vector<std::string>& overrides = {});
+
+// "file:line:column", both from 1; the file alone where a node comes from no file.
+std::string place(const std::string& file, const YAML::Mark& mark);
+
+}  // namespace kvlab
