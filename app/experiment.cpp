@@ -151,15 +151,15 @@ Experiment load_experiment(const std::string& file, const std::vector<std::strin
 
 Params Experiment::params(const RunSpec& run) const { return {parse_expanded(text, file, overrides), run.choices, "the experiment"}; }
 
-std::string Experiment::resolved(const RunSpec& run) const {
-  YAML::Node root = YAML::Load(resolved_text(*parse_config(text, file, overrides), *run.choices));
+YAML::Node Experiment::resolved_tree(const RunSpec& run) const {
+  YAML::Node root = kvlab::resolved_tree(*parse_config(text, file, overrides), *run.choices);
   root["name"] = name;
   root["seed"] = run.seed;
   root.remove("seeds");
-  YAML::Emitter out;
-  out << root;
-  return std::string(out.c_str()) + "\n";
+  return root;
 }
+
+std::string Experiment::resolved(const RunSpec& run) const { return YAML::Dump(resolved_tree(run)) + "\n"; }
 
 std::vector<std::uint64_t> Experiment::seeds() const {
   std::set<std::uint64_t> all;

@@ -34,6 +34,7 @@ struct Experiment {
   [[nodiscard]] Params params(const RunSpec& run) const;
   // What the run consists of, as YAML that runs by itself.
   [[nodiscard]] std::string resolved(const RunSpec& run) const;
+  [[nodiscard]] YAML::Node resolved_tree(const RunSpec& run) const;
   [[nodiscard]] std::vector<std::uint64_t> seeds() const;  // distinct, ascending
 };
 

@@ -113,7 +113,7 @@ void ResultsFolder::join_runs(const std::vector<std::string>& run_ids) const {
 }
 
 std::map<std::string, std::string> InputFiles::of_run(const Experiment& experiment, const RunSpec& run) {
-  const YAML::Node root = YAML::Load(resolved_text(*experiment.config, *run.choices));
+  const YAML::Node root = resolved_tree(*experiment.config, *run.choices);
   std::map<std::string, std::string> found;
   visit(root, "", experiment, found);
   return found;

@@ -162,7 +162,7 @@ std::shared_ptr<const HitRatioTrace> shared_hit_ratio_trace(const RunPlan& plan,
 }
 
 Findings run_mrc(Params& p, const Experiment& experiment, const RunPlan& plan, const RunSpec& run) {
-  const YAML::Node trace = YAML::Load(experiment.resolved(run))["trace"];
+  const YAML::Node trace = experiment.resolved_tree(run)["trace"];
   const auto shared = shared_hit_ratio_trace(plan, fmt::format("{} {} {}", run.seed, plan.block_tokens, YAML::Dump(trace)));
   const HitRatioRow row = run_hit_ratio(p, *shared);
   Findings findings;

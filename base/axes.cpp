@@ -132,7 +132,7 @@ class Expander {
 
 YAML::Node resolve(const YAML::Node& node, const std::string& path, const Choices& choices) {
   const YAML::Node here = chosen_node(node, path, choices);
-  if (!here.IsMap()) return here;
+  if (!here.IsMap()) return YAML::Clone(here);
   YAML::Node copy(YAML::NodeType::Map);
   for (const auto& item : here) copy[item.first.Scalar()] = resolve(item.second, path_below(path, item.first.Scalar()), choices);
   return copy;
@@ -159,10 +159,6 @@ YAML::Node chosen_node(YAML::Node node, const std::string& path, const Choices& 
   return node;
 }
 
-std::string resolved_text(const ConfigFile& file, const Choices& choices) {
-  YAML::Emitter out;
-  out << resolve(file.root, "", choices);
-  return std::string(out.c_str()) + "\n";
-}
+YAML::Node resolved_tree(const ConfigFile& file, const Choices& choices) { return resolve(file.root, "", choices); }
 
 }  // namespace kvlab

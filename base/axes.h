@@ -39,7 +39,7 @@ Grid expand_axes(const ConfigFile& file, const std::set<std::string>& data_lists
 // `node` at `path`, or the chosen element where it is a list.
 YAML::Node chosen_node(YAML::Node node, const std::string& path, const Choices& choices);
 
-// The config with every list replaced by its chosen element, as YAML text in the file's key order.
-std::string resolved_text(const ConfigFile& file, const Choices& choices);
+// The config with every list replaced by its chosen element, in the file's key order; a tree of its own, which may be changed.
+YAML::Node resolved_tree(const ConfigFile& file, const Choices& choices);
 
 }  // namespace kvlab

@@ -18,6 +18,7 @@ namespace {
 
 constexpr int kMaxDepth = 64;
 constexpr std::size_t kMaxRepeated = 10'000;
+constexpr std::size_t kMaxKeyBytes = 1000;  // YAML itself takes up to 1,024 where a key is not marked as one
 
 // What yaml-cpp lets pass: of two equal keys it keeps both and answers with the first, and aliases of aliases make a tree that grows
 // tenfold with every line.
@@ -36,6 +37,7 @@ class TreeCheck {
       std::set<std::string> seen;
       for (const auto& item : node) {
         if (!item.first.IsScalar()) fail(item.first, "a key must be a plain word");
+        if (item.first.Scalar().size() > kMaxKeyBytes) fail(item.first, "a key of more than 1,000 bytes");
         if (!seen.insert(item.first.Scalar()).second) fail(item.first, "key '" + item.first.Scalar() + "' appears twice");
         check(item.second, depth + 1);
       }

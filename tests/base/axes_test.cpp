@@ -14,6 +14,8 @@ std::vector<Choices> all_choices(const ConfigFile& file, const std::set<std::str
   return all;
 }
 
+std::string resolved_text(const ConfigFile& file, const Choices& choices) { return YAML::Dump(resolved_tree(file, choices)) + "\n"; }
+
 std::map<std::string, std::string> labels_of(const Grid& grid, std::size_t point) {
   std::map<std::string, std::string> labels;
   for (const std::uint32_t e : grid.points[point]) labels.emplace(grid.elements[e].path, grid.elements[e].label);

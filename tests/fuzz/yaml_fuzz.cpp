@@ -10,6 +10,12 @@
 
 namespace {
 
+// What a run leaves behind to be run again.
+void check_round_trip(const std::string& resolved) {
+  const kvlab::Experiment again = kvlab::parse_experiment(resolved, "resolved.yaml", {});
+  if (again.resolved(again.runs.at(0)) != resolved) __builtin_trap();
+}
+
 // Parsed, expanded and read up to the point where a simulation would start.
 void read_experiment(const std::string& text) {
   const kvlab::Experiment experiment = kvlab::parse_experiment(text, "fuzz.yaml", {});
@@ -17,7 +23,7 @@ void read_experiment(const std::string& text) {
   for (std::size_t i = 0; i < experiment.runs.size() && i < kMostRuns; ++i) {
     kvlab::Params p = experiment.params(experiment.runs[i]);
     kvlab::read_run_plan(p, experiment.runs[i].seed);
-    static_cast<void>(experiment.resolved(experiment.runs[i]));
+    check_round_trip(experiment.resolved(experiment.runs[i]));
   }
 }
 
