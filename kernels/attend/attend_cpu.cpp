@@ -108,6 +108,18 @@ struct Block {
   }
 };
 
+// Asks for a key or value ahead of its use, so that memory is busy while products are computed. A core waits when it asks for more than a
+// dozen lines of its nearest cache at a time: asking is spread over what is computed.
+void prefetch(const float* x, std::int64_t d) {
+  for (std::int64_t c = 0; c < d; c += 16) __builtin_prefetch(x + c);
+}
+
+// The same, into the second cache, for what is used later.
+void prefetch_for_later(const float* x, std::int64_t d) {
+  constexpr int kRead = 0, kSecondCache = 2;
+  for (std::int64_t c = 0; c < d; c += 16) __builtin_prefetch(x + c, kRead, kSecondCache);
+}
+
 // Logits of `Lines` lines with `Tokens` tokens: sums per lane over the channels, then over lanes, the same for any tiling.
 template <int Lines, int Tokens>
 void dot_tile(Block& b, std::int64_t line, std::int64_t at) {
@@ -137,7 +149,11 @@ void dot_tile(Block& b, std::int64_t line, std::int64_t at) {
 template <int Lines>
 void dot_tokens(Block& b, std::int64_t line, std::int64_t at) {
   constexpr int tokens = kTileSums / Lines;
-  for (std::int64_t end = at + kTileSums; at < end; at += tokens) dot_tile<Lines, tokens>(b, line, at);
+  for (std::int64_t end = at + kTileSums; at < end; at += tokens) {
+    const std::int64_t next = at + kTileSums;
+    for (std::int64_t i = next; line == 0 && i < std::min(next + tokens, b.n()); ++i) prefetch(b.tokens.places[i].k, b.d);
+    dot_tile<Lines, tokens>(b, line, at);
+  }
 }
 
 void dot_lines(Block& b, std::int64_t at) {
@@ -147,17 +163,9 @@ void dot_lines(Block& b, std::int64_t at) {
   for (; line < b.count; ++line) dot_tokens<1>(b, line, at);
 }
 
-// Asks for a key or value ahead of its use, so that memory is busy while products are computed.
-void prefetch(const float* x, std::int64_t d) {
-  for (std::int64_t c = 0; c < d; c += 16) __builtin_prefetch(x + c);
-}
-
 void fill_logits(Block& b) {
   std::int64_t at = 0;
-  for (; at + kTileSums <= b.n(); at += kTileSums) {
-    for (std::int64_t next = at + kTileSums; next < std::min(at + 2 * kTileSums, b.n()); ++next) prefetch(b.tokens.places[next].k, b.d);
-    dot_lines(b, at);
-  }
+  for (; at + kTileSums <= b.n(); at += kTileSums) dot_lines(b, at);
   for (; at < b.n(); ++at)
     for (std::int64_t line = 0; line < b.count; ++line) dot_tile<1, 1>(b, line, at);
   for (std::int64_t i = 0; i < b.n() && !b.tokens.log_weight.empty(); ++i)
@@ -181,8 +189,9 @@ void put(const Lanes& lanes, float* x, std::int64_t n) {
   }
 }
 
-// Returns the logarithm of the softmax's denominator.
-float softmax(float* z, std::int64_t n) {
+// Returns the logarithm of the softmax's denominator. Calls meanwhile() once per vector, where memory has nothing to do.
+template <class Meanwhile>
+float softmax(float* z, std::int64_t n, const Meanwhile& meanwhile) {
   Lanes top = Lanes::Constant(kMasked), sum = Lanes::Zero();
   for (std::int64_t i = 0; i < n; i += kLanes) top = top.max(load(z + i, n - i, kMasked));
   const float max = top.maxCoeff();
@@ -191,6 +200,7 @@ float softmax(float* z, std::int64_t n) {
     return kMasked;
   }
   for (std::int64_t i = 0; i < n; i += kLanes) {
+    meanwhile();
     const Lanes before = load(z + i, n - i, kMasked);
     const Lanes e = (before - max).exp();
     const Lanes seen = (before == kMasked).select(Lanes::Zero(), e);  // apart: exp would lose its vectors inside of a select
@@ -257,10 +267,13 @@ void run_block(Block& b) {
   for (std::int64_t line = 0; line < b.count; ++line)
     for (std::int64_t c = 0; c < b.d; ++c) b.queries[line * b.d + c] = b.q.data[b.head(line) * b.d + c] / scale;
   fill_logits(b);
-  for (std::int64_t i = 0; i < std::min(kChunkTokens, b.n()); ++i) prefetch(b.tokens.places[i].v, b.d);
+  std::int64_t next_value = 0;
+  const auto prefetch_value = [&] {
+    if (next_value < b.n()) prefetch_for_later(b.tokens.places[next_value++].v, b.d);
+  };
   for (std::int64_t line = 0; line < b.count; ++line) {
     float* z = b.z.data() + line * b.n();
-    const float log_sum = softmax(z, b.n());
+    const float log_sum = softmax(z, b.n(), prefetch_value);
     if (a.log_sum != nullptr) a.log_sum[sequence][b.head(line)] = log_sum;
     if (a.probabilities == nullptr) continue;
     float* p = a.probabilities[b.row] + (b.first + line) * b.n();
