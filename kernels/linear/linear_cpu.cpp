@@ -109,17 +109,19 @@ std::int64_t blocks(std::int64_t n, std::int64_t size) { return (n + size - 1) /
 // Of n in `count` equal blocks of whole vectors.
 std::int64_t equal_block(std::int64_t n, std::int64_t count) { return blocks(blocks(n, count), kLanes) * kLanes; }
 
-// Calls f(part, block of tokens, index) for every one of count(part) pieces of every part and block of tokens, in parallel. Blocks of
-// tokens come one behind the other, as in all operations on activations: each core then finds in its cache what it wrote before.
-template <class Count, class F>
-void for_each_piece(const LinearGroup& a, std::int64_t token_blocks, const Count& count, const F& f) {
+// Calls f(part, block of tokens, begin, end) for every block of tokens and every size_of(part) outputs of every part, in parallel. Blocks
+// of tokens come one behind the other, as in all operations on activations: each core then finds in its cache what it wrote before.
+template <class Size, class F>
+void for_each_piece(const LinearGroup& a, std::int64_t token_blocks, const Size& size_of, const F& f) {
   std::int64_t each = 0;
-  for (std::int32_t p = 0; p < a.num_parts; ++p) each += count(a.parts[p]);
+  for (std::int32_t p = 0; p < a.num_parts; ++p) each += blocks(a.parts[p].out_dim, size_of(a.parts[p]));
   for_each_in_parallel(token_blocks * each, [&](std::int64_t piece) {
     std::int64_t i = piece % each;
-    std::int32_t p = 0;
-    while (i >= count(a.parts[p])) i -= count(a.parts[p++]);
-    f(a.parts[p], piece / each, i);
+    for (const LinearPart* part = a.parts;; ++part) {
+      const std::int64_t size = size_of(*part), count = blocks(part->out_dim, size);
+      if (i < count) return f(*part, piece / each, i * size, std::min((i + 1) * size, std::int64_t{part->out_dim}));
+      i -= count;
+    }
   });
 }
 
@@ -135,23 +137,20 @@ void run_cpu(const LinearGroup& a) {
     const auto outputs_of = [&](const LinearPart& p) {
       return is_one && p.out_dim > 0 ? equal_block(p.out_dim, 2 * blocks(p.out_dim, kBlockOutputs)) : kBlockOutputs;
     };
-    for_each_piece(
-        a, blocks(a.tokens, block_tokens), [&](const LinearPart& p) { return blocks(p.out_dim, outputs_of(p)); },
-        [&](const LinearPart& p, std::int64_t block, std::int64_t i) {
-          const std::int64_t token = block * block_tokens, out = i * outputs_of(p);
-          const std::int64_t tokens = std::min(block_tokens, a.tokens - token), outs = std::min(outputs_of(p), p.out_dim - out);
-          many_tokens(a, p, token, tokens, out, outs);
-          add_bias(p, token, token + tokens, out, out + outs);
-        });
+    for_each_piece(a, blocks(a.tokens, block_tokens), outputs_of,
+                   [&](const LinearPart& p, std::int64_t block, std::int64_t begin, std::int64_t end) {
+                     const std::int64_t token = block * block_tokens, last = std::min(token + block_tokens, std::int64_t{a.tokens});
+                     many_tokens(a, p, token, last - token, begin, end - begin);
+                     add_bias(p, token, last, begin, end);
+                   });
     return;
   }
   const std::int64_t lanes = blocks(a.tokens, kLanes) * kLanes;
   const bool few = is_few(a);
   const std::vector<float> x = few ? std::vector<float>{} : in_lanes(a, lanes);
   for_each_piece(
-      a, 1, [](const LinearPart& p) { return blocks(p.out_dim, kRows); },
-      [&](const LinearPart& p, std::int64_t /*block*/, std::int64_t i) {
-        const std::int64_t begin = i * kRows, end = std::min(begin + kRows, p.out_dim);
+      a, 1, [](const LinearPart&) { return kRows; },
+      [&](const LinearPart& p, std::int64_t /*block*/, std::int64_t begin, std::int64_t end) {
         if (!few) {
           some_tokens(a, p, x, lanes, begin, end);
         } else {

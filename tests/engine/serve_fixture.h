@@ -10,6 +10,7 @@
 #include "engine/serve/serve.h"
 #include "policies/kv/recipe_footprint.h"
 #include "tests/engine/probe.h"
+#include "tests/memory_run.h"
 
 namespace kvlab::test {
 
@@ -20,15 +21,15 @@ struct SomeRequest {
   std::vector<std::uint64_t> hashes = {};
 };
 
+// Owns its hashes, which a TraceRequest only points to.
 class SomeTrace final : public TraceSource {
  public:
   explicit SomeTrace(std::vector<SomeRequest> requests) : requests_(std::move(requests)) {}
   bool next(TraceRequest& r) override {
     if (at_ == requests_.size()) return false;
     const SomeRequest& s = requests_[at_++];
-    r = {};
-    r.arrival = Time(Span(static_cast<std::int64_t>(s.arrival_ms * 1e6)));
-    r.prompt_tokens = s.prompt, r.output_tokens = s.output, r.hash_tokens = s.hash_tokens, r.hashes = s.hashes;
+    r = request_at(s.arrival_ms, s.prompt, s.output);
+    r.hash_tokens = s.hash_tokens, r.hashes = s.hashes;
     return true;
   }
   [[nodiscard]] bool keeps_hashes() const override { return true; }
@@ -36,12 +37,6 @@ class SomeTrace final : public TraceSource {
  private:
   std::vector<SomeRequest> requests_;
   std::size_t at_ = 0;
-};
-
-class RecordSink final : public RunSink {
- public:
-  void request(const RequestRecord& r) override { records.push_back(r); }
-  std::vector<RequestRecord> records;
 };
 
 template <class Registry>
@@ -92,9 +87,9 @@ inline Served serve_all(ServeSetup setup, const std::vector<SomeRequest>& reques
   Served served;
   setup.emitted = &served.tokens;
   SomeTrace trace(requests);
-  RecordSink sink;
+  Recorder sink;
   served.summary = serve(setup, trace, sink);
-  served.records = std::move(sink.records);
+  served.records = std::move(sink.requests);
   return served;
 }
 

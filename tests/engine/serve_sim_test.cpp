@@ -11,11 +11,9 @@ namespace kvlab {
 namespace {
 
 using test::probe_setup;
-using test::RecordSink;
 using test::serve_all;
 using test::Served;
 using test::SomeRequest;
-using test::SomeTrace;
 
 // The fixture's nominal time.
 class NominalCost final : public CostModel {
@@ -56,9 +54,9 @@ std::vector<RequestRecord> simulated(const ServeSetup& serve, TraceSource& trace
   sim.make_cost_model = [] { return std::make_unique<NominalCost>(); };
   sim.memory = serve.memory;
   sim.memory.block_bytes = 1;
-  RecordSink sink;
+  test::Recorder sink;
   simulate(sim, trace, sink);
-  return sink.records;
+  return sink.requests;
 }
 
 // Conversations of three turns; each prompt begins with the one before.
@@ -117,7 +115,7 @@ TEST(ServeAsSimulated, RecordsAreTheSimulators) {
     const Recipe recipe = load_recipe(c.recipe, c.recipe == std::string("full") ? 0 : 48);
     const ServeSetup setup = probe_setup(recipe, c.scheduler, c.options, c.num_blocks);
     const Served served = serve_all(setup, mixed_requests());
-    SomeTrace trace(mixed_requests());
+    test::SomeTrace trace(mixed_requests());
     expect_same(simulated(setup, trace), served.records);
     hit_tokens += served.summary.hit_tokens;
     preemptions += served.summary.preemptions;
@@ -133,11 +131,11 @@ TEST(ServeAsSimulated, ConversationsAndClosedLoops) {
   for (const std::int32_t concurrency : {0, 3}) {
     SCOPED_TRACE(concurrency);
     Conversations simulated_ones(concurrency), served_ones(concurrency);
-    RecordSink sink;
+    test::Recorder sink;
     const ServingSummary summary = serve(setup, served_ones, sink);
-    EXPECT_EQ(sink.records.size(), 24U);
+    EXPECT_EQ(sink.requests.size(), 24U);
     EXPECT_GT(summary.hit_tokens, 0);
-    expect_same(simulated(setup, simulated_ones), sink.records);
+    expect_same(simulated(setup, simulated_ones), sink.requests);
   }
 }
 

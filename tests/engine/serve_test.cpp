@@ -107,12 +107,12 @@ TEST(Serve, IsInterruptedWhileItWaits) {
     ServeSetup setup = probe_setup(full, "vllm_v1", "{}", 40);
     setup.nominal_time = nullptr, setup.stays_awake = stays_awake;
     test::SomeTrace trace({{0, 40, 3}, {1e6, 40, 3}});
-    test::RecordSink sink;
+    test::Recorder sink;
     setup.each_turn = [&] {
-      if (!sink.records.empty()) throw Stop{};
+      if (!sink.requests.empty()) throw Stop{};
     };
     EXPECT_THROW(serve(setup, trace, sink), Stop);
-    EXPECT_EQ(sink.records.size(), 1U);
+    EXPECT_EQ(sink.requests.size(), 1U);
   }
 }
 

@@ -7,9 +7,14 @@
 #include <vector>
 
 #include "sim/simulation.h"
+#include "tests/memory_run.h"
 #include "traces/trace.h"
 
 namespace kvlab::testing {
+
+using test::Recorder;
+using test::request_at;
+using test::VectorTrace;
 
 // Linear prices with integer coefficients and grid cells, so that spans have edges to cross.
 struct LinearPrices {
@@ -75,47 +80,6 @@ class LinearCost final : public CostModel {
     return cell * prices_.cell * prices_.kv_token + slope * (kv - cell * prices_.cell);
   }
   LinearPrices prices_;
-};
-
-// A trace in memory.
-class VectorTrace final : public TraceSource {
- public:
-  explicit VectorTrace(std::vector<TraceRequest> requests, std::int32_t concurrency = 0)
-      : requests_(std::move(requests)), concurrency_(concurrency) {}
-  bool next(TraceRequest& request) override {
-    if (at_ == requests_.size()) return false;
-    request = requests_[at_++];
-    return true;
-  }
-  [[nodiscard]] bool keeps_hashes() const override { return true; }
-  [[nodiscard]] std::int32_t concurrency() const override { return concurrency_; }
-
- private:
-  std::vector<TraceRequest> requests_;
-  std::int32_t concurrency_;
-  std::size_t at_ = 0;
-};
-
-inline TraceRequest request_at(double arrival_ms, std::int32_t prompt, std::int32_t output) {
-  TraceRequest r;
-  r.arrival = kStart + Span(static_cast<std::int64_t>(arrival_ms * 1e6));
-  r.prompt_tokens = prompt;
-  r.output_tokens = output;
-  return r;
-}
-
-// Keeps everything a run delivers.
-struct Recorder final : RunSink {
-  void request(const RequestRecord& r) override { requests.push_back(r); }
-  void sample(const TimelineSample& s) override { samples.push_back(s); }
-  [[nodiscard]] bool wants_steps() const override { return keep_steps; }
-  void step(const StepRecord& s) override { steps.push_back(s); }
-  void event(const RequestEventRecord& e) override { events.push_back(e); }
-  std::vector<RequestRecord> requests;
-  std::vector<TimelineSample> samples;
-  std::vector<StepRecord> steps;
-  std::vector<RequestEventRecord> events;
-  bool keep_steps = false;
 };
 
 template <class Registry>
