@@ -68,8 +68,6 @@ void check_name(Params& p, const std::string& name) {
   }
 }
 
-constexpr std::size_t kMaxRuns = 100'000;
-
 // What an experiment says of its runs themselves.
 struct SeedRange {
   std::uint64_t first = 1, count = 1;

@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-constexpr std::size_t kMaxRuns = 100'000, kMaxChoices = 2'000'000;
+constexpr std::size_t kMaxChoices = 2'000'000;
 
 // "snapkv 128": the recipe and its budget, where both are one value.
 std::string recipe_label(const YAML::Node& policy) {
@@ -57,6 +57,7 @@ class Expander {
     Points all{{}};
     for (const auto& item : node) {
       const Points inside = expand(item.second, path_below(path, item.first.Scalar()));
+      if (inside.size() == 1 && inside.front().empty()) continue;  // no list in it
       check_size(node, all.size() * inside.size(), inside.size() * num_choices(all) + all.size() * num_choices(inside));
       all = product(all, inside);
     }

@@ -32,6 +32,8 @@ struct Grid {
   [[nodiscard]] Choices choices(std::size_t point) const;
 };
 
+inline constexpr std::size_t kMaxRuns = 100'000;
+
 // Paths in `data_lists` are lists that are values, not axes. Errors: an empty list; more than 100,000 combinations, or 2,000,000 choices
 // in all of them.
 Grid expand_axes(const ConfigFile& file, const std::set<std::string>& data_lists = {});

@@ -117,8 +117,15 @@ bool has_second_document(const std::string& text) {
   return parser.HandleNextDocument(nothing) && parser.HandleNextDocument(nothing);
 }
 
-std::shared_ptr<const ConfigFile> parse_checked(const std::string& text, const std::string& name,
-                                                const std::vector<std::string>& overrides) {
+}  // namespace
+
+std::string place(const std::string& file, const YAML::Mark& mark) {
+  if (mark.is_null()) return file;
+  return fmt::format("{}:{}:{}", file, mark.line + 1, mark.column + 1);
+}
+
+std::shared_ptr<const ConfigFile> parse_config(const std::string& text, const std::string& name,
+                                               const std::vector<std::string>& overrides) {
   auto config = std::make_shared<ConfigFile>();
   config->name = name;
   if (text.find('\0') != std::string::npos) throw InputError(name + ": not a text file (it holds a zero byte)");
@@ -135,18 +142,6 @@ std::shared_ptr<const ConfigFile> parse_checked(const std::string& text, const s
   return config;
 }
 
-}  // namespace
-
-std::string place(const std::string& file, const YAML::Mark& mark) {
-  if (mark.is_null()) return file;
-  return fmt::format("{}:{}:{}", file, mark.line + 1, mark.column + 1);
-}
-
-std::shared_ptr<const ConfigFile> parse_config(const std::string& text, const std::string& name,
-                                               const std::vector<std::string>& overrides) {
-  return parse_checked(text, name, overrides);
-}
-
 std::shared_ptr<const ConfigFile> load_config(const std::string& file, const std::vector<std::string>& overrides) {
   std::error_code error;
   if (std::filesystem::is_directory(file, error)) throw InputError(file + ": is a directory; a YAML file is expected");
@@ -154,7 +149,7 @@ std::shared_ptr<const ConfigFile> load_config(const std::string& file, const std
   if (!stream) throw InputError(file + ": cannot be opened");
   std::stringstream text;
   text << stream.rdbuf();
-  return parse_checked(text.str(), file, overrides);
+  return parse_config(text.str(), file, overrides);
 }
 
 }  // namespace kvlab

@@ -110,14 +110,11 @@ struct Block {
 
 // Asks for a key or value ahead of its use, so that memory is busy while products are computed. A core waits when it asks for more than a
 // dozen lines of its nearest cache at a time: asking is spread over what is computed.
+constexpr int kNearestCache = 3, kSecondCache = 2;  // as compilers count: the second for what is used later
+template <int Cache = kNearestCache>
 void prefetch(const float* x, std::int64_t d) {
-  for (std::int64_t c = 0; c < d; c += 16) __builtin_prefetch(x + c);
-}
-
-// The same, into the second cache, for what is used later.
-void prefetch_for_later(const float* x, std::int64_t d) {
-  constexpr int kRead = 0, kSecondCache = 2;
-  for (std::int64_t c = 0; c < d; c += 16) __builtin_prefetch(x + c, kRead, kSecondCache);
+  constexpr int kRead = 0;
+  for (std::int64_t c = 0; c < d; c += 16) __builtin_prefetch(x + c, kRead, Cache);
 }
 
 // Logits of `Lines` lines with `Tokens` tokens: sums per lane over the channels, then over lanes, the same for any tiling.
@@ -269,7 +266,7 @@ void run_block(Block& b) {
   fill_logits(b);
   std::int64_t next_value = 0;
   const auto prefetch_value = [&] {
-    if (next_value < b.n()) prefetch_for_later(b.tokens.places[next_value++].v, b.d);
+    if (next_value < b.n()) prefetch<kSecondCache>(b.tokens.places[next_value++].v, b.d);
   };
   for (std::int64_t line = 0; line < b.count; ++line) {
     float* z = b.z.data() + line * b.n();

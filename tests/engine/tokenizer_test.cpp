@@ -5,8 +5,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
 #include "tests/engine/probe.h"
+#include "tests/error_of.h"
 
 namespace kvlab {
 namespace {
@@ -29,14 +29,6 @@ json small_tokenizer() {
 
 Tokenizer read(const json& file) { return Tokenizer::from_json(file.dump(), "T"); }
 
-std::string error_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  return "no error";
-}
 std::string load_error(const std::string& pointer, const json& value) {
   json file = small_tokenizer();
   file[json::json_pointer(pointer)] = value;

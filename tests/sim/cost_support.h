@@ -7,6 +7,7 @@
 
 #include "sim/cost/make_cost_model.h"
 #include "sim/cost/step_prices.h"
+#include "tests/error_of.h"
 
 namespace kvlab {
 
@@ -39,17 +40,6 @@ class TempFolder {
 inline CostSetup setup_of(const std::string& yaml) {
   Params p = Params::from_text(yaml);
   return read_cost_setup(p);
-}
-
-// The message of the InputError that `run` throws, or "" when it throws none.
-template <class Run>
-std::string error_of(Run run) {
-  try {
-    run();
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  return "";
 }
 
 inline std::string data_folder() {

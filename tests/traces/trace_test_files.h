@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
+#include "tests/error_of.h"
 #include "traces/formats.h"
 #include "traces/in_memory.h"
 #include "traces/make_trace.h"
@@ -53,17 +53,6 @@ inline InMemoryTrace read_all(const std::string& text, const std::string& format
 inline std::unique_ptr<TraceSource> trace_of(const std::string& yaml, std::uint64_t seed = 1) {
   Params p = Params::from_text(yaml);
   return make_trace(p, seed);
-}
-
-// The message of the InputError that `act` throws; "" when it throws none.
-template <class Act>
-std::string error_of(Act&& act) {
-  try {
-    act();
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  return "";
 }
 
 inline std::string data_file(const std::string& path) {
