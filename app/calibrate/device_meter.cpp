@@ -9,6 +9,7 @@
 
 #include "app/calibrate/meter.h"
 #include "base/error.h"
+#include "bench/kernel/buffers.h"
 #include "bench/kernel/timing.h"
 #include "kernels/cuda/events.h"
 
@@ -83,9 +84,8 @@ class DeviceMeter final : public Meter {
   Measured measure(const CalibrationTable& table, const CalibrationPoint& at, double seconds) override {
     const KernelFamily* family = find_family(device_.kind(), table.family, table.format);
     const Shape shape = shape_at(table, model_, at);
-    const std::int64_t most = cold_rotation(device_).bytes;
-    const Rotation rotation{std::min(most, copied_bytes(table, at)), table.most_copies,
-                            std::min(most, activation_bytes(table, model_, at))};
+    Rotation rotation = rotation_at(table, model_, at, device_);
+    if (table.streamed_bytes > 0) rotation.shared = &weights_and_kv_;
     const auto prepared = family->prepare(device_, shape, rotation);
     if (!checked_.contains(table.name)) {
       if (!prepared->matches())
@@ -100,6 +100,7 @@ class DeviceMeter final : public Meter {
  private:
   Device& device_;
   const ModelSpec& model_;
+  SharedNumbers weights_and_kv_{device_};
   std::set<std::string> checked_;
 };
 

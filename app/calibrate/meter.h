@@ -30,7 +30,7 @@ class Meter {
   virtual Measured measure(const CalibrationTable& table, const CalibrationPoint& at, double seconds) = 0;
 };
 
-// With the kernels of the registry. Operands rotate through as many copies as a table says, up to three times the cache.
+// With the kernels of the registry. Operands rotate as rotation_at says.
 std::unique_ptr<Meter> make_device_meter(Device& device, const ModelSpec& model);
 
 }  // namespace kvlab

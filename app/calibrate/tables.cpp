@@ -228,6 +228,13 @@ std::int64_t activation_bytes(const CalibrationTable& t, const ModelSpec& m, con
   return at[0] * width * (t.format == "f32" ? 4 : 2);
 }
 
+Rotation rotation_at(const CalibrationTable& t, const ModelSpec& m, const CalibrationPoint& at, const Device& device) {
+  const std::int64_t cold = cold_rotation(device).bytes;
+  // Caches do not drop the oldest first: of three times their size, met again and again, a part stays. So it is all of the weights.
+  const std::int64_t streamed = std::max(3 * device.cache_bytes(), std::min(t.streamed_bytes, device.memory_bytes() / 8));
+  return {std::min(t.streamed_bytes > 0 ? streamed : cold, copied_bytes(t, at)), t.most_copies, std::min(cold, activation_bytes(t, m, at))};
+}
+
 Shape shape_at(const CalibrationTable& t, const ModelSpec& m, const CalibrationPoint& at) {
   const Shape heads{{"q_heads", m.q_heads}, {"kv_heads", m.kv_heads}, {"head_dim", m.head_dim}};
   Shape shape;

@@ -36,10 +36,21 @@ void fill_normal(Device& device, void* to, std::int64_t n, std::uint64_t seed) {
   }
 }
 
+std::int64_t aligned(std::int64_t bytes) { return (std::max<std::int64_t>(bytes, 1) + kAlign - 1) / kAlign * kAlign; }
+
+void fill(Device& device, void* to, std::int64_t n, ElementType type, std::uint64_t seed) {
+  if (type == ElementType::kF16)
+    fill_normal<f16>(device, to, n, seed);
+  else if (type == ElementType::kBf16)
+    fill_normal<bf16>(device, to, n, seed);
+  else
+    fill_normal<float>(device, to, n, seed);
+}
+
 }  // namespace
 
 void* DevicePool::take(std::int64_t bytes) {
-  const std::int64_t rounded = (std::max<std::int64_t>(bytes, 1) + kAlign - 1) / kAlign * kAlign;
+  const std::int64_t rounded = aligned(bytes);
   if (rounded > left_) {
     const std::int64_t size = std::max(rounded, kPoolBytes);
     pieces_.push_back(device_.allocate(size));
@@ -53,14 +64,39 @@ void* DevicePool::take(std::int64_t bytes) {
   return taken;
 }
 
+std::int64_t SharedNumbers::begin_case() {
+  for (auto& [type, pieces] : pieces_)
+    for (Piece& piece : pieces) piece.taken = 0;
+  return next_read_;
+}
+
+void* SharedNumbers::take(std::int64_t n, ElementType type) {
+  const std::int64_t bytes = aligned(n * element_bytes(type));
+  std::vector<Piece>& pieces = pieces_[type];
+  auto at = std::find_if(pieces.begin(), pieces.end(), [&](const Piece& piece) { return piece.bytes - piece.taken >= bytes; });
+  if (at == pieces.end()) {
+    const std::int64_t size = std::max(bytes, kPoolBytes);
+    pieces.push_back({device_.allocate(size), size});
+    at = pieces.end() - 1;
+    fill(device_, at->memory.get(), size / element_bytes(type), type, pieces.size());
+  }
+  void* const taken = static_cast<char*>(at->memory.get()) + at->taken;
+  at->taken += bytes;
+  return taken;
+}
+
 std::uint64_t Buffers::draw() { return seed_ = hash_combine(seed_, 0x9E3779B97F4A7C15U); }
 
 Buffers::Taken Buffers::take(std::int64_t bytes) {
   if (next_ < taken_.size()) return {taken_[next_++], false};
+  return keep(pool_.take(bytes), bytes);
+}
+
+Buffers::Taken Buffers::keep(void* memory, std::int64_t bytes) {
   bytes_ += bytes;
-  taken_.push_back(pool_.take(bytes));
+  taken_.push_back(memory);
   ++next_;
-  return {taken_.back(), true};
+  return {memory, true};
 }
 
 void* Buffers::poisoned(std::int64_t bytes) {
@@ -72,15 +108,11 @@ void* Buffers::poisoned(std::int64_t bytes) {
 }
 
 void* Buffers::normal(std::int64_t n, ElementType type) {
-  const auto [to, is_fresh] = take(n * element_bytes(type));
+  const std::int64_t bytes = n * element_bytes(type);
   const std::uint64_t seed = draw();
-  if (!is_fresh) return to;
-  if (type == ElementType::kF16)
-    fill_normal<f16>(device_, to, n, seed);
-  else if (type == ElementType::kBf16)
-    fill_normal<bf16>(device_, to, n, seed);
-  else
-    fill_normal<float>(device_, to, n, seed);
+  if (shared_ != nullptr && next_ == taken_.size()) return keep(shared_->take(n, type), bytes).memory;
+  const auto [to, is_fresh] = take(bytes);
+  if (is_fresh) fill(device_, to, n, type, seed);
   return to;
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstring>
 #include <list>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -24,11 +25,34 @@ class DevicePool {
   std::int64_t left_ = 0;
 };
 
+// Normal numbers in device memory that outlive a case. Cases prepared one behind the other go on reading where the one before stopped, as
+// layers do in a step, and come back to a number when all others have passed. Copies laid out for one case alone were just written: a large
+// cache is full of what it has yet to write back, and reads wait for that.
+class SharedNumbers {
+ public:
+  explicit SharedNumbers(Device& device) : device_(device) {}
+  // Those of the case before are free to be taken again, from the first on. The byte at which reading goes on.
+  std::int64_t begin_case();
+  void stop_reading_at(std::int64_t byte) { next_read_ = byte; }
+  // n numbers of deviation 1. Whoever writes them leaves numbers there.
+  void* take(std::int64_t n, ElementType type);
+
+ private:
+  struct Piece {
+    std::shared_ptr<void> memory;
+    std::int64_t bytes = 0, taken = 0;
+  };
+  Device& device_;
+  std::map<ElementType, std::vector<Piece>> pieces_;
+  std::int64_t next_read_ = 0;
+};
+
 // Operands of one copy of a case. Random numbers are the same in every run, and differ between copies.
 class Buffers {
  public:
-  Buffers(Device& device, DevicePool& pool, ElementType type, std::uint64_t seed)
-      : device_(device), pool_(pool), type_(type), first_seed_(seed), seed_(seed) {}
+  // Numbers are `shared`'s; null: the copy's own.
+  Buffers(Device& device, DevicePool& pool, ElementType type, std::uint64_t seed, SharedNumbers* shared = nullptr)
+      : device_(device), pool_(pool), type_(type), first_seed_(seed), seed_(seed), shared_(shared) {}
 
   // For what operations of a step hand to one another, not for weights and the cache.
   [[nodiscard]] Buffers& activations() { return activations_ != nullptr ? *activations_ : *this; }
@@ -72,6 +96,7 @@ class Buffers {
     bool is_fresh = true;
   };
   Taken take(std::int64_t bytes);
+  Taken keep(void* memory, std::int64_t bytes);  // as the next that is handed out
   void* poisoned(std::int64_t bytes);
   void* normal(std::int64_t n, ElementType type);
 
@@ -79,6 +104,7 @@ class Buffers {
   DevicePool& pool_;
   ElementType type_;
   std::uint64_t first_seed_, seed_;
+  SharedNumbers* shared_ = nullptr;
   Buffers* activations_ = nullptr;
   std::int64_t bytes_ = 0;
   std::vector<void*> taken_;

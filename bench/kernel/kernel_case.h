@@ -12,6 +12,8 @@
 
 namespace kvlab {
 
+class SharedNumbers;
+
 using Shape = std::map<std::string, std::int64_t>;
 
 // How often a case's operands are laid out in memory. Calls go through the copies in turn, so that what one call reads was pushed out of
@@ -21,6 +23,7 @@ struct Rotation {
   std::int64_t most_copies = 1 << 13;
   // Where not 0: activations have copies of their own, together about so large. In a step every layer writes and reads the same ones.
   std::int64_t activation_bytes = 0;
+  SharedNumbers* shared = nullptr;  // has the numbers of what is not an activation; null: every case has its own
 };
 // Three times the last-level cache: cold. On a CPU at most 512 MiB, which evicts most of a larger cache.
 Rotation cold_rotation(const Device& device);

@@ -39,7 +39,8 @@ template <class Op>
 class OpCase final : public PreparedCase {
  public:
   OpCase(Device& device, const OpRecipe<Op>& recipe, const Shape& shape, const Rotation& rotation)
-      : device_(device), recipe_(recipe), pool_(device), keeps_apart_(rotation.activation_bytes > 0) {
+      : device_(device), recipe_(recipe), pool_(device), shared_(rotation.shared), keeps_apart_(rotation.activation_bytes > 0) {
+    const std::int64_t next_read = shared_ != nullptr ? shared_->begin_case() : 0;
     build(shape, 1, 1);
     const auto count = [](const std::deque<Buffers>& first, std::int64_t bytes, std::int64_t most) {
       const std::int64_t each = first.empty() ? 0 : first.front().bytes();
@@ -48,21 +49,23 @@ class OpCase final : public PreparedCase {
     const std::int64_t own = count(own_, rotation.bytes, rotation.most_copies);
     const std::int64_t activations = count(activations_, rotation.activation_bytes, rotation.most_copies);
     while (copies() < std::max(own, activations)) build(shape, own, activations);
+    first_ = next_read / own_bytes();
     work_ = recipe_.work(ops_.front(), shape);
+  }
+  OpCase(const OpCase&) = delete;
+  OpCase& operator=(const OpCase&) = delete;
+  ~OpCase() override {
+    if (shared_ != nullptr) shared_->stop_reading_at((first_ + calls_) % copies() * own_bytes());
   }
 
   void run(std::int64_t call) override {
-    const Op& op = ops_[static_cast<std::size_t>(call % copies())];
-    if (device_.cuda() == nullptr) {
-      if constexpr (HasCpuKernel<Op>) run_cpu(op);
-    } else {
-      if constexpr (HasCudaKernel<Op>) run_cuda(op, *device_.cuda());
-    }
+    run_on(ops_[static_cast<std::size_t>((first_ + call) % copies())]);
+    calls_ = call + 1;
   }
   [[nodiscard]] std::int64_t copies() const override { return static_cast<std::int64_t>(ops_.size()); }
   bool matches() override {
     return recipe_.matches(device_, ops_.front(), [&] {
-      run(0);
+      run_on(ops_.front());
       device_.synchronize();
     });
   }
@@ -71,27 +74,37 @@ class OpCase final : public PreparedCase {
   [[nodiscard]] Counts counts() const override { return work_.counts; }
 
  private:
+  void run_on(const Op& op) {
+    if (device_.cuda() == nullptr) {
+      if constexpr (HasCpuKernel<Op>) run_cpu(op);
+    } else {
+      if constexpr (HasCudaKernel<Op>) run_cuda(op, *device_.cuda());
+    }
+  }
+  [[nodiscard]] std::int64_t own_bytes() const { return std::max<std::int64_t>(1, own_.empty() ? 0 : own_.front().bytes()); }
   // The next copy, of the next of so many sets of operands and so many of activations.
   void build(const Shape& shape, std::int64_t own, std::int64_t activations) {
-    Buffers* const passed = keeps_apart_ ? &next_of(activations_, activations, kOtherSeeds) : nullptr;
-    Buffers& buffers = next_of(own_, own, 1);
+    Buffers* const passed = keeps_apart_ ? &next_of(activations_, activations, kOtherSeeds, nullptr) : nullptr;
+    Buffers& buffers = next_of(own_, own, 1, shared_);
     if (passed != nullptr) passed->rewind(nullptr);
     buffers.rewind(passed);
     ops_.push_back(recipe_.build(buffers, shape));
   }
   static constexpr std::uint64_t kOtherSeeds = 1 << 20;
-  Buffers& next_of(std::deque<Buffers>& all, std::int64_t most, std::uint64_t first_seed) {
+  Buffers& next_of(std::deque<Buffers>& all, std::int64_t most, std::uint64_t first_seed, SharedNumbers* shared) {
     const auto i = static_cast<std::size_t>(copies() % most);
-    if (i == all.size()) all.emplace_back(device_, pool_, recipe_.type, first_seed + i);
+    if (i == all.size()) all.emplace_back(device_, pool_, recipe_.type, first_seed + i, shared);
     return all[i];
   }
 
   Device& device_;
   OpRecipe<Op> recipe_;
   DevicePool pool_;
+  SharedNumbers* shared_;
   bool keeps_apart_;
   std::deque<Buffers> own_, activations_;
   std::vector<Op> ops_;
+  std::int64_t first_ = 0, calls_ = 0;  // the copy of call 0; how many were run
   CaseWork work_;
 };
 

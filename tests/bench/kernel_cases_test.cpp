@@ -114,6 +114,13 @@ struct Layer {
 };
 void run_cpu(const Layer&) {}
 
+// Notes what it reads.
+struct Reading {
+  const float* x = nullptr;
+  std::vector<const float*>* read = nullptr;
+};
+void run_cpu(const Reading& a) { a.read->push_back(a.x); }
+
 // The operands of each copy, in order.
 std::vector<Layer> copies_of(const Rotation& rotation) {
   auto made = std::make_shared<std::vector<Layer>>();
@@ -148,6 +155,49 @@ TEST(KernelCases, ActivationsRotateThroughCopiesOfTheirOwn) {
   ASSERT_EQ(together.size(), 2U);
   EXPECT_NE(together[0].w, together[1].w);
   EXPECT_NE(together[0].x, together[1].x);
+}
+
+// What each of three calls reads first, in a case of four copies.
+std::vector<const float*> read_in_three_calls(Device& device, SharedNumbers* shared) {
+  auto read = std::make_shared<std::vector<const float*>>();
+  OpRecipe<Reading> recipe;
+  recipe.build = [read](Buffers& b, const Shape&) { return Reading{b.floats(1024), read.get()}; };
+  recipe.work = [](const Reading&, const Shape&) { return CaseWork{1, 0, {}}; };
+  Rotation rotation{4 * 4096, 100};
+  rotation.shared = shared;
+  const auto prepared = preparing(recipe)(device, {}, rotation);
+  EXPECT_EQ(prepared->copies(), 4);
+  for (std::int64_t call = 0; call < 3; ++call) prepared->run(call);
+  return *read;
+}
+
+TEST(KernelCases, SharedNumbersAreReadOnFromWhereTheCaseBeforeStopped) {
+  const auto cpu = make_cpu_device();
+  SharedNumbers shared(*cpu);
+  std::vector<const float*> all = read_in_three_calls(*cpu, &shared);
+  for (int more = 0; more < 3; ++more) {
+    for (const float* x : read_in_three_calls(*cpu, &shared)) all.push_back(x);
+  }
+  ASSERT_EQ(all.size(), 12U);
+  for (std::size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i], all[i % 4]) << i << ": three cases read the four copies in turn";
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(all[i], all[0] + 1024 * i);
+}
+
+TEST(KernelCases, SharedNumbersAreNormalOfTheirTypeAndLaidOutOnce) {
+  const auto cpu = make_cpu_device();
+  SharedNumbers shared(*cpu);
+  EXPECT_EQ(shared.begin_case(), 0);
+  constexpr std::int64_t kMany = 20 << 20;  // more than a piece
+  void* const first = shared.take(kMany, ElementType::kF32);
+  for (const ElementType type : {ElementType::kF32, ElementType::kBf16, ElementType::kF16}) {
+    double sum = 0, squares = 0;
+    for (const float x : read_floats(*cpu, shared.take(10000, type), 10000, type)) sum += x, squares += double{x} * x;
+    EXPECT_NEAR(sum / 10000, 0, 0.05);
+    EXPECT_NEAR(squares / 10000, 1, 0.05);
+  }
+  shared.stop_reading_at(777);
+  EXPECT_EQ(shared.begin_case(), 777);
+  EXPECT_EQ(shared.take(kMany, ElementType::kF32), first);
 }
 
 }  // namespace
