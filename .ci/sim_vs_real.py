@@ -54,8 +54,10 @@ class Comparison:
         return ["--set", "load_frac=0", "--set", f"trace.generate.arrival.poisson.rate_per_s={self.rate_per_s:.6g}"]
 
     def serve(self, seed):
+        """Every policy's run, and behind each its share of a turn of calibration: the machine changes from one minute to the next."""
         for policy in self.arguments.policies:
             log_requests(self.run("engine", policy, seed, self.load()))
+            self.calibrate(self.arguments.minutes / len(self.arguments.policies))
 
     def compare(self, seed):
         """{(policy, metric, statistic): simulated / engine - 1}, simulated from the profile as it is now."""
@@ -98,7 +100,7 @@ def parse():
     parser.add_argument("--policies", nargs="+", default=["{recipe: full}", "{recipe: snapkv, budget_tokens: 128}"])
     parser.add_argument("--load-frac", type=float, default=0.25, help="arrivals as a share of what is completed when all come at once")
     parser.add_argument("--first-minutes", type=float, default=1, help="of the calibration before the first run")
-    parser.add_argument("--minutes", type=float, default=0.25, help="of calibration after each run")
+    parser.add_argument("--minutes", type=float, default=0.25, help="of calibration in each run, behind what each policy served")
     parser.add_argument("--runs", type=int, default=3, help="at least")
     parser.add_argument("--most", type=int, default=9, help="runs, while the medians are beyond the limit")
     parser.add_argument("--limit", type=float, default=0.25)
@@ -115,7 +117,6 @@ def main():
     comparison.choose_rate()
     for count in range(1, arguments.most + 1):
         comparison.serve(count)
-        comparison.calibrate(arguments.minutes)
         if count < arguments.runs:
             continue
         all_runs = [comparison.compare(seed) for seed in range(1, count + 1)]
