@@ -92,7 +92,9 @@ class DeviceMeter final : public Meter {
         throw InputError(fmt::format("{}: wrong result on {}; nothing is calibrated with it", family->case_name(shape), device_.name()));
       checked_.insert(table.name);
     }
-    const Timing t = time_case(*prepared, device_, {seconds, 5});
+    TimingPlan plan{seconds, 5};
+    plan.warm_up_seconds = rotation.shared == nullptr ? seconds : 0;
+    const Timing t = time_case(*prepared, device_, plan);
     const PreparedCase::Counts counts = prepared->counts();
     return {t.seconds, t.spread_frac, counts.rows, counts.tokens, counts.outputs, prepared->bytes(), prepared->flops(), t.mean_frac};
   }

@@ -9,6 +9,7 @@
 
 #include "bench/sim/machine_rates.h"
 #include "engine/cache/policy_cache.h"
+#include "engine/model/model_work.h"
 #include "engine/model/plain_cache.h"
 
 namespace kvlab {
@@ -20,20 +21,6 @@ const Transformer& probe_model() {
   return model;
 }
 
-struct Needed {
-  double weights = 0;  // floats that every token is multiplied with, head left out
-  double head = 0, q_width = 0, kv_width = 0, layers = 0;
-  Needed() {
-    const ModelConfig& c = probe_model().config();
-    layers = c.layers;
-    q_width = double{1} * c.q_heads * c.head_dim, kv_width = double{1} * c.kv_heads * c.head_dim;
-    weights = layers * (c.hidden_dim * (2 * q_width + 2 * kv_width) + 3.0 * c.hidden_dim * c.intermediate_dim);
-    head = double{1} * c.vocab_size * c.hidden_dim;
-  }
-  // Causal pairs of n new tokens behind `before` ones.
-  [[nodiscard]] double attention_flops(double n, double before) const { return layers * 4 * q_width * (n * before + n * (n + 1) / 2); }
-};
-
 std::vector<std::int32_t> ids_of(std::int64_t n) {
   std::vector<std::int32_t> ids;
   for (std::int64_t i = 0; i < n; ++i) ids.push_back(static_cast<std::int32_t>(32 + i * 7 % 90));
@@ -41,15 +28,14 @@ std::vector<std::int32_t> ids_of(std::int64_t n) {
 }
 
 void BM_EnginePrefill(benchmark::State& state) {
-  const Needed need;
+  const ModelWork work(probe_model().config());
   const auto n = static_cast<double>(state.range(0));
   const std::vector<std::int32_t> ids = ids_of(state.range(0));
   for (auto _ : state) {
     KvState kv(probe_model().config());
     benchmark::DoNotOptimize(forward(probe_model(), ids, kv).data());
   }
-  const double flops = 2 * n * need.weights + need.attention_flops(n, 0);
-  const double least_s = flops / machine_rates().gemm_flops_per_s * static_cast<double>(state.iterations());
+  const double least_s = work.forward_flops(0, n) / machine_rates().gemm_flops_per_s * static_cast<double>(state.iterations());
   state.counters["tokens_per_s"] = benchmark::Counter(n * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
   state.counters["roofline_frac"] = benchmark::Counter(least_s, benchmark::Counter::kIsRate);
 }
@@ -57,7 +43,7 @@ BENCHMARK(BM_EnginePrefill)->Arg(512)->Arg(2048)->Arg(4000)->Unit(benchmark::kMi
 
 // range(0) sequences of range(1) tokens, one token each.
 void BM_EngineDecode(benchmark::State& state) {
-  const Needed need;
+  const ModelWork work(probe_model().config());
   const auto batch = static_cast<std::int32_t>(state.range(0)), context = static_cast<std::int32_t>(state.range(1));
   PolicyCache cache(probe_model(), load_recipe("full"), {});
   const std::vector<std::int32_t> ids = ids_of(context);
@@ -84,8 +70,8 @@ void BM_EngineDecode(benchmark::State& state) {
   const auto least = [&](double flops, double floats) {
     return std::max(flops / rates.gemm_flops_per_s, 4 * floats / rates.read_bytes_per_s);
   };
-  const double weights = need.weights + need.head, tokens = b * need.layers * n;
-  const double least_s = least(b * 2 * weights, weights) + least(tokens * 4 * need.q_width, tokens * 2 * need.kv_width);
+  const double weights = work.weights + work.head_weights;
+  const double least_s = least(b * 2 * weights, weights) + least(work.attention_flops(b * n), 2 * b * n * work.layers * work.kv_width);
   state.counters["tokens_per_s"] = benchmark::Counter(b * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
   state.counters["roofline_frac"] = benchmark::Counter(least_s * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }

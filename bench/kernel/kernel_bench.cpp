@@ -155,6 +155,7 @@ int bench_main(int argc, char** argv) {
     std::cerr << "kernel_bench: --gpu= needs the number of a GPU\n";
     return 2;
   }
+  run.plan.warm_up_seconds = run.plan.seconds;
   if (run.writes_file && is_debug_build()) {
     std::cerr << "kernel_bench: a debug build writes no numbers to a file; use build/release or build/cuda\n";
     return 2;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -52,8 +53,11 @@ Timing time_case(PreparedCase& prepared, Device& device, const TimingPlan& plan)
     next += calls;
     return s;
   };
-  double once = sample(1).seconds;  // code and page tables are loaded here
-  once = std::min(once, sample(1).seconds);
+  double once = std::numeric_limits<double>::infinity(), warmed = 0;  // code and page tables are loaded by the first call
+  while (next < 2 || (next < prepared.copies() && warmed < plan.warm_up_seconds)) {
+    const double seconds = sample(1).seconds;
+    once = std::min(once, seconds), warmed += seconds;
+  }
   const auto calls = std::clamp<std::int64_t>(std::llround(plan.sample_seconds / std::max(once, 1e-9)), 1, kMostCalls);
   std::vector<Device::Sample> samples;
   for (double spent = 0; static_cast<std::int64_t>(samples.size()) < plan.max_samples;) {

@@ -14,6 +14,9 @@ struct TimingPlan {
   double seconds = 0.1;  // of samples, warm-up apart; at least min_samples are taken all the same
   std::int64_t min_samples = 5, max_samples = 2000;
   double sample_seconds = 5e-5;  // calls are timed together until they take so long: a clock or an event costs a microsecond
+  // Before that, calls go once through the copies, for so long at most; two are always made. What lays out the copies leaves a cache full
+  // of what it has yet to write back.
+  double warm_up_seconds = 0;
 };
 
 // Time of one call: median of the samples, and how far apart they lie.
@@ -25,7 +28,7 @@ struct Timing {
   std::int64_t discarded = 0;  // samples thrown away because the clock was more than 5 % below the highest seen
 };
 
-// Runs the case until the plan is met. The first pass over the copies is not counted.
+// Runs the case until the plan is met.
 Timing time_case(PreparedCase& prepared, Device& device, const TimingPlan& plan);
 
 // What this device does at best with large operands: copied bytes per second (read plus written) and FLOP/s of a matrix product;

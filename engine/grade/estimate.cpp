@@ -7,16 +7,11 @@
 #include <cmath>
 #include <numeric>
 
+#include "engine/model/model_work.h"
+
 namespace kvlab {
 
 namespace {
-
-// Operations of running tokens [begin, end) of a sequence.
-double forward_flops(const ModelConfig& c, double begin, double end) {
-  const double q = double{1} * c.q_heads * c.head_dim, kv = double{1} * c.kv_heads * c.head_dim, h = c.hidden_dim, n = end - begin;
-  const double linear = 2 * n * (h * (2 * q + 2 * kv) + 3 * h * c.intermediate_dim);
-  return c.layers * (linear + 2 * q * (end * end - begin * begin));
-}
 
 constexpr int kTimes = 3;
 
@@ -36,9 +31,10 @@ double time_of(const auto& work) {
 
 void GradeWork::add(const EvalSample& sample, const Recipe& recipe) {
   const ModelConfig& c = model_.config();
+  const ModelWork work(c);
   const double n = sample.num_tokens(),
                prompt = static_cast<double>(sample.context.size() + (options_.compresses_question ? sample.turns[0].question.size() : 0));
-  if (sample.number != last_sample_) prompt_flops_ += forward_flops(c, 0, n);  // with the full cache's answers
+  if (sample.number != last_sample_) prompt_flops_ += work.forward_flops(0, n);  // with the full cache's answers
   last_sample_ = sample.number;
   const double kept = recipe.has_budget && recipe.trigger != "never"
                           ? std::min<double>(prompt, recipe.budget.of(static_cast<std::int32_t>(prompt)))
@@ -46,7 +42,7 @@ void GradeWork::add(const EvalSample& sample, const Recipe& recipe) {
   const double row_bytes = 8.0 * c.layers * c.kv_heads * c.head_dim;
   copied_bytes_ += prompt * row_bytes;
   if (rests_after_prompt(recipe)) {
-    chunk_flops_ += forward_flops(c, kept, kept + n - prompt);
+    chunk_flops_ += work.forward_flops(kept, kept + n - prompt);
   } else {
     decode_tokens_ += n - prompt;
     decode_kv_bytes_ += (n - prompt) * kept * row_bytes;
@@ -78,7 +74,7 @@ double GradeWork::seconds() const {
                         }) /
                         kSteps;
   constexpr double kReadBytesPerS = 10e9;  // K and V, by a policy that looks at them too
-  const double flops_per_s = forward_flops(model_.config(), 0, kPrompt) / prompt_s;
+  const double flops_per_s = ModelWork(model_.config()).forward_flops(0, kPrompt) / prompt_s;
   return (prompt_flops_ + 2 * chunk_flops_) / flops_per_s + 3 * decode_tokens_ * step_s / kBatch +
          (decode_kv_bytes_ + copied_bytes_) / kReadBytesPerS;
 }

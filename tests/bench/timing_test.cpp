@@ -5,6 +5,8 @@
 
 #include <set>
 
+#include "tests/bench/fake_device.h"
+
 namespace kvlab {
 
 namespace {
@@ -22,28 +24,6 @@ class FakeCase final : public PreparedCase {
 
  private:
   std::int64_t copies_;
-};
-
-class FakeDevice final : public Device {
- public:
-  explicit FakeDevice(std::function<Sample(std::int64_t number, std::int64_t calls)> clock) : clock_(std::move(clock)) {}
-  [[nodiscard]] DeviceKind kind() const override { return DeviceKind::kCpu; }
-  [[nodiscard]] std::string name() const override { return "fake"; }
-  [[nodiscard]] std::int64_t cache_bytes() const override { return 1 << 20; }
-  [[nodiscard]] std::int64_t memory_bytes() const override { return 1 << 30; }
-  std::shared_ptr<void> allocate(std::int64_t) override { return nullptr; }
-  void to_device(void*, const void*, std::int64_t) override {}
-  void to_host(void*, const void*, std::int64_t) override {}
-  void copy(void*, const void*, std::int64_t) override {}
-  void synchronize() override {}
-  Sample time(const std::function<void(std::int64_t)>& run, std::int64_t first, std::int64_t calls) override {
-    for (std::int64_t i = 0; i < calls; ++i) run(first + i);
-    return clock_(samples++, calls);
-  }
-  std::int64_t samples = 0;
-
- private:
-  std::function<Sample(std::int64_t, std::int64_t)> clock_;
 };
 
 TEST(Timing, IsTheMedianOfOneCallWithTheQuartilesAsSpread) {
@@ -76,6 +56,25 @@ TEST(Timing, ShortCallsAreTimedTogetherAndGoThroughAllCopies) {
   EXPECT_EQ(t.calls_per_sample, 25);
   EXPECT_NEAR(t.seconds, 2e-6, 1e-12);
   EXPECT_EQ(fake.seen.size(), 100U);
+}
+
+TEST(Timing, TheFirstPassOverTheCopiesIsNotCounted) {
+  // Fresh copies are slow: each of the first 100 calls.
+  FakeDevice device([](std::int64_t i, std::int64_t calls) {
+    return Device::Sample{static_cast<double>(calls) * (i < 100 ? 1e-3 : 1e-4), 0};
+  });
+  FakeCase fake(100);
+  TimingPlan plan{0, 10, 10};
+  plan.warm_up_seconds = 1;
+  EXPECT_NEAR(time_case(fake, device, plan).seconds, 1e-4, 1e-12);
+  EXPECT_EQ(fake.calls, 110);
+  plan.warm_up_seconds = 0.02;  // 20 of the copies
+  FakeDevice again([](std::int64_t i, std::int64_t calls) {
+    return Device::Sample{static_cast<double>(calls) * (i < 100 ? 1e-3 : 1e-4), 0};
+  });
+  FakeCase other(100);
+  EXPECT_NEAR(time_case(other, again, plan).seconds, 1e-3, 1e-12);
+  EXPECT_EQ(other.calls, 30);
 }
 
 TEST(Timing, SamplesAtALowClockAreThrownAway) {

@@ -16,6 +16,7 @@
 #include "app/calibrate/refine.h"
 #include "base/hash.h"
 #include "sim/cost/make_cost_model.h"
+#include "tests/bench/fake_device.h"
 #include "tests/sim/cost_support.h"
 
 namespace kvlab {
@@ -166,31 +167,13 @@ TEST(Calibrate, ActivationsAreMetAgainAfterAPass) {
   }
 }
 
-class SizedDevice final : public Device {
- public:
-  SizedDevice(std::int64_t cache_mib, std::int64_t memory_mib) : cache_(cache_mib << 20), memory_(memory_mib << 20) {}
-  [[nodiscard]] DeviceKind kind() const override { return DeviceKind::kCpu; }
-  [[nodiscard]] std::string name() const override { return "of a size"; }
-  [[nodiscard]] std::int64_t cache_bytes() const override { return cache_; }
-  [[nodiscard]] std::int64_t memory_bytes() const override { return memory_; }
-  std::shared_ptr<void> allocate(std::int64_t) override { return nullptr; }
-  void to_device(void*, const void*, std::int64_t) override {}
-  void to_host(void*, const void*, std::int64_t) override {}
-  void copy(void*, const void*, std::int64_t) override {}
-  void synchronize() override {}
-  Sample time(const std::function<void(std::int64_t)>&, std::int64_t, std::int64_t) override { return {}; }
-
- private:
-  std::int64_t cache_, memory_;
-};
-
 // Weights rotate through all that the model has, also where that is many times the cache; an eighth of the memory is the most.
 TEST(Calibrate, WeightsRotateThroughTheModelsSize) {
   const ModelSpec model = load_model_spec("llama-100m", kModels);
   for (const CalibrationTable& t :
        calibration_tables(model, DeviceKind::kCpu, default_limits(model, DeviceKind::kCpu, std::int64_t{8} << 30))) {
     const auto bytes_with = [&](std::int64_t cache_mib, std::int64_t memory_mib) {
-      return rotation_at(t, model, {1, 0}, SizedDevice(cache_mib, memory_mib)).bytes;
+      return rotation_at(t, model, {1, 0}, FakeDevice(cache_mib << 20, memory_mib << 20)).bytes;
     };
     if (t.name == "down_proj") {
       EXPECT_EQ(bytes_with(32, 24 << 10), t.streamed_bytes);
@@ -199,7 +182,8 @@ TEST(Calibrate, WeightsRotateThroughTheModelsSize) {
     } else if (t.name == "act_fn") {
       EXPECT_EQ(bytes_with(32, 24 << 10), std::int64_t{96} << 20);
     }
-    EXPECT_EQ(rotation_at(t, model, {1, 0}, SizedDevice(32, 1024)).activation_bytes, activation_bytes(t, model, {1, 0}));
+    EXPECT_EQ(rotation_at(t, model, {1, 0}, FakeDevice(std::int64_t{32} << 20, std::int64_t{1} << 30)).activation_bytes,
+              activation_bytes(t, model, {1, 0}));
   }
 }
 

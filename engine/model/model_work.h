@@ -1,0 +1,26 @@
+#pragma once
+
+#include "engine/model/config.h"
+
+namespace kvlab {
+
+// What tokens need of a model, in its products: a multiply and an add are two FLOPs. Norms, positions and the MLP's gate are left out.
+struct ModelWork {
+  double layers = 0, q_width = 0, kv_width = 0;  // of all heads together
+  double weights = 0, head_weights = 0;          // numbers that every token, and every token with logits, is multiplied with
+
+  explicit ModelWork(const ModelConfig& c) : layers(c.layers) {
+    const double hidden = c.hidden_dim;
+    q_width = double{1} * c.q_heads * c.head_dim, kv_width = double{1} * c.kv_heads * c.head_dim;
+    weights = layers * hidden * (2 * q_width + 2 * kv_width + 3.0 * c.intermediate_dim);
+    head_weights = hidden * c.vocab_size;
+  }
+  // Of queries to so many keys and values, in all layers.
+  [[nodiscard]] double attention_flops(double pairs) const { return 4 * layers * q_width * pairs; }
+  // Of tokens [begin, end) of a sequence, each of which sees itself and all before it; without the head.
+  [[nodiscard]] double forward_flops(double begin, double end) const {
+    return 2 * weights * (end - begin) + attention_flops((end * (end + 1) - begin * (begin + 1)) / 2);
+  }
+};
+
+}  // namespace kvlab
