@@ -26,8 +26,8 @@ class DevicePool {
 };
 
 // Normal numbers in device memory that outlive a case. Cases prepared one behind the other go on reading where the one before stopped, as
-// layers do in a step, and come back to a number when all others have passed. Copies laid out for one case alone were just written: a large
-// cache is full of what it has yet to write back, and reads wait for that.
+// layers do in a step, and come back to a number when all others have passed: the cache is in the state that brings about. Before copies
+// laid out for one case alone it is full of what was just written.
 class SharedNumbers {
  public:
   explicit SharedNumbers(Device& device) : device_(device) {}

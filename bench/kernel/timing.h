@@ -14,8 +14,8 @@ struct TimingPlan {
   double seconds = 0.1;  // of samples, warm-up apart; at least min_samples are taken all the same
   std::int64_t min_samples = 5, max_samples = 2000;
   double sample_seconds = 5e-5;  // calls are timed together until they take so long: a clock or an event costs a microsecond
-  // Before that, calls go once through the copies, for so long at most; two are always made. What lays out the copies leaves a cache full
-  // of what it has yet to write back.
+  // Before that, calls go once through the copies, for so long at most; two are always made. Laying out the copies leaves the cache full of
+  // what was just written.
   double warm_up_seconds = 0;
 };
 
