@@ -40,7 +40,7 @@ std::map<std::vector<std::string>, HostPair> pair_runs(const Experiment& experim
   return pairs;
 }
 
-bool is_compared(const MetricRow& row) { return row.statistic != "p95" && row.metric != "ttft_first120"; }
+bool is_compared(const MetricRow& row) { return row.statistic != "p95" && row.metric != kFirstTtft; }
 
 std::string shown_percent(double frac) { return std::isfinite(frac) ? fmt::format("{:+.1f}%", 100 * frac) : ""; }
 

@@ -74,19 +74,18 @@ std::vector<ServedRequest> read_real_log(const std::string& file) {
 
 std::vector<MetricRow> latency_statistics(std::vector<ServedRequest> requests) {
   std::stable_sort(requests.begin(), requests.end(), [](const auto& a, const auto& b) { return a.arrival_s < b.arrival_s; });
-  constexpr std::size_t kFirst = 120;
   std::vector<double> ttft, tpot, e2e, ttft_first;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     ttft.push_back(requests[i].ttft_ms());
     e2e.push_back(requests[i].e2e_ms());
     if (requests[i].output_tokens > 1) tpot.push_back(requests[i].tpot_ms());
-    if (i < kFirst) ttft_first.push_back(ttft.back());
+    if (i < kFirstRequests) ttft_first.push_back(ttft.back());
   }
   std::vector<MetricRow> rows;
   add_statistics(rows, "ttft", std::move(ttft));
   add_statistics(rows, "tpot", std::move(tpot));
   add_statistics(rows, "e2e", std::move(e2e));
-  add_statistics(rows, "ttft_first120", std::move(ttft_first));
+  add_statistics(rows, kFirstTtft, std::move(ttft_first));
   return rows;
 }
 

@@ -27,6 +27,9 @@ struct MetricRow {
   double value_ms = 0;
 };
 
+inline constexpr std::size_t kFirstRequests = 120;
+inline constexpr const char* kFirstTtft = "ttft_first120";
+
 // ttft, tpot, e2e and ttft_first120 (the first 120 by arrival), each mean, p50, p90, p95 and p99, percentiles interpolated
 // linearly. TPOT leaves out requests of one token.
 std::vector<MetricRow> latency_statistics(std::vector<ServedRequest> requests);

@@ -47,7 +47,7 @@ def _figure(series, folder, name):
             axis.plot(table["time_s"], table[column], **{**style.line(i, markers=False), "linewidth": 0.9})
     for axis, (_, title) in zip(axes, rows):
         axis.set_ylabel(title)
-        axis.set_ylim(bottom=0)
+        axis.set_ylim(bottom=0, top=None if axis.get_ylim()[1] >= 1 else 1)  # nobody waits: a flat line, not a scale of hundredths
     axes[2].set_ylim(0, 102)
     axes[-1].set_xlim(left=0)
     axes[-1].set_xlabel("Time (s)")

@@ -97,11 +97,8 @@ TEST(DecodeStepTimes, NothingToTell) {
 
 using ValidateTest = AppTest;
 
-// The simulator against its own log: every difference is zero.
-TEST_F(ValidateTest, ARunAgreesWithItself) {
-  write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
-  ASSERT_EQ(call({"run", "small.yaml"}).status, 0);
-  const CsvTable requests = read_csv("results/small/requests.csv");
+// An engine's log as a simulation tells it.
+std::string log_of(const CsvTable& requests) {
   std::string log;
   const auto seconds = [&](const std::vector<std::string>& row, const char* column) {
     return std::to_string(std::stod(row[requests.at(column)]) * 1e-9 + 1000);
@@ -111,16 +108,25 @@ TEST_F(ValidateTest, ARunAgreesWithItself) {
            ", \"queued_ts\": " + seconds(row, "queued_ns") + ", \"first_token_ts\": " + seconds(row, "first_token_ns") +
            ", \"last_token_ts\": " + seconds(row, "last_token_ns") + "}\n";
   }
-  write("log.jsonl", log);
-  const Called called = call({"validate", "--requests", "log.jsonl", "--against", "results/small"});
-  ASSERT_EQ(called.status, 0) << called.err;
-  const CsvTable validation = read_csv("results/small/validation.csv");
-  EXPECT_EQ(validation.columns,
-            (std::vector<std::string>{"metric", "statistic", "real", "simulated", "simulated_lo", "simulated_hi", "diff_frac"}));
-  EXPECT_EQ(validation.rows.size(), 20U);
-  for (const auto& row : validation.rows) EXPECT_NEAR(std::stod(row[6]), 0, 1e-4) << row[0] << " " << row[1];
-  EXPECT_EQ(read_csv("results/small/throughput.csv").columns.size(), 3U);
-  EXPECT_EQ(read_csv("results/small/steps.csv").columns.size(), 5U);
+  return log;
+}
+
+// The simulator against its own log: every difference is zero. The first 120 requests have rows of their own where there are more.
+TEST_F(ValidateTest, ARunAgreesWithItself) {
+  write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
+  for (const auto& [requests, num_rows] : {std::pair{"120", 15U}, {"121", 20U}}) {
+    ASSERT_EQ(call({"run", "small.yaml", "--force", "--set", std::string("trace.generate.requests=") + requests}).status, 0);
+    write("log.jsonl", log_of(read_csv("results/small/requests.csv")));
+    const Called called = call({"validate", "--requests", "log.jsonl", "--against", "results/small"});
+    ASSERT_EQ(called.status, 0) << called.err;
+    const CsvTable validation = read_csv("results/small/validation.csv");
+    EXPECT_EQ(validation.columns,
+              (std::vector<std::string>{"metric", "statistic", "real", "simulated", "simulated_lo", "simulated_hi", "diff_frac"}));
+    EXPECT_EQ(validation.rows.size(), num_rows);
+    for (const auto& row : validation.rows) EXPECT_NEAR(std::stod(row[6]), 0, 1e-4) << row[0] << " " << row[1];
+    EXPECT_EQ(read_csv("results/small/throughput.csv").columns.size(), 3U);
+    EXPECT_EQ(read_csv("results/small/steps.csv").columns.size(), 5U);
+  }
 }
 
 TEST_F(ValidateTest, RefusesSeveralConfigurations) {
