@@ -199,7 +199,9 @@ class FrontDoor(unittest.TestCase):
 
     def interrupted(self, command, number, whole_group):
         self.kvlab("echo")
-        door = subprocess.Popen([str(self.root / "kvlab"), *command], env=self.env, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        # A script that puts the tests into the background has them ignore interrupts, and so would what they start.
+        heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+        door = subprocess.Popen([str(self.root / "kvlab"), *command], env=self.env, stdout=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=heard)
         self.assertEqual(door.stdout.readline(), "started\n")
         os.killpg(door.pid, number) if whole_group else door.send_signal(number)
         door.wait(timeout=10)
