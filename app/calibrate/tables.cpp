@@ -231,7 +231,7 @@ std::int64_t activation_bytes(const CalibrationTable& t, const ModelSpec& m, con
 Rotation rotation_at(const CalibrationTable& t, const ModelSpec& m, const CalibrationPoint& at, const Device& device) {
   const std::int64_t cold = cold_rotation(device).bytes;
   // Caches do not drop the oldest first: of three times their size, met again and again, a part stays. So it is all of the weights.
-  const std::int64_t streamed = std::max(3 * device.cache_bytes(), std::min(t.streamed_bytes, device.memory_bytes() / 8));
+  const std::int64_t streamed = std::min(std::max(3 * device.cache_bytes(), t.streamed_bytes), device.memory_bytes() / 8);
   return {std::min(t.streamed_bytes > 0 ? streamed : cold, copied_bytes(t, at)), t.most_copies, std::min(cold, activation_bytes(t, m, at))};
 }
 

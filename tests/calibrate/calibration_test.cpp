@@ -179,6 +179,7 @@ TEST(Calibrate, WeightsRotateThroughTheModelsSize) {
       EXPECT_EQ(bytes_with(32, 24 << 10), t.streamed_bytes);
       EXPECT_EQ(bytes_with(1024, 24 << 10), copied_bytes(t, {1, 0})) << "with the KV of a sequence";
       EXPECT_EQ(bytes_with(32, 1024), std::int64_t{128} << 20);
+      EXPECT_EQ(bytes_with(1024, 1024), std::int64_t{128} << 20) << "however large the cache";
     } else if (t.name == "act_fn") {
       EXPECT_EQ(bytes_with(32, 24 << 10), std::int64_t{96} << 20);
     }
