@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
+#include "tests/error_of.h"
 
 namespace kvlab {
 namespace {
@@ -20,20 +20,15 @@ TEST(Csv, CarriageReturnsAndAMissingLastLineEnd) {
   EXPECT_EQ(table.rows[1], (std::vector<std::string>{"3", "4"}));
 }
 
-std::string error_of(const std::string& text) {
-  try {
-    static_cast<void>(parse_csv(text, "t.csv").at("a"));
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  return "";
+std::string csv_error(const std::string& text) {
+  return error_of([&] { static_cast<void>(parse_csv(text, "t.csv").at("a")); });
 }
 
 TEST(Csv, Errors) {
-  EXPECT_EQ(error_of(""), "t.csv: empty file; a header line is expected");
-  EXPECT_EQ(error_of("a,b\n1,2\n1\n"), "t.csv:3: has 1 fields where the header has 2");
-  EXPECT_EQ(error_of("a\n\"x\n"), "t.csv:2: a quote is never closed");
-  EXPECT_EQ(error_of("aa\n1\n"), "t.csv:1: has no column 'a'; did you mean 'aa'?");
+  EXPECT_EQ(csv_error(""), "t.csv: empty file; a header line is expected");
+  EXPECT_EQ(csv_error("a,b\n1,2\n1\n"), "t.csv:3: has 1 fields where the header has 2");
+  EXPECT_EQ(csv_error("a\n\"x\n"), "t.csv:2: a quote is never closed");
+  EXPECT_EQ(csv_error("aa\n1\n"), "t.csv:1: has no column 'a'; did you mean 'aa'?");
 }
 
 TEST(ShortNumber, KeepsAboutFourDigits) {

@@ -3,8 +3,8 @@
 #include "app/csv.h"
 #include "app/real_log.h"
 #include "app/step_times.h"
-#include "base/error.h"
 #include "tests/app/app_fixture.h"
+#include "tests/error_of.h"
 
 namespace kvlab {
 namespace {
@@ -41,23 +41,18 @@ TEST(LatencyStatistics, RealLogGivesThePublishedMeans) {
 using RealLog = AppTest;
 
 TEST_F(RealLog, ErrorsNameTheLine) {
-  const auto error_of = [&](const std::string& text) -> std::string {
+  const auto log_error = [&](const std::string& text) {
     write("log.jsonl", text);
-    try {
-      read_real_log("log.jsonl");
-    } catch (const InputError& e) {
-      return e.what();
-    }
-    return "";
+    return error_of([] { read_real_log("log.jsonl"); });
   };
   const std::string good = R"({"output_toks": 2, "arrival_time": 1, "queued_ts": 1, "first_token_ts": 2, "last_token_ts": 3})"
                            "\n";
-  EXPECT_EQ(error_of(""), "log.jsonl: has no requests");
-  EXPECT_EQ(error_of(good + "{\n"), "log.jsonl:2: not a JSON object");
-  EXPECT_EQ(error_of(good + R"({"output_toks": 2})"), "log.jsonl:2: has no 'arrival_time'");
-  EXPECT_EQ(error_of(R"({"output_toks": 2, "arrival_time": 1, "queued_ts": 5, "first_token_ts": 2, "last_token_ts": 3})"),
+  EXPECT_EQ(log_error(""), "log.jsonl: has no requests");
+  EXPECT_EQ(log_error(good + "{\n"), "log.jsonl:2: not a JSON object");
+  EXPECT_EQ(log_error(good + R"({"output_toks": 2})"), "log.jsonl:2: has no 'arrival_time'");
+  EXPECT_EQ(log_error(R"({"output_toks": 2, "arrival_time": 1, "queued_ts": 5, "first_token_ts": 2, "last_token_ts": 3})"),
             "log.jsonl:1: 'first_token_ts' comes before 'queued_ts'");
-  EXPECT_EQ(error_of(good), "");
+  EXPECT_EQ(log_error(good), "no error");
 }
 
 TEST(PaddedBatch, Sizes) {

@@ -60,18 +60,17 @@ TEST(Timing, ShortCallsAreTimedTogetherAndGoThroughAllCopies) {
 
 TEST(Timing, TheFirstPassOverTheCopiesIsNotCounted) {
   // Fresh copies are slow: each of the first 100 calls.
-  FakeDevice device([](std::int64_t i, std::int64_t calls) {
+  const FakeDevice::Clock clock = [](std::int64_t i, std::int64_t calls) {
     return Device::Sample{static_cast<double>(calls) * (i < 100 ? 1e-3 : 1e-4), 0};
-  });
+  };
+  FakeDevice device(clock);
   FakeCase fake(100);
   TimingPlan plan{0, 10, 10};
   plan.warm_up_seconds = 1;
   EXPECT_NEAR(time_case(fake, device, plan).seconds, 1e-4, 1e-12);
   EXPECT_EQ(fake.calls, 110);
   plan.warm_up_seconds = 0.02;  // 20 of the copies
-  FakeDevice again([](std::int64_t i, std::int64_t calls) {
-    return Device::Sample{static_cast<double>(calls) * (i < 100 ? 1e-3 : 1e-4), 0};
-  });
+  FakeDevice again(clock);
   FakeCase other(100);
   EXPECT_NEAR(time_case(other, again, plan).seconds, 1e-3, 1e-12);
   EXPECT_EQ(other.calls, 30);

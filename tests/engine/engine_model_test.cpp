@@ -3,10 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/error.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/sampling/sampling.h"
 #include "tests/engine/probe.h"
+#include "tests/error_of.h"
 
 namespace kvlab {
 namespace {
@@ -63,34 +63,22 @@ TEST(EngineModel, DrawsAreGreedyAtTemperatureZeroAndElseByTheirKey) {
 }
 
 TEST(EngineModel, RefusesBackendsThatAreNotThere) {
-  const auto message = [](std::string_view backend) -> std::string {
-    try {
-      require_backend(backend);
-    } catch (const InputError& e) {
-      return e.what();
-    }
-    return "";
-  };
-  EXPECT_EQ(message("cpu"), "");
+  const auto message = [](std::string_view backend) { return error_of([&] { require_backend(backend); }); };
+  EXPECT_EQ(message("cpu"), "no error");
   EXPECT_THAT(message("cudda"), testing::HasSubstr("unknown backend 'cudda'; did you mean 'cuda'?"));
   if (num_gpus() > 0) GTEST_SKIP() << "this machine has a GPU";
   EXPECT_THAT(message("cuda"), testing::HasSubstr(cuda_backend() == CudaBackend::kNone ? "built without CUDA" : "no GPU: "));
 }
 
 TEST(EngineModel, RefusesRecipesThatCudaDoesNotRun) {
-  const auto message = [](std::string_view backend, const std::string& name, std::int32_t budget = 0) -> std::string {
+  const auto message = [](std::string_view backend, const std::string& name, std::int32_t budget = 0) {
     const Recipe recipe = load_recipe(name, budget);
-    try {
-      require_recipe(backend, recipe, PolicyCache(probe(), recipe, {}).policy().needs());
-    } catch (const InputError& e) {
-      return e.what();
-    }
-    return "";
+    return error_of([&] { require_recipe(backend, recipe, PolicyCache(probe(), recipe, {}).policy().needs()); });
   };
-  EXPECT_EQ(message("cuda", "full"), "");
-  EXPECT_EQ(message("cuda", "retrieval_attention"), "");
-  EXPECT_EQ(message("cpu", "kvzip", 64), "");
-  EXPECT_EQ(message("cpu", "retrieval_attention_hnsw"), "");
+  EXPECT_EQ(message("cuda", "full"), "no error");
+  EXPECT_EQ(message("cuda", "retrieval_attention"), "no error");
+  EXPECT_EQ(message("cpu", "kvzip", 64), "no error");
+  EXPECT_EQ(message("cpu", "retrieval_attention_hnsw"), "no error");
   EXPECT_EQ(message("cuda", "kvzip", 64),
             "recipe 'kvzip' needs the extra pass 'reconstruct', which runs inside a step with backend cpu alone");
   for (const auto& [name, budget] :

@@ -8,8 +8,8 @@
 #include <fstream>
 #include <iterator>
 
-#include "base/error.h"
 #include "tests/engine/probe.h"
+#include "tests/error_of.h"
 
 namespace kvlab {
 namespace {
@@ -31,12 +31,7 @@ RecordOptions everything() {
 }
 
 std::string error(const std::vector<std::int32_t>& ids, const RecordOptions& options) {
-  try {
-    record(probe(), ids, options);
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  return "no error";
+  return error_of([&] { record(probe(), ids, options); });
 }
 
 class OutputRecorder final : public Recorder {
