@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "engine/cache/policy_cache_group.h"
+#include "engine/cache/policy_cache_keeper.h"
 #include "kernels/attend/attend.h"
 #include "kernels/attention_prefill/attention_prefill.h"
 
@@ -54,6 +54,7 @@ PolicyCache::PolicyCache(std::unique_ptr<const CacheModel> model, const Recipe& 
   if (!recipe.runs_in("engine"))
     throw InputError(fmt::format("recipe '{}' does not run in the engine; it runs in: {}", recipe.name, fmt::join(recipe.hosts, ", ")));
   if (!model_->memory().on_host()) refuse_cpu_only(recipe, policy_.needs());
+  if (options.packs && model_->memory().on_host()) keeper_ = std::make_unique<Keeper>(groups_);
   pages_->reserve(options.reserved_pages);
   ops_.keep_log(false);
   ops_.take_counts_from(options.counts);
@@ -78,13 +79,21 @@ void PolicyCache::make_room(std::span<const StepPiece> pieces) {
   std::int64_t pages = 0;
   const std::int32_t each = pages_->page_tokens();
   for (const StepPiece& piece : pieces) {
-    for (const KvStore::Sequence& layer : piece.sequence->rows) {
+    std::int64_t most_awake = 0;  // layers at rest have pages one after another
+    for (std::size_t l = 0; l < piece.sequence->rows.size(); ++l) {
+      const KvStore::Sequence& layer = piece.sequence->rows[l];
+      std::int64_t of_layer = 0;
       for (std::size_t h = 0; h < layer.pages.size(); ++h) {
         const auto held = static_cast<std::int64_t>(layer.pages[h].size());
-        pages += std::max<std::int64_t>(0, (layer.len[h] + piece.new_tokens + each - 1) / each - held);
-        if (piece.unshares) pages += held;
+        of_layer += std::max<std::int64_t>(0, (layer.len[h] + piece.new_tokens + each - 1) / each - held);
+        if (piece.unshares) of_layer += held;
       }
+      if (is_resting(*piece.sequence, l))
+        most_awake = std::max(most_awake, of_layer);
+      else
+        pages += of_layer;
     }
+    pages += most_awake;
   }
   pages_->make_free(pages);
 }
@@ -136,7 +145,7 @@ void PolicyCache::close(Group& g) {
   for (std::size_t s = 0; s < g.seqs.size(); ++s) g.sequences[s]->seen_tokens = g.seqs[s].end();
 }
 
-PolicyStep PolicyCache::step_of(Group& g) { return {ops_, shape_, g.seqs, g.layers, *g.observer, options_.seed}; }
+PolicyStep PolicyCache::step_of(Group& g) { return {ops_, shape_, g.seqs, g.layers, *g.observer, options_.seed, keeper_.get()}; }
 
 void PolicyCache::before_rope(std::int32_t layer, const float* hidden, const float* q, const float* k) {
   observe_inputs(layer, hidden, q, k);
@@ -169,6 +178,7 @@ void PolicyCache::append(Group& g, std::int32_t layer, const LayerInput& in) {
   for (std::size_t s = 0; s < g.seqs.size(); ++s)
     news.push_back({static_cast<std::int32_t>(s), g.seqs[s].new_tokens, g.seqs[s].seen_tokens, from(in.k, s), from(in.v, s)});
   g.layers[at(layer)].append(news, in.kv_type, in.kv_stride);
+  wake(g, layer);
 }
 
 // The prompt's last queries stay.
@@ -211,6 +221,7 @@ void PolicyCache::attend_layer(std::int32_t layer, LayerInput in) {
     } else {
       unshare(g, layer);
       policy_.after_attention(step_of(g), layer);
+      rest(g, layer);
     }
   }
 }
@@ -334,6 +345,7 @@ void PolicyCache::end_step(std::span<const float> hidden) {
         if (!policy_.needs().pass.empty() && g.seqs[s].completes_prompt()) run_pass(g, s, hidden);
       for (std::int32_t l = 0; l < shape_.num_layers; ++l) unshare(g, l);
       for (std::int32_t l = 0; l < shape_.num_layers; ++l) policy_.after_attention(step_of(g), l);
+      for (std::int32_t l = 0; l < shape_.num_layers; ++l) rest(g, l);
     }
     close(g);
   }

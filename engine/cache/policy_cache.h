@@ -24,8 +24,11 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
     std::int32_t page_tokens = 16;
     std::int32_t kv_bytes = 4;  // of a stored element of the uncompressed cache, for what is counted as resident
     std::uint64_t seed = 1;
-    CountSource* counts = nullptr;    // is shown counts that depended on data, step by step
-    RecordOptions passes = {};        // how extra passes are run
+    CountSource* counts = nullptr;  // is shown counts that depended on data, step by step
+    RecordOptions passes = {};      // how extra passes are run
+    // Sequences that a format encodes rest as it stores them once their prompt is complete, and only the layer at work lies in pages,
+    // decoded. In the host's memory; elsewhere rows hold what decoding gives.
+    bool packs = false;
     std::int32_t reserved_pages = 0;  // taken at once; a cache that grows in a GPU's memory needs room for both sizes
   };
   // Errors (InputError): the recipe does not claim this host, cannot run on the model, or wants to know the future; on a GPU
@@ -55,6 +58,11 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
 
   // Bytes of all layers that the sequence takes, as its recipe stores them.
   [[nodiscard]] TierBytes resident(EngineSequence& sequence);
+  // What the sequence takes up in this cache's memory: whole pages, or what is at rest.
+  struct HeldBytes {
+    std::int64_t kv = 0, beside = 0;  // keys and values; positions and statistics
+  };
+  [[nodiscard]] HeldBytes held(const EngineSequence& sequence) const;
   // Positions of the tokens held, [layers * kv_heads] in the order of their rows.
   [[nodiscard]] std::vector<std::vector<std::int32_t>> positions(EngineSequence& sequence);
   [[nodiscard]] const KvPolicy& policy() const { return policy_; }
@@ -71,11 +79,14 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
  private:
   struct Group;
   struct LayerInput;
+  class Keeper;
   void make_room(std::span<const StepPiece> pieces);
   void open(Group& g);
   void close(Group& g);
   [[nodiscard]] PolicyStep step_of(Group& g);
   void unshare(Group& g, std::int32_t layer);
+  void wake(Group& g, std::int32_t layer);
+  void rest(Group& g, std::int32_t layer);
   void append(Group& g, std::int32_t layer, const LayerInput& in);
   void observe_inputs(std::int32_t layer, const float* hidden, const float* q, const float* k);
   void attend_layer(std::int32_t layer, LayerInput in);
@@ -101,6 +112,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   KvPolicy policy_;
   Options options_;
   bool shares_layers_;
+  std::unique_ptr<Keeper> keeper_;  // null: rows stay in pages
   Ops ops_;
   std::shared_ptr<KvPages> pages_;
   std::vector<std::unique_ptr<Group>> groups_;  // of the step: decoding sequences, then those in their prompts

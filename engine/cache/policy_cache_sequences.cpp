@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "engine/cache/policy_cache_group.h"
+#include "engine/cache/policy_cache_keeper.h"
 
 namespace kvlab {
 
@@ -19,10 +19,14 @@ void PolicyCache::start(EngineSequence& sequence) {
   pages_moved(sequence);
   const TensorArray<float> empty(model_->memory());
   sequence.memory.assign(place(shape_.num_layers), {empty, nullptr, empty});
+  sequence.packed.clear();
+  if (keeper_ != nullptr)
+    for (std::int32_t l = 0; l < shape_.num_layers; ++l) sequence.packed.emplace_back(shape_.kv_heads);
   sequence.rows.assign(place(shape_.num_layers), {std::vector<std::int32_t>(heads, 0), std::vector<std::vector<std::int32_t>>(heads)});
 }
 
 void PolicyCache::truncate(EngineSequence& sequence, std::int32_t tokens) {
+  if (!sequence.packed.empty()) throw InternalError("rows that may be at rest are not truncated");
   const std::size_t kept = place((tokens + pages_->page_tokens() - 1) / pages_->page_tokens());
   for (KvStore::Sequence& layer : sequence.rows) {
     for (std::size_t h = 0; h < layer.len.size(); ++h) {
@@ -40,6 +44,7 @@ void PolicyCache::release(EngineSequence& sequence) {
     for (const auto& pages : layer.pages)
       for (const std::int32_t page : pages) pages_->give_back(page);
   sequence.rows.clear();
+  sequence.packed.clear();
   sequence.memory.clear();
   sequence.pass = nullptr;
   policy_.forget(sequence.index);
@@ -73,6 +78,7 @@ void PolicyCache::adopt(EngineSequence& sequence, const PromptTensors& prompt) {
     if (needs.pre_rope_keys) memory.pre_k.append_from_host(layer.pre_k.data(), static_cast<std::int64_t>(layer.pre_k.size()));
     policy_.after_attention(step_of(g), l);
   }
+  for (std::int32_t l = 0; l < shape_.num_layers; ++l) rest(g, l);
   close(g);
   groups_.clear();
 }
@@ -95,7 +101,12 @@ std::vector<std::vector<std::int32_t>> PolicyCache::positions(EngineSequence& se
   pages_->fill(pool);
   std::vector<std::int32_t> position(static_cast<std::size_t>(pool.pool_tokens));
   pages_->memory().to_host(position.data(), pool.position, pool.pool_tokens * 4);
-  for (KvStore::Sequence& rows : sequence.rows) {
+  for (std::size_t l = 0; l < sequence.rows.size(); ++l) {
+    if (is_resting(sequence, l)) {
+      for (std::int32_t h = 0; h < shape_.kv_heads; ++h) all.push_back(sequence.packed[l].positions(h));
+      continue;
+    }
+    KvStore::Sequence& rows = sequence.rows[l];
     KvStore store(shape_, pages_);
     store.push(std::move(rows));
     KvRows kv = store.rows();

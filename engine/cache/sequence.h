@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/cache/packed_rows.h"
 #include "policies/kv/kv_store.h"
 #include "traces/attention_trace.h"
 
@@ -25,6 +26,7 @@ struct EngineSequence {
   };
   std::vector<Memory> memory;             // [layers]
   std::vector<KvStore::Sequence> rows;    // [layers]
+  std::vector<PackedRows> packed;         // [layers] where the cache stores what formats encode; rows at rest here have no pages
   std::uint64_t pages_id = 0;             // the same: between steps pages were appended to the rows at most
   std::shared_ptr<const ExtraPass> pass;  // that the policy observes, once it ran
 };

@@ -86,6 +86,7 @@ class Grading {
     o.seed = options.seed;
     o.passes = options.passes;
     o.page_tokens = kPageTokens;
+    o.packs = true;
     return o;
   }
 

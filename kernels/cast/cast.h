@@ -20,4 +20,12 @@ OpCall call(const Cast&);
 void run_cpu(const Cast&);
 void run_cuda(const Cast&, CudaContext&);
 
+// Fills the listed vectors from what Cast stored with the same list. On the CPU alone.
+struct Uncast {
+  ListedTokens tokens;
+  StoredType type = StoredType::kFp16;
+  const std::uint8_t* stored = nullptr;
+};
+void run_cpu(const Uncast&);
+
 }  // namespace kvlab

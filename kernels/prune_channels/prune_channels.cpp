@@ -12,13 +12,29 @@ OpCall call(const PruneChannels& a) {
           2 * rows * d};
 }
 
+namespace {
+
+// All channels, best first.
+std::vector<std::int32_t> ranked_channels(const PruneChannels& a, std::int32_t row) {
+  std::vector<std::int32_t> order(static_cast<std::size_t>(a.tokens.kv.head_dim));
+  const float* const score = a.channel_score + static_cast<std::int64_t>(a.line[row]) * a.tokens.kv.head_dim;
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t x, std::int32_t y) { return score[x] > score[y]; });
+  return order;
+}
+
+}  // namespace
+
+std::vector<std::int32_t> kept_channels(const PruneChannels& a, std::int32_t row) {
+  std::vector<std::int32_t> order = ranked_channels(a, row);
+  order.resize(static_cast<std::size_t>(a.keep));
+  return order;
+}
+
 void run_cpu(const PruneChannels& a) {
   const std::int32_t d = a.tokens.kv.head_dim;
-  std::vector<std::int32_t> order(static_cast<std::size_t>(d));
   for (std::int32_t r = 0; r < a.tokens.kv.num_rows; ++r) {
-    const float* const score = a.channel_score + static_cast<std::int64_t>(a.line[r]) * d;
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](std::int32_t x, std::int32_t y) { return score[x] > score[y]; });
+    const std::vector<std::int32_t> order = ranked_channels(a, r);
     const std::int32_t tokens = a.tokens.count(r);
     for (std::int32_t i = 0; i < tokens; ++i) {
       float* const x = a.tokens.at(r, i);

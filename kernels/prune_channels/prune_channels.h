@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "kernels/listed_tokens.h"
 #include "kernels/ops.h"
@@ -15,6 +16,9 @@ struct PruneChannels {
   const std::int32_t* line = nullptr;    // [num_rows]
   std::int32_t keep = 0;
 };
+// The channels that row `row` keeps, best first. Scores in the host's memory.
+std::vector<std::int32_t> kept_channels(const PruneChannels&, std::int32_t row);
+
 // The vectors are read, the kept channels written; scores are read once per row.
 OpCall call(const PruneChannels&);
 void run_cpu(const PruneChannels&);

@@ -59,6 +59,19 @@ void choose_step(const GroupCodec& codec, const float* x, std::int64_t n, std::u
   std::memcpy(packed + 2, &scale, 2);
 }
 
+// Codes of which a byte holds a whole number.
+template <int kBits>
+void decode_bytes(const Step& step, const std::uint8_t* codes, std::int64_t n, float* x) {
+  constexpr int kPerByte = 8 / kBits;
+  const auto number = [&](std::uint32_t byte, int i) {
+    return step.zero + step.scale * static_cast<float>(static_cast<std::int32_t>(byte >> (i * kBits) & ((1U << kBits) - 1U)) + step.least);
+  };
+  const std::int64_t whole = n / kPerByte;
+  for (std::int64_t b = 0; b < whole; ++b)
+    for (int i = 0; i < kPerByte; ++i) x[b * kPerByte + i] = number(codes[b], i);
+  for (std::int64_t i = whole * kPerByte; i < n; ++i) x[i] = number(codes[whole], static_cast<int>(i % kPerByte));
+}
+
 }  // namespace
 
 std::int64_t packed_bytes(const GroupCodec& codec, std::int64_t tokens, std::int64_t head_dim) {
@@ -89,6 +102,10 @@ void encode_group(const GroupCodec& codec, const float* x, std::int64_t n, std::
 void decode_group(const GroupCodec& codec, const std::uint8_t* packed, std::int64_t n, float* x) {
   const Step step = step_of(codec, packed);
   const std::uint8_t* const codes = packed + (codec.symmetric ? 2 : 4);
+  if (codec.bits == 1) return decode_bytes<1>(step, codes, n, x);
+  if (codec.bits == 2) return decode_bytes<2>(step, codes, n, x);
+  if (codec.bits == 4) return decode_bytes<4>(step, codes, n, x);
+  if (codec.bits == 8) return decode_bytes<8>(step, codes, n, x);
   const std::uint32_t mask = (1U << codec.bits) - 1U;
   for (std::int64_t i = 0; i < n; ++i) {
     const std::int64_t at = i * codec.bits;

@@ -17,6 +17,7 @@ struct GroupCodec {
   std::int32_t bits = 4;   // 1 to 8
   std::int32_t group = 0;  // elements; 0: all channels, or all tokens encoded together. The last group may be shorter.
   bool symmetric = false;
+  friend bool operator==(const GroupCodec&, const GroupCodec&) = default;
 };
 
 // A group as stored: zero and scale (or scale alone), 2 bytes each, then the codes, lowest bits first, filled up to a whole byte.

@@ -99,6 +99,14 @@ void KvStore::shrink(std::int32_t row, std::int32_t len) {
   }
 }
 
+void KvStore::rest(std::int32_t row) {
+  if (!is_shared_) throw InternalError("rows over pages of their own keep them");
+  std::vector<std::int32_t>& own = row_pages_[static_cast<std::size_t>(row)];
+  for (const std::int32_t page : own) pages_->give_back(page);
+  own.clear();
+  is_listed_ = false;
+}
+
 void KvStore::unshare(std::int32_t row) {
   const std::int32_t page_tokens = pages_->page_tokens();
   std::int32_t left = len(row);

@@ -43,6 +43,9 @@ class KvStore {
   void append(std::span<const AppendedTokens> news, ElementType type = ElementType::kF32, std::int64_t token_stride = 0);
   // Forgets tokens behind `len`, after they were compacted away.
   void shrink(std::int32_t row, std::int32_t len);
+  // Gives back the row's pages, whose content lies elsewhere until the row is appended to: it then has pages again, with nothing in them
+  // but the new tokens. Over shared pages alone.
+  void rest(std::int32_t row);
   // Gives the row copies of the pages that it shares, so that what is written to it is seen by nobody else.
   void unshare(std::int32_t row);
   // Sets lengths outright; only without data, where a state is made up.

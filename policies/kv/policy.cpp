@@ -63,7 +63,7 @@ struct KvPolicy::Acting {
   LayerStep view(const LayerStep& all) {
     views.push_back(std::make_unique<View>());
     View& v = *views.back();
-    LayerStep some{all.ops, all.model, all.layer, seqs, all.kv, {}, all.seed, all.memory};
+    LayerStep some{all.ops, all.model, all.layer, seqs, all.kv, {}, all.seed, all.memory, all.keeper};
     v.first.push_back(0);
     for (const std::int32_t s : which) {
       for (std::int32_t h = 0; h < all.kv.kv_heads; ++h) {
@@ -158,7 +158,7 @@ void KvPolicy::refuse_small_budget(const SeqStep& seq) const {
 
 LayerStep KvPolicy::layer_step(const PolicyStep& step, std::int32_t layer) const {
   KvStore& store = step.layers[static_cast<std::size_t>(layer)];
-  return {step.ops, step.model, layer, step.seqs, store.rows(), step.observer.observe(layer), step.seed, store.memory()};
+  return {step.ops, step.model, layer, step.seqs, store.rows(), step.observer.observe(layer), step.seed, store.memory(), step.keeper};
 }
 
 void KvPolicy::before_attention(const PolicyStep& step, std::int32_t layer, std::vector<Segment>& segments) {

@@ -146,7 +146,7 @@ TEST_F(EngineModelCuda, AdoptedPromptIsAPromptThatRan) {
   for (const char* name : {"snapkv", "adakv", "expected_attention", "cake"}) {
     const Recipe recipe = load_recipe(name, 40);
     const std::unique_ptr<PolicyCache> ran = model->make_cache(recipe, {}), adopted = model->make_cache(recipe, {});
-    EngineSequence a = sequence_of(0, tiny_ids(70, 3), 64), b = a;
+    EngineSequence a = sequence_of(0, tiny_ids(70, 3), 64), b = sequence_of(0, tiny_ids(70, 3), 64);
     ran->start(a);
     adopted->start(b);
     const PieceBatch prompt({{&a, 64}});

@@ -48,6 +48,7 @@ TEST_P(Consistency, ReplayOfWhatTheEngineSawDoesWhatItDid) {
     options.pre_rope = options.hidden = options.w_o = true;
     PolicyCache::Options cache;
     cache.kv_bytes = 2;
+    cache.packs = chunk == 0;
     PolicyRecord engine;
     try {
       engine = record_with_policy(probe(), text_ids(kPrompt), options, recipe, cache, kPrompt - 20);

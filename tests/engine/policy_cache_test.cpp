@@ -6,45 +6,16 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "tests/engine/probe.h"
+#include "tests/engine/cache_steps.h"
 
 namespace kvlab {
 namespace {
-
-std::vector<std::int32_t> some_ids(std::int32_t n, std::int32_t seed) {
-  std::vector<std::int32_t> ids{256};
-  for (std::int32_t i = 1; i < n; ++i) ids.push_back(32 + (i * i * 7 + i * seed) % 90);
-  return ids;
-}
-
-// Runs pieces of sequences whose ids are known.
-std::vector<float> run_step(PolicyCache& cache, const std::vector<StepPiece>& pieces) {
-  std::vector<std::int32_t> ids, positions;
-  for (const StepPiece& p : pieces) {
-    for (std::int32_t i = 0; i < p.new_tokens; ++i) {
-      positions.push_back(p.sequence->seen_tokens + i);
-      ids.push_back(p.sequence->ids[static_cast<std::size_t>(positions.back())]);
-    }
-  }
-  cache.begin_step(pieces);
-  std::vector<float> hidden = probe().forward({ids, positions}, cache);
-  cache.end_step(hidden);
-  return probe().logits(hidden);
-}
 
 double most_apart(std::span<const float> a, std::span<const float> b) {
   EXPECT_EQ(a.size(), b.size());
   double most = 0;
   for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(double{a[i]} - double{b[i]}));
   return most;
-}
-
-EngineSequence sequence_of(std::int32_t index, std::vector<std::int32_t> ids, std::int32_t prompt) {
-  EngineSequence s;
-  s.index = index;
-  s.ids = std::move(ids);
-  s.prompt_tokens = prompt;
-  return s;
 }
 
 // Prompts in chunks and decoding sequences in one step: what a plain forward pass computes.
@@ -84,8 +55,8 @@ TEST(PolicyCache, FullCacheIsTheModel) {
 TEST(PolicyCache, AdoptedPromptIsAPromptThatRan) {
   for (const char* name : {"snapkv", "h2o", "adakv", "kivi2", "quest", "expected_attention", "kvzip", "laq", "cake", "streaming"}) {
     const Recipe recipe = load_recipe(name, name == std::string("kivi2") ? 0 : 64);
-    PolicyCache ran(probe(), recipe, {}), adopted(probe(), recipe, {});
-    EngineSequence a = sequence_of(0, some_ids(210, 3), 200), b = a;
+    PolicyCache ran(probe(), recipe, {}), adopted(probe(), recipe, {.packs = true});
+    EngineSequence a = sequence_of(0, some_ids(210, 3), 200), b = sequence_of(0, some_ids(210, 3), 200);
     ran.start(a);
     adopted.start(b);
     run_step(ran, {{&a, 200}});
@@ -105,7 +76,7 @@ TEST(PolicyCache, TouchedMemoryIsThatOfTheSteps) {
   PolicyCache touched(probe(), load_recipe("full"), options), fresh(probe(), load_recipe("full"), options);
   touched.touch_memory(probe(), 256);
   const float* const memory = touched.pass_memory(probe().pass_floats(256)).data();
-  EngineSequence a = sequence_of(0, some_ids(240, 3), 230), b = a;
+  EngineSequence a = sequence_of(0, some_ids(240, 3), 230), b = sequence_of(0, some_ids(240, 3), 230);
   touched.start(a);
   fresh.start(b);
   for (const std::int32_t tokens : {150, 80, 1}) EXPECT_EQ(run_step(touched, {{&a, tokens}}), run_step(fresh, {{&b, tokens}}));

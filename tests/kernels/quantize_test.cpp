@@ -298,6 +298,25 @@ TEST(Cast, EveryStoredNumberComesBackAsItself) {
   }
 }
 
+TEST(Cast, UncastFillsWhatCastLeft) {
+  for (const StoredType type : {StoredType::kFp32, StoredType::kFp16, StoredType::kBf16, StoredType::kFp8E4M3, StoredType::kFp8E5M2}) {
+    Rows rows(2, 8, 33);
+    std::vector<std::uint8_t> stored(static_cast<std::size_t>(2 * 33 * 8 * bytes_of(type)));
+    run_cpu(Cast{rows.listed, type, stored.data()});
+    std::vector<float> expected;
+    for (std::int32_t r = 0; r < 2; ++r) {
+      for (std::int32_t i = 0; i < 33; ++i) {
+        float* const x = rows.listed.at(r, i);
+        expected.insert(expected.end(), x, x + 8);
+        std::fill_n(x, 8, 99.0F);
+      }
+    }
+    run_cpu(Uncast{rows.listed, type, stored.data()});
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      EXPECT_EQ(rows.listed.at(static_cast<std::int32_t>(i) / (33 * 8), static_cast<std::int32_t>(i) / 8 % 33)[i % 8], expected[i]);
+  }
+}
+
 TEST(Cast, RelativeErrorIsHalfAUnit) {
   const std::pair<StoredType, float> units[] = {{StoredType::kFp32, 0.0F},
                                                 {StoredType::kFp16, 0x1p-11F},

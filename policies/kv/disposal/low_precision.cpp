@@ -113,7 +113,7 @@ class LowPrecision final : public Disposal {
     const GroupCodec codec = codec_for(step.kv.head_dim);
     auto* const packed = reinterpret_cast<std::uint8_t*>(step.ops.ints((packed_bytes(tokens, codec) + 3) / 4));
     step.ops(Quantize{tokens, codec, divisors, lines, packed});
-    step.ops(Dequantize{tokens, codec, divisors, lines, packed, Dequantize::Mode::kWrite});
+    step.decode(Dequantize{tokens, codec, divisors, lines, packed, Dequantize::Mode::kWrite});
   }
 
   std::int32_t group_;

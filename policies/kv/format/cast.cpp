@@ -21,8 +21,8 @@ class CastFormat final : public Format {
     if (keys.total() == 0) return;
     const std::int64_t bytes = keys.total() * step.kv.head_dim * bytes_of(type_);
     auto* const stored = reinterpret_cast<std::uint8_t*>(step.ops.ints((bytes + 3) / 4));
-    step.ops(Cast{keys, type_, stored});
-    step.ops(Cast{keys.of_values(), type_, stored});
+    step.decode(Cast{keys, type_, stored});
+    step.decode(Cast{keys.of_values(), type_, stored});
   }
 
   [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const override {

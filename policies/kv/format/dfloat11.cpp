@@ -25,8 +25,8 @@ class Dfloat11 final : public Format {
     if (keys.total() == 0) return;
     const std::int64_t n = keys.total() * step.kv.head_dim;
     auto* const stored = reinterpret_cast<std::uint8_t*>(step.ops.ints((n + 1) / 2));
-    step.ops(Cast{keys, StoredType::kBf16, stored});
-    step.ops(Cast{keys.of_values(), StoredType::kBf16, stored});
+    step.decode(Cast{keys, StoredType::kBf16, stored});
+    step.decode(Cast{keys.of_values(), StoredType::kBf16, stored});
     const std::int32_t* const completed = prompt_rows(step);
     if (completed == nullptr) return;
     measure(step, keys);

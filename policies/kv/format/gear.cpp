@@ -68,9 +68,9 @@ class Gear final : public Format {
     error.left = reinterpret_cast<std::uint16_t*>(step.ops.ints((left_numbers(error) + 1) / 2));
     error.right = reinterpret_cast<std::uint16_t*>(step.ops.ints((right_numbers(error) + 1) / 2));
     step.ops(error);
-    step.ops(LowRankRebuild{error});
-    step.ops(Dequantize{tokens, codec, nullptr, nullptr, packed, Dequantize::Mode::kAdd});
-    step.ops(RestoreOutliers{outliers});
+    step.decode(LowRankRebuild{error});
+    step.decode(Dequantize{tokens, codec, nullptr, nullptr, packed, Dequantize::Mode::kAdd});
+    step.decode(RestoreOutliers{outliers});
   }
 
   std::int32_t bits_, group_;

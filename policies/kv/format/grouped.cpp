@@ -14,7 +14,7 @@ void Grouped::encode(LayerStep& step, const ListedTokens& tokens, const GroupCod
   if (tokens.total() == 0) return;
   auto* const packed = reinterpret_cast<std::uint8_t*>(step.ops.ints((packed_bytes(tokens, codec) + 3) / 4));
   step.ops(Quantize{tokens, codec, scales.lines, scales.row, packed});
-  step.ops(Dequantize{tokens, codec, scales.lines, scales.row, packed, Dequantize::Mode::kWrite});
+  step.decode(Dequantize{tokens, codec, scales.lines, scales.row, packed, Dequantize::Mode::kWrite});
 }
 
 void Grouped::store(LayerStep& step) {

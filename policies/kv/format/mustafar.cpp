@@ -43,7 +43,7 @@ class Mustafar final : public Format {
     const std::int64_t bytes = tokens.total() * most_sparse_bytes(step.kv.head_dim, keep);
     auto* const packed = reinterpret_cast<std::uint8_t*>(step.ops.ints((bytes + 3) / 4));
     step.ops(Sparsify{tokens, keep, packed});
-    step.ops(Unsparsify{tokens, keep, packed});
+    step.decode(Unsparsify{tokens, keep, packed});
   }
 
   double k_sparsity_, v_sparsity_;

@@ -53,7 +53,7 @@ class Think final : public Format {
     }
     const ListedTokens keys = due_.take(step, first_word());
     if (keys.total() == 0) return;
-    step.ops(PruneChannels{keys, scores, state_rows(step), kept(step.kv.head_dim)});
+    step.decode(PruneChannels{keys, scores, state_rows(step), kept(step.kv.head_dim)});
   }
 
   // K of kept channels in the model's precision, V, and a bit per channel. With scope prompt, tokens of decode are whole; they are

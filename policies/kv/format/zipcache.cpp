@@ -147,7 +147,7 @@ class Zipcache final : public Format {
     codec.bits = bits;
     auto* const packed = reinterpret_cast<std::uint8_t*>(step.ops.ints((packed_bytes(tokens, codec) + 3) / 4));
     step.ops(Quantize{tokens, codec, scales.lines, scales.row, packed});
-    step.ops(Dequantize{tokens, codec, scales.lines, scales.row, packed, Dequantize::Mode::kWrite});
+    step.decode(Dequantize{tokens, codec, scales.lines, scales.row, packed, Dequantize::Mode::kWrite});
   }
 
   std::int32_t high_bits_, low_bits_;
