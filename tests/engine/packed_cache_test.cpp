@@ -119,6 +119,15 @@ TEST(PackedCache, PromptsInChunks) {
   }
 }
 
+// Blocks of decode that differ in nothing but the divisors of their channels.
+TEST(PackedCache, EachBlockKeepsItsDivisors) {
+  Pair pair(recipe_of("{recipe: full, format: {zipcache: {salient_bits: 4, other_bits: 4, salient_frac: 1, block_tokens: 20}}}"));
+  pair.step(330, 250);
+  for (std::int32_t i = 0; i < 45; ++i) pair.step(1, 1);
+  pair.compare();
+  EXPECT_EQ(pair.packed.pages().used_pages(), 0);
+}
+
 // Tokens that were encoded are evicted: the rows go back to pages and stay there.
 TEST(PackedCache, RowsThatLoseEncodedTokensStayInPages) {
   for (const char* text : {"{recipe: h2o, budget_tokens: 120, format: {cast: {type: fp8_e4m3}}}",
