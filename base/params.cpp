@@ -9,6 +9,20 @@
 
 namespace kvlab {
 
+namespace {
+
+std::string on_one_line(const YAML::Node& node) {
+  YAML::Emitter out;
+  out.SetMapFormat(YAML::Flow);
+  out.SetSeqFormat(YAML::Flow);
+  out << node;
+  std::string text = out.c_str();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+}  // namespace
+
 Params::Params(const std::shared_ptr<const ConfigFile>& file, std::shared_ptr<const Choices> choices, std::string owner)
     : Params(file, std::move(choices), file->root, "", std::move(owner)) {}
 
@@ -214,7 +228,8 @@ std::pair<std::string, Params> Params::named(const std::string& key, const std::
   const std::string name = node.begin()->first.Scalar();
   const YAML::Node inner = chosen_node(node.begin()->second, path_of(key) + "." + name, *choices_);
   if (inner.IsNull()) return without_parameters(name);
-  if (!inner.IsMap()) fail_node(inner, path_of(key) + "." + name, "'" + name + "': expected its parameters as {key: value}");
+  if (!inner.IsMap())
+    fail_node(inner, path_of(key) + "." + name, "'" + name + "': expected its parameters as {key: value}, found " + on_one_line(inner));
   Params below(file_, choices_, inner, path_of(key) + "." + name, key + " '" + name + "'");
   below.defaults_ = defaults_;
   return {name, below};
@@ -223,13 +238,7 @@ std::pair<std::string, Params> Params::named(const std::string& key, const std::
 std::string Params::inline_text(const std::string& key, const std::string& absent) const {
   const YAML::Node node = node_[key];
   if (!node.IsDefined()) return absent;
-  YAML::Emitter out;
-  out.SetMapFormat(YAML::Flow);
-  out.SetSeqFormat(YAML::Flow);
-  out << chosen_node(node, path_of(key), *choices_);
-  std::string text = out.c_str();
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  return text;
+  return on_one_line(chosen_node(node, path_of(key), *choices_));
 }
 
 std::string Params::text_of_all() const {

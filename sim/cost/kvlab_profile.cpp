@@ -169,6 +169,12 @@ void read_ops(const std::string& folder, Profile& p) {
 }  // namespace
 
 Profile read_kvlab_profile(const std::string& folder, int tp) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder, error))
+    throw InputError(
+        fmt::format("there is no profile '{}'; './kvlab calibrate --cpu' measures this machine into profiles/cpu, "
+                    "'./kvlab calibrate --gpu 0 --out DIR' its GPU",
+                    folder));
   Params meta(load_config(folder + "/meta.yaml"), std::make_shared<Choices>(), "profile '" + folder + "'");
   meta.required<int>("schema_version", kSchemaVersion, kSchemaVersion, "version of this format");
   meta.choice("time_unit", {"ns"}, 0, "unit of every time_ns column");

@@ -151,7 +151,7 @@ TEST(Params, PoliciesAreANameOrANameWithParameters) {
   EXPECT_TRUE(p.named("c", "", "").second.keys().empty());
   EXPECT_EQ(p.named("absent", "lru", "").first, "lru");
   EXPECT_EQ(error_of([&] { p.named("d", "", ""); }), "run.yaml:4:4: 'd': expected a name, or one {name: {parameters}}");
-  EXPECT_EQ(error_of([&] { p.named("e", "", ""); }), "run.yaml:5:8: 'x': expected its parameters as {key: value}");
+  EXPECT_EQ(error_of([&] { p.named("e", "", ""); }), "run.yaml:5:8: 'x': expected its parameters as {key: value}, found 3");
   EXPECT_EQ(error_of([&] { p.named("missing", "", ""); }), "run.yaml:1:1: test needs 'missing'");
   EXPECT_THROW(p.named("f", "", ""), InputError) << "a list that nobody expanded";
   for (const char* key : {"a", "b", "c", "d", "e", "f"}) (void)error_of([&] { p.named(key, "", ""); });
