@@ -11,7 +11,7 @@
 #include "app/tokenize.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "engine/cache/policy_record.h"
+#include "engine/backend/policy_record.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace kvlab {
@@ -122,7 +122,7 @@ void cut(Sample& sample, std::size_t tokens) {
   sample.ids.resize(tokens);
 }
 
-AttentionTrace recorded(const RecordCommand& c, const Transformer& model, std::span<const std::int32_t> ids, const RecordOptions& options,
+AttentionTrace recorded(const RecordCommand& c, const EngineModel& model, std::span<const std::int32_t> ids, const RecordOptions& options,
                         std::int32_t question_begin) {
   if (c.kv_policy.empty() && c.budget_tokens > 0) throw InputError("--budget-tokens needs --kv-policy");
   if (c.kv_policy.empty()) return record(model, ids, options);
@@ -136,13 +136,13 @@ AttentionTrace recorded(const RecordCommand& c, const Transformer& model, std::s
 }  // namespace
 
 int record_trace(const RecordCommand& c, std::ostream& out) {
-  const Transformer model = Transformer::load(c.model);
-  RecordOptions options = options_of(c, model.config());
-  Sample sample =
-      c.text_file.empty() ? SampleFile(c.ids_file, model.config()).read() : sample_of_text(c.text_file, c.model, model.config());
+  const std::unique_ptr<EngineModel> model = make_engine_model(c.backend, c.model);
+  const ModelConfig& config = model->config();
+  RecordOptions options = options_of(c, config);
+  Sample sample = c.text_file.empty() ? SampleFile(c.ids_file, config).read() : sample_of_text(c.text_file, c.model, config);
   options.continuation = sample.continuation;
   if (c.prompt_tokens > 0) cut(sample, static_cast<std::size_t>(c.prompt_tokens));
-  AttentionTrace trace = recorded(c, model, sample.ids, options, sample.question_begin);
+  AttentionTrace trace = recorded(c, *model, sample.ids, options, sample.question_begin);
   trace.task = sample.task;
   trace.needles = sample.needles;
   trace.question_begin = sample.question_begin;

@@ -11,7 +11,7 @@ namespace kvlab {
 // token ids or {ids, continuation, task, needles: [[begin, end]], question_begin}, and text_file, which the model's
 // tokenizer reads, or, of a byte-level model, whose bytes follow <s>.
 struct RecordCommand {
-  std::string model, ids_file, text_file, output, dtype = "f16";
+  std::string model, ids_file, text_file, output, dtype = "f16", backend = "cpu";
   std::int32_t prompt_tokens = 0;  // how many tokens of the input are taken; 0: all
   std::int32_t decode_tokens = 0, chunk_tokens = 0;
   bool pre_rope = false, hidden = false, w_o = false;

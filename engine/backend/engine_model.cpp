@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "engine/device/device_model.h"
+#include "engine/model/recording_host.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/sampling/sampling.h"
 
@@ -42,6 +43,19 @@ class CpuModel final : public EngineModel {
   std::vector<float> step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
                           std::span<const std::int32_t> rows) const override {
     return head(forward(cache, pieces, batch, rows));
+  }
+
+  std::vector<float> recorded_step(PolicyCache& cache, const StepPiece& piece, const TokenBatch& batch, const RecordOptions& options,
+                                   std::vector<LayerTensors>& layers) const override {
+    RecordingHost host(cache, config(), options, piece.new_tokens, layers);
+    cache.begin_step({&piece, 1});
+    const std::vector<float> hidden = model_.forward(batch, host);
+    cache.end_step(hidden);
+    return head(std::span(hidden).last(width()));
+  }
+  [[nodiscard]] std::vector<float> output_weights(std::int32_t layer) const override {
+    const Weight& o = model_.weights().layers[static_cast<std::size_t>(layer)].o;
+    return {o.begin(), o.end()};
   }
 
   std::vector<std::int32_t> sample_step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,

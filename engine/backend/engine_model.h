@@ -35,6 +35,13 @@ class EngineModel {
   virtual std::vector<float> step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
                                   std::span<const std::int32_t> rows) const = 0;
 
+  // step() of one piece, which answers logits [vocab_size] behind its last token. q, k and v of its attention layers, and what else the
+  // options ask for, are appended to layers [num_layers].
+  virtual std::vector<float> recorded_step(PolicyCache& cache, const StepPiece& piece, const TokenBatch& batch,
+                                           const RecordOptions& options, std::vector<LayerTensors>& layers) const = 0;
+  // W_o of a layer, [hidden_dim, q_heads * head_dim].
+  [[nodiscard]] virtual std::vector<float> output_weights(std::int32_t layer) const = 0;
+
   // A token to be drawn behind one of the batch.
   struct Draw {
     std::int32_t row = 0;

@@ -28,35 +28,36 @@ class DeviceCacheModel final : public CacheModel {
   DeviceTransformer& model_;
 };
 
-// Copies what a prompt's layers compute to the host on its way into a cache.
-class PromptReader final : public DeviceAttentionHost {
+// Copies what layers compute to the host on its way into a cache, behind what is there.
+class LayerReader final : public DeviceAttentionHost {
  public:
-  PromptReader(const ModelConfig& config, const Needs& needs, PolicyCache& cache, CudaContext& cuda, std::vector<LayerTensors>& layers)
+  LayerReader(const ModelConfig& config, const Needs& needs, PolicyCache& cache, CudaContext& cuda, std::vector<LayerTensors>& layers)
       : config_(config), needs_(needs), cache_(cache), cuda_(cuda), layers_(layers) {}
 
   void before_rope(std::int32_t layer, const DeviceLayer& in) override {
     LayerTensors& to = layers_[static_cast<std::size_t>(layer)];
-    if (needs_.hidden) to.hidden = read(in.hidden, in, config_.hidden_dim, config_.hidden_dim);
-    if (needs_.pre_rope_queries) to.pre_q = read(in.q, in, q_width(), in.q_stride);
-    if (needs_.pre_rope_keys) to.pre_k = read(in.k, in, kv_width(), in.kv_stride);
+    if (needs_.hidden) append(to.hidden, in.hidden, in, config_.hidden_dim, config_.hidden_dim);
+    if (needs_.pre_rope_queries) append(to.pre_q, in.q, in, q_width(), in.q_stride);
+    if (needs_.pre_rope_keys) append(to.pre_k, in.k, in, kv_width(), in.kv_stride);
     cache_.before_rope(layer, in);
   }
   void attend(std::int32_t layer, const DeviceLayer& in, void* out) override {
     LayerTensors& to = layers_[static_cast<std::size_t>(layer)];
-    if (needs_.step_queries || needs_.window_queries > 0) to.q = read(in.q, in, q_width(), in.q_stride);
-    to.k = read(in.k, in, kv_width(), in.kv_stride);
-    to.v = read(in.v, in, kv_width(), in.kv_stride);
+    if (needs_.step_queries || needs_.window_queries > 0) append(to.q, in.q, in, q_width(), in.q_stride);
+    append(to.k, in.k, in, kv_width(), in.kv_stride);
+    append(to.v, in.v, in, kv_width(), in.kv_stride);
     cache_.attend(layer, in, out);
   }
 
  private:
   [[nodiscard]] std::int64_t q_width() const { return std::int64_t{config_.q_heads} * config_.head_dim; }
   [[nodiscard]] std::int64_t kv_width() const { return std::int64_t{config_.kv_heads} * config_.head_dim; }
-  std::vector<float> read(const void* data, const DeviceLayer& in, std::int64_t width, std::int64_t stride) {
+  void append(std::vector<float>& to, const void* data, const DeviceLayer& in, std::int64_t width, std::int64_t stride) {
     const CudaContext::Frame frame(cuda_);
     auto* const floats = cuda_.scratch<float>(in.tokens * width);
     run_cuda(DeviceConvert{data, floats, in.tokens, width, stride, width, in.type, ElementType::kF32}, cuda_);
-    return download(cuda_, floats, in.tokens * width);
+    const std::vector<float> more = download(cuda_, floats, in.tokens * width);
+    to.insert(to.end(), more.begin(), more.end());
   }
 
   const ModelConfig& config_;
@@ -82,7 +83,7 @@ class DevicePassHost final : public PassHost {
     std::vector<std::int32_t> positions(ids.size());
     std::iota(positions.begin(), positions.end(), sequence_.seen_tokens);
     const StepPiece piece{&sequence_, static_cast<std::int32_t>(ids.size())};
-    PromptReader reader(model_.config(), needs_, cache_, model_.cuda(), layers);
+    LayerReader reader(model_.config(), needs_, cache_, model_.cuda(), layers);
     cache_.begin_step({&piece, 1});
     model_.forward({ids, positions}, reader);
     cache_.end_step({});
@@ -148,6 +149,26 @@ class DeviceModel final : public EngineModel {
     });
   }
 
+  std::vector<float> recorded_step(PolicyCache& cache, const StepPiece& piece, const TokenBatch& batch, const RecordOptions& options,
+                                   std::vector<LayerTensors>& layers) const override {
+    return fitted([&] {
+      Needs needs;
+      needs.step_queries = true, needs.hidden = options.hidden;
+      needs.pre_rope_queries = needs.pre_rope_keys = options.pre_rope;
+      LayerReader reader(config(), needs, cache, *cuda_, layers);
+      cache.begin_step({&piece, 1});
+      model_->forward(batch, reader);
+      cache.end_step({});
+      const std::int32_t last = piece.new_tokens - 1;
+      return download(*cuda_, model_->logits({&last, 1}), config().vocab_size);
+    });
+  }
+  [[nodiscard]] std::vector<float> output_weights(std::int32_t layer) const override {
+    return fitted([&] {
+      return download(*cuda_, model_->output_weights(layer), std::int64_t{config().hidden_dim} * config().q_heads * config().head_dim);
+    });
+  }
+
   std::vector<std::int32_t> sample_step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
                                         std::span<const Draw> draws) const override {
     return fitted([&]() -> std::vector<std::int32_t> {
@@ -184,7 +205,7 @@ class DeviceModel final : public EngineModel {
       std::vector<std::int32_t> positions(ids.size());
       std::iota(positions.begin(), positions.end(), 0);
       const StepPiece piece{&sequence, prompt.tokens()};
-      PromptReader reader(config(), needs, *cache, *cuda_, prompt.layers);
+      LayerReader reader(config(), needs, *cache, *cuda_, prompt.layers);
       cache->begin_step({&piece, 1});
       model_->forward({ids, positions}, reader);
       cache->end_step({});

@@ -192,9 +192,8 @@ ExtraPass run_extra_pass(const std::string& name, PassHost& host, const ModelCon
   return std::move(run.pass);
 }
 
-AttentionTrace empty_trace(const Transformer& model, std::size_t prompt_tokens, const RecordOptions& options) {
-  check_request(model.config(), prompt_tokens, options);
-  const ModelConfig& c = model.config();
+AttentionTrace empty_trace(const ModelConfig& c, std::size_t prompt_tokens, const RecordOptions& options) {
+  check_request(c, prompt_tokens, options);
   AttentionTrace trace;
   trace.model = c.name;
   trace.num_layers = c.layers;
@@ -206,16 +205,15 @@ AttentionTrace empty_trace(const Transformer& model, std::size_t prompt_tokens, 
   trace.rope_base = c.rope_base;
   trace.rope_scaling = c.rope_scaling.text;
   trace.layers.resize(static_cast<std::size_t>(c.layers));
-  if (options.w_o)
-    for (std::size_t l = 0; l < trace.layers.size(); ++l)
-      trace.layers[l].w_o.assign(model.weights().layers[l].o.begin(), model.weights().layers[l].o.end());
   return trace;
 }
 
 AttentionTrace record(const Transformer& model, std::span<const std::int32_t> prompt_ids, const RecordOptions& options) {
   KvState kv(model.config());
   Prefilled s{model, options, kv, {}};
-  AttentionTrace trace = empty_trace(model, prompt_ids.size(), options);
+  AttentionTrace trace = empty_trace(model.config(), prompt_ids.size(), options);
+  for (std::size_t l = 0; options.w_o && l < trace.layers.size(); ++l)
+    trace.layers[l].w_o.assign(model.weights().layers[l].o.begin(), model.weights().layers[l].o.end());
   LayerRecorder recorder(trace.layers, options.pre_rope, options.hidden);
   const std::size_t step = options.chunk_tokens > 0 ? static_cast<std::size_t>(options.chunk_tokens) : prompt_ids.size();
   for (std::size_t begin = 0; begin < prompt_ids.size(); begin += step) {

@@ -54,7 +54,7 @@ ExtraPass run_extra_pass(const std::string& name, const Transformer& model, std:
                          std::span<const float> logits, const RecordOptions& options);
 
 // A trace with everything but tensors and tokens. Errors as record().
-AttentionTrace empty_trace(const Transformer& model, std::size_t prompt_tokens, const RecordOptions& options);
+AttentionTrace empty_trace(const ModelConfig& model, std::size_t prompt_tokens, const RecordOptions& options);
 
 // Runs the model and records what its attention layers see. Extra passes run right after the prompt and leave no trace in the cache; their
 // positions follow the prompt's, even beyond the model's context. Same input, same bytes. Errors (InputError): an empty prompt, prompt and

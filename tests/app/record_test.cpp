@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app_fixture.h"
+#include "kernels/cuda/memory.h"
 #include "traces/attention_trace.h"
 
 namespace kvlab {
@@ -96,6 +97,8 @@ TEST_F(RecordCli, ErrorsAreOneLine) {
   EXPECT_EQ(record({"--ids", ids, "--decode-tokens", "-1"}),
             "kvlab: --decode-tokens: Value -1 not in range 0 to 268435456 (kvlab --help shows what there is)\n");
   EXPECT_FALSE(std::filesystem::exists("out.safetensors"));
+  const std::string on_gpu = record({"--ids", ids, "--backend", "cuda"});
+  EXPECT_TRUE(on_gpu.starts_with(num_gpus() > 0 ? "wrote out.safetensors: 2 prompt tokens" : "kvlab: backend cuda: ")) << on_gpu;
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "engine/cache/policy_record.h"
+#include "engine/backend/policy_record.h"
 #include "sim/replay/replay.h"
 #include "tests/engine/probe.h"
 #include "tests/recipes_in.h"
@@ -51,7 +51,7 @@ TEST_P(Consistency, ReplayOfWhatTheEngineSawDoesWhatItDid) {
     cache.packs = chunk == 0;
     PolicyRecord engine;
     try {
-      engine = record_with_policy(probe(), text_ids(kPrompt), options, recipe, cache, kPrompt - 20);
+      engine = record_with_policy(probe_engine(), text_ids(kPrompt), options, recipe, cache, kPrompt - 20);
     } catch (const InputError& e) {
       if (chunk > 0 && std::string(e.what()).find("before its pass") != std::string::npos) continue;  // cuts inside the prompt
       throw;

@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/cache/policy_cache.h"
+#include "engine/backend/engine_model.h"
 #include "traces/attention_trace.h"
 
 namespace kvlab {
@@ -17,8 +17,11 @@ struct PolicyRecord {
 };
 
 // Runs a model with a policy and records what it sees: prefill in chunks, then the continuation and decode_tokens greedy ones, one at a
-// time. A replay of the trace with the same recipe does the same things. Errors: record()'s, PolicyCache's.
-PolicyRecord record_with_policy(const Transformer& model, std::span<const std::int32_t> prompt_ids, const RecordOptions& options,
+// time. A replay of the trace with the same recipe does the same things. Errors: record()'s, PolicyCache's, require_recipe()'s.
+PolicyRecord record_with_policy(const EngineModel& model, std::span<const std::int32_t> prompt_ids, const RecordOptions& options,
                                 const Recipe& recipe, const PolicyCache::Options& cache_options = {}, std::int32_t question_begin = -1);
+
+// What record() answers of a model on the CPU, of a model on any backend.
+AttentionTrace record(const EngineModel& model, std::span<const std::int32_t> prompt_ids, const RecordOptions& options);
 
 }  // namespace kvlab
