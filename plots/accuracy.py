@@ -39,7 +39,7 @@ def _over_bytes(points, folder):
             axis.plot(shown["resident_bytes_frac"], shown[y], linewidth=0.7, alpha=0.75, markersize=3.2, markeredgewidth=0, linestyle="-", **looks[name])
     left.axhline(points["full_exact_match_frac"].max(), color="black", linewidth=0.6, linestyle=":")
     left.set_ylabel("Right answers (mean over tasks)")
-    left.set_ylim(bottom=0)
+    left.set_ylim(bottom=-0.02 * left.get_ylim()[1])  # marks at 0 are whole
     lossy = points[points["kl_to_full"] > 1e-6]
     if len(lossy):
         style.logarithmic(right, "y", lossy["kl_to_full"].min(), lossy["kl_to_full"].max())

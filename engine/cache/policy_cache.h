@@ -61,6 +61,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   // What the sequence takes up in this cache's memory: whole pages, or what is at rest.
   struct HeldBytes {
     std::int64_t kv = 0, beside = 0;  // keys and values; positions and statistics
+    std::int64_t host = 0;            // keys and values that the policy moved to host memory
   };
   [[nodiscard]] HeldBytes held(const EngineSequence& sequence) const;
   // Positions of the tokens held, [layers * kv_heads] in the order of their rows.
@@ -112,7 +113,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   KvPolicy policy_;
   Options options_;
   bool shares_layers_;
-  std::unique_ptr<Keeper> keeper_;  // null: rows stay in pages
+  std::unique_ptr<Keeper> keeper_;
   Ops ops_;
   std::shared_ptr<KvPages> pages_;
   std::vector<std::unique_ptr<Group>> groups_;  // of the step: decoding sequences, then those in their prompts

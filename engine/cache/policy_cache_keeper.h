@@ -5,13 +5,13 @@
 #include <vector>
 
 #include "engine/cache/policy_cache_group.h"
-#include "policies/kv/code_keeper.h"
+#include "policies/kv/kv_keeper.h"
 
 // Inside of PolicyCache.
 namespace kvlab {
 
-// Gives what formats encode to the sequences of the step, [layer] of EngineSequence::packed.
-class PolicyCache::Keeper final : public CodeKeeper {
+// Gives the sequences of the step what formats encode, where these rest packed (EngineSequence::packed), and what is offloaded.
+class PolicyCache::Keeper final : public KvKeeper {
  public:
   explicit Keeper(const std::vector<std::unique_ptr<Group>>& groups) : groups_(groups) {}
   void keep(const LayerStep& step, const Cast& op) override;
@@ -20,8 +20,11 @@ class PolicyCache::Keeper final : public CodeKeeper {
   void keep(const LayerStep& step, const PruneChannels& op) override;
   void keep(const LayerStep& step, const RestoreOutliers& op) override;
   void keep(const LayerStep& step, const Unsparsify& op) override;
+  void keep(const LayerStep& step, const PackDropped& op) override;
 
  private:
+  // Of the step's sequences[s].
+  [[nodiscard]] EngineSequence& sequence_of(const LayerStep& step, std::size_t s) const;
   template <class Op>
   void give(const LayerStep& step, const ListedTokens& tokens, const Op& op);
   const std::vector<std::unique_ptr<Group>>& groups_;  // the cache's, of the step

@@ -1,21 +1,30 @@
-// Sequences of a PolicyCache that rest as their format stores them.
+// What sequences of a PolicyCache hold beside pages: what formats encode, and what was moved to host memory.
+#include "base/error.h"
 #include "engine/cache/policy_cache_keeper.h"
 #include "kernels/cast/cast.h"
 #include "kernels/dequantize/dequantize.h"
 #include "kernels/low_rank/low_rank.h"
 #include "kernels/outliers/outliers.h"
+#include "kernels/pack_dropped/pack_dropped.h"
 #include "kernels/prune_channels/prune_channels.h"
 #include "kernels/sparsify/sparsify.h"
 
 namespace kvlab {
 
+EngineSequence& PolicyCache::Keeper::sequence_of(const LayerStep& step, std::size_t s) const {
+  for (const auto& group : groups_)
+    for (EngineSequence* const sequence : group->sequences)
+      if (sequence->index == step.seqs[s].index) return *sequence;
+  throw InternalError("a policy acts on a sequence that is not of the step");
+}
+
 template <class Op>
 void PolicyCache::Keeper::give(const LayerStep& step, const ListedTokens& tokens, const Op& op) {
-  for (std::size_t s = 0; s < step.seqs.size(); ++s)
-    for (const auto& group : groups_)
-      for (EngineSequence* const sequence : group->sequences)
-        if (sequence->index == step.seqs[s].index)
-          sequence->packed[place(step.layer)].keep(op, tokens, static_cast<std::int32_t>(s) * tokens.kv.kv_heads, step.seqs[s].new_tokens);
+  for (std::size_t s = 0; s < step.seqs.size(); ++s) {
+    std::vector<PackedRows>& packed = sequence_of(step, s).packed;
+    if (!packed.empty())
+      packed[place(step.layer)].keep(op, tokens, static_cast<std::int32_t>(s) * tokens.kv.kv_heads, step.seqs[s].new_tokens);
+  }
 }
 
 void PolicyCache::Keeper::keep(const LayerStep& step, const Cast& op) { give(step, op.tokens, op); }
@@ -25,6 +34,22 @@ void PolicyCache::Keeper::keep(const LayerStep& step, const PruneChannels& op) {
 void PolicyCache::Keeper::keep(const LayerStep& step, const RestoreOutliers& op) { give(step, op.outliers.tokens, op); }
 void PolicyCache::Keeper::keep(const LayerStep& step, const Unsparsify& op) { give(step, op.tokens, op); }
 
+void PolicyCache::Keeper::keep(const LayerStep& step, const PackDropped& op) {
+  const KvRows& kv = op.rows.kv;
+  const std::int64_t token_bytes = std::int64_t{2} * kv.head_dim * element_bytes(kv.type), total = op.rows.total_dropped();
+  std::vector<std::int32_t> position(static_cast<std::size_t>(total));
+  std::vector<std::uint8_t> packed(static_cast<std::size_t>(total * token_bytes));
+  step.memory.to_host(position.data(), op.position, total * 4);
+  step.memory.to_host(packed.data(), op.packed, total * token_bytes);
+  for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+    const std::int64_t begin = op.rows.dropped_first[r], end = op.rows.dropped_first[r + 1];
+    EngineSequence& sequence = sequence_of(step, place(kv.sequence(r)));
+    EngineSequence::Offloaded& to = sequence.offloaded[place(step.layer * kv.kv_heads + r % kv.kv_heads)];
+    to.position.insert(to.position.end(), position.begin() + begin, position.begin() + end);
+    to.kv.insert(to.kv.end(), packed.begin() + begin * token_bytes, packed.begin() + end * token_bytes);
+  }
+}
+
 // Rows whose pages were given back have new ones by now, for which their content is decoded.
 void PolicyCache::wake(Group& g, std::int32_t layer) {
   for (std::size_t s = 0; s < g.sequences.size(); ++s)
@@ -33,10 +58,10 @@ void PolicyCache::wake(Group& g, std::int32_t layer) {
 }
 
 void PolicyCache::rest(Group& g, std::int32_t layer) {
-  if (keeper_ == nullptr) return;
   KvStore& store = g.layers[place(layer)];
   for (std::size_t s = 0; s < g.sequences.size(); ++s) {
     const std::int32_t first_row = static_cast<std::int32_t>(s) * shape_.kv_heads;
+    if (g.sequences[s]->packed.empty()) continue;
     PackedRows& packed = g.sequences[s]->packed[place(layer)];
     packed.settle(store.rows(), first_row, g.seqs[s].new_tokens);
     if (g.seqs[s].end() < g.seqs[s].prompt_tokens || !packed.can_rest()) continue;
@@ -59,6 +84,7 @@ PolicyCache::HeldBytes PolicyCache::held(const EngineSequence& sequence) const {
       held.beside += std::ssize(pages) * (pages_->page_bytes() - page_kv);
     }
   }
+  for (const EngineSequence::Offloaded& offloaded : sequence.offloaded) held.host += static_cast<std::int64_t>(offloaded.kv.size());
   return held;
 }
 

@@ -20,8 +20,9 @@ void PolicyCache::start(EngineSequence& sequence) {
   const TensorArray<float> empty(model_->memory());
   sequence.memory.assign(place(shape_.num_layers), {empty, nullptr, empty});
   sequence.packed.clear();
-  if (keeper_ != nullptr)
+  if (options_.packs && model_->memory().on_host())
     for (std::int32_t l = 0; l < shape_.num_layers; ++l) sequence.packed.emplace_back(shape_.kv_heads);
+  sequence.offloaded.assign(place(shape_.num_layers * shape_.kv_heads), {});
   sequence.rows.assign(place(shape_.num_layers), {std::vector<std::int32_t>(heads, 0), std::vector<std::vector<std::int32_t>>(heads)});
 }
 
@@ -45,6 +46,7 @@ void PolicyCache::release(EngineSequence& sequence) {
       for (const std::int32_t page : pages) pages_->give_back(page);
   sequence.rows.clear();
   sequence.packed.clear();
+  sequence.offloaded.clear();
   sequence.memory.clear();
   sequence.pass = nullptr;
   policy_.forget(sequence.index);

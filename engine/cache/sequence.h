@@ -24,9 +24,15 @@ struct EngineSequence {
     std::shared_ptr<TensorArray<float>> pre_q;  // [prompt's tokens so far, q_heads, head_dim] before RoPE; forks share it
     TensorArray<float> pre_k;                   // [seen_tokens, kv_heads, head_dim] before RoPE
   };
-  std::vector<Memory> memory;             // [layers]
-  std::vector<KvStore::Sequence> rows;    // [layers]
-  std::vector<PackedRows> packed;         // [layers] where the cache stores what formats encode; rows at rest here have no pages
+  std::vector<Memory> memory;           // [layers]
+  std::vector<KvStore::Sequence> rows;  // [layers]
+  std::vector<PackedRows> packed;       // [layers] where the cache stores what formats encode; rows at rest here have no pages
+  // What the policy moved to host memory of one KV head in one layer, in the order in which it came.
+  struct Offloaded {
+    std::vector<std::int32_t> position;
+    std::vector<std::uint8_t> kv;  // [tokens, 2, head_dim] of the pages' type, K before V
+  };
+  std::vector<Offloaded> offloaded;       // [layers * kv_heads]
   std::uint64_t pages_id = 0;             // the same: between steps pages were appended to the rows at most
   std::shared_ptr<const ExtraPass> pass;  // that the policy observes, once it ran
 };

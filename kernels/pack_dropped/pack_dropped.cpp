@@ -7,7 +7,7 @@ namespace kvlab {
 OpCall call(const PackDropped& a) {
   const KvRows& kv = a.rows.kv;
   const std::int64_t n = a.rows.total_dropped();
-  return {"pack_dropped", kv.num_rows, n, n, n * (4LL * kv.head_dim * kv.kv_bytes + 4), 0};
+  return {"pack_dropped", kv.num_rows, n, n, n * (4LL * kv.head_dim * kv.kv_bytes + 12), 0};
 }
 
 void run_cpu(const PackDropped& a) {
@@ -15,6 +15,7 @@ void run_cpu(const PackDropped& a) {
   float* out = a.packed;
   for (std::int32_t r = 0; r < kv.num_rows; ++r) {
     for (std::int64_t i = a.rows.dropped_first[r]; i < a.rows.dropped_first[r + 1]; ++i) {
+      a.position[i] = kv.position[kv.slot(r, a.rows.dropped[i])];
       out = std::copy_n(kv.key(r, a.rows.dropped[i]), kv.head_dim, out);
       out = std::copy_n(kv.value(r, a.rows.dropped[i]), kv.head_dim, out);
     }

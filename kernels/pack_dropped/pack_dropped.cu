@@ -11,10 +11,12 @@ template <class T>
 struct Pack {
   DeviceParts rows;
   T* packed;
+  std::int32_t* position;
   __device__ std::int64_t count(int row) const { return std::int64_t{rows.num_dropped(row)} * 2 * rows.kv.head_dim; }
   __device__ void operator()(int row, std::int64_t at) const {
     const std::int64_t d = rows.kv.head_dim, i = at / (2 * d), c = at % (2 * d);
     const std::int32_t token = rows.dropped[rows.dropped_first[row] + i];
+    if (c == 0) position[rows.dropped_first[row] + i] = rows.kv.position[rows.kv.slot(row, token)];
     packed[rows.dropped_first[row] * 2 * d + at] = c < d ? key_at<T>(rows.kv, row, token)[c] : value_at<T>(rows.kv, row, token)[c - d];
   }
 };
@@ -28,7 +30,7 @@ void run_cuda(const PackDropped& a, CudaContext& cuda) {
   for_type(a.rows.kv.type, [&](auto zero) {
     using T = decltype(zero);
     launch_over_rows("pack_dropped", cuda, rows.kv.num_rows, rows.most_dropped * 2 * rows.kv.head_dim,
-                     Pack<T>{rows, reinterpret_cast<T*>(a.packed)});
+                     Pack<T>{rows, reinterpret_cast<T*>(a.packed), a.position});
   });
 }
 

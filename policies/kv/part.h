@@ -11,7 +11,7 @@
 #include "kernels/attend/attend.h"
 #include "kernels/kv_rows.h"
 #include "kernels/ops.h"
-#include "policies/kv/code_keeper.h"
+#include "policies/kv/kv_keeper.h"
 #include "policies/kv/kv_store.h"
 
 // The six parts a KV policy is made of. A part sees one layer of a ragged batch at a time and computes only through Ops, so
@@ -71,8 +71,8 @@ struct LayerStep {
   KvRows kv;                      // this step's tokens are appended already
   Observed in;
   std::uint64_t seed = 0;
-  TensorMemory memory = {};      // where operations find their tensors: what a part keeps from step to step lies there
-  CodeKeeper* keeper = nullptr;  // of what is encoded; null: the rows hold what decoding gives
+  TensorMemory memory = {};    // where operations find their tensors: what a part keeps from step to step lies there
+  KvKeeper* keeper = nullptr;  // null: nobody asks
 
   // An operation that fills the listed vectors from codes.
   template <class Op>

@@ -25,7 +25,7 @@ struct PolicyStep {
   std::span<KvStore> layers;
   Observer& observer;
   std::uint64_t seed = 0;
-  CodeKeeper* keeper = nullptr;
+  KvKeeper* keeper = nullptr;
 };
 
 // A recipe at work on one batch from its first token to its last: the object that replay, engine and cost host all drive.

@@ -51,6 +51,7 @@ struct Outcome {
   std::vector<Held> held;                // [steps]
   std::vector<std::vector<float>> outs;  // what attention answered
   TierBytes resident;
+  Held offloaded;  // positions
 };
 
 PolicyCache cache_for(const Recipe& recipe, TensorMemory memory, ElementType type) {
@@ -109,6 +110,7 @@ class EngineRecipesCuda : public CudaTest, public testing::WithParamInterface<st
       outcome.held.push_back(cache.positions(s));
     }
     outcome.resident = cache.resident(s);
+    for (const EngineSequence::Offloaded& row : s.offloaded) outcome.offloaded.push_back(row.position);
     cache.release(s);
     EXPECT_EQ(cache.pages().used_pages(), 0) << cut.recipe.name;
     return outcome;
@@ -151,6 +153,7 @@ TEST_P(EngineRecipesCuda, KeepsTheSameTokensAsOnTheCpu) {
     }
   EXPECT_EQ(apart, 0) << "of " << kept << " kept tokens";
   EXPECT_EQ(gpu.resident, cpu.resident);
+  EXPECT_EQ(gpu.offloaded, cpu.offloaded);
   for (std::size_t i = 0; i < cpu.outs.size(); ++i) {
     // Answers are rounded to bf16, and probabilities in prefill before they meet V.
     EXPECT_LE(relative_error(gpu.outs[i], cpu.outs[i]), 0.01) << "pass " << i;

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include "base/error.h"
@@ -82,6 +84,42 @@ TEST(PolicyCache, TouchedMemoryIsThatOfTheSteps) {
   for (const std::int32_t tokens : {150, 80, 1}) EXPECT_EQ(run_step(touched, {{&a, tokens}}), run_step(fresh, {{&b, tokens}}));
   EXPECT_EQ(touched.pass_memory(1).data(), memory);
   EXPECT_THROW(touched.touch_memory(probe(), 256), InternalError);
+}
+
+// Evicted tokens lie in host memory, each with its own keys and values, and as many bytes as are counted there.
+TEST(PolicyCache, OffloadedTokensAreReallyThere) {
+  PolicyCache cache(probe(), load_recipe("h2o_offload", 64), {});
+  EngineSequence s = sequence_of(0, some_ids(240, 3), 230);
+  cache.start(s);
+  const PromptTensors prompt = run_prompt(probe(), std::span(s.ids).first(230), cache.policy().needs(), {});
+  cache.adopt(s, prompt);
+  const std::vector<std::vector<std::int32_t>> kept = cache.positions(s);
+  const auto d = static_cast<std::size_t>(probe().config().head_dim), heads = static_cast<std::size_t>(probe().config().kv_heads);
+  ASSERT_EQ(s.offloaded.size(), kept.size());
+  for (std::size_t row = 0; row < kept.size(); ++row) {
+    const EngineSequence::Offloaded& offloaded = s.offloaded[row];
+    std::vector<std::int32_t> all = kept[row];
+    all.insert(all.end(), offloaded.position.begin(), offloaded.position.end());
+    std::sort(all.begin(), all.end());
+    std::vector<std::int32_t> expected(230);
+    std::iota(expected.begin(), expected.end(), 0);
+    ASSERT_EQ(all, expected);
+    const LayerTensors& layer = prompt.layers[row / heads];
+    std::vector<float> kv(offloaded.kv.size() / sizeof(float));
+    std::memcpy(kv.data(), offloaded.kv.data(), offloaded.kv.size());
+    for (std::size_t i = 0; i < offloaded.position.size(); ++i) {
+      const std::size_t from = (static_cast<std::size_t>(offloaded.position[i]) * heads + row % heads) * d;
+      ASSERT_TRUE(std::equal(kv.begin() + static_cast<std::ptrdiff_t>(2 * i * d), kv.begin() + static_cast<std::ptrdiff_t>((2 * i + 1) * d),
+                             layer.k.begin() + static_cast<std::ptrdiff_t>(from)));
+      ASSERT_TRUE(std::equal(kv.begin() + static_cast<std::ptrdiff_t>((2 * i + 1) * d),
+                             kv.begin() + static_cast<std::ptrdiff_t>(2 * (i + 1) * d),
+                             layer.v.begin() + static_cast<std::ptrdiff_t>(from)));
+    }
+  }
+  EXPECT_EQ(cache.held(s).host, cache.resident(s).host);
+  for (std::int32_t i = 0; i < 8; ++i) run_step(cache, {{&s, 1}});
+  EXPECT_EQ(cache.held(s).host, cache.resident(s).host);
+  EXPECT_EQ(s.offloaded.front().position.size(), 238U - 64U);
 }
 
 TEST(PolicyCache, RefusesRecipesOfOtherHosts) { EXPECT_THROW(PolicyCache(probe(), load_recipe("oracle", 64), {}), InputError); }

@@ -42,9 +42,11 @@ TEST(PackDropped, KeysBeforeValues) {
   const KeptLists lists({{1}, {0, 1}});
   Parted parted(layer, lists);
   Floats packed(12);
-  run_cpu(PackDropped{parted.rows, packed.data()});
+  Ints position(3);
+  run_cpu(PackDropped{parted.rows, packed.data(), position.data()});
   EXPECT_EQ(packed, (Floats{1, 2, 7, 8, 5, 6, 11, 12, 5, 6, 111, 112}));
-  EXPECT_EQ(call(PackDropped{parted.rows, packed.data()}).bytes, 3 * (2 * 2 * 2 * 2 + 4));
+  EXPECT_EQ(position, (Ints{0, 2, 2}));
+  EXPECT_EQ(call(PackDropped{parted.rows}).bytes, 3 * (2 * 2 * 2 * 2 + 12));
 }
 
 TEST(MarkDropped, ListsEachTokenOnce) {

@@ -22,7 +22,9 @@ class Offload final : public Disposal {
 
   void dispose(LayerStep& step, const Kept& kept) override {
     const PartedRows rows = part_rows(step, kept);
-    step.ops(PackDropped{rows, step.ops.floats(rows.total_dropped() * 2 * step.kv.head_dim)});
+    const PackDropped packed{rows, step.ops.floats(rows.total_dropped() * 2 * step.kv.head_dim), step.ops.ints(rows.total_dropped())};
+    step.ops(packed);
+    if (step.keeper != nullptr) step.keeper->keep(step, packed);
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r) {
       const std::int32_t dropped = rows.num_dropped(r);
       count_.at(step, r) += dropped;

@@ -6,21 +6,27 @@ struct Cast;
 struct Dequantize;
 struct LayerStep;
 struct LowRankRebuild;
+struct PackDropped;
 struct PruneChannels;
 struct RestoreOutliers;
 struct Unsparsify;
 
-// Keeps what formats encode, so that rows need not hold it: is told of every operation that fills listed vectors from codes, one after
-// another. Vectors that several list hold what all of them leave there, in this order, whatever was in the rows before the first.
-class CodeKeeper {
+// Keeps what leaves the rows and stays in the cache all the same.
+class KvKeeper {
  public:
-  virtual ~CodeKeeper() = default;
+  virtual ~KvKeeper() = default;
+
+  // What formats encode, so that rows need not hold it: every operation that fills listed vectors from codes, one after another. Vectors
+  // that several list hold what all of them leave there, in this order, whatever was in the rows before the first.
   virtual void keep(const LayerStep& step, const Cast& op) = 0;
   virtual void keep(const LayerStep& step, const Dequantize& op) = 0;
   virtual void keep(const LayerStep& step, const LowRankRebuild& op) = 0;
   virtual void keep(const LayerStep& step, const PruneChannels& op) = 0;
   virtual void keep(const LayerStep& step, const RestoreOutliers& op) = 0;
   virtual void keep(const LayerStep& step, const Unsparsify& op) = 0;
+
+  // Tokens that move to host memory.
+  virtual void keep(const LayerStep& step, const PackDropped& op) = 0;
 };
 
 }  // namespace kvlab
