@@ -5,9 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "base/params.h"
 #include "policies/kv/recipe.h"
 
 namespace kvlab {
+
+// A recipe as an experiment would write it: `{recipe: snapkv, budget_tokens: 64}`.
+inline Recipe recipe_of(const std::string& text) {
+  Params p = Params::from_text(text, "kv_policy");
+  return read_recipe(p);
+}
 
 // Names of the recipes that run in each of these hosts.
 inline std::vector<std::string> recipes_in(std::initializer_list<const char*> hosts) {

@@ -1,7 +1,6 @@
 #include "engine/cache/row_code.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "kernels/cast/cast.h"
@@ -127,35 +126,36 @@ class SparseCode final : public RowCode {
 // Numbers of the channels that stay, and a bit for each channel.
 class ChannelCode final : public RowCode {
  public:
-  ChannelCode(const PruneChannels& op, std::int32_t row)
-      : RowCode({op.tokens, row}), head_dim_(op.tokens.kv.head_dim), channels_(kept_channels(op, row)) {
-    std::sort(channels_.begin(), channels_.end());
+  ChannelCode(const PruneChannels& op, std::int32_t row) : RowCode({op.tokens, row}) {
+    const std::int32_t d = op.tokens.kv.head_dim;
+    stays_.assign(static_cast<std::size_t>((d + 7) / 8), 0);
+    for (const std::int32_t c : kept_channels(op, row)) stays_[static_cast<std::size_t>(c / 8)] |= static_cast<std::uint8_t>(1U << (c % 8));
+    number_.reserve(static_cast<std::size_t>(list().tokens) * static_cast<std::size_t>(op.keep));
     for (std::int32_t i = 0; i < list().tokens; ++i)
-      for (const std::int32_t c : channels_) number_.push_back(op.tokens.at(row, i)[c]);
-    number_.shrink_to_fit();
+      for (std::int32_t c = 0; c < d; ++c)
+        if (stays(c)) number_.push_back(op.tokens.at(row, i)[c]);
   }
 
-  [[nodiscard]] std::int64_t bytes() const override { return bytes_in(number_) + (head_dim_ + 7) / 8; }
+  [[nodiscard]] std::int64_t bytes() const override { return bytes_in(number_) + bytes_in(stays_); }
   void decode(const ListedTokens& listed) const override {
     const float* from = number_.data();
-    for (std::int32_t i = 0; i < list().tokens; ++i) {
-      float* const x = listed.at(0, i);
-      std::fill_n(x, head_dim_, 0.0F);
-      for (const std::int32_t c : channels_) x[c] = *from++;
-    }
+    for (std::int32_t i = 0; i < list().tokens; ++i)
+      for (std::int32_t c = 0; c < listed.kv.head_dim; ++c) listed.at(0, i)[c] = stays(c) ? *from++ : 0.0F;
   }
 
  private:
+  [[nodiscard]] bool stays(std::int32_t channel) const {
+    return (stays_[static_cast<std::size_t>(channel / 8)] >> (channel % 8) & 1U) != 0;
+  }
   [[nodiscard]] bool append(const RowCode& later) override {
     const auto* const more = dynamic_cast<const ChannelCode*>(&later);
-    if (more == nullptr || more->channels_ != channels_) return false;
+    if (more == nullptr || more->stays_ != stays_) return false;
     append_to(number_, more->number_);
     return true;
   }
 
-  std::int32_t head_dim_;
-  std::vector<std::int32_t> channels_;
-  std::vector<float> number_;  // [tokens, channels]
+  Bytes stays_;
+  std::vector<float> number_;  // [tokens, channels that stay]
 };
 
 // Of a row's own matrix, not of all heads together.

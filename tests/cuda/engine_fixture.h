@@ -9,6 +9,7 @@
 #include "engine/device/device_model.h"
 #include "engine/device/device_transformer.h"
 #include "tests/cuda/cuda_fixture.h"
+#include "tests/engine/sequence_of.h"
 
 namespace kvlab {
 
@@ -52,14 +53,6 @@ inline std::vector<std::int32_t> tiny_ids(std::int32_t n, std::int32_t seed) {
   std::vector<std::int32_t> ids;
   for (std::int32_t i = 0; i < n; ++i) ids.push_back((i * i * 7 + i * seed + seed) % tiny_config().vocab_size);
   return ids;
-}
-
-inline EngineSequence sequence_of(std::int32_t index, std::vector<std::int32_t> ids, std::int32_t prompt) {
-  EngineSequence s;
-  s.index = index;
-  s.ids = std::move(ids);
-  s.prompt_tokens = prompt;
-  return s;
 }
 
 // Pieces of sequences whose ids are known, as the batch of a step.

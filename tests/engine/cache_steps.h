@@ -6,6 +6,7 @@
 
 #include "engine/cache/policy_cache.h"
 #include "tests/engine/probe.h"
+#include "tests/engine/sequence_of.h"
 
 // The probe's steps over a PolicyCache.
 namespace kvlab {
@@ -29,14 +30,6 @@ inline std::vector<float> run_step(PolicyCache& cache, const std::vector<StepPie
   std::vector<float> hidden = probe().forward({ids, positions}, cache);
   cache.end_step(hidden);
   return probe().logits(hidden);
-}
-
-inline EngineSequence sequence_of(std::int32_t index, std::vector<std::int32_t> ids, std::int32_t prompt) {
-  EngineSequence s;
-  s.index = index;
-  s.ids = std::move(ids);
-  s.prompt_tokens = prompt;
-  return s;
 }
 
 }  // namespace kvlab

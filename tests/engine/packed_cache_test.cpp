@@ -3,7 +3,6 @@
 
 #include <map>
 
-#include "base/params.h"
 #include "tests/engine/cache_steps.h"
 #include "tests/recipes_in.h"
 #include "tests/short_run.h"
@@ -19,11 +18,6 @@ std::vector<std::string> packed_recipes() {
     return recipe.format == "native" && recipe.disposal != "low_precision";
   });
   return names;
-}
-
-Recipe recipe_of(const std::string& text) {
-  Params p = Params::from_text(text, "kv_policy");
-  return read_recipe(p);
 }
 
 // Two sequences with everything in pages, and the same ones at rest.

@@ -5,6 +5,7 @@
 
 #include "sim/replay/replay.h"
 #include "tests/kv/kv_fixture.h"
+#include "tests/recipes_in.h"
 #include "traces/synthetic_attention.h"
 
 namespace kvlab {
@@ -87,10 +88,9 @@ struct PromptCounts final : CountSource {
 };
 
 ReplayResult replay_text(const std::string& text, PromptCounts* counts = nullptr) {
-  Params p = Params::from_text(text, "kv_policy");
   ReplayOptions options;
   options.counts = counts;
-  return replay(trace_with_passes(), reference(), read_recipe(p), options);
+  return replay(trace_with_passes(), reference(), recipe_of(text), options);
 }
 
 TEST(LayerRecipes, SimLayerKvCutsLazyLayersAlone) {

@@ -5,6 +5,7 @@
 #include "policies/kv/policy.h"
 #include "sim/replay/replay.h"
 #include "tests/kv/kv_fixture.h"
+#include "tests/recipes_in.h"
 #include "traces/synthetic_attention.h"
 
 namespace kvlab::test {
@@ -15,8 +16,7 @@ class RecipeRun {
  public:
   RecipeRun(const std::string& recipe, const std::string& overrides, std::int32_t prompt, std::int32_t chunk)
       : layer_({1, 6, 2, 8, 16}, 1, kTokens, 3), prompt_(prompt), chunk_(chunk) {
-    Params p = Params::from_text("{recipe: " + recipe + overrides + "}", "kv_policy");
-    policy_ = std::make_unique<KvPolicy>(read_recipe(p), layer_.model);
+    policy_ = std::make_unique<KvPolicy>(recipe_of("{recipe: " + recipe + overrides + "}"), layer_.model);
     stores_.emplace_back(layer_.model, 1, policy_->num_words(), true);
   }
 

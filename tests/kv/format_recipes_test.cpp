@@ -2,6 +2,7 @@
 
 #include "policies/kv/shape_run.h"
 #include "sim/replay/replay.h"
+#include "tests/recipes_in.h"
 #include "traces/synthetic_attention.h"
 
 namespace kvlab {
@@ -12,11 +13,6 @@ AttentionTrace trace_of(std::int32_t prompt_tokens) {
                                    ", decode_tokens: 4, outlier_channels: 0}",
                                "synthetic");
   return SyntheticAttention(read_synthetic_attention(p), 5).trace();
-}
-
-Recipe overridden(const std::string& yaml) {
-  Params p = Params::from_text(yaml, "kv_policy");
-  return read_recipe(p);
 }
 
 struct Expected {
@@ -48,7 +44,7 @@ TEST(FormatRecipes, SaveWhatTheirPapersSay) {
 TEST(FormatRecipes, MoreBitsAreNearerToTheFullCache) {
   const AttentionTrace trace = trace_of(400);
   const AttentionReference reference = full_attention(trace);
-  const auto error = [&](const std::string& yaml) { return replay(trace, reference, overridden(yaml)).mean.output_rel_err; };
+  const auto error = [&](const std::string& yaml) { return replay(trace, reference, recipe_of(yaml)).mean.output_rel_err; };
   EXPECT_LT(error("{recipe: kivi4}"), error("{recipe: kivi2}"));
   EXPECT_LT(error("{recipe: mustafar50}"), error("{recipe: mustafar70}"));
   EXPECT_LT(error("{recipe: int8_per_token}"), error("{recipe: qserve_kv4}"));

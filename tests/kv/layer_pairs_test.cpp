@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "policies/kv/recipe.h"
 #include "tests/kv/disposal_fixture.h"
+#include "tests/recipes_in.h"
 
 namespace kvlab::test {
 namespace {
@@ -112,13 +113,9 @@ TEST(LayerPairs, OddLayersAndShallowOnesStayAlone) {
 }
 
 TEST(LayerPairs, RefuseToWorkWithEvictionAndEncoding) {
-  const auto read = [](const std::string& text) {
-    Params p = Params::from_text(text, "kv_policy");
-    return read_recipe(p);
-  };
-  EXPECT_THROW(read("{recipe: snapkv, disposal: layer_pairs}"), InputError);
-  EXPECT_THROW(read("{recipe: minicache, format: kivi}"), InputError);
-  EXPECT_NO_THROW(read("{recipe: minicache}"));
+  EXPECT_THROW(recipe_of("{recipe: snapkv, disposal: layer_pairs}"), InputError);
+  EXPECT_THROW(recipe_of("{recipe: minicache, format: kivi}"), InputError);
+  EXPECT_NO_THROW(recipe_of("{recipe: minicache}"));
 }
 
 }  // namespace

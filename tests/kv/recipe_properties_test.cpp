@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "tests/kv/host_fixture.h"
+#include "tests/recipes_in.h"
 #include "tests/short_run.h"
 
 namespace kvlab::test {
@@ -126,8 +127,7 @@ std::string refusal(const Recipe& recipe, const AttentionTrace& trace) {
 }
 
 Recipe with(const std::string& name, const std::string& budget) {
-  Params p = Params::from_text("{recipe: " + name + (budget.empty() ? "" : ", " + budget) + "}", "kv_policy");
-  return read_recipe(p);
+  return recipe_of("{recipe: " + name + (budget.empty() ? "" : ", " + budget) + "}");
 }
 Recipe with_tokens(const std::string& name, std::int32_t tokens) { return with(name, "budget_tokens: " + std::to_string(tokens)); }
 

@@ -3,17 +3,13 @@
 #include "base/error.h"
 #include "policies/kv/policy.h"
 #include "sim/replay/replay.h"
+#include "tests/recipes_in.h"
 #include "traces/synthetic_attention.h"
 
 namespace kvlab::test {
 namespace {
 
 constexpr ModelShape kSmallBudgetModel{2, 4, 2, 16, 64};
-
-Recipe recipe_of(const std::string& text) {
-  Params p = Params::from_text(text, "kv_policy");
-  return read_recipe(p);
-}
 
 template <class F>
 std::string refusal(F&& f) {
