@@ -13,7 +13,9 @@ namespace kvlab {
 // Gives the sequences of the step what formats encode, where these rest packed (EngineSequence::packed), and what is offloaded.
 class PolicyCache::Keeper final : public KvKeeper {
  public:
-  explicit Keeper(const std::vector<std::unique_ptr<Group>>& groups) : groups_(groups) {}
+  // packs: sequences rest packed.
+  Keeper(const std::vector<std::unique_ptr<Group>>& groups, bool packs) : groups_(groups), packs_(packs) {}
+  [[nodiscard]] bool packs() const { return packs_; }
   void keep(const LayerStep& step, const Cast& op) override;
   void keep(const LayerStep& step, const Dequantize& op) override;
   void keep(const LayerStep& step, const LowRankRebuild& op) override;
@@ -28,6 +30,7 @@ class PolicyCache::Keeper final : public KvKeeper {
   template <class Op>
   void give(const LayerStep& step, const ListedTokens& tokens, const Op& op);
   const std::vector<std::unique_ptr<Group>>& groups_;  // the cache's, of the step
+  bool packs_;
 };
 
 inline bool is_resting(const EngineSequence& sequence, std::size_t layer) {

@@ -20,11 +20,9 @@ EngineSequence& PolicyCache::Keeper::sequence_of(const LayerStep& step, std::siz
 
 template <class Op>
 void PolicyCache::Keeper::give(const LayerStep& step, const ListedTokens& tokens, const Op& op) {
-  for (std::size_t s = 0; s < step.seqs.size(); ++s) {
-    std::vector<PackedRows>& packed = sequence_of(step, s).packed;
-    if (!packed.empty())
-      packed[place(step.layer)].keep(op, tokens, static_cast<std::int32_t>(s) * tokens.kv.kv_heads, step.seqs[s].new_tokens);
-  }
+  for (std::size_t s = 0; packs_ && s < step.seqs.size(); ++s)
+    sequence_of(step, s).packed[place(step.layer)].keep(op, tokens, static_cast<std::int32_t>(s) * tokens.kv.kv_heads,
+                                                        step.seqs[s].new_tokens);
 }
 
 void PolicyCache::Keeper::keep(const LayerStep& step, const Cast& op) { give(step, op.tokens, op); }
@@ -52,20 +50,23 @@ void PolicyCache::Keeper::keep(const LayerStep& step, const PackDropped& op) {
 
 // Rows whose pages were given back have new ones by now, for which their content is decoded.
 void PolicyCache::wake(Group& g, std::int32_t layer) {
+  if (!keeper_->packs()) return;
+  const KvRows kv = g.layers[place(layer)].rows();
   for (std::size_t s = 0; s < g.sequences.size(); ++s)
     if (is_resting(*g.sequences[s], place(layer)))
-      g.sequences[s]->packed[place(layer)].fill(g.layers[place(layer)].rows(), static_cast<std::int32_t>(s) * shape_.kv_heads);
+      g.sequences[s]->packed[place(layer)].fill(kv, static_cast<std::int32_t>(s) * shape_.kv_heads);
 }
 
 void PolicyCache::rest(Group& g, std::int32_t layer) {
+  if (!keeper_->packs()) return;
   KvStore& store = g.layers[place(layer)];
+  const KvRows kv = store.rows();
   for (std::size_t s = 0; s < g.sequences.size(); ++s) {
     const std::int32_t first_row = static_cast<std::int32_t>(s) * shape_.kv_heads;
-    if (g.sequences[s]->packed.empty()) continue;
     PackedRows& packed = g.sequences[s]->packed[place(layer)];
-    packed.settle(store.rows(), first_row, g.seqs[s].new_tokens);
+    packed.settle(kv, first_row, g.seqs[s].new_tokens);
     if (g.seqs[s].end() < g.seqs[s].prompt_tokens || !packed.can_rest()) continue;
-    packed.take(store.rows(), first_row);
+    packed.take(kv, first_row);
     for (std::int32_t h = 0; h < shape_.kv_heads; ++h) store.rest(first_row + h);
   }
 }

@@ -20,7 +20,7 @@ void PolicyCache::start(EngineSequence& sequence) {
   const TensorArray<float> empty(model_->memory());
   sequence.memory.assign(place(shape_.num_layers), {empty, nullptr, empty});
   sequence.packed.clear();
-  if (options_.packs && model_->memory().on_host())
+  if (keeper_->packs())
     for (std::int32_t l = 0; l < shape_.num_layers; ++l) sequence.packed.emplace_back(shape_.kv_heads);
   sequence.offloaded.assign(place(shape_.num_layers * shape_.kv_heads), {});
   sequence.rows.assign(place(shape_.num_layers), {std::vector<std::int32_t>(heads, 0), std::vector<std::vector<std::int32_t>>(heads)});

@@ -1,7 +1,7 @@
 #include "engine/cache/row_code.h"
 
 #include <algorithm>
-#include <cstring>
+#include <span>
 
 #include "kernels/cast/cast.h"
 #include "kernels/dequantize/dequantize.h"
@@ -33,76 +33,83 @@ std::int64_t bytes_in(const std::vector<T>& array) {
   return static_cast<std::int64_t>(array.size() * sizeof(T));
 }
 
-class CastCode final : public RowCode {
+// A code whose numbers go on behind its own where Code::goes_on_as(later) says so.
+template <class Code, class T>
+class GrowingCode : public RowCode {
  public:
-  CastCode(const Cast& op, std::int32_t row) : RowCode({op.tokens, row}), type_(op.type) {
-    const std::int64_t token = op.tokens.kv.head_dim * bytes_of(type_);
-    stored_ = slice(op.stored, op.tokens.first[row] * token, list().entries * token);
-  }
+  using RowCode::RowCode;
 
-  [[nodiscard]] std::int64_t bytes() const override { return bytes_in(stored_); }
-  void decode(const ListedTokens& listed) const override { run_cpu(Uncast{listed, type_, stored_.data()}); }
+ protected:
+  std::vector<T> numbers_;  // token after token, or block after block
 
  private:
-  [[nodiscard]] bool append(const RowCode& later) override {
-    const auto* const more = dynamic_cast<const CastCode*>(&later);
-    if (more == nullptr || more->type_ != type_) return false;
-    append_to(stored_, more->stored_);
+  [[nodiscard]] bool append(const RowCode& later) final {
+    const auto* const more = dynamic_cast<const Code*>(&later);
+    if (more == nullptr || !static_cast<const Code&>(*this).goes_on_as(*more)) return false;
+    append_to(numbers_, more->numbers_);
     return true;
   }
-
-  StoredType type_;
-  Bytes stored_;
 };
 
-class GroupCode final : public RowCode {
+class CastCode final : public GrowingCode<CastCode, std::uint8_t> {
  public:
-  GroupCode(const Dequantize& op, std::int32_t row) : RowCode({op.tokens, row}), codec_(op.codec), mode_(op.mode) {
+  CastCode(const Cast& op, std::int32_t row) : GrowingCode({op.tokens, row}), type_(op.type) {
+    const std::int64_t token = op.tokens.kv.head_dim * bytes_of(type_);
+    numbers_ = slice(op.stored, op.tokens.first[row] * token, list().entries * token);
+  }
+
+  [[nodiscard]] std::int64_t bytes() const override { return bytes_in(numbers_); }
+  void decode(const ListedTokens& listed) const override { run_cpu(Uncast{listed, type_, numbers_.data()}); }
+  [[nodiscard]] bool goes_on_as(const CastCode& later) const { return later.type_ == type_; }
+
+ private:
+  StoredType type_;
+};
+
+class GroupCode final : public GrowingCode<GroupCode, std::uint8_t> {
+ public:
+  GroupCode(const Dequantize& op, std::int32_t row) : GrowingCode({op.tokens, row}), codec_(op.codec), mode_(op.mode) {
     std::int64_t before = 0;
     for (std::int32_t r = 0; r < row; ++r) before += packed_bytes(codec_, op.tokens.entries(r), op.tokens.kv.head_dim);
-    packed_ = slice(op.packed, before, packed_bytes(codec_, list().entries, op.tokens.kv.head_dim));
+    numbers_ = slice(op.packed, before, packed_bytes(codec_, list().entries, op.tokens.kv.head_dim));
     if (op.scale_row != nullptr)
       scale_ = slice(op.channel_scale, std::int64_t{op.scale_row[row]} * op.tokens.kv.head_dim, op.tokens.kv.head_dim);
   }
 
-  [[nodiscard]] std::int64_t bytes() const override { return bytes_in(packed_) + bytes_in(scale_); }
+  [[nodiscard]] std::int64_t bytes() const override { return bytes_in(numbers_) + bytes_in(scale_); }
   void decode(const ListedTokens& listed) const override {
     const std::int32_t line = 0;
-    run_cpu(Dequantize{listed, codec_, scale_.data(), scale_.empty() ? nullptr : &line, packed_.data(), mode_});
+    run_cpu(Dequantize{listed, codec_, scale_.data(), scale_.empty() ? nullptr : &line, numbers_.data(), mode_});
+  }
+  // Groups follow one another as if all tokens had come at once.
+  [[nodiscard]] bool goes_on_as(const GroupCode& later) const {
+    const bool is_whole = codec_.axis == GroupCodec::Axis::kToken || (codec_.group > 0 && list().entries % codec_.group == 0);
+    return is_whole && later.codec_ == codec_ && later.mode_ == mode_ && later.scale_ == scale_;
   }
 
  private:
-  // Groups follow one another as if all tokens had come at once.
-  [[nodiscard]] bool append(const RowCode& later) override {
-    const auto* const more = dynamic_cast<const GroupCode*>(&later);
-    const bool is_whole = codec_.axis == GroupCodec::Axis::kToken || (codec_.group > 0 && list().entries % codec_.group == 0);
-    if (more == nullptr || !is_whole || more->codec_ != codec_ || more->mode_ != mode_ || more->scale_ != scale_) return false;
-    append_to(packed_, more->packed_);
-    return true;
-  }
-
   GroupCodec codec_;
   Dequantize::Mode mode_;
-  Bytes packed_;
   std::vector<float> scale_;  // [head_dim], or none
 };
 
-class SparseCode final : public RowCode {
+// Tokens without gaps between them.
+class SparseCode final : public GrowingCode<SparseCode, std::uint8_t> {
  public:
-  SparseCode(const Unsparsify& op, std::int32_t row) : RowCode({op.tokens, row}), keep_(op.keep) {
+  SparseCode(const Unsparsify& op, std::int32_t row) : GrowingCode({op.tokens, row}), keep_(op.keep) {
     const std::int64_t most = most_sparse_bytes(op.tokens.kv.head_dim, keep_);
     for (std::int32_t i = 0; i < list().tokens; ++i) {
       const std::uint8_t* const token = op.packed + (op.tokens.first[row] + i) * most;
-      packed_.insert(packed_.end(), token, token + sparse_bytes(op.tokens.kv.head_dim, token));
+      numbers_.insert(numbers_.end(), token, token + sparse_bytes(op.tokens.kv.head_dim, token));
     }
-    packed_.shrink_to_fit();
+    numbers_.shrink_to_fit();
   }
 
-  [[nodiscard]] std::int64_t bytes() const override { return bytes_in(packed_); }
+  [[nodiscard]] std::int64_t bytes() const override { return bytes_in(numbers_); }
   void decode(const ListedTokens& listed) const override {
     const std::int64_t most = most_sparse_bytes(listed.kv.head_dim, keep_);
     Bytes apart(static_cast<std::size_t>(list().entries * most));
-    const std::uint8_t* from = packed_.data();
+    const std::uint8_t* from = numbers_.data();
     for (std::int32_t i = 0; i < list().tokens; ++i) {
       const std::int64_t bytes = sparse_bytes(listed.kv.head_dim, from);
       std::copy_n(from, bytes, apart.data() + i * most);
@@ -110,52 +117,41 @@ class SparseCode final : public RowCode {
     }
     run_cpu(Unsparsify{listed, keep_, apart.data()});
   }
+  [[nodiscard]] bool goes_on_as(const SparseCode& later) const { return later.keep_ == keep_; }
 
  private:
-  [[nodiscard]] bool append(const RowCode& later) override {
-    const auto* const more = dynamic_cast<const SparseCode*>(&later);
-    if (more == nullptr || more->keep_ != keep_) return false;
-    append_to(packed_, more->packed_);
-    return true;
-  }
-
   std::int32_t keep_;
-  Bytes packed_;  // token after token, without gaps
 };
 
 // Numbers of the channels that stay, and a bit for each channel.
-class ChannelCode final : public RowCode {
+class ChannelCode final : public GrowingCode<ChannelCode, float> {
  public:
-  ChannelCode(const PruneChannels& op, std::int32_t row) : RowCode({op.tokens, row}) {
+  ChannelCode(const PruneChannels& op, std::int32_t row) : GrowingCode({op.tokens, row}) {
     const std::int32_t d = op.tokens.kv.head_dim;
     stays_.assign(static_cast<std::size_t>((d + 7) / 8), 0);
-    for (const std::int32_t c : kept_channels(op, row)) stays_[static_cast<std::size_t>(c / 8)] |= static_cast<std::uint8_t>(1U << (c % 8));
-    number_.reserve(static_cast<std::size_t>(list().tokens) * static_cast<std::size_t>(op.keep));
+    const std::vector<std::int32_t> ranked = ranked_channels(op, row);
+    for (const std::int32_t c : std::span(ranked).first(static_cast<std::size_t>(op.keep)))
+      stays_[static_cast<std::size_t>(c / 8)] |= static_cast<std::uint8_t>(1U << (c % 8));
+    numbers_.reserve(static_cast<std::size_t>(list().tokens) * static_cast<std::size_t>(op.keep));
     for (std::int32_t i = 0; i < list().tokens; ++i)
       for (std::int32_t c = 0; c < d; ++c)
-        if (stays(c)) number_.push_back(op.tokens.at(row, i)[c]);
+        if (stays(c)) numbers_.push_back(op.tokens.at(row, i)[c]);
   }
 
-  [[nodiscard]] std::int64_t bytes() const override { return bytes_in(number_) + bytes_in(stays_); }
+  [[nodiscard]] std::int64_t bytes() const override { return bytes_in(numbers_) + bytes_in(stays_); }
   void decode(const ListedTokens& listed) const override {
-    const float* from = number_.data();
+    const float* from = numbers_.data();
     for (std::int32_t i = 0; i < list().tokens; ++i)
       for (std::int32_t c = 0; c < listed.kv.head_dim; ++c) listed.at(0, i)[c] = stays(c) ? *from++ : 0.0F;
   }
+  [[nodiscard]] bool goes_on_as(const ChannelCode& later) const { return later.stays_ == stays_; }
 
  private:
   [[nodiscard]] bool stays(std::int32_t channel) const {
     return (stays_[static_cast<std::size_t>(channel / 8)] >> (channel % 8) & 1U) != 0;
   }
-  [[nodiscard]] bool append(const RowCode& later) override {
-    const auto* const more = dynamic_cast<const ChannelCode*>(&later);
-    if (more == nullptr || more->stays_ != stays_) return false;
-    append_to(number_, more->number_);
-    return true;
-  }
 
   Bytes stays_;
-  std::vector<float> number_;  // [tokens, channels that stay]
 };
 
 // Of a row's own matrix, not of all heads together.

@@ -12,22 +12,11 @@ OpCall call(const PruneChannels& a) {
           2 * rows * d};
 }
 
-namespace {
-
-// All channels, best first.
 std::vector<std::int32_t> ranked_channels(const PruneChannels& a, std::int32_t row) {
   std::vector<std::int32_t> order(static_cast<std::size_t>(a.tokens.kv.head_dim));
   const float* const score = a.channel_score + static_cast<std::int64_t>(a.line[row]) * a.tokens.kv.head_dim;
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](std::int32_t x, std::int32_t y) { return score[x] > score[y]; });
-  return order;
-}
-
-}  // namespace
-
-std::vector<std::int32_t> kept_channels(const PruneChannels& a, std::int32_t row) {
-  std::vector<std::int32_t> order = ranked_channels(a, row);
-  order.resize(static_cast<std::size_t>(a.keep));
   return order;
 }
 

@@ -16,8 +16,8 @@ struct PruneChannels {
   const std::int32_t* line = nullptr;    // [num_rows]
   std::int32_t keep = 0;
 };
-// The channels that row `row` keeps, best first. Scores in the host's memory.
-std::vector<std::int32_t> kept_channels(const PruneChannels&, std::int32_t row);
+// All channels [head_dim] of row `row`, best first: the first `keep` stay. Scores in the host's memory.
+std::vector<std::int32_t> ranked_channels(const PruneChannels&, std::int32_t row);
 
 // The vectors are read, the kept channels written; scores are read once per row.
 OpCall call(const PruneChannels&);

@@ -44,7 +44,7 @@ class KvStore {
   // Forgets tokens behind `len`, after they were compacted away.
   void shrink(std::int32_t row, std::int32_t len);
   // Gives back the row's pages, whose content lies elsewhere until the row is appended to: it then has pages again, with nothing in them
-  // but the new tokens. Over shared pages alone.
+  // but the new tokens. Over shared pages alone. Views stay valid for the other rows.
   void rest(std::int32_t row);
   // Gives the row copies of the pages that it shares, so that what is written to it is seen by nobody else.
   void unshare(std::int32_t row);
