@@ -42,7 +42,8 @@ struct Cell {
   double answers = 0, exact = 0, full_exact = 0, lost = 0, won = 0;
   double tokens = 0, bytes = 0, bits = 0, kl = 0, agreeing = 0, resident = 0, budget = 0, prefix = 0;
   Fidelity fidelity;
-  double replayed = 0;  // samples
+  double replayed = 0;              // samples
+  double looked_up = 0, found = 0;  // answers of these
 
   void add(const GradedAnswer& a) {
     ++answers;
@@ -53,7 +54,10 @@ struct Cell {
     tokens += a.tokens, bytes += a.bytes, bits += a.bits, kl += a.kl_nats, agreeing += a.agreeing, resident += a.resident_bytes_frac;
     prefix += static_cast<double>(a.first_diverging < 0 ? a.tokens : a.first_diverging) / a.tokens;
   }
-  void add(const Fidelity& f) { fidelity += f, ++replayed; }
+  void add(const Fidelity& f, std::span<const std::optional<bool>> answers_found) {
+    fidelity += f, ++replayed;
+    for (const std::optional<bool>& a : answers_found) looked_up += a.has_value() ? 1 : 0, found += a.value_or(false) ? 1 : 0;
+  }
   [[nodiscard]] std::string fidelity_of(double Fidelity::*part) const {
     return replayed == 0 ? "" : fmt::format("{:.6g}", fidelity.*part / replayed);
   }
@@ -90,6 +94,7 @@ Fields fields_of(const Cell& c, const Recipe& recipe) {
           {"replay_kl_nats", c.fidelity_of(&Fidelity::kl)},
           {"far_mass_kept", c.replayed > 0 ? fmt::format("{:.6g}", c.fidelity.far_share()) : ""},
           {"needle_mass_kept", c.replayed > 0 ? fmt::format("{:.6g}", c.fidelity.needle_mass_share()) : ""},
+          {"needle_found_frac", c.looked_up > 0 ? fraction(c.found / c.looked_up) : ""},
           {"family", family_of(recipe)}};
 }
 
@@ -129,14 +134,17 @@ AccuracySetup read_accuracy(Params& p, std::uint64_t seed) {
 
 std::string answers_header() {
   return "run,recipe,budget_tokens,task,length,sample,turn,exact,neg_log2,answer_bytes,answer_tokens,first_wrong,first_diverging,"
-         "kl_nats,full_exact,resident_bytes_frac\n";
+         "kl_nats,full_exact,resident_bytes_frac,needle_found\n";
 }
 
 std::string answer_row(const std::string& run_id, const Recipe& recipe, const EvalSample& sample, const GradeOptions& options,
-                       const GradedAnswer& a) {
-  return fmt::format("{},{},{},{},{},{},{},{},{:.6f},{},{},{},{},{:.6g},{},{:.6f}\n", run_id, recipe.name,
+                       const SampleGrades& grades, std::size_t answer) {
+  const GradedAnswer& a = grades.answers[answer];
+  const std::optional<bool> found = grades.found.empty() ? std::nullopt : grades.found[answer];
+  return fmt::format("{},{},{},{},{},{},{},{},{:.6f},{},{},{},{},{:.6g},{},{:.6f},{}\n", run_id, recipe.name,
                      budget_tokens(recipe, sample, options), sample.task, sample.length, a.sample, a.turn, a.is_exact() ? 1 : 0, a.bits,
-                     a.bytes, a.tokens, a.first_wrong, a.first_diverging, a.kl_nats, a.is_full_exact ? 1 : 0, a.resident_bytes_frac);
+                     a.bytes, a.tokens, a.first_wrong, a.first_diverging, a.kl_nats, a.is_full_exact ? 1 : 0, a.resident_bytes_frac,
+                     found ? (*found ? "1" : "0") : "");
 }
 
 std::vector<Fields> accuracy_rows(const Recipe& recipe, std::span<const EvalSample> samples, std::span<const SampleGrades* const> grades,
@@ -153,7 +161,7 @@ std::vector<Fields> accuracy_rows(const Recipe& recipe, std::span<const EvalSamp
       cell->add(a);
       cell->budget += budget_tokens(recipe, s, options);
     }
-    if (grades[i]->replayed) cell->add(*grades[i]->replayed);
+    if (grades[i]->replayed) cell->add(*grades[i]->replayed, grades[i]->found);
   }
   std::vector<Fields> rows;
   for (const Cell& c : cells) rows.push_back(fields_of(c, recipe));

@@ -27,6 +27,7 @@ struct AccuracySetup {
 struct SampleGrades {
   std::vector<GradedAnswer> answers;
   std::optional<Fidelity> replayed;
+  std::vector<std::optional<bool>> found;  // [answers] where it was replayed: finds_needles() of the answer's steps; none: nothing to find
 };
 
 // Errors with file:line:column: a folder or file that is not there.
@@ -35,7 +36,7 @@ AccuracySetup read_accuracy(Params& p, std::uint64_t seed);
 // A line per answer, for answers.csv; `prefix` is what the run and its policy are.
 std::string answers_header();
 std::string answer_row(const std::string& run_id, const Recipe& recipe, const EvalSample& sample, const GradeOptions& options,
-                       const GradedAnswer& answer);
+                       const SampleGrades& grades, std::size_t answer);
 
 // Rows of summary.csv, one per task and length in order of first appearance (docs/accuracy.md).
 std::vector<Fields> accuracy_rows(const Recipe& recipe, std::span<const EvalSample> samples, std::span<const SampleGrades* const> grades,

@@ -10,9 +10,9 @@
 #include <ostream>
 #include <set>
 
-#include "app/attention_samples.h"
 #include "app/csv.h"
 #include "app/partial_answers.h"
+#include "app/replayed_sample.h"
 #include "app/run.h"
 #include "app/run_files.h"
 #include "app/setup.h"
@@ -55,42 +55,6 @@ Encode encoder_of(const std::string& model_dir, std::int32_t bos_id) {
     if (!tokenizer) tokenizer = std::make_shared<Tokenizer>(Tokenizer::load(model_dir));
     return is_start ? tokenizer->encode_prompt(text, bos_id) : tokenizer->encode(text, false);
   };
-}
-
-// Where the answers stand in the prompt, token by token: what a policy must not lose.
-std::vector<std::pair<std::int32_t, std::int32_t>> needles_of(const GradeSample& s) {
-  constexpr std::size_t kFewest = 3;  // shorter ones are found by chance
-  std::vector<std::pair<std::int32_t, std::int32_t>> spans;
-  const auto begin = s.ids.begin(), end = begin + s.prompt_tokens;
-  for (const EvalTurn& turn : s.sample->turns) {
-    const std::span<const std::int32_t> needle = std::span(turn.answer).first(turn.answer.size() - 1);  // it ends in a newline
-    if (needle.size() < kFewest) continue;
-    for (auto at = std::search(begin, end, needle.begin(), needle.end()); at != end;
-         at = std::search(at + 1, end, needle.begin(), needle.end()))
-      spans.emplace_back(static_cast<std::int32_t>(at - begin),
-                         static_cast<std::int32_t>(at - begin) + static_cast<std::int32_t>(needle.size()));
-  }
-  return spans;
-}
-
-// A sample as replay takes it: the prompt, and the tokens behind it as they were run with the full cache, on the CPU.
-AttentionSample record_sample(const GradeSample& s, const GradeNeeds& needs, const AccuracySetup& setup) {
-  RecordOptions options = setup.options.passes;
-  options.pre_rope = needs.needs.pre_rope_queries || needs.needs.pre_rope_keys;
-  options.hidden = needs.needs.hidden || needs.needs.pass_hidden;
-  options.w_o = needs.needs.output_weights;
-  options.passes = needs.passes;
-  options.chunk_tokens = setup.options.chunk_tokens;
-  const std::span<const std::int32_t> rest = std::span(s.ids).subspan(static_cast<std::size_t>(s.prompt_tokens));
-  const std::size_t steps = std::min(rest.size(), static_cast<std::size_t>(setup.replay_steps));
-  options.continuation.assign(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(steps));
-  AttentionSample sample;
-  sample.trace =
-      record(*shared_model(setup.model).transformer(), std::span(s.ids).first(static_cast<std::size_t>(s.prompt_tokens)), options);
-  sample.trace.question_begin = s.question_begin;
-  sample.trace.needles = needles_of(s);
-  sample.reference = full_attention(sample.trace);
-  return sample;
 }
 
 // As many samples at a time as decode well together and fit into a few gigabytes.
@@ -197,7 +161,7 @@ void GradedRuns::grade_block(Set& set, std::size_t begin, std::size_t end) {
     if (stop_) throw Interrupted{};
     prepared.push_back(prepare_sample(*set.model, set.samples[i], set.setup.options, needs.needs, needs.passes));
   }
-  std::map<std::int32_t, AttentionSample> recorded;
+  std::map<std::int32_t, ReplayedSample> recorded;
   for (const GradeSample& s : prepared)
     if (set.replayed.contains(s.sample->number)) recorded[s.sample->number] = record_sample(s, needs, set.setup);
   for (const auto& r : set.runs) {
@@ -218,17 +182,14 @@ void GradedRuns::grade_block(Set& set, std::size_t begin, std::size_t end) {
   }
 }
 
-void GradedRuns::add_grades(Graded& r, std::span<const GradedAnswer> answers, const std::map<std::int32_t, AttentionSample>& recorded,
+void GradedRuns::add_grades(Graded& r, std::span<const GradedAnswer> answers, const std::map<std::int32_t, ReplayedSample>& recorded,
                             std::uint64_t seed) {
   for (std::size_t i = 0; i < answers.size();) {
     std::size_t end = i;
     while (end < answers.size() && answers[end].sample == answers[i].sample) ++end;
-    SampleGrades sample{{answers.begin() + static_cast<std::ptrdiff_t>(i), answers.begin() + static_cast<std::ptrdiff_t>(end)}, {}};
+    SampleGrades sample{{answers.begin() + static_cast<std::ptrdiff_t>(i), answers.begin() + static_cast<std::ptrdiff_t>(end)}, {}, {}};
     const auto found = recorded.find(answers[i].sample);
-    ReplayOptions options;
-    options.seed = seed;
-    if (found != recorded.end() && r.recipe.runs_in("replay"))
-      sample.replayed = replay(found->second.trace, found->second.reference, r.recipe, options).mean;
+    if (found != recorded.end() && r.recipe.runs_in("replay")) add_replay(found->second, r.recipe, seed, sample);
     r.answers.add(sample);
     i = end;
   }
@@ -241,7 +202,8 @@ void GradedRuns::write(Set& set, Graded& r) {
   std::string answers = answers_header();
   for (const EvalSample& s : set.samples) {
     all.push_back(&r.answers.by_sample().at(s.number));
-    for (const GradedAnswer& a : all.back()->answers) answers += answer_row(run.id, r.recipe, s, set.setup.options, a);
+    for (std::size_t a = 0; a < all.back()->answers.size(); ++a)
+      answers += answer_row(run.id, r.recipe, s, set.setup.options, *all.back(), a);
   }
   files.add_file("answers.csv", answers);
   std::string summary;

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "app/accuracy.h"
-#include "app/attention_samples.h"
 #include "app/experiment.h"
+#include "app/replayed_sample.h"
 #include "app/results.h"
 
 namespace kvlab {
@@ -39,7 +39,7 @@ class GradedRuns {
   void run_set(Set& set, std::ostream* log);
   std::size_t refuse_early(Set& set);
   void grade_block(Set& set, std::size_t begin, std::size_t end);
-  static void add_grades(Graded& run, std::span<const GradedAnswer> answers, const std::map<std::int32_t, AttentionSample>& recorded,
+  static void add_grades(Graded& run, std::span<const GradedAnswer> answers, const std::map<std::int32_t, ReplayedSample>& recorded,
                          std::uint64_t seed);
   void write(Set& set, Graded& run);
 

@@ -11,15 +11,17 @@ namespace kvlab {
 
 namespace {
 
-// One line per sample: its number, the number of its answers, the answers, what replay said ("-": nothing), "end".
+// One line per sample: its number, the number of its answers, the answers, what replay said (of each answer 1, 0 or -1: nothing), "end".
 std::string line_of(const SampleGrades& sample) {
   std::string line = fmt::format("{} {}", sample.answers.front().sample, sample.answers.size());
   for (const GradedAnswer& a : sample.answers)
     line += fmt::format(" {} {} {} {} {} {} {} {:.17g} {:.17g} {:.17g}", a.turn, a.tokens, a.bytes, a.first_wrong, a.first_diverging,
                         a.agreeing, a.is_full_exact ? 1 : 0, a.bits, a.kl_nats, a.resident_bytes_frac);
-  if (const auto& f = sample.replayed)
+  if (const auto& f = sample.replayed) {
     line += fmt::format(" replayed {:.17g} {:.17g} {:.17g} {:.17g} {:.17g} {:.17g} {:.17g} {:.17g}", f->attention_mass, f->output_rel_err,
                         f->topk_recall, f->kl, f->far_mass, f->far_mass_kept, f->needle_mass, f->needle_mass_kept);
+    for (const std::optional<bool>& found : sample.found) line += fmt::format(" {}", found ? static_cast<int>(*found) : -1);
+  }
   return line + " end\n";
 }
 
@@ -42,9 +44,14 @@ SampleGrades read_line(const std::string& line) {
   if (word == "replayed") {
     Fidelity f;
     if (!(in >> f.attention_mass >> f.output_rel_err >> f.topk_recall >> f.kl >> f.far_mass >> f.far_mass_kept >> f.needle_mass >>
-          f.needle_mass_kept >> word))
+          f.needle_mass_kept))
       return {};
+    for (std::int32_t i = 0, found = 0; i < count; ++i) {
+      if (!(in >> found)) return {};
+      sample.found.push_back(found < 0 ? std::nullopt : std::optional<bool>(found == 1));
+    }
     sample.replayed = f;
+    if (!(in >> word)) return {};
   }
   return word == "end" ? sample : SampleGrades{};
 }

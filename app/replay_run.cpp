@@ -7,6 +7,7 @@
 
 #include "app/attention_samples.h"
 #include "app/family.h"
+#include "sim/replay/fidelity.h"
 #include "sim/replay/replay.h"
 
 namespace kvlab {
@@ -27,11 +28,12 @@ std::string fidelity_text(const Fidelity& f) {
 // Sums over samples, then means; traffic is per decode step.
 struct Means {
   Fidelity fidelity;
-  double budget = 0, kept = 0, resident = 0, host = 0, disk = 0, peak = 0, fetched = 0, stored = 0, asked = 0, hit = 0, steps = 0;
+  double budget = 0, found = 0, kept = 0, resident = 0, host = 0, disk = 0, peak = 0, fetched = 0, stored = 0, asked = 0, hit = 0,
+         steps = 0;
 
   void add(const ReplayResult& r) {
     fidelity += r.mean;
-    budget += r.budget_tokens, kept += r.kept_tokens;
+    budget += r.budget_tokens, found += finds_needles(r.by_step) ? 1 : 0, kept += r.kept_tokens;
     resident += r.resident_bytes_frac, host += r.host_bytes_frac, disk += r.disk_bytes_frac, peak += r.peak_prefill_frac;
     fetched += static_cast<double>(r.traffic.fetched_bytes) / std::max(1, r.num_steps);
     stored += static_cast<double>(r.traffic.stored_bytes) / std::max(1, r.num_steps);
@@ -64,6 +66,7 @@ Fields fields_of(const Recipe& recipe, Means m, double samples) {
   add("decode_steps", fmt::format("{:.0f}", m.steps));
   add("far_mass_kept", share(m.fidelity.far_share()));
   add("needle_mass_kept", share(m.fidelity.needle_mass_share()));
+  add("needle_found_frac", share(m.found / samples));
   add("family", family_of(recipe));
   return fields;
 }

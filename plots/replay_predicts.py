@@ -7,7 +7,8 @@ from fidelity import FAMILIES
 
 # Column, its name in the figure, and whether more of it is better.
 MEASURES = (("attention_mass", "attention mass", 1), ("output_rel_err", "output error", -1), ("topk_recall", "top-k recall", 1), ("replay_kl_nats", "KL of attention", -1),
-            ("far_mass_kept", "far attention kept", 1), ("needle_mass_kept", "attention on the answer kept", 1))
+            ("far_mass_kept", "far attention kept", 1), ("needle_mass_kept", "attention on the answer kept", 1),
+            ("needle_found_frac", "answers found", 1))
 _LEFT_OUT = ("full", "random", "oracle", "exact_topk")
 _FEWEST = 8  # recipes that a correlation needs
 
@@ -18,20 +19,28 @@ def spearman(x, y):
     return float("nan") if rx.nunique() < 2 or ry.nunique() < 2 else float(np.corrcoef(rx, ry)[0, 1])
 
 
+def untied_ceiling(y):
+    """The largest rho with y, whose equal values share a rank, that a measure can have which gives no two rows the same value (Kendall 1948, on ties)."""
+    n, tied = len(y), y.value_counts()
+    return float(np.sqrt(1 - (tied**3 - tied).sum() / (n**3 - n))) if tied.size > 1 else float("nan")
+
+
 def rows_of(results):
     """Replayed rows with `drop`: the share of answers lost to the full cache's."""
     rows = results.summary[results.summary["attention_mass"].notna() & ~results.summary["recipe"].isin(_LEFT_OUT)]
     return rows.assign(drop=rows["full_exact_match_frac"] - rows["exact_match_frac"])
 
 
+def _fit(rows, measure, sign, against):
+    """(rho, untied ceiling, rows); rho is positive where replay is right."""
+    return spearman(sign * rows[measure], -rows[against]), untied_ceiling(rows[against]), len(rows)
+
+
 def correlations(rows, measure, sign, against="drop"):
-    """Tasks by budgets: Spearman's rho of fidelity and -drop, positive where replay is right; and the pooled one."""
-    cells = {}
-    for (task, budget), own in rows.groupby(["task", "budget_tokens"], sort=False):
-        if len(own) >= _FEWEST and own["full_exact_match_frac"].max() > 0:
-            cells[task, budget] = spearman(sign * own[measure], -own[against])
-    usable = rows[rows["full_exact_match_frac"] > 0]
-    return cells, spearman(sign * usable[measure], -usable[against])
+    """Tasks by budgets, and all in one piece: (rho, untied ceiling, rows) of the rows that have both."""
+    usable = rows[(rows["full_exact_match_frac"] > 0) & rows[measure].notna()]
+    cells = {cell: _fit(own, measure, sign, against) for cell, own in usable.groupby(["task", "budget_tokens"], sort=False) if len(own) >= _FEWEST}
+    return cells, _fit(usable, measure, sign, against)
 
 
 def _scatter(axis, rows, measure, title, rho):
@@ -43,7 +52,7 @@ def _scatter(axis, rows, measure, title, rho):
 
 
 def _matrix(axis, cells, tasks, budgets, title):
-    values = np.array([[cells.get((t, b), np.nan) for b in budgets] for t in tasks])
+    values = np.array([[cells.get((t, b), (np.nan,))[0] for b in budgets] for t in tasks])
     axis.imshow(values, cmap="RdYlGn", vmin=-1, vmax=1, aspect="auto", interpolation="nearest")
     for i, row in enumerate(values):
         for j, value in enumerate(row):
@@ -56,33 +65,34 @@ def _matrix(axis, cells, tasks, budgets, title):
     axis.set_title(title, fontsize=7, pad=3)
 
 
+def _write(found, path):
+    lines = ["measure,against,task,budget_tokens,recipes,spearman,untied_ceiling"]
+    for (measure, against), (cells, pooled) in found.items():
+        for (task, budget), (rho, most, count) in [*cells.items(), (("pooled", None), pooled)]:
+            lines.append(f"{measure},{against},{task},{'' if budget is None else f'{budget:.0f}'},{count},{rho:.4f},{most:.4f}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+
+
 def draw(results, folder, every=False):
     """Yields (name, note) of the figure and writes the numbers beside it, where graded recipes were replayed too."""
     if not results.is_accuracy or results.summary["attention_mass"].isna().all():
         return
+    results.need("summary", [m for m, _, _ in MEASURES], "the figure replay_predicts")
     rows = rows_of(results)
-    lines = ["measure,against,task,budget_tokens,recipes,spearman"]
-    found = {}
-    for measure, title, sign in MEASURES:
-        for against in ("drop", "kl_to_full"):
-            cells, pooled = correlations(rows, measure, sign, against)
-            found[measure, against] = (cells, pooled)
-            for (task, budget), rho in cells.items():
-                count = len(rows[(rows["task"] == task) & (rows["budget_tokens"] == budget)])
-                lines.append(f"{measure},{against},{task},{budget:.0f},{count},{rho:.4f}")
-            lines.append(f"{measure},{against},pooled,,{len(rows)},{pooled:.4f}")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "replay_predicts.csv").write_text("\n".join(lines) + "\n")
-    measure, title, sign = max(MEASURES, key=lambda m: found[m[0], "drop"][1])
+    found = {(m, against): correlations(rows, m, sign, against) for m, _, sign in MEASURES for against in ("drop", "kl_to_full")}
+    _write(found, folder / "replay_predicts.csv")
+    drawn = [m for m in MEASURES if found[m[0], "drop"][0]]
+    if not drawn:
+        return
+    measure, title, _ = max(drawn, key=lambda m: np.nan_to_num(found[m[0], "drop"][1][0], nan=-1))
     cells, pooled = found[measure, "drop"]
     kl_cells, kl_pooled = found[measure, "kl_to_full"]
     tasks = [t for t in rows["task"].unique() if any(task == t for task, _ in cells)]
     budgets = sorted(rows["budget_tokens"].unique())
-    if not tasks:
-        return
     figure, axes = style.plt.subplots(1, 3, figsize=(style.PAGE_IN, 0.9 + max(1.6, 0.16 * len(tasks))), gridspec_kw={"width_ratios": (1.5, 1, 1)})
-    _scatter(axes[0], rows[rows["full_exact_match_frac"] > 0], measure, title, pooled)
+    _scatter(axes[0], rows[(rows["full_exact_match_frac"] > 0) & rows[measure].notna()], measure, title, pooled[0])
     _matrix(axes[1], cells, tasks, budgets, "ρ with right answers")
-    _matrix(axes[2], kl_cells, tasks, budgets, f"ρ with −KL (pooled {kl_pooled:.2f})")
+    _matrix(axes[2], kl_cells, tasks, budgets, f"ρ with −KL (pooled {kl_pooled[0]:.2f})")
     handles, labels = axes[0].get_legend_handles_labels()
     yield style.save(figure, folder, "replay_predicts", handles, labels), ""

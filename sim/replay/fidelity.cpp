@@ -106,4 +106,13 @@ Fidelity fidelity_of_row(const AttendedRow& a, const AttentionReference::Step& f
   return f;
 }
 
+bool finds_needles(std::span<const Fidelity> steps) {
+  constexpr double kLooks = 0.5, kFinds = 0.5;
+  double most = 0;
+  for (const Fidelity& f : steps) most = std::max(most, f.needle_mass);
+  return std::all_of(steps.begin(), steps.end(), [&](const Fidelity& f) {
+    return f.needle_mass == 0 || f.needle_mass < kLooks * most || f.needle_mass_kept >= kFinds * f.needle_mass;
+  });
+}
+
 }  // namespace kvlab

@@ -51,5 +51,35 @@ TEST_F(GradedRun, WithoutAGpuCudaIsRefusedWhereItIsNamed) {
   EXPECT_FALSE(std::filesystem::exists("out"));
 }
 
+// Answers that the prompt holds are looked up in replay, the others are not.
+TEST_F(GradedRun, ReplayTellsOfEveryAnswerWhetherItIsFound) {
+  std::string prompt = "0";
+  for (int i = 1; i < 90; ++i) prompt += "," + std::to_string(2 + (i * i * 7) % 120);
+  const auto held = [](int at) {  // three tokens of the prompt and an end
+    std::string ids;
+    for (int i = at; i < at + 3; ++i) ids += std::to_string(2 + (i * i * 7) % 120) + ",";
+    return "[" + ids + "1]";
+  };
+  const auto sample = [&](const std::string& answers) {
+    return R"({"task":"a","length":90,"prompt":[)" + prompt + R"(],"turns":[)" + answers + "]}\n";
+  };
+  const auto turn = [](const std::string& answer) { return R"({"question":[5,6],"answer":)" + answer + "}"; };
+  write("eval.jsonl",
+        sample(turn(held(20)) + "," + turn(held(80)) + "," + turn("[124,125,126,1]") + "," + turn(held(20))) + sample(turn(held(20))));
+  const Called called = call({"run", "graded.yaml", "--set", "kv_policy=[{recipe: full}, {recipe: streaming, budget_tokens: 40}]", "--set",
+                              "replay={per_task: 1, steps: 18}", "--out", "out"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  const CsvTable answers = read_csv("out/answers.csv");
+  ASSERT_EQ(answers.rows.size(), 10U);
+  std::string found;
+  for (const auto& row : answers.rows) found += row[answers.at("needle_found")] + ";";
+  // The third is not in the prompt, the fourth's last steps are not recorded, and the second sample is not replayed.
+  EXPECT_EQ(found, "1;1;;;;0;1;;;;");
+  const CsvTable summary = read_csv("out/summary.csv");
+  ASSERT_EQ(summary.rows.size(), 2U);
+  EXPECT_EQ(summary.rows[0][summary.at("needle_found_frac")], "1.000000");
+  EXPECT_EQ(summary.rows[1][summary.at("needle_found_frac")], "0.500000");
+}
+
 }  // namespace
 }  // namespace kvlab

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "sim/replay/fidelity.h"
 #include "traces/synthetic_attention.h"
 
 namespace kvlab {
@@ -33,6 +34,32 @@ TEST(Replay, SnapKvKeepsItsBudgetAndMostOfTheMass) {
   EXPECT_LT(cut.mean.attention_mass, 1);
   EXPECT_GT(cut.mean.output_rel_err, 0);
   EXPECT_EQ(replay(trace, reference, load_recipe("snapkv", 200)).mean.output_rel_err, 0);
+}
+
+// Steps of (attention on needles, what is kept of it).
+bool finds(std::vector<std::pair<double, double>> steps) {
+  std::vector<Fidelity> all(steps.size());
+  for (std::size_t i = 0; i < steps.size(); ++i) all[i].needle_mass = steps[i].first, all[i].needle_mass_kept = steps[i].second;
+  return finds_needles(all);
+}
+
+TEST(FindsNeedles, IsAsWeakAsTheWeakestStepThatLooks) {
+  EXPECT_TRUE(finds({}));
+  EXPECT_TRUE(finds({{0, 0}, {0, 0}}));
+  EXPECT_TRUE(finds({{0.2, 0.2}, {0.2, 0.1}}));
+  EXPECT_FALSE(finds({{0.2, 0.2}, {0.2, 0.09}, {0.2, 0.2}}));
+  EXPECT_TRUE(finds({{0.2, 0.2}, {0.09, 0}})) << "the second step hardly looks there";
+  EXPECT_FALSE(finds({{0.2, 0.2}, {0.1, 0.04}}));
+}
+
+// The prompt's needles are in the budget of one and not of the other.
+TEST(FindsNeedles, OfAReplay) {
+  AttentionTrace trace = small_trace();
+  trace.needles = {{100, 104}};
+  const AttentionReference reference = full_attention(trace);
+  EXPECT_TRUE(finds_needles(replay(trace, reference, load_recipe("full")).by_step));
+  EXPECT_FALSE(finds_needles(replay(trace, reference, load_recipe("streaming", 40)).by_step));
+  EXPECT_TRUE(finds_needles(replay(trace, reference, load_recipe("streaming", 150)).by_step));
 }
 
 }  // namespace

@@ -95,6 +95,27 @@ def write_hit_ratios(folder, policies=("lru", "fifo", "lfu", "s3fifo", "arc", "g
     return folder
 
 
+GRADED = ("recipe budget_tokens task length num_answers exact_match_frac kl_to_full bits_per_byte resident_bytes_frac exact_match_lo exact_match_hi full_exact_match_frac "
+          "attention_mass output_rel_err topk_recall replay_kl_nats far_mass_kept needle_mass_kept needle_found_frac family").split()
+
+
+def write_predictions(folder):
+    """Ten graded and replayed recipes and the full cache on two tasks; half of the recipes lose nothing in one, which has needles."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for i in range(11):
+        recipe, family = ("full", "reference") if i == 0 else (f"recipe{i}", "attention")
+        for task in ("niah", "freq"):
+            right = 1.0 if i < 6 else 1.6 - 0.1 * i
+            found = right if task == "niah" else ""
+            mass = 1 - 0.05 * i
+            rows.append([f"{i:04d}", 128, 1, recipe, 128, task, 1024, 10, right, 0.1 * i, 0.7, 0.2, right - 0.1, min(1, right + 0.1), 1.0, 1 - 0.01 * ((7 * i) % 11), 0.1, 0.9,
+                         0.1, mass, mass, found, family])
+    write_csv(folder / "summary.csv", ["run", "kv_policy.budget_tokens", "seed", *GRADED], rows)
+    return folder
+
+
 def write_validation(folder):
     rng = np.random.default_rng(7)
     rows = []

@@ -23,6 +23,7 @@ import groups  # noqa: E402
 import load  # noqa: E402
 import load_curves  # noqa: E402
 import plot  # noqa: E402
+import replay_predicts  # noqa: E402
 import serving_fidelity  # noqa: E402
 import style  # noqa: E402
 import synthetic  # noqa: E402
@@ -246,6 +247,32 @@ class Replay(FigureTest):
         table[table["recipe"] == "full"].to_csv(self.folder / "summary.csv", index=False)
         names, _ = self.draw(write=False)
         self.assertEqual(names[0], "fidelity_bytes")
+
+
+class ReplayPredicts(FigureTest):
+    def setUp(self):
+        super().setUp()
+        synthetic.write_predictions(self.folder)
+
+    def numbers(self):
+        rows = pd.read_csv(self.folder / "figures" / "replay_predicts.csv")
+        return rows[rows["against"] == "drop"].set_index(["measure", "task"])
+
+    def test_figure_and_numbers(self):
+        names, _ = self.draw()
+        self.assertIn("replay_predicts", names)
+        numbers = self.numbers()
+        self.assertEqual(numbers.loc[("needle_found_frac", "niah"), "spearman"], 1)
+        self.assertEqual(numbers.loc[("needle_found_frac", "pooled"), "recipes"], 10)  # freq has no needles
+        self.assertEqual(numbers.loc[("needle_mass_kept", "pooled"), "recipes"], 20)
+        self.assertNotIn(("needle_found_frac", "freq"), numbers.index)
+        self.assertAlmostEqual(numbers.loc[("needle_mass_kept", "niah"), "spearman"], numbers.loc[("needle_mass_kept", "niah"), "untied_ceiling"])
+
+    def test_untied_ceiling_by_hand(self):
+        self.assertEqual(replay_predicts.untied_ceiling(pd.Series([1.0, 2, 3, 4])), 1)
+        # Two pairs of four: ranks 1.5, 1.5, 3.5, 3.5 against 1 to 4.
+        self.assertAlmostEqual(replay_predicts.untied_ceiling(pd.Series([0.0, 0, 1, 1])), np.corrcoef([1.5, 1.5, 3.5, 3.5], [1, 2, 3, 4])[0, 1])
+        self.assertTrue(np.isnan(replay_predicts.untied_ceiling(pd.Series([0.5, 0.5]))))
 
 
 class ServingFidelity(FigureTest):

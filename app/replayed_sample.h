@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "app/accuracy.h"
+#include "app/attention_samples.h"
+#include "engine/grade/grader.h"
+
+namespace kvlab {
+
+// A graded sample as replay takes it: the prompt, and the tokens behind it as they were run with the full cache, on the CPU.
+struct ReplayedSample {
+  using Spans = std::vector<std::pair<std::int32_t, std::int32_t>>;  // [begin, end)
+  AttentionSample sample;
+  Spans answer_steps;  // [answers] decode steps that choose its tokens; empty where some were not recorded, or the prompt does not hold it
+};
+
+ReplayedSample record_sample(const GradeSample& sample, const GradeNeeds& needs, const AccuracySetup& setup);
+
+// Replays a recipe: sets grades.replayed and grades.found.
+void add_replay(const ReplayedSample& recorded, const Recipe& recipe, std::uint64_t seed, SampleGrades& grades);
+
+}  // namespace kvlab
