@@ -85,7 +85,7 @@ class DeviceMeter final : public Meter {
     const KernelFamily* family = find_family(device_.kind(), table.family, table.format);
     const Shape shape = shape_at(table, model_, at);
     Rotation rotation = rotation_at(table, model_, at, device_);
-    if (table.streamed_bytes > 0) rotation.shared = &weights_and_kv_;
+    if (table.is_streamed()) rotation.shared = &weights_and_kv_;
     const auto prepared = family->prepare(device_, shape, rotation);
     if (!checked_.contains(table.name)) {
       if (!prepared->matches())

@@ -215,7 +215,7 @@ Shape policy_shape(const std::string& op, const ModelSpec& m, const CalibrationP
 }  // namespace
 
 std::int64_t copied_bytes(const CalibrationTable& t, const CalibrationPoint& at) {
-  if (t.streamed_bytes == 0) return std::numeric_limits<std::int64_t>::max();
+  if (!t.is_streamed()) return std::numeric_limits<std::int64_t>::max();
   const bool is_decode = t.kind == TableKind::kDecode;
   const std::int64_t sequences = is_decode ? at[0] : std::min(at[0], t.most_sequences);
   return t.streamed_bytes + sequences * (is_decode ? at[1] : kContextTokens) * t.streamed_bytes_per_token;
@@ -232,7 +232,7 @@ Rotation rotation_at(const CalibrationTable& t, const ModelSpec& m, const Calibr
   const std::int64_t cold = cold_rotation(device).bytes;
   // Caches do not drop the oldest first: of three times their size, met again and again, a part stays. So it is all of the weights.
   const std::int64_t streamed = std::min(std::max(3 * device.cache_bytes(), t.streamed_bytes), device.memory_bytes() / 8);
-  return {std::min(t.streamed_bytes > 0 ? streamed : cold, copied_bytes(t, at)), t.most_copies, std::min(cold, activation_bytes(t, m, at))};
+  return {std::min(t.is_streamed() ? streamed : cold, copied_bytes(t, at)), t.most_copies, std::min(cold, activation_bytes(t, m, at))};
 }
 
 Shape shape_at(const CalibrationTable& t, const ModelSpec& m, const CalibrationPoint& at) {

@@ -36,6 +36,7 @@ struct CalibrationTable {
   std::int64_t most_sequences = 0;                  // of a step: more tokens than these are prompts'
 
   [[nodiscard]] bool in_every_step() const { return kind != Kind::kPolicy && kind != Kind::kCopy; }
+  [[nodiscard]] bool is_streamed() const { return streamed_bytes > 0; }
   [[nodiscard]] std::size_t axes() const { return coarse[1].empty() ? 1 : 2; }
   [[nodiscard]] bool has(const CalibrationPoint& at) const {
     return axes() == 1 || most_product == 0 || (at[0] * std::max<std::int64_t>(at[1], 1)) <= most_product;

@@ -1,11 +1,12 @@
 #include "engine/grade/grader.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
 
-#include "base/error.h"
 #include "tests/engine/probe.h"
+#include "tests/error_of.h"
 #include "tests/short_run.h"
 
 namespace kvlab {
@@ -97,24 +98,16 @@ TEST(Grader, BatchesDoNotMixSequences) {
 
 TEST(Grader, RefusesSamplesLongerThanTheModel) {
   EvalSample long_one{"niah", 5000, 7, std::vector<std::int32_t>(4090, 65), {{{1, 2}, std::vector<std::int32_t>(10, 66), 10}}};
-  try {
-    prepare_sample(probe_engine(), long_one, {}, {}, {});
-    FAIL() << "ran";
-  } catch (const InputError& e) {
-    EXPECT_NE(std::string(e.what()).find("has 4102 tokens, more than the 4096"), std::string::npos) << e.what();
-  }
+  EXPECT_THAT(error_of([&] { prepare_sample(probe_engine(), long_one, {}, {}, {}); }),
+              testing::HasSubstr("has 4102 tokens, more than the 4096"));
 }
 
 TEST(EvalSet, SaysWhatIsWrongAndWhere) {
   const auto message = [](const std::string& text, const EvalChoice& choice = {}) {
     const std::string file = testing::TempDir() + "eval_set.jsonl";
     std::ofstream(file) << text;
-    try {
-      read_eval_set(file, choice, byte_tokens);
-    } catch (const InputError& e) {
-      return std::string(e.what()).substr(file.size());
-    }
-    return std::string("no error");
+    const std::string error = error_of([&] { read_eval_set(file, choice, byte_tokens); });
+    return error.starts_with(file) ? error.substr(file.size()) : error;
   };
   const std::string good = R"({"task": "a", "length": 10, "prompt": "x", "turns": [{"question": [1, 2], "answer": "y\n"}]})";
   EXPECT_EQ(message(good), "no error");

@@ -72,15 +72,9 @@ TEST_F(ModelFiles, AMissingFolderIsNamed) {
   EXPECT_EQ(error_of([&] { Transformer::load(dir_ + "/none"); }), "none/config.json: cannot be read");
   EXPECT_EQ(error_of([&] { load_weights(dir_ + "/none", c_); }), "none: has neither model.safetensors nor model.safetensors.index.json");
   write_text("pytorch_model.bin", "");
-  std::string message;
-  try {
-    load_weights(dir_, c_);
-  } catch (const InputError& e) {
-    message = e.what();
-  }
-  EXPECT_EQ(message, dir_ +
-                         ": has neither model.safetensors nor model.safetensors.index.json; pytorch_model.bin is not read, convert it to "
-                         "safetensors");
+  EXPECT_EQ(
+      kvlab::error_of([&] { load_weights(dir_, c_); }),
+      dir_ + ": has neither model.safetensors nor model.safetensors.index.json; pytorch_model.bin is not read, convert it to safetensors");
 }
 
 TEST_F(ModelFiles, WeightsMustBeExactlyTheModels) {

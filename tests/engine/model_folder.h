@@ -8,10 +8,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
-#include "base/error.h"
 #include "engine/model/config.h"
 #include "tests/engine/probe.h"
+#include "tests/error_of.h"
 
 namespace kvlab {
 
@@ -31,14 +32,10 @@ class ModelFolder : public testing::Test {
   // The message of what `f` throws; a path within the folder stands without the folder's name.
   template <class F>
   std::string error_of(F&& f) {
-    try {
-      f();
-    } catch (const InputError& e) {
-      const std::string message = e.what();
-      EXPECT_TRUE(message.starts_with(dir_)) << message;
-      return message.substr(std::min(dir_.size() + 1, message.size()));
-    }
-    return "no error";
+    const std::string message = kvlab::error_of(std::forward<F>(f));
+    if (message == "no error") return message;
+    EXPECT_TRUE(message.starts_with(dir_)) << message;
+    return message.substr(std::min(dir_.size() + 1, message.size()));
   }
   // Without the path, which must be config.json's.
   std::string config_error(const std::string& text) {

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "engine/model/plain_cache.h"
 #include "tests/engine/probe.h"
+#include "tests/error_of.h"
 #include "tests/short_run.h"
 
 namespace kvlab {
@@ -105,12 +106,8 @@ TEST(TransformerTest, IdsOutsideTheVocabularyAreRefused) {
   KvState kv(probe().config());
   for (const std::int32_t id : {-1, 264}) {
     const std::vector<std::int32_t> ids{256, id};
-    try {
-      forward_logits(probe(), ids, kv);
-      FAIL() << id;
-    } catch (const InputError& e) {
-      EXPECT_EQ(std::string(e.what()), "token 1 has id " + std::to_string(id) + ", outside [0, 264) of model 'probe'");
-    }
+    EXPECT_EQ(error_of([&] { forward_logits(probe(), ids, kv); }),
+              "token 1 has id " + std::to_string(id) + ", outside [0, 264) of model 'probe'");
     EXPECT_EQ(kv.tokens, 0);
   }
 }

@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
-#include "base/error.h"
 #include "policies/kv/policy.h"
 #include "sim/replay/replay.h"
+#include "tests/error_of.h"
 #include "tests/recipes_in.h"
 #include "traces/synthetic_attention.h"
 
@@ -11,18 +11,8 @@ namespace {
 
 constexpr ModelShape kSmallBudgetModel{2, 4, 2, 16, 64};
 
-template <class F>
-std::string refusal(F&& f) {
-  try {
-    f();
-  } catch (const InputError& e) {
-    return e.what();
-  }
-  return "";
-}
-
 std::string refusal_of(const std::string& text) {
-  return refusal([&] { KvPolicy(recipe_of(text), kSmallBudgetModel); });
+  return error_of([&] { KvPolicy(recipe_of(text), kSmallBudgetModel); });
 }
 
 TEST(SmallBudget, IsRefusedWithTheTokensThatStay) {
@@ -31,12 +21,12 @@ TEST(SmallBudget, IsRefusedWithTheTokensThatStay) {
       "recipe 'h2o' cannot run: a budget of 19 tokens is below the 4 first and 16 last tokens that it always keeps");
   EXPECT_EQ(
       refusal_of("{recipe: h2o, budget_tokens: 20, scorer: {accumulated_attention: {sinks_tokens: 4, recent_tokens: 16, recent_frac: 0}}}"),
-      "");
+      "no error");
   EXPECT_EQ(refusal_of("{recipe: snapkv, budget_tokens: 31}"),
             "recipe 'snapkv' cannot run: a budget of 31 tokens is below the 32 last tokens that it always keeps");
   EXPECT_EQ(refusal_of("{recipe: streaming, budget_tokens: 3}"),
             "recipe 'streaming' cannot run: a budget of 3 tokens is below the 4 first tokens that it always keeps");
-  EXPECT_EQ(refusal_of("{recipe: streaming, budget_tokens: 4}"), "");
+  EXPECT_EQ(refusal_of("{recipe: streaming, budget_tokens: 4}"), "no error");
 }
 
 // Half of the budget goes at once, and 10 tokens must be left.
@@ -44,7 +34,7 @@ TEST(SmallBudget, CountsWhatACutLeaves) {
   EXPECT_EQ(
       refusal_of("{recipe: scissorhands, budget_tokens: 18}"),
       "recipe 'scissorhands' cannot run: a budget of 18 tokens, of which a cut leaves 9, is below the 10 last tokens that it always keeps");
-  EXPECT_EQ(refusal_of("{recipe: scissorhands, budget_tokens: 20}"), "");
+  EXPECT_EQ(refusal_of("{recipe: scissorhands, budget_tokens: 20}"), "no error");
 }
 
 // Decode: what is left of the prompt, the window that the prompt's scorer protects, and 8 tokens in all for the answer.
@@ -53,7 +43,7 @@ TEST(SmallBudget, CountsThePromptInDecode) {
       refusal_of("{recipe: scope_slide, budget_tokens: 40, trigger: {scope: {recent_tokens: 4, decode_tokens: 8}}}"),
       "recipe 'scope_slide' cannot run: a budget of 40 tokens, of which a cut leaves 48, is below the 40 first and 32 last tokens that "
       "it always keeps");
-  EXPECT_EQ(refusal_of("{recipe: scope_slide, budget_tokens: 40}"), "");
+  EXPECT_EQ(refusal_of("{recipe: scope_slide, budget_tokens: 40}"), "no error");
 }
 
 // Layer 1 has half of the budget.
@@ -61,32 +51,32 @@ TEST(SmallBudget, CountsWhatTheAllocatorLeavesALayer) {
   EXPECT_EQ(refusal_of("{recipe: layer_table, budget_tokens: 63}"),
             "recipe 'layer_table' cannot run: a budget of 63 tokens, of which allocator 'table' leaves layer 1 31, is below the 32 last "
             "tokens that it always keeps");
-  EXPECT_EQ(refusal_of("{recipe: layer_table, budget_tokens: 64}"), "");
+  EXPECT_EQ(refusal_of("{recipe: layer_table, budget_tokens: 64}"), "no error");
 }
 
 TEST(SmallBudget, AWholePageStays) {
   EXPECT_EQ(refusal_of("{recipe: paged_eviction, budget_tokens: 15}"),
             "recipe 'paged_eviction' cannot run: a budget of 15 tokens is below a page of 16 tokens");
-  EXPECT_EQ(refusal_of("{recipe: paged_eviction, budget_tokens: 16}"), "");
+  EXPECT_EQ(refusal_of("{recipe: paged_eviction, budget_tokens: 16}"), "no error");
 }
 
 TEST(SmallBudget, AShareOfThePromptIsKnownToReplay) {
   Params p = Params::from_text("{layers: 2, q_heads: 4, kv_heads: 2, head_dim: 32, prompt_tokens: 100, decode_tokens: 2}", "synthetic");
   const AttentionTrace trace = SyntheticAttention(read_synthetic_attention(p), 5).trace();
   const AttentionReference reference = full_attention(trace);
-  const auto run = [&](const std::string& text) { return refusal([&] { replay(trace, reference, recipe_of(text)); }); };
+  const auto run = [&](const std::string& text) { return error_of([&] { replay(trace, reference, recipe_of(text)); }); };
   EXPECT_EQ(
       run("{recipe: snapkv, budget_frac: 0.25}"),
       "recipe 'snapkv' cannot run: a budget of 25 tokens, 0.25 of the prompt's 100, is below the 32 last tokens that it always keeps");
-  EXPECT_EQ(run("{recipe: snapkv, budget_frac: 0.5}"), "");
-  EXPECT_EQ(refusal_of("{recipe: snapkv, budget_frac: 0.25}"), "");
+  EXPECT_EQ(run("{recipe: snapkv, budget_frac: 0.5}"), "no error");
+  EXPECT_EQ(refusal_of("{recipe: snapkv, budget_frac: 0.25}"), "no error");
 }
 
 TEST(SmallBudget, AProtectedChunkIsKnownToReplay) {
   Params p = Params::from_text("{layers: 2, q_heads: 4, kv_heads: 2, head_dim: 32, prompt_tokens: 100, decode_tokens: 2, chunk_tokens: 40}",
                                "synthetic");
   const AttentionTrace trace = SyntheticAttention(read_synthetic_attention(p), 5).trace();
-  EXPECT_EQ(refusal([&] { replay(trace, full_attention(trace), recipe_of("{recipe: citrus, budget_tokens: 30}")); }),
+  EXPECT_EQ(error_of([&] { replay(trace, full_attention(trace), recipe_of("{recipe: citrus, budget_tokens: 30}")); }),
             "recipe 'citrus' cannot run: a budget of 30 tokens is below the 40 last tokens that it always keeps");
 }
 
@@ -95,7 +85,7 @@ TEST(SmallBudget, NothingElseIsRefused) {
   Recipe mirrored = recipe_of("{recipe: snapkv, budget_tokens: 8}");
   mirrored.peer_ties = true;
   EXPECT_NO_THROW(KvPolicy(mirrored, kSmallBudgetModel));
-  EXPECT_EQ(refusal_of("{recipe: corm}"), "");
+  EXPECT_EQ(refusal_of("{recipe: corm}"), "no error");
   const KvPolicy policy(recipe_of("{recipe: snapkv, budget_frac: 1}"), kSmallBudgetModel);
   EXPECT_NO_THROW(policy.refuse_small_budget({0, 0, 8, 8, -1}));
 }
