@@ -129,12 +129,14 @@ CsvTable mean_over_seeds(const CsvTable& summary, std::size_t num_axes) {
     mean[num_axes + 1] = fmt::format("{} seeds", rows.size());
     for (std::size_t c = num_axes + 2; c < mean.size(); ++c) {
       double sum = 0, value = 0;
-      bool all = true;
+      bool all = true, some = false;
       for (const std::size_t r : rows) {
-        all = all && parse_real(summary.rows[r][c], value);
+        const bool is_number = parse_real(summary.rows[r][c], value);
+        all = all && is_number, some = some || is_number;
         sum += value;
       }
-      if (all) mean[c] = number_text(sum / static_cast<double>(rows.size()));
+      // Of seeds of which some have no value there is no mean.
+      if (some) mean[c] = all ? number_text(sum / static_cast<double>(rows.size())) : "";
     }
     means.rows.push_back(std::move(mean));
   }
@@ -187,7 +189,7 @@ void print_labels(const CsvTable& summary, const ResultsFolder& folder, std::ost
   std::map<std::string, CsvTable> by_source;
   for (const auto& row : summary.rows) {
     const Json m = manifest_of_run(folder, row[0]);
-    for (const char* key : {"note", "skipped"}) {
+    for (const char* key : {"note", "skipped", "not served"}) {
       if (m.contains(key)) out << fmt::format("{} (run {}): {}\n", key, row[0], m[key].get<std::string>());
     }
     if (!m.contains("credibility")) continue;

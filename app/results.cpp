@@ -135,7 +135,7 @@ void InputFiles::visit(const YAML::Node& node, const std::string& key, const Exp
   if (has_folder) {
     const fs::path folder = key == "recipe" ? recipes_folder() : profiles_folder() + (key == "model" ? "/models" : "/hardware");
     if (const fs::path known = folder / (text + ".yaml"); fs::exists(known, error)) path = known;
-  } else if (text.find_first_of("./") == std::string::npos) {
+  } else if (text.find_first_of("./") == std::string::npos && !fs::is_regular_file(path, error)) {
     return;  // a word; folders of that name in the working directory are not meant
   }
   if (!fs::exists(path, error)) return;
@@ -170,6 +170,7 @@ std::string input_key(const Experiment& experiment, const RunSpec& run, const st
   std::uint64_t key = fingerprint_of_text(program_fingerprint() + " " + how);
   const auto add = [&](const std::string& text) { key = fingerprint_of_text(text, key); };
   add(experiment.resolved(run));
+  add(YAML::Dump(resolved_tree(*experiment.config, *run.choices)));  // with the values of environment variables
   for (std::size_t i = 0; i < experiment.axes.size(); ++i) {
     add(experiment.axes[i]);
     add(run.labels[i]);

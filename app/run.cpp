@@ -69,15 +69,19 @@ RunSummary simulate_with_oracle(SimSetup setup, const OpenTrace& open, RunSink& 
 // What a run has to say beside its files.
 struct Findings {
   Fields fields;
-  std::string label, note, skipped;
+  std::string label, note, skipped, not_served;
 };
 
 // Sets the trace's rate to the plan's share of what is completed when every request is there from the start.
 void apply_load(RunPlan& plan, Fields& fields) {
-  if (plan.load_frac <= 0) return;
+  if (plan.load_frac <= 0) {
+    if (plan.has_load_frac) fields.emplace_back("capacity_per_s", "");  // of a sweep other runs have one
+    return;
+  }
   SimSetup burst = plan.setup;
   burst.timeline_interval = Span{0};
   burst.slo = {};
+  burst.warmup = Span{0};  // all arrive at once
   RunSink nothing;
   const OpenTrace open = plan.open_trace;
   const RunSummary all = simulate_with_oracle(
@@ -100,7 +104,12 @@ RunSummary simulate_search(const RunPlan& plan, const RunSpec& run, RunFiles& fi
   const SearchResult found = search_rate(*plan.search, [&](double rate) {
     WatchedSink sink(nullptr, options);
     const RunSummary s = simulate_with_oracle(plan.setup, at_rate(rate), sink);
-    const double duration_s = to_s(s.duration);
+    if (s.requests > 0 && s.counted_duration == Span{0})
+      throw InputError(
+          fmt::format("'warmup_ms': at {:.4g} requests per second the trace is over before the warm-up is, so nothing is "
+                      "counted; shorten the warm-up, lengthen the trace, or search lower rates",
+                      rate));
+    const double duration_s = to_s(s.counted_duration);
     return Probe{rate, s.latencies.slo_attainment_frac, duration_s > 0 ? static_cast<double>(s.latencies.attained) / duration_s : 0, false};
   });
   files.add_file("search.csv", search_csv(run.id, found));
@@ -129,6 +138,7 @@ Findings run_simulation(RunPlan& plan, const RunSpec& run, RunFiles& files, cons
   }
   findings.label = credibility_label(summary, plan.setup, describe_cost_source(plan.cost));
   findings.skipped = summary.skipped;
+  findings.not_served = not_served(summary);
   return findings;
 }
 
@@ -143,6 +153,7 @@ Findings run_engine(RunPlan& plan, const RunSpec& run, RunFiles& files, const Ru
   findings.fields.insert(findings.fields.end(), load.begin(), load.end());
   findings.label = served.label;
   findings.skipped = served.skipped;
+  findings.not_served = served.not_served;
   return findings;
 }
 
@@ -197,6 +208,7 @@ std::string run_manifest(const Experiment& experiment, const RunSpec& run, const
   }
   if (!findings.note.empty()) m["note"] = findings.note;
   if (!findings.skipped.empty()) m["skipped"] = findings.skipped;
+  if (!findings.not_served.empty()) m["not served"] = findings.not_served;
   m["wall_s"] = wall_s;
   return m.dump(2) + "\n";
 }

@@ -68,6 +68,7 @@ ServedFindings serve_run(const RunPlan& plan, const std::string& run_id, RunSink
                                plan.served.backend == "cuda" ? " with " + gpu_info(0).name : "",
                                plan.setup.memory.is_derived ? "derived" : "given", 100 * summary.overload_frac);
   findings.skipped = summary.skipped;
+  findings.not_served = not_served(summary);
   findings.steps_csv = log.text();
   return findings;
 }

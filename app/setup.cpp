@@ -183,6 +183,7 @@ void read_simulation(Params& p, RunPlan& plan) {
   plan.stays_awake =
       p.choice("idle", {"awake", "asleep"}, 0,
                "what cores do between steps, with 'host: engine' and 'backend: cpu'; awake: they wait busily and stay fast") == 0;
+  plan.has_load_frac = p.has("load_frac");
   plan.load_frac = p.optional<double>("load_frac", 0, 0, 1000,
                                       "arrival rate as a share of what a simulation completes when all requests come at once; 0: the "
                                       "trace's own");

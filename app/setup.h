@@ -42,7 +42,8 @@ struct RunPlan {
   double temperature = 0;
   bool stays_awake = true;
   double max_diff_frac = 0;  // that simulation and engine may differ by in a median over the seeds; 0: any
-  double load_frac = 0;      // arrival rate as a share of the capacity that a simulation finds; 0: as the trace says
+  bool has_load_frac = false;
+  double load_frac = 0;  // arrival rate as a share of the capacity that a simulation finds; 0: as the trace says
 };
 
 // Reads the top level of an experiment (docs/experiments.md lists its keys) and refuses what it does not know. Every policy,

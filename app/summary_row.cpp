@@ -56,7 +56,8 @@ void add_step_time(Fields& f, const RunSummary& s, bool is_simulated) {
 Fields summary_fields(const RunSummary& s, const SimSetup& setup, bool is_simulated) {
   const MetricsCollector::Latencies& l = s.latencies;
   const double duration_s = to_s(s.duration);
-  const auto rate = [&](double amount) { return real_if(duration_s > 0, amount / duration_s); };
+  const double counted_s = to_s(s.counted_duration);
+  const auto rate = [&](double amount) { return real_if(counted_s > 0, amount / counted_s); };
   Fields f;
   f.emplace_back("requests", std::to_string(s.requests));
   f.emplace_back("completed", std::to_string(l.completed));
@@ -79,6 +80,15 @@ Fields summary_fields(const RunSummary& s, const SimSetup& setup, bool is_simula
   f.emplace_back("internal_fragmentation_frac", real(s.internal_fragmentation_frac));
   f.emplace_back("external_fragmentation_frac", real(s.external_fragmentation_frac));
   return f;
+}
+
+std::string not_served(const ServingSummary& s) {
+  const MetricsCollector::Latencies& l = s.latencies;
+  std::string text;
+  if (l.rejected > 0) text = fmt::format("{} of {} requests were rejected; the first: {}", l.rejected, s.requests, s.first_rejection);
+  if (l.unfinished > 0)
+    text += fmt::format("{}{} of {} requests were unfinished at the stop", text.empty() ? "" : "; ", l.unfinished, s.requests);
+  return text;
 }
 
 std::string credibility_label(const RunSummary& s, const SimSetup& setup, const std::string& cost_source) {

@@ -15,6 +15,9 @@ using Fields = std::vector<std::pair<std::string, std::string>>;
 // equal bytes. What only a cost model knows (shares of step time) is left empty where the run was not simulated.
 Fields summary_fields(const RunSummary& summary, const SimSetup& setup, bool is_simulated = true);
 
+// How many requests were rejected, and why the first was, and how many were unfinished: their latencies are in no column. "": none.
+std::string not_served(const ServingSummary& summary);
+
 // How far to trust the run: what its step times rest on, whether the KV block count is given or derived, time in overload.
 std::string credibility_label(const RunSummary& summary, const SimSetup& setup, const std::string& cost_source);
 

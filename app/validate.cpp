@@ -117,6 +117,9 @@ void compare_latencies(const Requests& real, const SimulatedRuns& runs, const fs
   if (out == nullptr) return;
   *out << fmt::format("real {} requests; simulated: median and range of {} runs; milliseconds, from queued\n", real.size(),
                       runs.ensemble.size());
+  if (runs.ensemble[0].size() != real.size())
+    *out << fmt::format("{} requests of the log are compared with {} of the simulation: the two did not serve the same\n", real.size(),
+                        runs.ensemble[0].size());
   *out << text_table({"metric", "statistic", "real", "simulated", "lo", "hi", "diff", "unjittered", "diff"}, table);
 }
 

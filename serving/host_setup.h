@@ -49,6 +49,7 @@ struct ServingSummary {
   MetricsCollector::Latencies latencies;
   std::uint64_t requests = 0;  // taken from the trace
   Span duration{};             // from the first arrival to the last event
+  Span counted_duration{};     // the same without what of it lies in the warm-up
   std::uint64_t preemptions = 0, swaps = 0, recompute_fallbacks = 0;
   std::int64_t recomputed_tokens = 0, lookup_tokens = 0, hit_tokens = 0;
   std::uint64_t steps = 0, block_operations = 0, evictions = 0;

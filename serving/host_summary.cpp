@@ -22,6 +22,12 @@ void finish_requests(std::vector<RequestRecord>& unfinished, const StopRule& sto
   summary.latencies = metrics.finish();
 }
 
+void set_duration(Picoseconds first_arrival, Picoseconds last, Span warmup, ServingSummary& summary) {
+  const auto until_last = [&](Picoseconds from) { return Span(std::max<Picoseconds>(0, last - from) / kPsPerNs); };
+  summary.duration = until_last(first_arrival);
+  summary.counted_duration = until_last(std::max(first_arrival, ns(warmup) * kPsPerNs));
+}
+
 void add_counters(const ReplicaState& state, ServingSummary& summary) {
   const ReplicaState::Counters& counters = state.counters();
   summary.preemptions += counters.preemptions;

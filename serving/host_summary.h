@@ -12,6 +12,9 @@ namespace kvlab {
 void finish_requests(std::vector<RequestRecord>& unfinished, const StopRule& stop, const char* idle, MetricsCollector& metrics,
                      RunSink& sink, ServingSummary& summary);
 
+// Instants in picoseconds from the run's start, at which the warm-up begins.
+void set_duration(Picoseconds first_arrival, Picoseconds last, Span warmup, ServingSummary& summary);
+
 // Adds what one replica counted.
 void add_counters(const ReplicaState& state, ServingSummary& summary);
 

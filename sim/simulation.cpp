@@ -170,7 +170,7 @@ class Simulation final : public FleetView {
     }
     finish_requests(unfinished, setup_.stop, "GPU", metrics_, sink_, summary);
     summary.requests = arrivals_.taken();
-    summary.duration = Span(std::max<Picoseconds>(0, last - first_arrival_) / kPsPerNs);
+    set_duration(first_arrival_, last, setup_.warmup, summary);
     summary.skipped = trace_.skipped();
     summary.first_rejection = first_rejection_;
     summary.events = events_;

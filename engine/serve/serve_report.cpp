@@ -63,7 +63,7 @@ ServingSummary EngineReplica::finish() {
   state_.drain(unfinished);
   finish_requests(unfinished, setup_.stop, "engine", metrics_, sink_, summary);
   summary.requests = arrivals_.taken();
-  summary.duration = Span(std::max<Picoseconds>(0, last_output_ - first_arrival_) / kPsPerNs);
+  set_duration(first_arrival_, last_output_, setup_.warmup, summary);
   summary.skipped = trace_.skipped();
   summary.first_rejection = first_rejection_;
   add_totals(summary, last_output_ - first_arrival_);

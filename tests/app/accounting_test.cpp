@@ -1,0 +1,90 @@
+// What a results folder counts, and when it is counted again.
+#include <gmock/gmock.h>
+
+#include "app/csv.h"
+#include "tests/app/app_fixture.h"
+
+namespace kvlab {
+namespace {
+
+using testing::HasSubstr;
+
+class Accounting : public AppTest {
+ protected:
+  void SetUp() override {
+    AppTest::SetUp();
+    write("steady.yaml",
+          "name: steady\nmodel: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\n"
+          "trace: {generate: {requests: 100, arrival: {constant: {rate_per_s: 5}}, prompt_tokens: {fixed: {value: 100}}, output_tokens: "
+          "{fixed: {value: 8}}}}\n");
+  }
+  Called run(std::vector<std::string> more) {
+    more.insert(more.begin(), {"run", "steady.yaml", "--out", "out"});
+    return call(more);
+  }
+  double value(const std::string& column, std::size_t row = 0) {
+    const CsvTable summary = read_csv("out/summary.csv");
+    return std::stod(summary.rows.at(row)[summary.at(column)]);
+  }
+};
+
+TEST_F(Accounting, AWarmUpDoesNotLowerThroughput) {
+  ASSERT_EQ(run({}).status, 0);
+  const double whole = value("requests_per_s");
+  ASSERT_EQ(run({"--set", "warmup_ms=10000"}).status, 0);
+  EXPECT_LT(value("completed"), 60);
+  EXPECT_NEAR(value("requests_per_s"), whole, 0.05 * whole);
+}
+
+TEST_F(Accounting, ASearchInWhichAllArriveDuringTheWarmUpIsRefused) {
+  const Called called = run({"--set", "warmup_ms=20000", "--set", "slo={ttft_ms: 1000}", "--set", "search={rate: [1, 60]}"});
+  EXPECT_NE(called.status, 0);
+  EXPECT_THAT(called.err, HasSubstr("'warmup_ms': at 60 requests per second the trace is over before the warm-up is"));
+}
+
+TEST_F(Accounting, ALoadOfZeroIsTheTracesOwnInASweepToo) {
+  const Called called = run({"--set", "load_frac=[0, 0.5]", "--set", "warmup_ms=1000"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  const CsvTable summary = read_csv("out/summary.csv");
+  EXPECT_EQ(summary.rows[0][summary.at("capacity_per_s")], "");
+  EXPECT_GT(value("capacity_per_s", 1), 5);
+}
+
+TEST_F(Accounting, RejectedRequestsAreNamed) {
+  const Called called = run({"--set", "max_model_len=50"});
+  EXPECT_THAT(called.out, HasSubstr("not served (run 0001): 100 of 100 requests were rejected; the first: "));
+  EXPECT_THAT(read("out/runs/0001/manifest.json"), HasSubstr("100 of 100 requests were rejected"));
+}
+
+TEST_F(Accounting, OtherValuesOfVariablesAndOtherFilesAreOtherInputs) {
+  const std::string rate = "trace.generate.arrival.constant.rate_per_s=${KVLAB_TEST_RATE}";
+  ::setenv("KVLAB_TEST_RATE", "5", 1);
+  ASSERT_EQ(run({"--set", rate}).status, 0);
+  const double slow = value("duration_s");
+  ::setenv("KVLAB_TEST_RATE", "50", 1);
+  ASSERT_EQ(run({"--set", rate}).status, 0);
+  EXPECT_LT(value("duration_s"), slow / 2);
+  ::unsetenv("KVLAB_TEST_RATE");
+
+  const std::string rows = "arrival_ns,prompt_tokens,output_tokens\n0,10,2\n";
+  write("mytrace", rows + "5,10,2\n");
+  const std::vector<std::string> of_file{"--set", "trace={file: mytrace, format: kvlab_csv}"};
+  ASSERT_EQ(run(of_file).status, 0);
+  EXPECT_EQ(value("requests"), 2);
+  write("mytrace", rows);
+  ASSERT_EQ(run(of_file).status, 0);
+  EXPECT_EQ(value("requests"), 1);
+}
+
+TEST_F(Accounting, AClosedLoopIsNoTraceToWrite) {
+  write("loop.yaml",
+        "trace: {generate: {requests: 4, arrival: {closed_loop: {concurrency: 2}}, prompt_tokens: {fixed: {value: 9}}, output_tokens: "
+        "{fixed: {value: 2}}}}\n");
+  const Called called = call({"trace", "generate", "loop.yaml", "loop.csv"});
+  EXPECT_NE(called.status, 0);
+  EXPECT_THAT(called.err, HasSubstr("a closed loop"));
+  EXPECT_FALSE(std::filesystem::exists("loop.csv"));
+}
+
+}  // namespace
+}  // namespace kvlab
