@@ -30,15 +30,10 @@ struct Sample {
 };
 
 Sample sample_of_text(const std::string& path, const std::string& dir, const ModelConfig& model) {
+  const std::string text = read_text(path);
+  check_utf8(text, path);
   Sample sample;
-  if (model.bos_id != kByteLevelBos) {
-    const std::string text = read_text(path);
-    check_utf8(text, path);
-    sample.ids = Tokenizer::load(dir).encode_prompt(text, model.bos_id);
-    return sample;
-  }
-  sample.ids = {kByteLevelBos};
-  for (const char c : read_text(path)) sample.ids.push_back(static_cast<unsigned char>(c));
+  sample.ids = Tokenizer::load(dir).encode_prompt(text, model.bos_id);
   return sample;
 }
 

@@ -131,6 +131,7 @@ void AddedTokens::cut(Piece&& piece, const Search& search, std::vector<Piece>& o
     if (token.single_word && !stands_alone(text, begin, end)) continue;
     if (token.takes_left) begin = std::max(done, before_white_space(text, begin));
     if (token.takes_right) end = behind_white_space(text, end);
+    if (begin >= end) continue;  // all of it is white space that an earlier token took
     rest_until(begin);
     // The search goes on behind the token itself: one that begins in white space already taken is still found, as in Hugging Face
     // tokenizers.

@@ -11,6 +11,15 @@ namespace kvlab::tokenization {
 
 namespace {
 
+bool is_script(std::string_view name) {
+  try {
+    Pattern::perl(fmt::format("\\p{{sc:{}}}", name));
+    return true;
+  } catch (const std::invalid_argument&) {
+    return false;
+  }
+}
+
 // Reads an expression from left to right and writes what PCRE2 reads the same way.
 class Rewriter {
  public:
@@ -42,15 +51,16 @@ class Rewriter {
     at_ += bytes;
   }
 
-  // PCRE2's own \s counts U+180E, its \w leaves out marks and connectors; a set inside a set is spelled without its brackets.
+  // PCRE2's own \s counts U+180E, its \w leaves out marks and connectors; a set inside a set is spelled without its brackets. Outside of
+  // sets Oniguruma's \w has the superscript digits and fractions of Latin-1 too.
   void escape() {
     if (at_ + 1 >= in_.size()) refuse("a backslash at the end");
     const char c = in_[at_ + 1];
-    const std::string_view word = "\\p{L}\\p{M}\\p{Nd}\\p{Pc}";
+    const std::string_view word = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}", fractions = "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}";
     if (c == 's' || c == 'S') return replace(c == 's' ? "\\p{White_Space}" : "\\P{White_Space}");
     if (c == 'd' || c == 'D') return replace(c == 'd' ? "\\p{Nd}" : "\\P{Nd}");
-    if (c == 'w') return replace(in_set_ ? std::string(word) : fmt::format("[{}]", word));
-    if (c == 'W' && !in_set_) return replace(fmt::format("[^{}]", word));
+    if (c == 'w') return replace(in_set_ ? std::string(word) : fmt::format("[{}{}]", word, fractions));
+    if (c == 'W' && !in_set_) return replace(fmt::format("[^{}{}]", word, fractions));
     if (c == 'p' || c == 'P') return property();
     if (c == 'x') return hexadecimal();
     const std::string_view same = in_set_ ? "nrtfae" : "nrtfaeAzZ";
@@ -62,9 +72,14 @@ class Rewriter {
     at_ += 2;
   }
 
+  // The name of a script alone means its Script_Extensions in PCRE2, its Script in Oniguruma.
   void property() {
     const std::size_t end = in_.find('}', at_);
     if (at_ + 2 >= in_.size() || in_[at_ + 2] != '{' || end == std::string_view::npos) refuse("a property without braces");
+    const std::size_t name = in_[at_ + 3] == '^' ? at_ + 4 : at_ + 3;
+    const bool has_script = is_script(in_.substr(name, end - name));
+    copy(name - at_);
+    if (has_script) out_ += "sc:";
     copy(end + 1 - at_);
   }
 

@@ -31,10 +31,10 @@ class RecordCli : public AppTest {
 };
 
 TEST_F(RecordCli, TextIsBytesBehindTheBeginOfSequence) {
-  const std::string said = record({"--text", file("t.txt", "a\xff"), "--decode-tokens", "2", "--dtype", "f32", "--w-o"});
-  EXPECT_TRUE(said.starts_with("wrote out.safetensors: 3 prompt tokens, 2 more, 8 layers, ")) << said;
+  const std::string said = record({"--text", file("t.txt", "\u00e9<s>"), "--decode-tokens", "2", "--dtype", "f32", "--w-o"});
+  EXPECT_TRUE(said.starts_with("wrote out.safetensors: 4 prompt tokens, 2 more, 8 layers, ")) << said;
   const AttentionTrace t = recorded();
-  EXPECT_EQ(std::vector<std::int32_t>(t.ids.begin(), t.ids.begin() + 3), (std::vector<std::int32_t>{256, 97, 255}));
+  EXPECT_EQ(std::vector<std::int32_t>(t.ids.begin(), t.ids.begin() + 4), (std::vector<std::int32_t>{256, 0xC3, 0xA9, 256}));
   EXPECT_EQ(t.layers[0].w_o.size(), 384U * 512);
   EXPECT_TRUE(t.layers[0].hidden.empty());
 }

@@ -63,6 +63,46 @@ TEST(Tokenizer, AddedTokensInTheTextAndSpecialOnesLeftOut) {
   EXPECT_EQ(t.id_of("nothing"), std::nullopt);
 }
 
+// White space that an earlier token took is not given to a token that itself takes white space on its left.
+TEST(Tokenizer, AddedTokensInWhiteSpaceAlreadyTaken) {
+  const auto with = [](const json& mark, const json& line) {
+    json file = small_tokenizer();
+    file["added_tokens"][1]["normalized"] = false;
+    file["added_tokens"][1].update(mark);
+    file["added_tokens"].push_back({{"id", 11}, {"content", "\n"}, {"normalized", false}});
+    file["added_tokens"][2].update(line);
+    return read(file);
+  };
+  const json left = {{"lstrip", true}}, right = {{"rstrip", true}}, both = {{"lstrip", true}, {"rstrip", true}};
+  EXPECT_EQ(with(json::object(), both).encode("a\n\nb", false), (Ids{1, 11, 2}));
+  EXPECT_EQ(with(json::object(), right).encode("a\n\nb", false), (Ids{1, 11, 11, 2}));
+  EXPECT_EQ(with(right, left).encode("a<mark>\nb", false), (Ids{1, 10, 2}));
+  EXPECT_EQ(with(right, right).encode("a<mark>\nb", false), (Ids{1, 10, 11, 2}));
+}
+
+// Which of the characters a to d and others an expression takes away, as Oniguruma reads it.
+TEST(Tokenizer, WordsAndScriptsAreOnigurumas) {
+  const auto left_of = [](const std::string& regex, const std::string& text) {
+    json file = small_tokenizer();
+    file["normalizer"] = {{"type", "Replace"}, {"pattern", {{"Regex", regex}}}, {"content", ""}};
+    file["added_tokens"] = json::array();
+    file["post_processor"] = nullptr;
+    file["model"]["byte_fallback"] = false;
+    file["model"]["vocab"] = json::object({{"a", 1}, {"-", 2}, {"\u2167", 3}, {"\u00b2", 4}, {"\u3001", 5}, {"\u4e2d", 6}});
+    file["model"]["merges"] = json::array();
+    return read(file).encode(text, false);
+  };
+  const std::string words = "a-\u2167\u00b2", script = "\u3001\u4e2d";
+  EXPECT_EQ(left_of("\\w", words), (Ids{2}));
+  EXPECT_EQ(left_of("\\W", words), (Ids{1, 3, 4}));
+  EXPECT_EQ(left_of("[\\w]", words), (Ids{2, 4}));
+  EXPECT_EQ(left_of("[^\\w]", words), (Ids{1, 3}));
+  EXPECT_EQ(left_of("\\p{Han}", script), (Ids{5}));
+  EXPECT_EQ(left_of("[\\P{Han}]", script), (Ids{6}));
+  EXPECT_EQ(left_of("\\p{^Han}", script), (Ids{6}));
+  EXPECT_EQ(left_of("\\p{Lo}", script), (Ids{5}));
+}
+
 TEST(Tokenizer, TheProbesTokensAreBytes) {
   const Tokenizer t = Tokenizer::load(kProbeDir);
   EXPECT_EQ(t.vocab_size(), 259);
