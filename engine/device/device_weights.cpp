@@ -105,7 +105,7 @@ DeviceWeights random_weights(const ModelConfig& c, ElementType type, CudaContext
     state = state * 6364136223846793005U + 1442695040888963407U;  // Knuth's MMIX generator
     numbers.push_back((static_cast<float>(state >> 40) * 0x1p-24F - 0.5F) * 0.07F);
   }
-  const std::vector<float> ones(static_cast<std::size_t>(c.hidden_dim), 1.0F);
+  const std::vector<float> ones(static_cast<std::size_t>(c.hidden_dim), 1.0F), head_ones(static_cast<std::size_t>(c.head_dim), 1.0F);
   const std::int64_t q_width = std::int64_t{c.q_heads} * c.head_dim, kv_width = std::int64_t{c.kv_heads} * c.head_dim;
   const std::int64_t hidden = c.hidden_dim, inner = c.intermediate_dim;
   const std::int64_t layer = hidden * (2 * q_width + 2 * kv_width + 3 * inner), table = std::int64_t{c.vocab_size} * hidden;
@@ -119,6 +119,7 @@ DeviceWeights random_weights(const ModelConfig& c, ElementType type, CudaContext
     for (std::int32_t l = 0; l < c.layers; ++l) {
       DeviceLayerWeights& d = w.layers.emplace_back();
       d.attention_norm = upload({ones}, type, cuda), d.mlp_norm = upload({ones}, type, cuda);
+      if (c.qk_norm) d.q_norm = upload({head_ones}, type, cuda), d.k_norm = upload({head_ones}, type, cuda);
       d.qkv = matrix((q_width + 2 * kv_width) * hidden), d.o = matrix(hidden * q_width);
       d.gate_up = matrix(2 * inner * hidden), d.down = matrix(hidden * inner);
     }

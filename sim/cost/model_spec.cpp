@@ -68,16 +68,21 @@ void read_heads(Params& p, ModelSpec& m) {
   m.q_heads = count(p, "num_attention_heads", "query heads");
   m.kv_heads = p.optional<std::int64_t>("num_key_value_heads", m.q_heads, 1, m.q_heads, "KV heads");
   if (m.q_heads % m.kv_heads != 0) p.fail_at("num_key_value_heads", "num_attention_heads is not a multiple of num_key_value_heads");
-  if (!p.has("head_dim") && m.hidden % m.q_heads != 0)
+  const bool has_default = m.family == "qwen3";
+  if (!has_default && !p.has("head_dim") && m.hidden % m.q_heads != 0)
     p.fail_at("hidden_size", "hidden_size is not a multiple of num_attention_heads; give head_dim");
-  m.head_dim = p.optional<std::int64_t>("head_dim", m.hidden / m.q_heads, 1, 1 << 14, "channels of one head");
+  m.head_dim = p.optional<std::int64_t>("head_dim", has_default ? 128 : m.hidden / m.q_heads, 1, 1 << 14, "channels of one head");
 }
 
 // A window counts only where every layer has it: a config that switches it off, or mixes layers, is priced as full attention.
 void read_window(Params& p, ModelSpec& m) {
+  const bool is_qwen = m.family.starts_with("qwen2") || m.family.starts_with("qwen3");
   const std::int64_t window = any_of(p, {"sliding_window"}, "tokens a query sees");
-  const bool in_use = p.flag("use_sliding_window", true, "whether sliding_window applies");
-  if (in_use && !p.has("layer_types") && !p.has("sliding_window_pattern")) m.sliding_window = window;
+  const bool in_use = p.flag("use_sliding_window", !is_qwen, "whether sliding_window applies");
+  const bool mixes = p.has("layer_types") || p.has("sliding_window_pattern");
+  if (!in_use || mixes) return;
+  if (is_qwen && p.optional<std::int64_t>("max_window_layers", 28, 0, kMaxWidth, "the first layer with a window") > 0) return;
+  m.sliding_window = window;
 }
 
 void refuse_unknown_architectures(Params& p) {

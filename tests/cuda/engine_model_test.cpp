@@ -242,5 +242,16 @@ TEST_F(EngineModelCuda, EveryStepWithoutRoomSaysSo) {
 }
 #endif
 
+// They are made where the model has them, and only there.
+TEST_F(EngineModelCuda, RandomWeightsHaveTheNormsOfQueriesAndKeys) {
+  ModelConfig config = tiny_config();
+  EXPECT_EQ(random_weights(config, ElementType::kBf16, cuda()).layers[0].q_norm.bytes(), 0);
+  config.qk_norm = true;
+  for (const DeviceLayerWeights& layer : random_weights(config, ElementType::kBf16, cuda()).layers) {
+    EXPECT_EQ(layer.q_norm.bytes(), 2 * config.head_dim);
+    EXPECT_EQ(layer.k_norm.bytes(), 2 * config.head_dim);
+  }
+}
+
 }  // namespace
 }  // namespace kvlab

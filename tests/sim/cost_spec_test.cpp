@@ -78,6 +78,31 @@ TEST(ModelSpec, SlidingWindowCountsOnlyWhereEveryLayerHasIt) {
   EXPECT_EQ(window("sliding_window: 128\nlayer_types: [full_attention, sliding_attention]\n"), 0);
 }
 
+TEST(ModelSpec, QwenSlidesWhereItIsTold) {
+  const TempFolder folder;
+  const auto window = [&](const std::string& family, const std::string& more) {
+    const std::string text = "model_type: " + family + "\nsliding_window: 128\n" + kTinyModel + more;
+    return load_model_spec(folder.write("a.yaml", text), kModels).sliding_window;
+  };
+  for (const char* family : {"qwen2", "qwen3", "qwen3_moe"}) {
+    EXPECT_EQ(window(family, "max_window_layers: 0\n"), 0) << family;
+    EXPECT_EQ(window(family, "use_sliding_window: true\n"), 0) << family;  // from layer 28 on
+    EXPECT_EQ(window(family, "use_sliding_window: true\nmax_window_layers: 1\n"), 0) << family;
+    EXPECT_EQ(window(family, "use_sliding_window: true\nmax_window_layers: 0\n"), 128) << family;
+  }
+  EXPECT_EQ(window("mistral", ""), 128);
+}
+
+TEST(ModelSpec, HeadDimOfQwen3WithoutTheKey) {
+  const TempFolder folder;
+  const auto head_dim = [&](const std::string& more) {
+    return load_model_spec(folder.write("a.yaml", kTinyModel + more), kModels).head_dim;
+  };
+  EXPECT_EQ(head_dim("model_type: qwen3\n"), 128);
+  EXPECT_EQ(head_dim("model_type: qwen3\nhead_dim: 8\n"), 8);
+  EXPECT_EQ(head_dim("model_type: qwen2\n"), 4);
+}
+
 TEST(ModelSpec, ErrorsNameFileAndKey) {
   const TempFolder folder;
   const auto error = [&](const std::string& text) {
