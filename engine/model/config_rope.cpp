@@ -82,7 +82,8 @@ RopeScaling read_scaling(const JsonConfig& rope, const ModelConfig& c, const std
   RopeScaling s;
   s.kind = rope_kinds().at(name).kind;
   std::vector<std::string> known = rope_kinds().at(name).keys;
-  known.insert(known.end(), {"rope_type", "type", "rope_theta"});
+  known.insert(known.end(), {"rope_type", "type", "rope_theta", "partial_rotary_factor"});
+  rope.only("partial_rotary_factor", 1);
   rope.only_keys(known);
   if (s.kind == Kind::kNone) return s;
   s.text = rope.json().dump();
@@ -107,6 +108,7 @@ void read_rope(const JsonConfig& file, ModelConfig& c) {
   const char* key = newer ? "rope_parameters" : "rope_scaling";
   if (!file.has(key)) return;
   const JsonConfig rope = file.object(key);
+  if (rope.json().empty()) return;
   for (const auto& [name, value] : rope.json().items())
     if (value.is_object()) rope.refuse(name, "the same RoPE for all layers");
   if (rope.has("rope_theta")) {

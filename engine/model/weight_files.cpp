@@ -45,6 +45,8 @@ std::map<std::string, std::string> read_weight_map(const JsonConfig& index) {
 
 }  // namespace
 
+bool is_rope_buffer(const std::string& tensor) { return tensor.ends_with("rotary_emb.inv_freq"); }
+
 WeightFiles::WeightFiles(const std::string& dir) {
   const fs::path folder(dir);
   if (!is_there(folder / kSingleFile)) {
@@ -75,6 +77,7 @@ void WeightFiles::open_shards(const std::string& dir) {
       if (place->second != shard) file.fail(fmt::format("tensor '{}' belongs into {} by {}", tensor, place->second, kIndexFile));
     }
   }
+  std::erase_if(places_, [&](const auto& place) { return is_rope_buffer(place.first) && !files_.at(place.second).has(place.first); });
   for (const auto& [tensor, shard] : places_)
     if (!files_.at(shard).has(tensor)) fail(fmt::format("'weight_map' places tensor '{}' in {}, which does not have it", tensor, shard));
 }

@@ -8,12 +8,16 @@
 
 namespace kvlab {
 
+// RoPE frequencies, which older files carry: config.json says them, so they are not read.
+bool is_rope_buffer(const std::string& tensor);
+
 // The tensors of a model's folder: DIR/model.safetensors or, where that is not there, the shards that DIR/model.safetensors.index.json
 // names. Mapped into memory while the object lives.
 class WeightFiles {
  public:
   // Errors (InputError): neither file; the safetensors reader's for each file; an index that is not JSON or has no `weight_map` of file
-  // names; shards that are missing; a tensor that the index places in another shard or in none, or that is not where the index says.
+  // names; shards that are missing; a tensor that the index places in another shard or in none, or that is not where the index says (but
+  // for a buffer of RoPE frequencies, which is then passed over).
   explicit WeightFiles(const std::string& dir);
 
   [[nodiscard]] bool has(const std::string& tensor) const { return places_.contains(tensor); }

@@ -85,8 +85,6 @@ void check_tensor(const SafetensorsFile& file, const WantedTensor& tensor) {
     file.fail(fmt::format("tensor '{}' has dtype {}, expected F32, BF16 or F16", tensor.name, found.dtype));
 }
 
-bool is_rope_buffer(const std::string& name) { return name.ends_with("rotary_emb.inv_freq"); }
-
 void refuse_others(const WeightFiles& files, const std::vector<WantedTensor>& wanted, const ModelConfig& c) {
   std::set<std::string> known;
   for (const WantedTensor& tensor : wanted) known.insert(tensor.name);

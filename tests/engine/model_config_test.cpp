@@ -132,6 +132,7 @@ using Kind = RopeScaling::Kind;
 
 TEST_F(ModelConfigTest, RopeScalings) {
   EXPECT_EQ(config_with({{"rope_scaling", {{"type", "default"}}}}).rope_scaling.kind, Kind::kNone);
+  EXPECT_EQ(config_with({{"rope_scaling", Json::object()}}).rope_scaling.kind, Kind::kNone);
   RopeScaling s = config_with({{"rope_scaling", {{"type", "linear"}, {"factor", 4}}}}).rope_scaling;
   EXPECT_EQ(s.kind, Kind::kLinear);
   EXPECT_EQ(s.factor, 4);
@@ -162,7 +163,7 @@ TEST_F(ModelConfigTest, BadRopeScalings) {
   EXPECT_EQ(error({{"type", "linear"}, {"factor", 0.5}}), "'rope_scaling.factor' = 0.5 is not supported; allowed: a number from 1");
   EXPECT_EQ(error({{"type", "linear"}, {"factro", 2}}), "unknown key 'rope_scaling.factro'; did you mean 'factor'?");
   EXPECT_EQ(error({{"type", "linear"}, {"factor", 2}, {"beta_fast", 32}}),
-            "unknown key 'rope_scaling.beta_fast'; known: factor, rope_type, type, rope_theta");
+            "unknown key 'rope_scaling.beta_fast'; known: factor, rope_type, type, rope_theta, partial_rotary_factor");
   EXPECT_EQ(error({{"type", "dynamic"}, {"factor", 2}, {"original_max_position_embeddings", 64}}),
             "'rope_scaling.original_max_position_embeddings' = 64 is not supported; allowed: 'max_position_embeddings' = 4096");
   EXPECT_EQ(error({{"type", "llama3"}, {"factor", 8}}), "missing key 'rope_scaling.original_max_position_embeddings'");
@@ -180,6 +181,9 @@ TEST_F(ModelConfigTest, RopeParametersOfNewerFolders) {
   EXPECT_EQ(c.rope_scaling.kind, Kind::kNone);
   c = config_with({{"rope_parameters", {{"rope_theta", 5e5}, {"rope_type", "linear"}, {"factor", 2}}}});
   EXPECT_EQ(c.rope_scaling.kind, Kind::kLinear);
+  EXPECT_EQ(config_with({{"rope_parameters", {{"rope_theta", 5e5}, {"partial_rotary_factor", 1.0}}}}).rope_base, 5e5);
+  EXPECT_EQ(error_with({{"rope_parameters", {{"rope_theta", 5e5}, {"partial_rotary_factor", 0.5}}}}),
+            "'rope_parameters.partial_rotary_factor' = 0.5 is not supported; allowed: 1");
   EXPECT_EQ(error_with({{"rope_theta", 1e4}, {"rope_parameters", {{"rope_theta", 5e5}}}}),
             "'rope_parameters.rope_theta' = 500000.0 is not supported; allowed: 'rope_theta' = 10000, as outside of it");
   EXPECT_EQ(error_with({{"rope_parameters", Json::object()}, {"rope_scaling", Json::object()}}),

@@ -143,6 +143,12 @@ TEST_F(ModelFiles, BuffersOfRopeFrequenciesArePassedOver) {
   EXPECT_EQ(error(), "no error");
 }
 
+TEST_F(ModelFiles, BuffersOfRopeFrequenciesThatAShardLacksArePassedOver) {
+  write_shards();
+  map_[layer("self_attn.rotary_emb.inv_freq", "")] = "model-2.safetensors";
+  EXPECT_EQ(shard_error(), "no error");
+}
+
 TEST_F(ModelFiles, Shards) {
   write_shards();
   EXPECT_EQ(shard_error(), "no error");
