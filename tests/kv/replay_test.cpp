@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "sim/replay/fidelity.h"
+#include "tests/recipes_in.h"
 #include "traces/synthetic_attention.h"
 
 namespace kvlab {
@@ -34,6 +35,16 @@ TEST(Replay, SnapKvKeepsItsBudgetAndMostOfTheMass) {
   EXPECT_LT(cut.mean.attention_mass, 1);
   EXPECT_GT(cut.mean.output_rel_err, 0);
   EXPECT_EQ(replay(trace, reference, load_recipe("snapkv", 200)).mean.output_rel_err, 0);
+}
+
+// Parts that change nothing themselves ask for more of the prompt's last queries than the scorer does.
+TEST(Replay, APartWithALargerWindowLeavesTheOthersTheirOwn) {
+  const AttentionTrace trace = small_trace();
+  const AttentionReference reference = full_attention(trace);
+  const auto kept = [&](const std::string& text) { return replay(trace, reference, recipe_of(text)).kept; };
+  EXPECT_EQ(kept("{recipe: pyramidkv, budget_tokens: 64, format: {think: {ratio: 0, window_tokens: 100}}}"),
+            kept("{recipe: pyramidkv, budget_tokens: 64}"));
+  EXPECT_EQ(kept("{recipe: snapkv, budget_tokens: 64, selector: {squeezed: {drop_frac: 0}}}"), kept("{recipe: snapkv, budget_tokens: 64}"));
 }
 
 // Steps of (attention on needles, what is kept of it).

@@ -46,6 +46,17 @@ TEST(WindowAttention, EqualsPlainLoopsForEveryGroupSize) {
   }
 }
 
+TEST(WindowAttention, TakesNoMoreThanItsOwnOfALargerWindow) {
+  RandomLayer layer({1, 4, 2, 8, 16}, 2, 65, 3);
+  auto scorer = make_part<ScorerRegistry>("window_attention", "{window_tokens: 8}");
+  std::vector<float> own(260), larger(260);
+  LayerStep small = layer.prompt_step(8);
+  scorer->score(small, own.data());
+  LayerStep large = layer.prompt_step(40);
+  scorer->score(large, larger.data());
+  EXPECT_EQ(larger, own);
+}
+
 TEST(WindowAttention, LogsTheSameCallsWithAndWithoutData) {
   RandomLayer with({1, 8, 2, 8, 16}, 2, 65, 3), without({1, 8, 2, 8, 16}, 2, 65, 3, 0, false);
   auto scorer = make_part<ScorerRegistry>("window_attention", "{window_tokens: 16}");

@@ -3,7 +3,7 @@
 #include "kernels/channel_stats/channel_stats.h"
 #include "kernels/prune_channels/prune_channels.h"
 #include "policies/kv/format/due_tokens.h"
-#include "policies/kv/part.h"
+#include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
@@ -46,8 +46,9 @@ class Think final : public Format {
       size.line = completed;
       size.out = scores;
       step.ops(size);
+      const std::vector<Queries> window = last_queries(step.in.window, parameters_.window_tokens, step.model);
       size.source = ChannelStats::Source::kQueries;
-      size.queries = step.in.window.data();
+      size.queries = window.data();
       size.multiplies = true;
       step.ops(size);
     }

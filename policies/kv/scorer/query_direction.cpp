@@ -1,6 +1,6 @@
 #include "kernels/key_dot/key_dot.h"
 #include "kernels/top_direction/top_direction.h"
-#include "policies/kv/part.h"
+#include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
@@ -21,7 +21,8 @@ class QueryDirection final : public Scorer {
   void score(LayerStep& step, float* scores) override {
     const KvRows& kv = step.kv;
     float* direction = step.ops.floats(static_cast<std::int64_t>(kv.num_rows) * kv.head_dim);
-    step.ops(TopDirection{step.in.window.data(), kv.num_sequences(), kv.kv_heads, kv.group, kv.head_dim, iterations_, direction});
+    const std::vector<Queries> window = last_queries(step.in.window, window_, step.model);
+    step.ops(TopDirection{window.data(), kv.num_sequences(), kv.kv_heads, kv.group, kv.head_dim, iterations_, direction});
     step.ops(KeyDot{kv, direction, 1.0F, scores});
   }
   [[nodiscard]] bool comparable_across_heads() const override { return false; }

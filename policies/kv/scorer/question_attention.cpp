@@ -23,13 +23,14 @@ class QuestionAttention final : public Scorer {
   }
 
   void score(LayerStep& step, float* scores) override {
+    const std::vector<Queries> window = last_queries(step.in.window, window_, step.model);
     std::vector<Queries> asked;
     std::int32_t* begin = step.ops.host_ints(static_cast<std::int64_t>(step.seqs.size()));
     for (std::size_t s = 0; s < step.seqs.size(); ++s) {
       begin[s] = step.seqs[s].question_begin;
       if (begin[s] < 0)
         throw InputError("question_attention: sequence " + std::to_string(step.seqs[s].index) + " of the batch has no marked question");
-      asked.push_back(queries_from(step.in.window[s], begin[s], step.model));
+      asked.push_back(queries_from(window[s], begin[s], step.model));
     }
     clear_scores(step, scores);
     AttentionStats stats;

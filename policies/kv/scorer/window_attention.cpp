@@ -3,7 +3,7 @@
 #include "kernels/attention_stats/attention_stats.h"
 #include "kernels/pool1d/pool1d.h"
 #include "kernels/score_map/score_map.h"
-#include "policies/kv/part.h"
+#include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
 
@@ -31,9 +31,10 @@ class WindowAttention final : public Scorer {
 
   void score(LayerStep& step, float* scores) override {
     if (scores != nullptr) std::fill_n(scores, step.kv.total(), 0.0F);
+    const std::vector<Queries> window = last_queries(step.in.window, window_, step.model);
     AttentionStats stats;
     stats.kv = step.kv;
-    stats.queries = step.in.window.data();
+    stats.queries = window.data();
     stats.group = group_ == 0 ? AttentionStats::Group::kMean : AttentionStats::Group::kMax;
     stats.sum = scores;
     step.ops(stats);
@@ -43,7 +44,7 @@ class WindowAttention final : public Scorer {
     if (pool_ == 2) return;
     std::int32_t* older = step.ops.host_ints(step.kv.num_rows);
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
-      older[r] = std::max(0, step.kv.len[r] - step.in.window[static_cast<std::size_t>(step.kv.sequence(r))].count);
+      older[r] = std::max(0, step.kv.len[r] - window[static_cast<std::size_t>(step.kv.sequence(r))].count);
     step.ops(Pool1d{step.kv.num_rows, step.kv.first, older, scores, pool_tokens_, pool_ == 0 ? Pool1d::Kind::kAvg : Pool1d::Kind::kMax});
   }
 

@@ -3,6 +3,7 @@
 #include "kernels/mean_query/mean_query.h"
 #include "kernels/page_means/page_means.h"
 #include "kernels/sum_rows/sum_rows.h"
+#include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {
@@ -35,12 +36,13 @@ class ReKv final : public Selector {
   void forget(std::int32_t index) override { choices_.forget(index), frames_.forget(index), traffic_.forget(index); }
 
   void update(LayerStep& step) override {
+    const std::vector<Queries> window = last_queries(step.in.window, question_, step.model);
     std::vector<Queries> asked;
     for (std::size_t s = 0; s < step.seqs.size(); ++s) {
       const SeqStep& seq = step.seqs[s];
       const Queries none{nullptr, 0, 0};
       // In decode only where no prompt was seen, or the row lost tokens: then the step's query asks.
-      asked.push_back(seq.completes_prompt()                                       ? question_of(step, s)
+      asked.push_back(seq.completes_prompt()                                       ? question_of(window[s], step.seqs[s], step.model)
                       : seq.decoding() && lost(step, static_cast<std::int32_t>(s)) ? step.in.step[s]
                                                                                    : none);
     }
@@ -85,11 +87,9 @@ class ReKv final : public Selector {
   [[nodiscard]] std::int32_t question_begin(const SeqStep& seq) const {
     return seq.question_begin >= 0 ? seq.question_begin : std::max(0, seq.prompt_tokens - question_);
   }
-  [[nodiscard]] Queries question_of(const LayerStep& step, std::size_t s) const {
-    Queries q = step.in.window[s];
-    const std::int32_t before = std::clamp(question_begin(step.seqs[s]) - q.first_position, 0, std::max(0, q.count - 1));
-    if (q.data != nullptr) q.data += static_cast<std::int64_t>(before) * step.model.q_heads * step.model.head_dim;
-    return {q.data, q.count - before, q.first_position + before};
+  [[nodiscard]] Queries question_of(const Queries& window, const SeqStep& seq, const ModelShape& model) const {
+    const std::int32_t last = window.first_position + std::max(0, window.count - 1);
+    return queries_from(window, std::min(question_begin(seq), last), model);
   }
   [[nodiscard]] bool lost(LayerStep& step, std::int32_t s) {
     const std::int32_t row = s * step.kv.kv_heads;

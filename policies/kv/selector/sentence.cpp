@@ -4,6 +4,7 @@
 #include "kernels/mean_query/mean_query.h"
 #include "kernels/pool1d/pool1d.h"
 #include "kernels/sentences/sentences.h"
+#include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {
@@ -47,6 +48,7 @@ class Sentence final : public Selector {
 
   void update(LayerStep& step) override {
     split(step);
+    const std::vector<Queries> window = last_queries(step.in.window, window_, step.model);
     std::vector<Queries> judges;
     for (std::int32_t s = 0; s < step.kv.num_sequences(); ++s) {
       const auto at = static_cast<std::size_t>(s);
@@ -54,7 +56,7 @@ class Sentence final : public Selector {
       const std::int32_t row = s * step.kv.kv_heads;
       // In decode only where no prompt was seen, or the row lost tokens: then the step's query judges.
       const bool lost = seq.decoding() && !rows_.at(step, row).mark.grew_to(seq, step.kv.len[row]);
-      judges.push_back(seq.completes_prompt() ? step.in.window[at] : lost ? step.in.step[at] : Queries{});
+      judges.push_back(seq.completes_prompt() ? window[at] : lost ? step.in.step[at] : Queries{});
     }
     if (std::any_of(judges.begin(), judges.end(), [](const Queries& q) { return q.count > 0; })) choose_candidates(step, judges);
   }

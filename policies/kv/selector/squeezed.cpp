@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "kernels/cluster/cluster.h"
+#include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/selector/selection.h"
 
 namespace kvlab {
@@ -127,7 +128,7 @@ class Squeezed final : public Selector {
   // One threshold for all heads of the layer.
   void calibrate(LayerStep& step, const std::int32_t* tokens) {
     const std::int32_t sequences = step.kv.num_sequences(), heads = step.kv.kv_heads;
-    std::vector<Queries> queries(step.in.window.begin(), step.in.window.end());
+    std::vector<Queries> queries = last_queries(step.in.window, window_, step.model);
     std::vector<double> keep;
     for (std::int32_t s = 0; s < sequences; ++s) {
       const auto at = static_cast<std::size_t>(s);
