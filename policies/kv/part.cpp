@@ -25,8 +25,9 @@ void Needs::add(const Needs& other) {
 
 std::int32_t Budget::of(std::int32_t prompt_tokens) const {
   if (tokens > 0) return tokens;
+  if (frac <= 0) return 0;
   const double share = frac * prompt_tokens;
-  return static_cast<std::int32_t>(truncates ? std::floor(share) : std::nearbyint(share));
+  return std::max(1, static_cast<std::int32_t>(truncates ? std::floor(share) : std::nearbyint(share)));
 }
 
 }  // namespace kvlab

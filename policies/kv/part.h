@@ -167,7 +167,7 @@ struct Budget {
   std::int32_t tokens = 0;  // 0: none given
   double frac = 0;          // of the prompt; 0: none given
   bool truncates = true;    // tokens of a fraction: int(n * frac), else rounded half to even
-  // Tokens per KV head of a sequence with this prompt.
+  // Tokens per KV head of a sequence with this prompt; of a share at least one.
   [[nodiscard]] std::int32_t of(std::int32_t prompt_tokens) const;
 };
 

@@ -48,6 +48,16 @@ TEST(Budget, IsTakenWhereAPartUsesIt) {
     EXPECT_EQ(error_of("{recipe: " + std::string(recipe) + ", budget_tokens: 64}"), "") << recipe;
 }
 
+TEST(Budget, AShareIsAtLeastOneToken) {
+  for (const bool truncates : {true, false}) {
+    const Budget share{0, 0.2, truncates};
+    EXPECT_EQ(share.of(1), 1);
+    EXPECT_EQ(share.of(2), 1);
+    EXPECT_EQ(share.of(10), 2);
+  }
+  EXPECT_EQ(Budget{}.of(10), 0);
+}
+
 TEST(Budget, IsRefusedByThePolicyItself) {
   Recipe recipe = load_recipe("full");
   KvPolicy(recipe, kModel);
