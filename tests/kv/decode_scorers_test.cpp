@@ -120,6 +120,16 @@ TEST(GumbelAttention, AccumulatesNoisyAttentionAndHeatsUpInDecodeOnly) {
   }
 }
 
+TEST(GumbelAttention, StaysAtItsLastTemperature) {
+  const auto scores = [](std::int32_t prompt) {
+    RandomLayer layer({1, 4, 2, 8, 16}, 1, 30, 3, 1);
+    layer.seqs[0].prompt_tokens = prompt;
+    return scores_after_prompt(layer, *make_part<ScorerRegistry>("gumbel_attention", "{max_new_tokens: 10}"));
+  };
+  EXPECT_EQ(scores(10), scores(20));
+  EXPECT_NE(scores(20), scores(25));
+}
+
 // Prompts and decode steps in one batch: each sequence gets what it would get alone.
 TEST(Scope, RowsFollowThePhaseOfTheirSequence) {
   const ModelShape model{1, 6, 2, 8, 16};

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/token_scores/token_scores.h"
 #include "kernels/token_stats/token_stats.h"
 #include "policies/kv/scorer/step_arrays.h"
@@ -11,7 +13,7 @@ namespace {
 class GumbelAttention final : public Scorer {
  public:
   explicit GumbelAttention(Params& p)
-      : max_new_(p.optional<std::int32_t>("max_new_tokens", 512, 1, 1 << 20, "decode steps until the temperature is 2")),
+      : max_new_(p.optional<std::int32_t>("max_new_tokens", 512, 1, 1 << 20, "decode steps until the temperature is 2 and stays")),
         recent_frac_(p.optional<double>("recent_frac", 0.5, 0.0, 1.0, "share of the budget for the latest tokens")) {}
 
   [[nodiscard]] Needs needs() const override {
@@ -25,7 +27,7 @@ class GumbelAttention final : public Scorer {
 
   void observe(LayerStep& step) override {
     std::int32_t* steps = step.ops.host_ints(static_cast<std::int64_t>(step.seqs.size()));
-    for (std::size_t s = 0; s < step.seqs.size(); ++s) steps[s] = std::max(0, step.seqs[s].end() - step.seqs[s].prompt_tokens);
+    for (std::size_t s = 0; s < step.seqs.size(); ++s) steps[s] = std::clamp(step.seqs[s].end() - step.seqs[s].prompt_tokens, 0, max_new_);
     TokenStats stats;
     stats.kv = step.kv;
     stats.queries = step.in.step.data();
