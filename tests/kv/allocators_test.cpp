@@ -97,6 +97,15 @@ TEST(Ada, EveryHeadHasItsSafeguard) {
   }
 }
 
+TEST(Ada, AHeadKeepsWhatAShorterOneLeaves) {
+  ScoredModel m({1, 4, 2, 8, 16}, 1, 60, 0, 30);
+  m.layers[0]->store.shrink(1, 15);  // an earlier cut
+  auto ada = make_part<AllocatorRegistry>("ada");
+  m.allocate(*ada);
+  EXPECT_EQ(m.kept(0, 0), 60);
+  EXPECT_GE(m.keep[0][0], 45);
+}
+
 TEST(Ada, TakesLayerBudgetsFromAnotherAllocator) {
   ScoredModel m(kModel, 1, 100, 8, 40);
   auto ada = make_part<AllocatorRegistry>("ada", "{layers: {pyramid: {window_tokens: 8, beta: 4}}}");

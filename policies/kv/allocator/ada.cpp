@@ -35,7 +35,7 @@ class Ada final : public Allocator {
 
   void allocate(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {
     layers_->allocate(ops, model, seqs, layers);
-    for (ScoredLayer& l : layers) compete(ops, l);
+    for (ScoredLayer& l : layers) compete(ops, model, seqs, l);
   }
   // Heads differ; this is their mean.
   [[nodiscard]] std::int32_t expected(const ModelShape& model, std::int32_t layer, std::int32_t head, std::int32_t target,
@@ -44,16 +44,25 @@ class Ada final : public Allocator {
   }
 
  private:
-  void compete(Ops& ops, ScoredLayer& l) {
+  // Tokens that the heads of sequence s share. A row that an earlier cut left shorter than its share leaves the rest to the others.
+  [[nodiscard]] std::int64_t shared(const ModelShape& model, const SeqStep& seq, const ScoredLayer& l, std::int32_t s) const {
+    const std::int32_t heads = l.kv.kv_heads, row = s * heads;
+    std::int64_t held = 0, total = 0;
+    for (std::int32_t h = 0; h < heads; ++h) {
+      held += l.kv.len[row + h];
+      total += layers_->depends_on_data() ? l.keep[row + h] : layers_->expected(model, l.layer, h, l.target[s], seq.end());
+    }
+    if (whole_ && frac_ > 0) return held - static_cast<std::int64_t>(static_cast<double>(held) * (1 - frac_));
+    return std::min(held, total);
+  }
+
+  void compete(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, ScoredLayer& l) {
     const Ops::Frame frame(ops);
     const std::int32_t heads = l.kv.kv_heads, sequences = l.kv.num_sequences();
     std::int64_t* total = ops.host_longs(sequences);
     std::int32_t* least = ops.host_ints(l.kv.num_rows);
     for (std::int32_t s = 0; s < sequences; ++s) {
-      std::int64_t held = 0;
-      total[s] = 0;
-      for (std::int32_t r = s * heads; r < (s + 1) * heads; ++r) total[s] += l.keep[r], held += l.kv.len[r];
-      if (whole_ && frac_ > 0) total[s] = held - static_cast<std::int64_t>(static_cast<double>(held) * (1 - frac_));
+      total[s] = shared(model, seqs[static_cast<std::size_t>(s)], l, s);
       const std::int64_t mean = total[s] / heads;
       for (std::int32_t r = s * heads; r < (s + 1) * heads; ++r) {
         least[r] = forced_first_ ? static_cast<std::int32_t>(static_cast<double>(mean) * alpha_) : 0;
