@@ -74,14 +74,13 @@ void ReplicaState::admit(RequestId id) {
   running_.push_back(id);
   ++running_version_;
   note(RequestEvent::kAdmitted, r, now_);
-  if (limits_.prefix_caching && !r.left_hashed) {
-    counters_.lookup_tokens += r.known_values();
-    counters_.hit_tokens += r.computed_tokens;
-  }
-  if (r.was_admitted) return;
+  if (r.was_admitted) return;  // what it finds now may be its own: computed before its preemption, or swapped in
   r.was_admitted = true;
   r.scheduled = now_;
   r.hit_tokens = r.computed_tokens;
+  if (!limits_.prefix_caching) return;
+  counters_.lookup_tokens += r.known_values();
+  counters_.hit_tokens += r.hit_tokens;
 }
 
 void ReplicaState::reject(RequestId id, const char* reason) {

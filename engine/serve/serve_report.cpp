@@ -23,7 +23,7 @@ void EngineReplica::sample_until(Picoseconds at) {
     s.waiting = static_cast<std::int64_t>(state_.num_waiting() + state_.num_input()) - s.swapped;
     s.used_blocks = state_.used_blocks();
     s.cached_blocks = state_.pool().cached_blocks();
-    s.free_blocks = state_.free_blocks();
+    s.free_blocks = state_.free_blocks() - s.cached_blocks;
     s.prompt_tokens = counters.prompt_tokens - last_sampled_.prompt_tokens;
     s.output_tokens = counters.output_tokens - last_sampled_.output_tokens;
     last_sampled_ = counters;
