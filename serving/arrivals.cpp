@@ -7,6 +7,21 @@
 
 namespace kvlab {
 
+namespace {
+
+// A run lasts 106 days at most, see base/time.h.
+Picoseconds later(Picoseconds now, Span gap) {
+  constexpr Picoseconds kLimit = 9'200'000'000'000 * kPsPerNs * 1000;
+  if (ns(gap) > (kLimit - now) / kPsPerNs) {
+    throw InputError(
+        "the trace runs past 106 days (9.2e6 s), the longest run there is: take a part of it with offset and limit_requests, "
+        "speed it up with arrival: {trace: {scale: ...}}, or end the run with stop: {after_s: ...}");
+  }
+  return now + ns(gap) * kPsPerNs;
+}
+
+}  // namespace
+
 Arrivals::Arrivals(TraceSource& trace, const StopRule& stop)
     : trace_(trace), stop_(stop), keeps_hashes_(trace.keeps_hashes()), concurrency_(trace.concurrency()) {
   starts_.assign(static_cast<std::size_t>(concurrency_), 0);
@@ -50,7 +65,9 @@ void Arrivals::release_root() {
     if (starts_.empty()) return;
     at = starts_.front();
   } else {
-    at = ns(root_.request.arrival) * kPsPerNs;
+    const Span arrival = root_.request.arrival - kStart;
+    if (stop_.after_time.count() > 0 && arrival > stop_.after_time) return;
+    at = later(0, arrival);
   }
   if (stop_.after_time.count() > 0 && at > ns(stop_.after_time) * kPsPerNs) return;
   root_at_ = at;
@@ -85,7 +102,7 @@ bool Arrivals::follow_up(std::uint64_t number, Picoseconds finished, Picoseconds
   free_due_.pop_back();
   due_[index] = std::move(turns.front());
   turns.pop_front();
-  arrives = finished + ns(due_[index].request.delay) * kPsPerNs;
+  arrives = later(finished, due_[index].request.delay);
   if (!turns.empty()) waiting_.emplace(due_[index].number, std::move(turns));
   return true;
 }
@@ -100,7 +117,7 @@ void Arrivals::take_follow_up(std::uint32_t index, TraceRequest& request, std::u
 
 void Arrivals::session_ended(Picoseconds at) {
   if (concurrency_ == 0) return;
-  starts_.push_back(at + ns(trace_.think_time(sessions_)) * kPsPerNs);
+  starts_.push_back(later(at, trace_.think_time(sessions_)));
   std::push_heap(starts_.begin(), starts_.end(), std::greater<>{});
   release_root();
 }

@@ -136,7 +136,9 @@ class Recorded final : public ArrivalProcess {
   explicit Recorded(Params& p) : scale_(p.optional<double>("scale", 1.0, 1e-6, 1e6, "the recorded rate times this")) {}
   Time next(Time recorded) override {
     if (scale_ == 1.0) return recorded;
-    return Time(Span(std::llround(static_cast<double>(ns(recorded)) / scale_)));
+    const double scaled_ns = static_cast<double>(ns(recorded)) / scale_;
+    if (!(scaled_ns < 9.2e18)) throw InputError("the scaled arrivals run past 106 days: ask for fewer requests or a higher scale");
+    return Time(Span(std::llround(scaled_ns)));
   }
 
  private:
