@@ -46,7 +46,6 @@ void ReplicaState::find_hits(const Request& r) {
   }
   for (std::int32_t i = 0; i < std::min(r.num_hashes, most); ++i) {
     const std::uint64_t key = key_of(r, i);
-    if (lookup_log != nullptr) lookup_log->push_back(key);
     const BlockId block = pool_->find(key);
     if (block == kNoBlock) break;
     hits_.push_back(block);
@@ -100,6 +99,7 @@ bool ReplicaState::try_allocate(RequestId r, std::int32_t m, std::int32_t ahead)
   if (all.blocks > left) return false;
   if (starts_fresh(request) && limits_.prefix_caching) {
     const std::int32_t hit_tokens = lookup(r);
+    if (lookup_log != nullptr && !request.was_admitted) log_uses(request);
     for (std::size_t i = 0; hit_tokens > 0 && i < hits_.size(); ++i) {
       pool_->note_hit(hits_[i]);
       pool_->acquire(hits_[i]);
@@ -119,6 +119,13 @@ bool ReplicaState::try_allocate(RequestId r, std::int32_t m, std::int32_t ahead)
   allocated_tokens_ += allocated(request) - before;
   if (!request.left_hashed) publish_up_to(request, std::min(request.computed_tokens + m, request.known_values()));
   return true;
+}
+
+// Every block that the request will find or publish, once, whatever is cached and however often it is preempted: so a run with
+// another cache has the same uses of each key.
+void ReplicaState::log_uses(const Request& r) {
+  const std::int32_t full = (r.prompt_tokens + r.output_limit - 1) / limits_.block_tokens;
+  for (std::int32_t i = 0; i < std::min(r.num_hashes, full); ++i) lookup_log->push_back(key_of(r, i));
 }
 
 // Card 1.4c: full blocks are published when they are allocated, up to tokens that have values.

@@ -148,6 +148,7 @@ class ReplicaState final : public ReplicaView {
   [[nodiscard]] std::int64_t first_publication(const Request& r) const;
   [[nodiscard]] std::int64_t allocations_in(std::int64_t iterations) const;
   [[nodiscard]] Need need(RequestId r, std::int32_t m, std::int32_t ahead = 0);
+  void log_uses(const Request& r);
   void find_hits(const Request& r);
   void remember_blocks(Request& r);
   [[nodiscard]] std::int64_t allocated(const Request& r) const {

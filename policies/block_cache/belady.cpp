@@ -10,8 +10,10 @@ namespace kvlab {
 namespace {
 
 // Belady's MIN: victim = the block whose key is used farthest in the future, the deepest among equals. It knows the order of
-// uses from set_future() and counts on_hit and on_insert to know where in it the host is. So it is the best possible cache
-// for that order; in a simulation with time the order depends on the cache, and it is the bound for the recorded order only.
+// uses from set_future(). Each on_hit and on_insert takes the earliest use of its key that is left, so a host may use different
+// keys in another order than announced. It is the best possible cache for the announced order; in a simulation with time the
+// order depends on the cache, and it is the bound for the recorded order only.
+// Of blocks with the same key lookups find one: the others are never used again.
 // A chain is looked up from its front, so a block's next use comes before that of every block behind it in the chain: what
 // is cached of a chain is always a prefix.
 class Belady final : public BlockCache {
@@ -27,18 +29,25 @@ class Belady final : public BlockCache {
   void set_future(std::span<const std::uint64_t> keys) override;
 
   void on_insert(BlockId block, std::uint64_t key, std::uint32_t depth, double) override {
-    blocks_[index(block)] = {key, {~use(key), ~depth}};
+    blocks_[index(block)] = {key, {~kNeverAgain, ~depth}};
+    if (Uses* uses = use(key)) {
+      if (uses->found == kNoBlock) uses->found = block;
+      rank_found(*uses);
+    }
   }
   void on_hit(BlockId block) override {
-    Block& b = blocks_[index(block)];
-    b.rank.sooner = ~use(b.key);
-    if (candidates_.contains(index(block))) candidates_.change(index(block), b.rank);
+    if (Uses* uses = use(blocks_[index(block)].key)) {
+      uses->found = block;
+      rank_found(*uses);
+    }
   }
   void on_acquire(BlockId block) override { candidates_.remove(index(block)); }
   void on_release(BlockId block) override { candidates_.push(index(block), blocks_[index(block)].rank); }
   BlockId victim(std::uint64_t) override {
     const std::uint32_t farthest = candidates_.top();
     candidates_.remove(farthest);
+    auto* slot = uses_.find(blocks_[farthest].key);
+    if (slot && slot->value.found == BlockId{farthest}) slot->value.found = kNoBlock;
     return BlockId{farthest};
   }
 
@@ -58,15 +67,16 @@ class Belady final : public BlockCache {
   };
   struct Uses {
     Position next = kUnknown;
+    BlockId found = kNoBlock;  // the block that lookups of the key find
     bool operator==(const Uses&) const = default;
   };
 
-  Position use(std::uint64_t key);
+  Uses* use(std::uint64_t key);
+  void rank_found(const Uses& uses);
 
   std::vector<Block> blocks_;    // [num_blocks]
   std::vector<Position> later_;  // [length of the future] the next use of the same key
-  KeyMap<Uses> uses_;            // key -> its first use at or after position_, once asked for
-  Position position_ = 0;
+  KeyMap<Uses> uses_;            // key -> the first of its uses that are left
   CandidateHeap<Rank> candidates_;
 };
 
@@ -80,17 +90,21 @@ void Belady::set_future(std::span<const std::uint64_t> keys) {
     if (uses.next != kUnknown) later_[i] = uses.next;
     uses.next = i;
   }
-  position_ = 0;
 }
 
-// Takes one step into the future, and says when `key` will be used after that.
-Belady::Position Belady::use(std::uint64_t key) {
-  if (position_ < kUnknown) ++position_;
+// Takes the key's next use; null if none was ever announced.
+Belady::Uses* Belady::use(std::uint64_t key) {
   auto* slot = uses_.find(key);
-  if (!slot) return kNeverAgain;
+  if (!slot) return nullptr;
   Position& next = slot->value.next;
-  while (next < position_) next = later_[next];
-  return next;
+  if (next != kNeverAgain) next = later_[next];
+  return &slot->value;
+}
+
+void Belady::rank_found(const Uses& uses) {
+  const std::uint32_t block = index(uses.found);
+  blocks_[block].rank.sooner = ~uses.next;
+  if (candidates_.contains(block)) candidates_.change(block, blocks_[block].rank);
 }
 
 [[maybe_unused]] const bool registered = BlockCacheRegistry::add<Belady>(
