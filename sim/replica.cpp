@@ -23,8 +23,11 @@ ReplicaLimits limits_of(const SimSetup& setup, std::uint32_t number, const Sched
 
 std::unique_ptr<BlockPool> make_pool(const SimSetup& setup) {
   std::unique_ptr<BlockCache> cache = setup.make_block_cache();
-  if (cache->needs_future()) cache->set_future(setup.future_keys);
-  return std::make_unique<BlockPool>(static_cast<std::uint32_t>(setup.memory.num_blocks), setup.memory.pages_per_block, std::move(cache));
+  BlockCache& oracle = *cache;
+  auto pool =
+      std::make_unique<BlockPool>(static_cast<std::uint32_t>(setup.memory.num_blocks), setup.memory.pages_per_block, std::move(cache));
+  if (oracle.needs_future()) oracle.set_future(setup.future_keys);  // the pool has reset it
+  return pool;
 }
 
 }  // namespace
@@ -184,15 +187,29 @@ void SimReplica::time_step(InFlightStep& step, Picoseconds at, const StepCost& c
 }
 
 void SimReplica::count_step(const InFlightStep& step, const StepCost& cost) {
-  totals_.add_cost(cost);
+  // Steps overlap in a pipeline: time that several share counts once.
+  const Picoseconds before = count_ > 1 ? in_flight(count_ - 2).end : step.start;
+  const Picoseconds occupied = num_stages_ == 1 ? cost.total : step.end - std::max(step.start, before);
+  totals_.add_cost(cost, occupied);
   totals_.rows += static_cast<Int128>(step.entries.size());
   for (const StepEntry& entry : step.entries) totals_.tokens += entry.tokens;
-  if (state_.num_waiting() > 0) totals_.overload += cost.total;
+  if (state_.num_waiting() > 0) totals_.overload += occupied;
   const std::int64_t used = state_.used_blocks();
   totals_.peak_used_blocks = std::max(totals_.peak_used_blocks, used);
-  totals_.used_blocks += static_cast<Int128>(used) * cost.total;
-  totals_.wasted_tokens += static_cast<Int128>(state_.wasted_tokens()) * cost.total;
-  totals_.external_fragmentation += static_cast<Int128>(state_.external_fragmentation_ppm()) * cost.total;
+  totals_.used_blocks += static_cast<Int128>(used) * occupied;
+  totals_.wasted_tokens += static_cast<Int128>(state_.wasted_tokens()) * occupied;
+  totals_.external_fragmentation += static_cast<Int128>(state_.external_fragmentation_ppm()) * occupied;
+}
+
+// What the steps still in flight occupy after `end`.
+Picoseconds SimReplica::busy_after(Picoseconds end) {
+  Picoseconds sum = 0;
+  for (int i = 0; i < count_; ++i) {
+    const Picoseconds from = std::max(end, in_flight(i).start);
+    sum += std::max<Picoseconds>(0, in_flight(i).end - from);
+    end = std::max(end, in_flight(i).end);
+  }
+  return sum;
 }
 
 // Puts the plan's copies on the links; answers when the last copy out of GPU memory has ended, which the step waits for.

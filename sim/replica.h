@@ -29,6 +29,7 @@ class SimReplica {
   ReplicaState& state() { return state_; }
   [[nodiscard]] const ReplicaState& state() const { return state_; }
   [[nodiscard]] const StepTotals& totals() const { return totals_; }
+  [[nodiscard]] Picoseconds busy_after(Picoseconds end);
   [[nodiscard]] CostModel& cost() { return *cost_; }
   [[nodiscard]] Picoseconds last_output() const { return last_output_; }
 

@@ -1,6 +1,7 @@
 #include "sim/simulation.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "serving/arrivals.h"
 #include "serving/host_summary.h"
@@ -149,7 +150,7 @@ class Simulation final : public FleetView {
       s.waiting = static_cast<std::int64_t>(state.num_waiting() + state.num_input()) - s.swapped;
       s.used_blocks = state.used_blocks();
       s.cached_blocks = state.pool().cached_blocks();
-      s.free_blocks = state.free_blocks();
+      s.free_blocks = state.free_blocks() - s.cached_blocks;
       s.prompt_tokens = counters.prompt_tokens - last_counted_[i].prompt_tokens;
       s.output_tokens = counters.output_tokens - last_counted_[i].output_tokens;
       last_counted_[i] = counters;
@@ -180,7 +181,9 @@ class Simulation final : public FleetView {
 
   void add_totals(RunSummary& summary, Picoseconds duration) {
     StepTotals all;
+    Int128 unfinished = 0;  // steps cut short by the stop are in the totals with all of their time
     for (const auto& replica : replicas_) {
+      unfinished += replica->busy_after(first_arrival_ + duration);
       all.merge(replica->totals());
       add_counters(replica->state(), summary);
     }
@@ -191,14 +194,15 @@ class Simulation final : public FleetView {
     const std::int64_t num_blocks = replicas_.front()->state().num_blocks();
     summary.batch_mean_requests = ratio(all.rows, steps);
     summary.batch_mean_tokens = ratio(all.tokens, steps);
-    summary.busy_frac = ratio(all.busy, replica_time);
-    summary.overload_frac = ratio(all.overload, replica_time);
+    summary.busy_frac = ratio(all.busy - unfinished, replica_time);
+    summary.overload_frac = ratio(std::min(all.overload, all.busy - unfinished), replica_time);
     summary.kv_used_mean_frac = ratio(all.used_blocks, all.busy * num_blocks);
     summary.kv_used_peak_frac = ratio(all.peak_used_blocks, num_blocks);
     summary.internal_fragmentation_frac = ratio(all.wasted_tokens, all.used_blocks * setup_.memory.block_tokens);
     summary.external_fragmentation_frac = ratio(all.external_fragmentation, all.busy) * 1e-6;
-    for (std::size_t i = 0; i < kCostParts; ++i) summary.part_frac[i] = ratio(all.part[i], all.busy);
-    for (std::size_t i = 0; i < kFootings; ++i) summary.footing_frac[i] = ratio(all.footing[i], all.busy);
+    const Int128 priced = std::accumulate(all.part.begin(), all.part.end(), Int128{0});  // of every stage
+    for (std::size_t i = 0; i < kCostParts; ++i) summary.part_frac[i] = ratio(all.part[i], priced);
+    for (std::size_t i = 0; i < kFootings; ++i) summary.footing_frac[i] = ratio(all.footing[i], priced);
     const double busy_s = static_cast<double>(all.busy) * 1e-12;
     CostModel& cost = replicas_.front()->cost();
     if (busy_s > 0) {

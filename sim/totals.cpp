@@ -4,9 +4,9 @@
 
 namespace kvlab {
 
-void StepTotals::add_cost(const StepCost& cost) {
+void StepTotals::add_cost(const StepCost& cost, Picoseconds occupied) {
   ++steps;
-  busy += cost.total;
+  busy += occupied;
   flops += cost.flops;
   bytes += cost.bytes;
   for (std::size_t i = 0; i < kCostParts; ++i) part[i] += cost.part[i];

@@ -12,7 +12,7 @@ namespace kvlab {
 struct StepTotals {
   std::uint64_t steps = 0;
   Int128 rows = 0, tokens = 0;                // by step
-  Int128 busy = 0, overload = 0;              // ps; overload: requests wait while the step runs
+  Int128 busy = 0, overload = 0;              // ps with a step under way; overload: and requests waiting
   Int128 used_blocks = 0, wasted_tokens = 0;  // times ps
   Int128 flops = 0, bytes = 0;
   Int128 external_fragmentation = 0;  // parts per million times ps
@@ -20,7 +20,8 @@ struct StepTotals {
   std::array<Int128, kFootings> footing{};
   std::int64_t peak_used_blocks = 0;
 
-  void add_cost(const StepCost& cost);
+  // occupied: the part of the step's time in which no step before it is under way.
+  void add_cost(const StepCost& cost, Picoseconds occupied);
   // `count` steps whose costs run base, base + slope, ...
   void add_costs(const StepCost& base, const StepCost& slope, std::int64_t count);
   void merge(const StepTotals& other);

@@ -1,0 +1,138 @@
+// What a whole simulation answers, on small traces.
+#include "sim/simulation.h"
+
+#include <gtest/gtest.h>
+
+#include "base/hash.h"
+#include "base/random.h"
+#include "tests/sim/sim_support.h"
+
+namespace kvlab::testing {
+namespace {
+
+RunSummary summary_of(const SimSetup& setup, const std::vector<TraceRequest>& requests) {
+  VectorTrace trace(requests);
+  Recorder records;
+  return simulate(setup, trace, records);
+}
+
+// Requests that begin with one of `groups` shared prefixes.
+struct SharedPrefixes {
+  SharedPrefixes(std::uint64_t seed, std::uint64_t groups, double gap_ms) : hashes(200) {
+    for (std::size_t i = 0; i < hashes.size(); ++i) {
+      const auto draw = [&](std::uint64_t step) { return Draw{seed, Purpose::kTest, i, step, 0}; };
+      const std::uint64_t group = draw(0).below(groups);
+      const auto own = static_cast<std::int32_t>(1 + draw(1).below(60));
+      TraceRequest r = request_at(gap_ms * static_cast<double>(i), 64 + own, static_cast<std::int32_t>(1 + draw(2).below(20)));
+      for (std::uint64_t b = 0; b < static_cast<std::uint64_t>(r.prompt_tokens / 16); ++b)
+        hashes[i].push_back(mix64(b < 4 ? 1000 * group + b + 1 : 1'000'000 * (i + 1) + b));
+      r.hash_tokens = 16;
+      r.hashes = hashes[i];
+      requests.push_back(r);
+    }
+  }
+  std::vector<std::vector<std::uint64_t>> hashes;
+  std::vector<TraceRequest> requests;
+};
+
+std::int64_t hit_tokens(SimSetup setup, const std::string& cache, const std::vector<TraceRequest>& requests) {
+  std::vector<std::uint64_t> lookups;
+  if (cache == "belady") {
+    SimSetup first = setup;
+    first.record_lookups = &lookups;
+    summary_of(first, requests);
+    setup.future_keys = lookups;
+  }
+  setup.make_block_cache = policy<BlockCacheRegistry>("block cache", cache, "{}");
+  return summary_of(setup, requests).hit_tokens;
+}
+
+TEST(Simulation, BeladyHitsAtLeastAsOftenAsTheOthers) {
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    SimSetup setup = basic_setup();
+    setup.memory.num_blocks = static_cast<std::int64_t>(30 + 10 * (seed % 3));
+    const SharedPrefixes trace(seed, 8 + 4 * (seed % 2), seed % 4 == 0 ? 40 : 400);
+    const std::int64_t belady = hit_tokens(setup, "belady", trace.requests);
+    EXPECT_GT(belady, hit_tokens(setup, "lru", trace.requests)) << "seed " << seed;
+    EXPECT_GE(belady, hit_tokens(setup, "fifo", trace.requests)) << "seed " << seed;
+  }
+}
+
+TEST(Simulation, UsedCachedAndFreeBlocksAddUp) {
+  const SharedPrefixes trace(1, 8, 20);
+  SimSetup setup = basic_setup();
+  setup.memory.num_blocks = 60;
+  VectorTrace source(trace.requests);
+  Recorder records;
+  simulate(setup, source, records);
+  bool caches = false;
+  for (const TimelineSample& s : records.samples) {
+    ASSERT_EQ(s.used_blocks + s.cached_blocks + s.free_blocks, 60);
+    caches = caches || s.cached_blocks > 0;
+  }
+  EXPECT_TRUE(caches);
+}
+
+std::vector<TraceRequest> saturating(int count, std::int32_t output) {
+  std::vector<TraceRequest> requests;
+  for (int i = 0; i < count; ++i) requests.push_back(request_at(0.1 * i, 100, output));
+  return requests;
+}
+
+TEST(Simulation, OverlappingStagesAreBusyOnce) {
+  for (const int stages : {1, 2, 4}) {
+    SimSetup setup = basic_setup("vllm_v1", "{max_num_seqs: 8, budget_tokens: 128, async_scheduling: false}");
+    LinearPrices prices;
+    prices.token = prices.kv_token = 0;
+    prices.stages.assign(static_cast<std::size_t>(stages), prices.step / stages);
+    setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
+    const RunSummary s = summary_of(setup, saturating(64, 50));
+    EXPECT_LE(s.busy_frac, 1) << stages;
+    EXPECT_GT(s.busy_frac, 0.99) << stages;
+    EXPECT_NEAR(s.part_frac[0], 1, 1e-12) << stages;
+    const double flops = s.batch_mean_tokens * static_cast<double>(s.steps) * 1000;
+    EXPECT_GT(s.mfu_frac, 0.99 * flops / (to_s(s.duration) * 1e12)) << stages << ": padding counts too";
+  }
+}
+
+TEST(Simulation, AStepThatTheStopCutsShortIsNotCountedBehindIt) {
+  for (const char* parameters : {"{}", "{async_scheduling: false}"}) {
+    SimSetup setup = basic_setup("vllm_v1", parameters);
+    LinearPrices prices;
+    prices.step = 400'000'000'000;  // 0.4 s
+    setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
+    setup.stop.after_time = Span(1'000'000'000);
+    const RunSummary s = summary_of(setup, {request_at(0, 100, 50)});
+    EXPECT_LE(s.busy_frac, 1);
+    EXPECT_GT(s.busy_frac, 0.99);
+  }
+}
+
+TEST(Simulation, RefusesArrivalsBeyondThePicosecondClock) {
+  const double day_ms = 86'400'000;
+  SimSetup setup = basic_setup();
+  setup.timeline_interval = Span{0};
+  EXPECT_EQ(summary_of(setup, {request_at(0, 100, 1), request_at(106 * day_ms, 100, 1)}).latencies.completed, 2U);
+  for (const double days : {107.0, 214.0, 1000.0})
+    EXPECT_THROW(summary_of(setup, {request_at(0, 100, 1), request_at(days * day_ms, 100, 1)}), InputError) << days;
+  TraceRequest follow_up = request_at(0, 100, 1);
+  follow_up.is_follow_up = true;
+  follow_up.delay = Span(std::int64_t{60} * 86'400'000'000'000);
+  EXPECT_THROW(summary_of(setup, {request_at(60 * day_ms, 100, 1), follow_up}), InputError);
+  setup.stop.after_time = Span(1'000'000'000);
+  EXPECT_EQ(summary_of(setup, {request_at(0, 100, 1), request_at(1000 * day_ms, 100, 1)}).latencies.completed, 1U);
+}
+
+TEST(Simulation, WhatARequestComputedItselfIsNoPrefixHit) {
+  for (const char* preemption : {"recompute", "swap"}) {
+    SimSetup setup = basic_setup("vllm_v0", std::string("{preemption: ") + preemption + "}");
+    setup.memory.num_blocks = 40;
+    setup.memory.host_blocks = 100;
+    const RunSummary s = summary_of(setup, saturating(20, 400));
+    EXPECT_GT(s.preemptions, 0U);
+    EXPECT_EQ(s.hit_tokens, 0) << preemption;
+  }
+}
+
+}  // namespace
+}  // namespace kvlab::testing
