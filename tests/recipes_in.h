@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <initializer_list>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "base/params.h"
 #include "policies/kv/recipe.h"
 
@@ -23,6 +25,38 @@ inline std::vector<std::string> recipes_in(std::initializer_list<const char*> ho
     const Recipe recipe = load_recipe(name);
     return !std::all_of(hosts.begin(), hosts.end(), [&](const char* host) { return recipe.runs_in(host); });
   });
+  return names;
+}
+
+// Recipes by a name of ours, as YAML, that cut in decode while layers or heads have unequal shares of their 130 tokens.
+inline const std::vector<std::pair<std::string, std::string>>& unequal_shares() {
+  static const std::vector<std::pair<std::string, std::string>> recipes = [] {
+    const std::string scorer = "budget_tokens: 130, scorer: {accumulated_attention: {recent_tokens: 4, recent_frac: 0}}, ";
+    const std::string pyramid = "allocator: {pyramid: {window_tokens: 8}}";
+    return std::vector<std::pair<std::string, std::string>>{
+        {"pyramid", "{recipe: h2o, " + scorer + pyramid + "}"},
+        {"table", "{recipe: h2o, " + scorer + "allocator: {table: {unit: budget_frac, values: 0=1.5 1=0.5 2.0=1.75 2.1=0.25}}}"},
+        {"sensitivity",
+         "{recipe: h2o, " + scorer + "allocator: {sensitivity_layers: {importance: 0=1 1=5 2=2 3=4}}, trigger: {every_n: {steps: 8}}}"},
+        {"heads", "{recipe: h2o, " + scorer + "allocator: {head_split: {retrieval_heads: 0.1 2.0}}}"},
+        {"when_full", "{recipe: h2o, " + scorer + pyramid + ", trigger: when_full}"},
+        {"chunks", "{recipe: h2o, " + scorer + pyramid + ", trigger: {every_step: {from: every_chunk}}}"},
+        {"pages", "{recipe: paged_eviction, budget_tokens: 130, allocator: {table: {unit: budget_frac, values: 0=1.5 1=0.5}}}"},
+        {"ada", "{recipe: h2o, " + scorer + "allocator: {ada: {layers: {pyramid: {window_tokens: 8}}}}}"}};
+  }();
+  return recipes;
+}
+
+inline Recipe unequal_shares_of(const std::string& name) {
+  for (const auto& [known, text] : unequal_shares())
+    if (known == name) return recipe_of(text);
+  throw InternalError("no such recipe");
+}
+
+// "shares_pyramid" and so on, beside names of recipes.
+inline std::vector<std::string> unequal_shares_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, text] : unequal_shares()) names.push_back("shares_" + name);
   return names;
 }
 

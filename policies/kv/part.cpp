@@ -23,6 +23,21 @@ void Needs::add(const Needs& other) {
   if (!other.pass.empty() && other.pass != pass) throw InternalError("two parts ask for different extra passes");
 }
 
+bool Allocator::over_shares(const ModelShape& model, std::int32_t layer, std::span<const std::int32_t> len, std::int32_t target,
+                            std::int32_t n) const {
+  for (std::size_t h = 0; h < len.size(); ++h)
+    if (len[h] > expected(model, layer, static_cast<std::int32_t>(h), target, n)) return true;
+  return false;
+}
+
+Held::Held(const Allocator& allocator, const ModelShape& model, std::int32_t layer, std::span<const std::int32_t> len, std::int32_t n)
+    : longest_(*std::max_element(len.begin(), len.end())), layer_(layer), n_(n), len_(len), allocator_(&allocator), model_(&model) {}
+
+bool Held::exceeds(std::int32_t target) const {
+  if (allocator_ == nullptr || !allocator_->has_shares()) return longest_ > target;
+  return n_ > target && allocator_->over_shares(*model_, layer_, len_, target, n_);
+}
+
 std::int32_t Budget::of(std::int32_t prompt_tokens) const {
   if (tokens > 0) return tokens;
   if (frac <= 0) return 0;

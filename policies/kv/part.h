@@ -160,6 +160,30 @@ class Allocator : public KvPart {
   [[nodiscard]] virtual std::int32_t expected(const ModelShape& model, std::int32_t layer, std::int32_t head, std::int32_t target,
                                               std::int32_t n) const = 0;
   [[nodiscard]] virtual bool depends_on_data() const { return false; }
+  // True: rows have unequal shares of the budget, which are known without data.
+  [[nodiscard]] virtual bool has_shares() const { return !depends_on_data(); }
+  // Of these: whether a layer's rows, which hold `len` [kv_heads] of n tokens, hold more than their shares at this target.
+  [[nodiscard]] virtual bool over_shares(const ModelShape& model, std::int32_t layer, std::span<const std::int32_t> len,
+                                         std::int32_t target, std::int32_t n) const;
+};
+
+// What a layer's rows of one sequence hold, as triggers see it.
+class Held {
+ public:
+  Held(std::int32_t tokens) : longest_(tokens) {}  // NOLINT: rows alike, with equal shares
+  // `len` [kv_heads] of `n` tokens of the sequence; the arguments outlive this.
+  Held(const Allocator& allocator, const ModelShape& model, std::int32_t layer, std::span<const std::int32_t> len, std::int32_t n);
+  // Of the longest row.
+  [[nodiscard]] std::int32_t tokens() const { return longest_; }
+  // Whether rows hold more than theirs where a row may hold `target` on average. Shares that only data tells are taken as equal, and of
+  // a sequence that is not longer than the target nothing is over.
+  [[nodiscard]] bool exceeds(std::int32_t target) const;
+
+ private:
+  std::int32_t longest_, layer_ = 0, n_ = 0;
+  std::span<const std::int32_t> len_ = {};
+  const Allocator* allocator_ = nullptr;
+  const ModelShape* model_ = nullptr;
 };
 
 // When a policy acts, and down to how many tokens.
@@ -173,8 +197,8 @@ struct Budget {
 
 class Trigger : public KvPart {
  public:
-  // Tokens per KV head that may stay now in a row that holds `held`, or nothing: no action. Asked after each layer's attention.
-  [[nodiscard]] virtual std::optional<std::int32_t> target(const SeqStep& seq, std::int32_t held, const Budget& budget) const = 0;
+  // Tokens per KV head that may stay now on average in rows that hold `held`, or nothing: no action. Asked after each layer's attention.
+  [[nodiscard]] virtual std::optional<std::int32_t> target(const SeqStep& seq, const Held& held, const Budget& budget) const = 0;
   // Acts while the prompt is incomplete: later prompt tokens are computed over a cut cache.
   [[nodiscard]] virtual bool inside_prefill() const { return false; }
   [[nodiscard]] virtual bool in_decode() const { return false; }

@@ -203,11 +203,10 @@ void KvPolicy::evict(const PolicyStep& step, std::int32_t layer) {
   Acting acting;
   for (std::size_t s = 0; s < step.seqs.size(); ++s) {
     const std::int32_t* len = view.kv.len + static_cast<std::int32_t>(s) * model_.kv_heads;
-    const std::optional<std::int32_t> target =
-        trigger_->target(step.seqs[s], *std::max_element(len, len + model_.kv_heads), recipe_.budget);
-    if (!target) continue;
+    const std::optional<std::int32_t> target_tokens = target(step.seqs[s], layer, {len, static_cast<std::size_t>(model_.kv_heads)});
+    if (!target_tokens) continue;
     acting.which.push_back(static_cast<std::int32_t>(s));
-    acting.target.push_back(*target);
+    acting.target.push_back(*target_tokens);
     acting.seqs.push_back(step.seqs[s]);
   }
   if (!acting.which.empty()) act(step, view, acting);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,6 +39,14 @@ class KvPolicy {
   // InputError where a cut in this step, which depends on lengths alone, would leave less than the tokens that always stay. Hosts that
   // know their steps ask before the run: a budget that is a share of the prompt, or a protected chunk, fits or not by its length.
   void refuse_small_budget(const SeqStep& seq) const;
+
+  // Tokens per KV head that may stay on average in a layer's rows of one sequence, which hold `len` [kv_heads] before the cut, or nothing:
+  // no action.
+  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, std::int32_t layer, std::span<const std::int32_t> len) const {
+    return trigger_->target(seq, Held(*allocator_, model_, layer, len, seq.end()), recipe_.budget);
+  }
+  // True: rows as long as each other may be cut in some layers only.
+  [[nodiscard]] bool has_shares() const { return allocator_->has_shares(); }
 
   [[nodiscard]] const Needs& needs() const { return needs_; }
   [[nodiscard]] std::int32_t num_words() const { return num_words_; }  // statistics per token that the stores must have

@@ -72,8 +72,10 @@ bool RecipeFootprint::history_matters() {
       for (const std::int32_t decoded : {1, 30, 100, 513}) {
         if (held < 2 || prompt + decoded < held) continue;
         const SeqState seq{prompt + decoded, prompt, held, 0, prompt + decoded > held, false};
+        const std::int32_t target = target_of(seq);
+        if (target == ShapeRun::kLayersDiffer) continue;  // never taken for one another
         const FootprintStep done = run(seq, 1);
-        const auto [known, is_new] = by_target.try_emplace(target_of(seq), done);
+        const auto [known, is_new] = by_target.try_emplace(target, done);
         const FootprintStep& k = known->second;
         if (!is_new && (k.held_tokens != done.held_tokens || k.pattern != done.pattern || k.kept_tokens != done.kept_tokens)) return true;
       }
@@ -83,7 +85,15 @@ bool RecipeFootprint::history_matters() {
 }
 
 std::int32_t RecipeFootprint::target_of(const SeqState& seq) const {
+  if (shapes_.policy().has_shares() && trigger_->in_decode()) return shapes_.targets(shape_of(seq, 1)).common;
   return trigger_->target({0, seq.seen_tokens, 1, seq.prompt_tokens, -1}, seq.held_tokens + 1, recipe_.budget).value_or(-1);
+}
+
+// What layers that are cut in this step keep on average; 0 or less: none is.
+std::int32_t RecipeFootprint::cut_target(const ShapeRun::Seq& shape) const {
+  if (shapes_.policy().has_shares()) return shapes_.targets(shape).most;
+  const SeqStep step{0, shape.seen_tokens, shape.new_tokens, shape.prompt_tokens, -1};
+  return trigger_->target(step, shape.held.front() + shape.new_tokens, recipe_.budget).value_or(0);
 }
 
 // Where packed tokens wait in full precision or parts keep a fixed amount, short sequences take more than token_bytes each.
@@ -147,9 +157,10 @@ std::size_t RecipeFootprint::KeyHash::operator()(const Key& k) const {
 // Most decode steps depend on what is held and what the trigger wants alone.
 RecipeFootprint::Key RecipeFootprint::key_of(const SeqState& seq, std::int32_t new_tokens) const {
   const bool decodes = new_tokens == 1 && seq.seen_tokens >= seq.prompt_tokens;
-  if (!decodes || depends_on_history_)
-    return {seq.seen_tokens, new_tokens, seq.prompt_tokens, seq.held_tokens, seq.pattern * 2 + (seq.recomputes ? 1 : 0), -2};
-  return {seq.left_hashed ? 1 : 0, 1, 0, seq.held_tokens, seq.pattern * 2, target_of(seq)};
+  const std::int32_t target = decodes && !depends_on_history_ ? target_of(seq) : ShapeRun::kLayersDiffer;
+  if (target == ShapeRun::kLayersDiffer)
+    return {seq.seen_tokens, new_tokens, seq.prompt_tokens, seq.held_tokens, seq.pattern * 2 + (seq.recomputes ? 1 : 0), target};
+  return {seq.left_hashed ? 1 : 0, 1, 0, seq.held_tokens, seq.pattern * 2, target};
 }
 
 FootprintStep RecipeFootprint::step(const SeqState& seq, std::int32_t new_tokens) {
@@ -211,8 +222,7 @@ FootprintStep RecipeFootprint::run(const SeqState& seq, std::int32_t new_tokens)
   const bool decodes = new_tokens == 1 && seq.seen_tokens >= seq.prompt_tokens && !seq.recomputes;
   if (decodes && recipe_.disposal == "drop" && !trigger_->in_decode()) return grow(seq);
   const ShapeRun::Seq shape = shape_of(seq, new_tokens);
-  const SeqStep step{0, shape.seen_tokens, new_tokens, shape.prompt_tokens, -1};
-  counts_.set_target(trigger_->target(step, seq.held_tokens + new_tokens, recipe_.budget).value_or(0));
+  counts_.set_target(cut_target(shape));
   shapes_.forget();
   const ShapeRun::Result result = shapes_.step(std::span(&shape, 1));
   const auto heads = static_cast<std::size_t>(model_.kv_heads);

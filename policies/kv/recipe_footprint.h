@@ -62,6 +62,7 @@ class RecipeFootprint final : public Footprint {
   void find_side_bytes();
   bool history_matters();
   [[nodiscard]] std::int32_t target_of(const SeqState& seq) const;
+  [[nodiscard]] std::int32_t cut_target(const ShapeRun::Seq& shape) const;
 
   Recipe recipe_;
   ModelShape model_;

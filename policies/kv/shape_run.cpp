@@ -129,6 +129,21 @@ ShapeRun::Result ShapeRun::step(std::span<const Seq> batch) {
   return result;
 }
 
+ShapeRun::Targets ShapeRun::targets(const Seq& seq) const {
+  const SeqStep step{0, seq.seen_tokens, seq.new_tokens, seq.prompt_tokens, seq.extras.question_begin};
+  const bool alike = seq.held.size() == 1;
+  const auto heads = static_cast<std::size_t>(model_.kv_heads);
+  std::vector<std::int32_t> len(heads, seq.held.front() + seq.new_tokens);
+  Targets all;
+  for (std::int32_t l = 0; l < (alike && !policy_.has_shares() ? 1 : model_.num_layers); ++l) {
+    for (std::size_t h = 0; !alike && h < heads; ++h) len[h] = seq.held[static_cast<std::size_t>(l) * heads + h] + seq.new_tokens;
+    const std::int32_t target = policy_.target(step, l, len).value_or(kNoCut);
+    all.common = l == 0 || target == all.common ? target : kLayersDiffer;
+    all.most = std::max(all.most, target);
+  }
+  return all;
+}
+
 std::vector<std::int64_t> ShapeRun::gpu_bytes(const Seq& seq) const {
   Group groups[] = {group_of(std::span(&seq, 1), seq.seen_tokens >= seq.prompt_tokens)};
   std::vector<std::int64_t> bytes;

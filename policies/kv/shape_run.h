@@ -39,6 +39,12 @@ class ShapeRun {
   // One step. A sequence whose numbers continue the last step at its place goes on; any other is put into the state that the step
   // before it would have left behind. Errors (InputError): what the recipe observes is not in `extras`.
   Result step(std::span<const Seq> batch);
+  // What the trigger asks of a step of one sequence: tokens that all layers are cut to, kNoCut, or kLayersDiffer; and the most of a layer.
+  static constexpr std::int32_t kNoCut = -1, kLayersDiffer = -2;
+  struct Targets {
+    std::int32_t common = kNoCut, most = kNoCut;
+  };
+  [[nodiscard]] Targets targets(const Seq& seq) const;
   // GPU bytes of each layer while the sequence holds seq.held; nothing runs.
   [[nodiscard]] std::vector<std::int64_t> gpu_bytes(const Seq& seq) const;
   // The next step continues nothing.

@@ -59,12 +59,7 @@ std::optional<ShapeRun::Seq> moved(const ShapeRun::Seq& seq, std::int32_t held) 
 }  // namespace
 
 StepOps::StepOps(const Recipe& recipe, const ModelShape& model)
-    : model_(model),
-      budget_(recipe.budget),
-      fetches_(recipe.selector != "all"),
-      trigger_(recipe.make_trigger()),
-      shapes_(recipe, model),
-      companies_(1) {
+    : model_(model), budget_(recipe.budget), fetches_(recipe.selector != "all"), shapes_(recipe, model), companies_(1) {
   company_ids_[{}] = 0;
   probe_prompts();
 }
@@ -82,26 +77,13 @@ StepOps::PerLayer StepOps::run(std::span<const Seq> batch) {
   return layers;
 }
 
-// What all layers agree to cut the sequence to.
-std::int32_t StepOps::target(const Seq& seq) const {
-  const SeqStep step{0, seq.seen_tokens, seq.new_tokens, seq.prompt_tokens, seq.extras.question_begin};
-  std::optional<std::int32_t> common;
-  const auto heads = seq.held.size() > 1 ? static_cast<std::ptrdiff_t>(model_.kv_heads) : 1;
-  for (auto row = seq.held.begin(); row != seq.held.end(); row += heads) {
-    const std::int32_t layer = trigger_->target(step, *std::max_element(row, row + heads) + seq.new_tokens, budget_).value_or(kNoCut);
-    if (common && *common != layer) return kLayersDiffer;
-    common = layer;
-  }
-  return common.value_or(kNoCut);
-}
-
 StepOps::Stage StepOps::stage(const Seq& seq) const {
-  return seq.seen_tokens == seq.prompt_tokens ? kFirst : target(seq) == kNoCut ? kKeeps : kCuts;
+  return seq.seen_tokens == seq.prompt_tokens ? kFirst : shapes_.targets(seq).common == ShapeRun::kNoCut ? kKeeps : kCuts;
 }
 
 // Compares a sequence with one of its length that has another prompt or lost other tokens.
 void StepOps::compare(const Seq& reference, const Seq& other) {
-  if (target(reference) == target(other) && run(std::span(&reference, 1)) != run(std::span(&other, 1)))
+  if (shapes_.targets(reference).common == shapes_.targets(other).common && run(std::span(&reference, 1)) != run(std::span(&other, 1)))
     prompt_matters_[stage(other)] = true;
 }
 
@@ -128,12 +110,12 @@ void StepOps::probe_prompts() {
 StepOps::Group StepOps::group(const Seq& seq, std::int32_t company) {
   Group g;
   g.company = company;
-  g.target = target(seq);
+  g.target = shapes_.targets(seq).common;
   std::vector<std::int32_t> pattern;
   for (const std::int32_t h : seq.held) pattern.push_back(h - seq.held.front());
   if (std::all_of(pattern.begin(), pattern.end(), [](std::int32_t d) { return d == 0; })) pattern.clear();
   g.pattern = patterns_.try_emplace(std::move(pattern), static_cast<std::int32_t>(patterns_.size())).first->second;
-  if (g.target != kLayersDiffer && !prompt_matters_[stage(seq)]) return g;
+  if (g.target != ShapeRun::kLayersDiffer && !prompt_matters_[stage(seq)]) return g;
   g.prompt = seq.prompt_tokens;
   g.lost = seq.seen_tokens - seq.held.front();
   return g;
@@ -201,7 +183,7 @@ const StepOps::Line* StepOps::find(const Seq& seq, std::int32_t company) {
   const Group g = group(seq, company);
   const std::int32_t held = seq.held.front();
   Block& block = blocks_[{g, held / kBlockTokens}];
-  if (block.tries < kTries && !block.line && lines_hold_ && g.target != kLayersDiffer && g.prompt < 0) {
+  if (block.tries < kTries && !block.line && lines_hold_ && g.target != ShapeRun::kLayersDiffer && g.prompt < 0) {
     block.line = fit(seq, company, g);
     ++block.tries;
   }

@@ -60,14 +60,12 @@ class StepOps {
   // What may tell two sequences of one length apart: with whom they decode (a set of kinds), how layers and heads differ in length, to
   // how many tokens the trigger cuts now, and where it matters prompt and tokens lost.
   struct Group {
-    std::int32_t company = 0, pattern = 0, target = kNoCut, prompt = -1, lost = -1;
+    std::int32_t company = 0, pattern = 0, target = ShapeRun::kNoCut, prompt = -1, lost = -1;
     auto operator<=>(const Group&) const = default;
   };
-  static constexpr std::int32_t kNoCut = -1, kLayersDiffer = -2;
   // Kinds of steps that are asked apart whether the prompt matters.
   enum Stage : std::uint8_t { kKeeps, kCuts, kFirst, kStages };
 
-  [[nodiscard]] std::int32_t target(const Seq& seq) const;
   [[nodiscard]] Stage stage(const Seq& seq) const;
   Group group(const Seq& seq, std::int32_t company);
   const Line* find(const Seq& seq, std::int32_t company);
@@ -84,7 +82,6 @@ class StepOps {
   ModelShape model_;
   Budget budget_;
   bool fetches_;
-  std::unique_ptr<Trigger> trigger_;
   ShapeRun shapes_;
   std::int64_t runs_ = 0;
   bool lines_hold_ = true;                      // no checked block had a length off its line

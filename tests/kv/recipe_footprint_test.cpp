@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "tests/recipes_in.h"
 
 namespace kvlab {
 namespace {
@@ -24,6 +25,7 @@ std::vector<std::string> serving_recipes() {
 }
 
 Recipe small_footprint_recipe(const std::string& name) {
+  if (name.starts_with("shares_")) return unequal_shares_of(name.substr(7));
   const Recipe recipe = load_recipe(name);
   return recipe.has_budget ? load_recipe(name, 130) : recipe;
 }
@@ -127,6 +129,8 @@ TEST_P(ServingRecipe, MemoryFollowsTheParts) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, ServingRecipe, testing::ValuesIn(serving_recipes()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(UnequalShares, ServingRecipe, testing::ValuesIn(unequal_shares_names()),
+                         [](const auto& info) { return info.param; });
 
 // 260 tokens cut to 64: four pages in each of 8 rows, and 4 bytes of position per token make them a little larger than plain ones.
 TEST(RecipeFootprint, SnapKvByHand) {

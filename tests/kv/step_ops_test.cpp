@@ -13,6 +13,7 @@ constexpr ModelShape kStepModel{4, 8, 2, 64, 128};
 
 // The recipe with a small_step_recipe budget, where it takes one, above what any recipe always keeps.
 Recipe small_step_recipe(const std::string& name) {
+  if (name.starts_with("shares_")) return unequal_shares_of(name.substr(7));
   const Recipe recipe = load_recipe(name);
   return recipe.has_budget || recipe.selector != "all" ? load_recipe(name, 130) : recipe;
 }
@@ -95,6 +96,7 @@ TEST(StepOps, EmptyBatchCallsNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, StepOpsOf, testing::ValuesIn(recipes_in({"cost"})), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(UnequalShares, StepOpsOf, testing::ValuesIn(unequal_shares_names()), [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace kvlab

@@ -37,26 +37,46 @@ std::vector<std::int32_t> held_after(const Trigger& trigger, std::int32_t prompt
   return held;
 }
 
-using Held = std::vector<std::int32_t>;
+using Lengths = std::vector<std::int32_t>;
 
 TEST(EveryStep, StartsWhereItIsTold) {
   const auto held = [](const std::string& from) {
     return held_after(*make_part<TriggerRegistry>("every_step", "{from: " + from + "}"), 30, 3, tokens(8));
   };
-  EXPECT_EQ(held("prompt_end"), (Held{10, 20, 8, 8, 8, 8}));
-  EXPECT_EQ(held("decode_only"), (Held{10, 20, 30, 8, 8, 8}));
-  EXPECT_EQ(held("every_chunk"), (Held{8, 8, 8, 8, 8, 8}));
+  EXPECT_EQ(held("prompt_end"), (Lengths{10, 20, 8, 8, 8, 8}));
+  EXPECT_EQ(held("decode_only"), (Lengths{10, 20, 30, 8, 8, 8}));
+  EXPECT_EQ(held("every_chunk"), (Lengths{8, 8, 8, 8, 8, 8}));
   EXPECT_TRUE(make_part<TriggerRegistry>("every_step", "{from: every_chunk}")->inside_prefill());
   EXPECT_FALSE(make_part<TriggerRegistry>("every_step")->inside_prefill());
 }
 
 TEST(EveryStep, LeavesShortRowsAlone) {
-  EXPECT_EQ(held_after(*make_part<TriggerRegistry>("every_step"), 10, 3, tokens(12)), (Held{10, 11, 12, 12}));
+  EXPECT_EQ(held_after(*make_part<TriggerRegistry>("every_step"), 10, 3, tokens(12)), (Lengths{10, 11, 12, 12}));
+}
+
+// Layer 1 has half of the budget, the others one and a half. Of a sequence within the budget nothing is over.
+TEST(Held, IsComparedWithTheSharesOfItsRows) {
+  const auto table = make_part<AllocatorRegistry>("table", "{unit: budget_frac, values: 0=1.5 1=0.5}");
+  const auto uniform = make_part<AllocatorRegistry>("uniform"), data = make_part<AllocatorRegistry>("global");
+  const ModelShape model{2, 4, 2, 16, 64};
+  const auto exceeds = [&](const Allocator& allocator, std::int32_t layer, std::vector<std::int32_t> len, std::int32_t n) {
+    return Held(allocator, model, layer, len, n).exceeds(40);
+  };
+  EXPECT_FALSE(exceeds(*table, 1, {20, 20}, 50));
+  EXPECT_TRUE(exceeds(*table, 1, {20, 21}, 50));
+  EXPECT_FALSE(exceeds(*table, 1, {40, 40}, 40));
+  EXPECT_FALSE(exceeds(*table, 0, {60, 60}, 90));
+  EXPECT_TRUE(exceeds(*table, 0, {61, 60}, 90));
+  for (const Allocator* equal : {uniform.get(), data.get()}) {
+    EXPECT_FALSE(exceeds(*equal, 1, {40, 40}, 90));
+    EXPECT_TRUE(exceeds(*equal, 1, {20, 41}, 90));
+  }
+  EXPECT_EQ(Held(*table, model, 0, std::vector<std::int32_t>{7, 9}, 20).tokens(), 9);
 }
 
 TEST(EveryN, OscillatesBetweenBudgetAndSlack) {
   const auto trigger = make_part<TriggerRegistry>("every_n", "{steps: 3}");
-  EXPECT_EQ(held_after(*trigger, 10, 7, tokens(8)), (Held{8, 9, 10, 8, 9, 10, 8, 9}));
+  EXPECT_EQ(held_after(*trigger, 10, 7, tokens(8)), (Lengths{8, 9, 10, 8, 9, 10, 8, 9}));
   EXPECT_EQ(trigger->slack_tokens(), 2);
 }
 
@@ -69,13 +89,13 @@ TEST(EveryN, WithoutBudgetOffersAllThatIsHeld) {
 }
 
 TEST(WhenFull, DropsAShareAtOnceAndFillsUpAgain) {
-  EXPECT_EQ(held_after(*make_part<TriggerRegistry>("when_full"), 10, 6, tokens(6)), (Held{3, 4, 5, 6, 3, 4, 5}));
-  EXPECT_EQ(held_after(*make_part<TriggerRegistry>("when_full", "{drop_frac: 0}"), 10, 2, tokens(6)), (Held{6, 6, 6}));
+  EXPECT_EQ(held_after(*make_part<TriggerRegistry>("when_full"), 10, 6, tokens(6)), (Lengths{3, 4, 5, 6, 3, 4, 5}));
+  EXPECT_EQ(held_after(*make_part<TriggerRegistry>("when_full", "{drop_frac: 0}"), 10, 2, tokens(6)), (Lengths{6, 6, 6}));
 }
 
 TEST(PerChunk, CutsThePromptAndKeepsWhatIsDecoded) {
   const auto trigger = make_part<TriggerRegistry>("per_chunk", "{keep_chunk: true}");
-  EXPECT_EQ(held_after(*trigger, 30, 2, tokens(15)), (Held{10, 15, 15, 16, 17}));
+  EXPECT_EQ(held_after(*trigger, 30, 2, tokens(15)), (Lengths{10, 15, 15, 16, 17}));
   EXPECT_EQ(trigger->protects(at(20, 30)).recent, 10);
   EXPECT_EQ(make_part<TriggerRegistry>("per_chunk", "{keep_chunk: true, block_tokens: 7}")->protects(at(20, 30)).recent, 7);
   EXPECT_EQ(make_part<TriggerRegistry>("per_chunk")->protects(at(20, 30)).recent, 0);
@@ -88,7 +108,7 @@ TEST(Lagged, CutsAPartitionWhenTheNextIsFull) {
   half.frac = 0.5;
   EXPECT_EQ(held_after(*trigger, 9, 6, half).back(), 15 - 2 * 2);
   const auto held = held_after(*trigger, 10, 9, half);
-  EXPECT_EQ(held, (Held{8, 9, 10, 11, 10, 11, 12, 13, 12, 13}));
+  EXPECT_EQ(held, (Lengths{8, 9, 10, 11, 10, 11, 12, 13, 12, 13}));
   EXPECT_EQ(trigger->protects(at(14, 10)).recent, 14 - 2 - 2 * 4);
   EXPECT_EQ(trigger->protects(at(5, 10)).recent, 3);
   EXPECT_EQ(trigger->target(at(1, 1), 1, half), std::nullopt);
@@ -99,9 +119,9 @@ TEST(Scope, SlidesOrGrows) {
     return held_after(*make_part<TriggerRegistry>("scope", "{mode: " + mode + ", recent_tokens: 2, decode_tokens: 4, growth_steps: 3}"), 10,
                       8, tokens(6));
   };
-  EXPECT_EQ(held("slide"), (Held{6, 7, 8, 9, 10, 10, 10, 10, 10}));
-  EXPECT_EQ(held("adaptive"), (Held{6, 7, 8, 9, 9, 9, 10, 10, 10}));
-  EXPECT_EQ(held("discontinuous"), (Held{6, 7, 8, 9, 10, 11, 10, 11, 12}));
+  EXPECT_EQ(held("slide"), (Lengths{6, 7, 8, 9, 10, 10, 10, 10, 10}));
+  EXPECT_EQ(held("adaptive"), (Lengths{6, 7, 8, 9, 9, 9, 10, 10, 10}));
+  EXPECT_EQ(held("discontinuous"), (Lengths{6, 7, 8, 9, 10, 11, 10, 11, 12}));
   const auto trigger = make_part<TriggerRegistry>("scope", "{recent_tokens: 2, decode_tokens: 4}");
   EXPECT_TRUE(trigger->protects(at(12, 10)).prompt);
   EXPECT_FALSE(trigger->protects(at(10, 10)).prompt);
@@ -110,8 +130,8 @@ TEST(Scope, SlidesOrGrows) {
 
 TEST(PageFull, FreesOnePageWhenTheNewestIsFull) {
   const auto trigger = make_part<TriggerRegistry>("page_full", "{page_tokens: 4}");
-  EXPECT_EQ(held_after(*trigger, 20, 6, tokens(11)), (Held{10, 8, 9, 10, 11, 8, 9, 10}));
-  EXPECT_EQ(held_after(*trigger, 3, 10, tokens(8)), (Held{3, 4, 5, 6, 7, 8, 9, 10, 11, 8, 9}));
+  EXPECT_EQ(held_after(*trigger, 20, 6, tokens(11)), (Lengths{10, 8, 9, 10, 11, 8, 9, 10}));
+  EXPECT_EQ(held_after(*trigger, 3, 10, tokens(8)), (Lengths{3, 4, 5, 6, 7, 8, 9, 10, 11, 8, 9}));
   EXPECT_EQ(trigger->protects(at(24, 20)).recent, 4);
 }
 

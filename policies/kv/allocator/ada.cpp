@@ -37,6 +37,17 @@ class Ada final : public Allocator {
     layers_->allocate(ops, model, seqs, layers);
     for (ScoredLayer& l : layers) compete(ops, model, seqs, l);
   }
+  // Layers may have shares; what the heads hold together counts.
+  [[nodiscard]] bool has_shares() const override { return layers_->has_shares(); }
+  [[nodiscard]] bool over_shares(const ModelShape& model, std::int32_t layer, std::span<const std::int32_t> len, std::int32_t target,
+                                 std::int32_t n) const override {
+    std::int64_t held = 0, share = 0;
+    for (std::size_t h = 0; h < len.size(); ++h) {
+      held += len[h];
+      share += layers_->expected(model, layer, static_cast<std::int32_t>(h), target, n);
+    }
+    return held > share;
+  }
   // Heads differ; this is their mean.
   [[nodiscard]] std::int32_t expected(const ModelShape& model, std::int32_t layer, std::int32_t head, std::int32_t target,
                                       std::int32_t n) const override {

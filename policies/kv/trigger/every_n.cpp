@@ -12,11 +12,11 @@ class EveryN final : public Trigger {
       : from_(start_phase(p)),
         steps_(p.optional<std::int32_t>("steps", 128, 1, 1 << 20, "decode steps between cuts")),
         has_budget_(p.flag("budgeted", true, "cut to the budget; false: all tokens may stay, the allocator decides")) {}
-  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, std::int32_t held, const Budget& budget) const override {
+  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, const Held& held, const Budget& budget) const override {
     if (!in_phase(from_, seq) || (seq.decoding() && (seq.end() - seq.prompt_tokens) % steps_ != 0)) return std::nullopt;
-    if (!has_budget_) return held;
+    if (!has_budget_) return held.tokens();
     const std::int32_t tokens = budget.of(seq.prompt_tokens);
-    if (held <= tokens) return std::nullopt;
+    if (!held.exceeds(tokens)) return std::nullopt;
     return tokens;
   }
   [[nodiscard]] bool inside_prefill() const override { return from_ == StartPhase::kEveryChunk; }

@@ -15,11 +15,11 @@ class Lagged final : public Trigger {
       : sinks_(p.optional<std::int32_t>("sinks_tokens", 16, 0, 1 << 20, "first tokens, outside the partitions")),
         lag_(p.optional<std::int32_t>("lag_tokens", 128, 1, 1 << 20, "tokens of a partition")) {}
 
-  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, std::int32_t held, const Budget& budget) const override {
+  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, const Held& held, const Budget& budget) const override {
     if (!seq.decoding() && !seq.completes_prompt()) return std::nullopt;
     const std::int32_t cut = cut_partitions(seq.end());
     const std::int32_t tokens = seq.end() - cut * (lag_ - kept_of_partition(seq, budget));
-    if (cut == 0 || held <= tokens) return std::nullopt;
+    if (cut == 0 || !held.exceeds(tokens)) return std::nullopt;
     return tokens;
   }
   [[nodiscard]] bool in_decode() const override { return true; }

@@ -8,7 +8,7 @@ namespace {
 class Never final : public Trigger {
  public:
   explicit Never(Params&) {}
-  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep&, std::int32_t, const Budget&) const override { return std::nullopt; }
+  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep&, const Held&, const Budget&) const override { return std::nullopt; }
 };
 
 [[maybe_unused]] const bool registered = TriggerRegistry::add<Never>({"never", "every token is kept", "Vaswani et al. 2017"});

@@ -8,17 +8,16 @@ namespace kvlab {
 
 namespace {
 
-// Cuts a prompt over the budget to whole pages of it; in decode, whenever the newest page is full and the row holds more pages than the
-// budget, one page goes, never the newest (PagedEviction, Chitty-Venkata et al. 2025).
+// Cuts a prompt over the budget to whole pages of it; in decode, whenever the newest page is full and rows hold more than
+// their pages, one page goes, never the newest (PagedEviction, Chitty-Venkata et al. 2025).
 class PageFull final : public Trigger {
  public:
   explicit PageFull(Params& p) : page_(p.optional<std::int32_t>("page_tokens", 16, 1, 1 << 16, "tokens of a page")) {}
 
-  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, std::int32_t held, const Budget& budget) const override {
+  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, const Held& held, const Budget& budget) const override {
     const std::int32_t tokens = std::max(page_, budget.of(seq.prompt_tokens)), whole = tokens / page_ * page_;
-    if (seq.completes_prompt() && held > tokens) return whole;
-    if (seq.decoding() && held > whole && held % page_ == 0) return held - page_;
-    return std::nullopt;
+    const bool acts = seq.decoding() ? held.tokens() % page_ == 0 && held.exceeds(whole) : seq.completes_prompt() && held.exceeds(tokens);
+    return acts ? std::optional(whole) : std::nullopt;
   }
   [[nodiscard]] std::string refuses_budget(std::int32_t tokens) const override {
     return tokens < page_ ? fmt::format("is below a page of {} tokens", page_) : "";

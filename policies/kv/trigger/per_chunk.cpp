@@ -13,9 +13,9 @@ class PerChunk final : public Trigger {
       : block_(p.optional<std::int32_t>("block_tokens", 128, 1, 1 << 20,
                                         "chunk size the method is meant for; cuts come after the host's chunks")),
         keeps_chunk_(p.flag("keep_chunk", false, "tokens of the newest chunk stay, of a longer one the last block_tokens")) {}
-  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, std::int32_t held, const Budget& budget) const override {
+  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, const Held& held, const Budget& budget) const override {
     const std::int32_t tokens = budget.of(seq.prompt_tokens);
-    if (seq.decoding() || held <= tokens) return std::nullopt;
+    if (seq.decoding() || !held.exceeds(tokens)) return std::nullopt;
     return tokens;
   }
   [[nodiscard]] bool inside_prefill() const override { return true; }

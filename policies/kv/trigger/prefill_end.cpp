@@ -8,9 +8,9 @@ namespace {
 class PrefillEnd final : public Trigger {
  public:
   explicit PrefillEnd(Params&) {}
-  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, std::int32_t held, const Budget& budget) const override {
+  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, const Held& held, const Budget& budget) const override {
     const std::int32_t tokens = budget.of(seq.prompt_tokens);
-    if (!seq.completes_prompt() || held <= tokens) return std::nullopt;
+    if (!seq.completes_prompt() || held.tokens() <= tokens) return std::nullopt;
     return tokens;
   }
 };

@@ -19,13 +19,13 @@ class Scope final : public Trigger {
     if (decode_ < recent_) p.fail_at("decode_tokens", "'decode_tokens' must be at least 'recent_tokens'");
   }
 
-  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, std::int32_t held, const Budget& budget) const override {
+  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, const Held& held, const Budget& budget) const override {
     const std::int32_t prompt = std::min(budget.of(seq.prompt_tokens), seq.prompt_tokens);
-    if (!seq.decoding()) return seq.completes_prompt() && held > prompt ? std::optional(prompt) : std::nullopt;
+    if (!seq.decoding()) return seq.completes_prompt() && held.tokens() > prompt ? std::optional(prompt) : std::nullopt;
     const std::int32_t steps = seq.end() - seq.prompt_tokens;
     if (mode_ == 2 && steps % growth_steps_ != 0) return std::nullopt;
     const std::int32_t tokens = prompt + (mode_ == 0 ? decode_ : recent_ + steps / growth_steps_);
-    return held > tokens ? std::optional(tokens) : std::nullopt;
+    return held.exceeds(tokens) ? std::optional(tokens) : std::nullopt;
   }
   [[nodiscard]] bool in_decode() const override { return true; }
   [[nodiscard]] std::int32_t slack_tokens() const override { return mode_ == 0 ? decode_ : recent_ + growth_steps_; }

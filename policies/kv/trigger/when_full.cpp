@@ -4,13 +4,14 @@ namespace kvlab {
 
 namespace {
 
-// A row that is over the budget loses a share of it at once, and then fills up again (Scissorhands, Liu et al. 2023, algorithm 2).
+// A row that is over its share of the budget loses a share of it at once, and then fills up again (Scissorhands, Liu et al. 2023, algorithm
+// 2).
 class WhenFull final : public Trigger {
  public:
   explicit WhenFull(Params& p) : drop_(p.optional<double>("drop_frac", 0.5, 0.0, 1.0, "share of the budget dropped at once")) {}
-  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, std::int32_t held, const Budget& budget) const override {
+  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, const Held& held, const Budget& budget) const override {
     const std::int32_t tokens = budget.of(seq.prompt_tokens);
-    if ((!seq.decoding() && !seq.completes_prompt()) || held <= tokens) return std::nullopt;
+    if ((!seq.decoding() && !seq.completes_prompt()) || !held.exceeds(tokens)) return std::nullopt;
     return tokens - static_cast<std::int32_t>(drop_ * tokens);
   }
   [[nodiscard]] bool in_decode() const override { return true; }
