@@ -86,9 +86,9 @@ struct LayerStep {
 struct Protected {
   std::int32_t sinks = 0, recent = 0;
   bool prompt = false;     // all of what is left of the prompt
-  double recent_frac = 0;  // more of the last: this share of the target, rounded down
-  [[nodiscard]] std::int32_t recent_of(std::int32_t target_tokens) const {
-    return recent + static_cast<std::int32_t>(recent_frac * target_tokens);
+  double recent_frac = 0;  // more of the last: this share of what the row keeps, rounded down
+  [[nodiscard]] std::int32_t recent_of(std::int32_t kept_tokens) const {
+    return recent + static_cast<std::int32_t>(recent_frac * kept_tokens);
   }
 };
 
@@ -137,7 +137,8 @@ class Scorer : public KvPart {
 struct ScoredLayer {
   std::int32_t layer = 0;
   KvRows kv;
-  const float* scores = nullptr;         // [kv.total()], protected tokens +infinity
+  // [kv.total()], protected tokens +infinity; where the scorer protects a share of what a row keeps, that of the target.
+  const float* scores = nullptr;
   const std::int32_t* target = nullptr;  // [num_sequences] tokens per KV head that the budget allows on average, protected ones included
   std::int32_t* keep = nullptr;          // [num_rows] out, at most the row's length
   const Observed* in = nullptr;          // of the layer, for the same sequences

@@ -5,8 +5,10 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "kernels/fill_scores/fill_scores.h"
 #include "kernels/gather_scores/gather_scores.h"
 #include "kernels/protect/protect.h"
+#include "kernels/score_map/score_map.h"
 #include "kernels/top_k/top_k.h"
 
 namespace kvlab {
@@ -27,12 +29,12 @@ bool all_decode(const PolicyStep& step) {
 
 constexpr std::int32_t kLongPrompt = 1 << 24;  // longer than any budget means to hold
 
-// How many tokens at both ends of a sequence stay when its rows are cut to `target`.
+// How many tokens at both ends of a sequence stay in a row that keeps `kept`.
 struct Ends {
   std::int32_t first, last;
 };
-Ends protected_ends(const Protected& a, const Protected& b, std::int32_t prompt_tokens, std::int32_t target) {
-  return {std::max({a.sinks, b.sinks, a.prompt || b.prompt ? prompt_tokens : 0}), std::max(a.recent_of(target), b.recent_of(target))};
+Ends protected_ends(const Protected& a, const Protected& b, std::int32_t prompt_tokens, std::int32_t kept) {
+  return {std::max({a.sinks, b.sinks, a.prompt || b.prompt ? prompt_tokens : 0}), std::max(a.recent_of(kept), b.recent_of(kept))};
 }
 
 std::string describe(const Ends& ends) {
@@ -110,6 +112,8 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
     resident_words_ += part->resident_words();
   }
   needs_.cpu_only |= recipe.peer_ties;
+  const bool equal_shares = !allocator_->has_shares() && !allocator_->depends_on_data();
+  protects_share_ = scorer_ && scorer_->protects().recent_frac > 0 && !equal_shares && !recipe.peer_ties;
   if (!recipe.has_budget) return;
   if (const std::string why = why_no_budget(recipe); !why.empty()) throw InputError(why);
   allocator_->set_budget(recipe.budget);
@@ -140,8 +144,8 @@ void KvPolicy::refuse_small_budget(const SeqStep& seq) const {
   const std::optional<std::int32_t> target = trigger_->target(seq, seq.end(), recipe_.budget);
   if (!target) return;
   const std::int32_t budget = recipe_.budget.of(seq.prompt_tokens);
-  const Ends ends = protected_ends(scorer_->protects(), trigger_->protects(seq), std::min(budget, seq.prompt_tokens), *target);
   const Least least = least_share(*target, seq.end());
+  const Ends ends = protected_ends(scorer_->protects(), trigger_->protects(seq), std::min(budget, seq.prompt_tokens), least.tokens);
   const std::string unit = trigger_->refuses_budget(budget);
   if (std::min<std::int64_t>(std::int64_t{ends.first} + ends.last, seq.end()) <= least.tokens && unit.empty()) return;
   std::string what = fmt::format("a budget of {} tokens", budget);
@@ -212,28 +216,70 @@ void KvPolicy::evict(const PolicyStep& step, std::int32_t layer) {
   if (!acting.which.empty()) act(step, view, acting);
 }
 
-// Scores of the acting sequences' tokens, protected ones at +infinity.
+// Scores of the acting sequences' tokens. Protected ones are at +infinity, unless what is protected follows from counts to come.
 void KvPolicy::score(LayerStep& view, const std::int32_t* target, float* scores) {
   scorer_->score(view, scores);
-  const auto count = static_cast<std::int64_t>(view.seqs.size());
-  std::int32_t* from = view.ops.host_ints(count);
-  std::int32_t* before = view.ops.host_ints(count);
+  if (!protects_share_) protect(view, of_rows(view, target), scores);
+  disposal_->rank(view, scores);
+}
+
+// A target for each sequence, row by row.
+const std::int32_t* KvPolicy::of_rows(const LayerStep& view, const std::int32_t* target) {
+  std::int32_t* rows = view.ops.host_ints(view.kv.num_rows);
+  for (std::int32_t r = 0; r < view.kv.num_rows; ++r) rows[r] = target[view.kv.sequence(r)];
+  return rows;
+}
+
+// Scores of tokens that stay in rows which keep `kept` [num_rows] become +infinity. Where a share of these is protected, no more than
+// they are: the first tokens come before the last ones.
+void KvPolicy::protect(const LayerStep& view, const std::int32_t* kept, float* scores) const {
+  std::int32_t* from = view.ops.host_ints(view.kv.num_rows);
+  std::int32_t* before = view.ops.host_ints(view.kv.num_rows);
   const Protected by_scorer = scorer_->protects();
   bool any = false;
-  for (std::size_t s = 0; s < view.seqs.size(); ++s) {
-    const SeqStep& seq = view.seqs[s];
-    const Ends ends = protected_ends(by_scorer, trigger_->protects(seq), seq.prompt_tokens, target[s]);
-    from[s] = seq.end() - ends.last;
-    before[s] = ends.first;
+  for (std::int32_t r = 0; r < view.kv.num_rows; ++r) {
+    const SeqStep& seq = view.seqs[static_cast<std::size_t>(view.kv.sequence(r))];
+    const Protected by_trigger = trigger_->protects(seq);
+    Ends ends = protected_ends(by_scorer, by_trigger, seq.prompt_tokens, kept[r]);
+    if (protects_share_) ends.last = std::clamp(kept[r] - std::max(by_scorer.sinks, by_trigger.sinks), 0, ends.last);
+    from[r] = seq.end() - ends.last;
+    before[r] = ends.first;
     any |= ends.first > 0 || ends.last > 0;
   }
   Protect protect;
   protect.kv = view.kv;
-  protect.end_position = from;  // counts of their own per sequence: "the last 0 before" is all from there on
+  protect.kv.kv_heads = 1;      // each row on its own
+  protect.end_position = from;  // "the last 0 before" is all from there on
   protect.all_before = before;
   protect.scores = scores;
   if (any) view.ops(protect);
-  disposal_->rank(view, scores);
+}
+
+// The scores [kv.total()], or a copy with what stays of rows that keep `kept` at +infinity, where counts decide about that.
+float* KvPolicy::with_protected(const LayerStep& view, const std::int32_t* kept, float* scores) const {
+  if (!protects_share_) return scores;
+  float* copy = view.ops.floats(view.kv.total());
+  view.ops(ScoreMap{view.kv.num_rows, view.kv.first, ScoreMap::Kind::kPlus, scores, 1.0F, 0.0F, false, nullptr, nullptr, copy});
+  protect(view, kept, copy);
+  return copy;
+}
+
+// Where rows are to keep fewer tokens than are protected, whose scores are all alike: where the others of such a row begin, [num_rows],
+// behind the first ones; null where there is no such row.
+const std::int32_t* KvPolicy::crowded(const LayerStep& view, const std::int32_t* kept) const {
+  if (protects_share_ || recipe_.peer_ties) return nullptr;
+  std::int32_t* begin = view.ops.host_ints(view.kv.num_rows);
+  bool any = false;
+  for (std::int32_t r = 0; r < view.kv.num_rows; ++r) {
+    const SeqStep& seq = view.seqs[static_cast<std::size_t>(view.kv.sequence(r))];
+    const Protected a = scorer_->protects(), b = trigger_->protects(seq);
+    const Ends ends = protected_ends(a, b, 0, kept[r]);
+    const std::int32_t n = view.kv.len[r];
+    const bool is_crowded = !a.prompt && !b.prompt && kept[r] < n && kept[r] < ends.first + ends.last;
+    begin[r] = is_crowded ? std::min(ends.first, n) : n;
+    any |= is_crowded;
+  }
+  return any ? begin : nullptr;
 }
 
 void KvPolicy::act(const PolicyStep& step, LayerStep& all, Acting& acting) {
@@ -241,7 +287,7 @@ void KvPolicy::act(const PolicyStep& step, LayerStep& all, Acting& acting) {
   auto& held = held_scores_[static_cast<std::size_t>(view.layer)];
   held.settle_in(view.memory);
   held.resize(view.ops.computes() ? view.kv.total() : 0);
-  score(view, acting.target.data(), view.ops.computes() ? held.data() : nullptr);
+  score(view, acting.target.data(), held_scores(step, view.layer));
   std::vector<std::int32_t> layers;
   const Allocator::Scope scope = allocator_->scope();
   if (scope == Allocator::Scope::kLayer) {
@@ -261,8 +307,8 @@ void KvPolicy::settle(const PolicyStep& step, std::span<const std::int32_t> laye
     ScoredLayer s;
     s.layer = l;
     s.kv = views.back().kv;
-    s.scores = step.ops.computes() ? held_scores_[static_cast<std::size_t>(l)].data() : nullptr;
     s.target = acting.target.data();
+    s.scores = with_protected(views.back(), of_rows(views.back(), s.target), held_scores(step, l));
     s.keep = step.ops.host_ints(s.kv.num_rows);
     s.in = &views.back().in;
     scored.push_back(s);
@@ -275,9 +321,10 @@ void KvPolicy::cut(const PolicyStep& step, LayerStep& view, const Acting& acting
   const KvRows& kv = scored.kv;
   if (std::equal(scored.keep, scored.keep + kv.num_rows, kv.len)) return;
   const Ops::Frame frame(step.ops);
-  auto& held = held_scores_[static_cast<std::size_t>(scored.layer)];
-  float* scores = step.ops.computes() ? held.data() : nullptr;
+  float *held = held_scores(step, scored.layer), *scores = with_protected(view, scored.keep, held);
+  const std::int32_t* crowded_from = crowded(view, scored.keep);
   scorer_->refine(view, scored.keep, scores);
+  if (crowded_from != nullptr) step.ops(FillScores{kv.num_rows, kv.first, crowded_from, kv.len, 0.0F, 1.0F, scores});  // newest first
   std::int64_t* first = step.ops.host_longs(kv.num_rows + 1);
   first[0] = 0;
   for (std::int32_t r = 0; r < kv.num_rows; ++r) {
@@ -290,8 +337,8 @@ void KvPolicy::cut(const PolicyStep& step, LayerStep& view, const Acting& acting
   disposal_->dispose(view, {first, index, scored.keep});
   if (!disposal_->shrinks()) return;
   if (allocator_->scope() == Allocator::Scope::kCascade) {
-    step.ops(GatherScores{kv.num_rows, kv.first, scores, first, index, scores});
-    if (step.ops.computes()) held.resize(first[kv.num_rows]);
+    step.ops(GatherScores{kv.num_rows, kv.first, held, first, index, held});
+    if (step.ops.computes()) held_scores_[static_cast<std::size_t>(scored.layer)].resize(first[kv.num_rows]);
   }
   KvStore& store = step.layers[static_cast<std::size_t>(scored.layer)];
   for (std::size_t s = 0; s < acting.which.size(); ++s)

@@ -76,6 +76,13 @@ class KvPolicy {
   void evict(const PolicyStep& step, std::int32_t layer);
   void act(const PolicyStep& step, LayerStep& view, Acting& acting);
   void score(LayerStep& view, const std::int32_t* target, float* scores);
+  static const std::int32_t* of_rows(const LayerStep& view, const std::int32_t* target);
+  void protect(const LayerStep& view, const std::int32_t* kept, float* scores) const;
+  float* with_protected(const LayerStep& view, const std::int32_t* kept, float* scores) const;
+  const std::int32_t* crowded(const LayerStep& view, const std::int32_t* kept) const;
+  float* held_scores(const PolicyStep& step, std::int32_t layer) {
+    return step.ops.computes() ? held_scores_[static_cast<std::size_t>(layer)].data() : nullptr;
+  }
   void settle(const PolicyStep& step, std::span<const std::int32_t> layers, Acting& acting);
   void cut(const PolicyStep& step, LayerStep& view, const Acting& acting, ScoredLayer& scored);
 
@@ -90,6 +97,7 @@ class KvPolicy {
   std::vector<KvPart*> parts_;  // all of them
   Needs needs_;
   std::int32_t num_words_ = 0, resident_words_ = 0;
+  bool protects_share_ = false;                  // how many tokens are protected is known with the counts: held scores are bare
   std::vector<TensorArray<float>> held_scores_;  // per layer, of allocators that come back to earlier layers
 };
 

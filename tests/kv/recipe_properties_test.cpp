@@ -198,7 +198,7 @@ void expect_budget(const Recipe& r, const WatchedStep& w) {
   EXPECT_LE(held / static_cast<double>(w.positions.size()), *most + 1e-9);
 }
 
-// The first and the latest tokens that the parts protect are in every row after a cut.
+// The first and the latest tokens that the parts protect are in every row after a cut, the first ones before the latest.
 void expect_protected(const Recipe& r, const WatchedStep& w) {
   if (r.scorer.empty() || r.peer_ties) return;
   const auto scorer = r.make_scorer();
@@ -209,7 +209,9 @@ void expect_protected(const Recipe& r, const WatchedStep& w) {
     const std::optional<std::int32_t> target = w.target[i / heads];
     if (!target) continue;
     const std::vector<std::int32_t>& row = w.positions[i];
-    const std::int32_t sinks = std::max(a.sinks, b.sinks), recent = std::max(a.recent_of(*target), b.recent_of(*target));
+    const auto kept = static_cast<std::int32_t>(row.size());
+    const std::int32_t sinks = std::max(a.sinks, b.sinks), room = std::max(0, kept - sinks);
+    const std::int32_t recent = std::min(room, std::max(a.recent_of(kept), b.recent_of(kept)));
     std::int32_t missing = 0;
     for (std::int32_t p = 0; p < w.seq.end(); ++p)
       missing += (p < sinks || p >= w.seq.end() - recent) && !std::binary_search(row.begin(), row.end(), p) ? 1 : 0;

@@ -54,6 +54,15 @@ TEST(SmallBudget, CountsWhatTheAllocatorLeavesALayer) {
   EXPECT_EQ(refusal_of("{recipe: layer_table, budget_tokens: 64}"), "no error");
 }
 
+// Half of what a row keeps is protected, however small its share is.
+TEST(SmallBudget, AProtectedShareIsOfWhatARowKeeps) {
+  EXPECT_EQ(refusal_of("{recipe: h2o, budget_tokens: 40, allocator: {table: {unit: budget_frac, values: 0=1.9 1=0.1}}}"), "no error");
+  EXPECT_EQ(refusal_of("{recipe: d2o, budget_tokens: 40, allocator: {table: {unit: budget_frac, values: 0=1.8 1=0.2}}}"), "no error");
+  EXPECT_EQ(refusal_of("{recipe: d2o, budget_tokens: 40, allocator: {table: {unit: budget_frac, values: 0=1.9 1=0.15}}}"),
+            "recipe 'd2o' cannot run: a budget of 40 tokens, of which allocator 'table' leaves layer 1 6, is below the 4 first and 3 last "
+            "tokens that it always keeps");
+}
+
 TEST(SmallBudget, AWholePageStays) {
   EXPECT_EQ(refusal_of("{recipe: paged_eviction, budget_tokens: 15}"),
             "recipe 'paged_eviction' cannot run: a budget of 15 tokens is below a page of 16 tokens");
