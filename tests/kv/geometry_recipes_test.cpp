@@ -32,9 +32,7 @@ TEST_P(GeometryRecipe, KeepsItsBudgetAndLosesNothingWithoutOne) {
   static const AttentionReference reference = full_attention(trace);
   const std::string name = GetParam();
   const ReplayResult cut = replay(trace, reference, load_recipe(name, 128));
-  if (name != "lagkv") {  // its budget is a share of each partition; the tail stays whole
-    EXPECT_LE(cut.kept_tokens, 128);
-  }
+  EXPECT_LE(cut.kept_tokens, name == "lagkv" ? 144 : 128);  // its first tokens and tail alone are 144
   EXPECT_GT(cut.kept_tokens, 128 - 20) << "at most one chunk below";
   EXPECT_LT(cut.kept_tokens, 400);
   EXPECT_GT(cut.mean.attention_mass, 0.1);
@@ -44,6 +42,16 @@ TEST_P(GeometryRecipe, KeepsItsBudgetAndLosesNothingWithoutOne) {
   const ReplayResult all = replay(trace, reference, load_recipe(name, 4096));
   EXPECT_EQ(all.kept_tokens, 400);
   EXPECT_EQ(all.mean.output_rel_err, 0);
+}
+
+// Two partitions are cut; 16 first tokens and a tail of 128 count in the budget.
+TEST(LagKv, HoldsWhatOthersHoldAtTheSameBudget) {
+  const AttentionTrace& trace = whole_trace();
+  const AttentionReference reference = full_attention(trace);
+  for (const std::int32_t budget : {160, 200, 256, 384})
+    EXPECT_EQ(replay(trace, reference, load_recipe("lagkv", budget)).kept_tokens, 144 + (budget - 144) / 2 * 2) << budget;
+  for (const std::int32_t budget : {16, 128}) EXPECT_EQ(replay(trace, reference, load_recipe("lagkv", budget)).kept_tokens, 144) << budget;
+  EXPECT_EQ(replay(trace, reference, load_recipe("lagkv")).kept_tokens, 144 + 128) << "the paper's share";
 }
 
 TEST_P(GeometryRecipe, RunsOnShapesAlone) {

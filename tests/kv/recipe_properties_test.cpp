@@ -155,9 +155,13 @@ std::optional<double> most_held(const Recipe& r, const SeqStep& seq, std::int32_
   if (r.trigger == "scope")
     return decoded == 0 ? prompt : prompt + (r.name == "scope_slide" ? 512 : 256 + decoded / 15 + (r.name == "scope_adaptive" ? 0 : 15));
   if (r.trigger == "lagged") {
-    const std::int32_t partitions = std::max(0, (seq.end() - 16) / 128 - 1);
-    const double share = r.budget.tokens == 0 ? r.budget.frac : std::min(1.0, static_cast<double>(budget) / seq.prompt_tokens);
-    return seq.end() - partitions * (128 - std::floor(share * 128));
+    const auto partitions = [](std::int32_t n) { return std::max(0, (n - 16) / 128 - 1); };
+    const std::int32_t least = seq.prompt_tokens - partitions(seq.prompt_tokens) * 128;
+    if (r.budget.tokens > 0 && decoded == 0) return std::max(budget, least);
+    double kept = std::floor(r.budget.frac * 128);
+    if (r.budget.tokens > 0)
+      kept = budget >= seq.prompt_tokens ? 128 : std::max(0, budget - least) / std::max(1, partitions(seq.prompt_tokens));
+    return seq.end() - partitions(seq.end()) * (128 - kept);
   }
   ADD_FAILURE() << "trigger '" << r.trigger << "' has no bound here";
   return std::nullopt;

@@ -114,6 +114,31 @@ TEST(Lagged, CutsAPartitionWhenTheNextIsFull) {
   EXPECT_EQ(trigger->target(at(1, 1), 1, half), std::nullopt);
 }
 
+// Sinks 2, partitions of 4. Of a prompt of 19 tokens three are cut and 7 are sinks and tail: 15 - 7 leaves 2 of each partition.
+TEST(Lagged, HoldsABudgetInTokensWhenThePromptIsComplete) {
+  const auto trigger = make_part<TriggerRegistry>("lagged", "{sinks_tokens: 2, lag_tokens: 4}");
+  const auto held = [&](std::int32_t prompt, std::int32_t budget, std::int32_t steps = 0) {
+    std::int32_t n = prompt;
+    for (std::int32_t end = prompt; end <= prompt + steps; ++end, ++n) n = trigger->target(at(end, prompt), n, tokens(budget)).value_or(n);
+    return n - 1;
+  };
+  EXPECT_EQ(held(19, 15), 7 + 3 * 2);
+  EXPECT_EQ(held(19, 16), 7 + 3 * 3);
+  EXPECT_EQ(held(19, 18), 7 + 3 * 3);
+  EXPECT_EQ(held(19, 19), 19);
+  EXPECT_EQ(held(19, 10), 7 + 3 * 1);
+  EXPECT_EQ(held(19, 7), 7);
+  EXPECT_EQ(held(19, 3), 7) << "as little as possible";
+  EXPECT_EQ(held(9, 8), 9) << "nothing to cut yet";
+  EXPECT_EQ(held(19, 15, 3), 2 + 4 * 2 + 4) << "one partition more, which keeps as much";
+  for (std::int32_t prompt = 10; prompt < 60; ++prompt)
+    for (std::int32_t budget = 9; budget < 70; ++budget) {
+      const std::int32_t n = held(prompt, budget), partitions = (prompt - 2) / 4 - 1;
+      EXPECT_LE(n, budget) << prompt;
+      EXPECT_GT(n, std::min(budget, prompt) - partitions) << prompt;
+    }
+}
+
 TEST(Scope, SlidesOrGrows) {
   const auto held = [](const std::string& mode) {
     return held_after(*make_part<TriggerRegistry>("scope", "{mode: " + mode + ", recent_tokens: 2, decode_tokens: 4, growth_steps: 3}"), 10,

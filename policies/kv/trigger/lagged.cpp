@@ -7,8 +7,10 @@ namespace kvlab {
 namespace {
 
 // The sequence after the sinks is split into partitions of `lag`; each is cut to its share once the next one is full, and never looked
-// at again (LagKV, Liang et al. 2025). The last full partition and the tokens behind it stay whole. The budget's share
-// of the prompt is the share kept of a partition.
+// at again (LagKV, Liang et al. 2025). The last full partition and the tokens behind it stay whole. A budget that is a
+// share is the share kept of a partition. A budget in tokens is what a row may hold when its prompt is complete, sinks and tail included,
+// which is our definition: the share kept of every partition follows from that, in decode too, and is nothing where sinks and tail alone
+// exceed the budget.
 class Lagged final : public Trigger {
  public:
   explicit Lagged(Params& p)
@@ -32,8 +34,10 @@ class Lagged final : public Trigger {
   // Partitions that have a full one behind them.
   [[nodiscard]] std::int32_t cut_partitions(std::int32_t end) const { return std::max(0, (end - sinks_) / lag_ - 1); }
   [[nodiscard]] std::int32_t kept_of_partition(const SeqStep& seq, const Budget& budget) const {
-    const double frac = budget.tokens == 0 ? budget.frac : static_cast<double>(budget.tokens) / std::max(1, seq.prompt_tokens);
-    return static_cast<std::int32_t>(std::min(1.0, frac) * lag_);
+    if (budget.tokens == 0) return static_cast<std::int32_t>(std::min(1.0, budget.frac) * lag_);
+    const std::int32_t cut = cut_partitions(seq.prompt_tokens), whole = seq.prompt_tokens - cut * lag_;
+    if (budget.tokens >= seq.prompt_tokens) return lag_;
+    return cut == 0 ? 0 : std::max(0, budget.tokens - whole) / cut;
   }
 
   std::int32_t sinks_, lag_;
