@@ -85,8 +85,9 @@ struct LayerStep {
 // Tokens that always stay: the first ones, and the last before the sequence's end.
 struct Protected {
   std::int32_t sinks = 0, recent = 0;
-  bool prompt = false;     // all of what is left of the prompt
-  double recent_frac = 0;  // more of the last: this share of what the row keeps, rounded down
+  bool prompt = false;      // all of what is left of the prompt
+  double recent_frac = 0;   // more of the last: this share of what the row keeps, rounded down
+  std::int32_t before = 0;  // all of what is left before this position
   [[nodiscard]] std::int32_t recent_of(std::int32_t kept_tokens) const {
     return recent + static_cast<std::int32_t>(recent_frac * kept_tokens);
   }

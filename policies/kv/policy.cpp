@@ -34,7 +34,8 @@ struct Ends {
   std::int32_t first, last;
 };
 Ends protected_ends(const Protected& a, const Protected& b, std::int32_t prompt_tokens, std::int32_t kept) {
-  return {std::max({a.sinks, b.sinks, a.prompt || b.prompt ? prompt_tokens : 0}), std::max(a.recent_of(kept), b.recent_of(kept))};
+  return {std::max({a.sinks, b.sinks, a.before, b.before, a.prompt || b.prompt ? prompt_tokens : 0}),
+          std::max(a.recent_of(kept), b.recent_of(kept))};
 }
 
 std::string describe(const Ends& ends) {
@@ -275,7 +276,8 @@ const std::int32_t* KvPolicy::crowded(const LayerStep& view, const std::int32_t*
     const Protected a = scorer_->protects(), b = trigger_->protects(seq);
     const Ends ends = protected_ends(a, b, 0, kept[r]);
     const std::int32_t n = view.kv.len[r];
-    const bool is_crowded = !a.prompt && !b.prompt && kept[r] < n && kept[r] < ends.first + ends.last;
+    const bool has_gaps = a.prompt || b.prompt || a.before > 0 || b.before > 0;  // fewer tokens are protected than positions
+    const bool is_crowded = !has_gaps && kept[r] < n && kept[r] < ends.first + ends.last;
     begin[r] = is_crowded ? std::min(ends.first, n) : n;
     any |= is_crowded;
   }

@@ -134,6 +134,32 @@ TEST(LayerRecipes, TheTableIsTheBudget) {
   EXPECT_DOUBLE_EQ(cut.by_layer[0].attended_tokens - cut.by_layer[1].attended_tokens, 100);
 }
 
+// A token is tested when it leaves the window, those of the prompt at its end: what stays then is still there after any number of steps.
+TEST(LayerRecipes, ThresholdEvictionTestsATokenOnce) {
+  Params p = Params::from_text("{layers: 2, q_heads: 4, kv_heads: 2, head_dim: 32, prompt_tokens: 300, decode_tokens: 80}", "synthetic");
+  const AttentionTrace all = SyntheticAttention(read_synthetic_attention(p), 5).trace();
+  const auto older_after = [&](std::int32_t steps) {
+    AttentionTrace trace = all;
+    trace.num_tokens = 300 + steps;
+    return replay(trace, full_attention(trace), load_recipe("evict_threshold")).kept;
+  };
+  const auto last = older_after(80);
+  for (const std::int32_t steps : {1, 40, 79}) {
+    auto rows = older_after(steps);
+    std::size_t deleted = 0;
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      const std::int32_t tested = 300 + steps - 128;
+      auto later = last[r];
+      std::erase_if(later, [&](std::int32_t position) { return position >= tested; });
+      std::erase_if(rows[r], [&](std::int32_t position) { return position >= tested; });
+      EXPECT_EQ(later, rows[r]) << "row " << r << " after " << steps << " steps";
+      EXPECT_GT(rows[r].size(), 10U);
+      deleted += static_cast<std::size_t>(tested) - rows[r].size();
+    }
+    EXPECT_GT(deleted, 20U);
+  }
+}
+
 TEST(LayerRecipes, ThresholdEvictionKeepsWhatReachesTheThreshold) {
   const auto with = [](const std::string& threshold) {
     return replay_text("{recipe: evict_threshold, allocator: {score_threshold: {min_score: " + threshold + "}}}");

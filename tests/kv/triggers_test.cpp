@@ -88,6 +88,26 @@ TEST(EveryN, WithoutBudgetOffersAllThatIsHeld) {
   EXPECT_EQ(trigger->target(at(10, 10), 10, Budget{}), Target(10));
 }
 
+// Behind the window of 4 tokens, those that an earlier cut looked at stay.
+TEST(EveryN, LooksAtATokenOnce) {
+  const auto before = [](const std::string& more, std::int32_t end, std::int32_t prompt) {
+    const auto trigger = make_part<TriggerRegistry>("every_n", "{budgeted: false, window_tokens: 4, " + more + "}");
+    EXPECT_EQ(trigger->protects(at(end, prompt)).recent, 4);
+    return trigger->protects(at(end, prompt)).before;
+  };
+  EXPECT_EQ(before("steps: 1", 30, 30), 0);
+  EXPECT_EQ(before("steps: 1", 31, 30), 26);
+  EXPECT_EQ(before("steps: 1", 3, 2), 0);
+  EXPECT_EQ(before("steps: 5", 35, 30), 26);
+  EXPECT_EQ(before("steps: 5", 40, 30), 31);
+  EXPECT_EQ(before("steps: 5, from: decode_only", 35, 30), 0);
+  EXPECT_EQ(before("steps: 5, from: decode_only", 40, 30), 31);
+  EXPECT_EQ(before("steps: 5, from: every_chunk", 20, 30), 6);
+  EXPECT_EQ(before("steps: 5, from: every_chunk", 35, 30), 26);
+  EXPECT_EQ(make_part<TriggerRegistry>("every_n", "{budgeted: false}")->protects(at(31, 30)).before, 0);
+  EXPECT_THROW(make_part<TriggerRegistry>("every_n", "{window_tokens: 4}"), std::runtime_error);
+}
+
 TEST(WhenFull, DropsAShareAtOnceAndFillsUpAgain) {
   EXPECT_EQ(held_after(*make_part<TriggerRegistry>("when_full"), 10, 6, tokens(6)), (Lengths{3, 4, 5, 6, 3, 4, 5}));
   EXPECT_EQ(held_after(*make_part<TriggerRegistry>("when_full", "{drop_frac: 0}"), 10, 2, tokens(6)), (Lengths{6, 6, 6}));
