@@ -21,7 +21,9 @@ struct LaunchShape {
 
 #ifdef __CUDACC__
 namespace cuda {
-// Raises the kernel's limit of dynamic shared memory, which is 48 KiB unless asked for more.
+// Without asking, a kernel's static and dynamic shared memory together may be 48 KiB.
+constexpr std::size_t kUnaskedSharedBytes = 16 * 1024;  // dynamic: no kernel here has more than 32 KiB that are static
+// Raises the kernel's limit of dynamic shared memory to at least this.
 void allow_shared(const void* kernel, std::size_t bytes);
 void check_launch(const char* name);
 }  // namespace cuda
@@ -32,7 +34,7 @@ template <class... P, class... A>
 void launch(const char* name, CudaContext& cuda, const LaunchShape& shape, void (*kernel)(P...), const A&... args) {
   if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
 #ifdef __CUDACC__
-  if (shape.shared_bytes > 48 * 1024) cuda::allow_shared(reinterpret_cast<const void*>(kernel), shape.shared_bytes);
+  if (shape.shared_bytes > cuda::kUnaskedSharedBytes) cuda::allow_shared(reinterpret_cast<const void*>(kernel), shape.shared_bytes);
   kernel<<<shape.grid, shape.block, shape.shared_bytes, cuda.stream()>>>(args...);
   cuda::check_launch(name);
 #else

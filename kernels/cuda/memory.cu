@@ -14,6 +14,7 @@ namespace {
 
 void check(cudaError_t e, const std::string& what, std::source_location at = std::source_location::current()) {
   if (e == cudaSuccess) return;
+  static_cast<void>(cudaGetLastError());  // or the next launch would report it again
   throw CudaError(std::string(at.file_name()) + ":" + std::to_string(at.line()) + ": " + what + ": " + cudaGetErrorString(e));
 }
 
@@ -98,6 +99,7 @@ CudaStream make_stream() {
   return stream;
 }
 void destroy(CudaStream stream) noexcept { static_cast<void>(cudaStreamDestroy(stream)); }
+void synchronize_all() { check(cudaDeviceSynchronize(), "waiting for the GPU"); }
 void synchronize(CudaStream stream) { check(cudaStreamSynchronize(stream), "waiting for the GPU"); }
 
 void allow_shared(const void* kernel, std::size_t bytes) {

@@ -50,6 +50,7 @@ void fill(void* to, int byte, std::int64_t bytes, CudaStream stream);
 CudaStream make_stream();
 void destroy(CudaStream stream) noexcept;
 void synchronize(CudaStream stream);
+void synchronize_all();  // whatever stream it is on
 }  // namespace cuda
 
 // A number of T in device memory, not initialised.
@@ -65,11 +66,21 @@ class DeviceBuffer {
   [[nodiscard]] std::int64_t size() const { return size_; }
   [[nodiscard]] std::int64_t bytes() const { return size_ * static_cast<std::int64_t>(sizeof(T)); }
 
-  void copy_from(const std::vector<T>& host, CudaStream stream = nullptr) {
+  void copy_from(const std::vector<T>& host, CudaStream stream) {
     cuda::to_device(data(), host.data(), static_cast<std::int64_t>(host.size() * sizeof(T)), stream);
   }
+  // Without a stream: after all that was started before, and done when it returns. Streams do not wait for one another.
+  void copy_from(const std::vector<T>& host) {
+    cuda::synchronize_all();
+    copy_from(host, nullptr);
+    cuda::synchronize_all();
+  }
+  [[nodiscard]] std::vector<T> to_host() const {
+    cuda::synchronize_all();
+    return to_host(nullptr);
+  }
   // Waits for the stream.
-  [[nodiscard]] std::vector<T> to_host(CudaStream stream = nullptr) const {
+  [[nodiscard]] std::vector<T> to_host(CudaStream stream) const {
     std::vector<T> host(static_cast<std::size_t>(size_));
     cuda::to_host(host.data(), data(), bytes(), stream);
     cuda::synchronize(stream);

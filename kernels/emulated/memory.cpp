@@ -119,6 +119,7 @@ void fill(void* to, int byte, std::int64_t bytes, CudaStream) {
 CudaStream make_stream() { return nullptr; }
 void destroy(CudaStream) noexcept {}
 void synchronize(CudaStream) {}
+void synchronize_all() {}
 
 }  // namespace cuda
 

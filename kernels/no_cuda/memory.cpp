@@ -29,6 +29,7 @@ void fill(void*, int, std::int64_t, CudaStream) { refuse(); }
 CudaStream make_stream() { refuse(); }
 void destroy(CudaStream) noexcept {}
 void synchronize(CudaStream) { refuse(); }
+void synchronize_all() { refuse(); }
 
 }  // namespace cuda
 

@@ -222,13 +222,31 @@ class FrontDoor(unittest.TestCase):
         self.script("bin/nvcc", "#!/bin/sh\n")
         self.script("bin/nvidia-smi", "#!/bin/sh\necho 9.0\n")
         self.assertEqual(self.kvlab("bench", "kernels", "--gpu=1", "-x").stdout, "cuda kernel_bench --gpu=1 -x\n")
-        self.assertIn("--preset cuda -DKVLAB_TESTS=OFF -DCMAKE_CUDA_ARCHITECTURES=90a", self.cmake_calls()[0])
+        self.assertIn("--preset cuda -DCMAKE_CUDA_ARCHITECTURES=90a", self.cmake_calls()[0])
         self.assertEqual(self.kvlab("bench", "kernels").stdout, "cuda kernel_bench\n")  # it is there, and a GPU is
         self.assertEqual(self.kvlab("bench", "kernels", "--cpu").stdout, "release kernel_bench\n")
         self.assertEqual(self.kvlab("bench").stdout, "cuda kernel_bench\nrelease sim_bench\n")
         self.script("program", '#!/bin/sh\necho "$0" "$@"\n')
         self.assertIn("build/cuda/kvlab calibrate --gpu 0\n", self.kvlab("calibrate", "--gpu", "0").stdout)
         self.assertIn("build/release/kvlab calibrate --cpu\n", self.kvlab("calibrate", "--cpu").stdout)
+
+    def test_backend_cuda_runs_the_build_with_cuda_where_a_gpu_is(self):
+        (self.root / "build" / "cuda").mkdir(parents=True)
+        self.script("bin/nvcc", "#!/bin/sh\n")
+        self.script("program", "#!/bin/sh\necho \"$0\" \"$@\"\n")
+        (self.fake / "gpu.yaml").write_text("host: engine\nbackend: [cpu, cuda]\n")
+        (self.fake / "cpu.yaml").write_text("host: engine  # not backend: cuda\n")
+        asked = [["run", "cpu.yaml", "--set", "backend=cuda"], ["trace", "record", "--backend", "cuda"], ["run", "gpu.yaml"]]
+        for gpu in (True, False):
+            self.script("bin/nvidia-smi", f"#!/bin/sh\necho 9.0\nexit {int(not gpu)}\n")
+            for arguments in asked + [["run", "cpu.yaml"], ["trace", "record", "--backend", "cpu"]]:
+                preset = "cuda" if gpu and arguments in asked else "release"
+                self.assertEqual(self.kvlab(*arguments).stdout, f"{self.root}/build/{preset}/kvlab {' '.join(arguments)}\n", (gpu, arguments))
+
+    def test_build_says_what_it_takes(self):
+        result = self.kvlab("build", "--gpu")
+        self.assertEqual((result.returncode, result.stderr), (2, "kvlab: 'build' takes --cuda or nothing, not '--gpu'\n"))
+        self.assertEqual(self.cmake_calls(), [])
 
     def test_without_nvcc_it_says_what_the_gpu_needs(self):
         result = self.kvlab("calibrate", "--gpu", "0")
