@@ -13,6 +13,8 @@
 
 namespace kvlab {
 
+namespace fs = std::filesystem;
+
 namespace {
 
 std::string value_of_variable(const std::string& name, const std::string& where) {
@@ -35,19 +37,50 @@ std::string expand_variables(std::string text, const std::string& where) {
   return text;
 }
 
-void expand_tree(YAML::Node node, const std::string& file) {
+using Expanded = std::vector<std::pair<YAML::Node, std::string>>;  // a value, and what it becomes
+
+void find_variables(const YAML::Node& node, const std::string& file, Expanded& found) {
   if (node.IsScalar()) {
-    if (node.Scalar().find("${") != std::string::npos) node = expand_variables(node.Scalar(), place(file, node.Mark()));
+    if (node.Scalar().find("${") != std::string::npos) found.emplace_back(node, expand_variables(node.Scalar(), place(file, node.Mark())));
   } else if (node.IsSequence() || node.IsMap()) {
-    for (auto item : node) expand_tree(node.IsMap() ? item.second : YAML::Node(item), file);
+    for (const auto& item : node) find_variables(node.IsMap() ? item.second : YAML::Node(item), file, found);
   }
+}
+
+// 'paths_from' of a resolved file takes the place of the working directory and of the experiment's own folder.
+void read_folders(ConfigFile& config) {
+  if (!std::as_const(config.root)[kPathsFrom].IsDefined()) return;
+  Params p =
+      Params(std::make_shared<const ConfigFile>(config), std::make_shared<const Choices>(), "the experiment").child(kPathsFrom, kPathsFrom);
+  const fs::path here = fs::path(config.name).parent_path();
+  const std::string working = p.text("working_folder", "where the experiment was started"),
+                    own = p.text("experiment_folder", "where its file lay");
+  p.reject_unread();
+  config.folders = {(here / working).lexically_normal(), (here / own).lexically_normal()};
 }
 
 std::shared_ptr<const ConfigFile> parse_expanded(const std::string& text, const std::string& file,
                                                  const std::vector<std::string>& overrides) {
-  std::shared_ptr<const ConfigFile> config = parse_config(text, file, overrides);
-  expand_tree(config->root, file);
+  auto config = std::make_shared<ConfigFile>(*parse_config(text, file, overrides));
+  Expanded all;  // found before any is written: what aliases share is expanded once
+  find_variables(config->root, file, all);
+  for (auto& [node, value] : all) node = value;
+  read_folders(*config);
   return config;
+}
+
+// `folder` as seen from `base`: relative where they share more than the root, so that both can be moved together; else absolute.
+std::string seen_from(const fs::path& base, const fs::path& folder) {
+  const fs::path here = fs::weakly_canonical(fs::current_path() / base), there = fs::weakly_canonical(fs::current_path() / folder);
+  const auto top = [](const fs::path& path) { return path.relative_path().empty() ? fs::path() : *path.relative_path().begin(); };
+  return !top(there).empty() && top(here) == top(there) ? there.lexically_relative(here).string() : there.string();
+}
+
+void set_folders(YAML::Node& root, const ConfigFile& config, const fs::path& folder) {
+  YAML::Node paths(YAML::NodeType::Map);
+  paths["working_folder"] = seen_from(folder, config.folders.at(0));
+  paths["experiment_folder"] = seen_from(folder, config.folders.at(1));
+  root[kPathsFrom] = paths;
 }
 
 // Paths of lists that are axes, in the order of the file.
@@ -109,7 +142,7 @@ class RunMaker {
 
   SeedRange read(Params p) {
     constexpr std::uint64_t kMaxSeed = std::numeric_limits<std::int64_t>::max();
-    e_.name = p.text("name", std::filesystem::path(e_.file).stem().string(), "name of the results folder");
+    e_.name = p.text("name", fs::path(e_.file).stem().string(), "name of the results folder");
     check_name(p, e_.name);
     SeedRange seeds;
     seeds.first = p.optional<std::uint64_t>("seed", 1, 0, kMaxSeed - kMaxRuns, "seed of every random draw");
@@ -149,15 +182,38 @@ Experiment load_experiment(const std::string& file, const std::vector<std::strin
 
 Params Experiment::params(const RunSpec& run) const { return {parse_expanded(text, file, overrides), run.choices, "the experiment"}; }
 
-YAML::Node Experiment::resolved_tree(const RunSpec& run) const {
-  YAML::Node root = kvlab::resolved_tree(*parse_config(text, file, overrides), *run.choices);
-  root["name"] = name;
+namespace {
+
+YAML::Node tree_of(const Experiment& e, const ConfigFile& config, const RunSpec& run) {
+  YAML::Node root = resolved_tree(config, *run.choices);
+  root["name"] = e.name;
   root["seed"] = run.seed;
   root.remove("seeds");
+  root.remove(kPathsFrom);
   return root;
 }
 
+}  // namespace
+
+YAML::Node Experiment::resolved_tree(const RunSpec& run) const { return tree_of(*this, *parse_config(text, file, overrides), run); }
+
+YAML::Node Experiment::expanded_tree(const RunSpec& run) const { return tree_of(*this, *config, run); }
+
 std::string Experiment::resolved(const RunSpec& run) const { return YAML::Dump(resolved_tree(run)) + "\n"; }
+
+std::string Experiment::resolved_in(const fs::path& folder, const RunSpec& run) const {
+  YAML::Node root = resolved_tree(run);
+  set_folders(root, *config, folder);
+  return YAML::Dump(root) + "\n";
+}
+
+std::string Experiment::resolved_in(const fs::path& folder) const {
+  YAML::Node root = YAML::Clone(parse_config(text, file, overrides)->root);
+  root.remove(kPathsFrom);
+  root["name"] = name;
+  set_folders(root, *config, folder);
+  return YAML::Dump(root) + "\n";
+}
 
 std::vector<std::uint64_t> Experiment::seeds() const {
   std::set<std::uint64_t> all;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <set>
 #include <string>
@@ -32,11 +33,20 @@ struct Experiment {
 
   // The run's parameters over a parse of its own, so that runs in parallel share no YAML nodes.
   [[nodiscard]] Params params(const RunSpec& run) const;
-  // What the run consists of, as YAML that runs by itself.
+  // What the run consists of: the file with its axes filled in and what the command line set.
   [[nodiscard]] std::string resolved(const RunSpec& run) const;
   [[nodiscard]] YAML::Node resolved_tree(const RunSpec& run) const;
+  [[nodiscard]] YAML::Node expanded_tree(const RunSpec& run) const;  // the same with the values of environment variables
+  // The same as YAML that runs by itself where it lies, in `folder`: with 'paths_from', which says from there where this experiment looks
+  // for files. So paths in it stay as they were written, and with them labels and fingerprints.
+  [[nodiscard]] std::string resolved_in(const std::filesystem::path& folder, const RunSpec& run) const;
+  // The whole experiment in this form, its axes left as lists.
+  [[nodiscard]] std::string resolved_in(const std::filesystem::path& folder) const;
   [[nodiscard]] std::vector<std::uint64_t> seeds() const;  // distinct, ascending
 };
+
+// Where the files that an experiment names are looked for. In its own file: {working_folder, experiment_folder}, relative to the file.
+inline constexpr const char* kPathsFrom = "paths_from";
 
 // overrides: "a.b=c" as given with --set. Throws InputError on anything wrong with file, lists, name, seed or seeds.
 Experiment load_experiment(const std::string& file, const std::vector<std::string>& overrides);

@@ -212,7 +212,7 @@ void GradedRuns::write(Set& set, Graded& r) {
     summary += summary.empty() ? text : text.substr(text.find('\n') + 1);
   }
   files.add_file("summary.csv", summary);
-  files.add_file("resolved.yaml", experiment_.resolved(run));
+  files.add_file("resolved.yaml", experiment_.resolved_in(folder_.runs() / run.id, run));
   nlohmann::ordered_json axes = nlohmann::ordered_json::object();
   for (std::size_t i = 0; i < experiment_.axes.size(); ++i) axes[experiment_.axes[i]] = run.labels[i];
   const nlohmann::ordered_json manifest = {{"run", run.id},

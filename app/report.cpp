@@ -76,15 +76,6 @@ const char* outcome_text(RunState::Outcome outcome) {
   }
 }
 
-// The whole experiment as it was run: the file's own lists, with what the command line set.
-std::string whole_resolved(const Experiment& experiment) {
-  YAML::Emitter out;
-  YAML::Node root = YAML::Clone(parse_config(experiment.text, experiment.file, experiment.overrides)->root);
-  root["name"] = experiment.name;
-  out << root;
-  return std::string(out.c_str()) + "\n";
-}
-
 // Metrics of the final table, where the experiment has them.
 const std::vector<std::string> kTableColumns = {
     "ttft_p50_ms",    "ttft_p99_ms",       "tpot_p50_ms",    "e2e_p50_ms",      "requests_per_s",    "output_tokens_per_s",
@@ -189,8 +180,8 @@ void print_labels(const CsvTable& summary, const ResultsFolder& folder, std::ost
   std::map<std::string, CsvTable> by_source;
   for (const auto& row : summary.rows) {
     const Json m = manifest_of_run(folder, row[0]);
-    for (const char* key : {"note", "skipped", "not served"}) {
-      if (m.contains(key)) out << fmt::format("{} (run {}): {}\n", key, row[0], m[key].get<std::string>());
+    for (const auto& [key, words] : {std::pair{"note", "note"}, {"skipped", "skipped"}, {"not_served", "not served"}}) {
+      if (m.contains(key)) out << fmt::format("{} (run {}): {}\n", words, row[0], m[key].get<std::string>());
     }
     if (!m.contains("credibility")) continue;
     const bool is_engine = m.value("host", "") == "engine";
@@ -239,7 +230,7 @@ void write_manifest(const Experiment& experiment, const std::vector<RunState>& s
                   {"finished", utc_now()},
                   {"wall_s", wall_s},
                   {"runs", runs}};
-  replace_file(folder.path() / "resolved.yaml", whole_resolved(experiment));
+  replace_file(folder.path() / "resolved.yaml", experiment.resolved_in(folder.path()));
   replace_file(folder.path() / "manifest.json", m.dump(2) + "\n");
 }
 

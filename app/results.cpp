@@ -113,7 +113,7 @@ void ResultsFolder::join_runs(const std::vector<std::string>& run_ids) const {
 }
 
 std::map<std::string, std::string> InputFiles::of_run(const Experiment& experiment, const RunSpec& run) {
-  const YAML::Node root = resolved_tree(*experiment.config, *run.choices);
+  const YAML::Node root = experiment.expanded_tree(run);
   std::map<std::string, std::string> found;
   visit(root, "", experiment, found);
   return found;
@@ -129,8 +129,7 @@ void InputFiles::visit(const YAML::Node& node, const std::string& key, const Exp
   if (!node.IsScalar() || node.Scalar().empty() || key == "name") return;
   const std::string& text = node.Scalar();
   std::error_code error;
-  fs::path path = text;
-  if (path.is_relative() && !fs::exists(path, error)) path = fs::path(experiment.file).parent_path() / text;
+  fs::path path = find_named_file(*experiment.config, text);
   const bool has_folder = key == "model" || key == "hardware" || key == "recipe";
   if (has_folder) {
     const fs::path folder = key == "recipe" ? recipes_folder() : profiles_folder() + (key == "model" ? "/models" : "/hardware");
@@ -139,9 +138,10 @@ void InputFiles::visit(const YAML::Node& node, const std::string& key, const Exp
     return;  // a word; folders of that name in the working directory are not meant
   }
   if (!fs::exists(path, error)) return;
+  path = path.lexically_normal();
   auto known = fingerprint_.find(path.string());
   if (known == fingerprint_.end()) known = fingerprint_.emplace(path.string(), hex(fingerprint_of_path(path))).first;
-  found.insert(*known);
+  found.emplace(key + ": " + text, known->second);
 }
 
 void name_results(const std::string& folder) {
@@ -170,12 +170,12 @@ std::string input_key(const Experiment& experiment, const RunSpec& run, const st
   std::uint64_t key = fingerprint_of_text(program_fingerprint() + " " + how);
   const auto add = [&](const std::string& text) { key = fingerprint_of_text(text, key); };
   add(experiment.resolved(run));
-  add(YAML::Dump(resolved_tree(*experiment.config, *run.choices)));  // with the values of environment variables
+  add(YAML::Dump(experiment.expanded_tree(run)));  // with the values of environment variables
   for (std::size_t i = 0; i < experiment.axes.size(); ++i) {
     add(experiment.axes[i]);
     add(run.labels[i]);
   }
-  for (const auto& [path, fingerprint] : files.of_run(experiment, run)) add(path + " " + fingerprint);
+  for (const auto& [named, fingerprint] : files.of_run(experiment, run)) add(named + " " + fingerprint);
   return hex(key);
 }
 

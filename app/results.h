@@ -37,12 +37,13 @@ class ResultsFolder {
   int lock_ = -1;
 };
 
-// Fingerprints of the files that an experiment names, each computed once: path -> fingerprint.
+// Fingerprints of the files that an experiment names, each computed once.
 class InputFiles {
  public:
-  // All files a run names, as JSON-ready pairs. A scalar that names an existing file or folder counts, whatever its key;
+  // All files a run names: "key: path as written" -> fingerprint. A scalar that names an existing file or folder counts, whatever its key;
   // of model, hardware and recipe the file that their name stands for.
   std::map<std::string, std::string> of_run(const Experiment& experiment, const RunSpec& run);
+  // Path as found -> fingerprint.
   [[nodiscard]] const std::map<std::string, std::string>& all() const { return fingerprint_; }
 
  private:

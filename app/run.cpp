@@ -208,7 +208,7 @@ std::string run_manifest(const Experiment& experiment, const RunSpec& run, const
   }
   if (!findings.note.empty()) m["note"] = findings.note;
   if (!findings.skipped.empty()) m["skipped"] = findings.skipped;
-  if (!findings.not_served.empty()) m["not served"] = findings.not_served;
+  if (!findings.not_served.empty()) m["not_served"] = findings.not_served;
   m["wall_s"] = wall_s;
   return m.dump(2) + "\n";
 }
@@ -247,7 +247,7 @@ void execute_run(const Experiment& experiment, const RunSpec& run, const std::fi
   RunFiles files(runs, run.id, plan.wants_perfetto ? RunFiles::Tables::kPerfetto : RunFiles::Tables::kRequests);
   const Findings findings = find_out(p, experiment, run, plan, files, options);
   files.add_file("summary.csv", summary_csv(experiment, run, findings.fields));
-  files.add_file("resolved.yaml", experiment.resolved(run) + defaults_in_force(p));
+  files.add_file("resolved.yaml", experiment.resolved_in(runs / run.id, run) + defaults_in_force(p));
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - began;
   files.commit(run_manifest(experiment, run, plan, findings, input_key, wall.count()));
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "app/experiment.h"
 #include "app/served_model.h"
 #include "base/error.h"
 #include "base/spec_file.h"
@@ -259,6 +260,7 @@ void read_graded(Params& p, RunPlan& plan, std::uint64_t seed) {
 RunPlan read_run_plan(Params& p, std::uint64_t seed) {
   RunPlan plan;
   p.text("name", "", "name of the results folder; default: the file's name");
+  if (p.has(kPathsFrom)) p.child(kPathsFrom, kPathsFrom);  // read with the experiment
   p.optional<std::int64_t>("seed", 1, 0, std::numeric_limits<std::int64_t>::max(), "seed of every random draw");
   p.optional<std::int64_t>("seeds", 1, 1, 100'000, "repetitions with seed, seed + 1, ...");
   plan.kind = static_cast<RunKind>(p.choice("kind", {"simulation", "block_cache_mrc"}, 0, "what a run does"));

@@ -60,7 +60,52 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-// Writes the value of "a.b=value" into the tree. A scalar on the way ("scheduler: sarathi") becomes {sarathi: {}}.
+// An empty mapping that messages place where `original` stands.
+YAML::Node empty_map_like(const YAML::Node& original) {
+  if (!original.IsDefined() || !original.IsMap()) return YAML::Node(YAML::NodeType::Map);
+  const YAML::Mark mark = original.Mark();
+  const auto count = [](int n) { return static_cast<std::size_t>(std::max(0, n)); };
+  YAML::Node map = YAML::Load(std::string(count(mark.line), '\n') + std::string(count(mark.column), ' ') + "{}");
+  map.SetStyle(original.Style());
+  return map;
+}
+
+// One value that the command line sets: "a.b=value".
+class Override {
+ public:
+  Override(std::string origin, const std::string& file, std::vector<std::string> keys, YAML::Node value)
+      : origin_(std::move(origin)), file_(file), keys_(std::move(keys)), value_(std::move(value)) {}
+
+  // `node` with the value in it. Nodes are copied on the way and never written to, since aliases (*name) share them. A scalar on the way
+  // ("scheduler: sarathi") becomes {sarathi: {}}.
+  [[nodiscard]] YAML::Node in(const YAML::Node& node, std::size_t depth = 0) const {
+    if (depth == keys_.size()) return value_;
+    if (node.IsDefined() && node.IsSequence())
+      throw InputError(origin_ + ": '" + keys_[depth - 1] + "' is a list in " + file_ + "; set the whole list");
+    YAML::Node copy = empty_map_like(node);
+    bool is_new = true;
+    if (node.IsDefined() && node.IsMap()) {
+      for (const auto& item : node) {
+        const bool is_it = item.first.Scalar() == keys_[depth];
+        copy.force_insert(item.first, is_it ? in(item.second, depth + 1) : item.second);
+        is_new = is_new && !is_it;
+      }
+    } else if (node.IsDefined() && node.IsScalar()) {
+      is_new = node.Scalar() != keys_[depth];
+      const YAML::Node below(YAML::NodeType::Map);
+      copy.force_insert(node.Scalar(), is_new ? below : in(below, depth + 1));
+    }
+    if (is_new) copy.force_insert(keys_[depth], in(YAML::Node(YAML::NodeType::Null), depth + 1));
+    return copy;
+  }
+
+ private:
+  std::string origin_;
+  const std::string& file_;
+  std::vector<std::string> keys_;
+  YAML::Node value_;
+};
+
 void apply_override(ConfigFile& config, const std::string& text) {
   const std::string origin = "--set " + text;
   const std::size_t equals = text.find('=');
@@ -76,22 +121,7 @@ void apply_override(ConfigFile& config, const std::string& text) {
   const std::vector<std::string> keys = split(path, '.');
   if (keys.empty() || path.ends_with('.') || std::find(keys.begin(), keys.end(), "") != keys.end())
     throw InputError(origin + ": expected --set key.key=value");
-  YAML::Node at = config.root;
-  for (std::size_t i = 0; i + 1 < keys.size(); ++i) {
-    YAML::Node next = at[keys[i]];
-    if (next.IsSequence()) throw InputError(origin + ": '" + keys[i] + "' is a list in " + config.name + "; set the whole list");
-    if (next.IsDefined() && next.IsScalar()) {
-      YAML::Node map(YAML::NodeType::Map);
-      map[next.Scalar()] = YAML::Node(YAML::NodeType::Map);
-      at[keys[i]] = map;
-      next.reset(at[keys[i]]);
-    } else if (!next.IsDefined() || next.IsNull()) {
-      at[keys[i]] = YAML::Node(YAML::NodeType::Map);
-      next.reset(at[keys[i]]);
-    }
-    at.reset(next);
-  }
-  at[keys.back()] = value;
+  config.root.reset(Override(origin, config.name, keys, value).in(config.root));
   config.set_by[path] = origin;
 }
 
@@ -119,6 +149,15 @@ bool has_second_document(const std::string& text) {
 
 }  // namespace
 
+std::string find_named_file(const ConfigFile& config, const std::string& path) {
+  namespace fs = std::filesystem;
+  if (fs::path(path).is_absolute()) return path;
+  std::error_code error;
+  for (const fs::path& folder : config.folders)
+    if (fs::exists(folder / path, error)) return (folder / path).string();
+  return (config.folders.front() / path).string();
+}
+
 std::string place(const std::string& file, const YAML::Mark& mark) {
   if (mark.is_null()) return file;
   return fmt::format("{}:{}:{}", file, mark.line + 1, mark.column + 1);
@@ -128,6 +167,7 @@ std::shared_ptr<const ConfigFile> parse_config(const std::string& text, const st
                                                const std::vector<std::string>& overrides) {
   auto config = std::make_shared<ConfigFile>();
   config->name = name;
+  config->folders = {std::filesystem::path(), std::filesystem::path(name).parent_path()};
   if (text.find('\0') != std::string::npos) throw InputError(name + ": not a text file (it holds a zero byte)");
   try {
     config->root = YAML::Load(text);

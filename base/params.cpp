@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "base/text.h"
 
@@ -260,12 +259,6 @@ void Params::reject_unread() const {
   }
 }
 
-std::string Params::resolve_file(const std::string& path) const {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  if (fs::path(path).is_absolute() || fs::exists(path, error)) return path;
-  const fs::path beside = fs::path(file_->name).parent_path() / path;
-  return fs::exists(beside, error) ? beside.string() : path;
-}
+std::string Params::resolve_file(const std::string& path) const { return find_named_file(*file_, path); }
 
 }  // namespace kvlab

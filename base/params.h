@@ -76,7 +76,7 @@ class Params {
   [[nodiscard]] std::string text_of_all() const;
   // The value of `key` as YAML on one line, `absent` where there is none.
   [[nodiscard]] std::string inline_text(const std::string& key, const std::string& absent) const;
-  // The path of a file named in this config: as given if absolute, else relative to the working directory, else beside the config file.
+  // The path of a file named in this config, see find_named_file.
   [[nodiscard]] std::string resolve_file(const std::string& path) const;
 
  private:

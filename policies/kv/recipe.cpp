@@ -162,7 +162,8 @@ Recipe read_recipe(Params& p) {
   const std::string name = p.text("recipe", "full", "name in policies/kv/recipes, or a recipe file");
   std::string path;
   try {
-    path = find_spec_file(name, recipes_folder(), "recipe");
+    const std::string file = p.resolve_file(name);
+    path = find_spec_file(std::filesystem::is_regular_file(file) ? file : name, recipes_folder(), "recipe");
   } catch (const InputError& e) {
     p.fail_at("recipe", e.what());
   }

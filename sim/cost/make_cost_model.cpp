@@ -160,6 +160,13 @@ int tp_of(Params& experiment) {
   return p.optional<int>("tp", 1, 1, 1024, "GPUs that share each layer");
 }
 
+// A file where there is one of that name, else the name as it is.
+std::string file_or_name(const Params& p, const std::string& name) {
+  std::error_code error;
+  const std::string file = p.resolve_file(name);
+  return std::filesystem::exists(file, error) ? file : name;
+}
+
 }  // namespace
 
 CostSetup read_cost_setup(Params& experiment) {
@@ -180,9 +187,9 @@ CostSetup read_cost_setup(Params& experiment) {
     return setup;
   }
   const std::string folder = profiles_folder();
-  setup.model = load_at(experiment, "model", [&] { return load_model_spec(experiment.resolve_file(model), folder + "/models"); });
+  setup.model = load_at(experiment, "model", [&] { return load_model_spec(file_or_name(experiment, model), folder + "/models"); });
   setup.hardware =
-      load_at(experiment, "hardware", [&] { return load_hardware_spec(experiment.resolve_file(hardware), folder + "/hardware"); });
+      load_at(experiment, "hardware", [&] { return load_hardware_spec(file_or_name(experiment, hardware), folder + "/hardware"); });
   setup.parallel = read_parallel(experiment, setup.model);
   const auto roofline = std::make_shared<const RooflinePrices>(setup.model, setup.hardware, setup.parallel);
   setup.prices = roofline;

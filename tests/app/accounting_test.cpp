@@ -53,7 +53,7 @@ TEST_F(Accounting, ALoadOfZeroIsTheTracesOwnInASweepToo) {
 TEST_F(Accounting, RejectedRequestsAreNamed) {
   const Called called = run({"--set", "max_model_len=50"});
   EXPECT_THAT(called.out, HasSubstr("not served (run 0001): 100 of 100 requests were rejected; the first: "));
-  EXPECT_THAT(read("out/runs/0001/manifest.json"), HasSubstr("100 of 100 requests were rejected"));
+  EXPECT_THAT(read("out/runs/0001/manifest.json"), HasSubstr("\"not_served\": \"100 of 100 requests were rejected"));
 }
 
 TEST_F(Accounting, OtherValuesOfVariablesAndOtherFilesAreOtherInputs) {

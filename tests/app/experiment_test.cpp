@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
+
+#include "tests/error_of.h"
 
 namespace kvlab {
 namespace {
@@ -56,6 +59,24 @@ TEST(Experiment, VariablesAreExpandedButNotInWhatIsWrittenDown) {
   Params p = e.params(e.runs[0]);
   EXPECT_EQ(p.child("trace", "trace").text("file", ""), "/some/where/t.csv");
   EXPECT_NE(e.resolved(e.runs[0]).find("${KVLAB_TEST_FOLDER}"), std::string::npos);
+}
+
+TEST(Experiment, WhatAliasesShareIsExpandedOnce) {
+  ::setenv("KVLAB_TEST_OUTER", "${KVLAB_TEST_INNER}", 1);  // the value is text, not another variable
+  ::unsetenv("KVLAB_TEST_INNER");
+  const Experiment e = parse_experiment("a: &x \"${KVLAB_TEST_OUTER}\"\nb: *x\n", "e.yaml", {});
+  EXPECT_EQ(e.params(e.runs[0]).text("b", ""), "${KVLAB_TEST_INNER}");
+}
+
+TEST(Experiment, PathsStartInTheFoldersThatAResolvedFileNames) {
+  const Experiment e = parse_experiment("paths_from: {working_folder: ../.., experiment_folder: /exp}\n", "a/b/c/r.yaml", {});
+  const std::vector<std::filesystem::path> folders{"a/", "/exp"};
+  EXPECT_EQ(e.config->folders, folders);
+  EXPECT_EQ(e.resolved(e.runs[0]).find("paths_from"), std::string::npos);
+  EXPECT_EQ(error_of([] { parse_experiment("paths_from: {working_folder: x}\n", "r.yaml", {}); }),
+            "r.yaml:1:13: paths_from needs 'experiment_folder'");
+  EXPECT_EQ(error_of([] { parse_experiment("paths_from: [a, b]\n", "r.yaml", {}); }),
+            "r.yaml:1:13: 'paths_from': expected 'key: value' lines");
 }
 
 }  // namespace

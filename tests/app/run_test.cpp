@@ -76,6 +76,50 @@ TEST_F(RunTest, SkipsWhatIsThereUnlessItsInputsChange) {
   EXPECT_EQ(read_csv("results/small/summary.csv").rows.size(), 1U);
 }
 
+constexpr const char* kRow = "{\"timestamp\": 0, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [1, 2]}\n";
+
+// An experiment in a folder of its own: one trace and a GPU lie there, another trace lies where it is started.
+TEST_F(RunTest, ResolvedRunsFromAnywhereAndGivesTheSame) {
+  fs::create_directories("own/exp");
+  fs::create_directories("elsewhere/sub");
+  fs::current_path("own");
+  write("exp/beside.jsonl", kRow);
+  write("here.jsonl", std::string(kRow) + kRow);
+  fs::copy_file(KVLAB_SOURCE_DIR "/profiles/hardware/h100.yaml", "exp/card.yaml");
+  write("exp/two.yaml",
+        "model: llama-3.1-8b\nhardware: card.yaml\nscheduler: vllm_v1\nseeds: 2\ntrace: {file: [here.jsonl, beside.jsonl], block_size: "
+        "512}\n");
+  ASSERT_EQ(call({"run", "exp/two.yaml"}).status, 0);
+  fs::current_path("../elsewhere/sub");
+  write("here.jsonl", "another trace of the same name\n");
+  const Called again = call({"run", "../../own/results/two/resolved.yaml", "--out", "again"});
+  ASSERT_EQ(again.status, 0) << again.err;
+  const fs::path first = "../../own/results/two";
+  for (const char* file : {"summary.csv", "requests.csv", "timeline.csv"})
+    EXPECT_EQ(read(fs::path("again") / file), read(first / file)) << file;
+  // The same inputs, so nothing is done again, neither there nor for the file that this run wrote.
+  EXPECT_NE(call({"run", "again/resolved.yaml", "--out", first.string()}).out.find("4 of 4 runs were there already"), std::string::npos);
+  ASSERT_EQ(call({"run", (first / "runs/0003/resolved.yaml").string(), "--out", "one"}).status, 0);
+  const CsvTable one = read_csv("one/summary.csv"), all = read_csv(first / "summary.csv");
+  EXPECT_EQ(one.rows[0][one.at("e2e_max_ms")], all.rows[2][all.at("e2e_max_ms")]);
+  EXPECT_EQ(one.rows[0][one.at("requests")], "1");
+  // All of it can be moved.
+  fs::current_path("../..");
+  fs::rename("own", "moved");
+  EXPECT_EQ(call({"run", "moved/results/two/resolved.yaml", "--out", "third"}).status, 0);
+  EXPECT_EQ(read("third/summary.csv"), read("moved/results/two/summary.csv"));
+}
+
+TEST_F(RunTest, ResolvedNamesFoldersRelativeToWhereItLies) {
+  write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
+  ASSERT_EQ(call({"run", "small.yaml"}).status, 0);
+  EXPECT_NE(read("results/small/resolved.yaml").find("working_folder: ../..\n"), std::string::npos);
+  EXPECT_NE(read("results/small/runs/0001/resolved.yaml").find("working_folder: ../../../..\n"), std::string::npos);
+  const std::string before = read("results/small/resolved.yaml");
+  EXPECT_NE(call({"run", "results/small/resolved.yaml"}).out.find("1 of 1 runs were there already"), std::string::npos);
+  EXPECT_EQ(read("results/small/resolved.yaml"), before);
+}
+
 TEST_F(RunTest, AFailedRunIsReportedAndTheRestFinishes) {
   write("good.jsonl", "{\"timestamp\": 0, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [1, 2]}\n");
   write("bad.jsonl",

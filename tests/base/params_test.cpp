@@ -220,6 +220,29 @@ TEST(Params, AliasesAreReadAndMustNotRepeatWithoutEnd) {
             "run.yaml:1:10: aliases (*name) repeat too much: more than 10,000 values beyond what is written");
 }
 
+TEST(Params, AnOverrideLeavesWhatAnAliasSharesAsItIs) {
+  const std::string text = "a: &x {n: 3, m: &y {k: 1}}\nb: *x\nc: *y\nd: &z word\ne: *z\n";
+  const auto n_of = [](Params& p, const std::string& key) { return p.child(key, key).required<int>("n", 0, 99, ""); };
+  const auto k_of = [](Params p, const std::string& key) { return p.child(key, key).required<int>("k", 0, 99, ""); };
+  Params p = params(text, {"a.n=5", "a.m.k=7", "b.new.deep=1", "d=other"});
+  EXPECT_EQ(n_of(p, "a"), 5);
+  EXPECT_EQ(n_of(p, "b"), 3);
+  EXPECT_EQ(k_of(p.child("a", "a"), "m"), 7);
+  EXPECT_EQ(k_of(p.child("b", "b"), "m"), 1);
+  EXPECT_EQ(k_of(p, "c"), 1);
+  EXPECT_FALSE(p.child("a", "a").has("new"));
+  EXPECT_EQ(p.text("d", ""), "other");
+  EXPECT_EQ(p.text("e", ""), "word");
+}
+
+TEST(Params, WhatStandsBesideAnOverrideKeepsItsPlaceAndOrder) {
+  Params p = params("a:\n  x: 1\n  y: {z: 1}\nb: 2\n", {"a.y.new=1", "a.x=4"});
+  EXPECT_EQ(p.keys(), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(p.child("a", "a").keys(), (std::vector<std::string>{"x", "y"}));
+  EXPECT_EQ(error_of([&] { p.child("a", "a").child("y", "y").fail("too bad"); }), "run.yaml:3:6: too bad");
+  EXPECT_EQ(error_of([&] { p.child("a", "a").fail("too bad"); }), "run.yaml:2:3: too bad");
+}
+
 TEST(Params, DescribingRecordsEveryReadAndNeedsNothing) {
   std::vector<ParamDoc> docs;
   Params p = Params::describing("thing", docs);
