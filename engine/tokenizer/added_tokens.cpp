@@ -73,9 +73,10 @@ AddedTokens AddedTokens::read(const JsonNode& list, const Bpe& model, const Norm
     const AddedToken& token = added.tokens_.at(id);
     if (!token.is_normalized) added.as_written_.add(token.content, id);
     if (!token.is_normalized) continue;
-    const std::string content = normalizer(token.content);
-    if (content.empty()) node.at("content").fail("nothing is left of it when it is normalized");
-    (token.is_special ? special : others).emplace_back(content, id);
+    Piece content = Piece::whole(token.content, 0);
+    normalizer(content);
+    if (content.text.empty()) node.at("content").fail("nothing is left of it when it is normalized");
+    (token.is_special ? special : others).emplace_back(content.text, id);
   }
   for (const auto& tokens : {special, others}) {
     for (const auto& [content, id] : tokens) added.normalized_.add(content, id);
@@ -106,7 +107,7 @@ void AddedTokens::cut(std::vector<Piece>& pieces, const Normalizer& normalizer) 
   std::vector<Piece> once, twice;
   for (Piece& piece : pieces) cut(std::move(piece), as_written_, once);
   for (Piece& piece : once) {
-    if (piece.added_id < 0) piece.text = normalizer(std::move(piece.text));
+    if (piece.added_id < 0) normalizer(piece);
     cut(std::move(piece), normalized_, twice);
   }
   pieces = std::move(twice);
@@ -117,7 +118,7 @@ void AddedTokens::cut(Piece&& piece, const Search& search, std::vector<Piece>& o
   const std::string_view text = piece.text;
   std::size_t done = 0;
   const auto rest_until = [&](std::size_t end) {
-    if (done < end) out.push_back({std::string(text.substr(done, end - done)), piece.at_start && done == 0, -1});
+    if (done < end) out.push_back(piece.part(done, end));
   };
   for (std::size_t at = 0; at < text.size();) {
     const Search::Found found = search.at(text, at);
@@ -135,7 +136,7 @@ void AddedTokens::cut(Piece&& piece, const Search& search, std::vector<Piece>& o
     rest_until(begin);
     // The search goes on behind the token itself: one that begins in white space already taken is still found, as in Hugging Face
     // tokenizers.
-    out.push_back({"", false, found.id});
+    out.push_back({"", false, 0, found.id});
     done = end;
   }
   rest_until(text.size());

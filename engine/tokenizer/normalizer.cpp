@@ -1,5 +1,10 @@
 #include "engine/tokenizer/normalizer.h"
 
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "engine/tokenizer/chain.h"
 #include "engine/tokenizer/pattern.h"
 #include "engine/tokenizer/unicode.h"
@@ -8,26 +13,73 @@ namespace kvlab::tokenization {
 
 namespace {
 
+// Bytes of a text's first character; 0: it has none.
+std::size_t first_character(std::string_view text) { return text.empty() ? 0 : next_unit(text, 0).length; }
+
+// Of what the first character came to: all that it becomes alone, unless what follows changes it (a composed or reordered mark); in any
+// case the first character of the outcome.
+std::size_t first_bytes_of_form(std::string_view first, std::string_view all, NormalForm form) {
+  const std::string alone = normalized(first, form);
+  std::size_t same = 0;
+  while (same < alone.size() && same < all.size()) {
+    const std::size_t length = next_unit(all, same).length;
+    if (alone.compare(same, length, all.substr(same, length)) != 0) break;
+    same += length;
+  }
+  return std::max(same, first_character(all));
+}
+
 Normalizer form(NormalForm form) {
-  return [form](const std::string& text) { return normalized(text, form); };
+  return [form](Piece& piece) {
+    std::string all = normalized(piece.text, form);
+    if (piece.first_bytes > 0)
+      piece.first_bytes = first_bytes_of_form(std::string_view(piece.text).substr(0, piece.first_bytes), all, form);
+    piece.text = std::move(all);
+  };
 }
 
 Normalizer prepend(const std::string& prefix) {
-  return [prefix](const std::string& text) { return text.empty() ? text : prefix + text; };
+  return [prefix](Piece& piece) {
+    if (!piece.text.empty()) piece.put_in_front(prefix);
+  };
 }
 
 Normalizer strip(bool left, bool right) {
-  return [left, right](const std::string& text) {
+  return [left, right](Piece& piece) {
+    const std::string& text = piece.text;
     std::size_t begin = 0, end = text.size();
     while (left && begin < end && is_white_space(next_unit(text, begin).code)) begin += next_unit(text, begin).length;
     const auto last = [&] { return last_character(std::string_view(text).substr(0, end)); };
     while (right && begin < end && is_white_space(next_unit(text, last()).code)) end = last();
-    return text.substr(begin, end - begin);
+    const bool at_start = piece.at_start;
+    piece = piece.part(begin, end);
+    piece.at_start = at_start;  // it is rewritten, not cut out
+  };
+}
+
+// What takes a match's place comes of its last character; in the place of nothing at the front, of the character in front of which it
+// stands when the piece is cut out.
+Normalizer replace(const Pattern& pattern, const std::string& content) {
+  return [pattern, content](Piece& piece) {
+    std::vector<Slice> slices;
+    pattern.cut(piece.text, slices);
+    std::string text;
+    std::size_t first_bytes = 0;
+    for (const Slice& slice : slices) {
+      const bool is_first = slice.end == 0 ? piece.at_start : slice.end <= piece.first_bytes;
+      if (slice.is_match)
+        first_bytes += is_first ? content.size() : 0;
+      else
+        first_bytes += piece.part(slice.begin, slice.end).first_bytes;
+      text += slice.is_match ? content : piece.text.substr(slice.begin, slice.end - slice.begin);
+    }
+    piece.text = std::move(text);
+    piece.first_bytes = first_bytes;
   };
 }
 
 Normalizer normalizer_step(const JsonNode& node) {
-  if (node.is_null()) return [](std::string text) { return text; };
+  if (node.is_null()) return [](Piece&) {};
   const std::string type = node.type({"NFC", "NFD", "NFKC", "NFKD", "Prepend", "Replace", "Strip", "Sequence"});
   if (type == "NFC") return form(NormalForm::kC);
   if (type == "NFD") return form(NormalForm::kD);
@@ -35,21 +87,13 @@ Normalizer normalizer_step(const JsonNode& node) {
   if (type == "NFKD") return form(NormalForm::kKD);
   if (type == "Prepend") return prepend(node.text("prepend"));
   if (type == "Strip") return strip(node.flag("strip_left", true), node.flag("strip_right", true));
-  const Pattern pattern = Pattern::read(node.at("pattern"));
-  return [pattern, content = node.text("content")](const std::string& text) { return pattern.replaced(text, content); };
+  return replace(Pattern::read(node.at("pattern")), node.text("content"));
 }
 
 }  // namespace
 
 Normalizer read_normalizer(const JsonNode& node) {
-  const auto make = [](const JsonNode& step) {
-    return [normalize = normalizer_step(step)](std::string& text) { text = normalize(std::move(text)); };
-  };
-  return
-      [chain = chain_of(node, "normalizer", "normalizers", make, [](const std::string& text) { return text.size(); })](std::string text) {
-        chain(text);
-        return text;
-      };
+  return chain_of(node, "normalizer", "normalizers", normalizer_step, [](const Piece& piece) { return piece.text.size(); });
 }
 
 }  // namespace kvlab::tokenization

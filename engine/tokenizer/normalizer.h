@@ -1,14 +1,14 @@
 #pragma once
 
 #include <functional>
-#include <string>
 
 #include "engine/tokenizer/json_node.h"
+#include "engine/tokenizer/piece.h"
 
 namespace kvlab::tokenization {
 
-// From a text to the text that is tokenized; both well-formed UTF-8.
-using Normalizer = std::function<std::string(std::string)>;
+// Changes the text to the one that is tokenized; both well-formed UTF-8.
+using Normalizer = std::function<void(Piece&)>;
 
 // The value of "normalizer": null (nothing changes), NFC, NFD, NFKC, NFKD, Prepend, Replace, Strip or a Sequence of them.
 Normalizer read_normalizer(const JsonNode& node);

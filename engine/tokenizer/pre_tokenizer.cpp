@@ -71,8 +71,7 @@ PreTokenizer splitter(const Pattern& pattern, Behavior behavior, bool inverts) {
       for (Slice& slice : slices) slice.is_match ^= inverts;
       apply(behavior, slices);
       for (const Slice& slice : slices) {
-        if (slice.begin < slice.end)
-          cut.push_back({piece.text.substr(slice.begin, slice.end - slice.begin), piece.at_start && slice.begin == 0});
+        if (slice.begin < slice.end) cut.push_back(piece.part(slice.begin, slice.end));
       }
     }
     pieces = std::move(cut);
@@ -89,6 +88,23 @@ PreTokenizer rewriter(Change change) {
   };
 }
 
+// Writes something else for each character.
+template <class Change>
+PreTokenizer character_wise(Change change) {
+  return rewriter([change](Piece& piece) {
+    std::string text;
+    std::size_t first_bytes = 0;
+    for (std::size_t at = 0; at < piece.text.size();) {
+      if (at == piece.first_bytes) first_bytes = text.size();
+      const std::size_t length = next_unit(piece.text, at).length;
+      text += change(std::string_view(piece.text).substr(at, length));
+      at += length;
+    }
+    piece.first_bytes = piece.first_bytes == piece.text.size() ? text.size() : first_bytes;
+    piece.text = std::move(text);
+  });
+}
+
 PreTokenizer in_order(std::vector<PreTokenizer> parts) {
   return [parts = std::move(parts)](std::vector<Piece>& pieces) {
     for (const PreTokenizer& part : parts) part(pieces);
@@ -103,26 +119,25 @@ PreTokenizer byte_level(const JsonNode& node) {
   std::vector<PreTokenizer> parts;
   if (node.flag("add_prefix_space", true)) {
     parts.push_back(rewriter([](Piece& piece) {
-      if (!piece.text.starts_with(' ')) piece.text.insert(0, " ");
+      if (!piece.text.starts_with(' ')) piece.put_in_front(" ");
     }));
   }
   if (node.flag("use_regex", true)) parts.push_back(splitter(Pattern::perl(kGpt2), Behavior::kIsolated, false));
-  parts.push_back(rewriter([](Piece& piece) {
+  parts.push_back(character_wise([](std::string_view character) {
     std::string text;
-    for (const char c : piece.text) append_utf8(text, character_of_byte(static_cast<unsigned char>(c)));
-    piece.text = std::move(text);
+    for (const char c : character) append_utf8(text, character_of_byte(static_cast<unsigned char>(c)));
+    return text;
   }));
   return in_order(std::move(parts));
 }
 
 PreTokenizer metaspace(const Metaspace& m) {
   const std::string mark = utf8(m.replacement);
-  const Pattern space = Pattern::literal(" ");
   std::vector<PreTokenizer> parts;
-  parts.push_back(rewriter([space, mark, scheme = m.scheme](Piece& piece) {
-    piece.text = space.replaced(piece.text, mark);
+  parts.push_back(character_wise([mark](std::string_view character) { return character == " " ? mark : std::string(character); }));
+  parts.push_back(rewriter([mark, scheme = m.scheme](Piece& piece) {
     const bool wants_prefix = scheme == Metaspace::Scheme::kAlways || (scheme == Metaspace::Scheme::kFirst && piece.at_start);
-    if (wants_prefix && !piece.text.starts_with(mark)) piece.text.insert(0, mark);
+    if (wants_prefix && !piece.text.starts_with(mark)) piece.put_in_front(mark);
   }));
   if (m.splits) parts.push_back(splitter(Pattern::literal(mark), Behavior::kMergedWithNext, false));
   return in_order(std::move(parts));

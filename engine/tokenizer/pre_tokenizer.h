@@ -1,20 +1,12 @@
 #pragma once
 
-#include <cstdint>
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "engine/tokenizer/json_node.h"
+#include "engine/tokenizer/piece.h"
 
 namespace kvlab::tokenization {
-
-// A stretch of the text on its way to becoming tokens.
-struct Piece {
-  std::string text;
-  bool at_start = false;       // of the whole text
-  std::int32_t added_id = -1;  // it is this added token; -1: none, still to be tokenized
-};
 
 // Cuts and rewrites the pieces that are no added tokens. Merges never cross pieces.
 using PreTokenizer = std::function<void(std::vector<Piece>&)>;

@@ -62,7 +62,8 @@ Tokenizer Tokenizer::from_json(std::string_view json, const std::string& name) {
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special) const {
   if (const std::size_t at = tokenization::first_invalid_utf8(text); at != std::string_view::npos)
     throw InputError(fmt::format("byte {} of the text is not UTF-8; {} tokenizes UTF-8 only", at, parts_->file));
-  std::vector<tokenization::Piece> pieces{{std::string(text), true, -1}};
+  const std::size_t first_bytes = text.empty() ? 0 : tokenization::next_unit(text, 0).length;
+  std::vector<tokenization::Piece> pieces{tokenization::Piece::whole(std::string(text), first_bytes)};
   parts_->added.cut(pieces, parts_->normalizer);
   parts_->pre_tokenizer(pieces);
   std::vector<std::int32_t> ids;

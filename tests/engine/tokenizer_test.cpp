@@ -80,6 +80,43 @@ TEST(Tokenizer, AddedTokensInWhiteSpaceAlreadyTaken) {
   EXPECT_EQ(with(right, right).encode("a<mark>\nb", false), (Ids{1, 10, 11, 2}));
 }
 
+// "first" means: where the text as given begins. What is expected is what tokenizers 0.23.3 gives; ids of the mark are 7, of others their
+// place in "abcfix".
+TEST(Tokenizer, MetaspaceFirstAsksWhereAPieceComesFrom) {
+  const auto ids_of = [](const json& normalizer, const json& split, const std::string& text) {
+    json file = small_tokenizer();
+    file["added_tokens"] = json::array();
+    file["post_processor"] = nullptr;
+    file["normalizer"] = normalizer;
+    file["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", json::array()}};
+    if (!split.is_null())
+      file["pre_tokenizer"]["pretokenizers"].push_back({{"type", "Split"}, {"pattern", {{"String", split}}}, {"behavior", "Isolated"}});
+    file["pre_tokenizer"]["pretokenizers"].push_back({{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "first"}});
+    file["model"]["vocab"] = json::object({{"?", 0}, {"a", 1}, {"b", 2}, {"c", 3}, {"f", 4}, {"i", 5}, {"x", 6}, {"\u2581", 7}});
+    file["model"]["merges"] = json::array();
+    file["model"]["byte_fallback"] = false;
+    return read(file).encode(text, false);
+  };
+  const auto replace = [](const json& pattern, const std::string& content) {
+    return json{{"type", "Replace"}, {"pattern", pattern}, {"content", content}};
+  };
+  const json none, strip = {{"type", "Strip"}}, nfkd = {{"type", "NFKD"}}, prepend = {{"type", "Prepend"}, {"prepend", "x"}};
+  const json ab = {{"String", "ab"}}, a = {{"String", "a"}}, front = {{"Regex", "^"}};
+  EXPECT_EQ(ids_of(none, none, "ab"), (Ids{7, 1, 2}));
+  EXPECT_EQ(ids_of(strip, none, "  ab"), (Ids{1, 2}));
+  EXPECT_EQ(ids_of(strip, none, "ab "), (Ids{7, 1, 2}));
+  EXPECT_EQ(ids_of(replace(ab, "x"), none, "abc"), (Ids{6, 3})) << "of the last character that it replaces";
+  EXPECT_EQ(ids_of(replace(a, "xb"), none, "ac"), (Ids{7, 6, 2, 3}));
+  EXPECT_EQ(ids_of(replace(a, "xb"), "b", "ac"), (Ids{7, 6, 7, 2, 3})) << "both of the first character";
+  EXPECT_EQ(ids_of(replace(a, ""), none, "abc"), (Ids{2, 3}));
+  EXPECT_EQ(ids_of(replace(a, ""), none, "bac"), (Ids{7, 2, 3}));
+  EXPECT_EQ(ids_of(replace(front, "x"), none, "ac"), (Ids{7, 6, 1, 3}));
+  EXPECT_EQ(ids_of(prepend, none, "ac"), (Ids{7, 6, 1, 3}));
+  EXPECT_EQ(ids_of({{"type", "Sequence"}, {"normalizers", {strip, prepend}}}, none, " ac"), (Ids{6, 1, 3}));
+  EXPECT_EQ(ids_of(nfkd, "i", "\uFB01a"), (Ids{7, 4, 7, 5, 1})) << "a ligature's two letters";
+  EXPECT_EQ(ids_of(nfkd, "i", "fia"), (Ids{7, 4, 5, 1}));
+}
+
 // Which of the characters a to d and others an expression takes away, as Oniguruma reads it.
 TEST(Tokenizer, WordsAndScriptsAreOnigurumas) {
   const auto left_of = [](const std::string& regex, const std::string& text) {

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+namespace kvlab::tokenization {
+
+// A stretch of the text on its way to becoming tokens. Normalizers and pre-tokenizers rewrite it, and what they write comes of some
+// character of the text as given: of that which it replaces, of the last one of several that it replaces, of the one behind it where it is
+// put in front. Metaspace asks whether a piece comes of the text's first character ("first"), as Hugging Face tokenizers do
+// (`offsets_original().0 == 0`).
+struct Piece {
+  std::string text;
+  bool at_start = false;        // where it was cut out, its first byte came of the first character
+  std::size_t first_bytes = 0;  // of its bytes so many, all in front, come of the first character now
+  std::int32_t added_id = -1;   // it is this added token; -1: none, still to be tokenized
+
+  // The text as given. first_bytes: of its first character.
+  static Piece whole(std::string text, std::size_t first_bytes) { return {std::move(text), true, first_bytes, -1}; }
+
+  // Bytes [begin, end) of it.
+  [[nodiscard]] Piece part(std::size_t begin, std::size_t end) const {
+    const std::size_t first = std::min(std::max(first_bytes, begin), end) - begin;
+    return {text.substr(begin, end - begin), first > 0, first, -1};
+  }
+
+  void put_in_front(const std::string& prefix) {
+    text.insert(0, prefix);
+    if (first_bytes > 0) first_bytes += prefix.size();
+  }
+};
+
+}  // namespace kvlab::tokenization
