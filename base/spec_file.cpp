@@ -25,12 +25,17 @@ std::string find_spec_file(const std::string& name_or_path, const std::string& f
 
 namespace {
 
+// Nodes stay where they are in the file, for messages; only mappings with a null in or below them are made anew.
+bool has_null(const YAML::Node& node) {
+  if (!node.IsMap()) return node.IsNull();
+  return std::any_of(node.begin(), node.end(), [](const auto& item) { return has_null(item.second); });
+}
+
 YAML::Node without_nulls(const YAML::Node& node) {
-  if (!node.IsMap()) return node;
-  YAML::Node kept = YAML::Clone(node);
-  for (const auto& item : node) {
-    if (item.second.IsNull()) kept.remove(item.first.Scalar());
-  }
+  if (!node.IsMap() || !has_null(node)) return node;
+  YAML::Node kept(YAML::NodeType::Map);
+  for (const auto& item : node)
+    if (!item.second.IsNull()) kept.force_insert(item.first, without_nulls(item.second));
   return kept;
 }
 

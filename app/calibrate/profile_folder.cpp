@@ -29,7 +29,7 @@ void write_whole(const fs::path& file, const std::string& text) {
 
 // The CPU's kernels compute in float32, so that is what the model measured there has.
 std::string as_float32(const ModelSpec& model) {
-  YAML::Node root = YAML::Clone(load_without_nulls(model.file)->root);
+  YAML::Node root = YAML::Clone(load_config(model.file)->root);
   root["torch_dtype"] = "float32";
   root["kv_cache_dtype"] = "float32";
   root.remove("quantization_config");

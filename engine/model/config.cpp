@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "engine/model/config_rope.h"
 #include "engine/model/json_config.h"
+#include "serving/attention_windows.h"
 
 namespace kvlab {
 
@@ -44,52 +45,51 @@ void refuse_unsupported(const JsonConfig& file, const std::string& type) {
   if (type == "llama" || type == "mistral") file.only("use_sliding_window", false);
 }
 
-// A token id, or -1 where the model has none. Some models list several; the first is meant.
+// A token id, or -1 where the model has none: no such key, null, [] or -1. Some models list several; the first is meant.
 std::int32_t token_id(const JsonConfig& file, const char* key, std::int32_t vocab_size) {
-  if (!file.has(key)) return -1;
-  const JsonConfig::Json& value = file.at(key).is_array() && !file.at(key).empty() ? file.at(key)[0] : file.at(key);
+  if (!file.has(key) || file.at(key) == JsonConfig::Json::array()) return -1;
+  const JsonConfig::Json& value = file.at(key).is_array() ? file.at(key)[0] : file.at(key);
+  if (value.is_number_integer() && value == -1) return -1;
   if (!value.is_number_integer() || value < 0 || value >= vocab_size)
-    file.refuse(key, fmt::format("an id below vocab_size {}", vocab_size));
+    file.refuse(key, fmt::format("an id below vocab_size {}, a list of them, or null", vocab_size));
   return value.get<std::int32_t>();
 }
 
-// The library's default where the key is not there; 0 where it is null.
-std::int32_t window_tokens(const JsonConfig& file) {
-  return file.given("sliding_window") == nullptr ? 4096 : file.integer_or("sliding_window", 0, kMaxTokens);
-}
-
-// Which layers slide: as listed, else all from max_window_layers on.
-std::vector<bool> sliding_layers(const JsonConfig& file, std::int32_t layers, bool uses_window) {
-  std::vector<bool> slides;
-  if (!file.has("layer_types")) {
-    const JsonConfig::Json* first = file.given("max_window_layers");  // unlike other counts it may be 0
-    if (uses_window && first != nullptr && (!first->is_number_integer() || *first < 0 || *first > kMaxDim))
-      file.refuse("max_window_layers", fmt::format("an integer in [0, {}]", kMaxDim));
-    const std::int32_t begin = !uses_window ? layers : first == nullptr ? 28 : first->get<std::int32_t>();
-    for (std::int32_t layer = 0; layer < layers; ++layer) slides.push_back(layer >= begin);
-    return slides;
-  }
+// Of each layer its type, where the file lists them.
+std::vector<std::string> layer_types(const JsonConfig& file, std::int32_t layers) {
+  if (!file.has("layer_types")) return {};
   const JsonConfig::Json& types = file.at("layer_types");
   if (!types.is_array() || types.size() != static_cast<std::size_t>(layers))
     file.refuse("layer_types", fmt::format("a list of one type for each of {} layers", layers));
+  std::vector<std::string> all;
   for (const JsonConfig::Json& type : types) {
     if (type != "full_attention" && type != "sliding_attention") file.refuse("layer_types", "\"full_attention\", \"sliding_attention\"");
-    slides.push_back(type == "sliding_attention");
+    all.push_back(type.get<std::string>());
   }
-  return slides;
+  return all;
+}
+
+WindowKeys read_window_keys(const JsonConfig& file, const ModelConfig& c) {
+  WindowKeys keys{c.type, c.layers};
+  const bool is_qwen = c.type != "mistral";
+  keys.use_sliding_window = file.flag_or("use_sliding_window", false);
+  if (is_qwen) keys.layer_types = layer_types(file, c.layers);
+  if (is_qwen && !*keys.use_sliding_window) return keys;  // what the others say has no effect
+  if (file.given("sliding_window") != nullptr) keys.sliding_window = file.integer_or("sliding_window", 0, kMaxTokens);
+  const JsonConfig::Json* first = file.given("max_window_layers");  // unlike other counts it may be 0
+  if (!is_qwen || !keys.layer_types.empty() || first == nullptr) return keys;
+  if (!first->is_number_integer() || *first < 0 || *first > kMaxDim)
+    file.refuse("max_window_layers", fmt::format("an integer in [0, {}]", kMaxDim));
+  keys.max_window_layers = first->get<std::int64_t>();
+  return keys;
 }
 
 void read_windows(const JsonConfig& file, ModelConfig& c) {
   if (c.type == "llama") return;
-  const bool uses_window = c.type == "mistral" || file.flag_or("use_sliding_window", false);
-  const std::int32_t window = uses_window ? window_tokens(file) : 0;
-  const std::vector<bool> slides =
-      c.type == "mistral" ? std::vector<bool>(static_cast<std::size_t>(c.layers), true) : sliding_layers(file, c.layers, window > 0);
-  if (std::none_of(slides.begin(), slides.end(), [](bool s) { return s; })) return;
-  if (window == 0 && c.type != "mistral")
+  const WindowKeys keys = read_window_keys(file, c);
+  for (const std::int64_t window : attention_windows(keys)) c.windows.push_back(static_cast<std::int32_t>(window));
+  if (c.windows.empty() && std::find(keys.layer_types.begin(), keys.layer_types.end(), "sliding_attention") != keys.layer_types.end())
     file.fail("'layer_types' has \"sliding_attention\", but no window is set; it takes 'use_sliding_window' and 'sliding_window'");
-  if (window == 0) return;
-  for (const bool s : slides) c.windows.push_back(s ? window : 0);
 }
 
 void read_dims(const JsonConfig& file, ModelConfig& c) {

@@ -22,7 +22,7 @@ struct KindKeys {
 const std::map<std::string, KindKeys>& rope_kinds() {
   static const std::map<std::string, KindKeys> kinds{
       {"default", {Kind::kNone, {}}},
-      {"linear", {Kind::kLinear, {"factor"}}},
+      {"linear", {Kind::kLinear, {"factor", "original_max_position_embeddings"}}},
       {"dynamic", {Kind::kDynamic, {"factor", "original_max_position_embeddings"}}},
       {"llama3", {Kind::kLlama3, {"factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"}}},
       {"yarn",
@@ -56,6 +56,14 @@ double at_least_one(const JsonConfig& rope, const std::string& key) {
   return value;
 }
 
+double from_zero_or(const JsonConfig& rope, const std::string& key, double otherwise) {
+  if (!rope.has(key)) return otherwise;
+  const bool is_number = rope.at(key).is_number();
+  const double value = is_number ? rope.at(key).get<double>() : -1;
+  if (!(value >= 0) || !std::isfinite(value)) rope.refuse(key, "a number from 0");
+  return value;
+}
+
 // 0.1 m ln(s) + 1 (Peng et al. 2023, section 3.4; m = 1 there).
 double yarn_magnitude(double factor, double m) { return factor <= 1 ? 1.0 : 0.1 * m * std::log(factor) + 1.0; }
 
@@ -64,9 +72,10 @@ void read_yarn(const JsonConfig& rope, RopeScaling& s) {
   s.beta_slow = rope.positive_or("beta_slow", 1);
   if (s.beta_fast < s.beta_slow) rope.refuse("beta_fast", fmt::format("a number from 'beta_slow' = {}", s.beta_slow));
   s.truncate = rope.flag_or("truncate", true);
-  const bool both = rope.has("mscale") && rope.has("mscale_all_dim");
-  s.attention_factor = both ? yarn_magnitude(s.factor, rope.positive("mscale")) / yarn_magnitude(s.factor, rope.positive("mscale_all_dim"))
-                            : yarn_magnitude(s.factor, 1);
+  // 0 counts as not there, as in transformers. DeepSeek's own code divides by m = 1 then, which is the same with its 'mscale' of 1.
+  const double m = from_zero_or(rope, "mscale", 0), m_all_dim = from_zero_or(rope, "mscale_all_dim", 0);
+  s.attention_factor =
+      m > 0 && m_all_dim > 0 ? yarn_magnitude(s.factor, m) / yarn_magnitude(s.factor, m_all_dim) : yarn_magnitude(s.factor, 1);
   s.attention_factor = rope.positive_or("attention_factor", s.attention_factor);
 }
 
@@ -88,7 +97,6 @@ RopeScaling read_scaling(const JsonConfig& rope, const ModelConfig& c, const std
   if (s.kind == Kind::kNone) return s;
   s.text = rope.json().dump();
   s.factor = at_least_one(rope, "factor");
-  if (s.kind == Kind::kLinear) return s;
   if (s.kind == Kind::kLlama3) s.original_tokens = rope.integer("original_max_position_embeddings", kMostTokens);
   if (s.kind != Kind::kLlama3) s.original_tokens = rope.integer_or("original_max_position_embeddings", c.max_tokens, kMostTokens);
   if (s.kind == Kind::kLlama3) read_llama3(rope, s);
@@ -97,6 +105,19 @@ RopeScaling read_scaling(const JsonConfig& rope, const ModelConfig& c, const std
     rope.refuse("original_max_position_embeddings", fmt::format("'max_position_embeddings' = {}", c.max_tokens));
   if (s.kind == Kind::kDynamic && c.head_dim < 4) rope.fail("dynamic RoPE scaling needs a 'head_dim' of at least 4");
   return s;
+}
+
+// How many tokens a text may have. What 'max_position_embeddings' means is up to the folder, and by kind:
+//   linear   mostly the length before stretching (Vicuna 16k: 4096 and factor 4), in some folders already the stretched one (LLaMA-2 32K:
+//            32768 and factor 8). Nothing tells them apart unless 'original_max_position_embeddings' is there, so the longer reading
+//            counts, as in vLLM: the limit only refuses what no reading allows.
+//   dynamic  the length before; transformers stretch from there.
+//   yarn     before (Qwen2.5: 32768 and factor 4, original 32768) or after (DeepSeek: 163840 and factor 40, original 4096).
+//   llama3   after (131072); there 'factor' is not by how much it is longer (Llama 3.2: 32 and original 8192).
+std::int32_t longest_text(const RopeScaling& s, std::int32_t max_positions) {
+  if (s.kind == Kind::kNone || s.kind == Kind::kLlama3) return max_positions;
+  const double stretched = std::min(std::floor(s.factor * s.original_tokens), 268'435'456.0);
+  return std::max(max_positions, static_cast<std::int32_t>(stretched));
 }
 
 }  // namespace
@@ -117,11 +138,7 @@ void read_rope(const JsonConfig& file, ModelConfig& c) {
     c.rope_base = rope.positive("rope_theta");
   }
   c.rope_scaling = read_scaling(rope, c, kind_name(rope, newer));
-  // Both are used beyond the length that the model was first trained for.
-  if (c.rope_scaling.kind == Kind::kDynamic || c.rope_scaling.kind == Kind::kYarn) {
-    const double longest = std::min(std::floor(c.rope_scaling.factor * c.rope_scaling.original_tokens), 268'435'456.0);
-    c.max_tokens = std::max(c.max_tokens, static_cast<std::int32_t>(longest));
-  }
+  c.max_tokens = longest_text(c.rope_scaling, c.max_tokens);
 }
 
 }  // namespace kvlab

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <iterator>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -19,12 +21,51 @@ std::string short_dump(const nlohmann::json& value) {
   return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
 }
 
+// "line:column" of a byte, both from 1.
+std::string line_and_column(const std::string& text, std::size_t at) {
+  const auto begin = text.begin(), end = begin + static_cast<std::ptrdiff_t>(std::min(at, text.size()));
+  const std::size_t newline = text.rfind('\n', at == 0 ? std::string::npos : at - 1);
+  const std::size_t line_begin = at == 0 || newline == std::string::npos ? 0 : newline + 1;
+  return fmt::format("{}:{}", std::count(begin, end, '\n') + 1, std::min(at, text.size()) - line_begin + 1);
+}
+
+// The key whose value begins at a byte: what stands in quotes before the colon; "" in a list.
+std::string key_before(const std::string& text, std::size_t at) {
+  const auto back = [&](std::size_t from) { return from == 0 ? std::string::npos : text.find_last_not_of(" \t\r\n", from - 1); };
+  const std::size_t colon = back(at);
+  if (colon == std::string::npos || text[colon] != ':') return "";
+  const std::size_t close = back(colon);
+  if (close == std::string::npos || close == 0 || text[close] != '"') return "";
+  const std::size_t open = text.rfind('"', close - 1);
+  return open == std::string::npos ? "" : text.substr(open + 1, close - open - 1);
+}
+
+// Why a text is no JSON, from the byte on which its parser stops (from 1). Python writes NaN and Infinity, which are none.
+std::string why_no_json(const std::string& path, const std::string& text, std::size_t byte) {
+  std::size_t at = byte > 0 ? byte - 1 : 0;
+  for (const std::string_view word : {"NaN", "Infinity"}) {
+    if (at > text.size() || text.compare(at, word.size(), word) != 0) continue;
+    if (at > 0 && text[at - 1] == '-') --at;
+    const std::string key = key_before(text, at), found = text[at] == '-' ? "-" + std::string(word) : std::string(word);
+    return fmt::format("{}:{}: {}JSON has no {}: write a number, or null where nothing is set", path, line_and_column(text, at),
+                       key.empty() ? "" : "'" + key + "' = " + found + ": ", found);
+  }
+  return fmt::format("{}:{}: not JSON here", path, line_and_column(text, at));
+}
+
 }  // namespace
 
 JsonConfig::JsonConfig(std::string path) : path_(std::move(path)) {
   std::ifstream stream(path_);
   if (!stream) fail("cannot be read");
-  root_ = Json::parse(stream, nullptr, false);
+  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  try {
+    root_ = Json::parse(text);
+  } catch (const Json::parse_error& e) {
+    throw InputError(why_no_json(path_, text, e.byte));
+  } catch (const Json::out_of_range&) {
+    fail("a number in it is beyond what a double holds");
+  }
   if (!root_.is_object()) fail("not a JSON object");
 }
 

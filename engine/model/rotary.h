@@ -19,7 +19,7 @@ struct RopeScaling {
   };
   Kind kind = Kind::kNone;
   double factor = 1;
-  double original_tokens = 0;                        // dynamic, llama3, yarn: length of the first training
+  double original_tokens = 0;                        // length of the first training
   double low_freq_factor = 1, high_freq_factor = 1;  // llama3: turns within original_tokens where the ramp begins and ends
   double beta_fast = 32, beta_slow = 1;              // yarn: the same, from its other end
   bool truncate = true;                              // yarn: the ramp begins and ends at whole pairs

@@ -72,6 +72,7 @@ Pattern Pattern::read(const JsonNode& node) {
 
 void Pattern::cut(std::string_view text, std::vector<Slice>& slices) const {
   slices.clear();
+  if (text.empty()) return;  // an expression that matches nothing (^) does not match in it either, as in Hugging Face tokenizers
   if (code_)
     cut_at_matches(text, slices);
   else

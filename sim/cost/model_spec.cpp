@@ -8,6 +8,7 @@
 #include "base/params.h"
 #include "base/spec_file.h"
 #include "base/text.h"
+#include "serving/attention_windows.h"
 
 namespace kvlab {
 
@@ -74,15 +75,23 @@ void read_heads(Params& p, ModelSpec& m) {
   m.head_dim = p.optional<std::int64_t>("head_dim", has_default ? 128 : m.hidden / m.q_heads, 1, 1 << 14, "channels of one head");
 }
 
-// A window counts only where every layer has it: a config that switches it off, or mixes layers, is priced as full attention.
-void read_window(Params& p, ModelSpec& m) {
-  const bool is_qwen = m.family.starts_with("qwen2") || m.family.starts_with("qwen3");
-  const std::int64_t window = any_of(p, {"sliding_window"}, "tokens a query sees");
-  const bool in_use = p.flag("use_sliding_window", !is_qwen, "whether sliding_window applies");
-  const bool mixes = p.has("layer_types") || p.has("sliding_window_pattern");
-  if (!in_use || mixes) return;
-  if (is_qwen && p.optional<std::int64_t>("max_window_layers", 28, 0, kMaxWidth, "the first layer with a window") > 0) return;
-  m.sliding_window = window;
+// A window counts only where every layer has the same: models that mix layers are priced as full attention. is_null: the file says that
+// there is no window.
+void read_window(Params& p, bool is_null, ModelSpec& m) {
+  WindowKeys keys{m.family, m.layers};
+  if (is_null) keys.sliding_window = 0;
+  if (p.has("sliding_window")) keys.sliding_window = p.required<std::int64_t>("sliding_window", 0, kMaxWidth, "tokens a query sees");
+  if (p.has("use_sliding_window")) keys.use_sliding_window = p.flag("use_sliding_window", false, "whether sliding_window applies");
+  if (p.has("max_window_layers"))
+    keys.max_window_layers = p.required<std::int64_t>("max_window_layers", 0, kMaxWidth, "the first layer with a window");
+  if (p.has("sliding_window_pattern"))
+    keys.sliding_window_pattern = p.required<std::int64_t>("sliding_window_pattern", 0, kMaxWidth, "every so many layers one sees all");
+  keys.layer_types = p.words("layer_types", "of each layer its attention");
+  if (!keys.layer_types.empty() && keys.layer_types.size() != static_cast<std::size_t>(m.layers))
+    p.fail_at("layer_types", "'layer_types': expected one type for each of " + std::to_string(m.layers) + " layers");
+  const std::vector<std::int64_t> windows = attention_windows(keys);
+  const bool are_same = std::all_of(windows.begin(), windows.end(), [&](std::int64_t w) { return w == windows.front(); });
+  m.sliding_window = windows.empty() || !are_same ? 0 : windows.front();
 }
 
 void refuse_unknown_architectures(Params& p) {
@@ -90,7 +99,7 @@ void refuse_unknown_architectures(Params& p) {
   if (p.has("decoder_layers") && p.has("encoder_layers")) p.fail_at("encoder_layers", "encoder-decoder models are not priced");
 }
 
-ModelSpec read_spec(Params& p, const std::string& name, const std::string& file) {
+ModelSpec read_spec(Params& p, const std::string& name, const std::string& file, bool has_null_window) {
   refuse_unknown_architectures(p);
   ModelSpec m;
   m.name = name;
@@ -113,7 +122,7 @@ ModelSpec read_spec(Params& p, const std::string& name, const std::string& file)
     m.qkv_bias = m.qkv_bias || has_bias;
     m.dense_bias = m.dense_bias && has_bias;
   }
-  read_window(p, m);
+  read_window(p, has_null_window, m);
   read_dtypes(p, m);
   return m;
 }
@@ -150,11 +159,14 @@ ModelSpec load_model_spec(const std::string& name_or_path, const std::string& mo
   std::string file = name_or_path;
   if (std::filesystem::is_directory(file, ignored)) file += "/config.json";
   file = find_spec_file(file, models_folder, "model");
+  const YAML::Node written = load_config(file)->root;
   Params p(load_without_nulls(file), std::make_shared<Choices>(), "model '" + file + "'");
   Params text = p.has("text_config") ? p.child("text_config", "model '" + file + "', text_config") : p;  // vision-language configs
+  const YAML::Node inner = p.has("text_config") ? written["text_config"] : written;
+  const bool has_null_window = inner["sliding_window"].IsDefined() && inner["sliding_window"].IsNull();
   const std::filesystem::path path(file);
   const std::string stem = path.stem().string();
-  return read_spec(text, stem == "config" ? path.parent_path().filename().string() : stem, file);
+  return read_spec(text, stem == "config" ? path.parent_path().filename().string() : stem, file, has_null_window);
 }
 
 Dtype compute_dtype(const ModelSpec& m) { return m.weight_bits == 8 && bits(m.dtype) > 8 ? Dtype::kFp8 : m.dtype; }

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cmath>
 
+#include "sim/cost/model_spec.h"
 #include "tests/engine/model_folder.h"
 
 namespace kvlab {
@@ -37,7 +39,6 @@ TEST_F(ModelConfigTest, TheProbe) {
 }
 
 TEST_F(ModelConfigTest, BadValues) {
-  EXPECT_EQ(config_error("{\"model_type\": "), "not a JSON object");
   EXPECT_EQ(config_error("[1]"), "not a JSON object");
   EXPECT_EQ(error_with({{"hidden_act", "gelu"}}), "'hidden_act' = \"gelu\" is not supported; allowed: \"silu\"");
   EXPECT_EQ(error_without("hidden_size"), "missing key 'hidden_size'");
@@ -46,12 +47,70 @@ TEST_F(ModelConfigTest, BadValues) {
   EXPECT_EQ(error_with({{"num_key_value_heads", 3}}), "'num_key_value_heads' = 3 does not divide 'num_attention_heads' = 8");
   EXPECT_EQ(error_with({{"head_dim", 63}}), "'head_dim' = 63 is odd; RoPE turns pairs of channels");
   EXPECT_EQ(error_with({{"rope_theta", -1}}), "'rope_theta' = -1 is not supported; allowed: a positive number");
-  EXPECT_EQ(error_with({{"bos_token_id", 264}}), "'bos_token_id' = 264 is not supported; allowed: an id below vocab_size 264");
+  EXPECT_EQ(error_with({{"bos_token_id", 264}}),
+            "'bos_token_id' = 264 is not supported; allowed: an id below vocab_size 264, a list of them, or null");
   EXPECT_EQ(error_with({{"tie_word_embeddings", 1}}), "'tie_word_embeddings' = 1 is not supported; allowed: true or false");
   EXPECT_EQ(error_with({{"attention_bias", "yes"}}), "'attention_bias' = \"yes\" is not supported; allowed: true or false");
   EXPECT_EQ(error_with({{"partial_rotary_factor", 0.5}}), "'partial_rotary_factor' = 0.5 is not supported; allowed: 1");
   EXPECT_EQ(error_with({{"quantization_config", {{"bits", 4}}}}), "'quantization_config' = {\"bits\":4} is not supported; allowed: null");
   EXPECT_EQ(error_with({{"sliding_window", 16}}), "'sliding_window' = 16 is not supported; allowed: null");
+}
+
+// Python writes NaN and Infinity into JSON.
+TEST_F(ModelConfigTest, WhatIsNoJsonIsNamedWithItsPlace) {
+  const auto error = [&](const std::string& text) {
+    std::ofstream(dir_ + "/config.json") << text;
+    return error_of([&] { read_model_config(dir_); });
+  };
+  EXPECT_EQ(error("{\n  \"a\": 1,\n  \"rope_theta\" :  NaN\n}"),
+            "config.json:3:19: 'rope_theta' = NaN: JSON has no NaN: write a number, or null where nothing is set");
+  EXPECT_EQ(error("{\"a\": -Infinity}"),
+            "config.json:1:7: 'a' = -Infinity: JSON has no -Infinity: write a number, or null where nothing is set");
+  EXPECT_EQ(error("{\"a\": [1, Infinity]}"), "config.json:1:11: JSON has no Infinity: write a number, or null where nothing is set");
+  EXPECT_EQ(error("NaN"), "config.json:1:1: JSON has no NaN: write a number, or null where nothing is set");
+  EXPECT_EQ(error("{\"model_type\": "), "config.json:1:16: not JSON here");
+  EXPECT_EQ(error("{\"a\": 1\n \"b\": 2}"), "config.json:2:4: not JSON here");
+  EXPECT_EQ(error("{\"a\": Nothing}"), "config.json:1:7: not JSON here");
+  EXPECT_EQ(error(""), "config.json:1:1: not JSON here");
+  EXPECT_EQ(error("{\"a\": 1e999}"), "config.json: a number in it is beyond what a double holds");
+}
+
+TEST_F(ModelConfigTest, TheFirstTokenMayBeMissingOrOneOfSeveral) {
+  for (const Json& none : {Json(), Json(-1), Json::array(), Json{-1}}) EXPECT_EQ(config_with({{"bos_token_id", none}}).bos_id, -1) << none;
+  EXPECT_EQ(config_with({{"bos_token_id", {7, 9}}, {"eos_token_id", {1, 2}}}).bos_id, 7);
+  EXPECT_EQ(config_with({{"eos_token_id", nullptr}, {"pad_token_id", -1}}).bos_id, 256);
+  EXPECT_EQ(error_with({{"bos_token_id", -2}}),
+            "'bos_token_id' = -2 is not supported; allowed: an id below vocab_size 264, a list of them, or null");
+}
+
+// The engine computes by the window that the cost model prices, whichever keys of a folder say so.
+TEST_F(ModelConfigTest, EngineAndCostModelReadTheSameWindow) {
+  config_["num_hidden_layers"] = 3;
+  const Json sliding{"sliding_attention", "sliding_attention", "sliding_attention"},
+      mixed{"full_attention", "sliding_attention", "full_attention"};
+  int with_window = 0;
+  for (const auto& [type, architecture] :
+       {std::pair{"mistral", "MistralForCausalLM"}, {"qwen2", "Qwen2ForCausalLM"}, {"qwen3", "Qwen3ForCausalLM"}}) {
+    become(type, architecture);
+    for (const Json& window : {Json("absent"), Json(), Json(64)}) {
+      for (const Json& first : {Json("absent"), Json(0), Json(2), Json(3)}) {
+        for (const Json& types : {Json("absent"), sliding, mixed}) {
+          for (const Json& use : {Json("absent"), Json(false), Json(true)}) {
+            Json changed = config_;
+            for (const auto& [key, value] :
+                 {std::pair{"sliding_window", window}, {"max_window_layers", first}, {"layer_types", types}, {"use_sliding_window", use}})
+              if (value != "absent") changed[key] = value;
+            if (config_error(changed.dump()) != "no error") continue;  // refused
+            const ModelConfig c = read_model_config(dir_);
+            const bool all = std::all_of(c.windows.begin(), c.windows.end(), [&](std::int32_t w) { return w == c.windows.front(); });
+            EXPECT_EQ(load_model_spec(dir_, "").sliding_window, all && !c.windows.empty() ? c.windows.front() : 0) << changed;
+            with_window += all && !c.windows.empty() ? 1 : 0;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(with_window, 20);
 }
 
 TEST_F(ModelConfigTest, ModelTypesThatAreNotKnown) {
@@ -137,7 +196,15 @@ TEST_F(ModelConfigTest, RopeScalings) {
   EXPECT_EQ(s.kind, Kind::kLinear);
   EXPECT_EQ(s.factor, 4);
   EXPECT_EQ(s.text, "{\"factor\":4,\"type\":\"linear\"}");
-  ModelConfig c = config_with({{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.5}}}});
+  ModelConfig c = config_with({{"rope_scaling", {{"type", "linear"}, {"factor", 4}}}});
+  EXPECT_EQ(c.max_tokens, 16384) << "4096 are the length before stretching, unless the file says otherwise:";
+  c = config_with({{"rope_scaling", {{"type", "linear"}, {"factor", 4}, {"original_max_position_embeddings", 1024}}}});
+  EXPECT_EQ(c.max_tokens, 4096);
+  c = config_with(
+      {{"rope_scaling",
+        {{"type", "llama3"}, {"factor", 8}, {"original_max_position_embeddings", 1024}, {"low_freq_factor", 1}, {"high_freq_factor", 4}}}});
+  EXPECT_EQ(c.max_tokens, 4096) << "llama3's factor is no ratio of lengths";
+  c = config_with({{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.5}}}});
   EXPECT_EQ(c.rope_scaling.kind, Kind::kDynamic);
   EXPECT_EQ(c.rope_scaling.original_tokens, 4096);
   EXPECT_EQ(c.max_tokens, 10240);
@@ -149,6 +216,9 @@ TEST_F(ModelConfigTest, RopeScalings) {
   EXPECT_NEAR(s.attention_factor, (0.15 * std::log(4.0) + 1) / (0.05 * std::log(4.0) + 1), 1e-12);
   s = config_with({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}, {"mscale", 1.5}, {"attention_factor", 1.25}}}}).rope_scaling;
   EXPECT_EQ(s.attention_factor, 1.25);
+  // As in transformers a magnitude of 0 is none given. DeepSeek's own reading, m(1) / m(0) with m(0) = 1, is the same.
+  s = config_with({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}, {"mscale", 1}, {"mscale_all_dim", 0}}}}).rope_scaling;
+  EXPECT_NEAR(s.attention_factor, 0.1 * std::log(4.0) + 1, 1e-12);
 }
 
 TEST_F(ModelConfigTest, BadRopeScalings) {
@@ -163,13 +233,16 @@ TEST_F(ModelConfigTest, BadRopeScalings) {
   EXPECT_EQ(error({{"type", "linear"}, {"factor", 0.5}}), "'rope_scaling.factor' = 0.5 is not supported; allowed: a number from 1");
   EXPECT_EQ(error({{"type", "linear"}, {"factro", 2}}), "unknown key 'rope_scaling.factro'; did you mean 'factor'?");
   EXPECT_EQ(error({{"type", "linear"}, {"factor", 2}, {"beta_fast", 32}}),
-            "unknown key 'rope_scaling.beta_fast'; known: factor, rope_type, type, rope_theta, partial_rotary_factor");
+            "unknown key 'rope_scaling.beta_fast'; known: factor, original_max_position_embeddings, rope_type, type, rope_theta, "
+            "partial_rotary_factor");
   EXPECT_EQ(error({{"type", "dynamic"}, {"factor", 2}, {"original_max_position_embeddings", 64}}),
             "'rope_scaling.original_max_position_embeddings' = 64 is not supported; allowed: 'max_position_embeddings' = 4096");
   EXPECT_EQ(error({{"type", "llama3"}, {"factor", 8}}), "missing key 'rope_scaling.original_max_position_embeddings'");
   EXPECT_EQ(
       error({{"type", "llama3"}, {"factor", 8}, {"original_max_position_embeddings", 64}, {"low_freq_factor", 4}, {"high_freq_factor", 4}}),
       "'rope_scaling.high_freq_factor' = 4 is not supported; allowed: a number above 'low_freq_factor' = 4");
+  EXPECT_EQ(error({{"type", "yarn"}, {"factor", 8}, {"mscale_all_dim", -1}}),
+            "'rope_scaling.mscale_all_dim' = -1 is not supported; allowed: a number from 0");
   EXPECT_EQ(error({{"type", "yarn"}, {"factor", 8}, {"beta_fast", 0.5}}),
             "'rope_scaling.beta_fast' = 0.5 is not supported; allowed: a number from 'beta_slow' = 1");
 }

@@ -184,7 +184,7 @@ TEST_F(ModelFiles, BadShards) {
 TEST_F(ModelFiles, BadIndex) {
   const std::string index = "model.safetensors.index.json";
   write_text(index, "{");
-  EXPECT_EQ(load_error(), index + ": not a JSON object");
+  EXPECT_EQ(load_error(), index + ":1:2: not JSON here");
   write_text(index, "{\"metadata\": {}}");
   EXPECT_EQ(load_error(), index + ": missing key 'weight_map'");
   map_ = Json::object();

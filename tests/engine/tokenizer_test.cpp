@@ -111,6 +111,7 @@ TEST(Tokenizer, MetaspaceFirstAsksWhereAPieceComesFrom) {
   EXPECT_EQ(ids_of(replace(a, ""), none, "abc"), (Ids{2, 3}));
   EXPECT_EQ(ids_of(replace(a, ""), none, "bac"), (Ids{7, 2, 3}));
   EXPECT_EQ(ids_of(replace(front, "x"), none, "ac"), (Ids{7, 6, 1, 3}));
+  EXPECT_EQ(ids_of({{"type", "Sequence"}, {"normalizers", {strip, replace(front, "x")}}}, none, " "), Ids{}) << "nothing is left to match";
   EXPECT_EQ(ids_of(prepend, none, "ac"), (Ids{7, 6, 1, 3}));
   EXPECT_EQ(ids_of({{"type", "Sequence"}, {"normalizers", {strip, prepend}}}, none, " ac"), (Ids{6, 1, 3}));
   EXPECT_EQ(ids_of(nfkd, "i", "\uFB01a"), (Ids{7, 4, 7, 5, 1})) << "a ligature's two letters";

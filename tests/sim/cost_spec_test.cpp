@@ -93,6 +93,36 @@ TEST(ModelSpec, QwenSlidesWhereItIsTold) {
   EXPECT_EQ(window("mistral", ""), 128);
 }
 
+// What configuration classes have where the file is silent, and null, which is not silence.
+TEST(ModelSpec, WindowsThatAFamilyHasByDefault) {
+  const TempFolder folder;
+  const auto window = [&](const std::string& text) {
+    return load_model_spec(folder.write("a.yaml", kTinyModel + text), kModels).sliding_window;
+  };
+  EXPECT_EQ(window("model_type: mistral\n"), 4096);
+  EXPECT_EQ(window("model_type: mistral\nsliding_window: null\n"), 0);
+  EXPECT_EQ(window("model_type: mistral\nsliding_window: 64\nuse_sliding_window: false\n"), 64) << "the switch is Qwen's";
+  EXPECT_EQ(window("model_type: qwen2\nuse_sliding_window: true\nmax_window_layers: 0\n"), 4096);
+  EXPECT_EQ(window("model_type: qwen2\n"), 0);
+  EXPECT_EQ(window("model_type: llama\n"), 0);
+  EXPECT_EQ(window("model_type: mixtral\n"), 0);
+  EXPECT_EQ(window("model_type: gemma2\nsliding_window: 64\n"), 0) << "every second layer sees all";
+  EXPECT_EQ(window("layer_types: [sliding_attention, sliding_attention]\nsliding_window: 64\n"), 64);
+  EXPECT_THAT(error_of([&] { window("layer_types: [sliding_attention]\n"); }),
+              testing::HasSubstr("'layer_types': expected one type for each of 2 layers"));
+  EXPECT_EQ(load_model_spec("mistral-7b", kModels).sliding_window, 0) << "v0.3 has none";
+}
+
+TEST(ModelSpec, NullsInsideATextConfigAreAbsentToo) {
+  const TempFolder folder;
+  folder.write("V/config.json",
+               R"({"model_type": "some_vision", "text_config": {"model_type": "mistral", "hidden_size": 16, "num_hidden_layers": 2,
+                   "num_attention_heads": 4, "num_key_value_heads": null, "intermediate_size": 32, "vocab_size": 64, "sliding_window": null}})");
+  const ModelSpec m = load_model_spec(folder.path() + "/V", kModels);
+  EXPECT_EQ(m.kv_heads, 4);
+  EXPECT_EQ(m.sliding_window, 0);
+}
+
 TEST(ModelSpec, HeadDimOfQwen3WithoutTheKey) {
   const TempFolder folder;
   const auto head_dim = [&](const std::string& more) {
