@@ -33,7 +33,7 @@ struct SampleGrades {
 // Errors with file:line:column: a folder or file that is not there.
 AccuracySetup read_accuracy(Params& p, std::uint64_t seed);
 
-// A line per answer, for answers.csv; `prefix` is what the run and its policy are.
+// A line per answer, for answers.csv; `answer`: its place in the sample.
 std::string answers_header();
 std::string answer_row(const std::string& run_id, const Recipe& recipe, const EvalSample& sample, const GradeOptions& options,
                        const SampleGrades& grades, std::size_t answer);

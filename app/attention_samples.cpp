@@ -2,16 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <mutex>
-#include <nlohmann/json.hpp>
-#include <sstream>
+#include <string_view>
 
 #include "app/shared_model.h"
-#include "app/text_file.h"
 #include "base/error.h"
+#include "engine/grade/eval_set.h"
 #include "engine/model/record.h"
 #include "traces/synthetic_attention.h"
 
@@ -28,17 +28,24 @@ struct EvalPrompt {
   std::int32_t question_begin = 0;
 };
 
-void append_bytes(std::vector<std::int32_t>& ids, const std::string& text) {
+// Bytes are the tokens, behind <s>.
+std::vector<std::int32_t> bytes_of(std::string_view text, bool is_start) {
+  std::vector<std::int32_t> ids;
+  if (is_start) ids.push_back(kProbeBos);
   for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+  return ids;
 }
 
 // Where the answer stands in the prompt: what a policy must not lose.
-std::vector<std::pair<std::int32_t, std::int32_t>> find_needles(const std::string& prompt, std::string answer) {
+std::vector<std::pair<std::int32_t, std::int32_t>> find_needles(const std::vector<std::int32_t>& prompt, std::vector<std::int32_t> answer) {
   while (!answer.empty() && answer.back() == '\n') answer.pop_back();
   std::vector<std::pair<std::int32_t, std::int32_t>> spans;
   if (answer.size() < 3) return spans;  // too short to be found by its text alone
-  for (std::size_t at = prompt.find(answer); at != std::string::npos; at = prompt.find(answer, at + answer.size()))
-    spans.emplace_back(static_cast<std::int32_t>(at) + 1, static_cast<std::int32_t>(at + answer.size()) + 1);  // <s> comes first
+  for (auto at = prompt.begin(); (at = std::search(at, prompt.end(), answer.begin(), answer.end())) != prompt.end();
+       at += static_cast<std::ptrdiff_t>(answer.size())) {
+    const auto begin = static_cast<std::int32_t>(at - prompt.begin());
+    spans.emplace_back(begin, begin + static_cast<std::int32_t>(answer.size()));
+  }
   return spans;
 }
 
@@ -47,27 +54,17 @@ EvalPrompt read_eval_prompt(Params& p) {
   const std::string task = p.text("task", "which task's prompts");
   const auto length = p.optional<std::int32_t>("length_tokens", 0, 0, 1 << 26, "which length; 0: any");
   const auto index = p.optional<std::int32_t>("index", 0, 0, 1 << 20, "which of the matching prompts");
-  std::istringstream lines(read_text(file));
-  std::int32_t seen = 0, number = 0;
-  for (std::string line; std::getline(lines, line);) {
-    ++number;
-    const nlohmann::json row = nlohmann::json::parse(line, nullptr, false);
-    if (row.is_discarded() || !row.contains("task") || !row.contains("prompt") || !row.contains("turns") || row["turns"].empty())
-      throw InputError(fmt::format("{}:{}: not an evaluation prompt with task, length, prompt and turns", file, number));
-    if (row["task"] != task || (length > 0 && row["length"] != length) || seen++ != index) continue;
-    EvalPrompt eval;
-    const auto& turn = row["turns"][0];
-    const std::string prompt = row["prompt"];
-    eval.ids = {kProbeBos};
-    append_bytes(eval.ids, prompt);
-    eval.question_begin = static_cast<std::int32_t>(eval.ids.size());
-    append_bytes(eval.ids, turn["question"]);
-    append_bytes(eval.answer, turn["answer"]);
-    eval.needles = find_needles(prompt, turn["answer"]);
-    return eval;
-  }
-  p.fail(fmt::format("{} has {} prompts of task '{}'{}, so there is no number {}", file, seen, task,
-                     length > 0 ? fmt::format(" and length {}", length) : "", index));
+  EvalChoice choice{{task}, {}, 0};
+  if (length > 0) choice.lengths = {length};
+  const std::vector<EvalSample> samples = read_eval_set(file, choice, bytes_of);
+  if (static_cast<std::size_t>(index) >= samples.size())
+    p.fail(fmt::format("{} has {} prompts of task '{}'{}, so there is no number {}", file, samples.size(), task,
+                       length > 0 ? fmt::format(" and length {}", length) : "", index));
+  const EvalSample& sample = samples[static_cast<std::size_t>(index)];
+  const EvalTurn& turn = sample.turns.front();
+  EvalPrompt eval{sample.context, turn.answer, find_needles(sample.context, turn.answer), static_cast<std::int32_t>(sample.context.size())};
+  eval.ids.insert(eval.ids.end(), turn.question.begin(), turn.question.end());
+  return eval;
 }
 
 std::function<AttentionTrace()> read_recording(Params& p) {

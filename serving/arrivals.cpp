@@ -4,19 +4,14 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/run_limit.h"
 
 namespace kvlab {
 
 namespace {
 
-// A run lasts 106 days at most, see base/time.h.
 Picoseconds later(Picoseconds now, Span gap) {
-  constexpr Picoseconds kLimit = 9'200'000'000'000 * kPsPerNs * 1000;
-  if (ns(gap) > (kLimit - now) / kPsPerNs) {
-    throw InputError(
-        "the trace runs past 106 days (9.2e6 s), the longest run there is: take a part of it with offset and limit_requests, "
-        "speed it up with arrival: {trace: {scale: ...}}, or end the run with stop: {after_s: ...}");
-  }
+  check_within_run(static_cast<double>(now) * 1e-12 + to_s(gap));
   return now + ns(gap) * kPsPerNs;
 }
 

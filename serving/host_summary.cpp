@@ -28,6 +28,22 @@ void set_duration(Picoseconds first_arrival, Picoseconds last, Span warmup, Serv
   summary.counted_duration = until_last(std::max(first_arrival, ns(warmup) * kPsPerNs));
 }
 
+TimelineSample sample_of(const ReplicaState& state, std::uint32_t replica, Picoseconds at, ReplicaState::Counters& counted) {
+  TimelineSample s;
+  s.at = Time(Span(at / kPsPerNs));
+  s.replica = replica;
+  s.running = static_cast<std::int64_t>(state.running().size());
+  s.swapped = state.num_swapped();
+  s.waiting = static_cast<std::int64_t>(state.num_waiting() + state.num_input()) - s.swapped;
+  s.used_blocks = state.used_blocks();
+  s.cached_blocks = state.pool().cached_blocks();
+  s.free_blocks = state.free_blocks() - s.cached_blocks;
+  s.prompt_tokens = state.counters().prompt_tokens - counted.prompt_tokens;
+  s.output_tokens = state.counters().output_tokens - counted.output_tokens;
+  counted = state.counters();
+  return s;
+}
+
 void add_counters(const ReplicaState& state, ServingSummary& summary) {
   const ReplicaState::Counters& counters = state.counters();
   summary.preemptions += counters.preemptions;

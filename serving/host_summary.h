@@ -15,6 +15,9 @@ void finish_requests(std::vector<RequestRecord>& unfinished, const StopRule& sto
 // Instants in picoseconds from the run's start, at which the warm-up begins.
 void set_duration(Picoseconds first_arrival, Picoseconds last, Span warmup, ServingSummary& summary);
 
+// The state of a replica now, for timeline.csv; `counted`: its counters at the sample before, which become those of now.
+TimelineSample sample_of(const ReplicaState& state, std::uint32_t replica, Picoseconds at, ReplicaState::Counters& counted);
+
 // Adds what one replica counted.
 void add_counters(const ReplicaState& state, ServingSummary& summary);
 

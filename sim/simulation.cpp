@@ -140,21 +140,7 @@ class Simulation final : public FleetView {
   bool sample(Picoseconds at) {
     for (std::uint32_t i = 0; i < setup_.num_replicas; ++i) {
       replicas_[i]->catch_up(at, true);
-      const ReplicaState& state = replicas_[i]->state();
-      const ReplicaState::Counters& counters = state.counters();
-      TimelineSample s;
-      s.at = Time(Span(at / kPsPerNs));
-      s.replica = i;
-      s.running = static_cast<std::int64_t>(state.running().size());
-      s.swapped = state.num_swapped();
-      s.waiting = static_cast<std::int64_t>(state.num_waiting() + state.num_input()) - s.swapped;
-      s.used_blocks = state.used_blocks();
-      s.cached_blocks = state.pool().cached_blocks();
-      s.free_blocks = state.free_blocks() - s.cached_blocks;
-      s.prompt_tokens = counters.prompt_tokens - last_counted_[i].prompt_tokens;
-      s.output_tokens = counters.output_tokens - last_counted_[i].output_tokens;
-      last_counted_[i] = counters;
-      sink_.sample(s);
+      sink_.sample(sample_of(replicas_[i]->state(), i, at, last_counted_[i]));
     }
     const bool more = arrivals_.next_root() != Arrivals::kNoMore || !queue_.is_empty();
     if (more) queue_.push(at + ns(setup_.timeline_interval) * kPsPerNs, Phase::kSample, EventKind::kSample, 0, 0);

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/random.h"
+#include "base/run_limit.h"
 #include "base/text.h"
 #include "traces/distributions.h"
 
@@ -19,10 +20,8 @@ double read_rate(Params& p, const std::string& key = "rate_per_s", double min = 
   return p.required<double>(key, min, kMaxRate, "arrivals per second");
 }
 
-// A run lasts 106 days at most, see base/time.h.
 Time later(Time now, double gap_s) {
-  constexpr double kLimit = 9.2e6;
-  if (!(to_s(now) + gap_s <= kLimit)) throw InputError("the arrivals run past 106 days: ask for fewer requests or a higher rate_per_s");
+  check_within_run(to_s(now) + gap_s);
   return now + from_seconds(gap_s);
 }
 
@@ -137,7 +136,7 @@ class Recorded final : public ArrivalProcess {
   Time next(Time recorded) override {
     if (scale_ == 1.0) return recorded;
     const double scaled_ns = static_cast<double>(ns(recorded)) / scale_;
-    if (!(scaled_ns < 9.2e18)) throw InputError("the scaled arrivals run past 106 days: ask for fewer requests or a higher scale");
+    check_within_run(scaled_ns * 1e-9);
     return Time(Span(std::llround(scaled_ns)));
   }
 

@@ -14,21 +14,7 @@ Time report_time(Picoseconds at) { return Time(Span(at / kPsPerNs)); }
 
 void EngineReplica::sample_until(Picoseconds at) {
   const Picoseconds every = ns(setup_.timeline_interval) * kPsPerNs;
-  for (; every > 0 && next_sample_ <= at; next_sample_ += every) {
-    const ReplicaState::Counters& counters = state_.counters();
-    TimelineSample s;
-    s.at = report_time(next_sample_);
-    s.running = static_cast<std::int64_t>(state_.running().size());
-    s.swapped = state_.num_swapped();
-    s.waiting = static_cast<std::int64_t>(state_.num_waiting() + state_.num_input()) - s.swapped;
-    s.used_blocks = state_.used_blocks();
-    s.cached_blocks = state_.pool().cached_blocks();
-    s.free_blocks = state_.free_blocks() - s.cached_blocks;
-    s.prompt_tokens = counters.prompt_tokens - last_sampled_.prompt_tokens;
-    s.output_tokens = counters.output_tokens - last_sampled_.output_tokens;
-    last_sampled_ = counters;
-    sink_.sample(s);
-  }
+  for (; every > 0 && next_sample_ <= at; next_sample_ += every) sink_.sample(sample_of(state_, 0, next_sample_, last_sampled_));
 }
 
 void EngineReplica::count(const Handed& handed) {

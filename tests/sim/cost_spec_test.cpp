@@ -10,6 +10,12 @@ namespace {
 
 const std::string kModels = KVLAB_SOURCE_DIR "/profiles/models", kCards = KVLAB_SOURCE_DIR "/profiles/hardware";
 
+// The tiny model with further lines in its file.
+ModelSpec tiny_with(const std::string& more) {
+  const TempFolder folder;
+  return load_model_spec(folder.write("a.yaml", kTinyModel + more), kModels);
+}
+
 // Parameter counts as published with the weights (safetensors metadata of each repository).
 TEST(ModelSpec, ParameterCountsAreThePublishedOnes) {
   const std::pair<const char*, std::int64_t> published[] = {
@@ -26,9 +32,7 @@ TEST(ModelSpec, KvBytesPerToken) {
   EXPECT_EQ(kv_bytes_per_token(load_model_spec("llama-3.1-8b", kModels)), 131'072);
   EXPECT_EQ(kv_bytes_per_token(load_model_spec("llama-2-7b", kModels)), 524'288);
   EXPECT_EQ(kv_bytes_per_token(load_model_spec("qwen3-30b-a3b", kModels)), 2 * 48 * 4 * 128 * 2);
-  const TempFolder folder;
-  EXPECT_EQ(kv_bytes_per_token(load_model_spec(folder.write("a.yaml", std::string(kTinyModel) + "kv_cache_dtype: fp8\n"), kModels)),
-            2 * 2 * 2 * 4);
+  EXPECT_EQ(kv_bytes_per_token(tiny_with("kv_cache_dtype: fp8\n")), 2 * 2 * 2 * 4);
 }
 
 TEST(ModelSpec, ReadsAHuggingFaceConfig) {
@@ -60,29 +64,21 @@ TEST(ModelSpec, WeightBytesAreCutOverRanksAndStages) {
 }
 
 TEST(ModelSpec, WeightsMayBeQuantized) {
-  const TempFolder folder;
-  const ModelSpec plain = load_model_spec(folder.write("a.yaml", kTinyModel), kModels);
-  const ModelSpec four =
-      load_model_spec(folder.write("b.yaml", std::string(kTinyModel) + "quantization_config: {quant_method: gptq, bits: 4}\n"), kModels);
+  const ModelSpec plain = tiny_with(""), four = tiny_with("quantization_config: {quant_method: gptq, bits: 4}\n");
   EXPECT_EQ(weight_bytes(plain) - weight_bytes(four), 2 * (layer_parameters(plain) - 32) * 12 / 8);
   EXPECT_EQ(compute_dtype(four), Dtype::kFp16);
 }
 
 TEST(ModelSpec, SlidingWindowCountsOnlyWhereEveryLayerHasIt) {
-  const TempFolder folder;
-  const auto window = [&](const std::string& more) {
-    return load_model_spec(folder.write("a.yaml", kTinyModel + more), kModels).sliding_window;
-  };
+  const auto window = [](const std::string& more) { return tiny_with(more).sliding_window; };
   EXPECT_EQ(window("sliding_window: 128\n"), 128);
   EXPECT_EQ(window("sliding_window: 128\nuse_sliding_window: false\n"), 0);
   EXPECT_EQ(window("sliding_window: 128\nlayer_types: [full_attention, sliding_attention]\n"), 0);
 }
 
 TEST(ModelSpec, QwenSlidesWhereItIsTold) {
-  const TempFolder folder;
-  const auto window = [&](const std::string& family, const std::string& more) {
-    const std::string text = "model_type: " + family + "\nsliding_window: 128\n" + kTinyModel + more;
-    return load_model_spec(folder.write("a.yaml", text), kModels).sliding_window;
+  const auto window = [](const std::string& family, const std::string& more) {
+    return tiny_with("model_type: " + family + "\nsliding_window: 128\n" + more).sliding_window;
   };
   for (const char* family : {"qwen2", "qwen3", "qwen3_moe"}) {
     EXPECT_EQ(window(family, "max_window_layers: 0\n"), 0) << family;
@@ -95,10 +91,7 @@ TEST(ModelSpec, QwenSlidesWhereItIsTold) {
 
 // What configuration classes have where the file is silent, and null, which is not silence.
 TEST(ModelSpec, WindowsThatAFamilyHasByDefault) {
-  const TempFolder folder;
-  const auto window = [&](const std::string& text) {
-    return load_model_spec(folder.write("a.yaml", kTinyModel + text), kModels).sliding_window;
-  };
+  const auto window = [](const std::string& more) { return tiny_with(more).sliding_window; };
   EXPECT_EQ(window("model_type: mistral\n"), 4096);
   EXPECT_EQ(window("model_type: mistral\nsliding_window: null\n"), 0);
   EXPECT_EQ(window("model_type: mistral\nsliding_window: 64\nuse_sliding_window: false\n"), 64) << "the switch is Qwen's";
@@ -124,10 +117,7 @@ TEST(ModelSpec, NullsInsideATextConfigAreAbsentToo) {
 }
 
 TEST(ModelSpec, HeadDimOfQwen3WithoutTheKey) {
-  const TempFolder folder;
-  const auto head_dim = [&](const std::string& more) {
-    return load_model_spec(folder.write("a.yaml", kTinyModel + more), kModels).head_dim;
-  };
+  const auto head_dim = [](const std::string& more) { return tiny_with(more).head_dim; };
   EXPECT_EQ(head_dim("model_type: qwen3\n"), 128);
   EXPECT_EQ(head_dim("model_type: qwen3\nhead_dim: 8\n"), 8);
   EXPECT_EQ(head_dim("model_type: qwen2\n"), 4);

@@ -96,6 +96,16 @@ TEST(Arrivals, RecordedTimesScale) {
   EXPECT_EQ(ns(t.at(2).arrival), 1501);
 }
 
+TEST(Arrivals, ScaledTimesBeyondTheLongestRunAreRefused) {
+  const TempFolder folder;
+  const std::string path = folder.write("t.csv", "arrival_ns,prompt_tokens,output_tokens\n0,1,1\n100000000000000,1,1\n");  // 1e5 s
+  const auto scaled_by = [&](const std::string& scale) {
+    InMemoryTrace(trace_of("{file: " + path + ", arrival: {trace: {scale: " + scale + "}}}"));
+  };
+  EXPECT_TRUE(error_of([&] { scaled_by("0.01"); }).starts_with("the trace runs past 106 days (9.2e6 s)"));
+  EXPECT_EQ(error_of([&] { scaled_by("0.02"); }), "no error");
+}
+
 TEST(Arrivals, ClosedLoop) {
   const auto trace = trace_of(
       "generate: {requests: 3, arrival: {closed_loop: {concurrency: 7, think_time: {constant: {s: 2}}}}, prompt_tokens: 1, output_tokens: "
@@ -246,7 +256,8 @@ TEST(Generator, RefusesWhatItCannotRead) {
       error_of([] {
         InMemoryTrace(trace_of("generate: {requests: 100, arrival: {poisson: {rate_per_s: 1.0e-6}}, prompt_tokens: 1, output_tokens: 1}"));
       }),
-      "the arrivals run past 106 days: ask for fewer requests or a higher rate_per_s");
+      "the trace runs past 106 days (9.2e6 s), the longest run there is: ask for fewer requests or a higher rate_per_s, take a part of a "
+      "file with offset and limit_requests, speed it up with arrival: {trace: {scale: ...}}, or end the run with stop: {after_s: ...}");
   EXPECT_NE(error("generate: {requests: 1, arrival: {poisson: {rate_per_s: 1}}, prompt_tokens: 1, output_tokens: 1, block_tokens: 4}")
                 .find("block_tokens"),
             std::string::npos)

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "base/error.h"
+#include "base/time.h"
+
+namespace kvlab {
+
+// Refuses what happens beyond the longest run (base/time.h), in seconds from its start; NaN too.
+inline void check_within_run(double at_s) {
+  constexpr double kLongestRunSeconds = 9.2e6;  // 2^63 ps, less a margin
+  if (at_s <= kLongestRunSeconds) return;
+  throw InputError(
+      "the trace runs past 106 days (9.2e6 s), the longest run there is: ask for fewer requests or a higher rate_per_s, take a part of a "
+      "file with offset and limit_requests, speed it up with arrival: {trace: {scale: ...}}, or end the run with stop: {after_s: ...}");
+}
+
+}  // namespace kvlab
