@@ -23,6 +23,10 @@ class BlockPool {
   [[nodiscard]] std::int64_t num_blocks() const { return static_cast<std::int64_t>(states_.size()); }
   // Unreferenced blocks, cached ones included, and whole blocks' worth of loose pages.
   [[nodiscard]] std::int64_t free_blocks() const { return num_free_ + loose_pages_ / pages_per_block_; }
+  // Blocks that can surely be taken before one that a lookup could still find.
+  [[nodiscard]] std::int64_t takes_before_loss() const {
+    return loose_pages_ / pages_per_block_ + static_cast<std::int64_t>(blank_.size());
+  }
   [[nodiscard]] std::int64_t used_blocks() const { return num_blocks() - free_blocks(); }
   [[nodiscard]] std::int64_t cached_blocks() const { return num_cached_; }  // unreferenced blocks with a hash
   [[nodiscard]] std::int64_t loose_pages() const { return loose_pages_; }

@@ -23,9 +23,10 @@ std::int64_t ReplicaState::allocations_in(std::int64_t iterations) const {
   return all;
 }
 
-ReplicaState::SpanLimits ReplicaState::span_limits(std::int64_t most, bool stop_before_publication) {
+ReplicaState::SpanLimits ReplicaState::span_limits(const Horizon& horizon) {
+  const bool stop_before_publication = !waiting_.empty();  // with which a head finds more hits
   SpanLimits span;
-  span.iterations = most;
+  span.iterations = horizon.plans;
   span.decodes = static_cast<std::int32_t>(running_.size());
   span.kv_min = std::numeric_limits<std::int32_t>::max();
   for (const RequestId id : running_) {
@@ -40,7 +41,7 @@ ReplicaState::SpanLimits ReplicaState::span_limits(std::int64_t most, bool stop_
     span.kv_max = std::max(span.kv_max, held);
   }
   if (span.iterations <= 0 || contiguous_) return span;
-  const std::int64_t free = pool_->free_blocks();
+  const std::int64_t free = !waiting_.empty() && horizon.ends_with_hits ? pool_->takes_before_loss() : pool_->free_blocks();
   if (allocations_in(span.iterations) <= free) return span;
   std::int64_t low = 0, high = span.iterations;  // allocations_in(low) <= free < allocations_in(high)
   while (high - low > 1) {

@@ -200,6 +200,7 @@ bool ReplicaState::swap_out(RequestId id, Request& r) {
 void ReplicaState::preempt(RequestId id, Preemption mode, QueueEnd end) {
   Request& r = table_[id];
   if (!r.is_running) throw InternalError("preempting a request that does not run");
+  plan_was_quiet_ = false;
   ++counters_.preemptions;
   ++r.preemptions;
   note(RequestEvent::kPreempted, r, now_);
@@ -237,6 +238,7 @@ bool ReplicaState::try_swap_in(RequestId id, std::int32_t m) {
   live_tokens_ += r.held_tokens();
   allocated_tokens_ += allocated(r);
   r.is_parked = true;
+  plan_was_quiet_ = false;
   swap_copies_.push_back({id, r.swapped_blocks, false});
   return true;
 }

@@ -58,6 +58,7 @@ std::int64_t ReplicaState::needs_at_most(const Request& r) const {
 
 void ReplicaState::begin_plan(Time now) {
   now_ = now;
+  plan_was_quiet_ = true;
   hits_valid_ = false;
   for (const RequestId id : input_) {
     table_[id].queued = now;
@@ -68,6 +69,7 @@ void ReplicaState::begin_plan(Time now) {
 }
 
 void ReplicaState::admit(RequestId id) {
+  plan_was_quiet_ = false;
   remove_from_waiting(id);
   Request& r = table_[id];
   r.is_running = true;
@@ -84,6 +86,7 @@ void ReplicaState::admit(RequestId id) {
 }
 
 void ReplicaState::reject(RequestId id, const char* reason) {
+  plan_was_quiet_ = false;
   remove_from_waiting(id);
   leave(id, Outcome::kRejected, reason, now_);
 }

@@ -86,6 +86,8 @@ class ReplicaState final : public ReplicaView {
   // Lists every request still here as unfinished.
   void drain(std::vector<RequestRecord>& unfinished) const;
 
+  // The latest plan left every request in its queue and began no copy, so that the next one may repeat it.
+  [[nodiscard]] bool plan_was_quiet() const { return plan_was_quiet_; }
   [[nodiscard]] bool has_input() const { return !input_.empty(); }
   [[nodiscard]] bool has_requests() const { return !running_.empty() || !waiting_.empty() || !input_.empty(); }
   [[nodiscard]] std::uint64_t running_version() const { return running_version_; }
@@ -116,8 +118,8 @@ class ReplicaState final : public ReplicaView {
     std::int64_t kv_squares = 0;  // sum of squares of the same
     std::int32_t kv_max = 0, kv_min = 0;
   };
-  // Limits for the running requests as they are now, at most `most` iterations.
-  [[nodiscard]] SpanLimits span_limits(std::int64_t most, bool stop_before_publication);
+  // Limits for the running requests as they are now, within the horizon.
+  [[nodiscard]] SpanLimits span_limits(const Horizon& horizon);
   // Replays allocations and publications of that many iterations in order; taken(i, blocks) hears that iteration i (from 1)
   // left so many more blocks in use.
   template <class Taken>
@@ -200,6 +202,7 @@ class ReplicaState final : public ReplicaView {
   std::vector<std::size_t> charged_places_;  // and their entries
   Time now_{};
   std::uint64_t running_version_ = 0;
+  bool plan_was_quiet_ = true;
   std::int64_t host_used_ = 0, num_swapped_ = 0, outstanding_prompt_tokens_ = 0;
   std::int64_t live_tokens_ = 0, allocated_tokens_ = 0;
   Counters counters_;

@@ -16,10 +16,10 @@ bool SimReplica::all_uniform() {
 // Called with the pipeline full: how far ahead do plans only repeat themselves?
 void SimReplica::look_ahead() {
   stretch_.iterations = 0;
-  if (state_.has_input() || !all_uniform()) return;
-  const std::int64_t horizon = scheduler_->stable_for(state_).plans;
-  if (horizon <= 0) return;
-  const ReplicaState::SpanLimits span = state_.span_limits(horizon, state_.num_waiting() > 0);
+  if (state_.has_input() || !state_.plan_was_quiet() || !all_uniform()) return;
+  const Horizon horizon = scheduler_->stable_for(state_);
+  if (horizon.plans <= 0) return;
+  const ReplicaState::SpanLimits span = state_.span_limits(horizon);
   if (span.iterations < 2) return;
   StepShape shape;
   shape.decodes = shape.head_rows = span.decodes;

@@ -26,7 +26,9 @@ class FastGen final : public Scheduler {
   }
 
   // The head still waits for blocks, a row or room in the pass; decodes take the same share of the pass every time.
-  [[nodiscard]] Horizon stable_for(const ReplicaView&) const override { return is_settled_ ? Horizon::unlimited() : Horizon::none(); }
+  [[nodiscard]] Horizon stable_for(const ReplicaView&) const override {
+    return is_settled_ ? Horizon::whatever_is_cached() : Horizon::none();
+  }
 
  private:
   // A deadlock, not a wait for a step or a copy under way.

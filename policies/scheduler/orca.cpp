@@ -34,7 +34,7 @@ class Orca final : public Scheduler {
   }
 
   // Whoever still waits needs a row or memory that only a completion gives back.
-  [[nodiscard]] Horizon stable_for(const ReplicaView&) const override { return Horizon::unlimited(); }
+  [[nodiscard]] Horizon stable_for(const ReplicaView&) const override { return Horizon::whatever_is_cached(); }
 
  private:
   enum class Reservation : std::uint8_t { kMax, kPow2, kOracle };

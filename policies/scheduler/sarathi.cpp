@@ -39,8 +39,11 @@ class Sarathi final : public Scheduler {
   }
 
   // Who still waits after a step of decodes alone waits for memory, rows or budget: free memory only shrinks until somebody
-  // finishes, and the decodes use the same budget again.
-  [[nodiscard]] Horizon stable_for(const ReplicaView&) const override { return is_settled_ ? Horizon::unlimited() : Horizon::none(); }
+  // finishes, and the decodes use the same budget again. A dynamic budget is higher for a prompt with fewer hits.
+  [[nodiscard]] Horizon stable_for(const ReplicaView&) const override {
+    if (!is_settled_) return Horizon::none();
+    return stages_ > 0 ? Horizon::unlimited() : Horizon::whatever_is_cached();
+  }
 
  private:
   // 0: not now. A recomputed request is prefilled up to the tokens it had; the last of them counts as a decode.

@@ -104,8 +104,12 @@ class ReplicaView {
 // if nothing arrives, finishes, fails to allocate or returns blocks. What fast-forward may skip.
 struct Horizon {
   std::int64_t plans = 0;
-  static constexpr Horizon none() { return {0}; }
-  static constexpr Horizon unlimited() { return {std::numeric_limits<std::int64_t>::max()}; }
+  // While somebody waits: also ended by the first loss of a cached block, with which a head may find fewer hits. Where a head
+  // with fewer hits may need less, or be refused, that matters; where it needs all of its prompt's blocks at once it does not.
+  bool ends_with_hits = true;
+  static constexpr Horizon none() { return {0, true}; }
+  static constexpr Horizon unlimited() { return {std::numeric_limits<std::int64_t>::max(), true}; }
+  static constexpr Horizon whatever_is_cached() { return {std::numeric_limits<std::int64_t>::max(), false}; }
 };
 
 // Plans the next step of one replica.
@@ -113,7 +117,7 @@ class Scheduler {
  public:
   virtual ~Scheduler() = default;
   virtual void plan(ReplicaView& view, StepPlan& plan) = 0;
-  // Asked right after a plan() that gave every running request one token and admitted, preempted and rejected nobody.
+  // Asked right after a plan() that gave every running request one token and admitted, preempted, rejected and swapped in nobody.
   [[nodiscard]] virtual Horizon stable_for(const ReplicaView& view) const = 0;
   // Steps in flight: 2 plans over tokens still being computed (vLLM v1's asynchronous scheduling), 1 waits for each output.
   [[nodiscard]] virtual int pipeline_depth() const { return 1; }

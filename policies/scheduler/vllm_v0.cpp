@@ -34,7 +34,7 @@ class VllmV0 final : public Scheduler {
 
   [[nodiscard]] Horizon stable_for(const ReplicaView& view) const override {
     // Fast-forward takes running requests in their own order, plan() in order of arrival.
-    return is_settled_ && in_arrival_order(view, view.running()) ? Horizon::unlimited() : Horizon::none();
+    return is_settled_ && in_arrival_order(view, view.running()) ? Horizon::whatever_is_cached() : Horizon::none();
   }
 
   void on_finish(RequestId r) override { std::erase(swapped_, r); }

@@ -45,7 +45,9 @@ class VllmV1 final : public Scheduler {
 
   [[nodiscard]] Horizon stable_for(const ReplicaView& view) const override {
     const bool settled = view.num_waiting() == 0 || head_is_blocked_;
-    return settled ? Horizon::unlimited() : Horizon::none();
+    if (!settled) return Horizon::none();
+    // A first chunk on top of fewer hits takes fewer blocks, and a prompt that may not be cut can outgrow the budget.
+    return reserve_full_prompt_ && chunked_prefill_ ? Horizon::whatever_is_cached() : Horizon::unlimited();
   }
 
  private:

@@ -2,6 +2,9 @@
 // both pipeline depths, with preemption, prefix hits, swapping, several replicas and samples in between.
 #include <gtest/gtest.h>
 
+#include <iterator>
+#include <ostream>
+
 #include "base/hash.h"
 #include "base/random.h"
 #include "tests/serving/sink_window.h"
@@ -12,6 +15,7 @@ namespace {
 
 struct Case {
   std::string scheduler, parameters;
+  std::uint64_t seeds = 60;
 };
 
 struct Workload {
@@ -20,14 +24,15 @@ struct Workload {
 };
 
 // Requests in shared-prefix groups; some name their generated tokens, some have no content.
-Workload random_workload(std::uint64_t seed, std::size_t count, double gap_ms) {
+Workload random_workload(std::uint64_t seed, std::size_t count, double gap_ms, std::uint64_t longest_output) {
   Workload w;
   w.hashes.resize(count);
   double at = 0;
   for (std::size_t i = 0; i < count; ++i) {
     const auto draw = [&](std::uint64_t step) { return Draw{seed, Purpose::kTest, i, step, 0}; };
     at += draw(0).exponential(gap_ms);
-    TraceRequest r = request_at(at, static_cast<std::int32_t>(1 + draw(1).below(400)), static_cast<std::int32_t>(1 + draw(2).below(120)));
+    TraceRequest r =
+        request_at(at, static_cast<std::int32_t>(1 + draw(1).below(400)), static_cast<std::int32_t>(1 + draw(2).below(longest_output)));
     const std::uint64_t kind = draw(3).below(3);
     if (kind > 0) {
       const std::uint64_t group = draw(4).below(4);
@@ -86,15 +91,18 @@ std::function<std::unique_ptr<Footprint>()> sink_window(const SimSetup& setup, s
 }
 
 TEST_P(FastForward, ChangesNothing) {
+  static constexpr const char* kCaches[] = {"lru", "fifo", "s3fifo", "lfu", "arc", "gdsf"};
+  static constexpr std::int64_t kHostBlocks[] = {0, 12, 40, 400};
   const Case& c = GetParam();
-  for (std::uint64_t seed = 1; seed <= 24; ++seed) {
+  for (std::uint64_t seed = 1; seed <= c.seeds; ++seed) {
     const auto draw = [&](std::uint64_t step) { return Draw{seed, Purpose::kTest, 99, step, 1}; };
     SimSetup setup = basic_setup(c.scheduler, c.parameters);
-    setup.memory.num_blocks = static_cast<std::int64_t>(80 + draw(0).below(200));
-    setup.memory.host_blocks = static_cast<std::int64_t>(draw(1).below(2) * 100);
-    setup.max_model_len = 600;
+    setup.make_block_cache = policy<BlockCacheRegistry>("block cache", kCaches[seed % std::size(kCaches)], "{}");
+    setup.memory.num_blocks = static_cast<std::int64_t>(60 + draw(0).below(200));
+    setup.memory.host_blocks = kHostBlocks[draw(1).below(std::size(kHostBlocks))];
+    setup.max_model_len = 1000;
     setup.num_replicas = static_cast<std::uint32_t>(1 + draw(2).below(2));
-    const std::uint64_t policy_kind = draw(3).below(3);
+    const std::uint64_t policy_kind = draw(3).below(6);
     if (policy_kind == 1) setup.make_footprint = sink_window(setup, 96, Footprint::OnPreempt::kSwap);
     if (policy_kind == 2) setup.make_footprint = sink_window(setup, 49, Footprint::OnPreempt::kRecomputeChunked);
     LinearPrices prices;
@@ -104,23 +112,33 @@ TEST_P(FastForward, ChangesNothing) {
     setup.timeline_interval = Span(static_cast<std::int64_t>(1'000'000 + draw(7).below(20'000'000)));
     setup.warmup = Span(static_cast<std::int64_t>(draw(8).below(50'000'000)));
     if (draw(10).below(4) == 0) setup.stop.after_time = Span(static_cast<std::int64_t>(1'000'000 + draw(11).below(60'000'000)));
-    const Workload w = random_workload(seed, 60, 0.05 + 4 * draw(9).uniform());
-    const std::string slow = run(setup, w, false);
-    ASSERT_EQ(slow, run(setup, w, true)) << c.scheduler << " seed " << seed;
+    Workload w = random_workload(seed, 60, 0.05 + 4 * draw(9).uniform(), draw(13).below(2) == 0 ? 120 : 500);
+    if (draw(12).below(4) == 0) {
+      for (std::size_t i = 0; i < w.requests.size(); i += 3) w.requests[i].prompt_tokens = 1;
+    }
+    const bool is_same = run(setup, w, false) == run(setup, w, true);
+    ASSERT_TRUE(is_same) << c.scheduler << " " << c.parameters << " seed " << seed;
   }
 }
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.scheduler << ' ' << c.parameters; }
 
 INSTANTIATE_TEST_SUITE_P(
     Schedulers, FastForward,
     ::testing::Values(Case{"vllm_v1", "{budget_tokens: 256, max_num_seqs: 16}"},
                       Case{"vllm_v1", "{budget_tokens: 256, max_num_seqs: 16, async_scheduling: false}"},
                       Case{"vllm_v1", "{budget_tokens: 2048, max_num_seqs: 64, reserve_full_prompt: false}"},
-                      Case{"static", "{max_batch_seqs: 8}"}, Case{"static", "{max_batch_seqs: 8, max_len_tokens: 500, window_ms: 3}"},
-                      Case{"orca", "{max_num_seqs: 16}"}, Case{"orca", "{max_num_seqs: 16, reservation: pow2}"},
-                      Case{"orca", "{reservation: oracle}"}, Case{"vllm_v0", "{max_num_seqs: 16}"},
-                      Case{"vllm_v0", "{preemption: swap, watermark_frac: 0.05}"},
-                      Case{"vllm_v0", "{budget_counting: padded, budget_tokens: 600}"}, Case{"sarathi", "{budget_tokens: 64}"},
-                      Case{"sarathi", "{version: decode_maximal, budget_tokens: 128, watermark_frac: 0}"},
+                      Case{"vllm_v1", "{budget_tokens: 64, reserve_full_prompt: false}"},
+                      Case{"vllm_v1", "{budget_tokens: 64, reserve_full_prompt: false, async_scheduling: false}"},
+                      Case{"vllm_v1", "{budget_tokens: 380, chunked_prefill: false}"}, Case{"static", "{max_batch_seqs: 8}"},
+                      Case{"static", "{max_batch_seqs: 8, max_len_tokens: 500, window_ms: 3}"}, Case{"orca", "{max_num_seqs: 16}"},
+                      Case{"orca", "{max_num_seqs: 16, reservation: pow2}"}, Case{"orca", "{reservation: oracle}"},
+                      Case{"vllm_v0", "{max_num_seqs: 16}"}, Case{"vllm_v0", "{preemption: swap, watermark_frac: 0.05}"},
+                      Case{"vllm_v0", "{preemption: swap, watermark_frac: 0}"}, Case{"vllm_v0", "{preemption: swap, max_num_seqs: 5}"},
+                      Case{"vllm_v0", "{budget_tokens: 420}"}, Case{"vllm_v0", "{budget_counting: padded, budget_tokens: 600}"},
+                      Case{"sarathi", "{budget_tokens: 64}"},
+                      Case{"sarathi", "{version: decode_maximal, budget_tokens: 128, watermark_frac: 0}", 240},
+                      Case{"sarathi", "{version: decode_maximal, watermark_frac: 0.2}"}, Case{"sarathi", "{budget_tokens: 4}"},
                       Case{"sarathi", "{dynamic_stages: 4, dynamic_high_tokens: 256, dynamic_low_tokens: 32, dynamic_span_tokens: 300}"},
                       Case{"fastgen", "{forward_tokens: 256, max_num_seqs: 16}"}, Case{"fastgen", "{forward_tokens: 64}"}),
     [](const auto& info) { return info.param.scheduler + "_" + std::to_string(info.index); });
