@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "app/served_model.h"
 #include "engine/serve/serve.h"
 #include "kernels/cuda/memory.h"
@@ -41,6 +43,17 @@ class StepLog {
       "run,step,planned_ns,start_ns,end_ns,measured_ns,predicted_ns,requests,tokens,decodes,decode_kv_tokens,prefill_kv_tokens,waiting\n";
 };
 
+// Tokens of the trace's longest request, of as many as a look at it takes no time for; 0: it has none.
+std::int32_t longest_request(const RunPlan& plan) {
+  constexpr int kMostRequests = 1'000'000;
+  const std::unique_ptr<TraceSource> trace = plan.open_trace();
+  TraceRequest request;
+  std::int32_t longest = 0;
+  for (int i = 0; i < kMostRequests && trace->next(request); ++i)
+    longest = std::max(longest, request.prompt_tokens + request.output_tokens);
+  return longest;
+}
+
 ServeSetup serve_setup(const RunPlan& plan, const EngineModel& model) {
   ServeSetup serve;
   serve.model = &model;
@@ -48,6 +61,7 @@ ServeSetup serve_setup(const RunPlan& plan, const EngineModel& model) {
   const HostSetup& shared = plan.setup;
   static_cast<HostSetup&>(serve) = shared;
   serve.temperature = static_cast<float>(plan.temperature);
+  if (plan.served.backend == "cuda") serve.longest_tokens = longest_request(plan);
   serve.stays_awake = plan.stays_awake && plan.served.backend == "cpu";
   return serve;
 }

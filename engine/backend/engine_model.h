@@ -53,6 +53,16 @@ class EngineModel {
   virtual std::vector<std::int32_t> sample_step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
                                                 std::span<const Draw> draws) const = 0;
 
+  // What steps over a cache will come to at most.
+  struct Load {
+    std::int32_t sequences = 0, tokens = 0;  // that decode in one step, of the longest of them
+    std::int32_t step_tokens = 0;            // new ones of a step
+    std::int64_t cached_tokens = 0;          // of all sequences together
+  };
+  // Makes ready for them, so that no step stops to do it: on a GPU memory is laid out, as far as it is there, and decode steps of all sizes
+  // are recorded. What does not fit comes when a step needs it. No sequence of the cache is touched.
+  virtual void prepare(PolicyCache& /*cache*/, const Load& /*most*/) const {}
+
   // What run_prompt() of prompt_tensors.h answers.
   [[nodiscard]] virtual PromptTensors run_prompt(std::span<const std::int32_t> ids, const Needs& needs, std::span<const std::string> passes,
                                                  const RecordOptions& options) const = 0;

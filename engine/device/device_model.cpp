@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "base/error.h"
@@ -192,6 +193,13 @@ class DeviceModel final : public EngineModel {
     });
   }
 
+  void prepare(PolicyCache& cache, const Load& most) const override {
+    fitted([&] {
+      model_->reserve(std::max(most.step_tokens, most.sequences + 7), most.sequences + 7);  // decode steps are rounded up
+      if (PlainDecoder::can_run(*model_, cache)) decoder_of(cache).prepare(most.sequences, most.tokens, most.cached_tokens);
+    });
+  }
+
   [[nodiscard]] PromptTensors run_prompt(std::span<const std::int32_t> ids, const Needs& needs, std::span<const std::string> passes,
                                          const RecordOptions& options) const override {
     return fitted([&] {
@@ -243,13 +251,16 @@ class DeviceModel final : public EngineModel {
     }
     return true;
   }
+  PlainDecoder& decoder_of(PolicyCache& cache) const {
+    if (cache.attachment() == nullptr) cache.attachment() = std::make_shared<PlainDecoder>(*model_, cache, options_.graphs);
+    return *static_cast<PlainDecoder*>(cache.attachment().get());
+  }
   std::vector<std::int32_t> decode_plain(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
                                          std::span<const Draw> draws) const {
-    if (cache.attachment() == nullptr) cache.attachment() = std::make_shared<PlainDecoder>(*model_, cache, options_.graphs);
     std::vector<PlainDecoder::Token> tokens;
     for (std::size_t i = 0; i < pieces.size(); ++i)
       tokens.push_back({pieces[i].sequence, batch.ids[i], draws[i].temperature, draws[i].key});
-    return static_cast<PlainDecoder*>(cache.attachment().get())->step(tokens);
+    return decoder_of(cache).step(tokens);
   }
   void run(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch) const {
     cache.begin_step(pieces);

@@ -103,6 +103,12 @@ DeviceTransformer::Activations DeviceTransformer::activations(std::int64_t token
   return a;
 }
 
+void DeviceTransformer::reserve(std::int64_t tokens, std::int64_t rows) {
+  const auto fits = [](std::int64_t bytes) { return bytes <= cuda::free_bytes() / 4 * 3; };
+  if (const std::int64_t bytes = activation_bytes(tokens); fits(bytes)) static_cast<void>(activations(tokens));
+  if (const std::int64_t floats = rows * config_.vocab_size; fits(4 * floats)) logits_.reserve(floats);
+}
+
 // Where frequencies depend on the length of a pass, the table is that of the last one.
 void DeviceTransformer::make_rotations(std::int64_t positions) {
   const RopeScaling& scaling = config_.rope_scaling;

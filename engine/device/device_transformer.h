@@ -31,6 +31,8 @@ class DeviceTransformer {
     std::int32_t *ids, *positions;  // [tokens] in device memory
   };
   Inputs inputs(std::int64_t tokens);
+  // Lays out what passes over so many tokens need, and logits of so many rows, where a quarter of the free memory stays free.
+  void reserve(std::int64_t tokens, std::int64_t rows);
   void make_rotations(std::int64_t positions);
   const void* run(std::int64_t tokens, DeviceAttentionHost& host);
   // Of all rows of the last pass.

@@ -9,6 +9,7 @@
 #include "kernels/append_kv/append_kv_cuda.h"
 #include "kernels/attention_decode/attention_decode_cuda.h"
 #include "kernels/cuda/download.h"
+#include "kernels/cuda/gpu_memory.h"
 #include "kernels/sampling/sampling_cuda.h"
 #include "kernels/scatter/scatter_cuda.h"
 
@@ -99,6 +100,7 @@ void PlainDecoder::make_tables(std::int32_t batch, std::int32_t pages) {
   slot_.assign(number(slots_), {});
   recorded_.clear();  // they know where in the tables a layer's part is
   const std::int64_t rows = std::int64_t{slots_} * heads_;
+  page_ = TensorArray<std::int32_t>(TensorMemory(cuda_));  // the old goes first
   page_.resize(model_.config().layers * rows * row_pages_);
   page_.memory().fill(page_.data(), 0, page_.size() * 4);
   std::vector<std::int32_t> begin;
@@ -189,6 +191,35 @@ void PlainDecoder::launch(const Size& size) {
     recorded_places_ = now;
   }
   recorded_.emplace(size, CudaGraph(cuda_, [this, size] { run_step(size); }));
+}
+
+// Tokens of the longest row, rounded, that tables of so many sequences leave room for.
+std::int32_t PlainDecoder::tables_for(std::int32_t batch, std::int32_t tokens) const {
+  const std::int64_t of_token = std::int64_t{4} * model_.config().layers * heads_ * batch;  // times the tokens of a page
+  std::int32_t longest = rounded_tokens(tokens);
+  while (longest > kLeastTokens && of_token * (longest / pool_.page_tokens) > cuda::free_bytes() / 4) longest /= 2;
+  return longest;
+}
+
+// The largest come first: what they need serves the others. No slot holds a token, so a step reads weights alone.
+void PlainDecoder::prepare(std::int32_t sequences, std::int32_t tokens, std::int64_t cached_tokens) {
+  if (!graphs_ || sequences < 1) return;
+  cache_.pages().fill(pool_);
+  std::vector<std::int32_t> batches;
+  for (std::int32_t n = 1; n <= sequences; n = batches.back() + 1) batches.push_back(rounded_batch(n));
+  const std::int32_t longest = tables_for(batches.back(), tokens);
+  make_tables(batches.back(), (longest + pool_.page_tokens - 1) / pool_.page_tokens);
+  model_.make_rotations(longest);
+  for (std::int32_t n = longest; n >= kLeastTokens; n /= 2) {
+    const std::int64_t of_longest = n == kLeastTokens ? 1 : n / 2 + 1;
+    for (std::size_t i = batches.size(); i-- > 0;) {
+      const std::int64_t others = i == 0 ? 0 : batches[i - 1];  // beside it, a page each at least
+      if (of_longest + others * pool_.page_tokens > cached_tokens) continue;
+      upload_step({}, batches[i]);
+      launch({batches[i], n});
+    }
+  }
+  cuda_.synchronize();
 }
 
 void PlainDecoder::repeat() { launch(last_); }

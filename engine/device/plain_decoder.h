@@ -31,6 +31,10 @@ class PlainDecoder {
   // Answers the drawn tokens. Errors (InputError): an id outside the vocabulary, memory.
   std::vector<std::int32_t> step(std::span<const Token> batch);
 
+  // Records the steps of all sizes up to so many sequences, the longest of so many tokens, of which a cache of `cached_tokens` holds one at
+  // least. Sizes whose page tables would take a quarter of the free memory are left to the steps. Nothing is written to the cache.
+  void prepare(std::int32_t sequences, std::int32_t tokens, std::int64_t cached_tokens);
+
   // Launches the last step anew, with the same inputs and results: what a benchmark times.
   void repeat();
 
@@ -54,6 +58,7 @@ class PlainDecoder {
   void update_tables(std::span<const Token> batch);
   void upload_step(std::span<const Token> batch, std::int32_t size);
   void run_step(const Size& size);
+  [[nodiscard]] std::int32_t tables_for(std::int32_t batch, std::int32_t tokens) const;
   void launch(const Size& size);
   [[nodiscard]] std::vector<const void*> places() const;
 

@@ -239,23 +239,40 @@ std::int64_t StepExecutor::explained_pages() const {
   return static_cast<std::int64_t>(pages.size());
 }
 
-void StepExecutor::warm_up() {
-  constexpr std::int32_t kTokens = 64, kSteps = 3, kTouchedTokens = 4096;
+// A step of prompts of so many tokens together, each of at most `longest`, and two in which they decode.
+void StepExecutor::run_some(PolicyCache& cache, std::int32_t tokens, std::int32_t longest) {
+  constexpr int kSteps = 3;
+  std::vector<EngineSequence> sequences(static_cast<std::size_t>((tokens + longest - 1) / longest));
+  for (std::size_t s = 0; s < sequences.size(); ++s) {
+    sequences[s].index = static_cast<std::int32_t>(s);
+    sequences[s].prompt_tokens = std::min(longest, tokens - static_cast<std::int32_t>(s) * longest);
+    cache.start(sequences[s]);
+  }
+  for (int i = 0; i < kSteps; ++i) {
+    pieces_.clear(), positions_.clear(), draws_.clear();
+    for (EngineSequence& s : sequences) {
+      pieces_.push_back({&s, i == 0 ? s.prompt_tokens : 1});
+      for (std::int32_t t = 0; t < pieces_.back().new_tokens; ++t) positions_.push_back(s.seen_tokens + t);
+      draws_.push_back({static_cast<std::int32_t>(positions_.size()) - 1, options_.temperature, 0});
+    }
+    ids_.assign(positions_.size(), 0);
+    static_cast<void>(model_.sample_step(cache, pieces_, {ids_, positions_}, draws_));
+  }
+  for (EngineSequence& s : sequences) cache.release(s);
+}
+
+void StepExecutor::warm_up(const EngineModel::Load& most) {
+  constexpr std::int32_t kTokens = 64, kSteps = 2, kTouchedTokens = 4096;
   if (const Transformer* transformer = model_.transformer())
     cache_->touch_memory(*transformer, std::min(kTouchedTokens, model_.config().max_tokens));
-  const std::unique_ptr<PolicyCache> cache = model_.make_cache(load_recipe("full"), {});
-  EngineSequence sequence;
-  sequence.prompt_tokens = kTokens;
-  cache->start(sequence);
-  for (std::int32_t i = 0; i < kSteps; ++i) {
-    const std::vector<std::int32_t> ids(i == 0 ? kTokens : 1, 0);
-    std::vector<std::int32_t> positions(ids.size());
-    std::iota(positions.begin(), positions.end(), sequence.seen_tokens);
-    const StepPiece piece{&sequence, static_cast<std::int32_t>(ids.size())};
-    const EngineModel::Draw draw{piece.new_tokens - 1, options_.temperature, 0};
-    static_cast<void>(model_.sample_step(*cache, {&piece, 1}, {ids, positions}, {&draw, 1}));
-  }
-  cache->release(sequence);
+  model_.prepare(*cache_, most);
+  if (model_.transformer() != nullptr || !cache_->policy().recipe().keeps_everything())
+    return run_some(*model_.make_cache(load_recipe("full"), {}), kTokens, kTokens);
+  // Every sequence's last block may hold few tokens, and those of its decode steps are to come.
+  const std::int32_t longest = std::max(1, most.tokens - kSteps), block = options_.block_tokens;
+  const std::int64_t sequences = (most.step_tokens + longest - 1) / longest;
+  const std::int64_t room = options_.num_blocks * block - sequences * (block + kSteps);
+  if (room > 0) run_some(*cache_, static_cast<std::int32_t>(std::min<std::int64_t>(most.step_tokens, room)), longest);
 }
 
 }  // namespace kvlab

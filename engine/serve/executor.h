@@ -72,9 +72,10 @@ class StepExecutor {
 
   // Returns when all of it is done. Errors (InputError): a sequence that the recipe refuses; a cut that the plan did not announce.
   void run(const StepJob& job);
-  // Before the first step: touches the memory that steps will use, and runs a few on made-up tokens, so that the first request meets warm
-  // caches and running threads.
-  void warm_up();
+  // Before the first step: touches the memory that steps will use and runs a few on made-up tokens, so that the first request meets warm
+  // caches and running threads. On a GPU everything is made ready for steps up to `most`, one of the largest runs, and where the policy
+  // keeps everything they run over this cache, whose decode steps are recorded. Its pages are free again afterwards.
+  void warm_up(const EngineModel::Load& most);
 
   // Emitted tokens by request number, where they are kept.
   [[nodiscard]] const std::map<std::uint64_t, std::vector<std::int32_t>>& tokens() const { return tokens_; }
@@ -99,6 +100,7 @@ class StepExecutor {
   void check_uncut(const Served& s, const StepRow& row) const;
   void add_row(const StepRow& row);
   void emit(Served& s, std::int32_t token);
+  void run_some(PolicyCache& cache, std::int32_t tokens, std::int32_t longest);
 
   const EngineModel& model_;
   Options options_;

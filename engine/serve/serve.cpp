@@ -38,6 +38,22 @@ StepExecutor::Options executor_options(const ServeSetup& setup) {
           setup.temperature,       setup.emitted != nullptr};
 }
 
+// What the scheduler's steps come to at most, as far as the blocks hold it. Where it does not say: the longest request, and a guess.
+EngineModel::Load largest_load(const ServeSetup& setup, const Scheduler& scheduler) {
+  constexpr std::int32_t kRequests = 256;
+  const MemorySetup& memory = setup.memory;
+  const std::int64_t cached = memory.num_blocks * memory.block_tokens;
+  std::int64_t longest = std::min<std::int64_t>({setup.max_model_len, setup.model->config().max_tokens, cached});
+  if (setup.longest_tokens > 0) longest = std::min<std::int64_t>(longest, setup.longest_tokens);
+  const StepBounds bounds = scheduler.step_bounds(setup.max_model_len);
+  EngineModel::Load load;
+  load.sequences = static_cast<std::int32_t>(std::min<std::int64_t>(bounds.requests > 0 ? bounds.requests : kRequests, memory.num_blocks));
+  load.tokens = static_cast<std::int32_t>(longest);
+  load.step_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(bounds.tokens > 0 ? bounds.tokens : longest, cached));
+  load.cached_tokens = cached;
+  return load;
+}
+
 Time to_time(Picoseconds at) { return Time(Span(at / kPsPerNs)); }
 
 }  // namespace
@@ -59,7 +75,7 @@ EngineReplica::EngineReplica(const ServeSetup& setup, TraceSource& trace, RunSin
 ServingSummary EngineReplica::run() {
   const Picoseconds stop = setup_.stop.after_time.count() > 0 ? ns(setup_.stop.after_time) * kPsPerNs : kNeverPs;
   first_arrival_ = arrivals_.next_root() == Arrivals::kNoMore ? 0 : arrivals_.next_root();
-  if (!setup_.nominal_time) executor_.warm_up();
+  if (!setup_.nominal_time) executor_.warm_up(largest_load(setup_, *scheduler_));
   lane_->start();
   while (true) {
     if (setup_.each_turn) setup_.each_turn();

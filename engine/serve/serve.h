@@ -21,6 +21,7 @@ struct ServeSetup : HostSetup {
   const EngineModel* model = nullptr;
   const Recipe* recipe = nullptr;
   float temperature = 0;                                                    // of sampling; 0: greedy
+  std::int32_t longest_tokens = 0;                                          // of a request of the trace, as far as is known; 0: unknown
   bool stays_awake = false;                                                 // between steps, StepLane
   std::function<void(const InFlightStep&, std::size_t waiting)> step_done;  // hears of every step with its measured times; may be empty
   std::function<void()> each_turn;                                          // called often; what it throws ends the run; may be empty

@@ -20,11 +20,12 @@ GpuInfo gpu_info(int) { return {"emulated", "none", 4, 90, std::int64_t{1} << 34
 namespace emulated {
 
 namespace {
-std::int64_t limit = std::int64_t{1} << 34, used = 0;
+std::int64_t limit = std::int64_t{1} << 34, used = 0, made = 0;
 }
 
 void limit_memory(std::int64_t bytes) { limit = bytes; }
 std::int64_t used_memory() { return used; }
+std::int64_t allocations() { return made; }
 
 }  // namespace emulated
 
@@ -38,6 +39,7 @@ void count(std::int64_t bytes) {
   if (bytes > free_bytes())
     throw GpuMemoryError(std::to_string(bytes) + " more bytes were asked for, " + std::to_string(free_bytes()) + " are free", bytes);
   emulated::used += bytes;
+  ++emulated::made;
 }
 
 }  // namespace

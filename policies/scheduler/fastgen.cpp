@@ -17,6 +17,8 @@ class FastGen final : public Scheduler {
         max_num_seqs_(
             p.optional<std::int32_t>("max_num_seqs", 512, 1, 1 << 20, "most requests in a forward pass (max_ragged_sequence_count)")) {}
 
+  [[nodiscard]] StepBounds step_bounds(std::int32_t) const override { return {max_num_seqs_, forward_tokens_}; }
+
   void plan(ReplicaView& view, StepPlan& plan) override {
     schedule(view, plan);
     while (plan.is_empty() && can_flush(view)) {

@@ -19,6 +19,7 @@ class Orca final : public Scheduler {
                                                        "that length, in whole blocks"))) {}
 
   [[nodiscard]] bool wants_contiguous_memory() const override { return true; }
+  [[nodiscard]] StepBounds step_bounds(std::int32_t) const override { return {max_num_seqs_, 0}; }
 
   void plan(ReplicaView& view, StepPlan& plan) override {
     for (const RequestId r : view.running()) {

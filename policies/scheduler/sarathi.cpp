@@ -29,6 +29,10 @@ class Sarathi final : public Scheduler {
     if (stages_ > 0 && low_tokens_ > high_tokens_) p.fail_at("dynamic_low_tokens", "'dynamic_low_tokens' is above 'dynamic_high_tokens'");
   }
 
+  [[nodiscard]] StepBounds step_bounds(std::int32_t) const override {
+    return {max_num_seqs_, stages_ > 0 ? std::max(budget_tokens_, high_tokens_) : budget_tokens_};
+  }
+
   void plan(ReplicaView& view, StepPlan& plan) override {
     used_ = 0;
     prefills_ = 0;

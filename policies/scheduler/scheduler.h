@@ -112,6 +112,11 @@ struct Horizon {
   static constexpr Horizon whatever_is_cached() { return {std::numeric_limits<std::int64_t>::max(), false}; }
 };
 
+// What no step of a scheduler exceeds; 0: it does not say.
+struct StepBounds {
+  std::int32_t requests = 0, tokens = 0;  // in a step; tokens: new ones
+};
+
 // Plans the next step of one replica.
 class Scheduler {
  public:
@@ -126,6 +131,8 @@ class Scheduler {
   // Rows the engine really computes for a step of so many tokens: CUDA graphs exist for some sizes only, and a step that runs
   // as a graph is padded to the next one.
   [[nodiscard]] virtual std::int32_t padded_tokens(std::int32_t tokens) const { return tokens; }
+  // For requests of at most so many tokens: what a host with real memory makes ready for before a run.
+  [[nodiscard]] virtual StepBounds step_bounds(std::int32_t /*max_model_len*/) const { return {}; }
   // Contiguous managers (card group 6) instead of paged blocks.
   [[nodiscard]] virtual bool wants_contiguous_memory() const { return false; }
   // A request left (finished or rejected): forget what was kept for it.

@@ -24,6 +24,10 @@ class VllmV0 final : public Scheduler {
                         ? Preemption::kSwap
                         : Preemption::kRecompute) {}
 
+  [[nodiscard]] StepBounds step_bounds(std::int32_t max_model_len) const override {
+    return {max_num_seqs_, budget_tokens_ > 0 ? budget_tokens_ : std::max(2048, max_model_len)};
+  }
+
   void plan(ReplicaView& view, StepPlan& plan) override {
     is_settled_ = true;
     admit_returned(view);

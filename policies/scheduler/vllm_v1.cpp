@@ -36,6 +36,8 @@ class VllmV1 final : public Scheduler {
 
   [[nodiscard]] int pipeline_depth() const override { return async_ ? 2 : 1; }
 
+  [[nodiscard]] StepBounds step_bounds(std::int32_t) const override { return {max_num_seqs_, budget_tokens_}; }
+
   void plan(ReplicaView& view, StepPlan& plan) override {
     budget_ = budget_tokens_;
     head_is_blocked_ = false;

@@ -2,6 +2,9 @@
 #include "engine/grade/grader.h"
 #include "tests/cuda/engine_fixture.h"
 #include "tests/engine/serve_fixture.h"
+#if KVLAB_EMULATED
+#include "kernels/emulated/device_memory.h"
+#endif
 
 namespace kvlab {
 namespace {
@@ -100,6 +103,50 @@ TEST_F(EngineHostsCuda, TablesOfPlainStepsFollowASequenceThatMoved) {
   };
   EXPECT_EQ(tokens(true), tokens(false));
 }
+
+#if KVLAB_EMULATED
+// Steps of up to 5 sequences of at most 300 tokens: prompts of two sizes, then batches of 1 to 5, rows that grow beyond 256 tokens. The
+// tokens are those of an executor that came cold.
+TEST_F(EngineHostsCuda, AWarmExecutorMakesNothingInItsSteps) {
+  const auto gpu = make_device_model(tiny_config(), tiny_weights(tiny_config()), {true}, ElementType::kBf16);
+  const auto tokens = [&](bool warms_up) {
+    StepExecutor executor(*gpu, load_recipe("full"), {40, 0, 16, 1, 0, true});
+    if (warms_up) executor.warm_up({5, 300, 400, 640});
+    EXPECT_EQ(executor.pages().used_pages(), 0);
+    const std::int64_t recorded = emulated::recorded_graphs(), allocations = emulated::allocations();
+    std::uint32_t block = 0;
+    const auto prompt = [&](std::uint64_t request, std::int32_t n) {
+      std::vector<TakenBlock> blocks;
+      for (std::int32_t i = 0; i < (n + 20) / 16; ++i) blocks.push_back({BlockId{block++}, 1});
+      const auto index = static_cast<std::int32_t>(request);
+      executor.run({{{request, index, n, tiny_ids(n, 3 + index)}}, {}, {}, {{request, n, 0, n, true, false, false, blocks}}});
+    };
+    struct Next {
+      std::uint64_t request;
+      std::int32_t end, prompt;
+    };
+    const auto decode = [&](std::vector<Next> batch) {
+      StepJob job;
+      for (const Next& n : batch) job.rows.push_back({n.request, n.end, 0, n.prompt, true, false, false, {}});
+      executor.run(job);
+    };
+    prompt(0, 254);
+    for (const std::int32_t end : {255, 256, 257}) decode({{0, end, 254}});
+    prompt(1, 40), prompt(2, 10), prompt(3, 33), prompt(4, 20);
+    decode({{0, 258, 254}, {1, 41, 40}});
+    decode({{0, 259, 254}, {1, 42, 40}, {2, 11, 10}});
+    decode({{1, 43, 40}, {2, 12, 10}, {3, 34, 33}, {4, 21, 20}});
+    decode({{1, 44, 40}, {2, 13, 10}, {3, 35, 33}, {4, 22, 20}, {0, 260, 254}});
+    EXPECT_EQ(emulated::recorded_graphs() == recorded, warms_up);
+    EXPECT_EQ(emulated::allocations() == allocations, warms_up);
+    StepJob ends;
+    for (std::uint64_t r = 0; r < 5; ++r) ends.actions.push_back({MemoryAction::Kind::kFinish, r, {}});
+    executor.run(ends);
+    return executor.tokens();
+  };
+  EXPECT_EQ(tokens(true), tokens(false));
+}
+#endif
 
 TEST_F(EngineHostsCuda, GradesLikeTheCpu) {
   std::vector<EvalSample> samples;

@@ -242,6 +242,27 @@ TEST_F(EngineModelCuda, EveryStepWithoutRoomSaysSo) {
 }
 #endif
 
+// Passes and logits as large as was reserved stay where the first ones were: graphs that were recorded know the place.
+TEST_F(EngineModelCuda, ReservedPassesDoNotMove) {
+  DeviceTransformer model(cuda(), tiny_config(), tiny_weights(tiny_config()), ElementType::kBf16);
+  model.reserve(40, 8);
+  model.make_rotations(64);
+  PolicyCache cache(make_cache_model(model), load_recipe("full"), {});
+  EngineSequence s = sequence_of(0, tiny_ids(60, 3), 60);
+  cache.start(s);
+  std::vector<const void*> places;
+  for (const std::int32_t n : {4, 40}) {
+    const PieceBatch batch({{&s, n}});
+    cache.begin_step(batch.pieces);
+    model.forward(batch.tokens(), cache);
+    cache.end_step({});
+    model.logits(std::vector<std::int32_t>(static_cast<std::size_t>(n / 5), 0));
+    if (places.empty()) places = model.places();
+    EXPECT_EQ(model.places(), places);
+  }
+  cache.release(s);
+}
+
 // They are made where the model has them, and only there.
 TEST_F(EngineModelCuda, RandomWeightsHaveTheNormsOfQueriesAndKeys) {
   ModelConfig config = tiny_config();
