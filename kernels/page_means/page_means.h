@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/kv_rows.h"
@@ -8,7 +9,8 @@
 namespace kvlab {
 
 // Mean key of each window of a row: window j holds tokens [j * stride_tokens, j * stride_tokens + span_tokens) as far as the
-// row has them, j < ceil(len / stride_tokens). Windows that hold a token >= from[r] are computed anew, the others left alone.
+// row has them, j < ceil(len / stride_tokens). Folds tokens from[r] .. len[r] in: a window that begins before from[r] holds the mean of its
+// older tokens, whose keys are not read again (they may be encoded by now); windows without a new token are left alone.
 // Equal stride and span: plain chunks (TriForce, Sun et al. 2024); overlapping ones: InfLLM v2's kernels (MiniCPM4, 2025).
 struct PageMeans {
   KvRows kv;
@@ -21,8 +23,13 @@ struct PageMeans {
     if (from[row] >= kv.len[row]) return windows(row);
     return from[row] < span_tokens ? 0 : (from[row] - span_tokens) / stride_tokens + 1;
   }
+  // Windows that began before this step; they come first.
+  [[nodiscard]] std::int32_t begun_windows(std::int32_t row) const {
+    return std::max(0, std::min(windows(row), (from[row] + stride_tokens - 1) / stride_tokens) - first_window(row));
+  }
 };
-// Keys of the computed windows are read once and means written at the keys' precision; one addition per channel, window and token.
+// New keys are read once and means written at the keys' precision (and read where the window had begun before); one addition per
+// channel, window and new token, and one for an older mean.
 OpCall call(const PageMeans&);
 void run_cpu(const PageMeans&);
 void run_cuda(const PageMeans&, CudaContext&);

@@ -293,7 +293,8 @@ class Selector : public KvPart {
  public:
   // The budget that the experiment gives, in tokens per KV head: takes the place of the selector's own. False: it has no use for one.
   virtual bool set_budget(std::int32_t /*tokens*/) { return false; }
-  // After every step's changes to a layer (append, eviction, encoding): keeps page bounds, clusters and the like up to date.
+  // After a layer's new tokens are appended and others evicted, before the format encodes any: keeps page bounds, clusters and the like
+  // up to date. What is kept of older tokens must not be made anew from their keys, which may be encoded.
   virtual void update(LayerStep&) {}
   // In decode, before the layer's attention, this step's token appended. Memory of the answer comes from step.ops or the part.
   virtual Selection select(LayerStep& step) = 0;

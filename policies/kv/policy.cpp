@@ -196,8 +196,8 @@ void KvPolicy::after_attention(const PolicyStep& step, std::int32_t layer) {
   evict(step, layer);
   const Ops::Frame frame(step.ops);
   LayerStep view = layer_step(step, layer);
+  if (!selector_->selects_all() && !all_decode(step)) selector_->update(view);  // sees new keys and values before they are encoded
   format_->store(view);
-  if (!selector_->selects_all() && !all_decode(step)) selector_->update(view);
 }
 
 void KvPolicy::evict(const PolicyStep& step, std::int32_t layer) {

@@ -54,6 +54,23 @@ TEST(PageMeans, WindowsOverlapAndGrowWithTheRow) {
   }
 }
 
+// Older keys may be encoded by now: what they were is in the mean.
+TEST(PageMeans, OlderKeysAreNotReadAgain) {
+  OneRow row({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 1);
+  Floats means(5, -1.0F);
+  float* to = means.data();
+  const std::int32_t zero = 0, before = 7;
+  row.n = before;
+  run_cpu(PageMeans{row.kv, 4, 2, &zero, &to});
+  std::fill_n(row.k.begin(), before, 100.0F);
+  row.n = 10;
+  const PageMeans rest{row.kv, 4, 2, &before, &to};
+  run_cpu(rest);
+  EXPECT_EQ(means, (Floats{1.5F, 3.5F, 5.5F, 7.5F, 8.5F}));
+  // Keys 7, 8, 9; windows 2 and 3 had begun, window 4 had not. Key 7 goes into windows 2 and 3, 8 and 9 into 3 and 4.
+  EXPECT_EQ(call(rest), (OpCall{"page_means", 1, 3, 3, (3 + 3 + 2) * 2, 6 + 2}));
+}
+
 TEST(PageBounds, FoldsNewTokensInAndStartsPagesAnew) {
   OneRow row({3, -1, 4, 1, -5, 9, 2}, 1);
   Floats bounds(6, 100.0F);

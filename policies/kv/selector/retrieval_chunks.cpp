@@ -26,9 +26,19 @@ class RetrievalChunks final : public Selector {
   }
   void forget(std::int32_t index) override {
     choices_.forget(index);
+    summarized_.forget(index);
     chunks_.forget(index);
     means_.forget(index);
     traffic_.forget(index);
+  }
+
+  // Chunks of a complete prompt get their means before its keys are encoded.
+  void update(LayerStep& step) override {
+    const std::int32_t* end = per_row(step.ops, step.kv.num_rows, [&](std::int32_t r) {
+      const std::int32_t chunks = step.kv.len[r] / chunk_;
+      return seq_of(step, r).completes_prompt() && chooses_of(chunks) ? chunks : 0;
+    });
+    summarize(step, end);
   }
 
   Selection select(LayerStep& step) override {
@@ -61,6 +71,31 @@ class RetrievalChunks final : public Selector {
     std::int32_t tail = 0, count = 0;
   };
 
+  // What is kept of so many chunks, at least the first one; whether that leaves some out.
+  [[nodiscard]] std::int32_t kept_chunks() const { return std::max(1, budget_ / chunk_); }
+  [[nodiscard]] bool chooses_of(std::int32_t chunks) const { return chunks * chunk_ > budget_ && chunks > kept_chunks(); }
+
+  float* const* means(const LayerStep& step, const std::int32_t* end) {
+    return means_.rows(step, [&](std::int32_t r) { return static_cast<std::int64_t>(end[r]) * step.kv.head_dim; });
+  }
+
+  // Means of a row's first end[r] chunks, where it does not have them.
+  void summarize(LayerStep& step, const std::int32_t* end) {
+    const std::int32_t n = step.kv.num_rows;
+    PageMeans means;
+    means.kv = step.kv;
+    means.span_tokens = means.stride_tokens = chunk_;
+    means.kv.len = per_row(step.ops, n, [&](std::int32_t r) {
+      const bool has_them = end[r] == 0 || summarized_.at(step, r).grew_to(seq_of(step, r), step.kv.len[r]);
+      if (!has_them) summarized_.at(step, r) = {step.kv.len[r], seq_of(step, r).end()};
+      return has_them ? 0 : end[r] * chunk_;
+    });
+    if (all_whole(n, means.kv.len)) return;
+    means.from = per_row(step.ops, n, [](std::int32_t) { return 0; });
+    means.means = this->means(step, end);
+    step.ops(means);
+  }
+
   void build(LayerStep& step) {
     const std::int32_t n = step.kv.num_rows;
     std::int32_t* keep = step.ops.host_ints(n);
@@ -70,11 +105,11 @@ class RetrievalChunks final : public Selector {
       keep[r] = 0;
       if (c.mark.grew_to(seq, step.kv.len[r])) continue;
       const std::int32_t generated = std::max(seq.new_tokens, seq.end() - seq.prompt_tokens);
-      const std::int32_t chunks = std::max(0, step.kv.len[r] - generated) / chunk_, kept = std::max(1, budget_ / chunk_);
+      const std::int32_t chunks = std::max(0, step.kv.len[r] - generated) / chunk_;
       c = {{step.kv.len[r], seq.end()}, 0, 0};
-      if (chunks * chunk_ <= budget_ || chunks <= kept) continue;
+      if (!chooses_of(chunks)) continue;
       c.tail = chunks * chunk_;
-      c.count = keep[r] = kept - 1;
+      c.count = keep[r] = kept_chunks() - 1;
     }
     const std::int32_t* end = per_row(step.ops, n, [&](std::int32_t r) { return keep[r] == 0 ? 0 : choices_.at(step, r).tail / chunk_; });
     if (std::all_of(end, end + n, [](std::int32_t e) { return e == 0; })) return;
@@ -84,15 +119,9 @@ class RetrievalChunks final : public Selector {
   // The first chunk is always in; the best `keep` of the others up to `end` join it.
   void retrieve(LayerStep& step, const std::int32_t* keep, const std::int32_t* end) {
     const std::int32_t n = step.kv.num_rows;
-    PageMeans means;
-    means.kv = step.kv;
-    means.span_tokens = means.stride_tokens = chunk_;
-    means.kv.len = per_row(step.ops, n, [&](std::int32_t r) { return end[r] * chunk_; });
-    means.from = per_row(step.ops, n, [](std::int32_t) { return 0; });
-    means.means = means_.rows(step, [&](std::int32_t r) { return static_cast<std::int64_t>(end[r]) * step.kv.head_dim; });
-    step.ops(means);
+    summarize(step, end);
     const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return end[r]; });
-    PageScores scores = page_scores(step, means.means, first);
+    PageScores scores = page_scores(step, means(step, end), first);
     scores.kind = PageScores::Kind::kDot;
     scores.heads = PageScores::Heads::kMean;
     scores.scores = step.ops.floats(first[n]);
@@ -103,12 +132,16 @@ class RetrievalChunks final : public Selector {
     kept.lists = best_units(step.ops, n, 1, first, scores.scores, keep);
     kept.to = chunks_.rows(step, [&](std::int32_t r) { return keep[r]; });
     step.ops(kept);
-    for (std::int32_t s = 0; s < step.kv.num_sequences(); ++s)
-      if (keep[s * step.kv.kv_heads] > 0) means_.forget(step.seqs[static_cast<std::size_t>(s)].index);  // no longer needed
+    for (std::int32_t s = 0; s < step.kv.num_sequences() && step.layer == step.model.num_layers - 1; ++s)
+      if (keep[s * step.kv.kv_heads] > 0) {  // no longer needed in any layer
+        means_.forget(step.seqs[static_cast<std::size_t>(s)].index);
+        summarized_.forget(step.seqs[static_cast<std::size_t>(s)].index);
+      }
   }
 
   std::int32_t chunk_, budget_;
   PerRow<Choice> choices_;
+  PerRow<RowMark> summarized_;
   RowMemory<std::int32_t> chunks_;
   RowMemory<float> means_;
   UnitTraffic traffic_;

@@ -1,0 +1,83 @@
+// What selectors keep of keys to judge pages, chunks and tokens by comes from the keys as they were computed: whatever the format makes of
+// them, the same queries choose the same tokens.
+#include <gtest/gtest.h>
+
+#include "policies/kv/policy.h"
+#include "tests/kv/host_fixture.h"
+#include "tests/recipes_in.h"
+
+namespace kvlab::test {
+namespace {
+
+// Tokens read in each decode step, layer by layer and row by row.
+std::vector<std::vector<std::int32_t>> chosen_tokens(const AttentionTrace& trace, const Recipe& recipe) {
+  const ModelShape model = shape_of(trace, 2);
+  KvPolicy policy(recipe, model);
+  std::vector<KvStore> stores;
+  for (std::int32_t l = 0; l < model.num_layers; ++l) stores.emplace_back(model, 1, policy.num_words(), true);
+  TraceObserver observer(trace, policy.needs());
+  Ops ops(Ops::Backend::kCpu);
+  std::vector<std::vector<std::int32_t>> chosen;
+  std::vector<Segment> segments;
+  std::int32_t begin = 0;
+  for (const std::int32_t end : step_ends(trace)) {
+    const SeqStep seq{0, begin, end - begin, trace.prompt_tokens, trace.question_begin};
+    observer.set_step(seq);
+    const PolicyStep step{ops, model, std::span(&seq, 1), stores, observer, 7};
+    for (std::int32_t l = 0; l < model.num_layers; ++l) {
+      const LayerTensors& t = trace.layers[static_cast<std::size_t>(l)];
+      const std::ptrdiff_t at = std::ptrdiff_t{begin} * model.kv_heads * model.head_dim;
+      stores[static_cast<std::size_t>(l)].append(0, t.k.data() + at, t.v.data() + at, end - begin, begin);
+      const Ops::Frame frame(ops);
+      policy.before_attention(step, l, segments);
+      const Segment& rows = segments.front();
+      for (std::int32_t r = 0; r < model.kv_heads && seq.decoding(); ++r) {
+        if (rows.index == nullptr)
+          chosen.emplace_back();
+        else
+          chosen.emplace_back(rows.index + rows.index_first[r], rows.index + rows.index_first[r + 1]);
+      }
+      policy.after_attention(step, l);
+    }
+    begin = end;
+  }
+  return chosen;
+}
+
+class ExactSummaries : public testing::TestWithParam<const char*> {};
+
+TEST_P(ExactSummaries, ChooseTheSameTokensWhateverTheFormat) {
+  const std::string recipe = std::string("{recipe: full, selector: {") + GetParam() + "}";
+  for (const std::int32_t chunk : {90, 0}) {
+    SampleShape shape;
+    shape.chunk = chunk;
+    shape.decode = 40;  // pages fill while their older tokens are encoded
+    const AttentionTrace trace = sample(shape);
+    const auto exact = chosen_tokens(trace, recipe_of(recipe + "}"));
+    EXPECT_TRUE(std::any_of(exact.begin(), exact.end(), [](const auto& row) { return !row.empty() && std::ssize(row) < 120; }));
+    for (const char* format :
+         {"kivi: {bits: 2, group_tokens: 4, residual_tokens: 4}", "low_rank_keys: {rank: 2}", "cast: {type: fp8_e4m3}"}) {
+      // A format that encodes inside the prompt leaves no exact keys of earlier chunks to what is built at the prompt's end.
+      if (chunk > 0 && std::string(format).starts_with("cast")) continue;
+      EXPECT_TRUE(chosen_tokens(trace, recipe_of(recipe + ", format: {" + format + "}}")) == exact) << format << ", chunks of " << chunk;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Selectors, ExactSummaries,
+    testing::Values("quest: {page_tokens: 8, budget_tokens: 40, dense_layers: 0}",
+                    "lserve: {page_tokens: 16, logical_tokens: 8, budget_tokens: 64}",
+                    "infllm2: {kernel_tokens: 8, stride_tokens: 4, block_tokens: 8, window_tokens: 8, top_blocks: 6, dense_tokens: 40}",
+                    "act_qkv: {chunk_tokens: 8, budget_tokens: 80, sink_tokens: 8, recent_tokens: 8}", "leo_am: {leaf_tokens: 4}",
+                    "mpcache: {large_tokens: 16, small_tokens: 8, dense_layers: 0}",
+                    "shadow_kv: {chunk_tokens: 4, budget_tokens: 24, outlier_chunks: 4, local_chunks: 2}", "infinigen: {dense_layers: 0}",
+                    "retrieval_chunks: {chunk_tokens: 8, budget_tokens: 48}", "rekv: {frame_tokens: 8, top_frames: 6, question_tokens: 16}",
+                    "squeezed: {}"),
+    [](const auto& info) {
+      const std::string text = info.param;
+      return text.substr(0, text.find(':'));
+    });
+
+}  // namespace
+}  // namespace kvlab::test
