@@ -22,6 +22,12 @@ void* Ops::scratch(std::int64_t bytes) {
   return backend_ == Backend::kCuda ? cuda_->scratch<std::uint8_t>(bytes) : allocate(bytes);
 }
 
+void Ops::zero(float* at, std::int64_t n) {
+  if (at == nullptr) return;
+  if (backend_ == Backend::kCuda) return cuda::fill(at, 0, n * 4, cuda_->stream());
+  std::fill_n(at, n, 0.0F);
+}
+
 void Ops::refuse_on_gpu(std::string_view op) { throw CudaError("operation '" + std::string(op) + "' has no CUDA kernel yet"); }
 
 void* Ops::allocate(std::int64_t bytes) {

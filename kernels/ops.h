@@ -68,6 +68,8 @@ class Ops {
   // Scratch memory of the current part's call, not initialised; null without a computing backend. Freed by the next Frame's end.
   float* floats(std::int64_t n) { return static_cast<float*>(scratch(n * 4)); }
   std::int32_t* ints(std::int64_t n) { return static_cast<std::int32_t*>(scratch(n * 4)); }
+  // Sets n of them to 0, in stream order on a GPU; nothing where `at` is null.
+  void zero(float* at, std::int64_t n);
   // Scratch that shapes are made of (lengths, offsets): always real memory.
   std::int32_t* host_ints(std::int64_t n) { return static_cast<std::int32_t*>(allocate(n * 4)); }
   std::int64_t* host_longs(std::int64_t n) { return static_cast<std::int64_t*>(allocate(n * 8)); }

@@ -22,7 +22,7 @@ struct LaunchShape {
 #ifdef __CUDACC__
 namespace cuda {
 // Without asking, a kernel's static and dynamic shared memory together may be 48 KiB.
-constexpr std::size_t kUnaskedSharedBytes = 16 * 1024;  // dynamic: no kernel here has more than 32 KiB that are static
+constexpr std::size_t kUnaskedSharedBytes = 16 * 1024;  // dynamic: kernels that have any have at most 32 KiB that are static
 // Raises the kernel's limit of dynamic shared memory to at least this.
 void allow_shared(const void* kernel, std::size_t bytes);
 void check_launch(const char* name);

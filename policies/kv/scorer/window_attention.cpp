@@ -30,7 +30,7 @@ class WindowAttention final : public Scorer {
   [[nodiscard]] Protected protects() const override { return {0, window_}; }
 
   void score(LayerStep& step, float* scores) override {
-    if (scores != nullptr) std::fill_n(scores, step.kv.total(), 0.0F);
+    step.ops.zero(scores, step.kv.total());
     const std::vector<Queries> window = last_queries(step.in.window, window_, step.model);
     AttentionStats stats;
     stats.kv = step.kv;

@@ -50,7 +50,7 @@ TokenProbabilities token_probabilities(LayerStep& step, AttentionStats::Group gr
   stats.group = group;
   stats.queries = queries.data();
   stats.sum = step.ops.floats(stats.kv.total());
-  if (stats.sum != nullptr) std::fill_n(stats.sum, stats.kv.total(), 0.0F);
+  step.ops.zero(stats.sum, stats.kv.total());
   step.ops(stats);
   return {stats.kv.first, stats.sum};
 }

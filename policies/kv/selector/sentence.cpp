@@ -155,7 +155,7 @@ class Sentence final : public Selector {
     stats.kv = step.kv;
     stats.queries = judges.data();
     float* scores = stats.sum = step.ops.floats(step.kv.total());
-    if (scores != nullptr) std::fill_n(scores, step.kv.total(), 0.0F);
+    step.ops.zero(scores, step.kv.total());
     step.ops(stats);
     step.ops(Pool1d{n, step.kv.first, pooled, scores, pool_, Pool1d::Kind::kMax});
     const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).dense; });

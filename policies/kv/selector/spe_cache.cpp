@@ -139,7 +139,7 @@ class SpeCache final : public Selector {
     attention.stats.group = AttentionStats::Group::kSum;
     attention.stats.queries = guess.data();
     float* scores = attention.stats.sum = step.ops.floats(step.kv.total());
-    if (scores != nullptr) std::fill_n(scores, step.kv.total(), 0.0F);
+    step.ops.zero(scores, step.kv.total());
     step.ops(attention);
     const std::int32_t* head = per_row(step.ops, n, [](std::int32_t) { return 0; });
     step.ops(MaskEnds{n, step.kv.first, head, covered_, scores});
