@@ -71,7 +71,8 @@ std::int64_t read_num_blocks(const Params& p, Params& m, const CostSetup& cost, 
   return blocks - (has_null_block ? 1 : 0);
 }
 
-void read_memory(Params& p, const CostSetup& cost, SimSetup& setup) {
+// Answers the bytes of host memory.
+std::int64_t read_memory(Params& p, const CostSetup& cost, SimSetup& setup) {
   Params m = p.optional_child("memory", "memory");
   MemorySetup& memory = setup.memory;
   memory.num_blocks = read_num_blocks(p, m, cost, memory.is_derived);
@@ -80,13 +81,13 @@ void read_memory(Params& p, const CostSetup& cost, SimSetup& setup) {
   memory.pages_per_block = static_cast<std::int32_t>(cost.model.layers * cost.model.kv_heads);
   const auto host_bytes =
       m.optional<std::int64_t>("host_memory_bytes", std::int64_t{4} << 30, 0, kMaxBytes, "host memory for swapped KV, per replica");
-  memory.host_blocks = host_bytes / memory.block_bytes;
   const double pcie = cost.hardware.pcie_bytes_per_s * cost.parallel.gpus();
   setup.swap_link.bytes_per_s =
       m.optional<double>("swap_bytes_per_s", pcie > 0 ? pcie : 25e9, 1, 1e15, "bandwidth to host memory, one direction");
   setup.swap_link.call_time = from_seconds(m.optional<double>("swap_call_us", 10, 0, 1e6, "time of one copy call") * 1e-6);
   m.reject_unread();
   memory.prefix_caching = p.flag("prefix_caching", true, "full blocks are kept and found again by their content");
+  return host_bytes;
 }
 
 // What is kept of each sequence's KV. A block holds block_tokens of what the policy stores, so a memory of as many bytes has more blocks
@@ -174,8 +175,9 @@ void read_simulation(Params& p, RunPlan& plan) {
   setup.make_cost_model();
   setup.num_replicas = p.optional<std::uint32_t>("replicas", 1, 1, 100'000, "copies of the model, each with its own scheduler and memory");
   read_policies(p, setup);
-  read_memory(p, plan.cost, setup);
+  const std::int64_t host_bytes = read_memory(p, plan.cost, setup);
   read_kv_policy(p, plan);
+  setup.memory.host_blocks = host_bytes / setup.memory.block_bytes;  // of the size that the policy's format gives them
   read_limits(p, plan.cost, setup);
   read_slo(p, setup);
   plan.search = read_search(p, setup.slo.is_set);

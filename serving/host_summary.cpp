@@ -16,7 +16,7 @@ void finish_requests(std::vector<RequestRecord>& unfinished, const StopRule& sto
         unfinished.size(), idle, unfinished.front().number, unfinished.front().prompt_tokens));
   std::sort(unfinished.begin(), unfinished.end(), [](const RequestRecord& a, const RequestRecord& b) { return a.number < b.number; });
   for (const RequestRecord& record : unfinished) {
-    metrics.add(record);
+    metrics.add(record, kStart + stop.after_time);
     sink.request(record);
   }
   summary.latencies = metrics.finish();

@@ -60,9 +60,18 @@ void Values::count_all() {
 
 Distribution Values::finish() { return counted_.count() > 0 ? distribution_of(counted_) : distribution_of(exact_); }
 
-void MetricsCollector::add(const RequestRecord& r) {
+// The first token is late, or the tokens so far came more slowly than allowed, the wait for the next one included.
+bool MetricsCollector::has_missed(const RequestRecord& r, Time cut_off) const {
+  if (cut_off == kNever) return false;
+  const Time first = r.first_token == kNever ? cut_off : r.first_token;
+  if (first - r.arrival > slo_.ttft) return true;
+  return r.first_token != kNever && r.output_tokens > 0 && ns(cut_off - r.first_token) / r.output_tokens > ns(slo_.tpot);
+}
+
+void MetricsCollector::add(const RequestRecord& r, Time cut_off) {
   if (r.arrival < count_from_) return;
   ++counted_;
+  if (r.outcome != Outcome::kUnfinished || has_missed(r, cut_off)) ++judged_;
   if (r.outcome == Outcome::kRejected) ++rejected_;
   if (r.outcome == Outcome::kUnfinished) ++unfinished_;
   if (r.outcome != Outcome::kCompleted) return;
@@ -88,9 +97,10 @@ MetricsCollector::Latencies MetricsCollector::finish() {
   all.queueing = queueing_.finish();
   all.normalized = normalized_.finish();
   all.itl = distribution_of(itl_, 1e-3);  // gaps are in picoseconds
-  all.slo_attainment_frac = slo_.is_set && counted_ > 0 ? static_cast<double>(attained_) / static_cast<double>(counted_) : 0;
+  all.slo_attainment_frac = slo_.is_set && judged_ > 0 ? static_cast<double>(attained_) / static_cast<double>(judged_) : 0;
   all.attained = attained_;
   all.counted = counted_;
+  all.judged = judged_;
   all.completed = completed_;
   all.rejected = rejected_;
   all.unfinished = unfinished_;

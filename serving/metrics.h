@@ -101,18 +101,20 @@ class Values {
 };
 Distribution distribution_of(const LogHistogram& histogram, double scale = 1);
 
-// Collects finished requests.
+// Collects requests that have left or were cut off. Attainment is over those of which it is known: completed, rejected, or cut off
+// after they had missed a limit.
 class MetricsCollector {
  public:
   explicit MetricsCollector(const SloTarget& slo, Time count_from) : slo_(slo), count_from_(count_from) {}
-  void add(const RequestRecord& record);
+  // cut_off: when the run ended, for a request that was unfinished then.
+  void add(const RequestRecord& record, Time cut_off = kNever);
   LogHistogram& itl() { return itl_; }
 
   struct Latencies {
     Distribution ttft, tpot, itl, e2e, queueing;  // ns; TTFT and E2E from arrival
     Distribution normalized;                      // ns per output token
     double slo_attainment_frac = 0;
-    std::uint64_t attained = 0, counted = 0, completed = 0, rejected = 0, unfinished = 0;
+    std::uint64_t attained = 0, counted = 0, judged = 0, completed = 0, rejected = 0, unfinished = 0;
     std::int64_t prompt_tokens = 0, output_tokens = 0;
   };
   Latencies finish();
@@ -123,7 +125,9 @@ class MetricsCollector {
   Time count_from_;
   LogHistogram itl_;
   Values ttft_, tpot_, e2e_, queueing_, normalized_;
-  std::uint64_t attained_ = 0, counted_ = 0, completed_ = 0, rejected_ = 0, unfinished_ = 0;
+  [[nodiscard]] bool has_missed(const RequestRecord& record, Time cut_off) const;
+
+  std::uint64_t attained_ = 0, counted_ = 0, judged_ = 0, completed_ = 0, rejected_ = 0, unfinished_ = 0;
   std::int64_t prompt_tokens_ = 0, output_tokens_ = 0;
 };
 

@@ -21,6 +21,7 @@ std::int32_t ReplicaState::needed_tokens(RequestId r) const {
 }
 
 void ReplicaState::receive(const TraceRequest& from, std::uint64_t number, Time arrival, bool keeps_hashes) {
+  if (limits_.prefix_caching) check_block_tokens(from, limits_.block_tokens);
   const RequestId id = table_.add();
   Request& r = table_[id];
   r.in_use = true;

@@ -172,11 +172,7 @@ HitRatioTrace load_hit_ratio_trace(TraceSource& source, std::int32_t block_token
   bool has_hashes = false;
   for (TraceRequest request; source.next(request);) {
     has_hashes = has_hashes || !request.hashes.empty();
-    if (!request.hashes.empty() && request.hash_tokens % block_tokens != 0 && block_tokens % request.hash_tokens != 0) {
-      throw InputError(
-          fmt::format("block_tokens = {} does not fit the trace, which names its content per {} tokens: one must divide the other",
-                      block_tokens, request.hash_tokens));
-    }
+    check_block_tokens(request, block_tokens);
     check_distinct(request.hashes, trace.num_requests(), sorted);
     append_chain(trace, request);
   }

@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
+#include "base/error.h"
 #include "base/hash.h"
 #include "traces/trace.h"
 
@@ -26,6 +28,13 @@ inline std::uint32_t num_block_hashes(const TraceRequest& request, std::int32_t 
   if (request.hashes.empty()) return 0;
   if (request.hash_tokens % block_tokens != 0 && block_tokens % request.hash_tokens != 0) return 0;
   return static_cast<std::uint32_t>(covered_tokens(request) / block_tokens);
+}
+
+// InputError where a trace that names its content cannot name that of such blocks.
+inline void check_block_tokens(const TraceRequest& request, std::int32_t block_tokens) {
+  if (request.hashes.empty() || request.hash_tokens % block_tokens == 0 || block_tokens % request.hash_tokens == 0) return;
+  throw InputError("block_tokens = " + std::to_string(block_tokens) + " does not fit the trace, which names its content per " +
+                   std::to_string(request.hash_tokens) + " tokens: one must divide the other");
 }
 
 // The name of tokens [0, (i + 1) * block_tokens), for i < num_block_hashes(): equal names mean equal prefixes. A block that

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <vector>
 
 #include "policies/scheduler/scheduler.h"
 #include "policies/scheduler/swapped.h"
@@ -9,7 +10,8 @@ namespace {
 
 // Dynamic SplitFuse: every forward pass is filled up to the same number of tokens, decodes first, then prompts in order, the
 // last of them cut to fit (card 1.6). No watermark: when nothing at all can be scheduled, the last request that holds KV
-// is flushed and starts over from the end of the queue. The order of holders is the order in which they were admitted.
+// is flushed and starts over from the end of the queue. Holders stand in a buffer: a begun prompt in front, and whoever is given a
+// token goes to its end.
 class FastGen final : public Scheduler {
  public:
   explicit FastGen(Params& p)
@@ -22,21 +24,27 @@ class FastGen final : public Scheduler {
   void plan(ReplicaView& view, StepPlan& plan) override {
     schedule(view, plan);
     while (plan.is_empty() && can_flush(view)) {
-      view.preempt(view.running().back(), Preemption::kRecompute, QueueEnd::kBack);
+      view.preempt(buffer_.back(), Preemption::kRecompute, QueueEnd::kBack);
+      buffer_.pop_back();
       schedule(view, plan);
     }
+    reorder(view, plan);
   }
 
+  void on_finish(RequestId r) override { std::erase(buffer_, r); }
+
   // The head still waits for blocks, a row or room in the pass; decodes take the same share of the pass every time.
-  [[nodiscard]] Horizon stable_for(const ReplicaView&) const override {
-    return is_settled_ ? Horizon::whatever_is_cached() : Horizon::none();
+  // Fast-forward takes running requests in the order of their admission, which is the buffer's unless a decode was passed over.
+  [[nodiscard]] Horizon stable_for(const ReplicaView& view) const override {
+    const bool in_order = std::equal(buffer_.begin(), buffer_.end(), view.running().begin(), view.running().end());
+    return is_settled_ && in_order ? Horizon::whatever_is_cached() : Horizon::none();
   }
 
  private:
   // A deadlock, not a wait for a step or a copy under way.
   [[nodiscard]] bool can_flush(const ReplicaView& view) const {
     const auto is_in_flight = [&](RequestId r) { return view.info(r).in_flight_steps > 0; };
-    return is_settled_ && !view.running().empty() && std::none_of(view.running().begin(), view.running().end(), is_in_flight);
+    return is_settled_ && !buffer_.empty() && std::none_of(view.running().begin(), view.running().end(), is_in_flight);
   }
 
   static std::int32_t needed(const ReplicaView& view, RequestId r) { return view.info(r).in_flight_steps > 0 ? 0 : view.needed_tokens(r); }
@@ -45,12 +53,12 @@ class FastGen final : public Scheduler {
   void schedule(ReplicaView& view, StepPlan& plan) {
     left_ = forward_tokens_;
     is_settled_ = true;
-    for (const RequestId r : view.running()) {
+    for (const RequestId r : buffer_) {
       if (!is_decode(view, r)) continue;
       if (left_ <= 0 || is_full(plan)) return;
       if (view.try_allocate(r, 1)) add(plan, r, 1);
     }
-    for (const RequestId r : view.running()) {  // begun prompts stand before those that wait
+    for (const RequestId r : buffer_) {  // begun prompts stand before those that wait
       const std::int32_t m = needed(view, r);
       if (m <= 0 || is_decode(view, r)) continue;
       if (!take_prompt(view, plan, r, m)) return;
@@ -92,9 +100,29 @@ class FastGen final : public Scheduler {
     left_ -= m;
   }
 
+  // Once a step is planned: those with more of their prompt to come in front, those who get a token behind all that stay.
+  void reorder(const ReplicaView& view, const StepPlan& plan) {
+    const auto is_begun = [&](const PlanEntry& e) {
+      return view.info(e.request).computed_tokens + e.tokens < view.info(e.request).known_tokens();
+    };
+    planned_.clear();
+    for (const PlanEntry& e : plan.entries) planned_.push_back(e.request);
+    std::sort(planned_.begin(), planned_.end());
+    reordered_.clear();
+    for (const PlanEntry& e : plan.entries)
+      if (is_begun(e)) reordered_.push_back(e.request);
+    for (const RequestId r : buffer_)
+      if (!std::binary_search(planned_.begin(), planned_.end(), r)) reordered_.push_back(r);
+    for (const PlanEntry& e : plan.entries)
+      if (!is_begun(e)) reordered_.push_back(e.request);
+    buffer_.swap(reordered_);
+  }
+
   std::int32_t forward_tokens_, max_num_seqs_;
-  std::int32_t left_ = 0;   // of the pass being filled
-  bool is_settled_ = true;  // nobody waits for a copy or for its own output
+  std::vector<RequestId> buffer_;               // of the running requests, in the order of card 1.6
+  std::vector<RequestId> planned_, reordered_;  // while it is reordered
+  std::int32_t left_ = 0;                       // of the pass being filled
+  bool is_settled_ = true;                      // nobody waits for a copy or for its own output
 };
 
 [[maybe_unused]] const bool registered =

@@ -8,12 +8,14 @@ namespace kvlab {
 namespace {
 
 // Iteration-level scheduling: every step gives each running request its next token and admits heads with their whole prompt,
-// each with contiguous memory for all it may ever need (card 1.2). Published "Orca" baselines are re-implementations that
-// differ in what they reserve, hence the parameter.
+// each with contiguous memory for all it may ever need (card 1.2). max_num_seqs limits a batch, so that a pipeline of n stages runs n
+// times as many: whoever is not in flight is in the next batch, and only what room is left there is given to new requests. Published "Orca"
+// baselines are re-implementations that differ in what they reserve, hence the parameter.
 class Orca final : public Scheduler {
  public:
   explicit Orca(Params& p)
-      : max_num_seqs_(p.optional<std::int32_t>("max_num_seqs", 128, 1, 1 << 20, "most running requests (b_max)")),
+      : max_num_seqs_(p.optional<std::int32_t>("max_num_seqs", 128, 1, 1 << 20,
+                                               "most requests in a step (b_max); a pipeline has a step in flight per stage")),
         reservation_(static_cast<Reservation>(p.choice("reservation", {"max", "pow2", "oracle"}, 0,
                                                        "memory per request: max_model_len, the next power of two of its final length, or "
                                                        "that length, in whole blocks"))) {}
@@ -24,9 +26,10 @@ class Orca final : public Scheduler {
   void plan(ReplicaView& view, StepPlan& plan) override {
     for (const RequestId r : view.running()) {
       const std::int32_t m = view.needed_tokens(r);
+      if (is_full(plan)) return;
       if (m > 0 && view.info(r).in_flight_steps == 0) plan.add(r, m);
     }
-    while (view.num_waiting() > 0 && static_cast<std::int32_t>(view.running().size()) < max_num_seqs_) {
+    while (view.num_waiting() > 0 && !is_full(plan)) {
       const RequestId r = view.waiting(0);
       if (!view.try_reserve(r, reserved_tokens(view, r))) return;
       view.admit(r);
@@ -39,6 +42,8 @@ class Orca final : public Scheduler {
 
  private:
   enum class Reservation : std::uint8_t { kMax, kPow2, kOracle };
+
+  [[nodiscard]] bool is_full(const StepPlan& plan) const { return static_cast<std::int32_t>(plan.entries.size()) >= max_num_seqs_; }
 
   // No request is longer than max_model_len or than the memory, so neither is a reservation.
   [[nodiscard]] std::int32_t reserved_tokens(const ReplicaView& view, RequestId r) const {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "policies/scheduler/scheduler.h"
 #include "policies/scheduler/swapped.h"
@@ -26,6 +27,11 @@ class Sarathi final : public Scheduler {
         low_tokens_(p.optional<std::int32_t>("dynamic_low_tokens", 512, 32, 1 << 24, "budget at its end, with dynamic_stages")),
         span_tokens_(p.optional<std::int32_t>("dynamic_span_tokens", 8192, 1, 1 << 24,
                                               "prompt tokens over which the budget falls, with dynamic_stages")) {
+    for (const char* key : {"dynamic_high_tokens", "dynamic_low_tokens", "dynamic_span_tokens"})
+      if (stages_ == 0 && p.has(key)) p.fail_at(key, "'" + std::string(key) + "' means nothing without 'dynamic_stages'");
+    if (stages_ > 0 && p.has("budget_tokens"))
+      p.fail_at("budget_tokens",
+                "'budget_tokens' means nothing beside 'dynamic_stages': give 'dynamic_high_tokens' and 'dynamic_low_tokens'");
     if (stages_ > 0 && low_tokens_ > high_tokens_) p.fail_at("dynamic_low_tokens", "'dynamic_low_tokens' is above 'dynamic_high_tokens'");
   }
 

@@ -120,10 +120,20 @@ class VllmV0 final : public Scheduler {
     if (view.info(victim).is_swapped) swapped_.push_front(victim);
   }
 
+  // As vLLM: one block more than it had. Where nobody runs nothing else would make room, so it comes back as soon as it fits.
+  [[nodiscard]] bool keeps_watermark(ReplicaView& view, RequestId r) const {
+    const RequestInfo& info = view.info(r);
+    if (view.running().empty() || !info.is_swapped || info.is_parked) return true;
+    const bool takes_one = view.blocks_for(r, info.computed_tokens + 1) > view.blocks_for(r, info.computed_tokens);
+    const std::int64_t needed = view.blocks_needed(r, 1) + (takes_one ? 0 : 1);
+    return view.free_blocks() - needed >= watermark(view);
+  }
+
   void swap_in(ReplicaView& view) {
     std::size_t seats = view.running().size();
     for (const RequestId r : swapped_) {
       if (seats++ >= static_cast<std::size_t>(max_num_seqs_)) return;
+      if (!keeps_watermark(view, r)) return;
       const Readiness readiness = ready_to_admit(view, r);
       if (readiness == Readiness::kNoRoom) return;
       is_settled_ = false;

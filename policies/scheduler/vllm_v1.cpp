@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <string>
 
 #include "policies/scheduler/scheduler.h"
 #include "policies/scheduler/swapped.h"
@@ -22,7 +23,10 @@ class VllmV1 final : public Scheduler {
             p.flag("reserve_full_prompt", true, "admit only when the whole prompt would fit (scheduler_reserve_full_isl)")),
         async_(p.flag("async_scheduling", true, "plan a step while the one before it computes")),
         largest_graph_(p.optional<std::int32_t>("largest_graph_tokens", std::min(2 * max_num_seqs_, 512), 0, 1 << 20,
-                                                "largest CUDA-graph size, a multiple of 16; 0: eager mode, no padding")) {}
+                                                "largest CUDA-graph size, a multiple of 16; 0: eager mode, no padding")) {
+    if (p.has("largest_graph_tokens") && largest_graph_ % 16 != 0)
+      p.fail_at("largest_graph_tokens", "'largest_graph_tokens' = " + std::to_string(largest_graph_) + " is not a multiple of 16");
+  }
 
   // Capture sizes 1, 2, 4, 8, then every 8 to 256, then every 16.
   [[nodiscard]] std::int32_t padded_tokens(std::int32_t tokens) const override {

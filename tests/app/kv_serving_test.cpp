@@ -1,4 +1,6 @@
 #include "app/csv.h"
+#include "app/experiment.h"
+#include "app/setup.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {
@@ -33,6 +35,20 @@ TEST_F(KvServingTest, PoliciesChangeMemoryAndStepTime) {
   EXPECT_LT(value(s, kQuest, "step_attention_frac"), value(s, kFull, "step_attention_frac"));
   EXPECT_GT(value(s, kKivi, "kv_blocks"), 4 * value(s, kFull, "kv_blocks"));
   EXPECT_LT(value(s, kQuest, "kv_blocks"), value(s, kFull, "kv_blocks")) << "bounds of pages take room";
+}
+
+// Host memory is given in bytes: it has room for as many more blocks as a format makes them smaller.
+TEST_F(KvServingTest, HostMemoryHoldsMoreOfSmallerBlocks) {
+  const auto memory = [](const std::string& policy) {
+    write("small.yaml", std::string(kSmall) + "kv_policy: " + policy + "\nscheduler: vllm_v1\n");
+    const Experiment experiment = load_experiment("small.yaml", {"memory.host_memory_bytes=1000000000"});
+    Params p = experiment.params(experiment.runs.front());
+    return read_run_plan(p, 1).setup.memory;
+  };
+  for (const char* policy : {"full", "fp8", "kivi2", "quest"}) {
+    const MemorySetup m = memory(policy);
+    EXPECT_EQ(m.host_blocks, 1'000'000'000 / m.block_bytes) << policy;
+  }
 }
 
 TEST_F(KvServingTest, SamplesSayWhatIsKept) {

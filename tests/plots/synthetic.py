@@ -12,7 +12,7 @@ STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
 REQUESTS = ("run request replica session arrival_ns queued_ns scheduled_ns first_token_ns last_token_ns prompt_tokens output_tokens "
             "hit_tokens preemptions recomputed_tokens state").split()
 TIMELINE = "run replica time_ns running waiting swapped used_blocks cached_blocks free_blocks prompt_tokens output_tokens".split()
-REST = ("slo_attainment_frac goodput_per_s preemptions swaps recomputed_tokens prefix_hit_frac batch_mean_requests batch_mean_tokens "
+REST = ("slo_attainment_frac goodput_per_s preemptions swaps recompute_fallbacks recomputed_tokens prefix_hit_frac batch_mean_requests batch_mean_tokens "
         "kv_used_mean_frac kv_used_peak_frac kv_blocks kv_blocks_source steps busy_frac step_linear_frac step_attention_frac step_head_frac "
         "step_collective_frac step_policy_frac mfu_frac mbu_frac inside_frac interpolated_frac extrapolated_frac overload_frac "
         "internal_fragmentation_frac external_fragmentation_frac").split()

@@ -109,6 +109,33 @@ TEST(FastGenScheduler, ABegunPromptCanRunOutOfBlocks) {
   EXPECT_EQ(d.step(), "1:4");
 }
 
+// Card 1.6: the begun prompt 1 stands in front of the buffer and the decode behind it, so the decode is flushed though it was
+// admitted first. 5 blocks: request 0 grows to 4 of them, request 1 holds one and needs 3 more.
+TEST(FastGenScheduler, FlushesADecodeBeforeABegunPrompt) {
+  ReplicaDriver d("fastgen", "{forward_tokens: 8}", Memory{.num_blocks = 5});
+  d.arrive(4, 15);
+  d.arrive(16, 1);
+  EXPECT_EQ(d.step(), "0:4 1:4");
+  for (int i = 0; i < 12; ++i) EXPECT_EQ(d.step(), "0:1");
+  EXPECT_EQ(d.free_blocks(), 0);
+  EXPECT_EQ(d.step(), "1:8");
+  EXPECT_EQ(d.waiting(), "0");
+  EXPECT_EQ(d.step(), "1:4");
+  EXPECT_EQ(d.step(), "0:8");
+}
+
+// A scheduled decode goes to the end of the buffer; request 1, passed over for want of a block, is in front of request 0 then.
+TEST(FastGenScheduler, ADecodePassedOverComesFirstLater) {
+  ReplicaDriver d("fastgen", "{}", Memory{.num_blocks = 4});
+  d.arrive(5, 5);
+  d.arrive(4, 5);
+  d.arrive(2, 2);
+  EXPECT_EQ(d.step(), "0:5 1:4 2:2");
+  EXPECT_EQ(d.step(), "0:1 2:1");
+  EXPECT_EQ(d.step(), "1:1 0:1");
+  EXPECT_FALSE(d.is_stable()) << "fast-forward takes requests in order of admission";
+}
+
 TEST(FastGenScheduler, AtMostMaxNumSeqs) {
   ReplicaDriver d("fastgen", "{max_num_seqs: 2}", Memory{});
   for (int i = 0; i < 3; ++i) d.arrive(4, 2);

@@ -138,6 +138,39 @@ TEST(VllmV0Scheduler, SwappedRequestsBlockNewPrompts) {
   EXPECT_EQ(d.state().counters().recomputed_tokens, 0);
 }
 
+// A swap-in leaves the watermark (2 of 20 blocks) beside the request's blocks and one more. Request 2 is swapped out with 5 of
+// them; when request 1 is done 7 are free, which leaves 1: it waits for request 0.
+TEST(VllmV0Scheduler, SwapInKeepsTheWatermark) {
+  ReplicaDriver d("vllm_v0", "{preemption: swap, watermark_frac: 0.1}", Memory{.num_blocks = 20, .host_blocks = 10});
+  d.arrive(44, 9);
+  d.arrive(4, 7);
+  d.arrive(16, 9);
+  EXPECT_EQ(d.step(), "0:44 1:4 2:16");
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(d.step(), "0:1 1:1 2:1");
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(d.step(), "0:1 1:1");
+  EXPECT_EQ(d.running(), "0");
+  EXPECT_EQ(d.free_blocks(), 7);
+  EXPECT_EQ(d.step(), "0:1");
+  EXPECT_EQ(d.copies_in().size(), 0U);
+  EXPECT_EQ(d.step(), "0:1");
+  EXPECT_EQ(d.running(), "");
+  EXPECT_EQ(d.step(), "");
+  EXPECT_EQ(d.copies_in().size(), 1U);
+}
+
+// Alone it comes back whatever it leaves free: with its 10 blocks and one more there are 9 left of a watermark of 10.
+TEST(VllmV0Scheduler, AloneARequestIsSwappedInBelowTheWatermark) {
+  ReplicaDriver d("vllm_v0", "{preemption: swap, watermark_frac: 0.5}", Memory{.num_blocks = 20, .host_blocks = 10});
+  d.arrive(20, 30);
+  d.arrive(20, 25);
+  for (int i = 0; i < 100 && d.left().size() < 2; ++i) {
+    d.step();
+    d.finish_copies();
+  }
+  EXPECT_EQ(d.left().size(), 2U);
+  EXPECT_EQ(d.state().counters().swaps, 1U);
+}
+
 // Two swapped requests come back in order of arrival. 6 blocks hold three prompts of 8; the decode of request 0 swaps out
 // request 2, whose 2 blocks serve requests 0 and 1; four steps later both need another, and request 1 follows.
 TEST(VllmV0Scheduler, SwapsInFirstComeFirstServed) {

@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "base/random.h"
+#include "tests/error_of.h"
 #include "tests/sim/sim_support.h"
 
 namespace kvlab::testing {
@@ -132,6 +133,62 @@ TEST(Simulation, WhatARequestComputedItselfIsNoPrefixHit) {
     EXPECT_GT(s.preemptions, 0U);
     EXPECT_EQ(s.hit_tokens, 0) << preemption;
   }
+}
+
+// One row at a time and a stop after 20 ms: request 0 is done, 1 emits a token in every step of 5 us and is cut off, 2 still waits.
+TEST(Simulation, ARequestThatTheStopCutsOffMissesOnlyWhatItHasMissed) {
+  const auto attainment = [](Span ttft, Span tpot) {
+    SimSetup setup = basic_setup("vllm_v1", "{max_num_seqs: 1}");
+    setup.memory.num_blocks = 4000;
+    setup.stop.after_time = Span(20'000'000);
+    setup.slo = {true, ttft, tpot};
+    const RunSummary s = summary_of(setup, {request_at(0, 100, 1), request_at(1, 100, 50'000), request_at(2, 100, 1)});
+    EXPECT_EQ(s.latencies.completed, 1U);
+    EXPECT_EQ(s.latencies.unfinished, 2U);
+    return s.latencies.slo_attainment_frac;
+  };
+  constexpr Span kMillisecond(1'000'000), kNoLimit(1'000'000'000'000);
+  EXPECT_DOUBLE_EQ(attainment(19 * kMillisecond, kNoLimit), 1) << "nobody is late yet";
+  EXPECT_DOUBLE_EQ(attainment(17 * kMillisecond, kNoLimit), 0.5) << "request 2 has waited for 18 ms";
+  EXPECT_DOUBLE_EQ(attainment(19 * kMillisecond, Span(1000)), 0.5) << "request 1 is too slow so far";
+  EXPECT_DOUBLE_EQ(attainment(Span(1000), kNoLimit), 0) << "first tokens that came late stay late";
+}
+
+// Card 1.2: b_max limits a batch, and as many batches are in flight as there are stages.
+TEST(Simulation, OrcaFillsEveryStageOfAPipeline) {
+  for (const int stages : {1, 2, 4}) {
+    SimSetup setup = basic_setup("orca", "{max_num_seqs: 4, reservation: oracle}");
+    LinearPrices prices;
+    prices.stages.assign(static_cast<std::size_t>(stages), prices.step / stages);
+    setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
+    std::vector<TraceRequest> requests;
+    for (int i = 0; i < 64; ++i) requests.push_back(request_at(0, 100, 200));
+    VectorTrace trace(requests);
+    Recorder records;
+    records.keep_steps = true;
+    simulate(setup, trace, records);
+    std::size_t most_rows = 0, most_together = 0;
+    for (const StepRecord& step : records.steps) {
+      std::size_t together = 0;
+      for (const StepRecord& other : records.steps)
+        if (other.start <= step.start && step.start < other.end) together += other.entries.size();
+      most_together = std::max(most_together, together);
+      most_rows = std::max(most_rows, step.entries.size());
+    }
+    EXPECT_EQ(most_rows, 4U) << stages;
+    EXPECT_EQ(most_together, static_cast<std::size_t>(4 * stages));
+  }
+}
+
+// A trace that names 16 tokens at a time says nothing of blocks of 24.
+TEST(Simulation, RefusesBlocksThatDoNotFitTheTracesHashes) {
+  const SharedPrefixes prefixes(1, 4, 1);
+  SimSetup setup = basic_setup();
+  setup.memory.block_tokens = 24;
+  EXPECT_EQ(error_of([&] { summary_of(setup, prefixes.requests); }),
+            "block_tokens = 24 does not fit the trace, which names its content per 16 tokens: one must divide the other");
+  setup.memory.prefix_caching = false;
+  EXPECT_EQ(summary_of(setup, prefixes.requests).latencies.completed, 200U);
 }
 
 }  // namespace
