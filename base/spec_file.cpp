@@ -41,10 +41,10 @@ YAML::Node without_nulls(const YAML::Node& node) {
 
 }  // namespace
 
-std::shared_ptr<const ConfigFile> load_without_nulls(const std::string& file) {
-  auto config = std::make_shared<ConfigFile>(*load_config(file));
-  config->root.reset(without_nulls(config->root));
-  return config;
+std::shared_ptr<const ConfigFile> without_nulls(const ConfigFile& config) {
+  auto kept = std::make_shared<ConfigFile>(config);
+  kept->root.reset(without_nulls(config.root));
+  return kept;
 }
 
 namespace {

@@ -11,8 +11,8 @@ namespace kvlab {
 // the nearest names when there is neither; `kind` is the word for it in the message.
 std::string find_spec_file(const std::string& name_or_path, const std::string& folder, const std::string& kind);
 
-// Hugging Face files write `null` for "not set"; Params takes an absent key for that.
-std::shared_ptr<const ConfigFile> load_without_nulls(const std::string& file);
+// Hugging Face files write `null` for "not set"; Params takes an absent key for that. The given one stays as it is.
+std::shared_ptr<const ConfigFile> without_nulls(const ConfigFile& config);
 
 // Where the program finds its own data: $KVLAB_PROFILES, else ./profiles, else profiles/ in the source tree it was built from.
 std::string profiles_folder();

@@ -121,12 +121,12 @@ class MetricsCollector {
   [[nodiscard]] Time count_from() const { return count_from_; }
 
  private:
+  [[nodiscard]] bool has_missed(const RequestRecord& record, Time cut_off) const;
+
   SloTarget slo_;
   Time count_from_;
   LogHistogram itl_;
   Values ttft_, tpot_, e2e_, queueing_, normalized_;
-  [[nodiscard]] bool has_missed(const RequestRecord& record, Time cut_off) const;
-
   std::uint64_t attained_ = 0, counted_ = 0, judged_ = 0, completed_ = 0, rejected_ = 0, unfinished_ = 0;
   std::int64_t prompt_tokens_ = 0, output_tokens_ = 0;
 };

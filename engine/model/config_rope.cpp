@@ -56,8 +56,9 @@ double at_least_one(const JsonConfig& rope, const std::string& key) {
   return value;
 }
 
-double from_zero_or(const JsonConfig& rope, const std::string& key, double otherwise) {
-  if (!rope.has(key)) return otherwise;
+// 0 where it is not there.
+double from_zero(const JsonConfig& rope, const std::string& key) {
+  if (!rope.has(key)) return 0;
   const bool is_number = rope.at(key).is_number();
   const double value = is_number ? rope.at(key).get<double>() : -1;
   if (!(value >= 0) || !std::isfinite(value)) rope.refuse(key, "a number from 0");
@@ -73,7 +74,7 @@ void read_yarn(const JsonConfig& rope, RopeScaling& s) {
   if (s.beta_fast < s.beta_slow) rope.refuse("beta_fast", fmt::format("a number from 'beta_slow' = {}", s.beta_slow));
   s.truncate = rope.flag_or("truncate", true);
   // 0 counts as not there, as in transformers. DeepSeek's own code divides by m = 1 then, which is the same with its 'mscale' of 1.
-  const double m = from_zero_or(rope, "mscale", 0), m_all_dim = from_zero_or(rope, "mscale_all_dim", 0);
+  const double m = from_zero(rope, "mscale"), m_all_dim = from_zero(rope, "mscale_all_dim");
   s.attention_factor =
       m > 0 && m_all_dim > 0 ? yarn_magnitude(s.factor, m) / yarn_magnitude(s.factor, m_all_dim) : yarn_magnitude(s.factor, 1);
   s.attention_factor = rope.positive_or("attention_factor", s.attention_factor);

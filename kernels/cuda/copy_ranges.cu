@@ -1,14 +1,11 @@
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/check.cuh"
 #include "kernels/cuda/copy_ranges.h"
 
 namespace kvlab::cuda {
 
 namespace {
-
-void check(cudaError_t e, const char* what) {
-  if (e != cudaSuccess) throw CudaError(std::string(__FILE__) + ": " + what + ": " + cudaGetErrorString(e));
-}
 
 void copy_singly(std::span<const CopyRange> ranges, CudaStream stream) {
   for (const CopyRange& r : ranges)

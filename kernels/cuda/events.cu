@@ -3,15 +3,12 @@
 #include <algorithm>
 #include <string>
 
+#include "kernels/cuda/check.cuh"
 #include "kernels/cuda/events.h"
 
 namespace kvlab {
 
 namespace {
-
-void check(cudaError_t e, const char* what) {
-  if (e != cudaSuccess) throw CudaError(std::string(__FILE__) + ": " + what + ": " + cudaGetErrorString(e));
-}
 
 struct Held {
   long long cycles, nanoseconds;
@@ -51,8 +48,8 @@ void CudaTimer::Free::operator()(State* s) const noexcept {
 }
 
 CudaTimer::CudaTimer() : state_(new State) {
-  check(cudaEventCreate(&state_->begin), "making an event");
-  check(cudaEventCreate(&state_->end), "making an event");
+  cuda::check(cudaEventCreate(&state_->begin), "making an event");
+  cuda::check(cudaEventCreate(&state_->end), "making an event");
   state_->held = static_cast<Held*>(cuda::allocate_pinned(sizeof(Held)));
   *state_->held = {0, 0};
 }
@@ -60,16 +57,16 @@ CudaTimer::CudaTimer() : state_(new State) {
 void CudaTimer::hold(double seconds, CudaStream stream) {
   const auto ns = static_cast<long long>(std::clamp(seconds, 0.0, 0.1) * 1e9);
   hold_kernel<<<1, 1, 0, stream>>>(ns, 4 * ns + 1000, state_->held);
-  check(cudaGetLastError(), "kernel hold");
+  cuda::check(cudaGetLastError(), "kernel hold");
 }
 
-void CudaTimer::start(CudaStream stream) { check(cudaEventRecord(state_->begin, stream), "recording an event"); }
-void CudaTimer::stop(CudaStream stream) { check(cudaEventRecord(state_->end, stream), "recording an event"); }
+void CudaTimer::start(CudaStream stream) { cuda::check(cudaEventRecord(state_->begin, stream), "recording an event"); }
+void CudaTimer::stop(CudaStream stream) { cuda::check(cudaEventRecord(state_->end, stream), "recording an event"); }
 
 double CudaTimer::seconds() const {
   float ms = 0;
-  check(cudaEventSynchronize(state_->end), "waiting for an event");
-  check(cudaEventElapsedTime(&ms, state_->begin, state_->end), "time between two events");
+  cuda::check(cudaEventSynchronize(state_->end), "waiting for an event");
+  cuda::check(cudaEventElapsedTime(&ms, state_->begin, state_->end), "time between two events");
   return ms * 1e-3;
 }
 
@@ -81,12 +78,13 @@ double CudaTimer::clock_ghz() const {
 namespace cuda {
 
 void copy_on_device(void* to, const void* from, std::int64_t bytes, CudaStream stream) {
-  if (bytes > 0) check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, stream), "copy on the GPU");
+  if (bytes > 0)
+    cuda::check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, stream), "copy on the GPU");
 }
 
 void launch_nothing(CudaStream stream) {
   nothing_kernel<<<1, 1, 0, stream>>>();
-  check(cudaGetLastError(), "empty kernel");
+  cuda::check(cudaGetLastError(), "empty kernel");
 }
 
 }  // namespace cuda

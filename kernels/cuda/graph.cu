@@ -1,14 +1,11 @@
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/check.cuh"
 #include "kernels/cuda/graph.h"
 
 namespace kvlab {
 
 namespace {
-
-void check(cudaError_t e, const char* what) {
-  if (e != cudaSuccess) throw CudaError(std::string(__FILE__) + ": " + what + ": " + cudaGetErrorString(e));
-}
 
 struct DestroyGraph {
   void operator()(cudaGraph_t g) const noexcept { static_cast<void>(cudaGraphDestroy(g)); }
@@ -19,7 +16,7 @@ using Graph = std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, DestroyGraph>;
 class Capture {
  public:
   explicit Capture(cudaStream_t stream) : stream_(stream) {
-    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "beginning to record a graph");
+    cuda::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "beginning to record a graph");
   }
   ~Capture() {
     if (is_open_) static_cast<void>(end());
@@ -53,10 +50,10 @@ CudaGraph::CudaGraph(CudaContext& cuda, const std::function<void()>& work) {
   const Graph graph = capture.end();
   if (graph == nullptr) throw CudaError("recording a graph: something that ran cannot be recorded");
   auto state = std::make_shared<State>();
-  check(cudaGraphInstantiate(&state->graph, graph.get(), 0), "making a graph ready");
+  cuda::check(cudaGraphInstantiate(&state->graph, graph.get(), 0), "making a graph ready");
   state_ = std::move(state);
 }
 
-void CudaGraph::launch(CudaContext& cuda) const { check(cudaGraphLaunch(state_->graph, cuda.stream()), "launching a graph"); }
+void CudaGraph::launch(CudaContext& cuda) const { cuda::check(cudaGraphLaunch(state_->graph, cuda.stream()), "launching a graph"); }
 
 }  // namespace kvlab

@@ -3,22 +3,12 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
-#include <source_location>
 
+#include "kernels/cuda/check.cuh"
 #include "kernels/cuda/gpu_memory.h"
 #include "kernels/cuda/launch.cuh"
 
 namespace kvlab {
-
-namespace {
-
-void check(cudaError_t e, const std::string& what, std::source_location at = std::source_location::current()) {
-  if (e == cudaSuccess) return;
-  static_cast<void>(cudaGetLastError());  // or the next launch would report it again
-  throw CudaError(std::string(at.file_name()) + ":" + std::to_string(at.line()) + ": " + what + ": " + cudaGetErrorString(e));
-}
-
-}  // namespace
 
 CudaBackend cuda_backend() { return CudaBackend::kDevice; }
 
@@ -39,11 +29,11 @@ std::string why_no_gpu() {
 
 GpuInfo gpu_info(int gpu) {
   cudaDeviceProp p{};
-  check(cudaGetDeviceProperties(&p, gpu), "GPU " + std::to_string(gpu));
+  cuda::check(cudaGetDeviceProperties(&p, gpu), "GPU " + std::to_string(gpu));
   int driver = 0, clock_khz = 0, memory_khz = 0;
-  check(cudaDriverGetVersion(&driver), "driver version");
-  check(cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, gpu), "clock");
-  check(cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, gpu), "memory clock");
+  cuda::check(cudaDriverGetVersion(&driver), "driver version");
+  cuda::check(cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, gpu), "clock");
+  cuda::check(cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, gpu), "memory clock");
   return {p.name,
           std::to_string(driver / 1000) + "." + std::to_string(driver % 1000 / 10),
           p.multiProcessorCount,
@@ -55,7 +45,7 @@ GpuInfo gpu_info(int gpu) {
           memory_khz * 1e-6};
 }
 
-void use_gpu(int gpu) { check(cudaSetDevice(gpu), "GPU " + std::to_string(gpu)); }
+void use_gpu(int gpu) { cuda::check(cudaSetDevice(gpu), "GPU " + std::to_string(gpu)); }
 
 namespace cuda {
 

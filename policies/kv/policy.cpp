@@ -270,10 +270,11 @@ float* KvPolicy::with_protected(const LayerStep& view, const std::int32_t* kept,
 const std::int32_t* KvPolicy::crowded(const LayerStep& view, const std::int32_t* kept) const {
   if (protects_share_ || recipe_.peer_ties) return nullptr;
   std::int32_t* begin = view.ops.host_ints(view.kv.num_rows);
+  const Protected a = scorer_->protects();
   bool any = false;
   for (std::int32_t r = 0; r < view.kv.num_rows; ++r) {
     const SeqStep& seq = view.seqs[static_cast<std::size_t>(view.kv.sequence(r))];
-    const Protected a = scorer_->protects(), b = trigger_->protects(seq);
+    const Protected b = trigger_->protects(seq);
     const Ends ends = protected_ends(a, b, 0, kept[r]);
     const std::int32_t n = view.kv.len[r];
     const bool has_gaps = a.prompt || b.prompt || a.before > 0 || b.before > 0;  // fewer tokens are protected than positions

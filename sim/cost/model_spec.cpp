@@ -159,10 +159,10 @@ ModelSpec load_model_spec(const std::string& name_or_path, const std::string& mo
   std::string file = name_or_path;
   if (std::filesystem::is_directory(file, ignored)) file += "/config.json";
   file = find_spec_file(file, models_folder, "model");
-  const YAML::Node written = load_config(file)->root;
-  Params p(load_without_nulls(file), std::make_shared<Choices>(), "model '" + file + "'");
+  const std::shared_ptr<const ConfigFile> config = load_config(file);
+  Params p(without_nulls(*config), std::make_shared<Choices>(), "model '" + file + "'");
   Params text = p.has("text_config") ? p.child("text_config", "model '" + file + "', text_config") : p;  // vision-language configs
-  const YAML::Node inner = p.has("text_config") ? written["text_config"] : written;
+  const YAML::Node inner = p.has("text_config") ? config->root["text_config"] : config->root;
   const bool has_null_window = inner["sliding_window"].IsDefined() && inner["sliding_window"].IsNull();
   const std::filesystem::path path(file);
   const std::string stem = path.stem().string();
