@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/cuda/memory.h"
+#include "kernels/cuda/gpu_memory.h"
 
 namespace kvlab {
 
@@ -22,6 +22,7 @@ void* CudaContext::take(std::int64_t bytes) {
   if (chunk_ == chunks_.size()) chunks_.emplace_back(std::max(rounded, kChunkBytes)), used_ = 0;
   void* at = chunks_[chunk_].data() + used_;
   used_ += rounded;
+  cuda::begin_scratch(at, rounded);
   return at;
 }
 

@@ -13,6 +13,8 @@ class GpuMemoryError : public CudaError {
 
 namespace cuda {
 std::int64_t free_bytes();  // of the GPU in use, whoever uses the rest
-}
+// Called with scratch memory that is given out, maybe not for the first time. Emulated: fills it with NaN.
+void begin_scratch(void* p, std::int64_t bytes);
+}  // namespace cuda
 
 }  // namespace kvlab

@@ -7,9 +7,8 @@
 
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
-
-#include <map>
-#include <mutex>
+#else
+#include "kernels/emulated/launch.h"
 #endif
 
 namespace kvlab {
@@ -39,7 +38,7 @@ void launch(const char* name, CudaContext& cuda, const LaunchShape& shape, void 
   cuda::check_launch(name);
 #else
   static_cast<void>(cuda);
-  emulated::run_grid(name, shape.grid, shape.block, shape.shared_bytes, [&] { kernel(args...); });
+  emulated::launch(name, shape.grid, shape.block, shape.shared_bytes, kernel, std::tuple<P...>(args...));
 #endif
 }
 

@@ -90,6 +90,7 @@ CudaStream make_stream() {
 }
 void destroy(CudaStream stream) noexcept { static_cast<void>(cudaStreamDestroy(stream)); }
 void synchronize_all() { check(cudaDeviceSynchronize(), "waiting for the GPU"); }
+void begin_scratch(void*, std::int64_t) {}
 void synchronize(CudaStream stream) { check(cudaStreamSynchronize(stream), "waiting for the GPU"); }
 
 void allow_shared(const void* kernel, std::size_t bytes) {

@@ -1,5 +1,7 @@
 #include "kernels/cuda/blas.h"
 
+#include "kernels/emulated/launch.h"
+
 namespace kvlab {
 
 namespace {
@@ -29,9 +31,12 @@ void multiply_all(const MatrixProduct& p) {
 void multiply(const MatrixProduct& p, CudaContext&) {
   if (p.m == 0 || p.n == 0 || p.batch == 0) return;
   if (p.k == 0) throw CudaError("a matrix product over no columns");
-  if (p.type == ElementType::kF32) multiply_all<float, float>(p);
-  if (p.type == ElementType::kF16) p.c_is_f32 ? multiply_all<f16, float>(p) : multiply_all<f16, f16>(p);
-  if (p.type == ElementType::kBf16) p.c_is_f32 ? multiply_all<bf16, float>(p) : multiply_all<bf16, bf16>(p);
+  emulated::expect_device_argument("of a matrix product", p);
+  emulated::enqueue([p] {
+    if (p.type == ElementType::kF32) multiply_all<float, float>(p);
+    if (p.type == ElementType::kF16) p.c_is_f32 ? multiply_all<f16, float>(p) : multiply_all<f16, f16>(p);
+    if (p.type == ElementType::kBf16) p.c_is_f32 ? multiply_all<bf16, float>(p) : multiply_all<bf16, bf16>(p);
+  });
 }
 
 }  // namespace kvlab

@@ -3,6 +3,9 @@
 #include <chrono>
 #include <cstring>
 
+#include "kernels/emulated/device_heap.h"
+#include "kernels/emulated/stream.h"
+
 namespace kvlab {
 
 struct CudaTimer::State {
@@ -20,7 +23,10 @@ double CudaTimer::clock_ghz() const { return 0; }
 namespace cuda {
 
 void copy_on_device(void* to, const void* from, std::int64_t bytes, CudaStream) {
-  if (bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+  if (bytes <= 0) return;
+  emulated::expect_on_gpu(to, "copy on the GPU");
+  emulated::expect_on_gpu(from, "copy on the GPU");
+  emulated::enqueue([=] { std::memcpy(to, from, static_cast<std::size_t>(bytes)); });
 }
 void launch_nothing(CudaStream) {}
 

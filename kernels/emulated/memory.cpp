@@ -1,11 +1,11 @@
-#include <malloc.h>
-
-#include <cstdio>
-#include <cstdlib>
+#include <algorithm>
 #include <cstring>
+#include <string>
 
 #include "kernels/cuda/gpu_memory.h"
+#include "kernels/emulated/device_heap.h"
 #include "kernels/emulated/device_memory.h"
+#include "kernels/emulated/stream.h"
 
 namespace kvlab {
 
@@ -33,95 +33,63 @@ namespace cuda {
 
 std::int64_t free_bytes() { return emulated::limit - emulated::used; }
 
-namespace {
-
-void count(std::int64_t bytes) {
+void* allocate(std::int64_t bytes) {
+  emulated::refuse_in_graph("allocating memory");
   if (bytes > free_bytes())
     throw GpuMemoryError(std::to_string(bytes) + " more bytes were asked for, " + std::to_string(free_bytes()) + " are free", bytes);
+  void* p = emulated::take_device_memory(bytes);
+  if (p == nullptr) throw CudaError("out of emulated device memory");
   emulated::used += bytes;
   ++emulated::made;
-}
-
-}  // namespace
-
-#if defined(KVLAB_SANITIZED)
-
-// Of the exact size: the address sanitizer sees what a kernel reads or writes beside it.
-void* allocate(std::int64_t bytes) {
-  const auto n = static_cast<std::size_t>(bytes);
-  count(bytes);
-  void* p = nullptr;
-  if (posix_memalign(&p, 256, n) != 0) throw CudaError("out of emulated device memory");
-  std::memset(p, 0xFF, n);
   return p;
 }
-
 void free(void* p) noexcept {
-  emulated::used -= static_cast<std::int64_t>(malloc_usable_size(p));  // the exact size under this sanitizer
-  std::free(p);
+  if (p != nullptr) emulated::used -= emulated::give_device_memory(p);
 }
 
-#else
-
-namespace {
-
-// Guards around each allocation: what a kernel writes beside it is noticed when it is freed.
-constexpr std::size_t kGuard = 256;
-constexpr unsigned char kGuardByte = 0xA5;
-
-void check_guard(const unsigned char* p, const char* side) {
-  for (std::size_t i = 0; i < kGuard; ++i) {
-    if (p[i] == kGuardByte) continue;
-    static_cast<void>(std::fprintf(stderr, "emulated device memory was written %s an allocation\n", side));
-    std::abort();
-  }
+void* allocate_pinned(std::int64_t bytes) {
+  void* p = emulated::take_pinned_memory(std::max<std::int64_t>(bytes, 1));
+  if (p == nullptr) throw CudaError("out of pinned memory");
+  return p;
 }
-
-}  // namespace
-
-void* allocate(std::int64_t bytes) {
-  const auto n = static_cast<std::size_t>(bytes);
-  count(bytes);
-  void* all = nullptr;
-  if (posix_memalign(&all, 256, n + 2 * kGuard) != 0) throw CudaError("out of emulated device memory");
-  auto* p = static_cast<unsigned char*>(all);
-  std::memset(p, kGuardByte, kGuard);
-  std::memcpy(p, &n, sizeof n);
-  std::memset(p + kGuard, 0xFF, n);  // NaN: reading what was never written shows
-  std::memset(p + kGuard + n, kGuardByte, kGuard);
-  return p + kGuard;
+void free_pinned(void* p) noexcept {
+  if (p != nullptr) emulated::give_pinned_memory(p);
 }
-
-void free(void* p) noexcept {
-  if (p == nullptr) return;
-  auto* at = static_cast<unsigned char*>(p);
-  std::size_t n = 0;
-  std::memcpy(&n, at - kGuard, sizeof n);
-  std::memset(at - kGuard, kGuardByte, sizeof n);
-  check_guard(at - kGuard, "before");
-  check_guard(at + n, "behind");
-  emulated::used -= static_cast<std::int64_t>(n);
-  std::free(at - kGuard);
-}
-
-#endif
-
-void* allocate_pinned(std::int64_t bytes) { return allocate(bytes); }
-void free_pinned(void* p) noexcept { free(p); }
 
 void to_device(void* to, const void* from, std::int64_t bytes, CudaStream) {
-  if (bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+  if (bytes <= 0) return;
+  emulated::refuse_in_graph("a copy from the host");
+  emulated::expect_on_gpu(to, "copy to the GPU");
+  emulated::expect_on_host(from, "copy to the GPU");
+  const emulated::DeviceAccess access;
+  std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
-void to_host(void* to, const void* from, std::int64_t bytes, CudaStream) {
-  if (bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+void to_host(void* to, const void* from, std::int64_t bytes, CudaStream stream) {
+  if (bytes <= 0) return;
+  emulated::refuse_in_graph("a copy to the host");
+  emulated::expect_on_host(to, "copy from the GPU");
+  emulated::expect_on_gpu(from, "copy from the GPU");
+  emulated::copy_late(to, from, bytes, stream);
 }
 void fill(void* to, int byte, std::int64_t bytes, CudaStream) {
-  if (bytes > 0) std::memset(to, byte, static_cast<std::size_t>(bytes));
+  if (bytes <= 0) return;
+  emulated::expect_on_gpu(to, "filling memory");
+  emulated::enqueue([=] { std::memset(to, byte, static_cast<std::size_t>(bytes)); });
 }
-CudaStream make_stream() { return nullptr; }
-void destroy(CudaStream) noexcept {}
-void synchronize(CudaStream) {}
-void synchronize_all() {}
+void begin_scratch(void* p, std::int64_t bytes) {
+  const emulated::DeviceAccess access;
+  std::memset(p, 0xFF, static_cast<std::size_t>(bytes));
+}
+CudaStream make_stream() { return emulated::new_stream(); }
+void destroy(CudaStream stream) noexcept { emulated::end_stream(stream); }
+void synchronize(CudaStream stream) {
+  emulated::refuse_in_graph("waiting for the GPU");
+  emulated::arrive(stream);
+}
+void synchronize_all() {
+  emulated::refuse_in_graph("waiting for the GPU");
+  emulated::arrive_all();
+}
 
 }  // namespace cuda
 

@@ -30,6 +30,7 @@ CudaStream make_stream() { refuse(); }
 void destroy(CudaStream) noexcept {}
 void synchronize(CudaStream) { refuse(); }
 void synchronize_all() { refuse(); }
+void begin_scratch(void*, std::int64_t) {}
 
 }  // namespace cuda
 

@@ -26,6 +26,8 @@ __global__ void copy_through_shared(const int* in, int* out, bool waits) {
   out[threadIdx.x] = held[threadIdx.x];
 }
 
+__global__ void set(int* out, int value) { *out = value; }
+
 // c [16, 8] = a [16, 16] * b [8, 16]^T.
 __global__ void multiply(const f16* a, const f16* b, float* c) {
   const int lane = lane_index(), g = lane / 4, k = 2 * (lane % 4);
@@ -67,6 +69,8 @@ void run_barrier_in_a_branch(int* out, CudaContext& cuda) { launch("barrier_in_a
 void run_copy(const int* in, int* out, bool waits, CudaContext& cuda) {
   launch("copy", cuda, {1, 32, 128}, copy_through_shared, in, out, waits);
 }
+void run_set(int* out, int value, CudaContext& cuda) { launch("set", cuda, {dim3(1), dim3(1)}, set, out, value); }
+
 void run_multiply(const f16* a, const f16* b, float* c, CudaContext& cuda) { launch("multiply", cuda, {1, 32}, multiply, a, b, c); }
 void run_load(const f16* a, std::uint32_t* plain, std::uint32_t* transposed, CudaContext& cuda) {
   launch("load", cuda, {1, 32}, load, a, plain, transposed);

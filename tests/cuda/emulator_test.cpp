@@ -1,5 +1,7 @@
 #include <numeric>
 
+#include "kernels/cuda/download.h"
+#include "kernels/cuda/graph.h"
 #include "tests/cuda/cuda_fixture.h"
 #include "tests/cuda/emulator_kernels.h"
 
@@ -37,6 +39,16 @@ TEST_F(Emulator, CopiesArriveWhenTheyAreWaitedFor) {
   EXPECT_EQ(out.to_host(cuda().stream()), std::vector<int>(numbers_.begin(), numbers_.begin() + 32));
 }
 
+TEST_F(Emulator, AGraphKeepsTheArgumentsItWasRecordedWith) {
+  const DeviceBuffer<int> out(std::vector<int>{0});
+  int value = 1;
+  const CudaGraph graph(cuda(), [&] { run_set(out.data(), value, cuda()); });
+  EXPECT_EQ(out.to_host(), std::vector<int>{0}) << "recording runs nothing";
+  value = 2;
+  graph.launch(cuda());
+  EXPECT_EQ(out.to_host(cuda().stream()), std::vector<int>{1});
+}
+
 #if KVLAB_EMULATED  // mistakes that a GPU need not show, or may not survive
 
 TEST_F(Emulator, OrdersDifferWhereABarrierIsMissing) {
@@ -58,6 +70,64 @@ TEST_F(Emulator, CopiesThatAreNotWaitedForHaveNotArrived) {
   run_copy(in.data(), out.data(), false, cuda());
   EXPECT_EQ(out.to_host(cuda().stream()), std::vector<int>(32, -1));  // what shared memory is filled with
 }
+
+TEST_F(Emulator, WhatIsCopiedToTheHostArrivesWhenItIsWaitedFor) {
+  const DeviceBuffer<int> in(numbers_);
+  std::vector<int> host(64, 0);
+  cuda::to_host(host.data(), in.data(), in.bytes(), cuda().stream());
+  EXPECT_NE(host, numbers_);
+  const CudaContext other;
+  other.synchronize();
+  EXPECT_NE(host, numbers_) << "another stream";
+  cuda().synchronize();
+  EXPECT_EQ(host, numbers_);
+}
+
+TEST_F(Emulator, NoGraphCopiesFromTheHost) {
+  DeviceBuffer<int> in(64);
+  EXPECT_THROW(CudaGraph(cuda(), [&] { in.copy_from(numbers_, cuda().stream()); }), CudaError);
+  EXPECT_THROW(CudaGraph(cuda(), [&] { DeviceBuffer<int>(64); }), CudaError);
+  EXPECT_THROW(CudaGraph(cuda(), [&] { cuda().synchronize(); }), CudaError);
+  EXPECT_NO_THROW(run_set(in.data(), 1, cuda())) << "the recording is over";
+}
+
+TEST_F(Emulator, ScratchIsNotWhatItWas) {
+  const auto held = [&] {
+    const CudaContext::Frame frame(cuda());
+    int* p = cuda().scratch<int>(1);
+    const int before = download(cuda(), p, 1)[0];
+    run_set(p, 5, cuda());
+    return before;
+  };
+  EXPECT_EQ(held(), -1);
+  EXPECT_EQ(held(), -1);
+}
+
+#if !defined(KVLAB_SANITIZED)
+
+TEST_F(Emulator, TheHostDoesNotFollowPointersToDeviceMemory) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  const DeviceBuffer<int> in(numbers_);
+  EXPECT_DEATH(static_cast<void>(*static_cast<const volatile int*>(in.data())), "host code followed a pointer to device memory");
+  EXPECT_DEATH(in.data()[3] = 1, "host code followed a pointer to device memory");
+}
+
+TEST_F(Emulator, MemoryIsTakenForWhatItIs) {
+  const DeviceBuffer<int> device(64);
+  std::vector<int> host(64);
+  EXPECT_THROW(cuda::to_device(host.data(), numbers_.data(), 4, cuda().stream()), CudaError);
+  EXPECT_THROW(cuda::to_host(device.data(), device.data() + 1, 4, cuda().stream()), CudaError);
+  EXPECT_THROW(cuda::fill(host.data(), 0, 4, cuda().stream()), CudaError);
+#if __has_builtin(__builtin_clear_padding)
+  EXPECT_THROW(run_set(host.data(), 1, cuda()), CudaError);
+  int* const pinned = static_cast<int*>(cuda::allocate_pinned(4));
+  EXPECT_NO_THROW(run_set(pinned, 1, cuda()));
+  EXPECT_EQ(*pinned, 1);
+  cuda::free_pinned(pinned);
+#endif
+}
+
+#endif
 
 #endif
 
