@@ -44,7 +44,7 @@ ModelConfig config_of(const Params& p, const ModelSpec& m) {
   c.name = m.name, c.type = "llama";
   c.layers = narrow(m.layers), c.hidden_dim = narrow(m.hidden), c.intermediate_dim = narrow(m.intermediate);
   c.q_heads = narrow(m.q_heads), c.kv_heads = narrow(m.kv_heads), c.head_dim = narrow(m.head_dim);
-  c.vocab_size = narrow(m.vocabulary), c.max_tokens = narrow(m.max_positions);
+  c.vocab_size = narrow(m.vocabulary), c.max_tokens = narrow(m.max_tokens);
   c.rope_base = 10'000, c.norm_epsilon = 1e-5F;
   c.tied_head = m.tied_embeddings, c.qk_norm = m.qk_norm;
   c.qkv_bias = m.qkv_bias, c.o_bias = c.mlp_bias = m.dense_bias;

@@ -155,7 +155,7 @@ std::optional<SearchPlan> read_search(Params& p, bool has_slo) {
 }
 
 void read_limits(Params& p, const CostSetup& cost, SimSetup& setup) {
-  const std::int64_t longest = cost.model.max_positions > 0 ? cost.model.max_positions : 1 << 20;
+  const std::int64_t longest = cost.model.max_tokens > 0 ? cost.model.max_tokens : 1 << 20;
   setup.max_model_len = p.optional<std::int32_t>("max_model_len", static_cast<std::int32_t>(longest), 2, 1 << 30,
                                                  "most tokens of a request, prompt and output");
   Params stop = p.optional_child("stop", "stop");

@@ -110,7 +110,7 @@ void add_policies(TableMaker& make) {
 
 CalibrationLimits default_limits(const ModelSpec& model, DeviceKind kind, std::int64_t memory_bytes) {
   CalibrationLimits limits;
-  const std::int64_t longest = model.max_positions > 0 ? model.max_positions : limits.length;
+  const std::int64_t longest = model.max_tokens > 0 ? model.max_tokens : limits.length;
   if (kind == DeviceKind::kGpu) {
     limits.length = std::min<std::int64_t>(limits.length, longest);
     limits.kv_bytes = std::min(limits.kv_bytes, memory_bytes / 4);

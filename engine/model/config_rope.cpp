@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/text.h"
+#include "serving/longest_text.h"
 
 namespace kvlab {
 
@@ -108,19 +109,6 @@ RopeScaling read_scaling(const JsonConfig& rope, const ModelConfig& c, const std
   return s;
 }
 
-// How many tokens a text may have. What 'max_position_embeddings' means is up to the folder, and by kind:
-//   linear   mostly the length before stretching (Vicuna 16k: 4096 and factor 4), in some folders already the stretched one (LLaMA-2 32K:
-//            32768 and factor 8). Nothing tells them apart unless 'original_max_position_embeddings' is there, so the longer reading
-//            counts, as in vLLM: the limit only refuses what no reading allows.
-//   dynamic  the length before; transformers stretch from there.
-//   yarn     before (Qwen2.5: 32768 and factor 4, original 32768) or after (DeepSeek: 163840 and factor 40, original 4096).
-//   llama3   after (131072); there 'factor' is not by how much it is longer (Llama 3.2: 32 and original 8192).
-std::int32_t longest_text(const RopeScaling& s, std::int32_t max_positions) {
-  if (s.kind == Kind::kNone || s.kind == Kind::kLlama3) return max_positions;
-  const double stretched = std::min(std::floor(s.factor * s.original_tokens), 268'435'456.0);
-  return std::max(max_positions, static_cast<std::int32_t>(stretched));
-}
-
 }  // namespace
 
 void read_rope(const JsonConfig& file, ModelConfig& c) {
@@ -138,8 +126,9 @@ void read_rope(const JsonConfig& file, ModelConfig& c) {
       rope.refuse("rope_theta", fmt::format("'rope_theta' = {}, as outside of it", number_text(c.rope_base)));
     c.rope_base = rope.positive("rope_theta");
   }
-  c.rope_scaling = read_scaling(rope, c, kind_name(rope, newer));
-  c.max_tokens = longest_text(c.rope_scaling, c.max_tokens);
+  const std::string kind = kind_name(rope, newer);
+  c.rope_scaling = read_scaling(rope, c, kind);
+  c.max_tokens = static_cast<std::int32_t>(longest_text(kind, c.rope_scaling.factor, c.rope_scaling.original_tokens, c.max_tokens));
 }
 
 }  // namespace kvlab

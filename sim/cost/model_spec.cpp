@@ -9,6 +9,7 @@
 #include "base/spec_file.h"
 #include "base/text.h"
 #include "serving/attention_windows.h"
+#include "serving/longest_text.h"
 
 namespace kvlab {
 
@@ -94,6 +95,18 @@ void read_window(Params& p, bool is_null, ModelSpec& m) {
   m.sliding_window = windows.empty() || !are_same ? 0 : windows.front();
 }
 
+// A scaling of a kind that is not known, or without a factor, leaves the length as it is: it changes no cost.
+std::int64_t read_longest_text(Params& p, std::int64_t max_positions) {
+  const char* key = p.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  if (!p.has(key)) return max_positions;
+  Params rope = p.child(key, "RoPE scaling");
+  const std::string kind = rope.text(rope.has("type") ? "type" : "rope_type", "default", "kind of RoPE scaling");
+  const double factor = rope.optional<double>("factor", 1, 1, 1e6, "by how much a text may be longer");
+  const auto original =
+      rope.optional<std::int64_t>("original_max_position_embeddings", 0, 0, 1 << 30, "longest sequence before the scaling");
+  return longest_text(kind, factor, original, max_positions);
+}
+
 void refuse_unknown_architectures(Params& p) {
   if (p.has("kv_lora_rank")) p.fail_at("kv_lora_rank", "multi-head latent attention is not priced; use a model with plain K and V");
   if (p.has("decoder_layers") && p.has("encoder_layers")) p.fail_at("encoder_layers", "encoder-decoder models are not priced");
@@ -110,6 +123,7 @@ ModelSpec read_spec(Params& p, const std::string& name, const std::string& file,
   m.hidden = count(p, "hidden_size", "width of the residual stream");
   m.vocabulary = p.required<std::int64_t>("vocab_size", 1, 1 << 24, "tokens in the vocabulary");
   m.max_positions = p.optional<std::int64_t>("max_position_embeddings", 0, 0, 1 << 30, "longest sequence");
+  m.max_tokens = read_longest_text(p, m.max_positions);
   m.embedding_width = p.optional<std::int64_t>("word_embed_proj_dim", m.hidden, 1, kMaxWidth, "width of the embedding table");
   read_heads(p, m);
   read_experts(p, m);

@@ -20,6 +20,7 @@ struct ModelSpec {
   std::int64_t layers = 0, hidden = 0, q_heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t intermediate = 0;  // width of the dense MLP; 0 where every layer has experts
   std::int64_t vocabulary = 0, max_positions = 0;
+  std::int64_t max_tokens = 0;       // the longest text: max_positions, or what RoPE scaling stretches them to; 0: not known
   std::int64_t embedding_width = 0;  // differs from hidden where the embedding is projected (OPT-350M)
   std::int64_t experts = 0, experts_per_token = 0, moe_intermediate = 0, shared_intermediate = 0;  // 0: no experts
   std::int64_t sliding_window = 0;  // tokens each query sees in every layer; 0: all

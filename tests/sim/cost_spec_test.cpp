@@ -35,6 +35,19 @@ TEST(ModelSpec, KvBytesPerToken) {
   EXPECT_EQ(kv_bytes_per_token(tiny_with("kv_cache_dtype: fp8\n")), 2 * 2 * 2 * 4);
 }
 
+// As the engine reads them (engine/model/config_rope.cpp): the default of max_model_len is what it takes.
+TEST(ModelSpec, RopeScalingMakesTextsLonger) {
+  const auto longest = [](const std::string& more) { return tiny_with("max_position_embeddings: 4096\n" + more).max_tokens; };
+  EXPECT_EQ(longest(""), 4096);
+  EXPECT_EQ(longest("rope_scaling: null\n"), 4096);
+  EXPECT_EQ(longest("rope_scaling: {type: linear, factor: 4.0}\n"), 16'384);
+  EXPECT_EQ(longest("rope_parameters: {rope_type: yarn, factor: 4, original_max_position_embeddings: 4096}\n"), 16'384);
+  EXPECT_EQ(longest("rope_scaling: {rope_type: yarn, factor: 4, original_max_position_embeddings: 1024}\n"), 4096);
+  EXPECT_EQ(longest("rope_scaling: {rope_type: llama3, factor: 32, original_max_position_embeddings: 4096}\n"), 4096);
+  EXPECT_EQ(longest("rope_scaling: {rope_type: longrope, short_factor: [1], long_factor: [2]}\n"), 4096);
+  EXPECT_EQ(longest("rope_parameters: {full_attention: {rope_type: linear, factor: 8}}\n"), 4096);  // of some layers only
+}
+
 TEST(ModelSpec, ReadsAHuggingFaceConfig) {
   const TempFolder folder;
   folder.write(
