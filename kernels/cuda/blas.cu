@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 #include <source_location>
 #include <type_traits>
 
@@ -76,7 +77,7 @@ struct Plan {
   Layout a, b, c;
   cublasLtMatmulAlgo_t algorithm{};
 
-  Plan(const MatrixProduct& p, cublasLtHandle_t handle) {
+  explicit Plan(const MatrixProduct& p) {
     cublasLtMatmulDesc_t d = nullptr;
     check(cublasLtMatmulDescCreate(&d, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing a matrix product");
     product.reset(d);
@@ -88,28 +89,33 @@ struct Plan {
     b = p.b_transposed ? layout(p, p.type, p.k, p.n, p.b_row, p.b_step) : layout(p, p.type, p.n, p.k, p.b_row, p.b_step);
     a = layout(p, p.type, p.k, p.m, p.a_row, p.a_step);
     c = layout(p, p.c_is_f32 ? ElementType::kF32 : p.type, p.n, p.m, p.c_row, p.c_step);
-    choose(p, handle);
   }
 
-  void choose(const MatrixProduct& p, cublasLtHandle_t handle) {
-    cublasLtMatmulPreference_t wish = nullptr;
-    check(cublasLtMatmulPreferenceCreate(&wish), "asking for an algorithm");
-    const Preference owner(wish);
-    set(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(kWorkspaceBytes));
-    set(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(p.b));
-    set(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p.a));
-    set(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p.c));
-    set(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(p.c));
+  // Whether another plan's algorithm can do this product, in the memory there is.
+  [[nodiscard]] bool takes(const cublasLtMatmulAlgo_t& other, cublasLtHandle_t handle) const {
     cublasLtMatmulHeuristicResult_t found{};
-    int count = 0;
-    const cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(handle, product.get(), b.get(), a.get(), c.get(), c.get(), wish, 1, &found, &count);
-    if (status != CUBLAS_STATUS_SUCCESS || count == 0)
-      throw CudaError("cuBLASLt has no algorithm for a product [" + std::to_string(p.m) + ", " + std::to_string(p.k) + "] x [" +
-                      std::to_string(p.k) + ", " + std::to_string(p.n) + "] of " + std::string(name_of(p.type)) + " on this GPU");
-    algorithm = found.algo;
+    const cublasStatus_t status = cublasLtMatmulAlgoCheck(handle, product.get(), b.get(), a.get(), c.get(), c.get(), &other, &found);
+    return status == CUBLAS_STATUS_SUCCESS && found.workspaceSize <= static_cast<std::size_t>(kWorkspaceBytes);
   }
 };
+
+// What the heuristics name first, if anything.
+std::optional<cublasLtMatmulAlgo_t> best_algorithm(const Plan& plan, const MatrixProduct& p, cublasLtHandle_t handle) {
+  cublasLtMatmulPreference_t wish = nullptr;
+  check(cublasLtMatmulPreferenceCreate(&wish), "asking for an algorithm");
+  const Preference owner(wish);
+  set(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(kWorkspaceBytes));
+  set(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(p.b));
+  set(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p.a));
+  set(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p.c));
+  set(wish, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(p.c));
+  cublasLtMatmulHeuristicResult_t found{};
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, plan.product.get(), plan.b.get(), plan.a.get(), plan.c.get(),
+                                                               plan.c.get(), wish, 1, &found, &count);
+  if (status != CUBLAS_STATUS_SUCCESS || count == 0) return std::nullopt;
+  return found.algo;
+}
 
 class Blas {
  public:
@@ -131,21 +137,48 @@ class Blas {
  private:
   using Key = std::array<std::int64_t, 12>;
 
-  const Plan& plan_for(const MatrixProduct& p) {
+  static Key key_of(const MatrixProduct& p) {
     const std::int64_t kind =
         static_cast<std::int64_t>(p.type) | (p.b_transposed ? 4 : 0) | (p.bias != nullptr ? 8 : 0) | (p.c_is_f32 ? 16 : 0);
     const std::int64_t aligned = std::int64_t{alignment(p.a)} | std::int64_t{alignment(p.b)} << 10 | std::int64_t{alignment(p.c)} << 20 |
                                  std::int64_t{p.bias != nullptr ? alignment(p.bias) : 256} << 30;
-    const Key key{kind, aligned, p.m, p.n, p.k, p.a_row, p.b_row, p.c_row, p.batch, p.a_step, p.b_step, p.c_step};
-    const auto known = plans_.find(key);
-    if (known != plans_.end()) return known->second;
+    return {kind, aligned, p.m, p.n, p.k, p.a_row, p.b_row, p.c_row, p.batch, p.a_step, p.b_step, p.c_step};
+  }
+
+  const Plan& plan_for(const MatrixProduct& p) {
+    const Key key = key_of(p);
+    if (const auto known = plans_.find(key); known != plans_.end()) return known->second;
+    Plan plan(p);
+    plan.algorithm = algorithm_for(plan, p);
     if (plans_.size() >= kMostPlans) plans_.clear();
-    return plans_.try_emplace(key, p, handle_.get()).first->second;
+    return plans_.try_emplace(key, std::move(plan)).first->second;
+  }
+
+  // Matrices of several products lie at distances that hold m rows and no more, so these are asked for as they are.
+  cublasLtMatmulAlgo_t algorithm_for(const Plan& plan, const MatrixProduct& p) {
+    MatrixProduct wide = p;
+    if (p.batch == 1) wide.m = algorithm_rows(p.m);
+    if (wide.m != p.m) {
+      const std::optional<cublasLtMatmulAlgo_t> shared = algorithm_of_rows(wide);
+      if (shared && plan.takes(*shared, handle_.get())) return *shared;
+    }
+    const std::optional<cublasLtMatmulAlgo_t> own = wide.m == p.m ? algorithm_of_rows(p) : best_algorithm(plan, p, handle_.get());
+    if (own) return *own;
+    throw CudaError("cuBLASLt has no algorithm for a product [" + std::to_string(p.m) + ", " + std::to_string(p.k) + "] x [" +
+                    std::to_string(p.k) + ", " + std::to_string(p.n) + "] of " + std::string(name_of(p.type)) + " on this GPU");
+  }
+
+  std::optional<cublasLtMatmulAlgo_t> algorithm_of_rows(const MatrixProduct& p) {
+    const Key key = key_of(p);
+    if (const auto known = algorithms_.find(key); known != algorithms_.end()) return known->second;
+    if (algorithms_.size() >= kMostPlans) algorithms_.clear();
+    return algorithms_.try_emplace(key, best_algorithm(Plan(p), p, handle_.get())).first->second;
   }
 
   DeviceBuffer<std::uint8_t> workspace_;
   Handle handle_;
   std::map<Key, Plan> plans_;
+  std::map<Key, std::optional<cublasLtMatmulAlgo_t>> algorithms_;  // of rounded rows; without a value: there is none
 };
 
 }  // namespace

@@ -1,5 +1,9 @@
 #pragma once
 
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
 #include "kernels/cuda/memory.h"
 #include "kernels/element.h"
 
@@ -22,8 +26,19 @@ struct MatrixProduct {
   bool c_is_f32 = false;  // without a bias
 };
 
-// By cuBLASLt. The algorithm that its heuristics name for a shape is kept for the next product of that shape. Deterministic: a
-// product gives the same bits every time. Throws CudaError where the library has no algorithm, and for bf16 before compute capability 8.0.
+// Rows that the algorithm for m rows is asked for: batches change their tokens from step to step, and asking takes the library up to a
+// millisecond. Each up to 16, where few rows decide between kinds of kernels; then multiples of 8, as many rows as the smallest tiles
+// have, and beyond 128 eight to each doubling: at most an eighth more rows, 78 numbers up to 8,192.
+constexpr std::int64_t algorithm_rows(std::int64_t m) {
+  if (m <= 16) return m;
+  const auto below = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(m - 1)));
+  const std::int64_t step = std::max<std::int64_t>(8, below / 8);
+  return (m + step - 1) / step * step;
+}
+
+// By cuBLASLt. The algorithm that its heuristics name is that of algorithm_rows(m) rows, and is kept for all products of that shape; where
+// it cannot do m rows, or where batch > 1, that of m rows. Deterministic: a product gives the same bits every time, whatever was
+// multiplied before. Throws CudaError where the library has no algorithm, and for bf16 before compute capability 8.0.
 void multiply(const MatrixProduct& p, CudaContext& cuda);
 
 }  // namespace kvlab

@@ -1,3 +1,6 @@
+#include <map>
+#include <set>
+
 #include "kernels/cuda/blas.h"
 #include "kernels/linear/linear_cuda.h"
 #include "tests/cuda/cuda_fixture.h"
@@ -63,6 +66,46 @@ TEST_F(LinearCuda, ProjectsEachRowByItsOwnMatrix) {
         }
     EXPECT_TRUE(all_near(floats(y.to_host(cuda().stream())), expected, 1e-5, 0x1p-11)) << "shared " << shared;
   }
+}
+
+// The algorithm is that of as many rows or a few more, and a row count has one.
+TEST(MatrixProductRows, AreFewAndNear) {
+  std::set<std::int64_t> asked;
+  for (std::int64_t m = 1; m <= 8192; ++m) {
+    const std::int64_t rows = algorithm_rows(m);
+    asked.insert(rows);
+    ASSERT_GE(rows, m);
+    ASSERT_GE(rows, algorithm_rows(m - 1));
+    ASSERT_EQ(algorithm_rows(rows), rows) << m;
+    ASSERT_LE(rows - m, m <= 16 ? 0 : m <= 128 ? 7 : m / 8) << m;
+  }
+  EXPECT_EQ(asked.size(), 78U);
+  EXPECT_EQ(algorithm_rows(17), 24);
+  EXPECT_EQ(algorithm_rows(129), 144);
+  EXPECT_EQ(algorithm_rows(8192), 8192);
+}
+
+// Counts that share an algorithm: bits do not depend on which of them came first.
+TEST_F(LinearCuda, GivesTheSameBitsInAnyOrderOfCalls) {
+  constexpr std::int64_t kWidth = 256;
+  const auto x = random_elements<f16>(160 * kWidth, 6), w = random_elements<f16>(kWidth * kWidth, 7);
+  const DeviceBuffer<f16> device_x(x), device_w(w), y(160 * kWidth);
+  const auto products = [&](std::vector<std::int64_t> counts) {
+    CudaContext fresh;
+    std::map<std::int64_t, std::vector<float>> results;
+    for (const std::int64_t m : counts) {
+      run_cuda(DeviceLinear{device_x.data(), device_w.data(), y.data(), nullptr, m, kWidth, kWidth, ElementType::kF16}, fresh);
+      std::vector<float> all = floats(y.to_host(fresh.stream()));
+      all.resize(static_cast<std::size_t>(m * kWidth));
+      results[m] = all;
+    }
+    return results;
+  };
+  const auto up = products({17, 20, 24, 130, 144}), down = products({144, 130, 24, 20, 17});
+  EXPECT_EQ(up, down);
+  std::vector<float> expected(static_cast<std::size_t>(130 * kWidth));
+  run_cpu(Linear{floats(x).data(), floats(w).data(), expected.data(), 130, kWidth, kWidth});
+  EXPECT_TRUE(all_near(up.at(130), expected, 1e-6 * static_cast<double>(kWidth), 0x1p-11));
 }
 
 TEST_F(LinearCuda, RefusesProductsOverNothing) {
