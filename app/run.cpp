@@ -152,6 +152,7 @@ Findings run_engine(RunPlan& plan, const RunSpec& run, RunFiles& files, const Ru
   findings.fields = std::move(served.fields);
   findings.fields.insert(findings.fields.end(), load.begin(), load.end());
   findings.label = served.label;
+  findings.note = served.note;
   findings.skipped = served.skipped;
   findings.not_served = served.not_served;
   return findings;

@@ -10,7 +10,7 @@ namespace kvlab {
 
 struct ServedFindings {
   Fields fields;
-  std::string label, skipped, not_served, steps_csv;
+  std::string label, note, skipped, not_served, steps_csv;
 };
 
 // Serves the run's trace with the engine. Of each step, steps_csv tells beside its measured time what the profile predicts for it:

@@ -62,6 +62,8 @@ class EngineModel {
   // Makes ready for them, so that no step stops to do it: on a GPU memory is laid out, as far as it is there, and decode steps of all sizes
   // are recorded. What does not fit comes when a step needs it. No sequence of the cache is touched.
   virtual void prepare(PolicyCache& /*cache*/, const Load& /*most*/) const {}
+  // What steps over a cache had to do without; empty: nothing.
+  [[nodiscard]] virtual std::string remark(PolicyCache& /*cache*/) const { return ""; }
 
   // What run_prompt() of prompt_tensors.h answers.
   [[nodiscard]] virtual PromptTensors run_prompt(std::span<const std::int32_t> ids, const Needs& needs, std::span<const std::string> passes,

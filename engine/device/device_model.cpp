@@ -200,6 +200,10 @@ class DeviceModel final : public EngineModel {
     });
   }
 
+  [[nodiscard]] std::string remark(PolicyCache& cache) const override {
+    return cache.attachment() == nullptr ? "" : decoder_of(cache).remark();
+  }
+
   [[nodiscard]] PromptTensors run_prompt(std::span<const std::int32_t> ids, const Needs& needs, std::span<const std::string> passes,
                                          const RecordOptions& options) const override {
     return fitted([&] {

@@ -81,6 +81,17 @@ bool PlainDecoder::can_run(const DeviceTransformer& model, const PolicyCache& ca
   return has_kernel && page >= 16 && std::has_single_bit(static_cast<unsigned>(page)) && cache.policy().recipe().keeps_everything();
 }
 
+// Rows of a sequence have the same pages, but for those of other lengths, which a pool that grows finds.
+void PlainDecoder::make_room(std::span<const Token> batch) {
+  const std::int32_t page_tokens = cache_.pages().page_tokens();
+  std::int64_t pages = 0;
+  for (const Token& t : batch) {
+    const auto held = static_cast<std::int64_t>(t.sequence->rows.front().pages.front().size());
+    pages += std::max<std::int64_t>(0, t.sequence->seen_tokens / page_tokens + 1 - held);
+  }
+  cache_.pages().make_free(pages * model_.config().layers * heads_);
+}
+
 // Room for one more token in every row.
 void PlainDecoder::extend(EngineSequence& sequence) {
   const std::int32_t page_tokens = cache_.pages().page_tokens(), tokens = sequence.seen_tokens + 1;
@@ -98,7 +109,7 @@ void PlainDecoder::make_tables(std::int32_t batch, std::int32_t pages) {
   slots_ = std::max(slots_, batch);
   row_pages_ = std::max(row_pages_, static_cast<std::int32_t>(std::bit_ceil(static_cast<unsigned>(pages))));
   slot_.assign(number(slots_), {});
-  recorded_.clear();  // they know where in the tables a layer's part is
+  forget_graphs();  // they know where in the tables a layer's part is
   const std::int64_t rows = std::int64_t{slots_} * heads_;
   page_ = TensorArray<std::int32_t>(TensorMemory(cuda_));  // the old goes first
   page_.resize(model_.config().layers * rows * row_pages_);
@@ -175,10 +186,7 @@ std::vector<const void*> PlainDecoder::places() const {
 
 // A size that comes for the first time runs once as it is, which makes its scratch memory, and is recorded for the next time.
 void PlainDecoder::launch(const Size& size) {
-  if (const std::vector<const void*> now = places(); now != recorded_places_) {
-    recorded_.clear();
-    recorded_places_ = now;
-  }
+  forget_stale_graphs();
   if (const auto known = recorded_.find(size); known != recorded_.end()) {
     known->second.launch(cuda_);
     ++graph_launches_;
@@ -186,11 +194,34 @@ void PlainDecoder::launch(const Size& size) {
   }
   run_step(size);
   if (!graphs_) return;
-  if (const std::vector<const void*> now = places(); now != recorded_places_) {
-    recorded_.clear();
-    recorded_places_ = now;
+  forget_stale_graphs();
+  if (!is_full_) record(size);
+}
+
+// A graph takes memory of the GPU's. Without one the step takes longer, and is the same.
+void PlainDecoder::record(const Size& size) {
+  try {
+    recorded_.emplace(size, CudaGraph(cuda_, [this, size] { run_step(size); }));
+  } catch (const GpuMemoryError& e) {
+    is_full_ = true;
+    if (remark_.empty())
+      remark_ = fmt::format(
+          "{} decode steps run as graphs; the GPU had no memory for that of {} sequences of up to {} tokens ({}), whose kernels, and those "
+          "of sizes that come later, are launched one by one: give the KV cache fewer blocks",
+          recorded_.size(), size.batch, size.longest, e.what());
   }
-  recorded_.emplace(size, CudaGraph(cuda_, [this, size] { run_step(size); }));
+}
+
+void PlainDecoder::forget_graphs() {
+  recorded_.clear();
+  is_full_ = false;
+}
+
+void PlainDecoder::forget_stale_graphs() {
+  const std::vector<const void*> now = places();
+  if (now == recorded_places_) return;
+  forget_graphs();
+  recorded_places_ = now;
 }
 
 // Tokens of the longest row, rounded, that tables of so many sequences leave room for.
@@ -217,6 +248,7 @@ void PlainDecoder::prepare(std::int32_t sequences, std::int32_t tokens, std::int
       if (of_longest + others * pool_.page_tokens > cached_tokens) continue;
       upload_step({}, batches[i]);
       launch({batches[i], n});
+      if (is_full_) return cuda_.synchronize();
     }
   }
   cuda_.synchronize();
@@ -234,6 +266,7 @@ std::vector<std::int32_t> PlainDecoder::step(std::span<const Token> batch) {
           fmt::format("token {} has id {}, outside [0, {}) of model '{}'", t.sequence->seen_tokens, t.id, c.vocab_size, c.name));
     longest = std::max(longest, t.sequence->seen_tokens + 1);
   }
+  make_room(batch);
   for (const Token& t : batch) extend(*t.sequence);
   cache_.pages().fill(pool_);
   const auto n = static_cast<std::int32_t>(batch.size());

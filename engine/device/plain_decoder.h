@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/cache/policy_cache.h"
@@ -28,17 +29,21 @@ class PlainDecoder {
     float temperature = 0;  // of the draw behind it
     std::uint64_t key = 0;
   };
-  // Answers the drawn tokens. Errors (InputError): an id outside the vocabulary, memory.
+  // Answers the drawn tokens. Errors: an id outside the vocabulary, a cache that cannot grow (InputError); no memory for the step
+  // (GpuMemoryError). Where only a graph finds none, the step's kernels are launched one by one.
   std::vector<std::int32_t> step(std::span<const Token> batch);
 
   // Records the steps of all sizes up to so many sequences, the longest of so many tokens, of which a cache of `cached_tokens` holds one at
-  // least. Sizes whose page tables would take a quarter of the free memory are left to the steps. Nothing is written to the cache.
+  // least. Sizes whose page tables would take a quarter of the free memory are left to the steps, and so are all others once a graph finds
+  // no memory. Nothing is written to the cache.
   void prepare(std::int32_t sequences, std::int32_t tokens, std::int64_t cached_tokens);
 
   // Launches the last step anew, with the same inputs and results: what a benchmark times.
   void repeat();
 
   [[nodiscard]] std::int64_t graph_launches() const { return graph_launches_; }
+  // Which graph was the first without memory; empty: none was.
+  [[nodiscard]] const std::string& remark() const { return remark_; }
 
  private:
   // Runs appends and attention of a layer from the tables.
@@ -53,6 +58,7 @@ class PlainDecoder {
     std::int32_t pages = 0;
   };
 
+  void make_room(std::span<const Token> batch);
   void extend(EngineSequence& sequence);
   void make_tables(std::int32_t batch, std::int32_t pages);
   void update_tables(std::span<const Token> batch);
@@ -60,6 +66,9 @@ class PlainDecoder {
   void run_step(const Size& size);
   [[nodiscard]] std::int32_t tables_for(std::int32_t batch, std::int32_t tokens) const;
   void launch(const Size& size);
+  void record(const Size& size);
+  void forget_graphs();
+  void forget_stale_graphs();
   [[nodiscard]] std::vector<const void*> places() const;
 
   DeviceTransformer& model_;
@@ -76,6 +85,8 @@ class PlainDecoder {
   KvRows pool_;
   std::map<Size, CudaGraph> recorded_;
   std::vector<const void*> recorded_places_;
+  bool is_full_ = false;  // a graph found no memory: no more are recorded beside those there are
+  std::string remark_;
   Size last_;
   std::int64_t graph_launches_ = 0;
 };

@@ -86,6 +86,8 @@ class StepExecutor {
   [[nodiscard]] std::int64_t explained_pages() const;
   // Tokens that were said to be in the prefix cache and had to be computed: their writer had been preempted before its step.
   [[nodiscard]] std::int64_t repaired_tokens() const { return repaired_; }
+  // What the model says of its steps so far (EngineModel::remark).
+  [[nodiscard]] std::string remark() const { return model_.remark(*cache_); }
 
  private:
   struct Served;

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/blas.h"
+#include "kernels/cuda/gpu_memory.h"
 
 namespace kvlab {
 
@@ -19,7 +20,10 @@ constexpr std::size_t kMostPlans = 4096;
 
 void check(cublasStatus_t status, const char* what, std::source_location at = std::source_location::current()) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw CudaError(std::string(at.file_name()) + ":" + std::to_string(at.line()) + ": " + what + ": " + cublasLtGetStatusString(status));
+  const std::string text =
+      std::string(at.file_name()) + ":" + std::to_string(at.line()) + ": " + what + ": " + cublasLtGetStatusString(status);
+  if (status == CUBLAS_STATUS_ALLOC_FAILED) throw GpuMemoryError(text, 0);
+  throw CudaError(text);
 }
 
 template <class T, cublasStatus_t (*Destroy)(T)>

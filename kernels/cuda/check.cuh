@@ -6,15 +6,19 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/cuda/memory.h"
+#include "kernels/cuda/gpu_memory.h"
 
 namespace kvlab::cuda {
 
-// Throws CudaError. The runtime keeps an error until it is asked for it, and the next launch would report it again: it is taken out first.
+// Throws CudaError; GpuMemoryError where the GPU's memory is full, whatever was asked of the runtime. The runtime keeps an error until it
+// is asked for it, and the next launch would report it again: it is taken out first.
 inline void check(cudaError_t e, std::string_view what, std::source_location at = std::source_location::current()) {
   if (e == cudaSuccess) return;
   static_cast<void>(cudaGetLastError());
-  throw CudaError(std::string(at.file_name()) + ":" + std::to_string(at.line()) + ": " + std::string(what) + ": " + cudaGetErrorString(e));
+  const std::string text =
+      std::string(at.file_name()) + ":" + std::to_string(at.line()) + ": " + std::string(what) + ": " + cudaGetErrorString(e);
+  if (e == cudaErrorMemoryAllocation) throw GpuMemoryError(text, 0);
+  throw CudaError(text);
 }
 
 }  // namespace kvlab::cuda

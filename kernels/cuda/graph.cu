@@ -29,12 +29,14 @@ class Capture {
     const cudaError_t e = cudaStreamEndCapture(stream_, &graph);
     Graph owner(graph);
     if (e != cudaSuccess) static_cast<void>(cudaGetLastError()), owner.reset();
+    is_out_of_memory_ = e == cudaErrorMemoryAllocation;
     return owner;
   }
+  [[nodiscard]] bool is_out_of_memory() const { return is_out_of_memory_; }
 
  private:
   cudaStream_t stream_;
-  bool is_open_ = true;
+  bool is_open_ = true, is_out_of_memory_ = false;
 };
 
 }  // namespace
@@ -48,9 +50,12 @@ CudaGraph::CudaGraph(CudaContext& cuda, const std::function<void()>& work) {
   Capture capture(cuda.stream());
   work();
   const Graph graph = capture.end();
+  if (capture.is_out_of_memory()) throw GpuMemoryError("recording a graph: out of memory", 0);
   if (graph == nullptr) throw CudaError("recording a graph: something that ran cannot be recorded");
   auto state = std::make_shared<State>();
   cuda::check(cudaGraphInstantiate(&state->graph, graph.get(), 0), "making a graph ready");
+  cuda::check(cudaGraphUpload(state->graph, cuda.stream()),
+              "copying a graph to the GPU");  // or the first launch does, and may have no memory
   state_ = std::move(state);
 }
 

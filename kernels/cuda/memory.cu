@@ -68,8 +68,12 @@ std::int64_t free_bytes() {
 
 void* allocate_pinned(std::int64_t bytes) {
   void* p = nullptr;
-  check(cudaHostAlloc(&p, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)), cudaHostAllocMapped),
-        "allocating " + std::to_string(bytes) + " bytes of pinned memory");
+  const cudaError_t e = cudaHostAlloc(&p, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)), cudaHostAllocMapped);
+  if (e == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    throw PinnedMemoryError(std::to_string(bytes) + " more bytes of pinned host memory were asked for, and could not be had");
+  }
+  check(e, "allocating " + std::to_string(bytes) + " bytes of pinned memory");
   return p;
 }
 void free_pinned(void* p) noexcept { static_cast<void>(cudaFreeHost(p)); }

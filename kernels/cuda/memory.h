@@ -38,7 +38,8 @@ std::string why_no_gpu();
 GpuInfo gpu_info(int gpu);
 void use_gpu(int gpu);  // for the calling thread
 
-// Device memory and copies. All throw CudaError. Asynchronous copies from pageable memory return once the source may change.
+// Device memory and copies. All throw CudaError, of which gpu_memory.h has kinds. Asynchronous copies from pageable memory return once the
+// source may change.
 namespace cuda {
 void* allocate(std::int64_t bytes);
 void free(void* p) noexcept;

@@ -35,7 +35,7 @@ std::int64_t give_device_memory(void* p) noexcept {
   return bytes;
 }
 void* take_pinned_memory(std::int64_t bytes) { return take_device_memory(bytes); }
-void give_pinned_memory(void* p) noexcept { std::free(p); }
+std::int64_t give_pinned_memory(void* p) noexcept { return give_device_memory(p); }
 void expect_on_gpu(const void*, const char*) {}
 void expect_on_host(const void*, const char*) {}
 void expect_no_host_pointer(const void*, std::size_t, const char*) {}
@@ -207,12 +207,14 @@ void* take_pinned_memory(std::int64_t bytes) {
   pinned().given.emplace(reinterpret_cast<std::uintptr_t>(p), bytes);
   return p;
 }
-void give_pinned_memory(void* p) noexcept {
-  {
-    const std::lock_guard lock(pinned().mutex);
-    pinned().given.erase(reinterpret_cast<std::uintptr_t>(p));
-  }
+std::int64_t give_pinned_memory(void* p) noexcept {
+  const std::lock_guard lock(pinned().mutex);
+  const auto mine = pinned().given.find(reinterpret_cast<std::uintptr_t>(p));
+  if (mine == pinned().given.end()) end("what is freed is not pinned memory\n");
+  const auto bytes = static_cast<std::int64_t>(mine->second);
+  pinned().given.erase(mine);
   std::free(p);
+  return bytes;
 }
 
 void expect_on_gpu(const void* p, const char* what) {

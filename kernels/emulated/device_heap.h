@@ -24,7 +24,7 @@ std::int64_t give_device_memory(void* p) noexcept;
 
 // Host memory that kernels may use.
 void* take_pinned_memory(std::int64_t bytes);
-void give_pinned_memory(void* p) noexcept;
+std::int64_t give_pinned_memory(void* p) noexcept;  // how many bytes they were
 
 // Throw CudaError where p is not what a kernel or a copy can use there; `what` begins the message.
 void expect_on_gpu(const void* p, const char* what);   // device or pinned memory

@@ -7,6 +7,7 @@ namespace kvlab {
 
 struct CudaGraph::State {
   std::vector<emulated::Work> work;
+  DeviceBuffer<std::uint8_t> memory{emulated::kGraphBytes};
 };
 
 namespace emulated {
@@ -17,9 +18,11 @@ std::int64_t recorded_graphs() { return recorded; }
 }  // namespace emulated
 
 CudaGraph::CudaGraph(CudaContext&, const std::function<void()>& work) {
+  auto state = std::make_shared<State>();
   emulated::Recording recording;
   work();
-  state_ = std::make_shared<State>(State{recording.take()});
+  state->work = recording.take();
+  state_ = std::move(state);
   ++emulated::recorded;
 }
 

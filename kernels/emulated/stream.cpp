@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/emulated/device_heap.h"
+#include "kernels/emulated/device_memory.h"
 
 namespace kvlab::emulated {
 
@@ -37,6 +38,7 @@ void enqueue(Work work) {
     recorded.push_back(std::move(work));
     return;
   }
+  note_command();
   const DeviceAccess access;
   work();
 }

@@ -28,23 +28,62 @@ void KvPages::widen(Array& array, std::int64_t token_bytes, std::int64_t planes,
 
 void KvPages::make_free(std::int64_t pages) {
   const std::int64_t needed = made_ + pages - static_cast<std::int64_t>(free_.size());
-  if (needed > capacity_) reserve(static_cast<std::int32_t>(std::max(needed, capacity_ + capacity_ / 2)));
+  if (needed > capacity_) grow(needed);
+}
+
+// With half as much again there is nothing to move for long. Less of that is tried before a GPU's free memory runs out.
+void KvPages::grow(std::int64_t needed) {
+  const std::int64_t wanted = std::min<std::int64_t>(capacity_ + capacity_ / 2, INT32_MAX);
+  for (std::int64_t spare = wanted - needed; spare > needed / 32; spare /= 2) {
+    if (!can_widen(needed + spare)) continue;
+    try {
+      return widen_all(needed + spare);
+    } catch (const GpuMemoryError&) {  // free, but in pieces
+    } catch (const PinnedMemoryError&) {
+    }
+  }
+  reserve(static_cast<std::int32_t>(needed));
+}
+
+// One array after another: the old one is there until its content is in the new one.
+bool KvPages::can_widen(std::int64_t pages) const {
+  if (memory_.on_host()) return true;
+  std::int64_t free = cuda::free_bytes();
+  const std::int64_t tokens = pages * page_tokens_;
+  for (const auto& [array, token_bytes] :
+       {std::pair{&k_, vector_bytes()}, {&v_, vector_bytes()}, {&position_, std::int64_t{4}}, {&words_, std::int64_t{4} * num_words_}}) {
+    const std::int64_t wider = tokens * token_bytes;
+    if (wider <= array->bytes) continue;
+    if (wider > free) return false;
+    free += array->bytes - wider;
+  }
+  return true;
+}
+
+void KvPages::widen_all(std::int64_t pages) {
+  widen(k_, vector_bytes(), 1, pages);
+  widen(v_, vector_bytes(), 1, pages);
+  widen(position_, 4, 1, pages);
+  widen(words_, 4, num_words_, pages);  // last: its planes move apart
+  capacity_ = pages;
 }
 
 void KvPages::reserve(std::int32_t pages) {
   if (pages <= capacity_) return;
+  const double gib = static_cast<double>(pages * page_bytes()) / 0x1p30;
   try {
-    widen(k_, vector_bytes(), 1, pages);
-    widen(v_, vector_bytes(), 1, pages);
-    widen(position_, 4, 1, pages);
-    widen(words_, 4, num_words_, pages);  // last: its planes move apart
+    widen_all(pages);
   } catch (const GpuMemoryError& e) {
     throw InputError(
         fmt::format("the KV cache does not fit into the GPU's memory: {} pages of {} tokens for one KV head are {:.2f} GiB, "
                     "{} of them are in use; run fewer or shorter sequences at a time, or another policy ({})",
-                    pages, page_tokens_, static_cast<double>(pages * page_bytes()) / 0x1p30, used_pages(), e.what()));
+                    pages, page_tokens_, gib, used_pages(), e.what()));
+  } catch (const PinnedMemoryError& e) {
+    throw InputError(
+        fmt::format("swapped KV does not fit into pinned host memory: {} pages of {} tokens for one KV head are {:.2f} GiB; give the "
+                    "run a smaller 'host_memory_bytes' ({})",
+                    pages, page_tokens_, gib, e.what()));
   }
-  capacity_ = pages;
 }
 
 void KvPages::touch() {
@@ -54,7 +93,7 @@ void KvPages::touch() {
 }
 
 std::int32_t KvPages::take_run(std::int32_t count) {
-  if (made_ + count > capacity_) reserve(static_cast<std::int32_t>(std::max(made_ + count, capacity_ + capacity_ / 2)));
+  if (made_ + count > capacity_) grow(made_ + count);
   const auto first = static_cast<std::int32_t>(made_);
   made_ += count;
   users_.resize(static_cast<std::size_t>(made_), 1);
@@ -111,7 +150,7 @@ void KvPages::copy_pages(const KvPages& other, std::span<const std::int32_t> fro
   copy(other.v_, v_, vector_bytes(), 0);
   copy(other.position_, position_, 4, 0);
   for (std::int64_t w = 0; w < num_words_; ++w) copy(other.words_, words_, 4, w);
-  if (cuda != nullptr) cuda->synchronize();
+  if (cuda != nullptr && (memory_.on_host() || other.memory_.on_host())) cuda->synchronize();
 }
 
 void KvPages::fill(KvRows& kv) {

@@ -10,7 +10,8 @@
 namespace kvlab {
 
 // Memory for cached tokens in pages, shared by the layers and sequences that take from it: decoded K and V, positions, and `num_words`
-// statistics per token. Grows where no page is free; views of it are valid until then. On a GPU K and V may be of 16 bits.
+// statistics per token. Grows where no page is free, by half; where a GPU has no memory for that, by less, and at least by what is needed.
+// Views of it are valid until then. On a GPU K and V may be of 16 bits.
 class KvPages {
  public:
   KvPages(std::int32_t head_dim, std::int32_t num_words, std::int32_t page_tokens, TensorMemory memory = {},
@@ -27,17 +28,18 @@ class KvPages {
   // The first of `count` consecutive pages.
   [[nodiscard]] std::int32_t take_run(std::int32_t count);
   void give_back(std::int32_t page);
-  // Room for so many pages, so that taking them moves nothing. Error (InputError): that does not fit into the GPU's memory; the pages that
-  // are there stay.
+  // Room for so many pages, so that taking them moves nothing. Error (InputError): that does not fit into the GPU's memory, or into pinned
+  // memory; the pages that are there stay.
   void reserve(std::int32_t pages);
   // Writes to all of the pool's memory on the host, of which no page was taken yet: its first touch takes longer than a page's use.
   void touch();
   // So many pages can be taken before views become invalid.
   void make_free(std::int64_t pages);
-  // Everything of the first `tokens` of a page, from another pool of the same widths, type and memory, or this one.
+  // Everything of the first `tokens` of a page, from another pool of the same widths, type and memory.
   void copy_from(const KvPages& other, std::int32_t from, std::int32_t to, std::int32_t tokens);
-  // Pages from[i] of another pool of the same widths, type and page size to pages to[i] of this one; returns when they are there. Of two
-  // pools one may lie in a GPU's memory and one in pinned memory.
+  // Pages from[i] of another pool of the same widths, type and page size, or of this one, to pages to[i] of this one, none of which is
+  // among the former. Of two pools one may lie in a GPU's memory and one in pinned memory: it then returns when they are there. In a GPU's
+  // memory alone they are there for what is launched behind.
   void copy_pages(const KvPages& other, std::span<const std::int32_t> from, std::span<const std::int32_t> to);
 
   [[nodiscard]] std::int32_t page_tokens() const { return page_tokens_; }
@@ -62,6 +64,9 @@ class KvPages {
   };
   [[nodiscard]] std::int64_t vector_bytes() const { return head_dim_ * element_bytes(type_); }
   [[nodiscard]] std::int64_t token_bytes() const { return 2 * vector_bytes() + 4 + 4 * num_words_; }
+  void grow(std::int64_t needed);
+  [[nodiscard]] bool can_widen(std::int64_t pages) const;
+  void widen_all(std::int64_t pages);
   void widen(Array& array, std::int64_t token_bytes, std::int64_t planes, std::int64_t pages);
   void copy_page(const Array& from, std::int64_t from_token, const Array& to, std::int64_t to_token, std::int64_t tokens,
                  std::int64_t token_bytes) const;
