@@ -227,8 +227,7 @@ void PolicyCache::attend_layer(std::int32_t layer, LayerInput in) {
 }
 
 void PolicyCache::unshare(Group& g, std::int32_t layer) {
-  for (const std::size_t s : g.unshared)
-    for (std::int32_t h = 0; h < shape_.kv_heads; ++h) g.layers[at(layer)].unshare(static_cast<std::int32_t>(s) * shape_.kv_heads + h);
+  for (const std::size_t s : g.unshared) g.layers[at(layer)].unshare(static_cast<std::int32_t>(s) * shape_.kv_heads, shape_.kv_heads);
 }
 
 bool PolicyCache::is_whole(Group& g, std::size_t s, std::int32_t layer) const {

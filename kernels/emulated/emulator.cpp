@@ -12,6 +12,7 @@
 #include <string>
 
 #include "kernels/cuda/memory.h"
+#include "kernels/emulated/device_memory.h"
 
 #if defined(KVLAB_SANITIZED)
 #include <sanitizer/asan_interface.h>
@@ -346,6 +347,9 @@ void wait_copies(int groups_left) {
 void run_grid(const char* name, Dim3 grid, Dim3 block, std::size_t shared_bytes, const std::function<void()>& body) {
   machine.kernel = name, machine.grid = grid, machine.block = block, machine.body = &body;
   machine.failure.clear();
+  if (logs_launches())
+    note_launch(name + (" " + std::to_string(grid.x)) + "," + std::to_string(grid.y) + "," + std::to_string(grid.z) + " " +
+                std::to_string(block.count()));
   if (shared_bytes > kMostShared)
     throw CudaError(std::string("kernel ") + name + ": " + std::to_string(shared_bytes) + " bytes of shared memory; a block has at most " +
                     std::to_string(kMostShared));

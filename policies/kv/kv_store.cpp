@@ -107,19 +107,23 @@ void KvStore::rest(std::int32_t row) {
   is_listed_ = false;
 }
 
-void KvStore::unshare(std::int32_t row) {
-  const std::int32_t page_tokens = pages_->page_tokens();
-  std::int32_t left = len(row);
-  for (std::int32_t& page : row_pages_[static_cast<std::size_t>(row)]) {
-    if (pages_->is_shared(page)) {
-      const std::int32_t own = pages_->take();
-      pages_->copy_from(*pages_, page, own, std::clamp(left, 0, page_tokens));
-      pages_->give_back(page);
-      page = own;
-      is_listed_ = false;
+// Pages behind a row's tokens hold nothing to be copied.
+void KvStore::unshare(std::int32_t first_row, std::int32_t count) {
+  std::vector<std::int32_t> shared, own;
+  for (std::int32_t row = first_row; row < first_row + count; ++row) {
+    std::int32_t left = len(row);
+    for (std::int32_t& page : row_pages_[static_cast<std::size_t>(row)]) {
+      if (pages_->is_shared(page)) {
+        const std::int32_t fresh = pages_->take();
+        if (left > 0) shared.push_back(page), own.push_back(fresh);
+        pages_->give_back(page);
+        page = fresh;
+        is_listed_ = false;
+      }
+      left -= pages_->page_tokens();
     }
-    left -= page_tokens;
   }
+  pages_->copy_pages(*pages_, shared, own);
 }
 
 void KvStore::assume(std::int32_t row, std::int32_t len) {

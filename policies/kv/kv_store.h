@@ -46,8 +46,9 @@ class KvStore {
   // Gives back the row's pages, whose content lies elsewhere until the row is appended to: it then has pages again, with nothing in them
   // but the new tokens. Over shared pages alone. Views stay valid for the other rows.
   void rest(std::int32_t row);
-  // Gives the row copies of the pages that it shares, so that what is written to it is seen by nobody else.
-  void unshare(std::int32_t row);
+  // Gives rows [first_row, first_row + count) copies of the pages that they share, so that what is written to them is seen by nobody else.
+  // However many they are, they are copied together.
+  void unshare(std::int32_t first_row, std::int32_t count);
   // Sets lengths outright; only without data, where a state is made up.
   void assume(std::int32_t row, std::int32_t len);
 

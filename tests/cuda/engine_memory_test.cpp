@@ -33,6 +33,44 @@ class EngineMemoryCuda : public CudaTest {
   }
 };
 
+// Two sequences of three KV heads read the same pages; one of them gets its own.
+TEST_F(EngineMemoryCuda, UnsharedPagesHoldTheSame) {
+  const ModelShape shape{1, 3, 3, kDim, 3 * kDim};
+  const auto pages = std::make_shared<KvPages>(kDim, 1, kPage, TensorMemory(cuda()), ElementType::kBf16);
+  pages->reserve(100);
+  KvStore store(shape, pages);
+  KvStore::Sequence a{{70, 70, 70}, {}};
+  for (std::int32_t h = 0; h < 3; ++h) {
+    a.pages.emplace_back();
+    for (std::int32_t p = 0; p < 6; ++p) {  // the last one waits for tokens
+      a.pages.back().push_back(pages->take());
+      mark(*pages, a.pages.back().back(), 100 * h + p);
+    }
+  }
+  KvStore::Sequence b = a;
+  for (const auto& row : b.pages)
+    for (const std::int32_t page : row) pages->share(page);
+  store.push(a);
+  store.push(b);
+#if KVLAB_EMULATED
+  const std::int64_t commands = emulated::commands();
+  store.unshare(3, 3);
+  EXPECT_LE(emulated::commands() - commands, 4 * 3);  // K, V, positions, a statistic: two lists and a launch each, at most
+#else
+  store.unshare(3, 3);
+#endif
+  EXPECT_EQ(pages->used_pages(), 36);
+  b = store.pop();
+  a = store.pop();
+  for (std::size_t h = 0; h < 3; ++h)
+    for (std::size_t p = 0; p < 6; ++p) {
+      EXPECT_NE(a.pages[h][p], b.pages[h][p]);
+      EXPECT_FALSE(pages->is_shared(a.pages[h][p]));
+      if (p == 5) continue;
+      EXPECT_EQ(mark_of(*pages, b.pages[h][p]), static_cast<std::int32_t>(100 * h + p));
+    }
+}
+
 #if KVLAB_EMULATED
 
 constexpr std::int64_t kAll = std::int64_t{1} << 34, kPageBytes = 16 * (2 * 64 * 4 + 4);
