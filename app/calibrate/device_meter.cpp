@@ -49,6 +49,21 @@ double thread_round_trip() {
   return median_of(seconds);
 }
 
+// A decode step without its kernels: ids, positions, lengths, temperatures and keys of a batch go to the GPU, a graph is launched, and the
+// tokens come back (PlainDecoder::step).
+double gpu_round_trip(CudaStream stream) {
+  constexpr std::int64_t kInputs = 5, kBytes = 256;
+  const DeviceBuffer<std::uint8_t> memory(kBytes);
+  std::vector<std::uint8_t> host(kBytes);
+  cuda::synchronize(stream);
+  const auto begin = std::chrono::steady_clock::now();
+  for (std::int64_t i = 0; i < kInputs; ++i) cuda::to_device(memory.data(), host.data(), kBytes, stream);
+  cuda::launch_nothing(stream);
+  cuda::to_host(host.data(), memory.data(), kBytes, stream);
+  cuda::synchronize(stream);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
 class DeviceMeter final : public Meter {
  public:
   DeviceMeter(Device& device, const ModelSpec& model) : device_(device), model_(model) {}
@@ -68,10 +83,7 @@ class DeviceMeter final : public Meter {
     for (int i = 0; i < 100; ++i) {
       constexpr std::int64_t kQueued = 64;
       launches.push_back(device_.time([&](std::int64_t) { cuda::launch_nothing(stream); }, 0, kQueued).seconds / kQueued);
-      const auto begin = std::chrono::steady_clock::now();
-      cuda::launch_nothing(stream);
-      device_.synchronize();
-      round_trips.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+      round_trips.push_back(gpu_round_trip(stream));
     }
     facts.launch_seconds = median_of(launches), facts.round_trip_seconds = median_of(round_trips);
     return facts;

@@ -15,8 +15,9 @@ struct DeviceFacts {
   std::int64_t memory_bytes = 0, cache_bytes = 0;
   double copy_bytes_per_s = 0, gemm_flops_per_s = 0;  // 0: not measured
   double launch_seconds = 0;                          // one kernel of a queue of empty ones
-  double round_trip_seconds = 0;                      // from launching an empty kernel, on a CPU from handing a job to another thread,
-                                                      // to having waited for it: what a step costs the host at least
+  // What a step costs the host at least: a GPU's inputs there, one launch, and its tokens back and waited for; on a CPU from handing a job
+  // to another thread to having waited for it.
+  double round_trip_seconds = 0;
 };
 
 // Takes the measurements of a calibration.

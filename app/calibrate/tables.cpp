@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "engine/device/plain_decoder.h"
 
 namespace kvlab {
 
@@ -46,12 +47,13 @@ struct TableMaker {
     tables.push_back(t);
     return tables.back();
   }
-  void op(const std::string& name, const std::string& family, int per_layer = 1, OpAxis axis = OpAxis::kTokens) {
+  CalibrationTable& op(const std::string& name, const std::string& family, int per_layer = 1, OpAxis axis = OpAxis::kTokens) {
     CalibrationTable& t = add(name, TableKind::kOp, family);
     t.covers = name, t.per_layer = per_layer, t.axis = axis;
     t.coarse[0] = token_counts(axis == OpAxis::kTokens ? limits.tokens : limits.sequences, kind);
     if (per_layer == 0) t.most_copies = 1;
-    if (family.starts_with("linear") || family == "append_kv") stream(t);
+    if (family.starts_with("linear") || family.starts_with("append")) stream(t);
+    return t;
   }
   // Weights and KV are met again after all of the model's weights and the step's KV have passed through the cache.
   void stream(CalibrationTable& t) const {
@@ -79,9 +81,29 @@ std::vector<std::int64_t> decode_lengths(std::int64_t most, DeviceKind kind) {
   return lengths;
 }
 
+// Operations as the engine on that device launches them. On a GPU that is two launches of RoPE and of norms of heads, logits in float32,
+// and K and V that are appended from beside the queries; a table is named for what is timed where an older profile has another one.
+void add_operations(TableMaker& make) {
+  const bool is_gpu = make.kind == DeviceKind::kGpu, has_norms = make.m.qk_norm;
+  make.op("embedding", "embedding", 0);
+  make.op("layernorm", "rmsnorm", 2);
+  make.op("qkv_proj", is_gpu && !has_norms ? "linear" : "linear_set");  // the CPU's transformer fuses no weights
+  if (has_norms) make.op("qk_norm", is_gpu ? "rmsnorm_qk" : "rmsnorm");
+  make.op(is_gpu ? "rope_qk" : "rotary_emb", is_gpu ? "rope_qk" : "rope").covers = "rotary_emb";
+  make.op("append_kv", is_gpu ? "append_step" : "append_kv");
+  make.op("o_proj", "linear");
+  make.op("gate_up_proj", is_gpu ? "linear" : "linear_set");
+  make.op("act_fn", "silu_mul");
+  make.op("down_proj", "linear");
+  make.op("final_layernorm", "rmsnorm", 0);
+  make.op(is_gpu ? "linear_head" : "lm_head", is_gpu ? "linear_head" : "linear", 0, OpAxis::kSequences).covers = "lm_head";
+  make.op("sampler", "sampling", 0, OpAxis::kSequences).format = "f32";
+}
+
 void add_attention(TableMaker& make) {
   const CalibrationLimits& limits = make.limits;
-  CalibrationTable& prefill = make.add("attention_prefill", TableKind::kPrefill, "attention_prefill");
+  const char* const prompts = make.kind == DeviceKind::kGpu ? "attention_prefill_step" : "attention_prefill";
+  CalibrationTable& prefill = make.add("attention_prefill", TableKind::kPrefill, prompts);
   prefill.coarse[0] = counts_to(limits.tokens, 16, 4);
   prefill.coarse[0].erase(prefill.coarse[0].begin());
   prefill.coarse[1] = {0};
@@ -132,20 +154,7 @@ std::vector<CalibrationTable> calibration_tables(const ModelSpec& m, DeviceKind 
   if (why != nullptr)
     throw InputError(fmt::format("{} has {}, which calibrate does not time; choose a dense Llama-like model", m.name, why));
   TableMaker make{m, kind, limits, kind == DeviceKind::kCpu ? "f32" : m.dtype == Dtype::kFp16 ? "f16" : "bf16", {}};
-  make.op("embedding", "embedding", 0);
-  make.op("layernorm", "rmsnorm", 2);
-  const char* const several = kind == DeviceKind::kCpu ? "linear_set" : "linear";  // the CPU's transformer fuses no weights
-  make.op("qkv_proj", several);
-  if (m.qk_norm) make.op("qk_norm", "rmsnorm");
-  make.op("rotary_emb", "rope");
-  make.op("append_kv", "append_kv");
-  make.op("o_proj", "linear");
-  make.op("gate_up_proj", several);
-  make.op("act_fn", "silu_mul");
-  make.op("down_proj", "linear");
-  make.op("final_layernorm", "rmsnorm", 0);
-  make.op("lm_head", "linear", 0, OpAxis::kSequences);
-  make.op("sampler", "sampling", 0, OpAxis::kSequences);
+  add_operations(make);
   add_attention(make);
   add_policies(make);
   if (kind == DeviceKind::kGpu) {
@@ -166,29 +175,44 @@ Shape linear_shape(const std::string& name, const ModelSpec& m, std::int64_t tok
   if (name == "o_proj") return {{"tokens", tokens}, {"out", m.hidden}, {"in", q}};
   if (name == "gate_up_proj") return {{"tokens", tokens}, {"out", 2 * m.intermediate}, {"in", m.hidden}};
   if (name == "down_proj") return {{"tokens", tokens}, {"out", m.hidden}, {"in", m.intermediate}};
-  return {{"tokens", tokens}, {"out", m.vocabulary}, {"in", m.embedding_width}};  // lm_head
+  return {{"tokens", tokens}, {"out", m.vocabulary}, {"in", m.embedding_width}};  // the head
+}
+
+// The engine adds biases in the same launch; the CPU's cases go without.
+Shape gpu_linear_shape(const CalibrationTable& t, const ModelSpec& m, Shape shape) {
+  const bool has_bias = t.covers != "lm_head" && (t.name == "qkv_proj" ? m.qkv_bias : m.dense_bias);
+  if (has_bias && t.format != "f32") shape["bias"] = 1;
+  return shape;
+}
+
+// Tokens at a point are those of so many sequences that decode, or of prompts.
+std::int64_t sequences_of(const CalibrationTable& t, std::int64_t tokens) {
+  return tokens <= t.most_sequences ? tokens : (tokens + kContextTokens - 1) / kContextTokens;
 }
 
 Shape op_shape(const CalibrationTable& t, const ModelSpec& m, std::int64_t n) {
   if (t.family == "linear_set") {
     const bool is_qkv = t.name == "qkv_proj";
     const std::int64_t kv = is_qkv ? m.kv_heads * m.head_dim : 0;
-    return {{"tokens", n},
-            {"first", is_qkv ? m.q_heads * m.head_dim : m.intermediate},
-            {"second", is_qkv ? kv : m.intermediate},
-            {"third", kv},
-            {"in", m.hidden}};
+    const Shape set{{"tokens", n},
+                    {"first", is_qkv ? m.q_heads * m.head_dim : m.intermediate},
+                    {"second", is_qkv ? kv : m.intermediate},
+                    {"third", kv},
+                    {"in", m.hidden}};
+    return gpu_linear_shape(t, m, set);
   }
-  if (t.family == "linear") return linear_shape(t.name, m, n);
+  if (t.family.starts_with("linear")) return gpu_linear_shape(t, m, linear_shape(t.name, m, n));
+  if (t.family == "rope_qk" || t.family == "rmsnorm_qk" || t.family == "append_step") {
+    Shape shape{{"tokens", n}, {"q_heads", m.q_heads}, {"kv_heads", m.kv_heads}, {"head_dim", m.head_dim}};
+    if (t.family == "append_step") shape["sequences"] = sequences_of(t, n);
+    return shape;
+  }
   if (t.name == "qk_norm") return {{"tokens", n * (m.q_heads + m.kv_heads)}, {"width", m.head_dim}};
   if (t.family == "rmsnorm") return {{"tokens", n}, {"width", m.hidden}};
   if (t.family == "embedding") return {{"tokens", n}, {"width", m.embedding_width}, {"vocabulary", m.vocabulary}};
   if (t.family == "rope") return {{"tokens", n}, {"heads", m.q_heads + m.kv_heads}, {"head_dim", m.head_dim}};
-  if (t.family == "append_kv") {
-    Shape shape{{"tokens", n}, {"kv_heads", m.kv_heads}, {"head_dim", m.head_dim}};
-    if (t.format == "f32") shape["sequences"] = n <= t.most_sequences ? n : (n + kContextTokens - 1) / kContextTokens;
-    return shape;
-  }
+  if (t.family == "append_kv")
+    return {{"tokens", n}, {"sequences", sequences_of(t, n)}, {"kv_heads", m.kv_heads}, {"head_dim", m.head_dim}};
   if (t.family == "silu_mul") return {{"tokens", n}, {"width", m.intermediate}};
   return {{"rows", n}, {"vocabulary", m.vocabulary}};  // sampling
 }
@@ -246,6 +270,7 @@ Shape shape_at(const CalibrationTable& t, const ModelSpec& m, const CalibrationP
       break;
     case TableKind::kDecode:
       shape = {{"batch", at[0]}, {"len", at[1]}};
+      if (t.format != "f32") shape["longest"] = PlainDecoder::rounded_tokens(static_cast<std::int32_t>(at[1]));
       break;
     case TableKind::kPolicy:
       return policy_shape(t.name, m, at);

@@ -84,12 +84,13 @@ DecodeOp build_decode(Buffers& b, const Shape& s, KvFormat format, bool sums_col
   lay_out_pages(b, op);
   const std::int64_t heads = s.at("batch") * a.q_heads;
   a.q = b.activations().elements(heads * a.kv.head_dim), a.out = b.activations().element_room(heads * a.kv.head_dim), a.out_type = b.type();
-  a.longest = static_cast<std::int32_t>(op.len), a.kv_tokens = a.kv.num_rows * op.len;
+  a.longest = static_cast<std::int32_t>(s.contains("longest") ? s.at("longest") : op.len);  // the bound that a recorded step knows
+  a.kv_tokens = std::int64_t{a.kv.num_rows} * a.longest;
   a.counters = b.put(std::vector<std::int32_t>(static_cast<std::size_t>(a.kv.num_rows), 0));
   if (!sums_columns) return op;
   std::vector<std::int64_t> first;
   for (std::int64_t r = 0; r <= a.kv.num_rows; ++r) first.push_back(r * op.len);
-  a.first = b.put(first), a.column_sum = b.room<float>(a.kv_tokens);
+  a.first = b.put(first), a.column_sum = b.room<float>(a.kv.num_rows * op.len);
   return op;
 }
 

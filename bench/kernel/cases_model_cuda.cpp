@@ -21,6 +21,7 @@ KernelFamily linear(ElementType type) {
     a.tokens = s.at("tokens"), a.out_dim = s.at("out"), a.in_dim = s.at("in"), a.type = b.type();
     a.x = b.activations().elements(a.tokens * a.in_dim), a.w = b.elements(a.out_dim * a.in_dim);
     a.y = b.activations().element_room(a.tokens * a.out_dim);
+    if (s.contains("bias")) a.bias = b.elements(a.out_dim);
     return a;
   };
   recipe.work = work_of_shape<DeviceLinear>;
@@ -79,7 +80,9 @@ KernelFamily silu_mul(ElementType type) {
   recipe.build = [](Buffers& b, const Shape& s) {
     DeviceSiluMul a;
     a.tokens = s.at("tokens"), a.width = s.at("width"), a.type = b.type();
-    a.gate = b.activations().elements(a.tokens * a.width), a.up = b.activations().elements(a.tokens * a.width);
+    a.in_stride = 2 * a.width;  // side by side, as one product writes them
+    a.gate = b.activations().elements(a.tokens * a.in_stride);
+    a.up = static_cast<const char*>(a.gate) + a.width * element_bytes(a.type);
     a.out = b.activations().element_room(a.tokens * a.width);
     return a;
   };
@@ -118,6 +121,8 @@ KernelFamily sampling(ElementType type) {
     DeviceSampling a;
     a.rows = s.at("rows"), a.vocabulary = s.at("vocabulary"), a.type = b.type();
     a.logits = b.activations().elements(a.rows * a.vocabulary), a.token = b.room<std::int32_t>(a.rows);
+    a.temperature = b.put(std::vector<float>(static_cast<std::size_t>(a.rows), 0.0F));
+    a.key = b.put(std::vector<std::uint64_t>(static_cast<std::size_t>(a.rows), 0));
     return a;
   };
   recipe.work = work_of_shape<DeviceSampling>;
@@ -135,6 +140,7 @@ void add_model_cuda_cases(std::vector<KernelFamily>& families) {
   for (const ElementType type : kTypes)
     for (const KernelFamily& f : {linear(type), rmsnorm(type), rope(type), silu_mul(type), embedding(type), sampling(type)})
       families.push_back(f);
+  families.push_back(sampling(ElementType::kF32));  // the engine's logits
 }
 
 }  // namespace kvlab

@@ -20,6 +20,13 @@ ElementType type_of(const Op& a) {
   if constexpr (requires { a.type; }) return a.type;
   return ElementType::kF32;
 }
+// Of what a product writes, which may be logits.
+template <class Op>
+ElementType output_type_of(const Op& a) {
+  if constexpr (requires { a.y_is_f32; })
+    if (a.y_is_f32) return ElementType::kF32;
+  return type_of(a);
+}
 // n elements from element `at` on.
 inline std::vector<float> read_at(Device& device, const void* base, std::int64_t at, std::int64_t n, ElementType type) {
   return read_floats(device, static_cast<const char*>(base) + at * element_bytes(type), n, type);
@@ -35,9 +42,9 @@ bool linear_matches(Device& device, const Op& a, const Run& run) {
     const std::vector<float> x = read_at(device, a.x, t * a.in_dim, a.in_dim, type);
     for (const std::int64_t o : sampled(a.out_dim, 16)) {
       const std::vector<float> w = read_at(device, a.w, o * a.in_dim, a.in_dim, type);
-      double sum = 0;
+      double sum = a.bias == nullptr ? 0 : wide(read_at(device, a.bias, o, 1, type)[0]);
       for (std::size_t i = 0; i < x.size(); ++i) sum += wide(x[i]) * wide(w[i]);
-      error.add(wide(read_at(device, a.y, t * a.out_dim + o, 1, type)[0]), sum);
+      error.add(wide(read_at(device, a.y, t * a.out_dim + o, 1, output_type_of(a))[0]), sum);
     }
   }
   return error.below(tolerance_of(type));
@@ -50,7 +57,8 @@ bool rmsnorm_matches(Device& device, const Op& a, const Run& run) {
   std::vector<std::vector<float>> in, before;
   for (const std::int64_t t : rows) {
     in.push_back(read_at(device, a.in, t * a.width, a.width, type));
-    before.push_back(read_at(device, a.residual, t * a.width, a.width, type));
+    before.push_back(a.residual == nullptr ? std::vector<float>(in.back().size(), 0.0F)
+                                           : read_at(device, a.residual, t * a.width, a.width, type));
   }
   run();
   const std::vector<float> weight = read_at(device, a.weight, 0, a.width, type);
@@ -63,6 +71,17 @@ bool rmsnorm_matches(Device& device, const Op& a, const Run& run) {
     for (std::size_t i = 0; i < out.size(); ++i) error.add(wide(out[i]), (wide(in[r][i]) + wide(before[r][i])) * scale * wide(weight[i]));
   }
   return error.below(tolerance_of(type));
+}
+
+// Heads [heads, head_dim] before and after; cos and sin [head_dim / 2] of their token.
+inline void add_rotation_error(const std::vector<float>& before, const std::vector<float>& cos, const std::vector<float>& sin,
+                               const std::vector<float>& after, RelativeError& error) {
+  const std::size_t half = cos.size();
+  for (std::size_t i = 0; i < before.size() / 2; ++i) {
+    const std::size_t c = i % half, at = i / half * 2 * half + c, other = at + half;
+    error.add(wide(after[at]), wide(before[at]) * wide(cos[c]) - wide(before[other]) * wide(sin[c]));
+    error.add(wide(after[other]), wide(before[other]) * wide(cos[c]) + wide(before[at]) * wide(sin[c]));
+  }
 }
 
 inline const void* rotated(const Rope& a) { return a.x; }
@@ -79,15 +98,8 @@ bool rope_matches(Device& device, const Op& a, const Run& run) {
   run();
   RelativeError error;
   for (std::size_t r = 0; r < rows.size(); ++r) {
-    const std::vector<float> cos = read_floats(device, a.cos + rows[r] * half, half),
-                             sin = read_floats(device, a.sin + rows[r] * half, half);
-    const std::vector<float> after = read_at(device, rotated(a), rows[r] * each, each, type);
-    for (std::int64_t i = 0; i < a.heads * half; ++i) {
-      const auto c = static_cast<std::size_t>(i % half), at = static_cast<std::size_t>(i / half * a.head_dim + i % half);
-      const std::size_t other = at + static_cast<std::size_t>(half);
-      error.add(wide(after[at]), wide(before[r][at]) * wide(cos[c]) - wide(before[r][other]) * wide(sin[c]));
-      error.add(wide(after[other]), wide(before[r][other]) * wide(cos[c]) + wide(before[r][at]) * wide(sin[c]));
-    }
+    add_rotation_error(before[r], read_floats(device, a.cos + rows[r] * half, half), read_floats(device, a.sin + rows[r] * half, half),
+                       read_at(device, rotated(a), rows[r] * each, each, type), error);
   }
   return error.below(tolerance_of(type));
 }
@@ -108,10 +120,13 @@ template <class Op>
 bool silu_mul_matches(Device& device, const Op& a, const Run& run) {
   run();
   const ElementType type = type_of(a);
+  std::int64_t stride = a.width;
+  if constexpr (requires { a.in_stride; })
+    if (a.in_stride != 0) stride = a.in_stride;
   RelativeError error;
   for (const std::int64_t t : sampled(a.tokens, 8)) {
-    const std::vector<float> gate = read_at(device, a.gate, t * a.width, a.width, type),
-                             up = read_at(device, a.up, t * a.width, a.width, type);
+    const std::vector<float> gate = read_at(device, a.gate, t * stride, a.width, type),
+                             up = read_at(device, a.up, t * stride, a.width, type);
     const std::vector<float> out = read_at(device, a.out, t * a.width, a.width, type);
     for (std::size_t i = 0; i < out.size(); ++i) error.add(wide(out[i]), wide(gate[i]) / (1 + std::exp(-wide(gate[i]))) * wide(up[i]));
   }

@@ -25,11 +25,12 @@ std::size_t number(std::int32_t i) { return static_cast<std::size_t>(i); }
 std::int32_t rounded_batch(std::int32_t n) {
   return n <= 8 ? static_cast<std::int32_t>(std::bit_ceil(static_cast<unsigned>(n))) : (n + 7) / 8 * 8;
 }
-std::int32_t rounded_tokens(std::int32_t n) {
-  return std::max(kLeastTokens, static_cast<std::int32_t>(std::bit_ceil(static_cast<unsigned>(n))));
-}
 
 }  // namespace
+
+std::int32_t PlainDecoder::rounded_tokens(std::int32_t tokens) {
+  return std::max(kLeastTokens, static_cast<std::int32_t>(std::bit_ceil(static_cast<unsigned>(tokens))));
+}
 
 class PlainDecoder::Attention final : public DeviceAttentionHost {
  public:
@@ -81,7 +82,7 @@ bool PlainDecoder::can_run(const DeviceTransformer& model, const PolicyCache& ca
   return has_kernel && page >= 16 && std::has_single_bit(static_cast<unsigned>(page)) && cache.policy().recipe().keeps_everything();
 }
 
-// Rows of a sequence have the same pages, but for those of other lengths, which a pool that grows finds.
+// Pages for the batch's new tokens at once: a pool moves all it holds when it grows. A sequence's rows have equally many.
 void PlainDecoder::make_room(std::span<const Token> batch) {
   const std::int32_t page_tokens = cache_.pages().page_tokens();
   std::int64_t pages = 0;

@@ -22,6 +22,8 @@ class PlainDecoder {
   PlainDecoder(DeviceTransformer& model, PolicyCache& cache, bool graphs);
   // Whether such a cache can be decoded so.
   static bool can_run(const DeviceTransformer& model, const PolicyCache& cache);
+  // The bound of a step's longest row that its kernels are launched for: 256 tokens, or the next power of two.
+  static std::int32_t rounded_tokens(std::int32_t tokens);
 
   struct Token {
     EngineSequence* sequence = nullptr;

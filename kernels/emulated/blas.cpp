@@ -1,5 +1,6 @@
 #include "kernels/cuda/blas.h"
 
+#include "kernels/emulated/device_memory.h"
 #include "kernels/emulated/launch.h"
 
 namespace kvlab {
@@ -33,6 +34,8 @@ void multiply(const MatrixProduct& p, CudaContext&) {
   if (p.k == 0) throw CudaError("a matrix product over no columns");
   emulated::expect_device_argument("of a matrix product", p);
   emulated::enqueue([p] {
+    emulated::note_launch("matrix_product " + std::to_string(p.m) + "x" + std::to_string(p.k) + "x" + std::to_string(p.n) +
+                          (p.c_is_f32 ? " to f32" : "") + (p.bias != nullptr ? " with bias" : ""));
     if (p.type == ElementType::kF32) multiply_all<float, float>(p);
     if (p.type == ElementType::kF16) p.c_is_f32 ? multiply_all<f16, float>(p) : multiply_all<f16, f16>(p);
     if (p.type == ElementType::kBf16) p.c_is_f32 ? multiply_all<bf16, float>(p) : multiply_all<bf16, bf16>(p);

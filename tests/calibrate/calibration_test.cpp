@@ -47,8 +47,8 @@ class FakeMeter final : public Meter {
   explicit FakeMeter(double noise = 0) : noise_(noise) {}
   [[nodiscard]] DeviceFacts facts() override {
     DeviceFacts facts;
-    facts.name = name, facts.memory_bytes = std::int64_t{8} << 30, facts.cache_bytes = 1 << 20, facts.copy_bytes_per_s = copy_bytes_per_s,
-    facts.gemm_flops_per_s = 3 * copy_bytes_per_s;
+    facts.name = name, facts.kind = kind, facts.memory_bytes = std::int64_t{8} << 30, facts.cache_bytes = 1 << 20,
+    facts.copy_bytes_per_s = copy_bytes_per_s, facts.gemm_flops_per_s = 3 * copy_bytes_per_s;
     return facts;
   }
   [[nodiscard]] bool can_measure(const CalibrationTable& table) const override { return table.name != lacks; }
@@ -69,6 +69,7 @@ class FakeMeter final : public Meter {
             at[0],   (is_stalled ? 5.0 : 1.0) * (table.name == uneven ? 1.25 : 1.0)};
   }
   std::string name = "fake", lacks;
+  DeviceKind kind = DeviceKind::kCpu;
   std::string uneven;  // the table whose samples take a quarter longer in the mean than in the median
   std::atomic<bool>* stop = nullptr;
   std::size_t stop_after = 0, stop_at = 0;  // different points; measurements
@@ -331,6 +332,15 @@ TEST(Calibration, MoreTimeGoesOnFromAFinishedProfile) {
   EXPECT_GT(again.measurements, c.result.measurements);
   EXPECT_NE(profile_hash(c.profile()), before);
   EXPECT_LT(again.errors.back().p95_frac, c.result.errors.back().p95_frac);
+}
+
+// Under the same names they hold times of other launches.
+TEST(Calibration, EarlierFoldersOfAGpuAreRefused) {
+  FakeMeter meter;
+  Calibrated c(meter, 1e-6);
+  EXPECT_EQ(error_of([&] { c.run(meter); }), "no error");
+  meter.kind = DeviceKind::kGpu;
+  EXPECT_THAT(error_of([&] { c.run(meter); }), testing::HasSubstr("of operations '', not 'as the engine launches them'"));
 }
 
 TEST(Calibration, AFolderOfAnotherDeviceModelOrSeedIsRefused) {

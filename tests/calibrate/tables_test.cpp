@@ -1,0 +1,40 @@
+// Which operation is timed for which table.
+#include "app/calibrate/tables.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+namespace kvlab {
+
+namespace {
+
+using TableKind = CalibrationTable::Kind;
+const std::string kSpecs = KVLAB_SOURCE_DIR "/profiles/models";
+
+// On a GPU as its engine launches them, on the CPU as that does; what is counted is the same.
+TEST(CalibrationTables, AreNamedForWhatIsTimed) {
+  const auto tables = [](const char* model, DeviceKind kind) {
+    std::map<std::string, std::string> all;
+    for (const CalibrationTable& t : calibration_tables(load_model_spec(model, kSpecs), kind, {}))
+      if (t.kind == TableKind::kOp) all[t.covers] = t.name + " " + t.family + "/" + t.format;
+    return all;
+  };
+  const auto gpu = tables("llama-3.1-8b", DeviceKind::kGpu), normed = tables("qwen3-8b", DeviceKind::kGpu),
+             cpu = tables("qwen3-8b", DeviceKind::kCpu);
+  EXPECT_EQ(gpu.at("rotary_emb"), "rope_qk rope_qk/bf16");
+  EXPECT_EQ(gpu.at("lm_head"), "linear_head linear_head/bf16");
+  EXPECT_EQ(gpu.at("sampler"), "sampler sampling/f32");
+  EXPECT_EQ(gpu.at("append_kv"), "append_kv append_step/bf16");
+  EXPECT_EQ(gpu.at("qkv_proj"), "qkv_proj linear/bf16");
+  EXPECT_EQ(normed.at("qkv_proj"), "qkv_proj linear_set/bf16");
+  EXPECT_EQ(normed.at("qk_norm"), "qk_norm rmsnorm_qk/bf16");
+  EXPECT_EQ(cpu.at("rotary_emb"), "rotary_emb rope/f32");
+  EXPECT_EQ(cpu.at("lm_head"), "lm_head linear/f32");
+  EXPECT_EQ(cpu.at("qk_norm"), "qk_norm rmsnorm/f32");
+}
+
+}  // namespace
+
+}  // namespace kvlab
