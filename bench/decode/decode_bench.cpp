@@ -1,5 +1,6 @@
 // Decode steps of a model of the shape of Llama-3.1-8B with random weights: a recorded graph against the sum of its kernels.
-//   decode_bench [batch,context ...]     1,4096 and 64,4096 where nothing is given
+//   decode_bench [batch,context ...]     1,4096 and 64,4096 where nothing is given: 16 GB of weights, and up to 34 GB of keys and values
+// The context is what a sequence attends to, its new token included.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -51,7 +52,7 @@ int run(int argc, char** argv) {
   if (sizes.empty()) sizes = {"1,4096", "64,4096"};
   for (const std::string& size : sizes) {
     int batch = 0, context = 0;
-    if (std::sscanf(size.c_str(), "%d,%d", &batch, &context) != 2 || batch < 1 || context < 1)
+    if (std::sscanf(size.c_str(), "%d,%d", &batch, &context) != 2 || batch < 1 || context < 2)
       throw InputError("'" + size + "': a batch and a context are expected, such as 64,4096");
     print(batch, context, time_decode_step(llama_8b(), ElementType::kBf16, batch, context, 20, cuda), rate);
   }

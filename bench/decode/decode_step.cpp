@@ -43,10 +43,10 @@ double time_on_device(CudaContext& cuda, int repeats, const std::function<void()
   return median(std::move(seconds));
 }
 
-// Sequences behind `context` tokens of zeros, whose pages lie in random order.
+// Sequences behind context - 1 tokens of zeros, with pages of their own for `context` in each layer. Pages lie in random order.
 std::vector<EngineSequence> filled_sequences(PolicyCache& cache, std::int32_t batch, std::int32_t context) {
   KvPages& pages = cache.pages();
-  const std::int32_t page_tokens = pages.page_tokens(), row_pages = context / page_tokens + 1;
+  const std::int32_t page_tokens = pages.page_tokens(), row_pages = (context + page_tokens - 1) / page_tokens, held = context - 1;
   const ModelShape& shape = cache.shape();
   const std::int32_t all = batch * shape.num_layers * shape.kv_heads * row_pages;
   pages.reserve(all);
@@ -62,12 +62,12 @@ std::vector<EngineSequence> filled_sequences(PolicyCache& cache, std::int32_t ba
   auto next = order.begin();
   for (std::int32_t s = 0; s < batch; ++s) {
     EngineSequence& sequence = sequences[static_cast<std::size_t>(s)];
-    sequence.index = s, sequence.prompt_tokens = context;
+    sequence.index = s, sequence.prompt_tokens = held;
     cache.start(sequence);
-    sequence.seen_tokens = context;
+    sequence.seen_tokens = held;
     for (KvStore::Sequence& layer : sequence.rows)
       for (std::size_t h = 0; h < layer.len.size(); ++h) {
-        layer.len[h] = context;
+        layer.len[h] = held;
         layer.pages[h].assign(next, next + row_pages);
         next += row_pages;
       }
@@ -75,7 +75,7 @@ std::vector<EngineSequence> filled_sequences(PolicyCache& cache, std::int32_t ba
   return sequences;
 }
 
-// Each kind of kernel of a step on arrays of its shapes.
+// Each kind of kernel of a step on arrays of its shapes, of each layer on its weights and pages.
 class StepKernels {
  public:
   StepKernels(DeviceTransformer& model, PolicyCache& cache, std::span<const EngineSequence> sequences, int repeats)
@@ -87,26 +87,12 @@ class StepKernels {
         repeats_(repeats),
         in_(n_ * widest() * element_bytes(type_)),
         out_(n_ * widest() * 4),
-        ids_(std::vector<std::int32_t>(sequences.size(), 1)) {
+        ids_(std::vector<std::int32_t>(sequences.size(), 1)),
+        zeros_(std::vector<std::int32_t>(2 * sequences.size(), 0)),
+        cos_(std::vector<float>(static_cast<std::size_t>(c_.head_dim / 2), 1.0F)) {
     cuda::fill(in_.data(), 0, in_.bytes(), cuda_.stream());
     cuda::fill(out_.data(), 0, out_.bytes(), cuda_.stream());
-    KvRows pool;
-    cache.pages().fill(pool);
-    std::vector<std::int32_t> len, begin, page;
-    for (const EngineSequence& s : sequences)
-      for (std::size_t h = 0; h < static_cast<std::size_t>(c_.kv_heads); ++h) {
-        longest_ = s.rows.front().len[h];
-        len.push_back(longest_), begin.push_back(static_cast<std::int32_t>(page.size()));
-        const std::vector<std::int32_t>& own = s.rows.front().pages[h];
-        page.insert(page.end(), own.begin(), own.end());
-      }
-    len_ = DeviceBuffer<std::int32_t>(len), begin_ = DeviceBuffer<std::int32_t>(begin), page_ = DeviceBuffer<std::int32_t>(page);
-    kv_.format = type_ == ElementType::kF16 ? KvFormat::kF16 : KvFormat::kBf16, kv_.type = type_;
-    kv_.num_rows = static_cast<std::int32_t>(len.size()), kv_.kv_heads = c_.kv_heads, kv_.head_dim = c_.head_dim;
-    kv_.page_tokens = pool.page_tokens, kv_.k = pool.k, kv_.v = pool.v;
-    kv_.len = len_.data(), kv_.page_begin = begin_.data(), kv_.page = page_.data();
-    counters_ = DeviceBuffer<std::int32_t>(std::vector<std::int32_t>(len.size(), 0));
-    cos_ = DeviceBuffer<float>(std::vector<float>(static_cast<std::size_t>(n_ * c_.head_dim / 2), 1.0F));
+    list_pages(cache, sequences);
   }
 
   std::vector<DecodeStepTimes::Kernel> measure() {
@@ -119,14 +105,20 @@ class StepKernels {
     });
     linear("linear_qkv", hidden, q + 2 * kv, [](const DeviceLayerWeights& l) { return l.qkv.data(); });
     add("rope", 2 * c_.layers, [&](std::size_t i) {
-      DeviceRope op{in(), in(), cos_.data(), cos_.data(), nullptr, nullptr, n_, i % 2 == 0 ? c_.q_heads : c_.kv_heads, c_.head_dim};
-      op.type = type_;
+      const bool is_k = i % 2 == 1;
+      std::uint8_t* const from = is_k ? in() + q * element_bytes(type_) : in();
+      DeviceRope op{from,       is_k ? from : out(), cos_.data(), cos_.data(), zeros_.data(), nullptr, n_, is_k ? c_.kv_heads : c_.q_heads,
+                    c_.head_dim};
+      op.in_stride = q + 2 * kv, op.out_stride = is_k ? q + 2 * kv : 0, op.type = type_;
       run_cuda(op, cuda_);
     });
-    add("append_kv", c_.layers, [&](std::size_t) { run_cuda(AppendKv{kv_, in(), in(), 0, nullptr, n_, 1}, cuda_); });
-    add("attention_decode", c_.layers, [&](std::size_t) {
+    add("append_kv", c_.layers, [&](std::size_t l) {
+      const std::uint8_t* const k = in() + q * element_bytes(type_);
+      run_cuda(AppendKv{kv_of(l), k, k + kv * element_bytes(type_), q + 2 * kv, nullptr, n_, 1}, cuda_);
+    });
+    add("attention_decode", c_.layers, [&](std::size_t l) {
       PagedDecode op;
-      op.kv = kv_, op.q = in(), op.out = out(), op.out_type = type_, op.counters = counters_.data();
+      op.kv = kv_of(l), op.q = in(), op.out = out(), op.out_type = type_, op.counters = counters_.data();
       op.q_heads = c_.q_heads, op.longest = longest_, op.kv_tokens = std::int64_t{kv_.num_rows} * longest_;
       run_cuda(op, cuda_);
     });
@@ -142,7 +134,9 @@ class StepKernels {
       run_cuda(op, cuda_);
     });
     add("sampling", 1, [&](std::size_t) {
-      run_cuda(DeviceSampling{out(), nullptr, nullptr, ids_.data(), n_, vocabulary, 0, ElementType::kF32}, cuda_);
+      const auto* const temperature = reinterpret_cast<const float*>(zeros_.data());
+      const auto* const key = reinterpret_cast<const std::uint64_t*>(zeros_.data());
+      run_cuda(DeviceSampling{out(), temperature, key, ids_.data(), n_, vocabulary, 0, ElementType::kF32}, cuda_);
     });
     return std::move(kernels_);
   }
@@ -151,6 +145,31 @@ class StepKernels {
   [[nodiscard]] std::int64_t widest() const {
     return std::max(
         {std::int64_t{c_.vocab_size}, 2 * std::int64_t{c_.intermediate_dim}, (c_.q_heads + 2 * std::int64_t{c_.kv_heads}) * c_.head_dim});
+  }
+  // The new token counts.
+  void list_pages(PolicyCache& cache, std::span<const EngineSequence> sequences) {
+    std::vector<std::int32_t> len, begin, page;
+    for (std::size_t l = 0; l < static_cast<std::size_t>(c_.layers); ++l)
+      for (const EngineSequence& s : sequences)
+        for (std::size_t h = 0; h < static_cast<std::size_t>(c_.kv_heads); ++h) {
+          const std::vector<std::int32_t>& own = s.rows[l].pages[h];
+          longest_ = s.rows[l].len[h] + 1;
+          if (l == 0) len.push_back(longest_), begin.push_back(static_cast<std::int32_t>(page.size()));
+          page.insert(page.end(), own.begin(), own.end());
+        }
+    len_ = DeviceBuffer<std::int32_t>(len), begin_ = DeviceBuffer<std::int32_t>(begin), page_ = DeviceBuffer<std::int32_t>(page);
+    counters_ = DeviceBuffer<std::int32_t>(std::vector<std::int32_t>(len.size(), 0));
+    KvRows pool;
+    cache.pages().fill(pool);
+    kv_.format = type_ == ElementType::kF16 ? KvFormat::kF16 : KvFormat::kBf16, kv_.type = type_;
+    kv_.num_rows = static_cast<std::int32_t>(len.size()), kv_.kv_heads = c_.kv_heads, kv_.head_dim = c_.head_dim;
+    kv_.page_tokens = pool.page_tokens, kv_.k = pool.k, kv_.v = pool.v;
+    kv_.len = len_.data(), kv_.page_begin = begin_.data();
+  }
+  [[nodiscard]] PagedKv kv_of(std::size_t layer) const {
+    PagedKv kv = kv_;
+    kv.page = page_.data() + static_cast<std::int64_t>(layer) * (page_.size() / c_.layers);
+    return kv;
   }
   std::uint8_t* in() { return in_.data(); }
   std::uint8_t* out() { return out_.data(); }
@@ -173,19 +192,20 @@ class StepKernels {
   std::int64_t n_;
   int repeats_;
   DeviceBuffer<std::uint8_t> in_, out_;
-  DeviceBuffer<std::int32_t> ids_, len_, begin_, page_, counters_;
+  DeviceBuffer<std::int32_t> ids_, zeros_;  // zeros_: positions, temperatures, keys
   DeviceBuffer<float> cos_;
-  PagedKv kv_;
+  DeviceBuffer<std::int32_t> len_, begin_, page_, counters_;  // [rows], [layers, pages]
+  PagedKv kv_;                                                // of all layers, but for their pages
   std::int32_t longest_ = 0;
   std::vector<DecodeStepTimes::Kernel> kernels_;
 };
 
-// Every weight once (of the embedding the rows that are looked up), the cache once.
+// Every weight once (of the embedding the rows that are looked up), the cache once, the new token in it.
 std::int64_t bytes_of_step(const ModelConfig& c, ElementType type, std::int64_t batch, std::int64_t context) {
   const std::int64_t hidden = c.hidden_dim, q = std::int64_t{c.q_heads} * c.head_dim, kv = std::int64_t{c.kv_heads} * c.head_dim;
   const std::int64_t layer = hidden * (2 * q + 2 * kv + 3 * std::int64_t{c.intermediate_dim} + 2);
   const std::int64_t weights = c.layers * layer + hidden * (c.vocab_size + batch + 1);
-  return element_bytes(type) * (weights + c.layers * batch * 2 * kv * (context + 1));
+  return element_bytes(type) * (weights + c.layers * batch * 2 * kv * context);
 }
 
 }  // namespace
@@ -220,9 +240,9 @@ DecodeStepTimes time_decode_step(const ModelConfig& config, ElementType type, st
     for (EngineSequence& s : sequences) tokens.push_back({&s, 1, 0, 0});
     std::vector<double> steps;
     for (int i = 0; i < repeats + 2; ++i) {
-      for (EngineSequence& s : sequences) s.seen_tokens = context;  // the same step again
+      for (EngineSequence& s : sequences) s.seen_tokens = context - 1;  // the same step again
       for (EngineSequence& s : sequences)
-        for (KvStore::Sequence& layer : s.rows) std::fill(layer.len.begin(), layer.len.end(), context);
+        for (KvStore::Sequence& layer : s.rows) std::fill(layer.len.begin(), layer.len.end(), context - 1);
       const auto begin = std::chrono::steady_clock::now();
       decoder.step(tokens);
       if (i >= 2) steps.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
