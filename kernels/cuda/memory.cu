@@ -99,9 +99,11 @@ void synchronize(CudaStream stream) { check(cudaStreamSynchronize(stream), "wait
 
 void allow_shared(const void* kernel, std::size_t bytes) {
   static std::mutex mutex;
-  static std::map<const void*, std::size_t> allowed;
+  static std::map<std::pair<int, const void*>, std::size_t> allowed;  // a kernel has a limit on each GPU
+  int gpu = 0;
+  check(cudaGetDevice(&gpu), "asking which GPU is in use");
   const std::lock_guard lock(mutex);
-  std::size_t& limit = allowed[kernel];
+  std::size_t& limit = allowed[{gpu, kernel}];
   if (limit >= bytes) return;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
         "asking for " + std::to_string(bytes) + " bytes of shared memory");
