@@ -96,32 +96,14 @@ class StepKernels {
   }
 
   std::vector<DecodeStepTimes::Kernel> measure() {
-    const std::int64_t hidden = c_.hidden_dim, inner = c_.intermediate_dim, vocabulary = c_.vocab_size;
-    const std::int64_t q = std::int64_t{c_.q_heads} * c_.head_dim, kv = std::int64_t{c_.kv_heads} * c_.head_dim;
+    const std::int64_t hidden = c_.hidden_dim, inner = c_.intermediate_dim, vocabulary = c_.vocab_size, q = q_width();
     const DeviceWeights& w = model_.weights();
     add("embedding", 1, [&](std::size_t) { run_cuda(DeviceEmbedding{ids_.data(), w.embedding.data(), out(), n_, hidden, type_}, cuda_); });
     add("rmsnorm", 2 * c_.layers + 1, [&](std::size_t) {
       run_cuda(DeviceRmsNorm{in(), out(), w.final_norm.data(), in(), n_, hidden, 1e-5F, type_}, cuda_);
     });
-    linear("linear_qkv", hidden, q + 2 * kv, [](const DeviceLayerWeights& l) { return l.qkv.data(); });
-    add("rope", 2 * c_.layers, [&](std::size_t i) {
-      const bool is_k = i % 2 == 1;
-      std::uint8_t* const from = is_k ? in() + q * element_bytes(type_) : in();
-      DeviceRope op{from,       is_k ? from : out(), cos_.data(), cos_.data(), zeros_.data(), nullptr, n_, is_k ? c_.kv_heads : c_.q_heads,
-                    c_.head_dim};
-      op.in_stride = q + 2 * kv, op.out_stride = is_k ? q + 2 * kv : 0, op.type = type_;
-      run_cuda(op, cuda_);
-    });
-    add("append_kv", c_.layers, [&](std::size_t l) {
-      const std::uint8_t* const k = in() + q * element_bytes(type_);
-      run_cuda(AppendKv{kv_of(l), k, k + kv * element_bytes(type_), q + 2 * kv, nullptr, n_, 1}, cuda_);
-    });
-    add("attention_decode", c_.layers, [&](std::size_t l) {
-      PagedDecode op;
-      op.kv = kv_of(l), op.q = in(), op.out = out(), op.out_type = type_, op.counters = counters_.data();
-      op.q_heads = c_.q_heads, op.longest = longest_, op.kv_tokens = std::int64_t{kv_.num_rows} * longest_;
-      run_cuda(op, cuda_);
-    });
+    linear("linear_qkv", hidden, q + 2 * kv_width(), [](const DeviceLayerWeights& l) { return l.qkv.data(); });
+    add_attention();
     linear("linear_o", q, hidden, [](const DeviceLayerWeights& l) { return l.o.data(); });
     linear("linear_gate_up", hidden, 2 * inner, [](const DeviceLayerWeights& l) { return l.gate_up.data(); });
     add("silu_mul", c_.layers, [&](std::size_t) {
@@ -142,9 +124,32 @@ class StepKernels {
   }
 
  private:
+  // Between the product of queries, keys and values and that of the output.
+  void add_attention() {
+    const std::int64_t q = q_width(), kv = kv_width();
+    add("rope", 2 * c_.layers, [&](std::size_t i) {
+      const bool is_k = i % 2 == 1;
+      std::uint8_t* const from = is_k ? in() + q * element_bytes(type_) : in();
+      DeviceRope op{from,       is_k ? from : out(), cos_.data(), cos_.data(), zeros_.data(), nullptr, n_, is_k ? c_.kv_heads : c_.q_heads,
+                    c_.head_dim};
+      op.in_stride = q + 2 * kv, op.out_stride = is_k ? q + 2 * kv : 0, op.type = type_;
+      run_cuda(op, cuda_);
+    });
+    add("append_kv", c_.layers, [&](std::size_t l) {
+      const std::uint8_t* const k = in() + q * element_bytes(type_);
+      run_cuda(AppendKv{kv_of(l), k, k + kv * element_bytes(type_), q + 2 * kv, nullptr, n_, 1}, cuda_);
+    });
+    add("attention_decode", c_.layers, [&](std::size_t l) {
+      PagedDecode op;
+      op.kv = kv_of(l), op.q = in(), op.out = out(), op.out_type = type_, op.counters = counters_.data();
+      op.q_heads = c_.q_heads, op.longest = longest_, op.kv_tokens = std::int64_t{kv_.num_rows} * longest_;
+      run_cuda(op, cuda_);
+    });
+  }
+  [[nodiscard]] std::int64_t q_width() const { return std::int64_t{c_.q_heads} * c_.head_dim; }
+  [[nodiscard]] std::int64_t kv_width() const { return std::int64_t{c_.kv_heads} * c_.head_dim; }
   [[nodiscard]] std::int64_t widest() const {
-    return std::max(
-        {std::int64_t{c_.vocab_size}, 2 * std::int64_t{c_.intermediate_dim}, (c_.q_heads + 2 * std::int64_t{c_.kv_heads}) * c_.head_dim});
+    return std::max({std::int64_t{c_.vocab_size}, 2 * std::int64_t{c_.intermediate_dim}, q_width() + 2 * kv_width()});
   }
   // The new token counts.
   void list_pages(PolicyCache& cache, std::span<const EngineSequence> sequences) {
