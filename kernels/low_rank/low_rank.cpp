@@ -39,11 +39,12 @@ OpCall call(const LowRankFactor& a) {
 
 OpCall call(const LowRankRebuild& b) {
   const LowRankFactor& a = b.factor;
-  const std::int64_t n = a.tokens.total();
-  OpCall c{"low_rank_rebuild", a.tokens.kv.num_rows, n, n, 0, 0};
-  c.bytes = 2 * (left_numbers(a) + right_numbers(a)) + a.tokens.dense_bytes() + a.tokens.list_bytes();
+  const std::int64_t n = a.tokens.total(), exact = b.num_exact(), d = a.tokens.kv.head_dim;
+  OpCall c{"low_rank_rebuild", a.tokens.kv.num_rows, n, n - exact, 0, 0};
+  c.bytes = 2 * (left_numbers(a) + right_numbers(a)) + (n - exact) * d * a.tokens.kv.kv_bytes + a.tokens.list_bytes() + 4 * exact;
   for_each_shape(a, [&](std::int64_t entries, std::int64_t width) { c.flops += 2 * entries * width * a.rank; });
-  if (a.is_pre_rope) c.flops += 3 * n * a.tokens.kv.head_dim;
+  c.flops -= 2 * exact * d * a.rank;
+  if (a.is_pre_rope) c.flops += 3 * (n - exact) * d;
   return c;
 }
 

@@ -142,8 +142,22 @@ struct StoreRight {
 template <class T>
 struct Rebuild {
   LowRank a;
+  const std::int64_t* exact_first;  // null: none
+  const std::int32_t* exact;
   __device__ int pairs() const { return (a.list.rows.head_dim + 1) / 2; }
   __device__ std::int64_t count(int m) const { return std::int64_t{a.tokens(m)} * a.heads * pairs(); }
+  __device__ bool is_exact(int row, std::int32_t i) const {
+    const std::int32_t token = a.list.index[a.list.first[row] + i];
+    std::int64_t low = exact_first[row], high = exact_first[row + 1];
+    while (low < high) {
+      const std::int64_t middle = (low + high) / 2;
+      if (exact[middle] < token)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    return low < exact_first[row + 1] && exact[low] == token;
+  }
   __device__ float product(const LowRankMatrix& x, std::int64_t i, std::int64_t j) const {
     float sum = 0;
     for (std::int64_t c = 0; c < a.rank; ++c)
@@ -154,6 +168,7 @@ struct Rebuild {
     const LowRankMatrix& x = a.matrices[m];
     const int d = a.list.rows.head_dim, half = d / 2, c = static_cast<int>(at % pairs()), h = static_cast<int>(at / pairs() % a.heads);
     const auto i = static_cast<std::int32_t>(at / pairs() / a.heads);
+    if (exact_first != nullptr && is_exact(x.row + h, i)) return;
     T* const out = listed_at<T>(a.list, x.row + h, i);
     if (c == half) {  // has no partner
       store_float(out + d - 1, product(x, i, std::int64_t{h} * d + d - 1));
@@ -237,8 +252,9 @@ void run_cuda(const LowRankRebuild& b, CudaContext& cuda) {
   const std::int64_t width = std::int64_t{a.joint_heads ? a.tokens.kv.kv_heads : 1} * a.tokens.kv.head_dim;
   const Shape shape = shape_of(a, width);
   const LowRank l = low_rank(a, shape, cuda);
+  const std::int64_t* const exact_first = b.num_exact() == 0 ? nullptr : cuda.upload(b.exact_first, a.tokens.kv.num_rows + 1);
   for_type(a.tokens.kv.type, [&](auto zero) {
-    const Rebuild<decltype(zero)> rebuild{l};
+    const Rebuild<decltype(zero)> rebuild{l, exact_first, b.exact};
     launch_over_rows("low_rank_rebuild", cuda, static_cast<std::int64_t>(shape.matrices.size()),
                      shape.longest * l.heads * ((a.tokens.kv.head_dim + 1) / 2), rebuild);
   });

@@ -32,12 +32,16 @@ OpCall call(const LowRankFactor&);
 void run_cpu(const LowRankFactor&);
 void run_cuda(const LowRankFactor&, CudaContext&);  // `pre_rope` is a host array of device pointers.
 
-// Writes left * right into the listed vectors. Of keys before rotation, each pair of channels (c, c + head_dim / 2) is turned by the
-// angle between the recorded key before and after rotation, so that any kind of RoPE scaling is met.
+// Writes left * right into the listed vectors, except those of tokens in the row's list `exact`, which stay as they are. Of keys before
+// rotation, each pair of channels (c, c + head_dim / 2) is turned by the angle between the recorded key before and after rotation, so that
+// any kind of RoPE scaling is met.
 struct LowRankRebuild {
   LowRankFactor factor;
+  const std::int64_t* exact_first = nullptr;  // [num_rows + 1], null: none. Host memory
+  const std::int32_t* exact = nullptr;        // [exact_first[num_rows]] tokens of the rows, ascending; each is in the row's list too
+  [[nodiscard]] std::int64_t num_exact() const { return exact_first == nullptr ? 0 : exact_first[factor.tokens.kv.num_rows]; }
 };
-// The factors are read, the vectors written; rotation costs 3 operations per element.
+// The factors are read, with the lists, the vectors written; rotation costs 3 operations per element.
 OpCall call(const LowRankRebuild&);
 void run_cpu(const LowRankRebuild&);
 void run_cuda(const LowRankRebuild&, CudaContext&);

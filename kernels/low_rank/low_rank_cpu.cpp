@@ -116,6 +116,11 @@ void run_cpu(const LowRankFactor& a) {
 }
 
 void run_cpu(const LowRankRebuild& b) {
+  const auto is_exact = [&](std::int32_t row, std::int32_t i) {
+    if (b.exact_first == nullptr) return false;
+    const std::int32_t token = b.factor.tokens.index[b.factor.tokens.first[row] + i];
+    return std::binary_search(b.exact + b.exact_first[row], b.exact + b.exact_first[row + 1], token);
+  };
   const LowRankFactor& a = b.factor;
   const std::int32_t d = a.tokens.kv.head_dim;
   for_each_matrix(a, [&](std::int32_t row, std::int32_t heads, const std::uint16_t* left, const std::uint16_t* right) {
@@ -123,6 +128,7 @@ void run_cpu(const LowRankRebuild& b) {
     const Matrix x = load_halves(left, n, a.rank) * load_halves(right, a.rank, static_cast<Eigen::Index>(heads) * d);
     for (std::int32_t i = 0; i < n; ++i) {
       for (std::int32_t h = 0; h < heads; ++h) {
+        if (is_exact(row + h, i)) continue;
         float* const out = a.tokens.at(row + h, i);
         Eigen::RowVectorXf y = x.row(i).segment(static_cast<Eigen::Index>(h) * d, d);
         if (a.is_pre_rope) turn(source(a, row, h, i), out, d, y.data());

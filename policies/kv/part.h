@@ -62,6 +62,12 @@ struct Observed {
   std::span<const std::span<const PassQueries>> pass;  // per sequence its chunks
 };
 
+// Tokens of each row, ascending; index null: all of them, or none, as whoever asks says.
+struct Selection {
+  const std::int64_t* index_first = nullptr;  // [num_rows + 1]
+  const std::int32_t* index = nullptr;
+};
+
 // One layer in one step, with the sequences that take part.
 struct LayerStep {
   Ops& ops;
@@ -73,6 +79,7 @@ struct LayerStep {
   std::uint64_t seed = 0;
   TensorMemory memory = {};    // where operations find their tensors: what a part keeps from step to step lies there
   KvKeeper* keeper = nullptr;  // null: nobody asks
+  Selection exact = {};        // what the selector keeps as it is (Selector::exact_tokens), for Format::store
 
   // An operation that fills the listed vectors from codes.
   template <class Op>
@@ -235,6 +242,8 @@ class Format : public KvPart {
  public:
   // After the policy acted in a layer: tokens that are due are encoded; the rows then hold what decoding gives.
   virtual void store(LayerStep&) {}
+  // True: store() leaves keys of LayerStep::exact as they are.
+  [[nodiscard]] virtual bool leaves_exact() const { return false; }
   // Bytes of K and V of a row that holds `tokens`, the newest ones in full precision where the format says so.
   [[nodiscard]] virtual std::int64_t row_bytes(const ModelShape& model, std::int32_t layer, std::int32_t tokens) const = 0;
   // Bytes of such a row on its way to another tier or node, and there.
@@ -282,12 +291,6 @@ class Disposal : public KvPart {
   virtual Traffic take_traffic(const ModelShape&, const Format&) { return {}; }
 };
 
-// Tokens of each row that a step attends to; index null: all.
-struct Selection {
-  const std::int64_t* index_first = nullptr;  // [num_rows + 1]
-  const std::int32_t* index = nullptr;
-};
-
 // What a decode step attends to. Prefill attends to all that is held.
 class Selector : public KvPart {
  public:
@@ -296,7 +299,10 @@ class Selector : public KvPart {
   // After a layer's new tokens are appended and others evicted, before the format encodes any: keeps page bounds, clusters and the like
   // up to date. What is kept of older tokens must not be made anew from their keys, which may be encoded.
   virtual void update(LayerStep&) {}
-  // In decode, before the layer's attention, this step's token appended. Memory of the answer comes from step.ops or the part.
+  // After update() in a step with prompt tokens, of formats that can leave keys as they are: tokens whose keys stay exact because they are
+  // kept apart; index null: none. The part's resident() counts them. Memory of the answer comes from step.ops or the part.
+  virtual Selection exact_tokens(LayerStep&) { return {}; }
+  // In decode, before the layer's attention, this step's token appended: what it attends to; index null: all. Memory as above.
   virtual Selection select(LayerStep& step) = 0;
   virtual Traffic take_traffic() { return {}; }  // since the last call
   // Bytes beside K and V, and how K and V themselves are spread over tiers: moves some of `kv` (all on the GPU) to where it lies.

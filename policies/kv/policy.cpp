@@ -196,7 +196,10 @@ void KvPolicy::after_attention(const PolicyStep& step, std::int32_t layer) {
   evict(step, layer);
   const Ops::Frame frame(step.ops);
   LayerStep view = layer_step(step, layer);
-  if (!selector_->selects_all() && !all_decode(step)) selector_->update(view);  // sees new keys and values before they are encoded
+  if (!selector_->selects_all() && !all_decode(step)) {
+    selector_->update(view);  // sees new keys and values before they are encoded
+    if (format_->leaves_exact()) view.exact = selector_->exact_tokens(view);
+  }
   format_->store(view);
 }
 

@@ -8,7 +8,7 @@ namespace {
 // left * right is compared, not the factors; both are rounded to fp16, so 2^-10 of the vectors' size per factor, and the sums of the
 // iteration are in fp32.
 template <class T>
-void check_low_rank(CudaContext& cuda, std::int32_t rank, std::int32_t rounds, bool joint, bool is_pre_rope) {
+void check_low_rank(CudaContext& cuda, std::int32_t rank, std::int32_t rounds, bool joint, bool is_pre_rope, bool leaves_some = false) {
   SCOPED_TRACE(testing::Message() << rank << " " << rounds << " " << joint << is_pre_rope);
   const std::int32_t d = 11, kv_heads = 2;
   const std::vector<std::int32_t> len{4, 4, 60, 60, 40, 40}, entries{0, 0, 40, 40, 7, 7}, tokens{0, 0, 33, 33, 3, 3};
@@ -43,9 +43,26 @@ void check_low_rank(CudaContext& cuda, std::int32_t rank, std::int32_t rounds, b
   const DeviceBuffer<std::uint16_t> device_left(left_numbers(a)), device_right(right_numbers(a));
   const LowRankFactor b{f.device(), joint, rank, rounds, 5, pre_rope.device(), is_pre_rope, device_left.data(), device_right.data()};
   run_cuda(b, cuda);
-  run_cpu(LowRankRebuild{a});
-  run_cuda(LowRankRebuild{b}, cuda);
+  // Every third listed token of a row stays as it is, of one head other ones than of the next.
+  std::vector<std::int64_t> exact_first{0};
+  std::vector<std::int32_t> exact;
+  for (std::size_t r = 0; r < tokens.size(); ++r) {
+    for (std::int32_t i = static_cast<std::int32_t>(r % 2); i < tokens[r]; i += 3)
+      exact.push_back(f.index[static_cast<std::size_t>(f.first[r] + i)]);
+    exact_first.push_back(static_cast<std::int64_t>(exact.size()));
+  }
+  const DeviceBuffer<std::int32_t> device_exact(exact);
+  const std::vector<float> before = f.rows.k;
+  run_cpu(LowRankRebuild{a, leaves_some ? exact_first.data() : nullptr, exact.data()});
+  run_cuda(LowRankRebuild{b, leaves_some ? exact_first.data() : nullptr, device_exact.data()}, cuda);
   const std::vector<float> got = f.rows.device_keys(cuda);
+  f.rows.for_each_token([&](std::int32_t r, std::int32_t i, std::size_t slot) {
+    const auto row = exact.begin() + exact_first[static_cast<std::size_t>(r)],
+               end = exact.begin() + exact_first[static_cast<std::size_t>(r) + 1];
+    if (!leaves_some || !std::binary_search(row, end, i)) return;
+    for (std::size_t c = slot * d; c < (slot + 1) * d; ++c) ASSERT_EQ(f.rows.k[c], before[c]) << r << " " << i;
+    for (std::size_t c = slot * d; c < (slot + 1) * d; ++c) ASSERT_EQ(got[c], before[c]) << r << " " << i;
+  });
   f.rows.for_each_token([&](std::int32_t r, std::int32_t i, std::size_t slot) {
     for (std::size_t c = slot * d; c < (slot + 1) * d; ++c) ASSERT_NEAR(got[c], f.rows.k[c], 0.02) << r << " " << i;
   });
@@ -59,6 +76,11 @@ TEST_F(LowRankCuda, EqualsCpuVersion) {
   check_low_rank<float>(cuda(), 30, 2, true, true);  // more than the matrices have
   check_low_rank<f16>(cuda(), 3, 2, false, true);
   check_low_rank<float>(cuda(), 11, 0, false, false);
+}
+
+TEST_F(LowRankCuda, LeavesListedTokensAsTheyAre) {
+  check_low_rank<f16>(cuda(), 3, 2, true, true, true);
+  check_low_rank<float>(cuda(), 3, 2, false, false, true);
 }
 
 }  // namespace

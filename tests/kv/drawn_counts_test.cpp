@@ -164,6 +164,7 @@ std::vector<std::string> settling_recipes() {
           "retrieval_attention",
           "retrieval_attention_hnsw",
           "sentencekv",
+          "shadowkv",
           "simlayerkv",
           "spe_cache",
           "spe_cache_1bit",

@@ -2,7 +2,9 @@
 
 #include <set>
 
+#include "tests/kv/host_fixture.h"
 #include "tests/kv/tier_fixture.h"
+#include "tests/recipes_in.h"
 
 namespace kvlab::test {
 namespace {
@@ -117,6 +119,109 @@ TEST(ShadowKv, KeepsTheContract) {
   EXPECT_TRUE(deterministic_and_well_formed("shadow_kv", kSmallShadow, 65, 5));
   for (const std::int32_t prompt : {1, 3, 4, 5, 12, 13}) EXPECT_TRUE(deterministic_and_well_formed("shadow_kv", kSmallShadow, prompt, 3));
   EXPECT_TRUE(same_log_with_recorded_counts("shadow_kv", kSmallShadow, 65, 4));
+}
+
+// The authors' sparse budget is what is chosen; outliers, 24 chunks per 1,024 tokens of it, and the prompt's end are read beside it.
+TEST(ShadowKv, BudgetCountsChosenChunksAlone) {
+  for (const std::int32_t budget : {128, 512, 1024}) {
+    Decode d({1, 2, 2, 8, 16}, 1, 1606, 3);
+    auto part = make_part<SelectorRegistry>("shadow_kv", "{}");
+    part->set_budget(budget);
+    d.prefill(*part, 0);
+    const std::int32_t outliers = budget * 24 / 1024, end = 4 * 8 + 1606 % 8;
+    EXPECT_EQ(d.decode(*part, 0)[0].size(), static_cast<std::size_t>(budget + 8 * outliers + end + 1)) << budget;
+  }
+}
+
+// The policy at work over a trace's prompt, and what its stores hold then.
+class ShadowPrompt {
+ public:
+  ShadowPrompt(const AttentionTrace& trace, const Recipe& recipe)
+      : model(shape_of(trace, 2)), policy(recipe, model), observer(trace, policy.needs()), ops(Ops::Backend::kCpu) {
+    for (std::int32_t l = 0; l < model.num_layers; ++l) stores.emplace_back(model, 1, policy.num_words(), true);
+    std::int32_t begin = 0;
+    for (const std::int32_t end : trace.chunk_ends) {
+      const SeqStep seq{0, begin, end - begin, trace.prompt_tokens, -1};
+      observer.set_step(seq);
+      const PolicyStep step{ops, model, std::span(&seq, 1), stores, observer, 7};
+      for (std::int32_t l = 0; l < model.num_layers; ++l) {
+        const LayerTensors& t = trace.layers[static_cast<std::size_t>(l)];
+        const std::ptrdiff_t at = std::ptrdiff_t{begin} * model.kv_heads * model.head_dim;
+        stores[static_cast<std::size_t>(l)].append(0, t.k.data() + at, t.v.data() + at, end - begin, begin);
+        policy.after_attention(step, l);
+      }
+      begin = end;
+    }
+  }
+  // Tokens whose stored key is the trace's own, bit by bit.
+  std::set<std::int32_t> exact(const AttentionTrace& trace, std::int32_t layer, std::int32_t row) {
+    std::set<std::int32_t> tokens;
+    const KvRows kv = stores[static_cast<std::size_t>(layer)].rows();
+    for (std::int32_t i = 0; i < trace.prompt_tokens; ++i) {
+      const float* k = trace.layers[static_cast<std::size_t>(layer)].k.data() + (i * model.kv_heads + row) * model.head_dim;
+      if (std::equal(k, k + model.head_dim, kv.key(row, i))) tokens.insert(i);
+    }
+    return tokens;
+  }
+
+  ModelShape model;
+  KvPolicy policy;
+  TraceObserver observer;
+  Ops ops;
+  std::vector<KvStore> stores;
+};
+
+// Tokens of the chunks of four in which some key has the smallest cosines to the mean key, and all from the last two chunks on.
+std::set<std::int32_t> always_read(const AttentionTrace& trace, std::int32_t layer, std::int32_t row, std::size_t outliers) {
+  const std::int32_t d = trace.head_dim, chunks = trace.prompt_tokens / 4 - 2;
+  std::vector<double> misfit;
+  for (std::int32_t c = 0; c < chunks; ++c) {
+    const auto key = [&](std::int32_t i) {
+      const float* k = trace.layers[static_cast<std::size_t>(layer)].k.data() + ((4 * c + i) * trace.kv_heads + row) * d;
+      return std::vector<double>(k, k + d);
+    };
+    std::vector<double> mean(static_cast<std::size_t>(d), 0.0);
+    for (std::int32_t i = 0; i < 4; ++i)
+      for (std::size_t x = 0; x < mean.size(); ++x) mean[x] += key(i)[x] / 4;
+    const auto dot = [](const std::vector<double>& a, const std::vector<double>& b) {
+      return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+    };
+    double worst = 1;
+    for (std::int32_t i = 0; i < 4; ++i) worst = std::min(worst, dot(key(i), mean) / std::sqrt(dot(key(i), key(i)) * dot(mean, mean)));
+    misfit.push_back(-worst);
+  }
+  std::set<std::int32_t> tokens;
+  for (const std::int32_t c : best(misfit, outliers))
+    for (std::int32_t i = 4 * c; i < 4 * c + 4; ++i) tokens.insert(i);
+  for (std::int32_t i = 4 * chunks; i < trace.prompt_tokens; ++i) tokens.insert(i);
+  return tokens;
+}
+
+TEST(ShadowKv, KeysOfOutliersAndOfThePromptsEndStayExact) {
+  const std::string parts = "{recipe: shadowkv, format: {low_rank_keys: {rank: 6, keys: before_rope}}, selector: {shadow_kv: ";
+  for (const std::int32_t chunk : {90, 0}) {
+    SampleShape shape;
+    shape.chunk = chunk, shape.prompt = 203, shape.decode = 1;
+    const AttentionTrace trace = sample(shape);
+    ShadowPrompt run(trace, recipe_of(parts + kSmallShadow + "}}"));
+    for (std::int32_t l = 0; l < 3; ++l)
+      for (std::int32_t r = 0; r < 2; ++r) EXPECT_EQ(run.exact(trace, l, r), always_read(trace, l, r, 3)) << l << " " << r;
+    ShadowPrompt format_alone(trace, recipe_of("{recipe: shadowkv_keys, format: {low_rank_keys: {rank: 6, keys: before_rope}}}"));
+    EXPECT_TRUE(format_alone.exact(trace, 1, 1).empty());
+  }
+}
+
+// Everything in low rank, and the means, exact K and V of what is read: 12 chosen, 12 of outliers, 8 of the last chunks; V elsewhere.
+TEST(ShadowKv, BytesOfExactKeysCount) {
+  SampleShape shape;
+  shape.prompt = 200, shape.decode = 1;
+  const AttentionTrace trace = sample(shape);
+  ShadowPrompt run(
+      trace, recipe_of(std::string("{recipe: shadowkv, format: {low_rank_keys: {rank: 6}}, selector: {shadow_kv: ") + kSmallShadow + "}}"));
+  const SeqStep seq{0, 0, 200, 200, -1};
+  const std::int64_t line = 32 * 2, low_rank = 200 * 6 * 2 / 2 + 6 * 32 * 2, read = 12 + 12 + 8;
+  EXPECT_EQ(run.policy.resident(1, std::span(&seq, 1), run.stores[1].rows()),
+            (TierBytes{2 * (low_rank + 50 * line + 2 * read * line), 2 * (200 - read) * line, 0}));
 }
 
 TEST(ShadowKv, BuiltAnewAfterAnEviction) {

@@ -36,6 +36,9 @@ class LowRankKeys final : public Format {
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
   void forget(std::int32_t index) override { due_.forget(index); }
 
+  [[nodiscard]] bool leaves_exact() const override { return true; }
+
+  // Exact keys are factored with the others, as they are part of the same matrix, and stay.
   void store(LayerStep& step) override {
     LowRankFactor factor;
     factor.tokens = due_.take(step, first_word());
@@ -49,7 +52,7 @@ class LowRankKeys final : public Format {
     factor.left = reinterpret_cast<std::uint16_t*>(step.ops.ints((left_numbers(factor) + 1) / 2));
     factor.right = reinterpret_cast<std::uint16_t*>(step.ops.ints((right_numbers(factor) + 1) / 2));
     step.ops(factor);
-    step.ops(LowRankRebuild{factor});
+    step.ops(LowRankRebuild{factor, step.exact.index_first, step.exact.index});
   }
 
   // V, this head's share of the left factor (rounded up) and its columns of the right one. Tokens of decode are dense; they are

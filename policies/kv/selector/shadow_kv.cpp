@@ -10,13 +10,17 @@ namespace {
 
 // Chunks of the prompt by the attention to their mean key; chunks that their mean represents badly, the prompt's last chunks and
 // decoded tokens are always read. ShadowKV, Sun et al. 2024, arXiv:2410.21465, algorithms 1 and 2. Values lie on the host; keys too,
-// unless a format keeps them on the GPU in low rank.
+// unless a format keeps them on the GPU in low rank: what is always read then has its exact keys there as well. As in the authors'
+// code the budget counts chosen chunks alone, and the number of outliers grows with it.
 class ShadowKv final : public Selector {
  public:
   explicit ShadowKv(Params& p)
       : chunk_(p.optional<std::int32_t>("chunk_tokens", 8, 1, 4096, "tokens of a chunk")),
-        budget_(p.optional<std::int32_t>("budget_tokens", 2048, 1, 1 << 24, "tokens of chunks chosen by their means")),
-        outliers_(p.optional<std::int32_t>("outlier_chunks", 48, 0, 1 << 20, "chunks always read, those of lowest fit to their mean")),
+        budget_(p.optional<std::int32_t>("budget_tokens", 2048, 1, 1 << 24,
+                                         "tokens of chunks chosen by their means; what is always read comes on top")),
+        outliers_(
+            p.optional<std::int32_t>("outlier_chunks", 48, 0, 1 << 20,
+                                     "chunks always read, those of lowest fit to their mean; another budget changes them in proportion")),
         local_(p.optional<std::int32_t>("local_chunks", 4, 0, 1 << 20, "last chunks of the prompt, always read")),
         keys_fetched_(
             p.choice("keys", {"low_rank", "fetched"}, 0, "whether keys stay on the GPU in a low-rank format or are brought too") == 1) {}
@@ -27,6 +31,7 @@ class ShadowKv final : public Selector {
     return needs;
   }
   bool set_budget(std::int32_t tokens) override {
+    outliers_ = static_cast<std::int32_t>(std::int64_t{outliers_} * tokens / budget_);
     budget_ = tokens;
     return true;
   }
@@ -45,7 +50,7 @@ class ShadowKv final : public Selector {
     });
     if (std::none_of(built, built + n, [](std::int32_t b) { return b == 1; })) return;
     for (std::int32_t r = 0; r < n; ++r)
-      if (built[r] == 1) chunks_.at(step, r) = std::max(0, step.kv.len[r] / chunk_ - local_);
+      if (built[r] == 1) chunks_.at(step, r) = std::max(0, prompt_tokens(step, r) / chunk_ - local_);
     const std::int32_t* from = per_row(step.ops, n, [&](std::int32_t r) { return built[r] == 1 ? 0 : step.kv.len[r]; });
     step.ops(PageMeans{step.kv, chunk_, chunk_, from, means(step)});
     ChunkOutliers outliers;
@@ -53,16 +58,31 @@ class ShadowKv final : public Selector {
     outliers.chunk_tokens = chunk_;
     outliers.chosen = built;
     outliers.chunks = per_row(step.ops, n, [&](std::int32_t r) { return chunks_.at(step, r); });
-    outliers.outliers = per_row(step.ops, n, [&](std::int32_t r) { return std::min(outliers_, chunks_.at(step, r)); });
+    outliers.outliers = per_row(step.ops, n, [&](std::int32_t r) { return num_outliers(step, r); });
     outliers.means = means(step);
     outliers.outlier = outlier(step);
     outliers.other = other(step);
     step.ops(outliers);
   }
 
+  Selection exact_tokens(LayerStep& step) override {
+    const auto completes = [&](std::int32_t r) { return seq_of(step, r).completes_prompt(); };
+    const bool any = std::any_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& s) { return s.completes_prompt(); });
+    if (keys_fetched_ || !any) return {};
+    ExpandUnits tokens;
+    tokens.num_rows = step.kv.num_rows;
+    tokens.lists.rows = outlier(step);
+    tokens.lists.count = per_row(step.ops, tokens.num_rows, [&](std::int32_t r) { return completes(r) ? num_outliers(step, r) : 0; });
+    tokens.unit_tokens = chunk_;
+    tokens.tail =
+        per_row(step.ops, tokens.num_rows, [&](std::int32_t r) { return completes(r) ? chunks_.at(step, r) * chunk_ : step.kv.len[r]; });
+    tokens.len = step.kv.len;
+    return expand(step.ops, tokens);
+  }
+
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
-    const std::int32_t* outliers = per_row(step.ops, n, [&](std::int32_t r) { return std::min(outliers_, chunks_.at(step, r)); });
+    const std::int32_t* outliers = per_row(step.ops, n, [&](std::int32_t r) { return num_outliers(step, r); });
     const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return chunks_.at(step, r) - outliers[r]; });
     const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) {
       return std::min(std::max(1, budget_ / chunk_), static_cast<std::int32_t>(first[r + 1] - first[r]));
@@ -82,8 +102,8 @@ class ShadowKv final : public Selector {
   }
 
   Traffic take_traffic() override { return traffic_.take(); }
-  // Means of all chunks, and K and V of what is always read and of the budget. Rows do not tell how much of them was decoded; that is
-  // read too.
+  // Means of all chunks, and exact K and V of what is always read and of the budget's buffer. Rows do not tell how much of them was
+  // decoded; that is read too.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes = held;
     const std::int64_t line = static_cast<std::int64_t>(model.head_dim) * model.kv_bytes;
@@ -96,6 +116,12 @@ class ShadowKv final : public Selector {
   }
 
  private:
+  // Of the row, as far as is known: of a row that lost tokens all count.
+  static std::int32_t prompt_tokens(const LayerStep& step, std::int32_t r) {
+    const SeqStep& seq = seq_of(step, r);
+    return step.kv.len[r] == seq.end() ? std::min(seq.end(), seq.prompt_tokens) : step.kv.len[r];
+  }
+  [[nodiscard]] std::int32_t num_outliers(const LayerStep& step, std::int32_t r) { return std::min(outliers_, chunks_.at(step, r)); }
   float* const* means(const LayerStep& step) {
     return means_.rows(step, [&](std::int32_t r) { return (step.kv.len[r] + chunk_ - 1LL) / chunk_ * step.kv.head_dim; });
   }
