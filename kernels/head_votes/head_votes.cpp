@@ -1,23 +1,19 @@
 #include "kernels/head_votes/head_votes.h"
 
-#include <algorithm>
-
 namespace kvlab {
 
 OpCall call(const HeadVotes& a) {
-  const std::int32_t rows = a.num_sequences * a.kv_heads;
-  const std::int64_t in = a.in_first[rows], out = a.first[a.num_sequences];
-  return {"head_votes", rows, in, out, 4 * (in + out), in};
-}
-
-void run_cpu(const HeadVotes& a) {
-  for (std::int32_t s = 0; s < a.num_sequences; ++s) {
-    float* out = a.out + a.first[s];
+  OpCall c{"head_votes", a.kv.num_rows, 0, 0, 0, 0};
+  const std::int64_t d = a.kv.head_dim, rows = a.kv.kv_heads, group = a.kv.group;
+  for (std::int32_t s = 0; s < a.kv.num_sequences(); ++s) {
     const std::int64_t n = a.first[s + 1] - a.first[s];
-    std::fill_n(out, n, 0.0F);
-    for (std::int32_t r = s * a.kv_heads; r < (s + 1) * a.kv_heads; ++r)
-      for (std::int64_t i = 0; i < n; ++i) out[i] += a.in[a.in_first[r] + i];
+    if (n == 0) continue;
+    c.tokens += rows * n;
+    c.outputs += n;
+    c.bytes += rows * (n * d * a.kv.kv_bytes + group * d * 2) + 4 * n;
+    c.flops += 2 * rows * group * n * (d + 1);
   }
+  return c;
 }
 
 }  // namespace kvlab

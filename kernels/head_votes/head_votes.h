@@ -2,22 +2,24 @@
 
 #include <cstdint>
 
+#include "kernels/kv_rows.h"
 #include "kernels/ops.h"
 
 namespace kvlab {
 
-// Votes of a layer's KV heads for each token of a sequence: out[s][i] = sum over its rows r of in[r][i]. Rows of a sequence are
-// equally long. TokenSelect, Wu et al. 2024 (soft voting, when `in` holds probabilities).
+// Votes of all query heads of a sequence for its candidates, the n_s = first[s + 1] - first[s] tokens of its rows from begin[s] on:
+//   out[first[s] + i] = sum over KV heads r and query heads h of r's group of softmax_i(q_h . k_r[begin[s] + i] / sqrt(d)),
+// the softmax over the candidates alone, in fp32. Soft voting of TokenSelect, Wu et al. 2024, arXiv:2411.02886, section 4.2.
 struct HeadVotes {
-  std::int32_t num_sequences = 0, kv_heads = 1;
-  const std::int64_t* in_first = nullptr;  // [num_sequences * kv_heads + 1]
-  const float* in = nullptr;
-  const std::int64_t* first = nullptr;  // [num_sequences + 1]
-  float* out = nullptr;
+  KvRows kv;
+  const Queries* queries = nullptr;     // [kv.num_sequences()], the last one of each counts; a sequence without query has no candidates
+  const std::int32_t* begin = nullptr;  // [kv.num_sequences()]
+  const std::int64_t* first = nullptr;  // [kv.num_sequences() + 1]
+  float* out = nullptr;                 // [first[kv.num_sequences()]]
 };
-// Every score is read once and added, every sum written once.
+// Keys of candidates are read once per KV head at their precision, votes written; products, and the softmax as one more multiply-add.
 OpCall call(const HeadVotes&);
 void run_cpu(const HeadVotes&);
-void run_cuda(const HeadVotes&, CudaContext&);
+void run_cuda(const HeadVotes&, CudaContext&);  // arrays but the queries' data, K and `out` are host memory
 
 }  // namespace kvlab

@@ -26,14 +26,34 @@ class BudgetOpsCuda : public CudaTest {
   const Longs first = prefix_sums(len);
 };
 
+// Sequences without candidates, with one, with all of their tokens, and one without a query. Dots and exponentials in another order.
+template <class T>
+void check_votes(CudaContext& cuda, const RowsShape& shape, std::uint64_t seed) {
+  const Ints lengths{0, 1, 130, 64, 40}, begin{0, 0, 7, 0, 4};
+  const Longs first{0, 0, 1, 101, 165, 165};
+  Ints len;
+  for (const std::int32_t n : lengths) len.insert(len.end(), static_cast<std::size_t>(shape.kv_heads), n);
+  RowsFixture<T> rows(shape, len, seed);
+  const QueriesFixture queries({1, 1, 3, 1, 0}, {400, 400, 400, 400, 400}, shape.kv_heads * shape.group, shape.head_dim, seed + 10);
+  std::vector<float> expected(165);
+  HeadVotes a{rows.host(), queries.host(), begin.data(), first.data(), expected.data()};
+  run_cpu(a);
+  for (const auto& [from, to] : {std::pair{0, 1}, {1, 101}, {101, 165}})
+    EXPECT_NEAR(std::accumulate(expected.begin() + from, expected.begin() + to, 0.0), shape.kv_heads * shape.group, 1e-4);
+  a.kv = rows.device(), a.queries = queries.device();
+  const auto got = same_in_every_order([&] {
+    const DeviceBuffer<float> out(165);
+    a.out = out.data();
+    run_cuda(a, cuda);
+    return out.to_host(cuda.stream());
+  });
+  EXPECT_TRUE(all_near(got, expected, 1e-6, 1e-5));
+}
+
 TEST_F(BudgetOpsCuda, HeadVotesEqualCpuVersion) {
-  const Longs out_first{0, 0, 1, 701, 765};
-  const std::vector<float> in = random_elements<float>(first.back(), 1);
-  std::vector<float> expected(765);
-  run_cpu(HeadVotes{4, 2, first.data(), in.data(), out_first.data(), expected.data()});
-  const DeviceBuffer<float> device_in(in), out(765);
-  run_cuda(HeadVotes{4, 2, first.data(), device_in.data(), out_first.data(), out.data()}, cuda());
-  EXPECT_EQ(out.to_host(cuda().stream()), expected);
+  check_votes<float>(cuda(), {2, 3, 33, 8}, 1);
+  check_votes<f16>(cuda(), {1, 1, 64}, 2);
+  check_votes<bf16>(cuda(), {3, 4, 128, 16}, 3);
 }
 
 TEST_F(BudgetOpsCuda, ScoreMapEqualsCpuVersion) {

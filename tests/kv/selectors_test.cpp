@@ -39,19 +39,22 @@ TEST(LServe, PagesByTheBestOfTheirLogicalPagesServeFourSteps) {
   }
 }
 
-// Probabilities summed over all query heads of the layer.
-std::vector<double> votes(const Decode& d) {
-  std::vector<double> sum(static_cast<std::size_t>(d.tokens()), 0.0);
+// Votes of all query heads of the layer for the tokens between sinks and newest ones: each head's softmax is over these alone.
+std::vector<double> votes(const Decode& d, std::int32_t sinks, std::int32_t recent) {
+  std::vector<double> sum(static_cast<std::size_t>(d.tokens() - sinks - recent), 0.0);
   for (std::int32_t r = 0; r < d.model.kv_heads; ++r) {
-    const std::vector<double> p = d.attention(r);
-    for (std::size_t i = 0; i < p.size(); ++i) sum[i] += p[i];
+    for (std::int32_t h = 0; h < d.model.group(); ++h) {
+      std::vector<double> p;
+      for (std::int32_t i = sinks; i < d.tokens() - recent; ++i) p.push_back(std::exp(d.logit(r, h, i)));
+      const double all = std::accumulate(p.begin(), p.end(), 0.0);
+      for (std::size_t i = 0; i < p.size(); ++i) sum[i] += p[i] / all;
+    }
   }
   return sum;
 }
 
 std::vector<std::int32_t> elected(const Decode& d, std::int32_t sinks, std::int32_t recent, std::size_t top) {
-  const std::vector<double> v = votes(d);
-  return shifted(best({v.begin() + sinks, v.end() - recent}, top), sinks);
+  return shifted(best(votes(d, sinks, recent), top), sinks);
 }
 
 TEST(TokenSelect, HeadsElectTheSameTokens) {

@@ -9,8 +9,8 @@ namespace kvlab {
 
 namespace {
 
-// Tokens that the heads of a layer elect together: each head's probabilities are votes. The choice serves until the query
-// turns away from the one it was made with. TokenSelect, Wu et al. 2024, arXiv:2411.02886
+// Tokens that the heads of a layer elect together: each head's probabilities, over the tokens that stand for election, are votes. The
+// choice serves until the query turns away from the one it was made with. TokenSelect, Wu et al. 2024, arXiv:2411.02886
 class TokenSelect final : public Selector {
  public:
   explicit TokenSelect(Params& p)
@@ -57,6 +57,7 @@ class TokenSelect final : public Selector {
     ExpandUnits tokens;
     tokens.num_rows = n;
     tokens.lists = lists;
+    tokens.base = per_row(step.ops, n, [&](std::int32_t) { return sinks_; });  // elected tokens are counted from there
     tokens.head = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : sinks_; });
     tokens.tail = tail;
     tokens.len = step.kv.len;
@@ -109,19 +110,13 @@ class TokenSelect final : public Selector {
     const std::int32_t sequences = step.kv.num_sequences(), heads = step.kv.kv_heads;
     const std::int32_t* skip = standing(step, tail);
     if (std::all_of(skip, skip + sequences, [](std::int32_t s) { return s == 1; })) return;
-    const TokenProbabilities each = token_probabilities(step, AttentionStats::Group::kSum, skip);
     HeadVotes votes;
-    votes.num_sequences = sequences;
-    votes.kv_heads = heads;
-    votes.in_first = each.first;
-    votes.in = each.scores;
-    votes.first = prefix_sums(step.ops, sequences, [&](std::int32_t s) { return skip[s] == 1 ? 0 : step.kv.len[s * heads]; });
+    votes.kv = step.kv;
+    votes.queries = step.in.step.data();
+    votes.begin = per_row(step.ops, sequences, [&](std::int32_t) { return sinks_; });
+    votes.first = prefix_sums(step.ops, sequences, [&](std::int32_t s) { return skip[s] == 1 ? 0 : tail[s * heads] - sinks_; });
     votes.out = step.ops.floats(votes.first[sequences]);
     step.ops(votes);
-    MaskEnds ends{sequences, votes.first, nullptr, nullptr, votes.out};
-    ends.head = per_row(step.ops, sequences, [&](std::int32_t s) { return skip[s] == 1 ? 0 : sinks_; });
-    ends.tail = per_row(step.ops, sequences, [&](std::int32_t s) { return skip[s] == 1 ? 0 : tail[s * heads]; });
-    step.ops(ends);
     const std::int32_t* keep = per_row(step.ops, sequences, [&](std::int32_t s) { return skip[s] == 1 ? 0 : top_; });
     KeepUnits kept;
     kept.num_rows = sequences;
