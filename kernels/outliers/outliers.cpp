@@ -31,7 +31,8 @@ float& number(const Outliers& a, std::int32_t row, std::int32_t vector, std::int
 }  // namespace
 
 std::int32_t outliers_of(double share, std::int64_t n) {
-  return 2 * static_cast<std::int32_t>(std::floor(share / 2 * static_cast<double>(n) + 1e-9));
+  if (share <= 0 || n < 2) return 0;
+  return 2 * std::max(1, static_cast<std::int32_t>(std::floor(share / 2 * static_cast<double>(n) + 1e-9)));
 }
 
 std::int64_t outlier_numbers(const Outliers& a) {

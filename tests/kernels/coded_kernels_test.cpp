@@ -83,7 +83,10 @@ TEST(Outliers, PerChannelTakesAcrossTokens) {
     }
   EXPECT_EQ(outlier_bytes(128, 1000, 0.02), 128 * 20 * 4);
   EXPECT_EQ(outlier_bytes(128, 100000, 0.02), 128 * 2000 * 6);
-  EXPECT_EQ(outliers_of(0.02, 99), 0);
+  for (const std::int64_t n : {2, 20, 99, 199}) EXPECT_EQ(outliers_of(0.02, n), 2) << n;  // at least one at either end
+  EXPECT_EQ(outliers_of(0.02, 200), 4);
+  EXPECT_EQ(outliers_of(0.02, 1), 0);
+  EXPECT_EQ(outliers_of(0, 99), 0);
 }
 
 TEST(DeltaCode, ErrorIsHalfAStepAndTheSizeIsBelowTheBound) {

@@ -25,6 +25,37 @@ TEST(Gear, BuffersOfTwentyWait) {
   EXPECT_EQ(run.changed_values(1), 60);
 }
 
+// One number far off at either end of each channel of K and of each token of V, in a buffer of decode as in a prompt: it is stored apart,
+// so that codes of four bits serve the others.
+TEST(Gear, BuffersHaveOutliersOfKAndV) {
+  const auto error_of_others = [](std::int32_t prompt, std::int32_t decode) {
+    FormatRun run("gear", "{bits: 4, prompt_rank: 1, buffer_rank: 1}", kShape, 0, 0);
+    const std::int32_t n = prompt + decode, width = kShape.kv_heads * kShape.head_dim;
+    for (std::int32_t i = 0; i < n * width; ++i) {
+      const std::int32_t token = i / width, c = i % width;
+      const auto drawn = [&](std::uint64_t of) {
+        return static_cast<float>(Draw{5, Purpose::kTest, of, static_cast<std::uint64_t>(i)}.normal());
+      };
+      run.k.push_back(token % 20 == c % 20 ? 90.0F : token % 20 == (c + 9) % 20 ? -90.0F : drawn(1));
+      run.v.push_back(c % 64 == token % 64 ? 90.0F : c % 64 == (token + 9) % 64 ? -90.0F : drawn(2));
+    }
+    run.q.resize(static_cast<std::size_t>(n * kShape.q_heads * kShape.head_dim));
+    run.prompt = prompt;
+    if (prompt > 0) run.step(prompt);
+    for (std::int32_t t = 0; t < decode; ++t) run.step(1);
+    double worst = 0;
+    for (std::int32_t i = n - 20; i < n; ++i)
+      for (std::int32_t c = 0; c < 64; ++c)
+        for (const bool of_v : {false, true}) {
+          const float x = (of_v ? run.v : run.k)[run.place(1, i, c)], y = of_v ? run.value(1, i, c) : run.key(1, i, c);
+          worst = std::max(worst, std::abs(double{x} - double{y}));
+        }
+    return worst;
+  };
+  EXPECT_LT(error_of_others(20, 0), 0.5);
+  EXPECT_LT(error_of_others(20, 40), 0.5);
+}
+
 TEST(Gear, RowBytesByHand) {
   const auto gear = make_part<FormatRegistry>("gear", "{bits: 2, group: 64, outliers_frac: 0.02, prompt_rank: 4}");
   // 640 tokens of 128 channels: codes 2 bits and 32 / 64 more, K and V; factors; outliers 12 per channel of K, 2 per token of V.
