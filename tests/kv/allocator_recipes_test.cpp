@@ -4,6 +4,7 @@
 #include <set>
 
 #include "sim/replay/replay.h"
+#include "tests/kv/host_fixture.h"
 #include "tests/kv/kv_fixture.h"
 #include "tests/recipes_in.h"
 #include "traces/synthetic_attention.h"
@@ -126,6 +127,28 @@ TEST(LayerRecipes, RetrievalHeadsLoseNothing) {
           << name;
     EXPECT_EQ(replay_text(std::string("{recipe: ") + name + ", budget_tokens: 500}").mean.output_rel_err, 0);
   }
+}
+
+// Later chunks of a prompt see sinks and latest tokens alone through the streaming heads, which are found at the first cut.
+TEST(LayerRecipes, DuoCutsStreamingHeadsAfterEachChunk) {
+  using namespace test;  // NOLINT
+  SampleShape shape;
+  shape.chunk = 60, shape.prompt = 230, shape.decode = 5;
+  const AttentionTrace trace = sample(shape);
+  const Recipe recipe = load_recipe("duo", 100);
+  RecordedCounts recorded;
+  ReplayOptions options;
+  options.counts = &recorded;
+  replay(trace, full_attention(trace), recipe, options);
+  ScriptedCounts script(recorded.entries());
+  const ShapeReplay steps = replay_shapes(trace, recipe, &script);
+  const std::vector<std::int32_t> ends = step_ends(trace);
+  for (std::size_t t = 0; t < ends.size(); ++t)
+    for (std::size_t r = 0; r < 6; ++r) {
+      const bool streams = ends[t] > 100 && steps.held.back()[r] < ends.back();
+      EXPECT_EQ(steps.held[t][r], streams ? 100 : ends[t]) << "row " << r << " at " << ends[t];
+    }
+  EXPECT_EQ(std::count(steps.held.back().begin(), steps.held.back().end(), 100), 3);
 }
 
 TEST(LayerRecipes, TheTableIsTheBudget) {

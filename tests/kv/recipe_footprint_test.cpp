@@ -150,6 +150,20 @@ TEST(RecipeFootprint, SnapKvByHand) {
   EXPECT_EQ(footprint.pages_at_end(260, 260 + 17), 6 * kRows);
 }
 
+// Half of the heads keep everything, in decode and behind each chunk of a prompt too; which half is not known without data.
+TEST(RecipeFootprint, RetrievalHeadsStayWhole) {
+  for (const std::int32_t chunk : {1000, 250}) {
+    RecipeFootprint footprint(recipe_of("{recipe: duo, budget_tokens: 130}"), kFootprintModel, kBlock);
+    SeqState seq{0, 1000, 0, 0, false, false};
+    for (std::int32_t next = chunk; seq.seen_tokens < 1005; next = seq.seen_tokens < 1000 ? chunk : 1) {
+      seq = after(seq, footprint.step(seq, next), next);
+      const std::vector<std::int32_t> held = footprint.shape_of(seq, 1).held;
+      EXPECT_EQ(std::count(held.begin(), held.end(), 130), kRows / 2) << seq.seen_tokens;
+      EXPECT_EQ(std::count(held.begin(), held.end(), seq.seen_tokens), kRows / 2) << seq.seen_tokens;
+    }
+  }
+}
+
 // On its way back a cut sequence is cut after each chunk.
 TEST(RecipeFootprint, RecomputesInPieces) {
   RecipeFootprint footprint(load_recipe("snapkv", 64), kFootprintModel, kBlock);

@@ -85,10 +85,13 @@ class HeadSplit final : public Allocator {
         layers[l].keep[unknown[static_cast<std::size_t>(r / model.kv_heads)] * model.kv_heads + r % model.kv_heads] =
             picked.layers()[l].keep[r];
   }
-  [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t layer, std::int32_t head, std::int32_t target,
+  [[nodiscard]] std::int32_t expected(const ModelShape& model, std::int32_t layer, std::int32_t head, std::int32_t target,
                                       std::int32_t n) const override {
     const std::int32_t streaming = std::min(n, streaming_tokens(target, n));
-    if (finds_heads()) return static_cast<std::int32_t>(std::lround(frac_ * n + (1 - frac_) * streaming));  // the mean
+    if (finds_heads()) {  // which heads is not known, how many of them is: spread evenly, so that later steps find them whole
+      const std::int64_t row = std::int64_t{layer} * model.kv_heads + head;
+      return std::lround(frac_ * static_cast<double>(row + 1)) > std::lround(frac_ * static_cast<double>(row)) ? n : streaming;
+    }
     return find_entry(retrieval_, layer, head) != nullptr ? n : streaming;
   }
 
