@@ -40,6 +40,7 @@ inline const std::vector<std::pair<std::string, std::string>>& unequal_shares() 
          "{recipe: h2o, " + scorer + "allocator: {sensitivity_layers: {importance: 0=1 1=5 2=2 3=4}}, trigger: {every_n: {steps: 8}}}"},
         {"heads", "{recipe: h2o, " + scorer + "allocator: {head_split: {retrieval_heads: 0.1 2.0}}}"},
         {"when_full", "{recipe: h2o, " + scorer + pyramid + ", trigger: when_full}"},
+        {"when_full_little", "{recipe: h2o, " + scorer + pyramid + ", trigger: {when_full: {drop_frac: 0.1}}}"},
         {"chunks", "{recipe: h2o, " + scorer + pyramid + ", trigger: {every_step: {from: every_chunk}}}"},
         {"pages", "{recipe: paged_eviction, budget_tokens: 130, allocator: {table: {unit: budget_frac, values: 0=1.5 1=0.5}}}"},
         {"ada", "{recipe: h2o, " + scorer + "allocator: {ada: {layers: {pyramid: {window_tokens: 8}}}}}"}};

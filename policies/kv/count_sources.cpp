@@ -67,9 +67,10 @@ void DrawnCounts::fill(std::string_view purpose, int layer, std::span<std::int32
 
 void ExpectedCounts::fill(std::string_view purpose, int layer, std::span<std::int32_t> counts) {
   if (purpose != name_ || target_ <= 0) return;
-  for (std::size_t r = 0; r < counts.size(); ++r)
-    counts[r] =
-        std::min(counts[r], allocator_->expected(model_, layer, static_cast<std::int32_t>(r) % model_.kv_heads, target_, counts[r]));
+  for (std::size_t r = 0; r < counts.size(); ++r) {
+    const std::int32_t head = static_cast<std::int32_t>(r) % model_.kv_heads;
+    counts[r] = std::min(counts[r], allocator_->expected_part(model_, layer, head, target_, full_, sequence_tokens_));
+  }
 }
 
 }  // namespace kvlab

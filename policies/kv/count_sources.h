@@ -78,14 +78,18 @@ class ExpectedCounts final : public CountSource {
  public:
   ExpectedCounts(const Recipe& recipe, const ModelShape& model)
       : model_(model), name_(recipe.allocator), allocator_(recipe.make_allocator()) {}
-  void set_target(std::int32_t tokens) { target_ = tokens; }
+  // Of a sequence of `sequence_tokens` that is cut to `tokens` per row on average, having held at most `full` (Trigger::full). 0 tokens:
+  // it is not cut, and bounds stand.
+  void set_target(std::int32_t tokens, std::int32_t full, std::int32_t sequence_tokens) {
+    target_ = tokens, full_ = full, sequence_tokens_ = sequence_tokens;
+  }
   void fill(std::string_view purpose, int layer, std::span<std::int32_t> counts) override;
 
  private:
   ModelShape model_;
   std::string name_;
   std::unique_ptr<Allocator> allocator_;
-  std::int32_t target_ = 0;
+  std::int32_t target_ = 0, full_ = 0, sequence_tokens_ = 0;
 };
 
 }  // namespace kvlab

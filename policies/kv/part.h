@@ -148,6 +148,7 @@ struct ScoredLayer {
   // [kv.total()], protected tokens +infinity; where the scorer protects a share of what a row keeps, that of the target.
   const float* scores = nullptr;
   const std::int32_t* target = nullptr;  // [num_sequences] tokens per KV head that the budget allows on average, protected ones included
+  const std::int32_t* full = nullptr;    // [num_sequences] to which rows cut to the target may fill up again; null: to the target
   std::int32_t* keep = nullptr;          // [num_rows] out, at most the row's length
   const Observed* in = nullptr;          // of the layer, for the same sequences
 };
@@ -164,11 +165,18 @@ class Allocator : public KvPart {
   // The budget as the experiment gives it, before it is rounded to tokens of a row. Told once, before the first step.
   virtual void set_budget(const Budget&) {}
   virtual void allocate(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) = 0;
-  // The same without scores: what a row of `layer` keeps of n tokens at this target; where that depends on data, `bounds` tells the
-  // most it may be, and otherwise the mean.
+  // The same without scores: what a row of `layer` keeps of a sequence of n tokens at this target; where that depends on data, the mean, or
+  // counts of the layers' rows that together are what they hold.
   [[nodiscard]] virtual std::int32_t expected(const ModelShape& model, std::int32_t layer, std::int32_t head, std::int32_t target,
                                               std::int32_t n) const = 0;
   [[nodiscard]] virtual bool depends_on_data() const { return false; }
+  // expected() of rows that lose a part of their shares at once: the share of `full` in proportion, so that rows that are alike before stay
+  // alike. full <= target: the share of the target.
+  [[nodiscard]] std::int32_t expected_part(const ModelShape& model, std::int32_t layer, std::int32_t head, std::int32_t target,
+                                           std::int32_t full, std::int32_t n) const {
+    if (full <= target) return expected(model, layer, head, target, n);
+    return static_cast<std::int32_t>(std::int64_t{expected(model, layer, head, full, n)} * target / full);
+  }
   // True: rows have unequal shares of the budget, which are known without data.
   [[nodiscard]] virtual bool has_shares() const { return !depends_on_data(); }
   // Of these: whether a layer's rows, which hold `len` [kv_heads] of n tokens, hold more than their shares at this target.
@@ -208,6 +216,8 @@ class Trigger : public KvPart {
  public:
   // Tokens per KV head that may stay now on average in rows that hold `held`, or nothing: no action. Asked after each layer's attention.
   [[nodiscard]] virtual std::optional<std::int32_t> target(const SeqStep& seq, const Held& held, const Budget& budget) const = 0;
+  // What a row may hold on average before it is cut to a smaller target(), and to which it fills up again; 0: no more than the target.
+  [[nodiscard]] virtual std::int32_t full(const SeqStep&, const Budget&) const { return 0; }
   // Acts while the prompt is incomplete: later prompt tokens are computed over a cut cache.
   [[nodiscard]] virtual bool inside_prefill() const { return false; }
   [[nodiscard]] virtual bool in_decode() const { return false; }

@@ -132,11 +132,11 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
 }
 
 // Where counts depend on data, allocators compete for scores, and protected tokens win.
-KvPolicy::Least KvPolicy::least_share(std::int32_t target, std::int32_t n) const {
+KvPolicy::Least KvPolicy::least_share(std::int32_t target, std::int32_t full, std::int32_t n) const {
   Least least{target, 0};
   for (std::int32_t l = 0; l < model_.num_layers && !allocator_->depends_on_data(); ++l)
     for (std::int32_t h = 0; h < model_.kv_heads; ++h)
-      if (const std::int32_t tokens = allocator_->expected(model_, l, h, target, n); tokens < least.tokens) least = {tokens, l};
+      if (const std::int32_t tokens = allocator_->expected_part(model_, l, h, target, full, n); tokens < least.tokens) least = {tokens, l};
   return least;
 }
 
@@ -145,7 +145,7 @@ void KvPolicy::refuse_small_budget(const SeqStep& seq) const {
   const std::optional<std::int32_t> target = trigger_->target(seq, seq.end(), recipe_.budget);
   if (!target) return;
   const std::int32_t budget = recipe_.budget.of(seq.prompt_tokens);
-  const Least least = least_share(*target, seq.end());
+  const Least least = least_share(*target, trigger_->full(seq, recipe_.budget), seq.end());
   const Ends ends = protected_ends(scorer_->protects(), trigger_->protects(seq), std::min(budget, seq.prompt_tokens), least.tokens);
   const std::string unit = trigger_->refuses_budget(budget);
   if (std::min<std::int64_t>(std::int64_t{ends.first} + ends.last, seq.end()) <= least.tokens && unit.empty()) return;
@@ -308,19 +308,34 @@ void KvPolicy::settle(const PolicyStep& step, std::span<const std::int32_t> laye
   std::vector<LayerStep> views;
   std::vector<ScoredLayer> scored;
   views.reserve(layers.size());
+  std::int32_t* full = step.ops.host_ints(std::ssize(acting.seqs));
+  for (std::size_t s = 0; s < acting.seqs.size(); ++s) full[s] = trigger_->full(acting.seqs[s], recipe_.budget);
   for (const std::int32_t l : layers) {
     views.push_back(acting.view(layer_step(step, l)));
     ScoredLayer s;
     s.layer = l;
     s.kv = views.back().kv;
-    s.target = acting.target.data();
+    s.target = acting.target.data(), s.full = full;
     s.scores = with_protected(views.back(), of_rows(views.back(), s.target), held_scores(step, l));
     s.keep = step.ops.host_ints(s.kv.num_rows);
     s.in = &views.back().in;
     scored.push_back(s);
   }
   allocator_->allocate(step.ops, model_, acting.seqs, scored);
-  for (std::size_t i = 0; i < scored.size(); ++i) cut(step, views[i], acting, scored[i]);
+  for (std::size_t i = 0; i < scored.size(); ++i) {
+    if (allocator_->has_shares() && !allocator_->depends_on_data()) keep_parts(scored[i], acting.seqs);
+    cut(step, views[i], acting, scored[i]);
+  }
+}
+
+// Rows of which a part goes at once keep the same part of their shares, where these are known without data.
+void KvPolicy::keep_parts(ScoredLayer& scored, std::span<const SeqStep> seqs) const {
+  for (std::int32_t r = 0; r < scored.kv.num_rows; ++r) {
+    const std::int32_t s = scored.kv.sequence(r), target = scored.target[s], full = scored.full[s];
+    if (full <= target) continue;
+    const std::int32_t n = seqs[static_cast<std::size_t>(s)].end();
+    scored.keep[r] = std::min(scored.kv.len[r], allocator_->expected_part(model_, scored.layer, r % scored.kv.kv_heads, target, full, n));
+  }
 }
 
 void KvPolicy::cut(const PolicyStep& step, LayerStep& view, const Acting& acting, ScoredLayer& scored) {

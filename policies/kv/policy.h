@@ -70,7 +70,8 @@ class KvPolicy {
   struct Least {
     std::int32_t tokens, layer;
   };
-  [[nodiscard]] Least least_share(std::int32_t target, std::int32_t n) const;
+  [[nodiscard]] Least least_share(std::int32_t target, std::int32_t full, std::int32_t n) const;
+  void keep_parts(ScoredLayer& scored, std::span<const SeqStep> seqs) const;
   [[nodiscard]] std::int64_t stored_bytes(std::int32_t layer, const Segment& rows) const;
   LayerStep layer_step(const PolicyStep& step, std::int32_t layer) const;
   void evict(const PolicyStep& step, std::int32_t layer);

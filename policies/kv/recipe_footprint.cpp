@@ -38,6 +38,15 @@ void add(std::vector<PolicyOp>& ops, const OpCall& call, std::int64_t times) {
   at->flops += times * call.flops;
 }
 
+// The sequence behind a step of `new_tokens`.
+SeqState after(SeqState seq, const FootprintStep& done, std::int32_t new_tokens) {
+  seq.seen_tokens += new_tokens;
+  seq.left_hashed |= done.leaves_hashed;
+  seq.held_tokens = seq.left_hashed ? done.held_tokens : seq.seen_tokens;
+  seq.pattern = seq.left_hashed ? done.pattern : 0;
+  return seq;
+}
+
 }  // namespace
 
 RecipePages recipe_pages(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens) {
@@ -222,7 +231,8 @@ FootprintStep RecipeFootprint::run(const SeqState& seq, std::int32_t new_tokens)
   const bool decodes = new_tokens == 1 && seq.seen_tokens >= seq.prompt_tokens && !seq.recomputes;
   if (decodes && recipe_.disposal == "drop" && !trigger_->in_decode()) return grow(seq);
   const ShapeRun::Seq shape = shape_of(seq, new_tokens);
-  counts_.set_target(cut_target(shape));
+  const SeqStep as_step{0, shape.seen_tokens, new_tokens, shape.prompt_tokens, -1};
+  counts_.set_target(cut_target(shape), trigger_->full(as_step, recipe_.budget), shape.seen_tokens + new_tokens);
   shapes_.forget();
   const ShapeRun::Result result = shapes_.step(std::span(&shape, 1));
   const auto heads = static_cast<std::size_t>(model_.kv_heads);
@@ -262,7 +272,23 @@ std::int64_t RecipeFootprint::pages_at_end(std::int32_t prompt_tokens, std::int3
   const std::int64_t grown =
       trigger_->in_decode() ? std::min(trigger_->slack_tokens() + 1, seen_tokens - prompt_tokens) : seen_tokens - prompt_tokens;
   const std::int64_t blocks = (grown + pages_.block_tokens - 1) / pages_.block_tokens;
-  return prompt.kept_pages + blocks * model_.num_layers * model_.kv_heads;
+  const std::int64_t pages = prompt.kept_pages + blocks * model_.num_layers * model_.kv_heads;
+  if (!trigger_->in_decode()) return pages;
+  return std::max(pages, most_pages(after(seq, prompt, prompt_tokens), seen_tokens));
+}
+
+// The most that decode steps keep until the sequence has `seen_tokens`: rows with large shares of the budget fill up for long.
+std::int64_t RecipeFootprint::most_pages(SeqState seq, std::int32_t seen_tokens) {
+  std::int64_t most = 0;
+  while (seq.seen_tokens < seen_tokens) {
+    const bool is_alike = !depends_on_history_ && target_of(seq) != ShapeRun::kLayersDiffer;  // with later steps that find the same
+    const FootprintStep done = step(seq, 1);
+    most = std::max(most, done.kept_pages);
+    const SeqState next = after(seq, done, 1);
+    if (is_alike && next.held_tokens == seq.held_tokens && next.pattern == seq.pattern && target_of(next) == target_of(seq)) break;
+    seq = next;
+  }
+  return most;
 }
 
 // Bytes of K and V read, as tokens of the model's own type.
@@ -317,7 +343,7 @@ void RecipeFootprint::charge_prompts(std::span<SeqInStep> batch, PolicyWork& wor
   }
   if (rows.empty()) return;
   shapes_.forget();
-  counts_.set_target(0);
+  counts_.set_target(0, 0, 0);
   for (const OpCall& call : shapes_.step(rows).calls) add(work.ops, call, 1);
 }
 

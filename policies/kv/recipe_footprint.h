@@ -63,6 +63,7 @@ class RecipeFootprint final : public Footprint {
   bool history_matters();
   [[nodiscard]] std::int32_t target_of(const SeqState& seq) const;
   [[nodiscard]] std::int32_t cut_target(const ShapeRun::Seq& shape) const;
+  std::int64_t most_pages(SeqState seq, std::int32_t seen_tokens);
 
   Recipe recipe_;
   ModelShape model_;

@@ -40,6 +40,7 @@ class ScoredModel {
             step.kv,
             l.store.has_data() ? scores[static_cast<std::size_t>(layer)].data() : nullptr,
             target.data(),
+            nullptr,
             keep[static_cast<std::size_t>(layer)].data(),
             &observed[static_cast<std::size_t>(layer)]};
   }

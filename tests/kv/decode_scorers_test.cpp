@@ -154,10 +154,10 @@ TEST(ScoreThreshold, CountsWhatReachesIt) {
   const std::vector<float> scores = {0, 1, 2, 0, std::numeric_limits<float>::infinity(), 0, 0, 0};
   std::vector<std::int32_t> keep(2), bound(2);
   const std::int32_t target = 4;
-  std::vector<ScoredLayer> scored = {{0, layer.store.rows(), scores.data(), &target, keep.data()}};
+  std::vector<ScoredLayer> scored = {{0, layer.store.rows(), scores.data(), &target, nullptr, keep.data()}};
   allocator->allocate(layer.ops, layer.model, layer.seqs, scored);
   EXPECT_EQ(keep, (std::vector<std::int32_t>{2, 1}));
-  std::vector<ScoredLayer> unscored = {{0, shapes.store.rows(), nullptr, &target, bound.data()}};
+  std::vector<ScoredLayer> unscored = {{0, shapes.store.rows(), nullptr, &target, nullptr, bound.data()}};
   allocator->allocate(shapes.ops, shapes.model, shapes.seqs, unscored);
   EXPECT_EQ(bound, (std::vector<std::int32_t>{4, 4}));
   EXPECT_EQ(layer.ops.log(), shapes.ops.log());

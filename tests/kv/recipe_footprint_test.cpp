@@ -105,7 +105,8 @@ TEST_P(ServingRecipe, MemoryFollowsTheParts) {
   for (int t = 0; t < 50; ++t, next = 1) {
     const FootprintStep done = footprint.step(seq, next);
     const SeqStep step{0, seq.seen_tokens, next, seq.prompt_tokens, -1};
-    counts.set_target(trigger->target(step, seq.held_tokens + next, recipe.budget).value_or(0));
+    counts.set_target(trigger->target(step, seq.held_tokens + next, recipe.budget).value_or(0), trigger->full(step, recipe.budget),
+                      step.end());
     const ShapeRun::Result result = parts.step(std::span(&shape, 1));
     EXPECT_GE(done.peak_pages, done.kept_pages) << "step " << t;
     EXPECT_EQ(done.held_tokens, result.held.front()) << "step " << t;
@@ -150,6 +151,21 @@ TEST(RecipeFootprint, SnapKvByHand) {
   EXPECT_EQ(footprint.pages_at_end(260, 260 + 17), 6 * kRows);
 }
 
+// Heads of a layer compete for its share, which falls from layer to layer: the mean of what they keep is that share, in every layer.
+TEST(RecipeFootprint, CompetingHeadsKeepTheShareOfTheirLayer) {
+  const Recipe recipe = recipe_of("{recipe: snapkv, budget_tokens: 130, allocator: {ada: {layers: {pyramid: {window_tokens: 8}}}}}");
+  const auto pyramid = recipe_of("{recipe: snapkv, budget_tokens: 130, allocator: {pyramid: {window_tokens: 8}}}").make_allocator();
+  for (const std::int32_t prompt : {200, 260, 1000}) {
+    RecipeFootprint footprint(recipe, kFootprintModel, kBlock);
+    const SeqState seq{0, prompt, 0, 0, false, false};
+    const ShapeRun::Seq cut = footprint.shape_of(after(seq, footprint.step(seq, prompt), prompt), 1);
+    for (std::int32_t r = 0; r < kRows; ++r)
+      EXPECT_EQ(cut.held.size() > 1 ? cut.held[static_cast<std::size_t>(r)] : cut.held.front(),
+                pyramid->expected(kFootprintModel, r / 2, r % 2, 130, prompt))
+          << prompt << " row " << r;
+  }
+}
+
 // Half of the heads keep everything, in decode and behind each chunk of a prompt too; which half is not known without data.
 TEST(RecipeFootprint, RetrievalHeadsStayWhole) {
   for (const std::int32_t chunk : {1000, 250}) {
@@ -163,6 +179,33 @@ TEST(RecipeFootprint, RetrievalHeadsStayWhole) {
     }
   }
 }
+
+// No step of a sequence that is cut with its prompt takes more private pages than the bound by which it is judged before it runs, and the
+// bound is met but for a page or two per row and what the trigger lets it hold beyond the budget.
+class PagesAtEnd : public testing::TestWithParam<std::string> {};
+TEST_P(PagesAtEnd, BoundEveryStep) {
+  const Recipe recipe = small_footprint_recipe(GetParam());
+  for (const std::int32_t prompt : {140, 300}) {
+    RecipeFootprint footprint(recipe, kFootprintModel, kBlock);
+    SeqState seq{0, prompt, 0, 0, false, false};
+    if (!footprint.step(seq, prompt).leaves_hashed) continue;
+    std::int64_t most = 0;
+    for (std::int32_t next = prompt; seq.seen_tokens < prompt + 320; next = 1) {
+      const FootprintStep done = footprint.step(seq, next);
+      seq = after(seq, done, next);
+      most = std::max(most, done.kept_pages);
+      ASSERT_LE(done.kept_pages, footprint.pages_at_end(prompt, seq.seen_tokens)) << seq.seen_tokens << " of " << prompt;
+    }
+    const std::int64_t slack = recipe.make_trigger()->slack_tokens() / kBlock;
+    EXPECT_LE(footprint.pages_at_end(prompt, seq.seen_tokens), most + (2 + slack) * kRows) << prompt;
+  }
+}
+std::vector<std::string> cut_in_decode_names() {
+  std::vector<std::string> names = unequal_shares_names();
+  names.insert(names.end(), {"duo", "h2o", "lagkv", "razor", "scissorhands", "snapkv", "streaming", "tova"});
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(Recipes, PagesAtEnd, testing::ValuesIn(cut_in_decode_names()), [](const auto& info) { return info.param; });
 
 // On its way back a cut sequence is cut after each chunk.
 TEST(RecipeFootprint, RecomputesInPieces) {

@@ -61,7 +61,9 @@ class Ada final : public Allocator {
     std::int64_t held = 0, total = 0;
     for (std::int32_t h = 0; h < heads; ++h) {
       held += l.kv.len[row + h];
-      total += layers_->depends_on_data() ? l.keep[row + h] : layers_->expected(model, l.layer, h, l.target[s], seq.end());
+      total += layers_->depends_on_data()
+                   ? l.keep[row + h]
+                   : layers_->expected_part(model, l.layer, h, l.target[s], l.full == nullptr ? 0 : l.full[s], seq.end());
     }
     if (whole_ && frac_ > 0) return held - static_cast<std::int64_t>(static_cast<double>(held) * (1 - frac_));
     return std::min(held, total);

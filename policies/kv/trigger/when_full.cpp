@@ -14,6 +14,7 @@ class WhenFull final : public Trigger {
     if ((!seq.decoding() && !seq.completes_prompt()) || !held.exceeds(tokens)) return std::nullopt;
     return tokens - static_cast<std::int32_t>(drop_ * tokens);
   }
+  [[nodiscard]] std::int32_t full(const SeqStep& seq, const Budget& budget) const override { return budget.of(seq.prompt_tokens); }
   [[nodiscard]] bool in_decode() const override { return true; }
 
  private:
