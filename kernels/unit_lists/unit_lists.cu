@@ -54,7 +54,9 @@ struct Compose {
   const std::int32_t* pick;
   std::int32_t* out;
   __device__ std::int64_t count(int row) const { return first[row + 1] - first[row]; }
-  __device__ void operator()(int row, std::int64_t i) const { out[first[row] + i] = base[row].unit[pick[first[row] + i]]; }
+  __device__ void operator()(int row, std::int64_t i) const {
+    out[first[row] + i] = base[row].unit[pick == nullptr ? i : pick[first[row] + i]];
+  }
 };
 
 struct Keep {

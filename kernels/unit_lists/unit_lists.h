@@ -40,7 +40,7 @@ OpCall call(const ExpandUnits&);
 void run_cpu(const ExpandUnits&);
 void run_cuda(const ExpandUnits&, CudaContext&);
 
-// Numbers behind places in another list: out[first[r] + i] = base.row(r)[pick[first[r] + i]].
+// Numbers behind places in another list: out[first[r] + i] = base.row(r)[pick[first[r] + i]], or base.row(r)[i] where pick is null.
 struct ComposeUnits {
   std::int32_t num_rows = 0;
   UnitLists base;

@@ -5,10 +5,16 @@
 namespace kvlab {
 namespace {
 
+ModelConfig config_of(std::int32_t layers) {
+  ModelConfig c = tiny_config();
+  c.layers = layers;
+  return c;
+}
+
 // A model that is nothing but its shape.
 class ShapeModel final : public CacheModel {
  public:
-  ShapeModel(TensorMemory memory, ElementType type) : config_(tiny_config()), memory_(memory), type_(type) {
+  ShapeModel(std::int32_t layers, TensorMemory memory, ElementType type) : config_(config_of(layers)), memory_(memory), type_(type) {
     for (std::int32_t l = 0; l < config_.layers; ++l) {
       const std::vector<float> w = bf16_floats(std::int64_t{config_.hidden_dim} * config_.q_heads * config_.head_dim, 900 + l, 0.1F);
       w_o_.emplace_back(memory).append_from_host(w.data(), static_cast<std::int64_t>(w.size()));
@@ -54,14 +60,10 @@ struct Outcome {
   Held offloaded;  // positions
 };
 
-PolicyCache cache_for(const Recipe& recipe, TensorMemory memory, ElementType type) {
-  return PolicyCache(std::make_unique<ShapeModel>(memory, type), recipe, {});
-}
-
 // A recipe with a budget that it has to cut the prompt to, where it takes one.
 struct Cut {
   Recipe recipe;
-  std::int32_t prompt = 72;
+  std::int32_t prompt = 72, layers = 2;
 
   [[nodiscard]] EngineSequence sequence() const {
     EngineSequence s = sequence_of(0, tiny_ids(prompt + 8, 3), prompt);
@@ -70,9 +72,13 @@ struct Cut {
   }
 };
 
+PolicyCache cache_for(const Cut& cut, TensorMemory memory, ElementType type) {
+  return PolicyCache(std::make_unique<ShapeModel>(cut.layers, memory, type), cut.recipe, {});
+}
+
 bool is_accepted(const Cut& cut) {
   try {
-    PolicyCache cache = cache_for(cut.recipe, TensorMemory(), ElementType::kF32);
+    PolicyCache cache = cache_for(cut, TensorMemory(), ElementType::kF32);
     EngineSequence s = cut.sequence();
     cache.start(s);
     cache.release(s);
@@ -85,8 +91,10 @@ bool is_accepted(const Cut& cut) {
 Cut cut(const std::string& name) {
   const Recipe recipe = load_recipe(name);
   if (!recipe.has_budget && recipe.selector == "all") return {recipe};
+  // Selectors attend to everything in up to three layers, and to what is too short for them.
+  const std::int32_t prompt = recipe.selector == "all" ? 72 : recipe.name == "rekv" ? 800 : 200, layers = recipe.selector == "all" ? 2 : 4;
   for (const std::int32_t budget : {16, 24, 40, 56, 72}) {
-    const Cut small{load_recipe(name, budget)};
+    const Cut small{load_recipe(name, budget), prompt, layers};
     if (is_accepted(small)) return small;
   }
   return {load_recipe(name, 136), 200};  // it always keeps the latest 128
@@ -97,7 +105,7 @@ class EngineRecipesCuda : public CudaTest, public testing::WithParamInterface<st
   // A prompt in two chunks and a few decode steps.
   Outcome run(const Cut& cut, bool on_gpu) {
     const TensorMemory memory = on_gpu ? TensorMemory(cuda()) : TensorMemory();
-    PolicyCache cache = cache_for(cut.recipe, memory, on_gpu ? ElementType::kBf16 : ElementType::kF32);
+    PolicyCache cache = cache_for(cut, memory, on_gpu ? ElementType::kBf16 : ElementType::kF32);
     EngineSequence s = cut.sequence();
     cache.start(s);
     Outcome outcome;
@@ -105,7 +113,7 @@ class EngineRecipesCuda : public CudaTest, public testing::WithParamInterface<st
     for (const std::int32_t tokens : {48, cut.prompt - 48, 1, 1, 1}) {
       const StepPiece piece{&s, tokens};
       cache.begin_step({&piece, 1});
-      for (std::int32_t l = 0; l < tiny_config().layers; ++l) outcome.outs.push_back(layer(cache, l, tokens, seed += 10, on_gpu));
+      for (std::int32_t l = 0; l < cut.layers; ++l) outcome.outs.push_back(layer(cache, l, tokens, seed += 10, on_gpu));
       cache.end_step({});
       outcome.held.push_back(cache.positions(s));
     }
@@ -134,7 +142,7 @@ class EngineRecipesCuda : public CudaTest, public testing::WithParamInterface<st
 
 TEST_P(EngineRecipesCuda, KeepsTheSameTokensAsOnTheCpu) {
   const Cut recipe = cut(GetParam());
-  const Needs needs = cache_for(recipe.recipe, TensorMemory(), ElementType::kF32).policy().needs();
+  const Needs needs = cache_for(recipe, TensorMemory(), ElementType::kF32).policy().needs();
   if (needs.cpu_only || !needs.pass.empty()) {
     try {
       run(recipe, true);
@@ -158,6 +166,9 @@ TEST_P(EngineRecipesCuda, KeepsTheSameTokensAsOnTheCpu) {
     // Answers are rounded to bf16, and probabilities in prefill before they meet V.
     EXPECT_LE(relative_error(gpu.outs[i], cpu.outs[i]), 0.01) << "pass " << i;
   }
+  if (recipe.recipe.selector == "all") return;
+  const Outcome full = run({load_recipe("full"), recipe.prompt, recipe.layers}, false);
+  EXPECT_GT(relative_error(cpu.outs.back(), full.outs.back()), 0.01) << "it selects everything";
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, EngineRecipesCuda, testing::ValuesIn(recipes_in({"engine"})),

@@ -80,6 +80,12 @@ TEST_F(UnitListsCuda, ComposeAndKeepUnits) {
   const DeviceBuffer<std::int32_t> out(pick);  // in place
   run_cuda(ComposeUnits{6, lists().device(), first.data(), out.data(), out.data()}, cuda());
   EXPECT_EQ(out.to_host(cuda().stream()), expected);
+  const Longs whole = prefix_sums(lists().count);
+  Ints copied(static_cast<std::size_t>(whole.back()));
+  run_cpu(ComposeUnits{6, lists().host(), whole.data(), nullptr, copied.data()});
+  const DeviceBuffer<std::int32_t> copy(whole.back());
+  run_cuda(ComposeUnits{6, lists().device(), whole.data(), nullptr, copy.data()}, cuda());
+  EXPECT_EQ(copy.to_host(cuda().stream()), copied);
 
   PerRow<std::int32_t> kept(Longs(6, 600), -3);
   run_cpu(KeepUnits{6, lists().host(), kept.host()});

@@ -1,4 +1,3 @@
-#include <numeric>
 
 #include "kernels/chunk_outliers/chunk_outliers.h"
 #include "kernels/page_means/page_means.h"
@@ -139,9 +138,6 @@ class ShadowKv final : public Selector {
     all.num_rows = n;
     all.base.rows = other(step);
     all.first = first;
-    std::int32_t* numbers = step.ops.host_ints(first[n]);
-    for (std::int32_t r = 0; r < n; ++r) std::iota(numbers + first[r], numbers + first[r + 1], 0);
-    all.pick = numbers;
     all.out = step.ops.ints(first[n]);
     step.ops(all);
     PageScores scores = page_scores(step, means(step), first);
