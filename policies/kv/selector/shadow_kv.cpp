@@ -1,3 +1,4 @@
+#include <algorithm>
 
 #include "kernels/chunk_outliers/chunk_outliers.h"
 #include "kernels/page_means/page_means.h"
