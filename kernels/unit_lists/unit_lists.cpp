@@ -38,12 +38,12 @@ void run_cpu(const ExpandUnits& a) {
 
 OpCall call(const ComposeUnits& a) {
   const std::int64_t n = a.first[a.num_rows];
-  return {"compose_units", a.num_rows, n, n, (a.pick == nullptr ? 8 : 12) * n, 0};
+  return {"compose_units", a.num_rows, n, n, (a.takes_all ? 8 : 12) * n, 0};
 }
 
 void run_cpu(const ComposeUnits& a) {
   for (std::int32_t r = 0; r < a.num_rows; ++r)
-    for (std::int64_t i = a.first[r]; i < a.first[r + 1]; ++i) a.out[i] = a.base.row(r)[a.pick == nullptr ? i - a.first[r] : a.pick[i]];
+    for (std::int64_t i = a.first[r]; i < a.first[r + 1]; ++i) a.out[i] = a.base.row(r)[a.takes_all ? i - a.first[r] : a.pick[i]];
 }
 
 OpCall call(const UnionUnits& a) {

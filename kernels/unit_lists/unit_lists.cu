@@ -51,7 +51,7 @@ struct Expand {
 struct Compose {
   const List* base;
   const std::int64_t* first;
-  const std::int32_t* pick;
+  const std::int32_t* pick;  // null: each in its order
   std::int32_t* out;
   __device__ std::int64_t count(int row) const { return first[row + 1] - first[row]; }
   __device__ void operator()(int row, std::int64_t i) const {
@@ -191,7 +191,8 @@ void run_cuda(const ComposeUnits& a, CudaContext& cuda) {
   std::vector<List> host;
   for (std::int32_t r = 0; r < a.num_rows; ++r) host.push_back({a.base.row(r), 0});
   const auto [base, first] = upload_all(cuda, std::span<const List>(host), host_array(a.first, a.num_rows + 1));
-  launch_over_rows("compose_units", cuda, a.num_rows, longest_row(a.first, a.num_rows), Compose{base, first, a.pick, a.out});
+  launch_over_rows("compose_units", cuda, a.num_rows, longest_row(a.first, a.num_rows),
+                   Compose{base, first, a.takes_all ? nullptr : a.pick, a.out});
 }
 
 void run_cuda(const UnionUnits& a, CudaContext& cuda) {

@@ -40,13 +40,14 @@ OpCall call(const ExpandUnits&);
 void run_cpu(const ExpandUnits&);
 void run_cuda(const ExpandUnits&, CudaContext&);
 
-// Numbers behind places in another list: out[first[r] + i] = base.row(r)[pick[first[r] + i]], or base.row(r)[i] where pick is null.
+// Numbers behind places in another list: out[first[r] + i] = base.row(r)[pick[first[r] + i]], or base.row(r)[i] where `takes_all`.
 struct ComposeUnits {
   std::int32_t num_rows = 0;
   UnitLists base;
   const std::int64_t* first = nullptr;  // [num_rows + 1]
   const std::int32_t* pick = nullptr;   // [first[num_rows]]
   std::int32_t* out = nullptr;          // may be `pick`
+  bool takes_all = false;               // each row is as long as its list; no pick
 };
 OpCall call(const ComposeUnits&);
 void run_cpu(const ComposeUnits&);

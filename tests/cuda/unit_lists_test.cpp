@@ -82,9 +82,9 @@ TEST_F(UnitListsCuda, ComposeAndKeepUnits) {
   EXPECT_EQ(out.to_host(cuda().stream()), expected);
   const Longs whole = prefix_sums(lists().count);
   Ints copied(static_cast<std::size_t>(whole.back()));
-  run_cpu(ComposeUnits{6, lists().host(), whole.data(), nullptr, copied.data()});
+  run_cpu(ComposeUnits{6, lists().host(), whole.data(), nullptr, copied.data(), true});
   const DeviceBuffer<std::int32_t> copy(whole.back());
-  run_cuda(ComposeUnits{6, lists().device(), whole.data(), nullptr, copy.data()}, cuda());
+  run_cuda(ComposeUnits{6, lists().device(), whole.data(), nullptr, copy.data(), true}, cuda());
   EXPECT_EQ(copy.to_host(cuda().stream()), copied);
 
   PerRow<std::int32_t> kept(Longs(6, 600), -3);

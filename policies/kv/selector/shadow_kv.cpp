@@ -138,6 +138,7 @@ class ShadowKv final : public Selector {
     ComposeUnits all;
     all.num_rows = n;
     all.base.rows = other(step);
+    all.takes_all = true;
     all.first = first;
     all.out = step.ops.ints(first[n]);
     step.ops(all);
