@@ -79,23 +79,42 @@ KernelFamily linear_head(ElementType type) {
 const Axes kHeadAxes{{"tokens", "t"}, {"q_heads", "q"}, {"kv_heads", "kv"}, {"head_dim", "d"}};
 const Shape kSmallHeads{{"tokens", 3}, {"q_heads", 4}, {"kv_heads", 2}, {"head_dim", 16}};
 
-// Queries from where the product has left them, beside keys and values, to an array of their own; then keys in place.
-struct RopeQk {
-  DeviceRope q, k;
+// What is done to queries, then to keys.
+template <class Op>
+struct QueriesAndKeys {
+  Op q, k;
 };
-void run_cuda(const RopeQk& a, CudaContext& cuda) {
+template <class Op>
+void run_cuda(const QueriesAndKeys<Op>& a, CudaContext& cuda) {
   run_cuda(a.q, cuda);
   run_cuda(a.k, cuda);
 }
 
-RopeQk build_rope_qk(Buffers& b, const Shape& s) {
+template <class Op, class Build, class Matches>
+KernelFamily queries_and_keys(const std::string& name, ElementType type, Build build, Matches matches) {
+  OpRecipe<QueriesAndKeys<Op>> recipe;
+  recipe.type = type;
+  recipe.build = build;
+  recipe.work = [](const QueriesAndKeys<Op>& a, const Shape&) {
+    return CaseWork{bytes(shape(a.q)) + bytes(shape(a.k)), flops(shape(a.q)) + flops(shape(a.k)), {}};
+  };
+  recipe.matches = [matches](Device& device, const QueriesAndKeys<Op>& a, const Run& run) {
+    return matches(device, a.q, run) && matches(device, a.k, run);
+  };
+  KernelFamily f = step_family(name, type, kHeadAxes, kSmallHeads);
+  f.prepare = preparing(recipe);
+  return f;
+}
+
+// Queries from where the product has left them, beside keys and values, to an array of their own; then keys in place.
+QueriesAndKeys<DeviceRope> build_rope_qk(Buffers& b, const Shape& s) {
   const std::int64_t tokens = s.at("tokens"), d = s.at("head_dim"), q = s.at("q_heads") * d, kv = s.at("kv_heads") * d;
   Buffers& passed = b.activations();
   const Angles angle = angles(tokens * d / 2);
   std::vector<std::int32_t> position;
   for (std::int64_t t = 0; t < tokens; ++t) position.push_back(static_cast<std::int32_t>(tokens - 1 - t));
   void* const qkv = passed.elements(tokens * (q + 2 * kv));
-  RopeQk a;
+  QueriesAndKeys<DeviceRope> a;
   a.q.in = qkv, a.q.out = passed.element_room(tokens * q), a.q.in_stride = q + 2 * kv;
   a.q.cos = passed.put(angle.cos), a.q.sin = passed.put(angle.sin), a.q.position = passed.put(position);
   a.q.tokens = tokens, a.q.heads = s.at("q_heads"), a.q.head_dim = d, a.q.type = b.type();
@@ -119,34 +138,11 @@ bool rope_part_matches(Device& device, const DeviceRope& a, const Run& run) {
   return error.below(tolerance_of(a.type));
 }
 
-KernelFamily rope_qk(ElementType type) {
-  OpRecipe<RopeQk> recipe;
-  recipe.type = type;
-  recipe.build = build_rope_qk;
-  recipe.work = [](const RopeQk& a, const Shape&) {
-    return CaseWork{bytes(shape(a.q)) + bytes(shape(a.k)), flops(shape(a.q)) + flops(shape(a.k)), {}};
-  };
-  recipe.matches = [](Device& device, const RopeQk& a, const Run& run) {
-    return rope_part_matches(device, a.q, run) && rope_part_matches(device, a.k, run);
-  };
-  KernelFamily f = step_family("rope_qk", type, kHeadAxes, kSmallHeads);
-  f.prepare = preparing(recipe);
-  return f;
-}
+KernelFamily rope_qk(ElementType type) { return queries_and_keys<DeviceRope>("rope_qk", type, build_rope_qk, rope_part_matches); }
 
 // Heads of queries, then of keys, each normed in place.
-struct NormQk {
-  DeviceRmsNorm q, k;
-};
-void run_cuda(const NormQk& a, CudaContext& cuda) {
-  run_cuda(a.q, cuda);
-  run_cuda(a.k, cuda);
-}
-
 KernelFamily rmsnorm_qk(ElementType type) {
-  OpRecipe<NormQk> recipe;
-  recipe.type = type;
-  recipe.build = [](Buffers& b, const Shape& s) {
+  const auto build = [](Buffers& b, const Shape& s) {
     const auto norm = [&](std::int64_t heads) {
       DeviceRmsNorm a;
       a.tokens = s.at("tokens") * heads, a.width = s.at("head_dim"), a.type = b.type();
@@ -154,17 +150,10 @@ KernelFamily rmsnorm_qk(ElementType type) {
       return a;
     };
     const DeviceRmsNorm q = norm(s.at("q_heads"));
-    return NormQk{q, norm(s.at("kv_heads"))};
+    return QueriesAndKeys<DeviceRmsNorm>{q, norm(s.at("kv_heads"))};
   };
-  recipe.work = [](const NormQk& a, const Shape&) {
-    return CaseWork{bytes(shape(a.q)) + bytes(shape(a.k)), flops(shape(a.q)) + flops(shape(a.k)), {}};
-  };
-  recipe.matches = [](Device& device, const NormQk& a, const Run& run) {
-    return rmsnorm_matches(device, a.q, run) && rmsnorm_matches(device, a.k, run);
-  };
-  KernelFamily f = step_family("rmsnorm_qk", type, kHeadAxes, kSmallHeads);
-  f.prepare = preparing(recipe);
-  return f;
+  const auto matches = [](Device& device, const DeviceRmsNorm& a, const Run& run) { return rmsnorm_matches(device, a, run); };
+  return queries_and_keys<DeviceRmsNorm>("rmsnorm_qk", type, build, matches);
 }
 
 // New keys and values from beside the queries into pages: one of each sequence behind others, whose tables lie in device memory, as steps

@@ -3,6 +3,7 @@
 #include "kernels/attention_stats/attention_stats.h"
 #include "kernels/cuda/device_rows.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/row_tools.cuh"
 
 // Attention statistics for any type, page and head_dim, a warp per product: what attention_stats.cu does without tensor cores.
 namespace kvlab {
@@ -29,17 +30,7 @@ struct StatsQueries {
 };
 
 // Tokens of the row at positions up to this one: positions ascend along a row.
-__device__ __forceinline__ int count_visible(const DeviceRows& kv, int row, int position) {
-  int low = 0, high = kv.len[row];
-  while (low < high) {
-    const int middle = (low + high) / 2;
-    if (kv.position[kv.slot(row, middle)] <= position)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low;
-}
+__device__ __forceinline__ int count_visible(const DeviceRows& kv, int row, int position) { return tokens_below(kv, row, position + 1); }
 
 // q.k over the warp's lanes, the same in all of them.
 template <class T>

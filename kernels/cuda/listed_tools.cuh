@@ -8,15 +8,7 @@ namespace kvlab {
 // Entries of a row's list that stand for a token: those before the first -1.
 __device__ __forceinline__ std::int32_t listed_count(const DeviceList& list, int row) {
   const std::int32_t* const index = list.index + list.first[row];
-  std::int32_t low = 0, high = list.entries(row);
-  while (low < high) {
-    const std::int32_t middle = (low + high) / 2;
-    if (index[middle] >= 0)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low;
+  return count_first(list.entries(row), [&](std::int32_t i) { return index[i] >= 0; });
 }
 
 template <class T>

@@ -48,15 +48,7 @@ struct LineRows {
   }
   __device__ std::int32_t token(int row, std::int32_t i) const { return lists_tokens ? index[first[row] + i] : i; }
   __device__ std::int32_t visible(int row, std::int32_t position) const {
-    std::int32_t low = 0, high = tokens(row);
-    while (low < high) {
-      const std::int32_t middle = (low + high) / 2;
-      if (kv.position[kv.slot(row, token(row, middle))] <= position)
-        low = middle + 1;
-      else
-        high = middle;
-    }
-    return low;
+    return count_first(tokens(row), [&](std::int32_t i) { return kv.position[kv.slot(row, token(row, i))] <= position; });
   }
   // By a whole warp.
   template <class T>

@@ -40,15 +40,8 @@ struct Runs {
     while (is_linked(dropped[left]) && left > 0 && dropped[left - 1] + 1 == dropped[left]) --left;
     while (is_linked(dropped[right] + 1) && right < last && dropped[right] + 1 == dropped[right + 1]) ++right;
     const bool to_left = is_linked(dropped[left]), to_right = is_linked(dropped[right] + 1);
-    std::int32_t low = 0, high = rows.num_kept(row);  // kept tokens before the gap
-    while (low < high) {
-      const std::int32_t middle = (low + high) / 2;
-      if (kept[middle] < dropped[j])
-        low = middle + 1;
-      else
-        high = middle;
-    }
-    target[rows.dropped_first[row] + j] = to_left && (!to_right || j - left <= right - j) ? low - 1 : to_right ? low : -1;
+    const std::int32_t before = count_below(kept, rows.num_kept(row), dropped[j]);  // kept tokens before the gap
+    target[rows.dropped_first[row] + j] = to_left && (!to_right || j - left <= right - j) ? before - 1 : to_right ? before : -1;
   }
 };
 

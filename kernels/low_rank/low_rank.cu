@@ -148,15 +148,7 @@ struct Rebuild {
   __device__ std::int64_t count(int m) const { return std::int64_t{a.tokens(m)} * a.heads * pairs(); }
   __device__ bool is_exact(int row, std::int32_t i) const {
     const std::int32_t token = a.list.index[a.list.first[row] + i];
-    std::int64_t low = exact_first[row], high = exact_first[row + 1];
-    while (low < high) {
-      const std::int64_t middle = (low + high) / 2;
-      if (exact[middle] < token)
-        low = middle + 1;
-      else
-        high = middle;
-    }
-    return low < exact_first[row + 1] && exact[low] == token;
+    return is_among(exact + exact_first[row], static_cast<std::int32_t>(exact_first[row + 1] - exact_first[row]), token);
   }
   __device__ float product(const LowRankMatrix& x, std::int64_t i, std::int64_t j) const {
     float sum = 0;

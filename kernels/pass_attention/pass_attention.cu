@@ -22,17 +22,6 @@ struct PassChunk {
   Softmax* stats;       // [kv_heads, group, count]
   float* scores;
 
-  __device__ std::int32_t tokens_below(int row, std::int32_t position) const {
-    std::int32_t low = 0, high = kv.len[row];
-    while (low < high) {
-      const std::int32_t middle = (low + high) / 2;
-      if (kv.position[kv.slot(row, middle)] < position)
-        low = middle + 1;
-      else
-        high = middle;
-    }
-    return low;
-  }
   __device__ const float* query(int kv_head, int head, std::int64_t t) const {
     return queries + ((t * kv.kv_heads + kv_head) * kv.group + head) * kv.head_dim;
   }
@@ -44,8 +33,8 @@ __global__ void __launch_bounds__(kRowThreads) pass_stats(PassChunk a) {
   KVLAB_SHARED(float, shared, 33);
   const int t = blockIdx.x % a.count, head = blockIdx.x / a.count % a.kv.group, kv_head = blockIdx.x / a.count / a.kv.group;
   const int row = a.row0 + kv_head, d = a.kv.head_dim;
-  const std::int32_t sinks = a.tokens_below(row, a.sink_end), begin = a.tokens_below(row, a.ctx_begin);
-  const std::int32_t held = sinks + max(0, a.tokens_below(row, a.ctx_end) - begin);
+  const std::int32_t sinks = tokens_below(a.kv, row, a.sink_end), begin = tokens_below(a.kv, row, a.ctx_begin);
+  const std::int32_t held = sinks + max(0, tokens_below(a.kv, row, a.ctx_end) - begin);
   const float* const q = a.query(kv_head, head, t);
   const Softmax s = block_softmax(held + t + 1, shared, [&](std::int64_t at) {
     const auto i = static_cast<std::int32_t>(at);
@@ -63,8 +52,8 @@ __global__ void __launch_bounds__(kRowThreads) pass_scores(PassChunk a, std::int
   const int kv_head = static_cast<int>(item / longest), row = a.row0 + kv_head;
   // Sinks take no scores; where sinks reach into the range there are none, because they end with it.
   const std::int32_t token =
-      max(a.tokens_below(row, a.ctx_begin), a.tokens_below(row, a.sink_end)) + static_cast<std::int32_t>(item % longest);
-  if (token >= a.tokens_below(row, a.ctx_end)) return;
+      max(tokens_below(a.kv, row, a.ctx_begin), tokens_below(a.kv, row, a.sink_end)) + static_cast<std::int32_t>(item % longest);
+  if (token >= tokens_below(a.kv, row, a.ctx_end)) return;
   const bool takes_max = a.reduce == PassAttention::Reduce::kMax;
   const T* const key = key_at<T>(a.kv, row, token);
   float of_group = 0;

@@ -14,19 +14,6 @@ struct Spans {
   float value;
   float* scores;
   int most_spans;
-
-  // Tokens of the row at positions below `position`, which ascend.
-  __device__ std::int32_t tokens_below(int row, std::int32_t position) const {
-    std::int32_t low = 0, high = kv.len[row];
-    while (low < high) {
-      const std::int32_t middle = (low + high) / 2;
-      if (kv.position[kv.slot(row, middle)] < position)
-        low = middle + 1;
-      else
-        high = middle;
-    }
-    return low;
-  }
 };
 
 // One block per row and span.
@@ -37,8 +24,8 @@ __global__ void __launch_bounds__(kRowThreads) mark_quota(Spans a) {
   const std::int64_t span0 = a.first[row / a.kv.kv_heads], spans = a.first[row / a.kv.kv_heads + 1] - span0;
   if (span >= spans) return;
   // A span holds the tokens that no span before it took, so the first one begins with the row.
-  const std::int32_t at = span == 0 ? 0 : a.tokens_below(row, a.begin[span0 + span]);
-  const std::int32_t end = span + 1 < spans ? a.tokens_below(row, a.begin[span0 + span + 1]) : a.kv.len[row], n = end - at;
+  const std::int32_t at = span == 0 ? 0 : tokens_below(a.kv, row, a.begin[span0 + span]);
+  const std::int32_t end = span + 1 < spans ? tokens_below(a.kv, row, a.begin[span0 + span + 1]) : a.kv.len[row], n = end - at;
   float* const scores = a.scores + a.kv.first[row] + at;
   const auto key = [&](std::int32_t i) { return ordered_key(scores[i]); };
   const BlockCut cut = block_cut(n, min(a.quota[a.quota_first[row] + span], n), key, counts);

@@ -15,18 +15,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const int row = blockIdx.x;
   std::int32_t* const was = last[row];
   std::int32_t mine = 0;
-  for (std::int64_t i = threadIdx.x; i < asked[row].n; i += kRowThreads) {
-    const std::int32_t unit = asked[row].unit[i];
-    std::int32_t low = 0, high = last_count[row];
-    while (low < high) {
-      const std::int32_t middle = (low + high) / 2;
-      if (was[middle] < unit)
-        low = middle + 1;
-      else
-        high = middle;
-    }
-    mine += low < last_count[row] && was[low] == unit ? 1 : 0;
-  }
+  for (std::int64_t i = threadIdx.x; i < asked[row].n; i += kRowThreads) mine += is_among(was, last_count[row], asked[row].unit[i]) ? 1 : 0;
   mine = block_sum(mine, shared);  // a barrier: the old list has been read
   if (threadIdx.x == 0) hits[row] = mine;
   for (std::int64_t i = threadIdx.x; i < now[row].n; i += kRowThreads) was[i] = now[row].unit[i];
