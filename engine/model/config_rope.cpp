@@ -128,7 +128,8 @@ void read_rope(const JsonConfig& file, ModelConfig& c) {
   }
   const std::string kind = kind_name(rope, newer);
   c.rope_scaling = read_scaling(rope, c, kind);
-  c.max_tokens = static_cast<std::int32_t>(longest_text(kind, c.rope_scaling.factor, c.rope_scaling.original_tokens, c.max_tokens));
+  const auto original = static_cast<std::int64_t>(c.rope_scaling.original_tokens);
+  c.max_tokens = static_cast<std::int32_t>(longest_text(kind, c.rope_scaling.factor, original, c.max_tokens));
 }
 
 }  // namespace kvlab
