@@ -8,11 +8,6 @@ namespace {
 
 constexpr ElementType kTypes[] = {ElementType::kBf16, ElementType::kF16};
 
-KernelFamily gpu_family(const std::string& op, ElementType type, std::vector<std::pair<std::string, std::string>> axes,
-                        std::vector<Shape> shapes, std::vector<Shape> small) {
-  return {op, std::string(name_of(type)), DeviceKind::kGpu, std::move(axes), std::move(shapes), std::move(small), nullptr};
-}
-
 KernelFamily linear(ElementType type) {
   OpRecipe<DeviceLinear> recipe;
   recipe.type = type;

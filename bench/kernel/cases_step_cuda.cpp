@@ -16,7 +16,7 @@ using Axes = std::vector<std::pair<std::string, std::string>>;
 void* at_element(void* data, std::int64_t i, ElementType type) { return static_cast<char*>(data) + i * element_bytes(type); }
 
 KernelFamily step_family(const std::string& op, ElementType type, Axes axes, Shape small) {
-  return {op, std::string(name_of(type)), DeviceKind::kGpu, std::move(axes), {}, {std::move(small)}, nullptr};
+  return gpu_family(op, type, std::move(axes), {}, {std::move(small)});
 }
 
 // Several products of the same tokens, one after another; outputs lie behind one another.
