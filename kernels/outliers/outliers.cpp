@@ -14,10 +14,10 @@ namespace {
 
 // Calls f(row, vector of the row, numbers by its entries, numbers that stand for tokens) for each vector.
 template <class F>
-void for_each_vector(const Outliers& a, bool with_data, F&& f) {
+void for_each_vector(const Outliers& a, F&& f) {
   const std::int32_t d = a.tokens.kv.head_dim;
   for (std::int32_t r = 0; r < a.tokens.kv.num_rows; ++r) {
-    const std::int32_t entries = a.tokens.entries(r), tokens = with_data && entries > 0 ? a.tokens.count(r) : 0;
+    const std::int32_t entries = a.tokens.entries(r), tokens = entries > 0 ? a.tokens.count(r) : 0;
     if (entries == 0) continue;
     const std::int32_t vectors = a.per_channel ? d : entries;
     for (std::int32_t v = 0; v < vectors; ++v) f(r, v, a.per_channel ? entries : d, a.per_channel ? tokens : v < tokens ? d : 0);
@@ -36,8 +36,12 @@ std::int32_t outliers_of(double share, std::int64_t n) {
 }
 
 std::int64_t outlier_numbers(const Outliers& a) {
+  const std::int64_t d = a.tokens.kv.head_dim;
   std::int64_t n = 0;
-  for_each_vector(a, false, [&](std::int32_t, std::int32_t, std::int32_t entries, std::int32_t) { n += outliers_of(a.share, entries); });
+  for (std::int32_t r = 0; r < a.tokens.kv.num_rows; ++r) {
+    const std::int64_t entries = a.tokens.entries(r);
+    n += a.per_channel ? d * outliers_of(a.share, entries) : entries * outliers_of(a.share, d);
+  }
   return n;
 }
 
@@ -55,7 +59,7 @@ void run_cpu(const Outliers& a) {
   std::uint16_t* value = a.value;
   std::int32_t* place = a.place;
   std::vector<std::int32_t> order;
-  for_each_vector(a, true, [&](std::int32_t r, std::int32_t v, std::int32_t entries, std::int32_t n) {
+  for_each_vector(a, [&](std::int32_t r, std::int32_t v, std::int32_t entries, std::int32_t n) {
     const std::int32_t room = outliers_of(a.share, entries), half = std::min(room / 2, n / 2);
     std::fill_n(place, room, -1);
     std::fill_n(value, room, std::uint16_t{0});
@@ -89,7 +93,7 @@ OpCall call(const RestoreOutliers& b) {
 void run_cpu(const RestoreOutliers& b) {
   const Outliers& a = b.outliers;
   std::int64_t at = 0;
-  for_each_vector(a, true, [&](std::int32_t r, std::int32_t v, std::int32_t entries, std::int32_t) {
+  for_each_vector(a, [&](std::int32_t r, std::int32_t v, std::int32_t entries, std::int32_t) {
     for (const std::int64_t end = at + outliers_of(a.share, entries); at < end; ++at)
       if (a.place[at] >= 0) number(a, r, v, a.place[at]) = half_to_float(a.value[at]);
   });

@@ -11,7 +11,7 @@ namespace kvlab {
 struct SeqState {
   std::int32_t seen_tokens = 0;  // tokens whose KV was computed, kept or not
   std::int32_t prompt_tokens = 0;
-  std::int32_t held_tokens = 0;  // in the first KV head of the first layer; how the others differ is behind `pattern`
+  std::int32_t held_tokens = 0;  // in the first row (a layer's KV head) that lost something; how the others differ is behind `pattern`
   std::int32_t pattern = 0;      // a footprint's own number; 0: all rows hold the same
   bool left_hashed = false;      // it evicted before: its pages are private
   bool recomputes = false;       // it left the hashed domain, was preempted by recompute and is on its way back

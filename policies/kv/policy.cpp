@@ -67,6 +67,8 @@ struct KvPolicy::Acting {
     views.push_back(std::make_unique<View>());
     View& v = *views.back();
     LayerStep some{all.ops, all.model, all.layer, seqs, all.kv, {}, all.seed, all.memory, all.keeper};
+    const std::size_t rows = which.size() * static_cast<std::size_t>(all.kv.kv_heads);
+    v.len.reserve(rows), v.page_begin.reserve(rows), v.first.reserve(rows + 1);
     v.first.push_back(0);
     for (const std::int32_t s : which) {
       for (std::int32_t h = 0; h < all.kv.kv_heads; ++h) {

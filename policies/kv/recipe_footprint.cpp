@@ -69,28 +69,32 @@ RecipeFootprint::RecipeFootprint(const Recipe& recipe, const ModelShape& model, 
     throw InputError(fmt::format("recipe '{}' cannot serve: it asks for queries of the future, which only a recording has", recipe.name));
   if (!needs.pass.empty()) pass_shapes(needs.pass, 1);
   find_side_bytes();
-  depends_on_history_ = history_matters();
+  history_ = find_history();
 }
 
-// Whether two decoding sequences that hold as much, and of which the trigger wants the same, may differ in what they hold next.
-bool RecipeFootprint::history_matters() {
+RecipeFootprint::History RecipeFootprint::find_history() {
   const std::int32_t budget = recipe_.budget.tokens > 0 ? recipe_.budget.tokens : 256;
-  for (const std::int32_t held : {40, 200, budget - 1, budget, budget + 33, 2 * budget + 5}) {
-    std::map<std::int32_t, FootprintStep> by_target;
-    for (const std::int32_t prompt : {held / 2, held, 2 * held, 5 * held}) {
+  History history = History::kNone;
+  std::map<std::array<std::int32_t, 4>, FootprintStep> first;  // by held tokens, target, whether something was lost, seen tokens or -1
+  const auto try_one = [&](const SeqState& seq) {
+    const std::int32_t target = target_of(seq);
+    if (target == ShapeRun::kLayersDiffer) return;  // never taken for one another
+    const FootprintStep done = run(seq, 1);
+    const auto differs_from_first = [&](std::int32_t seen) {
+      const FootprintStep& k = first.try_emplace({seq.held_tokens, target, seq.left_hashed ? 1 : 0, seen}, done).first->second;
+      return k.held_tokens != done.held_tokens || k.pattern != done.pattern || k.kept_tokens != done.kept_tokens;
+    };
+    if (differs_from_first(seq.seen_tokens)) history = History::kPrompt;
+    if (differs_from_first(-1)) history = std::max(history, History::kSeen);
+  };
+  for (const std::int32_t held : {40, 200, budget - 1, budget, budget + 33, 2 * budget + 5})
+    for (const std::int32_t prompt : {held / 2, held, 2 * held, 5 * held})
       for (const std::int32_t decoded : {1, 30, 100, 513}) {
-        if (held < 2 || prompt + decoded < held) continue;
-        const SeqState seq{prompt + decoded, prompt, held, 0, prompt + decoded > held, false};
-        const std::int32_t target = target_of(seq);
-        if (target == ShapeRun::kLayersDiffer) continue;  // never taken for one another
-        const FootprintStep done = run(seq, 1);
-        const auto [known, is_new] = by_target.try_emplace(target, done);
-        const FootprintStep& k = known->second;
-        if (!is_new && (k.held_tokens != done.held_tokens || k.pattern != done.pattern || k.kept_tokens != done.kept_tokens)) return true;
+        const std::int32_t seen = prompt + decoded;
+        for (const std::int32_t of_prompt : {prompt, seen - seen / 3})
+          if (held >= 2 && seen >= held) try_one({seen, of_prompt, held, 0, seen > held, false});
       }
-    }
-  }
-  return false;
+  return history;
 }
 
 std::int32_t RecipeFootprint::target_of(const SeqState& seq) const {
@@ -133,13 +137,22 @@ std::int64_t RecipeFootprint::layer_pages(std::int64_t gpu_bytes, std::span<cons
   return pages;
 }
 
-std::int32_t RecipeFootprint::intern(std::span<const std::int32_t> held) {
+// Of a sequence of `end` tokens.
+void RecipeFootprint::note_held(std::span<const std::int32_t> held, std::int32_t end, FootprintStep& done) {
+  const auto cut = std::find_if(held.begin(), held.end(), [end](std::int32_t h) { return h < end; });
+  done.held_tokens = cut == held.end() ? end : *cut;
+  done.pattern = 0;
+  if (std::all_of(held.begin(), held.end(), [&](std::int32_t h) { return h == done.held_tokens; })) return;
   std::vector<std::int32_t> pattern;
-  for (const std::int32_t h : held) pattern.push_back(h - held.front());
-  if (std::all_of(pattern.begin(), pattern.end(), [](std::int32_t d) { return d == 0; })) return 0;
+  for (const std::int32_t h : held) pattern.push_back(h == end ? kWhole : h - done.held_tokens);
   const auto [at, is_new] = pattern_ids_.try_emplace(pattern, static_cast<std::int32_t>(patterns_.size()));
   if (is_new) patterns_.push_back(std::move(pattern));
-  return at->second;
+  done.pattern = at->second;
+}
+
+bool RecipeFootprint::has_whole_rows(const SeqState& seq) const {
+  const std::vector<std::int32_t>& pattern = patterns_[static_cast<std::size_t>(seq.pattern)];
+  return std::find(pattern.begin(), pattern.end(), kWhole) != pattern.end();
 }
 
 ShapeRun::Seq RecipeFootprint::shape_of(const SeqState& seq, std::int32_t new_tokens) const {
@@ -148,7 +161,7 @@ ShapeRun::Seq RecipeFootprint::shape_of(const SeqState& seq, std::int32_t new_to
   ShapeRun::Seq shape{seq.seen_tokens, new_tokens, ends_here ? seq.seen_tokens + new_tokens : seq.prompt_tokens, {seq.held_tokens}, {}};
   if (seq.pattern > 0) {
     shape.held = patterns_[static_cast<std::size_t>(seq.pattern)];
-    for (std::int32_t& h : shape.held) h += seq.held_tokens;
+    for (std::int32_t& h : shape.held) h = h == kWhole ? seq.seen_tokens : h + seq.held_tokens;
   }
   const bool completes = shape.seen_tokens < shape.prompt_tokens && shape.seen_tokens + new_tokens >= shape.prompt_tokens;
   const Needs& needs = shapes_.policy().needs();
@@ -166,10 +179,11 @@ std::size_t RecipeFootprint::KeyHash::operator()(const Key& k) const {
 // Most decode steps depend on what is held and what the trigger wants alone.
 RecipeFootprint::Key RecipeFootprint::key_of(const SeqState& seq, std::int32_t new_tokens) const {
   const bool decodes = new_tokens == 1 && seq.seen_tokens >= seq.prompt_tokens;
-  const std::int32_t target = decodes && !depends_on_history_ ? target_of(seq) : ShapeRun::kLayersDiffer;
+  const std::int32_t target = decodes && history_ != History::kPrompt ? target_of(seq) : ShapeRun::kLayersDiffer;
   if (target == ShapeRun::kLayersDiffer)
     return {seq.seen_tokens, new_tokens, seq.prompt_tokens, seq.held_tokens, seq.pattern * 2 + (seq.recomputes ? 1 : 0), target};
-  return {seq.left_hashed ? 1 : 0, 1, 0, seq.held_tokens, seq.pattern * 2, target};
+  const bool seen_matters = history_ == History::kSeen || has_whole_rows(seq);
+  return {seq.left_hashed ? 1 : 0, 1, seen_matters ? seq.seen_tokens : 0, seq.held_tokens, seq.pattern * 2, target};
 }
 
 FootprintStep RecipeFootprint::step(const SeqState& seq, std::int32_t new_tokens) {
@@ -237,8 +251,7 @@ FootprintStep RecipeFootprint::run(const SeqState& seq, std::int32_t new_tokens)
   const ShapeRun::Result result = shapes_.step(std::span(&shape, 1));
   const auto heads = static_cast<std::size_t>(model_.kv_heads);
   FootprintStep done;
-  done.held_tokens = result.held.front();
-  done.pattern = intern(result.held);
+  note_held(result.held, shape.seen_tokens + new_tokens, done);
   done.leaves_hashed = is_cut(shape, result.held);
   // Layers append and cut one after the other.
   std::vector<std::int64_t> now, appended, after;
@@ -281,7 +294,8 @@ std::int64_t RecipeFootprint::pages_at_end(std::int32_t prompt_tokens, std::int3
 std::int64_t RecipeFootprint::most_pages(SeqState seq, std::int32_t seen_tokens) {
   std::int64_t most = 0;
   while (seq.seen_tokens < seen_tokens) {
-    const bool is_alike = !depends_on_history_ && target_of(seq) != ShapeRun::kLayersDiffer;  // with later steps that find the same
+    // With later steps that find the same.
+    const bool is_alike = history_ == History::kNone && target_of(seq) != ShapeRun::kLayersDiffer && !has_whole_rows(seq);
     const FootprintStep done = step(seq, 1);
     most = std::max(most, done.kept_pages);
     const SeqState next = after(seq, done, 1);

@@ -54,13 +54,16 @@ class RecipeFootprint final : public Footprint {
   [[nodiscard]] bool is_cut(const ShapeRun::Seq& seq, std::span<const std::int32_t> held) const;
   [[nodiscard]] std::int64_t side_pages(std::int32_t tokens) const;
   [[nodiscard]] std::int64_t layer_pages(std::int64_t gpu_bytes, std::span<const std::int32_t> len) const;
-  std::int32_t intern(std::span<const std::int32_t> held);
+  [[nodiscard]] bool has_whole_rows(const SeqState& seq) const;
+  void note_held(std::span<const std::int32_t> held, std::int32_t end, FootprintStep& done);
   void charge_prompts(std::span<SeqInStep> batch, PolicyWork& work);
   void charge_decodes(std::span<SeqInStep> batch, PolicyWork& work);
   [[nodiscard]] std::int32_t attended(const LayerCalls& calls) const;
   void add_passes(std::span<const PassShape> chunks, std::int32_t kv_tokens, PolicyWork& work) const;
   void find_side_bytes();
-  bool history_matters();
+  // What tells two decoding sequences that hold as much, and of which the trigger wants the same, apart in what they hold next.
+  enum class History : std::uint8_t { kNone, kSeen, kPrompt };
+  History find_history();
   [[nodiscard]] std::int32_t target_of(const SeqState& seq) const;
   [[nodiscard]] std::int32_t cut_target(const ShapeRun::Seq& shape) const;
   std::int64_t most_pages(SeqState seq, std::int32_t seen_tokens);
@@ -73,10 +76,13 @@ class RecipeFootprint final : public Footprint {
   StepOps decodes_;
   RecipePages pages_;
   double page_bytes_ = 0;
-  bool depends_on_history_ = false;                     // bytes and cuts of a decode step depend on more than the tokens held
-  bool shares_layers_ = false;                          // the allocator comes back to earlier layers
-  std::vector<std::int64_t> side_bytes_;                // [i]: the most that 1 .. 16 * (i + 1) tokens take beyond token_bytes each
-  std::vector<std::vector<std::int32_t>> patterns_{1};  // held - held[0]; the first: all alike
+  History history_ = History::kNone;
+  bool shares_layers_ = false;            // the allocator comes back to earlier layers
+  std::vector<std::int64_t> side_bytes_;  // [i]: the most that 1 .. 16 * (i + 1) tokens take beyond token_bytes each
+  static constexpr std::int32_t kWhole = -1 << 30;
+  // What rows hold beyond the first that lost something, or kWhole; the first: all alike. Whole rows grow while others are cut, so that a
+  // pattern lasts.
+  std::vector<std::vector<std::int32_t>> patterns_{1};
   std::map<std::vector<std::int32_t>, std::int32_t> pattern_ids_;
   std::unordered_map<Key, FootprintStep, KeyHash> known_;
 };

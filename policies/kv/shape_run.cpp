@@ -39,6 +39,7 @@ ShapeRun::Group ShapeRun::group_of(std::span<const Seq> batch, bool decoding) co
     group.extras.push_back(s.extras);
   }
   if (group.seqs.empty()) return group;
+  group.observer = std::make_unique<ShapeObserver>(policy_.needs(), group.seqs, group.extras);
   group.layers.reserve(static_cast<std::size_t>(model_.num_layers));
   for (std::int32_t l = 0; l < model_.num_layers; ++l)
     group.layers.emplace_back(model_, static_cast<std::int32_t>(group.seqs.size()), policy_.num_words(), false);
@@ -53,8 +54,7 @@ ShapeRun::Group ShapeRun::group_of(std::span<const Seq> batch, bool decoding) co
 
 // Appends, attends and lets the policy act in one layer.
 void ShapeRun::run_layer(Group& group, std::int32_t layer, Result& result) {
-  ShapeObserver observer(policy_.needs(), group.seqs, group.extras);
-  const PolicyStep step{ops_, model_, group.seqs, group.layers, observer, 0};
+  const PolicyStep step{ops_, model_, group.seqs, group.layers, *group.observer, 0};
   const bool decoding = group.seqs.front().decoding();
   if (decoding) {
     const Ops::Frame frame(ops_);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -60,6 +61,7 @@ class ShapeRun {
     std::vector<SeqStep> seqs;
     std::vector<SeqExtras> extras;
     std::vector<KvStore> layers;
+    std::unique_ptr<ShapeObserver> observer;  // null: no sequences
   };
   struct Progress {
     std::int32_t end = -1;

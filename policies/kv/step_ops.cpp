@@ -43,16 +43,15 @@ std::pair<LayerCalls, LayerCalls> classes(const std::vector<std::vector<OpCall>>
 
 LayerCalls classes(const std::vector<std::vector<OpCall>>& a) { return classes(a, a).first; }
 
-// The sequence as it was or will be when it holds (or held) `held` tokens in its first row, if nothing else happens; nothing where
-// there was no such time.
-std::optional<ShapeRun::Seq> moved(const ShapeRun::Seq& seq, std::int32_t held) {
+// The sequence as it was or will be by so many tokens later, if nothing else happens; nothing where there was no such time.
+std::optional<ShapeRun::Seq> moved(const ShapeRun::Seq& seq, std::int32_t by, bool only_whole_grow) {
   ShapeRun::Seq other = seq;
-  const std::int32_t by = held - seq.held.front();
   other.seen_tokens += by;
   if (other.seen_tokens < 2) return std::nullopt;
   other.prompt_tokens = by == 0 ? seq.prompt_tokens : std::min(seq.prompt_tokens, other.seen_tokens - 1);
   for (std::int32_t& h : other.held)
-    if ((h += by) < 0) return std::nullopt;
+    if (!only_whole_grow || h == seq.seen_tokens)
+      if ((h += by) < 0) return std::nullopt;
   return other;
 }
 
@@ -77,14 +76,23 @@ StepOps::PerLayer StepOps::run(std::span<const Seq> batch) {
   return layers;
 }
 
-StepOps::Stage StepOps::stage(const Seq& seq) const {
-  return seq.seen_tokens == seq.prompt_tokens ? kFirst : shapes_.targets(seq).common == ShapeRun::kNoCut ? kKeeps : kCuts;
+StepOps::Standing StepOps::standing(const Seq& seq) const {
+  Standing at;
+  at.target = shapes_.targets(seq).common;
+  const auto whole = std::count(seq.held.begin(), seq.held.end(), seq.seen_tokens), rows = std::ssize(seq.held);
+  const Stage cuts = whole == rows ? kCutsWhole : kCuts;
+  at.stage = seq.seen_tokens == seq.prompt_tokens ? kFirst : at.target == ShapeRun::kNoCut ? kKeeps : cuts;
+  at.only_whole_grow = whole > 0 && whole < rows && at.target != ShapeRun::kNoCut;
+  at.length = at.only_whole_grow ? seq.seen_tokens : seq.held.front();
+  return at;
 }
 
-// Compares a sequence with one of its length that has another prompt or lost other tokens.
+// Compares a sequence with one of its length that lost other tokens, or as many and has another prompt.
 void StepOps::compare(const Seq& reference, const Seq& other) {
-  if (shapes_.targets(reference).common == shapes_.targets(other).common && run(std::span(&reference, 1)) != run(std::span(&other, 1)))
-    prompt_matters_[stage(other)] = true;
+  const Standing a = standing(reference), b = standing(other);
+  if (a.target != b.target || pattern_of(reference, a) != pattern_of(other, b)) return;
+  if (run(std::span(&reference, 1)) == run(std::span(&other, 1))) return;
+  (reference.seen_tokens == other.seen_tokens ? prompt_matters_ : lost_matters_)[b.stage] = true;
 }
 
 void StepOps::probe_prompts() {
@@ -98,7 +106,10 @@ void StepOps::probe_prompts() {
     const Seq reference = at(held, prompt, 9);
     compare(reference, at(held, prompt, t));
     compare(reference, at(held, 2 * prompt, t));
-    if (t < held) compare(reference, at(held, held - t, t));
+    compare(reference, at(held, prompt + 9 - t, t));
+    compare(reference, at(held, 1, prompt + 8));
+    for (const std::int32_t u : {1, 9})
+      if (std::max(t, u) < held) compare(at(held, held - u, u), at(held, held - t, t));
   }
   for (const std::int32_t length : lengths) {
     const std::int32_t held = std::max(2, length);
@@ -107,17 +118,25 @@ void StepOps::probe_prompts() {
   }
 }
 
-StepOps::Group StepOps::group(const Seq& seq, std::int32_t company) {
+// Rows as they differ from the first, and which length is that of a whole row.
+std::int32_t StepOps::pattern_of(const Seq& seq, const Standing& at) {
+  const std::int32_t from = at.only_whole_grow ? 0 : seq.held.front();
+  std::vector<std::int32_t> pattern;
+  for (const std::int32_t h : seq.held) pattern.push_back(at.only_whole_grow && h == seq.seen_tokens ? -1 : h - from);
+  if (std::all_of(pattern.begin(), pattern.end(), [](std::int32_t d) { return d == 0; })) pattern.clear();
+  const bool any_whole = !at.only_whole_grow && std::find(seq.held.begin(), seq.held.end(), seq.seen_tokens) != seq.held.end();
+  pattern.push_back(any_whole ? seq.seen_tokens - from : -1);
+  return patterns_.try_emplace(std::move(pattern), static_cast<std::int32_t>(patterns_.size())).first->second;
+}
+
+StepOps::Group StepOps::group(const Seq& seq, const Standing& at, std::int32_t company) {
   Group g;
   g.company = company;
-  g.target = shapes_.targets(seq).common;
-  std::vector<std::int32_t> pattern;
-  for (const std::int32_t h : seq.held) pattern.push_back(h - seq.held.front());
-  if (std::all_of(pattern.begin(), pattern.end(), [](std::int32_t d) { return d == 0; })) pattern.clear();
-  g.pattern = patterns_.try_emplace(std::move(pattern), static_cast<std::int32_t>(patterns_.size())).first->second;
-  if (g.target != ShapeRun::kLayersDiffer && !prompt_matters_[stage(seq)]) return g;
-  g.prompt = seq.prompt_tokens;
-  g.lost = seq.seen_tokens - seq.held.front();
+  g.target = at.target;
+  g.pattern = pattern_of(seq, at);
+  const bool by_prompt = at.target == ShapeRun::kLayersDiffer || prompt_matters_[at.stage];
+  if (by_prompt) g.prompt = seq.prompt_tokens;
+  if ((by_prompt || lost_matters_[at.stage]) && !at.only_whole_grow) g.lost = seq.seen_tokens - seq.held.front();
   return g;
 }
 
@@ -147,9 +166,9 @@ std::optional<StepOps::PerLayer> StepOps::added(const Seq& seq, std::int32_t com
 
 // A line over the lengths of the sequence's block, or over all but the last or the first, where a page is completed or begun.
 std::optional<StepOps::Line> StepOps::fit(const Seq& seq, std::int32_t company, const Group& of) {
-  const std::int32_t begin = seq.held.front() / kBlockTokens * kBlockTokens, end = begin + kBlockTokens;
+  const std::int32_t n = standing(seq).length, begin = n / kBlockTokens * kBlockTokens, end = begin + kBlockTokens;
   for (const auto& [from, to] : {std::pair{begin, end}, std::pair{begin, end - 1}, std::pair{begin + 1, end}}) {
-    if (seq.held.front() < from || seq.held.front() >= to) continue;
+    if (n < from || n >= to) continue;
     if (std::optional<Line> line = fit(seq, company, of, from, to)) return line;
   }
   return std::nullopt;
@@ -157,9 +176,11 @@ std::optional<StepOps::Line> StepOps::fit(const Seq& seq, std::int32_t company, 
 
 // A line through the first two lengths that meets the last one, and in the first blocks of a kind every other one.
 std::optional<StepOps::Line> StepOps::fit(const Seq& seq, std::int32_t company, const Group& of, std::int32_t begin, std::int32_t end) {
+  const Standing now = standing(seq);
+  const auto seq_at = [&](std::int32_t offset) { return moved(seq, begin + offset - now.length, now.only_whole_grow); };
   const auto at = [&](std::int32_t offset) -> std::optional<PerLayer> {
-    const std::optional<Seq> other = moved(seq, begin + offset);
-    return other && group(*other, company) == of ? added(*other, company) : std::nullopt;
+    const std::optional<Seq> other = seq_at(offset);
+    return other && group(*other, standing(*other), company) == of ? added(*other, company) : std::nullopt;
   };
   const std::optional<PerLayer> first = at(0), second = first ? at(1) : std::nullopt;
   if (!second || !same_operations(*first, *second)) return std::nullopt;
@@ -168,7 +189,7 @@ std::optional<StepOps::Line> StepOps::fit(const Seq& seq, std::int32_t company, 
     return at(offset) == each(*first, slope, [offset](std::int64_t a, std::int64_t b) { return a + b * offset; });
   };
   if (!meets(end - begin - 1)) return std::nullopt;
-  const std::int32_t kind = kind_of(*first, *moved(seq, begin), company);
+  const std::int32_t kind = kind_of(*first, *seq_at(0), company);
   if (proven_[static_cast<std::size_t>(kind)] < kProvenBlocks) {
     for (std::int32_t i = 2; i + 1 < end - begin; ++i) lines_hold_ = lines_hold_ && meets(i);
     ++proven_[static_cast<std::size_t>(kind)];
@@ -178,31 +199,32 @@ std::optional<StepOps::Line> StepOps::fit(const Seq& seq, std::int32_t company, 
   return Line{begin, end, kind, std::move(base), std::move(per_token)};
 }
 
-// The line that gives this sequence's calls; null where these are no sum.
-const StepOps::Line* StepOps::find(const Seq& seq, std::int32_t company) {
-  const Group g = group(seq, company);
-  const std::int32_t held = seq.held.front();
-  Block& block = blocks_[{g, held / kBlockTokens}];
+// The line that gives this sequence's calls; none where these are no sum.
+StepOps::Place StepOps::find(const Seq& seq, std::int32_t company) {
+  const Standing at = standing(seq);
+  const Group g = group(seq, at, company);
+  const std::int32_t n = at.length;
+  Block& block = blocks_[{g, n / kBlockTokens}];
   if (block.tries < kTries && !block.line && lines_hold_ && g.target != ShapeRun::kLayersDiffer && g.prompt < 0) {
     block.line = fit(seq, company, g);
     ++block.tries;
   }
-  if (block.line && held >= block.line->begin && held < block.line->end) return &*block.line;
-  const auto known = block.exact.find(held);
-  if (known != block.exact.end()) return &known->second;
+  if (block.line && n >= block.line->begin && n < block.line->end) return {&*block.line, n - block.line->begin};
+  const auto known = block.exact.find(n);
+  if (known != block.exact.end()) return {&known->second, 0};
   const std::optional<PerLayer> calls = added(seq, company);
-  if (!calls) return nullptr;
-  Line point{held, held + 1, kind_of(*calls, seq, company), classes(*calls), {}};
+  if (!calls) return {};
+  Line point{n, n + 1, kind_of(*calls, seq, company), classes(*calls), {}};
   point.slope = point.base;
   for (auto& layer : point.slope.calls)
     for (OpCall& c : layer) c = {c.op};
-  return &block.exact.emplace(held, std::move(point)).first->second;
+  return {&block.exact.emplace(n, std::move(point)).first->second, 0};
 }
 
 // The set of kinds in a batch.
-std::int32_t StepOps::company_of(std::span<const Line* const> lines) {
+std::int32_t StepOps::company_of(std::span<const Place> places) {
   std::set<std::int32_t> kinds;
-  for (const Line* line : lines) kinds.insert(line->kind);
+  for (const Place& p : places) kinds.insert(p.line->kind);
   if (kinds.size() == 1) return 0;
   const auto [at, is_new] = company_ids_.try_emplace(std::vector(kinds.begin(), kinds.end()), static_cast<std::int32_t>(companies_.size()));
   if (is_new) {
@@ -215,39 +237,40 @@ std::int32_t StepOps::company_of(std::span<const Line* const> lines) {
 }
 
 LayerCalls StepOps::decode(std::span<const Seq> batch) {
-  std::vector<const Line*> lines;
+  std::vector<Place> places;
   for (const Seq& seq : batch) {
     if (seq.new_tokens != 1 || seq.seen_tokens < seq.prompt_tokens || seq.held.empty() || !seq.extras.pass.empty())
       throw InternalError("a decode step has one new token per sequence, and tokens held before it");
-    lines.push_back(find(seq, 0));
+    places.push_back(find(seq, 0));
   }
   if (batch.empty()) return {std::vector<std::int32_t>(static_cast<std::size_t>(model_.num_layers), 0), {{}}};
-  if (const std::int32_t company = company_of(lines); company != 0)
+  if (const std::int32_t company = company_of(places); company != 0)
     for (std::size_t s = 0; s < batch.size(); ++s)
-      if (lines[s] = find(batch[s], company); lines[s] == nullptr) return classes(run(batch));
-  return sum(batch, lines);
+      if (places[s] = find(batch[s], company); places[s].line == nullptr) return classes(run(batch));
+  return sum(places);
 }
 
-LayerCalls StepOps::sum(std::span<const Seq> batch, std::span<const Line* const> lines) const {
+LayerCalls StepOps::sum(std::span<const Place> places) const {
   const auto add = [&](std::size_t s, const std::vector<OpCall>& base, const std::vector<OpCall>& slope, std::vector<OpCall>& to) {
-    const std::int64_t further = batch[s].held.front() - lines[s]->begin;
     for (std::size_t i = 0; i < to.size(); ++i) {
-      const OpCall call = combined(base[i], slope[i], [further](std::int64_t a, std::int64_t b) { return a + b * further; });
+      const OpCall call = combined(base[i], slope[i], [&](std::int64_t a, std::int64_t b) { return a + b * places[s].further; });
       to[i] = s == 0 ? call : combined(to[i], call, [](std::int64_t a, std::int64_t b) { return a + b; });
     }
   };
-  LayerCalls total = lines[0]->base;
+  LayerCalls total = places[0].line->base;
   const bool one_split =
-      std::all_of(lines.begin(), lines.end(), [&](const Line* line) { return line->base.class_of_layer == total.class_of_layer; });
+      std::all_of(places.begin(), places.end(), [&](const Place& p) { return p.line->base.class_of_layer == total.class_of_layer; });
   if (one_split) {
-    for (std::size_t s = 0; s < lines.size(); ++s)
-      for (std::size_t c = 0; c < total.calls.size(); ++c) add(s, lines[s]->base.calls[c], lines[s]->slope.calls[c], total.calls[c]);
+    for (std::size_t s = 0; s < places.size(); ++s)
+      for (std::size_t c = 0; c < total.calls.size(); ++c)
+        add(s, places[s].line->base.calls[c], places[s].line->slope.calls[c], total.calls[c]);
     return total;
   }
   PerLayer layers;
   for (std::int32_t l = 0; l < model_.num_layers; ++l) {
     layers.push_back(total.of_layer(l));
-    for (std::size_t s = 0; s < lines.size(); ++s) add(s, lines[s]->base.of_layer(l), lines[s]->slope.of_layer(l), layers.back());
+    for (std::size_t s = 0; s < places.size(); ++s)
+      add(s, places[s].line->base.of_layer(l), places[s].line->slope.of_layer(l), layers.back());
   }
   return classes(layers);
 }

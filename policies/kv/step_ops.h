@@ -31,6 +31,7 @@ inline constexpr std::string_view kFetch = "fetch";
 // sequence alone, and a batch is the sum: exactly what ShapeRun answers for it. Where lengths do not lie on a line, every length is run
 // once and remembered. In a batch whose sequences alone would call different operations (some are below the budget, some above), the
 // operations of all run over all rows; a sequence then counts what it adds to a small batch of one of each kind.
+// Lengths change by a token in all rows, or, where others are cut in every step, in the rows that are whole.
 class StepOps {
  public:
   using Seq = ShapeRun::Seq;
@@ -52,30 +53,45 @@ class StepOps {
     std::int32_t begin = 0, end = 0, kind = 0;  // holds for lengths in [begin, end)
     LayerCalls base, slope;
   };
+  // A sequence's calls: those of a line, so many tokens behind its begin.
+  struct Place {
+    const Line* line = nullptr;
+    std::int64_t further = 0;
+  };
   struct Block {
     std::int32_t tries = 0;
     std::optional<Line> line;            // over the block, or all of it but one end
     std::map<std::int32_t, Line> exact;  // else by length
   };
-  // What may tell two sequences of one length apart: with whom they decode (a set of kinds), how layers and heads differ in length, to
-  // how many tokens the trigger cuts now, and where it matters prompt and tokens lost.
+  // What may tell two sequences of one length apart: with whom they decode (a set of kinds), how layers and heads differ in length and
+  // which are whole, to how many tokens the trigger cuts now, and where it matters prompt and tokens lost.
   struct Group {
     std::int32_t company = 0, pattern = 0, target = ShapeRun::kNoCut, prompt = -1, lost = -1;
     auto operator<=>(const Group&) const = default;
   };
-  // Kinds of steps that are asked apart whether the prompt matters.
-  enum Stage : std::uint8_t { kKeeps, kCuts, kFirst, kStages };
+  // Kinds of steps that are asked apart whether the prompt matters, or how many tokens were lost: the first behind the prompt, those that
+  // keep everything, that cut for the first time, that cut again.
+  enum Stage : std::uint8_t { kFirst, kKeeps, kCutsWhole, kCuts, kStages };
 
-  [[nodiscard]] Stage stage(const Seq& seq) const;
-  Group group(const Seq& seq, std::int32_t company);
-  const Line* find(const Seq& seq, std::int32_t company);
+  // Where a sequence stands among those of its group.
+  struct Standing {
+    std::int32_t target = ShapeRun::kNoCut;
+    Stage stage = kKeeps;
+    bool only_whole_grow = false;  // some rows are whole, and the others are cut to what they were
+    std::int32_t length = 0;       // of a row that grows
+  };
+
+  [[nodiscard]] Standing standing(const Seq& seq) const;
+  std::int32_t pattern_of(const Seq& seq, const Standing& at);
+  Group group(const Seq& seq, const Standing& at, std::int32_t company);
+  Place find(const Seq& seq, std::int32_t company);
   std::optional<Line> fit(const Seq& seq, std::int32_t company, const Group& group);
   std::optional<Line> fit(const Seq& seq, std::int32_t company, const Group& group, std::int32_t begin, std::int32_t end);
   std::optional<PerLayer> added(const Seq& seq, std::int32_t company);
   PerLayer run(std::span<const Seq> batch);
   std::int32_t kind_of(const PerLayer& calls, const Seq& seq, std::int32_t company);
-  [[nodiscard]] LayerCalls sum(std::span<const Seq> batch, std::span<const Line* const> lines) const;
-  std::int32_t company_of(std::span<const Line* const> lines);
+  [[nodiscard]] LayerCalls sum(std::span<const Place> places) const;
+  std::int32_t company_of(std::span<const Place> places);
   void probe_prompts();
   void compare(const Seq& reference, const Seq& other);
 
@@ -84,8 +100,8 @@ class StepOps {
   bool fetches_;
   ShapeRun shapes_;
   std::int64_t runs_ = 0;
-  bool lines_hold_ = true;                      // no checked block had a length off its line
-  std::array<bool, kStages> prompt_matters_{};  // or how many tokens were lost
+  bool lines_hold_ = true;  // no checked block had a length off its line
+  std::array<bool, kStages> prompt_matters_{}, lost_matters_{};
   std::map<std::vector<std::int32_t>, std::int32_t> patterns_;
   std::map<std::vector<std::string_view>, std::int32_t> kinds_;  // by the operations of all layers
   std::vector<std::optional<Seq>> member_;                       // [kinds] a sequence that alone is of this kind

@@ -109,7 +109,6 @@ TEST_P(ServingRecipe, MemoryFollowsTheParts) {
                       step.end());
     const ShapeRun::Result result = parts.step(std::span(&shape, 1));
     EXPECT_GE(done.peak_pages, done.kept_pages) << "step " << t;
-    EXPECT_EQ(done.held_tokens, result.held.front()) << "step " << t;
     seq = after(seq, done, next);
     EXPECT_EQ(
         footprint.shape_of(seq, 1).held.size() > 1 ? footprint.shape_of(seq, 1).held : std::vector(std::size_t{kRows}, seq.held_tokens),

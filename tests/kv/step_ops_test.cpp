@@ -90,6 +90,30 @@ TEST(StepOps, LinesSpareRuns) {
   EXPECT_LE(ops.runs() - probes, 160 * 3 + 16 * 13);
 }
 
+// Retrieval heads grow while streaming heads are cut: that, too, is a line, and another sequence of these lengths runs nothing.
+TEST(StepOps, LinesOfWholeRowsSpareRuns) {
+  const Recipe recipe = small_step_recipe("duo");
+  StepOps ops(recipe, kStepModel);
+  ShapeRun parts(recipe, kStepModel);
+  const auto decode_all = [&](std::int32_t prompt) {
+    std::vector<std::int32_t> held(std::size_t{4} * 2, 130);
+    for (std::int32_t n = prompt; n < 2048; ++n) {
+      for (std::size_t row = 1; row < held.size(); row += 2) held[row] = n;
+      const std::vector batch{ShapeRun::Seq{n, 1, prompt, held, {}}};
+      const LayerCalls calls = ops.decode(batch);
+      if (n % 97 == 0) {
+        ASSERT_EQ(text(calls), text(run_parts(parts, batch))) << "length " << n;
+      }
+    }
+  };
+  const std::int64_t probes = ops.runs();
+  decode_all(1024);
+  EXPECT_LE(ops.runs() - probes, 1024 / 16 * 3 + 16 * 13 + 3);
+  const std::int64_t before = ops.runs();
+  decode_all(1100);
+  EXPECT_LE(ops.runs() - before, 1);  // the first token behind the prompt
+}
+
 TEST(StepOps, EmptyBatchCallsNothing) {
   const LayerCalls none = StepOps(load_recipe("full"), kStepModel).decode({});
   EXPECT_TRUE(none.of_layer(3).empty());

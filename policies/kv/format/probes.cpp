@@ -11,34 +11,59 @@ namespace {
 
 constexpr std::int32_t kRun = 8;
 
-// Whether one of the random runs covers `at`, counted from the start of the prompt or of decode.
-bool in_random_run(const Draw& key, std::int32_t at, std::int32_t run, double share) {
+// A part of the sequence, its prompt or what is decoded, and what of it is asked for, counted from its start.
+struct Part {
+  std::int32_t first = 0, begin = 0, end = 0;
+};
+
+// One run at a random place of every stretch.
+void add_random_runs(const Part& part, std::uint64_t key, std::int32_t run, double share, std::vector<Probes::Range>& found) {
   const std::int32_t stretch = std::max(run, static_cast<std::int32_t>(std::lround(run / share)));
-  Draw draw = key;
-  draw.step = static_cast<std::uint64_t>(at / stretch);
-  const auto begin = static_cast<std::int32_t>(draw.below(static_cast<std::uint64_t>(stretch - run + 1)));
-  return at % stretch >= begin && at % stretch < begin + run;
+  for (std::int32_t i = part.begin / stretch; i * stretch < part.end; ++i) {
+    const Draw draw{0, Purpose::kPolicy, 0, static_cast<std::uint64_t>(i), key};
+    const std::int32_t at = i * stretch + static_cast<std::int32_t>(draw.below(static_cast<std::uint64_t>(stretch - run + 1)));
+    found.push_back({part.first + std::max(part.begin, at), part.first + std::min(part.end, at + run)});
+  }
+}
+
+// The newest tokens of every block.
+void add_newest(const Part& part, std::int32_t block, double share, std::vector<Probes::Range>& found) {
+  const auto newest = static_cast<std::int32_t>(std::ceil(share * block));
+  for (std::int32_t i = part.begin / block; i * block < part.end; ++i) {
+    const std::int32_t end = (i + 1) * block;
+    found.push_back({part.first + std::max(part.begin, end - newest), part.first + std::min(part.end, end)});
+  }
+}
+
+// Ascending and apart.
+std::vector<Probes::Range> joined(std::vector<Probes::Range> ranges) {
+  std::sort(ranges.begin(), ranges.end(), [](const Probes::Range& a, const Probes::Range& b) { return a.begin < b.begin; });
+  std::vector<Probes::Range> all;
+  for (const Probes::Range& r : ranges) {
+    if (r.begin >= r.end) continue;
+    if (!all.empty() && r.begin <= all.back().end)
+      all.back().end = std::max(all.back().end, r.end);
+    else
+      all.push_back(r);
+  }
+  return all;
 }
 
 }  // namespace
 
 std::vector<Probes::Range> Probes::ranges(const SeqStep& seq, std::int32_t begin, std::int32_t end) const {
-  const auto newest = [this](std::int32_t n) { return static_cast<std::int32_t>(std::ceil(share * n)); };
   std::vector<Range> found;
-  for (std::int32_t p = begin; p < end; ++p) {
-    const bool in_prompt = p < seq.prompt_tokens;
-    const std::int32_t at = in_prompt ? p : p - seq.prompt_tokens, run = in_prompt ? kRun : 1;
-    const bool recent =
-        in_prompt ? p >= seq.prompt_tokens - newest(seq.prompt_tokens) : at % block_tokens >= block_tokens - newest(block_tokens);
-    const Draw key{0, Purpose::kPolicy, 0, 0, in_prompt ? 0U : 1U};
-    if (!recent && !in_random_run(key, at, run, share)) continue;
-    if (!found.empty() && found.back().end == p) {
-      ++found.back().end;
-    } else {
-      found.push_back({p, p + 1});
-    }
+  const std::int32_t n = seq.prompt_tokens;
+  const Part prompt{0, begin, std::min(end, n)}, decoded{n, std::max(0, begin - n), end - n};
+  if (prompt.begin < prompt.end) {
+    add_random_runs(prompt, 0, kRun, share, found);
+    add_newest(prompt, n, share, found);
   }
-  return found;
+  if (decoded.begin < decoded.end) {
+    add_random_runs(decoded, 1, 1, share, found);
+    add_newest(decoded, block_tokens, share, found);
+  }
+  return joined(std::move(found));
 }
 
 }  // namespace kvlab
