@@ -36,18 +36,15 @@ void ReplicaState::find_hits(const Request& r) {
   hits_.clear();
   // The last known token is always computed, since its logits are needed (card 1.4c).
   const std::int32_t most = (r.known_tokens() - 1) / limits_.block_tokens;
-  if (r.num_hashes == 0) {  // content without a name: only what it left behind itself
-    for (std::size_t i = 0; i < r.left_behind.size() && static_cast<std::int32_t>(i) < most; ++i) {
-      const auto [block, takes] = r.left_behind[i];
-      if (pool_->takes(block) != takes) break;
-      hits_.push_back(block);
-    }
-    return;
-  }
-  for (std::int32_t i = 0; i < std::min(r.num_hashes, most); ++i) {
+  const std::int32_t named = std::min(r.num_hashes, most);
+  for (std::int32_t i = 0; i < named; ++i) {
     const std::uint64_t key = key_of(r, i);
     const BlockId block = pool_->find(key);
-    if (block == kNoBlock) break;
+    if (block == kNoBlock) return;
+    hits_.push_back(block);
+  }
+  for (const auto& [block, takes] : r.left_behind) {
+    if (std::ssize(hits_) >= most || pool_->takes(block) != takes) return;
     hits_.push_back(block);
   }
 }
@@ -181,7 +178,8 @@ void ReplicaState::release_memory(Request& r) {
 
 void ReplicaState::remember_blocks(Request& r) {
   const auto full = static_cast<std::size_t>(std::min(r.computed_tokens, r.known_values()) / limits_.block_tokens);
-  for (std::size_t i = 0; i < std::min(full, r.blocks.size()); ++i) r.left_behind.emplace_back(r.blocks[i], pool_->takes(r.blocks[i]));
+  for (auto i = static_cast<std::size_t>(r.num_hashes); i < std::min(full, r.blocks.size()); ++i)
+    r.left_behind.emplace_back(r.blocks[i], pool_->takes(r.blocks[i]));
 }
 
 bool ReplicaState::swap_out(RequestId id, Request& r) {
@@ -208,7 +206,7 @@ void ReplicaState::preempt(RequestId id, Preemption mode, QueueEnd end) {
   const bool swapped = mode == Preemption::kSwap && swap_out(id, r);
   if (mode == Preemption::kSwap && !swapped) ++counters_.recompute_fallbacks;
   remove_from_running(id);
-  if (!swapped && !r.left_hashed && r.num_hashes == 0 && limits_.prefix_caching && pool_->remembers_blank()) remember_blocks(r);
+  if (!swapped && !r.left_hashed && limits_.prefix_caching && pool_->remembers_blank()) remember_blocks(r);
   release_memory(r);
   r.is_running = false;
   if (!swapped) {

@@ -36,8 +36,8 @@ struct Request : RequestInfo {
   bool was_admitted = false;
   bool in_use = false;
   std::vector<BlockId> blocks;  // in order of its tokens
-  // After a preemption, where its content has no name in the trace: the full blocks it left behind, each with its count of
-  // takes, so that it finds again what nobody has overwritten.
+  // After a preemption: the full blocks it left behind whose content has no name in the trace, those behind `num_hashes`, each with its
+  // count of takes, so that it finds again what nobody has overwritten.
   std::vector<std::pair<BlockId, std::uint32_t>> left_behind;
   std::vector<std::uint64_t> own_hashes;  // a copy, where the trace does not keep them
 

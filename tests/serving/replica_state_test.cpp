@@ -298,6 +298,22 @@ TEST(ReplicaPreemption, OverwrittenBlocksAreLost) {
   EXPECT_EQ(r.state().lookup(id), 12) << "remembered anew";
 }
 
+// The trace names the prompt's three blocks; the fourth was generated.
+TEST(ReplicaPreemption, GeneratedBlocksAreFoundBehindNamedOnes) {
+  Replica r({.blocks = 9});
+  const RequestId id = r.arrive(12, 9, {1, 2, 3});
+  ASSERT_TRUE(r.run(id, 12));
+  for (int t = 0; t < 5; ++t) ASSERT_TRUE(r.run(id, 1));
+  r.preempt(id);
+  EXPECT_EQ(r.state().lookup(id), 16);
+  ASSERT_TRUE(r.run(id, 2));
+  EXPECT_EQ(r.state().counters().recomputed_tokens, 1);
+  r.preempt(id);
+  const RequestId other = r.arrive(23, 1);
+  ASSERT_TRUE(r.run(other, 23)) << "takes the four blank blocks, and of the first request's the fourth and what was behind it";
+  EXPECT_EQ(r.state().lookup(id), 12);
+}
+
 TEST(ReplicaPreemption, WithoutPrefixCachingNothingIsFound) {
   Replica r({.blocks = 5, .prefix_caching = false});
   const RequestId id = r.arrive(12, 9, {1, 2, 3});
