@@ -112,6 +112,9 @@ class KvPart {
   virtual void bind(std::int32_t first_word) { first_word_ = first_word; }
   // Why this part cannot run with these sizes ("" if it can), asked once before the first step.
   [[nodiscard]] virtual std::string refuses(const ModelShape&) const { return ""; }
+  // Layers of one kind are treated in the same way, each by itself: rows as long make the same calls in them. Where layers act on each
+  // other, or differ by more than a few kinds, each is of its own: `layer`. Costs are found in one layer of each kind.
+  [[nodiscard]] virtual std::int32_t layer_kind(std::int32_t /*layer*/) const { return 0; }
   // The sequence at this index of the batch is gone or moved away: what was kept for it must not serve the next one there.
   virtual void forget(std::int32_t /*index*/) {}
 

@@ -134,6 +134,20 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
 }
 
 // Where counts depend on data, allocators compete for scores, and protected tokens win.
+std::vector<std::int32_t> KvPolicy::alike_layers() const {
+  const bool are_shared_out = allocator_->has_shares() || allocator_->depends_on_data() || allocator_->scope() != Allocator::Scope::kLayer;
+  const auto alike = [&](std::int32_t a, std::int32_t b) {
+    return std::all_of(parts_.begin(), parts_.end(), [&](const KvPart* part) { return part->layer_kind(a) == part->layer_kind(b); });
+  };
+  std::vector<std::int32_t> first;
+  for (std::int32_t l = 0; l < model_.num_layers; ++l) {
+    std::int32_t of = are_shared_out ? l : 0;
+    while (!alike(of, l)) ++of;
+    first.push_back(of);
+  }
+  return first;
+}
+
 KvPolicy::Least KvPolicy::least_share(std::int32_t target, std::int32_t full, std::int32_t n) const {
   Least least{target, 0};
   for (std::int32_t l = 0; l < model_.num_layers && !allocator_->depends_on_data(); ++l)

@@ -48,6 +48,9 @@ class KvPolicy {
   // True: rows as long as each other may be cut in some layers only.
   [[nodiscard]] bool has_shares() const { return allocator_->has_shares(); }
 
+  // [num_layers] the first layer that all parts treat as they treat this one (KvPart::layer_kind).
+  [[nodiscard]] std::vector<std::int32_t> alike_layers() const;
+
   [[nodiscard]] const Needs& needs() const { return needs_; }
   [[nodiscard]] std::int32_t num_words() const { return num_words_; }  // statistics per token that the stores must have
 

@@ -9,13 +9,24 @@
 namespace kvlab {
 
 ShapeRun::ShapeRun(const Recipe& recipe, const ModelShape& model, CountSource* counts)
-    : recipe_(recipe), model_(model), policy_(recipe, model), counts_(counts), ops_(Ops::Backend::kShapes) {
+    : recipe_(recipe),
+      model_(model),
+      policy_(recipe, model),
+      runs_(static_cast<std::size_t>(model.num_layers), true),
+      counts_(counts),
+      ops_(Ops::Backend::kShapes) {
   if (!recipe.runs_in("cost"))
     throw InputError(fmt::format("recipe '{}' has no costs on shapes alone; it runs in: {}", recipe.name, fmt::join(recipe.hosts, ", ")));
   const auto trigger = recipe.make_trigger();
   acts_in_decode_ = trigger->in_decode();
   slack_tokens_ = trigger->slack_tokens();
   shares_layers_ = recipe.make_allocator()->scope() != Allocator::Scope::kLayer;
+}
+
+void ShapeRun::run_only(std::span<const std::int32_t> layers) {
+  runs_.assign(runs_.size(), false);
+  for (const std::int32_t l : layers) runs_[static_cast<std::size_t>(l)] = true;
+  forget();
 }
 
 std::vector<std::int32_t> ShapeRun::held_of(const Seq& seq) const {
@@ -70,6 +81,7 @@ void ShapeRun::run_layer(Group& group, std::int32_t layer, Result& result) {
 
 TierBytes ShapeRun::layer_bytes(std::span<Group> groups, std::int32_t layer) const {
   TierBytes all;
+  if (!runs(layer)) return all;
   for (Group& g : groups)
     if (!g.seqs.empty()) all += policy_.resident(layer, g.seqs, g.layers[static_cast<std::size_t>(layer)].rows());
   return all;
@@ -105,6 +117,8 @@ ShapeRun::Result ShapeRun::step(std::span<const Seq> batch) {
   for (const TierBytes& b : bytes) result.layers.push_back({b.gpu, 0, 0});
   for (std::int32_t l = 0; l < model_.num_layers; ++l) {
     result.first_call.push_back(ops_.log().size());
+    result.fetched.push_back(0);
+    if (!runs(l)) continue;
     for (Group& g : groups)
       for (std::size_t s = 0; s < g.seqs.size(); ++s)
         g.layers[static_cast<std::size_t>(l)].append(static_cast<std::int32_t>(s), nullptr, nullptr, g.seqs[s].new_tokens,
@@ -115,7 +129,7 @@ ShapeRun::Result ShapeRun::step(std::span<const Seq> batch) {
     for (Group& g : groups)
       if (!g.seqs.empty()) run_layer(g, l, result);
     const Traffic traffic = policy_.take_traffic();
-    result.fetched.push_back(traffic.fetched_bytes);
+    result.fetched.back() = traffic.fetched_bytes;
     result.traffic += traffic;
     for (std::int32_t e = shares_layers_ ? 0 : l; e <= l; ++e) bytes[static_cast<std::size_t>(e)] = layer_bytes(groups, e);
   }
@@ -208,12 +222,17 @@ bool ShapeRun::precede(const Seq& seq, std::int32_t index, std::int32_t seen, st
   Group group = group_of(std::span(&earlier, 1), earlier.seen_tokens >= earlier.prompt_tokens);
   group.seqs.front().index = index;
   Result unused;
+  const std::vector<std::int32_t> held = held_of(seq);
+  bool leads_here = true;
   for (std::int32_t l = 0; l < model_.num_layers; ++l) {
+    if (!runs(l)) continue;
     group.layers[static_cast<std::size_t>(l)].append(0, nullptr, nullptr, earlier.new_tokens, seen);
     run_layer(group, l, unused);
   }
+  for (std::int32_t l = 0; l < model_.num_layers; ++l)
+    for (std::int32_t h = 0; h < model_.kv_heads && runs(l); ++h)
+      leads_here &= group.layers[static_cast<std::size_t>(l)].len(h) == held[static_cast<std::size_t>(l * model_.kv_heads + h)];
   ops_.clear_log();
-  const bool leads_here = lengths(group, 0) == held_of(seq);
   if (!leads_here && delta >= 0 && seen > 0) policy_.forget(index);
   return leads_here;
 }

@@ -40,6 +40,8 @@ class ShapeRun {
   // One step. A sequence whose numbers continue the last step at its place goes on; any other is put into the state that the step
   // before it would have left behind. Errors (InputError): what the recipe observes is not in `extras`.
   Result step(std::span<const Seq> batch);
+  // From here on only these layers run; the others stand still and call nothing, and the next step continues none before.
+  void run_only(std::span<const std::int32_t> layers);
   // What the trigger asks of a step of one sequence: tokens that all layers are cut to, kNoCut, or kLayersDiffer; and the most of a layer.
   static constexpr std::int32_t kNoCut = -1, kLayersDiffer = -2;
   struct Targets {
@@ -75,12 +77,14 @@ class ShapeRun {
   void finish(std::span<Group> groups, Result& result);
   [[nodiscard]] std::vector<std::int32_t> held_of(const Seq& seq) const;
   [[nodiscard]] std::vector<std::int32_t> lengths(const Group& group, std::size_t s) const;
+  [[nodiscard]] bool runs(std::int32_t layer) const { return runs_[static_cast<std::size_t>(layer)]; }
 
   Recipe recipe_;
   ModelShape model_;
   KvPolicy policy_;
   bool acts_in_decode_ = false, shares_layers_ = false;
   std::int32_t slack_tokens_ = 0;
+  std::vector<bool> runs_;  // [num_layers]
   CountSource* counts_;
   Ops ops_;
   std::vector<Progress> progress_;  // by place in the batch

@@ -58,22 +58,45 @@ std::optional<ShapeRun::Seq> moved(const ShapeRun::Seq& seq, std::int32_t by, bo
 }  // namespace
 
 StepOps::StepOps(const Recipe& recipe, const ModelShape& model)
-    : model_(model), budget_(recipe.budget), fetches_(recipe.selector != "all"), shapes_(recipe, model), companies_(1) {
+    : model_(model),
+      budget_(recipe.budget),
+      fetches_(recipe.selector != "all"),
+      shapes_(recipe, model),
+      alike_(std::size_t{1} << kStages, AlikeLayers(shapes_.policy().alike_layers())),
+      companies_(1) {
+  for (std::int32_t l = 0; l < model.num_layers; ++l) every_layer_.push_back(l);
   company_ids_[{}] = 0;
   probe_prompts();
 }
 
+StepOps::PerLayer StepOps::run(std::span<const Seq> batch, std::span<const std::int32_t> layers) {
+  shapes_.run_only(layers);
+  const ShapeRun::Result result = shapes_.step(batch);
+  PerLayer calls;
+  for (std::size_t l = 0; l + 1 < result.first_call.size(); ++l) {
+    calls.emplace_back(result.calls.begin() + static_cast<std::ptrdiff_t>(result.first_call[l]),
+                       result.calls.begin() + static_cast<std::ptrdiff_t>(result.first_call[l + 1]));
+    if (fetches_) calls.back().push_back({kFetch, 0, 0, 0, result.fetched[l], 0});
+  }
+  return calls;
+}
+
 StepOps::PerLayer StepOps::run(std::span<const Seq> batch) {
   ++runs_;
-  shapes_.forget();
-  const ShapeRun::Result result = shapes_.step(batch);
-  PerLayer layers;
-  for (std::size_t l = 0; l + 1 < result.first_call.size(); ++l) {
-    layers.emplace_back(result.calls.begin() + static_cast<std::ptrdiff_t>(result.first_call[l]),
-                        result.calls.begin() + static_cast<std::ptrdiff_t>(result.first_call[l + 1]));
-    if (fetches_) layers.back().push_back({kFetch, 0, 0, 0, result.fetched[l], 0});
+  const bool rows_alike = std::all_of(batch.begin(), batch.end(), [](const Seq& seq) {
+    return std::all_of(seq.held.begin(), seq.held.end(), [&](std::int32_t h) { return h == seq.held.front(); });
+  });
+  if (!rows_alike) return run(batch, every_layer_);
+  std::size_t stages = 0;
+  for (const Seq& seq : batch) stages |= std::size_t{1} << standing(seq).stage;
+  AlikeLayers& alike = alike_[stages];
+  if (alike.wants_all()) {
+    PerLayer all = run(batch, every_layer_);
+    alike.see(all, [&] { return run(batch, alike.chosen()); });
+    return all;
   }
-  return layers;
+  alike.note_trusted();
+  return alike.spread(run(batch, alike.chosen()));
 }
 
 StepOps::Standing StepOps::standing(const Seq& seq) const {

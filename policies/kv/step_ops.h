@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "policies/kv/alike_layers.h"
 #include "policies/kv/shape_run.h"
 
 namespace kvlab {
@@ -29,9 +30,9 @@ inline constexpr std::string_view kFetch = "fetch";
 // What decode steps call, without running the parts in each of them. Every count of a call adds up over the sequences of a batch and is
 // affine in the tokens that a sequence holds, as long as no page or block is completed. So the parts run for a few lengths of a
 // sequence alone, and a batch is the sum: exactly what ShapeRun answers for it. Where lengths do not lie on a line, every length is run
-// once and remembered. In a batch whose sequences alone would call different operations (some are below the budget, some above), the
-// operations of all run over all rows; a sequence then counts what it adds to a small batch of one of each kind.
-// Lengths change by a token in all rows, or, where others are cut in every step, in the rows that are whole.
+// once and remembered, in one layer of those that are alike (AlikeLayers). In a batch whose sequences alone would call different operations
+// (some are below the budget, some above), the operations of all run over all rows; a sequence then counts what it adds to a small batch of
+// one of each kind. Lengths change by a token in all rows, or, where others are cut in every step, in the rows that are whole.
 class StepOps {
  public:
   using Seq = ShapeRun::Seq;
@@ -47,7 +48,7 @@ class StepOps {
   static constexpr std::int32_t kBlockTokens = 16, kProvenBlocks = 16;
   static constexpr std::int32_t kTries = 2;  // to find a block's line: from its end there may be none
 
-  using PerLayer = std::vector<std::vector<OpCall>>;  // [num_layers]
+  using PerLayer = AlikeLayers::PerLayer;
   // Calls at `begin` tokens, and what each further token adds. Both have the same classes.
   struct Line {
     std::int32_t begin = 0, end = 0, kind = 0;  // holds for lengths in [begin, end)
@@ -89,6 +90,7 @@ class StepOps {
   std::optional<Line> fit(const Seq& seq, std::int32_t company, const Group& group, std::int32_t begin, std::int32_t end);
   std::optional<PerLayer> added(const Seq& seq, std::int32_t company);
   PerLayer run(std::span<const Seq> batch);
+  PerLayer run(std::span<const Seq> batch, std::span<const std::int32_t> layers);
   std::int32_t kind_of(const PerLayer& calls, const Seq& seq, std::int32_t company);
   [[nodiscard]] LayerCalls sum(std::span<const Place> places) const;
   std::int32_t company_of(std::span<const Place> places);
@@ -99,6 +101,8 @@ class StepOps {
   Budget budget_;
   bool fetches_;
   ShapeRun shapes_;
+  std::vector<std::int32_t> every_layer_;
+  std::vector<AlikeLayers> alike_;  // [sets of stages in a batch], of sequences whose rows are alike
   std::int64_t runs_ = 0;
   bool lines_hold_ = true;  // no checked block had a length off its line
   std::array<bool, kStages> prompt_matters_{}, lost_matters_{};

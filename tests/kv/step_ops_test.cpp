@@ -114,6 +114,17 @@ TEST(StepOps, LinesOfWholeRowsSpareRuns) {
   EXPECT_LE(ops.runs() - before, 1);  // the first token behind the prompt
 }
 
+// Below the budget all layers attend to everything, above it two do: what was found below is not taken for what happens above.
+TEST(StepOps, DenseLayersAreKnownBeforeTheyDiffer) {
+  const Recipe recipe = small_step_recipe("quest");
+  StepOps ops(recipe, kStepModel);
+  ShapeRun parts(recipe, kStepModel);
+  for (std::int32_t n = 3; n < 400; ++n) {
+    const std::vector batch{ShapeRun::Seq{n, 1, 2, {n}, {}}};
+    ASSERT_EQ(text(ops.decode(batch)), text(run_parts(parts, batch))) << "length " << n;
+  }
+}
+
 TEST(StepOps, EmptyBatchCallsNothing) {
   const LayerCalls none = StepOps(load_recipe("full"), kStepModel).decode({});
   EXPECT_TRUE(none.of_layer(3).empty());

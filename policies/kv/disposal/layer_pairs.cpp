@@ -22,6 +22,7 @@ class LayerPairs final : public Disposal {
         block_(p.optional<std::int32_t>("block_tokens", 20, 1, 1 << 20,
                                         "tokens merged together; the last ones wait until their block is complete")) {}
 
+  [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer; }
   [[nodiscard]] bool acts_alone() const override { return true; }
   [[nodiscard]] bool shrinks() const override { return false; }
   void dispose(LayerStep&, const Kept&) override {}

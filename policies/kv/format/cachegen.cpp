@@ -21,6 +21,9 @@ class Cachegen final : public Format {
         fine_key_layers_(p.optional<std::int32_t>("fine_key_layers", 10, 0, 1024, "first layers with fine levels for K")),
         fine_value_layers_(p.optional<std::int32_t>("fine_value_layers", 2, 0, 1024, "first layers with fine levels for V")) {}
 
+  [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override {
+    return (layer < fine_key_layers_ ? 1 : 0) + (layer < fine_value_layers_ ? 2 : 0);
+  }
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
   void forget(std::int32_t index) override { due_.forget(index); }
 

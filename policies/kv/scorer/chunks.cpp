@@ -28,6 +28,9 @@ class Chunks final : public ScorerWrapper {
             p.optional<double>("chunks_frac", 0.0, 0.0, 1.0, "share of the chunks kept, at least one; 0: as many as fit the budget")),
         of_chunks_(p.flag("budget_of_chunks", false, "a budget that is a share of the prompt is meant as chunks_frac, as in kvpress")) {}
 
+  [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override {
+    return shared_layers_ > 1 ? layer : ScorerWrapper::layer_kind(layer);
+  }
   void set_budget(const Budget& budget) override {
     ScorerWrapper::set_budget(budget);
     if (of_chunks_ && budget.tokens == 0) chunks_frac_ = budget.frac;

@@ -26,6 +26,7 @@ class RetrievalHeadWindow final : public Scorer {
       if (e.head < 0) p.fail_at("heads", "'heads' names query heads: LAYER.HEAD");
   }
 
+  [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer; }
   [[nodiscard]] Needs needs() const override {
     Needs needs;
     needs.window_queries = window_;

@@ -19,6 +19,7 @@ class ActQkv final : public Selector {
         recent_(p.optional<std::int32_t>("recent_tokens", 512, 1, 1 << 20, "newest tokens attended to, rounded up to chunks")),
         budget_(p.optional<std::int32_t>("budget_tokens", 2048, 1, 1 << 24, "tokens attended to per KV head, on average over layers")) {}
 
+  [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer; }
   [[nodiscard]] Needs needs() const override {
     Needs needs;
     needs.step_queries = true;

@@ -18,6 +18,7 @@ class Hip final : public Selector {
         recent_(p.optional<std::int32_t>("recent_tokens", 256, 1, 1 << 20, "newest tokens attended to, rounded up to blocks")),
         dense_layers_(p.optional<std::int32_t>("dense_layers", 3, 0, 1024, "first layers that attend to everything")) {}
 
+  [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_layers_ ? 0 : 1; }
   [[nodiscard]] Needs needs() const override {
     Needs needs;
     needs.step_queries = true;

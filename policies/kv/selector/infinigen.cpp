@@ -19,6 +19,7 @@ class InfiniGen final : public Selector {
         skew_(p.flag("skew", true, "rotate each head so that few directions hold most of the queries")),
         looks_ahead_(p.choice("query", {"previous", "current"}, 0, "the step whose query chooses; 'current' is an upper bound") == 0) {}
 
+  [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_layers_ ? 0 : 1; }
   [[nodiscard]] Needs needs() const override {
     Needs needs;
     needs.step_queries = true;

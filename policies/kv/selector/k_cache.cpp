@@ -13,6 +13,7 @@ class KCache final : public Selector {
       : top_(p.optional<std::int32_t>("top_tokens", 128, 1, 1 << 24, "values brought per query head; what a KV head loads is their union")),
         dense_layers_(p.optional<std::int32_t>("dense_layers", 2, 0, 1024, "first layers whose values stay on the GPU")) {}
 
+  [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_layers_ ? 0 : 1; }
   [[nodiscard]] Needs needs() const override {
     Needs needs;
     needs.step_queries = true;

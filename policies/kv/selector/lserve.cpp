@@ -23,6 +23,7 @@ class LServe final : public Selector {
     if (page_ % logical_ != 0) p.fail_at("logical_tokens", "'page_tokens' must be a multiple of 'logical_tokens'");
   }
 
+  [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_layers_ ? 0 : 1; }
   [[nodiscard]] Needs needs() const override {
     Needs needs;
     needs.step_queries = true;

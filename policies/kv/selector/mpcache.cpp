@@ -23,6 +23,7 @@ class MpCache final : public Selector {
     if (large_ % small_ != 0) p.fail_at("small_tokens", "'large_tokens' must be a multiple of 'small_tokens'");
   }
 
+  [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer; }
   [[nodiscard]] Needs needs() const override {
     Needs needs;
     needs.step_queries = true;

@@ -15,6 +15,7 @@ class RetrievalChunks final : public Selector {
       : chunk_(p.optional<std::int32_t>("chunk_tokens", 8, 1, 1 << 16, "tokens of a chunk")),
         budget_(p.optional<std::int32_t>("budget_tokens", 4096, 1, 1 << 24, "prompt tokens attended to per KV head")) {}
 
+  [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer; }
   [[nodiscard]] Needs needs() const override {
     Needs needs;
     needs.step_queries = true;
