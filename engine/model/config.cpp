@@ -38,6 +38,7 @@ void refuse_unsupported(const JsonConfig& file, const std::string& type) {
   file.only("partial_rotary_factor", 1);
   file.only("quantization_config", nullptr);
   file.only("use_mrope", false);
+  file.only("is_causal", true);
   if (type != "llama") file.only("mlp_bias", false);
   if (type == "mistral" || type == "qwen2") file.only("attention_bias", false);
   if (type == "llama") file.only("sliding_window", nullptr);

@@ -57,6 +57,13 @@ double at_least_one(const JsonConfig& rope, const std::string& key) {
   return value;
 }
 
+// The base of RoPE: all pairs of channels would turn alike by 1, and the later ones faster than the first below.
+double rope_base(const JsonConfig& config) {
+  const double base = config.positive("rope_theta");
+  if (!(base > 1)) config.refuse("rope_theta", "a number above 1");
+  return base;
+}
+
 // 0 where it is not there.
 double from_zero(const JsonConfig& rope, const std::string& key) {
   if (!rope.has(key)) return 0;
@@ -73,6 +80,8 @@ void read_yarn(const JsonConfig& rope, RopeScaling& s) {
   s.beta_fast = rope.positive_or("beta_fast", 32);
   s.beta_slow = rope.positive_or("beta_slow", 1);
   if (s.beta_fast < s.beta_slow) rope.refuse("beta_fast", fmt::format("a number from 'beta_slow' = {}", s.beta_slow));
+  // transformers takes null for false, but a missing key for true.
+  if (rope.given("truncate") != nullptr && !rope.has("truncate")) rope.refuse("truncate", "true or false");
   s.truncate = rope.flag_or("truncate", true);
   // 0 counts as not there, as in transformers. DeepSeek's own code divides by m = 1 then, which is the same with its 'mscale' of 1.
   const double m = from_zero(rope, "mscale"), m_all_dim = from_zero(rope, "mscale_all_dim");
@@ -109,12 +118,19 @@ RopeScaling read_scaling(const JsonConfig& rope, const ModelConfig& c, const std
   return s;
 }
 
+// transformers 5 takes this key first where it stands outside of the scaling, transformers 4 does not read it there.
+void refuse_other_length(const JsonConfig& file, const RopeScaling& s) {
+  const char* key = "original_max_position_embeddings";
+  if (s.kind != Kind::kLlama3 && s.kind != Kind::kYarn) return;
+  if (file.has(key) && file.at(key) != s.original_tokens) file.refuse(key, fmt::format("{}, as with the RoPE scaling", s.original_tokens));
+}
+
 }  // namespace
 
 void read_rope(const JsonConfig& file, ModelConfig& c) {
   const bool newer = file.has("rope_parameters");
   if (newer && file.has("rope_scaling")) file.fail("'rope_scaling' and 'rope_parameters' are both set; keep the one that holds");
-  c.rope_base = file.positive_or("rope_theta", 10'000);
+  c.rope_base = file.has("rope_theta") ? rope_base(file) : 10'000;
   const char* key = newer ? "rope_parameters" : "rope_scaling";
   if (!file.has(key)) return;
   const JsonConfig rope = file.object(key);
@@ -122,12 +138,13 @@ void read_rope(const JsonConfig& file, ModelConfig& c) {
   for (const auto& [name, value] : rope.json().items())
     if (value.is_object()) rope.refuse(name, "the same RoPE for all layers");
   if (rope.has("rope_theta")) {
-    if (file.has("rope_theta") && rope.positive("rope_theta") != c.rope_base)
+    if (file.has("rope_theta") && rope_base(rope) != c.rope_base)
       rope.refuse("rope_theta", fmt::format("'rope_theta' = {}, as outside of it", number_text(c.rope_base)));
-    c.rope_base = rope.positive("rope_theta");
+    c.rope_base = rope_base(rope);
   }
   const std::string kind = kind_name(rope, newer);
   c.rope_scaling = read_scaling(rope, c, kind);
+  refuse_other_length(file, c.rope_scaling);
   const auto original = static_cast<std::int64_t>(c.rope_scaling.original_tokens);
   c.max_tokens = static_cast<std::int32_t>(longest_text(kind, c.rope_scaling.factor, original, c.max_tokens));
 }

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
+#include <set>
 #include <string_view>
 
 #include "base/error.h"
@@ -53,14 +56,33 @@ std::string why_no_json(const std::string& path, const std::string& text, std::s
   return fmt::format("{}:{}: not JSON here", path, line_and_column(text, at));
 }
 
+// Json::parse that also refuses, by `refuse` with the reason, a key given twice in an object, of which it would keep the last, and values
+// nested so deep that copying them takes more stack than there is.
+nlohmann::json parse_strictly(const std::string& text, const std::function<void(const std::string&)>& refuse) {
+  using Event = nlohmann::json::parse_event_t;
+  constexpr int kMostDepth = 64;
+  std::vector<std::set<std::string>> open;  // the keys of each object around the current value
+  return nlohmann::json::parse(text, [&](int depth, Event event, const nlohmann::json& parsed) {
+    if (depth > kMostDepth) refuse(fmt::format("values in it are nested deeper than {} levels", kMostDepth));
+    if (event == Event::object_start) open.emplace_back();
+    if (event == Event::object_end) open.pop_back();
+    if (event == Event::key && !open.back().insert(parsed.get<std::string>()).second)
+      refuse(fmt::format("key '{}' appears twice in the same object", parsed.get<std::string>()));
+    return true;
+  });
+}
+
 }  // namespace
 
 JsonConfig::JsonConfig(std::string path) : path_(std::move(path)) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path_, error);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) fail("is not a regular file; a JSON file is expected");
   std::ifstream stream(path_);
   if (!stream) fail("cannot be read");
   const std::string text{std::istreambuf_iterator<char>(stream), {}};
   try {
-    root_ = Json::parse(text);
+    root_ = parse_strictly(text, [this](const std::string& why) { fail(why); });
   } catch (const Json::parse_error& e) {
     throw InputError(why_no_json(path_, text, e.byte));
   } catch (const Json::out_of_range&) {
@@ -115,7 +137,7 @@ void JsonConfig::only_keys(const std::vector<std::string>& known) const {
 }
 
 void JsonConfig::refuse(const std::string& key, const std::string& allowed) const {
-  fail(fmt::format("'{}{}' = {} is not supported; allowed: {}", prefix_, key, short_dump(at(key)), allowed));
+  fail(fmt::format("'{}{}' = {} is not supported; allowed: {}", prefix_, key, short_dump(has(key) ? at(key) : Json()), allowed));
 }
 
 void JsonConfig::fail(const std::string& message) const { throw InputError(path_ + ": " + message); }

@@ -12,7 +12,7 @@ namespace kvlab {
 class JsonConfig {
  public:
   using Json = nlohmann::json;
-  // Errors (InputError): no such file, not a JSON object.
+  // Errors (InputError): no such file or not a regular one, not a JSON object, a key twice in an object, values nested very deep.
   explicit JsonConfig(std::string path);
   [[nodiscard]] JsonConfig object(const std::string& key) const;  // error: absent, or no object
 

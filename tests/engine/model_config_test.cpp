@@ -1,3 +1,5 @@
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -47,6 +49,8 @@ TEST_F(ModelConfigTest, BadValues) {
   EXPECT_EQ(error_with({{"num_key_value_heads", 3}}), "'num_key_value_heads' = 3 does not divide 'num_attention_heads' = 8");
   EXPECT_EQ(error_with({{"head_dim", 63}}), "'head_dim' = 63 is odd; RoPE turns pairs of channels");
   EXPECT_EQ(error_with({{"rope_theta", -1}}), "'rope_theta' = -1 is not supported; allowed: a positive number");
+  EXPECT_EQ(error_with({{"rope_theta", 1}}), "'rope_theta' = 1 is not supported; allowed: a number above 1");
+  EXPECT_EQ(error_with({{"is_causal", false}}), "'is_causal' = false is not supported; allowed: true");
   EXPECT_EQ(error_with({{"bos_token_id", 264}}),
             "'bos_token_id' = 264 is not supported; allowed: an id below vocab_size 264, a list of them, or null");
   EXPECT_EQ(error_with({{"tie_word_embeddings", 1}}), "'tie_word_embeddings' = 1 is not supported; allowed: true or false");
@@ -73,6 +77,29 @@ TEST_F(ModelConfigTest, WhatIsNoJsonIsNamedWithItsPlace) {
   EXPECT_EQ(error("{\"a\": Nothing}"), "config.json:1:7: not JSON here");
   EXPECT_EQ(error(""), "config.json:1:1: not JSON here");
   EXPECT_EQ(error("{\"a\": 1e999}"), "config.json: a number in it is beyond what a double holds");
+}
+
+TEST_F(ModelConfigTest, AKeyGivenTwiceIsRefused) {
+  const std::string text = config_.dump();
+  EXPECT_EQ(config_error(text.substr(0, text.size() - 1) + R"(, "rms_norm_eps": 0.5})"),
+            "key 'rms_norm_eps' appears twice in the same object");
+  EXPECT_EQ(config_error(R"({"a": {"b": 1, "c": [{"b": 1}, {"b": 1}], "b": 2}})"), "key 'b' appears twice in the same object");
+}
+
+TEST_F(ModelConfigTest, ValuesNestedVeryDeepAreRefused) {
+  constexpr std::size_t kDeep = 1'000'000;
+  for (const char* key : {"hidden_size", "rope_scaling", "unknown"})
+    EXPECT_EQ(config_error(std::string("{\"") + key + "\": " + std::string(kDeep, '[') + std::string(kDeep, ']') + "}"),
+              "values in it are nested deeper than 64 levels");
+}
+
+TEST_F(ModelConfigTest, WhatIsNoFileIsNotRead) {
+  const std::string path = dir_ + "/config.json", message = "config.json: is not a regular file; a JSON file is expected";
+  std::filesystem::create_directory(path);
+  EXPECT_EQ(error_of([&] { read_model_config(dir_); }), message);
+  std::filesystem::remove(path);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(error_of([&] { read_model_config(dir_); }), message);
 }
 
 TEST_F(ModelConfigTest, TheFirstTokenMayBeMissingOrOneOfSeveral) {
@@ -184,6 +211,8 @@ TEST_F(ModelConfigTest, QwenSlidesWhereItIsTold) {
   EXPECT_EQ(error_with({{"layer_types", {"full_attention", "chunked_attention", "full_attention"}}}),
             "'layer_types' = [\"full_attention\",\"chunked_attention\",\"full_attention\"] is not supported; allowed: \"full_attention\", "
             "\"sliding_attention\"");
+  EXPECT_EQ(error_with({{"max_window_layers", nullptr}}),
+            "'max_window_layers' = null is not supported; allowed: an integer in [0, 1048576]");
   EXPECT_EQ(error_with({{"max_window_layers", -1}}), "'max_window_layers' = -1 is not supported; allowed: an integer in [0, 1048576]");
 }
 
@@ -219,6 +248,18 @@ TEST_F(ModelConfigTest, RopeScalings) {
   // As in transformers a magnitude of 0 is none given. DeepSeek's own reading, m(1) / m(0) with m(0) = 1, is the same.
   s = config_with({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}, {"mscale", 1}, {"mscale_all_dim", 0}}}}).rope_scaling;
   EXPECT_NEAR(s.attention_factor, 0.1 * std::log(4.0) + 1, 1e-12);
+}
+
+// Where versions of transformers differ, or null is not what a missing key is to them.
+TEST_F(ModelConfigTest, RopeScalingsThatAreReadInTwoWaysAreRefused) {
+  const Json yarn{{"rope_type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 2048}};
+  EXPECT_EQ(error_with({{"rope_scaling", yarn}, {"original_max_position_embeddings", 1024}}),
+            "'original_max_position_embeddings' = 1024 is not supported; allowed: 2048, as with the RoPE scaling");
+  EXPECT_EQ(error_with({{"rope_scaling", yarn}, {"original_max_position_embeddings", 2048}}), "no error");
+  EXPECT_EQ(error_with({{"original_max_position_embeddings", 1024}}), "no error");
+  Json untold = yarn;
+  untold["truncate"] = nullptr;
+  EXPECT_EQ(error_with({{"rope_scaling", untold}}), "'rope_scaling.truncate' = null is not supported; allowed: true or false");
 }
 
 TEST_F(ModelConfigTest, BadRopeScalings) {
