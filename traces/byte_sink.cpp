@@ -22,7 +22,13 @@ struct CloseFile {
 // PATH.part until keep().
 class PartFile {
  public:
-  explicit PartFile(std::string path) : path_(std::move(path)), part_(path_ + ".part"), file_(std::fopen(part_.c_str(), "wb")) {
+  explicit PartFile(std::string path) : path_(std::move(path)), part_(path_ + ".part") {
+    // A directory, a pipe or a device like /dev/null must not be replaced by a file.
+    std::error_code error;
+    const std::filesystem::file_status status = std::filesystem::status(path_, error);
+    if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
+      throw InputError(path_ + ": is not a regular file and is not replaced by one");
+    file_.reset(std::fopen(part_.c_str(), "wb"));
     if (!file_) throw InputError(path_ + ": cannot be written: " + std::strerror(errno));
   }
   ~PartFile() {

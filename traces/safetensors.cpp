@@ -227,7 +227,7 @@ std::string index_text(const std::vector<std::int64_t>& shape, std::size_t eleme
 }
 
 SafetensorsFile SafetensorsFile::open(const std::string& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe without a writer would wait for one
   if (file < 0) throw InputError(path + ": cannot be opened: " + std::strerror(errno));
   const CloseDescriptor close{file};
   struct stat status {};
@@ -247,6 +247,9 @@ SafetensorsFile::SafetensorsFile(std::string name, std::shared_ptr<const void> o
     : name_(std::move(name)), owner_(std::move(owner)) {
   if (bytes.size() < kLengthBytes) fail(fmt::format("cut short: {} bytes, and the header's length alone takes 8", bytes.size()));
   const auto header_bytes = load<std::uint64_t>(bytes.data());
+  const std::string_view text{reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  if (text.starts_with("version https://git-lfs"))
+    fail("is a Git LFS pointer, not the file that it stands for; 'git lfs pull' fetches that");
   if (header_bytes > kMostHeaderBytes) {
     fail(fmt::format("a header of {} bytes, at most {} are allowed; is it a safetensors file?", header_bytes, kMostHeaderBytes));
   }
@@ -254,7 +257,7 @@ SafetensorsFile::SafetensorsFile(std::string name, std::shared_ptr<const void> o
     fail(fmt::format("cut short: the header ends at byte {}, the file at byte {}", kLengthBytes + header_bytes, bytes.size()));
   }
   data_ = bytes.subspan(kLengthBytes + header_bytes);
-  HeaderReader(name_, tensors_, metadata_).read({reinterpret_cast<const char*>(bytes.data()) + kLengthBytes, header_bytes});
+  HeaderReader(name_, tensors_, metadata_).read(text.substr(kLengthBytes, header_bytes));
   check_layout(name_, tensors_, data_.size());
 }
 

@@ -99,7 +99,8 @@ void check_tied_head(const WeightFiles& files) {
   if (!files.has(kHead)) return;
   const SafetensorsFile &head = files.file_of(kHead), &embedding = files.file_of(kEmbedding);
   const std::span<const std::byte> a = head.raw(kHead), b = embedding.raw(kEmbedding);
-  const bool same = head.info(kHead).dtype == embedding.info(kEmbedding).dtype && a.size() == b.size();
+  const TensorInfo &of_head = head.info(kHead), &of_table = embedding.info(kEmbedding);
+  const bool same = of_head.dtype == of_table.dtype && of_head.shape == of_table.shape;
   if (!same || std::memcmp(a.data(), b.data(), a.size()) != 0)
     head.fail(fmt::format("tensor '{}' is not '{}', to which \"tie_word_embeddings\" in config.json ties it", kHead, kEmbedding));
 }

@@ -131,6 +131,9 @@ TEST_F(ModelFiles, ATiedHead) {
       error(),
       "model.safetensors: tensor 'lm_head.weight' is not 'model.embed_tokens.weight', to which \"tie_word_embeddings\" in config.json "
       "ties it");
+  tensor("lm_head.weight").data = data_.data();
+  tensor("lm_head.weight").shape = {2, 3};
+  EXPECT_NE(error().find("tensor 'lm_head.weight' is not 'model.embed_tokens.weight', to which"), std::string::npos);
   remove("lm_head.weight");
   EXPECT_EQ(error(), "no error");
   c_.tied_head = false;

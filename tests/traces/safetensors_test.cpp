@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
+#include <sys/stat.h>
 
 #include <bit>
 #include <cmath>
@@ -128,6 +129,17 @@ TEST(Safetensors, FilesThatCannotBeOpened) {
   const std::string none = folder.file("none.safetensors");
   EXPECT_EQ(error_using([&] { return SafetensorsFile::open(none); }), none + ": cannot be opened: No such file or directory");
   EXPECT_EQ(error_using([&] { return SafetensorsFile::open("/"); }), "/: is not a regular file; a safetensors file is expected");
+  const std::string pipe = folder.file("pipe.safetensors");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(error_using([&] { return SafetensorsFile::open(pipe); }), pipe + ": is not a regular file; a safetensors file is expected");
+  const float one = 1;
+  EXPECT_EQ(error_using([&] {
+              return write_safetensors(pipe, {{"a", "F32", {1}, &one}}, {});
+            }),
+            pipe + ": is not a regular file and is not replaced by one");
+  const std::string pointer = folder.write("pointer.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n");
+  EXPECT_EQ(error_using([&] { return SafetensorsFile::open(pointer); }),
+            pointer + ": is a Git LFS pointer, not the file that it stands for; 'git lfs pull' fetches that");
   const std::string empty = folder.write("empty.safetensors", "");
   EXPECT_EQ(error_using([&] { return SafetensorsFile::open(empty); }),
             empty + ": cut short: 0 bytes, and the header's length alone takes 8");
