@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <ostream>
+#include <span>
 
 #include "base/error.h"
 #include "engine/backend/engine_model.h"
@@ -40,9 +43,23 @@ std::vector<IdsTensor> read_ids_tensors(const std::string& path, const ModelConf
   return tensors;
 }
 
+// Of a prompt's logits [ids, vocabulary].
+void check_finite(const LogitsCommand& c, const IdsTensor& prompt, std::span<const float> logits) {
+  const auto bad = std::find_if_not(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); });
+  if (bad == logits.end()) return;
+  const std::size_t vocabulary = logits.size() / prompt.ids.size();
+  throw InputError(fmt::format("{}: the logits of tensor '{}.ids' at [{}] are not finite; weights or RoPE scaling go beyond {}", c.model,
+                               prompt.key, static_cast<std::size_t>(bad - logits.begin()) / vocabulary,
+                               c.backend == "cuda" ? "the GPU's number format" : "float32"));
+}
+
 // Found out before hours of work.
 void check_output(const LogitsCommand& c) {
+  if (c.output.empty()) throw InputError("--out: a file's name is expected");
   std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(c.output, error);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
+    throw InputError(c.output + ": is not a regular file and is not replaced by one");
   const std::filesystem::path out(c.output), folder = std::filesystem::absolute(out).parent_path();
   if (!std::filesystem::is_directory(folder, error)) throw InputError(c.output + ": its folder does not exist");
   if (std::filesystem::equivalent(out, c.ids_file, error)) throw InputError(c.output + ": --out would replace the file of --ids");
@@ -61,6 +78,7 @@ int write_logits(const LogitsCommand& c, std::ostream& out) {
   std::size_t tokens = 0;
   for (const IdsTensor& prompt : prompts) {
     logits.push_back(model->logits(prompt.ids, c.chunk_tokens));
+    check_finite(c, prompt, logits.back());
     tensors.push_back({prompt.key + ".logits", "F32", {std::ssize(prompt.ids), config.vocab_size}, logits.back().data()});
     tokens += prompt.ids.size();
   }

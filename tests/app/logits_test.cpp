@@ -1,8 +1,12 @@
 #include "app/logits.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "app_fixture.h"
 #include "kernels/cuda/memory.h"
@@ -81,7 +85,21 @@ TEST_F(LogitsCli, WhatCannotBeWrittenIsFoundOutFirst) {
     return call({"logits", "--model", kProbeFolder, "--ids", "ids.safetensors", "--out", out}).err;
   };
   EXPECT_EQ(error("no/where.safetensors"), "kvlab: no/where.safetensors: its folder does not exist\n");
+  EXPECT_EQ(error(""), "kvlab: --out: a file's name is expected\n");
+  ASSERT_EQ(::mkfifo("pipe", 0600), 0);
+  EXPECT_EQ(error("pipe"), "kvlab: pipe: is not a regular file and is not replaced by one\n");
   EXPECT_EQ(error("./ids.safetensors"), "kvlab: ./ids.safetensors: --out would replace the file of --ids\n");
+}
+
+TEST_F(LogitsCli, LogitsBeyondFloatsAreTheModelsFault) {
+  std::filesystem::create_directory("huge");
+  nlohmann::json config = nlohmann::json::parse(std::ifstream(kProbeFolder + "/config.json"));
+  config["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4}, {"attention_factor", 1e300}};
+  std::ofstream("huge/config.json") << config;
+  std::filesystem::create_symlink(kProbeFolder + "/model.safetensors", "huge/model.safetensors");
+  write_ids("0.ids", {256, 1});
+  EXPECT_EQ(logits({"--ids", "ids.safetensors"}, "huge"),
+            "kvlab: huge: the logits of tensor '0.ids' at [0] are not finite; weights or RoPE scaling go beyond float32\n");
 }
 
 TEST_F(LogitsCli, CudaRunsOrIsRefused) {
