@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "engine/backend/engine_model.h"
+#include "traces/bytes.h"
 #include "traces/safetensors.h"
 
 namespace kvlab {
@@ -56,10 +57,8 @@ void check_finite(const LogitsCommand& c, const IdsTensor& prompt, std::span<con
 // Found out before hours of work.
 void check_output(const LogitsCommand& c) {
   if (c.output.empty()) throw InputError("--out: a file's name is expected");
+  check_replaceable(c.output);
   std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(c.output, error);
-  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
-    throw InputError(c.output + ": is not a regular file and is not replaced by one");
   const std::filesystem::path out(c.output), folder = std::filesystem::absolute(out).parent_path();
   if (!std::filesystem::is_directory(folder, error)) throw InputError(c.output + ": its folder does not exist");
   if (std::filesystem::equivalent(out, c.ids_file, error)) throw InputError(c.output + ": --out would replace the file of --ids");

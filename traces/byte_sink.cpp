@@ -13,6 +13,13 @@
 
 namespace kvlab {
 
+void check_replaceable(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
+    throw InputError(path + ": is not a regular file and is not replaced by one");
+}
+
 namespace {
 
 struct CloseFile {
@@ -23,11 +30,7 @@ struct CloseFile {
 class PartFile {
  public:
   explicit PartFile(std::string path) : path_(std::move(path)), part_(path_ + ".part") {
-    // A directory, a pipe or a device like /dev/null must not be replaced by a file.
-    std::error_code error;
-    const std::filesystem::file_status status = std::filesystem::status(path_, error);
-    if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
-      throw InputError(path_ + ": is not a regular file and is not replaced by one");
+    check_replaceable(path_);
     file_.reset(std::fopen(part_.c_str(), "wb"));
     if (!file_) throw InputError(path_ + ": cannot be written: " + std::strerror(errno));
   }

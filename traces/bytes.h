@@ -31,5 +31,8 @@ class ByteSink {
   virtual void close() = 0;
 };
 std::unique_ptr<ByteSink> create_file(const std::string& path);
+// Error (InputError): a directory, a pipe or a device like /dev/null stands there, which must not be replaced by a file. create_file()
+// asks, too; here before hours of work.
+void check_replaceable(const std::string& path);
 
 }  // namespace kvlab
