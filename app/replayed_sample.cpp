@@ -48,6 +48,7 @@ ReplayedSample record_sample(const GradeSample& s, const GradeNeeds& needs, cons
   const std::size_t steps = std::min(rest.size(), static_cast<std::size_t>(setup.replay_steps));
   options.continuation.assign(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(steps));
   ReplayedSample recorded;
+  recorded.draws = s.draws;
   AttentionTrace& trace = recorded.sample.trace;
   trace = record(*shared_model(setup.model).transformer(), std::span(s.ids).first(static_cast<std::size_t>(s.prompt_tokens)), options);
   trace.question_begin = s.question_begin;
@@ -65,6 +66,7 @@ ReplayedSample record_sample(const GradeSample& s, const GradeNeeds& needs, cons
 void add_replay(const ReplayedSample& recorded, const Recipe& recipe, std::uint64_t seed, SampleGrades& grades) {
   ReplayOptions options;
   options.seed = seed;
+  options.draws = recorded.draws;
   const ReplayResult result = replay(recorded.sample.trace, recorded.sample.reference, recipe, options);
   grades.replayed = result.mean;
   for (const auto& [begin, end] : recorded.answer_steps) {

@@ -14,6 +14,7 @@ namespace kvlab {
 struct ReplayedSample {
   using Spans = std::vector<std::pair<std::int32_t, std::int32_t>>;  // [begin, end)
   AttentionSample sample;
+  std::uint64_t draws = 0;
   Spans answer_steps;  // [answers] decode steps that choose its tokens; empty where some were not recorded, or the prompt does not hold it
 };
 

@@ -108,7 +108,7 @@ void PolicyCache::begin_step(std::span<const StepPiece> pieces) {
     std::int64_t first = 0;
     for (const StepPiece& piece : pieces) {
       EngineSequence& s = *piece.sequence;
-      const SeqStep seq{s.index, s.seen_tokens, piece.new_tokens, s.prompt_tokens, s.question_begin};
+      const SeqStep seq{s.index, s.seen_tokens, piece.new_tokens, s.prompt_tokens, s.question_begin, s.draws};
       if (seq.decoding() != is_prompt) {
         if (piece.unshares) group->unshared.push_back(group->seqs.size());
         group->seqs.push_back(seq);

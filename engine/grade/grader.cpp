@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/hash.h"
 
 namespace kvlab {
 
@@ -100,6 +101,7 @@ class Grading {
       r.answers.push_back(a);
     }
     r.sequence.index = index;
+    r.sequence.draws = sample.draws;
     r.sequence.prompt_tokens = sample.prompt_tokens;
     r.sequence.question_begin = sample.question_begin;
     r.sequence.ids = sample.ids;
@@ -274,6 +276,7 @@ GradeSample prepare_sample(const EngineModel& model, const EvalSample& sample, c
     add(s.ids, turn.answer);
   }
   if (!options.compresses_question) s.prompt_tokens = static_cast<std::int32_t>(sample.context.size());
+  for (const std::int32_t id : s.ids) s.draws = hash_combine(s.draws, static_cast<std::uint64_t>(id));
   RecordOptions record = options.passes;
   record.hidden = needs.pass_hidden;
   s.prompt = model.run_prompt(std::span(s.ids).first(place_of(s.prompt_tokens)), needs, passes, record);

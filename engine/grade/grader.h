@@ -38,6 +38,7 @@ struct GradeOptions {
 struct GradeSample {
   const EvalSample* sample = nullptr;
   std::vector<std::int32_t> ids;  // of everything
+  std::uint64_t draws = 0;        // random draws follow from the ids, not from which other samples there are
   std::int32_t prompt_tokens = 0, question_begin = -1;
   PromptTensors prompt;
   // Behind the prompt: which positions' logits choose a token of an answer, and the full cache's logits there [answer tokens, vocab_size].

@@ -74,6 +74,7 @@ void StepExecutor::add(const NewRequest& request) {
   served->number = request.request;
   served->content = request.content;
   served->sequence.index = request.index;
+  served->sequence.draws = request.request;
   served->sequence.ids.assign(request.content.begin(), request.content.begin() + request.prompt_tokens);
   served_[request.request] = std::move(served);
 }

@@ -43,6 +43,7 @@ struct SeqStep {
   std::int32_t new_tokens = 0;   // appended in this step
   std::int32_t prompt_tokens = 0;
   std::int32_t question_begin = -1;  // position in the prompt; -1: unknown
+  std::uint64_t draws = 0;           // names its random draws, wherever it stands in a batch
   [[nodiscard]] std::int32_t end() const { return seen_tokens + new_tokens; }
   [[nodiscard]] bool decoding() const { return seen_tokens >= prompt_tokens; }
   [[nodiscard]] bool completes_prompt() const { return !decoding() && end() >= prompt_tokens; }

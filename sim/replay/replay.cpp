@@ -76,7 +76,7 @@ class Walk {
   }
 
   SeqStep start(std::int32_t begin, std::int32_t end) {
-    seq_ = {0, begin, end - begin, trace_.prompt_tokens, trace_.question_begin};
+    seq_ = {0, begin, end - begin, trace_.prompt_tokens, trace_.question_begin, options_.draws};
     observer_.set_step(seq_);
     if (options_.counts != nullptr) options_.counts->begin_step(static_cast<std::int64_t>(result_.resident.size()));
     return seq_;

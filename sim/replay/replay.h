@@ -47,6 +47,7 @@ struct ReplayResult {
 
 struct ReplayOptions {
   std::uint64_t seed = 1;
+  std::uint64_t draws = 0;        // names the sample's random draws
   std::int32_t kv_bytes = 2;      // of a stored element of the uncompressed cache
   Ops* ops = nullptr;             // a log to fill; null: none is kept
   CountSource* counts = nullptr;  // is shown the counts that depended on data, step by step

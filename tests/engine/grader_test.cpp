@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "tests/engine/probe.h"
@@ -94,6 +95,21 @@ TEST(Grader, BatchesDoNotMixSequences) {
     EXPECT_EQ(together[i].first_wrong, alone[i].first_wrong);
     EXPECT_NEAR(together[i].bits, alone[i].bits, 1e-2);
   }
+}
+
+// So that a run over a part of the samples, or over the rest of them after an interruption, gives the same answers.
+TEST(Grader, RandomDrawsFollowFromTheSampleAlone) {
+  const std::vector<EvalSample> samples = dev_samples({"niah", "multikey"}, 1);
+  const std::vector<Recipe> recipes{load_recipe("random", 200)};
+  const GradeOptions options;
+  const std::vector<GradeSample> prepared = prepare(samples, options, needs_of(probe_engine(), recipes));
+  std::vector<const GradeSample*> backwards = all_of(prepared);
+  std::reverse(backwards.begin(), backwards.end());
+  const std::vector<GradedAnswer> together = grade(probe_engine(), recipes[0], all_of(prepared), options),
+                                  reversed = grade(probe_engine(), recipes[0], backwards, options);
+  ASSERT_EQ(together.size(), 2U);
+  ASSERT_EQ(reversed.size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_NEAR(together[i].bits, reversed[1 - i].bits, 1e-2);
 }
 
 TEST(Grader, RefusesSamplesLongerThanTheModel) {

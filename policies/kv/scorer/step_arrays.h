@@ -24,9 +24,8 @@ inline const std::int32_t* end_positions(LayerStep& step) {
 inline const std::int64_t* sequence_seeds(LayerStep& step) {
   std::int64_t* seeds = step.ops.host_longs(static_cast<std::int64_t>(step.seqs.size()));
   for (std::size_t s = 0; s < step.seqs.size(); ++s)
-    seeds[s] = static_cast<std::int64_t>(
-        Draw{step.seed, Purpose::kPolicy, static_cast<std::uint64_t>(step.seqs[s].index), 0, static_cast<std::uint64_t>(step.layer)}
-            .bits());
+    seeds[s] =
+        static_cast<std::int64_t>(Draw{step.seed, Purpose::kPolicy, step.seqs[s].draws, 0, static_cast<std::uint64_t>(step.layer)}.bits());
   return seeds;
 }
 
