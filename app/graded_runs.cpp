@@ -84,7 +84,7 @@ void GradedRuns::run(const std::vector<Job>& jobs, std::ostream* log) {
         set = sets.insert(sets.end(), std::make_unique<Set>());
         (*set)->setup = *plan.accuracy;
       }
-      (*set)->runs.push_back(std::make_unique<Graded>(job, *plan.recipe, folder_.path() / "partial" / (job.key + ".txt")));
+      (*set)->runs.push_back(std::make_unique<Graded>(job, *plan.recipe, folder_.partial() / (job.key + ".txt")));
     } catch (...) {
       finish_(job.place, std::current_exception(), 0);
     }
@@ -161,19 +161,18 @@ void GradedRuns::grade_block(Set& set, std::size_t begin, std::size_t end) {
     if (stop_) throw Interrupted{};
     prepared.push_back(prepare_sample(*set.model, set.samples[i], set.setup.options, needs.needs, needs.passes));
   }
+  std::vector<const GradeSample*> all;  // a block is graded whole: what is counted may depend on the samples beside one
+  for (const GradeSample& s : prepared) all.push_back(&s);
   std::map<std::int32_t, ReplayedSample> recorded;
   for (const GradeSample& s : prepared)
     if (set.replayed.contains(s.sample->number)) recorded[s.sample->number] = record_sample(s, needs, set.setup);
   for (const auto& r : set.runs) {
     if (stop_) throw Interrupted{};
     if (r->failed) continue;
-    std::vector<const GradeSample*> open;
-    for (const GradeSample& s : prepared)
-      if (!r->has(*s.sample)) open.push_back(&s);
-    if (open.empty()) continue;
+    if (std::all_of(prepared.begin(), prepared.end(), [&](const GradeSample& s) { return r->has(*s.sample); })) continue;
     const auto began = std::chrono::steady_clock::now();
     try {
-      add_grades(*r, grade(*set.model, r->recipe, open, set.setup.options), recorded, set.setup.options.seed);
+      add_grades(*r, grade(*set.model, r->recipe, all, set.setup.options), recorded, set.setup.options.seed);
     } catch (...) {
       r->failed = true;
       finish_(r->job.place, std::current_exception(), r->wall_s);

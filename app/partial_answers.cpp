@@ -4,6 +4,7 @@
 
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "base/error.h"
 
@@ -61,6 +62,7 @@ SampleGrades read_line(const std::string& line) {
 PartialAnswers::PartialAnswers(std::filesystem::path file) : file_(std::move(file)) {
   std::ifstream stream(file_);
   for (std::string line; std::getline(stream, line);) {
+    is_cut_off_ = stream.eof();
     SampleGrades sample = read_line(line);
     if (!sample.answers.empty()) by_sample_[sample.answers.front().sample] = std::move(sample);
   }
@@ -70,6 +72,7 @@ void PartialAnswers::add(const SampleGrades& sample) {
   by_sample_[sample.answers.front().sample] = sample;
   std::filesystem::create_directories(file_.parent_path());
   std::ofstream stream(file_, std::ios::app);
+  if (std::exchange(is_cut_off_, false)) stream << '\n';
   stream << line_of(sample) << std::flush;
   if (!stream) throw InputError(file_.string() + ": cannot be written");
 }

@@ -20,6 +20,7 @@ class PartialAnswers {
  private:
   std::filesystem::path file_;
   std::map<std::int32_t, SampleGrades> by_sample_;
+  bool is_cut_off_ = false;  // the file's last line
 };
 
 }  // namespace kvlab

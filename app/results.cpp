@@ -40,7 +40,7 @@ ResultsFolder::ResultsFolder(fs::path folder) : folder_(std::move(folder)) {
 ResultsFolder::~ResultsFolder() { ::close(lock_); }
 
 void ResultsFolder::remove_if_new() const {
-  if (is_new_) fs::remove_all(folder_);
+  if (is_new_ && !fs::exists(partial())) fs::remove_all(folder_);
 }
 
 std::string ResultsFolder::key_of(const std::string& run_id) const {

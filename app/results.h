@@ -27,7 +27,9 @@ class ResultsFolder {
   void remove_others(const Experiment& experiment) const;
   // Joins the tables of these runs (summary.csv, requests.csv, ...), in this order.
   void join_runs(const std::vector<std::string>& run_ids) const;
-  // Takes the folder away again if it was made by this object: no run gave a result, so there is nothing to keep.
+  // What runs that were cut off leave to those that go on, where there is any.
+  [[nodiscard]] std::filesystem::path partial() const { return folder_ / "partial"; }
+  // Takes the folder away again if it was made by this object: no run gave a result, not even in part, so there is nothing to keep.
   void remove_if_new() const;
 
  private:

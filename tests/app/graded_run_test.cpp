@@ -1,5 +1,9 @@
 // 'host: engine' with 'eval:', through the front.
+#include <algorithm>
+
 #include "app/csv.h"
+#include "app/partial_answers.h"
+#include "app/results.h"
 #include "kernels/cuda/memory.h"
 #include "tests/app/app_fixture.h"
 
@@ -38,6 +42,38 @@ TEST_F(GradedRun, ARecipeThatTheModelCannotRunIsToldOfBeforeTheRunStarts) {
   EXPECT_EQ(answers.rows[0][answers.at("recipe")], "full");
   EXPECT_EQ(answers.rows[0][answers.at("first_diverging")], "-1");
   EXPECT_EQ(answers.rows[2][answers.at("recipe")], "streaming");
+}
+
+// Of a block of samples of which a part is there, all are graded again: bytes may be counted over the block.
+TEST_F(GradedRun, WhatWasLeftOfABlockIsNotMixedWithTheRest) {
+  ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "whole"}).status, 0);
+  const std::string manifest = read("whole/runs/0001/manifest.json"), name = "\"input_key\": \"";
+  const std::size_t at = manifest.find(name) + name.size();
+  const std::filesystem::path partial = "out/partial/" + manifest.substr(at, manifest.find('"', at) - at) + ".txt";
+  std::filesystem::create_directories("out/partial");
+  write(partial, "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
+  ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "out"}).status, 0);
+  EXPECT_EQ(read("out/answers.csv"), read("whole/answers.csv"));
+  EXPECT_FALSE(std::filesystem::exists("out/partial"));
+  // A block that is there as a whole is taken.
+  std::filesystem::remove_all("out/runs/0001");
+  std::filesystem::create_directories("out/partial");
+  write(partial, "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n1 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
+  ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "out"}).status, 0);
+  EXPECT_NE(read("out/answers.csv").find(",9.000000,"), std::string::npos);
+}
+
+TEST_F(GradedRun, AFolderWithAnswersOfARunThatWasStoppedStays) {
+  for (const bool has_answers : {false, true}) {
+    {
+      const ResultsFolder folder("out");
+      SampleGrades sample;
+      sample.answers.emplace_back();
+      if (has_answers) PartialAnswers(folder.partial() / "key.txt").add(sample);
+      folder.remove_if_new();
+    }
+    EXPECT_EQ(std::filesystem::exists("out"), has_answers);
+  }
 }
 
 TEST_F(GradedRun, WithoutAGpuCudaIsRefusedWhereItIsNamed) {

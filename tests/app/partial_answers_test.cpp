@@ -69,9 +69,13 @@ TEST_F(PartialAnswersFile, LinesThatWereCutOffAreGradedAgain) {
   const std::size_t second = whole.find('\n') + 1;
   for (std::size_t end = second; end < whole.size() - 1; ++end) {
     std::ofstream(file_) << whole.substr(0, end);
-    const PartialAnswers again(file_);
+    PartialAnswers again(file_);
     EXPECT_EQ(again.by_sample().count(4), 1U);
     EXPECT_EQ(again.by_sample().count(5), 0U) << whole.substr(second, end - second);
+    again.add(graded(6));  // begins a line of its own
+    const PartialAnswers third(file_);
+    ASSERT_EQ(third.by_sample().size(), 2U) << whole.substr(second, end - second);
+    EXPECT_EQ(third.by_sample().count(6), 1U);
   }
 }
 
