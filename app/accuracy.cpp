@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "app/csv.h"
 #include "app/family.h"
 #include "app/shared_model.h"
 #include "base/error.h"
@@ -142,8 +143,8 @@ std::string answer_row(const std::string& run_id, const Recipe& recipe, const Ev
   const GradedAnswer& a = grades.answers[answer];
   const std::optional<bool> found = grades.found.empty() ? std::nullopt : grades.found[answer];
   return fmt::format("{},{},{},{},{},{},{},{},{:.6f},{},{},{},{},{:.6g},{},{:.6f},{}\n", run_id, recipe.name,
-                     budget_tokens(recipe, sample, options), sample.task, sample.length, a.sample, a.turn, a.is_exact() ? 1 : 0, a.bits,
-                     a.bytes, a.tokens, a.first_wrong, a.first_diverging, a.kl_nats, a.is_full_exact ? 1 : 0, a.resident_bytes_frac,
+                     budget_tokens(recipe, sample, options), csv_field(sample.task), sample.length, a.sample, a.turn, a.is_exact() ? 1 : 0,
+                     a.bits, a.bytes, a.tokens, a.first_wrong, a.first_diverging, a.kl_nats, a.is_full_exact ? 1 : 0, a.resident_bytes_frac,
                      found ? (*found ? "1" : "0") : "");
 }
 

@@ -57,6 +57,11 @@ Encode encoder_of(const std::string& model_dir, std::int32_t bos_id) {
   };
 }
 
+std::vector<EvalSample> read_samples(const AccuracySetup& setup, const ModelConfig& model) {
+  return read_eval_set(setup.eval_file, setup.choice, encoder_of(setup.model, model.bos_id),
+                       {model.name, model.max_tokens, model.vocab_size});
+}
+
 // As many samples at a time as decode well together and fit into a few gigabytes.
 std::size_t block_end(const std::vector<EvalSample>& samples, std::size_t begin, const ModelConfig& c) {
   constexpr double kMostBytes = 3e9;
@@ -70,6 +75,8 @@ std::size_t block_end(const std::vector<EvalSample>& samples, std::size_t begin,
 }
 
 }  // namespace
+
+void check_samples(const AccuracySetup& setup) { read_samples(setup, read_model_config(setup.model)); }
 
 void GradedRuns::run(const std::vector<Job>& jobs, std::ostream* log) {
   std::vector<std::unique_ptr<Set>> sets;
@@ -118,7 +125,7 @@ void GradedRuns::run_set(Set& set, std::ostream* log) {
   set.model = &shared_model(set.setup.model, set.setup.backend);
   const std::size_t left = refuse_early(set);
   if (left == 0) return;
-  set.samples = read_eval_set(set.setup.eval_file, set.setup.choice, encoder_of(set.setup.model, set.model->config().bos_id));
+  set.samples = read_samples(set.setup, set.model->config());
   if (log != nullptr) {
     GradeWork work(*set.model, set.setup.options);
     for (const EvalSample& s : set.samples)

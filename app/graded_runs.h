@@ -16,6 +16,9 @@
 
 namespace kvlab {
 
+// Errors (InputError with FILE:LINE): samples that cannot be read, or that the model does not take.
+void check_samples(const AccuracySetup& setup);
+
 // Runs that grade a model's answers, sample by sample: a sample runs over the full cache once, and every recipe starts from what that left.
 // What is graded is kept in PARTIAL/ of the results folder until its run is complete, so that a run that was cut off goes on.
 class GradedRuns {

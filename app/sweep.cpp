@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <mutex>
 #include <ostream>
+#include <set>
 #include <thread>
 
 #include "app/graded_runs.h"
@@ -46,6 +47,7 @@ struct SweepPlan {
 SweepPlan check_all(const Experiment& experiment) {
   SweepPlan all;
   const Choices* last = nullptr;
+  std::set<std::string> checked;  // texts of accuracy setups
   for (const RunSpec& run : experiment.runs) {
     if (last == run.choices.get()) {
       all.kinds.push_back(all.kinds.back());
@@ -55,6 +57,7 @@ SweepPlan check_all(const Experiment& experiment) {
     Params p(experiment.config, run.choices, "the experiment");
     const RunPlan plan = read_run_plan(p, run.seed);
     all.kinds.push_back(plan.kind);
+    if (plan.accuracy && checked.insert(plan.accuracy->text).second) check_samples(*plan.accuracy);
     all.validate_requests = plan.validate_requests;
     all.max_diff_frac = plan.max_diff_frac;
     if (!all.validate_requests.empty()) read_real_log(all.validate_requests);

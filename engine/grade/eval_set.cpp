@@ -29,8 +29,9 @@ class EvalFile {
       if (!std::getline(stream_, line)) return false;
       ++line_;
     } while (line.find_first_not_of(" \t\r") == std::string::npos);
-    const json row = json::parse(line, nullptr, false);
-    if (!row.is_object()) fail("not a JSON object");
+    const json row = parse(line);
+    if (!row.is_object()) fail("not a JSON object: every line is a sample {task, length, prompt, turns}");
+    check_names(row, {"task", "length", "prompt", "turns"});
     sample = {};
     sample.number = number_++;
     sample.task = row.contains("task") && row["task"].is_string() ? row["task"].get<std::string>() : fail("needs 'task': a name");
@@ -40,6 +41,7 @@ class EvalFile {
       fail("needs 'turns': a list of {question, answer}, not empty");
     for (const json& turn : row["turns"]) {
       if (!turn.is_object()) fail("'turns' holds something other than {question, answer}");
+      check_names(turn, {"question", "answer"});
       EvalTurn t{ids_of(turn, "question", false), ids_of(turn, "answer", false), 0};
       if (t.answer.empty()) fail("an answer is empty");
       t.answer_bytes = static_cast<std::int32_t>(turn["answer"].is_string() ? turn["answer"].get<std::string>().size() : t.answer.size());
@@ -49,8 +51,40 @@ class EvalFile {
     return true;
   }
 
+  // `sample` is the last one read.
+  void check(const EvalSample& sample, const EvalLimits& limits) const {
+    if (limits.max_tokens > 0 && sample.num_tokens() > limits.max_tokens)
+      fail(fmt::format("prompt, questions and answers have {} tokens together, more than the {} that model '{}' takes", sample.num_tokens(),
+                       limits.max_tokens, limits.model));
+    const auto check_ids = [&](const char* key, const std::vector<std::int32_t>& ids) {
+      for (const std::int32_t id : ids)
+        if (limits.vocab_size > 0 && id >= limits.vocab_size)
+          fail(fmt::format("'{}' has token id {}, outside [0, {}) of model '{}'", key, id, limits.vocab_size, limits.model));
+    };
+    check_ids("prompt", sample.context);
+    for (const EvalTurn& turn : sample.turns) check_ids("question", turn.question), check_ids("answer", turn.answer);
+  }
+
  private:
   [[noreturn]] std::string fail(const std::string& what) const { throw InputError(fmt::format("{}:{}: {}", path_, line_, what)); }
+
+  json parse(const std::string& line) const {
+    try {
+      return json::parse(line);
+    } catch (const json::parse_error& e) {
+      fail(fmt::format("not JSON from byte {} of the line on: every line is a sample {{task, length, prompt, turns}}", e.byte));
+    } catch (const json::out_of_range&) {
+      fail("a number is beyond what a double holds");
+    }
+  }
+
+  // Other keys are the user's own, unless one looks like one of these that is not there.
+  void check_names(const json& from, const std::vector<std::string>& names) const {
+    for (const auto& [key, value] : from.items()) {
+      const std::string near = nearest_name(key, names);
+      if (!near.empty() && !from.contains(near)) fail(fmt::format("unknown key '{}'; did you mean '{}'?", key, near));
+    }
+  }
 
   std::int32_t length_of(const json& row) const {
     if (!row.contains("length")) return 0;
@@ -92,7 +126,7 @@ std::int32_t EvalSample::num_tokens() const {
   return static_cast<std::int32_t>(n);
 }
 
-std::vector<EvalSample> read_eval_set(const std::string& file, const EvalChoice& choice, const Encode& encode) {
+std::vector<EvalSample> read_eval_set(const std::string& file, const EvalChoice& choice, const Encode& encode, const EvalLimits& limits) {
   EvalFile rows(file, encode);
   std::vector<EvalSample> samples;
   std::set<std::string> tasks;
@@ -103,6 +137,7 @@ std::vector<EvalSample> read_eval_set(const std::string& file, const EvalChoice&
     lengths.insert(sample.length);
     if (!is_among(choice.tasks, sample.task) || !is_among(choice.lengths, sample.length)) continue;
     if (choice.per_task > 0 && ++taken[{sample.task, sample.length}] > choice.per_task) continue;
+    rows.check(sample, limits);
     samples.push_back(std::move(sample));
   }
   for (const std::string& task : choice.tasks)

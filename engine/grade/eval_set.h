@@ -35,9 +35,17 @@ struct EvalChoice {
   std::int32_t per_task = 0;          // the first so many of each task and length; 0: all
 };
 
+// What a model takes.
+struct EvalLimits {
+  std::string model;
+  std::int32_t max_tokens = 0, vocab_size = 0;  // 0: any
+};
+
 // Reads JSON lines {"task", "length", "prompt", "turns": [{"question", "answer"}]}, where prompt, question and answer are text or lists of
-// token ids; length may be absent (0). Errors (InputError with FILE:LINE): not JSON, a key missing or of another type, no turns, an empty
-// prompt or answer; a task or length asked for that no sample has; nothing left.
-std::vector<EvalSample> read_eval_set(const std::string& file, const EvalChoice& choice, const Encode& encode);
+// token ids; length may be absent (0), other keys are passed over. Errors (InputError with FILE:LINE): not JSON, a key missing, misspelled
+// or of another type, no turns, an empty prompt or answer; a sample taken that the model cannot; a task or length asked for that no sample
+// has; nothing left.
+std::vector<EvalSample> read_eval_set(const std::string& file, const EvalChoice& choice, const Encode& encode,
+                                      const EvalLimits& limits = {});
 
 }  // namespace kvlab

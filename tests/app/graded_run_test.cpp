@@ -44,6 +44,24 @@ TEST_F(GradedRun, ARecipeThatTheModelCannotRunIsToldOfBeforeTheRunStarts) {
   EXPECT_EQ(answers.rows[2][answers.at("recipe")], "streaming");
 }
 
+// One error, however many runs there are, and nothing is written.
+TEST_F(GradedRun, ASampleThatTheModelDoesNotTakeIsToldOfOnce) {
+  write("eval.jsonl", read("eval.jsonl") + R"({"task":"a","prompt":[1,2,9999],"turns":[{"question":[5],"answer":[7]}]})");
+  const Called called = call({"run", "graded.yaml", "--out", "out"});
+  EXPECT_EQ(called.status, 2);
+  EXPECT_NE(called.err.find("eval.jsonl:3: 'prompt' has token id 9999, outside [0, "), std::string::npos) << called.err;
+  EXPECT_EQ(std::count(called.err.begin(), called.err.end(), '\n'), 1) << called.err;
+  EXPECT_FALSE(std::filesystem::exists("out"));
+}
+
+TEST_F(GradedRun, ATaskWithACommaIsOneField) {
+  write("eval.jsonl", R"({"task":"qa, \"hard\"","prompt":[1,2,3],"turns":[{"question":[5],"answer":[7]}]})");
+  ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "out"}).status, 0);
+  const CsvTable answers = read_csv("out/answers.csv");
+  ASSERT_EQ(answers.rows.size(), 1U);
+  EXPECT_EQ(answers.rows[0][answers.at("task")], "qa, \"hard\"");
+}
+
 // Of a block of samples of which a part is there, all are graded again: bytes may be counted over the block.
 TEST_F(GradedRun, WhatWasLeftOfABlockIsNotMixedWithTheRest) {
   ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "whole"}).status, 0);

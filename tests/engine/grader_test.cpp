@@ -119,15 +119,20 @@ TEST(Grader, RefusesSamplesLongerThanTheModel) {
 }
 
 TEST(EvalSet, SaysWhatIsWrongAndWhere) {
-  const auto message = [](const std::string& text, const EvalChoice& choice = {}) {
+  const auto message = [](const std::string& text, const EvalChoice& choice = {}, const EvalLimits& limits = {}) {
     const std::string file = testing::TempDir() + "eval_set.jsonl";
     std::ofstream(file) << text;
-    const std::string error = error_of([&] { read_eval_set(file, choice, byte_tokens); });
+    const std::string error = error_of([&] { read_eval_set(file, choice, byte_tokens, limits); });
     return error.starts_with(file) ? error.substr(file.size()) : error;
   };
   const std::string good = R"({"task": "a", "length": 10, "prompt": "x", "turns": [{"question": [1, 2], "answer": "y\n"}]})";
   EXPECT_EQ(message(good), "no error");
-  EXPECT_EQ(message(good + "\n\n{"), ":3: not a JSON object");
+  const std::string form = ": every line is a sample {task, length, prompt, turns}";
+  EXPECT_EQ(message(good + "\n\n{"), ":3: not JSON from byte 2 of the line on" + form);
+  EXPECT_EQ(message("[" + good + "]"), ":1: not a JSON object" + form);
+  EXPECT_EQ(message(R"({"task": "a", "lenght": 10, "prompt": "x", "turns": []})"), ":1: unknown key 'lenght'; did you mean 'length'?");
+  EXPECT_EQ(message(R"({"task": "a", "id": 7, "prompt": "x", "turns": [{"qestion": "", "answer": "y"}]})"),
+            ":1: unknown key 'qestion'; did you mean 'question'?");
   EXPECT_EQ(message(R"({"task": "a", "prompt": "x", "turns": []})"), ":1: needs 'turns': a list of {question, answer}, not empty");
   EXPECT_EQ(message(R"({"prompt": "x"})"), ":1: needs 'task': a name");
   EXPECT_EQ(message(R"({"task": "a", "prompt": [1, -2], "turns": [{"question": "", "answer": "y"}]})"),
@@ -136,6 +141,10 @@ TEST(EvalSet, SaysWhatIsWrongAndWhere) {
   EXPECT_EQ(message(good, {{"niah"}, {}, 0}), ": has no task 'niah'; known: a");
   EXPECT_EQ(message(good, {{}, {11}, 0}), ": has no samples of length 11; lengths are 10");
   EXPECT_EQ(message(""), ": holds no samples");
+  EXPECT_EQ(message(good, {}, {"m", 6, 300}), "no error");
+  EXPECT_EQ(message("\n" + good, {}, {"m", 5, 300}),
+            ":2: prompt, questions and answers have 6 tokens together, more than the 5 that model 'm' takes");
+  EXPECT_EQ(message(good, {}, {"m", 6, 256}), ":1: 'prompt' has token id 256, outside [0, 256) of model 'm'");
 }
 
 }  // namespace
