@@ -5,8 +5,8 @@
 
 #include "policies/router/router.h"
 #include "sim/simulation.h"
-#include "tests/short_run.h"
 #include "tests/engine/serve_fixture.h"
+#include "tests/short_run.h"
 
 namespace kvlab {
 namespace {
