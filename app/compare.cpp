@@ -29,7 +29,11 @@ const std::vector<std::string> kMainMetrics = {"requests_per_s",    "output_toke
                                                "e2e_mean_ms",       "e2e_p50_ms",          "e2e_p99_ms",        "slo_attainment_frac",
                                                "goodput_per_s",     "preemptions",         "recomputed_tokens", "prefix_hit_frac",
                                                "kv_used_mean_frac", "busy_frac",           "search_rate_per_s", "hit_frac",
-                                               "token_hit_frac"};
+                                               "token_hit_frac",    "exact_match_frac",    "kl_to_full",        "bits_per_byte",
+                                               "attention_mass",    "output_rel_err",      "topk_recall",       "resident_bytes_frac"};
+
+// Graded answers have a row per run, task and length.
+const std::vector<std::string> kRowNames = {"task", "length"};
 
 // One configuration: rows of A and B that belong together, a pair per seed.
 struct Group {
@@ -38,7 +42,10 @@ struct Group {
 };
 
 std::vector<std::string> axes_of(const CsvTable& summary) {
-  return {summary.columns.begin() + 1, summary.columns.begin() + static_cast<std::ptrdiff_t>(summary.at("seed"))};
+  std::vector<std::string> axes{summary.columns.begin() + 1, summary.columns.begin() + static_cast<std::ptrdiff_t>(summary.at("seed"))};
+  for (const std::string& name : kRowNames)
+    if (summary.has(name)) axes.push_back(name);
+  return axes;
 }
 
 std::string key_of(const CsvTable& summary, std::size_t row, const std::vector<std::string>& axes) {
@@ -81,6 +88,7 @@ std::vector<std::string> metrics_of(const CsvTable& a, const CsvTable& b, bool e
   std::vector<std::string> metrics;
   for (std::size_t c = a.at("seed") + 1; c < a.columns.size(); ++c) {
     const std::string& column = a.columns[c];
+    if (std::find(kRowNames.begin(), kRowNames.end(), column) != kRowNames.end()) continue;
     const bool wanted = every || std::find(kMainMetrics.begin(), kMainMetrics.end(), column) != kMainMetrics.end();
     if (wanted && b.has(column)) metrics.push_back(column);
   }

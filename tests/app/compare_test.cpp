@@ -48,6 +48,18 @@ TEST_F(CompareTest, MatchesByAxesAndSeedAndShowsWhoMoved) {
   EXPECT_LT(called.out.find("\n      1  "), called.out.find("\n      0  ")) << called.out;  // request 1 moved by 5 ms, request 0 by 0.5
 }
 
+TEST_F(CompareTest, GradedAnswersMatchByTaskAndLength) {
+  const std::string header = "run,kv_policy,seed,recipe,task,length,exact_match_frac\n";
+  folder("a", header + "0001,full,1,full,niah,10,1\n0001,full,1,full,niah,20,0.5\n0001,full,1,full,copy,10,0.75\n", kColumns);
+  folder("b", header + "0001,full,1,full,copy,10,0.25\n0001,full,1,full,niah,10,1\n", kColumns);
+  const Called called = call({"compare", "a", "b"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  EXPECT_NE(called.out.find("kv_policy=full task=niah length=10 - 1 pair of runs"), std::string::npos) << called.out;
+  EXPECT_NE(called.out.find("kv_policy=full task=copy length=10 - 1 pair of runs"), std::string::npos) << called.out;
+  EXPECT_EQ(called.out.find("length=20"), std::string::npos);
+  EXPECT_NE(called.out.find("-66.67%"), std::string::npos) << called.out;
+}
+
 TEST_F(CompareTest, NothingMatches) {
   folder("a", "run,router,seed,ttft_mean_ms\n0001,x,1,100\n", kColumns);
   folder("b", "run,router,seed,ttft_mean_ms\n0001,y,1,100\n", kColumns);
