@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -20,6 +21,8 @@ using nlohmann::json;
 class EvalFile {
  public:
   EvalFile(std::string path, const Encode& encode) : path_(std::move(path)), encode_(encode), stream_(path_) {
+    std::error_code ignored;
+    if (std::filesystem::is_directory(path_, ignored)) throw InputError(path_ + ": is a directory; a file is expected");
     if (!stream_) throw InputError(path_ + ": cannot be opened");
   }
 

@@ -141,6 +141,7 @@ TEST(EvalSet, SaysWhatIsWrongAndWhere) {
   EXPECT_EQ(message(good, {{"niah"}, {}, 0}), ": has no task 'niah'; known: a");
   EXPECT_EQ(message(good, {{}, {11}, 0}), ": has no samples of length 11; lengths are 10");
   EXPECT_EQ(message(""), ": holds no samples");
+  EXPECT_EQ(error_of([&] { read_eval_set(kProbeDir, {}, byte_tokens); }), kProbeDir + ": is a directory; a file is expected");
   EXPECT_EQ(message(good, {}, {"m", 6, 300}), "no error");
   EXPECT_EQ(message("\n" + good, {}, {"m", 5, 300}),
             ":2: prompt, questions and answers have 6 tokens together, more than the 5 that model 'm' takes");
