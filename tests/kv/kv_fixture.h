@@ -23,7 +23,7 @@ class RandomLayer {
       v.push_back(normals(per_kv, seed, 3 * s + 1));
       q.push_back(normals(per_q, seed, 3 * s + 2));
       store.append(s, with_data ? k.back().data() : nullptr, with_data ? v.back().data() : nullptr, tokens, 0);
-      seqs.push_back({s, 0, tokens, tokens, -1});
+      seqs.push_back({s, 0, tokens, tokens, -1, static_cast<std::uint64_t>(s)});
     }
   }
 
