@@ -41,7 +41,7 @@ struct Cell {
   std::string task;
   std::int32_t length = 0;
   double answers = 0, exact = 0, full_exact = 0, lost = 0, won = 0;
-  double tokens = 0, bytes = 0, bits = 0, kl = 0, agreeing = 0, resident = 0, budget = 0, prefix = 0;
+  double tokens = 0, bytes = 0, bits_of_bytes = 0, kl = 0, agreeing = 0, resident = 0, budget = 0, prefix = 0;
   Fidelity fidelity;
   double replayed = 0;              // samples
   double looked_up = 0, found = 0;  // answers of these
@@ -52,7 +52,8 @@ struct Cell {
     full_exact += a.is_full_exact ? 1 : 0;
     lost += a.is_full_exact && !a.is_exact() ? 1 : 0;
     won += !a.is_full_exact && a.is_exact() ? 1 : 0;
-    tokens += a.tokens, bytes += a.bytes, bits += a.bits, kl += a.kl_nats, agreeing += a.agreeing, resident += a.resident_bytes_frac;
+    tokens += a.tokens, bytes += a.bytes, bits_of_bytes += a.bytes > 0 ? a.bits : 0, kl += a.kl_nats, agreeing += a.agreeing,
+        resident += a.resident_bytes_frac;
     prefix += static_cast<double>(a.first_diverging < 0 ? a.tokens : a.first_diverging) / a.tokens;
   }
   void add(const Fidelity& f, std::span<const std::optional<bool>> answers_found) {
@@ -79,7 +80,7 @@ Fields fields_of(const Cell& c, const Recipe& recipe) {
           {"num_answers", fmt::format("{:.0f}", c.answers)},
           {"exact_match_frac", fraction(c.exact / c.answers)},
           {"kl_to_full", fmt::format("{:.6g}", c.kl / c.tokens)},
-          {"bits_per_byte", fmt::format("{:.6g}", c.bits / c.bytes)},
+          {"bits_per_byte", c.bytes > 0 ? fmt::format("{:.6g}", c.bits_of_bytes / c.bytes) : ""},
           {"resident_bytes_frac", fraction(c.resident / c.answers)},
           {"exact_match_lo", fraction(low)},
           {"exact_match_hi", fraction(high)},

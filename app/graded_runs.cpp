@@ -7,8 +7,10 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <ostream>
 #include <set>
+#include <span>
 
 #include "app/csv.h"
 #include "app/partial_answers.h"
@@ -39,7 +41,7 @@ struct GradedRuns::Set {
   AccuracySetup setup;
   std::set<std::int32_t> replayed;  // numbers of the samples that are
   const EngineModel* model = nullptr;
-  std::vector<EvalSample> samples;
+  std::span<const EvalSample> samples;
   std::vector<std::unique_ptr<Graded>> runs;
 };
 
@@ -49,21 +51,39 @@ double seconds_since(std::chrono::steady_clock::time_point began) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
-// By the model's tokenizer, which is read once there is text.
-Encode encoder_of(const std::string& model_dir, std::int32_t bos_id) {
-  return [model_dir, bos_id, tokenizer = std::shared_ptr<const Tokenizer>()](std::string_view text, bool is_start) mutable {
-    if (!tokenizer) tokenizer = std::make_shared<Tokenizer>(Tokenizer::load(model_dir));
-    return is_start ? tokenizer->encode_prompt(text, bos_id) : tokenizer->encode(text, false);
-  };
-}
+// A model's tokenizer, read once it is needed.
+class LazyTokenizer {
+ public:
+  LazyTokenizer(std::string model_dir, std::int32_t bos_id) : model_dir_(std::move(model_dir)), bos_id_(bos_id) {}
 
-std::vector<EvalSample> read_samples(const AccuracySetup& setup, const ModelConfig& model) {
-  return read_eval_set(setup.eval_file, setup.choice, encoder_of(setup.model, model.bos_id),
-                       {model.name, model.max_tokens, model.vocab_size});
-}
+  std::vector<std::int32_t> encode(std::string_view text, bool is_start) {
+    return is_start ? get().encode_prompt(text, bos_id_) : get().encode(text, false);
+  }
+  // 0 where there is no tokenizer, or none that knows the ids.
+  std::int32_t count_bytes(std::span<const std::int32_t> ids) {
+    if (is_missing_) return 0;
+    try {
+      return static_cast<std::int32_t>(get().decode(ids, false).size());
+    } catch (const InputError&) {
+      is_missing_ = !tokenizer_;
+      return 0;
+    }
+  }
+
+ private:
+  const Tokenizer& get() {
+    if (!tokenizer_) tokenizer_ = Tokenizer::load(model_dir_);
+    return *tokenizer_;
+  }
+
+  std::string model_dir_;
+  std::int32_t bos_id_;
+  std::optional<Tokenizer> tokenizer_;
+  bool is_missing_ = false;
+};
 
 // As many samples at a time as decode well together and fit into a few gigabytes.
-std::size_t block_end(const std::vector<EvalSample>& samples, std::size_t begin, const ModelConfig& c) {
+std::size_t block_end(std::span<const EvalSample> samples, std::size_t begin, const ModelConfig& c) {
   constexpr double kMostBytes = 3e9;
   constexpr std::size_t kMost = 12;
   const double token_bytes = 4.0 * c.layers * (5.0 * c.q_heads * c.head_dim + 6.0 * c.kv_heads * c.head_dim + 2.0 * c.hidden_dim);
@@ -76,7 +96,13 @@ std::size_t block_end(const std::vector<EvalSample>& samples, std::size_t begin,
 
 }  // namespace
 
-void check_samples(const AccuracySetup& setup) { read_samples(setup, read_model_config(setup.model)); }
+std::vector<EvalSample> read_samples(const AccuracySetup& setup) {
+  const ModelConfig model = read_model_config(setup.model);
+  LazyTokenizer tokenizer(setup.model, model.bos_id);
+  return read_eval_set(
+      setup.eval_file, setup.choice, [&](std::string_view text, bool is_start) { return tokenizer.encode(text, is_start); },
+      {model.name, model.max_tokens, model.vocab_size}, [&](std::span<const std::int32_t> ids) { return tokenizer.count_bytes(ids); });
+}
 
 void GradedRuns::run(const std::vector<Job>& jobs, std::ostream* log) {
   std::vector<std::unique_ptr<Set>> sets;
@@ -125,7 +151,7 @@ void GradedRuns::run_set(Set& set, std::ostream* log) {
   set.model = &shared_model(set.setup.model, set.setup.backend);
   const std::size_t left = refuse_early(set);
   if (left == 0) return;
-  set.samples = read_samples(set.setup, set.model->config());
+  set.samples = samples_.at(set.setup.text);
   if (log != nullptr) {
     GradeWork work(*set.model, set.setup.options);
     for (const EvalSample& s : set.samples)

@@ -16,8 +16,10 @@
 
 namespace kvlab {
 
+// Samples of accuracy setups by their text.
+using SampleSets = std::map<std::string, std::vector<EvalSample>>;
 // Errors (InputError with FILE:LINE): samples that cannot be read, or that the model does not take.
-void check_samples(const AccuracySetup& setup);
+std::vector<EvalSample> read_samples(const AccuracySetup& setup);
 
 // Runs that grade a model's answers, sample by sample: a sample runs over the full cache once, and every recipe starts from what that left.
 // What is graded is kept in PARTIAL/ of the results folder until its run is complete, so that a run that was cut off goes on.
@@ -30,8 +32,10 @@ class GradedRuns {
   // Called once per job, with the error that ended it, if any, and the seconds that were its own.
   using Finish = std::function<void(std::size_t place, std::exception_ptr error, double wall_s)>;
 
-  GradedRuns(const Experiment& experiment, const ResultsFolder& folder, const std::atomic<bool>& stop, Finish finish)
-      : experiment_(experiment), folder_(folder), stop_(stop), finish_(std::move(finish)) {}
+  // `samples` has those of every job and outlives this.
+  GradedRuns(const Experiment& experiment, const SampleSets& samples, const ResultsFolder& folder, const std::atomic<bool>& stop,
+             Finish finish)
+      : experiment_(experiment), samples_(samples), folder_(folder), stop_(stop), finish_(std::move(finish)) {}
 
   // Jobs that share model and samples are done together. `log` is told how long it will take, before it starts.
   void run(const std::vector<Job>& jobs, std::ostream* log);
@@ -47,6 +51,7 @@ class GradedRuns {
   void write(Set& set, Graded& run);
 
   const Experiment& experiment_;
+  const SampleSets& samples_;
   const ResultsFolder& folder_;
   const std::atomic<bool>& stop_;
   Finish finish_;

@@ -11,7 +11,6 @@
 #include <filesystem>
 #include <mutex>
 #include <ostream>
-#include <set>
 #include <thread>
 
 #include "app/graded_runs.h"
@@ -41,13 +40,13 @@ struct SweepPlan {
   std::string validate_requests;
   double max_diff_frac = 0;
   std::vector<RunKind> kinds;  // of each run
+  SampleSets samples;
 };
 
 // Everything that can be wrong with any run, before the first starts. Runs that differ in their seed alone are checked once.
 SweepPlan check_all(const Experiment& experiment) {
   SweepPlan all;
   const Choices* last = nullptr;
-  std::set<std::string> checked;  // texts of accuracy setups
   for (const RunSpec& run : experiment.runs) {
     if (last == run.choices.get()) {
       all.kinds.push_back(all.kinds.back());
@@ -57,7 +56,7 @@ SweepPlan check_all(const Experiment& experiment) {
     Params p(experiment.config, run.choices, "the experiment");
     const RunPlan plan = read_run_plan(p, run.seed);
     all.kinds.push_back(plan.kind);
-    if (plan.accuracy && checked.insert(plan.accuracy->text).second) check_samples(*plan.accuracy);
+    if (plan.accuracy && !all.samples.contains(plan.accuracy->text)) all.samples[plan.accuracy->text] = read_samples(*plan.accuracy);
     all.validate_requests = plan.validate_requests;
     all.max_diff_frac = plan.max_diff_frac;
     if (!all.validate_requests.empty()) read_real_log(all.validate_requests);
@@ -71,13 +70,13 @@ class Sweep {
       : experiment_(experiment), options_(options), folder_(folder), out_(out), err_(err), states_(experiment.runs.size()) {}
 
   void find_finished();
-  void run_all(const std::vector<RunKind>& kinds);
+  void run_all(const SweepPlan& plan);
   [[nodiscard]] int status() const;
   [[nodiscard]] const std::vector<RunState>& states() const { return states_; }
   [[nodiscard]] const InputFiles& inputs() const { return inputs_; }
 
  private:
-  void grade_all(const std::vector<RunKind>& kinds);
+  void grade_all(const SweepPlan& plan);
   void run_one(std::size_t i);
   [[nodiscard]] static RunState state_of(const std::exception_ptr& error);
   void finish(std::size_t i, RunState state);
@@ -106,11 +105,11 @@ void Sweep::find_finished() {
 }
 
 // Runs that grade answers share the model's work and go first, together.
-void Sweep::grade_all(const std::vector<RunKind>& kinds) {
+void Sweep::grade_all(const SweepPlan& plan) {
   std::vector<GradedRuns::Job> jobs;
   std::vector<std::size_t> others;
   for (const std::size_t i : todo_) {
-    if (kinds[i] == RunKind::kAccuracy)
+    if (plan.kinds[i] == RunKind::kAccuracy)
       jobs.push_back({i, keys_[i]});
     else
       others.push_back(i);
@@ -120,18 +119,18 @@ void Sweep::grade_all(const std::vector<RunKind>& kinds) {
     state.wall_s = wall_s;
     finish(i, std::move(state));
   };
-  GradedRuns(experiment_, folder_, stop_requested(), done).run(jobs, options_.quiet ? nullptr : &out_);
+  GradedRuns(experiment_, plan.samples, folder_, stop_requested(), done).run(jobs, options_.quiet ? nullptr : &out_);
   todo_ = std::move(others);
 }
 
-void Sweep::run_all(const std::vector<RunKind>& kinds) {
+void Sweep::run_all(const SweepPlan& plan) {
   if (todo_.empty()) return;
   progress_ = std::make_unique<Progress>(err_, todo_.size(), options_.shows_progress && !options_.quiet);
-  grade_all(kinds);
+  grade_all(plan);
   if (todo_.empty()) return progress_.reset();
   const auto cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   // Where a run measures time, nothing runs beside it.
-  const bool measures = std::find(kinds.begin(), kinds.end(), RunKind::kServing) != kinds.end();
+  const bool measures = std::find(plan.kinds.begin(), plan.kinds.end(), RunKind::kServing) != plan.kinds.end();
   const int wanted = measures ? 1 : options_.jobs > 0 ? options_.jobs : cores;
   const int jobs = std::min(wanted, static_cast<int>(todo_.size()));
   std::atomic<std::size_t> next{0};  // in grid order, so that what is there after an interruption is the front of the grid
@@ -209,7 +208,7 @@ int run_sweep(const Experiment& experiment, const SweepOptions& options, std::os
   Sweep sweep(experiment, options, folder, out, err);
   sweep.find_finished();
   folder.remove_others(experiment);
-  sweep.run_all(plan.kinds);
+  sweep.run_all(plan);
   const int status = sweep.status();
   const std::vector<std::string> complete = complete_runs(experiment, sweep.states());
   if (complete.empty()) {

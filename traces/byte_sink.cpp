@@ -9,15 +9,13 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/file_kind.h"
 #include "traces/bytes.h"
 
 namespace kvlab {
 
 void check_replaceable(const std::string& path) {
-  std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(path, error);
-  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status))
-    throw InputError(path + ": is not a regular file and is not replaced by one");
+  if (is_no_regular_file(path)) throw InputError(path + ": is not a regular file and is not replaced by one");
 }
 
 namespace {

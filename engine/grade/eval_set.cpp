@@ -20,7 +20,8 @@ using nlohmann::json;
 
 class EvalFile {
  public:
-  EvalFile(std::string path, const Encode& encode) : path_(std::move(path)), encode_(encode), stream_(path_) {
+  EvalFile(std::string path, const Encode& encode, const CountBytes& count_bytes)
+      : path_(std::move(path)), encode_(encode), count_bytes_(count_bytes), stream_(path_) {
     std::error_code ignored;
     if (std::filesystem::is_directory(path_, ignored)) throw InputError(path_ + ": is a directory; a file is expected");
     if (!stream_) throw InputError(path_ + ": cannot be opened");
@@ -37,7 +38,8 @@ class EvalFile {
     check_names(row, {"task", "length", "prompt", "turns"});
     sample = {};
     sample.number = number_++;
-    sample.task = row.contains("task") && row["task"].is_string() ? row["task"].get<std::string>() : fail("needs 'task': a name");
+    sample.task = row.contains("task") && row["task"].is_string() ? row["task"].get<std::string>() : "";
+    if (sample.task.empty()) fail("needs 'task': a name");
     sample.length = length_of(row);
     sample.context = ids_of(row, "prompt", true);
     if (!row.contains("turns") || !row["turns"].is_array() || row["turns"].empty())
@@ -47,7 +49,10 @@ class EvalFile {
       check_names(turn, {"question", "answer"});
       EvalTurn t{ids_of(turn, "question", false), ids_of(turn, "answer", false), 0};
       if (t.answer.empty()) fail("an answer is empty");
-      t.answer_bytes = static_cast<std::int32_t>(turn["answer"].is_string() ? turn["answer"].get<std::string>().size() : t.answer.size());
+      if (turn["answer"].is_string())
+        t.answer_bytes = static_cast<std::int32_t>(turn["answer"].get_ref<const std::string&>().size());
+      else if (count_bytes_)
+        t.answer_bytes = count_bytes_(t.answer);
       sample.turns.push_back(std::move(t));
     }
     if (sample.context.empty()) fail("the prompt is empty");
@@ -111,6 +116,7 @@ class EvalFile {
 
   std::string path_;
   const Encode& encode_;
+  const CountBytes& count_bytes_;
   std::ifstream stream_;
   std::int64_t line_ = 0;
   std::int32_t number_ = 0;
@@ -129,8 +135,9 @@ std::int32_t EvalSample::num_tokens() const {
   return static_cast<std::int32_t>(n);
 }
 
-std::vector<EvalSample> read_eval_set(const std::string& file, const EvalChoice& choice, const Encode& encode, const EvalLimits& limits) {
-  EvalFile rows(file, encode);
+std::vector<EvalSample> read_eval_set(const std::string& file, const EvalChoice& choice, const Encode& encode, const EvalLimits& limits,
+                                      const CountBytes& count_bytes) {
+  EvalFile rows(file, encode, count_bytes);
   std::vector<EvalSample> samples;
   std::set<std::string> tasks;
   std::set<std::int32_t> lengths;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,11 +11,13 @@ namespace kvlab {
 
 // Turns text into token ids; `is_start`: it opens the sequence, so that what the model expects in front (<s>) belongs to it.
 using Encode = std::function<std::vector<std::int32_t>(std::string_view text, bool is_start)>;
+// Bytes of the text that token ids stand for; 0: that is not known.
+using CountBytes = std::function<std::int32_t(std::span<const std::int32_t> ids)>;
 
 // A question and the answer that counts as right, token by token.
 struct EvalTurn {
   std::vector<std::int32_t> question, answer;
-  std::int32_t answer_bytes = 0;
+  std::int32_t answer_bytes = 0;  // of its text; 0: not known
 };
 
 // One sample: a context, then turns. Fed as context, question, answer, question, answer, ...: after a turn the true answer stands in the
@@ -44,8 +47,8 @@ struct EvalLimits {
 // Reads JSON lines {"task", "length", "prompt", "turns": [{"question", "answer"}]}, where prompt, question and answer are text or lists of
 // token ids; length may be absent (0), other keys are passed over. Errors (InputError with FILE:LINE): not JSON, a key missing, misspelled
 // or of another type, no turns, an empty prompt or answer; a sample taken that the model cannot; a task or length asked for that no sample
-// has; nothing left.
+// has; nothing left. `count_bytes` is asked of answers that are given as ids.
 std::vector<EvalSample> read_eval_set(const std::string& file, const EvalChoice& choice, const Encode& encode,
-                                      const EvalLimits& limits = {});
+                                      const EvalLimits& limits = {}, const CountBytes& count_bytes = {});
 
 }  // namespace kvlab

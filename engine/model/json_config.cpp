@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -12,6 +11,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/file_kind.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -75,9 +75,7 @@ nlohmann::json parse_strictly(const std::string& text, const std::function<void(
 }  // namespace
 
 JsonConfig::JsonConfig(std::string path) : path_(std::move(path)) {
-  std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(path_, error);
-  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) fail("is not a regular file; a JSON file is expected");
+  if (is_no_regular_file(path_)) fail("is not a regular file; a JSON file is expected");
   std::ifstream stream(path_);
   if (!stream) fail("cannot be read");
   const std::string text{std::istreambuf_iterator<char>(stream), {}};

@@ -176,10 +176,17 @@ Recipe read_recipe(Params& p) {
 }
 
 Recipe load_recipe(const std::string& name, std::int32_t budget_tokens) {
+  const std::string owner = "kv_policy";
   Params p = Params::from_text(
       budget_tokens > 0 ? fmt::format("{{recipe: {}, budget_tokens: {}}}", name, budget_tokens) : fmt::format("{{recipe: {}}}", name),
-      "kv_policy");
-  return read_recipe(p);
+      owner);
+  try {
+    return read_recipe(p);
+  } catch (const InputError& e) {
+    const std::string_view what = e.what();
+    if (!what.starts_with("<" + owner + ">:")) throw;
+    throw InputError(std::string(what.substr(what.find(": ") + 2)));  // a place in a text that nobody wrote
+  }
 }
 
 std::vector<std::string> recipe_names() {

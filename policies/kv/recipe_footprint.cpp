@@ -146,21 +146,21 @@ void RecipeFootprint::note_held(std::span<const std::int32_t> held, std::int32_t
   std::vector<std::int32_t> pattern;
   for (const std::int32_t h : held) pattern.push_back(h == end ? kWhole : h - done.held_tokens);
   const auto [at, is_new] = pattern_ids_.try_emplace(pattern, static_cast<std::int32_t>(patterns_.size()));
-  if (is_new) patterns_.push_back(std::move(pattern));
+  if (is_new) {
+    const bool has_whole = std::find(pattern.begin(), pattern.end(), kWhole) != pattern.end();
+    patterns_.push_back({std::move(pattern), has_whole});
+  }
   done.pattern = at->second;
 }
 
-bool RecipeFootprint::has_whole_rows(const SeqState& seq) const {
-  const std::vector<std::int32_t>& pattern = patterns_[static_cast<std::size_t>(seq.pattern)];
-  return std::find(pattern.begin(), pattern.end(), kWhole) != pattern.end();
-}
+bool RecipeFootprint::has_whole_rows(const SeqState& seq) const { return patterns_[static_cast<std::size_t>(seq.pattern)].has_whole; }
 
 ShapeRun::Seq RecipeFootprint::shape_of(const SeqState& seq, std::int32_t new_tokens) const {
   // A sequence on its way back is cut after each chunk, as if its prompt ended there: it never takes more than the first cut did.
   const bool ends_here = seq.recomputes && !trigger_->inside_prefill();
   ShapeRun::Seq shape{seq.seen_tokens, new_tokens, ends_here ? seq.seen_tokens + new_tokens : seq.prompt_tokens, {seq.held_tokens}, {}};
   if (seq.pattern > 0) {
-    shape.held = patterns_[static_cast<std::size_t>(seq.pattern)];
+    shape.held = patterns_[static_cast<std::size_t>(seq.pattern)].held;
     for (std::int32_t& h : shape.held) h = h == kWhole ? seq.seen_tokens : h + seq.held_tokens;
   }
   const bool completes = shape.seen_tokens < shape.prompt_tokens && shape.seen_tokens + new_tokens >= shape.prompt_tokens;

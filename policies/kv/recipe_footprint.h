@@ -82,7 +82,11 @@ class RecipeFootprint final : public Footprint {
   static constexpr std::int32_t kWhole = -1 << 30;
   // What rows hold beyond the first that lost something, or kWhole; the first: all alike. Whole rows grow while others are cut, so that a
   // pattern lasts.
-  std::vector<std::vector<std::int32_t>> patterns_{1};
+  struct Pattern {
+    std::vector<std::int32_t> held;
+    bool has_whole = false;
+  };
+  std::vector<Pattern> patterns_{1};
   std::map<std::vector<std::int32_t>, std::int32_t> pattern_ids_;
   std::unordered_map<Key, FootprintStep, KeyHash> known_;
 };

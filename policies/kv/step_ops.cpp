@@ -188,18 +188,18 @@ std::optional<StepOps::PerLayer> StepOps::added(const Seq& seq, std::int32_t com
 }
 
 // A line over the lengths of the sequence's block, or over all but the last or the first, where a page is completed or begun.
-std::optional<StepOps::Line> StepOps::fit(const Seq& seq, std::int32_t company, const Group& of) {
-  const std::int32_t n = standing(seq).length, begin = n / kBlockTokens * kBlockTokens, end = begin + kBlockTokens;
+std::optional<StepOps::Line> StepOps::fit(const Seq& seq, const Standing& now, std::int32_t company, const Group& of) {
+  const std::int32_t n = now.length, begin = n / kBlockTokens * kBlockTokens, end = begin + kBlockTokens;
   for (const auto& [from, to] : {std::pair{begin, end}, std::pair{begin, end - 1}, std::pair{begin + 1, end}}) {
     if (n < from || n >= to) continue;
-    if (std::optional<Line> line = fit(seq, company, of, from, to)) return line;
+    if (std::optional<Line> line = fit(seq, now, company, of, from, to)) return line;
   }
   return std::nullopt;
 }
 
 // A line through the first two lengths that meets the last one, and in the first blocks of a kind every other one.
-std::optional<StepOps::Line> StepOps::fit(const Seq& seq, std::int32_t company, const Group& of, std::int32_t begin, std::int32_t end) {
-  const Standing now = standing(seq);
+std::optional<StepOps::Line> StepOps::fit(const Seq& seq, const Standing& now, std::int32_t company, const Group& of, std::int32_t begin,
+                                          std::int32_t end) {
   const auto seq_at = [&](std::int32_t offset) { return moved(seq, begin + offset - now.length, now.only_whole_grow); };
   const auto at = [&](std::int32_t offset) -> std::optional<PerLayer> {
     const std::optional<Seq> other = seq_at(offset);
@@ -229,7 +229,7 @@ StepOps::Place StepOps::find(const Seq& seq, std::int32_t company) {
   const std::int32_t n = at.length;
   Block& block = blocks_[{g, n / kBlockTokens}];
   if (block.tries < kTries && !block.line && lines_hold_ && g.target != ShapeRun::kLayersDiffer && g.prompt < 0) {
-    block.line = fit(seq, company, g);
+    block.line = fit(seq, at, company, g);
     ++block.tries;
   }
   if (block.line && n >= block.line->begin && n < block.line->end) return {&*block.line, n - block.line->begin};

@@ -86,8 +86,9 @@ class StepOps {
   std::int32_t pattern_of(const Seq& seq, const Standing& at);
   Group group(const Seq& seq, const Standing& at, std::int32_t company);
   Place find(const Seq& seq, std::int32_t company);
-  std::optional<Line> fit(const Seq& seq, std::int32_t company, const Group& group);
-  std::optional<Line> fit(const Seq& seq, std::int32_t company, const Group& group, std::int32_t begin, std::int32_t end);
+  std::optional<Line> fit(const Seq& seq, const Standing& now, std::int32_t company, const Group& group);
+  std::optional<Line> fit(const Seq& seq, const Standing& now, std::int32_t company, const Group& group, std::int32_t begin,
+                          std::int32_t end);
   std::optional<PerLayer> added(const Seq& seq, std::int32_t company);
   PerLayer run(std::span<const Seq> batch);
   PerLayer run(std::span<const Seq> batch, std::span<const std::int32_t> layers);

@@ -118,6 +118,17 @@ TEST(Grader, RefusesSamplesLongerThanTheModel) {
               testing::HasSubstr("has 4102 tokens, more than the 4096"));
 }
 
+// Of answers as ids the model's tokenizer tells them, if anybody does.
+TEST(EvalSet, KnowsTheBytesOfAnswers) {
+  const std::string file = testing::TempDir() + "eval_bytes.jsonl";
+  std::ofstream(file)
+      << R"({"task": "a", "prompt": "x", "turns": [{"question": "", "answer": "yes"}, {"question": "", "answer": [5, 6]}]})";
+  EXPECT_EQ(read_eval_set(file, {}, byte_tokens)[0].turns[0].answer_bytes, 3);
+  EXPECT_EQ(read_eval_set(file, {}, byte_tokens)[0].turns[1].answer_bytes, 0);
+  const auto by_id = [](std::span<const std::int32_t> ids) { return ids[0] + ids[1]; };
+  EXPECT_EQ(read_eval_set(file, {}, byte_tokens, {}, by_id)[0].turns[1].answer_bytes, 11);
+}
+
 TEST(EvalSet, SaysWhatIsWrongAndWhere) {
   const auto message = [](const std::string& text, const EvalChoice& choice = {}, const EvalLimits& limits = {}) {
     const std::string file = testing::TempDir() + "eval_set.jsonl";
@@ -135,6 +146,7 @@ TEST(EvalSet, SaysWhatIsWrongAndWhere) {
             ":1: unknown key 'qestion'; did you mean 'question'?");
   EXPECT_EQ(message(R"({"task": "a", "prompt": "x", "turns": []})"), ":1: needs 'turns': a list of {question, answer}, not empty");
   EXPECT_EQ(message(R"({"prompt": "x"})"), ":1: needs 'task': a name");
+  EXPECT_EQ(message(R"({"task": "", "prompt": "x"})"), ":1: needs 'task': a name");
   EXPECT_EQ(message(R"({"task": "a", "prompt": [1, -2], "turns": [{"question": "", "answer": "y"}]})"),
             ":1: 'prompt' holds -2, which is no token id");
   EXPECT_EQ(message(R"({"task": "a", "prompt": "x", "turns": [{"question": ""}]})"), ":1: needs 'answer': text or a list of token ids");

@@ -43,6 +43,16 @@ TEST(Budget, IsRefusedWhereNoPartHasAUseForIt) {
   EXPECT_EQ(error_of("{recipe: full, budget_tokens: 64}").find('\n'), std::string::npos);
 }
 
+// Of a recipe that is named on the command line there is no line to name.
+TEST(Budget, IsRefusedWithoutAPlaceWhereThereIsNoFile) {
+  try {
+    load_recipe("full", 5);
+    FAIL();
+  } catch (const InputError& e) {
+    EXPECT_STREQ(e.what(), "recipe 'full' has no use for a budget: it keeps and reads every token");
+  }
+}
+
 TEST(Budget, IsTakenWhereAPartUsesIt) {
   for (const char* recipe : {"snapkv", "quest", "lserve_pages", "kcache", "snapkv_kivi2"})
     EXPECT_EQ(error_of("{recipe: " + std::string(recipe) + ", budget_tokens: 64}"), "") << recipe;
