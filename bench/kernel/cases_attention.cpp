@@ -15,13 +15,6 @@ namespace kvlab {
 
 namespace {
 
-using Axes = std::vector<std::pair<std::string, std::string>>;
-
-Shape decode_shape(std::int64_t batch, std::int64_t len, std::int64_t q_heads, std::int64_t kv_heads, std::int64_t d) {
-  return {{"batch", batch}, {"len", len}, {"q_heads", q_heads}, {"kv_heads", kv_heads}, {"head_dim", d}};
-}
-const Axes kDecodeAxes{{"batch", "b"}, {"len", "n"}, {"q_heads", "q"}, {"kv_heads", "kv"}, {"head_dim", "d"}};
-
 // One query per sequence over all of its tokens.
 Attend decode_attend(Buffers& b, const Shape& s) {
   const KvRows kv = paged_rows(b, rows_spec(s));

@@ -3,6 +3,7 @@
 
 #include "bench/kernel/model_checks.h"
 #include "bench/kernel/registry.h"
+#include "bench/kernel/rows.h"
 #include "kernels/append_kv/append_kv_cuda.h"
 #include "kernels/attention_decode/attention_decode_cuda.h"
 #include "kernels/attention_prefill/attention_prefill_cuda.h"
@@ -139,10 +140,6 @@ bool decode_matches(Device& device, const DecodeOp& op, const Run& run) {
   return error.below(2 * tolerance_of(a.kv.type));  // probabilities are rounded before the product with V
 }
 
-Shape decode_shape(std::int64_t batch, std::int64_t len, std::int64_t q_heads, std::int64_t kv_heads, std::int64_t d) {
-  return {{"batch", batch}, {"len", len}, {"q_heads", q_heads}, {"kv_heads", kv_heads}, {"head_dim", d}};
-}
-
 KernelFamily decode_attention(KvFormat format, bool sums_columns = false) {
   OpRecipe<DecodeOp> recipe;
   recipe.type = format == KvFormat::kF16 ? ElementType::kF16 : ElementType::kBf16;
@@ -152,7 +149,7 @@ KernelFamily decode_attention(KvFormat format, bool sums_columns = false) {
   KernelFamily f{sums_columns ? "decode_attention_column_sums" : "decode_attention",
                  std::string(name_of(format)),
                  DeviceKind::kGpu,
-                 {{"batch", "b"}, {"len", "n"}, {"q_heads", "q"}, {"kv_heads", "kv"}, {"head_dim", "d"}},
+                 kDecodeAxes,
                  {},
                  {decode_shape(2, 150, 4, 2, 64)},
                  preparing(recipe)};
@@ -169,7 +166,7 @@ struct AppendOp {
 void run_cuda(const AppendOp& a, CudaContext& cuda) { run_cuda(a.append, cuda); }
 constexpr std::int64_t kCached = 20;
 
-AppendOp build_append(Buffers& b, const Shape& s) {
+AppendOp build_page_append(Buffers& b, const Shape& s) {
   AppendOp op;
   PagedKv& kv = op.layout.decode.kv;
   op.layout.len = kCached + 1;
@@ -183,7 +180,7 @@ AppendOp build_append(Buffers& b, const Shape& s) {
   return op;
 }
 
-bool append_matches(Device& device, const AppendOp& op, const Run& run) {
+bool page_append_matches(Device& device, const AppendOp& op, const Run& run) {
   run();
   const PagedKv& kv = op.append.kv;
   const std::int64_t d = kv.head_dim;
@@ -199,9 +196,9 @@ bool append_matches(Device& device, const AppendOp& op, const Run& run) {
 KernelFamily append_kv(ElementType type) {
   OpRecipe<AppendOp> recipe;
   recipe.type = type;
-  recipe.build = build_append;
+  recipe.build = build_page_append;
   recipe.work = [](const AppendOp& op, const Shape&) { return CaseWork{bytes(op.append), 0, {}}; };
-  recipe.matches = append_matches;
+  recipe.matches = page_append_matches;
   const auto shape = [](std::int64_t tokens) { return Shape{{"tokens", tokens}, {"kv_heads", 8}, {"head_dim", 128}}; };
   return {"append_kv",
           std::string(name_of(type)),

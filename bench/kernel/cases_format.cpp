@@ -14,7 +14,6 @@ namespace kvlab {
 namespace {
 
 using Run = std::function<void()>;
-using Axes = std::vector<std::pair<std::string, std::string>>;
 
 bool compact_matches(Device& device, const CompactRows& a, const Run& run) {
   const std::int64_t d = a.kv.head_dim;

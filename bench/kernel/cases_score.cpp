@@ -15,7 +15,6 @@ namespace kvlab {
 namespace {
 
 using Run = std::function<void()>;
-using Axes = std::vector<std::pair<std::string, std::string>>;
 
 const Axes kRowAxes{{"batch", "b"}, {"len", "n"}, {"kv_heads", "kv"}, {"head_dim", "d"}};
 Shape rows_shape(std::int64_t batch, std::int64_t len, std::int64_t kv_heads, std::int64_t head_dim) {

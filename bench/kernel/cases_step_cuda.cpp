@@ -11,8 +11,6 @@ namespace kvlab {
 
 namespace {
 
-using Axes = std::vector<std::pair<std::string, std::string>>;
-
 void* at_element(void* data, std::int64_t i, ElementType type) { return static_cast<char*>(data) + i * element_bytes(type); }
 
 KernelFamily step_family(const std::string& op, ElementType type, Axes axes, Shape small) {

@@ -46,14 +46,17 @@ class PreparedCase {
   [[nodiscard]] virtual Counts counts() const { return {}; }
 };
 
+// The axes of a shape, and the letters that stand for each in a case's name.
+using Axes = std::vector<std::pair<std::string, std::string>>;
+
 // One operation in one format on one kind of device, for any shape.
 struct KernelFamily {
   std::string op;      // the folder in kernels/, or what it is used for
   std::string format;  // of its operands: f32, bf16, ...
   DeviceKind device = DeviceKind::kCpu;
-  std::vector<std::pair<std::string, std::string>> axes;  // of a shape, and the letters that stand for each in a case's name
-  std::vector<Shape> shapes;                              // that kernel_bench times
-  std::vector<Shape> small;                               // that tests check
+  Axes axes;
+  std::vector<Shape> shapes;  // that kernel_bench times
+  std::vector<Shape> small;   // that tests check
   std::function<std::unique_ptr<PreparedCase>(Device&, const Shape&, const Rotation&)> prepare;
 
   // decode_attention/bf16/b64_n4096_q32_kv8_d128

@@ -15,9 +15,8 @@ namespace kvlab {
 
 using Run = std::function<void()>;
 
-// An operation on a GPU, still to be prepared; `axes` as {name, its letter in a case's name}.
-inline KernelFamily gpu_family(const std::string& op, ElementType type, std::vector<std::pair<std::string, std::string>> axes,
-                               std::vector<Shape> shapes, std::vector<Shape> small) {
+// An operation on a GPU, still to be prepared.
+inline KernelFamily gpu_family(const std::string& op, ElementType type, Axes axes, std::vector<Shape> shapes, std::vector<Shape> small) {
   return {op, std::string(name_of(type)), DeviceKind::kGpu, std::move(axes), std::move(shapes), std::move(small), nullptr};
 }
 

@@ -33,6 +33,10 @@ std::int32_t* equal_counts(Buffers& buffers, std::int64_t rows, std::int64_t cou
   return buffers.host(std::vector<std::int32_t>(static_cast<std::size_t>(rows), static_cast<std::int32_t>(count)));
 }
 
+Shape decode_shape(std::int64_t batch, std::int64_t len, std::int64_t q_heads, std::int64_t kv_heads, std::int64_t head_dim) {
+  return {{"batch", batch}, {"len", len}, {"q_heads", q_heads}, {"kv_heads", kv_heads}, {"head_dim", head_dim}};
+}
+
 KvRows paged_rows(Buffers& buffers, const RowsSpec& spec) {
   const std::int64_t rows = spec.batch * spec.kv_heads, each = (spec.len + spec.room + spec.page_tokens - 1) / spec.page_tokens;
   KvRows kv;

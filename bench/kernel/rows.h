@@ -17,6 +17,10 @@ struct RowsSpec {
 RowsSpec rows_spec(const Shape& shape);
 KvRows paged_rows(Buffers& buffers, const RowsSpec& spec);
 
+// Of a decode step over `batch` sequences of `len` tokens; and how its sizes are called.
+Shape decode_shape(std::int64_t batch, std::int64_t len, std::int64_t q_heads, std::int64_t kv_heads, std::int64_t head_dim);
+inline const Axes kDecodeAxes{{"batch", "b"}, {"len", "n"}, {"q_heads", "q"}, {"kv_heads", "kv"}, {"head_dim", "d"}};
+
 // Queries of each sequence at the end of its row, [count, q_heads, head_dim], float32.
 Queries* queries_at_end(Buffers& buffers, const KvRows& kv, std::int32_t count);
 

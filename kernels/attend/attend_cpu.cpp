@@ -90,7 +90,7 @@ Tokens gather_tokens(const Attend& a, std::int32_t row, const Queries& q) {
 }
 
 // Lines [first, first + count) of a row: line t * group + g is query head g of query t.
-struct Block {
+struct LineBlock {
   const Attend& a;
   std::int32_t row;
   const Queries& q;
@@ -119,7 +119,7 @@ void prefetch(const float* x, std::int64_t d) {
 
 // Logits of `Lines` lines with `Tokens` tokens: sums per lane over the channels, then over lanes, the same for any tiling.
 template <int Lines, int Tokens>
-void dot_tile(Block& b, std::int64_t line, std::int64_t at) {
+void dot_tile(LineBlock& b, std::int64_t line, std::int64_t at) {
   const float* q = b.queries.data() + line * b.d;
   const auto* tokens = b.tokens.places.data() + at;
   Packet sum[Lines * Tokens];
@@ -144,7 +144,7 @@ void dot_tile(Block& b, std::int64_t line, std::int64_t at) {
 
 // Of `Lines` lines with the next kTileSums tokens.
 template <int Lines>
-void dot_tokens(Block& b, std::int64_t line, std::int64_t at) {
+void dot_tokens(LineBlock& b, std::int64_t line, std::int64_t at) {
   constexpr int tokens = kTileSums / Lines;
   for (std::int64_t end = at + kTileSums; at < end; at += tokens) {
     const std::int64_t next = at + kTileSums;
@@ -153,14 +153,14 @@ void dot_tokens(Block& b, std::int64_t line, std::int64_t at) {
   }
 }
 
-void dot_lines(Block& b, std::int64_t at) {
+void dot_lines(LineBlock& b, std::int64_t at) {
   std::int64_t line = 0;
   for (; line + 4 <= b.count; line += 4) dot_tokens<4>(b, line, at);
   for (; line + 2 <= b.count; line += 2) dot_tokens<2>(b, line, at);
   for (; line < b.count; ++line) dot_tokens<1>(b, line, at);
 }
 
-void fill_logits(Block& b) {
+void fill_logits(LineBlock& b) {
   std::int64_t at = 0;
   for (; at + kTileSums <= b.n(); at += kTileSums) dot_lines(b, at);
   for (; at < b.n(); ++at)
@@ -211,7 +211,7 @@ float softmax(float* z, std::int64_t n, const Meanwhile& meanwhile) {
 
 // Adds Packets packets of channels of the chunk's values, weighed, to Lines lines.
 template <int Lines, int Packets>
-void value_tile(Block& b, std::int64_t line, std::int64_t channel, std::int64_t begin, std::int64_t end) {
+void value_tile(LineBlock& b, std::int64_t line, std::int64_t channel, std::int64_t begin, std::int64_t end) {
   Packet sum[Lines][Packets];
   float* out = b.out.data() + line * b.d + channel;
   const float* p = b.z.data() + line * b.n();
@@ -232,7 +232,7 @@ void value_tile(Block& b, std::int64_t line, std::int64_t channel, std::int64_t 
 }
 
 template <int Lines>
-void value_lines(Block& b, std::int64_t line, std::int64_t begin, std::int64_t end) {
+void value_lines(LineBlock& b, std::int64_t line, std::int64_t begin, std::int64_t end) {
   std::int64_t channel = 0;
   for (; channel + kValuePackets * kPacket <= b.d; channel += kValuePackets * kPacket)
     value_tile<Lines, kValuePackets>(b, line, channel, begin, end);
@@ -242,7 +242,7 @@ void value_lines(Block& b, std::int64_t line, std::int64_t begin, std::int64_t e
       for (std::int64_t i = begin; i < end; ++i) b.out[l * b.d + channel] += b.z[l * b.n() + i] * b.tokens.places[i].v[channel];
 }
 
-void add_values(Block& b) {
+void add_values(LineBlock& b) {
   b.out.setZero(b.count * b.d);
   for (std::int64_t begin = 0; begin < b.n(); begin += kChunkTokens) {
     const std::int64_t end = std::min(begin + kChunkTokens, b.n());
@@ -253,7 +253,7 @@ void add_values(Block& b) {
   }
 }
 
-void run_block(Block& b) {
+void run_block(LineBlock& b) {
   const Attend& a = b.a;
   const std::int32_t sequence = a.segments[0].kv.sequence(b.row);
   const float scale = std::sqrt(static_cast<float>(b.d));
@@ -288,7 +288,7 @@ void run_row(const Attend& a, std::int32_t row) {
   const Tokens tokens = gather_tokens(a, row, q);
   const std::int64_t lines = static_cast<std::int64_t>(q.count) * kv.group;
   for (std::int64_t first = 0; first < lines; first += kBlockLines) {
-    Block b{a, row, q, tokens, kv.head_dim, kv.group, first, std::min<std::int64_t>(kBlockLines, lines - first), {}, {}, {}};
+    LineBlock b{a, row, q, tokens, kv.head_dim, kv.group, first, std::min<std::int64_t>(kBlockLines, lines - first), {}, {}, {}};
     run_block(b);
   }
 }

@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-constexpr std::int64_t kTaskFloats = 1 << 15;
+constexpr std::int64_t kRotatedFloats = 1 << 15;
 
 void rotate(const Rope& a, std::int64_t t) {
   const std::int64_t half = a.head_dim / 2;
@@ -27,7 +27,7 @@ void rotate(const Rope& a, std::int64_t t) {
 }  // namespace
 
 void run_cpu(const Rope& a) {
-  const std::int64_t block = std::max<std::int64_t>(1, kTaskFloats / std::max<std::int64_t>(1, a.heads * a.head_dim));
+  const std::int64_t block = std::max<std::int64_t>(1, kRotatedFloats / std::max<std::int64_t>(1, a.heads * a.head_dim));
   for_each_in_parallel((a.tokens + block - 1) / block, [&](std::int64_t i) {
     for (std::int64_t t = i * block; t < std::min(a.tokens, (i + 1) * block); ++t) rotate(a, t);
   });
