@@ -1,6 +1,7 @@
 #include "policies/kv/recipe.h"
 #include "tests/kv/host_fixture.h"
 #include "tests/recipes_in.h"
+#include "tests/short_run.h"
 
 namespace kvlab::test {
 namespace {
@@ -8,6 +9,7 @@ namespace {
 class CostHost : public testing::TestWithParam<std::string> {};
 
 TEST_P(CostHost, ChargesWhatReplayExecutes) {
+  if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
   for (const std::int32_t budget : {130, 1024}) {  // the smaller one is above what any recipe always keeps
     Recipe recipe = load_recipe(GetParam());
     const bool overridden = recipe.has_budget || recipe.selector != "all";

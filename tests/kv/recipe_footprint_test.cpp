@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "tests/recipes_in.h"
+#include "tests/short_run.h"
 
 namespace kvlab {
 namespace {
@@ -50,6 +51,7 @@ class ServingRecipe : public testing::TestWithParam<std::string> {};
 
 // What a step of serving charges is what the parts call when they run on that very batch.
 TEST_P(ServingRecipe, ChargesWhatThePartsCall) {
+  if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
   const Recipe recipe = small_footprint_recipe(GetParam());
   RecipeFootprint footprint(recipe, kFootprintModel, kBlock);
   ShapeRun parts(recipe, kFootprintModel);
@@ -94,6 +96,7 @@ TEST_P(ServingRecipe, ChargesWhatThePartsCall) {
 
 // Memory: the peak covers what is kept, pages hold what rows hold, and the walk of lengths is the parts' own.
 TEST_P(ServingRecipe, MemoryFollowsTheParts) {
+  if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
   const Recipe recipe = small_footprint_recipe(GetParam());
   RecipeFootprint footprint(recipe, kFootprintModel, kBlock);
   ExpectedCounts counts(recipe, kFootprintModel);

@@ -68,6 +68,7 @@ LayerCalls run_parts(ShapeRun& run, const std::vector<ShapeRun::Seq>& batch) {
 class StepOpsOf : public testing::TestWithParam<std::string> {};
 
 TEST_P(StepOpsOf, BatchIsTheExactSum) {
+  if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
   const Recipe recipe = small_step_recipe(GetParam());
   ShapeRun run(recipe, kStepModel);
   StepOps ops(recipe, kStepModel);
