@@ -24,8 +24,12 @@ def _bars(axis, stats):
     axis.barh(place, means, height=0.68, color="#8aa6c8", edgecolor="#1b1b3a", linewidth=0.5)
     if any(h > 0 for h in halves):
         axis.errorbar(means, place, xerr=halves, fmt="none", ecolor="black", elinewidth=0.7, capsize=1.8, capthick=0.7)
+    ends = [mean + half for mean, half in zip(means, halves)]
+    for y, (mean, end) in enumerate(zip(means, ends)):
+        if np.isfinite(mean):  # a bar beside one a hundred times longer cannot be seen
+            axis.annotate(f"{mean:,.0f}" if mean >= 100 else f"{mean:.3g}", (end, y), (1.5, 0), textcoords="offset points", va="center", fontsize=5.5)
     axis.grid(axis="y", visible=False)
-    axis.set_xlim(left=0)
+    axis.set_xlim(0, 1.25 * np.nanmax(ends) if np.nanmax(ends) > 0 else 1)
     axis.locator_params(axis="x", nbins=4)
 
 
