@@ -216,6 +216,7 @@ int run_sweep(const Experiment& experiment, const SweepOptions& options, std::os
     return status;
   }
   folder.join_runs(complete);
+  if (complete.size() == experiment.runs.size()) folder.remove_partial();  // others are of runs that this folder does not have any more
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - began;
   write_manifest(experiment, sweep.states(), sweep.inputs(), folder, wall.count());
   if (!options.quiet) print_report(experiment, sweep.states(), folder, out);

@@ -70,6 +70,7 @@ TEST_F(GradedRun, WhatWasLeftOfABlockIsNotMixedWithTheRest) {
   const std::filesystem::path partial = "out/partial/" + manifest.substr(at, manifest.find('"', at) - at) + ".txt";
   std::filesystem::create_directories("out/partial");
   write(partial, "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
+  write("out/partial/of_other_settings.txt", "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
   ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "out"}).status, 0);
   EXPECT_EQ(read("out/answers.csv"), read("whole/answers.csv"));
   EXPECT_FALSE(std::filesystem::exists("out/partial"));
