@@ -1,6 +1,7 @@
 #include "kernels/cast/cast.h"
 #include "kernels/cuda/device_list.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/over_rows.cuh"
 #include "kernels/cuda/tile_walk.cuh"
 #include "kernels/cuda/vectors.cuh"
 
@@ -123,7 +124,53 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) cast_tokens(CastArgs a) {
   }
 }
 
+// As from_stored() in stored_type.cpp.
+__device__ __forceinline__ float back(StoredType type, std::uint32_t bits) {
+  switch (type) {
+    case StoredType::kFp32:
+      return __uint_as_float(bits);
+    case StoredType::kFp16:
+      return unpack<f16>(bits).x;
+    case StoredType::kBf16:
+      return unpack<bf16>(bits).x;
+    case StoredType::kFp8E4M3:
+      return to_float(fp8{static_cast<std::uint8_t>(bits)});
+    case StoredType::kFp8E5M2:
+      return unpack<f16>(bits << 8).x;
+  }
+  return 0;
+}
+
+// A thread per number.
+template <class T>
+struct UncastNumbers {
+  DeviceList list;
+  const std::uint8_t* stored;
+  StoredType type;
+  __device__ std::int64_t count(int row) const { return std::int64_t{list.entries(row)} * list.rows.head_dim; }
+  __device__ void operator()(int row, std::int64_t at) const {
+    const std::int64_t d = list.rows.head_dim, slot = list.slot(row, static_cast<std::int32_t>(at / d));
+    if (slot < 0) return;
+    const auto width = static_cast<int>(bytes_of(type));
+    const std::uint8_t* const from = stored + (list.first[row] * d + at) * width;
+    const std::uint32_t bits = width == 1   ? *from
+                               : width == 2 ? *reinterpret_cast<const std::uint16_t*>(from)
+                                            : *reinterpret_cast<const std::uint32_t*>(from);
+    store_float(static_cast<T*>(list.data) + slot * d + at % d, back(type, bits));
+  }
+};
+
 }  // namespace
+
+void run_cuda(const Uncast& op, CudaContext& cuda) {
+  if (op.tokens.total() == 0 || op.tokens.kv.head_dim == 0) return;
+  const CudaContext::Frame frame(cuda);
+  const DeviceList list = on_device(op.tokens, cuda);
+  for_type(op.tokens.kv.type, [&](auto zero) {
+    launch_over_rows("uncast_tokens", cuda, op.tokens.kv.num_rows, std::int64_t{list.longest} * op.tokens.kv.head_dim,
+                     UncastNumbers<decltype(zero)>{list, op.stored, op.type});
+  });
+}
 
 void run_cuda(const Cast& op, CudaContext& cuda) {
   if (op.tokens.total() == 0 || op.tokens.kv.head_dim == 0) return;

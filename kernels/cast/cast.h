@@ -20,12 +20,13 @@ OpCall call(const Cast&);
 void run_cpu(const Cast&);
 void run_cuda(const Cast&, CudaContext&);
 
-// Fills the listed vectors from what Cast stored with the same list. On the CPU alone.
+// Fills the listed vectors from what Cast stored with the same list. No operation of a policy: it has no entry in the log.
 struct Uncast {
   ListedTokens tokens;
   StoredType type = StoredType::kFp16;
   const std::uint8_t* stored = nullptr;
 };
 void run_cpu(const Uncast&);
+void run_cuda(const Uncast&, CudaContext&);
 
 }  // namespace kvlab

@@ -98,6 +98,7 @@
 #include "kernels/sum_rows/sum_rows.h"
 #include "kernels/take_due/take_due.h"
 #include "kernels/tier_reuse/tier_reuse.h"
+#include "kernels/token_copy/token_copy.h"
 #include "kernels/token_norms/token_norms.h"
 #include "kernels/token_scores/token_scores.h"
 #include "kernels/token_stats/token_stats.h"
@@ -255,12 +256,15 @@ KVLAB_NO_CUDA(TrackReuse)
 KVLAB_NO_CUDA(TrainCodes)
 KVLAB_NO_CUDA(TreeSelect)
 KVLAB_NO_CUDA(TurnQueries)
+KVLAB_NO_CUDA(Uncast)
 KVLAB_NO_CUDA(UnionUnits)
 KVLAB_NO_CUDA(Unsparsify)
 KVLAB_NO_CUDA(ValueLeverage)
 KVLAB_NO_CUDA(ValueSums)
+KVLAB_NO_CUDA(VectorCopy)
 KVLAB_NO_CUDA(WholeChunks)
 KVLAB_NO_CUDA(WindowMoments)
+KVLAB_NO_CUDA(WordCopy)
 KVLAB_NO_CUDA(WordScores)
 
 std::int32_t splits_of(const DevicePrefill&, const GpuInfo&) { return 1; }

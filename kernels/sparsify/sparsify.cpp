@@ -62,7 +62,7 @@ void unpack(const std::uint8_t* token, std::int32_t d, float* x) {
 
 std::int64_t most_sparse_bytes(std::int32_t head_dim, std::int32_t keep) {
   const std::int64_t tiles = tiles_of(head_dim);
-  return tiles * kHeader + 2 * (keep + (kSparsePad - 1) * tiles);
+  return tiles * kHeader + 2 * ((keep + (kSparsePad - 1) * tiles) / kSparsePad * kSparsePad);
 }
 
 std::int64_t even_sparse_bytes(std::int32_t head_dim, std::int32_t keep) {

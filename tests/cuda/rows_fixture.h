@@ -60,6 +60,9 @@ class RowsFixture {
   // What device memory holds, all slots of the pool.
   [[nodiscard]] std::vector<float> device_keys(const CudaContext& cuda) const { return floats(device_k_.to_host(cuda.stream())); }
   [[nodiscard]] std::vector<float> device_values(const CudaContext& cuda) const { return floats(device_v_.to_host(cuda.stream())); }
+  [[nodiscard]] std::vector<std::int32_t> device_positions(const CudaContext& cuda) const {
+    return device_position_.to_host(cuda.stream());
+  }
   [[nodiscard]] std::vector<std::uint32_t> device_words(const CudaContext& cuda) const { return device_words_.to_host(cuda.stream()); }
 
  private:

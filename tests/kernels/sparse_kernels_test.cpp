@@ -132,6 +132,9 @@ TEST(Sparsify, SizesByHand) {
   EXPECT_EQ(even_sparse_bytes(128, 38), 2 * 12 + 2 * 48);
   EXPECT_NEAR(static_cast<double>(even_sparse_bytes(128, 38)) / 256, 0.45, 0.03);
   EXPECT_EQ(even_sparse_bytes(64, 0), 12);
+  // With one tile there is nothing to share; two waste at most one number less than two paddings.
+  for (std::int32_t keep = 0; keep <= 64; ++keep) EXPECT_EQ(most_sparse_bytes(64, keep), even_sparse_bytes(64, keep));
+  EXPECT_EQ(most_sparse_bytes(128, 64), 2 * 12 + 2 * 72);
   ListedRows rows(4, 128, 200);
   const std::int64_t most = most_sparse_bytes(128, 38);
   std::vector<std::uint8_t> packed(static_cast<std::size_t>(800 * most));

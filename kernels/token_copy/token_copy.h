@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/listed_tokens.h"
+
+namespace kvlab {
+
+class CudaContext;
+
+// Copies of tokens between their pages and consecutive memory, bit for bit. They are no operations of a policy and have no entry in its
+// log.
+enum class TokenCopyWay : std::uint8_t { kFromPages, kIntoPages };
+
+// The listed vectors, one behind another: all channels, or those of a bit mask, as many in every row. Of the latter the others become 0 in
+// the pages. Entries of -1 are left out on either side.
+struct VectorCopy {
+  ListedTokens tokens;
+  TokenCopyWay way = TokenCopyWay::kFromPages;
+  void* stored = nullptr;                  // [total(), width()] of the pages' type
+  const std::uint8_t* channels = nullptr;  // [num_rows, (head_dim + 7) / 8] bit c % 8 of byte c / 8 for channel c; null: all
+  std::int32_t keep = 0;                   // bits set in each row's mask
+
+  [[nodiscard]] KVLAB_BOTH std::int32_t width() const { return channels == nullptr ? tokens.kv.head_dim : keep; }
+};
+void run_cpu(const VectorCopy&);
+void run_cuda(const VectorCopy&, CudaContext&);
+
+// Positions and statistics of all tokens: row after row, of each row [1 + num_words, len].
+struct WordCopy {
+  KvRows kv;
+  TokenCopyWay way = TokenCopyWay::kFromPages;
+  std::uint32_t* stored = nullptr;  // [(1 + num_words) * kv.total()]
+};
+void run_cpu(const WordCopy&);
+void run_cuda(const WordCopy&, CudaContext&);
+
+}  // namespace kvlab

@@ -1,0 +1,65 @@
+#include "kernels/token_copy/token_copy.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace kvlab {
+namespace {
+
+// One row of three tokens in pages of two, the second page before the first.
+struct Pool {
+  std::vector<float> k{5, 6, 0, 0, 1, 2, 3, 4};  // [4 slots, 2 channels]
+  std::vector<std::int32_t> position{30, 0, 10, 20}, page{1, 0};
+  std::vector<std::uint32_t> words{33, 0, 11, 22};
+  std::int32_t len = 3, begin = 0;
+  std::int64_t first[2] = {0, 3};
+
+  KvRows rows() {
+    KvRows kv;
+    kv.num_rows = 1, kv.head_dim = 2, kv.len = &len, kv.first = first, kv.page_begin = &begin, kv.page = page.data();
+    kv.page_tokens = 2, kv.pool_tokens = 4, kv.num_words = 1;
+    kv.k = k.data(), kv.position = position.data(), kv.words = words.data();
+    return kv;
+  }
+};
+
+TEST(TokenCopy, VectorsInTheOrderOfTheList) {
+  Pool pool;
+  const std::int64_t first[] = {0, 3};
+  const std::int32_t index[] = {0, 2, -1};
+  std::vector<float> stored(6, 9);
+  run_cpu(VectorCopy{{pool.rows(), first, index}, TokenCopyWay::kFromPages, stored.data()});
+  EXPECT_EQ(stored, (std::vector<float>{1, 2, 5, 6, 9, 9}));
+  stored = {7, 8, 9, 10, 11, 12};
+  run_cpu(VectorCopy{{pool.rows(), first, index}, TokenCopyWay::kIntoPages, stored.data()});
+  EXPECT_EQ(pool.k, (std::vector<float>{9, 10, 0, 0, 7, 8, 3, 4}));
+}
+
+TEST(TokenCopy, ChannelsThatAreNotStoredComeBackAsZeros) {
+  Pool pool;
+  const std::int64_t first[] = {0, 2};
+  const std::int32_t index[] = {0, 2};
+  const std::uint8_t second = 2;
+  std::vector<float> stored(2);
+  VectorCopy copy{{pool.rows(), first, index}, TokenCopyWay::kFromPages, stored.data(), &second, 1};
+  run_cpu(copy);
+  EXPECT_EQ(stored, (std::vector<float>{2, 6}));
+  copy.way = TokenCopyWay::kIntoPages;
+  run_cpu(copy);
+  EXPECT_EQ(pool.k, (std::vector<float>{0, 6, 0, 0, 0, 2, 3, 4}));
+}
+
+TEST(TokenCopy, PositionsAndStatistics) {
+  Pool pool;
+  std::vector<std::uint32_t> stored(6);
+  run_cpu(WordCopy{pool.rows(), TokenCopyWay::kFromPages, stored.data()});
+  EXPECT_EQ(stored, (std::vector<std::uint32_t>{10, 20, 30, 11, 22, 33}));
+  stored = {1, 2, 3, 4, 5, 6};
+  run_cpu(WordCopy{pool.rows(), TokenCopyWay::kIntoPages, stored.data()});
+  EXPECT_EQ(pool.position, (std::vector<std::int32_t>{3, 0, 1, 2}));
+  EXPECT_EQ(pool.words, (std::vector<std::uint32_t>{6, 0, 4, 5}));
+}
+
+}  // namespace
+}  // namespace kvlab
