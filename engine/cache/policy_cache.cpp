@@ -88,7 +88,7 @@ void PolicyCache::make_room(std::span<const StepPiece> pieces) {
         of_layer += std::max<std::int64_t>(0, (layer.len[h] + piece.new_tokens + each - 1) / each - held);
         if (piece.unshares) of_layer += held;
       }
-      if (is_resting(*piece.sequence, l))
+      if (is_resting(*piece.sequence, l) || is_lowered(*piece.sequence, l))
         most_awake = std::max(most_awake, of_layer);
       else
         pages += of_layer;
@@ -179,6 +179,7 @@ void PolicyCache::append(Group& g, std::int32_t layer, const LayerInput& in) {
     news.push_back({static_cast<std::int32_t>(s), g.seqs[s].new_tokens, g.seqs[s].seen_tokens, from(in.k, s), from(in.v, s)});
   g.layers[at(layer)].append(news, in.kv_type, in.kv_stride);
   wake(g, layer);
+  raise(g, layer);
 }
 
 // The prompt's last queries stay.
@@ -222,6 +223,7 @@ void PolicyCache::attend_layer(std::int32_t layer, LayerInput in) {
       unshare(g, layer);
       policy_.after_attention(step_of(g), layer);
       rest(g, layer);
+      lower(g, layer);
     }
   }
 }
@@ -344,7 +346,7 @@ void PolicyCache::end_step(std::span<const float> hidden) {
         if (!policy_.needs().pass.empty() && g.seqs[s].completes_prompt()) run_pass(g, s, hidden);
       for (std::int32_t l = 0; l < shape_.num_layers; ++l) unshare(g, l);
       for (std::int32_t l = 0; l < shape_.num_layers; ++l) policy_.after_attention(step_of(g), l);
-      for (std::int32_t l = 0; l < shape_.num_layers; ++l) rest(g, l);
+      for (std::int32_t l = 0; l < shape_.num_layers; ++l) rest(g, l), lower(g, l);
     }
     close(g);
   }

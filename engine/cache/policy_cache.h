@@ -29,6 +29,10 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
     // Sequences that a format encodes rest as it stores them once their prompt is complete, and only the layer at work lies in pages,
     // decoded. In the host's memory; elsewhere rows hold what decoding gives.
     bool packs = false;
+    // What a selector with tiers leaves on the host lies in host memory once the prompt is complete, and what its last step read, without
+    // gaps, in the cache's: only the layer at work has pages. Disk counts as host memory.
+    bool tiers = false;
+    bool poisons = false;             // for tests: what of a row at work lies lower is NaN there
     std::int32_t reserved_pages = 0;  // taken at once; a cache that grows in a GPU's memory needs room for both sizes
   };
   // Errors (InputError): the recipe does not claim this host, cannot run on the model, or wants to know the future; on a GPU
@@ -64,6 +68,9 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
     std::int64_t host = 0;            // keys and values that the policy moved to host memory
   };
   [[nodiscard]] HeldBytes held(const EngineSequence& sequence) const;
+  Traffic take_traffic() { return policy_.take_traffic(); }  // what the policy counts
+  // What really went to and came from lower tiers (Options::tiers) since the last call.
+  Traffic take_moved();
   // Positions of the tokens held, [layers * kv_heads] in the order of their rows.
   [[nodiscard]] std::vector<std::vector<std::int32_t>> positions(EngineSequence& sequence);
   [[nodiscard]] const KvPolicy& policy() const { return policy_; }
@@ -88,6 +95,8 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   void unshare(Group& g, std::int32_t layer);
   void wake(Group& g, std::int32_t layer);
   void rest(Group& g, std::int32_t layer);
+  void raise(Group& g, std::int32_t layer);
+  void lower(Group& g, std::int32_t layer);
   void append(Group& g, std::int32_t layer, const LayerInput& in);
   void observe_inputs(std::int32_t layer, const float* hidden, const float* q, const float* k);
   void attend_layer(std::int32_t layer, LayerInput in);

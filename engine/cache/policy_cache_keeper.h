@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "engine/cache/policy_cache_group.h"
@@ -10,7 +11,8 @@
 // Inside of PolicyCache.
 namespace kvlab {
 
-// Gives the sequences of the step what formats encode, where these rest packed (EngineSequence::packed), and what is offloaded.
+// Gives the sequences of the step what formats encode, where these rest packed (EngineSequence::packed), and what is offloaded; brings what
+// a selector's choice needs from a lower tier.
 class PolicyCache::Keeper final : public KvKeeper {
  public:
   // packs: sequences rest packed.
@@ -23,6 +25,12 @@ class PolicyCache::Keeper final : public KvKeeper {
   void keep(const LayerStep& step, const RestoreOutliers& op) override;
   void keep(const LayerStep& step, const Unsparsify& op) override;
   void keep(const LayerStep& step, const PackDropped& op) override;
+  void fetch(const LayerStep& step, const Selection& selection) override;
+
+  // What the layer's step read of each row of its group, once; nothing where no tokens were asked for.
+  std::vector<std::vector<std::int32_t>> read_tokens() { return std::exchange(read_, {}); }
+  void note_stored(std::int64_t bytes) { moved_.stored_bytes += bytes; }
+  Traffic take_moved() { return std::exchange(moved_, {}); }
 
  private:
   // Of the step's sequences[s].
@@ -31,10 +39,16 @@ class PolicyCache::Keeper final : public KvKeeper {
   void give(const LayerStep& step, const ListedTokens& tokens, const Op& op);
   const std::vector<std::unique_ptr<Group>>& groups_;  // the cache's, of the step
   bool packs_;
+  std::vector<std::vector<std::int32_t>> read_;  // [rows of the group at work]
+  Traffic moved_;                                // between host memory and the cache's
 };
 
 inline bool is_resting(const EngineSequence& sequence, std::size_t layer) {
   return !sequence.packed.empty() && sequence.packed[layer].is_resting();
+}
+
+inline bool is_lowered(const EngineSequence& sequence, std::size_t layer) {
+  return !sequence.tiers.empty() && sequence.tiers[layer].is_resting();
 }
 
 }  // namespace kvlab

@@ -85,6 +85,8 @@ PolicyCache::HeldBytes PolicyCache::held(const EngineSequence& sequence) const {
       held.beside += std::ssize(pages) * (pages_->page_bytes() - page_kv);
     }
   }
+  for (const LowerTier& tier : sequence.tiers)
+    held.kv += tier.kv_bytes(), held.beside += tier.beside_bytes(), held.host += tier.host_bytes();
   for (const EngineSequence::Offloaded& offloaded : sequence.offloaded) held.host += static_cast<std::int64_t>(offloaded.kv.size());
   return held;
 }

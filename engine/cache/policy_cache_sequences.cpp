@@ -1,6 +1,8 @@
 // Sequences of a PolicyCache between steps.
 #include <fmt/format.h>
 
+#include <numeric>
+
 #include "base/error.h"
 #include "engine/cache/policy_cache_keeper.h"
 
@@ -22,12 +24,14 @@ void PolicyCache::start(EngineSequence& sequence) {
   sequence.packed.clear();
   if (keeper_->packs())
     for (std::int32_t l = 0; l < shape_.num_layers; ++l) sequence.packed.emplace_back(shape_.kv_heads);
+  sequence.tiers.clear();
+  for (std::int32_t l = 0; l < shape_.num_layers && options_.tiers; ++l) sequence.tiers.emplace_back(policy_.lower(l), shape_.kv_heads);
   sequence.offloaded.assign(place(shape_.num_layers * shape_.kv_heads), {});
   sequence.rows.assign(place(shape_.num_layers), {std::vector<std::int32_t>(heads, 0), std::vector<std::vector<std::int32_t>>(heads)});
 }
 
 void PolicyCache::truncate(EngineSequence& sequence, std::int32_t tokens) {
-  if (!sequence.packed.empty()) throw InternalError("rows that may be at rest are not truncated");
+  if (!sequence.packed.empty() || !sequence.tiers.empty()) throw InternalError("rows that may be at rest are not truncated");
   const std::size_t kept = place((tokens + pages_->page_tokens() - 1) / pages_->page_tokens());
   for (KvStore::Sequence& layer : sequence.rows) {
     for (std::size_t h = 0; h < layer.len.size(); ++h) {
@@ -46,6 +50,7 @@ void PolicyCache::release(EngineSequence& sequence) {
       for (const std::int32_t page : pages) pages_->give_back(page);
   sequence.rows.clear();
   sequence.packed.clear();
+  sequence.tiers.clear();
   sequence.offloaded.clear();
   sequence.memory.clear();
   sequence.pass = nullptr;
@@ -80,7 +85,7 @@ void PolicyCache::adopt(EngineSequence& sequence, const PromptTensors& prompt) {
     if (needs.pre_rope_keys) memory.pre_k.append_from_host(layer.pre_k.data(), static_cast<std::int64_t>(layer.pre_k.size()));
     policy_.after_attention(step_of(g), l);
   }
-  for (std::int32_t l = 0; l < shape_.num_layers; ++l) rest(g, l);
+  for (std::int32_t l = 0; l < shape_.num_layers; ++l) rest(g, l), lower(g, l);
   close(g);
   groups_.clear();
 }
@@ -109,6 +114,13 @@ std::vector<std::vector<std::int32_t>> PolicyCache::positions(EngineSequence& se
       continue;
     }
     KvStore::Sequence& rows = sequence.rows[l];
+    if (is_lowered(sequence, l)) {
+      for (const std::int32_t len : rows.len) {
+        std::vector<std::int32_t>& row = all.emplace_back(place(len));
+        std::iota(row.begin(), row.end(), 0);
+      }
+      continue;
+    }
     KvStore store(shape_, pages_);
     store.push(std::move(rows));
     KvRows kv = store.rows();

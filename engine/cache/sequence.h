@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/cache/lower_tier.h"
 #include "engine/cache/packed_rows.h"
 #include "policies/kv/kv_store.h"
 #include "traces/attention_trace.h"
@@ -28,6 +29,7 @@ struct EngineSequence {
   std::vector<Memory> memory;           // [layers]
   std::vector<KvStore::Sequence> rows;  // [layers]
   std::vector<PackedRows> packed;       // [layers] where the cache stores what formats encode; rows at rest here have no pages
+  std::vector<LowerTier> tiers;         // [layers] where the cache keeps what selectors leave on the host there; the same of rows at rest
   // What the policy moved to host memory of one KV head in one layer, in the order in which it came.
   struct Offloaded {
     std::vector<std::int32_t> position;

@@ -87,7 +87,7 @@ class Grading {
     o.seed = options.seed;
     o.passes = options.passes;
     o.page_tokens = kPageTokens;
-    o.packs = true;
+    o.packs = o.tiers = true;
     return o;
   }
 

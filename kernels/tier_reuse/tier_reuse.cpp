@@ -13,7 +13,7 @@ void run_cpu(const TierReuse& a) {
     a.hits[r] = 0;
     for (std::int64_t i = 0; i < a.asked.size(r); ++i) {
       was = std::lower_bound(was, was_end, asked[i]);
-      if (was != was_end && *was == asked[i]) ++a.hits[r];
+      if ((was != was_end && *was == asked[i]) || (a.held_from != nullptr && asked[i] >= a.held_from[r])) ++a.hits[r];
     }
     std::copy_n(a.now.row(r), a.now.size(r), a.last[r]);
   }

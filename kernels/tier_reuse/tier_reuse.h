@@ -13,6 +13,7 @@ struct TierReuse {
   UnitLists asked, now;
   std::int32_t* const* last = nullptr;       // [num_rows] room for both steps' lists
   const std::int32_t* last_count = nullptr;  // [num_rows]
+  const std::int32_t* held_from = nullptr;   // [num_rows] host memory: units from here on count as read; null: none
   std::int32_t* hits = nullptr;              // [num_rows] out
 };
 OpCall call(const TierReuse&);

@@ -9,9 +9,10 @@ struct LowRankRebuild;
 struct PackDropped;
 struct PruneChannels;
 struct RestoreOutliers;
+struct Selection;
 struct Unsparsify;
 
-// Keeps what leaves the rows and stays in the cache all the same.
+// Keeps what leaves the rows and stays in the cache all the same, and brings it back.
 class KvKeeper {
  public:
   virtual ~KvKeeper() = default;
@@ -27,6 +28,10 @@ class KvKeeper {
 
   // Tokens that move to host memory.
   virtual void keep(const LayerStep& step, const PackDropped& op) = 0;
+
+  // What a decode step reads is about to be read: K and V of these tokens that lie on a lower tier (Selector::lower) come into the rows;
+  // index null: of all tokens. Asked again in the same step and layer it does nothing.
+  virtual void fetch(const LayerStep& step, const Selection& selection) = 0;
 };
 
 }  // namespace kvlab

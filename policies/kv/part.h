@@ -82,6 +82,10 @@ struct LayerStep {
   KvKeeper* keeper = nullptr;  // null: nobody asks
   Selection exact = {};        // what the selector keeps as it is (Selector::exact_tokens), for Format::store
 
+  // Brings what lies lower of the selection into the rows, for a selector that reads it before its answer is attended to.
+  void fetch(const Selection& selection) const {
+    if (keeper != nullptr) keeper->fetch(*this, selection);
+  }
   // An operation that fills the listed vectors from codes.
   template <class Op>
   void decode(const Op& op) const {
@@ -258,6 +262,8 @@ class Format : public KvPart {
   virtual void store(LayerStep&) {}
   // True: store() leaves keys of LayerStep::exact as they are.
   [[nodiscard]] virtual bool leaves_exact() const { return false; }
+  // True: store() reads and writes no more than the prompt's keys, once, when it is complete.
+  [[nodiscard]] virtual bool stores_prompt_keys_alone() const { return false; }
   // Bytes of K and V of a row that holds `tokens`, the newest ones in full precision where the format says so.
   [[nodiscard]] virtual std::int64_t row_bytes(const ModelShape& model, std::int32_t layer, std::int32_t tokens) const = 0;
   // Bytes of such a row on its way to another tier or node, and there.
@@ -308,6 +314,14 @@ class Disposal : public KvPart {
 // What a decode step attends to. Prefill attends to all that is held.
 class Selector : public KvPart {
  public:
+  // What of a layer lies on the host or lower between decode steps, but for tokens that the last step read and those of stays().
+  enum class Lower : std::uint8_t { kNothing, kValues, kKeysAndValues };
+  // Of a selector that answers something, select() and update() read of what lies lower new tokens and those of the last step alone, or
+  // ask for more by LayerStep::fetch().
+  [[nodiscard]] virtual Lower lower(std::int32_t /*layer*/) const { return Lower::kNothing; }
+  // After a step: tokens that stay on the GPU whether the step read them or not; of a prompt, what its first decode step always reads.
+  // index null: none. Memory of the answer comes from step.ops or the part.
+  virtual Selection stays(LayerStep&) { return {}; }
   // The budget that the experiment gives, in tokens per KV head: takes the place of the selector's own. False: it has no use for one.
   virtual bool set_budget(std::int32_t /*tokens*/) { return false; }
   // After a layer's new tokens are appended and others evicted, before the format encodes any: keeps page bounds, clusters and the like

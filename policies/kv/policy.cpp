@@ -191,6 +191,7 @@ void KvPolicy::before_attention(const PolicyStep& step, std::int32_t layer, std:
   if (selects) {
     selector_->update(view);
     const Selection selection = selector_->select(view);
+    view.fetch(selection);
     rows.index_first = selection.index_first;
     rows.index = selection.index;
   }
@@ -381,6 +382,16 @@ void KvPolicy::cut(const PolicyStep& step, LayerStep& view, const Acting& acting
   for (std::size_t s = 0; s < acting.which.size(); ++s)
     for (std::int32_t h = 0; h < kv.kv_heads; ++h)
       store.shrink(acting.which[s] * kv.kv_heads + h, scored.keep[static_cast<std::int32_t>(s) * kv.kv_heads + h]);
+}
+
+Selector::Lower KvPolicy::lower(std::int32_t layer) const {
+  const bool selects_alone = recipe_.trigger == "never" && recipe_.disposal == "drop" && format_->stores_prompt_keys_alone();
+  return selects_alone ? selector_->lower(layer) : Selector::Lower::kNothing;
+}
+
+Selection KvPolicy::stays(const PolicyStep& step, std::int32_t layer) {
+  LayerStep view = layer_step(step, layer);
+  return selector_->stays(view);
 }
 
 void KvPolicy::forget(std::int32_t index) {

@@ -60,6 +60,12 @@ class KvPolicy {
   // Statistics, eviction and encoding of `layer`; allocators that share between layers also shorten other layers here.
   void after_attention(const PolicyStep& step, std::int32_t layer);
 
+  // What of a layer lies on a lower tier between decode steps: where the recipe has a selector with tiers, and no other part looks at older
+  // tokens in decode.
+  [[nodiscard]] Selector::Lower lower(std::int32_t layer) const;
+  // After after_attention(): Selector::stays(). Lives until the current Frame of step.ops ends.
+  Selection stays(const PolicyStep& step, std::int32_t layer);
+
   // Bytes that a layer's rows take, with everything that the parts keep beside them. seqs[kv.sequence(row)] is the row's sequence.
   [[nodiscard]] TierBytes resident(std::int32_t layer, std::span<const SeqStep> seqs, const KvRows& kv) const;
   // The sequence at this place of the batch is gone, or another one takes it.

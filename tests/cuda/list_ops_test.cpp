@@ -76,10 +76,10 @@ TEST_F(ListOpsCuda, TierReuseEqualsCpuVersion) {
   for (std::size_t r = 0; r < 3; ++r)
     for (std::size_t i = 0; i < last.row(r).size(); ++i) last.row(r)[i] = static_cast<std::int32_t>(2 * i);
   last.upload();
-  const Ints last_count{5, 400, 0};
+  const Ints last_count{5, 400, 0}, held_from{0, 870, 4};
   const DeviceBuffer<std::int32_t> device_unit(unit);
   TierReuse reuse;
-  reuse.num_rows = 3, reuse.last_count = last_count.data();
+  reuse.num_rows = 3, reuse.last_count = last_count.data(), reuse.held_from = held_from.data();
   const auto run = [&](const std::int32_t* units, std::int32_t* const* lists, auto&& op_on) {
     Ints hits(3, -1);
     reuse.asked = reuse.now = UnitLists{first.data(), units};
@@ -88,6 +88,7 @@ TEST_F(ListOpsCuda, TierReuseEqualsCpuVersion) {
     return hits;
   };
   const Ints expected = run(unit.data(), last.host(), [](const auto& op) { run_cpu(op); });
+  EXPECT_EQ(expected, (Ints{0, 134 + 10, 6}));  // even numbers below 800, then 870, 873 and so on; 4 to 9
   EXPECT_EQ(run(device_unit.data(), last.device(), [&](const auto& op) { run_cuda(op, cuda()); }), expected);
   EXPECT_EQ(last.device_contents(cuda()), last.contents());
 }

@@ -57,7 +57,7 @@ TEST(ReKv, AMarkedQuestionIsTaken) {
 TEST(ReKv, FramesComeOncePerQuestion) {
   Decode d({4, 4, 2, 8, 16}, 1, 60, 3);
   d.window_tokens = 8;
-  auto part = make_part<SelectorRegistry>("rekv", "{frame_tokens: 4, top_frames: 3, question_tokens: 8}");
+  auto part = make_part<SelectorRegistry>("rekv", "{frame_tokens: 4, top_frames: 3, question_tokens: 8, local_tokens: 8}");
   d.prefill(*part);
   d.decode(*part);
   const Traffic first = part->take_traffic();
@@ -69,6 +69,19 @@ TEST(ReKv, FramesComeOncePerQuestion) {
   EXPECT_EQ(later.asked_units, 6);
   EXPECT_EQ(later.hit_units, 6);
   EXPECT_EQ(later.fetched_bytes, 0);
+}
+
+TEST(ReKv, FramesAmongTheNewestTokensAreThere) {
+  Decode d({4, 4, 2, 8, 16}, 1, 60, 3);
+  d.window_tokens = 8;
+  auto part = make_part<SelectorRegistry>("rekv", "{frame_tokens: 4, top_frames: 3, question_tokens: 8, local_tokens: 31}");
+  d.prefill(*part);
+  const auto rows = d.decode(*part);
+  std::int64_t there = 0;  // of what is retrieved of tokens before the question, those of frames from token 28 on
+  for (const auto& row : rows) there += std::count_if(row.begin(), row.end(), [](std::int32_t i) { return i >= 28 && i < 52; });
+  const Traffic traffic = part->take_traffic();
+  EXPECT_EQ(traffic.hit_units, there / 4);
+  EXPECT_EQ(traffic.fetched_bytes, (6 - there / 4) * 4 * 2 * 8 * 2);
 }
 
 TEST(ReKv, OlderTokensLieOnTheHost) {

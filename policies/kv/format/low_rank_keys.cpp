@@ -37,6 +37,7 @@ class LowRankKeys final : public Format {
   void forget(std::int32_t index) override { due_.forget(index); }
 
   [[nodiscard]] bool leaves_exact() const override { return true; }
+  [[nodiscard]] bool stores_prompt_keys_alone() const override { return true; }
 
   // Exact keys are factored with the others, as they are part of the same matrix, and stay.
   void store(LayerStep& step) override {

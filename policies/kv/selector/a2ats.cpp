@@ -40,6 +40,12 @@ class A2ats final : public Selector {
     code_.forget(index), rows_.forget(index), progress_.forget(index), state_.forget(index), traffic_.forget(index);
   }
 
+  [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kKeysAndValues; }
+  Selection stays(LayerStep& step) override {
+    return ends_of_prompts(
+        step, [&](std::int32_t) { return sinks_; }, [&](std::int32_t r) { return held_from(step, r); });
+  }
+
   void update(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* covered = progress_.advance(step);
@@ -54,6 +60,7 @@ class A2ats final : public Selector {
     assign.codes = codes(step);
     assign.root = root(step), assign.centers = centers(step), assign.code = code(step);
     step.ops(assign);
+    traffic_.begin(step, [&](std::int32_t r) { return held_from(step, r); });
   }
 
   Selection select(LayerStep& step) override {
@@ -62,7 +69,10 @@ class A2ats final : public Selector {
     const std::int32_t* head = per_row(step.ops, n, [&](std::int32_t r) { return std::min(sinks_, tail[r]); });
     const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r] - head[r]; });
     const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(top_of(step.kv.len[r]), tail[r] - head[r]); });
-    if (keeps_all(n, first, keep)) return {};
+    if (keeps_all(n, first, keep)) {
+      traffic_.read_all(step);
+      return {};
+    }
     const std::vector<Queries> far = far_queries(step);
     CodeScores scores;
     scores.num_rows = n;
@@ -108,6 +118,11 @@ class A2ats final : public Selector {
   [[nodiscard]] std::int32_t codes_of(std::int32_t len) const { return len == 0 ? 0 : std::clamp(len / tokens_per_code_, 1, max_codes_); }
   [[nodiscard]] std::int32_t top_of(std::int32_t len) const {
     return top_ > 0 ? top_ : std::max(1, static_cast<std::int32_t>(top_frac_ * len));
+  }
+  // Tokens without a code stay, and all of a row that is read whole.
+  [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) {
+    const std::int32_t coded = rows_.at(step, r).coded;
+    return coded - std::min(sinks_, coded) <= top_of(step.kv.len[r]) ? 0 : coded;
   }
   const std::int32_t* codes(const LayerStep& step) {
     return per_row(step.ops, step.kv.num_rows, [&](std::int32_t r) { return rows_.at(step, r).codes; });

@@ -26,7 +26,14 @@ class Alisa final : public Selector {
   }
   void forget(std::int32_t index) override { traffic_.forget(index); }
 
+  [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kKeysAndValues; }
+  Selection stays(LayerStep& step) override {
+    return ends_of_prompts(
+        step, [](std::int32_t) { return 0; }, [&](std::int32_t r) { return held_from(step, r); });
+  }
+
   void update(LayerStep& step) override {
+    traffic_.begin(step, [&](std::int32_t r) { return held_from(step, r); });
     const auto decodes = [](const SeqStep& seq) { return seq.decoding(); };
     if (!std::all_of(step.seqs.begin(), step.seqs.end(), decodes)) push(step, {}, false);  // a decode step's rows follow its selection
   }
@@ -41,6 +48,8 @@ class Alisa final : public Selector {
     const std::int64_t* older = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r]; });
     Selection selection;
     if (keeps_all(n, older, keep)) {
+      traffic_.read_all(step);
+      step.fetch(selection);
       push(step, {}, false);
       return selection;
     }
@@ -51,6 +60,7 @@ class Alisa final : public Selector {
     const UnitLists lists = best_units(step.ops, n, 1, step.kv.first, scores, keep);
     selection = tokens_and_tail(step, lists, nullptr, tail);
     traffic_.track(step, lists, lists_of(selection), 2LL * step.kv.head_dim * step.kv.kv_bytes);
+    step.fetch(selection);
     push(step, selection, true);
     return selection;
   }
@@ -67,6 +77,12 @@ class Alisa final : public Selector {
     return budget_ > 0 ? budget_ : std::max(1, static_cast<std::int32_t>(budget_frac_ * len));
   }
   [[nodiscard]] std::int32_t recent(std::int32_t len) const { return std::min(len, std::max(1, tokens_of(len) / 2)); }
+
+  // The newest tokens stay, and all of a row that is read whole.
+  [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
+    const std::int32_t len = step.kv.len[r];
+    return tokens_of(len) >= len ? 0 : len - recent(len);
+  }
 
   void push(LayerStep& step, const Selection& selection, bool lists) {
     PushAttention rows;

@@ -35,8 +35,15 @@ class InfiniGen final : public Selector {
     progress_.forget(index), has_basis_.forget(index), last_.forget(index), traffic_.forget(index);
   }
 
+  [[nodiscard]] Lower lower(std::int32_t layer) const override { return layer < dense_layers_ ? Lower::kNothing : Lower::kKeysAndValues; }
+  Selection stays(LayerStep& step) override {
+    return ends_of_prompts(
+        step, [](std::int32_t) { return 0; }, [&](std::int32_t r) { return held_from(step, r); });
+  }
+
   void update(LayerStep& step) override {
     if (step.layer < dense_layers_) return;
+    traffic_.begin(step, [&](std::int32_t r) { return held_from(step, r); });
     choose_basis(step);
     ProjectKeys project;
     project.kv = step.kv;
@@ -98,6 +105,11 @@ class InfiniGen final : public Selector {
  private:
   enum State : char { kNone, kNew, kKnown };  // of a sequence's basis in a layer
 
+  // Of a prompt as long as the row either everything fits onto the GPU, or nothing is there yet.
+  [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
+    const std::int32_t len = step.kv.len[r];
+    return cap_tokens(len) + 1 >= len ? 0 : len;
+  }
   [[nodiscard]] std::int32_t cap_tokens(std::int32_t older) const {
     const auto share = budget_ > 0 ? budget_ - 1 : static_cast<std::int32_t>(max_frac_ * older);
     return std::min(older, std::max(1, share));

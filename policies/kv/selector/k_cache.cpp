@@ -25,12 +25,25 @@ class KCache final : public Selector {
   }
   void forget(std::int32_t index) override { traffic_.forget(index); }
 
+  [[nodiscard]] Lower lower(std::int32_t layer) const override { return layer < dense_layers_ ? Lower::kNothing : Lower::kValues; }
+  Selection stays(LayerStep& step) override {
+    return ends_of_prompts(
+        step, [](std::int32_t) { return 0; }, [&](std::int32_t r) { return held_from(step, r); });
+  }
+
+  void update(LayerStep& step) override {
+    traffic_.begin(step, [&](std::int32_t r) { return held_from(step, r); });
+  }
+
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return older_tokens(step, r); });
     const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(top_, tail[r]); });
     const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r]; });
-    if (step.layer < dense_layers_ || keeps_all(n, first, keep)) return {};
+    if (step.layer < dense_layers_ || keeps_all(n, first, keep)) {
+      traffic_.read_all(step);
+      return {};
+    }
     NearestKeys nearest;
     nearest.kv = step.kv;
     nearest.queries = step.in.step.data();
@@ -58,6 +71,9 @@ class KCache final : public Selector {
   }
 
  private:
+  // The values of a prompt as long as the row either are all brought, or none is there yet.
+  [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const { return top_ >= step.kv.len[r] ? 0 : step.kv.len[r]; }
+
   std::int32_t top_, dense_layers_;
   TierTraffic traffic_;
 };

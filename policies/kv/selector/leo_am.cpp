@@ -39,7 +39,14 @@ class LeoAm final : public Selector {
     for (auto& level : bounds_) level.forget(index);
   }
 
+  [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kKeysAndValues; }
+  Selection stays(LayerStep& step) override {
+    return ends_of_prompts(
+        step, [](std::int32_t) { return 0; }, [&](std::int32_t r) { return held_from(step, r) * leaf_; });
+  }
+
   void update(LayerStep& step) override {
+    traffic_.begin(step, [&](std::int32_t r) { return held_from(step, r); });
     const std::int32_t n = step.kv.num_rows;
     PageBounds leaves;
     leaves.kv = step.kv;
@@ -65,7 +72,10 @@ class LeoAm final : public Selector {
     const std::int32_t* leaves = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] / leaf_; });
     const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(leaves[r], leaves_of(step.kv.len[r])); });
     const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return leaves[r]; });
-    if (keeps_all(n, first, keep)) return {};
+    if (keeps_all(n, first, keep)) {
+      traffic_.read_all(step);
+      return {};
+    }
     const float** bounds = bound_rows(step);
     TreeSelect tree;
     tree.num_rows = n;
@@ -82,6 +92,7 @@ class LeoAm final : public Selector {
     chosen.first = tree.index_first;
     chosen.unit = tree.index;
     traffic_.track(step, chosen, chosen, 2LL * leaf_ * step.kv.head_dim * step.kv.kv_bytes);
+    for (std::int32_t r = 0; r < n; ++r) traffic_.hold_from(step, r, leaves[r]);  // the open leaf was read too
     ExpandUnits tokens;
     tokens.num_rows = n;
     tokens.lists = chosen;
@@ -116,6 +127,11 @@ class LeoAm final : public Selector {
   }
   [[nodiscard]] std::int32_t leaves_of(std::int32_t len) const {
     return std::max(1, (budget_ > 0 ? budget_ : static_cast<std::int32_t>(budget_frac_ * len)) / leaf_);
+  }
+  // The open leaf stays, and all of a row that is read whole.
+  [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
+    const std::int32_t leaves = step.kv.len[r] / leaf_;
+    return leaves_of(step.kv.len[r]) >= leaves ? 0 : leaves;
   }
   float* const* level(const LayerStep& step, std::int32_t j) {
     return bounds_[static_cast<std::size_t>(j)].rows(

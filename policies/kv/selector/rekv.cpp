@@ -35,6 +35,18 @@ class ReKv final : public Selector {
   }
   void forget(std::int32_t index) override { choices_.forget(index), frames_.forget(index), traffic_.forget(index); }
 
+  [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kKeysAndValues; }
+  // The newest tokens stay as long as they are that, by whole frames.
+  Selection stays(LayerStep& step) override {
+    const std::int32_t n = step.kv.num_rows;
+    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return held_frames(step, r) * frame_; });
+    const std::int32_t* head = per_row(step.ops, n, [&](std::int32_t r) { return std::min(first_ * frame_, tail[r]); });
+    UnitLists none;
+    none.first = prefix_sums(step.ops, n, [](std::int32_t) { return 0; });
+    none.unit = step.ops.ints(0);
+    return tokens_and_tail(step, none, head, tail);
+  }
+
   void update(LayerStep& step) override {
     const std::vector<Queries> window = last_queries(step.in.window, question_, step.model);
     std::vector<Queries> asked;
@@ -47,13 +59,17 @@ class ReKv final : public Selector {
                                                                                    : none);
     }
     if (std::any_of(asked.begin(), asked.end(), [](const Queries& q) { return q.count > 0; })) retrieve(step, asked);
+    traffic_.begin(step, [&](std::int32_t r) { return held_frames(step, r); });
   }
 
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     ExpandUnits tokens;
     tokens.tail = per_row(step.ops, n, [&](std::int32_t r) { return choices_.at(step, r).tail; });
-    if (all_whole(n, tokens.tail)) return {};
+    if (all_whole(n, tokens.tail)) {
+      traffic_.read_all(step);
+      return {};
+    }
     tokens.num_rows = n;
     tokens.lists.count = per_row(step.ops, n, [&](std::int32_t r) { return choices_.at(step, r).count; });
     tokens.lists.rows = frames_.rows(step, [](std::int32_t) { return 0; });
@@ -84,6 +100,10 @@ class ReKv final : public Selector {
     std::int32_t tail = 0, count = 0;
   };
 
+  // The frame from which on everything stays: all of a row that is read whole.
+  [[nodiscard]] std::int32_t held_frames(const LayerStep& step, std::int32_t r) {
+    return std::min(choices_.at(step, r).tail, std::max(0, step.kv.len[r] - local_)) / frame_;
+  }
   [[nodiscard]] std::int32_t question_begin(const SeqStep& seq) const {
     return seq.question_begin >= 0 ? seq.question_begin : std::max(0, seq.prompt_tokens - question_);
   }

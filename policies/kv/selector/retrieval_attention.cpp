@@ -38,8 +38,16 @@ class RetrievalAttention final : public Selector {
     progress_.forget(index), index_.forget(index), indexed_.forget(index), traffic_.forget(index);
   }
 
+  // The exact search stands for an index on the host, and reads the keys of the rows itself.
+  [[nodiscard]] Lower lower(std::int32_t) const override { return graph_ ? Lower::kKeysAndValues : Lower::kValues; }
+  Selection stays(LayerStep& step) override {
+    return ends_of_prompts(
+        step, [&](std::int32_t) { return sinks_; }, [&](std::int32_t r) { return held_from(step, r); });
+  }
+
   // Tokens enter the graph as they leave the window of the newest.
   void update(LayerStep& step) override {
+    traffic_.begin(step, [&](std::int32_t r) { return held_from(step, r); });
     if (!graph_) return;
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* covered = progress_.advance(step);
@@ -61,7 +69,10 @@ class RetrievalAttention final : public Selector {
     const std::int32_t* head = per_row(step.ops, n, [&](std::int32_t r) { return std::min(sinks_, tail[r]); });
     const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r] - head[r]; });
     const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(top_, tail[r] - head[r]); });
-    if (keeps_all(n, first, keep)) return {};
+    if (keeps_all(n, first, keep)) {
+      traffic_.read_all(step);
+      return {};
+    }
     const std::int64_t* rooms = prefix_sums(step.ops, n * group, [&](std::int32_t i) { return keep[i / group]; });
     const UnitLists lists = graph_ ? search_graph(step, first, keep, rooms) : search_all(step, head, tail, keep, rooms);
     const UnitLists chosen = united(step, lists, first, keep);
@@ -83,6 +94,11 @@ class RetrievalAttention final : public Selector {
   [[nodiscard]] std::int32_t end_of_older(const LayerStep& step, std::int32_t r) const {
     const bool decodes = seq_of(step, r).decoding();
     return std::min(decodes ? older_tokens(step, r) : step.kv.len[r], std::max(0, step.kv.len[r] - recent_));
+  }
+  // The newest tokens stay, and all of a row that is read whole.
+  [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
+    const std::int32_t tail = std::max(0, step.kv.len[r] - recent_);
+    return tail - std::min(sinks_, tail) <= top_ ? 0 : tail;
   }
   std::unique_ptr<AnnIndex>* const* indices(const LayerStep& step) {
     pointers_.assign(static_cast<std::size_t>(step.kv.num_rows), nullptr);

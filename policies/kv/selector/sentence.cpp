@@ -46,6 +46,13 @@ class Sentence final : public Selector {
     token_.forget(index), sentence_.forget(index), sums_.forget(index), knows_sum_.forget(index), traffic_.forget(index);
   }
 
+  // Mean keys are made from the rows' keys in every step.
+  [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kValues; }
+  Selection stays(LayerStep& step) override {
+    return ends_of_prompts(
+        step, [&](std::int32_t) { return sinks_; }, [&](std::int32_t r) { return held_from(step, r); });
+  }
+
   void update(LayerStep& step) override {
     split(step);
     const std::vector<Queries> window = last_queries(step.in.window, window_, step.model);
@@ -59,6 +66,7 @@ class Sentence final : public Selector {
       judges.push_back(seq.completes_prompt() ? window[at] : lost ? step.in.step[at] : Queries{});
     }
     if (std::any_of(judges.begin(), judges.end(), [](const Queries& q) { return q.count > 0; })) choose_candidates(step, judges);
+    traffic_.begin(step, [&](std::int32_t r) { return held_from(step, r); });
   }
 
   Selection select(LayerStep& step) override {
@@ -75,7 +83,10 @@ class Sentence final : public Selector {
     for (std::int32_t r = 0; r < n; ++r) whole &= keep[r] == tail[r] - head[r];
     const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return keep[r]; });
     const Queries* mean = mean_query(step);
-    if (whole) return {};
+    if (whole) {
+      traffic_.read_all(step);
+      return {};
+    }
     UnitLists lists;
     lists.first = first;
     lists.unit = take(step, candidates, tail, first, mean);
@@ -103,6 +114,11 @@ class Sentence final : public Selector {
     RowMark mark;
     std::int32_t dense = 0, listed = 0, counted = 0;
   };
+
+  // The newest tokens stay, and all of a row that is read whole.
+  [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) {
+    return budget_ >= step.kv.len[r] ? 0 : rows_.at(step, r).dense;
+  }
 
   static std::vector<std::int32_t> read_ids(Params& p) {
     std::istringstream text(

@@ -40,6 +40,10 @@ class ShadowKv final : public Selector {
     outlier_.forget(index), other_.forget(index), traffic_.forget(index);
   }
 
+  [[nodiscard]] Lower lower(std::int32_t) const override { return keys_fetched_ ? Lower::kKeysAndValues : Lower::kValues; }
+  // What is always read, and everything where no chunk is left out.
+  Selection stays(LayerStep& step) override { return of_prompts(step, true); }
+
   void update(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* covered = progress_.advance(step);
@@ -63,31 +67,21 @@ class ShadowKv final : public Selector {
     outliers.outlier = outlier(step);
     outliers.other = other(step);
     step.ops(outliers);
+    traffic_.begin(step, [&](std::int32_t r) { return fits(step, r) ? 0 : chunks_.at(step, r); });
   }
 
-  Selection exact_tokens(LayerStep& step) override {
-    const auto completes = [&](std::int32_t r) { return seq_of(step, r).completes_prompt(); };
-    const bool any = std::any_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& s) { return s.completes_prompt(); });
-    if (keys_fetched_ || !any) return {};
-    ExpandUnits tokens;
-    tokens.num_rows = step.kv.num_rows;
-    tokens.lists.rows = outlier(step);
-    tokens.lists.count = per_row(step.ops, tokens.num_rows, [&](std::int32_t r) { return completes(r) ? num_outliers(step, r) : 0; });
-    tokens.unit_tokens = chunk_;
-    tokens.tail =
-        per_row(step.ops, tokens.num_rows, [&](std::int32_t r) { return completes(r) ? chunks_.at(step, r) * chunk_ : step.kv.len[r]; });
-    tokens.len = step.kv.len;
-    return expand(step.ops, tokens);
-  }
+  Selection exact_tokens(LayerStep& step) override { return keys_fetched_ ? Selection{} : of_prompts(step, false); }
 
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* outliers = per_row(step.ops, n, [&](std::int32_t r) { return num_outliers(step, r); });
     const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return chunks_.at(step, r) - outliers[r]; });
-    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) {
-      return std::min(std::max(1, budget_ / chunk_), static_cast<std::int32_t>(first[r + 1] - first[r]));
-    });
-    if (keeps_all(n, first, keep)) return {};
+    const std::int32_t* keep =
+        per_row(step.ops, n, [&](std::int32_t r) { return std::min(chosen_chunks(), static_cast<std::int32_t>(first[r + 1] - first[r])); });
+    if (keeps_all(n, first, keep)) {
+      traffic_.read_all(step);
+      return {};
+    }
     const UnitLists chosen = choose(step, first, keep);
     const UnitLists read = with_outliers(step, chosen, keep, outliers);
     const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return chunks_.at(step, r) * chunk_; });
@@ -122,6 +116,28 @@ class ShadowKv final : public Selector {
     return step.kv.len[r] == seq.end() ? std::min(seq.end(), seq.prompt_tokens) : step.kv.len[r];
   }
   [[nodiscard]] std::int32_t num_outliers(const LayerStep& step, std::int32_t r) { return std::min(outliers_, chunks_.at(step, r)); }
+  [[nodiscard]] std::int32_t chosen_chunks() const { return std::max(1, budget_ / chunk_); }
+  // All of the row's chunks are outliers or chosen.
+  [[nodiscard]] bool fits(const LayerStep& step, std::int32_t r) { return chunks_.at(step, r) - num_outliers(step, r) <= chosen_chunks(); }
+
+  // Of rows whose prompt is complete with this step the outliers and all behind the chunks; with `whole`, everything of rows that fit.
+  Selection of_prompts(LayerStep& step, bool whole) {
+    const auto completes = [&](std::int32_t r) { return seq_of(step, r).completes_prompt(); };
+    if (std::none_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& s) { return s.completes_prompt(); })) return {};
+    const auto is_whole = [&](std::int32_t r) { return whole && fits(step, r); };
+    ExpandUnits tokens;
+    tokens.num_rows = step.kv.num_rows;
+    tokens.lists.rows = outlier(step);
+    tokens.lists.count =
+        per_row(step.ops, tokens.num_rows, [&](std::int32_t r) { return completes(r) && !is_whole(r) ? num_outliers(step, r) : 0; });
+    tokens.unit_tokens = chunk_;
+    tokens.tail = per_row(step.ops, tokens.num_rows, [&](std::int32_t r) {
+      return !completes(r) ? step.kv.len[r] : is_whole(r) ? 0 : chunks_.at(step, r) * chunk_;
+    });
+    tokens.len = step.kv.len;
+    return expand(step.ops, tokens);
+  }
+
   float* const* means(const LayerStep& step) {
     return means_.rows(step, [&](std::int32_t r) { return (step.kv.len[r] + chunk_ - 1LL) / chunk_ * step.kv.head_dim; });
   }

@@ -16,15 +16,19 @@ void TierTraffic::track(LayerStep& step, const UnitLists& asked, const UnitLists
   reuse.now = now;
   reuse.last = last_.rows(step, [&](std::int32_t r) { return std::max<std::int64_t>(was[r], now.size(r)); });
   reuse.last_count = was;
+  reuse.held_from = per_row(step.ops, rows, [&](std::int32_t r) { return held_.at(step, r).from; });
   reuse.hits = per_row(step.ops, rows, [](std::int32_t) { return 0; });
   step.ops(reuse);
-  std::int32_t* fetched = per_row(step.ops, rows, [&](std::int32_t r) { return static_cast<std::int32_t>(asked.size(r)) - reuse.hits[r]; });
+  std::int32_t* fetched = per_row(step.ops, rows, [&](std::int32_t r) {
+    return reuse.held_from[r] == 0 ? 0 : static_cast<std::int32_t>(asked.size(r)) - reuse.hits[r];
+  });
   step.ops.settle("fetched_units", step.layer, {fetched, static_cast<std::size_t>(rows)});
   for (std::int32_t r = 0; r < rows; ++r) {
     traffic_.fetched_bytes += fetched[r] * unit_bytes;
     traffic_.asked_units += asked.size(r);
     traffic_.hit_units += asked.size(r) - fetched[r];
     last_count_.at(step, r) = static_cast<std::int32_t>(now.size(r));
+    held_.at(step, r) = {};
   }
 }
 
@@ -33,6 +37,7 @@ Traffic TierTraffic::take() { return std::exchange(traffic_, {}); }
 void TierTraffic::forget(std::int32_t index) {
   last_.forget(index);
   last_count_.forget(index);
+  held_.forget(index);
 }
 
 Selection tokens_and_tail(LayerStep& step, const UnitLists& lists, const std::int32_t* head, const std::int32_t* tail) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "policies/kv/selector/selection.h"
 
@@ -10,6 +11,18 @@ namespace kvlab {
 // Counts what a step reads and the last one did not: that comes from a lower tier.
 class TierTraffic {
  public:
+  // In the step that completes a prompt: units of its rows from from(r) on stay on the GPU.
+  template <class From>
+  void begin(const LayerStep& step, From&& from) {
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
+      if (seq_of(step, r).completes_prompt()) hold_from(step, r, from(r));
+  }
+  // The step that was tracked last leaves units of the row from this one on on the GPU, listed as read or not.
+  void hold_from(const LayerStep& step, std::int32_t r, std::int32_t unit) { held_.at(step, r).from = unit; }
+  // A step that reads everything. Rows that do held everything before.
+  void read_all(const LayerStep& step) {
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) hold_from(step, r, 0);
+  }
   // `asked` are units that may have to be fetched, `now` all that the step reads, this step's token among them. unit_bytes: of one
   // unit of one row, as far as it must come (keys, values or both).
   void track(LayerStep& step, const UnitLists& asked, const UnitLists& now, std::int64_t unit_bytes);
@@ -17,8 +30,12 @@ class TierTraffic {
   void forget(std::int32_t index);
 
  private:
+  struct Held {
+    std::int32_t from = std::numeric_limits<std::int32_t>::max();  // units from here on are on the GPU before the next step
+  };
   RowMemory<std::int32_t> last_;
   PerRow<std::int32_t> last_count_;
+  PerRow<Held> held_;
   Traffic traffic_;
 };
 
@@ -32,6 +49,21 @@ inline UnitLists lists_of(const Selection& selection) {
 
 // Tokens [0, head[r]), those of the ascending lists, then all from tail[r] on; head null: none.
 Selection tokens_and_tail(LayerStep& step, const UnitLists& lists, const std::int32_t* head, const std::int32_t* tail);
+
+// Of rows whose prompt is complete with this step tokens [0, head(r)) and all from tail(r) on, of others none: Selector::stays().
+template <class Head, class Tail>
+Selection ends_of_prompts(LayerStep& step, Head&& head, Tail&& tail) {
+  const auto completes = [](const SeqStep& seq) { return seq.completes_prompt(); };
+  if (std::none_of(step.seqs.begin(), step.seqs.end(), completes)) return {};
+  const std::int32_t n = step.kv.num_rows;
+  const std::int32_t* to = per_row(step.ops, n, [&](std::int32_t r) { return completes(seq_of(step, r)) ? tail(r) : step.kv.len[r]; });
+  const std::int32_t* from =
+      per_row(step.ops, n, [&](std::int32_t r) { return completes(seq_of(step, r)) ? std::min(head(r), to[r]) : 0; });
+  UnitLists none;
+  none.first = prefix_sums(step.ops, n, [](std::int32_t) { return 0; });
+  none.unit = step.ops.ints(0);
+  return tokens_and_tail(step, none, from, to);
+}
 
 // `bytes` of what is held on the GPU move to the host.
 TierBytes to_host(const TierBytes& held, std::int64_t bytes);

@@ -1,0 +1,174 @@
+#include "engine/cache/lower_tier.h"
+
+#include <algorithm>
+
+#include "kernels/pack_tokens/pack_tokens.h"
+
+namespace kvlab {
+
+namespace {
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+std::int64_t vector_bytes(const KvRows& rows) { return rows.head_dim * element_bytes(rows.type); }
+
+// Lists of tokens, one of each row.
+struct Lists {
+  std::vector<std::int64_t> first{0};
+  std::vector<std::int32_t> token;
+  void end_row() { first.push_back(static_cast<std::int64_t>(token.size())); }
+};
+
+void run(const PackTokens& op, const TensorMemory& memory) {
+  if (CudaContext* const cuda = memory.cuda(); cuda != nullptr)
+    run_cuda(op, *cuda);
+  else
+    run_cpu(op);
+}
+
+// K or V of listed tokens between rows and `packed`, which lies where the rows do.
+void copy(const KvRows& rows, const TensorMemory& memory, bool values, const std::vector<std::int64_t>& first,
+          const std::vector<std::int32_t>& token, void* packed, bool unpacks) {
+  if (token.empty()) return;
+  PackTokens op{rows, first.data(), token.data()};
+  (values ? op.v : op.k) = packed;
+  op.unpacks = unpacks;
+  if (memory.on_host()) return run(op, memory);
+  const CudaContext::Frame frame(*memory.cuda());
+  op.index = memory.cuda()->upload(token.data(), static_cast<std::int64_t>(token.size()));
+  run(op, memory);
+}
+
+// All bits of a row's first `tokens` of K and V.
+void poison(const KvRows& rows, const TensorMemory& memory, std::int32_t r, std::int64_t tokens) {
+  const std::int64_t bytes = vector_bytes(rows);
+  for (std::int64_t i = 0; i < tokens; i += rows.page_tokens) {
+    const std::int64_t slot = rows.slot(r, static_cast<std::int32_t>(i)), count = std::min<std::int64_t>(rows.page_tokens, tokens - i);
+    memory.fill(reinterpret_cast<std::uint8_t*>(rows.k) + slot * bytes, 0xFF, count * bytes);
+    memory.fill(reinterpret_cast<std::uint8_t*>(rows.v) + slot * bytes, 0xFF, count * bytes);
+  }
+}
+
+}  // namespace
+
+void HostTokens::put(std::int32_t token, const std::uint8_t* vector, std::int64_t bytes) {
+  slot_of_[at(token)] = static_cast<std::int32_t>(token_of_.size());
+  token_of_.push_back(token);
+  data_.insert(data_.end(), vector, vector + bytes);
+}
+
+// The last token takes its place.
+void HostTokens::take(std::int32_t token, std::uint8_t* to, std::int64_t bytes) {
+  const std::int32_t slot = slot_of_[at(token)], last = token_of_.back();
+  std::uint8_t *const here = data_.data() + slot * bytes, *const end = data_.data() + bytes * (std::ssize(token_of_) - 1);
+  std::copy_n(here, bytes, to);
+  if (here != end) std::copy_n(end, bytes, here);
+  token_of_[at(slot)] = last;
+  slot_of_[at(last)] = slot;
+  slot_of_[at(token)] = -1;
+  token_of_.pop_back();
+  data_.resize(data_.size() - static_cast<std::size_t>(bytes));
+}
+
+LowerTier::LowerTier(Selector::Lower lower, std::int32_t kv_heads) : lower_(lower) {
+  if (lower == Selector::Lower::kKeysAndValues) k_.host.resize(at(kv_heads));
+  if (lower != Selector::Lower::kNothing) v_.host.resize(at(kv_heads));
+}
+
+std::int64_t LowerTier::take(const KvRows& rows, TensorMemory memory, std::span<const std::vector<std::int32_t>> stays) {
+  const std::int64_t stored = store(k_, rows, memory, stays) + store(v_, rows, memory, stays);
+  for (Side* const side : {&k_, &v_}) {
+    list_here(*side, rows);
+    side->here.settle_in(memory);
+    side->here.resize(side->first.back() * vector_bytes(rows));
+    copy(rows, memory, side == &v_, side->first, side->listed, side->here.data(), false);
+  }
+  first_.assign(rows.first, rows.first + rows.num_rows + 1);
+  marks_.settle_in(memory);
+  marks_.resize(first_.back() * (1 + rows.num_words));
+  copy_marks(rows, false);
+  is_resting_ = true;
+  return stored;
+}
+
+// What is in the rows and does not stay goes to the host.
+std::int64_t LowerTier::store(Side& side, const KvRows& rows, TensorMemory memory, std::span<const std::vector<std::int32_t>> stays) {
+  Lists leaving;
+  for (std::size_t h = 0; h < side.host.size(); ++h) {
+    side.host[h].resize(rows.len[h]);
+    for (std::int32_t i = 0; i < rows.len[h]; ++i)
+      if (!side.host[h].has(i) && !std::binary_search(stays[h].begin(), stays[h].end(), i)) leaving.token.push_back(i);
+    leaving.end_row();
+  }
+  const std::int64_t each = vector_bytes(rows), bytes = std::ssize(leaving.token) * each;
+  if (bytes == 0) return 0;
+  TensorArray<std::uint8_t> packed(memory);
+  packed.resize(bytes);
+  copy(rows, memory, &side == &v_, leaving.first, leaving.token, packed.data(), false);
+  const std::vector<std::uint8_t> vectors = packed.on_host();
+  for (std::size_t h = 0; h < side.host.size(); ++h)
+    for (std::int64_t i = leaving.first[h]; i < leaving.first[h + 1]; ++i)
+      side.host[h].put(leaving.token[at(i)], vectors.data() + i * each, each);
+  return bytes;
+}
+
+void LowerTier::list_here(Side& side, const KvRows& rows) {
+  Lists here;
+  for (std::int32_t h = 0; h < rows.num_rows; ++h) {
+    for (std::int32_t i = 0; i < rows.len[h]; ++i)
+      if (side.host.empty() || !side.host[at(h)].has(i)) here.token.push_back(i);
+    here.end_row();
+  }
+  side.first = std::move(here.first);
+  side.listed = std::move(here.token);
+}
+
+void LowerTier::raise(const KvRows& rows, bool poisons) {
+  const TensorMemory& memory = marks_.memory();
+  for (std::int32_t h = 0; poisons && h < rows.num_rows; ++h) poison(rows, memory, h, first_[at(h) + 1] - first_[at(h)]);
+  for (Side* const side : {&k_, &v_}) {
+    copy(rows, memory, side == &v_, side->first, side->listed, side->here.data(), true);
+    for (std::size_t h = 0; h < side->host.size(); ++h) side->host[h].resize(rows.len[h]);
+  }
+  copy_marks(rows, true);
+  is_resting_ = false;
+}
+
+void LowerTier::copy_marks(const KvRows& rows, bool unpacks) {
+  PackTokens op{rows, first_.data()};
+  op.marks = marks_.data();
+  op.unpacks = unpacks;
+  run(op, marks_.memory());
+}
+
+std::int64_t LowerTier::fetch(const KvRows& rows, TensorMemory memory, std::span<const std::vector<std::int32_t>> tokens) {
+  return fetch(k_, rows, memory, tokens) + fetch(v_, rows, memory, tokens);
+}
+
+std::int64_t LowerTier::fetch(Side& side, const KvRows& rows, TensorMemory memory, std::span<const std::vector<std::int32_t>> tokens) {
+  const std::int64_t each = vector_bytes(rows);
+  Lists coming;
+  std::vector<std::uint8_t> vectors;
+  for (std::size_t h = 0; h < side.host.size(); ++h) {
+    for (const std::int32_t token : tokens[h]) {
+      if (!side.host[h].has(token)) continue;
+      coming.token.push_back(token);
+      vectors.resize(vectors.size() + at(each));
+      side.host[h].take(token, vectors.data() + std::ssize(vectors) - each, each);
+    }
+    coming.end_row();
+  }
+  TensorArray<std::uint8_t> packed(memory);
+  packed.append_from_host(vectors.data(), std::ssize(vectors));
+  copy(rows, memory, &side == &v_, coming.first, coming.token, packed.data(), true);
+  return std::ssize(vectors);
+}
+
+std::int64_t LowerTier::host_bytes() const {
+  std::int64_t bytes = 0;
+  for (const Side* const side : {&k_, &v_})
+    for (const HostTokens& row : side->host) bytes += row.bytes();
+  return bytes;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,101 @@
+// Sequences of a PolicyCache whose selector has tiers: what no step reads lies in host memory.
+#include <numeric>
+
+#include "engine/cache/policy_cache_keeper.h"
+
+namespace kvlab {
+
+namespace {
+
+// The rows of one sequence of a batch.
+struct SequenceRows {
+  KvRows kv;
+  std::vector<std::int64_t> first;
+
+  SequenceRows(const KvRows& all, std::size_t s) : kv(all), first(1, 0) {
+    const auto begin = static_cast<std::ptrdiff_t>(s) * all.kv_heads;
+    kv.num_rows = all.kv_heads;
+    kv.len += begin, kv.page_begin += begin;
+    for (std::int32_t h = 0; h < kv.num_rows; ++h) first.push_back(first.back() + kv.len[h]);
+    kv.first = first.data();
+  }
+};
+
+// Tokens of each row.
+using TokenLists = std::vector<std::vector<std::int32_t>>;
+
+TokenLists on_host(const KvRows& kv, const Selection& selection, const TensorMemory& memory) {
+  TokenLists lists(place(kv.num_rows));
+  std::vector<std::int32_t> all(static_cast<std::size_t>(selection.index_first[kv.num_rows]));
+  memory.to_host(all.data(), selection.index, std::ssize(all) * 4);
+  for (std::int32_t r = 0; r < kv.num_rows; ++r)
+    lists[place(r)].assign(all.begin() + selection.index_first[r], all.begin() + selection.index_first[r + 1]);
+  return lists;
+}
+
+TokenLists all_tokens(const KvRows& kv) {
+  TokenLists lists(place(kv.num_rows));
+  for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+    std::vector<std::int32_t>& row = lists[place(r)];
+    row.resize(place(kv.len[r]));
+    std::iota(row.begin(), row.end(), 0);
+  }
+  return lists;
+}
+
+TokenLists united(const TokenLists& a, const TokenLists& b) {
+  TokenLists both(std::max(a.size(), b.size()));
+  for (std::size_t r = 0; r < both.size(); ++r) {
+    const std::vector<std::int32_t> none;
+    const std::vector<std::int32_t>&x = r < a.size() ? a[r] : none, &y = r < b.size() ? b[r] : none;
+    std::set_union(x.begin(), x.end(), y.begin(), y.end(), std::back_inserter(both[r]));
+  }
+  return both;
+}
+
+std::span<const std::vector<std::int32_t>> of_sequence(const TokenLists& lists, std::size_t s, std::int32_t kv_heads) {
+  return std::span(lists).subspan(s * place(kv_heads), place(kv_heads));
+}
+
+}  // namespace
+
+void PolicyCache::Keeper::fetch(const LayerStep& step, const Selection& selection) {
+  if (!read_.empty()) return;
+  const auto tier = [&](std::size_t s) -> LowerTier* {
+    EngineSequence& sequence = sequence_of(step, s);
+    return sequence.tiers.empty() || !sequence.tiers[place(step.layer)].exists() ? nullptr : &sequence.tiers[place(step.layer)];
+  };
+  if (tier(0) == nullptr) return;
+  read_ = selection.index == nullptr ? all_tokens(step.kv) : on_host(step.kv, selection, step.memory);
+  for (std::size_t s = 0; s < step.seqs.size(); ++s)
+    moved_.fetched_bytes += tier(s)->fetch(SequenceRows(step.kv, s).kv, step.memory, of_sequence(read_, s, step.kv.kv_heads));
+}
+
+void PolicyCache::raise(Group& g, std::int32_t layer) {
+  const KvRows kv = g.layers[place(layer)].rows();
+  for (std::size_t s = 0; s < g.sequences.size(); ++s)
+    if (is_lowered(*g.sequences[s], place(layer))) g.sequences[s]->tiers[place(layer)].raise(SequenceRows(kv, s).kv, options_.poisons);
+}
+
+// Sequences inside their prompt, and those at rest as their format stores them, have nothing on a lower tier.
+void PolicyCache::lower(Group& g, std::int32_t layer) {
+  if (!options_.tiers || policy_.lower(layer) == Selector::Lower::kNothing) return;
+  const Ops::Frame frame(ops_);
+  KvStore& store = g.layers[place(layer)];
+  const KvRows kv = store.rows();
+  const Selection beside = policy_.stays(step_of(g), layer);
+  TokenLists stays = keeper_->read_tokens();
+  if (beside.index != nullptr) stays = united(stays, on_host(kv, beside, model_->memory()));
+  stays.resize(place(kv.num_rows));
+  for (std::size_t s = 0; s < g.sequences.size(); ++s) {
+    EngineSequence& sequence = *g.sequences[s];
+    if (g.seqs[s].end() < g.seqs[s].prompt_tokens || is_resting(sequence, place(layer))) continue;
+    keeper_->note_stored(
+        sequence.tiers[place(layer)].take(SequenceRows(kv, s).kv, model_->memory(), of_sequence(stays, s, shape_.kv_heads)));
+    for (std::int32_t h = 0; h < shape_.kv_heads; ++h) store.rest(static_cast<std::int32_t>(s) * shape_.kv_heads + h);
+  }
+}
+
+Traffic PolicyCache::take_moved() { return keeper_->take_moved(); }
+
+}  // namespace kvlab
