@@ -28,6 +28,11 @@ void TensorMemory::copy(void* to, const void* from, std::int64_t bytes) const {
     cuda::copy_on_device(to, from, bytes, cuda_->stream());
 }
 
+void TensorMemory::copy_ranges(std::span<const cuda::CopyRange> ranges) const {
+  if (!on_host()) return cuda::copy_ranges(ranges, cuda_->stream());
+  for (const cuda::CopyRange& r : ranges) copy(r.to, r.from, r.bytes);
+}
+
 void TensorMemory::from_host(void* to, const void* host, std::int64_t bytes) const {
   if (bytes == 0) return;
   if (on_host())

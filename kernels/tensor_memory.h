@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <utility>
 #include <vector>
 
-namespace kvlab {
+#include "kernels/cuda/copy_ranges.h"
 
-class CudaContext;
+namespace kvlab {
 
 // Where operations find their tensors: in the host's memory, or in a GPU's. There all of this happens in the order of the context's
 // stream, and errors are CudaError; the context outlives the memory.
@@ -30,6 +31,7 @@ class TensorMemory {
   void free(void* p, std::int64_t bytes) const noexcept;
   // Ranges do not overlap.
   void copy(void* to, const void* from, std::int64_t bytes) const;
+  void copy_ranges(std::span<const cuda::CopyRange> ranges) const;
   void from_host(void* to, const void* host, std::int64_t bytes) const;
   void to_host(void* host, const void* from, std::int64_t bytes) const;  // waits until it is there
   void fill(void* to, int byte, std::int64_t bytes) const;
@@ -59,6 +61,7 @@ class TensorArray {
 
   [[nodiscard]] T* data() const { return data_; }
   [[nodiscard]] std::int64_t size() const { return size_; }
+  [[nodiscard]] std::int64_t capacity() const { return capacity_; }
   [[nodiscard]] const TensorMemory& memory() const { return memory_; }
 
   // Moves to another memory, empty, unless it is there already.

@@ -1,135 +1,109 @@
 #include "engine/cache/packed_rows.h"
 
-#include <algorithm>
+#include <span>
 
 #include "base/parallel.h"
+#include "engine/cache/rows_view.h"
+#include "kernels/token_copy/token_copy.h"
 
 namespace kvlab {
 
 namespace {
 
-// K or V, by ListedTokens::values.
-float* array_of(const KvRows& kv, std::size_t side) { return side == 0 ? kv.k : kv.v; }
-
-// Calls f(slot, token, count) for stretches of a row's tokens [begin, begin + count) that lie in one page.
-template <class F>
-void for_each_stretch(const KvRows& kv, std::int32_t row, TokenRun run, F&& f) {
-  for (std::int32_t at = run.begin, end = run.begin + run.count; at < end;) {
-    const std::int32_t count = std::min(end - at, kv.page_tokens - at % kv.page_tokens);
-    f(kv.slot(row, at), at, count);
-    at += count;
+std::vector<RowList> lists_without(const std::vector<std::unique_ptr<RowsCode>>& codes, const KvRows& own) {
+  std::vector<RowList> rest;
+  for (std::int32_t h = 0; h < own.num_rows; ++h) {
+    std::vector<const RowList*> encoded;
+    for (const auto& code : codes) encoded.push_back(&code->lists()[static_cast<std::size_t>(h)]);
+    rest.push_back(tokens_outside(encoded, own.len[h]));
   }
+  return rest;
 }
 
-std::vector<TokenRun> runs_without(const std::vector<std::unique_ptr<RowCode>>& codes, std::int32_t len) {
-  std::vector<bool> is_encoded(static_cast<std::size_t>(len), false);
-  for (const auto& code : codes)
-    for (const TokenRun& run : code->list().runs) std::fill_n(is_encoded.begin() + run.begin, run.count, true);
-  std::vector<TokenRun> runs;
-  for (std::int32_t i = 0; i < len; ++i) {
-    if (is_encoded[static_cast<std::size_t>(i)]) continue;
-    if (runs.empty() || runs.back().begin + runs.back().count != i) runs.push_back({i, 0});
-    ++runs.back().count;
-  }
-  return runs;
+std::span<const RowList> part(const std::vector<RowList>& lists, std::int32_t begin, std::int32_t count) {
+  return std::span(lists).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count));
 }
 
 }  // namespace
 
+bool PackedRows::has_codes(std::size_t head) const {
+  for (const Side& side : sides_)
+    for (const auto& code : side.codes)
+      if (code->lists()[head].tokens > 0) return true;
+  return false;
+}
+
 void PackedRows::note_lengths(const KvRows& kv, std::int32_t first_row, std::int32_t new_tokens) {
-  for (std::size_t h = 0; h < rows_.size(); ++h) {
+  for (std::size_t h = 0; h < len_.size(); ++h) {
     const std::int32_t len = kv.len[first_row + static_cast<std::int32_t>(h)];
-    is_loose_ |= has_codes(rows_[h]) && len != rows_[h].len + (is_noted_ ? 0 : new_tokens);
-    rows_[h].len = len;
+    is_loose_ |= has_codes(h) && len != len_[h] + (is_noted_ ? 0 : new_tokens);
+    len_[h] = len;
   }
   is_noted_ = true;
 }
 
-void PackedRows::keep(Side& side, std::unique_ptr<RowCode> code) {
-  if (side.codes.empty() || !side.codes.back()->take_over(*code)) side.codes.push_back(std::move(code));
+void PackedRows::Side::keep(std::unique_ptr<RowsCode> code) {
+  if (codes.empty() || !codes.back()->take_over(*code)) codes.push_back(std::move(code));
 }
 
 void PackedRows::settle(const KvRows& kv, std::int32_t first_row, std::int32_t new_tokens) {
   note_lengths(kv, first_row, new_tokens);
   is_noted_ = is_resting_ = false;
-  if (is_loose_) rows_ = std::vector<Row>(rows_.size());
+  if (!is_loose_) return;
+  for (Side& side : sides_) side = Side(memory_);
+  words_ = RowNumbers<std::uint32_t>(memory_);
 }
 
-bool PackedRows::can_rest() const { return std::any_of(rows_.begin(), rows_.end(), has_codes); }
-
 void PackedRows::take(const KvRows& kv, std::int32_t first_row) {
-  for (std::size_t h = 0; h < rows_.size(); ++h) take_row(rows_[h], kv, first_row + static_cast<std::int32_t>(h));
+  const RowsView own(kv, first_row, kv_heads());
+  std::vector<std::int64_t> words;
+  for (const std::int32_t len : len_) words.push_back(std::int64_t{1 + kv.num_words} * len);
+  run_in(memory_, WordCopy{own.rows(), TokenCopyWay::kFromPages, words_.make_room(words)});
+  for (std::size_t s = 0; s < sides_.size(); ++s) take_side(s, own.rows());
   is_resting_ = true;
 }
 
-void PackedRows::take_row(Row& row, const KvRows& kv, std::int32_t r) {
-  const std::int32_t n = kv.len[r], d = kv.head_dim;
-  row.position.resize(static_cast<std::size_t>(n));
-  row.words.resize(static_cast<std::size_t>(n) * static_cast<std::size_t>(kv.num_words));
-  for_each_stretch(kv, r, {0, n}, [&](std::int64_t slot, std::int32_t at, std::int32_t count) {
-    std::copy_n(kv.position + slot, count, row.position.data() + at);
-    for (std::int64_t w = 0; w < kv.num_words; ++w) std::copy_n(kv.words + w * kv.pool_tokens + slot, count, row.words.data() + w * n + at);
-  });
-  for (std::size_t s = 0; s < row.sides.size(); ++s) {
-    Side& side = row.sides[s];
-    side.dense_runs = runs_without(side.codes, n);
-    std::int64_t tokens = 0;
-    for (const TokenRun& run : side.dense_runs) tokens += run.count;
-    side.dense.resize(static_cast<std::size_t>(tokens * d));
-    float* to = side.dense.data();
-    for (const TokenRun& run : side.dense_runs)
-      for_each_stretch(kv, r, run, [&](std::int64_t slot, std::int32_t, std::int32_t count) {
-        to = std::copy_n(array_of(kv, s) + slot * d, std::int64_t{count} * d, to);
-      });
-  }
+void PackedRows::take_side(std::size_t s, const KvRows& own) {
+  Side& side = sides_[s];
+  side.dense_lists = lists_without(side.codes, own);
+  std::vector<std::int64_t> bytes;
+  for (const RowList& list : side.dense_lists) bytes.push_back(std::int64_t{list.tokens} * own.head_dim * element_bytes(own.type));
+  const Listing list(side.dense_lists, memory_);
+  run_in(memory_, VectorCopy{list.of(own, s == 1), TokenCopyWay::kFromPages, side.dense.make_room(bytes)});
 }
 
-void PackedRows::fill(const KvRows& kv, std::int32_t first_row) {
-  for_each_in_parallel(static_cast<std::int64_t>(rows_.size()),
-                       [&](std::int64_t h) { fill_row(rows_[static_cast<std::size_t>(h)], kv, first_row + static_cast<std::int32_t>(h)); });
+// On a GPU all rows at once; there an operation takes as long for one.
+void PackedRows::fill(const KvRows& kv, std::int32_t first_row) const {
+  if (!memory_.on_host()) return fill_rows(kv, first_row, 0, kv_heads());
+  for_each_in_parallel(kv_heads(), [&](std::int64_t h) { fill_rows(kv, first_row, static_cast<std::int32_t>(h), 1); });
 }
 
-void PackedRows::fill_row(const Row& row, const KvRows& kv, std::int32_t r) {
-  const auto n = static_cast<std::int32_t>(row.position.size());
-  const std::int64_t d = kv.head_dim;
-  for_each_stretch(kv, r, {0, n}, [&](std::int64_t slot, std::int32_t at, std::int32_t count) {
-    std::copy_n(row.position.data() + at, count, kv.position + slot);
-    for (std::int64_t w = 0; w < kv.num_words; ++w) std::copy_n(row.words.data() + w * n + at, count, kv.words + w * kv.pool_tokens + slot);
-  });
-  for (std::size_t s = 0; s < row.sides.size(); ++s) {
-    const Side& side = row.sides[s];
-    const float* from = side.dense.data();
-    for (const TokenRun& run : side.dense_runs)
-      for_each_stretch(kv, r, run, [&](std::int64_t slot, std::int32_t, std::int32_t count) {
-        std::copy_n(from, count * d, array_of(kv, s) + slot * d);
-        from += count * d;
-      });
-    KvRows one = kv;
-    const std::int64_t row_first[] = {0, kv.len[r]};
-    one.num_rows = 1, one.kv_heads = 1, one.len = kv.len + r, one.page_begin = kv.page_begin + r, one.first = row_first;
-    for (const auto& code : side.codes) {
-      const std::vector<std::int32_t> index = code->list().index();
-      const std::int64_t first[] = {0, static_cast<std::int64_t>(index.size())};
-      code->decode({one, first, index.data(), s == 1});
+void PackedRows::fill_rows(const KvRows& kv, std::int32_t first_row, std::int32_t begin, std::int32_t count) const {
+  const RowsView own(kv, first_row + begin, std::span(len_).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count)));
+  run_in(memory_, WordCopy{own.rows(), TokenCopyWay::kIntoPages, words_.row(begin)});
+  for (std::size_t s = 0; s < sides_.size(); ++s) {
+    const Listing dense(part(sides_[s].dense_lists, begin, count), memory_);
+    run_in(memory_, VectorCopy{dense.of(own.rows(), s == 1), TokenCopyWay::kIntoPages, sides_[s].dense.row(begin)});
+    for (const auto& code : sides_[s].codes) {
+      const Listing listed(part(code->lists(), begin, count), memory_);
+      code->decode(listed.of(own.rows(), s == 1), begin);
     }
   }
 }
 
 std::int64_t PackedRows::kv_bytes() const {
   std::int64_t bytes = 0;
-  for (const Row& row : rows_) {
-    for (const Side& side : row.sides) {
-      bytes += static_cast<std::int64_t>(side.dense.size() * sizeof(float));
-      for (const auto& code : side.codes) bytes += code->bytes();
-    }
+  for (const Side& side : sides_) {
+    bytes += side.dense.bytes();
+    for (const auto& code : side.codes) bytes += code->bytes();
   }
   return bytes;
 }
 
-std::int64_t PackedRows::beside_bytes() const {
-  std::int64_t bytes = 0;
-  for (const Row& row : rows_) bytes += static_cast<std::int64_t>(4 * (row.position.size() + row.words.size()));
-  return bytes;
+std::vector<std::int32_t> PackedRows::positions(std::int32_t head) const {
+  std::vector<std::int32_t> position(static_cast<std::size_t>(len_[static_cast<std::size_t>(head)]));
+  memory_.to_host(position.data(), words_.row(head), std::ssize(position) * 4);
+  return position;
 }
 
 }  // namespace kvlab

@@ -1,67 +1,68 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "engine/cache/row_code.h"
+#include "engine/cache/row_numbers.h"
+#include "engine/cache/rows_code.h"
 
 namespace kvlab {
 
-// A layer's rows of one sequence between its steps, as its format stores them, in the host's memory: codes, what is not encoded in the
-// model's precision, positions and statistics. Rows come to rest here, and are filled again from here, bit for bit.
+// A layer's rows of one sequence between its steps, as its format stores them, in the memory of the cache: codes, what is not encoded in
+// the type of the pages, positions and statistics. Rows come to rest here, and are filled again from here, bit for bit.
 class PackedRows {
  public:
-  PackedRows() = default;
-  explicit PackedRows(std::int32_t kv_heads) : rows_(static_cast<std::size_t>(kv_heads)) {}
+  PackedRows(std::int32_t kv_heads, const TensorMemory& memory)
+      : memory_(memory), sides_{Side(memory), Side(memory)}, len_(static_cast<std::size_t>(kv_heads), 0), words_(memory) {}
 
   // What an operation encoded of the sequence's rows, the first of which is `first_row` of the operation's, in a step of `new_tokens`.
+  // `tokens`: the operation's lists with their indices in the host's memory.
   template <class Op>
   void keep(const Op& op, const ListedTokens& tokens, std::int32_t first_row, std::int32_t new_tokens) {
     note_lengths(tokens.kv, first_row, new_tokens);
-    for (std::size_t h = 0; h < rows_.size() && !is_loose_; ++h)
-      if (auto code = row_code(op, first_row + static_cast<std::int32_t>(h)); code != nullptr)
-        keep(rows_[h].sides[tokens.values ? 1 : 0], std::move(code));
+    if (is_loose_) return;
+    const std::vector<RowList> lists = row_lists(tokens, first_row, kv_heads());
+    if (std::any_of(lists.begin(), lists.end(), [](const RowList& list) { return list.tokens > 0; }))
+      sides_[tokens.values ? 1 : 0].keep(rows_code(op, {memory_, first_row, lists}));
   }
   // After such a step. Rows that lost encoded tokens since they were encoded are not stored here any more: of a group of which some tokens
   // are left, the bytes are those of the whole group.
   void settle(const KvRows& kv, std::int32_t first_row, std::int32_t new_tokens);
   // Something is encoded, and nothing of it was lost.
-  [[nodiscard]] bool can_rest() const;
+  [[nodiscard]] bool can_rest() const { return !sides_[0].codes.empty() || !sides_[1].codes.empty(); }
 
   // Rows first_row to first_row + kv_heads come to rest.
   void take(const KvRows& kv, std::int32_t first_row);
   [[nodiscard]] bool is_resting() const { return is_resting_; }
   // Fills the rows' first tokens, those that rested.
-  void fill(const KvRows& kv, std::int32_t first_row);
+  void fill(const KvRows& kv, std::int32_t first_row) const;
 
-  [[nodiscard]] std::int64_t kv_bytes() const;      // of K and V at rest
-  [[nodiscard]] std::int64_t beside_bytes() const;  // positions and statistics
-  [[nodiscard]] const std::vector<std::int32_t>& positions(std::int32_t head) const {
-    return rows_[static_cast<std::size_t>(head)].position;
-  }
+  [[nodiscard]] std::int64_t kv_bytes() const;                                // of K and V at rest
+  [[nodiscard]] std::int64_t beside_bytes() const { return words_.bytes(); }  // positions and statistics
+  [[nodiscard]] std::vector<std::int32_t> positions(std::int32_t head) const;
 
  private:
   struct Side {  // K or V
-    std::vector<std::unique_ptr<RowCode>> codes;
-    std::vector<TokenRun> dense_runs;
-    std::vector<float> dense;
+    explicit Side(const TensorMemory& memory) : dense(memory) {}
+    void keep(std::unique_ptr<RowsCode> code);
+    std::vector<std::unique_ptr<RowsCode>> codes;
+    std::vector<RowList> dense_lists;  // [kv_heads] what no code has
+    RowNumbers<std::uint8_t> dense;    // of each row [tokens, head_dim] of the pages' type
   };
-  struct Row {
-    std::array<Side, 2> sides;
-    std::int32_t len = 0;  // when it was last looked at
-    std::vector<std::int32_t> position;
-    std::vector<std::uint32_t> words;  // [num_words, tokens]
-  };
-  static bool has_codes(const Row& row) { return !row.sides[0].codes.empty() || !row.sides[1].codes.empty(); }
+  [[nodiscard]] std::int32_t kv_heads() const { return static_cast<std::int32_t>(len_.size()); }
+  [[nodiscard]] bool has_codes(std::size_t head) const;
   void note_lengths(const KvRows& kv, std::int32_t first_row, std::int32_t new_tokens);
-  static void keep(Side& side, std::unique_ptr<RowCode> code);
-  static void take_row(Row& row, const KvRows& kv, std::int32_t r);
-  static void fill_row(const Row& row, const KvRows& kv, std::int32_t r);
+  void take_side(std::size_t side, const KvRows& own);
+  void fill_rows(const KvRows& kv, std::int32_t first_row, std::int32_t begin, std::int32_t count) const;
 
-  std::vector<Row> rows_;
-  bool is_noted_ = false;  // lengths of this step, evicted tokens left out
+  TensorMemory memory_;
+  std::array<Side, 2> sides_;
+  std::vector<std::int32_t> len_;    // [kv_heads] when they were last looked at
+  RowNumbers<std::uint32_t> words_;  // of each row [1 + num_words, len], positions first
+  bool is_noted_ = false;            // lengths of this step, evicted tokens left out
   bool is_loose_ = false, is_resting_ = false;
 };
 

@@ -54,7 +54,7 @@ PolicyCache::PolicyCache(std::unique_ptr<const CacheModel> model, const Recipe& 
   if (!recipe.runs_in("engine"))
     throw InputError(fmt::format("recipe '{}' does not run in the engine; it runs in: {}", recipe.name, fmt::join(recipe.hosts, ", ")));
   if (!model_->memory().on_host()) refuse_cpu_only(recipe, policy_.needs());
-  keeper_ = std::make_unique<Keeper>(groups_, options.packs && model_->memory().on_host());
+  keeper_ = std::make_unique<Keeper>(groups_, options.packs);
   pages_->reserve(options.reserved_pages);
   ops_.keep_log(false);
   ops_.take_counts_from(options.counts);

@@ -27,7 +27,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
     CountSource* counts = nullptr;  // is shown counts that depended on data, step by step
     RecordOptions passes = {};      // how extra passes are run
     // Sequences that a format encodes rest as it stores them once their prompt is complete, and only the layer at work lies in pages,
-    // decoded. In the host's memory; elsewhere rows hold what decoding gives.
+    // decoded.
     bool packs = false;
     // What a selector with tiers leaves on the host lies in host memory once the prompt is complete, and what its last step read, without
     // gaps, in the cache's: only the layer at work has pages. Disk counts as host memory.

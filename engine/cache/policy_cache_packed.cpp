@@ -1,7 +1,10 @@
 // What sequences of a PolicyCache hold beside pages: what formats encode, and what was moved to host memory.
+#include <fmt/format.h>
+
 #include "base/error.h"
 #include "engine/cache/policy_cache_keeper.h"
 #include "kernels/cast/cast.h"
+#include "kernels/cuda/gpu_memory.h"
 #include "kernels/dequantize/dequantize.h"
 #include "kernels/low_rank/low_rank.h"
 #include "kernels/outliers/outliers.h"
@@ -11,6 +14,22 @@
 
 namespace kvlab {
 
+namespace {
+
+template <class F>
+void fitted(const F& f) {
+  try {
+    f();
+  } catch (const GpuMemoryError& e) {
+    throw InputError(
+        fmt::format("what the recipe encodes does not fit into the GPU's memory beside weights and KV cache: "
+                    "run fewer or shorter sequences at a time ({})",
+                    e.what()));
+  }
+}
+
+}  // namespace
+
 EngineSequence& PolicyCache::Keeper::sequence_of(const LayerStep& step, std::size_t s) const {
   for (const auto& group : groups_)
     for (EngineSequence* const sequence : group->sequences)
@@ -18,11 +37,22 @@ EngineSequence& PolicyCache::Keeper::sequence_of(const LayerStep& step, std::siz
   throw InternalError("a policy acts on a sequence that is not of the step");
 }
 
+// A GPU's lists are read back once for all sequences.
 template <class Op>
 void PolicyCache::Keeper::give(const LayerStep& step, const ListedTokens& tokens, const Op& op) {
-  for (std::size_t s = 0; packs_ && s < step.seqs.size(); ++s)
-    sequence_of(step, s).packed[place(step.layer)].keep(op, tokens, static_cast<std::int32_t>(s) * tokens.kv.kv_heads,
-                                                        step.seqs[s].new_tokens);
+  if (!packs_ || tokens.total() == 0) return;
+  ListedTokens on_host = tokens;
+  std::vector<std::int32_t> index;
+  if (!step.memory.on_host()) {
+    index.resize(static_cast<std::size_t>(tokens.total()));
+    step.memory.to_host(index.data(), tokens.index, tokens.list_bytes());
+    on_host.index = index.data();
+  }
+  fitted([&] {
+    for (std::size_t s = 0; s < step.seqs.size(); ++s)
+      sequence_of(step, s).packed[place(step.layer)].keep(op, on_host, static_cast<std::int32_t>(s) * tokens.kv.kv_heads,
+                                                          step.seqs[s].new_tokens);
+  });
 }
 
 void PolicyCache::Keeper::keep(const LayerStep& step, const Cast& op) { give(step, op.tokens, op); }
@@ -54,7 +84,7 @@ void PolicyCache::wake(Group& g, std::int32_t layer) {
   const KvRows kv = g.layers[place(layer)].rows();
   for (std::size_t s = 0; s < g.sequences.size(); ++s)
     if (is_resting(*g.sequences[s], place(layer)))
-      g.sequences[s]->packed[place(layer)].fill(kv, static_cast<std::int32_t>(s) * shape_.kv_heads);
+      fitted([&] { g.sequences[s]->packed[place(layer)].fill(kv, static_cast<std::int32_t>(s) * shape_.kv_heads); });
 }
 
 void PolicyCache::rest(Group& g, std::int32_t layer) {
@@ -66,7 +96,7 @@ void PolicyCache::rest(Group& g, std::int32_t layer) {
     PackedRows& packed = g.sequences[s]->packed[place(layer)];
     packed.settle(kv, first_row, g.seqs[s].new_tokens);
     if (g.seqs[s].end() < g.seqs[s].prompt_tokens || !packed.can_rest()) continue;
-    packed.take(kv, first_row);
+    fitted([&] { packed.take(kv, first_row); });
     for (std::int32_t h = 0; h < shape_.kv_heads; ++h) store.rest(first_row + h);
   }
 }

@@ -23,7 +23,7 @@ void PolicyCache::start(EngineSequence& sequence) {
   sequence.memory.assign(place(shape_.num_layers), {empty, nullptr, empty});
   sequence.packed.clear();
   if (keeper_->packs())
-    for (std::int32_t l = 0; l < shape_.num_layers; ++l) sequence.packed.emplace_back(shape_.kv_heads);
+    for (std::int32_t l = 0; l < shape_.num_layers; ++l) sequence.packed.emplace_back(shape_.kv_heads, model_->memory());
   sequence.tiers.clear();
   for (std::int32_t l = 0; l < shape_.num_layers && options_.tiers; ++l) sequence.tiers.emplace_back(policy_.lower(l), shape_.kv_heads);
   sequence.offloaded.assign(place(shape_.num_layers * shape_.kv_heads), {});

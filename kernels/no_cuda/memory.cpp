@@ -1,3 +1,4 @@
+#include "kernels/cuda/copy_ranges.h"
 #include "kernels/cuda/gpu_memory.h"
 
 namespace kvlab {
@@ -25,6 +26,7 @@ void* allocate_pinned(std::int64_t) { refuse(); }
 void free_pinned(void*) noexcept {}
 void to_device(void*, const void*, std::int64_t, CudaStream) { refuse(); }
 void to_host(void*, const void*, std::int64_t, CudaStream) { refuse(); }
+void copy_ranges(std::span<const CopyRange>, CudaStream) { refuse(); }
 void fill(void*, int, std::int64_t, CudaStream) { refuse(); }
 CudaStream make_stream() { refuse(); }
 void destroy(CudaStream) noexcept {}

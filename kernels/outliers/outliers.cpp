@@ -45,8 +45,14 @@ std::int64_t outlier_numbers(const Outliers& a) {
   return n;
 }
 
+bool has_wide_places(const Outliers& a) {
+  std::int64_t longest = a.tokens.kv.head_dim;
+  for (std::int32_t r = 0; a.per_channel && r < a.tokens.kv.num_rows; ++r) longest = std::max<std::int64_t>(longest, a.tokens.entries(r));
+  return has_wide_places(longest);
+}
+
 std::int64_t outlier_bytes(std::int64_t vectors, std::int64_t length, double share) {
-  return vectors * outliers_of(share, length) * (length > 65536 ? 6 : 4);
+  return vectors * outliers_of(share, length) * (has_wide_places(length) ? 6 : 4);
 }
 
 OpCall call(const Outliers& a) {
@@ -56,13 +62,11 @@ OpCall call(const Outliers& a) {
 }
 
 void run_cpu(const Outliers& a) {
-  std::uint16_t* value = a.value;
-  std::int32_t* place = a.place;
+  std::int64_t first = 0;  // of the vector's outliers
   std::vector<std::int32_t> order;
   for_each_vector(a, [&](std::int32_t r, std::int32_t v, std::int32_t entries, std::int32_t n) {
     const std::int32_t room = outliers_of(a.share, entries), half = std::min(room / 2, n / 2);
-    std::fill_n(place, room, -1);
-    std::fill_n(value, room, std::uint16_t{0});
+    for (std::int32_t i = 0; i < room; ++i) a.place.set(first + i, -1), a.value[first + i] = 0;
     if (half > 0) {
       double sum = 0;
       for (std::int32_t i = 0; i < n; ++i) sum += double{number(a, r, v, i)};
@@ -71,12 +75,12 @@ void run_cpu(const Outliers& a) {
       std::stable_sort(order.begin(), order.end(), [&](std::int32_t x, std::int32_t y) { return number(a, r, v, x) > number(a, r, v, y); });
       for (std::int32_t i = 0; i < 2 * half; ++i) {
         const std::int32_t at = order[static_cast<std::size_t>(i < half ? i : n - 1 - (i - half))];
-        place[i] = at;
-        value[i] = static_cast<std::uint16_t>(to_stored(StoredType::kFp16, number(a, r, v, at)));
+        a.place.set(first + i, at);
+        a.value[first + i] = static_cast<std::uint16_t>(to_stored(StoredType::kFp16, number(a, r, v, at)));
       }
-      for (std::int32_t i = 0; i < 2 * half; ++i) number(a, r, v, place[i]) = static_cast<float>(sum / n);
+      for (std::int32_t i = 0; i < 2 * half; ++i) number(a, r, v, a.place.at(first + i)) = static_cast<float>(sum / n);
     }
-    value += room, place += room;
+    first += room;
   });
 }
 
@@ -95,7 +99,7 @@ void run_cpu(const RestoreOutliers& b) {
   std::int64_t at = 0;
   for_each_vector(a, [&](std::int32_t r, std::int32_t v, std::int32_t entries, std::int32_t) {
     for (const std::int64_t end = at + outliers_of(a.share, entries); at < end; ++at)
-      if (a.place[at] >= 0) number(a, r, v, a.place[at]) = half_to_float(a.value[at]);
+      if (const std::int32_t place = a.place.at(at); place >= 0) number(a, r, v, place) = half_to_float(a.value[at]);
   });
 }
 

@@ -16,7 +16,8 @@ struct Vectors {
   const std::int64_t* room_first;  // [num_rows] of the row's first vector
   const std::int32_t* room;        // [num_rows] outliers of each of its vectors
   std::uint16_t* value;
-  std::int32_t *place, *found;  // found: scratch like place
+  OutlierPlaces place;
+  std::int32_t* found;  // scratch like place
 
   __device__ std::int32_t vectors(int row) const {
     return list.entries(row) == 0 ? 0 : per_channel ? list.rows.head_dim : list.entries(row);
@@ -42,9 +43,9 @@ __global__ void __launch_bounds__(kRowThreads) take_outliers(Vectors a) {
   if (vector >= a.vectors(row)) return;
   const std::int32_t n = a.length(row, vector), room = a.room[row], half = min(room / 2, n / 2);
   const std::int64_t first = a.room_first[row] + std::int64_t{vector} * room;
-  std::int32_t *const place = a.place + first, *const found = a.found + first;
+  std::int32_t* const found = a.found + first;
   for (int i = threadIdx.x; i < room; i += kRowThreads)
-    if (i >= 2 * half) place[i] = -1, a.value[first + i] = 0;
+    if (i >= 2 * half) a.place.set(first + i, -1), a.value[first + i] = 0;
   if (half == 0) return;
   double sum = 0;
   for (int i = threadIdx.x; i < n; i += kRowThreads) sum += load_float(&a.number<T>(row, vector, i));
@@ -66,7 +67,7 @@ __global__ void __launch_bounds__(kRowThreads) take_outliers(Vectors a) {
       const std::uint32_t other = high(found[j]);
       before += (side == 0 ? other > mine : other < mine) || (other == mine && j < i) ? 1 : 0;
     }
-    place[side + before] = found[i];
+    a.place.set(first + side + before, found[i]);
     a.value[first + side + before] = half_bits(load_float(&a.number<T>(row, vector, found[i])));
   }
   __syncthreads();
@@ -80,7 +81,8 @@ __global__ void __launch_bounds__(kRowThreads) restore_outliers(Vectors a) {
   if (vector >= a.vectors(row)) return;
   const std::int64_t first = a.room_first[row] + std::int64_t{vector} * a.room[row];
   for (int i = threadIdx.x; i < a.room[row]; i += kRowThreads)
-    if (a.place[first + i] >= 0) store_float(&a.number<T>(row, vector, a.place[first + i]), to_float(f16{a.value[first + i]}));
+    if (const std::int32_t place = a.place.at(first + i); place >= 0)
+      store_float(&a.number<T>(row, vector, place), to_float(f16{a.value[first + i]}));
 }
 
 Vectors vectors_of(const Outliers& a, CudaContext& cuda) {

@@ -7,6 +7,24 @@
 
 namespace kvlab {
 
+// Places of outliers within their vectors. One of the arrays is null, both with shapes alone: 2 bytes are enough for vectors of up to
+// 65,535 numbers.
+struct OutlierPlaces {
+  std::uint16_t* narrow = nullptr;  // 65,535: none
+  std::int32_t* wide = nullptr;     // -1: none
+
+  KVLAB_BOTH std::int32_t at(std::int64_t i) const {
+    if (wide != nullptr) return wide[i];
+    return narrow[i] == 0xffff ? -1 : std::int32_t{narrow[i]};
+  }
+  KVLAB_BOTH void set(std::int64_t i, std::int32_t place) const {
+    if (wide != nullptr)
+      wide[i] = place;
+    else
+      narrow[i] = static_cast<std::uint16_t>(place);
+  }
+};
+
 // Takes the extreme numbers out of the listed vectors: of each vector the `share` / 2 largest and as many smallest (each rounded down
 // but at least one, so that short vectors have outliers too; ties to the earlier), kept in fp16 with their places, and puts the mean of the
 // vector in their stead (GEAR, Kang et al. 2024, arXiv:2403.05527, eq. 3). A vector is one token's channels, or one channel of all entries
@@ -16,12 +34,16 @@ struct Outliers {
   bool per_channel = false;  // K; else per token
   double share = 0.02;
   std::uint16_t* value = nullptr;  // [outlier_numbers()] out, fp16, vector by vector
-  std::int32_t* place = nullptr;   // [outlier_numbers()] out, within the vector; -1: none
+  OutlierPlaces place;             // [outlier_numbers()] out
 };
 // Outliers of one vector of n numbers: 0 for a share of 0, and of a single number.
 std::int32_t outliers_of(double share, std::int64_t n);
 std::int64_t outlier_numbers(const Outliers&);
-// Stored: the number, and its place in 2 bytes (4 where a vector has more than 65,536 numbers).
+// Of one vector of n numbers.
+constexpr bool has_wide_places(std::int64_t n) { return n > 65535; }
+// Of some vector of the lists.
+bool has_wide_places(const Outliers&);
+// Stored: the number, and its place.
 std::int64_t outlier_bytes(std::int64_t vectors, std::int64_t length, double share);
 
 // The vectors are read, outliers written, and their places filled; three operations per element.

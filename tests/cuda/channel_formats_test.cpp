@@ -8,6 +8,8 @@
 namespace kvlab {
 namespace {
 
+using Halves = std::vector<std::uint16_t>;
+
 class ChannelFormatsCuda : public CudaTest {
  protected:
   // All slots of the pool; what no token owns is NaN in both.
@@ -24,23 +26,32 @@ class ChannelFormatsCuda : public CudaTest {
   }
 
   template <class T>
-  void check_outliers(double share, bool per_channel, bool values) {
-    SCOPED_TRACE(testing::Message() << share << per_channel << values);
+  void check_outliers(double share, bool per_channel, bool values, bool narrow) {
+    SCOPED_TRACE(testing::Message() << share << per_channel << values << narrow);
     ListedFixture<T> f({.kv_heads = 2, .head_dim = 40, .page_tokens = 8}, {0, 9, 70, 300}, {0, 7, 60, 150}, {0, 7, 50, 150}, 1);
     for (float& x : f.rows.k) x = std::round(x * 16) / 16;  // ties
     f.rows.upload();
-    Outliers a{f.host(values), per_channel, share};
+    Outliers a{f.host(values), per_channel, share, nullptr, {}};
     const auto n = static_cast<std::size_t>(outlier_numbers(a));
-    std::vector<std::uint16_t> value(n, 7);
+    Halves value(n, 7), narrow_place(n, 7);
     Ints place(n, 7);
-    a.value = value.data(), a.place = place.data();
+    a.value = value.data();
+    if (narrow)
+      a.place.narrow = narrow_place.data();
+    else
+      a.place.wide = place.data();
     run_cpu(a);
-    const DeviceBuffer<std::uint16_t> device_value(value.size());
-    const DeviceBuffer<std::int32_t> device_place(place.size());
-    const Outliers b{f.device(values), per_channel, share, device_value.data(), device_place.data()};
+    const DeviceBuffer<std::uint16_t> device_value(Halves(n, 7)), device_narrow(Halves(n, 7));
+    const DeviceBuffer<std::int32_t> device_place(Ints(n, 7));
+    Outliers b{f.device(values), per_channel, share, device_value.data(), {}};
+    if (narrow)
+      b.place.narrow = device_narrow.data();
+    else
+      b.place.wide = device_place.data();
     run_cuda(b, cuda());
     EXPECT_EQ(device_value.to_host(cuda().stream()), value);
     EXPECT_EQ(device_place.to_host(cuda().stream()), place);
+    EXPECT_EQ(device_narrow.to_host(cuda().stream()), narrow_place);
     expect_same_cache(f, 1e-3);  // means, summed in another order, on either side of a rounding
     run_cpu(RestoreOutliers{a});
     run_cuda(RestoreOutliers{b}, cuda());
@@ -49,10 +60,10 @@ class ChannelFormatsCuda : public CudaTest {
 };
 
 TEST_F(ChannelFormatsCuda, OutliersEqualCpuVersion) {
-  check_outliers<f16>(0.1, true, false);
-  check_outliers<f16>(0.3, false, true);
-  check_outliers<float>(0.9, true, true);
-  check_outliers<float>(0.0, false, false);
+  check_outliers<f16>(0.1, true, false, true);
+  check_outliers<f16>(0.3, false, true, false);
+  check_outliers<float>(0.9, true, true, false);
+  check_outliers<float>(0.0, false, false, true);
 }
 
 TEST_F(ChannelFormatsCuda, SparsifyEqualsCpuVersion) {

@@ -157,7 +157,8 @@ TEST_F(EngineHostsCuda, GradesLikeTheCpu) {
     samples.push_back(s);
   }
   const auto gpu = make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kF32);
-  for (const auto& [name, budget] : std::map<std::string, std::int32_t>{{"h2o", 40}, {"kvzip", 40}, {"laq", 40}}) {
+  for (const auto& [name, budget] :
+       std::map<std::string, std::int32_t>{{"h2o", 40}, {"kvzip", 40}, {"laq", 40}, {"fp8", 0}, {"int8_per_token", 0}}) {
     SCOPED_TRACE(name);
     const std::vector<Recipe> recipes{load_recipe(name, budget)};
     std::vector<std::vector<GradedAnswer>> answers;

@@ -1,54 +1,9 @@
 #include "base/error.h"
-#include "tests/cuda/engine_fixture.h"
+#include "tests/cuda/shape_model.h"
 #include "tests/recipes_in.h"
 
 namespace kvlab {
 namespace {
-
-ModelConfig config_of(std::int32_t layers) {
-  ModelConfig c = tiny_config();
-  c.layers = layers;
-  return c;
-}
-
-// A model that is nothing but its shape.
-class ShapeModel final : public CacheModel {
- public:
-  ShapeModel(std::int32_t layers, TensorMemory memory, ElementType type) : config_(config_of(layers)), memory_(memory), type_(type) {
-    for (std::int32_t l = 0; l < config_.layers; ++l) {
-      const std::vector<float> w = bf16_floats(std::int64_t{config_.hidden_dim} * config_.q_heads * config_.head_dim, 900 + l, 0.1F);
-      w_o_.emplace_back(memory).append_from_host(w.data(), static_cast<std::int64_t>(w.size()));
-    }
-  }
-  [[nodiscard]] const ModelConfig& config() const override { return config_; }
-  [[nodiscard]] TensorMemory memory() const override { return memory_; }
-  [[nodiscard]] ElementType kv_type() const override { return type_; }
-  [[nodiscard]] const float* output_weights(std::int32_t layer) const override { return w_o_[static_cast<std::size_t>(layer)].data(); }
-
- private:
-  ModelConfig config_;
-  TensorMemory memory_;
-  ElementType type_;
-  std::vector<TensorArray<float>> w_o_;
-};
-
-// A layer's tensors in a step, numbers that bf16 holds.
-struct Tensors {
-  Tensors(std::int64_t tokens, std::uint64_t seed)
-      : hidden(bf16_floats(tokens * 64, seed, 1)),
-        pre_q(bf16_floats(tokens * 4 * 64, seed + 1, 1)),
-        q(bf16_floats(tokens * 4 * 64, seed + 2, 1)),
-        pre_k(bf16_floats(tokens * 2 * 64, seed + 3, 1)),
-        k(bf16_floats(tokens * 2 * 64, seed + 4, 1)),
-        v(bf16_floats(tokens * 2 * 64, seed + 5, 1)) {}
-  std::vector<float> hidden, pre_q, q, pre_k, k, v;
-};
-
-std::vector<bf16> rounded(const std::vector<float>& x) {
-  std::vector<bf16> y;
-  for (const float value : x) y.push_back(from_float<bf16>(value));
-  return y;
-}
 
 // Positions of the tokens in each row of a sequence, by layer and head.
 using Held = std::vector<std::vector<std::int32_t>>;
@@ -125,18 +80,7 @@ class EngineRecipesCuda : public CudaTest, public testing::WithParamInterface<st
   }
 
   std::vector<float> layer(PolicyCache& cache, std::int32_t l, std::int32_t tokens, std::uint64_t seed, bool on_gpu) {
-    const Tensors t(tokens, seed);
-    if (!on_gpu) {
-      std::vector<float> out(t.q.size());
-      cache.before_rope(l, t.hidden.data(), t.pre_q.data(), t.pre_k.data());
-      cache.attend(l, t.q.data(), t.k.data(), t.v.data(), out.data());
-      return out;
-    }
-    const DeviceBuffer<bf16> hidden(rounded(t.hidden)), pre_q(rounded(t.pre_q)), q(rounded(t.q)), pre_k(rounded(t.pre_k)), k(rounded(t.k)),
-        v(rounded(t.v)), out(static_cast<std::int64_t>(t.q.size()));
-    cache.before_rope(l, {tokens, ElementType::kBf16, hidden.data(), pre_q.data(), pre_k.data(), v.data(), 256, 128});
-    cache.attend(l, {tokens, ElementType::kBf16, hidden.data(), q.data(), k.data(), v.data(), 256, 128}, out.data());
-    return floats(out.to_host(cuda().stream()));
+    return on_gpu ? run_layer<bf16>(cache, l, tokens, seed, cuda()) : run_layer(cache, l, tokens, seed);
   }
 };
 

@@ -1,24 +1,12 @@
 // Sequences at rest as their format stores them: the same answers, bit for bit, in as many bytes as are counted.
 #include <gtest/gtest.h>
 
-#include <map>
-
 #include "tests/engine/cache_steps.h"
-#include "tests/recipes_in.h"
+#include "tests/engine/packed_recipes.h"
 #include "tests/short_run.h"
 
 namespace kvlab {
 namespace {
-
-// What encodes tokens in the engine.
-std::vector<std::string> packed_recipes() {
-  std::vector<std::string> names = recipes_in({"engine"});
-  std::erase_if(names, [](const std::string& name) {
-    const Recipe recipe = load_recipe(name);
-    return recipe.format == "native" && recipe.disposal != "low_precision";
-  });
-  return names;
-}
 
 // Two sequences with everything in pages, and the same ones at rest.
 struct Pair {
@@ -47,23 +35,6 @@ struct Pair {
 
 class PackedCache : public testing::TestWithParam<std::string> {};
 
-// What is held of K and V beyond what is counted, per layer and KV head: divisors of channels, which are counted in 16 bits or not at all
-// (where the paper folds them into weights) and held in 32, once for each number of bits.
-std::int64_t divisor_bytes(const std::string& recipe, std::int64_t head_dim) {
-  const std::map<std::string, std::int64_t> bytes{{"qserve_kv4", 4}, {"fireq", 2}, {"mikv", 2}, {"zipcache", 6}, {"zipvl", 6}};
-  return bytes.contains(recipe) ? bytes.at(recipe) * head_dim : 0;
-}
-
-// K and V as they are counted: without positions and statistics.
-std::int64_t counted_kv(PolicyCache& cache, EngineSequence& s) {
-  const std::string name = cache.policy().recipe().name;
-  std::int64_t tokens = 0;
-  for (const auto& row : cache.positions(s)) tokens += std::ssize(row);
-  const bool has_word = name == "zipcache" || name == "zipvl" || name == "mikv",
-             has_position = name == "snapkv_kivi2" || name == "knorm_int4";
-  return cache.resident(s).gpu - 4 * tokens * (has_word || has_position ? 1 : 0);
-}
-
 TEST_P(PackedCache, AnswersAsFromPagesInTheBytesThatAreCounted) {
   const std::string name = GetParam();
   if (short_run() && name.size() % 3 != 0) GTEST_SKIP() << "two thirds of the recipes are left out with KVLAB_SHORT set";
@@ -72,10 +43,8 @@ TEST_P(PackedCache, AnswersAsFromPagesInTheBytesThatAreCounted) {
   pair.compare();
   const ModelConfig& c = probe().config();
   const std::int64_t rows = std::int64_t{c.layers} * c.kv_heads, divisors = rows * divisor_bytes(name, c.head_dim);
-  // Dense on the GPU, or with a code that the engine has no decoder for: the prompt's keys of all heads as one product.
-  const bool stays_in_pages = name == "cachegen" || name == "shadowkv" || name == "shadowkv_keys";
-  EXPECT_EQ(pair.packed.pages().used_pages() > 0, stays_in_pages);
-  if (stays_in_pages) return;
+  EXPECT_EQ(pair.packed.pages().used_pages() > 0, stays_in_pages(name));
+  if (stays_in_pages(name)) return;
   const auto check = [&](double most_apart) {
     for (EngineSequence* s : {&pair.packed_a, &pair.packed_b}) {
       const std::int64_t counted = counted_kv(pair.packed, *s) + divisors, held = pair.packed.held(*s).kv;

@@ -49,10 +49,10 @@ TEST(Outliers, HandComputedPerToken) {
   outliers.share = 0.4;  // one at each end
   ASSERT_EQ(outlier_numbers(outliers), 4);
   std::vector<std::uint16_t> value(4);
-  std::vector<std::int32_t> place(4);
-  outliers.value = value.data(), outliers.place = place.data();
+  std::vector<std::uint16_t> place(4);
+  outliers.value = value.data(), outliers.place.narrow = place.data();
   run_cpu(outliers);
-  EXPECT_EQ(place, (std::vector<std::int32_t>{1, 3, 0, 4}));
+  EXPECT_EQ(place, (std::vector<std::uint16_t>{1, 3, 0, 4}));
   const float* const x = rows.tokens_of.kv.key(0, 0);
   EXPECT_EQ(std::vector<float>(x, x + 5), (std::vector<float>{1, 1, 2, 1, 1}));  // the mean of the first token is 1
   run_cpu(RestoreOutliers{outliers});
@@ -68,7 +68,7 @@ TEST(Outliers, PerChannelTakesAcrossTokens) {
   std::vector<std::uint16_t> value(static_cast<std::size_t>(outlier_numbers(outliers)));
   std::vector<std::int32_t> place(value.size());
   ASSERT_EQ(value.size(), 2U * 3 * 2);
-  outliers.value = value.data(), outliers.place = place.data();
+  outliers.value = value.data(), outliers.place.wide = place.data();
   run_cpu(outliers);
   for (std::int32_t r = 0; r < 2; ++r)
     for (std::int32_t c = 0; c < 3; ++c) {
@@ -82,6 +82,8 @@ TEST(Outliers, PerChannelTakesAcrossTokens) {
       EXPECT_EQ(place[static_cast<std::size_t>((r * 3 + c) * 2 + 1)], smallest);
     }
   EXPECT_EQ(outlier_bytes(128, 1000, 0.02), 128 * 20 * 4);
+  EXPECT_FALSE(has_wide_places(65535));
+  EXPECT_TRUE(has_wide_places(65536));
   EXPECT_EQ(outlier_bytes(128, 100000, 0.02), 128 * 2000 * 6);
   for (const std::int64_t n : {2, 20, 99, 199}) EXPECT_EQ(outliers_of(0.02, n), 2) << n;  // at least one at either end
   EXPECT_EQ(outliers_of(0.02, 200), 4);

@@ -55,7 +55,10 @@ class Gear final : public Format {
     outliers.share = sparse_frac_;
     const std::int64_t numbers = outlier_numbers(outliers);
     outliers.value = reinterpret_cast<std::uint16_t*>(step.ops.ints((numbers + 1) / 2));
-    outliers.place = step.ops.ints(numbers);
+    if (has_wide_places(outliers))
+      outliers.place.wide = step.ops.ints(numbers);
+    else
+      outliers.place.narrow = reinterpret_cast<std::uint16_t*>(step.ops.ints((numbers + 1) / 2));
     step.ops(outliers);
     const GroupCodec codec = this->codec(tokens.values);
     auto* const packed = reinterpret_cast<std::uint8_t*>(step.ops.ints((packed_bytes(tokens, codec) + 3) / 4));

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/listed_tokens.h"
+
+namespace kvlab {
+
+// A stretch of neighbouring tokens of a row.
+struct TokenRun {
+  std::int32_t begin = 0, count = 0;
+};
+
+// The tokens of one row's list, ascending, and entries behind them that stand for none.
+struct RowList {
+  std::vector<TokenRun> runs;
+  std::int32_t tokens = 0, entries = 0;
+
+  [[nodiscard]] bool is_full() const { return tokens == entries; }
+  void append(TokenRun run);
+  void append(const RowList& later);
+};
+
+// Of rows [first_row, first_row + rows) of lists with indices in the host's memory. A list without any token has no entries either.
+std::vector<RowList> row_lists(const ListedTokens& listed, std::int32_t first_row, std::int32_t rows);
+
+// A row's tokens [0, len) that are in none of `lists`.
+RowList tokens_outside(std::span<const RowList* const> lists, std::int32_t len);
+
+}  // namespace kvlab

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/cache/row_list.h"
+#include "kernels/tensor_memory.h"
+
+namespace kvlab {
+
+struct Cast;
+struct Dequantize;
+struct LowRankRebuild;
+struct PruneChannels;
+struct RestoreOutliers;
+struct Unsparsify;
+
+// Rows [first_row, first_row + lists.size()) of an operation that ran in `memory`, and what it lists of them.
+struct EncodedRows {
+  const TensorMemory& memory;
+  std::int32_t first_row = 0;
+  const std::vector<RowList>& lists;
+};
+
+// K or V of some tokens of a sequence's rows in one layer as a format stores them, in the memory of the rows: what one operation fills them
+// from. A sequence's rows are decoded together, or some of them apart from others.
+class RowsCode {
+ public:
+  explicit RowsCode(const EncodedRows& rows) : lists_(rows.lists), memory_(rows.memory) {}
+  RowsCode(const RowsCode&) = delete;
+  RowsCode& operator=(const RowsCode&) = delete;
+  virtual ~RowsCode() = default;
+
+  // What is encoded, and what it is decoded with. Which tokens they are is not counted: marks and positions tell it, too.
+  [[nodiscard]] virtual std::int64_t bytes() const = 0;
+  // Fills the vectors of `listed`: its rows are rows [first_row, first_row + listed.kv.num_rows) of the code, with their lists.
+  virtual void decode(const ListedTokens& listed, std::int32_t first_row) const = 0;
+  // Takes over what `later` holds of each row behind its own. False: that stays a code of its own.
+  bool take_over(const RowsCode& later);
+  [[nodiscard]] const std::vector<RowList>& lists() const { return lists_; }
+
+ protected:
+  // The same without the lists, which have no entries that stand for no token.
+  [[nodiscard]] virtual bool append(const RowsCode& /*later*/) { return false; }
+  [[nodiscard]] const TensorMemory& memory() const { return memory_; }
+
+ private:
+  std::vector<RowList> lists_;
+  TensorMemory memory_;
+};
+
+// What an operation left of the rows.
+std::unique_ptr<RowsCode> rows_code(const Cast& op, const EncodedRows& rows);
+std::unique_ptr<RowsCode> rows_code(const Dequantize& op, const EncodedRows& rows);
+std::unique_ptr<RowsCode> rows_code(const LowRankRebuild& op, const EncodedRows& rows);
+std::unique_ptr<RowsCode> rows_code(const PruneChannels& op, const EncodedRows& rows);
+std::unique_ptr<RowsCode> rows_code(const RestoreOutliers& op, const EncodedRows& rows);
+std::unique_ptr<RowsCode> rows_code(const Unsparsify& op, const EncodedRows& rows);
+
+}  // namespace kvlab

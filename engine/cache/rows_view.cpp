@@ -1,0 +1,27 @@
+#include "engine/cache/rows_view.h"
+
+namespace kvlab {
+
+RowsView::RowsView(const KvRows& all, std::int32_t first_row, std::int32_t rows)
+    : RowsView(all, first_row, {all.len + first_row, static_cast<std::size_t>(rows)}) {}
+
+RowsView::RowsView(const KvRows& all, std::int32_t first_row, std::span<const std::int32_t> len) : first_(1, 0), rows_(all) {
+  for (const std::int32_t n : len) first_.push_back(first_.back() + n);
+  rows_.num_rows = rows_.kv_heads = static_cast<std::int32_t>(len.size());
+  rows_.len = len.data(), rows_.first = first_.data(), rows_.page_begin = all.page_begin + first_row;
+}
+
+Listing::Listing(std::span<const RowList> lists, const TensorMemory& memory) : first_(1, 0) {
+  for (const RowList& list : lists) {
+    for (const TokenRun& run : list.runs)
+      for (std::int32_t i = 0; i < run.count; ++i) host_index_.push_back(run.begin + i);
+    first_.push_back(first_.back() + list.entries);
+    host_index_.resize(static_cast<std::size_t>(first_.back()), -1);
+  }
+  index_ = host_index_.data();
+  if (memory.on_host()) return;
+  frame_.emplace(*memory.cuda());
+  index_ = memory.cuda()->upload(host_index_.data(), static_cast<std::int64_t>(host_index_.size()));
+}
+
+}  // namespace kvlab

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/cache/row_list.h"
+#include "kernels/cuda/memory.h"
+#include "kernels/tensor_memory.h"
+
+namespace kvlab {
+
+// Operations outside of a policy's log.
+template <class Op>
+void run_in(const TensorMemory& memory, const Op& op) {
+  if (memory.on_host())
+    run_cpu(op);
+  else
+    run_cuda(op, *memory.cuda());
+}
+
+// Rows [first_row, first_row + rows) of a batch as one of their own.
+class RowsView {
+ public:
+  RowsView(const KvRows& all, std::int32_t first_row, std::int32_t rows);
+  // The first len[i] tokens of each.
+  RowsView(const KvRows& all, std::int32_t first_row, std::span<const std::int32_t> len);
+  RowsView(const RowsView&) = delete;
+  RowsView& operator=(const RowsView&) = delete;
+  [[nodiscard]] const KvRows& rows() const { return rows_; }
+
+ private:
+  std::vector<std::int64_t> first_;
+  KvRows rows_;
+};
+
+// Lists as operations take them, their indices in the memory where these run. On a GPU they are scratch of a frame of the context.
+class Listing {
+ public:
+  Listing(std::span<const RowList> lists, const TensorMemory& memory);
+  [[nodiscard]] ListedTokens of(const KvRows& rows, bool values) const { return {rows, first_.data(), index_, values}; }
+
+ private:
+  std::optional<CudaContext::Frame> frame_;
+  std::vector<std::int64_t> first_;
+  std::vector<std::int32_t> host_index_;
+  const std::int32_t* index_ = nullptr;
+};
+
+}  // namespace kvlab

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/cache/policy_cache.h"
+#include "tests/recipes_in.h"
+
+namespace kvlab {
+
+// What encodes tokens in the engine.
+inline std::vector<std::string> packed_recipes() {
+  std::vector<std::string> names = recipes_in({"engine"});
+  std::erase_if(names, [](const std::string& name) {
+    const Recipe recipe = load_recipe(name);
+    return recipe.format == "native" && recipe.disposal != "low_precision";
+  });
+  return names;
+}
+
+// Dense on the GPU, or with a code that the engine has no decoder for: the prompt's keys of all heads as one product.
+inline bool stays_in_pages(const std::string& recipe) { return recipe == "cachegen" || recipe == "shadowkv" || recipe == "shadowkv_keys"; }
+
+// What is held of K and V beyond what is counted, per layer and KV head: divisors of channels, which are counted in 16 bits or not at all
+// (where the paper folds them into weights) and held in 32, once for each number of bits.
+inline std::int64_t divisor_bytes(const std::string& recipe, std::int64_t head_dim) {
+  const std::map<std::string, std::int64_t> bytes{{"qserve_kv4", 4}, {"fireq", 2}, {"mikv", 2}, {"zipcache", 6}, {"zipvl", 6}};
+  return bytes.contains(recipe) ? bytes.at(recipe) * head_dim : 0;
+}
+
+// K and V as they are counted: without positions and statistics.
+inline std::int64_t counted_kv(PolicyCache& cache, EngineSequence& s) {
+  const std::string name = cache.policy().recipe().name;
+  std::int64_t tokens = 0;
+  for (const auto& row : cache.positions(s)) tokens += std::ssize(row);
+  const bool has_word = name == "zipcache" || name == "zipvl" || name == "mikv",
+             has_position = name == "snapkv_kivi2" || name == "knorm_int4";
+  return cache.resident(s).gpu - 4 * tokens * (has_word || has_position ? 1 : 0);
+}
+
+}  // namespace kvlab
