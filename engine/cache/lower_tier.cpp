@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/pack_tokens/pack_tokens.h"
+#include "engine/cache/rows_view.h"
+#include "kernels/token_copy/token_copy.h"
 
 namespace kvlab {
 
@@ -12,31 +13,11 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 std::int64_t vector_bytes(const KvRows& rows) { return rows.head_dim * element_bytes(rows.type); }
 
-// Lists of tokens, one of each row.
-struct Lists {
-  std::vector<std::int64_t> first{0};
-  std::vector<std::int32_t> token;
-  void end_row() { first.push_back(static_cast<std::int64_t>(token.size())); }
-};
-
-void run(const PackTokens& op, const TensorMemory& memory) {
-  if (CudaContext* const cuda = memory.cuda(); cuda != nullptr)
-    run_cuda(op, *cuda);
-  else
-    run_cpu(op);
-}
-
-// K or V of listed tokens between rows and `packed`, which lies where the rows do.
-void copy(const KvRows& rows, const TensorMemory& memory, bool values, const std::vector<std::int64_t>& first,
-          const std::vector<std::int32_t>& token, void* packed, bool unpacks) {
-  if (token.empty()) return;
-  PackTokens op{rows, first.data(), token.data()};
-  (values ? op.v : op.k) = packed;
-  op.unpacks = unpacks;
-  if (memory.on_host()) return run(op, memory);
-  const CudaContext::Frame frame(*memory.cuda());
-  op.index = memory.cuda()->upload(token.data(), static_cast<std::int64_t>(token.size()));
-  run(op, memory);
+// K or V of listed tokens between rows and `stored`, which lies where the rows do.
+void copy(const KvRows& rows, const TensorMemory& memory, bool values, const LowerTier::Lists& lists, TokenCopyWay way, void* stored) {
+  if (lists.token.empty()) return;
+  const Listing listed(lists.first, lists.token, memory);
+  run_in(memory, VectorCopy{listed.of(rows, values), way, stored});
 }
 
 // All bits of a row's first `tokens` of K and V.
@@ -78,15 +59,15 @@ LowerTier::LowerTier(Selector::Lower lower, std::int32_t kv_heads) : lower_(lowe
 std::int64_t LowerTier::take(const KvRows& rows, TensorMemory memory, std::span<const std::vector<std::int32_t>> stays) {
   const std::int64_t stored = store(k_, rows, memory, stays) + store(v_, rows, memory, stays);
   for (Side* const side : {&k_, &v_}) {
-    list_here(*side, rows);
+    side->listed = listed_here(*side, rows);
     side->here.settle_in(memory);
-    side->here.resize(side->first.back() * vector_bytes(rows));
-    copy(rows, memory, side == &v_, side->first, side->listed, side->here.data(), false);
+    side->here.resize(std::ssize(side->listed.token) * vector_bytes(rows));
+    copy(rows, memory, side == &v_, side->listed, TokenCopyWay::kFromPages, side->here.data());
   }
-  first_.assign(rows.first, rows.first + rows.num_rows + 1);
+  len_.assign(rows.len, rows.len + rows.num_rows);
   marks_.settle_in(memory);
-  marks_.resize(first_.back() * (1 + rows.num_words));
-  copy_marks(rows, false);
+  marks_.resize(rows.total() * (1 + rows.num_words));
+  run_in(memory, WordCopy{rows, TokenCopyWay::kFromPages, marks_.data()});
   is_resting_ = true;
   return stored;
 }
@@ -104,7 +85,7 @@ std::int64_t LowerTier::store(Side& side, const KvRows& rows, TensorMemory memor
   if (bytes == 0) return 0;
   TensorArray<std::uint8_t> packed(memory);
   packed.resize(bytes);
-  copy(rows, memory, &side == &v_, leaving.first, leaving.token, packed.data(), false);
+  copy(rows, memory, &side == &v_, leaving, TokenCopyWay::kFromPages, packed.data());
   const std::vector<std::uint8_t> vectors = packed.on_host();
   for (std::size_t h = 0; h < side.host.size(); ++h)
     for (std::int64_t i = leaving.first[h]; i < leaving.first[h + 1]; ++i)
@@ -112,33 +93,25 @@ std::int64_t LowerTier::store(Side& side, const KvRows& rows, TensorMemory memor
   return bytes;
 }
 
-void LowerTier::list_here(Side& side, const KvRows& rows) {
+LowerTier::Lists LowerTier::listed_here(const Side& side, const KvRows& rows) {
   Lists here;
   for (std::int32_t h = 0; h < rows.num_rows; ++h) {
     for (std::int32_t i = 0; i < rows.len[h]; ++i)
       if (side.host.empty() || !side.host[at(h)].has(i)) here.token.push_back(i);
     here.end_row();
   }
-  side.first = std::move(here.first);
-  side.listed = std::move(here.token);
+  return here;
 }
 
 void LowerTier::raise(const KvRows& rows, bool poisons) {
   const TensorMemory& memory = marks_.memory();
-  for (std::int32_t h = 0; poisons && h < rows.num_rows; ++h) poison(rows, memory, h, first_[at(h) + 1] - first_[at(h)]);
+  for (std::int32_t h = 0; poisons && h < rows.num_rows; ++h) poison(rows, memory, h, len_[at(h)]);
   for (Side* const side : {&k_, &v_}) {
-    copy(rows, memory, side == &v_, side->first, side->listed, side->here.data(), true);
+    copy(rows, memory, side == &v_, side->listed, TokenCopyWay::kIntoPages, side->here.data());
     for (std::size_t h = 0; h < side->host.size(); ++h) side->host[h].resize(rows.len[h]);
   }
-  copy_marks(rows, true);
+  run_in(memory, WordCopy{RowsView(rows, 0, len_).rows(), TokenCopyWay::kIntoPages, marks_.data()});
   is_resting_ = false;
-}
-
-void LowerTier::copy_marks(const KvRows& rows, bool unpacks) {
-  PackTokens op{rows, first_.data()};
-  op.marks = marks_.data();
-  op.unpacks = unpacks;
-  run(op, marks_.memory());
 }
 
 std::int64_t LowerTier::fetch(const KvRows& rows, TensorMemory memory, std::span<const std::vector<std::int32_t>> tokens) {
@@ -160,7 +133,7 @@ std::int64_t LowerTier::fetch(Side& side, const KvRows& rows, TensorMemory memor
   }
   TensorArray<std::uint8_t> packed(memory);
   packed.append_from_host(vectors.data(), std::ssize(vectors));
-  copy(rows, memory, &side == &v_, coming.first, coming.token, packed.data(), true);
+  copy(rows, memory, &side == &v_, coming, TokenCopyWay::kIntoPages, packed.data());
   return std::ssize(vectors);
 }
 

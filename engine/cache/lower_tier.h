@@ -48,22 +48,27 @@ class LowerTier {
   [[nodiscard]] std::int64_t beside_bytes() const { return 4 * marks_.size(); }            // positions and statistics
   [[nodiscard]] std::int64_t host_bytes() const;
 
- private:
-  struct Side {                        // K or V
-    std::vector<HostTokens> host;      // [kv_heads], none where all of the side stays
-    std::vector<std::int64_t> first;   // [kv_heads + 1]
-    std::vector<std::int32_t> listed;  // [first.back()] tokens in `here`, ascending along a row
-    TensorArray<std::uint8_t> here;    // [first.back(), head_dim] of the rows' type
+  // Tokens of each row, ascending, row after row.
+  struct Lists {
+    std::vector<std::int64_t> first{0};
+    std::vector<std::int32_t> token;
+    void end_row() { first.push_back(static_cast<std::int64_t>(token.size())); }
   };
-  static void list_here(Side& side, const KvRows& rows);
+
+ private:
+  struct Side {                      // K or V
+    std::vector<HostTokens> host;    // [kv_heads], none where all of the side stays
+    Lists listed;                    // tokens in `here`
+    TensorArray<std::uint8_t> here;  // [listed, head_dim] of the rows' type
+  };
+  static Lists listed_here(const Side& side, const KvRows& rows);
   std::int64_t store(Side& side, const KvRows& rows, TensorMemory memory, std::span<const std::vector<std::int32_t>> stays);
   std::int64_t fetch(Side& side, const KvRows& rows, TensorMemory memory, std::span<const std::vector<std::int32_t>> tokens);
-  void copy_marks(const KvRows& rows, bool unpacks);
 
   Selector::Lower lower_ = Selector::Lower::kNothing;
   Side k_, v_;
-  std::vector<std::int64_t> first_;   // [kv_heads + 1] of all tokens at rest
-  TensorArray<std::uint32_t> marks_;  // [1 + num_words, first_.back()]
+  std::vector<std::int32_t> len_;     // [kv_heads] of the rows at rest
+  TensorArray<std::uint32_t> marks_;  // of each row [1 + num_words, len]: positions, then statistics
   bool is_resting_ = false;
 };
 

@@ -2,24 +2,11 @@
 #include <numeric>
 
 #include "engine/cache/policy_cache_keeper.h"
+#include "engine/cache/rows_view.h"
 
 namespace kvlab {
 
 namespace {
-
-// The rows of one sequence of a batch.
-struct SequenceRows {
-  KvRows kv;
-  std::vector<std::int64_t> first;
-
-  SequenceRows(const KvRows& all, std::size_t s) : kv(all), first(1, 0) {
-    const auto begin = static_cast<std::ptrdiff_t>(s) * all.kv_heads;
-    kv.num_rows = all.kv_heads;
-    kv.len += begin, kv.page_begin += begin;
-    for (std::int32_t h = 0; h < kv.num_rows; ++h) first.push_back(first.back() + kv.len[h]);
-    kv.first = first.data();
-  }
-};
 
 // Tokens of each row.
 using TokenLists = std::vector<std::vector<std::int32_t>>;
@@ -68,13 +55,16 @@ void PolicyCache::Keeper::fetch(const LayerStep& step, const Selection& selectio
   if (tier(0) == nullptr) return;
   read_ = selection.index == nullptr ? all_tokens(step.kv) : on_host(step.kv, selection, step.memory);
   for (std::size_t s = 0; s < step.seqs.size(); ++s)
-    moved_.fetched_bytes += tier(s)->fetch(SequenceRows(step.kv, s).kv, step.memory, of_sequence(read_, s, step.kv.kv_heads));
+    moved_.fetched_bytes += tier(s)->fetch(RowsView(step.kv, static_cast<std::int32_t>(s) * step.kv.kv_heads, step.kv.kv_heads).rows(),
+                                           step.memory, of_sequence(read_, s, step.kv.kv_heads));
 }
 
 void PolicyCache::raise(Group& g, std::int32_t layer) {
   const KvRows kv = g.layers[place(layer)].rows();
   for (std::size_t s = 0; s < g.sequences.size(); ++s)
-    if (is_lowered(*g.sequences[s], place(layer))) g.sequences[s]->tiers[place(layer)].raise(SequenceRows(kv, s).kv, options_.poisons);
+    if (is_lowered(*g.sequences[s], place(layer)))
+      g.sequences[s]->tiers[place(layer)].raise(RowsView(kv, static_cast<std::int32_t>(s) * shape_.kv_heads, shape_.kv_heads).rows(),
+                                                options_.poisons);
 }
 
 // Sequences inside their prompt, and those at rest as their format stores them, have nothing on a lower tier.
@@ -91,7 +81,8 @@ void PolicyCache::lower(Group& g, std::int32_t layer) {
     EngineSequence& sequence = *g.sequences[s];
     if (g.seqs[s].end() < g.seqs[s].prompt_tokens || is_resting(sequence, place(layer))) continue;
     keeper_->note_stored(
-        sequence.tiers[place(layer)].take(SequenceRows(kv, s).kv, model_->memory(), of_sequence(stays, s, shape_.kv_heads)));
+        sequence.tiers[place(layer)].take(RowsView(kv, static_cast<std::int32_t>(s) * shape_.kv_heads, shape_.kv_heads).rows(),
+                                          model_->memory(), of_sequence(stays, s, shape_.kv_heads)));
     for (std::int32_t h = 0; h < shape_.kv_heads; ++h) store.rest(static_cast<std::int32_t>(s) * shape_.kv_heads + h);
   }
 }

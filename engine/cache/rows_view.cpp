@@ -1,5 +1,7 @@
 #include "engine/cache/rows_view.h"
 
+#include <utility>
+
 namespace kvlab {
 
 RowsView::RowsView(const KvRows& all, std::int32_t first_row, std::int32_t rows)
@@ -18,6 +20,15 @@ Listing::Listing(std::span<const RowList> lists, const TensorMemory& memory) : f
     first_.push_back(first_.back() + list.entries);
     host_index_.resize(static_cast<std::size_t>(first_.back()), -1);
   }
+  settle_in(memory);
+}
+
+Listing::Listing(std::vector<std::int64_t> first, std::vector<std::int32_t> index, const TensorMemory& memory)
+    : first_(std::move(first)), host_index_(std::move(index)) {
+  settle_in(memory);
+}
+
+void Listing::settle_in(const TensorMemory& memory) {
   index_ = host_index_.data();
   if (memory.on_host()) return;
   frame_.emplace(*memory.cuda());

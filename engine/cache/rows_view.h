@@ -39,9 +39,12 @@ class RowsView {
 class Listing {
  public:
   Listing(std::span<const RowList> lists, const TensorMemory& memory);
+  // Row r's tokens are index[first[r]] to index[first[r + 1] - 1].
+  Listing(std::vector<std::int64_t> first, std::vector<std::int32_t> index, const TensorMemory& memory);
   [[nodiscard]] ListedTokens of(const KvRows& rows, bool values) const { return {rows, first_.data(), index_, values}; }
 
  private:
+  void settle_in(const TensorMemory& memory);
   std::optional<CudaContext::Frame> frame_;
   std::vector<std::int64_t> first_;
   std::vector<std::int32_t> host_index_;

@@ -19,32 +19,32 @@ namespace {
 
 constexpr std::size_t kSeed = 100;
 
-// Minus the product as the distance; counts how often it is asked.
-class CountedProducts final : public hnswlib::SpaceInterface<float> {
- public:
-  explicit CountedProducts(std::int32_t head_dim) : asked_{head_dim, 0} {}
-  std::size_t get_data_size() override { return static_cast<std::size_t>(asked_.head_dim) * sizeof(float); }
-  hnswlib::DISTFUNC<float> get_dist_func() override {
-    return [](const void* a, const void* b, const void* asked) {
-      auto* counter = static_cast<Asked*>(const_cast<void*>(asked));
-      ++counter->times;
-      return -lane_dot(static_cast<const float*>(a), static_cast<const float*>(b), counter->head_dim);
-    };
-  }
-  void* get_dist_func_param() override { return &asked_; }
-  std::int64_t take_count() { return std::exchange(asked_.times, 0); }
-
- private:
-  struct Asked {
-    std::int32_t head_dim;
-    std::int64_t times;
-  };
-  Asked asked_;
-};
-
 }  // namespace
 
 struct AnnIndex::Graph {
+  // Minus the product as the distance; counts how often it is asked.
+  class CountedProducts final : public hnswlib::SpaceInterface<float> {
+   public:
+    explicit CountedProducts(std::int32_t head_dim) : asked_{head_dim, 0} {}
+    std::size_t get_data_size() override { return static_cast<std::size_t>(asked_.head_dim) * sizeof(float); }
+    hnswlib::DISTFUNC<float> get_dist_func() override {
+      return [](const void* a, const void* b, const void* asked) {
+        auto* counter = static_cast<Asked*>(const_cast<void*>(asked));
+        ++counter->times;
+        return -lane_dot(static_cast<const float*>(a), static_cast<const float*>(b), counter->head_dim);
+      };
+    }
+    void* get_dist_func_param() override { return &asked_; }
+    std::int64_t take_count() { return std::exchange(asked_.times, 0); }
+
+   private:
+    struct Asked {
+      std::int32_t head_dim;
+      std::int64_t times;
+    };
+    Asked asked_;
+  };
+
   Graph(std::int32_t head_dim, Sizes sizes)
       : space(head_dim),
         nodes(&space, 256, static_cast<std::size_t>(sizes.links), static_cast<std::size_t>(sizes.build_candidates), kSeed) {}

@@ -59,7 +59,6 @@
 #include "kernels/nearest_keys/nearest_keys.h"
 #include "kernels/outliers/outliers.h"
 #include "kernels/pack_dropped/pack_dropped.h"
-#include "kernels/pack_tokens/pack_tokens.h"
 #include "kernels/page_bounds/page_bounds.h"
 #include "kernels/page_copy/page_copy.h"
 #include "kernels/page_means/page_means.h"
@@ -198,7 +197,6 @@ KVLAB_NO_CUDA(NearestKept)
 KVLAB_NO_CUDA(NearestKeys)
 KVLAB_NO_CUDA(Outliers)
 KVLAB_NO_CUDA(PackDropped)
-KVLAB_NO_CUDA(PackTokens)
 KVLAB_NO_CUDA(PageBounds)
 KVLAB_NO_CUDA(PageCopy)
 KVLAB_NO_CUDA(PageMeans)
