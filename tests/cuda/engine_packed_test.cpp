@@ -149,10 +149,11 @@ INSTANTIATE_TEST_SUITE_P(Recipes, EnginePackedCuda, testing::ValuesIn(tested_rec
 
 // Tokens that were encoded are evicted: the rows go back to pages and stay there.
 TEST_F(EnginePackedCuda, RowsThatLoseEncodedTokensStayInPages) {
-  const Recipe recipe = recipe_of("{recipe: h2o, budget_tokens: 60, format: {cast: {type: fp8_e4m3}}}");
-  Cached paged = cached<bf16>(recipe, false), packed = cached<bf16>(recipe, true);
-  step_both<bf16>(paged, packed, 100, 80);
-  step_both<bf16>(paged, packed, 70, 70);
+  const Recipe recipe = recipe_of("{recipe: h2o, budget_tokens: 20, format: {cast: {type: fp8_e4m3}}}");
+  const Prompts prompts{50, 40};
+  Cached paged = cached<bf16>(recipe, false, prompts), packed = cached<bf16>(recipe, true, prompts);
+  step_both<bf16>(paged, packed, 30, 20);
+  step_both<bf16>(paged, packed, 20, 20);
   for (std::int32_t i = 0; i < 6; ++i) step_both<bf16>(paged, packed, 1, 1);
   compare(paged, packed);
   EXPECT_GT(packed.cache.pages().used_pages(), 0);
@@ -161,7 +162,8 @@ TEST_F(EnginePackedCuda, RowsThatLoseEncodedTokensStayInPages) {
 // Blocks of decode that differ in nothing but the divisors of their channels.
 TEST_F(EnginePackedCuda, EachBlockKeepsItsDivisors) {
   const Recipe recipe = recipe_of("{recipe: full, format: {zipcache: {salient_bits: 4, other_bits: 4, salient_frac: 1, block_tokens: 5}}}");
-  Cached paged = cached<bf16>(recipe, false), packed = cached<bf16>(recipe, true);
+  const Prompts prompts{50, 40};
+  Cached paged = cached<bf16>(recipe, false, prompts), packed = cached<bf16>(recipe, true, prompts);
   step_both<bf16>(paged, packed, paged.prompts.a, paged.prompts.b);
   for (std::int32_t i = 0; i < 12; ++i) step_both<bf16>(paged, packed, 1, 1);
   compare(paged, packed);

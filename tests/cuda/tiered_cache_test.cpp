@@ -21,7 +21,7 @@ class TieredCacheCuda : public CudaTest, public testing::WithParamInterface<std:
 
 TEST_P(TieredCacheCuda, AnswersAsFromPagesWithWhatIsCountedFetched) {
   const std::string name = GetParam();
-  if (short_run() && name.size() % 3 != 0) GTEST_SKIP() << "some of the recipes are left out with KVLAB_SHORT set";
+  if (left_out_of_short_run(name)) GTEST_SKIP() << kLeftOut;
   const Recipe recipe = small_tiered(name);
   const auto model = make_device_model(three_layers(), tiny_weights(three_layers()), {}, ElementType::kBf16);
   if (KvPolicy(recipe, tiny_shape()).needs().cpu_only) GTEST_SKIP() << "it runs with backend cpu alone";

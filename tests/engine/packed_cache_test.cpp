@@ -37,7 +37,7 @@ class PackedCache : public testing::TestWithParam<std::string> {};
 
 TEST_P(PackedCache, AnswersAsFromPagesInTheBytesThatAreCounted) {
   const std::string name = GetParam();
-  if (short_run() && name.size() % 3 != 0) GTEST_SKIP() << "two thirds of the recipes are left out with KVLAB_SHORT set";
+  if (left_out_of_short_run(name)) GTEST_SKIP() << kLeftOut;
   Pair pair(load_recipe(name, load_recipe(name).has_budget ? 140 : 0));
   pair.step(230, 160);
   pair.compare();
