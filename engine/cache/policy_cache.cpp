@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "engine/cache/policy_cache_keeper.h"
+#include "engine/cache/rows_view.h"
 #include "kernels/attend/attend.h"
 #include "kernels/attention_prefill/attention_prefill.h"
 
@@ -257,10 +258,8 @@ void PolicyCache::attend_segments(Group& g, std::int32_t layer, LayerInput& in) 
   op.window = model_->config().window(layer);
   if (!g.is_prompt)
     ops_(op);
-  else if (in.native != nullptr)
-    run_cuda(op, *model_->memory().cuda());
   else
-    run_cpu(op);
+    run_in(model_->memory(), op);
   if (in.native != nullptr) return_outputs(g, in);
 }
 

@@ -8,6 +8,9 @@ namespace kvlab {
 
 namespace {
 
+// Of a batch's sequence s.
+RowsView rows_of(const KvRows& kv, std::size_t s) { return {kv, static_cast<std::int32_t>(s) * kv.kv_heads, kv.kv_heads}; }
+
 // Tokens of each row.
 using TokenLists = std::vector<std::vector<std::int32_t>>;
 
@@ -55,16 +58,13 @@ void PolicyCache::Keeper::fetch(const LayerStep& step, const Selection& selectio
   if (tier(0) == nullptr) return;
   read_ = selection.index == nullptr ? all_tokens(step.kv) : on_host(step.kv, selection, step.memory);
   for (std::size_t s = 0; s < step.seqs.size(); ++s)
-    moved_.fetched_bytes += tier(s)->fetch(RowsView(step.kv, static_cast<std::int32_t>(s) * step.kv.kv_heads, step.kv.kv_heads).rows(),
-                                           step.memory, of_sequence(read_, s, step.kv.kv_heads));
+    moved_.fetched_bytes += tier(s)->fetch(rows_of(step.kv, s).rows(), step.memory, of_sequence(read_, s, step.kv.kv_heads));
 }
 
 void PolicyCache::raise(Group& g, std::int32_t layer) {
   const KvRows kv = g.layers[place(layer)].rows();
   for (std::size_t s = 0; s < g.sequences.size(); ++s)
-    if (is_lowered(*g.sequences[s], place(layer)))
-      g.sequences[s]->tiers[place(layer)].raise(RowsView(kv, static_cast<std::int32_t>(s) * shape_.kv_heads, shape_.kv_heads).rows(),
-                                                options_.poisons);
+    if (is_lowered(*g.sequences[s], place(layer))) g.sequences[s]->tiers[place(layer)].raise(rows_of(kv, s).rows(), options_.poisons);
 }
 
 // Sequences inside their prompt, and those at rest as their format stores them, have nothing on a lower tier.
@@ -81,8 +81,7 @@ void PolicyCache::lower(Group& g, std::int32_t layer) {
     EngineSequence& sequence = *g.sequences[s];
     if (g.seqs[s].end() < g.seqs[s].prompt_tokens || is_resting(sequence, place(layer))) continue;
     keeper_->note_stored(
-        sequence.tiers[place(layer)].take(RowsView(kv, static_cast<std::int32_t>(s) * shape_.kv_heads, shape_.kv_heads).rows(),
-                                          model_->memory(), of_sequence(stays, s, shape_.kv_heads)));
+        sequence.tiers[place(layer)].take(rows_of(kv, s).rows(), model_->memory(), of_sequence(stays, s, shape_.kv_heads)));
     for (std::int32_t h = 0; h < shape_.kv_heads; ++h) store.rest(static_cast<std::int32_t>(s) * shape_.kv_heads + h);
   }
 }
