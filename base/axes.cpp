@@ -12,17 +12,19 @@ namespace {
 
 constexpr std::size_t kMaxChoices = 2'000'000;
 
-// "snapkv 128": the recipe and its budget, where both are one value.
-std::string recipe_label(const YAML::Node& policy) {
-  std::string label = policy["recipe"].Scalar();
+// "snapkv 128": the recipe and its budget; "budget_tokens 128" where the recipe is a list of its own. Empty: it names neither.
+std::string policy_label(const YAML::Node& policy) {
+  const bool has_recipe = policy["recipe"].IsScalar();
+  std::string label = has_recipe ? policy["recipe"].Scalar() : "";
   for (const char* key : {"budget_tokens", "budget_frac", "compression_ratio"})
-    if (policy[key] && policy[key].IsScalar()) label += " " + policy[key].Scalar();
+    if (policy[key] && policy[key].IsScalar()) label += (has_recipe ? " " : key + std::string(" ")) + policy[key].Scalar();
   return label;
 }
 
 std::string label_of(const YAML::Node& item, std::size_t index) {
   if (item.IsScalar()) return item.Scalar();
-  if (item.IsMap() && item["recipe"] && item["recipe"].IsScalar()) return recipe_label(item);
+  const std::string policy = item.IsMap() && item["recipe"] ? policy_label(item) : "";
+  if (!policy.empty()) return policy;
   if (item.IsMap() && item.size() == 1) return item.begin()->first.Scalar();
   return std::to_string(index);
 }

@@ -16,8 +16,9 @@ namespace kvlab {
 // A list is an axis of a sweep; Params sees the chosen element in its place, with the element's own line and column.
 using Choices = std::map<std::string, std::size_t>;
 
-// One element of a list. The label names it in tables: a scalar itself, a recipe with its budget ("snapkv 128"), the one key of a mapping,
-// else its index; where a list has two elements of one label, each has its place behind it ("vllm_v1#2").
+// One element of a list. The label names it in tables: a scalar itself, a recipe with its budget ("snapkv 128"), what a list of recipes has
+// in common ("budget_tokens 128"), the one key of a mapping, else its index; where a list has two elements of one label, each has its place
+// behind it ("vllm_v1#2").
 struct AxisElement {
   std::string path;
   std::size_t index = 0;

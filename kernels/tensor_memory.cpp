@@ -41,7 +41,7 @@ void TensorMemory::from_host(void* to, const void* host, std::int64_t bytes) con
     cuda::to_device(to, host, bytes, cuda_->stream());
 }
 
-void TensorMemory::to_host(void* host, const void* from, std::int64_t bytes) const {
+void TensorMemory::read(void* host, const void* from, std::int64_t bytes) const {
   if (bytes == 0) return;
   if (on_host()) {
     std::memcpy(host, from, static_cast<std::size_t>(bytes));

@@ -33,10 +33,17 @@ class TensorMemory {
   void copy(void* to, const void* from, std::int64_t bytes) const;
   void copy_ranges(std::span<const cuda::CopyRange> ranges) const;
   void from_host(void* to, const void* host, std::int64_t bytes) const;
-  void to_host(void* host, const void* from, std::int64_t bytes) const;  // waits until it is there
+  // `n` numbers of it, once they are there.
+  template <class T>
+  [[nodiscard]] std::vector<T> to_host(const T* from, std::int64_t n) const {
+    std::vector<T> host(static_cast<std::size_t>(n));
+    read(host.data(), from, n * std::int64_t{sizeof(T)});
+    return host;
+  }
   void fill(void* to, int byte, std::int64_t bytes) const;
 
  private:
+  void read(void* host, const void* from, std::int64_t bytes) const;
   CudaContext* cuda_ = nullptr;
   bool is_pinned_ = false;
 };
@@ -109,11 +116,7 @@ class TensorArray {
     release();
     data_ = wider, size_ = size, capacity_ = n;
   }
-  [[nodiscard]] std::vector<T> on_host() const {
-    std::vector<T> host(static_cast<std::size_t>(size_));
-    memory_.to_host(host.data(), data_, size_ * kBytes);
-    return host;
-  }
+  [[nodiscard]] std::vector<T> on_host() const { return memory_.to_host(data_, size_); }
 
  private:
   static constexpr std::int64_t kBytes = sizeof(T);

@@ -142,13 +142,16 @@ def _name(folder):
 
 
 def _name_policies(results):
-    """In serving, a policy given by several lists has the recipe's name, and the place in the list only where a recipe comes twice."""
+    """In serving, a policy given by several lists has the recipe's name and the budget its list has in common; its place among the lists
+    stands behind it only where two would have one name."""
     rows = results.summary
-    if not results.measures_attention or results.is_replay or "kv_policy" not in results.axes:
+    if rows is None or "kv_policy.recipe" not in results.axes or results.is_replay or results.is_accuracy:
         return results
-    forms = rows.groupby("recipe")["kv_policy"].transform("nunique")
-    rows["kv_policy"] = rows["recipe"].where(forms == 1, rows["recipe"] + " (" + rows["kv_policy"].astype(str) + ")")
-    results.axes = [a for a in results.axes if a not in ("kv_policy.recipe", "kv_policy.budget_tokens") or a == "kv_policy.budget_tokens" and rows[a].nunique() > 1]
+    lists = rows["kv_policy"].astype(str)
+    budget = lists.str.extract(r"^(?:budget_tokens|budget_frac|compression_ratio) (\S+)$")[0]
+    names = rows["kv_policy.recipe"].where(budget.isna(), rows["kv_policy.recipe"] + " " + budget.fillna("")).fillna(lists)
+    rows["kv_policy"] = names.where(lists.groupby(names).transform("nunique") == 1, names + " (" + lists + ")")
+    results.axes = [a for a in results.axes if a != "kv_policy.recipe" and (a != "kv_policy.budget_tokens" or rows[a].nunique() > 1)]
     return results
 
 

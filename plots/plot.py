@@ -79,7 +79,11 @@ def main(arguments=None):
                 print(f"  {line}", file=sys.stderr)
         print(f"kvlab: drew {len(names)} figures and tables into {figures} in {time.monotonic() - began:.1f} s", file=sys.stderr)
     if len(options.folder) > 1:
-        figures, names, notes = draw_frontier(options.folder)
+        try:
+            figures, names, notes = draw_frontier(options.folder)
+        except ResultsError as error:
+            print(f"kvlab plot: {error}", file=sys.stderr)
+            return 2
         for line in notes if not options.quiet else []:
             print(f"  {line}", file=sys.stderr)
         if names:

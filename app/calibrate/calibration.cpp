@@ -124,7 +124,7 @@ class Calibrator {
     for (const CalibrationTable& table : tables_) {
       const auto& entries = measurements_.of(table.name);
       const auto middle = std::find_if(entries.begin(), entries.end(), [&](const auto& e) { return e.at[0] >= kMiddle; });
-      if (middle == entries.end() || middle->times > 1) continue;
+      if (middle == entries.end() || middle->times() > 1) continue;
       if (stop_ || left() <= kAgainFrac * plan_.seconds) return;
       const Measurements::Entry again = *middle;
       measure(table, again.at, again.role, seconds);
@@ -156,9 +156,9 @@ class Calibrator {
   [[nodiscard]] Measurements::Entry next_again(const CalibrationTable& table, std::mt19937_64& random) const {
     const auto& entries = measurements_.of(table.name);
     const int least =
-        std::min_element(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.times < b.times; })->times;
+        std::min_element(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.times() < b.times(); })->times();
     std::vector<Measurements::Entry> next;
-    std::copy_if(entries.begin(), entries.end(), std::back_inserter(next), [&](const auto& e) { return e.times == least; });
+    std::copy_if(entries.begin(), entries.end(), std::back_inserter(next), [&](const auto& e) { return e.times() == least; });
     return next[random() % next.size()];
   }
 

@@ -36,6 +36,32 @@ void check_identity(const std::string& folder, const Measurements::Identity& ide
 
 }  // namespace
 
+namespace {
+
+// Sums over the medians that others bear out.
+struct Steady {
+  double count = 0, seconds = 0, squares = 0;
+  explicit Steady(const std::vector<double>& medians) {
+    constexpr double kFarthest = 4;
+    std::vector<double> sorted = medians;
+    std::sort(sorted.begin(), sorted.end());
+    const double usual = sorted[(sorted.size() - 1) / 2];
+    for (const double m : sorted)
+      if (m <= kFarthest * usual && usual <= kFarthest * m) ++count, seconds += m, squares += m * m;
+  }
+  [[nodiscard]] double mean() const { return seconds / count; }
+};
+
+}  // namespace
+
+double Measurements::Entry::mean_seconds() const { return Steady(medians).mean(); }
+
+double Measurements::Entry::deviation_frac() const {
+  const Steady s(medians);
+  if (s.count < 2) return 0;
+  return std::sqrt(std::max(0.0, s.squares - s.seconds * s.mean()) / (s.count - 1)) / s.mean();
+}
+
 Measurements::Measurements(const std::string& folder, const Identity& identity) : folder_(folder) {
   std::error_code error;
   const std::string file = folder + "/measurements.csv";
@@ -80,7 +106,7 @@ void Measurements::read() {
                      csv.real(row, csv.column("mean_frac"))};
     const std::string& role = csv.text(row, csv.column("role"));
     if (role != "fit" && role != "heldout") throw InputError(csv.place(row) + ": 'role' = '" + role + "' is neither fit nor heldout");
-    take(csv.text(row, csv.column("table")), {{count("a"), count("b")}, role == "fit" ? Role::kFit : Role::kHeldOut, m});
+    take(csv.text(row, csv.column("table")), {{count("a"), count("b")}, role == "fit" ? Role::kFit : Role::kHeldOut, m, {m.seconds}});
   }
 }
 
@@ -90,10 +116,8 @@ void Measurements::take(const std::string& table, const Entry& entry) {
   std::vector<Entry>& entries = tables_[table];
   const auto known = std::find_if(entries.begin(), entries.end(), [&](const Entry& e) { return e.at == entry.at; });
   if (known == entries.end()) return entries.push_back(entry);
-  ++known->times;
-  const double off = entry.measured.seconds - known->measured.seconds;
-  known->measured.seconds += off / known->times;
-  known->squares += off * (entry.measured.seconds - known->measured.seconds);
+  known->medians.push_back(entry.measured.seconds);
+  known->measured.seconds = known->mean_seconds();
   known->measured.spread_frac = std::max(known->measured.spread_frac, entry.measured.spread_frac);
 }
 
@@ -106,7 +130,7 @@ void Measurements::add(const std::string& table, const CalibrationPoint& at, Rol
   if (!stream_) throw InputError(folder_ + "/measurements.csv: cannot be written");
   Measured rounded = m;
   rounded.seconds = static_cast<double>(ps) * 1e-12;
-  take(table, {at, role, rounded});
+  take(table, {at, role, rounded, {rounded.seconds}});
 }
 
 double Measurements::own_mean_frac(const std::string& table) const {
@@ -131,8 +155,8 @@ struct Noise {
   int points = 0;
   void add(const std::vector<Measurements::Entry>& entries) {
     for (const Measurements::Entry& e : entries) {
-      if (e.times < 2) continue;
-      sum += std::sqrt(e.squares / (e.times - 1)) / e.measured.seconds;
+      if (e.times() < 2) continue;
+      sum += e.deviation_frac();
       ++points;
     }
   }

@@ -25,9 +25,15 @@ class Measurements {
   struct Entry {
     CalibrationPoint at;
     Role role;
-    Measured measured;  // seconds: the mean of the medians of all times it was measured
-    int times = 1;
-    double squares = 0;  // of the medians' distances from their mean, added up
+    Measured measured;            // seconds: mean_seconds()
+    std::vector<double> medians;  // of each time it was measured
+
+    [[nodiscard]] int times() const { return static_cast<int>(medians.size()); }
+    // Mean of the medians, but for those that lie a factor of four from their median (of two: the smaller): then the device stood still,
+    // or the clock did.
+    [[nodiscard]] double mean_seconds() const;
+    // Standard deviation of these medians / their mean; 0 for one.
+    [[nodiscard]] double deviation_frac() const;
   };
   // What must be the same for measurements to belong together.
   using Identity = std::map<std::string, std::string>;

@@ -151,7 +151,10 @@ void write_profile_folder(const CalibratedFolder& f, Profile profile) {
   const HardwareSpec spec = load_hardware_spec(hardware, profiles_folder() + "/hardware");
   for (const LintFinding& finding : lint_profile(profile, model, spec))
     if (finding.severity == LintFinding::Severity::kError)
-      throw InputError(f.plan.out + ": " + finding.text + "; the measurements are kept in measurements.csv, no profile was written");
+      throw InputError(
+          f.plan.out + ": " + finding.text +
+          "; the measurements are kept in measurements.csv, no profile was written. The same command measures again; a time that "
+          "others of the same point do not bear out is then left out");
   write_kvlab_profile(profile, f.plan.out);
   write_whole(out / "heldout.csv", held_out_text(f.held_out));
 }

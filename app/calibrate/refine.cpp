@@ -75,7 +75,7 @@ Lines lines_of(const CalibrationTable& table, const Measurements& measurements) 
   Lines lines;
   const double noise = measurements.noise_frac(table.name);
   for (const auto& e : measurements.of(table.name))
-    if (e.role == Role::kFit) lines[e.at[0]][e.at[1]] = {e.at[1], e.measured.seconds, e.measured.spread_frac, noise / std::sqrt(e.times)};
+    if (e.role == Role::kFit) lines[e.at[0]][e.at[1]] = {e.at[1], e.measured.seconds, e.measured.spread_frac, noise / std::sqrt(e.times())};
   return lines;
 }
 

@@ -101,9 +101,7 @@ std::int64_t PackedRows::kv_bytes() const {
 }
 
 std::vector<std::int32_t> PackedRows::positions(std::int32_t head) const {
-  std::vector<std::int32_t> position(static_cast<std::size_t>(len_[static_cast<std::size_t>(head)]));
-  memory_.to_host(position.data(), words_.row(head), std::ssize(position) * 4);
-  return position;
+  return memory_.to_host(reinterpret_cast<const std::int32_t*>(words_.row(head)), len_[static_cast<std::size_t>(head)]);
 }
 
 }  // namespace kvlab

@@ -37,17 +37,13 @@ EngineSequence& PolicyCache::Keeper::sequence_of(const LayerStep& step, std::siz
   throw InternalError("a policy acts on a sequence that is not of the step");
 }
 
-// A GPU's lists are read back once for all sequences.
+// Lists are read back once for all sequences.
 template <class Op>
 void PolicyCache::Keeper::give(const LayerStep& step, const ListedTokens& tokens, const Op& op) {
   if (!packs_ || tokens.total() == 0) return;
+  const std::vector<std::int32_t> index = step.memory.to_host(tokens.index, tokens.total());
   ListedTokens on_host = tokens;
-  std::vector<std::int32_t> index;
-  if (!step.memory.on_host()) {
-    index.resize(static_cast<std::size_t>(tokens.total()));
-    step.memory.to_host(index.data(), tokens.index, tokens.list_bytes());
-    on_host.index = index.data();
-  }
+  on_host.index = index.data();
   fitted([&] {
     for (std::size_t s = 0; s < step.seqs.size(); ++s)
       sequence_of(step, s).packed[place(step.layer)].keep(op, on_host, static_cast<std::int32_t>(s) * tokens.kv.kv_heads,
@@ -65,10 +61,8 @@ void PolicyCache::Keeper::keep(const LayerStep& step, const Unsparsify& op) { gi
 void PolicyCache::Keeper::keep(const LayerStep& step, const PackDropped& op) {
   const KvRows& kv = op.rows.kv;
   const std::int64_t token_bytes = std::int64_t{2} * kv.head_dim * element_bytes(kv.type), total = op.rows.total_dropped();
-  std::vector<std::int32_t> position(static_cast<std::size_t>(total));
-  std::vector<std::uint8_t> packed(static_cast<std::size_t>(total * token_bytes));
-  step.memory.to_host(position.data(), op.position, total * 4);
-  step.memory.to_host(packed.data(), op.packed, total * token_bytes);
+  const std::vector<std::int32_t> position = step.memory.to_host(op.position, total);
+  const std::vector<std::uint8_t> packed = step.memory.to_host(reinterpret_cast<const std::uint8_t*>(op.packed), total * token_bytes);
   for (std::int32_t r = 0; r < kv.num_rows; ++r) {
     const std::int64_t begin = op.rows.dropped_first[r], end = op.rows.dropped_first[r + 1];
     EngineSequence& sequence = sequence_of(step, place(kv.sequence(r)));

@@ -106,8 +106,7 @@ std::vector<std::vector<std::int32_t>> PolicyCache::positions(EngineSequence& se
   std::vector<std::vector<std::int32_t>> all;
   KvRows pool;
   pages_->fill(pool);
-  std::vector<std::int32_t> position(static_cast<std::size_t>(pool.pool_tokens));
-  pages_->memory().to_host(position.data(), pool.position, pool.pool_tokens * 4);
+  std::vector<std::int32_t> position = pages_->memory().to_host(pool.position, pool.pool_tokens);
   for (std::size_t l = 0; l < sequence.rows.size(); ++l) {
     if (is_resting(sequence, l)) {
       for (std::int32_t h = 0; h < shape_.kv_heads; ++h) all.push_back(sequence.packed[l].positions(h));

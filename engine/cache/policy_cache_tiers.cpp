@@ -16,8 +16,7 @@ using TokenLists = std::vector<std::vector<std::int32_t>>;
 
 TokenLists on_host(const KvRows& kv, const Selection& selection, const TensorMemory& memory) {
   TokenLists lists(place(kv.num_rows));
-  std::vector<std::int32_t> all(static_cast<std::size_t>(selection.index_first[kv.num_rows]));
-  memory.to_host(all.data(), selection.index, std::ssize(all) * 4);
+  const std::vector<std::int32_t> all = memory.to_host(selection.index, selection.index_first[kv.num_rows]);
   for (std::int32_t r = 0; r < kv.num_rows; ++r)
     lists[place(r)].assign(all.begin() + selection.index_first[r], all.begin() + selection.index_first[r + 1]);
   return lists;

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <utility>
 #include <vector>
@@ -40,15 +42,13 @@ class RowNumbers {
   }
   // Each row's numbers of `later` behind those that are here.
   void append(const RowNumbers& later) {
-    std::vector<Range> parts;
     std::vector<std::int64_t> counts;
-    for (std::int64_t r = 0; r < rows(); ++r) {
-      parts.insert(parts.end(), {{row(r), count(r)}, {later.row(r), later.count(r)}});
-      counts.push_back(count(r) + later.count(r));
-    }
+    for (std::int64_t r = 0; r < rows(); ++r) counts.push_back(count(r) + later.count(r));
+    if (data_.memory().on_host() && first_.back() + later.first_.back() <= data_.capacity()) return append_here(later, counts);
     RowNumbers both(data_.memory());
-    both.lay_out(counts);
-    both.data_.resize(both.first_.back());
+    std::vector<Range> parts;
+    for (std::int64_t r = 0; r < rows(); ++r) parts.insert(parts.end(), {{row(r), count(r)}, {later.row(r), later.count(r)}});
+    static_cast<void>(both.make_room(counts));
     both.copy(parts);
     *this = std::move(both);
   }
@@ -68,6 +68,17 @@ class RowNumbers {
   void lay_out(const std::vector<std::int64_t>& counts) {
     first_.assign(1, 0);
     for (const std::int64_t n : counts) first_.push_back(first_.back() + n);
+  }
+  // In the host's memory, where there is room: rows move up, the last one first.
+  void append_here(const RowNumbers& later, const std::vector<std::int64_t>& counts) {
+    const std::vector<std::int64_t> old = first_;
+    lay_out(counts);
+    data_.resize(first_.back());
+    for (std::int64_t r = rows() - 1; r >= 0; --r) {
+      const std::int64_t begin = old[static_cast<std::size_t>(r)], n = old[static_cast<std::size_t>(r + 1)] - begin;
+      std::memmove(row(r), data_.data() + begin, static_cast<std::size_t>(n) * sizeof(T));
+      std::copy_n(later.row(r), later.count(r), row(r) + n);
+    }
   }
   // The ranges one behind another; neighbours are one copy.
   void copy(std::span<const Range> ranges) {

@@ -149,8 +149,7 @@ class ChannelCode final : public GrowingCode<ChannelCode, std::uint8_t> {
   void list_channels(const PruneChannels& op, const EncodedRows& rows) {
     const std::int32_t d = op.tokens.kv.head_dim, mask_bytes = (d + 7) / 8, num_rows = static_cast<std::int32_t>(rows.lists.size());
     const RowNumbers<float> lines = lines_of(op.channel_score, op.line, d, rows);
-    std::vector<float> score(static_cast<std::size_t>(lines.bytes()) / sizeof(float));
-    memory().to_host(score.data(), lines.row(0), lines.bytes());
+    const std::vector<float> score = memory().to_host(lines.row(0), std::int64_t{num_rows} * d);
     std::vector<std::int32_t> line(rows.lists.size());
     std::iota(line.begin(), line.end(), 0);
     std::vector<std::uint8_t> mask(rows.lists.size() * static_cast<std::size_t>(mask_bytes), 0);

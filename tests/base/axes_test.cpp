@@ -82,18 +82,18 @@ TEST(Axes, DataListsEmptyListsAndTooManyRuns) {
 
 TEST(Axes, LabelsNameElements) {
   const auto file = parse_config(
-      "p: [{recipe: snapkv, budget_tokens: 128}, {recipe: full}, {x: 1, y: 2}]\n"
+      "p: [{recipe: snapkv, budget_tokens: 128}, {recipe: full}, {x: 1, y: 2}, {recipe: [h2o], budget_tokens: 64}, {recipe: [h2o]}]\n"
       "s: [{vllm_v1: {a: 1}}, orca, {vllm_v1: {a: 2}}]\n"
       "n: [[7, {a: 1, b: 2}], 7]\n",
       "run.yaml");
   const Grid grid = expand_axes(*file);
-  ASSERT_EQ(grid.points.size(), 27U);
+  ASSERT_EQ(grid.points.size(), 45U);
   std::set<std::string> p, s, n;
   for (std::size_t i = 0; i < grid.points.size(); ++i) {
     auto labels = labels_of(grid, i);
     p.insert(labels["p"]), s.insert(labels["s"]), n.insert(labels["n"]);
   }
-  EXPECT_EQ(p, (std::set<std::string>{"snapkv 128", "full", "2"}));
+  EXPECT_EQ(p, (std::set<std::string>{"snapkv 128", "full", "2", "budget_tokens 64", "recipe"}));
   EXPECT_EQ(s, (std::set<std::string>{"vllm_v1#1", "orca", "vllm_v1#3"}));
   EXPECT_EQ(n, (std::set<std::string>{"7#1", "1", "7#2"})) << "an element of a list in a list names itself";
 }

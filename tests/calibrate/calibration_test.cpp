@@ -61,7 +61,8 @@ class FakeMeter final : public Meter {
     const std::uint64_t draw = hash_combine(hash_combine(std::hash<std::string>()(table.name), static_cast<std::uint64_t>(at[0])),
                                             static_cast<std::uint64_t>(at[1]));
     const double unit = static_cast<double>(draw >> 11) * 0x1p-53 * 2 - 1;
-    const double seconds = true_seconds(table, at) * (1 + noise_ * unit) * (is_slow ? 2 : 1) * speed;
+    const bool is_stuck = table.name == stuck && at[0] >= stuck_from && measured[{table.name, at}] == 1;
+    const double seconds = true_seconds(table, at) * (1 + noise_ * unit) * (is_slow ? 2 : 1) * (is_stuck ? 1e4 : 1) * speed;
     const bool is_stalled = stalled_every > 0 && measurements % stalled_every == 0;
     return {seconds, std::max(noise_, spread),
             2,       at[0],
@@ -72,6 +73,8 @@ class FakeMeter final : public Meter {
   DeviceKind kind = DeviceKind::kCpu;
   std::string uneven;  // the table whose samples take a quarter longer in the mean than in the median
   std::atomic<bool>* stop = nullptr;
+  std::string stuck;  // this table's points from stuck_from on take ten thousand times as long the first time
+  std::int64_t stuck_from = 0;
   std::size_t stop_after = 0, stop_at = 0;  // different points; measurements
   double spread = 0;
   double speed = 1, copy_bytes_per_s = 1e11;
@@ -424,6 +427,37 @@ TEST(Calibration, WhatTheDatasheetForbidsIsNotWritten) {
   EXPECT_THAT(error_of([&] { c.run(fast); }), testing::HasSubstr("the measurements are kept in measurements.csv, no profile was written"));
   EXPECT_FALSE(std::filesystem::exists(c.plan.out + "/meta.yaml"));
   EXPECT_TRUE(std::filesystem::exists(c.plan.out + "/measurements.csv"));
+}
+
+// The device stood still while the largest points were measured: impossible times, until they are measured again.
+TEST(Calibration, AMeasurementThatStalledIsLeftOutOnceOthersOfThePointAreThere) {
+  FakeMeter meter;
+  meter.spread = 0.02;
+  Calibrated c(meter, 1e-6);
+  std::filesystem::remove_all(c.plan.out);
+  const Measurements first(c.plan.out, {{"device", "fake"}, {"model", "probe"}, {"seed", "1"}});
+  FakeMeter stuck;
+  stuck.stuck = "down_proj", stuck.stuck_from = 1024;
+  EXPECT_THAT(error_of([&] { c.run(stuck); }), testing::HasSubstr("The same command measures again"));
+  c.plan.seconds = 1;
+  c.run(stuck);
+  const Profile p = c.profile();
+  const auto op = std::find_if(p.ops.begin(), p.ops.end(), [](const ProfileOp& o) { return o.name == "down_proj"; });
+  ASSERT_NE(op, p.ops.end());
+  for (const auto& s : op->times.samples())
+    EXPECT_NEAR(static_cast<double>(s.time) * 1e-12 / (1e-3 * std::max(1.0, static_cast<double>(s.at[0]) / 100)), 1, 1e-6) << s.at[0];
+}
+
+TEST(Calibration, ATimeFarFromTheOthersOfItsPointDoesNotCount) {
+  const auto mean_of = [](std::vector<double> medians) {
+    return Measurements::Entry{{}, Role::kFit, {}, std::move(medians)}.mean_seconds();
+  };
+  EXPECT_EQ(mean_of({8}), 8);
+  EXPECT_EQ(mean_of({1, 3}), 2) << "noise";
+  EXPECT_EQ(mean_of({100, 2}), 2) << "of two the smaller";
+  EXPECT_EQ(mean_of({2, 100, 4}), 3);
+  EXPECT_EQ(mean_of({0.01, 2, 4}), 3) << "too short is as wrong";
+  EXPECT_EQ((Measurements::Entry{{}, Role::kFit, {}, {2, 100, 4}}.deviation_frac()), std::sqrt(2.0) / 3);
 }
 
 // A slow device: what would take longer than a fiftieth of the time is left out, and the tables end before.

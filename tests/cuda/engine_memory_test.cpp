@@ -27,9 +27,7 @@ class EngineMemoryCuda : public CudaTest {
   std::int32_t mark_of(KvPages& pages, std::int32_t page) {
     KvRows kv;
     pages.fill(kv);
-    std::int32_t value = 0;
-    TensorMemory(cuda()).to_host(&value, kv.position + std::int64_t{page} * kPage, 4);
-    return value;
+    return TensorMemory(cuda()).to_host(kv.position + std::int64_t{page} * kPage, 1).front();
   }
 };
 

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure  # noqa: E402
 import bars  # noqa: E402
 import cdf  # noqa: E402
 import fidelity  # noqa: E402
+import frontier  # noqa: E402
 import groups  # noqa: E402
 import load  # noqa: E402
 import load_curves  # noqa: E402
@@ -307,6 +308,53 @@ class ServingFidelity(FigureTest):
         self.assertEqual(list(serving_fidelity.draw(results, self.folder / "figures")), [("serving_fidelity", "")])
         for kind in ("pdf", "png"):
             self.assertGreater((self.folder / "figures" / f"serving_fidelity.{kind}").stat().st_size, 2000)
+
+
+class Frontier(FigureTest):
+    """Answers of two budgets beside a served experiment whose policies share one: {recipe: [snapkv, h2o], budget_tokens: 128}."""
+
+    def write(self, served):
+        graded, serving = self.folder / "graded", self.folder / "served"
+        graded.mkdir(parents=True), serving.mkdir()
+        answers = [[f"{i:04}", "1", recipe, budget, 1, recipe, task, right, share, family]
+                   for i, (recipe, budget, right, share, family) in enumerate((("snapkv", 128, 0.5, 0.1, "attention"), ("snapkv", 512, 0.9, 0.4, "attention"),
+                                                                               ("h2o", 128, 0.3, 0.1, "attention"), ("full", "", 1.0, 1.0, "reference")))
+                   for task in ("niah", "copy")]
+        synthetic.write_csv(graded / "summary.csv", ["run", "kv_policy", "kv_policy.recipe", "kv_policy.budget_tokens", "seed", "recipe", "task", "exact_match_frac",
+                                                     "resident_bytes_frac", "family"], answers)
+        rows = [[f"{i:04}", host, load_frac, *policy, 1, 2.0 + i, 100.0 + i]
+                for i, (load_frac, policy, host) in enumerate((f, p, h) for f in (0.3, 0.8) for p in served for h in ("sim", "engine"))]
+        synthetic.write_csv(serving / "summary.csv", ["run", "host", "load_frac", "kv_policy", "kv_policy.recipe", "seed", "tpot_mean_ms", "e2e_mean_ms"], rows)
+        return load.load(graded), load.load(serving)
+
+    def test_joins_by_recipe_and_budget_at_the_lowest_load(self):
+        points, setting = frontier.points_of(*self.write((("full", ""), ("budget_tokens 128", "snapkv"), ("budget_tokens 128", "h2o"))))
+        points = points.set_index("name")
+        self.assertEqual(list(points.index), ["full", "snapkv 128", "h2o 128"])
+        self.assertEqual(list(points["exact_match_frac"]), [1.0, 0.5, 0.3])
+        self.assertEqual(points.loc["snapkv 128", "tpot_mean_ms_sim"], 4.0)
+        self.assertEqual(points.loc["snapkv 128", "e2e_mean_ms_engine"], 103.0)
+        self.assertEqual(setting, {"load_frac": 0.3})
+
+    def test_names_keep_their_distance(self):
+        self.assertEqual(frontier.spread([0.0, 0.5, 0.9], 0.1, 1), [0.0, 0.5, 0.9])
+        np.testing.assert_allclose(frontier.spread([0.0, 0.0, 0.05, 0.9], 0.1, 1), [0.0, 0.1, 0.2, 0.9])
+        np.testing.assert_allclose(frontier.spread([0.5, 0.95, 1.0, 1.0], 0.1, 1), [0.5, 0.8, 0.9, 1.0])
+
+    def test_figure_of_both_folders(self):
+        self.write((("full", ""), ("budget_tokens 128", "snapkv")))
+        figures, names, notes = plot.draw_frontier([self.folder / "graded", self.folder / "served"])
+        self.assertEqual((names, notes), (["frontier"], ["frontier: at load_frac 0.3"]))
+        for kind in ("pdf", "png"):
+            self.assertGreater((figures / f"frontier.{kind}").stat().st_size, 2000)
+
+    def test_folders_without_a_common_policy_are_an_error(self):
+        self.write((("budget_tokens 64", "snapkv"),))
+        with self.assertRaises(load.ResultsError) as caught:
+            plot.draw_frontier([self.folder / "graded", self.folder / "served"])
+        self.assertIn("no KV policy is in both folders", str(caught.exception))
+        self.assertIn("snapkv 512", str(caught.exception))
+        self.assertIn("serves snapkv 64", str(caught.exception))
 
 
 class Validation(FigureTest):
