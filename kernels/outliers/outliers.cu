@@ -9,6 +9,8 @@ namespace kvlab {
 
 namespace {
 
+constexpr int kFewOutliers = 16;  // of both sides: a cut is found in 64 reads of the vector
+
 struct Vectors {
   DeviceList list;
   bool per_channel;
@@ -17,7 +19,8 @@ struct Vectors {
   const std::int32_t* room;        // [num_rows] outliers of each of its vectors
   std::uint16_t* value;
   OutlierPlaces place;
-  std::int32_t* found;  // scratch like place
+  int most_room;        // outliers of a vector, at most
+  std::int32_t* found;  // scratch like place, where more than few are taken
 
   __device__ std::int32_t vectors(int row) const {
     return list.entries(row) == 0 ? 0 : per_channel ? list.rows.head_dim : list.entries(row);
@@ -33,9 +36,47 @@ struct Vectors {
   }
 };
 
-// A block per vector.
+// A warp per vector, which is read once for its most extreme number on each side, then for the next one: for few outliers, or short
+// vectors.
 template <class T>
-__global__ void __launch_bounds__(kRowThreads) take_outliers(Vectors a) {
+__global__ void __launch_bounds__(kRowThreads) take_one_by_one(Vectors a, std::int64_t items) {
+  const std::int64_t item = warp_item();
+  if (item >= items) return;
+  const auto row = static_cast<int>(item / a.most), vector = static_cast<int>(item % a.most);
+  if (vector >= a.vectors(row)) return;
+  const std::int32_t n = a.length(row, vector), room = a.room[row], half = min(room / 2, n / 2);
+  const std::int64_t first = a.room_first[row] + std::int64_t{vector} * room;
+  for (int i = 2 * half + lane_index(); i < room; i += kWarpSize) a.place.set(first + i, -1), a.value[first + i] = 0;
+  if (half == 0) return;
+  const auto number = [&](std::int32_t i) { return load_float(&a.number<T>(row, vector, i)); };
+  double sum = 0;
+  for (int i = lane_index(); i < n; i += kWarpSize) sum += number(i);
+  sum = warp_sum(sum);
+  const auto rank_of = [&](int i) { return std::uint64_t{ordered_key(number(i))} << 32 | (~0U - i); };  // of equals the earlier
+  const auto keep = [&](std::int64_t at, std::uint64_t rank) {
+    const auto i = static_cast<std::int32_t>(~0U - static_cast<std::uint32_t>(rank));
+    a.place.set(first + at, i);
+    a.value[first + at] = half_bits(number(i));
+  };
+  std::uint64_t high = ~std::uint64_t{0}, low = 0;
+  for (int k = 0; k < half; ++k) {
+    std::uint64_t below = 0, above = ~std::uint64_t{0};
+    for (int i = lane_index(); i < n; i += kWarpSize) {
+      const std::uint64_t rank = rank_of(i);
+      if (rank < high) below = max(below, rank);
+      if (rank > low) above = min(above, rank);
+    }
+    high = warp_max(below), low = warp_min(above);
+    if (lane_index() == 0) keep(k, high), keep(half + k, low);
+  }
+  __syncwarp();
+  for (int k = lane_index(); k < 2 * half; k += kWarpSize)
+    store_float(&a.number<T>(row, vector, a.place.at(first + k)), static_cast<float>(sum / n));
+}
+
+// A block per vector, which is read a fixed number of times however many are taken.
+template <class T>
+__global__ void __launch_bounds__(kRowThreads) take_by_cut(Vectors a) {
   KVLAB_SHARED(std::int32_t, counts, 33);
   KVLAB_SHARED(std::uint64_t, scans, 33);
   KVLAB_SHARED(double, sums, 33);
@@ -100,7 +141,8 @@ Vectors vectors_of(const Outliers& a, CudaContext& cuda) {
   Vectors v{};
   v.list = on_device(a.tokens, cuda), v.per_channel = a.per_channel, v.most = most, v.value = a.value, v.place = a.place;
   std::tie(v.room_first, v.room) = upload_all(cuda, std::span<const std::int64_t>(room_first), std::span<const std::int32_t>(room));
-  v.found = cuda.scratch<std::int32_t>(next);
+  v.most_room = room.empty() ? 0 : *std::max_element(room.begin(), room.end());
+  if (v.most_room > kFewOutliers) v.found = cuda.scratch<std::int32_t>(next);
   return v;
 }
 
@@ -111,7 +153,11 @@ void run_cuda(const Outliers& a, CudaContext& cuda) {
   const CudaContext::Frame frame(cuda);
   const Vectors v = vectors_of(a, cuda);
   for_type(a.tokens.kv.type, [&](auto zero) {
-    launch("outliers", cuda, block_each(std::int64_t{a.tokens.kv.num_rows} * v.most), take_outliers<decltype(zero)>, v);
+    const std::int64_t vectors = std::int64_t{a.tokens.kv.num_rows} * v.most;
+    if (v.most_room <= kFewOutliers || !a.per_channel)
+      launch("outliers", cuda, warp_each(vectors), take_one_by_one<decltype(zero)>, v, vectors);
+    else
+      launch("outliers", cuda, block_each(vectors), take_by_cut<decltype(zero)>, v);
   });
 }
 

@@ -1,5 +1,6 @@
 #include <vector>
 
+#include "base/parallel.h"
 #include "kernels/head_rows_cpu.h"
 #include "kernels/pass_attention/pass_attention.h"
 
@@ -88,9 +89,13 @@ void add_chunk(const PassAttention& a, std::int32_t row, const PassQueries& chun
   const auto held = static_cast<std::int32_t>(visible.token.size());
   const HeadMatrix keys = gather_keys(a, row, chunk, visible);
   const std::int32_t head0 = row % a.kv.kv_heads * a.kv.group;
+  std::vector<Eigen::ArrayXf> of_heads(static_cast<std::size_t>(a.kv.group));
+  for_each_in_parallel(a.kv.group, [&](std::int64_t g) {
+    of_heads[static_cast<std::size_t>(g)] = reduce_queries(a, chunk, keys, held, head0 + static_cast<std::int32_t>(g));
+  });
   Eigen::ArrayXf of_group = Eigen::ArrayXf::Zero(held);
   for (std::int32_t g = 0; g < a.kv.group; ++g) {
-    Eigen::ArrayXf of_head = reduce_queries(a, chunk, keys, held, head0 + g);
+    Eigen::ArrayXf& of_head = of_heads[static_cast<std::size_t>(g)];
     if (a.norms)
       for (std::int32_t j = 0; j < held; ++j) of_head[j] *= norms[static_cast<std::size_t>(g)][visible.token[static_cast<std::size_t>(j)]];
     if (a.group == PassAttention::Group::kMax) {
@@ -109,13 +114,13 @@ void add_chunk(const PassAttention& a, std::int32_t row, const PassQueries& chun
 
 void run_cpu(const PassAttention& a) {
   std::fill_n(a.scores, a.kv.total(), 0.0F);
-  std::vector<Eigen::ArrayXf> norms;
-  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
-    norms.clear();
+  for_each_in_parallel(a.kv.num_rows, [&](std::int64_t i) {
+    const auto r = static_cast<std::int32_t>(i);
+    std::vector<Eigen::ArrayXf> norms;
     if (a.norms)
       for (std::int32_t g = 0; g < a.kv.group; ++g) norms.push_back(value_norms(a, r, r % a.kv.kv_heads * a.kv.group + g));
     for (const PassQueries& chunk : a.pass[static_cast<std::size_t>(a.kv.sequence(r))]) add_chunk(a, r, chunk, norms);
-  }
+  });
 }
 
 }  // namespace kvlab

@@ -64,6 +64,8 @@ TEST_F(ChannelFormatsCuda, OutliersEqualCpuVersion) {
   check_outliers<f16>(0.3, false, true, false);
   check_outliers<float>(0.9, true, true, false);
   check_outliers<float>(0.0, false, false, true);
+  check_outliers<float>(0.3, false, false, true);
+  check_outliers<bf16>(1.0, false, false, false);
 }
 
 TEST_F(ChannelFormatsCuda, SparsifyEqualsCpuVersion) {
