@@ -3,6 +3,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/parallel.h"
 #include "kernels/cluster/cluster.h"
 #include "kernels/dot_cpu.h"
 
@@ -107,8 +108,9 @@ float threshold_of(std::vector<Weight>& all, double keep_frac) {
 }  // namespace
 
 void run_cpu(const ClusterKeys& a) {
-  for (std::int32_t r = 0; r < a.kv.num_rows; ++r)
-    if (a.tokens[r] > 0) cluster_row(a, r);
+  for_each_in_parallel(a.kv.num_rows, [&](std::int64_t r) {
+    if (a.tokens[r] > 0) cluster_row(a, static_cast<std::int32_t>(r));
+  });
 }
 
 void run_cpu(const ClusterThreshold& a) {

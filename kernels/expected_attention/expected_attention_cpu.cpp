@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/parallel.h"
 #include "kernels/dot_cpu.h"
 #include "kernels/expected_attention/expected_attention.h"
 
@@ -32,23 +33,24 @@ void fill_logits(const ExpectedAttention& a, std::int32_t row, std::int64_t head
   });
 }
 
+void run_row(const ExpectedAttention& a, std::int32_t row) {
+  float* out = a.out + a.kv.first[row];
+  std::fill_n(out, a.kv.len[row], 0.0F);
+  std::vector<double> z(static_cast<std::size_t>(a.kv.len[row]));
+  for (std::int32_t g = 0; g < a.kv.group; ++g) {
+    fill_logits(a, row, static_cast<std::int64_t>(row) * a.kv.group + g, z);
+    const double top = z.empty() ? 0 : *std::max_element(z.begin(), z.end());
+    if (top == -std::numeric_limits<double>::infinity()) continue;
+    double sum = 0;
+    for (double& x : z) x = std::exp(x - top), sum += x;
+    for (std::size_t i = 0; i < z.size(); ++i) out[i] += static_cast<float>(z[i] / sum / a.kv.group);
+  }
+}
+
 }  // namespace
 
 void run_cpu(const ExpectedAttention& a) {
-  std::vector<double> z;
-  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
-    float* out = a.out + a.kv.first[r];
-    std::fill_n(out, a.kv.len[r], 0.0F);
-    z.resize(static_cast<std::size_t>(a.kv.len[r]));
-    for (std::int32_t g = 0; g < a.kv.group; ++g) {
-      fill_logits(a, r, static_cast<std::int64_t>(r) * a.kv.group + g, z);
-      const double top = z.empty() ? 0 : *std::max_element(z.begin(), z.end());
-      if (top == -std::numeric_limits<double>::infinity()) continue;
-      double sum = 0;
-      for (double& x : z) x = std::exp(x - top), sum += x;
-      for (std::size_t i = 0; i < z.size(); ++i) out[i] += static_cast<float>(z[i] / sum / a.kv.group);
-    }
-  }
+  for_each_in_parallel(a.kv.num_rows, [&](std::int64_t r) { run_row(a, static_cast<std::int32_t>(r)); });
 }
 
 }  // namespace kvlab

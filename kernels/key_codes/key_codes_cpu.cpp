@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/parallel.h"
 #include "base/random.h"
 #include "kernels/dot_cpu.h"
 #include "kernels/key_codes/key_codes.h"
@@ -114,8 +115,9 @@ void run_cpu(const TurnQueries& a) {
 }
 
 void run_cpu(const TrainCodes& a) {
-  for (std::int32_t r = 0; r < a.kv.num_rows; ++r)
-    if (a.codes[r] > 0) train_row(a, r);
+  for_each_in_parallel(a.kv.num_rows, [&](std::int64_t r) {
+    if (a.codes[r] > 0) train_row(a, static_cast<std::int32_t>(r));
+  });
 }
 
 void run_cpu(const AssignCodes& a) {

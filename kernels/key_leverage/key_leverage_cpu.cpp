@@ -2,6 +2,7 @@
 #include <Eigen/Core>
 #include <cmath>
 
+#include "base/parallel.h"
 #include "base/random.h"
 #include "kernels/key_leverage/key_leverage.h"
 
@@ -25,9 +26,10 @@ Eigen::MatrixXd sketch_matrix(const KeyLeverage& a) {
 void run_cpu(const KeyLeverage& a) {
   const Eigen::MatrixXd g = sketch_matrix(a);
   const std::int64_t d = a.kv.head_dim;
-  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
+  for_each_in_parallel(a.kv.num_rows, [&](std::int64_t row) {
+    const auto r = static_cast<std::int32_t>(row);
     const std::int32_t n = a.kv.len[r];
-    if (n == 0) continue;
+    if (n == 0) return;
     Eigen::MatrixXd keys(n, d);
     for (std::int32_t i = 0; i < n; ++i) {
       const std::int64_t position = a.kv.position[a.kv.slot(r, i)];
@@ -41,7 +43,7 @@ void run_cpu(const KeyLeverage& a) {
     const Eigen::LLT<Eigen::MatrixXd> factor(gram);
     const Eigen::MatrixXd half = factor.matrixL().solve(x.transpose());  // [sketch, n]
     for (std::int32_t i = 0; i < n; ++i) a.out[a.kv.first[r] + i] = static_cast<float>(half.col(i).squaredNorm());
-  }
+  });
 }
 
 }  // namespace kvlab

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/parallel.h"
 #include "kernels/dot_cpu.h"
 #include "kernels/projected_norms/projected_norms.h"
 
@@ -18,8 +19,9 @@ constexpr std::int32_t kBlock = 256;  // tokens projected at once
 
 void run_cpu(const ProjectedNorms& a) {
   const std::int64_t d = a.kv.head_dim, width = static_cast<std::int64_t>(a.kv.kv_heads) * a.kv.group * d;
-  Matrix projected;
-  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
+  for_each_in_parallel(a.kv.num_rows, [&](std::int64_t at_row) {
+    const auto r = static_cast<std::int32_t>(at_row);
+    Matrix projected;
     float* out = a.out + a.kv.first[r];
     std::fill_n(out, a.kv.len[r], 0.0F);
     for_each_run(a.kv, r, [&](const KvRun& run) {
@@ -39,7 +41,7 @@ void run_cpu(const ProjectedNorms& a) {
         }
       }
     });
-  }
+  });
 }
 
 }  // namespace kvlab

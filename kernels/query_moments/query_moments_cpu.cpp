@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/parallel.h"
 #include "kernels/query_moments/query_moments.h"
 
 namespace kvlab {
@@ -59,7 +60,7 @@ void run_head(const QueryMoments& a, std::int32_t sequence, std::int32_t head, c
 void run_cpu(const QueryMoments& a) {
   for (std::int32_t s = 0; s < a.num_sequences; ++s) {
     const Eigen::MatrixXd rotation = mean_rotation(a, s);
-    for (std::int32_t h = 0; h < a.q_heads; ++h) run_head(a, s, h, rotation);
+    for_each_in_parallel(a.q_heads, [&](std::int64_t h) { run_head(a, s, static_cast<std::int32_t>(h), rotation); });
   }
 }
 

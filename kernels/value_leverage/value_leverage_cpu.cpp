@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/parallel.h"
 #include "kernels/value_leverage/value_leverage.h"
 
 namespace kvlab {
@@ -34,12 +35,13 @@ Eigen::ArrayXd weights(const ValueLeverage& a, const Matrix& keys, const Eigen::
 
 void run_cpu(const ValueLeverage& a) {
   const std::int64_t d = a.kv.head_dim;
-  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
+  for_each_in_parallel(a.kv.num_rows, [&](std::int64_t row) {
+    const auto r = static_cast<std::int32_t>(row);
     float* out = a.out + a.kv.first[r];
     std::fill_n(out, a.kv.len[r], 0.0F);
     std::int32_t begin = 0;
     while (begin < a.kv.len[r] && a.kv.position[a.kv.slot(r, begin)] < a.sinks) ++begin;
-    if (begin == a.kv.len[r]) continue;
+    if (begin == a.kv.len[r]) return;
     const Matrix keys = columns(a.kv, a.kv.k, r, begin), values = columns(a.kv, a.kv.v, r, begin);
     for (std::int32_t g = 0; g < a.kv.group; ++g) {
       const float* mean = a.mean + (static_cast<std::int64_t>(r) * a.kv.group + g) * d;
@@ -49,7 +51,7 @@ void run_cpu(const ValueLeverage& a) {
       const Matrix half = Eigen::LLT<Matrix>(sum).matrixL().solve(values);
       for (Eigen::Index i = 0; i < w.size(); ++i) out[begin + i] += static_cast<float>(w[i] * half.col(i).squaredNorm() / a.kv.group);
     }
-  }
+  });
 }
 
 }  // namespace kvlab
