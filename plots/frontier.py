@@ -28,15 +28,17 @@ def _answers(accuracy):
 
 
 def points_of(accuracy, serving):
-    """A row per policy that both folders have: its answers, and each metric by host at the lowest load."""
+    """A row per policy that both folders have: its answers, and each metric by host at the lowest load. ResultsError: there is none."""
     rows = serving.summary
+    if "kv_policy" not in rows.columns:  # a lone policy, or {recipe: [a, b]} without a list around it
+        rows = rows.assign(kv_policy=rows.get("kv_policy.recipe", "one policy"))
     if _BUDGET in serving.axes:
         budgets = rows[_BUDGET].map(lambda b: "" if pd.isna(b) else f" {b:g}")
         rows = rows.assign(kv_policy=rows["kv_policy"].astype(str) + budgets)
     loads = [a for a in serving.axes if a in ("load_frac", serving.rate_axis())]
     for axis in loads:
         rows = rows[rows[axis] == rows[axis].min()]
-    others = [a for a in serving.axes if a not in ("host", "kv_policy", _BUDGET, *loads)]
+    others = [a for a in serving.axes if a not in ("host", "kv_policy", "kv_policy.recipe", _BUDGET, *loads)]
     for axis in others:
         rows = rows[rows[axis] == rows[axis].iloc[0]]
     answers = _answers(accuracy)
@@ -48,7 +50,11 @@ def points_of(accuracy, serving):
             continue
         means = own.groupby("host")[[m for m, _ in _METRICS]].mean()
         points.append({"name": str(policy), **answers.loc[key].to_dict(), **{f"{m}_{host}": means.loc[host, m] for m, _ in _METRICS for host in means.index}})
-    return pd.DataFrame(points), {a: rows[a].iloc[0] for a in (*loads, *others) if len(rows)}
+    if not points:
+        graded = [f"{name} {budget:g}" if budget >= 0 else name for name, budget in answers.index]
+        raise ResultsError(f"no KV policy is in both folders, by recipe and budget: {accuracy.folder} grades {', '.join(graded)}; {serving.folder} serves "
+                           f"{', '.join(map(str, rows['kv_policy'].unique()))}, which needs both hosts for each")
+    return pd.DataFrame(points), {a: rows[a].iloc[0] for a in (*loads, *others)}
 
 
 def spread(heights, gap, top):
@@ -77,10 +83,6 @@ def _name_points(axis, points):
 def draw(accuracy, serving, folder):
     """Yields (name, note) of the figure."""
     points, setting = points_of(accuracy, serving)
-    if points.empty:
-        graded = sorted({f"{name} {budget:g}" if budget >= 0 else name for name, budget in _answers(accuracy).index})
-        raise ResultsError(f"no KV policy is in both folders, by recipe and budget: {accuracy.folder} grades {', '.join(graded)}; {serving.folder} serves "
-                           f"{', '.join(map(str, serving.summary['kv_policy'].unique()))}, which needs both hosts for each")
     figure, axes = style.plt.subplots(1, 2, figsize=(style.PAGE_IN, 2.5), sharey=True)
     for axis, (metric, title) in zip(axes, _METRICS):
         for p in points.to_dict("records"):

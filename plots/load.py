@@ -145,10 +145,10 @@ def _name_policies(results):
     """In serving, a policy given by several lists has the recipe's name and the budget its list has in common; its place among the lists
     stands behind it only where two would have one name."""
     rows = results.summary
-    if rows is None or "kv_policy.recipe" not in results.axes or results.is_replay or results.is_accuracy:
+    if not {"kv_policy", "kv_policy.recipe"} <= set(results.axes) or results.is_replay or results.is_accuracy:
         return results
     lists = rows["kv_policy"].astype(str)
-    budget = lists.str.extract(r"^(?:budget_tokens|budget_frac|compression_ratio) (\S+)$")[0]
+    budget = lists.str.extract(r"^(?:budget_tokens|budget_frac|compression_ratio) (\S+?)(?:#\d+)?$")[0]
     names = rows["kv_policy.recipe"].where(budget.isna(), rows["kv_policy.recipe"] + " " + budget.fillna("")).fillna(lists)
     rows["kv_policy"] = names.where(lists.groupby(names).transform("nunique") == 1, names + " (" + lists + ")")
     results.axes = [a for a in results.axes if a != "kv_policy.recipe" and (a != "kv_policy.budget_tokens" or rows[a].nunique() > 1)]

@@ -34,10 +34,6 @@ void check_identity(const std::string& folder, const Measurements::Identity& ide
   }
 }
 
-}  // namespace
-
-namespace {
-
 // Sums over the medians that others bear out.
 struct Steady {
   double count = 0, seconds = 0, squares = 0;

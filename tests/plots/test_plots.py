@@ -336,6 +336,19 @@ class Frontier(FigureTest):
         self.assertEqual(points.loc["snapkv 128", "e2e_mean_ms_engine"], 103.0)
         self.assertEqual(setting, {"load_frac": 0.3})
 
+    def test_lists_of_recipes_with_and_without_a_list_around_them(self):
+        """{recipe: [a, b]} alone has no axis kv_policy; two lists with one budget are told apart by '#'."""
+        self.folder.mkdir(parents=True)
+        for columns, rows, named in ((["kv_policy.recipe"], (["snapkv"], ["h2o"]), None),
+                                     (["kv_policy", "kv_policy.recipe"], (["budget_tokens 64#1", "snapkv"], ["budget_tokens 64#2", "h2o"]), ["snapkv 64", "h2o 64"]),
+                                     (["kv_policy", "kv_policy.recipe"], (["budget_tokens 64#1", "snapkv"], ["budget_tokens 64#2", "snapkv"]),
+                                      ["snapkv 64 (budget_tokens 64#1)", "snapkv 64 (budget_tokens 64#2)"])):
+            synthetic.write_csv(self.folder / "summary.csv", ["run", *columns, "seed", "ttft_p50_ms"], [[f"{i:04}", *row, 1, 2.0] for i, row in enumerate(rows)])
+            results = load.load(self.folder)
+            self.assertEqual(results.axes, ["kv_policy"] if named else columns)
+            if named:
+                self.assertEqual(list(results.summary["kv_policy"]), named)
+
     def test_names_keep_their_distance(self):
         self.assertEqual(frontier.spread([0.0, 0.5, 0.9], 0.1, 1), [0.0, 0.5, 0.9])
         np.testing.assert_allclose(frontier.spread([0.0, 0.0, 0.05, 0.9], 0.1, 1), [0.0, 0.1, 0.2, 0.9])
@@ -355,6 +368,9 @@ class Frontier(FigureTest):
         self.assertIn("no KV policy is in both folders", str(caught.exception))
         self.assertIn("snapkv 512", str(caught.exception))
         self.assertIn("serves snapkv 64", str(caught.exception))
+        synthetic.write_csv(self.folder / "served" / "summary.csv", ["run", "host", "seed", "tpot_mean_ms", "e2e_mean_ms"], [["0001", "sim", 1, 2.0, 3.0]])
+        with self.assertRaisesRegex(load.ResultsError, "serves one policy"):
+            plot.draw_frontier([self.folder / "graded", self.folder / "served"])
 
 
 class Validation(FigureTest):
