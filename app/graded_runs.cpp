@@ -157,7 +157,9 @@ void GradedRuns::run_set(Set& set, std::ostream* log) {
     for (const EvalSample& s : set.samples)
       for (const auto& r : set.runs)
         if (!r->failed && !r->has(s)) work.add(s, r->recipe);
-    *log << fmt::format("{} samples, {} policies: {}\n", set.samples.size(), left, work.describe()) << std::flush;
+    *log << fmt::format("{} sample{}, {} {}: {}\n", set.samples.size(), set.samples.size() == 1 ? "" : "s", left,
+                        left == 1 ? "policy" : "policies", work.describe())
+         << std::flush;
   }
   std::map<std::pair<std::string, std::int32_t>, std::int32_t> taken;
   for (const EvalSample& s : set.samples)
