@@ -73,8 +73,8 @@ YAML::Node empty_map_like(const YAML::Node& original) {
 // One value that the command line sets: "a.b=value".
 class Override {
  public:
-  Override(std::string origin, const std::string& file, std::vector<std::string> keys, YAML::Node value)
-      : origin_(std::move(origin)), file_(file), keys_(std::move(keys)), value_(std::move(value)) {}
+  Override(std::string origin, const std::string& file, std::vector<std::string> keys, const YAML::Node& value)
+      : origin_(std::move(origin)), file_(file), keys_(std::move(keys)), value_(value) {}
 
   // `node` with the value in it. Nodes are copied on the way and never written to, since aliases (*name) share them. A scalar on the way
   // ("scheduler: sarathi") becomes {sarathi: {}}.

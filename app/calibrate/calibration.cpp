@@ -126,8 +126,8 @@ class Calibrator {
       const auto middle = std::find_if(entries.begin(), entries.end(), [&](const auto& e) { return e.at[0] >= kMiddle; });
       if (middle == entries.end() || middle->times() > 1) continue;
       if (stop_ || left() <= kAgainFrac * plan_.seconds) return;
-      const Measurements::Entry again = *middle;
-      measure(table, again.at, again.role, seconds);
+      const CalibrationPoint at = middle->at;
+      measure(table, at, middle->role, seconds);
     }
   }
 
