@@ -54,7 +54,7 @@ RecipePages recipe_pages(const Recipe& recipe, const ModelShape& model, std::int
   return pages_of(shapes, block_tokens);
 }
 
-RecipeFootprint::RecipeFootprint(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens)
+RecipeFootprint::RecipeFootprint(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens, KvReads reads)
     : recipe_(recipe),
       model_(model),
       trigger_(recipe.make_trigger()),
@@ -63,6 +63,7 @@ RecipeFootprint::RecipeFootprint(const Recipe& recipe, const ModelShape& model, 
       decodes_(recipe, model),
       pages_(pages_of(shapes_, block_tokens)),
       page_bytes_(pages_.token_bytes * block_tokens / (model.num_layers * model.kv_heads)),
+      reads_(reads),
       shares_layers_(recipe.make_allocator()->scope() != Allocator::Scope::kLayer) {
   const Needs& needs = shapes_.policy().needs();
   if (needs.future_queries)
@@ -305,15 +306,17 @@ std::int64_t RecipeFootprint::most_pages(SeqState seq, std::int32_t seen_tokens)
   return most;
 }
 
-// Bytes of K and V read, as tokens of the model's own type.
+// Tokens of the model's own type that a decode step of one sequence reads, over its new one: by their bytes, or where they lie decoded by
+// their products.
 std::int32_t RecipeFootprint::attended(const LayerCalls& calls) const {
   const std::int64_t q_heads = model_.q_heads, d = model_.head_dim;
-  std::int64_t bytes = 0;
+  std::int64_t read = 0;
   for (std::int32_t l = 0; l < model_.num_layers; ++l)
     for (const OpCall& c : calls.of_layer(l))
-      if (c.op == "attend") bytes += c.bytes - 4 * q_heads * d;  // queries and outputs are not cache
-  const std::int64_t token = 2LL * model_.num_layers * model_.kv_heads * d * model_.kv_bytes;
-  return std::max(0, static_cast<std::int32_t>((bytes + token / 2) / token) - 1);
+      if (c.op == "attend") read += reads_ == KvReads::kDecoded ? c.flops : c.bytes - 4 * q_heads * d;  // queries and outputs are not cache
+  const std::int64_t token =
+      model_.num_layers * (reads_ == KvReads::kDecoded ? 4 * q_heads * d : 2LL * model_.kv_heads * d * model_.kv_bytes);
+  return std::max(0, static_cast<std::int32_t>((read + token / 2) / token) - 1);
 }
 
 void RecipeFootprint::charge(std::span<SeqInStep> batch, PolicyWork& work) {

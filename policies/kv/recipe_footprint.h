@@ -23,13 +23,16 @@ struct RecipePages {
 // Errors as ShapeRun's.
 RecipePages recipe_pages(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens);
 
+// What attention reads of a packed token: its codes, decoded on the way, or K and V decoded before, in the model's own type.
+enum class KvReads : std::uint8_t { kStored, kDecoded };
+
 // A recipe's memory and operations in serving, from its parts run on shapes: nothing here knows a method. Decode steps come from
 // StepOps, steps with prompt tokens from the parts themselves. What data-dependent allocators keep is their mean, other counts that
 // depend on data stand at their bounds.
 class RecipeFootprint final : public Footprint {
  public:
   // Errors as ShapeRun's; recipes whose questions or extra passes cannot be known from lengths are refused.
-  RecipeFootprint(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens);
+  RecipeFootprint(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens, KvReads reads = KvReads::kStored);
 
   FootprintStep step(const SeqState& seq, std::int32_t new_tokens) override;
   void charge(std::span<SeqInStep> batch, PolicyWork& work) override;
@@ -76,6 +79,7 @@ class RecipeFootprint final : public Footprint {
   StepOps decodes_;
   RecipePages pages_;
   double page_bytes_ = 0;
+  KvReads reads_ = KvReads::kStored;
   History history_ = History::kNone;
   bool shares_layers_ = false;            // the allocator comes back to earlier layers
   std::vector<std::int64_t> side_bytes_;  // [i]: the most that 1 .. 16 * (i + 1) tokens take beyond token_bytes each

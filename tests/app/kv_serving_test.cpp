@@ -1,7 +1,9 @@
 #include "app/csv.h"
 #include "app/experiment.h"
 #include "app/setup.h"
+#include "sim/cost/profile.h"
 #include "tests/app/app_fixture.h"
+#include "tests/sim/cost_support.h"
 
 namespace kvlab {
 namespace {
@@ -35,6 +37,33 @@ TEST_F(KvServingTest, PoliciesChangeMemoryAndStepTime) {
   EXPECT_LT(value(s, kQuest, "step_attention_frac"), value(s, kFull, "step_attention_frac"));
   EXPECT_GT(value(s, kKivi, "kv_blocks"), 4 * value(s, kFull, "kv_blocks"));
   EXPECT_LT(value(s, kQuest, "kv_blocks"), value(s, kFull, "kv_blocks")) << "bounds of pages take room";
+}
+
+// The steps of packed KV are shorter where attention reads codes, and as long as plain ones where it reads what was decoded before.
+TEST_F(KvServingTest, DecodedKvTakesAsLongAsPlain) {
+  const TempFolder bundle;
+  bundle.write("model.yaml", kTinyModel);
+  bundle.write("card.yaml", kTinyCard);
+  write_tiny_bundle(bundle);
+  write_kvlab_profile(read_bundle(bundle.path(), 1), bundle.path() + "/own");
+  write("small.yaml", "name: small\nmodel: " + bundle.path() + "/model.yaml\nhardware: " + bundle.path() +
+                          "/card.yaml\n"
+                          "trace: {generate: {requests: 20, arrival: {poisson: {rate_per_s: 8}}, prompt_tokens: {fixed: {value: 1000}}, "
+                          "output_tokens: {fixed: {value: 40}}}}\n"
+                          "memory: {num_blocks: 400}\nmax_model_len: 2048\nscheduler: vllm_v1\nkv_policy: [full, kivi2]\n"
+                          "profile: {kvlab: {path: " +
+                          bundle.path() + "/own, kv_reads: [stored, decoded]}}\n");
+  const Called called = call({"run", "small.yaml"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  const CsvTable s = summary("small");
+  ASSERT_EQ(s.rows.size(), 4U);
+  std::map<std::string, double> attention;  // of the time that is not the policy's own
+  for (std::size_t r = 0; r < 4; ++r)
+    attention[s.rows[r][s.at("kv_policy")] + " " + s.rows[r][s.at("profile.kvlab.kv_reads")]] =
+        value(s, r, "step_attention_frac") / (1 - value(s, r, "step_policy_frac"));
+  EXPECT_DOUBLE_EQ(attention.at("full stored"), attention.at("full decoded"));
+  EXPECT_LT(attention.at("kivi2 stored"), 0.96 * attention.at("full stored"));
+  EXPECT_NEAR(attention.at("kivi2 decoded"), attention.at("full decoded"), 0.01 * attention.at("full decoded"));
 }
 
 // Host memory is given in bytes: it has room for as many more blocks as a format makes them smaller.

@@ -231,6 +231,29 @@ TEST(RecipeFootprint, PackedFormatsFillBlocksTighter) {
   EXPECT_EQ(fp8.step({0, 260, 0, 0, false, false}, 260).kept_pages, 0);
 }
 
+// Tokens read by a decode step behind 260 tokens of prompt and 40 decoded.
+std::int32_t tokens_read(const Recipe& recipe, KvReads reads) {
+  RecipeFootprint footprint(recipe, kFootprintModel, kBlock, reads);
+  SeqState seq{0, 260, 0, 0, false, false};
+  seq = after(seq, footprint.step(seq, 260), 260);
+  for (std::int32_t i = 0; i < 40; ++i) seq = after(seq, footprint.step(seq, 1), 1);
+  std::vector<SeqInStep> batch{{seq, 1, 0}};
+  PolicyWork work;
+  footprint.charge(batch, work);
+  return batch.front().attended_tokens;
+}
+
+TEST(RecipeFootprint, DecodedTokensAreReadAsPlainOnes) {
+  for (const char* name : {"kivi2", "kivi4", "fp8", "gear", "zipcache"}) {
+    EXPECT_LT(tokens_read(load_recipe(name), KvReads::kStored), 200) << name << ": fewer bytes than 300 tokens have";
+    EXPECT_EQ(tokens_read(load_recipe(name), KvReads::kDecoded), 300) << name;
+  }
+  for (const char* name : {"streaming", "snapkv", "quest"}) {
+    const Recipe plain = load_recipe(name, 130);
+    EXPECT_NEAR(tokens_read(plain, KvReads::kDecoded), tokens_read(plain, KvReads::kStored), 1) << name;
+  }
+}
+
 TEST(RecipeFootprint, AnOracleCannotServe) {
   try {
     Params p = Params::from_text("{recipe: snapkv, scorer: oracle}", "kv_policy");

@@ -100,6 +100,25 @@ TEST(PolicyPrices, AFaultyTableIsNamedWithItsLine) {
   EXPECT_THAT(error_of([&] { static_cast<void>(profile.setup()); }), testing::HasSubstr("policy.csv:2: 'bytes' is 0"));
 }
 
+TEST(PolicyPrices, TheProfileSaysWhatAttentionReadsOfPackedKv) {
+  const WithPolicyTimes profile;
+  Profile p = read_kvlab_profile(profile.folder.path(), 1);
+  EXPECT_FALSE(p.reads_decoded_kv);
+  p.reads_decoded_kv = true;
+  const TempFolder own;
+  write_kvlab_profile(p, own.path());
+  const auto with = [&](const std::string& option) {
+    return setup_of("profile: {kvlab: {path: " + own.path() + option + "}}\nmodel: " + profile.bundle.path() +
+                    "/model.yaml\nhardware: " + profile.bundle.path() + "/card.yaml\n");
+  };
+  EXPECT_TRUE(with("").profile->reads_decoded_kv) << "as it was measured";
+  EXPECT_TRUE(with(", kv_reads: decoded").profile->reads_decoded_kv);
+  EXPECT_FALSE(with(", kv_reads: stored").profile->reads_decoded_kv);
+  EXPECT_NE(with("").profile_hash, profile.written);
+  EXPECT_EQ(with(", kv_reads: stored").profile_hash, profile.written) << "the profile without it";
+  EXPECT_THAT(error_of([&] { static_cast<void>(with(", kv_reads: packed")); }), testing::HasSubstr("kv_reads"));
+}
+
 // A profile that brings its own model and card along is used with them.
 TEST(PolicyPrices, AProfileMayBringItsModelAndHardware) {
   const WithPolicyTimes profile;
