@@ -3,6 +3,7 @@
 
 #include "kernels/attention_prefill/key_scores.cuh"
 #include "kernels/attention_stats/attention_stats.h"
+#include "kernels/attention_stats/query_lines.h"
 #include "kernels/attention_stats/stats_queries.cuh"
 
 namespace kvlab {
@@ -111,6 +112,17 @@ void run_tiles(const AttentionStats& a, const DeviceRows& kv, const Chunk& chunk
   launch("attention_stats", cuda, shape, key_scores<T, D, kTiles, Scores::kGrouped, true>, args);
 }
 
+// Without tensor cores, into what `stats` points to.
+template <class T>
+void run_plain(PlainStats stats, const DeviceRows& kv, const Chunk& chunk, CudaContext& cuda) {
+  const std::int64_t lines = chunk.tokens * kv.kv_heads * kv.group;
+  auto* log_sum = cuda.scratch<float>(lines);
+  stats.log_sum = log_sum;
+  launch("plain_log_sums", cuda, {dim3(static_cast<unsigned>(lines)), dim3(128)}, plain_log_sums<T>, kv, chunk.queries, log_sum);
+  launch("plain_stats", cuda, {dim3(static_cast<unsigned>(ceil_div(kv.longest, 4)), static_cast<unsigned>(kv.num_rows)), dim3(128)},
+         plain_stats<T>, kv, chunk.queries, stats);
+}
+
 template <class T>
 void run_chunk(const AttentionStats& a, const DeviceRows& kv, const Chunk& chunk, CudaContext& cuda) {
   const bool tensor_cores = cuda.gpu().compute_capability >= (std::is_same_v<T, bf16> ? 80 : 75);
@@ -122,18 +134,11 @@ void run_chunk(const AttentionStats& a, const DeviceRows& kv, const Chunk& chunk
     if (tiles && kv.head_dim == 128) return run_tiles<T, 128>(a, kv, chunk, cuda);
     if (tiles && kv.head_dim == 256) return run_tiles<T, 256>(a, kv, chunk, cuda);
   }
-  auto* log_sum = cuda.scratch<float>(chunk.tokens * kv.kv_heads * kv.group);
-  const PlainStats stats{a.wants_sum ? a.sum : nullptr,
-                         a.wants_sum_sq ? a.sum_sq : nullptr,
-                         a.wants_max ? a.max : nullptr,
-                         log_sum,
-                         a.group,
-                         a.weigh_by_visible,
-                         a.visible_offset};
-  const auto lines = static_cast<unsigned>(chunk.tokens * kv.kv_heads * kv.group);
-  launch("plain_log_sums", cuda, {dim3(lines), dim3(128)}, plain_log_sums<T>, kv, chunk.queries, log_sum);
-  launch("plain_stats", cuda, {dim3(static_cast<unsigned>(ceil_div(kv.longest, 4)), static_cast<unsigned>(kv.num_rows)), dim3(128)},
-         plain_stats<T>, kv, chunk.queries, stats);
+  PlainStats stats{};
+  stats.sum = a.wants_sum ? a.sum : nullptr, stats.sum_sq = a.wants_sum_sq ? a.sum_sq : nullptr;
+  stats.max = a.wants_max ? a.max : nullptr;
+  stats.group = a.group, stats.weigh_by_visible = a.weigh_by_visible, stats.visible_offset = a.visible_offset;
+  run_plain<T>(stats, kv, chunk, cuda);
 }
 
 }  // namespace
@@ -152,6 +157,17 @@ void run_cuda(const AttentionStats& a, CudaContext& cuda) {
     const Chunk chunk = upload_chunk(a, begin, together, cuda);
     for_type(a.kv.type, [&](auto zero) { run_chunk<decltype(zero)>(a, kv, chunk, cuda); });
   }
+}
+
+void write_query_lines(const AttentionStats& a, const DeviceRows& kv, QueryRange range, float* lines, CudaContext& cuda) {
+  const CudaContext::Frame frame(cuda);
+  cuda::fill(lines, 0, 4 * range.count * a.kv.total(), cuda.stream());
+  const Chunk chunk = upload_chunk(a, range.begin, range.count, cuda);
+  if (chunk.tokens == 0 || kv.longest == 0) return;
+  PlainStats stats{};
+  stats.group = a.group, stats.weigh_by_visible = a.weigh_by_visible, stats.visible_offset = a.visible_offset;
+  stats.lines = lines, stats.line_tokens = a.kv.total();
+  for_type(a.kv.type, [&](auto zero) { run_plain<decltype(zero)>(stats, kv, chunk, cuda); });
 }
 
 }  // namespace kvlab

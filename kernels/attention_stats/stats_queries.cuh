@@ -82,6 +82,8 @@ struct PlainStats {
   AttentionStats::Group group;
   bool weigh_by_visible;
   std::int32_t visible_offset;
+  float* lines = nullptr;  // [queries of a sequence at most, line_tokens] where not null: w_t p_t of each
+  std::int64_t line_tokens = 0;
 };
 
 // A warp per token of a row, which goes through the queries. Grid [longest / 4, rows].
@@ -104,7 +106,9 @@ __global__ void __launch_bounds__(128) plain_stats(DeviceRows kv, StatsQueries q
       x = a.group == AttentionStats::Group::kMax ? fmaxf(x, p) : x + p;
     }
     if (a.group == AttentionStats::Group::kMean) x /= static_cast<float>(kv.group);
-    sum += a.weigh_by_visible ? x * static_cast<float>(count_visible(kv, row, q.position[s] + t) + a.visible_offset) : x;
+    const float weighed = a.weigh_by_visible ? x * static_cast<float>(count_visible(kv, row, q.position[s] + t) + a.visible_offset) : x;
+    sum += weighed;
+    if (a.lines != nullptr && lane_index() == 0) a.lines[t * a.line_tokens + kv.first[row] + i] = weighed;
     sum_sq += x * x;
     largest = fmaxf(largest, x);
   }

@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <vector>
 
-#include "kernels/attention_stats/attention_stats.h"
+#include "kernels/attention_stats/query_lines.h"
+#include "kernels/attention_stats/stats_queries.cuh"
 #include "kernels/cuda/device_rows.h"
 #include "kernels/cuda/over_rows.cuh"
 #include "kernels/cuda/upload.h"
@@ -11,41 +13,42 @@ namespace kvlab {
 
 namespace {
 
-constexpr float kHit = 2.0F;  // above every probability
+constexpr float kHit = -1.0F;                                // below every probability
+constexpr std::int32_t kMostTogether = 64;                   // queries of a sequence
+constexpr std::int64_t kMostLines = std::int64_t{16} << 20;  // floats of scratch memory
 
-// p [kv.total()]: sums over the queries (`squares`: of their squares), or one query's line, 0 where the query does not see a token.
+// Queries of one sequence that an update takes, at positions from `position` on.
+struct QuerySteps {
+  std::int32_t position, count;
+};
+
+// p [steps, tokens]: a line per query, 0 where it does not see a token; or one line with sums over all queries (`squares`: of their
+// squares) as if there were the last query alone. `tokens` is kv.total().
 struct Update {
   TokenStats::Kind kind;
   DeviceRows kv;
   std::uint32_t* words;  // the first channel in use
   const float *p, *squares;
+  std::int64_t tokens;
   float decay;
   std::int32_t ring_tokens;
   bool threshold_by_position;
   float threshold;
-  const std::int32_t* query_position;  // [sequences] -1: no query
+  const QuerySteps* steps;  // [sequences]
 
-  __device__ std::int64_t count(int row) const { return query_position[row / kv.kv_heads] < 0 ? 0 : kv.len[row]; }
+  __device__ std::int64_t count(int row) const { return steps[row / kv.kv_heads].count == 0 ? 0 : kv.len[row]; }
   __device__ std::int32_t position(int row, std::int32_t i) const { return kv.position[kv.slot(row, i)]; }
-  __device__ std::int32_t num_visible(int row, std::int32_t query) const {
-    std::int32_t begin = 0, end = kv.len[row];
-    while (begin < end) {
-      const std::int32_t middle = begin + (end - begin) / 2;
-      if (position(row, middle) <= query)
-        begin = middle + 1;
-      else
-        end = middle;
-    }
-    return begin;
-  }
   __device__ void add(std::uint32_t& word, float factor, float x) const {
     word = __float_as_uint(__fadd_rn(__fmul_rn(factor, __uint_as_float(word)), x));
   }
   __device__ void operator()(int row, std::int64_t i) const {
     const std::int64_t slot = kv.slot(row, static_cast<std::int32_t>(i)), at = kv.first[row] + i;
-    const std::int32_t query = query_position[row / kv.kv_heads];
+    const QuerySteps mine = steps[row / kv.kv_heads];
+    for (std::int32_t t = max(0, kv.position[slot] - mine.position); t < mine.count; ++t)
+      take(row, slot, mine.position + t, t * tokens + at);
+  }
+  __device__ void take(int row, std::int64_t slot, std::int32_t query, std::int64_t at) const {
     std::uint32_t& word = words[slot];
-    if (kv.position[slot] > query) return;
     const auto now = static_cast<std::uint32_t>(query) + 1;
     switch (kind) {
       case TokenStats::Kind::kSum:
@@ -57,7 +60,7 @@ struct Update {
         const std::int32_t bit = query % ring_tokens;
         const std::uint32_t mask = 1U << (bit % 32);
         std::uint32_t& bits = words[bit / 32 * kv.pool_tokens + slot];
-        const float least = 1.0F / static_cast<float>(threshold_by_position ? query + 1 : num_visible(row, query));
+        const float least = 1.0F / static_cast<float>(threshold_by_position ? query + 1 : count_visible(kv, row, query));
         bits = p[at] >= least ? bits | mask : bits & ~mask;
         return;
       }
@@ -78,45 +81,68 @@ struct Update {
   }
 };
 
-// What AttentionStats gives for the same queries.
-struct Lines {
-  float *sum, *squares;
-};
-void attention_of(const TokenStats& a, const Queries* queries, const Lines& lines, CudaContext& cuda) {
+AttentionStats attention_of(const TokenStats& a, const Queries* queries) {
   AttentionStats stats;
   stats.kv = a.kv, stats.queries = queries, stats.group = a.group, stats.weigh_by_visible = a.weigh_by_visible;
-  stats.sum = lines.sum, stats.wants_sum_sq = lines.squares != nullptr, stats.sum_sq = lines.squares;
-  cuda::fill(lines.sum, 0, 4 * a.kv.total(), cuda.stream());
-  if (lines.squares != nullptr) cuda::fill(lines.squares, 0, 4 * a.kv.total(), cuda.stream());
+  return stats;
+}
+
+void update(const TokenStats& a, const DeviceRows& kv, const std::vector<QuerySteps>& steps, const float* p, const float* squares,
+            CudaContext& cuda) {
+  launch_over_rows("token_stats", cuda, kv.num_rows, kv.longest,
+                   Update{a.kind, kv, kv.words + a.first_word * kv.pool_tokens, p, squares, a.kv.total(), a.decay, a.ring_tokens,
+                          a.threshold_by_position, a.threshold, cuda.upload(steps.data(), a.kv.num_sequences())});
+}
+
+// What queries leave whose order is nothing to it.
+void add_all(const TokenStats& a, const DeviceRows& kv, CudaContext& cuda) {
+  const CudaContext::Frame frame(cuda);
+  const std::int64_t tokens = a.kv.total();
+  AttentionStats stats = attention_of(a, a.queries);
+  stats.sum = cuda.scratch<float>(tokens), stats.wants_sum_sq = a.kind == TokenStats::Kind::kMoments;
+  if (stats.wants_sum_sq) stats.sum_sq = cuda.scratch<float>(tokens);
+  for (float* const sums : {stats.sum, stats.sum_sq})
+    if (sums != nullptr) cuda::fill(sums, 0, 4 * tokens, cuda.stream());
   run_cuda(stats, cuda);
+  std::vector<QuerySteps> last;
+  for (std::int32_t s = 0; s < a.kv.num_sequences(); ++s)
+    last.push_back({a.queries[s].first_position + a.queries[s].count - 1, std::min(1, a.queries[s].count)});
+  update(a, kv, last, stats.sum, stats.sum_sq, cuda);
 }
 
-// Position of the last query of each sequence, -1 where there is none.
-std::vector<std::int32_t> last_positions(const Queries* queries, std::int32_t sequences) {
-  std::vector<std::int32_t> last;
-  for (std::int32_t s = 0; s < sequences; ++s)
-    last.push_back(queries[s].count == 0 ? -1 : queries[s].first_position + queries[s].count - 1);
-  return last;
-}
-
-void mark_hits(const TokenStats& a, float* p, CudaContext& cuda) {
+// Of each query's line in the range.
+void mark_hits(const TokenStats& a, std::int32_t steps, float* lines, CudaContext& cuda) {
   std::vector<SelectRow> rows;
-  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
-    float* const line = p + a.kv.first[r];
-    rows.push_back({line, line, a.kv.len[r], a.top});
+  for (std::int32_t t = 0; t < steps; ++t) {
+    for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
+      float* const line = lines + t * a.kv.total() + a.kv.first[r];
+      rows.push_back({line, line, a.kv.len[r], a.top});
+    }
   }
   mark_largest(rows, kHit, cuda);
 }
 
-// The t-th query of each sequence alone.
-std::vector<Queries> queries_at(const TokenStats& a, std::int32_t t) {
+// The queries of a range one after the other. A range of one, as in a decode step, is summed, which splits long rows over blocks.
+void add_in_order(const TokenStats& a, const DeviceRows& kv, QueryRange range, float* lines, CudaContext& cuda) {
+  const CudaContext::Frame frame(cuda);
   const std::int64_t width = static_cast<std::int64_t>(a.kv.kv_heads) * a.kv.group * a.kv.head_dim;
-  std::vector<Queries> at;
+  std::vector<Queries> one;
+  std::vector<QuerySteps> steps;
   for (std::int32_t s = 0; s < a.kv.num_sequences(); ++s) {
     const Queries& q = a.queries[s];
-    at.push_back(t < q.count ? Queries{q.data + t * width, 1, q.first_position + t} : Queries{});
+    steps.push_back({q.first_position + range.begin, std::clamp(q.count - range.begin, 0, range.count)});
+    one.push_back(steps.back().count == 0 ? Queries{} : Queries{q.data + range.begin * width, 1, steps.back().position});
   }
-  return at;
+  if (range.count == 1) {
+    AttentionStats stats = attention_of(a, one.data());
+    stats.sum = lines;
+    cuda::fill(lines, 0, 4 * a.kv.total(), cuda.stream());
+    run_cuda(stats, cuda);
+  } else {
+    write_query_lines(attention_of(a, a.queries), kv, range, lines, cuda);
+  }
+  if (a.kind == TokenStats::Kind::kTopHits) mark_hits(a, range.count, lines, cuda);
+  update(a, kv, steps, lines, nullptr, cuda);
 }
 
 }  // namespace
@@ -125,23 +151,15 @@ void run_cuda(const TokenStats& a, CudaContext& cuda) {
   if (a.noise_seeds != nullptr) throw CudaError("token_stats: attention with Gumbel noise runs on the CPU alone");
   if (a.kv.total() == 0) return;
   const CudaContext::Frame frame(cuda);
-  const std::int32_t sequences = a.kv.num_sequences();
-  const bool moments = a.kind == TokenStats::Kind::kMoments;
-  const Lines lines{cuda.scratch<float>(a.kv.total()), moments ? cuda.scratch<float>(a.kv.total()) : nullptr};
   const DeviceRows kv = on_device(a.kv, cuda);
-  const auto update = [&](const Queries* queries) {
-    const CudaContext::Frame step(cuda);
-    attention_of(a, queries, lines, cuda);
-    if (a.kind == TokenStats::Kind::kTopHits) mark_hits(a, lines.sum, cuda);
-    const std::vector<std::int32_t> last = last_positions(queries, sequences);
-    launch_over_rows("token_stats", cuda, kv.num_rows, kv.longest,
-                     Update{a.kind, kv, kv.words + a.first_word * kv.pool_tokens, lines.sum, lines.squares, a.decay, a.ring_tokens,
-                            a.threshold_by_position, a.threshold, cuda.upload(last.data(), sequences)});
-  };
-  if (moments || (a.kind == TokenStats::Kind::kSum && a.decay == 1.0F)) return update(a.queries);  // the order of queries is nothing to it
+  const bool is_sum = a.kind == TokenStats::Kind::kMoments || (a.kind == TokenStats::Kind::kSum && a.decay == 1.0F);
+  if (is_sum) return add_all(a, kv, cuda);
   std::int32_t most = 0;
-  for (std::int32_t s = 0; s < sequences; ++s) most = std::max(most, a.queries[s].count);
-  for (std::int32_t t = 0; t < most; ++t) update(queries_at(a, t).data());
+  for (std::int32_t s = 0; s < a.kv.num_sequences(); ++s) most = std::max(most, a.queries[s].count);
+  if (most == 0) return;
+  const auto together = static_cast<std::int32_t>(std::clamp<std::int64_t>(kMostLines / a.kv.total(), 1, std::min(most, kMostTogether)));
+  auto* const lines = cuda.scratch<float>(together * a.kv.total());
+  for (std::int32_t begin = 0; begin < most; begin += together) add_in_order(a, kv, {begin, std::min(together, most - begin)}, lines, cuda);
 }
 
 }  // namespace kvlab

@@ -12,7 +12,8 @@ class TokenStatsCuda : public CudaTest {
   // Probabilities differ in their last bits (sums and exponentials in fp32): words that hold floats are compared so, the others exactly;
   // thresholds lie where no probability comes near them.
   void check(TokenStats op, std::int32_t queries, double tolerance) {
-    SCOPED_TRACE(testing::Message() << "kind " << static_cast<int>(op.kind) << ", queries " << queries);
+    SCOPED_TRACE(testing::Message() << "kind " << static_cast<int>(op.kind) << ", group " << static_cast<int>(op.group) << ", queries "
+                                    << queries);
     RowsFixture<f16> rows({.kv_heads = 2, .group = 2, .head_dim = 64, .page_tokens = 16, .num_words = 3}, {0, 3, 70, 90}, 1);
     std::int32_t last = 0;  // the last tokens are not seen by the first queries
     rows.for_each_token([&](std::int32_t r, std::int32_t, std::size_t slot) { last = r > 1 ? std::max(last, rows.position[slot]) : last; });
@@ -60,6 +61,21 @@ TEST_F(TokenStatsCuda, EqualsCpuVersion) {
     op = {}, op.kind = Kind::kTopHits, op.top = 7;
     check(op, queries, 0);
   }
+}
+
+// More than are taken together; probabilities that are summed over the group pass 1.
+TEST_F(TokenStatsCuda, ManyQueriesInTheirOrder) {
+  using Kind = TokenStats::Kind;
+  constexpr std::int32_t kQueries = 70;
+  TokenStats op;
+  op.decay = 0.9F, op.weigh_by_visible = true;
+  check(op, kQueries, 1e-4);
+  op = {}, op.kind = Kind::kRing, op.ring_tokens = 40;
+  check(op, kQueries, 0);
+  op = {}, op.kind = Kind::kRecurrence, op.threshold = 0.02F;
+  check(op, kQueries, 0);
+  op = {}, op.kind = Kind::kTopHits, op.top = 7, op.group = AttentionStats::Group::kSum;
+  check(op, kQueries, 0);
 }
 
 TEST_F(TokenStatsCuda, NoiseIsRefused) {
