@@ -141,17 +141,25 @@ def _name(folder):
         return folder.name
 
 
-def _name_policies(results):
-    """In serving, a policy given by several lists has the recipe's name and the budget its list has in common; its place among the lists
-    stands behind it only where two would have one name."""
-    rows = results.summary
-    if not {"kv_policy", "kv_policy.recipe"} <= set(results.axes) or results.is_replay or results.is_accuracy:
-        return results
+def _policy_names(rows):
+    """Of a policy given by several lists: the recipe's name and the budget its list has in common; its place among the lists stands behind
+    it only where two would have one name."""
     lists = rows["kv_policy"].astype(str)
     budget = lists.str.extract(r"^(?:budget_tokens|budget_frac|compression_ratio) (\S+?)(?:#\d+)?$")[0]
     names = rows["kv_policy.recipe"].where(budget.isna(), rows["kv_policy.recipe"] + " " + budget.fillna("")).fillna(lists)
-    rows["kv_policy"] = names.where(lists.groupby(names).transform("nunique") == 1, names + " (" + lists + ")")
-    results.axes = [a for a in results.axes if a != "kv_policy.recipe" and (a != "kv_policy.budget_tokens" or rows[a].nunique() > 1)]
+    return names.where(lists.groupby(names).transform("nunique") == 1, names + " (" + lists + ")")
+
+
+def _name_policies(results):
+    """Serving's tables say of each policy what it is, in one column."""
+    if not {"kv_policy", "kv_policy.recipe"} <= set(results.axes) or results.is_replay or results.is_accuracy:
+        return results
+    results.summary["kv_policy"] = _policy_names(results.summary)
+    if results.validation is not None and "kv_policy.recipe" in results.validation.columns:
+        results.validation["kv_policy"] = _policy_names(results.validation)
+        results.validation = results.validation.drop(columns="kv_policy.recipe")
+    results.axes = [a for a in results.axes
+                    if a != "kv_policy.recipe" and (a != "kv_policy.budget_tokens" or results.summary[a].nunique() > 1)]
     return results
 
 

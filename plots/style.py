@@ -41,6 +41,12 @@ def line(index, markers=True):
     return look
 
 
+def point(index):
+    """Keyword arguments of the index-th kind of points without a line: markers of the second dozen are hollow."""
+    look = {**line(index), "linestyle": "none"}
+    return look if index < MAX_LINES else {**look, "markerfacecolor": "none", "markeredgewidth": 0.8}
+
+
 def few_markers(index, count, num_points):
     """Markers on a curve of many points: about eight, staggered so that those of different lines do not cover each other."""
     every = max(1, num_points // 8)

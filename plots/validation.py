@@ -3,7 +3,7 @@
 import numpy as np
 
 import style
-from load import is_numeric
+from load import is_numeric, label_of
 
 _NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "End-to-end", "ttft_first120": "TTFT, first 120"}
 _REAL = {"color": "black", "linestyle": "-", "linewidth": 1.1}
@@ -34,14 +34,14 @@ def _hosts(table, folder):
     """Simulation against the engine, a panel per metric: a point per run pair and statistic; 0 is the engine."""
     axes = [c for c in list(table.columns)[: list(table.columns).index("seed")] if table[c].nunique(dropna=False) > 1]
     names = [c for c in axes if not is_numeric(table[c])]
-    texts = table[names].astype(str).agg(", ".join, axis=1) if names else table["metric"].map(lambda _: "all runs")
+    texts = table.apply(lambda row: label_of(row, names, alone=True) or "all runs", axis=1)
     labels, statistics = list(dict.fromkeys(texts)), list(dict.fromkeys(table["statistic"]))
     figure, panels = style.panels(table["metric"].nunique(), 1.2, sharex=True)
     for axis, metric in zip(panels, dict.fromkeys(table["metric"])):
         for i, label in enumerate(labels):
             rows = table[(table["metric"] == metric) & (texts == label)]
             place = rows["statistic"].map(statistics.index) + (i - (len(labels) - 1) / 2) * 0.8 / max(1, len(labels))
-            axis.plot(place, 100 * rows["diff_frac"], **{**style.line(i), "linestyle": "none"})
+            axis.plot(place, 100 * rows["diff_frac"], **style.point(i))
         axis.axhline(0, color="black", linewidth=0.6)
         axis.grid(axis="x", visible=False)
         axis.set_ylabel(f"{_NAMES.get(metric, metric)} (%)")

@@ -39,7 +39,7 @@ struct Profile {
   // Rows of a matrix product come in tiles, and a partial tile takes as long as a whole one: between two token counts no further apart than
   // this the time is that of the upper one. 1: times of operations over tokens are interpolated everywhere.
   int tile_rows = 16;
-  bool reads_decoded_kv = false;               // the engine it was measured with attends to packed KV as K and V decoded before
+  bool reads_decoded_kv = false;               // attention takes packed KV as K and V decoded before it
   std::optional<SkewTable> skew;               // only where the profile says it is to be used
   Picoseconds host_time = 0;                   // of planning and launching one step
   std::map<std::string, std::string> options;  // of the engine it was measured with

@@ -384,6 +384,29 @@ class Validation(FigureTest):
         self.assert_fits_a_column()
 
 
+class Hosts(FigureTest):
+    """Simulation against the engine."""
+
+    def write(self, policies):
+        self.folder.mkdir(parents=True)
+        synthetic.write_csv(self.folder / "summary.csv", ["run", "host", "kv_policy", "kv_policy.recipe", "seed", "ttft_p99_ms", "tpot_p99_ms", "e2e_p99_ms", "output_tokens_per_s"],
+                            [[f"{i:04}", host, *policy, 1, 2.0, 3.0, 4.0, 5.0] for i, (policy, host) in enumerate((p, h) for p in policies for h in ("sim", "engine"))])
+        synthetic.write_csv(self.folder / "validation.csv", ["kv_policy", "kv_policy.recipe", "seed", "sim_run", "engine_run", "metric", "statistic", "real", "simulated", "diff_frac"],
+                            [[*policy, 1, 2 * i, 2 * i + 1, metric, statistic, 1.0, 1.1, 0.1]
+                             for i, policy in enumerate(policies) for metric in ("ttft", "tpot") for statistic in ("mean", "p99")])
+
+    def test_policies_have_the_names_of_other_figures(self):
+        self.write((("full", ""), ("budget_tokens 64", "snapkv"), ("budget_tokens 64", "h2o"), ("recipe", "kivi2")))
+        self.draw(write=False)
+        self.assertEqual(self.legend("sim_vs_real"), ["full", "snapkv 64", "h2o 64", "kivi2"])
+
+    def test_more_than_a_dozen_look_different(self):
+        self.write([("recipe", f"policy_{i}") for i in range(20)])
+        self.draw(write=False)
+        looks = [(p.get_marker(), p.get_markerfacecolor()) for p in self.axes("sim_vs_real")[0].lines[:20]]
+        self.assertEqual(len(set(looks)), 20)
+
+
 class Numbers(unittest.TestCase):
     def requests(self):
         columns = {"run": ["0001"] * 4, "arrival_ns": [0, 0, 10_000_000, 0], "first_token_ns": [5e6, 20e6, 30e6, np.nan],
