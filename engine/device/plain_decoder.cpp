@@ -45,7 +45,7 @@ class PlainDecoder::Attention final : public DeviceAttentionHost {
     kv.len = d_.len_.data(), kv.page_begin = d_.page_begin_.data();
     kv.page = d_.page_.data() + std::int64_t{layer} * d_.slots_ * d_.heads_ * d_.row_pages_;
     kv.k = d_.pool_.k, kv.v = d_.pool_.v;
-    run_cuda(AppendKv{kv, in.k, in.v, in.kv_stride, nullptr, size_.batch, 1}, d_.cuda_);
+    run_cuda(AppendKv{kv, in.k, in.v, in.kv_stride, nullptr, size_.batch, 1, d_.pool_.position}, d_.cuda_);
     PagedDecode op;
     op.kv = kv, op.q = in.q, op.out = out, op.out_type = in.type;
     op.counters = d_.counters_.data(), op.q_heads = c.q_heads;
@@ -179,8 +179,9 @@ void PlainDecoder::run_step(const Size& size) {
 
 std::vector<const void*> PlainDecoder::places() const {
   std::vector<const void*> all = model_.places();
-  for (const void* p : {static_cast<const void*>(pool_.k), static_cast<const void*>(pool_.v), static_cast<const void*>(page_.data()),
-                        static_cast<const void*>(len_.data()), static_cast<const void*>(page_begin_.data())})
+  for (const void* p :
+       {static_cast<const void*>(pool_.k), static_cast<const void*>(pool_.v), static_cast<const void*>(pool_.position),
+        static_cast<const void*>(page_.data()), static_cast<const void*>(len_.data()), static_cast<const void*>(page_begin_.data())})
     all.push_back(p);
   return all;
 }

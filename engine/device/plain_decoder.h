@@ -14,8 +14,8 @@
 namespace kvlab {
 
 // Steps in which sequences decode a token each over a cache of which nothing is cut (Recipe::keeps_everything). Page tables stay in device
-// memory and are brought up to date, and all launches of a step are one recorded graph for each size of batch. Positions in the pages are
-// not written: the kernels of this case do without them.
+// memory and are brought up to date, and all launches of a step are one recorded graph for each size of batch. The kernels of this
+// case do without positions, but write them: a later step may be of another kind.
 class PlainDecoder {
  public:
   // The model and the cache, which is the model's, outlive this. Without `graphs` kernels are launched one by one.

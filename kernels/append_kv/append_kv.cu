@@ -72,7 +72,10 @@ __global__ void __launch_bounds__(kThreads) append_tokens(Args a, std::int64_t i
     page = static_cast<unsigned char*>(keys ? a.kv.k : a.kv.v) +
            a.kv.page[a.kv.page_begin[row] + i / a.kv.page_tokens] * page_bytes(Format, D, a.kv.page_tokens);
   if constexpr (Format <= KvFormat::kBf16) {
-    if (page != nullptr) *reinterpret_cast<uint4*>(page + (static_cast<std::int64_t>(in_page) * D + channel) * 2) = pack8<T>(x);
+    if (page == nullptr) return;
+    *reinterpret_cast<uint4*>(page + (static_cast<std::int64_t>(in_page) * D + channel) * 2) = pack8<T>(x);
+    if (a.position != nullptr && keys && channel == 0)
+      a.position[std::int64_t{a.kv.page[a.kv.page_begin[row] + i / a.kv.page_tokens]} * a.kv.page_tokens + in_page] = i;
   } else if constexpr (Format == KvFormat::kFp8) {
     const float* const scales = keys ? a.kv.k_scale : a.kv.v_scale;
     const float scale = scales != nullptr ? scales[row] : 1.0F;
@@ -152,6 +155,7 @@ void check(const AppendKv& a) {
   const std::int32_t fixed = fixed_page_tokens(kv.format);
   if (fixed > 0 ? kv.page_tokens != fixed : kv.page_tokens <= 0)
     refuse(std::to_string(kv.page_tokens) + " tokens per page in format " + std::string(name_of(kv.format)));
+  if (a.position != nullptr && !plain) refuse("positions are written beside tokens in f16 and bf16 alone");
   if (a.token_stride % 8 != 0 || (a.token_stride != 0 && a.token_stride < std::int64_t{kv.kv_heads} * kv.head_dim))
     refuse("token_stride must be a multiple of 8 and hold a token");
 }
@@ -164,7 +168,7 @@ void run_cuda(const AppendKv& a, CudaContext& cuda) {
   if (a.tokens == 0 || a.kv.num_rows == 0) return;
   append::check(a);
   const std::int64_t stride = a.token_stride != 0 ? a.token_stride : std::int64_t{a.kv.kv_heads} * a.kv.head_dim;
-  const append::Args args{a.kv, a.k, a.v, stride, a.first_token, a.kv.num_rows / a.kv.kv_heads};
+  const append::Args args{a.kv, a.k, a.v, stride, a.first_token, a.kv.num_rows / a.kv.kv_heads, a.position};
   if (is_kivi(a.kv.format)) return append::run_kivi(args, a.most_new, cuda);
   for_type(a.kv.type, [&](auto zero) {
     using T = decltype(zero);

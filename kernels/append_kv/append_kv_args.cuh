@@ -15,6 +15,7 @@ struct Args {
   std::int64_t token_stride;
   const std::int32_t* first_token;
   std::int32_t sequences;
+  std::int32_t* position;
 };
 
 struct NewTokens {

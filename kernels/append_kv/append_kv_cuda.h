@@ -17,7 +17,8 @@ struct AppendKv {
   std::int64_t token_stride = 0;              // elements from one token to the next, a multiple of 8; 0: kv_heads * head_dim
   const std::int32_t* first_token = nullptr;  // [sequences + 1] where a sequence's new tokens start; null: one token each
   std::int64_t tokens = 0;
-  std::int32_t most_new = 1;  // tokens of one sequence; an upper bound will do
+  std::int32_t most_new = 1;         // tokens of one sequence; an upper bound will do
+  std::int32_t* position = nullptr;  // [slots of all pages] each new token's place in its row is written here too; f16 and bf16 alone
 };
 
 AppendKvShape shape(const AppendKv& a);

@@ -31,6 +31,8 @@ std::vector<SomeRequest> some_requests() {
   return requests;
 }
 
+using Kind = MemoryAction::Kind;
+
 class EngineHostsCuda : public CudaTest {
  protected:
   static Served run(const EngineModel& model, const Recipe& recipe, std::int64_t blocks) {
@@ -78,7 +80,6 @@ TEST_F(EngineHostsCuda, SwapsUnderPlainDecoding) {
 
 // A sequence leaves the device between two of its plain steps, another one takes its blocks, and it comes back into others.
 TEST_F(EngineHostsCuda, TablesOfPlainStepsFollowASequenceThatMoved) {
-  using Kind = MemoryAction::Kind;
   const auto gpu = make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kBf16);
   const auto tokens = [&](bool swaps) {
     StepExecutor executor(*gpu, load_recipe("full"), {6, 6, 16, 1, 0, true});
@@ -100,6 +101,47 @@ TEST_F(EngineHostsCuda, TablesOfPlainStepsFollowASequenceThatMoved) {
     for (const std::int32_t end : {43, 44, 45}) executor.run({{}, {}, {}, {row(1, end, {})}});
     executor.run({{}, {}, {{Kind::kFinish, 1}}, {}});
     return executor.tokens().at(1);
+  };
+  EXPECT_EQ(tokens(true), tokens(false));
+}
+
+// Pages keep the positions of whoever had them before. Steps behind plain ones that go by positions (decoding sequences apart in the batch)
+// find those of their own tokens.
+TEST_F(EngineHostsCuda, StepsBehindPlainOnesSeeAllTokens) {
+  const auto gpu = make_device_model(tiny_config(), tiny_weights(tiny_config()), {}, ElementType::kBf16);
+  const auto tokens = [&](bool used_before) {
+    StepExecutor executor(*gpu, load_recipe("full"), {16, 0, 16, 1, 0, true});
+    const auto blocks = [](std::initializer_list<std::uint32_t> ids, std::uint32_t takes) {
+      std::vector<TakenBlock> taken;
+      for (const std::uint32_t id : ids) taken.push_back({BlockId{id}, takes});
+      return taken;
+    };
+    const auto row = [](std::uint64_t request, std::int32_t end, std::int32_t prompt, std::vector<TakenBlock> new_blocks) {
+      return StepRow{request, end, 0, prompt, true, false, false, std::move(new_blocks)};
+    };
+    if (used_before) {
+      executor.run({{{9, 0, 96, tiny_ids(96, 9)}}, {}, {}, {row(9, 96, 96, blocks({0, 1, 2, 3, 4, 5}, 1))}});
+      executor.run({{}, {}, {{Kind::kFinish, 9}}, {}});
+    }
+    executor.run({{{1, 0, 20, tiny_ids(20, 3)}, {2, 1, 20, tiny_ids(20, 4)}},
+                  {},
+                  {},
+                  {row(1, 20, 20, blocks({5, 4, 3}, 2)), row(2, 20, 20, blocks({2, 1, 0}, 2))}});
+    for (std::int32_t end = 21; end < 40; ++end) executor.run({{}, {}, {}, {row(1, end, 20, {}), row(2, end, 20, {})}});
+    for (std::int32_t i = 0; i < 4; ++i) {
+      const auto other = static_cast<std::uint64_t>(3 + i);
+      executor.run({{{other, 2 + i, 16, tiny_ids(16, 5)}},
+                    {},
+                    {},
+                    {row(1, 40 + i, 20, {}), row(other, 16, 16, blocks({6U + static_cast<std::uint32_t>(i)}, 1)), row(2, 40 + i, 20, {})}});
+    }
+    std::vector<std::int32_t> all;
+    for (const std::uint64_t request : {1, 2}) {
+      executor.run({{}, {}, {{Kind::kFinish, request}}, {}});
+      const std::vector<std::int32_t>& emitted = executor.tokens().at(request);
+      all.insert(all.end(), emitted.begin(), emitted.end());
+    }
+    return all;
   };
   EXPECT_EQ(tokens(true), tokens(false));
 }
