@@ -8,6 +8,7 @@
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 
@@ -167,13 +168,15 @@ void make_fibers() {
   }
 }
 
-void order_fibers(std::mt19937& random) {
-  auto& order = machine.order;
-  order.resize(machine.fibers.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+// 0 .. n - 1 in the chosen order.
+void put_in_order(std::vector<std::size_t>& order, std::size_t n, std::mt19937& random) {
+  order.resize(n);
+  std::iota(order.begin(), order.end(), 0);
   if (chosen_order == Order::kBackward) std::reverse(order.begin(), order.end());
   if (chosen_order == Order::kShuffled) std::shuffle(order.begin(), order.end(), random);
 }
+
+void order_fibers(std::mt19937& random) { put_in_order(machine.order, machine.fibers.size(), random); }
 
 // Lets the block's barrier go if all threads that still run wait there.
 void release_block() {
@@ -357,13 +360,14 @@ void run_grid(const char* name, Dim3 grid, Dim3 block, std::size_t shared_bytes,
     throw CudaError(std::string("kernel ") + name + ": " + std::to_string(block.count()) + " threads in a block; at most 1024");
   machine.shared = std::vector<std::byte>(shared_bytes + kSharedAlign - 1);
   std::mt19937 random(7);  // NOLINT: the same order in every run
-  for (unsigned z = 0; z < grid.z; ++z)
-    for (unsigned y = 0; y < grid.y; ++y)
-      for (unsigned x = 0; x < grid.x; ++x) {
-        machine.block_index = {x, y, z};
-        poison_shared();
-        run_block(random);
-      }
+  std::vector<std::size_t> blocks;
+  put_in_order(blocks, std::size_t{grid.x} * grid.y * grid.z, random);
+  for (const std::size_t i : blocks) {
+    const auto at = static_cast<unsigned>(i);
+    machine.block_index = {at % grid.x, at / grid.x % grid.y, at / grid.x / grid.y};
+    poison_shared();
+    run_block(random);
+  }
 }
 
 }  // namespace kvlab::emulated

@@ -21,7 +21,8 @@ struct Dim3 {
 };
 
 // In which order the threads of a block run between two barriers: warp after warp, the first one first or the last one first, each as far
-// as it gets without the others; or all side by side from one warp-wide instruction to the next, in a new order each time.
+// as it gets without the others; or all side by side from one warp-wide instruction to the next, in a new order each time. Blocks come in
+// the same kind of order.
 enum class Order : std::uint8_t { kForward, kBackward, kShuffled };
 void set_order(Order order);
 

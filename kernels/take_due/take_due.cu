@@ -1,3 +1,6 @@
+#include <unordered_set>
+#include <vector>
+
 #include "kernels/cuda/block_choose.cuh"
 #include "kernels/cuda/row_tools.cuh"
 #include "kernels/cuda/upload.h"
@@ -14,12 +17,13 @@ struct Due {
   std::int32_t residual_tokens, block_tokens;
   const std::int64_t* first;
   std::int32_t* index;
+  int row_begin;  // of the launch
 };
 
 // One block per row.
 __global__ void __launch_bounds__(kRowThreads) take_due(Due a) {
   KVLAB_SHARED(std::int32_t, shared, 33);
-  const int row = blockIdx.x;
+  const int row = a.row_begin + static_cast<int>(blockIdx.x);
   const std::int32_t n = a.kv.len[row];
   const auto room = static_cast<std::int32_t>(a.first[row + 1] - a.first[row]);
   if (room == 0) return;
@@ -28,7 +32,7 @@ __global__ void __launch_bounds__(kRowThreads) take_due(Due a) {
   std::int32_t take = min(room, max(0, block_sum(mine, shared) - a.residual_tokens));
   take -= take % a.block_tokens;
   std::int32_t* const list = a.index + a.first[row];
-  for (std::int32_t at = 0, taken = 0; taken < take; at += kRowThreads) {
+  for (std::int32_t at = 0, taken = 0; taken < take && at < n; at += kRowThreads) {
     const std::int32_t i = at + static_cast<std::int32_t>(threadIdx.x);
     const std::int64_t slot = i < n ? a.kv.slot(row, i) : 0;
     const bool is_free = i < n && (a.words[slot] & a.bit) == 0;
@@ -41,6 +45,21 @@ __global__ void __launch_bounds__(kRowThreads) take_due(Due a) {
     taken += all;
   }
   for (std::int32_t i = take + static_cast<std::int32_t>(threadIdx.x); i < room; i += kRowThreads) list[i] = -1;
+}
+
+// Sequences with one prefix share its pages, from the first one on, and the earlier one takes what is due. So many rows are taken at once:
+// those of sequences one behind another of which no two have the same first page.
+std::vector<std::int32_t> rows_apart(const KvRows& kv) {
+  std::vector<std::int32_t> rows;
+  std::unordered_set<std::int32_t> first_pages;
+  for (std::int32_t s = 0; s < kv.num_sequences(); ++s) {
+    const std::int32_t row = s * kv.kv_heads;
+    const bool is_new = kv.len[row] == 0 || first_pages.insert(kv.page[kv.page_begin[row]]).second;
+    if (rows.empty() || !is_new) rows.push_back(0);
+    if (!is_new) first_pages = {kv.page[kv.page_begin[row]]};
+    rows.back() += kv.kv_heads;
+  }
+  return rows;
 }
 
 // One block per row.
@@ -70,9 +89,13 @@ void run_cuda(const TakeDue& a, CudaContext& cuda) {
   if (a.kv.num_rows == 0 || a.first[a.kv.num_rows] == a.first[0]) return;
   const CudaContext::Frame frame(cuda);
   const DeviceRows kv = on_device(a.kv, cuda);
-  launch("take_due", cuda, block_each(kv.num_rows), take_due,
-         Due{kv, kv.words + a.channel * kv.pool_tokens, a.bit, a.residual_tokens, a.block_tokens, cuda.upload(a.first, kv.num_rows + 1),
-             a.index});
+  Due due{
+      kv, kv.words + a.channel * kv.pool_tokens, a.bit, a.residual_tokens, a.block_tokens, cuda.upload(a.first, kv.num_rows + 1), a.index,
+      0};
+  for (const std::int32_t rows : rows_apart(a.kv)) {
+    launch("take_due", cuda, block_each(rows), take_due, due);
+    due.row_begin += rows;
+  }
 }
 
 void run_cuda(const SplitListed& a, CudaContext& cuda) {

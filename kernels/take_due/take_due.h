@@ -9,7 +9,8 @@ namespace kvlab {
 
 // Lists the tokens of each row that are to be encoded now, oldest first, and marks them. With u tokens of row r that lack the mark
 // `bit` in word `channel`, these are the oldest max(0, u - residual_tokens), rounded down to whole blocks, and never more than the
-// list has room for; the rest of the list is filled with -1.
+// list has room for; the rest of the list is filled with -1. A token that is in rows of several sequences (of one prefix, in the same pages
+// from the first one on) is listed for the first of them.
 struct TakeDue {
   KvRows kv;
   std::int32_t channel = 0;

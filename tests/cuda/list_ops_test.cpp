@@ -33,6 +33,26 @@ TEST_F(ListOpsCuda, TakeDueEqualsCpuVersion) {
   }
 }
 
+// Two of three sequences begin with the same pages; what is due there is taken once, by the earlier one.
+TEST_F(ListOpsCuda, TakeDueTakesTokensOfSharedPagesOnce) {
+  RowsFixture<f16> rows({.kv_heads = 2, .head_dim = 4, .page_tokens = 8, .num_words = 1}, {300, 300, 40, 40, 310, 310}, 1);
+  for (std::int32_t head = 0; head < 2; ++head)
+    std::copy_n(rows.page.begin() + rows.page_begin[head], 30, rows.page.begin() + rows.page_begin[4 + head]);
+  const std::vector<std::uint32_t> before = rows.words;
+  const Longs first{0, 290, 580, 610, 640, 940, 1240};
+  Ints expected(1240, -7);
+  run_cpu(TakeDue{rows.host(), 0, 1, 10, 1, first.data(), expected.data()});
+  const auto got = same_in_every_order([&] {
+    rows.words = before;
+    rows.upload();
+    const DeviceBuffer<std::int32_t> out(Ints(1240, -7));
+    run_cuda(TakeDue{rows.device(), 0, 1, 10, 1, first.data(), out.data()}, cuda());
+    return out.to_host(cuda().stream());
+  });
+  EXPECT_EQ(got, expected);
+  EXPECT_EQ(std::count_if(got.begin() + 640, got.begin() + 940, [](std::int32_t i) { return i >= 0; }), 60) << "310 - 240 taken - 10";
+}
+
 TEST_F(ListOpsCuda, SplitListedEqualsCpuVersion) {
   const Longs first{0, 0, 3, 303, 363}, row_first{0, 5, 15, 715, 815}, high_first{0, 0, 1, 101, 141};
   Ints index{2, 4, 9};
