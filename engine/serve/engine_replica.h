@@ -75,6 +75,7 @@ class EngineReplica {
   StepExecutor executor_;
   std::unique_ptr<StepLane> lane_;
   std::unique_ptr<Trigger> trigger_;
+  Picoseconds stop_;  // the last moment that counts
   StepPlan plan_;
   StepJob job_;  // being put together
   std::deque<Handed> handed_;

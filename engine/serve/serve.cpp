@@ -68,21 +68,21 @@ EngineReplica::EngineReplica(const ServeSetup& setup, TraceSource& trace, RunSin
       metrics_(setup.slo, kStart + setup.warmup),
       executor_(*setup.model, *setup.recipe, executor_options(setup)),
       lane_(setup.nominal_time ? make_nominal_lane(executor_) : make_thread_lane(executor_, setup.stays_awake)),
-      trigger_(setup.recipe->make_trigger()) {
+      trigger_(setup.recipe->make_trigger()),
+      stop_(setup.stop.after_time.count() > 0 ? ns(setup.stop.after_time) * kPsPerNs : kNeverPs - 1) {
   state_.events = &events_;
 }
 
 ServingSummary EngineReplica::run() {
-  const Picoseconds stop = setup_.stop.after_time.count() > 0 ? ns(setup_.stop.after_time) * kPsPerNs : kNeverPs;
   first_arrival_ = arrivals_.next_root() == Arrivals::kNoMore ? 0 : arrivals_.next_root();
   if (!setup_.nominal_time) executor_.warm_up(largest_load(setup_, *scheduler_));
   lane_->start();
   while (true) {
     if (setup_.each_turn) setup_.each_turn();
-    const Picoseconds now = lane_->now();
-    if (now >= stop) break;
+    const Picoseconds clock = lane_->now(), now = std::min(clock, stop_);
     sample_until(now);
     take_arrivals(now);
+    if (clock > stop_) break;
     plan(now);
     if (!handed_.empty()) {
       take_output();
@@ -91,9 +91,9 @@ ServingSummary EngineReplica::run() {
     const Time wake = state_.has_requests() ? scheduler_->wants_plan_at() : kNever;
     const Picoseconds next = std::min(next_arrival(), wake == kNever ? kNeverPs : std::max(now + kPsPerNs, ns(wake) * kPsPerNs));
     if (next == kNeverPs) break;
-    lane_->wait_until(std::min(next, stop));
+    lane_->wait_until(std::min(next, stop_ + 1));
   }
-  while (!handed_.empty()) {  // after a stop rule: what runs is awaited, and not counted
+  while (!handed_.empty()) {  // after a stop rule: what still runs is awaited, and not counted
     static_cast<void>(lane_->wait_output());
     handed_.pop_front();
   }
@@ -246,6 +246,7 @@ void EngineReplica::take_output() {
   const StepLane::Output output = lane_->wait_output();
   Handed handed = std::move(handed_.front());
   handed_.pop_front();
+  if (output.end > stop_) return;  // nor is what ends behind the rule
   last_output_ = output.end;
   if (handed.is_step) {
     handed.step.start = output.start;

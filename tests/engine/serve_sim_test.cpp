@@ -55,6 +55,7 @@ std::vector<RequestRecord> simulated(const ServeSetup& serve, TraceSource& trace
   sim.make_cost_model = [] { return std::make_unique<NominalCost>(); };
   sim.memory = serve.memory;
   sim.memory.block_bytes = 1;
+  sim.stop = serve.stop;
   test::Recorder sink;
   simulate(sim, trace, sink);
   return sink.requests;
@@ -97,6 +98,7 @@ void expect_same(std::vector<RequestRecord> a, std::vector<RequestRecord> b) {
       return std::vector<std::int64_t>{ns(r.arrival), ns(r.queued), ns(r.scheduled), ns(r.first_token), ns(r.last_token)};
     };
     EXPECT_EQ(times(a[i]), times(b[i])) << "request " << i;
+    EXPECT_EQ(a[i].outcome, b[i].outcome) << "request " << i;
     EXPECT_EQ(a[i].hit_tokens, b[i].hit_tokens) << "request " << i;
     EXPECT_EQ(a[i].preemptions, b[i].preemptions) << "request " << i;
     EXPECT_EQ(a[i].recomputed_tokens, b[i].recomputed_tokens) << "request " << i;
@@ -124,6 +126,24 @@ TEST(ServeAsSimulated, RecordsAreTheSimulators) {
   }
   EXPECT_GT(hit_tokens, 0);
   EXPECT_GT(preemptions, 0U);
+}
+
+// What ends behind the stop rule is not counted, what comes before it is: at moments at which nothing happens, something starts or ends.
+TEST(ServeAsSimulated, StopsAtTheSameMoment) {
+  const Recipe full = load_recipe("full");
+  ServeSetup setup = probe_setup(full, "vllm_v1", "{budget_tokens: 128}", 40);
+  const Served all = serve_all(setup, mixed_requests());
+  std::size_t unfinished = 0;
+  for (const Span stop : {Span(1), Span(20'123'457), Span(ns(all.records[5].first_token)), Span(ns(all.records[9].queued)),
+                          Span(ns(all.records[12].last_token)), Span(ns(all.records[12].last_token) - 1)}) {
+    SCOPED_TRACE(stop.count());
+    setup.stop.after_time = stop;
+    const Served served = serve_all(setup, mixed_requests());
+    test::SomeTrace trace(mixed_requests());
+    expect_same(simulated(setup, trace), served.records);
+    unfinished += served.summary.latencies.unfinished;
+  }
+  EXPECT_GT(unfinished, 0U);
 }
 
 // Turns that wait for the turn before them, and sessions that wait for others to end.
