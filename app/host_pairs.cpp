@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <ostream>
 
@@ -46,10 +47,28 @@ std::string shown_percent(double frac) { return std::isfinite(frac) ? fmt::forma
 
 // diff_frac of each metric, in the order of latency_statistics.
 using Differences = std::vector<std::pair<std::string, double>>;
+using Completed = std::map<std::string, std::vector<ServedRequest>>;  // by run
 
-Differences compare_pair(const std::vector<std::string>& key, const HostPair& pair, std::map<std::string, std::vector<ServedRequest>>& runs,
-                         std::string& csv) {
-  const std::vector<MetricRow> real = latency_statistics(runs[pair.engine->id]), simulated = latency_statistics(runs[pair.sim->id]);
+// Of the seeds for which there is a number; NaN: none.
+double middle(std::vector<double> diffs) {
+  std::erase_if(diffs, [](double d) { return !std::isfinite(d); });
+  return diffs.empty() ? std::numeric_limits<double>::quiet_NaN() : median(std::move(diffs));
+}
+
+// Pairs whose hosts completed other requests, as under a stop rule: their statistics are not of the same requests.
+std::string unequal_counts(const std::map<std::vector<std::string>, HostPair>& pairs, const Completed& runs) {
+  std::string text;
+  for (const auto& [key, pair] : pairs) {
+    const std::size_t sim = runs.at(pair.sim->id).size(), engine = runs.at(pair.engine->id).size();
+    if (sim != engine)
+      text += fmt::format("runs {} and {}: the simulation completed {} requests, the engine {}: the two are not compared over the same\n",
+                          pair.sim->id, pair.engine->id, sim, engine);
+  }
+  return text;
+}
+
+Differences compare_pair(const std::vector<std::string>& key, const HostPair& pair, const Completed& runs, std::string& csv) {
+  const std::vector<MetricRow> real = latency_statistics(runs.at(pair.engine->id)), simulated = latency_statistics(runs.at(pair.sim->id));
   Differences differences;
   for (std::size_t i = 0; i < real.size(); ++i) {
     if (!is_compared(real[i])) continue;
@@ -72,7 +91,12 @@ bool compare_hosts(const Experiment& experiment, const std::string& folder, doub
   const auto host = static_cast<std::size_t>(axis - experiment.axes.begin());
   const auto pairs = pair_runs(experiment, host);
   if (pairs.empty()) return false;
-  auto requests = read_completed(fs::path(folder) / "requests.csv");
+  Completed requests = read_completed(fs::path(folder) / "requests.csv");
+  for (const auto& [key, pair] : pairs)
+    for (const RunSpec* run : {pair.sim, pair.engine})
+      if (requests[run->id].empty() && assert_frac > 0)
+        throw InputError(fmt::format("{}/requests.csv: run {} completed no request, so that 'max_diff_frac' {:g} has nothing to hold for",
+                                     folder, run->id, assert_frac));
   std::vector<std::string> header = experiment.axes;
   header.erase(header.begin() + static_cast<std::ptrdiff_t>(host));
   for (const char* name : {"seed", "sim_run", "engine_run", "metric", "statistic", "real", "simulated", "diff_frac"})
@@ -94,7 +118,7 @@ bool compare_hosts(const Experiment& experiment, const std::string& folder, doub
   for (const auto& [config, diffs] : by_config) {
     std::vector<std::string> row = config;
     for (const std::string& metric : metrics) {
-      const double diff = median(diffs.at(metric));
+      const double diff = middle(diffs.at(metric));
       row.push_back(shown_percent(diff));
       if (!(std::abs(diff) > worst)) continue;
       worst = std::abs(diff);
@@ -106,7 +130,8 @@ bool compare_hosts(const Experiment& experiment, const std::string& folder, doub
     std::vector<std::string> columns(header.begin(), header.begin() + static_cast<std::ptrdiff_t>(experiment.axes.size()) - 1);
     columns.insert(columns.end(), metrics.begin(), metrics.end());
     *out << "simulated / engine - 1, from queued; the median of the seeds\n" << text_table(columns, table);
-    *out << fmt::format("furthest off: {:.1f} %, {}\n", 100 * worst, worst_at);
+    *out << (worst_at.empty() ? "nothing to compare\n" : fmt::format("furthest off: {:.1f} %, {}\n", 100 * worst, worst_at))
+         << unequal_counts(pairs, requests);
   }
   if (assert_frac > 0 && !(worst <= assert_frac))
     throw InputError(fmt::format("{}/validation.csv: simulation and engine differ by {:.1f} % in {}, more than 'max_diff_frac' {:g} allows",

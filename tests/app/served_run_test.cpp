@@ -51,6 +51,18 @@ TEST_F(ServedRun, BothHostsWriteTheSameTablesAndAreCompared) {
   EXPECT_NE(called.out.find("furthest off"), std::string::npos);
 }
 
+// A step of the engine's takes longer than the microsecond after which the runs stop.
+TEST_F(ServedRun, HostsThatCompleteOtherRequestsAreTold) {
+  const std::vector<std::string> run{"run", "served.yaml", "--out", "out", "--set", "scheduler=vllm_v1", "--set", "stop.after_s=1e-6"};
+  const Called nothing = call(run);
+  ASSERT_EQ(nothing.status, 0) << nothing.err;
+  EXPECT_NE(nothing.out.find("nothing to compare\n"), std::string::npos) << nothing.out;
+  std::vector<std::string> held = run;
+  held.insert(held.end(), {"--set", "validate.max_diff_frac=0.5", "--force"});
+  EXPECT_EQ(call(held).err,
+            "kvlab: out/requests.csv: run 0001 completed no request, so that 'max_diff_frac' 0.5 has nothing to hold for\n");
+}
+
 // Only the shape of the model counts: no file of weights is there.
 TEST_F(ServedRun, RandomWeightsHaveTheShapeOfTheModel) {
   write("tiny.yaml",
