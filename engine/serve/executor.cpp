@@ -166,6 +166,11 @@ void StepExecutor::begin(Served& s, const StepRow& row) {
   std::int32_t found = 0;
   while (found < row.hit_tokens && blocks_.filled(s.blocks[static_cast<std::size_t>(found / b)]) == b) found += b;
   repaired_ += row.hit_tokens - found;
+  if (found > 0 && row.is_published && cache_->policy().keeps_attention())
+    throw InputError(
+        fmt::format("recipe '{}' keeps with every token what queries attended to, which requests that share a prefix would mix; "
+                    "'prefix_caching: false' serves it",
+                    cache_->policy().recipe().name));
   s.sequence.seen_tokens = found;
   for (KvStore::Sequence& layer : s.sequence.rows) std::fill(layer.len.begin(), layer.len.end(), found);
 }

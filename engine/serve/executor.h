@@ -70,7 +70,8 @@ class StepExecutor {
   StepExecutor(const EngineModel& model, const Recipe& recipe, const Options& options);
   ~StepExecutor();
 
-  // Returns when all of it is done. Errors (InputError): a sequence that the recipe refuses; a cut that the plan did not announce.
+  // Returns when all of it is done. Errors (InputError): a sequence that the recipe refuses, a cut that the plan did not announce, a
+  // prefix of another request under a recipe that keeps statistics with its tokens.
   void run(const StepJob& job);
   // Before the first step: touches the memory that steps will use and runs a few on made-up tokens, so that the first request meets warm
   // caches and running threads. On a GPU everything is made ready for steps up to `most`, one of the largest runs, and where the policy

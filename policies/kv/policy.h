@@ -53,6 +53,8 @@ class KvPolicy {
 
   [[nodiscard]] const Needs& needs() const { return needs_; }
   [[nodiscard]] std::int32_t num_words() const { return num_words_; }  // statistics per token that the stores must have
+  // Queries leave something with the tokens they attend to: requests that share tokens would count each other's.
+  [[nodiscard]] bool keeps_attention() const { return (scorer_ && scorer_->num_words() > 0) || selector_->num_words() > 0; }
 
   // What this step attends to in `layer`: all rows in prefill, in decode what the selector picks, plus compensation tokens.
   // The segments point into ops' scratch and the parts, until after_attention.

@@ -38,7 +38,9 @@ struct Recipe {
 
   [[nodiscard]] bool runs_in(const std::string& host) const;
   // Plain KV in the model's own type, all of it attended to.
-  [[nodiscard]] bool keeps_everything() const { return trigger == "never" && format == "native" && selector == "all"; }
+  [[nodiscard]] bool keeps_everything() const {
+    return trigger == "never" && disposal == "drop" && format == "native" && selector == "all";
+  }
 };
 
 // Reads `{recipe: NAME, budget_tokens: N | budget_frac: X | compression_ratio: R, PART: ...}`: the recipe's file with the parts and
