@@ -5,38 +5,35 @@ import pandas as pd
 
 import style
 from fidelity import FAMILIES, _label_front, _legend, _looks, _name_rows, pareto
+from groups import parts_of
+from policies import at_budgets
 
 _SUMMARY = "recipe budget_tokens task length num_answers exact_match_frac kl_to_full bits_per_byte resident_bytes_frac full_exact_match_frac family".split()
 _ROW_IN = 0.125
 
 
-def points_of(rows, axes):
-    """A row per recipe and setting: exact_match_frac and full_exact_match_frac as the mean over tasks (lengths pooled by answers), the other
-    numbers over answers; `by_task` holds the shares task by task. `setting` numbers a recipe's rows."""
-    keys = [a for a in axes if a.startswith("kv_policy")]
+def points_of(rows):
+    """A row per policy and budget: exact_match_frac and full_exact_match_frac as the mean over tasks (lengths and seeds pooled by answers), the
+    other numbers over answers; `by_task` holds the shares task by task."""
+    shares = ["exact_match_frac", "full_exact_match_frac"]
     points = []
-    for _, own in rows.groupby(["recipe", *keys], sort=False, dropna=False):
-        weights = own["num_answers"]
-        mean = {c: np.average(own[c], weights=weights) for c in ("kl_to_full", "resident_bytes_frac", "budget_tokens")}
-        tasks = own.groupby("task", sort=False)[["num_answers", "exact_match_frac", "full_exact_match_frac"]].apply(
-            lambda t: pd.Series({c: np.average(t[c], weights=t["num_answers"]) for c in ("exact_match_frac", "full_exact_match_frac")}))
-        swept = "kv_policy.budget_tokens" in keys and not pd.isna(own["kv_policy.budget_tokens"].iloc[0])
-        points.append({"name": own["recipe"].iloc[0], "family": own["family"].iloc[0], "swept": swept, **mean, **tasks.mean().to_dict(), "by_task": tasks["exact_match_frac"],
+    for (policy, budget), own in rows.groupby(["policy", "budget"], sort=False):
+        mean = {c: np.average(own[c], weights=own["num_answers"]) for c in ("kl_to_full", "resident_bytes_frac")}
+        tasks = own.groupby("task", sort=False)[["num_answers", *shares]].apply(lambda t: pd.Series({c: np.average(t[c], weights=t["num_answers"]) for c in shares}))
+        points.append({"name": policy, "budget": budget, "family": own["family"].iloc[0], **mean, **tasks.mean().to_dict(), "by_task": tasks["exact_match_frac"],
                        "host_bytes_frac": 0.0, "disk_bytes_frac": 0.0})
     table = pd.DataFrame(points)
-    table = table.sort_values("family", key=lambda f: f.map(list(FAMILIES).index), kind="stable", ignore_index=True)
-    table["setting"] = table.groupby("name", sort=False).cumcount()
-    return table
+    return table.sort_values("family", key=lambda f: f.map(list(FAMILIES).index), kind="stable", ignore_index=True)
 
 
-def _over_bytes(points, folder):
+def _over_bytes(points, folder, name):
     looks = _looks(points)
     figure, (left, right) = style.plt.subplots(1, 2, figsize=(style.PAGE_IN, 2.9))
-    for name, rows in points.groupby("name", sort=False):
+    for policy, rows in points.groupby("name", sort=False):
         rows = rows.sort_values("resident_bytes_frac", kind="stable")
         for axis, y in ((left, "exact_match_frac"), (right, "kl_to_full")):
             shown = rows if y == "exact_match_frac" else rows[rows[y] > 1e-6]
-            axis.plot(shown["resident_bytes_frac"], shown[y], linewidth=0.7, alpha=0.75, markersize=3.2, markeredgewidth=0, linestyle="-", **looks[name])
+            axis.plot(shown["resident_bytes_frac"], shown[y], linewidth=0.7, alpha=0.75, markersize=3.2, markeredgewidth=0, linestyle="-", **looks[policy])
     left.axhline(points["full_exact_match_frac"].max(), color="black", linewidth=0.6, linestyle=":")
     left.set_ylabel("Right answers (mean over tasks)")
     left.set_ylim(bottom=-0.02 * left.get_ylim()[1])  # marks at 0 are whole
@@ -56,7 +53,7 @@ def _over_bytes(points, folder):
         front = [plain.index[i] for i in pareto(plain["resident_bytes_frac"].to_numpy(), sign * plain[y].to_numpy())]
         if front:
             _label_front(axis, rows, front, "resident_bytes_frac", y, sign)
-    return style.save(figure, folder, "accuracy_bytes", handles, labels, columns)
+    return style.save(figure, folder, name, handles, labels, columns)
 
 
 def _by_task(points, full, folder, name):
@@ -76,20 +73,21 @@ def _by_task(points, full, folder, name):
     return style.save(figure, folder, name)
 
 
+def _draw_part(rows, folder, suffix, every):
+    """Figures of the rows that differ in policy, task, length and seed alone."""
+    points = points_of(rows)
+    yield _over_bytes(points, folder, f"accuracy_bytes{suffix}"), ""
+    full = rows.groupby("task", sort=False)[["num_answers", "full_exact_match_frac"]].apply(lambda t: np.average(t["full_exact_match_frac"], weights=t["num_answers"]))
+    for end, chosen, note in at_budgets(points[points["name"] != "full"], every):
+        if len(chosen):
+            yield _by_task(chosen, full, folder, f"accuracy_tasks{suffix}{end}"), note
+
+
 def draw(results, folder, every=False):
     """Yields (name, note) of the figures written."""
     if not results.is_accuracy:
         return
     results.need("summary", _SUMMARY, "the accuracy figures")
-    points = points_of(results.summary, results.axes)
-    yield _over_bytes(points, folder), ""
-    full_rows = results.summary.groupby("task", sort=False)[["num_answers", "full_exact_match_frac"]].apply(
-        lambda t: np.average(t["full_exact_match_frac"], weights=t["num_answers"]))
-    lossy = points[points["name"] != "full"]
-    count = int(lossy["setting"].max()) + 1 if len(lossy) else 0
-    budgets = sorted(lossy.loc[lossy["swept"], "budget_tokens"].unique())
-    for which in range(count) if every else [(count - 1) // 2] if count else []:
-        last = lossy.groupby("name", sort=False)["setting"].transform("max")
-        chosen = lossy[lossy["setting"] == (last * which / max(1, count - 1)).round()]
-        suffix = f"_budget_tokens_{budgets[which]:.0f}" if len(budgets) == count else f"_{which + 1}" if count > 1 else ""
-        yield _by_task(chosen, full_rows, folder, f"accuracy_tasks{suffix}"), "" if every or count == 1 else f"1 of {count} budgets drawn"
+    for suffix, rows, drawn in parts_of(results.summary, results.axes, every):
+        for name, note in _draw_part(rows, folder, suffix, every):
+            yield name, "; ".join(filter(None, (drawn, note)))

@@ -7,7 +7,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 import style
-from load import ResultsError, label_of, slug
+from groups import policy_names
+from load import ResultsError, slug
+from policies import at_budgets, budgets_of, full_name
 
 # Colours of the families, in the order of legends and tables.
 FAMILIES = {"position": "#8c1d40", "attention": "#1f5fa8", "keys and values": "#d08a00", "expected attention": "#2f8f6b", "merging": "#8f6fc0",
@@ -20,20 +22,16 @@ _MAX_NUMBERS = 64  # cells of a heat map that still have room for a number
 
 
 def points_of(results):
-    """A row per recipe and setting, means over seeds, in the order of families and then of the experiment. `setting` numbers a
-    recipe's rows; `swept`: the experiment gives its budget; `selects`: it keeps all tokens and reads some."""
+    """A row per policy and budget, means over seeds, in the order of families and then of the experiment. `swept`: the experiment gives
+    its budget; `selects`: it keeps all tokens and reads some."""
     rows = results.summary
-    budgets = [a for a in results.axes if a == "kv_policy.budget_tokens"]
-    others = [a for a in results.axes if not a.startswith("kv_policy") and rows[a].nunique() > 1]
-    rows = rows.assign(name=[", ".join(filter(None, (r["recipe"], label_of(r, others, False)))) for r in rows.to_dict("records")],
-                       swept=rows[budgets[0]].notna() if budgets else False, rank=rows["family"].map(list(FAMILIES).index))
-    numbers = [c for c in _SUMMARY if c not in ("recipe", "family")] + ["swept", "rank"]
+    rows = rows.assign(name=policy_names(rows, results.axes), rank=rows["family"].map(list(FAMILIES).index))
+    numbers = [c for c in _SUMMARY if c not in ("recipe", "family")] + ["rank"]
     grouped = rows.groupby(["name", *results.axes], sort=False, dropna=False)
-    points = grouped.agg({"run": list, "family": "first", **dict.fromkeys(numbers, "mean")}).reset_index("name").reset_index(drop=True)
+    points = grouped.agg({"run": list, "family": "first", "budget": "first", **dict.fromkeys(numbers, "mean")}).reset_index("name").reset_index(drop=True)
     points = points.sort_values("rank", kind="stable", ignore_index=True)
-    points = points.astype({"swept": bool})
+    points["swept"] = points["budget"] != ""
     points["selects"] = (points["attention_mass"] < 1) & ((points["family"] == "selection") | (points["resident_bytes_frac"] > 0.995))
-    points["setting"] = points.groupby("name", sort=False).cumcount()
     return points
 
 
@@ -169,13 +167,6 @@ def _fidelity_over(points, x, title, looks, folder, name):
 # ---- heat maps ----
 
 
-def _nth_settings(points, which, out_of):
-    """Of every recipe the setting as far into its own sweep as `which` is into one of `out_of`."""
-    last = points.groupby("name", sort=False)["setting"].transform("max")
-    wanted = (last * which / max(1, out_of - 1)).round()
-    return points[points["setting"] == wanted]
-
-
 def _rows_of(table, points, columns):
     """attention_mass of the points' runs as [points, columns], means over what is not in `columns`."""
     of_run = {run: i for i, runs in enumerate(points["run"]) for run in runs}
@@ -241,14 +232,9 @@ def _heat_map(points, values, groups, title, folder, name):
 def _maps(results, points, folder, every):
     """Heads and decode steps of every lossy recipe at one budget, or at all of them."""
     lossy = points[(points["attention_mass"] < 1) | points["swept"]]
-    budgets = sorted(points.loc[points["swept"], "budget_tokens"].unique())
-    count = len(budgets) or int(points["setting"].max()) + 1
-    for which in range(count) if every else [(count - 1) // 2]:
-        chosen = _nth_settings(lossy, which, count)
+    for suffix, chosen, note in at_budgets(lossy, every):
         if chosen.empty:
             continue
-        suffix = f"_budget_tokens_{budgets[which]:g}" if budgets else f"_{which + 1}" if count > 1 else ""
-        note = "" if every or count == 1 else f"1 of {count} budgets drawn"
         if results.heads is not None:
             heads = _rows_of(results.heads, chosen, ["layer", "kv_head"]).sort_index(axis=1)
             yield _heat_map(chosen, heads.to_numpy(), [c[0] for c in heads.columns], "Layer (columns: its KV heads)", folder, f"fidelity_heads{suffix}"), note
@@ -281,17 +267,17 @@ def _one_recipe(results, points, folder):
 
 
 def _needle_cells(axis, points):
-    """Recipes by settings; with selectors the tokens they read, which may be more than the budget."""
-    names = list(points["name"].unique())
-    cells = np.full((len(names), int(points["setting"].max()) + 1), np.nan)
+    """Recipes by budgets, their own first; with selectors the tokens they read, which may be more than the budget."""
+    names, columns = list(points["name"].unique()), ["", *budgets_of(points)[0]][0 if (points["budget"] == "").any() else 1 :]
+    cells = np.full((len(names), len(columns)), np.nan)
     for row in points.itertuples():
-        cells[names.index(row.name), row.setting] = row.needle_kept
+        column = columns.index(row.budget)
+        cells[names.index(row.name), column] = row.needle_kept
         text = f"{100 * row.needle_kept:.0f}" + (f" ({row.attended_tokens:.0f})" if row.selects else "")
-        axis.text(row.setting, names.index(row.name), text, ha="center", va="center", fontsize=5.5, color="white" if row.needle_kept < 0.6 else "black")
+        axis.text(column, names.index(row.name), text, ha="center", va="center", fontsize=5.5, color="white" if row.needle_kept < 0.6 else "black")
     axis.imshow(100 * cells, cmap="viridis", vmin=0, vmax=100, aspect="auto", interpolation="nearest")
     _name_rows(axis, points.drop_duplicates("name"))
-    budgets = points.groupby("setting")["budget_tokens"].agg(["min", "max"])
-    axis.set_xticks(range(len(budgets)), [f"{low:.0f}" if low == high else "" for low, high in budgets.to_numpy()])
+    axis.set_xticks(range(len(columns)), [full_name("", b) or "own" for b in columns])
     axis.tick_params(axis="x", length=0)
 
 

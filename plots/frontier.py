@@ -3,58 +3,69 @@
 Joins two results folders by recipe and budget: graded answers (docs/accuracy.md) and a serving experiment with `host: [sim, engine]`.
 """
 
-import re
-
 import numpy as np
 import pandas as pd
 
 import style
+from accuracy import points_of as answers_of
 from fidelity import FAMILIES
-from load import ResultsError
+from groups import others_of
+from load import ResultsError, value_text
+from policies import full_name
 
-_BUDGET = "kv_policy.budget_tokens"
 _METRICS = (("tpot_mean_ms", "Time per output token (ms)"), ("e2e_mean_ms", "End-to-end latency (ms)"))
 
 
-def _answers(accuracy):
-    """A row per (recipe, budget): exact_match_frac as the mean over tasks, resident_bytes_frac, family."""
-    rows = accuracy.summary
-    budget = rows[_BUDGET] if _BUDGET in rows.columns else pd.Series(np.nan, index=rows.index)
-    if "kv_policy" in rows.columns:  # {recipe: snapkv, budget_tokens: 128} in one piece
-        budget = budget.fillna(rows["kv_policy"].astype(str).str.extract(r"^\D\w* (\d+)$")[0].astype(float))
-    rows = rows.assign(budget=budget.fillna(-1))
-    tasks = rows.groupby(["recipe", "budget", "task"]).agg({"exact_match_frac": "mean", "resident_bytes_frac": "mean", "family": "first"})
-    return tasks.groupby(level=["recipe", "budget"]).agg({"exact_match_frac": "mean", "resident_bytes_frac": "mean", "family": "first"})
+def _at_first(rows, axes):
+    """The rows at the first value of each axis, and these values; NaN, where a run does not have the axis, is one."""
+    chosen = {}
+    for axis in axes:
+        value = rows[axis].iloc[0]
+        rows = rows[rows[axis].isna() if pd.isna(value) else rows[axis] == value]
+        if not pd.isna(value):
+            chosen[axis] = value
+    return rows, chosen
+
+
+def _served(serving):
+    """A row per policy with its metrics by host at the lowest load, those measured on one host only, and the values of other axes drawn."""
+    rows = serving.summary
+    loads = [a for a in serving.axes if a in ("load_frac", serving.rate_axis())]
+    lowest = {a: rows[a].min() for a in loads}
+    for axis, load in lowest.items():
+        rows = rows[rows[axis] == load]
+    rows, others = _at_first(rows, [a for a in others_of(serving.summary, serving.axes) if a not in ("host", *loads)])
+    metrics = [m for m, _ in _METRICS]
+    means = rows.groupby(["policy", "budget", "host"], sort=False)[metrics].mean().unstack("host").reindex(columns=pd.MultiIndex.from_product([metrics, ("sim", "engine")]))
+    means.columns = ["_".join(c) for c in means.columns]
+    return means, lowest | others
+
+
+def _note(setting, asked, served, answers):
+    """Which values are drawn, and which policies are not."""
+    notes = []
+    for what, values in (("at", setting), ("answers of", asked)):
+        notes += [f"{what} " + ", ".join(f"{a.split('.')[-1]} {value_text(v)}" for a, v in values.items())] if values else []
+    for what, names in (("on one host only", served.loc[served.isna().any(axis=1), "name"]),
+                        ("only graded", answers.loc[~answers["name"].isin(served["name"]), "name"]),
+                        ("only served", served.loc[~served["name"].isin(answers["name"]), "name"])):
+        notes += [f"{what}: {', '.join(names[:4])}" + (f" and {len(names) - 4} more" if len(names) > 4 else "")] if len(names) else []
+    return "; ".join(notes)
 
 
 def points_of(accuracy, serving):
-    """A row per policy that both folders have: its answers, and each metric by host at the lowest load. ResultsError: there is none."""
-    rows = serving.summary
-    if "kv_policy" not in rows.columns:  # a lone policy, or {recipe: [a, b]} without a list around it
-        rows = rows.assign(kv_policy=rows.get("kv_policy.recipe", "one policy"))
-    if _BUDGET in serving.axes:
-        budgets = rows[_BUDGET].map(lambda b: "" if pd.isna(b) else f" {b:g}")
-        rows = rows.assign(kv_policy=rows["kv_policy"].astype(str) + budgets)
-    loads = [a for a in serving.axes if a in ("load_frac", serving.rate_axis())]
-    for axis in loads:
-        rows = rows[rows[axis] == rows[axis].min()]
-    others = [a for a in serving.axes if a not in ("host", "kv_policy", "kv_policy.recipe", _BUDGET, *loads)]
-    for axis in others:
-        rows = rows[rows[axis] == rows[axis].iloc[0]]
-    answers = _answers(accuracy)
-    points = []
-    for policy, own in rows.groupby("kv_policy", sort=False):
-        name = re.fullmatch(r"(\S+)(?: (\d+))?", str(policy))
-        key = name and (name[1], float(name[2] or -1))
-        if key not in answers.index or set(own["host"]) != {"sim", "engine"}:
-            continue
-        means = own.groupby("host")[[m for m, _ in _METRICS]].mean()
-        points.append({"name": str(policy), **answers.loc[key].to_dict(), **{f"{m}_{host}": means.loc[host, m] for m, _ in _METRICS for host in means.index}})
-    if not points:
-        graded = [f"{name} {budget:g}" if budget >= 0 else name for name, budget in answers.index]
-        raise ResultsError(f"no KV policy is in both folders, by recipe and budget: {accuracy.folder} grades {', '.join(graded)}; {serving.folder} serves "
-                           f"{', '.join(map(str, rows['kv_policy'].unique()))}, which needs both hosts for each")
-    return pd.DataFrame(points), {a: rows[a].iloc[0] for a in (*loads, *others)}
+    """A row per policy that both folders have: its answers, and each metric by host at the lowest load; and what the note says. ResultsError:
+    there is none."""
+    rows, asked = _at_first(accuracy.summary, others_of(accuracy.summary, accuracy.axes))
+    answers = answers_of(rows)
+    answers["name"] = [full_name(p, b) for p, b in zip(answers["name"], answers["budget"])]
+    served, setting = _served(serving)
+    served.insert(0, "name", [full_name(p, b) for p, b in served.index])
+    points = served.dropna().merge(answers[["name", "exact_match_frac", "resident_bytes_frac", "family"]], on="name")
+    if points.empty:
+        raise ResultsError(f"no KV policy is in both folders, by recipe and budget: {accuracy.folder} grades {', '.join(answers['name'])}; {serving.folder} serves "
+                           f"{', '.join(served['name'])}, which needs both hosts for each")
+    return points, _note(setting, asked, served, answers)
 
 
 def spread(heights, gap, top):
@@ -82,7 +93,7 @@ def _name_points(axis, points):
 
 def draw(accuracy, serving, folder):
     """Yields (name, note) of the figure."""
-    points, setting = points_of(accuracy, serving)
+    points, note = points_of(accuracy, serving)
     figure, axes = style.plt.subplots(1, 2, figsize=(style.PAGE_IN, 2.5), sharey=True)
     for axis, (metric, title) in zip(axes, _METRICS):
         for p in points.to_dict("records"):
@@ -101,5 +112,4 @@ def draw(accuracy, serving, folder):
                style.plt.Line2D([], [], linestyle="none")]
     figure.tight_layout()
     _name_points(axes[1], points)
-    note = ", ".join(f"{a.split('.')[-1]} {v}" for a, v in setting.items())
-    yield style.save(figure, folder, "frontier", handles, ["measured in the engine", "predicted by the simulator", "area: KV bytes"], 3), f"at {note}" if note else ""
+    yield style.save(figure, folder, "frontier", handles, ["measured in the engine", "predicted by the simulator", "area: KV bytes"], 3), note

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from load import is_numeric, label_of, slug, value_text
+from policies import is_policy_axis
 from style import MAX_LINES
 
 MAX_VIEWS = 4
@@ -54,6 +55,33 @@ def lines_of(rows, axes, name):
     varying = [a for a in axes if rows[a].nunique(dropna=False) > 1] or axes[:1]
     texts = [label_of(r, varying, len(varying) == 1) or name for r in rows.to_dict("records")]
     return [(text, part) for text, part in rows.groupby(pd.Series(texts, index=rows.index, dtype=object), sort=False)]
+
+
+def others_of(rows, axes):
+    """Axes that vary and are not the KV policy's: a model, or how it is asked."""
+    return [a for a in axes if not is_policy_axis(a) and rows[a].nunique(dropna=False) > 1]
+
+
+def policy_names(rows, axes):
+    """Of each row its policy, and the values of other axes that vary."""
+    others = others_of(rows, axes)
+    return [", ".join(filter(None, (row["policy"], label_of(row, others, False)))) for row in rows.to_dict("records")]
+
+
+def parts_of(rows, axes, every=False):
+    """(end of the file name, rows, note) per combination of the axes that are not the KV policy's; a few of them, or all with `every`."""
+    others = others_of(rows, axes)
+    if not others:
+        return [("", rows, "")]
+    combinations = list(rows.groupby(others if len(others) > 1 else others[0], sort=False, dropna=False))
+    kept = combinations if every else _spread(combinations, MAX_VIEWS)
+    cut = f"; {len(kept)} of {len(combinations)} values of {', '.join(others)} drawn" if len(kept) < len(combinations) else ""
+    parts = []
+    for _, part in kept:
+        here = [(a, value_text(part[a].iloc[0])) for a in others if not pd.isna(part[a].iloc[0])]
+        suffix = "".join(f"_{slug(a.split('.')[-1])}_{slug(text).strip('._')}" for a, text in here)
+        parts.append((suffix, part, ", ".join(f"{a} {text}" for a, text in here) + cut))
+    return parts
 
 
 def _cut_lines(view, every):

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from policies import add_names, full_name
+
 _CSV = {"summary": {"run": str}, "requests": {"run": str, "state": str, "session": str}, "timeline": {"run": str},
         "validation": {}, "throughput": {}, "steps": {"run": str}, "heads": {"run": str}}
 _UNITS = (("_ms_per_token", " (ms/token)"), ("_tokens_per_s", " (tokens/s)"), ("_rate_per_s", " rate (requests/s)"), ("rate_per_s", "Arrival rate (requests/s)"),
@@ -118,7 +120,7 @@ def _read(folder, table):
     if not path.exists():
         return None
     try:
-        return pd.read_csv(path, dtype=_CSV[table])
+        return pd.read_csv(path, dtype=_CSV[table], converters={"task": str})  # a task may be called NA
     except pd.errors.EmptyDataError:
         raise ResultsError(f"{path}: empty, not even a header line") from None
     except (pd.errors.ParserError, ValueError, UnicodeDecodeError) as error:
@@ -141,25 +143,23 @@ def _name(folder):
         return folder.name
 
 
-def _policy_names(rows):
-    """Of a policy given by several lists: the recipe's name and the budget its list has in common; its place among the lists stands behind
-    it only where two would have one name."""
-    lists = rows["kv_policy"].astype(str)
-    budget = lists.str.extract(r"^(?:budget_tokens|budget_frac|compression_ratio) (\S+?)(?:#\d+)?$")[0]
-    names = rows["kv_policy.recipe"].where(budget.isna(), rows["kv_policy.recipe"] + " " + budget.fillna("")).fillna(lists)
-    return names.where(lists.groupby(names).transform("nunique") == 1, names + " (" + lists + ")")
-
-
 def _name_policies(results):
-    """Serving's tables say of each policy what it is, in one column."""
+    """Serving's tables say of each policy what it is, in one column; a budget that varies beside it stays an axis."""
     if not {"kv_policy", "kv_policy.recipe"} <= set(results.axes) or results.is_replay or results.is_accuracy:
         return results
-    results.summary["kv_policy"] = _policy_names(results.summary)
+    kept = [a for a in results.axes if a == "kv_policy.budget_tokens" and results.summary[a].nunique() > 1]
+    told = [a for a in results.axes if a.startswith("kv_policy.") and a not in kept]
+
+    def names(rows):
+        named = add_names(rows.drop(columns="recipe", errors="ignore"), results.axes)
+        has_axis = rows[kept].notna().any(axis=1)
+        return [p if own else full_name(p, b) for p, b, own in zip(named["policy"], named["budget"], has_axis)]
+
+    results.summary["kv_policy"] = names(results.summary)
     if results.validation is not None and "kv_policy.recipe" in results.validation.columns:
-        results.validation["kv_policy"] = _policy_names(results.validation)
-        results.validation = results.validation.drop(columns="kv_policy.recipe")
-    results.axes = [a for a in results.axes
-                    if a != "kv_policy.recipe" and (a != "kv_policy.budget_tokens" or results.summary[a].nunique() > 1)]
+        results.validation["kv_policy"] = names(results.validation)
+        results.validation = results.validation.drop(columns=told, errors="ignore")
+    results.axes = [a for a in results.axes if a not in told]
     return results
 
 
@@ -174,4 +174,5 @@ def load(folder):
     results = Results(folder, folder_name, [], **tables)
     if results.summary is not None:
         results.axes = _axes(results.summary, folder / "summary.csv")
+        results.summary = add_names(results.summary, results.axes)
     return _name_policies(results)

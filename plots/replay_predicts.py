@@ -4,6 +4,7 @@ import numpy as np
 
 import style
 from fidelity import FAMILIES
+from groups import parts_of
 
 # Column, its name in the figure, and whether more of it is better.
 MEASURES = (("attention_mass", "attention mass", 1), ("output_rel_err", "output error", -1), ("topk_recall", "top-k recall", 1), ("replay_kl_nats", "KL of attention", -1),
@@ -25,9 +26,9 @@ def untied_ceiling(y):
     return float(np.sqrt(1 - (tied**3 - tied).sum() / (n**3 - n))) if tied.size > 1 else float("nan")
 
 
-def rows_of(results):
+def rows_of(summary):
     """Replayed rows with `drop`: the share of answers lost to the full cache's."""
-    rows = results.summary[results.summary["attention_mass"].notna() & ~results.summary["recipe"].isin(_LEFT_OUT)]
+    rows = summary[summary["attention_mass"].notna() & ~summary["recipe"].isin(_LEFT_OUT)]
     return rows.assign(drop=rows["full_exact_match_frac"] - rows["exact_match_frac"])
 
 
@@ -74,17 +75,13 @@ def _write(found, path):
     path.write_text("\n".join(lines) + "\n")
 
 
-def draw(results, folder, every=False):
-    """Yields (name, note) of the figure and writes the numbers beside it, where graded recipes were replayed too."""
-    if not results.is_accuracy or results.summary["attention_mass"].isna().all():
-        return
-    results.need("summary", [m for m, _, _ in MEASURES], "the figure replay_predicts")
-    rows = rows_of(results)
+def _draw_part(rows, folder, name):
+    """True: there was enough for a figure."""
     found = {(m, against): correlations(rows, m, sign, against) for m, _, sign in MEASURES for against in ("drop", "kl_to_full")}
-    _write(found, folder / "replay_predicts.csv")
+    _write(found, folder / f"{name}.csv")
     drawn = [m for m in MEASURES if found[m[0], "drop"][0]]
     if not drawn:
-        return
+        return False
     measure, title, _ = max(drawn, key=lambda m: np.nan_to_num(found[m[0], "drop"][1][0], nan=-1))
     cells, pooled = found[measure, "drop"]
     kl_cells, kl_pooled = found[measure, "kl_to_full"]
@@ -95,4 +92,15 @@ def draw(results, folder, every=False):
     _matrix(axes[1], cells, tasks, budgets, "ρ with right answers")
     _matrix(axes[2], kl_cells, tasks, budgets, f"ρ with −KL (pooled {kl_pooled[0]:.2f})")
     handles, labels = axes[0].get_legend_handles_labels()
-    yield style.save(figure, folder, "replay_predicts", handles, labels), ""
+    style.save(figure, folder, name, handles, labels)
+    return True
+
+
+def draw(results, folder, every=False):
+    """Yields (name, note) of the figures and writes the numbers beside them, where graded recipes were replayed too."""
+    if not results.is_accuracy or results.summary["attention_mass"].isna().all():
+        return
+    results.need("summary", [m for m, _, _ in MEASURES], "the figure replay_predicts")
+    for suffix, part, note in parts_of(results.summary, results.axes, every):
+        if _draw_part(rows_of(part), folder, f"replay_predicts{suffix}"):
+            yield f"replay_predicts{suffix}", note

@@ -2,7 +2,9 @@
 
 import math
 
-from groups import lines_of, mean_and_interval
+import accuracy
+from groups import lines_of, mean_and_interval, policy_names
+from policies import full_name
 
 _SPECIAL = {c: "\\" + c for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _COLUMNS = (("ttft_p50_ms", "TTFT P50"), ("ttft_p99_ms", "TTFT P99"), ("tpot_p50_ms", "TPOT P50"), ("tpot_p99_ms", "TPOT P99"),
@@ -56,10 +58,32 @@ def _hit_ratios(results):
 def _replay(results):
     columns = (("budget_tokens", "budget"), ("attention_mass", "mass"), ("output_rel_err", "output error"), ("topk_recall", "recall"),
                ("needle_kept", "needle"), ("attended_tokens", "attended"), ("resident_bytes_frac", "bytes"))
-    mean = results.summary.groupby(["recipe", *results.axes], sort=False, dropna=False)[[c for c, _ in columns]].mean()
-    rows = [[escape(recipe if isinstance(recipe, str) else recipe[0])] + [number(row[c], 0 if c.endswith("_tokens") else None) for c, _ in columns]
-            for recipe, row in mean.iterrows()]
-    return tabular(["recipe"] + [t for _, t in columns], rows)
+    rows = results.summary.assign(name=policy_names(results.summary, results.axes))
+    mean = rows.groupby(["name", *results.axes], sort=False, dropna=False)[[c for c, _ in columns]].mean()
+    lines = [[escape(name if isinstance(name, str) else name[0])] + [number(row[c], 0 if c.endswith("_tokens") else None) for c, _ in columns]
+             for name, row in mean.iterrows()]
+    return tabular(["recipe"] + [t for _, t in columns], lines)
+
+
+def wilson(right, answers):
+    """95 % score interval of a share (Wilson 1927)."""
+    z = 1.959964
+    share, wider = right / answers, 1 + z * z / answers
+    middle, half = (share + z * z / (2 * answers)) / wider, z / wider * math.sqrt(share * (1 - share) / answers + z * z / (4 * answers**2))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def _answers(results):
+    """A line per policy, budget and value of the other axes: answers of all tasks, lengths and seeds together, and the mean over tasks."""
+    lines = []
+    rows = results.summary.assign(name=policy_names(results.summary, results.axes))
+    for (name, budget), own in rows.groupby(["name", "budget"], sort=False):
+        answers, point = own["num_answers"].sum(), accuracy.points_of(own).iloc[0]
+        right = (own["num_answers"] * own["exact_match_frac"]).sum()
+        low, high = wilson(right, answers)
+        lines.append([escape(name), escape(full_name("", budget)) or "--", number(answers, 0), f"{100 * right / answers:.1f}", f"{100 * low:.1f} to {100 * high:.1f}",
+                      f"{100 * point['exact_match_frac']:.1f}", number(point["kl_to_full"]), number(point["resident_bytes_frac"])])
+    return tabular(["recipe", "budget", "answers", r"right (\%)", r"95\,\% interval", r"mean over tasks (\%)", "KL (nats)", "bytes"], lines)
 
 
 def _validation(table):
@@ -72,7 +96,7 @@ def write(results, folder):
     """Returns the file's name, or None where there is nothing to put into it."""
     parts = []
     if results.summary is not None and len(results.summary):
-        parts.append(_hit_ratios(results) if results.is_hit_ratio else _replay(results) if results.is_replay else _runs(results))
+        parts.append(_hit_ratios(results) if results.is_hit_ratio else _answers(results) if results.is_accuracy else _replay(results) if results.is_replay else _runs(results))
     if results.validation is not None and len(results.validation):
         parts.append(_validation(results.validation))
     if not parts:

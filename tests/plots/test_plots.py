@@ -198,6 +198,59 @@ class HitRatio(FigureTest):
         self.assert_fits_a_column()
 
 
+def write_graded(folder, policies, budget="budget_tokens", more=()):
+    """Answers on two tasks: (kv_policy, kv_policy.recipe, the budget's axis, right answers) of each policy, and values of more axes behind these."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for i, (at, recipe, value, right, *others) in enumerate(policies):
+        name = recipe or at.split()[0]
+        family, share = ("reference", 1.0) if name == "full" else ("attention", 0.1)
+        for task in ("NA", "copy"):
+            rows.append([f"{i:04}", at, recipe, value, *others, 1, name, 128, task, 1024, 4, right, 0.5, 0.7, share, 0, 1, 1.0, *[""] * 7, family])
+    synthetic.write_csv(folder / "summary.csv", ["run", "kv_policy", "kv_policy.recipe", f"kv_policy.{budget}", *more, "seed", *synthetic.GRADED], rows)
+    return folder
+
+
+class Accuracy(FigureTest):
+    # {recipe: snapkv, budget_tokens: 512, allocator: pyramid} beside {recipe: [snapkv, h2o], budget_tokens: [128, 512]}, tova at one of them
+    MIXED = (("full", "", "", 1.0), ("snapkv 512 allocator pyramid", "", "", 0.75), ("2", "snapkv", 128, 0.25), ("2", "snapkv", 512, 0.5), ("2", "h2o", 128, 0.0),
+             ("2", "h2o", 512, 0.25), ("tova 128", "", "", 0.5), ("recipe", "kivi2", "", 1.0))
+
+    def rows_of(self, figure):
+        return [t.get_text() for t in self.axes(figure)[0].get_yticklabels()]
+
+    def test_variants_have_names_and_rows_their_own_budget(self):
+        write_graded(self.folder, self.MIXED)
+        _, notes = self.draw(write=False)
+        self.assertEqual(self.rows_of("accuracy_tasks_budget_tokens_128"), ["full cache", "snapkv", "h2o", "tova", "kivi2"])
+        self.assertEqual([t.get_text() for t in self.axes("accuracy_tasks_budget_tokens_128")[0].texts], ["100", "100", "25", "25", "0", "0", "50", "50", "100", "100"])
+        self.assertEqual([t.get_text() for t in self.axes("accuracy_tasks_budget_tokens_128")[0].get_xticklabels()], ["NA", "copy"])
+        self.assertEqual(notes, ["accuracy_tasks_budget_tokens_128: 1 of 2 budgets drawn; without snapkv (allocator pyramid), which has other budgets"])
+        self.draw(every=True, write=False)
+        self.assertEqual(self.rows_of("accuracy_tasks_budget_tokens_512"), ["full cache", "snapkv (allocator pyramid)", "snapkv", "h2o", "kivi2"])
+
+    def test_other_axes_have_figures_of_their_own(self):
+        write_graded(self.folder, [(*p, q) for q in ("compressed", "decoded") for p in self.MIXED[:4]], more=["question"])
+        names, notes = self.draw(write=False)
+        self.assertEqual(names, ["accuracy_bytes_question_compressed", "accuracy_tasks_question_compressed_budget_tokens_512",
+                                 "accuracy_bytes_question_decoded", "accuracy_tasks_question_decoded_budget_tokens_512", "summary.tex"])
+        self.assertEqual(notes[0], "accuracy_bytes_question_compressed: question compressed")
+
+    def test_of_many_values_a_few(self):
+        write_graded(self.folder, [("snapkv 64", "", "", 1.0, f"m{i}") for i in range(6)], more=["model"])
+        _, notes = self.draw(write=False)
+        self.assertEqual(notes[0], "accuracy_bytes_model_m0: model m0; 4 of 6 values of model drawn")
+        self.assertEqual(len(self.drawn), 8)
+
+    def test_table(self):
+        write_graded(self.folder, self.MIXED)
+        self.draw(write=False)
+        text = (self.folder / "figures" / "summary.tex").read_text()
+        self.assertIn(r"recipe & budget & answers & right (\%) & 95\,\% interval & mean over tasks (\%) & KL (nats) & bytes \\", text)
+        self.assertIn(r"snapkv (allocator pyramid) & 512 & 8 & 75.0 & 40.9 to 92.9 & 75.0 & 0.500 & 0.100 \\", text)  # Wilson's interval of 6 of 8
+        self.assertIn(r"kivi2 & -- & 8 & 100.0 & 67.6 to 100.0 &", text)
+
+
 class Replay(FigureTest):
     OVER = ("fidelity_bytes", "fidelity_attended")
 
@@ -238,6 +291,18 @@ class Replay(FigureTest):
         self.assertEqual([t.get_text() for t in upper.get_xticklabels()], ["128", "512"])
         self.assertEqual([t.get_text() for t in lower.texts], ["90 (128)"] * 2 + ["90 (512)"] * 2)
 
+    def test_unequal_budgets_stand_under_their_own(self):
+        synthetic.write_replay(self.folder, budgets=(128, 256, 512))
+        rows = pd.read_csv(self.folder / "summary.csv", dtype={"run": str})
+        rows[(rows["recipe"] != "snapkv") | (rows["budget_tokens"] == 512)].to_csv(self.folder / "summary.csv", index=False)
+        _, notes = self.draw(write=False)
+        heads = self.axes("fidelity_heads_budget_tokens_512")[0]
+        self.assertEqual([t.get_text() for t in heads.get_yticklabels()], ["streaming", "snapkv", "quest", "offload", "random"])
+        self.assertIn("fidelity_heads_budget_tokens_512: 1 of 3 budgets drawn", notes)
+        upper = self.axes("needles")[0]
+        self.assertEqual([t.get_text() for t in upper.get_xticklabels()], ["128", "256", "512"])
+        self.assertEqual([t.get_position()[0] for t in upper.texts if t.get_position()[1] == 1], [2])  # snapkv
+
     def test_pareto_front_by_hand(self):
         self.assertEqual(fidelity.pareto([3, 1, 2, 2, 4], [5, 1, 4, 3, 5]), [1, 2, 0])
         self.assertEqual(fidelity.pareto([], []), [])
@@ -268,6 +333,15 @@ class ReplayPredicts(FigureTest):
         self.assertEqual(numbers.loc[("needle_mass_kept", "pooled"), "recipes"], 20)
         self.assertNotIn(("needle_found_frac", "freq"), numbers.index)
         self.assertAlmostEqual(numbers.loc[("needle_mass_kept", "niah"), "spearman"], numbers.loc[("needle_mass_kept", "niah"), "untied_ceiling"])
+
+    def test_other_axes_have_figures_and_numbers_of_their_own(self):
+        rows = pd.read_csv(self.folder / "summary.csv", dtype={"run": str})
+        rows = pd.concat([rows.assign(question="compressed"), rows.assign(question="decoded")])
+        rows[["run", "question", *[c for c in rows.columns if c not in ("run", "question")]]].to_csv(self.folder / "summary.csv", index=False)
+        names, _ = self.draw(write=False)
+        for at in ("compressed", "decoded"):
+            self.assertIn(f"replay_predicts_question_{at}", names)
+            self.assertTrue((self.folder / "figures" / f"replay_predicts_question_{at}.csv").exists())
 
     def test_untied_ceiling_by_hand(self):
         self.assertEqual(replay_predicts.untied_ceiling(pd.Series([1.0, 2, 3, 4])), 1)
@@ -313,28 +387,51 @@ class ServingFidelity(FigureTest):
 class Frontier(FigureTest):
     """Answers of two budgets beside a served experiment whose policies share one: {recipe: [snapkv, h2o], budget_tokens: 128}."""
 
-    def write(self, served):
-        graded, serving = self.folder / "graded", self.folder / "served"
-        graded.mkdir(parents=True), serving.mkdir()
-        answers = [[f"{i:04}", "1", recipe, budget, 1, recipe, task, right, share, family]
-                   for i, (recipe, budget, right, share, family) in enumerate((("snapkv", 128, 0.5, 0.1, "attention"), ("snapkv", 512, 0.9, 0.4, "attention"),
-                                                                               ("h2o", 128, 0.3, 0.1, "attention"), ("full", "", 1.0, 1.0, "reference")))
-                   for task in ("niah", "copy")]
-        synthetic.write_csv(graded / "summary.csv", ["run", "kv_policy", "kv_policy.recipe", "kv_policy.budget_tokens", "seed", "recipe", "task", "exact_match_frac",
-                                                     "resident_bytes_frac", "family"], answers)
+    GRADED = (("1", "snapkv", 128, 0.5), ("1", "snapkv", 512, 0.9), ("1", "h2o", 128, 0.3), ("full", "", "", 1.0))
+
+    def write(self, served, graded=GRADED, hosts=("sim", "engine"), budget="budget_tokens"):
+        folder = self.folder / "served"
+        folder.mkdir(parents=True)
+        write_graded(self.folder / "graded", graded, budget)
         rows = [[f"{i:04}", host, load_frac, *policy, 1, 2.0 + i, 100.0 + i]
-                for i, (load_frac, policy, host) in enumerate((f, p, h) for f in (0.3, 0.8) for p in served for h in ("sim", "engine"))]
-        synthetic.write_csv(serving / "summary.csv", ["run", "host", "load_frac", "kv_policy", "kv_policy.recipe", "seed", "tpot_mean_ms", "e2e_mean_ms"], rows)
-        return load.load(graded), load.load(serving)
+                for i, (load_frac, policy, host) in enumerate((f, p, h) for f in (0.3, 0.8) for p in served for h in hosts)]
+        synthetic.write_csv(folder / "summary.csv", ["run", "host", "load_frac", "kv_policy", "kv_policy.recipe", "seed", "tpot_mean_ms", "e2e_mean_ms"], rows)
+        return load.load(self.folder / "graded"), load.load(folder)
 
     def test_joins_by_recipe_and_budget_at_the_lowest_load(self):
-        points, setting = frontier.points_of(*self.write((("full", ""), ("budget_tokens 128", "snapkv"), ("budget_tokens 128", "h2o"))))
+        points, note = frontier.points_of(*self.write((("full", ""), ("budget_tokens 128", "snapkv"), ("budget_tokens 128", "h2o"), ("tova 64", ""))))
         points = points.set_index("name")
         self.assertEqual(list(points.index), ["full", "snapkv 128", "h2o 128"])
         self.assertEqual(list(points["exact_match_frac"]), [1.0, 0.5, 0.3])
         self.assertEqual(points.loc["snapkv 128", "tpot_mean_ms_sim"], 4.0)
         self.assertEqual(points.loc["snapkv 128", "e2e_mean_ms_engine"], 103.0)
-        self.assertEqual(setting, {"load_frac": 0.3})
+        self.assertEqual(note, "at load_frac 0.3; only graded: snapkv 512; only served: tova 64")
+
+    def test_shares_of_the_prompt_are_budgets_too(self):
+        graded = (("1", "snapkv", 0.1, 0.5), ("1", "snapkv", 0.2, 0.9))
+        points, _ = frontier.points_of(*self.write((("budget_frac 0.1", "snapkv"), ("snapkv 0.2", "")), graded, budget="budget_frac"))
+        self.assertEqual(dict(zip(points["name"], points["exact_match_frac"])), {"snapkv budget_frac 0.1": 0.5, "snapkv budget_frac 0.2": 0.9})
+
+    def test_a_policy_on_one_host_and_axes_that_a_run_does_not_have(self):
+        graded, served = self.write((("full", ""), ("budget_tokens 128", "snapkv")))
+        rows = served.summary
+        rows["scheduler.chunk_tokens"] = [np.nan, np.nan, np.nan, np.nan, 64.0, 64.0, 64.0, 64.0]
+        rows["load_frac"] = 0.3
+        served.axes.append("scheduler.chunk_tokens")
+        served.summary = rows[~((rows["policy"] == "snapkv") & (rows["host"] == "sim"))]
+        points, note = frontier.points_of(graded, served)
+        self.assertEqual(list(points["name"]), ["full"])
+        self.assertEqual(note, "at load_frac 0.3; on one host only: snapkv 128; only graded: snapkv 512, h2o 128")
+
+    def test_answers_are_of_one_value_of_other_axes_and_weighted_as_in_accuracy(self):
+        graded, served = self.write((("full", ""), ("budget_tokens 128", "snapkv")))
+        other = graded.summary.assign(question="decoded", exact_match_frac=0.0)
+        longer = graded.summary.assign(question="compressed", length=2048, num_answers=1, exact_match_frac=0.0)
+        graded.summary = pd.concat([graded.summary.assign(question="compressed"), other, longer])
+        graded.axes.append("question")
+        points, note = frontier.points_of(graded, served)
+        self.assertEqual(list(points["exact_match_frac"].round(6)), [round(1.0 * 4 / 5, 6), round(0.5 * 4 / 5, 6)])
+        self.assertIn("at load_frac 0.3; answers of question compressed;", note)
 
     def test_lists_of_recipes_with_and_without_a_list_around_them(self):
         """{recipe: [a, b]} alone has no axis kv_policy; two lists with one budget are told apart by '#'."""
@@ -342,7 +439,7 @@ class Frontier(FigureTest):
         for columns, rows, named in ((["kv_policy.recipe"], (["snapkv"], ["h2o"]), None),
                                      (["kv_policy", "kv_policy.recipe"], (["budget_tokens 64#1", "snapkv"], ["budget_tokens 64#2", "h2o"]), ["snapkv 64", "h2o 64"]),
                                      (["kv_policy", "kv_policy.recipe"], (["budget_tokens 64#1", "snapkv"], ["budget_tokens 64#2", "snapkv"]),
-                                      ["snapkv 64 (budget_tokens 64#1)", "snapkv 64 (budget_tokens 64#2)"])):
+                                      ["snapkv (budget_tokens 64#1) 64", "snapkv (budget_tokens 64#2) 64"])):
             synthetic.write_csv(self.folder / "summary.csv", ["run", *columns, "seed", "ttft_p50_ms"], [[f"{i:04}", *row, 1, 2.0] for i, row in enumerate(rows)])
             results = load.load(self.folder)
             self.assertEqual(results.axes, ["kv_policy"] if named else columns)
@@ -357,7 +454,7 @@ class Frontier(FigureTest):
     def test_figure_of_both_folders(self):
         self.write((("full", ""), ("budget_tokens 128", "snapkv")))
         figures, names, notes = plot.draw_frontier([self.folder / "graded", self.folder / "served"])
-        self.assertEqual((names, notes), (["frontier"], ["frontier: at load_frac 0.3"]))
+        self.assertEqual((names, notes), (["frontier"], ["frontier: at load_frac 0.3; only graded: snapkv 512, h2o 128"]))
         for kind in ("pdf", "png"):
             self.assertGreater((figures / f"frontier.{kind}").stat().st_size, 2000)
 
