@@ -12,12 +12,21 @@ namespace {
 
 constexpr std::size_t kMaxChoices = 2'000'000;
 
-// "snapkv 128": the recipe and its budget; "budget_tokens 128" where the recipe is a list of its own. Empty: it names neither.
+// "snapkv 128 allocator pyramid": the recipe, its budget and the parts that are changed; "budget_tokens 128" where the recipe is a list of
+// its own. Empty: it names none of them.
 std::string policy_label(const YAML::Node& policy) {
   const bool has_recipe = policy["recipe"].IsScalar();
   std::string label = has_recipe ? policy["recipe"].Scalar() : "";
-  for (const char* key : {"budget_tokens", "budget_frac", "compression_ratio"})
-    if (policy[key] && policy[key].IsScalar()) label += (has_recipe ? " " : key + std::string(" ")) + policy[key].Scalar();
+  const auto add = [&](const std::string& text) { label += (label.empty() ? "" : " ") + text; };
+  for (const std::string key : {"budget_tokens", "budget_frac", "compression_ratio"})
+    if (policy[key] && policy[key].IsScalar())
+      add(has_recipe && key != "compression_ratio" ? policy[key].Scalar() : key + " " + policy[key].Scalar());
+  for (const auto& item : policy) {
+    const std::string key = item.first.Scalar();
+    const bool is_named = key == "recipe" || key.starts_with("budget_") || key == "compression_ratio";
+    if (is_named || item.second.IsSequence() || (item.second.IsMap() && item.second.size() != 1)) continue;
+    add(key + " " + (item.second.IsMap() ? item.second.begin()->first.Scalar() : item.second.Scalar()));
+  }
   return label;
 }
 
