@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 
 #include "app/csv.h"
 #include "app/family.h"
+#include "app/score_interval.h"
 #include "app/shared_model.h"
 #include "base/error.h"
 #include "base/spec_file.h"
@@ -17,14 +17,6 @@ namespace kvlab {
 namespace {
 
 std::string fraction(double x) { return fmt::format("{:.6f}", x); }
-
-// The score interval of a share k of n at 95 % (Wilson 1927).
-std::pair<double, double> wilson(double k, double n) {
-  constexpr double kZ = 1.959964;
-  const double p = k / n, middle = (p + kZ * kZ / (2 * n)) / (1 + kZ * kZ / n);
-  const double half = kZ / (1 + kZ * kZ / n) * std::sqrt(p * (1 - p) / n + kZ * kZ / (4 * n * n));
-  return {std::max(0.0, middle - half), std::min(1.0, middle + half)};
-}
 
 std::int32_t prompt_tokens(const EvalSample& s, const GradeOptions& options) {
   return static_cast<std::int32_t>(s.context.size() + (options.compresses_question ? s.turns[0].question.size() : 0));
@@ -65,14 +57,11 @@ struct Cell {
   }
 };
 
-// Of the difference to the full cache on the same answers: its mean's half width at 95 %, from the answers that only one got right.
-double paired_half_width(const Cell& c) {
-  const double d = (c.won - c.lost) / c.answers, variance = (c.won + c.lost) / c.answers - d * d;
-  return 1.959964 * std::sqrt(std::max(0.0, variance) / c.answers);
-}
-
 Fields fields_of(const Cell& c, const Recipe& recipe) {
-  const auto [low, high] = wilson(c.exact, c.answers);
+  const auto [low, high] = wilson_interval(c.exact, c.answers);
+  const PairedAnswers paired{c.exact - c.won, c.won, c.lost, c.answers - c.exact - c.lost};
+  const auto [paired_low, paired_high] = paired_interval(paired);
+  const double half_width = std::max(paired.difference() - paired_low, paired_high - paired.difference());
   return {{"recipe", recipe.name},
           {"budget_tokens", fmt::format("{:.0f}", c.budget / c.answers)},
           {"task", c.task},
@@ -87,7 +76,9 @@ Fields fields_of(const Cell& c, const Recipe& recipe) {
           {"full_exact_match_frac", fraction(c.full_exact / c.answers)},
           {"lost_answers", fmt::format("{:.0f}", c.lost)},
           {"won_answers", fmt::format("{:.0f}", c.won)},
-          {"paired_half_width", fraction(paired_half_width(c))},
+          {"paired_half_width", fraction(half_width)},
+          {"paired_lo", fraction(paired_low)},
+          {"paired_hi", fraction(paired_high)},
           {"token_agreement_frac", fraction(c.agreeing / c.tokens)},
           {"agreeing_prefix_frac", fraction(c.prefix / c.answers)},
           {"attention_mass", c.fidelity_of(&Fidelity::attention_mass)},
