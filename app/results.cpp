@@ -112,6 +112,29 @@ void ResultsFolder::join_runs(const std::vector<std::string>& run_ids) const {
   join("trace.json", run_ids.size() == 1 ? run_ids : std::vector<std::string>{});
 }
 
+namespace {
+
+// What the engine and the simulator read of a model's folder; results that are written into it are not the model.
+std::uint64_t fingerprint_of_model(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const fs::path name = entry.path().filename();
+    const bool is_read = name == "config.json" || name == "tokenizer.json" || name == "model.safetensors.index.json";
+    if (entry.is_regular_file() && (is_read || name.extension() == ".safetensors")) files.push_back(entry.path());
+  }
+  return fingerprint_of_files(folder, std::move(files));
+}
+
+// The file that a name of the project's own stands for; none: empty.
+fs::path named_spec(const std::string& key, const std::string& name) {
+  std::error_code error;
+  const fs::path folder = key == "recipe" ? recipes_folder() : profiles_folder() + (key == "model" ? "/models" : "/hardware");
+  const fs::path known = folder / (name + ".yaml");
+  return fs::exists(known, error) ? known : fs::path();
+}
+
+}  // namespace
+
 std::map<std::string, std::string> InputFiles::of_run(const Experiment& experiment, const RunSpec& run) {
   const YAML::Node root = experiment.expanded_tree(run);
   std::map<std::string, std::string> found;
@@ -130,17 +153,18 @@ void InputFiles::visit(const YAML::Node& node, const std::string& key, const Exp
   const std::string& text = node.Scalar();
   std::error_code error;
   fs::path path = find_named_file(*experiment.config, text);
-  const bool has_folder = key == "model" || key == "hardware" || key == "recipe";
-  if (has_folder) {
-    const fs::path folder = key == "recipe" ? recipes_folder() : profiles_folder() + (key == "model" ? "/models" : "/hardware");
-    if (const fs::path known = folder / (text + ".yaml"); fs::exists(known, error)) path = known;
-  } else if (text.find_first_of("./") == std::string::npos && !fs::is_regular_file(path, error)) {
-    return;  // a word; folders of that name in the working directory are not meant
+  const bool has_name = key == "model" || key == "hardware" || key == "recipe";
+  const bool is_model = key == "model" && fs::is_directory(path, error);
+  if (has_name && !is_model) {
+    if (const fs::path known = named_spec(key, text); !known.empty()) path = known;
   }
+  if (!has_name && text.find_first_of("./") == std::string::npos && !fs::is_regular_file(path, error))
+    return;  // a word; folders of that name in the working directory are not meant
   if (!fs::exists(path, error)) return;
   path = path.lexically_normal();
   auto known = fingerprint_.find(path.string());
-  if (known == fingerprint_.end()) known = fingerprint_.emplace(path.string(), hex(fingerprint_of_path(path))).first;
+  if (known == fingerprint_.end())
+    known = fingerprint_.emplace(path.string(), hex(is_model ? fingerprint_of_model(path) : fingerprint_of_path(path))).first;
   found.emplace(key + ": " + text, known->second);
 }
 

@@ -44,7 +44,7 @@ class ResultsFolder {
 class InputFiles {
  public:
   // All files a run names: "key: path as written" -> fingerprint. A scalar that names an existing file or folder counts, whatever its key;
-  // of model, hardware and recipe the file that their name stands for.
+  // of hardware, recipe and model the file that their name stands for, or the folder of that name that a model is read from.
   std::map<std::string, std::string> of_run(const Experiment& experiment, const RunSpec& run);
   // Path as found -> fingerprint.
   [[nodiscard]] const std::map<std::string, std::string>& all() const { return fingerprint_; }

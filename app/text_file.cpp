@@ -88,10 +88,14 @@ std::uint64_t fingerprint_of_path(const fs::path& path) {
   for (const auto& entry : fs::recursive_directory_iterator(path)) {
     if (entry.is_regular_file()) files.push_back(entry.path());
   }
+  return fingerprint_of_files(path, std::move(files));
+}
+
+std::uint64_t fingerprint_of_files(const fs::path& folder, std::vector<fs::path> files) {
   std::sort(files.begin(), files.end());
   std::uint64_t hash = 0;
   for (const fs::path& file : files) {
-    hash = hash_combine(fingerprint_of_text(fs::relative(file, path).string(), hash), fingerprint_of_file(file));
+    hash = hash_combine(fingerprint_of_text(file.lexically_relative(folder).string(), hash), fingerprint_of_file(file));
   }
   return hash;
 }

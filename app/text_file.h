@@ -46,6 +46,8 @@ void replace_file(const std::filesystem::path& path, std::string_view text);
 
 // A 64-bit fingerprint of a file's bytes; of a folder: of the names and bytes of the files in it, at any depth.
 std::uint64_t fingerprint_of_path(const std::filesystem::path& path);
+// The same of some files of a folder, whatever their order.
+std::uint64_t fingerprint_of_files(const std::filesystem::path& folder, std::vector<std::filesystem::path> files);
 std::uint64_t fingerprint_of_text(std::string_view text, std::uint64_t seed = 0);
 std::string hex(std::uint64_t value);
 
