@@ -94,6 +94,16 @@ std::size_t block_end(std::span<const EvalSample> samples, std::size_t begin, co
   return end;
 }
 
+// A remark on answers that cannot tell policies apart; "" where there are none.
+std::string remark_on_first_answers(std::span<const EvalSample> samples, const GradeOptions& options) {
+  const auto short_ones = std::count_if(samples.begin(), samples.end(), [](const EvalSample& s) { return s.turns[0].answer.size() == 1; });
+  if (!options.compresses_question || short_ones == 0) return "";
+  return fmt::format(
+      "{} of {} first answers {} one token, which is predicted before the policy acts: {} nothing about it; "
+      "'question: decoded' asks after it acted\n",
+      short_ones, samples.size(), short_ones == 1 ? "has" : "have", short_ones == 1 ? "it says" : "they say");
+}
+
 }  // namespace
 
 std::vector<EvalSample> read_samples(const AccuracySetup& setup) {
@@ -179,6 +189,7 @@ void GradedRuns::run_set(Set& set, std::ostream* log) {
       finish_(r->job.place, std::current_exception(), r->wall_s);
     }
   }
+  if (log != nullptr) *log << remark_on_first_answers(set.samples, set.setup.options);
 }
 
 void GradedRuns::grade_block(Set& set, std::size_t begin, std::size_t end) {

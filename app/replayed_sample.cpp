@@ -15,7 +15,9 @@ ReplayedSample::Spans needles_of(const GradeSample& s, const EvalTurn& turn) {
   constexpr std::size_t kFewest = 3;  // shorter ones are found by chance
   ReplayedSample::Spans spans;
   const auto begin = s.ids.begin(), end = begin + s.prompt_tokens;
-  const std::span<const std::int32_t> needle = std::span(turn.answer).first(turn.answer.size() - 1);  // it ends in a newline
+  std::span<const std::int32_t> needle = turn.answer;
+  // A last token that the prompt does not continue with is the answer's end marker.
+  if (std::search(begin, end, needle.begin(), needle.end()) == end) needle = needle.first(needle.size() - 1);
   if (needle.size() < kFewest) return spans;
   for (auto at = std::search(begin, end, needle.begin(), needle.end()); at != end;
        at = std::search(at + 1, end, needle.begin(), needle.end()))

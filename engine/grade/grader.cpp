@@ -72,7 +72,7 @@ class Grading {
     }
     for (Run& r : runs_) {
       for (GradedAnswer& a : r.answers) {
-        a.resident_bytes_frac = r.resident / std::max(1, r.resident_steps);
+        a.resident_bytes_frac = resident_frac(r);
         answers.push_back(a);
       }
       cache_->release(r.sequence);
@@ -158,6 +158,11 @@ class Grading {
     return 2.0 * tokens * m.num_layers * m.kv_heads * m.head_dim * m.kv_bytes;
   }
   double held_bytes(Run& r) { return static_cast<double>(cache_->resident(r.sequence).gpu); }
+
+  // Where no token comes behind the prompt, what the policy left of it.
+  [[nodiscard]] double resident_frac(const Run& r) const {
+    return r.resident_steps > 0 ? r.resident / r.resident_steps : r.held_bytes / full_bytes(r.sample->prompt_tokens);
+  }
 
   // Mean over the tokens behind the prompt; tokens that ran in one piece were appended one by one as far as bytes go.
   void count_resident(Run& r, std::int32_t tokens) {

@@ -106,14 +106,70 @@ TEST_F(GradedRun, WithoutAGpuCudaIsRefusedWhereItIsNamed) {
   EXPECT_FALSE(std::filesystem::exists("out"));
 }
 
+// Evaluation files may have different tasks; what varies besides the policy has a column.
+TEST_F(GradedRun, TheTableHasADashForATaskThatARunDoesNotHave) {
+  write("b.jsonl", R"({"task":"b","prompt":[1,2,3,4],"turns":[{"question":[5],"answer":[7,8]}]})");
+  const Called called = call({"run", "graded.yaml", "--set", "eval=[eval.jsonl, b.jsonl]", "--set",
+                              "kv_policy=[full, {recipe: streaming, budget_tokens: 40, allocator: pyramid}]", "--out", "out"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  const std::string header = "run   recipe     budget                eval        bytes     kl  a     b      mean\n";
+  ASSERT_NE(called.out.find(header), std::string::npos) << called.out;
+  const std::string table = called.out.substr(called.out.find(header));
+  EXPECT_NE(table.find("\n0001  full                             eval.jsonl   1.00  0.000  0.00  -     0.000\n"), std::string::npos)
+      << table;
+  EXPECT_NE(table.find("\n0004  streaming  40 allocator pyramid  b.jsonl      1.03  0.000  -     0.00  0.000\n"), std::string::npos)
+      << table;
+}
+
+// An only answer of one token takes no step: the bytes are those at the prompt's end, and the answer is the full cache's.
+TEST_F(GradedRun, AnswersOfOneToken) {
+  std::string samples;
+  for (const char* const answer : {"[7]", "[7]", "[7,8]"})
+    samples += read("eval.jsonl").substr(0, read("eval.jsonl").find("\"answer\":") + 9) + answer + "}]}\n";
+  write("eval.jsonl", samples);
+  const std::string policies = "kv_policy=[full, {recipe: streaming, budget_tokens: 40}]";
+  const Called called = call({"run", "graded.yaml", "--set", policies, "--out", "out"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  EXPECT_NE(called.out.find("\n2 of 3 first answers have one token, which is predicted before the policy acts: they say nothing about it; "
+                            "'question: decoded' asks after it acted\n"),
+            std::string::npos)
+      << called.out;
+  const CsvTable answers = read_csv("out/answers.csv");
+  ASSERT_EQ(answers.rows.size(), 6U);
+  for (const std::size_t row : {0U, 3U}) {
+    EXPECT_EQ(answers.rows[row][answers.at("first_diverging")], "-1");
+    EXPECT_EQ(answers.rows[row][answers.at("resident_bytes_frac")],
+              row == 0 ? "1.000000" : "0.448370");  // 40 of 92 tokens, and their positions
+  }
+  const Called decoded = call({"run", "graded.yaml", "--set", policies, "--set", "question=decoded", "--out", "decoded"});
+  EXPECT_EQ(decoded.out.find("first answers"), std::string::npos) << decoded.out;
+}
+
+// What the model's folder holds besides the model does not count: results may be written there.
+TEST_F(GradedRun, AModelIsWhatTheEngineReadsOfItsFolder) {
+  std::filesystem::copy(KVLAB_SOURCE_DIR "/tests/parity/models/llama_gqa", "llama-3.1-8b");  // also a name of profiles/models
+  const auto run = [] {
+    return call({"run", "graded.yaml", "--set", "model=llama-3.1-8b", "--set", "kv_policy=full", "--out", "llama-3.1-8b/out"}).out;
+  };
+  const std::string again = "1 of 1 runs were there already";
+  EXPECT_EQ(run().find(again), std::string::npos);
+  write("llama-3.1-8b/README.md", "a model");
+  EXPECT_NE(run().find(again), std::string::npos);
+  std::string weights = read("llama-3.1-8b/model.safetensors");
+  weights[weights.size() - 3] = static_cast<char>(weights[weights.size() - 3] ^ 1);
+  write("llama-3.1-8b/model.safetensors", weights);
+  EXPECT_EQ(run().find(again), std::string::npos);
+  EXPECT_NE(run().find(again), std::string::npos);
+}
+
 // Answers that the prompt holds are looked up in replay, the others are not.
 TEST_F(GradedRun, ReplayTellsOfEveryAnswerWhetherItIsFound) {
   std::string prompt = "0";
   for (int i = 1; i < 90; ++i) prompt += "," + std::to_string(2 + (i * i * 7) % 120);
-  const auto held = [](int at) {  // three tokens of the prompt and an end
+  const auto held = [](int at, const std::string& end = ",1") {  // three tokens of the prompt and an end
     std::string ids;
-    for (int i = at; i < at + 3; ++i) ids += std::to_string(2 + (i * i * 7) % 120) + ",";
-    return "[" + ids + "1]";
+    for (int i = at; i < at + 3; ++i) ids += (i == at ? "" : ",") + std::to_string(2 + (i * i * 7) % 120);
+    return "[" + ids + end + "]";
   };
   const auto sample = [&](const std::string& answers) {
     return R"({"task":"a","length":90,"prompt":[)" + prompt + R"(],"turns":[)" + answers + "]}\n";
@@ -134,6 +190,13 @@ TEST_F(GradedRun, ReplayTellsOfEveryAnswerWhetherItIsFound) {
   ASSERT_EQ(summary.rows.size(), 2U);
   EXPECT_EQ(summary.rows[0][summary.at("needle_found_frac")], "1.000000");
   EXPECT_EQ(summary.rows[1][summary.at("needle_found_frac")], "0.500000");
+  // Three tokens that the prompt goes on with are looked for whole, and need no end marker; two of it are too few.
+  write("eval.jsonl", sample(turn(held(20, "")) + "," + turn("[" + std::to_string(2 + 7) + "," + std::to_string(2 + 28) + ",1]")));
+  ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--set", "replay={per_task: 1, steps: 18}", "--out", "whole"}).status,
+            0);
+  const CsvTable whole = read_csv("whole/answers.csv");
+  EXPECT_EQ(whole.rows[0][whole.at("needle_found")], "1");
+  EXPECT_EQ(whole.rows[1][whole.at("needle_found")], "");
 }
 
 }  // namespace
