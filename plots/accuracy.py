@@ -5,8 +5,7 @@ import pandas as pd
 
 import style
 from fidelity import FAMILIES, _label_front, _legend, _looks, _name_rows, pareto
-from groups import parts_of
-from policies import at_budgets
+from groups import at_budgets, parts_of
 
 _SUMMARY = "recipe budget_tokens task length num_answers exact_match_frac kl_to_full bits_per_byte resident_bytes_frac full_exact_match_frac family".split()
 _ROW_IN = 0.125

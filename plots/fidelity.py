@@ -7,9 +7,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 import style
-from groups import policy_names
+from groups import at_budgets, budgets_of, policy_names
 from load import ResultsError, slug
-from policies import at_budgets, budgets_of, full_name
+from policies import full_name
 
 # Colours of the families, in the order of legends and tables.
 FAMILIES = {"position": "#8c1d40", "attention": "#1f5fa8", "keys and values": "#d08a00", "expected attention": "#2f8f6b", "merging": "#8f6fc0",

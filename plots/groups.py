@@ -84,6 +84,28 @@ def parts_of(rows, axes, every=False):
     return parts
 
 
+def budgets_of(points):
+    """Budgets that are given, in ascending order, and the place of the one to draw: in the middle of those that most policies have."""
+    given = points[points["budget"] != ""]
+    found = sorted(given["budget"].unique(), key=lambda b: (b.split()[0], float(b.split()[1])))
+    counts = [given.loc[given["budget"] == b, "name"].nunique() for b in found]
+    common = [i for i, n in enumerate(counts) if n == max(counts)]
+    return found, common[(len(common) - 1) // 2] if common else 0
+
+
+def at_budgets(points, every):
+    """(end of the file name, points, note) for the budget to draw, or each: with the points that have none. No budgets: all in one."""
+    budgets, middle = budgets_of(points)
+    if not budgets:
+        yield "", points, ""
+    for budget in budgets if every else budgets[middle : middle + 1]:
+        chosen = points[points["budget"].isin((budget, ""))]
+        notes = [] if every or len(budgets) == 1 else [f"1 of {len(budgets)} budgets drawn"]
+        missing = [n for n in points["name"].unique() if n not in set(chosen["name"])]
+        notes += [f"without {', '.join(missing)}, which {'has' if len(missing) == 1 else 'have'} other budgets"] if missing else []
+        yield f"_{slug(budget)}", chosen, "; ".join(notes)
+
+
 def _cut_lines(view, every):
     kept = view.lines if every else _spread(view.lines, MAX_LINES)
     if len(kept) < len(view.lines):
