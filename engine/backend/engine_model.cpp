@@ -122,7 +122,7 @@ std::unique_ptr<EngineModel> make_engine_model(std::string_view backend, const s
   require_backend(backend);
   if (backend == "cuda") {
     const ModelConfig config = read_model_config(dir);
-    return make_device_model(config, load_weights(dir, config), gpu);
+    return make_device_model(config, WeightReader(dir, config), gpu);
   }
   return make_cpu_model(Transformer::load(dir));
 }

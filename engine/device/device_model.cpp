@@ -304,12 +304,12 @@ std::unique_ptr<EngineModel> device_model(const ModelConfig& config, const GpuOp
 
 }  // namespace
 
-std::unique_ptr<EngineModel> make_device_model(const ModelConfig& config, const ModelWeights& weights, const GpuOptions& options,
+std::unique_ptr<EngineModel> make_device_model(const ModelConfig& config, const WeightParts& weights, const GpuOptions& options,
                                                ElementType type) {
   return device_model(config, options, type, [&](CudaContext& cuda) { return upload_weights(config, weights, type, cuda); });
 }
 
-std::unique_ptr<EngineModel> make_device_model(const ModelConfig& config, const ModelWeights& weights, const GpuOptions& options) {
+std::unique_ptr<EngineModel> make_device_model(const ModelConfig& config, const WeightParts& weights, const GpuOptions& options) {
   return make_device_model(config, weights, options, sixteen_bits());
 }
 

@@ -7,9 +7,9 @@
 
 namespace kvlab {
 
-// A model on GPU 0 in bf16, or in f16 where that has no bf16. Errors as make_engine_model's.
-std::unique_ptr<EngineModel> make_device_model(const ModelConfig& config, const ModelWeights& weights, const GpuOptions& options);
-std::unique_ptr<EngineModel> make_device_model(const ModelConfig& config, const ModelWeights& weights, const GpuOptions& options,
+// A model on GPU 0 in bf16, or in f16 where that has no bf16, with weights in memory or of a folder. Errors as make_engine_model's.
+std::unique_ptr<EngineModel> make_device_model(const ModelConfig& config, const WeightParts& weights, const GpuOptions& options);
+std::unique_ptr<EngineModel> make_device_model(const ModelConfig& config, const WeightParts& weights, const GpuOptions& options,
                                                ElementType type);
 
 // The same with random weights, drawn on the GPU.

@@ -60,7 +60,7 @@ struct DeviceTransformer::Activations {
   }
 };
 
-DeviceTransformer::DeviceTransformer(CudaContext& cuda, const ModelConfig& config, const ModelWeights& weights, ElementType type)
+DeviceTransformer::DeviceTransformer(CudaContext& cuda, const ModelConfig& config, const WeightParts& weights, ElementType type)
     : DeviceTransformer(cuda, config, upload_weights(config, weights, type, cuda), type) {}
 
 DeviceTransformer::DeviceTransformer(CudaContext& cuda, ModelConfig config, DeviceWeights weights, ElementType type)

@@ -18,7 +18,7 @@ namespace kvlab {
 class DeviceTransformer {
  public:
   // Error (InputError): the weights do not fit. CudaError: bf16 on a GPU that has none. The context must outlive this.
-  DeviceTransformer(CudaContext& cuda, const ModelConfig& config, const ModelWeights& weights, ElementType type);
+  DeviceTransformer(CudaContext& cuda, const ModelConfig& config, const WeightParts& weights, ElementType type);
   DeviceTransformer(CudaContext& cuda, ModelConfig config, DeviceWeights weights, ElementType type);
 
   // Hidden states [n, hidden_dim] behind the last norm, of type(), in device memory until the next pass. Errors (InputError): an id outside

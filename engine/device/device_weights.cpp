@@ -51,6 +51,12 @@ DeviceTensor upload(Rows rows, ElementType type, CudaContext& cuda) {
   return tensor;
 }
 
+void upload_tables(const ModelWeights& w, ElementType type, CudaContext& cuda, DeviceWeights& d) {
+  d.embedding = upload({w.embedding}, type, cuda);
+  d.final_norm = upload({w.final_norm}, type, cuda);
+  d.head = upload({w.untied_head}, type, cuda);
+}
+
 DeviceLayerWeights upload_layer(const LayerWeights& w, ElementType type, CudaContext& cuda) {
   DeviceLayerWeights d;
   d.attention_norm = upload({w.attention_norm}, type, cuda);
@@ -86,8 +92,7 @@ double gib(std::int64_t bytes) { return static_cast<double>(bytes) / 0x1p30; }
       gib(cuda.gpu().memory_bytes), static_cast<double>(free) / static_cast<double>(element_bytes(type)) * 1e-9));
 }
 
-}  // namespace
-
+// Tied ones once.
 std::int64_t num_weights(const ModelWeights& w) {
   std::size_t n = w.embedding.size() + w.final_norm.size() + w.untied_head.size();
   for (const LayerWeights& l : w.layers)
@@ -96,6 +101,22 @@ std::int64_t num_weights(const ModelWeights& w) {
       n += x.size();
   return static_cast<std::int64_t>(n);
 }
+
+}  // namespace
+
+WeightParts::WeightParts(const ModelWeights& w)
+    : num_weights(kvlab::num_weights(w)),
+      tables([&w] {
+        return ModelWeights{w.memory, w.embedding, w.final_norm, w.untied_head, {}};
+      }),
+      layer([&w](std::int32_t l) {
+        return ModelWeights{w.memory, {}, {}, {}, {w.layers[static_cast<std::size_t>(l)]}};
+      }) {}
+
+WeightParts::WeightParts(const WeightReader& reader)
+    : num_weights(reader.num_weights()),
+      tables([&reader] { return reader.tables(); }),
+      layer([&reader](std::int32_t l) { return reader.layer(l); }) {}
 
 DeviceWeights random_weights(const ModelConfig& c, ElementType type, CudaContext& cuda) {
   constexpr std::int64_t kBlock = 1000003;  // no multiple of a row
@@ -130,15 +151,13 @@ DeviceWeights random_weights(const ModelConfig& c, ElementType type, CudaContext
   }
 }
 
-DeviceWeights upload_weights(const ModelConfig& config, const ModelWeights& w, ElementType type, CudaContext& cuda) {
-  const std::int64_t n = num_weights(w), free = cuda::free_bytes();
+DeviceWeights upload_weights(const ModelConfig& config, const WeightParts& parts, ElementType type, CudaContext& cuda) {
+  const std::int64_t n = parts.num_weights, free = cuda::free_bytes();
   if (n * element_bytes(type) > free) refuse(config, n, type, free, cuda);
   try {
     DeviceWeights d;
-    d.embedding = upload({w.embedding}, type, cuda);
-    d.final_norm = upload({w.final_norm}, type, cuda);
-    d.head = upload({w.untied_head}, type, cuda);
-    for (const LayerWeights& layer : w.layers) d.layers.push_back(upload_layer(layer, type, cuda));
+    upload_tables(parts.tables(), type, cuda, d);
+    for (std::int32_t l = 0; l < config.layers; ++l) d.layers.push_back(upload_layer(parts.layer(l).layers[0], type, cuda));
     return d;
   } catch (const GpuMemoryError&) {
     refuse(config, n, type, free, cuda);

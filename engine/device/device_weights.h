@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,11 +31,19 @@ struct DeviceWeights {
   std::vector<DeviceLayerWeights> layers;
 };
 
-// Numbers of the model, tied ones once.
-std::int64_t num_weights(const ModelWeights& weights);
+// A model's weights in float32, one part at a time: of a folder no more than one part need be in memory. What it is made of outlives it.
+struct WeightParts {
+  WeightParts(const ModelWeights& weights);  // NOLINT: weights in memory are parts too
+  WeightParts(const WeightReader& reader);   // NOLINT: so is a folder
 
-// Error (InputError): they do not fit into the GPU's free memory; says what is needed and what would fit. Nothing stays allocated then.
-DeviceWeights upload_weights(const ModelConfig& config, const ModelWeights& weights, ElementType type, CudaContext& cuda);
+  std::int64_t num_weights;              // of the model, tied ones once
+  std::function<ModelWeights()> tables;  // as WeightReader's
+  std::function<ModelWeights(std::int32_t)> layer;
+};
+
+// Errors (InputError): they do not fit into the GPU's free memory, which is found before any part is asked for; says what is needed and
+// what would fit. Those of a part. Nothing stays allocated then.
+DeviceWeights upload_weights(const ModelConfig& config, const WeightParts& weights, ElementType type, CudaContext& cuda);
 
 // Random matrices and norms of 1, without host memory of their size: to measure a model of a given shape. Errors as above.
 DeviceWeights random_weights(const ModelConfig& config, ElementType type, CudaContext& cuda);

@@ -55,13 +55,23 @@ void want_layer(const ModelConfig& c, const std::string& at, LayerWeights& w, st
   linear("mlp.down_proj", hidden, inner, w.down, c.mlp_bias, w.down_bias);
 }
 
-std::vector<WantedTensor> wanted_tensors(const ModelConfig& c, ModelWeights& w) {
+std::vector<WantedTensor> wanted_tables(const ModelConfig& c, ModelWeights& w) {
   std::vector<WantedTensor> wanted{{kEmbedding, {c.vocab_size, c.hidden_dim}, &w.embedding},
                                    {"model.norm.weight", {c.hidden_dim}, &w.final_norm}};
   if (!c.tied_head) wanted.push_back({kHead, {c.vocab_size, c.hidden_dim}, &w.untied_head});
-  w.layers.resize(static_cast<std::size_t>(c.layers));
-  for (std::size_t layer = 0; layer < w.layers.size(); ++layer)
-    want_layer(c, fmt::format("model.layers.{}.", layer), w.layers[layer], wanted);
+  return wanted;
+}
+
+// `n` layers of the model from `first` on; `w` has these alone.
+void want_layers(const ModelConfig& c, std::int32_t first, std::int32_t n, ModelWeights& w, std::vector<WantedTensor>& wanted) {
+  w.layers.resize(static_cast<std::size_t>(n));
+  for (std::int32_t i = 0; i < n; ++i)
+    want_layer(c, fmt::format("model.layers.{}.", first + i), w.layers[static_cast<std::size_t>(i)], wanted);
+}
+
+std::vector<WantedTensor> wanted_tensors(const ModelConfig& c, ModelWeights& w) {
+  std::vector<WantedTensor> wanted = wanted_tables(c, w);
+  want_layers(c, 0, c.layers, w, wanted);
   return wanted;
 }
 
@@ -140,6 +150,12 @@ void convert(const WeightFiles& files, const std::vector<WantedTensor>& wanted, 
   });
 }
 
+void read(const WeightFiles& files, const std::vector<WantedTensor>& wanted, ModelWeights& w) {
+  std::vector<float*> begins;
+  lay_out(wanted, w, begins);
+  convert(files, wanted, begins);
+}
+
 }  // namespace
 
 ModelWeights make_weights(const ModelConfig& c, const FillTensor& fill) {
@@ -163,18 +179,43 @@ ModelWeights random_weights(const ModelConfig& c, std::uint64_t seed) {
   });
 }
 
-ModelWeights load_weights(const std::string& dir, const ModelConfig& c) {
-  const WeightFiles files(dir);
+WeightReader::WeightReader(const std::string& dir, ModelConfig config)
+    : config_(std::move(config)), files_(std::make_shared<const WeightFiles>(dir)) {
+  ModelWeights none;
+  const std::vector<WantedTensor> wanted = wanted_tensors(config_, none);
+  refuse_missing(*files_, wanted);
+  for (const WantedTensor& tensor : wanted) check_tensor(files_->file_of(tensor.name), tensor);
+  refuse_others(*files_, wanted, config_);
+  if (config_.tied_head) check_tied_head(*files_);
+}
+
+std::int64_t WeightReader::num_weights() const {
+  ModelWeights none;
+  std::size_t n = 0;
+  for (const WantedTensor& tensor : wanted_tensors(config_, none)) n += tensor.size();
+  return static_cast<std::int64_t>(n);
+}
+
+ModelWeights WeightReader::all() const {
   ModelWeights w;
-  const std::vector<WantedTensor> wanted = wanted_tensors(c, w);
-  refuse_missing(files, wanted);
-  for (const WantedTensor& tensor : wanted) check_tensor(files.file_of(tensor.name), tensor);
-  refuse_others(files, wanted, c);
-  if (c.tied_head) check_tied_head(files);
-  std::vector<float*> begins;
-  lay_out(wanted, w, begins);
-  convert(files, wanted, begins);
+  read(*files_, wanted_tensors(config_, w), w);
   return w;
 }
+
+ModelWeights WeightReader::tables() const {
+  ModelWeights w;
+  read(*files_, wanted_tables(config_, w), w);
+  return w;
+}
+
+ModelWeights WeightReader::layer(std::int32_t layer) const {
+  ModelWeights w;
+  std::vector<WantedTensor> wanted;
+  want_layers(config_, layer, 1, w, wanted);
+  read(*files_, wanted, w);
+  return w;
+}
+
+ModelWeights load_weights(const std::string& dir, const ModelConfig& c) { return WeightReader(dir, c).all(); }
 
 }  // namespace kvlab

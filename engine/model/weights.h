@@ -46,10 +46,30 @@ ModelWeights make_weights(const ModelConfig& config, const FillTensor& fill);
 // Random matrices, norms of 1 and biases of 0, which keep numbers in bounds: to time a model of a given shape.
 ModelWeights random_weights(const ModelConfig& config, std::uint64_t seed);
 
-// Reads the tensors of the folder's safetensors files (F32, BF16 or F16), which must be exactly the model's; buffers of RoPE frequencies,
-// which older files carry, are passed over. No more is held than these float32 arrays: files are mapped, not read. Errors (InputError): all
-// of WeightFiles'; a tensor that is missing, of another shape or dtype, holds a NaN or infinity, or has no place in the model; a head that
-// differs from the embedding that config.json ties it to.
+class WeightFiles;
+
+// The tensors of a folder's safetensors files (F32, BF16 or F16), which must be exactly the model's; buffers of RoPE frequencies, which
+// older files carry, are passed over. Files are mapped, not read: nothing is held in float32 but what is asked for, all of it or a part.
+class WeightReader {
+ public:
+  // Errors (InputError): all of WeightFiles'; a tensor that is missing, of another shape or dtype, or has no place in the model; a head
+  // that differs from the embedding that config.json ties it to.
+  WeightReader(const std::string& dir, ModelConfig config);
+
+  // Numbers of the model, tied ones once.
+  [[nodiscard]] std::int64_t num_weights() const;
+
+  // Error (InputError): a tensor of it holds a NaN or infinity.
+  [[nodiscard]] ModelWeights all() const;
+  [[nodiscard]] ModelWeights tables() const;                   // embedding, last norm and head, without layers
+  [[nodiscard]] ModelWeights layer(std::int32_t layer) const;  // `layers` is this one alone
+
+ private:
+  ModelConfig config_;
+  std::shared_ptr<const WeightFiles> files_;
+};
+
+// WeightReader's all(), with its errors.
 ModelWeights load_weights(const std::string& dir, const ModelConfig& config);
 
 }  // namespace kvlab
