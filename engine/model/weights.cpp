@@ -6,8 +6,11 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <set>
 
+#include "base/error.h"
+#include "base/free_memory.h"
 #include "base/hash.h"
 #include "base/parallel.h"
 #include "base/text.h"
@@ -115,11 +118,25 @@ void check_tied_head(const WeightFiles& files) {
     head.fail(fmt::format("tensor '{}' is not '{}', to which \"tie_word_embeddings\" in config.json ties it", kHead, kEmbedding));
 }
 
+// Of the model, or of a part that is read alone.
+void refuse_beyond_memory(const ModelConfig& c, std::size_t weights, bool all) {
+  const std::optional<std::uint64_t> given = free_memory();
+  if (!given) return;
+  const auto free = static_cast<double>(*given + big_memory::idle_bytes()), bytes = 4 * static_cast<double>(weights);
+  if (bytes <= free) return;
+  throw InputError(
+      fmt::format("model '{}' does not fit into memory: {} {:.3g} billion weights in float32 take {:.1f} GiB, {:.1f} GiB are free; "
+                  "{:.3g} billion weights would fit{}",
+                  c.name, all ? "its" : "of its weights the", static_cast<double>(weights) * 1e-9, bytes / 0x1p30, free / 0x1p30,
+                  free / 4 * 1e-9, all ? ", with no room for a KV cache" : ""));
+}
+
 // One piece of memory for all, so that it lies in large pages; each tensor begins at a cache line.
-void lay_out(const std::vector<WantedTensor>& wanted, ModelWeights& w, std::vector<float*>& begins) {
+void lay_out(const ModelConfig& c, const std::vector<WantedTensor>& wanted, ModelWeights& w, std::vector<float*>& begins) {
   constexpr std::size_t kLine = 64 / sizeof(float);
   std::size_t all = 0;
   for (const WantedTensor& tensor : wanted) all += (tensor.size() + kLine - 1) / kLine * kLine;
+  refuse_beyond_memory(c, all, w.layers.size() == static_cast<std::size_t>(c.layers));
   auto memory = std::make_shared<BigArray<float>>(all);
   float* next = memory->data();
   for (const WantedTensor& tensor : wanted) {
@@ -150,9 +167,9 @@ void convert(const WeightFiles& files, const std::vector<WantedTensor>& wanted, 
   });
 }
 
-void read(const WeightFiles& files, const std::vector<WantedTensor>& wanted, ModelWeights& w) {
+void read(const ModelConfig& c, const WeightFiles& files, const std::vector<WantedTensor>& wanted, ModelWeights& w) {
   std::vector<float*> begins;
-  lay_out(wanted, w, begins);
+  lay_out(c, wanted, w, begins);
   convert(files, wanted, begins);
 }
 
@@ -162,7 +179,7 @@ ModelWeights make_weights(const ModelConfig& c, const FillTensor& fill) {
   ModelWeights w;
   const std::vector<WantedTensor> wanted = wanted_tensors(c, w);
   std::vector<float*> begins;
-  lay_out(wanted, w, begins);
+  lay_out(c, wanted, w, begins);
   for (std::size_t i = 0; i < wanted.size(); ++i) fill(wanted[i].name, wanted[i].shape, {begins[i], wanted[i].size()});
   return w;
 }
@@ -198,13 +215,13 @@ std::int64_t WeightReader::num_weights() const {
 
 ModelWeights WeightReader::all() const {
   ModelWeights w;
-  read(*files_, wanted_tensors(config_, w), w);
+  read(config_, *files_, wanted_tensors(config_, w), w);
   return w;
 }
 
 ModelWeights WeightReader::tables() const {
   ModelWeights w;
-  read(*files_, wanted_tables(config_, w), w);
+  read(config_, *files_, wanted_tables(config_, w), w);
   return w;
 }
 
@@ -212,7 +229,7 @@ ModelWeights WeightReader::layer(std::int32_t layer) const {
   ModelWeights w;
   std::vector<WantedTensor> wanted;
   want_layers(config_, layer, 1, w, wanted);
-  read(*files_, wanted, w);
+  read(config_, *files_, wanted, w);
   return w;
 }
 

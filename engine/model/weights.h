@@ -39,7 +39,8 @@ struct ModelWeights {
   [[nodiscard]] Weight head() const { return untied_head.empty() ? embedding : untied_head; }
 };
 
-// Room for all tensors of a model, each filled by `fill`, which is told its name in Hugging Face layout and its shape.
+// Room for all tensors of a model, each filled by `fill`, which is told its name in Hugging Face layout and its shape. Error (InputError),
+// as wherever weights are laid out: they take more memory than this machine has free.
 using FillTensor = std::function<void(const std::string& name, const std::vector<std::int64_t>& shape, std::span<float> to)>;
 ModelWeights make_weights(const ModelConfig& config, const FillTensor& fill);
 
@@ -59,7 +60,7 @@ class WeightReader {
   // Numbers of the model, tied ones once.
   [[nodiscard]] std::int64_t num_weights() const;
 
-  // Error (InputError): a tensor of it holds a NaN or infinity.
+  // Errors (InputError): a tensor of it holds a NaN or infinity; it takes more memory than there is.
   [[nodiscard]] ModelWeights all() const;
   [[nodiscard]] ModelWeights tables() const;                   // embedding, last norm and head, without layers
   [[nodiscard]] ModelWeights layer(std::int32_t layer) const;  // `layers` is this one alone

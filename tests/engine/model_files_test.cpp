@@ -1,3 +1,5 @@
+#include <gmock/gmock.h>
+
 #include "engine/model/plain_cache.h"
 #include "engine/model/weights.h"
 #include "tests/engine/model_folder.h"
@@ -197,6 +199,17 @@ TEST_F(ModelFiles, BadIndex) {
   map_ = {{"a", "../other/model.safetensors"}};
   EXPECT_EQ(shard_error(),
             index + ": 'weight_map.a' = \"../other/model.safetensors\" is not supported; allowed: the name of a file in the same folder");
+}
+
+// Nothing of it is laid out.
+TEST(ModelWeightsInMemory, WhatDoesNotFitIsRefused) {
+  ModelConfig c;
+  c.name = "huge";
+  c.layers = 1000, c.hidden_dim = 1 << 16, c.intermediate_dim = 1 << 18, c.q_heads = c.kv_heads = 512, c.head_dim = 128;
+  c.vocab_size = 1000, c.tied_head = true;
+  EXPECT_THAT(error_of([&] { random_weights(c, 1); }),
+              testing::MatchesRegex("model 'huge' does not fit into memory: its 6.87e\\+04 billion weights in float32 take 256000.7 GiB, "
+                                    "[0-9.]+ GiB are free; [0-9.]+ billion weights would fit, with no room for a KV cache"));
 }
 
 // Tensors of several pieces of conversion, in each type that a file may have.
