@@ -10,6 +10,7 @@
 #include "app/text_file.h"
 #include "app/tokenize.h"
 #include "base/error.h"
+#include "base/json_depth.h"
 #include "base/text.h"
 #include "engine/backend/policy_record.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -43,7 +44,9 @@ class SampleFile {
   SampleFile(const std::string& path, const ModelConfig& model) : path_(path), model_(model) {}
 
   Sample read() const {
-    const nlohmann::json root = nlohmann::json::parse(read_text(path_), nullptr, false);
+    const std::string text = read_text(path_);
+    refuse_deep_json(text, path_);
+    const nlohmann::json root = nlohmann::json::parse(text, nullptr, false);
     Sample sample;
     if (root.is_array()) sample.ids = ids("ids", root);
     if (root.is_array()) return sample;

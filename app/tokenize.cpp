@@ -10,6 +10,7 @@
 
 #include "app/text_file.h"
 #include "base/error.h"
+#include "base/json_depth.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/tokenizer/unicode.h"
 
@@ -25,6 +26,7 @@ struct Input {
 };
 
 std::vector<std::int32_t> read_ids(const Input& input) {
+  refuse_deep_json(input.text, input.name);
   const nlohmann::json list = nlohmann::json::parse(input.text, nullptr, false);
   if (!list.is_array()) throw InputError(input.name + ": not a JSON list of token ids");
   std::vector<std::int32_t> ids;

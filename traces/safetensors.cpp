@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/file_kind.h"
 #include "base/half.h"
 #include "base/text.h"
 #include "traces/json_rows.h"
@@ -248,8 +249,7 @@ SafetensorsFile::SafetensorsFile(std::string name, std::shared_ptr<const void> o
   if (bytes.size() < kLengthBytes) fail(fmt::format("cut short: {} bytes, and the header's length alone takes 8", bytes.size()));
   const auto header_bytes = load<std::uint64_t>(bytes.data());
   const std::string_view text{reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-  if (text.starts_with("version https://git-lfs"))
-    fail("is a Git LFS pointer, not the file that it stands for; 'git lfs pull' fetches that");
+  if (is_lfs_pointer(text)) fail(kLfsPointerError);
   if (header_bytes > kMostHeaderBytes) {
     fail(fmt::format("a header of {} bytes, at most {} are allowed; is it a safetensors file?", header_bytes, kMostHeaderBytes));
   }

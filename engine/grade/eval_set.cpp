@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/json_depth.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -77,6 +78,7 @@ class EvalFile {
   [[noreturn]] std::string fail(const std::string& what) const { throw InputError(fmt::format("{}:{}: {}", path_, line_, what)); }
 
   json parse(const std::string& line) const {
+    refuse_deep_json(line, fmt::format("{}:{}", path_, line_));
     try {
       return json::parse(line);
     } catch (const json::parse_error& e) {
@@ -108,7 +110,8 @@ class EvalFile {
     if (!value.is_array()) fail(fmt::format("'{}' is neither text nor a list of token ids", key));
     std::vector<std::int32_t> ids;
     for (const json& id : value) {
-      if (!id.is_number_integer() || id < 0 || id > (1 << 30)) fail(fmt::format("'{}' holds {}, which is no token id", key, id.dump()));
+      if (!id.is_number_integer() || id < 0 || id > (1 << 30))
+        fail(fmt::format("'{}' holds {}, which is no token id", key, id.dump(-1, ' ', true).substr(0, 40)));
       ids.push_back(id.get<std::int32_t>());
     }
     return ids;

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/file_kind.h"
+#include "base/json_depth.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -56,14 +57,11 @@ std::string why_no_json(const std::string& path, const std::string& text, std::s
   return fmt::format("{}:{}: not JSON here", path, line_and_column(text, at));
 }
 
-// Json::parse that also refuses, by `refuse` with the reason, a key given twice in an object, of which it would keep the last, and values
-// nested so deep that copying them takes more stack than there is.
+// Json::parse that also refuses, by `refuse` with the reason, a key given twice in an object, of which it would keep the last.
 nlohmann::json parse_strictly(const std::string& text, const std::function<void(const std::string&)>& refuse) {
   using Event = nlohmann::json::parse_event_t;
-  constexpr int kMostDepth = 64;
   std::vector<std::set<std::string>> open;  // the keys of each object around the current value
-  return nlohmann::json::parse(text, [&](int depth, Event event, const nlohmann::json& parsed) {
-    if (depth > kMostDepth) refuse(fmt::format("values in it are nested deeper than {} levels", kMostDepth));
+  return nlohmann::json::parse(text, [&](int /*depth*/, Event event, const nlohmann::json& parsed) {
     if (event == Event::object_start) open.emplace_back();
     if (event == Event::object_end) open.pop_back();
     if (event == Event::key && !open.back().insert(parsed.get<std::string>()).second)
@@ -79,6 +77,7 @@ JsonConfig::JsonConfig(std::string path) : path_(std::move(path)) {
   std::ifstream stream(path_);
   if (!stream) fail("cannot be read");
   const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  refuse_deep_json(text, path_);
   try {
     root_ = parse_strictly(text, [this](const std::string& why) { fail(why); });
   } catch (const Json::parse_error& e) {

@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/file_kind.h"
+#include "base/json_depth.h"
 #include "base/text.h"
 #include "engine/tokenizer/added_tokens.h"
 #include "engine/tokenizer/decoder.h"
@@ -31,13 +33,16 @@ Tokenizer::Tokenizer(std::shared_ptr<const Parts> parts) : parts_(std::move(part
 
 Tokenizer Tokenizer::load(const std::string& dir) {
   const std::string path = (std::filesystem::path(dir) / "tokenizer.json").string();
+  if (is_no_regular_file(path)) throw InputError(path + ": is not a regular file; a JSON file is expected");
   std::ifstream stream(path, std::ios::binary);
   if (!stream) throw InputError(path + ": cannot be read; a tokenizer in Hugging Face's fast format is needed");
   const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  if (is_lfs_pointer(text)) throw InputError(path + ": " + kLfsPointerError);
   return from_json(text, path);
 }
 
 Tokenizer Tokenizer::from_json(std::string_view json, const std::string& name) {
+  refuse_deep_json(json, name);
   nlohmann::json root;
   try {
     root = nlohmann::json::parse(json);

@@ -81,6 +81,8 @@ TEST_F(RecordCli, ErrorsAreOneLine) {
             "kvlab: b.json: entry 1 of 'ids' is 264, no token id in [0, 264) of model 'probe'\n");
   EXPECT_EQ(record({"--ids", file("c.json", "[6.5]")}),
             "kvlab: c.json: entry 0 of 'ids' is 6.5, no token id in [0, 264) of model 'probe'\n");
+  EXPECT_EQ(record({"--ids", file("deep.json", std::string(1'000'000, '[') + std::string(1'000'000, ']'))}),
+            "kvlab: deep.json: values in it are nested deeper than 64 levels\n");
   EXPECT_EQ(record({"--ids", file("d.json", "[]")}), "kvlab: the prompt has no tokens\n");
   EXPECT_EQ(record({"--ids", file("e.json", "7")}), "kvlab: e.json: neither a JSON list of token ids nor an object\n");
   EXPECT_EQ(record({"--ids", file("f.json", R"({"ids": [1], "tusk": "x"})")}), "kvlab: f.json: unknown key 'tusk'; did you mean 'task'?\n");

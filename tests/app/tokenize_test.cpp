@@ -43,6 +43,8 @@ TEST_F(Tokenize, SaysWhatIsWrong) {
   const std::string ids = file("[1, -2]");
   EXPECT_EQ(run({"--model", probe, "--ids", ids}), "2 kvlab: " + ids + ": entry 1 is no token id: -2\n");
   EXPECT_EQ(run({"--model", probe, "--ids", file("{}")}), "2 kvlab: " + ids + ": not a JSON list of token ids\n");
+  EXPECT_EQ(run({"--model", probe, "--ids", file(std::string(1'000'000, '[') + std::string(1'000'000, ']'))}),
+            "2 kvlab: " + ids + ": values in it are nested deeper than 64 levels\n");
   EXPECT_EQ(run({"--model", probe, "--ids", file("[300]")}),
             "2 kvlab: " + probe + "/tokenizer.json: no token has id 300; ids lie in [0, 259)\n");
   EXPECT_EQ(run({"--model", probe, "--text", file("\xff")}), "2 kvlab: " + ids + ": byte 0 is not UTF-8, which a tokenizer reads\n");

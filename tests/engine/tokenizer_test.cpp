@@ -1,7 +1,10 @@
 #include "engine/tokenizer/tokenizer.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -241,8 +244,29 @@ TEST(Tokenizer, AddedTokensAtOddsWithTheVocabulary) {
 
 TEST(Tokenizer, DeepNestingIsAnError) {
   json nested = {{"type", "NFC"}};
-  for (int i = 0; i < 40; ++i) nested = {{"type", "Sequence"}, {"normalizers", json::array({nested})}};
+  for (int i = 0; i < 20; ++i) nested = {{"type", "Sequence"}, {"normalizers", json::array({nested})}};
   EXPECT_NE(load_error("/normalizer", nested).find("nested more than 32 deep"), std::string::npos);
+  constexpr std::size_t kDeep = 1'000'000;
+  for (const char* key : {"model", "unknown"})
+    EXPECT_EQ(error_of([&] {
+                Tokenizer::from_json(std::string("{\"") + key + "\": " + std::string(kDeep, '[') + std::string(kDeep, ']') + "}", "T");
+              }),
+              "T: values in it are nested deeper than 64 levels");
+}
+
+TEST(Tokenizer, WhatIsNoFileOfItsOwnIsNamed) {
+  const std::string dir = testing::TempDir() + "kvlab_tokenizer_" + std::to_string(::getpid()), path = dir + "/tokenizer.json";
+  const auto error = [&] { return error_of([&] { Tokenizer::load(dir); }); };
+  std::filesystem::create_directories(path);
+  EXPECT_EQ(error(), path + ": is not a regular file; a JSON file is expected");
+  std::filesystem::remove(path);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(error(), path + ": is not a regular file; a JSON file is expected");
+  std::filesystem::remove(path);
+  std::ofstream(path) << "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n";
+  EXPECT_EQ(error(), path + ": is a Git LFS pointer, not the file that it stands for; 'git lfs pull' fetches that");
+  std::filesystem::remove_all(dir);
+  EXPECT_EQ(error(), path + ": cannot be read; a tokenizer in Hugging Face's fast format is needed");
 }
 
 // Forty steps that each double what they are given.

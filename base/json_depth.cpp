@@ -1,0 +1,28 @@
+#include "base/json_depth.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace kvlab {
+
+int json_depth(std::string_view json) {
+  int depth = 0, deepest = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (c == '"') in_string = !in_string;
+    if (in_string && c == '\\') ++i;  // what is escaped ends no string
+    if (in_string) continue;
+    if (c == '[' || c == '{') deepest = std::max(deepest, ++depth);
+    if (c == ']' || c == '}') depth = std::max(0, depth - 1);
+  }
+  return deepest;
+}
+
+void refuse_deep_json(std::string_view json, const std::string& where) {
+  constexpr int kMost = 64;
+  if (json_depth(json) > kMost) throw InputError(where + ": values in it are nested deeper than " + std::to_string(kMost) + " levels");
+}
+
+}  // namespace kvlab
