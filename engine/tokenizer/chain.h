@@ -13,7 +13,8 @@ namespace kvlab::tokenization {
 std::vector<JsonNode> steps_of(const JsonNode& node, const std::string& key);
 
 // A chain of steps that each double a text fills any memory, so no chain may make more than 64 times of what it is given (and 4,096 bytes,
-// for short texts). No known tokenizer makes more than 11 times, by the longest decomposition of NFKC.
+// for short texts). No known tokenizer makes more than 11 times, by the longest decomposition of NFKC. A step that alone
+// can make any number of times as much has such a limit too, which it asks before it makes anything.
 class GrowthLimit {
  public:
   // What the chain is called in errors: `key` in the file of `node`.

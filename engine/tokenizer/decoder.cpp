@@ -14,6 +14,14 @@ namespace kvlab::tokenization {
 
 namespace {
 
+constexpr const char* kDecoder = "decoder";
+
+std::size_t bytes_of_tokens(const std::vector<std::string>& tokens) {
+  std::size_t bytes = 0;
+  for (const std::string& token : tokens) bytes += token.size();
+  return bytes;
+}
+
 // A token with a character that stands for no byte is taken as it is written.
 void append_bytes_of_token(const std::string& token, std::string& bytes) {
   const std::size_t size = bytes.size();
@@ -74,8 +82,16 @@ Decoder decode_metaspace(const Metaspace& m) {
 }
 
 Decoder decode_replace(const JsonNode& node) {
-  return [pattern = Pattern::read(node.at("pattern")), content = node.text("content")](std::vector<std::string>& tokens) {
-    for (std::string& token : tokens) token = pattern.replaced(token, content);
+  return [pattern = Pattern::read(node.at("pattern")), content = node.text("content"),
+          limit = GrowthLimit(node, kDecoder)](std::vector<std::string>& tokens) {
+    const std::size_t given = bytes_of_tokens(tokens);
+    std::size_t made = 0;
+    std::vector<Slice> slices;
+    for (std::string& token : tokens) {
+      pattern.cut(token, slices);
+      limit.check(given, made += replaced_bytes(slices, content));
+      token = replaced(token, slices, content);
+    }
   };
 }
 
@@ -104,14 +120,8 @@ Decoder decoder_step(const JsonNode& node) {
   return decode_strip(node);
 }
 
-std::size_t bytes_of_tokens(const std::vector<std::string>& tokens) {
-  std::size_t bytes = 0;
-  for (const std::string& token : tokens) bytes += token.size();
-  return bytes;
-}
-
 }  // namespace
 
-Decoder read_decoder(const JsonNode& node) { return chain_of(node, "decoder", "decoders", decoder_step, bytes_of_tokens); }
+Decoder read_decoder(const JsonNode& node) { return chain_of(node, kDecoder, "decoders", decoder_step, bytes_of_tokens); }
 
 }  // namespace kvlab::tokenization

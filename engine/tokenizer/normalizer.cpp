@@ -13,6 +13,8 @@ namespace kvlab::tokenization {
 
 namespace {
 
+constexpr const char* kNormalizer = "normalizer";
+
 // Bytes of a text's first character; 0: it has none.
 std::size_t first_character(std::string_view text) { return text.empty() ? 0 : next_unit(text, 0).length; }
 
@@ -59,23 +61,23 @@ Normalizer strip(bool left, bool right) {
 
 // What takes a match's place comes of its last character; in the place of nothing at the front, of the character in front of which it
 // stands when the piece is cut out.
-Normalizer replace(const Pattern& pattern, const std::string& content) {
-  return [pattern, content](Piece& piece) {
-    std::vector<Slice> slices;
-    pattern.cut(piece.text, slices);
-    std::string text;
-    std::size_t first_bytes = 0;
-    for (const Slice& slice : slices) {
-      const bool is_first = slice.end == 0 ? piece.at_start : slice.end <= piece.first_bytes;
-      if (slice.is_match)
-        first_bytes += is_first ? content.size() : 0;
-      else
-        first_bytes += piece.part(slice.begin, slice.end).first_bytes;
-      text += slice.is_match ? content : piece.text.substr(slice.begin, slice.end - slice.begin);
-    }
-    piece.text = std::move(text);
-    piece.first_bytes = first_bytes;
-  };
+Normalizer replace(const JsonNode& node) {
+  return
+      [pattern = Pattern::read(node.at("pattern")), content = node.text("content"), limit = GrowthLimit(node, kNormalizer)](Piece& piece) {
+        std::vector<Slice> slices;
+        pattern.cut(piece.text, slices);
+        limit.check(piece.text.size(), replaced_bytes(slices, content));
+        std::size_t first_bytes = 0;
+        for (const Slice& slice : slices) {
+          const bool is_first = slice.end == 0 ? piece.at_start : slice.end <= piece.first_bytes;
+          if (slice.is_match)
+            first_bytes += is_first ? content.size() : 0;
+          else
+            first_bytes += piece.part(slice.begin, slice.end).first_bytes;
+        }
+        piece.text = replaced(piece.text, slices, content);
+        piece.first_bytes = first_bytes;
+      };
 }
 
 Normalizer normalizer_step(const JsonNode& node) {
@@ -87,13 +89,13 @@ Normalizer normalizer_step(const JsonNode& node) {
   if (type == "NFKD") return form(NormalForm::kKD);
   if (type == "Prepend") return prepend(node.text("prepend"));
   if (type == "Strip") return strip(node.flag("strip_left", true), node.flag("strip_right", true));
-  return replace(Pattern::read(node.at("pattern")), node.text("content"));
+  return replace(node);
 }
 
 }  // namespace
 
 Normalizer read_normalizer(const JsonNode& node) {
-  return chain_of(node, "normalizer", "normalizers", normalizer_step, [](const Piece& piece) { return piece.text.size(); });
+  return chain_of(node, kNormalizer, "normalizers", normalizer_step, [](const Piece& piece) { return piece.text.size(); });
 }
 
 }  // namespace kvlab::tokenization

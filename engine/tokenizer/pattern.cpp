@@ -70,6 +70,19 @@ Pattern Pattern::read(const JsonNode& node) {
   }
 }
 
+std::size_t replaced_bytes(const std::vector<Slice>& slices, std::string_view content) {
+  std::size_t bytes = 0;
+  for (const Slice& slice : slices) bytes += slice.is_match ? content.size() : slice.end - slice.begin;
+  return bytes;
+}
+
+std::string replaced(std::string_view text, const std::vector<Slice>& slices, std::string_view content) {
+  std::string out;
+  out.reserve(replaced_bytes(slices, content));
+  for (const Slice& slice : slices) out += slice.is_match ? content : text.substr(slice.begin, slice.end - slice.begin);
+  return out;
+}
+
 void Pattern::cut(std::string_view text, std::vector<Slice>& slices) const {
   slices.clear();
   if (text.empty()) return;  // an expression that matches nothing (^) does not match in it either, as in Hugging Face tokenizers
@@ -118,10 +131,7 @@ void Pattern::cut_at_matches(std::string_view text, std::vector<Slice>& slices) 
 std::string Pattern::replaced(std::string_view text, std::string_view content) const {
   std::vector<Slice> slices;
   cut(text, slices);
-  std::string out;
-  out.reserve(text.size());
-  for (const Slice& slice : slices) out += slice.is_match ? content : text.substr(slice.begin, slice.end - slice.begin);
-  return out;
+  return tokenization::replaced(text, slices, content);
 }
 
 }  // namespace kvlab::tokenization

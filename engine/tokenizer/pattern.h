@@ -16,6 +16,10 @@ struct Slice {
   bool is_match = false;
 };
 
+// Of a text cut by Pattern::cut, with `content` in the place of every match: how long that is, and that text.
+std::size_t replaced_bytes(const std::vector<Slice>& slices, std::string_view content);
+std::string replaced(std::string_view text, const std::vector<Slice>& slices, std::string_view content);
+
 // What texts are split at or searched for: a literal, or a regular expression.
 class Pattern {
  public:

@@ -9,6 +9,8 @@ namespace kvlab::tokenization {
 
 namespace {
 
+constexpr const char* kPostProcessor = "post_processor";
+
 struct TemplatePart {
   bool is_text = false;           // the ids of the text
   std::vector<std::int32_t> ids;  // else these, of a special token
@@ -29,8 +31,12 @@ TemplatePart read_template_part(const JsonNode& node, const JsonNode& special_to
 PostProcessor template_processing(const JsonNode& node) {
   std::vector<TemplatePart> parts;
   for (const JsonNode& part : node.at("single").elements()) parts.push_back(read_template_part(part, node.at("special_tokens")));
-  return [parts](std::vector<std::int32_t>& ids, bool add_special) {
+  return [parts, limit = GrowthLimit(node, kPostProcessor)](std::vector<std::int32_t>& ids, bool add_special) {
+    std::size_t made = 0;
+    for (const TemplatePart& part : parts) made += (part.is_text ? ids.size() : 0) + (add_special ? part.ids.size() : 0);
+    limit.check(ids.size(), made);
     std::vector<std::int32_t> out;
+    out.reserve(made);
     for (const TemplatePart& part : parts) {
       if (part.is_text) out.insert(out.end(), ids.begin(), ids.end());
       if (add_special) out.insert(out.end(), part.ids.begin(), part.ids.end());
@@ -48,8 +54,7 @@ PostProcessor post_processor_step(const JsonNode& node) {
 }  // namespace
 
 PostProcessor read_post_processor(const JsonNode& node) {
-  return chain_of(node, "post_processor", "processors", post_processor_step,
-                  [](const std::vector<std::int32_t>& ids) { return ids.size(); });
+  return chain_of(node, kPostProcessor, "processors", post_processor_step, [](const std::vector<std::int32_t>& ids) { return ids.size(); });
 }
 
 }  // namespace kvlab::tokenization
