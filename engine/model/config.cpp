@@ -10,6 +10,7 @@
 #include "engine/model/config_rope.h"
 #include "engine/model/json_config.h"
 #include "serving/attention_windows.h"
+#include "serving/default_kv_heads.h"
 
 namespace kvlab {
 
@@ -93,12 +94,21 @@ void read_windows(const JsonConfig& file, ModelConfig& c) {
     file.fail("'layer_types' has \"sliding_attention\", but no window is set; it takes 'use_sliding_window' and 'sliding_window'");
 }
 
+std::int32_t kv_heads(const JsonConfig& file, const ModelConfig& c) {
+  constexpr const char* kKey = "num_key_value_heads";
+  if (file.given(kKey) != nullptr) return file.integer_or(kKey, c.q_heads, 10'000);
+  const auto heads = static_cast<std::int32_t>(default_kv_heads(c.type, c.q_heads));
+  if (c.q_heads % heads != 0)
+    file.fail(fmt::format("has no '{}'; the {} that {} has then do not divide 'num_attention_heads' = {}", kKey, heads, c.type, c.q_heads));
+  return heads;
+}
+
 void read_dims(const JsonConfig& file, ModelConfig& c) {
   c.layers = file.integer("num_hidden_layers", 10'000);
   c.hidden_dim = file.integer("hidden_size", kMaxDim);
   c.intermediate_dim = file.integer("intermediate_size", kMaxDim);
   c.q_heads = file.integer("num_attention_heads", 10'000);
-  c.kv_heads = file.integer_or("num_key_value_heads", c.q_heads, 10'000);
+  c.kv_heads = kv_heads(file, c);
   if (c.q_heads % c.kv_heads != 0)
     file.fail(fmt::format("'num_key_value_heads' = {} does not divide 'num_attention_heads' = {}", c.kv_heads, c.q_heads));
   const std::int32_t head_dim = c.type == "qwen3" ? 128 : std::max(1, c.hidden_dim / c.q_heads);

@@ -9,6 +9,7 @@
 #include "base/spec_file.h"
 #include "base/text.h"
 #include "serving/attention_windows.h"
+#include "serving/default_kv_heads.h"
 #include "serving/longest_text.h"
 
 namespace kvlab {
@@ -66,9 +67,18 @@ void read_dtypes(Params& p, ModelSpec& m) {
   m.weight_bits = q.optional<std::int64_t>("bits", is_fp8 ? 8 : m.weight_bits, 1, 32, "bits of a quantized weight");
 }
 
-void read_heads(Params& p, ModelSpec& m) {
+// Keys that the file sets to null, which some families read in another way than a missing one.
+struct Nulls {
+  bool kv_heads = false, window = false;
+};
+
+void read_heads(Params& p, const Nulls& nulls, ModelSpec& m) {
   m.q_heads = count(p, "num_attention_heads", "query heads");
-  m.kv_heads = p.optional<std::int64_t>("num_key_value_heads", m.q_heads, 1, m.q_heads, "KV heads");
+  const std::int64_t untold = nulls.kv_heads ? m.q_heads : default_kv_heads(m.family, m.q_heads);
+  if (!p.has("num_key_value_heads") && m.q_heads % untold != 0)
+    p.fail_at("num_attention_heads", "num_key_value_heads is missing, and num_attention_heads is not a multiple of the " +
+                                         std::to_string(untold) + " that " + m.family + " has then");
+  m.kv_heads = p.optional<std::int64_t>("num_key_value_heads", untold, 1, m.q_heads, "KV heads");
   if (m.q_heads % m.kv_heads != 0) p.fail_at("num_key_value_heads", "num_attention_heads is not a multiple of num_key_value_heads");
   const bool has_default = m.family == "qwen3";
   if (!has_default && !p.has("head_dim") && m.hidden % m.q_heads != 0)
@@ -76,11 +86,10 @@ void read_heads(Params& p, ModelSpec& m) {
   m.head_dim = p.optional<std::int64_t>("head_dim", has_default ? 128 : m.hidden / m.q_heads, 1, 1 << 14, "channels of one head");
 }
 
-// A window counts only where every layer has the same: models that mix layers are priced as full attention. is_null: the file says that
-// there is no window.
-void read_window(Params& p, bool is_null, ModelSpec& m) {
+// A window counts only where every layer has the same: models that mix layers are priced as full attention.
+void read_window(Params& p, const Nulls& nulls, ModelSpec& m) {
   WindowKeys keys{m.family, m.layers};
-  if (is_null) keys.sliding_window = 0;
+  if (nulls.window) keys.sliding_window = 0;
   if (p.has("sliding_window")) keys.sliding_window = p.required<std::int64_t>("sliding_window", 0, kMaxWidth, "tokens a query sees");
   if (p.has("use_sliding_window")) keys.use_sliding_window = p.flag("use_sliding_window", false, "whether sliding_window applies");
   if (p.has("max_window_layers"))
@@ -112,7 +121,7 @@ void refuse_unknown_architectures(Params& p) {
   if (p.has("decoder_layers") && p.has("encoder_layers")) p.fail_at("encoder_layers", "encoder-decoder models are not priced");
 }
 
-ModelSpec read_spec(Params& p, const std::string& name, const std::string& file, bool has_null_window) {
+ModelSpec read_spec(Params& p, const std::string& name, const std::string& file, const Nulls& nulls) {
   refuse_unknown_architectures(p);
   ModelSpec m;
   m.name = name;
@@ -125,7 +134,7 @@ ModelSpec read_spec(Params& p, const std::string& name, const std::string& file,
   m.max_positions = p.optional<std::int64_t>("max_position_embeddings", 0, 0, 1 << 30, "longest sequence");
   m.max_tokens = read_longest_text(p, m.max_positions);
   m.embedding_width = p.optional<std::int64_t>("word_embed_proj_dim", m.hidden, 1, kMaxWidth, "width of the embedding table");
-  read_heads(p, m);
+  read_heads(p, nulls, m);
   read_experts(p, m);
   if (!m.is_moe())
     m.intermediate = m.family == "opt" ? count(p, "ffn_dim", "width of the MLP") : count(p, "intermediate_size", "width of the MLP");
@@ -136,7 +145,7 @@ ModelSpec read_spec(Params& p, const std::string& name, const std::string& file,
     m.qkv_bias = m.qkv_bias || has_bias;
     m.dense_bias = m.dense_bias && has_bias;
   }
-  read_window(p, has_null_window, m);
+  read_window(p, nulls, m);
   read_dtypes(p, m);
   return m;
 }
@@ -177,10 +186,11 @@ ModelSpec load_model_spec(const std::string& name_or_path, const std::string& mo
   Params p(without_nulls(*config), std::make_shared<Choices>(), "model '" + file + "'");
   Params text = p.has("text_config") ? p.child("text_config", "model '" + file + "', text_config") : p;  // vision-language configs
   const YAML::Node inner = p.has("text_config") ? config->root["text_config"] : config->root;
-  const bool has_null_window = inner["sliding_window"].IsDefined() && inner["sliding_window"].IsNull();
+  const auto is_null = [&](const char* key) { return inner[key].IsDefined() && inner[key].IsNull(); };
+  const Nulls nulls{is_null("num_key_value_heads"), is_null("sliding_window")};
   const std::filesystem::path path(file);
   const std::string stem = path.stem().string();
-  return read_spec(text, stem == "config" ? path.parent_path().filename().string() : stem, file, has_null_window);
+  return read_spec(text, stem == "config" ? path.parent_path().filename().string() : stem, file, nulls);
 }
 
 Dtype compute_dtype(const ModelSpec& m) { return m.weight_bits == 8 && bits(m.dtype) > 8 ? Dtype::kFp8 : m.dtype; }

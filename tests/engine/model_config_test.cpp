@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "sim/cost/model_spec.h"
 #include "tests/engine/model_folder.h"
@@ -58,6 +59,25 @@ TEST_F(ModelConfigTest, BadValues) {
   EXPECT_EQ(error_with({{"partial_rotary_factor", 0.5}}), "'partial_rotary_factor' = 0.5 is not supported; allowed: 1");
   EXPECT_EQ(error_with({{"quantization_config", {{"bits", 4}}}}), "'quantization_config' = {\"bits\":4} is not supported; allowed: null");
   EXPECT_EQ(error_with({{"sliding_window", 16}}), "'sliding_window' = 16 is not supported; allowed: null");
+}
+
+TEST_F(ModelConfigTest, KvHeadsWithoutTheKeyAreThoseOfTheType) {
+  const std::map<std::string, std::string> architectures{
+      {"llama", "LlamaForCausalLM"}, {"mistral", "MistralForCausalLM"}, {"qwen2", "Qwen2ForCausalLM"}, {"qwen3", "Qwen3ForCausalLM"}};
+  const std::map<std::string, std::int32_t> expected{{"llama", 64}, {"mistral", 8}, {"qwen2", 32}, {"qwen3", 32}};
+  for (const auto& [type, kv_heads] : expected) {
+    config_ = Json{{"model_type", type},        {"architectures", {architectures.at(type)}},
+                   {"num_attention_heads", 64}, {"hidden_size", 128},
+                   {"num_hidden_layers", 1},    {"intermediate_size", 8},
+                   {"vocab_size", 9},           {"max_position_embeddings", 16},
+                   {"rms_norm_eps", 1e-5},      {"sliding_window", nullptr}};
+    EXPECT_EQ(config_with().kv_heads, kv_heads) << type;
+    EXPECT_EQ(load_model_spec(dir_, "").kv_heads, kv_heads) << type;
+    EXPECT_EQ(config_with({{"num_key_value_heads", nullptr}}).kv_heads, 64) << type;
+    EXPECT_EQ(config_with({{"num_key_value_heads", 2}}).kv_heads, 2) << type;
+  }
+  EXPECT_EQ(error_with({{"num_attention_heads", 16}}),
+            "has no 'num_key_value_heads'; the 32 that qwen3 has then do not divide 'num_attention_heads' = 16");
 }
 
 // Python writes NaN and Infinity into JSON.
@@ -160,7 +180,7 @@ TEST_F(ModelConfigTest, OptionalKeysHaveTheLibrarysDefaults) {
   EXPECT_EQ(c.head_dim, 48);
   EXPECT_EQ(c.bos_id, -1);
   EXPECT_EQ(c.rope_base, 10000);
-  c = config_with({{"model_type", "qwen3"}});
+  c = config_with({{"model_type", "qwen3"}, {"num_key_value_heads", 8}});
   EXPECT_EQ(c.head_dim, 128);
 }
 

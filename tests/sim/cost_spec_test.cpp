@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "sim/cost/hardware_spec.h"
 #include "sim/cost/model_spec.h"
 #include "tests/sim/cost_support.h"
@@ -127,6 +129,24 @@ TEST(ModelSpec, NullsInsideATextConfigAreAbsentToo) {
   const ModelSpec m = load_model_spec(folder.path() + "/V", kModels);
   EXPECT_EQ(m.kv_heads, 4);
   EXPECT_EQ(m.sliding_window, 0);
+}
+
+// What configuration classes have where the file is silent, and null, which is not silence.
+TEST(ModelSpec, KvHeadsThatAFamilyHasByDefault) {
+  const TempFolder folder;
+  const auto spec = [&](const std::string& more) {
+    return load_model_spec(folder.write("m.yaml", "hidden_size: 128\nnum_hidden_layers: 2\nintermediate_size: 32\nvocab_size: 64\n" + more),
+                           kModels);
+  };
+  for (const auto& [family, heads] : std::map<std::string, std::int64_t>{{"llama", 64}, {"mistral", 8}, {"qwen2", 32}, {"qwen3", 32}}) {
+    const std::string text = "num_attention_heads: 64\nmodel_type: " + family + "\n";
+    EXPECT_EQ(spec(text).kv_heads, heads) << family;
+    EXPECT_EQ(spec(text + "num_key_value_heads: null\n").kv_heads, 64) << family;
+    EXPECT_EQ(spec(text + "num_key_value_heads: 2\n").kv_heads, 2) << family;
+  }
+  EXPECT_THAT(
+      error_of([&] { spec("num_attention_heads: 16\nmodel_type: qwen2\n"); }),
+      testing::HasSubstr("num_key_value_heads is missing, and num_attention_heads is not a multiple of the 32 that qwen2 has then"));
 }
 
 TEST(ModelSpec, HeadDimOfQwen3WithoutTheKey) {
