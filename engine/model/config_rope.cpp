@@ -28,8 +28,8 @@ const std::map<std::string, KindKeys>& rope_kinds() {
       {"llama3", {Kind::kLlama3, {"factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"}}},
       {"yarn",
        {Kind::kYarn,
-        {"factor", "original_max_position_embeddings", "attention_factor", "mscale", "mscale_all_dim", "beta_fast", "beta_slow", "truncate",
-         "finetuned"}}}};  // "finetuned" says how a model was made, not what it computes
+        {"factor", "original_max_position_embeddings", "attention_factor", "mscale", "mscale_all_dim", "attn_factor", "beta_fast",
+         "beta_slow", "truncate", "finetuned"}}}};  // "finetuned" says how a model was made, not what it computes
   return kinds;
 }
 
@@ -88,6 +88,11 @@ void read_yarn(const JsonConfig& rope, RopeScaling& s) {
   s.attention_factor =
       m > 0 && m_all_dim > 0 ? yarn_magnitude(s.factor, m) / yarn_magnitude(s.factor, m_all_dim) : yarn_magnitude(s.factor, 1);
   s.attention_factor = rope.positive_or("attention_factor", s.attention_factor);
+  // vLLM multiplies by it, transformers does not know it.
+  if (rope.has("attn_factor"))
+    rope.refuse("attn_factor", fmt::format("no such key, as transformers reads it (queries and keys scaled by {:.10g}), or in its place "
+                                           "\"attention_factor\": {:.10g}, as vLLM reads it",
+                                           s.attention_factor, yarn_magnitude(s.factor, 1) * rope.positive("attn_factor")));
 }
 
 void read_llama3(const JsonConfig& rope, RopeScaling& s) {
@@ -138,6 +143,8 @@ void read_rope(const JsonConfig& file, ModelConfig& c) {
   for (const auto& [name, value] : rope.json().items())
     if (value.is_object()) rope.refuse(name, "the same RoPE for all layers");
   if (rope.has("rope_theta")) {
+    // transformers 5 takes it from there, transformers 4 its default.
+    if (!newer && !file.has("rope_theta")) rope.refuse("rope_theta", "'rope_theta' outside of it");
     if (file.has("rope_theta") && rope_base(rope) != c.rope_base)
       rope.refuse("rope_theta", fmt::format("'rope_theta' = {}, as outside of it", number_text(c.rope_base)));
     c.rope_base = rope_base(rope);

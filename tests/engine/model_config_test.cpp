@@ -277,6 +277,19 @@ TEST_F(ModelConfigTest, RopeScalingsThatAreReadInTwoWaysAreRefused) {
             "'original_max_position_embeddings' = 1024 is not supported; allowed: 2048, as with the RoPE scaling");
   EXPECT_EQ(error_with({{"rope_scaling", yarn}, {"original_max_position_embeddings", 2048}}), "no error");
   EXPECT_EQ(error_with({{"original_max_position_embeddings", 1024}}), "no error");
+  Json published = yarn;
+  published["attn_factor"] = 0.8782488562869419;
+  EXPECT_EQ(error_with({{"rope_scaling", published}}),
+            "'rope_scaling.attn_factor' = 0.8782488562869419 is not supported; allowed: no such key, as transformers reads it (queries and "
+            "keys scaled by 1.138629436), or in its place \"attention_factor\": 1, as vLLM reads it");
+  published["attn_factor"] = "1";
+  EXPECT_EQ(error_with({{"rope_scaling", published}}), "'rope_scaling.attn_factor' = \"1\" is not supported; allowed: a positive number");
+  config_["rope_theta"] = 5e5;
+  const Json inner{{"rope_type", "linear"}, {"factor", 2}, {"rope_theta", 5e5}};
+  EXPECT_EQ(error_with({{"rope_scaling", inner}}), "no error");
+  config_.erase("rope_theta");
+  EXPECT_EQ(error_with({{"rope_scaling", inner}}),
+            "'rope_scaling.rope_theta' = 500000.0 is not supported; allowed: 'rope_theta' outside of it");
   Json untold = yarn;
   untold["truncate"] = nullptr;
   EXPECT_EQ(error_with({{"rope_scaling", untold}}), "'rope_scaling.truncate' = null is not supported; allowed: true or false");
