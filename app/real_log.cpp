@@ -9,6 +9,7 @@
 
 #include "app/text_file.h"
 #include "base/error.h"
+#include "base/json_depth.h"
 
 namespace kvlab {
 
@@ -17,11 +18,13 @@ namespace {
 double number_of(const nlohmann::json& row, const char* key, const std::string& where) {
   const auto found = row.find(key);
   if (found == row.end()) throw InputError(fmt::format("{}: has no '{}'", where, key));
-  if (!found->is_number()) throw InputError(fmt::format("{}: '{}' is not a number: {}", where, key, found->dump()));
+  if (!found->is_number())
+    throw InputError(fmt::format("{}: '{}' is not a number: {}", where, key, found->dump(-1, ' ', true).substr(0, 40)));
   return found->get<double>();
 }
 
 ServedRequest parse_row(const std::string& line, const std::string& where) {
+  refuse_deep_json(line, where);
   const nlohmann::json row = nlohmann::json::parse(line, nullptr, false);
   if (!row.is_object()) throw InputError(where + ": not a JSON object");
   ServedRequest r;

@@ -79,7 +79,7 @@ struct GpuOptions {
 };
 
 // Reads a Hugging Face folder. `backend`: cpu or cuda. Errors (InputError): those of the files; another backend; cuda in a program built
-// without it, where there is no GPU, or where the weights do not fit into its memory.
+// without it, or where there is no GPU; weights that do not fit into the memory of the GPU, or in float32 into that of the machine.
 std::unique_ptr<EngineModel> make_engine_model(std::string_view backend, const std::string& dir, const GpuOptions& gpu = {});
 
 // A model of a shape with random weights, whose answers mean nothing: kernels of real sizes for what takes time. Errors of `backend` as
