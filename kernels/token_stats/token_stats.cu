@@ -14,8 +14,9 @@ namespace kvlab {
 namespace {
 
 constexpr float kHit = -1.0F;                                // below every probability
-constexpr std::int32_t kMostTogether = 64;                   // queries of a sequence
+constexpr std::int64_t kMostTogether = 64;                   // queries of a sequence
 constexpr std::int64_t kMostLines = std::int64_t{16} << 20;  // floats of scratch memory
+constexpr std::int64_t kMostMarked = 512;                    // lines in which the largest are marked: long ones need 24 KiB each for it
 
 // Queries of one sequence that an update takes, at positions from `position` on.
 struct QuerySteps {
@@ -145,6 +146,13 @@ void add_in_order(const TokenStats& a, const DeviceRows& kv, QueryRange range, f
   update(a, kv, steps, lines, nullptr, cuda);
 }
 
+// Of up to `most` queries of a sequence, as many as scratch memory should have lines for.
+std::int32_t taken_together(const TokenStats& a, std::int32_t most) {
+  std::int64_t n = std::min({std::int64_t{most}, kMostTogether, kMostLines / a.kv.total()});
+  if (a.kind == TokenStats::Kind::kTopHits) n = std::min(n, kMostMarked / a.kv.num_rows);
+  return static_cast<std::int32_t>(std::max<std::int64_t>(1, n));
+}
+
 }  // namespace
 
 void run_cuda(const TokenStats& a, CudaContext& cuda) {
@@ -157,7 +165,7 @@ void run_cuda(const TokenStats& a, CudaContext& cuda) {
   std::int32_t most = 0;
   for (std::int32_t s = 0; s < a.kv.num_sequences(); ++s) most = std::max(most, a.queries[s].count);
   if (most == 0) return;
-  const auto together = static_cast<std::int32_t>(std::clamp<std::int64_t>(kMostLines / a.kv.total(), 1, std::min(most, kMostTogether)));
+  const std::int32_t together = taken_together(a, most);
   auto* const lines = cuda.scratch<float>(together * a.kv.total());
   for (std::int32_t begin = 0; begin < most; begin += together) add_in_order(a, kv, {begin, std::min(together, most - begin)}, lines, cuda);
 }
