@@ -22,8 +22,8 @@ struct GradedAnswer {
   bool is_full_exact = true;          // the full cache's answer is right
   double bits = 0;                    // sum of -log2 p(token)
   double kl_nats = 0;                 // sum over the answer's tokens of KL(full cache || policy)
-  double resident_bytes_frac =
-      0;  // of the full cache's bytes, mean over the tokens behind the prompt (none: at its end); of the whole sample
+  // Of the full cache's bytes, mean over the tokens behind the prompt (none: at its end); of the whole sample.
+  double resident_bytes_frac = 0;
   [[nodiscard]] bool is_exact() const { return first_wrong < 0; }
 };
 

@@ -67,15 +67,13 @@ __global__ void __launch_bounds__(kThreads) append_tokens(Args a, std::int64_t i
   const std::int32_t in_page = i % a.kv.page_tokens;
   float x[8];
   load8<T>(static_cast<const T*>(keys ? a.k : a.v) + token * a.token_stride + head * D + channel, x);
-  unsigned char* page = nullptr;
-  if (live && i >= 0)
-    page = static_cast<unsigned char*>(keys ? a.kv.k : a.kv.v) +
-           a.kv.page[a.kv.page_begin[row] + i / a.kv.page_tokens] * page_bytes(Format, D, a.kv.page_tokens);
+  const std::int64_t number = live && i >= 0 ? a.kv.page[a.kv.page_begin[row] + i / a.kv.page_tokens] : -1;
+  unsigned char* const page =
+      number < 0 ? nullptr : static_cast<unsigned char*>(keys ? a.kv.k : a.kv.v) + number * page_bytes(Format, D, a.kv.page_tokens);
   if constexpr (Format <= KvFormat::kBf16) {
     if (page == nullptr) return;
     *reinterpret_cast<uint4*>(page + (static_cast<std::int64_t>(in_page) * D + channel) * 2) = pack8<T>(x);
-    if (a.position != nullptr && keys && channel == 0)
-      a.position[std::int64_t{a.kv.page[a.kv.page_begin[row] + i / a.kv.page_tokens]} * a.kv.page_tokens + in_page] = i;
+    if (a.position != nullptr && keys && channel == 0) a.position[number * a.kv.page_tokens + in_page] = i;
   } else if constexpr (Format == KvFormat::kFp8) {
     const float* const scales = keys ? a.kv.k_scale : a.kv.v_scale;
     const float scale = scales != nullptr ? scales[row] : 1.0F;

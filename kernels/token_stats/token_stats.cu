@@ -38,7 +38,6 @@ struct Update {
   const QuerySteps* steps;  // [sequences]
 
   __device__ std::int64_t count(int row) const { return steps[row / kv.kv_heads].count == 0 ? 0 : kv.len[row]; }
-  __device__ std::int32_t position(int row, std::int32_t i) const { return kv.position[kv.slot(row, i)]; }
   __device__ void add(std::uint32_t& word, float factor, float x) const {
     word = __float_as_uint(__fadd_rn(__fmul_rn(factor, __uint_as_float(word)), x));
   }
