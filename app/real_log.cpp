@@ -9,7 +9,7 @@
 
 #include "app/text_file.h"
 #include "base/error.h"
-#include "base/json_depth.h"
+#include "base/json_text.h"
 
 namespace kvlab {
 
@@ -18,8 +18,7 @@ namespace {
 double number_of(const nlohmann::json& row, const char* key, const std::string& where) {
   const auto found = row.find(key);
   if (found == row.end()) throw InputError(fmt::format("{}: has no '{}'", where, key));
-  if (!found->is_number())
-    throw InputError(fmt::format("{}: '{}' is not a number: {}", where, key, found->dump(-1, ' ', true).substr(0, 40)));
+  if (!found->is_number()) throw InputError(fmt::format("{}: '{}' is not a number: {}", where, key, short_json(*found)));
   return found->get<double>();
 }
 

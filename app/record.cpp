@@ -10,7 +10,7 @@
 #include "app/text_file.h"
 #include "app/tokenize.h"
 #include "base/error.h"
-#include "base/json_depth.h"
+#include "base/json_text.h"
 #include "base/text.h"
 #include "engine/backend/policy_record.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -68,8 +68,7 @@ class SampleFile {
   [[noreturn]] void fail(const std::string& message) const { throw InputError(path_ + ": " + message); }
   std::int32_t integer(const std::string& where, const nlohmann::json& value, std::int32_t end, const char* kind) const {
     if (!value.is_number_integer() || value < 0 || value >= end)
-      fail(fmt::format("{} is {}, no {} in [0, {}) of model '{}'", where,
-                       value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace).substr(0, 40), kind, end, model_.name));
+      fail(fmt::format("{} is {}, no {} in [0, {}) of model '{}'", where, short_json(value), kind, end, model_.name));
     return value.get<std::int32_t>();
   }
   std::vector<std::int32_t> ids(const std::string& key, const nlohmann::json& list) const {

@@ -10,7 +10,7 @@
 
 #include "app/text_file.h"
 #include "base/error.h"
-#include "base/json_depth.h"
+#include "base/json_text.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/tokenizer/unicode.h"
 
@@ -32,7 +32,7 @@ std::vector<std::int32_t> read_ids(const Input& input) {
   std::vector<std::int32_t> ids;
   for (const nlohmann::json& id : list) {
     if (!id.is_number_integer() || id < 0 || id > std::numeric_limits<std::int32_t>::max())
-      throw InputError(fmt::format("{}: entry {} is no token id: {}", input.name, ids.size(), id.dump(-1, ' ', true).substr(0, 40)));
+      throw InputError(fmt::format("{}: entry {} is no token id: {}", input.name, ids.size(), short_json(id)));
     ids.push_back(id.get<std::int32_t>());
   }
   return ids;

@@ -10,7 +10,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/json_depth.h"
+#include "base/json_text.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -111,7 +111,7 @@ class EvalFile {
     std::vector<std::int32_t> ids;
     for (const json& id : value) {
       if (!id.is_number_integer() || id < 0 || id > (1 << 30))
-        fail(fmt::format("'{}' holds {}, which is no token id", key, id.dump(-1, ' ', true).substr(0, 40)));
+        fail(fmt::format("'{}' holds {}, which is no token id", key, short_json(id)));
       ids.push_back(id.get<std::int32_t>());
     }
     return ids;

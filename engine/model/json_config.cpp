@@ -12,18 +12,12 @@
 
 #include "base/error.h"
 #include "base/file_kind.h"
-#include "base/json_depth.h"
+#include "base/json_text.h"
 #include "base/text.h"
 
 namespace kvlab {
 
 namespace {
-
-std::string short_dump(const nlohmann::json& value) {
-  constexpr std::size_t kMost = 120;
-  const std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
-}
 
 // "line:column" of a byte, both from 1.
 std::string line_and_column(const std::string& text, std::size_t at) {
@@ -134,7 +128,7 @@ void JsonConfig::only_keys(const std::vector<std::string>& known) const {
 }
 
 void JsonConfig::refuse(const std::string& key, const std::string& allowed) const {
-  fail(fmt::format("'{}{}' = {} is not supported; allowed: {}", prefix_, key, short_dump(has(key) ? at(key) : Json()), allowed));
+  fail(fmt::format("'{}{}' = {} is not supported; allowed: {}", prefix_, key, short_json(has(key) ? at(key) : Json(), 120), allowed));
 }
 
 void JsonConfig::fail(const std::string& message) const { throw InputError(path_ + ": " + message); }

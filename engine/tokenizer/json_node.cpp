@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "base/text.h"
 #include "engine/tokenizer/unicode.h"
 
@@ -15,12 +16,6 @@ namespace {
 
 constexpr int kMaxDepth = 32;  // of sequences in sequences, which are read by recursion
 const nlohmann::json kNull;
-
-std::string shown(const nlohmann::json& value) {
-  constexpr std::size_t kMost = 60;
-  const std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
-}
 
 }  // namespace
 
@@ -92,7 +87,7 @@ void JsonNode::fail(const std::string& message) const {
 }
 
 void JsonNode::fail_value(const std::string& allowed) const {
-  throw InputError(fmt::format("{}: '{}' = {} is not supported; supported: {}", *file_, key_, shown(*value_), allowed));
+  throw InputError(fmt::format("{}: '{}' = {} is not supported; supported: {}", *file_, key_, short_json(*value_), allowed));
 }
 
 }  // namespace kvlab::tokenization

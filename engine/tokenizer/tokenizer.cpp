@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/file_kind.h"
-#include "base/json_depth.h"
+#include "base/json_text.h"
 #include "base/text.h"
 #include "engine/tokenizer/added_tokens.h"
 #include "engine/tokenizer/decoder.h"

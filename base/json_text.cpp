@@ -1,6 +1,7 @@
-#include "base/json_depth.h"
+#include "base/json_text.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 
@@ -23,6 +24,11 @@ int json_depth(std::string_view json) {
 void refuse_deep_json(std::string_view json, const std::string& where) {
   constexpr int kMost = 64;
   if (json_depth(json) > kMost) throw InputError(where + ": values in it are nested deeper than " + std::to_string(kMost) + " levels");
+}
+
+std::string short_json(const nlohmann::json& value, std::size_t most) {
+  const std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  return text.size() <= most ? text : text.substr(0, most) + "...";
 }
 
 }  // namespace kvlab
