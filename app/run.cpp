@@ -95,6 +95,20 @@ void apply_load(RunPlan& plan, Fields& fields) {
   fields.emplace_back("capacity_per_s", fmt::format("{:.6f}", capacity_per_s));
 }
 
+// A rate at which nothing is judged would pass for one that does not attain.
+void refuse_unjudged(const RunSummary& s, double rate) {
+  if (s.requests > 0 && s.latencies.counted == 0)
+    throw InputError(
+        fmt::format("'warmup_ms': at {:.4g} requests per second all of them arrive during the warm-up, so nothing is counted; shorten the "
+                    "warm-up, lengthen the trace, or search lower rates",
+                    rate));
+  if (s.requests > 0 && s.latencies.judged == 0)
+    throw InputError(
+        fmt::format("'stop': at {:.4g} requests per second it cuts every request off before one completes or misses a limit, so nothing is "
+                    "judged; stop later, or search other rates",
+                    rate));
+}
+
 // Looks for the highest rate that attains, and answers with the run at that rate.
 RunSummary simulate_search(const RunPlan& plan, const RunSpec& run, RunFiles& files, const RunOptions& options, Findings& findings) {
   const double native_per_s = mean_rate(*plan.open_trace(), plan.setup.stop.after_requests);
@@ -104,11 +118,7 @@ RunSummary simulate_search(const RunPlan& plan, const RunSpec& run, RunFiles& fi
   const SearchResult found = search_rate(*plan.search, [&](double rate) {
     WatchedSink sink(nullptr, options);
     const RunSummary s = simulate_with_oracle(plan.setup, at_rate(rate), sink);
-    if (s.requests > 0 && s.counted_duration == Span{0})
-      throw InputError(
-          fmt::format("'warmup_ms': at {:.4g} requests per second the trace is over before the warm-up is, so nothing is "
-                      "counted; shorten the warm-up, lengthen the trace, or search lower rates",
-                      rate));
+    refuse_unjudged(s, rate);
     const double duration_s = to_s(s.counted_duration);
     return Probe{rate, s.latencies.slo_attainment_frac, duration_s > 0 ? static_cast<double>(s.latencies.attained) / duration_s : 0, false};
   });

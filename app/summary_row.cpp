@@ -59,7 +59,7 @@ Fields summary_fields(const RunSummary& s, const SimSetup& setup, bool is_simula
   const double counted_s = to_s(s.counted_duration);
   const auto rate = [&](double amount) { return real_if(counted_s > 0, amount / counted_s); };
   Fields f;
-  f.emplace_back("requests", std::to_string(s.requests));
+  f.emplace_back("requests", std::to_string(l.counted));
   f.emplace_back("completed", std::to_string(l.completed));
   f.emplace_back("rejected", std::to_string(l.rejected));
   f.emplace_back("duration_s", fmt::format("{:.9f}", duration_s));
@@ -86,9 +86,9 @@ Fields summary_fields(const RunSummary& s, const SimSetup& setup, bool is_simula
 std::string not_served(const ServingSummary& s) {
   const MetricsCollector::Latencies& l = s.latencies;
   std::string text;
-  if (l.rejected > 0) text = fmt::format("{} of {} requests were rejected; the first: {}", l.rejected, s.requests, s.first_rejection);
+  if (l.rejected > 0) text = fmt::format("{} of {} requests were rejected; the first: {}", l.rejected, l.counted, s.first_rejection);
   if (l.unfinished > 0)
-    text += fmt::format("{}{} of {} requests were unfinished at the stop", text.empty() ? "" : "; ", l.unfinished, s.requests);
+    text += fmt::format("{}{} of {} requests were unfinished at the stop", text.empty() ? "" : "; ", l.unfinished, l.counted);
   return text;
 }
 

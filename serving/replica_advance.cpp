@@ -23,33 +23,24 @@ std::int64_t ReplicaState::allocations_in(std::int64_t iterations) const {
   return all;
 }
 
-ReplicaState::SpanLimits ReplicaState::span_limits(const Horizon& horizon) {
+std::int64_t ReplicaState::uniform_iterations(const Horizon& horizon) {
   const bool stop_before_publication = !waiting_.empty();  // with which a head finds more hits
-  SpanLimits span;
-  span.iterations = horizon.plans;
-  span.decodes = static_cast<std::int32_t>(running_.size());
-  span.kv_min = std::numeric_limits<std::int32_t>::max();
+  std::int64_t iterations = horizon.plans;
   for (const RequestId id : running_) {
     const Request& r = table_[id];
-    if (r.last_token_ps < 0) span.iterations = 0;
-    span.iterations = std::min<std::int64_t>(span.iterations, r.output_limit - r.emitted_tokens - r.in_flight_tokens);
-    if (stop_before_publication && r.published < r.num_hashes) span.iterations = std::min(span.iterations, first_publication(r) - 1);
-    const std::int32_t held = r.held_tokens();
-    span.kv_tokens += held;
-    span.kv_squares += std::int64_t{held} * held;
-    span.kv_min = std::min(span.kv_min, held);
-    span.kv_max = std::max(span.kv_max, held);
+    if (r.last_token_ps < 0) iterations = 0;
+    iterations = std::min<std::int64_t>(iterations, r.output_limit - r.emitted_tokens - r.in_flight_tokens);
+    if (stop_before_publication && r.published < r.num_hashes) iterations = std::min(iterations, first_publication(r) - 1);
   }
-  if (span.iterations <= 0 || contiguous_) return span;
+  if (iterations <= 0 || contiguous_) return iterations;
   const std::int64_t free = !waiting_.empty() && horizon.ends_with_hits ? pool_->takes_before_loss() : pool_->free_blocks();
-  if (allocations_in(span.iterations) <= free) return span;
-  std::int64_t low = 0, high = span.iterations;  // allocations_in(low) <= free < allocations_in(high)
+  if (allocations_in(iterations) <= free) return iterations;
+  std::int64_t low = 0, high = iterations;  // allocations_in(low) <= free < allocations_in(high)
   while (high - low > 1) {
     const std::int64_t middle = low + (high - low) / 2;
     (allocations_in(middle) <= free ? low : high) = middle;
   }
-  span.iterations = low;
-  return span;
+  return low;
 }
 
 void ReplicaState::collect_replays(std::int64_t iterations) {
@@ -73,10 +64,11 @@ void ReplicaState::emit_uniform(std::int64_t iterations, Picoseconds first_at, P
   const auto tokens = static_cast<std::int32_t>(iterations);
   for (const RequestId id : running_) {
     Request& r = table_[id];
-    if (r.arrival >= limits_.count_from) itl.add(first_at - r.last_token_ps);
+    if (is_counted(r)) itl.add(first_at - r.last_token_ps);
     live_tokens_ += tokens;
     set_computed(r, r.computed_tokens + tokens);
     r.emitted_tokens += tokens;
+    r.publishable_tokens = std::max(r.publishable_tokens, std::min(r.computed_tokens, r.known_values()));
     r.last_token_ps = last_at;
   }
   counters_.output_tokens += iterations * static_cast<std::int64_t>(running_.size());
@@ -84,7 +76,7 @@ void ReplicaState::emit_uniform(std::int64_t iterations, Picoseconds first_at, P
 }
 
 std::int64_t ReplicaState::counted_rows() const {
-  return std::count_if(running_.begin(), running_.end(), [&](RequestId id) { return table_[id].arrival >= limits_.count_from; });
+  return std::count_if(running_.begin(), running_.end(), [&](RequestId id) { return is_counted(table_[id]); });
 }
 
 }  // namespace kvlab

@@ -128,6 +128,7 @@ void ReplicaState::log_uses(const Request& r) {
 // Card 1.4c: full blocks are published when they are allocated, up to tokens that have values.
 void ReplicaState::publish_up_to(Request& r, std::int32_t tokens) {
   if (!limits_.prefix_caching) return;
+  r.publishable_tokens = std::max(r.publishable_tokens, tokens);
   const std::int32_t full = std::min(tokens / limits_.block_tokens, r.num_hashes);
   std::array<std::uint64_t, 32> keys;  // their slots are asked for together
   while (r.published < full) {
@@ -159,7 +160,7 @@ void ReplicaState::release_blocks(Request& r) {
   // Card 1.4d: deepest block first, so that it is evicted first.
   pool_->release_reversed(r.blocks);
   r.blocks.clear();
-  r.published = 0;
+  r.published = r.publishable_tokens = 0;
 }
 
 void ReplicaState::release_memory(Request& r) {
@@ -176,8 +177,9 @@ void ReplicaState::release_memory(Request& r) {
   r.pages = 0;
 }
 
+// What would have been published if it had names.
 void ReplicaState::remember_blocks(Request& r) {
-  const auto full = static_cast<std::size_t>(std::min(r.computed_tokens, r.known_values()) / limits_.block_tokens);
+  const auto full = static_cast<std::size_t>(r.publishable_tokens / limits_.block_tokens);
   for (auto i = static_cast<std::size_t>(r.num_hashes); i < std::min(full, r.blocks.size()); ++i)
     r.left_behind.emplace_back(r.blocks[i], pool_->takes(r.blocks[i]));
 }
@@ -189,7 +191,7 @@ bool ReplicaState::swap_out(RequestId id, Request& r) {
   r.swapped_blocks = held;
   r.is_swapped = true;
   ++num_swapped_;
-  ++counters_.swaps;
+  counters_.swaps += is_counted(r) ? 1 : 0;
   swap_copies_.push_back({id, held, true});
   note(RequestEvent::kSwappedOut, r, now_);
   return true;
@@ -199,12 +201,12 @@ void ReplicaState::preempt(RequestId id, Preemption mode, QueueEnd end) {
   Request& r = table_[id];
   if (!r.is_running) throw InternalError("preempting a request that does not run");
   plan_was_quiet_ = false;
-  ++counters_.preemptions;
+  counters_.preemptions += is_counted(r) ? 1 : 0;
   ++r.preemptions;
   note(RequestEvent::kPreempted, r, now_);
   if (r.left_hashed) mode = footprint_->on_preempt() == Footprint::OnPreempt::kSwap ? Preemption::kSwap : Preemption::kRecompute;
   const bool swapped = mode == Preemption::kSwap && swap_out(id, r);
-  if (mode == Preemption::kSwap && !swapped) ++counters_.recompute_fallbacks;
+  if (mode == Preemption::kSwap && !swapped && is_counted(r)) ++counters_.recompute_fallbacks;
   remove_from_running(id);
   if (!swapped && !r.left_hashed && limits_.prefix_caching && pool_->remembers_blank()) remember_blocks(r);
   release_memory(r);

@@ -5,8 +5,8 @@ namespace kvlab {
 
 void ReplicaState::commit(const StepPlan& plan, InFlightStep& step) {
   step.clear();
-  step.padding = plan.padding;
-  bool uniform = keeps_everything_ && plan.padding.empty() && plan.entries.size() == running_.size();
+  step.idle_rows = plan.idle_rows;
+  bool uniform = keeps_everything_ && plan.idle_rows == 0 && plan.entries.size() == running_.size();
   for (const PlanEntry& planned : plan.entries) {
     Request& r = table_[planned.request];
     StepEntry entry{planned.request,
@@ -33,7 +33,7 @@ void ReplicaState::commit(const StepPlan& plan, InFlightStep& step) {
     const std::int32_t recomputed = std::min(after, r.most_computed) - r.computed_tokens;
     if (recomputed > 0) {
       r.recomputed_tokens += recomputed;
-      counters_.recomputed_tokens += recomputed;
+      if (is_counted(r)) counters_.recomputed_tokens += recomputed;
     }
     counters_.prompt_tokens += std::max(0, std::min(after, r.prompt_tokens) - r.computed_tokens);
     set_computed(r, after);
@@ -106,7 +106,7 @@ void ReplicaState::deliver(Request& r, Picoseconds at, LogHistogram& itl) {
   if (r.last_token_ps < 0) {
     r.first_token = now_;
     note(RequestEvent::kFirstToken, r, now_);
-  } else if (r.arrival >= limits_.count_from) {
+  } else if (is_counted(r)) {
     itl.add(at - r.last_token_ps);
   }
   r.last_token_ps = at;

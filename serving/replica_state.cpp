@@ -81,7 +81,7 @@ void ReplicaState::admit(RequestId id) {
   r.was_admitted = true;
   r.scheduled = now_;
   r.hit_tokens = r.computed_tokens;
-  if (!limits_.prefix_caching) return;
+  if (!limits_.prefix_caching || !is_counted(r)) return;
   counters_.lookup_tokens += r.known_values();
   counters_.hit_tokens += r.hit_tokens;
 }

@@ -108,18 +108,12 @@ class ReplicaState final : public ReplicaView {
     std::uint64_t preemptions = 0, swaps = 0, recompute_fallbacks = 0;
     std::int64_t recomputed_tokens = 0, lookup_tokens = 0, hit_tokens = 0, prompt_tokens = 0, output_tokens = 0;
   };
+  // Tokens of all requests; hits, preemptions and what follows from these only of requests that are counted.
   [[nodiscard]] const Counters& counters() const { return counters_; }
 
   // ---- fast-forward: `iterations` times (process the oldest output, plan one token for every running request) ----
-  struct SpanLimits {
-    std::int64_t iterations = 0;  // that no finish or failing allocation interrupts
-    std::int32_t decodes = 0;
-    std::int64_t kv_tokens = 0;   // held before the next plan's tokens
-    std::int64_t kv_squares = 0;  // sum of squares of the same
-    std::int32_t kv_max = 0, kv_min = 0;
-  };
-  // Limits for the running requests as they are now, within the horizon.
-  [[nodiscard]] SpanLimits span_limits(const Horizon& horizon);
+  // How many of them no finish or failing allocation interrupts within the horizon, for the running requests as they are now.
+  [[nodiscard]] std::int64_t uniform_iterations(const Horizon& horizon);
   // Replays allocations and publications of that many iterations in order; taken(i, blocks) hears that iteration i (from 1)
   // left so many more blocks in use.
   template <class Taken>
@@ -153,6 +147,7 @@ class ReplicaState final : public ReplicaView {
   void log_uses(const Request& r);
   void find_hits(const Request& r);
   void remember_blocks(Request& r);
+  [[nodiscard]] bool is_counted(const Request& r) const { return r.arrival >= limits_.count_from; }
   [[nodiscard]] std::int64_t allocated(const Request& r) const {
     return static_cast<std::int64_t>(r.blocks.size()) * limits_.block_tokens + r.pages * limits_.block_tokens / pool_->pages_per_block() +
            r.reserved_tokens;

@@ -18,9 +18,10 @@ struct Request : RequestInfo {
   Picoseconds last_token_ps = -1;  // when its latest token came out; -1: none yet
   const std::uint64_t* hashes = nullptr;
   std::int32_t hash_tokens = 0;
-  std::int32_t num_hashes = 0;    // usable block hashes, prompt and output together
-  std::int32_t trace_hashes = 0;  // entries behind `hashes`
-  std::int32_t published = 0;     // its first blocks that carry or share a hash
+  std::int32_t num_hashes = 0;          // usable block hashes, prompt and output together
+  std::int32_t trace_hashes = 0;        // entries behind `hashes`
+  std::int32_t published = 0;           // its first blocks that carry or share a hash
+  std::int32_t publishable_tokens = 0;  // that blocks may be published of since it came in, whether they have names or not
   std::int32_t hit_tokens = 0;
   std::int32_t recomputed_tokens = 0;
   std::int32_t most_computed = 0;    // before the latest preemption

@@ -25,7 +25,7 @@ struct StepEntry {
 // A step that was planned and whose output is not processed yet.
 struct InFlightStep {
   std::vector<StepEntry> entries;
-  std::vector<PaddingRow> padding;
+  std::int32_t idle_rows = 0;
   PolicyWork policy;
   std::uint64_t number = 0;
   bool is_uniform = false;            // every running request decodes one token, no policy event
@@ -34,7 +34,7 @@ struct InFlightStep {
 
   void clear() {
     entries.clear();
-    padding.clear();
+    idle_rows = 0;
     policy.clear();
     is_uniform = false;
   }

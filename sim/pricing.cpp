@@ -1,7 +1,6 @@
 #include "sim/pricing.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace kvlab {
 
@@ -27,29 +26,21 @@ bool is_partial(const StepEntry& entry) { return entry.layer_begin > 0 || entry.
 void StepPricer::collect(const InFlightStep& step, int layer) {
   prefills_.clear();
   shape_ = StepShape{};
-  shape_.decode_kv_min = std::numeric_limits<std::int32_t>::max();
   const auto add_row = [&](std::int32_t tokens, std::int32_t kv) {
     if (tokens > 1) {
       prefills_.push_back({tokens, kv});
-      return;
+    } else {
+      add_decode_row(shape_, kv, cost_.attention_window());
     }
-    ++shape_.decodes;
-    shape_.decode_kv_tokens += kv;
-    shape_.decode_kv_squares += std::int64_t{kv} * kv;
-    shape_.decode_kv_max = std::max(shape_.decode_kv_max, kv);
-    shape_.decode_kv_min = std::min(shape_.decode_kv_min, kv);
   };
   for (const StepEntry& entry : step.entries) {
     if (layer != kAllLayers && !covers(entry, layer)) continue;
     add_row(std::max(entry.tokens, entry.padded_tokens), entry.kv_before);
     if (entry.layer_end == 0) ++shape_.head_rows;
   }
-  for (const PaddingRow& row : step.padding) {
-    add_row(row.tokens, row.kv_tokens);
-    ++shape_.head_rows;
-  }
-  if (shape_.decodes == 0) shape_.decode_kv_min = 0;
-  std::int32_t tokens = shape_.decodes;
+  shape_.idle_rows = step.idle_rows;
+  shape_.head_rows += step.idle_rows;
+  std::int32_t tokens = shape_.decodes + shape_.idle_rows;
   for (const PrefillPiece& piece : prefills_) tokens += piece.new_tokens;
   shape_.padding_rows = scheduler_.padded_tokens(tokens) - tokens;
   shape_.prefills = prefills_;
@@ -76,9 +67,7 @@ void StepPricer::add_passes(const InFlightStep& step, StepCost& sum) {
     if (pass.new_tokens > 1) {
       shape.prefills = std::span(&piece, 1);
     } else {
-      shape.decodes = 1;
-      shape.decode_kv_tokens = shape.decode_kv_max = shape.decode_kv_min = pass.kv_tokens;
-      shape.decode_kv_squares = std::int64_t{pass.kv_tokens} * pass.kv_tokens;
+      add_decode_row(shape, pass.kv_tokens, cost_.attention_window());
     }
     StepCost cost = cost_.step(shape);
     cost.part = {};
@@ -101,7 +90,7 @@ StepCost StepPricer::price_layers(const InFlightStep& step) {
   StepCost sum;
   for (std::size_t i = 0; i + 1 < edges_.size(); ++i) {
     collect(step, edges_[i]);
-    if (shape_.decodes == 0 && prefills_.empty()) continue;
+    if (shape_.decodes == 0 && shape_.idle_rows == 0 && prefills_.empty()) continue;
     shape_.layers = edges_[i + 1] - edges_[i];
     shape_.ops = {};
     add(sum, cost_.step(shape_), 1);

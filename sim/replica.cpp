@@ -94,8 +94,9 @@ void SimReplica::handle(const Event& event, Picoseconds next_arrival) {
   if (event.subject != generation_) return;
   if (stretch_.iterations > 0) carry_out(stretch_.iterations);
   process_oldest(event.at);
-  // Nothing else happens at this instant before its plan: no need to queue it.
-  if (next_arrival > event.at && (queue_.is_empty() || queue_.top().at > event.at) && !plan_pending_) {
+  // Nothing else happens at this instant before its plan: no need to queue it. Who has left may be followed at once.
+  const bool is_alone = next_arrival > event.at && (queue_.is_empty() || queue_.top().at > event.at) && state_.outbox().empty();
+  if (is_alone && !plan_pending_) {
     plan(event.at);
   } else if (!plan_pending_) {
     plan_pending_ = true;

@@ -19,17 +19,15 @@ void SimReplica::look_ahead() {
   if (state_.has_input() || !state_.plan_was_quiet() || !all_uniform()) return;
   const Horizon horizon = scheduler_->stable_for(state_);
   if (horizon.plans <= 0) return;
-  const ReplicaState::SpanLimits span = state_.span_limits(horizon);
-  if (span.iterations < 2) return;
+  const std::int64_t uniform = state_.uniform_iterations(horizon);
+  if (uniform < 2) return;
   StepShape shape;
-  shape.decodes = shape.head_rows = span.decodes;
-  shape.padding_rows = scheduler_->padded_tokens(span.decodes) - span.decodes;
-  shape.decode_kv_tokens = span.kv_tokens;
-  shape.decode_kv_squares = span.kv_squares;
-  shape.decode_kv_max = span.kv_max;
-  shape.decode_kv_min = span.kv_min;
+  const std::int32_t window = cost_->attention_window();
+  for (const RequestId id : state_.running()) add_decode_row(shape, state_.table()[id].held_tokens(), window);
+  shape.head_rows = shape.decodes;
+  shape.padding_rows = scheduler_->padded_tokens(shape.decodes) - shape.decodes;
   const DecodeSpan priced = cost_->decode_span(shape);
-  const std::int64_t iterations = std::min(span.iterations, priced.valid_steps);
+  const std::int64_t iterations = std::min(uniform, priced.valid_steps);
   if (iterations < 2) return;
   const Picoseconds host = cost_->host_time(shape);
   if (depth_ > 1 && host > 0) {  // exact only while the device is what steps wait for

@@ -148,7 +148,7 @@ bool EngineReplica::plan_one(Picoseconds now) {
     if (!handed.swapped_in.empty()) hand_over(std::move(handed));
     return false;
   }
-  if (!plan_.padding.empty() ||
+  if (plan_.idle_rows > 0 ||
       std::any_of(plan_.entries.begin(), plan_.entries.end(), [](const PlanEntry& e) { return e.padded_tokens > 0; }))
     throw InputError("the scheduler pads its batches, which the engine does not; choose another scheduler for 'host: engine'");
   if (std::any_of(plan_.entries.begin(), plan_.entries.end(), [](const PlanEntry& e) { return e.layer_begin > 0 || e.layer_end > 0; }))

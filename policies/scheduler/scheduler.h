@@ -39,21 +39,16 @@ struct PlanEntry {
 };
 
 // A row that costs and computes nothing: a finished member of a static batch.
-struct PaddingRow {
-  std::int32_t tokens = 0;
-  std::int32_t kv_tokens = 0;
-};
-
 struct StepPlan {
   std::vector<PlanEntry> entries;
-  std::vector<PaddingRow> padding;
+  std::int32_t idle_rows = 0;  // of finished members of a static batch: they go through the linear layers and the head
 
   void clear() {
     entries.clear();
-    padding.clear();
+    idle_rows = 0;
   }
   void add(RequestId request, std::int32_t tokens) { entries.push_back({request, tokens, 0, 0, 0}); }
-  [[nodiscard]] bool is_empty() const { return entries.empty() && padding.empty(); }
+  [[nodiscard]] bool is_empty() const { return entries.empty() && idle_rows == 0; }
 };
 
 enum class Preemption : std::uint8_t { kRecompute, kSwap };

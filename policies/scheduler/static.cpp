@@ -78,7 +78,7 @@ class Static final : public Scheduler {
       if (m > 0 && view.info(r).in_flight_steps == 0) plan.add(r, m);
     }
     if (plan.entries.empty()) return;
-    plan.padding.assign(rows_ - view.running().size(), PaddingRow{1, 0});
+    plan.idle_rows = static_cast<std::int32_t>(rows_ - view.running().size());
   }
 
   std::int32_t max_batch_, max_len_;

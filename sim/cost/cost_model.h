@@ -1,8 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <vector>
 
@@ -20,7 +20,7 @@ struct PrefillPiece {
 };
 
 // The work of one step of one replica. Decode rows are given by their totals, so that a step of 256 rows is as cheap to
-// price as one of 2; kv counts cached tokens before the row's own.
+// price as one of 2; kv counts cached tokens before the row's own, of which a sliding window shows the last (add_decode_row).
 struct StepShape {
   std::span<const PrefillPiece> prefills;
   std::int32_t decodes = 0;
@@ -28,11 +28,27 @@ struct StepShape {
   std::int32_t decode_kv_max = 0;      // the longest of them
   std::int32_t decode_kv_min = 0;      // the shortest of them
   std::int64_t decode_kv_squares = 0;  // sum over decode rows of kv^2: the spread, for skew rules
-  std::int32_t padding_rows = 0;       // rows that cost linear work only
+  std::int32_t decode_full = 0;        // decode rows that fill the sliding window: no token more makes them longer
+  std::int32_t decode_open_max = 0;    // the longest of the others, where there is a window
+  std::int32_t idle_rows = 0;          // rows without attention
+  std::int32_t padding_rows = 0;       // the same, whose work is of no use
   std::int32_t head_rows = 0;          // rows that need logits: one per sequence in the step
   std::span<const PolicyOp> ops;
   std::int32_t layers = 0;  // 0: all layers, embedding and head; else this many layers and nothing else
 };
+
+// One decode row more, of `kv` cached tokens. `window`: a token sees so many, itself included; 0: all of them.
+inline void add_decode_row(StepShape& shape, std::int32_t kv, std::int32_t window) {
+  const bool is_full = window > 0 && kv >= window - 1;
+  if (is_full) kv = window - 1;
+  shape.decode_kv_min = shape.decodes == 0 ? kv : std::min(shape.decode_kv_min, kv);
+  shape.decode_kv_max = std::max(shape.decode_kv_max, kv);
+  ++shape.decodes;
+  shape.decode_kv_tokens += kv;
+  shape.decode_kv_squares += std::int64_t{kv} * kv;
+  shape.decode_full += is_full ? 1 : 0;
+  if (window > 0 && !is_full) shape.decode_open_max = std::max(shape.decode_open_max, kv);
+}
 
 enum class CostPart : std::uint8_t { kLinear, kAttention, kHead, kCollective, kPolicy };
 inline constexpr std::size_t kCostParts = 5;
@@ -63,13 +79,15 @@ class CostModel {
  public:
   virtual ~CostModel() = default;
   virtual StepCost step(const StepShape& shape) = 0;
-  // shape has no prefills, and all of its rows gain a token per step.
+  // shape has no prefills, and all of its rows gain a token per step, as far as the window shows it.
   virtual DecodeSpan decode_span(const StepShape& shape) = 0;
   // Host time of planning and launching a step, and 0 where the profile has none.
   [[nodiscard]] virtual Picoseconds host_time(const StepShape& shape) const = 0;
   // Pipeline parallelism: the same step cut into stages, activations' transfer included; one entry without it.
   virtual void stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) = 0;
   [[nodiscard]] virtual int num_layers() const = 0;
+  // A token sees so many of the last ones, itself included; 0: all.
+  [[nodiscard]] virtual std::int32_t attention_window() const { return 0; }
   [[nodiscard]] virtual int num_stages() const { return 1; }
   // Seconds to compute `tokens` prompt tokens on top of `kv_before`, for policies that weigh the cost of a miss.
   virtual double prefill_seconds(std::int32_t tokens, std::int32_t kv_before) = 0;

@@ -136,11 +136,13 @@ std::optional<Work> op_work(const ModelSpec& m, const Parallel& p, const Profile
   return std::nullopt;
 }
 
-Work attention_work(const AttentionWork& work, const Point& at) {
+// `window`: a token sees so many, itself included; 0: all.
+Work attention_work(const AttentionWork& work, std::int64_t window, const Point& at) {
   Work all;
   if (at[0] > 0) all = work.prefill({static_cast<std::int32_t>(at[0]), static_cast<std::int32_t>(at[1])});
   if (at[2] == 0) return all;
-  const Work decode = work.decode(at[2], at[2] * std::max<std::int64_t>(0, at[3] - 1));  // the table counts a row's own token
+  const std::int64_t length = window > 0 ? std::min(window, at[3]) : at[3];
+  const Work decode = work.decode(at[2], at[2] * std::max<std::int64_t>(0, length - 1));  // the table counts a row's own token
   return {all.flops + decode.flops, all.bytes + decode.bytes};
 }
 
@@ -185,7 +187,7 @@ std::vector<LintFinding> lint_profile(const Profile& profile, const ModelSpec& m
     TableLint(op.name, op.times, {axis}, hardware, peak).run([&](const Point& at) { return op_work(m, p, op, at[0]); }, findings);
   }
   TableLint("attention", profile.attention, {"prefill_chunk", "kv_prefill", "n_decode", "kv_decode"}, hardware, peak)
-      .run([&](const Point& at) { return std::optional(attention_work(work, at)); }, findings);
+      .run([&](const Point& at) { return std::optional(attention_work(work, m.sliding_window, at)); }, findings);
   if (m.is_moe()) {
     TableLint("moe", profile.moe, {"tokens", "activated_experts"}, hardware, peak)
         .run([&](const Point& at) { return std::optional(moe_work(m, at)); }, findings);

@@ -81,8 +81,7 @@ double RooflinePrices::prefill_ps(const PrefillPiece& piece) const {
   return body_ps(static_cast<double>(w.flops), static_cast<double>(w.bytes));
 }
 
-// decode_work is linear in kv_tokens below the sliding window and constant above it, so its real-valued form follows from
-// its values at whole numbers.
+// Work is linear in kv_tokens, so its real-valued form follows from its values at whole numbers.
 double RooflinePrices::decode_ps(std::int64_t rows, double kv_tokens) const {
   const auto below = static_cast<std::int64_t>(std::floor(kv_tokens));
   const double rest = kv_tokens - static_cast<double>(below);
@@ -93,7 +92,7 @@ double RooflinePrices::decode_ps(std::int64_t rows, double kv_tokens) const {
   return body_ps(between(a.flops, b.flops), between(a.bytes, b.bytes));
 }
 
-// Knots: no cached tokens; where compute overtakes memory (or the reverse); the sliding window.
+// Knots: no cached tokens, and where compute overtakes memory (or the reverse).
 DecodeCurve RooflinePrices::decode_attention(std::int64_t rows) const {
   const double ranks = parallel_.data_ranks();
   const auto own_rows = static_cast<std::int64_t>(std::ceil(static_cast<double>(rows) / ranks));
@@ -104,9 +103,7 @@ DecodeCurve RooflinePrices::decode_attention(std::int64_t rows) const {
   const double gap = static_cast<double>(none.bytes) * ps_per_byte_ - static_cast<double>(none.flops) * ps_per_flop_;
   std::vector<double> at{0.0};
   const double crossing = flop_slope == byte_slope ? -1.0 : gap / (flop_slope - byte_slope);
-  const double window = model_.sliding_window > 0 ? static_cast<double>(own_rows * (model_.sliding_window - 1)) : -1.0;
-  if (crossing > 0 && (window < 0 || crossing < window)) at.push_back(crossing);
-  if (window > 0) at.push_back(window);
+  if (crossing > 0) at.push_back(crossing);
   DecodeCurve curve;
   for (std::size_t i = 0; i < at.size(); ++i) {
     const double here = decode_ps(own_rows, at[i]);

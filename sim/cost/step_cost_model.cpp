@@ -44,8 +44,9 @@ Work sum(const std::vector<OpWork>& ops) {
   return all;
 }
 
+// Whose work is of use.
 std::int64_t tokens_of(const StepShape& shape) {
-  std::int64_t tokens = std::int64_t{shape.decodes} + shape.padding_rows;
+  std::int64_t tokens = std::int64_t{shape.decodes} + shape.idle_rows;
   for (const PrefillPiece& piece : shape.prefills) tokens += piece.new_tokens;
   return tokens;
 }
@@ -133,17 +134,6 @@ std::vector<StepCostModel::Cell> StepCostModel::make_cells(std::int64_t rows) co
     cells.push_back({begin, kNoEnd, std::llround(base), std::llround(knot.ps_per_token), knot.footing});
   }
   assert(!cells.empty() && cells.front().begin == 0);
-  // The work counts bend at the sliding window, whatever the times do.
-  const std::int64_t window = model_.sliding_window > 0 ? rows * (model_.sliding_window - 1) : 0;
-  for (std::size_t i = 0; window > 0 && i < cells.size(); ++i) {
-    const bool is_inside = cells[i].begin < window && (i + 1 == cells.size() || cells[i + 1].begin > window);
-    if (!is_inside) continue;
-    Cell rest = cells[i];
-    rest.base += rest.slope * (window - rest.begin);
-    rest.begin = window;
-    cells.insert(cells.begin() + static_cast<std::ptrdiff_t>(i) + 1, rest);
-    break;
-  }
   for (std::size_t i = 0; i + 1 < cells.size(); ++i) cells[i].end = cells[i + 1].begin;
   return cells;
 }
@@ -201,8 +191,10 @@ StepCostModel::Decode StepCostModel::add_attention(const StepShape& shape, std::
   return {};
 }
 
-void StepCostModel::add_work(const StepShape& shape, const TokenEntry& entry, std::int64_t layers, StepCost& cost) {
-  add(cost, entry.layer_work, layers);
+void StepCostModel::add_work(const StepShape& shape, std::int64_t layers, StepCost& cost) {
+  const TokenEntry& useful = tokens_at(tokens_of(shape));
+  add(cost, useful.layer_work, layers);
+  if (shape.layers == 0) add(cost, useful.once_work);
   for (const PrefillPiece& piece : shape.prefills) add(cost, work_.prefill(piece), layers);
   if (shape.decodes > 0) add(cost, work_.decode(shape.decodes, shape.decode_kv_tokens), layers);
   for (const PolicyOp& op : shape.ops)
@@ -217,11 +209,11 @@ StepCost StepCostModel::step(const StepShape& shape) {
 StepCost StepCostModel::step(const StepShape& shape, Decode& decode) {
   const bool is_whole = shape.layers == 0;
   const std::int64_t layers = is_whole ? model_.layers : shape.layers;
-  const TokenEntry& entry = tokens_at(tokens_of(shape));
   StepCost cost;
+  add_work(shape, layers, cost);
+  const TokenEntry& entry = tokens_at(tokens_of(shape) + shape.padding_rows);
   charge(cost, CostPart::kLinear, entry.layer, layers);
   charge(cost, CostPart::kCollective, entry.layer_collective, layers);
-  add_work(shape, entry, layers, cost);
   decode = add_attention(shape, layers, cost);
   for (const PolicyOp& op : shape.ops) charge(cost, CostPart::kPolicy, round(prices_->policy(op)));
   if (!is_whole) return cost;
@@ -230,7 +222,6 @@ StepCost StepCostModel::step(const StepShape& shape, Decode& decode) {
   charge(cost, CostPart::kCollective, entry.once_collective);
   charge(cost, CostPart::kCollective, entry.send, parallel_.pp - 1);
   charge(cost, CostPart::kHead, head.price);
-  add(cost, entry.once_work);
   add(cost, head.work);
   return cost;
 }
@@ -264,14 +255,16 @@ DecodeSpan StepCostModel::decode_span(const StepShape& shape) {
     span.valid_steps = 1;
     return span;
   }
-  charge(span.slope, CostPart::kAttention, d.per_token * shape.decodes + d.per_max_token, d.footing);
-  const bool is_clipped = model_.sliding_window > 0 && shape.decode_kv_tokens >= shape.decodes * (model_.sliding_window - 1);
-  if (!is_clipped) {
-    const Work none = work_.decode(shape.decodes, 0), one = work_.decode(shape.decodes, 1);
-    add(span.slope, {one.flops - none.flops, one.bytes - none.bytes}, model_.layers * shape.decodes);
-  }
-  span.valid_steps = steps_below(shape.decode_kv_tokens, shape.decodes, d.tokens_end);
-  if (d.bucket >= 0) {
+  const std::int64_t growing = shape.decodes - shape.decode_full;
+  if (growing == 0) return span;
+  charge(span.slope, CostPart::kAttention, d.per_token * growing + d.per_max_token, d.footing);
+  const Work none = work_.decode(shape.decodes, 0), one = work_.decode(shape.decodes, 1);
+  add(span.slope, {one.flops - none.flops, one.bytes - none.bytes}, model_.layers * growing);
+  span.valid_steps = steps_below(shape.decode_kv_tokens, growing, d.tokens_end);
+  if (model_.sliding_window > 0) span.valid_steps = std::min(span.valid_steps, model_.sliding_window - 1 - shape.decode_open_max);
+  if (d.bucket >= 0 && growing < shape.decodes) {  // a bucket's axes take rows to grow together
+    span.valid_steps = 1;
+  } else if (d.bucket >= 0) {
     span.valid_steps = std::min(span.valid_steps, steps_below(shape.decode_kv_max, 1, d.max_end));
     span.valid_steps = steps_in_bucket(shape, d.bucket, std::min(span.valid_steps, kLongestSpan));
   }
@@ -286,7 +279,7 @@ void StepCostModel::stage_times(const StepShape& shape, std::vector<Picoseconds>
   stages.assign(static_cast<std::size_t>(pp), 0);
   stages.back() = whole.total;
   if (pp == 1 || shape.layers != 0) return;
-  const TokenEntry entry = tokens_at(tokens_of(shape));
+  const TokenEntry entry = tokens_at(tokens_of(shape) + shape.padding_rows);
   const Picoseconds policy = whole.part[static_cast<std::size_t>(CostPart::kPolicy)];
   StepShape part = shape;
   part.ops = {};

@@ -23,6 +23,7 @@ class StepCostModel final : public CostModel {
   void stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) override;
   [[nodiscard]] int num_stages() const override { return parallel_.pp; }
   [[nodiscard]] int num_layers() const override { return static_cast<int>(model_.layers); }
+  [[nodiscard]] std::int32_t attention_window() const override { return static_cast<std::int32_t>(model_.sliding_window); }
   double prefill_seconds(std::int32_t tokens, std::int32_t kv_before) override;
   [[nodiscard]] double peak_flops() const override { return peak_flops_; }
   [[nodiscard]] double peak_bytes_per_s() const override { return peak_bytes_per_s_; }
@@ -63,7 +64,7 @@ class StepCostModel final : public CostModel {
   [[nodiscard]] Decode decode_at(const DecodeBatch& batch);
   StepCost step(const StepShape& shape, Decode& decode);
   Decode add_attention(const StepShape& shape, std::int64_t layers, StepCost& cost);
-  void add_work(const StepShape& shape, const TokenEntry& entry, std::int64_t layers, StepCost& cost);
+  void add_work(const StepShape& shape, std::int64_t layers, StepCost& cost);
   [[nodiscard]] std::int64_t steps_in_bucket(const StepShape& shape, int bucket, std::int64_t limit) const;
   static DecodeBatch batch_of(const StepShape& shape) {
     return {shape.decodes, shape.decode_kv_tokens, shape.decode_kv_max, shape.decode_kv_min, shape.decode_kv_squares};

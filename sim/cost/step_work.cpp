@@ -72,11 +72,11 @@ void head_ops(const ModelSpec& m, const Parallel& p, std::int64_t rows, std::vec
   ops.push_back(op("sampler", SamplingShape{r, m.vocabulary, a}));
 }
 
-AttentionWork::AttentionWork(const ModelSpec& m, const Parallel& p) : window_(m.sliding_window) {
+AttentionWork::AttentionWork(const ModelSpec& m, const Parallel& p) {
   const Heads h = heads(m, p);
   const std::int64_t a = m.activation_bytes(), kv = bits(m.kv_dtype) / 8;
   decode_ = {0, 0, h.q, h.kv, m.head_dim, a, kv};
-  prefill_ = {0, 0, h.q, h.kv, m.head_dim, a, kv, window_};
+  prefill_ = {0, 0, h.q, h.kv, m.head_dim, a, kv, m.sliding_window};
 }
 
 double policy_share(const ModelSpec& m, const Parallel& p) { return static_cast<double>(heads(m, p).kv) / static_cast<double>(m.kv_heads); }

@@ -35,12 +35,11 @@ void head_ops(const ModelSpec& m, const Parallel& p, std::int64_t rows, std::vec
 class AttentionWork {
  public:
   AttentionWork(const ModelSpec& m, const Parallel& p);
-  // kv_tokens: cached tokens of all decode rows before their own; each row sees its own token too.
+  // kv_tokens: cached tokens that all decode rows see before their own; each row sees its own token too.
   [[nodiscard]] Work decode(std::int64_t rows, std::int64_t kv_tokens) const {
     AttentionDecodeShape s = decode_;
     s.rows = rows;
     s.kv_tokens = kv_tokens + rows;
-    if (window_ > 0) s.kv_tokens = std::min(s.kv_tokens, rows * window_);
     return {flops(s), bytes(s)};
   }
   [[nodiscard]] Work prefill(const PrefillPiece& piece) const {
@@ -53,7 +52,6 @@ class AttentionWork {
  private:
   AttentionDecodeShape decode_;
   AttentionPrefillShape prefill_;
-  std::int64_t window_;
 };
 // The share of a policy's operations that falls on one rank: KV heads are cut over ranks, or repeated where there are fewer.
 double policy_share(const ModelSpec& m, const Parallel& p);

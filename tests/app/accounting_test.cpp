@@ -39,7 +39,25 @@ TEST_F(Accounting, AWarmUpDoesNotLowerThroughput) {
 TEST_F(Accounting, ASearchInWhichAllArriveDuringTheWarmUpIsRefused) {
   const Called called = run({"--set", "warmup_ms=20000", "--set", "slo={ttft_ms: 1000}", "--set", "search={rate: [1, 60]}"});
   EXPECT_NE(called.status, 0);
-  EXPECT_THAT(called.err, HasSubstr("'warmup_ms': at 60 requests per second the trace is over before the warm-up is"));
+  EXPECT_THAT(called.err, HasSubstr("'warmup_ms': at 60 requests per second all of them arrive during the warm-up"));
+}
+
+// All arrive in the warm-up, and their outputs end behind it.
+TEST_F(Accounting, ASearchInWhichOutputsAloneOutlastTheWarmUpIsRefused) {
+  const Called called = run({"--set", "warmup_ms=1700", "--set", "slo={ttft_ms: 1000}", "--set", "search={rate: [1, 60]}"});
+  EXPECT_THAT(called.err, HasSubstr("'warmup_ms': at 60 requests per second all of them arrive during the warm-up"));
+}
+
+TEST_F(Accounting, ASearchThatIsCutOffBeforeItCanJudgeIsRefused) {
+  const Called called = run({"--set", "stop={after_s: 0.001}", "--set", "slo={ttft_ms: 1000}", "--set", "search={rate: [1, 60]}"});
+  EXPECT_THAT(called.err, HasSubstr("'stop': at 1 requests per second it cuts every request off"));
+}
+
+// What is shared by all, each finds from the second request on.
+TEST_F(Accounting, CountsAndHitsAreOfWhatComesAfterTheWarmUp) {
+  ASSERT_EQ(run({"--set", "warmup_ms=4000"}).status, 0);
+  EXPECT_LT(value("requests"), 100);
+  EXPECT_EQ(value("requests"), value("completed"));
 }
 
 TEST_F(Accounting, ALoadOfZeroIsTheTracesOwnInASweepToo) {

@@ -64,14 +64,15 @@ std::vector<RequestRecord> simulated(const ServeSetup& serve, TraceSource& trace
 // Conversations of three turns; each prompt begins with the one before.
 class Conversations final : public TraceSource {
  public:
-  explicit Conversations(std::int32_t concurrency) : concurrency_(concurrency) {}
+  // `waits`: turns come some time after the turn before them, sessions some time after another's end; else at once.
+  Conversations(std::int32_t concurrency, bool waits) : concurrency_(concurrency), waits_(waits) {}
   bool next(TraceRequest& r) override {
     if (at_ == 24) return false;
     const auto session = static_cast<std::int32_t>(at_ / 3), turn = static_cast<std::int32_t>(at_ % 3);
     ++at_;
     r = {};
     r.session = session, r.is_follow_up = turn > 0;
-    r.arrival = Time(Span(2'300'000 * session)), r.delay = Span(turn > 0 ? 1'700'000 * session + 40'000 * turn : 0);
+    r.arrival = Time(Span(2'300'000 * session)), r.delay = Span(turn > 0 && waits_ ? 1'700'000 * session + 40'000 * turn : 0);
     r.prompt_tokens = 50 + 60 * turn + 7 * session, r.output_tokens = 4 + (session + turn) % 5;
     for (std::int32_t c = 0; c < r.prompt_tokens / 16; ++c)
       hashes_.at(at_ - 1).push_back(static_cast<std::uint64_t>(1000 * (session + 1) + c));
@@ -80,12 +81,15 @@ class Conversations final : public TraceSource {
   }
   [[nodiscard]] bool keeps_hashes() const override { return true; }
   [[nodiscard]] std::int32_t concurrency() const override { return concurrency_; }
-  [[nodiscard]] Span think_time(std::uint64_t session) const override { return Span(900'000 * static_cast<std::int64_t>(session + 1)); }
+  [[nodiscard]] Span think_time(std::uint64_t session) const override {
+    return Span(waits_ ? 900'000 * static_cast<std::int64_t>(session + 1) : 0);
+  }
 
  private:
   std::array<std::vector<std::uint64_t>, 24> hashes_;
   std::size_t at_ = 0;
   std::int32_t concurrency_;
+  bool waits_;
 };
 
 void expect_same(std::vector<RequestRecord> a, std::vector<RequestRecord> b) {
@@ -150,9 +154,9 @@ TEST(ServeAsSimulated, StopsAtTheSameMoment) {
 TEST(ServeAsSimulated, ConversationsAndClosedLoops) {
   const Recipe full = load_recipe("full");
   const ServeSetup setup = probe_setup(full, "vllm_v1", "{budget_tokens: 128}", 60);
-  for (const std::int32_t concurrency : {0, 3}) {
-    SCOPED_TRACE(concurrency);
-    Conversations simulated_ones(concurrency), served_ones(concurrency);
+  for (const auto& [concurrency, waits] : {std::pair{0, true}, {3, true}, {0, false}, {3, false}}) {
+    SCOPED_TRACE(std::to_string(concurrency) + (waits ? " waits" : ""));
+    Conversations simulated_ones(concurrency, waits), served_ones(concurrency, waits);
     test::Recorder sink;
     const ServingSummary summary = serve(setup, served_ones, sink);
     EXPECT_EQ(sink.requests.size(), 24U);

@@ -87,7 +87,7 @@ class ReplicaDriver {
       text += (text.empty() ? "" : " ") + std::to_string(state_->table()[entry.request].number) + ":" + std::to_string(entry.tokens);
       if (entry.padded_tokens != 0) text += "/" + std::to_string(entry.padded_tokens);
     }
-    if (!plan_.padding.empty()) text += " +" + std::to_string(plan_.padding.size());
+    if (plan_.idle_rows > 0) text += " +" + std::to_string(plan_.idle_rows);
     if (!plan_.is_empty()) state_->commit(plan_, in_flight_);
     return text;
   }

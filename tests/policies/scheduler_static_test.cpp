@@ -40,9 +40,7 @@ TEST(StaticScheduler, PaddingIsCostNotThroughput) {
   d.step();
   EXPECT_EQ(d.state().counters().prompt_tokens, 8);
   d.step();
-  ASSERT_EQ(d.last_step().padding.size(), 1U);
-  EXPECT_EQ(d.last_step().padding[0].tokens, 1);
-  EXPECT_EQ(d.last_step().padding[0].kv_tokens, 0);
+  EXPECT_EQ(d.last_step().idle_rows, 1);
 }
 
 // 10 blocks of 4 tokens hold 40; max_len 16 gives room for two requests at a time.

@@ -29,10 +29,11 @@ bool adds_up(const StepCost& c) {
 // Rows of a decode batch, one by one, so that totals and extremes stay consistent along a span.
 struct Rows {
   std::vector<std::int32_t> kv;
-  [[nodiscard]] StepShape shape() const {
-    const auto n = static_cast<std::int32_t>(kv.size());
-    return decode_shape(n, std::accumulate(kv.begin(), kv.end(), std::int64_t{0}), *std::max_element(kv.begin(), kv.end()),
-                        *std::min_element(kv.begin(), kv.end()));
+  [[nodiscard]] StepShape shape(std::int32_t window) const {
+    StepShape shape;
+    for (const std::int32_t tokens : kv) add_decode_row(shape, tokens, window);
+    shape.head_rows = shape.decodes;
+    return shape;
   }
   void grow(std::int64_t steps) {
     for (std::int32_t& tokens : kv) tokens += static_cast<std::int32_t>(steps);
@@ -51,7 +52,8 @@ Rows draw_rows() {
 // a span that begins inside another agrees with it; the span ends before anything else is priced.
 void check_one_span(CostModel& cost) {
   Rows rows = draw_rows();
-  const StepShape shape = rows.shape();
+  const std::int32_t window = cost.attention_window();
+  const StepShape shape = rows.shape(window);
   const DecodeSpan span = cost.decode_span(shape);
   RC_ASSERT(span.valid_steps >= 1);
   RC_ASSERT(is_same(span.base, cost.step(shape)));
@@ -64,8 +66,8 @@ void check_one_span(CostModel& cost) {
     later.grow(i);
     StepCost expected = span.base;
     add(expected, span.slope, i);
-    RC_ASSERT(is_same(cost.step(later.shape()), expected));
-    const DecodeSpan inner = cost.decode_span(later.shape());
+    RC_ASSERT(is_same(cost.step(later.shape(window)), expected));
+    const DecodeSpan inner = cost.decode_span(later.shape(window));
     RC_ASSERT(is_same(inner.slope, span.slope));
     if (span.valid_steps < 100'000) RC_ASSERT(inner.valid_steps == span.valid_steps - i);
   }

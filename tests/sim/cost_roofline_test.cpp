@@ -108,11 +108,42 @@ TEST(RooflineCost, SlidingWindowLevelsDecodeOff) {
   const TempFolder folder;
   const std::string model = folder.write("w.yaml", std::string(kTinyModel) + "sliding_window: 100\n");
   const auto cost = make_cost_model(setup_of("model: " + model + "\nhardware: " + folder.write("card.yaml", kTinyCard) + "\n"));
-  EXPECT_EQ(cost->step(decode_shape(2, 198)).total, cost->step(decode_shape(2, 5000)).total);
-  EXPECT_LT(cost->step(decode_shape(2, 197)).total, cost->step(decode_shape(2, 198)).total);
-  EXPECT_EQ(cost->step(decode_shape(2, 198)).bytes, cost->step(decode_shape(2, 5000)).bytes);
-  const DecodeSpan span = cost->decode_span(decode_shape(2, 100));
-  EXPECT_EQ(span.valid_steps, 49);  // 100, 102, ... 196; at 198 both rows fill the window
+  ASSERT_EQ(cost->attention_window(), 100);
+  const auto rows = [](std::initializer_list<std::int32_t> kv) {
+    StepShape shape;
+    for (const std::int32_t tokens : kv) add_decode_row(shape, tokens, 100);
+    shape.head_rows = shape.decodes;
+    return shape;
+  };
+  EXPECT_EQ(cost->step(rows({99, 99})).total, cost->step(rows({2500, 2500})).total);
+  EXPECT_LT(cost->step(rows({98, 99})).total, cost->step(rows({99, 99})).total);
+  EXPECT_EQ(cost->step(rows({99, 99})).bytes, cost->step(rows({2500, 2500})).bytes);
+  EXPECT_EQ(cost->decode_span(rows({50, 50})).valid_steps, 49);  // at 99 both rows fill the window
+  // One long row among short ones sees no more than the window, too.
+  const StepShape uneven = rows({2500, 10, 20});
+  EXPECT_EQ(cost->step(uneven).total, cost->step(rows({99, 10, 20})).total);
+  EXPECT_EQ(cost->step(uneven).flops, cost->step(rows({99, 10, 20})).flops);
+  const DecodeSpan span = cost->decode_span(uneven);
+  EXPECT_EQ(span.valid_steps, 79);
+  EXPECT_EQ(span.base.total + 10 * span.slope.total, cost->step(rows({2510, 20, 30})).total);
+  EXPECT_EQ(cost->decode_span(rows({99, 500})).slope.total, 0);
+}
+
+// Rows that pad a batch take time, and do nothing of use; those of finished members of a static batch count as work.
+TEST(RooflineCost, PaddingIsNoUsefulWork) {
+  const TempFolder folder;
+  const auto cost = make_cost_model(setup_of(tiny(folder)));
+  StepShape shape = decode_shape(9, 900);
+  const StepCost plain = cost->step(shape);
+  shape.padding_rows = 1000;
+  const StepCost padded = cost->step(shape);
+  EXPECT_GT(padded.total, plain.total);
+  EXPECT_EQ(padded.flops, plain.flops);
+  EXPECT_EQ(padded.bytes, plain.bytes);
+  EXPECT_EQ(cost->decode_span(shape).base.flops, plain.flops);
+  shape.idle_rows = 1000, shape.padding_rows = 0;
+  EXPECT_EQ(cost->step(shape).total, padded.total);
+  EXPECT_GT(cost->step(shape).flops, plain.flops);
 }
 
 TEST(ParallelCost, TensorParallelAddsTwoRingsPerLayer) {

@@ -21,6 +21,7 @@ struct LinearPrices {
   Picoseconds step = 5'000'000, token = 20'000, kv_token = 37, host = 0;
   std::int64_t cell = 4096;         // total decode kv tokens per cell; every second cell costs a little more per token
   std::vector<Picoseconds> stages;  // more than one: pipeline stages, as shares of the step
+  std::int32_t window = 0;
 };
 
 class LinearCost final : public CostModel {
@@ -29,7 +30,7 @@ class LinearCost final : public CostModel {
 
   StepCost step(const StepShape& shape) override {
     Picoseconds attention = decode_price(shape.decode_kv_tokens);
-    std::int64_t tokens = shape.decodes + shape.padding_rows;
+    std::int64_t tokens = shape.decodes + shape.idle_rows + shape.padding_rows;
     for (const PrefillPiece& piece : shape.prefills) {
       tokens += piece.new_tokens;
       attention += prices_.kv_token * piece.kv_before;
@@ -48,9 +49,12 @@ class LinearCost final : public CostModel {
     DecodeSpan span;
     span.base = step(shape);
     StepShape next = shape;
-    next.decode_kv_tokens += shape.decodes;
+    const std::int64_t growing = shape.decodes - shape.decode_full;
+    next.decode_kv_tokens += growing;
     const std::int64_t end = (shape.decode_kv_tokens / prices_.cell + 1) * prices_.cell;
-    span.valid_steps = (end - 1 - shape.decode_kv_tokens) / shape.decodes + 1;
+    span.valid_steps = growing == 0 ? 1 << 30 : (end - 1 - shape.decode_kv_tokens) / growing + 1;
+    if (growing > 0 && prices_.window > 0)
+      span.valid_steps = std::min<std::int64_t>(span.valid_steps, prices_.window - 1 - shape.decode_open_max);
     if (span.valid_steps > 1) {
       const StepCost second = step(next);
       span.slope.total = second.total - span.base.total;
@@ -64,6 +68,7 @@ class LinearCost final : public CostModel {
 
   [[nodiscard]] Picoseconds host_time(const StepShape&) const override { return prices_.host; }
   [[nodiscard]] int num_layers() const override { return 4; }
+  [[nodiscard]] std::int32_t attention_window() const override { return prices_.window; }
   [[nodiscard]] int num_stages() const override { return std::max(1, static_cast<int>(prices_.stages.size())); }
   void stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) override {
     stages = prices_.stages;

@@ -135,6 +135,80 @@ TEST(Simulation, WhatARequestComputedItselfIsNoPrefixHit) {
   }
 }
 
+// A turn that waits for nothing, and a session that waits for another's end, are planned at the instant at which they come.
+TEST(Simulation, WhoFollowsAtOnceIsPlannedAtOnce) {
+  SimSetup setup = basic_setup("orca", "{max_num_seqs: 2}");
+  const auto turn = [](std::int64_t session, bool follows) {
+    TraceRequest r = request_at(0, 100, 10);
+    r.session = session, r.is_follow_up = follows;
+    return r;
+  };
+  VectorTrace turns({turn(0, false), turn(0, true), turn(0, true), turn(1, false)});
+  VectorTrace sessions({turn(0, false), turn(1, false), turn(2, false), turn(3, false)}, 2);
+  for (VectorTrace* trace : {&turns, &sessions}) {
+    Recorder records;
+    simulate(setup, *trace, records);
+    EXPECT_EQ(records.requests.size(), 4U);
+    for (const RequestRecord& r : records.requests) EXPECT_EQ(r.queued, r.arrival) << r.number;
+  }
+}
+
+// Whether blocks have names of their own in the trace or none, who is preempted finds the same of them again.
+TEST(Simulation, NamesThatNobodySharesChangeNothing) {
+  std::uint64_t preemptions = 0;
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    const auto draw = [&](std::uint64_t i, std::uint64_t step) { return Draw{seed, Purpose::kTest, i, step, 0}; };
+    std::vector<TraceRequest> plain, named;
+    std::vector<std::vector<std::uint64_t>> hashes(4);
+    for (std::uint64_t i = 0; i < hashes.size(); ++i) {
+      TraceRequest r = request_at(0.02 * static_cast<double>(i), static_cast<std::int32_t>(1 + draw(i, 0).below(40)),
+                                  static_cast<std::int32_t>(1 + draw(i, 1).below(80)));
+      plain.push_back(r);
+      for (std::int32_t b = 0; b < (r.prompt_tokens + r.output_tokens) / 16; ++b)
+        hashes[i].push_back(100 * (i + 1) + static_cast<std::uint64_t>(b));
+      r.hash_tokens = 16, r.hashes = hashes[i];
+      named.push_back(r);
+    }
+    SimSetup setup = basic_setup("vllm_v1");
+    setup.memory.num_blocks = static_cast<std::int64_t>(8 + seed % 4);
+    setup.max_model_len = 128;
+    const auto records_of = [&](const std::vector<TraceRequest>& requests) {
+      VectorTrace trace(requests);
+      Recorder records;
+      preemptions += simulate(setup, trace, records).preemptions;
+      std::vector<std::vector<std::int64_t>> all;
+      for (const RequestRecord& r : records.requests)
+        all.push_back({static_cast<std::int64_t>(r.number), ns(r.scheduled), ns(r.last_token), r.recomputed_tokens});
+      return all;
+    };
+    EXPECT_EQ(records_of(plain), records_of(named)) << "seed " << seed;
+  }
+  EXPECT_GT(preemptions, 0U);
+}
+
+// All share a prefix of 64 tokens, which the first alone does not find.
+TEST(Simulation, HitsAndPreemptionsOfTheWarmUpAreNotCounted) {
+  const SharedPrefixes trace(1, 1, 400);
+  SimSetup setup = basic_setup();
+  const RunSummary all = summary_of(setup, trace.requests);
+  setup.warmup = Span(4'000'000'000);
+  const RunSummary later = summary_of(setup, trace.requests);
+  std::int64_t hits = 0, prompts = 0;
+  for (const TraceRequest& r : trace.requests)
+    if (r.arrival >= kStart + setup.warmup) hits += 64, prompts += r.prompt_tokens;
+  EXPECT_EQ(later.hit_tokens, hits);
+  EXPECT_EQ(later.lookup_tokens, prompts);
+  EXPECT_EQ(all.hit_tokens, 64 * 199);
+
+  setup = basic_setup("vllm_v0", "{preemption: swap}");
+  setup.memory.num_blocks = 40;
+  setup.memory.host_blocks = 100;
+  setup.warmup = Span(1'000'000'000'000);
+  const RunSummary none = summary_of(setup, saturating(20, 400));
+  EXPECT_EQ(none.preemptions + none.swaps + none.recompute_fallbacks, 0U);
+  EXPECT_EQ(none.recomputed_tokens, 0);
+}
+
 // One row at a time and a stop after 20 ms: request 0 is done, 1 emits a token in every step of 5 us and is cut off, 2 still waits.
 TEST(Simulation, ARequestThatTheStopCutsOffMissesOnlyWhatItHasMissed) {
   const auto attainment = [](Span ttft, Span tpot) {
