@@ -58,6 +58,7 @@ void ReplicaState::apply_policy(Request& r, StepEntry& entry, std::size_t place)
     r.left_hashed = true;
     entry.leaves_hashed = true;
   }
+  entry.ends_prompt = done.ends_prompt;
   r.kept_pages = done.kept_pages;
   if (!r.left_hashed) return;
   r.kept_tokens = done.kept_tokens;

@@ -20,6 +20,7 @@ struct StepEntry {
   std::int32_t layer_begin = 0, layer_end = 0;
   bool emits = false;          // its last token's logits give a token
   bool leaves_hashed = false;  // its old blocks go back when the output is processed
+  bool ends_prompt = false;    // FootprintStep
 };
 
 // A step that was planned and whose output is not processed yet.

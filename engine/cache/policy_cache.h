@@ -41,7 +41,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   PolicyCache(std::unique_ptr<const CacheModel> model, const Recipe& recipe, const Options& options);
   ~PolicyCache() override;
 
-  // Makes ready for a sequence's first token. Error (InputError): a cut would leave less than what always stays.
+  // Makes ready for a sequence's first token. Error (InputError), here and in begin_step: a cut would leave less than what always stays.
   void start(EngineSequence& sequence);
   // Gives its pages back; its index can be taken by another.
   void release(EngineSequence& sequence);

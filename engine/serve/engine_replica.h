@@ -74,7 +74,6 @@ class EngineReplica {
   MetricsCollector metrics_;
   StepExecutor executor_;
   std::unique_ptr<StepLane> lane_;
-  std::unique_ptr<Trigger> trigger_;
   Picoseconds stop_;  // the last moment that counts
   StepPlan plan_;
   StepJob job_;  // being put together

@@ -29,6 +29,7 @@ constexpr std::int64_t kReservedBytes = std::int64_t{4} << 30, kReservedPinnedBy
 struct StepExecutor::Served {
   EngineSequence sequence;
   std::uint64_t number = 0;
+  std::int32_t prompt_tokens = 0;
   std::vector<std::int32_t> content;
   std::vector<TakenBlock> blocks;  // behind its rows, as long as these lie in blocks
   std::vector<std::int32_t> emitted;
@@ -75,6 +76,7 @@ void StepExecutor::add(const NewRequest& request) {
   served->content = request.content;
   served->sequence.index = request.index;
   served->sequence.draws = request.request;
+  served->prompt_tokens = request.prompt_tokens;
   served->sequence.ids.assign(request.content.begin(), request.content.begin() + request.prompt_tokens);
   served_[request.request] = std::move(served);
 }
@@ -158,6 +160,7 @@ void StepExecutor::fill(Served& s, std::int32_t begin, std::int32_t end) {
 
 // A sequence without KV: its first blocks may hold what others computed.
 void StepExecutor::begin(Served& s, const StepRow& row) {
+  s.sequence.prompt_tokens = s.prompt_tokens;
   cache_->start(s.sequence);
   s.has_started = true;
   s.is_in_blocks = !row.new_blocks.empty();
@@ -179,7 +182,6 @@ void StepExecutor::begin(Served& s, const StepRow& row) {
 void StepExecutor::add_row(const StepRow& row) {
   Served& s = at(row.request);
   EngineSequence& sequence = s.sequence;
-  sequence.prompt_tokens = row.prompt_tokens;
   const Needs& needs = cache_->policy().needs();
   // A trace knows no questions: the prompt's end stands for one, as in the footprint (RecipeFootprint::shape_of).
   if (needs.question) sequence.question_begin = std::max(0, row.prompt_tokens - std::max(needs.window_queries, 32));
@@ -187,6 +189,7 @@ void StepExecutor::add_row(const StepRow& row) {
     begin(s, row);
   else
     give_blocks(s, row.new_blocks);
+  sequence.prompt_tokens = row.prompt_tokens;
   fill(s, sequence.seen_tokens, row.end);
   for (std::int32_t i = sequence.seen_tokens; i < row.end; ++i) {
     ids_.push_back(sequence.ids[static_cast<std::size_t>(i)]);

@@ -68,7 +68,6 @@ EngineReplica::EngineReplica(const ServeSetup& setup, TraceSource& trace, RunSin
       metrics_(setup.slo, kStart + setup.warmup),
       executor_(*setup.model, *setup.recipe, executor_options(setup)),
       lane_(setup.nominal_time ? make_nominal_lane(executor_) : make_thread_lane(executor_, setup.stays_awake)),
-      trigger_(setup.recipe->make_trigger()),
       stop_(setup.stop.after_time.count() > 0 ? ns(setup.stop.after_time) * kPsPerNs : kNeverPs - 1) {
   state_.events = &events_;
 }
@@ -212,9 +211,7 @@ void EngineReplica::fill_job(Handed& handed) {
     row.request = r.number;
     row.end = entry.computed_before + entry.tokens;
     row.emits = entry.emits;
-    // A sequence that was cut before is cut again after each chunk on its way back (RecipeFootprint::shape_of).
-    const bool comes_back = r.left_hashed && !entry.leaves_hashed && entry.computed_before < r.most_computed && !trigger_->inside_prefill();
-    row.prompt_tokens = comes_back ? row.end : r.prompt_tokens;
+    row.prompt_tokens = entry.ends_prompt ? row.end : r.prompt_tokens;
     row.leaves_blocks = entry.leaves_hashed;
     row.is_published = r.num_hashes > 0;
     if (!mirror.has_started) row.hit_tokens = entry.computed_before;

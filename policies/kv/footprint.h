@@ -26,6 +26,8 @@ struct FootprintStep {
   // The sequence's first eviction: from here on all its pages are private and unhashed, and the step counts the old blocks and the new
   // pages together. Before it, private pages stand beside the blocks: residual windows and the like.
   bool leaves_hashed = false;
+  // The policy takes the prompt to end with this step: of sequences on their way back.
+  bool ends_prompt = false;
 };
 
 // Operations of one kind that a policy adds to a step, over all layers and KV heads: the sum of its calls (kernels/ops.h).

@@ -157,24 +157,30 @@ KvPolicy::Least KvPolicy::least_share(std::int32_t target, std::int32_t full, st
 }
 
 void KvPolicy::refuse_small_budget(const SeqStep& seq) const {
-  if (!recipe_.has_budget || !scorer_ || recipe_.peer_ties) return;  // peers cut protected tokens too
+  if (const std::string why = why_small_budget(seq); !why.empty())
+    throw InputError(fmt::format("recipe '{}' cannot run: {}", recipe_.name, why));
+}
+
+// Empty: it is large enough.
+std::string KvPolicy::why_small_budget(const SeqStep& seq) const {
+  if (!recipe_.has_budget || !scorer_ || recipe_.peer_ties) return "";  // peers cut protected tokens too
   const std::optional<std::int32_t> target = trigger_->target(seq, seq.end(), recipe_.budget);
-  if (!target) return;
+  if (!target) return "";
   const std::int32_t budget = recipe_.budget.of(seq.prompt_tokens);
   const Least least = least_share(*target, trigger_->full(seq, recipe_.budget), seq.end());
   const Ends ends = protected_ends(scorer_->protects(), trigger_->protects(seq), std::min(budget, seq.prompt_tokens), least.tokens);
   const std::string unit = trigger_->refuses_budget(budget);
-  if (std::min<std::int64_t>(std::int64_t{ends.first} + ends.last, seq.end()) <= least.tokens && unit.empty()) return;
+  if (std::min<std::int64_t>(std::int64_t{ends.first} + ends.last, seq.end()) <= least.tokens && unit.empty()) return "";
   std::string what = fmt::format("a budget of {} tokens", budget);
   if (recipe_.budget.tokens == 0) what += fmt::format(", {} of the prompt's {},", recipe_.budget.frac, seq.prompt_tokens);
   const char* const comma = what.back() == ',' ? "" : ",";
-  if (!unit.empty()) throw InputError(fmt::format("recipe '{}' cannot run: {} {}", recipe_.name, what, unit));
+  if (!unit.empty()) return what + " " + unit;
   if (least.tokens != *target) {
     what += fmt::format("{} of which allocator '{}' leaves layer {} {},", comma, recipe_.allocator, least.layer, least.tokens);
   } else if (*target != budget) {
     what += fmt::format("{} of which a cut leaves {},", comma, *target);
   }
-  throw InputError(fmt::format("recipe '{}' cannot run: {} is below {} that it always keeps", recipe_.name, what, describe(ends)));
+  return fmt::format("{} is below {} that it always keeps", what, describe(ends));
 }
 
 LayerStep KvPolicy::layer_step(const PolicyStep& step, std::int32_t layer) const {

@@ -39,6 +39,7 @@ class KvPolicy {
   // InputError where a cut in this step, which depends on lengths alone, would leave less than the tokens that always stay. Hosts that
   // know their steps ask before the run: a budget that is a share of the prompt, or a protected chunk, fits or not by its length.
   void refuse_small_budget(const SeqStep& seq) const;
+  [[nodiscard]] bool keeps_what_stays(const SeqStep& seq) const { return why_small_budget(seq).empty(); }
 
   // Tokens per KV head that may stay on average in a layer's rows of one sequence, which hold `len` [kv_heads] before the cut, or nothing:
   // no action.
@@ -76,6 +77,7 @@ class KvPolicy {
   [[nodiscard]] const Recipe& recipe() const { return recipe_; }
 
  private:
+  [[nodiscard]] std::string why_small_budget(const SeqStep& seq) const;
   struct Acting;
   // What a row of the layer that gets least keeps of n tokens.
   struct Least {

@@ -156,10 +156,18 @@ void RecipeFootprint::note_held(std::span<const std::int32_t> held, std::int32_t
 
 bool RecipeFootprint::has_whole_rows(const SeqState& seq) const { return patterns_[static_cast<std::size_t>(seq.pattern)].has_whole; }
 
+// A sequence on its way back is cut after each chunk, as if its prompt ended there: it never takes more than the first cut did. Not by
+// recipes whose extra pass runs over the whole prompt, nor where so short a prompt's share is less than what always stays.
+bool RecipeFootprint::ends_prompt(const SeqState& seq, std::int32_t new_tokens) const {
+  if (!seq.recomputes || trigger_->inside_prefill()) return false;
+  const std::int32_t end = seq.seen_tokens + new_tokens;
+  if (!shapes_.policy().needs().pass.empty()) return seq.seen_tokens < seq.prompt_tokens && end >= seq.prompt_tokens;
+  return end >= seq.prompt_tokens || shapes_.policy().keeps_what_stays({0, seq.seen_tokens, new_tokens, end, -1});
+}
+
 ShapeRun::Seq RecipeFootprint::shape_of(const SeqState& seq, std::int32_t new_tokens) const {
-  // A sequence on its way back is cut after each chunk, as if its prompt ended there: it never takes more than the first cut did.
-  const bool ends_here = seq.recomputes && !trigger_->inside_prefill();
-  ShapeRun::Seq shape{seq.seen_tokens, new_tokens, ends_here ? seq.seen_tokens + new_tokens : seq.prompt_tokens, {seq.held_tokens}, {}};
+  const std::int32_t prompt_tokens = ends_prompt(seq, new_tokens) ? seq.seen_tokens + new_tokens : seq.prompt_tokens;
+  ShapeRun::Seq shape{seq.seen_tokens, new_tokens, prompt_tokens, {seq.held_tokens}, {}};
   if (seq.pattern > 0) {
     shape.held = patterns_[static_cast<std::size_t>(seq.pattern)].held;
     for (std::int32_t& h : shape.held) h = h == kWhole ? seq.seen_tokens : h + seq.held_tokens;
@@ -254,6 +262,7 @@ FootprintStep RecipeFootprint::run(const SeqState& seq, std::int32_t new_tokens)
   FootprintStep done;
   note_held(result.held, shape.seen_tokens + new_tokens, done);
   done.leaves_hashed = is_cut(shape, result.held);
+  done.ends_prompt = ends_prompt(seq, new_tokens);
   // Layers append and cut one after the other.
   std::vector<std::int64_t> now, appended, after;
   std::vector<std::int32_t> rows(heads);
@@ -353,6 +362,8 @@ void RecipeFootprint::charge_prompts(std::span<SeqInStep> batch, PolicyWork& wor
   for (SeqInStep& s : batch) {
     if (s.new_tokens == 1 && s.state.seen_tokens >= s.state.prompt_tokens && !s.state.recomputes) continue;
     rows.push_back(shape_of(s.state, s.new_tokens));
+    const ShapeRun::Seq& row = rows.back();
+    shapes_.policy().refuse_small_budget({0, row.seen_tokens, row.new_tokens, row.prompt_tokens, -1});
     std::int64_t held = 0;
     for (const std::int32_t h : rows.back().held) held += h;
     s.attended_tokens = static_cast<std::int32_t>(held / static_cast<std::int64_t>(rows.back().held.size()));

@@ -43,6 +43,7 @@ class RecipeFootprint final : public Footprint {
   }
 
   // The sequence as the parts see it.
+  [[nodiscard]] bool ends_prompt(const SeqState& seq, std::int32_t new_tokens) const;
   [[nodiscard]] ShapeRun::Seq shape_of(const SeqState& seq, std::int32_t new_tokens) const;
 
  private:

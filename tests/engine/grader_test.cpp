@@ -150,7 +150,7 @@ TEST(EvalSet, SaysWhatIsWrongAndWhere) {
   EXPECT_EQ(message(R"({"task": "a", "prompt": [1, -2], "turns": [{"question": "", "answer": "y"}]})"),
             ":1: 'prompt' holds -2, which is no token id");
   EXPECT_EQ(message(R"({"task": "a", "prompt": [1, ")" + std::string(1000, 'x') + R"("], "turns": [{"question": "", "answer": "y"}]})"),
-            ":1: 'prompt' holds \"" + std::string(39, 'x') + ", which is no token id");
+            ":1: 'prompt' holds \"" + std::string(59, 'x') + "..., which is no token id");
   EXPECT_EQ(message(good + "\n" + std::string(1'000'000, '[') + std::string(1'000'000, ']')),
             ":2: values in it are nested deeper than 64 levels");
   EXPECT_EQ(message(R"({"task": "a", "prompt": "x", "turns": [{"question": ""}]})"), ":1: needs 'answer': text or a list of token ids");

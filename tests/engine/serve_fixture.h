@@ -47,7 +47,7 @@ auto maker(const std::string& name, const std::string& yaml, const std::string& 
   };
 }
 
-// A model under a scheduler, on a clock on which a step takes 1 ms and 10 us per token.
+// A model under a scheduler, on a clock on which a step, and each extra pass in it, takes 1 ms and 10 us per token.
 inline ServeSetup serve_setup(const EngineModel& model, const Recipe& recipe, const std::string& scheduler, const std::string& options,
                               std::int64_t num_blocks) {
   ServeSetup setup;
@@ -68,6 +68,7 @@ inline ServeSetup serve_setup(const EngineModel& model, const Recipe& recipe, co
   setup.nominal_time = [](const InFlightStep& step) {
     Picoseconds time = 1'000'000'000;
     for (const StepEntry& entry : step.entries) time += Picoseconds{entry.tokens} * 10'000'000;
+    for (const ForwardPass& pass : step.policy.passes) time += 1'000'000'000 + Picoseconds{pass.new_tokens} * 10'000'000;
     return time;
   };
   return setup;

@@ -1,4 +1,5 @@
 // On a clock on which steps take as long as a cost model says, the engine does what the simulator does, to the nanosecond.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -6,6 +7,8 @@
 #include "policies/router/router.h"
 #include "sim/simulation.h"
 #include "tests/engine/serve_fixture.h"
+#include "tests/error_of.h"
+#include "tests/recipes_in.h"
 #include "tests/short_run.h"
 
 namespace kvlab {
@@ -130,6 +133,40 @@ TEST(ServeAsSimulated, RecordsAreTheSimulators) {
   }
   EXPECT_GT(hit_tokens, 0);
   EXPECT_GT(preemptions, 0U);
+}
+
+// Under memory pressure and without room on the host, cut sequences are computed anew and cut chunk by chunk on their way back.
+TEST(ServeAsSimulated, CutSequencesComeBack) {
+  std::vector<std::int64_t> recomputed;
+  for (const char* text : {"{recipe: snapkv, budget_tokens: 48}", "{recipe: snapkv, budget_frac: 0.85}",
+                           "{recipe: kvzip, budget_tokens: 48}", "{recipe: laq, budget_tokens: 48}"}) {
+    SCOPED_TRACE(text);
+    const Recipe recipe = recipe_of(text);
+    ServeSetup setup = probe_setup(recipe, "vllm_v1", "{budget_tokens: 64}", 18);
+    setup.memory.host_blocks = 0;
+    std::vector<SomeRequest> requests;
+    for (std::int32_t r = 0; r < 10; ++r) requests.push_back({2.3 * r, 40 + 11 * (r % 6), 60 + 7 * (r % 5)});
+    const Served served = serve_all(setup, requests);
+    test::SomeTrace trace(requests);
+    expect_same(simulated(setup, trace), served.records);
+    EXPECT_GE(served.summary.latencies.completed, 9U);
+    recomputed.push_back(served.summary.recomputed_tokens);
+  }
+  EXPECT_THAT(recomputed, ::testing::Each(::testing::Gt(0)));
+}
+
+// A chunk that always stays may be larger than the budget: whether it is depends on the chunk, not on the prompt.
+TEST(ServeAsSimulated, BudgetsBelowAChunkAreRefusedAlike) {
+  const auto errors = [](std::int32_t chunk) {
+    const Recipe citrus = recipe_of("{recipe: citrus, budget_tokens: 48}");
+    const ServeSetup setup = probe_setup(citrus, "sarathi", "{budget_tokens: " + std::to_string(chunk) + "}", 200);
+    const std::vector<SomeRequest> requests = {{0, 100, 4}};
+    test::SomeTrace trace(requests);
+    return std::pair(error_of([&] { simulated(setup, trace); }), error_of([&] { serve_all(setup, requests); }));
+  };
+  EXPECT_EQ(errors(48), std::pair(std::string("no error"), std::string("no error")));
+  const std::string refusal = "recipe 'citrus' cannot run: a budget of 48 tokens is below the 64 last tokens that it always keeps";
+  EXPECT_EQ(errors(64), std::pair(refusal, refusal));
 }
 
 // What ends behind the stop rule is not counted, what comes before it is: at moments at which nothing happens, something starts or ends.
