@@ -221,6 +221,23 @@ TEST(RecipeFootprint, RecomputesInPieces) {
 }
 
 // Packed tokens make more of them fit into a block; the residual window is paid for by each sequence.
+// On its way back a sequence of 100 prompt tokens and 30 more is cut where a chunk leaves enough of it, by a pass of the whole prompt once.
+TEST(RecipeFootprint, ChunksOnTheWayBackEndThePrompt) {
+  const auto ends = [](const std::string& text, std::int32_t seen, std::int32_t tokens) {
+    const Recipe recipe = recipe_of(text);
+    return RecipeFootprint(recipe, kFootprintModel, kBlock).step({seen, 100, std::min(seen, 50), 0, true, true}, tokens).ends_prompt;
+  };
+  const std::string share = "{recipe: snapkv, budget_frac: 0.5}";  // of which 32 tokens always stay
+  EXPECT_FALSE(ends(share, 0, 63));
+  EXPECT_TRUE(ends(share, 0, 64));
+  EXPECT_TRUE(ends(share, 64, 1));
+  EXPECT_TRUE(ends("{recipe: snapkv, budget_tokens: 48}", 0, 20));
+  EXPECT_FALSE(ends("{recipe: kvzip, budget_tokens: 48}", 0, 99));
+  EXPECT_TRUE(ends("{recipe: kvzip, budget_tokens: 48}", 64, 40));
+  EXPECT_FALSE(ends("{recipe: kvzip, budget_tokens: 48}", 104, 26));
+  EXPECT_FALSE(ends("{recipe: citrus, budget_tokens: 300}", 64, 40));  // is cut chunk by chunk anyway
+}
+
 TEST(RecipeFootprint, PackedFormatsFillBlocksTighter) {
   const double plain = kRows * 2 * 64 * 2;
   EXPECT_DOUBLE_EQ(recipe_pages(load_recipe("fp8"), kFootprintModel, kBlock).token_bytes, plain / 2);
