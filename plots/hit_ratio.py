@@ -38,11 +38,16 @@ def _figure(rows, column, folder, name):
     return style.save(figure, folder, name, [handles[i] for i in order], [texts[i] for i in order])
 
 
+def others_of(results):
+    """Axes that vary and are neither the eviction policy nor the size."""
+    return [a for a in results.axes if a not in ("block_cache", _X) and results.summary[a].nunique() > 1]
+
+
 def draw(results, folder, every=False):
     if not results.is_hit_ratio:
         return
     results.need("summary", ["block_cache", _X, "hit_frac", "token_hit_frac"], "the hit-ratio curve")
-    rest = [a for a in results.axes if a not in ("block_cache", _X) and results.summary[a].nunique() > 1]
+    rest = others_of(results)
     groups = results.summary.groupby(rest if len(rest) > 1 else rest[0], sort=False, dropna=False) if rest else [((), results.summary)]
     for values, rows in groups:
         values = values if isinstance(values, tuple) else (values,)

@@ -128,7 +128,7 @@ def _read(folder, table):
 
 
 def _axes(summary, path):
-    """Axes stand between `run` and `seed`; results without time have no seed but `lookups`."""
+    """Axes stand between `run` and `seed`; results without time once had no seed but `lookups`."""
     columns = list(summary.columns)
     end = next((c for c in ("seed", "lookups") if c in columns), None)
     if not columns or columns[0] != "run" or end is None:

@@ -3,7 +3,9 @@
 import math
 
 import accuracy
+import hit_ratio
 from groups import lines_of, mean_and_interval, policy_names
+from load import label_of
 from policies import full_name
 
 _SPECIAL = {c: "\\" + c for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -48,10 +50,13 @@ def _runs(results):
 
 
 def _hit_ratios(results):
+    """A line per eviction policy and value of the other axes, means over seeds."""
     sizes = sorted(results.summary["capacity_blocks"].unique())
     header = ["blocks"] + [f"{s:,}".replace(",", r"\,") for s in sizes]
-    mean = results.summary.groupby(["block_cache", "capacity_blocks"], sort=False)["hit_frac"].mean()
-    rows = [[escape(p)] + [number(mean.get((p, s))) for s in sizes] for p in dict.fromkeys(results.summary["block_cache"])]
+    axes = ["block_cache", *hit_ratio.others_of(results)]
+    names = [label_of(row, axes, False) for row in results.summary.to_dict("records")]
+    mean = results.summary.groupby([names, "capacity_blocks"], sort=False)["hit_frac"].mean()
+    rows = [[escape(n)] + [number(mean.get((n, s))) for s in sizes] for n in dict.fromkeys(names)]
     return tabular(header, rows)
 
 

@@ -84,14 +84,21 @@ def write_runs(folder, axes, seeds=(1,), num_requests=300, slo=True):
     return folder
 
 
-def write_hit_ratios(folder, policies=("lru", "fifo", "lfu", "s3fifo", "arc", "gdsf", "belady"), sizes=(100, 300, 1000, 3000, 10_000, 30_000, 100_000)):
+BLOCK_CACHES = ("lru", "fifo", "lfu", "s3fifo", "arc", "gdsf", "belady")
+
+
+def write_hit_ratios(folder, policies=BLOCK_CACHES, sizes=(100, 300, 1000, 3000, 10_000, 30_000, 100_000), limits=(50,)):
+    """`limits`: of the trace's requests; with more of them a smaller share hits."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
-    for policy, size in itertools.product(policies, sizes):
-        share = 0.62 * (1 - np.exp(-((size / 9000) ** 0.55) * (1.5 if policy == "belady" else 1 - 0.06 * policies.index(policy))))
-        rows.append([f"{len(rows) + 1:04d}", policy, size, 288_500, int(share * 288_500), share, share * 1.05])
-    write_csv(folder / "summary.csv", ["run", "block_cache", "capacity_blocks", "lookups", "hits", "hit_frac", "token_hit_frac"], rows)
+    for limit, policy, size in itertools.product(limits, policies, sizes):
+        speed = 1.5 if policy == "belady" else 1 - 0.06 * policies.index(policy)
+        share = 0.62 * (1 - np.exp(-((size / 9000) ** 0.55) * speed)) * limits[0] / limit
+        counts = [limit, 288_500, int(share * 288_500), share, share * 1.05, 7, size / 16]
+        rows.append([f"{len(rows) + 1:04d}", limit, policy, size, 1, *counts])
+    axes = ["run", "trace.limit_requests", "block_cache", "capacity_blocks", "seed"]
+    write_csv(folder / "summary.csv", axes + "requests lookups hits hit_frac token_hit_frac evictions capacity_gib".split(), rows)
     return folder
 
 

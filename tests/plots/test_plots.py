@@ -197,6 +197,22 @@ class HitRatio(FigureTest):
         self.assert_labelled_with_units()
         self.assert_fits_a_column()
 
+    def table(self):
+        text = (self.folder / "figures" / "summary.tex").read_text()
+        return text[text.index(r"\midrule") : text.index(r"\bottomrule")].splitlines()[1:]
+
+    def test_the_table_has_a_line_per_policy(self):
+        synthetic.write_hit_ratios(self.folder, ("lru", "arc"), (9000,))
+        self.draw(write=False)
+        self.assertEqual(self.table(), [r"lru & 0.392 \\", r"arc & 0.378 \\"])
+
+    def test_the_table_has_a_line_for_each_value_of_other_axes(self):
+        synthetic.write_hit_ratios(self.folder, ("lru", "arc"), (9000,), limits=(50, 100))
+        names, _ = self.draw(write=False)
+        self.assertEqual(self.table(), [r"lru, limit\_requests 50 & 0.392 \\", r"arc, limit\_requests 50 & 0.378 \\",
+                                        r"lru, limit\_requests 100 & 0.196 \\", r"arc, limit\_requests 100 & 0.189 \\"])
+        self.assertEqual(names[:4], ["hit_ratio_50", "hit_ratio_tokens_50", "hit_ratio_100", "hit_ratio_tokens_100"])
+
 
 def write_graded(folder, policies, budget="budget_tokens", more=()):
     """Answers on two tasks: (kv_policy, kv_policy.recipe, the budget's axis, right answers) of each policy, and values of more axes behind these."""
