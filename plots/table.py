@@ -4,6 +4,7 @@ import math
 
 import accuracy
 import hit_ratio
+import validation
 from groups import lines_of, mean_and_interval, policy_names
 from load import label_of
 from policies import full_name
@@ -35,8 +36,13 @@ def with_interval(mean, half):
     return rf"{number(mean)} $\pm$ {number(half, decimals(mean))}"
 
 
-def tabular(header, rows):
-    lines = [r"\begin{tabular}{l" + "r" * (len(header) - 1) + "}", r"\toprule", " & ".join(header) + r" \\", r"\midrule"]
+def percent(share):
+    return "--" if not math.isfinite(share) else f"{100 * share:+.1f}"
+
+
+def tabular(header, rows, above=()):
+    """`above`: lines over the header that span columns."""
+    lines = [r"\begin{tabular}{l" + "r" * (len(header) - 1) + "}", r"\toprule", *above, " & ".join(header) + r" \\", r"\midrule"]
     lines += [" & ".join(row) + r" \\" for row in rows]
     return "\n".join(lines + [r"\bottomrule", r"\end{tabular}", ""])
 
@@ -92,9 +98,23 @@ def _answers(results):
 
 
 def _validation(table):
-    rows = [[escape(r.metric), escape(r.statistic), number(r.real), number(r.simulated), f"{100 * r.diff_frac:+.1f}"] for r in table.itertuples()]
+    rows = [[escape(r.metric), escape(r.statistic), number(r.real), number(r.simulated), percent(r.diff_frac)] for r in table.itertuples()]
     text = tabular(["metric", "", "real (ms)", r"simulated (ms)", r"difference (\%)"], rows)
     return text.replace("{lrrrr}", "{llrrr}")
+
+
+def _hosts(table, name):
+    """Simulation against the engine: a line per value of the axes, differences in percent, the median of the seeds."""
+    axes = list(table.columns)[: list(table.columns).index("seed")]
+    columns = list(dict.fromkeys(zip(table["metric"], table["statistic"])))
+    rows = []
+    for text, part in lines_of(table, axes, name):
+        middle = part.groupby(["metric", "statistic"])["diff_frac"].median()
+        rows.append([escape(text)] + [percent(middle[c]) for c in columns])
+    spans = [rf"\multicolumn{{{sum(m == metric for m, _ in columns)}}}{{c}}{{{validation.NAMES.get(metric, escape(metric))} (\%)}}"
+             for metric in dict.fromkeys(m for m, _ in columns)]
+    header = [""] + [s if s == "mean" else s.upper() for _, s in columns]
+    return tabular(header, rows, [" & ".join(["simulated / engine $-$ 1", *spans]) + r" \\"])
 
 
 def write(results, folder):
@@ -103,7 +123,8 @@ def write(results, folder):
     if results.summary is not None and len(results.summary):
         parts.append(_hit_ratios(results) if results.is_hit_ratio else _answers(results) if results.is_accuracy else _replay(results) if results.is_replay else _runs(results))
     if results.validation is not None and len(results.validation):
-        parts.append(_validation(results.validation))
+        of_hosts = validation.is_of_hosts(results.validation)
+        parts.append(_hosts(results.validation, results.name) if of_hosts else _validation(results.validation))
     if not parts:
         return None
     folder.mkdir(parents=True, exist_ok=True)

@@ -5,9 +5,14 @@ import numpy as np
 import style
 from load import is_numeric, label_of
 
-_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "End-to-end", "ttft_first120": "TTFT, first 120"}
+NAMES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "End-to-end", "ttft_first120": "TTFT, first 120"}
 _REAL = {"color": "black", "linestyle": "-", "linewidth": 1.1}
 _SIMULATED = {"color": "#b8500c", "linestyle": (0, (4, 1.2)), "linewidth": 1.1}
+
+
+def is_of_hosts(table):
+    """Runs of `host: [sim, engine]`, not of `kvlab validate`."""
+    return "engine_run" in table.columns
 
 
 def _errors(table, folder):
@@ -27,7 +32,7 @@ def _errors(table, folder):
     axis.grid(axis="x", visible=False)
     axis.set_xticks(range(len(statistics)), [s if s == "mean" else s.upper() for s in statistics])
     axis.set_ylabel("Simulated − real (%)")
-    return style.save(figure, folder, "validation_error", axis.containers, [_NAMES.get(m, m) for m in metrics])
+    return style.save(figure, folder, "validation_error", axis.containers, [NAMES.get(m, m) for m in metrics])
 
 
 def _hosts(table, folder):
@@ -44,7 +49,7 @@ def _hosts(table, folder):
             axis.plot(place, 100 * rows["diff_frac"], **style.point(i))
         axis.axhline(0, color="black", linewidth=0.6)
         axis.grid(axis="x", visible=False)
-        axis.set_ylabel(f"{_NAMES.get(metric, metric)} (%)")
+        axis.set_ylabel(f"{NAMES.get(metric, metric)} (%)")
     panels[-1].set_xticks(range(len(statistics)), [s if s == "mean" else s.upper() for s in statistics])
     return style.save(figure, folder, "sim_vs_real", panels[0].lines[: len(labels)], labels)
 
@@ -82,7 +87,7 @@ def draw(results, folder, every=False):
         ("throughput", ["time_s", "real_tokens_per_s", "simulated_tokens_per_s"], _throughput),
         ("steps", ["padded_batch", "real_ms", "simulated_ms", "count", "diff_frac"], _steps),
     )
-    if results.validation is not None and "engine_run" in results.validation.columns:
+    if results.validation is not None and is_of_hosts(results.validation):
         kinds = (("validation", ["seed", "metric", "statistic", "diff_frac"], _hosts),)
     for name, columns, figure in kinds:
         table = getattr(results, name)

@@ -496,22 +496,49 @@ class Validation(FigureTest):
         self.assertIn(r"ttft\_first120 & p99 &", (self.folder / "figures" / "summary.tex").read_text())
         self.assert_fits_a_column()
 
+    def test_what_the_engine_does_not_have_is_a_dash(self):
+        self.folder.mkdir(parents=True)
+        header = "metric statistic real simulated simulated_lo simulated_hi diff_frac".split()
+        rows = [["ttft", "mean", 100, 110, 105, 115, 0.1], ["tpot", "p99", "", "", "", "", ""]]
+        synthetic.write_csv(self.folder / "validation.csv", header, rows)
+        self.draw(write=False)
+        text = (self.folder / "figures" / "summary.tex").read_text()
+        self.assertIn(r"ttft & mean & 100 & 110 & +10.0 \\", text)
+        self.assertIn(r"tpot & p99 & -- & -- & -- \\", text)
+
 
 class Hosts(FigureTest):
     """Simulation against the engine."""
 
-    def write(self, policies):
+    def write(self, policies, seeds=((1, 0.1),)):
+        """`seeds`: each with its difference."""
         self.folder.mkdir(parents=True)
         synthetic.write_csv(self.folder / "summary.csv", ["run", "host", "kv_policy", "kv_policy.recipe", "seed", "ttft_p99_ms", "tpot_p99_ms", "e2e_p99_ms", "output_tokens_per_s"],
                             [[f"{i:04}", host, *policy, 1, 2.0, 3.0, 4.0, 5.0] for i, (policy, host) in enumerate((p, h) for p in policies for h in ("sim", "engine"))])
         synthetic.write_csv(self.folder / "validation.csv", ["kv_policy", "kv_policy.recipe", "seed", "sim_run", "engine_run", "metric", "statistic", "real", "simulated", "diff_frac"],
-                            [[*policy, 1, 2 * i, 2 * i + 1, metric, statistic, 1.0, 1.1, 0.1]
-                             for i, policy in enumerate(policies) for metric in ("ttft", "tpot") for statistic in ("mean", "p99")])
+                            [[*policy, seed, 2 * i, 2 * i + 1, metric, statistic, 1.0, 1.1, diff]
+                             for i, policy in enumerate(policies) for seed, diff in seeds
+                             for metric in ("ttft", "tpot") for statistic in ("mean", "p99")])
+
+    def table(self):
+        return (self.folder / "figures" / "summary.tex").read_text().split(r"\begin{tabular}")[2].splitlines()[2:-2]
 
     def test_policies_have_the_names_of_other_figures(self):
         self.write((("full", ""), ("budget_tokens 64", "snapkv"), ("budget_tokens 64", "h2o"), ("recipe", "kivi2")))
         self.draw(write=False)
         self.assertEqual(self.legend("sim_vs_real"), ["full", "snapkv 64", "h2o 64", "kivi2"])
+
+    def test_the_table_has_a_line_per_policy_and_the_median_of_the_seeds(self):
+        self.write((("full", ""), ("budget_tokens 64", "snapkv")), ((1, 0.1), (2, ""), (3, -0.2), (4, 0.3)))
+        self.draw(write=False)
+        spans = r"simulated / engine $-$ 1 & \multicolumn{2}{c}{TTFT (\%)} & \multicolumn{2}{c}{TPOT (\%)} \\"
+        values = r" & +10.0 & +10.0 & +10.0 & +10.0 \\"
+        self.assertEqual(self.table(), [spans, r" & mean & P99 & mean & P99 \\", r"\midrule", "full" + values, "snapkv 64" + values])
+
+    def test_what_no_seed_has_is_a_dash(self):
+        self.write((("full", ""),), ((1, ""), (2, "")))
+        self.draw(write=False)
+        self.assertEqual(self.table()[3], r"full & -- & -- & -- & -- \\")
 
     def test_more_than_a_dozen_look_different(self):
         self.write([("recipe", f"policy_{i}") for i in range(20)])
