@@ -57,6 +57,14 @@ def lines_of(rows, axes, name):
     return [(text, part) for text, part in rows.groupby(pd.Series(texts, index=rows.index, dtype=object), sort=False)]
 
 
+def combinations(rows, axes):
+    """(values, rows) per combination of the axes; all rows in one where there are no axes."""
+    if not axes:
+        return [((), rows)]
+    found = rows.groupby(axes if len(axes) > 1 else axes[0], sort=False, dropna=False)
+    return [(values if isinstance(values, tuple) else (values,), part) for values, part in found]
+
+
 def others_of(rows, axes):
     """Axes that vary and are not the KV policy's: a model, or how it is asked."""
     return [a for a in axes if not is_policy_axis(a) and rows[a].nunique(dropna=False) > 1]
@@ -73,9 +81,9 @@ def parts_of(rows, axes, every=False):
     others = others_of(rows, axes)
     if not others:
         return [("", rows, "")]
-    combinations = list(rows.groupby(others if len(others) > 1 else others[0], sort=False, dropna=False))
-    kept = combinations if every else _spread(combinations, MAX_VIEWS)
-    cut = f"; {len(kept)} of {len(combinations)} values of {', '.join(others)} drawn" if len(kept) < len(combinations) else ""
+    found = combinations(rows, others)
+    kept = found if every else _spread(found, MAX_VIEWS)
+    cut = f"; {len(kept)} of {len(found)} values of {', '.join(others)} drawn" if len(kept) < len(found) else ""
     parts = []
     for _, part in kept:
         here = [(a, value_text(part[a].iloc[0])) for a in others if not pd.isna(part[a].iloc[0])]
@@ -124,12 +132,11 @@ def views(results, without=None, every=False):
     text = [a for a in axes if a not in numeric and rows[a].nunique() > 1]
     if len(whole.lines) <= MAX_LINES or not numeric or not text:
         return [_cut_lines(whole, every)]
-    combinations = list(rows.groupby(numeric if len(numeric) > 1 else numeric[0], sort=False, dropna=False))
-    kept = combinations if every else _spread(combinations, MAX_VIEWS)
-    note = f"{len(kept)} of {len(combinations)} values of {', '.join(numeric)} drawn" if len(kept) < len(combinations) else ""
+    found = combinations(rows, numeric)
+    kept = found if every else _spread(found, MAX_VIEWS)
+    note = f"{len(kept)} of {len(found)} values of {', '.join(numeric)} drawn" if len(kept) < len(found) else ""
     result = []
     for values, part in kept:
-        values = values if isinstance(values, tuple) else (values,)
         suffix = "".join(f"_{slug(a.split('.')[-1])}_{slug(value_text(v))}" for a, v in zip(numeric, values))
         view = _cut_lines(View(suffix, lines_of(part, text, results.name)), every)
         view.note = view.note or note

@@ -3,7 +3,7 @@
 import numpy as np
 
 import style
-from groups import mean_and_interval
+from groups import combinations, mean_and_interval
 from load import slug, value_text
 
 _X = "capacity_blocks"
@@ -47,10 +47,7 @@ def draw(results, folder, every=False):
     if not results.is_hit_ratio:
         return
     results.need("summary", ["block_cache", _X, "hit_frac", "token_hit_frac"], "the hit-ratio curve")
-    rest = others_of(results)
-    groups = results.summary.groupby(rest if len(rest) > 1 else rest[0], sort=False, dropna=False) if rest else [((), results.summary)]
-    for values, rows in groups:
-        values = values if isinstance(values, tuple) else (values,)
+    for values, rows in combinations(results.summary, others_of(results)):
         suffix = "".join(f"_{slug(value_text(v))}" for v in values)
         yield _figure(rows, "hit_frac", folder, f"hit_ratio{suffix}"), ""
         if not np.allclose(rows["hit_frac"], rows["token_hit_frac"], atol=0.002, equal_nan=True):

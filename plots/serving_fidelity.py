@@ -4,9 +4,16 @@ import pandas as pd
 
 import style
 from fidelity import FAMILIES, _legend, _looks, _mass_scale, pareto
+from groups import combinations
 from load import label_of
 
 _PANELS = (("goodput_per_s", "Goodput at the best load\n(requests/s within the SLO)"), ("output_tokens_per_s", "Output at the highest load\n(tokens/s)"))
+_MEANS = ["resident_bytes_frac", "attention_mass", "goodput_per_s", "output_tokens_per_s"]
+
+
+def _at_loads(rows, rate):
+    """Means over seeds: a row per load, the highest last."""
+    return rows[_MEANS].groupby(rows[rate], dropna=False).mean() if rate else rows[_MEANS].mean().to_frame().T
 
 
 def points_of(results):
@@ -14,17 +21,11 @@ def points_of(results):
     rate = results.rate_axis()
     axes = [a for a in results.axes if a.startswith("kv_policy")]
     others = [a for a in results.axes if a not in axes and a != rate]
-    keys = [*axes, *others, *([rate] if rate else [])]
-    means = results.summary.groupby(keys, sort=False, dropna=False).agg(
-        {"recipe": "first", "family": "first", "budget_tokens": "mean", "resident_bytes_frac": "mean", "attention_mass": "mean",
-         "goodput_per_s": "mean", "output_tokens_per_s": "mean"}).reset_index()
     points = []
-    settings = [*axes, *others]
-    for _, rows in means.groupby(settings if len(settings) > 1 else settings[0], sort=False, dropna=False):
-        last = rows.sort_values(rate, kind="stable").iloc[-1] if rate else rows.iloc[-1]
-        name = ", ".join(filter(None, (last["recipe"], label_of(last, others, False))))
-        points.append({"name": name, "family": last["family"], "attention_mass": last["attention_mass"], "goodput_per_s": rows["goodput_per_s"].max(),
-                       "output_tokens_per_s": last["output_tokens_per_s"], "resident_bytes_frac": last["resident_bytes_frac"]})
+    for _, rows in combinations(results.summary, [*axes, *others]):
+        first, loads = rows.iloc[0], _at_loads(rows, rate)
+        name = ", ".join(filter(None, (first["recipe"], label_of(first, others, False))))
+        points.append({"name": name, "family": first["family"], **loads.iloc[-1].to_dict(), "goodput_per_s": loads["goodput_per_s"].max()})
     names = [p["name"] for p in points]
     for p in points:  # one recipe in several forms: the bytes tell them apart
         if names.count(p["name"]) > 1:
@@ -48,7 +49,7 @@ def _draw_panel(axis, points, looks, column, title):
 
 def draw(results, folder, every=False):
     """Yields (name, note) of the figure, where serving runs replayed their KV policies too."""
-    if not results.measures_attention or results.is_replay:
+    if not results.measures_attention or results.is_replay or results.summary.empty:
         return
     points = points_of(results)
     panels = [p for p in _PANELS if results.summary[p[0]].notna().any()]

@@ -367,9 +367,12 @@ class ReplayPredicts(FigureTest):
 
 
 class ServingFidelity(FigureTest):
-    def write(self):
+    POLICIES = (("full", "full", "reference", 1.0, 1.0), ("1", "snapkv", "attention", 0.9, 0.25),
+                ("2", "snapkv", "eviction and format", 0.9, 0.08))
+
+    def write(self, policies=POLICIES, without=()):
+        """`without`: axes that the results do not have."""
         rows = []
-        policies = (("full", "full", "reference", 1.0, 1.0), ("1", "snapkv", "attention", 0.9, 0.25), ("2", "snapkv", "eviction and format", 0.9, 0.08))
         for rate in (1, 2):
             for at, recipe, family, mass, resident in policies:
                 goodput = rate * (0.5 if recipe == "full" and rate == 2 else 1.0)
@@ -377,8 +380,15 @@ class ServingFidelity(FigureTest):
         header = ["run", RATE, "kv_policy", "kv_policy.recipe", "seed", "ttft_p50_ms", "tpot_p99_ms", "output_tokens_per_s", "goodput_per_s",
                   "recipe", "budget_tokens", "attention_mass", "output_rel_err", "topk_recall", "resident_bytes_frac", "family"]
         self.folder.mkdir(exist_ok=True)
-        synthetic.write_csv(self.folder / "summary.csv", header, rows)
+        pd.DataFrame(rows, columns=header).drop(columns=list(without)).to_csv(self.folder / "summary.csv", index=False)
         return load.load(self.folder)
+
+    def test_one_policy_at_several_loads_and_no_axes_at_all(self):
+        policy_axes = ["kv_policy", "kv_policy.recipe"]
+        for without, goodput, output in ((policy_axes, 2, 600), ([RATE, *policy_axes], 1.5, 450)):  # without a load: the mean of both runs
+            (point,) = serving_fidelity.points_of(self.write(self.POLICIES[1:2], without)).to_dict("records")
+            self.assertEqual((point["name"], point["attention_mass"]), ("snapkv", 0.9))
+            self.assertEqual((point["goodput_per_s"], point["output_tokens_per_s"]), (goodput, output))
 
     def test_policies_have_the_names_of_their_recipes(self):
         results = self.write()
