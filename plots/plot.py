@@ -6,6 +6,9 @@ Reads result files only (docs/results.md); the figures are described in docs/fig
 import argparse
 import sys
 import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import accuracy
 import bars
@@ -25,39 +28,88 @@ from load import ResultsError, load
 KINDS = (cdf, load_curves, timeline, hit_ratio, bars, validation, serving_fidelity)
 
 
+@dataclass
+class Drawn:
+    """What is in a folder of figures now, what was left out, and which kinds failed."""
+
+    folder: Path = None
+    names: list = field(default_factory=list)
+    notes: list = field(default_factory=list)
+    failures: list = field(default_factory=list)
+
+    def add(self, kind, figures):
+        """Draws figures, (name, note) each. An error that nobody foresaw costs the rest of its kind and nothing else."""
+        try:
+            for name, note in figures:
+                self.names.append(name)
+                if note:
+                    self.notes.append(f"{name}: {note}")
+        except (ResultsError, OSError):
+            raise
+        except Exception as error:
+            self.failures.append(f"{kind}: {type(error).__name__}: {' '.join(str(error).split())} ({_place(error)})")
+
+
+def _place(error):
+    """Where in plots/ an error comes from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = next((f for f in reversed(frames) if Path(f.filename).parent == Path(__file__).parent), frames[-1])
+    return f"{Path(last.filename).name}:{last.lineno}"
+
+
+def _kinds(results):
+    if results.is_accuracy:
+        return (accuracy, replay_predicts)
+    return (fidelity,) if results.is_replay else KINDS
+
+
 def draw_all(folder, every=False, recipe=None):
-    """Names of the figures written, and what was left out of them. `recipe`: of a replay, the one to show head by head."""
+    """Draws everything that the folder has numbers for. `recipe`: of a replay, the one to show head by head."""
     results = load(folder)
     style.apply()
-    figures = results.folder / "figures"
-    names, notes = [], []
-    if results.is_accuracy:
-        drawings = [accuracy.draw(results, figures, every), replay_predicts.draw(results, figures, every)]
-    elif results.is_replay:
-        drawings = [fidelity.draw(results, figures, every, recipe)]
-    else:
-        drawings = [kind.draw(results, figures, every) for kind in KINDS]
-    for drawing in drawings:
-        for name, note in drawing:
-            names.append(name)
-            if note:
-                notes.append(f"{name}: {note}")
-    if table.write(results, figures):
-        names.append("summary.tex")
-    return figures, names, notes
+    drawn = Drawn(results.folder / "figures")
+    for kind in _kinds(results):
+        options = {"recipe": recipe} if kind is fidelity else {}
+        drawn.add(kind.__name__, kind.draw(results, drawn.folder, every, **options))
+    drawn.add("summary.tex", table.write(results, drawn.folder))
+    return drawn
 
 
 def draw_frontier(folders):
-    """Of graded answers and a served experiment together: names and notes, in the second one's figures."""
+    """Of graded answers and a served experiment together, in the second one's figures."""
     everything = [load(folder) for folder in folders]
     graded = [r for r in everything if r.is_accuracy]
     served = [r for r in everything if not r.is_accuracy and r.summary is not None and "host" in r.axes]
     if len(graded) != 1 or len(served) != 1:
-        return None, [], []
+        return Drawn()
     style.apply()
-    folder = served[0].folder / "figures"
-    drawn = list(frontier.draw(graded[0], served[0], folder))
-    return folder, [name for name, _ in drawn], [f"{name}: {note}" for name, note in drawn if note]
+    drawn = Drawn(served[0].folder / "figures")
+    drawn.add("frontier", frontier.draw(graded[0], served[0], drawn.folder))
+    return drawn
+
+
+def _report(drawn, quiet):
+    """Returns the exit status."""
+    for line in [] if quiet else drawn.notes:
+        print(f"  {line}", file=sys.stderr)
+    for line in drawn.failures:
+        print(f"kvlab plot: not drawn: {line}", file=sys.stderr)
+    return 1 if drawn.failures else 0
+
+
+def _draw_folders(options):
+    status = 0
+    for folder in options.folder:
+        began = time.monotonic()
+        drawn = draw_all(folder, options.all, options.recipe)
+        status = max(status, _report(drawn, options.quiet))
+        print(f"kvlab: drew {len(drawn.names)} figures and tables into {drawn.folder} in {time.monotonic() - began:.1f} s", file=sys.stderr)
+    if len(options.folder) > 1:
+        drawn = draw_frontier(options.folder)
+        status = max(status, _report(drawn, options.quiet))
+        if drawn.names:
+            print(f"kvlab: drew {', '.join(drawn.names)} of the folders together into {drawn.folder}", file=sys.stderr)
+    return status
 
 
 def main(arguments=None):
@@ -66,29 +118,11 @@ def main(arguments=None):
     parser.add_argument("--all", action="store_true", help="draw every value of a long sweep, not a few of them")
     parser.add_argument("--recipe", help="of a replay: draw this recipe layer by layer and head by head, at every budget")
     parser.add_argument("--quiet", action="store_true", help="one line per folder")
-    options = parser.parse_args(arguments)
-    for folder in options.folder:
-        began = time.monotonic()
-        try:
-            figures, names, notes = draw_all(folder, options.all, options.recipe)
-        except (ResultsError, OSError) as error:
-            print(f"kvlab plot: {error}", file=sys.stderr)
-            return 2
-        if not options.quiet:
-            for line in notes:
-                print(f"  {line}", file=sys.stderr)
-        print(f"kvlab: drew {len(names)} figures and tables into {figures} in {time.monotonic() - began:.1f} s", file=sys.stderr)
-    if len(options.folder) > 1:
-        try:
-            figures, names, notes = draw_frontier(options.folder)
-        except ResultsError as error:
-            print(f"kvlab plot: {error}", file=sys.stderr)
-            return 2
-        for line in notes if not options.quiet else []:
-            print(f"  {line}", file=sys.stderr)
-        if names:
-            print(f"kvlab: drew {', '.join(names)} of the folders together into {figures}", file=sys.stderr)
-    return 0
+    try:
+        return _draw_folders(parser.parse_args(arguments))
+    except (ResultsError, OSError) as error:
+        print(f"kvlab plot: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ def _hosts(table, name):
 
 
 def write(results, folder):
-    """Returns the file's name, or None where there is nothing to put into it."""
+    """Yields (name, note) of the file, where there is something to put into it."""
     parts = []
     if results.summary is not None and len(results.summary):
         parts.append(_hit_ratios(results) if results.is_hit_ratio else _answers(results) if results.is_accuracy else _replay(results) if results.is_replay else _runs(results))
@@ -126,7 +126,7 @@ def write(results, folder):
         of_hosts = validation.is_of_hosts(results.validation)
         parts.append(_hosts(results.validation, results.name) if of_hosts else _validation(results.validation))
     if not parts:
-        return None
+        return
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.tex").write_text("% from " + results.name + "; needs \\usepackage{booktabs}\n" + "\n".join(parts))
-    return "summary.tex"
+    yield "summary.tex", ""

@@ -58,12 +58,13 @@ class FigureTest(unittest.TestCase):
                 return save(figure, folder, name, handles, labels, columns)
 
         with nothing, mock.patch.object(style, "save", keep):
-            figures, names, notes = plot.draw_all(self.folder, every, recipe)
-        for name in names if write else ():
-            for path in [figures / name] if "." in name else [figures / f"{name}.pdf", figures / f"{name}.png"]:
+            drawn = plot.draw_all(self.folder, every, recipe)
+        self.assertEqual(drawn.failures, [])
+        for name in drawn.names if write else ():
+            for path in [drawn.folder / name] if "." in name else [drawn.folder / f"{name}.pdf", drawn.folder / f"{name}.png"]:
                 self.assertGreater(path.stat().st_size, 100, path)
-        self.assertEqual(len(names), len(set(names)), "two figures under one name")
-        return names, notes
+        self.assertEqual(len(drawn.names), len(set(drawn.names)), "two figures under one name")
+        return drawn.names, drawn.notes
 
     def axes(self, name):
         return self.drawn[name].axes
@@ -479,10 +480,10 @@ class Frontier(FigureTest):
 
     def test_figure_of_both_folders(self):
         self.write((("full", ""), ("budget_tokens 128", "snapkv")))
-        figures, names, notes = plot.draw_frontier([self.folder / "graded", self.folder / "served"])
-        self.assertEqual((names, notes), (["frontier"], ["frontier: at load_frac 0.3; only graded: snapkv 512, h2o 128"]))
+        drawn = plot.draw_frontier([self.folder / "graded", self.folder / "served"])
+        self.assertEqual((drawn.names, drawn.notes), (["frontier"], ["frontier: at load_frac 0.3; only graded: snapkv 512, h2o 128"]))
         for kind in ("pdf", "png"):
-            self.assertGreater((figures / f"frontier.{kind}").stat().st_size, 2000)
+            self.assertGreater((drawn.folder / f"frontier.{kind}").stat().st_size, 2000)
 
     def test_folders_without_a_common_policy_are_an_error(self):
         self.write((("budget_tokens 64", "snapkv"),))
@@ -622,6 +623,39 @@ class Numbers(unittest.TestCase):
     def test_goodput_replaces_latency_only_with_an_slo(self):
         self.assertNotIn("goodput_per_s", [c for c, _ in bars._metrics(pd.DataFrame({"goodput_per_s": [np.nan]}))])
         self.assertIn("goodput_per_s", [c for c, _ in bars._metrics(pd.DataFrame({"goodput_per_s": [1.0]}))])
+
+
+class Failures(FigureTest):
+    """Errors that nobody foresaw."""
+
+    def draw_with(self, *patches):
+        heard = io.StringIO()
+        with contextlib.ExitStack() as stack:
+            for patch in (mock.patch.object(Figure, "savefig"), contextlib.redirect_stderr(heard), *patches):
+                stack.enter_context(patch)
+            status = plot.main([str(self.folder)])
+        return status, heard.getvalue().splitlines()
+
+    def test_a_kind_that_fails_leaves_the_others_and_the_table(self):
+        synthetic.write_runs(self.folder, {"scheduler": SCHEDULERS[:2]}, num_requests=10)
+        status, lines = self.draw_with(mock.patch.object(timeline, "of_run", side_effect=IndexError("list index\nout of range")))
+        self.assertEqual(status, 1)
+        self.assertRegex(lines[0], r"^kvlab plot: not drawn: timeline: IndexError: list index out of range \(timeline.py:\d+\)$")
+        self.assertRegex(lines[1], "^kvlab: drew 5 figures and tables into ")
+        self.assertEqual(len(lines), 2)
+        self.assertTrue((self.folder / "figures" / "summary.tex").exists())
+
+    def test_a_table_that_fails(self):
+        synthetic.write_runs(self.folder, {"scheduler": SCHEDULERS[:2]}, num_requests=10)
+        status, lines = self.draw_with(mock.patch.object(table, "tabular", side_effect=ValueError("made up")))
+        self.assertEqual((status, len(lines)), (1, 2))
+        self.assertIn("not drawn: summary.tex: ValueError: made up (table.py:", lines[0])
+        self.assertIn("drew 5 figures", lines[1])
+
+    def test_nothing_fails(self):
+        synthetic.write_runs(self.folder, {"scheduler": SCHEDULERS[:2]}, num_requests=10)
+        status, lines = self.draw_with()
+        self.assertEqual((status, len(lines)), (0, 1))
 
 
 class BadFolders(FigureTest):
