@@ -17,6 +17,11 @@ def _metrics(summary):
     return _METRICS
 
 
+def _largest(values):
+    """Of those that are numbers; 0: there are none."""
+    return max((v for v in values if np.isfinite(v)), default=0)
+
+
 def _bars(axis, stats):
     place = np.arange(len(stats))
     means = [s[0] for s in stats]
@@ -29,19 +34,19 @@ def _bars(axis, stats):
         if np.isfinite(mean):  # a bar beside one a hundred times longer cannot be seen
             axis.annotate(f"{mean:,.0f}" if mean >= 100 else f"{mean:.3g}", (end, y), (1.5, 0), textcoords="offset points", va="center", fontsize=5.5)
     axis.grid(axis="y", visible=False)
-    axis.set_xlim(0, 1.25 * np.nanmax(ends) if np.nanmax(ends) > 0 else 1)
+    axis.set_xlim(0, 1.25 * _largest(ends) or 1)
     axis.locator_params(axis="x", nbins=4)
 
 
 def _in_seconds(stats, title):
     """Milliseconds read badly from ten seconds on."""
-    if not title.endswith("(ms)") or max(s[0] for s in stats) < 10_000:
+    if not title.endswith("(ms)") or _largest(s[0] for s in stats) < 10_000:
         return stats, title
     return [(s[0] / 1e3, s[1] / 1e3, s[2]) for s in stats], title.replace("(ms)", "(s)")
 
 
 def _seeds_note(counts):
-    low, high = min(counts), max(counts)
+    low, high = min(counts, default=0), max(counts, default=0)
     if high < 2:
         return ""
     return f"Mean and 95 % t-interval over n = {high if low == high else f'{low} to {high}'} seeds"

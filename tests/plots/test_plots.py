@@ -152,6 +152,29 @@ class ManyRuns(FigureTest):
         self.assertIn("cdf_ttft: 12 of 20 lines drawn", notes)
 
 
+class MissingValues(FigureTest):
+    def write(self, axes, missing, metrics):
+        synthetic.write_runs(self.folder, axes, num_requests=20)
+        for table in ("requests", "timeline"):
+            (self.folder / f"{table}.csv").unlink()
+        rows = pd.read_csv(self.folder / "summary.csv", dtype={"run": str})
+        rows.loc[rows["run"].isin(missing), metrics] = np.nan
+        rows.to_csv(self.folder / "summary.csv", index=False)
+
+    def test_the_unit_is_that_of_the_values_there_are(self):
+        for missing in ("0001", "0002"):
+            self.write({"scheduler": SCHEDULERS[:3]}, [missing], "ttft_p99_ms")
+            self.draw(write=False)
+            self.assertEqual(self.axes("comparison")[0].get_xlabel(), "P99 TTFT (ms)")
+
+    def test_a_figure_without_any(self):
+        metrics = ["ttft_p99_ms", "tpot_p99_ms", "goodput_per_s", "output_tokens_per_s"]
+        self.write({"scheduler": SCHEDULERS, RATE: [1.0, 2.0, 4.0]}, [f"{run:04}" for run in range(1, 19, 3)], metrics)
+        self.draw(write=False)
+        self.assertEqual([t.get_text() for a in self.axes("comparison_rate_per_s_1") for t in a.texts], [])
+        self.assertEqual(len(self.axes("comparison_rate_per_s_2")[0].texts), 6)
+
+
 class RateSweep(FigureTest):
     def setUp(self):
         super().setUp()
