@@ -88,9 +88,18 @@ def draw_frontier(folders):
     return drawn
 
 
+def _short(notes):
+    """Figures of which the same is to be said share a line."""
+    of_text = {}
+    for note in notes:
+        name, text = note.split(": ", 1)
+        of_text.setdefault(text, []).append(name)
+    return [f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {text}" for text, names in of_text.items()]
+
+
 def _report(drawn, quiet):
     """Returns the exit status."""
-    for line in [] if quiet else drawn.notes:
+    for line in [] if quiet else _short(drawn.notes):
         print(f"  {line}", file=sys.stderr)
     for line in drawn.failures:
         print(f"kvlab plot: not drawn: {line}", file=sys.stderr)
@@ -117,7 +126,7 @@ def main(arguments=None):
     parser.add_argument("folder", nargs="+", help="results/NAME, as written by kvlab run")
     parser.add_argument("--all", action="store_true", help="draw every value of a long sweep, not a few of them")
     parser.add_argument("--recipe", help="of a replay: draw this recipe layer by layer and head by head, at every budget")
-    parser.add_argument("--quiet", action="store_true", help="one line per folder")
+    parser.add_argument("--quiet", action="store_true", help="do not say what was left out")
     try:
         return _draw_folders(parser.parse_args(arguments))
     except (ResultsError, OSError) as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[1] / "plots"), str(HERE)]
+sys.path[:0] = [str(HERE.parents[1] / "plots"), str(HERE), str(HERE.parent / "front_door")]
 
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
@@ -29,6 +29,7 @@ import serving_fidelity  # noqa: E402
 import style  # noqa: E402
 import synthetic  # noqa: E402
 import table  # noqa: E402
+import test_front_door  # noqa: E402
 import timeline  # noqa: E402
 
 SCHEDULERS = ["static", "orca_max", "vllm_v0", "vllm_v1", "sarathi", "fastgen"]
@@ -646,6 +647,30 @@ class Numbers(unittest.TestCase):
     def test_goodput_replaces_latency_only_with_an_slo(self):
         self.assertNotIn("goodput_per_s", [c for c, _ in bars._metrics(pd.DataFrame({"goodput_per_s": [np.nan]}))])
         self.assertIn("goodput_per_s", [c for c, _ in bars._metrics(pd.DataFrame({"goodput_per_s": [1.0]}))])
+
+
+class LeftOut(FigureTest):
+    """Notes on stderr."""
+
+    def test_figures_of_which_the_same_is_said_share_a_line(self):
+        synthetic.write_runs(self.folder, {"memory.blocks": list(range(100, 2100, 100))}, num_requests=10)
+        (self.folder / "timeline.csv").unlink()
+        heard = io.StringIO()
+        with contextlib.redirect_stderr(heard), mock.patch.object(Figure, "savefig"):
+            plot.main([str(self.folder)])
+        self.assertEqual(heard.getvalue().splitlines()[:-1], ["  cdf_ttft and 3 more: 12 of 20 lines drawn"])
+
+    def test_they_are_printed_after_a_run(self):
+        synthetic.write_runs(self.folder, {"memory.blocks": list(range(100, 2100, 100))}, num_requests=10)
+        for file in ("timeline", "requests"):
+            (self.folder / f"{file}.csv").unlink()
+        door = test_front_door.FrontDoor("kvlab")
+        door.setUp()
+        self.addCleanup(door.doCleanups)
+        shutil.copytree(HERE.parents[1] / "plots", door.root / "plots", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+        result = door.kvlab("run", str(self.folder))
+        self.assertIn("  comparison: 12 of 20 lines drawn\nkvlab: drew 2 figures and tables into ", result.stderr)
+        self.assertEqual(result.stdout, f"wrote {self.folder}\n")
 
 
 class Failures(FigureTest):
