@@ -23,6 +23,7 @@ import style
 import table
 import timeline
 import validation
+import written
 from load import ResultsError, load
 
 KINDS = (cdf, load_curves, timeline, hit_ratio, bars, validation, serving_fidelity)
@@ -67,11 +68,13 @@ def draw_all(folder, every=False, recipe=None):
     """Draws everything that the folder has numbers for. `recipe`: of a replay, the one to show head by head."""
     results = load(folder)
     style.apply()
+    written.start()
     drawn = Drawn(results.folder / "figures")
     for kind in _kinds(results):
         options = {"recipe": recipe} if kind is fidelity else {}
         drawn.add(kind.__name__, kind.draw(results, drawn.folder, every, **options))
     drawn.add("summary.tex", table.write(results, drawn.folder))
+    written.finish(drawn.folder, results.folder)
     return drawn
 
 
@@ -83,8 +86,10 @@ def draw_frontier(folders):
     if len(graded) != 1 or len(served) != 1:
         return Drawn()
     style.apply()
+    written.start()
     drawn = Drawn(served[0].folder / "figures")
     drawn.add("frontier", frontier.draw(graded[0], served[0], drawn.folder))
+    written.finish(drawn.folder, served[0].folder)
     return drawn
 
 

@@ -8,6 +8,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (the backend has to be chosen first)
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: E402
 
+import written  # noqa: E402
+
 COLUMN_IN = 3.4
 PAGE_IN = 7.0  # a figure across both columns
 MAX_LINES = 12
@@ -102,7 +104,7 @@ def save(figure, folder, name, handles=(), labels=(), columns=None):
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     # No dates inside: the same results give the same bytes.
-    figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None, "ModDate": None})
-    figure.savefig(folder / f"{name}.png", metadata={"Software": None})
+    figure.savefig(written.note(folder / f"{name}.pdf"), metadata={"CreationDate": None, "ModDate": None})
+    figure.savefig(written.note(folder / f"{name}.png"), metadata={"Software": None})
     plt.close(figure)
     return name

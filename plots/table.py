@@ -5,6 +5,7 @@ import math
 import accuracy
 import hit_ratio
 import validation
+import written
 from groups import lines_of, mean_and_interval, policy_names
 from load import label_of
 from policies import full_name
@@ -128,5 +129,5 @@ def write(results, folder):
     if not parts:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "summary.tex").write_text("% from " + results.name + "; needs \\usepackage{booktabs}\n" + "\n".join(parts))
+    written.note(folder / "summary.tex").write_text("% from " + results.name + "; needs \\usepackage{booktabs}\n" + "\n".join(parts))
     yield "summary.tex", ""
