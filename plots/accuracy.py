@@ -13,7 +13,7 @@ _ROW_IN = 0.125
 
 def points_of(rows):
     """A row per policy and budget: exact_match_frac and full_exact_match_frac as the mean over tasks (lengths and seeds pooled by answers), the
-    other numbers over answers; `by_task` holds the shares task by task."""
+    other numbers over answers, each with the numbers of its row (KL per token, then); `by_task` holds the shares task by task."""
     shares = ["exact_match_frac", "full_exact_match_frac"]
     points = []
     for (policy, budget), own in rows.groupby(["policy", "budget"], sort=False):
@@ -40,7 +40,7 @@ def _over_bytes(points, folder, name):
     if len(lossy):
         style.logarithmic(right, "y", lossy["kl_to_full"].min(), lossy["kl_to_full"].max())
         right.set_ylim(bottom=0.35 * lossy["kl_to_full"].min())
-    right.set_ylabel("KL to the full cache (nats per answer token)")
+    right.set_ylabel("KL to the full cache\n(nats per token, mean over answers)")
     for axis in (left, right):
         style.logarithmic(axis, "x", points["resident_bytes_frac"].min(), points["resident_bytes_frac"].max())
         axis.set_xlim(points["resident_bytes_frac"].min() * 0.6, points["resident_bytes_frac"].max() * 1.15)

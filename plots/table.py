@@ -95,7 +95,8 @@ def _answers(results):
         low, high = wilson(right, answers)
         lines.append([escape(name), escape(full_name("", budget)) or "--", number(answers, 0), f"{100 * right / answers:.1f}", f"{100 * low:.1f} to {100 * high:.1f}",
                       f"{100 * point['exact_match_frac']:.1f}", number(point["kl_to_full"]), number(point["resident_bytes_frac"])])
-    return tabular(["recipe", "budget", "answers", r"right (\%)", r"95\,\% interval", r"mean over tasks (\%)", "KL (nats)", "bytes"], lines)
+    shares = [r"right (\%)", r"95\,\% interval", r"mean over tasks (\%)"]
+    return tabular(["recipe", "budget", "answers", *shares, "KL (nats/token)", "bytes"], lines)
 
 
 def _validation(table):

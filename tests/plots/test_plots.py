@@ -270,6 +270,15 @@ class Accuracy(FigureTest):
         self.draw(every=True, write=False)
         self.assertEqual(self.rows_of("accuracy_tasks_budget_tokens_512"), ["full cache", "snapkv (allocator pyramid)", "snapkv", "h2o", "kivi2"])
 
+    def test_divergence_is_per_token_and_its_mean_over_answers(self):
+        write_graded(self.folder, self.MIXED[1:2])
+        rows = pd.read_csv(self.folder / "summary.csv", dtype={"run": str}, keep_default_na=False)
+        rows.assign(num_answers=[4, 12], kl_to_full=[0.1, 0.5]).to_csv(self.folder / "summary.csv", index=False)
+        self.draw(write=False)
+        right = self.axes("accuracy_bytes")[1]
+        self.assertAlmostEqual(right.lines[0].get_ydata()[0], 0.4)
+        self.assertEqual(right.get_ylabel(), "KL to the full cache\n(nats per token, mean over answers)")
+
     def test_other_axes_have_figures_of_their_own(self):
         write_graded(self.folder, [(*p, q) for q in ("compressed", "decoded") for p in self.MIXED[:4]], more=["question"])
         names, notes = self.draw(write=False)
@@ -287,7 +296,7 @@ class Accuracy(FigureTest):
         write_graded(self.folder, self.MIXED)
         self.draw(write=False)
         text = (self.folder / "figures" / "summary.tex").read_text()
-        self.assertIn(r"recipe & budget & answers & right (\%) & 95\,\% interval & mean over tasks (\%) & KL (nats) & bytes \\", text)
+        self.assertIn(r"recipe & budget & answers & right (\%) & 95\,\% interval & mean over tasks (\%) & KL (nats/token) & bytes \\", text)
         self.assertIn(r"snapkv (allocator pyramid) & 512 & 8 & 75.0 & 40.9 to 92.9 & 75.0 & 0.500 & 0.100 \\", text)  # Wilson's interval of 6 of 8
         self.assertIn(r"kivi2 & -- & 8 & 100.0 & 67.6 to 100.0 &", text)
 
