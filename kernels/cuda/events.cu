@@ -41,8 +41,8 @@ struct CudaTimer::State {
 };
 
 void CudaTimer::Free::operator()(State* s) const noexcept {
-  static_cast<void>(cudaEventDestroy(s->begin));
-  static_cast<void>(cudaEventDestroy(s->end));
+  for (const cudaEvent_t event : {s->begin, s->end})
+    if (event != nullptr) cuda::drop(cudaEventDestroy(event));
   cuda::free_pinned(s->held);
   delete s;
 }

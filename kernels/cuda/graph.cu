@@ -8,7 +8,7 @@ namespace kvlab {
 namespace {
 
 struct DestroyGraph {
-  void operator()(cudaGraph_t g) const noexcept { static_cast<void>(cudaGraphDestroy(g)); }
+  void operator()(cudaGraph_t g) const noexcept { cuda::drop(cudaGraphDestroy(g)); }
 };
 using Graph = std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, DestroyGraph>;
 
@@ -28,7 +28,8 @@ class Capture {
     cudaGraph_t graph = nullptr;
     const cudaError_t e = cudaStreamEndCapture(stream_, &graph);
     Graph owner(graph);
-    if (e != cudaSuccess) static_cast<void>(cudaGetLastError()), owner.reset();
+    cuda::drop(e);
+    if (e != cudaSuccess) owner.reset();
     is_out_of_memory_ = e == cudaErrorMemoryAllocation;
     return owner;
   }
@@ -43,7 +44,9 @@ class Capture {
 
 struct CudaGraph::State {
   cudaGraphExec_t graph = nullptr;
-  ~State() { static_cast<void>(cudaGraphExecDestroy(graph)); }
+  ~State() {
+    if (graph != nullptr) cuda::drop(cudaGraphExecDestroy(graph));
+  }
 };
 
 CudaGraph::CudaGraph(CudaContext& cuda, const std::function<void()>& work) {

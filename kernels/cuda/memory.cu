@@ -59,7 +59,7 @@ void* allocate(std::int64_t bytes) {
   check(e, "allocating " + std::to_string(bytes) + " bytes on the GPU");
   return p;
 }
-void free(void* p) noexcept { static_cast<void>(cudaFree(p)); }
+void free(void* p) noexcept { drop(cudaFree(p)); }
 std::int64_t free_bytes() {
   std::size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "asking for the free memory");
@@ -76,7 +76,7 @@ void* allocate_pinned(std::int64_t bytes) {
   check(e, "allocating " + std::to_string(bytes) + " bytes of pinned memory");
   return p;
 }
-void free_pinned(void* p) noexcept { static_cast<void>(cudaFreeHost(p)); }
+void free_pinned(void* p) noexcept { drop(cudaFreeHost(p)); }
 
 void to_device(void* to, const void* from, std::int64_t bytes, CudaStream stream) {
   if (bytes > 0) check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, stream), "copy to the GPU");
@@ -92,7 +92,7 @@ CudaStream make_stream() {
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
   return stream;
 }
-void destroy(CudaStream stream) noexcept { static_cast<void>(cudaStreamDestroy(stream)); }
+void destroy(CudaStream stream) noexcept { drop(cudaStreamDestroy(stream)); }
 void synchronize_all() { check(cudaDeviceSynchronize(), "waiting for the GPU"); }
 void begin_scratch(void*, std::int64_t) {}
 void synchronize(CudaStream stream) { check(cudaStreamSynchronize(stream), "waiting for the GPU"); }
