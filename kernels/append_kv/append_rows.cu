@@ -16,14 +16,15 @@ struct Args {
   DeviceRows kv;
   const AppendedTokens* news;
   std::int64_t token_stride;
+  std::int32_t blocks;  // of each sequence
 };
 
-// Block (x, y) works on part x of sequence y's new tokens. A thread has `Each` neighbouring channels of K and V of one token and head.
+// A thread has `Each` neighbouring channels of K and V of one token and head.
 template <class In, class Out, int Each>
 __global__ void __launch_bounds__(kThreads) append_rows(Args a) {
-  const AppendedTokens news = a.news[blockIdx.y];
+  const AppendedTokens news = a.news[static_cast<std::int32_t>(blockIdx.x) / a.blocks];
   const std::int32_t parts = a.kv.head_dim / Each;
-  const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const std::int64_t item = static_cast<std::int64_t>(static_cast<std::int32_t>(blockIdx.x) % a.blocks) * kThreads + threadIdx.x;
   const std::int64_t token = item / parts / a.kv.kv_heads;
   if (token >= news.count) return;
   const auto head = static_cast<std::int32_t>(item / parts % a.kv.kv_heads);
@@ -48,9 +49,9 @@ __global__ void __launch_bounds__(kThreads) append_rows(Args a) {
 }
 
 template <class In, class Out, int Each>
-void run(const Args& args, std::int64_t most, std::size_t sequences, CudaContext& cuda) {
-  const std::int64_t items = most * args.kv.kv_heads * (args.kv.head_dim / Each);
-  launch("append_rows", cuda, {dim3(static_cast<unsigned>(ceil_div(items, kThreads)), static_cast<unsigned>(sequences)), dim3(kThreads)},
+void run(Args args, std::int64_t most, std::size_t sequences, CudaContext& cuda) {
+  args.blocks = static_cast<std::int32_t>(ceil_div(most * args.kv.kv_heads * (args.kv.head_dim / Each), kThreads));
+  launch("append_rows", cuda, {dim3(static_cast<unsigned>(sequences * static_cast<std::size_t>(args.blocks))), dim3(kThreads)},
          append_rows<In, Out, Each>, args);
 }
 
@@ -61,7 +62,7 @@ void run_cuda(const AppendRows& a, CudaContext& cuda) {
   for (const AppendedTokens& news : a.news) most = std::max<std::int64_t>(most, news.count);
   if (most == 0) return;
   const CudaContext::Frame frame(cuda);
-  Args args{on_device(a.kv, cuda), cuda.upload(a.news.data(), static_cast<std::int64_t>(a.news.size())), a.token_stride};
+  Args args{on_device(a.kv, cuda), cuda.upload(a.news.data(), static_cast<std::int64_t>(a.news.size())), a.token_stride, 0};
   if (args.token_stride == 0) args.token_stride = std::int64_t{a.kv.kv_heads} * a.kv.head_dim;
   bool wide = a.kv.head_dim % 8 == 0 && args.token_stride % 8 == 0;
   for (const AppendedTokens& news : a.news) wide = wide && aligned16({news.k, news.v});

@@ -75,10 +75,10 @@ void run(AttendArgs args, const Batch& batch, std::int64_t longest, CudaContext&
   const std::int32_t* sequence = cuda.upload(batch.sequence.data(), tokens);
   launch("attend_join", cuda, {dim3(tokens, heads), dim3(64)}, join_splits, args, sequence, line_sums);
   if (args.probabilities == nullptr) return;
-  constexpr int kColumns = 512;
-  const auto columns = static_cast<unsigned>(ceil_div(longest, kColumns));
-  launch("attend_probabilities", cuda, {dim3(static_cast<unsigned>(blocks), columns), dim3(kThreads)}, attend_probabilities<Width, Count>,
-         args, static_cast<const float*>(line_sums), kColumns);
+  const std::int64_t columns = std::max<std::int64_t>(512, ceil_div(longest, kMostGridY));
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(ceil_div(longest, columns)));
+  launch("attend_probabilities", cuda, {grid, dim3(kThreads)}, attend_probabilities<Width, Count>, args,
+         static_cast<const float*>(line_sums), static_cast<int>(columns));
 }
 
 template <int Width>

@@ -119,8 +119,9 @@ void run_plain(PlainStats stats, const DeviceRows& kv, const Chunk& chunk, CudaC
   auto* log_sum = cuda.scratch<float>(lines);
   stats.log_sum = log_sum;
   launch("plain_log_sums", cuda, {dim3(static_cast<unsigned>(lines)), dim3(128)}, plain_log_sums<T>, kv, chunk.queries, log_sum);
-  launch("plain_stats", cuda, {dim3(static_cast<unsigned>(ceil_div(kv.longest, 4)), static_cast<unsigned>(kv.num_rows)), dim3(128)},
-         plain_stats<T>, kv, chunk.queries, stats);
+  const std::int64_t blocks = ceil_div(kv.longest, 4);
+  launch("plain_stats", cuda, {dim3(static_cast<unsigned>(kv.num_rows * blocks)), dim3(128)}, plain_stats<T>, kv, chunk.queries, stats,
+         static_cast<int>(blocks));
 }
 
 template <class T>

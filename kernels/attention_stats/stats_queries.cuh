@@ -86,10 +86,11 @@ struct PlainStats {
   std::int64_t line_tokens = 0;
 };
 
-// A warp per token of a row, which goes through the queries. Grid [longest / 4, rows].
+// A warp per token of a row, which goes through the queries; `blocks` of four tokens for each row.
 template <class T>
-__global__ void __launch_bounds__(128) plain_stats(DeviceRows kv, StatsQueries q, PlainStats a) {
-  const int row = static_cast<int>(blockIdx.y), i = static_cast<int>(blockIdx.x) * 4 + warp_index(), s = row / kv.kv_heads;
+__global__ void __launch_bounds__(128) plain_stats(DeviceRows kv, StatsQueries q, PlainStats a, int blocks) {
+  const int row = static_cast<int>(blockIdx.x) / blocks, s = row / kv.kv_heads;
+  const int i = static_cast<int>(blockIdx.x) % blocks * 4 + warp_index();
   if (i >= kv.len[row]) return;
   const T* const k = static_cast<const T*>(kv.k) + kv.slot(row, i) * kv.head_dim;
   const int position = kv.position[kv.slot(row, i)], heads = kv.kv_heads * kv.group;

@@ -13,6 +13,8 @@
 
 namespace kvlab {
 
+constexpr std::int64_t kMostGridY = 65535;  // blocks of a grid in y, and in z; in x 2^31 - 1: what grows with a batch goes there
+
 struct LaunchShape {
   dim3 grid, block;
   std::size_t shared_bytes = 0;  // dynamic

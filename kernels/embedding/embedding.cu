@@ -31,8 +31,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class Piece>
 void copy_rows(const DeviceEmbedding& a, CudaContext& cuda) {
   const std::int64_t pieces = a.width * element_bytes(a.type) / static_cast<std::int64_t>(sizeof(Piece));
-  const dim3 grid(static_cast<unsigned>(ceil_div(pieces, kThreads * kInFlight)),
-                  static_cast<unsigned>(std::min<std::int64_t>(a.tokens, 65535)));
+  const dim3 grid(static_cast<unsigned>(ceil_div(pieces, kThreads * kInFlight)), static_cast<unsigned>(std::min(a.tokens, kMostGridY)));
   launch("embedding_rows", cuda, {grid, dim3(kThreads)}, embedding_rows<Piece>, a.ids, static_cast<const Piece*>(a.table),
          static_cast<Piece*>(a.out), a.tokens, pieces);
 }

@@ -29,6 +29,7 @@ constexpr unsigned kWarp = 32;
 constexpr std::size_t kSharedAlign = 1024;
 constexpr int kNamedBarriers = 16;
 constexpr std::size_t kMostShared = 232448;  // an H100's
+constexpr unsigned kMostGridX = 0x7FFFFFFF;
 
 struct Copy {
   void* to;
@@ -93,6 +94,7 @@ struct Machine {
 std::vector<std::pair<std::byte*, std::size_t>> static_shared_memory;
 thread_local Machine machine;
 thread_local Order chosen_order = Order::kForward;
+thread_local unsigned most_grid_yz = kMostGridYZ;
 
 Fiber& self() { return machine.fibers[machine.running]; }
 
@@ -258,6 +260,7 @@ void note_shared(std::byte* memory, std::size_t bytes) {
 }
 
 void set_order(Order order) { chosen_order = order; }
+void limit_grid_yz(unsigned blocks) { most_grid_yz = blocks; }
 
 const Dim3& thread_index() { return self().thread; }
 const Dim3& block_index() { return machine.block_index; }
@@ -353,6 +356,9 @@ void run_grid(const char* name, Dim3 grid, Dim3 block, std::size_t shared_bytes,
   if (logs_launches())
     note_launch(name + (" " + std::to_string(grid.x)) + "," + std::to_string(grid.y) + "," + std::to_string(grid.z) + " " +
                 std::to_string(block.count()));
+  if (grid.x > kMostGridX || std::max(grid.y, grid.z) > most_grid_yz)
+    throw CudaError(std::string("kernel ") + name + ": a grid of " + std::to_string(grid.x) + " x " + std::to_string(grid.y) + " x " +
+                    std::to_string(grid.z) + " blocks; at most 2^31 - 1 in x and " + std::to_string(most_grid_yz) + " in y and z");
   if (shared_bytes > kMostShared)
     throw CudaError(std::string("kernel ") + name + ": " + std::to_string(shared_bytes) + " bytes of shared memory; a block has at most " +
                     std::to_string(kMostShared));

@@ -10,7 +10,8 @@
 // block on the calling thread. Every barrier and every warp-wide instruction is a point where fibers switch. In between a fiber runs alone,
 // so the order of fibers is what a race depends on: a test runs a kernel under several orders and compares (Order).
 // Refused, with the kernel's name: barriers that some threads never reach, warp-wide instructions that lanes of the mask do not join or
-// join with different ones. Not modelled: memory ordering, alignment of 16-byte accesses to shared memory beyond what the CPU checks, time.
+// join with different ones; grids that CUDA refuses. Not modelled: memory ordering, alignment of 16-byte accesses to shared memory beyond
+// what the CPU checks, time.
 namespace kvlab::emulated {
 
 struct Dim3 {
@@ -25,6 +26,10 @@ struct Dim3 {
 // the same kind of order.
 enum class Order : std::uint8_t { kForward, kBackward, kShuffled };
 void set_order(Order order);
+
+// Blocks that a grid may have in y and in z: CUDA's limit, or fewer.
+constexpr unsigned kMostGridYZ = 65535;
+void limit_grid_yz(unsigned blocks);
 
 // What the running fiber sees.
 const Dim3& thread_index();

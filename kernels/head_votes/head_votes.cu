@@ -21,11 +21,11 @@ struct Candidates {
   __device__ std::int64_t size(int s) const { return first[s + 1] - first[s]; }
 };
 
-// A warp per candidate of a row: logits of all heads of its group. Grid [most candidates / 4, rows].
+// A warp per candidate of a row: logits of all heads of its group; `blocks` of four candidates for each row.
 template <class T>
-__global__ void __launch_bounds__(128) candidate_logits(DeviceRows kv, Candidates a) {
-  const int row = static_cast<int>(blockIdx.y), s = row / kv.kv_heads, head = row % kv.kv_heads;
-  const std::int64_t n = a.size(s), i = std::int64_t{blockIdx.x} * 4 + warp_index();
+__global__ void __launch_bounds__(128) candidate_logits(DeviceRows kv, Candidates a, int blocks) {
+  const int row = static_cast<int>(blockIdx.x) / blocks, s = row / kv.kv_heads, head = row % kv.kv_heads;
+  const std::int64_t n = a.size(s), i = static_cast<std::int64_t>(static_cast<int>(blockIdx.x) % blocks) * 4 + warp_index();
   if (i >= n) return;
   const T* const key = static_cast<const T*>(kv.k) + kv.slot(row, a.begin[s] + static_cast<std::int32_t>(i)) * kv.head_dim;
   float* const z = a.z + kv.group * (kv.kv_heads * a.first[s] + head * n);
@@ -77,8 +77,10 @@ void run_cuda(const HeadVotes& a, CudaContext& cuda) {
   const DeviceRows kv = on_device(a.kv, cuda);
   const Candidates c = candidates_of(a, cuda);
   const std::int64_t longest = longest_row(a.first, sequences);
-  const LaunchShape shape{dim3(static_cast<unsigned>(ceil_div(longest, 4)), static_cast<unsigned>(kv.num_rows)), dim3(128)};
-  for_type(a.kv.type, [&](auto zero) { launch("head_votes", cuda, shape, candidate_logits<decltype(zero)>, kv, c); });
+  const std::int64_t blocks = ceil_div(longest, 4);
+  const LaunchShape shape{dim3(static_cast<unsigned>(kv.num_rows * blocks)), dim3(128)};
+  for_type(a.kv.type,
+           [&](auto zero) { launch("head_votes", cuda, shape, candidate_logits<decltype(zero)>, kv, c, static_cast<int>(blocks)); });
   std::vector<SoftmaxRow> rows;
   for (std::int32_t r = 0; r < kv.num_rows; ++r) {
     const std::int64_t n = a.first[r / heads + 1] - a.first[r / heads], at = heads * a.first[r / heads] + r % heads * n;

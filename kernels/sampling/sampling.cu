@@ -66,12 +66,12 @@ __device__ __forceinline__ void load(const T* p, float (&z)[N]) {
     z[0] = to_float(p[0]);
 }
 
-// Block (p, r) looks at part p of row r. N = 8: 16-byte loads.
+// Block (r, p) looks at part p of row r. N = 8: 16-byte loads.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads) sample_rows(SamplingArgs<T> a) {
   KVLAB_SHARED(unsigned, shared_best, 1);
   KVLAB_SHARED(Best, shared, 33);
-  const std::int64_t row = blockIdx.y, begin = blockIdx.x * a.part, end = min(begin + a.part, a.vocabulary);
+  const std::int64_t row = blockIdx.x, begin = blockIdx.y * a.part, end = min(begin + a.part, a.vocabulary);
   const T* logits = a.logits + row * a.stride;
   const float temperature = a.temperature != nullptr ? a.temperature[row] : 0.0F;
   const bool greedy = !(temperature > 0.0F);
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads) sample_rows(SamplingArgs<T> a) {
   const Best best = block_reduce(mine, Best{0}, shared, [](Best x, Best y) { return x > y ? x : y; });
   if (threadIdx.x != 0) return;
   if (a.partial != nullptr)
-    a.partial[row * gridDim.x + blockIdx.x] = best;
+    a.partial[row * gridDim.y + blockIdx.y] = best;
   else
     a.token[row] = static_cast<std::int32_t>(~static_cast<unsigned>(best));
 }
@@ -120,7 +120,6 @@ void run_cuda(const DeviceSampling& a, CudaContext& cuda) {
   if (a.rows == 0) return;
   if (a.vocabulary > std::numeric_limits<std::int32_t>::max() || a.vocabulary < 1)
     throw CudaError("sampling from " + std::to_string(a.vocabulary) + " tokens; tokens are numbers of 31 bits, and at least one is needed");
-  if (a.rows > 65535) throw CudaError("sampling of " + std::to_string(a.rows) + " rows; at most 65,535 at once");
   const CudaContext::Frame frame(cuda);
   const std::int64_t stride = a.stride != 0 ? a.stride : a.vocabulary;
   const bool vectors = a.vocabulary % 8 == 0 && stride % 8 == 0 && aligned16({a.logits});
@@ -131,7 +130,7 @@ void run_cuda(const DeviceSampling& a, CudaContext& cuda) {
   for_type(a.type, [&](auto zero) {
     using T = decltype(zero);
     const SamplingArgs<T> args{static_cast<const T*>(a.logits), a.temperature, a.key, a.token, partial, a.vocabulary, stride, part};
-    const LaunchShape blocks{dim3(static_cast<unsigned>(parts), static_cast<unsigned>(a.rows)), dim3(kThreads)};
+    const LaunchShape blocks{dim3(static_cast<unsigned>(a.rows), static_cast<unsigned>(parts)), dim3(kThreads)};
     launch("sample_rows", cuda, blocks, vectors ? sample_rows<T, 8> : sample_rows<T, 1>, args);
   });
   if (partial == nullptr) return;

@@ -71,7 +71,7 @@ void run_cuda(const DeviceSiluMul& a, CudaContext& cuda) {
                         a.in_stride != 0 ? a.in_stride : a.width};
     if (args.in_stride == args.width) args.width = args.in_stride = args.tokens * args.width, args.tokens = 1;  // one long row
     const bool vectors = args.width % 8 == 0 && args.in_stride % 8 == 0 && aligned16({a.gate, a.up, a.out});
-    const auto rows = static_cast<unsigned>(std::min<std::int64_t>(args.tokens, 65535));
+    const auto rows = static_cast<unsigned>(std::min(args.tokens, kMostGridY));
     const auto blocks = static_cast<unsigned>(ceil_div(args.width, vectors ? kThreads * kVectors * 8 : kThreads));
     const auto kernel = !vectors ? silu_mul_any<T> : a.up != nullptr ? silu_mul_vectors<T, true> : silu_mul_vectors<T, false>;
     launch(vectors ? "silu_mul_vectors" : "silu_mul_any", cuda, {dim3(blocks, rows), dim3(kThreads)}, kernel, args);

@@ -1,7 +1,8 @@
 #include <algorithm>
 
 #include "kernels/append_kv/append_kv_cuda.h"
-#include "tests/cuda/cuda_fixture.h"
+#include "kernels/append_kv/append_rows.h"
+#include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
 namespace {
@@ -177,6 +178,40 @@ TEST_F(AppendKvCuda, NothingToDo) {
   run_cuda(a, cuda());
   a.tokens = 1, a.kv.num_rows = 1, a.kv.head_dim = 72;
   EXPECT_THROW(run_cuda(a, cuda()), CudaError);
+}
+
+template <class In, class Out>
+void check_rows(CudaContext& cuda, std::int32_t head_dim, std::uint64_t seed) {
+  const Ints count{3, 0, 1, 40, 7}, len{3, 3, 9, 9, 1, 1, 77, 77, 30, 30};
+  RowsFixture<Out> rows({kHeads, 1, head_dim, 16, 2}, len, seed);
+  std::vector<std::vector<float>> k, v;
+  std::vector<DeviceBuffer<In>> device_k, device_v;
+  std::vector<AppendedTokens> news, device_news;
+  for (const std::int32_t s : {4, 0, 1, 3, 2}) {
+    const std::int32_t n = count[static_cast<std::size_t>(s)];
+    const auto x = random_elements<In>(std::int64_t{n} * kHeads * head_dim, seed + 1), y = random_elements<In>(std::ssize(x), seed + 2);
+    k.push_back(floats(x)), v.push_back(floats(y)), device_k.emplace_back(x), device_v.emplace_back(y);
+    news.push_back({s, n, 100 * s, k.back().data(), v.back().data()});
+    device_news.push_back({s, n, 100 * s, device_k.back().data(), device_v.back().data()});
+  }
+  run_cuda(AppendRows{rows.device(), device_news, kElementType<In>}, cuda);
+  run_cpu(AppendRows{rows.host(), news, ElementType::kF32});
+  EXPECT_EQ(rows.device_positions(cuda), rows.position);
+  EXPECT_EQ(rows.device_words(cuda), rows.words);
+  const std::vector<float> keys = rows.device_keys(cuda), values = rows.device_values(cuda);
+  rows.for_each_token([&](std::int32_t row, std::int32_t token, std::size_t slot) {
+    for (std::size_t c = slot * static_cast<std::size_t>(head_dim); c < (slot + 1) * static_cast<std::size_t>(head_dim); ++c) {
+      ASSERT_EQ(keys[c], to_float(from_float<Out>(rows.k[c]))) << "row " << row << ", token " << token;
+      ASSERT_EQ(values[c], to_float(from_float<Out>(rows.v[c]))) << "row " << row << ", token " << token;
+    }
+  });
+}
+
+TEST_F(AppendKvCuda, RowsEqualCpuVersion) {
+  const FlatGrids flat;
+  check_rows<bf16, bf16>(cuda(), 64, 1);
+  check_rows<float, f16>(cuda(), 33, 2);
+  check_rows<float, float>(cuda(), 128, 3);
 }
 
 TEST(AppendKvBytes, CountsReadAndWritten) {

@@ -64,6 +64,7 @@ TEST_F(AttentionStatsCuda, GroupsReduceBeforeQueries) {
 }
 
 TEST_F(AttentionStatsCuda, AnyShapeWithoutTensorCores) {
+  const FlatGrids flat;
   check<float>({2, 2, 64}, {33, 64, 1, 0}, {9, 4}, {Group::kMean, true, true, true, true}, 20, 1e-4);
   check<float>({1, 1, 33, 8}, {20}, {3}, {}, 21, 1e-4);
   check<bf16>({1, 3, 80, 5}, {37, 2}, {6, 6}, {Group::kMax, true, true, true}, 22, 1e-4);

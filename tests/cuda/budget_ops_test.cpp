@@ -51,6 +51,7 @@ void check_votes(CudaContext& cuda, const RowsShape& shape, std::uint64_t seed) 
 }
 
 TEST_F(BudgetOpsCuda, HeadVotesEqualCpuVersion) {
+  const FlatGrids flat;
   check_votes<float>(cuda(), {2, 3, 33, 8}, 1);
   check_votes<f16>(cuda(), {1, 1, 64}, 2);
   check_votes<bf16>(cuda(), {3, 4, 128, 16}, 3);

@@ -22,6 +22,8 @@
 namespace kvlab::emulated {
 enum class Order : std::uint8_t { kForward, kBackward, kShuffled };
 inline void set_order(Order) {}  // a GPU has its own
+inline void limit_grid_yz(unsigned) {}
+constexpr unsigned kMostGridYZ = 65535;
 }  // namespace kvlab::emulated
 #endif
 
@@ -55,6 +57,14 @@ class CudaTest : public testing::Test {
 
  private:
   std::optional<CudaContext> cuda_;
+};
+
+// While it is there, grids have no second block in y or z (emulated): a batch is not laid out there, where a GPU has 65,535 blocks.
+struct FlatGrids {
+  FlatGrids() { emulated::limit_grid_yz(1); }
+  ~FlatGrids() { emulated::limit_grid_yz(emulated::kMostGridYZ); }
+  FlatGrids(const FlatGrids&) = delete;
+  FlatGrids& operator=(const FlatGrids&) = delete;
 };
 
 // Random numbers, the same in every run: normal with mean 0 and this standard deviation, rounded to T.

@@ -70,6 +70,7 @@ void run_copy(const int* in, int* out, bool waits, CudaContext& cuda) {
   launch("copy", cuda, {1, 32, 128}, copy_through_shared, in, out, waits);
 }
 void run_set(int* out, int value, CudaContext& cuda) { launch("set", cuda, {dim3(1), dim3(1)}, set, out, value); }
+void run_set(int* out, const Blocks& grid, CudaContext& cuda) { launch("set", cuda, {dim3(grid.x, grid.y, grid.z), dim3(1)}, set, out, 1); }
 
 void run_multiply(const f16* a, const f16* b, float* c, CudaContext& cuda) { launch("multiply", cuda, {1, 32}, multiply, a, b, c); }
 void run_load(const f16* a, std::uint32_t* plain, std::uint32_t* transposed, CudaContext& cuda) {

@@ -49,6 +49,13 @@ TEST_F(Emulator, AGraphKeepsTheArgumentsItWasRecordedWith) {
   EXPECT_EQ(out.to_host(cuda().stream()), std::vector<int>{1});
 }
 
+TEST_F(Emulator, RefusesGridsThatAreTooLarge) {
+  const DeviceBuffer<int> out(1);
+  EXPECT_NO_THROW(run_set(out.data(), Blocks{3, 2, 2}, cuda()));
+  for (const Blocks grid : {Blocks{1, 65536, 1}, Blocks{1, 1, 65536}, Blocks{0x80000000U, 1, 1}})
+    EXPECT_THROW(run_set(out.data(), grid, cuda()), CudaError) << grid.x << " x " << grid.y << " x " << grid.z;
+}
+
 #if KVLAB_EMULATED  // mistakes that a GPU need not show, or may not survive
 
 TEST_F(Emulator, OrdersDifferWhereABarrierIsMissing) {
