@@ -130,7 +130,7 @@ __device__ __forceinline__ void move_segment(const Staged& s) {
   const int vectors = (s.bytes - head) / 16, tail = head + vectors * 16;
   for (int i = threadIdx.x; i < vectors; i += blockDim.x)
     *reinterpret_cast<uint4*>(to + head + i * 16) = *reinterpret_cast<const uint4*>(from + head + i * 16);
-  if (static_cast<int>(threadIdx.x) < head) to[threadIdx.x] = from[threadIdx.x];
+  for (int i = threadIdx.x; i < head; i += blockDim.x) to[i] = from[i];
   for (int i = tail + threadIdx.x; i < s.bytes; i += blockDim.x) to[i] = from[i];
 }
 

@@ -126,6 +126,16 @@ TEST_F(QuantizeCuda, GroupsOfTokensHaveTheCpusBytes) {
   check<bf16>({Axis::kChannel, 4, 8, false}, {64, {50}, true, false, false}, 20);
 }
 
+// Blocks have fewer threads than a group's bytes may lie before the next multiple of 16.
+TEST_F(QuantizeCuda, NarrowHeadsHaveTheCpusBytes) {
+  for (const std::int32_t head_dim : {2, 4, 6})
+    for (const std::int32_t bits : {2, 3, 4, 8})
+      for (const std::int32_t group : {32, 128, 0}) {
+        check<bf16>({Axis::kChannel, bits, group, false}, {head_dim, {33, 1, 100, 64, 7}, true, false, false}, 23);
+        check<float>({Axis::kChannel, bits, group, true}, {head_dim, {5, 40, 129}, false, true, false}, 24);
+      }
+}
+
 // What fp16 does not hold, NaN, zeros of both signs, constant groups.
 template <class T>
 void put_extremes(RowsFixture<T>& rows) {
