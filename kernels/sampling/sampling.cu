@@ -36,25 +36,27 @@ struct Leader {
 };
 
 // N logits from token `at` on. Noise costs two logarithms, so it is computed only where the sum can reach the block's best so far: the
-// sum exceeds it only if w < exp(z / T - best), because -log(1 - w) >= w (gumbel.h). Rounding is covered by a factor; equal sums and NaN
-// pass the filter, so what is picked does not depend on when other threads raise the best.
+// sum exceeds it only if w < exp(z / T - best), because -log(1 - w) >= w (gumbel.h). The rounding of w and the noise is covered by a
+// factor, that of the sums, which have few digits behind the point where T is small, by a lower best; equal sums and NaN pass the filter,
+// so what is picked does not depend on when other threads raise the best.
 template <int N>
 __device__ __forceinline__ void draw(const float (&z)[N], unsigned at, float inverse, std::uint64_t key, volatile unsigned* shared_best,
                                      Leader& leader) {
-  constexpr float kLog2E = 1.44269504F, kMargin = 1.0F + 1e-4F;
-  const float scale = inverse * kLog2E, best = float_of_key(*shared_best) * kLog2E;
+  constexpr float kLog2E = 1.44269504F, kMargin = 1.0F + 1e-4F, kRounding = 0x1p-21F, kLargest = 3e38F;
+  const float best = float_of_key(*shared_best), lower = fminf(best * (1.0F - kRounding), best * (1.0F + kRounding));
+  const float bound = fminf(lower * kLog2E, kLargest);
   unsigned bits[N], candidates = 0;
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     bits[i] = sampling_bits(key, at + i);
     const float w = __uint_as_float(0x3F800000U | bits[i] >> 9);  // 1 + w, rounded down
-    if (!(w > 1.0F + kMargin * fast_exp2(z[i] * scale - best))) candidates |= 1U << i;
+    if (!(w > 1.0F + kMargin * fast_exp2(__fmul_rn(z[i], inverse) * kLog2E - bound))) candidates |= 1U << i;
   }
   if (candidates == 0) return;
   const float before = leader.sum;
 #pragma unroll
   for (int i = 0; i < N; ++i)
-    if ((candidates >> i & 1U) != 0) leader.see(z[i] * inverse + gumbel_noise(bits[i]), at + i);
+    if ((candidates >> i & 1U) != 0) leader.see(__fmul_rn(z[i], inverse) + gumbel_noise(bits[i]), at + i);
   if (leader.sum > before) atomicMax(const_cast<unsigned*>(shared_best), ordered_key(leader.sum));
 }
 

@@ -147,6 +147,36 @@ TEST_F(SamplingCuda, NoiseReachesFarEnough) {
   EXPECT_NEAR(static_cast<double>(hits), 100.0, 35.0);  // five deviations
 }
 
+// Sums of so many digits before the point have few behind it: many are equal, and a token whose sum is the largest is seen whatever other
+// threads have found before.
+TEST_F(SamplingCuda, EqualLogitsAtLowTemperatures) {
+  constexpr std::int64_t kVocabulary = 4096;
+  const std::int64_t rows = short_run() ? 100 : 400;
+  for (const float t : {1e-4F, 1e-5F, 1e-7F}) {
+    SCOPED_TRACE(testing::Message() << "temperature " << t);
+    std::vector<float> logits;
+    std::vector<std::uint64_t> key;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const float largest = 15.0F + 0.0217F * static_cast<float>(r);
+      for (std::int64_t i = 0; i < kVocabulary; ++i) logits.push_back(i % 3 == 0 ? largest : largest - 0.5F * static_cast<float>(i % 3));
+      key.push_back(sampling_key(11, static_cast<std::uint64_t>(r), 3));
+    }
+    const std::vector<float> temperature(static_cast<std::size_t>(rows), t);
+    std::vector<std::int32_t> expected(static_cast<std::size_t>(rows));
+    run_cpu(Sampling{logits.data(), temperature.data(), key.data(), expected.data(), rows, kVocabulary});
+    const auto got = sample(logits, temperature, key, rows, kVocabulary);
+    for (std::size_t r = 0; r < got.size(); ++r) {
+      if (got[r] == expected[r]) continue;
+      ASSERT_NE(cuda_backend(), CudaBackend::kEmulated) << "row " << r;  // a GPU's logarithms have other last digits
+      const auto sum = [&](std::int32_t token) {
+        return logits[r * kVocabulary + static_cast<std::size_t>(token)] * (1.0F / t) +
+               gumbel_noise(sampling_bits(key[r], static_cast<std::uint32_t>(token)));
+      };
+      EXPECT_NEAR(sum(got[r]), sum(expected[r]), 2.5e-7F * sum(expected[r])) << "row " << r;
+    }
+  }
+}
+
 TEST_F(SamplingCuda, RefusesWhatItCannotCount) {
   EXPECT_THROW(run_cuda(DeviceSampling{nullptr, nullptr, nullptr, nullptr, 1, 0}, cuda()), CudaError);
 }
