@@ -5,8 +5,9 @@
 
 #include <type_traits>
 
-// Shared memory of a block: n of T, and the dynamic part as an array of T. The emulator fills both with NaN before each block.
-#define KVLAB_SHARED(T, name, n) __shared__ T name[n]
+// Shared memory of a block: n of T, aligned to 16 bytes because vectors of T are read from it, and the dynamic part as an array of T. The
+// emulator fills both with NaN before each block.
+#define KVLAB_SHARED(T, name, n) __shared__ __align__(16) T name[n]
 #define KVLAB_DYNAMIC_SHARED(T, name)                                     \
   extern __shared__ __align__(1024) unsigned char kvlab_dynamic_shared[]; \
   T* name = reinterpret_cast<T*>(kvlab_dynamic_shared)
