@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "app/csv.h"
 #include "app/run_files.h"
 #include "app/text_file.h"
 #include "base/spec_file.h"
@@ -80,7 +81,30 @@ void append_rows(TextFile& out, const fs::path& path, std::string& header) {
   }
 }
 
+// Both replays and validations have a steps.csv.
+bool is_of_validation(const fs::path& path) {
+  std::ifstream stream(path);
+  std::string header;
+  return path.filename() == "steps.csv" && std::getline(stream, header) && header.starts_with("padded_batch,");
+}
+
 }  // namespace
+
+bool ResultsFolder::has_tables_of(const std::vector<std::string>& run_ids) const {
+  std::vector<std::string> found;
+  try {
+    for (const auto& row : read_csv(folder_ / "summary.csv").rows)
+      if (found.empty() || found.back() != row[0]) found.push_back(row[0]);
+  } catch (const InputError&) {  // it is not there, or broken
+    return false;
+  }
+  return found == run_ids;
+}
+
+void ResultsFolder::remove_comparisons() const {
+  for (const char* name : {"validation.csv", "throughput.csv"}) fs::remove(folder_ / name);
+  if (is_of_validation(folder_ / "steps.csv")) fs::remove(folder_ / "steps.csv");
+}
 
 void ResultsFolder::join(const std::string& name, const std::vector<std::string>& run_ids) const {
   const fs::path target = folder_ / name, fresh = folder_ / (name + ".new");
@@ -90,7 +114,7 @@ void ResultsFolder::join(const std::string& name, const std::vector<std::string>
   }
   fs::remove(fresh);
   if (parts.empty()) {
-    fs::remove(target);
+    if (!is_of_validation(target)) fs::remove(target);
     return;
   }
   std::error_code cannot_link;

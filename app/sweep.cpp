@@ -186,6 +186,7 @@ void Sweep::finish(std::size_t i, RunState state) {
                         run_title(experiment_, experiment_.runs[i]), state.wall_s)
          << std::flush;
   }
+  if (state.outcome == RunState::kDone) folder_.remove_comparisons();  // what they are of is gone
   progress_->run_done();
   states_[i] = std::move(state);
 }
@@ -215,6 +216,7 @@ int run_sweep(const Experiment& experiment, const SweepOptions& options, std::os
     folder.remove_if_new();
     return status;
   }
+  if (!folder.has_tables_of(complete)) folder.remove_comparisons();
   folder.join_runs(complete);
   if (complete.size() == experiment.runs.size()) folder.remove_partial();  // others are of runs that this folder does not have any more
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - began;

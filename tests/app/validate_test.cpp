@@ -137,5 +137,37 @@ TEST_F(ValidateTest, RefusesSeveralConfigurations) {
   EXPECT_NE(called.err.find("'scheduler' varies (vllm_v1, sarathi)"), std::string::npos) << called.err;
 }
 
+// What was compared goes with the runs that it was compared with.
+TEST_F(ValidateTest, AComparisonStaysAsLongAsItsRuns) {
+  write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\nseeds: 2\n");
+  const auto run = [](const std::vector<std::string>& more) {
+    std::vector<std::string> all{"run", "small.yaml", "--quiet"};
+    all.insert(all.end(), more.begin(), more.end());
+    EXPECT_EQ(call(all).status, 0);
+  };
+  const auto compare = [] { EXPECT_EQ(call({"validate", "--requests", "log.jsonl", "--against", "results/small", "--quiet"}).status, 0); };
+  const auto files = [] {
+    return read("results/small/validation.csv") + read("results/small/throughput.csv") + read("results/small/steps.csv");
+  };
+  const auto none_is_left = [] {
+    const std::filesystem::path out = "results/small";
+    return !exists(out / "validation.csv") && !exists(out / "throughput.csv") && !exists(out / "steps.csv");
+  };
+  run({"--set", "seeds=1"});
+  write("log.jsonl", log_of(read_csv("results/small/requests.csv")));
+  compare();
+  const std::string compared = files();
+  run({"--set", "seeds=1"});
+  EXPECT_EQ(files(), compared);
+  run({});  // a run more
+  EXPECT_TRUE(none_is_left());
+  compare();
+  run({"--set", "seeds=1"});  // a run less
+  EXPECT_TRUE(none_is_left());
+  compare();
+  run({"--set", "seeds=1", "--force"});
+  EXPECT_TRUE(none_is_left());
+}
+
 }  // namespace
 }  // namespace kvlab
