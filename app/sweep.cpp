@@ -21,17 +21,13 @@
 #include "app/results.h"
 #include "app/run.h"
 #include "app/setup.h"
+#include "app/stop_signals.h"
 #include "app/text_file.h"
 #include "app/validate.h"
 
 namespace kvlab {
 
 namespace fs = std::filesystem;
-
-std::atomic<bool>& stop_requested() {
-  static std::atomic<bool> stop{false};
-  return stop;
-}
 
 namespace {
 
@@ -205,6 +201,7 @@ int Sweep::status() const {
 int run_sweep(const Experiment& experiment, const SweepOptions& options, std::ostream& out, std::ostream& err) {
   const auto began = std::chrono::steady_clock::now();
   const SweepPlan plan = check_all(experiment);
+  const StopSignals signals;
   ResultsFolder folder(options.out.empty() ? fs::path("results") / experiment.name : fs::path(options.out));
   Sweep sweep(experiment, options, folder, out, err);
   sweep.find_finished();

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <iosfwd>
 #include <string>
 #include <vector>
@@ -17,9 +16,6 @@ struct SweepOptions {
   bool force = false;           // do runs again whose inputs have not changed
   bool shows_progress = false;  // a bar that rewrites its line: only for terminals
 };
-
-// Set by Ctrl-C: runs in progress end without a result.
-std::atomic<bool>& stop_requested();
 
 // Checks every run of an experiment, does those that are not there yet, and writes the results folder. Answers the exit status:
 // 0; 1 or 2 when runs failed (2: all of them by something the user can mend); 130 after Ctrl-C.

@@ -11,7 +11,7 @@
 #include "app/calibrate/calibration.h"
 #include "app/calibrate/profile_folder.h"
 #include "app/results.h"
-#include "app/sweep.h"
+#include "app/stop_signals.h"
 #include "base/error.h"
 #include "base/spec_file.h"
 #include "base/text.h"
@@ -90,6 +90,7 @@ int calibrate_device(const CalibrateCommand& c, std::ostream& out, std::ostream&
   if (!plan.hardware.empty()) static_cast<void>(load_hardware_spec(plan.hardware, profiles_folder() + "/hardware"));
   if (is_debug_build()) throw InputError("this is a debug build, whose times mean nothing; calibrate with build/release or build/cuda");
   err << fmt::format("calibrate: {} for {}, {:g} min, seed {}, into {}\n", device->name(), model.name, c.minutes, c.seed, plan.out);
+  const StopSignals signals;
   const std::unique_ptr<Meter> meter = make_device_meter(*device, model);
   const CalibrationResult result = calibrate(model, *meter, plan, stop_requested(), err);
   if (!result.is_complete) {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/csv.h"
-#include "app/sweep.h"
+#include "app/stop_signals.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {
@@ -210,6 +210,39 @@ TEST_F(RunTest, NamesTheResultsFolderForTheFrontDoor) {
   ASSERT_EQ(call({"run", "small.yaml", "--out", "elsewhere"}).status, 0);
   ::unsetenv("KVLAB_RESULT_FILE");
   EXPECT_EQ(read("named.txt"), (folder_ / "elsewhere").string() + "\n");
+}
+
+// What a child process ends with that gets an interrupt once there is `sign` of its work.
+int status_of_interrupted(const std::vector<std::string>& arguments, const fs::path& sign) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::signal(SIGINT, SIG_DFL);
+    std::ostringstream out, err;
+    ::_exit(run_cli(arguments, out, err));
+  }
+  for (int i = 0; i < 30000 && !fs::exists(sign); ++i) ::usleep(1000);
+  ::kill(child, SIGINT);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return status;
+}
+
+TEST_F(RunTest, OnlySweepsHearAnInterrupt) {
+  write("many.yaml", std::string(kSmall) + "scheduler: vllm_v1\nseeds: 60\n");
+  const int swept = status_of_interrupted({"run", "many.yaml", "--jobs", "1", "--quiet", "--out", "many"}, "many/runs/0002");
+  ASSERT_TRUE(WIFEXITED(swept));
+  EXPECT_EQ(WEXITSTATUS(swept), 130);
+  const std::size_t complete = read_csv("many/summary.csv").rows.size();
+  EXPECT_GE(complete, 2U);
+  EXPECT_LT(complete, 60U);
+  const std::string long_trace = "generate.requests=200000000";
+  EXPECT_TRUE(WIFSIGNALED(status_of_interrupted({"trace", "generate", "many.yaml", "many.csv", "--set", long_trace}, "many.csv.part")));
+  struct sigaction before {
+  }, after{};
+  ::sigaction(SIGINT, nullptr, &before);
+  ASSERT_EQ(call({"run", "many.yaml", "--quiet", "--set", "seeds=1"}).status, 0);
+  ::sigaction(SIGINT, nullptr, &after);
+  EXPECT_EQ(after.sa_handler, before.sa_handler);
 }
 
 }  // namespace
