@@ -127,7 +127,7 @@ void GradedRuns::run(const std::vector<Job>& jobs, std::ostream* log) {
         set = sets.insert(sets.end(), std::make_unique<Set>());
         (*set)->setup = *plan.accuracy;
       }
-      (*set)->runs.push_back(std::make_unique<Graded>(job, *plan.recipe, folder_.partial() / (job.key + ".txt")));
+      (*set)->runs.push_back(std::make_unique<Graded>(job, *plan.recipe, folder_.partial_of(job.key)));
     } catch (...) {
       finish_(job.place, std::current_exception(), 0);
     }

@@ -33,6 +33,7 @@ class ResultsFolder {
   void join_runs(const std::vector<std::string>& run_ids) const;
   // What runs that were cut off leave to those that go on, where there is any.
   [[nodiscard]] std::filesystem::path partial() const { return folder_ / "partial"; }
+  [[nodiscard]] std::filesystem::path partial_of(const std::string& key) const { return partial() / (key + ".txt"); }
   void remove_partial() const { std::filesystem::remove_all(partial()); }
   // Takes the folder away again if it was made by this object: no run gave a result, not even in part, so there is nothing to keep.
   void remove_if_new() const;

@@ -68,6 +68,7 @@ class Sweep {
   void find_finished();
   void run_all(const SweepPlan& plan);
   [[nodiscard]] int status() const;
+  void report_stop(std::size_t complete) const;
   [[nodiscard]] const std::vector<RunState>& states() const { return states_; }
   [[nodiscard]] const InputFiles& inputs() const { return inputs_; }
 
@@ -196,6 +197,18 @@ int Sweep::status() const {
   return count(RunState::kBadInput) > 0 ? 2 : 0;
 }
 
+// On one line, what Ctrl-C left. Of a sweep with --force the same command would do all runs again.
+void Sweep::report_stop(std::size_t complete) const {
+  const std::string place = folder_.path().string();
+  const bool has_answers = std::any_of(keys_.begin(), keys_.end(), [&](const auto& key) { return fs::exists(folder_.partial_of(key)); });
+  if (complete > 0)
+    err_ << fmt::format("kvlab: stopped; {} of {} runs {} done and kept in {}{}\n", complete, states_.size(), complete == 1 ? "is" : "are",
+                        place, options_.force ? "" : ", and the same command does the rest");
+  else
+    err_ << fmt::format("kvlab: stopped before any of {} runs was done{}\n", states_.size(),
+                        has_answers ? fmt::format("; answers are kept in {}, and the same command goes on from them", place) : "");
+}
+
 }  // namespace
 
 int run_sweep(const Experiment& experiment, const SweepOptions& options, std::ostream& out, std::ostream& err) {
@@ -211,6 +224,7 @@ int run_sweep(const Experiment& experiment, const SweepOptions& options, std::os
   const std::vector<std::string> complete = complete_runs(experiment, sweep.states());
   if (complete.empty()) {
     folder.remove_if_new();
+    if (status == 130) sweep.report_stop(0);
     return status;
   }
   if (!folder.has_tables_of(complete)) folder.remove_comparisons();
@@ -223,7 +237,8 @@ int run_sweep(const Experiment& experiment, const SweepOptions& options, std::os
     validate_results(plan.validate_requests, folder.path().string(), options.quiet ? nullptr : &out);
   if (status == 0) compare_hosts(experiment, folder.path().string(), plan.max_diff_frac, options.quiet ? nullptr : &out);
   if (status != 130) name_results(folder.path().string());
-  if (!options.quiet) out << "wrote " << folder.path().string() << "\n";
+  if (!options.quiet) out << "wrote " << folder.path().string() << "\n" << std::flush;
+  if (status == 130) sweep.report_stop(complete.size());
   return status;
 }
 

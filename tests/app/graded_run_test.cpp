@@ -4,6 +4,7 @@
 #include "app/csv.h"
 #include "app/partial_answers.h"
 #include "app/results.h"
+#include "app/stop_signals.h"
 #include "kernels/cuda/memory.h"
 #include "tests/app/app_fixture.h"
 
@@ -28,6 +29,11 @@ class GradedRun : public AppTest {
           "/tests/parity/models/llama_gqa\n"
           "eval: eval.jsonl\n"
           "kv_policy: [{recipe: full}, {recipe: snapkv, budget_tokens: 4}, {recipe: streaming, budget_tokens: 40}]\n");
+  }
+  static std::string key_of(const std::filesystem::path& run) {
+    const std::string manifest = read(run / "manifest.json"), name = "\"input_key\": \"";
+    const std::size_t at = manifest.find(name) + name.size();
+    return manifest.substr(at, manifest.find('"', at) - at);
   }
 };
 
@@ -65,9 +71,7 @@ TEST_F(GradedRun, ATaskWithACommaIsOneField) {
 // Of a block of samples of which a part is there, all are graded again: bytes may be counted over the block.
 TEST_F(GradedRun, WhatWasLeftOfABlockIsNotMixedWithTheRest) {
   ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "whole"}).status, 0);
-  const std::string manifest = read("whole/runs/0001/manifest.json"), name = "\"input_key\": \"";
-  const std::size_t at = manifest.find(name) + name.size();
-  const std::filesystem::path partial = "out/partial/" + manifest.substr(at, manifest.find('"', at) - at) + ".txt";
+  const std::filesystem::path partial = "out/partial/" + key_of("whole/runs/0001") + ".txt";
   std::filesystem::create_directories("out/partial");
   write(partial, "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
   write("out/partial/of_other_settings.txt", "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
@@ -197,6 +201,22 @@ TEST_F(GradedRun, ReplayTellsOfEveryAnswerWhetherItIsFound) {
   const CsvTable whole = read_csv("whole/answers.csv");
   EXPECT_EQ(whole.rows[0][whole.at("needle_found")], "1");
   EXPECT_EQ(whole.rows[1][whole.at("needle_found")], "");
+}
+
+TEST_F(GradedRun, AStoppedRunSaysThatItsAnswersAreKept) {
+  ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "whole"}).status, 0);
+  std::filesystem::create_directories("out/partial");
+  write("out/partial/of_other_settings.txt", "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
+  const auto stopped = [] {
+    stop_requested() = true;
+    const Called called = call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "out"});
+    stop_requested() = false;
+    EXPECT_EQ(called.status, 130);
+    return called.err;
+  };
+  EXPECT_EQ(stopped(), "kvlab: stopped before any of 1 runs was done\n");
+  write("out/partial/" + key_of("whole/runs/0001") + ".txt", "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
+  EXPECT_EQ(stopped(), "kvlab: stopped before any of 1 runs was done; answers are kept in out, and the same command goes on from them\n");
 }
 
 }  // namespace

@@ -245,5 +245,24 @@ TEST_F(RunTest, OnlySweepsHearAnInterrupt) {
   EXPECT_EQ(after.sa_handler, before.sa_handler);
 }
 
+TEST_F(RunTest, AStoppedSweepSaysSo) {
+  write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\nseeds: 3\n");
+  const auto stopped = [](const std::vector<std::string>& more) {
+    std::vector<std::string> all{"run", "small.yaml", "--quiet"};
+    all.insert(all.end(), more.begin(), more.end());
+    stop_requested() = true;
+    const Called called = call(all);
+    stop_requested() = false;
+    EXPECT_EQ(called.status, 130);
+    return called.err;
+  };
+  EXPECT_EQ(stopped({}), "kvlab: stopped before any of 3 runs was done\n");
+  EXPECT_FALSE(fs::exists("results/small"));
+  ASSERT_EQ(call({"run", "small.yaml", "--quiet", "--set", "seeds=1"}).status, 0);
+  EXPECT_EQ(stopped({}), "kvlab: stopped; 1 of 3 runs is done and kept in results/small, and the same command does the rest\n");
+  EXPECT_NE(call({"run", "small.yaml"}).out.find("1 of 3 runs were there already"), std::string::npos);
+  EXPECT_EQ(stopped({"--force"}), "kvlab: stopped before any of 3 runs was done\n");
+}
+
 }  // namespace
 }  // namespace kvlab
