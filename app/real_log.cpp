@@ -40,6 +40,16 @@ ServedRequest parse_row(const std::string& line, const std::string& where) {
   return r;
 }
 
+// Times in milliseconds or smaller units look like seconds of a run longer than there can be.
+void check_span(const std::vector<ServedRequest>& requests, const std::string& file) {
+  constexpr double kLongestRunSeconds = 9.2e6;  // as base/time.h has it
+  double begin = std::numeric_limits<double>::infinity(), end = -begin;
+  for (const ServedRequest& r : requests) begin = std::min(begin, r.queued_s), end = std::max(end, r.last_token_s);
+  if (end - begin <= kLongestRunSeconds) return;
+  throw InputError(fmt::format("{}: its times span {:.3g} s, and no run lasts longer than 9.2e6 s (106 days): are the times in seconds?",
+                               file, end - begin));
+}
+
 double percentile(const std::vector<double>& sorted, double frac) {
   const double rank = frac * static_cast<double>(sorted.size() - 1);
   const auto below = static_cast<std::size_t>(rank);
@@ -71,6 +81,7 @@ std::vector<ServedRequest> read_real_log(const std::string& file) {
     at = end + 1;
   }
   if (requests.empty()) throw InputError(file + ": has no requests");
+  check_span(requests, file);
   return requests;
 }
 

@@ -19,7 +19,8 @@ struct ServedRequest {
 };
 
 // A real engine's log, one JSON object per line with input_toks, output_toks, arrival_time, queued_ts, first_token_ts and
-// last_token_ts (seconds). InputError with file:line for a row that lacks one, or whose times go backwards.
+// last_token_ts (seconds). InputError with file:line for a row that lacks one, or whose times go backwards, and for times beyond the
+// longest run.
 std::vector<ServedRequest> read_real_log(const std::string& file);
 
 struct MetricRow {

@@ -92,19 +92,34 @@ SimulatedRuns load_runs(const fs::path& folder) {
 std::string ms(double value) { return std::isfinite(value) ? fmt::format("{:.6f}", value) : ""; }
 std::string percent(double frac) { return std::isfinite(frac) ? fmt::format("{:+.2f}%", 100 * frac) : ""; }
 
+// One file of a validation, and what is printed of it.
+struct Comparison {
+  std::string csv, text;
+};
+
+constexpr double kDoubtfulFactor = 100;  // units differ by 1000
+
+// Of the median end-to-end latencies; "" where they may well be in one unit.
+std::string remark_on_unit(double real_ms, double simulated_ms) {
+  const double factor = real_ms / simulated_ms;
+  if (factor > 1 / kDoubtfulFactor && factor < kDoubtfulFactor) return "";
+  return fmt::format("the log's median end-to-end latency is {:.4g} times the simulation's: are its times in seconds?\n", factor);
+}
+
 // validation.csv, and the same for people with the unjittered run beside it.
-void compare_latencies(const Requests& real, const SimulatedRuns& runs, const fs::path& folder, std::ostream* out) {
+Comparison compare_latencies(const Requests& real, const SimulatedRuns& runs) {
   const std::vector<MetricRow> real_rows = latency_statistics(real);
   std::vector<std::vector<MetricRow>> simulated;
   for (const Requests& run : runs.ensemble) simulated.push_back(latency_statistics(run));
   const std::vector<MetricRow> plain = runs.unjittered.empty() ? std::vector<MetricRow>{} : latency_statistics(runs.unjittered[0]);
-  std::string csv = "metric,statistic,real,simulated,simulated_lo,simulated_hi,diff_frac\n";
+  std::string csv = "metric,statistic,real,simulated,simulated_lo,simulated_hi,diff_frac\n", remark;
   std::vector<std::vector<std::string>> table;
   for (std::size_t i = 0; i < real_rows.size(); ++i) {
     if (real_rows[i].metric == kFirstTtft && real.size() <= kFirstRequests) continue;  // the same as of all
     std::vector<double> values;
     for (const auto& run : simulated) values.push_back(run[i].value_ms);
     const double middle = median(values), real_ms = real_rows[i].value_ms, diff = middle / real_ms - 1;
+    if (real_rows[i].metric == "e2e" && real_rows[i].statistic == "p50") remark = remark_on_unit(real_ms, middle);
     const auto [lo, hi] = std::minmax_element(values.begin(), values.end());
     const std::vector<std::string> row = {real_rows[i].metric, real_rows[i].statistic, ms(real_ms), ms(middle), ms(*lo), ms(*hi), ms(diff)};
     csv += csv_line(row);
@@ -113,17 +128,16 @@ void compare_latencies(const Requests& real, const SimulatedRuns& runs, const fs
     table.push_back({row[0], row[1], shown(real_ms), shown(middle), shown(*lo), shown(*hi), percent(diff),
                      has_plain ? shown(plain[i].value_ms) : "", has_plain ? percent(plain[i].value_ms / real_ms - 1) : ""});
   }
-  replace_file(folder / "validation.csv", csv);
-  if (out == nullptr) return;
-  *out << fmt::format("real {} requests; simulated: median and range of {} runs; milliseconds, from queued\n", real.size(),
-                      runs.ensemble.size());
+  std::string text = fmt::format("real {} requests; simulated: median and range of {} runs; milliseconds, from queued\n", real.size(),
+                                 runs.ensemble.size());
   if (runs.ensemble[0].size() != real.size())
-    *out << fmt::format("{} requests of the log are compared with {} of the simulation: the two did not serve the same\n", real.size(),
+    text += fmt::format("{} requests of the log are compared with {} of the simulation: the two did not serve the same\n", real.size(),
                         runs.ensemble[0].size());
-  *out << text_table({"metric", "statistic", "real", "simulated", "lo", "hi", "diff", "unjittered", "diff"}, table);
+  text += text_table({"metric", "statistic", "real", "simulated", "lo", "hi", "diff", "unjittered", "diff"}, table) + remark;
+  return {csv, text};
 }
 
-void compare_throughput(const Requests& real, const Requests& simulated, const fs::path& folder) {
+Comparison compare_throughput(const Requests& real, const Requests& simulated) {
   constexpr double kBinSeconds = 1;
   const std::vector<double> a = token_rate(real, kBinSeconds), b = token_rate(simulated, kBinSeconds);
   std::string csv = "time_s,real_tokens_per_s,simulated_tokens_per_s\n";
@@ -131,11 +145,11 @@ void compare_throughput(const Requests& real, const Requests& simulated, const f
   for (std::size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
     csv += fmt::format("{:.3f},{:.3f},{:.3f}\n", static_cast<double>(i) * kBinSeconds, at(a, i), at(b, i));
   }
-  replace_file(folder / "throughput.csv", csv);
+  return {csv, ""};
 }
 
 // Sizes that both logs tell something about.
-void compare_steps(const Requests& real, const std::vector<Requests>& simulated, const fs::path& folder, std::ostream* out) {
+Comparison compare_steps(const Requests& real, const std::vector<Requests>& simulated) {
   std::map<std::int64_t, std::pair<double, double>> sums;  // padded batch -> steps, their ms, over all simulated runs
   for (const Requests& run : simulated) {
     for (const StepTime& s : decode_step_times(run)) {
@@ -153,10 +167,8 @@ void compare_steps(const Requests& real, const std::vector<Requests>& simulated,
     table.push_back({std::to_string(s.padded_batch), fmt::format("{:.2f}", s.mean_ms), fmt::format("{:.2f}", simulated_ms), percent(diff),
                      std::to_string(s.num_steps)});
   }
-  replace_file(folder / "steps.csv", csv);
-  if (out == nullptr) return;
-  *out << "steps of the decode-only tail, milliseconds by padded batch\n";
-  *out << text_table({"padded_batch", "real", "simulated", "diff", "real_steps"}, table);
+  return {csv, "steps of the decode-only tail, milliseconds by padded batch\n" +
+                   text_table({"padded_batch", "real", "simulated", "diff", "real_steps"}, table)};
 }
 
 }  // namespace
@@ -169,9 +181,14 @@ void validate_results(const std::string& real_requests, const std::string& resul
   for (const Requests& run : runs.ensemble) {
     if (run.empty()) throw InputError(results_folder + "/requests.csv: a run has no completed request");
   }
-  compare_latencies(real, runs, folder, out);
-  compare_throughput(real, runs.unjittered.empty() ? runs.ensemble[0] : runs.unjittered[0], folder);
-  compare_steps(real, runs.ensemble, folder, out);
+  const std::pair<const char*, Comparison> files[] = {
+      {"validation.csv", compare_latencies(real, runs)},
+      {"throughput.csv", compare_throughput(real, runs.unjittered.empty() ? runs.ensemble[0] : runs.unjittered[0])},
+      {"steps.csv", compare_steps(real, runs.ensemble)}};
+  for (const auto& [name, file] : files) {  // none before all are compared
+    replace_file(folder / name, file.csv);
+    if (out != nullptr) *out << file.text;
+  }
 }
 
 }  // namespace kvlab

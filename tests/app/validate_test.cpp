@@ -59,6 +59,18 @@ TEST_F(RealLog, ErrorsNameTheLine) {
   EXPECT_EQ(log_error(good), "no error");
 }
 
+TEST_F(RealLog, TimesThatAreNoSecondsAreRefused) {
+  const auto row = [](double last) {
+    return R"({"output_toks": 2, "arrival_time": 1, "queued_ts": 1700000000, "first_token_ts": 1700000001, "last_token_ts": )" +
+           std::to_string(last) + "}\n";
+  };
+  write("log.jsonl", row(1700000002) + row(1709000000));
+  EXPECT_EQ(read_real_log("log.jsonl").size(), 2U);
+  write("log.jsonl", row(1700000002) + row(1.7e9 + 1e7));
+  EXPECT_EQ(error_of([] { read_real_log("log.jsonl"); }),
+            "log.jsonl: its times span 1e+07 s, and no run lasts longer than 9.2e6 s (106 days): are the times in seconds?");
+}
+
 TEST(PaddedBatch, Sizes) {
   const std::vector<std::pair<int, int>> cases = {{1, 1},  {2, 2},     {3, 4},     {4, 4},     {5, 8},    {8, 8},
                                                   {9, 16}, {256, 256}, {257, 272}, {512, 512}, {513, 513}};
@@ -96,11 +108,11 @@ TEST(DecodeStepTimes, NothingToTell) {
 
 using ValidateTest = AppTest;
 
-// An engine's log as a simulation tells it.
-std::string log_of(const CsvTable& requests) {
+// An engine's log as a simulation tells it, its times in `unit` per second.
+std::string log_of(const CsvTable& requests, double unit = 1) {
   std::string log;
   const auto seconds = [&](const std::vector<std::string>& row, const char* column) {
-    return std::to_string(std::stod(row[requests.at(column)]) * 1e-9 + 1000);
+    return std::to_string(std::stod(row[requests.at(column)]) * 1e-9 * unit + 1000);
   };
   for (const auto& row : requests.rows) {
     log += "{\"output_toks\": " + row[requests.at("output_tokens")] + ", \"arrival_time\": " + seconds(row, "arrival_ns") +
@@ -167,6 +179,26 @@ TEST_F(ValidateTest, AComparisonStaysAsLongAsItsRuns) {
   compare();
   run({"--set", "seeds=1", "--force"});
   EXPECT_TRUE(none_is_left());
+}
+
+// Milliseconds are remarked on, for a log of them may be short enough; microseconds are refused, and nothing is written.
+TEST_F(ValidateTest, ALogInAnotherUnit) {
+  write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
+  ASSERT_EQ(call({"run", "small.yaml", "--quiet", "--set", "trace.generate.requests=120"}).status, 0);
+  const CsvTable requests = read_csv("results/small/requests.csv");
+  const auto compared = [&](double unit) {
+    write("log.jsonl", log_of(requests, unit));
+    return call({"validate", "--requests", "log.jsonl", "--against", "results/small"});
+  };
+  const std::string remark = "the log's median end-to-end latency is 1000 times the simulation's: are its times in seconds?\n";
+  const Called microseconds = compared(1e6);
+  EXPECT_EQ(microseconds.status, 2);
+  EXPECT_NE(microseconds.err.find("are the times in seconds?"), std::string::npos) << microseconds.err;
+  EXPECT_FALSE(std::filesystem::exists("results/small/validation.csv"));
+  const Called milliseconds = compared(1e3);
+  EXPECT_EQ(milliseconds.status, 0) << milliseconds.err;
+  EXPECT_NE(milliseconds.out.find(remark), std::string::npos) << milliseconds.out;
+  EXPECT_EQ(compared(1).out.find("are its times in seconds?"), std::string::npos);
 }
 
 }  // namespace
