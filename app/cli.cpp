@@ -127,7 +127,7 @@ void add_profile(CLI::App& app, Arguments& a, Command& chosen) {
     CLI::App* one = profile->add_subcommand(name, help);
     one->add_option("folder", a.profile.folder, "profile")->required();
     if (writes) one->add_option("output", a.profile.output, "folder to write, in our own format")->required();
-    one->add_option("--format", a.profile.format, "of the folder: bundle, vidur or kvlab")
+    one->add_option("--format", a.profile.format, "of the folder: bundle, vidur or kvlab; default: by its files")
         ->check(CLI::IsMember({"bundle", "vidur", "kvlab"}));
     if (!writes) one->add_option("--model", a.profile.model, "model measured; default: as the profile says");
     if (!writes) one->add_option("--hardware", a.profile.hardware, "GPU measured; default: as the profile says");

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <ostream>
 
 #include "app/experiment.h"
@@ -15,6 +17,8 @@
 namespace kvlab {
 
 namespace {
+
+namespace fs = std::filesystem;
 
 bool is_yaml(const std::string& file) { return file.ends_with(".yaml") || file.ends_with(".yml"); }
 
@@ -36,6 +40,22 @@ std::unique_ptr<TraceSource> open_trace_of(const TraceCommand& c) {
   return make_trace(trace, c.seed.value_or(1));
 }
 
+// By a file that one format alone has.
+std::string format_of(const std::string& folder) {
+  const fs::path place = folder;
+  std::error_code error;
+  if (fs::exists(place / "mlp.csv", error)) return "vidur";
+  for (const auto& [file, format] : {std::pair{"ops.yaml", "kvlab"}, {"dense.csv", "bundle"}})
+    for (const int tp : profile_tp_degrees(folder))
+      if (fs::exists(place / fmt::format("tp{}", tp) / file, error)) return format;
+  throw InputError(folder + ": holds no profile: tp<N>/ops.yaml would make it one of kvlab, tp<N>/dense.csv a bundle, mlp.csv Vidur's");
+}
+
+ProfileCommand with_format(ProfileCommand c) {
+  if (c.format.empty()) c.format = format_of(c.folder);
+  return c;
+}
+
 std::vector<int> degrees_of(const ProfileCommand& c) {
   if (c.tp > 0) return {c.tp};
   return c.format == "vidur" ? std::vector<int>{1} : profile_tp_degrees(c.folder);
@@ -46,10 +66,14 @@ Profile read_profile(const ProfileCommand& c, int tp) {
   return c.format == "kvlab" ? read_kvlab_profile(c.folder, tp) : read_bundle(c.folder, tp);
 }
 
-// Model and hardware as given, else as the profile says: the way an experiment finds them.
+// Model and hardware as given, else as the profile says: the way an experiment finds them. What is impossible or missing ends an
+// experiment; here it is a finding, or none.
 CostSetup setup_of(const ProfileCommand& c, int tp) {
   YAML::Node root;
   root["profile"][c.format]["path"] = c.folder;
+  root["profile"][c.format]["impossible"] = "keep";
+  const std::vector<int> degrees = degrees_of({c.folder, "", c.format, "", "", 0});
+  if (std::find(degrees.begin(), degrees.end(), tp) != degrees.end()) root["profile"][c.format]["missing"] = "roofline";
   root["parallel"]["tp"] = tp;
   if (!c.model.empty()) root["model"] = c.model;
   if (!c.hardware.empty()) root["hardware"] = c.hardware;
@@ -72,11 +96,15 @@ int convert_trace(const TraceCommand& command, std::ostream& out) {
   return 0;
 }
 
-int lint_profile_folder(const ProfileCommand& command, std::ostream& out) {
+int lint_profile_folder(const ProfileCommand& asked, std::ostream& out) {
+  const ProfileCommand command = with_format(asked);
   std::size_t errors = 0, warnings = 0;
   for (const int tp : degrees_of(command)) {
     const CostSetup setup = setup_of(command, tp);
-    for (const LintFinding& finding : lint_profile(*setup.profile, setup.model, setup.hardware)) {
+    const std::vector<LintFinding> findings = lint_profile(*setup.profile, setup.model, setup.hardware);
+    const std::vector<std::string>& notes = setup.profile->notes;  // of the reader; behind them the findings once more
+    for (std::size_t i = 0; i + findings.size() < notes.size(); ++i) out << fmt::format("note (tp {}): {}\n", tp, notes[i]);
+    for (const LintFinding& finding : findings) {
       const bool is_error = finding.severity == LintFinding::Severity::kError;
       ++(is_error ? errors : warnings);
       out << fmt::format("{} (tp {}): {}\n", is_error ? "error" : "warning", tp, finding.text);
@@ -86,7 +114,8 @@ int lint_profile_folder(const ProfileCommand& command, std::ostream& out) {
   return errors > 0 ? 1 : 0;
 }
 
-int convert_profile_folder(const ProfileCommand& command, std::ostream& out) {
+int convert_profile_folder(const ProfileCommand& asked, std::ostream& out) {
+  const ProfileCommand command = with_format(asked);
   for (const int tp : degrees_of(command)) {
     const Profile profile = read_profile(command, tp);
     write_kvlab_profile(profile, command.output);

@@ -17,9 +17,9 @@ struct TraceCommand {
 int inspect_trace(const TraceCommand& command, std::ostream& out);
 int convert_trace(const TraceCommand& command, std::ostream& out);
 
-// `kvlab profile lint|convert`. tp 0: every degree the profile has.
+// `kvlab profile lint|convert`. tp 0: every degree the profile has; no format: by the files in the folder.
 struct ProfileCommand {
-  std::string folder, output, format = "bundle", model, hardware;
+  std::string folder, output, format, model, hardware;
   int tp = 0;
 };
 // Prints the findings; status 1 when one of them is an error.

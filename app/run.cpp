@@ -146,7 +146,7 @@ Findings run_simulation(RunPlan& plan, const RunSpec& run, RunFiles& files, cons
     findings.fields = summary_fields(summary, plan.setup);
     findings.fields.insert(findings.fields.end(), load.begin(), load.end());
   }
-  findings.label = credibility_label(summary, plan.setup, describe_cost_source(plan.cost));
+  findings.label = credibility_label(summary, plan.setup, describe_cost_source(plan));
   findings.skipped = summary.skipped;
   findings.not_served = not_served(summary);
   return findings;
@@ -212,7 +212,7 @@ std::string run_manifest(const Experiment& experiment, const RunSpec& run, const
   }
   if (plan.kind == RunKind::kSimulation || plan.kind == RunKind::kServing) {
     m["credibility"] = findings.label;
-    m["cost_source"] = describe_cost_source(plan.cost);
+    m["cost_source"] = describe_cost_source(plan);
     m["profile"] = {{"name", plan.cost.profile_name}, {"hash", plan.cost.profile_hash}, {"date", plan.cost.profile_date}};
     m["model"] = plan.cost.model.name;
     m["hardware"] = plan.cost.hardware.name;

@@ -169,9 +169,22 @@ void read_limits(Params& p, const CostSetup& cost, SimSetup& setup) {
       p.milliseconds("timeline_interval_ms", 1000, 0, kMaxSeconds * 1e3, "time between samples of timeline.csv; 0: none");
 }
 
+// With the model and hardware that the experiment names: the profile need not say any.
+std::string lint_command(const Params& p, const std::string& folder) {
+  std::string command = "kvlab profile lint " + folder;
+  for (const char* key : {"model", "hardware"}) {
+    if (!p.has(key)) continue;
+    const std::string named = p.inline_text(key, ""), file = p.resolve_file(named);
+    std::error_code error;
+    command += fmt::format(" --{} {}", key, std::filesystem::exists(file, error) ? file : named);
+  }
+  return command;
+}
+
 void read_simulation(Params& p, RunPlan& plan) {
   SimSetup& setup = plan.setup;
   plan.cost = read_cost_setup(p);
+  if (plan.cost.profile) plan.lint = lint_command(p, plan.cost.profile->file);
   setup.make_cost_model = [cost = plan.cost] { return make_cost_model(cost); };
   setup.make_cost_model();
   setup.num_replicas = p.optional<std::uint32_t>("replicas", 1, 1, 100'000, "copies of the model, each with its own scheduler and memory");
@@ -308,12 +321,13 @@ RunPlan read_run_plan(Params& p, std::uint64_t seed) {
   return plan;
 }
 
-std::string describe_cost_source(const CostSetup& cost) {
+std::string describe_cost_source(const RunPlan& plan) {
+  const CostSetup& cost = plan.cost;
   std::string text = "profile " + cost.profile_name;
   if (!cost.profile_date.empty()) text += ", " + cost.profile_date;
   if (!cost.profile_hash.empty()) text += ", " + cost.profile_hash;
   if (cost.profile != nullptr && !cost.profile->notes.empty())
-    text += fmt::format(" ({} remarks: kvlab profile lint)", cost.profile->notes.size());
+    text += fmt::format(" ({} remarks: {})", cost.profile->notes.size(), plan.lint);
   return text;
 }
 

@@ -29,6 +29,7 @@ struct RunPlan {
   RunKind kind = RunKind::kSimulation;
   SimSetup setup;
   CostSetup cost;
+  std::string lint;                                          // command that prints the remarks on the profile
   std::function<std::unique_ptr<TraceSource>()> open_trace;  // each call reads it from its start
   std::optional<SearchPlan> search;
   bool wants_perfetto = false;
@@ -51,6 +52,6 @@ struct RunPlan {
 RunPlan read_run_plan(Params& p, std::uint64_t seed);
 
 // What the label and the manifest say of the source of step times: profile, its date and hash.
-std::string describe_cost_source(const CostSetup& cost);
+std::string describe_cost_source(const RunPlan& plan);
 
 }  // namespace kvlab
