@@ -219,5 +219,27 @@ TEST_F(GradedRun, AStoppedRunSaysThatItsAnswersAreKept) {
   EXPECT_EQ(stopped(), "kvlab: stopped before any of 1 runs was done; answers are kept in out, and the same command goes on from them\n");
 }
 
+// One task has answers of three tokens, the other of one: the table weights both alike, and says so.
+TEST_F(GradedRun, TheTableSaysWhatItsKlIs) {
+  std::string other = read("eval.jsonl");
+  for (const auto& [from, to] : {std::pair<std::string, std::string>{"\"a\"", "\"b\""}, {"[7,8,9]", "[7]"}})
+    for (std::size_t at = other.find(from); at != std::string::npos; at = other.find(from, at)) other.replace(at, from.size(), to);
+  write("eval.jsonl", read("eval.jsonl") + other);
+  const Called called = call(
+      {"run", "graded.yaml", "--set", "kv_policy={recipe: streaming, budget_tokens: 40}", "--set", "question=decoded", "--out", "out"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  const CsvTable summary = read_csv("out/summary.csv");
+  ASSERT_EQ(summary.rows.size(), 2U);
+  double sum = 0;
+  for (const auto& row : summary.rows) sum += std::stod(row[summary.at("kl_to_full")]);
+  EXPECT_GT(sum, 0.001);
+  char mean[16];
+  std::snprintf(mean, sizeof mean, "  %.3f  ", sum / 2);
+  EXPECT_NE(called.out.find(mean), std::string::npos) << mean << called.out;
+  EXPECT_NE(called.out.find("kl: nats per token to the full cache, a mean of tasks and lengths weighted by their answers\n"),
+            std::string::npos)
+      << called.out;
+}
+
 }  // namespace
 }  // namespace kvlab
