@@ -122,7 +122,7 @@ bool compare_hosts(const Experiment& experiment, const std::string& folder, doub
       row.push_back(shown_percent(diff));
       if (!(std::abs(diff) > worst)) continue;
       worst = std::abs(diff);
-      worst_at = fmt::format("{} of {}", metric, join(config, ", "));
+      worst_at = metric + (config.empty() ? "" : " of " + join(config, ", "));
     }
     table.push_back(std::move(row));
   }

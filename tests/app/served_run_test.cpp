@@ -120,5 +120,16 @@ TEST_F(ServedRun, WithoutAGpuCudaIsRefusedWhereItIsNamed) {
   EXPECT_FALSE(std::filesystem::exists("out"));
 }
 
+// Where host is the only axis there is no other to name.
+TEST_F(ServedRun, WithoutOtherAxesOnlyTheMetricIsFurthestOff) {
+  const Called called = call({"run", "served.yaml", "--out", "out", "--set", "scheduler=vllm_v1", "--set", "validate.max_diff_frac=1e-9"});
+  EXPECT_NE(called.err.find("% in "), std::string::npos) << called.err;
+  const std::size_t at = called.out.find("furthest off: ");
+  ASSERT_NE(at, std::string::npos) << called.out;
+  const std::string line = called.out.substr(at, called.out.find('\n', at) - at);
+  EXPECT_EQ(line.find(" of "), std::string::npos) << line;
+  EXPECT_EQ(called.err.find(" of "), std::string::npos) << called.err;
+}
+
 }  // namespace
 }  // namespace kvlab
