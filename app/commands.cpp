@@ -22,11 +22,29 @@ namespace fs = std::filesystem;
 
 bool is_yaml(const std::string& file) { return file.ends_with(".yaml") || file.ends_with(".yml"); }
 
+// Lists in an experiment's trace make several of it; here one is asked for.
+void refuse_lists(const Experiment& experiment) {
+  std::string lists, how;
+  for (std::size_t i = 0; i < experiment.axes.size(); ++i) {
+    const std::string& axis = experiment.axes[i];
+    const bool varies = std::any_of(experiment.runs.begin(), experiment.runs.end(),
+                                    [&](const auto& r) { return r.labels[i] != experiment.runs[0].labels[i]; });
+    if (!varies) continue;
+    if (axis == "trace")
+      throw InputError(experiment.file + ": its trace is several, by the list 'trace': name a file, or leave one in the list");
+    if (!axis.starts_with("trace.")) continue;
+    lists += fmt::format("{}'{}'", lists.empty() ? "" : ", ", axis);
+    how += fmt::format(" --set {}=VALUE", axis.substr(std::string("trace.").size()));
+  }
+  if (!lists.empty()) throw InputError(fmt::format("{}: its trace is several, by the list {}: choose with{}", experiment.file, lists, how));
+}
+
 std::unique_ptr<TraceSource> open_trace_of(const TraceCommand& c) {
   std::vector<std::string> set;
   for (const std::string& one : c.set) set.push_back("trace." + one);
   if (is_yaml(c.input)) {
     const Experiment experiment = load_experiment(c.input, set);
+    refuse_lists(experiment);
     Params p = experiment.params(experiment.runs[0]);
     Params trace = p.child("trace", "trace");
     trace.flag("perfetto", false, "of no meaning here");
