@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "app/csv.h"
@@ -11,6 +12,7 @@
 #include "app/shared_model.h"
 #include "base/error.h"
 #include "base/spec_file.h"
+#include "base/text.h"
 
 namespace kvlab {
 
@@ -107,8 +109,10 @@ AccuracySetup read_accuracy(Params& p, std::uint64_t seed) {
   if (!std::filesystem::exists(a.eval_file, error)) eval.fail_at("file", fmt::format("'{}': cannot be opened", a.eval_file));
   if (eval.has("tasks")) a.choice.tasks = eval.words("tasks", "tasks to take; absent: all");
   if (eval.has("lengths"))
-    for (const double n : eval.numbers("lengths", 0, 1 << 28, "lengths to take; absent: all"))
+    for (const double n : eval.numbers("lengths", 0, 1 << 28, "lengths to take; absent: all")) {
+      if (n != std::floor(n)) eval.fail_at("lengths", "'lengths': not a whole number: '" + number_text(n) + "'");
       a.choice.lengths.push_back(static_cast<std::int32_t>(n));
+    }
   a.choice.per_task = eval.optional<std::int32_t>("per_task", 0, 0, 1 << 20, "the first so many samples of each task and length; 0: all");
   eval.reject_unread();
   a.options.compresses_question =

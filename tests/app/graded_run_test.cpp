@@ -241,5 +241,14 @@ TEST_F(GradedRun, TheTableSaysWhatItsKlIs) {
       << called.out;
 }
 
+TEST_F(GradedRun, LengthsAreWholeNumbers) {
+  const Called called = call({"run", "graded.yaml", "--set", "eval={file: eval.jsonl, lengths: [90, 90.7]}", "--out", "out"});
+  EXPECT_EQ(called.status, 2);
+  EXPECT_NE(called.err.find(": 'lengths': not a whole number: '90.7'\n"), std::string::npos) << called.err;
+  EXPECT_FALSE(std::filesystem::exists("out"));
+  EXPECT_EQ(
+      call({"run", "graded.yaml", "--set", "eval={file: eval.jsonl, lengths: [90]}", "--set", "kv_policy=full", "--out", "out"}).status, 0);
+}
+
 }  // namespace
 }  // namespace kvlab
