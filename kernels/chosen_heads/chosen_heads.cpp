@@ -6,14 +6,19 @@
 
 namespace kvlab {
 
+void check_heads(const ChosenHeads& a) {
+  for (std::int32_t r = 0; r < a.kv.num_rows; ++r)
+    if (a.kv.len[r] != a.kv.len[r / a.kv.kv_heads * a.kv.kv_heads])
+      throw InternalError("chosen_heads: KV heads of a sequence hold different numbers of tokens");
+}
+
 OpCall call(const ChosenHeads& a) {
+  check_heads(a);
   OpCall c{"chosen_heads", a.kv.num_rows, 0, 0, 0, 0};
   const std::int64_t all = static_cast<std::int64_t>(a.kv.kv_heads) * a.kv.group;
   const std::int64_t heads = a.finds_heads ? all : a.num_heads, kv_heads = std::min<std::int64_t>(a.kv.kv_heads, heads);
   for (std::int32_t s = 0; s < a.kv.num_sequences(); ++s) {
     const std::int32_t row = s * a.kv.kv_heads;
-    for (std::int32_t h = 1; h < a.kv.kv_heads; ++h)
-      if (a.kv.len[row + h] != a.kv.len[row]) throw InternalError("chosen_heads: KV heads of a sequence hold different numbers of tokens");
     const std::int64_t n = a.kv.len[row], w = a.queries[s].count;
     c.tokens += n * kv_heads;
     c.outputs += n * a.kv.kv_heads;

@@ -20,6 +20,8 @@ struct ChosenHeads {
   std::int32_t sinks = 0, recent = 0;
   float* scores = nullptr;  // [kv.total()] out
 };
+// Throws where rows of a sequence differ in length.
+void check_heads(const ChosenHeads&);
 // The products of the chosen heads, or of all heads where they are found first; K is read by as many KV heads.
 OpCall call(const ChosenHeads&);
 void run_cpu(const ChosenHeads&);

@@ -35,6 +35,7 @@ std::vector<std::int32_t> find_heads(const ChosenHeads& a, const HeadMatrix& sum
 }  // namespace
 
 void run_cpu(const ChosenHeads& a) {
+  check_heads(a);
   for (std::int32_t s = 0; s < a.kv.num_sequences(); ++s) {
     const std::int32_t row = s * a.kv.kv_heads, n = a.kv.len[row];
     const HeadMatrix sums = column_sums(a, row);

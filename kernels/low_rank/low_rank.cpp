@@ -1,5 +1,7 @@
 #include "kernels/low_rank/low_rank.h"
 
+#include "base/error.h"
+
 namespace kvlab {
 
 namespace {
@@ -14,6 +16,12 @@ void for_each_shape(const LowRankFactor& a, F&& f) {
 }
 
 }  // namespace
+
+void check_heads(const LowRankFactor& a) {
+  for (std::int32_t r = 0; a.joint_heads && r < a.tokens.kv.num_rows; ++r)
+    if (a.tokens.entries(r) != a.tokens.entries(r / a.tokens.kv.kv_heads * a.tokens.kv.kv_heads))
+      throw InternalError("low_rank_factor: lists of a sequence's KV heads differ in length");
+}
 
 std::int64_t left_numbers(const LowRankFactor& a) {
   std::int64_t n = 0;

@@ -8,9 +8,9 @@
 namespace kvlab {
 
 // Best approximations X ~ left * right of rank `rank`, factors stored in fp16. X is a row's listed vectors [entries, head_dim], or
-// with `joint_heads` those of all KV heads of a sequence side by side [entries, kv_heads * head_dim] (then the heads' lists are of
-// one length). By subspace iteration: right spans the row space after `rounds` of Q = orth(X R), R = orth(X^T Q), from a random
-// start keyed by seed (Halko et al. 2011, algorithm 4.4). A smaller matrix gives its full rank, the rest of the factors is 0.
+// with `joint_heads` those of all KV heads of a sequence side by side [entries, kv_heads * head_dim] (heads with lists of different
+// length are an InternalError then). By subspace iteration: right spans the row space after `rounds` of Q = orth(X R), R = orth(X^T Q),
+// from a random start keyed by seed (Halko et al. 2011, algorithm 4.4). A smaller matrix gives its full rank, the rest of the factors is 0.
 // With `pre_rope`, X holds the keys before rotation, taken by the tokens' positions.
 struct LowRankFactor {
   ListedTokens tokens;
@@ -22,6 +22,8 @@ struct LowRankFactor {
   std::uint16_t* left = nullptr;           // out: matrix after matrix, [entries, rank]
   std::uint16_t* right = nullptr;          // out: matrix after matrix, [rank, width]
 };
+// Throws where the heads' lists must be of one length and are not.
+void check_heads(const LowRankFactor&);
 // Numbers in all left or right factors.
 std::int64_t left_numbers(const LowRankFactor&);
 std::int64_t right_numbers(const LowRankFactor&);

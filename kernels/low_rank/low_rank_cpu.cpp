@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
 #include "base/half.h"
 #include "base/random.h"
 #include "kernels/cast/stored_type.h"
@@ -104,9 +105,18 @@ void for_each_matrix(const LowRankFactor& a, F&& f) {
   }
 }
 
+// As check_heads(), and of the entries that stand for tokens.
+void check_lists(const LowRankFactor& a) {
+  check_heads(a);
+  for (std::int32_t r = 0; a.joint_heads && r < a.tokens.kv.num_rows; ++r)
+    if (a.tokens.count(r) != a.tokens.count(r / a.tokens.kv.kv_heads * a.tokens.kv.kv_heads))
+      throw InternalError("low_rank_factor: KV heads of a sequence list different numbers of tokens");
+}
+
 }  // namespace
 
 void run_cpu(const LowRankFactor& a) {
+  check_lists(a);
   std::fill_n(a.left, left_numbers(a), std::uint16_t{0});
   std::fill_n(a.right, right_numbers(a), std::uint16_t{0});
   for_each_matrix(a, [&](std::int32_t row, std::int32_t heads, std::uint16_t* left, std::uint16_t* right) {
@@ -122,6 +132,7 @@ void run_cpu(const LowRankRebuild& b) {
     return std::binary_search(b.exact + b.exact_first[row], b.exact + b.exact_first[row + 1], token);
   };
   const LowRankFactor& a = b.factor;
+  check_lists(a);
   const std::int32_t d = a.tokens.kv.head_dim;
   for_each_matrix(a, [&](std::int32_t row, std::int32_t heads, const std::uint16_t* left, const std::uint16_t* right) {
     const std::int32_t n = a.tokens.count(row);

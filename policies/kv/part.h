@@ -120,6 +120,12 @@ class KvPart {
   // Layers of one kind are treated in the same way, each by itself: rows as long make the same calls in them. Where layers act on each
   // other, or differ by more than a few kinds, each is of its own: `layer`. Costs are found in one layer of each kind.
   [[nodiscard]] virtual std::int32_t layer_kind(std::int32_t /*layer*/) const { return 0; }
+  // Whether it computes over all KV heads of a layer together, and so needs as many tokens in each of them: in the rows that it finds when
+  // the policy acts, or also in what the policy leaves.
+  enum class EqualHeads : std::uint8_t { kNotNeeded, kFound, kLeft };
+  [[nodiscard]] virtual EqualHeads equal_heads() const { return EqualHeads::kNotNeeded; }
+  // True: KV heads of a layer may keep different numbers of tokens by what this part says.
+  [[nodiscard]] virtual bool splits_heads() const { return false; }
   // The sequence at this index of the batch is gone or moved away: what was kept for it must not serve the next one there.
   virtual void forget(std::int32_t /*index*/) {}
 

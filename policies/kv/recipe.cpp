@@ -118,6 +118,28 @@ void refuse_bad_combinations(const Params& p, const Recipe& r) {
         fmt::format("trigger '{}' cuts the cache inside the prompt, so its blocks cannot be shared: prefix_reuse must be none", r.trigger));
 }
 
+// Parts that compute over the KV heads of a layer together need rows of one length, which others may cut unequally.
+void refuse_unequal_heads(const Params& p, const Recipe& r) {
+  if (r.trigger == "never") return;
+  const auto scorer = r.make_scorer();
+  const bool by_allocator = r.make_allocator()->splits_heads();
+  if (!by_allocator && !scorer->splits_heads()) return;
+  const auto refuse = [&](const std::string& kind, const std::string& part, const std::string& more) {
+    p.fail(
+        fmt::format("recipe '{}' cannot run: {} '{}' takes all KV heads of a layer together, but {} '{}' lets them keep different numbers "
+                    "of tokens{}",
+                    r.name, kind, part, by_allocator ? "allocator" : "scorer", by_allocator ? r.allocator : r.scorer, more));
+  };
+  const bool cuts_rows = r.make_disposal()->shrinks();
+  const auto trigger = r.make_trigger();
+  const bool finds_cut_rows = cuts_rows && (trigger->in_decode() || trigger->inside_prefill());
+  if (scorer->equal_heads() == KvPart::EqualHeads::kLeft) refuse("scorer", r.scorer, "");
+  if (scorer->equal_heads() == KvPart::EqualHeads::kFound && finds_cut_rows)
+    refuse("scorer", r.scorer, fmt::format(", and trigger '{}' acts on them again", r.trigger));
+  if (cuts_rows && r.make_format()->equal_heads() != KvPart::EqualHeads::kNotNeeded) refuse("format", r.format, "");
+  if (cuts_rows && r.make_selector()->equal_heads() != KvPart::EqualHeads::kNotNeeded) refuse("selector", r.selector, "");
+}
+
 Recipe read_from(Params& p, Params& file, const std::string& name) {
   Recipe recipe;
   recipe.name = name;
@@ -135,6 +157,7 @@ Recipe read_from(Params& p, Params& file, const std::string& name) {
     if (!part.empty()) recipe.parts.emplace_back(kind, (p.has(kind) ? p : file).inline_text(kind, part));
   file.reject_unread();
   refuse_bad_combinations(p, recipe);
+  refuse_unequal_heads(p, recipe);
   return recipe;
 }
 

@@ -18,6 +18,8 @@ class ScorerWrapper : public Scorer {
   }
   [[nodiscard]] std::string refuses(const ModelShape& model) const override { return inner_->refuses(model); }
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return inner_->layer_kind(layer); }
+  [[nodiscard]] EqualHeads equal_heads() const override { return inner_->equal_heads(); }
+  [[nodiscard]] bool splits_heads() const override { return inner_->splits_heads(); }
   void forget(std::int32_t index) override { inner_->forget(index); }
   void set_budget(const Budget& budget) override { inner_->set_budget(budget); }
   void observe(LayerStep& step) override { inner_->observe(step); }

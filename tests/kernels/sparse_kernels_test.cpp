@@ -4,6 +4,7 @@
 #include <numeric>
 #include <vector>
 
+#include "base/error.h"
 #include "base/half.h"
 #include "base/random.h"
 #include "kernels/channel_stats/channel_stats.h"
@@ -211,6 +212,17 @@ TEST(LowRank, FindsTheLargestDirection) {
   rows.load(4);
   approximate(rows, false, 1, 12);
   EXPECT_NEAR(relative_error(rows, 4), 3.0 / 12, 1e-4);
+}
+
+TEST(LowRank, RefusesListsOfDifferentLengthSideBySide) {
+  ListedRows rows(2, 8, 6);
+  const std::vector<std::int64_t> first{0, 6, 11};
+  rows.listed.first = first.data();
+  LowRankFactor factor;
+  factor.tokens = rows.listed;
+  factor.joint_heads = true;
+  EXPECT_THROW(run_cpu(factor), InternalError);
+  EXPECT_THROW(run_cpu(LowRankRebuild{factor}), InternalError);
 }
 
 TEST(LowRank, KeysBeforeRopeAreTurnedToWhereTheyWere) {

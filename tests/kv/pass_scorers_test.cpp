@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/error.h"
 #include "tests/kv/plain_attention.h"
 
 namespace kvlab::test {
@@ -214,6 +215,15 @@ TEST(RetrievalHeadWindow, RefusesHeadsThatTheModelLacks) {
   EXPECT_NE(make_part<ScorerRegistry>("retrieval_head_window", "{heads: \"1.0\"}")->refuses({1, 8, 2, 8, 12}), "");
   EXPECT_EQ(make_part<ScorerRegistry>("retrieval_head_window", "{heads: \"0.7\"}")->refuses({1, 8, 2, 8, 12}), "");
   EXPECT_THROW(make_part<ScorerRegistry>("retrieval_head_window", "{heads: \"0\"}"), InputError);
+}
+
+TEST(RetrievalHeadWindow, RefusesHeadsOfDifferentLengthWithoutALogToo) {
+  RandomLayer layer({1, 8, 2, 8, 12}, 1, 30, 7);
+  const RandomPass none(layer, {}, 0);
+  layer.store.shrink(1, 20);
+  layer.ops.keep_log(false);
+  auto scorer = make_part<ScorerRegistry>("retrieval_head_window", "{window_tokens: 6}");
+  EXPECT_THROW(scores_of(*scorer, layer, none), InternalError);
 }
 
 TEST(PassScorers, LogsAreTheSameWithoutDataAndScoresTheSameTwice) {

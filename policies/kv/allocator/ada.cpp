@@ -32,6 +32,7 @@ class Ada final : public Allocator {
   }
   [[nodiscard]] Scope scope() const override { return layers_->scope(); }
   [[nodiscard]] bool depends_on_data() const override { return true; }
+  [[nodiscard]] bool splits_heads() const override { return true; }
 
   void allocate(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {
     layers_->allocate(ops, model, seqs, layers);

@@ -19,6 +19,7 @@ class Global final : public Allocator {
   void set_budget(const Budget& budget) override { frac_ = budget.tokens > 0 ? 0 : budget.frac; }
   [[nodiscard]] Scope scope() const override { return Scope::kModel; }
   [[nodiscard]] bool depends_on_data() const override { return true; }
+  [[nodiscard]] bool splits_heads() const override { return true; }
 
   void allocate(Ops& ops, const ModelShape&, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {
     const Ops::Frame frame(ops);

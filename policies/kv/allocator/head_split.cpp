@@ -68,6 +68,7 @@ class HeadSplit final : public Allocator {
   [[nodiscard]] Scope scope() const override { return finds_heads() ? Scope::kModel : Scope::kLayer; }
   [[nodiscard]] bool in_decode() const override { return true; }
   [[nodiscard]] bool depends_on_data() const override { return finds_heads(); }
+  [[nodiscard]] bool splits_heads() const override { return true; }
 
   void allocate(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {
     for (ScoredLayer& l : layers)

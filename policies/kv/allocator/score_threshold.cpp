@@ -27,6 +27,7 @@ class ScoreThreshold final : public Allocator {
     return n;
   }
   [[nodiscard]] bool depends_on_data() const override { return true; }
+  [[nodiscard]] bool splits_heads() const override { return true; }
 
  private:
   float min_score_;

@@ -15,6 +15,10 @@ class Table final : public Allocator {
 
   [[nodiscard]] std::string refuses(const ModelShape& model) const override { return refuses_table(table_, "values", model); }
 
+  [[nodiscard]] bool splits_heads() const override {
+    return std::any_of(table_.begin(), table_.end(), [](const TableEntry& e) { return e.head >= 0; });
+  }
+
   void allocate(Ops&, const ModelShape&, std::span<const SeqStep>, std::span<ScoredLayer> layers) override {
     for (ScoredLayer& l : layers)
       for (std::int32_t r = 0; r < l.kv.num_rows; ++r)

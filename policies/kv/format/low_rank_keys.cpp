@@ -38,6 +38,7 @@ class LowRankKeys final : public Format {
 
   [[nodiscard]] bool leaves_exact() const override { return true; }
   [[nodiscard]] bool stores_prompt_keys_alone() const override { return true; }
+  [[nodiscard]] EqualHeads equal_heads() const override { return EqualHeads::kLeft; }
 
   // Exact keys are factored with the others, as they are part of the same matrix, and stay.
   void store(LayerStep& step) override {
@@ -45,6 +46,7 @@ class LowRankKeys final : public Format {
     factor.tokens = due_.take(step, first_word());
     if (factor.tokens.total() == 0) return;
     factor.joint_heads = true;
+    check_heads(factor);
     factor.rank = rank(step.model);
     factor.rounds = rounds_;
     factor.seed = step.seed + static_cast<std::uint64_t>(step.layer);

@@ -31,6 +31,8 @@ class Chunks final : public ScorerWrapper {
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override {
     return shared_layers_ > 1 ? layer : ScorerWrapper::layer_kind(layer);
   }
+  // Whole chunks of one set are as many tokens in every head.
+  [[nodiscard]] bool splits_heads() const override { return !shared_heads_; }
   void set_budget(const Budget& budget) override {
     ScorerWrapper::set_budget(budget);
     if (of_chunks_ && budget.tokens == 0) chunks_frac_ = budget.frac;

@@ -19,6 +19,8 @@ class RepresentativeTokens final : public ScorerWrapper {
         anchor_(static_cast<Representatives::Anchor>(
             p.choice("anchor", {"mean", "zeros", "ones", "alternating", "random"}, 0, "signature that distances are measured from"))) {}
 
+  [[nodiscard]] EqualHeads equal_heads() const override { return EqualHeads::kLeft; }
+
   void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
     const KvRows& kv = step.kv;
     inner().refine(step, keep, scores);

@@ -40,6 +40,7 @@ class RetrievalHeadWindow final : public Scorer {
     return "";
   }
   [[nodiscard]] Protected protects() const override { return {0, window_}; }
+  [[nodiscard]] EqualHeads equal_heads() const override { return EqualHeads::kFound; }
 
   void score(LayerStep& step, float* scores) override {
     const std::vector<Queries> window = last_queries(step.in.window, window_, step.model);
@@ -52,6 +53,7 @@ class RetrievalHeadWindow final : public Scorer {
     chosen.num_heads = listed.empty() ? std::min(num_heads_, step.model.q_heads) : static_cast<std::int32_t>(listed.size());
     chosen.sinks = sinks_, chosen.recent = window_;
     chosen.scores = scores;
+    check_heads(chosen);
     step.ops(chosen);
     if (pool_ == 2) return;
     std::int32_t* older = step.ops.host_ints(step.kv.num_rows);

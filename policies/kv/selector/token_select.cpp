@@ -24,6 +24,7 @@ class TokenSelect final : public Selector {
     needs.step_queries = true;
     return needs;
   }
+  [[nodiscard]] EqualHeads equal_heads() const override { return EqualHeads::kLeft; }
   // Sinks and newest tokens leave at least a quarter of the budget to the elected ones.
   bool set_budget(std::int32_t tokens) override {
     sinks_ = std::min(sinks_, tokens / 4);
