@@ -305,10 +305,14 @@ def draw(results, folder, every=False, recipe=None):
     points = points_of(results)
     looks = _looks(points)
     smaller = points[(points["resident_bytes_frac"] < 0.995) | ~points["selects"]]  # the others would stand on one line
-    note = "selectors that keep all bytes are in fidelity_attended" if len(smaller) < len(points) else ""
+    notes = ["selectors that keep all bytes are in fidelity_attended"] if len(smaller) < len(points) else []
+    some = smaller[smaller["resident_bytes_frac"] > 0]  # the axis is logarithmic
+    if len(some) < len(smaller):
+        notes.append(f"without what keeps no bytes on the GPU: {', '.join(smaller.drop(some.index)['name'].unique())}")
     title = "KV bytes on the GPU (share of the full cache)"
-    yield _fidelity_over(smaller, "resident_bytes_frac", title, looks, folder, "fidelity_bytes"), note
-    reading = points[points["attention_mass"] < 1]
+    if not some.empty:
+        yield _fidelity_over(some, "resident_bytes_frac", title, looks, folder, "fidelity_bytes"), "; ".join(notes)
+    reading = points[(points["attention_mass"] < 1) & (points["attended_tokens"] > 0)]
     if not reading.empty:
         yield _fidelity_over(reading, "attended_tokens", "Tokens attended to (per step, layer and KV head)", looks, folder, "fidelity_attended"), ""
     yield from _maps(results, points, folder, every)

@@ -357,10 +357,32 @@ class Replay(FigureTest):
         self.assertEqual(fidelity.pareto([3, 1, 2, 2, 4], [5, 1, 4, 3, 5]), [1, 2, 0])
         self.assertEqual(fidelity.pareto([], []), [])
 
+    def keep_only(self, *recipes):
+        table = pd.read_csv(self.folder / "summary.csv", dtype={"run": str})
+        table[table["recipe"].isin(recipes)].to_csv(self.folder / "summary.csv", index=False)
+
+    def test_selectors_alone_have_no_figure_over_bytes(self):
+        for recipes in (("quest",), ("quest", "offload")):
+            synthetic.write_replay(self.folder)
+            self.keep_only(*recipes)
+            names, _ = self.draw(write=False)
+            self.assertEqual([n for n in names if n in self.OVER], list(self.OVER[2 - len(recipes):]))
+
+    def test_what_keeps_no_bytes_has_no_place_over_bytes(self):
+        synthetic.write_replay(self.folder)
+        table = pd.read_csv(self.folder / "summary.csv", dtype={"run": str})
+        table.loc[table["recipe"] == "offload", "resident_bytes_frac"] = 0.0
+        table.to_csv(self.folder / "summary.csv", index=False)
+        _, notes = self.draw(write=False)
+        self.assertNotIn("offload", self.legend("fidelity_bytes"))
+        self.assertIn("fidelity_bytes: selectors that keep all bytes are in fidelity_attended; without what keeps no bytes on the GPU: offload", notes)
+        self.keep_only("offload")
+        names, _ = self.draw(write=False)
+        self.assertNotIn("fidelity_bytes", names)
+
     def test_full_cache_alone(self):
         synthetic.write_replay(self.folder, budgets=())
-        table = pd.read_csv(self.folder / "summary.csv", dtype={"run": str})
-        table[table["recipe"] == "full"].to_csv(self.folder / "summary.csv", index=False)
+        self.keep_only("full")
         names, _ = self.draw(write=False)
         self.assertEqual(names[0], "fidelity_bytes")
 
