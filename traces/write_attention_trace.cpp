@@ -34,7 +34,23 @@ class Checker {
     throw InternalError(fmt::format("a tensor of an attention trace has {} elements, expected [{}, {}, {}]", size, a, b, c));
   }
 
-  void check_layers(const std::vector<LayerTensors>& layers, std::int64_t tokens) const {
+  // An optional tensor is there in all layers or in none.
+  void check_optional(const std::string& before, const std::vector<LayerTensors>& layers) const {
+    const std::vector<float> LayerTensors::*const tensors[] = {&LayerTensors::hidden, &LayerTensors::pre_q, &LayerTensors::pre_k,
+                                                               &LayerTensors::w_o};
+    for (std::size_t i = 0; i < std::size(tensors); ++i) {
+      const auto name = [&](std::size_t layer) {
+        return i == 3 ? fmt::format("{}.L{}", kWeightKind, layer) : fmt::format("{}L{}.{}", before, layer, kLayerKinds[3 + i]);
+      };
+      for (std::size_t l = 1; l < layers.size(); ++l) {
+        if ((layers[l].*tensors[i]).empty() == (layers[0].*tensors[i]).empty()) continue;
+        const bool is_first = !(layers[0].*tensors[i]).empty();
+        fail(fmt::format("has {} but no {}", name(is_first ? 0 : l), name(is_first ? l : 0)));
+      }
+    }
+  }
+
+  void check_layers(const std::string& before, const std::vector<LayerTensors>& layers, std::int64_t tokens) const {
     const std::int64_t q = trace_.q_heads, kv = trace_.kv_heads, d = trace_.head_dim, width = trace_.hidden_dim;
     if (layers.size() != static_cast<std::size_t>(trace_.num_layers)) throw InternalError("an attention trace lacks layers");
     for (const LayerTensors& layer : layers) {
@@ -46,6 +62,7 @@ class Checker {
       check_size(layer.hidden.size(), tokens, width, 1, true);
       check_size(layer.w_o.size(), width, q, d, true);
     }
+    check_optional(before, layers);
   }
 
   void check_shape() const {
@@ -53,7 +70,7 @@ class Checker {
     if (trace_.q_heads < 1 || trace_.q_heads % trace_.kv_heads != 0) {
       fail(fmt::format("{} query heads are no multiple of {} KV heads", trace_.q_heads, trace_.kv_heads));
     }
-    check_layers(trace_.layers, trace_.num_tokens);
+    check_layers("", trace_.layers, trace_.num_tokens);
     check_size(trace_.ids.size(), trace_.num_tokens, 1, 1, true);
   }
 
@@ -93,7 +110,7 @@ class Checker {
 
   void check_pass(const std::string& name, const ExtraPass& pass) const {
     if (!is_pass_name(name)) fail("pass " + kvlab::quoted(name) + ": names of passes consist of letters, digits, _ and -");
-    check_layers(pass.layers, pass.num_tokens);
+    check_layers("pass." + name + ".", pass.layers, pass.num_tokens);
     check_size(pass.ids.size(), pass.num_tokens, 1, 1, true);
     check_ids("pass." + name + ".ids", pass.ids);
     std::int32_t at = 0;

@@ -44,10 +44,12 @@ AttentionTrace full_trace() {
   trace.needles = {{0, 1}, {2, 5}};
   trace.question_begin = 4;
   trace.layers = layers_of(trace, 6, 0);
-  trace.layers[1].pre_q = numbers(72, 100);
-  trace.layers[1].pre_k = numbers(36, 101);
-  trace.layers[0].hidden = numbers(42, 102);
-  trace.layers[1].w_o = numbers(84, 103);
+  for (LayerTensors& layer : trace.layers) {
+    layer.pre_q = numbers(72, 100);
+    layer.pre_k = numbers(36, 101);
+    layer.hidden = numbers(42, 102);
+    layer.w_o = numbers(84, 103);
+  }
   ExtraPass& pass = trace.passes["re-construct_1"];
   pass.num_tokens = 3;
   pass.ids = {7, 8, 9};
@@ -221,7 +223,6 @@ TEST(AttentionTraceErrors, Tensors) {
   EXPECT_EQ(error_shaped("L1.pre_k", {6, 4, 3}), "tensor 'L1.pre_k' has shape [6, 4, 3], expected [6, 2, 3]");
   EXPECT_EQ(error_shaped("L1.hidden", {5, 7}), "tensor 'L1.hidden' has shape [5, 7], expected [6, 7]");
   EXPECT_EQ(error_shaped("W_o.L1", {7, 11}), "tensor 'W_o.L1' has shape [7, 11], expected [7, 12]");
-  EXPECT_EQ(error_shaped("W_o.L1", {7, 12}), "no error");
   EXPECT_EQ(error_shaped("ids", {5}), "tensor 'ids' has shape [5], expected [6]");
   EXPECT_EQ(error_shaped("pass.p.ids", {2}), "tensor 'pass.p.ids' has shape [2], expected [3]");
   EXPECT_EQ(error_after([](File& f) {
@@ -229,6 +230,16 @@ TEST(AttentionTraceErrors, Tensors) {
               for (const char* name : {"pass.p.L0.k", "pass.p.L0.v", "pass.p.L1.k", "pass.p.L1.v"}) f.shapes[name] = {3, 3, 3};
             }),
             "4 query heads are no multiple of 3 KV heads");
+}
+
+TEST(AttentionTraceErrors, OptionalTensorsOfSomeLayersAlone) {
+  EXPECT_EQ(error_shaped("L0.pre_q", {6, 4, 3}), "has L0.pre_q but no L1.pre_q");
+  EXPECT_EQ(error_shaped("L1.pre_q", {6, 4, 3}), "has L1.pre_q but no L0.pre_q");
+  EXPECT_EQ(error_shaped("L0.pre_k", {6, 2, 3}), "has L0.pre_k but no L1.pre_k");
+  EXPECT_EQ(error_shaped("L0.hidden", {6, 7}), "has L0.hidden but no L1.hidden");
+  EXPECT_EQ(error_shaped("W_o.L1", {7, 12}), "has W_o.L1 but no W_o.L0");
+  EXPECT_EQ(error_shaped("pass.p.L0.hidden", {3, 7}), "has pass.p.L0.hidden but no pass.p.L1.hidden");
+  EXPECT_EQ(error_after([](File& f) { f.shapes["W_o.L0"] = f.shapes["W_o.L1"] = {7, 12}; }), "no error");
 }
 
 TEST(AttentionTraceErrors, UnknownTensors) {
