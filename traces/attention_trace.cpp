@@ -116,9 +116,10 @@ class TraceReader {
   }
 
   void read_optional(const std::string& key, const std::string& text) {
-    static const std::vector<std::string> kKnown{"chunk_ends",     "format",    "model",        "needles", "prompt_tokens",
-                                                 "question_begin", "rope_base", "rope_scaling", "task"};
+    static const std::vector<std::string> kKnown{"chunk_ends",    "format",         "made_for",  "model",        "needles",
+                                                 "prompt_tokens", "question_begin", "rope_base", "rope_scaling", "task"};
     if (key == "task") trace_.task = text;
+    if (key == "made_for") trace_.made_for = text;
     if (key == "rope_scaling") trace_.rope_scaling = text;
     if (key == "question_begin") trace_.question_begin = tokens(key, text);
     if (key == "chunk_ends") each_part(text, [&](std::string_view part) { trace_.chunk_ends.push_back(tokens(key, part)); });

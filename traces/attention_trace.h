@@ -40,6 +40,7 @@ struct ExtraPass {
 struct AttentionTrace {
   std::string name;  // of the file, without folder and ending
   std::string model, task;
+  std::string made_for;  // the settings that it was made for, a line each; empty: not stated
   std::int32_t num_layers = 0, q_heads = 0, kv_heads = 0, head_dim = 0;
   std::int32_t hidden_dim = 0;  // 0: neither hidden nor w_o was recorded
   std::int32_t num_tokens = 0, prompt_tokens = 0;

@@ -141,6 +141,7 @@ std::map<std::string, std::string> metadata_of(const AttentionTrace& trace) {
                                               {"needles", join(needles, ",")},
                                               {"rope_base", number_text(trace.rope_base)},
                                               {"rope_scaling", trace.rope_scaling}};
+  if (!trace.made_for.empty()) metadata["made_for"] = trace.made_for;
   if (trace.question_begin >= 0) metadata["question_begin"] = std::to_string(trace.question_begin);
   for (const auto& [name, pass] : trace.passes) {
     std::vector<std::string> chunks;

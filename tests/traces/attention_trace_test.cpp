@@ -35,6 +35,7 @@ AttentionTrace full_trace() {
   trace.name = "t";
   trace.model = "tiny \"7B\"";
   trace.task = "niah";
+  trace.made_for = "record\ntask = niah";
   trace.num_layers = 2, trace.q_heads = 4, trace.kv_heads = 2, trace.head_dim = 3, trace.hidden_dim = 7;
   trace.num_tokens = 6, trace.prompt_tokens = 5;
   trace.chunk_ends = {2, 5};
@@ -80,6 +81,7 @@ TEST(AttentionTrace, WritingAndReadingChangesNothing) {
   EXPECT_EQ(read.name, "t");
   EXPECT_EQ(read.model, trace.model);
   EXPECT_EQ(read.task, trace.task);
+  EXPECT_EQ(read.made_for, trace.made_for);
   EXPECT_EQ(read.num_layers, 2);
   EXPECT_EQ(read.q_heads, 4);
   EXPECT_EQ(read.kv_heads, 2);
@@ -263,7 +265,7 @@ TEST(AttentionTraceErrors, Passes) {
   EXPECT_EQ(error_with("pass.p.chunks", "0-2:0-5"), "pass 'p': its chunks end at token 2, it has 3");
   EXPECT_EQ(error_with("pass.p.chunks", ""), "pass 'p': its chunks end at token 0, it has 3");
   EXPECT_EQ(error_with("pass..chunks", ""),
-            "unknown metadata 'pass..chunks'; known: chunk_ends, format, model, needles, prompt_tokens, "
+            "unknown metadata 'pass..chunks'; known: chunk_ends, format, made_for, model, needles, prompt_tokens, "
             "question_begin, rope_base, rope_scaling, task");
 }
 

@@ -1,0 +1,80 @@
+// Samples that an experiment makes and keeps in a file.
+#include "app/csv.h"
+#include "tests/app/app_fixture.h"
+#include "traces/attention_trace.h"
+
+namespace kvlab {
+namespace {
+
+const char* const kMade = "synthetic: {layers: 1, q_heads: 4, kv_heads: 2, head_dim: 32, prompt_tokens: 90, decode_tokens: 3";
+
+class SampleFile : public AppTest {
+ protected:
+  static Called run(const std::string& sample, const std::string& more = "") {
+    std::filesystem::remove_all("out");
+    write("kept.yaml", "host: replay\nsamples: {s: {" + sample + "}}\nkv_policy: {recipe: streaming, budget_tokens: 32}\n" + more);
+    return call({"run", "kept.yaml", "--out", "out", "--quiet", "--jobs", "1"});
+  }
+  static Called synthetic(const std::string& parameters, const std::string& more = "") {
+    return run(kMade + parameters + "}, file: kept.safetensors", more);
+  }
+  static Called recording(const std::string& parameters) {
+    return run("record: {model: " KVLAB_SOURCE_DIR "/engine/probe, eval: " KVLAB_SOURCE_DIR
+               "/engine/probe/eval/dev.jsonl, task: niah, length_tokens: 1024, " +
+               parameters + "}, file: kept.safetensors");
+  }
+  static std::string refused(const std::string& why) { return "holds another sample: " + why + "; delete it, or name another file\n"; }
+  // The kept file as versions before this one wrote it.
+  static void forget_settings() {
+    AttentionTrace trace = read_attention_trace("kept.safetensors");
+    trace.made_for.clear();
+    write_attention_trace("kept.safetensors", trace, TraceFloat::kF32);
+  }
+};
+
+TEST_F(SampleFile, IsFoundAgainByTheSameSettings) {
+  ASSERT_EQ(synthetic("").status, 0);
+  const std::string kept = read("kept.safetensors"), first = read("out/steps.csv");
+  const Called again = synthetic(", needles: 2");  // the default
+  EXPECT_EQ(again.status, 0) << again.err;
+  EXPECT_EQ(read("kept.safetensors"), kept);
+  EXPECT_EQ(read("out/steps.csv"), first);
+}
+
+TEST_F(SampleFile, IsRefusedForOtherParametersAndSeeds) {
+  ASSERT_EQ(synthetic("").status, 0);
+  const Called other = synthetic(", needles: 1");
+  EXPECT_EQ(other.status, 2);
+  EXPECT_TRUE(other.err.ends_with("kept.safetensors " + refused("it was made for 'needles = 2', and here it is 'needles = 1'")))
+      << other.err;
+  EXPECT_TRUE(synthetic("", "seed: 2\n").err.ends_with(refused("it was made for 'seed = 1', and here it is 'seed = 2'")));
+}
+
+TEST_F(SampleFile, TwoRunsCannotKeepTheirSamplesInOne) {
+  const Called called = synthetic("", "seed: [1, 2]\n");
+  EXPECT_NE(called.status, 0);
+  EXPECT_NE(called.err.find(refused("it was made for 'seed = 1', and here it is 'seed = 2'")), std::string::npos) << called.err;
+}
+
+TEST_F(SampleFile, IsRefusedForAnotherPrompt) {
+  ASSERT_EQ(recording("decode_tokens: 2").status, 0);
+  EXPECT_EQ(recording("decode_tokens: 2, index: 0").status, 0);
+  EXPECT_TRUE(recording("decode_tokens: 2, index: 1").err.ends_with(refused("it was made for 'index = 0', and here it is 'index = 1'")));
+  EXPECT_TRUE(
+      recording("decode_tokens: 3").err.ends_with(refused("it was made for 'decode_tokens = 2', and here it is 'decode_tokens = 3'")));
+  forget_settings();
+  EXPECT_EQ(recording("decode_tokens: 2").status, 0);
+  EXPECT_TRUE(recording("decode_tokens: 3").err.find("decoded tokens, and here it is") != std::string::npos);
+  EXPECT_NE(recording("decode_tokens: 2, index: 1").err.find("holds another sample: it"), std::string::npos);
+}
+
+TEST_F(SampleFile, WithoutSettingsIsComparedByWhatCanBeSeen) {
+  ASSERT_EQ(synthetic("").status, 0);
+  forget_settings();
+  EXPECT_EQ(synthetic("").status, 0);
+  EXPECT_TRUE(synthetic(", needles: 1").err.ends_with(refused("its needles are elsewhere")));
+  EXPECT_TRUE(run(std::string(kMade) + "4}, file: kept.safetensors").err.ends_with(refused("it has 3 decoded tokens, and here it is 34")));
+}
+
+}  // namespace
+}  // namespace kvlab
