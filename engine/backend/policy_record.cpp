@@ -33,17 +33,26 @@ class Steps {
   PolicyRecord& record_;
 };
 
+// The options, and with them what the policy observes: a replay of the record needs it too.
+RecordOptions with_needs(RecordOptions options, const Needs& needs) {
+  options.pre_rope |= needs.pre_rope_queries || needs.pre_rope_keys;
+  options.w_o |= needs.output_weights;
+  options.hidden |= needs.hidden || needs.pass_hidden;
+  return options;
+}
+
 }  // namespace
 
-PolicyRecord record_with_policy(const EngineModel& model, std::span<const std::int32_t> prompt_ids, const RecordOptions& options,
+PolicyRecord record_with_policy(const EngineModel& model, std::span<const std::int32_t> prompt_ids, const RecordOptions& asked,
                                 const Recipe& recipe, const PolicyCache::Options& cache_options, std::int32_t question_begin) {
+  const std::unique_ptr<PolicyCache> cache = model.make_cache(recipe, cache_options);
+  const Needs& needs = cache->policy().needs();
+  const RecordOptions options = with_needs(asked, needs);
   PolicyRecord record;
   record.trace = empty_trace(model.config(), prompt_ids.size(), options);
   record.trace.question_begin = question_begin;
   for (std::int32_t l = 0; options.w_o && l < model.config().layers; ++l)
     record.trace.layers[static_cast<std::size_t>(l)].w_o = model.output_weights(l);
-  const std::unique_ptr<PolicyCache> cache = model.make_cache(recipe, cache_options);
-  const Needs& needs = cache->policy().needs();
   require_recipe(model.backend(), recipe, needs);
   cache->ops().keep_log(true);
   EngineSequence sequence;

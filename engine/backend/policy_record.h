@@ -17,7 +17,8 @@ struct PolicyRecord {
 };
 
 // Runs a model with a policy and records what it sees: prefill in chunks, then the continuation and decode_tokens greedy ones, one at a
-// time. A replay of the trace with the same recipe does the same things. Errors: record()'s, PolicyCache's, require_recipe()'s.
+// time. What the recipe observes is recorded whether the options ask for it or not. A replay of the trace with the same recipe does the
+// same things. Errors: record()'s, PolicyCache's, require_recipe()'s.
 PolicyRecord record_with_policy(const EngineModel& model, std::span<const std::int32_t> prompt_ids, const RecordOptions& options,
                                 const Recipe& recipe, const PolicyCache::Options& cache_options = {}, std::int32_t question_begin = -1);
 

@@ -67,6 +67,21 @@ TEST_F(RecordCli, ASamplesContinuationAndWhatIsKnownAboutIt) {
   EXPECT_EQ(t.question_begin, 2);
 }
 
+// What a recipe observes is recorded with it, so that it can be replayed.
+TEST_F(RecordCli, APolicysNeedsAreRecordedUnasked) {
+  std::string text;
+  for (int i = 0; i < 30; ++i) text += "line " + std::to_string(i) + " of a text";
+  file("t.txt", text);
+  for (const std::string recipe : {"kvpress_kvzip_plus", "expected_attention", "criticalkv"}) {
+    const std::string said = record({"--text", "t.txt", "--decode-tokens", "2", "--kv-policy", recipe, "--budget-tokens", "100"});
+    ASSERT_TRUE(said.starts_with("wrote out.safetensors: ")) << recipe << ": " << said;
+    write("replay.yaml",
+          "host: replay\nsamples: {" + recipe + ": {file: out.safetensors}}\nkv_policy: {recipe: " + recipe + ", budget_tokens: 100}\n");
+    const Called called = call({"run", "replay.yaml", "--out", "out", "--quiet", "--force"});
+    EXPECT_EQ(called.status, 0) << recipe << ": " << called.err;
+  }
+}
+
 TEST_F(RecordCli, PromptTokensCutsTheInput) {
   record({"--ids", file("i.json", "[256, 65, 66]"), "--prompt-tokens", "2"});
   EXPECT_EQ(recorded().ids, (std::vector<std::int32_t>{256, 65}));
