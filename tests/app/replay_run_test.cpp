@@ -112,6 +112,31 @@ TEST_F(ReplayRun, TheTableNamesRecipesOnce) {
       << called.out;
 }
 
+// A replay of 90 made-up tokens.
+class MadeUpReplay : public AppTest {
+ protected:
+  static void run(const std::string& policy, const std::string& sample = "s") {
+    write("made_up.yaml", "host: replay\nsamples: {" + sample +
+                              ": {synthetic: {layers: 1, q_heads: 4, kv_heads: 2, head_dim: 32, prompt_tokens: 90, decode_tokens: 3}}}\n"
+                              "kv_policy: " +
+                              policy + "\n");
+    const Called called = call({"run", "made_up.yaml", "--out", "out", "--quiet", "--force"});
+    ASSERT_EQ(called.status, 0) << called.err;
+  }
+  static std::string defaults() {
+    const std::string text = read("out/runs/0001/resolved.yaml");
+    return text.substr(text.find("# defaults in force"));
+  }
+};
+
+TEST_F(MadeUpReplay, BudgetsAreReportedAsGiven) {
+  run("[{recipe: streaming, budget_tokens: 512}, {recipe: streaming, budget_frac: 0.5}, full]");
+  const CsvTable table = read_csv("out/summary.csv");
+  std::vector<std::string> budgets;
+  for (const auto& row : table.rows) budgets.push_back(row[table.at("budget_tokens")]);
+  EXPECT_EQ(budgets, (std::vector<std::string>{"512", "45", "90"}));
+}
+
 TEST(ShippedAttentionTrace, HasANeedle) {
   EXPECT_LE(std::filesystem::file_size(kSample), 8U << 20);
   const AttentionTrace trace = read_attention_trace(kSample);
