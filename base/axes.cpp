@@ -12,15 +12,15 @@ namespace {
 
 constexpr std::size_t kMaxChoices = 2'000'000;
 
-// "snapkv 128 allocator pyramid": the recipe, its budget and the parts that are changed; "budget_tokens 128" where the recipe is a list of
-// its own. Empty: it names none of them.
+// "snapkv 128 allocator pyramid", "snapkv budget_frac 0.5": the recipe, its budget and the parts that are changed; "budget_tokens 128"
+// where the recipe is a list of its own. Empty: it names none of them.
 std::string policy_label(const YAML::Node& policy) {
   const bool has_recipe = policy["recipe"].IsScalar();
   std::string label = has_recipe ? policy["recipe"].Scalar() : "";
   const auto add = [&](const std::string& text) { label += (label.empty() ? "" : " ") + text; };
   for (const std::string key : {"budget_tokens", "budget_frac", "compression_ratio"})
     if (policy[key] && policy[key].IsScalar())
-      add(has_recipe && key != "compression_ratio" ? policy[key].Scalar() : key + " " + policy[key].Scalar());
+      add(has_recipe && key == "budget_tokens" ? policy[key].Scalar() : key + " " + policy[key].Scalar());
   for (const auto& item : policy) {
     const std::string key = item.first.Scalar();
     const bool is_named = key == "recipe" || key.starts_with("budget_") || key == "compression_ratio";

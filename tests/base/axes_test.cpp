@@ -102,13 +102,14 @@ TEST(Axes, LabelsNameElements) {
 TEST(Axes, LabelsOfPoliciesNameTheirChangedParts) {
   const auto file = parse_config(
       "p: [{recipe: snapkv, budget_tokens: 512, allocator: pyramid}, {recipe: [h2o], budget_frac: 0.5, format: {kivi: {bits: 2}}},\n"
-      "    {recipe: snapkv, compression_ratio: 0.75}, {recipe: [h2o], budget_tokens: [64], allocator: ada}]\n",
+      "    {recipe: snapkv, compression_ratio: 0.75}, {recipe: tova, budget_frac: 1}, {recipe: [h2o], budget_tokens: [64], allocator: "
+      "ada}]\n",
       "run.yaml");
   const Grid grid = expand_axes(*file);
   std::vector<std::string> labels;
   for (std::size_t i = 0; i < grid.points.size(); ++i) labels.push_back(labels_of(grid, i)["p"]);
   EXPECT_EQ(labels, (std::vector<std::string>{"snapkv 512 allocator pyramid", "budget_frac 0.5 format kivi",
-                                              "snapkv compression_ratio 0.75", "allocator ada"}));
+                                              "snapkv compression_ratio 0.75", "tova budget_frac 1", "allocator ada"}));
 }
 
 // A list counts what stands in all of its elements, and single elements count although they make no run.

@@ -24,6 +24,7 @@ import groups  # noqa: E402
 import load  # noqa: E402
 import load_curves  # noqa: E402
 import plot  # noqa: E402
+import policies  # noqa: E402
 import replay_predicts  # noqa: E402
 import serving_fidelity  # noqa: E402
 import style  # noqa: E402
@@ -493,6 +494,10 @@ class Frontier(FigureTest):
         graded = (("1", "snapkv", 0.1, 0.5), ("1", "snapkv", 0.2, 0.9))
         points, _ = frontier.points_of(*self.write((("budget_frac 0.1", "snapkv"), ("snapkv 0.2", "")), graded, budget="budget_frac"))
         self.assertEqual(dict(zip(points["name"], points["exact_match_frac"])), {"snapkv budget_frac 0.1": 0.5, "snapkv budget_frac 0.2": 0.9})
+
+    def test_labels_of_lists_name_shares_by_their_key(self):
+        rows = pd.DataFrame({"kv_policy": ["snapkv budget_frac 1", "snapkv 1", "snapkv 0.5"], "recipe": ["snapkv"] * 3})
+        self.assertEqual(list(policies.add_names(rows, ["kv_policy"])["budget"]), ["budget_frac 1", "budget_tokens 1", "budget_frac 0.5"])
 
     def test_a_policy_on_one_host_and_axes_that_a_run_does_not_have(self):
         graded, served = self.write((("full", ""), ("budget_tokens 128", "snapkv")))
