@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "app/attention_samples.h"
+#include "app/csv.h"
 #include "app/family.h"
 #include "sim/replay/fidelity.h"
 #include "sim/replay/replay.h"
@@ -109,12 +110,13 @@ ReplayFindings run_replay(Params& p, const Recipe& recipe, const std::string& ru
   for (const auto& sample : all) {
     const ReplayResult r = replay(sample->trace, sample->reference, recipe, options);
     means.add(r);
+    const std::string name = csv_field(sample->name);
     for (std::size_t i = 0; i < r.by_head.size(); ++i) {
       const auto heads = static_cast<std::size_t>(sample->trace.kv_heads);
-      findings.heads_csv += fmt::format("{},{},{},{},{}\n", run_id, sample->name, i / heads, i % heads, fidelity_text(r.by_head[i]));
+      findings.heads_csv += fmt::format("{},{},{},{},{}\n", run_id, name, i / heads, i % heads, fidelity_text(r.by_head[i]));
     }
     for (std::size_t i = 0; i < r.by_step.size(); ++i)
-      findings.steps_csv += fmt::format("{},{},{},{}\n", run_id, sample->name, i, fidelity_text(r.by_step[i]));
+      findings.steps_csv += fmt::format("{},{},{},{}\n", run_id, name, i, fidelity_text(r.by_step[i]));
   }
   findings.fields = fields_of(recipe, means, static_cast<double>(all.size()));
   return findings;

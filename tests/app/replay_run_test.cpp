@@ -137,6 +137,17 @@ TEST_F(MadeUpReplay, BudgetsAreReportedAsGiven) {
   EXPECT_EQ(budgets, (std::vector<std::string>{"512", "45", "90"}));
 }
 
+TEST_F(MadeUpReplay, NamesOfSamplesMayHoldCommas) {
+  run("full", "\"a, b\"");
+  for (const char* file : {"out/heads.csv", "out/steps.csv"}) {
+    const CsvTable table = read_csv(file);
+    for (const auto& row : table.rows) {
+      ASSERT_EQ(row.size(), table.columns.size()) << file;
+      EXPECT_EQ(row[table.at("sample")], "a, b");
+    }
+  }
+}
+
 TEST(ShippedAttentionTrace, HasANeedle) {
   EXPECT_LE(std::filesystem::file_size(kSample), 8U << 20);
   const AttentionTrace trace = read_attention_trace(kSample);
