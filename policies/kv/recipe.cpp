@@ -22,9 +22,12 @@ std::pair<std::string, std::function<std::unique_ptr<Part>()>> read_part(Params&
                                                                          const std::string& fallback) {
   const std::string meaning = "overrides the recipe's " + kind;
   const std::string absent = fallback.empty() ? "none" : fallback;
-  const auto from_file = file.named(kind, absent, meaning);
-  const auto from_experiment = experiment.named(kind, absent, meaning);
-  auto chosen = experiment.has(kind) ? from_experiment : from_file;
+  auto chosen = file.named(kind, absent, meaning);
+  if (experiment.has(kind)) {
+    chosen = experiment.named(kind, absent, meaning);
+  } else {
+    experiment.text(kind, file.inline_text(kind, fallback), meaning);  // the default in force, if there is a part
+  }
   if (chosen.first == "none" && fallback.empty()) return {"", {}};
   if (!Registry<Part>::table_view().contains(chosen.first))
     (experiment.has(kind) ? experiment : file)
@@ -67,14 +70,21 @@ void read_file_budget(Params& file, Recipe& recipe) {
 void read_budget(Params& p, Recipe& recipe) {
   const int given = int{p.has("budget_tokens")} + int{p.has("budget_frac")} + int{p.has("compression_ratio")};
   if (given > 1) p.fail("give one of 'budget_tokens', 'budget_frac' and 'compression_ratio'");
-  const auto tokens =
-      p.optional<std::int32_t>("budget_tokens", 0, 1, kMaxTokens, "tokens kept per layer and KV head, protected ones included");
-  const auto frac = p.optional<double>("budget_frac", 0, 1e-6, 1, "share of the prompt kept");
-  const auto ratio = p.optional<double>("compression_ratio", 0, 0, 1 - 1e-6, "share of the prompt removed");
+  const auto note_default = [&](const char* key, const std::string& own) {
+    if (!p.has(key)) p.text(key, given == 0 ? own : "", "the recipe's own budget");
+  };
+  note_default("budget_tokens", recipe.budget.tokens > 0 ? std::to_string(recipe.budget.tokens) : "");
+  note_default("budget_frac", recipe.budget.frac > 0 ? number_text(recipe.budget.frac) : "");
+  note_default("compression_ratio", "");
   if (given == 0) return;
   recipe.has_budget = true;
-  recipe.budget.tokens = tokens;
-  recipe.budget.frac = p.has("budget_frac") ? frac : p.has("compression_ratio") ? 1 - ratio : 0;
+  recipe.budget = {0, 0, recipe.budget.truncates};
+  if (p.has("budget_tokens"))
+    recipe.budget.tokens =
+        p.required<std::int32_t>("budget_tokens", 1, kMaxTokens, "tokens kept per layer and KV head, protected ones included");
+  if (p.has("budget_frac")) recipe.budget.frac = p.required<double>("budget_frac", 1e-6, 1, "share of the prompt kept");
+  if (p.has("compression_ratio"))
+    recipe.budget.frac = 1 - p.required<double>("compression_ratio", 0, 1 - 1e-6, "share of the prompt removed");
 }
 
 // Reasons why parts cannot work together; the experiment's line is named.

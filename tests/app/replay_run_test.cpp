@@ -148,6 +148,22 @@ TEST_F(MadeUpReplay, NamesOfSamplesMayHoldCommas) {
   }
 }
 
+TEST_F(MadeUpReplay, DefaultsInForceAreTheRecipesParts) {
+  run("{recipe: kivi2}");
+  EXPECT_EQ(defaults().find("kv_policy.scorer:"), std::string::npos) << defaults();
+  EXPECT_EQ(defaults().find("budget"), std::string::npos) << defaults();
+  EXPECT_NE(defaults().find("kv_policy.format: {kivi: {bits: 2, group_tokens: 32, residual_tokens: 128}}\n"), std::string::npos)
+      << defaults();
+  EXPECT_NE(defaults().find("kv_policy.trigger: never\n"), std::string::npos);
+  run("{recipe: streaming, scorer: key_norm}");
+  EXPECT_EQ(defaults().find("kv_policy.scorer:"), std::string::npos) << defaults();
+  EXPECT_NE(defaults().find("kv_policy.trigger: {every_step: {from: prompt_end}}\n"), std::string::npos) << defaults();
+  EXPECT_NE(defaults().find("kv_policy.budget_tokens: 1024\n"), std::string::npos) << defaults();
+  EXPECT_EQ(defaults().find("budget_frac"), std::string::npos) << defaults();
+  run("{recipe: streaming, budget_frac: 0.5}");
+  EXPECT_EQ(defaults().find("budget"), std::string::npos) << defaults();
+}
+
 TEST(ShippedAttentionTrace, HasANeedle) {
   EXPECT_LE(std::filesystem::file_size(kSample), 8U << 20);
   const AttentionTrace trace = read_attention_trace(kSample);
