@@ -238,14 +238,17 @@ AttentionTrace trace_of(const SampleToMake& sample, const Params& s) {
 
 std::vector<std::shared_ptr<const AttentionSample>> read_attention_samples(Params& samples, std::uint64_t seed) {
   static std::mutex mutex;
-  static std::map<std::string, std::shared_ptr<const AttentionSample>> kept;
+  static std::map<std::string, std::weak_ptr<const AttentionSample>> kept;
+  static std::vector<std::shared_ptr<const AttentionSample>> last;  // keeps them alive from one run to the next
   std::vector<std::shared_ptr<const AttentionSample>> all;
   for (const std::string& name : samples.keys()) {
     Params s = samples.child(name, "sample '" + name + "'");
     const SampleToMake to_make = read_sample(s, seed);
     s.reject_unread();
     const std::lock_guard lock(mutex);
-    std::shared_ptr<const AttentionSample>& sample = kept[fmt::format("{} {} {} {}", seed, name, place_of(to_make), s.text_of_all())];
+    std::weak_ptr<const AttentionSample>& known =
+        kept[fmt::format("{} {} {} {}", to_make.is_drawn ? seed : 0, name, place_of(to_make), s.text_of_all())];
+    std::shared_ptr<const AttentionSample> sample = known.lock();
     if (!sample) {
       auto fresh = std::make_shared<AttentionSample>();
       fresh->trace = trace_of(to_make, s);
@@ -253,12 +256,13 @@ std::vector<std::shared_ptr<const AttentionSample>> read_attention_samples(Param
       if (fresh->trace.num_tokens == fresh->trace.prompt_tokens)
         s.fail("the sample has no token after the prompt, so there is nothing to measure");
       fresh->reference = full_attention(fresh->trace);
-      sample = std::move(fresh);
+      known = sample = std::move(fresh);
     }
     all.push_back(sample);
   }
   if (all.empty()) samples.fail("'samples' names no sample");
-  return all;
+  const std::lock_guard lock(mutex);
+  return last = all;
 }
 
 }  // namespace kvlab

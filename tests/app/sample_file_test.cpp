@@ -1,4 +1,5 @@
 // Samples that an experiment makes and keeps in a file.
+#include "app/attention_samples.h"
 #include "app/csv.h"
 #include "tests/app/app_fixture.h"
 #include "traces/attention_trace.h"
@@ -23,9 +24,12 @@ class SampleFile : public AppTest {
                "/engine/probe/eval/dev.jsonl, task: niah, length_tokens: 1024, " +
                parameters + "}, file: kept.safetensors");
   }
+  // Another sample takes the place of the last run's.
+  static void forget_samples() { ASSERT_EQ(run(std::string(kMade) + ", needles: 0}").status, 0); }
   static std::string refused(const std::string& why) { return "holds another sample: " + why + "; delete it, or name another file\n"; }
-  // The kept file as versions before this one wrote it.
+  // The kept file as versions before this one wrote it; it will be read again.
   static void forget_settings() {
+    forget_samples();
     AttentionTrace trace = read_attention_trace("kept.safetensors");
     trace.made_for.clear();
     write_attention_trace("kept.safetensors", trace, TraceFloat::kF32);
@@ -35,6 +39,7 @@ class SampleFile : public AppTest {
 TEST_F(SampleFile, IsFoundAgainByTheSameSettings) {
   ASSERT_EQ(synthetic("").status, 0);
   const std::string kept = read("kept.safetensors"), first = read("out/steps.csv");
+  forget_samples();
   const Called again = synthetic(", needles: 2");  // the default
   EXPECT_EQ(again.status, 0) << again.err;
   EXPECT_EQ(read("kept.safetensors"), kept);
@@ -58,6 +63,7 @@ TEST_F(SampleFile, TwoRunsCannotKeepTheirSamplesInOne) {
 
 TEST_F(SampleFile, IsRefusedForAnotherPrompt) {
   ASSERT_EQ(recording("decode_tokens: 2").status, 0);
+  forget_samples();
   EXPECT_EQ(recording("decode_tokens: 2, index: 0").status, 0);
   EXPECT_TRUE(recording("decode_tokens: 2, index: 1").err.ends_with(refused("it was made for 'index = 0', and here it is 'index = 1'")));
   EXPECT_TRUE(
@@ -74,6 +80,28 @@ TEST_F(SampleFile, WithoutSettingsIsComparedByWhatCanBeSeen) {
   EXPECT_EQ(synthetic("").status, 0);
   EXPECT_TRUE(synthetic(", needles: 1").err.ends_with(refused("its needles are elsewhere")));
   EXPECT_TRUE(run(std::string(kMade) + "4}, file: kept.safetensors").err.ends_with(refused("it has 3 decoded tokens, and here it is 34")));
+}
+
+std::shared_ptr<const AttentionSample> sample_of(const std::string& text, std::uint64_t seed) {
+  Params p = Params::from_text("{s: {" + text + "}}", "samples");
+  return read_attention_samples(p, seed).front();
+}
+
+TEST(Samples, OnlyMadeUpOnesDifferBetweenSeeds) {
+  const std::string file = "file: " KVLAB_SOURCE_DIR "/traces/samples/probe_niah.safetensors";
+  EXPECT_EQ(sample_of(file, 1), sample_of(file, 2));
+  const auto first = sample_of(std::string(kMade) + "}", 1);
+  EXPECT_EQ(first, sample_of(std::string(kMade) + "}", 1));
+  EXPECT_NE(first, sample_of(std::string(kMade) + "}", 2));
+}
+
+TEST(Samples, AreGivenBackWithTheNextRun) {
+  const std::string made = std::string(kMade) + "}";
+  const std::weak_ptr<const AttentionSample> first = sample_of(made, 11);
+  EXPECT_FALSE(first.expired()) << "the next run may ask for it again";
+  const std::weak_ptr<const AttentionSample> second = sample_of(made, 12);
+  EXPECT_TRUE(first.expired());
+  EXPECT_FALSE(second.expired());
 }
 
 }  // namespace
