@@ -18,8 +18,7 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 
  private:
-  struct sigaction interrupt_ {
-  }, terminate_{};  // what they did before
+  struct sigaction interrupt_ = {}, terminate_ = {};  // what they did before
 };
 
 }  // namespace kvlab

@@ -43,10 +43,10 @@ class RecipeFootprint final : public Footprint {
   }
 
   // The sequence as the parts see it.
-  [[nodiscard]] bool ends_prompt(const SeqState& seq, std::int32_t new_tokens) const;
   [[nodiscard]] ShapeRun::Seq shape_of(const SeqState& seq, std::int32_t new_tokens) const;
 
  private:
+  [[nodiscard]] bool ends_prompt(const SeqState& seq, std::int32_t new_tokens) const;
   using Key = std::array<std::int32_t, 6>;
   struct KeyHash {
     std::size_t operator()(const Key& k) const;
