@@ -117,8 +117,7 @@ void print_accuracy(const CsvTable& summary, std::ostream& out) {
   for (const GradedRow& r : rows_of(summary, others)) rows.push_back(cells_of(r, tasks));
   out << text_table(header, rows);
   out << "shares of right answers, lengths pooled; bytes: resident share of the full cache; kl: nats per token to the full cache, a mean "
-         "of "
-         "tasks and lengths weighted by their answers\n";
+         "of tasks and lengths weighted by their answers\n";
 }
 
 }  // namespace kvlab
