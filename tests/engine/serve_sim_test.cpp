@@ -142,6 +142,7 @@ TEST(ServeAsSimulated, CutSequencesComeBack) {
                            "{recipe: kvzip, budget_tokens: 48}", "{recipe: laq, budget_tokens: 48}"}) {
     SCOPED_TRACE(text);
     const Recipe recipe = recipe_of(text);
+    if (short_run() && recipe.name != "kvzip") continue;
     ServeSetup setup = probe_setup(recipe, "vllm_v1", "{budget_tokens: 64}", 18);
     setup.memory.host_blocks = 0;
     std::vector<SomeRequest> requests;
@@ -193,6 +194,7 @@ TEST(ServeAsSimulated, ConversationsAndClosedLoops) {
   const ServeSetup setup = probe_setup(full, "vllm_v1", "{budget_tokens: 128}", 60);
   for (const auto& [concurrency, waits] : {std::pair{0, true}, {3, true}, {0, false}, {3, false}}) {
     SCOPED_TRACE(std::to_string(concurrency) + (waits ? " waits" : ""));
+    if (short_run() && concurrency == 0) continue;
     Conversations simulated_ones(concurrency, waits), served_ones(concurrency, waits);
     test::Recorder sink;
     const ServingSummary summary = serve(setup, served_ones, sink);
