@@ -40,8 +40,10 @@ struct Tally {
 
 class TableLint {
  public:
-  TableLint(std::string name, const SampleGrid& grid, std::vector<std::string> axes, const HardwareSpec& hardware, double peak_flops)
-      : name_(std::move(name)), grid_(grid), axes_(std::move(axes)), hardware_(hardware), peak_flops_(peak_flops) {}
+  // `slow`: what it is that an entry takes hundreds of times its roofline.
+  TableLint(std::string name, const SampleGrid& grid, std::vector<std::string> axes, const HardwareSpec& hardware, double peak_flops,
+            Severity slow = Severity::kError)
+      : name_(std::move(name)), grid_(grid), axes_(std::move(axes)), hardware_(hardware), peak_flops_(peak_flops), slow_(slow) {}
 
   void run(const WorkAt& work_at, std::vector<LintFinding>& findings) {
     if (grid_.empty()) return;
@@ -79,12 +81,12 @@ class TableLint {
       largest = &s;
     }
     constexpr double kShortPs = 1e6;  // below a microsecond of work a launch is most of the time
-    const bool is_wrong = largest != nullptr && (ratio < 1 / kUnitFactor || (ratio > kUnitFactor && most > kShortPs));
-    if (is_wrong) {
-      findings.push_back({Severity::kError, fmt::format("{}: {:.4g} us is {:.3g} times what the datasheet allows; is the unit right?",
-                                                        where(largest->at), static_cast<double>(largest->time) * 1e-6, ratio)});
-    }
-    return is_wrong;
+    const bool is_slow = ratio > kUnitFactor && most > kShortPs;
+    if (largest == nullptr || (!is_slow && ratio >= 1 / kUnitFactor)) return false;
+    const Severity severity = is_slow ? slow_ : Severity::kError;
+    findings.push_back({severity, fmt::format("{}: {:.4g} us is {:.3g} times what the datasheet allows; is the unit right?",
+                                              where(largest->at), static_cast<double>(largest->time) * 1e-6, ratio)});
+    return severity == Severity::kError;
   }
 
   void check_speed(const SampleGrid::Sample& s, const WorkAt& work_at, Tally& too_fast, Tally& from_cache) const {
@@ -119,6 +121,7 @@ class TableLint {
   std::vector<std::string> axes_;
   const HardwareSpec& hardware_;
   double peak_flops_;
+  Severity slow_;
 };
 
 // FLOPs and bytes of one call of an operation at a count of tokens or sequences.
@@ -154,7 +157,8 @@ Work moe_work(const ModelSpec& m, const Point& at) {
   return {flops(s), weights + 2 * at[0] * m.hidden * m.activation_bytes()};
 }
 
-// Calls of a policy's operations over the bytes they move; copies over the host link have that for a limit.
+// Calls of a policy's operations over the bytes they move; copies over the host link have that for a limit. Sorting and the like is far
+// from what moving its bytes takes, most of all on a busy CPU.
 void lint_policy(const Profile& profile, const HardwareSpec& hardware, double peak, std::vector<LintFinding>& findings) {
   for (const std::string& op : profile.policy.ops()) {
     std::map<Point, SampleGrid::Sample> samples;
@@ -170,7 +174,7 @@ void lint_policy(const Profile& profile, const HardwareSpec& hardware, double pe
     std::vector<SampleGrid::Sample> all;
     for (const auto& [at, sample] : samples) all.push_back(sample);
     const SampleGrid grid(4, all);
-    TableLint(op, grid, {"bytes", "rows", "tokens", "outputs"}, limits, peak)
+    TableLint(op, grid, {"bytes", "rows", "tokens", "outputs"}, limits, peak, Severity::kWarning)
         .run([&](const Point& at) { return std::optional(work.at(at)); }, findings);
   }
 }

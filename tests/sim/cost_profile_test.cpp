@@ -391,5 +391,23 @@ TEST(ProfileLint, WrongUnit) {
               testing::ElementsAre(testing::HasSubstr("lm_head at sequences 8: 4e-06 us is")));
 }
 
+// A sort takes long for its bytes; nothing is faster than its bytes.
+TEST(ProfileLint, PolicyOperationsMayBeSlow) {
+  const TempFolder folder;
+  write_tiny_bundle(folder);
+  const CostSetup setup = setup_of(tiny_experiment(folder));
+  const auto findings = [&](Picoseconds time) {
+    Profile profile = *setup.profile;
+    profile.policy = PolicyTimes({{"top_k", 1, 1000, 10, 4'000'000, 0, time, 0}}, {});  // 4 us of bytes at 1 TB/s
+    return lint_profile(profile, setup.model, setup.hardware);
+  };
+  EXPECT_THAT(findings(100 * kUs), testing::IsEmpty());
+  ASSERT_EQ(findings(4000 * kUs).size(), 1U);
+  EXPECT_EQ(findings(4000 * kUs)[0].severity, LintFinding::Severity::kWarning);
+  EXPECT_THAT(findings(4000 * kUs)[0].text, testing::HasSubstr("4000 us is 1e+03 times what the datasheet allows"));
+  ASSERT_EQ(findings(kUs / 1000).size(), 1U);
+  EXPECT_EQ(findings(kUs / 1000)[0].severity, LintFinding::Severity::kError);
+}
+
 }  // namespace
 }  // namespace kvlab
