@@ -36,6 +36,7 @@ bool is_accepted(const Cut& cut) {
     PolicyCache cache = cache_for(cut, TensorMemory(), ElementType::kF32);
     EngineSequence s = cut.sequence();
     cache.start(s);
+    cache.policy().refuse_small_budget({0, 0, cut.prompt, cut.prompt, -1});
     cache.release(s);
     return true;
   } catch (const InputError&) {

@@ -29,6 +29,7 @@ Recipe cut_recipe(const std::string& name) {
     sequence.prompt_tokens = kPrompt;
     sequence.question_begin = kPrompt - 20;
     fits.start(sequence);
+    fits.policy().refuse_small_budget({0, 0, kPrompt, kPrompt, -1});
     return load_recipe(name, 136);
   } catch (const InputError&) {
     return load_recipe(name, 300);  // it always keeps more
