@@ -10,6 +10,7 @@
 #include "app/text_file.h"
 #include "base/error.h"
 #include "base/json_text.h"
+#include "base/run_limit.h"
 
 namespace kvlab {
 
@@ -42,7 +43,6 @@ ServedRequest parse_row(const std::string& line, const std::string& where) {
 
 // Times in milliseconds or smaller units look like seconds of a run longer than there can be.
 void check_span(const std::vector<ServedRequest>& requests, const std::string& file) {
-  constexpr double kLongestRunSeconds = 9.2e6;  // as base/time.h has it
   double begin = std::numeric_limits<double>::infinity(), end = -begin;
   for (const ServedRequest& r : requests) begin = std::min(begin, r.queued_s), end = std::max(end, r.last_token_s);
   if (end - begin <= kLongestRunSeconds) return;

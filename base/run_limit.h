@@ -5,9 +5,10 @@
 
 namespace kvlab {
 
+inline constexpr double kLongestRunSeconds = 9.2e6;  // 2^63 ps, less a margin
+
 // Refuses what happens beyond the longest run (base/time.h), in seconds from its start; NaN too.
 inline void check_within_run(double at_s) {
-  constexpr double kLongestRunSeconds = 9.2e6;  // 2^63 ps, less a margin
   if (at_s <= kLongestRunSeconds) return;
   throw InputError(
       "the trace runs past 106 days (9.2e6 s), the longest run there is: ask for fewer requests or a higher rate_per_s, take a part of a "

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/run_limit.h"
 #include "base/text.h"
 #include "traces/formats.h"
 
@@ -135,11 +136,9 @@ class ConstantSpan final : public SpanDistribution {
   Span span_;
 };
 
-constexpr double kMaxWaitSeconds = 9.2e6;
-
 class ExponentialSpan final : public SpanDistribution {
  public:
-  explicit ExponentialSpan(Params& p) : mean_s_(p.required<double>("mean_s", 0, kMaxWaitSeconds / 100, "mean")) {}
+  explicit ExponentialSpan(Params& p) : mean_s_(p.required<double>("mean_s", 0, kLongestRunSeconds / 100, "mean")) {}
   Span operator()(const Draw& draw) const override { return from_seconds(draw.exponential(mean_s_)); }
 
  private:
@@ -149,9 +148,9 @@ class ExponentialSpan final : public SpanDistribution {
 class LognormalSpan final : public SpanDistribution {
  public:
   explicit LognormalSpan(Params& p)
-      : mu_(std::log(p.required<double>("median_s", 1e-9, kMaxWaitSeconds / 100, "half of the waits are shorter"))),
+      : mu_(std::log(p.required<double>("median_s", 1e-9, kLongestRunSeconds / 100, "half of the waits are shorter"))),
         sigma_(p.required<double>("sigma", 0, 10, "deviation of the logarithm")) {}
-  Span operator()(const Draw& draw) const override { return from_seconds(std::min(draw.lognormal(mu_, sigma_), kMaxWaitSeconds)); }
+  Span operator()(const Draw& draw) const override { return from_seconds(std::min(draw.lognormal(mu_, sigma_), kLongestRunSeconds)); }
 
  private:
   double mu_, sigma_;
@@ -159,7 +158,8 @@ class LognormalSpan final : public SpanDistribution {
 
 std::unique_ptr<SpanDistribution> make_spans(const std::string& name, Params& p) {
   if (name == "none") return std::make_unique<ConstantSpan>(Span{0});
-  if (name == "constant") return std::make_unique<ConstantSpan>(from_seconds(p.required<double>("s", 0, kMaxWaitSeconds, "always this")));
+  if (name == "constant")
+    return std::make_unique<ConstantSpan>(from_seconds(p.required<double>("s", 0, kLongestRunSeconds, "always this")));
   if (name == "exponential") return std::make_unique<ExponentialSpan>(p);
   if (name == "lognormal") return std::make_unique<LognormalSpan>(p);
   p.fail("unknown distribution '" + name + "'" + suggestion(name, {"none", "constant", "exponential", "lognormal"}));
