@@ -64,7 +64,8 @@ RecipeFootprint::RecipeFootprint(const Recipe& recipe, const ModelShape& model, 
       pages_(pages_of(shapes_, block_tokens)),
       page_bytes_(pages_.token_bytes * block_tokens / (model.num_layers * model.kv_heads)),
       reads_(reads),
-      shares_layers_(recipe.make_allocator()->scope() != Allocator::Scope::kLayer) {
+      shares_layers_(recipe.make_allocator()->scope() != Allocator::Scope::kLayer),
+      may_cut_(recipe.make_allocator()->depends_on_data()) {
   const Needs& needs = shapes_.policy().needs();
   if (needs.future_queries)
     throw InputError(fmt::format("recipe '{}' cannot serve: it asks for queries of the future, which only a recording has", recipe.name));
@@ -190,7 +191,12 @@ RecipeFootprint::Key RecipeFootprint::key_of(const SeqState& seq, std::int32_t n
   const bool decodes = new_tokens == 1 && seq.seen_tokens >= seq.prompt_tokens;
   const std::int32_t target = decodes && history_ != History::kPrompt ? target_of(seq) : ShapeRun::kLayersDiffer;
   if (target == ShapeRun::kLayersDiffer)
-    return {seq.seen_tokens, new_tokens, seq.prompt_tokens, seq.held_tokens, seq.pattern * 2 + (seq.recomputes ? 1 : 0), target};
+    return {seq.seen_tokens,
+            new_tokens,
+            seq.prompt_tokens,
+            seq.held_tokens,
+            seq.pattern * 4 + (seq.left_hashed ? 2 : 0) + (seq.recomputes ? 1 : 0),
+            target};
   const bool seen_matters = history_ == History::kSeen || has_whole_rows(seq);
   return {seq.left_hashed ? 1 : 0, 1, seen_matters ? seq.seen_tokens : 0, seq.held_tokens, seq.pattern * 2, target};
 }
@@ -207,13 +213,14 @@ FootprintStep RecipeFootprint::step(const SeqState& seq, std::int32_t new_tokens
   return done;
 }
 
-// True where the step lost or marked something: rows shorter than what was seen, or a trigger that acted without shortening.
+// True where the step lost or marked something, or may have: rows shorter than what was seen, a trigger that acted without shortening, or
+// one that acted where data decides how many tokens stay.
 bool RecipeFootprint::is_cut(const ShapeRun::Seq& seq, std::span<const std::int32_t> held) const {
   const std::int32_t end = seq.seen_tokens + seq.new_tokens;
   if (std::any_of(held.begin(), held.end(), [end](std::int32_t h) { return h < end; })) return true;
   const SeqStep step{0, seq.seen_tokens, seq.new_tokens, seq.prompt_tokens, -1};
   const auto target = trigger_->target(step, end, recipe_.budget);
-  return target && *target < end && recipe_.disposal != "drop";
+  return target && (may_cut_ || (*target < end && recipe_.disposal != "drop"));
 }
 
 // A decode step in which nothing is cut: each row has one token more.

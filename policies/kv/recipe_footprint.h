@@ -83,6 +83,7 @@ class RecipeFootprint final : public Footprint {
   KvReads reads_ = KvReads::kStored;
   History history_ = History::kNone;
   bool shares_layers_ = false;            // the allocator comes back to earlier layers
+  bool may_cut_ = false;                  // whenever the trigger acts: data decides how many tokens stay
   std::vector<std::int64_t> side_bytes_;  // [i]: the most that 1 .. 16 * (i + 1) tokens take beyond token_bytes each
   static constexpr std::int32_t kWhole = -1 << 30;
   // What rows hold beyond the first that lost something, or kWhole; the first: all alike. Whole rows grow while others are cut, so that a

@@ -156,6 +156,33 @@ TEST(ServeAsSimulated, CutSequencesComeBack) {
   EXPECT_THAT(recomputed, ::testing::Each(::testing::Gt(0)));
 }
 
+// Where data decides how many tokens stay, memory is that of the bound in both hosts, from the first step on in which the policy may cut.
+TEST(ServeAsSimulated, CountsThatDependOnDataStandAtTheirBound) {
+  for (const char* text : {"{recipe: evict_threshold, trigger: {every_n: {steps: 1, budgeted: false, window_tokens: 16}}}",
+                           "{recipe: corm}", "{recipe: simlayerkv, budget_tokens: 24, allocator: {lazy_layers: {tau: 0.2}}}"}) {
+    SCOPED_TRACE(text);
+    const Recipe recipe = recipe_of(text);
+    if (short_run() && recipe.name != "evict_threshold") continue;
+    const bool has_names = recipe.name == "simlayerkv";  // the others keep statistics of queries
+    ServeSetup setup = probe_setup(recipe, "vllm_v1", "{budget_tokens: 64}", 26);
+    setup.memory.prefix_caching = has_names;
+    setup.memory.host_blocks = 0;
+    setup.inspect = [](const ReplicaState& state, const StepExecutor& executor) {
+      state.check();
+      EXPECT_EQ(executor.pages().used_pages(), executor.explained_pages());
+      EXPECT_LE(executor.pages().used_pages(), 26 * 16);
+    };
+    std::vector<SomeRequest> requests;
+    for (std::int32_t r = 0; r < 6; ++r) requests.push_back({2.3 * r, 80 + 11 * (r % 6), 70 + 7 * (r % 5), 16, {1, 2}});
+    const Served served = serve_all(setup, requests);
+    test::SomeTrace trace(requests);
+    expect_same(simulated(setup, trace), served.records);
+    EXPECT_EQ(served.summary.latencies.completed, requests.size());
+    EXPECT_GT(served.summary.preemptions, 0U);
+    EXPECT_EQ(served.summary.hit_tokens > 0, has_names);
+  }
+}
+
 // A chunk that always stays may be larger than the budget: whether it is depends on the chunk, not on the prompt.
 TEST(ServeAsSimulated, BudgetsBelowAChunkAreRefusedAlike) {
   const auto errors = [](std::int32_t chunk) {
