@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "engine/model/plain_cache.h"
 #include "tests/cuda/engine_fixture.h"
@@ -8,7 +9,8 @@
 namespace kvlab {
 namespace {
 
-const std::string kProbe = KVLAB_SOURCE_DIR "/engine/probe";
+// In the working directory where that is a checkout: the program may have been built elsewhere (tests/gpu/pack.sh).
+const std::string kProbe = std::filesystem::exists("engine/probe/config.json") ? "engine/probe" : KVLAB_SOURCE_DIR "/engine/probe";
 
 // Log of the softmax, in float64.
 std::vector<double> log_softmax(std::span<const float> x) {
