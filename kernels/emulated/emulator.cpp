@@ -25,6 +25,7 @@ namespace kvlab::emulated {
 namespace {
 
 constexpr std::size_t kStackBytes = std::size_t{256} << 10;
+constexpr std::size_t kStackStride = kStackBytes + 33 * 64;  // the same places of two stacks are in different sets of a cache
 constexpr unsigned kWarp = 32;
 constexpr std::size_t kSharedAlign = 1024;
 constexpr int kNamedBarriers = 16;
@@ -60,12 +61,12 @@ struct Fiber {
 struct Stacks {
   std::byte* memory = nullptr;
   std::size_t count = 0;
-  std::byte* at(std::size_t i) const { return memory + i * kStackBytes; }
+  std::byte* at(std::size_t i) const { return memory + i * kStackStride; }
   void need(std::size_t n) {
     if (n <= count) return;
-    if (memory != nullptr) munmap(memory, count * kStackBytes);
-    memory =
-        static_cast<std::byte*>(mmap(nullptr, n * kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (memory != nullptr) munmap(memory, count * kStackStride);
+    memory = static_cast<std::byte*>(
+        mmap(nullptr, n * kStackStride, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     count = n;
   }
 };
@@ -75,6 +76,10 @@ struct Machine {
   Dim3 block, grid, block_index;
   std::vector<Fiber> fibers;
   std::vector<std::size_t> order;
+  struct Warp {
+    unsigned arrived = 0, done = 0;  // lanes that wait at a warp-wide instruction; that have ended
+  };
+  std::vector<Warp> warps;
   Stacks stacks;
   ucontext_t scheduler{};
   std::size_t running = 0;
@@ -122,9 +127,12 @@ void fiber_main() {
 #if defined(KVLAB_SANITIZED)
   __sanitizer_finish_switch_fiber(nullptr, &machine.scheduler_stack, &machine.scheduler_stack_bytes);
 #endif
-  (*machine.body)();
-  self().done = true;
-  leave_fiber(true);
+  while (true) {  // a thread of the next block goes on here
+    (*machine.body)();
+    self().done = true;
+    machine.warps[machine.running / kWarp].done |= 1U << machine.running % kWarp;
+    leave_fiber(true);
+  }
 }
 
 #if defined(KVLAB_SANITIZED)
@@ -154,14 +162,29 @@ void wait_for(const char* what) {
   leave_fiber(false);
 }
 
+// Fibers that have ended can begin anew, which saves the system calls of making them. The address sanitizer's cannot.
+bool can_go_on([[maybe_unused]] unsigned n) {
+#if defined(KVLAB_SANITIZED)
+  return false;
+#else
+  return machine.fibers.size() == n && std::all_of(machine.fibers.begin(), machine.fibers.end(), [](const Fiber& f) { return f.done; });
+#endif
+}
+
 void make_fibers() {
   const unsigned n = machine.block.count();
-  machine.stacks.need(n);
-  machine.fibers.clear();
-  machine.fibers.resize(n);
+  machine.warps.assign((n + kWarp - 1) / kWarp, {});
+  const bool is_new = !can_go_on(n);
+  if (is_new) {
+    machine.stacks.need(n);
+    machine.fibers.clear();
+    machine.fibers.resize(n);
+  }
   for (unsigned i = 0; i < n; ++i) {
     Fiber& f = machine.fibers[i];
     f.thread = {i % machine.block.x, i / machine.block.x % machine.block.y, i / machine.block.x / machine.block.y};
+    f.done = false;
+    if (!is_new) continue;
     getcontext(&f.context);
     f.context.uc_stack.ss_sp = machine.stacks.at(i);
     f.context.uc_stack.ss_size = kStackBytes;
@@ -295,41 +318,34 @@ void sync_named(int id, int count) {
 }
 
 void warp_instruction(const char* name, unsigned mask, const void* in, void* out, WarpWork work) {
-  const std::size_t first = machine.running / kWarp * kWarp;
+  const std::size_t first = machine.running / kWarp * kWarp, lanes = std::min<std::size_t>(kWarp, machine.fibers.size() - first);
+  const unsigned own = 1U << machine.running % kWarp;
+  const auto refuse = [](std::string what) {
+    machine.failure = std::string("kernel ") + machine.kernel + ": " + what;
+    leave_fiber(false);
+  };
+  if ((mask & own) == 0) return refuse(std::string("a lane outside the mask of ") + name);
+  if (lanes < kWarp && mask >> lanes != 0) return refuse(std::string("mask of ") + name + " names lanes that the block does not have");
   Fiber& me = self();
   me.what = name, me.in = in, me.out = out, me.mask = mask;
-  if ((mask >> (machine.running % kWarp) & 1U) == 0)
-    machine.failure = std::string("kernel ") + machine.kernel + ": a lane outside the mask of " + name;
+  Machine::Warp& warp = machine.warps[machine.running / kWarp];
+  // Lanes that have left count as arrived at a barrier, which does no work.
+  const unsigned left = work == nullptr ? warp.done : 0;
+  warp.arrived |= own;
+  if ((mask & ~(warp.arrived | left)) != 0) return wait_for(name);
   std::array<const void*, kWarp> inputs{};
   std::array<void*, kWarp> outputs{};
-  for (unsigned l = 0; l < kWarp; ++l) {
-    if ((mask >> l & 1U) == 0) continue;
-    if (first + l >= machine.fibers.size()) {
-      machine.failure = std::string("kernel ") + machine.kernel + ": mask of " + name + " names lanes that the block does not have";
-      break;
-    }
+  for (unsigned l = 0; l < lanes; ++l) {
+    if (((mask & ~left) >> l & 1U) == 0) continue;
     const Fiber& f = machine.fibers[first + l];
-    if (f.done && std::strcmp(name, "__syncwarp") == 0) continue;  // lanes that have left count as arrived at a barrier
-    const bool here = first + l == machine.running;
-    if (!here && (!f.waiting || f.mask == 0)) {  // not all there yet
-      wait_for(name);
-      return;
-    }
-    if (!here && (f.mask != mask || std::strcmp(f.what, name) != 0)) {
-      machine.failure =
-          std::string("kernel ") + machine.kernel + ": lanes of a warp meet at " + name + " and " + f.what + " or with different masks";
-      break;
-    }
+    if (f.mask != mask || (f.what != name && std::strcmp(f.what, name) != 0))
+      return refuse(std::string("lanes of a warp meet at ") + name + " and " + f.what + " or with different masks");
     inputs[l] = f.in, outputs[l] = f.out;
   }
-  if (!machine.failure.empty()) {
-    leave_fiber(false);
-    return;
-  }
   if (work != nullptr) work(inputs, outputs, mask);
-  me.mask = 0;
-  for (unsigned l = 0; l < kWarp; ++l) {
-    if ((mask >> l & 1U) == 0 || first + l >= machine.fibers.size()) continue;
+  warp.arrived &= ~mask;
+  for (unsigned l = 0; l < lanes; ++l) {
+    if ((mask >> l & 1U) == 0) continue;
     machine.fibers[first + l].waiting = false;
     machine.fibers[first + l].mask = 0;
   }
