@@ -4,30 +4,13 @@
 #include <array>
 #include <cstring>
 
+#include "base/parallel.h"
+
 namespace kvlab {
 
 OpCall call(const Cast& a) {
   const std::int64_t n = a.tokens.total(), d = a.tokens.kv.head_dim;
   return {"cast", a.tokens.kv.num_rows, n, n, a.tokens.dense_bytes() + a.tokens.list_bytes() + n * d * bytes_of(a.type), n * d};
-}
-
-void run_cpu(const Cast& a) {
-  const std::int64_t d = a.tokens.kv.head_dim, width = bytes_of(a.type);
-  std::fill_n(a.stored, a.tokens.total() * d * width, std::uint8_t{0});
-  for (std::int32_t r = 0; r < a.tokens.kv.num_rows; ++r) {
-    const std::int32_t tokens = a.tokens.count(r);
-    for (std::int32_t i = 0; i < tokens; ++i) {
-      float* const x = a.tokens.at(r, i);
-      std::uint8_t* const to = a.stored + (a.tokens.first[r] + i) * d * width;
-      for (std::int64_t c = 0; c < d; ++c) {
-        std::uint32_t bits = to_stored(a.type, x[c]);
-        std::memcpy(to + c * width, &bits, static_cast<std::size_t>(width));
-        bits = 0;
-        std::memcpy(&bits, to + c * width, static_cast<std::size_t>(width));
-        x[c] = from_stored(a.type, bits);
-      }
-    }
-  }
 }
 
 namespace {
@@ -39,15 +22,35 @@ std::array<float, 256> one_byte_numbers(StoredType type) {
   return number;
 }
 
-// Calls f(stored, x) for each of the listed vectors.
-template <class F>
-void for_each_stored(const Uncast& a, F&& f) {
+// Calls f(stored, x) for each of the listed vectors of a Cast or Uncast, on all cores.
+template <class Op, class F>
+void for_each_stored(const Op& a, F&& f) {
+  constexpr std::int32_t kPart = 256;
   for (std::int32_t r = 0; r < a.tokens.kv.num_rows; ++r) {
     const std::int32_t tokens = a.tokens.count(r);
-    for (std::int32_t i = 0; i < tokens; ++i)
-      f(a.stored + (a.tokens.first[r] + i) * a.tokens.kv.head_dim * bytes_of(a.type), a.tokens.at(r, i));
+    for_each_in_parallel((tokens + kPart - 1) / kPart, [&](std::int64_t part) {
+      for (auto i = static_cast<std::int32_t>(part) * kPart; i < std::min(tokens, (static_cast<std::int32_t>(part) + 1) * kPart); ++i)
+        f(a.stored + (a.tokens.first[r] + i) * a.tokens.kv.head_dim * bytes_of(a.type), a.tokens.at(r, i));
+    });
   }
 }
+
+}  // namespace
+
+void run_cpu(const Cast& a) {
+  const std::int64_t d = a.tokens.kv.head_dim, width = bytes_of(a.type);
+  std::fill_n(a.stored, a.tokens.total() * d * width, std::uint8_t{0});
+  const std::array<float, 256> one_byte = width == 1 ? one_byte_numbers(a.type) : std::array<float, 256>{};
+  for_each_stored(a, [&](std::uint8_t* to, float* x) {
+    for (std::int64_t c = 0; c < d; ++c) {
+      const std::uint32_t bits = to_stored(a.type, x[c]);
+      std::memcpy(to + c * width, &bits, static_cast<std::size_t>(width));
+      x[c] = width == 1 ? one_byte[bits] : from_stored(a.type, bits);
+    }
+  });
+}
+
+namespace {
 
 template <class Stored>
 void uncast(const Uncast& a) {

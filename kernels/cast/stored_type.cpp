@@ -21,13 +21,15 @@ constexpr Fp8 kE4M3{3, 7, 448.0F}, kE5M2{2, 15, 57344.0F};
 std::uint32_t to_fp8(const Fp8& f, float x) {
   const std::uint32_t sign = std::signbit(x) ? 0x80U : 0U;
   const float magnitude = std::min(std::fabs(x), f.most);
-  if (magnitude == 0.0F) return sign;
-  int exponent = 0;
-  std::frexp(magnitude, &exponent);  // magnitude in [2^(exponent-1), 2^exponent)
-  const int unit = std::max(exponent - 1, 1 - f.bias) - f.fraction_bits;
-  const auto units = static_cast<std::uint32_t>(std::nearbyint(std::ldexp(magnitude, -unit)));
+  const int binade =
+      static_cast<int>(std::bit_cast<std::uint32_t>(magnitude) >> 23) - 127;  // magnitude in [2^binade, 2^(binade+1)), or less
+  const int lowest = std::max(binade, 1 - f.bias), unit = lowest - f.fraction_bits;
+  const float scale = std::bit_cast<float>(static_cast<std::uint32_t>(127 - unit) << 23);  // 2^-unit
+  // Rounds to the nearest integer, ties to even: sums this large have no fraction.
+  constexpr float kInteger = 0x1p23F;
+  const auto units = static_cast<std::uint32_t>(magnitude * scale + kInteger - kInteger);
   // A full fraction carries into the exponent by itself: units counts from the start of the binade below, or from 0.
-  return sign | (units + (static_cast<std::uint32_t>(unit + f.fraction_bits + f.bias - 1) << f.fraction_bits));
+  return sign | (units + (static_cast<std::uint32_t>(lowest + f.bias - 1) << f.fraction_bits));
 }
 
 float from_fp8(const Fp8& f, std::uint32_t bits) {

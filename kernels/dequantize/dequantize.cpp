@@ -21,50 +21,38 @@ void put(const Dequantize& a, float value, float& x) {
   x = a.mode == Dequantize::Mode::kWrite ? value : a.mode == Dequantize::Mode::kAdd ? x + value : x - value;
 }
 
-// Groups along channels: token by token.
-void decode_tokens(const Dequantize& a, std::int32_t row, const float* scale, const std::uint8_t* packed) {
-  const std::int32_t d = a.tokens.kv.head_dim, tokens = a.tokens.count(row);
-  std::vector<float> group(static_cast<std::size_t>(d));
-  for_each_group(a.codec, tokens, d, [&](std::int32_t t, std::int32_t, std::int32_t c, std::int32_t width, std::int64_t at) {
-    float* const x = a.tokens.at(row, t) + c;
-    if (a.mode == Dequantize::Mode::kWrite && scale == nullptr) return decode_group(a.codec, packed + at, width, x);
-    decode_group(a.codec, packed + at, width, group.data());
-    for (std::int32_t j = 0; j < width; ++j)
-      put(a, scale == nullptr ? group[static_cast<std::size_t>(j)] : group[static_cast<std::size_t>(j)] * scale[c + j], x[j]);
-  });
-}
-
-// Groups along tokens: a block of tokens at a time, which is written when all of its channels are decoded.
-void decode_channels(const Dequantize& a, std::int32_t row, const float* scale, const std::uint8_t* packed) {
-  const std::int32_t d = a.tokens.kv.head_dim, entries = a.tokens.entries(row), tokens = a.tokens.count(row);
-  std::vector<float> block;  // [channels, count]
-  for_each_group(a.codec, entries, d, [&](std::int32_t t, std::int32_t count, std::int32_t c, std::int32_t, std::int64_t at) {
-    count = std::min(count, tokens - t);
-    if (count <= 0) return;
-    block.resize(static_cast<std::size_t>(count) * static_cast<std::size_t>(d));
-    decode_group(a.codec, packed + at, count, block.data() + std::int64_t{c} * count);
-    if (c + 1 < d) return;
-    for (std::int32_t i = 0; i < count; ++i) {
-      float* const x = a.tokens.at(row, t + i);
-      const float* from = block.data() + i;
-      for (std::int32_t j = 0; j < d; ++j, from += count) put(a, scale == nullptr ? *from : *from * scale[j], x[j]);
-    }
-  });
+// The groups of entries [t, t + room), the first `count` of which stand for tokens; they are written when all channels are decoded.
+void decode_unit(const Dequantize& a, std::int32_t row, std::int32_t t, std::int32_t room, std::int32_t count, std::int32_t channels,
+                 const std::uint8_t* packed, std::vector<float>& block) {
+  const std::int32_t d = a.tokens.kv.head_dim;
+  const float* const scale = a.scale_row == nullptr ? nullptr : a.channel_scale + static_cast<std::int64_t>(a.scale_row[row]) * d;
+  const bool is_plain = room == 1 && scale == nullptr && a.mode == Dequantize::Mode::kWrite;
+  block.resize(static_cast<std::size_t>(count) * static_cast<std::size_t>(d));
+  float* const decoded = is_plain ? a.tokens.at(row, t) : block.data();  // [channels, count]
+  for (std::int32_t c = 0; c < d; c += channels) {
+    const std::int64_t width = std::min(channels, d - c);
+    decode_group(a.codec, packed, width * count, decoded + std::int64_t{c} * count);
+    packed += group_bytes(a.codec, width * room);
+  }
+  for (std::int32_t i = 0; i < count && !is_plain; ++i) {
+    float* const x = a.tokens.at(row, t + i);
+    const float* from = block.data() + i;
+    for (std::int32_t j = 0; j < d; ++j, from += count) put(a, scale == nullptr ? *from : *from * scale[j], x[j]);
+  }
 }
 
 }  // namespace
 
 void run_cpu(const Dequantize& a) {
-  const std::int32_t d = a.tokens.kv.head_dim;
-  const std::uint8_t* packed = a.packed;
-  for (std::int32_t r = 0; r < a.tokens.kv.num_rows; ++r) {
-    const float* const scale = a.scale_row == nullptr ? nullptr : a.channel_scale + static_cast<std::int64_t>(a.scale_row[r]) * d;
-    if (a.codec.axis == GroupCodec::Axis::kToken)
-      decode_tokens(a, r, scale, packed);
-    else
-      decode_channels(a, r, scale, packed);
-    packed += packed_bytes(a.codec, a.tokens.entries(r), d);
-  }
+  for_each_stretch(a.tokens, a.codec, [&](std::int32_t row, std::int32_t first, std::int32_t entries, std::int64_t at) {
+    const std::int32_t d = a.tokens.kv.head_dim, tokens = a.tokens.count(row);
+    const GroupUnits unit = units_of(a.codec, a.tokens.entries(row), d);
+    std::vector<float> block;
+    for (std::int32_t t = first; t < std::min(first + entries, tokens); t += unit.tokens) {
+      const std::int32_t room = std::min(unit.tokens, first + entries - t);
+      decode_unit(a, row, t, room, std::min(room, tokens - t), unit.channels, a.packed + at + packed_bytes(a.codec, t - first, d), block);
+    }
+  });
 }
 
 }  // namespace kvlab

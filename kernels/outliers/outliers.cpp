@@ -1,11 +1,12 @@
 #include "kernels/outliers/outliers.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <numeric>
 #include <vector>
 
 #include "base/half.h"
+#include "base/parallel.h"
 #include "kernels/cast/stored_type.h"
 
 namespace kvlab {
@@ -61,26 +62,61 @@ OpCall call(const Outliers& a) {
           3 * n * d};
 }
 
+namespace {
+
+// Ascending in these means: larger numbers first, and of equal ones those that come first. NaN is beyond infinity.
+std::uint64_t rank(float x, std::int32_t i) {
+  const auto bits = std::bit_cast<std::uint32_t>(x + 0.0F);  // of -0 those of 0
+  const std::uint32_t ascending = (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+  return std::uint64_t{~ascending} << 32 | static_cast<std::uint32_t>(i);
+}
+
+// Takes the `half` largest and the `half` smallest of a vector's n numbers out, the outermost first; their mean remains.
+void take_out(const Outliers& a, std::int32_t r, std::int32_t v, std::int32_t n, std::int32_t half, std::int64_t first) {
+  std::vector<std::uint64_t> ranks(static_cast<std::size_t>(n));
+  double sum = 0;
+  for (std::int32_t i = 0; i < n; ++i) {
+    const float x = number(a, r, v, i);
+    sum += double{x};
+    ranks[static_cast<std::size_t>(i)] = rank(x, i);
+  }
+  const auto begin = ranks.begin(), high = begin + half, low = ranks.end() - half;
+  std::nth_element(begin, high - 1, ranks.end());
+  std::sort(begin, high);
+  std::nth_element(high, low, ranks.end());
+  std::sort(low, ranks.end(), std::greater<>());
+  const auto mean = static_cast<float>(sum / n);
+  for (std::int32_t i = 0; i < 2 * half; ++i) {
+    const auto at = static_cast<std::int32_t>((i < half ? begin[i] : low[i - half]) & 0xFFFFFFFFU);
+    float& x = number(a, r, v, at);
+    a.place.set(first + i, at);
+    a.value[first + i] = static_cast<std::uint16_t>(to_stored(StoredType::kFp16, x));
+    x = mean;
+  }
+}
+
+}  // namespace
+
 void run_cpu(const Outliers& a) {
-  std::int64_t first = 0;  // of the vector's outliers
-  std::vector<std::int32_t> order;
+  struct Vector {
+    std::int32_t row, index, tokens, half;
+    std::int64_t first;  // of its outliers
+  };
+  std::vector<Vector> vectors;
+  std::int64_t first = 0;
   for_each_vector(a, [&](std::int32_t r, std::int32_t v, std::int32_t entries, std::int32_t n) {
     const std::int32_t room = outliers_of(a.share, entries), half = std::min(room / 2, n / 2);
     for (std::int32_t i = 0; i < room; ++i) a.place.set(first + i, -1), a.value[first + i] = 0;
-    if (half > 0) {
-      double sum = 0;
-      for (std::int32_t i = 0; i < n; ++i) sum += double{number(a, r, v, i)};
-      order.resize(static_cast<std::size_t>(n));
-      std::iota(order.begin(), order.end(), 0);
-      std::stable_sort(order.begin(), order.end(), [&](std::int32_t x, std::int32_t y) { return number(a, r, v, x) > number(a, r, v, y); });
-      for (std::int32_t i = 0; i < 2 * half; ++i) {
-        const std::int32_t at = order[static_cast<std::size_t>(i < half ? i : n - 1 - (i - half))];
-        a.place.set(first + i, at);
-        a.value[first + i] = static_cast<std::uint16_t>(to_stored(StoredType::kFp16, number(a, r, v, at)));
-      }
-      for (std::int32_t i = 0; i < 2 * half; ++i) number(a, r, v, a.place.at(first + i)) = static_cast<float>(sum / n);
-    }
+    if (half > 0) vectors.push_back({r, v, n, half, first});
     first += room;
+  });
+  constexpr std::int64_t kPart = 16;
+  const auto count = static_cast<std::int64_t>(vectors.size());
+  for_each_in_parallel((count + kPart - 1) / kPart, [&](std::int64_t part) {
+    for (std::int64_t i = part * kPart; i < std::min(count, (part + 1) * kPart); ++i) {
+      const Vector& v = vectors[static_cast<std::size_t>(i)];
+      take_out(a, v.row, v.index, v.tokens, v.half, v.first);
+    }
   });
 }
 

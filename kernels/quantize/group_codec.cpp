@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/half.h"
 
@@ -38,15 +39,26 @@ Step step_of(const GroupCodec& codec, const std::uint8_t* packed) {
   return {half_to_float(halves[0]), half_to_float(halves[1]), 0, (1 << codec.bits) - 1};
 }
 
-void choose_step(const GroupCodec& codec, const float* x, std::int64_t n, std::uint8_t* packed) {
-  float least = kMostHalf, most = -kMostHalf;
-  for (std::int64_t i = 0; i < n; ++i) {
-    if (std::isnan(x[i])) continue;
-    least = std::min(least, clamped(x[i]));
-    most = std::max(most, clamped(x[i]));
-  }
+// The least and largest of x, NaN left out, within the range of fp16; 0 where there is none.
+void find_range(const float* x, std::int64_t n, float& least, float& most) {
+  constexpr std::int64_t kLanes = 8;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  float low[kLanes], high[kLanes];
+  std::fill_n(low, kLanes, kInfinity), std::fill_n(high, kLanes, -kInfinity);
+  for (std::int64_t i = 0; i < n; i += kLanes)
+    for (std::int64_t l = 0; l < std::min(kLanes, n - i); ++l) {
+      const float value = x[i + l];  // comparisons with NaN are false
+      low[l] = value < low[l] ? value : low[l];
+      high[l] = value > high[l] ? value : high[l];
+    }
+  least = clamped(*std::min_element(low, low + kLanes)), most = clamped(*std::max_element(high, high + kLanes));
   if (least > most) least = most = 0.0F;
   least += 0.0F, most += 0.0F;  // -0 becomes 0, so that the order of the numbers does not matter
+}
+
+void choose_step(const GroupCodec& codec, const float* x, std::int64_t n, std::uint8_t* packed) {
+  float least = 0, most = 0;
+  find_range(x, n, least, most);
   if (codec.symmetric) {
     const std::uint16_t scale = half_above((std::max(-least, most) + 0.0F) / static_cast<float>((1 << (codec.bits - 1)) - 1));
     std::memcpy(packed, &scale, 2);
@@ -57,6 +69,32 @@ void choose_step(const GroupCodec& codec, const float* x, std::int64_t n, std::u
   const std::uint16_t scale = half_above(std::min(width, kMostHalf));  // one bit may have to span more than fp16 does
   std::memcpy(packed, &zero, 2);
   std::memcpy(packed + 2, &scale, 2);
+}
+
+// Codes one behind another in bytes that are 0.
+template <int kBits>
+void put_in_bytes(const std::int32_t* code, std::int64_t n, std::uint8_t* bytes) {
+  constexpr int kPerByte = 8 / kBits;
+  for (std::int64_t b = 0; b < n / kPerByte; ++b) {
+    std::int32_t byte = 0;
+    for (int i = 0; i < kPerByte; ++i) byte |= code[b * kPerByte + i] << (i * kBits);
+    bytes[b] = static_cast<std::uint8_t>(byte);
+  }
+  for (std::int64_t i = n / kPerByte * kPerByte; i < n; ++i)
+    bytes[i / kPerByte] |= static_cast<std::uint8_t>(code[i] << (i % kPerByte * kBits));
+}
+
+void put_codes(int bits, const std::int32_t* code, std::int64_t n, std::uint8_t* bytes) {
+  if (bits == 1) return put_in_bytes<1>(code, n, bytes);
+  if (bits == 2) return put_in_bytes<2>(code, n, bytes);
+  if (bits == 4) return put_in_bytes<4>(code, n, bytes);
+  if (bits == 8) return put_in_bytes<8>(code, n, bytes);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::int64_t at = i * bits;
+    const std::uint32_t moved = static_cast<std::uint32_t>(code[i]) << (at % 8);
+    bytes[at / 8] |= static_cast<std::uint8_t>(moved);
+    if (at % 8 + bits > 8) bytes[at / 8 + 1] |= static_cast<std::uint8_t>(moved >> 8U);
+  }
 }
 
 // Codes of which a byte holds a whole number.
@@ -88,14 +126,17 @@ void encode_group(const GroupCodec& codec, const float* x, std::int64_t n, std::
   std::uint8_t* const codes = packed + (codec.symmetric ? 2 : 4);
   std::memset(codes, 0, static_cast<std::size_t>((n * codec.bits + 7) / 8));
   const float inverse = step.scale > 0.0F ? 1.0F / step.scale : 0.0F;  // every code of a group without extent is that of its zero
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float value = std::isnan(x[i]) ? step.zero : clamped(x[i]);
-    const float code = (value - step.zero) * inverse - static_cast<float>(step.least);  // 0 or more
-    const auto stored = static_cast<std::int32_t>(std::min(code + 0.5F, static_cast<float>(step.most - step.least)));
-    const std::int64_t at = i * codec.bits;
-    const std::uint32_t bits = static_cast<std::uint32_t>(stored) << (at % 8);
-    codes[at / 8] |= static_cast<std::uint8_t>(bits);
-    if (at % 8 + codec.bits > 8) codes[at / 8 + 1] |= static_cast<std::uint8_t>(bits >> 8U);
+  const auto least = static_cast<float>(step.least), span = static_cast<float>(step.most - step.least);
+  constexpr std::int64_t kPart = 64;  // a whole number of bytes, whatever the bits
+  std::int32_t part[kPart];
+  for (std::int64_t first = 0; first < n; first += kPart) {
+    const std::int64_t count = std::min(kPart, n - first);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const float number = x[first + i], value = number != number ? step.zero : clamped(number);
+      const float code = (value - step.zero) * inverse - least;  // 0 or more
+      part[i] = static_cast<std::int32_t>(std::min(code + 0.5F, span));
+    }
+    put_codes(codec.bits, part, count, codes + first * codec.bits / 8);
   }
 }
 

@@ -31,18 +31,27 @@ std::int64_t packed_bytes(const GroupCodec& codec, std::int64_t tokens, std::int
 void encode_group(const GroupCodec& codec, const float* x, std::int64_t n, std::uint8_t* packed);
 void decode_group(const GroupCodec& codec, const std::uint8_t* packed, std::int64_t n, float* x);
 
+// How the groups of a row's list of tokens lie one behind another: units of consecutive tokens, the last of which may be shorter, and in
+// each unit all channels, `channels` of them in a group.
+struct GroupUnits {
+  std::int32_t tokens = 1, channels = 1;
+};
+constexpr GroupUnits units_of(const GroupCodec& codec, std::int32_t tokens, std::int32_t head_dim) {
+  const bool across = codec.axis == GroupCodec::Axis::kToken;
+  const std::int32_t longest = across ? head_dim : tokens, size = codec.group > 0 && codec.group < longest ? codec.group : longest;
+  return across ? GroupUnits{1, size} : GroupUnits{size, 1};
+}
+
 // Calls f(first token, tokens, first channel, channels, byte offset) for the groups of a row's list, in the order in which they
 // are stored: token by token, or block of tokens by block and there channel by channel.
 template <class F>
 void for_each_group(const GroupCodec& codec, std::int32_t tokens, std::int32_t head_dim, F&& f) {
-  const bool across = codec.axis == GroupCodec::Axis::kToken;
-  const std::int32_t longest = across ? head_dim : tokens, size = codec.group > 0 && codec.group < longest ? codec.group : longest;
-  const std::int32_t token_step = across ? 1 : size, channel_step = across ? size : 1;
+  const GroupUnits unit = units_of(codec, tokens, head_dim);
   std::int64_t at = 0;
-  for (std::int32_t t = 0; t < tokens; t += token_step) {
-    const std::int32_t count = token_step < tokens - t ? token_step : tokens - t;
-    for (std::int32_t c = 0; c < head_dim; c += channel_step) {
-      const std::int32_t width = channel_step < head_dim - c ? channel_step : head_dim - c;
+  for (std::int32_t t = 0; t < tokens; t += unit.tokens) {
+    const std::int32_t count = unit.tokens < tokens - t ? unit.tokens : tokens - t;
+    for (std::int32_t c = 0; c < head_dim; c += unit.channels) {
+      const std::int32_t width = unit.channels < head_dim - c ? unit.channels : head_dim - c;
       f(t, count, c, width, at);
       at += group_bytes(codec, static_cast<std::int64_t>(count) * width);
     }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "kernels/listed_tokens.h"
 #include "kernels/ops.h"
@@ -19,6 +20,10 @@ struct Quantize {
   std::uint8_t* packed = nullptr;           // [packed_bytes(tokens, codec)] out
 };
 std::int64_t packed_bytes(const ListedTokens& tokens, const GroupCodec& codec);
+// Calls f(row, first entry, entries, byte offset of the first one's groups) for stretches of whole units that cover all rows' lists, on
+// all cores.
+void for_each_stretch(const ListedTokens& tokens, const GroupCodec& codec,
+                      const std::function<void(std::int32_t row, std::int32_t first, std::int32_t entries, std::int64_t at)>& f);
 // The listed vectors are read in the model's precision, the packed form is written; per element two comparisons for the range,
 // a subtraction and a product (one more product with channel scales).
 OpCall call(const Quantize&);
