@@ -40,10 +40,13 @@ void for_each_stretch(const ListedTokens& tokens, const GroupCodec& codec,
       at += packed_bytes(codec, count, d);
     }
   }
-  for_each_in_parallel(static_cast<std::int64_t>(stretches.size()), [&](std::int64_t i) {
+  const auto run = [&](std::int64_t i) {
     const Stretch& s = stretches[static_cast<std::size_t>(i)];
     f(s.row, s.first, s.entries, s.at);
-  });
+  };
+  const auto count = static_cast<std::int64_t>(stretches.size());
+  if (tokens.total() > kEntries) return for_each_in_parallel(count, run);
+  for (std::int64_t i = 0; i < count; ++i) run(i);  // waking other cores takes longer
 }
 
 namespace {
