@@ -132,7 +132,7 @@ void encode_group(const GroupCodec& codec, const float* x, std::int64_t n, std::
   for (std::int64_t first = 0; first < n; first += kPart) {
     const std::int64_t count = std::min(kPart, n - first);
     for (std::int64_t i = 0; i < count; ++i) {
-      const float number = x[first + i], value = number != number ? step.zero : clamped(number);
+      const float number = x[first + i], value = std::isnan(number) ? step.zero : clamped(number);
       const float code = (value - step.zero) * inverse - least;  // 0 or more
       part[i] = static_cast<std::int32_t>(std::min(code + 0.5F, span));
     }
