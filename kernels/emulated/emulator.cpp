@@ -320,7 +320,7 @@ void sync_named(int id, int count) {
 void warp_instruction(const char* name, unsigned mask, const void* in, void* out, WarpWork work) {
   const std::size_t first = machine.running / kWarp * kWarp, lanes = std::min<std::size_t>(kWarp, machine.fibers.size() - first);
   const unsigned own = 1U << machine.running % kWarp;
-  const auto refuse = [](std::string what) {
+  const auto refuse = [](const std::string& what) {
     machine.failure = std::string("kernel ") + machine.kernel + ": " + what;
     leave_fiber(false);
   };
