@@ -77,6 +77,13 @@ class TensorArray {
     release();
     memory_ = memory;
   }
+  // Takes its elements along to another memory; they are there when it returns, or for what is launched behind.
+  void move_to(TensorMemory memory) {
+    const std::vector<T> all = on_host();
+    TensorArray there(memory);
+    there.append_from_host(all.data(), size_);
+    *this = std::move(there);
+  }
   // Without initialising what is new.
   void resize(std::int64_t n) {
     if (n > capacity_) reserve(std::max(n, capacity_ + capacity_ / 2));

@@ -137,6 +137,12 @@ std::int64_t LowerTier::fetch(Side& side, const KvRows& rows, TensorMemory memor
   return std::ssize(vectors);
 }
 
+void LowerTier::move_to(const TensorMemory& memory) {
+  k_.here.move_to(memory);
+  v_.here.move_to(memory);
+  marks_.move_to(memory);
+}
+
 std::int64_t LowerTier::host_bytes() const {
   std::int64_t bytes = 0;
   for (const Side* const side : {&k_, &v_})

@@ -14,7 +14,7 @@ namespace kvlab {
 class HostTokens {
  public:
   void resize(std::int32_t tokens) { slot_of_.resize(static_cast<std::size_t>(tokens), -1); }
-  [[nodiscard]] bool has(std::int32_t token) const { return slot_of_[static_cast<std::size_t>(token)] >= 0; }
+  [[nodiscard]] bool has(std::int32_t token) const { return token < size() && slot_of_[static_cast<std::size_t>(token)] >= 0; }
   [[nodiscard]] std::int32_t size() const { return static_cast<std::int32_t>(slot_of_.size()); }
   // `vector`: `bytes` of a token that is not here, the same number for all of them.
   void put(std::int32_t token, const std::uint8_t* vector, std::int64_t bytes);
@@ -43,6 +43,9 @@ class LowerTier {
   void raise(const KvRows& rows, bool poisons);
   // The listed tokens [kv_heads] of such rows come from the host where they are there. Answers their bytes.
   std::int64_t fetch(const KvRows& rows, TensorMemory memory, std::span<const std::vector<std::int32_t>> tokens);
+
+  // What lies in the cache's memory goes to another one, and comes back before rows are raised.
+  void move_to(const TensorMemory& memory);
 
   [[nodiscard]] std::int64_t kv_bytes() const { return k_.here.size() + v_.here.size(); }  // in the cache's memory
   [[nodiscard]] std::int64_t beside_bytes() const { return 4 * marks_.size(); }            // positions and statistics

@@ -72,6 +72,15 @@ void PackedRows::take_side(std::size_t s, const KvRows& own) {
   run_in(memory_, VectorCopy{list.of(own, s == 1), TokenCopyWay::kFromPages, side.dense.make_room(bytes)});
 }
 
+void PackedRows::move_to(const TensorMemory& memory) {
+  for (Side& side : sides_) {
+    side.dense.move_to(memory);
+    for (const auto& code : side.codes) code->move_to(memory);
+  }
+  words_.move_to(memory);
+  memory_ = memory;
+}
+
 // On a GPU all rows at once; there an operation takes as long for one.
 void PackedRows::fill(const KvRows& kv, std::int32_t first_row) const {
   if (!memory_.on_host()) return fill_rows(kv, first_row, 0, kv_heads());

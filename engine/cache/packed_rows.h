@@ -37,6 +37,8 @@ class PackedRows {
   // Rows first_row to first_row + kv_heads come to rest.
   void take(const KvRows& kv, std::int32_t first_row);
   [[nodiscard]] bool is_resting() const { return is_resting_; }
+  // All of it goes to another memory, and comes back before rows are filled.
+  void move_to(const TensorMemory& memory);
   // Fills the rows' first tokens, those that rested.
   void fill(const KvRows& kv, std::int32_t first_row) const;
 

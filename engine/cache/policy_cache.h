@@ -47,6 +47,10 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   void release(EngineSequence& sequence);
   // For who exchanges pages of its rows between steps.
   void pages_moved(EngineSequence& sequence) { sequence.pages_id = ++pages_ids_; }
+  // What a sequence at rest holds beside pages goes to host memory, or comes back before its next step.
+  void move_rest(EngineSequence& sequence, bool to_host);
+  // Sequences behind their prompts may come to rest: then their rows have no pages between steps.
+  [[nodiscard]] bool may_rest() const { return may_rest_; }
   // Forgets all but the first tokens of a sequence from which nothing was cut.
   void truncate(EngineSequence& sequence, std::int32_t tokens);
   // Puts a fresh sequence behind its prompt: the policy acts as if the prompt had been run in one step.
@@ -121,7 +125,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   ModelShape shape_;
   KvPolicy policy_;
   Options options_;
-  bool shares_layers_;
+  bool shares_layers_, may_rest_;
   std::unique_ptr<Keeper> keeper_;
   Ops ops_;
   std::shared_ptr<KvPages> pages_;

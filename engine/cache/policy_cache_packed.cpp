@@ -45,9 +45,11 @@ void PolicyCache::Keeper::give(const LayerStep& step, const ListedTokens& tokens
   ListedTokens on_host = tokens;
   on_host.index = index.data();
   fitted([&] {
-    for (std::size_t s = 0; s < step.seqs.size(); ++s)
-      sequence_of(step, s).packed[place(step.layer)].keep(op, on_host, static_cast<std::int32_t>(s) * tokens.kv.kv_heads,
-                                                          step.seqs[s].new_tokens);
+    for (std::size_t s = 0; s < step.seqs.size(); ++s) {
+      EngineSequence& sequence = sequence_of(step, s);
+      if (sequence.shares_pages) continue;
+      sequence.packed[place(step.layer)].keep(op, on_host, static_cast<std::int32_t>(s) * tokens.kv.kv_heads, step.seqs[s].new_tokens);
+    }
   });
 }
 
@@ -89,10 +91,18 @@ void PolicyCache::rest(Group& g, std::int32_t layer) {
     const std::int32_t first_row = static_cast<std::int32_t>(s) * shape_.kv_heads;
     PackedRows& packed = g.sequences[s]->packed[place(layer)];
     packed.settle(kv, first_row, g.seqs[s].new_tokens);
-    if (g.seqs[s].end() < g.seqs[s].prompt_tokens || !packed.can_rest()) continue;
+    if (g.sequences[s]->shares_pages || g.seqs[s].end() < g.seqs[s].prompt_tokens || !packed.can_rest()) continue;
     fitted([&] { packed.take(kv, first_row); });
     for (std::int32_t h = 0; h < shape_.kv_heads; ++h) store.rest(first_row + h);
   }
+}
+
+void PolicyCache::move_rest(EngineSequence& sequence, bool to_host) {
+  const TensorMemory memory = to_host ? TensorMemory() : model_->memory();
+  fitted([&] {
+    for (PackedRows& packed : sequence.packed) packed.move_to(memory);
+    for (LowerTier& tier : sequence.tiers) tier.move_to(memory);
+  });
 }
 
 PolicyCache::HeldBytes PolicyCache::held(const EngineSequence& sequence) const {

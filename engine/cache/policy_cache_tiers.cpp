@@ -78,7 +78,7 @@ void PolicyCache::lower(Group& g, std::int32_t layer) {
   stays.resize(place(kv.num_rows));
   for (std::size_t s = 0; s < g.sequences.size(); ++s) {
     EngineSequence& sequence = *g.sequences[s];
-    if (g.seqs[s].end() < g.seqs[s].prompt_tokens || is_resting(sequence, place(layer))) continue;
+    if (sequence.shares_pages || g.seqs[s].end() < g.seqs[s].prompt_tokens || is_resting(sequence, place(layer))) continue;
     keeper_->note_stored(
         sequence.tiers[place(layer)].take(rows_of(kv, s).rows(), model_->memory(), of_sequence(stays, s, shape_.kv_heads)));
     for (std::int32_t h = 0; h < shape_.kv_heads; ++h) store.rest(static_cast<std::int32_t>(s) * shape_.kv_heads + h);

@@ -53,6 +53,8 @@ class RowNumbers {
     *this = std::move(both);
   }
 
+  void move_to(const TensorMemory& memory) { data_.move_to(memory); }
+
   [[nodiscard]] std::int64_t rows() const { return std::ssize(first_) - 1; }
   [[nodiscard]] T* row(std::int64_t r) const { return data_.data() + first_[static_cast<std::size_t>(r)]; }
   [[nodiscard]] std::int64_t count(std::int64_t r) const {

@@ -45,6 +45,7 @@ template <class Code, class T>
 class GrowingCode : public RowsCode {
  protected:
   GrowingCode(const EncodedRows& rows, RowNumbers<T> numbers) : RowsCode(rows), numbers_(std::move(numbers)) {}
+  void move_numbers(const TensorMemory& memory) override { numbers_.move_to(memory); }
   RowNumbers<T> numbers_;  // token after token, or block after block
 
  private:
@@ -100,6 +101,11 @@ class GroupCode final : public GrowingCode<GroupCode, std::uint8_t> {
   }
 
  private:
+  void move_numbers(const TensorMemory& memory) override {
+    GrowingCode::move_numbers(memory);
+    scale_.move_to(memory);
+  }
+
   GroupCodec codec_;
   Dequantize::Mode mode_;
   RowNumbers<float> scale_;  // [rows, head_dim], or none
@@ -145,6 +151,10 @@ class ChannelCode final : public GrowingCode<ChannelCode, std::uint8_t> {
   [[nodiscard]] bool goes_on_as(const ChannelCode& later) const { return later.channels_ == channels_; }
 
  private:
+  void move_numbers(const TensorMemory& memory) override {
+    GrowingCode::move_numbers(memory);
+    channels_.move_to(memory);
+  }
   // From the scores, which are read back.
   void list_channels(const PruneChannels& op, const EncodedRows& rows) {
     const std::int32_t d = op.tokens.kv.head_dim, mask_bytes = (d + 7) / 8, num_rows = static_cast<std::int32_t>(rows.lists.size());
@@ -186,6 +196,11 @@ class LowRankCode final : public RowsCode {
   }
 
  private:
+  void move_numbers(const TensorMemory& memory) override {
+    left_.move_to(memory);
+    right_.move_to(memory);
+  }
+
   std::int32_t rank_;
   RowNumbers<std::uint16_t> left_, right_;
 };
@@ -220,6 +235,11 @@ class OutlierCode final : public RowsCode {
   }
 
  private:
+  void move_numbers(const TensorMemory& memory) override {
+    value_.move_to(memory);
+    narrow_.move_to(memory);
+    wide_.move_to(memory);
+  }
   template <class T>
   static RowNumbers<T> taken(const T* array, const RestoreOutliers& op, const EncodedRows& rows) {
     const std::int64_t d = op.outliers.tokens.kv.head_dim;

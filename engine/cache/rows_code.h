@@ -38,11 +38,17 @@ class RowsCode {
   virtual void decode(const ListedTokens& listed, std::int32_t first_row) const = 0;
   // Takes over what `later` holds of each row behind its own. False: that stays a code of its own.
   bool take_over(const RowsCode& later);
+  // What is encoded goes to another memory. It is decoded where the rows are: not before it came back.
+  void move_to(const TensorMemory& memory) {
+    move_numbers(memory);
+    memory_ = memory;
+  }
   [[nodiscard]] const std::vector<RowList>& lists() const { return lists_; }
 
  protected:
   // The same without the lists, which have no entries that stand for no token.
   [[nodiscard]] virtual bool append(const RowsCode& /*later*/) { return false; }
+  virtual void move_numbers(const TensorMemory& memory) = 0;
   [[nodiscard]] const TensorMemory& memory() const { return memory_; }
 
  private:

@@ -18,6 +18,7 @@ struct EngineSequence {
   std::int32_t question_begin = -1;  // position in the prompt; -1: unknown
   std::int32_t seen_tokens = 0;      // run through the model, kept or not
   std::uint64_t draws = 0;           // names its random draws
+  bool shares_pages = false;         // others read the pages that its rows lie in: they do not come to rest
   std::vector<std::int32_t> ids;     // [seen_tokens] at least, where the policy or an extra pass reads them
 
   // Of one layer, kept across steps where the policy asks for it, in the memory of the model.

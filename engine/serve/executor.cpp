@@ -17,6 +17,7 @@ PolicyCache::Options cache_options(const StepExecutor::Options& options) {
   PolicyCache::Options cache;
   cache.page_tokens = options.block_tokens;
   cache.seed = options.seed;
+  cache.packs = cache.tiers = true;
   return cache;
 }
 
@@ -33,7 +34,9 @@ struct StepExecutor::Served {
   std::vector<std::int32_t> content;
   std::vector<TakenBlock> blocks;  // behind its rows, as long as these lie in blocks
   std::vector<std::int32_t> emitted;
-  bool has_started = false, is_in_blocks = false, is_swapped = false;
+  bool has_started = false, is_swapped = false;
+  bool is_in_blocks = false;  // others may find its blocks, or it never comes to rest and takes their pages for its own
+  bool is_uncut = false;      // as far as the plan says; it then has blocks
 };
 
 StepExecutor::StepExecutor(const EngineModel& model, const Recipe& recipe, const Options& options)
@@ -47,17 +50,28 @@ StepExecutor::StepExecutor(const EngineModel& model, const Recipe& recipe, const
   reserve_pages();
 }
 
+// Sequences at rest have pages of one layer at a time; two of the longest prompts are on their way at once. More makes the pool grow.
+std::int64_t StepExecutor::pages_at_once() const {
+  const std::int64_t all = options_.num_blocks * pages_per_block_;
+  if (!cache_->may_rest() || options_.shares_blocks) return all;
+  const std::int64_t longest = options_.longest_tokens > 0 ? options_.longest_tokens : model_.config().max_tokens;
+  return std::min(all, all / cache_->shape().num_layers + 2 * (longest / options_.block_tokens + 1) * pages_per_block_);
+}
+
 void StepExecutor::reserve_pages() {
   KvPages& pages = cache_->pages();
   const auto fitting = [&](std::int64_t bytes) { return bytes / std::max<std::int64_t>(1, pages.page_bytes()); };
-  const std::int64_t all = options_.num_blocks * pages_per_block_;
+  const std::int64_t all = pages_at_once();
   if (pages.memory().on_host()) return pages.reserve(static_cast<std::int32_t>(std::min(fitting(kReservedBytes), all)));
   if (all > INT32_MAX)
     throw InputError(fmt::format("memory.num_blocks = {} are {} pages, more than can be numbered", options_.num_blocks, all));
   try {
     pages.reserve(static_cast<std::int32_t>(all));
   } catch (const InputError& e) {
-    throw InputError(fmt::format("memory.num_blocks = {}: {}", options_.num_blocks, e.what()));
+    const char* const hint = cache_->may_rest() && options_.shares_blocks
+                                 ? "; with 'prefix_caching: false' sequences are stored packed, and need pages of one layer at a time"
+                                 : "";
+    throw InputError(fmt::format("memory.num_blocks = {}: {}{}", options_.num_blocks, e.what(), hint));
   }
   host_.reserve(static_cast<std::int32_t>(std::min(fitting(kReservedPinnedBytes), options_.host_blocks * pages_per_block_)));
 }
@@ -98,7 +112,7 @@ void StepExecutor::apply(const MemoryAction& action) {
         s.sequence.rows.clear();
       }
       if (s.has_started) cache_->release(s.sequence);
-      s.has_started = s.is_in_blocks = s.is_swapped = false;
+      s.has_started = s.is_in_blocks = s.is_uncut = s.is_swapped = false;
       s.blocks.clear();
       break;
   }
@@ -107,7 +121,8 @@ void StepExecutor::apply(const MemoryAction& action) {
   served_.erase(action.request);
 }
 
-// All rows of a sequence from one pool to the other; `back`: its full pages go into the blocks it was given.
+// All rows of a sequence from one pool to the other, and what it holds beside pages; `back`: its full pages go into the blocks it was
+// given, where it lies in blocks.
 void StepExecutor::move(Served& s, KvPages& from, KvPages& to, bool back, const std::vector<TakenBlock>& blocks) {
   std::vector<KvStore::Sequence> old = std::move(s.sequence.rows);
   s.sequence.rows.assign(old.size(), {});
@@ -117,7 +132,7 @@ void StepExecutor::move(Served& s, KvPages& from, KvPages& to, bool back, const 
   }
   s.is_swapped = !back;
   s.blocks.clear();
-  if (s.is_in_blocks && back) give_blocks(s, blocks);
+  if (back) give_blocks(s, blocks);
   std::vector<std::int32_t> sources, targets;
   for (std::size_t l = 0; l < old.size(); ++l) {
     for (std::size_t h = 0; h < old[l].pages.size(); ++h) {
@@ -136,11 +151,17 @@ void StepExecutor::move(Served& s, KvPages& from, KvPages& to, bool back, const 
   for (const KvStore::Sequence& layer : old)
     for (const auto& row : layer.pages)
       for (const std::int32_t page : row) from.give_back(page);
+  cache_->move_rest(s.sequence, !back);
   cache_->pages_moved(s.sequence);
   if (s.is_in_blocks && back) fill(s, 0, s.sequence.seen_tokens);
 }
 
+// To a sequence with pages of its own they are a share of the memory: what they held before is lost.
 void StepExecutor::give_blocks(Served& s, const std::vector<TakenBlock>& blocks) {
+  if (!s.is_in_blocks) {
+    for (const TakenBlock& block : blocks) blocks_.drop(block.id);
+    return;
+  }
   const auto heads = static_cast<std::size_t>(cache_->shape().kv_heads);
   for (const TakenBlock& block : blocks) {
     const std::vector<std::int32_t>& pages = blocks_.pages_of(block);
@@ -163,11 +184,13 @@ void StepExecutor::begin(Served& s, const StepRow& row) {
   s.sequence.prompt_tokens = s.prompt_tokens;
   cache_->start(s.sequence);
   s.has_started = true;
-  s.is_in_blocks = !row.new_blocks.empty();
+  s.is_uncut = !row.new_blocks.empty();
+  s.is_in_blocks = s.is_uncut && (row.is_published || !cache_->may_rest());
+  s.sequence.shares_pages = s.is_in_blocks;
   give_blocks(s, row.new_blocks);
   const std::int32_t b = options_.block_tokens;
   std::int32_t found = 0;
-  while (found < row.hit_tokens && blocks_.filled(s.blocks[static_cast<std::size_t>(found / b)]) == b) found += b;
+  while (s.is_in_blocks && found < row.hit_tokens && blocks_.filled(s.blocks[static_cast<std::size_t>(found / b)]) == b) found += b;
   repaired_ += row.hit_tokens - found;
   if (found > 0 && row.is_published && cache_->policy().keeps_attention())
     throw InputError(
@@ -190,6 +213,7 @@ void StepExecutor::add_row(const StepRow& row) {
   else
     give_blocks(s, row.new_blocks);
   sequence.prompt_tokens = row.prompt_tokens;
+  if (row.leaves_blocks) sequence.shares_pages = false;
   fill(s, sequence.seen_tokens, row.end);
   for (std::int32_t i = sequence.seen_tokens; i < row.end; ++i) {
     ids_.push_back(sequence.ids[static_cast<std::size_t>(i)]);
@@ -215,14 +239,14 @@ void StepExecutor::run(const StepJob& job) {
   for (const StepRow& row : job.rows) check_uncut(at(row.request), row);
   for (const StepRow& row : job.rows) {
     if (!row.leaves_blocks) continue;
-    at(row.request).is_in_blocks = false;
+    at(row.request).is_in_blocks = at(row.request).is_uncut = false;
     at(row.request).blocks.clear();
   }
 }
 
 // What others may read was cut without a copy.
 void StepExecutor::check_uncut(const Served& s, const StepRow& row) const {
-  if (!s.is_in_blocks || row.leaves_blocks) return;
+  if (!s.is_uncut || row.leaves_blocks) return;
   for (const KvStore::Sequence& layer : s.sequence.rows)
     for (const std::int32_t len : layer.len)
       if (len != s.sequence.seen_tokens)
@@ -246,6 +270,16 @@ std::int64_t StepExecutor::explained_pages() const {
       for (const auto& row : layer.pages) pages.insert(row.begin(), row.end());
   }
   return static_cast<std::int64_t>(pages.size());
+}
+
+PolicyCache::HeldBytes StepExecutor::held() const {
+  PolicyCache::HeldBytes all;
+  for (const auto& [number, s] : served_) {
+    if (!s->has_started || s->is_swapped) continue;
+    const PolicyCache::HeldBytes held = cache_->held(s->sequence);
+    all.kv += held.kv, all.beside += held.beside, all.host += held.host;
+  }
+  return all;
 }
 
 // A step of prompts of so many tokens together, each of at most `longest`, and two in which they decode.

@@ -63,8 +63,10 @@ class StepExecutor {
     std::int64_t num_blocks = 0, host_blocks = 0;  // on the device, and room for swapped KV
     std::int32_t block_tokens = 16;
     std::uint64_t seed = 1;
-    float temperature = 0;      // 0: greedy
-    bool keeps_tokens = false;  // emitted tokens of finished requests can be asked for
+    float temperature = 0;            // 0: greedy
+    bool keeps_tokens = false;        // emitted tokens of finished requests can be asked for
+    bool shares_blocks = true;        // rows may be published
+    std::int32_t longest_tokens = 0;  // of a request; 0: unknown
   };
   // Errors (InputError) as PolicyCache's: on a GPU also blocks that do not fit into its memory.
   StepExecutor(const EngineModel& model, const Recipe& recipe, const Options& options);
@@ -87,6 +89,9 @@ class StepExecutor {
   [[nodiscard]] std::int64_t explained_pages() const;
   // Tokens that were said to be in the prefix cache and had to be computed: their writer had been preempted before its step.
   [[nodiscard]] std::int64_t repaired_tokens() const { return repaired_; }
+  // What the sequences that it has hold in the cache's memory and beside it, pages of blocks once for each that reads them; what is swapped
+  // out not.
+  [[nodiscard]] PolicyCache::HeldBytes held() const;
   // What the model says of its steps so far (EngineModel::remark).
   [[nodiscard]] std::string remark() const { return model_.remark(*cache_); }
 
@@ -99,6 +104,7 @@ class StepExecutor {
   void move(Served& s, KvPages& from, KvPages& to, bool back, const std::vector<TakenBlock>& blocks);
   void begin(Served& s, const StepRow& row);
   void give_blocks(Served& s, const std::vector<TakenBlock>& blocks);
+  [[nodiscard]] std::int64_t pages_at_once() const;
   void fill(Served& s, std::int32_t begin, std::int32_t end);
   void check_uncut(const Served& s, const StepRow& row) const;
   void add_row(const StepRow& row);

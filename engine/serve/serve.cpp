@@ -34,8 +34,14 @@ std::unique_ptr<BlockPool> serve_pool(const ServeSetup& setup, std::vector<Block
 }
 
 StepExecutor::Options executor_options(const ServeSetup& setup) {
-  return {setup.memory.num_blocks, setup.memory.host_blocks, setup.memory.block_tokens, setup.seed,
-          setup.temperature,       setup.emitted != nullptr};
+  StepExecutor::Options options;
+  options.num_blocks = setup.memory.num_blocks, options.host_blocks = setup.memory.host_blocks;
+  options.block_tokens = setup.memory.block_tokens;
+  options.seed = setup.seed, options.temperature = setup.temperature;
+  options.keeps_tokens = setup.emitted != nullptr;
+  options.shares_blocks = setup.memory.prefix_caching && setup.recipe->prefix_reuse != Recipe::PrefixReuse::kNone;
+  options.longest_tokens = std::min(setup.max_model_len, setup.longest_tokens > 0 ? setup.longest_tokens : setup.max_model_len);
+  return options;
 }
 
 // What the scheduler's steps come to at most, as far as the blocks hold it. Where it does not say: the longest request, and a guess.

@@ -266,6 +266,8 @@ class Format : public KvPart {
  public:
   // After the policy acted in a layer: tokens that are due are encoded; the rows then hold what decoding gives.
   virtual void store(LayerStep&) {}
+  // False: store() does nothing, rows hold all that there is of K and V.
+  [[nodiscard]] virtual bool encodes() const { return true; }
   // True: store() leaves keys of LayerStep::exact as they are.
   [[nodiscard]] virtual bool leaves_exact() const { return false; }
   // True: store() reads and writes no more than the prompt's keys, once, when it is complete.
@@ -304,6 +306,8 @@ class Disposal : public KvPart {
   virtual void dispose(LayerStep& step, const Kept& kept) = 0;
   // False: the others stay too, in low precision, and dispose() only marks them.
   [[nodiscard]] virtual bool shrinks() const { return true; }
+  // True: tokens that stay are encoded.
+  [[nodiscard]] virtual bool encodes() const { return false; }
   // More to attend to than the rows: compensation tokens. Appended to `segments`; kept alive by the part until the next step.
   virtual void add_segments(LayerStep&, std::vector<Segment>& /*segments*/) {}
   // True: all its work is done in observe(), and nothing is evicted.

@@ -54,6 +54,8 @@ class KvPolicy {
 
   [[nodiscard]] const Needs& needs() const { return needs_; }
   [[nodiscard]] std::int32_t num_words() const { return num_words_; }  // statistics per token that the stores must have
+  // Some part stores tokens otherwise than the model computes them.
+  [[nodiscard]] bool encodes() const { return format_->encodes() || disposal_->encodes(); }
   // Queries leave something with the tokens they attend to: requests that share tokens would count each other's.
   [[nodiscard]] bool keeps_attention() const { return (scorer_ && scorer_->num_words() > 0) || selector_->num_words() > 0; }
 

@@ -85,6 +85,19 @@ class EnginePackedCuda : public CudaTest, public testing::WithParamInterface<std
   }
 };
 
+// To host memory and back; what rests takes no GPU memory there.
+void swap_out_and_in(PolicyCache& cache, EngineSequence& s) {
+#if KVLAB_EMULATED
+  const PolicyCache::HeldBytes held = cache.held(s);
+  const std::int64_t before = emulated::used_memory();
+#endif
+  cache.move_rest(s, true);
+#if KVLAB_EMULATED
+  EXPECT_GE(before - emulated::used_memory(), held.kv + held.beside);
+#endif
+  cache.move_rest(s, false);
+}
+
 // What has a test of its own, because outliers take the emulator long, is left out.
 std::vector<std::string> tested_recipes() {
   std::vector<std::string> names = packed_recipes();
@@ -114,7 +127,10 @@ TEST_P(EnginePackedCuda, AnswersAsFromPages) {
     EXPECT_EQ(held, 2.0 * 2 * 2 * 2 * paged.prompts.a * 64);
   else
     EXPECT_NEAR(held, static_cast<double>(counted), most_apart * static_cast<double>(counted));
-  for (const auto& [of_a, of_b] : kSteps) step_both<bf16>(paged, packed, of_a, of_b);
+  for (const auto& [of_a, of_b] : kSteps) {
+    step_both<bf16>(paged, packed, of_a, of_b);
+    swap_out_and_in(packed.cache, packed.a);
+  }
   compare(paged, packed);
   EXPECT_EQ(packed.cache.pages().used_pages(), 0);
   packed.cache.release(packed.a);

@@ -32,6 +32,7 @@ class LowPrecision final : public Disposal {
   // The mark: tokens in low precision lie elsewhere.
   [[nodiscard]] std::int32_t resident_words() const override { return 0; }
   [[nodiscard]] bool shrinks() const override { return false; }
+  [[nodiscard]] bool encodes() const override { return true; }
 
   void forget(std::int32_t index) override {
     divisors_.forget(index);

@@ -1,0 +1,99 @@
+// Sequences that rest between steps of a server: the tokens of those that lie decoded in blocks, in the bytes that are counted.
+#include <gtest/gtest.h>
+
+#include "tests/engine/packed_recipes.h"
+#include "tests/engine/serve_fixture.h"
+#include "tests/engine/tiered_recipes.h"
+#include "tests/short_run.h"
+
+namespace kvlab {
+namespace {
+
+using test::probe_setup;
+using test::serve_all;
+using test::Served;
+using test::SomeRequest;
+
+// Prompts of 90 to 190 tokens of which no two begin alike; with prefix_caching their blocks have names.
+std::vector<SomeRequest> unlike_requests(double gap_ms) {
+  std::vector<SomeRequest> requests;
+  for (std::int32_t i = 0; i < 8; ++i) {
+    SomeRequest r{gap_ms * i, 90 + 25 * (i % 5), 40 + i % 3, 16};
+    for (std::int32_t c = 0; c < r.prompt / 16; ++c) r.hashes.push_back(static_cast<std::uint64_t>(1000 * (i + 1) + c));
+    requests.push_back(r);
+  }
+  return requests;
+}
+
+ModelShape served_shape() {
+  const ModelConfig& c = probe().config();
+  return {c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, 4};
+}
+
+// Small enough to choose among, and to encode some, of a few hundred tokens.
+Recipe small_recipe(const std::string& name) {
+  if (name == "snapkv_kivi2") return recipe_of("{recipe: snapkv_kivi2, budget_tokens: 64, format: {kivi: {bits: 2, residual_tokens: 32}}}");
+  return lies_lower(load_recipe(name), served_shape()) ? small_tiered(name) : load_recipe(name, load_recipe(name).has_budget ? 64 : 0);
+}
+
+class ServeAtRest : public testing::TestWithParam<const char*> {};
+
+TEST_P(ServeAtRest, TokensAreThoseOfDecodedBlocksInTheBytesThatAreCounted) {
+  const std::string name = GetParam();
+  const Recipe recipe = small_recipe(name);
+  if (short_run() && name != "kivi2" && name != "infinigen") GTEST_SKIP() << "fewer recipes with KVLAB_SHORT set";
+  ServeSetup setup = probe_setup(recipe, "sarathi", "{budget_tokens: 64}", 400);
+  const Served decoded = serve_all(setup, unlike_requests(20));
+
+  setup.memory.prefix_caching = false;
+  const bool on_tiers = lies_lower(recipe, served_shape());
+  const double block_bytes = recipe_pages(recipe, served_shape(), 16).token_bytes * 16;
+  std::int64_t plans_at_rest = 0, most_host = 0;
+  setup.inspect = [&](const ReplicaState& state, const StepExecutor& executor) {
+    EXPECT_EQ(executor.pages().used_pages(), executor.explained_pages());
+    EXPECT_EQ(executor.block_pages(), 0) << "nobody finds them";
+    const PolicyCache::HeldBytes held = executor.held();
+    most_host = std::max(most_host, held.host);
+    if (on_tiers || executor.pages().used_pages() > 0 || held.kv == 0) return;  // a prompt is on its way, or nothing is
+    ++plans_at_rest;
+    const double counted = block_bytes * static_cast<double>(state.used_blocks());
+    EXPECT_LE(static_cast<double>(held.kv), 1.05 * counted);
+  };
+  const Served at_rest = serve_all(setup, unlike_requests(20));
+  EXPECT_EQ(at_rest.summary.latencies.completed, 8U);
+  EXPECT_EQ(at_rest.tokens, decoded.tokens);
+  EXPECT_EQ(plans_at_rest > 20, !on_tiers);
+  EXPECT_EQ(most_host > 0, on_tiers);
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, ServeAtRest,
+                         testing::Values("kivi2", "fp8", "gear", "mustafar50", "qserve_kv4", "mikv", "snapkv_kivi2", "infinigen",
+                                         "shadowkv"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// What is at rest is swapped, too.
+TEST(ServeSwapped, SequencesAtRestComeBackAsTheyWere) {
+  struct Case {
+    const char* recipe;
+    std::int64_t num_blocks;
+  };
+  for (const Case& c : {Case{"kivi2", 160}, Case{"gear", 60}, Case{"snapkv_kivi2", 60}, Case{"infinigen", 52}}) {
+    SCOPED_TRACE(c.recipe);
+    if (short_run() && c.recipe != std::string("kivi2")) continue;
+    const Recipe recipe = small_recipe(c.recipe);
+    ServeSetup setup = probe_setup(recipe, "vllm_v0", "{preemption: swap}", 400);
+    setup.memory.prefix_caching = false;
+    const Served calm = serve_all(setup, unlike_requests(1000));
+    setup.memory.num_blocks = c.num_blocks;
+    setup.inspect = [](const ReplicaState& state, const StepExecutor& executor) {
+      state.check();
+      EXPECT_EQ(executor.pages().used_pages(), executor.explained_pages());
+    };
+    const Served pressed = serve_all(setup, unlike_requests(1));
+    EXPECT_GT(pressed.summary.swaps, 0U);
+    EXPECT_EQ(pressed.tokens, calm.tokens);
+  }
+}
+
+}  // namespace
+}  // namespace kvlab
