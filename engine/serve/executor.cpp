@@ -187,6 +187,8 @@ void StepExecutor::begin(Served& s, const StepRow& row) {
   s.is_uncut = !row.new_blocks.empty();
   s.is_in_blocks = s.is_uncut && (row.is_published || !cache_->may_rest());
   s.sequence.shares_pages = s.is_in_blocks;
+  ++started_;
+  if (s.is_in_blocks && cache_->may_rest() && cache_->policy().recipe().prefix_reuse == Recipe::PrefixReuse::kSamePolicy) ++kept_decoded_;
   give_blocks(s, row.new_blocks);
   const std::int32_t b = options_.block_tokens;
   std::int32_t found = 0;
@@ -270,6 +272,15 @@ std::int64_t StepExecutor::explained_pages() const {
       for (const auto& row : layer.pages) pages.insert(row.begin(), row.end());
   }
   return static_cast<std::int64_t>(pages.size());
+}
+
+std::string StepExecutor::remark() const {
+  const std::string of_model = model_.remark(*cache_);
+  if (kept_decoded_ == 0) return of_model;
+  return fmt::format(
+      "{}{}{} of {} sequences lay decoded in blocks that others may find, in more memory than the blocks say; "
+      "'memory: {{prefix_caching: false}}' stores them as '{}' does",
+      of_model, of_model.empty() ? "" : "; ", kept_decoded_, started_, cache_->policy().recipe().name);
 }
 
 PolicyCache::HeldBytes StepExecutor::held() const {

@@ -92,8 +92,8 @@ class StepExecutor {
   // What the sequences that it has hold in the cache's memory and beside it, pages of blocks once for each that reads them; what is swapped
   // out not.
   [[nodiscard]] PolicyCache::HeldBytes held() const;
-  // What the model says of its steps so far (EngineModel::remark).
-  [[nodiscard]] std::string remark() const { return model_.remark(*cache_); }
+  // What the model says of its steps so far (EngineModel::remark), and how many requests could not rest as the recipe stores them.
+  [[nodiscard]] std::string remark() const;
 
  private:
   struct Served;
@@ -122,7 +122,7 @@ class StepExecutor {
   std::vector<StepPiece> pieces_;
   std::vector<EngineModel::Draw> draws_;
   std::vector<std::int32_t> ids_, positions_;
-  std::int64_t repaired_ = 0;
+  std::int64_t repaired_ = 0, started_ = 0, kept_decoded_ = 0;
 };
 
 }  // namespace kvlab

@@ -44,6 +44,8 @@ TEST_P(ServeAtRest, TokensAreThoseOfDecodedBlocksInTheBytesThatAreCounted) {
   if (short_run() && name != "kivi2" && name != "infinigen") GTEST_SKIP() << "fewer recipes with KVLAB_SHORT set";
   ServeSetup setup = probe_setup(recipe, "sarathi", "{budget_tokens: 64}", 400);
   const Served decoded = serve_all(setup, unlike_requests(20));
+  const bool leaves_blocks = recipe.prefix_reuse == Recipe::PrefixReuse::kFullCopy;
+  EXPECT_EQ(decoded.summary.remark.starts_with("8 of 8 sequences lay decoded"), !leaves_blocks) << decoded.summary.remark;
 
   setup.memory.prefix_caching = false;
   const bool on_tiers = lies_lower(recipe, served_shape());
@@ -62,6 +64,7 @@ TEST_P(ServeAtRest, TokensAreThoseOfDecodedBlocksInTheBytesThatAreCounted) {
   const Served at_rest = serve_all(setup, unlike_requests(20));
   EXPECT_EQ(at_rest.summary.latencies.completed, 8U);
   EXPECT_EQ(at_rest.tokens, decoded.tokens);
+  EXPECT_EQ(at_rest.summary.remark, "");
   EXPECT_EQ(plans_at_rest > 20, !on_tiers);
   EXPECT_EQ(most_host > 0, on_tiers);
 }
