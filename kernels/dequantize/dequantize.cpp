@@ -21,22 +21,22 @@ void put(const Dequantize& a, float value, float& x) {
   x = a.mode == Dequantize::Mode::kWrite ? value : a.mode == Dequantize::Mode::kAdd ? x + value : x - value;
 }
 
-// The groups of entries [t, t + room), the first `count` of which stand for tokens; they are written when all channels are decoded.
-void decode_unit(const Dequantize& a, std::int32_t row, std::int32_t t, std::int32_t room, std::int32_t count, std::int32_t channels,
-                 const std::uint8_t* packed, std::vector<float>& block) {
-  const std::int32_t d = a.tokens.kv.head_dim;
-  const float* const scale = a.scale_row == nullptr ? nullptr : a.channel_scale + static_cast<std::int64_t>(a.scale_row[row]) * d;
-  const bool is_plain = room == 1 && scale == nullptr && a.mode == Dequantize::Mode::kWrite;
-  block.resize(static_cast<std::size_t>(count) * static_cast<std::size_t>(d));
-  float* const decoded = is_plain ? a.tokens.at(row, t) : block.data();  // [channels, count]
-  for (std::int32_t c = 0; c < d; c += channels) {
-    const std::int64_t width = std::min(channels, d - c);
+// Tokens are written when all of the unit's channels are decoded.
+void decode_unit(const Dequantize& a, const EncodedUnit& unit, std::vector<float>& scratch) {
+  const std::int32_t d = a.tokens.kv.head_dim, count = unit.tokens;
+  const float* const scale = a.scale_row == nullptr ? nullptr : a.channel_scale + static_cast<std::int64_t>(a.scale_row[unit.row]) * d;
+  const bool is_plain = unit.room == 1 && scale == nullptr && a.mode == Dequantize::Mode::kWrite;
+  scratch.resize(static_cast<std::size_t>(count) * static_cast<std::size_t>(d));
+  float* const decoded = is_plain ? a.tokens.at(unit.row, unit.first) : scratch.data();  // [channels, count]
+  const std::uint8_t* packed = a.packed + unit.at;
+  for (std::int32_t c = 0; c < d; c += unit.channels) {
+    const std::int64_t width = std::min(unit.channels, d - c);
     decode_group(a.codec, packed, width * count, decoded + std::int64_t{c} * count);
-    packed += group_bytes(a.codec, width * room);
+    packed += group_bytes(a.codec, width * unit.room);
   }
   for (std::int32_t i = 0; i < count && !is_plain; ++i) {
-    float* const x = a.tokens.at(row, t + i);
-    const float* from = block.data() + i;
+    float* const x = a.tokens.at(unit.row, unit.first + i);
+    const float* from = scratch.data() + i;
     for (std::int32_t j = 0; j < d; ++j, from += count) put(a, scale == nullptr ? *from : *from * scale[j], x[j]);
   }
 }
@@ -44,15 +44,7 @@ void decode_unit(const Dequantize& a, std::int32_t row, std::int32_t t, std::int
 }  // namespace
 
 void run_cpu(const Dequantize& a) {
-  for_each_stretch(a.tokens, a.codec, [&](std::int32_t row, std::int32_t first, std::int32_t entries, std::int64_t at) {
-    const std::int32_t d = a.tokens.kv.head_dim, tokens = a.tokens.count(row);
-    const GroupUnits unit = units_of(a.codec, a.tokens.entries(row), d);
-    std::vector<float> block;
-    for (std::int32_t t = first; t < std::min(first + entries, tokens); t += unit.tokens) {
-      const std::int32_t room = std::min(unit.tokens, first + entries - t);
-      decode_unit(a, row, t, room, std::min(room, tokens - t), unit.channels, a.packed + at + packed_bytes(a.codec, t - first, d), block);
-    }
-  });
+  for_each_unit(a.tokens, a.codec, [&](const EncodedUnit& unit, std::vector<float>& scratch) { decode_unit(a, unit, scratch); });
 }
 
 }  // namespace kvlab

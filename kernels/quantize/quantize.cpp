@@ -20,9 +20,9 @@ OpCall call(const Quantize& a) {
   return {"quantize", rows, n, n, moved, n * d * (scaled ? 5 : 4)};
 }
 
-void for_each_stretch(const ListedTokens& tokens, const GroupCodec& codec,
-                      const std::function<void(std::int32_t, std::int32_t, std::int32_t, std::int64_t)>& f) {
-  constexpr std::int32_t kEntries = 128;  // at least, if there are as many
+void for_each_unit(const ListedTokens& tokens, const GroupCodec& codec,
+                   const std::function<void(const EncodedUnit&, std::vector<float>&)>& f) {
+  constexpr std::int32_t kEntries = 128;  // of a stretch at least, if there are as many
   struct Stretch {
     std::int32_t row, first, entries;
     std::int64_t at;
@@ -42,7 +42,13 @@ void for_each_stretch(const ListedTokens& tokens, const GroupCodec& codec,
   }
   const auto run = [&](std::int64_t i) {
     const Stretch& s = stretches[static_cast<std::size_t>(i)];
-    f(s.row, s.first, s.entries, s.at);
+    const GroupUnits unit = units_of(codec, tokens.entries(s.row), d);
+    const std::int32_t end = s.first + s.entries, listed = tokens.count(s.row);
+    std::vector<float> scratch;
+    for (std::int32_t t = s.first; t < std::min(end, listed); t += unit.tokens) {
+      const std::int32_t room = std::min(unit.tokens, end - t);
+      f({s.row, t, room, std::min(room, listed - t), unit.channels, s.at + packed_bytes(codec, t - s.first, d)}, scratch);
+    }
   };
   const auto count = static_cast<std::int64_t>(stretches.size());
   if (tokens.total() > kEntries) return for_each_in_parallel(count, run);
@@ -51,22 +57,21 @@ void for_each_stretch(const ListedTokens& tokens, const GroupCodec& codec,
 
 namespace {
 
-// The groups of entries [t, t + room), the first `count` of which stand for tokens: x[j * count + i] is what is encoded of entry t + i and
-// channel j.
-void encode_unit(const Quantize& a, std::int32_t row, std::int32_t t, std::int32_t room, std::int32_t count, std::int32_t channels,
-                 std::uint8_t* packed, std::vector<float>& x) {
-  const std::int32_t d = a.tokens.kv.head_dim;
-  const float* const scale = a.scale_row == nullptr ? nullptr : a.channel_scale + static_cast<std::int64_t>(a.scale_row[row]) * d;
-  x.resize(static_cast<std::size_t>(count) * static_cast<std::size_t>(d));
+// scratch[j * tokens + i] is what is encoded of the unit's token i and channel j.
+void encode_unit(const Quantize& a, const EncodedUnit& unit, std::vector<float>& scratch) {
+  const std::int32_t d = a.tokens.kv.head_dim, count = unit.tokens;
+  const float* const scale = a.scale_row == nullptr ? nullptr : a.channel_scale + static_cast<std::int64_t>(a.scale_row[unit.row]) * d;
+  scratch.resize(static_cast<std::size_t>(count) * static_cast<std::size_t>(d));
   for (std::int32_t i = 0; i < count; ++i) {
-    const float* const from = a.tokens.at(row, t + i);
-    float* to = x.data() + i;
+    const float* const from = a.tokens.at(unit.row, unit.first + i);
+    float* to = scratch.data() + i;
     for (std::int32_t j = 0; j < d; ++j, to += count) *to = scale == nullptr ? from[j] : from[j] / scale[j];
   }
-  for (std::int32_t c = 0; c < d; c += channels) {
-    const std::int64_t width = std::min(channels, d - c);
-    encode_group(a.codec, x.data() + std::int64_t{c} * count, width * count, packed);
-    packed += group_bytes(a.codec, width * room);
+  std::uint8_t* packed = a.packed + unit.at;
+  for (std::int32_t c = 0; c < d; c += unit.channels) {
+    const std::int64_t width = std::min(unit.channels, d - c);
+    encode_group(a.codec, scratch.data() + std::int64_t{c} * count, width * count, packed);
+    packed += group_bytes(a.codec, width * unit.room);
   }
 }
 
@@ -74,15 +79,7 @@ void encode_unit(const Quantize& a, std::int32_t row, std::int32_t t, std::int32
 
 void run_cpu(const Quantize& a) {
   std::fill_n(a.packed, packed_bytes(a.tokens, a.codec), std::uint8_t{0});
-  for_each_stretch(a.tokens, a.codec, [&](std::int32_t row, std::int32_t first, std::int32_t entries, std::int64_t at) {
-    const std::int32_t d = a.tokens.kv.head_dim, tokens = a.tokens.count(row);
-    const GroupUnits unit = units_of(a.codec, a.tokens.entries(row), d);
-    std::vector<float> x;
-    for (std::int32_t t = first; t < std::min(first + entries, tokens); t += unit.tokens) {
-      const std::int32_t room = std::min(unit.tokens, first + entries - t);
-      encode_unit(a, row, t, room, std::min(room, tokens - t), unit.channels, a.packed + at + packed_bytes(a.codec, t - first, d), x);
-    }
-  });
+  for_each_unit(a.tokens, a.codec, [&](const EncodedUnit& unit, std::vector<float>& scratch) { encode_unit(a, unit, scratch); });
 }
 
 }  // namespace kvlab

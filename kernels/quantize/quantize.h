@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "kernels/listed_tokens.h"
 #include "kernels/ops.h"
@@ -20,10 +21,15 @@ struct Quantize {
   std::uint8_t* packed = nullptr;           // [packed_bytes(tokens, codec)] out
 };
 std::int64_t packed_bytes(const ListedTokens& tokens, const GroupCodec& codec);
-// Calls f(row, first entry, entries, byte offset of the first one's groups) for stretches of whole units that cover all rows' lists, on
-// all cores.
-void for_each_stretch(const ListedTokens& tokens, const GroupCodec& codec,
-                      const std::function<void(std::int32_t row, std::int32_t first, std::int32_t entries, std::int64_t at)>& f);
+// Entries [first, first + room) of a row that are encoded together, the first `tokens` of which stand for some, in groups of so many
+// channels, the bytes of which begin at `at`.
+struct EncodedUnit {
+  std::int32_t row = 0, first = 0, room = 0, tokens = 0, channels = 0;
+  std::int64_t at = 0;
+};
+// Calls f(unit, scratch) for all units of all rows' lists that stand for some token, on all cores; `scratch` is used by one call at a time.
+void for_each_unit(const ListedTokens& tokens, const GroupCodec& codec,
+                   const std::function<void(const EncodedUnit&, std::vector<float>&)>& f);
 // The listed vectors are read in the model's precision, the packed form is written; per element two comparisons for the range,
 // a subtraction and a product (one more product with channel scales).
 OpCall call(const Quantize&);
