@@ -105,9 +105,9 @@ void read_kv_policy(Params& p, RunPlan& plan) {
   const ModelShape shape{narrow(m.layers),   narrow(m.q_heads), narrow(m.kv_heads),
                          narrow(m.head_dim), narrow(m.hidden),  narrow(bits(m.kv_dtype) / 8)};
   MemorySetup& memory = plan.setup.memory;
-  const bool is_decoded = plan.cost.profile != nullptr && plan.cost.profile->reads_decoded_kv;
-  plan.setup.make_footprint = [recipe, shape, block_tokens = memory.block_tokens, is_decoded] {
-    return std::make_unique<RecipeFootprint>(recipe, shape, block_tokens, is_decoded ? KvReads::kDecoded : KvReads::kStored);
+  const KvReads reads = plan.cost.profile != nullptr ? plan.cost.profile->kv_reads : KvReads::kStored;
+  plan.setup.make_footprint = [recipe, shape, block_tokens = memory.block_tokens, reads] {
+    return std::make_unique<RecipeFootprint>(recipe, shape, block_tokens, reads);
   };
   try {
     plan.setup.make_footprint();

@@ -16,8 +16,9 @@ std::int64_t ReplicaState::free_blocks() const {
 std::int64_t ReplicaState::blocks_for(RequestId /*r*/, std::int32_t n) const { return ceil_blocks(n); }
 
 SeqState ReplicaState::seq_of(const Request& r, std::int32_t computed) const {
-  if (!r.left_hashed) return {computed, r.prompt_tokens, computed, 0, false, false};
-  return {computed, r.prompt_tokens, r.row_tokens, r.pattern, true, computed < r.most_computed};
+  const bool is_named = r.num_hashes > 0;  // 0 without prefix caching
+  if (!r.left_hashed) return {computed, r.prompt_tokens, computed, 0, false, false, is_named};
+  return {computed, r.prompt_tokens, r.row_tokens, r.pattern, true, computed < r.most_computed, is_named};
 }
 
 std::uint64_t ReplicaState::key_of(const Request& r, std::int32_t block) const {

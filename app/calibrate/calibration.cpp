@@ -44,7 +44,7 @@ class Calibrator {
     Profile profile;
     profile.tile_rows = tile_rows_;
     profile.attention_has_append = false;
-    profile.reads_decoded_kv = facts_.kind == DeviceKind::kCpu;
+    profile.kv_reads = facts_.kind == DeviceKind::kCpu ? KvReads::kUnpacked : KvReads::kStored;
     fit_tables(tables_, measurements_, profile);
     const std::vector<HeldOut> held_out = predict_held_out(tables_, measurements_, profile);
     result_.errors = errors_by_table(held_out);

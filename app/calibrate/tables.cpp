@@ -118,7 +118,7 @@ void add_attention(TableMaker& make) {
 
 void add_policies(TableMaker& make) {
   for (const char* name : {"top_k", "attention_stats", "pool1d", "token_norms", "anchor_cosine", "page_bounds", "page_scores", "compact",
-                           "quantize", "dequantize"}) {
+                           "quantize", "dequantize", "token_copy", "cast", "unsparsify", "low_rank_rebuild", "restore_outliers"}) {
     CalibrationTable& t = make.add(name, TableKind::kPolicy, name);
     const std::string op = name;
     const bool is_f32 = make.kind == DeviceKind::kCpu || op == "top_k" || op == "pool1d" || op == "page_scores";
@@ -218,7 +218,7 @@ Shape op_shape(const CalibrationTable& t, const ModelSpec& m, std::int64_t n) {
 }
 
 // Every operation at what recipes ask of it by default: windows of 32 queries, pages of 16 tokens, half of the tokens kept, 4 bits in
-// groups of 32 or of the head.
+// groups of 32 or of the head; "cast" is its way back, from fp8.
 Shape policy_shape(const std::string& op, const ModelSpec& m, const CalibrationPoint& at) {
   const std::int64_t layout = at[1] > 0 ? at[1] : kLayoutTokens, batch = std::max<std::int64_t>(1, at[0] / layout);
   const std::int64_t len = std::max<std::int64_t>(2, at[0] / batch), rows = batch * m.kv_heads;

@@ -77,17 +77,6 @@ const std::vector<Shape> kCodecLarge{codec_shape(64, 4096, 8, 128, 4, 64), codec
 const std::vector<Shape> kCodecCpu{codec_shape(8, 2048, 2, 64, 4, 32), codec_shape(8, 2048, 2, 64, 2, 32)};
 const std::vector<Shape> kCodecSmall{codec_shape(2, 33, 2, 32, 4, 32), codec_shape(1, 64, 2, 32, 2, 32)};
 
-ListedTokens all_tokens(Buffers& b, const Shape& s) {
-  ListedTokens tokens;
-  tokens.kv = paged_rows(b, rows_spec(s));
-  tokens.first = tokens.kv.first;
-  std::vector<std::int32_t> index;
-  for (std::int32_t r = 0; r < tokens.kv.num_rows; ++r)
-    for (std::int32_t i = 0; i < tokens.kv.len[r]; ++i) index.push_back(i);
-  tokens.index = b.put(index);
-  return tokens;
-}
-
 GroupCodec codec_of(const Shape& s) {
   return {GroupCodec::Axis::kToken, static_cast<std::int32_t>(s.at("bits")), static_cast<std::int32_t>(s.at("group")), false};
 }

@@ -27,6 +27,7 @@ const std::vector<KernelFamily>& kernel_families() {
     add_score_cases(families);
     add_selection_cases(families);
     add_format_cases(families);
+    add_unpack_cases(families);
     add_model_cuda_cases(families);
     add_step_cuda_cases(families);
     add_attention_cuda_cases(families);

@@ -60,6 +60,17 @@ KvRows paged_rows(Buffers& buffers, const RowsSpec& spec) {
   return kv;
 }
 
+ListedTokens all_tokens(Buffers& buffers, const Shape& s) {
+  ListedTokens tokens;
+  tokens.kv = paged_rows(buffers, rows_spec(s));
+  tokens.first = tokens.kv.first;
+  std::vector<std::int32_t> index;
+  for (std::int32_t r = 0; r < tokens.kv.num_rows; ++r)
+    for (std::int32_t i = 0; i < tokens.kv.len[r]; ++i) index.push_back(i);
+  tokens.index = buffers.put(index);
+  return tokens;
+}
+
 Queries* queries_at_end(Buffers& buffers, const KvRows& kv, std::int32_t count) {
   std::vector<Queries> queries;
   for (std::int32_t s = 0; s < kv.num_sequences(); ++s)

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "bench/kernel/op_case.h"
-#include "kernels/kv_rows.h"
+#include "kernels/listed_tokens.h"
 
 namespace kvlab {
 
@@ -16,6 +16,8 @@ struct RowsSpec {
 // "batch" defaults to 1, "group" to 1: of cases whose shape does not name them.
 RowsSpec rows_spec(const Shape& shape);
 KvRows paged_rows(Buffers& buffers, const RowsSpec& spec);
+// Keys of all tokens of such rows.
+ListedTokens all_tokens(Buffers& buffers, const Shape& shape);
 
 // Of a decode step over `batch` sequences of `len` tokens; and how its sizes are called.
 Shape decode_shape(std::int64_t batch, std::int64_t len, std::int64_t q_heads, std::int64_t kv_heads, std::int64_t head_dim);

@@ -13,6 +13,8 @@ OpCall call(const Cast& a) {
   return {"cast", a.tokens.kv.num_rows, n, n, a.tokens.dense_bytes() + a.tokens.list_bytes() + n * d * bytes_of(a.type), n * d};
 }
 
+OpCall call(const Uncast& a) { return call(Cast{a.tokens, a.type, nullptr}); }
+
 namespace {
 
 // What each byte stands for, where a number has one.

@@ -26,6 +26,8 @@ struct Uncast {
   StoredType type = StoredType::kFp16;
   const std::uint8_t* stored = nullptr;
 };
+// As Cast, the other way round; "cast" like that.
+OpCall call(const Uncast&);
 void run_cpu(const Uncast&);
 void run_cuda(const Uncast&, CudaContext&);
 

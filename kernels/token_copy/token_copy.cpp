@@ -4,6 +4,18 @@
 
 namespace kvlab {
 
+OpCall call(const VectorCopy& a) {
+  const KvRows& kv = a.tokens.kv;
+  const std::int64_t n = a.tokens.total(), d = kv.head_dim, stored = a.keep > 0 ? a.keep : d;
+  const std::int64_t in_pages = a.way == TokenCopyWay::kIntoPages ? d : stored;
+  return {"token_copy", kv.num_rows, n, n, a.tokens.list_bytes() + n * (stored + in_pages) * kv.kv_bytes, 0};
+}
+
+OpCall call(const WordCopy& a) {
+  const std::int64_t n = a.kv.total();
+  return {"token_copy", a.kv.num_rows, n, n, 2 * 4 * (std::int64_t{1} + a.kv.num_words) * n, 0};
+}
+
 namespace {
 
 void copy_vector(const VectorCopy& a, const std::uint8_t* mask, float* x, float* stored) {

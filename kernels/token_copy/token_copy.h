@@ -3,13 +3,14 @@
 #include <cstdint>
 
 #include "kernels/listed_tokens.h"
+#include "kernels/ops.h"
 
 namespace kvlab {
 
 class CudaContext;
 
 // Copies of tokens between their pages and consecutive memory, bit for bit. They are no operations of a policy and have no entry in its
-// log.
+// log; call() tells what serving is charged for them, all by the name "token_copy".
 enum class TokenCopyWay : std::uint8_t { kFromPages, kIntoPages };
 
 // The listed vectors, one behind another: all channels, or those of a bit mask, as many in every row. Of the latter the others become 0 in
@@ -19,10 +20,12 @@ struct VectorCopy {
   TokenCopyWay way = TokenCopyWay::kFromPages;
   void* stored = nullptr;                  // [total(), width()] of the pages' type
   const std::uint8_t* channels = nullptr;  // [num_rows, (head_dim + 7) / 8] bit c % 8 of byte c / 8 for channel c; null: all
-  std::int32_t keep = 0;                   // bits set in each row's mask
+  std::int32_t keep = 0;                   // bits set in each row's mask; with shapes alone 0 stands for all channels
 
   [[nodiscard]] KVLAB_BOTH std::int32_t width() const { return channels == nullptr ? tokens.kv.head_dim : keep; }
 };
+// The list is read, and of each vector what is stored; on the other side as much is written, into pages with the zeros.
+OpCall call(const VectorCopy&);
 void run_cpu(const VectorCopy&);
 void run_cuda(const VectorCopy&, CudaContext&);
 
@@ -32,6 +35,8 @@ struct WordCopy {
   TokenCopyWay way = TokenCopyWay::kFromPages;
   std::uint32_t* stored = nullptr;  // [(1 + num_words) * kv.total()]
 };
+// All words are read and written.
+OpCall call(const WordCopy&);
 void run_cpu(const WordCopy&);
 void run_cuda(const WordCopy&, CudaContext&);
 

@@ -7,6 +7,10 @@
 
 namespace kvlab {
 
+// What attention reads of a packed token: its codes, decoded on the way; K and V in the model's own type, which stay decoded between steps;
+// or K and V that each step decodes anew, because only codes stay.
+enum class KvReads : std::uint8_t { kStored, kDecoded, kUnpacked };
+
 // Where a sequence stands before a step, in tokens.
 struct SeqState {
   std::int32_t seen_tokens = 0;  // tokens whose KV was computed, kept or not
@@ -15,6 +19,7 @@ struct SeqState {
   std::int32_t pattern = 0;      // a footprint's own number; 0: all rows hold the same
   bool left_hashed = false;      // it evicted before: its pages are private
   bool recomputes = false;       // it left the hashed domain, was preempted by recompute and is on its way back
+  bool is_named = false;         // its blocks have names by which others may find them, until it leaves the hashed domain
 };
 
 // What a step does to a sequence's memory. Pages are those of one layer and KV head (MemorySetup::pages_per_block make a block).

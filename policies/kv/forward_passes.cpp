@@ -19,4 +19,11 @@ std::vector<PassShape> pass_shapes(const std::string& name, std::int32_t prompt_
   return chunks;
 }
 
+SeqExtras extras_of(const Needs& needs, std::int32_t prompt_tokens, bool completes_prompt) {
+  SeqExtras extras;
+  if (needs.question) extras.question_begin = std::max(0, prompt_tokens - std::max(needs.window_queries, 32));
+  if (completes_prompt && !needs.pass.empty()) extras.pass = pass_shapes(needs.pass, prompt_tokens);
+  return extras;
+}
+
 }  // namespace kvlab

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "policies/kv/forward_passes.h"
+#include "policies/kv/op_sums.h"
 
 namespace kvlab {
 
@@ -25,17 +26,6 @@ std::int64_t untouched_bytes(ShapeRun& shapes, std::int32_t tokens) {
 RecipePages pages_of(ShapeRun& shapes, std::int32_t block_tokens) {
   const std::int64_t more = untouched_bytes(shapes, 2 * kProbeTokens) - untouched_bytes(shapes, kProbeTokens);
   return {static_cast<double>(std::max<std::int64_t>(more, kProbeTokens)) / kProbeTokens, block_tokens};
-}
-
-// `calls` summed by name over a step, in order of first appearance; launches count calls.
-void add(std::vector<PolicyOp>& ops, const OpCall& call, std::int64_t times) {
-  const bool fetches = call.op == kFetch;
-  if (call.op == "attend" || (fetches && call.bytes == 0)) return;
-  auto at = std::find_if(ops.begin(), ops.end(), [&](const PolicyOp& o) { return o.name == call.op; });
-  if (at == ops.end()) at = ops.insert(ops.end(), {call.op, 0, 0, 0, fetches});
-  at->launches += times;
-  at->bytes += times * call.bytes;
-  at->flops += times * call.flops;
 }
 
 // The sequence behind a step of `new_tokens`.
@@ -64,6 +54,7 @@ RecipeFootprint::RecipeFootprint(const Recipe& recipe, const ModelShape& model, 
       pages_(pages_of(shapes_, block_tokens)),
       page_bytes_(pages_.token_bytes * block_tokens / (model.num_layers * model.kv_heads)),
       reads_(reads),
+      unpacking_(reads == KvReads::kUnpacked ? std::make_unique<UnpackOps>(recipe, model) : nullptr),
       shares_layers_(recipe.make_allocator()->scope() != Allocator::Scope::kLayer),
       may_cut_(recipe.make_allocator()->depends_on_data()) {
   const Needs& needs = shapes_.policy().needs();
@@ -174,9 +165,7 @@ ShapeRun::Seq RecipeFootprint::shape_of(const SeqState& seq, std::int32_t new_to
     for (std::int32_t& h : shape.held) h = h == kWhole ? seq.seen_tokens : h + seq.held_tokens;
   }
   const bool completes = shape.seen_tokens < shape.prompt_tokens && shape.seen_tokens + new_tokens >= shape.prompt_tokens;
-  const Needs& needs = shapes_.policy().needs();
-  if (needs.question) shape.extras.question_begin = std::max(0, shape.prompt_tokens - std::max(needs.window_queries, 32));
-  if (completes && !needs.pass.empty()) shape.extras.pass = pass_shapes(needs.pass, shape.prompt_tokens);
+  shape.extras = extras_of(shapes_.policy().needs(), shape.prompt_tokens, completes);
   return shape;
 }
 
@@ -326,12 +315,12 @@ std::int64_t RecipeFootprint::most_pages(SeqState seq, std::int32_t seen_tokens)
 // their products.
 std::int32_t RecipeFootprint::attended(const LayerCalls& calls) const {
   const std::int64_t q_heads = model_.q_heads, d = model_.head_dim;
+  const bool lies_decoded = reads_ != KvReads::kStored;
   std::int64_t read = 0;
   for (std::int32_t l = 0; l < model_.num_layers; ++l)
     for (const OpCall& c : calls.of_layer(l))
-      if (c.op == "attend") read += reads_ == KvReads::kDecoded ? c.flops : c.bytes - 4 * q_heads * d;  // queries and outputs are not cache
-  const std::int64_t token =
-      model_.num_layers * (reads_ == KvReads::kDecoded ? 4 * q_heads * d : 2LL * model_.kv_heads * d * model_.kv_bytes);
+      if (c.op == "attend") read += lies_decoded ? c.flops : c.bytes - 4 * q_heads * d;  // queries and outputs are not cache
+  const std::int64_t token = model_.num_layers * (lies_decoded ? 4 * q_heads * d : 2LL * model_.kv_heads * d * model_.kv_bytes);
   return std::max(0, static_cast<std::int32_t>((read + token / 2) / token) - 1);
 }
 
@@ -346,13 +335,24 @@ void RecipeFootprint::charge_decodes(std::span<SeqInStep> batch, PolicyWork& wor
     if (s.new_tokens != 1 || s.state.seen_tokens < s.state.prompt_tokens || s.state.recomputes) continue;
     rows.push_back(shape_of(s.state, 1));
     s.attended_tokens = attended(decodes_.decode(std::span(&rows.back(), 1)));
+    if (unpacking_ && (!s.state.is_named || s.state.left_hashed)) charge_unpacking(s.state, rows.back(), work);
   }
   if (rows.empty()) return;
   const LayerCalls calls = decodes_.decode(rows);
   for (std::size_t c = 0; c < calls.calls.size(); ++c) {
     const auto layers = std::count(calls.class_of_layer.begin(), calls.class_of_layer.end(), static_cast<std::int32_t>(c));
-    for (const OpCall& call : calls.calls[c]) add(work.ops, call, layers);
+    for (const OpCall& call : calls.calls[c]) add_calls(work.ops, call, layers);
   }
+}
+
+// Of a sequence that rested. One that lost tokens is what is left of its prompt and has grown since; where decode goes on cutting, it lost
+// encoded ones and stays decoded.
+void RecipeFootprint::charge_unpacking(const SeqState& seq, const ShapeRun::Seq& shape, PolicyWork& work) {
+  std::int64_t held = 0;
+  for (const std::int32_t h : shape.held) held += h;
+  if (shape.held.size() == 1) held *= std::int64_t{model_.num_layers} * model_.kv_heads;
+  const bool lost = std::any_of(shape.held.begin(), shape.held.end(), [&](std::int32_t h) { return h < shape.seen_tokens; });
+  if (!lost || !trigger_->in_decode()) unpacking_->add(lost ? seq.prompt_tokens : seq.held_tokens, held, work.ops);
 }
 
 // Tokens decoded ahead come one after the other, each in a pass of its own.
@@ -379,7 +379,7 @@ void RecipeFootprint::charge_prompts(std::span<SeqInStep> batch, PolicyWork& wor
   if (rows.empty()) return;
   shapes_.forget();
   counts_.set_target(0, 0, 0);
-  for (const OpCall& call : shapes_.step(rows).calls) add(work.ops, call, 1);
+  for (const OpCall& call : shapes_.step(rows).calls) add_calls(work.ops, call, 1);
 }
 
 }  // namespace kvlab

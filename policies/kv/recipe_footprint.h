@@ -10,6 +10,7 @@
 #include "policies/kv/footprint.h"
 #include "policies/kv/shape_run.h"
 #include "policies/kv/step_ops.h"
+#include "policies/kv/unpack_ops.h"
 
 namespace kvlab {
 
@@ -23,12 +24,10 @@ struct RecipePages {
 // Errors as ShapeRun's.
 RecipePages recipe_pages(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens);
 
-// What attention reads of a packed token: its codes, decoded on the way, or K and V decoded before, in the model's own type.
-enum class KvReads : std::uint8_t { kStored, kDecoded };
-
 // A recipe's memory and operations in serving, from its parts run on shapes: nothing here knows a method. Decode steps come from
 // StepOps, steps with prompt tokens from the parts themselves. What data-dependent allocators keep is their mean, other counts that
-// depend on data stand at their bounds.
+// depend on data stand at their bounds. With KvReads::kUnpacked a decode step also unpacks each sequence whose blocks nobody else may find;
+// sequences that evict in decode are taken to stay decoded from their first eviction on.
 class RecipeFootprint final : public Footprint {
  public:
   // Errors as ShapeRun's; recipes whose questions or extra passes cannot be known from lengths are refused.
@@ -62,6 +61,7 @@ class RecipeFootprint final : public Footprint {
   void note_held(std::span<const std::int32_t> held, std::int32_t end, FootprintStep& done);
   void charge_prompts(std::span<SeqInStep> batch, PolicyWork& work);
   void charge_decodes(std::span<SeqInStep> batch, PolicyWork& work);
+  void charge_unpacking(const SeqState& seq, const ShapeRun::Seq& shape, PolicyWork& work);
   [[nodiscard]] std::int32_t attended(const LayerCalls& calls) const;
   void add_passes(std::span<const PassShape> chunks, std::int32_t kv_tokens, PolicyWork& work) const;
   void find_side_bytes();
@@ -81,6 +81,7 @@ class RecipeFootprint final : public Footprint {
   RecipePages pages_;
   double page_bytes_ = 0;
   KvReads reads_ = KvReads::kStored;
+  std::unique_ptr<UnpackOps> unpacking_;  // null: nothing rests packed
   History history_ = History::kNone;
   bool shares_layers_ = false;            // the allocator comes back to earlier layers
   bool may_cut_ = false;                  // whenever the trigger acts: data decides how many tokens stay

@@ -64,8 +64,8 @@ ShapeRun::Group ShapeRun::group_of(std::span<const Seq> batch, bool decoding) co
 }
 
 // Appends, attends and lets the policy act in one layer.
-void ShapeRun::run_layer(Group& group, std::int32_t layer, Result& result) {
-  const PolicyStep step{ops_, model_, group.seqs, group.layers, *group.observer, 0};
+void ShapeRun::run_layer(Group& group, std::int32_t layer, KvKeeper* keeper, Result& result) {
+  const PolicyStep step{ops_, model_, group.seqs, group.layers, *group.observer, 0, keeper};
   const bool decoding = group.seqs.front().decoding();
   if (decoding) {
     const Ops::Frame frame(ops_);
@@ -101,7 +101,7 @@ void raise(TierBytes& peak, const TierBytes& now) {
 
 }  // namespace
 
-ShapeRun::Result ShapeRun::step(std::span<const Seq> batch) {
+ShapeRun::Result ShapeRun::step(std::span<const Seq> batch, KvKeeper* keeper) {
   ops_.take_counts_from(nullptr);
   put_before(batch);
   ops_.take_counts_from(counts_);
@@ -127,7 +127,7 @@ ShapeRun::Result ShapeRun::step(std::span<const Seq> batch) {
     result.layers[static_cast<std::size_t>(l)].appended = bytes[static_cast<std::size_t>(l)].gpu;
     raise(result.peak, sum_of(bytes));
     for (Group& g : groups)
-      if (!g.seqs.empty()) run_layer(g, l, result);
+      if (!g.seqs.empty()) run_layer(g, l, keeper, result);
     const Traffic traffic = policy_.take_traffic();
     result.fetched.back() = traffic.fetched_bytes;
     result.traffic += traffic;
@@ -227,7 +227,7 @@ bool ShapeRun::precede(const Seq& seq, std::int32_t index, std::int32_t seen, st
   for (std::int32_t l = 0; l < model_.num_layers; ++l) {
     if (!runs(l)) continue;
     group.layers[static_cast<std::size_t>(l)].append(0, nullptr, nullptr, earlier.new_tokens, seen);
-    run_layer(group, l, unused);
+    run_layer(group, l, nullptr, unused);
   }
   for (std::int32_t l = 0; l < model_.num_layers; ++l)
     for (std::int32_t h = 0; h < model_.kv_heads && runs(l); ++h)

@@ -38,8 +38,9 @@ class ShapeRun {
     std::vector<std::int64_t> fetched;  // [num_layers] bytes that decode brought from lower tiers
   };
   // One step. A sequence whose numbers continue the last step at its place goes on; any other is put into the state that the step
-  // before it would have left behind. Errors (InputError): what the recipe observes is not in `extras`.
-  Result step(std::span<const Seq> batch);
+  // before it would have left behind. `keeper` is told what this step encodes and reads. Errors (InputError): what the recipe observes is
+  // not in `extras`.
+  Result step(std::span<const Seq> batch, KvKeeper* keeper = nullptr);
   // From here on only these layers run; the others stand still and call nothing, and the next step continues none before.
   void run_only(std::span<const std::int32_t> layers);
   // What the trigger asks of a step of one sequence: tokens that all layers are cut to, kNoCut, or kLayersDiffer; and the most of a layer.
@@ -72,7 +73,7 @@ class ShapeRun {
   [[nodiscard]] Group group_of(std::span<const Seq> batch, bool decoding) const;
   void put_before(std::span<const Seq> batch);
   bool precede(const Seq& seq, std::int32_t index, std::int32_t seen, std::int32_t delta);
-  void run_layer(Group& group, std::int32_t layer, Result& result);
+  void run_layer(Group& group, std::int32_t layer, KvKeeper* keeper, Result& result);
   [[nodiscard]] TierBytes layer_bytes(std::span<Group> groups, std::int32_t layer) const;
   void finish(std::span<Group> groups, Result& result);
   [[nodiscard]] std::vector<std::int32_t> held_of(const Seq& seq) const;

@@ -17,6 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr int kSchemaVersion = 1;
+const std::vector<std::string> kReads{"stored", "decoded", "unpacked"};  // of KvReads
 const std::vector<std::string> kTokens{"tokens"}, kSequences{"sequences"}, kBytes{"bytes"};
 const std::vector<std::string> kAttention{"prefill_chunk", "kv_prefill", "n_decode", "kv_decode"}, kMoe{"tokens", "activated_experts"};
 const std::vector<std::string> kSkewAxes{"rows", "skew", "longest", "before"};
@@ -80,7 +81,7 @@ std::string meta_text(const Profile& p) {
                       quoted(p.model), quoted(p.measured), quoted(p.source));
   if (p.tile_rows != Profile{}.tile_rows) text += fmt::format("tile_rows: {}\n", p.tile_rows);
   if (!p.attention_has_append) text += "attention_has_append: false\n";
-  if (p.reads_decoded_kv) text += "kv_reads: decoded\n";
+  if (p.kv_reads != KvReads::kStored) text += fmt::format("kv_reads: {}\n", kReads[static_cast<std::size_t>(p.kv_reads)]);
   text += "host_time_ns: " + nanoseconds(p.host_time) + "\noptions:\n";
   for (const auto& [key, value] : p.options) text += "  " + key + ": " + quoted(value) + "\n";
   return text;
@@ -190,7 +191,7 @@ Profile read_kvlab_profile(const std::string& folder, int tp) {
   p.source = meta.text("source", "", "tool and version that measured it");
   p.tile_rows = meta.optional<int>("tile_rows", p.tile_rows, 1, 1024, "rows of a tile of matrix products; 1: none");
   p.attention_has_append = meta.flag("attention_has_append", true, "the attention table's times include the write of new K and V");
-  p.reads_decoded_kv = meta.choice("kv_reads", {"stored", "decoded"}, 0, "what attention reads of packed KV") == 1;
+  p.kv_reads = static_cast<KvReads>(meta.choice("kv_reads", kReads, 0, "what attention reads of packed KV"));
   p.host_time =
       std::llround(meta.optional<double>("host_time_ns", 0, 0, 1e9, "time to plan and launch a step") * static_cast<double>(kPsPerNs));
   if (meta.has("options")) {

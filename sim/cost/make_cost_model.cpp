@@ -61,7 +61,7 @@ auto load_at(Params& experiment, const std::string& key, Load load) {
 struct ProfileChoice {
   std::string format, path;
   bool fills_gaps = false, keeps_impossible = false;
-  std::optional<bool> reads_decoded_kv;  // none: as the profile says
+  std::optional<KvReads> kv_reads;  // none: as the profile says
 };
 
 ProfileChoice read_choice(Params& experiment) {
@@ -79,9 +79,10 @@ ProfileChoice read_choice(Params& experiment) {
     const std::size_t by_default = format == "vidur" ? 1 : 0;  // Vidur does not profile the output head
     choice.fills_gaps = p.choice("missing", {"error", "roofline"}, by_default, "what to do about operations or a tp without a table") == 1;
     const std::size_t reads =
-        p.choice("kv_reads", {"as_measured", "stored", "decoded"}, 0,
-                 "what attention reads of packed KV: as in the engine that was measured, its codes, or decoded K and V");
-    if (reads > 0) choice.reads_decoded_kv = reads == 2;
+        p.choice("kv_reads", {"as_measured", "stored", "decoded", "unpacked"}, 0,
+                 "what attention reads of packed KV: as in the engine that was measured, its codes, K and V that stay decoded, or K and V "
+                 "that each step decodes anew");
+    if (reads > 0) choice.kv_reads = static_cast<KvReads>(reads - 1);
   }
   p.reject_unread();
   return choice;
@@ -143,7 +144,7 @@ void apply_lint(Profile& profile, const CostSetup& setup, bool keeps_impossible)
 
 void use_profile(CostSetup& setup, Profile profile, const ProfileChoice& choice, const std::shared_ptr<const RooflinePrices>& roofline) {
   check_attention(profile);
-  profile.reads_decoded_kv = choice.reads_decoded_kv.value_or(profile.reads_decoded_kv);
+  profile.kv_reads = choice.kv_reads.value_or(profile.kv_reads);
   if (!choice.fills_gaps) check_coverage(profile, setup.model);
   apply_lint(profile, setup, choice.keeps_impossible);
   setup.profile_name = profile.format + " " + profile.file;

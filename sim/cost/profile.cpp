@@ -61,7 +61,8 @@ std::string profile_hash(const Profile& profile) {
   h.grid(profile.all_reduce);
   if (profile.skew) h.skew(*profile.skew);
   if (!profile.attention_has_append) h.text("append_kv apart");
-  if (profile.reads_decoded_kv) h.text("decoded KV");
+  if (profile.kv_reads == KvReads::kDecoded) h.text("decoded KV");
+  if (profile.kv_reads == KvReads::kUnpacked) h.text("unpacked KV");
   if (profile.tile_rows != Profile{}.tile_rows) h.number(profile.tile_rows);
   for (const PolicySample& s : profile.policy.samples()) {
     h.text(s.op);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/params.h"
+#include "policies/kv/footprint.h"
 #include "sim/cost/policy_times.h"
 #include "sim/cost/sample_grid.h"
 #include "sim/cost/skew_table.h"
@@ -39,7 +40,7 @@ struct Profile {
   // Rows of a matrix product come in tiles, and a partial tile takes as long as a whole one: between two token counts no further apart than
   // this the time is that of the upper one. 1: times of operations over tokens are interpolated everywhere.
   int tile_rows = 16;
-  bool reads_decoded_kv = false;               // attention takes packed KV as K and V decoded before it
+  KvReads kv_reads = KvReads::kStored;         // what attention takes of packed KV
   std::optional<SkewTable> skew;               // only where the profile says it is to be used
   Picoseconds host_time = 0;                   // of planning and launching one step
   std::map<std::string, std::string> options;  // of the engine it was measured with

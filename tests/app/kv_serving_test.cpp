@@ -39,7 +39,8 @@ TEST_F(KvServingTest, PoliciesChangeMemoryAndStepTime) {
   EXPECT_LT(value(s, kQuest, "kv_blocks"), value(s, kFull, "kv_blocks")) << "bounds of pages take room";
 }
 
-// The steps of packed KV are shorter where attention reads codes, and as long as plain ones where it reads what was decoded before.
+// The steps of packed KV are shorter where attention reads codes, and as long as plain ones where it reads what was decoded before. Where
+// each step decodes them anew, attention takes as long and the policy longer.
 TEST_F(KvServingTest, DecodedKvTakesAsLongAsPlain) {
   const TempFolder bundle;
   bundle.write("model.yaml", kTinyModel);
@@ -52,18 +53,23 @@ TEST_F(KvServingTest, DecodedKvTakesAsLongAsPlain) {
                           "output_tokens: {fixed: {value: 40}}}}\n"
                           "memory: {num_blocks: 400}\nmax_model_len: 2048\nscheduler: vllm_v1\nkv_policy: [full, kivi2]\n"
                           "profile: {kvlab: {path: " +
-                          bundle.path() + "/own, kv_reads: [stored, decoded]}}\n");
+                          bundle.path() + "/own, kv_reads: [stored, decoded, unpacked]}}\n");
   const Called called = call({"run", "small.yaml"});
   ASSERT_EQ(called.status, 0) << called.err;
   const CsvTable s = summary("small");
-  ASSERT_EQ(s.rows.size(), 4U);
-  std::map<std::string, double> attention;  // of the time that is not the policy's own
-  for (std::size_t r = 0; r < 4; ++r)
-    attention[s.rows[r][s.at("kv_policy")] + " " + s.rows[r][s.at("profile.kvlab.kv_reads")]] =
-        value(s, r, "step_attention_frac") / (1 - value(s, r, "step_policy_frac"));
+  ASSERT_EQ(s.rows.size(), 6U);
+  std::map<std::string, double> attention, policy;  // of the time that is not the policy's own; of all
+  for (std::size_t r = 0; r < 6; ++r) {
+    const std::string run = s.rows[r][s.at("kv_policy")] + " " + s.rows[r][s.at("profile.kvlab.kv_reads")];
+    policy[run] = value(s, r, "step_policy_frac");
+    attention[run] = value(s, r, "step_attention_frac") / (1 - policy[run]);
+  }
   EXPECT_DOUBLE_EQ(attention.at("full stored"), attention.at("full decoded"));
   EXPECT_LT(attention.at("kivi2 stored"), 0.96 * attention.at("full stored"));
   EXPECT_NEAR(attention.at("kivi2 decoded"), attention.at("full decoded"), 0.01 * attention.at("full decoded"));
+  EXPECT_NEAR(attention.at("kivi2 unpacked"), attention.at("kivi2 decoded"), 0.01 * attention.at("full decoded"));
+  EXPECT_EQ(policy.at("full unpacked"), 0);
+  EXPECT_GT(policy.at("kivi2 unpacked"), 1.5 * policy.at("kivi2 decoded"));
 }
 
 // Host memory is given in bytes: it has room for as many more blocks as a format makes them smaller.

@@ -36,6 +36,20 @@ TEST(TokenCopy, VectorsInTheOrderOfTheList) {
   EXPECT_EQ(pool.k, (std::vector<float>{9, 10, 0, 0, 7, 8, 3, 4}));
 }
 
+// Three tokens of four channels, in two bytes each; into pages a vector of one channel comes whole.
+TEST(TokenCopy, BytesOfACall) {
+  const std::int64_t first[] = {0, 3};
+  KvRows kv;
+  kv.num_rows = 1, kv.head_dim = 4, kv.kv_bytes = 2, kv.first = first, kv.num_words = 2;
+  VectorCopy copy{{kv, first, nullptr}, TokenCopyWay::kFromPages};
+  EXPECT_EQ(call(copy), (OpCall{"token_copy", 1, 3, 3, 3 * 4 + 3 * 2 * 8, 0}));
+  copy.keep = 1;
+  EXPECT_EQ(call(copy).bytes, 3 * 4 + 3 * 2 * 2);
+  copy.way = TokenCopyWay::kIntoPages;
+  EXPECT_EQ(call(copy).bytes, 3 * 4 + 3 * 2 * 5);
+  EXPECT_EQ(call(WordCopy{kv, TokenCopyWay::kFromPages, nullptr}), (OpCall{"token_copy", 1, 3, 3, 2 * 3 * 3 * 4, 0}));
+}
+
 TEST(TokenCopy, ChannelsThatAreNotStoredComeBackAsZeros) {
   Pool pool;
   const std::int64_t first[] = {0, 2};

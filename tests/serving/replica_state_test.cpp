@@ -18,6 +18,7 @@ class Replica {
     std::int64_t host_blocks = 0;
     std::int32_t kept_tokens = 0;  // sinks and a window; 0: every token is kept
     Footprint::OnPreempt on_preempt = Footprint::OnPreempt::kSwap;
+    std::vector<SeqState>* charged = nullptr;  // of such a policy: the sequences of its steps
     bool prefix_caching = true, is_contiguous = false, plans_over_unknown = false;
   };
 
@@ -32,8 +33,11 @@ class Replica {
     Params no_parameters = Params::empty("lru");
     auto pool = std::make_unique<BlockPool>(setup.blocks, kPagesPerBlock, BlockCacheRegistry::make("lru", no_parameters, "block cache"));
     std::unique_ptr<Footprint> footprint = std::make_unique<KeepAll>();
-    if (setup.kept_tokens > 0)
-      footprint = std::make_unique<testing::SinkWindow>(setup.kept_tokens, kBlockTokens, kPagesPerBlock, setup.on_preempt);
+    if (setup.kept_tokens > 0) {
+      auto window = std::make_unique<testing::SinkWindow>(setup.kept_tokens, kBlockTokens, kPagesPerBlock, setup.on_preempt);
+      window->note_charged(setup.charged);
+      footprint = std::move(window);
+    }
     state_ = std::make_unique<ReplicaState>(limits, std::move(pool), std::move(footprint));
   }
 
@@ -98,6 +102,23 @@ class Replica {
 // A cut sequence keeps 8 tokens, 2 blocks' worth of pages.
 constexpr std::int32_t kKept = 8;
 const std::vector<std::uint64_t> kFiveBlocks{11, 12, 13, 14, 15};
+
+// Blocks have names where a request has hashes and prefix caching is on, before and after it left the hashed domain.
+TEST(ReplicaStreaming, ThePolicyHearsWhichBlocksHaveNames) {
+  for (const bool caches : {true, false}) {
+    for (const std::vector<std::uint64_t>& content : {kFiveBlocks, {}}) {
+      std::vector<SeqState> charged;
+      Replica r({.blocks = 20, .kept_tokens = kKept, .charged = &charged, .prefix_caching = caches});
+      const RequestId id = r.arrive(20, 30, content);
+      ASSERT_TRUE(r.run(id, 20));
+      ASSERT_TRUE(r.run(id, 1));
+      ASSERT_EQ(charged.size(), 2U);
+      for (const SeqState& seq : charged) EXPECT_EQ(seq.is_named, caches && !content.empty());
+      EXPECT_FALSE(charged[0].left_hashed);
+      EXPECT_TRUE(charged[1].left_hashed);
+    }
+  }
+}
 
 // A prompt of 20 tokens is 5 blocks; while its last chunk runs the 2 private blocks are held as well: 7 in all.
 TEST(ReplicaStreaming, PeakThenPrivatePagesThenConstant) {

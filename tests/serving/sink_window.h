@@ -28,12 +28,15 @@ class SinkWindow final : public Footprint {
   }
   void charge(std::span<SeqInStep> batch, PolicyWork& work) override {
     for (SeqInStep& s : batch) {
+      if (charged_ != nullptr) charged_->push_back(s.state);
       s.attended_tokens = s.state.held_tokens;
       if (step(s.state, s.new_tokens).leaves_hashed) work.ops.push_back({"compact_rows", 1, budget_, 0, false});
     }
   }
   std::int64_t pages_at_end(std::int32_t, std::int32_t seen_tokens) override { return seen_tokens > budget_ ? pages(budget_) : 0; }
   [[nodiscard]] OnPreempt on_preempt() const override { return on_preempt_; }
+  // From now on charged sequences are added to `charged`.
+  void note_charged(std::vector<SeqState>* charged) { charged_ = charged; }
 
  private:
   [[nodiscard]] std::int64_t pages(std::int32_t tokens) const { return (tokens + block_tokens_ - 1) / block_tokens_ * pages_per_block_; }
@@ -41,6 +44,7 @@ class SinkWindow final : public Footprint {
   std::int32_t budget_, block_tokens_;
   std::int64_t pages_per_block_;
   OnPreempt on_preempt_;
+  std::vector<SeqState>* charged_ = nullptr;
 };
 
 }  // namespace kvlab::testing

@@ -103,20 +103,35 @@ TEST(PolicyPrices, AFaultyTableIsNamedWithItsLine) {
 TEST(PolicyPrices, TheProfileSaysWhatAttentionReadsOfPackedKv) {
   const WithPolicyTimes profile;
   Profile p = read_kvlab_profile(profile.folder.path(), 1);
-  EXPECT_FALSE(p.reads_decoded_kv);
-  p.reads_decoded_kv = true;
+  EXPECT_EQ(p.kv_reads, KvReads::kStored);
+  p.kv_reads = KvReads::kDecoded;
   const TempFolder own;
   write_kvlab_profile(p, own.path());
   const auto with = [&](const std::string& option) {
     return setup_of("profile: {kvlab: {path: " + own.path() + option + "}}\nmodel: " + profile.bundle.path() +
                     "/model.yaml\nhardware: " + profile.bundle.path() + "/card.yaml\n");
   };
-  EXPECT_TRUE(with("").profile->reads_decoded_kv) << "as it was measured";
-  EXPECT_TRUE(with(", kv_reads: decoded").profile->reads_decoded_kv);
-  EXPECT_FALSE(with(", kv_reads: stored").profile->reads_decoded_kv);
+  EXPECT_EQ(with("").profile->kv_reads, KvReads::kDecoded) << "as it was measured";
+  EXPECT_EQ(with(", kv_reads: decoded").profile->kv_reads, KvReads::kDecoded);
+  EXPECT_EQ(with(", kv_reads: stored").profile->kv_reads, KvReads::kStored);
+  EXPECT_EQ(with(", kv_reads: unpacked").profile->kv_reads, KvReads::kUnpacked);
   EXPECT_NE(with("").profile_hash, profile.written);
+  EXPECT_NE(with(", kv_reads: unpacked").profile_hash, profile.written);
+  EXPECT_NE(with(", kv_reads: unpacked").profile_hash, with(", kv_reads: decoded").profile_hash);
   EXPECT_EQ(with(", kv_reads: stored").profile_hash, profile.written) << "the profile without it";
   EXPECT_THAT(error_of([&] { static_cast<void>(with(", kv_reads: packed")); }), testing::HasSubstr("kv_reads"));
+}
+
+// What a profile says comes back as it was written, and a run without the option takes it from there.
+TEST(PolicyPrices, KvReadsComeBackFromTheFolder) {
+  const WithPolicyTimes profile;
+  for (const KvReads reads : {KvReads::kStored, KvReads::kDecoded, KvReads::kUnpacked}) {
+    Profile p = read_kvlab_profile(profile.folder.path(), 1);
+    p.kv_reads = reads;
+    const TempFolder own;
+    write_kvlab_profile(p, own.path());
+    EXPECT_EQ(read_kvlab_profile(own.path(), 1).kv_reads, reads);
+  }
 }
 
 // A profile that brings its own model and card along is used with them.

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <vector>
+
+#include "kernels/ops.h"
+#include "policies/kv/footprint.h"
+
+namespace kvlab {
+
+// Operations of a step summed by name, in order of first appearance; launches count calls.
+void add_op(std::vector<PolicyOp>& ops, const PolicyOp& more);
+// So many equal calls. Attention is left out, and fetches of nothing.
+void add_calls(std::vector<PolicyOp>& ops, const OpCall& call, std::int64_t times);
+
+}  // namespace kvlab

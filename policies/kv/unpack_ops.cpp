@@ -1,0 +1,151 @@
+#include "policies/kv/unpack_ops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "kernels/cast/cast.h"
+#include "kernels/dequantize/dequantize.h"
+#include "kernels/low_rank/low_rank.h"
+#include "kernels/outliers/outliers.h"
+#include "kernels/prune_channels/prune_channels.h"
+#include "kernels/sparsify/sparsify.h"
+#include "kernels/token_copy/token_copy.h"
+#include "policies/kv/forward_passes.h"
+#include "policies/kv/op_sums.h"
+
+namespace kvlab {
+
+namespace {
+
+// Notes what a step of one sequence encodes, by the operations that decode it, and what a decode step reads.
+class StepNotes final : public KvKeeper {
+ public:
+  struct Layer {
+    std::vector<OpCall> decoding;
+    // Of K and V: each list of tokens, and its length. Operations on one list decode the same tokens.
+    std::vector<std::pair<const std::int64_t*, std::int64_t>> lists[2];
+    std::int64_t read_tokens = -1;  // over all heads; -1: nothing was asked for
+
+    [[nodiscard]] std::int64_t encoded(std::size_t side) const {
+      std::int64_t tokens = 0;
+      for (const auto& list : lists[side]) tokens += list.second;
+      return tokens;
+    }
+  };
+  explicit StepNotes(std::int32_t num_layers) : layers_(static_cast<std::size_t>(num_layers)) {}
+  [[nodiscard]] const std::vector<Layer>& layers() const { return layers_; }
+
+  void keep(const LayerStep& step, const Cast& op) override { note(step, op.tokens, call(Uncast{op.tokens, op.type, nullptr})); }
+  void keep(const LayerStep& step, const Dequantize& op) override { note(step, op.tokens, call(op)); }
+  void keep(const LayerStep& step, const LowRankRebuild& op) override { note(step, op.factor.tokens, call(op)); }
+  void keep(const LayerStep& step, const PruneChannels& op) override {
+    note(step, op.tokens, call(VectorCopy{op.tokens, TokenCopyWay::kIntoPages, nullptr, nullptr, op.keep}));
+  }
+  void keep(const LayerStep& step, const RestoreOutliers& op) override { note(step, op.outliers.tokens, call(op)); }
+  void keep(const LayerStep& step, const Unsparsify& op) override { note(step, op.tokens, call(op)); }
+  void keep(const LayerStep&, const PackDropped&) override {}
+
+  void fetch(const LayerStep& step, const Selection& selection) override {
+    Layer& layer = layers_[static_cast<std::size_t>(step.layer)];
+    if (layer.read_tokens >= 0) return;
+    layer.read_tokens = selection.index_first == nullptr ? step.kv.total() : selection.index_first[step.kv.num_rows];
+  }
+
+ private:
+  void note(const LayerStep& step, const ListedTokens& tokens, const OpCall& decoding) {
+    if (tokens.total() == 0) return;
+    Layer& layer = layers_[static_cast<std::size_t>(step.layer)];
+    layer.decoding.push_back(decoding);
+    auto& lists = layer.lists[tokens.values ? 1 : 0];
+    const auto at = std::find_if(lists.begin(), lists.end(), [&](const auto& list) { return list.first == tokens.first; });
+    if (at == lists.end())
+      lists.emplace_back(tokens.first, tokens.total());
+    else
+      at->second = std::max(at->second, tokens.total());
+  }
+
+  std::vector<Layer> layers_;
+};
+
+}  // namespace
+
+UnpackOps::UnpackOps(const Recipe& recipe, const ModelShape& model)
+    : model_(model), trigger_(recipe.make_trigger()), budget_(recipe.budget), counts_(recipe, model), shapes_(recipe, model, &counts_) {
+  for (std::int32_t l = 0; l < model.num_layers; ++l) has_tiers_ |= shapes_.policy().lower(l) != Selector::Lower::kNothing;
+}
+
+void UnpackOps::add(std::int32_t prompt_tokens, std::int64_t held_tokens, std::vector<PolicyOp>& ops) {
+  const std::int32_t n = (std::max(prompt_tokens, 1) + kStep - 1) / kStep * kStep;
+  auto at = known_.find(n);
+  if (at == known_.end()) {
+    if (known_.size() >= kMostKnown) known_.clear();
+    at = known_.emplace(n, run(n)).first;
+  }
+  const Unpacked& found = at->second;
+  const double share = found.held_tokens > 0 ? static_cast<double>(held_tokens) / static_cast<double>(found.held_tokens) : 0;
+  const auto part = [share](std::int64_t x) { return std::llround(share * static_cast<double>(x)); };
+  for (const PolicyOp& op : found.ops) add_op(ops, {op.name, op.launches, part(op.bytes), part(op.flops), false});
+}
+
+UnpackOps::Unpacked UnpackOps::run(std::int32_t prompt_tokens) {
+  ++runs_;
+  shapes_.forget();
+  return has_tiers_ ? run_tiers(prompt_tokens) : run_codes(prompt_tokens);
+}
+
+UnpackOps::Unpacked UnpackOps::run_codes(std::int32_t prompt_tokens) {
+  ShapeRun::Seq prompt{0, prompt_tokens, prompt_tokens, {0}, {}};
+  prompt.extras = extras_of(shapes_.policy().needs(), prompt_tokens, true);
+  counts_.set_target(shapes_.targets(prompt).most, trigger_->full({0, 0, prompt_tokens, prompt_tokens, -1}, budget_), prompt_tokens);
+  StepNotes notes(model_.num_layers);
+  const ShapeRun::Result result = shapes_.step(std::span(&prompt, 1), &notes);
+  Unpacked found;
+  auto row = result.held.begin();
+  for (const StepNotes::Layer& layer : notes.layers()) {
+    std::int64_t tokens = 0;
+    for (std::int32_t h = 0; h < model_.kv_heads; ++h) tokens += *row++;
+    found.held_tokens += tokens;
+    if (layer.decoding.empty()) continue;
+    add_copies(tokens, tokens - layer.encoded(0), tokens - layer.encoded(1), found);
+    for (const OpCall& c : layer.decoding) add_calls(found.ops, c, 1);
+  }
+  return found;
+}
+
+// A decode step reads what it would read if the prompt had ended a token before; what a selector keeps whether it is read or not is left
+// out.
+UnpackOps::Unpacked UnpackOps::run_tiers(std::int32_t held_tokens) {
+  ShapeRun::Seq seq{held_tokens, 1, held_tokens - 1, {held_tokens}, {}};
+  seq.extras = extras_of(shapes_.policy().needs(), seq.prompt_tokens, false);
+  counts_.set_target(0, 0, 0);
+  StepNotes notes(model_.num_layers);
+  shapes_.step(std::span(&seq, 1), &notes);
+  const std::int64_t tokens = std::int64_t{model_.kv_heads} * held_tokens;
+  Unpacked found;
+  for (std::int32_t l = 0; l < model_.num_layers; ++l) {
+    found.held_tokens += tokens;
+    const Selector::Lower lower = shapes_.policy().lower(l);
+    if (lower == Selector::Lower::kNothing) continue;
+    const std::int64_t read = std::clamp<std::int64_t>(notes.layers()[static_cast<std::size_t>(l)].read_tokens, 0, tokens);
+    add_copies(tokens, lower == Selector::Lower::kValues ? tokens : read, read, found);
+  }
+  return found;
+}
+
+// Into pages and out of them: positions and statistics of `tokens`, K and V of so many.
+void UnpackOps::add_copies(std::int64_t tokens, std::int64_t keys, std::int64_t values, Unpacked& to) const {
+  const std::int64_t first[] = {0, tokens};
+  KvRows kv;
+  kv.num_rows = 1, kv.first = first;
+  kv.head_dim = model_.head_dim, kv.kv_bytes = model_.kv_bytes, kv.num_words = shapes_.policy().num_words();
+  for (const TokenCopyWay way : {TokenCopyWay::kIntoPages, TokenCopyWay::kFromPages}) {
+    add_calls(to.ops, call(WordCopy{kv, way, nullptr}), 1);
+    for (const std::int64_t n : {keys, values}) {
+      const std::int64_t listed[] = {0, n};
+      if (n > 0) add_calls(to.ops, call(VectorCopy{{kv, listed, nullptr, false}, way, nullptr, nullptr, 0}), 1);
+    }
+  }
+}
+
+}  // namespace kvlab

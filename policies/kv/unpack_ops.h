@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "policies/kv/count_sources.h"
+#include "policies/kv/footprint.h"
+#include "policies/kv/shape_run.h"
+
+namespace kvlab {
+
+// What bringing a sequence back from rest takes in a decode step, and laying it down again, where only what the recipe's format stores
+// stays between steps, or a selector has a lower tier. Layer by layer codes are decoded into pages; what is not encoded, or what a tier
+// keeps on the GPU, is copied ("token_copy") into pages and out again, with positions and statistics. Nothing is encoded again, and what
+// comes from the host is not counted here. An operation is called once per layer and sequence.
+//
+// What is encoded is asked of the parts: they run on shapes up to the end of a prompt, as if all tokens had come with it. Tokens encoded in
+// several goes during decode may lie in more codes than that, which are called one after another. Sequences that lose encoded tokens in
+// the middle of their prompt do not rest in the engine; here they do.
+class UnpackOps {
+ public:
+  // Errors as ShapeRun's.
+  UnpackOps(const Recipe& recipe, const ModelShape& model);
+
+  // Adds what a sequence takes that rests with `held_tokens` over all its layers and KV heads. They are a part of what the recipe leaves of
+  // a prompt of `prompt_tokens`, or a little more: all sizes are taken in proportion.
+  void add(std::int32_t prompt_tokens, std::int64_t held_tokens, std::vector<PolicyOp>& ops);
+  // How often the parts were run so far.
+  [[nodiscard]] std::int64_t runs() const { return runs_; }
+
+ private:
+  struct Unpacked {
+    std::int64_t held_tokens = 0;  // over all rows
+    std::vector<PolicyOp> ops;
+  };
+  static constexpr std::int32_t kStep = 16;  // tokens: prompts are rounded up to a multiple
+  static constexpr std::size_t kMostKnown = 1 << 14;
+  [[nodiscard]] Unpacked run(std::int32_t prompt_tokens);
+  [[nodiscard]] Unpacked run_codes(std::int32_t prompt_tokens);
+  [[nodiscard]] Unpacked run_tiers(std::int32_t held_tokens);
+  void add_copies(std::int64_t tokens, std::int64_t keys, std::int64_t values, Unpacked& to) const;
+
+  ModelShape model_;
+  std::unique_ptr<Trigger> trigger_;
+  Budget budget_;
+  ExpectedCounts counts_;
+  ShapeRun shapes_;  // takes counts_; apart from the footprint's, whose parts must not see these prompts
+  bool has_tiers_ = false;
+  std::unordered_map<std::int32_t, Unpacked> known_;  // by prompt tokens
+  std::int64_t runs_ = 0;
+};
+
+}  // namespace kvlab
