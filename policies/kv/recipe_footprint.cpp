@@ -335,7 +335,7 @@ void RecipeFootprint::charge_decodes(std::span<SeqInStep> batch, PolicyWork& wor
     if (s.new_tokens != 1 || s.state.seen_tokens < s.state.prompt_tokens || s.state.recomputes) continue;
     rows.push_back(shape_of(s.state, 1));
     s.attended_tokens = attended(decodes_.decode(std::span(&rows.back(), 1)));
-    if (unpacking_ && (!s.state.is_named || s.state.left_hashed)) charge_unpacking(s.state, rows.back(), work);
+    if (unpacking_ && (!s.state.is_named || s.state.left_hashed)) unpack(s.state, rows.back());
   }
   if (rows.empty()) return;
   const LayerCalls calls = decodes_.decode(rows);
@@ -343,16 +343,17 @@ void RecipeFootprint::charge_decodes(std::span<SeqInStep> batch, PolicyWork& wor
     const auto layers = std::count(calls.class_of_layer.begin(), calls.class_of_layer.end(), static_cast<std::int32_t>(c));
     for (const OpCall& call : calls.calls[c]) add_calls(work.ops, call, layers);
   }
+  if (unpacking_) unpacking_->take(work.ops);
 }
 
 // Of a sequence that rested. One that lost tokens is what is left of its prompt and has grown since; where decode goes on cutting, it lost
 // encoded ones and stays decoded.
-void RecipeFootprint::charge_unpacking(const SeqState& seq, const ShapeRun::Seq& shape, PolicyWork& work) {
+void RecipeFootprint::unpack(const SeqState& seq, const ShapeRun::Seq& shape) {
   std::int64_t held = 0;
   for (const std::int32_t h : shape.held) held += h;
   if (shape.held.size() == 1) held *= std::int64_t{model_.num_layers} * model_.kv_heads;
   const bool lost = std::any_of(shape.held.begin(), shape.held.end(), [&](std::int32_t h) { return h < shape.seen_tokens; });
-  if (!lost || !trigger_->in_decode()) unpacking_->add(lost ? seq.prompt_tokens : seq.held_tokens, held, work.ops);
+  if (!lost || !trigger_->in_decode()) unpacking_->add(lost ? seq.prompt_tokens : seq.held_tokens, held);
 }
 
 // Tokens decoded ahead come one after the other, each in a pass of its own.

@@ -61,7 +61,7 @@ class RecipeFootprint final : public Footprint {
   void note_held(std::span<const std::int32_t> held, std::int32_t end, FootprintStep& done);
   void charge_prompts(std::span<SeqInStep> batch, PolicyWork& work);
   void charge_decodes(std::span<SeqInStep> batch, PolicyWork& work);
-  void charge_unpacking(const SeqState& seq, const ShapeRun::Seq& shape, PolicyWork& work);
+  void unpack(const SeqState& seq, const ShapeRun::Seq& shape);
   [[nodiscard]] std::int32_t attended(const LayerCalls& calls) const;
   void add_passes(std::span<const PassShape> chunks, std::int32_t kv_tokens, PolicyWork& work) const;
   void find_side_bytes();

@@ -75,23 +75,37 @@ UnpackOps::UnpackOps(const Recipe& recipe, const ModelShape& model)
   for (std::int32_t l = 0; l < model.num_layers; ++l) has_tiers_ |= shapes_.policy().lower(l) != Selector::Lower::kNothing;
 }
 
-void UnpackOps::add(std::int32_t prompt_tokens, std::int64_t held_tokens, std::vector<PolicyOp>& ops) {
-  const std::int32_t n = (std::max(prompt_tokens, 1) + kStep - 1) / kStep * kStep;
-  auto at = known_.find(n);
-  if (at == known_.end()) {
-    if (known_.size() >= kMostKnown) known_.clear();
-    at = known_.emplace(n, run(n)).first;
+void UnpackOps::add(std::int32_t prompt_tokens, std::int64_t held_tokens) {
+  const auto step = static_cast<std::size_t>((std::max(prompt_tokens, 1) - 1) / kStep);
+  if (known_.size() <= step) known_.resize(step + 1);
+  if (!known_[step].is_known) known_[step] = run(static_cast<std::int32_t>(step + 1) * kStep);
+  const auto held = static_cast<double>(held_tokens);
+  for (const auto& [at, op] : known_[step].ops) {
+    Sum& sum = sums_[at];
+    sum.launches += op.launches, sum.bytes += held * op.bytes, sum.flops += held * op.flops;
   }
-  const Unpacked& found = at->second;
-  const double share = found.held_tokens > 0 ? static_cast<double>(held_tokens) / static_cast<double>(found.held_tokens) : 0;
-  const auto part = [share](std::int64_t x) { return std::llround(share * static_cast<double>(x)); };
-  for (const PolicyOp& op : found.ops) add_op(ops, {op.name, op.launches, part(op.bytes), part(op.flops), false});
 }
 
-UnpackOps::Unpacked UnpackOps::run(std::int32_t prompt_tokens) {
+void UnpackOps::take(std::vector<PolicyOp>& ops) {
+  for (Sum& sum : sums_) {
+    if (sum.launches > 0) add_op(ops, {sum.name, sum.launches, std::llround(sum.bytes), std::llround(sum.flops), false});
+    sum = {sum.name, 0, 0, 0};
+  }
+}
+
+UnpackOps::PerToken UnpackOps::run(std::int32_t prompt_tokens) {
   ++runs_;
   shapes_.forget();
-  return has_tiers_ ? run_tiers(prompt_tokens) : run_codes(prompt_tokens);
+  const Unpacked found = has_tiers_ ? run_tiers(prompt_tokens) : run_codes(prompt_tokens);
+  PerToken per_token{true, {}};
+  const auto tokens = static_cast<double>(found.held_tokens);
+  for (const PolicyOp& op : found.ops) {
+    auto at = std::find_if(sums_.begin(), sums_.end(), [&](const Sum& sum) { return sum.name == op.name; });
+    if (at == sums_.end()) at = sums_.insert(sums_.end(), {op.name, 0, 0, 0});
+    const Sum each{op.name, op.launches, static_cast<double>(op.bytes) / tokens, static_cast<double>(op.flops) / tokens};
+    per_token.ops.emplace_back(static_cast<std::size_t>(at - sums_.begin()), each);
+  }
+  return per_token;
 }
 
 UnpackOps::Unpacked UnpackOps::run_codes(std::int32_t prompt_tokens) {

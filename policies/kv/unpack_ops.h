@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <unordered_map>
+#include <memory>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "policies/kv/count_sources.h"
@@ -23,9 +25,11 @@ class UnpackOps {
   // Errors as ShapeRun's.
   UnpackOps(const Recipe& recipe, const ModelShape& model);
 
-  // Adds what a sequence takes that rests with `held_tokens` over all its layers and KV heads. They are a part of what the recipe leaves of
-  // a prompt of `prompt_tokens`, or a little more: all sizes are taken in proportion.
-  void add(std::int32_t prompt_tokens, std::int64_t held_tokens, std::vector<PolicyOp>& ops);
+  // Adds to the step what a sequence takes that rests with `held_tokens` over all its layers and KV heads. They are a part of what the
+  // recipe leaves of a prompt of `prompt_tokens`, or a little more: all sizes are taken in proportion.
+  void add(std::int32_t prompt_tokens, std::int64_t held_tokens);
+  // Adds the step's sums to `ops`, and begins another step.
+  void take(std::vector<PolicyOp>& ops);
   // How often the parts were run so far.
   [[nodiscard]] std::int64_t runs() const { return runs_; }
 
@@ -34,9 +38,18 @@ class UnpackOps {
     std::int64_t held_tokens = 0;  // over all rows
     std::vector<PolicyOp> ops;
   };
+  struct Sum {
+    std::string_view name;
+    std::int64_t launches = 0;
+    double bytes = 0, flops = 0;
+  };
+  // What a sequence of one length takes for each token that it holds; launches in all.
+  struct PerToken {
+    bool is_known = false;
+    std::vector<std::pair<std::size_t, Sum>> ops;  // with their place in sums_
+  };
   static constexpr std::int32_t kStep = 16;  // tokens: prompts are rounded up to a multiple
-  static constexpr std::size_t kMostKnown = 1 << 14;
-  [[nodiscard]] Unpacked run(std::int32_t prompt_tokens);
+  [[nodiscard]] PerToken run(std::int32_t prompt_tokens);
   [[nodiscard]] Unpacked run_codes(std::int32_t prompt_tokens);
   [[nodiscard]] Unpacked run_tiers(std::int32_t held_tokens);
   void add_copies(std::int64_t tokens, std::int64_t keys, std::int64_t values, Unpacked& to) const;
@@ -47,7 +60,8 @@ class UnpackOps {
   ExpectedCounts counts_;
   ShapeRun shapes_;  // takes counts_; apart from the footprint's, whose parts must not see these prompts
   bool has_tiers_ = false;
-  std::unordered_map<std::int32_t, Unpacked> known_;  // by prompt tokens
+  std::vector<PerToken> known_;  // by steps of the prompt
+  std::vector<Sum> sums_;
   std::int64_t runs_ = 0;
 };
 
