@@ -337,6 +337,15 @@ TEST(Calibration, MoreTimeGoesOnFromAFinishedProfile) {
   EXPECT_LT(again.errors.back().p95_frac, c.result.errors.back().p95_frac);
 }
 
+// Serving on a CPU keeps codes alone between steps.
+TEST(Calibration, AProfileOfACpuSaysThatPackedKvIsDecodedAnew) {
+  FakeMeter meter;
+  EXPECT_EQ(Calibrated(meter, 1e-6).profile().kv_reads, KvReads::kUnpacked);
+  FakeMeter gpu;
+  gpu.kind = DeviceKind::kGpu;
+  EXPECT_EQ(Calibrated(gpu, 1e-6).profile().kv_reads, KvReads::kStored);
+}
+
 // Under the same names they hold times of other launches.
 TEST(Calibration, EarlierFoldersOfAGpuAreRefused) {
   FakeMeter meter;

@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <map>
 #include <string>
+
+#include "bench/kernel/kernel_case.h"
+#include "policies/kv/unpack_ops.h"
 
 namespace kvlab {
 
@@ -33,6 +37,26 @@ TEST(CalibrationTables, AreNamedForWhatIsTimed) {
   EXPECT_EQ(cpu.at("rotary_emb"), "rotary_emb rope/f32");
   EXPECT_EQ(cpu.at("lm_head"), "lm_head linear/f32");
   EXPECT_EQ(cpu.at("qk_norm"), "qk_norm rmsnorm/f32");
+}
+
+// Every operation by which sequences come back from rest has a table, and a case that times it.
+TEST(CalibrationTables, CoverWhatUnpackingCalls) {
+  ::setenv("KVLAB_RECIPES", KVLAB_SOURCE_DIR "/policies/kv/recipes", 1);
+  std::map<std::string, std::string> tables;
+  for (const CalibrationTable& t : calibration_tables(load_model_spec("qwen3-8b", kSpecs), DeviceKind::kCpu, {}))
+    if (t.kind == TableKind::kPolicy) tables[t.name] = t.family;
+  for (const char* recipe : {"kivi2", "fp8", "gear", "mustafar50", "think", "kcache"}) {
+    UnpackOps unpacking(load_recipe(recipe), {4, 8, 2, 64, 128});
+    unpacking.add(1024, 8 * 1024);
+    std::vector<PolicyOp> ops;
+    unpacking.take(ops);
+    EXPECT_FALSE(ops.empty()) << recipe;
+    for (const PolicyOp& op : ops) {
+      const std::string name(op.name);
+      ASSERT_TRUE(tables.contains(name)) << name << " of " << recipe;
+      EXPECT_NE(find_family(DeviceKind::kCpu, tables[name], "f32"), nullptr) << name;
+    }
+  }
 }
 
 }  // namespace
