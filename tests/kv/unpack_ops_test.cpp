@@ -157,6 +157,52 @@ TEST(UnpackOps, RowsThatLoseEncodedTokensStayDecoded) {
   EXPECT_EQ(unpacked(recipe, {{800, 700, 400, 0, true, false}}), UnpackSums{});
 }
 
+SeqState after_step(SeqState seq, const FootprintStep& done, std::int32_t new_tokens) {
+  seq.seen_tokens += new_tokens;
+  seq.left_hashed |= done.leaves_hashed;
+  seq.held_tokens = seq.left_hashed ? done.held_tokens : seq.seen_tokens;
+  seq.pattern = seq.left_hashed ? done.pattern : 0;
+  return seq;
+}
+
+// Whether unpacking adds anything in three decode steps behind the prompt; it takes nothing away.
+bool unpacks(const Recipe& recipe, std::int32_t prompt) {
+  RecipeFootprint decoded(recipe, kUnpackModel, 16, KvReads::kDecoded), anew(recipe, kUnpackModel, 16, KvReads::kUnpacked);
+  SeqState seq{0, prompt, 0, 0, false, false};
+  bool adds = false;
+  for (std::int32_t next = prompt; seq.seen_tokens < prompt + 3; next = 1) {
+    std::vector<SeqInStep> a{{seq, next, 0}}, b = a;
+    PolicyWork less, more;
+    decoded.charge(a, less), anew.charge(b, more);
+    adds |= more.ops.size() > less.ops.size();
+    for (std::size_t i = 0; i < less.ops.size(); ++i) {
+      EXPECT_EQ(more.ops.at(i).name, less.ops[i].name);
+      EXPECT_GE(more.ops.at(i).bytes, less.ops[i].bytes) << less.ops[i].name;
+      adds |= more.ops[i].bytes > less.ops[i].bytes;
+    }
+    decoded.step(seq, next);
+    seq = after_step(seq, anew.step(seq, next), next);
+  }
+  return adds;
+}
+
+// Every recipe that serves runs, and only those with codes or tiers unpack.
+TEST(UnpackOps, EveryRecipeThatServes) {
+  for (const std::string& name : recipes_in({"cost"})) {
+    Recipe recipe = load_recipe(name);
+    const KvPolicy policy(recipe, kUnpackModel);
+    if (policy.needs().future_queries) continue;
+    if (recipe.has_budget) recipe = load_recipe(name, 300);
+    SCOPED_TRACE(name);
+    const bool has_tiers = policy.lower(kUnpackModel.num_layers - 1) != Selector::Lower::kNothing;
+    const bool has_codes = name != "cachegen" && recipe.format != "native" && recipe.format != "low_rank_keys";
+    EXPECT_EQ(unpacks(recipe, 500), has_tiers || has_codes || recipe.disposal == "low_precision");
+    unpacks(recipe, 1);
+  }
+  EXPECT_TRUE(unpacks(recipe_of("{recipe: pyramidkv, budget_tokens: 130, format: {cast: {type: fp8_e4m3}}}"), 500))
+      << "rows of unequal length";
+}
+
 // The sizes of steps and what attention reads are those of decoded KV, and the parts run once for 16 lengths.
 TEST(UnpackOps, MemoryAndAttentionAreThoseOfDecodedKv) {
   for (const char* name : {"kivi2", "dfloat11", "zipcache", "infinigen"}) {
