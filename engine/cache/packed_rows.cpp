@@ -2,7 +2,6 @@
 
 #include <span>
 
-#include "base/parallel.h"
 #include "engine/cache/rows_view.h"
 #include "kernels/token_copy/token_copy.h"
 
@@ -81,13 +80,7 @@ void PackedRows::move_to(const TensorMemory& memory) {
   memory_ = memory;
 }
 
-// On a GPU all rows at once; there an operation takes as long for one.
-void PackedRows::fill(const KvRows& kv, std::int32_t first_row) const {
-  if (!memory_.on_host()) return fill_rows(kv, first_row, 0, kv_heads());
-  for_each_in_parallel(kv_heads(), [&](std::int64_t h) { fill_rows(kv, first_row, static_cast<std::int32_t>(h), 1); });
-}
-
-void PackedRows::fill_rows(const KvRows& kv, std::int32_t first_row, std::int32_t begin, std::int32_t count) const {
+void PackedRows::fill(const KvRows& kv, std::int32_t first_row, std::int32_t begin, std::int32_t count) const {
   const RowsView own(kv, first_row + begin, std::span(len_).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count)));
   run_in(memory_, WordCopy{own.rows(), TokenCopyWay::kIntoPages, words_.row(begin)});
   for (std::size_t s = 0; s < sides_.size(); ++s) {

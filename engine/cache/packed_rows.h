@@ -39,8 +39,8 @@ class PackedRows {
   [[nodiscard]] bool is_resting() const { return is_resting_; }
   // All of it goes to another memory, and comes back before rows are filled.
   void move_to(const TensorMemory& memory);
-  // Fills the rows' first tokens, those that rested.
-  void fill(const KvRows& kv, std::int32_t first_row) const;
+  // Fills the first tokens, those that rested, of `count` rows from the begin-th on; the first of all is row `first_row`.
+  void fill(const KvRows& kv, std::int32_t first_row, std::int32_t begin, std::int32_t count) const;
 
   [[nodiscard]] std::int64_t kv_bytes() const;                                // of K and V at rest
   [[nodiscard]] std::int64_t beside_bytes() const { return words_.bytes(); }  // positions and statistics
@@ -58,7 +58,6 @@ class PackedRows {
   [[nodiscard]] bool has_codes(std::size_t head) const;
   void note_lengths(const KvRows& kv, std::int32_t first_row, std::int32_t new_tokens);
   void take_side(std::size_t side, const KvRows& own);
-  void fill_rows(const KvRows& kv, std::int32_t first_row, std::int32_t begin, std::int32_t count) const;
 
   TensorMemory memory_;
   std::array<Side, 2> sides_;

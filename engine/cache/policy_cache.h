@@ -99,6 +99,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   void unshare(Group& g, std::int32_t layer);
   void wake(Group& g, std::int32_t layer);
   void rest(Group& g, std::int32_t layer);
+  void rest_pages(Group& g, std::int32_t layer);
   void raise(Group& g, std::int32_t layer);
   void lower(Group& g, std::int32_t layer);
   void append(Group& g, std::int32_t layer, const LayerInput& in);

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "base/parallel.h"
 #include "engine/cache/policy_cache_group.h"
 #include "policies/kv/kv_keeper.h"
 
@@ -42,6 +44,12 @@ class PolicyCache::Keeper final : public KvKeeper {
   std::vector<std::vector<std::int32_t>> read_;  // [rows of the group at work]
   Traffic moved_;                                // between host memory and the cache's
 };
+
+// What is done to rows that lie apart: on a GPU one after the other, there an operation takes as long for one.
+inline void for_each_apart(const TensorMemory& memory, std::int64_t count, const std::function<void(std::int64_t)>& part) {
+  if (memory.on_host()) return for_each_in_parallel(count, part);
+  for (std::int64_t i = 0; i < count; ++i) part(i);
+}
 
 inline bool is_resting(const EngineSequence& sequence, std::size_t layer) {
   return !sequence.packed.empty() && sequence.packed[layer].is_resting();

@@ -78,23 +78,38 @@ void PolicyCache::Keeper::keep(const LayerStep& step, const PackDropped& op) {
 void PolicyCache::wake(Group& g, std::int32_t layer) {
   if (!keeper_->packs()) return;
   const KvRows kv = g.layers[place(layer)].rows();
-  for (std::size_t s = 0; s < g.sequences.size(); ++s)
-    if (is_resting(*g.sequences[s], place(layer)))
-      fitted([&] { g.sequences[s]->packed[place(layer)].fill(kv, static_cast<std::int32_t>(s) * shape_.kv_heads); });
+  // So many heads at a time.
+  const std::int32_t heads = shape_.kv_heads, each = model_->memory().on_host() ? 1 : heads;
+  for_each_apart(model_->memory(), std::ssize(g.sequences) * heads / each, [&](std::int64_t i) {
+    const std::int64_t s = i * each / heads;
+    const EngineSequence& sequence = *g.sequences[static_cast<std::size_t>(s)];
+    if (!is_resting(sequence, place(layer))) return;
+    fitted([&] {
+      sequence.packed[place(layer)].fill(kv, static_cast<std::int32_t>(s) * heads, static_cast<std::int32_t>(i * each % heads), each);
+    });
+  });
 }
 
 void PolicyCache::rest(Group& g, std::int32_t layer) {
   if (!keeper_->packs()) return;
-  KvStore& store = g.layers[place(layer)];
-  const KvRows kv = store.rows();
-  for (std::size_t s = 0; s < g.sequences.size(); ++s) {
-    const std::int32_t first_row = static_cast<std::int32_t>(s) * shape_.kv_heads;
+  const KvRows kv = g.layers[place(layer)].rows();
+  for_each_apart(model_->memory(), std::ssize(g.sequences), [&](std::int64_t i) {
+    const auto s = static_cast<std::size_t>(i);
+    const std::int32_t first_row = static_cast<std::int32_t>(i) * shape_.kv_heads;
     PackedRows& packed = g.sequences[s]->packed[place(layer)];
     packed.settle(kv, first_row, g.seqs[s].new_tokens);
-    if (g.sequences[s]->shares_pages || g.seqs[s].end() < g.seqs[s].prompt_tokens || !packed.can_rest()) continue;
+    if (g.sequences[s]->shares_pages || g.seqs[s].end() < g.seqs[s].prompt_tokens || !packed.can_rest()) return;
     fitted([&] { packed.take(kv, first_row); });
-    for (std::int32_t h = 0; h < shape_.kv_heads; ++h) store.rest(first_row + h);
-  }
+  });
+  rest_pages(g, layer);
+}
+
+// Rows at rest give their pages back.
+void PolicyCache::rest_pages(Group& g, std::int32_t layer) {
+  for (std::size_t s = 0; s < g.sequences.size(); ++s)
+    for (std::int32_t h = 0; h < shape_.kv_heads; ++h)
+      if (is_resting(*g.sequences[s], place(layer)) || is_lowered(*g.sequences[s], place(layer)))
+        g.layers[place(layer)].rest(static_cast<std::int32_t>(s) * shape_.kv_heads + h);
 }
 
 void PolicyCache::move_rest(EngineSequence& sequence, bool to_host) {

@@ -56,33 +56,40 @@ void PolicyCache::Keeper::fetch(const LayerStep& step, const Selection& selectio
   };
   if (tier(0) == nullptr) return;
   read_ = selection.index == nullptr ? all_tokens(step.kv) : on_host(step.kv, selection, step.memory);
-  for (std::size_t s = 0; s < step.seqs.size(); ++s)
-    moved_.fetched_bytes += tier(s)->fetch(rows_of(step.kv, s).rows(), step.memory, of_sequence(read_, s, step.kv.kv_heads));
+  std::vector<std::int64_t> fetched(step.seqs.size());
+  for_each_apart(step.memory, std::ssize(fetched), [&](std::int64_t i) {
+    const auto s = static_cast<std::size_t>(i);
+    fetched[s] = tier(s)->fetch(rows_of(step.kv, s).rows(), step.memory, of_sequence(read_, s, step.kv.kv_heads));
+  });
+  moved_.fetched_bytes = std::accumulate(fetched.begin(), fetched.end(), moved_.fetched_bytes);
 }
 
 void PolicyCache::raise(Group& g, std::int32_t layer) {
   const KvRows kv = g.layers[place(layer)].rows();
-  for (std::size_t s = 0; s < g.sequences.size(); ++s)
+  for_each_apart(model_->memory(), std::ssize(g.sequences), [&](std::int64_t i) {
+    const auto s = static_cast<std::size_t>(i);
     if (is_lowered(*g.sequences[s], place(layer))) g.sequences[s]->tiers[place(layer)].raise(rows_of(kv, s).rows(), options_.poisons);
+  });
 }
 
 // Sequences inside their prompt, and those at rest as their format stores them, have nothing on a lower tier.
 void PolicyCache::lower(Group& g, std::int32_t layer) {
   if (!options_.tiers || policy_.lower(layer) == Selector::Lower::kNothing) return;
   const Ops::Frame frame(ops_);
-  KvStore& store = g.layers[place(layer)];
-  const KvRows kv = store.rows();
+  const KvRows kv = g.layers[place(layer)].rows();
   const Selection beside = policy_.stays(step_of(g), layer);
   TokenLists stays = keeper_->read_tokens();
   if (beside.index != nullptr) stays = united(stays, on_host(kv, beside, model_->memory()));
   stays.resize(place(kv.num_rows));
-  for (std::size_t s = 0; s < g.sequences.size(); ++s) {
+  std::vector<std::int64_t> stored(g.sequences.size());
+  for_each_apart(model_->memory(), std::ssize(stored), [&](std::int64_t i) {
+    const auto s = static_cast<std::size_t>(i);
     EngineSequence& sequence = *g.sequences[s];
-    if (sequence.shares_pages || g.seqs[s].end() < g.seqs[s].prompt_tokens || is_resting(sequence, place(layer))) continue;
-    keeper_->note_stored(
-        sequence.tiers[place(layer)].take(rows_of(kv, s).rows(), model_->memory(), of_sequence(stays, s, shape_.kv_heads)));
-    for (std::int32_t h = 0; h < shape_.kv_heads; ++h) store.rest(static_cast<std::int32_t>(s) * shape_.kv_heads + h);
-  }
+    if (sequence.shares_pages || g.seqs[s].end() < g.seqs[s].prompt_tokens || is_resting(sequence, place(layer))) return;
+    stored[s] = sequence.tiers[place(layer)].take(rows_of(kv, s).rows(), model_->memory(), of_sequence(stays, s, shape_.kv_heads));
+  });
+  keeper_->note_stored(std::accumulate(stored.begin(), stored.end(), std::int64_t{0}));
+  rest_pages(g, layer);
 }
 
 Traffic PolicyCache::take_moved() { return keeper_->take_moved(); }

@@ -34,10 +34,17 @@ void decode_unit(const Dequantize& a, const EncodedUnit& unit, std::vector<float
     decode_group(a.codec, packed, width * count, decoded + std::int64_t{c} * count);
     packed += group_bytes(a.codec, width * unit.room);
   }
-  for (std::int32_t i = 0; i < count && !is_plain; ++i) {
-    float* const x = a.tokens.at(unit.row, unit.first + i);
-    const float* from = scratch.data() + i;
-    for (std::int32_t j = 0; j < d; ++j, from += count) put(a, scale == nullptr ? *from : *from * scale[j], x[j]);
+  if (is_plain) return;
+  constexpr std::int32_t kTokens = 16;  // a cache line of each channel
+  float* token[kTokens];
+  for (std::int32_t first = 0; first < count; first += kTokens) {
+    const std::int32_t tokens = std::min(kTokens, count - first);
+    for (std::int32_t i = 0; i < tokens; ++i) token[i] = a.tokens.at(unit.row, unit.first + first + i);
+    for (std::int32_t j = 0; j < d; ++j) {
+      const float* const from = scratch.data() + std::int64_t{j} * count + first;
+      const float times = scale == nullptr ? 1.0F : scale[j];
+      for (std::int32_t i = 0; i < tokens; ++i) put(a, from[i] * times, token[i][j]);
+    }
   }
 }
 

@@ -101,13 +101,22 @@ void put_codes(int bits, const std::int32_t* code, std::int64_t n, std::uint8_t*
 template <int kBits>
 void decode_bytes(const Step& step, const std::uint8_t* codes, std::int64_t n, float* x) {
   constexpr int kPerByte = 8 / kBits;
-  const auto number = [&](std::uint32_t byte, int i) {
-    return step.zero + step.scale * static_cast<float>(static_cast<std::int32_t>(byte >> (i * kBits) & ((1U << kBits) - 1U)) + step.least);
+  constexpr std::uint32_t kMask = (1U << kBits) - 1U;
+  const auto number = [&](std::uint32_t code) {
+    return step.zero + step.scale * static_cast<float>(static_cast<std::int32_t>(code) + step.least);
+  };
+  float numbers[kBits > 2 ? 1 : kMask + 1];  // of few codes all, once
+  if constexpr (kBits <= 2)
+    for (std::uint32_t code = 0; code <= kMask; ++code) numbers[code] = number(code);
+  const auto decoded = [&](std::uint32_t byte, int i) {
+    const std::uint32_t code = byte >> (i * kBits) & kMask;
+    if constexpr (kBits <= 2) return numbers[code];
+    return number(code);
   };
   const std::int64_t whole = n / kPerByte;
   for (std::int64_t b = 0; b < whole; ++b)
-    for (int i = 0; i < kPerByte; ++i) x[b * kPerByte + i] = number(codes[b], i);
-  for (std::int64_t i = whole * kPerByte; i < n; ++i) x[i] = number(codes[whole], static_cast<int>(i % kPerByte));
+    for (int i = 0; i < kPerByte; ++i) x[b * kPerByte + i] = decoded(codes[b], i);
+  for (std::int64_t i = whole * kPerByte; i < n; ++i) x[i] = decoded(codes[whole], static_cast<int>(i % kPerByte));
 }
 
 }  // namespace

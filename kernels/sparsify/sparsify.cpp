@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "base/half.h"
 #include "kernels/cast/stored_type.h"
 
 namespace kvlab {
@@ -47,13 +48,12 @@ void unpack(const std::uint8_t* token, std::int32_t d, float* x) {
     std::memcpy(&bitmap, token + t * kHeader, 8);
     std::memcpy(&offset, token + t * kHeader + 8, 4);
     const std::uint8_t* number = token + tiles * kHeader + offset;
-    for (std::int32_t c = t * kSparseTile; c < std::min(d, (t + 1) * kSparseTile); ++c) {
-      x[c] = 0.0F;
-      if ((bitmap >> (c % kSparseTile) & 1U) == 0) continue;
+    float* const tile = x + t * kSparseTile;
+    std::fill_n(tile, std::min(d - t * kSparseTile, kSparseTile), 0.0F);
+    for (; bitmap != 0; bitmap &= bitmap - 1, number += 2) {  // as long for every pattern of as many bits
       std::uint16_t half = 0;
       std::memcpy(&half, number, 2);
-      number += 2;
-      x[c] = from_stored(StoredType::kFp16, half);
+      tile[std::countr_zero(bitmap)] = half_to_float(half);
     }
   }
 }
