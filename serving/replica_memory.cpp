@@ -180,6 +180,7 @@ void ReplicaState::release_memory(Request& r) {
 
 // What would have been published if it had names.
 void ReplicaState::remember_blocks(Request& r) {
+  if (limits_.unnamed_rest && r.num_hashes == 0) return;
   const auto full = static_cast<std::size_t>(r.publishable_tokens / limits_.block_tokens);
   for (auto i = static_cast<std::size_t>(r.num_hashes); i < std::min(full, r.blocks.size()); ++i)
     r.left_behind.emplace_back(r.blocks[i], pool_->takes(r.blocks[i]));

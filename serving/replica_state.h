@@ -28,6 +28,7 @@ struct ReplicaLimits {
   bool prefix_caching = true;
   bool plans_over_unknown = false;  // pipeline depth >= 2: in-flight tokens count as known
   bool is_contiguous = false;
+  bool unnamed_rest = false;  // as Footprint::unnamed_rest, if the host knows it from elsewhere
   Time count_from{};          // gaps between tokens of requests that arrived before are not recorded
   std::uint32_t replica = 0;  // its number, for records
 };

@@ -33,12 +33,6 @@ class CpuCacheModel final : public CacheModel {
   const Transformer& model_;
 };
 
-bool moves_lower(const KvPolicy& policy, std::int32_t num_layers) {
-  for (std::int32_t l = 0; l < num_layers; ++l)
-    if (policy.lower(l) != Selector::Lower::kNothing) return true;
-  return false;
-}
-
 Ops ops_in(const TensorMemory& memory) { return memory.on_host() ? Ops(Ops::Backend::kCpu) : Ops(*memory.cuda()); }
 
 }  // namespace
@@ -52,7 +46,7 @@ PolicyCache::PolicyCache(std::unique_ptr<const CacheModel> model, const Recipe& 
       policy_(recipe, shape_),
       options_(options),
       shares_layers_(recipe.make_allocator()->scope() != Allocator::Scope::kLayer),
-      may_rest_((options.packs && policy_.encodes()) || (options.tiers && moves_lower(policy_, shape_.num_layers))),
+      may_rest_((options.packs && policy_.encodes()) || (options.tiers && policy_.moves_lower())),
       ops_(ops_in(model_->memory())),
       pages_(std::make_shared<KvPages>(shape_.head_dim, policy_.num_words(), options.page_tokens, model_->memory(), model_->kv_type())),
       q_(model_->memory()),

@@ -19,6 +19,7 @@ ReplicaLimits serve_limits(const ServeSetup& setup, const Scheduler& scheduler) 
   limits.host_blocks = setup.memory.host_blocks;
   limits.is_contiguous = scheduler.wants_contiguous_memory();
   limits.prefix_caching = setup.memory.prefix_caching && !limits.is_contiguous;
+  limits.unnamed_rest = setup.model->make_cache(*setup.recipe, {.packs = true, .tiers = true})->may_rest();
   limits.plans_over_unknown = scheduler.pipeline_depth() > 1;
   limits.count_from = kStart + setup.warmup;
   return limits;

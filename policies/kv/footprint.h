@@ -79,6 +79,9 @@ class Footprint {
   [[nodiscard]] virtual bool keeps_everything() const { return false; }
   // False: blocks depend on more than the tokens before them, so they are neither found again nor left for others.
   [[nodiscard]] virtual bool shares_prefixes() const { return true; }
+  // True: what a sequence without names computed does not lie in its blocks, but as the policy stores it: preempted, it leaves nothing
+  // behind that it could find again.
+  [[nodiscard]] virtual bool unnamed_rest() const { return false; }
   // How preempted sequences that left the hashed domain come back, unless the scheduler has none of it.
   enum class OnPreempt : std::uint8_t { kSwap, kRecomputeChunked };
   [[nodiscard]] virtual OnPreempt on_preempt() const { return OnPreempt::kSwap; }

@@ -390,6 +390,12 @@ void KvPolicy::cut(const PolicyStep& step, LayerStep& view, const Acting& acting
       store.shrink(acting.which[s] * kv.kv_heads + h, scored.keep[static_cast<std::int32_t>(s) * kv.kv_heads + h]);
 }
 
+bool KvPolicy::moves_lower() const {
+  for (std::int32_t l = 0; l < model_.num_layers; ++l)
+    if (lower(l) != Selector::Lower::kNothing) return true;
+  return false;
+}
+
 Selector::Lower KvPolicy::lower(std::int32_t layer) const {
   const bool selects_alone = recipe_.trigger == "never" && recipe_.disposal == "drop" && format_->stores_prompt_keys_alone();
   return selects_alone ? selector_->lower(layer) : Selector::Lower::kNothing;

@@ -56,6 +56,9 @@ class KvPolicy {
   [[nodiscard]] std::int32_t num_words() const { return num_words_; }  // statistics per token that the stores must have
   // Some part stores tokens otherwise than the model computes them.
   [[nodiscard]] bool encodes() const { return format_->encodes() || disposal_->encodes(); }
+  // Sequences may rest between steps: as codes, or with something on a lower tier.
+  [[nodiscard]] bool may_rest() const { return encodes() || moves_lower(); }
+  [[nodiscard]] bool moves_lower() const;
   // Queries leave something with the tokens they attend to: requests that share tokens would count each other's.
   [[nodiscard]] bool keeps_attention() const { return (scorer_ && scorer_->num_words() > 0) || selector_->num_words() > 0; }
 

@@ -37,6 +37,7 @@ class RecipeFootprint final : public Footprint {
   void charge(std::span<SeqInStep> batch, PolicyWork& work) override;
   std::int64_t pages_at_end(std::int32_t prompt_tokens, std::int32_t seen_tokens) override;
   [[nodiscard]] bool shares_prefixes() const override { return recipe_.prefix_reuse != Recipe::PrefixReuse::kNone; }
+  [[nodiscard]] bool unnamed_rest() const override { return unpacking_ && shapes_.policy().may_rest(); }
   [[nodiscard]] OnPreempt on_preempt() const override {
     return recipe_.on_preempt == Recipe::OnPreempt::kSwap ? OnPreempt::kSwap : OnPreempt::kRecomputeChunked;
   }

@@ -71,9 +71,12 @@ class StepNotes final : public KvKeeper {
 }  // namespace
 
 UnpackOps::UnpackOps(const Recipe& recipe, const ModelShape& model)
-    : model_(model), trigger_(recipe.make_trigger()), budget_(recipe.budget), counts_(recipe, model), shapes_(recipe, model, &counts_) {
-  for (std::int32_t l = 0; l < model.num_layers; ++l) has_tiers_ |= shapes_.policy().lower(l) != Selector::Lower::kNothing;
-}
+    : model_(model),
+      trigger_(recipe.make_trigger()),
+      budget_(recipe.budget),
+      counts_(recipe, model),
+      shapes_(recipe, model, &counts_),
+      has_tiers_(shapes_.policy().moves_lower()) {}
 
 void UnpackOps::add(std::int32_t prompt_tokens, std::int64_t held_tokens) {
   const auto step = static_cast<std::size_t>((std::max(prompt_tokens, 1) - 1) / kStep);

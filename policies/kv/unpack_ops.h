@@ -59,7 +59,7 @@ class UnpackOps {
   Budget budget_;
   ExpectedCounts counts_;
   ShapeRun shapes_;  // takes counts_; apart from the footprint's, whose parts must not see these prompts
-  bool has_tiers_ = false;
+  bool has_tiers_;
   std::vector<PerToken> known_;  // by steps of the prompt
   std::vector<Sum> sums_;
   std::int64_t runs_ = 0;

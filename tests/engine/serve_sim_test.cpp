@@ -183,6 +183,28 @@ TEST(ServeAsSimulated, CountsThatDependOnDataStandAtTheirBound) {
   }
 }
 
+// Sequences at rest leave nothing in the blocks that a preemption takes from them: both hosts compute all of it anew. Some decode when
+// memory runs out.
+TEST(ServeAsSimulated, SequencesAtRestLeaveNothingBehind) {
+  for (const char* name : {"fp8", "infinigen"}) {
+    SCOPED_TRACE(name);
+    const Recipe recipe = load_recipe(name);
+    ServeSetup setup = probe_setup(recipe, "vllm_v1", "{budget_tokens: 64}", 36);
+    const ModelConfig& c = probe().config();
+    const ModelShape shape{c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, 4};
+    setup.make_footprint = [&] { return std::make_unique<RecipeFootprint>(recipe, shape, 16, KvReads::kUnpacked); };
+    setup.inspect = [](const ReplicaState&, const StepExecutor& executor) { EXPECT_EQ(executor.repaired_tokens(), 0); };
+    std::vector<SomeRequest> requests;
+    for (std::int32_t r = 0; r < 8; ++r) requests.push_back({2.3 * r, 80 + 11 * (r % 6), 70 + 7 * (r % 5)});
+    const Served served = serve_all(setup, requests);
+    test::SomeTrace trace(requests);
+    expect_same(simulated(setup, trace), served.records);
+    EXPECT_EQ(served.summary.latencies.completed, requests.size());
+    EXPECT_GT(served.summary.preemptions, 0U);
+    EXPECT_EQ(served.summary.hit_tokens, 0);
+  }
+}
+
 // A chunk that always stays may be larger than the budget: whether it is depends on the chunk, not on the prompt.
 TEST(ServeAsSimulated, BudgetsBelowAChunkAreRefusedAlike) {
   const auto errors = [](std::int32_t chunk) {
