@@ -47,6 +47,12 @@ auto maker(const std::string& name, const std::string& yaml, const std::string& 
   };
 }
 
+// As recipes are told of it, KV in four bytes.
+inline ModelShape served_shape(const EngineModel& model) {
+  const ModelConfig& c = model.config();
+  return {c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, 4};
+}
+
 // A model under a scheduler, on a clock on which a step, and each extra pass in it, takes 1 ms and 10 us per token.
 inline ServeSetup serve_setup(const EngineModel& model, const Recipe& recipe, const std::string& scheduler, const std::string& options,
                               std::int64_t num_blocks) {
@@ -55,15 +61,14 @@ inline ServeSetup serve_setup(const EngineModel& model, const Recipe& recipe, co
   setup.recipe = &recipe;
   setup.make_scheduler = maker<SchedulerRegistry>(scheduler, options, "scheduler");
   setup.make_block_cache = maker<BlockCacheRegistry>("lru", "{}", "block cache");
-  const ModelConfig& c = model.config();
-  const ModelShape shape{c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, 4};
+  const ModelShape shape = served_shape(model);
   setup.make_footprint = [&recipe, shape]() -> std::unique_ptr<Footprint> {
     if (recipe.keeps_everything()) return std::make_unique<KeepAll>();
     return std::make_unique<RecipeFootprint>(recipe, shape, 16);
   };
   setup.memory.num_blocks = num_blocks;
   setup.memory.block_tokens = 16;
-  setup.memory.pages_per_block = c.layers * c.kv_heads;
+  setup.memory.pages_per_block = shape.num_layers * shape.kv_heads;
   setup.memory.host_blocks = 1000;
   setup.nominal_time = [](const InFlightStep& step) {
     Picoseconds time = 1'000'000'000;

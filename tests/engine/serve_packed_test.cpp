@@ -12,6 +12,7 @@ namespace {
 using test::probe_setup;
 using test::serve_all;
 using test::Served;
+using test::served_shape;
 using test::SomeRequest;
 
 // Prompts of 90 to 190 tokens of which no two begin alike; with prefix_caching their blocks have names.
@@ -25,15 +26,11 @@ std::vector<SomeRequest> unlike_requests(double gap_ms) {
   return requests;
 }
 
-ModelShape served_shape() {
-  const ModelConfig& c = probe().config();
-  return {c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, 4};
-}
-
 // Small enough to choose among, and to encode some, of a few hundred tokens.
 Recipe small_recipe(const std::string& name) {
   if (name == "snapkv_kivi2") return recipe_of("{recipe: snapkv_kivi2, budget_tokens: 64, format: {kivi: {bits: 2, residual_tokens: 32}}}");
-  return lies_lower(load_recipe(name), served_shape()) ? small_tiered(name) : load_recipe(name, load_recipe(name).has_budget ? 64 : 0);
+  return lies_lower(load_recipe(name), served_shape(probe_engine())) ? small_tiered(name)
+                                                                     : load_recipe(name, load_recipe(name).has_budget ? 64 : 0);
 }
 
 class ServeAtRest : public testing::TestWithParam<const char*> {};
@@ -48,8 +45,8 @@ TEST_P(ServeAtRest, TokensAreThoseOfDecodedBlocksInTheBytesThatAreCounted) {
   EXPECT_EQ(decoded.summary.remark.starts_with("8 of 8 sequences lay decoded"), !leaves_blocks) << decoded.summary.remark;
 
   setup.memory.prefix_caching = false;
-  const bool on_tiers = lies_lower(recipe, served_shape());
-  const double block_bytes = recipe_pages(recipe, served_shape(), 16).token_bytes * 16;
+  const bool on_tiers = lies_lower(recipe, served_shape(probe_engine()));
+  const double block_bytes = recipe_pages(recipe, served_shape(probe_engine()), 16).token_bytes * 16;
   std::int64_t plans_at_rest = 0, most_host = 0;
   setup.inspect = [&](const ReplicaState& state, const StepExecutor& executor) {
     EXPECT_EQ(executor.pages().used_pages(), executor.explained_pages());

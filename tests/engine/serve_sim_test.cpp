@@ -190,9 +190,9 @@ TEST(ServeAsSimulated, SequencesAtRestLeaveNothingBehind) {
     SCOPED_TRACE(name);
     const Recipe recipe = load_recipe(name);
     ServeSetup setup = probe_setup(recipe, "vllm_v1", "{budget_tokens: 64}", 36);
-    const ModelConfig& c = probe().config();
-    const ModelShape shape{c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, 4};
-    setup.make_footprint = [&] { return std::make_unique<RecipeFootprint>(recipe, shape, 16, KvReads::kUnpacked); };
+    setup.make_footprint = [&] {
+      return std::make_unique<RecipeFootprint>(recipe, test::served_shape(probe_engine()), 16, KvReads::kUnpacked);
+    };
     setup.inspect = [](const ReplicaState&, const StepExecutor& executor) { EXPECT_EQ(executor.repaired_tokens(), 0); };
     std::vector<SomeRequest> requests;
     for (std::int32_t r = 0; r < 8; ++r) requests.push_back({2.3 * r, 80 + 11 * (r % 6), 70 + 7 * (r % 5)});
