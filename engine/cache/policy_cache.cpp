@@ -46,7 +46,6 @@ PolicyCache::PolicyCache(std::unique_ptr<const CacheModel> model, const Recipe& 
       policy_(recipe, shape_),
       options_(options),
       shares_layers_(recipe.make_allocator()->scope() != Allocator::Scope::kLayer),
-      may_rest_((options.packs && policy_.encodes()) || (options.tiers && policy_.moves_lower())),
       ops_(ops_in(model_->memory())),
       pages_(std::make_shared<KvPages>(shape_.head_dim, policy_.num_words(), options.page_tokens, model_->memory(), model_->kv_type())),
       q_(model_->memory()),

@@ -50,7 +50,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   // What a sequence at rest holds beside pages goes to host memory, or comes back before its next step.
   void move_rest(EngineSequence& sequence, bool to_host);
   // Sequences behind their prompts may come to rest: then their rows have no pages between steps.
-  [[nodiscard]] bool may_rest() const { return may_rest_; }
+  [[nodiscard]] bool may_rest() const { return (options_.packs && policy_.encodes()) || (options_.tiers && policy_.moves_lower()); }
   // Forgets all but the first tokens of a sequence from which nothing was cut.
   void truncate(EngineSequence& sequence, std::int32_t tokens);
   // Puts a fresh sequence behind its prompt: the policy acts as if the prompt had been run in one step.
@@ -126,7 +126,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   ModelShape shape_;
   KvPolicy policy_;
   Options options_;
-  bool shares_layers_, may_rest_;
+  bool shares_layers_;
   std::unique_ptr<Keeper> keeper_;
   Ops ops_;
   std::shared_ptr<KvPages> pages_;
