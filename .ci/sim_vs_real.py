@@ -35,7 +35,8 @@ class Comparison:
 
     def calibrate(self, minutes):
         model = ["--model", self.arguments.model] if self.arguments.model else []
-        kvlab("calibrate", "--cpu", "--minutes", minutes, "--out", self.out / "profile", *model)
+        recipes = ["--kv-policy", *self.arguments.timed_recipes] if self.arguments.timed_recipes else []
+        kvlab("calibrate", "--cpu", "--minutes", minutes, "--out", self.out / "profile", *model, *recipes)
 
     def run(self, host, policy, seed, load):
         """One run of experiments/sim_vs_real.yaml; its folder."""
@@ -98,6 +99,7 @@ def parse():
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--model", default="", help="whose shape is calibrated; default: the probe")
     parser.add_argument("--policies", nargs="+", default=["{recipe: full}", "{recipe: snapkv, budget_tokens: 128}"])
+    parser.add_argument("--timed-recipes", nargs="+", default=[], help="recipes that each calibration times in the engine (calibrate --kv-policy)")
     parser.add_argument("--load-frac", type=float, default=0.25, help="arrivals as a share of what is completed when all come at once")
     parser.add_argument("--first-minutes", type=float, default=1, help="of the calibration before the first run")
     parser.add_argument("--minutes", type=float, default=0.25, help="of calibration in each run, behind what each policy served")

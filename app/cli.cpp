@@ -151,6 +151,8 @@ void add_calibrate(CLI::App& app, Arguments& a, Command& chosen) {
   one->add_option("--out", a.calibrate.out,
                   "folder to write; default: profiles/NAME. A folder of the same device, model and seed is gone on with");
   one->add_option("--seed", a.calibrate.seed, "of the points that are held out to state the error; default: 1");
+  one->add_option("--kv-policy", a.calibrate.kv_policies,
+                  "recipes whose operations are timed too, as the engine calls them; others without a table are priced by the roofline");
   one->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream& err) { return calibrate_device(a.calibrate, out, err); }; });
 }
 

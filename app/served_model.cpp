@@ -31,14 +31,16 @@ void check_shape(const Params& p, const ModelConfig& c, const ModelSpec& m) {
                         c.name, m.name));
 }
 
-ModelConfig config_of(const Params& p, const ModelSpec& m) {
+}  // namespace
+
+ModelConfig shape_of(const ModelSpec& m) {
   const char* const why = m.is_moe()                      ? "experts"
                           : m.learned_positions           ? "learned positions"
                           : !m.gated_mlp                  ? "an MLP without a gate"
                           : m.norm_bias                   ? "LayerNorm"
                           : m.embedding_width != m.hidden ? "a projected embedding"
                                                           : nullptr;
-  if (why != nullptr) p.fail_at("weights", fmt::format("{} has {}, which the engine does not compute", m.name, why));
+  if (why != nullptr) throw InputError(fmt::format("{} has {}, which the engine does not compute", m.name, why));
   const auto narrow = [](std::int64_t n) { return static_cast<std::int32_t>(n); };
   ModelConfig c;
   c.name = m.name, c.type = "llama";
@@ -52,8 +54,6 @@ ModelConfig config_of(const Params& p, const ModelSpec& m) {
   return c;
 }
 
-}  // namespace
-
 ServedModel read_served_model(Params& p) {
   ServedModel served;
   served.has_random_weights = p.choice("weights", {"files", "random"}, 0,
@@ -64,7 +64,11 @@ ServedModel read_served_model(Params& p) {
 
 void find_served_model(Params& p, const ModelSpec& spec, ServedModel& served) {
   if (served.has_random_weights) {
-    served.config = config_of(p, spec);
+    try {
+      served.config = shape_of(spec);
+    } catch (const InputError& e) {
+      p.fail_at("weights", e.what());
+    }
     return;
   }
   served.folder = find_folder(p, spec);

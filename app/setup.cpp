@@ -90,6 +90,16 @@ std::int64_t read_memory(Params& p, const CostSetup& cost, SimSetup& setup) {
   return host_bytes;
 }
 
+// Where the profile has what the recipe takes at rest: of the parts that its file names, with any budget. "": nowhere.
+std::string measured_rest(const RunPlan& plan) {
+  const Recipe& recipe = *plan.recipe;
+  const std::string name = at_rest_of(recipe.name);
+  if (plan.cost.profile == nullptr || !plan.cost.profile->policy.has(name)) return "";
+  const std::vector<std::string> names = recipe_names();
+  const bool is_ours = std::binary_search(names.begin(), names.end(), recipe.name);
+  return is_ours && load_recipe(recipe.name).parts == recipe.parts ? name : "";
+}
+
 // What is kept of each sequence's KV. A block holds block_tokens of what the policy stores, so a memory of as many bytes has more blocks
 // where tokens are packed.
 void read_kv_policy(Params& p, RunPlan& plan) {
@@ -106,8 +116,8 @@ void read_kv_policy(Params& p, RunPlan& plan) {
                          narrow(m.head_dim), narrow(m.hidden),  narrow(bits(m.kv_dtype) / 8)};
   MemorySetup& memory = plan.setup.memory;
   const KvReads reads = plan.cost.profile != nullptr ? plan.cost.profile->kv_reads : KvReads::kStored;
-  plan.setup.make_footprint = [recipe, shape, block_tokens = memory.block_tokens, reads] {
-    return std::make_unique<RecipeFootprint>(recipe, shape, block_tokens, reads);
+  plan.setup.make_footprint = [recipe, shape, block_tokens = memory.block_tokens, reads, at_rest = measured_rest(plan)] {
+    return std::make_unique<RecipeFootprint>(recipe, shape, block_tokens, reads, at_rest);
   };
   try {
     plan.setup.make_footprint();

@@ -38,6 +38,14 @@ concept HasCudaKernel = requires(const Op& op, CudaContext& cuda) {
   run_cuda(op, cuda);
 };
 
+// Takes the times of calls, one after another.
+class OpClock {
+ public:
+  virtual ~OpClock() = default;
+  virtual void begin() = 0;
+  virtual void end(const OpCall& call) = 0;  // of what ran since begin(); on a GPU it may still be on its way
+};
+
 // How parts of a policy compute: every operation is a struct of raw pointers and shapes in kernels/<op>/<op>.h with two
 // functions beside it, `OpCall call(const Op&)` and `void run_cpu(const Op&)`, and a third where there is a kernel for it,
 // `void run_cuda(const Op&, CudaContext&)`. Calling it logs one entry per batch and runs it on the backend; with kShapes nothing runs
@@ -54,13 +62,9 @@ class Ops {
   template <class Op>
   void operator()(const Op& op) {
     if (keeps_log_) log_.push_back(call(op));
-    if (backend_ == Backend::kCpu) run_cpu(op);
-    if (backend_ == Backend::kCuda) {
-      if constexpr (HasCudaKernel<Op>)
-        run_cuda(op, *cuda_);
-      else
-        refuse_on_gpu(call(op).op);
-    }
+    if (clock_ != nullptr) clock_->begin();
+    run(op);
+    if (clock_ != nullptr) clock_->end(call(op));
   }
 
   [[nodiscard]] bool computes() const { return backend_ != Backend::kShapes; }
@@ -101,13 +105,35 @@ class Ops {
   [[nodiscard]] const std::vector<OpCall>& log() const { return log_; }
   void clear_log() { log_.clear(); }
 
+  // Null: calls are not timed.
+  void time_with(OpClock* clock) { clock_ = clock; }
+  // What a host does for a policy beside its operations, none of which f calls: timed like one of that name.
+  template <class F>
+  void timed(std::string_view name, F&& f) {
+    if (clock_ != nullptr) clock_->begin();
+    f();
+    if (clock_ != nullptr) clock_->end({name});
+  }
+
  private:
+  template <class Op>
+  void run(const Op& op) {
+    if (backend_ == Backend::kCpu) run_cpu(op);
+    if (backend_ == Backend::kCuda) {
+      if constexpr (HasCudaKernel<Op>)
+        run_cuda(op, *cuda_);
+      else
+        refuse_on_gpu(call(op).op);
+    }
+  }
+
   [[noreturn]] static void refuse_on_gpu(std::string_view op);
   void* scratch(std::int64_t bytes);
   void* allocate(std::int64_t bytes);
 
   Backend backend_;
   CudaContext* cuda_ = nullptr;
+  OpClock* clock_ = nullptr;
   bool keeps_log_ = true;
   std::vector<OpCall> log_;
   std::deque<std::vector<std::uint64_t>> chunks_;  // addresses stay when more is added

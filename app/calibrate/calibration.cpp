@@ -35,9 +35,11 @@ class Calibrator {
   CalibrationResult run(const ModelSpec& model) {
     if (measurements_.size() > 0) log_ << fmt::format("calibrate: going on from {} measurements in {}\n", measurements_.size(), plan_.out);
     const bool has_coarse = measure_coarse(), has_all = has_coarse && measure_held_out();
+    if (has_all) measure_recipes();
     if (has_all) meet_noise();
     if (has_all) refine();
     if (has_all) measure_again();
+    if (has_all) measure_recipes();
     result_.measurements = measurements_.size();
     result_.is_complete = has_all;
     if (!has_all) return result_;
@@ -45,7 +47,7 @@ class Calibrator {
     profile.tile_rows = tile_rows_;
     profile.attention_has_append = false;
     profile.kv_reads = facts_.kind == DeviceKind::kCpu ? KvReads::kUnpacked : KvReads::kStored;
-    fit_tables(tables_, measurements_, profile);
+    fit_tables(with_recipe_tables(), measurements_, profile);
     const std::vector<HeldOut> held_out = predict_held_out(tables_, measurements_, profile);
     result_.errors = errors_by_table(held_out);
     write_profile_folder({model, facts_, plan_, result_.errors, held_out, measurements_}, std::move(profile));
@@ -187,6 +189,29 @@ class Calibrator {
       }
       if (is_all && !has_measured) return;
     }
+  }
+
+  // Once before and once after all else, as the device may be slow for a while.
+  void measure_recipes() {
+    RecipeSteps steps{{}, {1, 4}};
+    for (std::int32_t n = 64; n < plan_.limits.tokens; n *= 4) steps.prompt_tokens.push_back(n);
+    for (const Recipe& recipe : plan_.recipes) {
+      if (stop_) return;
+      for (const RecipeCalls& c : meter_.measure_recipe(recipe, steps, stop_))
+        if (!has_table(c.op)) measurements_.add(c.op, {c.measured.bytes, c.measured.tokens}, Role::kFit, c.measured);
+    }
+  }
+  [[nodiscard]] bool has_table(const std::string& name) const {
+    return std::any_of(tables_.begin(), tables_.end(), [&](const CalibrationTable& t) { return t.name == name; });
+  }
+  [[nodiscard]] std::vector<CalibrationTable> with_recipe_tables() const {
+    std::vector<CalibrationTable> all = tables_;
+    for (const std::string& name : measurements_.tables()) {
+      if (has_table(name)) continue;
+      all.emplace_back();
+      all.back().name = name, all.back().kind = CalibrationTable::Kind::kRecipe;
+    }
+    return all;
   }
 
   static constexpr double kAgainFrac = 0.45;  // of the time, at least: to measure all points again

@@ -21,6 +21,7 @@ struct CalibrationPlan {
   std::string source;      // program and version, for the profile
   std::string measured;    // date
   CalibrationLimits limits;
+  std::vector<Recipe> recipes;  // whose operations are timed as the engine calls them, where no table of ours has them
 };
 
 struct CalibrationResult {

@@ -3,6 +3,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
 #include <ctime>
 #include <filesystem>
@@ -53,6 +54,18 @@ std::string folder_name(const std::string& device) {
   return name;
 }
 
+Recipe recipe_of(const std::string& name) {
+  const std::vector<std::string> names = recipe_names();
+  if (std::find(names.begin(), names.end(), name) == names.end())
+    throw InputError("unknown recipe '" + name + "'" + suggestion(name, names));
+  constexpr std::int32_t kBudget = 256;
+  const Recipe recipe = load_recipe(name);
+  if (!recipe.runs_in("engine") || !recipe.runs_in("cost"))
+    throw InputError(fmt::format("recipe '{}' does not run in {}, so that its operations there are of no use", name,
+                                 recipe.runs_in("engine") ? "simulations" : "the engine"));
+  return recipe.has_budget || !why_no_budget(recipe).empty() ? recipe : load_recipe(name, kBudget);
+}
+
 CalibrationPlan plan_of(const CalibrateCommand& c, const Device& device, const ModelSpec& model) {
   CalibrationPlan plan;
   plan.seconds = c.minutes * 60, plan.seed = c.seed;
@@ -63,6 +76,7 @@ CalibrationPlan plan_of(const CalibrateCommand& c, const Device& device, const M
   plan.source = "kvlab calibrate " + program_version();
   plan.measured = fmt::format("{:%Y-%m-%d}", fmt::localtime(std::time(nullptr)));
   plan.limits = default_limits(model, device.kind(), device.memory_bytes());
+  for (const std::string& name : c.kv_policies) plan.recipes.push_back(recipe_of(name));
   return plan;
 }
 

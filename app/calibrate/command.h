@@ -4,6 +4,7 @@
 #include <iosfwd>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace kvlab {
 
@@ -16,6 +17,7 @@ struct CalibrateCommand {
   std::string hardware;  // "": the datasheet in profiles/hardware that the GPU's name says, else its rates are measured
   std::string out;       // "": profiles/ and the name of the device
   std::uint64_t seed = 1;
+  std::vector<std::string> kv_policies;  // recipes whose operations are timed in the engine
 };
 // Answers the exit status: 0, or 130 where Ctrl-C ended it before the profile could be written.
 int calibrate_device(const CalibrateCommand& command, std::ostream& out, std::ostream& err);

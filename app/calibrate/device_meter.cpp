@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "app/calibrate/meter.h"
+#include "app/served_model.h"
 #include "base/error.h"
 #include "bench/kernel/buffers.h"
 #include "bench/kernel/timing.h"
@@ -111,9 +112,15 @@ class DeviceMeter final : public Meter {
     return {t.seconds, t.spread_frac, counts.rows, counts.tokens, counts.outputs, prepared->bytes(), prepared->flops(), t.mean_frac};
   }
 
+  std::vector<RecipeCalls> measure_recipe(const Recipe& recipe, const RecipeSteps& steps, const std::atomic<bool>& stop) override {
+    if (engine_ == nullptr) engine_ = make_random_model(device_.cuda() == nullptr ? "cpu" : "cuda", shape_of(model_));
+    return time_recipe(*engine_, recipe, steps, stop);
+  }
+
  private:
   Device& device_;
   const ModelSpec& model_;
+  std::unique_ptr<EngineModel> engine_;  // for recipes
   SharedNumbers weights_and_kv_{device_};
   std::set<std::string> checked_;
 };

@@ -174,6 +174,12 @@ const std::vector<Measurements::Entry>& Measurements::of(const std::string& tabl
   return at == tables_.end() ? none : at->second;
 }
 
+std::vector<std::string> Measurements::tables() const {
+  std::vector<std::string> names;
+  for (const auto& [name, entries] : tables_) names.push_back(name);
+  return names;
+}
+
 bool Measurements::has(const std::string& table, const CalibrationPoint& at) const {
   const auto& entries = of(table);
   return std::any_of(entries.begin(), entries.end(), [&](const Entry& e) { return e.at == at; });

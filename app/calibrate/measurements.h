@@ -44,6 +44,7 @@ class Measurements {
   void add(const std::string& table, const CalibrationPoint& at, Role role, const Measured& measured);
   // Each point once, in the order of first measurement.
   [[nodiscard]] const std::vector<Entry>& of(const std::string& table) const;
+  [[nodiscard]] std::vector<std::string> tables() const;
   [[nodiscard]] bool has(const std::string& table, const CalibrationPoint& at) const;
   // By how much a table's samples take longer, in the mean, than the medians of their measurements: in the median of its measurements,
   // times stall_frac().

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "app/calibrate/measurements.h"
+#include "app/calibrate/recipe_ops.h"
 #include "bench/kernel/device.h"
 
 namespace kvlab {
@@ -29,6 +30,8 @@ class Meter {
   [[nodiscard]] virtual bool can_measure(const CalibrationTable& table) const = 0;
   // Samples for about so long. Before the first measurement of a table its kernel's result is checked: InputError if it is wrong.
   virtual Measured measure(const CalibrationTable& table, const CalibrationPoint& at, double seconds) = 0;
+  // The operations of a recipe as the engine calls them. Errors (InputError) as time_recipe's.
+  virtual std::vector<RecipeCalls> measure_recipe(const Recipe& recipe, const RecipeSteps& steps, const std::atomic<bool>& stop) = 0;
 };
 
 // With the kernels of the registry. Operands rotate as rotation_at says.

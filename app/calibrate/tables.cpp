@@ -246,7 +246,7 @@ std::int64_t copied_bytes(const CalibrationTable& t, const CalibrationPoint& at)
 }
 
 std::int64_t activation_bytes(const CalibrationTable& t, const ModelSpec& m, const CalibrationPoint& at) {
-  if (t.kind == TableKind::kPolicy || t.kind == TableKind::kCopy) return 0;
+  if (t.kind == TableKind::kPolicy || t.kind == TableKind::kCopy || t.kind == TableKind::kRecipe) return 0;
   const std::int64_t width =
       3 * m.hidden + 2 * (m.q_heads + m.kv_heads) * m.head_dim + 2 * m.intermediate;  // residual, branch, normed; ...
   return at[0] * width * (t.format == "f32" ? 4 : 2);
@@ -275,6 +275,7 @@ Shape shape_at(const CalibrationTable& t, const ModelSpec& m, const CalibrationP
     case TableKind::kPolicy:
       return policy_shape(t.name, m, at);
     case TableKind::kCopy:
+    case TableKind::kRecipe:
       return {{"bytes", at[0]}};
   }
   shape.insert(heads.begin(), heads.end());

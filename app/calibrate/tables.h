@@ -21,6 +21,7 @@ struct CalibrationTable {
     kDecode,   // rows, length of each
     kPolicy,   // cached tokens per KV head; the second count is the length of a sequence, 0: at most kLayoutTokens
     kCopy,     // bytes over the host link
+    kRecipe,   // bytes of a recipe's operation, and tokens it reads: points are what the engine's calls were
   };
   std::string name;  // of the table's file; of a policy operation: the folder in kernels/
   Kind kind = Kind::kOp;
@@ -35,7 +36,7 @@ struct CalibrationTable {
   std::int64_t streamed_bytes_per_token = 0;        // this for each token of KV in a step; 0: as much as evicts the cache
   std::int64_t most_sequences = 0;                  // of a step: more tokens than these are prompts'
 
-  [[nodiscard]] bool in_every_step() const { return kind != Kind::kPolicy && kind != Kind::kCopy; }
+  [[nodiscard]] bool in_every_step() const { return kind != Kind::kPolicy && kind != Kind::kCopy && kind != Kind::kRecipe; }
   [[nodiscard]] bool is_streamed() const { return streamed_bytes > 0; }
   [[nodiscard]] std::size_t axes() const { return coarse[1].empty() ? 1 : 2; }
   [[nodiscard]] bool has(const CalibrationPoint& at) const {

@@ -83,14 +83,24 @@ std::int64_t LowerTier::store(Side& side, const KvRows& rows, TensorMemory memor
   }
   const std::int64_t each = vector_bytes(rows), bytes = std::ssize(leaving.token) * each;
   if (bytes == 0) return 0;
-  TensorArray<std::uint8_t> packed(memory);
-  packed.resize(bytes);
-  copy(rows, memory, &side == &v_, leaving, TokenCopyWay::kFromPages, packed.data());
-  const std::vector<std::uint8_t> vectors = packed.on_host();
+  std::vector<std::uint8_t> vectors;
+  if (!memory.on_host()) {
+    TensorArray<std::uint8_t> packed(memory);
+    packed.resize(bytes);
+    copy(rows, memory, &side == &v_, leaving, TokenCopyWay::kFromPages, packed.data());
+    vectors = packed.on_host();
+  }
   for (std::size_t h = 0; h < side.host.size(); ++h)
     for (std::int64_t i = leaving.first[h]; i < leaving.first[h + 1]; ++i)
-      side.host[h].put(leaving.token[at(i)], vectors.data() + i * each, each);
+      side.host[h].put(leaving.token[at(i)], memory.on_host() ? vector_in(side, rows, h, leaving.token[at(i)]) : vectors.data() + i * each,
+                       each);
   return bytes;
+}
+
+// Of rows in the host's memory.
+std::uint8_t* LowerTier::vector_in(const Side& side, const KvRows& rows, std::size_t head, std::int32_t token) const {
+  auto* const pool = reinterpret_cast<std::uint8_t*>(&side == &v_ ? rows.v : rows.k);
+  return pool + rows.slot(static_cast<std::int32_t>(head), token) * vector_bytes(rows);
 }
 
 LowerTier::Lists LowerTier::listed_here(const Side& side, const KvRows& rows) {
@@ -119,22 +129,23 @@ std::int64_t LowerTier::fetch(const KvRows& rows, TensorMemory memory, std::span
 }
 
 std::int64_t LowerTier::fetch(Side& side, const KvRows& rows, TensorMemory memory, std::span<const std::vector<std::int32_t>> tokens) {
-  const std::int64_t each = vector_bytes(rows);
   Lists coming;
-  std::vector<std::uint8_t> vectors;
   for (std::size_t h = 0; h < side.host.size(); ++h) {
-    for (const std::int32_t token : tokens[h]) {
-      if (!side.host[h].has(token)) continue;
-      coming.token.push_back(token);
-      vectors.resize(vectors.size() + at(each));
-      side.host[h].take(token, vectors.data() + std::ssize(vectors) - each, each);
-    }
+    for (const std::int32_t token : tokens[h])
+      if (side.host[h].has(token)) coming.token.push_back(token);
     coming.end_row();
   }
+  const std::int64_t each = vector_bytes(rows), bytes = std::ssize(coming.token) * each;
+  std::vector<std::uint8_t> vectors(memory.on_host() ? 0 : at(bytes));
+  for (std::size_t h = 0; h < side.host.size(); ++h)
+    for (std::int64_t i = coming.first[h]; i < coming.first[h + 1]; ++i)
+      side.host[h].take(coming.token[at(i)], memory.on_host() ? vector_in(side, rows, h, coming.token[at(i)]) : vectors.data() + i * each,
+                        each);
+  if (memory.on_host() || bytes == 0) return bytes;
   TensorArray<std::uint8_t> packed(memory);
-  packed.append_from_host(vectors.data(), std::ssize(vectors));
+  packed.append_from_host(vectors.data(), bytes);
   copy(rows, memory, &side == &v_, coming, TokenCopyWay::kIntoPages, packed.data());
-  return std::ssize(vectors);
+  return bytes;
 }
 
 void LowerTier::move_to(const TensorMemory& memory) {

@@ -64,6 +64,7 @@ class LowerTier {
     Lists listed;                    // tokens in `here`
     TensorArray<std::uint8_t> here;  // [listed, head_dim] of the rows' type
   };
+  std::uint8_t* vector_in(const Side& side, const KvRows& rows, std::size_t head, std::int32_t token) const;
   static Lists listed_here(const Side& side, const KvRows& rows);
   std::int64_t store(Side& side, const KvRows& rows, TensorMemory memory, std::span<const std::vector<std::int32_t>> stays);
   std::int64_t fetch(Side& side, const KvRows& rows, TensorMemory memory, std::span<const std::vector<std::int32_t>> tokens);

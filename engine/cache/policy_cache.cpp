@@ -11,6 +11,7 @@
 #include "engine/cache/rows_view.h"
 #include "kernels/attend/attend.h"
 #include "kernels/attention_prefill/attention_prefill.h"
+#include "policies/kv/unpack_ops.h"
 
 namespace kvlab {
 
@@ -180,8 +181,7 @@ void PolicyCache::append(Group& g, std::int32_t layer, const LayerInput& in) {
   for (std::size_t s = 0; s < g.seqs.size(); ++s)
     news.push_back({static_cast<std::int32_t>(s), g.seqs[s].new_tokens, g.seqs[s].seen_tokens, from(in.k, s), from(in.v, s)});
   g.layers[at(layer)].append(news, in.kv_type, in.kv_stride);
-  wake(g, layer);
-  raise(g, layer);
+  ops_.timed(kAtRest, [&] { wake(g, layer), raise(g, layer); });
 }
 
 // The prompt's last queries stay.

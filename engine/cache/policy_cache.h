@@ -99,9 +99,11 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   void unshare(Group& g, std::int32_t layer);
   void wake(Group& g, std::int32_t layer);
   void rest(Group& g, std::int32_t layer);
+  void rest_packed(Group& g, std::int32_t layer);
   void rest_pages(Group& g, std::int32_t layer);
   void raise(Group& g, std::int32_t layer);
   void lower(Group& g, std::int32_t layer);
+  void lower(Group& g, std::int32_t layer, const Selection& beside);
   void append(Group& g, std::int32_t layer, const LayerInput& in);
   void observe_inputs(std::int32_t layer, const float* hidden, const float* q, const float* k);
   void attend_layer(std::int32_t layer, LayerInput in);

@@ -37,6 +37,7 @@ class PolicyCache::Keeper final : public KvKeeper {
  private:
   // Of the step's sequences[s].
   [[nodiscard]] EngineSequence& sequence_of(const LayerStep& step, std::size_t s) const;
+  void fetch_all(const LayerStep& step, const Selection& selection);
   template <class Op>
   void give(const LayerStep& step, const ListedTokens& tokens, const Op& op);
   const std::vector<std::unique_ptr<Group>>& groups_;  // the cache's, of the step

@@ -11,6 +11,7 @@
 #include "kernels/pack_dropped/pack_dropped.h"
 #include "kernels/prune_channels/prune_channels.h"
 #include "kernels/sparsify/sparsify.h"
+#include "policies/kv/unpack_ops.h"
 
 namespace kvlab {
 
@@ -41,16 +42,17 @@ EngineSequence& PolicyCache::Keeper::sequence_of(const LayerStep& step, std::siz
 template <class Op>
 void PolicyCache::Keeper::give(const LayerStep& step, const ListedTokens& tokens, const Op& op) {
   if (!packs_ || tokens.total() == 0) return;
-  const std::vector<std::int32_t> index = step.memory.to_host(tokens.index, tokens.total());
-  ListedTokens on_host = tokens;
-  on_host.index = index.data();
-  fitted([&] {
+  const auto give_all = [&] {
+    const std::vector<std::int32_t> index = step.memory.to_host(tokens.index, tokens.total());
+    ListedTokens on_host = tokens;
+    on_host.index = index.data();
     for (std::size_t s = 0; s < step.seqs.size(); ++s) {
       EngineSequence& sequence = sequence_of(step, s);
       if (sequence.shares_pages) continue;
       sequence.packed[place(step.layer)].keep(op, on_host, static_cast<std::int32_t>(s) * tokens.kv.kv_heads, step.seqs[s].new_tokens);
     }
-  });
+  };
+  step.ops.timed(kAtRest, [&] { fitted(give_all); });
 }
 
 void PolicyCache::Keeper::keep(const LayerStep& step, const Cast& op) { give(step, op.tokens, op); }
@@ -91,7 +93,10 @@ void PolicyCache::wake(Group& g, std::int32_t layer) {
 }
 
 void PolicyCache::rest(Group& g, std::int32_t layer) {
-  if (!keeper_->packs()) return;
+  if (keeper_->packs()) ops_.timed(kAtRest, [&] { rest_packed(g, layer); });
+}
+
+void PolicyCache::rest_packed(Group& g, std::int32_t layer) {
   const KvRows kv = g.layers[place(layer)].rows();
   for_each_apart(model_->memory(), std::ssize(g.sequences), [&](std::int64_t i) {
     const auto s = static_cast<std::size_t>(i);

@@ -3,6 +3,7 @@
 
 #include "engine/cache/policy_cache_keeper.h"
 #include "engine/cache/rows_view.h"
+#include "policies/kv/unpack_ops.h"
 
 namespace kvlab {
 
@@ -50,11 +51,12 @@ std::span<const std::vector<std::int32_t>> of_sequence(const TokenLists& lists, 
 
 void PolicyCache::Keeper::fetch(const LayerStep& step, const Selection& selection) {
   if (!read_.empty()) return;
-  const auto tier = [&](std::size_t s) -> LowerTier* {
-    EngineSequence& sequence = sequence_of(step, s);
-    return sequence.tiers.empty() || !sequence.tiers[place(step.layer)].exists() ? nullptr : &sequence.tiers[place(step.layer)];
-  };
-  if (tier(0) == nullptr) return;
+  const EngineSequence& first = sequence_of(step, 0);
+  if (!first.tiers.empty() && first.tiers[place(step.layer)].exists()) step.ops.timed(kAtRest, [&] { fetch_all(step, selection); });
+}
+
+void PolicyCache::Keeper::fetch_all(const LayerStep& step, const Selection& selection) {
+  const auto tier = [&](std::size_t s) { return &sequence_of(step, s).tiers[place(step.layer)]; };
   read_ = selection.index == nullptr ? all_tokens(step.kv) : on_host(step.kv, selection, step.memory);
   std::vector<std::int64_t> fetched(step.seqs.size());
   for_each_apart(step.memory, std::ssize(fetched), [&](std::int64_t i) {
@@ -76,8 +78,12 @@ void PolicyCache::raise(Group& g, std::int32_t layer) {
 void PolicyCache::lower(Group& g, std::int32_t layer) {
   if (!options_.tiers || policy_.lower(layer) == Selector::Lower::kNothing) return;
   const Ops::Frame frame(ops_);
-  const KvRows kv = g.layers[place(layer)].rows();
   const Selection beside = policy_.stays(step_of(g), layer);
+  ops_.timed(kAtRest, [&] { lower(g, layer, beside); });
+}
+
+void PolicyCache::lower(Group& g, std::int32_t layer, const Selection& beside) {
+  const KvRows kv = g.layers[place(layer)].rows();
   TokenLists stays = keeper_->read_tokens();
   if (beside.index != nullptr) stays = united(stays, on_host(kv, beside, model_->memory()));
   stays.resize(place(kv.num_rows));

@@ -69,10 +69,10 @@ class EngineReplica {
   RunSink& sink_;
   std::vector<BlockId> split_;
   std::unique_ptr<Scheduler> scheduler_;
+  StepExecutor executor_;
   ReplicaState state_;
   Arrivals arrivals_;
   MetricsCollector metrics_;
-  StepExecutor executor_;
   std::unique_ptr<StepLane> lane_;
   Picoseconds stop_;  // the last moment that counts
   StepPlan plan_;

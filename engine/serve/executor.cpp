@@ -279,7 +279,7 @@ std::string StepExecutor::remark() const {
   if (kept_decoded_ == 0) return of_model;
   return fmt::format(
       "{}{}{} of {} sequences lay decoded in blocks that others may find, in more memory than the blocks say; "
-      "'memory: {{prefix_caching: false}}' stores them as '{}' does",
+      "'prefix_caching: false' stores them as '{}' does",
       of_model, of_model.empty() ? "" : "; ", kept_decoded_, started_, cache_->policy().recipe().name);
 }
 

@@ -72,6 +72,8 @@ class StepExecutor {
   StepExecutor(const EngineModel& model, const Recipe& recipe, const Options& options);
   ~StepExecutor();
 
+  // Sequences behind their prompts may come to rest.
+  [[nodiscard]] bool may_rest() const { return cache_->may_rest(); }
   // Returns when all of it is done. Errors (InputError): a sequence that the recipe refuses, a cut that the plan did not announce, a
   // prefix of another request under a recipe that keeps statistics with its tokens.
   void run(const StepJob& job);

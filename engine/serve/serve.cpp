@@ -12,14 +12,14 @@ namespace {
 
 constexpr Picoseconds kNeverPs = INT64_MAX;
 
-ReplicaLimits serve_limits(const ServeSetup& setup, const Scheduler& scheduler) {
+ReplicaLimits serve_limits(const ServeSetup& setup, const Scheduler& scheduler, const StepExecutor& executor) {
   ReplicaLimits limits;
   limits.block_tokens = setup.memory.block_tokens;
   limits.max_model_len = setup.max_model_len;
   limits.host_blocks = setup.memory.host_blocks;
   limits.is_contiguous = scheduler.wants_contiguous_memory();
   limits.prefix_caching = setup.memory.prefix_caching && !limits.is_contiguous;
-  limits.unnamed_rest = setup.model->make_cache(*setup.recipe, {.packs = true, .tiers = true})->may_rest();
+  limits.unnamed_rest = executor.may_rest();
   limits.plans_over_unknown = scheduler.pipeline_depth() > 1;
   limits.count_from = kStart + setup.warmup;
   return limits;
@@ -70,10 +70,10 @@ EngineReplica::EngineReplica(const ServeSetup& setup, TraceSource& trace, RunSin
       trace_(trace),
       sink_(sink),
       scheduler_(setup.make_scheduler()),
-      state_(serve_limits(setup, *scheduler_), serve_pool(setup, split_), setup.make_footprint()),
+      executor_(*setup.model, *setup.recipe, executor_options(setup)),
+      state_(serve_limits(setup, *scheduler_, executor_), serve_pool(setup, split_), setup.make_footprint()),
       arrivals_(trace, setup.stop),
       metrics_(setup.slo, kStart + setup.warmup),
-      executor_(*setup.model, *setup.recipe, executor_options(setup)),
       lane_(setup.nominal_time ? make_nominal_lane(executor_) : make_thread_lane(executor_, setup.stays_awake)),
       stop_(setup.stop.after_time.count() > 0 ? ns(setup.stop.after_time) * kPsPerNs : kNeverPs - 1) {
   state_.events = &events_;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 
+#include "base/half.h"
 #include "base/parallel.h"
 
 namespace kvlab {
@@ -54,28 +56,40 @@ void run_cpu(const Cast& a) {
 
 namespace {
 
-template <class Stored>
-void uncast(const Uncast& a) {
+// number(bits) of each element, without a call or a branch in the loop.
+template <class Stored, class F>
+void uncast(const Uncast& a, F&& number) {
   const std::int64_t d = a.tokens.kv.head_dim;
   for_each_stored(a, [&](const std::uint8_t* from, float* x) {
     for (std::int64_t c = 0; c < d; ++c) {
       Stored bits = 0;
       std::memcpy(&bits, from + c * std::int64_t{sizeof(Stored)}, sizeof(Stored));
-      x[c] = from_stored(a.type, bits);
+      x[c] = number(bits);
     }
   });
+}
+
+// As half_to_float for all that Cast stores, which is finite.
+float finite_half_to_float(std::uint16_t half) {
+  const auto bits = static_cast<std::uint32_t>(half);
+  const float magnitude = std::bit_cast<float>((bits & 0x7fffU) << 13U) * 0x1p112F;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) | (bits & 0x8000U) << 16U);
 }
 
 }  // namespace
 
 void run_cpu(const Uncast& a) {
-  const std::int64_t d = a.tokens.kv.head_dim;
-  if (bytes_of(a.type) == 4) return uncast<std::uint32_t>(a);
-  if (bytes_of(a.type) == 2) return uncast<std::uint16_t>(a);
-  const std::array<float, 256> number = one_byte_numbers(a.type);
-  for_each_stored(a, [&](const std::uint8_t* from, float* x) {
-    for (std::int64_t c = 0; c < d; ++c) x[c] = number[from[c]];
-  });
+  switch (a.type) {
+    case StoredType::kFp32:
+      return uncast<std::uint32_t>(a, [](std::uint32_t bits) { return std::bit_cast<float>(bits); });
+    case StoredType::kFp16:
+      return uncast<std::uint16_t>(a, [](std::uint16_t bits) { return finite_half_to_float(bits); });
+    case StoredType::kBf16:
+      return uncast<std::uint16_t>(a, [](std::uint16_t bits) { return bfloat16_to_float(bits); });
+    case StoredType::kFp8E4M3:
+    case StoredType::kFp8E5M2:
+      return uncast<std::uint8_t>(a, [number = one_byte_numbers(a.type)](std::uint8_t bits) { return number[bits]; });
+  }
 }
 
 }  // namespace kvlab

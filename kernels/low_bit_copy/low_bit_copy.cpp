@@ -3,13 +3,15 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cast/stored_type.h"
+#include "base/half.h"
+#include "base/parallel.h"
 
 namespace kvlab {
 
 namespace {
 
-float half(float x) { return from_stored(StoredType::kFp16, to_stored(StoredType::kFp16, x)); }
+// What fp16 stores of it.
+float half(float x) { return half_to_float(float_to_half(std::clamp(x, -65504.0F, 65504.0F))); }
 
 // x[0], x[stride], ... of one group become what decoding gives.
 void code_group(const LowBitCode& code, float* x, std::int64_t n, std::int64_t stride) {
@@ -46,7 +48,8 @@ OpCall call(const LowBitCopy& a) {
 
 void run_cpu(const LowBitCopy& a) {
   const std::int64_t d = a.kv.head_dim;
-  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
+  for_each_in_parallel(a.kv.num_rows, [&](std::int64_t row) {
+    const auto r = static_cast<std::int32_t>(row);
     for (std::int32_t i = 0; i < a.kv.len[r]; ++i) {
       std::copy_n(a.kv.key(r, i), d, a.out.key(r, i));
       std::copy_n(a.kv.value(r, i), d, a.out.value(r, i));
@@ -57,7 +60,7 @@ void run_cpu(const LowBitCopy& a) {
     for (std::int32_t i = 0; i < a.covered[r]; ++i)
       for (std::int64_t c = 0; c < d; c += a.code.group)
         code_group(a.code, a.out.value(r, i) + c, std::min<std::int64_t>(a.code.group, d - c), 1);
-  }
+  });
 }
 
 OpCall call(const LowBitAttention& a) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/parallel.h"
 #include "kernels/dot_cpu.h"
 #include "kernels/nearest_keys/nearest_keys.h"
 
@@ -19,9 +20,10 @@ bool nearer(const Found& a, const Found& b) { return a.product != b.product ? a.
 
 void run_cpu(const NearestKeys& a) {
   const std::int64_t d = a.kv.head_dim;
-  std::vector<Found> all;
-  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
-    if (a.keep[r] <= 0) continue;
+  for_each_in_parallel(a.kv.num_rows, [&](std::int64_t row) {
+    const auto r = static_cast<std::int32_t>(row);
+    if (a.keep[r] <= 0) return;
+    std::vector<Found> all;
     const Queries& queries = a.queries[a.kv.sequence(r)];
     const float* q0 = queries.data + (static_cast<std::int64_t>(queries.count - 1) * a.kv.kv_heads + r % a.kv.kv_heads) * a.kv.group * d;
     for (std::int32_t h = 0; h < a.kv.group; ++h) {
@@ -32,7 +34,7 @@ void run_cpu(const NearestKeys& a) {
       for (std::int32_t i = 0; i < a.keep[r]; ++i) out[i] = all[static_cast<std::size_t>(i)].token;
       std::sort(out, out + a.keep[r]);
     }
-  }
+  });
 }
 
 }  // namespace kvlab

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/parallel.h"
 #include "kernels/dot_cpu.h"
 #include "kernels/partial_scores/partial_scores.h"
 
@@ -10,11 +11,10 @@ namespace kvlab {
 void run_cpu(const PartialScores& a) {
   const std::int64_t d = a.head_dim, w = a.width;
   const float scale = 1.0F / std::sqrt(static_cast<float>(a.head_dim));
-  std::vector<float> q(static_cast<std::size_t>(w)), z;
-  for (std::int32_t r = 0; r < a.num_rows; ++r) {
+  for_each_in_parallel(a.num_rows, [&](std::int64_t r) {
     const auto n = static_cast<std::size_t>(a.first[r + 1] - a.first[r]);
-    if (n == 0) continue;
-    z.resize(n);
+    if (n == 0) return;
+    std::vector<float> q(static_cast<std::size_t>(w)), z(n);
     const Queries& queries = a.queries[r / a.kv_heads];
     const float* q0 = queries.data + (static_cast<std::int64_t>(queries.count - 1) * a.kv_heads + r % a.kv_heads) * a.group * d;
     float* out = a.scores + a.first[r];
@@ -24,7 +24,7 @@ void run_cpu(const PartialScores& a) {
       const float top = *std::max_element(z.begin(), z.end());
       for (std::size_t i = 0; i < n; ++i) out[i] = h == 0 ? z[i] - top : std::max(out[i], z[i] - top);
     }
-  }
+  });
 }
 
 }  // namespace kvlab

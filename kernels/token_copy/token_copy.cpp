@@ -18,16 +18,19 @@ OpCall call(const WordCopy& a) {
 
 namespace {
 
-void copy_vector(const VectorCopy& a, const std::uint8_t* mask, float* x, float* stored) {
-  const std::int32_t d = a.tokens.kv.head_dim;
-  if (mask == nullptr) {
-    const bool from_pages = a.way == TokenCopyWay::kFromPages;
-    std::copy_n(from_pages ? x : stored, d, from_pages ? stored : x);
-    return;
-  }
+// Entries from `i` on that lie behind one another in a page.
+std::int32_t run_length(const ListedTokens& tokens, std::int32_t row, std::int32_t i, std::int32_t count) {
+  const std::int32_t* const index = tokens.index + tokens.first[row];
+  const std::int32_t most = std::min(count - i, tokens.kv.page_tokens - index[i] % tokens.kv.page_tokens);
+  std::int32_t n = 1;
+  while (n < most && index[i + n] == index[i] + n) ++n;
+  return n;
+}
+
+void copy_channels(TokenCopyWay way, const std::uint8_t* mask, std::int32_t d, float* x, float* stored) {
   for (std::int32_t c = 0; c < d; ++c) {
     const bool stays = (mask[c / 8] >> (c % 8) & 1U) != 0;
-    if (a.way == TokenCopyWay::kIntoPages)
+    if (way == TokenCopyWay::kIntoPages)
       x[c] = stays ? *stored++ : 0.0F;
     else if (stays)
       *stored++ = x[c];
@@ -37,12 +40,19 @@ void copy_vector(const VectorCopy& a, const std::uint8_t* mask, float* x, float*
 }  // namespace
 
 void run_cpu(const VectorCopy& a) {
-  const std::int32_t mask_bytes = (a.tokens.kv.head_dim + 7) / 8;
+  const std::int32_t d = a.tokens.kv.head_dim, mask_bytes = (d + 7) / 8;
   for (std::int32_t r = 0; r < a.tokens.kv.num_rows; ++r) {
-    const std::uint8_t* const mask = a.channels == nullptr ? nullptr : a.channels + std::int64_t{r} * mask_bytes;
     const std::int32_t tokens = a.tokens.count(r);
-    for (std::int32_t i = 0; i < tokens; ++i)
-      copy_vector(a, mask, a.tokens.at(r, i), static_cast<float*>(a.stored) + (a.tokens.first[r] + i) * a.width());
+    for (std::int32_t i = 0, count = 1; i < tokens; i += count) {
+      float *const x = a.tokens.at(r, i), *const stored = static_cast<float*>(a.stored) + (a.tokens.first[r] + i) * a.width();
+      if (a.channels != nullptr) {
+        copy_channels(a.way, a.channels + std::int64_t{r} * mask_bytes, d, x, stored);
+        continue;
+      }
+      count = run_length(a.tokens, r, i, tokens);
+      const bool from_pages = a.way == TokenCopyWay::kFromPages;
+      std::copy_n(from_pages ? x : stored, std::int64_t{count} * d, from_pages ? stored : x);
+    }
   }
 }
 

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <vector>
 
+#include "base/parallel.h"
+
 namespace kvlab {
 
 namespace {
@@ -52,16 +54,16 @@ OpCall call(const UnionUnits& a) {
 }
 
 void run_cpu(const UnionUnits& a) {
-  std::vector<std::int32_t> all;
-  for (std::int32_t r = 0; r < a.num_rows; ++r) {
-    all.clear();
+  for_each_in_parallel(a.num_rows, [&](std::int64_t row) {
+    const auto r = static_cast<std::int32_t>(row);
+    std::vector<std::int32_t> all;
     for (std::int32_t l = r * a.lists_per_row; l < (r + 1) * a.lists_per_row; ++l)
       all.insert(all.end(), a.lists.row(l), a.lists.row(l) + a.lists.size(l));
     std::sort(all.begin(), all.end());
     all.erase(std::unique(all.begin(), all.end()), all.end());
     std::copy(all.begin(), all.end(), a.unit + a.first[r]);
     a.count[r] = static_cast<std::int32_t>(all.size());
-  }
+  });
 }
 
 OpCall call(const KeepUnits& a) {

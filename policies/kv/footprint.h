@@ -37,7 +37,7 @@ struct FootprintStep {
 
 // Operations of one kind that a policy adds to a step, over all layers and KV heads: the sum of its calls (kernels/ops.h).
 struct PolicyOp {
-  std::string_view name;      // the folder in kernels/
+  std::string_view name;      // the folder in kernels/, or a footprint's own text
   std::int64_t launches = 0;  // one per batched call
   std::int64_t bytes = 0, flops = 0;
   bool over_host_link = false;  // bytes come from host memory

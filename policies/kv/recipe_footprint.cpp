@@ -44,7 +44,8 @@ RecipePages recipe_pages(const Recipe& recipe, const ModelShape& model, std::int
   return pages_of(shapes, block_tokens);
 }
 
-RecipeFootprint::RecipeFootprint(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens, KvReads reads)
+RecipeFootprint::RecipeFootprint(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens, KvReads reads,
+                                 std::string at_rest)
     : recipe_(recipe),
       model_(model),
       trigger_(recipe.make_trigger()),
@@ -54,7 +55,7 @@ RecipeFootprint::RecipeFootprint(const Recipe& recipe, const ModelShape& model, 
       pages_(pages_of(shapes_, block_tokens)),
       page_bytes_(pages_.token_bytes * block_tokens / (model.num_layers * model.kv_heads)),
       reads_(reads),
-      unpacking_(reads == KvReads::kUnpacked ? std::make_unique<UnpackOps>(recipe, model) : nullptr),
+      unpacking_(reads == KvReads::kUnpacked ? std::make_unique<UnpackOps>(recipe, model, std::move(at_rest)) : nullptr),
       shares_layers_(recipe.make_allocator()->scope() != Allocator::Scope::kLayer),
       may_cut_(recipe.make_allocator()->depends_on_data()) {
   const Needs& needs = shapes_.policy().needs();
@@ -341,7 +342,8 @@ void RecipeFootprint::charge_decodes(std::span<SeqInStep> batch, PolicyWork& wor
   const LayerCalls calls = decodes_.decode(rows);
   for (std::size_t c = 0; c < calls.calls.size(); ++c) {
     const auto layers = std::count(calls.class_of_layer.begin(), calls.class_of_layer.end(), static_cast<std::int32_t>(c));
-    for (const OpCall& call : calls.calls[c]) add_calls(work.ops, call, layers);
+    for (const OpCall& call : calls.calls[c])
+      if (call.op != kFetch || !unpacking_ || !unpacking_->has_fetches()) add_calls(work.ops, call, layers);
   }
   if (unpacking_) unpacking_->take(work.ops);
 }

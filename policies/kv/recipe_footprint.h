@@ -30,8 +30,10 @@ RecipePages recipe_pages(const Recipe& recipe, const ModelShape& model, std::int
 // sequences that evict in decode are taken to stay decoded from their first eviction on.
 class RecipeFootprint final : public Footprint {
  public:
-  // Errors as ShapeRun's; recipes whose questions or extra passes cannot be known from lengths are refused.
-  RecipeFootprint(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens, KvReads reads = KvReads::kStored);
+  // Errors as ShapeRun's; recipes whose questions or extra passes cannot be known from lengths are refused. `at_rest`: where the profile
+  // has the whole of unpacking (UnpackOps), "": nowhere.
+  RecipeFootprint(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens, KvReads reads = KvReads::kStored,
+                  std::string at_rest = "");
 
   FootprintStep step(const SeqState& seq, std::int32_t new_tokens) override;
   void charge(std::span<SeqInStep> batch, PolicyWork& work) override;

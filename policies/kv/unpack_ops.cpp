@@ -70,15 +70,22 @@ class StepNotes final : public KvKeeper {
 
 }  // namespace
 
-UnpackOps::UnpackOps(const Recipe& recipe, const ModelShape& model)
+UnpackOps::UnpackOps(const Recipe& recipe, const ModelShape& model, std::string whole)
     : model_(model),
+      whole_(std::move(whole)),
       trigger_(recipe.make_trigger()),
       budget_(recipe.budget),
       counts_(recipe, model),
       shapes_(recipe, model, &counts_),
-      has_tiers_(shapes_.policy().moves_lower()) {}
+      has_tiers_(shapes_.policy().moves_lower()) {
+  if (!shapes_.policy().may_rest()) whole_.clear();
+}
 
 void UnpackOps::add(std::int32_t prompt_tokens, std::int64_t held_tokens) {
+  if (!whole_.empty()) {
+    whole_bytes_ += 2 * held_tokens * model_.head_dim * model_.kv_bytes;
+    return;
+  }
   const auto step = static_cast<std::size_t>((std::max(prompt_tokens, 1) - 1) / kStep);
   if (known_.size() <= step) known_.resize(step + 1);
   if (!known_[step].is_known) known_[step] = run(static_cast<std::int32_t>(step + 1) * kStep);
@@ -90,6 +97,8 @@ void UnpackOps::add(std::int32_t prompt_tokens, std::int64_t held_tokens) {
 }
 
 void UnpackOps::take(std::vector<PolicyOp>& ops) {
+  if (whole_bytes_ > 0) add_op(ops, {whole_, 1, whole_bytes_, 0, false});
+  whole_bytes_ = 0;
   for (Sum& sum : sums_) {
     if (sum.launches > 0) add_op(ops, {sum.name, sum.launches, std::llround(sum.bytes), std::llround(sum.flops), false});
     sum = {sum.name, 0, 0, 0};

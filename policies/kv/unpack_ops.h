@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -12,6 +13,11 @@
 
 namespace kvlab {
 
+// What it takes a host, beside a policy's operations, to bring sequences back from rest and lay them down again: as a host times it, and
+// by recipe in a profile.
+inline constexpr std::string_view kAtRest = "at_rest";
+inline std::string at_rest_of(const std::string& recipe) { return std::string(kAtRest) + "/" + recipe; }
+
 // What bringing a sequence back from rest takes in a decode step, and laying it down again, where only what the recipe's format stores
 // stays between steps, or a selector has a lower tier. Layer by layer codes are decoded into pages; what is not encoded, or what a tier
 // keeps on the GPU, is copied ("token_copy") into pages and out again, with positions and statistics. Nothing is encoded again, and what
@@ -20,10 +26,15 @@ namespace kvlab {
 // What is encoded is asked of the parts: they run on shapes up to the end of a prompt, as if all tokens had come with it. Tokens encoded in
 // several goes during decode may lie in more codes than that, which are called one after another. Sequences that lose encoded tokens in
 // the middle of their prompt do not rest in the engine; here they do.
+//
+// Where a profile measured all of that as a whole, in steps of the recipe, it is one operation `whole` per step, over the bytes that the
+// resting tokens' K and V take in the model's type; then it contains what comes from the host.
 class UnpackOps {
  public:
-  // Errors as ShapeRun's.
-  UnpackOps(const Recipe& recipe, const ModelShape& model);
+  // Errors as ShapeRun's. `whole`: "" where it was not measured.
+  UnpackOps(const Recipe& recipe, const ModelShape& model, std::string whole = "");
+
+  [[nodiscard]] bool has_fetches() const { return !whole_.empty(); }
 
   // Adds to the step what a sequence takes that rests with `held_tokens` over all its layers and KV heads. They are a part of what the
   // recipe leaves of a prompt of `prompt_tokens`, or a little more: all sizes are taken in proportion.
@@ -55,6 +66,8 @@ class UnpackOps {
   void add_copies(std::int64_t tokens, std::int64_t keys, std::int64_t values, Unpacked& to) const;
 
   ModelShape model_;
+  std::string whole_;
+  std::int64_t whole_bytes_ = 0;
   std::unique_ptr<Trigger> trigger_;
   Budget budget_;
   ExpectedCounts counts_;

@@ -12,7 +12,9 @@ namespace kvlab {
 
 // One batched call of a policy's operation, as kernels/ops.h counts it, and how long it took.
 struct PolicySample {
-  std::string op;  // the folder in kernels/; kHostToDevice: a copy from pinned host memory
+  // The folder in kernels/; kHostToDevice: a copy from pinned host memory; at_rest/RECIPE: what all sequences of a step take to come from
+  // rest and to go there, over the bytes of their K and V in the model's type (UnpackOps).
+  std::string op;
   std::int64_t rows = 0, tokens = 0, outputs = 0, bytes = 0, flops = 0;
   Picoseconds time = 0;
   double spread_frac = 0;
@@ -32,6 +34,7 @@ class PolicyTimes {
   [[nodiscard]] bool empty() const { return samples_.empty(); }
   [[nodiscard]] const std::vector<PolicySample>& samples() const { return samples_; }
   [[nodiscard]] std::vector<std::string> ops() const;
+  [[nodiscard]] bool has(std::string_view op) const { return curves_.contains(op); }
   [[nodiscard]] Scale scale(const std::string& op) const { return curves_.find(op)->second.scale; }
   // Of one call; nothing where the operation was not measured.
   [[nodiscard]] std::optional<SampleGrid::Value> at(std::string_view op, double bytes) const;

@@ -69,6 +69,12 @@ class FakeMeter final : public Meter {
             at[0],   256 * at[0],
             at[0],   (is_stalled ? 5.0 : 1.0) * (table.name == uneven ? 1.25 : 1.0)};
   }
+  std::vector<RecipeCalls> measure_recipe(const Recipe& recipe, const RecipeSteps&, const std::atomic<bool>&) override {
+    recipes.push_back(recipe.name);
+    return recipe_calls;
+  }
+  std::vector<RecipeCalls> recipe_calls;  // what any recipe's operations take
+  std::vector<std::string> recipes;       // that were measured
   std::string name = "fake", lacks;
   DeviceKind kind = DeviceKind::kCpu;
   std::string uneven;  // the table whose samples take a quarter longer in the mean than in the median
@@ -279,6 +285,35 @@ TEST(Calibration, EveryStepsTablesAreMeasuredAgainMostOften) {
   for (const auto& [point, times] : meter.measured) again[point.first] += times - 1;
   for (const CalibrationTable& t : calibration_tables(load_model_spec("probe", kModels), DeviceKind::kCpu, plan.limits))
     EXPECT_TRUE(!t.in_every_step() || again.at(t.name) > 2 * again.at("pool1d")) << t.name << " " << again.at(t.name);
+}
+
+// Operations that no table of ours has come from recipes, before everything else is measured again and after.
+TEST(Calibration, RecipesAddWhatTheEngineCalls) {
+  FakeMeter meter;
+  const auto calls = [](const std::string& op, std::int64_t bytes, double seconds) {
+    Measured m{seconds, 0};
+    m.rows = 4, m.tokens = bytes / 256, m.bytes = bytes, m.flops = bytes;
+    return RecipeCalls{op, m};
+  };
+  meter.recipe_calls = {calls("ring_sums", 1000, 1e-5), calls("ring_sums", 100000, 1e-3), calls("at_rest/kivi2", 50000, 2e-3),
+                        calls("top_k", 256 * 64, 1)};
+  Calibrated c(meter, 1e-6);
+  EXPECT_FALSE(c.profile().policy.has("ring_sums"));
+  c.plan.recipes = {load_recipe("h2o", 64), load_recipe("kivi2")};
+  c.run(meter);
+  EXPECT_THAT(meter.recipes, testing::ElementsAre("h2o", "kivi2", "h2o", "kivi2"));
+  const auto expect_added = [&] {
+    const Profile p = c.profile();
+    EXPECT_NEAR(p.policy.at("ring_sums", 1000)->ps, 1e7, 1);
+    EXPECT_NEAR(p.policy.at("ring_sums", 50500)->ps, 5.05e8, 1e3);
+    EXPECT_NEAR(p.policy.at("at_rest/kivi2", 50000)->ps, 2e9, 1);
+    EXPECT_LT(p.policy.at("top_k", 256 * 64)->ps, 1e9) << "has a table of its own";
+  };
+  expect_added();
+  c.plan.recipes.clear();
+  c.run(meter);
+  EXPECT_EQ(meter.recipes.size(), 4U);
+  expect_added();  // what was measured before stays
 }
 
 TEST(Calibration, HeldOutPointsAreNeverFitted) {

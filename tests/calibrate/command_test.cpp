@@ -39,6 +39,8 @@ TEST(CalibrateCommand, MistakesAreAnsweredInOneLine) {
       {{"--cpu", "--minutes", "soon"}, "--minutes"},
       {{"--cpu", "--model", "llama-3.1-8B"}, "unknown model 'llama-3.1-8B'"},
       {{"--cpu", "--model", "mixtral-8x7b"}, "mixtral-8x7b has experts, which calibrate does not time"},
+      {{"--cpu", "--kv-policy", "snapvk"}, "unknown recipe 'snapvk'; did you mean 'snapkv'?"},
+      {{"--cpu", "--kv-policy", "kivi2", "oracle"}, "recipe 'oracle' does not run in the engine"},
       {{"--cpu", "--hardware", "h1OO"}, "unknown hardware 'h1OO'"},
       {{"--gpu", "99"}, num_gpus() == 0 ? "--gpu 99: no GPU: " : "--gpu 99: no GPU 99"},
   };

@@ -140,6 +140,30 @@ TEST(UnpackOps, NamedSequencesStayDecoded) {
   EXPECT_EQ(unpacked(load_recipe("infinigen"), {seq}), UnpackSums{});
 }
 
+// Where a profile has all of it as one operation: K and V of what rests, once a step, and nothing from the host beside it.
+TEST(UnpackOps, AWholeThatWasMeasuredStandsForItsParts) {
+  const auto with_whole = [](const std::string& name, std::vector<SeqState> seqs) {
+    RecipeFootprint footprint(load_recipe(name), kUnpackModel, 16, KvReads::kUnpacked, at_rest_of(name));
+    std::vector<SeqInStep> batch;
+    for (const SeqState& seq : seqs) batch.push_back({seq, 1, 0});
+    PolicyWork work;
+    footprint.charge(batch, work);
+    UnpackSums all;
+    for (const PolicyOp& o : work.ops) all[std::string(o.name)] = {o.launches, o.bytes};
+    return all;
+  };
+  constexpr std::int64_t kTokenBytes = kUnpackRows * 2 * 64 * 2;
+  for (const std::string name : {"kivi2", "infinigen"}) {
+    UnpackSums expected = charged(load_recipe(name), KvReads::kDecoded, {whole_at(304), whole_at(100)});
+    expected.erase("fetch");
+    expected["at_rest/" + name] = {1, 404 * kTokenBytes};
+    EXPECT_EQ(with_whole(name, {whole_at(304), whole_at(100)}), expected);
+  }
+  SeqState named = whole_at(304);
+  named.is_named = true;
+  EXPECT_FALSE(with_whole("kivi2", {named}).contains("at_rest/kivi2"));
+}
+
 // Of a prompt cut to 304 tokens, what kivi2 has encoded of 304; four tokens more are in proportion.
 TEST(UnpackOps, ACutSequenceIsWhatIsLeftOfItsPrompt) {
   const Recipe recipe = load_recipe("snapkv_kivi2", 304);

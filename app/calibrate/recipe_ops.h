@@ -1,0 +1,32 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "app/calibrate/measurements.h"
+#include "engine/backend/engine_model.h"
+
+namespace kvlab {
+
+// Calls of one operation of a recipe, of about the same size.
+struct RecipeCalls {
+  std::string op;     // the folder in kernels/
+  Measured measured;  // of a call: the median time, the means of what is counted
+};
+
+// The steps in which a recipe's operations are timed: for each length and each number of sequences, prompts of so many tokens, one in a
+// step, and then decode steps of all of them.
+struct RecipeSteps {
+  std::vector<std::int32_t> prompt_tokens, sequences;
+  std::int32_t decode_steps = 4;
+  std::uint64_t seed = 1;  // of token ids
+};
+
+// Times every operation of the recipe as the engine calls it, in steps of the model. Errors (InputError) as PolicyCache's. Where `stop`
+// becomes true it answers what it has.
+std::vector<RecipeCalls> time_recipe(const EngineModel& model, const Recipe& recipe, const RecipeSteps& steps,
+                                     const std::atomic<bool>& stop);
+
+}  // namespace kvlab

@@ -1,0 +1,79 @@
+// Recipes' operations, timed in the engine, are those that a simulation pays for.
+#include "app/calibrate/recipe_ops.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "policies/kv/recipe_footprint.h"
+
+namespace kvlab {
+namespace {
+
+constexpr std::int32_t kTimedPrompt = 300, kTimedSequences = 2, kTimedSteps = 3;
+
+ModelConfig timed_config() {
+  ModelConfig c;
+  c.name = "timed", c.type = "llama";
+  c.layers = 3, c.hidden_dim = 64, c.intermediate_dim = 96;
+  c.q_heads = 4, c.kv_heads = 2, c.head_dim = 32;
+  c.vocab_size = 97, c.max_tokens = 512;
+  c.rope_base = 10000, c.norm_epsilon = 1e-5F;
+  return c;
+}
+
+std::map<std::string, std::vector<Measured>> timed(const Recipe& recipe, bool stops = false) {
+  const std::unique_ptr<EngineModel> model = make_random_model("cpu", timed_config());
+  std::map<std::string, std::vector<Measured>> all;
+  for (const RecipeCalls& c : time_recipe(*model, recipe, {{kTimedPrompt}, {kTimedSequences}, kTimedSteps, 1}, std::atomic<bool>(stops)))
+    all[c.op].push_back(c.measured);
+  return all;
+}
+
+// A step in which both sequences decode over their prompt and the tokens behind it.
+PolicyWork charged_step(RecipeFootprint& footprint) {
+  constexpr std::int32_t kHeld = kTimedPrompt + kTimedSteps / 2;
+  std::vector<SeqInStep> batch(kTimedSequences, {{kHeld, kTimedPrompt, kHeld, 0, false, false, false}, 1, 0});
+  PolicyWork work;
+  footprint.charge(batch, work);
+  return work;
+}
+
+class TimedRecipe : public testing::TestWithParam<const char*> {};
+
+TEST_P(TimedRecipe, HasWhatASimulationPaysFor) {
+  const Recipe recipe = load_recipe(GetParam());
+  const auto found = timed(recipe);
+  RecipeFootprint footprint(recipe, {3, 4, 2, 32, 64, 4}, 16, KvReads::kUnpacked, at_rest_of(recipe.name));
+  for (const PolicyOp& op : charged_step(footprint).ops) {
+    if (op.bytes == 0) continue;
+    const std::string name(op.name);
+    ASSERT_TRUE(found.contains(name)) << name;
+    double nearest = 1e9;
+    for (const Measured& m : found.at(name)) {
+      EXPECT_GT(m.seconds, 0);
+      nearest = std::min(nearest, std::abs(std::log(static_cast<double>(m.bytes * op.launches) / static_cast<double>(op.bytes))));
+    }
+    EXPECT_LE(nearest, std::log(2)) << name << ": counts that depend on data are bounds or means in the simulation";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, TimedRecipe, testing::Values("kivi2", "gear", "infinigen", "kcache", "quest", "a2ats"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(RecipeOps, WhatRestsIsTimedOverAllThatIsHeld) {
+  const auto found = timed(load_recipe("kivi2"));
+  constexpr std::int64_t kRows = 3 * 2, kHeld = kTimedPrompt + kTimedSteps / 2;
+  ASSERT_EQ(found.at("at_rest/kivi2").size(), 1U);
+  const Measured& m = found.at("at_rest/kivi2").front();
+  EXPECT_EQ(m.tokens, kTimedSequences * kRows * kHeld);
+  EXPECT_EQ(m.bytes, m.tokens * 2 * 32 * 4);
+  EXPECT_GT(m.seconds, 1e-6);
+  EXPECT_FALSE(timed(load_recipe("snapkv", 64)).contains("at_rest/snapkv")) << "never rests";
+}
+
+TEST(RecipeOps, AStopEndsIt) { EXPECT_TRUE(timed(load_recipe("kivi2"), true).empty()); }
+
+}  // namespace
+}  // namespace kvlab
