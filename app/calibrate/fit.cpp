@@ -78,8 +78,10 @@ void fit_tables(const std::vector<CalibrationTable>& tables, const Measurements&
           samples.push_back({table.name, m.rows, m.tokens, m.outputs, m.bytes, m.flops, sample_of(e, {}).time, m.spread_frac});
         }
         std::sort(samples.begin(), samples.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
-        if (left_out_error(samples, table.name, PolicyTimes::Scale::kLog) <
-            left_out_error(samples, table.name, PolicyTimes::Scale::kLinear))
+        if (table.kind == CalibrationTable::Kind::kRecipe)
+          scales[table.name] = PolicyTimes::Scale::kInSteps;
+        else if (left_out_error(samples, table.name, PolicyTimes::Scale::kLog) <
+                 left_out_error(samples, table.name, PolicyTimes::Scale::kLinear))
           scales[table.name] = PolicyTimes::Scale::kLog;
         policy.insert(policy.end(), samples.begin(), samples.end());
     }

@@ -7,6 +7,7 @@
 #include <random>
 #include <utility>
 
+#include "base/error.h"
 #include "kernels/cuda/events.h"
 #include "kernels/cuda/memory.h"
 #include "policies/kv/unpack_ops.h"
@@ -133,6 +134,20 @@ RecipeCalls summary_of(const std::string& op, std::span<const TimedCall> calls) 
   return sum;
 }
 
+// Those of the lengths at which the recipe's budget, a share of the prompt maybe, leaves what it always keeps. Error where there is none.
+std::vector<std::int32_t> lengths_for(const KvPolicy& policy, const std::vector<std::int32_t>& prompt_tokens) {
+  std::vector<std::int32_t> lengths;
+  for (const std::int32_t n : prompt_tokens) {
+    try {
+      policy.refuse_small_budget({0, 0, n, n, -1});
+      lengths.push_back(n);
+    } catch (const InputError&) {
+      if (lengths.empty() && n == prompt_tokens.back()) throw;
+    }
+  }
+  return lengths;
+}
+
 }  // namespace
 
 std::vector<RecipeCalls> time_recipe(const EngineModel& model, const Recipe& recipe, const RecipeSteps& steps,
@@ -143,8 +158,9 @@ std::vector<RecipeCalls> time_recipe(const EngineModel& model, const Recipe& rec
   const std::unique_ptr<PolicyCache> cache = model.make_cache(recipe, options);
   CallTimes times(cache->pages().memory().cuda());
   Steps run(model, *cache, steps.seed);
-  run.run(steps.prompt_tokens.front(), 1, 2, nullptr, stop);  // meets memory for the first time
-  for (const std::int32_t n : steps.prompt_tokens)
+  const std::vector<std::int32_t> lengths = lengths_for(cache->policy(), steps.prompt_tokens);
+  run.run(lengths.front(), 1, 2, nullptr, stop);  // meets memory for the first time
+  for (const std::int32_t n : lengths)
     for (const std::int32_t count : steps.sequences)
       if (!stop) run.run(n, count, steps.decode_steps, &times, stop);
   std::vector<RecipeCalls> all;

@@ -24,7 +24,8 @@ struct RecipeSteps {
   std::uint64_t seed = 1;  // of token ids
 };
 
-// Times every operation of the recipe as the engine calls it, in steps of the model. Errors (InputError) as PolicyCache's. Where `stop`
+// Times every operation of the recipe as the engine calls it, in steps of the model; prompts so short that the recipe refuses them are left
+// out. Errors (InputError) as PolicyCache's, where all are. Where `stop`
 // becomes true it answers what it has.
 std::vector<RecipeCalls> time_recipe(const EngineModel& model, const Recipe& recipe, const RecipeSteps& steps,
                                      const std::atomic<bool>& stop);

@@ -14,9 +14,11 @@ namespace kvlab {
 
 namespace {
 
+const std::vector<std::string> kScales{"linear", "log", "in_steps"};  // of PolicyTimes::Scale
+
 // Between (or beyond) two points; straight over x, or over log x to log y.
 double along(double x, double x0, double y0, double x1, double y1, PolicyTimes::Scale scale) {
-  if (scale == PolicyTimes::Scale::kLinear) return y0 + (y1 - y0) * ((x - x0) / (x1 - x0));
+  if (scale != PolicyTimes::Scale::kLog) return y0 + (y1 - y0) * ((x - x0) / (x1 - x0));
   return y0 * std::exp(std::log(y1 / y0) * (std::log(x / x0) / std::log(x1 / x0)));
 }
 
@@ -77,8 +79,8 @@ PolicyTimes read_policy_times(const std::string& folder) {
   std::map<std::string, PolicyTimes::Scale> scales;
   Params p(load_config(folder + "/policy.yaml"), std::make_shared<Choices>(), "policy times '" + folder + "'");
   for (const std::string& op : p.keys()) {
-    scales[op] = p.choice(op, {"linear", "log"}, 0, "straight lines over bytes, or over the logarithms") == 1 ? PolicyTimes::Scale::kLog
-                                                                                                              : PolicyTimes::Scale::kLinear;
+    scales[op] = static_cast<PolicyTimes::Scale>(
+        p.choice(op, kScales, 0, "straight lines over bytes, or over the logarithms, or over bytes and timed in steps of a recipe"));
   }
   return {std::move(samples), scales};
 }
@@ -90,7 +92,7 @@ void write_policy_times(const PolicyTimes& times, const std::string& folder) {
     text += fmt::format("{},{},{},{},{},{},{}.{:03},{}\n", s.op, s.rows, s.tokens, s.outputs, s.bytes, s.flops, s.time / kPsPerNs,
                         s.time % kPsPerNs, number_text(s.spread_frac));
   }
-  for (const std::string& op : times.ops()) scales += op + (times.scale(op) == PolicyTimes::Scale::kLog ? ": log\n" : ": linear\n");
+  for (const std::string& op : times.ops()) scales += op + ": " + kScales[static_cast<std::size_t>(times.scale(op))] + "\n";
   for (const auto& [name, content] : {std::pair{"policy.csv", text}, std::pair{"policy.yaml", scales}}) {
     std::ofstream stream(folder + "/" + name, std::ios::binary);
     stream << content;

@@ -26,7 +26,9 @@ inline constexpr std::string_view kHostToDevice = "host_to_device", kDeviceToHos
 // on along the last two, never falling; below the first it stays level.
 class PolicyTimes {
  public:
-  enum class Scale : std::uint8_t { kLinear, kLog };
+  // kInSteps: linear; timed in steps of a recipe, where a call may do less than what it is charged with (bounds, or what stands for
+  // another's work), so that no datasheet tells how fast it can be.
+  enum class Scale : std::uint8_t { kLinear, kLog, kInSteps };
 
   PolicyTimes() = default;
   PolicyTimes(std::vector<PolicySample> samples, const std::map<std::string, Scale>& scales);  // without a scale: linear

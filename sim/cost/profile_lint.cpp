@@ -161,6 +161,7 @@ Work moe_work(const ModelSpec& m, const Point& at) {
 // from what moving its bytes takes, most of all on a busy CPU.
 void lint_policy(const Profile& profile, const HardwareSpec& hardware, double peak, std::vector<LintFinding>& findings) {
   for (const std::string& op : profile.policy.ops()) {
+    if (profile.policy.scale(op) == PolicyTimes::Scale::kInSteps) continue;
     std::map<Point, SampleGrid::Sample> samples;
     std::map<Point, Work> work;
     for (const PolicySample& s : profile.policy.samples()) {

@@ -295,8 +295,8 @@ TEST(Calibration, RecipesAddWhatTheEngineCalls) {
     m.rows = 4, m.tokens = bytes / 256, m.bytes = bytes, m.flops = bytes;
     return RecipeCalls{op, m};
   };
-  meter.recipe_calls = {calls("ring_sums", 1000, 1e-5), calls("ring_sums", 100000, 1e-3), calls("at_rest/kivi2", 50000, 2e-3),
-                        calls("top_k", 256 * 64, 1)};
+  meter.recipe_calls = {calls("ring_sums", 1000, 1e-5), calls("ring_sums", 100000, 1e-3), calls("ann_visits", 10'000'000, 1e-7),
+                        calls("at_rest/kivi2", 50000, 2e-3), calls("top_k", 256 * 64, 1)};
   Calibrated c(meter, 1e-6);
   EXPECT_FALSE(c.profile().policy.has("ring_sums"));
   c.plan.recipes = {load_recipe("h2o", 64), load_recipe("kivi2")};
@@ -308,6 +308,7 @@ TEST(Calibration, RecipesAddWhatTheEngineCalls) {
     EXPECT_NEAR(p.policy.at("ring_sums", 50500)->ps, 5.05e8, 1e3);
     EXPECT_NEAR(p.policy.at("at_rest/kivi2", 50000)->ps, 2e9, 1);
     EXPECT_LT(p.policy.at("top_k", 256 * 64)->ps, 1e9) << "has a table of its own";
+    EXPECT_EQ(p.policy.at("ann_visits", 1e7)->ps, 1e5) << "faster than memory: the search's own time has what this is charged with";
   };
   expect_added();
   c.plan.recipes.clear();

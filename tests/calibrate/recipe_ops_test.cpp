@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "base/error.h"
 #include "policies/kv/recipe_footprint.h"
 
 namespace kvlab {
@@ -71,6 +72,20 @@ TEST(RecipeOps, WhatRestsIsTimedOverAllThatIsHeld) {
   EXPECT_EQ(m.bytes, m.tokens * 2 * 32 * 4);
   EXPECT_GT(m.seconds, 1e-6);
   EXPECT_FALSE(timed(load_recipe("snapkv", 64)).contains("at_rest/snapkv")) << "never rests";
+}
+
+// Half of 64 tokens is less than vatp always keeps, half of 300 is not.
+TEST(RecipeOps, PromptsThatAreTooShortAreLeftOut) {
+  const std::unique_ptr<EngineModel> model = make_random_model("cpu", timed_config());
+  const auto prompts_of = [&](std::vector<std::int32_t> lengths) {
+    std::size_t prompts = 0;
+    for (const RecipeCalls& c : time_recipe(*model, load_recipe("vatp"), {std::move(lengths), {1}, 1, 1}, std::atomic<bool>(false)))
+      prompts += c.op == "compact" ? 1 : 0;
+    return prompts;
+  };
+  EXPECT_EQ(prompts_of({300}), 1U);
+  EXPECT_EQ(prompts_of({64, 300}), 1U);
+  EXPECT_THROW(prompts_of({32, 64}), InputError);
 }
 
 TEST(RecipeOps, AStopEndsIt) { EXPECT_TRUE(timed(load_recipe("kivi2"), true).empty()); }
