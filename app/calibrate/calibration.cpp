@@ -198,7 +198,7 @@ class Calibrator {
     for (const Recipe& recipe : plan_.recipes) {
       if (stop_) return;
       for (const RecipeCalls& c : meter_.measure_recipe(recipe, steps, stop_))
-        if (!has_table(c.op)) measurements_.add(c.op, {c.measured.bytes, c.measured.tokens}, Role::kFit, c.measured);
+        if (!has_table(c.op)) measurements_.add(c.op, {c.measured.bytes, c.measured.flops}, Role::kFit, c.measured);
     }
   }
   [[nodiscard]] bool has_table(const std::string& name) const {

@@ -47,7 +47,7 @@ double left_out_error(const std::vector<PolicySample>& samples, const std::strin
   for (std::size_t i = 1; i + 1 < samples.size(); ++i) {
     std::vector<PolicySample> others = samples;
     others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
-    const auto value = PolicyTimes(std::move(others), {{op, scale}}).at(op, static_cast<double>(samples[i].bytes));
+    const auto value = PolicyTimes(std::move(others), {{op, scale}}).at(op, static_cast<double>(samples[i].bytes), 0);
     sum += std::abs(value->ps / static_cast<double>(samples[i].time) - 1);
   }
   return sum;
@@ -108,7 +108,7 @@ std::optional<SampleGrid::Value> predicted(const CalibrationTable& table, const 
       if (profile.attention.empty()) return std::nullopt;
       return profile.attention.at(std::array{0.0, 0.0, a, b});
     default:
-      return profile.policy.at(table.name, static_cast<double>(e.measured.bytes));
+      return profile.policy.at(table.name, static_cast<double>(e.measured.bytes), static_cast<double>(e.measured.flops));
   }
 }
 

@@ -116,7 +116,6 @@ class Steps {
   std::mt19937_64 random_;
 };
 
-// Of calls[begin, end), sorted by bytes.
 RecipeCalls summary_of(const std::string& op, std::span<const TimedCall> calls) {
   const auto n = static_cast<std::int64_t>(calls.size());
   std::vector<double> seconds;
@@ -132,6 +131,28 @@ RecipeCalls summary_of(const std::string& op, std::span<const TimedCall> calls) 
   m.spread_frac = (seconds[seconds.size() * 3 / 4] - seconds[seconds.size() / 4]) / m.seconds;
   m.mean_frac = std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(n) / m.seconds;
   return sum;
+}
+
+// Calls whose bytes and FLOPs are within a tenth of those of the smallest are one point.
+std::vector<RecipeCalls> points_of(const std::string& op, std::vector<TimedCall> calls) {
+  constexpr double kAlike = 1.1;
+  const auto is_near = [](std::int64_t a, std::int64_t b) {
+    return static_cast<double>(std::max(a, b)) <= kAlike * static_cast<double>(std::min(a, b));
+  };
+  std::sort(calls.begin(), calls.end(), [](const TimedCall& a, const TimedCall& b) { return a.call.bytes < b.call.bytes; });
+  std::vector<std::vector<TimedCall>> points;
+  for (const TimedCall& c : calls) {
+    const auto at = std::find_if(points.begin(), points.end(), [&](const auto& p) {
+      return is_near(p.front().call.bytes, c.call.bytes) && is_near(p.front().call.flops, c.call.flops);
+    });
+    if (at == points.end())
+      points.push_back({c});
+    else
+      at->push_back(c);
+  }
+  std::vector<RecipeCalls> all;
+  for (const auto& point : points) all.push_back(summary_of(op, point));
+  return all;
 }
 
 // Those of the lengths at which the recipe's budget, a share of the prompt maybe, leaves what it always keeps. Error where there is none.
@@ -164,18 +185,8 @@ std::vector<RecipeCalls> time_recipe(const EngineModel& model, const Recipe& rec
     for (const std::int32_t count : steps.sequences)
       if (!stop) run.run(n, count, steps.decode_steps, &times, stop);
   std::vector<RecipeCalls> all;
-  for (const auto& [op, calls] : times.calls()) {
-    std::vector<TimedCall> sorted = calls;
-    std::sort(sorted.begin(), sorted.end(), [](const TimedCall& a, const TimedCall& b) { return a.call.bytes < b.call.bytes; });
-    constexpr double kAlike = 1.1;  // sizes so far apart are one point
-    for (std::size_t begin = 0; begin < sorted.size();) {
-      std::size_t end = begin;
-      while (end < sorted.size() && static_cast<double>(sorted[end].call.bytes) <= kAlike * static_cast<double>(sorted[begin].call.bytes))
-        ++end;
-      all.push_back(summary_of(op, std::span(sorted).subspan(begin, end - begin)));
-      begin = end;
-    }
-  }
+  for (const auto& [op, calls] : times.calls())
+    for (RecipeCalls& point : points_of(op, calls)) all.push_back(std::move(point));
   return all;
 }
 

@@ -21,7 +21,7 @@ struct CalibrationTable {
     kDecode,   // rows, length of each
     kPolicy,   // cached tokens per KV head; the second count is the length of a sequence, 0: at most kLayoutTokens
     kCopy,     // bytes over the host link
-    kRecipe,   // bytes of a recipe's operation, and tokens it reads: points are what the engine's calls were
+    kRecipe,   // bytes and FLOPs of a recipe's operation: points are what the engine's calls were
   };
   std::string name;  // of the table's file; of a policy operation: the folder in kernels/
   Kind kind = Kind::kOp;

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,8 +27,9 @@ inline constexpr std::string_view kHostToDevice = "host_to_device", kDeviceToHos
 // on along the last two, never falling; below the first it stays level.
 class PolicyTimes {
  public:
-  // kInSteps: linear; timed in steps of a recipe, where a call may do less than what it is charged with (bounds, or what stands for
-  // another's work), so that no datasheet tells how fast it can be.
+  // kInSteps: timed in steps of recipes. Prompts and decode steps differ in their FLOPs for a byte, so operations with FLOPs take
+  // a + b bytes + c FLOPs (Plane), others straight lines. A call may do less than what it is charged with (bounds, or what stands for
+  // another's work): no datasheet tells how fast it can be.
   enum class Scale : std::uint8_t { kLinear, kLog, kInSteps };
 
   PolicyTimes() = default;
@@ -39,11 +41,18 @@ class PolicyTimes {
   [[nodiscard]] bool has(std::string_view op) const { return curves_.contains(op); }
   [[nodiscard]] Scale scale(const std::string& op) const { return curves_.find(op)->second.scale; }
   // Of one call; nothing where the operation was not measured.
-  [[nodiscard]] std::optional<SampleGrid::Value> at(std::string_view op, double bytes) const;
+  [[nodiscard]] std::optional<SampleGrid::Value> at(std::string_view op, double bytes, double flops) const;
 
  private:
+  // ps = launch + byte * bytes + flop * FLOPs, none below zero: of least squared relative error over the samples.
+  struct Plane {
+    double launch = 0, byte = 0, flop = 0;
+    double most_bytes = 0, most_flops = 0;  // of a sample
+  };
+  static Plane plane_through(std::span<const PolicySample> samples);
   struct Curve {
     Scale scale = Scale::kLinear;
+    std::optional<Plane> plane;
     std::vector<double> bytes, ps;  // ascending bytes
   };
   std::vector<PolicySample> samples_;

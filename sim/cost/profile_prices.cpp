@@ -199,11 +199,12 @@ Price ProfilePrices::mixed_attention(const StepShape& shape) const {
   return price;
 }
 
-// The table is over the bytes of one call: those of an operation's calls in a step are taken as equal.
+// The table is over the bytes (and FLOPs) of one call: those of an operation's calls in a step are taken as equal.
 Price ProfilePrices::policy(const PolicyOp& op) const {
   const double launches = static_cast<double>(std::max<std::int64_t>(1, op.launches));
   const double bytes = static_cast<double>(op.bytes) * policy_share(model_, parallel_) / launches;
-  const std::optional<Value> value = profile_->policy.at(op.over_host_link ? kHostToDevice : op.name, bytes);
+  const double flops = static_cast<double>(op.flops) * policy_share(model_, parallel_) / launches;
+  const std::optional<Value> value = profile_->policy.at(op.over_host_link ? kHostToDevice : op.name, bytes, flops);
   if (!value) return roofline_->policy(op);
   Price price;
   price.add(launches * value->ps, value->footing);

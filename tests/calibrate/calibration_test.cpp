@@ -142,7 +142,7 @@ std::vector<double> errors_elsewhere(const Calibrated& c) {
       } else if (t.kind == TableKind::kDecode) {
         predicted = p.attention.at(std::array{0.0, 0.0, static_cast<double>(at[0]), static_cast<double>(at[1])}).ps;
       } else {
-        predicted = p.policy.at(t.name, 256.0 * static_cast<double>(at[0]))->ps;
+        predicted = p.policy.at(t.name, 256.0 * static_cast<double>(at[0]), 0)->ps;
       }
       errors.push_back(std::abs(predicted * 1e-12 / true_seconds(t, at) - 1));
     }
@@ -250,7 +250,7 @@ TEST(Calibration, StallsAreSharedByAllEntries) {
     EXPECT_EQ(p.options.at("stall_frac"), fmt::format("{:.4f}", longer));
     EXPECT_NEAR(time_of_op(p.ops[0], 64, 1).ps, longer * time_of_op(q.ops[0], 64, 1).ps, 1);
     EXPECT_NEAR(p.attention.at(std::array{64.0, 0.0, 0.0, 0.0}).ps, longer * q.attention.at(std::array{64.0, 0.0, 0.0, 0.0}).ps, 1);
-    EXPECT_NEAR(p.policy.at("top_k", 256 * 64)->ps, longer * q.policy.at("top_k", 256 * 64)->ps, 1);
+    EXPECT_NEAR(p.policy.at("top_k", 256 * 64, 0)->ps, longer * q.policy.at("top_k", 256 * 64, 0)->ps, 1);
   };
   expect_longer();
   EXPECT_NEAR(with.result.errors.back().median_frac, without.result.errors.back().median_frac, 1e-6) << "held-out points are means too";
@@ -304,11 +304,12 @@ TEST(Calibration, RecipesAddWhatTheEngineCalls) {
   EXPECT_THAT(meter.recipes, testing::ElementsAre("h2o", "kivi2", "h2o", "kivi2"));
   const auto expect_added = [&] {
     const Profile p = c.profile();
-    EXPECT_NEAR(p.policy.at("ring_sums", 1000)->ps, 1e7, 1);
-    EXPECT_NEAR(p.policy.at("ring_sums", 50500)->ps, 5.05e8, 1e3);
-    EXPECT_NEAR(p.policy.at("at_rest/kivi2", 50000)->ps, 2e9, 1);
-    EXPECT_LT(p.policy.at("top_k", 256 * 64)->ps, 1e9) << "has a table of its own";
-    EXPECT_EQ(p.policy.at("ann_visits", 1e7)->ps, 1e5) << "faster than memory: the search's own time has what this is charged with";
+    EXPECT_NEAR(p.policy.at("ring_sums", 1000, 1000)->ps, 1e7, 1e3);
+    EXPECT_NEAR(p.policy.at("ring_sums", 50500, 50500)->ps, 5.05e8, 1e4);
+    EXPECT_NEAR(p.policy.at("at_rest/kivi2", 50000, 0)->ps, 2e9, 1);
+    EXPECT_LT(p.policy.at("top_k", 256 * 64, 0)->ps, 1e9) << "has a table of its own";
+    EXPECT_NEAR(p.policy.at("ann_visits", 1e7, 1e7)->ps, 1e5, 1)
+        << "faster than memory: the search's own time has what this is charged with";
   };
   expect_added();
   c.plan.recipes.clear();

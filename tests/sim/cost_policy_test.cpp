@@ -41,6 +41,46 @@ struct WithPolicyTimes {
   std::string written;
 };
 
+PolicySample in_step(const std::string& op, std::int64_t bytes, std::int64_t flops, double ps) {
+  PolicySample s{op};
+  s.rows = 1, s.bytes = bytes, s.flops = flops, s.time = std::llround(ps);
+  return s;
+}
+
+// A prompt's calls do more with a byte than a decode step's: both are met, wherever they lie.
+TEST(PolicyTimes, StepsOfRecipesArePricedByBytesAndFlops) {
+  const auto truth = [](double bytes, double flops) { return 3e6 + 40 * bytes + 2 * flops; };
+  std::vector<PolicySample> samples;
+  for (const std::int64_t bytes : {10'000, 100'000, 1'000'000})
+    for (const std::int64_t flops_per_byte : {1, 50, 700})
+      samples.push_back(
+          in_step("sums", bytes, bytes * flops_per_byte, truth(static_cast<double>(bytes), static_cast<double>(bytes * flops_per_byte))));
+  const PolicyTimes times(samples, {{"sums", PolicyTimes::Scale::kInSteps}});
+  for (const double bytes : {10'000.0, 33'000.0, 1e6, 5e6})
+    for (const double flops : {0.0, 1e5, 3e8, 1e10}) {
+      const auto value = times.at("sums", bytes, flops);
+      EXPECT_NEAR(value->ps / truth(bytes, flops), 1, 1e-6) << bytes << " " << flops;
+      EXPECT_EQ(value->footing, bytes <= 1e6 && flops <= 7e8 ? Footing::kInterpolated : Footing::kExtrapolated);
+    }
+}
+
+// Where noise would have it that more bytes take less time, they take none.
+TEST(PolicyTimes, NoPartOfAPriceIsBelowZero) {
+  const PolicyTimes times(
+      {in_step("sums", 1000, 10'000, 2e6), in_step("sums", 100'000, 11'000, 1.9e6), in_step("sums", 1000, 900'000, 9e7)},
+      {{"sums", PolicyTimes::Scale::kInSteps}});
+  const double less = times.at("sums", 1000, 10'000)->ps, more = times.at("sums", 1e9, 10'000)->ps;
+  EXPECT_EQ(less, more);
+  EXPECT_NEAR(less, 1.95e6, 1e5);
+  EXPECT_NEAR(times.at("sums", 1000, 900'000)->ps, 9e7, 5e5);
+}
+
+TEST(PolicyTimes, WithoutFlopsStepsOfRecipesAreStraightLines) {
+  const PolicyTimes times({in_step("at_rest/kivi2", 1000, 0, 1e6), in_step("at_rest/kivi2", 3000, 0, 9e6)},
+                          {{"at_rest/kivi2", PolicyTimes::Scale::kInSteps}});
+  EXPECT_NEAR(times.at("at_rest/kivi2", 2000, 0)->ps, 5e6, 1);
+}
+
 TEST(PolicyPrices, InterpolateOverTheBytesOfOneCall) {
   const WithPolicyTimes profile;
   const CostSetup setup = profile.setup();
