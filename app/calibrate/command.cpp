@@ -12,6 +12,7 @@
 #include "app/calibrate/calibration.h"
 #include "app/calibrate/profile_folder.h"
 #include "app/results.h"
+#include "app/served_model.h"
 #include "app/stop_signals.h"
 #include "base/error.h"
 #include "base/spec_file.h"
@@ -60,9 +61,6 @@ Recipe recipe_of(const std::string& name) {
     throw InputError("unknown recipe '" + name + "'" + suggestion(name, names));
   constexpr std::int32_t kBudget = 256;
   const Recipe recipe = load_recipe(name);
-  if (!recipe.runs_in("engine") || !recipe.runs_in("cost"))
-    throw InputError(fmt::format("recipe '{}' does not run in {}, so that its operations there are of no use", name,
-                                 recipe.runs_in("engine") ? "simulations" : "the engine"));
   return recipe.has_budget || !why_no_budget(recipe).empty() ? recipe : load_recipe(name, kBudget);
 }
 
@@ -101,6 +99,7 @@ int calibrate_device(const CalibrateCommand& c, std::ostream& out, std::ostream&
   const CalibrationPlan plan = plan_of(c, *device, model);
   // What would be refused in the end is refused before anything is measured.
   static_cast<void>(calibration_tables(model, device->kind(), plan.limits));
+  for (const Recipe& recipe : plan.recipes) require_timed(c.cpu ? "cpu" : "cuda", recipe, shape_of(model));
   if (!plan.hardware.empty()) static_cast<void>(load_hardware_spec(plan.hardware, profiles_folder() + "/hardware"));
   if (is_debug_build()) throw InputError("this is a debug build, whose times mean nothing; calibrate with build/release or build/cuda");
   err << fmt::format("calibrate: {} for {}, {:g} min, seed {}, into {}\n", device->name(), model.name, c.minutes, c.seed, plan.out);

@@ -1,5 +1,8 @@
 #include "app/calibrate/recipe_ops.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -170,6 +173,17 @@ std::vector<std::int32_t> lengths_for(const KvPolicy& policy, const std::vector<
 }
 
 }  // namespace
+
+void require_timed(std::string_view backend, const Recipe& recipe, const ModelConfig& m) {
+  for (const char* const host : {"engine", "cost"})
+    if (!recipe.runs_in(host))
+      throw InputError(fmt::format("recipe '{}' does not run in {}, so that times of its operations are of no use; it runs in: {}",
+                                   recipe.name, host == std::string_view("cost") ? "simulations" : "the engine",
+                                   fmt::join(recipe.hosts, ", ")));
+  constexpr std::int32_t kBytes = 4;
+  const KvPolicy policy(recipe, {m.layers, m.q_heads, m.kv_heads, m.head_dim, m.hidden_dim, kBytes, m.rope_base});
+  require_recipe(backend, recipe, policy.needs());
+}
 
 std::vector<RecipeCalls> time_recipe(const EngineModel& model, const Recipe& recipe, const RecipeSteps& steps,
                                      const std::atomic<bool>& stop) {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "app/calibrate/measurements.h"
@@ -23,6 +24,9 @@ struct RecipeSteps {
   std::int32_t decode_steps = 4;
   std::uint64_t seed = 1;  // of token ids
 };
+
+// Refuses (InputError) a recipe whose steps do not run on the backend ("cpu", "cuda") or that no simulation has.
+void require_timed(std::string_view backend, const Recipe& recipe, const ModelConfig& model);
 
 // Times every operation of the recipe as the engine calls it, in steps of the model; prompts so short that the recipe refuses them are left
 // out. Errors (InputError) as PolicyCache's, where all are. Where `stop`

@@ -1,6 +1,7 @@
 // Recipes' operations, timed in the engine, are those that a simulation pays for.
 #include "app/calibrate/recipe_ops.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,6 +9,7 @@
 
 #include "base/error.h"
 #include "policies/kv/recipe_footprint.h"
+#include "tests/error_of.h"
 
 namespace kvlab {
 namespace {
@@ -86,6 +88,16 @@ TEST(RecipeOps, PromptsThatAreTooShortAreLeftOut) {
   EXPECT_EQ(prompts_of({300}), 1U);
   EXPECT_EQ(prompts_of({64, 300}), 1U);
   EXPECT_THROW(prompts_of({32, 64}), InputError);
+}
+
+TEST(RecipeOps, WhatDoesNotRunThereIsRefused) {
+  const auto error_on = [](const char* backend, const char* name) {
+    return error_of([&] { require_timed(backend, load_recipe(name), timed_config()); });
+  };
+  EXPECT_EQ(error_on("cpu", "kvpress_knorm"), "no error");
+  EXPECT_THAT(error_on("cuda", "kvpress_knorm"), testing::HasSubstr("has an operation without a CUDA kernel"));
+  EXPECT_THAT(error_on("cuda", "kvzip"), testing::HasSubstr("needs the extra pass"));
+  EXPECT_THAT(error_on("cpu", "finch"), testing::HasSubstr("does not run in simulations"));
 }
 
 TEST(RecipeOps, AStopEndsIt) { EXPECT_TRUE(timed(load_recipe("kivi2"), true).empty()); }
