@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <limits>
 
 #include "base/params.h"
 #include "sim/cost/measured_table.h"
@@ -24,75 +22,7 @@ double along(double x, double x0, double y0, double x1, double y1, PolicyTimes::
   return y0 * std::exp(std::log(y1 / y0) * (std::log(x / x0) / std::log(x1 / x0)));
 }
 
-using Vector3 = std::array<double, 3>;
-
-// Solves a x = b for the unknowns in `used`, the others 0; by elimination. Nothing where the matrix is singular.
-std::optional<Vector3> solve(std::array<Vector3, 3> a, Vector3 b, unsigned used) {
-  std::vector<std::size_t> of;
-  for (std::size_t i = 0; i < 3; ++i)
-    if ((used >> i & 1U) != 0) of.push_back(i);
-  for (std::size_t k = 0; k < of.size(); ++k) {
-    const std::size_t p = of[k];
-    if (a[p][p] <= 1e-12) return std::nullopt;
-    for (std::size_t j = k + 1; j < of.size(); ++j) {
-      const double f = a[of[j]][p] / a[p][p];
-      for (const std::size_t c : of) a[of[j]][c] -= f * a[p][c];
-      b[of[j]] -= f * b[p];
-    }
-  }
-  Vector3 x{};
-  for (std::size_t k = of.size(); k-- > 0;) {
-    x[of[k]] = b[of[k]];
-    for (std::size_t j = k + 1; j < of.size(); ++j) x[of[k]] -= a[of[k]][of[j]] * x[of[j]];
-    x[of[k]] /= a[of[k]][of[k]];
-  }
-  return x;
-}
-
 }  // namespace
-
-// Of three unknowns every choice is tried; the best that has none below zero stays.
-PolicyTimes::Plane PolicyTimes::plane_through(std::span<const PolicySample> samples) {
-  Plane plane;
-  for (const PolicySample& s : samples) {
-    plane.most_bytes = std::max(plane.most_bytes, static_cast<double>(s.bytes));
-    plane.most_flops = std::max(plane.most_flops, static_cast<double>(s.flops));
-  }
-  const Vector3 unit{1, 1 / plane.most_bytes, 1 / std::max(1.0, plane.most_flops)};
-  const auto row_of = [&](const PolicySample& s) {
-    const auto time = static_cast<double>(s.time);
-    return Vector3{unit[0] / time, unit[1] * static_cast<double>(s.bytes) / time, unit[2] * static_cast<double>(s.flops) / time};
-  };
-  std::array<Vector3, 3> normal{};
-  Vector3 right{};
-  for (const PolicySample& s : samples) {
-    const Vector3 row = row_of(s);
-    for (std::size_t i = 0; i < 3; ++i) {
-      right[i] += row[i];
-      for (std::size_t j = 0; j < 3; ++j) normal[i][j] += row[i] * row[j];
-    }
-  }
-  const double size = normal[0][0] + normal[1][1] + normal[2][2];  // rows are 1 / time: far from 1
-  for (std::size_t i = 0; i < 3; ++i) {
-    right[i] /= size;
-    for (double& x : normal[i]) x /= size;
-  }
-  double least = std::numeric_limits<double>::infinity();
-  for (unsigned used = 1; used < 8; ++used) {
-    const auto x = solve(normal, right, used);
-    if (!x || std::any_of(x->begin(), x->end(), [](double c) { return c < 0; })) continue;
-    double error = 0;
-    for (const PolicySample& s : samples) {
-      const Vector3 row = row_of(s);
-      const double off = row[0] * (*x)[0] + row[1] * (*x)[1] + row[2] * (*x)[2] - 1;
-      error += off * off;
-    }
-    if (error >= least) continue;
-    least = error;
-    plane.launch = (*x)[0] * unit[0], plane.byte = (*x)[1] * unit[1], plane.flop = (*x)[2] * unit[2];
-  }
-  return plane;
-}
 
 PolicyTimes::PolicyTimes(std::vector<PolicySample> samples, const std::map<std::string, Scale>& scales) : samples_(std::move(samples)) {
   const auto key = [](const PolicySample& s) { return std::tie(s.op, s.bytes, s.rows, s.tokens, s.outputs); };
@@ -114,7 +44,7 @@ PolicyTimes::PolicyTimes(std::vector<PolicySample> samples, const std::map<std::
     const auto own =
         std::equal_range(samples_.begin(), samples_.end(), PolicySample{op}, [](const auto& a, const auto& b) { return a.op < b.op; });
     if (std::any_of(own.first, own.second, [](const PolicySample& s) { return s.flops > 0; }))
-      curve.plane = plane_through(std::span(own.first, own.second));
+      curve.work = WorkPrice(std::span(own.first, own.second));
   }
 }
 
@@ -128,11 +58,7 @@ std::optional<SampleGrid::Value> PolicyTimes::at(std::string_view op, double byt
   const auto found = curves_.find(op);
   if (found == curves_.end()) return std::nullopt;
   const Curve& c = found->second;
-  if (c.plane) {
-    const bool is_between = bytes <= c.plane->most_bytes && flops <= c.plane->most_flops;
-    return SampleGrid::Value{c.plane->launch + c.plane->byte * bytes + c.plane->flop * flops,
-                             is_between ? Footing::kInterpolated : Footing::kExtrapolated};
-  }
+  if (c.work) return c.work->at(bytes, flops);
   const auto above = static_cast<std::size_t>(std::lower_bound(c.bytes.begin(), c.bytes.end(), bytes) - c.bytes.begin());
   if (above < c.bytes.size() && c.bytes[above] == bytes) return SampleGrid::Value{c.ps[above], Footing::kInside};
   if (above == 0 || c.bytes.size() == 1) return SampleGrid::Value{above == 0 ? c.ps.front() : c.ps.back(), Footing::kExtrapolated};

@@ -75,6 +75,13 @@ TEST(PolicyTimes, NoPartOfAPriceIsBelowZero) {
   EXPECT_NEAR(times.at("sums", 1000, 900'000)->ps, 9e7, 5e5);
 }
 
+TEST(PolicyTimes, ASingleStepOfARecipeGrowsWithItsBytes) {
+  const PolicyTimes times({in_step("sums", 1000, 10'000, 2e6)}, {{"sums", PolicyTimes::Scale::kInSteps}});
+  EXPECT_NEAR(times.at("sums", 1000, 10'000)->ps, 2e6, 1);
+  EXPECT_NEAR(times.at("sums", 5000, 50'000)->ps, 1e7, 1);
+  EXPECT_EQ(times.at("sums", 5000, 50'000)->footing, Footing::kExtrapolated);
+}
+
 TEST(PolicyTimes, WithoutFlopsStepsOfRecipesAreStraightLines) {
   const PolicyTimes times({in_step("at_rest/kivi2", 1000, 0, 1e6), in_step("at_rest/kivi2", 3000, 0, 9e6)},
                           {{"at_rest/kivi2", PolicyTimes::Scale::kInSteps}});
