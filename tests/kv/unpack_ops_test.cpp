@@ -21,8 +21,8 @@ struct UnpackSum {
   friend bool operator==(const UnpackSum&, const UnpackSum&) = default;
 };
 using UnpackSums = std::map<std::string, UnpackSum>;
-UnpackSums charged(const Recipe& recipe, KvReads reads, const std::vector<SeqState>& seqs) {
-  RecipeFootprint footprint(recipe, kUnpackModel, 16, reads);
+UnpackSums charged(const Recipe& recipe, KvReads reads, const std::vector<SeqState>& seqs, const std::string& at_rest = "") {
+  RecipeFootprint footprint(recipe, kUnpackModel, 16, reads, at_rest);
   std::vector<SeqInStep> batch;
   for (const SeqState& seq : seqs) batch.push_back({seq, 1, 0});
   PolicyWork work;
@@ -142,15 +142,8 @@ TEST(UnpackOps, NamedSequencesStayDecoded) {
 
 // Where a profile has all of it as one operation: K and V of what rests, once a step, and nothing from the host beside it.
 TEST(UnpackOps, AWholeThatWasMeasuredStandsForItsParts) {
-  const auto with_whole = [](const std::string& name, std::vector<SeqState> seqs) {
-    RecipeFootprint footprint(load_recipe(name), kUnpackModel, 16, KvReads::kUnpacked, at_rest_of(name));
-    std::vector<SeqInStep> batch;
-    for (const SeqState& seq : seqs) batch.push_back({seq, 1, 0});
-    PolicyWork work;
-    footprint.charge(batch, work);
-    UnpackSums all;
-    for (const PolicyOp& o : work.ops) all[std::string(o.name)] = {o.launches, o.bytes};
-    return all;
+  const auto with_whole = [](const std::string& name, const std::vector<SeqState>& seqs) {
+    return charged(load_recipe(name), KvReads::kUnpacked, seqs, at_rest_of(name));
   };
   constexpr std::int64_t kTokenBytes = kUnpackRows * 2 * 64 * 2;
   for (const std::string name : {"kivi2", "infinigen"}) {
