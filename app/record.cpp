@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
+#include "app/named_recipe.h"
 #include "app/text_file.h"
 #include "app/tokenize.h"
 #include "base/error.h"
@@ -124,10 +125,7 @@ AttentionTrace recorded(const RecordCommand& c, const EngineModel& model, std::s
   if (c.kv_policy.empty() && c.budget_tokens > 0) throw InputError("--budget-tokens needs --kv-policy");
   if (c.kv_policy.empty()) return record(model, ids, options);
   if (!options.passes.empty()) throw InputError("--pass and --kv-policy exclude each other: a policy runs the pass it observes itself");
-  const std::vector<std::string> names = recipe_names();
-  if (std::find(names.begin(), names.end(), c.kv_policy) == names.end())
-    throw InputError("unknown recipe '" + c.kv_policy + "'" + suggestion(c.kv_policy, names));
-  return record_with_policy(model, ids, options, load_recipe(c.kv_policy, c.budget_tokens), {}, question_begin).trace;
+  return record_with_policy(model, ids, options, named_recipe(c.kv_policy, c.budget_tokens), {}, question_begin).trace;
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cctype>
 #include <ctime>
 #include <filesystem>
@@ -11,6 +10,7 @@
 
 #include "app/calibrate/calibration.h"
 #include "app/calibrate/profile_folder.h"
+#include "app/named_recipe.h"
 #include "app/results.h"
 #include "app/served_model.h"
 #include "app/stop_signals.h"
@@ -56,11 +56,8 @@ std::string folder_name(const std::string& device) {
 }
 
 Recipe recipe_of(const std::string& name) {
-  const std::vector<std::string> names = recipe_names();
-  if (std::find(names.begin(), names.end(), name) == names.end())
-    throw InputError("unknown recipe '" + name + "'" + suggestion(name, names));
   constexpr std::int32_t kBudget = 256;
-  const Recipe recipe = load_recipe(name);
+  const Recipe recipe = named_recipe(name);
   return recipe.has_budget || !why_no_budget(recipe).empty() ? recipe : load_recipe(name, kBudget);
 }
 
