@@ -23,7 +23,7 @@ std::string observes(const Needs& n) {
   const auto add = [&](bool needed, const std::string& word) {
     if (needed) words.push_back(word);
   };
-  add(n.step_queries, "each step's queries");
+  add(n.step_queries, n.prompt_queries ? "each step's queries, of all of the prompt" : "each step's queries");
   add(n.window_queries > 0, fmt::format("the prompt's last {} queries", n.window_queries));
   add(n.pre_rope_queries, "the prompt's queries before RoPE");
   add(n.pre_rope_keys, "keys before RoPE");
@@ -34,6 +34,13 @@ std::string observes(const Needs& n) {
   add(n.future_queries, "future queries");
   add(!n.pass.empty(), "the extra forward pass '" + n.pass + "'");
   return words.empty() ? "keys and values" : "keys, values, " + fmt::format("{}", fmt::join(words, ", "));
+}
+
+std::string found_prefixes(const KvPolicy& policy) {
+  if (policy.recipe().prefix_reuse == Recipe::PrefixReuse::kNone) return "nothing, and leaves none";
+  if (!policy.shares_prefixes()) return "nothing, since it observes more of every prompt token than its K and V";
+  const std::int32_t fresh = policy.fresh_tokens();
+  return fresh > 1 ? fmt::format("all but the prompt's last {} tokens, which it observes", fresh) : "all but the prompt's last token";
 }
 
 std::string cost_of(const std::vector<SummedCall>& calls) {
@@ -134,7 +141,9 @@ void add_kv_details(Item& item) {
   if (item.kind != "recipe") return;
   const Recipe recipe = load_recipe(item.name);
   try {
-    item.facts.emplace_back("observes", observes(KvPolicy(recipe, kShape).needs()));
+    const KvPolicy policy(recipe, kShape);
+    item.facts.emplace_back("observes", observes(policy.needs()));
+    if (recipe.runs_in("cost")) item.facts.emplace_back("finds of a cached prefix", found_prefixes(policy));
   } catch (const InputError& e) {
     item.facts.emplace_back("observes", e.what());
   }

@@ -237,7 +237,6 @@ void read_mrc(Params& p, RunPlan& plan) {
   run_hit_ratio(p, HitRatioTrace{});  // reads and checks the keys; an empty trace costs nothing
 }
 
-// Where tokens of a prefix that others computed are skipped, only their K and V are there.
 void check_served_recipe(const Params& p, const RunPlan& plan) {
   const ModelConfig& c = plan.served.config;
   const Needs needs = KvPolicy(*plan.recipe, {c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, 4, c.rope_base}).needs();
@@ -246,11 +245,6 @@ void check_served_recipe(const Params& p, const RunPlan& plan) {
   } catch (const InputError& e) {
     p.fail_at("kv_policy", e.what());
   }
-  const bool needs_more = needs.pre_rope_keys || needs.pre_rope_queries || needs.hidden || !needs.pass.empty();
-  if (!needs_more || !plan.setup.memory.prefix_caching || !plan.setup.make_footprint()->shares_prefixes()) return;
-  p.fail_at("kv_policy", fmt::format("recipe '{}' reads more of every token than its K and V, which cached prefixes do not have; "
-                                     "'prefix_caching: false' serves it",
-                                     plan.recipe->name));
 }
 
 // What serving by the engine needs beyond a simulation.

@@ -33,10 +33,15 @@ std::int64_t ReplicaState::peak_blocks(RequestId r) const {
   return ceil_blocks(n) + blocks_of(footprint_->step({0, n, 0, 0, false, false}, n).peak_pages);
 }
 
+// The last known token is always computed, since its logits are needed (card 1.4c), and what the policy observes of the prompt's last ones.
+std::int32_t ReplicaState::most_hits(std::int32_t known_tokens, std::int32_t prompt_tokens) const {
+  const std::int32_t most = fresh_tokens_ <= 1 ? known_tokens - 1 : std::min(known_tokens - 1, prompt_tokens - fresh_tokens_);
+  return std::max(0, most) / limits_.block_tokens;
+}
+
 void ReplicaState::find_hits(const Request& r) {
   hits_.clear();
-  // The last known token is always computed, since its logits are needed (card 1.4c).
-  const std::int32_t most = (r.known_tokens() - 1) / limits_.block_tokens;
+  const std::int32_t most = most_hits(r.known_tokens(), r.prompt_tokens);
   const std::int32_t named = std::min(r.num_hashes, most);
   for (std::int32_t i = 0; i < named; ++i) {
     const std::uint64_t key = key_of(r, i);
@@ -258,7 +263,7 @@ void ReplicaState::finish_swap_in(RequestId id, Time at) {
 std::int32_t ReplicaState::cached_tokens(const TraceRequest& request) const {
   if (!limits_.prefix_caching) return 0;
   const std::uint32_t known = num_block_hashes(request, limits_.block_tokens);
-  const std::uint32_t most = std::min<std::uint32_t>(known, static_cast<std::uint32_t>((request.prompt_tokens - 1) / limits_.block_tokens));
+  const std::uint32_t most = std::min(known, static_cast<std::uint32_t>(most_hits(request.prompt_tokens, request.prompt_tokens)));
   std::uint32_t hits = 0;
   while (hits < most && pool_->peek(block_hash(request.hash_tokens, request.hashes, limits_.block_tokens, hits)) != kNoBlock) ++hits;
   return static_cast<std::int32_t>(hits) * limits_.block_tokens;

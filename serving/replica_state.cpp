@@ -6,7 +6,11 @@
 namespace kvlab {
 
 ReplicaState::ReplicaState(const ReplicaLimits& limits, std::unique_ptr<BlockPool> pool, std::unique_ptr<Footprint> footprint)
-    : limits_(limits), pool_(std::move(pool)), footprint_(std::move(footprint)), keeps_everything_(footprint_->keeps_everything()) {
+    : limits_(limits),
+      pool_(std::move(pool)),
+      footprint_(std::move(footprint)),
+      keeps_everything_(footprint_->keeps_everything()),
+      fresh_tokens_(footprint_->fresh_tokens()) {
   limits_.prefix_caching = limits_.prefix_caching && footprint_->shares_prefixes();
   limits_.unnamed_rest = limits_.unnamed_rest || footprint_->unnamed_rest();
   if (limits_.is_contiguous) contiguous_.emplace(pool_->num_blocks() * limits_.block_tokens, ContiguousAllocator::Fit::kBest);

@@ -146,6 +146,7 @@ class ReplicaState final : public ReplicaView {
   [[nodiscard]] std::int64_t allocations_in(std::int64_t iterations) const;
   [[nodiscard]] Need need(RequestId r, std::int32_t m, std::int32_t ahead = 0);
   void log_uses(const Request& r);
+  [[nodiscard]] std::int32_t most_hits(std::int32_t known_tokens, std::int32_t prompt_tokens) const;
   void find_hits(const Request& r);
   void remember_blocks(Request& r);
   [[nodiscard]] bool is_counted(const Request& r) const { return r.arrival >= limits_.count_from; }
@@ -184,6 +185,7 @@ class ReplicaState final : public ReplicaView {
   std::unique_ptr<BlockPool> pool_;
   std::unique_ptr<Footprint> footprint_;
   bool keeps_everything_;
+  std::int32_t fresh_tokens_;  // Footprint::fresh_tokens
   std::optional<ContiguousAllocator> contiguous_;
   RequestTable table_;
   std::deque<RequestId> waiting_;

@@ -47,6 +47,7 @@ StepExecutor::StepExecutor(const EngineModel& model, const Recipe& recipe, const
             cache_->pages().memory().on_host() ? TensorMemory() : TensorMemory::pinned(), cache_->pages().type()),
       pages_per_block_(cache_->shape().num_layers * cache_->shape().kv_heads),
       blocks_(cache_->pages(), options.num_blocks, pages_per_block_) {
+  options_.shares_blocks = options_.shares_blocks && cache_->policy().shares_prefixes();
   reserve_pages();
 }
 
@@ -194,11 +195,6 @@ void StepExecutor::begin(Served& s, const StepRow& row) {
   std::int32_t found = 0;
   while (s.is_in_blocks && found < row.hit_tokens && blocks_.filled(s.blocks[static_cast<std::size_t>(found / b)]) == b) found += b;
   repaired_ += row.hit_tokens - found;
-  if (found > 0 && row.is_published && cache_->policy().keeps_attention())
-    throw InputError(
-        fmt::format("recipe '{}' keeps with every token what queries attended to, which requests that share a prefix would mix; "
-                    "'prefix_caching: false' serves it",
-                    cache_->policy().recipe().name));
   s.sequence.seen_tokens = found;
   for (KvStore::Sequence& layer : s.sequence.rows) std::fill(layer.len.begin(), layer.len.end(), found);
 }
@@ -208,8 +204,8 @@ void StepExecutor::add_row(const StepRow& row) {
   Served& s = at(row.request);
   EngineSequence& sequence = s.sequence;
   const Needs& needs = cache_->policy().needs();
-  // A trace knows no questions: the prompt's end stands for one, as in the footprint (RecipeFootprint::shape_of).
-  if (needs.question) sequence.question_begin = std::max(0, row.prompt_tokens - std::max(needs.window_queries, 32));
+  // A trace knows no questions.
+  if (needs.question) sequence.question_begin = needs.assumed_question(row.prompt_tokens);
   if (!s.has_started)
     begin(s, row);
   else

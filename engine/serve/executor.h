@@ -74,8 +74,7 @@ class StepExecutor {
 
   // Sequences behind their prompts may come to rest.
   [[nodiscard]] bool may_rest() const { return cache_->may_rest(); }
-  // Returns when all of it is done. Errors (InputError): a sequence that the recipe refuses, a cut that the plan did not announce, a
-  // prefix of another request under a recipe that keeps statistics with its tokens.
+  // Returns when all of it is done. Errors (InputError): a sequence that the recipe refuses, a cut that the plan did not announce.
   void run(const StepJob& job);
   // Before the first step: touches the memory that steps will use and runs a few on made-up tokens, so that the first request meets warm
   // caches and running threads. On a GPU everything is made ready for steps up to `most`, one of the largest runs, and where the policy

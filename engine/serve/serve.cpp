@@ -40,7 +40,7 @@ StepExecutor::Options executor_options(const ServeSetup& setup) {
   options.block_tokens = setup.memory.block_tokens;
   options.seed = setup.seed, options.temperature = setup.temperature;
   options.keeps_tokens = setup.emitted != nullptr;
-  options.shares_blocks = setup.memory.prefix_caching && setup.recipe->prefix_reuse != Recipe::PrefixReuse::kNone;
+  options.shares_blocks = setup.memory.prefix_caching;
   options.longest_tokens = std::min(setup.max_model_len, setup.longest_tokens > 0 ? setup.longest_tokens : setup.max_model_len);
   return options;
 }

@@ -79,6 +79,8 @@ class Footprint {
   [[nodiscard]] virtual bool keeps_everything() const { return false; }
   // False: blocks depend on more than the tokens before them, so they are neither found again nor left for others.
   [[nodiscard]] virtual bool shares_prefixes() const { return true; }
+  // A prompt's last tokens that are computed with it although their blocks are found, because the policy reads more of them than K and V.
+  [[nodiscard]] virtual std::int32_t fresh_tokens() const { return 1; }
   // True: what a sequence without names computed does not lie in its blocks, but as the policy stores it: preempted, it leaves nothing
   // behind that it could find again.
   [[nodiscard]] virtual bool unnamed_rest() const { return false; }

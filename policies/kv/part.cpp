@@ -9,6 +9,7 @@ namespace kvlab {
 
 void Needs::add(const Needs& other) {
   step_queries |= other.step_queries;
+  prompt_queries |= other.prompt_queries;
   window_queries = std::max(window_queries, other.window_queries);
   pre_rope_queries |= other.pre_rope_queries;
   pre_rope_keys |= other.pre_rope_keys;
@@ -21,6 +22,11 @@ void Needs::add(const Needs& other) {
   cpu_only |= other.cpu_only;
   if (pass.empty()) pass = other.pass;
   if (!other.pass.empty() && other.pass != pass) throw InternalError("two parts ask for different extra passes");
+}
+
+std::int32_t Needs::assumed_question(std::int32_t prompt_tokens) const {
+  constexpr std::int32_t kLeastTokens = 32;
+  return std::max(0, prompt_tokens - std::max(window_queries, kLeastTokens));
 }
 
 bool Allocator::over_shares(const ModelShape& model, std::int32_t layer, std::span<const std::int32_t> len, std::int32_t target,

@@ -22,6 +22,7 @@ namespace kvlab {
 // What a part must see beyond K and V; hosts compute only what is asked for and refuse a recipe whose needs they cannot meet.
 struct Needs {
   bool step_queries = false;        // this step's queries: a chunk's in prefill, one per sequence in decode
+  bool prompt_queries = false;      // of these, every chunk's: what they say adds up. With words kept per token it goes without saying
   std::int32_t window_queries = 0;  // the last w queries of the prompt, kept across chunks
   bool pre_rope_queries = false;    // of the whole prompt
   bool pre_rope_keys = false;
@@ -34,6 +35,8 @@ struct Needs {
   bool pass_hidden = false;     // the attention layers' inputs in that pass
   bool cpu_only = false;        // some operation has no CUDA kernel
   void add(const Needs& other);
+  // Where the question begins that stands for one where nobody knows: among the prompt's last tokens.
+  [[nodiscard]] std::int32_t assumed_question(std::int32_t prompt_tokens) const;
 };
 
 // A sequence in this step.

@@ -109,6 +109,7 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
     if (const std::string why = part->refuses(model); !why.empty())
       throw InputError(fmt::format("recipe '{}' cannot run: {}", recipe.name, why));
     needs_.add(part->needs());
+    needs_.prompt_queries |= part->num_words() > 0 && part->needs().step_queries;
     parts_.push_back(part);
     part->bind(num_words_);
     num_words_ += part->num_words();
@@ -154,6 +155,11 @@ KvPolicy::Least KvPolicy::least_share(std::int32_t target, std::int32_t full, st
     for (std::int32_t h = 0; h < model_.kv_heads; ++h)
       if (const std::int32_t tokens = allocator_->expected_part(model_, l, h, target, full, n); tokens < least.tokens) least = {tokens, l};
   return least;
+}
+
+std::int32_t KvPolicy::fresh_tokens() const {
+  if (needs_.prompt_queries || needs_.pre_rope_queries || needs_.pre_rope_keys || needs_.hidden) return kWholePrompt;
+  return std::max(1, needs_.window_queries);
 }
 
 void KvPolicy::refuse_small_budget(const SeqStep& seq) const {

@@ -59,8 +59,13 @@ class KvPolicy {
   // Sequences may rest between steps: as codes, or with something on a lower tier.
   [[nodiscard]] bool may_rest() const { return encodes() || moves_lower(); }
   [[nodiscard]] bool moves_lower() const;
-  // Queries leave something with the tokens they attend to: requests that share tokens would count each other's.
-  [[nodiscard]] bool keeps_attention() const { return (scorer_ && scorer_->num_words() > 0) || selector_->num_words() > 0; }
+  // How many of a prompt's last tokens must be computed with it although their K and V are there, because parts read more of them: their
+  // queries, what they attended to, keys before RoPE. At least the last one; kWholePrompt: all.
+  static constexpr std::int32_t kWholePrompt = INT32_MAX;
+  [[nodiscard]] std::int32_t fresh_tokens() const;
+  [[nodiscard]] bool shares_prefixes() const {
+    return recipe_.prefix_reuse != Recipe::PrefixReuse::kNone && fresh_tokens() != kWholePrompt;
+  }
 
   // What this step attends to in `layer`: all rows in prefill, in decode what the selector picks, plus compensation tokens.
   // The segments point into ops' scratch and the parts, until after_attention.

@@ -38,7 +38,8 @@ class RecipeFootprint final : public Footprint {
   FootprintStep step(const SeqState& seq, std::int32_t new_tokens) override;
   void charge(std::span<SeqInStep> batch, PolicyWork& work) override;
   std::int64_t pages_at_end(std::int32_t prompt_tokens, std::int32_t seen_tokens) override;
-  [[nodiscard]] bool shares_prefixes() const override { return recipe_.prefix_reuse != Recipe::PrefixReuse::kNone; }
+  [[nodiscard]] bool shares_prefixes() const override { return shapes_.policy().shares_prefixes(); }
+  [[nodiscard]] std::int32_t fresh_tokens() const override { return shapes_.policy().fresh_tokens(); }
   [[nodiscard]] bool unnamed_rest() const override { return unpacking_ && shapes_.policy().may_rest(); }
   [[nodiscard]] OnPreempt on_preempt() const override {
     return recipe_.on_preempt == Recipe::OnPreempt::kSwap ? OnPreempt::kSwap : OnPreempt::kRecomputeChunked;

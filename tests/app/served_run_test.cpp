@@ -107,7 +107,6 @@ TEST_F(ServedRun, RefusesWhatTheEngineCannotServe) {
   };
   EXPECT_NE(error({"replicas=2"}).find("one replica"), std::string::npos);
   EXPECT_NE(error({"model=llama-3.1-8b"}).find("weights"), std::string::npos);
-  EXPECT_NE(error({"kv_policy=kvzip"}).find("prefix_caching: false"), std::string::npos);
   EXPECT_NE(error({"block_cache=belady"}).find("future"), std::string::npos);
 }
 

@@ -39,7 +39,6 @@ TEST_P(ServeLossy, TokensAreThoseOfTheRequestAlone) {
   const Recipe recipe = load_recipe(GetParam(), 40);
   if (short_run() && recipe.name == "streaming") GTEST_SKIP() << "fewer recipes with KVLAB_SHORT set";
   ServeSetup setup = probe_setup(recipe, "vllm_v1", "{}", 26);
-  setup.memory.prefix_caching = recipe.name != "h2o";  // below
   setup.inspect = [](const ReplicaState& state, const StepExecutor& executor) {
     state.check();
     EXPECT_EQ(executor.pages().used_pages(), executor.explained_pages());
@@ -47,28 +46,15 @@ TEST_P(ServeLossy, TokensAreThoseOfTheRequestAlone) {
   };
   const Served together = serve_all(setup, lossy_requests(2));
   EXPECT_EQ(together.summary.latencies.completed, 10U);
-  EXPECT_EQ(together.summary.hit_tokens > 0, setup.memory.prefix_caching);
+  EXPECT_EQ(together.summary.hit_tokens > 0, recipe.name != "h2o") << "requests share statistics of queries";
   EXPECT_EQ(together.tokens, one_by_one(recipe).tokens);
   if (GetParam() == std::string("snapkv")) {
     EXPECT_GT(together.summary.swaps, 0U);
   }
 }
 
-// What h2o accumulates with a token would be that of all requests that share it.
-TEST(ServeShared, StatisticsOfQueriesAreNotShared) {
-  const Recipe h2o = load_recipe("h2o", 40);
-  try {
-    serve_all(probe_setup(h2o, "vllm_v1", "{}", 100), lossy_requests(2));
-    FAIL() << "requests share statistics";
-  } catch (const InputError& e) {
-    EXPECT_STREQ(e.what(),
-                 "recipe 'h2o' keeps with every token what queries attended to, which requests that share a prefix would mix; "
-                 "'prefix_caching: false' serves it");
-  }
-}
-
 // Layers that are merged are rewritten where they lie: no other request may find them.
-TEST(ServeShared, MergedLayersAreNotFound) {
+TEST(ServeMerged, LayersAreNotFound) {
   const Recipe minicache = load_recipe("minicache");
   const Served together = serve_all(probe_setup(minicache, "vllm_v1", "{}", 400), lossy_requests(2));
   EXPECT_EQ(together.summary.hit_tokens, 0);

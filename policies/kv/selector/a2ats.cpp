@@ -25,7 +25,7 @@ class A2ats final : public Selector {
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
-    needs.step_queries = true;
+    needs.step_queries = needs.prompt_queries = true;
     return needs;
   }
   // First and newest tokens give way where they would fill more than three quarters of it.

@@ -22,7 +22,7 @@ class InfiniGen final : public Selector {
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_layers_ ? 0 : 1; }
   [[nodiscard]] Needs needs() const override {
     Needs needs;
-    needs.step_queries = true;
+    needs.step_queries = needs.prompt_queries = true;
     return needs;
   }
   // Takes the place of max_frac; how many are wanted remains a matter of alpha.

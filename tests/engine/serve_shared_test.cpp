@@ -1,0 +1,70 @@
+// Prefixes that several requests have in common: policies decide as if each had computed its own.
+#include <gtest/gtest.h>
+
+#include "policies/kv/policy.h"
+#include "tests/engine/packed_recipes.h"
+#include "tests/engine/serve_fixture.h"
+#include "tests/engine/small_model.h"
+#include "tests/engine/tiered_recipes.h"
+#include "tests/short_run.h"
+
+namespace kvlab {
+namespace {
+
+using test::serve_all;
+using test::Served;
+using test::served_shape;
+using test::small_model;
+using test::SomeRequest;
+
+constexpr std::int32_t kSharedTokens = 112;
+
+// Prompts of 120 to 170 tokens, the first 112 the same; the first is done before the others come.
+std::vector<SomeRequest> alike_requests() {
+  std::vector<SomeRequest> requests;
+  for (std::int32_t i = 0; i < 6; ++i) {
+    SomeRequest r{i == 0 ? 0 : 500 + 30.0 * i, 120 + 10 * i, 24, 16};
+    for (std::int32_t c = 0; c < r.prompt / 16; ++c)
+      r.hashes.push_back(static_cast<std::uint64_t>(c < kSharedTokens / 16 ? 100 + c : 1000 * (i + 1) + c));
+    requests.push_back(r);
+  }
+  return requests;
+}
+
+// Small enough to cut and to choose among so few tokens.
+Recipe shared_recipe(const std::string& name) {
+  if (lies_lower(load_recipe(name), served_shape(small_model()))) return small_tiered(name);
+  const std::map<std::string, std::int32_t> least{{"duo", 80}, {"layer_table", 64}, {"lazy_eviction", 150}, {"citrus", 200}};
+  const std::int32_t budget = least.contains(name) ? least.at(name) : 48;
+  return load_recipe(name, load_recipe(name).has_budget ? budget : 0);
+}
+
+class ServeShared : public testing::TestWithParam<std::string> {};
+
+TEST_P(ServeShared, PrefixesOfOthersChangeNoToken) {
+  if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
+  const Recipe recipe = shared_recipe(GetParam());
+  // Where little of a token lies on the GPU blocks are small, and what always lies there fills many.
+  const std::int64_t blocks = GetParam().starts_with("retrieval_attention") ? 60000 : 4000;
+  ServeSetup setup = test::serve_setup(small_model(), recipe, "vllm_v1", "{}", blocks);
+  const Served shared = serve_all(setup, alike_requests());
+  EXPECT_EQ(shared.summary.latencies.completed, 6U);
+  EXPECT_EQ(shared.summary.hit_tokens > 0, KvPolicy(recipe, served_shape(small_model())).shares_prefixes());
+  setup.memory.prefix_caching = false;
+  const Served alone = serve_all(setup, alike_requests());
+  EXPECT_EQ(alone.summary.hit_tokens, 0);
+  EXPECT_EQ(shared.tokens, alone.tokens);
+}
+
+// Recipes that store tokens as the model computes them; of others, others find what was decoded.
+std::vector<std::string> lossless_recipes() {
+  std::vector<std::string> names = recipes_in({"engine", "cost"});
+  const std::vector<std::string> packed = packed_recipes();
+  std::erase_if(names, [&](const std::string& name) { return std::find(packed.begin(), packed.end(), name) != packed.end(); });
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, ServeShared, testing::ValuesIn(lossless_recipes()), [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace kvlab
