@@ -31,7 +31,6 @@ class EngineReplica {
   struct Handed {
     InFlightStep step;
     bool is_step = false;
-    std::vector<RequestId> swapped_in;
     std::int64_t waiting = 0, used_blocks = 0, wasted_tokens = 0, external_ppm = 0;
   };
   // What the executor knows of a request, as far as jobs handed over say.
@@ -52,7 +51,8 @@ class EngineReplica {
   void plan(Picoseconds now);
   bool plan_one(Picoseconds now);
   void note_events();
-  void add_swaps(Handed& handed);
+  void add_swaps();
+  void end_swaps(Picoseconds at);
   void fill_job(Handed& handed);
   void hand_over(Handed handed);
   void take_output();
@@ -78,6 +78,7 @@ class EngineReplica {
   StepPlan plan_;
   StepJob job_;  // being put together
   std::deque<Handed> handed_;
+  std::vector<RequestId> coming_in_;  // from host memory, by a job handed over or about to be
   int steps_in_flight_ = 0;
   std::unordered_map<std::uint64_t, Mirror> mirrors_;  // by request number
   std::priority_queue<FollowUp, std::vector<FollowUp>, std::greater<>> follow_ups_;

@@ -139,6 +139,7 @@ void EngineReplica::arrive(const TraceRequest& request, std::uint64_t number, Pi
 void EngineReplica::plan(Picoseconds now) {
   const int depth = scheduler_->pipeline_depth();
   while (steps_in_flight_ < depth && plan_one(now)) now = lane_->now();
+  if (steps_in_flight_ > 0) end_swaps(now);  // jobs run in their order: a later step finds what they copy
 }
 
 bool EngineReplica::plan_one(Picoseconds now) {
@@ -148,10 +149,9 @@ bool EngineReplica::plan_one(Picoseconds now) {
   note_events();
   for (const ReplicaState::Finished& finished : state_.outbox()) scheduler_->on_finish(finished.id);
   collect(now);
-  Handed handed;
-  add_swaps(handed);
+  add_swaps();
   if (plan_.is_empty()) {
-    if (!handed.swapped_in.empty()) hand_over(std::move(handed));
+    if (!coming_in_.empty()) hand_over({});
     return false;
   }
   if (plan_.idle_rows > 0 ||
@@ -159,6 +159,7 @@ bool EngineReplica::plan_one(Picoseconds now) {
     throw InputError("the scheduler pads its batches, which the engine does not; choose another scheduler for 'host: engine'");
   if (std::any_of(plan_.entries.begin(), plan_.entries.end(), [](const PlanEntry& e) { return e.layer_begin > 0 || e.layer_end > 0; }))
     throw InputError("the scheduler plans layers apart, which the engine does not run; choose another scheduler for 'host: engine'");
+  Handed handed;
   handed.is_step = true;
   state_.commit(plan_, handed.step);
   handed.step.number = next_step_++;
@@ -191,10 +192,10 @@ void EngineReplica::note_events() {
   events_.clear();
 }
 
-void EngineReplica::add_swaps(Handed& handed) {
+void EngineReplica::add_swaps() {
   for (const SwapCopy& copy : state_.swap_copies()) {
     if (copy.to_host) continue;
-    handed.swapped_in.push_back(copy.request);
+    coming_in_.push_back(copy.request);
     const Request& r = state_.table()[copy.request];
     Mirror& mirror = mirrors_.at(r.number);
     if (!mirror.has_started) continue;  // preempted in the plan that admitted it: nothing was computed
@@ -202,6 +203,12 @@ void EngineReplica::add_swaps(Handed& handed) {
     mirror.num_blocks = r.blocks.size();
   }
   state_.swap_copies().clear();
+}
+
+void EngineReplica::end_swaps(Picoseconds at) {
+  for (const RequestId r : coming_in_) state_.finish_swap_in(r, to_time(at));
+  coming_in_.clear();
+  note_events();
 }
 
 std::vector<TakenBlock> EngineReplica::blocks_from(const Request& r, std::size_t first) const {
@@ -262,8 +269,8 @@ void EngineReplica::take_output() {
     state_.process_output(handed.step, output.end, metrics_.itl());
     for (const ReplicaState::Finished& finished : state_.outbox()) scheduler_->on_finish(finished.id);
   }
-  for (const RequestId r : handed.swapped_in) state_.finish_swap_in(r, to_time(output.end));
   note_events();
+  if (!handed.is_step) end_swaps(output.end);
   collect(output.end);
 }
 

@@ -4,9 +4,7 @@
 
 #include <array>
 
-#include "policies/router/router.h"
-#include "sim/simulation.h"
-#include "tests/engine/serve_fixture.h"
+#include "tests/engine/serve_simulated.h"
 #include "tests/error_of.h"
 #include "tests/recipes_in.h"
 #include "tests/short_run.h"
@@ -14,29 +12,12 @@
 namespace kvlab {
 namespace {
 
+using test::expect_same;
 using test::probe_setup;
 using test::serve_all;
 using test::Served;
+using test::simulated;
 using test::SomeRequest;
-
-// The fixture's nominal time.
-class NominalCost final : public CostModel {
- public:
-  StepCost step(const StepShape& shape) override {
-    std::int64_t tokens = shape.decodes;
-    for (const PrefillPiece& piece : shape.prefills) tokens += piece.new_tokens;
-    StepCost cost;
-    cost.total = cost.part[0] = cost.footing[0] = 1'000'000'000 + tokens * 10'000'000;
-    return cost;
-  }
-  DecodeSpan decode_span(const StepShape& shape) override { return {step(shape), {}, 1}; }
-  [[nodiscard]] Picoseconds host_time(const StepShape&) const override { return 0; }
-  void stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) override { stages.assign(1, step(shape).total); }
-  [[nodiscard]] int num_layers() const override { return 8; }
-  double prefill_seconds(std::int32_t, std::int32_t) override { return 0; }
-  [[nodiscard]] double peak_flops() const override { return 1; }
-  [[nodiscard]] double peak_bytes_per_s() const override { return 1; }
-};
 
 std::vector<SomeRequest> mixed_requests() {
   std::vector<SomeRequest> requests;
@@ -47,21 +28,6 @@ std::vector<SomeRequest> mixed_requests() {
     requests.push_back(r);
   }
   return requests;
-}
-
-std::vector<RequestRecord> simulated(const ServeSetup& serve, TraceSource& trace) {
-  SimSetup sim;
-  sim.make_scheduler = serve.make_scheduler;
-  sim.make_block_cache = serve.make_block_cache;
-  sim.make_footprint = serve.make_footprint;
-  sim.make_router = test::maker<RouterRegistry>("round_robin", "{}", "router");
-  sim.make_cost_model = [] { return std::make_unique<NominalCost>(); };
-  sim.memory = serve.memory;
-  sim.memory.block_bytes = 1;
-  sim.stop = serve.stop;
-  test::Recorder sink;
-  simulate(sim, trace, sink);
-  return sink.requests;
 }
 
 // Conversations of three turns; each prompt begins with the one before.
@@ -94,23 +60,6 @@ class Conversations final : public TraceSource {
   std::int32_t concurrency_;
   bool waits_;
 };
-
-void expect_same(std::vector<RequestRecord> a, std::vector<RequestRecord> b) {
-  ASSERT_EQ(a.size(), b.size());
-  const auto by_number = [](const RequestRecord& x, const RequestRecord& y) { return x.number < y.number; };
-  std::sort(a.begin(), a.end(), by_number);
-  std::sort(b.begin(), b.end(), by_number);
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const auto times = [](const RequestRecord& r) {
-      return std::vector<std::int64_t>{ns(r.arrival), ns(r.queued), ns(r.scheduled), ns(r.first_token), ns(r.last_token)};
-    };
-    EXPECT_EQ(times(a[i]), times(b[i])) << "request " << i;
-    EXPECT_EQ(a[i].outcome, b[i].outcome) << "request " << i;
-    EXPECT_EQ(a[i].hit_tokens, b[i].hit_tokens) << "request " << i;
-    EXPECT_EQ(a[i].preemptions, b[i].preemptions) << "request " << i;
-    EXPECT_EQ(a[i].recomputed_tokens, b[i].recomputed_tokens) << "request " << i;
-  }
-}
 
 TEST(ServeAsSimulated, RecordsAreTheSimulators) {
   struct Case {

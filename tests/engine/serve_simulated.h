@@ -1,0 +1,68 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "policies/router/router.h"
+#include "sim/simulation.h"
+#include "tests/engine/serve_fixture.h"
+
+// The simulation of what a ServeSetup serves, on the same made-up clock.
+namespace kvlab::test {
+
+// The fixture's nominal time.
+class NominalCost final : public CostModel {
+ public:
+  StepCost step(const StepShape& shape) override {
+    std::int64_t tokens = shape.decodes;
+    for (const PrefillPiece& piece : shape.prefills) tokens += piece.new_tokens;
+    StepCost cost;
+    cost.total = cost.part[0] = cost.footing[0] = 1'000'000'000 + tokens * 10'000'000;
+    return cost;
+  }
+  DecodeSpan decode_span(const StepShape& shape) override { return {step(shape), {}, 1}; }
+  [[nodiscard]] Picoseconds host_time(const StepShape&) const override { return 0; }
+  void stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) override { stages.assign(1, step(shape).total); }
+  [[nodiscard]] int num_layers() const override { return 8; }
+  double prefill_seconds(std::int32_t, std::int32_t) override { return 0; }
+  [[nodiscard]] double peak_flops() const override { return 1; }
+  [[nodiscard]] double peak_bytes_per_s() const override { return 1; }
+};
+
+inline std::vector<RequestRecord> simulated(const ServeSetup& serve, TraceSource& trace) {
+  SimSetup sim;
+  sim.make_scheduler = serve.make_scheduler;
+  sim.make_block_cache = serve.make_block_cache;
+  sim.make_footprint = serve.make_footprint;
+  sim.make_router = maker<RouterRegistry>("round_robin", "{}", "router");
+  sim.make_cost_model = [] { return std::make_unique<NominalCost>(); };
+  sim.memory = serve.memory;
+  sim.memory.block_bytes = 1;
+  sim.swap_link = {1e18, Span(0)};  // copies take no time on this clock
+  sim.stop = serve.stop;
+  Recorder sink;
+  simulate(sim, trace, sink);
+  return sink.requests;
+}
+
+inline void expect_same(std::vector<RequestRecord> a, std::vector<RequestRecord> b) {
+  ASSERT_EQ(a.size(), b.size());
+  const auto by_number = [](const RequestRecord& x, const RequestRecord& y) { return x.number < y.number; };
+  std::sort(a.begin(), a.end(), by_number);
+  std::sort(b.begin(), b.end(), by_number);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const auto times = [](const RequestRecord& r) {
+      return std::vector<std::int64_t>{ns(r.arrival), ns(r.queued), ns(r.scheduled), ns(r.first_token), ns(r.last_token)};
+    };
+    EXPECT_EQ(times(a[i]), times(b[i])) << "request " << i;
+    EXPECT_EQ(a[i].outcome, b[i].outcome) << "request " << i;
+    EXPECT_EQ(a[i].hit_tokens, b[i].hit_tokens) << "request " << i;
+    EXPECT_EQ(a[i].preemptions, b[i].preemptions) << "request " << i;
+    EXPECT_EQ(a[i].recomputed_tokens, b[i].recomputed_tokens) << "request " << i;
+  }
+}
+
+}  // namespace kvlab::test
