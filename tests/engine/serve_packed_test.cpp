@@ -67,8 +67,7 @@ TEST_P(ServeAtRest, TokensAreThoseOfDecodedBlocksInTheBytesThatAreCounted) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, ServeAtRest,
-                         testing::Values("kivi2", "fp8", "gear", "mustafar50", "qserve_kv4", "mikv", "snapkv_kivi2", "kcache",
-                                         "leoam"),
+                         testing::Values("kivi2", "fp8", "gear", "mustafar50", "qserve_kv4", "mikv", "snapkv_kivi2", "kcache", "leoam"),
                          [](const auto& info) { return std::string(info.param); });
 
 // What is at rest is swapped, too.

@@ -83,7 +83,7 @@ std::vector<SomeRequest> drawn_requests(Drawn& draw) {
 
 void draw(std::uint64_t seed, const EngineModel& model, DrawnRun& run) {
   Drawn draw(seed);
-  const std::string name = draw.of(recipes_in({"engine", "cost"}));
+  const std::string name = draw.one_in(6) ? "full" : draw.of(recipes_in({"engine", "cost"}));
   const bool has_budget = load_recipe(name).has_budget;
   run.recipe = load_recipe(name, has_budget ? draw.of<std::int32_t>({0, 32, 48, 96}) : 0);
   const auto [scheduler, options] = drawn_scheduler(draw, run.whole_prompts);
@@ -123,8 +123,9 @@ bool has_other_tokens(const Served& served, const Served& alone) {
   return std::any_of(served.tokens.begin(), served.tokens.end(), [&](const auto& of) { return alone.tokens.at(of.first) != of.second; });
 }
 
-// Prompts in one piece, none computed anew after a cut, and no prefix that others stored with less precision.
+// With a policy: prompts in one piece, none computed anew after a cut, and no prefix that others stored with less precision.
 bool is_as_alone(const DrawnRun& run, const Served& served) {
+  if (run.recipe.keeps_everything()) return true;
   const bool is_packed = run.recipe.format != "native" || run.recipe.disposal == "low_precision";
   return run.whole_prompts && served.summary.recomputed_tokens == 0 && (served.summary.hit_tokens == 0 || !is_packed);
 }
