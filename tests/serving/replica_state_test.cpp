@@ -18,7 +18,8 @@ class Replica {
     std::int64_t host_blocks = 0;
     std::int32_t kept_tokens = 0;  // sinks and a window; 0: every token is kept
     Footprint::OnPreempt on_preempt = Footprint::OnPreempt::kSwap;
-    std::vector<SeqState>* charged = nullptr;  // of such a policy: the sequences of its steps
+    std::vector<SeqState>* charged = nullptr;  // of such a policy: the sequences of its steps,
+    std::int32_t fresh_tokens = 1;             // and how many of a prompt's last tokens it observes
     bool prefix_caching = true, is_contiguous = false, plans_over_unknown = false;
   };
 
@@ -36,6 +37,7 @@ class Replica {
     if (setup.kept_tokens > 0) {
       auto window = std::make_unique<testing::SinkWindow>(setup.kept_tokens, kBlockTokens, kPagesPerBlock, setup.on_preempt);
       window->note_charged(setup.charged);
+      window->observe_last(setup.fresh_tokens);
       footprint = std::move(window);
     }
     state_ = std::make_unique<ReplicaState>(limits, std::move(pool), std::move(footprint));
@@ -118,6 +120,26 @@ TEST(ReplicaStreaming, ThePolicyHearsWhichBlocksHaveNames) {
       EXPECT_TRUE(charged[1].left_hashed);
     }
   }
+}
+
+// Of a cached prefix of four blocks, tokens that the policy observes are computed anew: of other requests' blocks and of its own.
+TEST(ReplicaStreaming, HitsEndBeforeWhatThePolicyObserves) {
+  const auto found = [](std::int32_t fresh, std::int32_t prompt) {
+    Replica r({.blocks = 20, .kept_tokens = 100, .fresh_tokens = fresh});
+    EXPECT_TRUE(r.run(r.arrive(17, 2, {11, 12, 13, 14}), 17));
+    const std::vector<std::uint64_t> content = kFiveBlocks;
+    EXPECT_EQ(r.state().cached_tokens(Replica::request_of(prompt, 2, content)), r.state().lookup(r.arrive(prompt, 2, content)));
+    const RequestId unnamed = r.arrive(prompt, 2);
+    EXPECT_TRUE(r.run(unnamed, prompt));
+    r.preempt(unnamed);
+    return std::pair(r.state().lookup(r.arrive(prompt, 2, content)), r.state().lookup(unnamed));
+  };
+  EXPECT_EQ(found(1, 20), std::pair(16, 20));
+  EXPECT_EQ(found(4, 20), std::pair(16, 16));
+  EXPECT_EQ(found(5, 20), std::pair(12, 12));
+  EXPECT_EQ(found(5, 21), std::pair(16, 16));
+  EXPECT_EQ(found(30, 20), std::pair(0, 0));
+  EXPECT_EQ(found(INT32_MAX, 20), std::pair(0, 0));
 }
 
 // A prompt of 20 tokens is 5 blocks; while its last chunk runs the 2 private blocks are held as well: 7 in all.

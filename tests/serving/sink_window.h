@@ -35,6 +35,8 @@ class SinkWindow final : public Footprint {
   }
   std::int64_t pages_at_end(std::int32_t, std::int32_t seen_tokens) override { return seen_tokens > budget_ ? pages(budget_) : 0; }
   [[nodiscard]] OnPreempt on_preempt() const override { return on_preempt_; }
+  [[nodiscard]] std::int32_t fresh_tokens() const override { return fresh_tokens_; }
+  void observe_last(std::int32_t tokens) { fresh_tokens_ = tokens; }
   // From now on charged sequences are added to `charged`.
   void note_charged(std::vector<SeqState>* charged) { charged_ = charged; }
 
@@ -44,6 +46,7 @@ class SinkWindow final : public Footprint {
   std::int32_t budget_, block_tokens_;
   std::int64_t pages_per_block_;
   OnPreempt on_preempt_;
+  std::int32_t fresh_tokens_ = 1;
   std::vector<SeqState>* charged_ = nullptr;
 };
 
