@@ -51,7 +51,7 @@ class EngineReplica {
   void plan(Picoseconds now);
   bool plan_one(Picoseconds now);
   void note_events();
-  void add_swaps();
+  bool add_swaps();
   void end_swaps(Picoseconds at);
   void fill_job(Handed& handed);
   void hand_over(Handed handed);

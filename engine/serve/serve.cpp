@@ -149,9 +149,9 @@ bool EngineReplica::plan_one(Picoseconds now) {
   note_events();
   for (const ReplicaState::Finished& finished : state_.outbox()) scheduler_->on_finish(finished.id);
   collect(now);
-  add_swaps();
+  const bool has_copies = add_swaps();
   if (plan_.is_empty()) {
-    if (!coming_in_.empty()) hand_over({});
+    if (has_copies) hand_over({});
     return false;
   }
   if (plan_.idle_rows > 0 ||
@@ -192,7 +192,9 @@ void EngineReplica::note_events() {
   events_.clear();
 }
 
-void EngineReplica::add_swaps() {
+// Answers whether anything comes in.
+bool EngineReplica::add_swaps() {
+  const std::size_t before = coming_in_.size();
   for (const SwapCopy& copy : state_.swap_copies()) {
     if (copy.to_host) continue;
     coming_in_.push_back(copy.request);
@@ -203,6 +205,7 @@ void EngineReplica::add_swaps() {
     mirror.num_blocks = r.blocks.size();
   }
   state_.swap_copies().clear();
+  return coming_in_.size() > before;
 }
 
 void EngineReplica::end_swaps(Picoseconds at) {
