@@ -5,7 +5,7 @@
 namespace kvlab {
 
 OpCall call(const TokenStats& a) {
-  OpCall c{"token_stats", a.kv.num_rows, 0, 0, 0, 0};
+  OpCall c{a.noise_seeds == nullptr ? "token_stats" : "token_stats_noise", a.kv.num_rows, 0, 0, 0, 0};
   for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
     const std::int64_t n = a.kv.len[r], w = a.queries[a.kv.sequence(r)].count;
     if (w == 0) continue;

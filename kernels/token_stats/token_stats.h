@@ -39,7 +39,8 @@ struct TokenStats {
 };
 
 // The products of AttentionStats and two operations per pair for the update; K is read once, the channels are read and written
-// once. Sequences without queries cost nothing.
+// once. Sequences without queries cost nothing. With noise it goes by a name of its own, since draws take several times the products' time
+// and are counted as nothing: what is measured of the one must not stand for the other.
 OpCall call(const TokenStats&);
 void run_cpu(const TokenStats&);
 void run_cuda(const TokenStats&, CudaContext&);  // without noise_seeds
