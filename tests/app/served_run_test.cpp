@@ -98,9 +98,9 @@ TEST_F(ServedRun, LoadIsAShareOfTheSimulatedCapacity) {
 }
 
 TEST_F(ServedRun, RefusesWhatTheEngineCannotServe) {
-  const auto error = [](std::vector<std::string> set) {
+  const auto error = [](const std::vector<std::string>& set) {
     std::vector<std::string> arguments{"run", "served.yaml", "--out", "out", "--set", "host=engine", "--set", "scheduler=vllm_v1"};
-    for (std::string& s : set) arguments.insert(arguments.end(), {"--set", s});
+    for (const std::string& s : set) arguments.insert(arguments.end(), {"--set", s});
     const Called called = call(arguments);
     EXPECT_EQ(called.status, 2);
     return called.err;
