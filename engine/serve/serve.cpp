@@ -272,8 +272,7 @@ void EngineReplica::take_output() {
     state_.process_output(handed.step, output.end, metrics_.itl());
     for (const ReplicaState::Finished& finished : state_.outbox()) scheduler_->on_finish(finished.id);
   }
-  note_events();
-  if (!handed.is_step) end_swaps(output.end);
+  end_swaps(output.end);  // of copies alone: with a step in flight plan() did it
   collect(output.end);
 }
 

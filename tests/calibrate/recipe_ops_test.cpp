@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "policies/kv/recipe_footprint.h"
+#include "tests/engine/small_model.h"
 #include "tests/error_of.h"
 
 namespace kvlab {
@@ -16,15 +17,7 @@ namespace {
 
 constexpr std::int32_t kTimedPrompt = 300, kTimedSequences = 2, kTimedSteps = 3;
 
-ModelConfig timed_config() {
-  ModelConfig c;
-  c.name = "timed", c.type = "llama";
-  c.layers = 3, c.hidden_dim = 64, c.intermediate_dim = 96;
-  c.q_heads = 4, c.kv_heads = 2, c.head_dim = 32;
-  c.vocab_size = 97, c.max_tokens = 512;
-  c.rope_base = 10000, c.norm_epsilon = 1e-5F;
-  return c;
-}
+ModelConfig timed_config() { return test::small_config(3); }
 
 std::map<std::string, std::vector<Measured>> timed(const Recipe& recipe, bool stops = false) {
   const std::unique_ptr<EngineModel> model = make_random_model("cpu", timed_config());

@@ -10,13 +10,12 @@
 
 namespace kvlab {
 
+inline bool is_packed(const Recipe& recipe) { return recipe.format != "native" || recipe.disposal == "low_precision"; }
+
 // What encodes tokens in the engine.
 inline std::vector<std::string> packed_recipes() {
   std::vector<std::string> names = recipes_in({"engine"});
-  std::erase_if(names, [](const std::string& name) {
-    const Recipe recipe = load_recipe(name);
-    return recipe.format == "native" && recipe.disposal != "low_precision";
-  });
+  std::erase_if(names, [](const std::string& name) { return !is_packed(load_recipe(name)); });
   return names;
 }
 

@@ -4,9 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <random>
-#include <set>
 
-#include "base/error.h"
+#include "tests/engine/packed_recipes.h"
 #include "tests/engine/serve_simulated.h"
 #include "tests/engine/small_model.h"
 #include "tests/error_of.h"
@@ -126,8 +125,7 @@ bool has_other_tokens(const Served& served, const Served& alone) {
 // With a policy: prompts in one piece, none computed anew after a cut, and no prefix that others stored with less precision.
 bool is_as_alone(const DrawnRun& run, const Served& served) {
   if (run.recipe.keeps_everything()) return true;
-  const bool is_packed = run.recipe.format != "native" || run.recipe.disposal == "low_precision";
-  return run.whole_prompts && served.summary.recomputed_tokens == 0 && (served.summary.hit_tokens == 0 || !is_packed);
+  return run.whole_prompts && served.summary.recomputed_tokens == 0 && (served.summary.hit_tokens == 0 || !is_packed(run.recipe));
 }
 
 TEST(ServeAnything, RecordsAreTheSimulators) {
