@@ -12,4 +12,8 @@ struct MachineRates {
 };
 const MachineRates& machine_rates();
 
+// What they do at this moment, measured in some 15 ms: others use the machine too, and from second to second it gives up to twice as much.
+// Without copy_bytes_per_s. From one thread at a time.
+MachineRates rates_now();
+
 }  // namespace kvlab

@@ -30,15 +30,16 @@ double fastest(int repeats, F&& f) {
   return best;
 }
 
-// Eight streams: a core fetches ahead per page, so one stream alone leaves most of the bandwidth unused.
-float sum_in_streams(const float* x) {
+// Of n floats in eight streams: a core fetches ahead per page, so one stream alone leaves most of the bandwidth unused.
+float sum_in_streams(const float* x, std::int64_t n) {
   using Line = Eigen::Array<float, 16, 1>;
-  constexpr std::int64_t kStreams = 8, kEach = kFloats / kStreams;
+  constexpr std::int64_t kStreams = 8;
+  const std::int64_t each = n / kStreams;
   std::array<Line, kStreams> sums;
   sums.fill(Line::Zero());
-  for (std::int64_t i = 0; i < kEach; i += 32)
+  for (std::int64_t i = 0; i < each; i += 32)
     for (std::int64_t s = 0; s < kStreams; ++s)
-      sums[static_cast<std::size_t>(s)] += Eigen::Map<const Line>(x + s * kEach + i) + Eigen::Map<const Line>(x + s * kEach + i + 16);
+      sums[static_cast<std::size_t>(s)] += Eigen::Map<const Line>(x + s * each + i) + Eigen::Map<const Line>(x + s * each + i + 16);
   float total = 0.0F;
   for (const Line& sum : sums) total += sum.sum();
   return total;
@@ -51,7 +52,7 @@ MachineRates measure() {
     const double copied = 2.0 * kThreads * kFloats * sizeof(float);
     rates.copy_bytes_per_s =
         copied / fastest(5, [&](std::size_t i) { std::memcpy(to[i].data(), from[i].data(), kFloats * sizeof(float)); });
-    rates.read_bytes_per_s = copied / 2 / fastest(5, [&](std::size_t i) { to[i][0] = sum_in_streams(from[i].data()); });
+    rates.read_bytes_per_s = copied / 2 / fastest(5, [&](std::size_t i) { to[i][0] = sum_in_streams(from[i].data(), kFloats); });
   }
   constexpr Eigen::Index kSize = 1024;
   std::vector<Matrix> a(kThreads, Matrix::Random(kSize, kSize)), b = a, c = a;
@@ -63,6 +64,21 @@ MachineRates measure() {
 
 const MachineRates& machine_rates() {
   static const MachineRates rates = measure();
+  return rates;
+}
+
+MachineRates rates_now() {
+  constexpr std::int64_t kAllFloats = 32 << 20, kSomeFloats = kAllFloats / 4;  // one part after the other, so that no cache holds them
+  constexpr Eigen::Index kSize = 384;
+  static const std::vector<std::vector<float>> from(kThreads, std::vector<float>(kAllFloats, 1.0F));
+  static std::vector<Matrix> a(kThreads, Matrix::Random(kSize, kSize)), b = a, c = a;
+  static std::int64_t part = 0;
+  part = (part + kSomeFloats) % kAllFloats;
+  std::array<float, kThreads> sums{};
+  MachineRates rates;
+  rates.read_bytes_per_s = static_cast<double>(kThreads * kSomeFloats * sizeof(float)) /
+                           fastest(1, [&](std::size_t i) { sums[i] = sum_in_streams(from[i].data() + part, kSomeFloats); });
+  rates.gemm_flops_per_s = 2.0 * kThreads * kSize * kSize * kSize / fastest(3, [&](std::size_t i) { c[i].noalias() = a[i] * b[i]; });
   return rates;
 }
 

@@ -19,6 +19,8 @@ constexpr std::int64_t kChunkTokens = 32;  // values that stay in the first-leve
 // Sums of a tile, which fill half of the machine's vector registers.
 constexpr int kTileSums = kPacket == 16 ? 16 : 8;
 constexpr int kValuePackets = 4;
+// Tokens between the key that is asked for and the one in use. Half as many are too late on a machine with small tiles.
+constexpr std::int64_t kKeysAhead = 16;
 
 // What a row attends to, over all segments, in the order it is read: that of for_each_in_streams, which depends on the number of
 // tokens alone.
@@ -147,7 +149,7 @@ template <int Lines>
 void dot_tokens(LineBlock& b, std::int64_t line, std::int64_t at) {
   constexpr int tokens = kTileSums / Lines;
   for (std::int64_t end = at + kTileSums; at < end; at += tokens) {
-    const std::int64_t next = at + kTileSums;
+    const std::int64_t next = at + kKeysAhead;
     for (std::int64_t i = next; line == 0 && i < std::min(next + tokens, b.n()); ++i) prefetch(b.tokens.places[i].k, b.d);
     dot_tile<Lines, tokens>(b, line, at);
   }
@@ -215,11 +217,17 @@ void value_tile(LineBlock& b, std::int64_t line, std::int64_t channel, std::int6
   Packet sum[Lines][Packets];
   float* out = b.out.data() + line * b.d + channel;
   const float* p = b.z.data() + line * b.n();
+  // Each of the passes over the chunk asks for its part of the next one's values.
+  const std::int64_t tiles = b.d / (Packets * kPacket), passes = tiles * (b.count / Lines);
+  std::int64_t ask = begin + line / Lines * tiles + channel / (Packets * kPacket);
   for (int l = 0; l < Lines; ++l)
     for (int c = 0; c < Packets; ++c) sum[l][c] = load_packet(out + l * b.d + c * kPacket);
   for (std::int64_t i = begin; i < end; ++i) {
     const float* v = b.tokens.places[i].v + channel;
-    if (line == 0 && i + kChunkTokens < b.n()) prefetch(b.tokens.places[i + kChunkTokens].v + channel, Packets * kPacket);
+    if (i == ask) {
+      if (i + kChunkTokens < b.n()) prefetch(b.tokens.places[i + kChunkTokens].v, b.d);
+      ask += passes;
+    }
     Packet value[Packets];
     for (int c = 0; c < Packets; ++c) value[c] = load_packet(v + c * kPacket);
     for (int l = 0; l < Lines; ++l) {
@@ -258,7 +266,7 @@ void run_block(LineBlock& b) {
   const std::int32_t sequence = a.segments[0].kv.sequence(b.row);
   const float scale = std::sqrt(static_cast<float>(b.d));
   // What each of the loops over tokens begins with is on its way while something else is computed.
-  for (std::int64_t i = 0; i < std::min<std::int64_t>(kTileSums, b.n()); ++i) prefetch(b.tokens.places[i].k, b.d);
+  for (std::int64_t i = 0; i < std::min(kKeysAhead, b.n()); ++i) prefetch(b.tokens.places[i].k, b.d);
   b.queries.resize(b.count * b.d);
   b.z.resize(b.count * b.n());
   for (std::int64_t line = 0; line < b.count; ++line)

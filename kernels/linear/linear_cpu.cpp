@@ -13,9 +13,10 @@ namespace {
 
 using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-constexpr std::int64_t kFewTokens = 12;  // up to these, channels lie in lanes; up to twice as many, if x stays in the nearest cache
-constexpr std::int64_t kNearFloats = 8192;
-constexpr std::int64_t kSomeTokens = 48;  // up to these, tokens lie in lanes; above, a general matrix product
+constexpr bool kManyRegisters = kPacket == 16;                   // of AVX-512
+constexpr std::int64_t kFewTokens = kManyRegisters ? 12 : 8;     // up to these, channels lie in lanes
+constexpr std::int64_t kNearFloats = kManyRegisters ? 8192 : 0;  // of x, that stay in the nearest cache: then up to twice as many tokens
+constexpr std::int64_t kSomeTokens = 48;                         // up to these, tokens lie in lanes; above, a general matrix product
 constexpr std::int64_t kBlockTokens = 128, kBlockOutputs = 512, kRows = 32;  // of a task, at most: of products, and rows of w
 
 // Outputs [begin, begin + Rows) of tokens [first, first + Tokens).
