@@ -10,7 +10,9 @@
 #include "engine/serve/serve.h"
 #include "policies/kv/recipe_footprint.h"
 #include "tests/engine/probe.h"
+#include "tests/engine/small_model.h"
 #include "tests/memory_run.h"
+#include "tests/short_run.h"
 
 namespace kvlab::test {
 
@@ -79,8 +81,10 @@ inline ServeSetup serve_setup(const EngineModel& model, const Recipe& recipe, co
   return setup;
 }
 
-inline ServeSetup probe_setup(const Recipe& recipe, const std::string& scheduler, const std::string& options, std::int64_t num_blocks) {
-  return serve_setup(probe_engine(), recipe, scheduler, options, num_blocks);
+// The probe; in a short run a model that runs in no time.
+inline const EngineModel& served_model() { return short_run() ? small_model() : probe_engine(); }
+inline ServeSetup served_setup(const Recipe& recipe, const std::string& scheduler, const std::string& options, std::int64_t num_blocks) {
+  return serve_setup(served_model(), recipe, scheduler, options, num_blocks);
 }
 
 struct Served {

@@ -2,14 +2,13 @@
 
 #include "base/error.h"
 #include "tests/engine/serve_fixture.h"
-#include "tests/short_run.h"
 
 namespace kvlab {
 namespace {
 
-using test::probe_setup;
 using test::serve_all;
 using test::Served;
+using test::served_setup;
 using test::SomeRequest;
 
 // Prompts of 100 to 160 tokens, the first 48 shared by every other request; `gap_ms` between arrivals.
@@ -26,7 +25,7 @@ std::vector<SomeRequest> lossy_requests(double gap_ms) {
 
 // The same requests one after the other, with memory for all and nothing shared.
 Served one_by_one(const Recipe& recipe) {
-  ServeSetup setup = probe_setup(recipe, "vllm_v1", "{}", 400);
+  ServeSetup setup = served_setup(recipe, "vllm_v1", "{}", 400);
   setup.memory.prefix_caching = false;
   return serve_all(setup, lossy_requests(1000));
 }
@@ -37,8 +36,7 @@ class ServeLossy : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(ServeLossy, TokensAreThoseOfTheRequestAlone) {
   const Recipe recipe = load_recipe(GetParam(), 40);
-  if (short_run() && recipe.name == "streaming") GTEST_SKIP() << "fewer recipes with KVLAB_SHORT set";
-  ServeSetup setup = probe_setup(recipe, "vllm_v1", "{}", 26);
+  ServeSetup setup = served_setup(recipe, "vllm_v1", "{}", 26);
   setup.inspect = [](const ReplicaState& state, const StepExecutor& executor) {
     state.check();
     EXPECT_EQ(executor.pages().used_pages(), executor.explained_pages());
@@ -56,7 +54,7 @@ TEST_P(ServeLossy, TokensAreThoseOfTheRequestAlone) {
 // Layers that are merged are rewritten where they lie: no other request may find them.
 TEST(ServeMerged, LayersAreNotFound) {
   const Recipe minicache = load_recipe("minicache");
-  const Served together = serve_all(probe_setup(minicache, "vllm_v1", "{}", 400), lossy_requests(2));
+  const Served together = serve_all(served_setup(minicache, "vllm_v1", "{}", 400), lossy_requests(2));
   EXPECT_EQ(together.summary.hit_tokens, 0);
   EXPECT_EQ(together.tokens, one_by_one(minicache).tokens);
 }
@@ -68,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(Recipes, ServeLossy, ::testing::Values("snapkv", "h2o",
 TEST(ServeFormats, RunToTheEndAndLosePagesNowhere) {
   for (const char* name : {"kivi4", "quest"}) {
     const Recipe recipe = load_recipe(name);
-    ServeSetup setup = probe_setup(recipe, "sarathi", "{budget_tokens: 64}", 400);
+    ServeSetup setup = served_setup(recipe, "sarathi", "{budget_tokens: 64}", 400);
     setup.inspect = [](const ReplicaState&, const StepExecutor& executor) {
       EXPECT_EQ(executor.pages().used_pages(), executor.explained_pages());
     };
@@ -80,14 +78,14 @@ TEST(ServeFormats, RunToTheEndAndLosePagesNowhere) {
 
 TEST(Serve, RefusesWhatTheEngineDoesNotRun) {
   const Recipe full = load_recipe("full");
-  EXPECT_THROW(serve_all(probe_setup(full, "static", "{}", 4000), lossy_requests(2)), InputError);
+  EXPECT_THROW(serve_all(served_setup(full, "static", "{}", 4000), lossy_requests(2)), InputError);
 }
 
 // In real time on a thread of its own: records tell a plausible story.
 TEST(Serve, RunsInRealTime) {
   const Recipe full = load_recipe("full");
   for (const char* scheduler : {"vllm_v1", "sarathi"}) {
-    ServeSetup setup = probe_setup(full, scheduler, "{}", 100);
+    ServeSetup setup = served_setup(full, scheduler, "{}", 100);
     setup.nominal_time = nullptr;
     std::int64_t steps = 0;
     Picoseconds last_end = 0;

@@ -4,14 +4,13 @@
 #include "tests/engine/packed_recipes.h"
 #include "tests/engine/serve_fixture.h"
 #include "tests/engine/tiered_recipes.h"
-#include "tests/short_run.h"
 
 namespace kvlab {
 namespace {
 
-using test::probe_setup;
 using test::serve_all;
 using test::Served;
+using test::served_setup;
 using test::served_shape;
 using test::SomeRequest;
 
@@ -29,8 +28,8 @@ std::vector<SomeRequest> unlike_requests(double gap_ms) {
 // Small enough to choose among, and to encode some, of a few hundred tokens.
 Recipe small_recipe(const std::string& name) {
   if (name == "snapkv_kivi2") return recipe_of("{recipe: snapkv_kivi2, budget_tokens: 64, format: {kivi: {bits: 2, residual_tokens: 32}}}");
-  return lies_lower(load_recipe(name), served_shape(probe_engine())) ? small_tiered(name)
-                                                                     : load_recipe(name, load_recipe(name).has_budget ? 64 : 0);
+  return lies_lower(load_recipe(name), served_shape(test::served_model())) ? small_tiered(name)
+                                                                           : load_recipe(name, load_recipe(name).has_budget ? 64 : 0);
 }
 
 class ServeAtRest : public testing::TestWithParam<const char*> {};
@@ -38,16 +37,15 @@ class ServeAtRest : public testing::TestWithParam<const char*> {};
 TEST_P(ServeAtRest, TokensAreThoseOfDecodedBlocksInTheBytesThatAreCounted) {
   const std::string name = GetParam();
   const Recipe recipe = small_recipe(name);
-  if (short_run() && name != "kivi2" && name != "infinigen") GTEST_SKIP() << "fewer recipes with KVLAB_SHORT set";
-  ServeSetup setup = probe_setup(recipe, "sarathi", "{budget_tokens: 64}", 400);
+  ServeSetup setup = served_setup(recipe, "sarathi", "{budget_tokens: 64}", 400);
   const Served decoded = serve_all(setup, unlike_requests(20));
   const bool leaves_blocks = recipe.prefix_reuse == Recipe::PrefixReuse::kFullCopy;
-  const bool finds_nothing = !KvPolicy(recipe, served_shape(probe_engine())).shares_prefixes();  // and so rests from the start
+  const bool finds_nothing = !KvPolicy(recipe, served_shape(test::served_model())).shares_prefixes();  // and so rests from the start
   EXPECT_EQ(decoded.summary.remark.starts_with("8 of 8 sequences lay decoded"), !leaves_blocks && !finds_nothing) << decoded.summary.remark;
 
   setup.memory.prefix_caching = false;
-  const bool on_tiers = lies_lower(recipe, served_shape(probe_engine()));
-  const double block_bytes = recipe_pages(recipe, served_shape(probe_engine()), 16).token_bytes * 16;
+  const bool on_tiers = lies_lower(recipe, served_shape(test::served_model()));
+  const double block_bytes = recipe_pages(recipe, served_shape(test::served_model()), 16).token_bytes * 16;
   std::int64_t plans_at_rest = 0, most_host = 0;
   setup.inspect = [&](const ReplicaState& state, const StepExecutor& executor) {
     EXPECT_EQ(executor.pages().used_pages(), executor.explained_pages());
@@ -80,9 +78,8 @@ TEST(ServeSwapped, SequencesAtRestComeBackAsTheyWere) {
   };
   for (const Case& c : {Case{"kivi2", 160}, Case{"gear", 60}, Case{"snapkv_kivi2", 60}, Case{"infinigen", 52}}) {
     SCOPED_TRACE(c.recipe);
-    if (short_run() && c.recipe != std::string("kivi2")) continue;
     const Recipe recipe = small_recipe(c.recipe);
-    ServeSetup setup = probe_setup(recipe, "vllm_v0", "{preemption: swap}", 400);
+    ServeSetup setup = served_setup(recipe, "vllm_v0", "{preemption: swap}", 400);
     setup.memory.prefix_caching = false;
     const Served calm = serve_all(setup, unlike_requests(1000));
     setup.memory.num_blocks = c.num_blocks;

@@ -7,15 +7,14 @@
 #include "tests/engine/serve_simulated.h"
 #include "tests/error_of.h"
 #include "tests/recipes_in.h"
-#include "tests/short_run.h"
 
 namespace kvlab {
 namespace {
 
 using test::expect_same;
-using test::probe_setup;
 using test::serve_all;
 using test::Served;
+using test::served_setup;
 using test::simulated;
 using test::SomeRequest;
 
@@ -71,9 +70,8 @@ TEST(ServeAsSimulated, RecordsAreTheSimulators) {
   for (const Case& c : {Case{"full", "vllm_v1", "{budget_tokens: 128}", 40}, Case{"full", "sarathi", "{budget_tokens: 96}", 40},
                         Case{"full", "vllm_v0", "{}", 40}, Case{"snapkv", "vllm_v1", "{}", 200}}) {
     SCOPED_TRACE(std::string(c.recipe) + " " + c.scheduler);
-    if (short_run() && c.scheduler != std::string("vllm_v1")) continue;
     const Recipe recipe = load_recipe(c.recipe, c.recipe == std::string("full") ? 0 : 48);
-    const ServeSetup setup = probe_setup(recipe, c.scheduler, c.options, c.num_blocks);
+    const ServeSetup setup = served_setup(recipe, c.scheduler, c.options, c.num_blocks);
     const Served served = serve_all(setup, mixed_requests());
     test::SomeTrace trace(mixed_requests());
     expect_same(simulated(setup, trace), served.records);
@@ -91,8 +89,7 @@ TEST(ServeAsSimulated, CutSequencesComeBack) {
                            "{recipe: kvzip, budget_tokens: 48}", "{recipe: laq, budget_tokens: 48}"}) {
     SCOPED_TRACE(text);
     const Recipe recipe = recipe_of(text);
-    if (short_run() && recipe.name != "kvzip") continue;
-    ServeSetup setup = probe_setup(recipe, "vllm_v1", "{budget_tokens: 64}", 18);
+    ServeSetup setup = served_setup(recipe, "vllm_v1", "{budget_tokens: 64}", 18);
     setup.memory.host_blocks = 0;
     std::vector<SomeRequest> requests;
     for (std::int32_t r = 0; r < 10; ++r) requests.push_back({2.3 * r, 40 + 11 * (r % 6), 60 + 7 * (r % 5)});
@@ -111,9 +108,8 @@ TEST(ServeAsSimulated, CountsThatDependOnDataStandAtTheirBound) {
                            "{recipe: corm}", "{recipe: simlayerkv, budget_tokens: 24, allocator: {lazy_layers: {tau: 0.2}}}"}) {
     SCOPED_TRACE(text);
     const Recipe recipe = recipe_of(text);
-    if (short_run() && recipe.name != "evict_threshold") continue;
     const bool has_names = recipe.name == "simlayerkv";  // the others keep statistics of queries
-    ServeSetup setup = probe_setup(recipe, "vllm_v1", "{budget_tokens: 64}", 26);
+    ServeSetup setup = served_setup(recipe, "vllm_v1", "{budget_tokens: 64}", 26);
     setup.memory.prefix_caching = has_names;
     setup.memory.host_blocks = 0;
     setup.inspect = [](const ReplicaState& state, const StepExecutor& executor) {
@@ -138,9 +134,9 @@ TEST(ServeAsSimulated, SequencesAtRestLeaveNothingBehind) {
   for (const char* name : {"fp8", "infinigen"}) {
     SCOPED_TRACE(name);
     const Recipe recipe = load_recipe(name);
-    ServeSetup setup = probe_setup(recipe, "vllm_v1", "{budget_tokens: 64}", 36);
+    ServeSetup setup = served_setup(recipe, "vllm_v1", "{budget_tokens: 64}", 36);
     setup.make_footprint = [&] {
-      return std::make_unique<RecipeFootprint>(recipe, test::served_shape(probe_engine()), 16, KvReads::kUnpacked);
+      return std::make_unique<RecipeFootprint>(recipe, test::served_shape(test::served_model()), 16, KvReads::kUnpacked);
     };
     setup.inspect = [](const ReplicaState&, const StepExecutor& executor) { EXPECT_EQ(executor.repaired_tokens(), 0); };
     std::vector<SomeRequest> requests;
@@ -158,7 +154,7 @@ TEST(ServeAsSimulated, SequencesAtRestLeaveNothingBehind) {
 TEST(ServeAsSimulated, BudgetsBelowAChunkAreRefusedAlike) {
   const auto errors = [](std::int32_t chunk) {
     const Recipe citrus = recipe_of("{recipe: citrus, budget_tokens: 48}");
-    const ServeSetup setup = probe_setup(citrus, "sarathi", "{budget_tokens: " + std::to_string(chunk) + "}", 200);
+    const ServeSetup setup = served_setup(citrus, "sarathi", "{budget_tokens: " + std::to_string(chunk) + "}", 200);
     const std::vector<SomeRequest> requests = {{0, 100, 4}};
     test::SomeTrace trace(requests);
     return std::pair(error_of([&] { simulated(setup, trace); }), error_of([&] { serve_all(setup, requests); }));
@@ -171,7 +167,7 @@ TEST(ServeAsSimulated, BudgetsBelowAChunkAreRefusedAlike) {
 // What ends behind the stop rule is not counted, what comes before it is: at moments at which nothing happens, something starts or ends.
 TEST(ServeAsSimulated, StopsAtTheSameMoment) {
   const Recipe full = load_recipe("full");
-  ServeSetup setup = probe_setup(full, "vllm_v1", "{budget_tokens: 128}", 40);
+  ServeSetup setup = served_setup(full, "vllm_v1", "{budget_tokens: 128}", 40);
   const Served all = serve_all(setup, mixed_requests());
   std::size_t unfinished = 0;
   for (const Span stop : {Span(1), Span(20'123'457), Span(ns(all.records[5].first_token)), Span(ns(all.records[9].queued)),
@@ -189,10 +185,9 @@ TEST(ServeAsSimulated, StopsAtTheSameMoment) {
 // Turns that wait for the turn before them, and sessions that wait for others to end.
 TEST(ServeAsSimulated, ConversationsAndClosedLoops) {
   const Recipe full = load_recipe("full");
-  const ServeSetup setup = probe_setup(full, "vllm_v1", "{budget_tokens: 128}", 60);
+  const ServeSetup setup = served_setup(full, "vllm_v1", "{budget_tokens: 128}", 60);
   for (const auto& [concurrency, waits] : {std::pair{0, true}, {3, true}, {0, false}, {3, false}}) {
     SCOPED_TRACE(std::to_string(concurrency) + (waits ? " waits" : ""));
-    if (short_run() && concurrency == 0) continue;
     Conversations simulated_ones(concurrency, waits), served_ones(concurrency, waits);
     test::Recorder sink;
     const ServingSummary summary = serve(setup, served_ones, sink);

@@ -5,14 +5,13 @@
 #include "base/error.h"
 #include "engine/serve/content.h"
 #include "tests/engine/serve_fixture.h"
-#include "tests/short_run.h"
 
 namespace kvlab {
 namespace {
 
-using test::probe_setup;
 using test::serve_all;
 using test::Served;
+using test::served_setup;
 using test::SomeRequest;
 
 // Sixteen requests within 60 ms: some share prefixes of 32 and 64 tokens by their hashes, some have no names.
@@ -33,17 +32,18 @@ std::vector<SomeRequest> busy_requests(std::int32_t output) {
 
 // Greedy tokens of a request by itself, over the plain cache.
 std::vector<std::int32_t> alone(const SomeRequest& r, std::uint64_t number) {
+  const Transformer& model = *test::served_model().transformer();
   TraceRequest request;
   request.prompt_tokens = r.prompt, request.output_tokens = r.output, request.hash_tokens = r.hash_tokens, request.hashes = r.hashes;
-  const std::vector<std::int32_t> content = request_content(request, number, 1, probe().config().vocab_size);
+  const std::vector<std::int32_t> content = request_content(request, number, 1, model.config().vocab_size);
   EXPECT_EQ(content.size(), static_cast<std::size_t>(r.prompt));
-  KvState kv(probe().config());
-  std::vector<float> logits = forward_logits(probe(), content, kv);
+  KvState kv(model.config());
+  std::vector<float> logits = forward_logits(model, content, kv);
   std::vector<std::int32_t> out;
   while (true) {
-    out.push_back(greedy_token(logits, probe().config().vocab_size));
+    out.push_back(greedy_token(logits, model.config().vocab_size));
     if (static_cast<std::int32_t>(out.size()) == r.output) return out;
-    logits = forward_logits(probe(), std::span(out).last(1), kv);
+    logits = forward_logits(model, std::span(out).last(1), kv);
   }
 }
 
@@ -68,17 +68,15 @@ class ServeFull : public ::testing::TestWithParam<Case> {};
 // those that blocks stand for.
 TEST_P(ServeFull, TokensAreThoseOfTheRequestAlone) {
   const std::string scheduler = GetParam().scheduler;
-  const bool is_main = std::string(GetParam().options) == "{budget_tokens: 48}";  // prompts in chunks, prefixes, preemptions
-  if (short_run() && !is_main && scheduler != "orca") GTEST_SKIP() << "fewer schedulers with KVLAB_SHORT set";
   const Recipe full = load_recipe("full");
-  ServeSetup setup = probe_setup(full, GetParam().scheduler, GetParam().options, 22);
+  ServeSetup setup = served_setup(full, GetParam().scheduler, GetParam().options, 22);
   std::int64_t most = 0, plans = 0;
   setup.inspect = [&](const ReplicaState& state, const StepExecutor& executor) {
     state.check();
     EXPECT_EQ(executor.pages().used_pages(), executor.explained_pages());
     most = std::max(most, executor.pages().used_pages());
     if (scheduler != "orca") {
-      EXPECT_EQ(executor.pages().capacity(), 22 * 16) << "a pool that grows is copied, in the middle of serving";
+      EXPECT_EQ(executor.pages().capacity(), 22 * setup.memory.pages_per_block) << "a pool that grows is copied, in the middle of serving";
     }
     ++plans;
   };
@@ -87,7 +85,7 @@ TEST_P(ServeFull, TokensAreThoseOfTheRequestAlone) {
   EXPECT_EQ(served.tokens, expected_tokens());
   EXPECT_GT(plans, 20);
   if (scheduler == "orca") return;  // it has no blocks
-  EXPECT_LE(most, 22 * 16);
+  EXPECT_LE(most, 22 * setup.memory.pages_per_block);
   EXPECT_GT(served.summary.hit_tokens, 0);
   EXPECT_EQ(served.summary.preemptions > 0, scheduler != "fastgen");
 }
@@ -105,7 +103,7 @@ struct Stop {};
 TEST(Serve, IsInterruptedWhileItWaits) {
   const Recipe full = load_recipe("full");
   for (const bool stays_awake : {true, false}) {
-    ServeSetup setup = probe_setup(full, "vllm_v1", "{}", 40);
+    ServeSetup setup = served_setup(full, "vllm_v1", "{}", 40);
     setup.nominal_time = nullptr, setup.stays_awake = stays_awake;
     test::SomeTrace trace({{0, 40, 3}, {1e6, 40, 3}});
     test::Recorder sink;

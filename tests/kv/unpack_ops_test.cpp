@@ -6,6 +6,7 @@
 
 #include "policies/kv/recipe_footprint.h"
 #include "tests/recipes_in.h"
+#include "tests/short_run.h"
 
 namespace kvlab {
 namespace {
@@ -206,6 +207,7 @@ bool unpacks(const Recipe& recipe, std::int32_t prompt) {
 // Every recipe that serves runs, and only those with codes or tiers unpack.
 TEST(UnpackOps, EveryRecipeThatServes) {
   for (const std::string& name : recipes_in({"cost"})) {
+    if (left_out_of_short_run(name)) continue;
     Recipe recipe = load_recipe(name);
     const KvPolicy policy(recipe, kUnpackModel);
     if (policy.needs().future_queries) continue;
