@@ -85,8 +85,8 @@ std::int64_t read_memory(Params& p, const CostSetup& cost, SimSetup& setup) {
   setup.swap_link.bytes_per_s =
       m.optional<double>("swap_bytes_per_s", pcie > 0 ? pcie : 25e9, 1, 1e15, "bandwidth to host memory, one direction");
   setup.swap_link.call_time = from_seconds(m.optional<double>("swap_call_us", 10, 0, 1e6, "time of one copy call") * 1e-6);
-  m.reject_unread();
   memory.prefix_caching = p.flag("prefix_caching", true, "full blocks are kept and found again by their content");
+  m.reject_unread();
   return host_bytes;
 }
 

@@ -41,6 +41,7 @@ Params Params::describing(const std::string& owner, std::vector<ParamDoc>& docs)
 
 YAML::Node Params::find(const std::string& key) const {
   seen_->insert(key);
+  (*asked_)[path_].insert(key);
   if (is_describing() || !node_.IsMap()) return YAML::Node(YAML::NodeType::Undefined);
   const YAML::Node node = node_[key];
   if (!node.IsDefined()) return YAML::Node(YAML::NodeType::Undefined);
@@ -177,6 +178,13 @@ Params Params::child(const std::string& key, const std::string& owner) {
   return optional_child(key, owner);
 }
 
+Params Params::below(const YAML::Node& node, const std::string& path, const std::string& owner) const {
+  Params child(file_, choices_, node, path, owner);
+  child.defaults_ = defaults_;
+  child.asked_ = asked_;
+  return child;
+}
+
 Params Params::optional_child(const std::string& key, const std::string& owner) {
   const YAML::Node node = find(key);
   if (!node.IsDefined() || node.IsNull()) {
@@ -188,9 +196,7 @@ Params Params::optional_child(const std::string& key, const std::string& owner) 
     return none;
   }
   if (!node.IsMap()) fail_node(node, path_of(key), "'" + key + "': expected 'key: value' lines");
-  Params below(file_, choices_, node, path_of(key), owner);
-  below.defaults_ = defaults_;
-  return below;
+  return below(node, path_of(key), owner);
 }
 
 Params Params::child_or_text(const std::string& key, const std::string& name_key, const std::string& owner) {
@@ -198,9 +204,7 @@ Params Params::child_or_text(const std::string& key, const std::string& name_key
   if (!node.IsDefined() || !node.IsScalar()) return optional_child(key, owner);
   YAML::Node map(YAML::NodeType::Map);
   map.force_insert(name_key, node);
-  Params below(file_, choices_, map, path_of(key), owner);
-  below.defaults_ = defaults_;
-  return below;
+  return below(map, path_of(key), owner);
 }
 
 std::pair<std::string, Params> Params::named(const std::string& key, const std::string& fallback, const std::string& meaning) {
@@ -229,9 +233,7 @@ std::pair<std::string, Params> Params::named(const std::string& key, const std::
   if (inner.IsNull()) return without_parameters(name);
   if (!inner.IsMap())
     fail_node(inner, path_of(key) + "." + name, "'" + name + "': expected its parameters as {key: value}, found " + on_one_line(inner));
-  Params below(file_, choices_, inner, path_of(key) + "." + name, key + " '" + name + "'");
-  below.defaults_ = defaults_;
-  return {name, below};
+  return {name, below(inner, path_of(key) + "." + name, key + " '" + name + "'")};
 }
 
 std::string Params::inline_text(const std::string& key, const std::string& absent) const {
@@ -249,13 +251,26 @@ std::string Params::text_of_all() const {
   return text;
 }
 
+void Params::add_asked(const Params& other) {
+  for (const auto& [path, keys] : *other.asked_) {
+    if (!path.empty()) (*asked_)[path_of(path)].insert(keys.begin(), keys.end());
+  }
+}
+
+std::string Params::advice(const std::string& key) const {
+  std::vector<std::string> places;
+  for (const auto& [path, keys] : *asked_) {
+    if (path != path_ && keys.contains(key)) places.push_back(path.empty() ? "at the top level" : "in '" + path + "'");
+  }
+  return places.empty() ? suggestion(key, {seen_->begin(), seen_->end()}) : "; it belongs " + join(places, " or ");
+}
+
 void Params::reject_unread() const {
   if (!node_.IsMap()) return;
   for (const auto& item : node_) {
     const std::string& key = item.first.Scalar();
     if (seen_->contains(key)) continue;
-    const std::vector<std::string> known(seen_->begin(), seen_->end());
-    fail_node(item.first, path_of(key), "unknown key '" + key + "' in " + owner_ + suggestion(key, known));
+    fail_node(item.first, path_of(key), "unknown key '" + key + "' in " + owner_ + advice(key));
   }
 }
 

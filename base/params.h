@@ -27,7 +27,8 @@ struct ParamDoc {
 
 // Reads one mapping of a config file key by key. Each read states type, default, range and meaning; the ranges include both
 // ends. Units are part of the key (_ms, _tokens, _bytes, ...). After the last read, reject_unread() refuses every key that
-// was never asked for. In describing mode nothing is read: each call records its documentation and answers the default.
+// was never asked for, and says where it belongs if another mapping, read before, knows it. In describing mode nothing is read: each call
+// records its documentation and answers the default.
 class Params {
  public:
   Params(const std::shared_ptr<const ConfigFile>& file, std::shared_ptr<const Choices> choices, std::string owner);
@@ -65,6 +66,9 @@ class Params {
   [[noreturn]] void fail(const std::string& message) const;
   [[noreturn]] void fail_at(const std::string& key, const std::string& message) const;
   void reject_unread() const;
+  // What `other`, read from a file of its own, has asked for below its top level belongs below this mapping too: as reject_unread() tells
+  // it.
+  void add_asked(const Params& other);
 
   [[nodiscard]] const std::string& owner() const { return owner_; }
   [[nodiscard]] const std::string& path() const { return path_; }
@@ -83,6 +87,10 @@ class Params {
   Params(std::shared_ptr<const ConfigFile> file, std::shared_ptr<const Choices> choices, const YAML::Node& node, std::string path,
          std::string owner);
   [[noreturn]] void fail_missing(const std::string& key) const;
+  // What to say of a key that stands where it means nothing: the places that it was asked for at, else the nearest of this mapping's.
+  [[nodiscard]] std::string advice(const std::string& key) const;
+  // A mapping of the same file below this one.
+  [[nodiscard]] Params below(const YAML::Node& node, const std::string& path, const std::string& owner) const;
   [[nodiscard]] YAML::Node find(const std::string& key) const;  // the chosen element where the value is a list
   [[nodiscard]] std::string path_of(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
   [[noreturn]] void fail_node(const YAML::Node& node, const std::string& path, const std::string& message) const;
@@ -111,6 +119,8 @@ class Params {
   YAML::Node node_;
   std::string path_, owner_;
   std::shared_ptr<std::set<std::string>> seen_ = std::make_shared<std::set<std::string>>();
+  // Path of a mapping -> keys asked for in it so far; of all mappings of the file.
+  std::shared_ptr<std::map<std::string, std::set<std::string>>> asked_ = std::make_shared<std::map<std::string, std::set<std::string>>>();
   std::shared_ptr<std::map<std::string, std::string>> defaults_ = std::make_shared<std::map<std::string, std::string>>();
   std::vector<ParamDoc>* docs_ = nullptr;
 };

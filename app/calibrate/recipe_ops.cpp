@@ -95,7 +95,7 @@ class Steps {
     s.index = index;
     s.prompt_tokens = prompt_tokens;
     const Needs& needs = cache_.policy().needs();
-    if (needs.question) s.question_begin = needs.assumed_question(prompt_tokens);
+    s.question_begin = needs.assumed_question(prompt_tokens);
     std::uniform_int_distribution<std::int32_t> id(0, model_.config().vocab_size - 1);
     s.ids.resize(static_cast<std::size_t>(prompt_tokens + decode_steps));
     for (std::int32_t& i : s.ids) i = id(random_);

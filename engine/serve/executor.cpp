@@ -205,7 +205,7 @@ void StepExecutor::add_row(const StepRow& row) {
   EngineSequence& sequence = s.sequence;
   const Needs& needs = cache_->policy().needs();
   // A trace knows no questions.
-  if (needs.question) sequence.question_begin = needs.assumed_question(row.prompt_tokens);
+  sequence.question_begin = needs.assumed_question(row.prompt_tokens);
   if (!s.has_started)
     begin(s, row);
   else

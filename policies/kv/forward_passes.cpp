@@ -21,7 +21,7 @@ std::vector<PassShape> pass_shapes(const std::string& name, std::int32_t prompt_
 
 SeqExtras extras_of(const Needs& needs, std::int32_t prompt_tokens, bool completes_prompt) {
   SeqExtras extras;
-  if (needs.question) extras.question_begin = needs.assumed_question(prompt_tokens);
+  extras.question_begin = needs.assumed_question(prompt_tokens);
   if (completes_prompt && !needs.pass.empty()) extras.pass = pass_shapes(needs.pass, prompt_tokens);
   return extras;
 }

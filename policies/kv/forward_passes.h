@@ -16,8 +16,8 @@ struct PassSizes {
 };
 std::vector<PassShape> pass_shapes(const std::string& name, std::int32_t prompt_tokens, const PassSizes& sizes = {});
 
-// What a recipe with these needs observes besides lengths, of a sequence in serving: its question is taken to be as long as the window, of
-// 32 tokens at least; with the step that completes the prompt comes the extra pass.
+// What a recipe with these needs observes besides lengths, of a sequence in serving: the question that is assumed, and with the step that
+// completes the prompt the extra pass.
 SeqExtras extras_of(const Needs& needs, std::int32_t prompt_tokens, bool completes_prompt);
 
 }  // namespace kvlab

@@ -26,6 +26,7 @@ void Needs::add(const Needs& other) {
 
 std::int32_t Needs::assumed_question(std::int32_t prompt_tokens) const {
   constexpr std::int32_t kLeastTokens = 32;
+  if (!question) return -1;
   return std::max(0, prompt_tokens - std::max(window_queries, kLeastTokens));
 }
 

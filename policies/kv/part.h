@@ -35,7 +35,8 @@ struct Needs {
   bool pass_hidden = false;     // the attention layers' inputs in that pass
   bool cpu_only = false;        // some operation has no CUDA kernel
   void add(const Needs& other);
-  // Where the question begins that stands for one where nobody knows: among the prompt's last tokens.
+  // Where the question begins that stands for one where nobody knows, the prompt's last tokens: as many as the window has, 32 at least.
+  // -1: no part asks for it.
   [[nodiscard]] std::int32_t assumed_question(std::int32_t prompt_tokens) const;
 };
 

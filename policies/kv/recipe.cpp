@@ -166,6 +166,7 @@ Recipe read_from(Params& p, Params& file, const std::string& name) {
   for (const auto& [kind, part] : recipe.part_names())
     if (!part.empty()) recipe.parts.emplace_back(kind, (p.has(kind) ? p : file).inline_text(kind, part));
   file.reject_unread();
+  p.add_asked(file);
   refuse_bad_combinations(p, recipe);
   refuse_unequal_heads(p, recipe);
   return recipe;
