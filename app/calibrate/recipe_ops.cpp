@@ -94,8 +94,7 @@ class Steps {
   void begin(EngineSequence& s, std::int32_t index, std::int32_t prompt_tokens, std::int32_t decode_steps) {
     s.index = index;
     s.prompt_tokens = prompt_tokens;
-    const Needs& needs = cache_.policy().needs();
-    s.question_begin = needs.assumed_question(prompt_tokens);
+    s.question_begin = cache_.policy().needs().assumed_question(prompt_tokens);
     std::uniform_int_distribution<std::int32_t> id(0, model_.config().vocab_size - 1);
     s.ids.resize(static_cast<std::size_t>(prompt_tokens + decode_steps));
     for (std::int32_t& i : s.ids) i = id(random_);

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/real_log.h"
 #include "bench/sim/machine_rates.h"
 #include "engine/cache/policy_cache.h"
 #include "engine/model/model_work.h"
@@ -57,10 +58,6 @@ class Rounds {
 
  private:
   using Clock = std::chrono::steady_clock;
-  static double median(std::vector<double>& v) {
-    std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2), v.end());
-    return v[v.size() / 2];
-  }
 
   LeastSeconds least_s_;
   MachineRates after_;

@@ -45,6 +45,27 @@ float sum_in_streams(const float* x, std::int64_t n) {
   return total;
 }
 
+// Bytes per second of n floats of each thread's, summed; the fastest of some runs.
+double read_rate(int repeats, const std::vector<std::vector<float>>& from, std::int64_t begin, std::int64_t n) {
+  std::array<float, kThreads> sums{};
+  return static_cast<double>(kThreads * n) * sizeof(float) /
+         fastest(repeats, [&](std::size_t i) { sums[i] = sum_in_streams(from[i].data() + begin, n); });
+}
+
+// A product of square matrices for each thread.
+class Product {
+ public:
+  explicit Product(Eigen::Index size) : size_(static_cast<double>(size)), a_(kThreads, Matrix::Random(size, size)), b_(a_), c_(a_) {}
+  // FLOPs per second, the fastest of some runs.
+  double rate(int repeats) {
+    return 2.0 * kThreads * size_ * size_ * size_ / fastest(repeats, [&](std::size_t i) { c_[i].noalias() = a_[i] * b_[i]; });
+  }
+
+ private:
+  double size_;
+  std::vector<Matrix> a_, b_, c_;
+};
+
 MachineRates measure() {
   MachineRates rates;
   {
@@ -52,11 +73,9 @@ MachineRates measure() {
     const double copied = 2.0 * kThreads * kFloats * sizeof(float);
     rates.copy_bytes_per_s =
         copied / fastest(5, [&](std::size_t i) { std::memcpy(to[i].data(), from[i].data(), kFloats * sizeof(float)); });
-    rates.read_bytes_per_s = copied / 2 / fastest(5, [&](std::size_t i) { to[i][0] = sum_in_streams(from[i].data(), kFloats); });
+    rates.read_bytes_per_s = read_rate(5, from, 0, kFloats);
   }
-  constexpr Eigen::Index kSize = 1024;
-  std::vector<Matrix> a(kThreads, Matrix::Random(kSize, kSize)), b = a, c = a;
-  rates.gemm_flops_per_s = 2.0 * kThreads * kSize * kSize * kSize / fastest(40, [&](std::size_t i) { c[i].noalias() = a[i] * b[i]; });
+  rates.gemm_flops_per_s = Product(1024).rate(40);
   return rates;
 }
 
@@ -69,16 +88,13 @@ const MachineRates& machine_rates() {
 
 MachineRates rates_now() {
   constexpr std::int64_t kAllFloats = 32 << 20, kSomeFloats = kAllFloats / 4;  // one part after the other, so that no cache holds them
-  constexpr Eigen::Index kSize = 384;
   static const std::vector<std::vector<float>> from(kThreads, std::vector<float>(kAllFloats, 1.0F));
-  static std::vector<Matrix> a(kThreads, Matrix::Random(kSize, kSize)), b = a, c = a;
+  static Product product(384);
   static std::int64_t part = 0;
   part = (part + kSomeFloats) % kAllFloats;
-  std::array<float, kThreads> sums{};
   MachineRates rates;
-  rates.read_bytes_per_s = static_cast<double>(kThreads * kSomeFloats * sizeof(float)) /
-                           fastest(1, [&](std::size_t i) { sums[i] = sum_in_streams(from[i].data() + part, kSomeFloats); });
-  rates.gemm_flops_per_s = 2.0 * kThreads * kSize * kSize * kSize / fastest(3, [&](std::size_t i) { c[i].noalias() = a[i] * b[i]; });
+  rates.read_bytes_per_s = read_rate(1, from, part, kSomeFloats);
+  rates.gemm_flops_per_s = product.rate(3);
   return rates;
 }
 

@@ -203,9 +203,8 @@ void StepExecutor::begin(Served& s, const StepRow& row) {
 void StepExecutor::add_row(const StepRow& row) {
   Served& s = at(row.request);
   EngineSequence& sequence = s.sequence;
-  const Needs& needs = cache_->policy().needs();
   // A trace knows no questions.
-  sequence.question_begin = needs.assumed_question(row.prompt_tokens);
+  sequence.question_begin = cache_->policy().needs().assumed_question(row.prompt_tokens);
   if (!s.has_started)
     begin(s, row);
   else
