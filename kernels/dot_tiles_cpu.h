@@ -28,16 +28,26 @@ struct KeyRows {
   void advance() { ++row0, ++row3, ++row6; }
 };
 
+// What a tile multiplies: `channels` of keys whose rows are `stride` floats apart with queries [channels, lanes]. It asks for the keys
+// `ahead` floats behind its own.
+struct Tile {
+  const float* queries;
+  std::int64_t lanes;
+  const float* keys;
+  std::int64_t stride, channels, ahead;
+};
+
+// Added to z [Keys, Wide packets], rows `z_stride` apart, from lane `at` on.
 template <int Wide, int Keys>
-inline void tile(const float* queries, std::int64_t lanes, const float* keys, std::int64_t d, float* z) {
+[[gnu::noinline]] void add_tile(const Tile& t, std::int64_t at, float* z, std::int64_t z_stride) {
   Packet sum[Keys][Wide];
   for (int k = 0; k < Keys; ++k)
-    for (int w = 0; w < Wide; ++w) sum[k][w] = Eigen::internal::pset1<Packet>(0.0F);
-  for (std::int64_t line = 0; line < d; line += kLanes) {
-    for (int k = 0; k < Keys; ++k) __builtin_prefetch(keys + (Keys + k) * d + line);
-    KeyRows<Keys> rows(keys + line, d);
-    const float* query = queries + line * lanes;
-    for (std::int64_t left = std::min(kLanes, d - line); left > 0; --left, rows.advance(), query += lanes) {
+    for (int w = 0; w < Wide; ++w) sum[k][w] = load_packet(z + k * z_stride + at + w * kPacket);
+  const float* query = t.queries + at;
+  for (std::int64_t line = 0; line < t.channels; line += kLanes) {
+    for (int k = 0; k < Keys; ++k) __builtin_prefetch(t.keys + k * t.stride + t.ahead + line);
+    KeyRows<Keys> rows(t.keys + line, t.stride);
+    for (std::int64_t left = std::min(kLanes, t.channels - line); left > 0; --left, rows.advance(), query += t.lanes) {
       Packet q[Wide];
       for (int w = 0; w < Wide; ++w) q[w] = load_packet(query + w * kPacket);
       for (int k = 0; k < Keys; ++k) {
@@ -47,27 +57,29 @@ inline void tile(const float* queries, std::int64_t lanes, const float* keys, st
     }
   }
   for (int k = 0; k < Keys; ++k)
-    for (int w = 0; w < Wide; ++w) Eigen::internal::pstoreu(z + k * lanes + w * kPacket, sum[k][w]);
+    for (int w = 0; w < Wide; ++w) store_packet(z + k * z_stride + at + w * kPacket, sum[k][w]);
 }
 
+// All lanes, which are whole packets.
 template <int Keys>
-inline void tile_row(const float* queries, std::int64_t lanes, const float* keys, std::int64_t d, float* z) {
+inline void add_tiles(const Tile& t, float* z, std::int64_t z_stride) {
   std::int64_t at = 0;
-  for (; at + kWide * kPacket <= lanes; at += kWide * kPacket) tile<kWide, Keys>(queries + at, lanes, keys, d, z + at);
+  for (; at + kWide * kPacket <= t.lanes; at += kWide * kPacket) add_tile<kWide, Keys>(t, at, z, z_stride);
   if constexpr (kWide > 2) {
-    for (; at + 2 * kPacket <= lanes; at += 2 * kPacket) tile<2, Keys>(queries + at, lanes, keys, d, z + at);
+    for (; at + 2 * kPacket <= t.lanes; at += 2 * kPacket) add_tile<2, Keys>(t, at, z, z_stride);
   }
-  for (; at < lanes; at += kPacket) tile<1, Keys>(queries + at, lanes, keys, d, z + at);
+  for (; at < t.lanes; at += kPacket) add_tile<1, Keys>(t, at, z, z_stride);
 }
 
 }  // namespace dot_tiles
 
 // z [count, lanes] = keys [count, d] times queries [d, lanes]; lanes is a multiple of kLanes.
 inline void fill_dots(const float* queries, std::int64_t lanes, const float* keys, std::int64_t count, std::int64_t d, float* z) {
+  using dot_tiles::kKeys;
+  std::fill_n(z, count * lanes, 0.0F);
   std::int64_t i = 0;
-  for (; i + dot_tiles::kKeys <= count; i += dot_tiles::kKeys)
-    dot_tiles::tile_row<dot_tiles::kKeys>(queries, lanes, keys + i * d, d, z + i * lanes);
-  for (; i < count; ++i) dot_tiles::tile_row<1>(queries, lanes, keys + i * d, d, z + i * lanes);
+  for (; i + kKeys <= count; i += kKeys) dot_tiles::add_tiles<kKeys>({queries, lanes, keys + i * d, d, d, kKeys * d}, z + i * lanes, lanes);
+  for (; i < count; ++i) dot_tiles::add_tiles<1>({queries, lanes, keys + i * d, d, d, d}, z + i * lanes, lanes);
 }
 
 }  // namespace kvlab

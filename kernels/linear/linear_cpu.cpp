@@ -1,6 +1,6 @@
 #include <Eigen/Core>
 #include <algorithm>
-#include <vector>
+#include <optional>
 
 #include "base/parallel.h"
 #include "kernels/dot_tiles_cpu.h"
@@ -13,25 +13,30 @@ namespace {
 
 using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-constexpr bool kManyRegisters = kPacket == 16;                   // of AVX-512
-constexpr std::int64_t kFewTokens = kManyRegisters ? 12 : 8;     // up to these, channels lie in lanes
-constexpr std::int64_t kNearFloats = kManyRegisters ? 8192 : 0;  // of x, that stay in the nearest cache: then up to twice as many tokens
-constexpr std::int64_t kSomeTokens = 48;                         // up to these, tokens lie in lanes; above, a general matrix product
-constexpr std::int64_t kBlockTokens = 128, kBlockOutputs = 512, kRows = 32;  // of a task, at most: of products, and rows of w
+constexpr bool kManyRegisters = kPacket == 16;  // of AVX-512
+constexpr std::int64_t kFewTokens = 12;         // up to these, channels lie in lanes
+constexpr std::int64_t kSomeTokens = 48;        // up to these, tokens lie in lanes; above, a general matrix product
+constexpr std::int64_t kBlockTokens = 128, kBlockOutputs = 512, kRows = 96;  // of a task, at most: of products, and rows of w
 
-// Outputs [begin, begin + Rows) of tokens [first, first + Tokens).
+// The weights of a task are read in several streams that begin far apart and go on for a while: a core fetches ahead of a stream that it
+// has followed for some lines, and one stream alone leaves most of the memory's bandwidth unused. Rows that are taken together are
+// therefore `stride` rows apart.
+
+// Outputs begin, begin + stride ... of tokens [first, first + Tokens).
 template <int Rows, int Tokens>
-void dot_rows(const LinearGroup& a, const LinearPart& part, std::int64_t begin, std::int64_t first) {
+void dot_rows(const LinearGroup& a, const LinearPart& part, std::int64_t begin, std::int64_t stride, std::int64_t first) {
+  constexpr bool kAsks = Tokens > 2;  // for the next row of each stream: with fewer, a core has time to fetch ahead by itself
   Packet sum[Rows * Tokens];
   for (Packet& one : sum) one = broadcast(0.0F);
   const float *const w = part.w + begin * a.in_dim, *const x = a.x + first * a.in_dim;
+  const std::int64_t apart = stride * a.in_dim;
   std::int64_t c = 0;
   for (; c + kPacket <= a.in_dim; c += kPacket) {
     Packet token[Tokens];
     for (int t = 0; t < Tokens; ++t) token[t] = load_packet(x + t * a.in_dim + c);
     for (int r = 0; r < Rows; ++r) {
-      __builtin_prefetch(w + (Rows + r) * a.in_dim + c);  // of the rows that come next
-      const Packet weight = load_packet(w + r * a.in_dim + c);
+      if constexpr (kAsks) __builtin_prefetch(w + r * apart + a.in_dim + c);
+      const Packet weight = load_packet(w + r * apart + c);
       for (int t = 0; t < Tokens; ++t) sum[r * Tokens + t] = Eigen::internal::pmadd(token[t], weight, sum[r * Tokens + t]);
     }
   }
@@ -40,53 +45,65 @@ void dot_rows(const LinearGroup& a, const LinearPart& part, std::int64_t begin, 
   for (int r = 0; r < Rows; ++r) {
     for (int t = 0; t < Tokens; ++t) {
       float& dot = y[r * Tokens + t];
-      for (std::int64_t i = c; i < a.in_dim; ++i) dot += w[r * a.in_dim + i] * x[t * a.in_dim + i];
-      part.y[(first + t) * part.out_dim + begin + r] = dot;
+      for (std::int64_t i = c; i < a.in_dim; ++i) dot += w[r * apart + i] * x[t * a.in_dim + i];
+      part.y[(first + t) * part.out_dim + begin + r * stride] = dot;
     }
   }
 }
 
-// Outputs [begin, end) of so many tokens, with about sixteen sums under way.
-template <int Tokens>
-void dot_all_rows(const LinearGroup& a, const LinearPart& part, std::int64_t begin, std::int64_t end, std::int64_t first) {
-  constexpr int kTogether = Tokens > 4 ? 2 : Tokens == 2 ? 8 : 4;
-  std::int64_t r = begin;
-  for (; r + kTogether <= end; r += kTogether) dot_rows<kTogether, Tokens>(a, part, r, first);
-  for (; r < end; ++r) dot_rows<1, Tokens>(a, part, r, first);
+// As many tokens as `Tokens` at a time, and the rest.
+template <int Rows, int Tokens>
+void dot_tokens(const LinearGroup& a, const LinearPart& part, std::int64_t begin, std::int64_t stride, std::int64_t first) {
+  for (; first + Tokens <= a.tokens; first += Tokens) dot_rows<Rows, Tokens>(a, part, begin, stride, first);
+  if constexpr (Tokens > 1) dot_tokens<Rows, Tokens - 1>(a, part, begin, stride, first);
 }
 
-constexpr std::int64_t kTokensAtOnce = 8;
+// Every weight comes from memory once: all tokens follow one another while a few rows of w are near.
+void few_tokens(const LinearGroup& a, const LinearPart& part, std::int64_t begin, std::int64_t end) {
+  constexpr int kTokens = 4, kTogether = kManyRegisters ? 4 : 3;  // their sums fill the machine's vector registers
+  const std::int64_t stride = (end - begin) / kTogether;
+  for (std::int64_t r = begin; r < begin + stride; ++r) dot_tokens<kTogether, kTokens>(a, part, r, stride, 0);
+  for (std::int64_t r = begin + kTogether * stride; r < end; ++r) dot_tokens<1, kTokens>(a, part, r, 1, 0);
+}
 
-template <int Tokens = kTokensAtOnce>
-void dot_tokens(const LinearGroup& a, const LinearPart& part, std::int64_t begin, std::int64_t end, std::int64_t first,
-                std::int64_t tokens) {
-  if constexpr (Tokens > 0) {
-    if (tokens < Tokens) return dot_tokens<Tokens - 1>(a, part, begin, end, first, tokens);
-    dot_all_rows<Tokens>(a, part, begin, end, first);
+constexpr std::int64_t kPanel = dot_tiles::kWide * kPacket;              // tokens that lie side by side
+constexpr std::int64_t kNearChannels = 4096 / kPanel / kLanes * kLanes;  // of a panel, that stay in the nearest cache while rows of w pass
+
+// Panels behind one another, each [in_dim, lanes], the lanes behind the last token 0.
+struct Panels {
+  explicit Panels(const LinearGroup& a) : tokens(a.tokens), in_dim(a.in_dim), x(Eigen::ArrayXf::Zero(in_dim * padded(tokens))) {
+    for (std::int64_t t = 0; t < tokens; t += kPanel)
+      transpose(a.x + t * in_dim, std::min(kPanel, tokens - t), in_dim, in_dim, x.data() + t * in_dim, lanes(t));
+  }
+  static std::int64_t padded(std::int64_t n) { return (n + kPacket - 1) / kPacket * kPacket; }
+  // Of the panel that begins with token t.
+  [[nodiscard]] std::int64_t lanes(std::int64_t t) const { return std::min(kPanel, padded(tokens - t)); }
+
+  std::int64_t tokens, in_dim;
+  Eigen::ArrayXf x;  // packets do not cross lines of a cache
+};
+
+// Channels [c, c + channels) of the panel that begins with token t, added to z [rows, lanes].
+void add_panel(const Panels& p, std::int64_t t, std::int64_t c, std::int64_t channels, const float* w, std::int64_t rows, float* z) {
+  using dot_tiles::kKeys;
+  const std::int64_t lanes = p.lanes(t), stride = rows / kKeys;
+  dot_tiles::Tile tile{p.x.data() + t * p.in_dim + c * lanes, lanes, w + c, stride * p.in_dim, channels, t == 0 ? p.in_dim : 0};
+  for (std::int64_t r = 0; r < stride; ++r, tile.keys += p.in_dim) dot_tiles::add_tiles<kKeys>(tile, z + r * lanes, stride * lanes);
+  for (std::int64_t r = kKeys * stride; r < rows; ++r) {
+    tile.keys = w + r * p.in_dim + c;
+    dot_tiles::add_tiles<1>(tile, z + r * lanes, lanes);
   }
 }
 
-// Every weight comes from memory once: more tokens than are done at once follow while a few rows of w are near.
-void few_tokens(const LinearGroup& a, const LinearPart& part, std::int64_t begin, std::int64_t end) {
-  constexpr std::int64_t kNearRows = 8, kTokens = 4;
-  if (a.tokens <= kTokensAtOnce) return dot_tokens(a, part, begin, end, 0, a.tokens);
-  for (std::int64_t r = begin; r < end; r += kNearRows)
-    for (std::int64_t t = 0; t < a.tokens; t += kTokens)
-      dot_tokens(a, part, r, std::min(r + kNearRows, end), t, std::min(kTokens, a.tokens - t));
-}
-
-// Tokens side by side: [in_dim, lanes], the lanes behind the last token 0.
-std::vector<float> in_lanes(const LinearGroup& a, std::int64_t lanes) {
-  std::vector<float> x(static_cast<std::size_t>(a.in_dim * lanes), 0.0F);
-  transpose(a.x, a.tokens, a.in_dim, a.in_dim, x.data(), lanes);
-  return x;
-}
-
-void some_tokens(const LinearGroup& a, const LinearPart& part, const std::vector<float>& x, std::int64_t lanes, std::int64_t begin,
-                 std::int64_t end) {
+void some_tokens(const LinearPart& part, const Panels& p, std::int64_t begin, std::int64_t end) {
+  const std::int64_t rows = end - begin;
   float z[kRows * kSomeTokens];
-  fill_dots(x.data(), lanes, part.w + begin * a.in_dim, end - begin, a.in_dim, z);
-  transpose(z, end - begin, a.tokens, lanes, part.y + begin, part.out_dim);
+  std::fill_n(z, rows * Panels::padded(p.tokens), 0.0F);
+  for (std::int64_t c = 0; c < p.in_dim; c += kNearChannels)
+    for (std::int64_t t = 0; t < p.tokens; t += kPanel)
+      add_panel(p, t, c, std::min(kNearChannels, p.in_dim - c), part.w + begin * p.in_dim, rows, z + rows * t);
+  for (std::int64_t t = 0; t < p.tokens; t += kPanel)
+    transpose(z + rows * t, rows, std::min(kPanel, p.tokens - t), p.lanes(t), part.y + t * part.out_dim + begin, part.out_dim);
 }
 
 void many_tokens(const LinearGroup& a, const LinearPart& part, std::int64_t token, std::int64_t tokens, std::int64_t out,
@@ -102,8 +119,6 @@ void add_bias(const LinearPart& part, std::int64_t first, std::int64_t last, std
   for (std::int64_t t = first; t < last; ++t)
     for (std::int64_t r = begin; r < end; ++r) part.y[t * part.out_dim + r] += part.bias[r];
 }
-
-bool is_few(const LinearGroup& a) { return a.tokens <= kFewTokens || (a.tokens <= 2 * kFewTokens && a.tokens * a.in_dim <= kNearFloats); }
 
 std::int64_t blocks(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }
 
@@ -146,19 +161,17 @@ void run_cpu(const LinearGroup& a) {
                    });
     return;
   }
-  const std::int64_t lanes = blocks(a.tokens, kLanes) * kLanes;
-  const bool few = is_few(a);
-  const std::vector<float> x = few ? std::vector<float>{} : in_lanes(a, lanes);
-  for_each_piece(
-      a, 1, [](const LinearPart&) { return kRows; },
-      [&](const LinearPart& p, std::int64_t /*block*/, std::int64_t begin, std::int64_t end) {
-        if (!few) {
-          some_tokens(a, p, x, lanes, begin, end);
-        } else {
-          few_tokens(a, p, begin, end);
-        }
-        add_bias(p, 0, a.tokens, begin, end);
-      });
+  const auto rows_of = [](const LinearPart& p) { return p.out_dim > 0 ? equal_block(p.out_dim, blocks(p.out_dim, kRows)) : kRows; };
+  const bool is_few = a.tokens <= kFewTokens;
+  const std::optional<Panels> panels = is_few ? std::optional<Panels>() : std::make_optional<Panels>(a);
+  for_each_piece(a, 1, rows_of, [&](const LinearPart& p, std::int64_t /*block*/, std::int64_t begin, std::int64_t end) {
+    if (is_few) {
+      few_tokens(a, p, begin, end);
+    } else {
+      some_tokens(p, *panels, begin, end);
+    }
+    add_bias(p, 0, a.tokens, begin, end);
+  });
 }
 
 void run_cpu(const Linear& a) {

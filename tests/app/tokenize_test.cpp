@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -18,11 +19,12 @@ class Tokenize : public testing::Test {
     const int status = run_cli(arguments, out, err);
     return std::to_string(status) + " " + out.str() + err.str();
   }
+  void TearDown() override { std::filesystem::remove(path); }
   std::string file(const std::string& text) {
-    const std::string path = testing::TempDir() + "kvlab_tokenize_" + std::to_string(::getpid());
     std::ofstream(path) << text;
     return path;
   }
+  const std::string path = testing::TempDir() + "kvlab_tokenize_" + std::to_string(::getpid());
   const std::string llama2 = KVLAB_SOURCE_DIR "/tests/parity/tokenizer/llama2", probe = KVLAB_SOURCE_DIR "/engine/probe";
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "kernels/attention_prefill/attention_prefill.h"
@@ -22,9 +23,9 @@ std::vector<float> wave(std::int64_t n, float step) {
 }
 
 TEST(LinearCpu, MatchesSumsInDouble) {
-  for (const std::int64_t tokens : {0, 1, 2, 3, 4, 7, 12, 17, 24, 25, 32, 33, 48, 49, 65, 300}) {
-    for (const std::int64_t out_dim : {1, 15, 33, 530}) {
-      const std::int64_t in_dim = tokens == 17 ? 500 : 70;  // a width at which so few tokens do not stay in the nearest cache
+  for (const std::int64_t tokens : {0, 1, 2, 3, 4, 7, 12, 13, 16, 17, 24, 25, 32, 33, 48, 49, 65, 300}) {
+    for (const std::int64_t out_dim : {1, 15, 33, 97, 530}) {
+      const std::int64_t in_dim = tokens % 4 == 1 ? 1030 : 70;  // channels that do not all stay in the nearest cache
       const bool biased = (tokens + out_dim) % 2 == 0;
       const std::vector<float> x = wave(tokens * in_dim, 0.7F), w = wave(out_dim * in_dim, 1.3F), bias = wave(out_dim, 0.2F);
       std::vector<float> y(static_cast<std::size_t>(tokens * out_dim), 7.0F);
@@ -37,6 +38,21 @@ TEST(LinearCpu, MatchesSumsInDouble) {
           EXPECT_NEAR(y[static_cast<std::size_t>(t * out_dim + o)], sum, static_cast<double>(in_dim) * 6e-7);  // terms of at most 1
         }
       }
+    }
+  }
+}
+
+// Up to 12 tokens are summed in one way and up to 48 in another: to the last bit the same for a token whatever stands beside it.
+TEST(LinearCpu, ATokenIsTheSameWhateverIsBesideIt) {
+  for (const auto& [most, least] : {std::pair<std::int64_t, std::int64_t>{12, 1}, {48, 13}}) {
+    const std::int64_t in_dim = 517, out_dim = 101;
+    const std::vector<float> x = wave(most * in_dim, 0.7F), w = wave(out_dim * in_dim, 1.3F);
+    std::vector<float> all(static_cast<std::size_t>(most * out_dim));
+    run_cpu(Linear{x.data(), w.data(), all.data(), most, in_dim, out_dim});
+    for (std::int64_t tokens = least; tokens < most; ++tokens) {
+      std::vector<float> some(static_cast<std::size_t>(tokens * out_dim));
+      run_cpu(Linear{x.data(), w.data(), some.data(), tokens, in_dim, out_dim});
+      EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin())) << tokens;
     }
   }
 }
