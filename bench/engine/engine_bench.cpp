@@ -83,7 +83,7 @@ void BM_EnginePrefill(benchmark::State& state) {
 }
 BENCHMARK(BM_EnginePrefill)->Arg(512)->Arg(2048)->Arg(4000)->Unit(benchmark::kMillisecond)->UseRealTime();
 
-constexpr std::int64_t kDecodeSteps = 60, kRoundSteps = 4;
+constexpr std::int64_t kDecodeSteps = 160, kRoundSteps = 4;
 
 // range(0) sequences of range(1) tokens, one token each.
 void BM_EngineDecode(benchmark::State& state) {
