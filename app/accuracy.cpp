@@ -11,6 +11,7 @@
 #include "app/score_interval.h"
 #include "app/shared_model.h"
 #include "base/error.h"
+#include "base/open_error.h"
 #include "base/spec_file.h"
 #include "base/text.h"
 
@@ -106,7 +107,7 @@ AccuracySetup read_accuracy(Params& p, std::uint64_t seed) {
   check_backend(p, a.backend);
   Params eval = p.child_or_text("eval", "file", "eval");
   a.eval_file = eval.resolve_file(eval.text("file", "samples: JSON lines of {task, length, prompt, turns: [{question, answer}]}"));
-  if (!std::filesystem::exists(a.eval_file, error)) eval.fail_at("file", fmt::format("'{}': cannot be opened", a.eval_file));
+  if (!std::filesystem::exists(a.eval_file, error)) eval.fail_at("file", open_error(a.eval_file));
   if (eval.has("tasks")) a.choice.tasks = eval.words("tasks", "tasks to take; absent: all");
   if (eval.has("lengths"))
     for (const double n : eval.numbers("lengths", 0, 1 << 28, "lengths to take; absent: all")) {

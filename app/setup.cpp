@@ -9,6 +9,7 @@
 #include "app/experiment.h"
 #include "app/served_model.h"
 #include "base/error.h"
+#include "base/open_error.h"
 #include "base/spec_file.h"
 #include "base/text.h"
 #include "policies/kv/policy.h"
@@ -224,7 +225,7 @@ void read_simulation(Params& p, RunPlan& plan) {
     plan.validate_requests = validate.resolve_file(validate.text("requests", "requests.jsonl of a real engine"));
   std::error_code error;
   if (p.has("validate") && !compares_hosts && !std::filesystem::exists(plan.validate_requests, error)) {
-    validate.fail_at("requests", plan.validate_requests + ": cannot be opened");
+    validate.fail_at("requests", open_error(plan.validate_requests));
   }
   plan.max_diff_frac = validate.optional<double>(
       "max_diff_frac", 0, 0, 100, "with 'host: [sim, engine]': an error when a median over the seeds differs by more; 0: never");

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/open_error.h"
 
 namespace kvlab {
 
@@ -42,7 +43,7 @@ std::string read_text(const fs::path& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) throw InputError(path.string() + ": is a directory; a file is expected");
   std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw InputError(path.string() + ": cannot be opened");
+  if (!stream) throw InputError(open_error(path.string()));
   return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
 }
 
@@ -69,7 +70,7 @@ namespace {
 
 std::uint64_t fingerprint_of_file(const fs::path& path) {
   std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw InputError(path.string() + ": cannot be opened");
+  if (!stream) throw InputError(open_error(path.string()));
   std::vector<char> chunk(1 << 20);
   std::uint64_t hash = 0;
   while (stream) {

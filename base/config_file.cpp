@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/open_error.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -186,7 +187,7 @@ std::shared_ptr<const ConfigFile> load_config(const std::string& file, const std
   std::error_code error;
   if (std::filesystem::is_directory(file, error)) throw InputError(file + ": is a directory; a YAML file is expected");
   std::ifstream stream(file, std::ios::binary);
-  if (!stream) throw InputError(file + ": cannot be opened");
+  if (!stream) throw InputError(open_error(file));
   std::stringstream text;
   text << stream.rdbuf();
   return parse_config(text.str(), file, overrides);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/open_error.h"
 #include "traces/bytes.h"
 
 namespace kvlab {
@@ -26,7 +27,7 @@ class FileBytes final : public ByteSource {
     std::error_code error;
     if (std::filesystem::is_directory(path_, error)) throw InputError(path_ + ": is a directory; a trace file is expected");
     file_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-    if (file_ < 0) throw InputError(path_ + ": cannot be opened: " + std::strerror(errno));
+    if (file_ < 0) throw InputError(open_error(path_));
   }
   ~FileBytes() override { ::close(file_); }
   FileBytes(const FileBytes&) = delete;

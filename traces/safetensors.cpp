@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "base/file_kind.h"
 #include "base/half.h"
+#include "base/open_error.h"
 #include "base/text.h"
 #include "traces/json_rows.h"
 
@@ -229,7 +230,7 @@ std::string index_text(const std::vector<std::int64_t>& shape, std::size_t eleme
 
 SafetensorsFile SafetensorsFile::open(const std::string& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe without a writer would wait for one
-  if (file < 0) throw InputError(path + ": cannot be opened: " + std::strerror(errno));
+  if (file < 0) throw InputError(open_error(path));
   const CloseDescriptor close{file};
   struct stat status {};
   if (::fstat(file, &status) != 0) throw InputError(path + ": cannot be read: " + std::strerror(errno));

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/json_text.h"
+#include "base/open_error.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -25,7 +26,7 @@ class EvalFile {
       : path_(std::move(path)), encode_(encode), count_bytes_(count_bytes), stream_(path_) {
     std::error_code ignored;
     if (std::filesystem::is_directory(path_, ignored)) throw InputError(path_ + ": is a directory; a file is expected");
-    if (!stream_) throw InputError(path_ + ": cannot be opened");
+    if (!stream_) throw InputError(open_error(path_));
   }
 
   bool next(EvalSample& sample) {

@@ -90,7 +90,7 @@ TEST_F(BadCommand, UnknownWordsNameTheNearest) {
   EXPECT_EQ(call({"trace", "record", "--modle=x"}).err, "kvlab: unknown option '--modle' of 'record'; did you mean '--model'?\n");
   EXPECT_EQ(call({"list", "scheduler"}).err, "kvlab: unknown kind 'scheduler'; did you mean 'schedulers'?\n");
   EXPECT_EQ(call({"describe", "sarati"}).err, "kvlab: nothing is called 'sarati'; did you mean 'sarathi'?\n");
-  EXPECT_EQ(call({"run", "no_such.yaml"}).err, "kvlab: no_such.yaml: cannot be opened\n");
+  EXPECT_EQ(call({"run", "no_such.yaml"}).err, "kvlab: no_such.yaml: cannot be opened: No such file or directory\n");
   EXPECT_EQ(call({"run", "."}).err, "kvlab: .: is a directory; a file is expected\n");
   for (const std::vector<std::string>& bad :
        std::vector<std::vector<std::string>>{{}, {"run"}, {"run", "a", "--jobs", "0"}, {"run", "a", "--fast-forward=maybe"}, {"rnu"}}) {

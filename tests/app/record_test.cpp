@@ -90,7 +90,7 @@ TEST_F(RecordCli, PromptTokensCutsTheInput) {
 TEST_F(RecordCli, ErrorsAreOneLine) {
   const std::string ids = file("i.json", "[256, 65]");
   EXPECT_EQ(record({"--ids", ids}, "none"), "kvlab: none/config.json: cannot be read\n");
-  EXPECT_EQ(record({"--ids", "none"}), "kvlab: none: cannot be opened\n");
+  EXPECT_EQ(record({"--ids", "none"}), "kvlab: none: cannot be opened: No such file or directory\n");
   EXPECT_EQ(record({"--ids", file("a.json", "{}")}), "kvlab: a.json: missing key 'ids'\n");
   EXPECT_EQ(record({"--ids", file("b.json", "[256, 264]")}),
             "kvlab: b.json: entry 1 of 'ids' is 264, no token id in [0, 264) of model 'probe'\n");
