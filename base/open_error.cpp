@@ -1,5 +1,6 @@
 #include "base/open_error.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -19,6 +20,7 @@ std::string nearest_in(const fs::path& folder, const std::string& name) {
   for (fs::directory_iterator entry(folder.empty() ? "." : folder, error); !error && entry != fs::directory_iterator();
        entry.increment(error))
     names.push_back(entry->path().filename().string());
+  std::sort(names.begin(), names.end());  // of two that are as near, always the same
   return nearest_name(name, names);
 }
 

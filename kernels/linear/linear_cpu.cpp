@@ -18,6 +18,8 @@ constexpr std::int64_t kFewTokens = 12;         // up to these, channels lie in 
 constexpr std::int64_t kSomeTokens = 48;        // up to these, tokens lie in lanes; above, a general matrix product
 constexpr std::int64_t kBlockTokens = 128, kBlockOutputs = 512, kRows = 96;  // of a task, at most: of products, and rows of w
 
+std::int64_t blocks(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }
+
 // The weights of a task are read in several streams that begin far apart and go on for a while: a core fetches ahead of a stream that it
 // has followed for some lines, and one stream alone leaves most of the memory's bandwidth unused. Rows that are taken together are
 // therefore `stride` rows apart.
@@ -75,7 +77,7 @@ struct Panels {
     for (std::int64_t t = 0; t < tokens; t += kPanel)
       transpose(a.x + t * in_dim, std::min(kPanel, tokens - t), in_dim, in_dim, x.data() + t * in_dim, lanes(t));
   }
-  static std::int64_t padded(std::int64_t n) { return (n + kPacket - 1) / kPacket * kPacket; }
+  static std::int64_t padded(std::int64_t n) { return blocks(n, kPacket) * kPacket; }
   // Of the panel that begins with token t.
   [[nodiscard]] std::int64_t lanes(std::int64_t t) const { return std::min(kPanel, padded(tokens - t)); }
 
@@ -83,7 +85,8 @@ struct Panels {
   Eigen::ArrayXf x;  // packets do not cross lines of a cache
 };
 
-// Channels [c, c + channels) of the panel that begins with token t, added to z [rows, lanes].
+// Channels [c, c + channels) of the panel that begins with token t, added to z [rows, lanes]. The first panel alone asks for the next rows
+// of w: the others find them near.
 void add_panel(const Panels& p, std::int64_t t, std::int64_t c, std::int64_t channels, const float* w, std::int64_t rows, float* z) {
   using dot_tiles::kKeys;
   const std::int64_t lanes = p.lanes(t), stride = rows / kKeys;
@@ -119,8 +122,6 @@ void add_bias(const LinearPart& part, std::int64_t first, std::int64_t last, std
   for (std::int64_t t = first; t < last; ++t)
     for (std::int64_t r = begin; r < end; ++r) part.y[t * part.out_dim + r] += part.bias[r];
 }
-
-std::int64_t blocks(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }
 
 // Of n in `count` equal blocks of whole vectors.
 std::int64_t equal_block(std::int64_t n, std::int64_t count) { return blocks(blocks(n, count), kLanes) * kLanes; }
