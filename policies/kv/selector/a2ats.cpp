@@ -11,7 +11,7 @@ namespace {
 // K and V on the host; on the GPU each older key is a number of a codebook, by which every query head looks up approximate logits.
 // The codes are of keys before RoPE, and far queries count as if they stood at one fixed distance, so that codes stay valid.
 // A2ATS, He et al. 2025, arXiv:2502.12665, sections 3.1 to 3.3. The codebook is learned from the prompt itself.
-class A2ats final : public Selector {
+class A2ats final : public QuerySelector<TierTraffic> {
  public:
   explicit A2ats(Params& p)
       : sinks_(p.optional<std::int32_t>("sink_tokens", 8, 0, 1 << 20, "first tokens, on the GPU")),
@@ -24,8 +24,8 @@ class A2ats final : public Selector {
         rounds_(p.optional<std::int32_t>("rounds", 10, 1, 1000, "rounds of k-means")) {}
 
   [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = needs.prompt_queries = true;
+    Needs needs = QuerySelector::needs();
+    needs.prompt_queries = true;
     return needs;
   }
   // First and newest tokens give way where they would fill more than three quarters of it.
@@ -37,7 +37,7 @@ class A2ats final : public Selector {
   }
   void forget(std::int32_t index) override {
     abs_sum_.forget(index), gram_.forget(index), root_.forget(index), centers_.forget(index), turned_.forget(index);
-    code_.forget(index), rows_.forget(index), progress_.forget(index), state_.forget(index), traffic_.forget(index);
+    code_.forget(index), rows_.forget(index), progress_.forget(index), state_.forget(index), QuerySelector::forget(index);
   }
 
   [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kKeysAndValues; }
@@ -95,7 +95,6 @@ class A2ats final : public Selector {
     return selection;
   }
 
-  Traffic take_traffic() override { return traffic_.take(); }
   // First and newest tokens, 12 bits per coded token, and the codebook.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, codes = 0;
@@ -205,7 +204,6 @@ class A2ats final : public Selector {
   PerRow<Row> rows_;
   RowProgress progress_;
   PerRow<char> state_;
-  TierTraffic traffic_;
 };
 
 [[maybe_unused]] const bool registered =

@@ -10,7 +10,7 @@ namespace {
 
 // Chunks ranked by a probe query that the last tokens make together, those that stand out most; layers whose ranking is spread
 // out load more. ActQKV, Xiao et al. 2025, arXiv:2502.13542 (known from its abstract; the formulas are our definition).
-class ActQkv final : public Selector {
+class ActQkv final : public QuerySelector<UnitTraffic> {
  public:
   explicit ActQkv(Params& p)
       : chunk_(p.optional<std::int32_t>("chunk_tokens", 32, 1, 1 << 16, "tokens of a chunk, judged by their mean key")),
@@ -21,8 +21,7 @@ class ActQkv final : public Selector {
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer; }
   [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
+    Needs needs = QuerySelector::needs();
     needs.window_queries = window_;
     return needs;
   }
@@ -39,7 +38,7 @@ class ActQkv final : public Selector {
     ring_.forget(index);
     held_.forget(index);
     entropies_.forget(index);
-    traffic_.forget(index);
+    QuerySelector::forget(index);
   }
 
   void update(LayerStep& step) override {
@@ -75,7 +74,6 @@ class ActQkv final : public Selector {
     return expand(step.ops, tokens);
   }
 
-  Traffic take_traffic() override { return traffic_.take(); }
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes = held;  // mean keys, and the last queries of each sequence
     for (std::int32_t r = 0; r < kv.num_rows; ++r) bytes.gpu += (kv.len[r] + chunk_ - 1LL) / chunk_ * model.head_dim * model.kv_bytes;
@@ -159,7 +157,6 @@ class ActQkv final : public Selector {
   RowProgress progress_;
   RowMemory<float> means_, ring_, entropies_;  // ring_ per sequence; entropies_ too, for all layers
   PerRow<std::int32_t> held_;
-  UnitTraffic traffic_;
 };
 
 [[maybe_unused]] const bool registered = SelectorRegistry::add<ActQkv>(

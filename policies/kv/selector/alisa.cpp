@@ -8,23 +8,17 @@ namespace {
 // Half of the budget goes to the newest tokens, half to the older ones that the last few rows of attention favoured; what is not
 // chosen lies on the host and may come back. Sparse window attention: ALISA, Zhao et al. 2024, arXiv:2403.17312, section IV. Tokens
 // that a row did not read keep the probabilities of the last rows that did.
-class Alisa final : public Selector {
+class Alisa final : public QuerySelector<TierTraffic> {
  public:
   explicit Alisa(Params& p)
       : budget_frac_(p.optional<double>("budget_frac", 0.2, 0.0001, 1, "share of the row attended to")),
         rows_(p.optional<std::int32_t>("row_tokens", 8, 1, 128, "last rows of attention that are summed up")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
   [[nodiscard]] std::int32_t num_words() const override { return rows_ + 1; }
   bool set_budget(std::int32_t tokens) override {
     budget_ = tokens;
     return true;
   }
-  void forget(std::int32_t index) override { traffic_.forget(index); }
 
   [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kKeysAndValues; }
   Selection stays(LayerStep& step) override {
@@ -65,7 +59,6 @@ class Alisa final : public Selector {
     return selection;
   }
 
-  Traffic take_traffic() override { return traffic_.take(); }
   [[nodiscard]] TierBytes resident(const ModelShape&, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) on_gpu += std::min(kv.len[r], tokens_of(kv.len[r]));
@@ -98,7 +91,6 @@ class Alisa final : public Selector {
 
   double budget_frac_;
   std::int32_t rows_, budget_ = 0;
-  TierTraffic traffic_;
 };
 
 [[maybe_unused]] const bool registered = SelectorRegistry::add<Alisa>(

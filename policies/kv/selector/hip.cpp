@@ -9,7 +9,7 @@ namespace {
 
 // Key blocks found by halving groups of neighbours, each judged by its middle token: a search of log n rounds that keeps no
 // summaries. HiP attention, Lee et al. 2024, arXiv:2406.09827; sinks and newest tokens are always in.
-class Hip final : public Selector {
+class Hip final : public QuerySelector<UnitTraffic> {
  public:
   explicit Hip(Params& p)
       : top_(p.optional<std::int32_t>("top_tokens", 512, 1, 1 << 24, "tokens found by the search")),
@@ -19,11 +19,6 @@ class Hip final : public Selector {
         dense_layers_(p.optional<std::int32_t>("dense_layers", 3, 0, 1024, "first layers that attend to everything")) {}
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_layers_ ? 0 : 1; }
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
   // Sinks and newest tokens leave at least a quarter of the budget to the search.
   bool set_budget(std::int32_t tokens) override {
     sinks_ = std::min(sinks_, tokens / 4);
@@ -31,7 +26,6 @@ class Hip final : public Selector {
     top_ = std::max(0, tokens - sinks_ - recent_);
     return true;
   }
-  void forget(std::int32_t index) override { traffic_.forget(index); }
 
   Selection select(LayerStep& step) override {
     if (step.layer < dense_layers_) return {};
@@ -63,11 +57,8 @@ class Hip final : public Selector {
     return expand(step.ops, tokens);
   }
 
-  Traffic take_traffic() override { return traffic_.take(); }
-
  private:
   std::int32_t top_, block_, sinks_, recent_, dense_layers_;
-  UnitTraffic traffic_;
 };
 
 [[maybe_unused]] const bool registered = SelectorRegistry::add<Hip>(

@@ -9,7 +9,7 @@ namespace {
 // The cache lies on the host; keys reduced to the directions in which queries are large stay on the GPU and tell beforehand which
 // tokens are worth bringing. InfiniGen, Lee et al. 2024, arXiv:2406.19707, sections 4.2 and 4.3. The paper predicts a layer's query
 // from the layer before; here the same layer's query of the step before stands in for it.
-class InfiniGen final : public Selector {
+class InfiniGen final : public QuerySelector<TierTraffic> {
  public:
   explicit InfiniGen(Params& p)
       : partial_frac_(p.optional<double>("partial_frac", 0.3, 0.001, 1, "share of the key channels kept on the GPU")),
@@ -21,8 +21,8 @@ class InfiniGen final : public Selector {
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_layers_ ? 0 : 1; }
   [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = needs.prompt_queries = true;
+    Needs needs = QuerySelector::needs();
+    needs.prompt_queries = true;
     return needs;
   }
   // Takes the place of max_frac; how many are wanted remains a matter of alpha.
@@ -32,7 +32,7 @@ class InfiniGen final : public Selector {
   }
   void forget(std::int32_t index) override {
     abs_sum_.forget(index), gram_.forget(index), basis_.forget(index), partial_.forget(index);
-    progress_.forget(index), has_basis_.forget(index), last_.forget(index), traffic_.forget(index);
+    progress_.forget(index), has_basis_.forget(index), last_.forget(index), QuerySelector::forget(index);
   }
 
   [[nodiscard]] Lower lower(std::int32_t layer) const override { return layer < dense_layers_ ? Lower::kNothing : Lower::kKeysAndValues; }
@@ -89,7 +89,6 @@ class InfiniGen final : public Selector {
     return selection;
   }
 
-  Traffic take_traffic() override { return traffic_.take(); }
   // Partial keys and what one step may bring.
   [[nodiscard]] TierBytes resident_in_layer(std::int32_t layer, const ModelShape& model, const KvRows& kv,
                                             const TierBytes& held) const override {
@@ -158,7 +157,6 @@ class InfiniGen final : public Selector {
   RowProgress progress_;
   PerRow<char> has_basis_;
   LastQueries last_;
-  TierTraffic traffic_;
 };
 
 [[maybe_unused]] const bool registered = SelectorRegistry::add<InfiniGen>(

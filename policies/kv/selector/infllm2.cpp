@@ -10,7 +10,7 @@ namespace {
 
 // Blocks judged by attention over mean keys of short overlapping windows ("semantic kernels"), summed over the group: one choice
 // per KV head. InfLLM v2, MiniCPM Team 2025, arXiv:2506.07900; here without the training.
-class InfLlm2 final : public Selector {
+class InfLlm2 final : public QuerySelector<UnitTraffic> {
  public:
   explicit InfLlm2(Params& p)
       : kernel_(p.optional<std::int32_t>("kernel_tokens", 32, 1, 1 << 16, "tokens behind one mean key")),
@@ -25,11 +25,6 @@ class InfLlm2 final : public Selector {
     if (initial_ > top_) p.fail_at("initial_blocks", "'initial_blocks' cannot exceed 'top_blocks'");
   }
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
   // The window takes at most half of the budget, and rows are no longer dense than the budget.
   bool set_budget(std::int32_t tokens) override {
     window_ = std::clamp(tokens / 2, 1, window_);
@@ -41,7 +36,7 @@ class InfLlm2 final : public Selector {
   void forget(std::int32_t index) override {
     progress_.forget(index);
     means_.forget(index);
-    traffic_.forget(index);
+    QuerySelector::forget(index);
   }
 
   void update(LayerStep& step) override {
@@ -78,7 +73,6 @@ class InfLlm2 final : public Selector {
     return expand(step.ops, tokens);
   }
 
-  Traffic take_traffic() override { return traffic_.take(); }
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes = held;
     for (std::int32_t r = 0; r < kv.num_rows; ++r)
@@ -117,7 +111,6 @@ class InfLlm2 final : public Selector {
   std::int32_t kernel_, stride_, block_, initial_, window_, top_, dense_tokens_;
   RowProgress progress_;
   RowMemory<float> means_;
-  UnitTraffic traffic_;
 };
 
 [[maybe_unused]] const bool registered = SelectorRegistry::add<InfLlm2>(

@@ -7,23 +7,17 @@ namespace {
 
 // All keys stay on the GPU, values on the host: exact logits, then only the values of the largest ones are brought, renormalised
 // over these. KCache, He and Wu 2024, arXiv:2404.18057, section 3.
-class KCache final : public Selector {
+class KCache final : public QuerySelector<TierTraffic> {
  public:
   explicit KCache(Params& p)
       : top_(p.optional<std::int32_t>("top_tokens", 128, 1, 1 << 24, "values brought per query head; what a KV head loads is their union")),
         dense_layers_(p.optional<std::int32_t>("dense_layers", 2, 0, 1024, "first layers whose values stay on the GPU")) {}
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_layers_ ? 0 : 1; }
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
   bool set_budget(std::int32_t tokens) override {
     top_ = tokens;
     return true;
   }
-  void forget(std::int32_t index) override { traffic_.forget(index); }
 
   [[nodiscard]] Lower lower(std::int32_t layer) const override { return layer < dense_layers_ ? Lower::kNothing : Lower::kValues; }
   Selection stays(LayerStep& step) override {
@@ -60,7 +54,6 @@ class KCache final : public Selector {
     return selection;
   }
 
-  Traffic take_traffic() override { return traffic_.take(); }
   // Keys, and the values that the last step may have brought.
   [[nodiscard]] TierBytes resident_in_layer(std::int32_t layer, const ModelShape& model, const KvRows& kv,
                                             const TierBytes& held) const override {
@@ -75,7 +68,6 @@ class KCache final : public Selector {
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const { return top_ >= step.kv.len[r] ? 0 : step.kv.len[r]; }
 
   std::int32_t top_, dense_layers_;
-  TierTraffic traffic_;
 };
 
 [[maybe_unused]] const bool registered =

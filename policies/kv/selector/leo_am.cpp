@@ -11,7 +11,7 @@ namespace {
 // Leaves of a tree of chunks, found from the top by bounds on their logits; hot leaves on the GPU, warm ones on the host, the rest on
 // disk. After LeoAM, Sun et al. 2025, arXiv:2506.20187; the tree is our definition. Best-first search gives the same leaves
 // from wherever it starts, so it starts at the roots.
-class LeoAm final : public Selector {
+class LeoAm final : public QuerySelector<TierTraffic> {
  public:
   explicit LeoAm(Params& p)
       : leaf_(p.optional<std::int32_t>("leaf_tokens", 8, 1, 4096, "tokens of a leaf")),
@@ -25,17 +25,12 @@ class LeoAm final : public Selector {
     bounds_.resize(static_cast<std::size_t>(levels_));
   }
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
   bool set_budget(std::int32_t tokens) override {
     budget_ = tokens;
     return true;
   }
   void forget(std::int32_t index) override {
-    progress_.forget(index), traffic_.forget(index);
+    progress_.forget(index), QuerySelector::forget(index);
     for (auto& level : bounds_) level.forget(index);
   }
 
@@ -102,7 +97,6 @@ class LeoAm final : public Selector {
     return expand(step.ops, tokens);
   }
 
-  Traffic take_traffic() override { return traffic_.take(); }
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, in_memory = 0, bounds = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
@@ -152,7 +146,6 @@ class LeoAm final : public Selector {
   RowProgress progress_;
   std::vector<RowMemory<float>> bounds_;  // by level
   std::vector<const float*> pointers_;
-  TierTraffic traffic_;
 };
 
 [[maybe_unused]] const bool registered =

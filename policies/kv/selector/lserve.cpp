@@ -10,7 +10,7 @@ namespace {
 
 // Large pages judged by the bounds of the small logical pages they hold, so that page size and selection grain part ways; a
 // choice serves for some steps. LServe, Yang et al. 2025, arXiv:2502.14866
-class LServe final : public Selector {
+class LServe final : public QuerySelector<UnitTraffic> {
  public:
   explicit LServe(Params& p)
       : page_(p.optional<std::int32_t>("page_tokens", 64, 1, 1 << 16, "tokens of a physical page")),
@@ -24,11 +24,6 @@ class LServe final : public Selector {
   }
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_layers_ ? 0 : 1; }
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
   bool set_budget(std::int32_t tokens) override {
     budget_ = tokens;
     return true;
@@ -38,7 +33,7 @@ class LServe final : public Selector {
     bounds_.forget(index);
     pages_.forget(index);
     choices_.forget(index);
-    traffic_.forget(index);
+    QuerySelector::forget(index);
   }
 
   void update(LayerStep& step) override {
@@ -70,7 +65,6 @@ class LServe final : public Selector {
     return expand(step.ops, pages);
   }
 
-  Traffic take_traffic() override { return traffic_.take(); }
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes = held;
     for (std::int32_t r = 0; r < kv.num_rows; ++r)
@@ -144,7 +138,6 @@ class LServe final : public Selector {
   RowMemory<float> bounds_;
   RowMemory<std::int32_t> pages_;
   PerRow<Choice> choices_;
-  UnitTraffic traffic_;
 };
 
 [[maybe_unused]] const bool registered =

@@ -10,7 +10,7 @@ namespace {
 
 // Clusters of neighbouring tokens in two sizes: large ones are sifted by a blend of their key bounds, then the small ones inside
 // the survivors; neighbouring layers share a choice. MPCache, Zeng et al. 2025, arXiv:2501.06807
-class MpCache final : public Selector {
+class MpCache final : public QuerySelector<UnitTraffic> {
  public:
   explicit MpCache(Params& p)
       : large_(p.optional<std::int32_t>("large_tokens", 32, 2, 1 << 16, "tokens of a large cluster")),
@@ -24,11 +24,6 @@ class MpCache final : public Selector {
   }
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer; }
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
   bool set_budget(std::int32_t tokens) override {
     budget_ = tokens;
     return true;
@@ -40,7 +35,7 @@ class MpCache final : public Selector {
     small_bounds_.forget(index);
     choices_.forget(index);
     chosen_.forget(index);
-    traffic_.forget(index);
+    QuerySelector::forget(index);
   }
 
   void update(LayerStep& step) override {
@@ -67,7 +62,6 @@ class MpCache final : public Selector {
     return expand(step.ops, tokens);
   }
 
-  Traffic take_traffic() override { return traffic_.take(); }
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t clusters = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) clusters += (kv.len[r] + large_ - 1) / large_ + (kv.len[r] + small_ - 1) / small_;
@@ -170,7 +164,6 @@ class MpCache final : public Selector {
   RowMemory<float> large_bounds_, small_bounds_;
   PerRow<Choice> choices_;
   RowMemory<std::int32_t> chosen_;
-  UnitTraffic traffic_;
 };
 
 [[maybe_unused]] const bool registered =

@@ -9,7 +9,7 @@ namespace {
 
 // Pages whose channel-wise key bounds promise the largest logits; the newest page is always read. Quest, Tang et al. 2024,
 // arXiv:2406.10774, algorithm 1.
-class Quest final : public Selector {
+class Quest final : public QuerySelector<UnitTraffic> {
  public:
   explicit Quest(Params& p)
       : page_(p.optional<std::int32_t>("page_tokens", 16, 1, 4096, "tokens of a page")),
@@ -20,11 +20,6 @@ class Quest final : public Selector {
         min_pages_(p.optional<std::int32_t>("min_pages", 3, 1, 4096, "pages read whatever the budget")) {}
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_layers_ ? 0 : 1; }
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
   bool set_budget(std::int32_t tokens) override {
     budget_ = tokens;
     return true;
@@ -32,7 +27,7 @@ class Quest final : public Selector {
   void forget(std::int32_t index) override {
     progress_.forget(index);
     bounds_.forget(index);
-    traffic_.forget(index);
+    QuerySelector::forget(index);
   }
 
   void update(LayerStep& step) override {
@@ -71,7 +66,6 @@ class Quest final : public Selector {
     return expand(step.ops, pages);
   }
 
-  Traffic take_traffic() override { return traffic_.take(); }
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes = held;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) bytes.gpu += (kv.len[r] + page_ - 1) / page_ * 2LL * model.head_dim * model.kv_bytes;
@@ -90,7 +84,6 @@ class Quest final : public Selector {
   std::int32_t dense_layers_, min_pages_;
   RowProgress progress_;
   RowMemory<float> bounds_;
-  UnitTraffic traffic_;
 };
 
 [[maybe_unused]] const bool registered = SelectorRegistry::add<Quest>(

@@ -9,7 +9,7 @@ namespace {
 
 // Full attention now and then; the steps in between recycle the tokens that were largest there, the least of which make room for
 // generated ones. Recycled Attention, Xu et al. 2024, arXiv:2411.05787
-class Recycled final : public Selector {
+class Recycled final : public QuerySelector<UnitTraffic> {
  public:
   explicit Recycled(Params& p)
       : budget_(p.optional<std::int32_t>("budget_tokens", 2048, 1, 1 << 24, "tokens of a recycled step per KV head, new ones included")),
@@ -18,11 +18,6 @@ class Recycled final : public Selector {
         dynamic_(p.choice("schedule", {"dynamic", "fixed"}, 0, "full steps where the query has turned, or always when they are due") == 0),
         min_cosine_(p.optional<double>("min_cosine", 0.8, -1, 1, "dynamic: a full step below this cosine to the last full step's query")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
   bool set_budget(std::int32_t tokens) override {
     budget_ = tokens;
     return true;
@@ -31,7 +26,7 @@ class Recycled final : public Selector {
     choices_.forget(index);
     ranked_.forget(index);
     references_.forget(index);
-    traffic_.forget(index);
+    QuerySelector::forget(index);
   }
 
   Selection select(LayerStep& step) override {
@@ -59,7 +54,6 @@ class Recycled final : public Selector {
     return expand(step.ops, tokens);
   }
 
-  Traffic take_traffic() override { return traffic_.take(); }
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes = held;  // the ranked lists and the reference queries
     for (std::int32_t r = 0; r < kv.num_rows; ++r) bytes.gpu += 4LL * std::min(kv.len[r], budget_);
@@ -127,7 +121,6 @@ class Recycled final : public Selector {
   PerRow<Choice> choices_;
   RowMemory<std::int32_t> ranked_;
   RowMemory<float> references_;
-  UnitTraffic traffic_;
 };
 
 [[maybe_unused]] const bool registered = SelectorRegistry::add<Recycled>(

@@ -13,7 +13,7 @@ namespace {
 // Frames (here: stretches of the prompt) retrieved once for a question, the same ones for all heads of a layer: by the product of
 // their mean keys with the mean of the question's queries. They serve the whole answer, with the first frame, the question and the
 // answer itself. ReKV, Di et al. 2025, arXiv:2503.00540, section 3.
-class ReKv final : public Selector {
+class ReKv final : public QuerySelector<TierTraffic> {
  public:
   explicit ReKv(Params& p)
       : frame_(p.optional<std::int32_t>("frame_tokens", 196, 1, 1 << 16, "tokens of a frame")),
@@ -23,8 +23,7 @@ class ReKv final : public Selector {
         local_(p.optional<std::int32_t>("local_tokens", 15000, 0, 1 << 26, "newest tokens that stay on the GPU, read or not")) {}
 
   [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
+    Needs needs = QuerySelector::needs();
     needs.window_queries = question_;
     return needs;
   }
@@ -33,7 +32,7 @@ class ReKv final : public Selector {
     local_ = std::min(local_, tokens);
     return true;
   }
-  void forget(std::int32_t index) override { choices_.forget(index), frames_.forget(index), traffic_.forget(index); }
+  void forget(std::int32_t index) override { choices_.forget(index), frames_.forget(index), QuerySelector::forget(index); }
 
   [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kKeysAndValues; }
   // The newest tokens stay as long as they are that, by whole frames.
@@ -80,7 +79,6 @@ class ReKv final : public Selector {
     return expand(step.ops, tokens);
   }
 
-  Traffic take_traffic() override { return traffic_.take(); }
   // Frames' mean keys, and K and V of what is read or recent.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, frames = 0;
@@ -172,7 +170,6 @@ class ReKv final : public Selector {
   PerRow<Choice> choices_;
   RowMemory<std::int32_t> frames_;
   RowMemory<float> means_;
-  TierTraffic traffic_;
 };
 
 [[maybe_unused]] const bool registered =

@@ -9,7 +9,7 @@ namespace {
 // First and newest tokens on the GPU; the others on the host behind a search structure that finds the keys nearest to each query
 // head's query. RetrievalAttention, Liu et al. 2024, arXiv:2409.10516, section 4. The paper's graph follows the prompt's queries;
 // for it stands an exact search, priced as one that looks at a share of the keys, or a graph that knows keys alone (HNSW).
-class RetrievalAttention final : public Selector {
+class RetrievalAttention final : public QuerySelector<TierTraffic> {
  public:
   explicit RetrievalAttention(Params& p)
       : sinks_(p.optional<std::int32_t>("sink_tokens", 128, 0, 1 << 20, "first tokens, on the GPU")),
@@ -22,9 +22,8 @@ class RetrievalAttention final : public Selector {
         candidates_(p.optional<std::int32_t>("search_candidates", 200, 1, 1 << 20, "looked through in a search, at least top_tokens")) {}
 
   [[nodiscard]] Needs needs() const override {
-    Needs needs;
+    Needs needs = QuerySelector::needs();
     needs.cpu_only = graph_;
-    needs.step_queries = true;
     return needs;
   }
   // First and newest tokens give way where they would fill more than three quarters of it.
@@ -35,7 +34,7 @@ class RetrievalAttention final : public Selector {
     return true;
   }
   void forget(std::int32_t index) override {
-    progress_.forget(index), index_.forget(index), indexed_.forget(index), traffic_.forget(index);
+    progress_.forget(index), index_.forget(index), indexed_.forget(index), QuerySelector::forget(index);
   }
 
   // The exact search stands for an index on the host, and reads the keys of the rows itself.
@@ -81,7 +80,6 @@ class RetrievalAttention final : public Selector {
     return selection;
   }
 
-  Traffic take_traffic() override { return traffic_.take(); }
   [[nodiscard]] TierBytes resident(const ModelShape&, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) on_gpu += std::min(kv.len[r], sinks_ + recent_);
@@ -154,7 +152,6 @@ class RetrievalAttention final : public Selector {
   PerRow<std::int32_t> indexed_;  // tokens before this one are in the graph
   PerRow<std::unique_ptr<AnnIndex>> index_;
   std::vector<std::unique_ptr<AnnIndex>*> pointers_;
-  TierTraffic traffic_;
 };
 
 [[maybe_unused]] const bool registered = SelectorRegistry::add<RetrievalAttention>(

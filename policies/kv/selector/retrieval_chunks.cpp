@@ -9,18 +9,13 @@ namespace {
 
 // Chunks of the prompt retrieved once, by the first decode step's query and mean keys; afterwards they and what was generated
 // since serve every step. The retrieval cache of TriForce, Sun et al. 2024, arXiv:2404.11912
-class RetrievalChunks final : public Selector {
+class RetrievalChunks final : public QuerySelector<UnitTraffic> {
  public:
   explicit RetrievalChunks(Params& p)
       : chunk_(p.optional<std::int32_t>("chunk_tokens", 8, 1, 1 << 16, "tokens of a chunk")),
         budget_(p.optional<std::int32_t>("budget_tokens", 4096, 1, 1 << 24, "prompt tokens attended to per KV head")) {}
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer; }
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
   bool set_budget(std::int32_t tokens) override {
     budget_ = tokens;
     return true;
@@ -30,7 +25,7 @@ class RetrievalChunks final : public Selector {
     summarized_.forget(index);
     chunks_.forget(index);
     means_.forget(index);
-    traffic_.forget(index);
+    QuerySelector::forget(index);
   }
 
   // Chunks of a complete prompt get their means before its keys are encoded.
@@ -58,7 +53,6 @@ class RetrievalChunks final : public Selector {
     return expand(step.ops, tokens);
   }
 
-  Traffic take_traffic() override { return traffic_.take(); }
   [[nodiscard]] TierBytes resident(const ModelShape&, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes = held;  // the lists alone: chunks are read where they are
     for (std::int32_t r = 0; r < kv.num_rows; ++r) bytes.gpu += kv.len[r] > budget_ ? 4LL * (budget_ / chunk_) : 0;
@@ -145,7 +139,6 @@ class RetrievalChunks final : public Selector {
   PerRow<RowMark> summarized_;
   RowMemory<std::int32_t> chunks_;
   RowMemory<float> means_;
-  UnitTraffic traffic_;
 };
 
 [[maybe_unused]] const bool registered = SelectorRegistry::add<RetrievalChunks>(

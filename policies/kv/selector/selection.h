@@ -85,4 +85,21 @@ class UnitTraffic {
   Traffic traffic_;
 };
 
+// A selector that chooses by this step's queries. `Counter` counts what it reads: UnitTraffic, or TierTraffic where some of that lies on
+// the host.
+template <class Counter>
+class QuerySelector : public Selector {
+ public:
+  [[nodiscard]] Needs needs() const override {
+    Needs needs;
+    needs.step_queries = true;
+    return needs;
+  }
+  void forget(std::int32_t index) override { traffic_.forget(index); }
+  Traffic take_traffic() override { return traffic_.take(); }
+
+ protected:
+  Counter traffic_;
+};
+
 }  // namespace kvlab

@@ -14,7 +14,7 @@ namespace {
 // Sentences by the product of their mean key with the mean query since the current sentence began. Of the prompt only tokens that
 // its last queries attended to count and can be read; of what is generated all. SentenceKV, Zhu et al. 2025, arXiv:2504.00970,
 // section 3.
-class Sentence final : public Selector {
+class Sentence final : public QuerySelector<TierTraffic> {
  public:
   explicit Sentence(Params& p)
       : budget_(p.optional<std::int32_t>("budget_tokens", 1024, 1, 1 << 24, "tokens attended to per KV head")),
@@ -29,8 +29,7 @@ class Sentence final : public Selector {
   }
 
   [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
+    Needs needs = QuerySelector::needs();
     needs.window_queries = window_;
     needs.token_ids = !closing_.empty();
     return needs;
@@ -43,7 +42,7 @@ class Sentence final : public Selector {
   }
   void forget(std::int32_t index) override {
     sentence_of_.forget(index), split_.forget(index), rows_.forget(index), candidates_.forget(index), means_.forget(index);
-    token_.forget(index), sentence_.forget(index), sums_.forget(index), knows_sum_.forget(index), traffic_.forget(index);
+    token_.forget(index), sentence_.forget(index), sums_.forget(index), knows_sum_.forget(index), QuerySelector::forget(index);
   }
 
   // Mean keys are made from the rows' keys in every step.
@@ -95,7 +94,6 @@ class Sentence final : public Selector {
     return selection;
   }
 
-  Traffic take_traffic() override { return traffic_.take(); }
   // What a step reads, and a mean key per sentence of average length; all other tokens on the host.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, sentences = 0;
@@ -239,7 +237,6 @@ class Sentence final : public Selector {
   PerRow<char> knows_sum_;
   PerRow<Row> rows_;
   std::vector<Queries> means_of_queries_;
-  TierTraffic traffic_;
 };
 
 [[maybe_unused]] const bool registered =

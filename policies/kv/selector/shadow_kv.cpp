@@ -12,7 +12,7 @@ namespace {
 // decoded tokens are always read. ShadowKV, Sun et al. 2024, arXiv:2410.21465, algorithms 1 and 2. Values lie on the host; keys too,
 // unless a format keeps them on the GPU in low rank: what is always read then has its exact keys there as well. As in the authors'
 // code the budget counts chosen chunks alone, and the number of outliers grows with it.
-class ShadowKv final : public Selector {
+class ShadowKv final : public QuerySelector<TierTraffic> {
  public:
   explicit ShadowKv(Params& p)
       : chunk_(p.optional<std::int32_t>("chunk_tokens", 8, 1, 4096, "tokens of a chunk")),
@@ -25,11 +25,6 @@ class ShadowKv final : public Selector {
         keys_fetched_(
             p.choice("keys", {"low_rank", "fetched"}, 0, "whether keys stay on the GPU in a low-rank format or are brought too") == 1) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
   bool set_budget(std::int32_t tokens) override {
     outliers_ = static_cast<std::int32_t>(std::int64_t{outliers_} * tokens / budget_);
     budget_ = tokens;
@@ -37,7 +32,7 @@ class ShadowKv final : public Selector {
   }
   void forget(std::int32_t index) override {
     progress_.forget(index), chunks_.forget(index), means_.forget(index);
-    outlier_.forget(index), other_.forget(index), traffic_.forget(index);
+    outlier_.forget(index), other_.forget(index), QuerySelector::forget(index);
   }
 
   [[nodiscard]] Lower lower(std::int32_t) const override { return keys_fetched_ ? Lower::kKeysAndValues : Lower::kValues; }
@@ -95,7 +90,6 @@ class ShadowKv final : public Selector {
     return expand(step.ops, tokens);
   }
 
-  Traffic take_traffic() override { return traffic_.take(); }
   // Means of all chunks, and exact K and V of what is always read and of the budget's buffer. Rows do not tell how much of them was
   // decoded; that is read too.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
@@ -208,7 +202,6 @@ class ShadowKv final : public Selector {
   RowMemory<float> means_;
   RowMemory<std::int32_t> outlier_, other_;
   std::vector<const std::int32_t*> lists_;
-  TierTraffic traffic_;
 };
 
 [[maybe_unused]] const bool registered = SelectorRegistry::add<ShadowKv>(

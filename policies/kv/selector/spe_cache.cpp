@@ -12,7 +12,7 @@ namespace {
 // copy tells which tokens to bring in full before the step that reads them. SpeCache, Jie et al. 2025, arXiv:2503.16163, section 3.
 // A recording has no guessed tokens: the same layer's query of the step before stands in for one, or the step's own query (the guess
 // was right).
-class SpeCache final : public Selector {
+class SpeCache final : public QuerySelector<TierTraffic> {
  public:
   explicit SpeCache(Params& p)
       : top_(p.optional<std::int32_t>("top_tokens", 64, 1, 1 << 24, "tokens brought in full precision per KV head and step")),
@@ -22,18 +22,13 @@ class SpeCache final : public Selector {
                                        "tokens of a channel of K, or channels of a token of V, that share a scale")},
         looks_ahead_(p.choice("guess", {"previous", "right"}, 0, "query that chooses; 'right' is an upper bound") == 0) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
   // Of the newest tokens at most half of it.
   bool set_budget(std::int32_t tokens) override {
     residual_ = std::clamp(tokens / 2, 1, residual_);
     budget_ = tokens;
     return true;
   }
-  void forget(std::int32_t index) override { progress_.forget(index), last_.forget(index), traffic_.forget(index); }
+  void forget(std::int32_t index) override { progress_.forget(index), last_.forget(index), QuerySelector::forget(index); }
 
   void update(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
@@ -85,7 +80,6 @@ class SpeCache final : public Selector {
     segments.push_back(segment);
   }
 
-  Traffic take_traffic() override { return traffic_.take(); }
   // All in full precision on the host but for the newest tokens; the copy and what a step brings on the GPU.
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, codes = 0;
@@ -151,7 +145,6 @@ class SpeCache final : public Selector {
   bool looks_ahead_;
   RowProgress progress_;
   LastQueries last_;
-  TierTraffic traffic_;
   // Of this step, from update() on.
   KvRows copy_;
   const std::int32_t* covered_ = nullptr;

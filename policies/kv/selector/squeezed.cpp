@@ -11,7 +11,7 @@ namespace {
 
 // Prompt tokens whose cluster of keys outweighs a threshold that the prompt's last queries calibrate, and all generated ones.
 // Squeezed Attention, Hooper et al. 2024, arXiv:2411.09688.
-class Squeezed final : public Selector {
+class Squeezed final : public QuerySelector<UnitTraffic> {
  public:
   explicit Squeezed(Params& p)
       : clusters_frac_(p.optional<double>("clusters_frac", 0.05, 1e-4, 1, "clusters per prompt token and KV head")),
@@ -20,8 +20,7 @@ class Squeezed final : public Selector {
         rounds_(p.optional<std::int32_t>("rounds", 10, 1, 1000, "rounds of k-means")) {}
 
   [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
+    Needs needs = QuerySelector::needs();
     needs.window_queries = window_;
     return needs;
   }
@@ -35,7 +34,7 @@ class Squeezed final : public Selector {
     centroids_.forget(index);
     sizes_.forget(index);
     threshold_.forget(index);
-    traffic_.forget(index);
+    QuerySelector::forget(index);
   }
 
   // Clusters a prompt once it is complete; its threshold is kept if tokens are evicted later.
@@ -98,7 +97,6 @@ class Squeezed final : public Selector {
     return expand(step.ops, tokens);
   }
 
-  Traffic take_traffic() override { return traffic_.take(); }
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes = held;  // centroids with their sizes, and the cluster of each token
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
@@ -156,7 +154,6 @@ class Squeezed final : public Selector {
   PerRow<Prompt> prompts_;
   RowMemory<std::int32_t> cluster_of_, sizes_;
   RowMemory<float> centroids_, threshold_;  // threshold_ per sequence
-  UnitTraffic traffic_;
 };
 
 [[maybe_unused]] const bool registered =

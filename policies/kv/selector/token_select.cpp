@@ -11,7 +11,7 @@ namespace {
 
 // Tokens that the heads of a layer elect together: each head's probabilities, over the tokens that stand for election, are votes. The
 // choice serves until the query turns away from the one it was made with. TokenSelect, Wu et al. 2024, arXiv:2411.02886
-class TokenSelect final : public Selector {
+class TokenSelect final : public QuerySelector<UnitTraffic> {
  public:
   explicit TokenSelect(Params& p)
       : sinks_(p.optional<std::int32_t>("sink_tokens", 128, 0, 1 << 20, "first tokens attended to")),
@@ -19,11 +19,6 @@ class TokenSelect final : public Selector {
         top_(p.optional<std::int32_t>("top_tokens", 2048, 1, 1 << 24, "elected tokens between them")),
         min_cosine_(p.optional<double>("min_cosine", 0.9, -1, 2, "a choice serves while query and its query are this close; 2: never")) {}
 
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
   [[nodiscard]] EqualHeads equal_heads() const override { return EqualHeads::kLeft; }
   // Sinks and newest tokens leave at least a quarter of the budget to the elected ones.
   bool set_budget(std::int32_t tokens) override {
@@ -36,7 +31,7 @@ class TokenSelect final : public Selector {
     marks_.forget(index);
     elected_.forget(index);
     references_.forget(index);
-    traffic_.forget(index);
+    QuerySelector::forget(index);
   }
 
   Selection select(LayerStep& step) override {
@@ -65,7 +60,6 @@ class TokenSelect final : public Selector {
     return expand(step.ops, tokens);
   }
 
-  Traffic take_traffic() override { return traffic_.take(); }
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes = held;  // the reference query and the list, one per sequence
     bytes.gpu += kv.num_sequences() * (4LL * model.q_heads * model.head_dim + 4LL * top_);
@@ -132,7 +126,6 @@ class TokenSelect final : public Selector {
   RowMemory<std::int32_t> elected_;  // per sequence
   RowMemory<float> references_;      // per sequence
   std::vector<std::int32_t*> row_lists_;
-  UnitTraffic traffic_;
 };
 
 [[maybe_unused]] const bool registered = SelectorRegistry::add<TokenSelect>(

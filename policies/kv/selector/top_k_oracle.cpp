@@ -8,23 +8,17 @@ namespace {
 
 // The tokens of largest attention in this very step, found by computing it in full: what selection by attention mass can reach
 // at best. Per KV head, by the mean over its query heads. H2O, Zhang et al. 2023, arXiv:2306.14048, section 3.1 measures this bound.
-class TopKOracle final : public Selector {
+class TopKOracle final : public QuerySelector<UnitTraffic> {
  public:
   explicit TopKOracle(Params& p)
       : budget_(p.optional<std::int32_t>("budget_tokens", 1024, 1, 1 << 24, "tokens attended to per KV head, this step's included")),
         dense_layers_(p.optional<std::int32_t>("dense_layers", 0, 0, 1024, "first layers that attend to everything")) {}
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_layers_ ? 0 : 1; }
-  [[nodiscard]] Needs needs() const override {
-    Needs needs;
-    needs.step_queries = true;
-    return needs;
-  }
   bool set_budget(std::int32_t tokens) override {
     budget_ = tokens;
     return true;
   }
-  void forget(std::int32_t index) override { traffic_.forget(index); }
 
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
@@ -44,11 +38,8 @@ class TopKOracle final : public Selector {
     return expand(step.ops, tokens);
   }
 
-  Traffic take_traffic() override { return traffic_.take(); }
-
  private:
   std::int32_t budget_, dense_layers_;
-  UnitTraffic traffic_;
 };
 
 [[maybe_unused]] const bool registered = SelectorRegistry::add<TopKOracle>(
