@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,11 +19,18 @@ inline Recipe recipe_of(const std::string& text) {
   return read_recipe(p);
 }
 
+// A recipe as it is shipped, read once: programs of tests look through all of them for names of cases when they start.
+inline const Recipe& shipped_recipe(const std::string& name) {
+  static std::map<std::string, Recipe> known;
+  const auto found = known.find(name);
+  return found != known.end() ? found->second : known.emplace(name, load_recipe(name)).first->second;
+}
+
 // Names of the recipes that run in each of these hosts.
 inline std::vector<std::string> recipes_in(std::initializer_list<const char*> hosts) {
   std::vector<std::string> names = recipe_names();
   std::erase_if(names, [&](const std::string& name) {
-    const Recipe recipe = load_recipe(name);
+    const Recipe& recipe = shipped_recipe(name);
     return !std::all_of(hosts.begin(), hosts.end(), [&](const char* host) { return recipe.runs_in(host); });
   });
   return names;

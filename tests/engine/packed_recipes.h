@@ -15,7 +15,7 @@ inline bool is_packed(const Recipe& recipe) { return recipe.format != "native" |
 // What encodes tokens in the engine.
 inline std::vector<std::string> packed_recipes() {
   std::vector<std::string> names = recipes_in({"engine"});
-  std::erase_if(names, [](const std::string& name) { return !is_packed(load_recipe(name)); });
+  std::erase_if(names, [](const std::string& name) { return !is_packed(shipped_recipe(name)); });
   return names;
 }
 

@@ -26,7 +26,7 @@ inline Recipe small_tiered(const std::string& name) {
 // Recipes of the engine with something on a lower tier of a model of this shape.
 inline std::vector<std::string> tiered_recipes(const ModelShape& shape) {
   std::vector<std::string> names = recipes_in({"engine"});
-  std::erase_if(names, [&](const std::string& name) { return !lies_lower(load_recipe(name), shape); });
+  std::erase_if(names, [&](const std::string& name) { return !lies_lower(shipped_recipe(name), shape); });
   return names;
 }
 

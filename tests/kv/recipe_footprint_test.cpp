@@ -19,7 +19,7 @@ constexpr std::int64_t kRows = 8;  // layers x KV heads
 std::vector<std::string> serving_recipes() {
   std::vector<std::string> names;
   for (const std::string& name : recipe_names()) {
-    const Recipe recipe = load_recipe(name);
+    const Recipe& recipe = shipped_recipe(name);
     if (recipe.runs_in("cost") && !KvPolicy(recipe, kFootprintModel).needs().future_queries) names.push_back(name);
   }
   return names;
