@@ -7,8 +7,6 @@
 #include "base/error.h"
 #include "kernels/fill_scores/fill_scores.h"
 #include "kernels/gather_scores/gather_scores.h"
-#include "kernels/protect/protect.h"
-#include "kernels/score_map/score_map.h"
 #include "kernels/top_k/top_k.h"
 
 namespace kvlab {
@@ -25,23 +23,6 @@ std::vector<T> pick(std::span<const T> all, const std::vector<Index>& which) {
 
 bool all_decode(const PolicyStep& step) {
   return std::all_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& s) { return s.decoding(); });
-}
-
-constexpr std::int32_t kLongPrompt = 1 << 24;  // longer than any budget means to hold
-
-// How many tokens at both ends of a sequence stay in a row that keeps `kept`.
-struct Ends {
-  std::int32_t first, last;
-};
-Ends protected_ends(const Protected& a, const Protected& b, std::int32_t prompt_tokens, std::int32_t kept) {
-  return {std::max({a.sinks, b.sinks, a.before, b.before, a.prompt || b.prompt ? prompt_tokens : 0}),
-          std::max(a.recent_of(kept), b.recent_of(kept))};
-}
-
-std::string describe(const Ends& ends) {
-  if (ends.first == 0) return fmt::format("the {} last tokens", ends.last);
-  if (ends.last == 0) return fmt::format("the {} first tokens", ends.first);
-  return fmt::format("the {} first and {} last tokens", ends.first, ends.last);
 }
 
 }  // namespace
@@ -121,7 +102,8 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
   if (!recipe.has_budget) return;
   if (const std::string why = why_no_budget(recipe); !why.empty()) throw InputError(why);
   allocator_->set_budget(recipe.budget);
-  if (recipe.budget.tokens > 0) {  // a prompt of any length beyond the budget, then an answer
+  if (recipe.budget.tokens > 0) {                  // a prompt of any length beyond the budget, then an answer
+    constexpr std::int32_t kLongPrompt = 1 << 24;  // longer than any budget means to hold
     refuse_small_budget({0, kLongPrompt - 1, 1, kLongPrompt, -1});
     refuse_small_budget({0, kLongPrompt, 1, kLongPrompt, -1});
   }
@@ -149,44 +131,9 @@ std::vector<std::int32_t> KvPolicy::alike_layers() const {
   return first;
 }
 
-KvPolicy::Least KvPolicy::least_share(std::int32_t target, std::int32_t full, std::int32_t n) const {
-  Least least{target, 0};
-  for (std::int32_t l = 0; l < model_.num_layers && !allocator_->depends_on_data(); ++l)
-    for (std::int32_t h = 0; h < model_.kv_heads; ++h)
-      if (const std::int32_t tokens = allocator_->expected_part(model_, l, h, target, full, n); tokens < least.tokens) least = {tokens, l};
-  return least;
-}
-
 std::int32_t KvPolicy::fresh_tokens() const {
   if (needs_.prompt_queries || needs_.pre_rope_queries || needs_.pre_rope_keys || needs_.hidden) return kWholePrompt;
   return std::max(1, needs_.window_queries);
-}
-
-void KvPolicy::refuse_small_budget(const SeqStep& seq) const {
-  if (const std::string why = why_small_budget(seq); !why.empty())
-    throw InputError(fmt::format("recipe '{}' cannot run: {}", recipe_.name, why));
-}
-
-// Empty: it is large enough.
-std::string KvPolicy::why_small_budget(const SeqStep& seq) const {
-  if (!recipe_.has_budget || !scorer_ || recipe_.peer_ties) return "";  // peers cut protected tokens too
-  const std::optional<std::int32_t> target = trigger_->target(seq, seq.end(), recipe_.budget);
-  if (!target) return "";
-  const std::int32_t budget = recipe_.budget.of(seq.prompt_tokens);
-  const Least least = least_share(*target, trigger_->full(seq, recipe_.budget), seq.end());
-  const Ends ends = protected_ends(scorer_->protects(), trigger_->protects(seq), std::min(budget, seq.prompt_tokens), least.tokens);
-  const std::string unit = trigger_->refuses_budget(budget);
-  if (std::min<std::int64_t>(std::int64_t{ends.first} + ends.last, seq.end()) <= least.tokens && unit.empty()) return "";
-  std::string what = fmt::format("a budget of {} tokens", budget);
-  if (recipe_.budget.tokens == 0) what += fmt::format(", {} of the prompt's {},", recipe_.budget.frac, seq.prompt_tokens);
-  const char* const comma = what.back() == ',' ? "" : ",";
-  if (!unit.empty()) return what + " " + unit;
-  if (least.tokens != *target) {
-    what += fmt::format("{} of which allocator '{}' leaves layer {} {},", comma, recipe_.allocator, least.layer, least.tokens);
-  } else if (*target != budget) {
-    what += fmt::format("{} of which a cut leaves {},", comma, *target);
-  }
-  return fmt::format("{} is below {} that it always keeps", what, describe(ends));
 }
 
 LayerStep KvPolicy::layer_step(const PolicyStep& step, std::int32_t layer) const {
@@ -261,60 +208,6 @@ const std::int32_t* KvPolicy::of_rows(const LayerStep& view, const std::int32_t*
   std::int32_t* rows = view.ops.host_ints(view.kv.num_rows);
   for (std::int32_t r = 0; r < view.kv.num_rows; ++r) rows[r] = target[view.kv.sequence(r)];
   return rows;
-}
-
-// Scores of tokens that stay in rows which keep `kept` [num_rows] become +infinity. Where a share of these is protected, no more than
-// they are: the first tokens come before the last ones.
-void KvPolicy::protect(const LayerStep& view, const std::int32_t* kept, float* scores) const {
-  std::int32_t* from = view.ops.host_ints(view.kv.num_rows);
-  std::int32_t* before = view.ops.host_ints(view.kv.num_rows);
-  const Protected by_scorer = scorer_->protects();
-  bool any = false;
-  for (std::int32_t r = 0; r < view.kv.num_rows; ++r) {
-    const SeqStep& seq = view.seqs[static_cast<std::size_t>(view.kv.sequence(r))];
-    const Protected by_trigger = trigger_->protects(seq);
-    Ends ends = protected_ends(by_scorer, by_trigger, seq.prompt_tokens, kept[r]);
-    if (protects_share_) ends.last = std::clamp(kept[r] - std::max(by_scorer.sinks, by_trigger.sinks), 0, ends.last);
-    from[r] = seq.end() - ends.last;
-    before[r] = ends.first;
-    any |= ends.first > 0 || ends.last > 0;
-  }
-  Protect protect;
-  protect.kv = view.kv;
-  protect.kv.kv_heads = 1;      // each row on its own
-  protect.end_position = from;  // "the last 0 before" is all from there on
-  protect.all_before = before;
-  protect.scores = scores;
-  if (any) view.ops(protect);
-}
-
-// The scores [kv.total()], or a copy with what stays of rows that keep `kept` at +infinity, where counts decide about that.
-float* KvPolicy::with_protected(const LayerStep& view, const std::int32_t* kept, float* scores) const {
-  if (!protects_share_) return scores;
-  float* copy = view.ops.floats(view.kv.total());
-  view.ops(ScoreMap{view.kv.num_rows, view.kv.first, ScoreMap::Kind::kPlus, scores, 1.0F, 0.0F, false, nullptr, nullptr, copy});
-  protect(view, kept, copy);
-  return copy;
-}
-
-// Where rows are to keep fewer tokens than are protected, whose scores are all alike: where the others of such a row begin, [num_rows],
-// behind the first ones; null where there is no such row.
-const std::int32_t* KvPolicy::crowded(const LayerStep& view, const std::int32_t* kept) const {
-  if (protects_share_ || recipe_.peer_ties) return nullptr;
-  std::int32_t* begin = view.ops.host_ints(view.kv.num_rows);
-  const Protected a = scorer_->protects();
-  bool any = false;
-  for (std::int32_t r = 0; r < view.kv.num_rows; ++r) {
-    const SeqStep& seq = view.seqs[static_cast<std::size_t>(view.kv.sequence(r))];
-    const Protected b = trigger_->protects(seq);
-    const Ends ends = protected_ends(a, b, 0, kept[r]);
-    const std::int32_t n = view.kv.len[r];
-    const bool has_gaps = a.prompt || b.prompt || a.before > 0 || b.before > 0;  // fewer tokens are protected than positions
-    const bool is_crowded = !has_gaps && kept[r] < n && kept[r] < ends.first + ends.last;
-    begin[r] = is_crowded ? std::min(ends.first, n) : n;
-    any |= is_crowded;
-  }
-  return any ? begin : nullptr;
 }
 
 void KvPolicy::act(const PolicyStep& step, LayerStep& all, Acting& acting) {

@@ -1,122 +1,26 @@
-// Calibration of a device whose times are made up: the tables, their stated error, and what happens when it is cut off.
+// Calibration of a device whose times are made up: what it measures, and the stated error of its tables.
 #include "app/calibrate/calibration.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
 
-#include "app/calibrate/profile_folder.h"
 #include "app/calibrate/refine.h"
-#include "base/hash.h"
 #include "sim/cost/make_cost_model.h"
 #include "tests/bench/fake_device.h"
-#include "tests/sim/cost_support.h"
+#include "tests/calibrate/fake_meter.h"
 
 namespace kvlab {
 
 namespace {
-
-using TableKind = CalibrationTable::Kind;
-const std::string kModels = KVLAB_SOURCE_DIR "/profiles/models";
-
-// Seconds of a made-up device. Matrix products are flat until 100 rows and then grow; attention is a sum of products; a policy's
-// operation is its launch and its bytes.
-double true_seconds(const CalibrationTable& t, const CalibrationPoint& at) {
-  const auto a = static_cast<double>(at[0]), b = static_cast<double>(at[1]);
-  switch (t.kind) {
-    case TableKind::kOp:
-      return t.family.starts_with("linear") ? 1e-3 * std::max(1.0, a / 100) : 4e-5 + 3e-7 * a;
-    case TableKind::kPrefill:
-      return 5e-5 + 1e-5 * a + 1e-8 * a * (b + a / 2);
-    case TableKind::kDecode:
-      return 2e-5 + 2e-8 * a * b;
-    default:
-      return 1e-5 + 1e-8 * a;
-  }
-}
-
-class FakeMeter final : public Meter {
- public:
-  explicit FakeMeter(double noise = 0) : noise_(noise) {}
-  [[nodiscard]] DeviceFacts facts() override {
-    DeviceFacts facts;
-    facts.name = name, facts.kind = kind, facts.memory_bytes = std::int64_t{8} << 30, facts.cache_bytes = 1 << 20,
-    facts.copy_bytes_per_s = copy_bytes_per_s, facts.gemm_flops_per_s = 3 * copy_bytes_per_s;
-    return facts;
-  }
-  [[nodiscard]] bool can_measure(const CalibrationTable& table) const override { return table.name != lacks; }
-  Measured measure(const CalibrationTable& table, const CalibrationPoint& at, double) override {
-    ++measured[{table.name, at}];
-    ++measurements;
-    if (stop != nullptr && ((stop_after > 0 && measured.size() >= stop_after) || measurements == stop_at)) *stop = true;
-    const bool is_slow = measurements > slow_after && measurements <= slow_until;
-    // Noise is the same whenever a point is measured.
-    const std::uint64_t draw = hash_combine(hash_combine(std::hash<std::string>()(table.name), static_cast<std::uint64_t>(at[0])),
-                                            static_cast<std::uint64_t>(at[1]));
-    const double unit = static_cast<double>(draw >> 11) * 0x1p-53 * 2 - 1;
-    const bool is_stuck = table.name == stuck && at[0] >= stuck_from && measured[{table.name, at}] == 1;
-    const double seconds = true_seconds(table, at) * (1 + noise_ * unit) * (is_slow ? 2 : 1) * (is_stuck ? 1e4 : 1) * speed;
-    const bool is_stalled = stalled_every > 0 && measurements % stalled_every == 0;
-    return {seconds, std::max(noise_, spread),
-            2,       at[0],
-            at[0],   256 * at[0],
-            at[0],   (is_stalled ? 5.0 : 1.0) * (table.name == uneven ? 1.25 : 1.0)};
-  }
-  std::vector<RecipeCalls> measure_recipe(const Recipe& recipe, const RecipeSteps&, const std::atomic<bool>&) override {
-    recipes.push_back(recipe.name);
-    return recipe_calls;
-  }
-  std::vector<RecipeCalls> recipe_calls;  // what any recipe's operations take
-  std::vector<std::string> recipes;       // that were measured
-  std::string name = "fake", lacks;
-  DeviceKind kind = DeviceKind::kCpu;
-  std::string uneven;  // the table whose samples take a quarter longer in the mean than in the median
-  std::atomic<bool>* stop = nullptr;
-  std::string stuck;  // this table's points from stuck_from on take ten thousand times as long the first time
-  std::int64_t stuck_from = 0;
-  std::size_t stop_after = 0, stop_at = 0;  // different points; measurements
-  double spread = 0;
-  double speed = 1, copy_bytes_per_s = 1e11;
-  std::size_t stalled_every = 0;  // the samples of every so many measurements are five times their median in the mean
-  std::size_t measurements = 0, slow_after = 0, slow_until = 0;      // between these two everything takes twice as long
-  std::map<std::pair<std::string, CalibrationPoint>, int> measured;  // how often
-
- private:
-  double noise_;
-};
-
-struct Calibrated {
-  explicit Calibrated(FakeMeter& meter, double seconds, std::uint64_t seed = 1) : plan(plan_for(seconds, seed)) { result = run(meter); }
-  CalibrationResult run(FakeMeter& meter, const std::string& model = "probe") {
-    std::atomic<bool> stop = false;
-    if (meter.stop_after > 0) meter.stop = &stop;
-    std::ostringstream log;
-    CalibrationResult r = calibrate(load_model_spec(model, kModels), meter, plan, stop, log);
-    meter.stop = nullptr;
-    return r;
-  }
-  [[nodiscard]] CalibrationPlan plan_for(double seconds, std::uint64_t seed) const {
-    CalibrationPlan p;
-    p.seconds = seconds, p.seed = seed, p.out = folder.path() + "/profile", p.source = "test", p.measured = "2026-01-02";
-    p.limits = default_limits(load_model_spec("probe", kModels), DeviceKind::kCpu, std::int64_t{8} << 30);
-    return p;
-  }
-  [[nodiscard]] Profile profile() const { return read_kvlab_profile(plan.out, 1); }
-  [[nodiscard]] std::string text(const std::string& file) const {
-    std::ifstream stream(plan.out + "/" + file, std::ios::binary);
-    return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  }
-  TempFolder folder;
-  CalibrationPlan plan;
-  CalibrationResult result;
-};
 
 double p95(std::vector<double> x) {
   std::sort(x.begin(), x.end());
@@ -341,140 +245,6 @@ TEST(Calibration, HeldOutPointsAreNeverFitted) {
       << "the seed draws them";
 }
 
-TEST(Calibration, GoesOnWhereItWasCutOffAndMeasuresNothingTwice) {
-  FakeMeter once(0.01);
-  const Calibrated whole(once, 1e-6);
-  for (const std::size_t cut : {std::size_t{1}, std::size_t{50}, whole.result.measurements - 3}) {
-    FakeMeter meter(0.01);
-    meter.stop_after = cut;
-    Calibrated c(meter, 1e-6);
-    EXPECT_FALSE(c.result.is_complete);
-    EXPECT_EQ(c.result.measurements, cut);
-    EXPECT_FALSE(std::filesystem::exists(c.plan.out + "/meta.yaml"));
-    // The end came in the middle of a line.
-    std::ofstream(c.plan.out + "/measurements.csv", std::ios::app) << "qkv_proj,16,0,fit,12";
-    meter.stop_after = 0;
-    const CalibrationResult again = c.run(meter);
-    EXPECT_TRUE(again.is_complete);
-    EXPECT_EQ(again.measurements, whole.result.measurements);
-    EXPECT_EQ(meter.measurements, meter.measured.size());
-    for (const char* file : {"tp1/qkv_proj.csv", "tp1/attention.csv", "tp1/policy.csv", "heldout.csv", "meta.yaml"})
-      EXPECT_EQ(c.text(file), whole.text(file)) << file;
-  }
-}
-
-TEST(Calibration, MoreTimeGoesOnFromAFinishedProfile) {
-  FakeMeter meter;
-  Calibrated c(meter, 1e-6);
-  const std::string before = profile_hash(c.profile());
-  c.plan.seconds = 2;
-  const CalibrationResult again = c.run(meter);
-  EXPECT_GT(again.measurements, c.result.measurements);
-  EXPECT_NE(profile_hash(c.profile()), before);
-  EXPECT_LT(again.errors.back().p95_frac, c.result.errors.back().p95_frac);
-}
-
-// Serving on a CPU keeps codes alone between steps.
-TEST(Calibration, AProfileOfACpuSaysThatPackedKvIsDecodedAnew) {
-  FakeMeter meter;
-  EXPECT_EQ(Calibrated(meter, 1e-6).profile().kv_reads, KvReads::kUnpacked);
-  FakeMeter gpu;
-  gpu.kind = DeviceKind::kGpu;
-  EXPECT_EQ(Calibrated(gpu, 1e-6).profile().kv_reads, KvReads::kStored);
-}
-
-// Under the same names they hold times of other launches.
-TEST(Calibration, EarlierFoldersOfAGpuAreRefused) {
-  FakeMeter meter;
-  Calibrated c(meter, 1e-6);
-  EXPECT_EQ(error_of([&] { c.run(meter); }), "no error");
-  meter.kind = DeviceKind::kGpu;
-  EXPECT_THAT(error_of([&] { c.run(meter); }), testing::HasSubstr("of operations '', not 'as the engine launches them'"));
-}
-
-TEST(Calibration, AFolderOfAnotherDeviceModelOrSeedIsRefused) {
-  FakeMeter meter;
-  Calibrated c(meter, 1e-6);
-  FakeMeter other;
-  other.name = "another card";
-  EXPECT_THAT(error_of([&] { c.run(other); }),
-              testing::HasSubstr("holds measurements of device 'fake', not 'another card'; choose another --out"));
-  EXPECT_THAT(error_of([&] { c.run(meter, "qwen3-8b"); }), testing::HasSubstr("of model 'probe', not 'qwen3-8b'"));
-  c.plan.seed = 2;
-  EXPECT_THAT(error_of([&] { c.run(meter); }), testing::HasSubstr("of seed '1', not '2'"));
-  c.plan.out = c.folder.path();
-  EXPECT_THAT(error_of([&] { c.run(meter); }), testing::HasSubstr("exists and holds no calibration"));
-}
-
-TEST(Calibration, AFaultyMeasurementIsNamedWithItsLine) {
-  FakeMeter meter;
-  Calibrated c(meter, 1e-6);
-  std::ofstream(c.plan.out + "/measurements.csv", std::ios::app) << "qkv_proj,17,0,maybe,12,0,0,0,0,0,0,1\n";
-  EXPECT_THAT(error_of([&] { c.run(meter); }), testing::HasSubstr("'role' = 'maybe' is neither fit nor heldout"));
-}
-
-TEST(Calibration, ATableWithoutAKernelIsReportedAndTheRooflineFillsIn) {
-  FakeMeter meter;
-  meter.lacks = "sampler";
-  const Calibrated c(meter, 1e-6);
-  EXPECT_THAT(c.result.missing, testing::ElementsAre("sampler"));
-  EXPECT_THAT(error_of([&] { setup_of("profile: {kvlab: {path: " + c.plan.out + "}}\n"); }), testing::HasSubstr("no table of sampler"));
-  EXPECT_NO_THROW(setup_of("profile: {kvlab: {path: " + c.plan.out + ", missing: roofline}}\n"));
-}
-
-// Attention is timed without the write of new keys and values: no table of that must not mean that it costs nothing.
-TEST(Calibration, WritingNewKeysIsNeverForgotten) {
-  FakeMeter meter;
-  meter.lacks = "append_kv";
-  const Calibrated c(meter, 1e-6);
-  EXPECT_THAT(error_of([&] { setup_of("profile: {kvlab: {path: " + c.plan.out + "}}\n"); }), testing::HasSubstr("no table of append_kv"));
-  FakeMeter whole;
-  const Calibrated with(whole, 1e-6);
-  StepShape shape;
-  shape.decodes = 4, shape.decode_kv_tokens = 400, shape.decode_kv_max = shape.decode_kv_min = 100, shape.decode_kv_squares = 40'000;
-  const StepCost filled = make_cost_model(setup_of("profile: {kvlab: {path: " + c.plan.out + ", missing: roofline}}\n"))->step(shape);
-  const StepCost measured = make_cost_model(setup_of("profile: {kvlab: {path: " + with.plan.out + "}}\n"))->step(shape);
-  const double append = 8 * (4e-5 + 3e-7 * 4);
-  EXPECT_NEAR(static_cast<double>(measured.part[0] - filled.part[0]) * 1e-12, append, 0.1 * append);
-  EXPECT_GT(filled.footing[2], 0) << "the roofline's share";
-}
-
-TEST(Calibration, TheProfilePricesStepsAndPolicyOperations) {
-  FakeMeter meter;
-  const Calibrated c(meter, 1e-6);
-  const CostSetup setup = setup_of("profile: {kvlab: {path: " + c.plan.out + "}}\n");
-  EXPECT_EQ(setup.model.name, "probe");
-  EXPECT_EQ(setup.model.dtype, Dtype::kFp32) << "the CPU computes in float32";
-  EXPECT_EQ(setup.profile_date, "2026-01-02");
-  EXPECT_THAT(setup.profile->options.at("heldout_all"), testing::HasSubstr("median"));
-  // 16 decode rows of 1 + 511 tokens: 8 layers of 4e-5 + 3e-7 * 16 for each small operation, 1 ms for each product.
-  StepShape shape;
-  shape.decodes = 16, shape.decode_kv_tokens = 16 * 511, shape.decode_kv_max = shape.decode_kv_min = 511,
-  shape.decode_kv_squares = 16 * 511 * 511, shape.head_rows = 16;
-  const StepCost step = make_cost_model(setup)->step(shape);
-  const double small = 4e-5 + 3e-7 * 16;
-  EXPECT_NEAR(static_cast<double>(step.part[0]) * 1e-12, 8 * (5 * small + 4e-3) + 2 * small, 1e-9);
-  EXPECT_NEAR(static_cast<double>(step.part[1]) * 1e-12, 8 * (2e-5 + 2e-8 * 16 * 512), 1e-7);
-  const Price top_k = setup.prices->policy({"top_k", 1, 256 * 1024, 0});
-  EXPECT_NEAR(top_k.total() * 1e-12, 1e-5 + 1e-8 * 1024, 1e-11);
-  EXPECT_GT(top_k.ps[0] + top_k.ps[1], 0);
-}
-
-// Times that no card can reach: a wrong kernel or a wrong clock. The measurements stay for whoever looks into it.
-TEST(Calibration, WhatTheDatasheetForbidsIsNotWritten) {
-  const TempFolder cards;
-  const std::string card = cards.write("card.yaml", kTinyCard);
-  FakeMeter meter;
-  Calibrated c(meter, 1e-6);
-  std::filesystem::remove_all(c.plan.out);
-  c.plan.hardware = card;
-  FakeMeter fast;
-  fast.speed = 1e-6;
-  EXPECT_THAT(error_of([&] { c.run(fast); }), testing::HasSubstr("the measurements are kept in measurements.csv, no profile was written"));
-  EXPECT_FALSE(std::filesystem::exists(c.plan.out + "/meta.yaml"));
-  EXPECT_TRUE(std::filesystem::exists(c.plan.out + "/measurements.csv"));
-}
-
 // The device stood still while the largest points were measured: impossible times, until they are measured again.
 TEST(Calibration, AMeasurementThatStalledIsLeftOutOnceOthersOfThePointAreThere) {
   FakeMeter meter;
@@ -517,52 +287,6 @@ TEST(Calibration, PointsThatTakeTooLongAreLeftOut) {
     if (table != "attention_prefill") continue;
     EXPECT_LT(20 * true_seconds({table, TableKind::kPrefill, "", {}, 1, "", "", {}, 0, 1}, at), 2.0) << at[0] << " " << at[1];
   }
-}
-
-TEST(CalibrationErrors, AreTheMedianAndThe95thPercentileOfEachTable) {
-  std::vector<HeldOut> held_out;
-  for (int i = 1; i <= 21; ++i) held_out.push_back({"a", {i, 0}, 100, 100.0 + i, Footing::kInterpolated});
-  held_out.push_back({"b", {1, 0}, 100, 50, Footing::kInterpolated});
-  const auto errors = errors_by_table(held_out);
-  ASSERT_EQ(errors.size(), 3U);
-  EXPECT_EQ(errors[0].points, 21U);
-  EXPECT_NEAR(errors[0].median_frac, 0.11, 1e-12);
-  EXPECT_NEAR(errors[0].p95_frac, 0.20, 1e-12);
-  EXPECT_NEAR(errors[1].median_frac, 0.5, 1e-12);
-  EXPECT_EQ(errors[2].table, "all");
-  EXPECT_EQ(errors[2].points, 22U);
-}
-
-TEST(CalibrationTables, RefuseModelsWhoseOperationsAreNotTimed) {
-  const CalibrationLimits limits;
-  for (const auto& [model, why] : {std::pair{"mixtral-8x7b", "has experts"}, std::pair{"opt-6.7b", "has learned positions"}})
-    EXPECT_THAT(error_of([&, name = model] { calibration_tables(load_model_spec(name, kModels), DeviceKind::kGpu, limits); }),
-                testing::HasSubstr(why));
-  EXPECT_NO_THROW(calibration_tables(load_model_spec("qwen3-8b", kModels), DeviceKind::kGpu, limits));
-}
-
-// Every table of a model can be prepared by the CPU's registry, with the shape it asks for.
-TEST(CalibrationTables, TheRegistryHasAllThatTheCpuMeasures) {
-  const ModelSpec model = load_model_spec("probe", kModels);
-  for (const CalibrationTable& t :
-       calibration_tables(model, DeviceKind::kCpu, default_limits(model, DeviceKind::kCpu, std::int64_t{8} << 30))) {
-    const KernelFamily* family = find_family(DeviceKind::kCpu, t.family, t.format);
-    ASSERT_NE(family, nullptr) << t.name;
-    const Shape shape = shape_at(t, model, {t.coarse[0].front(), t.axes() == 2 ? t.coarse[1].front() : 0});
-    for (const auto& [axis, letters] : family->axes) EXPECT_TRUE(shape.contains(axis)) << t.name << " " << axis;
-    EXPECT_EQ(shape.size(), family->axes.size()) << t.name;
-  }
-}
-
-TEST(KnownHardware, IsFoundByTheDriversNameAndTheMemory) {
-  const auto gib = [](double n) { return static_cast<std::int64_t>(n * 1024 * 1024 * 1024); };
-  EXPECT_EQ(known_hardware("NVIDIA H100 80GB HBM3", gib(79.1)), "h100");
-  EXPECT_EQ(known_hardware("NVIDIA H200", gib(139.8)), "h200");
-  EXPECT_EQ(known_hardware("NVIDIA A100-SXM4-80GB", gib(79.2)), "a100-80gb");
-  EXPECT_EQ(known_hardware("NVIDIA A100-PCIE-40GB", gib(39.4)), "a100-40gb");
-  EXPECT_EQ(known_hardware("NVIDIA GeForce RTX 4090", gib(23.6)), "rtx4090");
-  EXPECT_EQ(known_hardware("Tesla T4", gib(14.6)), "t4");
-  EXPECT_EQ(known_hardware("NVIDIA GeForce RTX 5060", gib(7.6)), "");
 }
 
 }  // namespace

@@ -1,0 +1,198 @@
+// What calibration leaves in a folder: a profile to go on from, to price steps with, or to refuse.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "app/calibrate/calibration.h"
+#include "sim/cost/make_cost_model.h"
+#include "tests/calibrate/fake_meter.h"
+
+namespace kvlab {
+
+namespace {
+
+TEST(Calibration, GoesOnWhereItWasCutOffAndMeasuresNothingTwice) {
+  FakeMeter once(0.01);
+  const Calibrated whole(once, 1e-6);
+  for (const std::size_t cut : {std::size_t{1}, std::size_t{50}, whole.result.measurements - 3}) {
+    FakeMeter meter(0.01);
+    meter.stop_after = cut;
+    Calibrated c(meter, 1e-6);
+    EXPECT_FALSE(c.result.is_complete);
+    EXPECT_EQ(c.result.measurements, cut);
+    EXPECT_FALSE(std::filesystem::exists(c.plan.out + "/meta.yaml"));
+    // The end came in the middle of a line.
+    std::ofstream(c.plan.out + "/measurements.csv", std::ios::app) << "qkv_proj,16,0,fit,12";
+    meter.stop_after = 0;
+    const CalibrationResult again = c.run(meter);
+    EXPECT_TRUE(again.is_complete);
+    EXPECT_EQ(again.measurements, whole.result.measurements);
+    EXPECT_EQ(meter.measurements, meter.measured.size());
+    for (const char* file : {"tp1/qkv_proj.csv", "tp1/attention.csv", "tp1/policy.csv", "heldout.csv", "meta.yaml"})
+      EXPECT_EQ(c.text(file), whole.text(file)) << file;
+  }
+}
+
+TEST(Calibration, MoreTimeGoesOnFromAFinishedProfile) {
+  FakeMeter meter;
+  Calibrated c(meter, 1e-6);
+  const std::string before = profile_hash(c.profile());
+  c.plan.seconds = 2;
+  const CalibrationResult again = c.run(meter);
+  EXPECT_GT(again.measurements, c.result.measurements);
+  EXPECT_NE(profile_hash(c.profile()), before);
+  EXPECT_LT(again.errors.back().p95_frac, c.result.errors.back().p95_frac);
+}
+
+// Serving on a CPU keeps codes alone between steps.
+TEST(Calibration, AProfileOfACpuSaysThatPackedKvIsDecodedAnew) {
+  FakeMeter meter;
+  EXPECT_EQ(Calibrated(meter, 1e-6).profile().kv_reads, KvReads::kUnpacked);
+  FakeMeter gpu;
+  gpu.kind = DeviceKind::kGpu;
+  EXPECT_EQ(Calibrated(gpu, 1e-6).profile().kv_reads, KvReads::kStored);
+}
+
+// Under the same names they hold times of other launches.
+TEST(Calibration, EarlierFoldersOfAGpuAreRefused) {
+  FakeMeter meter;
+  Calibrated c(meter, 1e-6);
+  EXPECT_EQ(error_of([&] { c.run(meter); }), "no error");
+  meter.kind = DeviceKind::kGpu;
+  EXPECT_THAT(error_of([&] { c.run(meter); }), testing::HasSubstr("of operations '', not 'as the engine launches them'"));
+}
+
+TEST(Calibration, AFolderOfAnotherDeviceModelOrSeedIsRefused) {
+  FakeMeter meter;
+  Calibrated c(meter, 1e-6);
+  FakeMeter other;
+  other.name = "another card";
+  EXPECT_THAT(error_of([&] { c.run(other); }),
+              testing::HasSubstr("holds measurements of device 'fake', not 'another card'; choose another --out"));
+  EXPECT_THAT(error_of([&] { c.run(meter, "qwen3-8b"); }), testing::HasSubstr("of model 'probe', not 'qwen3-8b'"));
+  c.plan.seed = 2;
+  EXPECT_THAT(error_of([&] { c.run(meter); }), testing::HasSubstr("of seed '1', not '2'"));
+  c.plan.out = c.folder.path();
+  EXPECT_THAT(error_of([&] { c.run(meter); }), testing::HasSubstr("exists and holds no calibration"));
+}
+
+TEST(Calibration, AFaultyMeasurementIsNamedWithItsLine) {
+  FakeMeter meter;
+  Calibrated c(meter, 1e-6);
+  std::ofstream(c.plan.out + "/measurements.csv", std::ios::app) << "qkv_proj,17,0,maybe,12,0,0,0,0,0,0,1\n";
+  EXPECT_THAT(error_of([&] { c.run(meter); }), testing::HasSubstr("'role' = 'maybe' is neither fit nor heldout"));
+}
+
+TEST(Calibration, ATableWithoutAKernelIsReportedAndTheRooflineFillsIn) {
+  FakeMeter meter;
+  meter.lacks = "sampler";
+  const Calibrated c(meter, 1e-6);
+  EXPECT_THAT(c.result.missing, testing::ElementsAre("sampler"));
+  EXPECT_THAT(error_of([&] { setup_of("profile: {kvlab: {path: " + c.plan.out + "}}\n"); }), testing::HasSubstr("no table of sampler"));
+  EXPECT_NO_THROW(setup_of("profile: {kvlab: {path: " + c.plan.out + ", missing: roofline}}\n"));
+}
+
+// Attention is timed without the write of new keys and values: no table of that must not mean that it costs nothing.
+TEST(Calibration, WritingNewKeysIsNeverForgotten) {
+  FakeMeter meter;
+  meter.lacks = "append_kv";
+  const Calibrated c(meter, 1e-6);
+  EXPECT_THAT(error_of([&] { setup_of("profile: {kvlab: {path: " + c.plan.out + "}}\n"); }), testing::HasSubstr("no table of append_kv"));
+  FakeMeter whole;
+  const Calibrated with(whole, 1e-6);
+  StepShape shape;
+  shape.decodes = 4, shape.decode_kv_tokens = 400, shape.decode_kv_max = shape.decode_kv_min = 100, shape.decode_kv_squares = 40'000;
+  const StepCost filled = make_cost_model(setup_of("profile: {kvlab: {path: " + c.plan.out + ", missing: roofline}}\n"))->step(shape);
+  const StepCost measured = make_cost_model(setup_of("profile: {kvlab: {path: " + with.plan.out + "}}\n"))->step(shape);
+  const double append = 8 * (4e-5 + 3e-7 * 4);
+  EXPECT_NEAR(static_cast<double>(measured.part[0] - filled.part[0]) * 1e-12, append, 0.1 * append);
+  EXPECT_GT(filled.footing[2], 0) << "the roofline's share";
+}
+
+TEST(Calibration, TheProfilePricesStepsAndPolicyOperations) {
+  FakeMeter meter;
+  const Calibrated c(meter, 1e-6);
+  const CostSetup setup = setup_of("profile: {kvlab: {path: " + c.plan.out + "}}\n");
+  EXPECT_EQ(setup.model.name, "probe");
+  EXPECT_EQ(setup.model.dtype, Dtype::kFp32) << "the CPU computes in float32";
+  EXPECT_EQ(setup.profile_date, "2026-01-02");
+  EXPECT_THAT(setup.profile->options.at("heldout_all"), testing::HasSubstr("median"));
+  // 16 decode rows of 1 + 511 tokens: 8 layers of 4e-5 + 3e-7 * 16 for each small operation, 1 ms for each product.
+  StepShape shape;
+  shape.decodes = 16, shape.decode_kv_tokens = 16 * 511, shape.decode_kv_max = shape.decode_kv_min = 511,
+  shape.decode_kv_squares = 16 * 511 * 511, shape.head_rows = 16;
+  const StepCost step = make_cost_model(setup)->step(shape);
+  const double small = 4e-5 + 3e-7 * 16;
+  EXPECT_NEAR(static_cast<double>(step.part[0]) * 1e-12, 8 * (5 * small + 4e-3) + 2 * small, 1e-9);
+  EXPECT_NEAR(static_cast<double>(step.part[1]) * 1e-12, 8 * (2e-5 + 2e-8 * 16 * 512), 1e-7);
+  const Price top_k = setup.prices->policy({"top_k", 1, 256 * 1024, 0});
+  EXPECT_NEAR(top_k.total() * 1e-12, 1e-5 + 1e-8 * 1024, 1e-11);
+  EXPECT_GT(top_k.ps[0] + top_k.ps[1], 0);
+}
+
+// Times that no card can reach: a wrong kernel or a wrong clock. The measurements stay for whoever looks into it.
+TEST(Calibration, WhatTheDatasheetForbidsIsNotWritten) {
+  const TempFolder cards;
+  const std::string card = cards.write("card.yaml", kTinyCard);
+  FakeMeter meter;
+  Calibrated c(meter, 1e-6);
+  std::filesystem::remove_all(c.plan.out);
+  c.plan.hardware = card;
+  FakeMeter fast;
+  fast.speed = 1e-6;
+  EXPECT_THAT(error_of([&] { c.run(fast); }), testing::HasSubstr("the measurements are kept in measurements.csv, no profile was written"));
+  EXPECT_FALSE(std::filesystem::exists(c.plan.out + "/meta.yaml"));
+  EXPECT_TRUE(std::filesystem::exists(c.plan.out + "/measurements.csv"));
+}
+
+TEST(CalibrationErrors, AreTheMedianAndThe95thPercentileOfEachTable) {
+  std::vector<HeldOut> held_out;
+  for (int i = 1; i <= 21; ++i) held_out.push_back({"a", {i, 0}, 100, 100.0 + i, Footing::kInterpolated});
+  held_out.push_back({"b", {1, 0}, 100, 50, Footing::kInterpolated});
+  const auto errors = errors_by_table(held_out);
+  ASSERT_EQ(errors.size(), 3U);
+  EXPECT_EQ(errors[0].points, 21U);
+  EXPECT_NEAR(errors[0].median_frac, 0.11, 1e-12);
+  EXPECT_NEAR(errors[0].p95_frac, 0.20, 1e-12);
+  EXPECT_NEAR(errors[1].median_frac, 0.5, 1e-12);
+  EXPECT_EQ(errors[2].table, "all");
+  EXPECT_EQ(errors[2].points, 22U);
+}
+
+TEST(CalibrationTables, RefuseModelsWhoseOperationsAreNotTimed) {
+  const CalibrationLimits limits;
+  for (const auto& [model, why] : {std::pair{"mixtral-8x7b", "has experts"}, std::pair{"opt-6.7b", "has learned positions"}})
+    EXPECT_THAT(error_of([&, name = model] { calibration_tables(load_model_spec(name, kModels), DeviceKind::kGpu, limits); }),
+                testing::HasSubstr(why));
+  EXPECT_NO_THROW(calibration_tables(load_model_spec("qwen3-8b", kModels), DeviceKind::kGpu, limits));
+}
+
+// Every table of a model can be prepared by the CPU's registry, with the shape it asks for.
+TEST(CalibrationTables, TheRegistryHasAllThatTheCpuMeasures) {
+  const ModelSpec model = load_model_spec("probe", kModels);
+  for (const CalibrationTable& t :
+       calibration_tables(model, DeviceKind::kCpu, default_limits(model, DeviceKind::kCpu, std::int64_t{8} << 30))) {
+    const KernelFamily* family = find_family(DeviceKind::kCpu, t.family, t.format);
+    ASSERT_NE(family, nullptr) << t.name;
+    const Shape shape = shape_at(t, model, {t.coarse[0].front(), t.axes() == 2 ? t.coarse[1].front() : 0});
+    for (const auto& [axis, letters] : family->axes) EXPECT_TRUE(shape.contains(axis)) << t.name << " " << axis;
+    EXPECT_EQ(shape.size(), family->axes.size()) << t.name;
+  }
+}
+
+TEST(KnownHardware, IsFoundByTheDriversNameAndTheMemory) {
+  const auto gib = [](double n) { return static_cast<std::int64_t>(n * 1024 * 1024 * 1024); };
+  EXPECT_EQ(known_hardware("NVIDIA H100 80GB HBM3", gib(79.1)), "h100");
+  EXPECT_EQ(known_hardware("NVIDIA H200", gib(139.8)), "h200");
+  EXPECT_EQ(known_hardware("NVIDIA A100-SXM4-80GB", gib(79.2)), "a100-80gb");
+  EXPECT_EQ(known_hardware("NVIDIA A100-PCIE-40GB", gib(39.4)), "a100-40gb");
+  EXPECT_EQ(known_hardware("NVIDIA GeForce RTX 4090", gib(23.6)), "rtx4090");
+  EXPECT_EQ(known_hardware("Tesla T4", gib(14.6)), "t4");
+  EXPECT_EQ(known_hardware("NVIDIA GeForce RTX 5060", gib(7.6)), "");
+}
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,116 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "app/calibrate/calibration.h"
+#include "app/calibrate/profile_folder.h"
+#include "base/hash.h"
+#include "tests/sim/cost_support.h"
+
+// A device whose times are made up, and what calibration makes of it.
+namespace kvlab {
+
+using TableKind = CalibrationTable::Kind;
+inline const std::string kModels = KVLAB_SOURCE_DIR "/profiles/models";
+
+// Seconds of a made-up device. Matrix products are flat until 100 rows and then grow; attention is a sum of products; a policy's
+// operation is its launch and its bytes.
+inline double true_seconds(const CalibrationTable& t, const CalibrationPoint& at) {
+  const auto a = static_cast<double>(at[0]), b = static_cast<double>(at[1]);
+  switch (t.kind) {
+    case TableKind::kOp:
+      return t.family.starts_with("linear") ? 1e-3 * std::max(1.0, a / 100) : 4e-5 + 3e-7 * a;
+    case TableKind::kPrefill:
+      return 5e-5 + 1e-5 * a + 1e-8 * a * (b + a / 2);
+    case TableKind::kDecode:
+      return 2e-5 + 2e-8 * a * b;
+    default:
+      return 1e-5 + 1e-8 * a;
+  }
+}
+
+class FakeMeter final : public Meter {
+ public:
+  explicit FakeMeter(double noise = 0) : noise_(noise) {}
+  [[nodiscard]] DeviceFacts facts() override {
+    DeviceFacts facts;
+    facts.name = name, facts.kind = kind, facts.memory_bytes = std::int64_t{8} << 30, facts.cache_bytes = 1 << 20,
+    facts.copy_bytes_per_s = copy_bytes_per_s, facts.gemm_flops_per_s = 3 * copy_bytes_per_s;
+    return facts;
+  }
+  [[nodiscard]] bool can_measure(const CalibrationTable& table) const override { return table.name != lacks; }
+  Measured measure(const CalibrationTable& table, const CalibrationPoint& at, double) override {
+    ++measured[{table.name, at}];
+    ++measurements;
+    if (stop != nullptr && ((stop_after > 0 && measured.size() >= stop_after) || measurements == stop_at)) *stop = true;
+    const bool is_slow = measurements > slow_after && measurements <= slow_until;
+    // Noise is the same whenever a point is measured.
+    const std::uint64_t draw = hash_combine(hash_combine(std::hash<std::string>()(table.name), static_cast<std::uint64_t>(at[0])),
+                                            static_cast<std::uint64_t>(at[1]));
+    const double unit = static_cast<double>(draw >> 11) * 0x1p-53 * 2 - 1;
+    const bool is_stuck = table.name == stuck && at[0] >= stuck_from && measured[{table.name, at}] == 1;
+    const double seconds = true_seconds(table, at) * (1 + noise_ * unit) * (is_slow ? 2 : 1) * (is_stuck ? 1e4 : 1) * speed;
+    const bool is_stalled = stalled_every > 0 && measurements % stalled_every == 0;
+    return {seconds, std::max(noise_, spread),
+            2,       at[0],
+            at[0],   256 * at[0],
+            at[0],   (is_stalled ? 5.0 : 1.0) * (table.name == uneven ? 1.25 : 1.0)};
+  }
+  std::vector<RecipeCalls> measure_recipe(const Recipe& recipe, const RecipeSteps&, const std::atomic<bool>&) override {
+    recipes.push_back(recipe.name);
+    return recipe_calls;
+  }
+  std::vector<RecipeCalls> recipe_calls;  // what any recipe's operations take
+  std::vector<std::string> recipes;       // that were measured
+  std::string name = "fake", lacks;
+  DeviceKind kind = DeviceKind::kCpu;
+  std::string uneven;  // the table whose samples take a quarter longer in the mean than in the median
+  std::atomic<bool>* stop = nullptr;
+  std::string stuck;  // this table's points from stuck_from on take ten thousand times as long the first time
+  std::int64_t stuck_from = 0;
+  std::size_t stop_after = 0, stop_at = 0;  // different points; measurements
+  double spread = 0;
+  double speed = 1, copy_bytes_per_s = 1e11;
+  std::size_t stalled_every = 0;  // the samples of every so many measurements are five times their median in the mean
+  std::size_t measurements = 0, slow_after = 0, slow_until = 0;      // between these two everything takes twice as long
+  std::map<std::pair<std::string, CalibrationPoint>, int> measured;  // how often
+
+ private:
+  double noise_;
+};
+
+struct Calibrated {
+  explicit Calibrated(FakeMeter& meter, double seconds, std::uint64_t seed = 1) : plan(plan_for(seconds, seed)) { result = run(meter); }
+  CalibrationResult run(FakeMeter& meter, const std::string& model = "probe") {
+    std::atomic<bool> stop = false;
+    if (meter.stop_after > 0) meter.stop = &stop;
+    std::ostringstream log;
+    CalibrationResult r = calibrate(load_model_spec(model, kModels), meter, plan, stop, log);
+    meter.stop = nullptr;
+    return r;
+  }
+  [[nodiscard]] CalibrationPlan plan_for(double seconds, std::uint64_t seed) const {
+    CalibrationPlan p;
+    p.seconds = seconds, p.seed = seed, p.out = folder.path() + "/profile", p.source = "test", p.measured = "2026-01-02";
+    p.limits = default_limits(load_model_spec("probe", kModels), DeviceKind::kCpu, std::int64_t{8} << 30);
+    return p;
+  }
+  [[nodiscard]] Profile profile() const { return read_kvlab_profile(plan.out, 1); }
+  [[nodiscard]] std::string text(const std::string& file) const {
+    std::ifstream stream(plan.out + "/" + file, std::ios::binary);
+    return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  }
+  TempFolder folder;
+  CalibrationPlan plan;
+  CalibrationResult result;
+};
+
+}  // namespace kvlab
