@@ -2,6 +2,7 @@
 #include "app/attention_samples.h"
 #include "app/csv.h"
 #include "tests/app/app_fixture.h"
+#include "tests/short_run.h"
 #include "traces/attention_trace.h"
 
 namespace kvlab {
@@ -62,6 +63,7 @@ TEST_F(SampleFile, TwoRunsCannotKeepTheirSamplesInOne) {
 }
 
 TEST_F(SampleFile, IsRefusedForAnotherPrompt) {
+  if (short_run()) GTEST_SKIP() << "seven recordings of the probe take too long with KVLAB_SHORT set";
   ASSERT_EQ(recording("decode_tokens: 2").status, 0);
   forget_samples();
   EXPECT_EQ(recording("decode_tokens: 2, index: 0").status, 0);

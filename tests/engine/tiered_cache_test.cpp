@@ -136,6 +136,7 @@ TEST_P(TieredCache, AnswersAsFromPagesWithWhatIsCountedFetched) {
 
 // Budgets that hold the whole prompt, and then do not.
 TEST_P(TieredCache, RowsThatOutgrowTheBudget) {
+  if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
   const std::string name = GetParam();
   if (name == "rekv") GTEST_SKIP() << "retrieves once";
   Pair pair(load_recipe(name, 236));
@@ -149,6 +150,7 @@ TEST_P(TieredCache, RowsThatOutgrowTheBudget) {
 
 // Prompts in chunks; one decodes while the other's prompt goes on.
 TEST_P(TieredCache, PromptsInChunks) {
+  if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
   Pair pair(small_tiered(GetParam()));
   pair.step(130, 60);
   EXPECT_GT(pair.tiered.pages().used_pages(), 0);
@@ -162,6 +164,7 @@ TEST_P(TieredCache, PromptsInChunks) {
 
 // A prompt that is adopted goes down as one that ran.
 TEST_P(TieredCache, AdoptedPrompts) {
+  if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
   Pair pair(small_tiered(GetParam()));
   PolicyCache& cache = pair.tiered;
   pair.step(230, 0);

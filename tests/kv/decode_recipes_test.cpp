@@ -6,6 +6,7 @@
 #include "sim/replay/replay.h"
 #include "tests/kv/kv_fixture.h"
 #include "tests/recipes_in.h"
+#include "tests/short_run.h"
 #include "traces/synthetic_attention.h"
 
 namespace kvlab::test {
@@ -150,6 +151,7 @@ class DecodeRecipe : public ::testing::TestWithParam<std::string> {};
 
 // Every recipe runs over a trace in chunks, twice alike, and with room for everything it changes nothing.
 TEST_P(DecodeRecipe, ReplaysDeterministicallyAndIsExactWithRoomForAll) {
+  if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
   Params p = Params::from_text("{layers: 2, q_heads: 8, kv_heads: 2, head_dim: 32, prompt_tokens: 700, decode_tokens: 40}", "synthetic");
   const AttentionTrace trace = SyntheticAttention(read_synthetic_attention(p), 5).trace();
   const AttentionReference reference = full_attention(trace);
