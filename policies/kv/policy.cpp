@@ -25,6 +25,8 @@ bool all_decode(const PolicyStep& step) {
   return std::all_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& s) { return s.decoding(); });
 }
 
+constexpr std::int32_t kLongPrompt = 1 << 24;  // longer than any budget means to hold
+
 }  // namespace
 
 // The sequences for which the trigger fired in a layer, and views of them alone.
@@ -102,8 +104,7 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
   if (!recipe.has_budget) return;
   if (const std::string why = why_no_budget(recipe); !why.empty()) throw InputError(why);
   allocator_->set_budget(recipe.budget);
-  if (recipe.budget.tokens > 0) {                  // a prompt of any length beyond the budget, then an answer
-    constexpr std::int32_t kLongPrompt = 1 << 24;  // longer than any budget means to hold
+  if (recipe.budget.tokens > 0) {  // a prompt of any length beyond the budget, then an answer
     refuse_small_budget({0, kLongPrompt - 1, 1, kLongPrompt, -1});
     refuse_small_budget({0, kLongPrompt, 1, kLongPrompt, -1});
   }

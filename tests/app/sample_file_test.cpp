@@ -63,7 +63,7 @@ TEST_F(SampleFile, TwoRunsCannotKeepTheirSamplesInOne) {
 }
 
 TEST_F(SampleFile, IsRefusedForAnotherPrompt) {
-  if (short_run()) GTEST_SKIP() << "seven recordings of the probe take too long with KVLAB_SHORT set";
+  if (short_run()) GTEST_SKIP() << "recording the probe several times takes too long with KVLAB_SHORT set";
   ASSERT_EQ(recording("decode_tokens: 2").status, 0);
   forget_samples();
   EXPECT_EQ(recording("decode_tokens: 2, index: 0").status, 0);

@@ -4,7 +4,6 @@
 #include "tests/engine/packed_recipes.h"
 #include "tests/engine/serve_fixture.h"
 #include "tests/engine/tiered_recipes.h"
-#include "tests/short_run.h"
 
 namespace kvlab {
 namespace {
@@ -36,7 +35,6 @@ Recipe small_recipe(const std::string& name) {
 class ServeAtRest : public testing::TestWithParam<const char*> {};
 
 TEST_P(ServeAtRest, TokensAreThoseOfDecodedBlocksInTheBytesThatAreCounted) {
-  if (left_out_of_short_run(GetParam())) GTEST_SKIP() << kLeftOut;
   const std::string name = GetParam();
   const Recipe recipe = small_recipe(name);
   ServeSetup setup = served_setup(recipe, "sarathi", "{budget_tokens: 64}", 400);
