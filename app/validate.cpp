@@ -11,7 +11,6 @@
 #include "app/csv.h"
 #include "app/real_log.h"
 #include "app/step_times.h"
-#include "app/text_file.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -83,7 +82,7 @@ SimulatedRuns load_runs(const fs::path& folder) {
   for (const auto& row : summary.rows) {
     double jitter_ms = 1;
     if (jitter != std::string::npos) parse_real(row[jitter], jitter_ms);
-    (jitter_ms > 0 ? runs.ensemble : runs.unjittered).push_back(std::move(requests[row[run]]));
+    (jitter_ms > 0 ? runs.ensemble : runs.unjittered).push_back(requests[row[run]]);
   }
   if (runs.ensemble.empty()) runs.ensemble = runs.unjittered;
   return runs;
@@ -173,22 +172,23 @@ Comparison compare_steps(const Requests& real, const std::vector<Requests>& simu
 
 }  // namespace
 
-void validate_results(const std::string& real_requests, const std::string& results_folder, std::ostream* out) {
-  const fs::path folder = results_folder;
-  if (!fs::exists(folder / "requests.csv")) throw InputError(results_folder + ": holds no requests.csv; kvlab run makes one");
+void validate_results(const std::string& real_requests, ResultsFolder& results, std::ostream* out) {
+  const fs::path& folder = results.path();
+  if (!fs::exists(folder / "requests.csv")) throw InputError(folder.string() + ": holds no requests.csv; kvlab run makes one");
   const Requests real = read_real_log(real_requests);
   const SimulatedRuns runs = load_runs(folder);
   for (const Requests& run : runs.ensemble) {
-    if (run.empty()) throw InputError(results_folder + "/requests.csv: a run has no completed request");
+    if (run.empty()) throw InputError(folder.string() + "/requests.csv: a run has no completed request");
   }
   const std::pair<const char*, Comparison> files[] = {
       {"validation.csv", compare_latencies(real, runs)},
       {"throughput.csv", compare_throughput(real, runs.unjittered.empty() ? runs.ensemble[0] : runs.unjittered[0])},
       {"steps.csv", compare_steps(real, runs.ensemble)}};
-  for (const auto& [name, file] : files) {  // none before all are compared
-    replace_file(folder / name, file.csv);
+  std::map<std::string, std::string> texts;
+  for (const auto& [name, file] : files) texts[name] = file.csv;
+  results.replace_texts(texts);
+  for (const auto& [name, file] : files)
     if (out != nullptr) *out << file.text;
-  }
 }
 
 }  // namespace kvlab

@@ -124,7 +124,7 @@ class MadeUpReplay : public AppTest {
     ASSERT_EQ(called.status, 0) << called.err;
   }
   static std::string defaults() {
-    const std::string text = read("out/runs/0001/resolved.yaml");
+    const std::string text = read(run_folder("out") / "resolved.yaml");
     return text.substr(text.find("# defaults in force"));
   }
 };

@@ -60,7 +60,7 @@ TEST_F(ServedRun, HostsThatCompleteOtherRequestsAreTold) {
   std::vector<std::string> held = run;
   held.insert(held.end(), {"--set", "validate.max_diff_frac=0.5", "--force"});
   EXPECT_EQ(call(held).err,
-            "kvlab: out/requests.csv: run 0001 completed no request, so that 'max_diff_frac' 0.5 has nothing to hold for\n");
+            "kvlab: out/requests.csv: run " + run_id("out") + " completed no request, so that 'max_diff_frac' 0.5 has nothing to hold for\n");
 }
 
 // Only the shape of the model counts: no file of weights is there.
