@@ -115,7 +115,8 @@ void find_runs(const ResultsFolder& folder, std::vector<Leftover>& found) {
     if (in_use.contains(name) || kind_of(path) != PathKind::kFolder) continue;
     const RunManifest manifest = read_run_manifest(path);
     if (manifest.id != name) continue;  // not kvlab's
-    found.push_back(folder_of(path, (manifest.is_numbered ? "of an earlier version, " : "") + title_of(path, sweep), manifest.file_names()));
+    found.push_back(
+        folder_of(path, (manifest.is_numbered ? "of an earlier version, " : "") + title_of(path, sweep), manifest.file_names()));
   }
 }
 

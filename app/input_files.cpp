@@ -139,8 +139,7 @@ InputFiles::Stamps InputFiles::stamps_of(const InputFile& file) {
 std::string InputFiles::fingerprint(const InputFile& file) {
   auto known = fingerprint_.find(file.path.string());
   if (known == fingerprint_.end()) {
-    const std::uint64_t hash =
-        file.is_model ? fingerprint_of_files(file.path, files_of_model(file.path)) : fingerprint_of_path(file.path);
+    const std::uint64_t hash = file.is_model ? fingerprint_of_files(file.path, files_of_model(file.path)) : fingerprint_of_path(file.path);
     known = fingerprint_.emplace(file.path.string(), hex(hash)).first;
   }
   return known->second;
@@ -161,7 +160,7 @@ void InputFiles::require_unchanged(const RunSpec& run) const {
   }
 }
 
-std::vector<std::string> run_ids(const Experiment& experiment, InputFiles& files, const std::string& how) {
+std::vector<std::string> run_ids(const Experiment& experiment, InputFiles& files) {
   std::vector<std::string> ids;
   std::map<const Choices*, std::uint64_t> of_choices;  // runs that differ in their seed alone share the rest
   for (const RunSpec& run : experiment.runs) {
@@ -170,7 +169,7 @@ std::vector<std::string> run_ids(const Experiment& experiment, InputFiles& files
       YAML::Node root = experiment.expanded_tree(run);  // with the values of environment variables
       root.remove("name");
       root.remove("seed");
-      std::string text = fmt::format("{}\n", how);
+      std::string text;
       add_text(root, text);
       for (const InputFile& file : files.of_run(run))
         if (!file.is_kept) text += fmt::format("\n{} {}", file.label, files.fingerprint(file));

@@ -54,7 +54,7 @@ class InputFiles {
 };
 
 // What determines the result of each run, as its id: twelve hexadecimal digits of which the first is a letter, so that tables never take
-// one for a number. how: how the runs are done, where that is not in the experiment.
-std::vector<std::string> run_ids(const Experiment& experiment, InputFiles& files, const std::string& how);
+// one for a number. The code is no part of it: a run that other code made is done again in its place.
+std::vector<std::string> run_ids(const Experiment& experiment, InputFiles& files);
 
 }  // namespace kvlab

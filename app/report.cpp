@@ -206,8 +206,8 @@ void print_labels(const CsvTable& summary, const ResultsFolder& folder, std::ost
 
 }  // namespace
 
-void write_manifest(const Experiment& experiment, const std::vector<RunState>& states, const InputFiles& inputs,
-                    ResultsFolder& folder, double wall_s) {
+void write_manifest(const Experiment& experiment, const std::vector<RunState>& states, const InputFiles& inputs, ResultsFolder& folder,
+                    double wall_s) {
   Json runs = Json::array();
   for (std::size_t i = 0; i < experiment.runs.size(); ++i) {
     const bool is_there = states[i].outcome == RunState::kDone || states[i].outcome == RunState::kUnchanged;

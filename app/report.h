@@ -24,8 +24,8 @@ std::vector<std::size_t> complete_runs(const std::vector<RunState>& states);
 std::string run_title(const Experiment& experiment, const RunSpec& run);
 
 // manifest.json and resolved.yaml of the whole experiment.
-void write_manifest(const Experiment& experiment, const std::vector<RunState>& states, const InputFiles& inputs,
-                    ResultsFolder& folder, double wall_s);
+void write_manifest(const Experiment& experiment, const std::vector<RunState>& states, const InputFiles& inputs, ResultsFolder& folder,
+                    double wall_s);
 
 // The table at the end of `kvlab run`: what varies, the main metrics, and how far to trust them.
 void print_report(const Experiment& experiment, const std::vector<RunState>& states, const ResultsFolder& folder, std::ostream& out);

@@ -89,11 +89,12 @@ ResultsFolder::ResultsFolder(fs::path folder, const Experiment& experiment, Join
   if (error) throw InputError(folder_.string() + ": cannot be made: " + error.message());
   const bool is_known = read_marker() || read_numbered();
   if (!is_known && !holds_nothing(folder_))
-    throw InputError(folder_.string() + ": holds files and is no results folder of kvlab, so nothing is written there: choose another "
-                                        "folder with --out, or an empty one");
+    throw InputError(folder_.string() +
+                     ": holds files and is no results folder of kvlab, so nothing is written there: choose another "
+                     "folder with --out, or an empty one");
   if (kind_without_link(runs()) == PathKind::kOther || kind_of(runs()) == PathKind::kFile)
     throw InputError(runs().string() + ": is not a folder; kvlab keeps its runs there: move it away");
-  lock();
+  lock_.take(folder_);
   read_marker();  // what another program wrote until now
   require_experiment(experiment, joins);
   write_marker();
@@ -104,20 +105,20 @@ ResultsFolder::ResultsFolder(fs::path folder) : folder_(std::move(folder)) {
   if (kind_without_link(folder_) != PathKind::kFolder) throw InputError(folder_.string() + ": no such folder; kvlab run makes one");
   if (!read_marker() && !read_numbered()) throw InputError(folder_.string() + ": is no results folder of kvlab");
   kind_without_link(runs());
-  lock();
+  lock_.take(folder_);
   read_marker();
 }
 
-void ResultsFolder::lock() {
-  lock_ = ::open((folder_ / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (lock_ < 0) throw InputError(folder_.string() + ": cannot be written: " + std::strerror(errno));
-  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-    ::close(lock_);
-    throw InputError(folder_.string() + ": another kvlab is writing there; wait for it, or choose --out");
-  }
+void ResultsFolder::Lock::take(const fs::path& folder) {
+  file_ = ::open((folder / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (file_ < 0) throw InputError(folder.string() + ": cannot be written: " + std::strerror(errno));
+  if (::flock(file_, LOCK_EX | LOCK_NB) != 0)
+    throw InputError(folder.string() + ": another kvlab is writing there; wait for it, or choose --out");
 }
 
-ResultsFolder::~ResultsFolder() { ::close(lock_); }
+ResultsFolder::Lock::~Lock() {
+  if (file_ >= 0) ::close(file_);
+}
 
 bool ResultsFolder::read_marker() {
   const nlohmann::json root = read_json(folder_ / kMarker);
@@ -138,8 +139,8 @@ bool ResultsFolder::read_marker() {
 // A folder of a version that numbered its runs: by its manifest, or by the runs of a sweep that was cut off.
 bool ResultsFolder::read_numbered() {
   const nlohmann::json top = read_json(folder_ / "manifest.json");
-  bool is_known = top.is_object() && top.value("program", nlohmann::json()).is_string() &&
-                  top["program"].get<std::string>().starts_with("kvlab ");
+  bool is_known =
+      top.is_object() && top.value("program", nlohmann::json()).is_string() && top["program"].get<std::string>().starts_with("kvlab ");
   std::error_code error;
   if (!is_known && kind_of(runs()) == PathKind::kFolder)
     for (const auto& entry : fs::directory_iterator(runs(), error)) is_known = is_known || read_run_manifest(entry.path()).is_ours();
@@ -173,10 +174,10 @@ void ResultsFolder::require_experiment(const Experiment& experiment, Joins joins
     file_ = seen_from(folder_, experiment.file);
     experiment_ = experiment.name;
   } else if (joins == Joins::kNo) {
-    throw InputError(fmt::format("{}: belongs to another experiment, {}: choose another folder with --out, or keep the runs of both there "
-                                 "with --out {} --join, where tables and figures become those of this experiment",
-                                 folder_.string(), fs::path(file_).is_absolute() ? file_ : (folder_ / file_).lexically_normal().string(),
-                                 folder_.string()));
+    throw InputError(fmt::format(
+        "{}: belongs to another experiment, {}: choose another folder with --out, or keep the runs of both there "
+        "with --out {} --join, where tables and figures become those of this experiment",
+        folder_.string(), fs::path(file_).is_absolute() ? file_ : (folder_ / file_).lexically_normal().string(), folder_.string()));
   }
 }
 
@@ -187,8 +188,9 @@ bool ResultsFolder::is_own(const std::string& name) const {
 
 void ResultsFolder::require_own(const std::string& name) const {
   if (kind_without_link(folder_ / name) == PathKind::kNothing || is_own(name)) return;
-  throw InputError((folder_ / name).string() +
-                   ": was not written by kvlab, or was changed since, and would be replaced: move it away, or choose another folder with --out");
+  throw InputError(
+      (folder_ / name).string() +
+      ": was not written by kvlab, or was changed since, and would be replaced: move it away, or choose another folder with --out");
 }
 
 void ResultsFolder::begin_sweep(const std::vector<std::string>& run_ids, const std::set<std::string>& will_write) {

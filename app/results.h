@@ -16,21 +16,17 @@ void name_results(const std::string& folder);
 std::string program_version();  // "0.1.0", with the commit where known
 
 // results/NAME/: runs/ID of every sweep that was run into it, and at the top the tables of the newest sweep. Only one program at a time may
-// write: the folder is locked. Files at its top are replaced in one rename each; runs/ID appear whole. So whatever ends the program, what is
-// there is complete. A file `.kvlab.json` says that the folder is kvlab's, which experiment it belongs to, and which files at its top kvlab
-// wrote: no other is ever replaced or removed.
+// write: the folder is locked. Files at its top are replaced in one rename each; runs/ID appear whole. So whatever ends the program, what
+// is there is complete. A file `.kvlab.json` says that the folder is kvlab's, which experiment it belongs to, and which files at its top
+// kvlab wrote: no other is ever replaced or removed.
 class ResultsFolder {
  public:
   enum class Joins : std::uint8_t { kNo, kYes };
-  // Of an experiment; made where it is not there. InputError when another kvlab is writing to it, when it holds files and is not kvlab's, and,
-  // unless it is joined, when it belongs to another experiment.
+  // Of an experiment; made where it is not there. InputError when another kvlab is writing to it, when it holds files and is not kvlab's,
+  // and, unless it is joined, when it belongs to another experiment.
   ResultsFolder(std::filesystem::path folder, const Experiment& experiment, Joins joins);
   // As it is, of whatever experiment. InputError when it is not kvlab's.
   explicit ResultsFolder(std::filesystem::path folder);
-  ~ResultsFolder();
-  ResultsFolder(const ResultsFolder&) = delete;
-  ResultsFolder& operator=(const ResultsFolder&) = delete;
-
   [[nodiscard]] const std::filesystem::path& path() const { return folder_; }
   [[nodiscard]] std::filesystem::path runs() const { return folder_ / "runs"; }
 
@@ -59,7 +55,18 @@ class ResultsFolder {
   void remove_if_new();
 
  private:
-  void lock();
+  // That no other program writes there, as long as it exists.
+  class Lock {
+   public:
+    Lock() = default;
+    ~Lock();
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+    void take(const std::filesystem::path& folder);
+
+   private:
+    int file_ = -1;
+  };
   // False: there is no marker, and nothing by which an earlier version's folder is known either.
   bool read_marker();
   bool read_numbered();
@@ -69,11 +76,11 @@ class ResultsFolder {
   void require_own(const std::string& name) const;
 
   std::filesystem::path folder_;
-  std::string experiment_, file_;                      // that it belongs to; the file seen from the folder
+  std::string experiment_, file_;                       // that it belongs to; the file seen from the folder
   std::map<std::string, std::set<std::string>> files_;  // at the top that kvlab wrote -> digests that they may have
   std::set<std::string> sweep_;
   bool is_new_ = false;
-  int lock_ = -1;
+  Lock lock_;
 };
 
 }  // namespace kvlab

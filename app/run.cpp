@@ -249,7 +249,7 @@ Findings find_out(Params& p, const Experiment& experiment, const RunSpec& run, R
 }  // namespace
 
 nlohmann::ordered_json run_manifest(const RunSpec& run, const RunOrigin& origin) {
-  return {{"kvlab_run", kRunFormat}, {"run", run.id},        {"state", "finished"},     {"seed", run.seed},
+  return {{"kvlab_run", kRunFormat},       {"run", run.id},       {"state", "finished"},    {"seed", run.seed},
           {"input_key", origin.input_key}, {"code", origin.code}, {"inputs", origin.inputs}};
 }
 

@@ -33,8 +33,9 @@ class RunFiles final : public RunSink {
 
   // A further file of this run, written at once.
   void add_file(const std::string& name, const std::string& text);
-  // Ends the files and puts the folder in place of an earlier one once all of them are on the disk; the sweep syncs the names in `runs`. The
-  // manifest is written last, with sizes and fingerprints of the others. Files in the earlier folder that are not the earlier run's stay.
+  // Ends the files and puts the folder in place of an earlier one once all of them are on the disk; the sweep syncs the names in `runs`.
+  // The manifest is written last, with sizes and fingerprints of the others. Files in the earlier folder that are not the earlier run's
+  // stay.
   void commit(nlohmann::ordered_json manifest);
 
  private:

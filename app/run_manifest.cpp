@@ -12,8 +12,9 @@ namespace kvlab {
 namespace fs = std::filesystem;
 
 const std::set<std::string>& run_file_names() {
-  static const std::set<std::string> names = {"summary.csv", "requests.csv", "timeline.csv",     "search.csv",    "heads.csv",    "steps.csv",
-                                              "answers.csv", "trace.json",   "engine_steps.csv", "resolved.yaml", "manifest.json", kFreshManifest};
+  static const std::set<std::string> names = {"summary.csv",      "requests.csv",  "timeline.csv",  "search.csv",
+                                              "heads.csv",        "steps.csv",     "answers.csv",   "trace.json",
+                                              "engine_steps.csv", "resolved.yaml", "manifest.json", kFreshManifest};
   return names;
 }
 

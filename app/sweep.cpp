@@ -60,7 +60,7 @@ void add_tables(const RunPlan& plan, const Experiment& experiment, std::set<std:
 }
 
 // Everything that can be wrong with any run, before the first starts. Runs that differ in their seed alone are checked once.
-SweepPlan check_all(const Experiment& experiment, InputFiles& inputs) {
+SweepPlan check_all(const Experiment& experiment, const SweepOptions& options, InputFiles& inputs) {
   SweepPlan all;
   const Choices* last = nullptr;
   for (const RunSpec& run : experiment.runs) {
@@ -75,6 +75,7 @@ SweepPlan check_all(const Experiment& experiment, InputFiles& inputs) {
     const RunPlan plan = read_run_plan(p, run.seed);
     all.kinds.push_back(plan.kind);
     all.codes.push_back(code_version(usage.sources()));
+    if (!options.fast_forward) all.codes.back()["--fast-forward"] = "off";
     inputs.add_spec_files(last, usage.files());
     add_tables(plan, experiment, all.tables);
     if (plan.accuracy && !all.samples.contains(plan.accuracy->text)) all.samples[plan.accuracy->text] = read_samples(*plan.accuracy);
@@ -92,8 +93,9 @@ void refuse_own_inputs(const InputFiles& inputs, const fs::path& folder) {
     const fs::path path = file;
     if (!ResultsFolder::top_names().contains(path.filename().string())) continue;
     if (fs::equivalent(path.has_parent_path() ? path.parent_path() : fs::path("."), folder, error))
-      throw InputError(file + ": is read by the experiment, and is in the results folder, where it would be replaced: choose another folder "
-                              "with --out");
+      throw InputError(file +
+                       ": is read by the experiment, and is in the results folder, where it would be replaced: choose another folder "
+                       "with --out");
   }
 }
 
@@ -137,7 +139,7 @@ class Sweep {
   ResultsFolder& folder_;
   std::ostream &out_, &err_;
   std::vector<RunState> states_;
-  std::vector<std::size_t> same_as_;           // the first run of the same id
+  std::vector<std::size_t> same_as_;          // the first run of the same id
   std::map<std::string, std::size_t> stale_;  // code that has changed -> runs
   std::vector<std::size_t> todo_;
   std::unique_ptr<Progress> progress_;
@@ -204,8 +206,7 @@ void Sweep::find_finished() {
   share_outcomes();
   if (options_.quiet) return;
   for (const auto& [changed, count] : stale_)
-    out_ << fmt::format("{} run{} made by other code and {} done again: {} changed\n", count, count == 1 ? " was" : "s were",
-                        count == 1 ? "is" : "are", changed);
+    out_ << fmt::format("{} {} done again, since {} changed\n", count, count == 1 ? "run is" : "runs are", changed);
 }
 
 // A run that several points of the grid share is done once.
@@ -301,11 +302,10 @@ void Sweep::finish(std::size_t i, RunState state) {
   const std::lock_guard lock(report_);
   if (state.outcome == RunState::kBadInput || state.outcome == RunState::kFailed) {
     progress_->clear_line();
-    err_ << fmt::format("kvlab: run {} of {} ({}) failed: {}\n", i + 1, experiment_.runs.size(), run_title(experiment_, experiment_.runs[i]),
-                        state.message);
+    err_ << fmt::format("kvlab: run {:04} ({}) failed: {}\n", i + 1, run_title(experiment_, experiment_.runs[i]), state.message);
   } else if (state.outcome == RunState::kDone && !options_.quiet && !options_.shows_progress && experiment_.runs.size() > 1) {
-    out_ << fmt::format("run {} of {}: {} ({:.2f} s)\n", i + 1, experiment_.runs.size(),
-                        run_title(experiment_, experiment_.runs[i]), state.wall_s)
+    out_ << fmt::format("run {:04} of {}: {} ({:.2f} s)\n", i + 1, experiment_.runs.size(), run_title(experiment_, experiment_.runs[i]),
+                        state.wall_s)
          << std::flush;
   }
   if (state.outcome == RunState::kDone) sync_runs(std::chrono::seconds(1));
@@ -349,11 +349,11 @@ void Sweep::report_stop(std::size_t complete) const {
 int run_sweep(Experiment experiment, const SweepOptions& options, std::ostream& out, std::ostream& err) {
   const auto began = std::chrono::steady_clock::now();
   InputFiles inputs(experiment);  // before anything reads them
-  const SweepPlan plan = check_all(experiment, inputs);
+  const SweepPlan plan = check_all(experiment, options, inputs);
   const StopSignals signals;
   ResultsFolder folder(options.out.empty() ? fs::path("results") / experiment.name : fs::path(options.out), experiment,
                        options.join ? ResultsFolder::Joins::kYes : ResultsFolder::Joins::kNo);
-  std::vector<std::string> ids = run_ids(experiment, inputs, options.fast_forward ? "" : "step by step");
+  std::vector<std::string> ids = run_ids(experiment, inputs);
   refuse_own_inputs(inputs, folder.path());
   folder.begin_sweep(ids, plan.tables);
   for (std::size_t i = 0; i < ids.size(); ++i) experiment.runs[i].id = std::move(ids[i]);

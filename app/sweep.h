@@ -9,8 +9,8 @@
 namespace kvlab {
 
 struct SweepOptions {
-  int jobs = 0;     // runs at a time; 0: as many as the machine has cores
-  std::string out;  // results folder; "": results/NAME
+  int jobs = 0;       // runs at a time; 0: as many as the machine has cores
+  std::string out;    // results folder; "": results/NAME
   bool join = false;  // `out` may belong to another experiment
   bool fast_forward = true;
   bool quiet = false;           // errors and nothing else

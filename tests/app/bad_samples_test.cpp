@@ -34,7 +34,7 @@ class BadSample : public AppTest {
     EXPECT_FALSE(std::filesystem::exists("out"));
     EXPECT_EQ(called.status, 2);
     EXPECT_EQ(called.out, "");
-    const std::string before = "kvlab: run 1 of 1 (seed=1) failed: ";
+    const std::string before = "kvlab: run 0001 (seed=1) failed: ";
     EXPECT_TRUE(called.err.starts_with(before)) << called.err;
     EXPECT_EQ(std::count(called.err.begin(), called.err.end(), '\n'), 1) << called.err;
     return called.err.substr(std::min(before.size(), called.err.size()));

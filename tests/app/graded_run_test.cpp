@@ -30,6 +30,11 @@ class GradedRun : public AppTest {
           "eval: eval.jsonl\n"
           "kv_policy: [{recipe: full}, {recipe: snapkv, budget_tokens: 4}, {recipe: streaming, budget_tokens: 40}]\n");
   }
+  // The folder of a sweep that was cut off.
+  static void make_partial() {
+    const ResultsFolder folder("out", load_experiment("graded.yaml", {}), ResultsFolder::Joins::kNo);
+    std::filesystem::create_directories(folder.partial());
+  }
   static std::string key_of(const std::filesystem::path& run) {
     const std::string manifest = read(run / "manifest.json"), name = "\"input_key\": \"";
     const std::size_t at = manifest.find(name) + name.size();
@@ -72,7 +77,7 @@ TEST_F(GradedRun, ATaskWithACommaIsOneField) {
 TEST_F(GradedRun, WhatWasLeftOfABlockIsNotMixedWithTheRest) {
   ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "whole"}).status, 0);
   const std::filesystem::path partial = "out/partial/" + key_of(run_folder("whole")) + ".txt";
-  std::filesystem::create_directories("out/partial");
+  make_partial();
   write(partial, "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
   write("out/partial/of_other_settings.txt", "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
   ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "out"}).status, 0);
@@ -120,9 +125,11 @@ TEST_F(GradedRun, TheTableHasADashForATaskThatARunDoesNotHave) {
   const std::string header = "run           recipe     budget                eval        bytes     kl  a     b      mean\n";
   ASSERT_NE(called.out.find(header), std::string::npos) << called.out;
   const std::string table = called.out.substr(called.out.find(header));
-  EXPECT_NE(table.find("\n" + run_id("out") + "  full                             eval.jsonl   1.00  0.000  0.00  -     0.000\n"), std::string::npos)
+  EXPECT_NE(table.find("\n" + run_id("out") + "  full                             eval.jsonl   1.00  0.000  0.00  -     0.000\n"),
+            std::string::npos)
       << table;
-  EXPECT_NE(table.find("\n" + run_id("out", 3) + "  streaming  40 allocator pyramid  b.jsonl      1.03  0.000  -     0.00  0.000\n"), std::string::npos)
+  EXPECT_NE(table.find("\n" + run_id("out", 3) + "  streaming  40 allocator pyramid  b.jsonl      1.03  0.000  -     0.00  0.000\n"),
+            std::string::npos)
       << table;
 }
 
@@ -206,7 +213,7 @@ TEST_F(GradedRun, ReplayTellsOfEveryAnswerWhetherItIsFound) {
 
 TEST_F(GradedRun, AStoppedRunSaysThatItsAnswersAreKept) {
   ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "whole"}).status, 0);
-  std::filesystem::create_directories("out/partial");
+  make_partial();
   write("out/partial/of_other_settings.txt", "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
   const auto stopped = [] {
     stop_requested() = true;

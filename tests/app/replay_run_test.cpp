@@ -108,7 +108,8 @@ TEST_F(ReplayRun, SameBytesTwiceAndWithOneJob) {
 
 TEST_F(ReplayRun, TheTableNamesRecipesOnce) {
   const Called called = call({"run", kFileExperiment, "--out", "out"});
-  EXPECT_NE(called.out.find("run   recipe     kv_policy.budget_tokens  attention_mass  output_rel_err  needle_kept"), std::string::npos)
+  EXPECT_NE(called.out.find("run           recipe     kv_policy.budget_tokens  attention_mass  output_rel_err  needle_kept"),
+            std::string::npos)
       << called.out;
 }
 

@@ -99,7 +99,8 @@ TEST_F(RunTest, ResolvedRunsFromAnywhereAndGivesTheSame) {
   for (const char* file : {"summary.csv", "requests.csv", "timeline.csv"})
     EXPECT_EQ(read(fs::path("again") / file), read(first / file)) << file;
   // The same inputs, so nothing is done again, neither there nor for the file that this run wrote.
-  EXPECT_NE(call({"run", "again/resolved.yaml", "--out", first.string(), "--join"}).out.find("4 of 4 runs were there already"), std::string::npos);
+  EXPECT_NE(call({"run", "again/resolved.yaml", "--out", first.string(), "--join"}).out.find("4 of 4 runs were there already"),
+            std::string::npos);
   ASSERT_EQ(call({"run", (run_folder(first, 2) / "resolved.yaml").string(), "--out", "one"}).status, 0);
   const CsvTable one = read_csv("one/summary.csv"), all = read_csv(first / "summary.csv");
   EXPECT_EQ(one.rows[0][one.at("e2e_max_ms")], all.rows[2][all.at("e2e_max_ms")]);
@@ -129,7 +130,7 @@ TEST_F(RunTest, AFailedRunIsReportedAndTheRestFinishes) {
   write("two.yaml", "model: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\ntrace: {file: [bad.jsonl, good.jsonl], block_size: 512}\n");
   const Called called = call({"run", "two.yaml"});
   EXPECT_EQ(called.status, 2);
-  EXPECT_NE(called.err.find("kvlab: run 1 of 2 (trace.file=bad.jsonl seed=1) failed: bad.jsonl:2"), std::string::npos) << called.err;
+  EXPECT_NE(called.err.find("kvlab: run 0001 (trace.file=bad.jsonl seed=1) failed: bad.jsonl:2"), std::string::npos) << called.err;
   const CsvTable summary = read_csv("results/two/summary.csv");
   ASSERT_EQ(summary.rows.size(), 1U);
   EXPECT_EQ(summary.rows[0][1], "good.jsonl");
@@ -230,7 +231,8 @@ int status_of_interrupted(const std::vector<std::string>& arguments, const std::
 
 TEST_F(RunTest, OnlySweepsHearAnInterrupt) {
   write("many.yaml", std::string(kSmall) + "scheduler: vllm_v1\nseeds: 60\n");
-  const int swept = status_of_interrupted({"run", "many.yaml", "--jobs", "1", "--quiet", "--out", "many"}, [] { return num_runs("many") >= 2; });
+  const int swept =
+      status_of_interrupted({"run", "many.yaml", "--jobs", "1", "--quiet", "--out", "many"}, [] { return num_runs("many") >= 2; });
   ASSERT_TRUE(WIFEXITED(swept));
   EXPECT_EQ(WEXITSTATUS(swept), 130);
   const std::size_t complete = read_csv("many/summary.csv").rows.size();
