@@ -32,7 +32,7 @@ std::vector<fs::path> files_of(const InputFile& input) {
   std::error_code error;
   if (!fs::is_directory(input.path, error)) return {input.path};
   std::vector<fs::path> files;
-  for (const auto& entry : fs::recursive_directory_iterator(input.path, error))
+  for (const auto& entry : fs::recursive_directory_iterator(input.path, fs::directory_options::skip_permission_denied, error))
     if (entry.is_regular_file(error)) files.push_back(entry.path());
   std::sort(files.begin(), files.end());
   return files;
@@ -79,7 +79,7 @@ InputFiles::InputFiles(const Experiment& experiment) : experiment_(experiment) {
     if (!is_new) continue;
     visit(experiment.expanded_tree(run), "", list->second);
     for (const InputFile& file : list->second)
-      if (!stamps_.contains(file.path.string())) stamps_.emplace(file.path.string(), stamps_of(file));
+      if (std::error_code error; fs::is_regular_file(file.path, error)) look_at(file);
   }
 }
 
@@ -89,7 +89,7 @@ void InputFiles::add_spec_files(const Choices* choices, const std::set<std::stri
     const fs::path path = fs::path(file).lexically_normal();
     if (std::any_of(list.begin(), list.end(), [&](const InputFile& f) { return f.path == path; })) continue;
     list.push_back({"named: " + path.filename().string(), path});
-    if (!stamps_.contains(path.string())) stamps_.emplace(path.string(), stamps_of(list.back()));
+    look_at(list.back());
   }
 }
 
@@ -136,7 +136,12 @@ InputFiles::Stamps InputFiles::stamps_of(const InputFile& file) {
   return stamps;
 }
 
+void InputFiles::look_at(const InputFile& file) {
+  if (!stamps_.contains(file.path.string())) stamps_.emplace(file.path.string(), stamps_of(file));
+}
+
 std::string InputFiles::fingerprint(const InputFile& file) {
+  look_at(file);
   auto known = fingerprint_.find(file.path.string());
   if (known == fingerprint_.end()) {
     const std::uint64_t hash = file.is_model ? fingerprint_of_files(file.path, files_of_model(file.path)) : fingerprint_of_path(file.path);

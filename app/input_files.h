@@ -23,7 +23,8 @@ struct InputFile {
 };
 using InputList = std::vector<InputFile>;
 
-// Files that an experiment names. Each is looked at once, before anything reads it, and its fingerprint is computed once.
+// Files that an experiment names. Each is looked at once, a file before anything reads it and a folder when its fingerprint is computed,
+// which happens once, before the first run.
 class InputFiles {
  public:
   explicit InputFiles(const Experiment& experiment);
@@ -44,6 +45,7 @@ class InputFiles {
   using Stamp = std::tuple<std::uint64_t, std::uint64_t, std::int64_t, std::int64_t, std::int64_t>;
   using Stamps = std::vector<std::pair<std::string, Stamp>>;
   static Stamps stamps_of(const InputFile& file);
+  void look_at(const InputFile& file);
   void visit(const YAML::Node& node, const std::string& key, InputList& found) const;
   void add_named(const std::string& key, const std::string& text, InputList& found) const;
 

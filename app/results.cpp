@@ -94,6 +94,7 @@ ResultsFolder::ResultsFolder(fs::path folder, const Experiment& experiment, Join
                      "folder with --out, or an empty one");
   if (kind_without_link(runs()) == PathKind::kOther || kind_of(runs()) == PathKind::kFile)
     throw InputError(runs().string() + ": is not a folder; kvlab keeps its runs there: move it away");
+  kind_without_link(partial());
   lock_.take(folder_);
   read_marker();  // what another program wrote until now
   require_experiment(experiment, joins);

@@ -15,76 +15,25 @@
 #include <set>
 #include <thread>
 
-#include "app/graded_runs.h"
 #include "app/host_pairs.h"
 #include "app/input_files.h"
 #include "app/progress.h"
-#include "app/real_log.h"
 #include "app/report.h"
 #include "app/results.h"
 #include "app/run.h"
 #include "app/run_manifest.h"
 #include "app/safe_files.h"
-#include "app/setup.h"
 #include "app/stop_signals.h"
+#include "app/sweep_plan.h"
 #include "app/text_file.h"
 #include "app/validate.h"
 #include "app/view.h"
-#include "base/usage.h"
 
 namespace kvlab {
 
 namespace fs = std::filesystem;
 
 namespace {
-
-// What the plans of all runs have in common, or ask for at the end.
-struct SweepPlan {
-  std::string validate_requests;
-  double max_diff_frac = 0;
-  std::vector<RunKind> kinds;      // of each run
-  std::vector<CodeVersion> codes;  // of each run
-  std::set<std::string> tables;    // that the sweep will write
-  SampleSets samples;
-};
-
-void add_tables(const RunPlan& plan, const Experiment& experiment, std::set<std::string>& tables) {
-  tables.insert({"summary.csv", "manifest.json", "resolved.yaml"});
-  if (plan.kind == RunKind::kAccuracy) return static_cast<void>(tables.insert("answers.csv"));
-  tables.insert({"requests.csv", "timeline.csv"});
-  if (plan.kind == RunKind::kReplay) tables.insert({"heads.csv", "steps.csv"});
-  if (plan.kind == RunKind::kServing) tables.insert("engine_steps.csv");
-  if (plan.search) tables.insert("search.csv");
-  if (plan.wants_perfetto && experiment.runs.size() == 1) tables.insert("trace.json");
-  if (!plan.validate_requests.empty()) tables.insert({"validation.csv", "throughput.csv", "steps.csv"});
-}
-
-// Everything that can be wrong with any run, before the first starts. Runs that differ in their seed alone are checked once.
-SweepPlan check_all(const Experiment& experiment, const SweepOptions& options, InputFiles& inputs) {
-  SweepPlan all;
-  const Choices* last = nullptr;
-  for (const RunSpec& run : experiment.runs) {
-    if (last == run.choices.get()) {
-      all.kinds.push_back(all.kinds.back());
-      all.codes.push_back(all.codes.back());
-      continue;
-    }
-    last = run.choices.get();
-    Params p(experiment.config, run.choices, "the experiment");
-    const UsageLog usage;
-    const RunPlan plan = read_run_plan(p, run.seed);
-    all.kinds.push_back(plan.kind);
-    all.codes.push_back(code_version(usage.sources()));
-    if (!options.fast_forward) all.codes.back()["--fast-forward"] = "off";
-    inputs.add_spec_files(last, usage.files());
-    add_tables(plan, experiment, all.tables);
-    if (plan.accuracy && !all.samples.contains(plan.accuracy->text)) all.samples[plan.accuracy->text] = read_samples(*plan.accuracy);
-    all.validate_requests = plan.validate_requests;
-    all.max_diff_frac = plan.max_diff_frac;
-    if (!all.validate_requests.empty()) read_real_log(all.validate_requests);
-  }
-  return all;
-}
 
 // A file that is read would be replaced by what is written.
 void refuse_own_inputs(const InputFiles& inputs, const fs::path& folder) {
