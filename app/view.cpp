@@ -52,7 +52,7 @@ void append_rows(TextFile& out, const fs::path& path, std::string& header) {
 // Joins a run's table with the sweep's axes: run, axes, seed, and the columns that are no axis.
 class SummaryJoin {
  public:
-  SummaryJoin(const fs::path& path, const Experiment& experiment) : out_(path), experiment_(experiment) {
+  SummaryJoin(const fs::path& path, const Experiment& experiment) : out_(path) {
     for (const std::string& axis : experiment.axes) axes_.push_back(axis_column(axis));
   }
 
@@ -87,7 +87,6 @@ class SummaryJoin {
   }
 
   TextFile out_;
-  const Experiment& experiment_;
   std::vector<std::string> axes_, columns_, header_;
   std::vector<std::size_t> kept_;
 };
