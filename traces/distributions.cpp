@@ -101,6 +101,7 @@ class FromTrace final : public CountDistribution {
     options.block_size = p.optional<std::int32_t>("block_size", 0, 0, kMaxCount, "mooncake: tokens per hash id");
     options.skip_failed = p.flag("skip_failed", false, "burstgpt: pass over requests without response");
     options.any_order = true;
+    options.uses_arrivals = false;
     if (column == TraceColumn::kOutputTokens) paired_ = p.flag("paired", false, "take the row that the prompt's length came from");
     if (p.is_describing()) return;
     const std::unique_ptr<RowReader> reader = open_trace(file, format, options);

@@ -1,0 +1,37 @@
+#include "traces/ignored_columns.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/text.h"
+#include "traces/line_reader.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr std::array<std::string_view, 17> kHarmless{"id",     "request_id", "index",    "type",    "request_type", "turn",
+                                                     "model",  "user",       "user_id",  "client",  "client_id",    "duration",
+                                                     "source", "category",   "language", "comment", "dataset"};
+
+}  // namespace
+
+void IgnoredColumns::pass_over(const LineReader& at, std::string_view column, std::span<const std::string_view> known) {
+  if (std::ranges::find(found_, column) != found_.end()) return;
+  if (std::ranges::find(kHarmless, column) == kHarmless.end() && std::ranges::find(asked_, column) == asked_.end()) {
+    const std::vector<std::string> names(known.begin(), known.end());
+    const std::string_view shown = column.substr(0, 64);
+    at.fail("unknown column " + quoted(column) + suggestion(shown, names) +
+            (nearest_name(shown, names).empty() ? "; 'ignore_columns' passes over those that it names" : ""));
+  }
+  found_.emplace_back(column);
+}
+
+std::string IgnoredColumns::text() const {
+  if (found_.empty()) return "";
+  return fmt::format("{} column{} ignored: {}", found_.size(), found_.size() == 1 ? "" : "s", join(found_, ", "));
+}
+
+}  // namespace kvlab
