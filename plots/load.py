@@ -32,6 +32,7 @@ class Results:
     timeline: pd.DataFrame = None
     validation: pd.DataFrame = None
     throughput: pd.DataFrame = None
+    validation_steps: pd.DataFrame = None
     steps: pd.DataFrame = None
     heads: pd.DataFrame = None
 
@@ -41,7 +42,7 @@ class Results:
 
     @property
     def is_replay(self):
-        """KV policies on recorded attention; `steps` then holds decode steps."""
+        """KV policies on recorded attention."""
         return self.measures_attention and not self.is_accuracy and "ttft_p50_ms" not in self.summary.columns
 
     @property
