@@ -155,6 +155,13 @@ void read_slo(Params& p, SimSetup& setup) {
   slo.reject_unread();
 }
 
+// A pipe can be read once.
+void refuse_pipe(const Params& p, const std::string& key) {
+  const std::string path = p.resolve_file(p.inline_text(key, ""));
+  if (special_file(path) == "a pipe")
+    p.fail_at(key, fmt::format("'{}' is a pipe, and a run reads it more than once: save it to a file", path));
+}
+
 std::optional<SearchPlan> read_search(Params& p, bool has_slo) {
   Params s = p.optional_child("search", "search");
   if (!p.has("search")) return std::nullopt;
@@ -232,14 +239,8 @@ void read_simulation(Params& p, RunPlan& plan) {
   }
   plan.max_diff_frac = validate.optional<double>(
       "max_diff_frac", 0, 0, 100, "with 'host: [sim, engine]': an error when a median over the seeds differs by more; 0: never");
+  refuse_pipe(validate, "requests");
   validate.reject_unread();
-}
-
-// A pipe can be read once.
-void refuse_pipe_as_trace(const Params& trace) {
-  const std::string path = trace.resolve_file(trace.inline_text("file", ""));
-  if (special_file(path) == "a pipe")
-    trace.fail_at("file", fmt::format("'{}' is a pipe, and a run reads its trace more than once: save it to a file", path));
 }
 
 void read_mrc(Params& p, RunPlan& plan) {
@@ -322,7 +323,7 @@ RunPlan read_run_plan(Params& p, std::uint64_t seed) {
   if (host == 2) read_serving(p, plan);
   Params trace = p.child("trace", "trace");
   if (trace.flag("perfetto", false, "write trace.json for ui.perfetto.dev")) plan.wants_perfetto = true;
-  refuse_pipe_as_trace(trace);
+  refuse_pipe(trace, "file");
   plan.open_trace = [trace, seed] {
     Params own = trace;
     return make_trace(own, seed);

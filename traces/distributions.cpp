@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/file_kind.h"
 #include "base/run_limit.h"
 #include "base/text.h"
 #include "traces/formats.h"
@@ -104,6 +105,8 @@ class FromTrace final : public CountDistribution {
     options.uses_arrivals = false;
     if (column == TraceColumn::kOutputTokens) paired_ = p.flag("paired", false, "take the row that the prompt's length came from");
     if (p.is_describing()) return;
+    if (special_file(file) == "a pipe")
+      p.fail_at("file", "'" + file + "' is a pipe, and lengths are read more than once: save it to a file");
     const std::unique_ptr<RowReader> reader = open_trace(file, format, options);
     for (TraceRequest r; reader->next(r);) values_.push_back(column == TraceColumn::kPromptTokens ? r.prompt_tokens : r.output_tokens);
   }

@@ -140,8 +140,13 @@ TEST_F(LogKinds, PipesAreRefusedWithoutWaiting) {
   ASSERT_EQ(call({"run", "small.yaml", "--out", "out"}).status, 0);
   ASSERT_EQ(::mkfifo("pipe", 0600), 0);
   EXPECT_NE(call({"run", "small.yaml", "--out", "o", "--set", "trace={file: pipe}"})
-                .err.find("'pipe' is a pipe, and a run reads its trace more than once: save it to a file"),
+                .err.find("'pipe' is a pipe, and a run reads it more than once: save it to a file"),
             std::string::npos);
+  EXPECT_NE(call({"run", "small.yaml", "--out", "o", "--set", "validate={requests: pipe}"}).err.find("'pipe' is a pipe"),
+            std::string::npos);
+  EXPECT_NE(
+      call({"run", "small.yaml", "--out", "o", "--set", "trace.generate.prompt_tokens={trace: {file: pipe}}"}).err.find("'pipe' is a pipe"),
+      std::string::npos);
   EXPECT_NE(call({"trace", "inspect", "pipe"}).err.find("pipe: is a pipe; a trace file is expected: save it to one"), std::string::npos);
   EXPECT_NE(call({"validate", "--requests", "pipe", "--against", "out"}).err.find("pipe: is a pipe; a file is expected"),
             std::string::npos);
