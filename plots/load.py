@@ -116,12 +116,20 @@ def label_of(row, axes, alone):
     return ", ".join(parts)
 
 
+def _without_marks(rows):
+    """Takes away the mark of text that a spreadsheet would compute."""
+    for column in rows.select_dtypes(object).columns:
+        rows[column] = rows[column].map(lambda v: v[1:] if isinstance(v, str) and re.match("'+[=+@-]", v) else v)
+    return rows
+
+
 def _read(folder, table):
     path = folder / f"{table}.csv"
     if not path.exists():
         return None
     try:
-        return pd.read_csv(path, dtype=_CSV[table], converters={"task": str})  # a task may be called NA
+        rows = pd.read_csv(path, dtype=_CSV[table], converters={"task": str})  # a task may be called NA
+        return _without_marks(rows) if table == "summary" else rows
     except pd.errors.EmptyDataError:
         raise ResultsError(f"{path}: empty, not even a header line") from None
     except (pd.errors.ParserError, ValueError, UnicodeDecodeError) as error:

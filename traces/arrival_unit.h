@@ -26,6 +26,8 @@ class ArrivalUnit {
   [[nodiscard]] std::string remark(std::string_view column, bool is_whole) const;
 
  private:
+  [[nodiscard]] bool in_ms() const { return unit_ns_ == 1'000'000; }
+  [[nodiscard]] bool is_too_slow(double rate_per_s) const;
   [[nodiscard]] bool is_too_fast(double span_s, double rate_per_s, bool is_whole) const;
 
   std::int64_t unit_ns_;

@@ -12,9 +12,10 @@ namespace kvlab {
 
 namespace {
 
-constexpr std::array<std::string_view, 17> kHarmless{"id",     "request_id", "index",    "type",    "request_type", "turn",
-                                                     "model",  "user",       "user_id",  "client",  "client_id",    "duration",
-                                                     "source", "category",   "language", "comment", "dataset"};
+constexpr auto kHarmless = std::to_array<std::string_view>(
+    {"id",         "request_id", "req_id",   "uuid",    "index",     "name",   "type", "request_type", "turn",   "model",
+     "model_name", "user",       "user_id",  "client",  "client_id", "tenant", "app",  "app_id",       "region", "duration",
+     "source",     "category",   "language", "comment", "dataset",   "label",  "tag",  "tags"});
 
 }  // namespace
 

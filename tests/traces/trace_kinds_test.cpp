@@ -62,6 +62,7 @@ TEST(ArrivalUnit, RemarksOnTimesOfAnotherUnitOnly) {
       {"a minute in seconds", mooncake_rows({"0.5", "1.25", "61.114"}), true},
       {"two hours in seconds", mooncake_rows(evenly(1000, 7.2005, 4)), true},
       {"whole seconds", mooncake_rows(evenly(100, 5, 0)), true},
+      {"microseconds", mooncake_rows({"0", "2000000", "5000000"}), true},
       {"two hours in ms", mooncake_rows(evenly(1000, 7200, 0)), false},
       {"ms with fractions, as this program writes them", mooncake_rows(evenly(1000, 200.125, 3)), false},
       {"all at once", mooncake_rows(evenly(100, 0, 0)), false},
@@ -142,9 +143,9 @@ TEST(LengthsOnly, RunWhereArrivalsAreGiven) {
 
 TEST(IgnoredColumns, HarmlessOnesAndThoseNamedAreCounted) {
   const TempFolder folder;
-  const std::string csv = folder.write("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens,model,region\n2024-01-01 00:00:00,3,1,m,eu\n");
-  EXPECT_NE(error_of([&] { trace_with(csv); }).find(":1: unknown column 'region'; known: "), std::string::npos);
-  EXPECT_EQ(trace_with(csv, "ignore_columns: region").skipped(), "2 columns ignored: model, region");
+  const std::string csv = folder.write("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens,model,zone\n2024-01-01 00:00:00,3,1,m,eu\n");
+  EXPECT_NE(error_of([&] { trace_with(csv); }).find(":1: unknown column 'zone'; known: "), std::string::npos);
+  EXPECT_EQ(trace_with(csv, "ignore_columns: zone").skipped(), "2 columns ignored: model, zone");
   const std::string jsonl =
       folder.write("t.jsonl", R"({"timestamp":0,"type":"text","input_length":3,"output_length":1,"a":{"b":[1]},"c":null}
 {"timestamp":5000,"input_length":3,"output_length":1,"a":2,"user_id":"x"}
