@@ -44,6 +44,7 @@ const std::multimap<std::string, std::string>& known_beginnings() {
                                                                 {"engine_steps.csv", "run,step,"},
                                                                 {"trace.json", "{\"displayTimeUnit\""},
                                                                 {"validation.csv", ""},
+                                                                {"validation_steps.csv", "padded_batch,"},
                                                                 {"throughput.csv", "time_s,"},
                                                                 {"resolved.yaml", ""},
                                                                 {"manifest.json", "{"}};
@@ -238,15 +239,8 @@ void ResultsFolder::remove(const std::string& name) {
   if (is_own(name)) fs::remove(folder_ / name);
 }
 
-bool ResultsFolder::has_validation_steps() const {
-  std::ifstream stream(folder_ / "steps.csv");
-  std::string header;
-  return std::getline(stream, header) && header.starts_with("padded_batch,");
-}
-
 void ResultsFolder::remove_comparisons() {
-  for (const char* name : {"validation.csv", "throughput.csv"}) remove(name);
-  if (has_validation_steps()) remove("steps.csv");
+  for (const char* name : kValidationFiles) remove(name);
 }
 
 void ResultsFolder::remove_if_new() {

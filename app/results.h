@@ -10,6 +10,9 @@
 
 namespace kvlab {
 
+// All that a validation may write.
+inline constexpr const char* kValidationFiles[] = {"validation.csv", "throughput.csv", "validation_steps.csv"};
+
 // Names the folder in the file KVLAB_RESULT_FILE, if there is such a variable: the front door draws figures of it.
 void name_results(const std::string& folder);
 
@@ -43,9 +46,7 @@ class ResultsFolder {
   [[nodiscard]] std::filesystem::path fresh_of(const std::string& name) const;
   // Removes a file at the top if kvlab wrote it.
   void remove(const std::string& name);
-  // Both replays and validations have a steps.csv.
-  [[nodiscard]] bool has_validation_steps() const;
-  // Removes what compares the runs with others: validation.csv, throughput.csv, and steps.csv where it is a validation's.
+  // Removes what compares the runs with others: the files of a validation.
   void remove_comparisons();
 
   // What runs that were cut off leave to those that go on, where there is any.

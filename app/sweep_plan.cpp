@@ -15,7 +15,7 @@ void add_tables(const RunPlan& plan, const Experiment& experiment, std::set<std:
   if (plan.kind == RunKind::kServing) tables.insert("engine_steps.csv");
   if (plan.search) tables.insert("search.csv");
   if (plan.wants_perfetto && experiment.runs.size() == 1) tables.insert("trace.json");
-  if (!plan.validate_requests.empty()) tables.insert({"validation.csv", "throughput.csv", "steps.csv"});
+  if (!plan.validate_requests.empty()) tables.insert(std::begin(kValidationFiles), std::end(kValidationFiles));
 }
 
 }  // namespace

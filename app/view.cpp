@@ -135,7 +135,7 @@ void join_runs(ResultsFolder& folder, const Experiment& experiment, const std::v
       if (const fs::path part = folder.runs() / id / name; is_joined && kind_of(part) == PathKind::kFile) parts.push_back(part);
     if (join_table(fresh_of(name), parts))
       fresh[name] = folder.fresh_of(name);
-    else if (name != "steps.csv" || !folder.has_validation_steps())
+    else
       folder.remove(name);
   }
   folder.replace(fresh);

@@ -16,7 +16,7 @@ bool has_tables_of(const ResultsFolder& folder, const std::vector<std::string>& 
 
 // Joins the tables of complete runs (places in experiment.runs) at the top of the folder: summary.csv with the sweep's axes between `run`
 // and `seed`, and the others as they are. A run that several points of the grid share has a row in summary.csv for each of them, and is in
-// the others once. A validation's steps.csv stays where no run has one.
+// the others once.
 void join_runs(ResultsFolder& folder, const Experiment& experiment, const std::vector<std::size_t>& complete);
 
 }  // namespace kvlab

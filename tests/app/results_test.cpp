@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 // A trace of one request.
-constexpr const char* kRow = "{\"timestamp\": 0, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [1, 2]}\n";
+constexpr const char* kOneRequest = "{\"timestamp\": 0, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [1, 2]}\n";
 
 class ResultsTest : public AppTest {
  protected:
@@ -119,8 +119,9 @@ TEST_F(ResultsTest, AFolderOfAnotherExperimentIsRefused) {
 TEST_F(ResultsTest, AFolderThatIsNotKvlabsIsRefusedAndStaysAsItIs) {
   fs::create_directories("out/runs/jan01");
   write("out/runs/jan01/weights.pt", "weights");
-  write("out/requests.csv", kRow);
-  write("own.yaml", "model: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\ntrace: {file: out/requests.csv, format: mooncake, block_size: 512}\n");
+  write("out/requests.csv", kOneRequest);
+  write("own.yaml",
+        "model: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\ntrace: {file: out/requests.csv, format: mooncake, block_size: 512}\n");
   const auto before = contents("out");
   for (const char* file : {"small.yaml", "own.yaml"})
     EXPECT_THAT(refused({file, "--out", "out"}).err, HasSubstr("out: holds files and is no results folder of kvlab"));
@@ -157,8 +158,9 @@ TEST_F(ResultsTest, FilesThatAreNotKvlabsStay) {
 
 TEST_F(ResultsTest, AnInputInTheResultsFolderIsNotReplaced) {
   ASSERT_EQ(done({"small.yaml", "--out", "out"}), 2);
-  write("own.yaml", "model: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\ntrace: {file: out/requests.csv, format: mooncake, block_size: 512}\n");
-  write("out/requests.csv", kRow);
+  write("own.yaml",
+        "model: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\ntrace: {file: out/requests.csv, format: mooncake, block_size: 512}\n");
+  write("out/requests.csv", kOneRequest);
   const std::string trace = read("out/requests.csv");
   EXPECT_THAT(refused({"own.yaml", "--out", "out", "--join"}).err, HasSubstr("out/requests.csv: is read by the experiment"));
   EXPECT_EQ(read("out/requests.csv"), trace);
@@ -264,7 +266,7 @@ class ChangedInput : public ResultsTest {
  protected:
   void SetUp() override {
     ResultsTest::SetUp();
-    write("trace.jsonl", kRow);
+    write("trace.jsonl", kOneRequest);
     fs::copy_file(KVLAB_SOURCE_DIR "/profiles/hardware/h100.yaml", "card.yaml");
     write("two.yaml",
           "model: llama-3.1-8b\nhardware: card.yaml\nscheduler: vllm_v1\nseeds: 2\ntrace: {file: trace.jsonl, block_size: 512}\n");
@@ -276,7 +278,7 @@ TEST_F(ChangedInput, AlsoWhereTheBytesAreTheSameAgain) {
   InputFiles files(experiment);
   const std::vector<std::string> ids = run_ids(experiment, files);
   EXPECT_NO_THROW(files.require_unchanged(experiment.runs[0]));
-  write("new.jsonl", kRow);
+  write("new.jsonl", kOneRequest);
   fs::rename("new.jsonl", "trace.jsonl");
   EXPECT_THROW(files.require_unchanged(experiment.runs[1]), InputError);
   InputFiles again(experiment);
@@ -291,7 +293,7 @@ TEST_F(ChangedInput, AlsoWhereTheBytesAreTheSameAgain) {
 // The trace is replaced while the first of two runs reads it: neither is kept, and the same command does both.
 TEST_F(ChangedInput, ARunThatReadsItIsNotKept) {
   std::string rows;
-  for (int i = 0; i < 20000; ++i) rows += kRow;
+  for (int i = 0; i < 20000; ++i) rows += kOneRequest;
   write("trace.jsonl", rows);
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
