@@ -30,4 +30,8 @@ struct QuantizationPlan {
 // What quantization_config says, by its method. Sets the model's quantization and, where the scheme has one, its kv_dtype.
 QuantizationPlan read_quantization_plan(Params& q, ModelSpec& m);
 
+// Its parts for schemes that list groups of modules, or name an algorithm.
+QuantizationPlan read_compressed_tensors(Params& q, ModelSpec& m);
+QuantizationPlan read_modelopt(Params& outer, ModelSpec& m);
+
 }  // namespace kvlab
