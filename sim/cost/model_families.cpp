@@ -13,7 +13,7 @@ namespace {
 const std::vector<Family>& families() {
   static const std::vector<Family> all = {
       {.name = "llama", .sizes = {32000, 4096, 11008, 32, 32, 0, 0, 2048}, .keys = {"attention_bias", "mlp_bias"}},
-      {.name = "mistral", .sizes = {32000, 4096, 14336, 32, 32, 0, 0, 131072}, .keys = {"sliding_window"}},
+      {.name = "mistral", .sizes = {32000, 4096, 14336, 32, 32, 0, 0, 131072}, .keys = {"sliding_window", "max_window_layers"}},
       {.name = "ministral", .sizes = {32000, 4096, 14336, 32, 32, 8, 0, 131072}, .keys = {"sliding_window"}},
       {.name = "mixtral",
        .sizes = {32000, 4096, 14336, 32, 32, 8, 0, 131072},

@@ -169,7 +169,8 @@ const Family& family_of(Params& p, const ModelFile& file) {
 
 void read_lengths(Params& p, const Family& family, ModelSpec& m) {
   m.max_positions = p.optional<std::int64_t>("max_position_embeddings", family.sizes.positions, 0, 1 << 30, "longest sequence");
-  m.max_tokens = read_longest_text(p, m.max_positions);
+  const bool is_stretched = family.name == "gemma3_text";  // its max_position_embeddings are those after scaling
+  m.max_tokens = is_stretched ? m.max_positions : read_longest_text(p, m.max_positions);
 }
 
 ModelSpec read_spec(Params& p, const std::string& name, const std::string& path, const ModelFile& file) {

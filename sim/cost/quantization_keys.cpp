@@ -108,6 +108,11 @@ bool is_harmless(const std::string& key) {
                          "min_memory_available",
                          "pack_dtype",
                          "offload_to_disk",
+                         "quant_mode",
+                         "uri",
+                         "quantizer",
+                         "pre_quant_opt_config",
+                         "log_severity_level",
                          "hyb_act"},
                         key) ||
          key.starts_with("_");

@@ -255,13 +255,14 @@ TEST(ModelConfigs, LayersOfTwoKindsAreCountedEach) {
 TEST(ModelConfigs, TextConfigTakesWhatItLacksFromOutsideAndFromItsFamily) {
   const ModelSpec gemma =
       spec_of(R"("model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
-      "num_hidden_layers": 34, "sliding_window": 1024}, "vision_config": {"hidden_size": 1152}, "mm_tokens_per_image": 256, "kv_cache_dtype": "fp8")");
+      "num_hidden_layers": 34, "sliding_window": 1024, "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}, "vision_config": {"hidden_size": 1152}, "mm_tokens_per_image": 256, "kv_cache_dtype": "fp8")");
   EXPECT_EQ(gemma.q_heads, 8);
   EXPECT_EQ(gemma.kv_heads, 4);
   EXPECT_EQ(gemma.head_dim, 256);
   EXPECT_EQ(gemma.vocabulary, 262'208);
   EXPECT_EQ(gemma.hidden, 2560) << "not the vision tower's";
   EXPECT_EQ(gemma.kv_dtype, Dtype::kFp8);
+  EXPECT_EQ(gemma.max_tokens, 131'072);
   EXPECT_EQ(total_parameters(gemma), 3'880'263'168);  // of gemma-3-4b's text part, with 262,208 tokens
   EXPECT_THAT(gemma.remarks, testing::Contains(testing::HasSubstr("layers see a window of 1024 tokens")));
   EXPECT_THAT(gemma.remarks, testing::Contains(testing::HasSubstr("the text model alone")));
