@@ -125,7 +125,8 @@ bool is_multimodal_key(std::string_view key) {
              key,
              {"vision_", "visual_", "image_", "video_", "audio_", "mm_", "projector_", "multimodal_projector_", "boi_", "eoi_", "spatial_"},
              {"_token_index", "_token", "_config"}) ||
-         key == "ignore_index" || key == "pixel_shuffle_factor" || key == "downsample_factor" || key == "max_splits_per_img";
+         key == "ignore_index" || key == "pixel_shuffle_factor" || key == "projection_dim" || key == "alignment_intermediate_size" ||
+         key == "scale_factor" || key == "downsample_factor" || key == "max_splits_per_img";
 }
 
 bool is_off(const std::string& yaml) {

@@ -164,7 +164,7 @@ const Family& family_of(Params& p, const ModelFile& file) {
   if (family != nullptr) return *family;
   const std::string_view why = why_not_priced(file.family);
   p.fail_at("model_type", "model_type '" + file.family + "' is not priced" +
-                              (why.empty() ? suggestion(file.family, family_names()) : ": " + std::string(why)));
+                              (why.empty() ? "; priced: " + join(family_names(), ", ") : ": " + std::string(why)));
 }
 
 void read_lengths(Params& p, const Family& family, ModelSpec& m) {

@@ -34,7 +34,10 @@ Plan read_fp8(Params& q, const ModelSpec& /*m*/) {
 
 // Weights alone: GPTQ, AWQ and AutoRound. Zero points are counted where the file says that there are some.
 Plan read_integers(Params& q, const ModelSpec& m) {
-  check_quantization_keys(q, {"bits", "w_bit", "group_size", "q_group_size", "modules_to_not_convert"});
+  check_quantization_keys(q, {"bits", "w_bit", "group_size", "q_group_size", "modules_to_not_convert", "act_bits", "act_data_type",
+                              "act_dynamic", "act_group_size", "act_sym"});
+  if (q.optional<std::int64_t>("act_bits", 16, 1, 64, "bits of an activation") < 16)
+    q.fail_at("act_bits", "'act_bits' of quantization_config: only activations of 16 bits are priced for this method");
   if (q.has("dynamic") && !is_off(q.inline_text("dynamic", "")))
     q.fail_at("dynamic", "'dynamic' of quantization_config gives modules formats of their own, which is not priced");
   const auto num_bits = q.required<std::int64_t>(q.has("w_bit") ? "w_bit" : "bits", 2, 8, "bits of a weight");

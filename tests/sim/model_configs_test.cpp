@@ -132,6 +132,31 @@ const Published kPublished[] = {
      R"("model_type": "internlm2", "hidden_size": 4096, "intermediate_size": 14336, "num_key_value_heads": 8, "vocab_size": 92544,
        "bias": false, "attn_implementation": "eager")",
      7'737'708'544, 131'072},
+    {"Ministral-8B",
+     R"("model_type": "ministral", "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "head_dim": 128,
+       "vocab_size": 131072, "sliding_window": 32768)",
+     8'019'808'256, 147'456},
+    {"Qwen2-VL-7B, text", R"("model_type": "qwen2_vl_text", "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+       "num_attention_heads": 28, "num_key_value_heads": 4)",
+     7'615'616'512, 57'344},
+    {"Qwen3-VL-8B, text", R"("model_type": "qwen3_vl_text", "intermediate_size": 12288, "num_hidden_layers": 36, "num_key_value_heads": 8)",
+     8'190'735'360, 147'456},
+    {"Qwen3-VL-30B-A3B, text",
+     R"("model_type": "qwen3_vl_moe_text", "intermediate_size": 6144, "moe_intermediate_size": 768, "num_hidden_layers": 48,
+       "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8)",
+     30'532'122'624, 98'304},
+    {"Olmo-3-7B", R"("model_type": "olmo3", "vocab_size": 100278)", 7'298'011'136, 524'288},
+    {"EXAONE-4.0-1.2B",
+     R"("model_type": "exaone4", "hidden_size": 2048, "intermediate_size": 4096, "num_hidden_layers": 30, "num_key_value_heads": 8,
+       "head_dim": 64, "sliding_window": null, "sliding_window_pattern": null, "tie_word_embeddings": true)",
+     1'279'391'488, 61'440},
+    {"ERNIE-4.5-0.3B", R"("model_type": "ernie4_5")", 360'748'032, 18'432},
+    // By hand, from the shapes of the model classes.
+    {"arcee, as the class has it", R"("model_type": "arcee")", 163'840'000 + 32LL * (26'214'400 + 94'371'840 + 5'120) + 2'560, 327'680},
+    {"granitemoeshared, as the class has it", R"("model_type": "granitemoeshared", "shared_intermediate_size": 1024)",
+     262'144'000 + 32LL * (67'108'864 + 8 * 135'266'304LL + 32'768 + 12'582'912 + 8'192) + 4'096, 524'288},
+    {"Llama-4-Scout, text", R"("model_type": "llama4_text")",
+     2'068'971'520 + 48LL * (62'914'560 + 17 * 125'829'120LL + 81'920 + 10'240) + 5'120, 196'608},
 };
 
 TEST(ModelConfigs, WeightsAndKvAreThePublishedOnes) {
@@ -143,6 +168,13 @@ TEST(ModelConfigs, WeightsAndKvAreThePublishedOnes) {
     EXPECT_EQ(kv_bytes_per_token(m), model.kv_bytes);
     EXPECT_EQ(weight_bytes(m), 2 * total_parameters(m));
   }
+}
+
+TEST(ModelConfigs, EveryFamilyHasAPublishedConfig) {
+  std::string all;
+  for (const Published& model : kPublished) all += model.keys;
+  for (const std::string& family : family_names())
+    EXPECT_TRUE(all.find("\"" + family + "\"") != std::string::npos || all.find("\"" + family + "_text\"") != std::string::npos) << family;
 }
 
 // Of Llama-3.1-8B: 6.9793 B weights in layers' matrices, and 1.0510 B that keep 16 bits; with `scale` bits of scales per weight.
@@ -252,6 +284,51 @@ TEST(ModelConfigs, LayersOfTwoKindsAreCountedEach) {
   EXPECT_TRUE(spec_of(R"("model_type": "qwen3_moe", "num_experts": 0)").expert_layers.empty());
 }
 
+StepCost prompt_of(const TempFolder& folder, const std::string& keys, const std::string& card, std::int32_t tokens) {
+  const std::string model = folder.write("config.json", "{" + kWritten + ", " + keys + "}");
+  const CostSetup setup = setup_of("model: " + model + "\nhardware: " + card + "\n");
+  const PrefillPiece piece{tokens, 0};
+  StepShape shape;
+  shape.prefills = std::span(&piece, 1);
+  shape.head_rows = 1;
+  return make_cost_model(setup)->step(shape);
+}
+
+// Weights alone are widened and multiplied in 16 bits; quantized activations use the units that the card has.
+TEST(ModelConfigs, OnlyQuantizedActivationsComputeFaster) {
+  const TempFolder folder;
+  const auto prompt = [&](const std::string& scheme, const std::string& card) {
+    return prompt_of(folder, kLlama8b + scheme, card, 8000).total;
+  };
+  const std::string gptq8 = R"({"quant_method": "gptq", "bits": 8})", gptq4 = R"({"quant_method": "gptq", "bits": 4})",
+                    fp8 = R"({"quant_method": "fp8"})", nvfp4 = R"({"quant_method": "modelopt", "quant_algo": "NVFP4"})";
+  for (const char* card : {"h100", "a100-80gb"}) {
+    const Picoseconds plain = prompt("null", card);
+    EXPECT_EQ(prompt(gptq8, card), plain) << card;
+    EXPECT_EQ(prompt(gptq4, card), plain) << card;
+    EXPECT_EQ(prompt(nvfp4, card), plain) << card << " has no fp4 units";
+    const double ratio = static_cast<double>(prompt(fp8, card)) / static_cast<double>(plain);
+    if (std::string(card) == "h100") {
+      EXPECT_LT(ratio, 0.65);
+    } else {
+      EXPECT_EQ(ratio, 1);
+    }
+  }
+  EXPECT_LT(prompt(nvfp4, "rtxpro6000"), prompt(fp8, "rtxpro6000"));
+}
+
+// 4 layers, of which the first is dense: FLOPs are those of each layer's matrices and of attention, summed.
+TEST(ModelConfigs, FlopsOfLayersOfTwoKindsAddUp) {
+  const TempFolder folder;
+  const StepCost cost = prompt_of(folder, R"("model_type": "glm4_moe", "num_hidden_layers": 4, "hidden_size": 512, "num_attention_heads": 8,
+      "num_key_value_heads": 8, "intermediate_size": 2048, "moe_intermediate_size": 256, "n_routed_experts": 16, "num_experts_per_tok": 2, "vocab_size": 1024)",
+                                  "h100", 1);
+  const std::int64_t attention = 4 * 512 * 512, dense = 3 * 512 * 2048, routed = 512 * 16 + 3 * 512 * 256 * (2 + 1), head = 512 * 1024;
+  const auto matrices = static_cast<double>(2 * (4 * attention + dense + 3 * routed + head));
+  EXPECT_GT(static_cast<double>(cost.flops), matrices);
+  EXPECT_LT(static_cast<double>(cost.flops), 1.02 * matrices);  // norms, RoPE, attention of one token
+}
+
 TEST(ModelConfigs, TextConfigTakesWhatItLacksFromOutsideAndFromItsFamily) {
   const ModelSpec gemma =
       spec_of(R"("model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
@@ -295,7 +372,7 @@ TEST(ModelConfigs, WhatIsNotPricedIsRefusedByName) {
       {R"("model_type": "llama", "is_encoder_decoder": true)", "'is_encoder_decoder' = true is not priced"},
       {R"("model_type": "llama", "architectures": ["LlamaForSequenceClassification"])",
        "LlamaForSequenceClassification, which generates no text"},
-      {R"("model_type": "qwen")", "model_type 'qwen' is not priced; did you mean 'qwen2'?"},
+      {R"("model_type": "qwen")", "model_type 'qwen' is not priced; priced: arcee, cohere, cohere2"},
       {R"("model_type": "opt", "do_layer_norm_before": false)", "'do_layer_norm_before' = false is not priced for opt; only true is"},
       {R"("model_type": "clip", "text_config": {"hidden_size": 8})", "text_config needs 'model_type'"},
       {kLlama8b + R"({"quant_method": "squeezellm"})", "quantization_config: 'quant_method' = squeezellm is not priced; known: aqlm"},
