@@ -235,8 +235,11 @@ int run_sweep(const Experiment& experiment, const SweepOptions& options, std::os
   if (!options.quiet) print_report(experiment, sweep.states(), folder, out);
   if (!plan.validate_requests.empty() && status == 0)
     validate_results(plan.validate_requests, folder.path().string(), options.quiet ? nullptr : &out);
-  if (status == 0) compare_hosts(experiment, folder.path().string(), plan.max_diff_frac, options.quiet ? nullptr : &out);
-  if (status != 130) name_results(folder.path().string());
+  if (status != 130) {
+    name_results(folder.path().string());
+    compare_hosts(complete_part(experiment, complete), folder.path().string(), plan.max_diff_frac, options.quiet ? nullptr : &out);
+    report_failures(experiment, sweep.states(), err);
+  }
   if (!options.quiet) out << "wrote " << folder.path().string() << "\n" << std::flush;
   if (status == 130) sweep.report_stop(complete.size());
   return status;
