@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+import setting
 import style
 from fidelity import FAMILIES, _label_front, _legend, _looks, _name_rows, pareto
 from groups import at_budgets, parts_of
@@ -25,7 +26,7 @@ def points_of(rows):
     return table.sort_values("family", key=lambda f: f.map(list(FAMILIES).index), kind="stable", ignore_index=True)
 
 
-def _over_bytes(points, folder, name):
+def _over_bytes(points, model, folder, name):
     looks = _looks(points)
     figure, (left, right) = style.plt.subplots(1, 2, figsize=(style.PAGE_IN, 2.9))
     for policy, rows in points.groupby("name", sort=False):
@@ -34,7 +35,7 @@ def _over_bytes(points, folder, name):
             shown = rows if y == "exact_match_frac" else rows[rows[y] > 1e-6]
             axis.plot(shown["resident_bytes_frac"], shown[y], linewidth=0.7, alpha=0.75, markersize=3.2, markeredgewidth=0, linestyle="-", **looks[policy])
     left.axhline(points["full_exact_match_frac"].max(), color="black", linewidth=0.6, linestyle=":")
-    left.set_ylabel("Right answers (mean over tasks)")
+    left.set_ylabel("Right answers (mean over tasks)" + (f"\nof the model {model}" if model else ""))
     left.set_ylim(bottom=-0.02 * left.get_ylim()[1])  # marks at 0 are whole
     lossy = points[points["kl_to_full"] > 1e-6]
     if len(lossy):
@@ -72,10 +73,10 @@ def _by_task(points, full, folder, name):
     return style.save(figure, folder, name)
 
 
-def _draw_part(rows, folder, suffix, every):
+def _draw_part(rows, model, folder, suffix, every):
     """Figures of the rows that differ in policy, task, length and seed alone."""
     points = points_of(rows)
-    yield _over_bytes(points, folder, f"accuracy_bytes{suffix}"), ""
+    yield _over_bytes(points, model, folder, f"accuracy_bytes{suffix}"), ""
     full = rows.groupby("task", sort=False)[["num_answers", "full_exact_match_frac"]].apply(lambda t: np.average(t["full_exact_match_frac"], weights=t["num_answers"]))
     for end, chosen, note in at_budgets(points[points["name"] != "full"], every):
         if len(chosen):
@@ -88,5 +89,5 @@ def draw(results, folder, every=False):
         return
     results.need("summary", _SUMMARY, "the accuracy figures")
     for suffix, rows, drawn in parts_of(results.summary, results.axes, every):
-        for name, note in _draw_part(rows, folder, suffix, every):
+        for name, note in _draw_part(rows, setting.run_model(results.folder), folder, suffix, every):
             yield name, "; ".join(filter(None, (drawn, note)))
