@@ -6,7 +6,7 @@ import pandas as pd
 import setting
 import style
 from fidelity import FAMILIES, _label_front, _legend, _looks, _name_rows, pareto
-from groups import at_budgets, parts_of
+from groups import at_budgets, parts_of, sentence
 
 _SUMMARY = "recipe budget_tokens task length num_answers exact_match_frac kl_to_full bits_per_byte resident_bytes_frac full_exact_match_frac family".split()
 _ROW_IN = 0.125
@@ -56,7 +56,7 @@ def _over_bytes(points, model, folder, name):
     return style.save(figure, folder, name, handles, labels, columns)
 
 
-def _by_task(points, full, folder, name):
+def _by_task(points, full, note, folder, name):
     """Recipes by tasks at one setting, the full cache on top."""
     tasks = list(full.index)
     cells = np.array([full.to_numpy(), *(p.reindex(tasks).to_numpy() for p in points["by_task"])])
@@ -69,8 +69,7 @@ def _by_task(points, full, folder, name):
     _name_rows(axis, pd.concat([top, points[["name", "family"]]], ignore_index=True))
     axis.set_xticks(range(len(tasks)), tasks, rotation=45, ha="right", rotation_mode="anchor")
     axis.tick_params(axis="x", length=0, pad=1)
-    axis.set_title("Right answers (%)", fontsize=7, pad=3)
-    return style.save(figure, folder, name)
+    return style.save(figure, folder, name, title="Right answers (%)", note=sentence(note))
 
 
 def _draw_part(rows, model, folder, suffix, every):
@@ -80,7 +79,7 @@ def _draw_part(rows, model, folder, suffix, every):
     full = rows.groupby("task", sort=False)[["num_answers", "full_exact_match_frac"]].apply(lambda t: np.average(t["full_exact_match_frac"], weights=t["num_answers"]))
     for end, chosen, note in at_budgets(points[points["name"] != "full"], every):
         if len(chosen):
-            yield _by_task(chosen, full, folder, f"accuracy_tasks{suffix}{end}"), note
+            yield _by_task(chosen, full, note, folder, f"accuracy_tasks{suffix}{end}"), note
 
 
 def draw(results, folder, every=False):

@@ -128,6 +128,11 @@ def budgets_of(points):
     return found, common[(len(common) - 1) // 2] if common else 0
 
 
+def sentence(note):
+    """A note as it stands in a figure."""
+    return f"{note[0].upper()}{note[1:]}." if note else ""
+
+
 def at_budgets(points, every):
     """(end of the file name, points, note) for the budget to draw, or each: with the points that have none. No budgets: all in one."""
     budgets, middle = budgets_of(points)

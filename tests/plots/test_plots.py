@@ -696,6 +696,20 @@ class Frontier(FigureTest):
         for kind in ("pdf", "png"):
             self.assertGreater((drawn.folder / f"frontier.{kind}").stat().st_size, 2000)
 
+    def test_labels_of_long_latencies_are_in_seconds_and_apart(self):
+        graded, served = self.write((("full", ""), ("budget_tokens 128", "snapkv")))
+        served.summary["e2e_mean_ms"] += 120_000
+        with mock.patch.object(style.plt, "close"), mock.patch.object(Figure, "savefig"), mock.patch.object(style, "save", wraps=style.save) as save:
+            list(frontier.draw(graded, served, self.folder))
+        figure = save.call_args.args[0]
+        axis = figure.axes[1]
+        self.assertEqual(axis.get_xlabel(), "End-to-end latency (s)")
+        figure.canvas.draw()
+        boxes = [t.get_window_extent() for t in axis.get_xticklabels() if t.get_text() and axis.get_xlim()[0] <= t.get_position()[0] <= axis.get_xlim()[1]]
+        self.assertGreater(len(boxes), 2)
+        for a, b in zip(boxes, boxes[1:]):
+            self.assertFalse(_overlap(a, b))
+
     def test_folders_without_a_common_policy_are_an_error(self):
         self.write((("budget_tokens 64", "snapkv"),))
         with self.assertRaises(load.ResultsError) as caught:
