@@ -18,6 +18,7 @@
 #include "app/logits.h"
 #include "app/record.h"
 #include "app/results.h"
+#include "app/seeds.h"
 #include "app/sweep.h"
 #include "app/text_file.h"
 #include "app/tokenize.h"
@@ -65,7 +66,10 @@ void add_run(CLI::App& app, Arguments& a, Command& chosen) {
       a.sweep.fast_forward = a.fast_forward == "on";
       if (!a.run_model.empty()) a.set.push_back("model=" + a.run_model);
       a.sweep.shows_progress = ::isatty(STDERR_FILENO) == 1;
-      return run_sweep(load_experiment(a.file, a.set), a.sweep, out, err);
+      Experiment experiment = load_experiment(a.file, a.set);
+      const std::string remark = drop_idle_seeds(experiment);
+      if (!a.sweep.quiet) out << remark;
+      return run_sweep(experiment, a.sweep, out, err);
     };
   });
 }

@@ -142,12 +142,17 @@ void GradedRuns::run(const std::vector<Job>& jobs, std::ostream* log) {
   }
 }
 
-// Recipes that the model cannot run are told of before the others start. Answers how many these are.
+// Recipes that the model cannot run are reported before the others start. Returns how many these others are.
 std::size_t GradedRuns::refuse_early(Set& set) {
   std::size_t left = 0;
   for (const auto& r : set.runs) {
+    const Params p(experiment_.config, experiment_.runs[r->job.place].choices, "the experiment");
     try {
-      static_cast<void>(set.model->make_cache(r->recipe, {}));
+      try {
+        static_cast<void>(set.model->make_cache(r->recipe, {}));
+      } catch (const InputError& e) {
+        p.fail_at("kv_policy", e.what());
+      }
       ++left;
     } catch (const InputError&) {
       r->failed = true;

@@ -38,6 +38,27 @@ std::vector<std::size_t> complete_runs(const std::vector<RunState>& states) {
   return places;
 }
 
+Experiment complete_part(const Experiment& experiment, const std::vector<RunState>& states) {
+  Experiment part = experiment;
+  part.runs.clear();
+  for (const std::size_t i : complete_runs(states)) part.runs.push_back(experiment.runs[i]);
+  return part;
+}
+
+void report_failures(const Experiment& experiment, const std::vector<RunState>& states, std::ostream& err) {
+  constexpr std::size_t kNamed = 5;
+  std::vector<std::string> failed;
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    if (states[i].outcome == RunState::kBadInput || states[i].outcome == RunState::kFailed)
+      failed.push_back(run_title(experiment, experiment.runs[i]));
+  }
+  if (failed.empty()) return;
+  const std::size_t named = std::min(failed.size(), kNamed);
+  const std::string more = failed.size() > named ? fmt::format("; and {} more", failed.size() - named) : "";
+  err << fmt::format("kvlab: {} of {} runs failed ({}{}); tables and figures are of the others\n", failed.size(), states.size(),
+                     fmt::join(failed.begin(), failed.begin() + static_cast<std::ptrdiff_t>(named), "; "), more);
+}
+
 namespace {
 
 Json manifest_of_run(const ResultsFolder& folder, const std::string& id) {
@@ -94,12 +115,20 @@ std::vector<std::size_t> shown_columns(const CsvTable& summary, std::size_t num_
   if (is_replay) shown.push_back(summary.at("recipe"));  // which says more than the axes it may be written as
   for (std::size_t c = 1; c <= num_axes + 1; ++c) {
     if (is_replay && (summary.columns[c] == "kv_policy" || summary.columns[c] == "kv_policy.recipe")) continue;
-    if (varies(c) || summary.rows[0][c].ends_with(" seeds")) shown.push_back(c);
+    if (varies(c) || summary.rows[0][c].find(" seed") != std::string::npos) shown.push_back(c);
   }
   for (const std::string& column : kTableColumns) {
     if (summary.has(column) && has_value(summary.at(column))) shown.push_back(summary.at(column));
   }
   return shown;
+}
+
+// Whether these rows have equal fields from this column on.
+bool are_equal_from(std::size_t column, const CsvTable& table, const std::vector<std::size_t>& rows) {
+  const auto from = static_cast<std::ptrdiff_t>(column);
+  return std::all_of(rows.begin(), rows.end(), [&](std::size_t r) {
+    return std::equal(table.rows[r].begin() + from, table.rows[r].end(), table.rows[rows[0]].begin() + from);
+  });
 }
 
 // One row per configuration: the mean over its seeds, and in place of the seed their number.
@@ -115,7 +144,12 @@ CsvTable mean_over_seeds(const CsvTable& summary, std::size_t num_axes) {
   for (const auto& key : order) {
     const std::vector<std::size_t>& rows = groups[key];
     std::vector<std::string> mean = summary.rows[rows[0]];
-    mean[num_axes + 1] = fmt::format("{} seeds", rows.size());
+    const bool are_alike = rows.size() > 1 && are_equal_from(num_axes + 2, summary, rows);
+    mean[num_axes + 1] = fmt::format("{} seed{}{}", rows.size(), rows.size() == 1 ? "" : "s", are_alike ? ", alike: n = 1" : "");
+    if (are_alike) {
+      means.rows.push_back(std::move(mean));
+      continue;
+    }
     for (std::size_t c = num_axes + 2; c < mean.size(); ++c) {
       double sum = 0, value = 0;
       bool all = true, some = false;

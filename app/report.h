@@ -27,6 +27,11 @@ std::string run_title(const Experiment& experiment, const RunSpec& run);
 void write_manifest(const Experiment& experiment, const std::vector<RunState>& states, const InputFiles& inputs, ResultsFolder& folder,
                     double wall_s);
 
+// The experiment with the runs alone whose results are there.
+Experiment complete_part(const Experiment& experiment, const std::vector<RunState>& states);
+// On one line, how many runs failed and which; nothing if none did.
+void report_failures(const Experiment& experiment, const std::vector<RunState>& states, std::ostream& err);
+
 // The table at the end of `kvlab run`: what varies, the main metrics, and how far to trust them.
 void print_report(const Experiment& experiment, const std::vector<RunState>& states, const ResultsFolder& folder, std::ostream& out);
 

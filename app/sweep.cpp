@@ -293,6 +293,22 @@ void Sweep::report_stop(std::size_t complete) const {
                         has_answers ? fmt::format("; answers are kept in {}, and the same command goes on from them", place) : "");
 }
 
+// The tables of the complete runs.
+void write_view(const Experiment& experiment, const Sweep& sweep, ResultsFolder& folder) {
+  const std::vector<std::size_t> complete = complete_runs(sweep.states());
+  std::vector<std::string> ids;
+  for (const std::size_t i : complete) ids.push_back(experiment.runs[i].id);
+  if (sweep.has_new_runs() || !has_tables_of(folder, ids)) folder.remove_comparisons();  // the runs that they compared are gone
+  join_runs(folder, experiment, complete);
+}
+
+// Comparisons that the experiment asks for. The front door draws figures of the folder that is named here.
+void compare(const Experiment& experiment, const SweepPlan& plan, const Sweep& sweep, ResultsFolder& folder, std::ostream* out) {
+  if (!plan.validate_requests.empty() && sweep.status() == 0) validate_results(plan.validate_requests, folder, out);
+  name_results(folder.path().string());
+  compare_hosts(complete_part(experiment, sweep.states()), folder, plan.max_diff_frac, out);
+}
+
 }  // namespace
 
 int run_sweep(Experiment experiment, const SweepOptions& options, std::ostream& out, std::ostream& err) {
@@ -316,17 +332,14 @@ int run_sweep(Experiment experiment, const SweepOptions& options, std::ostream& 
     if (status == 130) sweep.report_stop(0);
     return status;
   }
-  std::vector<std::string> complete_ids;
-  for (const std::size_t i : complete) complete_ids.push_back(experiment.runs[i].id);
-  if (sweep.has_new_runs() || !has_tables_of(folder, complete_ids)) folder.remove_comparisons();  // what they are of is gone
-  join_runs(folder, experiment, complete);
+  write_view(experiment, sweep, folder);
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - began;
   write_manifest(experiment, sweep.states(), inputs, folder, wall.count());
   if (!options.quiet) print_report(experiment, sweep.states(), folder, out);
-  std::ostream* const shown = options.quiet ? nullptr : &out;
-  if (!plan.validate_requests.empty() && status == 0) validate_results(plan.validate_requests, folder, shown);
-  if (status == 0) compare_hosts(experiment, folder, plan.max_diff_frac, shown);
-  if (status != 130) name_results(folder.path().string());
+  if (status != 130) {
+    compare(experiment, plan, sweep, folder, options.quiet ? nullptr : &out);
+    report_failures(experiment, sweep.states(), err);
+  }
   if (!options.quiet) out << "wrote " << folder.path().string() << "\n" << std::flush;
   if (status == 130) sweep.report_stop(complete.size());
   return status;

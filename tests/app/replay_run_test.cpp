@@ -41,6 +41,22 @@ TEST_F(ReplayRun, SummaryHasARowPerRecipeAndBudget) {
   EXPECT_TRUE(pairs.contains("keydiff 64"));
 }
 
+// The others go on, and the front door is told of a folder to draw.
+TEST_F(ReplayRun, ARefusedRecipeIsReportedWithItsPlace) {
+  write("e.yaml", std::string("host: replay\nsamples: {niah: {file: ") + kSample +
+                      "}}\nkv_policy:\n  - full\n  - {recipe: snapkv, budget_tokens: 8}\n  - {recipe: knorm, budget_tokens: 64}\n");
+  ::setenv("KVLAB_RESULT_FILE", "told", 1);
+  const Called called = call({"run", "e.yaml"});
+  EXPECT_EQ(called.status, 2);
+  EXPECT_NE(called.err.find(" failed: e.yaml:5:5: recipe 'snapkv' cannot run: a budget of 8 tokens"), std::string::npos) << called.err;
+  EXPECT_NE(called.err.find("kvlab: 1 of 3 runs failed (kv_policy=snapkv 8 seed=1); tables and figures are of the others\n"),
+            std::string::npos)
+      << called.err;
+  EXPECT_EQ(read_csv("results/e/summary.csv").rows.size(), 2U);
+  EXPECT_NE(read("told").find("results/e"), std::string::npos);
+  ::unsetenv("KVLAB_RESULT_FILE");
+}
+
 TEST_F(ReplayRun, TheFullCacheIsTheTruth) {
   run({kFileExperiment, "--out", "out", "--quiet"});
   const CsvTable table = read_csv("out/summary.csv");

@@ -88,7 +88,8 @@ TEST_F(RunTest, ResolvedRunsFromAnywhereAndGivesTheSame) {
   write("here.jsonl", std::string(kRow) + kRow);
   fs::copy_file(KVLAB_SOURCE_DIR "/profiles/hardware/h100.yaml", "exp/card.yaml");
   write("exp/two.yaml",
-        "model: llama-3.1-8b\nhardware: card.yaml\nscheduler: vllm_v1\nseeds: 2\ntrace: {file: [here.jsonl, beside.jsonl], block_size: "
+        "model: llama-3.1-8b\nhardware: card.yaml\nscheduler: vllm_v1\nseeds: 2\nreplicas: 2\nrouter: random\ntrace: {file: [here.jsonl, "
+        "beside.jsonl], block_size: "
         "512}\n");
   ASSERT_EQ(call({"run", "exp/two.yaml"}).status, 0);
   fs::current_path("../elsewhere/sub");
