@@ -87,10 +87,9 @@ constexpr std::string_view kHarmlessModelKeys[] = {
     "layer_switch", "order_of_interleaved_layers", "use_parallel_embedding", "interpolate_factor", "moe_aux_loss_coeff", "layerdrop",
     "ep_size", "label_smoothing", "dropout", "dropout_rate", "embd_pdrop", "resid_pdrop", "attn_pdrop", "summary_first_dropout",
     "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "problem_type", "finetuning_task",
-    "task_specific_params", "pruned_heads", "num_labels", "id2label", "label2id", "use_bfloat16", "tf_legacy_loss", "torchscript",
-    "embedding_dropout", "classifier_dropout", "sep_token_id", "load_balancing_loss_weight", "router_bias_update_speed", "expert_dropout",
-    "use_unpad", "num_nextn_predict_layers", "num_mtp_modules", "mtp_loss_scaling_factor", "ignore_index", "loss_type",
-    "vocab_size_multiple_of",
+    "task_specific_params", "num_labels", "id2label", "label2id", "use_bfloat16", "tf_legacy_loss", "torchscript", "embedding_dropout",
+    "classifier_dropout", "sep_token_id", "load_balancing_loss_weight", "router_bias_update_speed", "expert_dropout", "use_unpad",
+    "num_nextn_predict_layers", "num_mtp_modules", "mtp_loss_scaling_factor", "ignore_index", "loss_type", "vocab_size_multiple_of",
     // generation, tokens, files
     "use_cache", "bos_token_id", "eos_token_id", "pad_token_id", "eod_token_id", "sep_id", "cls_token_id", "mask_token_id", "prefix",
     "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens",
@@ -103,9 +102,9 @@ constexpr std::string_view kHarmlessModelKeys[] = {
     "transformers.js_config", "auto_map", "attn_implementation", "cache_implementation", "license", "use_return_dict", "custom_pipelines",
     "library_name", "model_name", "language", "base_model", "tags", "version", "chat_template", "generation_config", "adapters",
     "experts_per_token", "for_fusion", "mm_vision_tower", "hidden_act_param", "rope_scaling_type", "bias_dropout_fusion",
-    "masked_softmax_fusion", "slow_but_exact", "apply_residual_connection_post_layernorm", "compression_ratio", "torch_compile",
-    "fused_attn", "use_fused_qkv", "neftune_noise_alpha", "unsloth_fixed", "unsloth_version", "onnx", "_name", "use_cache_quantization",
-    "head_dim_original", "is_composition", "sub_configs", "model_parallel", "world_size"};
+    "masked_softmax_fusion", "slow_but_exact", "apply_residual_connection_post_layernorm", "torch_compile", "fused_attn", "use_fused_qkv",
+    "neftune_noise_alpha", "unsloth_fixed", "unsloth_version", "onnx", "_name", "use_cache_quantization", "head_dim_original",
+    "is_composition", "sub_configs", "model_parallel", "world_size"};
 
 bool has_one(std::string_view key, std::initializer_list<std::string_view> prefixes, std::initializer_list<std::string_view> suffixes) {
   return std::any_of(prefixes.begin(), prefixes.end(), [&](std::string_view p) { return key.starts_with(p); }) ||

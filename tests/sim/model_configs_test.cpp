@@ -211,6 +211,13 @@ TEST(ModelConfigs, TextConfigTakesWhatItLacksFromOutsideAndFromItsFamily) {
   EXPECT_EQ(total_parameters(gemma), 3'880'263'168);  // of gemma-3-4b's text part, with 262,208 tokens
   EXPECT_THAT(gemma.remarks, testing::Contains(testing::HasSubstr("layers see a window of 1024 tokens")));
   EXPECT_THAT(gemma.remarks, testing::Contains(testing::HasSubstr("the text model alone")));
+  const ModelSpec outside =
+      spec_of(R"("model_type": "llama4", "text_config": {"model_type": "llama4_text"}, "vision_config": {}, "quantization_config":
+      {"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["re:.*lm_head", "re:.*self_attn", "re:.*vision_model.*"],
+       "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "group_size": 128}}}})");
+  EXPECT_EQ(outside.expert_weights.bits, 4.125);
+  EXPECT_EQ(outside.mlp_weights.bits, 4.125) << "the shared expert";
+  EXPECT_EQ(outside.attention_weights.bits, 16);
   const ModelSpec llava =
       spec_of(R"("model_type": "llava", "text_config": {"max_position_embeddings": 4096, "vocab_size": 32064}, "vision_config": {})");
   EXPECT_EQ(llava.layers, 32);
