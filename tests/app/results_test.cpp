@@ -269,7 +269,7 @@ class ChangedInput : public ResultsTest {
     write("trace.jsonl", kOneRequest);
     fs::copy_file(KVLAB_SOURCE_DIR "/profiles/hardware/h100.yaml", "card.yaml");
     write("two.yaml",
-          "model: llama-3.1-8b\nhardware: card.yaml\nscheduler: vllm_v1\nseeds: 2\ntrace: {file: trace.jsonl, block_size: 512}\n");
+          "model: llama-3.1-8b\nhardware: card.yaml\nscheduler: [vllm_v1, sarathi]\ntrace: {file: trace.jsonl, block_size: 512}\n");
   }
 };
 
@@ -313,8 +313,8 @@ TEST_F(ChangedInput, ARunThatReadsItIsNotKept) {
   int status = 0;
   ::waitpid(child, &status, 0);
   EXPECT_EQ(called.status, 2) << called.out;
-  EXPECT_THAT(called.err, HasSubstr("kvlab: run 0001 (seed=1) failed: trace.jsonl: has changed since the sweep began"));
-  EXPECT_THAT(called.err, HasSubstr("kvlab: run 0002 (seed=2) failed: trace.jsonl: has changed since the sweep began"));
+  EXPECT_THAT(called.err, HasSubstr("kvlab: run 0001 (scheduler=vllm_v1 seed=1) failed: trace.jsonl: has changed since the sweep began"));
+  EXPECT_THAT(called.err, HasSubstr("kvlab: run 0002 (scheduler=sarathi seed=1) failed: trace.jsonl: has changed since the sweep began"));
   EXPECT_EQ(num_runs("results/two"), 0U);
   EXPECT_EQ(done({"two.yaml"}), 2);
 }
