@@ -259,7 +259,8 @@ void read_mrc(Params& p, RunPlan& plan) {
 
 void check_served_recipe(const Params& p, const RunPlan& plan) {
   const ModelConfig& c = plan.served.config;
-  const Needs needs = KvPolicy(*plan.recipe, {c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, 4, c.rope_base}).needs();
+  const Needs needs =
+      KvPolicy(*plan.recipe, {c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, 4, {c.rope_base, c.rope_scaling}}).needs();
   try {
     require_recipe(plan.served.backend, *plan.recipe, needs);
   } catch (const InputError& e) {
