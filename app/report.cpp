@@ -14,9 +14,8 @@
 #include <thread>
 
 #include "app/accuracy_report.h"
+#include "app/code_version.h"
 #include "app/csv.h"
-#include "app/run_files.h"
-#include "app/text_file.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -32,17 +31,17 @@ std::string run_title(const Experiment& experiment, const RunSpec& run) {
   return title + fmt::format("seed={}", run.seed);
 }
 
-std::vector<std::string> complete_runs(const Experiment& experiment, const std::vector<RunState>& states) {
-  std::vector<std::string> ids;
-  for (std::size_t i = 0; i < states.size(); ++i) {
-    if (states[i].outcome == RunState::kDone || states[i].outcome == RunState::kUnchanged) ids.push_back(experiment.runs[i].id);
-  }
-  return ids;
+std::vector<std::size_t> complete_runs(const std::vector<RunState>& states) {
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < states.size(); ++i)
+    if (states[i].outcome == RunState::kDone || states[i].outcome == RunState::kUnchanged) places.push_back(i);
+  return places;
 }
 
-Experiment complete_part(const Experiment& experiment, const std::vector<std::string>& ids) {
+Experiment complete_part(const Experiment& experiment, const std::vector<RunState>& states) {
   Experiment part = experiment;
-  std::erase_if(part.runs, [&](const RunSpec& run) { return std::find(ids.begin(), ids.end(), run.id) == ids.end(); });
+  part.runs.clear();
+  for (const std::size_t i : complete_runs(states)) part.runs.push_back(experiment.runs[i]);
   return part;
 }
 
@@ -241,18 +240,21 @@ void print_labels(const CsvTable& summary, const ResultsFolder& folder, std::ost
 
 }  // namespace
 
-void write_manifest(const Experiment& experiment, const std::vector<RunState>& states, const InputFiles& inputs,
-                    const ResultsFolder& folder, double wall_s) {
+void write_manifest(const Experiment& experiment, const std::vector<RunState>& states, const InputFiles& inputs, ResultsFolder& folder,
+                    double wall_s) {
   Json runs = Json::array();
   for (std::size_t i = 0; i < experiment.runs.size(); ++i) {
     const bool is_there = states[i].outcome == RunState::kDone || states[i].outcome == RunState::kUnchanged;
     Json run = is_there ? manifest_of_run(folder, experiment.runs[i].id) : Json{{"run", experiment.runs[i].id}};
+    for (const char* own : {"kvlab_run", "code", "inputs", "files"}) run.erase(own);  // of the run's own manifest
+    run["axes"] = Json::object();
+    for (std::size_t a = 0; a < experiment.axes.size(); ++a) run["axes"][experiment.axes[a]] = experiment.runs[i].labels[a];
     run["state"] = outcome_text(states[i].outcome);
     if (!states[i].message.empty()) run["error"] = states[i].message;
     runs.push_back(std::move(run));
   }
   const Json m = {{"program", "kvlab " + program_version()},
-                  {"program_fingerprint", program_fingerprint()},
+                  {"code", code_version({}).at("core")},
                   {"experiment", experiment.name},
                   {"file", experiment.file},
                   {"set", experiment.overrides},
@@ -263,8 +265,7 @@ void write_manifest(const Experiment& experiment, const std::vector<RunState>& s
                   {"finished", utc_now()},
                   {"wall_s", wall_s},
                   {"runs", runs}};
-  replace_file(folder.path() / "resolved.yaml", experiment.resolved_in(folder.path()));
-  replace_file(folder.path() / "manifest.json", m.dump(2) + "\n");
+  folder.replace_texts({{"resolved.yaml", experiment.resolved_in(folder.path())}, {"manifest.json", m.dump(2) + "\n"}});
 }
 
 void print_report(const Experiment& experiment, const std::vector<RunState>& states, const ResultsFolder& folder, std::ostream& out) {

@@ -124,7 +124,8 @@ TEST_F(ReplayRun, SameBytesTwiceAndWithOneJob) {
 
 TEST_F(ReplayRun, TheTableNamesRecipesOnce) {
   const Called called = call({"run", kFileExperiment, "--out", "out"});
-  EXPECT_NE(called.out.find("run   recipe     kv_policy.budget_tokens  attention_mass  output_rel_err  needle_kept"), std::string::npos)
+  EXPECT_NE(called.out.find("run           recipe     kv_policy.budget_tokens  attention_mass  output_rel_err  needle_kept"),
+            std::string::npos)
       << called.out;
 }
 
@@ -140,7 +141,7 @@ class MadeUpReplay : public AppTest {
     ASSERT_EQ(called.status, 0) << called.err;
   }
   static std::string defaults() {
-    const std::string text = read("out/runs/0001/resolved.yaml");
+    const std::string text = read(run_folder("out") / "resolved.yaml");
     return text.substr(text.find("# defaults in force"));
   }
 };

@@ -885,11 +885,30 @@ class EarlierResults(FigureTest):
         self.run_and_draw(SCHEDULERS[:2])
         self.assertEqual(self.there(), ["timeline.pdf", "timeline_other.pdf", "timeline_static.pdf"])
 
+    def test_a_file_of_others_is_not_replaced(self):
+        self.run_and_draw(SCHEDULERS[:2])
+        (self.figures / "timeline.pdf").write_text("mine")
+        with self.assertRaisesRegex(load.ResultsError, "timeline.pdf: was not drawn by kvlab"):
+            self.run_and_draw(SCHEDULERS[:1])
+        self.assertEqual((self.figures / "timeline.pdf").read_text(), "mine")
+        (self.figures / "timeline.pdf").unlink()
+        (self.figures / "timeline.pdf").symlink_to(self.folder / "summary.csv")
+        with self.assertRaisesRegex(load.ResultsError, "is a symbolic link"):
+            self.run_and_draw(SCHEDULERS[:1])
+
+    def test_what_was_cut_off_while_drawing_is_ours(self):
+        self.run_and_draw(SCHEDULERS[:1])
+        with (self.figures / ".drawn").open("a") as file:
+            file.write("drawing  timeline.pdf\n")
+        (self.figures / "timeline.pdf").write_text("half")
+        self.run_and_draw(SCHEDULERS[:1])
+        self.assertTrue((self.figures / "timeline.pdf").read_bytes().startswith(b"%PDF"))
+
     def test_the_list_names_nothing_outside_of_the_folder(self):
         self.run_and_draw(SCHEDULERS[:1])
         (self.folder / "summary.tex").write_bytes((self.figures / "summary.tex").read_bytes())
         text = (self.figures / ".drawn").read_text()
-        (self.figures / ".drawn").write_text(text.replace("  summary.tex", "  ../summary.tex") + "no list\n")
+        (self.figures / ".drawn").write_text(text + text.replace("  summary.tex", "  ../summary.tex") + "no list\n")
         self.run_and_draw(SCHEDULERS[:2])
         self.assertTrue((self.folder / "summary.tex").exists())
 
