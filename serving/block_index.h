@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <cassert>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -10,14 +12,17 @@
 namespace kvlab {
 
 // Which block holds the content `key`. Several blocks may hold the same one (the engine does not deduplicate: card 1.4c);
-// a lookup returns the one that was inserted first among those still there. All operations take constant time, and nothing
-// is allocated after reset().
+// a lookup returns the one that was inserted first among those still there. All operations take constant time. Memory grows
+// with the blocks that were inserted, or is taken at once.
 class BlockIndex {
  public:
+  enum class Memory : std::uint8_t { kOnUse, kAtOnce };
   // Empties the index; blocks are 0 .. num_blocks - 1.
-  void reset(std::uint32_t num_blocks) {
-    map_.reset(num_blocks);
-    links_.assign(num_blocks, Links{});
+  void reset(std::uint32_t num_blocks, Memory memory = Memory::kOnUse) {
+    const bool at_once = memory == Memory::kAtOnce;
+    map_.reset(at_once ? num_blocks : std::min(num_blocks, kFirstKeys));
+    links_.assign(at_once ? num_blocks : 0, Links{});
+    num_blocks_ = num_blocks;
     num_entries_ = 0;
   }
 
@@ -33,7 +38,10 @@ class BlockIndex {
 
   // `block` is not in the index; `key` may be, under other blocks.
   void insert(std::uint64_t key, BlockId block) {
-    assert(index(block) < links_.size());
+    assert(index(block) < num_blocks_);
+    if (index(block) >= links_.size()) [[unlikely]]
+      links_.resize(std::min<std::size_t>(num_blocks_, std::max<std::size_t>(std::size_t{index(block)} + 1, 2 * links_.size())));
+    map_.grow_towards(num_blocks_);
     Blocks& blocks = map_.add(key).value;
     if (blocks.first == kNoBlock) {
       blocks = {block, block};
@@ -81,8 +89,9 @@ class BlockIndex {
 
   // 8 slots a block are 128 bytes beside a block of a megabyte, and a quarter faster than 4 (hit-ratio benchmark).
   KeyMap<Blocks, 4> map_;
-  std::vector<Links> links_;
-  std::uint32_t num_entries_ = 0;
+  std::vector<Links> links_;  // by block
+  static constexpr std::uint32_t kFirstKeys = 16;
+  std::uint32_t num_blocks_ = 0, num_entries_ = 0;
 };
 
 }  // namespace kvlab

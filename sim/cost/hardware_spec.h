@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "sim/cost/model_spec.h"
 
@@ -25,6 +26,12 @@ struct HardwareSpec {
   // Peak rate of the tensor cores for activations of `dtype`; where they lack it, the rate of the type it is computed in.
   [[nodiscard]] double peak_flops(Dtype dtype) const;
 };
+
+// Figures that do not fit the card's others, each as one clause that names the key: a unit may be wrong. Empty for real cards.
+std::vector<std::string> hardware_remarks(const HardwareSpec& h);
+
+// For an error about implausibly long steps: the first remark, or the figures that decide.
+std::string likely_cause_of(const HardwareSpec& h);
 
 // `name_or_path`: a file, or a name in `hardware_folder`. InputError with file:line:column, also for unknown keys.
 HardwareSpec load_hardware_spec(const std::string& name_or_path, const std::string& hardware_folder);
