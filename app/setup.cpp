@@ -196,6 +196,14 @@ void read_simulation(Params& p, RunPlan& plan) {
   SimSetup& setup = plan.setup;
   plan.cost = read_cost_setup(p);
   if (plan.cost.profile) plan.lint = lint_command(p, plan.cost.profile->file);
+  for (const std::string& remark : hardware_remarks(plan.cost.hardware))
+    plan.remarks.push_back(fmt::format("hardware {}: {}", plan.cost.hardware.name, remark));
+  if (const Parallel& parallel = plan.cost.parallel; parallel.data_ranks() > 1)
+    plan.remarks.push_back(
+        fmt::format("parallel: ep = {} with tp = {} makes {} data-parallel ranks for attention; the scheduler's tokens and sequences per "
+                    "step are limits "
+                    "of the whole replica here and of each rank in vLLM, so give {} times the engine's values to compare with it",
+                    parallel.ep, parallel.tp, parallel.data_ranks(), parallel.data_ranks()));
   setup.make_cost_model = [cost = plan.cost] { return make_cost_model(cost); };
   setup.make_cost_model();
   setup.num_replicas = p.optional<std::uint32_t>("replicas", 1, 1, 100'000, "copies of the model, each with its own scheduler and memory");
