@@ -23,6 +23,7 @@ namespace kvlab {
 namespace {
 
 constexpr std::int64_t kMaxBytes = std::int64_t{1} << 50;
+constexpr std::int64_t kMaxBlocks = std::int64_t{1} << 30;
 constexpr double kMaxSeconds = 9e6;
 
 // An unknown name is refused here, where the file names it.
@@ -64,7 +65,7 @@ std::int64_t read_num_blocks(const Params& p, Params& m, const CostSetup& cost, 
   const std::int64_t reserve = m.optional<std::int64_t>("reserve_bytes", default_reserve_bytes(cost, kReserveTokens, kReserveRows), 0,
                                                         kMaxBytes, "memory per GPU beside weights and KV");
   const auto given =
-      m.optional<std::int64_t>("num_blocks", 0, 1, std::int64_t{1} << 31, "KV blocks per replica; absent: derived from memory");
+      m.optional<std::int64_t>("num_blocks", 0, 1, kMaxBlocks, "KV blocks per replica; absent: derived from memory");
   const bool has_null_block = m.flag("null_block", false, "one of num_blocks is the engine's null block and holds nothing (vLLM v1)");
   is_derived = given == 0;
   const std::int64_t blocks = is_derived ? derived_blocks(p, cost, frac, reserve, block_tokens) : given;
@@ -101,6 +102,33 @@ std::string measured_rest(const RunPlan& plan) {
   return is_ours && load_recipe(recipe.name).parts == recipe.parts ? name : "";
 }
 
+// GPU bytes for KV of one replica: of its derived blocks; where their number is given, all memory of its GPUs.
+double kv_memory_bytes(const RunPlan& plan) {
+  const MemorySetup& memory = plan.setup.memory;
+  if (memory.is_derived) return static_cast<double>(memory.num_blocks) * static_cast<double>(memory.block_bytes);
+  return static_cast<double>(plan.cost.hardware.memory_bytes) * plan.cost.parallel.gpus();
+}
+
+// GPU bytes that a token of a block stands for, of `gpu_bytes` in all: its own, or as large a share as it takes of CPU memory or disk.
+double token_share_bytes(const RecipePages& pages, const CostSetup& cost, double gpu_bytes) {
+  const auto share = [&](double token_bytes, std::int64_t place_bytes) {
+    return token_bytes / (static_cast<double>(place_bytes) * cost.parallel.gpus()) * gpu_bytes;
+  };
+  return std::max({pages.token_bytes, share(pages.host_token_bytes, cost.hardware.cpu_memory_bytes),
+                   share(pages.disk_token_bytes, cost.hardware.disk_bytes)});
+}
+
+// The number of blocks of the policy's own size. A given number stays.
+std::int64_t policy_blocks(const MemorySetup& memory, double gpu_bytes, double share_bytes) {
+  if (!memory.is_derived) return memory.num_blocks;
+  const double blocks = gpu_bytes / (share_bytes * memory.block_tokens);
+  if (blocks >= static_cast<double>(kMaxBlocks))
+    throw InputError(fmt::format("the policy keeps so little of a token that memory holds {:.3g} blocks of KV, more than the {} that a "
+                                       "run may have; give 'memory: {{num_blocks: N}}'",
+                                       blocks, kMaxBlocks));
+  return static_cast<std::int64_t>(blocks);
+}
+
 // What is kept of each sequence's KV. A block holds block_tokens of what the policy stores, so a memory of as many bytes has more blocks
 // where tokens are packed.
 void read_kv_policy(Params& p, RunPlan& plan) {
@@ -117,14 +145,15 @@ void read_kv_policy(Params& p, RunPlan& plan) {
                          narrow(m.head_dim), narrow(m.hidden),  narrow(bits(m.kv_dtype) / 8)};
   MemorySetup& memory = plan.setup.memory;
   const KvReads reads = plan.cost.profile != nullptr ? plan.cost.profile->kv_reads : KvReads::kStored;
-  plan.setup.make_footprint = [recipe, shape, block_tokens = memory.block_tokens, reads, at_rest = measured_rest(plan)] {
-    return std::make_unique<RecipeFootprint>(recipe, shape, block_tokens, reads, at_rest);
-  };
   try {
+    const RecipePages pages = recipe_pages(recipe, shape, memory.block_tokens);
+    const double gpu_bytes = kv_memory_bytes(plan), share_bytes = token_share_bytes(pages, plan.cost, gpu_bytes);
+    plan.setup.make_footprint = [recipe, shape, block_tokens = memory.block_tokens, reads, at_rest = measured_rest(plan), share_bytes] {
+      return std::make_unique<RecipeFootprint>(recipe, shape, block_tokens, reads, at_rest, share_bytes);
+    };
     plan.setup.make_footprint();
-    const double bytes = recipe_pages(recipe, shape, memory.block_tokens).token_bytes * memory.block_tokens;
-    memory.num_blocks = static_cast<std::int64_t>(static_cast<double>(memory.num_blocks * memory.block_bytes) / bytes);
-    memory.block_bytes = std::llround(bytes);
+    memory.num_blocks = policy_blocks(memory, gpu_bytes, share_bytes);
+    memory.block_bytes = std::llround(pages.token_bytes * memory.block_tokens);
   } catch (const InputError& e) {
     p.fail_at("kv_policy", e.what());
   }

@@ -13,6 +13,7 @@ namespace {
 
 // Defaults of ours, not of a datasheet; docs/cost-model.md says where they come from.
 constexpr double kFlopsFrac = 0.7, kBandwidthFrac = 0.8, kLaunchNs = 2000, kLinkLatencyNs = 5000;
+constexpr std::int64_t kCpuMemoryPerByte = 2, kDiskBytes = 1'000'000'000'000;
 constexpr double kMinRate = 1e9, kMaxRate = 1e18;
 
 // A rate that the card may lack. 0 or absent: it does.
@@ -92,6 +93,10 @@ HardwareSpec load_hardware_spec(const std::string& name_or_path, const std::stri
   h.name = p.text("name", std::filesystem::path(file).stem().string(), "the card");
   h.source = p.text("source", "datasheet the figures come from");
   h.memory_bytes = p.required<std::int64_t>("memory_bytes", 1 << 20, std::int64_t{1} << 50, "memory that a program can allocate");
+  constexpr std::int64_t kMaxBytes = std::int64_t{1} << 50;
+  h.cpu_memory_bytes = p.optional<std::int64_t>("cpu_memory_bytes", kCpuMemoryPerByte * h.memory_bytes, 1 << 20, kMaxBytes,
+                                                "a GPU's share of CPU memory, for KV that policies keep there");
+  h.disk_bytes = p.optional<std::int64_t>("disk_bytes", kDiskBytes, 1 << 20, kMaxBytes, "a GPU's share of the disks, for KV kept there");
   h.memory_bytes_per_s = p.required<double>("memory_bandwidth_bytes_per_s", kMinRate, kMaxRate, "peak memory bandwidth");
   h.l2_bytes = p.optional<std::int64_t>("l2_bytes", 0, 0, std::int64_t{1} << 40, "size of the L2 cache");
   h.fp16_flops = p.required<double>("fp16_flops", kMinRate, kMaxRate, "dense fp16 tensor FLOP/s with fp32 sums");

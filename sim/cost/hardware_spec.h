@@ -14,6 +14,7 @@ inline constexpr double kPsPerSecond = 1e12;
 struct HardwareSpec {
   std::string name, file, source;  // source: the datasheet the figures come from
   std::int64_t memory_bytes = 0;
+  std::int64_t cpu_memory_bytes = 0, disk_bytes = 0;  // a GPU's share of its machine's
   double memory_bytes_per_s = 0;
   std::int64_t l2_bytes = 0;
   double fp16_flops = 0, bf16_flops = 0, fp8_flops = 0, int8_ops = 0;  // dense tensor-core rates, fp32 sums; 0: not supported
