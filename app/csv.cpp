@@ -21,6 +21,15 @@ std::size_t CsvTable::at(std::string_view column) const {
 
 namespace {
 
+constexpr const char* kTextMark = "'";
+
+// What a spreadsheet would compute; numbers stay numbers. Text that begins with the mark itself takes another.
+bool needs_mark(std::string_view text) {
+  double value = 0;
+  while (text.starts_with(kTextMark)) text.remove_prefix(1);
+  return !text.empty() && std::string_view("=+-@\t\r").find(text.front()) != std::string_view::npos && !parse_real(text, value);
+}
+
 // Cuts one record off the front of `text`; false at its end. line: number of the line it starts on, advanced past it.
 bool take_record(std::string_view& text, std::vector<std::string>& fields, std::size_t& line, const std::string& name) {
   fields.clear();
@@ -54,6 +63,8 @@ bool take_record(std::string_view& text, std::vector<std::string>& fields, std::
   }
   if (quoted) throw InputError(fmt::format("{}:{}: a quote is never closed", name, first_line));
   fields.push_back(std::move(field));
+  for (std::string& one : fields)
+    if (one.starts_with(kTextMark) && needs_mark(one)) one.erase(0, 1);
   text.remove_prefix(std::min(text.size(), i + 1));
   return true;
 }
@@ -87,9 +98,10 @@ CsvTable parse_csv(std::string_view text, const std::string& name) {
 CsvTable read_csv(const std::filesystem::path& path) { return parse_csv(read_text(path), path.string()); }
 
 std::string csv_field(std::string_view text) {
-  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
+  const std::string field = (needs_mark(text) ? kTextMark : "") + std::string(text);
+  if (field.find_first_of(",\"\r\n") == std::string::npos) return field;
   std::string quoted = "\"";
-  for (const char c : text) {
+  for (const char c : field) {
     if (c == '"') quoted += '"';
     quoted += c;
   }

@@ -22,7 +22,8 @@ struct CsvTable {
 CsvTable read_csv(const std::filesystem::path& path);
 CsvTable parse_csv(std::string_view text, const std::string& name);
 
-// A field as it is written: quoted when it holds a comma, a quote or a line end.
+// A field as it is written: quoted when it holds a comma, a quote or a line end. One that a spreadsheet would take for a formula gets
+// a ' before it, which reading takes away.
 std::string csv_field(std::string_view text);
 std::string csv_line(const std::vector<std::string>& fields);  // with its line end
 

@@ -6,7 +6,9 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "app/client_log.h"
 #include "app/text_file.h"
 #include "base/error.h"
 #include "base/json_text.h"
@@ -69,8 +71,9 @@ void add_statistics(std::vector<MetricRow>& rows, const std::string& metric, std
 
 }  // namespace
 
-std::vector<ServedRequest> read_real_log(const std::string& file) {
-  const std::string text = read_text(file);
+namespace {
+
+std::vector<ServedRequest> read_engine_log(const std::string& text, const std::string& file) {
   std::vector<ServedRequest> requests;
   std::size_t line_number = 0;
   for (std::size_t at = 0; at < text.size();) {
@@ -80,9 +83,18 @@ std::vector<ServedRequest> read_real_log(const std::string& file) {
     if (line.find_first_not_of(" \t\r") != std::string::npos) requests.push_back(parse_row(line, fmt::format("{}:{}", file, line_number)));
     at = end + 1;
   }
-  if (requests.empty()) throw InputError(file + ": has no requests");
-  check_span(requests, file);
   return requests;
+}
+
+}  // namespace
+
+RequestLog read_real_log(const std::string& file) {
+  const std::string text = read_text(file);
+  std::optional<RequestLog> of_client = read_client_log(text, file);
+  RequestLog log = of_client ? std::move(*of_client) : RequestLog{read_engine_log(text, file)};
+  if (log.requests.empty()) throw InputError(file + ": has no requests" + (log.note.empty() ? "" : " that completed"));
+  check_span(log.requests, file);
+  return log;
 }
 
 std::vector<MetricRow> latency_statistics(std::vector<ServedRequest> requests) {

@@ -12,6 +12,7 @@
 #include "app/csv.h"
 #include "app/run_files.h"
 #include "app/text_file.h"
+#include "app/validate.h"
 #include "base/spec_file.h"
 
 #ifndef KVLAB_VERSION
@@ -81,13 +82,6 @@ void append_rows(TextFile& out, const fs::path& path, std::string& header) {
   }
 }
 
-// Both replays and validations have a steps.csv.
-bool is_of_validation(const fs::path& path) {
-  std::ifstream stream(path);
-  std::string header;
-  return path.filename() == "steps.csv" && std::getline(stream, header) && header.starts_with("padded_batch,");
-}
-
 }  // namespace
 
 bool ResultsFolder::has_tables_of(const std::vector<std::string>& run_ids) const {
@@ -102,8 +96,7 @@ bool ResultsFolder::has_tables_of(const std::vector<std::string>& run_ids) const
 }
 
 void ResultsFolder::remove_comparisons() const {
-  for (const char* name : {"validation.csv", "throughput.csv"}) fs::remove(folder_ / name);
-  if (is_of_validation(folder_ / "steps.csv")) fs::remove(folder_ / "steps.csv");
+  for (const char* name : kValidationFiles) fs::remove(folder_ / name);
 }
 
 void ResultsFolder::join(const std::string& name, const std::vector<std::string>& run_ids) const {
@@ -114,7 +107,7 @@ void ResultsFolder::join(const std::string& name, const std::vector<std::string>
   }
   fs::remove(fresh);
   if (parts.empty()) {
-    if (!is_of_validation(target)) fs::remove(target);
+    fs::remove(target);
     return;
   }
   std::error_code cannot_link;

@@ -27,9 +27,9 @@ class ResultsFolder {
   void remove_others(const Experiment& experiment) const;
   // Whether the tables at the top are those of these runs, in this order.
   [[nodiscard]] bool has_tables_of(const std::vector<std::string>& run_ids) const;
-  // Removes what compares the runs with others: validation.csv, throughput.csv, and steps.csv where it is a validation's.
+  // Removes what compares the runs with others: the files of a validation.
   void remove_comparisons() const;
-  // Joins the tables of these runs (summary.csv, requests.csv, ...), in this order. A validation's steps.csv stays where no run has one.
+  // Joins the tables of these runs (summary.csv, requests.csv, ...), in this order.
   void join_runs(const std::vector<std::string>& run_ids) const;
   // What runs that were cut off leave to those that go on, where there is any.
   [[nodiscard]] std::filesystem::path partial() const { return folder_ / "partial"; }

@@ -150,6 +150,8 @@ Findings run_simulation(RunPlan& plan, const RunSpec& run, RunFiles& files, cons
     findings.fields = summary_fields(summary, plan.setup);
     findings.fields.insert(findings.fields.end(), load.begin(), load.end());
   }
+  const std::string remarks = remarks_on(summary);
+  findings.note += (findings.note.empty() || remarks.empty() ? "" : "; ") + remarks;
   findings.label = credibility_label(summary, plan.setup, describe_cost_source(plan));
   for (const std::string& remark : plan.remarks) findings.note += (findings.note.empty() ? "" : "; ") + remark;
   findings.skipped = summary.skipped;

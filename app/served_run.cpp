@@ -81,7 +81,7 @@ ServedFindings serve_run(const RunPlan& plan, const std::string& run_id, RunSink
   findings.label = fmt::format("step times measured by the engine on {}{}; KV blocks {}; overload {:.1f} % of time", plan.served.text(),
                                plan.served.backend == "cuda" ? " with " + gpu_info(0).name : "",
                                plan.setup.memory.is_derived ? "derived" : "given", 100 * summary.overload_frac);
-  findings.note = summary.remark;
+  findings.note = remarks_on(summary);
   findings.skipped = summary.skipped;
   findings.not_served = not_served(summary);
   findings.steps_csv = log.text();

@@ -9,6 +9,7 @@
 #include "app/experiment.h"
 #include "app/served_model.h"
 #include "base/error.h"
+#include "base/file_kind.h"
 #include "base/open_error.h"
 #include "base/spec_file.h"
 #include "base/text.h"
@@ -174,17 +175,26 @@ void read_slo(Params& p, SimSetup& setup) {
   setup.slo.is_set = p.has("slo");
   Params slo = p.optional_child("slo", "slo");
   constexpr double kNoLimitMs = kMaxSeconds * 1e3;
-  if (setup.slo.is_set && !slo.has("ttft_ms") && !slo.has("tpot_ms")) slo.fail("slo needs 'ttft_ms' or 'tpot_ms'");
+  if (setup.slo.is_set && !slo.has("ttft_ms") && !slo.has("tpot_ms") && !slo.has("e2e_ms"))
+    slo.fail("slo needs 'ttft_ms', 'tpot_ms' or 'e2e_ms'");
   setup.slo.ttft = slo.milliseconds("ttft_ms", kNoLimitMs, 0, kNoLimitMs, "limit of the time to first token; absent: none");
   setup.slo.tpot =
       slo.milliseconds("tpot_ms", kNoLimitMs, 0, kNoLimitMs, "limit of the time per output token after the first; absent: none");
+  setup.slo.e2e = slo.milliseconds("e2e_ms", kNoLimitMs, 0, kNoLimitMs, "limit of the time from arrival to the last token; absent: none");
   slo.reject_unread();
+}
+
+// A pipe can be read once.
+void refuse_pipe(const Params& p, const std::string& key) {
+  const std::string path = p.resolve_file(p.inline_text(key, ""));
+  if (special_file(path) == "a pipe")
+    p.fail_at(key, fmt::format("'{}' is a pipe, and a run reads it more than once: save it to a file", path));
 }
 
 std::optional<SearchPlan> read_search(Params& p, bool has_slo) {
   Params s = p.optional_child("search", "search");
   if (!p.has("search")) return std::nullopt;
-  if (!has_slo) p.fail_at("search", "'search' needs 'slo: {ttft_ms, tpot_ms}' to know what is good enough");
+  if (!has_slo) p.fail_at("search", "'search' needs 'slo: {ttft_ms, tpot_ms, e2e_ms}' to know what is good enough");
   if (!s.has("rate")) s.fail("search needs 'rate': [low, high] in requests per second");
   const std::vector<double> rate = s.numbers("rate", 1e-6, 1e9, "lowest and highest arrival rate to try, requests per second");
   if (rate.size() != 2 || rate[0] >= rate[1]) s.fail_at("rate", "'rate': expected [low, high] with low < high");
@@ -266,6 +276,7 @@ void read_simulation(Params& p, RunPlan& plan) {
   }
   plan.max_diff_frac = validate.optional<double>(
       "max_diff_frac", 0, 0, 100, "with 'host: [sim, engine]': an error when a median over the seeds differs by more; 0: never");
+  refuse_pipe(validate, "requests");
   validate.reject_unread();
 }
 
@@ -349,6 +360,7 @@ RunPlan read_run_plan(Params& p, std::uint64_t seed) {
   if (host == 2) read_serving(p, plan);
   Params trace = p.child("trace", "trace");
   if (trace.flag("perfetto", false, "write trace.json for ui.perfetto.dev")) plan.wants_perfetto = true;
+  refuse_pipe(trace, "file");
   plan.open_trace = [trace, seed] {
     Params own = trace;
     return make_trace(own, seed);

@@ -92,6 +92,15 @@ std::string not_served(const ServingSummary& s) {
   return text;
 }
 
+std::string remarks_on(const ServingSummary& s) {
+  std::string text = s.remark;
+  const auto add = [&text](const std::string& one) { text += (text.empty() || one.empty() ? "" : "; ") + one; };
+  add(s.trace_remark);
+  if (s.requests > 0 && s.latencies.counted == 0)
+    add(fmt::format("all {} requests arrive during the warm-up, so none is counted; shorten 'warmup_ms'", s.requests));
+  return text;
+}
+
 std::string credibility_label(const RunSummary& s, const SimSetup& setup, const std::string& cost_source) {
   return fmt::format(
       "step time {:.1f} % measured, {:.1f} % interpolated, {:.1f} % extrapolated; KV blocks {}; overload {:.1f} % of time; {}",

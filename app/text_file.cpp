@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/open_error.h"
+#include "base/read_file.h"
 
 namespace kvlab {
 
@@ -39,13 +40,7 @@ void TextFile::close() {
   if (std::fclose(file) != 0) throw std::runtime_error(name_ + ": cannot be written: " + std::strerror(errno));
 }
 
-std::string read_text(const fs::path& path) {
-  std::error_code error;
-  if (fs::is_directory(path, error)) throw InputError(path.string() + ": is a directory; a file is expected");
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw InputError(open_error(path.string()));
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-}
+std::string read_text(const fs::path& path) { return read_file(path.string(), "a file"); }
 
 void replace_file(const fs::path& path, std::string_view text) {
   fs::path fresh = path;
@@ -69,6 +64,7 @@ std::uint64_t fingerprint_of_text(std::string_view text, std::uint64_t seed) {
 namespace {
 
 std::uint64_t fingerprint_of_file(const fs::path& path) {
+  refuse_special_file(path.string(), "a file");
   std::ifstream stream(path, std::ios::binary);
   if (!stream) throw InputError(open_error(path.string()));
   std::vector<char> chunk(1 << 20);

@@ -26,6 +26,13 @@ using Requests = std::vector<ServedRequest>;
 struct SimulatedRuns {
   std::vector<Requests> ensemble;
   std::vector<Requests> unjittered;  // empty unless jitter is an axis that has 0 among its values
+
+  // A client measures from when it sends a request.
+  void count_from_arrival() {
+    for (std::vector<Requests>* runs : {&ensemble, &unjittered})
+      for (Requests& run : *runs)
+        for (ServedRequest& r : run) r.queued_s = r.arrival_s;
+  }
 };
 
 double seconds_at(const CsvTable& table, std::size_t row, std::size_t column) {
@@ -107,7 +114,8 @@ std::string remark_on_unit(double real_ms, double simulated_ms) {
 }
 
 // validation.csv, and the same for people with the unjittered run beside it.
-Comparison compare_latencies(const Requests& real, const SimulatedRuns& runs) {
+Comparison compare_latencies(const RequestLog& log, const SimulatedRuns& runs) {
+  const Requests& real = log.requests;
   const std::vector<MetricRow> real_rows = latency_statistics(real);
   std::vector<std::vector<MetricRow>> simulated;
   for (const Requests& run : runs.ensemble) simulated.push_back(latency_statistics(run));
@@ -128,8 +136,8 @@ Comparison compare_latencies(const Requests& real, const SimulatedRuns& runs) {
     table.push_back({row[0], row[1], shown(real_ms), shown(middle), shown(*lo), shown(*hi), percent(diff),
                      has_plain ? shown(plain[i].value_ms) : "", has_plain ? percent(plain[i].value_ms / real_ms - 1) : ""});
   }
-  std::string text = fmt::format("real {} requests; simulated: median and range of {} runs; milliseconds, from queued\n", real.size(),
-                                 runs.ensemble.size());
+  std::string text = log.note + fmt::format("real {} requests; simulated: median and range of {} runs; milliseconds, from {}\n",
+                                            real.size(), runs.ensemble.size(), log.is_of_client ? "arrival" : "queued");
   if (runs.ensemble[0].size() != real.size())
     text += fmt::format("{} requests of the log are compared with {} of the simulation: the two did not serve the same\n", real.size(),
                         runs.ensemble[0].size());
@@ -176,16 +184,19 @@ Comparison compare_steps(const Requests& real, const std::vector<Requests>& simu
 void validate_results(const std::string& real_requests, const std::string& results_folder, std::ostream* out) {
   const fs::path folder = results_folder;
   if (!fs::exists(folder / "requests.csv")) throw InputError(results_folder + ": holds no requests.csv; kvlab run makes one");
-  const Requests real = read_real_log(real_requests);
-  const SimulatedRuns runs = load_runs(folder);
+  const RequestLog real = read_real_log(real_requests);
+  SimulatedRuns runs = load_runs(folder);
   for (const Requests& run : runs.ensemble) {
     if (run.empty()) throw InputError(results_folder + "/requests.csv: a run has no completed request");
   }
-  const std::pair<const char*, Comparison> files[] = {
-      {"validation.csv", compare_latencies(real, runs)},
-      {"throughput.csv", compare_throughput(real, runs.unjittered.empty() ? runs.ensemble[0] : runs.unjittered[0])},
-      {"steps.csv", compare_steps(real, runs.ensemble)}};
-  for (const auto& [name, file] : files) {  // none before all are compared
+  if (real.is_of_client) runs.count_from_arrival();
+  std::vector<std::pair<const char*, Comparison>> files{{"validation.csv", compare_latencies(real, runs)}};
+  if (real.has_clock)
+    files.emplace_back("throughput.csv",
+                       compare_throughput(real.requests, runs.unjittered.empty() ? runs.ensemble[0] : runs.unjittered[0]));
+  if (!real.is_of_client) files.emplace_back("validation_steps.csv", compare_steps(real.requests, runs.ensemble));
+  for (const char* name : kValidationFiles) fs::remove(folder / name);  // none before all are compared
+  for (const auto& [name, file] : files) {
     replace_file(folder / name, file.csv);
     if (out != nullptr) *out << file.text;
   }

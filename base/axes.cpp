@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <utility>
 
 #include "base/error.h"
@@ -36,6 +38,13 @@ std::string label_of(const YAML::Node& item, std::size_t index) {
   if (!policy.empty()) return policy;
   if (item.IsMap() && item.size() == 1) return item.begin()->first.Scalar();
   return std::to_string(index);
+}
+
+// A label is part of tables, messages and figures, where it takes one line.
+std::string in_one_line(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');
+  return text;
 }
 
 // What stands in a list is read as if it stood in the list's place.
@@ -96,7 +105,7 @@ class Expander {
   }
 
   std::uint32_t add(const std::string& path, std::size_t index, const std::string& label) {
-    grid_.elements.push_back({path, index, label});
+    grid_.elements.push_back({path, index, in_one_line(label)});
     return static_cast<std::uint32_t>(grid_.elements.size() - 1);
   }
 

@@ -5,12 +5,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <set>
 #include <sstream>
 
 #include "base/error.h"
-#include "base/open_error.h"
+#include "base/read_file.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -184,13 +183,7 @@ std::shared_ptr<const ConfigFile> parse_config(const std::string& text, const st
 }
 
 std::shared_ptr<const ConfigFile> load_config(const std::string& file, const std::vector<std::string>& overrides) {
-  std::error_code error;
-  if (std::filesystem::is_directory(file, error)) throw InputError(file + ": is a directory; a YAML file is expected");
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) throw InputError(open_error(file));
-  std::stringstream text;
-  text << stream.rdbuf();
-  return parse_config(text.str(), file, overrides);
+  return parse_config(read_file(file, "a YAML file"), file, overrides);
 }
 
 }  // namespace kvlab

@@ -1,21 +1,41 @@
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <string>
 #include <string_view>
 #include <system_error>
 
+#include "base/error.h"
+
 namespace kvlab {
 
-// Something stands at `path`, and it is no regular file: a folder, a pipe, a device.
-inline bool is_no_regular_file(const std::string& path) {
+// What `path` is where it exists and is no regular file: "a directory", "a pipe", "a device"; else "".
+inline std::string_view special_file(const std::string& path) {
   std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(path, error);
-  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
+  switch (std::filesystem::status(path, error).type()) {
+    case std::filesystem::file_type::directory:
+      return "a directory";
+    case std::filesystem::file_type::fifo:
+      return "a pipe";
+    case std::filesystem::file_type::character:
+    case std::filesystem::file_type::block:
+    case std::filesystem::file_type::socket:
+      return "a device";
+    default:
+      return "";
+  }
 }
 
-// What stands in a large file's place in a repository that was cloned without Git LFS; `text` is what the file holds, or begins with.
+inline bool is_no_regular_file(const std::string& path) { return !special_file(path).empty(); }
+
+// A Git LFS pointer takes a large file's place in a repository that was cloned without Git LFS; `text` is the file or its begin.
 inline bool is_lfs_pointer(std::string_view text) { return text.starts_with("version https://git-lfs"); }
+inline constexpr std::size_t kLfsPointerBytes = 23;  // that is_lfs_pointer() needs
 inline constexpr const char* kLfsPointerError = "is a Git LFS pointer, not the file that it stands for; 'git lfs pull' fetches that";
+
+inline void refuse_lfs_pointer(std::string_view text, const std::string& path) {
+  if (is_lfs_pointer(text)) throw InputError(path + ": " + kLfsPointerError);
+}
 
 }  // namespace kvlab

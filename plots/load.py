@@ -10,7 +10,7 @@ import pandas as pd
 from policies import add_names, full_name
 
 _CSV = {"summary": {"run": str}, "requests": {"run": str, "state": str, "session": str}, "timeline": {"run": str},
-        "validation": {}, "throughput": {}, "steps": {"run": str}, "heads": {"run": str}}
+        "validation": {}, "throughput": {}, "validation_steps": {}, "steps": {"run": str}, "heads": {"run": str}}
 _UNITS = (("_ms_per_token", " (ms/token)"), ("_tokens_per_s", " (tokens/s)"), ("_rate_per_s", " rate (requests/s)"), ("rate_per_s", "Arrival rate (requests/s)"),
           ("_per_s", " (1/s)"), ("_tokens", " (tokens)"), ("_blocks", " (blocks)"), ("_bytes", " (bytes)"), ("_frac", " (share)"),
           ("_ms", " (ms)"), ("_ns", " (ns)"), ("_s", " (s)"))
@@ -32,6 +32,7 @@ class Results:
     timeline: pd.DataFrame = None
     validation: pd.DataFrame = None
     throughput: pd.DataFrame = None
+    validation_steps: pd.DataFrame = None
     steps: pd.DataFrame = None
     heads: pd.DataFrame = None
 
@@ -41,7 +42,7 @@ class Results:
 
     @property
     def is_replay(self):
-        """KV policies on recorded attention; `steps` then holds decode steps."""
+        """KV policies on recorded attention."""
         return self.measures_attention and not self.is_accuracy and "ttft_p50_ms" not in self.summary.columns
 
     @property
@@ -115,12 +116,20 @@ def label_of(row, axes, alone):
     return ", ".join(parts)
 
 
+def _without_marks(rows):
+    """Takes away the mark of text that a spreadsheet would compute."""
+    for column in rows.select_dtypes(object).columns:
+        rows[column] = rows[column].map(lambda v: v[1:] if isinstance(v, str) and re.match("'+[=+@-]", v) else v)
+    return rows
+
+
 def _read(folder, table):
     path = folder / f"{table}.csv"
     if not path.exists():
         return None
     try:
-        return pd.read_csv(path, dtype=_CSV[table], converters={"task": str})  # a task may be called NA
+        rows = pd.read_csv(path, dtype=_CSV[table], converters={"task": str})  # a task may be called NA
+        return _without_marks(rows) if table == "summary" else rows
     except pd.errors.EmptyDataError:
         raise ResultsError(f"{path}: empty, not even a header line") from None
     except (pd.errors.ParserError, ValueError, UnicodeDecodeError) as error:

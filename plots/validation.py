@@ -85,7 +85,7 @@ def draw(results, folder, every=False):
     kinds = (
         ("validation", ["metric", "statistic", "real", "simulated", "simulated_lo", "simulated_hi", "diff_frac"], _errors),
         ("throughput", ["time_s", "real_tokens_per_s", "simulated_tokens_per_s"], _throughput),
-        ("steps", ["padded_batch", "real_ms", "simulated_ms", "count", "diff_frac"], _steps),
+        ("validation_steps", ["padded_batch", "real_ms", "simulated_ms", "count", "diff_frac"], _steps),
     )
     if results.validation is not None and is_of_hosts(results.validation):
         kinds = (("validation", ["seed", "metric", "statistic", "diff_frac"], _hosts),)

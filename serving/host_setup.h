@@ -59,6 +59,7 @@ struct ServingSummary {
   double internal_fragmentation_frac = 0, external_fragmentation_frac = 0;
   std::string first_rejection;  // why the first rejected request was, if any
   std::string skipped;          // rows the trace passed over, and why
+  std::string trace_remark;     // what looks wrong in the trace, if anything
   std::string remark;           // what the host had to do without, if anything
   std::uint64_t peak_held_requests = 0;
 };

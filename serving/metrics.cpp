@@ -60,11 +60,11 @@ void Values::count_all() {
 
 Distribution Values::finish() { return counted_.count() > 0 ? distribution_of(counted_) : distribution_of(exact_); }
 
-// The first token is late, or the tokens so far came more slowly than allowed, the wait for the next one included.
+// The first token or the whole answer is late, or the tokens so far came more slowly than allowed, the wait for the next one included.
 bool MetricsCollector::has_missed(const RequestRecord& r, Time cut_off) const {
   if (cut_off == kNever) return false;
   const Time first = r.first_token == kNever ? cut_off : r.first_token;
-  if (first - r.arrival > slo_.ttft) return true;
+  if (first - r.arrival > slo_.ttft || cut_off - r.arrival > slo_.e2e) return true;
   return r.first_token != kNever && r.output_tokens > 0 && ns(cut_off - r.first_token) / r.output_tokens > ns(slo_.tpot);
 }
 
@@ -86,7 +86,7 @@ void MetricsCollector::add(const RequestRecord& r, Time cut_off) {
   normalized_.add(e2e / r.output_tokens);
   const std::int64_t tpot = r.output_tokens > 1 ? ns(r.last_token - r.first_token) / (r.output_tokens - 1) : 0;
   if (r.output_tokens > 1) tpot_.add(tpot);
-  if (slo_.is_set && ttft <= ns(slo_.ttft) && tpot <= ns(slo_.tpot)) ++attained_;
+  if (slo_.is_set && ttft <= ns(slo_.ttft) && tpot <= ns(slo_.tpot) && e2e <= ns(slo_.e2e)) ++attained_;
 }
 
 MetricsCollector::Latencies MetricsCollector::finish() {

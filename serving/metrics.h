@@ -79,7 +79,8 @@ double percentile_of_sorted(const std::vector<std::int64_t>& sorted, double frac
 
 struct SloTarget {
   bool is_set = false;
-  Span ttft{}, tpot{};  // a request attains if ttft <= and tpot <= (tpot: (last - first) / (out - 1); one-token requests: ttft alone)
+  // A request attains if each is at most this; tpot: (last - first) / (out - 1), 0 for one token. e2e: from arrival to last token.
+  Span ttft{}, tpot{}, e2e = Span::max();
 };
 
 // Values of one metric: exact up to kExact of them, from then on counted in a LogHistogram (quantiles within 0.2 %), so that

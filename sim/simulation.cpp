@@ -170,6 +170,7 @@ class Simulation final : public FleetView {
     summary.requests = arrivals_.taken();
     set_duration(first_arrival_, last, setup_.warmup, summary);
     summary.skipped = trace_.skipped();
+    summary.trace_remark = trace_.remark();
     summary.first_rejection = first_rejection_;
     summary.events = events_;
     add_totals(summary, last - first_arrival_);

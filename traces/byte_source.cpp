@@ -7,12 +7,13 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/file_kind.h"
 #include "base/open_error.h"
+#include "base/read_file.h"
 #include "traces/bytes.h"
 
 namespace kvlab {
@@ -24,8 +25,7 @@ constexpr std::size_t kChunkBytes = std::size_t{1} << 18;
 class FileBytes final : public ByteSource {
  public:
   explicit FileBytes(std::string path) : path_(std::move(path)) {
-    std::error_code error;
-    if (std::filesystem::is_directory(path_, error)) throw InputError(path_ + ": is a directory; a trace file is expected");
+    refuse_special_file(path_, "a trace file");
     file_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
     if (file_ < 0) throw InputError(open_error(path_));
   }
@@ -164,17 +164,17 @@ class ZstdBytes final : public ByteSource {
 };
 
 std::unique_ptr<ByteSource> unpacked(const std::string& name, std::unique_ptr<ByteSource> source) {
-  constexpr std::size_t kMagicBytes = 4;
-  std::string head(kMagicBytes, '\0');
+  std::string head(kLfsPointerBytes, '\0');
   std::size_t got = 0;
-  while (got < kMagicBytes) {
-    const std::size_t more = source->read(head.data() + got, kMagicBytes - got);
+  while (got < head.size()) {
+    const std::size_t more = source->read(head.data() + got, head.size() - got);
     if (more == 0) break;
     got += more;
   }
   head.resize(got);
   const bool is_gzip = head.starts_with("\x1f\x8b");
-  const bool is_zstd = head == "\x28\xb5\x2f\xfd";
+  const bool is_zstd = head.starts_with("\x28\xb5\x2f\xfd");
+  refuse_lfs_pointer(head, name);
   auto whole = std::make_unique<Rejoined>(std::move(head), std::move(source));
   if (is_gzip) return std::make_unique<GzipBytes>(name, std::move(whole));
   if (is_zstd) return std::make_unique<ZstdBytes>(name, std::move(whole));

@@ -15,8 +15,9 @@ class ByteSource {
   virtual std::size_t read(char* to, std::size_t size) = 0;
 };
 
-// The content of a file or pipe, decompressed if its first bytes are those of gzip (RFC 1952) or Zstandard (RFC 8878),
-// whatever its name says. Errors: cannot be opened, is a directory, cannot be read.
+// The content of a file, or of a pipe of the shell (/dev/stdin, /dev/fd/N), decompressed if its first bytes are those of gzip
+// (RFC 1952) or Zstandard (RFC 8878), whatever its name says. Errors: cannot be opened or read, is a directory, a named pipe, a
+// device or a Git LFS pointer.
 std::unique_ptr<ByteSource> open_bytes(const std::string& path);
 
 // The same for bytes in memory, which must outlive the source. `name` stands for the file in messages.

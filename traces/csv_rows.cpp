@@ -39,22 +39,25 @@ Span time_field(const LineReader& at, std::string_view column, std::string_view 
   return Span(value);
 }
 
-CsvRows::CsvRows(std::unique_ptr<LineReader> lines, std::span<const CsvColumn> columns)
+CsvRows::CsvRows(std::unique_ptr<LineReader> lines, std::span<const CsvColumn> columns, IgnoredColumns& ignored)
     : lines_(std::move(lines)), columns_(columns), field_of_(columns.size(), -1) {
   std::string_view header;
   if (!lines_->next(header)) lines_->fail("the file has no header line");
-  read_header(header);
+  read_header(header, ignored);
 }
 
-void CsvRows::read_header(std::string_view header) {
+void CsvRows::read_header(std::string_view header, IgnoredColumns& ignored) {
   header_ = header;
   fields_.resize(static_cast<std::size_t>(std::ranges::count(header, ',')) + 1);
   const std::size_t count = split(header_);
-  std::vector<std::string> known;
-  for (const CsvColumn& column : columns_) known.emplace_back(column.name);
+  std::vector<std::string_view> known;
+  for (const CsvColumn& column : columns_) known.push_back(column.name);
   for (std::size_t i = 0; i < count; ++i) {
     const auto found = std::ranges::find(columns_, trimmed(fields_[i]), &CsvColumn::name);
-    if (found == columns_.end()) lines_->fail("unknown column " + quoted(fields_[i]) + suggestion(fields_[i].substr(0, 64), known));
+    if (found == columns_.end()) {
+      ignored.pass_over(*lines_, trimmed(fields_[i]), known);
+      continue;
+    }
     std::int32_t& place = field_of_[static_cast<std::size_t>(found - columns_.begin())];
     if (place >= 0) lines_->fail(fmt::format("column '{}' appears twice in the header", found->name));
     place = static_cast<std::int32_t>(i);

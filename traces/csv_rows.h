@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/time.h"
+#include "traces/ignored_columns.h"
 #include "traces/line_reader.h"
 
 namespace kvlab {
@@ -17,12 +18,12 @@ struct CsvColumn {
   enum class Need : std::uint8_t { kRequired, kOptional, kIgnored } need = Need::kRequired;
 };
 
-// Rows of a CSV file whose header names its columns in any order. A column that nobody knows is refused, as is one that
-// stands there twice. Fields may be in double quotes. Nothing is allocated per row.
+// Rows of a CSV file whose header names its columns in any order. A column that appears twice is refused, and an unknown one but
+// for those that `ignored` takes. Fields may be in double quotes. Nothing is allocated per row.
 class CsvRows {
  public:
   // Reads the header. `columns` must outlive this; its positions are the `column` of the calls below.
-  CsvRows(std::unique_ptr<LineReader> lines, std::span<const CsvColumn> columns);
+  CsvRows(std::unique_ptr<LineReader> lines, std::span<const CsvColumn> columns, IgnoredColumns& ignored);
 
   bool next();
   [[nodiscard]] bool has(std::size_t column) const { return field_of_[column] >= 0; }
@@ -38,7 +39,7 @@ class CsvRows {
   [[nodiscard]] const LineReader& lines() const { return *lines_; }
 
  private:
-  void read_header(std::string_view header);
+  void read_header(std::string_view header, IgnoredColumns& ignored);
   std::size_t split(std::string_view line);
 
   std::unique_ptr<LineReader> lines_;

@@ -21,6 +21,7 @@ class InMemoryTrace final : public TraceSource {
   [[nodiscard]] std::int32_t concurrency() const override { return source_->concurrency(); }
   [[nodiscard]] Span think_time(std::uint64_t session_index) const override { return source_->think_time(session_index); }
   [[nodiscard]] std::string skipped() const override { return source_->skipped(); }
+  [[nodiscard]] std::string remark() const override { return source_->remark(); }
 
   void rewind() { next_ = 0; }
   [[nodiscard]] std::size_t size() const { return prompt_tokens_.size(); }

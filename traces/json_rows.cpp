@@ -54,10 +54,6 @@ void JsonField::unsigned_list(std::vector<std::uint64_t>& to) {
   }
 }
 
-void fail_unknown_key(const LineReader& lines, std::string_view key, std::span<const std::string_view> keys) {
-  lines.fail("unknown column " + quoted(key) + suggestion(key.substr(0, 64), {keys.begin(), keys.end()}));
-}
-
 const char* syntax_words(simdjson::error_code error) {
   switch (error) {
     case simdjson::INCOMPLETE_ARRAY_OR_OBJECT:

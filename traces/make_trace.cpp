@@ -1,7 +1,11 @@
 #include "traces/make_trace.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,60 +21,66 @@ namespace kvlab {
 
 namespace {
 
-// A key that only one format knows is refused for the others: it would do nothing.
-void only_for(const Params& p, const std::string& key, const std::string& format, const std::string& found) {
-  if (p.has(key) && found != format)
-    p.fail_at(key, "'" + key + "' has a meaning for format '" + format + "' only; this trace is '" + found + "'");
+// A key that only some formats know is refused for the others: it would do nothing.
+void only_for(const Params& p, const std::string& key, const std::vector<std::string>& formats, const std::string& found) {
+  if (p.has(key) && std::ranges::find(formats, found) == formats.end())
+    p.fail_at(key, fmt::format("'{}' has a meaning for format '{}' only; this trace is '{}'", key, join(formats, "' and '"), found));
+}
+
+// "a, b c" as words.
+std::vector<std::string> words_of(std::string text) {
+  std::ranges::replace(text, ',', ' ');
+  std::istringstream stream(text);
+  return {std::istream_iterator<std::string>(stream), {}};
 }
 
 ReaderOptions read_options(Params& p) {
   ReaderOptions options;
-  options.block_size = p.optional<std::int32_t>("block_size", 0, 1, 1 << 20, "mooncake: tokens per hash id; needed unless the rows say it");
+  options.block_size =
+      p.optional<std::int32_t>("block_size", 0, 1, 1 << 20, "mooncake: tokens per hash id; needed unless the rows say it; bailian: 16");
   options.block_tokens =
       p.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "llmservingsim: tokens per content hash made of token ids");
   options.skip_failed = p.flag("skip_failed", false, "burstgpt: pass over (and count) requests without response");
   options.any_order = p.flag("sort", false, "sort by arrival; loads the whole trace");
+  options.ignore_columns = words_of(p.text("ignore_columns", "", "columns to pass over that the format does not have, as 'a, b'"));
   return options;
 }
 
-struct OpenedFile {
+struct FileKeys {
   std::string path;
-  std::unique_ptr<TraceSource> source;
-  bool has_arrivals = true;  // whether its format gives any
+  ReaderOptions options;
+  std::size_t format = 0;  // 0: found out by the first line, else one more than its place among trace_formats()
+  std::unique_ptr<ArrivalProcess> arrivals;
 };
 
-OpenedFile open_file(Params& p) {
-  OpenedFile opened;
-  opened.path = p.text("file", "trace file; .gz and .zst are unpacked");
-  const ReaderOptions options = read_options(p);
+FileKeys read_file_keys(Params& p, std::uint64_t seed) {
+  FileKeys keys;
+  keys.path = p.text("file", "trace file; .gz and .zst are unpacked");
+  keys.options = read_options(p);
   std::vector<std::string> formats{"auto"};
   for (const TraceFormat& format : trace_formats()) formats.push_back(format.name);
-  const std::size_t chosen = p.choice("format", formats, 0, "of the file; auto looks at its first line");
-  if (p.is_describing()) return opened;
-  auto lines = std::make_unique<LineReader>(p.resolve_file(opened.path));
-  const TraceFormat& format = chosen == 0 ? sniff_format(*lines) : trace_formats()[chosen - 1];
-  only_for(p, "block_size", "mooncake", format.name);
-  only_for(p, "block_tokens", "llmservingsim", format.name);
-  only_for(p, "skip_failed", "burstgpt", format.name);
-  std::unique_ptr<RowReader> reader = format.read(std::move(lines), options);
-  opened.has_arrivals = reader->has_arrivals();
-  if (!options.any_order) {
-    opened.source = std::move(reader);
-    return opened;
-  }
-  auto sorted = std::make_unique<InMemoryTrace>(std::move(reader));
-  sorted->sort_by_arrival();
-  opened.source = std::move(sorted);
-  return opened;
+  keys.format = p.choice("format", formats, 0, "of the file; auto looks at its first line");
+  auto [name, inner] = p.named("arrival", "trace", "arrivals in place of the trace's own: " + join(arrival_names(), ", "));
+  if (p.is_describing()) return keys;
+  keys.options.uses_arrivals = name == "trace";
+  keys.options.doubts_unit = !inner.has("scale");
+  keys.arrivals = make_arrivals(name, inner, seed);
+  return keys;
 }
 
-std::unique_ptr<ArrivalProcess> read_arrival(Params& p, std::uint64_t seed, bool has_arrivals) {
-  auto [name, inner] = p.named("arrival", "trace", "arrivals in place of the trace's own: " + join(arrival_names(), ", "));
-  if (p.is_describing()) return nullptr;
-  if (name == "trace" && !has_arrivals) {
+std::unique_ptr<TraceSource> open_file(const Params& p, const FileKeys& keys) {
+  auto lines = std::make_unique<LineReader>(p.resolve_file(keys.path));
+  const TraceFormat& format = keys.format == 0 ? sniff_format(*lines) : chosen_format(trace_formats()[keys.format - 1].name, *lines);
+  only_for(p, "block_size", {"mooncake", "bailian"}, format.name);
+  only_for(p, "block_tokens", {"llmservingsim"}, format.name);
+  only_for(p, "skip_failed", {"burstgpt"}, format.name);
+  std::unique_ptr<RowReader> reader = format.read(std::move(lines), keys.options);
+  if (keys.options.uses_arrivals && !reader->has_arrivals())
     p.fail_at("arrival", "the trace has lengths only; give arrivals, for example 'arrival: {poisson: {rate_per_s: 2}}'");
-  }
-  return make_arrivals(name, inner, seed);
+  if (!keys.options.any_order) return reader;
+  auto sorted = std::make_unique<InMemoryTrace>(std::move(reader));
+  sorted->sort_by_arrival();
+  return sorted;
 }
 
 TraceShape read_shape(Params& p) {
@@ -114,10 +124,10 @@ std::unique_ptr<TraceSource> make_trace(Params& p, std::uint64_t seed) {
     Params inner = p.child("generate", "generate");
     source = std::make_unique<GeneratedTrace>(inner, seed);
   } else {
-    OpenedFile opened = open_file(p);
-    source = std::move(opened.source);
-    shape.name = opened.path;
-    shape.arrivals = read_arrival(p, seed, opened.has_arrivals);
+    FileKeys keys = read_file_keys(p, seed);
+    if (!p.is_describing()) source = open_file(p, keys);
+    shape.name = keys.path;
+    shape.arrivals = std::move(keys.arrivals);
   }
   const Span jitter = p.milliseconds(
       "jitter_ms", 0, 0, 3.6e6, "every arrival moves by up to this, either way, by the seed; requests keep their order; loads the trace");

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "base/error.h"
@@ -16,9 +17,11 @@ bool RowReader::next(TraceRequest& request) {
     if (num_requests_ == 0)
       throw InputError(lines().name() + ": no request in the file; a trace has at least one" +
                        (counts_.empty() ? "" : " (" + skipped() + ")"));
+    is_at_end_ = true;
     return false;
   }
   check_order(request);
+  if (!request.is_follow_up) unit_.add(request.arrival);
   ++num_requests_;
   return true;
 }
@@ -45,10 +48,22 @@ Time RowReader::since_first(std::int64_t instant_ns) {
   return Time(Span(since));
 }
 
+Time RowReader::arrival_of_row_without() const {
+  if (options_.uses_arrivals)
+    lines().fail(arrival_column_, "missing in this row; for a trace of lengths only give arrivals: 'arrival: {poisson: {rate_per_s: 2}}'");
+  return std::max(latest_, kStart);
+}
+
 std::string RowReader::skipped() const {
   std::string all;
-  for (const auto& [what, times] : counts_) all += fmt::format("{}{} {}", all.empty() ? "" : "; ", times, what);
+  const auto add = [&all](const std::string& one) { all += (all.empty() || one.empty() ? "" : "; ") + one; };
+  for (const auto& [what, times] : counts_) add(fmt::format("{} {}", times, what));
+  add(ignored_.text());
   return all;
+}
+
+std::string RowReader::remark() const {
+  return options_.uses_arrivals && options_.doubts_unit ? unit_.remark(arrival_column_, is_at_end_) : "";
 }
 
 std::int64_t session_number(std::string_view text) {

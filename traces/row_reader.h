@@ -6,7 +6,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "traces/arrival_unit.h"
+#include "traces/ignored_columns.h"
 #include "traces/line_reader.h"
 #include "traces/trace.h"
 
@@ -14,20 +17,26 @@ namespace kvlab {
 
 // What a user may say about a file beside its name.
 struct ReaderOptions {
-  std::int32_t block_size = 0;     // mooncake: tokens per hash id; 0: only where the rows say it
-  std::int32_t block_tokens = 16;  // llmservingsim: tokens per hash made from token ids
-  bool skip_failed = false;        // burstgpt: pass over requests without response
-  bool any_order = false;          // rows may go back in time, and turns of a session may stand apart
+  std::int32_t block_size = 0;              // mooncake, bailian: tokens per hash id; 0: as the rows or the format say
+  std::int32_t block_tokens = 16;           // llmservingsim: tokens per hash made from token ids
+  bool skip_failed = false;                 // burstgpt: pass over requests without response
+  bool any_order = false;                   // rows may go back in time, and turns of a session may stand apart
+  bool uses_arrivals = true;                // false: others replace them, so rows may lack theirs
+  bool doubts_unit = true;                  // false: the user has changed the rate, so that the unit of times is no riddle
+  std::vector<std::string> ignore_columns;  // beside those that every reader passes over
 };
 
-// What all readers of row-by-row formats share: times that do not go backwards, follow-ups that stand behind their session,
-// at least one request, and rows that are passed over and counted.
+// Shared by all readers of row-by-row formats: times that do not go backwards, follow-ups directly after their session, at least
+// one request, and rows and columns that are passed over and counted.
 class RowReader : public TraceSource {
  public:
-  RowReader(const ReaderOptions& options, std::string_view arrival_column) : options_(options), arrival_column_(arrival_column) {}
+  // unit_ns: of the times; 0 where they are dates or the column's name says it.
+  RowReader(const ReaderOptions& options, std::string_view arrival_column, std::int64_t unit_ns = 0)
+      : options_(options), arrival_column_(arrival_column), unit_(unit_ns), ignored_(options.ignore_columns) {}
   bool next(TraceRequest& request) final;
   [[nodiscard]] std::string skipped() const final;
-  // False for formats that give lengths only: every arrival is then 0.
+  [[nodiscard]] std::string remark() const final;
+  // False for files whose header has lengths only: every arrival is then 0.
   [[nodiscard]] virtual bool has_arrivals() const { return true; }
 
  protected:
@@ -38,7 +47,10 @@ class RowReader : public TraceSource {
   [[nodiscard]] const ReaderOptions& options() const { return options_; }
   // Since the first call's instant, for formats that give dates or whose clock began long before.
   Time since_first(std::int64_t instant_ns);
+  // The arrival of a row without one, where `uses_arrivals` is false: it keeps the rows' order. Else stops.
+  Time arrival_of_row_without() const;
   void count(const std::string& what) { ++counts_[what]; }
+  [[nodiscard]] IgnoredColumns& ignored() { return ignored_; }
 
  private:
   void check_order(const TraceRequest& request);
@@ -49,6 +61,9 @@ class RowReader : public TraceSource {
   Time latest_ = Time::min();
   std::int64_t session_before_ = -1;
   std::uint64_t num_requests_ = 0;
+  ArrivalUnit unit_;
+  bool is_at_end_ = false;
+  IgnoredColumns ignored_;
   std::map<std::string, std::uint64_t> counts_;
 };
 

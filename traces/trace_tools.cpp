@@ -127,6 +127,7 @@ TraceSummary summarize(TraceSource& source) {
   s.output_tokens = outputs.summary();
   s.concurrency = source.concurrency();
   s.skipped = source.skipped();
+  s.remark = source.remark();
   return s;
 }
 
@@ -151,6 +152,7 @@ void inspect(TraceSource& source, std::ostream& out) {
                        s.num_prompt_blocks, s.hash_tokens, share, s.num_distinct_blocks);
   }
   if (!s.skipped.empty()) out << fmt::format("{:<14} {}\n", "skipped", s.skipped);
+  if (!s.remark.empty()) out << fmt::format("{:<14} {}\n", "remark", s.remark);
 }
 
 std::uint64_t generate_trace(Params& p, std::uint64_t seed, const std::string& path, const std::string& format) {

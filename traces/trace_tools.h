@@ -27,7 +27,7 @@ struct TraceSummary {
   std::uint64_t num_distinct_blocks = 0;
   std::int32_t hash_tokens = 0;  // of the last request that has hashes
   std::int32_t concurrency = 0;
-  std::string skipped;
+  std::string skipped, remark;
 };
 
 // Reads `source` to its end. Memory: a count per different length, a set of different blocks and sessions.

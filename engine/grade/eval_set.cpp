@@ -3,15 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/error.h"
+#include "base/file_kind.h"
 #include "base/json_text.h"
 #include "base/open_error.h"
+#include "base/read_file.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -23,9 +24,9 @@ using nlohmann::json;
 class EvalFile {
  public:
   EvalFile(std::string path, const Encode& encode, const CountBytes& count_bytes)
-      : path_(std::move(path)), encode_(encode), count_bytes_(count_bytes), stream_(path_) {
-    std::error_code ignored;
-    if (std::filesystem::is_directory(path_, ignored)) throw InputError(path_ + ": is a directory; a file is expected");
+      : path_(std::move(path)), encode_(encode), count_bytes_(count_bytes) {
+    refuse_special_file(path_, "a file");
+    stream_.open(path_);
     if (!stream_) throw InputError(open_error(path_));
   }
 
@@ -33,7 +34,7 @@ class EvalFile {
     std::string line;
     do {
       if (!std::getline(stream_, line)) return false;
-      ++line_;
+      if (++line_ == 1) refuse_lfs_pointer(line, path_);
     } while (line.find_first_not_of(" \t\r") == std::string::npos);
     const json row = parse(line);
     if (!row.is_object()) fail("not a JSON object: every line is a sample {task, length, prompt, turns}");

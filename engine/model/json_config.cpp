@@ -71,6 +71,7 @@ JsonConfig::JsonConfig(std::string path) : path_(std::move(path)) {
   std::ifstream stream(path_);
   if (!stream) fail("cannot be read");
   const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  refuse_lfs_pointer(text, path_);
   refuse_deep_json(text, path_);
   try {
     root_ = parse_strictly(text, [this](const std::string& why) { fail(why); });

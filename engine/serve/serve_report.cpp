@@ -51,6 +51,7 @@ ServingSummary EngineReplica::finish() {
   summary.requests = arrivals_.taken();
   set_duration(first_arrival_, last_output_, setup_.warmup, summary);
   summary.skipped = trace_.skipped();
+  summary.trace_remark = trace_.remark();
   summary.remark = executor_.remark();
   summary.first_rejection = first_rejection_;
   add_totals(summary, last_output_ - first_arrival_);

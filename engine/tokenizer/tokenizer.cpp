@@ -37,7 +37,7 @@ Tokenizer Tokenizer::load(const std::string& dir) {
   std::ifstream stream(path, std::ios::binary);
   if (!stream) throw InputError(path + ": cannot be read; a tokenizer in Hugging Face's fast format is needed");
   const std::string text{std::istreambuf_iterator<char>(stream), {}};
-  if (is_lfs_pointer(text)) throw InputError(path + ": " + kLfsPointerError);
+  refuse_lfs_pointer(text, path);
   return from_json(text, path);
 }
 

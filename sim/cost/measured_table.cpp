@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
+#include <sstream>
 
 #include "base/error.h"
+#include "base/read_file.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -29,8 +30,7 @@ std::vector<std::string> split_line(std::string line) {
 }  // namespace
 
 MeasuredTable::MeasuredTable(const std::string& file) : file_(file) {
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) throw InputError(file + ": cannot be opened");
+  std::istringstream stream(read_file(file, "a table"));
   std::size_t number = 0;
   for (std::string line; std::getline(stream, line);) {
     ++number;

@@ -74,6 +74,16 @@ TEST_F(Accounting, RejectedRequestsAreNamed) {
   EXPECT_THAT(read("out/runs/0001/manifest.json"), HasSubstr("\"not_served\": \"100 of 100 requests were rejected"));
 }
 
+TEST_F(Accounting, AFollowUpOfARejectedTurnArrivesAllTheSame) {
+  write("t.csv", "arrival_ns,prompt_tokens,output_tokens,session,delay_ns\n0,900,10,1,\n,10,5,1,2000000000\n");
+  ASSERT_EQ(run({"--set", "max_model_len=500", "--set", "trace={file: t.csv}"}).status, 0);
+  const CsvTable requests = read_csv("out/requests.csv");
+  ASSERT_EQ(requests.rows.size(), 2U);
+  EXPECT_EQ(requests.rows[0][requests.at("state")], "rejected");
+  EXPECT_EQ(requests.rows[1][requests.at("state")], "completed");
+  EXPECT_EQ(requests.rows[1][requests.at("arrival_ns")], "2000000000");
+}
+
 TEST_F(Accounting, OtherValuesOfVariablesAndOtherFilesAreOtherInputs) {
   const std::string rate = "trace.generate.arrival.constant.rate_per_s=${KVLAB_TEST_RATE}";
   ::setenv("KVLAB_TEST_RATE", "5", 1);

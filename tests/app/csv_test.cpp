@@ -14,6 +14,12 @@ TEST(Csv, QuotedFieldsComeBack) {
   EXPECT_EQ(table.rows[0], fields);
 }
 
+TEST(Csv, WhatASpreadsheetWouldComputeIsText) {
+  const std::vector<std::string> fields = {"=1+1", "+x", "-x", "@x", "-1.5", "+2", "-", "'=1", "'a", "=a,\"b\""};
+  EXPECT_EQ(csv_line(fields), "'=1+1,'+x,'-x,'@x,-1.5,+2,'-,''=1,'a,\"'=a,\"\"b\"\"\"\n");
+  EXPECT_EQ(parse_csv("1,2,3,4,5,6,7,8,9,10\n" + csv_line(fields), "t").rows[0], fields);
+}
+
 TEST(Csv, CarriageReturnsAndAMissingLastLineEnd) {
   const CsvTable table = parse_csv("a,b\r\n1,2\r\n3,4", "t");
   ASSERT_EQ(table.rows.size(), 2U);

@@ -32,7 +32,7 @@ TEST(LatencyStatistics, RealLogGivesThePublishedMeans) {
   const std::string folder = variable != nullptr && *variable != '\0' ? variable : KVLAB_SOURCE_DIR "/../shared/data";
   const std::string log = folder + "/vllm-reference/RTX4090-llama-3.1-8b/requests.jsonl";
   if (!std::filesystem::exists(log)) GTEST_SKIP() << log << " is not there; set KVLAB_DATA";
-  const auto rows = latency_statistics(read_real_log(log));
+  const auto rows = latency_statistics(read_real_log(log).requests);
   EXPECT_NEAR(value_of(rows, "ttft", "mean"), 65456.6, 0.05);
   EXPECT_NEAR(value_of(rows, "e2e", "mean"), 86578.3, 0.05);
   EXPECT_NEAR(value_of(rows, "tpot", "mean"), 32.45, 0.005);
@@ -65,7 +65,7 @@ TEST_F(RealLog, TimesThatAreNoSecondsAreRefused) {
            std::to_string(last) + "}\n";
   };
   write("log.jsonl", row(1700000002) + row(1709000000));
-  EXPECT_EQ(read_real_log("log.jsonl").size(), 2U);
+  EXPECT_EQ(read_real_log("log.jsonl").requests.size(), 2U);
   write("log.jsonl", row(1700000002) + row(1.7e9 + 1e7));
   EXPECT_EQ(error_of([] { read_real_log("log.jsonl"); }),
             "log.jsonl: its times span 1e+07 s, and no run lasts longer than 9.2e6 s (106 days): are the times in seconds?");
@@ -136,7 +136,7 @@ TEST_F(ValidateTest, ARunAgreesWithItself) {
     EXPECT_EQ(validation.rows.size(), num_rows);
     for (const auto& row : validation.rows) EXPECT_NEAR(std::stod(row[6]), 0, 1e-4) << row[0] << " " << row[1];
     EXPECT_EQ(read_csv("results/small/throughput.csv").columns.size(), 3U);
-    EXPECT_EQ(read_csv("results/small/steps.csv").columns.size(), 5U);
+    EXPECT_EQ(read_csv("results/small/validation_steps.csv").columns.size(), 5U);
   }
 }
 
@@ -159,11 +159,11 @@ TEST_F(ValidateTest, AComparisonStaysAsLongAsItsRuns) {
   };
   const auto compare = [] { EXPECT_EQ(call({"validate", "--requests", "log.jsonl", "--against", "results/small", "--quiet"}).status, 0); };
   const auto files = [] {
-    return read("results/small/validation.csv") + read("results/small/throughput.csv") + read("results/small/steps.csv");
+    return read("results/small/validation.csv") + read("results/small/throughput.csv") + read("results/small/validation_steps.csv");
   };
   const auto none_is_left = [] {
     const std::filesystem::path out = "results/small";
-    return !exists(out / "validation.csv") && !exists(out / "throughput.csv") && !exists(out / "steps.csv");
+    return !exists(out / "validation.csv") && !exists(out / "throughput.csv") && !exists(out / "validation_steps.csv");
   };
   run({"--set", "seeds=1"});
   write("log.jsonl", log_of(read_csv("results/small/requests.csv")));

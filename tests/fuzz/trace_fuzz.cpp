@@ -28,6 +28,7 @@ void read(std::span<const char> bytes, std::size_t choice, std::uint8_t bits) {
   options.block_tokens = 1 + (bits >> 1 & 7);
   options.skip_failed = (bits & 16) != 0;
   options.any_order = (bits & 32) != 0;
+  options.uses_arrivals = (bits & 64) == 0;
   auto lines = std::make_unique<kvlab::LineReader>("fuzz", kvlab::bytes_in_memory("fuzz", bytes));
   const auto& formats = kvlab::trace_formats();
   const kvlab::TraceFormat& format = choice < formats.size() ? formats[choice] : kvlab::sniff_format(*lines);

@@ -136,7 +136,7 @@ def write_validation(folder):
     rows = zip(seconds, real.clip(0), (real + rng.normal(0, 30, 160)).clip(0))
     write_csv(folder / "throughput.csv", "time_s real_tokens_per_s simulated_tokens_per_s".split(), rows)
     rows = [[b, 18 + 0.09 * b, (18 + 0.09 * b) * (1 + d), int(400 / (1 + b / 20)), d] for b in (1, 2, 4, *range(8, 136, 8)) for d in [rng.normal(0, 0.01)]]
-    write_csv(folder / "steps.csv", "padded_batch real_ms simulated_ms count diff_frac".split(), rows)
+    write_csv(folder / "validation_steps.csv", "padded_batch real_ms simulated_ms count diff_frac".split(), rows)
     return folder
 
 

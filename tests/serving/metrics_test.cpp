@@ -106,6 +106,23 @@ TEST(MetricsCollector, WarmUpIsLeftOutAndTheSloIsAConjunction) {
   EXPECT_EQ(all.tpot.count, 3U);
 }
 
+// As a third limit, alone or with the others, of completed requests and of those cut off.
+TEST(MetricsCollector, TheSloOfTheWholeAnswer) {
+  const Span none = Span::max(), limit(100'000'000);
+  const std::pair<SloTarget, double> cases[] = {
+      {{true, none, none, limit}, 2.0 / 4}, {{true, Span(20'000'000), none, limit}, 1.0 / 4}, {{true, limit, limit}, 3.0 / 3}};
+  for (const auto& [slo, attained] : cases) {
+    MetricsCollector metrics(slo, kStart);
+    metrics.add(record(0, 10, 100, 10));  // in the limit, as one at it is
+    metrics.add(record(0, 90, 99, 10));
+    metrics.add(record(0, 10, 101, 10));
+    RequestRecord cut_off = record(0, 10, 10, 2);
+    cut_off.outcome = Outcome::kUnfinished;
+    metrics.add(cut_off, kStart + Span(101'000'000));
+    EXPECT_DOUBLE_EQ(metrics.finish().slo_attainment_frac, attained);
+  }
+}
+
 TEST(ContiguousAllocator, FitsAndMerges) {
   ContiguousAllocator memory(100, ContiguousAllocator::Fit::kBest);
   EXPECT_EQ(memory.reserve(30), 0);

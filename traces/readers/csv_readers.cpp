@@ -17,8 +17,10 @@ constexpr std::int64_t kSecondNs = 1'000'000'000;
 
 class CsvReader : public RowReader {
  public:
-  CsvReader(std::unique_ptr<LineReader> lines, const ReaderOptions& options, std::span<const CsvColumn> columns, std::string_view arrival)
-      : RowReader(options, arrival), rows_(std::move(lines), columns) {}
+  // The first column is that of the times.
+  CsvReader(std::unique_ptr<LineReader> lines, const ReaderOptions& options, std::span<const CsvColumn> columns, std::int64_t unit_ns)
+      : RowReader(options, columns[0].name, unit_ns), rows_(std::move(lines), columns, ignored()) {}
+  [[nodiscard]] bool has_arrivals() const final { return rows_.has(0); }
 
  protected:
   [[nodiscard]] const LineReader& lines() const final { return rows_.lines(); }
@@ -26,27 +28,36 @@ class CsvReader : public RowReader {
 };
 
 // Azure LLM inference traces (github.com/Azure/AzurePublicDataset): 2023 writes seven digits of a second and no zone, 2024
-// at most six digits, none where they are zero, and +00:00.
+// at most six digits, none where they are zero, and +00:00. 2025 has requests with images, whose tokens no column gives.
 class Azure final : public CsvReader {
  public:
   enum Column : std::uint8_t { kTime, kPrompt, kOutput, kImages };
-  static constexpr std::array<CsvColumn, 4> kColumns{{{"TIMESTAMP"}, {"ContextTokens"}, {"GeneratedTokens"}, {"NumImages", kOptional}}};
-  Azure(std::unique_ptr<LineReader> lines, const ReaderOptions& options) : CsvReader(std::move(lines), options, kColumns, "TIMESTAMP") {}
+  static constexpr std::array<CsvColumn, 4> kColumns{
+      {{"TIMESTAMP", kOptional}, {"ContextTokens"}, {"GeneratedTokens"}, {"NumImages", kOptional}}};
+  Azure(std::unique_ptr<LineReader> lines, const ReaderOptions& options) : CsvReader(std::move(lines), options, kColumns, 0) {}
 
  private:
   bool read_row(TraceRequest& request) override {
-    if (!rows_.next()) return false;
-    std::int64_t instant = 0;
-    if (!parse_date_time_ns(rows_.text(kTime), instant)) {
+    while (rows_.next()) {
+      if (rows_.has(kTime)) request.arrival = since_first(instant());
+      if (rows_.has(kImages) && rows_.integer(kImages, 0, kMaxTokens) > 0) {
+        count("requests with images, whose tokens the trace does not give");
+        continue;
+      }
+      request.prompt_tokens = rows_.prompt_tokens(kPrompt);
+      request.output_tokens = rows_.output_tokens(kOutput);
+      return true;
+    }
+    return false;
+  }
+
+  [[nodiscard]] std::int64_t instant() const {
+    std::int64_t since_1970_ns = 0;
+    if (!parse_date_time_ns(rows_.text(kTime), since_1970_ns)) {
       rows_.fail(kTime,
                  quoted(rows_.text(kTime)) + " is not a time; expected YYYY-MM-DD hh:mm:ss, with a fraction and a zone (+00:00) if wanted");
     }
-    request.arrival = since_first(instant);
-    request.prompt_tokens = rows_.prompt_tokens(kPrompt);
-    request.output_tokens = rows_.output_tokens(kOutput);
-    if (rows_.has(kImages) && rows_.integer(kImages, 0, kMaxTokens) > 0)
-      count("requests with images, whose tokens the trace does not give");
-    return true;
+    return since_1970_ns;
   }
 };
 
@@ -54,7 +65,7 @@ class Azure final : public CsvReader {
 class BurstGpt final : public CsvReader {
  public:
   enum Column : std::uint8_t { kTime, kPrompt, kOutput, kSession };
-  static constexpr std::array<CsvColumn, 8> kColumns{{{"Timestamp"},
+  static constexpr std::array<CsvColumn, 8> kColumns{{{"Timestamp", kOptional},
                                                       {"Request tokens"},
                                                       {"Response tokens"},
                                                       {"Session ID", kOptional},
@@ -62,17 +73,16 @@ class BurstGpt final : public CsvReader {
                                                       {"Model", kIgnored},
                                                       {"Total tokens", kIgnored},
                                                       {"Log Type", kIgnored}}};
-  BurstGpt(std::unique_ptr<LineReader> lines, const ReaderOptions& options) : CsvReader(std::move(lines), options, kColumns, "Timestamp") {}
+  BurstGpt(std::unique_ptr<LineReader> lines, const ReaderOptions& options) : CsvReader(std::move(lines), options, kColumns, kSecondNs) {}
 
  private:
   bool read_row(TraceRequest& request) override {
     while (rows_.next()) {
-      const Time arrival = since_first(ns(rows_.time(kTime, kSecondNs)));
+      if (rows_.has(kTime)) request.arrival = since_first(ns(rows_.time(kTime, kSecondNs)));
       if (options().skip_failed && rows_.text(kOutput) == "0") {
         count("failed requests (0 response tokens) passed over");
         continue;
       }
-      request.arrival = arrival;
       request.prompt_tokens = rows_.prompt_tokens(kPrompt);
       request.output_tokens = static_cast<std::int32_t>(
           rows_.integer(kOutput, 1, kMaxTokens, "; 0 marks a failed request: set 'skip_failed: true' to pass over those, counted"));
@@ -89,8 +99,7 @@ class Vidur final : public CsvReader {
   enum Column : std::uint8_t { kTime, kPrompt, kOutput };
   static constexpr std::array<CsvColumn, 5> kColumns{
       {{"arrived_at", kOptional}, {"num_prefill_tokens"}, {"num_decode_tokens"}, {"num_total_tokens", kIgnored}, {"pd_ratio", kIgnored}}};
-  Vidur(std::unique_ptr<LineReader> lines, const ReaderOptions& options) : CsvReader(std::move(lines), options, kColumns, "arrived_at") {}
-  [[nodiscard]] bool has_arrivals() const override { return rows_.has(kTime); }
+  Vidur(std::unique_ptr<LineReader> lines, const ReaderOptions& options) : CsvReader(std::move(lines), options, kColumns, kSecondNs) {}
 
  private:
   bool read_row(TraceRequest& request) override {
@@ -106,20 +115,19 @@ class Vidur final : public CsvReader {
 class Splitwise final : public CsvReader {
  public:
   enum Column : std::uint8_t { kTime, kPrompt, kOutput, kBatch };
-  static constexpr std::array<CsvColumn, 7> kColumns{{{"arrival_timestamp"},
+  static constexpr std::array<CsvColumn, 7> kColumns{{{"arrival_timestamp", kOptional},
                                                       {"prompt_size"},
                                                       {"token_size"},
                                                       {"batch_size", kOptional},
                                                       {"request_id", kIgnored},
                                                       {"request_type", kIgnored},
                                                       {"application_id", kIgnored}}};
-  Splitwise(std::unique_ptr<LineReader> lines, const ReaderOptions& options)
-      : CsvReader(std::move(lines), options, kColumns, "arrival_timestamp") {}
+  Splitwise(std::unique_ptr<LineReader> lines, const ReaderOptions& options) : CsvReader(std::move(lines), options, kColumns, kSecondNs) {}
 
  private:
   bool read_row(TraceRequest& request) override {
     if (!rows_.next()) return false;
-    request.arrival = Time(rows_.time(kTime, kSecondNs));
+    if (rows_.has(kTime)) request.arrival = Time(rows_.time(kTime, kSecondNs));
     request.prompt_tokens = rows_.prompt_tokens(kPrompt);
     request.output_tokens = rows_.output_tokens(kOutput);
     if (rows_.has(kBatch) && rows_.text(kBatch) != "1") {

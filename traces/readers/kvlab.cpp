@@ -29,12 +29,13 @@ void check_hashes(const LineReader& lines, const TraceRequest& request) {
 class KvlabCsv final : public RowReader {
  public:
   KvlabCsv(std::unique_ptr<LineReader> lines, const ReaderOptions& options)
-      : RowReader(options, "arrival_ns"), rows_(std::move(lines), kColumns) {}
+      : RowReader(options, "arrival_ns"), rows_(std::move(lines), kColumns, ignored()) {}
+  [[nodiscard]] bool has_arrivals() const override { return rows_.has(kTime); }
 
  private:
   enum Column : std::uint8_t { kTime, kPrompt, kOutput, kSession, kDelay, kHashTokens, kHashes };
   static constexpr auto kOptional = CsvColumn::Need::kOptional;
-  static constexpr std::array<CsvColumn, 7> kColumns{{{"arrival_ns"},
+  static constexpr std::array<CsvColumn, 7> kColumns{{{"arrival_ns", kOptional},
                                                       {"prompt_tokens"},
                                                       {"output_tokens"},
                                                       {"session", kOptional},
@@ -56,7 +57,7 @@ class KvlabCsv final : public RowReader {
     if (request.is_follow_up)
       request.delay = Span(rows_.integer(kDelay, 0, kMaxTraceNs));
     else
-      request.arrival = Time(Span(rows_.integer(kTime, 0, kMaxTraceNs)));
+      request.arrival = arrival();
     if (given(kHashTokens)) request.hash_tokens = static_cast<std::int32_t>(rows_.integer(kHashTokens, 1, kMaxTokens));
     if (given(kHashes))
       read_hashes(rows_.text(kHashes));
@@ -65,6 +66,11 @@ class KvlabCsv final : public RowReader {
     request.hashes = hashes_;
     check_hashes(lines(), request);
     return true;
+  }
+
+  [[nodiscard]] Time arrival() const {
+    if (rows_.has(kTime) && (options().uses_arrivals || given(kTime))) return Time(Span(rows_.integer(kTime, 0, kMaxTraceNs)));
+    return has_arrivals() ? arrival_of_row_without() : kStart;
   }
 
   void read_hashes(std::string_view text) {
@@ -88,7 +94,8 @@ class KvlabCsv final : public RowReader {
 
 class KvlabJsonl final : public RowReader {
  public:
-  KvlabJsonl(std::unique_ptr<LineReader> lines, const ReaderOptions& options) : RowReader(options, "arrival_ns"), rows_(std::move(lines)) {}
+  KvlabJsonl(std::unique_ptr<LineReader> lines, const ReaderOptions& options)
+      : RowReader(options, "arrival_ns"), rows_(std::move(lines), ignored()) {}
 
  private:
   enum Key : std::uint8_t { kTime, kPrompt, kOutput, kSession, kDelay, kHashTokens, kHashes };
@@ -132,7 +139,7 @@ class KvlabJsonl final : public RowReader {
     if (request.output_tokens == 0) fail_missing_key(lines(), "output_tokens");
     if (request.is_follow_up && has_arrival) lines().fail("delay_ns", "a row has either an arrival or a delay after the turn before it");
     if (request.is_follow_up && request.session < 0) lines().fail("delay_ns", "a row with a delay needs a session");
-    if (!request.is_follow_up && !has_arrival) fail_missing_key(lines(), "arrival_ns");
+    if (!request.is_follow_up && !has_arrival) request.arrival = arrival_of_row_without();
     request.hashes = hashes_;
     check_hashes(lines(), request);
     return true;

@@ -13,12 +13,12 @@ namespace {
 
 // LLMServingSim workloads (Cho et al. 2024; github.com/casys-kaist/LLMServingSim), times in nanoseconds. A row is one
 // request, or a session of an agent: sub_requests, each released when the one before has finished and its tool has run for
-// tool_duration_ns. Token ids of prompt and output become a hash chain, hash(hash before, tokens of the block), over full
-// blocks of `block_tokens`.
+// tool_duration_ns; without session_id each such row is a session of its own. Token ids of prompt and output become a hash chain, hash(hash
+// before, tokens of the block), over full blocks of `block_tokens`.
 class LlmServingSim final : public RowReader {
  public:
   LlmServingSim(std::unique_ptr<LineReader> lines, const ReaderOptions& options)
-      : RowReader(options, "arrival_time_ns"), rows_(std::move(lines)) {}
+      : RowReader(options, "arrival_time_ns"), rows_(std::move(lines), ignored()) {}
 
  private:
   enum Key : std::uint8_t { kInput, kOutput, kInputIds, kOutputIds, kTool, kTime, kSession, kSubRequests };
@@ -40,7 +40,10 @@ class LlmServingSim final : public RowReader {
   [[nodiscard]] const LineReader& lines() const override { return rows_.lines(); }
 
   bool read_row(TraceRequest& request) override {
-    if (given_ == calls_.size() && !read_line()) return false;
+    while (given_ == calls_.size()) {
+      if (!read_line()) return false;
+      if (calls_.empty()) count("sessions with an empty sub_requests");
+    }
     const Call& call = calls_[given_];
     request.prompt_tokens = call.prompt_tokens;
     request.output_tokens = call.output_tokens;
@@ -77,11 +80,16 @@ class LlmServingSim final : public RowReader {
         is_flat = true, read_call_field(key, field);
     });
     if (!found) return false;
-    if (!row_.at) fail_missing_key(lines(), "arrival_time_ns");
+    if (!row_.at) row_.at = arrival_of_row_without() - kStart;
     if (!row_.is_agentic) end_call();
-    if (row_.is_agentic && row_.session < 0) fail_missing_key(lines(), "session_id");
-    if (calls_.empty()) lines().fail("sub_requests", "an empty list; a session has at least one request");
+    if (row_.is_agentic && row_.session < 0) row_.session = session_of_line();
     return true;
+  }
+
+  // No number that a session_id has by chance.
+  [[nodiscard]] std::int64_t session_of_line() const {
+    constexpr std::uint64_t kUnnamed = 0x73657373696f6e;  // "session"
+    return static_cast<std::int64_t>(hash_combine(kUnnamed, static_cast<std::uint64_t>(lines().line_number())) >> 1);
   }
 
   void read_sub_requests(JsonField& field, bool is_flat) {

@@ -4,9 +4,9 @@
 #include <limits>
 #include <optional>
 
-#include "base/hash.h"
 #include "traces/json_rows.h"
 #include "traces/numbers.h"
+#include "traces/readers/hash_ids.h"
 #include "traces/readers/readers.h"
 
 namespace kvlab {
@@ -17,7 +17,8 @@ namespace {
 // names for the columns, sessions, and `delay`: a turn that comes so long after its session's turn before has finished.
 class Mooncake final : public RowReader {
  public:
-  Mooncake(std::unique_ptr<LineReader> lines, const ReaderOptions& options) : RowReader(options, "timestamp"), rows_(std::move(lines)) {}
+  Mooncake(std::unique_ptr<LineReader> lines, const ReaderOptions& options)
+      : RowReader(options, "timestamp", kMillisecondNs), rows_(std::move(lines), ignored()) {}
 
  private:
   enum Key : std::uint8_t { kTime, kCreated, kInput, kInputTokens, kOutput, kOutputTokens, kIds, kBlock, kSession, kDelay, kDelayMs };
@@ -43,11 +44,10 @@ class Mooncake final : public RowReader {
     request.is_follow_up = row.delay.has_value();
     if (row.delay && row.at) lines().fail("delay", "a row has either a timestamp or a delay after the turn before it");
     if (row.delay && request.session < 0) fail_missing_key(lines(), "session_id");
-    if (!row.delay && !row.at) fail_missing_key(lines(), "timestamp");
     if (row.delay)
       request.delay = *row.delay;
     else
-      request.arrival = Time(*row.at);
+      request.arrival = row.at ? Time(*row.at) : arrival_of_row_without();
     if (row.has_ids) set_content(request, row);
     return true;
   }
@@ -92,8 +92,6 @@ class Mooncake final : public RowReader {
     }
   }
 
-  // Ids become a chain, each combined with those before it: published ids name whole prefixes already, and in dialects
-  // whose ids name single blocks the chain does.
   void set_content(TraceRequest& request, const Row& row) {
     const std::int32_t block = row.block_size > 0 ? row.block_size : options().block_size;
     if (block == 0) {
@@ -103,16 +101,7 @@ class Mooncake final : public RowReader {
     if (options().block_size > 0 && row.block_size > 0 && row.block_size != options().block_size) {
       lines().fail("block_size", fmt::format("{} in the row, but 'block_size: {}' was asked for", row.block_size, options().block_size));
     }
-    const auto fewest = static_cast<std::size_t>(request.prompt_tokens / block);
-    const std::size_t most = fewest + (request.prompt_tokens % block != 0 ? 1 : 0);
-    if (ids_.size() < fewest || ids_.size() > most) {
-      lines().fail("hash_ids", fmt::format("{} ids, but {} tokens in blocks of {} need {}; is 'block_size: {}' right?", ids_.size(),
-                                           request.prompt_tokens, block, most, block));
-    }
-    std::uint64_t chain = mix64(static_cast<std::uint64_t>(block));
-    for (std::uint64_t& id : ids_) id = chain = hash_combine(chain, id);
-    request.hash_tokens = ids_.empty() ? 0 : block;
-    request.hashes = ids_;
+    set_chained_ids(lines(), ids_, block, request);
   }
 
   JsonRows rows_;

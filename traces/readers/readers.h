@@ -16,6 +16,7 @@ MakeReader read_burstgpt;       // Timestamp,...,Request tokens,Response tokens,
 MakeReader read_vidur;          // [arrived_at,]num_prefill_tokens,num_decode_tokens; seconds
 MakeReader read_splitwise;      // arrival_timestamp,...,prompt_size,token_size; seconds
 MakeReader read_mooncake;       // jsonl: timestamp (ms), input_length, output_length, hash_ids; Dynamo's names too
+MakeReader read_bailian;        // jsonl: chat_id, parent_chat_id, timestamp (s), input_length, output_length, hash_ids
 MakeReader read_llmservingsim;  // jsonl: arrival_time_ns, input_toks, output_toks, token ids; agentic sessions
 MakeReader read_kvlab_csv;      // every field of TraceRequest, as write_trace() writes them
 MakeReader read_kvlab_jsonl;

@@ -1,0 +1,30 @@
+#include "base/read_file.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "base/error.h"
+#include "base/file_kind.h"
+#include "base/open_error.h"
+
+namespace kvlab {
+
+void refuse_special_file(const std::string& path, std::string_view expected) {
+  const std::string_view what = special_file(path);
+  const bool is_of_shell = path == "/dev/stdin" || path.starts_with("/dev/fd/") || path.starts_with("/proc/self/fd/");
+  if (what.empty() || (what == "a pipe" && is_of_shell)) return;
+  throw InputError(fmt::format("{}: is {}; {} is expected{}", path, what, expected, what == "a pipe" ? ": save it to one" : ""));
+}
+
+std::string read_file(const std::string& path, std::string_view expected) {
+  refuse_special_file(path, expected);
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) throw InputError(open_error(path));
+  std::string text{std::istreambuf_iterator<char>(stream), {}};
+  refuse_lfs_pointer(text, path);
+  return text;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,200 @@
+// Logs and inputs of other tools, as users name them.
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include "app/csv.h"
+#include "app/real_log.h"
+#include "tests/app/app_fixture.h"
+#include "tests/error_of.h"
+
+namespace kvlab {
+namespace {
+
+using LogKinds = AppTest;
+
+constexpr const char* kBench =
+    R"({"backend": "vllm", "completed": 2, "failed": 1, "input_lens": [10, 20, 5], "output_lens": [4, 5, 0], "ttfts": [0.1, 0.2, 0.0],
+"itls": [[0.01, 0.01, 0.01], [0.01, 0.01, 0.01, 0.01], []], "start_times": [100.0, 100.5, 101], "errors": ["", "", "timeout"],
+"mean_ttft_ms": 150.0})";
+
+std::string without(std::string text, const std::string& key) {
+  const std::size_t begin = text.find("\"" + key + "\"");
+  return text.replace(begin, text.find_first_of("]", begin) + 2 - begin, "");
+}
+
+TEST_F(LogKinds, BenchServeIsALogOfItsRequests) {
+  write("bench.json", kBench);
+  const RequestLog log = read_real_log("bench.json");
+  ASSERT_EQ(log.requests.size(), 2U);
+  EXPECT_TRUE(log.is_of_client);
+  EXPECT_TRUE(log.has_clock);
+  EXPECT_EQ(log.note, "1 of the log's 3 requests failed and are left out\n");
+  EXPECT_EQ(log.requests[1].queued_s, 100.5);
+  EXPECT_NEAR(log.requests[1].ttft_ms(), 200, 1e-9);
+  EXPECT_NEAR(log.requests[1].e2e_ms(), 240, 1e-9);
+  EXPECT_NEAR(log.requests[1].tpot_ms(), 10, 1e-9);
+  write("bench.json", without(kBench, "start_times"));
+  EXPECT_FALSE(read_real_log("bench.json").has_clock);
+}
+
+constexpr const char* kAiperf =
+    R"({"metadata":{"request_start_ns":1767225600000000000,"benchmark_phase":"warmup"},"metrics":{},"error":null}
+{"metadata":{"request_start_ns":1767225601000000001,"benchmark_phase":"profiling","was_cancelled":false},"metrics":{"input_sequence_length":{"value":550,"unit":"tokens"},"time_to_first_token":{"value":255.9,"unit":"ms"},"request_latency":{"value":1.5,"unit":"s"},"output_sequence_length":{"value":11,"unit":"tokens"}},"error":null}
+{"metadata":{"request_start_ns":1767225602000000000,"benchmark_phase":"profiling"},"metrics":{},"error":{"code":500}}
+)";
+
+TEST_F(LogKinds, AiperfRowsAreRequests) {
+  write("profile_export.jsonl", kAiperf);
+  const RequestLog log = read_real_log("profile_export.jsonl");
+  ASSERT_EQ(log.requests.size(), 1U);
+  EXPECT_NEAR(log.requests[0].queued_s, 1.000000001, 1e-12);
+  EXPECT_NEAR(log.requests[0].ttft_ms(), 255.9, 1e-6);
+  EXPECT_NEAR(log.requests[0].e2e_ms(), 1500, 1e-6);
+  EXPECT_EQ(log.requests[0].output_tokens, 11);
+  EXPECT_EQ(log.note, "1 of the log's 3 requests failed and are left out\n1 of the log's 3 requests are of its warm-up and are left out\n");
+}
+
+TEST_F(LogKinds, WhatCannotBeComparedIsSaid) {
+  const std::string one_line = R"({"ttfts": [0.1], "itls": [[0.1]], "output_lens": [2]})";
+  const std::string engine = R"({"output_toks": 2, "arrival_time": 1, "queued_ts": 1, "first_token_ts": 2, "last_token_ts": 3})";
+  const std::pair<std::string, std::string> cases[] = {
+      {R"({"completed": 2, "request_throughput": 1.0, "mean_ttft_ms": 150.0})",
+       "is a benchmark's result without 'ttfts', so with totals only; run it again with --save-detailed (vllm bench serve) or "
+       "--output-details (SGLang)"},
+      {R"({"ttfts": [0.1, 0.2], "itls": [[0.1]], "output_lens": [2, 2]})", "'itls' has 1 entries, 'ttfts' 2"},
+      {R"({"ttfts": [-0.1], "itls": [[0.1]], "output_lens": [2]})", "'ttfts', entry 1, is no number >= 0: -0.1"},
+      {R"({"ttfts": [0.1], "itls": [[0.1]], "output_lens": [0]})", "has no requests that completed"},
+      {one_line + "\n" + one_line, "holds several benchmark results, one per line; leave the one to compare with"},
+      {kAiperf + engine, "not a row of AIPerf, as those above: it has no 'metadata' and 'metrics'"},
+      {engine + "\n" + one_line, ":2: has no 'arrival_time'"},
+      {R"({"metadata":{"request_start_ns":5},"metrics":{"request_latency":{"value":5,"unit":"ms"}}})",
+       "has no metric 'time_to_first_token'; AIPerf records it with --streaming"},
+  };
+  for (const auto& [text, expected] : cases) {
+    write("log", text);
+    const std::string error = error_of([] { read_real_log("log"); });
+    EXPECT_EQ(error.substr(error.size() - std::min(error.size(), expected.size())), expected) << text;
+    EXPECT_TRUE(error.starts_with("log:")) << error;
+  }
+}
+
+// A client's TTFT begins when it sends the request: that is the simulation's arrival.
+TEST_F(LogKinds, ValidateComparesAClientWithArrival) {
+  write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
+  ASSERT_EQ(call({"run", "small.yaml", "--out", "out"}).status, 0);
+  const CsvTable requests = read_csv("out/requests.csv"), summary = read_csv("out/summary.csv");
+  const auto ns_of = [&](const auto& row, const char* column) { return std::stod(row[requests.at(column)]); };
+  std::string ttfts, itls, tokens;
+  for (const auto& row : requests.rows) {
+    const std::string comma = ttfts.empty() ? "" : ",";
+    ttfts += comma + fmt::format("{:.9f}", (ns_of(row, "first_token_ns") - ns_of(row, "arrival_ns")) * 1e-9);
+    itls += comma + fmt::format("[{:.9f}]", (ns_of(row, "last_token_ns") - ns_of(row, "first_token_ns")) * 1e-9);
+    tokens += comma + row[requests.at("output_tokens")];
+  }
+  write("bench.json", "{\"ttfts\": [" + ttfts + "], \"itls\": [" + itls + "], \"output_lens\": [" + tokens + "]}");
+  write("out/throughput.csv", "of another log\n");
+  const Called called = call({"validate", "--requests", "bench.json", "--against", "out"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  const CsvTable validation = read_csv("out/validation.csv");
+  for (const auto& row : validation.rows) EXPECT_LT(std::abs(std::stod(row[validation.at("diff_frac")])), 1e-5) << row[0] << row[1];
+  EXPECT_NEAR(std::stod(validation.rows[0][validation.at("simulated")]), std::stod(summary.rows[0][summary.at("ttft_mean_ms")]), 1e-3);
+  EXPECT_FALSE(std::filesystem::exists("out/throughput.csv")) << "the log has no start times";
+}
+
+constexpr const char* kPointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
+
+TEST_F(LogKinds, LfsPointersAreNamedByEveryReader) {
+  write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
+  ASSERT_EQ(call({"run", "small.yaml", "--out", "out"}).status, 0);
+  for (const char* folder : {"model", "profile/tp1", "table", "broken"}) std::filesystem::create_directories(folder);
+  write("pointer", kPointer);
+  write("pointer.yaml", kPointer);
+  write("model/config.json", kPointer);
+  write("profile/tp1/ops.yaml", kPointer);
+  write("profile/meta.yaml", kPointer);
+  write("table/mlp.csv", kPointer);
+  write("broken/requests.csv", kPointer);
+  write("broken/summary.csv", kPointer);
+  const std::vector<std::vector<std::string>> calls = {
+      {"trace", "inspect", "pointer"},
+      {"run", "pointer.yaml"},
+      {"run", "small.yaml", "--out", "o", "--set", "hardware=pointer.yaml"},
+      {"run", "small.yaml", "--out", "o", "--set", "model=pointer.yaml"},
+      {"run", "small.yaml", "--out", "o", "--set", "model=model"},
+      {"run", "small.yaml", "--out", "o", "--set", "trace={file: pointer}"},
+      {"run", "small.yaml", "--out", "o", "--set", "profile={kvlab: {path: profile}}"},
+      {"profile", "lint", "table", "--model", "llama-3.1-8b", "--hardware", "h100"},
+      {"validate", "--requests", "pointer", "--against", "out"},
+      {"compare", "out", "broken"},
+  };
+  for (const auto& args : calls) {
+    const Called called = call(args);
+    EXPECT_EQ(called.status, 2) << args[0] << " " << args.back();
+    EXPECT_NE(called.err.find("is a Git LFS pointer, not the file that it stands for; 'git lfs pull' fetches that"), std::string::npos)
+        << args[0] << " " << args.back() << ": " << called.err;
+  }
+}
+
+TEST_F(LogKinds, PipesAreRefusedWithoutWaiting) {
+  write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
+  ASSERT_EQ(call({"run", "small.yaml", "--out", "out"}).status, 0);
+  ASSERT_EQ(::mkfifo("pipe", 0600), 0);
+  EXPECT_NE(call({"run", "small.yaml", "--out", "o", "--set", "trace={file: pipe}"})
+                .err.find("'pipe' is a pipe, and a run reads it more than once: save it to a file"),
+            std::string::npos);
+  EXPECT_NE(call({"run", "small.yaml", "--out", "o", "--set", "validate={requests: pipe}"}).err.find("'pipe' is a pipe"),
+            std::string::npos);
+  EXPECT_NE(
+      call({"run", "small.yaml", "--out", "o", "--set", "trace.generate.prompt_tokens={trace: {file: pipe}}"}).err.find("'pipe' is a pipe"),
+      std::string::npos);
+  EXPECT_NE(call({"trace", "inspect", "pipe"}).err.find("pipe: is a pipe; a trace file is expected: save it to one"), std::string::npos);
+  EXPECT_NE(call({"validate", "--requests", "pipe", "--against", "out"}).err.find("pipe: is a pipe; a file is expected"),
+            std::string::npos);
+}
+
+TEST_F(LogKinds, AWarmUpThatTakesAllRequestsIsSaid) {
+  write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
+  const Called called = call({"run", "small.yaml", "--out", "o", "--set", "warmup_ms=100000000"});
+  EXPECT_EQ(called.status, 0);
+  const char* const note = "all 60 requests arrive during the warm-up, so none is counted; shorten 'warmup_ms'";
+  EXPECT_NE(called.out.find(std::string("note (run 0001): ") + note), std::string::npos) << called.out;
+  EXPECT_NE(read("o/manifest.json").find(note), std::string::npos);
+}
+
+// Labels are text of the user's: a line end, a quote, a comma, and what a spreadsheet would compute.
+TEST_F(LogKinds, LabelsOfAnyTextStayInTheirField) {
+  const std::vector<std::string> names = {"a\nb", "=1+1", "-x", "say \"a\", b", "@c", "+5"};
+  std::string list;
+  for (const std::string& name : names) {
+    write(name, "arrival_ns,prompt_tokens,output_tokens\n0,20,3\n");
+    std::string quoted;
+    for (const char c : name) quoted += c == '\n' ? "\\n" : c == '"' ? "\\\"" : std::string(1, c);
+    list += (list.empty() ? "\"" : ", \"") + quoted + "\"";
+  }
+  write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
+  const Called called = call({"run", "small.yaml", "--out", "o", "--set", "trace={file: [" + list + "]}"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  const CsvTable summary = read_csv("o/summary.csv");
+  std::vector<std::string> labels;
+  for (const auto& row : summary.rows) labels.push_back(row[summary.at("trace.file")]);
+  EXPECT_EQ(labels, (std::vector<std::string>{"a b", "=1+1", "-x", "say \"a\", b", "@c", "+5"}));
+  const std::string text = read("o/summary.csv");
+  for (const char* field : {",a b,", ",'=1+1,", ",'-x,", ",\"say \"\"a\"\", b\",", ",'@c,", ",+5,"})
+    EXPECT_NE(text.find(field), std::string::npos) << field;
+}
+
+TEST_F(LogKinds, AnSloOfTheWholeAnswerAlone) {
+  write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
+  ASSERT_EQ(call({"run", "small.yaml", "--out", "all", "--set", "slo={e2e_ms: 1000000}"}).status, 0);
+  const double median = [] {
+    const CsvTable summary = read_csv("all/summary.csv");
+    EXPECT_EQ(std::stod(summary.rows[0][summary.at("slo_attainment_frac")]), 1);
+    return std::stod(summary.rows[0][summary.at("e2e_p50_ms")]);
+  }();
+  ASSERT_EQ(call({"run", "small.yaml", "--out", "half", "--set", fmt::format("slo={{e2e_ms: {}}}", median)}).status, 0);
+  const CsvTable half = read_csv("half/summary.csv");
+  EXPECT_NEAR(std::stod(half.rows[0][half.at("slo_attainment_frac")]), 0.5, 0.03);
+}
+
+}  // namespace
+}  // namespace kvlab

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/time.h"
+
+namespace kvlab {
+
+// Tells whether the arrivals of a file look as if its times were in another unit than its format has.
+class ArrivalUnit {
+ public:
+  // unit_ns: of the format's times; 0: they are dates, or the column's name says the unit, and there is nothing to doubt.
+  explicit ArrivalUnit(std::int64_t unit_ns) : unit_ns_(unit_ns) {}
+
+  void add(Time arrival) {
+    first_ = std::min(first_, arrival);
+    last_ = std::max(last_, arrival);
+    ++count_;
+    has_fraction_ = has_fraction_ || (unit_ns_ > 0 && ns(arrival) % unit_ns_ != 0);
+  }
+  // Of what was added so far; "" where the unit is plausible. is_whole: these are all arrivals of the file, so that their span says
+  // something too.
+  [[nodiscard]] std::string remark(std::string_view column, bool is_whole) const;
+
+ private:
+  [[nodiscard]] bool in_ms() const { return unit_ns_ == 1'000'000; }
+  [[nodiscard]] bool is_too_slow(double rate_per_s) const;
+  [[nodiscard]] bool is_too_fast(double span_s, double rate_per_s, bool is_whole) const;
+
+  std::int64_t unit_ns_;
+  Time first_ = Time::max(), last_ = Time::min();
+  std::uint64_t count_ = 0;
+  bool has_fraction_ = false;
+};
+
+}  // namespace kvlab

@@ -1,0 +1,98 @@
+#include <array>
+#include <limits>
+#include <unordered_map>
+
+#include "traces/json_rows.h"
+#include "traces/numbers.h"
+#include "traces/readers/hash_ids.h"
+#include "traces/readers/readers.h"
+
+namespace kvlab {
+
+namespace {
+
+// Traces of Alibaba's Bailian service (Wang et al., USENIX ATC 2025; github.com/alibaba-edu/qwen-bailian-usagetraces-anon), times in
+// seconds, 16 tokens per hash id. A row is a turn of a chat and names the row of the turn before it: all turns that go back to one
+// first turn are a session, and each arrives at its recorded time.
+class Bailian final : public RowReader {
+ public:
+  Bailian(std::unique_ptr<LineReader> lines, const ReaderOptions& options)
+      : RowReader(options, "timestamp", kSecondNs), rows_(std::move(lines), ignored()) {}
+
+ private:
+  enum Key : std::uint8_t { kChat, kParent, kTime, kInput, kOutput, kIds };
+  static constexpr std::array<std::string_view, 8> kKeys{"chat_id",       "parent_chat_id", "timestamp", "input_length",
+                                                         "output_length", "hash_ids",       "type",      "turn"};
+  static constexpr std::int64_t kSecondNs = 1'000'000'000;
+  static constexpr std::int32_t kBlockTokens = 16;
+  static constexpr std::int64_t kNone = -1;  // as parent: the first turn of its chat
+
+  struct Row {
+    std::int64_t chat = kNone, parent = kNone;
+    bool has_arrival = false;
+  };
+
+  [[nodiscard]] const LineReader& lines() const override { return rows_.lines(); }
+
+  bool read_row(TraceRequest& request) override {
+    Row row;
+    ids_.clear();
+    if (!rows_.next(kKeys, [&](std::size_t key, JsonField field) { read_field(key, field, request, row); })) return false;
+    if (row.chat == kNone) fail_missing_key(lines(), "chat_id");
+    if (request.prompt_tokens == 0) fail_missing_key(lines(), "input_length");
+    if (request.output_tokens == 0) fail_missing_key(lines(), "output_length");
+    if (!row.has_arrival) request.arrival = arrival_of_row_without();
+    request.session = session_of(row);
+    if (!ids_.empty()) set_chained_ids(lines(), ids_, options().block_size > 0 ? options().block_size : kBlockTokens, request);
+    return true;
+  }
+
+  void read_field(std::size_t key, JsonField field, TraceRequest& request, Row& row) {
+    constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+    switch (key) {
+      case kChat:
+        row.chat = field.integer(0, kMost);
+        break;
+      case kParent:
+        row.parent = field.integer(kNone, kMost, "; -1 marks the first turn of a chat");
+        break;
+      case kTime:
+        row.has_arrival = true;
+        request.arrival = Time(field.time(kSecondNs));
+        break;
+      case kInput:
+        request.prompt_tokens = field.prompt_tokens();
+        break;
+      case kOutput:
+        request.output_tokens = field.output_tokens();
+        break;
+      case kIds:
+        field.unsigned_list(ids_);
+        break;
+      default:
+        break;  // `type` and `turn` say nothing that the session does not
+    }
+  }
+
+  // A session has the number of its first turn. Only later turns are remembered: a parent that is not among them is a first turn, or
+  // was cut off with the start of the file.
+  std::int64_t session_of(const Row& row) {
+    if (row.parent == kNone) return row.chat;
+    const auto found = session_of_turn_.find(row.parent);
+    const std::int64_t session = found == session_of_turn_.end() ? row.parent : found->second;
+    session_of_turn_.emplace(row.chat, session);
+    return session;
+  }
+
+  JsonRows rows_;
+  std::vector<std::uint64_t> ids_;
+  std::unordered_map<std::int64_t, std::int64_t> session_of_turn_;
+};
+
+}  // namespace
+
+std::unique_ptr<RowReader> read_bailian(std::unique_ptr<LineReader> lines, const ReaderOptions& options) {
+  return std::make_unique<Bailian>(std::move(lines), options);
+}
+
+}  // namespace kvlab
