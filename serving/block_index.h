@@ -1,8 +1,6 @@
 #pragma once
 
-#include <algorithm>
 #include <cassert>
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -12,18 +10,20 @@
 namespace kvlab {
 
 // Which block holds the content `key`. Several blocks may hold the same one (the engine does not deduplicate: card 1.4c);
-// a lookup returns the one that was inserted first among those still there. All operations take constant time. Memory grows
-// with the blocks that were inserted, or is taken at once.
+// a lookup returns the one that was inserted first among those still there. All operations take constant time, and nothing
+// is allocated but by reset() and make_room().
 class BlockIndex {
  public:
-  enum class Memory : std::uint8_t { kOnUse, kAtOnce };
   // Empties the index; blocks are 0 .. num_blocks - 1.
-  void reset(std::uint32_t num_blocks, Memory memory = Memory::kOnUse) {
-    const bool at_once = memory == Memory::kAtOnce;
-    map_.reset(at_once ? num_blocks : std::min(num_blocks, kFirstKeys));
-    links_.assign(at_once ? num_blocks : 0, Links{});
-    num_blocks_ = num_blocks;
+  void reset(std::uint32_t num_blocks) {
+    map_.reset(num_blocks);
+    links_.assign(num_blocks, Links{});
     num_entries_ = 0;
+  }
+  // Room for the blocks 0 .. num_blocks - 1, at least as many as before.
+  void make_room(std::uint32_t num_blocks) {
+    map_.reserve(num_blocks);
+    links_.resize(num_blocks);
   }
 
   [[nodiscard]] std::uint32_t num_entries() const { return num_entries_; }  // (key, block) pairs
@@ -38,10 +38,7 @@ class BlockIndex {
 
   // `block` is not in the index; `key` may be, under other blocks.
   void insert(std::uint64_t key, BlockId block) {
-    assert(index(block) < num_blocks_);
-    if (index(block) >= links_.size()) [[unlikely]]
-      links_.resize(std::min<std::size_t>(num_blocks_, std::max<std::size_t>(std::size_t{index(block)} + 1, 2 * links_.size())));
-    map_.grow_towards(num_blocks_);
+    assert(index(block) < links_.size());
     Blocks& blocks = map_.add(key).value;
     if (blocks.first == kNoBlock) {
       blocks = {block, block};
@@ -89,9 +86,8 @@ class BlockIndex {
 
   // 8 slots a block are 128 bytes beside a block of a megabyte, and a quarter faster than 4 (hit-ratio benchmark).
   KeyMap<Blocks, 4> map_;
-  std::vector<Links> links_;  // by block
-  static constexpr std::uint32_t kFirstKeys = 16;
-  std::uint32_t num_blocks_ = 0, num_entries_ = 0;
+  std::vector<Links> links_;
+  std::uint32_t num_entries_ = 0;
 };
 
 }  // namespace kvlab

@@ -13,14 +13,16 @@ BlockPool::BlockPool(std::uint32_t num_blocks, std::int32_t pages_per_block, std
       num_begun_(orders_blank_ ? num_blocks : 0),
       num_free_(num_blocks) {
   cache_->reset(num_blocks);
-  index_.reset(num_blocks);
+  index_.reset(0);
 }
 
-// Makes room for the state of a block that is taken.
+// Makes room for a block that is taken.
 void BlockPool::grow_to(BlockId block) {
+  constexpr std::size_t kFirst = 16, kFactor = 4;  // the index is filled anew each time
   const std::size_t needed = std::size_t{index(block)} + 1;
-  if (needed > states_.size()) [[unlikely]]
-    states_.resize(std::min(static_cast<std::size_t>(num_blocks_), std::max(needed, 2 * states_.size())));
+  if (needed <= states_.size()) return;
+  states_.resize(std::min(static_cast<std::size_t>(num_blocks_), std::max({needed, kFirst, kFactor * states_.size()})));
+  index_.make_room(static_cast<std::uint32_t>(states_.size()));
 }
 
 // A victim of the cache becomes a blank block: this is where a hash is lost.

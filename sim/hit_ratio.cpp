@@ -25,7 +25,7 @@ class HitRatioRun {
   HitRatioRun(BlockCache& cache, std::uint32_t capacity_blocks)
       : cache_(cache), blocks_(capacity_blocks), orders_blank_(cache.orders_blank_blocks()) {
     cache.reset(capacity_blocks);
-    index_.reset(capacity_blocks, BlockIndex::Memory::kAtOnce);
+    index_.reset(capacity_blocks);
     chain_blocks_.reserve(capacity_blocks);
     evicted_.reserve(capacity_blocks);
   }

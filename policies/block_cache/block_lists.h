@@ -8,7 +8,7 @@
 namespace kvlab {
 
 // Several doubly linked lists over the items 0 .. num_items - 1, each item in at most one of them: two indices per item,
-// every operation in constant time. Memory grows with the highest item that was in a list. Front is the end that leaves first.
+// every operation in constant time. make_room() comes before an item's first use. Front is the end that leaves first.
 class BlockLists {
  public:
   void reset(std::uint32_t num_lists) {
@@ -17,6 +17,11 @@ class BlockLists {
     for (std::uint32_t i = 0; i < num_lists; ++i) links_[i] = {i, i};
   }
 
+  // For the items 0 .. item.
+  void make_room(std::uint32_t item) {
+    const std::size_t needed = std::size_t{item} + num_lists_ + 1;
+    if (needed > links_.size()) links_.resize(std::max(needed, 2 * links_.size()));
+  }
   [[nodiscard]] bool is_empty(std::uint32_t list) const { return links_[list].next == list; }
   [[nodiscard]] std::uint32_t front(std::uint32_t list) const { return links_[list].next - num_lists_; }  // list is not empty
 
@@ -37,8 +42,6 @@ class BlockLists {
 
   // Each list is a ring closed by an element of its own, so that no operation has a special case at the ends. These come first.
   void link_before(std::uint32_t next, std::uint32_t node) {
-    if (node >= links_.size()) [[unlikely]]
-      links_.resize(std::max<std::size_t>(std::size_t{node} + 1, 2 * links_.size()));
     const std::uint32_t prev = links_[next].prev;
     links_[node] = {prev, next};
     links_[prev].next = node;

@@ -56,6 +56,7 @@ class GhostList {
   std::uint32_t take_place() {
     if (order_.is_empty(kFree)) {
       keys_.push_back(0);
+      order_.make_room(static_cast<std::uint32_t>(keys_.size() - 1));
       return static_cast<std::uint32_t>(keys_.size() - 1);
     }
     const std::uint32_t place = order_.front(kFree);

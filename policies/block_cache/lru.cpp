@@ -22,7 +22,10 @@ class Lru final : public BlockCache {
   void on_acquire(BlockId block) override { free_.remove(index(block)); }
   void on_release(BlockId block) override { free_.push_back(0, index(block)); }
   BlockId victim(std::uint64_t) override {
-    if (num_begun_ < num_blocks_) return BlockId{num_begun_++};
+    if (num_begun_ < num_blocks_) {
+      free_.make_room(num_begun_);
+      return BlockId{num_begun_++};
+    }
     const std::uint32_t oldest = free_.front(0);
     free_.remove(oldest);
     return BlockId{oldest};
