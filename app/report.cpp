@@ -196,6 +196,25 @@ void print_remarks(const CsvTable& summary, const ResultsFolder& folder, std::os
   }
 }
 
+// The schedulers' limits in force, each pair once with its runs.
+void print_limits(const CsvTable& summary, std::ostream& out) {
+  if (!summary.has("max_step_tokens")) return;
+  std::vector<std::pair<std::string, std::vector<std::string>>> limits;
+  for (const auto& row : summary.rows) {
+    const std::string &tokens = row[summary.at("max_step_tokens")], &seqs = row[summary.at("max_step_seqs")];
+    const std::string text = fmt::format("{} tokens, {} sequences", tokens.empty() ? "any" : tokens, seqs.empty() ? "any" : seqs);
+    auto at = std::find_if(limits.begin(), limits.end(), [&](const auto& l) { return l.first == text; });
+    if (at == limits.end()) at = limits.insert(at, {text, {}});
+    at->second.push_back(row[0]);
+  }
+  std::string line;
+  for (const auto& [text, runs] : limits) {
+    line += (line.empty() ? "" : "; ") + text;
+    if (limits.size() > 1) line += runs.size() == 1 ? " (run " + runs[0] + ")" : fmt::format(" ({} runs from {})", runs.size(), runs[0]);
+  }
+  if (!line.empty()) out << "most per step: " << line << "\n";
+}
+
 const std::string kMeasured = "step times measured by the engine; ";
 
 // How far to trust the runs: one line per source of step times and of the block count, with the range over its runs. Each
@@ -203,6 +222,7 @@ const std::string kMeasured = "step times measured by the engine; ";
 void print_labels(const CsvTable& summary, const ResultsFolder& folder, std::ostream& out) {
   std::map<std::string, CsvTable> by_source;
   print_remarks(summary, folder, out);
+  print_limits(summary, out);
   for (const auto& row : summary.rows) {
     const Json m = manifest_of_run(folder, row[0]);
     if (!m.contains("credibility")) continue;

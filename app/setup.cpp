@@ -35,9 +35,11 @@ void check_known(const Params& p, const std::string& key, const std::string& nam
 
 // A maker of one kind of policy. The policy is made once here, so that its errors come before any run starts.
 template <class Registry>
-auto policy_factory(Params& p, const std::string& key, const std::string& fallback, const std::string& kind, const std::string& meaning) {
+auto policy_factory(Params& p, const std::string& key, const std::string& fallback, const std::string& kind, const std::string& meaning,
+                    const std::function<void(const std::string& name, Params& own)>& prepare = {}) {
   auto chosen = p.named(key, fallback, meaning);
   check_known<Registry>(p, key, chosen.first, kind);
+  if (prepare) prepare(chosen.first, chosen.second);
   auto make = [name = chosen.first, params = chosen.second, kind] {
     Params own = params;
     return Registry::make(name, own, kind);
@@ -46,8 +48,13 @@ auto policy_factory(Params& p, const std::string& key, const std::string& fallba
   return make;
 }
 
-// What derives the block count takes as the largest step: the defaults of vLLM v1 on data-centre GPUs.
-constexpr std::int64_t kReserveTokens = 8192, kReserveRows = 256;
+// What derives the block count takes as the largest step: the scheduler's limits, or these where it has none.
+LargestStep largest_step(const SimSetup& setup, std::int32_t max_model_len) {
+  constexpr std::int64_t kTokens = 8192, kRows = 256;
+  const std::unique_ptr<Scheduler> scheduler = setup.make_scheduler();
+  const StepBounds bounds = scheduler->step_bounds(max_model_len);
+  return {bounds.tokens > 0 ? bounds.tokens : kTokens, bounds.requests > 0 ? bounds.requests : kRows, scheduler->num_graphs()};
+}
 
 std::int64_t derived_blocks(const Params& p, const CostSetup& cost, double frac, std::int64_t reserve_bytes, std::int32_t block_tokens) {
   try {
@@ -57,16 +64,15 @@ std::int64_t derived_blocks(const Params& p, const CostSetup& cost, double frac,
   }
 }
 
-std::int64_t read_num_blocks(const Params& p, Params& m, const CostSetup& cost, bool& is_derived) {
+std::int64_t read_num_blocks(const Params& p, Params& m, const CostSetup& cost, const LargestStep& step, bool& is_derived) {
   if (m.has("num_blocks") && m.has("gpu_memory_frac"))
     m.fail_at("gpu_memory_frac", "'num_blocks' and 'gpu_memory_frac' exclude each other: give one");
   if (m.has("num_blocks") && m.has("reserve_bytes")) m.fail_at("reserve_bytes", "'reserve_bytes' means nothing beside 'num_blocks'");
   const auto block_tokens = m.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "tokens per KV block");
   const double frac = m.optional<double>("gpu_memory_frac", 0.9, 0.01, 1, "share of GPU memory for weights, reserve and KV");
-  const std::int64_t reserve = m.optional<std::int64_t>("reserve_bytes", default_reserve_bytes(cost, kReserveTokens, kReserveRows), 0,
-                                                        kMaxBytes, "memory per GPU beside weights and KV");
-  const auto given =
-      m.optional<std::int64_t>("num_blocks", 0, 1, kMaxBlocks, "KV blocks per replica; absent: derived from memory");
+  const std::int64_t reserve =
+      m.optional<std::int64_t>("reserve_bytes", default_reserve_bytes(cost, step), 0, kMaxBytes, "memory per GPU beside weights and KV");
+  const auto given = m.optional<std::int64_t>("num_blocks", 0, 1, kMaxBlocks, "KV blocks per replica; absent: derived from memory");
   const bool has_null_block = m.flag("null_block", false, "one of num_blocks is the engine's null block and holds nothing (vLLM v1)");
   is_derived = given == 0;
   const std::int64_t blocks = is_derived ? derived_blocks(p, cost, frac, reserve, block_tokens) : given;
@@ -78,7 +84,7 @@ std::int64_t read_num_blocks(const Params& p, Params& m, const CostSetup& cost, 
 std::int64_t read_memory(Params& p, const CostSetup& cost, SimSetup& setup) {
   Params m = p.optional_child("memory", "memory");
   MemorySetup& memory = setup.memory;
-  memory.num_blocks = read_num_blocks(p, m, cost, memory.is_derived);
+  memory.num_blocks = read_num_blocks(p, m, cost, largest_step(setup, setup.max_model_len), memory.is_derived);
   memory.block_tokens = m.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "tokens per KV block");
   memory.block_bytes = memory.block_tokens * kv_bytes_per_token(cost.model);
   memory.pages_per_block = static_cast<std::int32_t>(cost.model.layers * cost.model.kv_heads);
@@ -124,9 +130,10 @@ std::int64_t policy_blocks(const MemorySetup& memory, double gpu_bytes, double s
   if (!memory.is_derived) return memory.num_blocks;
   const double blocks = gpu_bytes / (share_bytes * memory.block_tokens);
   if (blocks >= static_cast<double>(kMaxBlocks))
-    throw InputError(fmt::format("the policy keeps so little of a token that memory holds {:.3g} blocks of KV, more than the {} that a "
-                                       "run may have; give 'memory: {{num_blocks: N}}'",
-                                       blocks, kMaxBlocks));
+    throw InputError(
+        fmt::format("the policy keeps so little of a token that memory holds {:.3g} blocks of KV, more than the {} that a "
+                    "run may have; give 'memory: {{num_blocks: N}}'",
+                    blocks, kMaxBlocks));
   return static_cast<std::int64_t>(blocks);
 }
 
@@ -160,8 +167,10 @@ void read_kv_policy(Params& p, RunPlan& plan) {
   }
 }
 
-void read_policies(Params& p, SimSetup& setup) {
-  setup.make_scheduler = policy_factory<SchedulerRegistry>(p, "scheduler", "", "scheduler", "plans each step of a replica");
+void read_policies(Params& p, const HardwareSpec& hardware, SimSetup& setup) {
+  setup.make_scheduler = policy_factory<SchedulerRegistry>(
+      p, "scheduler", "", "scheduler", "plans each step of a replica",
+      [&](const std::string& name, Params& own) { prefer_engine_defaults(name, hardware.is_large(), own); });
   setup.make_router = policy_factory<RouterRegistry>(p, "router", "round_robin", "router", "sends requests to replicas");
   setup.make_block_cache =
       policy_factory<BlockCacheRegistry>(p, "block_cache", "lru", "block cache", "which unreferenced block is given up");
@@ -246,11 +255,11 @@ void read_simulation(Params& p, RunPlan& plan) {
   setup.make_cost_model = [cost = plan.cost] { return make_cost_model(cost); };
   setup.make_cost_model();
   setup.num_replicas = p.optional<std::uint32_t>("replicas", 1, 1, 100'000, "copies of the model, each with its own scheduler and memory");
-  read_policies(p, setup);
+  read_policies(p, plan.cost.hardware, setup);
+  read_limits(p, plan.cost, setup);
   const std::int64_t host_bytes = read_memory(p, plan.cost, setup);
   read_kv_policy(p, plan);
   setup.memory.host_blocks = host_bytes / setup.memory.block_bytes;  // of the size that the policy's format gives them
-  read_limits(p, plan.cost, setup);
   read_slo(p, setup);
   plan.search = read_search(p, setup.slo.is_set);
   plan.served = read_served_model(p);

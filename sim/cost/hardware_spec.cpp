@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <filesystem>
 
 #include "base/params.h"
@@ -83,6 +85,12 @@ double HardwareSpec::peak_flops(Dtype dtype) const {
     default:
       return fp16_flops;
   }
+}
+
+bool HardwareSpec::is_large() const {
+  std::string lower = name;
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return memory_bytes >= std::int64_t{70} << 30 && lower.find("a100") == std::string::npos;
 }
 
 HardwareSpec load_hardware_spec(const std::string& name_or_path, const std::string& hardware_folder) {

@@ -24,6 +24,8 @@ struct HardwareSpec {
   double launch_ns = 0;                                                // of one kernel
   double flops_frac = 0, bandwidth_frac = 0;                           // of peak that kernels reach
 
+  // As vLLM tells GPUs apart when it chooses defaults: 70 GiB or more, and no A100.
+  [[nodiscard]] bool is_large() const;
   // Peak rate of the tensor cores for activations of `dtype`; where they lack it, the rate of the type it is computed in.
   [[nodiscard]] double peak_flops(Dtype dtype) const;
 };
