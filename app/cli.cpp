@@ -167,8 +167,8 @@ void add_list(CLI::App& app, Arguments& a, Command& chosen) {
       return 0;
     };
   });
-  CLI::App* describe = app.add_subcommand("describe", "a policy's source and parameters, or what a model or GPU is");
-  describe->add_option("name", a.name, "as `kvlab list` prints it")->required();
+  CLI::App* describe = app.add_subcommand("describe", "a policy's source and parameters, or what a model or GPU is; a model also by its config.json or folder");
+  describe->add_option("name", a.name, "as `kvlab list` prints it, or the path of a model")->required();
   describe->add_flag("--json", a.json, "as JSON");
   describe->callback([&a, &chosen] {
     chosen = [&a](std::ostream& out, std::ostream&) {

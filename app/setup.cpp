@@ -217,7 +217,11 @@ std::optional<SearchPlan> read_search(Params& p, bool has_slo) {
 void read_limits(Params& p, const CostSetup& cost, SimSetup& setup) {
   const std::int64_t longest = cost.model.max_tokens > 0 ? cost.model.max_tokens : 1 << 20;
   setup.max_model_len = p.optional<std::int32_t>("max_model_len", static_cast<std::int32_t>(longest), 2, 1 << 30,
-                                                 "most tokens of a request, prompt and output");
+                                                 "most tokens of a request, prompt and output; at most the model's own");
+  if (cost.model.max_tokens > 0 && setup.max_model_len > cost.model.max_tokens && !p.is_describing())
+    p.fail_at("max_model_len",
+              fmt::format("'max_model_len' = {} is more than the {} tokens of {} (max_position_embeddings and RoPE scaling)",
+                          setup.max_model_len, cost.model.max_tokens, cost.model.name));
   Params stop = p.optional_child("stop", "stop");
   setup.stop.after_time = stop.seconds("after_s", 0, 0, kMaxSeconds, "end the run at this time; 0: at the trace's end");
   setup.stop.after_requests =
@@ -391,6 +395,7 @@ std::string describe_cost_source(const RunPlan& plan) {
   if (!cost.profile_hash.empty()) text += ", " + cost.profile_hash;
   if (cost.profile != nullptr && !cost.profile->notes.empty())
     text += fmt::format(" ({} remarks: {})", cost.profile->notes.size(), plan.lint);
+  for (const std::string& remark : cost.model.remarks) text += "; " + cost.model.name + ": " + remark;
   return text;
 }
 

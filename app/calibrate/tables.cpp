@@ -180,7 +180,7 @@ Shape linear_shape(const std::string& name, const ModelSpec& m, std::int64_t tok
 
 // The engine adds biases in the same launch; the CPU's cases go without.
 Shape gpu_linear_shape(const CalibrationTable& t, const ModelSpec& m, Shape shape) {
-  const bool has_bias = t.covers != "lm_head" && (t.name == "qkv_proj" ? m.qkv_bias : m.dense_bias);
+  const bool has_bias = t.covers != "lm_head" && (t.name == "qkv_proj" ? m.qkv_bias : t.name == "o_proj" ? m.o_bias : m.mlp_bias);
   if (has_bias && t.format != "f32") shape["bias"] = 1;
   return shape;
 }

@@ -19,8 +19,8 @@ constexpr std::int64_t kCpuMemoryPerByte = 2, kDiskBytes = 1'000'000'000'000;
 constexpr double kMinRate = 1e9, kMaxRate = 1e18;
 
 // A rate that the card may lack. 0 or absent: it does.
-double optional_rate(Params& p, const char* key, const char* meaning) {
-  const double rate = p.optional<double>(key, 0, 0, kMaxRate, std::string(meaning) + "; 0: none, fp16 is used");
+double optional_rate(Params& p, const char* key, const char* meaning, const char* instead = "fp16") {
+  const double rate = p.optional<double>(key, 0, 0, kMaxRate, fmt::format("{}; 0: none, {} is used", meaning, instead));
   if (rate > 0 && rate < kMinRate)
     p.fail_at(key, fmt::format("'{}' = {:g} is below {:g}: rates are per second, for example 3.62e14 for 362 T per second; 0: none", key,
                                rate, kMinRate));
@@ -44,6 +44,7 @@ std::vector<std::string> hardware_remarks(const HardwareSpec& h) {
   const Ratio ratios[] = {
       {"bf16_flops", h.bf16_flops, "fp16_flops", h.fp16_flops, 1.0 / 30, 30},
       {"fp8_flops", h.fp8_flops, "fp16_flops", h.fp16_flops, 1.0 / 30, 30},
+      {"fp4_flops", h.fp4_flops, "fp16_flops", h.fp16_flops, 1.0 / 30, 30},
       {"int8_ops_per_s", h.int8_ops, "fp16_flops", h.fp16_flops, 1.0 / 30, 30},
       {"fp16_flops", h.fp16_flops, "memory_bandwidth_bytes_per_s", h.memory_bytes_per_s, 0.1, 3000},
       {"pcie_bytes_per_s", h.pcie_bytes_per_s, "memory_bandwidth_bytes_per_s", h.memory_bytes_per_s, 1.0 / 2000, 2},
@@ -78,6 +79,8 @@ double HardwareSpec::peak_flops(Dtype dtype) const {
       return bf16_flops > 0 ? bf16_flops : fp16_flops;
     case Dtype::kFp8:
       return fp8_flops > 0 ? fp8_flops : fp16_flops;
+    case Dtype::kFp4:
+      return fp4_flops > 0 ? fp4_flops : peak_flops(Dtype::kBf16);
     case Dtype::kInt8:
       return int8_ops > 0 ? int8_ops : fp16_flops;
     case Dtype::kFp32:
@@ -110,6 +113,7 @@ HardwareSpec load_hardware_spec(const std::string& name_or_path, const std::stri
   h.fp16_flops = p.required<double>("fp16_flops", kMinRate, kMaxRate, "dense fp16 tensor FLOP/s with fp32 sums");
   h.bf16_flops = optional_rate(p, "bf16_flops", "dense bf16 tensor FLOP/s");
   h.fp8_flops = optional_rate(p, "fp8_flops", "dense fp8 tensor FLOP/s");
+  h.fp4_flops = optional_rate(p, "fp4_flops", "dense fp4 tensor FLOP/s", "bf16");
   h.int8_ops = optional_rate(p, "int8_ops_per_s", "dense int8 tensor operations/s");
   h.pcie_bytes_per_s = p.required<double>("pcie_bytes_per_s", 1e8, kMaxRate, "PCIe bandwidth, one direction");
   h.link_bytes_per_s =

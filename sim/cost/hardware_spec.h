@@ -17,12 +17,13 @@ struct HardwareSpec {
   std::int64_t cpu_memory_bytes = 0, disk_bytes = 0;  // a GPU's share of its machine's
   double memory_bytes_per_s = 0;
   std::int64_t l2_bytes = 0;
-  double fp16_flops = 0, bf16_flops = 0, fp8_flops = 0, int8_ops = 0;  // dense tensor-core rates, fp32 sums; 0: not supported
-  double link_bytes_per_s = 0;                                         // GPU to GPU, one direction: NVLink where there is one, else PCIe
-  double pcie_bytes_per_s = 0;                                         // GPU to host, one direction
-  double link_latency_ns = 0;                                          // of one hop of a collective
-  double launch_ns = 0;                                                // of one kernel
-  double flops_frac = 0, bandwidth_frac = 0;                           // of peak that kernels reach
+  double fp16_flops = 0, bf16_flops = 0, fp8_flops = 0, fp4_flops = 0,
+         int8_ops = 0;                        // dense tensor-core rates, fp32 sums; 0: not supported
+  double link_bytes_per_s = 0;                // GPU to GPU, one direction: NVLink where there is one, else PCIe
+  double pcie_bytes_per_s = 0;                // GPU to host, one direction
+  double link_latency_ns = 0;                 // of one hop of a collective
+  double launch_ns = 0;                       // of one kernel
+  double flops_frac = 0, bandwidth_frac = 0;  // of peak that kernels reach
 
   // As vLLM tells GPUs apart when it chooses defaults: 70 GiB or more, and no A100.
   [[nodiscard]] bool is_large() const;
