@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/config_file.h"
 #include "base/error.h"
 #include "base/spec_file.h"
 #include "sim/cost/model_spec.h"
@@ -87,8 +88,11 @@ std::vector<Item> model_items(const std::string& folder) {
 bool is_model_path(const std::string& name) {
   std::error_code error;
   const fs::path path(name);
+  if (path.extension() == ".json") return true;
   if (fs::is_directory(path, error)) return fs::exists(path / "config.json", error);
-  return fs::is_regular_file(path, error) && (path.extension() == ".json" || path.extension() == ".yaml" || path.extension() == ".yml");
+  if (!fs::is_regular_file(path, error) || (path.extension() != ".yaml" && path.extension() != ".yml")) return false;
+  const YAML::Node root = load_config(name)->root;
+  return root["model_type"].IsDefined() || root["hidden_size"].IsDefined();
 }
 
 Item model_at_path(const std::string& path) {

@@ -42,6 +42,7 @@ ModelConfig shape_of(const ModelSpec& m) {
                           : m.norms != 2                                        ? "other norms than two in a layer"
                           : m.has_sinks                                         ? "attention sinks"
                           : m.qk_norm && m.qk_norm_parameters != 2 * m.head_dim ? "a norm over all query heads"
+                          : !m.quantization.empty()                             ? "quantized weights"
                                                                                 : nullptr;
   if (why != nullptr) throw InputError(fmt::format("{} has {}, which the engine does not compute", m.name, why));
   const auto narrow = [](std::int64_t n) { return static_cast<std::int32_t>(n); };

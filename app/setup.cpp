@@ -52,6 +52,10 @@ void read_policies(Params& p, const HardwareSpec& hardware, SimSetup& setup) {
   setup.make_router = policy_factory<RouterRegistry>(p, "router", "round_robin", "router", "sends requests to replicas");
   setup.make_block_cache =
       policy_factory<BlockCacheRegistry>(p, "block_cache", "lru", "block cache", "which unreferenced block is given up");
+  if (setup.make_block_cache()->needs_future()) {  // what it is told of comes from a first pass
+    Params none = Params::empty("block cache 'lru'");
+    BlockCacheRegistry::make("lru", none, "block cache");
+  }
   if (setup.make_block_cache()->needs_future() && setup.num_replicas != 1) {
     p.fail_at("block_cache", fmt::format("an oracle block cache needs one replica, since its future is that of one pool; 'replicas' = {}",
                                          setup.num_replicas));
@@ -179,7 +183,8 @@ void read_mrc(Params& p, RunPlan& plan) {
 
 void check_served_recipe(const Params& p, const RunPlan& plan) {
   const ModelConfig& c = plan.served.config;
-  const Needs needs = KvPolicy(*plan.recipe, {c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, 4, c.rope_base}).needs();
+  const Needs needs =
+      KvPolicy(*plan.recipe, {c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, 4, {c.rope_base, c.rope_scaling}}).needs();
   try {
     require_recipe(plan.served.backend, *plan.recipe, needs);
   } catch (const InputError& e) {
@@ -199,6 +204,7 @@ void read_serving(Params& p, RunPlan& plan) {
                                        fmt::join(plan.recipe->hosts, ", ")));
   if (plan.setup.make_block_cache()->needs_future())
     p.fail_at("block_cache", "the engine cannot know the future, which this cache asks for");
+  static_cast<void>(load_recipe("full"));  // which the engine runs to get ready
   find_served_model(p, plan.cost.model, plan.served);
   check_served_recipe(p, plan);
 }
@@ -206,6 +212,7 @@ void read_serving(Params& p, RunPlan& plan) {
 void read_graded(Params& p, RunPlan& plan, std::uint64_t seed) {
   plan.kind = RunKind::kAccuracy;
   plan.accuracy = read_accuracy(p, seed);
+  static_cast<void>(load_recipe("full"));  // which answers are compared with
   if (!p.has("kv_policy")) p.fail("missing key 'kv_policy': which recipe to grade (kvlab list kv)");
   Params policy = p.child_or_text("kv_policy", "recipe", "kv_policy");
   plan.recipe = read_recipe(policy);

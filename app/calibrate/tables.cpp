@@ -145,12 +145,14 @@ CalibrationLimits default_limits(const ModelSpec& model, DeviceKind kind, std::i
 }
 
 std::vector<CalibrationTable> calibration_tables(const ModelSpec& m, DeviceKind kind, const CalibrationLimits& limits) {
-  const char* const why = m.is_moe()              ? "experts"
-                          : m.learned_positions   ? "learned positions"
-                          : !m.gated_mlp          ? "an MLP without a gate"
-                          : m.sliding_window != 0 ? "a sliding window"
-                          : m.norm_bias           ? "LayerNorm"
-                                                  : nullptr;
+  const char* const why = m.is_moe()                    ? "experts"
+                          : m.learned_positions         ? "learned positions"
+                          : !m.gated_mlp                ? "an MLP without a gate"
+                          : m.sliding_window != 0       ? "a sliding window"
+                          : m.norm_bias                 ? "LayerNorm"
+                          : !m.quantization.empty()     ? "quantized weights"
+                          : m.norms != 2 || m.has_sinks ? "layers of another form"
+                                                        : nullptr;
   if (why != nullptr)
     throw InputError(fmt::format("{} has {}, which calibrate does not time; choose a dense Llama-like model", m.name, why));
   TableMaker make{m, kind, limits, kind == DeviceKind::kCpu ? "f32" : m.dtype == Dtype::kFp16 ? "f16" : "bf16", {}};

@@ -190,7 +190,8 @@ struct Reason {
 
 const std::vector<Reason>& reasons() {
   static const std::vector<Reason> all = {
-      {{"bert",
+      {{// encoders
+        "bert",
         "roberta",
         "xlm-roberta",
         "distilbert",
@@ -221,7 +222,8 @@ const std::vector<Reason>& reasons() {
         "eurobert",
         "jina_bert"},
        "an encoder has no KV cache; only decoder-only models are priced"},
-      {{"t5",
+      {{// encoder-decoders
+        "t5",
         "mt5",
         "umt5",
         "longt5",
@@ -250,14 +252,18 @@ const std::vector<Reason>& reasons() {
         "udop",
         "pix2struct"},
        "encoder-decoder models are not priced, only decoder-only ones"},
-      {{"deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "minicpm3", "longcat_flash", "deepseek_vl_v2"},
+      {{// latent attention
+        "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "minicpm3", "longcat_flash", "deepseek_vl_v2"},
        "multi-head latent attention is not priced; use a model with plain K and V"},
-      {{"qwen3_next", "qwen3_5",          "minimax",     "minimax_text_01", "minimax_m1",      "mamba",
+      {{// other layers than attention
+        "qwen3_next", "qwen3_5",          "minimax",     "minimax_text_01", "minimax_m1",      "mamba",
         "mamba2",     "falcon_mamba",     "jamba",       "bamba",           "falcon_h1",       "zamba",
         "zamba2",     "nemotron_h",       "rwkv",        "rwkv7",           "recurrent_gemma", "lfm2",
         "lfm2_moe",   "granitemoehybrid", "kimi_linear", "xlstm",           "plamo2",          "bailing_moe_linear"},
        "its linear-attention or state-space layers, which keep no K and V, are not priced"},
-      {{"mllama", "mllama_text_model"}, "its cross-attention layers are not priced"},
+      {{// cross-attention
+        "mllama", "mllama_text_model"},
+       "its cross-attention layers are not priced"},
   };
   return all;
 }

@@ -124,7 +124,7 @@ QuantizationPlan read_modelopt(Params& outer, ModelSpec& m) {
   plan.ignored = modules_under(q, {"exclude_modules", "ignore"});
   read_kv_scheme(q, "kv_cache_scheme", m);
   const std::string kv = q.text("kv_cache_quant_algo", "", "type of cached keys and values");
-  if (kv != "" && kv != "FP8" && kv != "INT8")
+  if (!kv.empty() && kv != "FP8" && kv != "INT8")
     q.fail_at("kv_cache_quant_algo", fmt::format("'kv_cache_quant_algo' = {} of quantization_config is not priced; FP8 and INT8 are", kv));
   if (!kv.empty()) m.kv_dtype = kv == "FP8" ? Dtype::kFp8 : Dtype::kInt8;
   return plan;

@@ -4,6 +4,7 @@
 #include "sim/cost/model_families.h"
 #include "sim/cost/model_spec.h"
 #include "tests/sim/cost_support.h"
+#include "tests/sim/published_models.h"
 
 namespace kvlab {
 namespace {
@@ -25,139 +26,6 @@ std::string error_with(const std::string& keys) {
   const std::size_t at = message.find("/M/config.json");
   return at == std::string::npos ? message : message.substr(at + 3);
 }
-
-struct Published {
-  const char* name;
-  const char* keys;
-  std::int64_t parameters, kv_bytes;
-};
-
-// The keys of each repository's config.json that matter. Parameters: safetensors metadata of the repository, or of the text model the sum
-// over its tensors' shapes; without extra layers for multi-token prediction. KV: 2 * layers * KV heads * head_dim * 2 bytes.
-const Published kPublished[] = {
-    {"Llama-3.2-1B", R"("model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 2048, "intermediate_size": 8192,
-       "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 128256, "tie_word_embeddings": true,
-       "attention_bias": false, "mlp_bias": false, "pretraining_tp": 1, "max_position_embeddings": 131072, "rope_theta": 500000.0,
-       "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"})",
-     1'235'814'400, 32'768},
-    {"Llama-2-7b, as the class has it", R"("model_type": "llama")", 6'738'415'616, 524'288},
-    {"Mistral-7B-v0.1", R"("model_type": "mistral", "sliding_window": 4096, "num_key_value_heads": 8)", 7'241'732'096, 131'072},
-    {"Mistral-Nemo-12B", R"("model_type": "mistral", "hidden_size": 5120, "head_dim": 128, "num_hidden_layers": 40, "vocab_size": 131072,
-       "sliding_window": null, "max_position_embeddings": 1024000)",
-     12'247'782'400, 163'840},
-    {"Mixtral-8x7B", R"("model_type": "mixtral", "num_local_experts": 8, "output_router_logits": false, "router_aux_loss_coef": 0.02)",
-     46'702'792'704, 131'072},
-    {"Qwen2.5-0.5B",
-     R"("model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14,
-       "num_key_value_heads": 2, "tie_word_embeddings": true, "use_sliding_window": false, "sliding_window": 32768, "max_window_layers": 24,
-       "use_mrope": false, "vocab_size": 151936)",
-     494'032'768, 12'288},
-    {"Qwen1.5-MoE-A2.7B", R"("model_type": "qwen2_moe", "norm_topk_prob": false, "decoder_sparse_step": 1)", 14'315'784'192, 196'608},
-    {"Qwen3-8B",
-     R"("model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_key_value_heads": 8,
-       "max_window_layers": 36, "sliding_window": null)",
-     8'190'735'360, 147'456},
-    {"Qwen3-235B-A22B", R"("model_type": "qwen3_moe", "hidden_size": 4096, "intermediate_size": 12288, "moe_intermediate_size": 1536,
-       "num_hidden_layers": 94, "num_attention_heads": 64, "head_dim": 128, "mlp_only_layers": [])",
-     235'093'634'560, 192'512},
-    {"gemma-2b",
-     R"("model_type": "gemma", "hidden_size": 2048, "intermediate_size": 16384, "num_hidden_layers": 18, "num_attention_heads": 8,
-       "num_key_value_heads": 1)",
-     2'506'172'416, 18'432},
-    {"gemma-2-9b",
-     R"("model_type": "gemma2", "hidden_size": 3584, "intermediate_size": 14336, "num_hidden_layers": 42, "num_attention_heads": 16,
-       "num_key_value_heads": 8, "query_pre_attn_scalar": 256, "cache_implementation": "hybrid")",
-     9'241'705'984, 344'064},
-    {"gemma-3-1b",
-     R"("model_type": "gemma3_text", "hidden_size": 1152, "intermediate_size": 6912, "num_attention_heads": 4, "num_key_value_heads": 1,
-       "vocab_size": 262144, "sliding_window": 512, "sliding_window_pattern": 6)",
-     999'885'952, 26'624},
-    {"Phi-3-mini-4k",
-     R"("model_type": "phi3", "sliding_window": 2047, "auto_map": {"AutoConfig": "x"}, "resid_pdrop": 0.0, "embd_pdrop": 0.0)",
-     3'821'079'552, 393'216},
-    {"phi-4", R"("model_type": "phi3", "hidden_size": 5120, "intermediate_size": 17920, "num_hidden_layers": 40, "num_attention_heads": 40,
-       "num_key_value_heads": 10, "vocab_size": 100352)",
-     14'659'507'200, 204'800},
-    {"opt-6.7b", R"("model_type": "opt", "hidden_size": 4096, "ffn_dim": 16384, "num_hidden_layers": 32, "num_attention_heads": 32,
-       "word_embed_proj_dim": 4096, "do_layer_norm_before": true, "_remove_final_layer_norm": false, "prefix": "</s>", "layerdrop": 0.0)",
-     6'658'473'984, 524'288},
-    {"gpt-neox-20b",
-     R"("model_type": "gpt_neox", "vocab_size": 50432, "rotary_pct": 0.25, "use_parallel_residual": true, "attention_probs_dropout_prob": 0,
-       "hidden_dropout_prob": 0)",
-     20'554'567'680, 1'081'344},
-    {"starcoder2-7b",
-     R"("model_type": "starcoder2", "hidden_size": 4608, "intermediate_size": 18432, "num_hidden_layers": 32, "num_attention_heads": 36,
-       "num_key_value_heads": 4, "use_bias": true, "sliding_window": 4096, "mlp_type": "default", "norm_type": "layer_norm", "embedding_dropout": 0.1)",
-     7'173'923'840, 65'536},
-    {"GLM-4-9B-0414", R"("model_type": "glm4", "attention_bias": true, "partial_rotary_factor": 0.5)", 9'400'279'040, 40'960},
-    {"glm-4-9b-chat-hf", R"("model_type": "glm")", 9'399'951'360, 40'960},
-    {"GLM-4.5-Air",
-     R"("model_type": "glm4_moe", "head_dim": 128, "attention_bias": true, "num_nextn_predict_layers": 1, "routed_scaling_factor": 1.0,
-       "n_group": 1, "topk_group": 1, "use_qk_norm": false)",
-     106'852'245'504, 188'416},
-    {"gpt-oss-20b in 16 bit",
-     R"("model_type": "gpt_oss", "num_hidden_layers": 24, "num_local_experts": 32, "attention_bias": true, "experts_per_token": 4,
-       "initial_context_length": 4096, "swiglu_limit": 7.0)",
-     20'914'757'184, 49'152},
-    {"gpt-oss-120b in 16 bit", R"("model_type": "gpt_oss")", 116'829'156'672, 73'728},
-    {"c4ai-command-r-v01", R"("model_type": "cohere", "logit_scale": 0.0625, "use_qk_norm": false)", 34'980'831'232, 1'310'720},
-    {"c4ai-command-r-plus", R"("model_type": "cohere", "hidden_size": 12288, "intermediate_size": 33792, "num_hidden_layers": 64,
-       "num_attention_heads": 96, "num_key_value_heads": 8, "use_qk_norm": true)",
-     103'810'674'688, 262'144},
-    {"c4ai-command-r7b",
-     R"("model_type": "cohere2", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
-       "num_key_value_heads": 8, "head_dim": 128, "sliding_window_pattern": 4, "position_embedding_type": "rope_gptj", "use_embedding_sharing": true,
-       "use_gated_activation": true, "use_parallel_block": true, "use_parallel_embedding": true, "layer_switch": 4, "order_of_interleaved_layers":
-       "local_attn_first", "rotary_pct": 1.0)",
-     8'028'033'024, 131'072},
-    {"OLMo-7B", R"("model_type": "olmo", "clip_qkv": null)", 6'888'095'744, 524'288},
-    {"OLMo-2-1124-7B", R"("model_type": "olmo2", "vocab_size": 100352)", 7'298'617'344, 524'288},
-    {"OLMoE-1B-7B", R"("model_type": "olmoe", "intermediate_size": 1024, "norm_topk_prob": false)", 6'919'161'856, 131'072},
-    {"granite-3.0-2b",
-     R"("model_type": "granite", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 40, "num_key_value_heads": 8,
-       "vocab_size": 49155, "tie_word_embeddings": true, "attention_multiplier": 0.015625, "embedding_multiplier": 12.0, "logits_scaling": 8.0,
-       "residual_multiplier": 0.22)",
-     2'533'531'648, 81'920},
-    {"granite-3.0-1b-a400m", R"("model_type": "granitemoe", "hidden_size": 1024, "intermediate_size": 512, "num_hidden_layers": 24,
-       "num_attention_heads": 16, "num_key_value_heads": 8, "num_local_experts": 32, "num_experts_per_tok": 8, "vocab_size": 49155,
-       "tie_word_embeddings": true)",
-     1'334'628'352, 49'152},
-    {"Seed-OSS-36B", R"("model_type": "seed_oss", "hidden_size": 5120, "residual_dropout": 0.1)", 36'151'104'512, 262'144},
-    {"SmolLM3-3B", R"("model_type": "smollm3", "no_rope_layers": [1, 1, 1, 0], "layer_types": null)", 3'075'098'624, 73'728},
-    {"deepseek-moe-16b", R"("model_type": "deepseek", "hidden_size": 2048, "intermediate_size": 10944, "moe_intermediate_size": 1408,
-       "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 16, "n_routed_experts": 64, "n_shared_experts": 2,
-       "num_experts_per_tok": 6, "first_k_dense_replace": 1, "scoring_func": "softmax", "aux_loss_alpha": 0.001)",
-     16'375'728'128, 229'376},
-    {"internlm2-7b",
-     R"("model_type": "internlm2", "hidden_size": 4096, "intermediate_size": 14336, "num_key_value_heads": 8, "vocab_size": 92544,
-       "bias": false, "attn_implementation": "eager")",
-     7'737'708'544, 131'072},
-    {"Ministral-8B",
-     R"("model_type": "ministral", "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "head_dim": 128,
-       "vocab_size": 131072, "sliding_window": 32768)",
-     8'019'808'256, 147'456},
-    {"Qwen2-VL-7B, text", R"("model_type": "qwen2_vl_text", "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
-       "num_attention_heads": 28, "num_key_value_heads": 4)",
-     7'615'616'512, 57'344},
-    {"Qwen3-VL-8B, text", R"("model_type": "qwen3_vl_text", "intermediate_size": 12288, "num_hidden_layers": 36, "num_key_value_heads": 8)",
-     8'190'735'360, 147'456},
-    {"Qwen3-VL-30B-A3B, text",
-     R"("model_type": "qwen3_vl_moe_text", "intermediate_size": 6144, "moe_intermediate_size": 768, "num_hidden_layers": 48,
-       "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8)",
-     30'532'122'624, 98'304},
-    {"Olmo-3-7B", R"("model_type": "olmo3", "vocab_size": 100278)", 7'298'011'136, 524'288},
-    {"EXAONE-4.0-1.2B",
-     R"("model_type": "exaone4", "hidden_size": 2048, "intermediate_size": 4096, "num_hidden_layers": 30, "num_key_value_heads": 8,
-       "head_dim": 64, "sliding_window": null, "sliding_window_pattern": null, "tie_word_embeddings": true)",
-     1'279'391'488, 61'440},
-    {"ERNIE-4.5-0.3B", R"("model_type": "ernie4_5")", 360'748'032, 18'432},
-    // By hand, from the shapes of the model classes.
-    {"arcee, as the class has it", R"("model_type": "arcee")", 163'840'000 + 32LL * (26'214'400 + 94'371'840 + 5'120) + 2'560, 327'680},
-    {"granitemoeshared, as the class has it", R"("model_type": "granitemoeshared", "shared_intermediate_size": 1024)",
-     262'144'000 + 32LL * (67'108'864 + 8 * 135'266'304LL + 32'768 + 12'582'912 + 8'192) + 4'096, 524'288},
-    {"Llama-4-Scout, text", R"("model_type": "llama4_text")",
-     2'068'971'520 + 48LL * (62'914'560 + 17 * 125'829'120LL + 81'920 + 10'240) + 5'120, 196'608},
-};
 
 TEST(ModelConfigs, WeightsAndKvAreThePublishedOnes) {
   for (const Published& model : kPublished) {
@@ -343,6 +211,13 @@ TEST(ModelConfigs, TextConfigTakesWhatItLacksFromOutsideAndFromItsFamily) {
   EXPECT_EQ(total_parameters(gemma), 3'880'263'168);  // of gemma-3-4b's text part, with 262,208 tokens
   EXPECT_THAT(gemma.remarks, testing::Contains(testing::HasSubstr("layers see a window of 1024 tokens")));
   EXPECT_THAT(gemma.remarks, testing::Contains(testing::HasSubstr("the text model alone")));
+  const ModelSpec outside =
+      spec_of(R"("model_type": "llama4", "text_config": {"model_type": "llama4_text"}, "vision_config": {}, "quantization_config":
+      {"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["re:.*lm_head", "re:.*self_attn", "re:.*vision_model.*"],
+       "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "group_size": 128}}}})");
+  EXPECT_EQ(outside.expert_weights.bits, 4.125);
+  EXPECT_EQ(outside.mlp_weights.bits, 4.125) << "the shared expert";
+  EXPECT_EQ(outside.attention_weights.bits, 16);
   const ModelSpec llava =
       spec_of(R"("model_type": "llava", "text_config": {"max_position_embeddings": 4096, "vocab_size": 32064}, "vision_config": {})");
   EXPECT_EQ(llava.layers, 32);
