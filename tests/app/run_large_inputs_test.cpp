@@ -43,7 +43,7 @@ TEST_F(LargeInputsTest, StopsBesideTheSimulation) {
   const std::atomic<bool> stop{true};
   const auto stops = [&](const std::string& text) {
     const Experiment experiment = parse_experiment(text, "a.yaml", {});
-    EXPECT_THROW(execute_run(experiment, experiment.runs.front(), "runs", "key", {true, &stop, nullptr}), Interrupted) << text;
+    EXPECT_THROW(execute_run(experiment, experiment.runs.front(), "runs", {}, {true, &stop, nullptr}, [] {}), Interrupted) << text;
   };
   // No request fits, which is an error where the first simulation is not stopped.
   std::string small = kSmall;
