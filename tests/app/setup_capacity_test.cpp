@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "app/csv.h"
+#include "app/experiment.h"
 #include "app/setup.h"
 #include "tests/app/app_fixture.h"
 
