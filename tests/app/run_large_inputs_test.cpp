@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include <atomic>
+#include <filesystem>
 
 #include "app/run.h"
 #include "tests/app/app_fixture.h"
@@ -43,6 +44,7 @@ TEST_F(LargeInputsTest, StopsBesideTheSimulation) {
   const std::atomic<bool> stop{true};
   const auto stops = [&](const std::string& text) {
     const Experiment experiment = parse_experiment(text, "a.yaml", {});
+    std::filesystem::create_directories("runs");
     EXPECT_THROW(execute_run(experiment, experiment.runs.front(), "runs", {}, {true, &stop, nullptr}, [] {}), Interrupted) << text;
   };
   // No request fits, which is an error where the first simulation is not stopped.
