@@ -41,6 +41,10 @@ class KvPolicy {
   void refuse_small_budget(const SeqStep& seq) const;
   // False: the budget leaves less in this step than the tokens that always stay, so target() is above it.
   [[nodiscard]] bool keeps_what_stays(const SeqStep& seq) const { return why_small_budget(seq).empty(); }
+  // The same of a prompt that is computed at once: at its end more than the budget stays.
+  [[nodiscard]] bool exceeds_budget(std::int32_t prompt_tokens) const {
+    return !keeps_what_stays({0, 0, prompt_tokens, prompt_tokens, -1});
+  }
 
   // Tokens per KV head that may stay on average in rows of one sequence that hold `held` before the cut, or nothing: no action. Where the
   // budget is a share of a short prompt, or a chunk is protected, this is at least what always stays, so that a prompt no longer than that

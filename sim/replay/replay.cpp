@@ -160,6 +160,7 @@ class Walk {
     result_.host_bytes_frac /= steps;
     result_.disk_bytes_frac /= steps;
     const Recipe& recipe = policy_.recipe();
+    result_.exceeds_budget = policy_.exceeds_budget(trace_.prompt_tokens);
     result_.budget_tokens = recipe.has_budget ? recipe.budget.of(trace_.prompt_tokens) : trace_.prompt_tokens;
   }
 

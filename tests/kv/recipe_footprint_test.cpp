@@ -1,5 +1,6 @@
 #include "policies/kv/recipe_footprint.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -108,8 +109,7 @@ TEST_P(ServingRecipe, MemoryFollowsTheParts) {
   for (int t = 0; t < 50; ++t, next = 1) {
     const FootprintStep done = footprint.step(seq, next);
     const SeqStep step{0, seq.seen_tokens, next, seq.prompt_tokens, -1};
-    counts.set_target(trigger->target(step, seq.held_tokens + next, recipe.budget).value_or(0), trigger->full(step, recipe.budget),
-                      step.end());
+    counts.set_target(parts.policy().target(step, seq.held_tokens + next).value_or(0), trigger->full(step, recipe.budget), step.end());
     const ShapeRun::Result result = parts.step(std::span(&shape, 1));
     EXPECT_GE(done.peak_pages, done.kept_pages) << "step " << t;
     seq = after(seq, done, next);
@@ -128,6 +128,33 @@ TEST_P(ServingRecipe, MemoryFollowsTheParts) {
     }
     shape.seen_tokens = seq.seen_tokens, shape.new_tokens = 1, shape.held = result.held;
     shape.extras.pass.clear();
+  }
+}
+
+// Prompts of any length are served: with the recipe's own budget, and with a share that is less than what always stays.
+TEST_P(ServingRecipe, ServesShortPrompts) {
+  if (left_out_of_short_run(GetParam()) || GetParam().starts_with("shares_")) GTEST_SKIP() << kLeftOut;
+  const Recipe own = shipped_recipe(GetParam());
+  std::vector<Recipe> budgets{own};
+  if (own.has_budget) budgets.push_back(recipe_of("{recipe: " + GetParam() + ", budget_frac: 0.25}"));
+  for (const Recipe& recipe : budgets) {
+    RecipeFootprint footprint(recipe, kFootprintModel, kBlock);
+    for (const std::int32_t prompt : {1, 2, 5, 27, 180}) {
+      SCOPED_TRACE(fmt::format("{} tokens, share {}", prompt, recipe.budget.frac));
+      SeqState seq{0, prompt, 0, 0, false, false};
+      std::int32_t next = prompt;
+      for (int t = 0; t < 6; ++t, next = 1) {
+        std::vector<SeqInStep> batch{{seq, next, 0}};
+        PolicyWork work;
+        footprint.charge(batch, work);
+        const FootprintStep done = footprint.step(seq, next);
+        seq = after(seq, done, next);
+        EXPECT_LE(seq.held_tokens, seq.seen_tokens);
+        EXPECT_GE(seq.held_tokens, recipe.peer_ties ? 0 : 1);
+        if (prompt <= 2 && own.budget.tokens > 0 && recipe.budget.frac == 0) EXPECT_EQ(seq.held_tokens, seq.seen_tokens);
+      }
+      EXPECT_GT(footprint.pages_at_end(prompt, seq.seen_tokens), -1);
+    }
   }
 }
 
