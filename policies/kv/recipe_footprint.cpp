@@ -372,7 +372,6 @@ void RecipeFootprint::charge_prompts(std::span<SeqInStep> batch, PolicyWork& wor
   for (SeqInStep& s : batch) {
     if (s.new_tokens == 1 && s.state.seen_tokens >= s.state.prompt_tokens && !s.state.recomputes) continue;
     rows.push_back(shape_of(s.state, s.new_tokens));
-    const ShapeRun::Seq& row = rows.back();
     std::int64_t held = 0;
     for (const std::int32_t h : rows.back().held) held += h;
     s.attended_tokens = static_cast<std::int32_t>(held / static_cast<std::int64_t>(rows.back().held.size()));

@@ -319,7 +319,7 @@ class EveryRecipe : public testing::TestWithParam<std::string> {
     std::vector<std::string> all;
     for (const std::int32_t tokens : {least, least + pick(draw, 7, std::max(1, n - least)), n, n + 40})
       all.push_back("budget_tokens: " + std::to_string(std::max(least, tokens)));
-    if (own.trigger != "never") all.push_back("budget_frac: " + std::to_string(0.05 + 0.9 * Draw{22, Purpose::kTest, draw, 0}.uniform()));
+    all.push_back("budget_frac: " + std::to_string(0.05 + 0.9 * Draw{22, Purpose::kTest, draw, 0}.uniform()));
     return all;
   }
 };
