@@ -164,9 +164,31 @@ INSTANTIATE_TEST_SUITE_P(Recipes, ServingRecipe, testing::ValuesIn(serving_recip
 // Recipes whose selector takes a share of each prompt.
 std::vector<std::string> by_share_names() {
   std::vector<std::string> names;
-  for (const char* name :
-       {"quest", "quest_union", "token_select", "infllm2", "exact_topk", "hip", "lserve_pages", "recycled_attention", "triforce_cache",
-        "squeezed_attention", "kcache", "instinfer", "alisa", "leoam", "infinigen", "mpcache_dynamic", "sparse_window"})
+  for (const char* name : {"quest",
+                           "quest_union",
+                           "token_select",
+                           "infllm2",
+                           "exact_topk",
+                           "hip",
+                           "lserve_pages",
+                           "recycled_attention",
+                           "triforce_cache",
+                           "squeezed_attention",
+                           "kcache",
+                           "instinfer",
+                           "alisa",
+                           "leoam",
+                           "infinigen",
+                           "mpcache_dynamic",
+                           "sparse_window",
+                           "a2ats",
+                           "actqkv",
+                           "rekv",
+                           "retrieval_attention",
+                           "sentencekv",
+                           "shadowkv",
+
+                           "spe_cache"})
     names.push_back(std::string("by_share_") + name);
   return names;
 }
