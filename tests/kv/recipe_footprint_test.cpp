@@ -187,7 +187,6 @@ std::vector<std::string> by_share_names() {
                            "retrieval_attention",
                            "sentencekv",
                            "shadowkv",
-
                            "spe_cache"})
     names.push_back(std::string("by_share_") + name);
   return names;
