@@ -37,13 +37,18 @@ std::string expand_variables(std::string text, const std::string& where) {
   return text;
 }
 
+std::string path_below(const std::string& path, const std::string& key) { return path.empty() ? key : path + "." + key; }
+
 using Expanded = std::vector<std::pair<YAML::Node, std::string>>;  // a value, and what it becomes
 
-void find_variables(const YAML::Node& node, const std::string& file, Expanded& found) {
+void find_variables(const YAML::Node& node, const ConfigFile& config, const std::string& path, Expanded& found) {
   if (node.IsScalar()) {
-    if (node.Scalar().find("${") != std::string::npos) found.emplace_back(node, expand_variables(node.Scalar(), place(file, node.Mark())));
-  } else if (node.IsSequence() || node.IsMap()) {
-    for (const auto& item : node) find_variables(node.IsMap() ? item.second : YAML::Node(item), file, found);
+    if (node.Scalar().find("${") != std::string::npos)
+      found.emplace_back(node, expand_variables(node.Scalar(), place_of(config, node, path)));
+  } else if (node.IsSequence()) {
+    for (const auto& item : node) find_variables(item, config, path, found);
+  } else if (node.IsMap()) {
+    for (const auto& item : node) find_variables(item.second, config, path_below(path, item.first.Scalar()), found);
   }
 }
 
@@ -63,7 +68,7 @@ std::shared_ptr<const ConfigFile> parse_expanded(const std::string& text, const 
                                                  const std::vector<std::string>& overrides) {
   auto config = std::make_shared<ConfigFile>(*parse_config(text, file, overrides));
   Expanded all;  // found before any is written: what aliases share is expanded once
-  find_variables(config->root, file, all);
+  find_variables(config->root, *config, "", all);
   for (auto& [node, value] : all) node = value;
   read_folders(*config);
   return config;
@@ -86,7 +91,7 @@ void set_folders(YAML::Node& root, const ConfigFile& config, const fs::path& fol
 // Paths of lists that are axes, in the order of the file.
 void collect_axes(const YAML::Node& node, const std::string& path, std::vector<std::string>& axes) {
   if (node.IsMap()) {
-    for (const auto& item : node) collect_axes(item.second, path.empty() ? item.first.Scalar() : path + "." + item.first.Scalar(), axes);
+    for (const auto& item : node) collect_axes(item.second, path_below(path, item.first.Scalar()), axes);
   } else if (node.IsSequence() && !kDataLists.contains(path)) {
     if (path != "seed" && std::find(axes.begin(), axes.end(), path) == axes.end()) axes.push_back(path);
     for (const auto& item : node) collect_axes(item, path, axes);
