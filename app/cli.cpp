@@ -5,9 +5,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
+#include <iostream>
 #include <ostream>
 
 #include "app/calibrate/command.h"
+#include "app/clean.h"
 #include "app/commands.h"
 #include "app/compare.h"
 #include "app/describe.h"
@@ -15,6 +18,7 @@
 #include "app/logits.h"
 #include "app/record.h"
 #include "app/results.h"
+#include "app/seeds.h"
 #include "app/sweep.h"
 #include "app/text_file.h"
 #include "app/tokenize.h"
@@ -37,6 +41,7 @@ struct Arguments {
   ProfileCommand profile;
   CalibrateCommand calibrate;
   TokenizeCommand tokenize;
+  CleanCommand clean;
   std::size_t num_requests = 10;
   bool json = false, every = false, quiet = false;
 };
@@ -49,7 +54,9 @@ void add_run(CLI::App& app, Arguments& a, Command& chosen) {
   run->add_option("--set", a.set, "key.key=value in place of what the file says; may be repeated")->allow_extra_args(false);
   run->add_option("--model", a.run_model, "folder of the model to run, in place of what the file says");
   run->add_option("--jobs", a.sweep.jobs, "runs at a time; default: the number of cores")->check(CLI::Range(1, 4096));
-  run->add_option("--out", a.sweep.out, "results folder; default: results/NAME");
+  CLI::Option* const out_folder = run->add_option("--out", a.sweep.out, "results folder; default: results/NAME");
+  run->add_flag("--join", a.sweep.join, "keep this experiment's runs in --out beside those of the experiment that it belongs to")
+      ->needs(out_folder);
   run->add_option("--fast-forward", a.fast_forward, "off: simulate every step; results are the same, byte for byte")
       ->check(CLI::IsMember({"on", "off"}));
   run->add_flag("--quiet", a.sweep.quiet, "print errors only");
@@ -59,7 +66,10 @@ void add_run(CLI::App& app, Arguments& a, Command& chosen) {
       a.sweep.fast_forward = a.fast_forward == "on";
       if (!a.run_model.empty()) a.set.push_back("model=" + a.run_model);
       a.sweep.shows_progress = ::isatty(STDERR_FILENO) == 1;
-      return run_sweep(load_experiment(a.file, a.set), a.sweep, out, err);
+      Experiment experiment = load_experiment(a.file, a.set);
+      const std::string remark = drop_idle_seeds(experiment);
+      if (!a.sweep.quiet) out << remark;
+      return run_sweep(experiment, a.sweep, out, err);
     };
   });
 }
@@ -167,8 +177,9 @@ void add_list(CLI::App& app, Arguments& a, Command& chosen) {
       return 0;
     };
   });
-  CLI::App* describe = app.add_subcommand("describe", "a policy's source and parameters, or what a model or GPU is");
-  describe->add_option("name", a.name, "as `kvlab list` prints it")->required();
+  CLI::App* describe = app.add_subcommand(
+      "describe", "a policy's source and parameters, or what a model or GPU is; a model also by its config.json or folder");
+  describe->add_option("name", a.name, "as `kvlab list` prints it, or the path of a model")->required();
   describe->add_flag("--json", a.json, "as JSON");
   describe->callback([&a, &chosen] {
     chosen = [&a](std::ostream& out, std::ostream&) {
@@ -200,9 +211,22 @@ void add_comparisons(CLI::App& app, Arguments& a, Command& chosen) {
   validate->add_flag("--quiet", a.quiet, "print errors only");
   validate->callback([&a, &chosen] {
     chosen = [&a](std::ostream& out, std::ostream&) {
-      validate_results(a.real, a.against, a.quiet ? nullptr : &out);
+      ResultsFolder results{std::filesystem::path(a.against)};
+      validate_results(a.real, results, a.quiet ? nullptr : &out);
       name_results(a.against);
       return 0;
+    };
+  });
+}
+
+void add_clean(CLI::App& app, Arguments& a, Command& chosen) {
+  CLI::App* clean = app.add_subcommand("clean", "remove runs that the newest sweep of a results folder does not use, after saying which");
+  clean->add_option("folder", a.clean.folder, "results folder")->required();
+  clean->add_flag("--yes", a.clean.yes, "remove them without asking");
+  clean->callback([&a, &chosen] {
+    chosen = [&a](std::ostream& out, std::ostream&) {
+      a.clean.can_ask = ::isatty(STDIN_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1;
+      return clean_results(a.clean, std::cin, out);
     };
   });
 }
@@ -296,6 +320,7 @@ int run_cli(const std::vector<std::string>& arguments, std::ostream& out, std::o
   add_trace(app, a, chosen);
   add_list(app, a, chosen);
   add_comparisons(app, a, chosen);
+  add_clean(app, a, chosen);
   add_profile(app, a, chosen);
   add_calibrate(app, a, chosen);
   add_logits(app, a, chosen);

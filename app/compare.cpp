@@ -39,7 +39,29 @@ const std::vector<std::string> kRowNames = {"task", "length"};
 struct Group {
   std::string title;
   std::vector<std::pair<std::size_t, std::size_t>> pairs;  // rows of the two summaries
+
+  [[nodiscard]] std::string heading() const {
+    const std::string text =
+        fmt::format("{}{} pair{} of runs", title.empty() ? "" : title + "- ", pairs.size(), pairs.size() == 1 ? "" : "s");
+    return text + (num_alike > 0 ? fmt::format(", the first of {} that are alike: the seed changes nothing, n = 1\n", num_alike) : "\n");
+  }
+  std::size_t num_alike = 0;  // pairs in place of which the first one stands
 };
+
+// Pairs in which the seed changes nothing are one.
+void join_equal_pairs(const CsvTable& a, const CsvTable& b, Group& group) {
+  const auto are_equal = [](const CsvTable& t, std::size_t row, std::size_t first) {
+    const auto from = static_cast<std::ptrdiff_t>(t.at("seed")) + 1;
+    return std::equal(t.rows[row].begin() + from, t.rows[row].end(), t.rows[first].begin() + from);
+  };
+  const auto& [first_a, first_b] = group.pairs[0];
+  const bool all = std::all_of(group.pairs.begin(), group.pairs.end(), [&, x = first_a, y = first_b](const auto& p) {
+    return are_equal(a, p.first, x) && are_equal(b, p.second, y);
+  });
+  if (!all || group.pairs.size() == 1) return;
+  group.num_alike = group.pairs.size();
+  group.pairs.resize(1);
+}
 
 std::vector<std::string> axes_of(const CsvTable& summary) {
   std::vector<std::string> axes{summary.columns.begin() + 1, summary.columns.begin() + static_cast<std::ptrdiff_t>(summary.at("seed"))};
@@ -107,13 +129,17 @@ std::string metric_table(const CsvTable& a, const CsvTable& b, const Group& grou
     }
     if (values_a.empty()) continue;
     const PairedDifference d = paired_difference(values_a, values_b);
-    const bool has_interval = std::isfinite(d.half_width);
+    const bool has_interval = std::isfinite(d.half_width) && d.half_width > 0;  // a difference that never varies has none
     const std::string relative = d.mean_a != 0 ? fmt::format("{:+.2f}%", 100 * d.mean / d.mean_a) : "";
-    rows.push_back({metric, short_number(d.mean_a), short_number(d.mean_b), short_number(d.mean), relative,
-                    has_interval ? short_number(d.mean - d.half_width) : "", has_interval ? short_number(d.mean + d.half_width) : "",
-                    has_interval && std::abs(d.mean) > d.half_width ? "*" : ""});
+    rows.push_back({metric, short_number(d.mean_a), short_number(d.mean_b), short_number(d.mean), relative});
+    if (group.pairs.size() == 1) continue;
+    rows.back().push_back(has_interval ? short_number(d.mean - d.half_width) : "");
+    rows.back().push_back(has_interval ? short_number(d.mean + d.half_width) : "");
+    rows.back().emplace_back(has_interval && std::abs(d.mean) > d.half_width ? "*" : "");
   }
-  return text_table({"metric", "A", "B", "B - A", "relative", "ci95_lo", "ci95_hi", ""}, rows);
+  std::vector<std::string> header = {"metric", "A", "B", "B - A", "relative"};
+  if (group.pairs.size() > 1) header.insert(header.end(), {"ci95_lo", "ci95_hi", ""});
+  return text_table(header, rows);
 }
 
 struct Moved {
@@ -156,6 +182,53 @@ std::string moved_table(const CsvTable& a, const CsvTable& b, const std::string&
   return rows.empty() ? "" : text_table({"request", "e2e_ms A", "e2e_ms B", "B - A", "ttft_ms A", "ttft_ms B"}, rows);
 }
 
+// What one run was asked to serve. A session's later turns depend on the answers, and so do their arrivals.
+struct Asked {
+  std::vector<std::string> arrivals;                     // empty where requests belong to sessions
+  std::vector<std::pair<long long, long long>> lengths;  // prompt and output tokens in ascending order; output 0: some are not known
+};
+
+Asked asked_of(const CsvTable& requests, const std::string& run) {
+  Asked asked;
+  for (const char* column : {"prompt_tokens", "output_tokens", "session"})
+    if (!requests.has(column)) return asked;
+  const std::size_t run_at = requests.at("run"), arrival_at = requests.at("arrival_ns"), prompt_at = requests.at("prompt_tokens"),
+                    output_at = requests.at("output_tokens"), state_at = requests.at("state"), session_at = requests.at("session");
+  bool has_sessions = false, all_completed = true;
+  for (const auto& row : requests.rows) {
+    if (row[run_at] != run) continue;
+    long long prompt = 0, output = 0;
+    parse_integer(row[prompt_at], prompt);
+    parse_integer(row[output_at], output);
+    asked.lengths.emplace_back(prompt, output);
+    asked.arrivals.push_back(row[arrival_at]);
+    has_sessions = has_sessions || !row[session_at].empty();
+    all_completed = all_completed && row[state_at] == "completed";
+  }
+  if (has_sessions) asked.arrivals.clear();
+  if (!all_completed)
+    for (auto& [prompt, output] : asked.lengths) output = 0;
+  std::sort(asked.lengths.begin(), asked.lengths.end());
+  return asked;
+}
+
+bool differ_in_lengths(const Asked& a, const Asked& b) {
+  return !std::equal(a.lengths.begin(), a.lengths.end(), b.lengths.begin(), b.lengths.end(), [](const auto& x, const auto& y) {
+    return x.first == y.first && (x.second == y.second || x.second == 0 || y.second == 0);
+  });
+}
+
+// A remark where the two runs were asked different things; a search sets the rate itself.
+std::string remark_on_traces(const Asked& a, const Asked& b, bool is_search) {
+  if (differ_in_lengths(a, b))
+    return fmt::format(
+        "remark: the traces differ in requests or their lengths ({} and {} requests): these differences are not of the policies alone\n",
+        a.lengths.size(), b.lengths.size());
+  if (!is_search && a.arrivals != b.arrivals && !a.arrivals.empty() && !b.arrivals.empty())
+    return "remark: the traces differ: the same requests arrive at other times\n";
+  return "";
+}
+
 }  // namespace
 
 double student_t_975(std::size_t degrees) {
@@ -180,22 +253,27 @@ PairedDifference paired_difference(const std::vector<double>& a, const std::vect
 
 std::string compare_results(const std::string& folder_a, const std::string& folder_b, bool every, std::size_t num_requests) {
   const CsvTable a = read_csv(fs::path(folder_a) / "summary.csv"), b = read_csv(fs::path(folder_b) / "summary.csv");
-  const std::vector<Group> groups = match(a, b);
-  const bool has_requests =
-      num_requests > 0 && fs::exists(fs::path(folder_a) / "requests.csv") && fs::exists(fs::path(folder_b) / "requests.csv");
+  std::vector<Group> groups = match(a, b);
+  for (Group& group : groups) join_equal_pairs(a, b, group);
+  const bool has_seeds = std::any_of(groups.begin(), groups.end(), [](const Group& g) { return g.pairs.size() > 1; });
+  const bool is_search = a.has("search_rate_per_s") && b.has("search_rate_per_s");
+  const bool has_requests = fs::exists(fs::path(folder_a) / "requests.csv") && fs::exists(fs::path(folder_b) / "requests.csv");
   CsvTable requests_a, requests_b;
   if (has_requests) {
     requests_a = read_csv(fs::path(folder_a) / "requests.csv");
     requests_b = read_csv(fs::path(folder_b) / "requests.csv");
   }
-  std::string text = fmt::format("A: {}\nB: {}\n* the 95 % confidence interval of B - A over seeds does not hold 0\n", folder_a, folder_b);
+  std::string text = fmt::format("A: {}\nB: {}\n", folder_a, folder_b);
+  if (has_seeds) text += "* the 95 % confidence interval of B - A over seeds does not hold 0\n";
   for (const Group& group : groups) {
-    text += fmt::format("\n{}{} pair{} of runs\n", group.title.empty() ? "" : group.title + "- ", group.pairs.size(),
-                        group.pairs.size() == 1 ? "" : "s");
+    text += "\n" + group.heading();
     text += metric_table(a, b, group, metrics_of(a, b, every));
     if (!has_requests) continue;
     const auto& [row_a, row_b] = group.pairs[0];
-    const std::string moved = moved_table(requests_a, requests_b, a.rows[row_a][a.at("run")], b.rows[row_b][b.at("run")], num_requests);
+    const std::string &run_a = a.rows[row_a][a.at("run")], &run_b = b.rows[row_b][b.at("run")];
+    text += remark_on_traces(asked_of(requests_a, run_a), asked_of(requests_b, run_b), is_search);
+    if (num_requests == 0) continue;
+    const std::string moved = moved_table(requests_a, requests_b, run_a, run_b, num_requests);
     if (!moved.empty()) text += "requests that moved most (seed " + a.rows[row_a][a.at("seed")] + ")\n" + moved;
   }
   return text;

@@ -10,6 +10,7 @@
 
 #include "app/csv.h"
 #include "app/describe_kv.h"
+#include "app/describe_model.h"
 #include "base/spec_file.h"
 #include "base/text.h"
 #include "policies/block_cache/block_cache.h"
@@ -57,32 +58,23 @@ std::vector<Item> hardware() {
   std::vector<Item> items;
   const std::string folder = profiles_folder() + "/hardware";
   for (const fs::path& file : yaml_files(folder)) {
-    const HardwareSpec h = load_hardware_spec(file.string(), folder);
-    items.push_back({"hardware",
-                     file.stem().string(),
-                     fmt::format("{}: {:.0f} GiB, {:.0f} GB/s, {:.0f} dense bf16 TFLOP/s", h.name,
-                                 static_cast<double>(h.memory_bytes) / kGiB, h.memory_bytes_per_s * 1e-9, h.bf16_flops * 1e-12),
-                     h.source,
-                     {}});
+    const std::string name = file.stem().string();
+    try {
+      const HardwareSpec h = load_hardware_spec(file.string(), folder);
+      items.push_back({"hardware",
+                       name,
+                       fmt::format("{}: {:.0f} GiB, {:.0f} GB/s, {:.0f} dense bf16 TFLOP/s", h.name,
+                                   static_cast<double>(h.memory_bytes) / kGiB, h.memory_bytes_per_s * 1e-9, h.bf16_flops * 1e-12),
+                       h.source,
+                       {}});
+    } catch (const InputError& e) {
+      items.push_back({"hardware", name, std::string("cannot be used: ") + e.what(), "", {}});
+    }
   }
   return items;
 }
 
-std::vector<Item> models() {
-  std::vector<Item> items;
-  const std::string folder = profiles_folder() + "/models";
-  for (const fs::path& file : yaml_files(folder)) {
-    const ModelSpec m = load_model_spec(file.string(), folder);
-    items.push_back(
-        {"models",
-         file.stem().string(),
-         fmt::format("{}: {:.1f} B parameters, {} layers, {} query and {} KV heads of {}, {} KV bytes per token", m.family,
-                     static_cast<double>(total_parameters(m)) * 1e-9, m.layers, m.q_heads, m.kv_heads, m.head_dim, kv_bytes_per_token(m)),
-         file.string(),
-         {}});
-  }
-  return items;
-}
+std::vector<Item> models() { return model_items(profiles_folder() + "/models"); }
 
 std::vector<Item> formats() {
   std::vector<Item> items;
@@ -150,6 +142,7 @@ std::vector<Item> list_items(const std::string& kind) {
 }
 
 std::vector<Item> describe_items(const std::string& name) {
+  if (is_model_path(name)) return {model_at_path(name)};
   std::vector<Item> found;
   std::vector<std::string> names;
   for (const Kind& kind : kKinds) {

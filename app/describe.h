@@ -23,7 +23,7 @@ const std::vector<std::string>& list_kinds();
 // by describe() alone.
 std::vector<Item> list_items(const std::string& kind);
 
-// All items of that name, with parameters; a name may be of several kinds. InputError with the nearest name.
+// All items of that name, with parameters; a name may be of several kinds, or the path of a model. InputError with the nearest name.
 std::vector<Item> describe_items(const std::string& name);
 
 // Unit of a parameter, by the suffix of its key: "ms", "tokens", ...; "" where it has none.

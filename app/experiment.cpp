@@ -74,13 +74,6 @@ std::shared_ptr<const ConfigFile> parse_expanded(const std::string& text, const 
   return config;
 }
 
-// `folder` as seen from `base`: relative where they share more than the root, so that both can be moved together; else absolute.
-std::string seen_from(const fs::path& base, const fs::path& folder) {
-  const fs::path here = fs::weakly_canonical(fs::current_path() / base), there = fs::weakly_canonical(fs::current_path() / folder);
-  const auto top = [](const fs::path& path) { return path.relative_path().empty() ? fs::path() : *path.relative_path().begin(); };
-  return !top(there).empty() && top(here) == top(there) ? there.lexically_relative(here).string() : there.string();
-}
-
 void set_folders(YAML::Node& root, const ConfigFile& config, const fs::path& folder) {
   YAML::Node paths(YAML::NodeType::Map);
   paths["working_folder"] = seen_from(folder, config.folders.at(0));
@@ -124,8 +117,7 @@ class RunMaker {
     for (std::size_t point = 0; point < grid_.points.size(); ++point) {
       const auto choices = std::make_shared<const Choices>(grid_.choices(point));
       const SeedRange& seeds = read_seeds(point, choices);
-      for (std::uint64_t s = 0; s < seeds.count; ++s)
-        e_.runs.push_back({fmt::format("{:04}", e_.runs.size() + 1), choices, seeds.first + s, labels_of(point)});
+      for (std::uint64_t s = 0; s < seeds.count; ++s) e_.runs.push_back({"", choices, seeds.first + s, labels_of(point)});
     }
   }
 
@@ -170,6 +162,12 @@ class RunMaker {
 
 }  // namespace
 
+std::string seen_from(const fs::path& base, const fs::path& folder) {
+  const fs::path here = fs::weakly_canonical(fs::current_path() / base), there = fs::weakly_canonical(fs::current_path() / folder);
+  const auto top = [](const fs::path& path) { return path.relative_path().empty() ? fs::path() : *path.relative_path().begin(); };
+  return !top(there).empty() && top(here) == top(there) ? there.lexically_relative(here).string() : there.string();
+}
+
 Experiment parse_experiment(const std::string& text, const std::string& file, const std::vector<std::string>& overrides) {
   Experiment e;
   e.file = file;
@@ -208,6 +206,7 @@ std::string Experiment::resolved(const RunSpec& run) const { return YAML::Dump(r
 
 std::string Experiment::resolved_in(const fs::path& folder, const RunSpec& run) const {
   YAML::Node root = resolved_tree(run);
+  root["name"] = run.id;  // other experiments may have the same run
   set_folders(root, *config, folder);
   return YAML::Dump(root) + "\n";
 }

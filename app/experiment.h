@@ -17,7 +17,7 @@ inline const std::set<std::string> kDataLists = {"search.rate", "eval.tasks", "e
 
 // One run of an experiment: a point of the grid that the lists span, for one seed.
 struct RunSpec {
-  std::string id;                          // "0001", ... in grid order, seeds fastest
+  std::string id;                          // what determines its result (app/input_files.h); "" until a sweep has found that out
   std::shared_ptr<const Choices> choices;  // one for all seeds
   std::uint64_t seed = 1;
   std::vector<std::string> labels;  // one per axis of the experiment, "" where the run does not have it
@@ -47,6 +47,9 @@ struct Experiment {
 
 // Where the files that an experiment names are looked for. In its own file: {working_folder, experiment_folder}, relative to the file.
 inline constexpr const char* kPathsFrom = "paths_from";
+
+// `path` as seen from the folder `base`: relative where they share more than the root, so that both can be moved together; else absolute.
+std::string seen_from(const std::filesystem::path& base, const std::filesystem::path& path);
 
 // overrides: "a.b=c" as given with --set. Throws InputError on anything wrong with file, lists, name, seed or seeds.
 Experiment load_experiment(const std::string& file, const std::vector<std::string>& overrides);

@@ -127,7 +127,7 @@ void GradedRuns::run(const std::vector<Job>& jobs, std::ostream* log) {
         set = sets.insert(sets.end(), std::make_unique<Set>());
         (*set)->setup = *plan.accuracy;
       }
-      (*set)->runs.push_back(std::make_unique<Graded>(job, *plan.recipe, folder_.partial_of(job.key)));
+      (*set)->runs.push_back(std::make_unique<Graded>(job, *plan.recipe, folder_.partial_of(job.origin.input_key)));
     } catch (...) {
       finish_(job.place, std::current_exception(), 0);
     }
@@ -142,12 +142,17 @@ void GradedRuns::run(const std::vector<Job>& jobs, std::ostream* log) {
   }
 }
 
-// Recipes that the model cannot run are told of before the others start. Answers how many these are.
+// Recipes that the model cannot run are reported before the others start. Returns how many these others are.
 std::size_t GradedRuns::refuse_early(Set& set) {
   std::size_t left = 0;
   for (const auto& r : set.runs) {
+    const Params p(experiment_.config, experiment_.runs[r->job.place].choices, "the experiment");
     try {
-      static_cast<void>(set.model->make_cache(r->recipe, {}));
+      try {
+        static_cast<void>(set.model->make_cache(r->recipe, {}));
+      } catch (const InputError& e) {
+        p.fail_at("kv_policy", e.what());
+      }
       ++left;
     } catch (const InputError&) {
       r->failed = true;
@@ -218,7 +223,9 @@ void GradedRuns::grade_block(Set& set, std::size_t begin, std::size_t end) {
     if (std::all_of(prepared.begin(), prepared.end(), [&](const GradeSample& s) { return r->has(*s.sample); })) continue;
     const auto began = std::chrono::steady_clock::now();
     try {
-      add_grades(*r, grade(*set.model, r->recipe, all, set.setup.options), recorded, set.setup.options.seed);
+      const std::vector<GradedAnswer> answers = grade(*set.model, r->recipe, all, set.setup.options);
+      inputs_.require_unchanged(experiment_.runs[r->job.place]);  // before they are kept
+      add_grades(*r, answers, recorded, set.setup.options.seed);
     } catch (...) {
       r->failed = true;
       finish_(r->job.place, std::current_exception(), r->wall_s);
@@ -242,6 +249,7 @@ void GradedRuns::add_grades(Graded& r, std::span<const GradedAnswer> answers, co
 
 void GradedRuns::write(Set& set, Graded& r) {
   const RunSpec& run = experiment_.runs[r.job.place];
+  inputs_.require_unchanged(run);
   RunFiles files(folder_.runs(), run.id, RunFiles::Tables::kNone);
   std::vector<const SampleGrades*> all;
   std::string answers = answers_header();
@@ -253,22 +261,17 @@ void GradedRuns::write(Set& set, Graded& r) {
   files.add_file("answers.csv", answers);
   std::string summary;
   for (const Fields& row : accuracy_rows(r.recipe, set.samples, all, set.setup.options)) {
-    const std::string text = summary_csv(experiment_, run, row);
+    const std::string text = summary_csv(run.id, run.seed, row);
     summary += summary.empty() ? text : text.substr(text.find('\n') + 1);
   }
   files.add_file("summary.csv", summary);
   files.add_file("resolved.yaml", experiment_.resolved_in(folder_.runs() / run.id, run));
-  nlohmann::ordered_json axes = nlohmann::ordered_json::object();
-  for (std::size_t i = 0; i < experiment_.axes.size(); ++i) axes[experiment_.axes[i]] = run.labels[i];
-  const nlohmann::ordered_json manifest = {{"run", run.id},
-                                           {"seed", run.seed},
-                                           {"axes", axes},
-                                           {"input_key", r.job.key},
-                                           {"model", set.model->config().name},
-                                           {"backend", set.model->backend()},
-                                           {"recipe", r.recipe.name},
-                                           {"wall_s", r.wall_s}};
-  files.commit(manifest.dump(2) + "\n");
+  nlohmann::ordered_json manifest = run_manifest(run, r.job.origin);
+  manifest["model"] = set.model->config().name;
+  manifest["backend"] = set.model->backend();
+  manifest["recipe"] = r.recipe.name;
+  manifest["wall_s"] = r.wall_s;
+  files.commit(std::move(manifest));
   r.answers.remove_file();
 }
 

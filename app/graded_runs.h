@@ -11,8 +11,10 @@
 
 #include "app/accuracy.h"
 #include "app/experiment.h"
+#include "app/input_files.h"
 #include "app/replayed_sample.h"
 #include "app/results.h"
+#include "app/run.h"
 
 namespace kvlab {
 
@@ -27,15 +29,15 @@ class GradedRuns {
  public:
   struct Job {
     std::size_t place = 0;  // in Experiment::runs
-    std::string key;        // fingerprint of its inputs
+    RunOrigin origin;
   };
   // Called once per job, with the error that ended it, if any, and the seconds that were its own.
   using Finish = std::function<void(std::size_t place, std::exception_ptr error, double wall_s)>;
 
   // `samples` has those of every job and outlives this.
-  GradedRuns(const Experiment& experiment, const SampleSets& samples, const ResultsFolder& folder, const std::atomic<bool>& stop,
-             Finish finish)
-      : experiment_(experiment), samples_(samples), folder_(folder), stop_(stop), finish_(std::move(finish)) {}
+  GradedRuns(const Experiment& experiment, const SampleSets& samples, const InputFiles& inputs, const ResultsFolder& folder,
+             const std::atomic<bool>& stop, Finish finish)
+      : experiment_(experiment), samples_(samples), inputs_(inputs), folder_(folder), stop_(stop), finish_(std::move(finish)) {}
 
   // Jobs that share model and samples are done together. `log` is told how long it will take, before it starts.
   void run(const std::vector<Job>& jobs, std::ostream* log);
@@ -52,6 +54,7 @@ class GradedRuns {
 
   const Experiment& experiment_;
   const SampleSets& samples_;
+  const InputFiles& inputs_;
   const ResultsFolder& folder_;
   const std::atomic<bool>& stop_;
   Finish finish_;

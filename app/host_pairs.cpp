@@ -4,14 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <limits>
 #include <map>
 #include <ostream>
 
 #include "app/csv.h"
 #include "app/real_log.h"
-#include "app/text_file.h"
 #include "app/validate.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -19,8 +17,6 @@
 namespace kvlab {
 
 namespace {
-
-namespace fs = std::filesystem;
 
 struct HostPair {
   const RunSpec* sim = nullptr;
@@ -85,13 +81,14 @@ Differences compare_pair(const std::vector<std::string>& key, const HostPair& pa
 
 }  // namespace
 
-bool compare_hosts(const Experiment& experiment, const std::string& folder, double assert_frac, std::ostream* out) {
+bool compare_hosts(const Experiment& experiment, ResultsFolder& results, double assert_frac, std::ostream* out) {
   const auto axis = std::find(experiment.axes.begin(), experiment.axes.end(), "host");
   if (axis == experiment.axes.end()) return false;
   const auto host = static_cast<std::size_t>(axis - experiment.axes.begin());
   const auto pairs = pair_runs(experiment, host);
   if (pairs.empty()) return false;
-  Completed requests = read_completed(fs::path(folder) / "requests.csv");
+  const std::string folder = results.path().string();
+  Completed requests = read_completed(results.path() / "requests.csv");
   for (const auto& [key, pair] : pairs)
     for (const RunSpec* run : {pair.sim, pair.engine})
       if (requests[run->id].empty() && assert_frac > 0)
@@ -111,7 +108,7 @@ bool compare_hosts(const Experiment& experiment, const std::string& folder, doub
       if (std::find(metrics.begin(), metrics.end(), metric) == metrics.end()) metrics.push_back(metric);
     }
   }
-  replace_file(fs::path(folder) / "validation.csv", csv);
+  results.replace_texts({{"validation.csv", csv}});
   double worst = 0;
   std::string worst_at;
   std::vector<std::vector<std::string>> table;

@@ -79,6 +79,15 @@ ReplayOptions read_options(Params& p, std::uint64_t seed) {
   return options;
 }
 
+// What the recipe cannot do on this sample is told with the place of the policy in the experiment.
+ReplayResult replay_or_fail(const Params& p, const AttentionSample& sample, const Recipe& recipe, const ReplayOptions& options) {
+  try {
+    return replay(sample.trace, sample.reference, recipe, options);
+  } catch (const InputError& e) {
+    p.fail_at("kv_policy", e.what());
+  }
+}
+
 }  // namespace
 
 Fields fidelity_fields(Params& p, const Recipe& recipe, std::uint64_t seed) {
@@ -92,7 +101,7 @@ Fields fidelity_fields(Params& p, const Recipe& recipe, std::uint64_t seed) {
   if (at != known.end()) return at->second;
   const auto all = read_attention_samples(samples, seed);
   Means means;
-  for (const auto& sample : all) means.add(replay(sample->trace, sample->reference, recipe, options));
+  for (const auto& sample : all) means.add(replay_or_fail(p, *sample, recipe, options));
   Fields fields = fields_of(recipe, means, static_cast<double>(all.size()));
   std::erase_if(fields, [](const auto& f) { return kServingColumns.find(fmt::format(" {} ", f.first)) == std::string_view::npos; });
   return known.emplace(key, std::move(fields)).first->second;
@@ -108,7 +117,7 @@ ReplayFindings run_replay(Params& p, const Recipe& recipe, const std::string& ru
   findings.steps_csv = fmt::format("run,sample,step,{}\n", kFidelityColumns);
   Means means;
   for (const auto& sample : all) {
-    const ReplayResult r = replay(sample->trace, sample->reference, recipe, options);
+    const ReplayResult r = replay_or_fail(p, *sample, recipe, options);
     means.add(r);
     const std::string name = csv_field(sample->name);
     for (std::size_t i = 0; i < r.by_head.size(); ++i) {

@@ -14,9 +14,8 @@
 #include <thread>
 
 #include "app/accuracy_report.h"
+#include "app/code_version.h"
 #include "app/csv.h"
-#include "app/run_files.h"
-#include "app/text_file.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -32,12 +31,32 @@ std::string run_title(const Experiment& experiment, const RunSpec& run) {
   return title + fmt::format("seed={}", run.seed);
 }
 
-std::vector<std::string> complete_runs(const Experiment& experiment, const std::vector<RunState>& states) {
-  std::vector<std::string> ids;
+std::vector<std::size_t> complete_runs(const std::vector<RunState>& states) {
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < states.size(); ++i)
+    if (states[i].outcome == RunState::kDone || states[i].outcome == RunState::kUnchanged) places.push_back(i);
+  return places;
+}
+
+Experiment complete_part(const Experiment& experiment, const std::vector<RunState>& states) {
+  Experiment part = experiment;
+  part.runs.clear();
+  for (const std::size_t i : complete_runs(states)) part.runs.push_back(experiment.runs[i]);
+  return part;
+}
+
+void report_failures(const Experiment& experiment, const std::vector<RunState>& states, std::ostream& err) {
+  constexpr std::size_t kNamed = 5;
+  std::vector<std::string> failed;
   for (std::size_t i = 0; i < states.size(); ++i) {
-    if (states[i].outcome == RunState::kDone || states[i].outcome == RunState::kUnchanged) ids.push_back(experiment.runs[i].id);
+    if (states[i].outcome == RunState::kBadInput || states[i].outcome == RunState::kFailed)
+      failed.push_back(run_title(experiment, experiment.runs[i]));
   }
-  return ids;
+  if (failed.empty()) return;
+  const std::size_t named = std::min(failed.size(), kNamed);
+  const std::string more = failed.size() > named ? fmt::format("; and {} more", failed.size() - named) : "";
+  err << fmt::format("kvlab: {} of {} runs failed ({}{}); tables and figures are of the others\n", failed.size(), states.size(),
+                     fmt::join(failed.begin(), failed.begin() + static_cast<std::ptrdiff_t>(named), "; "), more);
 }
 
 namespace {
@@ -96,12 +115,20 @@ std::vector<std::size_t> shown_columns(const CsvTable& summary, std::size_t num_
   if (is_replay) shown.push_back(summary.at("recipe"));  // which says more than the axes it may be written as
   for (std::size_t c = 1; c <= num_axes + 1; ++c) {
     if (is_replay && (summary.columns[c] == "kv_policy" || summary.columns[c] == "kv_policy.recipe")) continue;
-    if (varies(c) || summary.rows[0][c].ends_with(" seeds")) shown.push_back(c);
+    if (varies(c) || summary.rows[0][c].find(" seed") != std::string::npos) shown.push_back(c);
   }
   for (const std::string& column : kTableColumns) {
     if (summary.has(column) && has_value(summary.at(column))) shown.push_back(summary.at(column));
   }
   return shown;
+}
+
+// Whether these rows have equal fields from this column on.
+bool are_equal_from(std::size_t column, const CsvTable& table, const std::vector<std::size_t>& rows) {
+  const auto from = static_cast<std::ptrdiff_t>(column);
+  return std::all_of(rows.begin(), rows.end(), [&](std::size_t r) {
+    return std::equal(table.rows[r].begin() + from, table.rows[r].end(), table.rows[rows[0]].begin() + from);
+  });
 }
 
 // One row per configuration: the mean over its seeds, and in place of the seed their number.
@@ -117,7 +144,12 @@ CsvTable mean_over_seeds(const CsvTable& summary, std::size_t num_axes) {
   for (const auto& key : order) {
     const std::vector<std::size_t>& rows = groups[key];
     std::vector<std::string> mean = summary.rows[rows[0]];
-    mean[num_axes + 1] = fmt::format("{} seeds", rows.size());
+    const bool are_alike = rows.size() > 1 && are_equal_from(num_axes + 2, summary, rows);
+    mean[num_axes + 1] = fmt::format("{} seed{}{}", rows.size(), rows.size() == 1 ? "" : "s", are_alike ? ", alike: n = 1" : "");
+    if (are_alike) {
+      means.rows.push_back(std::move(mean));
+      continue;
+    }
     for (std::size_t c = num_axes + 2; c < mean.size(); ++c) {
       double sum = 0, value = 0;
       bool all = true, some = false;
@@ -208,18 +240,21 @@ void print_labels(const CsvTable& summary, const ResultsFolder& folder, std::ost
 
 }  // namespace
 
-void write_manifest(const Experiment& experiment, const std::vector<RunState>& states, const InputFiles& inputs,
-                    const ResultsFolder& folder, double wall_s) {
+void write_manifest(const Experiment& experiment, const std::vector<RunState>& states, const InputFiles& inputs, ResultsFolder& folder,
+                    double wall_s) {
   Json runs = Json::array();
   for (std::size_t i = 0; i < experiment.runs.size(); ++i) {
     const bool is_there = states[i].outcome == RunState::kDone || states[i].outcome == RunState::kUnchanged;
     Json run = is_there ? manifest_of_run(folder, experiment.runs[i].id) : Json{{"run", experiment.runs[i].id}};
+    for (const char* own : {"kvlab_run", "code", "inputs", "files"}) run.erase(own);  // of the run's own manifest
+    run["axes"] = Json::object();
+    for (std::size_t a = 0; a < experiment.axes.size(); ++a) run["axes"][experiment.axes[a]] = experiment.runs[i].labels[a];
     run["state"] = outcome_text(states[i].outcome);
     if (!states[i].message.empty()) run["error"] = states[i].message;
     runs.push_back(std::move(run));
   }
   const Json m = {{"program", "kvlab " + program_version()},
-                  {"program_fingerprint", program_fingerprint()},
+                  {"code", code_version({}).at("core")},
                   {"experiment", experiment.name},
                   {"file", experiment.file},
                   {"set", experiment.overrides},
@@ -230,8 +265,7 @@ void write_manifest(const Experiment& experiment, const std::vector<RunState>& s
                   {"finished", utc_now()},
                   {"wall_s", wall_s},
                   {"runs", runs}};
-  replace_file(folder.path() / "resolved.yaml", experiment.resolved_in(folder.path()));
-  replace_file(folder.path() / "manifest.json", m.dump(2) + "\n");
+  folder.replace_texts({{"resolved.yaml", experiment.resolved_in(folder.path())}, {"manifest.json", m.dump(2) + "\n"}});
 }
 
 void print_report(const Experiment& experiment, const std::vector<RunState>& states, const ResultsFolder& folder, std::ostream& out) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "app/experiment.h"
+#include "app/input_files.h"
 #include "app/results.h"
 
 namespace kvlab {
@@ -16,15 +17,20 @@ struct RunState {
   double wall_s = 0;
 };
 
-// Numbers of the runs whose results are there.
-std::vector<std::string> complete_runs(const Experiment& experiment, const std::vector<RunState>& states);
+// Places of the runs whose results are there.
+std::vector<std::size_t> complete_runs(const std::vector<RunState>& states);
 
 // "scheduler=sarathi seed=2": what tells this run from the others.
 std::string run_title(const Experiment& experiment, const RunSpec& run);
 
 // manifest.json and resolved.yaml of the whole experiment.
-void write_manifest(const Experiment& experiment, const std::vector<RunState>& states, const InputFiles& inputs,
-                    const ResultsFolder& folder, double wall_s);
+void write_manifest(const Experiment& experiment, const std::vector<RunState>& states, const InputFiles& inputs, ResultsFolder& folder,
+                    double wall_s);
+
+// The experiment with the runs alone whose results are there.
+Experiment complete_part(const Experiment& experiment, const std::vector<RunState>& states);
+// On one line, how many runs failed and which; nothing if none did.
+void report_failures(const Experiment& experiment, const std::vector<RunState>& states, std::ostream& err);
 
 // The table at the end of `kvlab run`: what varies, the main metrics, and how far to trust them.
 void print_report(const Experiment& experiment, const std::vector<RunState>& states, const ResultsFolder& folder, std::ostream& out);

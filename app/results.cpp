@@ -1,6 +1,7 @@
 #include "app/results.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -9,11 +10,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "app/csv.h"
 #include "app/run_files.h"
+#include "app/run_manifest.h"
+#include "app/safe_files.h"
 #include "app/text_file.h"
-#include "app/validate.h"
-#include "base/spec_file.h"
 
 #ifndef KVLAB_VERSION
 #define KVLAB_VERSION "0.1.0"
@@ -26,163 +26,230 @@ namespace kvlab {
 
 namespace fs = std::filesystem;
 
-ResultsFolder::ResultsFolder(fs::path folder) : folder_(std::move(folder)) {
+namespace {
+
+constexpr const char* kMarker = ".kvlab.json";
+constexpr int kFolderFormat = 2;
+
+// How the files begin that kvlab writes at the top.
+const std::multimap<std::string, std::string>& known_beginnings() {
+  static const std::multimap<std::string, std::string> known = {{"summary.csv", "run,"},
+                                                                {"requests.csv", "run,request,"},
+                                                                {"timeline.csv", "run,replica,"},
+                                                                {"search.csv", "run,probe,"},
+                                                                {"heads.csv", "run,sample,"},
+                                                                {"steps.csv", "run,sample,"},
+                                                                {"steps.csv", "padded_batch,"},
+                                                                {"answers.csv", "run,recipe,"},
+                                                                {"engine_steps.csv", "run,step,"},
+                                                                {"trace.json", "{\"displayTimeUnit\""},
+                                                                {"validation.csv", ""},
+                                                                {"validation_steps.csv", "padded_batch,"},
+                                                                {"throughput.csv", "time_s,"},
+                                                                {"resolved.yaml", ""},
+                                                                {"manifest.json", "{"}};
+  return known;
+}
+
+nlohmann::json read_json(const fs::path& path) {
+  if (kind_of(path) != PathKind::kFile) return {};
+  std::ifstream stream(path);
+  nlohmann::json root = nlohmann::json::parse(stream, nullptr, false);
+  return root.is_object() ? root : nlohmann::json();
+}
+
+// What the program may leave in a folder before its marker is there.
+bool is_trace_of_start(const std::string& name) { return name == ".lock" || name.starts_with(std::string(kMarker) + ".new"); }
+
+bool holds_nothing(const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (!is_trace_of_start(entry.path().filename().string())) return false;
+  return true;
+}
+
+bool is_inside(const fs::path& path, const fs::path& folder) {
+  const fs::path relative = fs::weakly_canonical(path).lexically_relative(fs::weakly_canonical(folder));
+  return !relative.empty() && *relative.begin() != "..";
+}
+
+}  // namespace
+
+const std::set<std::string>& ResultsFolder::top_names() {
+  static const std::set<std::string> names = [] {
+    std::set<std::string> all;
+    for (const auto& [name, beginning] : known_beginnings()) all.insert(name);
+    return all;
+  }();
+  return names;
+}
+
+ResultsFolder::ResultsFolder(fs::path folder, const Experiment& experiment, Joins joins) : folder_(std::move(folder)) {
   std::error_code error;
-  is_new_ = !fs::exists(folder_, error);
-  fs::create_directories(runs(), error);
+  is_new_ = kind_without_link(folder_) == PathKind::kNothing;
+  fs::create_directories(folder_, error);
   if (error) throw InputError(folder_.string() + ": cannot be made: " + error.message());
-  lock_ = ::open((folder_ / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (lock_ < 0) throw InputError(folder_.string() + ": cannot be written: " + std::strerror(errno));
-  if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-    ::close(lock_);
-    throw InputError(folder_.string() + ": another kvlab is writing there; wait for it, or choose --out");
-  }
+  const bool is_known = read_marker() || read_numbered();
+  if (!is_known && !holds_nothing(folder_))
+    throw InputError(folder_.string() +
+                     ": holds files and is no results folder of kvlab, so nothing is written there: choose another "
+                     "folder with --out, or an empty one");
+  if (kind_without_link(runs()) == PathKind::kOther || kind_of(runs()) == PathKind::kFile)
+    throw InputError(runs().string() + ": is not a folder; kvlab keeps its runs there: move it away");
+  kind_without_link(partial());
+  lock_.take(folder_);
+  read_marker();  // what another program wrote until now
+  require_experiment(experiment, joins);
+  write_marker();
+  fs::create_directories(runs());
 }
 
-ResultsFolder::~ResultsFolder() { ::close(lock_); }
-
-void ResultsFolder::remove_if_new() const {
-  if (is_new_ && !fs::exists(partial())) fs::remove_all(folder_);
+ResultsFolder::ResultsFolder(fs::path folder) : folder_(std::move(folder)) {
+  if (kind_without_link(folder_) != PathKind::kFolder) throw InputError(folder_.string() + ": no such folder; kvlab run makes one");
+  if (!read_marker() && !read_numbered()) throw InputError(folder_.string() + ": is no results folder of kvlab");
+  kind_without_link(runs());
+  lock_.take(folder_);
+  read_marker();
 }
 
-std::string ResultsFolder::key_of(const std::string& run_id) const {
-  std::ifstream stream(runs() / run_id / "manifest.json");
-  const nlohmann::json manifest = nlohmann::json::parse(stream, nullptr, false);
-  if (manifest.is_discarded() || !manifest.is_object()) return "";
-  const auto found = manifest.find("input_key");
-  return found != manifest.end() && found->is_string() ? found->get<std::string>() : "";
+void ResultsFolder::Lock::take(const fs::path& folder) {
+  file_ = ::open((folder / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (file_ < 0) throw InputError(folder.string() + ": cannot be written: " + std::strerror(errno));
+  if (::flock(file_, LOCK_EX | LOCK_NB) != 0)
+    throw InputError(folder.string() + ": another kvlab is writing there; wait for it, or choose --out");
 }
 
-void ResultsFolder::remove_others(const Experiment& experiment) const {
-  std::set<std::string> wanted;
-  for (const RunSpec& run : experiment.runs) wanted.insert(run.id);
-  std::vector<fs::path> others;
-  for (const auto& entry : fs::directory_iterator(runs())) {
-    if (!wanted.contains(entry.path().filename().string())) others.push_back(entry.path());
-  }
-  for (const fs::path& other : others) fs::remove_all(other);
+ResultsFolder::Lock::~Lock() {
+  if (file_ >= 0) ::close(file_);
 }
 
-namespace {
-
-// Appends `path` to `out`, its first line only where it is the first file.
-void append_rows(TextFile& out, const fs::path& path, std::string& header) {
-  std::ifstream stream(path, std::ios::binary);
-  std::string first;
-  if (!std::getline(stream, first)) return;
-  if (header.empty())
-    out.write(first + "\n");
-  else if (header != first)
-    throw InternalError(path.string() + ": has other columns than the runs before it");
-  header = first;
-  std::vector<char> chunk(1 << 20);
-  while (stream) {
-    stream.read(chunk.data(), static_cast<std::streamsize>(chunk.size()));
-    out.write({chunk.data(), static_cast<std::size_t>(stream.gcount())});
-  }
-}
-
-}  // namespace
-
-bool ResultsFolder::has_tables_of(const std::vector<std::string>& run_ids) const {
-  std::vector<std::string> found;
+bool ResultsFolder::read_marker() {
+  const nlohmann::json root = read_json(folder_ / kMarker);
+  if (root.is_null()) return false;
   try {
-    for (const auto& row : read_csv(folder_ / "summary.csv").rows)
-      if (found.empty() || found.back() != row[0]) found.push_back(row[0]);
-  } catch (const InputError&) {  // it is not there, or broken
-    return false;
+    if (root.at("kvlab_results").get<int>() > kFolderFormat)
+      throw InputError((folder_ / kMarker).string() + ": was written by a newer kvlab; choose another folder with --out");
+    experiment_ = root.at("experiment").at("name").get<std::string>();
+    file_ = root.at("experiment").at("file").get<std::string>();
+    files_ = root.at("files").get<decltype(files_)>();
+    sweep_ = root.at("sweep").get<decltype(sweep_)>();
+  } catch (const nlohmann::json::exception&) {
+    throw InputError((folder_ / kMarker).string() + ": is no marker of kvlab; move it away");
   }
-  return found == run_ids;
+  return true;
 }
 
-void ResultsFolder::remove_comparisons() const {
-  for (const char* name : kValidationFiles) fs::remove(folder_ / name);
-}
-
-void ResultsFolder::join(const std::string& name, const std::vector<std::string>& run_ids) const {
-  const fs::path target = folder_ / name, fresh = folder_ / (name + ".new");
-  std::vector<fs::path> parts;
-  for (const std::string& id : run_ids) {
-    if (fs::exists(runs() / id / name)) parts.push_back(runs() / id / name);
-  }
-  fs::remove(fresh);
-  if (parts.empty()) {
-    fs::remove(target);
-    return;
-  }
-  std::error_code cannot_link;
-  if (parts.size() == 1) fs::create_hard_link(parts[0], fresh, cannot_link);  // large files are not kept twice
-  if (parts.size() > 1 || cannot_link) {
-    TextFile out(fresh);
-    std::string header;
-    for (const fs::path& part : parts) append_rows(out, part, header);
-    out.close();
-  }
-  fs::rename(fresh, target);
-  fs::remove(fresh);  // renaming one link of a file onto another leaves both
-}
-
-void ResultsFolder::join_runs(const std::vector<std::string>& run_ids) const {
-  for (const char* name :
-       {"summary.csv", "requests.csv", "timeline.csv", "search.csv", "heads.csv", "steps.csv", "answers.csv", "engine_steps.csv"})
-    join(name, run_ids);
-  join("trace.json", run_ids.size() == 1 ? run_ids : std::vector<std::string>{});
-}
-
-namespace {
-
-// What the engine and the simulator read of a model's folder; results that are written into it are not the model.
-std::uint64_t fingerprint_of_model(const fs::path& folder) {
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const fs::path name = entry.path().filename();
-    const bool is_read = name == "config.json" || name == "tokenizer.json" || name == "model.safetensors.index.json";
-    if (entry.is_regular_file() && (is_read || name.extension() == ".safetensors")) files.push_back(entry.path());
-  }
-  return fingerprint_of_files(folder, std::move(files));
-}
-
-// The file that a name of the project's own stands for; none: empty.
-fs::path named_spec(const std::string& key, const std::string& name) {
+// A folder of a version that numbered its runs: by its manifest, or by the runs of a sweep that was cut off.
+bool ResultsFolder::read_numbered() {
+  const nlohmann::json top = read_json(folder_ / "manifest.json");
+  bool is_known =
+      top.is_object() && top.value("program", nlohmann::json()).is_string() && top["program"].get<std::string>().starts_with("kvlab ");
   std::error_code error;
-  const fs::path folder = key == "recipe" ? recipes_folder() : profiles_folder() + (key == "model" ? "/models" : "/hardware");
-  const fs::path known = folder / (name + ".yaml");
-  return fs::exists(known, error) ? known : fs::path();
-}
-
-}  // namespace
-
-std::map<std::string, std::string> InputFiles::of_run(const Experiment& experiment, const RunSpec& run) {
-  const YAML::Node root = experiment.expanded_tree(run);
-  std::map<std::string, std::string> found;
-  visit(root, "", experiment, found);
-  return found;
-}
-
-void InputFiles::visit(const YAML::Node& node, const std::string& key, const Experiment& experiment,
-                       std::map<std::string, std::string>& found) {
-  if (node.IsMap()) {
-    for (const auto& item : node) visit(item.second, item.first.Scalar(), experiment, found);
-  } else if (node.IsSequence()) {
-    for (const auto& item : node) visit(item, key, experiment, found);
+  if (!is_known && kind_of(runs()) == PathKind::kFolder)
+    for (const auto& entry : fs::directory_iterator(runs(), error)) is_known = is_known || read_run_manifest(entry.path()).is_ours();
+  if (!is_known) return false;
+  if (top.is_object() && top.contains("file") && top["file"].is_string()) {
+    experiment_ = top.value("experiment", "");
+    file_ = seen_from(folder_, top["file"].get<std::string>());
   }
-  if (!node.IsScalar() || node.Scalar().empty() || key == "name") return;
-  const std::string& text = node.Scalar();
+  for (const auto& [name, beginning] : known_beginnings()) {
+    if (kind_of(folder_ / name) != PathKind::kFile) continue;
+    std::ifstream stream(folder_ / name);
+    std::string begins(beginning.size(), '\0');
+    stream.read(begins.data(), static_cast<std::streamsize>(begins.size()));
+    if (begins == beginning) files_[name].insert(digest_of_file(folder_ / name));
+  }
+  return true;
+}
+
+void ResultsFolder::write_marker() const {
+  const nlohmann::ordered_json root = {
+      {"kvlab_results", kFolderFormat}, {"experiment", {{"name", experiment_}, {"file", file_}}}, {"files", files_}, {"sweep", sweep_}};
+  kind_without_link(folder_ / kMarker);
+  replace_file(folder_ / kMarker, root.dump(1) + "\n");
+}
+
+void ResultsFolder::require_experiment(const Experiment& experiment, Joins joins) {
+  const fs::path file = fs::weakly_canonical(experiment.file), mine = fs::weakly_canonical(folder_ / file_);
+  if (!file_.empty() && (file == mine || is_inside(file, folder_))) return;
   std::error_code error;
-  fs::path path = find_named_file(*experiment.config, text);
-  const bool has_name = key == "model" || key == "hardware" || key == "recipe";
-  const bool is_model = key == "model" && fs::is_directory(path, error);
-  if (has_name && !is_model) {
-    if (const fs::path known = named_spec(key, text); !known.empty()) path = known;
+  if (file_.empty() || !fs::exists(mine, error)) {  // it was renamed, or the results were moved away from it
+    file_ = seen_from(folder_, experiment.file);
+    experiment_ = experiment.name;
+  } else if (joins == Joins::kNo) {
+    throw InputError(fmt::format(
+        "{}: belongs to another experiment, {}: choose another folder with --out, or keep the runs of both there "
+        "with --out {} --join, where tables and figures become those of this experiment",
+        folder_.string(), fs::path(file_).is_absolute() ? file_ : (folder_ / file_).lexically_normal().string(), folder_.string()));
   }
-  if (!has_name && text.find_first_of("./") == std::string::npos && !fs::is_regular_file(path, error))
-    return;  // a word; folders of that name in the working directory are not meant
-  if (!fs::exists(path, error)) return;
-  path = path.lexically_normal();
-  auto known = fingerprint_.find(path.string());
-  if (known == fingerprint_.end())
-    known = fingerprint_.emplace(path.string(), hex(is_model ? fingerprint_of_model(path) : fingerprint_of_path(path))).first;
-  found.emplace(key + ": " + text, known->second);
+}
+
+bool ResultsFolder::is_own(const std::string& name) const {
+  const auto found = files_.find(name);
+  return found != files_.end() && kind_of(folder_ / name) == PathKind::kFile && found->second.contains(digest_of_file(folder_ / name));
+}
+
+void ResultsFolder::require_own(const std::string& name) const {
+  if (kind_without_link(folder_ / name) == PathKind::kNothing || is_own(name)) return;
+  throw InputError(
+      (folder_ / name).string() +
+      ": was not written by kvlab, or was changed since, and would be replaced: move it away, or choose another folder with --out");
+}
+
+void ResultsFolder::begin_sweep(const std::vector<std::string>& run_ids, const std::set<std::string>& will_write) {
+  for (const std::string& name : will_write) require_own(name);
+  for (const std::string& name : top_names()) fs::remove(fresh_of(name));
+  sweep_ = {run_ids.begin(), run_ids.end()};
+  write_marker();
+  remove_leftovers(runs());
+}
+
+fs::path ResultsFolder::fresh_of(const std::string& name) const { return folder_ / (".new-" + name); }
+
+void ResultsFolder::replace(const std::map<std::string, fs::path>& fresh) {
+  for (const auto& [name, file] : fresh) require_own(name);
+  std::map<std::string, std::string> digests;
+  for (const auto& [name, file] : fresh) {
+    digests[name] = digest_of_file(file);
+    sync_path(file);
+    files_[name].insert(digests[name]);
+  }
+  write_marker();  // before they are there: whatever ends the program, they are known
+  for (const auto& [name, file] : fresh) {
+    fs::rename(file, folder_ / name);
+    fs::remove(file);  // renaming one link of a file onto another leaves both
+    files_[name] = {digests[name]};
+  }
+  sync_path(folder_);
+  write_marker();
+}
+
+void ResultsFolder::replace_texts(const std::map<std::string, std::string>& texts) {
+  std::map<std::string, fs::path> fresh;
+  for (const auto& [name, text] : texts) {
+    fresh[name] = fresh_of(name);
+    kind_without_link(fresh[name]);
+    TextFile file(fresh[name]);
+    file.write(text);
+    file.close();
+  }
+  replace(fresh);
+}
+
+void ResultsFolder::remove(const std::string& name) {
+  if (is_own(name)) fs::remove(folder_ / name);
+}
+
+void ResultsFolder::remove_comparisons() {
+  for (const char* name : kValidationFiles) remove(name);
+}
+
+void ResultsFolder::remove_if_new() {
+  if (!is_new_ || kind_of(partial()) != PathKind::kNothing) return;
+  std::error_code ignored;
+  fs::remove(folder_ / kMarker, ignored);
+  fs::remove(folder_ / ".lock", ignored);
+  fs::remove(runs(), ignored);  // where it is empty
+  fs::remove(folder_, ignored);
 }
 
 void name_results(const std::string& folder) {
@@ -193,31 +260,9 @@ void name_results(const std::string& folder) {
   out.close();
 }
 
-std::string program_fingerprint() {
-  static const std::string fingerprint = [] {
-    std::error_code error;
-    const fs::path program = fs::read_symlink("/proc/self/exe", error);
-    return error ? program_version() : hex(fingerprint_of_path(program));
-  }();
-  return fingerprint;
-}
-
 std::string program_version() {
   const std::string commit = KVLAB_COMMIT;
   return std::string(KVLAB_VERSION) + (commit.empty() ? "" : " (" + commit + ")");
-}
-
-std::string input_key(const Experiment& experiment, const RunSpec& run, const std::string& how, InputFiles& files) {
-  std::uint64_t key = fingerprint_of_text(program_fingerprint() + " " + how);
-  const auto add = [&](const std::string& text) { key = fingerprint_of_text(text, key); };
-  add(experiment.resolved(run));
-  add(YAML::Dump(experiment.expanded_tree(run)));  // with the values of environment variables
-  for (std::size_t i = 0; i < experiment.axes.size(); ++i) {
-    add(experiment.axes[i]);
-    add(run.labels[i]);
-  }
-  for (const auto& [named, fingerprint] : files.of_run(experiment, run)) add(named + " " + fingerprint);
-  return hex(key);
 }
 
 }  // namespace kvlab

@@ -10,6 +10,7 @@
 
 #include "app/replay_run.h"
 #include "app/run_files.h"
+#include "app/run_manifest.h"
 #include "app/search.h"
 #include "app/served_run.h"
 #include "app/summary_row.h"
@@ -203,11 +204,8 @@ Findings run_mrc(Params& p, const Experiment& experiment, const RunPlan& plan, c
   return findings;
 }
 
-std::string run_manifest(const Experiment& experiment, const RunSpec& run, const RunPlan& plan, const Findings& findings,
-                         const std::string& input_key, double wall_s) {
-  Json axes = Json::object();
-  for (std::size_t i = 0; i < experiment.axes.size(); ++i) axes[experiment.axes[i]] = run.labels[i];
-  Json m = {{"run", run.id}, {"seed", run.seed}, {"axes", axes}, {"input_key", input_key}};
+Json full_manifest(const RunSpec& run, const RunPlan& plan, const Findings& findings, const RunOrigin& origin, double wall_s) {
+  Json m = run_manifest(run, origin);
   if (plan.kind == RunKind::kServing) {
     m["host"] = "engine";
     m["served_model"] = plan.served.text();
@@ -223,7 +221,7 @@ std::string run_manifest(const Experiment& experiment, const RunSpec& run, const
   if (!findings.skipped.empty()) m["skipped"] = findings.skipped;
   if (!findings.not_served.empty()) m["not_served"] = findings.not_served;
   m["wall_s"] = wall_s;
-  return m.dump(2) + "\n";
+  return m;
 }
 
 // As comments: some defaults exclude keys that are given, so a config that spelt them out would not run.
@@ -252,17 +250,23 @@ Findings find_out(Params& p, const Experiment& experiment, const RunSpec& run, R
 
 }  // namespace
 
-void execute_run(const Experiment& experiment, const RunSpec& run, const std::filesystem::path& runs, const std::string& input_key,
-                 const RunOptions& options) {
+nlohmann::ordered_json run_manifest(const RunSpec& run, const RunOrigin& origin) {
+  return {{"kvlab_run", kRunFormat},       {"run", run.id},       {"state", "finished"},    {"seed", run.seed},
+          {"input_key", origin.input_key}, {"code", origin.code}, {"inputs", origin.inputs}};
+}
+
+void execute_run(const Experiment& experiment, const RunSpec& run, const std::filesystem::path& runs, const RunOrigin& origin,
+                 const RunOptions& options, const std::function<void()>& is_valid) {
   const auto began = std::chrono::steady_clock::now();
   Params p = experiment.params(run);
   RunPlan plan = read_run_plan(p, run.seed);
   RunFiles files(runs, run.id, plan.wants_perfetto ? RunFiles::Tables::kPerfetto : RunFiles::Tables::kRequests);
   const Findings findings = find_out(p, experiment, run, plan, files, options);
-  files.add_file("summary.csv", summary_csv(experiment, run, findings.fields));
+  files.add_file("summary.csv", summary_csv(run.id, run.seed, findings.fields));
   files.add_file("resolved.yaml", experiment.resolved_in(runs / run.id, run) + defaults_in_force(p));
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - began;
-  files.commit(run_manifest(experiment, run, plan, findings, input_key, wall.count()));
+  is_valid();
+  files.commit(full_manifest(run, plan, findings, origin, wall.count()));
 }
 
 }  // namespace kvlab

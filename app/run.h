@@ -3,8 +3,12 @@
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "app/code_version.h"
 #include "app/experiment.h"
 #include "app/setup.h"
 
@@ -19,9 +23,19 @@ struct RunOptions {
   std::atomic<std::uint64_t>* requests_done = nullptr;  // counts finished requests, for the progress bar
 };
 
-// Does one run and writes runs/ID/ in the results folder. input_key: fingerprint of everything the result depends on; kept in
-// the run's manifest, with the credibility label.
-void execute_run(const Experiment& experiment, const RunSpec& run, const std::filesystem::path& runs, const std::string& input_key,
-                 const RunOptions& options);
+// What the manifest of a run says of how its result came about, besides the result.
+struct RunOrigin {
+  std::string input_key;  // fingerprint of everything that the result depends on, the code included
+  CodeVersion code;
+  std::map<std::string, std::string> inputs;  // "key: path as written" -> fingerprint
+};
+
+// The manifest's first part: format, id, seed, origin.
+nlohmann::ordered_json run_manifest(const RunSpec& run, const RunOrigin& origin);
+
+// Does one run and writes runs/ID/ in the results folder. `is_valid` is called before the run takes its place there; what it throws ends
+// the run.
+void execute_run(const Experiment& experiment, const RunSpec& run, const std::filesystem::path& runs, const RunOrigin& origin,
+                 const RunOptions& options, const std::function<void()>& is_valid);
 
 }  // namespace kvlab

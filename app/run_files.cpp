@@ -1,15 +1,24 @@
 #include "app/run_files.h"
 
-#include <algorithm>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "app/csv.h"
 #include "app/perfetto.h"
+#include "app/run_manifest.h"
+#include "app/safe_files.h"
 
 namespace kvlab {
 
 namespace fs = std::filesystem;
 
 namespace {
+
+// Before the id of the run and the number of the process in the name of the folder.
+constexpr const char* kBeingWritten = ".new-";
 
 constexpr const char* kRequestColumns =
     "run,request,replica,session,arrival_ns,queued_ns,scheduled_ns,first_token_ns,last_token_ns,prompt_tokens,output_tokens,hit_tokens,"
@@ -36,20 +45,27 @@ struct fmt::formatter<kvlab::Instant> : fmt::formatter<std::int64_t> {
 namespace kvlab {
 
 RunFiles::RunFiles(fs::path runs, std::string id, Tables tables)
-    : runs_(std::move(runs)), fresh_(runs_ / (".new-" + id)), id_(std::move(id)) {
-  fs::remove_all(fresh_);
-  fs::create_directories(fresh_);
+    : runs_(std::move(runs)), fresh_(runs_ / fmt::format("{}{}-{}", kBeingWritten, id, ::getpid())), id_(std::move(id)) {
+  if (!fs::create_directory(fresh_)) throw std::runtime_error(fresh_.string() + ": is there already; remove it");
+  add_file("manifest.json", nlohmann::json{{"kvlab_run", kRunFormat}, {"run", id_}, {"input_key", ""}, {"state", "being written"}}.dump());
   if (tables == Tables::kNone) return;
-  requests_ = std::make_unique<TextFile>(fresh_ / "requests.csv");
+  requests_ = std::make_unique<TextFile>(make("requests.csv"));
   requests_->write(kRequestColumns);
-  timeline_ = std::make_unique<TextFile>(fresh_ / "timeline.csv");
+  timeline_ = std::make_unique<TextFile>(make("timeline.csv"));
   timeline_->write(kTimelineColumns);
-  if (tables == Tables::kPerfetto) perfetto_ = std::make_unique<PerfettoFile>(fresh_ / "trace.json");
+  if (tables == Tables::kPerfetto) perfetto_ = std::make_unique<PerfettoFile>(make("trace.json"));
 }
 
 RunFiles::~RunFiles() {
-  std::error_code ignored;  // a leftover is removed when the run is next started
-  fs::remove_all(fresh_, ignored);
+  try {
+    if (kind_of(fresh_) == PathKind::kFolder) remove_files(fresh_, names_, "manifest.json");
+  } catch (const std::exception&) {  // the next sweep removes it
+  }
+}
+
+fs::path RunFiles::make(const std::string& name) {
+  names_.insert(name);
+  return fresh_ / name;
 }
 
 void RunFiles::request(const RequestRecord& r) {
@@ -74,31 +90,75 @@ void RunFiles::event(const RequestEventRecord& event) {
 }
 
 void RunFiles::add_file(const std::string& name, const std::string& text) {
-  TextFile file(fresh_ / name);
+  TextFile file(make(name));
   file.write(text);
   file.close();
 }
 
-void RunFiles::commit(const std::string& manifest) {
+namespace {
+
+// What the folder of the earlier run has in it that is not the run's goes to the new one.
+void keep_other_files(const fs::path& earlier, const fs::path& target, const std::set<std::string>& names) {
+  std::vector<fs::path> others;
+  for (const auto& entry : fs::directory_iterator(earlier))
+    if (!names.contains(entry.path().filename().string())) others.push_back(entry.path());
+  for (const fs::path& other : others)
+    if (kind_of(target / other.filename()) == PathKind::kNothing) fs::rename(other, target / other.filename());
+}
+
+}  // namespace
+
+void RunFiles::commit(nlohmann::ordered_json manifest) {
   if (requests_) requests_->close();
   if (timeline_) timeline_->close();
   if (perfetto_) perfetto_->close();
-  add_file("manifest.json", manifest);
+  nlohmann::ordered_json files = nlohmann::ordered_json::object();
+  std::vector<fs::path> written{fresh_ / "manifest.json"};
+  for (const std::string& name : names_) {
+    if (name == "manifest.json" || name == kFreshManifest) continue;
+    files[name] = digest_of_file(fresh_ / name);
+    written.push_back(fresh_ / name);
+  }
+  manifest["files"] = files;
+  add_file(kFreshManifest, manifest.dump(2) + "\n");
+  fs::rename(fresh_ / kFreshManifest, fresh_ / "manifest.json");
+  sync_folder_of(written, fresh_);
   const fs::path target = runs_ / id_;
-  fs::remove_all(target);
-  fs::rename(fresh_, target);
+  const bool is_first = kind_without_link(target) == PathKind::kNothing;
+  const std::set<std::string> earlier = is_first ? std::set<std::string>{} : read_run_manifest(target).file_names();
+  exchange_folders(fresh_, target);
+  if (is_first) return;
+  keep_other_files(fresh_, target, earlier);
+  remove_files(fresh_, earlier, "manifest.json");
 }
 
-std::string axis_column(const std::string& path) { return path == "block_caches" ? "block_cache" : path; }
+bool is_leftover(const fs::path& folder) {
+  if (!folder.filename().string().starts_with(kBeingWritten) || kind_of(folder) != PathKind::kFolder) return false;
+  if (read_run_manifest(folder).is_ours()) return true;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const bool is_started = entry.path().filename() == "manifest.json" && fs::file_size(entry.path(), ignored) == 0;
+    if (!is_started) return false;
+  }
+  return true;
+}
 
-std::string summary_csv(const Experiment& experiment, const RunSpec& run, const Fields& fields) {
-  std::vector<std::string> header{"run"}, row{run.id};
-  for (const std::string& axis : experiment.axes) header.push_back(axis_column(axis));
-  row.insert(row.end(), run.labels.begin(), run.labels.end());
-  header.emplace_back("seed");
-  row.push_back(std::to_string(run.seed));
+std::size_t remove_leftovers(const fs::path& runs) {
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(runs))
+    if (is_leftover(entry.path())) found.push_back(entry.path());
+  for (const fs::path& folder : found) {
+    const RunManifest manifest = read_run_manifest(folder);
+    const fs::path run = runs / manifest.id;  // the folder may be what the run has replaced
+    if (manifest.is_finished && kind_of(run) == PathKind::kFolder) keep_other_files(folder, run, manifest.file_names());
+    remove_files(folder, manifest.file_names(), "manifest.json");
+  }
+  return found.size();
+}
+
+std::string summary_csv(const std::string& run_id, std::uint64_t seed, const Fields& fields) {
+  std::vector<std::string> header{"run", "seed"}, row{run_id, std::to_string(seed)};
   for (const auto& [column, value] : fields) {
-    if (std::find(header.begin(), header.end(), column) != header.end()) continue;  // it is an axis, too
     header.push_back(column);
     row.push_back(value);
   }

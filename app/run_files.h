@@ -2,10 +2,11 @@
 
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
-#include "app/experiment.h"
 #include "app/summary_row.h"
 #include "app/text_file.h"
 #include "serving/metrics.h"
@@ -15,12 +16,12 @@ namespace kvlab {
 class PerfettoFile;
 
 // The folder of one run while it is being written. It appears under its name, complete, with commit(); until then, and if
-// commit() is never called, its files lie in a folder beside it that is removed.
+// commit() is never called, its files are in a folder beside it that is removed.
 class RunFiles final : public RunSink {
  public:
   // What is written of requests: their tables and samples, a trace for Perfetto besides, or nothing.
   enum class Tables : std::uint8_t { kNone, kRequests, kPerfetto };
-  // runs: the folder of all runs; prefix of each row: run number.
+  // runs: the folder of all runs; prefix of each row: the run's id.
   RunFiles(std::filesystem::path runs, std::string id, Tables tables);
   ~RunFiles() override;
 
@@ -32,20 +33,26 @@ class RunFiles final : public RunSink {
 
   // A further file of this run, written at once.
   void add_file(const std::string& name, const std::string& text);
-  // Ends the files and puts the folder in place of an earlier one. manifest: JSON text, written last.
-  void commit(const std::string& manifest);
+  // Ends the files and puts the folder in place of an earlier one once all of them are on the disk; the sweep syncs the names in `runs`.
+  // The manifest is written last, with sizes and fingerprints of the others. Files in the earlier folder that are not the earlier run's
+  // stay.
+  void commit(nlohmann::ordered_json manifest);
 
  private:
+  std::filesystem::path make(const std::string& name);
   std::filesystem::path runs_, fresh_;
   std::string id_;
+  std::set<std::string> names_;  // of the files so far
   std::unique_ptr<TextFile> requests_, timeline_;
   std::unique_ptr<PerfettoFile> perfetto_;
 };
 
-// The column of an axis: its path in the YAML.
-std::string axis_column(const std::string& path);
+// Removes what runs that were cut off have left in the folder of all runs. Returns how many these were.
+std::size_t remove_leftovers(const std::filesystem::path& runs);
+// Whether a folder is such a leftover: its name, and a manifest that says so, or nothing written yet.
+bool is_leftover(const std::filesystem::path& folder);
 
-// summary.csv of one run: header and row.
-std::string summary_csv(const Experiment& experiment, const RunSpec& run, const Fields& fields);
+// summary.csv of one run: header and row, without a sweep's axes.
+std::string summary_csv(const std::string& run_id, std::uint64_t seed, const Fields& fields);
 
 }  // namespace kvlab

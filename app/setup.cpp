@@ -136,6 +136,10 @@ void read_policies(Params& p, SimSetup& setup) {
   setup.make_router = policy_factory<RouterRegistry>(p, "router", "round_robin", "router", "sends requests to replicas");
   setup.make_block_cache =
       policy_factory<BlockCacheRegistry>(p, "block_cache", "lru", "block cache", "which unreferenced block is given up");
+  if (setup.make_block_cache()->needs_future()) {  // what it is told of comes from a first pass
+    Params none = Params::empty("block cache 'lru'");
+    BlockCacheRegistry::make("lru", none, "block cache");
+  }
   if (setup.make_block_cache()->needs_future() && setup.num_replicas != 1) {
     p.fail_at("block_cache", fmt::format("an oracle block cache needs one replica, since its future is that of one pool; 'replicas' = {}",
                                          setup.num_replicas));
@@ -179,7 +183,11 @@ std::optional<SearchPlan> read_search(Params& p, bool has_slo) {
 void read_limits(Params& p, const CostSetup& cost, SimSetup& setup) {
   const std::int64_t longest = cost.model.max_tokens > 0 ? cost.model.max_tokens : 1 << 20;
   setup.max_model_len = p.optional<std::int32_t>("max_model_len", static_cast<std::int32_t>(longest), 2, 1 << 30,
-                                                 "most tokens of a request, prompt and output");
+                                                 "most tokens of a request, prompt and output; at most the model's own");
+  if (cost.model.max_tokens > 0 && setup.max_model_len > cost.model.max_tokens && !p.is_describing())
+    p.fail_at("max_model_len",
+              fmt::format("'max_model_len' = {} is more than the {} tokens of {} (max_position_embeddings and RoPE scaling)",
+                          setup.max_model_len, cost.model.max_tokens, cost.model.name));
   Params stop = p.optional_child("stop", "stop");
   setup.stop.after_time = stop.seconds("after_s", 0, 0, kMaxSeconds, "end the run at this time; 0: at the trace's end");
   setup.stop.after_requests =
@@ -251,7 +259,8 @@ void read_mrc(Params& p, RunPlan& plan) {
 
 void check_served_recipe(const Params& p, const RunPlan& plan) {
   const ModelConfig& c = plan.served.config;
-  const Needs needs = KvPolicy(*plan.recipe, {c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, 4, c.rope_base}).needs();
+  const Needs needs =
+      KvPolicy(*plan.recipe, {c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, 4, {c.rope_base, c.rope_scaling}}).needs();
   try {
     require_recipe(plan.served.backend, *plan.recipe, needs);
   } catch (const InputError& e) {
@@ -271,6 +280,7 @@ void read_serving(Params& p, RunPlan& plan) {
                                        fmt::join(plan.recipe->hosts, ", ")));
   if (plan.setup.make_block_cache()->needs_future())
     p.fail_at("block_cache", "the engine cannot know the future, which this cache asks for");
+  static_cast<void>(load_recipe("full"));  // which the engine runs to get ready
   find_served_model(p, plan.cost.model, plan.served);
   check_served_recipe(p, plan);
 }
@@ -278,6 +288,7 @@ void read_serving(Params& p, RunPlan& plan) {
 void read_graded(Params& p, RunPlan& plan, std::uint64_t seed) {
   plan.kind = RunKind::kAccuracy;
   plan.accuracy = read_accuracy(p, seed);
+  static_cast<void>(load_recipe("full"));  // which answers are compared with
   if (!p.has("kv_policy")) p.fail("missing key 'kv_policy': which recipe to grade (kvlab list kv)");
   Params policy = p.child_or_text("kv_policy", "recipe", "kv_policy");
   plan.recipe = read_recipe(policy);
@@ -345,6 +356,7 @@ std::string describe_cost_source(const RunPlan& plan) {
   if (!cost.profile_hash.empty()) text += ", " + cost.profile_hash;
   if (cost.profile != nullptr && !cost.profile->notes.empty())
     text += fmt::format(" ({} remarks: {})", cost.profile->notes.size(), plan.lint);
+  for (const std::string& remark : cost.model.remarks) text += "; " + cost.model.name + ": " + remark;
   return text;
 }
 

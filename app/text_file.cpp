@@ -9,6 +9,7 @@
 #include <fstream>
 #include <stdexcept>
 
+#include "app/safe_files.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/open_error.h"
@@ -48,6 +49,7 @@ void replace_file(const fs::path& path, std::string_view text) {
   TextFile file(fresh);
   file.write(text);
   file.close();
+  sync_path(fresh);
   fs::rename(fresh, path);
 }
 

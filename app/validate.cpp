@@ -11,7 +11,6 @@
 #include "app/csv.h"
 #include "app/real_log.h"
 #include "app/step_times.h"
-#include "app/text_file.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -90,7 +89,7 @@ SimulatedRuns load_runs(const fs::path& folder) {
   for (const auto& row : summary.rows) {
     double jitter_ms = 1;
     if (jitter != std::string::npos) parse_real(row[jitter], jitter_ms);
-    (jitter_ms > 0 ? runs.ensemble : runs.unjittered).push_back(std::move(requests[row[run]]));
+    (jitter_ms > 0 ? runs.ensemble : runs.unjittered).push_back(requests[row[run]]);
   }
   if (runs.ensemble.empty()) runs.ensemble = runs.unjittered;
   return runs;
@@ -181,13 +180,13 @@ Comparison compare_steps(const Requests& real, const std::vector<Requests>& simu
 
 }  // namespace
 
-void validate_results(const std::string& real_requests, const std::string& results_folder, std::ostream* out) {
-  const fs::path folder = results_folder;
-  if (!fs::exists(folder / "requests.csv")) throw InputError(results_folder + ": holds no requests.csv; kvlab run makes one");
+void validate_results(const std::string& real_requests, ResultsFolder& results, std::ostream* out) {
+  const fs::path& folder = results.path();
+  if (!fs::exists(folder / "requests.csv")) throw InputError(folder.string() + ": holds no requests.csv; kvlab run makes one");
   const RequestLog real = read_real_log(real_requests);
   SimulatedRuns runs = load_runs(folder);
   for (const Requests& run : runs.ensemble) {
-    if (run.empty()) throw InputError(results_folder + "/requests.csv: a run has no completed request");
+    if (run.empty()) throw InputError(folder.string() + "/requests.csv: a run has no completed request");
   }
   if (real.is_of_client) runs.count_from_arrival();
   std::vector<std::pair<const char*, Comparison>> files{{"validation.csv", compare_latencies(real, runs)}};
@@ -195,11 +194,13 @@ void validate_results(const std::string& real_requests, const std::string& resul
     files.emplace_back("throughput.csv",
                        compare_throughput(real.requests, runs.unjittered.empty() ? runs.ensemble[0] : runs.unjittered[0]));
   if (!real.is_of_client) files.emplace_back("validation_steps.csv", compare_steps(real.requests, runs.ensemble));
-  for (const char* name : kValidationFiles) fs::remove(folder / name);  // none before all are compared
-  for (const auto& [name, file] : files) {
-    replace_file(folder / name, file.csv);
+  std::map<std::string, std::string> texts;  // none is written before all are compared
+  for (const auto& [name, file] : files) texts[name] = file.csv;
+  for (const char* name : kValidationFiles)
+    if (!texts.contains(name)) results.remove(name);
+  results.replace_texts(texts);
+  for (const auto& [name, file] : files)
     if (out != nullptr) *out << file.text;
-  }
 }
 
 }  // namespace kvlab

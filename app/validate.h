@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "app/real_log.h"
+#include "app/results.h"
 
 namespace kvlab {
 
@@ -15,12 +16,9 @@ namespace kvlab {
 // configuration under several seeds. Where `trace.jitter_ms` is an axis, the runs with jitter are the ensemble, whose median and range are
 // reported, and those without are printed beside it; else all runs are the ensemble. out: where to print the tables; null: nowhere.
 // InputError where the results cannot be compared.
-void validate_results(const std::string& real_requests, const std::string& results_folder, std::ostream* out);
+void validate_results(const std::string& real_requests, ResultsFolder& results, std::ostream* out);
 
-// All that a validation may write.
-inline constexpr const char* kValidationFiles[] = {"validation.csv", "throughput.csv", "validation_steps.csv"};
-
-// Completed requests of a requests.csv by run number.
+// Completed requests of a requests.csv by run.
 std::map<std::string, std::vector<ServedRequest>> read_completed(const std::filesystem::path& file);
 
 }  // namespace kvlab

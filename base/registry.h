@@ -8,6 +8,7 @@
 
 #include "base/params.h"
 #include "base/text.h"
+#include "base/usage.h"
 
 namespace kvlab {
 
@@ -26,23 +27,23 @@ class Registry {
   struct Entry {
     Card card;
     std::unique_ptr<Interface> (*make)(Params&);
+    const char* source;  // file that registered it
   };
 
   template <class Policy>
-  static bool add(Card card) {
+  static bool add(Card card, const char* source = __builtin_FILE()) {
     const std::string name = card.name;
-    const bool is_new =
-        table()
-            .try_emplace(name, Entry{std::move(card), [](Params& p) -> std::unique_ptr<Interface> { return std::make_unique<Policy>(p); }})
-            .second;
+    const auto make = [](Params& p) -> std::unique_ptr<Interface> { return std::make_unique<Policy>(p); };
+    const bool is_new = table().try_emplace(name, Entry{std::move(card), make, source}).second;
     if (!is_new) throw InternalError("two implementations are registered as '" + name + "'");
     return true;
   }
 
-  // Builds `name` from its parameters and refuses parameters it did not read. An unknown name is answered with the known ones.
+  // Builds `name` from its parameters and refuses parameters that it did not read. For an unknown name the message lists the known ones.
   static std::unique_ptr<Interface> make(const std::string& name, Params& p, const std::string& kind) {
     const auto found = table().find(name);
     if (found == table().end()) p.fail("unknown " + kind + " '" + name + "'" + suggestion(name, names()));
+    UsageLog::note_source(found->second.source);
     std::unique_ptr<Interface> made = found->second.make(p);
     p.reject_unread();
     return made;

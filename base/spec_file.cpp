@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/text.h"
+#include "base/usage.h"
 
 namespace kvlab {
 
@@ -24,9 +25,12 @@ std::string way_to_own(const std::string& kind) {
 
 std::string find_spec_file(const std::string& name_or_path, const std::string& folder, const std::string& kind) {
   std::error_code error;
-  if (fs::is_regular_file(name_or_path, error)) return name_or_path;
   const fs::path named = fs::path(folder) / (name_or_path + ".yaml");
-  if (fs::is_regular_file(named, error)) return named.string();
+  for (const std::string& file : {name_or_path, named.string()}) {
+    if (!fs::is_regular_file(file, error)) continue;
+    UsageLog::note_file(file);
+    return file;
+  }
   std::vector<std::string> known;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     if (entry.path().extension() == ".yaml") known.push_back(entry.path().stem().string());

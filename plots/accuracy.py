@@ -3,9 +3,10 @@
 import numpy as np
 import pandas as pd
 
+import setting
 import style
 from fidelity import FAMILIES, _label_front, _legend, _looks, _name_rows, pareto
-from groups import at_budgets, parts_of
+from groups import at_budgets, parts_of, sentence
 
 _SUMMARY = "recipe budget_tokens task length num_answers exact_match_frac kl_to_full bits_per_byte resident_bytes_frac full_exact_match_frac family".split()
 _ROW_IN = 0.125
@@ -25,7 +26,7 @@ def points_of(rows):
     return table.sort_values("family", key=lambda f: f.map(list(FAMILIES).index), kind="stable", ignore_index=True)
 
 
-def _over_bytes(points, folder, name):
+def _over_bytes(points, model, folder, name):
     looks = _looks(points)
     figure, (left, right) = style.plt.subplots(1, 2, figsize=(style.PAGE_IN, 2.9))
     for policy, rows in points.groupby("name", sort=False):
@@ -34,7 +35,7 @@ def _over_bytes(points, folder, name):
             shown = rows if y == "exact_match_frac" else rows[rows[y] > 1e-6]
             axis.plot(shown["resident_bytes_frac"], shown[y], linewidth=0.7, alpha=0.75, markersize=3.2, markeredgewidth=0, linestyle="-", **looks[policy])
     left.axhline(points["full_exact_match_frac"].max(), color="black", linewidth=0.6, linestyle=":")
-    left.set_ylabel("Right answers (mean over tasks)")
+    left.set_ylabel("Right answers (mean over tasks)" + (f"\nof the model {model}" if model else ""))
     left.set_ylim(bottom=-0.02 * left.get_ylim()[1])  # marks at 0 are whole
     lossy = points[points["kl_to_full"] > 1e-6]
     if len(lossy):
@@ -55,7 +56,7 @@ def _over_bytes(points, folder, name):
     return style.save(figure, folder, name, handles, labels, columns)
 
 
-def _by_task(points, full, folder, name):
+def _by_task(points, full, note, folder, name):
     """Recipes by tasks at one setting, the full cache on top."""
     tasks = list(full.index)
     cells = np.array([full.to_numpy(), *(p.reindex(tasks).to_numpy() for p in points["by_task"])])
@@ -68,18 +69,17 @@ def _by_task(points, full, folder, name):
     _name_rows(axis, pd.concat([top, points[["name", "family"]]], ignore_index=True))
     axis.set_xticks(range(len(tasks)), tasks, rotation=45, ha="right", rotation_mode="anchor")
     axis.tick_params(axis="x", length=0, pad=1)
-    axis.set_title("Right answers (%)", fontsize=7, pad=3)
-    return style.save(figure, folder, name)
+    return style.save(figure, folder, name, title="Right answers (%)", note=sentence(note))
 
 
-def _draw_part(rows, folder, suffix, every):
+def _draw_part(rows, model, folder, suffix, every):
     """Figures of the rows that differ in policy, task, length and seed alone."""
     points = points_of(rows)
-    yield _over_bytes(points, folder, f"accuracy_bytes{suffix}"), ""
+    yield _over_bytes(points, model, folder, f"accuracy_bytes{suffix}"), ""
     full = rows.groupby("task", sort=False)[["num_answers", "full_exact_match_frac"]].apply(lambda t: np.average(t["full_exact_match_frac"], weights=t["num_answers"]))
     for end, chosen, note in at_budgets(points[points["name"] != "full"], every):
         if len(chosen):
-            yield _by_task(chosen, full, folder, f"accuracy_tasks{suffix}{end}"), note
+            yield _by_task(chosen, full, note, folder, f"accuracy_tasks{suffix}{end}"), note
 
 
 def draw(results, folder, every=False):
@@ -88,5 +88,5 @@ def draw(results, folder, every=False):
         return
     results.need("summary", _SUMMARY, "the accuracy figures")
     for suffix, rows, drawn in parts_of(results.summary, results.axes, every):
-        for name, note in _draw_part(rows, folder, suffix, every):
+        for name, note in _draw_part(rows, setting.run_model(results.folder), folder, suffix, every):
             yield name, "; ".join(filter(None, (drawn, note)))

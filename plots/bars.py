@@ -1,20 +1,42 @@
 """Bars: policies side by side, with 95 % t-intervals over seeds."""
 
+import textwrap
+
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 import style
-from groups import mean_and_interval, views
+from groups import mean_and_interval, seeds_note, views
 
-_METRICS = (("ttft_p99_ms", "P99 TTFT (ms)"), ("tpot_p99_ms", "P99 TPOT (ms)"), ("e2e_p99_ms", "P99 end-to-end (ms)"), ("output_tokens_per_s", "Output (tokens/s)"))
+_HIT = ("prefix_hit_frac", "Prefix hit ratio (share)")
+_SEARCH = ("search_rate_per_s", "Highest rate that attains the SLO (requests/s)")
+_TTFT, _TPOT = ("ttft_p99_ms", "P99 TTFT (ms)"), ("tpot_p99_ms", "P99 TPOT (ms)")
+_E2E, _OUTPUT = ("e2e_p99_ms", "P99 end-to-end (ms)"), ("output_tokens_per_s", "Output (tokens/s)")
 _GOODPUT = ("goodput_per_s", "Goodput (requests/s)")
-_WIDE_LABEL = 16  # characters; longer labels leave room for one panel a row
+_NEEDED = (_TTFT, _TPOT, _E2E, _OUTPUT)
+_MAX_PANELS = 4
+_MAX_BARS = 24
+_SHORT_LABEL = 16  # characters; with longer ones the panels stand side by side across the page
+_LABEL_WIDTH = 30
+_LINE_IN = 0.105  # of text
+_AROUND_IN = 0.5  # a panel's axis and its label
+_TEXT_IN = {False: 0.5, True: 1.0}  # title and note of a figure; wide ones have longer names
+_BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 0.4, "alpha": 0.8}  # of the numbers: what crosses them stays legible
+_LOG_FROM = 100  # bars that differ by this factor are on a logarithmic axis
+
+
+def _has(summary, metric):
+    return metric[0] in summary and summary[metric[0]].notna().any()
 
 
 def _metrics(summary):
-    """Goodput takes the place of end-to-end latency where the experiment has an SLO."""
-    if _GOODPUT[0] in summary and summary[_GOODPUT[0]].notna().any():
-        return (_METRICS[0], _METRICS[1], _GOODPUT, _METRICS[3])
-    return _METRICS
+    """Of what the runs have, the first four: the rate that was searched for, hits where these differ, tails, goodput (without an SLO end-to-end latency), output."""
+    wanted = [_TTFT, _TPOT, _GOODPUT if _has(summary, _GOODPUT) else _E2E, _OUTPUT]
+    if _HIT[0] in summary and summary[_HIT[0]].nunique() > 1:
+        wanted.insert(0, _HIT)
+    if _has(summary, _SEARCH):
+        wanted.insert(0, _SEARCH)
+    return wanted[:_MAX_PANELS]
 
 
 def _largest(values):
@@ -22,69 +44,111 @@ def _largest(values):
     return max((v for v in values if np.isfinite(v)), default=0)
 
 
+def is_logarithmic(means):
+    """Whether bars differ so much that the shortest cannot be seen beside the longest."""
+    positive = [m for m in means if np.isfinite(m) and m > 0]
+    return bool(positive) and max(positive) >= _LOG_FROM * min(positive)
+
+
+def _value_text(value):
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _scale(axis, means, ends):
+    """The axis with room for the numbers behind the bars."""
+    if is_logarithmic(means):
+        low, high = min(m for m in means if m > 0), _largest(ends)
+        style.logarithmic(axis, "x", low, high, dense_below=1)
+        low = 10 ** np.floor(np.log10(low) - 0.3)
+        axis.set_xlim(low, high * (high / low) ** 0.35)
+    else:
+        axis.set_xlim(0, 1.45 * _largest(ends) or 1)
+        axis.xaxis.set_major_locator(MaxNLocator(nbins=3))
+
+
 def _bars(axis, stats):
     place = np.arange(len(stats))
-    means = [s[0] for s in stats]
-    halves = [s[1] for s in stats]
+    means, halves = [s[0] for s in stats], [s[1] for s in stats]
     axis.barh(place, means, height=0.68, color="#8aa6c8", edgecolor="#1b1b3a", linewidth=0.5)
-    if any(h > 0 for h in halves):
-        axis.errorbar(means, place, xerr=halves, fmt="none", ecolor="black", elinewidth=0.7, capsize=1.8, capthick=0.7)
+    sure = [i for i, h in enumerate(halves) if h > 0]
+    if sure:
+        axis.errorbar([means[i] for i in sure], sure, xerr=[halves[i] for i in sure], fmt="none", ecolor="black", elinewidth=0.7, capsize=1.8, capthick=0.7)
     ends = [mean + half for mean, half in zip(means, halves)]
+    _scale(axis, means, ends)
+    start = axis.get_xlim()[0]
     for y, (mean, end) in enumerate(zip(means, ends)):
-        if np.isfinite(mean):  # a bar beside one a hundred times longer cannot be seen
-            axis.annotate(f"{mean:,.0f}" if mean >= 100 else f"{mean:.3g}", (end, y), (1.5, 0), textcoords="offset points", va="center", fontsize=5.5)
+        if np.isfinite(mean):
+            axis.annotate(_value_text(mean), (max(end, start), y), (2, 0), textcoords="offset points", va="center", fontsize=6, bbox=_BEHIND)
     axis.grid(axis="y", visible=False)
-    axis.set_xlim(0, 1.25 * _largest(ends) or 1)
-    axis.locator_params(axis="x", nbins=4)
 
 
 def _in_seconds(stats, title):
-    """Milliseconds read badly from ten seconds on."""
-    if not title.endswith("(ms)") or _largest(s[0] for s in stats) < 10_000:
-        return stats, title
-    return [(s[0] / 1e3, s[1] / 1e3, s[2]) for s in stats], title.replace("(ms)", "(s)")
+    if not title.endswith("(ms)") or not style.in_seconds(_largest(s[0] for s in stats)):
+        return stats, title, 1
+    return [(s[0] / 1e3, s[1] / 1e3, s[2]) for s in stats], title.replace("(ms)", "(s)"), 1e3
 
 
-def _seeds_note(counts):
-    low, high = min(counts, default=0), max(counts, default=0)
-    if high < 2:
-        return ""
-    return f"Mean and 95 % t-interval over n = {high if low == high else f'{low} to {high}'} seeds"
+def _labels(lines, is_wide):
+    """As they are in narrow figures, broken at commas and brackets in wide ones."""
+    width = _LABEL_WIDTH if is_wide else 1000
+    return ["\n".join(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)) for text, _ in lines]
 
 
-def _figure(view, metrics, folder, name):
-    labels = [text for text, _ in view.lines]
-    columns = 2 if max(map(len, labels)) <= _WIDE_LABEL else 1
-    rows = -(-len(metrics) // columns)
-    if columns == 1:
-        labels = [text.replace(", ", ",\n").replace(" (", "\n(") for text in labels]
-    text_lines = max(label.count("\n") + 1 for label in labels)
-    height = rows * (0.42 + (0.05 + 0.105 * text_lines) * len(labels))
-    figure, axes = style.plt.subplots(rows, columns, figsize=(style.COLUMN_IN, height), sharey=True, squeeze=False)
-    counts = []
-    for axis, (column, title) in zip(axes.flat, metrics):
-        stats = [mean_and_interval(part[column]) for _, part in view.lines]
-        counts.extend(s[2] for s in stats if s[2] > 0)
-        stats, title = _in_seconds(stats, title)
-        _bars(axis, stats)
-        axis.set_xlabel(title)
-    for axis in axes.flat[len(metrics) :]:
-        axis.set_visible(False)
+def _is_wide(lines):
+    return max(len(text) for text, _ in lines) > _SHORT_LABEL
+
+
+def _bar_in(labels):
+    """Height of one bar with its label, in inches."""
+    return 0.05 + _LINE_IN * max(label.count("\n") + 1 for label in labels)
+
+
+def _panels(lines, num_metrics):
+    """Figure and axes for these bars: two panels a row in a column, or all side by side across the page."""
+    is_wide = _is_wide(lines)
+    labels = _labels(lines, is_wide)
+    columns = num_metrics if is_wide else min(2, num_metrics)
+    rows = -(-num_metrics // columns)
+    height = rows * (_AROUND_IN + _bar_in(labels) * len(labels))
+    width = style.PAGE_IN if is_wide else style.COLUMN_IN
+    figure, axes = style.plt.subplots(rows, columns, figsize=(width, height), sharey=True, squeeze=False)
     axes[0, 0].set_yticks(range(len(labels)), labels)
     axes[0, 0].invert_yaxis()
-    note = _seeds_note(counts)
-    if note:
-        figure.set_figheight(height + 0.16)
-        figure.suptitle(note, fontsize=7)
-    return style.save(figure, folder, name)
+    for axis in axes.flat[num_metrics:]:
+        axis.set_visible(False)
+    return figure, list(axes.flat[:num_metrics])
+
+
+def _figure(view, lines, metrics, slo_ms, folder, name):
+    figure, axes = _panels(lines, len(metrics))
+    for axis, (column, title) in zip(axes, metrics):
+        stats, title, unit = _in_seconds([mean_and_interval(part[column]) for _, part in lines], title)
+        _bars(axis, stats)
+        is_log = axis.get_xscale() == "log"
+        axis.set_xlabel("\n".join(textwrap.wrap(title + (", log" if is_log else ""), 26)))
+        metric = column.split("_")[0]
+        if column.endswith("_p99_ms") and metric in slo_ms:
+            style.limit(axis, "x", slo_ms[metric] / unit, "SLO")
+    return style.save(figure, folder, name, title=view.title, note=view.footnote(seeds_note(part for _, part in lines)))
+
+
+def _pages(view, num_metrics):
+    """The lines in parts of which each is a figure less than a page high."""
+    is_wide = _is_wide(view.lines)
+    rows = 1 if is_wide else -(-num_metrics // 2)
+    room_in = (style.PAGE_HEIGHT_IN - _TEXT_IN[is_wide]) / rows - _AROUND_IN
+    most = max(1, min(_MAX_BARS, int(room_in / _bar_in(_labels(view.lines, is_wide)))))
+    return [view.lines[i : i + most] for i in range(0, len(view.lines), most)]
 
 
 def draw(results, folder, every=False):
     if results.summary is None or results.is_hit_ratio:
         return
-    metrics = _metrics(results.summary)
-    results.need("summary", [column for column, _ in metrics], "the bar comparison")
-    metrics = [m for m in metrics if results.summary[m[0]].notna().any()]
-    for view in views(results, every=every):
-        if len(view.lines) > 1 and metrics:
-            yield _figure(view, metrics, folder, f"comparison{view.suffix}"), view.note
+    results.need("summary", [column for column, _ in _NEEDED], "the bar comparison")
+    metrics = [m for m in _metrics(results.summary) if results.summary[m[0]].notna().any()]
+    for view in views(results, every=every, most=_MAX_BARS):
+        if len(view.lines) < 2 or not metrics:
+            continue
+        for i, lines in enumerate(_pages(view, len(metrics))):
+            name = f"comparison{view.suffix}" + (f"_{i + 1}" if i else "")
+            yield _figure(view, lines, metrics, results.slo_ms, folder, name), view.note

@@ -34,19 +34,20 @@ def percentile_points(values):
 
 
 def _scale(axis, curves):
-    """Logarithmic where the middle 98 % of the requests span more than a factor of 30."""
+    """Logarithmic where the middle 98 % of the requests span more than a factor of 30, or the slowest would take most of the axis."""
     low = min(np.quantile(c, 0.01) for c in curves)
     high = max(np.quantile(c, 0.99) for c in curves)
-    if low > 0 and high / low > 30:
-        style.logarithmic(axis, "x", low, high)
-        axis.set_xlim(low, max(c.max() for c in curves))
+    most, usual = max(c.max() for c in curves), max(np.quantile(c, 0.95) for c in curves)
+    if low > 0 and (high / low > 30 or most > 3 * usual):
+        style.logarithmic(axis, "x", low, most)
+        axis.set_xlim(low, most)
     else:
         axis.set_xlim(left=0)
 
 
-def _figure(metric, curves, folder, name):
+def _figure(metric, curves, limit_ms, view, folder):
     figure, (axis,) = style.panels(1, 1.75)
-    seconds = max(np.quantile(values, 0.9) for _, values in curves) >= 10_000
+    seconds = style.in_seconds(max(np.quantile(values, 0.9) for _, values in curves))
     scaled = [values / (1000 if seconds else 1) for _, values in curves]
     for i, values in enumerate(scaled):
         x, share = percentile_points(values)
@@ -55,8 +56,10 @@ def _figure(metric, curves, folder, name):
     axis.set_ylim(0, 1.02)
     axis.set_xlabel(f"{TITLES[metric]} ({'s' if seconds else 'ms'})")
     axis.set_ylabel("Share of requests")
-    legend = (axis.lines, [text for text, _ in curves]) if len(curves) > 1 else ()
-    return style.save(figure, folder, name, *legend)
+    legend = (list(axis.lines), [text for text, _ in curves]) if len(curves) > 1 else ()
+    if limit_ms:
+        style.limit(axis, "x", limit_ms / (1000 if seconds else 1), "SLO")
+    return style.save(figure, folder, f"cdf_{metric}{view.suffix}", *legend, title=view.title, note=view.footnote())
 
 
 def draw(results, folder, every=False):
@@ -70,4 +73,4 @@ def draw(results, folder, every=False):
             curves = [(text, latency.loc[latency["run"].isin(rows["run"]), metric].dropna()) for text, rows in view.lines]
             curves = [(text, values) for text, values in curves if len(values) > 0]
             if curves:
-                yield _figure(metric, curves, folder, f"cdf_{metric}{view.suffix}"), view.note
+                yield _figure(metric, curves, results.slo_ms.get(metric), view, folder), view.note

@@ -7,7 +7,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 import style
-from groups import at_budgets, budgets_of, policy_names
+from groups import at_budgets, budgets_of, policy_names, sentence
 from load import ResultsError, slug
 from policies import full_name
 
@@ -192,13 +192,6 @@ def _name_rows(axis, points):
     axis.grid(visible=False)
 
 
-def _colour_bar(figure, image, axis):
-    bar = figure.colorbar(image, ax=axis, location="bottom", aspect=40, fraction=0.03, pad=0.32 / figure.get_figheight(), ticks=_LEVELS)
-    bar.set_label("Attention mass kept (share)", fontsize=7)
-    bar.ax.tick_params(labelsize=6)
-    bar.outline.set_linewidth(0.4)
-
-
 def _colour_classes():
     """The colours as entries of a legend."""
     cmap, norm = _palette()
@@ -219,14 +212,13 @@ def _column_groups(axis, groups, title):
     axis.set_xlabel(title, labelpad=1)
 
 
-def _heat_map(points, values, groups, title, folder, name):
-    figure, axis = style.plt.subplots(figsize=(style.COLUMN_IN, 0.85 + _ROW_IN * len(points)))
+def _heat_map(points, values, groups, title, note, folder, name):
+    figure, axis = style.plt.subplots(figsize=(style.COLUMN_IN, 0.4 + _ROW_IN * len(points)))
     cmap, norm = _palette()
-    image = axis.imshow(values, cmap=cmap, norm=norm, aspect="auto", interpolation="nearest")
+    axis.imshow(values, cmap=cmap, norm=norm, aspect="auto", interpolation="nearest")
     _name_rows(axis, points)
     _column_groups(axis, groups, title)
-    _colour_bar(figure, image, axis)
-    return style.save(figure, folder, name)
+    return style.save(figure, folder, name, *_colour_classes(), title="Attention mass kept (share)", note=sentence(note))
 
 
 def _maps(results, points, folder, every):
@@ -237,10 +229,10 @@ def _maps(results, points, folder, every):
             continue
         if results.heads is not None:
             heads = _rows_of(results.heads, chosen, ["layer", "kv_head"]).sort_index(axis=1)
-            yield _heat_map(chosen, heads.to_numpy(), [c[0] for c in heads.columns], "Layer (columns: its KV heads)", folder, f"fidelity_heads{suffix}"), note
+            yield _heat_map(chosen, heads.to_numpy(), [c[0] for c in heads.columns], "Layer (columns: its KV heads)", note, folder, f"fidelity_heads{suffix}"), note
         if results.steps is not None:
             steps = _rows_of(results.steps, chosen, ["sample", "step"])
-            yield _heat_map(chosen, steps.to_numpy(), [c[0] for c in steps.columns], "Sample (columns: its decode steps)", folder, f"fidelity_steps{suffix}"), note
+            yield _heat_map(chosen, steps.to_numpy(), [c[0] for c in steps.columns], "Sample (columns: its decode steps)", note, folder, f"fidelity_steps{suffix}"), note
 
 
 def _one_recipe(results, points, folder):

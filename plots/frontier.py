@@ -5,6 +5,7 @@ Joins two results folders by recipe and budget: graded answers (docs/accuracy.md
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
 import style
 from accuracy import points_of as answers_of
@@ -82,13 +83,18 @@ def spread(heights, gap, top):
 def _name_points(axis, points):
     """A column of names beside the panel, each with a line to its point."""
     points = points.sort_values("exact_match_frac", kind="stable")
+    unit = 1000 if style.in_seconds(_most_ms(points, _METRICS[1][0])) else 1
     low, high = axis.get_ylim()
     heights = [(y - low) / (high - low) for y in points["exact_match_frac"]]
     gap = min(7 / (axis.bbox.height * 72 / axis.figure.dpi), 1 / len(points))
     for p, height in zip(points.to_dict("records"), spread(heights, gap, 1)):
-        end = max(p[f"{_METRICS[1][0]}_sim"], p[f"{_METRICS[1][0]}_engine"])
+        end = max(p[f"{_METRICS[1][0]}_sim"], p[f"{_METRICS[1][0]}_engine"]) / unit
         axis.annotate(p["name"], (end, p["exact_match_frac"]), (1.04, height), textcoords="axes fraction", va="center", fontsize=6, color=FAMILIES[p["family"]],
                       arrowprops={"arrowstyle": "-", "linewidth": 0.4, "color": "#909090", "shrinkA": 0, "shrinkB": 3}, annotation_clip=False)
+
+
+def _most_ms(points, metric):
+    return points[[f"{metric}_sim", f"{metric}_engine"]].to_numpy().max()
 
 
 def draw(accuracy, serving, folder):
@@ -96,14 +102,17 @@ def draw(accuracy, serving, folder):
     points, note = points_of(accuracy, serving)
     figure, axes = style.plt.subplots(1, 2, figsize=(style.PAGE_IN, 2.5), sharey=True)
     for axis, (metric, title) in zip(axes, _METRICS):
+        most_ms = _most_ms(points, metric)
+        unit = 1000 if style.in_seconds(most_ms) else 1
         for p in points.to_dict("records"):
             colour, size = FAMILIES[p["family"]], 3 + 9 * np.sqrt(p["resident_bytes_frac"])
-            predicted, measured = p[f"{metric}_sim"], p[f"{metric}_engine"]
+            predicted, measured = p[f"{metric}_sim"] / unit, p[f"{metric}_engine"] / unit
             axis.plot([predicted, measured], [p["exact_match_frac"]] * 2, color=colour, linewidth=0.8)
             axis.plot(measured, p["exact_match_frac"], "o", color=colour, markersize=size, markeredgewidth=0, alpha=0.85)
             axis.plot(predicted, p["exact_match_frac"], "o", color=colour, markersize=size, markerfacecolor="none", markeredgewidth=0.9)
-        axis.set_xlabel(title)
-        axis.set_xlim(left=0, right=1.25 * points[[f"{metric}_sim", f"{metric}_engine"]].to_numpy().max())
+        axis.set_xlabel(title.replace("(ms)", "(s)") if unit > 1 else title)
+        axis.set_xlim(left=0, right=1.25 * most_ms / unit)
+        axis.xaxis.set_major_locator(MaxNLocator(nbins=5))
     axes[0].set_ylabel("Right answers (mean over tasks)")
     most = max(points["exact_match_frac"].max(), 0.01)
     axes[0].set_ylim(-0.04 * most, 1.08 * most)

@@ -10,6 +10,7 @@ from policies import is_policy_axis
 from style import MAX_LINES
 
 MAX_VIEWS = 4
+_MAX_NAMED = 12  # lines left out that a figure names
 
 # Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom.
 _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
@@ -25,13 +26,30 @@ def t95(degrees):
 
 
 def mean_and_interval(values):
-    """Mean, half width of its 95 % t-interval (0 for a single value) and n; empty values do not count."""
+    """Mean, half width of its 95 % t-interval (0: there is none, for a single value or equal ones) and n; empty values do not count."""
     values = pd.Series(values, dtype=float).dropna()
     n = len(values)
     if n == 0:
         return math.nan, 0.0, 0
-    half = t95(n - 1) * values.std(ddof=1) / math.sqrt(n) if n > 1 else 0.0
+    varies = n > 1 and values.nunique() > 1
+    half = t95(n - 1) * values.std(ddof=1) / math.sqrt(n) if varies else 0.0
     return values.mean(), half, n
+
+
+def num_seeds(rows):
+    """Runs of one combination that say something of their own: 1 where the seed changes nothing in any of them."""
+    return len(rows) if len(rows.drop(columns=["run", "seed"], errors="ignore").drop_duplicates()) > 1 else min(1, len(rows))
+
+
+def seeds_note(parts):
+    """What the intervals of a figure are, for its note; "" where there are none. `parts`: the rows of each of its marks."""
+    counts = [n for n in map(num_seeds, parts) if n > 0]
+    several = [n for n in counts if n > 1]
+    if not several:
+        return ""
+    low, high = min(several), max(several)
+    text = f"Mean and 95 % t-interval over n = {high if low == high else f'{low} to {high}'} seeds"
+    return text + ("; without an interval n = 1." if min(counts) == 1 else ".")
 
 
 @dataclass
@@ -41,6 +59,15 @@ class View:
     suffix: str
     lines: list
     note: str = ""
+    title: str = ""  # values of the axes that were split off
+    left_out: tuple = ()  # texts of the lines that were cut
+
+    def footnote(self, *more):
+        """The figure's note: which lines are not in it, and what else is to be said."""
+        names = f"Not drawn: {', '.join(self.left_out[:_MAX_NAMED])}" if self.left_out else ""
+        if len(self.left_out) > _MAX_NAMED:
+            names += f" and {len(self.left_out) - _MAX_NAMED} more"
+        return " ".join(filter(None, (*more, names and f"{names} (--all draws them).")))
 
 
 def _spread(items, most):
@@ -101,6 +128,11 @@ def budgets_of(points):
     return found, common[(len(common) - 1) // 2] if common else 0
 
 
+def sentence(note):
+    """A note as it stands in a figure."""
+    return f"{note[0].upper()}{note[1:]}." if note else ""
+
+
 def at_budgets(points, every):
     """(end of the file name, points, note) for the budget to draw, or each: with the points that have none. No budgets: all in one."""
     budgets, middle = budgets_of(points)
@@ -114,32 +146,35 @@ def at_budgets(points, every):
         yield f"_{slug(budget)}", chosen, "; ".join(notes)
 
 
-def _cut_lines(view, every):
-    kept = view.lines if every else _spread(view.lines, MAX_LINES)
+def _cut_lines(view, every, most):
+    kept = view.lines if every else _spread(view.lines, most)
     if len(kept) < len(view.lines):
         view.note = f"{len(kept)} of {len(view.lines)} lines drawn"
+        texts = {text for text, _ in kept}
+        view.left_out = tuple(text for text, _ in view.lines if text not in texts)
     view.lines = kept
     return view
 
 
-def views(results, without=None, every=False):
+def views(results, without=None, every=False, most=MAX_LINES):
     """One view where the lines fit into it; else one per combination of the numeric axes, a few of them, or all with `every`.
-    `without` is an axis that the figure already has on x."""
+    `without` is an axis that the figure already has on x; `most`: lines of one view."""
     axes = [a for a in results.axes if a != without]
     rows = results.summary
     whole = View("", lines_of(rows, axes, results.name))
     numeric = [a for a in axes if is_numeric(rows[a]) and rows[a].nunique() > 1]
     text = [a for a in axes if a not in numeric and rows[a].nunique() > 1]
     if len(whole.lines) <= MAX_LINES or not numeric or not text:
-        return [_cut_lines(whole, every)]
+        return [_cut_lines(whole, every, most)]
     found = combinations(rows, numeric)
     kept = found if every else _spread(found, MAX_VIEWS)
     note = f"{len(kept)} of {len(found)} values of {', '.join(numeric)} drawn" if len(kept) < len(found) else ""
     result = []
     for values, part in kept:
-        suffix = "".join(f"_{slug(a.split('.')[-1])}_{slug(value_text(v))}" for a, v in zip(numeric, values))
-        view = _cut_lines(View(suffix, lines_of(part, text, results.name)), every)
+        named = [(a.split(".")[-1], value_text(v)) for a, v in zip(numeric, values)]
+        suffix = "".join(f"_{slug(name)}_{slug(value)}" for name, value in named)
+        title = ", ".join(f"{name} {value}" for name, value in named)
+        view = _cut_lines(View(suffix, lines_of(part, text, results.name), title=title), every, most)
         view.note = view.note or note
         result.append(view)
     return result
-

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+import setting
 from policies import add_names, full_name
 
 _CSV = {"summary": {"run": str}, "requests": {"run": str, "state": str, "session": str}, "timeline": {"run": str},
@@ -35,6 +36,11 @@ class Results:
     validation_steps: pd.DataFrame = None
     steps: pd.DataFrame = None
     heads: pd.DataFrame = None
+
+    @property
+    def slo_ms(self):
+        """Limits of the SLO by metric, where they are known."""
+        return setting.slo_ms(self.folder)
 
     @property
     def is_hit_ratio(self):

@@ -3,7 +3,7 @@
 import numpy as np
 
 import style
-from groups import mean_and_interval, views
+from groups import combinations, mean_and_interval, seeds_note, views
 from load import axis_title
 
 _LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
@@ -17,34 +17,44 @@ def points(rows, rate_axis, column):
 
 def _curve(axis, index, x, y, y_half):
     look = style.line(index)
-    drawn = axis.errorbar(x, y, yerr=y_half if np.any(y_half > 0) else None, elinewidth=0.6, capsize=1.5, capthick=0.6, **look)
+    drawn = axis.errorbar(x, y, yerr=y_half if np.any(y_half > 0) else None, elinewidth=0.6, capsize=2, capthick=0.6, **look)
     return drawn.lines[0]
+
+
+def _note(view, rate):
+    return view.footnote(seeds_note(part for _, rows in view.lines for _, part in combinations(rows, [rate])))
+
+
+def _finish(figure, view, name, handles, texts, rate, folder):
+    legend = (handles, texts) if len(texts) > 1 else ()
+    return style.save(figure, folder, f"{name}{view.suffix}", *legend, title=view.title, note=_note(view, rate))
+
+
+def _latency_axis(axis, metric, low, high, seconds):
+    if low > 0 and high / low > 10:
+        style.logarithmic(axis, "y", low, high)
+    else:
+        axis.set_ylim(bottom=0)
+    axis.set_xlabel("Throughput (requests/s)")
+    axis.set_ylabel(f"P99 {_LATENCIES[metric]} ({'s' if seconds else 'ms'})")
 
 
 def _throughput_latency(results, view, metric, folder):
     rate = results.rate_axis()
-    figure, (axis,) = style.panels(1, 1.8)
-    handles, texts, all_y = [], [], []
-    for i, (text, rows) in enumerate(view.lines):
-        y = points(rows, rate, f"{metric}_p99_ms")
-        x = dict(points(rows, rate, "requests_per_s")[:, :2])
-        y = np.array([p for p in y if p[0] in x]).reshape(-1, 3)
-        if len(y) == 0:
-            continue
-        handles.append(_curve(axis, i, [x[p] for p in y[:, 0]], y[:, 1], y[:, 2]))
-        texts.append(text)
-        all_y.extend(y[:, 1])
-    if not handles:
-        style.plt.close(figure)
+    curves = [(text, points(rows, rate, f"{metric}_p99_ms"), dict(points(rows, rate, "requests_per_s")[:, :2])) for text, rows in view.lines]
+    curves = [(text, np.array([p for p in y if p[0] in x]).reshape(-1, 3), x) for text, y, x in curves]
+    curves = [c for c in curves if len(c[1])]
+    if not curves:
         return None
-    if min(all_y) > 0 and max(all_y) / min(all_y) > 10:
-        style.logarithmic(axis, "y", min(all_y), max(all_y))
-    else:
-        axis.set_ylim(bottom=0)
-    axis.set_xlim(left=0)
-    axis.set_xlabel("Throughput (requests/s)")
-    axis.set_ylabel(f"P99 {_LATENCIES[metric]} (ms)")
-    return style.save(figure, folder, f"throughput_latency_{metric}{view.suffix}", *((handles, texts) if len(texts) > 1 else ()))
+    all_y = np.concatenate([y[:, 1] for _, y, _ in curves])
+    seconds = style.in_seconds(all_y.max())
+    figure, (axis,) = style.panels(1, 1.8)
+    unit = 1000 if seconds else 1
+    handles = [_curve(axis, i, [x[p] for p in y[:, 0]], y[:, 1] / unit, y[:, 2] / unit) for i, (_, y, x) in enumerate(curves)]
+    _latency_axis(axis, metric, all_y.min() / unit, all_y.max() / unit, seconds)
+    if metric in results.slo_ms:
+        style.limit(axis, "y", results.slo_ms[metric] / unit, "SLO")
+    return _finish(figure, view, f"throughput_latency_{metric}", handles, [text for text, _, _ in curves], rate, folder)
 
 
 def _goodput(results, view, folder):
@@ -63,7 +73,7 @@ def _goodput(results, view, folder):
     axis.set_ylim(bottom=0)
     axis.set_xlabel(axis_title(rate))
     axis.set_ylabel("Goodput (requests/s)")
-    return style.save(figure, folder, f"goodput{view.suffix}", *((handles, texts) if len(texts) > 1 else ()))
+    return _finish(figure, view, "goodput", handles, texts, rate, folder)
 
 
 def draw(results, folder, every=False):

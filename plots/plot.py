@@ -78,13 +78,30 @@ def draw_all(folder, every=False, recipe=None):
     return drawn
 
 
+def _kind_of(results):
+    if results.summary is None:
+        return "has no runs"
+    if results.is_accuracy:
+        return "has graded answers"
+    if results.is_hit_ratio:
+        return "has hit ratios"
+    if results.is_replay:
+        return "is a replay"
+    hosts = list(results.summary["host"].unique()) if "host" in results.axes else []
+    return f"was served on {' and '.join(hosts)}" if hosts else "was served on one host"
+
+
+def _kinds_of(everything):
+    return ", ".join(f"{r.folder} {_kind_of(r)}" for r in everything)
+
+
 def draw_frontier(folders):
-    """Of graded answers and a served experiment together, in the second one's figures."""
+    """Of graded answers and a served experiment together, in the second one's figures; a note where there is no such figure."""
     everything = [load(folder) for folder in folders]
     graded = [r for r in everything if r.is_accuracy]
     served = [r for r in everything if not r.is_accuracy and r.summary is not None and "host" in r.axes]
     if len(graded) != 1 or len(served) != 1:
-        return Drawn()
+        return Drawn(notes=[f"no joint figure: 'frontier' joins one folder of graded answers with one that served under 'host: [sim, engine]'; {_kinds_of(everything)}"])
     style.apply()
     written.start()
     drawn = Drawn(served[0].folder / "figures")
@@ -120,6 +137,9 @@ def _draw_folders(options):
         print(f"kvlab: drew {len(drawn.names)} figures and tables into {drawn.folder} in {time.monotonic() - began:.1f} s", file=sys.stderr)
     if len(options.folder) > 1:
         drawn = draw_frontier(options.folder)
+        if not drawn.folder:
+            print(f"kvlab: {drawn.notes[0]}", file=sys.stderr)
+            return status
         status = max(status, _report(drawn, options.quiet))
         if drawn.names:
             print(f"kvlab: drew {', '.join(drawn.names)} of the folders together into {drawn.folder}", file=sys.stderr)

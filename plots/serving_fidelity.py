@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+import setting
 import style
 from fidelity import FAMILIES, _legend, _looks, _mass_scale, pareto
 from groups import combinations
@@ -41,7 +42,6 @@ def _draw_panel(axis, points, looks, column, title):
     for p in points.to_dict("records"):
         axis.plot(p[column], p["attention_mass"], linestyle="none", markersize=4.5, markeredgewidth=0, alpha=0.9, **looks[p["name"]])
     axis.set_xlabel(title)
-    axis.set_ylabel("Attention mass kept")
     axis.set_xlim(0, 1.08 * max(x))
     _mass_scale(axis, min(y))
     axis.set_ylim(top=1.0015)
@@ -55,7 +55,10 @@ def draw(results, folder, every=False):
     panels = [p for p in _PANELS if results.summary[p[0]].notna().any()]
     figure, axes = style.plt.subplots(1, len(panels), figsize=(style.PAGE_IN, 2.6), squeeze=False)
     looks = _looks(points)
+    model, samples = setting.run_model(results.folder), setting.sample_model(results.folder)
+    measured = "Attention mass kept" + (f"\n(by the model {samples})" if samples else "")
     for axis, (column, title) in zip(axes[0], panels):
-        _draw_panel(axis, points, looks, column, title)
+        _draw_panel(axis, points, looks, column, title + (f", {model}" if model else ""))
+    axes[0][0].set_ylabel(measured)
     handles, labels, columns = _legend(points, looks)
     yield style.save(figure, folder, "serving_fidelity", handles, labels, columns), ""

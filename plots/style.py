@@ -1,5 +1,6 @@
 """Look of every figure: one column wide, 8 pt, readable in grey, fonts embedded."""
 
+import textwrap
 from pathlib import Path
 
 import matplotlib
@@ -12,7 +13,9 @@ import written  # noqa: E402
 
 COLUMN_IN = 3.4
 PAGE_IN = 7.0  # a figure across both columns
+PAGE_HEIGHT_IN = 9.0
 MAX_LINES = 12
+_TITLE_PT, _NOTE_PT = 7, 6
 
 # Twelve distinct looks. Colours run from dark to light so that they stay apart in grey; where two are close, dash and marker differ.
 _COLOURS = ("#1b1b3a", "#8c1d40", "#1f5fa8", "#b8500c", "#2f8f6b", "#8f6fc0", "#d08a00", "#5aa9d6", "#7a7a7a", "#d97a9e", "#8fbf4d", "#b39a7a")
@@ -75,6 +78,25 @@ def _legend_columns(figure, labels):
     return -(-len(labels) // rows)  # as few columns as these rows need, so that none is nearly empty
 
 
+def in_seconds(most_ms):
+    """Whether values up to this many milliseconds read better in seconds: from ten seconds on."""
+    return most_ms >= 10_000
+
+
+def limit(axis, which, value, text):
+    """A dashed line at a limit of the SLO where the axis reaches that far, "x" or "y"."""
+    low, high = axis.get_xlim() if which == "x" else axis.get_ylim()
+    if not low < value < high:
+        return
+    look = {"color": "#606060", "linestyle": (0, (3, 2)), "linewidth": 0.7, "zorder": 1.5}
+    if which == "x":
+        axis.axvline(value, **look)
+        axis.annotate(text, (value, 1), (0, 1), xycoords=("data", "axes fraction"), textcoords="offset points", fontsize=5.5, color="#606060", ha="center", va="bottom")
+    else:
+        axis.axhline(value, **look)
+        axis.annotate(text, (0, value), (2, 1.5), xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=5.5, color="#606060", va="bottom")
+
+
 def _short_number(value, _):
     for size, letter in ((1e6, "M"), (1e3, "k")):
         if value >= size:
@@ -82,25 +104,43 @@ def _short_number(value, _):
     return f"{value:g}"
 
 
-def logarithmic(axes, which, low, high):
-    """Makes the "x" or "y" axis logarithmic, with ticks at 1, 2, 5 where the values span less than two decades."""
+def logarithmic(axes, which, low, high, dense_below=500):
+    """Makes the "x" or "y" axis logarithmic, with ticks at 1, 2, 5 where the values span less than this factor."""
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
     axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < dense_below * low else (1,)))
     axis.set_major_formatter(FuncFormatter(_short_number))
     axis.set_minor_locator(LogLocator(subs=range(2, 10)))
     axis.set_minor_formatter(NullFormatter())
 
 
-def save(figure, folder, name, handles=(), labels=(), columns=None):
-    """Writes NAME.pdf and NAME.png, the legend above the panels and never over the data. Returns the name."""
-    top_in = 0.0
+def _wrapped(figure, text, size):
+    """Lines as wide as the figure, and their height in inches; none where there is no text."""
+    if not text:
+        return "", 0.0
+    letters = max(20, int(figure.get_figwidth() * 72 / (0.55 * size)))
+    lines = textwrap.wrap(text, letters, break_long_words=False)
+    return "\n".join(lines), len(lines) * 1.25 * size / 72 + 0.03
+
+
+def save(figure, folder, name, handles=(), labels=(), columns=None, title="", note=""):
+    """Writes NAME.pdf and NAME.png: the title, then the legend, above the panels; the note below them; nothing over the data. Returns the name."""
+    title, title_in = _wrapped(figure, title, _TITLE_PT)
+    note, note_in = _wrapped(figure, note, _NOTE_PT)
+    legend, top_in = None, title_in
     if len(labels) > 0:
         columns = columns or _legend_columns(figure, labels)
         legend = figure.legend(handles, labels, loc="upper center", ncol=columns, borderaxespad=0.1)
-        top_in = legend.get_window_extent(figure.canvas.get_renderer()).height / figure.dpi
-        figure.set_figheight(figure.get_figheight() + top_in)
-    figure.tight_layout(pad=0.3, h_pad=0.6, rect=(0, 0, 1, 1 - top_in / figure.get_figheight()))
+        top_in += legend.get_window_extent(figure.canvas.get_renderer()).height / figure.dpi
+    figure.set_figheight(figure.get_figheight() + top_in + note_in)
+    height = figure.get_figheight()
+    if legend is not None:
+        legend.set_bbox_to_anchor((0, 0, 1, 1 - title_in / height), figure.transFigure)
+    if title:
+        figure.text(0.5, 1 - 0.03 / height, title, ha="center", va="top", fontsize=_TITLE_PT)
+    if note:
+        figure.text(0.01, 0.03 / height, note, ha="left", va="bottom", fontsize=_NOTE_PT, color="#404040")
+    figure.tight_layout(pad=0.3, h_pad=0.6, rect=(0, note_in / height, 1, 1 - top_in / height))
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     # No dates inside: the same results give the same bytes.

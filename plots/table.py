@@ -6,7 +6,7 @@ import accuracy
 import hit_ratio
 import validation
 import written
-from groups import lines_of, mean_and_interval, policy_names
+from groups import lines_of, mean_and_interval, policy_names, seeds_note
 from load import label_of
 from policies import full_name
 
@@ -41,11 +41,11 @@ def percent(share):
     return "--" if not math.isfinite(share) else f"{100 * share:+.1f}"
 
 
-def tabular(header, rows, above=()):
-    """`above`: lines over the header that span columns."""
+def tabular(header, rows, above=(), below=()):
+    """`above`: lines over the header that span columns; `below`: lines under the rows."""
     lines = [r"\begin{tabular}{l" + "r" * (len(header) - 1) + "}", r"\toprule", *above, " & ".join(header) + r" \\", r"\midrule"]
     lines += [" & ".join(row) + r" \\" for row in rows]
-    return "\n".join(lines + [r"\bottomrule", r"\end{tabular}", ""])
+    return "\n".join([*lines, *below, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def _runs(results):
@@ -53,7 +53,9 @@ def _runs(results):
     header = [""] + [t + (" (ms)" if c.endswith("_ms") else "") for c, t in columns]
     lines = lines_of(results.summary, results.axes, results.name)
     rows = [[escape(text)] + [with_interval(*mean_and_interval(part[c])[:2]) for c, _ in columns] for text, part in lines]
-    return tabular(header, rows)
+    note = seeds_note(part for _, part in lines).replace(" %", r"\,\%")
+    below = [r"\midrule", rf"\multicolumn{{{len(header)}}}{{l}}{{{note}}} \\"] if note else []
+    return tabular(header, rows, below=below)
 
 
 def _hit_ratios(results):

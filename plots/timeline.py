@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 
 import style
-from groups import views
-from load import slug
+from groups import num_seeds, views
+from load import is_numeric, slug
 
 _COLUMNS = ["run", "replica", "time_ns", "running", "waiting", "swapped", "used_blocks", "cached_blocks", "free_blocks", "prompt_tokens", "output_tokens"]
 _MAX_POINTS = 250
@@ -39,20 +39,50 @@ def thinned(table):
     return result
 
 
-def _figure(series, folder, name):
-    rows = (("running", "Running\n(requests)"), ("waiting", "Waiting\n(requests)"), ("kv_used", "KV in use\n(%)"), ("output_tokens_per_s", "Output\n(tokens/s)"))
-    figure, axes = style.panels(len(rows), 0.95, sharex=True)
-    for i, (_, table) in enumerate(series):
-        for axis, (column, _) in zip(axes, rows):
+_ROWS = (("running", "Running\n(requests)"), ("waiting", "Waiting\n(requests)"), ("kv_used", "KV in use\n(%)"), ("output_tokens_per_s", "Output\n(tokens/s)"))
+
+
+def _ranges(tables):
+    """The upper end of each panel and of time, one for all files of the experiment, so that these can be laid side by side."""
+    tops = {column: 1.05 * max(1, max(table[column].max() for table in tables)) for column, _ in _ROWS}
+    return tops | {"kv_used": 102, "time_s": max(table["time_s"].max() for table in tables)}
+
+
+def _figure(series, tops, title, note, folder, name):
+    figure, axes = style.panels(len(_ROWS), 0.95, sharex=True)
+    for i, (_, table, _) in enumerate(series):
+        for axis, (column, _) in zip(axes, _ROWS):
             axis.plot(table["time_s"], table[column], **{**style.line(i, markers=False), "linewidth": 0.9})
-    for axis, (_, title) in zip(axes, rows):
-        axis.set_ylabel(title)
-        axis.set_ylim(bottom=0, top=None if axis.get_ylim()[1] >= 1 else 1)  # nobody waits: a flat line, not a scale of hundredths
-    axes[2].set_ylim(0, 102)
-    axes[-1].set_xlim(left=0)
+    for axis, (column, label) in zip(axes, _ROWS):
+        axis.set_ylabel(label)
+        axis.set_ylim(0, tops[column])
+    axes[-1].set_xlim(0, tops["time_s"])
     axes[-1].set_xlabel("Time (s)")
     figure.align_ylabels(axes)
-    return style.save(figure, folder, name, *((axes[0].lines, [text for text, _ in series]) if len(series) > 1 else ()))
+    legend = (axes[0].lines, [text for text, _, _ in series]) if len(series) > 1 else ()
+    return style.save(figure, folder, name, *legend, title=title, note=note)
+
+
+def _titled(results, text):
+    """A number alone says less than with the name of its axis."""
+    varying = [a for a in results.axes if results.summary[a].nunique(dropna=False) > 1]
+    return f"{varying[0].split('.')[-1]} {text}" if len(varying) == 1 and is_numeric(results.summary[varying[0]]) else text
+
+
+def _series(view, by_run):
+    """(text, table, seeds) of the first seed of every line."""
+    first = [(text, rows["run"].iloc[0], num_seeds(rows)) for text, rows in view.lines]
+    return [(text, of_run(by_run[run]), seeds) for text, run, seeds in first if run in by_run]
+
+
+def _drawn_together(results, view, series, tops, folder):
+    title = ", ".join(filter(None, (_titled(results, series[0][0]) if len(series) == 1 else "", view.title)))
+    seeds = max(n for _, _, n in series)
+    return _figure(series, tops, title, view.footnote(_seeds(seeds)), folder, f"timeline{view.suffix}")
+
+
+def _seeds(num):
+    return f"The first of {num} seeds." if num > 1 else ""
 
 
 def draw(results, folder, every=False):
@@ -61,11 +91,13 @@ def draw(results, folder, every=False):
         return
     results.need("timeline", _COLUMNS, "the timeline")
     by_run = dict(list(results.timeline.groupby("run")))
-    for view in views(results, every=every):
-        series = [(text, rows["run"].iloc[0]) for text, rows in view.lines]
-        series = [(text, of_run(by_run[run])) for text, run in series if run in by_run]
+    drawn = [(view, _series(view, by_run)) for view in views(results, every=every)]
+    tables = [table for _, series in drawn for _, table, _ in series]
+    tops = _ranges(tables) if tables else {}
+    for view, series in drawn:
         if 0 < len(series) <= _MAX_OVERLAY:
-            yield _figure(series, folder, f"timeline{view.suffix}"), view.note
+            yield _drawn_together(results, view, series, tops, folder), view.note
             continue
-        for text, table in series:
-            yield _figure([(text, table)], folder, f"timeline_{slug(text)}{view.suffix}"), view.note
+        for line in series:
+            title = ", ".join(filter(None, (_titled(results, line[0]), view.title)))
+            yield _figure([line], tops, title, _seeds(line[2]), folder, f"timeline_{slug(line[0])}{view.suffix}"), view.note

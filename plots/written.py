@@ -1,9 +1,13 @@
-"""Which files in figures/ are ours, and of which results: figures/.drawn. Those of other results are deleted, nobody else's files are."""
+"""Which files in figures/ are ours, and of which results: figures/.drawn. Those of other results are deleted; files of others are neither
+deleted nor replaced."""
 
 import hashlib
 from pathlib import Path
 
+from load import ResultsError
+
 LIST = ".drawn"
+_DRAWING = "drawing"  # in place of the digest of a file that is being written
 _written = []
 
 
@@ -12,8 +16,19 @@ def start():
 
 
 def note(path):
-    """Returns the path of a file that is about to be written."""
-    _written.append(Path(path))
+    """Returns the path of a file that is about to be written. Raises ResultsError where somebody else's file would be replaced."""
+    path = Path(path)
+    for place in (path.parent, path):
+        if place.is_symlink():
+            raise ResultsError(f"{place}: is a symbolic link, and none is followed: move it away")
+    if path.exists() and path not in _written:
+        digest = _listed(path.parent)[1].get(path.name)
+        if digest not in (_DRAWING, _digest([path])):
+            raise ResultsError(f"{path}: was not drawn by kvlab, or was changed since: move it away, and it is drawn")
+    if path.parent.is_dir():
+        with (path.parent / LIST).open("a") as file:  # before it is there: whatever ends the program, it is known
+            file.write(f"{_DRAWING}  {path.name}\n")
+    _written.append(path)
     return path
 
 
@@ -42,7 +57,8 @@ def finish(folder, results):
     of, listed = _listed(folder)
     new = {p.name: _digest([p]) for p in _written if p.parent == folder and p.is_file()}
     old = {name: digest for name, digest in listed.items() if name not in new and (folder / name).is_file()}
-    kept = {name: digest for name, digest in old.items() if _digest([folder / name]) == digest}
+    now = {name: _digest([folder / name]) for name in old}
+    kept = {name: now[name] for name, digest in old.items() if digest in (_DRAWING, now[name])}
     if of != state:
         for name in kept:
             (folder / name).unlink()

@@ -19,11 +19,12 @@ struct Defaults {
 
 Defaults defaults_of(const std::string& model_type) {
   if (model_type.starts_with("qwen2") || model_type.starts_with("qwen3")) return {4096, true, false, true, 0};
-  static const std::map<std::string_view, Defaults> families{{"mistral", {4096, false, true, false, 0}},
-                                                             {"gemma2", {4096, false, true, false, 2}},
-                                                             {"gemma3_text", {4096, false, true, false, 6}},
-                                                             {"cohere2", {4096, false, true, false, 4}},
-                                                             {"gpt_oss", {128, false, true, false, 2}}};
+  static const std::map<std::string_view, Defaults> families{
+      {"mistral", {4096, false, true, false, 0}},     {"ministral", {4096, false, true, false, 0}},
+      {"olmo3", {4096, false, true, false, 4}},       {"exaone4", {4096, false, true, false, 4}},
+      {"smollm3", {0, true, false, false, 0}},        {"gemma2", {4096, false, true, false, 2}},
+      {"gemma3_text", {4096, false, true, false, 6}}, {"cohere2", {4096, false, true, false, 4}},
+      {"gpt_oss", {128, false, true, false, 2}}};
   const auto found = families.find(model_type);
   return found == families.end() ? Defaults{} : found->second;
 }

@@ -115,7 +115,10 @@ def rope_of(config):
     base = rope.pop("rope_theta", None) or getattr(config, "rope_theta", None)
     if base is None:
         fail("the model's config.json has no rope_theta")
-    return str(float(base)), "none" if rope.get("rope_type", "default") == "default" else json.dumps(rope, sort_keys=True)
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind in ("dynamic", "yarn"):  # transformers takes these lengths from outside of the scaling
+        rope.setdefault("original_max_position_embeddings", config.max_position_embeddings)
+    return str(float(base)), "none" if kind == "default" else json.dumps(rope, sort_keys=True)
 
 
 def read_sample(args):

@@ -180,7 +180,7 @@ void require_timed(std::string_view backend, const Recipe& recipe, const ModelCo
                                    recipe.name, host == std::string_view("cost") ? "simulations" : "the engine",
                                    fmt::join(recipe.hosts, ", ")));
   constexpr std::int32_t kBytes = 4;
-  const KvPolicy policy(recipe, {m.layers, m.q_heads, m.kv_heads, m.head_dim, m.hidden_dim, kBytes, m.rope_base});
+  const KvPolicy policy(recipe, {m.layers, m.q_heads, m.kv_heads, m.head_dim, m.hidden_dim, kBytes, {m.rope_base, m.rope_scaling}});
   require_recipe(backend, recipe, policy.needs());
 }
 

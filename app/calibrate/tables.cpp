@@ -145,12 +145,14 @@ CalibrationLimits default_limits(const ModelSpec& model, DeviceKind kind, std::i
 }
 
 std::vector<CalibrationTable> calibration_tables(const ModelSpec& m, DeviceKind kind, const CalibrationLimits& limits) {
-  const char* const why = m.is_moe()              ? "experts"
-                          : m.learned_positions   ? "learned positions"
-                          : !m.gated_mlp          ? "an MLP without a gate"
-                          : m.sliding_window != 0 ? "a sliding window"
-                          : m.norm_bias           ? "LayerNorm"
-                                                  : nullptr;
+  const char* const why = m.is_moe()                    ? "experts"
+                          : m.learned_positions         ? "learned positions"
+                          : !m.gated_mlp                ? "an MLP without a gate"
+                          : m.sliding_window != 0       ? "a sliding window"
+                          : m.norm_bias                 ? "LayerNorm"
+                          : !m.quantization.empty()     ? "quantized weights"
+                          : m.norms != 2 || m.has_sinks ? "layers of another form"
+                                                        : nullptr;
   if (why != nullptr)
     throw InputError(fmt::format("{} has {}, which calibrate does not time; choose a dense Llama-like model", m.name, why));
   TableMaker make{m, kind, limits, kind == DeviceKind::kCpu ? "f32" : m.dtype == Dtype::kFp16 ? "f16" : "bf16", {}};
@@ -180,7 +182,7 @@ Shape linear_shape(const std::string& name, const ModelSpec& m, std::int64_t tok
 
 // The engine adds biases in the same launch; the CPU's cases go without.
 Shape gpu_linear_shape(const CalibrationTable& t, const ModelSpec& m, Shape shape) {
-  const bool has_bias = t.covers != "lm_head" && (t.name == "qkv_proj" ? m.qkv_bias : m.dense_bias);
+  const bool has_bias = t.covers != "lm_head" && (t.name == "qkv_proj" ? m.qkv_bias : t.name == "o_proj" ? m.o_bias : m.mlp_bias);
   if (has_bias && t.format != "f32") shape["bias"] = 1;
   return shape;
 }

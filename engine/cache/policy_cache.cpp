@@ -18,7 +18,7 @@ namespace kvlab {
 namespace {
 
 ModelShape shape_of_model(const ModelConfig& c, std::int32_t kv_bytes) {
-  return {c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, kv_bytes, c.rope_base};
+  return {c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, kv_bytes, {c.rope_base, c.rope_scaling}};
 }
 
 std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }

@@ -71,7 +71,7 @@ DeviceTransformer::DeviceTransformer(CudaContext& cuda, ModelConfig config, Devi
       output_weights_(static_cast<std::size_t>(config_.layers)),
       room_(TensorMemory(cuda)),
       logits_(TensorMemory(cuda)),
-      rotary_(config_.rope_base, config_.head_dim, config_.rope_scaling),
+      rotary_({config_.rope_base, config_.rope_scaling}, config_.head_dim),
       cos_(TensorMemory(cuda)),
       sin_(TensorMemory(cuda)) {}
 

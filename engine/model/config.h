@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/rotary.h"
+#include "kernels/rope/rotary.h"
 
 namespace kvlab {
 
@@ -18,6 +18,7 @@ struct ModelConfig {
   std::int32_t max_tokens = 0;  // positions the model was trained for, or what its RoPE scaling stretches them to
   double rope_base = 0;         // theta of RoPE (Su et al. 2021)
   RopeScaling rope_scaling;
+  std::string rope_text = "none";  // the scaling as a JSON object with the lengths that it refers to
   float norm_epsilon = 0;
   std::int32_t bos_id = -1;  // -1: none
   bool tied_head = false;    // the output head is the embedding table

@@ -73,9 +73,6 @@ double from_zero(const JsonConfig& rope, const std::string& key) {
   return value;
 }
 
-// 0.1 m ln(s) + 1 (Peng et al. 2023, section 3.4; m = 1 there).
-double yarn_magnitude(double factor, double m) { return factor <= 1 ? 1.0 : 0.1 * m * std::log(factor) + 1.0; }
-
 void read_yarn(const JsonConfig& rope, RopeScaling& s) {
   s.beta_fast = rope.positive_or("beta_fast", 32);
   s.beta_slow = rope.positive_or("beta_slow", 1);
@@ -85,14 +82,13 @@ void read_yarn(const JsonConfig& rope, RopeScaling& s) {
   s.truncate = rope.flag_or("truncate", true);
   // 0 counts as not there, as in transformers. DeepSeek's own code divides by m = 1 then, which is the same with its 'mscale' of 1.
   const double m = from_zero(rope, "mscale"), m_all_dim = from_zero(rope, "mscale_all_dim");
-  s.attention_factor =
-      m > 0 && m_all_dim > 0 ? yarn_magnitude(s.factor, m) / yarn_magnitude(s.factor, m_all_dim) : yarn_magnitude(s.factor, 1);
+  s.attention_factor = yarn_attention_factor(s.factor, m, m_all_dim);
   s.attention_factor = rope.positive_or("attention_factor", s.attention_factor);
   // vLLM multiplies by it, transformers does not know it.
   if (rope.has("attn_factor"))
     rope.refuse("attn_factor", fmt::format("no such key, as transformers reads it (queries and keys scaled by {:.10g}), or in its place "
                                            "\"attention_factor\": {:.10g}, as vLLM reads it",
-                                           s.attention_factor, yarn_magnitude(s.factor, 1) * rope.positive("attn_factor")));
+                                           s.attention_factor, yarn_attention_factor(s.factor, 0, 0) * rope.positive("attn_factor")));
 }
 
 void read_llama3(const JsonConfig& rope, RopeScaling& s) {
@@ -111,7 +107,6 @@ RopeScaling read_scaling(const JsonConfig& rope, const ModelConfig& c, const std
   rope.only("partial_rotary_factor", 1);
   rope.only_keys(known);
   if (s.kind == Kind::kNone) return s;
-  s.text = rope.json().dump();
   s.factor = at_least_one(rope, "factor");
   if (s.kind == Kind::kLlama3) s.original_tokens = rope.integer("original_max_position_embeddings", kMostTokens);
   if (s.kind != Kind::kLlama3) s.original_tokens = rope.integer_or("original_max_position_embeddings", c.max_tokens, kMostTokens);
@@ -121,6 +116,14 @@ RopeScaling read_scaling(const JsonConfig& rope, const ModelConfig& c, const std
     rope.refuse("original_max_position_embeddings", fmt::format("'max_position_embeddings' = {}", c.max_tokens));
   if (s.kind == Kind::kDynamic && c.head_dim < 4) rope.fail("dynamic RoPE scaling needs a 'head_dim' of at least 4");
   return s;
+}
+
+// With the length before scaling, which other readers of the text do not know.
+std::string text_of(const JsonConfig& rope, const RopeScaling& s) {
+  if (s.kind == Kind::kNone) return "none";
+  JsonConfig::Json text = rope.json();
+  if (s.kind != Kind::kLinear) text["original_max_position_embeddings"] = static_cast<std::int64_t>(s.original_tokens);
+  return text.dump();
 }
 
 // transformers 5 takes this key first where it stands outside of the scaling, transformers 4 does not read it there.
@@ -151,6 +154,7 @@ void read_rope(const JsonConfig& file, ModelConfig& c) {
   }
   const std::string kind = kind_name(rope, newer);
   c.rope_scaling = read_scaling(rope, c, kind);
+  c.rope_text = text_of(rope, c.rope_scaling);
   refuse_other_length(file, c.rope_scaling);
   const auto original = static_cast<std::int64_t>(c.rope_scaling.original_tokens);
   c.max_tokens = static_cast<std::int32_t>(longest_text(kind, c.rope_scaling.factor, original, c.max_tokens));

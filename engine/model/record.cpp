@@ -203,7 +203,7 @@ AttentionTrace empty_trace(const ModelConfig& c, std::size_t prompt_tokens, cons
   trace.hidden_dim = options.hidden || options.w_o ? c.hidden_dim : 0;
   trace.prompt_tokens = static_cast<std::int32_t>(prompt_tokens);
   trace.rope_base = c.rope_base;
-  trace.rope_scaling = c.rope_scaling.text;
+  trace.rope_scaling = c.rope_text;
   trace.layers.resize(static_cast<std::size_t>(c.layers));
   return trace;
 }

@@ -81,7 +81,7 @@ struct Transformer::Activations {
 };
 
 Transformer::Transformer(ModelConfig config, ModelWeights weights)
-    : config_(std::move(config)), weights_(std::move(weights)), rotary_(config_.rope_base, config_.head_dim, config_.rope_scaling) {}
+    : config_(std::move(config)), weights_(std::move(weights)), rotary_({config_.rope_base, config_.rope_scaling}, config_.head_dim) {}
 
 Transformer Transformer::load(const std::string& dir) {
   ModelConfig config = read_model_config(dir);

@@ -12,10 +12,10 @@ namespace kvlab {
 
 namespace {
 
-// x[c], x[c + half] turned by `steps` positions.
-__device__ __forceinline__ float2 turned(float a, float b, int c, int d, double rope_base, std::int32_t steps) {
-  if (rope_base == 0) return make_float2(a, b);
-  const double angle = steps * pow(rope_base, -2.0 * c / d);
+// A pair of channels turned by `steps` positions.
+__device__ __forceinline__ float2 turned(float a, float b, const float* frequency, std::int32_t steps) {
+  if (frequency == nullptr) return make_float2(a, b);
+  const double angle = steps * double{*frequency};
   const auto cosine = static_cast<float>(cos(angle)), sine = static_cast<float>(sin(angle));
   return make_float2(__fadd_rn(__fmul_rn(a, cosine), -__fmul_rn(b, sine)), __fadd_rn(__fmul_rn(b, cosine), __fmul_rn(a, sine)));
 }
@@ -23,14 +23,15 @@ __device__ __forceinline__ float2 turned(float a, float b, int c, int d, double 
 struct Turn {
   const Queries* queries;
   std::int32_t num_heads, head_dim, position;
-  double rope_base;
+  const float* frequencies;
   float* const* out;
   __device__ std::int64_t count(int s) const { return std::int64_t{queries[s].count} * num_heads * head_dim / 2; }
   __device__ void operator()(int s, std::int64_t i) const {
     const std::int64_t half = head_dim / 2, at = i / half * head_dim, c = i % half;
     const auto t = static_cast<std::int32_t>(i / half / num_heads);
     const float* const x = queries[s].data + at;
-    const float2 y = turned(x[c], x[c + half], static_cast<int>(c), head_dim, rope_base, position - (queries[s].first_position + t));
+    const float2 y = turned(x[c], x[c + half], frequencies == nullptr ? nullptr : frequencies + s * half + c,
+                            position - (queries[s].first_position + t));
     out[s][at + c] = y.x, out[s][at + c + half] = y.y;
   }
 };
@@ -38,7 +39,7 @@ struct Turn {
 // Rows of keys before RoPE and their codes.
 struct Coded {
   DeviceRows kv;
-  double rope_base;
+  const float* frequencies;  // [sequences, head_dim / 2]; null: no RoPE
   const std::int32_t *codes, *from;
   const std::int64_t *key_first, *code_first;  // [num_rows + 1] tokens; centers
   const float* const* gram;
@@ -68,7 +69,8 @@ struct TurnKeys {
     const auto i = static_cast<std::int32_t>(at / half);
     const std::int32_t token = a.from[row] + i;
     const T* const key = key_at<T>(a.kv, row, token);
-    const float2 y = turned(load_float(key + c), load_float(key + c + half), c, d, a.rope_base, -a.kv.position[a.kv.slot(row, token)]);
+    const float* const frequency = a.frequencies == nullptr ? nullptr : a.frequencies + std::int64_t{row / a.kv.kv_heads} * half + c;
+    const float2 y = turned(load_float(key + c), load_float(key + c + half), frequency, -a.kv.position[a.kv.slot(row, token)]);
     float* const out = a.keys + (a.key_first[row] + i) * d;
     out[c] = y.x, out[c + half] = y.y;
   }
@@ -236,14 +238,14 @@ Shape shape_of(std::int32_t rows, const std::int32_t* codes, const std::int32_t*
   return s;
 }
 
-Coded coded_rows(const KvRows& kv, double rope_base, const std::int32_t* codes, const std::int32_t* from, const Shape& shape,
+Coded coded_rows(const KvRows& kv, const float* frequencies, const std::int32_t* codes, const std::int32_t* from, const Shape& shape,
                  CudaContext& cuda) {
   if (kv.head_dim % 2 != 0) throw CudaError("key_codes: an odd number of channels");
   Coded a{};
-  a.kv = on_device(kv, cuda), a.rope_base = rope_base, a.most = shape.most;
-  std::tie(a.codes, a.from, a.key_first, a.code_first) =
-      upload_all(cuda, host_array(codes, kv.num_rows), host_array(from, kv.num_rows), std::span<const std::int64_t>(shape.key_first),
-                 std::span<const std::int64_t>(shape.code_first));
+  a.kv = on_device(kv, cuda), a.most = shape.most;
+  std::tie(a.codes, a.from, a.key_first, a.code_first, a.frequencies) = upload_all(
+      cuda, host_array(codes, kv.num_rows), host_array(from, kv.num_rows), std::span<const std::int64_t>(shape.key_first),
+      std::span<const std::int64_t>(shape.code_first), host_array(frequencies, std::int64_t{kv.num_sequences()} * (kv.head_dim / 2)));
   const std::int64_t tokens = shape.key_first.back(), centers = shape.code_first.back(), d = kv.head_dim;
   a.keys = cuda.scratch<float>(tokens * d), a.mapped = cuda.scratch<float>(tokens * d);
   a.mapped_centers = cuda.scratch<float>(centers * d), a.half_norms = cuda.scratch<float>(centers);
@@ -273,9 +275,10 @@ void run_cuda(const TurnQueries& a, CudaContext& cuda) {
   for (std::int32_t s = 0; s < a.num_sequences; ++s) most = std::max<std::int64_t>(most, a.queries[s].count);
   if (most == 0) return;
   const CudaContext::Frame frame(cuda);
-  const auto [queries, out] = upload_all(cuda, host_array(a.queries, a.num_sequences), host_array(a.out, a.num_sequences));
+  const auto [queries, out, frequencies] = upload_all(cuda, host_array(a.queries, a.num_sequences), host_array(a.out, a.num_sequences),
+                                                      host_array(a.frequencies, std::int64_t{a.num_sequences} * (a.head_dim / 2)));
   launch_over_rows("turn_queries", cuda, a.num_sequences, most * a.num_heads * (a.head_dim / 2),
-                   Turn{queries, a.num_heads, a.head_dim, a.position, a.rope_base, out});
+                   Turn{queries, a.num_heads, a.head_dim, a.position, frequencies, out});
 }
 
 void run_cuda(const TrainCodes& a, CudaContext& cuda) {
@@ -293,7 +296,7 @@ void run_cuda(const TrainCodes& a, CudaContext& cuda) {
     seeds.push_back(a.codes[r] == 0 ? 0 : static_cast<std::int64_t>(draw(0).below(static_cast<std::uint64_t>(a.kv.len[r]))));
     for (std::int32_t i = 0; i < a.codes[r]; ++i) uniform.push_back(draw(i).uniform());
   }
-  Coded c = coded_rows(a.kv, a.rope_base, a.codes, zeros.data(), shape, cuda);
+  Coded c = coded_rows(a.kv, a.frequencies, a.codes, zeros.data(), shape, cuda);
   std::tie(c.gram, c.root, c.centers, c.seed, c.uniform) =
       upload_all(cuda, host_array(a.gram, rows), host_array(a.root, rows), host_array(a.centers, rows),
                  std::span<const std::int64_t>(seeds), std::span<const double>(uniform));
@@ -314,7 +317,7 @@ void run_cuda(const AssignCodes& a, CudaContext& cuda) {
   const Shape shape = shape_of(rows, a.codes, a.from, a.to);
   if (shape.longest == 0) return;
   const CudaContext::Frame frame(cuda);
-  Coded c = coded_rows(a.kv, a.rope_base, a.codes, a.from, shape, cuda);
+  Coded c = coded_rows(a.kv, a.frequencies, a.codes, a.from, shape, cuda);
   const auto [root, centers, code] = upload_all(cuda, host_array(a.root, rows), host_array(a.centers, rows), host_array(a.code, rows));
   c.read_root = root, c.read_centers = centers;
   map_keys("assign_codes", c, shape, a.kv.type, cuda);

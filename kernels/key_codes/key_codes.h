@@ -6,15 +6,16 @@
 #include "kernels/ops.h"
 
 // Keys before RoPE as numbers of a codebook made for the queries that will read them: A2ATS, He et al. 2025, arXiv:2502.12665,
-// sections 3.1 and 3.2. RoPE turns pairs (c, c + d/2) of channels by position * rope_base^(-2c/d); 0: no RoPE.
+// sections 3.1 and 3.2. RoPE turns pairs (c, c + d/2) of channels by position * frequency; frequencies are radians per position of each
+// pair in host memory, null: no RoPE. A length by which RoPE scaling multiplies queries and keys stays in them.
 namespace kvlab {
 
 // The queries as if all of them stood at `position`.
 struct TurnQueries {
   std::int32_t num_sequences = 0, num_heads = 0, head_dim = 0, position = 0;
-  double rope_base = 0;
-  const Queries* queries = nullptr;  // [num_sequences]
-  float* const* out = nullptr;       // [num_sequences] -> [count, num_heads, head_dim]
+  const float* frequencies = nullptr;  // [num_sequences, head_dim / 2]
+  const Queries* queries = nullptr;    // [num_sequences]
+  float* const* out = nullptr;         // [num_sequences] -> [count, num_heads, head_dim]
 };
 // Read and written at 2 bytes per value; 3 FLOPs each.
 OpCall call(const TurnQueries&);
@@ -25,7 +26,7 @@ void run_cuda(const TurnQueries&, CudaContext&);
 // of the queries scaled to a root mean square of 1, plus 1e-6 on its diagonal. A center that lost its keys stays where it is.
 struct TrainCodes {
   KvRows kv;
-  double rope_base = 0;
+  const float* frequencies = nullptr;  // [kv.num_sequences(), head_dim / 2]
   std::int32_t rounds = 10;
   const std::int32_t* codes = nullptr;  // [kv.num_rows] centers, at most the row's tokens; 0: the row is left alone
   const std::int64_t* seeds = nullptr;  // [kv.num_rows]
@@ -41,7 +42,7 @@ void run_cuda(const TrainCodes&, CudaContext&);
 // The nearest center of tokens [from[r], to[r]); ties go to the lower one.
 struct AssignCodes {
   KvRows kv;
-  double rope_base = 0;
+  const float* frequencies = nullptr;                 // [kv.num_sequences(), head_dim / 2]
   const std::int32_t* codes = nullptr;                // [kv.num_rows]
   const std::int32_t *from = nullptr, *to = nullptr;  // [kv.num_rows]
   const float* const* root = nullptr;

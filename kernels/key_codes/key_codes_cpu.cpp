@@ -18,14 +18,14 @@ using MatrixMap = Eigen::Map<Matrix>;
 using ConstMap = Eigen::Map<const Matrix>;
 
 // out = x turned by `steps` positions.
-void turn(const float* x, std::int32_t d, double rope_base, std::int32_t steps, float* out) {
+void turn(const float* x, std::int32_t d, const float* frequencies, std::int32_t steps, float* out) {
   const std::int32_t half = d / 2;
-  if (rope_base == 0) {
+  if (frequencies == nullptr) {
     std::copy_n(x, d, out);
     return;
   }
   for (std::int32_t c = 0; c < half; ++c) {
-    const double angle = steps * std::pow(rope_base, -2.0 * c / d);
+    const double angle = steps * double{frequencies[c]};
     const auto cosine = static_cast<float>(std::cos(angle)), sine = static_cast<float>(std::sin(angle));
     const float a = x[c], b = x[c + half];
     out[c] = a * cosine - b * sine;
@@ -33,12 +33,17 @@ void turn(const float* x, std::int32_t d, double rope_base, std::int32_t steps, 
   }
 }
 
+// Those of one sequence.
+const float* of_sequence(const float* frequencies, std::int32_t sequence, std::int32_t d) {
+  return frequencies == nullptr ? nullptr : frequencies + static_cast<std::ptrdiff_t>(sequence) * (d / 2);
+}
+
 // Keys of tokens [from, to) before RoPE.
-Matrix keys_before_rope(const KvRows& kv, std::int32_t row, std::int32_t from, std::int32_t to, double rope_base) {
+Matrix keys_before_rope(const KvRows& kv, std::int32_t row, std::int32_t from, std::int32_t to, const float* frequencies) {
+  const float* const own = of_sequence(frequencies, kv.sequence(row), kv.head_dim);
   Matrix keys(std::max(0, to - from), kv.head_dim);
   for (std::int32_t i = from; i < to; ++i)
-    turn(kv.key(row, i), kv.head_dim, rope_base, -kv.position[kv.slot(row, i)],
-         keys.data() + static_cast<std::int64_t>(i - from) * kv.head_dim);
+    turn(kv.key(row, i), kv.head_dim, own, -kv.position[kv.slot(row, i)], keys.data() + static_cast<std::int64_t>(i - from) * kv.head_dim);
   return keys;
 }
 
@@ -82,7 +87,7 @@ void train_row(const TrainCodes& a, std::int32_t row) {
   const std::int32_t d = a.kv.head_dim, codes = a.codes[row];
   const Matrix root = root_of(a.gram[row], d);
   MatrixMap(a.root[row], d, d) = root;
-  const Matrix keys = keys_before_rope(a.kv, row, 0, a.kv.len[row], a.rope_base), y = keys * root;
+  const Matrix keys = keys_before_rope(a.kv, row, 0, a.kv.len[row], a.frequencies), y = keys * root;
   Matrix centers(codes, d);
   MatrixMap out(a.centers[row], codes, d);
   const std::vector<Eigen::Index> seeds = first_centers(y, codes, static_cast<std::uint64_t>(a.seeds[row]));
@@ -110,7 +115,8 @@ void run_cpu(const TurnQueries& a) {
     for (std::int32_t t = 0; t < a.queries[s].count; ++t)
       for (std::int32_t h = 0; h < a.num_heads; ++h) {
         const std::int64_t at = t * width + static_cast<std::int64_t>(h) * a.head_dim;
-        turn(a.queries[s].data + at, a.head_dim, a.rope_base, a.position - (a.queries[s].first_position + t), a.out[s] + at);
+        turn(a.queries[s].data + at, a.head_dim, of_sequence(a.frequencies, s, a.head_dim), a.position - (a.queries[s].first_position + t),
+             a.out[s] + at);
       }
 }
 
@@ -126,7 +132,7 @@ void run_cpu(const AssignCodes& a) {
   for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
     if (a.to[r] <= a.from[r]) continue;
     const ConstMap root(a.root[r], d, d), centers(a.centers[r], a.codes[r], d);
-    nearest(keys_before_rope(a.kv, r, a.from[r], a.to[r], a.rope_base) * root, centers * root, which);
+    nearest(keys_before_rope(a.kv, r, a.from[r], a.to[r], a.frequencies) * root, centers * root, which);
     std::copy(which.begin(), which.end(), a.code[r] + a.from[r]);
   }
 }

@@ -8,11 +8,13 @@ namespace kvlab {
 struct LinearShape {
   std::int64_t m = 0, n = 0, k = 0;
   std::int64_t activation_bytes = 2;  // of one element of in and out
-  std::int64_t weight_bits = 16;      // of one weight
+  double weight_bits = 16;            // of one weight, with its share of the scales
 };
 
 // Every operand crosses HBM once.
-constexpr std::int64_t weight_bytes(const LinearShape& s) { return s.n * s.k * s.weight_bits / 8; }
+constexpr std::int64_t weight_bytes(const LinearShape& s) {
+  return static_cast<std::int64_t>(static_cast<double>(s.n * s.k) * s.weight_bits / 8);
+}
 constexpr std::int64_t bytes(const LinearShape& s) { return s.m == 0 ? 0 : s.m * (s.k + s.n) * s.activation_bytes + weight_bytes(s); }
 // A multiply and an add per weight and token.
 constexpr std::int64_t flops(const LinearShape& s) { return 2 * s.m * s.n * s.k; }

@@ -18,7 +18,7 @@ struct DeviceLinear {
 };
 
 constexpr LinearShape shape(const DeviceLinear& a) {
-  return {a.tokens, a.out_dim, a.in_dim, element_bytes(a.type), 8 * element_bytes(a.type)};
+  return {a.tokens, a.out_dim, a.in_dim, element_bytes(a.type), 8.0 * static_cast<double>(element_bytes(a.type))};
 }
 void run_cuda(const DeviceLinear& a, CudaContext& cuda);
 
@@ -33,7 +33,9 @@ struct DeviceProject {
 };
 
 // Of one row; with r_step = 0 its bytes count r for each row although it is read once.
-constexpr LinearShape shape(const DeviceProject& a) { return {a.tokens, a.rank, a.dim, element_bytes(a.type), 8 * element_bytes(a.type)}; }
+constexpr LinearShape shape(const DeviceProject& a) {
+  return {a.tokens, a.rank, a.dim, element_bytes(a.type), 8.0 * static_cast<double>(element_bytes(a.type))};
+}
 void run_cuda(const DeviceProject& a, CudaContext& cuda);
 
 }  // namespace kvlab

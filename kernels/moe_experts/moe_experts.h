@@ -10,7 +10,8 @@ namespace kvlab {
 struct MoeExpertsShape {
   std::int64_t tokens = 0, hidden = 0, intermediate = 0;
   std::int64_t experts = 1, experts_per_token = 1, ranks = 1;
-  std::int64_t activation_bytes = 2, weight_bits = 16;
+  std::int64_t activation_bytes = 2;
+  double weight_bits = 16;  // with their share of the scales
   bool gated = true;
 };
 
@@ -25,8 +26,8 @@ constexpr std::int64_t pairs_per_rank(const MoeExpertsShape& s) { return (s.toke
 constexpr std::int64_t weights_per_expert(const MoeExpertsShape& s) { return (s.gated ? 3 : 2) * s.hidden * s.intermediate; }
 
 inline std::int64_t bytes(const MoeExpertsShape& s) {
-  const double weights = expected_experts(s) / static_cast<double>(s.ranks) * static_cast<double>(weights_per_expert(s)) *
-                         static_cast<double>(s.weight_bits) / 8.0;
+  const double weights =
+      expected_experts(s) / static_cast<double>(s.ranks) * static_cast<double>(weights_per_expert(s)) * s.weight_bits / 8.0;
   return std::llround(weights) + 2 * pairs_per_rank(s) * (s.hidden + s.intermediate) * s.activation_bytes;
 }
 constexpr std::int64_t flops(const MoeExpertsShape& s) { return 2 * pairs_per_rank(s) * weights_per_expert(s); }

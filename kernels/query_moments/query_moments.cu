@@ -15,7 +15,8 @@ struct Moments {
   const Queries* queries;
   const std::int32_t* future_begin;
   std::int32_t sequences, heads, d, skip, num_future, chunks;
-  double rope_base, divisor_less;  // covariance over n - divisor_less
+  const float* frequencies;        // [sequences, d / 2]; null: no rotation
+  double magnitude, divisor_less;  // covariance over n - divisor_less
   float* partial_mean;             // [sequences, chunks, heads * d]
   double* raw_mean;                // [sequences, heads * d]
   double* rotation;                // [sequences, d / 2, 2] mean cosine and sine
@@ -50,14 +51,14 @@ struct Rotate : Moments {
   __device__ std::int64_t count(int) const { return d / 2; }
   __device__ void operator()(int s, std::int64_t i) const {
     double cosine = 1, sine = 0;
-    if (rope_base != 0) {
-      const auto frequency = static_cast<float>(1.0 / pow(rope_base, 2.0 * static_cast<double>(i) / d));
+    if (frequencies != nullptr) {
+      const float frequency = frequencies[std::int64_t{s} * (d / 2) + i];
       cosine = 0;
       for (int p = 0; p < num_future; ++p) {
         const float angle = static_cast<float>(future_begin[s] + p) * frequency;
         cosine += static_cast<double>(cosf(angle)), sine += static_cast<double>(sinf(angle));
       }
-      cosine /= num_future, sine /= num_future;
+      cosine = cosine / num_future * magnitude, sine = sine / num_future * magnitude;
     }
     rotation[(std::int64_t{s} * (d / 2) + i) * 2] = cosine, rotation[(std::int64_t{s} * (d / 2) + i) * 2 + 1] = sine;
   }
@@ -135,7 +136,9 @@ void run_cuda(const QueryMoments& a, CudaContext& cuda) {
   const auto chunks = static_cast<std::int32_t>(ceil_div(most, kChunk));
   const std::int64_t width = std::int64_t{a.q_heads} * a.head_dim, all_heads = std::int64_t{a.num_sequences} * a.q_heads;
   const std::int64_t square = std::int64_t{a.head_dim} * a.head_dim, lines = std::int64_t{a.num_sequences} * chunks;
-  const auto [queries, future] = upload_all(cuda, host_array(a.queries, a.num_sequences), host_array(a.future_begin, a.num_sequences));
+  const auto [queries, future, frequencies] =
+      upload_all(cuda, host_array(a.queries, a.num_sequences), host_array(a.future_begin, a.num_sequences),
+                 host_array(a.frequencies, std::int64_t{a.num_sequences} * (a.head_dim / 2)));
   const Moments moments{queries,
                         future,
                         a.num_sequences,
@@ -144,7 +147,8 @@ void run_cuda(const QueryMoments& a, CudaContext& cuda) {
                         a.skip_tokens,
                         a.num_future,
                         chunks,
-                        a.rope_base,
+                        frequencies,
+                        double{a.magnitude},
                         a.unbiased ? 1.0 : 0.0,
                         cuda.scratch<float>(lines * width),
                         cuda.scratch<double>(a.num_sequences * width),

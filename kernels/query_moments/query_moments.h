@@ -15,7 +15,8 @@ struct QueryMoments {
   std::int32_t skip_tokens = 0;
   bool unbiased = false;  // covariance with divisor n - 1 instead of n
   bool wants_covariance = true;
-  double rope_base = 0;                        // 0: no rotation
+  const float* frequencies = nullptr;          // [num_sequences, head_dim / 2] radians per position, in host memory; null: no rotation
+  float magnitude = 1;                         // of the rotation: what RoPE scaling multiplies cosines and sines by
   const std::int32_t* future_begin = nullptr;  // [num_sequences]
   std::int32_t num_future = 1;
   float* mean = nullptr;        // [num_sequences, q_heads, head_dim] out

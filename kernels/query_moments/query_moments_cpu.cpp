@@ -15,15 +15,15 @@ using Map = Eigen::Map<const Matrix, 0, Eigen::OuterStride<>>;
 Eigen::MatrixXd mean_rotation(const QueryMoments& a, std::int32_t sequence) {
   const Eigen::Index d = a.head_dim, half = d / 2;
   Eigen::MatrixXd rotation = Eigen::MatrixXd::Identity(d, d);
-  if (a.rope_base == 0) return rotation;
+  if (a.frequencies == nullptr) return rotation;
   for (Eigen::Index i = 0; i < half; ++i) {
-    const auto frequency = static_cast<float>(1.0 / std::pow(a.rope_base, 2.0 * static_cast<double>(i) / static_cast<double>(d)));
+    const float frequency = a.frequencies[sequence * half + i];
     double cos = 0, sin = 0;
     for (std::int32_t p = 0; p < a.num_future; ++p) {
       const float angle = static_cast<float>(a.future_begin[sequence] + p) * frequency;
       cos += static_cast<double>(std::cos(angle)), sin += static_cast<double>(std::sin(angle));
     }
-    cos /= a.num_future, sin /= a.num_future;
+    cos = cos / a.num_future * double{a.magnitude}, sin = sin / a.num_future * double{a.magnitude};
     rotation(i, i) = rotation(i + half, i + half) = cos;
     rotation(i, i + half) = -sin;
     rotation(i + half, i) = sin;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/append_kv/append_rows.h"
+#include "kernels/rope/rotary.h"
 #include "policies/kv/kv_pages.h"
 
 namespace kvlab {
@@ -14,7 +15,7 @@ namespace kvlab {
 struct ModelShape {
   std::int32_t num_layers = 0, q_heads = 0, kv_heads = 0, head_dim = 0, hidden_dim = 0;
   std::int32_t kv_bytes = 2;  // of one stored element of the uncompressed cache
-  double rope_base = 0;       // 0: no RoPE
+  RopeForm rope = {};
   [[nodiscard]] std::int32_t group() const { return q_heads / kv_heads; }
 };
 

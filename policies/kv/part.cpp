@@ -13,6 +13,7 @@ void Needs::add(const Needs& other) {
   window_queries = std::max(window_queries, other.window_queries);
   pre_rope_queries |= other.pre_rope_queries;
   pre_rope_keys |= other.pre_rope_keys;
+  turns |= other.turns;
   output_weights |= other.output_weights;
   hidden |= other.hidden;
   token_ids |= other.token_ids;

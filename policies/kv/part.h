@@ -26,6 +26,7 @@ struct Needs {
   std::int32_t window_queries = 0;  // the last w queries of the prompt, kept across chunks
   bool pre_rope_queries = false;    // of the whole prompt
   bool pre_rope_keys = false;
+  bool turns = false;           // turns queries or keys by rotary positions itself
   bool output_weights = false;  // W_o
   bool hidden = false;          // the attention layer's input
   bool token_ids = false;

@@ -10,6 +10,7 @@ class PowerOfTwo final : public Router {
  public:
   explicit PowerOfTwo(Params&) {}
 
+  [[nodiscard]] bool is_random() const override { return true; }
   void set_seed(std::uint64_t seed) override { seed_ = seed; }
 
   ReplicaId route(const Arrival& arrival, const FleetView& fleet) override {

@@ -12,6 +12,7 @@ class Random final : public Router {
  public:
   explicit Random(Params& p) : sticky_(p.flag("sticky_sessions", false, "whether requests of one session go to one replica")) {}
 
+  [[nodiscard]] bool is_random() const override { return true; }
   void set_seed(std::uint64_t seed) override { seed_ = seed; }
   [[nodiscard]] bool reads_load() const override { return false; }
 

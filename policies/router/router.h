@@ -40,6 +40,8 @@ class Router {
   virtual ReplicaId route(const Arrival& arrival, const FleetView& fleet) = 0;
   // False: the choice does not look at the fleet's load, so hosts need not bring every replica up to this instant.
   [[nodiscard]] virtual bool reads_load() const { return true; }
+  // Draws by the seed, so that runs with different seeds differ.
+  [[nodiscard]] virtual bool is_random() const { return false; }
   virtual void set_seed(std::uint64_t /*seed*/) {}
 };
 

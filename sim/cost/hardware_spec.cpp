@@ -21,6 +21,8 @@ double HardwareSpec::peak_flops(Dtype dtype) const {
       return bf16_flops > 0 ? bf16_flops : fp16_flops;
     case Dtype::kFp8:
       return fp8_flops > 0 ? fp8_flops : fp16_flops;
+    case Dtype::kFp4:
+      return fp4_flops > 0 ? fp4_flops : peak_flops(Dtype::kBf16);
     case Dtype::kInt8:
       return int8_ops > 0 ? int8_ops : fp16_flops;
     case Dtype::kFp32:
@@ -43,6 +45,7 @@ HardwareSpec load_hardware_spec(const std::string& name_or_path, const std::stri
   h.fp16_flops = p.required<double>("fp16_flops", 1e9, kMaxRate, "dense fp16 tensor FLOP/s with fp32 sums");
   h.bf16_flops = p.optional<double>("bf16_flops", 0, 0, kMaxRate, "dense bf16 tensor FLOP/s; 0: none, fp16 is used");
   h.fp8_flops = p.optional<double>("fp8_flops", 0, 0, kMaxRate, "dense fp8 tensor FLOP/s; 0: none, fp16 is used");
+  h.fp4_flops = p.optional<double>("fp4_flops", 0, 0, kMaxRate, "dense fp4 tensor FLOP/s; 0: none, bf16 is used");
   h.int8_ops = p.optional<double>("int8_ops_per_s", 0, 0, kMaxRate, "dense int8 tensor operations/s; 0: none, fp16 is used");
   h.pcie_bytes_per_s = p.required<double>("pcie_bytes_per_s", 1e8, kMaxRate, "PCIe bandwidth, one direction");
   h.link_bytes_per_s =

@@ -15,12 +15,13 @@ struct HardwareSpec {
   std::int64_t memory_bytes = 0;
   double memory_bytes_per_s = 0;
   std::int64_t l2_bytes = 0;
-  double fp16_flops = 0, bf16_flops = 0, fp8_flops = 0, int8_ops = 0;  // dense tensor-core rates, fp32 sums; 0: not supported
-  double link_bytes_per_s = 0;                                         // GPU to GPU, one direction: NVLink where there is one, else PCIe
-  double pcie_bytes_per_s = 0;                                         // GPU to host, one direction
-  double link_latency_ns = 0;                                          // of one hop of a collective
-  double launch_ns = 0;                                                // of one kernel
-  double flops_frac = 0, bandwidth_frac = 0;                           // of peak that kernels reach
+  double fp16_flops = 0, bf16_flops = 0, fp8_flops = 0, fp4_flops = 0,
+         int8_ops = 0;                        // dense tensor-core rates, fp32 sums; 0: not supported
+  double link_bytes_per_s = 0;                // GPU to GPU, one direction: NVLink where there is one, else PCIe
+  double pcie_bytes_per_s = 0;                // GPU to host, one direction
+  double link_latency_ns = 0;                 // of one hop of a collective
+  double launch_ns = 0;                       // of one kernel
+  double flops_frac = 0, bandwidth_frac = 0;  // of peak that kernels reach
 
   // Peak rate of the tensor cores for activations of `dtype`; where they lack it, the rate of the type it is computed in.
   [[nodiscard]] double peak_flops(Dtype dtype) const;

@@ -143,6 +143,9 @@ void apply_lint(Profile& profile, const CostSetup& setup, bool keeps_impossible)
 }
 
 void use_profile(CostSetup& setup, Profile profile, const ProfileChoice& choice, const std::shared_ptr<const RooflinePrices>& roofline) {
+  if (!setup.model.expert_layers.empty())
+    throw InputError(setup.model.name +
+                     " has layers with experts and without, and a profile has one table for each operation; leave 'profile' out");
   check_attention(profile);
   profile.kv_reads = choice.kv_reads.value_or(profile.kv_reads);
   if (!choice.fills_gaps) check_coverage(profile, setup.model);
@@ -217,7 +220,7 @@ std::unique_ptr<CostModel> make_cost_model(const CostSetup& setup) {
 
 std::int64_t default_reserve_bytes(const CostSetup& setup, std::int64_t max_batched_tokens, std::int64_t max_rows) {
   const ModelSpec& m = setup.model;
-  const std::int64_t mlp = m.is_moe() ? m.experts_per_token * m.moe_intermediate + m.shared_intermediate : m.intermediate;
+  const std::int64_t mlp = std::max(m.experts_per_token * m.moe_intermediate + m.shared_intermediate, m.intermediate);
   const std::int64_t widths = kLiveHidden * m.hidden + (m.gated_mlp ? 3 : 2) * mlp / setup.parallel.tp;
   const std::int64_t tokens = (max_batched_tokens + setup.parallel.data_ranks() - 1) / setup.parallel.data_ranks();
   constexpr std::int64_t kFp32 = 4;

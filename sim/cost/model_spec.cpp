@@ -11,6 +11,11 @@
 #include "serving/attention_windows.h"
 #include "serving/default_kv_heads.h"
 #include "serving/longest_text.h"
+#include "sim/cost/model_experts.h"
+#include "sim/cost/model_families.h"
+#include "sim/cost/model_file.h"
+#include "sim/cost/model_keys.h"
+#include "sim/cost/quantization.h"
 
 namespace kvlab {
 
@@ -20,38 +25,13 @@ constexpr std::int64_t kMaxWidth = 1 << 20;
 constexpr std::array kDtypes{std::pair{"float16", Dtype::kFp16}, std::pair{"bfloat16", Dtype::kBf16}, std::pair{"float32", Dtype::kFp32},
                              std::pair{"fp8", Dtype::kFp8}, std::pair{"int8", Dtype::kInt8}};
 
-using Text = const char*;
-
-std::int64_t count(Params& p, const std::string& key, Text meaning) { return p.required<std::int64_t>(key, 1, kMaxWidth, meaning); }
-
-// The first of several names for one thing that the file uses; 0 where it uses none.
-std::int64_t any_of(Params& p, std::initializer_list<Text> keys, Text meaning) {
-  for (const Text key : keys) {
-    if (p.has(key)) return p.required<std::int64_t>(key, 0, kMaxWidth, meaning);
-  }
-  return 0;
+// A size that the family may have a default of.
+std::int64_t size(Params& p, const char* key, std::int64_t fallback, std::int64_t max, const char* meaning) {
+  return fallback > 0 ? p.optional<std::int64_t>(key, fallback, 1, max, meaning) : p.required<std::int64_t>(key, 1, max, meaning);
 }
 
-bool is_one_of(const std::string& name, const std::set<std::string>& names) { return names.contains(name); }
-
-// What a model_type implies where the file is silent: the defaults of its configuration class in Hugging Face transformers.
-void apply_family(ModelSpec& m) {
-  const bool is_opt = m.family == "opt";
-  m.gated_mlp = !is_one_of(m.family, {"opt", "gpt_neox", "gptj", "falcon", "phi", "bloom", "starcoder2"});
-  m.tied_embeddings = is_opt || is_one_of(m.family, {"gemma", "gemma2", "gemma3_text"});
-  m.qkv_bias = is_opt || is_one_of(m.family, {"qwen2", "qwen2_moe"});
-  m.qk_norm = is_one_of(m.family, {"qwen3", "qwen3_moe", "gemma3_text"});
-  m.dense_bias = m.norm_bias = m.learned_positions = is_opt;
-}
-
-void read_experts(Params& p, ModelSpec& m) {
-  m.experts = any_of(p, {"num_local_experts", "num_experts", "n_routed_experts"}, "routed experts per layer");
-  if (m.experts == 0) return;
-  m.experts_per_token = p.required<std::int64_t>("num_experts_per_tok", 1, m.experts, "experts each token is sent to");
-  m.moe_intermediate = any_of(p, {"moe_intermediate_size"}, "width of one expert");
-  if (m.moe_intermediate == 0) m.moe_intermediate = count(p, "intermediate_size", "width of one expert");  // Mixtral
-  m.shared_intermediate = any_of(p, {"shared_expert_intermediate_size"}, "width of the expert every token uses");
-  m.intermediate = 0;
+bool has_key(const Family& family, std::string_view key) {
+  return std::find(family.keys.begin(), family.keys.end(), key) != family.keys.end();
 }
 
 void read_dtypes(Params& p, ModelSpec& m) {
@@ -60,48 +40,96 @@ void read_dtypes(Params& p, ModelSpec& m) {
   m.dtype = parse_dtype(named, p.owner() + ": '" + key + "'");
   m.kv_dtype =
       parse_dtype(p.text("kv_cache_dtype", dtype_name(m.dtype), "type of cached keys and values"), p.owner() + ": 'kv_cache_dtype'");
-  m.weight_bits = bits(m.dtype);
-  if (!p.has("quantization_config")) return;
-  Params q = p.child("quantization_config", "quantization_config");
-  const bool is_fp8 = q.text("quant_method", "", "how weights are quantized").find("fp8") != std::string::npos;
-  m.weight_bits = q.optional<std::int64_t>("bits", is_fp8 ? 8 : m.weight_bits, 1, 32, "bits of a quantized weight");
+  m.attention_weights = m.mlp_weights = m.expert_weights = m.head_weights = WeightFormat::of(m.dtype);
 }
 
-// Keys that the file sets to null, which some families read in another way than a missing one.
-struct Nulls {
-  bool kv_heads = false, window = false;
-};
+void read_weight_formats(Params& p, const ModelFile& file, ModelSpec& m) {
+  const bool kv_is_given = p.has("kv_cache_dtype");
+  if (p.has("quantization_config")) {
+    Params q = p.child("quantization_config", "quantization_config");
+    read_quantization(q, kv_is_given, m);
+  } else if (file.quantization != nullptr) {
+    Params q(file.quantization, std::make_shared<Choices>(), "quantization '" + file.quantization->name + "'");
+    read_quantization(q, kv_is_given, m);
+  }
+}
 
-void read_heads(Params& p, const Nulls& nulls, ModelSpec& m) {
-  m.q_heads = count(p, "num_attention_heads", "query heads");
-  const std::int64_t untold = nulls.kv_heads ? m.q_heads : default_kv_heads(m.family, m.q_heads);
+void read_heads(Params& p, const Family& family, const ModelFile& file, ModelSpec& m) {
+  m.q_heads = size(p, "num_attention_heads", family.sizes.q_heads, kMaxWidth, "query heads");
+  const std::int64_t of_family = family.sizes.kv_heads > 0 ? family.sizes.kv_heads : default_kv_heads(m.family, m.q_heads);
+  const std::int64_t untold = file.has_null_kv_heads ? m.q_heads : of_family;
   if (!p.has("num_key_value_heads") && m.q_heads % untold != 0)
     p.fail_at("num_attention_heads", "num_key_value_heads is missing, and num_attention_heads is not a multiple of the " +
                                          std::to_string(untold) + " that " + m.family + " has then");
   m.kv_heads = p.optional<std::int64_t>("num_key_value_heads", untold, 1, m.q_heads, "KV heads");
   if (m.q_heads % m.kv_heads != 0) p.fail_at("num_key_value_heads", "num_attention_heads is not a multiple of num_key_value_heads");
-  const bool has_default = m.family == "qwen3";
-  if (!has_default && !p.has("head_dim") && m.hidden % m.q_heads != 0)
+  const std::int64_t head_dim = family.sizes.head_dim;
+  if (head_dim == 0 && !p.has("head_dim") && m.hidden % m.q_heads != 0)
     p.fail_at("hidden_size", "hidden_size is not a multiple of num_attention_heads; give head_dim");
-  m.head_dim = p.optional<std::int64_t>("head_dim", has_default ? 128 : m.hidden / m.q_heads, 1, 1 << 14, "channels of one head");
+  m.head_dim = p.optional<std::int64_t>("head_dim", head_dim > 0 ? head_dim : m.hidden / m.q_heads, 1, 1 << 14, "channels of one head");
+}
+
+void read_biases(Params& p, const Family& family, ModelSpec& m) {
+  m.qkv_bias = family.qkv_bias, m.o_bias = family.o_bias, m.mlp_bias = family.mlp_bias;
+  const auto flag = [&](const char* key, bool fallback) {
+    return has_key(family, key) ? p.flag(key, fallback, "biases of linear layers") : fallback;
+  };
+  for (const char* key : {"attention_bias", "qkv_bias", "use_bias", "bias"}) {
+    if (!p.has(key) || !has_key(family, key)) continue;
+    m.qkv_bias = flag(key, false);
+    m.o_bias = m.qkv_bias && family.bias_reaches_o && std::string_view(key) != "qkv_bias";
+    if (std::string_view(key) == "use_bias") m.mlp_bias = m.qkv_bias;
+  }
+  m.o_bias = flag("attention_out_bias", m.o_bias);
+  m.mlp_bias = flag("mlp_bias", m.mlp_bias);
+  m.has_sinks = family.has_sinks;
+}
+
+void read_norms(Params& p, const Family& family, ModelSpec& m) {
+  m.norms = family.norms;
+  m.norm_bias = family.norm_bias;
+  m.norm_parameters = family.norm_has_weights ? m.hidden * (m.norm_bias ? 2 : 1) : 0;
+  const bool is_default = family.qk_norm == QkNorm::kWithoutWeights || !has_key(family, "use_qk_norm");
+  const bool is_on = has_key(family, "use_qk_norm") ? p.flag("use_qk_norm", is_default, "norm of each query and key head") : is_default;
+  const QkNorm norm = is_on ? family.qk_norm : QkNorm::kNone;
+  m.qk_norm = norm != QkNorm::kNone;
+  if (norm == QkNorm::kPerHead) m.qk_norm_parameters = 2 * m.head_dim;
+  if (norm == QkNorm::kWide) m.qk_norm_parameters = (m.q_heads + m.kv_heads) * m.head_dim;
+}
+
+// Layers without K and V would be taken for layers with them.
+void check_layer_types(Params& p, const std::vector<std::string>& types) {
+  static const std::set<std::string> known{"full_attention", "sliding_attention", "chunked_attention"};
+  for (const std::string& type : types)
+    if (!known.contains(type))
+      p.fail_at("layer_types",
+                "'layer_types' has '" + type + "', which is not priced; priced: " + join({known.begin(), known.end()}, ", "));
+  for (const std::string& type : p.words("attn_type_list", "of each layer its attention"))
+    if (type != "1") p.fail_at("attn_type_list", "'attn_type_list' has layers of type " + type + ", linear attention, which is not priced");
 }
 
 // A window counts only where every layer has the same: models that mix layers are priced as full attention.
-void read_window(Params& p, const Nulls& nulls, ModelSpec& m) {
+void read_window(Params& p, const ModelFile& file, ModelSpec& m) {
   WindowKeys keys{m.family, m.layers};
-  if (nulls.window) keys.sliding_window = 0;
+  if (file.has_null_window) keys.sliding_window = 0;
   if (p.has("sliding_window")) keys.sliding_window = p.required<std::int64_t>("sliding_window", 0, kMaxWidth, "tokens a query sees");
   if (p.has("use_sliding_window")) keys.use_sliding_window = p.flag("use_sliding_window", false, "whether sliding_window applies");
   if (p.has("max_window_layers"))
     keys.max_window_layers = p.required<std::int64_t>("max_window_layers", 0, kMaxWidth, "the first layer with a window");
-  if (p.has("sliding_window_pattern"))
+  if (p.has("sliding_window_pattern") && !p.has("layer_types"))
     keys.sliding_window_pattern = p.required<std::int64_t>("sliding_window_pattern", 0, kMaxWidth, "every so many layers one sees all");
   keys.layer_types = p.words("layer_types", "of each layer its attention");
+  check_layer_types(p, keys.layer_types);
   if (!keys.layer_types.empty() && keys.layer_types.size() != static_cast<std::size_t>(m.layers))
     p.fail_at("layer_types", "'layer_types': expected one type for each of " + std::to_string(m.layers) + " layers");
   const std::vector<std::int64_t> windows = attention_windows(keys);
   const bool are_same = std::all_of(windows.begin(), windows.end(), [&](std::int64_t w) { return w == windows.front(); });
   m.sliding_window = windows.empty() || !are_same ? 0 : windows.front();
+  const auto with = std::count_if(windows.begin(), windows.end(), [](std::int64_t w) { return w > 0; });
+  if (are_same || windows.empty()) return;
+  m.remarks.push_back(std::to_string(with) + " of " + std::to_string(m.layers) + " layers see a window of " +
+                      std::to_string(*std::max_element(windows.begin(), windows.end())) +
+                      " tokens; their KV and attention are priced as those of layers that see all");
 }
 
 // A scaling of a kind that is not known, or without a factor, leaves the length as it is: it changes no cost.
@@ -116,37 +144,61 @@ std::int64_t read_longest_text(Params& p, std::int64_t max_positions) {
   return longest_text(kind, factor, original, max_positions);
 }
 
-void refuse_unknown_architectures(Params& p) {
-  if (p.has("kv_lora_rank")) p.fail_at("kv_lora_rank", "multi-head latent attention is not priced; use a model with plain K and V");
-  if (p.has("decoder_layers") && p.has("encoder_layers")) p.fail_at("encoder_layers", "encoder-decoder models are not priced");
+// A checkpoint for something else than generating text has no head, or another one.
+void check_architectures(Params& p) {
+  for (const std::string& name : p.words("architectures", "model classes")) {
+    for (const char* end :
+         {"ForSequenceClassification", "ForTokenClassification", "ForMaskedLM", "ForQuestionAnswering", "RewardModel", "Model"})
+      if (name.ends_with(end) && !name.ends_with("LMHeadModel"))
+        p.fail_at("architectures",
+                  "'architectures' has " + name + ", which generates no text; a decoder-only model with its head is expected");
+  }
 }
 
-ModelSpec read_spec(Params& p, const std::string& name, const std::string& file, const Nulls& nulls) {
-  refuse_unknown_architectures(p);
+const Family& family_of(Params& p, const ModelFile& file) {
+  if (p.has("kv_lora_rank")) p.fail_at("kv_lora_rank", "multi-head latent attention is not priced; use a model with plain K and V");
+  if (p.has("decoder_layers") && p.has("encoder_layers")) p.fail_at("encoder_layers", "encoder-decoder models are not priced");
+  check_layer_types(p, p.words("layer_types", "of each layer its attention"));
+  if (file.family.empty()) return generic_family();
+  const Family* family = find_family(file.family);
+  if (family != nullptr) return *family;
+  const std::string_view why = why_not_priced(file.family);
+  p.fail_at("model_type", "model_type '" + file.family + "' is not priced" +
+                              (why.empty() ? "; priced: " + join(family_names(), ", ") : ": " + std::string(why)));
+}
+
+void read_lengths(Params& p, const Family& family, ModelSpec& m) {
+  m.max_positions = p.optional<std::int64_t>("max_position_embeddings", family.sizes.positions, 0, 1 << 30, "longest sequence");
+  const bool is_stretched = family.name == "gemma3_text";  // its max_position_embeddings are those after scaling
+  m.max_tokens = is_stretched ? m.max_positions : read_longest_text(p, m.max_positions);
+}
+
+ModelSpec read_spec(Params& p, const std::string& name, const std::string& path, const ModelFile& file) {
+  const Family& family = family_of(p, file);
+  check_model_keys(p, family);
+  check_architectures(p);
   ModelSpec m;
   m.name = name;
-  m.file = file;
-  m.family = p.text("model_type", "llama", "architecture family");
-  apply_family(m);
-  m.layers = p.required<std::int64_t>("num_hidden_layers", 1, 10'000, "layers");
-  m.hidden = count(p, "hidden_size", "width of the residual stream");
-  m.vocabulary = p.required<std::int64_t>("vocab_size", 1, 1 << 24, "tokens in the vocabulary");
-  m.max_positions = p.optional<std::int64_t>("max_position_embeddings", 0, 0, 1 << 30, "longest sequence");
-  m.max_tokens = read_longest_text(p, m.max_positions);
+  m.file = path;
+  m.family = file.family.empty() ? "llama" : file.family;
+  m.layers = size(p, "num_hidden_layers", family.sizes.layers, 10'000, "layers");
+  m.hidden = size(p, "hidden_size", family.sizes.hidden, kMaxWidth, "width of the residual stream");
+  m.vocabulary = size(p, "vocab_size", family.sizes.vocabulary, 1 << 24, "tokens in the vocabulary");
+  read_lengths(p, family, m);
   m.embedding_width = p.optional<std::int64_t>("word_embed_proj_dim", m.hidden, 1, kMaxWidth, "width of the embedding table");
-  read_heads(p, nulls, m);
-  read_experts(p, m);
-  if (!m.is_moe())
-    m.intermediate = m.family == "opt" ? count(p, "ffn_dim", "width of the MLP") : count(p, "intermediate_size", "width of the MLP");
-  m.gated_mlp = p.flag("gated_mlp", m.gated_mlp, "MLP of three matrices instead of two");
-  m.tied_embeddings = p.flag("tie_word_embeddings", m.tied_embeddings, "output head shares the embedding table");
-  if (p.has("attention_bias")) {
-    const bool has_bias = p.flag("attention_bias", false, "biases in the attention projections");
-    m.qkv_bias = m.qkv_bias || has_bias;
-    m.dense_bias = m.dense_bias && has_bias;
-  }
-  read_window(p, nulls, m);
+  read_heads(p, family, file, m);
+  m.gated_mlp = p.flag("gated_mlp", family.gated_mlp, "MLP of three matrices instead of two");
+  m.learned_positions = family.learned_positions;
+  read_mlps(p, family, m);
+  m.tied_embeddings = p.flag("tie_word_embeddings", family.tied_embeddings, "output head shares the embedding table");
+  read_biases(p, family, m);
+  read_norms(p, family, m);
+  read_window(p, file, m);
   read_dtypes(p, m);
+  read_weight_formats(p, file, m);
+  if (family.name == "llama4_text")
+    m.remarks.emplace_back("attention within chunks (attention_chunk_size) is priced as attention to all tokens");
+  if (file.is_multimodal) m.remarks.emplace_back("the text model alone: weights and work of vision or audio parts are not counted");
   return m;
 }
 
@@ -159,12 +211,15 @@ std::int64_t bits(Dtype dtype) {
     case Dtype::kFp8:
     case Dtype::kInt8:
       return 8;
+    case Dtype::kFp4:
+      return 4;
     default:
       return 16;
   }
 }
 
 const char* dtype_name(Dtype dtype) {
+  if (dtype == Dtype::kFp4) return "fp4";
   return std::find_if(kDtypes.begin(), kDtypes.end(), [&](const auto& d) { return d.second == dtype; })->first;
 }
 
@@ -182,64 +237,26 @@ ModelSpec load_model_spec(const std::string& name_or_path, const std::string& mo
   std::string file = name_or_path;
   if (std::filesystem::is_directory(file, ignored)) file += "/config.json";
   file = find_spec_file(file, models_folder, "model");
-  const std::shared_ptr<const ConfigFile> config = load_config(file);
-  Params p(without_nulls(*config), std::make_shared<Choices>(), "model '" + file + "'");
-  Params text = p.has("text_config") ? p.child("text_config", "model '" + file + "', text_config") : p;  // vision-language configs
-  const YAML::Node inner = p.has("text_config") ? config->root["text_config"] : config->root;
-  const auto is_null = [&](const char* key) { return inner[key].IsDefined() && inner[key].IsNull(); };
-  const Nulls nulls{is_null("num_key_value_heads"), is_null("sliding_window")};
+  const ModelFile read = load_model_file(file);
+  Params p(read.config, std::make_shared<Choices>(), "model '" + file + "'");
   const std::filesystem::path path(file);
   const std::string stem = path.stem().string();
-  return read_spec(text, stem == "config" ? path.parent_path().filename().string() : stem, file, nulls);
+  return read_spec(p, stem == "config" ? std::filesystem::absolute(path).lexically_normal().parent_path().filename().string() : stem, file,
+                   read);
 }
 
-Dtype compute_dtype(const ModelSpec& m) { return m.weight_bits == 8 && bits(m.dtype) > 8 ? Dtype::kFp8 : m.dtype; }
-
-std::int64_t attention_parameters(const ModelSpec& m) {
-  const std::int64_t q = m.q_heads * m.head_dim, kv = m.kv_heads * m.head_dim;
-  return m.hidden * (q + 2 * kv) + q * m.hidden + (m.qkv_bias ? q + 2 * kv : 0) + (m.dense_bias ? m.hidden : 0);
+WeightFormat WeightFormat::of(Dtype dtype) {
+  WeightFormat format;
+  format.bits = static_cast<double>(kvlab::bits(dtype));
+  format.share[static_cast<std::size_t>(dtype)] = 1;
+  return format;
 }
 
-std::int64_t dense_mlp_parameters(const ModelSpec& m) {
-  const std::int64_t matrices = m.gated_mlp ? 3 : 2;
-  if (m.is_moe()) return m.hidden * m.experts + matrices * m.hidden * m.shared_intermediate + (m.shared_intermediate > 0 ? m.hidden : 0);
-  return matrices * m.hidden * m.intermediate + (m.dense_bias ? m.intermediate + m.hidden : 0);
+Dtype compute_dtype(const ModelSpec& m) {
+  for (const Dtype dtype : {Dtype::kFp4, Dtype::kFp8, Dtype::kInt8})
+    for (const WeightFormat* format : {&m.attention_weights, &m.mlp_weights, &m.expert_weights})
+      if (format->share[static_cast<std::size_t>(dtype)] > 0) return dtype;
+  return m.dtype;
 }
-
-std::int64_t expert_parameters(const ModelSpec& m) { return m.experts * (m.gated_mlp ? 3 : 2) * m.hidden * m.moe_intermediate; }
-
-std::int64_t layer_parameters(const ModelSpec& m) {
-  const std::int64_t norms = 2 * m.hidden * (m.norm_bias ? 2 : 1) + (m.qk_norm ? 2 * m.head_dim : 0);
-  return attention_parameters(m) + dense_mlp_parameters(m) + expert_parameters(m) + norms;
-}
-
-namespace {
-
-std::int64_t embedding_parameters(const ModelSpec& m) {
-  constexpr std::int64_t kOptPositionOffset = 2;  // OPT's position table has two extra rows
-  const std::int64_t positions = m.learned_positions ? (m.max_positions + kOptPositionOffset) * m.hidden : 0;
-  const std::int64_t projections = m.embedding_width != m.hidden ? 2 * m.embedding_width * m.hidden : 0;
-  return m.vocabulary * m.embedding_width + positions + projections;
-}
-
-std::int64_t head_parameters(const ModelSpec& m) { return m.tied_embeddings ? 0 : m.vocabulary * m.embedding_width; }
-std::int64_t final_norm_parameters(const ModelSpec& m) { return m.hidden * (m.norm_bias ? 2 : 1); }
-
-}  // namespace
-
-std::int64_t total_parameters(const ModelSpec& m) {
-  return m.layers * layer_parameters(m) + embedding_parameters(m) + final_norm_parameters(m) + head_parameters(m);
-}
-
-std::int64_t weight_bytes(const ModelSpec& m, int tp, int pp, int ep) {
-  const std::int64_t layers = ceil_div(m.layers, pp);
-  const std::int64_t sharded = attention_parameters(m) + dense_mlp_parameters(m);
-  const std::int64_t in_layers = layers * (ceil_div(sharded, tp) + ceil_div(expert_parameters(m), ep > 1 ? ep : tp));
-  const std::int64_t outside = ceil_div(embedding_parameters(m), tp) + (pp == 1 ? ceil_div(head_parameters(m), tp) : 0);
-  const std::int64_t norms = layers * (layer_parameters(m) - sharded - expert_parameters(m)) + final_norm_parameters(m);
-  return ceil_div(in_layers * m.weight_bits, 8) + (outside + norms) * m.activation_bytes();
-}
-
-std::int64_t kv_bytes_per_token(const ModelSpec& m) { return 2 * m.layers * m.kv_heads * m.head_dim * bits(m.kv_dtype) / 8; }
 
 }  // namespace kvlab

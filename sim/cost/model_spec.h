@@ -1,17 +1,28 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace kvlab {
 
 // Number formats of weights, activations and KV.
-enum class Dtype : std::uint8_t { kFp16, kBf16, kFp32, kFp8, kInt8 };
+enum class Dtype : std::uint8_t { kFp16, kBf16, kFp32, kFp8, kInt8, kFp4 };
+inline constexpr std::size_t kNumDtypes = 6;
 [[nodiscard]] std::int64_t bits(Dtype dtype);
 [[nodiscard]] const char* dtype_name(Dtype dtype);
 [[nodiscard]] Dtype parse_dtype(const std::string& name, const std::string& place);  // InputError with the known names
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// How the matrices of one part of the model are stored, and the types that they are multiplied in.
+struct WeightFormat {
+  double bits = 16;                        // of a weight and its share of the scales: the mean over the part's matrices
+  std::array<double, kNumDtypes> share{};  // of the FLOPs by type; sums to 1
+
+  static WeightFormat of(Dtype dtype);
+};
 
 // The shape of a decoder-only transformer, as far as time and memory depend on it.
 struct ModelSpec {
@@ -23,33 +34,39 @@ struct ModelSpec {
   std::int64_t max_tokens = 0;       // the longest text: max_positions, or what RoPE scaling stretches them to; 0: not known
   std::int64_t embedding_width = 0;  // differs from hidden where the embedding is projected (OPT-350M)
   std::int64_t experts = 0, experts_per_token = 0, moe_intermediate = 0, shared_intermediate = 0;  // 0: no experts
+  std::vector<bool> expert_layers;  // [layers] those with experts, of models that have dense layers too; empty: all are alike
   std::int64_t sliding_window = 0;  // tokens each query sees in every layer; 0: all
+  std::int64_t norms = 2, norm_parameters = 0, qk_norm_parameters = 0;  // of a layer; norm_parameters: of one of hidden width
   bool gated_mlp = true, tied_embeddings = false, qk_norm = false;
-  bool qkv_bias = false, dense_bias = false;  // dense_bias: of attention output and MLP
+  bool qkv_bias = false, o_bias = false, mlp_bias = false, expert_bias = false;  // expert_bias: of experts and router
+  bool shared_gate = false, has_sinks = false;
   bool learned_positions = false, norm_bias = false;
-  Dtype dtype = Dtype::kBf16;  // of activations and, unless weight_bits says otherwise, weights
+  Dtype dtype = Dtype::kBf16;  // of activations and, unless a weight format says otherwise, weights
   Dtype kv_dtype = Dtype::kBf16;
-  std::int64_t weight_bits = 16;  // of the matrices inside layers; embedding and head keep dtype
+  std::string quantization;                                                   // how weights are quantized; "": not
+  WeightFormat attention_weights, mlp_weights, expert_weights, head_weights;  // mlp_weights: of shared experts too
+  std::vector<std::string> remarks;                                           // what is priced in a simpler way than it is computed
 
   [[nodiscard]] bool is_moe() const { return experts > 0; }
+  [[nodiscard]] bool has_experts(std::int64_t layer) const {
+    return is_moe() && (expert_layers.empty() || expert_layers[static_cast<std::size_t>(layer)]);
+  }
+  [[nodiscard]] std::int64_t num_expert_layers() const;
+  // The share of the layers with experts, and of those with a dense MLP.
+  [[nodiscard]] double expert_share() const { return static_cast<double>(num_expert_layers()) / static_cast<double>(layers); }
   [[nodiscard]] std::int64_t activation_bytes() const { return bits(dtype) / 8; }
 };
 
 // Reads a Hugging Face config.json, or YAML with the same keys. `name_or_path` is a file, a folder that holds config.json, or
-// a name in `models_folder`. Keys that this program has no use for are ignored, as a Hugging Face file has dozens of them;
-// InputError with file:line for a missing or senseless one, and for architectures whose cost the formulas do not cover.
+// a name in `models_folder`. A key that is absent has the default of its model_type's configuration class in transformers, and text_config
+// takes what it lacks from the outer keys. InputError with file:line for a missing or senseless key, one that is not understood, and
+// architectures whose cost the formulas do not cover.
 ModelSpec load_model_spec(const std::string& name_or_path, const std::string& models_folder);
 
-// The type its matrix products are computed in: 8-bit weights bring 8-bit activations, narrower ones are widened first.
+// The fastest type that matrix products are computed in: quantized activations have one of their own, weights alone are widened first.
 Dtype compute_dtype(const ModelSpec& m);
 
-// Parameters, counted exactly.
-std::int64_t attention_parameters(const ModelSpec& m);  // of one layer, norms excluded
-std::int64_t dense_mlp_parameters(const ModelSpec& m);  // of one layer: MLP, or router and shared expert
-std::int64_t expert_parameters(const ModelSpec& m);     // of one layer: all routed experts
-std::int64_t layer_parameters(const ModelSpec& m);
-std::int64_t total_parameters(const ModelSpec& m);
-
+std::int64_t total_parameters(const ModelSpec& m);  // exact
 // Bytes of weights on the fullest GPU when heads and MLPs are cut over tp ranks, experts over ep ranks (1: over tp), layers
 // over pp stages.
 std::int64_t weight_bytes(const ModelSpec& m, int tp = 1, int pp = 1, int ep = 1);

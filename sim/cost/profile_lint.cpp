@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <optional>
@@ -151,9 +152,9 @@ Work attention_work(const AttentionWork& work, std::int64_t window, const Point&
 
 // The table's second axis is the experts that ran, so weights are counted for these.
 Work moe_work(const ModelSpec& m, const Point& at) {
-  MoeExpertsShape s{at[0],         m.hidden,   m.moe_intermediate, m.experts, m.experts_per_token, 1, m.activation_bytes(),
-                    m.weight_bits, m.gated_mlp};
-  const std::int64_t weights = at[1] * weights_per_expert(s) * m.weight_bits / 8;
+  MoeExpertsShape s{
+      at[0], m.hidden, m.moe_intermediate, m.experts, m.experts_per_token, 1, m.activation_bytes(), m.expert_weights.bits, m.gated_mlp};
+  const std::int64_t weights = std::llround(static_cast<double>(at[1] * weights_per_expert(s)) * m.expert_weights.bits / 8);
   return {flops(s), weights + 2 * at[0] * m.hidden * m.activation_bytes()};
 }
 

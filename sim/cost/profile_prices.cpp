@@ -56,7 +56,7 @@ void ProfilePrices::add_ops(ProfileOp::Axis axis, bool in_layer, std::int64_t co
     price.add(std::max(1, op.per_layer) * value.ps, value.footing);
   }
   for (const OpWork& op : ops) {
-    if (!covers(op.name)) price.add(op.times * roofline_->op_ps(op), Footing::kExtrapolated);
+    if (!covers(op.name)) price.add(op.share * op.times * roofline_->op_ps(op), Footing::kExtrapolated);
   }
 }
 
@@ -103,7 +103,7 @@ TokenPrice ProfilePrices::tokens(std::int64_t tokens) const {
   Footing footing = Footing::kExtrapolated;
   const double ring = all_reduce(tokens, footing);
   price.layer_collective.add(2 * ring, footing);
-  price.layer_collective.add(2 * roofline_->layer_all_to_all_ps(tokens), Footing::kExtrapolated);
+  price.layer_collective.add(2 * model_.expert_share() * roofline_->layer_all_to_all_ps(tokens), Footing::kExtrapolated);
   price.once_collective.add(ring, footing);
   return price;
 }

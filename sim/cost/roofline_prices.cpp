@@ -27,13 +27,20 @@ RooflinePrices::RooflinePrices(ModelSpec model, HardwareSpec hardware, Parallel 
       hardware_(std::move(hardware)),
       parallel_(parallel),
       work_(model_, parallel_),
-      ps_per_flop_(kPsPerSecond / (hardware_.peak_flops(compute_dtype(model_)) * hardware_.flops_frac)),
-      ps_per_byte_(kPsPerSecond / (hardware_.memory_bytes_per_s * hardware_.bandwidth_frac)) {}
+      ps_per_flop_(kPsPerSecond / (hardware_.peak_flops(model_.dtype) * hardware_.flops_frac)),
+      ps_per_byte_(kPsPerSecond / (hardware_.memory_bytes_per_s * hardware_.bandwidth_frac)) {
+  for (std::size_t t = 0; t < kNumDtypes; ++t)
+    ps_per_flop_of_[t] = kPsPerSecond / (hardware_.peak_flops(static_cast<Dtype>(t)) * hardware_.flops_frac);
+}
 
-double RooflinePrices::body_ps(double flops, double bytes) const { return std::max(flops * ps_per_flop_, bytes * ps_per_byte_); }
+double RooflinePrices::body_ps(double flops, double bytes, const WeightFormat* format) const {
+  double ps_per_flop = format == nullptr ? ps_per_flop_ : 0;
+  for (std::size_t t = 0; format != nullptr && t < kNumDtypes; ++t) ps_per_flop += format->share[t] * ps_per_flop_of_[t];
+  return std::max(flops * ps_per_flop, bytes * ps_per_byte_);
+}
 
 double RooflinePrices::op_ps(const OpWork& op) const {
-  return body_ps(static_cast<double>(op.flops), static_cast<double>(op.bytes)) + launch_ps();
+  return body_ps(static_cast<double>(op.flops), static_cast<double>(op.bytes), op.format) + launch_ps();
 }
 
 double RooflinePrices::link_ps(std::int64_t bytes, std::int64_t hops) const {
@@ -59,11 +66,11 @@ TokenPrice RooflinePrices::tokens(std::int64_t tokens) const {
   TokenPrice price;
   std::vector<OpWork> ops;
   layer_ops(model_, parallel_, tokens, ops);
-  for (const OpWork& op : ops) price.layer.add(op.times * op_ps(op), Footing::kExtrapolated);
+  for (const OpWork& op : ops) price.layer.add(op.share * op.times * op_ps(op), Footing::kExtrapolated);
   ops.clear();
   step_ops(model_, parallel_, tokens, ops);
   for (const OpWork& op : ops) price.once.add(op.times * op_ps(op), Footing::kExtrapolated);
-  price.layer_collective = extrapolated(2 * layer_all_reduce_ps(tokens) + 2 * layer_all_to_all_ps(tokens));
+  price.layer_collective = extrapolated(2 * layer_all_reduce_ps(tokens) + 2 * model_.expert_share() * layer_all_to_all_ps(tokens));
   price.once_collective = extrapolated(layer_all_reduce_ps(tokens));  // of the embedding, whose table is cut by vocabulary
   return price;
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+
 #include "sim/cost/hardware_spec.h"
 #include "sim/cost/step_prices.h"
 #include "sim/cost/step_work.h"
@@ -30,14 +32,16 @@ class RooflinePrices final : public StepPrices {
   [[nodiscard]] const ModelSpec& model() const { return model_; }
 
  private:
-  [[nodiscard]] double body_ps(double flops, double bytes) const;
+  // format: of the weights; null: computed in the model's type.
+  [[nodiscard]] double body_ps(double flops, double bytes, const WeightFormat* format = nullptr) const;
   [[nodiscard]] double link_ps(std::int64_t bytes, std::int64_t hops) const;
 
   ModelSpec model_;
   HardwareSpec hardware_;
   Parallel parallel_;
   AttentionWork work_;  // of one rank
-  double ps_per_flop_, ps_per_byte_;
+  std::array<double, kNumDtypes> ps_per_flop_of_{};
+  double ps_per_flop_, ps_per_byte_;  // ps_per_flop_: of the model's type
 };
 
 }  // namespace kvlab

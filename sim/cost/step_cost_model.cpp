@@ -38,8 +38,11 @@ void add(StepCost& cost, const Work& work, std::int64_t times = 1) {
 Work sum(const std::vector<OpWork>& ops) {
   Work all;
   for (const OpWork& op : ops) {
-    all.flops += op.flops * op.times;
-    all.bytes += op.bytes * op.times;
+    const auto in_mean_layer = [&](std::int64_t n) {
+      return op.share == 1 ? n * op.times : std::llround(static_cast<double>(n * op.times) * op.share);
+    };
+    all.flops += in_mean_layer(op.flops);
+    all.bytes += in_mean_layer(op.bytes);
   }
   return all;
 }

@@ -18,14 +18,16 @@ namespace kvlab {
 struct OpWork {
   std::string_view name;
   std::int64_t flops = 0, bytes = 0;
-  int times = 1;  // in a layer, or in a step for operations outside layers
+  int times = 1;                         // in a layer, or in a step for operations outside layers
+  double share = 1;                      // of the layers that have it
+  const WeightFormat* format = nullptr;  // of the model: the types it is computed in; null: the model's type
 };
 
 struct Work {
   std::int64_t flops = 0, bytes = 0;
 };
 
-// Operations of one layer that depend on the number of tokens only: `tokens` of the whole replica.
+// Operations of one layer that depend on the number of tokens only: `tokens` of the whole replica. Where layers differ it is a mean layer.
 void layer_ops(const ModelSpec& m, const Parallel& p, std::int64_t tokens, std::vector<OpWork>& ops);
 // Operations once per step on its tokens: embedding, final_layernorm.
 void step_ops(const ModelSpec& m, const Parallel& p, std::int64_t tokens, std::vector<OpWork>& ops);

@@ -5,11 +5,12 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "sim/replay/trace_rope.h"
 
 namespace kvlab {
 
 ModelShape shape_of(const AttentionTrace& trace, std::int32_t kv_bytes) {
-  return {trace.num_layers, trace.q_heads, trace.kv_heads, trace.head_dim, trace.hidden_dim, kv_bytes, trace.rope_base};
+  return {trace.num_layers, trace.q_heads, trace.kv_heads, trace.head_dim, trace.hidden_dim, kv_bytes, rope_of(trace)};
 }
 
 void check_needs(const Needs& needs, const AttentionTrace& trace, const std::string& recipe) {
@@ -29,6 +30,7 @@ void check_needs(const Needs& needs, const AttentionTrace& trace, const std::str
           "--pass " + needs.pass);
   require(needs.pass_hidden, !needs.pass_hidden || !trace.passes.at(needs.pass).layers.front().hidden.empty(),
           "the attention layers' inputs in the extra pass", "--hidden");
+  if (needs.turns) check_rotation(trace, rope_of(trace));
 }
 
 TraceObserver::TraceObserver(const AttentionTrace& trace, const Needs& needs) : trace_(trace), needs_(needs) {}

@@ -70,8 +70,8 @@ TEST_F(Accounting, ALoadOfZeroIsTheTracesOwnInASweepToo) {
 
 TEST_F(Accounting, RejectedRequestsAreNamed) {
   const Called called = run({"--set", "max_model_len=50"});
-  EXPECT_THAT(called.out, HasSubstr("not served (run 0001): 100 of 100 requests were rejected; the first: "));
-  EXPECT_THAT(read("out/runs/0001/manifest.json"), HasSubstr("\"not_served\": \"100 of 100 requests were rejected"));
+  EXPECT_THAT(called.out, HasSubstr("not served (run " + run_id("out") + "): 100 of 100 requests were rejected; the first: "));
+  EXPECT_THAT(read(run_folder("out") / "manifest.json"), HasSubstr("\"not_served\": \"100 of 100 requests were rejected"));
 }
 
 TEST_F(Accounting, AFollowUpOfARejectedTurnArrivesAllTheSame) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "app/cli.h"
+#include "app/csv.h"
 
 namespace kvlab {
 
@@ -51,6 +52,21 @@ class AppTest : public ::testing::Test {
     std::ostringstream text;
     text << stream.rdbuf();
     return text.str();
+  }
+  // The id of the run in a row of a folder's summary.csv, and its folder.
+  static std::string run_id(const std::filesystem::path& folder, std::size_t row = 0) {
+    return read_csv(folder / "summary.csv").rows.at(row).at(0);
+  }
+  static std::filesystem::path run_folder(const std::filesystem::path& folder, std::size_t row = 0) {
+    return folder / "runs" / run_id(folder, row);
+  }
+  // Complete runs that a folder holds.
+  static std::size_t num_runs(const std::filesystem::path& folder) {
+    std::size_t count = 0;
+    std::error_code error;
+    for (const auto& run : std::filesystem::directory_iterator(folder / "runs", error))
+      count += run.path().filename().string().starts_with(".") ? 0 : 1;
+    return count;
   }
   static void write(const std::filesystem::path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
 

@@ -60,6 +60,59 @@ TEST_F(CompareTest, GradedAnswersMatchByTaskAndLength) {
   EXPECT_NE(called.out.find("-66.67%"), std::string::npos) << called.out;
 }
 
+TEST_F(CompareTest, OneSeedHasNoInterval) {
+  folder("a", "run,seed,ttft_mean_ms\n0001,1,100\n", kColumns);
+  folder("b", "run,seed,ttft_mean_ms\n0001,1,110\n", kColumns);
+  const Called called = call({"compare", "a", "b"});
+  EXPECT_NE(called.out.find("+10.00%"), std::string::npos) << called.out;
+  EXPECT_EQ(called.out.find("ci95"), std::string::npos) << called.out;
+  EXPECT_EQ(called.out.find("interval"), std::string::npos) << called.out;
+}
+
+// Seeds that change nothing are one run: three equal pairs are no certainty.
+TEST_F(CompareTest, EqualSeedsAreOne) {
+  folder("a", "run,seed,ttft_mean_ms,preemptions\n1,1,100,7\n2,2,100,7\n3,3,100,7\n", kColumns);
+  folder("b", "run,seed,ttft_mean_ms,preemptions\n1,1,110,7\n2,2,110,7\n3,3,110,7\n", kColumns);
+  const Called alike = call({"compare", "a", "b"});
+  EXPECT_NE(alike.out.find("1 pair of runs, the first of 3 that are alike: the seed changes nothing, n = 1"), std::string::npos)
+      << alike.out;
+  EXPECT_EQ(alike.out.find("ci95"), std::string::npos) << alike.out;
+  EXPECT_EQ(alike.out.find('*'), std::string::npos) << alike.out;
+  // Where seeds do differ, a metric that never varies has no interval either.
+  folder("b", "run,seed,ttft_mean_ms,preemptions\n1,1,110,8\n2,2,111,8\n3,3,112,8\n", kColumns);
+  const Called called = call({"compare", "a", "b"});
+  EXPECT_NE(called.out.find("3 pairs of runs\n"), std::string::npos) << called.out;
+  const std::string row = called.out.substr(called.out.find("\npreemptions"));
+  EXPECT_EQ(row.substr(0, row.find('\n', 1)).find_last_not_of(' '), row.find("+14.29%") + 6) << called.out;
+}
+
+TEST_F(CompareTest, RemarksOnOtherTraces) {
+  const std::string summary = "run,seed,ttft_mean_ms\n1,1,100\n";
+  const std::string columns = "run,request,session,arrival_ns,first_token_ns,last_token_ns,prompt_tokens,output_tokens,state\n";
+  const auto row = [](int request, const std::string& session, int arrival, int prompt, int output) {
+    return "1," + std::to_string(request) + "," + session + "," + std::to_string(arrival) + ",5,9," + std::to_string(prompt) + "," +
+           std::to_string(output) + ",completed\n";
+  };
+  struct Case {
+    std::string a, b, remark;  // "": none
+  };
+  const std::vector<Case> cases = {
+      {row(0, "", 1, 10, 3), row(0, "", 1, 10, 3), ""},
+      {row(0, "", 1, 10, 3), row(0, "", 1, 11, 3), "(1 and 1 requests)"},
+      {row(0, "", 1, 10, 3), row(0, "", 1, 10, 4), "(1 and 1 requests)"},
+      {row(0, "", 1, 10, 3) + row(1, "", 2, 10, 3), row(0, "", 1, 10, 3), "(2 and 1 requests)"},
+      {row(0, "", 1, 10, 3), row(0, "", 2, 10, 3), "the same requests arrive at other times"},
+      {row(0, "4", 1, 10, 3), row(0, "4", 2, 10, 3), ""},  // a session's turns arrive when the answers let them
+  };
+  for (const Case& c : cases) {
+    folder("a", summary, columns + c.a);
+    folder("b", summary, columns + c.b);
+    const std::string out = call({"compare", "a", "b"}).out;
+    EXPECT_EQ(out.find("remark: the traces differ") != std::string::npos, !c.remark.empty()) << out;
+    EXPECT_NE(out.find(c.remark), std::string::npos) << out;
+  }
+}
+
 TEST_F(CompareTest, NothingMatches) {
   folder("a", "run,router,seed,ttft_mean_ms\n0001,x,1,100\n", kColumns);
   folder("b", "run,router,seed,ttft_mean_ms\n0001,y,1,100\n", kColumns);

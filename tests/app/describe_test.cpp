@@ -1,5 +1,7 @@
 #include "app/describe.h"
 
+#include <gmock/gmock.h>
+
 #include <nlohmann/json.hpp>
 
 #include "tests/app/app_fixture.h"
@@ -42,6 +44,39 @@ TEST_F(DescribeTest, ParametersHaveUnitsRangesAndDefaults) {
     EXPECT_FALSE(p["meaning"].get<std::string>().empty());
   }
   EXPECT_TRUE(found);
+}
+
+// Weights and KV of a config.json, by its file or its folder, as 'model:' takes it.
+TEST_F(DescribeTest, AModelByItsPath) {
+  std::filesystem::create_directories("M");
+  write("M/config.json", R"({"model_type": "mixtral", "quantization_config": {"quant_method": "fp8"}})");
+  const Called folder = call({"describe", "M"}), file = call({"describe", "M/config.json"});
+  EXPECT_EQ(folder.status, 0) << folder.err;
+  EXPECT_EQ(folder.out, file.out);
+  for (const char* text :
+       {"M (models)", "parameters: 46.703 B", "weights: 46.97 GB", "quantized by fp8", "KV bytes per token: 131072 in bfloat16",
+        "32 with 8 experts of 14336, 2 per token", "weights of experts: 8 bits, computed in fp8"})
+    EXPECT_THAT(folder.out, testing::HasSubstr(text));
+  write("M/config.json", R"({"model_type": "bert"})");
+  const Called refused = call({"describe", "M"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.err, testing::HasSubstr("config.json:1:16: model_type 'bert' is not priced"));
+}
+
+// One bad file in profiles/models or profiles/hardware leaves the others as they are.
+TEST_F(DescribeTest, ABadFileIsListedAsBad) {
+  for (const char* folder : {"profiles/models", "profiles/hardware"}) std::filesystem::create_directories(folder);
+  write("profiles/models/good.yaml", "model_type: llama\n");
+  write("profiles/models/bad.yaml", "hidden_size: many\n");
+  write("profiles/hardware/bad.yaml", "source: [\n");
+  setenv("KVLAB_PROFILES", "profiles", 1);
+  const Called models = call({"list", "models"}), hardware = call({"list", "hardware"}), good = call({"describe", "good"});
+  EXPECT_EQ(models.status, 0) << models.err;
+  EXPECT_THAT(models.out, testing::HasSubstr("good"));
+  EXPECT_THAT(models.out, testing::HasSubstr("cannot be used: "));
+  EXPECT_EQ(hardware.status, 0) << hardware.err;
+  EXPECT_EQ(good.status, 0) << good.err;
+  EXPECT_THAT(good.out, testing::HasSubstr("6.738 B"));
 }
 
 TEST(UnitOf, Suffixes) {

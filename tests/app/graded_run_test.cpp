@@ -30,6 +30,11 @@ class GradedRun : public AppTest {
           "eval: eval.jsonl\n"
           "kv_policy: [{recipe: full}, {recipe: snapkv, budget_tokens: 4}, {recipe: streaming, budget_tokens: 40}]\n");
   }
+  // The folder of a sweep that was cut off.
+  static void make_partial() {
+    const ResultsFolder folder("out", load_experiment("graded.yaml", {}), ResultsFolder::Joins::kNo);
+    std::filesystem::create_directories(folder.partial());
+  }
   static std::string key_of(const std::filesystem::path& run) {
     const std::string manifest = read(run / "manifest.json"), name = "\"input_key\": \"";
     const std::size_t at = manifest.find(name) + name.size();
@@ -41,7 +46,7 @@ class GradedRun : public AppTest {
 TEST_F(GradedRun, ARecipeThatTheModelCannotRunIsToldOfBeforeTheRunStarts) {
   const Called called = call({"run", "graded.yaml", "--out", "out"});
   EXPECT_EQ(called.status, 2);
-  EXPECT_NE(called.err.find("(kv_policy=snapkv 4 seed=1) failed: "), std::string::npos) << called.err;
+  EXPECT_NE(called.err.find("(kv_policy=snapkv 4 seed=1) failed: graded.yaml:5:29: recipe 'snapkv' cannot run: "), std::string::npos) << called.err;
   EXPECT_NE(called.out.find("2 samples, 2 policies: about"), std::string::npos) << called.out;
   const CsvTable answers = read_csv("out/answers.csv");
   ASSERT_EQ(answers.rows.size(), 4U);
@@ -71,15 +76,16 @@ TEST_F(GradedRun, ATaskWithACommaIsOneField) {
 // Of a block of samples of which a part is there, all are graded again: bytes may be counted over the block.
 TEST_F(GradedRun, WhatWasLeftOfABlockIsNotMixedWithTheRest) {
   ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "whole"}).status, 0);
-  const std::filesystem::path partial = "out/partial/" + key_of("whole/runs/0001") + ".txt";
-  std::filesystem::create_directories("out/partial");
+  const std::filesystem::path partial = "out/partial/" + key_of(run_folder("whole")) + ".txt";
+  make_partial();
   write(partial, "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
   write("out/partial/of_other_settings.txt", "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
   ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "out"}).status, 0);
   EXPECT_EQ(read("out/answers.csv"), read("whole/answers.csv"));
-  EXPECT_FALSE(std::filesystem::exists("out/partial"));
+  EXPECT_FALSE(std::filesystem::exists(partial));
+  EXPECT_TRUE(std::filesystem::exists("out/partial/of_other_settings.txt"));  // of a run that may go on
   // A block that is there as a whole is taken.
-  std::filesystem::remove_all("out/runs/0001");
+  std::filesystem::remove_all(run_folder("out"));
   std::filesystem::create_directories("out/partial");
   write(partial, "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n1 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
   ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "out"}).status, 0);
@@ -89,7 +95,7 @@ TEST_F(GradedRun, WhatWasLeftOfABlockIsNotMixedWithTheRest) {
 TEST_F(GradedRun, AFolderWithAnswersOfARunThatWasStoppedStays) {
   for (const bool has_answers : {false, true}) {
     {
-      const ResultsFolder folder("out");
+      ResultsFolder folder("out", load_experiment("graded.yaml", {}), ResultsFolder::Joins::kNo);
       SampleGrades sample;
       sample.answers.emplace_back();
       if (has_answers) PartialAnswers(folder.partial() / "key.txt").add(sample);
@@ -116,12 +122,14 @@ TEST_F(GradedRun, TheTableHasADashForATaskThatARunDoesNotHave) {
   const Called called = call({"run", "graded.yaml", "--set", "eval=[eval.jsonl, b.jsonl]", "--set",
                               "kv_policy=[full, {recipe: streaming, budget_tokens: 40, allocator: pyramid}]", "--out", "out"});
   ASSERT_EQ(called.status, 0) << called.err;
-  const std::string header = "run   recipe     budget                eval        bytes     kl  a     b      mean\n";
+  const std::string header = "run           recipe     budget                eval        bytes     kl  a     b      mean\n";
   ASSERT_NE(called.out.find(header), std::string::npos) << called.out;
   const std::string table = called.out.substr(called.out.find(header));
-  EXPECT_NE(table.find("\n0001  full                             eval.jsonl   1.00  0.000  0.00  -     0.000\n"), std::string::npos)
+  EXPECT_NE(table.find("\n" + run_id("out") + "  full                             eval.jsonl   1.00  0.000  0.00  -     0.000\n"),
+            std::string::npos)
       << table;
-  EXPECT_NE(table.find("\n0004  streaming  40 allocator pyramid  b.jsonl      1.03  0.000  -     0.00  0.000\n"), std::string::npos)
+  EXPECT_NE(table.find("\n" + run_id("out", 3) + "  streaming  40 allocator pyramid  b.jsonl      1.03  0.000  -     0.00  0.000\n"),
+            std::string::npos)
       << table;
 }
 
@@ -205,7 +213,7 @@ TEST_F(GradedRun, ReplayTellsOfEveryAnswerWhetherItIsFound) {
 
 TEST_F(GradedRun, AStoppedRunSaysThatItsAnswersAreKept) {
   ASSERT_EQ(call({"run", "graded.yaml", "--set", "kv_policy=full", "--out", "whole"}).status, 0);
-  std::filesystem::create_directories("out/partial");
+  make_partial();
   write("out/partial/of_other_settings.txt", "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
   const auto stopped = [] {
     stop_requested() = true;
@@ -215,7 +223,7 @@ TEST_F(GradedRun, AStoppedRunSaysThatItsAnswersAreKept) {
     return called.err;
   };
   EXPECT_EQ(stopped(), "kvlab: stopped before any of 1 runs was done\n");
-  write("out/partial/" + key_of("whole/runs/0001") + ".txt", "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
+  write("out/partial/" + key_of(run_folder("whole")) + ".txt", "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
   EXPECT_EQ(stopped(), "kvlab: stopped before any of 1 runs was done; answers are kept in out, and the same command goes on from them\n");
 }
 

@@ -4,6 +4,7 @@
 
 #include "app/csv.h"
 #include "app/real_log.h"
+#include "app/results.h"
 #include "tests/app/app_fixture.h"
 #include "tests/error_of.h"
 
@@ -92,7 +93,7 @@ TEST_F(LogKinds, ValidateComparesAClientWithArrival) {
     tokens += comma + row[requests.at("output_tokens")];
   }
   write("bench.json", "{\"ttfts\": [" + ttfts + "], \"itls\": [" + itls + "], \"output_lens\": [" + tokens + "]}");
-  write("out/throughput.csv", "of another log\n");
+  ResultsFolder(std::filesystem::path("out")).replace_texts({{"throughput.csv", "of another log\n"}});
   const Called called = call({"validate", "--requests", "bench.json", "--against", "out"});
   ASSERT_EQ(called.status, 0) << called.err;
   const CsvTable validation = read_csv("out/validation.csv");
@@ -157,7 +158,7 @@ TEST_F(LogKinds, AWarmUpThatTakesAllRequestsIsSaid) {
   const Called called = call({"run", "small.yaml", "--out", "o", "--set", "warmup_ms=100000000"});
   EXPECT_EQ(called.status, 0);
   const char* const note = "all 60 requests arrive during the warm-up, so none is counted; shorten 'warmup_ms'";
-  EXPECT_NE(called.out.find(std::string("note (run 0001): ") + note), std::string::npos) << called.out;
+  EXPECT_NE(called.out.find("note (run " + run_id("o") + "): " + note), std::string::npos) << called.out;
   EXPECT_NE(read("o/manifest.json").find(note), std::string::npos);
 }
 

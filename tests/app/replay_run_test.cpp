@@ -41,6 +41,22 @@ TEST_F(ReplayRun, SummaryHasARowPerRecipeAndBudget) {
   EXPECT_TRUE(pairs.contains("keydiff 64"));
 }
 
+// The others go on, and the front door is told of a folder to draw.
+TEST_F(ReplayRun, ARefusedRecipeIsReportedWithItsPlace) {
+  write("e.yaml", std::string("host: replay\nsamples: {niah: {file: ") + kSample +
+                      "}}\nkv_policy:\n  - full\n  - {recipe: snapkv, budget_tokens: 8}\n  - {recipe: knorm, budget_tokens: 64}\n");
+  ::setenv("KVLAB_RESULT_FILE", "told", 1);
+  const Called called = call({"run", "e.yaml"});
+  EXPECT_EQ(called.status, 2);
+  EXPECT_NE(called.err.find(" failed: e.yaml:5:5: recipe 'snapkv' cannot run: a budget of 8 tokens"), std::string::npos) << called.err;
+  EXPECT_NE(called.err.find("kvlab: 1 of 3 runs failed (kv_policy=snapkv 8 seed=1); tables and figures are of the others\n"),
+            std::string::npos)
+      << called.err;
+  EXPECT_EQ(read_csv("results/e/summary.csv").rows.size(), 2U);
+  EXPECT_NE(read("told").find("results/e"), std::string::npos);
+  ::unsetenv("KVLAB_RESULT_FILE");
+}
+
 TEST_F(ReplayRun, TheFullCacheIsTheTruth) {
   run({kFileExperiment, "--out", "out", "--quiet"});
   const CsvTable table = read_csv("out/summary.csv");
@@ -108,7 +124,8 @@ TEST_F(ReplayRun, SameBytesTwiceAndWithOneJob) {
 
 TEST_F(ReplayRun, TheTableNamesRecipesOnce) {
   const Called called = call({"run", kFileExperiment, "--out", "out"});
-  EXPECT_NE(called.out.find("run   recipe     kv_policy.budget_tokens  attention_mass  output_rel_err  needle_kept"), std::string::npos)
+  EXPECT_NE(called.out.find("run           recipe     kv_policy.budget_tokens  attention_mass  output_rel_err  needle_kept"),
+            std::string::npos)
       << called.out;
 }
 
@@ -124,7 +141,7 @@ class MadeUpReplay : public AppTest {
     ASSERT_EQ(called.status, 0) << called.err;
   }
   static std::string defaults() {
-    const std::string text = read("out/runs/0001/resolved.yaml");
+    const std::string text = read(run_folder("out") / "resolved.yaml");
     return text.substr(text.find("# defaults in force"));
   }
 };

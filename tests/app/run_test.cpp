@@ -27,7 +27,7 @@ TEST_F(RunTest, WritesTheFilesOfTheResultsFolder) {
   EXPECT_EQ(summary.columns[2], "seed");
   const std::vector<std::string> labels = {"vllm_v1", "vllm_v1", "sarathi", "sarathi"}, seeds = {"1", "2", "1", "2"};
   for (std::size_t r = 0; r < 4; ++r) {
-    EXPECT_EQ(summary.rows[r][0], "000" + std::to_string(r + 1));
+    EXPECT_TRUE(fs::exists("results/small/runs/" + summary.rows[r][0] + "/requests.csv"));
     EXPECT_EQ(summary.rows[r][1], labels[r]);
     EXPECT_EQ(summary.rows[r][2], seeds[r]);
     EXPECT_EQ(summary.rows[r][summary.at("completed")], "60");
@@ -70,9 +70,10 @@ TEST_F(RunTest, SkipsWhatIsThereUnlessItsInputsChange) {
             std::string::npos);
   EXPECT_EQ(call({"run", "small.yaml", "--force"}).out.find("were there already"), std::string::npos);
   EXPECT_EQ(call({"run", "small.yaml", "--set", "slo.ttft_ms=1"}).out.find("were there already"), std::string::npos);
-  // Fewer runs: those that are no longer of the experiment go.
+  // Fewer runs: the tables are of those, and the others stay.
+  const std::size_t runs = num_runs("results/small");
   EXPECT_EQ(call({"run", "small.yaml", "--set", "scheduler=vllm_v1"}).status, 0);
-  EXPECT_FALSE(fs::exists("results/small/runs/0002"));
+  EXPECT_EQ(num_runs("results/small"), runs);
   EXPECT_EQ(read_csv("results/small/summary.csv").rows.size(), 1U);
 }
 
@@ -87,7 +88,8 @@ TEST_F(RunTest, ResolvedRunsFromAnywhereAndGivesTheSame) {
   write("here.jsonl", std::string(kRow) + kRow);
   fs::copy_file(KVLAB_SOURCE_DIR "/profiles/hardware/h100.yaml", "exp/card.yaml");
   write("exp/two.yaml",
-        "model: llama-3.1-8b\nhardware: card.yaml\nscheduler: vllm_v1\nseeds: 2\ntrace: {file: [here.jsonl, beside.jsonl], block_size: "
+        "model: llama-3.1-8b\nhardware: card.yaml\nscheduler: vllm_v1\nseeds: 2\nreplicas: 2\nrouter: random\ntrace: {file: [here.jsonl, "
+        "beside.jsonl], block_size: "
         "512}\n");
   ASSERT_EQ(call({"run", "exp/two.yaml"}).status, 0);
   fs::current_path("../elsewhere/sub");
@@ -98,8 +100,9 @@ TEST_F(RunTest, ResolvedRunsFromAnywhereAndGivesTheSame) {
   for (const char* file : {"summary.csv", "requests.csv", "timeline.csv"})
     EXPECT_EQ(read(fs::path("again") / file), read(first / file)) << file;
   // The same inputs, so nothing is done again, neither there nor for the file that this run wrote.
-  EXPECT_NE(call({"run", "again/resolved.yaml", "--out", first.string()}).out.find("4 of 4 runs were there already"), std::string::npos);
-  ASSERT_EQ(call({"run", (first / "runs/0003/resolved.yaml").string(), "--out", "one"}).status, 0);
+  EXPECT_NE(call({"run", "again/resolved.yaml", "--out", first.string(), "--join"}).out.find("4 of 4 runs were there already"),
+            std::string::npos);
+  ASSERT_EQ(call({"run", (run_folder(first, 2) / "resolved.yaml").string(), "--out", "one"}).status, 0);
   const CsvTable one = read_csv("one/summary.csv"), all = read_csv(first / "summary.csv");
   EXPECT_EQ(one.rows[0][one.at("e2e_max_ms")], all.rows[2][all.at("e2e_max_ms")]);
   EXPECT_EQ(one.rows[0][one.at("requests")], "1");
@@ -114,7 +117,7 @@ TEST_F(RunTest, ResolvedNamesFoldersRelativeToWhereItLies) {
   write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
   ASSERT_EQ(call({"run", "small.yaml"}).status, 0);
   EXPECT_NE(read("results/small/resolved.yaml").find("working_folder: ../..\n"), std::string::npos);
-  EXPECT_NE(read("results/small/runs/0001/resolved.yaml").find("working_folder: ../../../..\n"), std::string::npos);
+  EXPECT_NE(read(run_folder("results/small") / "resolved.yaml").find("working_folder: ../../../..\n"), std::string::npos);
   const std::string before = read("results/small/resolved.yaml");
   EXPECT_NE(call({"run", "results/small/resolved.yaml"}).out.find("1 of 1 runs were there already"), std::string::npos);
   EXPECT_EQ(read("results/small/resolved.yaml"), before);
@@ -131,7 +134,7 @@ TEST_F(RunTest, AFailedRunIsReportedAndTheRestFinishes) {
   EXPECT_NE(called.err.find("kvlab: run 0001 (trace.file=bad.jsonl seed=1) failed: bad.jsonl:2"), std::string::npos) << called.err;
   const CsvTable summary = read_csv("results/two/summary.csv");
   ASSERT_EQ(summary.rows.size(), 1U);
-  EXPECT_EQ(summary.rows[0][0], "0002");
+  EXPECT_EQ(summary.rows[0][1], "good.jsonl");
 }
 
 TEST_F(RunTest, KillLosesTheRunInProgressAtMost) {
@@ -142,7 +145,7 @@ TEST_F(RunTest, KillLosesTheRunInProgressAtMost) {
     std::ostringstream out, err;
     ::_exit(run_cli({"run", "many.yaml", "--jobs", "1", "--quiet", "--out", "many"}, out, err));
   }
-  for (int i = 0; i < 30000 && !fs::exists("many/runs/0002"); ++i) ::usleep(1000);
+  for (int i = 0; i < 30000 && num_runs("many") < 2; ++i) ::usleep(1000);
   ::kill(child, SIGKILL);
   int status = 0;
   ::waitpid(child, &status, 0);
@@ -201,7 +204,7 @@ TEST_F(RunTest, AnInterruptKeepsWhatIsComplete) {
   const Called called = call({"run", "small.yaml", "--set", "scheduler=[vllm_v1, sarathi]", "--quiet"});
   stop_requested() = false;
   EXPECT_EQ(called.status, 130);
-  EXPECT_FALSE(fs::exists("results/small/runs/0002"));
+  EXPECT_EQ(num_runs("results/small"), 1U);
 }
 
 TEST_F(RunTest, NamesTheResultsFolderForTheFrontDoor) {
@@ -212,15 +215,15 @@ TEST_F(RunTest, NamesTheResultsFolderForTheFrontDoor) {
   EXPECT_EQ(read("named.txt"), (folder_ / "elsewhere").string() + "\n");
 }
 
-// What a child process ends with that gets an interrupt once there is `sign` of its work.
-int status_of_interrupted(const std::vector<std::string>& arguments, const fs::path& sign) {
+// What a child process ends with that gets an interrupt once `is_at_work`.
+int status_of_interrupted(const std::vector<std::string>& arguments, const std::function<bool()>& is_at_work) {
   const pid_t child = ::fork();
   if (child == 0) {
     std::signal(SIGINT, SIG_DFL);
     std::ostringstream out, err;
     ::_exit(run_cli(arguments, out, err));
   }
-  for (int i = 0; i < 30000 && !fs::exists(sign); ++i) ::usleep(1000);
+  for (int i = 0; i < 30000 && !is_at_work(); ++i) ::usleep(1000);
   ::kill(child, SIGINT);
   int status = 0;
   ::waitpid(child, &status, 0);
@@ -229,14 +232,16 @@ int status_of_interrupted(const std::vector<std::string>& arguments, const fs::p
 
 TEST_F(RunTest, OnlySweepsHearAnInterrupt) {
   write("many.yaml", std::string(kSmall) + "scheduler: vllm_v1\nseeds: 60\n");
-  const int swept = status_of_interrupted({"run", "many.yaml", "--jobs", "1", "--quiet", "--out", "many"}, "many/runs/0002");
+  const int swept =
+      status_of_interrupted({"run", "many.yaml", "--jobs", "1", "--quiet", "--out", "many"}, [] { return num_runs("many") >= 2; });
   ASSERT_TRUE(WIFEXITED(swept));
   EXPECT_EQ(WEXITSTATUS(swept), 130);
   const std::size_t complete = read_csv("many/summary.csv").rows.size();
   EXPECT_GE(complete, 2U);
   EXPECT_LT(complete, 60U);
   const std::string long_trace = "generate.requests=200000000";
-  EXPECT_TRUE(WIFSIGNALED(status_of_interrupted({"trace", "generate", "many.yaml", "many.csv", "--set", long_trace}, "many.csv.part")));
+  EXPECT_TRUE(WIFSIGNALED(status_of_interrupted({"trace", "generate", "many.yaml", "many.csv", "--set", long_trace},
+                                                [] { return fs::exists("many.csv.part"); })));
   struct sigaction before {
   }, after{};
   ::sigaction(SIGINT, nullptr, &before);

@@ -11,16 +11,18 @@ class MomentsCuda : public CudaTest {};
 // Sums of at most 512 products in fp32, then doubles.
 TEST_F(MomentsCuda, QueryMoments) {
   for (const std::int32_t head_dim : {7, 80}) {
-    for (const double rope_base : {0.0, 10000.0}) {
-      SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << ", rope base " << rope_base);
+    for (const bool turns : {false, true}) {
+      SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << ", turns " << turns);
       constexpr std::int32_t kHeads = 2;
       const QueriesFixture queries({0, 5, 600}, {0, 40, 700}, kHeads, head_dim, 1);
       const Ints future{1, 41, 701};
       const std::int64_t lines = 3LL * kHeads * head_dim;
       std::vector<float> mean(static_cast<std::size_t>(lines)), covariance(static_cast<std::size_t>(lines * head_dim));
       QueryMoments op;
-      op.num_sequences = 3, op.q_heads = kHeads, op.head_dim = head_dim, op.skip_tokens = 4, op.unbiased = rope_base != 0;
-      op.rope_base = rope_base, op.future_begin = future.data(), op.num_future = 64;
+      op.num_sequences = 3, op.q_heads = kHeads, op.head_dim = head_dim, op.skip_tokens = 4, op.unbiased = turns;
+      const std::vector<float> frequencies = random_elements<float>(3 * (head_dim / 2), 7);
+      op.frequencies = turns ? frequencies.data() : nullptr, op.magnitude = 1.25F;
+      op.future_begin = future.data(), op.num_future = 64;
       op.queries = queries.host(), op.mean = mean.data(), op.covariance = covariance.data();
       run_cpu(op);
       const DeviceBuffer<float> device_mean(lines), device_covariance(lines * head_dim);

@@ -71,10 +71,11 @@ TEST_F(RetrievalCuda, KeyCodesEqualCpuVersions) {
   const std::int32_t d = 16, kv_heads = 2, group = 2;
   RowsFixture<f16> rows({.kv_heads = kv_heads, .group = group, .head_dim = d, .page_tokens = 8}, {5, 60, 90, 40}, 4);
   const QueriesFixture queries({1, 3}, {5, 60}, kv_heads * group, d, 5);
-  for (const double rope_base : {0.0, 10000.0}) {
+  const std::vector<float> turns = random_elements<float>(2 * d / 2, 9);
+  for (const float* const frequencies : {static_cast<const float*>(nullptr), turns.data()}) {
     PerRow<float> turned({4 * d, 12 * d});
-    run_cpu(TurnQueries{2, kv_heads * group, d, 77, rope_base, queries.host(), turned.host()});
-    run_cuda(TurnQueries{2, kv_heads * group, d, 77, rope_base, queries.device(), turned.device()}, cuda());
+    run_cpu(TurnQueries{2, kv_heads * group, d, 77, frequencies, queries.host(), turned.host()});
+    run_cuda(TurnQueries{2, kv_heads * group, d, 77, frequencies, queries.device(), turned.device()}, cuda());
     EXPECT_TRUE(all_near(turned.device_contents(cuda()), turned.contents(), 1e-6, 1e-6));
 
     const Ints codes{0, 7, 40, 1};
@@ -86,16 +87,16 @@ TEST_F(RetrievalCuda, KeyCodesEqualCpuVersions) {
         for (std::size_t t = 0; t < 30; ++t) gram.row(r)[i] += q[t * d + i / d] * q[t * d + i % d];
     }
     gram.upload();
-    run_cpu(TrainCodes{rows.host(), rope_base, 3, codes.data(), seeds.data(), gram.host(), root.host(), centers.host()});
-    run_cuda(TrainCodes{rows.device(), rope_base, 3, codes.data(), seeds.data(), gram.device(), root.device(), centers.device()}, cuda());
+    run_cpu(TrainCodes{rows.host(), frequencies, 3, codes.data(), seeds.data(), gram.host(), root.host(), centers.host()});
+    run_cuda(TrainCodes{rows.device(), frequencies, 3, codes.data(), seeds.data(), gram.device(), root.device(), centers.device()}, cuda());
     EXPECT_TRUE(all_near(root.device_contents(cuda()), root.contents(), 1e-6, 1e-5));
     EXPECT_TRUE(all_near(centers.device_contents(cuda()), centers.contents(), 1e-5, 1e-5));  // means of keys
 
     root.upload(), centers.upload();
     const Ints from{0, 10, 0, 39}, to{0, 60, 90, 40};
     PerRow<std::int32_t> code({0, 60, 90, 40});
-    run_cpu(AssignCodes{rows.host(), rope_base, codes.data(), from.data(), to.data(), root.host(), centers.host(), code.host()});
-    run_cuda(AssignCodes{rows.device(), rope_base, codes.data(), from.data(), to.data(), root.device(), centers.device(), code.device()},
+    run_cpu(AssignCodes{rows.host(), frequencies, codes.data(), from.data(), to.data(), root.host(), centers.host(), code.host()});
+    run_cuda(AssignCodes{rows.device(), frequencies, codes.data(), from.data(), to.data(), root.device(), centers.device(), code.device()},
              cuda());
     EXPECT_EQ(code.device_contents(cuda()), code.contents());
 

@@ -14,7 +14,7 @@ ModelConfig three_layers() {
 
 ModelShape tiny_shape() {
   const ModelConfig c = three_layers();
-  return {c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, 2, c.rope_base};
+  return {c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, 2, {c.rope_base, c.rope_scaling}};
 }
 
 class TieredCacheCuda : public CudaTest, public testing::WithParamInterface<std::string> {};

@@ -244,8 +244,8 @@ TEST_F(ModelConfigTest, RopeScalings) {
   RopeScaling s = config_with({{"rope_scaling", {{"type", "linear"}, {"factor", 4}}}}).rope_scaling;
   EXPECT_EQ(s.kind, Kind::kLinear);
   EXPECT_EQ(s.factor, 4);
-  EXPECT_EQ(s.text, "{\"factor\":4,\"type\":\"linear\"}");
   ModelConfig c = config_with({{"rope_scaling", {{"type", "linear"}, {"factor", 4}}}});
+  EXPECT_EQ(c.rope_text, "{\"factor\":4,\"type\":\"linear\"}");
   EXPECT_EQ(c.max_tokens, 16384) << "4096 are the length before stretching, unless the file says otherwise:";
   c = config_with({{"rope_scaling", {{"type", "linear"}, {"factor", 4}, {"original_max_position_embeddings", 1024}}}});
   EXPECT_EQ(c.max_tokens, 4096);
@@ -256,6 +256,7 @@ TEST_F(ModelConfigTest, RopeScalings) {
   c = config_with({{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.5}}}});
   EXPECT_EQ(c.rope_scaling.kind, Kind::kDynamic);
   EXPECT_EQ(c.rope_scaling.original_tokens, 4096);
+  EXPECT_EQ(c.rope_text, R"({"factor":2.5,"original_max_position_embeddings":4096,"rope_type":"dynamic"})") << "with the model's length";
   EXPECT_EQ(c.max_tokens, 10240);
   c = config_with({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 2048}}}});
   EXPECT_EQ(c.max_tokens, 8192);
@@ -381,7 +382,7 @@ TEST_F(ModelConfigTest, OddValuesOfAnyKey) {
 TEST(Rotary, DynamicScalingBeginsBehindTheTrainedLength) {
   RopeScaling s;
   s.kind = Kind::kDynamic, s.factor = 2, s.original_tokens = 100;
-  const Rotary plain(10'000, 8, {}), dynamic(10'000, 8, s);
+  const Rotary plain(10'000, 8), dynamic({10'000, s}, 8);
   EXPECT_EQ(dynamic.frequencies(100), plain.frequencies(100));
   const std::vector<float> longer = dynamic.frequencies(200);
   const double base = 10'000 * std::pow(2.0 * 200 / 100 - 1, 8.0 / 6);

@@ -12,7 +12,7 @@ namespace {
 
 ModelShape probe_shape() {
   const ModelConfig& c = probe().config();
-  return {c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, 4, c.rope_base};
+  return {c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, 4, {c.rope_base, c.rope_scaling}};
 }
 
 // Two sequences with everything in pages, and the same ones on tiers.

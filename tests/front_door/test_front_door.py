@@ -17,6 +17,7 @@ case "$1" in
   echo) shift; printf '<%s>' "$@"; echo ;;
   status) exit "$2" ;;
   wait) echo started; exec sleep 30 ;;
+  validate) exit 2 ;;
   run) mkdir -p "$2" && printf 'wrote %s\\n' "$2" && printf '%s' "$2" >"$KVLAB_RESULT_FILE"; exit "${3:-0}" ;;
 esac
 """
@@ -173,8 +174,13 @@ class FrontDoor(unittest.TestCase):
         self.assertEqual((result.returncode, result.stdout), (0, "wrote results/some name\n"))
         self.assertIn("drawing results/some name", result.stderr)
 
-    def test_no_figures_after_failure_or_when_unwanted(self):
-        self.assertNotIn("drawing", self.kvlab("run", "results/x", "1").stderr)
+    def test_figures_of_what_is_complete_although_a_run_failed(self):
+        result = self.kvlab("run", "results/x", "2")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("drawing results/x", result.stderr)
+
+    def test_no_figures_without_results_or_when_unwanted(self):
+        self.assertNotIn("drawing", self.kvlab("validate", "results/x").stderr)
         self.assertNotIn("drawing", self.kvlab("run", "results/x", KVLAB_NO_FIGURES="1").stderr)
 
     def test_run_without_python_warns_in_one_line(self):

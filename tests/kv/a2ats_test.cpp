@@ -8,10 +8,11 @@
 namespace kvlab::test {
 namespace {
 
-std::vector<double> turned(const float* x, std::int32_t d, double base, std::int32_t steps) {
+std::vector<double> turned(const float* x, std::int32_t d, const RopeForm& rope, std::int32_t steps) {
   std::vector<double> y(x, x + d);
-  for (std::int32_t c = 0; c < d / 2 && base > 0; ++c) {
-    const double angle = steps * std::pow(base, -2.0 * c / d), a = static_cast<double>(x[c]), b = static_cast<double>(x[c + d / 2]);
+  for (std::int32_t c = 0; c < d / 2 && rope.base > 0; ++c) {
+    const double angle = steps / rope.scaling.factor * std::pow(rope.base, -2.0 * c / d), a = static_cast<double>(x[c]),
+                 b = static_cast<double>(x[c + d / 2]);
     y[static_cast<std::size_t>(c)] = a * std::cos(angle) - b * std::sin(angle);
     y[static_cast<std::size_t>(c + d / 2)] = b * std::cos(angle) + a * std::sin(angle);
   }
@@ -21,9 +22,9 @@ std::vector<double> turned(const float* x, std::int32_t d, double base, std::int
 // A center for every key: the look-up is exact, and what remains is the rule of far queries.
 TEST(A2ats, WithoutLossItRanksFarKeysAtOneDistance) {
   for (const std::int32_t group : {1, 3, 4, 8}) {
-    for (const double base : {0.0, 10000.0}) {
+    for (const RopeForm& rope : {RopeForm(0), RopeForm(10000), RopeForm(10000, {RopeScaling::Kind::kLinear, 8})}) {
       ModelShape shape{4, 2 * group, 2, 8, 16};
-      shape.rope_base = base;
+      shape.rope = rope;
       Decode d(shape, 2, 60, 3);
       auto part =
           make_part<SelectorRegistry>("a2ats", "{sink_tokens: 3, local_tokens: 8, top_frac: 0.1, tokens_per_code: 1, far_tokens: 32}");
@@ -34,17 +35,18 @@ TEST(A2ats, WithoutLossItRanksFarKeysAtOneDistance) {
         for (std::int32_t i = 0; i < 61; ++i)
           if (i < 3 || i >= 61 - 8) expected.insert(i);
         for (std::int32_t h = 0; h < group; ++h) {
-          const std::vector<double> q = turned(d.query(r, h), 8, base, 32 - 60);
+          const std::vector<double> q = turned(d.query(r, h), 8, rope, 32 - 60);
           std::vector<double> z;
           for (std::int32_t i = 3; i < 61 - 8; ++i) {
-            const std::vector<double> k = turned(d.key(r, i), 8, base, -i);
+            const std::vector<double> k = turned(d.key(r, i), 8, rope, -i);
             double sum = 0;
             for (std::size_t c = 0; c < 8; ++c) sum += q[c] * k[c];
             z.push_back(sum);
           }
           for (const std::int32_t i : best(z, 6)) expected.insert(i + 3);
         }
-        EXPECT_EQ(rows[static_cast<std::size_t>(r)], std::vector<std::int32_t>(expected.begin(), expected.end())) << group << " " << base;
+        EXPECT_EQ(rows[static_cast<std::size_t>(r)], std::vector<std::int32_t>(expected.begin(), expected.end()))
+            << group << " " << rope.base << " " << rope.scaling.factor;
       }
     }
   }
@@ -63,8 +65,8 @@ TEST(A2ats, CodesAreNearestUnderTheQueriesMetric) {
   const float* g = gram.data();
   float *l = root.data(), *c = centers.data();
   std::int32_t* out = code.data();
-  run_cpu(TrainCodes{kv, 0, 10, &codes, &seed, &g, &l, &c});
-  run_cpu(AssignCodes{kv, 0, &codes, &from, &to, &l, &c, &out});
+  run_cpu(TrainCodes{kv, nullptr, 10, &codes, &seed, &g, &l, &c});
+  run_cpu(AssignCodes{kv, nullptr, &codes, &from, &to, &l, &c, &out});
   double size = 0, spread = 0, whole = 0;
   for (const float x : gram) size += static_cast<double>(x) * static_cast<double>(x) / 16;
   const auto distance = [&](const float* a, const float* b) {

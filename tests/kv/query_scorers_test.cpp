@@ -18,19 +18,52 @@ Vec at(const std::vector<float>& data, std::int32_t heads, std::int32_t d, std::
   return {x, x + d};
 }
 
+// Radians per position of pair i of d / 2 (Su et al. 2021; the scalings as transformers publish them), written out once more.
+double plain_frequency(const RopeForm& rope, std::size_t i, std::size_t d) {
+  const RopeScaling& s = rope.scaling;
+  const double f = std::pow(rope.base, -2.0 * static_cast<double>(i) / static_cast<double>(d));
+  if (s.kind == RopeScaling::Kind::kLinear) return f / s.factor;
+  if (s.kind == RopeScaling::Kind::kLlama3) {
+    const double turns = s.original_tokens * f / (2 * M_PI);
+    const double smooth = std::clamp((turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor), 0.0, 1.0);
+    return smooth * f + (1 - smooth) * f / s.factor;
+  }
+  if (s.kind == RopeScaling::Kind::kYarn) {
+    const auto pair = [&](double turns) {
+      return static_cast<double>(d) * std::log(s.original_tokens / (turns * 2 * M_PI)) / (2 * std::log(rope.base));
+    };
+    const double low = std::max(0.0, std::floor(pair(s.beta_fast))),
+                 high = std::min(static_cast<double>(d) - 1, std::ceil(pair(s.beta_slow)));
+    const double ramp = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+    return ramp * f / s.factor + (1 - ramp) * f;
+  }
+  return f;
+}
+
 // The mean of the rotations of x to positions [begin, begin + count).
-Vec mean_rotated(const Vec& x, double base, std::int32_t begin, std::int32_t count) {
-  if (base == 0) return x;
+Vec mean_rotated(const Vec& x, const RopeForm& rope, std::int32_t begin, std::int32_t count) {
+  if (rope.base == 0) return x;
   const std::size_t half = x.size() / 2;
+  const double size = rope.scaling.attention_factor / count;
   Vec y(x.size(), 0.0);
   for (std::int32_t p = begin; p < begin + count; ++p) {
     for (std::size_t i = 0; i < half; ++i) {
-      const double angle = p * std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(x.size()));
-      y[i] += (x[i] * std::cos(angle) - x[i + half] * std::sin(angle)) / count;
-      y[i + half] += (x[i + half] * std::cos(angle) + x[i] * std::sin(angle)) / count;
+      const double angle = p * plain_frequency(rope, i, x.size());
+      y[i] += (x[i] * std::cos(angle) - x[i + half] * std::sin(angle)) * size;
+      y[i + half] += (x[i + half] * std::cos(angle) + x[i] * std::sin(angle)) * size;
     }
   }
   return y;
+}
+
+// Without scaling and with three that change some frequencies of 8 channels a lot.
+std::vector<RopeForm> rope_forms() {
+  using Kind = RopeScaling::Kind;
+  std::vector<RopeForm> forms{{0}, {100}};
+  forms.push_back({100, {Kind::kLinear, 4}});
+  forms.push_back({100, {.kind = Kind::kLlama3, .factor = 8, .original_tokens = 40, .low_freq_factor = 1, .high_freq_factor = 4}});
+  forms.push_back({100, {.kind = Kind::kYarn, .factor = 4, .original_tokens = 40, .beta_fast = 4, .attention_factor = 1.3}});
+  return forms;
 }
 
 struct Expected {
@@ -56,7 +89,7 @@ struct Expected {
     for (std::int32_t t = sinks; t < n; ++t) {
       Vec q = at(layer.q[0], layer.model.q_heads, d, t, head);
       for (std::size_t c = 0; c < q.size(); ++c) q[c] -= mean[c];
-      const double z = product(mean_rotated(q, layer.model.rope_base, n, future), k);
+      const double z = product(mean_rotated(q, layer.model.rope, n, future), k);
       sum += z * z / (n - sinks - divisor_less);
     }
     return sum / d / 2;
@@ -64,8 +97,8 @@ struct Expected {
 };
 
 TEST(ExpectedAttention, EqualsPlainLoops) {
-  for (const double base : {0.0, 100.0}) {
-    RandomLayer layer({1, 6, 2, 8, 16, 2, base}, 1, 40, 21);
+  for (const RopeForm& rope : rope_forms()) {
+    RandomLayer layer({1, 6, 2, 8, 16, 2, rope}, 1, 40, 21);
     auto scorer = make_part<ScorerRegistry>("expected_attention", "{future_tokens: 5, sinks_tokens: 3, epsilon: 0.25, divisor: n_minus_1}");
     LayerStep step = layer.prompt_step(0);
     step.in.pre_rope_queries = layer.step_queries;
@@ -78,7 +111,7 @@ TEST(ExpectedAttention, EqualsPlainLoops) {
         Vec p(40, 0.0);
         for (std::int32_t i = 3; i < 40; ++i) {
           const Vec k = at(layer.k[0], 2, 8, i, head);
-          const double mean = product(mean_rotated(expected.mean_query(h), base, 40, 5), k) / std::sqrt(8.0);
+          const double mean = product(mean_rotated(expected.mean_query(h), rope, 40, 5), k) / std::sqrt(8.0);
           p[static_cast<std::size_t>(i)] = std::exp(mean + expected.spread(h, k));
         }
         const double total = std::accumulate(p.begin(), p.end(), 0.0);
@@ -87,7 +120,8 @@ TEST(ExpectedAttention, EqualsPlainLoops) {
       for (std::int32_t i = 3; i < 40; ++i) {
         const Vec v = at(layer.v[0], 2, 8, i, head);
         const double wanted = (sum[static_cast<std::size_t>(i)] + 0.25) * std::sqrt(product(v, v));
-        EXPECT_NEAR(scores[static_cast<std::size_t>(40 * head + i)], wanted, 2e-5 * wanted) << base << " " << i;
+        EXPECT_NEAR(scores[static_cast<std::size_t>(40 * head + i)], wanted, 2e-5 * wanted)
+            << static_cast<int>(rope.scaling.kind) << " " << i;
       }
     }
   }

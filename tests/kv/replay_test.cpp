@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "sim/replay/fidelity.h"
+#include "sim/replay/trace_rope.h"
+#include "tests/error_of.h"
 #include "tests/recipes_in.h"
 #include "traces/synthetic_attention.h"
 
@@ -71,6 +75,47 @@ TEST(FindsNeedles, OfAReplay) {
   EXPECT_TRUE(finds_needles(replay(trace, reference, load_recipe("full")).by_step));
   EXPECT_FALSE(finds_needles(replay(trace, reference, load_recipe("streaming", 40)).by_step));
   EXPECT_TRUE(finds_needles(replay(trace, reference, load_recipe("streaming", 150)).by_step));
+}
+
+// A trace of one layer whose queries were turned by a model's rotary positions.
+AttentionTrace turned_trace(const RopeForm& rope, const std::string& scaling) {
+  AttentionTrace trace = small_trace();
+  trace.rope_base = rope.base, trace.rope_scaling = scaling;
+  const auto n = static_cast<std::size_t>(trace.num_tokens), half = static_cast<std::size_t>(trace.head_dim / 2);
+  std::vector<std::int32_t> positions(n);
+  std::iota(positions.begin(), positions.end(), 0);
+  std::vector<float> cos(n * half), sin(n * half);
+  Rotary(rope, trace.head_dim).fill(positions, cos.data(), sin.data());
+  for (LayerTensors& layer : trace.layers) {
+    layer.pre_q = layer.q;
+    for (std::size_t x = 0; x < layer.q.size(); ++x) {
+      const std::size_t c = x % (2 * half), at = x / (2 * half * static_cast<std::size_t>(trace.q_heads)) * half + c % half;
+      const float other = c < half ? -layer.pre_q[x + half] : layer.pre_q[x - half];
+      layer.q[x] = layer.pre_q[x] * cos[at] + other * sin[at];
+    }
+  }
+  return trace;
+}
+
+TEST(TraceRope, ScalingIsReadAndCheckedAgainstTheQueries) {
+  using Kind = RopeScaling::Kind;
+  const RopeForm yarn{1e4, {.kind = Kind::kYarn, .factor = 4, .original_tokens = 32, .attention_factor = yarn_attention_factor(4, 0, 0)}};
+  const RopeForm llama3{1e4, {.kind = Kind::kLlama3, .factor = 8, .original_tokens = 64, .low_freq_factor = 1, .high_freq_factor = 4}};
+  const std::string yarn_text = R"({"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 32})";
+  const std::string llama3_text =
+      R"({"type": "llama3", "factor": 8, "original_max_position_embeddings": 64, "low_freq_factor": 1, "high_freq_factor": 4})";
+  const auto refusal = [](const AttentionTrace& trace) {
+    const AttentionReference reference = full_attention(trace);
+    return error_of([&] { replay(trace, reference, load_recipe("expected_attention", 64)); });
+  };
+  EXPECT_EQ(refusal(turned_trace(yarn, yarn_text)), "no error");
+  EXPECT_EQ(refusal(turned_trace(llama3, llama3_text)), "no error");
+  EXPECT_EQ(refusal(turned_trace({1e4}, "none")), "no error");
+  EXPECT_NE(refusal(turned_trace(llama3, "none")).find("rope_scaling none: they differ by"), std::string::npos);
+  EXPECT_NE(refusal(turned_trace({1e4}, yarn_text)).find("they differ by"), std::string::npos);
+  EXPECT_NE(refusal(turned_trace(yarn, R"({"rope_type": "yarn", "factor": 4})")).find("has no 'original_max_position_embeddings'"),
+            std::string::npos);
+  EXPECT_NE(refusal(turned_trace(yarn, R"({"rope_type": "longrope", "factor": 4})")).find("is not supported"), std::string::npos);
 }
 
 }  // namespace

@@ -177,9 +177,7 @@ TEST_P(KvpressPrompt, KeepsTheSameTokens) {
 INSTANTIATE_TEST_SUITE_P(Recorded, KvpressPrompt, testing::ValuesIn(kPrompts));
 
 // A wrong forward pass would otherwise look like many wrong recipes.
-TEST(KvpressParity, KeysAndValuesAreThePeers) {
-  const PeerResults prompt(kPrompts.front());
-  const AttentionTrace trace = record_prompt(prompt);
+void expect_same_keys_and_values(const PeerResults& prompt, const AttentionTrace& trace) {
   const auto width = static_cast<std::size_t>(trace.head_dim), heads = static_cast<std::size_t>(trace.kv_heads);
   for (std::size_t l = 0; l < trace.layers.size(); ++l) {
     for (const auto& [name, ours] : {std::pair{"k", &trace.layers[l].k}, std::pair{"v", &trace.layers[l].v}}) {
@@ -193,6 +191,28 @@ TEST(KvpressParity, KeysAndValuesAreThePeers) {
     }
   }
 }
+
+TEST(KvpressParity, KeysAndValuesAreThePeers) {
+  const PeerResults prompt(kPrompts.front());
+  expect_same_keys_and_values(prompt, record_prompt(prompt));
+}
+
+// The presses that turn queries themselves, on the model with a RoPE scaling of another kind.
+class KvpressRope : public testing::TestWithParam<std::string> {};
+
+TEST_P(KvpressRope, KeepsTheSameTokens) {
+  const PeerResults prompt(864, GetParam());
+  AttentionTrace trace = record_prompt(prompt);
+  expect_same_keys_and_values(prompt, trace);
+  std::int32_t compared = 0;
+  for (const PressCase& c : press_cases()) {
+    if (!prompt.file().has(c.press + ".0.5.keep")) continue;
+    for (const std::string& ratio : kRatios) Comparison(c, ratio, prompt, trace).run(), ++compared;
+  }
+  EXPECT_EQ(compared, 12);
+}
+
+INSTANTIATE_TEST_SUITE_P(Recorded, KvpressRope, testing::Values("llama3", "yarn"), [](const auto& info) { return info.param; });
 
 std::string table() {
   std::string text =

@@ -1,9 +1,15 @@
 #include "kvpress_run.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "engine/model/record.h"
@@ -87,10 +93,29 @@ void read_channels(KvStore& store, KeptSets& sets) {
   }
 }
 
+// The probe with another RoPE scaling.
+Transformer load_probe(const std::string& rope) {
+  const std::string probe = KVLAB_SOURCE_DIR "/engine/probe";
+  if (rope.empty()) return Transformer::load(probe);
+  using Json = nlohmann::json;
+  namespace fs = std::filesystem;
+  Json config = Json::parse(std::ifstream(probe + "/config.json"));
+  config["rope_scaling"] = Json::parse(std::ifstream(KVLAB_SOURCE_DIR "/tests/parity/kvpress/rope_scaling.json")).at(rope);
+  const fs::path folder = fs::temp_directory_path() / ("kvlab_rope_" + std::to_string(::getpid()));
+  fs::create_directories(folder);
+  std::ofstream(folder / "config.json") << config;
+  fs::create_symlink(probe + "/model.safetensors", folder / "model.safetensors");
+  Transformer model = Transformer::load(folder.string());
+  fs::remove_all(folder);
+  return model;
+}
+
 }  // namespace
 
-PeerResults::PeerResults(std::int32_t tokens)
-    : file_(SafetensorsFile::open(KVLAB_SOURCE_DIR "/tests/parity/kvpress/results/prompt_" + std::to_string(tokens) + ".safetensors")),
+PeerResults::PeerResults(std::int32_t tokens, std::string rope)
+    : rope_(std::move(rope)),
+      file_(SafetensorsFile::open(KVLAB_SOURCE_DIR "/tests/parity/kvpress/results/prompt_" + std::to_string(tokens) +
+                                  (rope_.empty() ? "" : "." + rope_) + ".safetensors")),
       ids_(file_.ints("ids", {tokens})) {}
 
 std::int32_t PeerResults::question_tokens() const { return std::stoi(file_.metadata().at("question_tokens")); }
@@ -117,7 +142,10 @@ std::vector<PeerResults::Edge> PeerResults::edges(const std::string& press, cons
 }
 
 AttentionTrace record_prompt(const PeerResults& prompt) {
-  static const Transformer probe = Transformer::load(KVLAB_SOURCE_DIR "/engine/probe");
+  static std::map<std::string, Transformer> probes;
+  auto at = probes.find(prompt.rope());
+  if (at == probes.end()) at = probes.emplace(prompt.rope(), load_probe(prompt.rope())).first;
+  const Transformer& probe = at->second;
   RecordOptions options;
   options.pre_rope = options.hidden = options.w_o = true;
   options.passes = {"reconstruct"};

@@ -14,7 +14,9 @@ namespace kvlab {
 // What kvpress kept of one prompt, as tests/parity/kvpress/README.md describes the file.
 class PeerResults {
  public:
-  explicit PeerResults(std::int32_t tokens);
+  // `rope`: a RoPE scaling of tests/parity/kvpress/rope_scaling.json, "" the model's own.
+  explicit PeerResults(std::int32_t tokens, std::string rope = "");
+  [[nodiscard]] const std::string& rope() const { return rope_; }
   [[nodiscard]] const SafetensorsFile& file() const { return file_; }
   [[nodiscard]] const std::vector<std::int32_t>& ids() const { return ids_; }
   [[nodiscard]] std::int32_t question_tokens() const;
@@ -27,6 +29,7 @@ class PeerResults {
   [[nodiscard]] std::vector<Edge> edges(const std::string& press, const std::string& ratio, const std::string& which) const;
 
  private:
+  std::string rope_;
   SafetensorsFile file_;
   std::vector<std::int32_t> ids_;
 };

@@ -40,6 +40,11 @@ RATE = "trace.arrival.poisson.rate_per_s"
 style.plt.rcParams["figure.max_open_warning"] = 0
 
 
+def _overlap(a, b, slack=1.0):
+    """Whether two boxes share more than `slack` pixels in both directions."""
+    return min(a.x1, b.x1) - max(a.x0, b.x0) > slack and min(a.y1, b.y1) - max(a.y0, b.y0) > slack
+
+
 class FigureTest(unittest.TestCase):
     """Draws into a temporary folder and keeps the figures open for inspection."""
 
@@ -54,10 +59,10 @@ class FigureTest(unittest.TestCase):
         save = style.save
         nothing = contextlib.nullcontext() if write else mock.patch.object(Figure, "savefig")
 
-        def keep(figure, folder, name, handles=(), labels=(), columns=None):
+        def keep(figure, folder, name, *legend, **more):
             self.drawn[name] = figure
             with mock.patch.object(style.plt, "close"):
-                return save(figure, folder, name, handles, labels, columns)
+                return save(figure, folder, name, *legend, **more)
 
         with nothing, mock.patch.object(style, "save", keep):
             drawn = plot.draw_all(self.folder, every, recipe)
@@ -71,6 +76,10 @@ class FigureTest(unittest.TestCase):
     def axes(self, name):
         return self.drawn[name].axes
 
+    def texts(self, name):
+        """Title and note, each on one line."""
+        return [t.get_text().replace("\n", " ") for t in self.drawn[name].texts]
+
     def legend(self, name):
         return [t.get_text() for t in self.drawn[name].legends[0].get_texts()]
 
@@ -80,9 +89,23 @@ class FigureTest(unittest.TestCase):
             self.assertTrue(all(labels), f"{name}: an axis without a label")
             self.assertTrue(any("(" in label for label in labels), f"{name}: no unit in {labels}")
 
+    def assert_nothing_overlaps(self, name):
+        """Title, legend, panels and note have places of their own, and all of them fit on a page."""
+        figure = self.drawn[name]
+        self.assertLessEqual(figure.get_figheight(), style.PAGE_HEIGHT_IN, name)
+        figure.canvas.draw()
+        renderer = figure.canvas.get_renderer()
+        panels = [a.get_tightbbox(renderer) for a in figure.axes if a.get_visible()]
+        others = [t.get_window_extent(renderer) for t in figure.texts] + [legend.get_window_extent(renderer) for legend in figure.legends]
+        for i, box in enumerate(others):
+            for other in panels + others[i + 1 :]:
+                self.assertFalse(_overlap(box, other), f"{name}: {box} over {other}")
+            self.assertTrue(-1 <= box.y0 and box.y1 <= figure.bbox.height + 1, f"{name}: cut")
+
     def assert_fits_a_column(self, of_a_page=()):
         for name, figure in self.drawn.items():
             width = style.PAGE_IN if name in of_a_page else style.COLUMN_IN
+            self.assert_nothing_overlaps(name)
             self.assertAlmostEqual(figure.get_figwidth(), width, msg=name)
             figure.canvas.draw()
             box = figure.get_tightbbox(figure.canvas.get_renderer())
@@ -128,7 +151,7 @@ class ManyRuns(FigureTest):
         self.assertEqual(len(self.axes("cdf_e2e")[0].lines), 6)
         self.assertEqual(self.legend("cdf_e2e"), SCHEDULERS)
         self.assertIn("timeline_sarathi", names)
-        self.assertIn("n = 5 seeds", self.drawn["comparison"]._suptitle.get_text())
+        self.assertEqual(self.texts("comparison"), ["Mean and 95 % t-interval over n = 5 seeds."])
         self.assertEqual(notes, [])
         self.assert_labelled_with_units()
         self.assert_fits_a_column()
@@ -146,12 +169,110 @@ class ManyRuns(FigureTest):
         synthetic.write_runs(self.folder, {"scheduler": policies, "router": ["least_outstanding", "prefix_affinity"]}, num_requests=40, slo=False)
         self.draw(write=False)
         self.assertEqual(self.legend("timeline")[0], "sarathi (chunk_tokens 512), least_outstanding")
-        self.assert_fits_a_column()
+        self.assert_fits_a_column(["comparison"])
 
     def test_lines_past_the_limit_are_counted(self):
-        synthetic.write_runs(self.folder, {"memory.blocks": list(range(100, 2100, 100))}, num_requests=10)
+        synthetic.write_runs(self.folder, {"memory.blocks": list(range(100, 3100, 100))}, num_requests=10)
         _, notes = self.draw(write=False)
-        self.assertIn("cdf_ttft: 12 of 20 lines drawn", notes)
+        self.assertIn("cdf_ttft: 12 of 30 lines drawn", notes)
+
+
+class Comparison(FigureTest):
+    """Bars: pages, axes, units, what is left out."""
+
+    def write(self, policies, seeds=(1,), **columns):
+        """Bars of these policies; `columns`: {name: a value per policy}."""
+        synthetic.write_runs(self.folder, {"scheduler": policies}, seeds=seeds, num_requests=10)
+        for table in ("requests", "timeline"):
+            (self.folder / f"{table}.csv").unlink()
+        rows = pd.read_csv(self.folder / "summary.csv", dtype={"run": str})
+        for name, values in columns.items():
+            rows[name] = np.repeat(values, len(seeds))
+        rows.to_csv(self.folder / "summary.csv", index=False)
+        return rows
+
+    def test_at_most_a_page_high(self):
+        for count, every in ((17, False), (60, False), (60, True)):
+            self.write([f"{{a_policy_with_a_long_name_{i}: {{budget_tokens: 2048, another_key: 7}}}}" for i in range(count)])
+            self.drawn.clear()
+            names, notes = self.draw(every=every, write=False)
+            self.assertEqual([n for n in names if n.startswith("comparison")], ["comparison", *(f"comparison_{i}" for i in range(2, len(names)))])
+            self.assertEqual(sum(len(self.axes(n)[0].patches) for n in names if n.startswith("comparison")), count if every or count < 24 else 24)
+            for name in self.drawn:
+                self.assert_nothing_overlaps(name)
+            self.assertEqual(notes, [f"{n}: 24 of 60 lines drawn" for n in self.drawn] if count == 60 and not every else [])
+
+    def test_what_is_left_out_is_named(self):
+        self.write([f"policy_{i:02}" for i in range(26)])
+        self.draw(write=False)
+        (note,) = self.texts("comparison")
+        self.assertRegex(note, r"^Not drawn: policy_\d\d, policy_\d\d \(--all draws them\)\.$")
+
+    def test_a_logarithmic_axis_where_bars_differ_a_hundredfold(self):
+        self.write(["a", "b", "c"], ttft_p99_ms=[80, 8000, 90], tpot_p99_ms=[80, 7900, 90])
+        self.draw(write=False)
+        first, second = self.axes("comparison")[:2]
+        self.assertEqual((first.get_xscale(), first.get_xlabel()), ("log", "P99 TTFT (ms), log"))
+        self.assertEqual((second.get_xscale(), second.get_xlabel()), ("linear", "P99 TPOT (ms)"))
+        for axis in (first, second):
+            self.assertTrue(all(p.get_window_extent().width > 1 for p in axis.patches[:3]), "a bar that cannot be seen")
+
+    def test_seconds_from_ten_on(self):
+        self.write(["a", "b"], ttft_p99_ms=[9_999, 5_000], tpot_p99_ms=[10_000, 5_000])
+        self.draw(write=False)
+        self.assertEqual([a.get_xlabel() for a in self.axes("comparison")[:2]], ["P99 TTFT (ms)", "P99 TPOT (s)"])
+        self.assertEqual(self.axes("comparison")[1].texts[0].get_text(), "10")
+
+    def test_hits_and_the_searched_rate_where_there_are_any(self):
+        self.write(["a", "b"], prefix_hit_frac=[0.1, 0.4])
+        self.draw(write=False)
+        self.assertEqual(self.axes("comparison")[0].get_xlabel(), "Prefix hit ratio (share)")
+        self.write(["a", "b"], search_rate_per_s=[3.0, 4.0])
+        self.draw(write=False)
+        self.assertEqual([t.get_text() for t in self.axes("comparison")[0].texts], ["3", "4"])
+
+    def test_limits_of_the_slo(self):
+        self.write(["a", "b"], ttft_p99_ms=[500, 1500])
+        for slo in ("slo: {ttft_ms: 1000, tpot_ms: 50}\n", "slo:\n  ttft_ms: 1000\n  tpot_ms: 50\n"):
+            (self.folder / "resolved.yaml").write_text(f"name: x\n{slo}search:\n  ttft_ms: 7\n")
+            self.assertEqual(load.load(self.folder).slo_ms, {"ttft": 1000.0, "tpot": 50.0})
+            self.draw(write=False)
+            self.assertEqual(self.axes("comparison")[0].lines[0].get_xdata(), [1000.0, 1000.0])
+        (self.folder / "resolved.yaml").write_text("slo: {ttft_ms: [1000, 2000]}\n")
+        self.assertEqual(load.load(self.folder).slo_ms, {})
+
+    def test_equal_seeds_are_one(self):
+        rows = self.write(["a", "b"], seeds=(1, 2, 3))
+        metrics = [c for c in rows.columns if c not in ("run", "scheduler", "seed")]
+        for metric in metrics:
+            rows[metric] = rows[metric].where(rows["scheduler"] == "b", rows[metric].iloc[0])
+        rows.to_csv(self.folder / "summary.csv", index=False)
+        self.draw(write=False)
+        self.assertEqual(self.texts("comparison"), ["Mean and 95 % t-interval over n = 3 seeds; without an interval n = 1."])
+        text = (self.folder / "figures" / "summary.tex").read_text()
+        self.assertNotIn(r"\pm", next(line for line in text.splitlines() if line.startswith("a &")))
+        self.assertIn(r"{Mean and 95\,\% t-interval over n = 3 seeds; without an interval n = 1.}", text)
+        rows[metrics] = rows[metrics].iloc[0].tolist()
+        rows.to_csv(self.folder / "summary.csv", index=False)
+        self.draw(write=False)
+        self.assertEqual(self.texts("comparison"), [])
+
+
+class Timelines(FigureTest):
+    def test_title_has_policy_and_rate_and_files_share_their_ranges(self):
+        synthetic.write_runs(self.folder, {"scheduler": SCHEDULERS[:2], RATE: [2.0, 4.0, 8.0]}, num_requests=60)
+        names, _ = self.draw(write=False)
+        mine = [n for n in names if n.startswith("timeline")]
+        self.assertEqual(len(mine), 6)
+        self.assertEqual(self.texts("timeline_static_rate_per_s_2"), ["static, rate_per_s 2"])
+        for panel in range(4):
+            self.assertEqual(len({(self.axes(n)[panel].get_ylim(), self.axes(n)[panel].get_xlim()) for n in mine}), 1)
+        self.assert_nothing_overlaps("timeline_static_rate_per_s_2")
+
+    def test_a_number_has_the_name_of_its_axis(self):
+        synthetic.write_runs(self.folder, {RATE: [1.0, 2.0, 3.0, 4.0, 5.0]}, seeds=(1, 2), num_requests=20)
+        self.draw(write=False)
+        self.assertEqual(self.texts("timeline_3"), ["rate_per_s 3", "The first of 2 seeds."])
 
 
 class MissingValues(FigureTest):
@@ -459,12 +580,42 @@ class ServingFidelity(FigureTest):
         self.assertEqual(points.loc["snapkv (8 % of bytes)", "goodput_per_s"], 2)
         self.assertEqual(points.loc["full", "output_tokens_per_s"], 600)
 
+    def test_labels_say_which_model(self):
+        results = self.write()
+        (self.folder / "resolved.yaml").write_text("samples:\n  niah: {record: {model: ../engine/probe, eval: x.jsonl}}\nkv_policy: full\n")
+        (self.folder / "manifest.json").write_text('{"name": "x", "runs": [{"model": "llama-3.1-8b"}, {"run": "2"}]}')
+        with mock.patch.object(style, "save") as save:
+            list(serving_fidelity.draw(results, self.folder / "figures"))
+        left, right = save.call_args.args[0].axes
+        self.assertEqual(left.get_ylabel(), "Attention mass kept\n(by the model probe)")
+        self.assertTrue(right.get_xlabel().endswith("(tokens/s), llama-3.1-8b"), right.get_xlabel())
+
     def test_figure(self):
         results = self.write()
         style.apply()
         self.assertEqual(list(serving_fidelity.draw(results, self.folder / "figures")), [("serving_fidelity", "")])
         for kind in ("pdf", "png"):
             self.assertGreater((self.folder / "figures" / f"serving_fidelity.{kind}").stat().st_size, 2000)
+
+
+class JointFigures(FigureTest):
+    """./kvlab plot A B"""
+
+    def plot(self, *folders):
+        heard = io.StringIO()
+        with contextlib.redirect_stderr(heard), mock.patch.object(Figure, "savefig"):
+            status = plot.main([str(f) for f in folders])
+        return status, heard.getvalue().splitlines()
+
+    def test_one_line_says_that_there_is_none_and_why(self):
+        graded = write_graded(self.folder / "graded", (("full", "", "", 1.0), ("snapkv 64", "", "", 0.5)))
+        served = synthetic.write_runs(self.folder / "served", {"scheduler": SCHEDULERS[:2]}, num_requests=10)
+        status, lines = self.plot(graded, served)
+        self.assertEqual(status, 0)
+        self.assertEqual(lines[-1], "kvlab: no joint figure: 'frontier' joins one folder of graded answers with one that served under 'host: [sim, engine]'; "
+                                    f"{graded} has graded answers, {served} was served on one host")
+        status, lines = self.plot(served)
+        self.assertFalse(any("joint" in line for line in lines))
 
 
 class Frontier(FigureTest):
@@ -544,6 +695,20 @@ class Frontier(FigureTest):
         self.assertEqual((drawn.names, drawn.notes), (["frontier"], ["frontier: at load_frac 0.3; only graded: snapkv 512, h2o 128"]))
         for kind in ("pdf", "png"):
             self.assertGreater((drawn.folder / f"frontier.{kind}").stat().st_size, 2000)
+
+    def test_labels_of_long_latencies_are_in_seconds_and_apart(self):
+        graded, served = self.write((("full", ""), ("budget_tokens 128", "snapkv")))
+        served.summary["e2e_mean_ms"] += 120_000
+        with mock.patch.object(style.plt, "close"), mock.patch.object(Figure, "savefig"), mock.patch.object(style, "save", wraps=style.save) as save:
+            list(frontier.draw(graded, served, self.folder))
+        figure = save.call_args.args[0]
+        axis = figure.axes[1]
+        self.assertEqual(axis.get_xlabel(), "End-to-end latency (s)")
+        figure.canvas.draw()
+        boxes = [t.get_window_extent() for t in axis.get_xticklabels() if t.get_text() and axis.get_xlim()[0] <= t.get_position()[0] <= axis.get_xlim()[1]]
+        self.assertGreater(len(boxes), 2)
+        for a, b in zip(boxes, boxes[1:]):
+            self.assertFalse(_overlap(a, b))
 
     def test_folders_without_a_common_policy_are_an_error(self):
         self.write((("budget_tokens 64", "snapkv"),))
@@ -721,11 +886,30 @@ class EarlierResults(FigureTest):
         self.run_and_draw(SCHEDULERS[:2])
         self.assertEqual(self.there(), ["timeline.pdf", "timeline_other.pdf", "timeline_static.pdf"])
 
+    def test_a_file_of_others_is_not_replaced(self):
+        self.run_and_draw(SCHEDULERS[:2])
+        (self.figures / "timeline.pdf").write_text("mine")
+        with self.assertRaisesRegex(load.ResultsError, "timeline.pdf: was not drawn by kvlab"):
+            self.run_and_draw(SCHEDULERS[:1])
+        self.assertEqual((self.figures / "timeline.pdf").read_text(), "mine")
+        (self.figures / "timeline.pdf").unlink()
+        (self.figures / "timeline.pdf").symlink_to(self.folder / "summary.csv")
+        with self.assertRaisesRegex(load.ResultsError, "is a symbolic link"):
+            self.run_and_draw(SCHEDULERS[:1])
+
+    def test_what_was_cut_off_while_drawing_is_ours(self):
+        self.run_and_draw(SCHEDULERS[:1])
+        with (self.figures / ".drawn").open("a") as file:
+            file.write("drawing  timeline.pdf\n")
+        (self.figures / "timeline.pdf").write_text("half")
+        self.run_and_draw(SCHEDULERS[:1])
+        self.assertTrue((self.figures / "timeline.pdf").read_bytes().startswith(b"%PDF"))
+
     def test_the_list_names_nothing_outside_of_the_folder(self):
         self.run_and_draw(SCHEDULERS[:1])
         (self.folder / "summary.tex").write_bytes((self.figures / "summary.tex").read_bytes())
         text = (self.figures / ".drawn").read_text()
-        (self.figures / ".drawn").write_text(text.replace("  summary.tex", "  ../summary.tex") + "no list\n")
+        (self.figures / ".drawn").write_text(text + text.replace("  summary.tex", "  ../summary.tex") + "no list\n")
         self.run_and_draw(SCHEDULERS[:2])
         self.assertTrue((self.folder / "summary.tex").exists())
 
@@ -743,15 +927,15 @@ class LeftOut(FigureTest):
     """Notes on stderr."""
 
     def test_figures_of_which_the_same_is_said_share_a_line(self):
-        synthetic.write_runs(self.folder, {"memory.blocks": list(range(100, 2100, 100))}, num_requests=10)
+        synthetic.write_runs(self.folder, {"memory.blocks": list(range(100, 3100, 100))}, num_requests=10)
         (self.folder / "timeline.csv").unlink()
         heard = io.StringIO()
         with contextlib.redirect_stderr(heard), mock.patch.object(Figure, "savefig"):
             plot.main([str(self.folder)])
-        self.assertEqual(heard.getvalue().splitlines()[:-1], ["  cdf_ttft and 3 more: 12 of 20 lines drawn"])
+        self.assertEqual(heard.getvalue().splitlines()[:-1], ["  cdf_ttft and 2 more: 12 of 30 lines drawn", "  comparison: 24 of 30 lines drawn"])
 
     def test_they_are_printed_after_a_run(self):
-        synthetic.write_runs(self.folder, {"memory.blocks": list(range(100, 2100, 100))}, num_requests=10)
+        synthetic.write_runs(self.folder, {"memory.blocks": list(range(100, 3100, 100))}, num_requests=10)
         for file in ("timeline", "requests"):
             (self.folder / f"{file}.csv").unlink()
         door = test_front_door.FrontDoor("kvlab")
@@ -759,7 +943,7 @@ class LeftOut(FigureTest):
         self.addCleanup(door.doCleanups)
         shutil.copytree(HERE.parents[1] / "plots", door.root / "plots", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
         result = door.kvlab("run", str(self.folder))
-        self.assertIn("  comparison: 12 of 20 lines drawn\nkvlab: drew 2 figures and tables into ", result.stderr)
+        self.assertIn("  comparison: 24 of 30 lines drawn\nkvlab: drew 2 figures and tables into ", result.stderr)
         self.assertEqual(result.stdout, f"wrote {self.folder}\n")
 
 

@@ -3,6 +3,7 @@
 #include "kernels/query_moments/query_moments.h"
 #include "kernels/score_map/score_map.h"
 #include "kernels/token_norms/token_norms.h"
+#include "policies/kv/rope_turns.h"
 #include "policies/kv/scorer_wrapper.h"
 
 namespace kvlab {
@@ -23,7 +24,7 @@ class ExpectedAttentionScore final : public Scorer {
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
-    needs.pre_rope_queries = true;
+    needs.pre_rope_queries = needs.turns = true;
     return needs;
   }
   [[nodiscard]] Protected protects() const override { return {sinks_, 0}; }
@@ -33,7 +34,9 @@ class ExpectedAttentionScore final : public Scorer {
     const std::int64_t heads = static_cast<std::int64_t>(kv.num_rows) * kv.group, d = kv.head_dim;
     QueryMoments moments{
         step.in.pre_rope_queries.data(), kv.num_sequences(), kv.kv_heads * kv.group, kv.head_dim, sinks_, unbiased_, covariance_};
-    moments.rope_base = step.model.rope_base;
+    const std::vector<float> frequencies = rope_frequencies(step, num_future_);
+    moments.frequencies = or_null(frequencies);
+    moments.magnitude = static_cast<float>(step.model.rope.scaling.attention_factor);
     moments.future_begin = end_positions(step);
     moments.num_future = num_future_;
     moments.mean = step.ops.floats(heads * d);

@@ -1,6 +1,7 @@
 #include "kernels/value_leverage/value_leverage.h"
 
 #include "kernels/query_moments/query_moments.h"
+#include "policies/kv/rope_turns.h"
 #include "policies/kv/scorer_wrapper.h"
 
 namespace kvlab {
@@ -19,7 +20,7 @@ class CapKv final : public Scorer {
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
-    needs.pre_rope_queries = true;
+    needs.pre_rope_queries = needs.turns = true;
     return needs;
   }
   [[nodiscard]] Protected protects() const override { return {sinks_, 0}; }
@@ -27,7 +28,9 @@ class CapKv final : public Scorer {
   void score(LayerStep& step, float* scores) override {
     const KvRows& kv = step.kv;
     QueryMoments moments{step.in.pre_rope_queries.data(), kv.num_sequences(), kv.kv_heads * kv.group, kv.head_dim, sinks_, false, false};
-    moments.rope_base = step.model.rope_base;
+    const std::vector<float> frequencies = rope_frequencies(step, num_future_);
+    moments.frequencies = or_null(frequencies);
+    moments.magnitude = static_cast<float>(step.model.rope.scaling.attention_factor);
     moments.future_begin = end_positions(step);
     moments.num_future = num_future_;
     moments.mean = step.ops.floats(static_cast<std::int64_t>(kv.num_rows) * kv.group * kv.head_dim);

@@ -2,6 +2,7 @@
 
 #include "kernels/key_codes/key_codes.h"
 #include "kernels/query_basis/query_basis.h"
+#include "policies/kv/rope_turns.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {
@@ -25,7 +26,7 @@ class A2ats final : public QuerySelector<TierTraffic> {
 
   [[nodiscard]] Needs needs() const override {
     Needs needs = QuerySelector::needs();
-    needs.prompt_queries = true;
+    needs.prompt_queries = needs.turns = true;
     return needs;
   }
   // First and newest tokens give way where they would fill more than three quarters of it.
@@ -52,7 +53,8 @@ class A2ats final : public QuerySelector<TierTraffic> {
     learn(step);
     AssignCodes assign;
     assign.kv = step.kv;
-    assign.rope_base = step.model.rope_base;
+    const std::vector<float> frequencies = rope_frequencies(step, 0);
+    assign.frequencies = or_null(frequencies);
     assign.from = per_row(step.ops, n, [&](std::int32_t r) { return covered[r] == 0 ? 0 : rows_.at(step, r).coded; });
     assign.to =
         per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).codes == 0 ? 0 : std::max(0, step.kv.len[r] - local_); });
@@ -141,7 +143,8 @@ class A2ats final : public QuerySelector<TierTraffic> {
     const std::int64_t width = static_cast<std::int64_t>(step.model.q_heads) * step.model.head_dim;
     const std::int32_t sequences = step.kv.num_sequences();
     float* const* out = turned_.sequences(step, [&](std::int32_t s) { return width * step.in.step[static_cast<std::size_t>(s)].count; });
-    step.ops(TurnQueries{sequences, step.model.q_heads, step.model.head_dim, far_, step.model.rope_base, step.in.step.data(), out});
+    const std::vector<float> frequencies = rope_frequencies(step, 0);
+    step.ops(TurnQueries{sequences, step.model.q_heads, step.model.head_dim, far_, or_null(frequencies), step.in.step.data(), out});
     std::vector<Queries> far(step.in.step.begin(), step.in.step.end());
     for (std::int32_t s = 0; s < sequences; ++s) far[static_cast<std::size_t>(s)].data = out[s];
     return far;
@@ -173,7 +176,8 @@ class A2ats final : public QuerySelector<TierTraffic> {
     step.ops(QueryGram{n, step.kv.kv_heads, step.kv.group, step.kv.head_dim, far.data(), fresh, true, abs_sum, gram});
     TrainCodes codebook;
     codebook.kv = step.kv;
-    codebook.rope_base = step.model.rope_base;
+    const std::vector<float> frequencies = rope_frequencies(step, 0);
+    codebook.frequencies = or_null(frequencies);
     codebook.rounds = rounds_;
     codebook.codes = train;
     std::int64_t* seeds = step.ops.host_longs(n);

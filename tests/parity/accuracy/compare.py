@@ -15,7 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 
-# Our columns and the axes of the sweep in runs/ID/manifest.json. Change here if kvlab renames them.
+# Our columns and the axes of each run in manifest.json. Change here if kvlab renames them.
 RECIPE, SAMPLE, TURN, EXACT, FIRST_WRONG, NEG_LOG2 = "recipe", "sample", "turn", "exact", "first_wrong", "neg_log2"
 COLUMNS = (
     "press", "dropped", "question", "samples", "answers", "right", "samples graded differently", "answers graded differently",
@@ -32,10 +32,11 @@ def axis(axes, name, otherwise):
 def our_answers(folders):
     """{(press, ratio, question): {(sample, turn): row}}; the full cache is ("full", "", "")."""
     answers = defaultdict(dict)
-    for path in sorted(path for folder in folders for path in folder.glob("runs/*/answers.csv")):
-        axes = json.loads((path.parent / "manifest.json").read_text())["axes"]
-        question = axis(axes, QUESTION_AXIS, "compressed")
-        for row in csv.DictReader(path.open()):
+    for folder in (f for f in folders if (f / "answers.csv").exists()):
+        of_run = {run["run"]: run["axes"] for run in json.loads((folder / "manifest.json").read_text())["runs"]}
+        for row in csv.DictReader((folder / "answers.csv").open()):
+            axes = of_run[row["run"]]
+            question = axis(axes, QUESTION_AXIS, "compressed")
             press = row[RECIPE].removeprefix("kvpress_")
             case = ("full", "", "") if press == "full" else (press, f"{float(axis(axes, RATIO_AXIS, 'nan')):g}", question)
             answers[case][int(row[SAMPLE]), int(row[TURN])] = row

@@ -22,13 +22,12 @@ def peer_files(folder, wrong):
     (folder / "presses.csv").write_text("press,ratio,question," + head + rows)
 
 
-def our_run(folder, run, recipe, wrong, axes):
-    path = folder / "runs" / run
-    path.mkdir(parents=True)
-    (path / "manifest.json").write_text(json.dumps({"axes": axes}))
+def our_files(folder, *runs):
+    """runs: (id, recipe, wrong, axes)."""
+    (folder / "manifest.json").write_text(json.dumps({"runs": [{"run": run, "axes": axes} for run, _, _, axes in runs]}))
     head = "run,recipe,budget_tokens,task,length,sample,turn,exact,neg_log2,answer_bytes,first_wrong\n"
-    rows = (f"{run},{recipe},512,niah,1024,{s},0,{int(s not in wrong)},0.5,7,{2 if s in wrong else -1}\n" for s in range(SAMPLES))
-    (path / "answers.csv").write_text(head + "".join(rows))
+    rows = (f"{run},{recipe},512,niah,1024,{s},0,{int(s not in wrong)},0.5,7,{2 if s in wrong else -1}\n" for run, recipe, wrong, _ in runs for s in range(SAMPLES))
+    (folder / "answers.csv").write_text(head + "".join(rows))
 
 
 class CompareTest(unittest.TestCase):
@@ -36,8 +35,8 @@ class CompareTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             peer_files(folder, wrong={3, 7})
-            our_run(folder, "0001", "full", full_wrong, {"question": "compressed"})
-            our_run(folder, "0002", "kvpress_snapkv", wrong, axes or {"kv_policy.compression_ratio": "0.50", "question": "compressed"})
+            snapkv_axes = axes or {"kv_policy.compression_ratio": "0.50", "question": "compressed"}
+            our_files(folder, ("a1", "full", full_wrong, {"question": "compressed"}), ("b2", "kvpress_snapkv", wrong, snapkv_axes))
             done = subprocess.run([sys.executable, COMPARE, folder, "--peer", folder], capture_output=True, text=True, check=False)
             return done.returncode, done.stdout
 

@@ -20,7 +20,7 @@ from cases import CASES, FINCH_DELIMITER, LAZY_THRESHOLD
 from kvpress.presses import finch_press, kvzip_press, simlayerkv_press
 from safetensors import safe_open
 from safetensors.numpy import save_file
-from transformers import DynamicCache, LlamaForCausalLM
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 HERE = Path(__file__).resolve().parent
 RATIOS = (0.25, 0.5, 0.75)
@@ -330,22 +330,33 @@ def merged(path, tensors, meta):
         return {name: old.get_tensor(name) for name in old.keys()} | tensors, old.metadata() | meta
 
 
+def load_model(folder, rope):
+    """The model, with the RoPE scaling of this name in rope_scaling.json, or its own where the name is empty."""
+    config = LlamaConfig.from_pretrained(folder)
+    if rope:
+        config.rope_parameters = {**config.rope_parameters, **json.loads((HERE / "rope_scaling.json").read_text())[rope]}
+    return LlamaForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32, attn_implementation="eager").eval()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default=HERE.parents[2] / "engine" / "probe")
     parser.add_argument("--prompts", type=Path, default=HERE / "prompts.jsonl")
     parser.add_argument("--out", type=Path, default=HERE / "results")
     parser.add_argument("--only", nargs="*", choices=sorted(CASES), help="presses to record anew (default all)")
+    parser.add_argument("--rope", default="", help="a RoPE scaling of rope_scaling.json, in results/prompt_N.ROPE.safetensors")
+    parser.add_argument("--tokens", type=int, nargs="*", help="prompts of these lengths alone")
     args = parser.parse_args()
     logging.getLogger("kvpress").setLevel(logging.ERROR)
     torch.set_grad_enabled(False)
     kvzip_press.AutoTokenizer = ByteTokenizer
-    model = LlamaForCausalLM.from_pretrained(args.model, dtype=torch.float32, attn_implementation="eager").eval()
+    model = load_model(args.model, args.rope)
     args.out.mkdir(parents=True, exist_ok=True)
     texts = [json.loads(line)["text"] for line in args.prompts.read_text().splitlines()]
+    texts = [text for text in texts if not args.tokens or prompt_ids(text)[0].shape[1] in args.tokens]
     for text in sorted(texts, key=len):
         n, tensors, meta = record_prompt(model, text, args.only or list(CASES), with_check=text == min(texts, key=len))
-        path = args.out / f"prompt_{n}.safetensors"
+        path = args.out / (f"prompt_{n}.{args.rope}.safetensors" if args.rope else f"prompt_{n}.safetensors")
         if args.only and path.exists():
             tensors, meta = merged(path, tensors, meta)
         save_file(tensors, path, metadata=meta)

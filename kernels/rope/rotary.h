@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 namespace kvlab {
@@ -24,14 +23,24 @@ struct RopeScaling {
   double beta_fast = 32, beta_slow = 1;              // yarn: the same, from its other end
   bool truncate = true;                              // yarn: the ramp begins and ends at whole pairs
   double attention_factor = 1;                       // yarn: of cosines and sines
-  std::string text = "none";                         // the JSON object that says all this
 };
 
+// Base and scaling of a model's rotary positions. A base alone converts to it: no scaling.
+struct RopeForm {
+  double base = 0;  // theta; 0: the model has no RoPE
+  RopeScaling scaling = {};
+  constexpr RopeForm(double theta = 0, const RopeScaling& s = {}) : base(theta), scaling(s) {}  // NOLINT: a base is a form
+};
+
+// yarn's default attention factor, 0.1 m ln(factor) + 1 (Peng et al. 2023, section 3.4), or the ratio of two of these where both 'mscale'
+// and 'mscale_all_dim' are above 0, as in transformers.
+double yarn_attention_factor(double factor, double mscale, double mscale_all_dim);
+
 // Cosines and sines of rotary positions (Su et al. 2021), in float32 step by step, as models are trained and served: at position 4,000
-// exacter frequencies would turn by other angles.
+// more exact frequencies would turn by other angles.
 class Rotary {
  public:
-  Rotary(double base, std::int32_t head_dim, RopeScaling scaling);
+  Rotary(const RopeForm& form, std::int32_t head_dim);
 
   // Radians per position of each pair of channels [head_dim / 2] while the longest sequence of a pass has so many tokens. That counts for
   // kDynamic beyond original_tokens alone: there keys of earlier, shorter passes have been turned by other frequencies.
@@ -40,9 +49,8 @@ class Rotary {
   void fill(std::span<const std::int32_t> positions, float* cos, float* sin) const;
 
  private:
-  double base_;
+  RopeForm form_;
   std::int32_t head_dim_;
-  RopeScaling scaling_;
   std::vector<float> frequencies_;  // up to original_tokens
 };
 

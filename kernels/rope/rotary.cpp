@@ -1,4 +1,4 @@
-#include "engine/model/rotary.h"
+#include "kernels/rope/rotary.h"
 
 #include <algorithm>
 #include <cmath>
@@ -69,26 +69,32 @@ std::vector<float> yarn_frequencies(double base, std::int32_t head_dim, const Ro
 
 }  // namespace
 
-Rotary::Rotary(double base, std::int32_t head_dim, RopeScaling scaling) : base_(base), head_dim_(head_dim), scaling_(std::move(scaling)) {
-  if (scaling_.kind == RopeScaling::Kind::kYarn) {
-    frequencies_ = yarn_frequencies(base_, head_dim_, scaling_);
+double yarn_attention_factor(double factor, double mscale, double mscale_all_dim) {
+  const auto magnitude = [factor](double m) { return factor <= 1 ? 1.0 : 0.1 * m * std::log(factor) + 1.0; };
+  return mscale > 0 && mscale_all_dim > 0 ? magnitude(mscale) / magnitude(mscale_all_dim) : magnitude(1);
+}
+
+Rotary::Rotary(const RopeForm& form, std::int32_t head_dim) : form_(form), head_dim_(head_dim) {
+  if (form_.scaling.kind == RopeScaling::Kind::kYarn) {
+    frequencies_ = yarn_frequencies(form_.base, head_dim_, form_.scaling);
     return;
   }
-  frequencies_ = inverse(periods(base_, head_dim_));
-  if (scaling_.kind == RopeScaling::Kind::kLlama3) scale_llama3(scaling_, frequencies_);
-  if (scaling_.kind == RopeScaling::Kind::kLinear)
-    for (float& f : frequencies_) f /= static_cast<float>(scaling_.factor);
+  frequencies_ = inverse(periods(form_.base, head_dim_));
+  if (form_.scaling.kind == RopeScaling::Kind::kLlama3) scale_llama3(form_.scaling, frequencies_);
+  if (form_.scaling.kind == RopeScaling::Kind::kLinear)
+    for (float& f : frequencies_) f /= static_cast<float>(form_.scaling.factor);
 }
 
 std::vector<float> Rotary::frequencies(std::int64_t tokens) const {
-  if (scaling_.kind != RopeScaling::Kind::kDynamic || static_cast<double>(tokens) <= scaling_.original_tokens) return frequencies_;
-  return inverse(periods(double{dynamic_base(base_, head_dim_, scaling_, tokens)}, head_dim_));
+  if (form_.scaling.kind != RopeScaling::Kind::kDynamic || static_cast<double>(tokens) <= form_.scaling.original_tokens)
+    return frequencies_;
+  return inverse(periods(double{dynamic_base(form_.base, head_dim_, form_.scaling, tokens)}, head_dim_));
 }
 
 void Rotary::fill(std::span<const std::int32_t> positions, float* cos, float* sin) const {
   if (positions.empty()) return;
   const std::vector<float> radians = frequencies(std::int64_t{*std::max_element(positions.begin(), positions.end())} + 1);
-  const auto scale = static_cast<float>(scaling_.attention_factor);
+  const auto scale = static_cast<float>(form_.scaling.attention_factor);
   constexpr std::size_t kPart = 64;
   for_each_in_parallel(static_cast<std::int64_t>((positions.size() + kPart - 1) / kPart), [&](std::int64_t part) {
     const std::size_t begin = static_cast<std::size_t>(part) * kPart, end = std::min(positions.size(), begin + kPart);

@@ -1,0 +1,215 @@
+#include "sim/cost/quantization_schemes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+
+#include "sim/cost/model_keys.h"
+#include "sim/cost/quantization_keys.h"
+
+namespace kvlab {
+
+namespace {
+
+using Scheme = QuantizedScheme;
+using Rule = QuantizationPlan::Rule;
+using Plan = QuantizationPlan;
+
+Plan read_fp8(Params& q, const ModelSpec& /*m*/) {
+  check_quantization_keys(
+      q, {"weight_block_size", "modules_to_not_convert", "ignored_layers", "ignore", "activation_scale_ub", "kv_cache_scheme"});
+  Plan plan;
+  Scheme scheme{8, Dtype::kFp8};
+  if (q.has("weight_block_size")) {
+    const std::vector<double> block = q.numbers("weight_block_size", 1, 1 << 20, "rows and columns that share a scale");
+    constexpr double kFp32 = 32;
+    if (block.size() == 2) scheme.bits += kFp32 / (block[0] * block[1]);
+  }
+  plan.ignored = modules_under(q, {"modules_to_not_convert", "ignored_layers", "ignore"});
+  plan.rules.push_back({std::nullopt, scheme});
+  return plan;
+}
+
+// Weights alone: GPTQ, AWQ and AutoRound. Zero points are counted where the file says that there are some.
+Plan read_integers(Params& q, const ModelSpec& m) {
+  check_quantization_keys(q, {"bits", "w_bit", "group_size", "q_group_size", "modules_to_not_convert", "act_bits", "act_data_type",
+                              "act_dynamic", "act_group_size", "act_sym"});
+  if (q.optional<std::int64_t>("act_bits", 16, 1, 64, "bits of an activation") < 16)
+    q.fail_at("act_bits", "'act_bits' of quantization_config: only activations of 16 bits are priced for this method");
+  if (q.has("dynamic") && !is_off(q.inline_text("dynamic", "")))
+    q.fail_at("dynamic", "'dynamic' of quantization_config gives modules formats of their own, which is not priced");
+  const auto num_bits = q.required<std::int64_t>(q.has("w_bit") ? "w_bit" : "bits", 2, 8, "bits of a weight");
+  const std::int64_t group = read_group_size(q, q.has("q_group_size") ? "q_group_size" : "group_size", 128);
+  const bool has_zeros = q.flag("zero_point", false, "weights have a zero point") || !q.flag("sym", true, "no zero point");
+  Plan plan;
+  const Scheme scheme{static_cast<double>(num_bits) + share_of_group(kScaleBits + (has_zeros ? static_cast<double>(num_bits) : 0), group),
+                      m.dtype};
+  plan.rules.push_back({std::nullopt, scheme});
+  plan.ignored = modules_under(q, {"modules_to_not_convert"});
+  if (q.flag("lm_head", false, "the head is quantized too")) plan.head = scheme;
+  return plan;
+}
+
+Plan read_bitsandbytes(Params& q, const ModelSpec& m) {
+  check_quantization_keys(q, {"load_in_4bit", "load_in_8bit", "llm_int8_skip_modules", "bnb_4bit_use_double_quant"});
+  const bool is_four = q.flag("load_in_4bit", false, "4-bit weights"), is_eight = q.flag("load_in_8bit", false, "8-bit weights");
+  if (is_four == is_eight) q.fail_at("load_in_4bit", "quantization_config of bitsandbytes needs 'load_in_4bit' or 'load_in_8bit': true");
+  const bool is_double = q.flag("bnb_4bit_use_double_quant", false, "scales are quantized");
+  constexpr std::int64_t kBlock = 64, kOfScales = 256;  // weights that share a scale; scales that share one of theirs
+  const double scales = is_double ? share_of_group(8, kBlock) + share_of_group(32, kBlock * kOfScales) : share_of_group(32, kBlock);
+  Plan plan;
+  plan.rules.push_back({std::nullopt, {is_four ? 4 + scales : 8, m.dtype}});
+  plan.ignored = modules_under(q, {"llm_int8_skip_modules"});
+  return plan;
+}
+
+Plan read_mxfp4(Params& q, const ModelSpec& m) {
+  check_quantization_keys(q, {"modules_to_not_convert"});
+  Plan plan;
+  plan.rules.push_back({std::nullopt, {4 + 8.0 / 32, m.dtype}});
+  plan.ignored = modules_under(q, {"modules_to_not_convert"});
+  plan.experts_only = m.family == "gpt_oss";
+  return plan;
+}
+
+Plan read_hqq(Params& q, const ModelSpec& m) {
+  check_quantization_keys(q, {"quant_config", "skip_modules"});
+  Params config = q.child("quant_config", "quant_config");
+  check_quantization_keys(config, {"weight_quant_params", "scale_quant_params", "zero_quant_params"});
+  Params w = config.child("weight_quant_params", "weight_quant_params");
+  check_quantization_keys(w, {"nbits", "group_size", "channel_wise", "round_zero"});
+  Plan plan;
+  const auto num_bits = w.required<std::int64_t>("nbits", 1, 8, "bits of a weight");
+  plan.rules.push_back(
+      {std::nullopt, {static_cast<double>(num_bits) + share_of_group(2 * kScaleBits, read_group_size(w, "group_size", 64)), m.dtype}});
+  plan.ignored = modules_under(q, {"skip_modules"});
+  return plan;
+}
+
+Plan read_torchao(Params& q, const ModelSpec& m) {
+  check_quantization_keys(q, {"quant_type", "modules_to_not_convert"});
+  std::string type = q.inline_text("quant_type", "");
+  Params kwargs = q.optional_child("quant_type_kwargs", "quant_type_kwargs");
+  std::int64_t group = read_group_size(kwargs, "group_size", 128);
+  if (type.starts_with("{")) {  // as newer releases write it: {default: {_type: Int4WeightOnlyConfig, _data: {group_size: 128}}}
+    Params outer = q.child("quant_type", "quant_type");
+    check_quantization_keys(outer, {"default"});
+    Params inner = outer.child("default", "default");
+    type = inner.text("_type", "the scheme");
+    Params data = inner.optional_child("_data", "_data");
+    group = read_group_size(data, "group_size", 128);
+  }
+  const std::map<std::string, Scheme> known{{"int4_weight_only", {4 + share_of_group(2 * kScaleBits, group), m.dtype}},
+                                            {"Int4WeightOnlyConfig", {4 + share_of_group(2 * kScaleBits, group), m.dtype}},
+                                            {"int8_weight_only", {8, m.dtype}},
+                                            {"Int8WeightOnlyConfig", {8, m.dtype}},
+                                            {"float8_weight_only", {8, m.dtype}},
+                                            {"Float8WeightOnlyConfig", {8, m.dtype}},
+                                            {"int8_dynamic_activation_int8_weight", {8, Dtype::kInt8}},
+                                            {"Int8DynamicActivationInt8WeightConfig", {8, Dtype::kInt8}},
+                                            {"float8_dynamic_activation_float8_weight", {8, Dtype::kFp8}},
+                                            {"Float8DynamicActivationFloat8WeightConfig", {8, Dtype::kFp8}},
+                                            {"int4wo", {4 + share_of_group(2 * kScaleBits, group), m.dtype}},
+                                            {"int8wo", {8, m.dtype}}};
+  const auto found = known.find(type);
+  if (found == known.end()) q.fail_at("quant_type", fmt::format("'quant_type' = {} of quantization_config (torchao) is not priced", type));
+  Plan plan;
+  plan.rules.push_back({std::nullopt, found->second});
+  plan.ignored = modules_under(q, {"modules_to_not_convert"});
+  return plan;
+}
+
+// Quark: a type by its name, and the scales of groups.
+Scheme quark_scheme(Params& tensor, Dtype other) {
+  check_quantization_keys(tensor, {"dtype", "qscheme", "ch_axis", "group_size", "is_dynamic", "round_method", "scale_type", "scale_format",
+                                   "observer_cls", "is_scale_quant", "mx_element_dtype", "scale_calculation_mode", "is_qat_enabled"});
+  const std::string name = tensor.text("dtype", "type of the numbers");
+  const std::int64_t group = read_group_size(tensor, "group_size", -1);
+  if (name.starts_with("fp8")) return {8, Dtype::kFp8};
+  if (name == "int8" || name == "uint8") return {8, Dtype::kInt8};
+  if (name == "int4" || name == "uint4") return {4 + share_of_group(kScaleBits, group), other};
+  if (name == "fp4" || name == "mxfp4") return {4 + share_of_group(8, group > 0 ? group : 32), Dtype::kFp4};
+  tensor.fail_at("dtype", fmt::format("'dtype' = {} of quantization_config (quark) is not priced", name));
+}
+
+Plan read_quark(Params& q, ModelSpec& m) {
+  check_quantization_keys(q, {"global_quant_config", "exclude", "kv_cache_quant_config", "kv_cache_group", "kv_cache_post_rope"});
+  Params all = q.child("global_quant_config", "global_quant_config");
+  check_quantization_keys(all, {"weight", "input_tensors", "output_tensors", "bias", "target_device"});
+  Params weight = all.child("weight", "weight");
+  Scheme scheme{quark_scheme(weight, m.dtype).bits, m.dtype};
+  if (all.has("input_tensors")) {
+    Params inputs = all.child("input_tensors", "input_tensors");
+    scheme.compute = quark_scheme(inputs, m.dtype).compute;
+  }
+  if (q.has("kv_cache_quant_config") && !is_off(q.inline_text("kv_cache_quant_config", "")))
+    q.fail_at("kv_cache_quant_config",
+              "'kv_cache_quant_config' of quantization_config is not priced; give 'kv_cache_dtype: fp8' in a copy");
+  Plan plan;
+  plan.rules.push_back({std::nullopt, scheme});
+  plan.ignored = modules_under(q, {"exclude"});
+  return plan;
+}
+
+Plan read_aqlm(Params& q, ModelSpec& m) {
+  check_quantization_keys(q, {"nbits_per_codebook", "num_codebooks", "in_group_size", "out_group_size", "linear_weights_not_to_quantize"});
+  const auto index = q.optional<std::int64_t>("nbits_per_codebook", 16, 1, 32, "bits of an index"),
+             books = q.optional<std::int64_t>("num_codebooks", 1, 1, 64, "indices of a group"),
+             in = q.optional<std::int64_t>("in_group_size", 8, 1, 1 << 16, "columns of a group"),
+             out = q.optional<std::int64_t>("out_group_size", 1, 1, 1 << 16, "rows of a group");
+  Plan plan;
+  plan.rules.push_back({std::nullopt, {static_cast<double>(index * books) / static_cast<double>(in * out), m.dtype}});
+  for (const std::string& name : modules_under(q, {"linear_weights_not_to_quantize"}))
+    plan.ignored.push_back(name.ends_with(".weight") ? name.substr(0, name.size() - 7) : name);
+  m.remarks.emplace_back("the codebooks of aqlm are not counted in the weights");
+  return plan;
+}
+
+using Reader = std::function<Plan(Params&, ModelSpec&)>;
+
+const std::map<std::string, Reader>& readers() {
+  static const std::map<std::string, Reader> all{{"fp8", read_fp8},
+                                                 {"fbgemm_fp8", read_fp8},
+                                                 {"gptq", read_integers},
+                                                 {"gptq_marlin", read_integers},
+                                                 {"awq", read_integers},
+                                                 {"awq_marlin", read_integers},
+                                                 {"auto-round", read_integers},
+                                                 {"intel/auto-round", read_integers},
+                                                 {"bitsandbytes", read_bitsandbytes},
+                                                 {"compressed-tensors", read_compressed_tensors},
+                                                 {"modelopt", read_modelopt},
+                                                 {"modelopt_fp4", read_modelopt},
+                                                 {"mxfp4", read_mxfp4},
+                                                 {"hqq", read_hqq},
+                                                 {"torchao", read_torchao},
+                                                 {"quark", read_quark},
+                                                 {"aqlm", read_aqlm}};
+  return all;
+}
+
+// quant_method, or what the other keys make of it.
+std::string method_of(Params& q) {
+  if (q.has("quant_method")) return q.text("quant_method", "how weights are quantized");
+  if (q.has("load_in_4bit") || q.has("load_in_8bit")) return "bitsandbytes";
+  if (q.has("config_groups")) return "compressed-tensors";
+  if (q.has("quant_algo") || q.has("quantization")) return "modelopt";
+  return "";
+}
+
+}  // namespace
+
+QuantizationPlan read_quantization_plan(Params& q, ModelSpec& m) {
+  m.quantization = method_of(q);
+  const auto reader = readers().find(m.quantization);
+  if (reader != readers().end()) return reader->second(q, m);
+  std::vector<std::string> known;
+  for (const auto& [name, unused] : readers()) known.push_back(name);
+  const std::string priced = "; known: " + join(known, ", ");
+  if (m.quantization.empty()) q.fail("quantization_config has no 'quant_method'" + priced);
+  q.fail_at("quant_method", "quantization_config: 'quant_method' = " + m.quantization + " is not priced" + priced);
+}
+
+}  // namespace kvlab

@@ -1,0 +1,378 @@
+// What a results folder keeps: finished runs, and files that are not kvlab's.
+#include "app/results.h"
+
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "app/code_version.h"
+#include "app/csv.h"
+#include "app/experiment.h"
+#include "app/input_files.h"
+#include "app/run_manifest.h"
+#include "tests/app/app_fixture.h"
+
+namespace kvlab {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// A trace of one request.
+constexpr const char* kOneRequest = "{\"timestamp\": 0, \"input_length\": 600, \"output_length\": 5, \"hash_ids\": [1, 2]}\n";
+
+class ResultsTest : public AppTest {
+ protected:
+  void SetUp() override {
+    AppTest::SetUp();
+    write("small.yaml", std::string(kSmall) + "scheduler: [vllm_v1, sarathi]\n");
+  }
+  // Status 0; returns how many runs were done.
+  static int done(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "run");
+    const Called called = call(arguments);
+    EXPECT_EQ(called.status, 0) << called.err;
+    const std::size_t at = called.out.find("wrote ") + 6;
+    const fs::path folder = called.out.substr(at, called.out.find('\n', at) - at);
+    const auto manifest = nlohmann::json::parse(read(folder / "manifest.json"));
+    std::set<std::string> ids;
+    for (const auto& run : manifest["runs"])
+      if (run["state"] == "done") ids.insert(run["run"].get<std::string>());
+    return static_cast<int>(ids.size());
+  }
+  static Called refused(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "run");
+    Called called = call(arguments);
+    EXPECT_EQ(called.status, 2) << called.out << called.err;
+    return called;
+  }
+  // Names and bytes of all files below a folder.
+  static std::map<std::string, std::string> contents(const fs::path& folder) {
+    std::map<std::string, std::string> all;
+    for (const auto& entry : fs::recursive_directory_iterator(folder))
+      if (entry.is_regular_file()) all[entry.path().lexically_relative(folder).string()] = read(entry.path());
+    return all;
+  }
+};
+
+TEST_F(ResultsTest, OtherValuesAndAxesAddRunsAndTakeNoneAway) {
+  EXPECT_EQ(done({"small.yaml"}), 2);
+  const std::string summary = read("results/small/summary.csv");
+  const auto runs = contents("results/small/runs");
+  EXPECT_EQ(done({"small.yaml", "--set", "scheduler=[orca, vllm_v0]"}), 2);
+  EXPECT_EQ(done({"small.yaml", "--set", "memory.num_blocks=500"}), 2);
+  write("small.yaml", std::string(kSmall) + "scheduler: [sarathi, fastgen]\n");  // an edited axis
+  EXPECT_EQ(done({"small.yaml"}), 1);
+  EXPECT_EQ(num_runs("results/small"), 7U);
+  write("small.yaml", std::string(kSmall) + "scheduler: [vllm_v1, sarathi]\n");
+  EXPECT_EQ(done({"small.yaml"}), 0);
+  EXPECT_EQ(read("results/small/summary.csv"), summary);
+  for (const auto& [name, bytes] : runs) EXPECT_EQ(read("results/small/runs/" + name), bytes) << name;
+}
+
+TEST_F(ResultsTest, ARunIsTheSameInEverySweep) {
+  ASSERT_EQ(done({"small.yaml", "--out", "a"}), 2);
+  ASSERT_EQ(done({"small.yaml", "--out", "b", "--set", "scheduler=[orca, sarathi]", "--set", "memory.num_blocks=[600, 500]"}), 4);
+  std::size_t shared = 0;
+  for (const auto& [name, bytes] : contents("b/runs")) {
+    if (!fs::exists("a/runs/" + name) || name.ends_with("manifest.json")) continue;
+    EXPECT_EQ(read("a/runs/" + name), bytes) << name;
+    ++shared;
+  }
+  EXPECT_EQ(shared, 4U);  // sarathi's tables and configuration
+  const CsvTable summary = read_csv("b/summary.csv");
+  EXPECT_EQ(summary.columns[1], "memory.num_blocks");
+  EXPECT_EQ(summary.columns[2], "scheduler");
+  EXPECT_EQ(summary.columns[3], "seed");
+}
+
+TEST_F(ResultsTest, PointsOfTheGridThatAreOneRunShareIt) {
+  EXPECT_EQ(done({"small.yaml", "--set", "scheduler=[sarathi, vllm_v1, sarathi]"}), 2);
+  const CsvTable summary = read_csv("results/small/summary.csv");
+  ASSERT_EQ(summary.rows.size(), 3U);
+  EXPECT_EQ(summary.rows[0][0], summary.rows[2][0]);
+  EXPECT_EQ(read_csv("results/small/requests.csv").rows.size(), 120U);
+  EXPECT_EQ(done({"small.yaml", "--set", "scheduler=[sarathi, vllm_v1, sarathi]"}), 0);
+}
+
+TEST_F(ResultsTest, AFolderOfAnotherExperimentIsRefused) {
+  fs::create_directories("b");
+  write("b/small.yaml", std::string(kSmall) + "scheduler: orca\n");
+  ASSERT_EQ(done({"small.yaml"}), 2);
+  const auto before = contents("results/small");
+  EXPECT_THAT(refused({"b/small.yaml"}).err, HasSubstr("belongs to another experiment, small.yaml: choose another folder with --out"));
+  EXPECT_THAT(refused({"b/small.yaml", "--out", "results/small"}).err, HasSubstr("--out results/small --join"));
+  EXPECT_THAT(refused({"b/small.yaml", "--join"}).err, HasSubstr("--out"));
+  EXPECT_EQ(contents("results/small"), before);
+  EXPECT_EQ(done({"b/small.yaml", "--out", "results/small", "--join"}), 1);
+  EXPECT_EQ(num_runs("results/small"), 3U);
+  EXPECT_EQ(done({"small.yaml"}), 0);
+  fs::rename("small.yaml", "renamed.yaml");  // nothing of that name is left that could own it
+  EXPECT_EQ(done({"renamed.yaml"}), 0);
+  refused({"b/small.yaml"});
+}
+
+TEST_F(ResultsTest, AFolderThatIsNotKvlabsIsRefusedAndStaysAsItIs) {
+  fs::create_directories("out/runs/jan01");
+  write("out/runs/jan01/weights.pt", "weights");
+  write("out/requests.csv", kOneRequest);
+  write("own.yaml",
+        "model: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\ntrace: {file: out/requests.csv, format: mooncake, block_size: 512}\n");
+  const auto before = contents("out");
+  for (const char* file : {"small.yaml", "own.yaml"})
+    EXPECT_THAT(refused({file, "--out", "out"}).err, HasSubstr("out: holds files and is no results folder of kvlab"));
+  refused({"small.yaml", "--out", "."});
+  EXPECT_EQ(call({"clean", "out", "--yes"}).status, 2);
+  EXPECT_EQ(contents("out"), before);
+  fs::create_directories("empty");
+  EXPECT_EQ(done({"small.yaml", "--out", "empty"}), 2);
+}
+
+TEST_F(ResultsTest, FilesThatAreNotKvlabsStay) {
+  ASSERT_EQ(done({"small.yaml"}), 2);
+  const fs::path out = "results/small";
+  for (const char* name : {"trace.json", "steps.csv", "answers.csv", "validation.csv", "throughput.csv", "notes.txt", "runs/notes.txt"})
+    write(out / name, "mine");
+  fs::create_directories(out / "runs/jan01");
+  write(out / "runs/jan01/manifest.json", "{}");
+  write(run_folder(out) / "notes.txt", "mine");
+  EXPECT_EQ(done({"small.yaml", "--force"}), 2);
+  EXPECT_EQ(done({"small.yaml", "--set", "scheduler=orca"}), 1);
+  EXPECT_EQ(call({"clean", "results/small", "--yes"}).status, 0);
+  for (const char* name : {"trace.json", "steps.csv", "answers.csv", "validation.csv", "throughput.csv", "notes.txt", "runs/notes.txt"})
+    EXPECT_EQ(read(out / name), "mine") << name;
+  EXPECT_EQ(read(out / "runs/jan01/manifest.json"), "{}");
+  std::size_t notes = 0;
+  for (const auto& [name, bytes] : contents(out / "runs")) notes += name.ends_with("/notes.txt") && bytes == "mine" ? 1 : 0;
+  EXPECT_EQ(notes, 1U);  // beside a run that was done again, and taken away
+  // One that the sweep would write is in its way.
+  write(out / "requests.csv", "mine");
+  EXPECT_THAT(refused({"small.yaml"}).err, HasSubstr("results/small/requests.csv: was not written by kvlab, or was changed since"));
+  EXPECT_EQ(refused({"small.yaml", "--set", "output.perfetto=true", "--set", "scheduler=orca"}).status, 2);
+  EXPECT_EQ(read(out / "requests.csv"), "mine");
+}
+
+TEST_F(ResultsTest, AnInputInTheResultsFolderIsNotReplaced) {
+  ASSERT_EQ(done({"small.yaml", "--out", "out"}), 2);
+  write("own.yaml",
+        "model: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\ntrace: {file: out/requests.csv, format: mooncake, block_size: 512}\n");
+  write("out/requests.csv", kOneRequest);
+  const std::string trace = read("out/requests.csv");
+  EXPECT_THAT(refused({"own.yaml", "--out", "out", "--join"}).err, HasSubstr("out/requests.csv: is read by the experiment"));
+  EXPECT_EQ(read("out/requests.csv"), trace);
+}
+
+TEST_F(ResultsTest, LinksAreNotFollowed) {
+  fs::create_directories("precious");
+  write("precious/summary.csv", "mine");
+  fs::create_directory_symlink("precious", "linked");
+  EXPECT_THAT(refused({"small.yaml", "--out", "linked"}).err, HasSubstr("linked: is a symbolic link"));
+  ASSERT_EQ(done({"small.yaml", "--out", "out"}), 2);
+  const fs::path run = run_folder("out");
+  fs::remove_all(run);
+  fs::create_directory_symlink(fs::absolute("precious"), run);
+  EXPECT_THAT(refused({"small.yaml", "--out", "out"}).err, HasSubstr("is a symbolic link"));
+  fs::remove(run);
+  fs::remove("out/summary.csv");
+  fs::create_symlink(fs::absolute("precious/summary.csv"), "out/summary.csv");
+  EXPECT_THAT(refused({"small.yaml", "--out", "out"}).err, HasSubstr("out/summary.csv: is a symbolic link"));
+  fs::remove("out/summary.csv");
+  fs::rename("out/runs", "elsewhere");
+  fs::create_directory_symlink(fs::absolute("elsewhere"), "out/runs");
+  EXPECT_THAT(refused({"small.yaml", "--out", "out"}).err, HasSubstr("out/runs: is a symbolic link"));
+  EXPECT_EQ(contents("precious"), (std::map<std::string, std::string>{{"summary.csv", "mine"}}));
+}
+
+TEST_F(ResultsTest, CleanSaysWhatItRemovesAndRemovesIt) {
+  ASSERT_EQ(done({"small.yaml", "--set", "scheduler=orca"}), 1);
+  const std::string other = run_id("results/small");
+  ASSERT_EQ(done({"small.yaml"}), 2);
+  fs::create_directories("results/small/runs/.new-abc-1");
+  write("results/small/runs/.new-abc-1/manifest.json", R"({"kvlab_run": 2, "run": "abc", "input_key": "", "state": "being written"})");
+  write("results/small/runs/.new-abc-1/requests.csv", "run,");
+  fs::create_directories("results/small/partial");
+  write("results/small/partial/0123456789abcdef.txt", "0 1 0 3 3 -1 -1 3 1 9 9 9 end\n");
+  write("results/small/partial/notes.txt", "mine");
+  const auto before = contents("results/small");
+  const Called asked = call({"clean", "results/small"});
+  EXPECT_EQ(asked.status, 0) << asked.err;
+  EXPECT_THAT(asked.out, HasSubstr("runs/" + other));
+  EXPECT_THAT(asked.out, HasSubstr("  scheduler=orca seed=1\n"));
+  EXPECT_THAT(asked.out, HasSubstr("runs/.new-abc-1"));
+  EXPECT_THAT(asked.out, HasSubstr("partial/0123456789abcdef.txt"));
+  EXPECT_THAT(asked.out, HasSubstr("3 to remove, "));
+  EXPECT_EQ(contents("results/small"), before);
+  EXPECT_THAT(call({"clean", "results/small", "--yes"}).out, HasSubstr("removed 3\n"));
+  EXPECT_EQ(num_runs("results/small"), 2U);
+  EXPECT_FALSE(fs::exists("results/small/runs/.new-abc-1"));
+  EXPECT_EQ(read("results/small/partial/notes.txt"), "mine");
+  EXPECT_EQ(done({"small.yaml"}), 0);
+  EXPECT_THAT(call({"clean", "results/small"}).out, HasSubstr("holds nothing but its newest sweep"));
+}
+
+// As versions wrote them that numbered their runs.
+TEST_F(ResultsTest, NumberedRunsAreKeptAndNotJoined) {
+  fs::create_directories("results/small/runs/0001");
+  write("results/small/manifest.json",
+        R"({"program": "kvlab 0.1.0", "experiment": "small", "file": "small.yaml", "runs": [{"run": "0001"}]})");
+  write("results/small/summary.csv", "run,seed,requests\n0001,1,60\n");
+  write("results/small/runs/0001/manifest.json", R"({"run": "0001", "input_key": "ab"})");
+  write("results/small/runs/0001/summary.csv", "run,seed,requests\n0001,1,60\n");
+  EXPECT_EQ(done({"small.yaml"}), 2);
+  EXPECT_EQ(read_csv("results/small/summary.csv").rows.size(), 2U);
+  EXPECT_EQ(read("results/small/runs/0001/summary.csv"), "run,seed,requests\n0001,1,60\n");
+  EXPECT_THAT(call({"clean", "results/small", "--yes"}).out, HasSubstr("runs/0001  "));
+  EXPECT_FALSE(fs::exists("results/small/runs/0001"));
+}
+
+TEST_F(ResultsTest, ADamagedRunIsDoneAgain) {
+  ASSERT_EQ(done({"small.yaml"}), 2);
+  const auto whole = contents("results/small/runs");
+  const fs::path run = run_folder("results/small");
+  const std::vector<std::pair<std::string, std::function<void()>>> damages = {
+      {"requests.csv has 100 of ", [&] { fs::resize_file(run / "requests.csv", 100); }},
+      {"requests.csv is missing", [&] { fs::remove(run / "requests.csv"); }},
+      {"summary.csv has 0 of ", [&] { fs::resize_file(run / "summary.csv", 0); }},
+      {"timeline.csv has other bytes", [&] {
+         std::string text = read(run / "timeline.csv");
+         text.back() = ' ';
+         write(run / "timeline.csv", text);
+       }}};
+  for (const auto& [what, damage] : damages) {
+    damage();
+    const Called called = call({"run", "small.yaml"});
+    EXPECT_EQ(called.status, 0) << called.err;
+    EXPECT_THAT(called.err, HasSubstr("kvlab: run " + run.string() + " is damaged (" + what));
+    EXPECT_THAT(called.out, HasSubstr("1 of 2 runs were there already"));
+    auto again = contents("results/small/runs");
+    for (const auto& [name, bytes] : whole)
+      if (!name.ends_with("manifest.json")) {
+        EXPECT_EQ(again[name], bytes) << name;
+      }
+  }
+  // Without its manifest nothing says that it is kvlab's.
+  fs::resize_file(run / "manifest.json", 0);
+  EXPECT_THAT(call({"run", "small.yaml"}).err, HasSubstr("has no manifest of kvlab: it is kept as " + run.string() + ".aside1"));
+  EXPECT_EQ(read(run.string() + ".aside1/requests.csv"), whole.at(run.filename().string() + "/requests.csv"));
+}
+
+// ---- inputs that change ----
+
+class ChangedInput : public ResultsTest {
+ protected:
+  void SetUp() override {
+    ResultsTest::SetUp();
+    write("trace.jsonl", kOneRequest);
+    fs::copy_file(KVLAB_SOURCE_DIR "/profiles/hardware/h100.yaml", "card.yaml");
+    write("two.yaml",
+          "model: llama-3.1-8b\nhardware: card.yaml\nscheduler: [vllm_v1, sarathi]\ntrace: {file: trace.jsonl, block_size: 512}\n");
+  }
+};
+
+TEST_F(ChangedInput, AlsoWhereTheBytesAreTheSameAgain) {
+  const Experiment experiment = load_experiment("two.yaml", {});
+  InputFiles files(experiment);
+  const std::vector<std::string> ids = run_ids(experiment, files);
+  EXPECT_NO_THROW(files.require_unchanged(experiment.runs[0]));
+  write("new.jsonl", kOneRequest);
+  fs::rename("new.jsonl", "trace.jsonl");
+  EXPECT_THROW(files.require_unchanged(experiment.runs[1]), InputError);
+  InputFiles again(experiment);
+  EXPECT_EQ(run_ids(experiment, again), ids);
+  EXPECT_NO_THROW(again.require_unchanged(experiment.runs[0]));
+  write("card.yaml", read("card.yaml") + "\n");
+  EXPECT_THROW(again.require_unchanged(experiment.runs[0]), InputError);
+  InputFiles other(experiment);
+  EXPECT_NE(run_ids(experiment, other), ids);
+}
+
+// The trace is replaced while the first of two runs reads it: neither is kept, and the same command does both.
+TEST_F(ChangedInput, ARunThatReadsItIsNotKept) {
+  std::string rows;
+  for (int i = 0; i < 20000; ++i) rows += kOneRequest;
+  write("trace.jsonl", rows);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    for (int i = 0; i < 20000; ++i) {
+      std::error_code none;
+      bool is_written = false;
+      for (const auto& entry : fs::directory_iterator("results/two/runs", none)) is_written = is_written || entry.is_directory();
+      if (is_written) break;
+      ::usleep(200);
+    }
+    write("new.jsonl", rows);
+    fs::rename("new.jsonl", "trace.jsonl");
+    ::_exit(0);
+  }
+  const Called called = call({"run", "two.yaml", "--jobs", "1"});
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(called.status, 2) << called.out;
+  EXPECT_THAT(called.err, HasSubstr("kvlab: run 0001 (scheduler=vllm_v1 seed=1) failed: trace.jsonl: has changed since the sweep began"));
+  EXPECT_THAT(called.err, HasSubstr("kvlab: run 0002 (scheduler=sarathi seed=1) failed: trace.jsonl: has changed since the sweep began"));
+  EXPECT_EQ(num_runs("results/two"), 0U);
+  EXPECT_EQ(done({"two.yaml"}), 2);
+}
+
+TEST_F(ChangedInput, ARecipeByItsNameCounts) {
+  fs::copy(KVLAB_SOURCE_DIR "/policies/kv/recipes", "recipes");
+  ::setenv("KVLAB_RECIPES", "recipes", 1);
+  const std::vector<std::string> run{"small.yaml", "--set", "scheduler=vllm_v1", "--set", "kv_policy=kivi2"};
+  EXPECT_EQ(done(run), 1);
+  EXPECT_EQ(done(run), 0);
+  write("recipes/kivi2.yaml", read("recipes/kivi2.yaml") + "# another\n");
+  EXPECT_EQ(done(run), 1);
+  ::unsetenv("KVLAB_RECIPES");
+}
+
+// ---- code ----
+
+TEST(CodeVersionTest, ARunDependsOnTheCoreAndItsPolicies) {
+  const std::vector<SourceFile> table = {
+      {"base/text.cpp", "a1"}, {"policies/scheduler/orca.cpp", "b1", true}, {"policies/scheduler/sarathi.cpp", "c1", true}};
+  const std::set<std::string> orca{"/some/where/policies/scheduler/orca.cpp"}, sarathi{"../policies/scheduler/sarathi.cpp"};
+  const auto with = [&](std::size_t edited) {
+    std::vector<SourceFile> other = table;
+    other[edited].hash = "edited";
+    return other;
+  };
+  const CodeVersion before = code_version(orca, table, "gcc");
+  EXPECT_EQ(changed_code(before, code_version(orca, with(2), "gcc")), "");
+  EXPECT_EQ(changed_code(before, code_version(orca, with(1), "gcc")), "policies/scheduler/orca.cpp");
+  EXPECT_EQ(changed_code(before, code_version(orca, with(0), "gcc")), "core");
+  EXPECT_EQ(changed_code(before, code_version(orca, table, "clang")), "core");
+  EXPECT_EQ(changed_code(code_version(sarathi, table, "gcc"), code_version(sarathi, with(1), "gcc")), "");
+}
+
+TEST(CodeVersionTest, EverySourceThatRegistersPoliciesAloneIsOne) {
+  std::map<std::string_view, bool> table;
+  for (const SourceFile& source : source_table()) table[source.path] = source.is_policy;
+  EXPECT_GT(table.size(), 500U);
+  for (const char* policy : {"policies/scheduler/orca.cpp", "policies/kv/scorer/key_norm.cpp", "policies/block_cache/lru.cpp"})
+    EXPECT_TRUE(table.at(policy)) << policy;
+  for (const char* core : {"base/text.cpp", "policies/kv/recipe.cpp", "policies/kv/scorer_wrapper.h", "app/main.cpp"})
+    EXPECT_FALSE(table.at(core)) << core;
+}
+
+// Only the runs of the scheduler whose source is another are done again.
+TEST_F(ResultsTest, RunsOfOtherCodeAreDoneAgain) {
+  ASSERT_EQ(done({"small.yaml"}), 2);
+  const fs::path manifest = run_folder("results/small", 1) / "manifest.json";
+  auto root = nlohmann::ordered_json::parse(read(manifest));
+  ASSERT_TRUE(root["code"].contains("policies/scheduler/sarathi.cpp"));
+  ASSERT_FALSE(root["code"].contains("policies/scheduler/vllm_v1.cpp"));
+  root["code"]["policies/scheduler/sarathi.cpp"] = "another";
+  write(manifest, root.dump());
+  const Called called = call({"run", "small.yaml"});
+  EXPECT_THAT(called.out, HasSubstr("1 run is done again, since policies/scheduler/sarathi.cpp changed\n"));
+  EXPECT_THAT(called.out, HasSubstr("1 of 2 runs were there already"));
+  EXPECT_EQ(done({"small.yaml"}), 0);
+}
+
+}  // namespace
+}  // namespace kvlab
