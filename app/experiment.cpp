@@ -9,6 +9,7 @@
 #include <map>
 
 #include "app/text_file.h"
+#include "base/spec_file.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -95,7 +96,11 @@ void check_name(Params& p, const std::string& name) {
   const bool plain =
       std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.'; });
   if (name.empty() || name.starts_with('.') || !plain) {
-    p.fail_at("name", "'name': '" + name + "' names a folder: letters, digits, '_', '-' and '.' only");
+    std::string fitting = name;
+    std::replace_if(
+        fitting.begin(), fitting.end(), [](unsigned char c) { return std::isalnum(c) == 0 && c != '_' && c != '-'; }, '_');
+    p.fail_at("name", "'name': '" + name + "' names a folder: letters, digits, '_', '-' and '.' only" +
+                          (p.has("name") ? "" : "; it is taken from the file's name: write 'name: " + fitting + "' in the file"));
   }
 }
 
@@ -179,7 +184,36 @@ Experiment parse_experiment(const std::string& text, const std::string& file, co
   return e;
 }
 
-Experiment load_experiment(const std::string& file, const std::vector<std::string>& overrides) {
+namespace {
+
+// "quickstart" or "quickstart.yaml" as `kvlab list experiments` prints them: the file in experiments/. Any other text stays.
+std::string find_experiment(const std::string& file) {
+  std::error_code error;
+  if (fs::exists(file, error) || file.find('/') != std::string::npos || file.empty()) return file;
+  std::vector<std::string> known;
+  for (const fs::path& shipped : experiment_files()) {
+    if (shipped.stem() == file || shipped.filename() == file) return shipped.string();
+    known.push_back(shipped.stem().string());
+  }
+  const std::string meant = did_you_mean(fs::path(file).extension() == ".yaml" ? fs::path(file).stem().string() : file, known);
+  if (meant.empty()) return file;
+  throw InputError("there is no file '" + file + "', and no experiment of this name" + meant);
+}
+
+}  // namespace
+
+std::vector<fs::path> experiment_files() {
+  const fs::path here = "experiments", shipped = fs::path(profiles_folder()).parent_path() / "experiments";
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(fs::exists(here, error) ? here : shipped, error))
+    if (entry.path().extension() == ".yaml") files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+Experiment load_experiment(const std::string& named, const std::vector<std::string>& overrides) {
+  const std::string file = find_experiment(named);
   return parse_experiment(read_text(file), file, overrides);
 }
 

@@ -133,8 +133,8 @@ class Expander {
   void check_size(const YAML::Node& node, const std::string& path, std::size_t runs, std::size_t choices) const {
     if (runs > kMaxRuns) throw InputError(place_of(file_, node, path) + ": the lists span more than 100,000 runs");
     if (choices > kMaxChoices)
-      throw InputError(fmt::format("{}: the lists span {} runs with {} choices in all; 2,000,000 are the most",
-                                   place_of(file_, node, path), runs, choices));
+      throw InputError(fmt::format("{}: the lists span {} runs with {} choices in all; 2,000,000 are the most", place_of(file_, node, path),
+                                   runs, choices));
   }
 
   // Two elements of a list may carry one label ({vllm_v1: {...}} twice): then all of that label get their place in the list.

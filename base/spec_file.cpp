@@ -46,7 +46,7 @@ std::string download_advice(const std::string& name) {
                      name.find_first_of(".~$") != 0 && !name.ends_with(".yaml") && !name.ends_with(".yml") && !name.ends_with(".json");
   std::error_code error;
   if (!is_id || fs::exists(name.substr(0, slash), error)) return "";
-  return "; a model of Hugging Face is fetched with 'hf download " + name + " --local-dir FOLDER' and named by its FOLDER";
+  return "; for a model of Hugging Face type 'hf download " + name + " --local-dir DIR', and name DIR";
 }
 
 namespace {

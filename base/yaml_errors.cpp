@@ -30,7 +30,7 @@ std::size_t line_before(const std::vector<std::string>& lines, std::size_t at) {
 
 std::string compared_indentation(const std::vector<std::string>& lines, std::size_t at) {
   const std::size_t before = line_before(lines, at);
-  if (before == at) return "";
+  if (before == at || indentation(lines[at]) == indentation(lines[before])) return "";
   return fmt::format("; is line {} indented as it should be? It begins with {} spaces, line {} with {}", at + 1, indentation(lines[at]),
                      before + 1, indentation(lines[before]));
 }

@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// What yaml-cpp says of a text that is no YAML, and behind it the mistake that people make there: a tab, the indentation, an open bracket,
+// The message of yaml-cpp on a text that is not YAML, then the mistake that people make there: a tab, the indentation, an open bracket,
 // missing quotes. `mark`: where it noticed.
 std::string yaml_error(const std::string& text, const YAML::Mark& mark, const std::string& message);
 

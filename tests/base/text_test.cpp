@@ -15,8 +15,8 @@ using Names = std::vector<std::string>;
 
 const Names kSchedulers{"fastgen", "orca", "sarathi", "static", "vllm_v0", "vllm_v1"};
 const Names kCards{"a10", "a100-40gb", "a100-80gb", "h100", "h200", "l40s", "rtx3090", "rtx4090", "rtxpro6000", "t4"};
-const Names kModels{"llama-100m", "llama-2-7b", "llama-3.1-70b", "llama-3.1-8b", "mistral-7b", "mixtral-8x7b", "opt-6.7b", "qwen3-30b-a3b",
-                    "qwen3-32b", "qwen3-8b"};
+const Names kModels{"llama-100m",   "llama-2-7b", "llama-3.1-70b", "llama-3.1-8b", "mistral-7b",
+                    "mixtral-8x7b", "opt-6.7b",   "qwen3-30b-a3b", "qwen3-32b",    "qwen3-8b"};
 const Names kRecipes{"d2o", "fp16", "h2o", "h2o_decayed", "kivi2", "kivi4", "knorm", "snapkv", "tova"};
 const Names kKeys{"budget_tokens", "hardware", "kv_policy", "max_model_len", "model", "scheduler", "tp", "tpot_ms", "trace", "ttft_ms"};
 
@@ -30,7 +30,7 @@ TEST(MeantNames, AreThoseThatAPersonMayHaveMeant) {
       {"saarthi", kSchedulers, {"sarathi"}},
       {"vLLM-V1", kSchedulers, {"vllm_v1"}},
       {"vllm", kSchedulers, {"vllm_v0", "vllm_v1"}},
-      {"vllm_v9", kSchedulers, {}},
+      {"vllm_v9", kSchedulers, {"vllm_v0", "vllm_v1"}},
       {"H2O", kRecipes, {"h2o"}},
       {"SnapKV", kRecipes, {"snapkv"}},
       {"snapvk", kRecipes, {"snapkv"}},
