@@ -101,8 +101,10 @@ AccuracySetup read_accuracy(Params& p, std::uint64_t seed) {
   a.text = fmt::format("{}\n{}\n{}\n{}\n{}", p.inline_text("model", ""), p.inline_text("eval", ""), p.inline_text("question", ""),
                        p.inline_text("chunk_tokens", ""), p.inline_text("backend", "cpu") + p.inline_text("replay", ""));
   std::error_code error;
-  a.model = p.resolve_file(p.text("model", "model folder in Hugging Face layout: config.json, safetensors, tokenizer.json"));
-  if (!std::filesystem::is_directory(a.model, error)) p.fail_at("model", fmt::format("'model': no folder '{}'", a.model));
+  const std::string model = p.text("model", "model folder in Hugging Face layout: config.json, safetensors, tokenizer.json");
+  a.model = p.resolve_file(model);
+  if (!std::filesystem::is_directory(a.model, error))
+    p.fail_at("model", fmt::format("'model': no folder '{}'{}", a.model, download_advice(model)));
   a.backend = read_backend(p);
   check_backend(p, a.backend);
   Params eval = p.child_or_text("eval", "file", "eval");

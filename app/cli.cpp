@@ -5,8 +5,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <limits>
 #include <ostream>
 
 #include "app/calibrate/command.h"
@@ -45,6 +48,9 @@ struct Arguments {
   std::size_t num_requests = 10;
   bool json = false, every = false, quiet = false;
 };
+
+// As 'seed' of an experiment. An unsigned option alone would take -1 for 2^64 - 1.
+CLI::Range seed_range() { return {std::int64_t{0}, std::numeric_limits<std::int64_t>::max()}; }
 
 using Command = std::function<int(std::ostream& out, std::ostream& err)>;
 
@@ -110,7 +116,7 @@ void add_trace(CLI::App& app, Arguments& a, Command& chosen) {
     if (writes) one->add_option("--to", a.trace.output_format, "format to write: csv, jsonl or mooncake; default: by the file's name");
     one->add_option("--set", a.trace.set, "key=value of the 'trace' mapping, such as block_size=512; may be repeated")
         ->allow_extra_args(false);
-    one->add_option("--seed", a.trace.seed, "of random choices");
+    one->add_option("--seed", a.trace.seed, "of random choices")->check(seed_range());
     one->callback([&a, &chosen, act] { chosen = [&a, act](std::ostream& out, std::ostream&) { return act(a.trace, out); }; });
   };
   add("inspect", "print rates, lengths and sharing of a trace", false, inspect_trace);
@@ -160,7 +166,7 @@ void add_calibrate(CLI::App& app, Arguments& a, Command& chosen) {
                   "datasheet to check against: a name in profiles/hardware; default: by the GPU's name");
   one->add_option("--out", a.calibrate.out,
                   "folder to write; default: profiles/NAME. A folder of the same device, model and seed is gone on with");
-  one->add_option("--seed", a.calibrate.seed, "of the points that are held out to state the error; default: 1");
+  one->add_option("--seed", a.calibrate.seed, "of the points that are held out to state the error; default: 1")->check(seed_range());
   one->add_option("--kv-policy", a.calibrate.kv_policies,
                   "recipes whose operations are timed too, as the engine calls them; others without a table are priced by the roofline");
   one->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream& err) { return calibrate_device(a.calibrate, out, err); }; });
@@ -168,10 +174,14 @@ void add_calibrate(CLI::App& app, Arguments& a, Command& chosen) {
 
 void add_list(CLI::App& app, Arguments& a, Command& chosen) {
   CLI::App* list = app.add_subcommand("list", "what experiments can name: " + join(list_kinds(), ", "));
-  list->add_option("kind", a.kind, join(list_kinds(), ", "))->required();
+  list->add_option("kind", a.kind, join(list_kinds(), ", ") + "; default: print these kinds");
   list->add_flag("--json", a.json, "as JSON");
   list->callback([&a, &chosen] {
     chosen = [&a](std::ostream& out, std::ostream&) {
+      if (a.kind.empty()) {
+        out << (a.json ? kinds_as_json() : join(list_kinds(), "\n") + "\n");
+        return 0;
+      }
       const std::vector<Item> items = list_items(a.kind);
       out << (a.json ? items_as_json(items, false) : items_as_text(items));
       return 0;
@@ -288,6 +298,13 @@ std::string one_line(std::string text) {
   return text;
 }
 
+// A full disk is noticed by the flush alone.
+void require_written(std::ostream& out) {
+  errno = 0;
+  if (out.flush()) return;
+  throw std::runtime_error(std::string("standard output cannot be written") + (errno == 0 ? "" : std::string(": ") + std::strerror(errno)));
+}
+
 // Answers the status to leave with at once, or -1 with `chosen` set.
 int parse(CLI::App& app, const std::vector<std::string>& arguments, std::ostream& out) {
   try {
@@ -327,7 +344,9 @@ int run_cli(const std::vector<std::string>& arguments, std::ostream& out, std::o
   add_tokenize(app, a, chosen);
   try {
     const int status = parse(app, arguments, out);
-    return status >= 0 ? status : chosen(out, err);
+    const int done = status >= 0 ? status : chosen(out, err);
+    require_written(out);
+    return done;
   } catch (const InputError& e) {
     err << "kvlab: " << one_line(e.what()) << "\n";
     return 2;

@@ -7,6 +7,7 @@
 #include <ostream>
 
 #include "app/experiment.h"
+#include "base/open_error.h"
 #include "sim/cost/make_cost_model.h"
 #include "sim/cost/profile.h"
 #include "sim/cost/profile_lint.h"
@@ -50,6 +51,7 @@ std::unique_ptr<TraceSource> open_trace_of(const TraceCommand& c) {
     trace.flag("perfetto", false, "of no meaning here");
     return make_trace(trace, c.seed.value_or(experiment.runs[0].seed));
   }
+  if (std::error_code error; !fs::exists(c.input, error) && !error) throw InputError(open_error(c.input));  // without a place in a file
   YAML::Emitter text;
   text << YAML::BeginMap << YAML::Key << "trace" << YAML::Value << YAML::BeginMap << YAML::Key << "file" << YAML::Value << c.input
        << YAML::EndMap << YAML::EndMap;

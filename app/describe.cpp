@@ -11,6 +11,7 @@
 #include "app/csv.h"
 #include "app/describe_kv.h"
 #include "app/describe_model.h"
+#include "app/experiment.h"
 #include "base/spec_file.h"
 #include "base/text.h"
 #include "policies/block_cache/block_cache.h"
@@ -91,8 +92,7 @@ std::vector<Item> formats() {
 // Summary: the comment at the top of the file.
 std::vector<Item> experiments() {
   std::vector<Item> items;
-  const fs::path here = "experiments", shipped = fs::path(profiles_folder()).parent_path() / "experiments";
-  for (const fs::path& file : yaml_files(fs::exists(here) ? here : shipped)) {
+  for (const fs::path& file : experiment_files()) {
     std::ifstream stream(file);
     std::string line;
     std::getline(stream, line);
@@ -140,6 +140,8 @@ const std::vector<std::string>& list_kinds() {
   return kinds;
 }
 
+std::string kinds_as_json() { return Json(list_kinds()).dump(2) + "\n"; }
+
 std::vector<Item> list_items(const std::string& kind) {
   for (const Kind& known : kKinds) {
     if (kind == known.name) return known.items();
@@ -159,9 +161,10 @@ std::vector<Item> describe_items(const std::string& name) {
   }
   for (Item& item : found) add_kv_details(item);
   if (!found.empty()) return found;
-  const std::string near = nearest_name(name, names);
-  throw InputError("nothing is called '" + name + "'" +
-                   (near.empty() ? "; kvlab list KIND shows names" : "; did you mean '" + near + "'?"));
+  std::sort(names.begin(), names.end());  // some are of two kinds
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  const std::string meant = did_you_mean(name, names);
+  throw InputError("nothing is called '" + name + "'" + (meant.empty() ? "; kvlab list KIND shows names" : meant));
 }
 
 std::string unit_of(const std::string& key) {

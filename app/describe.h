@@ -18,6 +18,7 @@ struct Item {
 
 // What `kvlab list` knows: schedulers, routers, block_caches, kv, hardware, models, trace_formats, experiments.
 const std::vector<std::string>& list_kinds();
+std::string kinds_as_json();
 
 // Everything of one kind, by name. InputError with the nearest kind when there is none of that name. Parameters are filled in
 // by describe() alone.

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "app/text_file.h"
+#include "base/spec_file.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -37,13 +38,18 @@ std::string expand_variables(std::string text, const std::string& where) {
   return text;
 }
 
+std::string path_below(const std::string& path, const std::string& key) { return path.empty() ? key : path + "." + key; }
+
 using Expanded = std::vector<std::pair<YAML::Node, std::string>>;  // a value, and what it becomes
 
-void find_variables(const YAML::Node& node, const std::string& file, Expanded& found) {
+void find_variables(const YAML::Node& node, const ConfigFile& config, const std::string& path, Expanded& found) {
   if (node.IsScalar()) {
-    if (node.Scalar().find("${") != std::string::npos) found.emplace_back(node, expand_variables(node.Scalar(), place(file, node.Mark())));
-  } else if (node.IsSequence() || node.IsMap()) {
-    for (const auto& item : node) find_variables(node.IsMap() ? item.second : YAML::Node(item), file, found);
+    if (node.Scalar().find("${") != std::string::npos)
+      found.emplace_back(node, expand_variables(node.Scalar(), place_of(config, node, path)));
+  } else if (node.IsSequence()) {
+    for (const auto& item : node) find_variables(item, config, path, found);
+  } else if (node.IsMap()) {
+    for (const auto& item : node) find_variables(item.second, config, path_below(path, item.first.Scalar()), found);
   }
 }
 
@@ -63,7 +69,7 @@ std::shared_ptr<const ConfigFile> parse_expanded(const std::string& text, const 
                                                  const std::vector<std::string>& overrides) {
   auto config = std::make_shared<ConfigFile>(*parse_config(text, file, overrides));
   Expanded all;  // found before any is written: what aliases share is expanded once
-  find_variables(config->root, file, all);
+  find_variables(config->root, *config, "", all);
   for (auto& [node, value] : all) node = value;
   read_folders(*config);
   return config;
@@ -79,7 +85,7 @@ void set_folders(YAML::Node& root, const ConfigFile& config, const fs::path& fol
 // Paths of lists that are axes, in the order of the file.
 void collect_axes(const YAML::Node& node, const std::string& path, std::vector<std::string>& axes) {
   if (node.IsMap()) {
-    for (const auto& item : node) collect_axes(item.second, path.empty() ? item.first.Scalar() : path + "." + item.first.Scalar(), axes);
+    for (const auto& item : node) collect_axes(item.second, path_below(path, item.first.Scalar()), axes);
   } else if (node.IsSequence() && !kDataLists.contains(path)) {
     if (path != "seed" && std::find(axes.begin(), axes.end(), path) == axes.end()) axes.push_back(path);
     for (const auto& item : node) collect_axes(item, path, axes);
@@ -90,7 +96,11 @@ void check_name(Params& p, const std::string& name) {
   const bool plain =
       std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.'; });
   if (name.empty() || name.starts_with('.') || !plain) {
-    p.fail_at("name", "'name': '" + name + "' names a folder: letters, digits, '_', '-' and '.' only");
+    std::string fitting = name;
+    std::replace_if(
+        fitting.begin(), fitting.end(), [](unsigned char c) { return std::isalnum(c) == 0 && c != '_' && c != '-'; }, '_');
+    p.fail_at("name", "'name': '" + name + "' names a folder: letters, digits, '_', '-' and '.' only" +
+                          (p.has("name") ? "" : "; it is taken from the file's name: write 'name: " + fitting + "' in the file"));
   }
 }
 
@@ -174,7 +184,36 @@ Experiment parse_experiment(const std::string& text, const std::string& file, co
   return e;
 }
 
-Experiment load_experiment(const std::string& file, const std::vector<std::string>& overrides) {
+namespace {
+
+// "quickstart" or "quickstart.yaml" as `kvlab list experiments` prints them: the file in experiments/. Any other text stays.
+std::string find_experiment(const std::string& file) {
+  std::error_code error;
+  if (fs::exists(file, error) || file.find('/') != std::string::npos || file.empty()) return file;
+  std::vector<std::string> known;
+  for (const fs::path& shipped : experiment_files()) {
+    if (shipped.stem() == file || shipped.filename() == file) return shipped.string();
+    known.push_back(shipped.stem().string());
+  }
+  const std::string meant = did_you_mean(fs::path(file).extension() == ".yaml" ? fs::path(file).stem().string() : file, known);
+  if (meant.empty()) return file;
+  throw InputError("there is no file '" + file + "', and no experiment of this name" + meant);
+}
+
+}  // namespace
+
+std::vector<fs::path> experiment_files() {
+  const fs::path here = "experiments", shipped = fs::path(profiles_folder()).parent_path() / "experiments";
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(fs::exists(here, error) ? here : shipped, error))
+    if (entry.path().extension() == ".yaml") files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+Experiment load_experiment(const std::string& named, const std::vector<std::string>& overrides) {
+  const std::string file = find_experiment(named);
   return parse_experiment(read_text(file), file, overrides);
 }
 

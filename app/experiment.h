@@ -51,7 +51,11 @@ inline constexpr const char* kPathsFrom = "paths_from";
 // `path` as seen from the folder `base`: relative where they share more than the root, so that both can be moved together; else absolute.
 std::string seen_from(const std::filesystem::path& base, const std::filesystem::path& path);
 
-// overrides: "a.b=c" as given with --set. Throws InputError on anything wrong with file, lists, name, seed or seeds.
+// The experiments that are known by name: those of ./experiments, or the shipped ones.
+std::vector<std::filesystem::path> experiment_files();
+
+// file: a path, or the name of one of experiment_files(). overrides: "a.b=c" as given with --set. Throws InputError on anything wrong with
+// file, lists, name, seed or seeds.
 Experiment load_experiment(const std::string& file, const std::vector<std::string>& overrides);
 Experiment parse_experiment(const std::string& text, const std::string& file, const std::vector<std::string>& overrides);
 

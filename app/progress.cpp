@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <ostream>
+#include <utility>
 
 #include "app/csv.h"
 
@@ -41,6 +42,21 @@ void Progress::draw() {
   line += fmt::format("  {} req/s", short_number(static_cast<double>(requests_) / passed_s));
   if (done > 0) line += fmt::format("  {:.0f} s to go", passed_s / static_cast<double>(done) * static_cast<double>(num_runs_ - done));
   err_ << line << std::flush;
+}
+
+ServingProgress::ServingProgress(Say say, std::string run, double expected_s, std::int64_t requests, bool says_quarters)
+    : say_(std::move(say)), run_(std::move(run)), requests_(requests), says_quarters_(says_quarters) {
+  if (say_ && requests_ > 0)
+    say_(fmt::format("run {}: {} requests on the engine, about {:.3g} s by the profile", run_, requests_, expected_s));
+}
+
+void ServingProgress::request_done(Clock::time_point now) {
+  ++done_;
+  const bool is_quarter = requests_ > 0 && done_ < requests_ && 4 * done_ / requests_ > 4 * (done_ - 1) / requests_;
+  if (!say_ || !says_quarters_ || !is_quarter || now - said_ < std::chrono::seconds(10)) return;
+  said_ = now;
+  say_(
+      fmt::format("run {}: {} of {} requests after {:.0f} s", run_, done_, requests_, std::chrono::duration<double>(now - began_).count()));
 }
 
 }  // namespace kvlab

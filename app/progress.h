@@ -4,8 +4,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <iosfwd>
 #include <mutex>
+#include <string>
 #include <thread>
 
 namespace kvlab {
@@ -35,6 +37,24 @@ class Progress {
   std::condition_variable wake_;
   bool is_over_ = false;
   std::thread thread_;
+};
+
+// Lines on a run of the engine: how long it will take, and at each quarter of its requests how far it is, ten seconds apart at least.
+class ServingProgress {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Say = std::function<void(const std::string& line)>;
+
+  // expected_s, requests: as the profile predicts them; 0 requests: not known. says_quarters: false where a progress bar is shown.
+  ServingProgress(Say say, std::string run, double expected_s, std::int64_t requests, bool says_quarters);
+  void request_done(Clock::time_point now = Clock::now());
+
+ private:
+  Say say_;
+  std::string run_;
+  std::int64_t requests_, done_ = 0;
+  bool says_quarters_;
+  Clock::time_point began_ = Clock::now(), said_ = began_;
 };
 
 }  // namespace kvlab

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "app/progress.h"
 #include "app/replay_run.h"
 #include "app/run_files.h"
 #include "app/run_manifest.h"
@@ -26,13 +27,15 @@ using Json = nlohmann::ordered_json;
 // Passes a run's records on, counts them for the progress bar, and ends the run when the user asks.
 class WatchedSink final : public RunSink {
  public:
-  WatchedSink(RunSink* files, RunOptions options) : files_(files), options_(options) {}
+  WatchedSink(RunSink* files, RunOptions options, ServingProgress* progress = nullptr)
+      : files_(files), options_(std::move(options)), progress_(progress) {}
   void check_stop() const {
     if (options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed)) throw Interrupted{};
   }
   void request(const RequestRecord& record) override {
     check_stop();
     if (options_.requests_done != nullptr) options_.requests_done->fetch_add(1, std::memory_order_relaxed);
+    if (progress_ != nullptr) progress_->request_done();
     if (files_ != nullptr) files_->request(record);
   }
   void sample(const TimelineSample& sample) override {
@@ -47,10 +50,11 @@ class WatchedSink final : public RunSink {
  private:
   RunSink* files_;
   RunOptions options_;
+  ServingProgress* progress_;
 };
 
 // Of a simulation beside the run's own: its requests are neither written nor counted.
-WatchedSink unseen(const RunOptions& options) { return {nullptr, {options.fast_forward, options.stop, nullptr}}; }
+WatchedSink unseen(const RunOptions& options) { return {nullptr, {options.fast_forward, options.stop, nullptr, {}, false}}; }
 
 using OpenTrace = std::function<std::unique_ptr<TraceSource>()>;
 
@@ -160,10 +164,27 @@ Findings run_simulation(RunPlan& plan, const RunSpec& run, RunFiles& files, cons
   return findings;
 }
 
+// By a simulation of the same requests. An estimate that cannot be made ends no run.
+ServingProgress expected_progress(const RunPlan& plan, const RunSpec& run, const RunOptions& options) {
+  double seconds = 0;
+  std::int64_t requests = 0;
+  try {
+    SimSetup setup = plan.setup;
+    setup.timeline_interval = Span{0};
+    WatchedSink watched = unseen(options);
+    const RunSummary summary = options.say ? simulate_with_oracle(setup, plan.open_trace, watched, options) : RunSummary{};
+    seconds = to_s(summary.duration);
+    requests = static_cast<std::int64_t>(summary.requests);
+  } catch (const std::exception&) {
+  }
+  return {options.say, run.id, seconds, requests, options.says_progress};
+}
+
 Findings run_engine(RunPlan& plan, const RunSpec& run, RunFiles& files, const RunOptions& options) {
   Fields load;
   apply_load(plan, load, options);
-  WatchedSink sink(&files, options);
+  ServingProgress progress = expected_progress(plan, run, options);
+  WatchedSink sink(&files, options, &progress);
   ServedFindings served = serve_run(plan, run.id, sink, [&] { sink.check_stop(); });
   files.add_file("engine_steps.csv", served.steps_csv);
   Findings findings;
@@ -171,6 +192,8 @@ Findings run_engine(RunPlan& plan, const RunSpec& run, RunFiles& files, const Ru
   findings.fields.insert(findings.fields.end(), load.begin(), load.end());
   findings.label = served.label;
   findings.note = served.note;
+  if (const std::string failure = calibration_failure_of(plan); !failure.empty())
+    findings.note += (findings.note.empty() ? "" : "; ") + ("the profile FAILED its calibration: " + failure);
   findings.skipped = served.skipped;
   findings.not_served = served.not_served;
   return findings;

@@ -284,6 +284,12 @@ RunPlan read_run_plan(Params& p, std::uint64_t seed) {
   return plan;
 }
 
+std::string calibration_failure_of(const RunPlan& plan) {
+  if (plan.cost.profile == nullptr) return "";
+  const auto found = plan.cost.profile->options.find("calibration_failure");
+  return found == plan.cost.profile->options.end() ? "" : found->second;
+}
+
 std::string describe_cost_source(const RunPlan& plan) {
   const CostSetup& cost = plan.cost;
   std::string text = "profile " + cost.profile_name;
@@ -291,6 +297,8 @@ std::string describe_cost_source(const RunPlan& plan) {
   if (!cost.profile_hash.empty()) text += ", " + cost.profile_hash;
   if (cost.profile != nullptr && !cost.profile->notes.empty())
     text += fmt::format(" ({} remarks: {})", cost.profile->notes.size(), plan.lint);
+  if (const std::string failure = calibration_failure_of(plan); !failure.empty())
+    text += "; the profile FAILED its calibration: " + failure;
   for (const std::string& remark : cost.model.remarks) text += "; " + cost.model.name + ": " + remark;
   return text;
 }

@@ -54,5 +54,7 @@ RunPlan read_run_plan(Params& p, std::uint64_t seed);
 
 // What the label and the manifest say of the source of step times: profile, its date and hash.
 std::string describe_cost_source(const RunPlan& plan);
+// The goals that the profile's calibration missed; "": none, or it was not measured by kvlab.
+std::string calibration_failure_of(const RunPlan& plan);
 
 }  // namespace kvlab

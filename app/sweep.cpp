@@ -76,6 +76,7 @@ class Sweep {
   void grade_all();
   void simulate_all();
   void run_one(std::size_t i);
+  [[nodiscard]] std::function<void(const std::string&)> line_printer();
   [[nodiscard]] static RunState state_of(const std::exception_ptr& error);
   void finish(std::size_t i, RunState state);
   void share_outcomes();
@@ -231,6 +232,15 @@ RunState Sweep::state_of(const std::exception_ptr& error) {
   return {RunState::kDone, "", 0};
 }
 
+std::function<void(const std::string&)> Sweep::line_printer() {
+  if (options_.quiet) return {};
+  return [this](const std::string& line) {
+    const std::lock_guard lock(report_);
+    progress_->clear_line();
+    err_ << "kvlab: " << line << "\n" << std::flush;
+  };
+}
+
 void Sweep::run_one(std::size_t i) {
   const auto began = std::chrono::steady_clock::now();
   std::exception_ptr error;
@@ -238,7 +248,8 @@ void Sweep::run_one(std::size_t i) {
     const auto require_unchanged = [&] { inputs_.require_unchanged(experiment_.runs[i]); };
     require_unchanged();
     execute_run(experiment_, experiment_.runs[i], folder_.runs(), origin_of(i),
-                {options_.fast_forward, &stop_requested(), &progress_->requests()}, require_unchanged);
+                {options_.fast_forward, &stop_requested(), &progress_->requests(), line_printer(), !options_.shows_progress},
+                require_unchanged);
   } catch (...) {
     error = std::current_exception();
   }

@@ -78,14 +78,14 @@ class Expander {
     for (const auto& item : node) {
       const Points inside = expand(item.second, path_below(path, item.first.Scalar()));
       if (inside.size() == 1 && inside.front().empty()) continue;  // no list in it
-      check_size(node, all.size() * inside.size(), inside.size() * num_choices(all) + all.size() * num_choices(inside));
+      check_size(node, path, all.size() * inside.size(), inside.size() * num_choices(all) + all.size() * num_choices(inside));
       all = product(all, inside);
     }
     return all;
   }
 
   Points of_list(const YAML::Node& node, const std::string& path) {
-    if (node.size() == 0) throw InputError(place(file_.name, node.Mark()) + ": '" + path + "' is an empty list: no run would be made");
+    if (node.size() == 0) throw InputError(place_of(file_, node, path) + ": '" + path + "' is an empty list: no run would be made");
     Points all;
     std::size_t choices = 0;
     for (std::size_t i = 0; i < node.size(); ++i) {
@@ -93,7 +93,7 @@ class Expander {
       const bool is_list = item.IsSequence();
       Points inside = expand(item, is_list ? path + "[]" : path);
       choices += num_choices(inside) + inside.size();
-      check_size(node, all.size() + inside.size(), choices);
+      check_size(node, path, all.size() + inside.size(), choices);
       std::uint32_t mine = is_list ? 0 : add(path, i, label_of(item, i));
       for (Point& point : inside) {
         if (is_list) mine = add(path, i, grid_.elements[point.front()].label);
@@ -130,11 +130,11 @@ class Expander {
     return all;
   }
 
-  void check_size(const YAML::Node& node, std::size_t runs, std::size_t choices) const {
-    if (runs > kMaxRuns) throw InputError(place(file_.name, node.Mark()) + ": the lists span more than 100,000 runs");
+  void check_size(const YAML::Node& node, const std::string& path, std::size_t runs, std::size_t choices) const {
+    if (runs > kMaxRuns) throw InputError(place_of(file_, node, path) + ": the lists span more than 100,000 runs");
     if (choices > kMaxChoices)
-      throw InputError(fmt::format("{}: the lists span {} runs with {} choices in all; 2,000,000 are the most",
-                                   place(file_.name, node.Mark()), runs, choices));
+      throw InputError(fmt::format("{}: the lists span {} runs with {} choices in all; 2,000,000 are the most", place_of(file_, node, path),
+                                   runs, choices));
   }
 
   // Two elements of a list may carry one label ({vllm_v1: {...}} twice): then all of that label get their place in the list.

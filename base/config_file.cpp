@@ -9,8 +9,10 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/merge_keys.h"
 #include "base/read_file.h"
 #include "base/text.h"
+#include "base/yaml_errors.h"
 
 namespace kvlab {
 
@@ -118,6 +120,7 @@ void apply_override(ConfigFile& config, const std::string& text) {
     throw InputError(origin + ": " + e.msg);
   }
   TreeCheck(origin, text.size()).check(value);
+  resolve_merge_keys(value, origin);
   const std::vector<std::string> keys = split(path, '.');
   if (keys.empty() || path.ends_with('.') || std::find(keys.begin(), keys.end(), "") != keys.end())
     throw InputError(origin + ": expected --set key.key=value");
@@ -158,6 +161,17 @@ std::string find_named_file(const ConfigFile& config, const std::string& path) {
   return (config.folders.front() / path).string();
 }
 
+std::string place_of(const ConfigFile& config, const YAML::Node& node, const std::string& path) {
+  for (std::string at = path; !at.empty();) {  // a value from the command line has no line in the file
+    while (at.ends_with("[]")) at.resize(at.size() - 2);
+    const auto set = config.set_by.find(at);
+    if (set != config.set_by.end()) return set->second;
+    const std::size_t dot = at.rfind('.');
+    at = dot == std::string::npos ? "" : at.substr(0, dot);
+  }
+  return node.IsDefined() ? place(config.name, node.Mark()) : config.name;
+}
+
 std::string place(const std::string& file, const YAML::Mark& mark) {
   if (mark.is_null()) return file;
   return fmt::format("{}:{}:{}", file, mark.line + 1, mark.column + 1);
@@ -171,13 +185,15 @@ std::shared_ptr<const ConfigFile> parse_config(const std::string& text, const st
   if (text.find('\0') != std::string::npos) throw InputError(name + ": not a text file (it holds a zero byte)");
   try {
     config->root = YAML::Load(text);
-    if (config->root.IsMap() && has_second_document(text)) throw InputError(name + ": holds more than one YAML document; one is expected");
+    if (config->root.IsMap() && has_second_document(text))
+      throw InputError(name + ": holds more than one YAML document; one is expected" + cause_of_second_document(text));
   } catch (const YAML::Exception& e) {
-    throw InputError(place(name, e.mark) + ": " + e.msg);
+    throw InputError(place(name, e.mark) + ": " + yaml_error(text, e.mark, e.msg));
   }
   if (!config->root.IsDefined() || config->root.IsNull()) throw InputError(name + ": empty file");
   if (!config->root.IsMap()) throw InputError(place(name, config->root.Mark()) + ": expected 'key: value' lines at the top level");
   TreeCheck(name, text.size()).check(config->root);
+  resolve_merge_keys(config->root, name);
   for (const std::string& text_of_one : overrides) apply_override(*config, text_of_one);
   return config;
 }

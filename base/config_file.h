@@ -23,13 +23,16 @@ struct ConfigFile {
 // The path of a file named in a config: as given if absolute, else in the first of the folders that has it; in the first where none does.
 std::string find_named_file(const ConfigFile& config, const std::string& path);
 
-// Parses a YAML (or JSON) file. Errors: missing file, syntax, duplicate key, top level not a mapping, aliases that repeat more than a
-// file of its size has reason to; each with file:line:column.
+// Parses a YAML (or JSON) file, merge keys (`<<: *base`) resolved. Errors: missing file, syntax, duplicate key, top level not a mapping,
+// aliases that repeat more than a file of its size has reason to; each with file:line:column.
 std::shared_ptr<const ConfigFile> load_config(const std::string& file, const std::vector<std::string>& overrides = {});
 std::shared_ptr<const ConfigFile> parse_config(const std::string& text, const std::string& name,
                                                const std::vector<std::string>& overrides = {});
 
 // "file:line:column", both from 1; the file alone where a node comes from no file.
 std::string place(const std::string& file, const YAML::Mark& mark);
+
+// How messages name the value at `path` ("memory.num_blocks"): "--set a.b=c" where the command line gave it, else its place in the file.
+std::string place_of(const ConfigFile& config, const YAML::Node& node, const std::string& path);
 
 }  // namespace kvlab

@@ -21,7 +21,8 @@ std::string nearest_in(const fs::path& folder, const std::string& name) {
        entry.increment(error))
     names.push_back(entry->path().filename().string());
   std::sort(names.begin(), names.end());  // of two that are as near, always the same
-  return nearest_name(name, names);
+  const std::vector<std::string> meant = meant_names(name, names);
+  return meant.empty() ? "" : meant.front();
 }
 
 // An existing path whose parts are those of `path`, or the nearest names; empty if there is none.

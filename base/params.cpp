@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/foreign_keys.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -59,20 +60,21 @@ std::vector<std::string> Params::keys() const {
 }
 
 void Params::fail_node(const YAML::Node& node, const std::string& path, const std::string& message) const {
-  for (std::string at = path; !at.empty();) {  // a value from the command line has no line in the file
-    const auto set = file_->set_by.find(at);
-    if (set != file_->set_by.end()) throw InputError(set->second + ": " + message);
-    const std::size_t dot = at.rfind('.');
-    at = dot == std::string::npos ? "" : at.substr(0, dot);
-  }
-  throw InputError((node.IsDefined() ? place(file_->name, node.Mark()) : file_->name) + ": " + message);
+  throw InputError(place_of(*file_, node, path) + ": " + message);
 }
 
 void Params::fail(const std::string& message) const { fail_node(node_, path_, message); }
 
 void Params::fail_missing(const std::string& key) const {
-  const std::string near = nearest_name(key, keys());
-  fail(owner_ + " needs '" + key + "'" + (near.empty() || seen_->contains(near) ? "" : "; found '" + near + "': misspelled?"));
+  const std::string message = owner_ + " needs '" + key + "'";
+  if (node_.IsMap()) {
+    for (const auto& item : node_) {
+      const std::string& found = item.first.Scalar();
+      if (!seen_->contains(found) && !meant_names(found, {key}).empty())
+        fail_node(item.first, path_of(found), message + "; found '" + found + "': misspelled?");
+    }
+  }
+  fail(message);
 }
 
 void Params::fail_at(const std::string& key, const std::string& message) const {
@@ -258,10 +260,13 @@ void Params::add_asked(const Params& other) {
 }
 
 std::string Params::advice(const std::string& key) const {
+  const std::string own = own_key_for(key);
   std::vector<std::string> places;
   for (const auto& [path, keys] : *asked_) {
     if (path != path_ && keys.contains(key)) places.push_back(path.empty() ? "at the top level" : "in '" + path + "'");
   }
+  const bool is_named_alike = own.starts_with("'" + key + "'");
+  if (!own.empty() && !(is_named_alike && !places.empty())) return "; here it is " + own;
   return places.empty() ? suggestion(key, {seen_->begin(), seen_->end()}) : "; it belongs " + join(places, " or ");
 }
 

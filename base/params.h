@@ -89,7 +89,8 @@ class Params {
   Params(std::shared_ptr<const ConfigFile> file, std::shared_ptr<const Choices> choices, const YAML::Node& node, std::string path,
          std::string owner);
   [[noreturn]] void fail_missing(const std::string& key) const;
-  // What to say of a key that stands where it means nothing: the places that it was asked for at, else the nearest of this mapping's.
+  // Appended to the message on an unknown key: our name for another engine's key, the places where it was asked for, or the nearest key
+  // here.
   [[nodiscard]] std::string advice(const std::string& key) const;
   // A mapping of the same file below this one.
   [[nodiscard]] Params below(const YAML::Node& node, const std::string& path, const std::string& owner) const;

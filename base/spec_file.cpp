@@ -11,6 +11,18 @@ namespace kvlab {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+// How to use what is not among the shipped files.
+std::string way_to_own(const std::string& kind) {
+  if (kind == "hardware")
+    return "; for a card of your own write 'hardware: FILE.yaml' (profiles/README.md), or measure it with './kvlab calibrate --gpu 0'";
+  if (kind == "model") return "; for a model of your own write 'model: FOLDER' or 'model: FILE' with its config.json";
+  return "";
+}
+
+}  // namespace
+
 std::string find_spec_file(const std::string& name_or_path, const std::string& folder, const std::string& kind) {
   std::error_code error;
   const fs::path named = fs::path(folder) / (name_or_path + ".yaml");
@@ -24,7 +36,17 @@ std::string find_spec_file(const std::string& name_or_path, const std::string& f
     if (entry.path().extension() == ".yaml") known.push_back(entry.path().stem().string());
   }
   std::sort(known.begin(), known.end());
-  throw InputError("unknown " + kind + " '" + name_or_path + "': neither a file nor a name in " + folder + suggestion(name_or_path, known));
+  throw InputError("unknown " + kind + " '" + name_or_path + "': neither a file nor a name in " + folder + suggestion(name_or_path, known) +
+                   (meant_names(name_or_path, known).empty() ? way_to_own(kind) : "") + download_advice(name_or_path));
+}
+
+std::string download_advice(const std::string& name) {
+  const std::size_t slash = name.find('/');
+  const bool is_id = slash != std::string::npos && slash > 0 && slash + 1 < name.size() && name.find('/', slash + 1) == std::string::npos &&
+                     name.find_first_of(".~$") != 0 && !name.ends_with(".yaml") && !name.ends_with(".yml") && !name.ends_with(".json");
+  std::error_code error;
+  if (!is_id || fs::exists(name.substr(0, slash), error)) return "";
+  return "; for a model of Hugging Face type 'hf download " + name + " --local-dir DIR', and name DIR";
 }
 
 namespace {

@@ -8,8 +8,12 @@
 namespace kvlab {
 
 // A YAML or JSON file named by path or by its name in `folder`: "llama-3.1-8b" -> folder/llama-3.1-8b.yaml. InputError with
-// the nearest names when there is neither; `kind` is the word for it in the message.
+// the names that may be meant when there is neither, or with the way to bring one's own; `kind` is the word for it in the message.
 std::string find_spec_file(const std::string& name_or_path, const std::string& folder, const std::string& kind);
+
+// "; for a model of Hugging Face type 'hf download ID --local-dir DIR', and name DIR" for a text that looks like an id ("org/name") and
+// names no folder here; "" for any other.
+std::string download_advice(const std::string& name);
 
 // Hugging Face files write `null` for "not set"; Params takes an absent key for that. The given one stays as it is.
 std::shared_ptr<const ConfigFile> without_nulls(const ConfigFile& config);

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <iterator>
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/open_error.h"
 #include "base/random.h"
 #include "base/text.h"
 #include "traces/formats.h"
@@ -56,6 +58,8 @@ struct FileKeys {
 FileKeys read_file_keys(Params& p, std::uint64_t seed) {
   FileKeys keys;
   keys.path = p.text("file", "trace file; .gz and .zst are unpacked");
+  if (std::error_code error; !p.is_describing() && !std::filesystem::exists(p.resolve_file(keys.path), error) && !error)
+    p.fail_at("file", open_error(p.resolve_file(keys.path)));
   keys.options = read_options(p);
   std::vector<std::string> formats{"auto"};
   for (const TraceFormat& format : trace_formats()) formats.push_back(format.name);

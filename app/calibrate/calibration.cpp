@@ -50,6 +50,8 @@ class Calibrator {
     fit_tables(with_recipe_tables(), measurements_, profile);
     const std::vector<HeldOut> held_out = predict_held_out(tables_, measurements_, profile);
     result_.errors = errors_by_table(held_out);
+    result_.failure = calibration_failure(result_.errors, measurements_);
+    if (!result_.failure.empty()) profile.options["calibration_failure"] = result_.failure;
     write_profile_folder({model, facts_, plan_, result_.errors, held_out, measurements_}, std::move(profile));
     return result_;
   }

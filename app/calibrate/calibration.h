@@ -28,6 +28,7 @@ struct CalibrationResult {
   bool is_complete = false;  // every table's coarse grid and held-out points are there: a profile was written
   std::size_t measurements = 0;
   std::vector<HeldOutError> errors;
+  std::string failure;               // calibration_failure()
   std::vector<std::string> missing;  // tables without a kernel here: for the roofline
 };
 

@@ -76,13 +76,20 @@ CalibrationPlan plan_of(const CalibrateCommand& c, const Device& device, const M
 }
 
 void report(const CalibrationPlan& plan, const CalibrationResult& result, std::ostream& out) {
+  const bool is_good = result.failure.empty();
+  out << (is_good ? "calibration passed: the held-out error and the spread of samples meet their goals\n"
+                  : "calibration FAILED: " + result.failure + "\n");
   out << fmt::format("{:<20} {:>7} {:>12} {:>9}\n", "held-out error", "points", "median_frac", "p95_frac");
   for (const HeldOutError& e : result.errors)
     out << fmt::format("{:<20} {:>7} {:>12.4f} {:>9.4f}\n", e.table, e.points, e.median_frac, e.p95_frac);
   if (!result.missing.empty())
     out << "no kernel here for " << join(result.missing, ", ") << ": 'missing: roofline' in an experiment prices them by the roofline\n";
-  out << fmt::format("wrote {}: {} measurements, hash {}\nuse it with: profile: {{kvlab: {{path: {}{}}}}}\n", plan.out, result.measurements,
-                     profile_hash(read_kvlab_profile(plan.out, 1)), plan.out, result.missing.empty() ? "" : ", missing: roofline");
+  out << fmt::format("wrote {}: {} measurements, hash {}\n", plan.out, result.measurements, profile_hash(read_kvlab_profile(plan.out, 1)));
+  if (is_good)
+    out << fmt::format("use it with: profile: {{kvlab: {{path: {}{}}}}}\n", plan.out, result.missing.empty() ? "" : ", missing: roofline");
+  else
+    out << "measure again on an idle machine: the same command with more --minutes goes on from these measurements, another --out begins "
+           "anew. A run that uses this profile says that it failed\n";
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "app/calibrate/fit.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -154,6 +156,37 @@ std::vector<HeldOutError> errors_by_table(const std::vector<HeldOut>& held_out) 
   }
   if (!all.empty()) errors.push_back(summary_of("all", all));
   return errors;
+}
+
+namespace {
+
+// What nine measurements in ten stay below; 0: there are none.
+double usual_spread(const Measurements& measurements) {
+  std::vector<double> spreads;
+  for (const std::string& table : measurements.tables())
+    for (const auto& entry : measurements.of(table)) spreads.push_back(entry.measured.spread_frac);
+  if (spreads.empty()) return 0;
+  const auto at = spreads.begin() + static_cast<std::ptrdiff_t>(spreads.size() * 9 / 10);
+  std::nth_element(spreads.begin(), at, spreads.end());
+  return *at;
+}
+
+void add_missed(std::string& text, double value, double goal, const char* format) {
+  if (value <= goal) return;
+  text += (text.empty() ? "" : ", ") + fmt::format(fmt::runtime(format), 100 * value, 100 * goal);
+}
+
+}  // namespace
+
+std::string calibration_failure(const std::vector<HeldOutError>& errors, const Measurements& measurements, const CalibrationGoals& goals) {
+  std::string text;
+  const auto all = std::find_if(errors.begin(), errors.end(), [](const HeldOutError& e) { return e.table == "all"; });
+  if (all != errors.end()) {
+    add_missed(text, all->median_frac, goals.median_frac, "held-out error {:.1f} % in the median (goal {:g} %)");
+    add_missed(text, all->p95_frac, goals.p95_frac, "held-out error {:.1f} % in the P95 (goal {:g} %)");
+  }
+  add_missed(text, usual_spread(measurements), goals.spread_frac, "spread of samples {:.0f} % in the P90 (limit {:g} %)");
+  return text;
 }
 
 }  // namespace kvlab

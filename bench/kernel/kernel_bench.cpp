@@ -13,6 +13,7 @@
 
 #include "base/text.h"
 #include "bench/kernel/timing.h"
+#include "bench/reporters.h"
 
 namespace kvlab {
 
@@ -22,7 +23,8 @@ struct BenchRun {
   std::unique_ptr<Device> device;  // null: why_not says so
   std::string why_not;
   DeviceKind kind = DeviceKind::kCpu;
-  bool warm = false, lists_only = false, shows_json = false, writes_file = false;
+  bool warm = false, lists_only = false;
+  ReportFormats formats;
   TimingPlan plan;
   DeviceRates rates;
 };
@@ -83,8 +85,7 @@ bool read_arguments(int& argc, char** argv, BenchRun& run, int& gpu) {
     } else {
       if (word.starts_with("--benchmark_min_time=")) run.plan.seconds = std::atof(word.c_str() + 21);
       if (word.starts_with("--benchmark_list_tests") && !word.ends_with("=false")) run.lists_only = true;
-      if (word == "--benchmark_format=json") run.shows_json = true;
-      if (word.starts_with("--benchmark_out=")) run.writes_file = true;
+      run.formats.read(word);
       argv[kept++] = argv[i];
     }
   }
@@ -139,12 +140,12 @@ class PlainNames final : public Reporter {
   }
 };
 
-void run_benchmarks(bool shows_json, bool writes_file) {
+std::size_t run_benchmarks(const ReportFormats& formats) {
   PlainNames<benchmark::ConsoleReporter> console;
-  PlainNames<benchmark::JSONReporter> json, file;
+  PlainNames<FiniteNumbers<benchmark::JSONReporter>> json, file;
   benchmark::BenchmarkReporter* display = &console;
-  if (shows_json) display = &json;
-  benchmark::RunSpecifiedBenchmarks(display, writes_file ? &file : nullptr);
+  if (formats.shows_json) display = &json;
+  return benchmark::RunSpecifiedBenchmarks(display, formats.writes_file ? &file : nullptr);
 }
 
 int bench_main(int argc, char** argv) {
@@ -156,7 +157,7 @@ int bench_main(int argc, char** argv) {
     return 2;
   }
   run.plan.warm_up_seconds = run.plan.seconds;
-  if (run.writes_file && is_debug_build()) {
+  if (run.formats.writes_file && is_debug_build()) {
     std::cerr << "kernel_bench: a debug build writes no numbers to a file; use build/release or build/cuda\n";
     return 2;
   }
@@ -170,8 +171,7 @@ int bench_main(int argc, char** argv) {
   }
   if (!run.lists_only) add_context(run);
   register_cases(run);
-  run_benchmarks(run.shows_json, run.writes_file);
-  return 0;
+  return status_of_matches(run_benchmarks(run.formats));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "bench/reporters.h"
 #include "bench/sim/reference_loop.h"
 #include "sim/cost/make_cost_model.h"
 #include "sim/simulation.h"
@@ -121,10 +122,13 @@ BENCHMARK(BM_Scaling)->RangeMultiplier(10)->Range(10'000, 10'000'000)->Unit(benc
 }  // namespace kvlab
 
 int main(int argc, char** argv) {
+  kvlab::ReportFormats formats;
+  for (int i = 1; i < argc; ++i) formats.read(argv[i]);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   benchmark::AddCustomContext("reference_random_reads_per_s", std::to_string(kvlab::reference_rates().random_reads_per_s));
   benchmark::AddCustomContext("reference_integer_adds_per_s", std::to_string(kvlab::reference_rates().integer_adds_per_s));
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
+  kvlab::FiniteNumbers<benchmark::JSONReporter> json, file;
+  return kvlab::status_of_matches(benchmark::RunSpecifiedBenchmarks(formats.shows_json ? &json : nullptr,
+                                                                    formats.writes_file && formats.writes_json ? &file : nullptr));
 }

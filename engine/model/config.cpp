@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 
+#include "base/spec_file.h"
 #include "base/text.h"
 #include "engine/model/config_rope.h"
 #include "engine/model/json_config.h"
@@ -126,6 +127,8 @@ std::string folder_name(const std::string& dir) {
 }  // namespace
 
 ModelConfig read_model_config(const std::string& dir) {
+  if (std::error_code error; !std::filesystem::is_directory(dir, error))
+    if (const std::string advice = download_advice(dir); !advice.empty()) throw InputError("no folder '" + dir + "'" + advice);
   const JsonConfig file((std::filesystem::path(dir) / "config.json").string());
   ModelConfig c;
   c.name = folder_name(dir);

@@ -83,6 +83,59 @@ TEST_F(BadCommand, SetMistakes) {
   }
 }
 
+TEST_F(BadCommand, AnExperimentIsFoundByItsNameAndNamedByItsFile) {
+  write("my exp.yaml", "scheduler: vllm_v1\n");
+  const Called spaces = call({"run", "my exp.yaml"});
+  EXPECT_EQ(spaces.err,
+            "kvlab: my exp.yaml:1:1: 'name': 'my exp' names a folder: letters, digits, '_', '-' and '.' only; it is taken from the file's "
+            "name: write 'name: my_exp' in the file\n");
+  fs::create_directories("experiments");
+  write("experiments/quick.yaml", std::string(kSmall) + "scheduler: vllm_v1\n");
+  EXPECT_EQ(call({"run", "quick", "--out", "out"}).status, 0);
+  EXPECT_EQ(call({"trace", "inspect", "quick.yaml"}).status, 0);
+  EXPECT_EQ(call({"run", "Quick"}).err, "kvlab: there is no file 'Quick', and no experiment of this name; did you mean 'quick'?\n");
+}
+
+TEST_F(BadCommand, WhatPeopleTypeIsAnsweredWithWhatToTypeInstead) {
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{"describe", "H2O"}, "nothing is called 'H2O'; did you mean 'h2o'?"},
+      {{"describe", "a100"}, "nothing is called 'a100'; did you mean 'a100-40gb' or 'a100-80gb'?"},
+      {{"describe", "b200"}, "nothing is called 'b200'; kvlab list KIND shows names"},
+      {{"trace", "record", "--model", "meta-llama/Llama-3.1-8B", "--text", "x", "--out", "y"},
+       "no folder 'meta-llama/Llama-3.1-8B'; for a model of Hugging Face type 'hf download meta-llama/Llama-3.1-8B --local-dir DIR', and "
+       "name DIR"},
+      {{"trace", "inspect", "x.csv", "--seed", "-1"}, "--seed: Value -1 not in range"},
+      {{"trace", "inspect", "no.csv"}, "kvlab: no.csv: cannot be opened: No such file or directory\n"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    const Called called = call(arguments);
+    EXPECT_EQ(called.status, 2) << message;
+    EXPECT_NE(called.err.find(message), std::string::npos) << called.err;
+    EXPECT_EQ(std::count(called.err.begin(), called.err.end(), '\n'), 1) << called.err;
+  }
+}
+
+TEST_F(BadCommand, ListWithoutAKindListsTheKinds) {
+  const Called called = call({"list"});
+  EXPECT_EQ(called.status, 0);
+  EXPECT_NE(called.out.find("schedulers\n"), std::string::npos);
+  EXPECT_NE(called.out.find("experiments\n"), std::string::npos);
+  EXPECT_NE(call({"list", "--json"}).out.find("\"hardware\""), std::string::npos);
+}
+
+TEST_F(BadCommand, OutputThatCannotBeWrittenIsAnError) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"list", "hardware"}, {"describe", "h2o"}, {"--help"}, {"--version"}}) {
+    std::ofstream full("/dev/full");
+    if (!full) GTEST_SKIP() << "no /dev/full here";
+    std::ostringstream error;
+    EXPECT_EQ(run_cli(arguments, full, error), 1);
+    const std::string line = error.str();
+    EXPECT_TRUE(line.starts_with("kvlab: standard output cannot be written")) << line;
+    EXPECT_EQ(std::count(line.begin(), line.end(), '\n'), 1);
+  }
+}
+
 TEST_F(BadCommand, UnknownWordsNameTheNearest) {
   EXPECT_EQ(call({"rnu", "x"}).err, "kvlab: unknown command 'rnu'; did you mean 'run'?\n");
   EXPECT_EQ(call({"trace", "inspekt", "x"}).err, "kvlab: unknown command 'inspekt'; did you mean 'inspect'?\n");

@@ -34,7 +34,7 @@ TEST(Csv, Errors) {
   EXPECT_EQ(csv_error(""), "t.csv: empty file; a header line is expected");
   EXPECT_EQ(csv_error("a,b\n1,2\n1\n"), "t.csv:3: has 1 fields where the header has 2");
   EXPECT_EQ(csv_error("a\n\"x\n"), "t.csv:2: a quote is never closed");
-  EXPECT_EQ(csv_error("aa\n1\n"), "t.csv:1: has no column 'a'; did you mean 'aa'?");
+  EXPECT_EQ(csv_error("aa\n1\n"), "t.csv:1: has no column 'a'; known: aa");
 }
 
 TEST(ShortNumber, KeepsAboutFourDigits) {

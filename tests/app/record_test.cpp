@@ -110,7 +110,7 @@ TEST_F(RecordCli, ErrorsAreOneLine) {
   EXPECT_EQ(record({"--text", file("long.txt", std::string(4096, 'a'))}),
             "kvlab: a prompt of 4097 tokens and 0 decoded tokens do not fit into the context of 4096 of model 'probe'\n");
   EXPECT_EQ(record({"--ids", ids, "--prompt-tokens", "3"}), "kvlab: --prompt-tokens 3 is more than the 2 tokens there are\n");
-  EXPECT_EQ(record({"--ids", ids, "--pass", "look"}), "kvlab: unknown pass 'look'; known: lookahead, reconstruct\n");
+  EXPECT_EQ(record({"--ids", ids, "--pass", "look"}), "kvlab: unknown pass 'look'; did you mean 'lookahead'?\n");
   EXPECT_EQ(record({"--ids", ids, "--decode-tokens", "-1"}),
             "kvlab: --decode-tokens: Value -1 not in range 0 to 268435456 (kvlab --help shows what there is)\n");
   EXPECT_FALSE(std::filesystem::exists("out.safetensors"));

@@ -199,7 +199,7 @@ TEST(Params, OverridesMayBeListsAndAreNamedInMessages) {
               p.required<int>("a", 0, 1, "");
               p.reject_unread();
             }),
-            "--set b=1: unknown key 'b' in test; did you mean 'a'?");
+            "--set b=1: unknown key 'b' in test; known: a");
   EXPECT_EQ(error_of([] { params("a: 1\n", {"a"}); }), "--set a: expected --set key.key=value");
   EXPECT_EQ(error_of([] { params("a: 1\n", {"=3"}); }), "--set =3: expected --set key.key=value");
   EXPECT_EQ(error_of([] { params("a: 1\n", {"a..b=3"}); }), "--set a..b=3: expected --set key.key=value");
@@ -218,6 +218,21 @@ TEST(Params, AliasesAreReadAndMustNotRepeatWithoutEnd) {
   }
   EXPECT_EQ(error_of([&] { params(bomb); }),
             "run.yaml:1:10: aliases (*name) repeat too much: more than 10,000 values beyond what is written");
+}
+
+TEST(Params, MergeKeysAddWhatTheMappingLacks) {
+  const std::string text = "x: &x {n: 3, m: {k: 1}}\ny: &y {n: 4, o: 5}\na: {<<: *x, n: 7}\nb: {<<: [*x, *y]}\nc: [{<<: *y}]\n";
+  const auto value = [](Params p, const char* key) { return p.required<int>(key, 0, 99, ""); };
+  Params p = params(text, {"a.m.k=9"});
+  EXPECT_EQ(value(p.child("a", "a"), "n"), 7);
+  EXPECT_EQ(value(p.child("a", "a").child("m", "m"), "k"), 9);
+  EXPECT_EQ(value(p.child("x", "x").child("m", "m"), "k"), 1) << "an override leaves what is merged as it is";
+  EXPECT_EQ(value(p.child("b", "b"), "n"), 3) << "of two that are merged the first counts";
+  EXPECT_EQ(value(p.child("b", "b"), "o"), 5);
+  EXPECT_FALSE(p.child("b", "b").has("<<"));
+  const char* const refused = "'<<' takes a mapping or a list of mappings, as in '<<: *name'";
+  EXPECT_EQ(error_of([] { params("a: 1\n<<: 3\n"); }), std::string("run.yaml:2:5: ") + refused);
+  EXPECT_EQ(error_of([] { params("a: &a [1]\nb: {<<: [*a]}\n"); }), std::string("run.yaml:1:4: ") + refused);
 }
 
 TEST(Params, AnOverrideLeavesWhatAnAliasSharesAsItIs) {

@@ -11,23 +11,79 @@
 namespace kvlab {
 namespace {
 
-TEST(NearestName, FindsMisspellingsOnly) {
-  const std::vector<std::string> known{"sarathi", "orca", "vllm_v0", "vllm_v1"};
-  EXPECT_EQ(nearest_name("sarati", known), "sarathi");
-  EXPECT_EQ(nearest_name("sarathi", known), "sarathi");
-  EXPECT_EQ(nearest_name("saarthi", known), "sarathi");
-  EXPECT_EQ(nearest_name("vllm_v1x", known), "vllm_v1");
-  EXPECT_EQ(nearest_name("fastgen", known), "");
-  EXPECT_EQ(nearest_name("", {}), "");
-  EXPECT_EQ(nearest_name("orca", {}), "");
+using Names = std::vector<std::string>;
+
+const Names kSchedulers{"fastgen", "orca", "sarathi", "static", "vllm_v0", "vllm_v1"};
+const Names kCards{"a10", "a100-40gb", "a100-80gb", "h100", "h200", "l40s", "rtx3090", "rtx4090", "rtxpro6000", "t4"};
+const Names kModels{"llama-100m",   "llama-2-7b", "llama-3.1-70b", "llama-3.1-8b", "mistral-7b",
+                    "mixtral-8x7b", "opt-6.7b",   "qwen3-30b-a3b", "qwen3-32b",    "qwen3-8b"};
+const Names kRecipes{"d2o", "fp16", "h2o", "h2o_decayed", "kivi2", "kivi4", "knorm", "snapkv", "tova"};
+const Names kKeys{"budget_tokens", "hardware", "kv_policy", "max_model_len", "model", "scheduler", "tp", "tpot_ms", "trace", "ttft_ms"};
+
+TEST(MeantNames, AreThoseThatAPersonMayHaveMeant) {
+  struct {
+    const char* typed;
+    const Names& known;
+    Names meant;
+  } const cases[] = {
+      {"sarati", kSchedulers, {"sarathi"}},
+      {"saarthi", kSchedulers, {"sarathi"}},
+      {"vLLM-V1", kSchedulers, {"vllm_v1"}},
+      {"vllm", kSchedulers, {"vllm_v0", "vllm_v1"}},
+      {"vllm_v9", kSchedulers, {"vllm_v0", "vllm_v1"}},
+      {"H2O", kRecipes, {"h2o"}},
+      {"SnapKV", kRecipes, {"snapkv"}},
+      {"snapvk", kRecipes, {"snapkv"}},
+      {"kivi", kRecipes, {"kivi2", "kivi4"}},
+      {"kivi3", kRecipes, {}},
+      {"a100", kCards, {"a100-40gb", "a100-80gb"}},
+      {"A100-SXM", kCards, {}},
+      {"RTX 4090", kCards, {"rtx4090"}},
+      {"NVIDIA L40S", kCards, {"l40s"}},
+      {"h1OO", kCards, {"h100"}},
+      {"b200", kCards, {}},
+      {"h20", kCards, {}},
+      {"gh200", kCards, {}},
+      {"l4", kCards, {}},
+      {"l40", kCards, {}},
+      {"a40", kCards, {}},
+      {"x", kCards, {}},
+      {"rtx5090", kCards, {}},
+      {"meta-llama/Llama-3.1-8B", kModels, {"llama-3.1-8b"}},
+      {"meta-llama/Meta-Llama-3.1-8B-Instruct", kModels, {"llama-3.1-8b"}},
+      {"meta-llama/Llama-2-7b-chat-hf", kModels, {"llama-2-7b"}},
+      {"mistralai/Mixtral-8x7B-Instruct-v0.1", kModels, {"mixtral-8x7b"}},
+      {"Qwen/Qwen3-30B-A3B-Instruct-2507", kModels, {"qwen3-30b-a3b"}},
+      {"Qwen/Qwen3-4B", kModels, {}},
+      {"meta-llama/Llama-3.2-1B", kModels, {}},
+      {"llama-3", kModels, {"llama-3.1-70b", "llama-3.1-8b"}},
+      {"modle", kKeys, {"model"}},
+      {"schedular", kKeys, {"scheduler"}},
+      {"budget-tokens", kKeys, {"budget_tokens"}},
+      {"tpot", kKeys, {"tpot_ms"}},
+      {"tq", kKeys, {"tp"}},
+      {"b", {"a"}, {}},
+      {"", {"a"}, {}},
+      {"orca", {}, {}},
+  };
+  for (const auto& c : cases) EXPECT_EQ(meant_names(c.typed, c.known), c.meant) << c.typed;
 }
 
-TEST(NearestName, SuggestionSaysWhatIsKnown) {
+TEST(MeantNames, SuggestionNamesThemOrAllThatIsKnown) {
   EXPECT_EQ(suggestion("orcaa", {"orca", "static"}), "; did you mean 'orca'?");
+  EXPECT_EQ(suggestion("a100", kCards), "; did you mean 'a100-40gb' or 'a100-80gb'?");
+  EXPECT_EQ(suggestion("ab", {"ab1", "ab2", "ab3"}), "; did you mean 'ab1', 'ab2' or 'ab3'?");
   EXPECT_EQ(suggestion("zzzzzzzz", {"orca", "static"}), "; known: orca, static");
   EXPECT_EQ(suggestion("orca", {}), "");
+  EXPECT_EQ(did_you_mean("zzzzzzzz", {"orca", "static"}), "");
   EXPECT_EQ(join({}, ", "), "");
   EXPECT_EQ(join({"a", "b"}, "+"), "a+b");
+}
+
+TEST(NearestName, IsTheClosestOfNamesThatProgramsMake) {
+  EXPECT_EQ(nearest_name("L3.k", {"L0.k", "L3.q"}), "L0.k");
+  EXPECT_EQ(nearest_name("fastgen", {"sarathi", "orca"}), "");
+  EXPECT_EQ(nearest_name("", {}), "");
 }
 
 TEST(Numbers, IntegersAreStrictDecimals) {

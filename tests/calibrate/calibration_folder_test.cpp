@@ -2,10 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "app/calibrate/calibration.h"
+#include "app/cli.h"
+#include "app/progress.h"
 #include "sim/cost/make_cost_model.h"
 #include "tests/calibrate/fake_meter.h"
 
@@ -130,6 +134,44 @@ TEST(Calibration, TheProfilePricesStepsAndPolicyOperations) {
   const Price top_k = setup.prices->policy({"top_k", 1, 256 * 1024, 0});
   EXPECT_NEAR(top_k.total() * 1e-12, 1e-5 + 1e-8 * 1024, 1e-11);
   EXPECT_GT(top_k.ps[0] + top_k.ps[1], 0);
+}
+
+TEST(Calibration, AVerdictNamesTheGoalsThatWereMissed) {
+  const auto failure = [](double median, double p95) {
+    const TempFolder folder;
+    return calibration_failure({{"qkv_proj", 4, 0.5, 0.6}, {"all", 117, median, p95}}, Measurements(folder.path() + "/m", {}));
+  };
+  EXPECT_EQ(failure(0.03, 0.10), "");
+  EXPECT_EQ(failure(0.2037, 0.05), "held-out error 20.4 % in the median (goal 3 %)");
+  EXPECT_EQ(failure(0.2037, 0.6276), "held-out error 20.4 % in the median (goal 3 %), held-out error 62.8 % in the P95 (goal 10 %)");
+  FakeMeter even, busy;
+  EXPECT_EQ(Calibrated(even, 2).profile().options.contains("calibration_failure"), !Calibrated(even, 2).result.failure.empty());
+  busy.spread = 0.8;
+  EXPECT_THAT(Calibrated(busy, 1e-6).result.failure, testing::HasSubstr("spread of samples 80 % in the P90 (limit 50 %)"));
+}
+
+// Such a profile can be used; every run with it says what it is.
+TEST(Calibration, ARunWithAProfileThatFailedSaysSo) {
+  FakeMeter busy;
+  busy.spread = 0.8;
+  const Calibrated c(busy, 1e-6);
+  EXPECT_THAT(c.text("meta.yaml"), testing::HasSubstr("calibration_failure: "));
+  const std::string file = c.folder.path() + "/run.yaml", out = c.folder.path() + "/out";
+  std::ofstream(file) << "trace: {generate: {requests: 3, arrival: {poisson: {rate_per_s: 1}}, prompt_tokens: {fixed: {value: 30}}, "
+                         "output_tokens: {fixed: {value: 3}}}}\nscheduler: vllm_v1\nmemory: {num_blocks: 100}\n"
+                      << "profile: {kvlab: {path: " << c.plan.out << "}}\n";
+  std::ostringstream output, error;
+  EXPECT_EQ(run_cli({"run", file, "--out", out}, output, error), 0) << error.str();
+  EXPECT_THAT(output.str(), testing::HasSubstr("the profile FAILED its calibration: " + c.result.failure));
+}
+
+TEST(ServingProgress, SaysTheEstimateAndEachQuarterTenSecondsApart) {
+  std::string lines;
+  const auto now = ServingProgress::Clock::now();
+  ServingProgress progress([&](const std::string& line) { lines += line + "\n"; }, "ab", 95, 8, true);
+  for (int i = 1; i <= 8; ++i) progress.request_done(now + std::chrono::seconds(i < 5 ? 11 + i : 30));
+  EXPECT_THAT(lines, testing::MatchesRegex("run ab: 8 requests on the engine, about 95 s by the profile\nrun ab: 2 of 8 requests after "
+                                           "1[23] s\nrun ab: 6 of 8 requests after [23]. s\n"));
 }
 
 // Times that no card can reach: a wrong kernel or a wrong clock. The measurements stay for whoever looks into it.

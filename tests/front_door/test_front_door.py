@@ -32,7 +32,7 @@ for preset in release cuda; do
   mkdir -p "$FAKE/checkout/build/$preset/bench"
   cp "$FAKE/program" "$FAKE/checkout/build/$preset/kvlab"
   for name in kernel sim; do
-    printf '#!/bin/sh\\necho %s %s_bench "$@"\\n' $preset $name >"$FAKE/checkout/build/$preset/bench/${name}_bench"
+    printf '#!/bin/sh\\necho %s %s_bench "$@"\\nexit ${%s_status:-0}\\n' $preset $name $name >"$FAKE/checkout/build/$preset/bench/${name}_bench"
     chmod +x "$FAKE/checkout/build/$preset/bench/${name}_bench"
   done
 done
@@ -223,6 +223,13 @@ class FrontDoor(unittest.TestCase):
         refused = self.kvlab("bench", "--benchmark_out=f")
         self.assertEqual((refused.returncode, refused.stdout), (2, ""))
         self.assertIn("./kvlab bench kernels or ./kvlab bench sim", refused.stderr)
+
+    def test_a_filter_that_matches_nothing_in_both_programs_is_an_error(self):
+        for kernel, sim, status in ((0, 0, 0), (0, 3, 0), (3, 0, 0), (3, 3, 3), (3, 2, 2), (1, 0, 1), (0, 1, 1)):
+            result = self.kvlab("bench", kernel_status=str(kernel), sim_status=str(sim))
+            self.assertEqual(result.returncode, status, (kernel, sim))
+        self.assertEqual(self.kvlab("bench", "sim", sim_status="3").returncode, 3)
+        self.assertEqual(self.kvlab("bench", "kernels", kernel_status="3").returncode, 3)
 
     def test_the_gpu_is_benchmarked_and_calibrated_by_the_build_with_cuda(self):
         self.script("bin/nvcc", "#!/bin/sh\n")
