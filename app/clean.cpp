@@ -66,7 +66,7 @@ void add_differences(const YAML::Node& run, const YAML::Node& sweep, const std::
   title += fmt::format("{}={} ", path, one_line(run));
 }
 
-// What tells a run from those of the newest sweep.
+// Values that tell a run from those of the newest sweep.
 std::string title_of(const fs::path& run, const YAML::Node& sweep) {
   const YAML::Node config = load_yaml(run / "resolved.yaml");
   if (!config.IsMap()) return "";

@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// What a load generator wrote of each request, all of it or null where `text` is of neither kind:
+// The requests of a load generator's result file; null where `text` is of neither kind:
 // - the JSON of `vllm bench serve --save-result --save-detailed`, and of SGLang's bench_serving with --output-details;
 // - AIPerf's profile_export.jsonl.
 // InputError where it holds totals only, or a value that cannot be.

@@ -19,7 +19,7 @@ std::span<const SourceFile> source_table();
 // Compiler, flags and options of the build.
 std::string_view build_settings();
 
-// What code a run's results depend on: "core" and the sources of the run's policies -> fingerprint.
+// The code that a run's results depend on: "core" and the sources of the run's policies -> fingerprint.
 using CodeVersion = std::map<std::string, std::string>;
 
 // sources: files that registered what the run makes, as the compiler names them. The core is every source but those of policies.

@@ -182,7 +182,7 @@ std::string moved_table(const CsvTable& a, const CsvTable& b, const std::string&
   return rows.empty() ? "" : text_table({"request", "e2e_ms A", "e2e_ms B", "B - A", "ttft_ms A", "ttft_ms B"}, rows);
 }
 
-// What one run was asked to serve. A session's later turns depend on the answers, and so do their arrivals.
+// The requests that one run was asked to serve. A session's later turns depend on the answers, and so do their arrivals.
 struct Asked {
   std::vector<std::string> arrivals;                     // empty where requests belong to sessions
   std::vector<std::pair<long long, long long>> lengths;  // prompt and output tokens in ascending order; output 0: some are not known

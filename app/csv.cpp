@@ -23,7 +23,7 @@ namespace {
 
 constexpr const char* kTextMark = "'";
 
-// What a spreadsheet would compute; numbers stay numbers. Text that begins with the mark itself takes another.
+// True for text that a spreadsheet would compute; numbers stay numbers. Text that begins with the mark itself takes another.
 bool needs_mark(std::string_view text) {
   double value = 0;
   while (text.starts_with(kTextMark)) text.remove_prefix(1);

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// What the engine and the simulator read of a model's folder; results that are written into it are not the model.
+// Files of a model's folder that the engine and the simulator read. Results that are written into it do not count.
 std::vector<fs::path> files_of_model(const fs::path& folder) {
   std::vector<fs::path> files;
   std::error_code error;

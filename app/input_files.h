@@ -55,8 +55,8 @@ class InputFiles {
   std::map<std::string, std::string> fingerprint_;
 };
 
-// What determines the result of each run, as its id: twelve hexadecimal digits of which the first is a letter, so that tables never take
-// one for a number. The code is no part of it: a run that other code made is done again in its place.
+// The id of each run, computed from what determines its result: twelve hexadecimal digits of which the first is a letter, so that tables
+// never take one for a number. The code is no part of it: a run that other code made is done again in its place.
 std::vector<std::string> run_ids(const Experiment& experiment, InputFiles& files);
 
 }  // namespace kvlab

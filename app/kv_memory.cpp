@@ -17,7 +17,7 @@ namespace {
 constexpr std::int64_t kMaxBytes = std::int64_t{1} << 50;
 constexpr std::int64_t kMaxBlocks = std::int64_t{1} << 30;
 
-// What derives the block count takes as the largest step: the scheduler's limits, or these where it has none.
+// The largest step that a derived block count reserves memory for: the scheduler's limits, or these where it has none.
 LargestStep largest_step(const SimSetup& setup, std::int32_t max_model_len) {
   constexpr std::int64_t kTokens = 8192, kRows = 256;
   const std::unique_ptr<Scheduler> scheduler = setup.make_scheduler();
@@ -49,7 +49,7 @@ std::int64_t read_num_blocks(const Params& p, Params& m, const CostSetup& cost, 
   return blocks - (has_null_block ? 1 : 0);
 }
 
-// Where the profile has what the recipe takes at rest: of the parts that its file names, with any budget. "": nowhere.
+// The profile's table of what the recipe's packing takes between steps, with any budget; "": there is none.
 std::string measured_rest(const RunPlan& plan) {
   const Recipe& recipe = *plan.recipe;
   const std::string name = at_rest_of(recipe.name);
@@ -66,7 +66,7 @@ double kv_memory_bytes(const RunPlan& plan) {
   return static_cast<double>(plan.cost.hardware.memory_bytes) * plan.cost.parallel.gpus();
 }
 
-// GPU bytes that a token of a block stands for, of `gpu_bytes` in all: its own, or as large a share as it takes of CPU memory or disk.
+// GPU bytes that a block's token accounts for, of `gpu_bytes` in all: its own, or the share that it takes of CPU memory or disk if larger.
 double token_share_bytes(const RecipePages& pages, const CostSetup& cost, double gpu_bytes) {
   const auto share = [&](double token_bytes, std::int64_t place_bytes) {
     return token_bytes / (static_cast<double>(place_bytes) * cost.parallel.gpus()) * gpu_bytes;

@@ -79,7 +79,7 @@ ReplayOptions read_options(Params& p, std::uint64_t seed) {
   return options;
 }
 
-// What the recipe cannot do on this sample is told with the place of the policy in the experiment.
+// A recipe that this sample does not allow is reported with the policy's place in the experiment.
 ReplayResult replay_or_fail(const Params& p, const AttentionSample& sample, const Recipe& recipe, const ReplayOptions& options) {
   try {
     return replay(sample.trace, sample.reference, recipe, options);

@@ -123,7 +123,7 @@ std::vector<std::size_t> shown_columns(const CsvTable& summary, std::size_t num_
   return shown;
 }
 
-// Whether these rows have equal fields from this column on.
+// True where these rows have equal fields from this column on.
 bool are_equal_from(std::size_t column, const CsvTable& table, const std::vector<std::size_t>& rows) {
   const auto from = static_cast<std::ptrdiff_t>(column);
   return std::all_of(rows.begin(), rows.end(), [&](std::size_t r) {
@@ -204,7 +204,7 @@ std::string percent_range(const CsvTable& summary, const char* column) {
   return lo > hi ? "-" : from == to ? from : from + " to " + to;
 }
 
-// What runs have to say, each text once.
+// Remarks of the runs, each text once.
 void print_remarks(const CsvTable& summary, const ResultsFolder& folder, std::ostream& out) {
   struct Remark {
     std::string kind, text, first_run;

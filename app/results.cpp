@@ -58,7 +58,7 @@ nlohmann::json read_json(const fs::path& path) {
   return root.is_object() ? root : nlohmann::json();
 }
 
-// What the program may leave in a folder before its marker is there.
+// Files that the program may leave in a folder before its marker is there.
 bool is_trace_of_start(const std::string& name) { return name == ".lock" || name.starts_with(std::string(kMarker) + ".new"); }
 
 bool holds_nothing(const fs::path& folder) {

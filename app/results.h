@@ -42,7 +42,7 @@ class ResultsFolder {
   // Puts complete files in the place of those that kvlab wrote before: name -> file, which is moved. InputError where one is not kvlab's.
   void replace(const std::map<std::string, std::filesystem::path>& fresh);
   void replace_texts(const std::map<std::string, std::string>& texts);
-  // Where a file is written until it takes its place at the top.
+  // The path at which a file is written until it takes its place at the top.
   [[nodiscard]] std::filesystem::path fresh_of(const std::string& name) const;
   // Removes a file at the top if kvlab wrote it.
   void remove(const std::string& name);

@@ -25,7 +25,7 @@ struct RunOptions {
   bool says_progress = false;                           // such lines also while it runs
 };
 
-// What the manifest of a run says of how its result came about, besides the result.
+// The part of a run's manifest that says how its result came about.
 struct RunOrigin {
   std::string input_key;  // fingerprint of everything that the result depends on, the code included
   CodeVersion code;

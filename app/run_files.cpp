@@ -97,7 +97,7 @@ void RunFiles::add_file(const std::string& name, const std::string& text) {
 
 namespace {
 
-// What the folder of the earlier run has in it that is not the run's goes to the new one.
+// Foreign files in the earlier run's folder go to the new one.
 void keep_other_files(const fs::path& earlier, const fs::path& target, const std::set<std::string>& names) {
   std::vector<fs::path> others;
   for (const auto& entry : fs::directory_iterator(earlier))

@@ -49,7 +49,7 @@ class RunFiles final : public RunSink {
 
 // Removes what runs that were cut off have left in the folder of all runs. Returns how many these were.
 std::size_t remove_leftovers(const std::filesystem::path& runs);
-// Whether a folder is such a leftover: its name, and a manifest that says so, or nothing written yet.
+// True for such a leftover, told by its name and by a manifest that says so, or by nothing being written yet.
 bool is_leftover(const std::filesystem::path& folder);
 
 // summary.csv of one run: header and row, without a sweep's axes.

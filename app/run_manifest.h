@@ -10,7 +10,7 @@
 
 namespace kvlab {
 
-// What manifest.json in runs/ID says of a complete run. Of results without identifiers (runs/0001) no files are listed.
+// The content of manifest.json in runs/ID of a complete run. Of results without identifiers (runs/0001) no files are listed.
 struct RunManifest {
   std::string id;
   CodeVersion code;
@@ -27,7 +27,7 @@ inline constexpr const char* kFreshManifest = "manifest.new";  // until it is co
 // Without an id: there is no manifest, or none that kvlab wrote.
 RunManifest read_run_manifest(const std::filesystem::path& folder);
 
-// What of its files is not as the manifest says: "requests.csv is missing"; "" where all are.
+// The first of its files that is not as the manifest says: "requests.csv is missing"; "" where all are.
 std::string damage_of(const std::filesystem::path& folder, const RunManifest& manifest);
 
 // Files that a run may write, its manifest included: what a run that was cut off may have left.

@@ -20,7 +20,7 @@ bool are_equal(const TraceRequest& a, const TraceRequest& b) {
          std::equal(a.hashes.begin(), a.hashes.end(), b.hashes.begin(), b.hashes.end());
 }
 
-// Whether two seeds give one trace. In a closed loop the times to think are drawn beside the requests.
+// True where two seeds give one trace. In a closed loop the times to think are drawn beside the requests.
 bool are_same(TraceSource& a, TraceSource& b) {
   TraceRequest of_a, of_b;
   for (int i = 0; i < kCompared; ++i) {
@@ -38,7 +38,7 @@ RunPlan plan_of(const Experiment& experiment, const RunSpec& run, std::uint64_t 
   return read_run_plan(p, seed);
 }
 
-// Whether the runs differ that have this one's choices and other seeds. Replays and graded answers draw where only a run can tell.
+// True where runs with this one's choices and other seeds may differ. Replays and graded answers draw where only a run can tell.
 bool is_random(const Experiment& experiment, const RunSpec& run) {
   const RunPlan plan = plan_of(experiment, run, run.seed);
   if (plan.kind == RunKind::kSimulation) {

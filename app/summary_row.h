@@ -18,7 +18,7 @@ Fields summary_fields(const RunSummary& summary, const SimSetup& setup, bool is_
 // How many requests were rejected, and why the first was, and how many were unfinished: their latencies are in no column. "": none.
 std::string not_served(const ServingSummary& summary);
 
-// What a reader of the run must know: of the host, of the trace's times, and of a warm-up that takes every request. "": nothing.
+// Remarks for the reader of a run: on the host, on the trace's times, and on a warm-up that takes every request. "": nothing.
 std::string remarks_on(const ServingSummary& summary);
 
 // How far to trust the run: what its step times rest on, whether the KV block count is given or derived, time in overload.

@@ -108,7 +108,7 @@ RunOrigin Sweep::origin_of(std::size_t i) const {
   return origin;
 }
 
-// Whether a run is in the folder, of this code and with all that it wrote.
+// True where a run is in the folder, made by this code and undamaged.
 bool Sweep::is_finished(std::size_t i) {
   const std::string& id = experiment_.runs[i].id;
   const fs::path folder = folder_.runs() / id;
@@ -129,7 +129,7 @@ bool Sweep::is_finished(std::size_t i) {
   return damage.empty();
 }
 
-// What is in the place of a run without a manifest is not known to be kvlab's, so it is kept.
+// A folder without a manifest in a run's place is not known to be kvlab's, so it is kept.
 void Sweep::set_aside(const std::string& id) const {
   const fs::path folder = folder_.runs() / id;
   for (int n = 1;; ++n) {

@@ -12,7 +12,7 @@
 
 namespace kvlab {
 
-// What the plans of all runs have in common, or ask for at the end.
+// Facts that the plans of all runs share, or that are needed at the end.
 struct SweepPlan {
   std::string validate_requests;
   double max_diff_frac = 0;

@@ -11,7 +11,7 @@ namespace kvlab {
 // The column of an axis: its path in the YAML.
 std::string axis_column(const std::string& path);
 
-// Whether the tables at the top of the folder are those of these runs, in this order.
+// True where the tables at the top of the folder are those of these runs, in this order.
 bool has_tables_of(const ResultsFolder& folder, const std::vector<std::string>& run_ids);
 
 // Joins the tables of complete runs (places in experiment.runs) at the top of the folder: summary.csv with the sweep's axes between `run`

@@ -10,7 +10,7 @@
 
 namespace kvlab {
 
-// What `path` is where it exists and is no regular file: "a directory", "a pipe", "a device"; else "".
+// The kind of a file that is not regular: "a directory", "a pipe", "a device"; else "".
 inline std::string_view special_file(const std::string& path) {
   std::error_code error;
   switch (std::filesystem::status(path, error).type()) {

@@ -45,7 +45,7 @@ def _largest(values):
 
 
 def is_logarithmic(means):
-    """Whether bars differ so much that the shortest cannot be seen beside the longest."""
+    """True where bars differ so much that the shortest cannot be seen beside the longest."""
     positive = [m for m in means if np.isfinite(m) and m > 0]
     return bool(positive) and max(positive) >= _LOG_FROM * min(positive)
 
@@ -55,7 +55,7 @@ def _value_text(value):
 
 
 def _scale(axis, means, ends):
-    """The axis with room for the numbers behind the bars."""
+    """The axis with room for the numbers after the bars."""
     if is_logarithmic(means):
         low, high = min(m for m in means if m > 0), _largest(ends)
         style.logarithmic(axis, "x", low, high, dense_below=1)

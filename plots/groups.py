@@ -42,7 +42,7 @@ def num_seeds(rows):
 
 
 def seeds_note(parts):
-    """What the intervals of a figure are, for its note; "" where there are none. `parts`: the rows of each of its marks."""
+    """The meaning of a figure's intervals, for its note; "" where there are none. `parts`: the rows of each of its marks."""
     counts = [n for n in map(num_seeds, parts) if n > 0]
     several = [n for n in counts if n > 1]
     if not several:
@@ -129,7 +129,7 @@ def budgets_of(points):
 
 
 def sentence(note):
-    """A note as it stands in a figure."""
+    """A note as it is printed in a figure."""
     return f"{note[0].upper()}{note[1:]}." if note else ""
 
 

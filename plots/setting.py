@@ -1,4 +1,4 @@
-"""What an experiment says beside its axes: limits of the SLO and the names of models, from resolved.yaml and manifest.json."""
+"""Settings of an experiment beside its axes: limits of the SLO and the names of models, from resolved.yaml and manifest.json."""
 
 import json
 import re
@@ -12,7 +12,7 @@ def _resolved(folder):
 
 
 def _block(text, key):
-    """What stands under a key of the top level, in either form of YAML; "" where there is none."""
+    """The text under a key of the top level, in either form of YAML; "" where there is none."""
     found = re.search(rf"^{key}:[ ]*(\S[^\n]*(?:\n[ ]+[^\n]*)*|(?:\n[ ]+[^\n]*)+)", text, re.MULTILINE)
     return found[1] if found else ""
 

@@ -79,7 +79,7 @@ def _legend_columns(figure, labels):
 
 
 def in_seconds(most_ms):
-    """Whether values up to this many milliseconds read better in seconds: from ten seconds on."""
+    """True where values up to this many milliseconds read better in seconds: from ten seconds on."""
     return most_ms >= 10_000
 
 

@@ -39,7 +39,7 @@ class TraceSource {
   [[nodiscard]] virtual Span think_time(std::uint64_t /*session_index*/) const { return Span{0}; }
   // Rows passed over on request of the user (failed requests of BurstGPT, ...), with the reason, for the result's record.
   [[nodiscard]] virtual std::string skipped() const { return ""; }
-  // What looks wrong in the rows read so far, for the result's record; "" where nothing does.
+  // A remark on rows read so far that look wrong, for the result's record; "" where none does.
   [[nodiscard]] virtual std::string remark() const { return ""; }
 };
 

@@ -160,7 +160,7 @@ std::vector<HeldOutError> errors_by_table(const std::vector<HeldOut>& held_out) 
 
 namespace {
 
-// What nine measurements in ten stay below; 0: there are none.
+// The 90th percentile; 0: there are no measurements.
 double usual_spread(const Measurements& measurements) {
   std::vector<double> spreads;
   for (const std::string& table : measurements.tables())

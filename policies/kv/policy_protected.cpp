@@ -42,7 +42,7 @@ void KvPolicy::refuse_small_budget(const SeqStep& seq) const {
     throw InputError(fmt::format("recipe '{}' cannot run: {}", recipe_.name, why));
 }
 
-// What is left of a prompt after its end.
+// Tokens of a prompt that remain after its end.
 std::int32_t KvPolicy::kept_of_prompt(const SeqStep& seq) const {
   const std::int32_t prompt = seq.prompt_tokens;
   const SeqStep last{seq.index, 0, prompt, prompt, seq.question_begin};

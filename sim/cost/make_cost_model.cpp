@@ -21,8 +21,8 @@ namespace kvlab {
 namespace {
 
 constexpr std::int64_t kMiB = 1 << 20;
-// What logs of vLLM leave beside weights, activations and KV (docs/cost-model.md): CUDA's and the libraries' own, and a captured graph's
-// share of one layer.
+// Memory that logs of vLLM show beside weights, activations and KV (docs/cost-model.md): CUDA's and the libraries' own, and a captured
+// graph's share of one layer.
 constexpr std::int64_t kContextBytes = 350 * kMiB, kGraphLayerBytes = 365 << 10;
 // Tensors of hidden width alive at once beside those of the MLP: residual, normalised input, the layer's output.
 constexpr std::int64_t kLiveHidden = 3;

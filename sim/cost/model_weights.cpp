@@ -17,7 +17,7 @@ std::int64_t mlp_matrices(const ModelSpec& m, std::int64_t width) { return (m.ga
 std::int64_t mlp_biases(const ModelSpec& m, std::int64_t width) { return (m.gated_mlp ? 2 : 1) * width + m.hidden; }
 std::int64_t norm_parameters(const ModelSpec& m) { return m.norms * m.norm_parameters + m.qk_norm_parameters; }
 
-// What a layer has beside attention, norms and routed experts: matrices, and parameters that keep the model's type.
+// The parts of a layer beside attention, norms and routed experts: matrices, and parameters that keep the model's type.
 struct Mlp {
   std::int64_t matrices = 0, others = 0;
 };

@@ -27,7 +27,7 @@ struct QuantizationPlan {
   bool experts_only = false;
 };
 
-// What quantization_config says, by its method. Sets the model's quantization and, where the scheme has one, its kv_dtype.
+// Reads quantization_config by its method. Sets the model's quantization and, where the scheme has one, its kv_dtype.
 QuantizationPlan read_quantization_plan(Params& q, ModelSpec& m);
 
 // Its parts for schemes that list groups of modules, or name an algorithm.

@@ -78,7 +78,7 @@ TEST_F(CompareTest, EqualSeedsAreOne) {
       << alike.out;
   EXPECT_EQ(alike.out.find("ci95"), std::string::npos) << alike.out;
   EXPECT_EQ(alike.out.find('*'), std::string::npos) << alike.out;
-  // Where seeds do differ, a metric that never varies has no interval either.
+  // A metric that never varies has no interval, also where seeds differ.
   folder("b", "run,seed,ttft_mean_ms,preemptions\n1,1,110,8\n2,2,111,8\n3,3,112,8\n", kColumns);
   const Called called = call({"compare", "a", "b"});
   EXPECT_NE(called.out.find("3 pairs of runs\n"), std::string::npos) << called.out;

@@ -1,4 +1,4 @@
-// What a results folder keeps: finished runs, and files that are not kvlab's.
+// A results folder keeps finished runs, and files that are not kvlab's.
 #include "app/results.h"
 
 #include <gmock/gmock.h>

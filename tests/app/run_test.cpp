@@ -215,7 +215,7 @@ TEST_F(RunTest, NamesTheResultsFolderForTheFrontDoor) {
   EXPECT_EQ(read("named.txt"), (folder_ / "elsewhere").string() + "\n");
 }
 
-// What a child process ends with that gets an interrupt once `is_at_work`.
+// The status of a child process that gets an interrupt once `is_at_work`.
 int status_of_interrupted(const std::vector<std::string>& arguments, const std::function<bool()>& is_at_work) {
   const pid_t child = ::fork();
   if (child == 0) {

@@ -1,5 +1,5 @@
-"""Sweeps that share runs are killed (-9) at random moments; nothing finished is lost, and in the end every byte is as of sweeps that nobody
-disturbed. Run: python3 tests/front_door/test_kills.py; KVLAB_KILLS=100 and KVLAB_KILLS_SEED=2 make it more and another."""
+"""Sweeps that share runs are killed (-9) at random moments; nothing finished is lost, and in the end every byte equals that
+of undisturbed sweeps. Run: python3 tests/front_door/test_kills.py; KVLAB_KILLS=100 and KVLAB_KILLS_SEED=2 make it more and another."""
 
 import json
 import os

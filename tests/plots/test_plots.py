@@ -41,7 +41,7 @@ style.plt.rcParams["figure.max_open_warning"] = 0
 
 
 def _overlap(a, b, slack=1.0):
-    """Whether two boxes share more than `slack` pixels in both directions."""
+    """True where two boxes share more than `slack` pixels in both directions."""
     return min(a.x1, b.x1) - max(a.x0, b.x0) > slack and min(a.y1, b.y1) - max(a.y0, b.y0) > slack
 
 
