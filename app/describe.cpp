@@ -54,6 +54,7 @@ std::vector<fs::path> yaml_files(const fs::path& folder) {
 }
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
+using Facts = std::vector<std::pair<std::string, std::string>>;
 
 std::vector<Item> hardware() {
   std::vector<Item> items;
@@ -62,12 +63,17 @@ std::vector<Item> hardware() {
     const std::string name = file.stem().string();
     try {
       const HardwareSpec h = load_hardware_spec(file.string(), folder);
+      Facts remarks;
+      for (const std::string& remark : hardware_remarks(h)) remarks.emplace_back("remark", remark);
       items.push_back({"hardware",
                        name,
                        fmt::format("{}: {:.0f} GiB, {:.0f} GB/s, {:.0f} dense bf16 TFLOP/s", h.name,
                                    static_cast<double>(h.memory_bytes) / kGiB, h.memory_bytes_per_s * 1e-9, h.bf16_flops * 1e-12),
                        h.source,
-                       {}});
+                       {},
+                       {},
+                       {},
+                       std::move(remarks)});
     } catch (const InputError& e) {
       items.push_back({"hardware", name, std::string("cannot be used: ") + e.what(), "", {}});
     }

@@ -217,7 +217,24 @@ Experiment load_experiment(const std::string& named, const std::vector<std::stri
   return parse_experiment(read_text(file), file, overrides);
 }
 
-Params Experiment::params(const RunSpec& run) const { return {parse_expanded(text, file, overrides), run.choices, "the experiment"}; }
+namespace {
+
+// The experiment's trees as this thread has parsed them, once: threads may not share nodes, and parsing anew for each run takes time in
+// proportion to the square of a list's length.
+struct OwnTrees {
+  std::shared_ptr<const ConfigFile> config;  // of the experiment that they are of
+  std::shared_ptr<const ConfigFile> raw, expanded;
+};
+
+const OwnTrees& own_trees(const Experiment& e) {
+  thread_local OwnTrees own;
+  if (own.config != e.config) own = {e.config, parse_config(e.text, e.file, e.overrides), parse_expanded(e.text, e.file, e.overrides)};
+  return own;
+}
+
+}  // namespace
+
+Params Experiment::params(const RunSpec& run) const { return {own_trees(*this).expanded, run.choices, "the experiment"}; }
 
 namespace {
 
@@ -232,7 +249,7 @@ YAML::Node tree_of(const Experiment& e, const ConfigFile& config, const RunSpec&
 
 }  // namespace
 
-YAML::Node Experiment::resolved_tree(const RunSpec& run) const { return tree_of(*this, *parse_config(text, file, overrides), run); }
+YAML::Node Experiment::resolved_tree(const RunSpec& run) const { return tree_of(*this, *own_trees(*this).raw, run); }
 
 YAML::Node Experiment::expanded_tree(const RunSpec& run) const { return tree_of(*this, *config, run); }
 
@@ -246,7 +263,7 @@ std::string Experiment::resolved_in(const fs::path& folder, const RunSpec& run) 
 }
 
 std::string Experiment::resolved_in(const fs::path& folder) const {
-  YAML::Node root = YAML::Clone(parse_config(text, file, overrides)->root);
+  YAML::Node root = YAML::Clone(own_trees(*this).raw->root);
   root.remove(kPathsFrom);
   root["name"] = name;
   set_folders(root, *config, folder);

@@ -31,7 +31,7 @@ struct Experiment {
   std::vector<std::string> axes;             // paths of its lists, in the order of the file
   std::vector<RunSpec> runs;
 
-  // The run's parameters over a parse of its own, so that runs in parallel share no YAML nodes.
+  // The run's parameters over a parse of this thread's own, so that runs in parallel share no YAML nodes.
   [[nodiscard]] Params params(const RunSpec& run) const;
   // What the run consists of: the file with its axes filled in and what the command line set.
   [[nodiscard]] std::string resolved(const RunSpec& run) const;

@@ -204,17 +204,59 @@ std::string percent_range(const CsvTable& summary, const char* column) {
   return lo > hi ? "-" : from == to ? from : from + " to " + to;
 }
 
+// What runs have to say, each text once.
+void print_remarks(const CsvTable& summary, const ResultsFolder& folder, std::ostream& out) {
+  struct Remark {
+    std::string kind, text, first_run;
+    std::size_t runs = 0;
+  };
+  std::vector<Remark> remarks;
+  for (const auto& row : summary.rows) {
+    const Json m = manifest_of_run(folder, row[0]);
+    for (const auto& [key, kind] : {std::pair{"note", "note"}, {"skipped", "skipped"}, {"not_served", "not served"}}) {
+      if (!m.contains(key)) continue;
+      const std::string text = m[key].get<std::string>();
+      const auto is_same = [&, kind = kind](const Remark& r) { return r.kind == kind && r.text == text; };
+      auto at = std::find_if(remarks.begin(), remarks.end(), is_same);
+      if (at == remarks.end()) at = remarks.insert(at, Remark{kind, text, row[0]});
+      ++at->runs;
+    }
+  }
+  for (const Remark& r : remarks) {
+    const std::string which = r.runs == 1 ? "run " + r.first_run : fmt::format("{} runs from {}", r.runs, r.first_run);
+    out << fmt::format("{} ({}): {}\n", r.kind, which, r.text);
+  }
+}
+
+// The schedulers' limits in force, each pair once with its runs.
+void print_limits(const CsvTable& summary, std::ostream& out) {
+  if (!summary.has("max_step_tokens")) return;
+  std::vector<std::pair<std::string, std::vector<std::string>>> limits;
+  for (const auto& row : summary.rows) {
+    const std::string &tokens = row[summary.at("max_step_tokens")], &seqs = row[summary.at("max_step_seqs")];
+    const std::string text = fmt::format("{} tokens, {} sequences", tokens.empty() ? "any" : tokens, seqs.empty() ? "any" : seqs);
+    auto at = std::find_if(limits.begin(), limits.end(), [&](const auto& l) { return l.first == text; });
+    if (at == limits.end()) at = limits.insert(at, {text, {}});
+    at->second.push_back(row[0]);
+  }
+  std::string line;
+  for (const auto& [text, runs] : limits) {
+    line += (line.empty() ? "" : "; ") + text;
+    if (limits.size() > 1) line += runs.size() == 1 ? " (run " + runs[0] + ")" : fmt::format(" ({} runs from {})", runs.size(), runs[0]);
+  }
+  if (!line.empty()) out << "most per step: " << line << "\n";
+}
+
 const std::string kMeasured = "step times measured by the engine; ";
 
 // How far to trust the runs: one line per source of step times and of the block count, with the range over its runs. Each
 // run's own label is in manifest.json.
 void print_labels(const CsvTable& summary, const ResultsFolder& folder, std::ostream& out) {
   std::map<std::string, CsvTable> by_source;
+  print_remarks(summary, folder, out);
+  print_limits(summary, out);
   for (const auto& row : summary.rows) {
     const Json m = manifest_of_run(folder, row[0]);
-    for (const auto& [key, words] : {std::pair{"note", "note"}, {"skipped", "skipped"}, {"not_served", "not served"}}) {
-      if (m.contains(key)) out << fmt::format("{} (run {}): {}\n", words, row[0], m[key].get<std::string>());
-    }
     if (!m.contains("credibility")) continue;
     const bool is_engine = m.value("host", "") == "engine";
     const std::string source =

@@ -5,8 +5,10 @@
 #include <chrono>
 #include <map>
 #include <mutex>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <utility>
 
 #include "app/progress.h"
 #include "app/replay_run.h"
@@ -26,8 +28,8 @@ using Json = nlohmann::ordered_json;
 // Passes a run's records on, counts them for the progress bar, and ends the run when the user asks.
 class WatchedSink final : public RunSink {
  public:
-  WatchedSink(RunSink* files, const RunOptions& options, ServingProgress* progress = nullptr)
-      : files_(files), options_(options), progress_(progress) {}
+  WatchedSink(RunSink* files, RunOptions options, ServingProgress* progress = nullptr)
+      : files_(files), options_(std::move(options)), progress_(progress) {}
   void check_stop() const {
     if (options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed)) throw Interrupted{};
   }
@@ -48,14 +50,17 @@ class WatchedSink final : public RunSink {
 
  private:
   RunSink* files_;
-  const RunOptions& options_;
+  RunOptions options_;
   ServingProgress* progress_;
 };
+
+// Of a simulation beside the run's own: its requests are neither written nor counted.
+WatchedSink unseen(const RunOptions& options) { return {nullptr, {options.fast_forward, options.stop, nullptr, {}, false}}; }
 
 using OpenTrace = std::function<std::unique_ptr<TraceSource>()>;
 
 // An oracle block cache is run twice: what the first pass looks up is the future that the second is told.
-RunSummary simulate_with_oracle(SimSetup setup, const OpenTrace& open, RunSink& sink) {
+RunSummary simulate_with_oracle(SimSetup setup, const OpenTrace& open, WatchedSink& sink, const RunOptions& options) {
   if (setup.make_block_cache()->needs_future()) {
     SimSetup first = setup;
     std::vector<std::uint64_t> lookups;
@@ -64,7 +69,7 @@ RunSummary simulate_with_oracle(SimSetup setup, const OpenTrace& open, RunSink& 
       return BlockCacheRegistry::make("lru", none, "block cache");
     };
     first.record_lookups = &lookups;
-    RunSink nothing;
+    WatchedSink nothing = unseen(options);
     simulate(first, *open(), nothing);
     setup.future_keys = std::move(lookups);
   }
@@ -78,7 +83,7 @@ struct Findings {
 };
 
 // Sets the trace's rate to the plan's share of what is completed when every request is there from the start.
-void apply_load(RunPlan& plan, Fields& fields) {
+void apply_load(RunPlan& plan, Fields& fields, const RunOptions& options) {
   if (plan.load_frac <= 0) {
     if (plan.has_load_frac) fields.emplace_back("capacity_per_s", "");  // of a sweep other runs have one
     return;
@@ -87,10 +92,10 @@ void apply_load(RunPlan& plan, Fields& fields) {
   burst.timeline_interval = Span{0};
   burst.slo = {};
   burst.warmup = Span{0};  // all arrive at once
-  RunSink nothing;
+  WatchedSink nothing = unseen(options);
   const OpenTrace open = plan.open_trace;
   const RunSummary all = simulate_with_oracle(
-      burst, [&] { return std::make_unique<RescaledTrace>(open(), 0.0); }, nothing);
+      burst, [&] { return std::make_unique<RescaledTrace>(open(), 0.0); }, nothing, options);
   const double native_per_s = mean_rate(*open(), plan.setup.stop.after_requests);
   const double capacity_per_s = static_cast<double>(all.latencies.completed) / to_s(all.duration);
   if (!(capacity_per_s > 0)) throw InputError("'load_frac': no request completes when all come at once, so there is no capacity to share");
@@ -122,7 +127,7 @@ RunSummary simulate_search(const RunPlan& plan, const RunSpec& run, RunFiles& fi
   };
   const SearchResult found = search_rate(*plan.search, [&](double rate) {
     WatchedSink sink(nullptr, options);
-    const RunSummary s = simulate_with_oracle(plan.setup, at_rate(rate), sink);
+    const RunSummary s = simulate_with_oracle(plan.setup, at_rate(rate), sink, options);
     refuse_unjudged(s, rate);
     const double duration_s = to_s(s.counted_duration);
     return Probe{rate, s.latencies.slo_attainment_frac, duration_s > 0 ? static_cast<double>(s.latencies.attained) / duration_s : 0, false};
@@ -131,7 +136,7 @@ RunSummary simulate_search(const RunPlan& plan, const RunSpec& run, RunFiles& fi
   findings.note = found.note;
   WatchedSink sink(&files, options);
   const bool any = found.best_per_s > 0;
-  const RunSummary summary = simulate_with_oracle(plan.setup, at_rate(any ? found.best_per_s : plan.search->low_per_s), sink);
+  const RunSummary summary = simulate_with_oracle(plan.setup, at_rate(any ? found.best_per_s : plan.search->low_per_s), sink, options);
   findings.fields = summary_fields(summary, plan.setup);
   findings.fields.emplace_back("search_rate_per_s", any ? fmt::format("{:.6f}", found.best_per_s) : "");
   return summary;
@@ -141,19 +146,20 @@ Findings run_simulation(RunPlan& plan, const RunSpec& run, RunFiles& files, cons
   plan.setup.fast_forward = options.fast_forward && !plan.wants_perfetto;
   Findings findings;
   Fields load;
-  apply_load(plan, load);
+  apply_load(plan, load, options);
   RunSummary summary;
   if (plan.search) {
     summary = simulate_search(plan, run, files, options, findings);
   } else {
     WatchedSink sink(&files, options);
-    summary = simulate_with_oracle(plan.setup, plan.open_trace, sink);
+    summary = simulate_with_oracle(plan.setup, plan.open_trace, sink, options);
     findings.fields = summary_fields(summary, plan.setup);
     findings.fields.insert(findings.fields.end(), load.begin(), load.end());
   }
   const std::string remarks = remarks_on(summary);
   findings.note += (findings.note.empty() || remarks.empty() ? "" : "; ") + remarks;
   findings.label = credibility_label(summary, plan.setup, describe_cost_source(plan));
+  for (const std::string& remark : plan.remarks) findings.note += (findings.note.empty() ? "" : "; ") + remark;
   findings.skipped = summary.skipped;
   findings.not_served = not_served(summary);
   return findings;
@@ -166,9 +172,8 @@ ServingProgress expected_progress(const RunPlan& plan, const RunSpec& run, const
   try {
     SimSetup setup = plan.setup;
     setup.timeline_interval = Span{0};
-    const RunOptions silent{true, options.stop, nullptr, {}, false};
-    WatchedSink watched(nullptr, silent);
-    const RunSummary summary = options.say ? simulate_with_oracle(setup, plan.open_trace, watched) : RunSummary{};
+    WatchedSink watched = unseen(options);
+    const RunSummary summary = options.say ? simulate_with_oracle(setup, plan.open_trace, watched, options) : RunSummary{};
     seconds = to_s(summary.duration);
     requests = static_cast<std::int64_t>(summary.requests);
   } catch (const std::exception&) {
@@ -178,7 +183,7 @@ ServingProgress expected_progress(const RunPlan& plan, const RunSpec& run, const
 
 Findings run_engine(RunPlan& plan, const RunSpec& run, RunFiles& files, const RunOptions& options) {
   Fields load;
-  apply_load(plan, load);
+  apply_load(plan, load, options);
   ServingProgress progress = expected_progress(plan, run, options);
   WatchedSink sink(&files, options, &progress);
   ServedFindings served = serve_run(plan, run.id, sink, [&] { sink.check_stop(); });
@@ -196,24 +201,27 @@ Findings run_engine(RunPlan& plan, const RunSpec& run, RunFiles& files, const Ru
 }
 
 // Every point of a hit-ratio sweep reads the same trace: it is kept between runs.
-std::shared_ptr<const HitRatioTrace> shared_hit_ratio_trace(const RunPlan& plan, const std::string& trace_key) {
+std::shared_ptr<const HitRatioTrace> shared_hit_ratio_trace(const RunPlan& plan, const std::string& trace_key,
+                                                            const std::function<void()>& each_turn) {
   static std::mutex mutex;
   static std::map<std::string, std::weak_ptr<const HitRatioTrace>> kept;
   static std::shared_ptr<const HitRatioTrace> last;  // keeps it alive from one run to the next
   const std::lock_guard lock(mutex);
   std::shared_ptr<const HitRatioTrace> trace = kept[trace_key].lock();
   if (!trace) {
-    trace = std::make_shared<const HitRatioTrace>(load_hit_ratio_trace(*plan.open_trace(), plan.block_tokens));
+    trace = std::make_shared<const HitRatioTrace>(load_hit_ratio_trace(*plan.open_trace(), plan.block_tokens, each_turn));
     kept[trace_key] = trace;
   }
   last = trace;
   return trace;
 }
 
-Findings run_mrc(Params& p, const Experiment& experiment, const RunPlan& plan, const RunSpec& run) {
+Findings run_mrc(Params& p, const Experiment& experiment, const RunPlan& plan, const RunSpec& run, const RunOptions& options) {
   const YAML::Node trace = experiment.resolved_tree(run)["trace"];
-  const auto shared = shared_hit_ratio_trace(plan, fmt::format("{} {} {}", run.seed, plan.block_tokens, YAML::Dump(trace)));
-  const HitRatioRow row = run_hit_ratio(p, *shared);
+  const WatchedSink watch = unseen(options);
+  const auto check = [&] { watch.check_stop(); };
+  const auto shared = shared_hit_ratio_trace(plan, fmt::format("{} {} {}", run.seed, plan.block_tokens, YAML::Dump(trace)), check);
+  const HitRatioRow row = run_hit_ratio(p, *shared, check);
   Findings findings;
   const auto add = [&](const char* name, const std::string& value) { findings.fields.emplace_back(name, value); };
   add("block_cache", row.cache);
@@ -263,13 +271,27 @@ Findings find_out(Params& p, const Experiment& experiment, const RunSpec& run, R
     findings.fields.insert(findings.fields.end(), fidelity.begin(), fidelity.end());
     return findings;
   }
-  if (plan.kind == RunKind::kBlockCacheMrc) return run_mrc(p, experiment, plan, run);
+  if (plan.kind == RunKind::kBlockCacheMrc) return run_mrc(p, experiment, plan, run, options);
   ReplayFindings replay = run_replay(p, *plan.recipe, run.id, run.seed);
   files.add_file("heads.csv", replay.heads_csv);
   files.add_file("steps.csv", replay.steps_csv);
   Findings findings;
   findings.fields = std::move(replay.fields);
   return findings;
+}
+
+// The keys that decide how much memory a run takes.
+std::string out_of_memory(const RunPlan& plan) {
+  const MemorySetup& memory = plan.setup.memory;
+  if (plan.kind == RunKind::kBlockCacheMrc)
+    return "out of memory: lower 'capacity_blocks', or take a part of the trace with limit_requests";
+  if (plan.kind != RunKind::kSimulation) return "out of memory";
+  constexpr double kBytesPerBlock = 115, kGiB = 1024.0 * 1024 * 1024;  // while all of them are in use
+  const double gib = static_cast<double>(plan.setup.num_replicas) * static_cast<double>(memory.num_blocks) * kBytesPerBlock / kGiB;
+  return fmt::format(
+      "out of memory: 'replicas' = {} with {} KV blocks each ('memory.num_blocks', {}) take up to {:.3g} GiB; lower one of "
+      "them, or run fewer at a time with --jobs",
+      plan.setup.num_replicas, memory.num_blocks, memory.is_derived ? "derived" : "given", gib);
 }
 
 }  // namespace
@@ -285,7 +307,13 @@ void execute_run(const Experiment& experiment, const RunSpec& run, const std::fi
   Params p = experiment.params(run);
   RunPlan plan = read_run_plan(p, run.seed);
   RunFiles files(runs, run.id, plan.wants_perfetto ? RunFiles::Tables::kPerfetto : RunFiles::Tables::kRequests);
-  const Findings findings = find_out(p, experiment, run, plan, files, options);
+  const Findings findings = [&] {
+    try {
+      return find_out(p, experiment, run, plan, files, options);
+    } catch (const std::bad_alloc&) {
+      throw InputError(out_of_memory(plan));
+    }
+  }();
   files.add_file("summary.csv", summary_csv(run.id, run.seed, findings.fields));
   files.add_file("resolved.yaml", experiment.resolved_in(runs / run.id, run) + defaults_in_force(p));
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - began;

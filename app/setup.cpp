@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 
 #include "app/experiment.h"
+#include "app/kv_memory.h"
 #include "app/served_model.h"
 #include "base/error.h"
 #include "base/file_kind.h"
@@ -14,7 +14,6 @@
 #include "base/spec_file.h"
 #include "base/text.h"
 #include "policies/kv/policy.h"
-#include "policies/kv/recipe_footprint.h"
 #include "sim/cost/profile.h"
 #include "sim/hit_ratio.h"
 #include "traces/make_trace.h"
@@ -23,7 +22,6 @@ namespace kvlab {
 
 namespace {
 
-constexpr std::int64_t kMaxBytes = std::int64_t{1} << 50;
 constexpr double kMaxSeconds = 9e6;
 
 // An unknown name is refused here, where the file names it.
@@ -34,9 +32,11 @@ void check_known(const Params& p, const std::string& key, const std::string& nam
 
 // A maker of one kind of policy. The policy is made once here, so that its errors come before any run starts.
 template <class Registry>
-auto policy_factory(Params& p, const std::string& key, const std::string& fallback, const std::string& kind, const std::string& meaning) {
+auto policy_factory(Params& p, const std::string& key, const std::string& fallback, const std::string& kind, const std::string& meaning,
+                    const std::function<void(const std::string& name, Params& own)>& prepare = {}) {
   auto chosen = p.named(key, fallback, meaning);
   check_known<Registry>(p, key, chosen.first, kind);
+  if (prepare) prepare(chosen.first, chosen.second);
   auto make = [name = chosen.first, params = chosen.second, kind] {
     Params own = params;
     return Registry::make(name, own, kind);
@@ -45,94 +45,10 @@ auto policy_factory(Params& p, const std::string& key, const std::string& fallba
   return make;
 }
 
-// What derives the block count takes as the largest step: the defaults of vLLM v1 on data-centre GPUs.
-constexpr std::int64_t kReserveTokens = 8192, kReserveRows = 256;
-
-std::int64_t derived_blocks(const Params& p, const CostSetup& cost, double frac, std::int64_t reserve_bytes, std::int32_t block_tokens) {
-  try {
-    return derive_num_blocks(cost, frac, reserve_bytes, block_tokens);
-  } catch (const InputError& e) {
-    p.fail_at(p.has("memory") ? "memory" : "model", e.what());
-  }
-}
-
-std::int64_t read_num_blocks(const Params& p, Params& m, const CostSetup& cost, bool& is_derived) {
-  if (m.has("num_blocks") && m.has("gpu_memory_frac"))
-    m.fail_at("gpu_memory_frac", "'num_blocks' and 'gpu_memory_frac' exclude each other: give one");
-  if (m.has("num_blocks") && m.has("reserve_bytes")) m.fail_at("reserve_bytes", "'reserve_bytes' means nothing beside 'num_blocks'");
-  const auto block_tokens = m.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "tokens per KV block");
-  const double frac = m.optional<double>("gpu_memory_frac", 0.9, 0.01, 1, "share of GPU memory for weights, reserve and KV");
-  const std::int64_t reserve = m.optional<std::int64_t>("reserve_bytes", default_reserve_bytes(cost, kReserveTokens, kReserveRows), 0,
-                                                        kMaxBytes, "memory per GPU beside weights and KV");
-  const auto given =
-      m.optional<std::int64_t>("num_blocks", 0, 1, std::int64_t{1} << 31, "KV blocks per replica; absent: derived from memory");
-  const bool has_null_block = m.flag("null_block", false, "one of num_blocks is the engine's null block and holds nothing (vLLM v1)");
-  is_derived = given == 0;
-  const std::int64_t blocks = is_derived ? derived_blocks(p, cost, frac, reserve, block_tokens) : given;
-  if (blocks - (has_null_block ? 1 : 0) < 1) m.fail_at("num_blocks", "'num_blocks' leaves no usable block beside the null block");
-  return blocks - (has_null_block ? 1 : 0);
-}
-
-// Answers the bytes of host memory.
-std::int64_t read_memory(Params& p, const CostSetup& cost, SimSetup& setup) {
-  Params m = p.optional_child("memory", "memory");
-  MemorySetup& memory = setup.memory;
-  memory.num_blocks = read_num_blocks(p, m, cost, memory.is_derived);
-  memory.block_tokens = m.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "tokens per KV block");
-  memory.block_bytes = memory.block_tokens * kv_bytes_per_token(cost.model);
-  memory.pages_per_block = static_cast<std::int32_t>(cost.model.layers * cost.model.kv_heads);
-  const auto host_bytes =
-      m.optional<std::int64_t>("host_memory_bytes", std::int64_t{4} << 30, 0, kMaxBytes, "host memory for swapped KV, per replica");
-  const double pcie = cost.hardware.pcie_bytes_per_s * cost.parallel.gpus();
-  setup.swap_link.bytes_per_s =
-      m.optional<double>("swap_bytes_per_s", pcie > 0 ? pcie : 25e9, 1, 1e15, "bandwidth to host memory, one direction");
-  setup.swap_link.call_time = from_seconds(m.optional<double>("swap_call_us", 10, 0, 1e6, "time of one copy call") * 1e-6);
-  memory.prefix_caching = p.flag("prefix_caching", true, "full blocks are kept and found again by their content");
-  m.reject_unread();
-  return host_bytes;
-}
-
-// Where the profile has what the recipe takes at rest: of the parts that its file names, with any budget. "": nowhere.
-std::string measured_rest(const RunPlan& plan) {
-  const Recipe& recipe = *plan.recipe;
-  const std::string name = at_rest_of(recipe.name);
-  if (plan.cost.profile == nullptr || !plan.cost.profile->policy.has(name)) return "";
-  const std::vector<std::string> names = recipe_names();
-  const bool is_ours = std::binary_search(names.begin(), names.end(), recipe.name);
-  return is_ours && load_recipe(recipe.name).parts == recipe.parts ? name : "";
-}
-
-// What is kept of each sequence's KV. A block holds block_tokens of what the policy stores, so a memory of as many bytes has more blocks
-// where tokens are packed.
-void read_kv_policy(Params& p, RunPlan& plan) {
-  Params policy = p.child_or_text("kv_policy", "recipe", "kv_policy");
-  plan.recipe = read_recipe(policy);
-  const Recipe& recipe = *plan.recipe;
-  if (recipe.keeps_everything()) {
-    plan.setup.make_footprint = [] { return std::make_unique<KeepAll>(); };
-    return;
-  }
-  const ModelSpec& m = plan.cost.model;
-  const auto narrow = [](std::int64_t x) { return static_cast<std::int32_t>(x); };
-  const ModelShape shape{narrow(m.layers),   narrow(m.q_heads), narrow(m.kv_heads),
-                         narrow(m.head_dim), narrow(m.hidden),  narrow(bits(m.kv_dtype) / 8)};
-  MemorySetup& memory = plan.setup.memory;
-  const KvReads reads = plan.cost.profile != nullptr ? plan.cost.profile->kv_reads : KvReads::kStored;
-  plan.setup.make_footprint = [recipe, shape, block_tokens = memory.block_tokens, reads, at_rest = measured_rest(plan)] {
-    return std::make_unique<RecipeFootprint>(recipe, shape, block_tokens, reads, at_rest);
-  };
-  try {
-    plan.setup.make_footprint();
-    const double bytes = recipe_pages(recipe, shape, memory.block_tokens).token_bytes * memory.block_tokens;
-    memory.num_blocks = static_cast<std::int64_t>(static_cast<double>(memory.num_blocks * memory.block_bytes) / bytes);
-    memory.block_bytes = std::llround(bytes);
-  } catch (const InputError& e) {
-    p.fail_at("kv_policy", e.what());
-  }
-}
-
-void read_policies(Params& p, SimSetup& setup) {
-  setup.make_scheduler = policy_factory<SchedulerRegistry>(p, "scheduler", "", "scheduler", "plans each step of a replica");
+void read_policies(Params& p, const HardwareSpec& hardware, SimSetup& setup) {
+  setup.make_scheduler = policy_factory<SchedulerRegistry>(
+      p, "scheduler", "", "scheduler", "plans each step of a replica",
+      [&](const std::string& name, Params& own) { prefer_engine_defaults(name, hardware.is_large(), own); });
   setup.make_router = policy_factory<RouterRegistry>(p, "router", "round_robin", "router", "sends requests to replicas");
   setup.make_block_cache =
       policy_factory<BlockCacheRegistry>(p, "block_cache", "lru", "block cache", "which unreferenced block is given up");
@@ -214,14 +130,22 @@ void read_simulation(Params& p, RunPlan& plan) {
   SimSetup& setup = plan.setup;
   plan.cost = read_cost_setup(p);
   if (plan.cost.profile) plan.lint = lint_command(p, plan.cost.profile->file);
+  for (const std::string& remark : hardware_remarks(plan.cost.hardware))
+    plan.remarks.push_back(fmt::format("hardware {}: {}", plan.cost.hardware.name, remark));
+  if (const Parallel& parallel = plan.cost.parallel; parallel.data_ranks() > 1)
+    plan.remarks.push_back(
+        fmt::format("parallel: ep = {} with tp = {} makes {} data-parallel ranks for attention; the scheduler's tokens and sequences per "
+                    "step are limits "
+                    "of the whole replica here and of each rank in vLLM, so give {} times the engine's values to compare with it",
+                    parallel.ep, parallel.tp, parallel.data_ranks(), parallel.data_ranks()));
   setup.make_cost_model = [cost = plan.cost] { return make_cost_model(cost); };
   setup.make_cost_model();
   setup.num_replicas = p.optional<std::uint32_t>("replicas", 1, 1, 100'000, "copies of the model, each with its own scheduler and memory");
-  read_policies(p, setup);
+  read_policies(p, plan.cost.hardware, setup);
+  read_limits(p, plan.cost, setup);
   const std::int64_t host_bytes = read_memory(p, plan.cost, setup);
   read_kv_policy(p, plan);
   setup.memory.host_blocks = host_bytes / setup.memory.block_bytes;  // of the size that the policy's format gives them
-  read_limits(p, plan.cost, setup);
   read_slo(p, setup);
   plan.search = read_search(p, setup.slo.is_set);
   plan.served = read_served_model(p);

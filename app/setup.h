@@ -29,6 +29,7 @@ struct RunPlan {
   RunKind kind = RunKind::kSimulation;
   SimSetup setup;
   CostSetup cost;
+  std::vector<std::string> remarks;                          // on inputs that are accepted and look odd; the result's note
   std::string lint;                                          // command that prints the remarks on the profile
   std::function<std::unique_ptr<TraceSource>()> open_trace;  // each call reads it from its start
   std::optional<SearchPlan> search;

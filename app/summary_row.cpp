@@ -77,6 +77,9 @@ Fields summary_fields(const RunSummary& s, const SimSetup& setup, bool is_simula
   add_steps(f, s);
   f.emplace_back("kv_blocks", std::to_string(setup.memory.num_blocks));
   f.emplace_back("kv_blocks_source", setup.memory.is_derived ? "derived" : "given");
+  const StepBounds bounds = setup.make_scheduler()->step_bounds(setup.max_model_len);
+  f.emplace_back("max_step_tokens", bounds.tokens > 0 ? std::to_string(bounds.tokens) : "");
+  f.emplace_back("max_step_seqs", bounds.requests > 0 ? std::to_string(bounds.requests) : "");
   add_step_time(f, s, is_simulated);
   f.emplace_back("internal_fragmentation_frac", real(s.internal_fragmentation_frac));
   f.emplace_back("external_fragmentation_frac", real(s.external_fragmentation_frac));

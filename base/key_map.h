@@ -13,9 +13,9 @@
 namespace kvlab {
 
 // A map from 64-bit keys to small values, for the innermost loops: open addressing with linear probing, deletion by shifting
-// back (no tombstones, so its speed does not decay). Only reset() and reserve() allocate. Value{} marks an empty slot and is
-// never stored as a value. slots_per_key: at least that many, rounded up to a power of two in all; more of them cost memory
-// and save mispredicted probes, which is what a random operation mostly consists of.
+// back (no tombstones, so its speed does not decay). Only reset(), reserve() and grow_towards() allocate. Value{} marks an empty slot and
+// is never stored as a value. slots_per_key: at least that many, rounded up to a power of two in all; more of them cost memory and save
+// mispredicted probes, which is what a random operation mostly consists of.
 //
 // Keys that differ in their last five bits only lie side by side in a large map, in one group of 32 slots: the parts of a
 // hashed chunk are looked up together. Probing goes from group to group, so that such runs do not get in each other's way.
@@ -48,6 +48,10 @@ class KeyMap {
     for (const Slot& slot : old) {
       if (!is_empty(slot)) add(slot.key).value = slot.value;
     }
+  }
+  // Room for a key more, at most for `most`: grows by a factor, so that a map that stays small takes little memory.
+  void grow_towards(std::size_t most) {
+    if (size_ == max_keys_ && size_ < most) reserve(std::min(most, 4 * max_keys_));
   }
   [[nodiscard]] std::size_t max_keys() const { return max_keys_; }
   [[nodiscard]] std::size_t size() const { return size_; }

@@ -48,6 +48,8 @@ class Params {
   // Keys that end in _ms or _s; the value may have a fraction.
   Span milliseconds(const std::string& key, double fallback, double min, double max, const std::string& meaning);
   Span seconds(const std::string& key, double fallback, double min, double max, const std::string& meaning);
+  // A whole-number default that follows from the rest of the experiment: it takes the place of the reader's own.
+  void prefer(const std::string& key, long long value) { preferred_[key] = value; }
   // A list that is data, not a sweep axis (the reader of the file must know it: see kDataLists).
   std::vector<double> numbers(const std::string& key, double min, double max, const std::string& meaning);
 
@@ -123,6 +125,7 @@ class Params {
   // Path of a mapping -> keys asked for in it so far; of all mappings of the file.
   std::shared_ptr<std::map<std::string, std::set<std::string>>> asked_ = std::make_shared<std::map<std::string, std::set<std::string>>>();
   std::shared_ptr<std::map<std::string, std::string>> defaults_ = std::make_shared<std::map<std::string, std::string>>();
+  std::map<std::string, long long> preferred_;  // of prefer()
   std::vector<ParamDoc>* docs_ = nullptr;
 };
 
@@ -148,6 +151,7 @@ T Params::required(const std::string& key, T min, T max, const std::string& mean
 
 template <class T>
 T Params::optional(const std::string& key, T fallback, T min, T max, const std::string& meaning) {
+  if (const auto preferred = preferred_.find(key); preferred != preferred_.end()) fallback = static_cast<T>(preferred->second);
   if constexpr (std::is_floating_point_v<T>) {
     record(key, type_name<T>(), number_text(static_cast<double>(fallback)), range_text(min, max), meaning);
   } else {

@@ -23,7 +23,7 @@ if(KVLAB_CUDA)
     set(CMAKE_CUDA_ARCHITECTURES "75;80;86;89;90a" CACHE STRING "GPU architectures; one alone builds faster")
   endif()
   if(KVLAB_CCACHE)
-    set(CMAKE_CUDA_COMPILER_LAUNCHER ${KVLAB_CCACHE})
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
   endif()
   enable_language(CUDA)
   if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has C++20

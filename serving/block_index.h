@@ -11,7 +11,7 @@ namespace kvlab {
 
 // Which block holds the content `key`. Several blocks may hold the same one (the engine does not deduplicate: card 1.4c);
 // a lookup returns the one that was inserted first among those still there. All operations take constant time, and nothing
-// is allocated after reset().
+// is allocated but by reset() and make_room().
 class BlockIndex {
  public:
   // Empties the index; blocks are 0 .. num_blocks - 1.
@@ -19,6 +19,11 @@ class BlockIndex {
     map_.reset(num_blocks);
     links_.assign(num_blocks, Links{});
     num_entries_ = 0;
+  }
+  // Room for the blocks 0 .. num_blocks - 1, at least as many as before.
+  void make_room(std::uint32_t num_blocks) {
+    map_.reserve(num_blocks);
+    links_.resize(num_blocks);
   }
 
   [[nodiscard]] std::uint32_t num_entries() const { return num_entries_; }  // (key, block) pairs

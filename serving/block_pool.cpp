@@ -1,20 +1,28 @@
 #include "serving/block_pool.h"
 
+#include <algorithm>
 #include <string>
 
 namespace kvlab {
 
 BlockPool::BlockPool(std::uint32_t num_blocks, std::int32_t pages_per_block, std::unique_ptr<BlockCache> cache)
     : cache_(std::move(cache)),
-      states_(num_blocks),
       orders_blank_(cache_->orders_blank_blocks()),
       pages_per_block_(pages_per_block),
+      num_blocks_(num_blocks),
+      num_begun_(orders_blank_ ? num_blocks : 0),
       num_free_(num_blocks) {
   cache_->reset(num_blocks);
-  index_.reset(num_blocks);
-  if (orders_blank_) return;
-  blank_.reserve(num_blocks);
-  for (std::uint32_t b = num_blocks; b-- > 0;) blank_.push_back(BlockId{b});
+  index_.reset(0);
+}
+
+// Makes room for a block that is taken.
+void BlockPool::grow_to(BlockId block) {
+  constexpr std::size_t kFirst = 16, kFactor = 4;  // the index is filled anew each time
+  const std::size_t needed = std::size_t{index(block)} + 1;
+  if (needed <= states_.size()) return;
+  states_.resize(std::min(static_cast<std::size_t>(num_blocks_), std::max({needed, kFirst, kFactor * states_.size()})));
+  index_.make_room(static_cast<std::uint32_t>(states_.size()));
 }
 
 // A victim of the cache becomes a blank block: this is where a hash is lost.
@@ -35,8 +43,13 @@ BlockId BlockPool::take_free() {
   if (!blank_.empty()) {
     block = blank_.back();
     blank_.pop_back();
+  } else if (num_begun_ < num_blocks_) {
+    block = BlockId{static_cast<std::uint32_t>(num_begun_++)};
+    grow_to(block);
   } else {
-    block = forget(cache_->victim(0));
+    block = cache_->victim(0);
+    grow_to(block);
+    forget(block);
   }
   --num_free_;
   ++operations_;
@@ -63,10 +76,12 @@ BlockId BlockPool::take() {
 
 void BlockPool::take(std::int64_t count, std::vector<BlockId>& blocks) {
   constexpr std::size_t kStatesAhead = 16, kKeysAhead = 8;  // reads of far memory in flight instead of one at a time
-  for (; count > 0 && (loose_pages_ >= pages_per_block_ || !blank_.empty()); --count) blocks.push_back(take());
+  for (; count > 0 && (loose_pages_ >= pages_per_block_ || !blank_.empty() || num_begun_ < num_blocks_); --count) blocks.push_back(take());
   if (count == 0) return;
   victims_.clear();
   cache_->victims(static_cast<std::size_t>(count), victims_);
+  if (states_.size() < static_cast<std::size_t>(num_blocks_))
+    for (const BlockId victim : victims_) grow_to(victim);
   for (std::size_t i = 0; i < victims_.size(); ++i) {
     if (i + kStatesAhead < victims_.size()) __builtin_prefetch(&states_[index(victims_[i + kStatesAhead])]);
     if (i + kKeysAhead < victims_.size()) index_.prefetch_erase(states_[index(victims_[i + kKeysAhead])].key);
@@ -142,7 +157,7 @@ void BlockPool::return_pages(std::int64_t pages) {
 }
 
 void BlockPool::check() const {
-  std::int64_t free = 0, cached = 0, split = 0;
+  std::int64_t free = num_blocks_ - static_cast<std::int64_t>(states_.size()), cached = 0, split = 0;
   for (const State& state : states_) {
     if (state.is_split)
       ++split;

@@ -13,19 +13,19 @@
 namespace kvlab {
 
 // KV memory of one replica in blocks: reference counts, the prefix index, the order of eviction (a BlockCache), and loose
-// pages for sequences whose policy cuts their cache. Mirrors cards 1.4c and 1.4d: a block keeps its hash while it is free
-// and loses it when it is taken; equal content computed twice stays in two blocks.
+// pages for sequences whose policy cuts their cache. Memory grows with the blocks that were taken. Mirrors cards 1.4c and 1.4d: a block
+// keeps its hash while it is free and loses it when it is taken; equal content computed twice stays in two blocks.
 class BlockPool {
  public:
   // pages_per_block: layers x KV heads; a block split into loose pages gives that many.
   BlockPool(std::uint32_t num_blocks, std::int32_t pages_per_block, std::unique_ptr<BlockCache> cache);
 
-  [[nodiscard]] std::int64_t num_blocks() const { return static_cast<std::int64_t>(states_.size()); }
+  [[nodiscard]] std::int64_t num_blocks() const { return num_blocks_; }
   // Unreferenced blocks, cached ones included, and whole blocks' worth of loose pages.
   [[nodiscard]] std::int64_t free_blocks() const { return num_free_ + loose_pages_ / pages_per_block_; }
   // Blocks that can surely be taken before one that a lookup could still find.
   [[nodiscard]] std::int64_t takes_before_loss() const {
-    return loose_pages_ / pages_per_block_ + static_cast<std::int64_t>(blank_.size());
+    return loose_pages_ / pages_per_block_ + static_cast<std::int64_t>(blank_.size()) + num_blocks_ - num_begun_;
   }
   [[nodiscard]] std::int64_t used_blocks() const { return num_blocks() - free_blocks(); }
   [[nodiscard]] std::int64_t cached_blocks() const { return num_cached_; }  // unreferenced blocks with a hash
@@ -47,7 +47,7 @@ class BlockPool {
     ++operations_;
   }
   [[nodiscard]] bool is_referenced(BlockId block) const { return states_[index(block)].count > 0; }
-  [[nodiscard]] std::uint32_t references(BlockId block) const { return states_[index(block)].count; }
+  [[nodiscard]] std::uint32_t references(BlockId block) const { return index(block) < states_.size() ? states_[index(block)].count : 0; }
   [[nodiscard]] bool has_key(BlockId block) const { return states_[index(block)].has_key; }
 
   // How often `block` was taken. A free block whose count has not moved still holds its last owner's tokens, named or not,
@@ -96,18 +96,20 @@ class BlockPool {
     std::uint32_t is_split : 1 = 0;
   };
   BlockId take_free();
+  void grow_to(BlockId block);
   BlockId forget(BlockId victim);
   BlockId join_loose_pages();
   void split_one();
 
   std::unique_ptr<BlockCache> cache_;
   BlockIndex index_;
-  std::vector<State, HugePageAllocator<State>> states_;
-  std::vector<BlockId> blank_;    // free blocks without a key, where the cache does not order them
+  std::vector<State, HugePageAllocator<State>> states_;  // of blocks up to the highest that was taken
+  std::vector<BlockId> blank_;    // free blocks without a key that were taken before, where the cache does not order them
   std::vector<BlockId> victims_;  // of the take() under way
   std::vector<BlockId> split_;    // blocks whose pages are loose or private
   bool orders_blank_ = false;
   std::int32_t pages_per_block_;
+  std::int64_t num_blocks_, num_begun_ = 0;  // blocks from num_begun_ on were never taken, where the cache does not order them
   std::int64_t num_free_ = 0, num_cached_ = 0;
   std::int64_t loose_pages_ = 0, private_pages_ = 0;
   std::uint64_t operations_ = 0, evictions_ = 0;

@@ -16,6 +16,7 @@ namespace {
 
 // How many lookups ahead a slot of the index is asked from memory.
 constexpr std::size_t kPrefetchAhead = 16;
+constexpr std::size_t kRequestsPerTurn = 1024;
 
 // A request goes through in passes over its chain, so that each pass can ask for the memory that the next one touches:
 // the index is far larger than a core's caches, and its slots are in no order.
@@ -165,12 +166,13 @@ void check_distinct(std::span<const std::uint64_t> hashes, std::size_t request, 
 
 }  // namespace
 
-HitRatioTrace load_hit_ratio_trace(TraceSource& source, std::int32_t block_tokens) {
+HitRatioTrace load_hit_ratio_trace(TraceSource& source, std::int32_t block_tokens, const std::function<void()>& each_turn) {
   HitRatioTrace trace;
   trace.block_tokens = block_tokens;
   std::vector<std::uint64_t> sorted;
   bool has_hashes = false;
   for (TraceRequest request; source.next(request);) {
+    if (each_turn && trace.num_requests() % kRequestsPerTurn == 0) each_turn();
     has_hashes = has_hashes || !request.hashes.empty();
     check_block_tokens(request, block_tokens);
     check_distinct(request.hashes, trace.num_requests(), sorted);
@@ -181,12 +183,16 @@ HitRatioTrace load_hit_ratio_trace(TraceSource& source, std::int32_t block_token
   return trace;
 }
 
-HitRatio run_hit_ratio(BlockCache& cache, const HitRatioTrace& trace, std::uint32_t capacity_blocks) {
+HitRatio run_hit_ratio(BlockCache& cache, const HitRatioTrace& trace, std::uint32_t capacity_blocks,
+                       const std::function<void()>& each_turn) {
   // A cache with a block for every lookup never needs a victim, so more would change nothing.
   const auto useful = static_cast<std::uint32_t>(std::clamp<std::size_t>(trace.keys.size(), 1, capacity_blocks));
   HitRatioRun run(cache, useful);
   if (cache.needs_future()) cache.set_future(lookups_of(trace, useful));
-  for (std::size_t r = 0; r < trace.num_requests(); ++r) run.process(trace.chain(r));
+  for (std::size_t r = 0; r < trace.num_requests(); ++r) {
+    if (each_turn && r % kRequestsPerTurn == 0) each_turn();
+    run.process(trace.chain(r));
+  }
   run.result.hit_tokens = static_cast<std::int64_t>(run.result.hits) * trace.block_tokens;
   run.result.prompt_tokens = trace.prompt_tokens;
   return run.result;
@@ -195,11 +201,11 @@ HitRatio run_hit_ratio(BlockCache& cache, const HitRatioTrace& trace, std::uint3
 namespace {
 
 HitRatioRow row_of(const std::string& name, Params& params, std::uint32_t capacity_blocks, std::int64_t block_bytes,
-                   const HitRatioTrace& trace) {
+                   const HitRatioTrace& trace, const std::function<void()>& each_turn) {
   const std::unique_ptr<BlockCache> cache = BlockCacheRegistry::make(name, params, "block cache");
   constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
   const double gib = static_cast<double>(capacity_blocks) * static_cast<double>(block_bytes) / kGib;
-  return {name, capacity_blocks, gib, run_hit_ratio(*cache, trace, capacity_blocks)};
+  return {name, capacity_blocks, gib, run_hit_ratio(*cache, trace, capacity_blocks, each_turn)};
 }
 
 }  // namespace
@@ -210,19 +216,19 @@ std::vector<HitRatioRow> hit_ratio_curves(const std::vector<std::string>& caches
   for (const std::string& name : caches) {
     for (const std::uint32_t capacity : capacities) {
       Params none = Params::empty("block cache '" + name + "'");
-      rows.push_back(row_of(name, none, capacity, block_bytes, trace));
+      rows.push_back(row_of(name, none, capacity, block_bytes, trace, {}));
     }
   }
   return rows;
 }
 
-HitRatioRow run_hit_ratio(Params& experiment, const HitRatioTrace& trace) {
+HitRatioRow run_hit_ratio(Params& experiment, const HitRatioTrace& trace, const std::function<void()>& each_turn) {
   auto [name, params] = experiment.named("block_caches", "lru", "which cached block is given up; `kvlab list block_caches`");
   constexpr auto kMaxBlocks = std::uint32_t{1} << 30;
   const auto capacity = experiment.required<std::uint32_t>("capacity_blocks", 1, kMaxBlocks, "size of the cache");
   const auto bytes =
       experiment.optional<std::int64_t>("block_bytes", 0, 0, std::int64_t{1} << 40, "KV bytes of one block; 0: capacity_gib stays 0");
-  return row_of(name, params, capacity, bytes, trace);
+  return row_of(name, params, capacity, bytes, trace, each_turn);
 }
 
 }  // namespace kvlab

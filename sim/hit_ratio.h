@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,7 +39,8 @@ struct HitRatioTrace {
 // Reads `source` to its end: the full blocks of each prompt whose content the trace names. Generated tokens take no part.
 // InputError where no request has content hashes, where neither of block_tokens and the trace's hash_tokens divides the
 // other, where a request names one block twice, or beyond 2^32 - 3 blocks.
-HitRatioTrace load_hit_ratio_trace(TraceSource& source, std::int32_t block_tokens);
+// each_turn is called every few thousand requests; what it throws ends the reading.
+HitRatioTrace load_hit_ratio_trace(TraceSource& source, std::int32_t block_tokens, const std::function<void()>& each_turn = {});
 
 struct HitRatio {
   std::uint64_t requests = 0;
@@ -62,7 +64,9 @@ struct HitRatio {
 
 // capacity_blocks >= 1; memory grows with the smaller of it and the trace's lookups. An oracle is given the trace's own lookups as its
 // future. cost_s of every block is 0 (unknown).
-HitRatio run_hit_ratio(BlockCache& cache, const HitRatioTrace& trace, std::uint32_t capacity_blocks);
+// each_turn: as above.
+HitRatio run_hit_ratio(BlockCache& cache, const HitRatioTrace& trace, std::uint32_t capacity_blocks,
+                       const std::function<void()>& each_turn = {});
 
 // One point of a hit-ratio curve.
 struct HitRatioRow {
@@ -78,6 +82,6 @@ std::vector<HitRatioRow> hit_ratio_curves(const std::vector<std::string>& caches
 
 // One run of an experiment of `kind: block_cache_mrc`, one cache at one size (lists in the file are axes of the sweep): reads
 // block_caches, capacity_blocks and block_bytes.
-HitRatioRow run_hit_ratio(Params& experiment, const HitRatioTrace& trace);
+HitRatioRow run_hit_ratio(Params& experiment, const HitRatioTrace& trace, const std::function<void()>& each_turn = {});
 
 }  // namespace kvlab

@@ -1,10 +1,10 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 #include "base/time.h"
+#include "sim/cost/checked_time.h"
 #include "sim/simulation.h"
 
 namespace kvlab {
@@ -16,9 +16,10 @@ class Link {
 
   // When a transfer asked for at `at` ends.
   Picoseconds transfer(Picoseconds at, std::int64_t bytes, std::int64_t calls) {
-    const auto wire = static_cast<Picoseconds>(std::llround(static_cast<double>(bytes) / bytes_per_s_ * 1e12));
-    const Picoseconds time = calls * call_ps_ + wire;
-    free_at_ = std::max(free_at_, at) + time;
+    constexpr const char* kLong = "copies to CPU memory end later than that (memory.swap_bytes_per_s, memory.swap_call_us)";
+    const Picoseconds wire = round_time(static_cast<double>(bytes) / bytes_per_s_ * 1e12, kLong);
+    const Picoseconds time = add_time(multiply_time(call_ps_, calls, kLong), wire, kLong);
+    free_at_ = add_time(std::max(free_at_, at), time, kLong);
     busy_ += time;
     return free_at_;
   }

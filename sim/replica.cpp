@@ -2,9 +2,13 @@
 
 #include <algorithm>
 
+#include "sim/cost/checked_time.h"
+
 namespace kvlab {
 
 namespace {
+
+constexpr const char* kLateStep = "a step ends later than that";
 
 Time time_of(Picoseconds at) { return Time(Span(at / kPsPerNs)); }
 
@@ -166,14 +170,15 @@ void SimReplica::wake_at(Picoseconds at) {
   const Time wake = scheduler_->wants_plan_at();
   if (wake == kNever) return;
   // Not plan_pending_: an arrival before it is planned at once.
-  queue_.push(std::max(at + kPsPerNs, ns(wake) * kPsPerNs), Phase::kSchedule, EventKind::kPlan, number_, ++wake_generation_);
+  const Picoseconds due = multiply_time(ns(wake), kPsPerNs, "the scheduler's batching window ends later than that");
+  queue_.push(std::max(at + kPsPerNs, due), Phase::kSchedule, EventKind::kPlan, number_, ++wake_generation_);
 }
 
 void SimReplica::time_step(InFlightStep& step, Picoseconds at, const StepCost& cost) {
-  const Picoseconds ready = at + cost_->host_time(pricer_.shape());
+  const Picoseconds ready = add_time(at, cost_->host_time(pricer_.shape()), kLateStep);
   if (num_stages_ == 1) {
     step.start = std::max(stage_free_[0], ready);
-    step.end = step.start + cost.total;
+    step.end = add_time(step.start, cost.total, kLateStep);
     stage_free_[0] = step.end;
     return;
   }
@@ -181,7 +186,7 @@ void SimReplica::time_step(InFlightStep& step, Picoseconds at, const StepCost& c
   Picoseconds clock = ready;
   step.start = std::max(stage_free_[0], ready);
   for (std::size_t stage = 0; stage < stage_times_.size(); ++stage) {
-    clock = std::max(clock, stage_free_[stage]) + stage_times_[stage];
+    clock = add_time(std::max(clock, stage_free_[stage]), stage_times_[stage], kLateStep);
     stage_free_[stage] = clock;
   }
   step.end = clock;

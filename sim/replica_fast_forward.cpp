@@ -1,6 +1,7 @@
 // Fast-forward of a simulated replica: stretches of uniform decode steps are priced once and carried out in one go, with the
 // same result to the last digit as step by step. A stretch is cut short by whatever looks at the replica in between.
 #include <algorithm>
+#include <limits>
 
 #include "sim/replica.h"
 
@@ -37,6 +38,9 @@ void SimReplica::look_ahead() {
     }
     if (std::min(priced.base.total, last) < host) return;
   }
+  // Near the end of the clock every step is simulated, and the one that passes it is refused.
+  const Int128 longest = progression_sum(priced.base.total, priced.slope.total, iterations) + Int128{host} * iterations;
+  if (in_flight(depth_ - 1).end + longest > std::numeric_limits<Picoseconds>::max()) return;
   stretch_.base = priced.base;
   stretch_.slope = priced.slope;
   stretch_.gap = depth_ == 1 ? host : 0;

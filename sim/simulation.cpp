@@ -1,10 +1,13 @@
 #include "sim/simulation.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
 #include "serving/arrivals.h"
 #include "serving/host_summary.h"
+#include "sim/cost/checked_time.h"
 #include "sim/event_queue.h"
 #include "sim/replica.h"
 
@@ -35,10 +38,15 @@ class Simulation final : public FleetView {
     const Picoseconds stop = setup_.stop.after_time.count() > 0 ? ns(setup_.stop.after_time) * kPsPerNs : kNoLimit;
     if (setup_.timeline_interval.count() > 0) queue_.push(0, Phase::kSample, EventKind::kSample, 0, 0);
     first_arrival_ = arrivals_.next_root() == Arrivals::kNoMore ? 0 : arrivals_.next_root();
-    while (step(stop)) {
+    try {
+      while (step(stop)) {
 #ifdef KVLAB_CHECKS
-      for (const auto& replica : replicas_) replica->state().check();
+        for (const auto& replica : replicas_) replica->state().check();
 #endif
+      }
+    } catch (const ClockOverflow& e) {
+      throw InputError(fmt::format("the simulated clock ends after 106 days (2^63 ps), and at {:.6g} s of simulated time {}; {}",
+                                   static_cast<double>(now_) * 1e-12, e.what(), replicas_.front()->cost().likely_cause()));
     }
     if (stop != kNoLimit && (!queue_.is_empty() || arrivals_.next_root() != Arrivals::kNoMore)) {
       for (const auto& replica : replicas_) replica->catch_up(stop, true);  // up to the very moment, whatever was skipped ahead
@@ -70,6 +78,7 @@ class Simulation final : public FleetView {
     const bool is_root = !has_event || root < queue_.top().at || (root == queue_.top().at && queue_.top().phase >= Phase::kArrive);
     const Picoseconds at = is_root ? root : queue_.top().at;
     if (at > stop) return false;
+    now_ = at;
     ++events_;
     if (is_root) {
       TraceRequest request;
@@ -143,7 +152,9 @@ class Simulation final : public FleetView {
       sink_.sample(sample_of(replicas_[i]->state(), i, at, last_counted_[i]));
     }
     const bool more = arrivals_.next_root() != Arrivals::kNoMore || !queue_.is_empty();
-    if (more) queue_.push(at + ns(setup_.timeline_interval) * kPsPerNs, Phase::kSample, EventKind::kSample, 0, 0);
+    Picoseconds next = 0;
+    const bool ends = __builtin_add_overflow(at, ns(setup_.timeline_interval) * kPsPerNs, &next);  // with the clock
+    if (more && !ends) queue_.push(next, Phase::kSample, EventKind::kSample, 0, 0);
     return more;
   }
 
@@ -210,7 +221,7 @@ class Simulation final : public FleetView {
   const TraceRequest* arriving_ = nullptr;
   std::string first_rejection_;
   std::uint64_t arrivals_counted_ = 0, events_ = 0;
-  Picoseconds first_arrival_ = 0;
+  Picoseconds first_arrival_ = 0, now_ = 0;
 };
 
 }  // namespace

@@ -56,7 +56,7 @@ SimSetup llama_on_h100(std::uint32_t replicas, std::int32_t block_tokens) {
   setup.make_footprint = [] { return std::make_unique<KeepAll>(); };
   setup.make_router = policy<RouterRegistry>("router", "round_robin");
   setup.memory.block_tokens = block_tokens;
-  setup.memory.num_blocks = derive_num_blocks(cost, 0.9, default_reserve_bytes(cost, 8192, 256), block_tokens);
+  setup.memory.num_blocks = derive_num_blocks(cost, 0.9, default_reserve_bytes(cost, {8192, 256, 0}), block_tokens);
   setup.memory.block_bytes = block_tokens * kv_bytes_per_token(cost.model);
   setup.memory.pages_per_block = static_cast<std::int32_t>(cost.model.layers * cost.model.kv_heads);
   setup.max_model_len = 131'072;

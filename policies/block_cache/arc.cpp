@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <vector>
 
 #include "policies/block_cache/block_cache.h"
 #include "policies/block_cache/block_lists.h"
@@ -18,8 +17,8 @@ class Arc final : public BlockCache {
 
   void reset(std::uint32_t num_blocks) override {
     num_blocks_ = num_blocks;
-    blocks_.assign(num_blocks, {});
-    lists_.reset(num_blocks, kNumLists);
+    blocks_.reset();
+    lists_.reset(kNumLists);
     ghosts_[kT1].reset(num_blocks);
     ghosts_[kT2].reset(2 * num_blocks);
     size_[kT1] = size_[kT2] = 0;
@@ -58,8 +57,8 @@ class Arc final : public BlockCache {
 
   bool take_ghost(std::uint64_t key);
 
-  std::uint32_t num_blocks_ = 0;        // C
-  std::vector<Block> blocks_;           // [num_blocks]
+  std::uint32_t num_blocks_ = 0;  // C
+  PerBlock<Block> blocks_;
   BlockLists lists_;                    // candidates, least recent in front
   std::uint32_t size_[kNumLists] = {};  // |T1|, |T2|
   GhostList ghosts_[kNumLists];         // B1, B2
@@ -89,6 +88,7 @@ void Arc::on_insert(BlockId block, std::uint64_t key, std::uint32_t, double) {
   has_ghost_hit_ = false;
   const List list = was_ghost ? kT2 : kT1;
   blocks_[index(block)] = {key, list, false};
+  lists_.make_room(index(block));
   ++size_[list];
   while (size_[kT1] + ghosts_[kT1].size() > num_blocks_) ghosts_[kT1].drop_oldest();
   while (size_[kT1] + size_[kT2] + ghosts_[kT1].size() + ghosts_[kT2].size() > 2 * num_blocks_) ghosts_[kT2].drop_oldest();

@@ -20,9 +20,9 @@ class Belady final : public BlockCache {
  public:
   explicit Belady(Params&) {}
 
-  void reset(std::uint32_t num_blocks) override {
-    blocks_.assign(num_blocks, {});
-    candidates_.reset(num_blocks);
+  void reset(std::uint32_t) override {
+    blocks_.reset();
+    candidates_.reset();
     set_future({});
   }
   [[nodiscard]] bool needs_future() const override { return true; }
@@ -74,7 +74,7 @@ class Belady final : public BlockCache {
   Uses* use(std::uint64_t key);
   void rank_found(const Uses& uses);
 
-  std::vector<Block> blocks_;    // [num_blocks]
+  PerBlock<Block> blocks_;
   std::vector<Position> later_;  // [length of the future] the next use of the same key
   KeyMap<Uses> uses_;            // key -> the first of its uses that are left
   CandidateHeap<Rank> candidates_;

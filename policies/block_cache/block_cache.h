@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -43,6 +45,21 @@ class BlockCache {
   // Oracles only: keys in the order in which they will be looked up or inserted.
   [[nodiscard]] virtual bool needs_future() const { return false; }
   virtual void set_future(std::span<const std::uint64_t> /*keys*/) {}
+};
+
+// What a cache keeps per block, T{} until it is first written: memory grows with the highest block that was.
+template <class T>
+class PerBlock {
+ public:
+  void reset() { values_.clear(); }
+  T& operator[](std::uint32_t block) {
+    if (block >= values_.size()) [[unlikely]]
+      values_.resize(std::max<std::size_t>(std::size_t{block} + 1, 2 * values_.size()));
+    return values_[block];
+  }
+
+ private:
+  std::vector<T> values_;
 };
 
 using BlockCacheRegistry = Registry<BlockCache>;

@@ -1,29 +1,36 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace kvlab {
 
 // Several doubly linked lists over the items 0 .. num_items - 1, each item in at most one of them: two indices per item,
-// every operation in constant time, nothing allocated after reset(). Front is the end that leaves first.
+// every operation in constant time. make_room() comes before an item's first use. Front is the end that leaves first.
 class BlockLists {
  public:
-  void reset(std::uint32_t num_items, std::uint32_t num_lists) {
-    num_items_ = num_items;
-    links_.resize(std::size_t{num_items} + num_lists);
-    for (std::uint32_t i = 0; i < links_.size(); ++i) links_[i] = {i, i};
+  void reset(std::uint32_t num_lists) {
+    num_lists_ = num_lists;
+    links_.resize(num_lists);
+    for (std::uint32_t i = 0; i < num_lists; ++i) links_[i] = {i, i};
   }
 
-  [[nodiscard]] bool is_empty(std::uint32_t list) const { return links_[end(list)].next == end(list); }
-  [[nodiscard]] std::uint32_t front(std::uint32_t list) const { return links_[end(list)].next; }  // list is not empty
+  // For the items 0 .. item.
+  void make_room(std::uint32_t item) {
+    const std::size_t needed = std::size_t{item} + num_lists_ + 1;
+    if (needed > links_.size()) links_.resize(std::max(needed, 2 * links_.size()));
+  }
+  [[nodiscard]] bool is_empty(std::uint32_t list) const { return links_[list].next == list; }
+  [[nodiscard]] std::uint32_t front(std::uint32_t list) const { return links_[list].next - num_lists_; }  // list is not empty
 
-  void push_back(std::uint32_t list, std::uint32_t item) { link_before(end(list), item); }
-  void push_front(std::uint32_t list, std::uint32_t item) { link_before(front(list), item); }
+  void push_back(std::uint32_t list, std::uint32_t item) { link_before(list, item + num_lists_); }
+  void push_front(std::uint32_t list, std::uint32_t item) { link_before(links_[list].next, item + num_lists_); }
 
   // item is in a list.
   void remove(std::uint32_t item) {
-    const Links at = links_[item];
+    const Links at = links_[item + num_lists_];
     links_[at.prev].next = at.next;
     links_[at.next].prev = at.prev;
   }
@@ -33,18 +40,16 @@ class BlockLists {
     std::uint32_t prev, next;
   };
 
-  // Each list is a ring closed by an element of its own, so that no operation has a special case at the ends.
-  [[nodiscard]] std::uint32_t end(std::uint32_t list) const { return num_items_ + list; }
-
-  void link_before(std::uint32_t next, std::uint32_t item) {
+  // Each list is a ring closed by an element of its own, so that no operation has a special case at the ends. These come first.
+  void link_before(std::uint32_t next, std::uint32_t node) {
     const std::uint32_t prev = links_[next].prev;
-    links_[item] = {prev, next};
-    links_[prev].next = item;
-    links_[next].prev = item;
+    links_[node] = {prev, next};
+    links_[prev].next = node;
+    links_[next].prev = node;
   }
 
-  std::uint32_t num_items_ = 0;
-  std::vector<Links> links_;
+  std::uint32_t num_lists_ = 0;
+  std::vector<Links> links_;  // by list, then by item
 };
 
 }  // namespace kvlab

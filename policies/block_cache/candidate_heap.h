@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -7,21 +9,21 @@
 namespace kvlab {
 
 // The candidates of a cache whose victim is the one with the smallest key. A binary heap that knows where each item is, so
-// that items can leave from the middle: O(log n) per operation, nothing allocated after reset().
+// that items can leave from the middle: O(log n) per operation. Memory grows with the highest item.
 template <class Key>
 class CandidateHeap {
  public:
-  void reset(std::uint32_t num_items) {
+  void reset() {
     heap_.clear();
-    heap_.reserve(num_items);
-    place_.assign(num_items, kAbsent);
+    place_.clear();
   }
 
-  [[nodiscard]] bool contains(std::uint32_t item) const { return place_[item] != kAbsent; }
+  [[nodiscard]] bool contains(std::uint32_t item) const { return item < place_.size() && place_[item] != kAbsent; }
   [[nodiscard]] std::uint32_t top() const { return heap_.front().item; }  // not empty
 
   // item is not in the heap.
   void push(std::uint32_t item, const Key& key) {
+    if (item >= place_.size()) place_.resize(std::max<std::size_t>(std::size_t{item} + 1, 2 * place_.size()), kAbsent);
     heap_.push_back({key, item});
     sift_up(static_cast<std::uint32_t>(heap_.size() - 1));
   }
@@ -79,7 +81,7 @@ class CandidateHeap {
   }
 
   std::vector<Entry> heap_;
-  std::vector<std::uint32_t> place_;  // [num_items] position in heap_
+  std::vector<std::uint32_t> place_;  // by item: its position in heap_
 };
 
 }  // namespace kvlab

@@ -1,5 +1,3 @@
-#include <vector>
-
 #include "policies/block_cache/block_cache.h"
 #include "policies/block_cache/candidate_heap.h"
 
@@ -12,9 +10,9 @@ class Fifo final : public BlockCache {
  public:
   explicit Fifo(Params&) {}
 
-  void reset(std::uint32_t num_blocks) override {
-    inserted_.assign(num_blocks, 0);
-    candidates_.reset(num_blocks);
+  void reset(std::uint32_t) override {
+    inserted_.reset();
+    candidates_.reset();
     num_inserted_ = 0;
   }
   void on_insert(BlockId block, std::uint64_t, std::uint32_t, double) override { inserted_[index(block)] = num_inserted_++; }
@@ -28,7 +26,7 @@ class Fifo final : public BlockCache {
   }
 
  private:
-  std::vector<std::uint64_t> inserted_;  // [num_blocks] when, in insertions
+  PerBlock<std::uint64_t> inserted_;  // when, in insertions
   CandidateHeap<std::uint64_t> candidates_;
   std::uint64_t num_inserted_ = 0;
 };

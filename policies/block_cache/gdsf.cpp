@@ -1,5 +1,4 @@
 #include <compare>
-#include <vector>
 
 #include "policies/block_cache/block_cache.h"
 #include "policies/block_cache/candidate_heap.h"
@@ -14,9 +13,9 @@ class Gdsf final : public BlockCache {
   explicit Gdsf(Params&) {}
 
   [[nodiscard]] bool weighs_cost() const override { return true; }
-  void reset(std::uint32_t num_blocks) override {
-    blocks_.assign(num_blocks, {});
-    candidates_.reset(num_blocks);
+  void reset(std::uint32_t) override {
+    blocks_.reset();
+    candidates_.reset();
     clock_ = 0;
     num_released_ = 0;
   }
@@ -56,7 +55,7 @@ class Gdsf final : public BlockCache {
     auto operator<=>(const Rank&) const = default;
   };
 
-  std::vector<Block> blocks_;  // [num_blocks]
+  PerBlock<Block> blocks_;
   CandidateHeap<Rank> candidates_;
   double clock_ = 0;
   std::uint64_t num_released_ = 0;

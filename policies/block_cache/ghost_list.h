@@ -8,28 +8,28 @@
 
 namespace kvlab {
 
-// Keys of evicted blocks, oldest first; at most max_keys, the oldest makes room. Constant time, nothing allocated after
-// reset().
+// Keys of evicted blocks, oldest first; at most max_keys, the oldest makes room. Constant time; memory grows with
+// the most keys there were.
 class GhostList {
  public:
   void reset(std::uint32_t max_keys) {
-    places_.reset(max_keys);
-    keys_.assign(max_keys, 0);
-    order_.reset(max_keys, kNumLists);
-    for (std::uint32_t i = 0; i < max_keys; ++i) order_.push_back(kFree, i);
+    max_keys_ = max_keys;
+    places_.reset(kFirstKeys);
+    keys_.clear();
+    order_.reset(kNumLists);
   }
 
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(places_.size()); }
   [[nodiscard]] bool contains(std::uint64_t key) const { return places_.find(key) != nullptr; }
 
   void add(std::uint64_t key) {
-    if (keys_.empty()) return;
+    if (max_keys_ == 0) return;
     erase(key);  // a second copy of the same content was evicted: as if only now
-    if (order_.is_empty(kFree)) drop_oldest();
-    const std::uint32_t place = order_.front(kFree);
-    order_.remove(place);
+    if (size() == max_keys_) drop_oldest();
+    const std::uint32_t place = take_place();
     order_.push_back(kUsed, place);
     keys_[place] = key;
+    places_.grow_towards(max_keys_);
     places_.add(key).value.index = place;
   }
 
@@ -51,9 +51,22 @@ class GhostList {
     bool operator==(const Place&) const = default;
   };
   static constexpr std::uint32_t kUsed = 0, kFree = 1, kNumLists = 2;
+  static constexpr std::size_t kFirstKeys = 16;
 
+  std::uint32_t take_place() {
+    if (order_.is_empty(kFree)) {
+      keys_.push_back(0);
+      order_.make_room(static_cast<std::uint32_t>(keys_.size() - 1));
+      return static_cast<std::uint32_t>(keys_.size() - 1);
+    }
+    const std::uint32_t place = order_.front(kFree);
+    order_.remove(place);
+    return place;
+  }
+
+  std::uint32_t max_keys_ = 0;
   KeyMap<Place> places_;
-  std::vector<std::uint64_t> keys_;  // [max_keys] by place
+  std::vector<std::uint64_t> keys_;  // by place
   BlockLists order_;
 };
 

@@ -1,5 +1,4 @@
 #include <compare>
-#include <vector>
 
 #include "policies/block_cache/block_cache.h"
 #include "policies/block_cache/candidate_heap.h"
@@ -13,9 +12,9 @@ class Lfu final : public BlockCache {
  public:
   explicit Lfu(Params&) {}
 
-  void reset(std::uint32_t num_blocks) override {
-    uses_.assign(num_blocks, {});
-    candidates_.reset(num_blocks);
+  void reset(std::uint32_t) override {
+    uses_.reset();
+    candidates_.reset();
     num_inserted_ = 0;
   }
   void on_insert(BlockId block, std::uint64_t, std::uint32_t, double) override { uses_[index(block)] = {1, num_inserted_++}; }
@@ -39,7 +38,7 @@ class Lfu final : public BlockCache {
     auto operator<=>(const Uses&) const = default;
   };
 
-  std::vector<Uses> uses_;  // [num_blocks]
+  PerBlock<Uses> uses_;
   CandidateHeap<Uses> candidates_;
   std::uint64_t num_inserted_ = 0;
 };

@@ -12,8 +12,9 @@ class Lru final : public BlockCache {
   explicit Lru(Params&) {}
 
   void reset(std::uint32_t num_blocks) override {
-    free_.reset(num_blocks, 1);
-    for (std::uint32_t b = 0; b < num_blocks; ++b) free_.push_back(0, b);
+    free_.reset(1);
+    num_blocks_ = num_blocks;
+    num_begun_ = 0;
   }
   [[nodiscard]] bool orders_blank_blocks() const override { return true; }
   void on_insert(BlockId, std::uint64_t, std::uint32_t, double) override {}
@@ -21,6 +22,10 @@ class Lru final : public BlockCache {
   void on_acquire(BlockId block) override { free_.remove(index(block)); }
   void on_release(BlockId block) override { free_.push_back(0, index(block)); }
   BlockId victim(std::uint64_t) override {
+    if (num_begun_ < num_blocks_) {
+      free_.make_room(num_begun_);
+      return BlockId{num_begun_++};
+    }
     const std::uint32_t oldest = free_.front(0);
     free_.remove(oldest);
     return BlockId{oldest};
@@ -31,6 +36,8 @@ class Lru final : public BlockCache {
 
  private:
   BlockLists free_;
+  // Blocks from here on were never taken. They are in front of all others, in order, and in no list.
+  std::uint32_t num_begun_ = 0, num_blocks_ = 0;
 };
 
 [[maybe_unused]] const bool registered = BlockCacheRegistry::add<Lru>(

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <vector>
 
 #include "policies/block_cache/block_cache.h"
 #include "policies/block_cache/block_lists.h"
@@ -21,8 +20,8 @@ class S3Fifo final : public BlockCache {
   void reset(std::uint32_t num_blocks) override {
     const auto small_share = static_cast<std::uint32_t>(small_frac_ * num_blocks);
     main_share_ = num_blocks - std::clamp(small_share, 1U, std::max(num_blocks, 1U));
-    blocks_.assign(num_blocks, {});
-    queues_.reset(num_blocks, kNumQueues);
+    blocks_.reset();
+    queues_.reset(kNumQueues);
     ghost_.reset(static_cast<std::uint32_t>(ghost_frac_ * num_blocks));
     size_[kSmall] = size_[kMain] = 0;
     has_ghost_hit_ = false;
@@ -33,6 +32,7 @@ class S3Fifo final : public BlockCache {
     has_ghost_hit_ = false;
     const Queue queue = was_ghost ? kMain : kSmall;
     blocks_[index(block)] = {key, 0, queue, true, false};
+    queues_.make_room(index(block));
     queues_.push_back(queue, index(block));
     ++size_[queue];
   }
@@ -61,8 +61,8 @@ class S3Fifo final : public BlockCache {
 
   double small_frac_, ghost_frac_;
   std::uint32_t promote_hits_;
-  std::uint32_t main_share_ = 0;         // blocks
-  std::vector<Block> blocks_;            // [num_blocks]
+  std::uint32_t main_share_ = 0;  // blocks
+  PerBlock<Block> blocks_;
   BlockLists queues_;                    // oldest in front
   std::uint32_t size_[kNumQueues] = {};  // blocks that belong to each, referenced ones included
   GhostList ghost_;                      // keys evicted from the small queue

@@ -16,16 +16,20 @@ namespace {
 constexpr std::int32_t kProbeTokens = 8192, kSideStep = 16, kSideSteps = 160;
 constexpr std::size_t kMostKnown = 1 << 16;
 
-// GPU bytes of a sequence that holds all of its first `tokens` tokens, its prompt not complete.
-std::int64_t untouched_bytes(ShapeRun& shapes, std::int32_t tokens) {
+// Bytes of a sequence that holds all of its first `tokens` tokens, its prompt not complete.
+TierBytes untouched_tiers(ShapeRun& shapes, std::int32_t tokens) {
   shapes.forget();
   const ShapeRun::Seq seq{tokens, 1, tokens + 2, {tokens}, {}};
-  return shapes.step(std::span(&seq, 1)).before.gpu;
+  return shapes.step(std::span(&seq, 1)).before;
 }
 
-RecipePages pages_of(ShapeRun& shapes, std::int32_t block_tokens) {
-  const std::int64_t more = untouched_bytes(shapes, 2 * kProbeTokens) - untouched_bytes(shapes, kProbeTokens);
-  return {static_cast<double>(std::max<std::int64_t>(more, kProbeTokens)) / kProbeTokens, block_tokens};
+std::int64_t untouched_bytes(ShapeRun& shapes, std::int32_t tokens) { return untouched_tiers(shapes, tokens).gpu; }
+
+RecipePages pages_of(ShapeRun& shapes, std::int32_t block_tokens, double least_token_bytes = 0) {
+  const TierBytes twice = untouched_tiers(shapes, 2 * kProbeTokens), once = untouched_tiers(shapes, kProbeTokens);
+  const auto per_token = [](std::int64_t more) { return static_cast<double>(std::max<std::int64_t>(0, more)) / kProbeTokens; };
+  const double gpu = std::max({1.0, per_token(twice.gpu - once.gpu), least_token_bytes});
+  return {gpu, block_tokens, per_token(twice.host - once.host), per_token(twice.disk - once.disk)};
 }
 
 // The sequence behind a step of `new_tokens`.
@@ -45,14 +49,14 @@ RecipePages recipe_pages(const Recipe& recipe, const ModelShape& model, std::int
 }
 
 RecipeFootprint::RecipeFootprint(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens, KvReads reads,
-                                 std::string at_rest)
+                                 std::string at_rest, double least_token_bytes)
     : recipe_(recipe),
       model_(model),
       trigger_(recipe.make_trigger()),
       counts_(recipe, model),
       shapes_(recipe, model, &counts_),
       decodes_(recipe, model),
-      pages_(pages_of(shapes_, block_tokens)),
+      pages_(pages_of(shapes_, block_tokens, least_token_bytes)),
       page_bytes_(pages_.token_bytes * block_tokens / (model.num_layers * model.kv_heads)),
       reads_(reads),
       unpacking_(reads == KvReads::kUnpacked ? std::make_unique<UnpackOps>(recipe, model, std::move(at_rest)) : nullptr),

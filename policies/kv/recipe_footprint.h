@@ -20,6 +20,7 @@ struct RecipePages {
   // V and what parts keep per token. A block of the pool has room for block_tokens of these.
   double token_bytes = 0;
   std::int32_t block_tokens = 16;
+  double host_token_bytes = 0, disk_token_bytes = 0;  // the same in CPU memory and on disk
 };
 // Errors as ShapeRun's.
 RecipePages recipe_pages(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens);
@@ -31,9 +32,10 @@ RecipePages recipe_pages(const Recipe& recipe, const ModelShape& model, std::int
 class RecipeFootprint final : public Footprint {
  public:
   // Errors as ShapeRun's; recipes whose questions or extra passes cannot be known from lengths are refused. `at_rest`: where the profile
-  // has the whole of unpacking (UnpackOps), "": nowhere.
+  // has the whole of unpacking (UnpackOps), "": nowhere. least_token_bytes: GPU memory per token of a block where CPU memory or disk limits
+  // the number of blocks; RecipePages::token_bytes where that is more.
   RecipeFootprint(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens, KvReads reads = KvReads::kStored,
-                  std::string at_rest = "");
+                  std::string at_rest = "", double least_token_bytes = 0);
 
   FootprintStep step(const SeqState& seq, std::int32_t new_tokens) override;
   void charge(std::span<SeqInStep> batch, PolicyWork& work) override;

@@ -128,6 +128,8 @@ class Scheduler {
   [[nodiscard]] virtual std::int32_t padded_tokens(std::int32_t tokens) const { return tokens; }
   // For requests of at most so many tokens: what a host with real memory makes ready for before a run.
   [[nodiscard]] virtual StepBounds step_bounds(std::int32_t /*max_model_len*/) const { return {}; }
+  // CUDA graphs that the engine captures, one for each size that padded_tokens() returns: they take memory.
+  [[nodiscard]] virtual std::int32_t num_graphs() const { return 0; }
   // Contiguous managers (card group 6) instead of paged blocks.
   [[nodiscard]] virtual bool wants_contiguous_memory() const { return false; }
   // A request left (finished or rejected): forget what was kept for it.
@@ -135,5 +137,8 @@ class Scheduler {
 };
 
 using SchedulerRegistry = Registry<Scheduler>;
+
+// Makes defaults follow the GPU as in the engine that `scheduler` is of. `large_gpu`: of 70 GiB or more, and no A100.
+void prefer_engine_defaults(const std::string& scheduler, bool large_gpu, Params& p);
 
 }  // namespace kvlab

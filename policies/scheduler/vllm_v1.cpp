@@ -8,6 +8,9 @@ namespace kvlab {
 
 namespace {
 
+// Defaults of vLLM's server (vllm/engine/arg_utils.py, get_batch_defaults).
+constexpr std::int32_t kLargeGpuTokens = 8192, kLargeGpuSeqs = 1024, kSmallGpuTokens = 2048, kSmallGpuSeqs = 256;
+
 // vLLM's v1 scheduler as of v0.19 (Kwon et al. 2023, arXiv:2309.06180, for the engine; vllm/v1/core/sched/scheduler.py for the
 // rules). There are no prefill and decode phases: every running request catches up to its known tokens under one token
 // budget, then waiting ones are admitted until something does not fit.
@@ -15,10 +18,10 @@ class VllmV1 final : public Scheduler {
  public:
   explicit VllmV1(Params& p)
       : budget_tokens_(
-            p.optional<std::int32_t>("budget_tokens", 8192, 1, 1 << 24,
-                                     "most new tokens per step (max_num_batched_tokens); vLLM takes 2048 below 70 GiB and on A100s")),
-        max_num_seqs_(
-            p.optional<std::int32_t>("max_num_seqs", 1024, 1, 1 << 20, "most running requests; vLLM takes 256 below 70 GiB and on A100s")),
+            p.optional<std::int32_t>("budget_tokens", kLargeGpuTokens, 1, 1 << 24,
+                                     "most new tokens per step (max_num_batched_tokens); default 2048 below 70 GiB and on A100s")),
+        max_num_seqs_(p.optional<std::int32_t>("max_num_seqs", kLargeGpuSeqs, 1, 1 << 20,
+                                               "most running requests; default 256 below 70 GiB and on A100s")),
         long_prefill_tokens_(p.optional<std::int32_t>(
             "long_prefill_tokens", 0, 0, 1 << 24, "most tokens of one request per step; 0: no such limit (long_prefill_token_threshold)")),
         chunked_prefill_(p.flag("chunked_prefill", true, "whether a prompt may be cut to fit the budget")),
@@ -39,6 +42,12 @@ class VllmV1 final : public Scheduler {
     const std::int32_t step = tokens <= 256 ? 8 : 16;
     const std::int32_t padded = (tokens + step - 1) / step * step;
     return padded <= largest_graph_ ? padded : tokens;
+  }
+
+  [[nodiscard]] std::int32_t num_graphs() const override {
+    std::int32_t sizes = 0;
+    for (std::int32_t tokens = 1; tokens <= largest_graph_; ++tokens) sizes += padded_tokens(tokens) == tokens ? 1 : 0;
+    return sizes;
   }
 
   [[nodiscard]] int pipeline_depth() const override { return async_ ? 2 : 1; }
@@ -146,5 +155,11 @@ class VllmV1 final : public Scheduler {
                                     "vLLM v0.19, V1 engine; Kwon et al. 2023, arXiv:2309.06180"});
 
 }  // namespace
+
+void prefer_engine_defaults(const std::string& scheduler, bool large_gpu, Params& p) {
+  if (scheduler != "vllm_v1" || large_gpu) return;
+  p.prefer("budget_tokens", kSmallGpuTokens);
+  p.prefer("max_num_seqs", kSmallGpuSeqs);
+}
 
 }  // namespace kvlab

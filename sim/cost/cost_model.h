@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/time.h"
@@ -93,6 +94,8 @@ class CostModel {
   virtual double prefill_seconds(std::int32_t tokens, std::int32_t kv_before) = 0;
   [[nodiscard]] virtual double peak_flops() const = 0;        // FLOP/s of the replica, for MFU
   [[nodiscard]] virtual double peak_bytes_per_s() const = 0;  // HBM bytes/s of the replica, for MBU
+  // For an error about implausibly long steps: the figure to check first, and its file.
+  [[nodiscard]] virtual std::string likely_cause() const { return "check the rates of the hardware"; }
 };
 
 }  // namespace kvlab

@@ -1,5 +1,9 @@
 #include "sim/cost/hardware_spec.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
 #include <filesystem>
 
 #include "base/params.h"
@@ -11,9 +15,63 @@ namespace {
 
 // Defaults of ours, not of a datasheet; docs/cost-model.md says where they come from.
 constexpr double kFlopsFrac = 0.7, kBandwidthFrac = 0.8, kLaunchNs = 2000, kLinkLatencyNs = 5000;
-constexpr double kMaxRate = 1e18;
+constexpr std::int64_t kCpuMemoryPerByte = 2, kDiskBytes = 1'000'000'000'000;
+constexpr double kMinRate = 1e9, kMaxRate = 1e18;
+
+// A rate that the card may lack. 0 or absent: it does.
+double optional_rate(Params& p, const char* key, const char* meaning, const char* instead = "fp16") {
+  const double rate = p.optional<double>(key, 0, 0, kMaxRate, fmt::format("{}; 0: none, {} is used", meaning, instead));
+  if (rate > 0 && rate < kMinRate)
+    p.fail_at(key, fmt::format("'{}' = {:g} is below {:g}: rates are per second, for example 3.62e14 for 362 T per second; 0: none", key,
+                               rate, kMinRate));
+  return rate;
+}
+
+// A figure over another of the card, and between which ratios cards are.
+struct Ratio {
+  const char* key;
+  double value;
+  const char* other_key;
+  double other;
+  double least, most;
+};
 
 }  // namespace
+
+std::vector<std::string> hardware_remarks(const HardwareSpec& h) {
+  // Among shipped cards: other types 1 to 4 times fp16, 150 to 430 FLOPs per byte, memory 20 to 80 times PCIe. CPUs have 1 to 50 FLOPs per
+  // byte.
+  const Ratio ratios[] = {
+      {"bf16_flops", h.bf16_flops, "fp16_flops", h.fp16_flops, 1.0 / 30, 30},
+      {"fp8_flops", h.fp8_flops, "fp16_flops", h.fp16_flops, 1.0 / 30, 30},
+      {"fp4_flops", h.fp4_flops, "fp16_flops", h.fp16_flops, 1.0 / 30, 30},
+      {"int8_ops_per_s", h.int8_ops, "fp16_flops", h.fp16_flops, 1.0 / 30, 30},
+      {"fp16_flops", h.fp16_flops, "memory_bandwidth_bytes_per_s", h.memory_bytes_per_s, 0.1, 3000},
+      {"pcie_bytes_per_s", h.pcie_bytes_per_s, "memory_bandwidth_bytes_per_s", h.memory_bytes_per_s, 1.0 / 2000, 2},
+      {"nvlink_bytes_per_s", h.link_bytes_per_s, "memory_bandwidth_bytes_per_s", h.memory_bytes_per_s, 1.0 / 2000, 2},
+  };
+  std::vector<std::string> remarks;
+  for (const Ratio& r : ratios) {
+    const double ratio = r.value / r.other;
+    if (r.value == 0 || (ratio >= r.least && ratio <= r.most)) continue;
+    remarks.push_back(
+        ratio < 1 ? fmt::format("{} = {:.4g} is {:.3g} times less than {} = {:.4g}", r.key, r.value, 1 / ratio, r.other_key, r.other)
+                  : fmt::format("{} = {:.4g} is {:.3g} times {} = {:.4g}", r.key, r.value, ratio, r.other_key, r.other));
+  }
+  constexpr double kLongLaunchNs = 1e6, kLongHopNs = 1e7;
+  if (h.launch_ns > kLongLaunchNs)
+    remarks.push_back(fmt::format("launch_ns = {:.4g} is {:.3g} ms for each kernel", h.launch_ns, h.launch_ns * 1e-6));
+  if (h.link_latency_ns > kLongHopNs)
+    remarks.push_back(fmt::format("link_latency_ns = {:.4g} is {:.3g} ms for each hop", h.link_latency_ns, h.link_latency_ns * 1e-6));
+  return remarks;
+}
+
+std::string likely_cause_of(const HardwareSpec& h) {
+  const std::vector<std::string> remarks = hardware_remarks(h);
+  if (!remarks.empty()) return fmt::format("the likely cause is in {}: {}", h.file, remarks.front());
+  return fmt::format("check fp16_flops = {:.4g} and memory_bandwidth_bytes_per_s = {:.4g} in {}", h.fp16_flops, h.memory_bytes_per_s,
+                     h.file);
+}
 
 double HardwareSpec::peak_flops(Dtype dtype) const {
   switch (dtype) {
@@ -32,6 +90,12 @@ double HardwareSpec::peak_flops(Dtype dtype) const {
   }
 }
 
+bool HardwareSpec::is_large() const {
+  std::string lower = name;
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return memory_bytes >= std::int64_t{70} << 30 && lower.find("a100") == std::string::npos;
+}
+
 HardwareSpec load_hardware_spec(const std::string& name_or_path, const std::string& hardware_folder) {
   const std::string file = find_spec_file(name_or_path, hardware_folder, "hardware");
   Params p(load_config(file), std::make_shared<Choices>(), "hardware '" + file + "'");
@@ -40,13 +104,17 @@ HardwareSpec load_hardware_spec(const std::string& name_or_path, const std::stri
   h.name = p.text("name", std::filesystem::path(file).stem().string(), "the card");
   h.source = p.text("source", "datasheet the figures come from");
   h.memory_bytes = p.required<std::int64_t>("memory_bytes", 1 << 20, std::int64_t{1} << 50, "memory that a program can allocate");
-  h.memory_bytes_per_s = p.required<double>("memory_bandwidth_bytes_per_s", 1e9, kMaxRate, "peak memory bandwidth");
+  constexpr std::int64_t kMaxBytes = std::int64_t{1} << 50;
+  h.cpu_memory_bytes = p.optional<std::int64_t>("cpu_memory_bytes", kCpuMemoryPerByte * h.memory_bytes, 1 << 20, kMaxBytes,
+                                                "a GPU's share of CPU memory, for KV that policies keep there");
+  h.disk_bytes = p.optional<std::int64_t>("disk_bytes", kDiskBytes, 1 << 20, kMaxBytes, "a GPU's share of the disks, for KV kept there");
+  h.memory_bytes_per_s = p.required<double>("memory_bandwidth_bytes_per_s", kMinRate, kMaxRate, "peak memory bandwidth");
   h.l2_bytes = p.optional<std::int64_t>("l2_bytes", 0, 0, std::int64_t{1} << 40, "size of the L2 cache");
-  h.fp16_flops = p.required<double>("fp16_flops", 1e9, kMaxRate, "dense fp16 tensor FLOP/s with fp32 sums");
-  h.bf16_flops = p.optional<double>("bf16_flops", 0, 0, kMaxRate, "dense bf16 tensor FLOP/s; 0: none, fp16 is used");
-  h.fp8_flops = p.optional<double>("fp8_flops", 0, 0, kMaxRate, "dense fp8 tensor FLOP/s; 0: none, fp16 is used");
-  h.fp4_flops = p.optional<double>("fp4_flops", 0, 0, kMaxRate, "dense fp4 tensor FLOP/s; 0: none, bf16 is used");
-  h.int8_ops = p.optional<double>("int8_ops_per_s", 0, 0, kMaxRate, "dense int8 tensor operations/s; 0: none, fp16 is used");
+  h.fp16_flops = p.required<double>("fp16_flops", kMinRate, kMaxRate, "dense fp16 tensor FLOP/s with fp32 sums");
+  h.bf16_flops = optional_rate(p, "bf16_flops", "dense bf16 tensor FLOP/s");
+  h.fp8_flops = optional_rate(p, "fp8_flops", "dense fp8 tensor FLOP/s");
+  h.fp4_flops = optional_rate(p, "fp4_flops", "dense fp4 tensor FLOP/s", "bf16");
+  h.int8_ops = optional_rate(p, "int8_ops_per_s", "dense int8 tensor operations/s");
   h.pcie_bytes_per_s = p.required<double>("pcie_bytes_per_s", 1e8, kMaxRate, "PCIe bandwidth, one direction");
   h.link_bytes_per_s =
       p.optional<double>("nvlink_bytes_per_s", h.pcie_bytes_per_s, 1e8, kMaxRate, "NVLink bandwidth, one direction; PCIe where absent");

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "sim/cost/model_spec.h"
 
@@ -13,6 +14,7 @@ inline constexpr double kPsPerSecond = 1e12;
 struct HardwareSpec {
   std::string name, file, source;  // source: the datasheet the figures come from
   std::int64_t memory_bytes = 0;
+  std::int64_t cpu_memory_bytes = 0, disk_bytes = 0;  // a GPU's share of its machine's
   double memory_bytes_per_s = 0;
   std::int64_t l2_bytes = 0;
   double fp16_flops = 0, bf16_flops = 0, fp8_flops = 0, fp4_flops = 0,
@@ -23,9 +25,17 @@ struct HardwareSpec {
   double launch_ns = 0;                       // of one kernel
   double flops_frac = 0, bandwidth_frac = 0;  // of peak that kernels reach
 
+  // As vLLM tells GPUs apart when it chooses defaults: 70 GiB or more, and no A100.
+  [[nodiscard]] bool is_large() const;
   // Peak rate of the tensor cores for activations of `dtype`; where they lack it, the rate of the type it is computed in.
   [[nodiscard]] double peak_flops(Dtype dtype) const;
 };
+
+// Figures that do not fit the card's others, each as one clause that names the key: a unit may be wrong. Empty for real cards.
+std::vector<std::string> hardware_remarks(const HardwareSpec& h);
+
+// For an error about implausibly long steps: the first remark, or the figures that decide.
+std::string likely_cause_of(const HardwareSpec& h);
 
 // `name_or_path`: a file, or a name in `hardware_folder`. InputError with file:line:column, also for unknown keys.
 HardwareSpec load_hardware_spec(const std::string& name_or_path, const std::string& hardware_folder);

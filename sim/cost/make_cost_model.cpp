@@ -21,10 +21,11 @@ namespace kvlab {
 namespace {
 
 constexpr std::int64_t kMiB = 1 << 20;
-// CUDA context, cuBLAS and attention workspaces, captured graphs: an estimate of ours for one process on one GPU.
-constexpr std::int64_t kContextBytes = 1024 * kMiB;
-// Tensors of hidden width alive at once inside a layer: residual, normalised input, attention output, its projection.
-constexpr std::int64_t kLiveHidden = 4;
+// What logs of vLLM leave beside weights, activations and KV (docs/cost-model.md): CUDA's and the libraries' own, and a captured graph's
+// share of one layer.
+constexpr std::int64_t kContextBytes = 350 * kMiB, kGraphLayerBytes = 365 << 10;
+// Tensors of hidden width alive at once beside those of the MLP: residual, normalised input, the layer's output.
+constexpr std::int64_t kLiveHidden = 3;
 
 Parallel read_parallel(Params& experiment, const ModelSpec& m) {
   Params p = experiment.optional_child("parallel", "parallel");
@@ -218,13 +219,17 @@ std::unique_ptr<CostModel> make_cost_model(const CostSetup& setup) {
   return std::make_unique<StepCostModel>(setup.prices, setup.model, setup.hardware, setup.parallel);
 }
 
-std::int64_t default_reserve_bytes(const CostSetup& setup, std::int64_t max_batched_tokens, std::int64_t max_rows) {
+std::int64_t default_reserve_bytes(const CostSetup& setup, const LargestStep& step) {
   const ModelSpec& m = setup.model;
   const std::int64_t mlp = std::max(m.experts_per_token * m.moe_intermediate + m.shared_intermediate, m.intermediate);
   const std::int64_t widths = kLiveHidden * m.hidden + (m.gated_mlp ? 3 : 2) * mlp / setup.parallel.tp;
-  const std::int64_t tokens = (max_batched_tokens + setup.parallel.data_ranks() - 1) / setup.parallel.data_ranks();
+  const std::int64_t tokens = (step.tokens + setup.parallel.data_ranks() - 1) / setup.parallel.data_ranks();
   constexpr std::int64_t kFp32 = 4;
-  return tokens * widths * m.activation_bytes() + max_rows * m.vocabulary * (m.activation_bytes() + kFp32) + kContextBytes;
+  const std::int64_t activations = tokens * widths * m.activation_bytes();
+  const std::int64_t logits = std::min(step.rows, step.tokens) * m.vocabulary * (m.activation_bytes() + kFp32);
+  const std::int64_t rope = m.learned_positions ? 0 : std::max<std::int64_t>(0, m.max_tokens) * m.head_dim * m.activation_bytes();
+  const std::int64_t layers = (m.layers + setup.parallel.pp - 1) / setup.parallel.pp;
+  return std::max(activations, logits) + rope + step.graphs * layers * kGraphLayerBytes + kContextBytes;
 }
 
 std::int64_t derive_num_blocks(const CostSetup& setup, double memory_frac, std::int64_t reserve_bytes, std::int64_t block_tokens) {
@@ -240,7 +245,8 @@ std::int64_t derive_num_blocks(const CostSetup& setup, double memory_frac, std::
     constexpr double kGiB = 1024.0 * 1024 * 1024;
     throw InputError(fmt::format(
         "{} does not fit on {} x {}: of {:.1f} GiB usable per GPU, weights take {:.1f} and the reserve {:.1f}, which leaves no KV block; "
-        "raise parallel.tp or the memory fraction, or choose a larger GPU",
+        "raise parallel.tp or the memory fraction, lower the scheduler's tokens per step (of vllm_v0: max_model_len), or choose a larger "
+        "GPU",
         m.name, p.gpus(), setup.hardware.name, static_cast<double>(usable) / kGiB, static_cast<double>(weights) / kGiB,
         static_cast<double>(reserve_bytes) / kGiB));
   }

@@ -36,9 +36,14 @@ CostSetup read_cost_setup(Params& experiment);
 // Cheap: tables are shared, caches are the object's own. One object per replica thread.
 std::unique_ptr<CostModel> make_cost_model(const CostSetup& setup);
 
-// Memory beside weights and KV on each GPU: activations of the largest step, fp32 logits of its rows, and a fixed share for
-// the CUDA context, library workspaces and graphs (docs/cost-model.md states the formula).
-std::int64_t default_reserve_bytes(const CostSetup& setup, std::int64_t max_batched_tokens, std::int64_t max_rows);
+// The largest step of a scheduler, and the number of CUDA graphs that its engine captures.
+struct LargestStep {
+  std::int64_t tokens = 0, rows = 0, graphs = 0;
+};
+
+// Memory beside weights and KV on each GPU: activations of the largest step or the logits of its rows, the rotary table, graphs, and a
+// fixed share for the CUDA context and libraries (docs/cost-model.md states the formula).
+std::int64_t default_reserve_bytes(const CostSetup& setup, const LargestStep& step);
 
 // KV blocks of one replica: floor((memory_frac * memory - weights - reserve) / bytes of a block on one GPU), per data
 // parallel rank. InputError when not one block fits.

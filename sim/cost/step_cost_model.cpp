@@ -6,6 +6,8 @@
 #include <limits>
 #include <utility>
 
+#include "sim/cost/checked_time.h"
+
 namespace kvlab {
 
 namespace {
@@ -14,20 +16,17 @@ constexpr std::int64_t kKeptTokens = 1 << 16;  // token counts above are priced 
 constexpr std::int64_t kKeptRows = 1 << 14;
 constexpr std::int64_t kNoEnd = std::int64_t{1} << 60;
 constexpr std::int64_t kLongestSpan = 1 << 24;  // where skew buckets are searched; longer than any sequence
+constexpr const char* kLongStep = "one step takes longer than that";
 
-void charge(StepCost& cost, CostPart part, const std::array<Picoseconds, kFootings>& price, std::int64_t times = 1) {
-  for (std::size_t f = 0; f < kFootings; ++f) {
-    const Picoseconds ps = price[f] * times;
-    cost.footing[f] += ps;
-    cost.part[static_cast<std::size_t>(part)] += ps;
-    cost.total += ps;
-  }
-}
-
+// The total is checked; no other sum is larger.
 void charge(StepCost& cost, CostPart part, Picoseconds ps, Footing footing) {
+  cost.total = add_time(cost.total, ps, kLongStep);
   cost.footing[static_cast<std::size_t>(footing)] += ps;
   cost.part[static_cast<std::size_t>(part)] += ps;
-  cost.total += ps;
+}
+
+void charge(StepCost& cost, CostPart part, const std::array<Picoseconds, kFootings>& price, std::int64_t times = 1) {
+  for (std::size_t f = 0; f < kFootings; ++f) charge(cost, part, multiply_time(price[f], times, kLongStep), static_cast<Footing>(f));
 }
 
 void add(StepCost& cost, const Work& work, std::int64_t times = 1) {
@@ -65,11 +64,27 @@ StepCostModel::StepCostModel(std::shared_ptr<const StepPrices> prices, ModelSpec
       parallel_(parallel),
       work_(model_, Parallel{}),
       peak_flops_(hardware.peak_flops(compute_dtype(model_)) * parallel.gpus()),
-      peak_bytes_per_s_(hardware.memory_bytes_per_s * parallel.gpus()) {}
+      peak_bytes_per_s_(hardware.memory_bytes_per_s * parallel.gpus()),
+      flops_per_token_(3.0 * static_cast<double>(total_parameters(model_))),
+      flops_per_pair_(6.0 * static_cast<double>(model_.layers * model_.q_heads * model_.head_dim)),
+      likely_cause_(likely_cause_of(hardware)) {}
+
+// FLOPs and bytes are 64-bit integers too. A bound in floating point, with a margin, finds a step that has too many.
+void StepCostModel::check_work(const StepShape& shape) const {
+  constexpr double kLimit = 9e18;
+  double flops = flops_per_pair_ * static_cast<double>(shape.decode_kv_tokens);
+  double tokens = static_cast<double>(shape.decodes) + shape.idle_rows;
+  for (const PrefillPiece& piece : shape.prefills) {
+    tokens += piece.new_tokens;
+    flops += flops_per_pair_ * piece.new_tokens * (static_cast<double>(piece.kv_before) + piece.new_tokens);
+  }
+  if (!(flops + flops_per_token_ * tokens < kLimit)) [[unlikely]]
+    throw ClockOverflow("one step computes more than 9e18 FLOPs; limit its tokens, for example by the scheduler's budget_tokens");
+}
 
 StepCostModel::Rounded StepCostModel::round(const Price& price) {
   Rounded rounded{};
-  for (std::size_t f = 0; f < kFootings; ++f) rounded[f] = std::llround(price.ps[f]);
+  for (std::size_t f = 0; f < kFootings; ++f) rounded[f] = round_time(price.ps[f], kLongStep);
   return rounded;
 }
 
@@ -134,7 +149,7 @@ std::vector<StepCostModel::Cell> StepCostModel::make_cells(std::int64_t rows) co
     const auto begin = static_cast<std::int64_t>(std::ceil(knot.kv_tokens));
     const double base = knot.ps + knot.ps_per_token * (static_cast<double>(begin) - knot.kv_tokens);
     if (!cells.empty() && cells.back().begin == begin) cells.pop_back();
-    cells.push_back({begin, kNoEnd, std::llround(base), std::llround(knot.ps_per_token), knot.footing});
+    cells.push_back({begin, kNoEnd, round_time(base, kLongStep), round_time(knot.ps_per_token, kLongStep), knot.footing});
   }
   assert(!cells.empty() && cells.front().begin == 0);
   for (std::size_t i = 0; i + 1 < cells.size(); ++i) cells[i].end = cells[i + 1].begin;
@@ -158,7 +173,10 @@ StepCostModel::Cell StepCostModel::cell_at(std::int64_t rows, std::int64_t kv_to
 StepCostModel::Decode StepCostModel::decode_at(const DecodeBatch& batch) {
   const std::int64_t rows = batch.rows, kv_tokens = batch.kv_tokens, kv_max = batch.kv_max;
   const Cell mean = cell_at(rows, kv_tokens);
-  Decode d{mean.base + mean.slope * (kv_tokens - mean.begin), mean.slope, 0, mean.end, kNoEnd, -1, mean.footing};
+  const auto along = [](Picoseconds base, Picoseconds slope, std::int64_t n) {
+    return add_time(base, multiply_time(slope, n, kLongStep), kLongStep);
+  };
+  Decode d{along(mean.base, mean.slope, kv_tokens - mean.begin), mean.slope, 0, mean.end, kNoEnd, -1, mean.footing};
   const SkewRule* skew = prices_->skew();
   if (skew == nullptr || rows < 2) return d;
   // t_mean + alpha * (t_max - t_mean); every coefficient depends on the two cells and the bucket only.
@@ -168,10 +186,10 @@ StepCostModel::Decode StepCostModel::decode_at(const DecodeBatch& batch) {
   const std::int64_t max_begin = (max.begin + rows - 1) / rows;
   const auto blend = [&](double a, double b) { return std::llround((1 - alpha) * a + alpha * b); };
   const Picoseconds base =
-      blend(static_cast<double>(mean.base), static_cast<double>(max.base + max.slope * (max_begin * rows - max.begin)));
+      blend(static_cast<double>(mean.base), static_cast<double>(along(max.base, max.slope, max_begin * rows - max.begin)));
   d.per_token = blend(static_cast<double>(mean.slope), 0);
-  d.per_max_token = blend(0, static_cast<double>(max.slope * rows));
-  d.time = base + d.per_token * (kv_tokens - mean.begin) + d.per_max_token * (kv_max - max_begin);
+  d.per_max_token = blend(0, static_cast<double>(multiply_time(max.slope, rows, kLongStep)));
+  d.time = along(along(base, d.per_token, kv_tokens - mean.begin), d.per_max_token, kv_max - max_begin);
   d.max_end = max.end == kNoEnd ? kNoEnd : (max.end + rows - 1) / rows;
   d.footing = std::max(mean.footing, max.footing);
   return d;
@@ -213,6 +231,7 @@ StepCost StepCostModel::step(const StepShape& shape, Decode& decode) {
   const bool is_whole = shape.layers == 0;
   const std::int64_t layers = is_whole ? model_.layers : shape.layers;
   StepCost cost;
+  check_work(shape);
   add_work(shape, layers, cost);
   const TokenEntry& entry = tokens_at(tokens_of(shape) + shape.padding_rows);
   charge(cost, CostPart::kLinear, entry.layer, layers);
@@ -260,7 +279,8 @@ DecodeSpan StepCostModel::decode_span(const StepShape& shape) {
   }
   const std::int64_t growing = shape.decodes - shape.decode_full;
   if (growing == 0) return span;
-  charge(span.slope, CostPart::kAttention, d.per_token * growing + d.per_max_token, d.footing);
+  const Picoseconds slope = add_time(multiply_time(d.per_token, growing, kLongStep), d.per_max_token, kLongStep);
+  charge(span.slope, CostPart::kAttention, slope, d.footing);
   const Work none = work_.decode(shape.decodes, 0), one = work_.decode(shape.decodes, 1);
   add(span.slope, {one.flops - none.flops, one.bytes - none.bytes}, model_.layers * growing);
   span.valid_steps = steps_below(shape.decode_kv_tokens, growing, d.tokens_end);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "sim/cost/hardware_spec.h"
@@ -27,6 +28,7 @@ class StepCostModel final : public CostModel {
   double prefill_seconds(std::int32_t tokens, std::int32_t kv_before) override;
   [[nodiscard]] double peak_flops() const override { return peak_flops_; }
   [[nodiscard]] double peak_bytes_per_s() const override { return peak_bytes_per_s_; }
+  [[nodiscard]] std::string likely_cause() const override { return likely_cause_; }
 
  private:
   using Rounded = std::array<Picoseconds, kFootings>;
@@ -65,6 +67,7 @@ class StepCostModel final : public CostModel {
   StepCost step(const StepShape& shape, Decode& decode);
   Decode add_attention(const StepShape& shape, std::int64_t layers, StepCost& cost);
   void add_work(const StepShape& shape, std::int64_t layers, StepCost& cost);
+  void check_work(const StepShape& shape) const;
   [[nodiscard]] std::int64_t steps_in_bucket(const StepShape& shape, int bucket, std::int64_t limit) const;
   static DecodeBatch batch_of(const StepShape& shape) {
     return {shape.decodes, shape.decode_kv_tokens, shape.decode_kv_max, shape.decode_kv_min, shape.decode_kv_squares};
@@ -75,6 +78,8 @@ class StepCostModel final : public CostModel {
   Parallel parallel_;
   AttentionWork work_;  // of the whole replica
   double peak_flops_, peak_bytes_per_s_;
+  double flops_per_token_, flops_per_pair_;  // upper bounds over all layers; a pair: a token and one that it attends to
+  std::string likely_cause_;
   std::vector<TokenEntry> tokens_;
   std::vector<HeadEntry> head_;
   std::vector<std::vector<Cell>> cells_;

@@ -11,7 +11,7 @@
 namespace kvlab {
 namespace {
 
-class Fidelity : public AppTest {
+class FidelityTest : public AppTest {
  protected:
   // diff_frac by "metric statistic"; empty where the data is not there.
   std::map<std::string, double> differences(const std::string& card, const std::string& log) {
@@ -35,14 +35,14 @@ void expect_within(const std::map<std::string, double>& found, const std::string
   }
 }
 
-TEST_F(Fidelity, Rtx4090) {
+TEST_F(FidelityTest, Rtx4090) {
   if (short_run()) GTEST_SKIP() << "a whole log takes too long with KVLAB_SHORT set";
   const auto found = differences("rtx4090", "RTX4090-llama-3.1-8b/requests.jsonl");
   if (found.empty()) GTEST_SKIP() << "the engine's log is not there; set KVLAB_DATA";
   for (const char* metric : {"ttft", "tpot", "e2e"}) expect_within(found, metric, 0.015);
 }
 
-TEST_F(Fidelity, RtxPro6000) {
+TEST_F(FidelityTest, RtxPro6000) {
   if (short_run()) GTEST_SKIP() << "a whole log takes too long with KVLAB_SHORT set";
   const auto found = differences("rtxpro6000", "RTXPRO6000-llama-3.1-8b/requests.jsonl");
   if (found.empty()) GTEST_SKIP() << "the engine's log is not there; set KVLAB_DATA";

@@ -46,7 +46,8 @@ class GradedRun : public AppTest {
 TEST_F(GradedRun, ARecipeThatTheModelCannotRunIsToldOfBeforeTheRunStarts) {
   const Called called = call({"run", "graded.yaml", "--out", "out"});
   EXPECT_EQ(called.status, 2);
-  EXPECT_NE(called.err.find("(kv_policy=snapkv 4 seed=1) failed: graded.yaml:5:29: recipe 'snapkv' cannot run: "), std::string::npos) << called.err;
+  EXPECT_NE(called.err.find("(kv_policy=snapkv 4 seed=1) failed: graded.yaml:5:29: recipe 'snapkv' cannot run: "), std::string::npos)
+      << called.err;
   EXPECT_NE(called.out.find("2 samples, 2 policies: about"), std::string::npos) << called.out;
   const CsvTable answers = read_csv("out/answers.csv");
   ASSERT_EQ(answers.rows.size(), 4U);

@@ -167,6 +167,7 @@ class KvpressPrompt : public testing::TestWithParam<std::int32_t> {};
 
 TEST_P(KvpressPrompt, KeepsTheSameTokens) {
   if (GetParam() > 400 && short_run()) GTEST_SKIP() << "longer prompts take too long with KVLAB_SHORT set";
+  if (GetParam() > 1000 && !full_run()) GTEST_SKIP() << "prompts above 1,000 tokens take half a minute: KVLAB_FULL=1 compares them too";
   const PeerResults prompt(GetParam());
   AttentionTrace trace = record_prompt(prompt);
   for (const PressCase& c : press_cases()) {

@@ -107,7 +107,6 @@ class FigureTest(unittest.TestCase):
             width = style.PAGE_IN if name in of_a_page else style.COLUMN_IN
             self.assert_nothing_overlaps(name)
             self.assertAlmostEqual(figure.get_figwidth(), width, msg=name)
-            figure.canvas.draw()
             box = figure.get_tightbbox(figure.canvas.get_renderer())
             self.assertGreater(box.x0, -0.03, f"{name} is cut on the left")
             self.assertLess(box.x1, width + 0.03, f"{name} is cut on the right")

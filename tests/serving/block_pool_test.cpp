@@ -24,6 +24,21 @@ std::vector<BlockId> hold(BlockPool& pool, const std::vector<std::uint64_t>& key
   return blocks;
 }
 
+// 2^30 blocks would take 115 GiB at once.
+TEST(BlockPool, MemoryIsTakenOnUse) {
+  for (const std::string& name : BlockCacheRegistry::names()) {
+    BlockPool pool(std::uint32_t{1} << 30, 8, cache(name));
+    EXPECT_EQ(pool.free_blocks(), std::int64_t{1} << 30) << name;
+    EXPECT_EQ(pool.takes_before_loss(), name == "lru" ? 0 : std::int64_t{1} << 30) << name;
+    const auto held = hold(pool, {1, 2, 3});
+    EXPECT_EQ(held, (std::vector<BlockId>{BlockId{0}, BlockId{1}, BlockId{2}})) << name;
+    EXPECT_EQ(pool.find(3), held[2]) << name;
+    pool.release_reversed(held);
+    EXPECT_EQ(pool.free_blocks(), std::int64_t{1} << 30) << name;
+    EXPECT_EQ(pool.take(), BlockId{3}) << name;
+  }
+}
+
 TEST(BlockPool, FreedBlocksGoDeepestFirstToTheBackAndKeepTheirHash) {
   BlockPool pool = pool_of(4);
   const auto a = hold(pool, {1, 2});

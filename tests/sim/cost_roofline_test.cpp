@@ -204,13 +204,16 @@ TEST(CostSetup, Errors) {
 
 TEST(NumBlocks, FollowsTheFormula) {
   const CostSetup setup = setup_of("model: llama-3.1-8b\nhardware: h100\n");
-  const std::int64_t left = static_cast<std::int64_t>(0.9 * 81'559.0 * 1'048'576) - 16'060'522'496 - 2'000'000'000;
+  const auto usable = static_cast<std::int64_t>(0.9 * (81'559.0 - 512) * 1'048'576);
+  const std::int64_t left = usable - 16'060'522'496 - 2'000'000'000;
   EXPECT_EQ(derive_num_blocks(setup, 0.9, 2'000'000'000, 16), left / (16 * 131'072));
   const CostSetup two = setup_of("model: llama-3.1-8b\nhardware: h100\nparallel: {tp: 2}\n");
-  const std::int64_t left_two = static_cast<std::int64_t>(0.9 * 81'559.0 * 1'048'576) - weight_bytes(two.model, 2) - 2'000'000'000;
+  const std::int64_t left_two = usable - weight_bytes(two.model, 2) - 2'000'000'000;
   EXPECT_EQ(derive_num_blocks(two, 0.9, 2'000'000'000, 16), left_two / (16 * 65'536));
-  // 2048 tokens * (4 * 4096 + 3 * 14336) * 2 bytes, 256 rows of 128,256 logits in bf16 and fp32, 1 GiB.
-  EXPECT_EQ(default_reserve_bytes(setup, 2048, 256), 2048LL * 59'392 * 2 + 256LL * 128'256 * 6 + (1LL << 30));
+  // 2048 tokens * (3 * 4096 + 3 * 14336) * 2 bytes, or rows of 128,256 logits in bf16 and fp32 where these are more.
+  const std::int64_t fixed = 131'072LL * 128 * 2 + (350LL << 20);  // rotary table, context
+  EXPECT_EQ(default_reserve_bytes(setup, {2048, 256, 0}), 2048LL * 55'296 * 2 + fixed);
+  EXPECT_EQ(default_reserve_bytes(setup, {2048, 512, 51}), 512LL * 128'256 * 6 + 51LL * 32 * (365 << 10) + fixed);
 }
 
 TEST(NumBlocks, ModelTooLargeIsAnError) {

@@ -182,6 +182,7 @@ TEST(HardwareSpec, ShippedCardsAreComplete) {
     EXPECT_THAT(h.source, testing::HasSubstr("NVIDIA")) << name;
     EXPECT_GT(h.peak_flops(Dtype::kBf16), 6e13) << name;
     EXPECT_GE(h.memory_bytes_per_s, 3.2e11) << name;
+    EXPECT_TRUE(hardware_remarks(h).empty()) << name << ": " << hardware_remarks(h).front();
   }
   const HardwareSpec h100 = load_hardware_spec("h100", kCards);
   EXPECT_DOUBLE_EQ(h100.memory_bytes_per_s, 3.35e12);
