@@ -147,6 +147,12 @@ std::string answer_row(const std::string& run_id, const Recipe& recipe, const Ev
                      found ? (*found ? "1" : "0") : "");
 }
 
+std::string remark_on_prompts(const KvPolicy& policy, std::span<const EvalSample> samples, const GradeOptions& options) {
+  const auto over =
+      std::count_if(samples.begin(), samples.end(), [&](const EvalSample& s) { return policy.exceeds_budget(prompt_tokens(s, options)); });
+  return remark_on_budget(static_cast<std::uint64_t>(over), samples.size(), "samples");
+}
+
 std::vector<Fields> accuracy_rows(const Recipe& recipe, std::span<const EvalSample> samples, std::span<const SampleGrades* const> grades,
                                   const GradeOptions& options) {
   std::vector<Cell> cells;

@@ -6,6 +6,7 @@
 #include "app/summary_row.h"
 #include "base/params.h"
 #include "engine/grade/grader.h"
+#include "policies/kv/policy.h"
 #include "sim/replay/replay.h"
 
 namespace kvlab {
@@ -37,6 +38,9 @@ AccuracySetup read_accuracy(Params& p, std::uint64_t seed);
 std::string answers_header();
 std::string answer_row(const std::string& run_id, const Recipe& recipe, const EvalSample& sample, const GradeOptions& options,
                        const SampleGrades& grades, std::size_t answer);
+
+// A remark on samples that keep more than the policy's budget; "": none do.
+std::string remark_on_prompts(const KvPolicy& policy, std::span<const EvalSample> samples, const GradeOptions& options);
 
 // Rows of summary.csv, one per task and length in order of first appearance (docs/accuracy.md).
 std::vector<Fields> accuracy_rows(const Recipe& recipe, std::span<const EvalSample> samples, std::span<const SampleGrades* const> grades,

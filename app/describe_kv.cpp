@@ -66,10 +66,12 @@ void add_costs(const Recipe& recipe, Item& item) {
     item.facts.emplace_back("adds to an 8,192-token prompt", cost_of(summed(prompt.calls)));
     item.facts.emplace_back("adds to a decode step", cost_of(summed(decode.calls)));
     const double full = 2.0 * kPromptTokens * kShape.num_layers * kShape.kv_heads * kShape.head_dim * kShape.kv_bytes;
+    const char* const bound =
+        recipe.make_allocator()->depends_on_data() ? "at most " : "";  // counts that only data tells are at their most
     item.facts.emplace_back(
-        "holds then", fmt::format("{:.1f} % of the KV bytes on the GPU, {:.1f} % in host memory",
+        "holds then", fmt::format("{}{:.1f} % of the KV bytes on the GPU, {:.1f} % in host memory", bound,
                                   100 * static_cast<double>(prompt.after.gpu) / full, 100 * static_cast<double>(prompt.after.host) / full));
-    item.facts.emplace_back("attends in decode", fmt::format("{:.0f} tokens per layer and KV head", decode.attended_tokens));
+    item.facts.emplace_back("attends in decode", fmt::format("{}{:.0f} tokens per layer and KV head", bound, decode.attended_tokens));
   } catch (const InputError& e) {
     item.facts.emplace_back("costs", e.what());
   }
@@ -78,7 +80,7 @@ void add_costs(const Recipe& recipe, Item& item) {
 std::string budget_text(const Recipe& r) {
   if (!r.has_budget) return "none of its own";
   return r.budget.tokens > 0 ? fmt::format("{} tokens per layer and KV head", r.budget.tokens)
-                             : fmt::format("{} of the prompt", r.budget.frac);
+                             : fmt::format("{} of the prompt, {} of {} tokens", r.budget.frac, r.budget.of(kPromptTokens), kPromptTokens);
 }
 
 Item recipe_item(const std::string& name) {

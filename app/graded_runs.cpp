@@ -270,6 +270,8 @@ void GradedRuns::write(Set& set, Graded& r) {
   manifest["model"] = set.model->config().name;
   manifest["backend"] = set.model->backend();
   manifest["recipe"] = r.recipe.name;
+  const auto cache = set.model->make_cache(r.recipe, {});
+  if (const std::string note = remark_on_prompts(cache->policy(), set.samples, set.setup.options); !note.empty()) manifest["note"] = note;
   manifest["wall_s"] = r.wall_s;
   files.commit(std::move(manifest));
   r.answers.remove_file();

@@ -116,9 +116,11 @@ ReplayFindings run_replay(Params& p, const Recipe& recipe, const std::string& ru
   findings.heads_csv = fmt::format("run,sample,layer,kv_head,{}\n", kFidelityColumns);
   findings.steps_csv = fmt::format("run,sample,step,{}\n", kFidelityColumns);
   Means means;
+  std::uint64_t over_budget = 0;
   for (const auto& sample : all) {
     const ReplayResult r = replay_or_fail(p, *sample, recipe, options);
     means.add(r);
+    over_budget += r.exceeds_budget ? 1 : 0;
     const std::string name = csv_field(sample->name);
     for (std::size_t i = 0; i < r.by_head.size(); ++i) {
       const auto heads = static_cast<std::size_t>(sample->trace.kv_heads);
@@ -128,6 +130,7 @@ ReplayFindings run_replay(Params& p, const Recipe& recipe, const std::string& ru
       findings.steps_csv += fmt::format("{},{},{},{}\n", run_id, name, i, fidelity_text(r.by_step[i]));
   }
   findings.fields = fields_of(recipe, means, static_cast<double>(all.size()));
+  findings.note = remark_on_budget(over_budget, all.size(), "samples");
   return findings;
 }
 

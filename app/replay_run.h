@@ -14,6 +14,7 @@ struct ReplayFindings {
   Fields fields;          // of summary.csv, averages over samples
   std::string heads_csv;  // per sample, layer and KV head
   std::string steps_csv;  // per sample and decode step
+  std::string note;       // on samples that keep more than the budget
 };
 
 // What a serving run says of its KV policy's fidelity: recipe, budget_tokens, attention_mass, output_rel_err, topk_recall,

@@ -277,6 +277,7 @@ Findings find_out(Params& p, const Experiment& experiment, const RunSpec& run, R
   files.add_file("steps.csv", replay.steps_csv);
   Findings findings;
   findings.fields = std::move(replay.fields);
+  findings.note = std::move(replay.note);
   return findings;
 }
 

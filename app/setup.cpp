@@ -82,6 +82,16 @@ void refuse_pipe(const Params& p, const std::string& key) {
     p.fail_at(key, fmt::format("'{}' is a pipe, and a run reads it more than once: save it to a file", path));
 }
 
+// Shipped samples have the recipe that made them beside them: azure_like.csv, azure_like.yaml.
+std::string remark_on_sample(const Params& trace) {
+  const std::filesystem::path file = trace.resolve_file(trace.inline_text("file", ""));
+  if (!trace.has("file") || file.parent_path().filename() != "samples") return "";
+  const std::string name = file.filename().string();
+  const std::filesystem::path recipe = file.parent_path() / (name.substr(0, name.find('.')) + ".yaml");
+  if (!std::filesystem::exists(recipe)) return "";
+  return fmt::format("{} is a generated sample and no recording: traces/samples/README.md", name);
+}
+
 std::optional<SearchPlan> read_search(Params& p, bool has_slo) {
   Params s = p.optional_child("search", "search");
   if (!p.has("search")) return std::nullopt;
@@ -259,6 +269,7 @@ RunPlan read_run_plan(Params& p, std::uint64_t seed) {
   Params trace = p.child("trace", "trace");
   if (trace.flag("perfetto", false, "write trace.json for ui.perfetto.dev")) plan.wants_perfetto = true;
   refuse_pipe(trace, "file");
+  if (const std::string remark = remark_on_sample(trace); !remark.empty()) plan.remarks.push_back(remark);
   plan.open_trace = [trace, seed] {
     Params own = trace;
     return make_trace(own, seed);

@@ -4,6 +4,8 @@
 
 #include <array>
 
+#include "policies/kv/recipe.h"
+
 namespace kvlab {
 
 namespace {
@@ -99,6 +101,7 @@ std::string remarks_on(const ServingSummary& s) {
   std::string text = s.remark;
   const auto add = [&text](const std::string& one) { text += (text.empty() || one.empty() ? "" : "; ") + one; };
   add(s.trace_remark);
+  add(remark_on_budget(s.over_budget, s.requests, "requests"));
   if (s.requests > 0 && s.latencies.counted == 0)
     add(fmt::format("all {} requests arrive during the warm-up, so none is counted; shorten 'warmup_ms'", s.requests));
   return text;

@@ -51,6 +51,7 @@ struct ServingSummary {
   Span duration{};             // from the first arrival to the last event
   Span counted_duration{};     // the same without what of it lies in the warm-up
   std::uint64_t preemptions = 0, swaps = 0, recompute_fallbacks = 0;
+  std::uint64_t over_budget = 0;  // requests of whose prompts the KV policy always keeps more than its budget
   std::int64_t recomputed_tokens = 0, lookup_tokens = 0, hit_tokens = 0;
   std::uint64_t steps = 0, block_operations = 0, evictions = 0;
   double batch_mean_requests = 0, batch_mean_tokens = 0;  // weighted by step time, by step

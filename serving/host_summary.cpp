@@ -49,6 +49,7 @@ void add_counters(const ReplicaState& state, ServingSummary& summary) {
   summary.preemptions += counters.preemptions;
   summary.swaps += counters.swaps;
   summary.recompute_fallbacks += counters.recompute_fallbacks;
+  summary.over_budget += counters.over_budget;
   summary.recomputed_tokens += counters.recomputed_tokens;
   summary.lookup_tokens += counters.lookup_tokens;
   summary.hit_tokens += counters.hit_tokens;

@@ -47,6 +47,7 @@ void ReplicaState::receive(const TraceRequest& from, std::uint64_t number, Time 
   const std::int64_t longest = std::int64_t{r.prompt_tokens} + r.output_limit;
   if (longest > limits_.max_model_len) return leave(id, Outcome::kRejected, "longer than max_model_len", arrival);
   if (needs_at_most(r) > num_blocks()) return leave(id, Outcome::kRejected, "larger than the KV cache", arrival);
+  if (!keeps_everything_ && footprint_->exceeds_budget(r.prompt_tokens)) ++counters_.over_budget;
   input_.push_back(id);
 }
 

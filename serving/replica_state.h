@@ -107,6 +107,7 @@ class ReplicaState final : public ReplicaView {
 
   struct Counters {
     std::uint64_t preemptions = 0, swaps = 0, recompute_fallbacks = 0;
+    std::uint64_t over_budget = 0;  // received prompts of which the KV policy always keeps more than its budget
     std::int64_t recomputed_tokens = 0, lookup_tokens = 0, hit_tokens = 0, prompt_tokens = 0, output_tokens = 0;
   };
   // Tokens of all requests; hits, preemptions and what follows from these only of requests that are counted.

@@ -112,7 +112,6 @@ void PolicyCache::begin_step(std::span<const StepPiece> pieces) {
       EngineSequence& s = *piece.sequence;
       const SeqStep seq{s.index, s.seen_tokens, piece.new_tokens, s.prompt_tokens, s.question_begin, s.draws};
       if (seq.decoding() != is_prompt) {
-        if (is_prompt) policy_.refuse_small_budget(seq);
         if (piece.unshares) group->unshared.push_back(group->seqs.size());
         group->seqs.push_back(seq);
         group->sequences.push_back(&s);

@@ -9,10 +9,8 @@
 namespace kvlab {
 
 void PolicyCache::start(EngineSequence& sequence) {
-  const std::int32_t prompt = sequence.prompt_tokens;
   if (policy_.needs().question && sequence.question_begin < 0)
     throw InputError(fmt::format("recipe '{}' needs to know where the question begins in the prompt", policy_.recipe().name));
-  policy_.refuse_small_budget({0, prompt, 1, prompt, -1});
   policy_.forget(sequence.index);
   const auto heads = place(shape_.kv_heads);
   sequence.seen_tokens = 0;

@@ -81,6 +81,8 @@ class Footprint {
   [[nodiscard]] virtual bool shares_prefixes() const { return true; }
   // A prompt's last tokens that are computed with it although their blocks are found, because the policy reads more of them than K and V.
   [[nodiscard]] virtual std::int32_t fresh_tokens() const { return 1; }
+  // True: the policy's budget is less than what always stays of a prompt of so many tokens, so that more than the budget is kept.
+  [[nodiscard]] virtual bool exceeds_budget(std::int32_t /*prompt_tokens*/) const { return false; }
   // True: what a sequence without names computed does not lie in its blocks, but as the policy stores it: preempted, it leaves nothing
   // behind that it could find again.
   [[nodiscard]] virtual bool unnamed_rest() const { return false; }

@@ -8,6 +8,7 @@
 #include "kernels/fill_scores/fill_scores.h"
 #include "kernels/gather_scores/gather_scores.h"
 #include "kernels/top_k/top_k.h"
+#include "policies/kv/selector/budget_share.h"
 
 namespace kvlab {
 
@@ -110,11 +111,15 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
   }
   if (scorer_) scorer_->set_budget(recipe.budget);
   if (recipe.trigger != "never") return;
-  if (recipe.budget.tokens == 0)
+  auto* const takes_share = dynamic_cast<TakesShare*>(selector_.get());
+  if (recipe.budget.tokens > 0)
+    selector_->set_budget(recipe.budget.tokens);
+  else if (takes_share != nullptr)
+    takes_share->set_share(recipe.budget);
+  else
     throw InputError(
         fmt::format("recipe '{}' cannot run: selector '{}' takes a budget in tokens (budget_tokens), not a share of the prompt",
                     recipe.name, recipe.selector));
-  selector_->set_budget(recipe.budget.tokens);
 }
 
 // Where counts depend on data, allocators compete for scores, and protected tokens win.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -36,15 +37,22 @@ class KvPolicy {
   // InputError where the recipe cannot run on these sizes, or its budget in tokens is below what it always keeps.
   KvPolicy(const Recipe& recipe, const ModelShape& model);
 
-  // InputError where a cut in this step, which depends on lengths alone, would leave less than the tokens that always stay. Hosts that
-  // know their steps ask before the run: a budget that is a share of the prompt, or a protected chunk, fits or not by its length.
+  // InputError where the budget leaves less in this step than the tokens that always stay.
   void refuse_small_budget(const SeqStep& seq) const;
+  // False: the budget leaves less in this step than the tokens that always stay, so target() is above it.
   [[nodiscard]] bool keeps_what_stays(const SeqStep& seq) const { return why_small_budget(seq).empty(); }
+  // The same of a prompt that is computed at once: at its end more than the budget stays.
+  [[nodiscard]] bool exceeds_budget(std::int32_t prompt_tokens) const {
+    return !keeps_what_stays({0, 0, prompt_tokens, prompt_tokens, -1});
+  }
 
-  // Tokens per KV head that may stay on average in a layer's rows of one sequence, which hold `len` [kv_heads] before the cut, or nothing:
-  // no action.
+  // Tokens per KV head that may stay on average in rows of one sequence that hold `held` before the cut, or nothing: no action. Where the
+  // budget is a share of a short prompt, or a chunk is protected, this is at least what always stays, so that a prompt no longer than that
+  // stays whole.
+  [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, const Held& held) const;
+  // Of a layer's rows, which hold `len` [kv_heads].
   [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, std::int32_t layer, std::span<const std::int32_t> len) const {
-    return trigger_->target(seq, Held(*allocator_, model_, layer, len, seq.end()), recipe_.budget);
+    return target(seq, Held(*allocator_, model_, layer, len, seq.end()));
   }
   // True: rows as long as each other may be cut in some layers only.
   [[nodiscard]] bool has_shares() const { return allocator_->has_shares(); }
@@ -88,6 +96,9 @@ class KvPolicy {
 
  private:
   [[nodiscard]] std::string why_small_budget(const SeqStep& seq) const;
+  [[nodiscard]] bool fits(const SeqStep& seq, std::int32_t target) const;
+  [[nodiscard]] std::int32_t raised(const SeqStep& seq, std::int32_t target) const;
+  [[nodiscard]] std::int32_t kept_of_prompt(const SeqStep& seq) const;
   struct Acting;
   // What a row of the layer that gets least keeps of n tokens.
   struct Least {
@@ -121,6 +132,11 @@ class KvPolicy {
   std::vector<KvPart*> parts_;  // all of them
   Needs needs_;
   std::int32_t num_words_ = 0, resident_words_ = 0;
+  // Answers of raised() by a hash of the question: layers ask the same.
+  struct Raised {
+    std::int32_t end = -1, new_tokens = 0, prompt_tokens = 0, target = 0, raised = 0;
+  };
+  mutable std::array<Raised, 64> known_raised_;
   bool protects_share_ = false;                  // how many tokens are protected is known with the counts: held scores are bare
   std::vector<TensorArray<float>> held_scores_;  // per layer, of allocators that come back to earlier layers
 };

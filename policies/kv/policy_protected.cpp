@@ -42,6 +42,46 @@ void KvPolicy::refuse_small_budget(const SeqStep& seq) const {
     throw InputError(fmt::format("recipe '{}' cannot run: {}", recipe_.name, why));
 }
 
+// What is left of a prompt after its end.
+std::int32_t KvPolicy::kept_of_prompt(const SeqStep& seq) const {
+  const std::int32_t prompt = seq.prompt_tokens;
+  const SeqStep last{seq.index, 0, prompt, prompt, seq.question_begin};
+  const std::optional<std::int32_t> target = trigger_->target(last, prompt, recipe_.budget);
+  return target ? raised(last, *target) : prompt;
+}
+
+// True: each row of those that are cut to `target` on average keeps what always stays.
+bool KvPolicy::fits(const SeqStep& seq, std::int32_t target) const {
+  const Least least = least_share(target, trigger_->full(seq, recipe_.budget), seq.end());
+  const Protected by_trigger = trigger_->protects(seq);
+  const std::int32_t prompt = by_trigger.prompt && seq.decoding() ? kept_of_prompt(seq) : seq.prompt_tokens;
+  const Ends ends = protected_ends(scorer_->protects(), by_trigger, prompt, least.tokens);
+  return std::min<std::int64_t>(std::int64_t{ends.first} + ends.last, seq.end()) <= least.tokens;
+}
+
+// The smallest target from this one on that fits; all of the sequence does.
+std::int32_t KvPolicy::raised(const SeqStep& seq, std::int32_t target) const {
+  if (!recipe_.has_budget || !scorer_ || recipe_.peer_ties || target >= seq.end()) return target;  // peers cut protected tokens too
+  const auto hash = static_cast<std::size_t>(seq.end() * 31 + target * 7 + seq.prompt_tokens);
+  Raised& known = known_raised_[hash % known_raised_.size()];
+  if (known.end == seq.end() && known.new_tokens == seq.new_tokens && known.prompt_tokens == seq.prompt_tokens && known.target == target)
+    return known.raised;
+  std::int32_t below = target, from = fits(seq, target) ? target : seq.end();
+  while (from - below > 1) {
+    const std::int32_t middle = below + (from - below) / 2;
+    (fits(seq, middle) ? from : below) = middle;
+  }
+  known = {seq.end(), seq.new_tokens, seq.prompt_tokens, target, from};
+  return from;
+}
+
+std::optional<std::int32_t> KvPolicy::target(const SeqStep& seq, const Held& held) const {
+  const std::optional<std::int32_t> asked = trigger_->target(seq, held, recipe_.budget);
+  if (!asked) return asked;
+  const std::int32_t tokens = raised(seq, *asked);
+  return tokens > *asked && !held.exceeds(tokens) ? std::nullopt : std::optional(tokens);
+}
+
 // Empty: it is large enough.
 std::string KvPolicy::why_small_budget(const SeqStep& seq) const {
   if (!recipe_.has_budget || !scorer_ || recipe_.peer_ties) return "";  // peers cut protected tokens too

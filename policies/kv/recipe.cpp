@@ -209,6 +209,14 @@ Recipe read_recipe(Params& p) {
   return recipe;
 }
 
+std::string remark_on_budget(std::uint64_t over, std::uint64_t all, const std::string& of) {
+  if (over == 0) return "";
+  return fmt::format(
+      "{} of {} {} keep more than the policy's budget, which is less of their prompts than what always stays; a prompt no longer than that "
+      "stays whole",
+      over, all, of);
+}
+
 Recipe load_recipe(const std::string& name, std::int32_t budget_tokens) {
   const std::string owner = "kv_policy";
   Params p = Params::from_text(

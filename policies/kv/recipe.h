@@ -48,6 +48,9 @@ struct Recipe {
 // twice, a budget without use, a combination of parts that cannot work (with the reason).
 Recipe read_recipe(Params& p);
 
+// A remark on `over` of `all` prompts (KvPolicy::exceeds_budget), which are called `of`: "requests". "" where there are none.
+std::string remark_on_budget(std::uint64_t over, std::uint64_t all, const std::string& of);
+
 // Why a budget would change nothing: no part of the recipe asks for it. "" where one does.
 std::string why_no_budget(const Recipe& recipe);
 

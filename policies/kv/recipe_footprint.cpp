@@ -97,14 +97,14 @@ RecipeFootprint::History RecipeFootprint::find_history() {
 
 std::int32_t RecipeFootprint::target_of(const SeqState& seq) const {
   if (shapes_.policy().has_shares() && trigger_->in_decode()) return shapes_.targets(shape_of(seq, 1)).common;
-  return trigger_->target({0, seq.seen_tokens, 1, seq.prompt_tokens, -1}, seq.held_tokens + 1, recipe_.budget).value_or(-1);
+  return shapes_.policy().target({0, seq.seen_tokens, 1, seq.prompt_tokens, -1}, seq.held_tokens + 1).value_or(-1);
 }
 
 // What layers that are cut in this step keep on average; 0 or less: none is.
 std::int32_t RecipeFootprint::cut_target(const ShapeRun::Seq& shape) const {
   if (shapes_.policy().has_shares()) return shapes_.targets(shape).most;
   const SeqStep step{0, shape.seen_tokens, shape.new_tokens, shape.prompt_tokens, -1};
-  return trigger_->target(step, shape.held.front() + shape.new_tokens, recipe_.budget).value_or(0);
+  return shapes_.policy().target(step, shape.held.front() + shape.new_tokens).value_or(0);
 }
 
 // Where packed tokens wait in full precision or parts keep a fixed amount, short sequences take more than token_bytes each.
@@ -213,7 +213,7 @@ bool RecipeFootprint::is_cut(const ShapeRun::Seq& seq, std::span<const std::int3
   const std::int32_t end = seq.seen_tokens + seq.new_tokens;
   if (std::any_of(held.begin(), held.end(), [end](std::int32_t h) { return h < end; })) return true;
   const SeqStep step{0, seq.seen_tokens, seq.new_tokens, seq.prompt_tokens, -1};
-  const auto target = trigger_->target(step, end, recipe_.budget);
+  const auto target = shapes_.policy().target(step, end);
   return target && (may_cut_ || (*target < end && recipe_.disposal != "drop"));
 }
 
@@ -376,8 +376,6 @@ void RecipeFootprint::charge_prompts(std::span<SeqInStep> batch, PolicyWork& wor
   for (SeqInStep& s : batch) {
     if (s.new_tokens == 1 && s.state.seen_tokens >= s.state.prompt_tokens && !s.state.recomputes) continue;
     rows.push_back(shape_of(s.state, s.new_tokens));
-    const ShapeRun::Seq& row = rows.back();
-    shapes_.policy().refuse_small_budget({0, row.seen_tokens, row.new_tokens, row.prompt_tokens, -1});
     std::int64_t held = 0;
     for (const std::int32_t h : rows.back().held) held += h;
     s.attended_tokens = static_cast<std::int32_t>(held / static_cast<std::int64_t>(rows.back().held.size()));

@@ -42,6 +42,7 @@ class RecipeFootprint final : public Footprint {
   std::int64_t pages_at_end(std::int32_t prompt_tokens, std::int32_t seen_tokens) override;
   [[nodiscard]] bool shares_prefixes() const override { return shapes_.policy().shares_prefixes(); }
   [[nodiscard]] std::int32_t fresh_tokens() const override { return shapes_.policy().fresh_tokens(); }
+  [[nodiscard]] bool exceeds_budget(std::int32_t prompt_tokens) const override { return shapes_.policy().exceeds_budget(prompt_tokens); }
   [[nodiscard]] bool unnamed_rest() const override { return unpacking_ && shapes_.policy().may_rest(); }
   [[nodiscard]] OnPreempt on_preempt() const override {
     return recipe_.on_preempt == Recipe::OnPreempt::kSwap ? OnPreempt::kSwap : OnPreempt::kRecomputeChunked;

@@ -28,7 +28,6 @@ class Walk {
         observer_(trace, policy_.needs()),
         layer_bytes_(static_cast<std::size_t>(model_.num_layers)) {
     check_needs(policy_.needs(), trace, recipe.name);
-    refuse_small_budget();
     own_ops_.keep_log(false);
     ops_.take_counts_from(options.counts);
     for (std::int32_t l = 0; l < model_.num_layers; ++l) {
@@ -59,14 +58,6 @@ class Walk {
  private:
   [[nodiscard]] double full_bytes(std::int32_t tokens) const {
     return 2.0 * tokens * model_.num_layers * model_.kv_heads * model_.head_dim * model_.kv_bytes;
-  }
-
-  void refuse_small_budget() const {
-    std::int32_t begin = 0;
-    for (const std::int32_t end : trace_.chunk_ends)
-      policy_.refuse_small_budget({0, begin, end - begin, trace_.prompt_tokens, -1}), begin = end;
-    for (std::int32_t t = 0; t < reference_.num_steps; ++t)
-      policy_.refuse_small_budget({0, trace_.prompt_tokens + t, 1, trace_.prompt_tokens, -1});
   }
 
   void append(std::int32_t layer, std::int32_t begin, std::int32_t end) {
@@ -169,6 +160,7 @@ class Walk {
     result_.host_bytes_frac /= steps;
     result_.disk_bytes_frac /= steps;
     const Recipe& recipe = policy_.recipe();
+    result_.exceeds_budget = policy_.exceeds_budget(trace_.prompt_tokens);
     result_.budget_tokens = recipe.has_budget ? recipe.budget.of(trace_.prompt_tokens) : trace_.prompt_tokens;
   }
 

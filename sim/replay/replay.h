@@ -36,6 +36,7 @@ struct ReplayResult {
   std::vector<Fidelity> by_step;   // [num_steps]
   double kept_tokens = 0;          // per layer and KV head, when the prompt is complete
   std::int32_t budget_tokens = 0;  // that the recipe was given; the prompt's length where it has none
+  bool exceeds_budget = false;     // KvPolicy::exceeds_budget
   double resident_bytes_frac = 0;  // of GPU bytes, mean over decode steps, relative to the full cache at that step
   double host_bytes_frac = 0, disk_bytes_frac = 0;
   double peak_prefill_frac = 0;  // most GPU bytes while the prompt ran, relative to the full prompt's

@@ -47,6 +47,14 @@ TEST_F(DescribeTest, ParametersHaveUnitsRangesAndDefaults) {
 }
 
 // Weights and KV of a config.json, by its file or its folder, as 'model:' takes it.
+// Counts that only data tells are stated as a bound, and a share in tokens of the example's prompt.
+TEST_F(DescribeTest, ABoundIsCalledOne) {
+  const std::string kvzip = call({"describe", "kvzip"}).out, snapkv = call({"describe", "snapkv"}).out;
+  EXPECT_NE(kvzip.find("budget: 0.3 of the prompt, 2457 of 8192 tokens"), std::string::npos) << kvzip;
+  EXPECT_NE(kvzip.find("holds then: at most "), std::string::npos) << kvzip;
+  EXPECT_NE(snapkv.find("holds then: 12.6 %"), std::string::npos) << snapkv;
+}
+
 TEST_F(DescribeTest, AModelByItsPath) {
   std::filesystem::create_directories("M");
   write("M/config.json", R"({"model_type": "mixtral", "quantization_config": {"quant_method": "fp8"}})");

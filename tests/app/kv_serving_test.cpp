@@ -106,6 +106,56 @@ TEST_F(KvServingTest, SamplesSayWhatIsKept) {
   EXPECT_LT(value(s, 1, "resident_bytes_frac"), 0.5);
 }
 
+// Prompts of 1, 2, 5 and 100 tokens, some shorter than what the recipe always keeps: they are served in both hosts, and the run says so.
+TEST_F(KvServingTest, ServesShortPrompts) {
+  write("t.csv", "arrival_ns,prompt_tokens,output_tokens\n0,1,3\n100000000,2,3\n200000000,5,3\n300000000,100,3\n");
+  const std::string rest =
+      "hardware: h100\nscheduler: vllm_v1\nmax_model_len: 512\nmemory: {num_blocks: 200}\nkv_policy: [{recipe: knorm, budget_frac: 0.4}, "
+      "{recipe: snapkv, budget_frac: 0.2}, {recipe: streaming, budget_tokens: 16}, {recipe: kvpress_snapkv, compression_ratio: 0.6}]\n"
+      "trace: {file: t.csv}\n";
+  for (const std::string host :
+       {"name: simulated\nmodel: llama-3.1-8b\n", "name: served\nhost: engine\nmodel: " KVLAB_SOURCE_DIR "/engine/probe\n"}) {
+    write("short.yaml", host + rest);
+    const Called called = call({"run", "short.yaml"});
+    ASSERT_EQ(called.status, 0) << called.err;
+    const CsvTable s = summary(host.find("engine") == std::string::npos ? "simulated" : "served");
+    ASSERT_EQ(s.rows.size(), 4U);
+    for (const auto& row : s.rows) EXPECT_EQ(row[s.at("completed")], "4") << row[s.at("kv_policy")];
+    EXPECT_NE(
+        called.out.find("3 of 4 requests keep more than the policy's budget, which is less of their prompts than what always stays; a "
+                        "prompt no longer than that stays whole"),
+        std::string::npos)
+        << called.out;
+    EXPECT_EQ(called.out.find("4 of 4 requests keep"), std::string::npos);
+  }
+}
+
+// Eviction and selection at a quarter of each prompt, in every host.
+TEST_F(KvServingTest, SelectorsTakeAShare) {
+  const std::string policies =
+      "kv_policy: [{recipe: h2o, budget_frac: 0.25}, {recipe: snapkv, budget_frac: 0.25}, {recipe: quest, budget_frac: 0.25}, "
+      "{recipe: quest, budget_tokens: 100}]\n";
+  const std::string serving =
+      "hardware: h100\nscheduler: vllm_v1\nmax_model_len: 512\nmemory: {num_blocks: 200}\ntrace: {generate: {requests: 2, arrival: "
+      "{poisson: {rate_per_s: 50}}, prompt_tokens: {fixed: {value: 400}}, output_tokens: {fixed: {value: 4}}}}\n";
+  write("a.yaml", "name: simulated\nmodel: llama-3.1-8b\n" + serving + policies);
+  write("b.yaml", "name: served\nhost: engine\nmodel: " KVLAB_SOURCE_DIR "/engine/probe\n" + serving + policies);
+  write("c.yaml",
+        "name: replayed\nhost: replay\nsamples: {s: {synthetic: {layers: 4, q_heads: 4, kv_heads: 2, head_dim: 32, prompt_tokens: 400, "
+        "decode_tokens: 4}}}\n" +
+            policies);
+  for (const char* file : {"a.yaml", "b.yaml", "c.yaml"}) {
+    const Called called = call({"run", file});
+    ASSERT_EQ(called.status, 0) << called.err;
+  }
+  const CsvTable simulated = summary("simulated"), replayed = summary("replayed");
+  for (const char* column : {"e2e_p99_ms", "step_attention_frac", "step_policy_frac"})
+    EXPECT_EQ(value(simulated, 2, column), value(simulated, 3, column)) << column;
+  for (const std::size_t row : {0, 1, 2, 3}) EXPECT_EQ(value(replayed, row, "budget_tokens"), 100);
+  EXPECT_EQ(value(replayed, 2, "attention_mass"), value(replayed, 3, "attention_mass"));
+  EXPECT_LT(value(replayed, 2, "attention_mass"), 1);
+}
+
 TEST_F(KvServingTest, RefusesWhatCannotServe) {
   const auto refusal = [&](const std::string& policy) {
     write("small.yaml", std::string(kSmall) + "kv_policy: " + policy + "\nscheduler: vllm_v1\n");

@@ -269,5 +269,13 @@ TEST_F(RunTest, AStoppedSweepSaysSo) {
   EXPECT_EQ(stopped({"--force"}), "kvlab: stopped before any of 3 runs was done\n");
 }
 
+TEST_F(RunTest, AShippedTraceIsSaidToBeGenerated) {
+  write("sample.yaml", "model: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\ntrace: {file: '" KVLAB_SOURCE_DIR
+                       "/traces/samples/azure_like.csv', limit_requests: 5}\n");
+  EXPECT_NE(call({"run", "sample.yaml"}).out.find("azure_like.csv is a generated sample and no recording"), std::string::npos);
+  fs::copy_file(KVLAB_SOURCE_DIR "/traces/samples/azure_like.csv", "own.csv");
+  EXPECT_EQ(call({"run", "sample.yaml", "--set", "trace.file=own.csv"}).out.find("generated sample"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace kvlab

@@ -33,7 +33,7 @@ ModelSpec spec_of(const ModelConfig& c) {
   m.layers = c.layers, m.hidden = m.embedding_width = c.hidden_dim, m.intermediate = c.intermediate_dim;
   m.q_heads = c.q_heads, m.kv_heads = c.kv_heads, m.head_dim = c.head_dim;
   m.vocabulary = c.vocab_size, m.max_positions = c.max_tokens;
-  m.qk_norm = c.qk_norm, m.qkv_bias = c.qkv_bias, m.dense_bias = c.o_bias;
+  m.qk_norm = c.qk_norm, m.qkv_bias = c.qkv_bias, m.o_bias = c.o_bias, m.mlp_bias = c.mlp_bias;
   return m;
 }
 

@@ -5,7 +5,6 @@
 #include <array>
 
 #include "tests/engine/serve_simulated.h"
-#include "tests/error_of.h"
 #include "tests/recipes_in.h"
 
 namespace kvlab {
@@ -150,18 +149,19 @@ TEST(ServeAsSimulated, SequencesAtRestLeaveNothingBehind) {
   }
 }
 
-// A chunk that always stays may be larger than the budget: whether it is depends on the chunk, not on the prompt.
-TEST(ServeAsSimulated, BudgetsBelowAChunkAreRefusedAlike) {
-  const auto errors = [](std::int32_t chunk) {
-    const Recipe citrus = recipe_of("{recipe: citrus, budget_tokens: 48}");
-    const ServeSetup setup = served_setup(citrus, "sarathi", "{budget_tokens: " + std::to_string(chunk) + "}", 200);
-    const std::vector<SomeRequest> requests = {{0, 100, 4}};
+// A budget below a protected chunk, or a share of a short prompt below what always stays: both hosts serve all prompts alike.
+TEST(ServeAsSimulated, KeepsWhatStaysAlike) {
+  for (const char* text : {"{recipe: citrus, budget_tokens: 48}", "{recipe: snapkv, budget_frac: 0.2}", "{recipe: h2o, budget_frac: 0.1}",
+                           "{recipe: adakv, budget_frac: 0.2}", "{recipe: quest, budget_frac: 0.25}"}) {
+    SCOPED_TRACE(text);
+    const Recipe recipe = recipe_of(text);
+    const ServeSetup setup = served_setup(recipe, "sarathi", "{budget_tokens: 64}", 200);
+    const std::vector<SomeRequest> requests = {{0, 1, 4}, {1, 2, 4}, {2, 5, 4}, {3, 27, 4}, {4, 100, 4}};
     test::SomeTrace trace(requests);
-    return std::pair(error_of([&] { simulated(setup, trace); }), error_of([&] { serve_all(setup, requests); }));
-  };
-  EXPECT_EQ(errors(48), std::pair(std::string("no error"), std::string("no error")));
-  const std::string refusal = "recipe 'citrus' cannot run: a budget of 48 tokens is below the 64 last tokens that it always keeps";
-  EXPECT_EQ(errors(64), std::pair(refusal, refusal));
+    const Served served = serve_all(setup, requests);
+    expect_same(simulated(setup, trace), served.records);
+    EXPECT_EQ(served.summary.latencies.completed, requests.size());
+  }
 }
 
 // What ends behind the stop rule is not counted, what comes before it is: at moments at which nothing happens, something starts or ends.

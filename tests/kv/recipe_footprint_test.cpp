@@ -1,5 +1,6 @@
 #include "policies/kv/recipe_footprint.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -27,6 +28,7 @@ std::vector<std::string> serving_recipes() {
 
 Recipe small_footprint_recipe(const std::string& name) {
   if (name.starts_with("shares_")) return unequal_shares_of(name.substr(7));
+  if (name.starts_with("by_share_")) return recipe_of("{recipe: " + name.substr(9) + ", budget_frac: 0.4}");
   const Recipe recipe = load_recipe(name);
   return recipe.has_budget ? load_recipe(name, 130) : recipe;
 }
@@ -108,8 +110,7 @@ TEST_P(ServingRecipe, MemoryFollowsTheParts) {
   for (int t = 0; t < 50; ++t, next = 1) {
     const FootprintStep done = footprint.step(seq, next);
     const SeqStep step{0, seq.seen_tokens, next, seq.prompt_tokens, -1};
-    counts.set_target(trigger->target(step, seq.held_tokens + next, recipe.budget).value_or(0), trigger->full(step, recipe.budget),
-                      step.end());
+    counts.set_target(parts.policy().target(step, seq.held_tokens + next).value_or(0), trigger->full(step, recipe.budget), step.end());
     const ShapeRun::Result result = parts.step(std::span(&shape, 1));
     EXPECT_GE(done.peak_pages, done.kept_pages) << "step " << t;
     seq = after(seq, done, next);
@@ -131,7 +132,87 @@ TEST_P(ServingRecipe, MemoryFollowsTheParts) {
   }
 }
 
+// Prompts of any length are served: with the recipe's own budget, and with a share that is less than what always stays.
+TEST_P(ServingRecipe, ServesShortPrompts) {
+  if (left_out_of_short_run(GetParam()) || GetParam().find("share") != std::string::npos) GTEST_SKIP() << kLeftOut;
+  const Recipe own = shipped_recipe(GetParam());
+  std::vector<Recipe> budgets{own};
+  if (own.has_budget) budgets.push_back(recipe_of("{recipe: " + GetParam() + ", budget_frac: 0.25}"));
+  for (const Recipe& recipe : budgets) {
+    RecipeFootprint footprint(recipe, kFootprintModel, kBlock);
+    for (const std::int32_t prompt : {1, 2, 5, 27, 180}) {
+      SCOPED_TRACE(fmt::format("{} tokens, share {}", prompt, recipe.budget.frac));
+      SeqState seq{0, prompt, 0, 0, false, false};
+      std::int32_t next = prompt;
+      for (int t = 0; t < 6; ++t, next = 1) {
+        std::vector<SeqInStep> batch{{seq, next, 0}};
+        PolicyWork work;
+        footprint.charge(batch, work);
+        const FootprintStep done = footprint.step(seq, next);
+        seq = after(seq, done, next);
+        EXPECT_LE(seq.held_tokens, seq.seen_tokens);
+        EXPECT_GE(seq.held_tokens, recipe.peer_ties ? 0 : 1);
+        const bool fits = prompt <= 2 && own.budget.tokens > 0 && recipe.budget.frac == 0;
+        EXPECT_EQ(seq.held_tokens, fits ? seq.seen_tokens : seq.held_tokens);
+      }
+      EXPECT_GT(footprint.pages_at_end(prompt, seq.seen_tokens), -1);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Recipes, ServingRecipe, testing::ValuesIn(serving_recipes()), [](const auto& info) { return info.param; });
+// Recipes whose selector takes a share of each prompt.
+std::vector<std::string> by_share_names() {
+  std::vector<std::string> names;
+  for (const char* name : {"quest",
+                           "quest_union",
+                           "token_select",
+                           "infllm2",
+                           "exact_topk",
+                           "hip",
+                           "lserve_pages",
+                           "recycled_attention",
+                           "triforce_cache",
+                           "squeezed_attention",
+                           "kcache",
+                           "instinfer",
+                           "alisa",
+                           "leoam",
+                           "infinigen",
+                           "mpcache_dynamic",
+                           "sparse_window",
+                           "a2ats",
+                           "actqkv",
+                           "rekv",
+                           "retrieval_attention",
+                           "sentencekv",
+                           "shadowkv",
+                           "spe_cache"})
+    names.push_back(std::string("by_share_") + name);
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(ByShare, ServingRecipe, testing::ValuesIn(by_share_names()), [](const auto& info) { return info.param; });
+
+// A quarter of 800 tokens is 200 tokens, of 400 tokens 100.
+TEST(RecipeFootprint, AShareIsThatOfEachPrompt) {
+  for (const std::string& by_share : by_share_names()) {
+    const std::string name = by_share.substr(9);
+    RecipeFootprint share(recipe_of("{recipe: " + name + ", budget_frac: 0.25}"), kFootprintModel, kBlock);
+    const auto charged = [](RecipeFootprint& footprint, std::int32_t prompt) {
+      SeqState seq{0, prompt, 0, 0, false, false};
+      seq = after(seq, footprint.step(seq, prompt), prompt);
+      std::vector<SeqInStep> batch{{seq, 1, 0}};
+      PolicyWork work;
+      footprint.charge(batch, work);
+      return std::pair{batch.front().attended_tokens, by_name(work.ops)};
+    };
+    for (const std::int32_t prompt : {400, 800}) {
+      RecipeFootprint tokens(load_recipe(name, prompt / 4), kFootprintModel, kBlock);
+      EXPECT_EQ(charged(share, prompt), charged(tokens, prompt)) << name << " " << prompt;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(UnequalShares, ServingRecipe, testing::ValuesIn(unequal_shares_names()),
                          [](const auto& info) { return info.param; });
 

@@ -17,6 +17,7 @@ constexpr std::int32_t kBlock = 16;
 
 // One step of a recipe, watched from outside.
 struct WatchedStep {
+  bool fits_budget = true;  // so far the budget left what always stays
   SeqStep seq;
   std::vector<std::optional<std::int32_t>> target;   // [layer] that the trigger asks for
   std::vector<std::vector<std::int32_t>> positions;  // [layer * kv_heads + head] after the step
@@ -41,7 +42,6 @@ class Watch {
       : trace_(trace),
         model_(shape_of(trace, 2)),
         policy_(recipe, model_),
-        trigger_(recipe.make_trigger()),
         format_(recipe.make_format()),
         ops_(Ops::Backend::kCpu),
         observer_(trace, policy_.needs()) {
@@ -62,6 +62,8 @@ class Watch {
   WatchedStep step(const SeqStep& seq) {
     WatchedStep w;
     w.seq = seq;
+    fits_ = fits_ && policy_.keeps_what_stays(seq);
+    w.fits_budget = fits_;
     observer_.set_step(seq);
     const PolicyStep step{ops_, model_, std::span(&seq, 1), stores_, observer_, 1};
     for (std::int32_t l = 0; l < model_.num_layers; ++l) {
@@ -70,9 +72,9 @@ class Watch {
       const auto at = static_cast<std::ptrdiff_t>(seq.seen_tokens) * model_.kv_heads * model_.head_dim;
       store.append(0, t.k.data() + at, t.v.data() + at, seq.new_tokens, seq.seen_tokens);
       if (seq.decoding()) attend(step, t, l, w);
-      std::int32_t held = 0;
-      for (std::int32_t r = 0; r < store.num_rows(); ++r) held = std::max(held, store.len(r));
-      w.target.push_back(trigger_->target(seq, held, policy_.recipe().budget));
+      std::vector<std::int32_t> held;
+      for (std::int32_t r = 0; r < store.num_rows(); ++r) held.push_back(store.len(r));
+      w.target.push_back(policy_.target(seq, l, held));
       policy_.after_attention(step, l);
     }
     look(seq, w);
@@ -105,8 +107,8 @@ class Watch {
   const AttentionTrace& trace_;
   ModelShape model_;
   KvPolicy policy_;
-  std::unique_ptr<Trigger> trigger_;
   std::unique_ptr<Format> format_;
+  bool fits_ = true;
   Ops ops_;
   TraceObserver observer_;
   std::vector<KvStore> stores_;
@@ -117,9 +119,6 @@ class Watch {
 std::string refusal(const Recipe& recipe, const AttentionTrace& trace) {
   try {
     const KvPolicy policy(recipe, shape_of(trace, 2));
-    std::int32_t begin = 0;
-    for (const std::int32_t end : step_ends(trace))
-      policy.refuse_small_budget({0, begin, end - begin, trace.prompt_tokens, -1}), begin = end;
   } catch (const InputError& e) {
     return e.what();
   }
@@ -186,7 +185,7 @@ void expect_positions(const WatchedStep& w) {
 }
 
 void expect_budget(const Recipe& r, const WatchedStep& w) {
-  if (!keeps_budget(r)) return;
+  if (!keeps_budget(r) || !w.fits_budget) return;
   const std::optional<double> most = most_held(r, w.seq, r.budget.of(w.seq.prompt_tokens));
   if (!most) return;
   double held = 0;
@@ -320,7 +319,7 @@ class EveryRecipe : public testing::TestWithParam<std::string> {
     std::vector<std::string> all;
     for (const std::int32_t tokens : {least, least + pick(draw, 7, std::max(1, n - least)), n, n + 40})
       all.push_back("budget_tokens: " + std::to_string(std::max(least, tokens)));
-    if (own.trigger != "never") all.push_back("budget_frac: " + std::to_string(0.05 + 0.9 * Draw{22, Purpose::kTest, draw, 0}.uniform()));
+    all.push_back("budget_frac: " + std::to_string(0.05 + 0.9 * Draw{22, Purpose::kTest, draw, 0}.uniform()));
     return all;
   }
 };

@@ -105,8 +105,7 @@ TEST(TraceRope, ScalingIsReadAndCheckedAgainstTheQueries) {
   const std::string llama3_text =
       R"({"type": "llama3", "factor": 8, "original_max_position_embeddings": 64, "low_freq_factor": 1, "high_freq_factor": 4})";
   const auto refusal = [](const AttentionTrace& trace) {
-    const AttentionReference reference = full_attention(trace);
-    return error_of([&] { replay(trace, reference, load_recipe("expected_attention", 64)); });
+    return error_of([&] { replay(trace, full_attention(trace), load_recipe("expected_attention", 64)); });
   };
   EXPECT_EQ(refusal(turned_trace(yarn, yarn_text)), "no error");
   EXPECT_EQ(refusal(turned_trace(llama3, llama3_text)), "no error");

@@ -69,24 +69,36 @@ TEST(SmallBudget, AWholePageStays) {
   EXPECT_EQ(refusal_of("{recipe: paged_eviction, budget_tokens: 16}"), "no error");
 }
 
-TEST(SmallBudget, AShareOfThePromptIsKnownToReplay) {
-  Params p = Params::from_text("{layers: 2, q_heads: 4, kv_heads: 2, head_dim: 32, prompt_tokens: 100, decode_tokens: 2}", "synthetic");
-  const AttentionTrace trace = SyntheticAttention(read_synthetic_attention(p), 5).trace();
-  const AttentionReference reference = full_attention(trace);
-  const auto run = [&](const std::string& text) { return error_of([&] { replay(trace, reference, recipe_of(text)); }); };
-  EXPECT_EQ(
-      run("{recipe: snapkv, budget_frac: 0.25}"),
-      "recipe 'snapkv' cannot run: a budget of 25 tokens, 0.25 of the prompt's 100, is below the 32 last tokens that it always keeps");
-  EXPECT_EQ(run("{recipe: snapkv, budget_frac: 0.5}"), "no error");
-  EXPECT_EQ(refusal_of("{recipe: snapkv, budget_frac: 0.25}"), "no error");
+AttentionTrace sample_of(const std::string& options) {
+  Params p = Params::from_text("{layers: 2, q_heads: 4, kv_heads: 2, head_dim: 32, prompt_tokens: 100, decode_tokens: 2" + options + "}",
+                               "synthetic");
+  return SyntheticAttention(read_synthetic_attention(p), 5).trace();
 }
 
-TEST(SmallBudget, AProtectedChunkIsKnownToReplay) {
-  Params p = Params::from_text("{layers: 2, q_heads: 4, kv_heads: 2, head_dim: 32, prompt_tokens: 100, decode_tokens: 2, chunk_tokens: 40}",
-                               "synthetic");
-  const AttentionTrace trace = SyntheticAttention(read_synthetic_attention(p), 5).trace();
-  EXPECT_EQ(error_of([&] { replay(trace, full_attention(trace), recipe_of("{recipe: citrus, budget_tokens: 30}")); }),
-            "recipe 'citrus' cannot run: a budget of 30 tokens is below the 40 last tokens that it always keeps");
+// A quarter of 100 tokens is less than the window of 32; 0.3 of 10 tokens is less than the prompt, which the window covers.
+TEST(SmallBudget, AShareBelowWhatStaysKeepsThat) {
+  const AttentionTrace trace = sample_of("");
+  const AttentionReference reference = full_attention(trace);
+  const auto run = [&](const std::string& text) { return replay(trace, reference, recipe_of(text)); };
+  const ReplayResult quarter = run("{recipe: snapkv, budget_frac: 0.25}"), half = run("{recipe: snapkv, budget_frac: 0.5}");
+  EXPECT_EQ(quarter.kept_tokens, 32);
+  EXPECT_TRUE(quarter.exceeds_budget);
+  EXPECT_EQ(half.kept_tokens, 50);
+  EXPECT_FALSE(half.exceeds_budget);
+  const KvPolicy policy(recipe_of("{recipe: snapkv, budget_frac: 0.3}"), kSmallBudgetModel);
+  for (const std::int32_t prompt : {1, 2, 5, 10, 32}) {
+    EXPECT_EQ(policy.target({0, 0, prompt, prompt, -1}, prompt), std::nullopt) << prompt;
+    EXPECT_EQ(policy.exceeds_budget(prompt), prompt > 1) << prompt;
+  }
+  EXPECT_EQ(policy.target({0, 0, 40, 40, -1}, 40), 32);
+  EXPECT_EQ(policy.target({0, 0, 200, 200, -1}, 200), 60);
+}
+
+// A budget of 30 tokens while a chunk of 40 is protected.
+TEST(SmallBudget, AProtectedChunkStays) {
+  const AttentionTrace trace = sample_of(", chunk_tokens: 40");
+  const ReplayResult result = replay(trace, full_attention(trace), recipe_of("{recipe: citrus, budget_tokens: 30}"));
+  EXPECT_EQ(result.kept_tokens, 30);  // of the prompt's last chunk of 20, and what scored best
 }
 
 // A prompt that fits its budget is never cut; without a budget there is nothing to refuse; and peers cut protected tokens.
@@ -96,7 +108,7 @@ TEST(SmallBudget, NothingElseIsRefused) {
   EXPECT_NO_THROW(KvPolicy(mirrored, kSmallBudgetModel));
   EXPECT_EQ(refusal_of("{recipe: corm}"), "no error");
   const KvPolicy policy(recipe_of("{recipe: snapkv, budget_frac: 1}"), kSmallBudgetModel);
-  EXPECT_NO_THROW(policy.refuse_small_budget({0, 0, 8, 8, -1}));
+  EXPECT_FALSE(policy.exceeds_budget(8));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "kernels/key_codes/key_codes.h"
 #include "kernels/query_basis/query_basis.h"
 #include "policies/kv/rope_turns.h"
+#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {
@@ -12,7 +13,7 @@ namespace {
 // K and V on the host; on the GPU each older key is a number of a codebook, by which every query head looks up approximate logits.
 // The codes are of keys before RoPE, and far queries count as if they stood at one fixed distance, so that codes stay valid.
 // A2ATS, He et al. 2025, arXiv:2502.12665, sections 3.1 to 3.3. The codebook is learned from the prompt itself.
-class A2ats final : public QuerySelector<TierTraffic> {
+class A2ats final : public QuerySelector<TierTraffic>, public TakesShare {
  public:
   explicit A2ats(Params& p)
       : sinks_(p.optional<std::int32_t>("sink_tokens", 8, 0, 1 << 20, "first tokens, on the GPU")),
@@ -31,11 +32,10 @@ class A2ats final : public QuerySelector<TierTraffic> {
   }
   // First and newest tokens give way where they would fill more than three quarters of it.
   bool set_budget(std::int32_t tokens) override {
-    sinks_ = std::min(sinks_, tokens / 4);
-    local_ = std::clamp(tokens / 2, 1, local_);
-    top_ = std::max(1, tokens - sinks_ - local_);
+    budget_ = {tokens};
     return true;
   }
+  void set_share(const Budget& share) override { budget_ = share; }
   void forget(std::int32_t index) override {
     abs_sum_.forget(index), gram_.forget(index), root_.forget(index), centers_.forget(index), turned_.forget(index);
     code_.forget(index), rows_.forget(index), progress_.forget(index), state_.forget(index), QuerySelector::forget(index);
@@ -44,7 +44,7 @@ class A2ats final : public QuerySelector<TierTraffic> {
   [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kKeysAndValues; }
   Selection stays(LayerStep& step) override {
     return ends_of_prompts(
-        step, [&](std::int32_t) { return sinks_; }, [&](std::int32_t r) { return held_from(step, r); });
+        step, [&](std::int32_t r) { return sizes(step, r).sinks; }, [&](std::int32_t r) { return held_from(step, r); });
   }
 
   void update(LayerStep& step) override {
@@ -56,8 +56,8 @@ class A2ats final : public QuerySelector<TierTraffic> {
     const std::vector<float> frequencies = rope_frequencies(step, 0);
     assign.frequencies = or_null(frequencies);
     assign.from = per_row(step.ops, n, [&](std::int32_t r) { return covered[r] == 0 ? 0 : rows_.at(step, r).coded; });
-    assign.to =
-        per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).codes == 0 ? 0 : std::max(0, step.kv.len[r] - local_); });
+    assign.to = per_row(
+        step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).codes == 0 ? 0 : std::max(0, step.kv.len[r] - sizes(step, r).local); });
     for (std::int32_t r = 0; r < n; ++r) rows_.at(step, r).coded = assign.to[r];
     assign.codes = codes(step);
     assign.root = root(step), assign.centers = centers(step), assign.code = code(step);
@@ -68,9 +68,9 @@ class A2ats final : public QuerySelector<TierTraffic> {
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows, group = step.kv.group;
     const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).coded; });
-    const std::int32_t* head = per_row(step.ops, n, [&](std::int32_t r) { return std::min(sinks_, tail[r]); });
+    const std::int32_t* head = per_row(step.ops, n, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, tail[r]); });
     const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r] - head[r]; });
-    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(top_of(step.kv.len[r]), tail[r] - head[r]); });
+    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(sizes(step, r).top, tail[r] - head[r]); });
     if (keeps_all(n, first, keep)) {
       traffic_.read_all(step);
       return {};
@@ -101,8 +101,9 @@ class A2ats final : public QuerySelector<TierTraffic> {
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, codes = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-      on_gpu += std::min(kv.len[r], sinks_ + local_);
-      codes += (3LL * std::max(0, kv.len[r] - local_) + 1) / 2 +
+      const Sizes size = sizes(budget_.of(kv.len[r]), kv.len[r]);
+      on_gpu += std::min(kv.len[r], size.sinks + size.local);
+      codes += (3LL * std::max(0, kv.len[r] - size.local) + 1) / 2 +
                static_cast<std::int64_t>(codes_of(kv.len[r])) * model.head_dim * model.kv_bytes;
     }
     TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
@@ -117,13 +118,20 @@ class A2ats final : public QuerySelector<TierTraffic> {
   enum State : char { kNone, kSeen };  // of a sequence's queries in a layer
 
   [[nodiscard]] std::int32_t codes_of(std::int32_t len) const { return len == 0 ? 0 : std::clamp(len / tokens_per_code_, 1, max_codes_); }
-  [[nodiscard]] std::int32_t top_of(std::int32_t len) const {
-    return top_ > 0 ? top_ : std::max(1, static_cast<std::int32_t>(top_frac_ * len));
+  struct Sizes {
+    std::int32_t sinks, local, top;
+  };
+  // Of a row of `len` tokens.
+  [[nodiscard]] Sizes sizes(std::int32_t budget, std::int32_t len) const {
+    if (!is_given(budget_)) return {sinks_, local_, std::max(1, static_cast<std::int32_t>(top_frac_ * len))};
+    const std::int32_t sinks = std::min(sinks_, budget / 4), local = std::clamp(budget / 2, 1, local_);
+    return {sinks, local, std::max(1, budget - sinks - local)};
   }
+  [[nodiscard]] Sizes sizes(const LayerStep& step, std::int32_t r) const { return sizes(tokens_of(budget_, step, r), step.kv.len[r]); }
   // Tokens without a code stay, and all of a row that is read whole.
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) {
     const std::int32_t coded = rows_.at(step, r).coded;
-    return coded - std::min(sinks_, coded) <= top_of(step.kv.len[r]) ? 0 : coded;
+    return coded - std::min(sizes(step, r).sinks, coded) <= sizes(step, r).top ? 0 : coded;
   }
   const std::int32_t* codes(const LayerStep& step) {
     return per_row(step.ops, step.kv.num_rows, [&](std::int32_t r) { return rows_.at(step, r).codes; });
@@ -202,7 +210,8 @@ class A2ats final : public QuerySelector<TierTraffic> {
 
   std::int32_t sinks_, local_;
   double top_frac_;
-  std::int32_t max_codes_, tokens_per_code_, far_, rounds_, top_ = 0;
+  std::int32_t max_codes_, tokens_per_code_, far_, rounds_;
+  Budget budget_;
   RowMemory<float> abs_sum_, gram_, root_, centers_, turned_;  // turned_ per sequence
   RowMemory<std::int32_t> code_;
   PerRow<Row> rows_;

@@ -2,6 +2,7 @@
 
 #include "kernels/page_means/page_means.h"
 #include "kernels/probe_query/probe_query.h"
+#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/selection.h"
 
 namespace kvlab {
@@ -10,14 +11,14 @@ namespace {
 
 // Chunks ranked by a probe query that the last tokens make together, those that stand out most; layers whose ranking is spread
 // out load more. ActQKV, Xiao et al. 2025, arXiv:2502.13542 (known from its abstract; the formulas are our definition).
-class ActQkv final : public QuerySelector<UnitTraffic> {
+class ActQkv final : public QuerySelector<UnitTraffic>, public TakesShare {
  public:
   explicit ActQkv(Params& p)
       : chunk_(p.optional<std::int32_t>("chunk_tokens", 32, 1, 1 << 16, "tokens of a chunk, judged by their mean key")),
         window_(p.optional<std::int32_t>("window_tokens", 64, 1, 4096, "last queries that make the probe")),
         sinks_(p.optional<std::int32_t>("sink_tokens", 128, 0, 1 << 20, "first tokens attended to, rounded down to chunks")),
         recent_(p.optional<std::int32_t>("recent_tokens", 512, 1, 1 << 20, "newest tokens attended to, rounded up to chunks")),
-        budget_(p.optional<std::int32_t>("budget_tokens", 2048, 1, 1 << 24, "tokens attended to per KV head, on average over layers")) {}
+        budget_{p.optional<std::int32_t>("budget_tokens", 2048, 1, 1 << 24, "tokens attended to per KV head, on average over layers")} {}
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer; }
   [[nodiscard]] Needs needs() const override {
@@ -27,10 +28,13 @@ class ActQkv final : public QuerySelector<UnitTraffic> {
   }
   // Sinks and newest tokens leave at least a quarter of the budget to the ranked chunks.
   bool set_budget(std::int32_t tokens) override {
-    budget_ = tokens;
-    sinks_ = std::min(sinks_, tokens / 4);
-    recent_ = std::min(recent_, std::max(1, tokens / 2));
+    budget_ = {tokens};
+    is_set_ = true;
     return true;
+  }
+  void set_share(const Budget& share) override {
+    budget_ = share;
+    is_set_ = true;
   }
   void forget(std::int32_t index) override {
     progress_.forget(index);
@@ -52,16 +56,18 @@ class ActQkv final : public QuerySelector<UnitTraffic> {
   }
 
   Selection select(LayerStep& step) override {
-    const std::int32_t n = step.kv.num_rows, sinks = sinks_ / chunk_;
+    const std::int32_t n = step.kv.num_rows;
     const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) {
-      const std::int32_t chunks = std::min(step.kv.len[r] - recent_, older_tokens(step, r)) / chunk_;
-      return step.kv.len[r] <= budget_ || chunks <= sinks + ranked(step.kv.len[r], chunks * chunk_) ? 0 : chunks * chunk_;
+      const Sizes size = sizes(step, r);
+      const std::int32_t chunks = std::min(step.kv.len[r] - size.recent, older_tokens(step, r)) / chunk_;
+      const bool whole = step.kv.len[r] <= size.budget || chunks <= size.sinks / chunk_ + ranked(size, step.kv.len[r], chunks * chunk_);
+      return whole ? 0 : chunks * chunk_;
     });
     if (all_whole(n, tail)) return {};
     const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r] / chunk_; });
     float* scores = judge(step, first);
     const std::int32_t* keep = share(step, first, scores, tail);
-    const std::int32_t* head = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : sinks; });
+    const std::int32_t* head = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : sizes(step, r).sinks / chunk_; });
     step.ops(MaskEnds{n, first, head, per_row(step.ops, n, [&](std::int32_t r) { return tail[r] / chunk_; }), scores});
     ExpandUnits tokens;
     tokens.num_rows = n;
@@ -82,9 +88,18 @@ class ActQkv final : public QuerySelector<UnitTraffic> {
   }
 
  private:
+  struct Sizes {
+    std::int32_t budget, sinks, recent;
+  };
+  [[nodiscard]] Sizes sizes(const LayerStep& step, std::int32_t r) const {
+    const std::int32_t budget = tokens_of(budget_, step, r);
+    if (!is_set_) return {budget, sinks_, recent_};
+    return {budget, std::min(sinks_, budget / 4), std::min(recent_, std::max(1, budget / 2))};
+  }
+
   // Ranked chunks on average, between the sinks and the tail.
-  [[nodiscard]] std::int32_t ranked(std::int32_t len, std::int32_t tail) const {
-    return std::max(1, (budget_ - sinks_ / chunk_ * chunk_ - (len - tail)) / chunk_);
+  [[nodiscard]] std::int32_t ranked(const Sizes& size, std::int32_t len, std::int32_t tail) const {
+    return std::max(1, (size.budget - size.sinks / chunk_ * chunk_ - (len - tail)) / chunk_);
   }
   float* const* rows(const LayerStep& step) {
     return means_.rows(step, [&](std::int32_t r) { return (step.kv.len[r] + chunk_ - 1LL) / chunk_ * step.kv.head_dim; });
@@ -142,18 +157,22 @@ class ActQkv final : public QuerySelector<UnitTraffic> {
     share.num_layers = step.model.num_layers;
     share.first = first;
     share.probabilities = scores;
-    const std::int32_t* average = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : ranked(step.kv.len[r], tail[r]); });
+    const std::int32_t* average =
+        per_row(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : ranked(sizes(step, r), step.kv.len[r], tail[r]); });
     share.average = average;
     const LayerStep all_layers{step.ops, step.model, 0, step.seqs, step.kv, step.in, step.seed, step.memory};
     share.entropies = entropies_.sequences(all_layers, [&](std::int32_t) { return step.model.num_layers; });
     share.keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(2 * average[r], tail[r] / chunk_); });
     step.ops(share);
     step.ops.settle("selected_chunks", step.layer, {share.keep, static_cast<std::size_t>(n)});
-    for (std::int32_t r = 0; r < n; ++r) share.keep[r] = std::min(share.keep[r], std::max(0, tail[r] / chunk_ - sinks_ / chunk_));
+    for (std::int32_t r = 0; r < n; ++r)
+      share.keep[r] = std::min(share.keep[r], std::max(0, tail[r] / chunk_ - sizes(step, r).sinks / chunk_));
     return share.keep;
   }
 
-  std::int32_t chunk_, window_, sinks_, recent_, budget_;
+  std::int32_t chunk_, window_, sinks_, recent_;
+  Budget budget_;
+  bool is_set_ = false;  // by the experiment
   RowProgress progress_;
   RowMemory<float> means_, ring_, entropies_;  // ring_ per sequence; entropies_ too, for all layers
   PerRow<std::int32_t> held_;

@@ -1,4 +1,5 @@
 #include "kernels/attention_ring/attention_ring.h"
+#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {
@@ -8,7 +9,7 @@ namespace {
 // Half of the budget goes to the newest tokens, half to the older ones that the last few rows of attention favoured; what is not
 // chosen lies on the host and may come back. Sparse window attention: ALISA, Zhao et al. 2024, arXiv:2403.17312, section IV. Tokens
 // that a row did not read keep the probabilities of the last rows that did.
-class Alisa final : public QuerySelector<TierTraffic> {
+class Alisa final : public QuerySelector<TierTraffic>, public TakesShare {
  public:
   explicit Alisa(Params& p)
       : budget_frac_(p.optional<double>("budget_frac", 0.2, 0.0001, 1, "share of the row attended to")),
@@ -16,9 +17,10 @@ class Alisa final : public QuerySelector<TierTraffic> {
 
   [[nodiscard]] std::int32_t num_words() const override { return rows_ + 1; }
   bool set_budget(std::int32_t tokens) override {
-    budget_ = tokens;
+    budget_ = {tokens};
     return true;
   }
+  void set_share(const Budget& share) override { budget_ = share; }
 
   [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kKeysAndValues; }
   Selection stays(LayerStep& step) override {
@@ -35,10 +37,11 @@ class Alisa final : public QuerySelector<TierTraffic> {
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* len = step.kv.len;
-    const std::int32_t* tail =
-        per_row(step.ops, n, [&](std::int32_t r) { return std::min(older_tokens(step, r), len[r] - recent(len[r])); });
-    const std::int32_t* keep =
-        per_row(step.ops, n, [&](std::int32_t r) { return std::clamp(tokens_of(len[r]) - (len[r] - tail[r]), 0, tail[r]); });
+    const std::int32_t* tail = per_row(
+        step.ops, n, [&](std::int32_t r) { return std::min(older_tokens(step, r), len[r] - recent(len[r], tokens_of(budget_, step, r))); });
+    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) {
+      return std::clamp(attended(len[r], tokens_of(budget_, step, r)) - (len[r] - tail[r]), 0, tail[r]);
+    });
     const std::int64_t* older = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r]; });
     Selection selection;
     if (keeps_all(n, older, keep)) {
@@ -61,20 +64,22 @@ class Alisa final : public QuerySelector<TierTraffic> {
 
   [[nodiscard]] TierBytes resident(const ModelShape&, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0;
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) on_gpu += std::min(kv.len[r], tokens_of(kv.len[r]));
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) on_gpu += std::min(kv.len[r], attended(kv.len[r], budget_.of(kv.len[r])));
     return keep_on_gpu(held, on_gpu, kv.total());
   }
 
  private:
-  [[nodiscard]] std::int32_t tokens_of(std::int32_t len) const {
-    return budget_ > 0 ? budget_ : std::max(1, static_cast<std::int32_t>(budget_frac_ * len));
+  [[nodiscard]] std::int32_t attended(std::int32_t len, std::int32_t budget) const {
+    return budget > 0 ? budget : std::max(1, static_cast<std::int32_t>(budget_frac_ * len));
   }
-  [[nodiscard]] std::int32_t recent(std::int32_t len) const { return std::min(len, std::max(1, tokens_of(len) / 2)); }
+  [[nodiscard]] std::int32_t recent(std::int32_t len, std::int32_t budget) const {
+    return std::min(len, std::max(1, attended(len, budget) / 2));
+  }
 
   // The newest tokens stay, and all of a row that is read whole.
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
-    const std::int32_t len = step.kv.len[r];
-    return tokens_of(len) >= len ? 0 : len - recent(len);
+    const std::int32_t len = step.kv.len[r], budget = tokens_of(budget_, step, r);
+    return attended(len, budget) >= len ? 0 : len - recent(len, budget);
   }
 
   void push(LayerStep& step, const Selection& selection, bool lists) {
@@ -90,7 +95,8 @@ class Alisa final : public QuerySelector<TierTraffic> {
   }
 
   double budget_frac_;
-  std::int32_t rows_, budget_ = 0;
+  std::int32_t rows_;
+  Budget budget_;
 };
 
 [[maybe_unused]] const bool registered = SelectorRegistry::add<Alisa>(

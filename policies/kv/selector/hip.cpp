@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "kernels/halving_search/halving_search.h"
-#include "policies/kv/selector/selection.h"
+#include "policies/kv/selector/budget_share.h"
 
 namespace kvlab {
 
@@ -9,7 +9,7 @@ namespace {
 
 // Key blocks found by halving groups of neighbours, each judged by its middle token: a search of log n rounds that keeps no
 // summaries. HiP attention, Lee et al. 2024, arXiv:2406.09827; sinks and newest tokens are always in.
-class Hip final : public QuerySelector<UnitTraffic> {
+class Hip final : public QuerySelector<UnitTraffic>, public TakesShare {
  public:
   explicit Hip(Params& p)
       : top_(p.optional<std::int32_t>("top_tokens", 512, 1, 1 << 24, "tokens found by the search")),
@@ -21,27 +21,27 @@ class Hip final : public QuerySelector<UnitTraffic> {
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_layers_ ? 0 : 1; }
   // Sinks and newest tokens leave at least a quarter of the budget to the search.
   bool set_budget(std::int32_t tokens) override {
-    sinks_ = std::min(sinks_, tokens / 4);
-    recent_ = std::min(recent_, std::max(1, tokens / 2));
-    top_ = std::max(0, tokens - sinks_ - recent_);
+    budget_ = {tokens};
     return true;
   }
+  void set_share(const Budget& share) override { budget_ = share; }
 
   Selection select(LayerStep& step) override {
     if (step.layer < dense_layers_) return {};
-    const std::int32_t n = step.kv.num_rows, kept = top_ / block_;
+    const std::int32_t n = step.kv.num_rows;
     const std::int32_t* blocks = per_row(step.ops, n, [&](std::int32_t r) {
-      const std::int32_t between = std::min(step.kv.len[r] - recent_, older_tokens(step, r)) - sinks_;
-      return between / block_ <= kept || between <= top_ ? 0 : between / block_;
+      const Sizes size = sizes(step, r);
+      const std::int32_t between = std::min(step.kv.len[r] - size.recent, older_tokens(step, r)) - size.sinks;
+      return between / block_ <= size.top / block_ || between <= size.top ? 0 : between / block_;
     });
     if (all_whole(n, blocks)) return {};
     HalvingSearch search;
     search.kv = step.kv;
     search.queries = step.in.step.data();
     search.block_tokens = block_;
-    search.base = per_row(step.ops, n, [&](std::int32_t r) { return blocks[r] == 0 ? 0 : sinks_; });
+    search.base = per_row(step.ops, n, [&](std::int32_t r) { return blocks[r] == 0 ? 0 : sizes(step, r).sinks; });
     search.blocks = blocks;
-    search.keep = per_row(step.ops, n, [&](std::int32_t r) { return blocks[r] == 0 ? 0 : kept; });
+    search.keep = per_row(step.ops, n, [&](std::int32_t r) { return blocks[r] == 0 ? 0 : sizes(step, r).top / block_; });
     search.first = prefix_sums(step.ops, n, [&](std::int32_t r) { return search.keep[r]; });
     search.block = step.ops.ints(search.first[n]);
     step.ops(search);
@@ -58,7 +58,18 @@ class Hip final : public QuerySelector<UnitTraffic> {
   }
 
  private:
+  struct Sizes {
+    std::int32_t sinks, recent, top;
+  };
+  [[nodiscard]] Sizes sizes(std::int32_t budget) const {
+    if (!is_given(budget_)) return {sinks_, recent_, top_};
+    const std::int32_t sinks = std::min(sinks_, budget / 4), recent = std::min(recent_, std::max(1, budget / 2));
+    return {sinks, recent, std::max(0, budget - sinks - recent)};
+  }
+  [[nodiscard]] Sizes sizes(const LayerStep& step, std::int32_t r) const { return sizes(tokens_of(budget_, step, r)); }
+
   std::int32_t top_, block_, sinks_, recent_, dense_layers_;
+  Budget budget_;
 };
 
 [[maybe_unused]] const bool registered = SelectorRegistry::add<Hip>(

@@ -1,5 +1,6 @@
 #include "kernels/partial_scores/partial_scores.h"
 #include "kernels/query_basis/query_basis.h"
+#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {
@@ -9,7 +10,7 @@ namespace {
 // The cache lies on the host; keys reduced to the directions in which queries are large stay on the GPU and tell beforehand which
 // tokens are worth bringing. InfiniGen, Lee et al. 2024, arXiv:2406.19707, sections 4.2 and 4.3. The paper predicts a layer's query
 // from the layer before; here the same layer's query of the step before stands in for it.
-class InfiniGen final : public QuerySelector<TierTraffic> {
+class InfiniGen final : public QuerySelector<TierTraffic>, public TakesShare {
  public:
   explicit InfiniGen(Params& p)
       : partial_frac_(p.optional<double>("partial_frac", 0.3, 0.001, 1, "share of the key channels kept on the GPU")),
@@ -27,9 +28,10 @@ class InfiniGen final : public QuerySelector<TierTraffic> {
   }
   // Takes the place of max_frac; how many are wanted remains a matter of alpha.
   bool set_budget(std::int32_t tokens) override {
-    budget_ = tokens;
+    budget_ = {tokens};
     return true;
   }
+  void set_share(const Budget& share) override { budget_ = share; }
   void forget(std::int32_t index) override {
     abs_sum_.forget(index), gram_.forget(index), basis_.forget(index), partial_.forget(index);
     progress_.forget(index), has_basis_.forget(index), last_.forget(index), QuerySelector::forget(index);
@@ -78,7 +80,7 @@ class InfiniGen final : public QuerySelector<TierTraffic> {
     scores.first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r]; });
     scores.scores = step.ops.floats(scores.first[n]);
     step.ops(scores);
-    const std::int32_t* cap = per_row(step.ops, n, [&](std::int32_t r) { return cap_tokens(tail[r]); });
+    const std::int32_t* cap = per_row(step.ops, n, [&](std::int32_t r) { return cap_tokens(tail[r], tokens_of(budget_, step, r)); });
     std::int32_t* count = per_row(step.ops, n, [&](std::int32_t r) { return cap[r]; });
     step.ops(FetchCounts{n, step.kv.kv_heads, scores.first, scores.scores, static_cast<float>(alpha_), cap, count});
     step.ops.settle("selected_tokens", step.layer, {count, static_cast<std::size_t>(n)});
@@ -94,7 +96,7 @@ class InfiniGen final : public QuerySelector<TierTraffic> {
                                             const TierBytes& held) const override {
     if (layer < dense_layers_) return held;
     std::int64_t on_gpu = 0;
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) on_gpu += std::min(kv.len[r], cap_tokens(kv.len[r]) + 1);
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) on_gpu += std::min(kv.len[r], cap_tokens(kv.len[r], budget_.of(kv.len[r])) + 1);
     TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
     const std::int64_t width = directions(model.head_dim);
     bytes.gpu += (kv.total() + static_cast<std::int64_t>(kv.num_rows) * (skew_ ? model.head_dim : 1)) * width * model.kv_bytes;
@@ -107,10 +109,10 @@ class InfiniGen final : public QuerySelector<TierTraffic> {
   // Of a prompt as long as the row either everything fits onto the GPU, or nothing is there yet.
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
     const std::int32_t len = step.kv.len[r];
-    return cap_tokens(len) + 1 >= len ? 0 : len;
+    return cap_tokens(len, tokens_of(budget_, step, r)) + 1 >= len ? 0 : len;
   }
-  [[nodiscard]] std::int32_t cap_tokens(std::int32_t older) const {
-    const auto share = budget_ > 0 ? budget_ - 1 : static_cast<std::int32_t>(max_frac_ * older);
+  [[nodiscard]] std::int32_t cap_tokens(std::int32_t older, std::int32_t budget) const {
+    const auto share = budget > 0 ? budget - 1 : static_cast<std::int32_t>(max_frac_ * older);
     return std::min(older, std::max(1, share));
   }
   [[nodiscard]] std::int32_t directions(std::int32_t head_dim) const {
@@ -151,7 +153,8 @@ class InfiniGen final : public QuerySelector<TierTraffic> {
   }
 
   double partial_frac_, alpha_, max_frac_;
-  std::int32_t dense_layers_, budget_ = 0;
+  std::int32_t dense_layers_;
+  Budget budget_;
   bool skew_, looks_ahead_;
   RowMemory<float> abs_sum_, gram_, basis_, partial_;
   RowProgress progress_;

@@ -2,7 +2,7 @@
 
 #include "kernels/block_max/block_max.h"
 #include "kernels/page_means/page_means.h"
-#include "policies/kv/selector/selection.h"
+#include "policies/kv/selector/budget_share.h"
 
 namespace kvlab {
 
@@ -10,7 +10,7 @@ namespace {
 
 // Blocks judged by attention over mean keys of short overlapping windows ("semantic kernels"), summed over the group: one choice
 // per KV head. InfLLM v2, MiniCPM Team 2025, arXiv:2506.07900; here without the training.
-class InfLlm2 final : public QuerySelector<UnitTraffic> {
+class InfLlm2 final : public QuerySelector<UnitTraffic>, public TakesShare {
  public:
   explicit InfLlm2(Params& p)
       : kernel_(p.optional<std::int32_t>("kernel_tokens", 32, 1, 1 << 16, "tokens behind one mean key")),
@@ -27,12 +27,10 @@ class InfLlm2 final : public QuerySelector<UnitTraffic> {
 
   // The window takes at most half of the budget, and rows are no longer dense than the budget.
   bool set_budget(std::int32_t tokens) override {
-    window_ = std::clamp(tokens / 2, 1, window_);
-    top_ = std::max(1, (tokens - window_) / block_);
-    initial_ = std::min(initial_, top_);
-    dense_tokens_ = std::min(dense_tokens_, tokens + 1);
+    budget_ = {tokens};
     return true;
   }
+  void set_share(const Budget& share) override { budget_ = share; }
   void forget(std::int32_t index) override {
     progress_.forget(index);
     means_.forget(index);
@@ -52,12 +50,14 @@ class InfLlm2 final : public QuerySelector<UnitTraffic> {
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) {
-      const std::int32_t blocks = std::min(step.kv.len[r] - window_, older_tokens(step, r)) / block_;
-      return step.kv.len[r] < dense_tokens_ || blocks <= top_ ? 0 : blocks * block_;
+      const Sizes size = sizes(step, r);
+      const std::int32_t blocks = std::min(step.kv.len[r] - size.window, older_tokens(step, r)) / block_;
+      return step.kv.len[r] < size.dense_tokens || blocks <= size.top ? 0 : blocks * block_;
     });
     if (all_whole(n, tail)) return {};
-    const std::int32_t* head = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : initial_; });
-    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : top_ - initial_; });
+    const std::int32_t* head = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : sizes(step, r).initial; });
+    const std::int32_t* keep =
+        per_row(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : sizes(step, r).top - sizes(step, r).initial; });
     BlockMax blocks = judge_blocks(step, tail);
     step.ops(blocks);
     const std::int32_t* end = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] / block_; });
@@ -81,6 +81,16 @@ class InfLlm2 final : public QuerySelector<UnitTraffic> {
   }
 
  private:
+  struct Sizes {
+    std::int32_t window, top, initial, dense_tokens;
+  };
+  [[nodiscard]] Sizes sizes(const LayerStep& step, std::int32_t r) const {
+    if (!is_given(budget_)) return {window_, top_, initial_, dense_tokens_};
+    const std::int32_t tokens = tokens_of(budget_, step, r), window = std::clamp(tokens / 2, 1, window_);
+    const std::int32_t top = std::max(1, (tokens - window) / block_);
+    return {window, top, std::min(initial_, top), std::min(dense_tokens_, tokens + 1)};
+  }
+
   [[nodiscard]] std::int32_t windows(std::int32_t len) const { return (len + stride_ - 1) / stride_; }
   float* const* rows(const LayerStep& step) {
     return means_.rows(step, [&](std::int32_t r) { return static_cast<std::int64_t>(windows(step.kv.len[r])) * step.kv.head_dim; });
@@ -109,6 +119,7 @@ class InfLlm2 final : public QuerySelector<UnitTraffic> {
   }
 
   std::int32_t kernel_, stride_, block_, initial_, window_, top_, dense_tokens_;
+  Budget budget_;
   RowProgress progress_;
   RowMemory<float> means_;
 };

@@ -2,6 +2,7 @@
 
 #include "kernels/page_bounds/page_bounds.h"
 #include "kernels/tree_select/tree_select.h"
+#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {
@@ -11,7 +12,7 @@ namespace {
 // Leaves of a tree of chunks, found from the top by bounds on their logits; hot leaves on the GPU, warm ones on the host, the rest on
 // disk. After LeoAM, Sun et al. 2025, arXiv:2506.20187; the tree is our definition. Best-first search gives the same leaves
 // from wherever it starts, so it starts at the roots.
-class LeoAm final : public QuerySelector<TierTraffic> {
+class LeoAm final : public QuerySelector<TierTraffic>, public TakesShare {
  public:
   explicit LeoAm(Params& p)
       : leaf_(p.optional<std::int32_t>("leaf_tokens", 8, 1, 4096, "tokens of a leaf")),
@@ -26,9 +27,10 @@ class LeoAm final : public QuerySelector<TierTraffic> {
   }
 
   bool set_budget(std::int32_t tokens) override {
-    budget_ = tokens;
+    budget_ = {tokens};
     return true;
   }
+  void set_share(const Budget& share) override { budget_ = share; }
   void forget(std::int32_t index) override {
     progress_.forget(index), QuerySelector::forget(index);
     for (auto& level : bounds_) level.forget(index);
@@ -65,7 +67,8 @@ class LeoAm final : public QuerySelector<TierTraffic> {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return older_tokens(step, r) / leaf_ * leaf_; });
     const std::int32_t* leaves = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] / leaf_; });
-    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(leaves[r], leaves_of(step.kv.len[r])); });
+    const std::int32_t* keep =
+        per_row(step.ops, n, [&](std::int32_t r) { return std::min(leaves[r], leaves_of(step.kv.len[r], tokens_of(budget_, step, r))); });
     const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return leaves[r]; });
     if (keeps_all(n, first, keep)) {
       traffic_.read_all(step);
@@ -100,7 +103,7 @@ class LeoAm final : public QuerySelector<TierTraffic> {
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, in_memory = 0, bounds = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-      const std::int32_t hot = std::min(kv.len[r], leaves_of(kv.len[r]) * leaf_ + leaf_);
+      const std::int32_t hot = std::min(kv.len[r], leaves_of(kv.len[r], budget_.of(kv.len[r])) * leaf_ + leaf_);
       on_gpu += hot;
       in_memory += std::max(hot, static_cast<std::int32_t>(host_frac_ * kv.len[r]));
       for (std::int32_t j = 0; j < levels_; ++j) bounds += nodes(kv.len[r], j);
@@ -119,13 +122,13 @@ class LeoAm final : public QuerySelector<TierTraffic> {
     const std::int32_t tokens = leaf_ << level;
     return (len + tokens - 1) / tokens;
   }
-  [[nodiscard]] std::int32_t leaves_of(std::int32_t len) const {
-    return std::max(1, (budget_ > 0 ? budget_ : static_cast<std::int32_t>(budget_frac_ * len)) / leaf_);
+  [[nodiscard]] std::int32_t leaves_of(std::int32_t len, std::int32_t budget) const {
+    return std::max(1, (budget > 0 ? budget : static_cast<std::int32_t>(budget_frac_ * len)) / leaf_);
   }
   // The open leaf stays, and all of a row that is read whole.
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
     const std::int32_t leaves = step.kv.len[r] / leaf_;
-    return leaves_of(step.kv.len[r]) >= leaves ? 0 : leaves;
+    return leaves_of(step.kv.len[r], tokens_of(budget_, step, r)) >= leaves ? 0 : leaves;
   }
   float* const* level(const LayerStep& step, std::int32_t j) {
     return bounds_[static_cast<std::size_t>(j)].rows(
@@ -142,7 +145,8 @@ class LeoAm final : public QuerySelector<TierTraffic> {
 
   std::int32_t leaf_, root_;
   double budget_frac_, host_frac_;
-  std::int32_t disk_bits_, levels_ = 1, budget_ = 0;
+  std::int32_t disk_bits_, levels_ = 1;
+  Budget budget_;
   RowProgress progress_;
   std::vector<RowMemory<float>> bounds_;  // by level
   std::vector<const float*> pointers_;

@@ -2,7 +2,7 @@
 
 #include "kernels/block_max/block_max.h"
 #include "kernels/page_bounds/page_bounds.h"
-#include "policies/kv/selector/selection.h"
+#include "policies/kv/selector/budget_share.h"
 
 namespace kvlab {
 
@@ -10,12 +10,12 @@ namespace {
 
 // Large pages judged by the bounds of the small logical pages they hold, so that page size and selection grain part ways; a
 // choice serves for some steps. LServe, Yang et al. 2025, arXiv:2502.14866
-class LServe final : public QuerySelector<UnitTraffic> {
+class LServe final : public QuerySelector<UnitTraffic>, public TakesShare {
  public:
   explicit LServe(Params& p)
       : page_(p.optional<std::int32_t>("page_tokens", 64, 1, 1 << 16, "tokens of a physical page")),
         logical_(p.optional<std::int32_t>("logical_tokens", 16, 1, 1 << 16, "tokens whose keys share one pair of bounds")),
-        budget_(p.optional<std::int32_t>("budget_tokens", 4096, 1, 1 << 24, "tokens attended to per KV head, the newest page included")),
+        budget_{p.optional<std::int32_t>("budget_tokens", 4096, 1, 1 << 24, "tokens attended to per KV head, the newest page included")},
         reuse_steps_(p.optional<std::int32_t>("reuse_steps", 4, 1, 1 << 16, "decode steps that one choice serves")),
         union_(p.choice("group", {"max", "union"}, 1, "query heads of a KV head: the best bound counts, or each chooses and all is read") ==
                1),
@@ -25,9 +25,10 @@ class LServe final : public QuerySelector<UnitTraffic> {
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_layers_ ? 0 : 1; }
   bool set_budget(std::int32_t tokens) override {
-    budget_ = tokens;
+    budget_ = {tokens};
     return true;
   }
+  void set_share(const Budget& share) override { budget_ = share; }
   void forget(std::int32_t index) override {
     progress_.forget(index);
     bounds_.forget(index);
@@ -81,7 +82,7 @@ class LServe final : public QuerySelector<UnitTraffic> {
 
   // Chooses anew in rows whose choice is too old or was made over other tokens.
   void refresh(LayerStep& step) {
-    const std::int32_t n = step.kv.num_rows, chosen_pages = std::max(1, budget_ / page_ - 1);
+    const std::int32_t n = step.kv.num_rows;
     std::int32_t* keep = step.ops.host_ints(n);
     for (std::int32_t r = 0; r < n; ++r) {
       Choice& c = choices_.at(step, r);
@@ -91,7 +92,8 @@ class LServe final : public QuerySelector<UnitTraffic> {
       const std::int32_t age = std::max(0, seq.end() - seq.prompt_tokens - 1) % reuse_steps_;
       const std::int32_t len = step.kv.len[r], pages = std::max(0, older_tokens(step, r) - age) / page_;
       if (age > 0 && c.mark.grew_to(seq, len)) continue;
-      const bool whole = len - age <= budget_ || pages <= chosen_pages;
+      const std::int32_t budget = tokens_of(budget_, step, r), chosen_pages = std::max(1, budget / page_ - 1);
+      const bool whole = len - age <= budget || pages <= chosen_pages;
       c = whole ? Choice{} : Choice{{len, seq.end()}, pages * page_, chosen_pages};
       keep[r] = c.count;
     }
@@ -131,7 +133,9 @@ class LServe final : public QuerySelector<UnitTraffic> {
     return bounds_.rows(step, [&](std::int32_t r) { return (step.kv.len[r] + logical_ - 1LL) / logical_ * 2 * step.kv.head_dim; });
   }
 
-  std::int32_t page_, logical_, budget_, reuse_steps_;
+  std::int32_t page_, logical_;
+  Budget budget_;
+  std::int32_t reuse_steps_;
   bool union_;
   std::int32_t dense_layers_;
   RowProgress progress_;

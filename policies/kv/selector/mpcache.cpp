@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "kernels/page_bounds/page_bounds.h"
+#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/selection.h"
 
 namespace kvlab {
@@ -10,7 +11,7 @@ namespace {
 
 // Clusters of neighbouring tokens in two sizes: large ones are sifted by a blend of their key bounds, then the small ones inside
 // the survivors; neighbouring layers share a choice. MPCache, Zeng et al. 2025, arXiv:2501.06807
-class MpCache final : public QuerySelector<UnitTraffic> {
+class MpCache final : public QuerySelector<UnitTraffic>, public TakesShare {
  public:
   explicit MpCache(Params& p)
       : large_(p.optional<std::int32_t>("large_tokens", 32, 2, 1 << 16, "tokens of a large cluster")),
@@ -25,9 +26,10 @@ class MpCache final : public QuerySelector<UnitTraffic> {
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer; }
   bool set_budget(std::int32_t tokens) override {
-    budget_ = tokens;
+    budget_ = {tokens};
     return true;
   }
+  void set_share(const Budget& share) override { budget_ = share; }
   void forget(std::int32_t index) override {
     large_progress_.forget(index);
     small_progress_.forget(index);
@@ -90,9 +92,9 @@ class MpCache final : public QuerySelector<UnitTraffic> {
   }
 
   // Small clusters to keep between the first and the last large one.
-  [[nodiscard]] std::int32_t kept(std::int32_t len, std::int32_t tail) const {
+  [[nodiscard]] std::int32_t kept(std::int32_t len, std::int32_t tail, std::int32_t budget) const {
     const std::int32_t clusters = (tail - large_) / small_;
-    if (budget_ > 0) return len <= budget_ ? clusters : std::clamp((budget_ - large_ - (len - tail)) / small_, 0, clusters);
+    if (budget > 0) return len <= budget ? clusters : std::clamp((budget - large_ - (len - tail)) / small_, 0, clusters);
     return std::min(clusters, static_cast<std::int32_t>(std::ceil(share_ * clusters)));
   }
 
@@ -101,9 +103,11 @@ class MpCache final : public QuerySelector<UnitTraffic> {
     for (std::int32_t r = 0; r < n; ++r) {
       const std::int32_t tail = older_tokens(step, r) / large_ * large_;
       Choice& c = choices_.at(step, r) = {{step.kv.len[r], seq_of(step, r).end()}, 0, 0};
-      if (tail <= large_ || kept(step.kv.len[r], tail) >= (tail - large_) / small_) continue;
+      if (tail <= large_) continue;
+      const std::int32_t count = kept(step.kv.len[r], tail, tokens_of(budget_, step, r));
+      if (count >= (tail - large_) / small_) continue;
       c.tail = tail;
-      c.count = kept(step.kv.len[r], tail);
+      c.count = count;
     }
     const std::int32_t* end = per_row(step.ops, n, [&](std::int32_t r) { return choices_.at(step, r).tail / large_; });
     if (all_whole(n, end)) return;
@@ -159,7 +163,8 @@ class MpCache final : public QuerySelector<UnitTraffic> {
 
   std::int32_t large_, small_;
   double large_share_, share_, max_share_;
-  std::int32_t dense_layers_, shared_layers_, budget_ = 0;
+  std::int32_t dense_layers_, shared_layers_;
+  Budget budget_;
   RowProgress large_progress_, small_progress_;
   RowMemory<float> large_bounds_, small_bounds_;
   PerRow<Choice> choices_;

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "kernels/page_bounds/page_bounds.h"
-#include "policies/kv/selector/selection.h"
+#include "policies/kv/selector/budget_share.h"
 
 namespace kvlab {
 
@@ -9,11 +9,11 @@ namespace {
 
 // Pages whose channel-wise key bounds promise the largest logits; the newest page is always read. Quest, Tang et al. 2024,
 // arXiv:2406.10774, algorithm 1.
-class Quest final : public QuerySelector<UnitTraffic> {
+class Quest final : public QuerySelector<UnitTraffic>, public TakesShare {
  public:
   explicit Quest(Params& p)
       : page_(p.optional<std::int32_t>("page_tokens", 16, 1, 4096, "tokens of a page")),
-        budget_(p.optional<std::int32_t>("budget_tokens", 1024, 1, 1 << 24, "tokens attended to per KV head, the newest page included")),
+        budget_{p.optional<std::int32_t>("budget_tokens", 1024, 1, 1 << 24, "tokens attended to per KV head, the newest page included")},
         union_(p.choice("group", {"max", "union"}, 0, "query heads of a KV head: the best bound counts, or each chooses and all is read") ==
                1),
         dense_layers_(p.optional<std::int32_t>("dense_layers", 2, 0, 1024, "first layers that attend to everything")),
@@ -21,9 +21,10 @@ class Quest final : public QuerySelector<UnitTraffic> {
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_layers_ ? 0 : 1; }
   bool set_budget(std::int32_t tokens) override {
-    budget_ = tokens;
+    budget_ = {tokens};
     return true;
   }
+  void set_share(const Budget& share) override { budget_ = share; }
   void forget(std::int32_t index) override {
     progress_.forget(index);
     bounds_.forget(index);
@@ -45,11 +46,11 @@ class Quest final : public QuerySelector<UnitTraffic> {
     if (step.layer < dense_layers_) return {};
     const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) {
       const std::int32_t pages = older_tokens(step, r) / page_;
-      return step.kv.len[r] <= budget_ || pages <= chosen_pages() ? 0 : pages * page_;
+      return step.kv.len[r] <= tokens_of(budget_, step, r) || pages <= chosen_pages(step, r) ? 0 : pages * page_;
     });
     if (all_whole(n, tail)) return {};
     const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r] / page_; });
-    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : chosen_pages(); });
+    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : chosen_pages(step, r); });
     PageScores scores = page_scores(step, rows(step), first);
     scores.heads = union_ ? PageScores::Heads::kEach : PageScores::Heads::kMax;
     scores.scores = step.ops.floats(first[n] * (union_ ? step.kv.group : 1));
@@ -74,12 +75,15 @@ class Quest final : public QuerySelector<UnitTraffic> {
 
  private:
   // The newest page takes one of the budget.
-  [[nodiscard]] std::int32_t chosen_pages() const { return std::max(min_pages_, budget_ / page_) - 1; }
+  [[nodiscard]] std::int32_t chosen_pages(const LayerStep& step, std::int32_t r) const {
+    return std::max(min_pages_, tokens_of(budget_, step, r) / page_) - 1;
+  }
   float* const* rows(const LayerStep& step) {
     return bounds_.rows(step, [&](std::int32_t r) { return (step.kv.len[r] + page_ - 1LL) / page_ * 2 * step.kv.head_dim; });
   }
 
-  std::int32_t page_, budget_;
+  std::int32_t page_;
+  Budget budget_;
   bool union_;
   std::int32_t dense_layers_, min_pages_;
   RowProgress progress_;

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "kernels/query_drift/query_drift.h"
-#include "policies/kv/selector/selection.h"
+#include "policies/kv/selector/budget_share.h"
 
 namespace kvlab {
 
@@ -9,19 +9,20 @@ namespace {
 
 // Full attention now and then; the steps in between recycle the tokens that were largest there, the least of which make room for
 // generated ones. Recycled Attention, Xu et al. 2024, arXiv:2411.05787
-class Recycled final : public QuerySelector<UnitTraffic> {
+class Recycled final : public QuerySelector<UnitTraffic>, public TakesShare {
  public:
   explicit Recycled(Params& p)
-      : budget_(p.optional<std::int32_t>("budget_tokens", 2048, 1, 1 << 24, "tokens of a recycled step per KV head, new ones included")),
+      : budget_{p.optional<std::int32_t>("budget_tokens", 2048, 1, 1 << 24, "tokens of a recycled step per KV head, new ones included")},
         every_steps_(
             p.optional<std::int32_t>("every_steps", 10, 1, 1 << 20, "steps from one full step, or one look at the query, to the next")),
         dynamic_(p.choice("schedule", {"dynamic", "fixed"}, 0, "full steps where the query has turned, or always when they are due") == 0),
         min_cosine_(p.optional<double>("min_cosine", 0.8, -1, 1, "dynamic: a full step below this cosine to the last full step's query")) {}
 
   bool set_budget(std::int32_t tokens) override {
-    budget_ = tokens;
+    budget_ = {tokens};
     return true;
   }
+  void set_share(const Budget& share) override { budget_ = share; }
   void forget(std::int32_t index) override {
     choices_.forget(index);
     ranked_.forget(index);
@@ -40,7 +41,7 @@ class Recycled final : public QuerySelector<UnitTraffic> {
     take.ranked = ranked_.rows(step, [](std::int32_t) { return 0; });
     take.first = prefix_sums(step.ops, n, [&](std::int32_t r) {
       const Choice& c = choices_.at(step, r);
-      return recycled(r) ? std::clamp(budget_ - (step.kv.len[r] - c.mark.len), 0, c.count) : 0;
+      return recycled(r) ? std::clamp(tokens_of(budget_, step, r) - (step.kv.len[r] - c.mark.len), 0, c.count) : 0;
     });
     take.unit = step.ops.ints(take.first[n]);
     step.ops(take);
@@ -56,7 +57,7 @@ class Recycled final : public QuerySelector<UnitTraffic> {
 
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes = held;  // the ranked lists and the reference queries
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) bytes.gpu += 4LL * std::min(kv.len[r], budget_);
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) bytes.gpu += 4LL * std::min(kv.len[r], budget_.of(kv.len[r]));
     bytes.gpu += dynamic_ ? 4LL * kv.num_sequences() * model.q_heads * model.head_dim : 0;
     return bytes;
   }
@@ -102,7 +103,7 @@ class Recycled final : public QuerySelector<UnitTraffic> {
     const std::int32_t n = step.kv.num_rows;
     const TokenProbabilities all = token_probabilities(step, AttentionStats::Group::kMean, recycles);
     const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) {
-      return static_cast<std::int32_t>(std::min<std::int64_t>(budget_, all.first[r + 1] - all.first[r]));
+      return static_cast<std::int32_t>(std::min<std::int64_t>(tokens_of(budget_, step, r), all.first[r + 1] - all.first[r]));
     });
     RankUnits rank;
     rank.num_rows = n;
@@ -115,7 +116,8 @@ class Recycled final : public QuerySelector<UnitTraffic> {
       if (recycles[step.kv.sequence(r)] == 0) choices_.at(step, r) = {{step.kv.len[r], seq_of(step, r).end()}, keep[r]};
   }
 
-  std::int32_t budget_, every_steps_;
+  Budget budget_;
+  std::int32_t every_steps_;
   bool dynamic_;
   double min_cosine_;
   PerRow<Choice> choices_;

@@ -4,6 +4,7 @@
 #include "kernels/page_means/page_means.h"
 #include "kernels/sum_rows/sum_rows.h"
 #include "policies/kv/scorer/step_arrays.h"
+#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {
@@ -13,7 +14,7 @@ namespace {
 // Frames (here: stretches of the prompt) retrieved once for a question, the same ones for all heads of a layer: by the product of
 // their mean keys with the mean of the question's queries. They serve the whole answer, with the first frame, the question and the
 // answer itself. ReKV, Di et al. 2025, arXiv:2503.00540, section 3.
-class ReKv final : public QuerySelector<TierTraffic> {
+class ReKv final : public QuerySelector<TierTraffic>, public TakesShare {
  public:
   explicit ReKv(Params& p)
       : frame_(p.optional<std::int32_t>("frame_tokens", 196, 1, 1 << 16, "tokens of a frame")),
@@ -28,10 +29,10 @@ class ReKv final : public QuerySelector<TierTraffic> {
     return needs;
   }
   bool set_budget(std::int32_t tokens) override {
-    top_ = std::max(1, tokens / frame_ - first_);
-    local_ = std::min(local_, tokens);
+    budget_ = {tokens};
     return true;
   }
+  void set_share(const Budget& share) override { budget_ = share; }
   void forget(std::int32_t index) override { choices_.forget(index), frames_.forget(index), QuerySelector::forget(index); }
 
   [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kKeysAndValues; }
@@ -83,7 +84,8 @@ class ReKv final : public QuerySelector<TierTraffic> {
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, frames = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-      on_gpu += std::min<std::int64_t>(kv.len[r], static_cast<std::int64_t>(first_ + top_) * frame_ + local_);
+      on_gpu += std::min<std::int64_t>(
+          kv.len[r], static_cast<std::int64_t>(first_ + top(budget_.of(kv.len[r]))) * frame_ + local(budget_.of(kv.len[r])));
       frames += kv.len[r] / frame_;
     }
     TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
@@ -98,9 +100,11 @@ class ReKv final : public QuerySelector<TierTraffic> {
     std::int32_t tail = 0, count = 0;
   };
 
+  [[nodiscard]] std::int32_t top(std::int32_t budget) const { return is_given(budget_) ? std::max(1, budget / frame_ - first_) : top_; }
+  [[nodiscard]] std::int32_t local(std::int32_t budget) const { return is_given(budget_) ? std::min(local_, budget) : local_; }
   // The frame from which on everything stays: all of a row that is read whole.
   [[nodiscard]] std::int32_t held_frames(const LayerStep& step, std::int32_t r) {
-    return std::min(choices_.at(step, r).tail, std::max(0, step.kv.len[r] - local_)) / frame_;
+    return std::min(choices_.at(step, r).tail, std::max(0, step.kv.len[r] - local(tokens_of(budget_, step, r)))) / frame_;
   }
   [[nodiscard]] std::int32_t question_begin(const SeqStep& seq) const {
     return seq.question_begin >= 0 ? seq.question_begin : std::max(0, seq.prompt_tokens - question_);
@@ -124,9 +128,10 @@ class ReKv final : public QuerySelector<TierTraffic> {
       const std::int32_t frames = std::max(0, step.kv.len[r] - (seq.end() - question_begin(seq))) / frame_;
       Choice& c = choices_.at(step, r);
       c = {{step.kv.len[r], seq.end()}, 0, 0};
-      if (frames <= first_ + top_) continue;
+      const std::int32_t most = top(tokens_of(budget_, step, r));
+      if (frames <= first_ + most) continue;
       c.tail = frames * frame_;
-      c.count = keep[r] = top_;
+      c.count = keep[r] = most;
       end[r] = frames;
     }
     if (std::all_of(end, end + n, [](std::int32_t e) { return e == 0; })) return;
@@ -167,6 +172,7 @@ class ReKv final : public QuerySelector<TierTraffic> {
   }
 
   std::int32_t frame_, first_, top_, question_, local_;
+  Budget budget_;
   PerRow<Choice> choices_;
   RowMemory<std::int32_t> frames_;
   RowMemory<float> means_;

@@ -1,5 +1,6 @@
 #include "kernels/ann_index/ann_index.h"
 #include "kernels/nearest_keys/nearest_keys.h"
+#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {
@@ -9,7 +10,7 @@ namespace {
 // First and newest tokens on the GPU; the others on the host behind a search structure that finds the keys nearest to each query
 // head's query. RetrievalAttention, Liu et al. 2024, arXiv:2409.10516, section 4. The paper's graph follows the prompt's queries;
 // for it stands an exact search, priced as one that looks at a share of the keys, or a graph that knows keys alone (HNSW).
-class RetrievalAttention final : public QuerySelector<TierTraffic> {
+class RetrievalAttention final : public QuerySelector<TierTraffic>, public TakesShare {
  public:
   explicit RetrievalAttention(Params& p)
       : sinks_(p.optional<std::int32_t>("sink_tokens", 128, 0, 1 << 20, "first tokens, on the GPU")),
@@ -28,11 +29,10 @@ class RetrievalAttention final : public QuerySelector<TierTraffic> {
   }
   // First and newest tokens give way where they would fill more than three quarters of it.
   bool set_budget(std::int32_t tokens) override {
-    sinks_ = std::min(sinks_, tokens / 4);
-    recent_ = std::clamp(tokens / 2, 1, recent_);
-    top_ = std::max(1, tokens - sinks_ - recent_);
+    budget_ = {tokens};
     return true;
   }
+  void set_share(const Budget& share) override { budget_ = share; }
   void forget(std::int32_t index) override {
     progress_.forget(index), index_.forget(index), indexed_.forget(index), QuerySelector::forget(index);
   }
@@ -41,7 +41,7 @@ class RetrievalAttention final : public QuerySelector<TierTraffic> {
   [[nodiscard]] Lower lower(std::int32_t) const override { return graph_ ? Lower::kKeysAndValues : Lower::kValues; }
   Selection stays(LayerStep& step) override {
     return ends_of_prompts(
-        step, [&](std::int32_t) { return sinks_; }, [&](std::int32_t r) { return held_from(step, r); });
+        step, [&](std::int32_t r) { return sizes(step, r).sinks; }, [&](std::int32_t r) { return held_from(step, r); });
   }
 
   // Tokens enter the graph as they leave the window of the newest.
@@ -55,8 +55,9 @@ class RetrievalAttention final : public QuerySelector<TierTraffic> {
     add.sizes = sizes_;
     add.fresh = per_row(step.ops, n, [&](std::int32_t r) { return covered[r] == 0 ? 1 : 0; });
     add.to = per_row(step.ops, n, [&](std::int32_t r) { return end_of_older(step, r); });
-    add.from = per_row(step.ops, n,
-                       [&](std::int32_t r) { return std::max(std::min(sinks_, add.to[r]), covered[r] == 0 ? 0 : indexed_.at(step, r)); });
+    add.from = per_row(step.ops, n, [&](std::int32_t r) {
+      return std::max(std::min(sizes(step, r).sinks, add.to[r]), covered[r] == 0 ? 0 : indexed_.at(step, r));
+    });
     for (std::int32_t r = 0; r < n; ++r) indexed_.at(step, r) = std::max(add.from[r], add.to[r]);
     add.index = indices(step);
     step.ops(add);
@@ -65,9 +66,9 @@ class RetrievalAttention final : public QuerySelector<TierTraffic> {
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows, group = step.kv.group;
     const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return end_of_older(step, r); });
-    const std::int32_t* head = per_row(step.ops, n, [&](std::int32_t r) { return std::min(sinks_, tail[r]); });
+    const std::int32_t* head = per_row(step.ops, n, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, tail[r]); });
     const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r] - head[r]; });
-    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(top_, tail[r] - head[r]); });
+    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(sizes(step, r).top, tail[r] - head[r]); });
     if (keeps_all(n, first, keep)) {
       traffic_.read_all(step);
       return {};
@@ -82,21 +83,35 @@ class RetrievalAttention final : public QuerySelector<TierTraffic> {
 
   [[nodiscard]] TierBytes resident(const ModelShape&, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0;
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) on_gpu += std::min(kv.len[r], sinks_ + recent_);
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+      const Sizes size = sizes(budget_.of(kv.len[r]));
+      on_gpu += std::min(kv.len[r], size.sinks + size.recent);
+    }
     TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
     if (graph_) bytes.host += (kv.total() - on_gpu) * 2 * sizes_.links * 4;  // edges
     return bytes;
   }
 
  private:
+  struct Sizes {
+    std::int32_t sinks, recent, top;
+  };
+  [[nodiscard]] Sizes sizes(std::int32_t budget) const {
+    if (!is_given(budget_)) return {sinks_, recent_, top_};
+    const std::int32_t sinks = std::min(sinks_, budget / 4), recent = std::clamp(budget / 2, 1, recent_);
+    return {sinks, recent, std::max(1, budget - sinks - recent)};
+  }
+  [[nodiscard]] Sizes sizes(const LayerStep& step, std::int32_t r) const { return sizes(tokens_of(budget_, step, r)); }
+
   [[nodiscard]] std::int32_t end_of_older(const LayerStep& step, std::int32_t r) const {
     const bool decodes = seq_of(step, r).decoding();
-    return std::min(decodes ? older_tokens(step, r) : step.kv.len[r], std::max(0, step.kv.len[r] - recent_));
+    return std::min(decodes ? older_tokens(step, r) : step.kv.len[r], std::max(0, step.kv.len[r] - sizes(step, r).recent));
   }
   // The newest tokens stay, and all of a row that is read whole.
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) const {
-    const std::int32_t tail = std::max(0, step.kv.len[r] - recent_);
-    return tail - std::min(sinks_, tail) <= top_ ? 0 : tail;
+    const Sizes size = sizes(step, r);
+    const std::int32_t tail = std::max(0, step.kv.len[r] - size.recent);
+    return tail - std::min(size.sinks, tail) <= size.top ? 0 : tail;
   }
   std::unique_ptr<AnnIndex>* const* indices(const LayerStep& step) {
     pointers_.assign(static_cast<std::size_t>(step.kv.num_rows), nullptr);
@@ -144,6 +159,7 @@ class RetrievalAttention final : public QuerySelector<TierTraffic> {
   }
 
   std::int32_t sinks_, recent_, top_;
+  Budget budget_;
   double visit_frac_;
   bool graph_;
   AnnIndex::Sizes sizes_;

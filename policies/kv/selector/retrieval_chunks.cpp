@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "kernels/page_means/page_means.h"
-#include "policies/kv/selector/selection.h"
+#include "policies/kv/selector/budget_share.h"
 
 namespace kvlab {
 
@@ -9,17 +9,18 @@ namespace {
 
 // Chunks of the prompt retrieved once, by the first decode step's query and mean keys; afterwards they and what was generated
 // since serve every step. The retrieval cache of TriForce, Sun et al. 2024, arXiv:2404.11912
-class RetrievalChunks final : public QuerySelector<UnitTraffic> {
+class RetrievalChunks final : public QuerySelector<UnitTraffic>, public TakesShare {
  public:
   explicit RetrievalChunks(Params& p)
       : chunk_(p.optional<std::int32_t>("chunk_tokens", 8, 1, 1 << 16, "tokens of a chunk")),
-        budget_(p.optional<std::int32_t>("budget_tokens", 4096, 1, 1 << 24, "prompt tokens attended to per KV head")) {}
+        budget_{p.optional<std::int32_t>("budget_tokens", 4096, 1, 1 << 24, "prompt tokens attended to per KV head")} {}
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer; }
   bool set_budget(std::int32_t tokens) override {
-    budget_ = tokens;
+    budget_ = {tokens};
     return true;
   }
+  void set_share(const Budget& share) override { budget_ = share; }
   void forget(std::int32_t index) override {
     choices_.forget(index);
     summarized_.forget(index);
@@ -32,7 +33,7 @@ class RetrievalChunks final : public QuerySelector<UnitTraffic> {
   void update(LayerStep& step) override {
     const std::int32_t* end = per_row(step.ops, step.kv.num_rows, [&](std::int32_t r) {
       const std::int32_t chunks = step.kv.len[r] / chunk_;
-      return seq_of(step, r).completes_prompt() && chooses_of(chunks) ? chunks : 0;
+      return seq_of(step, r).completes_prompt() && chooses_of(chunks, tokens_of(budget_, step, r)) ? chunks : 0;
     });
     summarize(step, end);
   }
@@ -55,7 +56,8 @@ class RetrievalChunks final : public QuerySelector<UnitTraffic> {
 
   [[nodiscard]] TierBytes resident(const ModelShape&, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes = held;  // the lists alone: chunks are read where they are
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) bytes.gpu += kv.len[r] > budget_ ? 4LL * (budget_ / chunk_) : 0;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r)
+      bytes.gpu += kv.len[r] > budget_.of(kv.len[r]) ? 4LL * (budget_.of(kv.len[r]) / chunk_) : 0;
     return bytes;
   }
 
@@ -67,8 +69,10 @@ class RetrievalChunks final : public QuerySelector<UnitTraffic> {
   };
 
   // What is kept of so many chunks, at least the first one; whether that leaves some out.
-  [[nodiscard]] std::int32_t kept_chunks() const { return std::max(1, budget_ / chunk_); }
-  [[nodiscard]] bool chooses_of(std::int32_t chunks) const { return chunks * chunk_ > budget_ && chunks > kept_chunks(); }
+  [[nodiscard]] std::int32_t kept_chunks(std::int32_t budget) const { return std::max(1, budget / chunk_); }
+  [[nodiscard]] bool chooses_of(std::int32_t chunks, std::int32_t budget) const {
+    return chunks * chunk_ > budget && chunks > kept_chunks(budget);
+  }
 
   float* const* means(const LayerStep& step, const std::int32_t* end) {
     return means_.rows(step, [&](std::int32_t r) { return static_cast<std::int64_t>(end[r]) * step.kv.head_dim; });
@@ -102,9 +106,10 @@ class RetrievalChunks final : public QuerySelector<UnitTraffic> {
       const std::int32_t generated = std::max(seq.new_tokens, seq.end() - seq.prompt_tokens);
       const std::int32_t chunks = std::max(0, step.kv.len[r] - generated) / chunk_;
       c = {{step.kv.len[r], seq.end()}, 0, 0};
-      if (!chooses_of(chunks)) continue;
+      const std::int32_t budget = tokens_of(budget_, step, r);
+      if (!chooses_of(chunks, budget)) continue;
       c.tail = chunks * chunk_;
-      c.count = keep[r] = kept_chunks() - 1;
+      c.count = keep[r] = kept_chunks(budget) - 1;
     }
     const std::int32_t* end = per_row(step.ops, n, [&](std::int32_t r) { return keep[r] == 0 ? 0 : choices_.at(step, r).tail / chunk_; });
     if (std::all_of(end, end + n, [](std::int32_t e) { return e == 0; })) return;
@@ -134,7 +139,8 @@ class RetrievalChunks final : public QuerySelector<UnitTraffic> {
       }
   }
 
-  std::int32_t chunk_, budget_;
+  std::int32_t chunk_;
+  Budget budget_;
   PerRow<Choice> choices_;
   PerRow<RowMark> summarized_;
   RowMemory<std::int32_t> chunks_;

@@ -5,6 +5,7 @@
 #include "kernels/pool1d/pool1d.h"
 #include "kernels/sentences/sentences.h"
 #include "policies/kv/scorer/step_arrays.h"
+#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {
@@ -14,10 +15,10 @@ namespace {
 // Sentences by the product of their mean key with the mean query since the current sentence began. Of the prompt only tokens that
 // its last queries attended to count and can be read; of what is generated all. SentenceKV, Zhu et al. 2025, arXiv:2504.00970,
 // section 3.
-class Sentence final : public QuerySelector<TierTraffic> {
+class Sentence final : public QuerySelector<TierTraffic>, public TakesShare {
  public:
   explicit Sentence(Params& p)
-      : budget_(p.optional<std::int32_t>("budget_tokens", 1024, 1, 1 << 24, "tokens attended to per KV head")),
+      : budget_{p.optional<std::int32_t>("budget_tokens", 1024, 1, 1 << 24, "tokens attended to per KV head")},
         sinks_(p.optional<std::int32_t>("sink_tokens", 32, 0, 1 << 20, "first tokens attended to")),
         recent_(p.optional<std::int32_t>("recent_tokens", 32, 1, 1 << 20, "newest tokens attended to")),
         factor_(p.optional<std::int32_t>("candidate_factor", 5, 1, 1000, "candidates of the prompt, times the budget")),
@@ -35,10 +36,13 @@ class Sentence final : public QuerySelector<TierTraffic> {
     return needs;
   }
   bool set_budget(std::int32_t tokens) override {
-    budget_ = tokens;
-    sinks_ = std::min(sinks_, tokens / 4);
-    recent_ = std::clamp(tokens / 2, 1, recent_);
+    budget_ = {tokens};
+    is_set_ = true;
     return true;
+  }
+  void set_share(const Budget& share) override {
+    budget_ = share;
+    is_set_ = true;
   }
   void forget(std::int32_t index) override {
     sentence_of_.forget(index), split_.forget(index), rows_.forget(index), candidates_.forget(index), means_.forget(index);
@@ -49,7 +53,7 @@ class Sentence final : public QuerySelector<TierTraffic> {
   [[nodiscard]] Lower lower(std::int32_t) const override { return Lower::kValues; }
   Selection stays(LayerStep& step) override {
     return ends_of_prompts(
-        step, [&](std::int32_t) { return sinks_; }, [&](std::int32_t r) { return held_from(step, r); });
+        step, [&](std::int32_t r) { return sizes(step, r).sinks; }, [&](std::int32_t r) { return held_from(step, r); });
   }
 
   void update(LayerStep& step) override {
@@ -71,13 +75,15 @@ class Sentence final : public QuerySelector<TierTraffic> {
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) {
-      return std::max(rows_.at(step, r).dense, std::min(older_tokens(step, r), step.kv.len[r] - recent_));
+      return std::max(rows_.at(step, r).dense, std::min(older_tokens(step, r), step.kv.len[r] - sizes(step, r).recent));
     });
-    const std::int32_t* head = per_row(step.ops, n, [&](std::int32_t r) { return std::min(sinks_, rows_.at(step, r).dense); });
+    const std::int32_t* head =
+        per_row(step.ops, n, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, rows_.at(step, r).dense); });
     const std::int32_t* candidates =
         per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).listed + tail[r] - rows_.at(step, r).dense; });
-    const std::int32_t* keep =
-        per_row(step.ops, n, [&](std::int32_t r) { return std::clamp(budget_ - head[r] - (step.kv.len[r] - tail[r]), 0, candidates[r]); });
+    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) {
+      return std::clamp(tokens_of(budget_, step, r) - head[r] - (step.kv.len[r] - tail[r]), 0, candidates[r]);
+    });
     bool whole = true;
     for (std::int32_t r = 0; r < n; ++r) whole &= keep[r] == tail[r] - head[r];
     const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return keep[r]; });
@@ -98,7 +104,7 @@ class Sentence final : public QuerySelector<TierTraffic> {
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, sentences = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-      on_gpu += std::min(kv.len[r], budget_);
+      on_gpu += std::min(kv.len[r], budget_.of(kv.len[r]));
       sentences += (kv.len[r] + span_ - 1) / span_;
     }
     TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
@@ -113,9 +119,18 @@ class Sentence final : public QuerySelector<TierTraffic> {
     std::int32_t dense = 0, listed = 0, counted = 0;
   };
 
+  struct Sizes {
+    std::int32_t budget, sinks, recent;
+  };
+  [[nodiscard]] Sizes sizes(const LayerStep& step, std::int32_t r) const {
+    const std::int32_t budget = tokens_of(budget_, step, r);
+    if (!is_set_) return {budget, sinks_, recent_};
+    return {budget, std::min(sinks_, budget / 4), std::clamp(budget / 2, 1, recent_)};
+  }
+
   // The newest tokens stay, and all of a row that is read whole.
   [[nodiscard]] std::int32_t held_from(const LayerStep& step, std::int32_t r) {
-    return budget_ >= step.kv.len[r] ? 0 : rows_.at(step, r).dense;
+    return tokens_of(budget_, step, r) >= step.kv.len[r] ? 0 : rows_.at(step, r).dense;
   }
 
   static std::vector<std::int32_t> read_ids(Params& p) {
@@ -160,9 +175,10 @@ class Sentence final : public QuerySelector<TierTraffic> {
       keep[r] = 0;
       pooled[r] = std::max(0, step.kv.len[r] - judging);
       if (judging == 0) continue;
-      const std::int32_t dense = std::max(0, step.kv.len[r] - recent_);
-      keep[r] =
-          static_cast<std::int32_t>(std::min<std::int64_t>(static_cast<std::int64_t>(factor_) * budget_, dense - std::min(dense, sinks_)));
+      const Sizes size = sizes(step, r);
+      const std::int32_t dense = std::max(0, step.kv.len[r] - size.recent);
+      keep[r] = static_cast<std::int32_t>(
+          std::min<std::int64_t>(static_cast<std::int64_t>(factor_) * size.budget, dense - std::min(dense, size.sinks)));
       rows_.at(step, r) = {{step.kv.len[r], seq_of(step, r).end()}, dense, keep[r], 0};
     }
     AttentionStats stats;
@@ -173,7 +189,8 @@ class Sentence final : public QuerySelector<TierTraffic> {
     step.ops(stats);
     step.ops(Pool1d{n, step.kv.first, pooled, scores, pool_, Pool1d::Kind::kMax});
     const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).dense; });
-    step.ops(MaskEnds{n, step.kv.first, per_row(step.ops, n, [&](std::int32_t r) { return std::min(sinks_, tail[r]); }), tail, scores});
+    step.ops(MaskEnds{n, step.kv.first, per_row(step.ops, n, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, tail[r]); }), tail,
+                      scores});
     KeepUnits kept;
     kept.num_rows = n;
     kept.lists = best_units(step.ops, n, 1, step.kv.first, scores, keep);
@@ -229,7 +246,9 @@ class Sentence final : public QuerySelector<TierTraffic> {
     return best.index;
   }
 
-  std::int32_t budget_, sinks_, recent_, factor_, window_, pool_, span_;
+  Budget budget_;
+  bool is_set_ = false;  // by the experiment
+  std::int32_t sinks_, recent_, factor_, window_, pool_, span_;
   std::vector<std::int32_t> closing_;
   RowMemory<std::int32_t> sentence_of_, candidates_, token_, sentence_;  // sentence_of_ per sequence
   RowMemory<float> means_, sums_;                                        // sums_ per sequence

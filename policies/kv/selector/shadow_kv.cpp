@@ -2,6 +2,7 @@
 
 #include "kernels/chunk_outliers/chunk_outliers.h"
 #include "kernels/page_means/page_means.h"
+#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {
@@ -12,12 +13,13 @@ namespace {
 // decoded tokens are always read. ShadowKV, Sun et al. 2024, arXiv:2410.21465, algorithms 1 and 2. Values lie on the host; keys too,
 // unless a format keeps them on the GPU in low rank: what is always read then has its exact keys there as well. As in the authors'
 // code the budget counts chosen chunks alone, and the number of outliers grows with it.
-class ShadowKv final : public QuerySelector<TierTraffic> {
+class ShadowKv final : public QuerySelector<TierTraffic>, public TakesShare {
  public:
   explicit ShadowKv(Params& p)
       : chunk_(p.optional<std::int32_t>("chunk_tokens", 8, 1, 4096, "tokens of a chunk")),
-        budget_(p.optional<std::int32_t>("budget_tokens", 2048, 1, 1 << 24,
-                                         "tokens of chunks chosen by their means; what is always read comes on top")),
+        own_budget_(p.optional<std::int32_t>("budget_tokens", 2048, 1, 1 << 24,
+                                             "tokens of chunks chosen by their means; what is always read comes on top")),
+        budget_{own_budget_},
         outliers_(
             p.optional<std::int32_t>("outlier_chunks", 48, 0, 1 << 20,
                                      "chunks always read, those of lowest fit to their mean; another budget changes them in proportion")),
@@ -26,10 +28,10 @@ class ShadowKv final : public QuerySelector<TierTraffic> {
             p.choice("keys", {"low_rank", "fetched"}, 0, "whether keys stay on the GPU in a low-rank format or are brought too") == 1) {}
 
   bool set_budget(std::int32_t tokens) override {
-    outliers_ = static_cast<std::int32_t>(std::int64_t{outliers_} * tokens / budget_);
-    budget_ = tokens;
+    budget_ = {tokens};
     return true;
   }
+  void set_share(const Budget& share) override { budget_ = share; }
   void forget(std::int32_t index) override {
     progress_.forget(index), chunks_.forget(index), means_.forget(index);
     outlier_.forget(index), other_.forget(index), QuerySelector::forget(index);
@@ -71,8 +73,8 @@ class ShadowKv final : public QuerySelector<TierTraffic> {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* outliers = per_row(step.ops, n, [&](std::int32_t r) { return num_outliers(step, r); });
     const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return chunks_.at(step, r) - outliers[r]; });
-    const std::int32_t* keep =
-        per_row(step.ops, n, [&](std::int32_t r) { return std::min(chosen_chunks(), static_cast<std::int32_t>(first[r + 1] - first[r])); });
+    const std::int32_t* keep = per_row(
+        step.ops, n, [&](std::int32_t r) { return std::min(chosen_chunks(step, r), static_cast<std::int32_t>(first[r + 1] - first[r])); });
     if (keeps_all(n, first, keep)) {
       traffic_.read_all(step);
       return {};
@@ -96,7 +98,9 @@ class ShadowKv final : public QuerySelector<TierTraffic> {
     TierBytes bytes = held;
     const std::int64_t line = static_cast<std::int64_t>(model.head_dim) * model.kv_bytes;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-      const std::int64_t n = kv.len[r], read = std::min<std::int64_t>(n, budget_ + static_cast<std::int64_t>(outliers_ + local_) * chunk_);
+      const std::int32_t budget = budget_.of(kv.len[r]);
+      const std::int64_t n = kv.len[r],
+                         read = std::min<std::int64_t>(n, budget + static_cast<std::int64_t>(outliers(budget) + local_) * chunk_);
       bytes = to_host(bytes, (n - read) * line * (keys_fetched_ ? 2 : 1));
       bytes.gpu += n / chunk_ * line + (keys_fetched_ ? 0 : read * line);
     }
@@ -109,10 +113,19 @@ class ShadowKv final : public QuerySelector<TierTraffic> {
     const SeqStep& seq = seq_of(step, r);
     return step.kv.len[r] == seq.end() ? std::min(seq.end(), seq.prompt_tokens) : step.kv.len[r];
   }
-  [[nodiscard]] std::int32_t num_outliers(const LayerStep& step, std::int32_t r) { return std::min(outliers_, chunks_.at(step, r)); }
-  [[nodiscard]] std::int32_t chosen_chunks() const { return std::max(1, budget_ / chunk_); }
+  [[nodiscard]] std::int32_t num_outliers(const LayerStep& step, std::int32_t r) {
+    return std::min(outliers(tokens_of(budget_, step, r)), chunks_.at(step, r));
+  }
+  [[nodiscard]] std::int32_t outliers(std::int32_t budget) const {
+    return static_cast<std::int32_t>(std::int64_t{outliers_} * budget / own_budget_);
+  }
+  [[nodiscard]] std::int32_t chosen_chunks(const LayerStep& step, std::int32_t r) const {
+    return std::max(1, tokens_of(budget_, step, r) / chunk_);
+  }
   // All of the row's chunks are outliers or chosen.
-  [[nodiscard]] bool fits(const LayerStep& step, std::int32_t r) { return chunks_.at(step, r) - num_outliers(step, r) <= chosen_chunks(); }
+  [[nodiscard]] bool fits(const LayerStep& step, std::int32_t r) {
+    return chunks_.at(step, r) - num_outliers(step, r) <= chosen_chunks(step, r);
+  }
 
   // Of rows whose prompt is complete with this step the outliers and all behind the chunks; with `whole`, everything of rows that fit.
   Selection of_prompts(LayerStep& step, bool whole) {
@@ -136,7 +149,7 @@ class ShadowKv final : public QuerySelector<TierTraffic> {
     return means_.rows(step, [&](std::int32_t r) { return (step.kv.len[r] + chunk_ - 1LL) / chunk_ * step.kv.head_dim; });
   }
   std::int32_t* const* outlier(const LayerStep& step) {
-    return outlier_.rows(step, [&](std::int32_t) { return outliers_; });
+    return outlier_.rows(step, [&](std::int32_t r) { return outliers(tokens_of(budget_, step, r)); });
   }
   std::int32_t* const* other(const LayerStep& step) {
     return other_.rows(step, [&](std::int32_t r) { return chunks_.at(step, r); });
@@ -195,7 +208,9 @@ class ShadowKv final : public QuerySelector<TierTraffic> {
     return read;
   }
 
-  std::int32_t chunk_, budget_, outliers_, local_;
+  std::int32_t chunk_, own_budget_;
+  Budget budget_;
+  std::int32_t outliers_, local_;
   bool keys_fetched_;
   RowProgress progress_;
   PerRow<std::int32_t> chunks_;  // of the prompt, less the local ones

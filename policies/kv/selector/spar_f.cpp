@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "kernels/sparq/sparq.h"
+#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {
@@ -11,7 +12,7 @@ namespace {
 // The cache lies on flash, keys in two layouts: channel by channel, of which few tell the tokens of largest attention, and token by
 // token, of which these are read. The mean of all values stands for the others. SparF of InstInfer, Pan et al. 2024,
 // arXiv:2409.04992 (known from its abstract; by SparQ, Ribar et al. 2024).
-class SparF final : public Selector {
+class SparF final : public Selector, public TakesShare {
  public:
   explicit SparF(Params& p)
       : channels_frac_(p.optional<double>("channels_frac", 0.125, 0.001, 1, "share of the key channels read of every token")),
@@ -24,9 +25,10 @@ class SparF final : public Selector {
     return needs;
   }
   bool set_budget(std::int32_t tokens) override {
-    budget_ = tokens;
+    budget_ = {tokens};
     return true;
   }
+  void set_share(const Budget& share) override { budget_ = share; }
   void forget(std::int32_t index) override { progress_.forget(index), sums_.forget(index); }
 
   void update(LayerStep& step) override {
@@ -37,7 +39,8 @@ class SparF final : public Selector {
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return older_tokens(step, r); });
-    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::min(tail[r], tokens(tail[r])); });
+    const std::int32_t* keep =
+        per_row(step.ops, n, [&](std::int32_t r) { return std::min(tail[r], tokens(tail[r], tokens_of(budget_, step, r))); });
     const std::int64_t* older = prefix_sums(step.ops, n, [&](std::int32_t r) { return tail[r]; });
     selection_ = {};
     if (keeps_all(n, older, keep)) return selection_;
@@ -98,8 +101,8 @@ class SparF final : public Selector {
     return std::clamp(static_cast<std::int32_t>(channels_frac_ * head_dim), 1, head_dim);
   }
   // Older tokens read of `older`; this step's own takes one of a budget.
-  [[nodiscard]] std::int32_t tokens(std::int32_t older) const {
-    return std::max(1, budget_ > 0 ? budget_ - 1 : static_cast<std::int32_t>(tokens_frac_ * older));
+  [[nodiscard]] std::int32_t tokens(std::int32_t older, std::int32_t budget) const {
+    return std::max(1, budget > 0 ? budget - 1 : static_cast<std::int32_t>(tokens_frac_ * older));
   }
   float* const* sums(const LayerStep& step) {
     return sums_.rows(step, [&](std::int32_t) { return step.kv.head_dim; });
@@ -127,7 +130,8 @@ class SparF final : public Selector {
   }
 
   double channels_frac_, tokens_frac_;
-  std::int32_t page_bytes_, budget_ = 0;
+  std::int32_t page_bytes_;
+  Budget budget_;
   RowProgress progress_;
   RowMemory<float> sums_;
   Traffic traffic_;

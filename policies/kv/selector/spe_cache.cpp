@@ -2,6 +2,7 @@
 
 #include "kernels/list_dropped/list_dropped.h"
 #include "kernels/low_bit_copy/low_bit_copy.h"
+#include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {
@@ -12,7 +13,7 @@ namespace {
 // copy tells which tokens to bring in full before the step that reads them. SpeCache, Jie et al. 2025, arXiv:2503.16163, section 3.
 // A recording has no guessed tokens: the same layer's query of the step before stands in for one, or the step's own query (the guess
 // was right).
-class SpeCache final : public QuerySelector<TierTraffic> {
+class SpeCache final : public QuerySelector<TierTraffic>, public TakesShare {
  public:
   explicit SpeCache(Params& p)
       : top_(p.optional<std::int32_t>("top_tokens", 64, 1, 1 << 24, "tokens brought in full precision per KV head and step")),
@@ -24,20 +25,20 @@ class SpeCache final : public QuerySelector<TierTraffic> {
 
   // Of the newest tokens at most half of it.
   bool set_budget(std::int32_t tokens) override {
-    residual_ = std::clamp(tokens / 2, 1, residual_);
-    budget_ = tokens;
+    budget_ = {tokens};
     return true;
   }
+  void set_share(const Budget& share) override { budget_ = share; }
   void forget(std::int32_t index) override { progress_.forget(index), last_.forget(index), QuerySelector::forget(index); }
 
   void update(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* from = progress_.advance(step);
-    covered_ = per_row(step.ops, n, [&](std::int32_t r) { return covered(step.kv.len[r]); });
+    covered_ = per_row(step.ops, n, [&](std::int32_t r) { return covered(step.kv.len[r], tokens_of(budget_, step, r)); });
     LowBitCopy copy;
     copy.kv = step.kv;
     copy.code = code_;
-    copy.coded = per_row(step.ops, n, [&](std::int32_t r) { return covered(from[r]); });
+    copy.coded = per_row(step.ops, n, [&](std::int32_t r) { return covered(from[r], tokens_of(budget_, step, r)); });
     copy.covered = covered_;
     copy.out = copy_ = rows_like(step);
     step.ops(copy);
@@ -47,7 +48,7 @@ class SpeCache final : public QuerySelector<TierTraffic> {
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return covered_[r]; });
-    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return brought(step.kv.len[r]); });
+    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return brought(step.kv.len[r], tokens_of(budget_, step, r)); });
     selection_ = {};
     if (keeps_all(n, first, keep)) {
       last_.keep(step);
@@ -84,8 +85,8 @@ class SpeCache final : public QuerySelector<TierTraffic> {
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t on_gpu = 0, codes = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
-      const std::int32_t copied = covered(kv.len[r]);
-      on_gpu += kv.len[r] - copied + brought(kv.len[r]);
+      const std::int32_t budget = budget_.of(kv.len[r]), copied = covered(kv.len[r], budget);
+      on_gpu += kv.len[r] - copied + brought(kv.len[r], budget);
       codes += code_.bytes(copied, model.head_dim);
     }
     TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
@@ -94,12 +95,15 @@ class SpeCache final : public QuerySelector<TierTraffic> {
   }
 
  private:
-  [[nodiscard]] std::int32_t covered(std::int32_t len) const { return std::max(0, len - residual_) / code_.group * code_.group; }
+  [[nodiscard]] std::int32_t covered(std::int32_t len, std::int32_t budget) const {
+    const std::int32_t newest = budget > 0 ? std::clamp(budget / 2, 1, residual_) : residual_;
+    return std::max(0, len - newest) / code_.group * code_.group;
+  }
 
   // Tokens that a step brings: what the budget leaves beside the newest ones, which wait for a whole group.
-  [[nodiscard]] std::int32_t brought(std::int32_t len) const {
-    const std::int32_t copied = covered(len);
-    return std::min(copied, budget_ > 0 ? std::max(1, budget_ - (len - copied)) : top_);
+  [[nodiscard]] std::int32_t brought(std::int32_t len, std::int32_t budget) const {
+    const std::int32_t copied = covered(len, budget);
+    return std::min(copied, budget > 0 ? std::max(1, budget - (len - copied)) : top_);
   }
 
   // Rows of the same lengths in scratch memory, each on a page of its own.
@@ -140,7 +144,8 @@ class SpeCache final : public QuerySelector<TierTraffic> {
     return scores;
   }
 
-  std::int32_t top_, residual_, budget_ = 0;
+  std::int32_t top_, residual_;
+  Budget budget_;
   LowBitCode code_;
   bool looks_ahead_;
   RowProgress progress_;

@@ -3,7 +3,7 @@
 
 #include "kernels/cluster/cluster.h"
 #include "policies/kv/scorer/step_arrays.h"
-#include "policies/kv/selector/selection.h"
+#include "policies/kv/selector/budget_share.h"
 
 namespace kvlab {
 
@@ -11,7 +11,7 @@ namespace {
 
 // Prompt tokens whose cluster of keys outweighs a threshold that the prompt's last queries calibrate, and all generated ones.
 // Squeezed Attention, Hooper et al. 2024, arXiv:2411.09688.
-class Squeezed final : public QuerySelector<UnitTraffic> {
+class Squeezed final : public QuerySelector<UnitTraffic>, public TakesShare {
  public:
   explicit Squeezed(Params& p)
       : clusters_frac_(p.optional<double>("clusters_frac", 0.05, 1e-4, 1, "clusters per prompt token and KV head")),
@@ -25,9 +25,10 @@ class Squeezed final : public QuerySelector<UnitTraffic> {
     return needs;
   }
   bool set_budget(std::int32_t tokens) override {
-    budget_ = tokens;
+    budget_ = {tokens};
     return true;
   }
+  void set_share(const Budget& share) override { budget_ = share; }
   void forget(std::int32_t index) override {
     prompts_.forget(index);
     cluster_of_.forget(index);
@@ -132,7 +133,8 @@ class Squeezed final : public QuerySelector<UnitTraffic> {
       const auto at = static_cast<std::size_t>(s);
       if (!step.seqs[at].completes_prompt()) queries[at].count = 0;
       const std::int32_t clustered = *std::max_element(tokens + s * heads, tokens + (s + 1) * heads);
-      keep.push_back(budget_ == 0 || clustered == 0 ? 1 - drop_frac_ : std::min(1.0, static_cast<double>(budget_) / clustered));
+      const std::int32_t budget = budget_.of(step.seqs[at].prompt_tokens);
+      keep.push_back(budget == 0 || clustered == 0 ? 1 - drop_frac_ : std::min(1.0, static_cast<double>(budget) / clustered));
     }
     ClusterThreshold threshold;
     threshold.num_rows = step.kv.num_rows;
@@ -150,7 +152,8 @@ class Squeezed final : public QuerySelector<UnitTraffic> {
   }
 
   double clusters_frac_, drop_frac_;
-  std::int32_t window_, rounds_, budget_ = 0;
+  std::int32_t window_, rounds_;
+  Budget budget_;
   PerRow<Prompt> prompts_;
   RowMemory<std::int32_t> cluster_of_, sizes_;
   RowMemory<float> centroids_, threshold_;  // threshold_ per sequence

@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "kernels/head_votes/head_votes.h"
 #include "kernels/query_drift/query_drift.h"
-#include "policies/kv/selector/selection.h"
+#include "policies/kv/selector/budget_share.h"
 
 namespace kvlab {
 
@@ -11,7 +11,7 @@ namespace {
 
 // Tokens that the heads of a layer elect together: each head's probabilities, over the tokens that stand for election, are votes. The
 // choice serves until the query turns away from the one it was made with. TokenSelect, Wu et al. 2024, arXiv:2411.02886
-class TokenSelect final : public QuerySelector<UnitTraffic> {
+class TokenSelect final : public QuerySelector<UnitTraffic>, public TakesShare {
  public:
   explicit TokenSelect(Params& p)
       : sinks_(p.optional<std::int32_t>("sink_tokens", 128, 0, 1 << 20, "first tokens attended to")),
@@ -22,11 +22,10 @@ class TokenSelect final : public QuerySelector<UnitTraffic> {
   [[nodiscard]] EqualHeads equal_heads() const override { return EqualHeads::kLeft; }
   // Sinks and newest tokens leave at least a quarter of the budget to the elected ones.
   bool set_budget(std::int32_t tokens) override {
-    sinks_ = std::min(sinks_, tokens / 4);
-    recent_ = std::min(recent_, std::max(1, tokens / 2));
-    top_ = std::max(0, tokens - sinks_ - recent_);
+    budget_ = {tokens};
     return true;
   }
+  void set_share(const Budget& share) override { budget_ = share; }
   void forget(std::int32_t index) override {
     marks_.forget(index);
     elected_.forget(index);
@@ -37,14 +36,15 @@ class TokenSelect final : public QuerySelector<UnitTraffic> {
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) {
-      const std::int32_t older = std::min(step.kv.len[r] - recent_, older_tokens(step, r));
-      return older <= sinks_ + top_ ? 0 : older;
+      const Sizes size = sizes(step, r);
+      const std::int32_t older = std::min(step.kv.len[r] - size.recent, older_tokens(step, r));
+      return older <= size.sinks + size.top ? 0 : older;
     });
     check_lengths(step);
     if (all_whole(n, tail)) return {};
     elect(step, tail);
     UnitLists lists;
-    lists.count = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : top_; });
+    lists.count = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : sizes(step, r).top; });
     std::int32_t* const* own = elected_.sequences(step, [](std::int32_t) { return 0; });
     row_lists_.resize(static_cast<std::size_t>(n));
     for (std::int32_t r = 0; r < n; ++r) row_lists_[static_cast<std::size_t>(r)] = own[step.kv.sequence(r)];
@@ -53,8 +53,8 @@ class TokenSelect final : public QuerySelector<UnitTraffic> {
     ExpandUnits tokens;
     tokens.num_rows = n;
     tokens.lists = lists;
-    tokens.base = per_row(step.ops, n, [&](std::int32_t) { return sinks_; });  // elected tokens are counted from there
-    tokens.head = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : sinks_; });
+    tokens.base = per_row(step.ops, n, [&](std::int32_t r) { return sizes(step, r).sinks; });  // elected tokens are counted from there
+    tokens.head = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : sizes(step, r).sinks; });
     tokens.tail = tail;
     tokens.len = step.kv.len;
     return expand(step.ops, tokens);
@@ -62,11 +62,22 @@ class TokenSelect final : public QuerySelector<UnitTraffic> {
 
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes = held;  // the reference query and the list, one per sequence
-    bytes.gpu += kv.num_sequences() * (4LL * model.q_heads * model.head_dim + 4LL * top_);
+    for (std::int32_t s = 0; s < kv.num_sequences(); ++s)
+      bytes.gpu += 4LL * model.q_heads * model.head_dim + 4LL * sizes(budget_.of(kv.len[s * kv.kv_heads])).top;
     return bytes;
   }
 
  private:
+  struct Sizes {
+    std::int32_t sinks, recent, top;
+  };
+  [[nodiscard]] Sizes sizes(std::int32_t budget) const {
+    if (!is_given(budget_)) return {sinks_, recent_, top_};
+    const std::int32_t sinks = std::min(sinks_, budget / 4), recent = std::min(recent_, std::max(1, budget / 2));
+    return {sinks, recent, std::max(0, budget - sinks - recent)};
+  }
+  [[nodiscard]] Sizes sizes(const LayerStep& step, std::int32_t r) const { return sizes(tokens_of(budget_, step, r)); }
+
   // One choice for all heads needs rows whose places mean the same token in each.
   static void check_lengths(const LayerStep& step) {
     for (std::int32_t r = 0; r < step.kv.num_rows; ++r)
@@ -108,19 +119,20 @@ class TokenSelect final : public QuerySelector<UnitTraffic> {
     HeadVotes votes;
     votes.kv = step.kv;
     votes.queries = step.in.step.data();
-    votes.begin = per_row(step.ops, sequences, [&](std::int32_t) { return sinks_; });
-    votes.first = prefix_sums(step.ops, sequences, [&](std::int32_t s) { return skip[s] == 1 ? 0 : tail[s * heads] - sinks_; });
+    votes.begin = per_row(step.ops, sequences, [&](std::int32_t s) { return sizes(step, s * heads).sinks; });
+    votes.first = prefix_sums(step.ops, sequences, [&](std::int32_t s) { return skip[s] == 1 ? 0 : tail[s * heads] - votes.begin[s]; });
     votes.out = step.ops.floats(votes.first[sequences]);
     step.ops(votes);
-    const std::int32_t* keep = per_row(step.ops, sequences, [&](std::int32_t s) { return skip[s] == 1 ? 0 : top_; });
+    const std::int32_t* keep = per_row(step.ops, sequences, [&](std::int32_t s) { return skip[s] == 1 ? 0 : sizes(step, s * heads).top; });
     KeepUnits kept;
     kept.num_rows = sequences;
     kept.lists = best_units(step.ops, sequences, 1, votes.first, votes.out, keep);
-    kept.to = elected_.sequences(step, [&](std::int32_t) { return top_; });
+    kept.to = elected_.sequences(step, [&](std::int32_t s) { return sizes(step, s * heads).top; });
     step.ops(kept);
   }
 
   std::int32_t sinks_, recent_, top_;
+  Budget budget_;
   double min_cosine_;
   PerRow<RowMark> marks_;            // of the last step, per sequence
   RowMemory<std::int32_t> elected_;  // per sequence

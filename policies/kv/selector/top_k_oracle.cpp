@@ -1,6 +1,7 @@
 #include <algorithm>
+#include <functional>
 
-#include "policies/kv/selector/selection.h"
+#include "policies/kv/selector/budget_share.h"
 
 namespace kvlab {
 
@@ -8,24 +9,26 @@ namespace {
 
 // The tokens of largest attention in this very step, found by computing it in full: what selection by attention mass can reach
 // at best. Per KV head, by the mean over its query heads. H2O, Zhang et al. 2023, arXiv:2306.14048, section 3.1 measures this bound.
-class TopKOracle final : public QuerySelector<UnitTraffic> {
+class TopKOracle final : public QuerySelector<UnitTraffic>, public TakesShare {
  public:
   explicit TopKOracle(Params& p)
-      : budget_(p.optional<std::int32_t>("budget_tokens", 1024, 1, 1 << 24, "tokens attended to per KV head, this step's included")),
+      : budget_{p.optional<std::int32_t>("budget_tokens", 1024, 1, 1 << 24, "tokens attended to per KV head, this step's included")},
         dense_layers_(p.optional<std::int32_t>("dense_layers", 0, 0, 1024, "first layers that attend to everything")) {}
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_layers_ ? 0 : 1; }
   bool set_budget(std::int32_t tokens) override {
-    budget_ = tokens;
+    budget_ = {tokens};
     return true;
   }
+  void set_share(const Budget& share) override { budget_ = share; }
 
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* len = step.kv.len;
-    if (step.layer < dense_layers_ || std::all_of(len, len + n, [&](std::int32_t tokens) { return tokens <= budget_; })) return {};
+    const std::int32_t* budget = per_row(step.ops, n, [&](std::int32_t r) { return tokens_of(budget_, step, r); });
+    if (step.layer < dense_layers_ || std::equal(len, len + n, budget, std::less_equal<>())) return {};
     const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return older_tokens(step, r); });
-    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::clamp(budget_ - (len[r] - tail[r]), 0, tail[r]); });
+    const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::clamp(budget[r] - (len[r] - tail[r]), 0, tail[r]); });
     const TokenProbabilities all = token_probabilities(step, AttentionStats::Group::kMean, nullptr);
     step.ops(MaskEnds{n, all.first, per_row(step.ops, n, [](std::int32_t) { return 0; }), tail, all.scores});
     const UnitLists lists = best_units(step.ops, n, 1, all.first, all.scores, keep);
@@ -39,7 +42,8 @@ class TopKOracle final : public QuerySelector<UnitTraffic> {
   }
 
  private:
-  std::int32_t budget_, dense_layers_;
+  Budget budget_;
+  std::int32_t dense_layers_;
 };
 
 [[maybe_unused]] const bool registered = SelectorRegistry::add<TopKOracle>(

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "policies/kv/selector/selection.h"
+#include "policies/kv/selector/budget_share.h"
 
 namespace kvlab {
 
@@ -8,7 +8,7 @@ namespace {
 
 // The first tokens and a window of the newest; the cache itself stays whole. The pattern of StreamingLLM, Xiao et al. 2023,
 // arXiv:2309.17453, section 3.2, as a baseline for selection.
-class WindowSinks final : public Selector {
+class WindowSinks final : public Selector, public TakesShare {
  public:
   explicit WindowSinks(Params& p)
       : sinks_(p.optional<std::int32_t>("sink_tokens", 4, 0, 1 << 20, "first tokens attended to")),
@@ -16,22 +16,27 @@ class WindowSinks final : public Selector {
 
   // The sinks stay as they are unless they would fill the budget.
   bool set_budget(std::int32_t tokens) override {
-    sinks_ = std::min(sinks_, tokens - 1);
-    recent_ = tokens - sinks_;
+    budget_ = {tokens};
     return true;
   }
+  void set_share(const Budget& share) override { budget_ = share; }
 
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* len = step.kv.len;
-    if (std::all_of(len, len + n, [&](std::int32_t tokens) { return tokens <= sinks_ + recent_; })) return {};
-    const std::int32_t* tail = per_row(
-        step.ops, n, [&](std::int32_t r) { return len[r] <= sinks_ + recent_ ? 0 : std::min(len[r] - recent_, older_tokens(step, r)); });
+    const std::int32_t* sinks = per_row(
+        step.ops, n, [&](std::int32_t r) { return is_given(budget_) ? std::min(sinks_, tokens_of(budget_, step, r) - 1) : sinks_; });
+    const std::int32_t* recent =
+        per_row(step.ops, n, [&](std::int32_t r) { return is_given(budget_) ? tokens_of(budget_, step, r) - sinks[r] : recent_; });
+    const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) {
+      return len[r] <= sinks[r] + recent[r] ? 0 : std::min(len[r] - recent[r], older_tokens(step, r));
+    });
+    if (all_whole(n, tail)) return {};
     ExpandUnits ends;
     ends.num_rows = n;
     ends.lists.count = per_row(step.ops, n, [](std::int32_t) { return 0; });
     ends.lists.first = prefix_sums(step.ops, n, [](std::int32_t) { return 0; });
-    ends.head = per_row(step.ops, n, [&](std::int32_t r) { return std::min(sinks_, tail[r]); });
+    ends.head = per_row(step.ops, n, [&](std::int32_t r) { return std::min(sinks[r], tail[r]); });
     ends.tail = tail;
     ends.len = len;
     return expand(step.ops, ends);
@@ -39,6 +44,7 @@ class WindowSinks final : public Selector {
 
  private:
   std::int32_t sinks_, recent_;
+  Budget budget_;
 };
 
 [[maybe_unused]] const bool registered = SelectorRegistry::add<WindowSinks>(
