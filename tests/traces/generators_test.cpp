@@ -245,11 +245,12 @@ TEST(Generator, RefusesWhatItCannotRead) {
   EXPECT_EQ(error("generate: {requests: 0}"), "<test>:1:22: 'requests' = 0 is outside [1, 1099511627776]");
   EXPECT_EQ(error("generate: {requests: 1, arrival: {posson: {rate_per_s: 1}}}"),
             "<test>:1:43: unknown arrival process 'posson'; did you mean 'poisson'?");
-  EXPECT_EQ(error("generate: {requests: 1, arrival: {poisson: {rate: 1}}}"), "<test>:1:44: arrival 'poisson' needs 'rate_per_s'");
+  EXPECT_EQ(error("generate: {requests: 1, arrival: {poisson: {rate: 1}}}"),
+            "<test>:1:45: arrival 'poisson' needs 'rate_per_s'; found 'rate': misspelled?");
   EXPECT_EQ(error("generate: {requests: 1, arrival: {poisson: {rate_per_s: 1}}, prompt_tokens: 0, output_tokens: 1}"),
             "<test>:1:77: 'prompt_tokens' = 0 is outside [1, 1048576]");
   EXPECT_EQ(error("generate: {requests: 1, arrival: {poisson: {rate_per_s: 1}}, prompt_tokens: 1, output_token: 1}"),
-            "<test>:1:11: generate needs 'output_tokens'; found 'output_token': misspelled?");
+            "<test>:1:80: generate needs 'output_tokens'; found 'output_token': misspelled?");
   EXPECT_EQ(error("generate: {requests: 1, arrival: trace, prompt_tokens: 1, output_tokens: 1}"),
             "<test>:1:34: 'arrival: trace' needs 'file': generated requests have no recorded arrivals");
   EXPECT_EQ(
