@@ -87,7 +87,7 @@ void Arc::on_insert(BlockId block, std::uint64_t key, std::uint32_t, double) {
   const bool was_ghost = (has_ghost_hit_ && ghost_hit_ == key) || take_ghost(key);
   has_ghost_hit_ = false;
   const List list = was_ghost ? kT2 : kT1;
-  blocks_[index(block)] = {key, list, false};
+  blocks_.inserted(index(block)) = {key, list, false};
   lists_.make_room(index(block));
   ++size_[list];
   while (size_[kT1] + ghosts_[kT1].size() > num_blocks_) ghosts_[kT1].drop_oldest();

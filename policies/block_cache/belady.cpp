@@ -29,7 +29,7 @@ class Belady final : public BlockCache {
   void set_future(std::span<const std::uint64_t> keys) override;
 
   void on_insert(BlockId block, std::uint64_t key, std::uint32_t depth, double) override {
-    blocks_[index(block)] = {key, {~kNeverAgain, ~depth}};
+    blocks_.inserted(index(block)) = {key, {~kNeverAgain, ~depth}};
     if (Uses* uses = use(key)) {
       if (uses->found == kNoBlock) uses->found = block;
       rank_found(*uses);

@@ -47,16 +47,19 @@ class BlockCache {
   virtual void set_future(std::span<const std::uint64_t> /*keys*/) {}
 };
 
-// What a cache keeps per block, T{} until it is first written: memory grows with the highest block that was.
+// Values that a cache keeps per block. Memory grows with the highest block that was inserted.
 template <class T>
 class PerBlock {
  public:
   void reset() { values_.clear(); }
-  T& operator[](std::uint32_t block) {
+  // For on_insert: the block may be new.
+  T& inserted(std::uint32_t block) {
     if (block >= values_.size()) [[unlikely]]
       values_.resize(std::max<std::size_t>(std::size_t{block} + 1, 2 * values_.size()));
     return values_[block];
   }
+  // The block was inserted before.
+  T& operator[](std::uint32_t block) { return values_[block]; }
 
  private:
   std::vector<T> values_;

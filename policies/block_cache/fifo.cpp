@@ -15,7 +15,7 @@ class Fifo final : public BlockCache {
     candidates_.reset();
     num_inserted_ = 0;
   }
-  void on_insert(BlockId block, std::uint64_t, std::uint32_t, double) override { inserted_[index(block)] = num_inserted_++; }
+  void on_insert(BlockId block, std::uint64_t, std::uint32_t, double) override { inserted_.inserted(index(block)) = num_inserted_++; }
   void on_hit(BlockId) override {}
   void on_acquire(BlockId block) override { candidates_.remove(index(block)); }
   void on_release(BlockId block) override { candidates_.push(index(block), inserted_[index(block)]); }

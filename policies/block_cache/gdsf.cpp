@@ -21,7 +21,7 @@ class Gdsf final : public BlockCache {
   }
   void on_insert(BlockId block, std::uint64_t, std::uint32_t, double cost_s) override {
     const double cost = cost_s > 0 ? cost_s : 1;  // a host that knows no cost: every block costs the same
-    blocks_[index(block)] = {clock_ + cost, cost, 1, 0};
+    blocks_.inserted(index(block)) = {clock_ + cost, cost, 1, 0};
   }
   void on_hit(BlockId block) override {
     Block& b = blocks_[index(block)];

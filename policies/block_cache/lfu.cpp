@@ -17,7 +17,7 @@ class Lfu final : public BlockCache {
     candidates_.reset();
     num_inserted_ = 0;
   }
-  void on_insert(BlockId block, std::uint64_t, std::uint32_t, double) override { uses_[index(block)] = {1, num_inserted_++}; }
+  void on_insert(BlockId block, std::uint64_t, std::uint32_t, double) override { uses_.inserted(index(block)) = {1, num_inserted_++}; }
   void on_hit(BlockId block) override {
     Uses& uses = uses_[index(block)];
     ++uses.count;

@@ -31,7 +31,7 @@ class S3Fifo final : public BlockCache {
     const bool was_ghost = (has_ghost_hit_ && ghost_hit_ == key) || ghost_.erase(key);
     has_ghost_hit_ = false;
     const Queue queue = was_ghost ? kMain : kSmall;
-    blocks_[index(block)] = {key, 0, queue, true, false};
+    blocks_.inserted(index(block)) = {key, 0, queue, true, false};
     queues_.make_room(index(block));
     queues_.push_back(queue, index(block));
     ++size_[queue];
