@@ -8,6 +8,7 @@
 #include <new>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <utility>
 
 #include "app/progress.h"
 #include "app/replay_run.h"

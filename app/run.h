@@ -21,7 +21,7 @@ struct RunOptions {
   bool fast_forward = true;
   const std::atomic<bool>* stop = nullptr;              // set: the run ends with Interrupted
   std::atomic<std::uint64_t>* requests_done = nullptr;  // counts finished requests, for the progress bar
-  std::function<void(const std::string&)> say;          // prints a line on a run that takes long; empty: silent
+  std::function<void(const std::string&)> say = {};     // prints a line on a run that takes long; empty: silent
   bool says_progress = false;                           // such lines also while it runs
 };
 
