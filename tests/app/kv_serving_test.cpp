@@ -151,7 +151,7 @@ TEST_F(KvServingTest, SelectorsTakeAShare) {
   const CsvTable simulated = summary("simulated"), replayed = summary("replayed");
   for (const char* column : {"e2e_p99_ms", "step_attention_frac", "step_policy_frac"})
     EXPECT_EQ(value(simulated, 2, column), value(simulated, 3, column)) << column;
-  for (const std::size_t row : {0, 1, 2, 3}) EXPECT_EQ(value(replayed, row, "budget_tokens"), 100);
+  for (std::size_t row = 0; row < 4; ++row) EXPECT_EQ(value(replayed, row, "budget_tokens"), 100);
   EXPECT_EQ(value(replayed, 2, "attention_mass"), value(replayed, 3, "attention_mass"));
   EXPECT_LT(value(replayed, 2, "attention_mass"), 1);
 }
