@@ -14,7 +14,7 @@ namespace {
 
 using LargeInputsTest = AppTest;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef KVLAB_SANITIZED
 constexpr bool kLimitsMemory = false;
 #else
 constexpr bool kLimitsMemory = true;

@@ -41,8 +41,8 @@ Recipe recipe_of(const PressCase& c, const std::string& ratio) {
   return read_recipe(p);
 }
 
-RunOptions run_options(const PressCase& c, const Recipe& recipe, std::int32_t n) {
-  RunOptions options;
+PressOptions run_options(const PressCase& c, const Recipe& recipe, std::int32_t n) {
+  PressOptions options;
   options.channels = c.channels;
   options.chunk_ends = {n};
   if (c.block_tokens == 0) return options;
@@ -146,7 +146,7 @@ class Comparison {
   [[nodiscard]] bool follows_from_a_tie(std::size_t row) {
     for (const Boundary& tie : ours_.near_ties) {
       if (tie.row != row || tie.chunk + 1 == static_cast<std::int32_t>(options_.chunk_ends.size())) continue;
-      RunOptions other = options_;
+      PressOptions other = options_;
       other.swapped = tie;
       if (run_prompt(trace_, recipe_, other).keep[row] == peer_[row]) return true;
     }
@@ -157,7 +157,7 @@ class Comparison {
   std::string name_;
   AttentionTrace& trace_;
   Recipe recipe_;
-  RunOptions options_;
+  PressOptions options_;
   KeptSets ours_;
   std::vector<std::vector<std::uint8_t>> peer_;
   std::vector<PeerResults::Edge> edges_;

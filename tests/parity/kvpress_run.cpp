@@ -25,7 +25,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 // Passes everything on to another scorer and writes down what tokens are ranked by.
 class Spy final : public Scorer {
  public:
-  Spy(std::unique_ptr<Scorer> inner, KeptSets& seen, const RunOptions& options)
+  Spy(std::unique_ptr<Scorer> inner, KeptSets& seen, const PressOptions& options)
       : inner_(std::move(inner)), seen_(seen), options_(options) {}
   [[nodiscard]] Needs needs() const override { return inner_->needs(); }
   [[nodiscard]] std::int32_t num_words() const override { return inner_->num_words(); }
@@ -72,7 +72,7 @@ class Spy final : public Scorer {
 
   std::unique_ptr<Scorer> inner_;
   KeptSets& seen_;
-  const RunOptions& options_;
+  const PressOptions& options_;
 };
 
 void read_tokens(KvStore& store, std::int32_t tokens, KeptSets& sets) {
@@ -154,7 +154,7 @@ AttentionTrace record_prompt(const PeerResults& prompt) {
   return trace;
 }
 
-KeptSets run_prompt(AttentionTrace& trace, Recipe recipe, const RunOptions& options) {
+KeptSets run_prompt(AttentionTrace& trace, Recipe recipe, const PressOptions& options) {
   KeptSets sets;
   trace.chunk_ends = options.chunk_ends;
   if (recipe.make_scorer)

@@ -53,12 +53,12 @@ struct KeptSets {
   std::vector<Boundary> near_ties;  // selections whose boundary is narrower than what was asked for
 };
 
-struct RunOptions {
+struct PressOptions {
   std::vector<std::int32_t> chunk_ends;  // of the prefill
   bool channels = false;                 // the sets are of the channels of K that are not 0 everywhere
   double near_tie = 0;                   // relative width of the boundaries to report
   std::optional<Boundary> swapped;       // here the worst kept and the best dropped token change places
 };
-KeptSets run_prompt(AttentionTrace& trace, Recipe recipe, const RunOptions& options);
+KeptSets run_prompt(AttentionTrace& trace, Recipe recipe, const PressOptions& options);
 
 }  // namespace kvlab
