@@ -38,7 +38,7 @@ std::vector<fs::path> files_of(const InputFile& input) {
   return files;
 }
 
-// The file that a name of the project's own stands for; none: empty.
+// The file of a shipped model, GPU or recipe of this name; none: empty.
 fs::path named_spec(const std::string& key, const std::string& name) {
   const bool is_recipe = key == "recipe" || key == "kv_policy";
   const fs::path folder = is_recipe ? recipes_folder() : profiles_folder() + (key == "model" ? "/models" : "/hardware");

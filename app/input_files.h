@@ -28,7 +28,7 @@ using InputList = std::vector<InputFile>;
 class InputFiles {
  public:
   explicit InputFiles(const Experiment& experiment);
-  // Names of models, GPUs and recipes stand for these files; noted while the plan of a run of these choices is read.
+  // Files of the models, GPUs and recipes that a run of these choices names; noted while its plan is read.
   void add_spec_files(const Choices* choices, const std::set<std::string>& files);
 
   [[nodiscard]] const InputList& of_run(const RunSpec& run) const { return files_.at(run.choices.get()); }

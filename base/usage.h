@@ -6,7 +6,7 @@
 namespace kvlab {
 
 // Sources and files that a run uses beside those that its config names, noted on this thread while the log exists: sources of the policies
-// that are made, and files that names of models, GPUs and recipes stand for. The newest log of a thread gets the notes. A plan must note
+// that are made, and files of the named models, GPUs and recipes. The newest log of a thread gets the notes. A plan must note
 // the same each time it is read: where something read earlier is used again, that is noted, too.
 class UsageLog {
  public:

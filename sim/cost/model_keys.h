@@ -10,7 +10,7 @@ namespace kvlab {
 
 // A key that changes neither weights, KV nor FLOPs, whichever model has it.
 bool is_harmless_model_key(std::string_view key);
-// A key about pictures, sound or their tokens, which only stands in the outer part of a multimodal config.
+// A key about pictures, sound or their tokens, found only in the outer part of a multimodal config.
 bool is_multimodal_key(std::string_view key);
 // A value that switches a feature off: false, 0, an empty text, list or mapping.
 bool is_off(const std::string& yaml);

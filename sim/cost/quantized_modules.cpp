@@ -20,7 +20,7 @@ std::string from_layers(const std::string& pattern) {
   return at == std::string::npos ? "" : pattern.substr(at);
 }
 
-// Stars stand for any text; a match may end where a module's name does.
+// A star matches any text; a match may end where a module's name does.
 std::string expression_of(const std::string& stars) {
   std::string text;
   for (const char c : stars) {

@@ -30,7 +30,7 @@ class Hip final : public QuerySelector<UnitTraffic>, public TakesShare {
     if (step.layer < dense_layers_) return {};
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* blocks = per_row(step.ops, n, [&](std::int32_t r) {
-      const Sizes size = sizes(step, r);
+      const AttendedParts size = sizes(step, r);
       const std::int32_t between = std::min(step.kv.len[r] - size.recent, older_tokens(step, r)) - size.sinks;
       return between / block_ <= size.top / block_ || between <= size.top ? 0 : between / block_;
     });
@@ -58,15 +58,8 @@ class Hip final : public QuerySelector<UnitTraffic>, public TakesShare {
   }
 
  private:
-  struct Sizes {
-    std::int32_t sinks, recent, top;
-  };
-  [[nodiscard]] Sizes sizes(std::int32_t budget) const {
-    if (!is_given(budget_)) return {sinks_, recent_, top_};
-    const std::int32_t sinks = std::min(sinks_, budget / 4), recent = std::min(recent_, std::max(1, budget / 2));
-    return {sinks, recent, std::max(0, budget - sinks - recent)};
-  }
-  [[nodiscard]] Sizes sizes(const LayerStep& step, std::int32_t r) const { return sizes(tokens_of(budget_, step, r)); }
+  [[nodiscard]] AttendedParts sizes(std::int32_t tokens) const { return parts_of({sinks_, recent_, top_}, budget_, tokens); }
+  [[nodiscard]] AttendedParts sizes(const LayerStep& step, std::int32_t r) const { return sizes(tokens_of(budget_, step, r)); }
 
   std::int32_t top_, block_, sinks_, recent_, dense_layers_;
   Budget budget_;

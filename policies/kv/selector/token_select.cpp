@@ -36,7 +36,7 @@ class TokenSelect final : public QuerySelector<UnitTraffic>, public TakesShare {
   Selection select(LayerStep& step) override {
     const std::int32_t n = step.kv.num_rows;
     const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) {
-      const Sizes size = sizes(step, r);
+      const AttendedParts size = sizes(step, r);
       const std::int32_t older = std::min(step.kv.len[r] - size.recent, older_tokens(step, r));
       return older <= size.sinks + size.top ? 0 : older;
     });
@@ -68,15 +68,8 @@ class TokenSelect final : public QuerySelector<UnitTraffic>, public TakesShare {
   }
 
  private:
-  struct Sizes {
-    std::int32_t sinks, recent, top;
-  };
-  [[nodiscard]] Sizes sizes(std::int32_t budget) const {
-    if (!is_given(budget_)) return {sinks_, recent_, top_};
-    const std::int32_t sinks = std::min(sinks_, budget / 4), recent = std::min(recent_, std::max(1, budget / 2));
-    return {sinks, recent, std::max(0, budget - sinks - recent)};
-  }
-  [[nodiscard]] Sizes sizes(const LayerStep& step, std::int32_t r) const { return sizes(tokens_of(budget_, step, r)); }
+  [[nodiscard]] AttendedParts sizes(std::int32_t tokens) const { return parts_of({sinks_, recent_, top_}, budget_, tokens); }
+  [[nodiscard]] AttendedParts sizes(const LayerStep& step, std::int32_t r) const { return sizes(tokens_of(budget_, step, r)); }
 
   // One choice for all heads needs rows whose places mean the same token in each.
   static void check_lengths(const LayerStep& step) {
