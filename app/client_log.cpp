@@ -91,7 +91,8 @@ class BenchResult {
   [[nodiscard]] bool has_failed(std::size_t i) const {
     if (!root_.contains("errors")) return false;
     const Json& error = at(list("errors"), "errors", i);
-    return !error.is_null() && error != "";
+    const bool is_empty_text = error.is_string() && error.get_ref<const std::string&>().empty();
+    return !error.is_null() && !is_empty_text;
   }
 
   static double sum_of(const Json& values, const std::string& where) {
