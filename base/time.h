@@ -29,6 +29,9 @@ inline constexpr Picoseconds kPsPerNs = 1000;
 
 constexpr std::int64_t ns(Span s) { return s.count(); }
 constexpr std::int64_t ns(Time t) { return t.time_since_epoch().count(); }
+// A span as picoseconds, a point of the device clock as a point in time (rounded down).
+constexpr Picoseconds to_ps(Span s) { return ns(s) * kPsPerNs; }
+constexpr Time to_time(Picoseconds at) { return Time(Span(at / kPsPerNs)); }
 constexpr double to_ms(Span s) { return static_cast<double>(s.count()) * 1e-6; }
 constexpr double to_s(Span s) { return static_cast<double>(s.count()) * 1e-9; }
 constexpr double to_s(Time t) { return to_s(t.time_since_epoch()); }

@@ -4,13 +4,15 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "policies/block_cache/block_cache.h"
 #include "policies/kv/footprint.h"
+#include "policies/router/router.h"
 #include "policies/scheduler/scheduler.h"
 #include "serving/metrics.h"
 
-// What both hosts of serving, the simulator and the engine, are told and answer.
+// Input and totals of a run of serving, the same for both hosts: the simulator and the engine.
 namespace kvlab {
 
 // Memory of one replica, in the units of the pool.
@@ -32,6 +34,8 @@ struct StopRule {
 
 // A run of either host. Policies are made anew for each replica.
 struct HostSetup {
+  std::uint32_t num_replicas = 1;
+  std::function<std::unique_ptr<Router>()> make_router;  // not called for one replica
   std::function<std::unique_ptr<Scheduler>()> make_scheduler;
   std::function<std::unique_ptr<BlockCache>()> make_block_cache;
   std::function<std::unique_ptr<Footprint>()> make_footprint;
@@ -42,6 +46,9 @@ struct HostSetup {
   Span warmup{0};             // requests that arrive before it are served and not counted
   Span timeline_interval{0};  // 0: no timeline
   std::uint64_t seed = 1;
+  bool fast_forward = true;                              // where the device looks ahead
+  std::vector<std::uint64_t> future_keys;                // for oracle block caches, one replica: the lookups of an earlier pass
+  std::vector<std::uint64_t>* record_lookups = nullptr;  // where to note block lookups in order, for such a pass
 };
 
 // Totals of a run, over all replicas.
@@ -63,6 +70,7 @@ struct ServingSummary {
   std::string trace_remark;     // what looks wrong in the trace, if anything
   std::string remark;           // what the host had to do without, if anything
   std::uint64_t peak_held_requests = 0;
+  std::uint64_t events = 0;  // arrivals, plans, outputs, ends of copies and samples that the run handled one by one
 };
 
 }  // namespace kvlab

@@ -8,12 +8,12 @@
 
 namespace kvlab {
 
-void finish_requests(std::vector<RequestRecord>& unfinished, const StopRule& stop, const char* idle, MetricsCollector& metrics,
-                     RunSink& sink, ServingSummary& summary) {
+void finish_requests(std::vector<RequestRecord>& unfinished, const StopRule& stop, MetricsCollector& metrics, RunSink& sink,
+                     ServingSummary& summary) {
   if (!unfinished.empty() && stop.after_time.count() == 0)
     throw InputError(fmt::format(
-        "{} requests wait for ever: the scheduler plans nothing while the {} idles (first of them: request {}, {} prompt tokens)",
-        unfinished.size(), idle, unfinished.front().number, unfinished.front().prompt_tokens));
+        "{} requests wait for ever: the scheduler plans nothing while the replica idles (first of them: request {}, {} prompt tokens)",
+        unfinished.size(), unfinished.front().number, unfinished.front().prompt_tokens));
   std::sort(unfinished.begin(), unfinished.end(), [](const RequestRecord& a, const RequestRecord& b) { return a.number < b.number; });
   for (const RequestRecord& record : unfinished) {
     metrics.add(record, kStart + stop.after_time);
@@ -25,12 +25,12 @@ void finish_requests(std::vector<RequestRecord>& unfinished, const StopRule& sto
 void set_duration(Picoseconds first_arrival, Picoseconds last, Span warmup, ServingSummary& summary) {
   const auto until_last = [&](Picoseconds from) { return Span(std::max<Picoseconds>(0, last - from) / kPsPerNs); };
   summary.duration = until_last(first_arrival);
-  summary.counted_duration = until_last(std::max(first_arrival, ns(warmup) * kPsPerNs));
+  summary.counted_duration = until_last(std::max(first_arrival, to_ps(warmup)));
 }
 
 TimelineSample sample_of(const ReplicaState& state, std::uint32_t replica, Picoseconds at, ReplicaState::Counters& counted) {
   TimelineSample s;
-  s.at = Time(Span(at / kPsPerNs));
+  s.at = to_time(at);
   s.replica = replica;
   s.running = static_cast<std::int64_t>(state.running().size());
   s.swapped = state.num_swapped();

@@ -7,10 +7,10 @@
 
 namespace kvlab {
 
-// At a run's end: hands over, in the order of the trace, the requests that are still there, and takes the latencies. InputError where
-// nothing but the trace's end should have stopped the run and requests are left; `idle`: what does nothing meanwhile.
-void finish_requests(std::vector<RequestRecord>& unfinished, const StopRule& stop, const char* idle, MetricsCollector& metrics,
-                     RunSink& sink, ServingSummary& summary);
+// At a run's end: hands over, in the order of the trace, the requests that are still there, and takes the latencies. InputError if
+// requests are left and no stop rule ended the run.
+void finish_requests(std::vector<RequestRecord>& unfinished, const StopRule& stop, MetricsCollector& metrics, RunSink& sink,
+                     ServingSummary& summary);
 
 // Instants in picoseconds from the run's start, at which the warm-up begins.
 void set_duration(Picoseconds first_arrival, Picoseconds last, Span warmup, ServingSummary& summary);

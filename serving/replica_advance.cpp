@@ -72,7 +72,7 @@ void ReplicaState::emit_uniform(std::int64_t iterations, Picoseconds first_at, P
     r.last_token_ps = last_at;
   }
   counters_.output_tokens += iterations * static_cast<std::int64_t>(running_.size());
-  now_ = Time(Span(last_at / kPsPerNs));
+  now_ = to_time(last_at);
 }
 
 std::int64_t ReplicaState::counted_rows() const {

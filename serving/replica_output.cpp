@@ -76,7 +76,7 @@ void ReplicaState::charge_policy(InFlightStep& step) {
 }
 
 void ReplicaState::process_output(const InFlightStep& step, Picoseconds at, LogHistogram& itl) {
-  now_ = Time(Span(at / kPsPerNs));
+  now_ = to_time(at);
   hits_valid_ = false;
   for (const StepEntry& entry : step.entries) {
     Request& r = table_[entry.request];

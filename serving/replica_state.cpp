@@ -140,7 +140,7 @@ RequestRecord record_of(const Request& r, std::uint32_t replica, Outcome outcome
   return record;
 }
 
-Time last_token_time(const Request& r) { return r.last_token_ps < 0 ? kNever : Time(Span(r.last_token_ps / kPsPerNs)); }
+Time last_token_time(const Request& r) { return r.last_token_ps < 0 ? kNever : to_time(r.last_token_ps); }
 
 }  // namespace
 

@@ -81,6 +81,8 @@ class ReplicaState final : public ReplicaView {
   std::vector<SwapCopy>& swap_copies() { return swap_copies_; }
   std::vector<RequestEventRecord>* events = nullptr;  // filled where a sink wants them
   std::vector<std::uint64_t>* lookup_log = nullptr;   // filled for oracle passes
+  // The pool notes there which blocks it splits, whose content is lost.
+  void log_splits(std::vector<BlockId>* log) { pool_->split_log = log; }
   // Seconds to compute `tokens` on top of `kv_before`, where the block cache weighs what a miss costs.
   std::function<double(std::int32_t tokens, std::int32_t kv_before)> recompute_seconds;
 

@@ -23,12 +23,21 @@ struct StepEntry {
   bool ends_prompt = false;    // FootprintStep
 };
 
+// Queue and memory of a replica just after the plan of a step.
+struct PlanUsage {
+  std::int64_t waiting = 0;  // requests
+  std::int64_t used_blocks = 0, wasted_tokens = 0, external_fragmentation_ppm = 0;
+};
+
 // A step that was planned and whose output is not processed yet.
 struct InFlightStep {
   std::vector<StepEntry> entries;
   std::int32_t idle_rows = 0;
   PolicyWork policy;
+  PlanUsage usage;
   std::uint64_t number = 0;
+  bool is_timed = false;              // start and end are known
+  bool is_counted = false;            // it is part of the replica's totals
   bool is_uniform = false;            // every running request decodes one token, no policy event
   std::uint64_t running_version = 0;  // of the running list it was planned over
   Picoseconds planned = 0, start = 0, end = 0;

@@ -3,16 +3,21 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/checked_time.h"
 #include "base/time.h"
-#include "sim/cost/checked_time.h"
-#include "sim/simulation.h"
 
 namespace kvlab {
 
-// One direction of a link: transfers go one after another, each taking calls * call_time + bytes / bandwidth.
+// One direction of a link between GPU and host memory.
+struct LinkSetup {
+  double bytes_per_s = 25e9;
+  Span call_time{10'000};
+};
+
+// A FIFO server: transfers go one after another, each taking calls * call_time + bytes / bandwidth.
 class Link {
  public:
-  explicit Link(const LinkSetup& setup) : bytes_per_s_(setup.bytes_per_s), call_ps_(ns(setup.call_time) * kPsPerNs) {}
+  explicit Link(const LinkSetup& setup) : bytes_per_s_(setup.bytes_per_s), call_ps_(to_ps(setup.call_time)) {}
 
   // When a transfer asked for at `at` ends.
   Picoseconds transfer(Picoseconds at, std::int64_t bytes, std::int64_t calls) {

@@ -7,12 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "base/int128.h"
 #include "base/time.h"
 #include "policies/kv/footprint.h"
 
 namespace kvlab {
-
-__extension__ using Int128 = __int128;
 
 // Part of a prompt computed in a step: new_tokens rows attend to kv_before cached tokens and, causally, to themselves.
 struct PrefillPiece {

@@ -6,7 +6,7 @@
 #include <limits>
 #include <utility>
 
-#include "sim/cost/checked_time.h"
+#include "base/checked_time.h"
 
 namespace kvlab {
 

@@ -11,7 +11,7 @@ constexpr std::int32_t kBlockTokens = 4;
 constexpr std::int32_t kPagesPerBlock = 2;
 
 // A replica driven by hand, without a scheduler. Every operation is followed by check().
-class Replica {
+class DrivenReplica {
  public:
   struct Setup {
     std::uint32_t blocks = 20;
@@ -23,7 +23,7 @@ class Replica {
     bool prefix_caching = true, is_contiguous = false, plans_over_unknown = false;
   };
 
-  explicit Replica(const Setup& setup) {
+  explicit DrivenReplica(const Setup& setup) {
     ReplicaLimits limits;
     limits.block_tokens = kBlockTokens;
     limits.max_model_len = 200;
@@ -110,7 +110,7 @@ TEST(ReplicaStreaming, ThePolicyHearsWhichBlocksHaveNames) {
   for (const bool caches : {true, false}) {
     for (const std::vector<std::uint64_t>& content : {kFiveBlocks, {}}) {
       std::vector<SeqState> charged;
-      Replica r({.blocks = 20, .kept_tokens = kKept, .charged = &charged, .prefix_caching = caches});
+      DrivenReplica r({.blocks = 20, .kept_tokens = kKept, .charged = &charged, .prefix_caching = caches});
       const RequestId id = r.arrive(20, 30, content);
       ASSERT_TRUE(r.run(id, 20));
       ASSERT_TRUE(r.run(id, 1));
@@ -125,10 +125,10 @@ TEST(ReplicaStreaming, ThePolicyHearsWhichBlocksHaveNames) {
 // Of a cached prefix of four blocks, tokens that the policy observes are computed anew: of other requests' blocks and of its own.
 TEST(ReplicaStreaming, HitsEndBeforeWhatThePolicyObserves) {
   const auto found = [](std::int32_t fresh, std::int32_t prompt) {
-    Replica r({.blocks = 20, .kept_tokens = 100, .fresh_tokens = fresh});
+    DrivenReplica r({.blocks = 20, .kept_tokens = 100, .fresh_tokens = fresh});
     EXPECT_TRUE(r.run(r.arrive(17, 2, {11, 12, 13, 14}), 17));
     const std::vector<std::uint64_t> content = kFiveBlocks;
-    EXPECT_EQ(r.state().cached_tokens(Replica::request_of(prompt, 2, content)), r.state().lookup(r.arrive(prompt, 2, content)));
+    EXPECT_EQ(r.state().cached_tokens(DrivenReplica::request_of(prompt, 2, content)), r.state().lookup(r.arrive(prompt, 2, content)));
     const RequestId unnamed = r.arrive(prompt, 2);
     EXPECT_TRUE(r.run(unnamed, prompt));
     r.preempt(unnamed);
@@ -144,7 +144,7 @@ TEST(ReplicaStreaming, HitsEndBeforeWhatThePolicyObserves) {
 
 // A prompt of 20 tokens is 5 blocks; while its last chunk runs the 2 private blocks are held as well: 7 in all.
 TEST(ReplicaStreaming, PeakThenPrivatePagesThenConstant) {
-  Replica r({.blocks = 8, .kept_tokens = kKept});
+  DrivenReplica r({.blocks = 8, .kept_tokens = kKept});
   const RequestId id = r.arrive(20, 30, kFiveBlocks);
   EXPECT_EQ(r.state().blocks_needed(id, 20), 7);
   EXPECT_EQ(r.state().peak_blocks(id), 7);
@@ -159,7 +159,7 @@ TEST(ReplicaStreaming, PeakThenPrivatePagesThenConstant) {
   r.finish(step);
   EXPECT_EQ(r.state().free_blocks(), 6) << "the blocks return when the output is processed";
   EXPECT_EQ(r.pool().cached_blocks(), 5) << "and stay published";
-  EXPECT_EQ(r.state().cached_tokens(Replica::request_of(21, 1, kFiveBlocks)), 20);
+  EXPECT_EQ(r.state().cached_tokens(DrivenReplica::request_of(21, 1, kFiveBlocks)), 20);
   for (int i = 0; i < 28; ++i) {
     ASSERT_TRUE(r.run(id, 1));
     ASSERT_EQ(r.pool().private_pages(), 4);
@@ -177,11 +177,11 @@ TEST(ReplicaStreaming, PeakThenPrivatePagesThenConstant) {
 
 // One block less than the peak: never received; one that others hold: all or nothing.
 TEST(ReplicaStreaming, ThePeakMustFit) {
-  Replica small({.blocks = 6, .kept_tokens = kKept});
-  small.state().receive(Replica::request_of(20, 30, kFiveBlocks), 0, Time(), false);
+  DrivenReplica small({.blocks = 6, .kept_tokens = kKept});
+  small.state().receive(DrivenReplica::request_of(20, 30, kFiveBlocks), 0, Time(), false);
   ASSERT_EQ(small.state().outbox().size(), 1U);
   EXPECT_EQ(small.state().outbox()[0].record.outcome, Outcome::kRejected);
-  Replica r({.blocks = 7, .kept_tokens = kKept});
+  DrivenReplica r({.blocks = 7, .kept_tokens = kKept});
   const RequestId other = r.arrive(1, 9);
   ASSERT_TRUE(r.run(other, 1));
   const RequestId id = r.arrive(20, 30, kFiveBlocks);
@@ -194,7 +194,7 @@ TEST(ReplicaStreaming, ThePeakMustFit) {
 
 // A prompt in chunks is cut when it is complete; a follower hits its blocks and is cut on its own.
 TEST(ReplicaStreaming, ChunksAndAFollower) {
-  Replica r({.blocks = 12, .kept_tokens = kKept});
+  DrivenReplica r({.blocks = 12, .kept_tokens = kKept});
   const RequestId leader = r.arrive(20, 9, kFiveBlocks);
   ASSERT_TRUE(r.run(leader, 12));
   EXPECT_FALSE(r.request(leader).left_hashed);
@@ -212,7 +212,7 @@ TEST(ReplicaStreaming, ChunksAndAFollower) {
 
 // A short prompt grows until the budget of 8 is full; the ninth token cuts it: 3 old blocks and 2 of pages for one step.
 TEST(ReplicaStreaming, CutWhileDecoding) {
-  Replica r({.blocks = 10, .kept_tokens = kKept});
+  DrivenReplica r({.blocks = 10, .kept_tokens = kKept});
   const RequestId id = r.arrive(4, 20);
   ASSERT_TRUE(r.run(id, 4));
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(r.run(id, 1));
@@ -228,7 +228,7 @@ TEST(ReplicaStreaming, CutWhileDecoding) {
 
 // With a second step in flight over the cut, the old blocks return with the output of the step that cut.
 TEST(ReplicaStreaming, CutWithTwoStepsInFlight) {
-  Replica r({.blocks = 8, .kept_tokens = kKept, .plans_over_unknown = true});
+  DrivenReplica r({.blocks = 8, .kept_tokens = kKept, .plans_over_unknown = true});
   const RequestId id = r.arrive(20, 3, kFiveBlocks);
   InFlightStep first, second;
   ASSERT_TRUE(r.start(id, 20, first));
@@ -245,7 +245,7 @@ TEST(ReplicaStreaming, CutWithTwoStepsInFlight) {
 
 // A cut sequence has no hashes to come back by, so it is swapped though recompute was asked for.
 TEST(ReplicaStreaming, PreemptionSwaps) {
-  Replica r({.blocks = 8, .host_blocks = 2, .kept_tokens = kKept});
+  DrivenReplica r({.blocks = 8, .host_blocks = 2, .kept_tokens = kKept});
   const RequestId id = r.arrive(20, 9, kFiveBlocks);
   ASSERT_TRUE(r.run(id, 20));
   ASSERT_TRUE(r.run(id, 1));
@@ -274,7 +274,7 @@ TEST(ReplicaStreaming, PreemptionSwaps) {
 
 // One host block is not two: recompute, counted. The tokens come back in chunks, each with room of its own.
 TEST(ReplicaStreaming, FullHostMemoryRecomputes) {
-  Replica r({.blocks = 8, .host_blocks = 1, .kept_tokens = kKept});
+  DrivenReplica r({.blocks = 8, .host_blocks = 1, .kept_tokens = kKept});
   const RequestId id = r.arrive(20, 9, kFiveBlocks);
   ASSERT_TRUE(r.run(id, 20));
   ASSERT_TRUE(r.run(id, 1));
@@ -300,7 +300,7 @@ TEST(ReplicaStreaming, FullHostMemoryRecomputes) {
 }
 
 TEST(ReplicaStreaming, RecomputeMayBeChosen) {
-  Replica r({.blocks = 8, .host_blocks = 9, .kept_tokens = kKept, .on_preempt = Footprint::OnPreempt::kRecomputeChunked});
+  DrivenReplica r({.blocks = 8, .host_blocks = 9, .kept_tokens = kKept, .on_preempt = Footprint::OnPreempt::kRecomputeChunked});
   const RequestId id = r.arrive(20, 9);
   ASSERT_TRUE(r.run(id, 20));
   r.preempt(id, Preemption::kSwap);
@@ -310,7 +310,7 @@ TEST(ReplicaStreaming, RecomputeMayBeChosen) {
 
 // Content without a name is in no index, but nobody has overwritten the request's own 3 full blocks.
 TEST(ReplicaPreemption, UnnamedContentFindsItsOwnBlocks) {
-  Replica r({.blocks = 5});
+  DrivenReplica r({.blocks = 5});
   const RequestId id = r.arrive(12, 9);
   EXPECT_EQ(r.state().lookup(id), 0);
   ASSERT_TRUE(r.run(id, 12));
@@ -328,7 +328,7 @@ TEST(ReplicaPreemption, UnnamedContentFindsItsOwnBlocks) {
 
 // Blank blocks are taken first, then the deepest it left: another request of 3 blocks leaves 2 of its 3.
 TEST(ReplicaPreemption, OverwrittenBlocksAreLost) {
-  Replica r({.blocks = 5});
+  DrivenReplica r({.blocks = 5});
   const RequestId id = r.arrive(12, 9);
   ASSERT_TRUE(r.run(id, 12));
   r.preempt(id);
@@ -343,7 +343,7 @@ TEST(ReplicaPreemption, OverwrittenBlocksAreLost) {
 
 // The trace names the prompt's three blocks; the fourth was generated.
 TEST(ReplicaPreemption, GeneratedBlocksAreFoundBehindNamedOnes) {
-  Replica r({.blocks = 9});
+  DrivenReplica r({.blocks = 9});
   const RequestId id = r.arrive(12, 9, {1, 2, 3});
   ASSERT_TRUE(r.run(id, 12));
   for (int t = 0; t < 5; ++t) ASSERT_TRUE(r.run(id, 1));
@@ -358,7 +358,7 @@ TEST(ReplicaPreemption, GeneratedBlocksAreFoundBehindNamedOnes) {
 }
 
 TEST(ReplicaPreemption, WithoutPrefixCachingNothingIsFound) {
-  Replica r({.blocks = 5, .prefix_caching = false});
+  DrivenReplica r({.blocks = 5, .prefix_caching = false});
   const RequestId id = r.arrive(12, 9, {1, 2, 3});
   ASSERT_TRUE(r.run(id, 12));
   r.preempt(id);
@@ -368,7 +368,7 @@ TEST(ReplicaPreemption, WithoutPrefixCachingNothingIsFound) {
 }
 
 TEST(ReplicaPreemption, SwappedWholeSequencesComeBack) {
-  Replica r({.blocks = 5, .host_blocks = 3});
+  DrivenReplica r({.blocks = 5, .host_blocks = 3});
   const RequestId id = r.arrive(12, 9, {1, 2, 3, 4});
   ASSERT_TRUE(r.run(id, 12));
   r.preempt(id, Preemption::kSwap);
@@ -388,7 +388,7 @@ TEST(ReplicaPreemption, SwappedWholeSequencesComeBack) {
 
 // Card 6.1: 40 tokens in one piece. 16 + 20 leave a hole of 4.
 TEST(ReplicaContiguous, ReservesWholeRanges) {
-  Replica r({.blocks = 10, .prefix_caching = false, .is_contiguous = true});
+  DrivenReplica r({.blocks = 10, .prefix_caching = false, .is_contiguous = true});
   const RequestId a = r.arrive(10, 6), b = r.arrive(15, 5), c = r.arrive(4, 4);
   EXPECT_FALSE(r.state().try_allocate(a, 1)) << "nothing is reserved";
   ASSERT_TRUE(r.state().try_reserve(a, 16));
@@ -413,7 +413,7 @@ TEST(ReplicaContiguous, ReservesWholeRanges) {
 }
 
 TEST(ReplicaContiguous, PreemptionGivesTheRangeBack) {
-  Replica r({.blocks = 10, .prefix_caching = false, .is_contiguous = true});
+  DrivenReplica r({.blocks = 10, .prefix_caching = false, .is_contiguous = true});
   const RequestId a = r.arrive(10, 6);
   ASSERT_TRUE(r.state().try_reserve(a, 40));
   ASSERT_TRUE(r.run(a, 10));
@@ -428,9 +428,9 @@ TEST(ReplicaContiguous, PreemptionGivesTheRangeBack) {
 }
 
 TEST(ReplicaState, RefusesWhatCanNeverRun) {
-  Replica r({.blocks = 5});
+  DrivenReplica r({.blocks = 5});
   const auto refused = [&](std::int32_t prompt, std::int32_t output) {
-    r.state().receive(Replica::request_of(prompt, output, {}), 9, Time(), false);
+    r.state().receive(DrivenReplica::request_of(prompt, output, {}), 9, Time(), false);
     const bool was = !r.state().outbox().empty();
     r.state().outbox().clear();
     r.check();
@@ -439,25 +439,25 @@ TEST(ReplicaState, RefusesWhatCanNeverRun) {
   EXPECT_FALSE(refused(20, 1)) << "the last emitted token is never computed";
   EXPECT_TRUE(refused(21, 1));
   EXPECT_TRUE(refused(20, 2));
-  Replica long_memory({.blocks = 100});
-  long_memory.state().receive(Replica::request_of(199, 2, {}), 0, Time(), false);
+  DrivenReplica long_memory({.blocks = 100});
+  long_memory.state().receive(DrivenReplica::request_of(199, 2, {}), 0, Time(), false);
   ASSERT_EQ(long_memory.state().outbox().size(), 1U);
   EXPECT_STREQ(long_memory.state().outbox()[0].reason, "longer than max_model_len");
 }
 
 // Blocks taken ahead carry no hash before their tokens are planned.
 TEST(ReplicaState, BlocksAheadAreNotPublished) {
-  Replica r({.blocks = 8});
+  DrivenReplica r({.blocks = 8});
   const RequestId id = r.arrive(12, 4, {1, 2, 3});
   ASSERT_TRUE(r.state().try_allocate(id, 4, 8));
   EXPECT_EQ(r.state().free_blocks(), 5);
-  EXPECT_EQ(r.state().cached_tokens(Replica::request_of(13, 1, {})), 0);
+  EXPECT_EQ(r.state().cached_tokens(DrivenReplica::request_of(13, 1, {})), 0);
   const std::vector<std::uint64_t> content{1, 2, 3};
-  EXPECT_EQ(r.state().cached_tokens(Replica::request_of(13, 1, content)), 4);
+  EXPECT_EQ(r.state().cached_tokens(DrivenReplica::request_of(13, 1, content)), 4);
 }
 
 TEST(ReplicaState, DrainListsWhatIsStillHere) {
-  Replica r({.blocks = 8});
+  DrivenReplica r({.blocks = 8});
   const RequestId id = r.arrive(4, 4);
   r.arrive(4, 4);
   ASSERT_TRUE(r.run(id, 4));

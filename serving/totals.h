@@ -1,29 +1,24 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 
-#include "sim/cost/cost_model.h"
+#include "base/int128.h"
+#include "base/time.h"
+#include "serving/step.h"
 
 namespace kvlab {
 
-// What one replica's steps add up to. Integers throughout, so that a sum over a fast-forwarded span is the same number as
-// the sum over its steps.
+// Sums over the steps of one replica. Integers throughout, so that a sum over a fast-forwarded stretch equals the sum over its steps.
 struct StepTotals {
   std::uint64_t steps = 0;
   Int128 rows = 0, tokens = 0;                // by step
   Int128 busy = 0, overload = 0;              // ps with a step under way; overload: and requests waiting
   Int128 used_blocks = 0, wasted_tokens = 0;  // times ps
-  Int128 flops = 0, bytes = 0;
-  Int128 external_fragmentation = 0;  // parts per million times ps
-  std::array<Int128, kCostParts> part{};
-  std::array<Int128, kFootings> footing{};
+  Int128 external_fragmentation = 0;          // parts per million times ps
   std::int64_t peak_used_blocks = 0;
 
   // occupied: the part of the step's time in which no step before it is under way.
-  void add_cost(const StepCost& cost, Picoseconds occupied);
-  // `count` steps whose costs run base, base + slope, ...
-  void add_costs(const StepCost& base, const StepCost& slope, std::int64_t count);
+  void add(const InFlightStep& step, Picoseconds occupied);
   void merge(const StepTotals& other);
 };
 

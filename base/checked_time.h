@@ -9,7 +9,7 @@
 
 namespace kvlab {
 
-// A time that 64 bits of picoseconds do not hold. simulate() adds the simulated time and the likely cause.
+// A time that 64 bits of picoseconds do not hold. Fleet adds the simulated time and the likely cause.
 class ClockOverflow : public InputError {
  public:
   using InputError::InputError;

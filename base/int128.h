@@ -1,0 +1,7 @@
+#pragma once
+
+namespace kvlab {
+
+__extension__ using Int128 = __int128;
+
+}  // namespace kvlab

@@ -1,0 +1,181 @@
+#include "engine/serve/engine_device.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "engine/serve/content.h"
+
+namespace kvlab {
+
+namespace {
+
+StepExecutor::Options executor_options(const ServeSetup& setup) {
+  StepExecutor::Options options;
+  options.num_blocks = setup.memory.num_blocks, options.host_blocks = setup.memory.host_blocks;
+  options.block_tokens = setup.memory.block_tokens;
+  options.seed = setup.seed, options.temperature = setup.temperature;
+  options.keeps_tokens = setup.emitted != nullptr;
+  options.shares_blocks = setup.memory.prefix_caching;
+  options.longest_tokens = std::min(setup.max_model_len, setup.longest_tokens > 0 ? setup.longest_tokens : setup.max_model_len);
+  return options;
+}
+
+// The largest steps of the scheduler, as far as the blocks hold them. Without its bounds: the longest request, and a guess.
+EngineModel::Load largest_load(const ServeSetup& setup, const Scheduler& scheduler) {
+  constexpr std::int32_t kRequests = 256;
+  const MemorySetup& memory = setup.memory;
+  const std::int64_t cached = memory.num_blocks * memory.block_tokens;
+  std::int64_t longest = std::min<std::int64_t>({setup.max_model_len, setup.model->config().max_tokens, cached});
+  if (setup.longest_tokens > 0) longest = std::min<std::int64_t>(longest, setup.longest_tokens);
+  const StepBounds bounds = scheduler.step_bounds(setup.max_model_len);
+  EngineModel::Load load;
+  load.sequences = static_cast<std::int32_t>(std::min<std::int64_t>(bounds.requests > 0 ? bounds.requests : kRequests, memory.num_blocks));
+  load.tokens = static_cast<std::int32_t>(longest);
+  load.step_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(bounds.tokens > 0 ? bounds.tokens : longest, cached));
+  load.cached_tokens = cached;
+  return load;
+}
+
+}  // namespace
+
+EngineDevice::EngineDevice(const ServeSetup& setup)
+    : setup_(setup),
+      executor_(*setup.model, *setup.recipe, executor_options(setup)),
+      lane_(setup.nominal_time ? make_nominal_lane(executor_) : make_thread_lane(executor_, setup.stays_awake)) {}
+
+EngineDevice::~EngineDevice() = default;
+
+Device::Traits EngineDevice::traits() const {
+  Traits traits;
+  traits.unnamed_rest = executor_.may_rest();
+  traits.wants_events = true;
+  return traits;
+}
+
+void EngineDevice::attach(ReplicaState& state, const Scheduler& scheduler) {
+  state_ = &state;
+  state.log_splits(&split_);
+  if (!setup_.nominal_time) executor_.warm_up(largest_load(setup_, scheduler));
+}
+
+void EngineDevice::on_receive(const TraceRequest& request, RequestId r) {
+  const std::uint64_t number = state_->table()[r].number;
+  mirrors_[number] = {};
+  job_.arrived.push_back({number, static_cast<std::int32_t>(index(r)), request.prompt_tokens,
+                          request_content(request, number, setup_.seed, setup_.model->config().vocab_size)});
+}
+
+void EngineDevice::on_event(const RequestEventRecord& event) {
+  using Kind = MemoryAction::Kind;
+  const auto found = mirrors_.find(event.request);
+  if (found == mirrors_.end()) return;
+  Mirror& mirror = found->second;
+  const bool was_computed = !job_.actions.empty() && job_.actions.back().request == event.request;
+  if (event.event == RequestEvent::kPreempted && mirror.has_started) {
+    job_.actions.push_back({Kind::kForget, event.request});
+    mirror = {};
+  } else if (event.event == RequestEvent::kSwappedOut && was_computed) {  // directly after its kPreempted
+    job_.actions.back().kind = Kind::kSwapOut;
+    mirror.has_started = true;
+  } else if (event.event == RequestEvent::kFinished || event.event == RequestEvent::kRejected) {
+    job_.actions.push_back({Kind::kFinish, event.request});
+    mirrors_.erase(found);
+  }
+}
+
+Picoseconds EngineDevice::copy(const SwapCopy& copy, Picoseconds at) {
+  if (copy.to_host) return at;  // on_event() noted it
+  const Request& r = state_->table()[copy.request];
+  Mirror& mirror = mirrors_.at(r.number);
+  if (!mirror.has_started) return at;  // preempted in the plan that admitted it: nothing was computed
+  job_.actions.push_back({MemoryAction::Kind::kSwapIn, r.number, blocks_from(r, 0)});
+  mirror.num_blocks = r.blocks.size();
+  submit(0, false);
+  return at;
+}
+
+bool EngineDevice::begin(InFlightStep& step, Picoseconds /*at*/) {
+  const auto any = [&](auto is) { return std::any_of(step.entries.begin(), step.entries.end(), is); };
+  if (step.idle_rows > 0 || any([](const StepEntry& e) { return e.padded_tokens > 0; }))
+    throw InputError("the scheduler pads its batches, which the engine does not; choose another scheduler for 'host: engine'");
+  if (any([](const StepEntry& e) { return e.layer_begin > 0 || e.layer_end > 0; }))
+    throw InputError("the scheduler plans layers apart, which the engine does not run; choose another scheduler for 'host: engine'");
+  for (const StepEntry& entry : step.entries) add_row(entry);
+  submit(setup_.nominal_time ? setup_.nominal_time(step) : 0, true);
+  inspect();
+  return false;
+}
+
+void EngineDevice::add_row(const StepEntry& entry) {
+  const Request& r = state_->table()[entry.request];
+  Mirror& mirror = mirrors_.at(r.number);
+  StepRow row;
+  row.request = r.number;
+  row.end = entry.computed_before + entry.tokens;
+  row.emits = entry.emits;
+  row.prompt_tokens = entry.ends_prompt ? row.end : r.prompt_tokens;
+  row.leaves_blocks = entry.leaves_hashed;
+  row.is_published = r.num_hashes > 0;
+  if (!mirror.has_started) row.hit_tokens = entry.computed_before;
+  if (!r.left_hashed || entry.leaves_hashed) {
+    row.new_blocks = blocks_from(r, mirror.num_blocks);
+    mirror.num_blocks = r.blocks.size();
+  }
+  mirror.has_started = true;
+  job_.rows.push_back(std::move(row));
+}
+
+std::vector<TakenBlock> EngineDevice::blocks_from(const Request& r, std::size_t first) const {
+  std::vector<TakenBlock> blocks;
+  for (std::size_t i = first; i < r.blocks.size(); ++i) blocks.push_back({r.blocks[i], state_->pool().takes(r.blocks[i])});
+  return blocks;
+}
+
+void EngineDevice::submit(Picoseconds nominal, bool is_step) {
+  job_.split = std::move(split_);
+  split_.clear();
+  handed_.push_back(is_step);
+  lane_->submit(std::move(job_), nominal);
+  job_ = {};
+}
+
+void EngineDevice::finish(InFlightStep& step) {
+  while (true) {
+    const StepLane::Output output = lane_->wait_output();
+    const bool is_step = handed_.front();
+    handed_.pop_front();
+    if (!is_step) continue;
+    step.start = output.start;
+    step.end = output.end;
+    break;
+  }
+  const bool counts = setup_.stop.after_time.count() == 0 || step.end <= to_ps(setup_.stop.after_time);
+  if (setup_.step_done && counts) setup_.step_done(step, static_cast<std::size_t>(step.usage.waiting));
+}
+
+void EngineDevice::end() {
+  for (; !handed_.empty(); handed_.pop_front()) static_cast<void>(lane_->wait_output());
+  if (setup_.emitted != nullptr) executor_.run(job_);
+  inspect();
+}
+
+void EngineDevice::inspect() const {
+  if (setup_.inspect && setup_.nominal_time) setup_.inspect(*state_, executor_);
+}
+
+void LaneClock::start(StepLane& lane) {
+  lane_ = &lane;
+  lane.start();
+}
+
+void LaneClock::reach(Picoseconds at) {
+  if (each_turn_) each_turn_();
+  while (lane_->now() < at) {
+    lane_->wait_until(at);
+    if (each_turn_) each_turn_();
+  }
+}
+
+Picoseconds LaneClock::now(Picoseconds at) { return std::max(at, lane_->now()); }
+
+}  // namespace kvlab

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/time.h"
+#include "policies/scheduler/scheduler.h"
+#include "serving/metrics.h"
+#include "serving/replica_state.h"
+#include "serving/step.h"
+
+namespace kvlab {
+
+// Device times of the decode steps to come, as long as every running request gains one token per step: base, base + slope, ...
+struct DecodeTimes {
+  Picoseconds base = 0, slope = 0;
+  Picoseconds host = 0;    // host time per step
+  std::int64_t steps = 0;  // the times hold for so many steps; 0: the device does not look ahead
+};
+
+// The part of a replica that a host of serving supplies: it executes steps and copies. SimDevice (sim/) prices them, EngineDevice
+// (engine/serve/) runs them on a model.
+class Device {
+ public:
+  struct Traits {
+    int num_stages = 1;         // pipeline stages, each with a step of its own
+    bool unnamed_rest = false;  // as Footprint::unnamed_rest
+    bool wants_events = false;  // on_event() is called
+  };
+
+  Device() = default;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+  virtual ~Device() = default;
+
+  [[nodiscard]] virtual Traits traits() const { return {}; }
+  // Called once, before any other call below. Both objects outlive the device.
+  virtual void attach(ReplicaState& state, const Scheduler& scheduler) = 0;
+  // A request entered the replica under the id `r`; refused requests are not reported.
+  virtual void on_receive(const TraceRequest& /*request*/, RequestId /*r*/) {}
+  // An event of a plan or of an output, in order, before the copies and the step of that plan.
+  virtual void on_event(const RequestEventRecord& /*event*/) {}
+
+  // Starts a copy between GPU and host memory at `at`; returns when the scheduler may count it as done.
+  virtual Picoseconds copy(const SwapCopy& copy, Picoseconds at) = 0;
+  // Starts a committed step, not before `at`. Returns true if step.start and step.end are set: the device knows them in advance.
+  // If it returns false, finish() sets them.
+  virtual bool begin(InFlightStep& step, Picoseconds at) = 0;
+  // Waits for the oldest step for which begin() returned false and sets its times.
+  virtual void finish(InFlightStep& step);
+
+  // Times of uniform decode steps from the running requests as they are now; replicas call it between steps with one stage.
+  virtual DecodeTimes look_ahead() { return {}; }
+  // The first n of these steps were carried out, the last of them ends at `end`.
+  virtual void advance(std::int64_t /*n*/, Picoseconds /*end*/) {}
+
+  // For an error about implausibly long steps: the figure to check first, and its file.
+  [[nodiscard]] virtual std::string likely_cause() const { return "check the rates of the hardware"; }
+};
+
+using MakeDevice = std::function<std::unique_ptr<Device>()>;
+
+// The clock of a run: simulated time moves with the events, real time by itself.
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  // Returns at `at` or later.
+  virtual void reach(Picoseconds /*at*/) {}
+  // The time now; an event of the instant `at` is being handled.
+  [[nodiscard]] virtual Picoseconds now(Picoseconds at) { return at; }
+};
+
+}  // namespace kvlab

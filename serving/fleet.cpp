@@ -1,0 +1,203 @@
+#include "serving/fleet.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/checked_time.h"
+#include "serving/host_summary.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr Picoseconds kNoLimit = INT64_MAX;
+
+}  // namespace
+
+Fleet::Fleet(const HostSetup& setup, const MakeDevice& make_device, Clock& clock, TraceSource& trace, RunSink& sink)
+    : setup_(setup),
+      clock_(clock),
+      trace_(trace),
+      sink_(sink),
+      arrivals_(trace, setup.stop),
+      metrics_(setup.slo, kStart + setup.warmup),
+      last_counted_(setup.num_replicas) {
+  if (setup.num_replicas > 1) {
+    router_ = setup.make_router();
+    router_->set_seed(setup.seed);
+  }
+  const FleetContext context{setup, queue_, clock, sink, metrics_.itl()};
+  for (std::uint32_t i = 0; i < setup.num_replicas; ++i) replicas_.push_back(std::make_unique<Replica>(context, i, make_device()));
+}
+
+ServingSummary Fleet::run() {
+  const Picoseconds stop = setup_.stop.after_time.count() > 0 ? to_ps(setup_.stop.after_time) : kNoLimit;
+  if (setup_.timeline_interval.count() > 0) queue_.push(0, Phase::kSample, EventKind::kSample, 0, 0);
+  first_arrival_ = arrivals_.next_root() == Arrivals::kNoMore ? 0 : arrivals_.next_root();
+  run_to_end(stop);
+  if (stop != kNoLimit && (!queue_.is_empty() || arrivals_.next_root() != Arrivals::kNoMore)) {
+    for (const auto& replica : replicas_) replica->catch_up(stop, true);  // up to the very moment, whatever was skipped ahead
+  }
+  return finish();
+}
+
+void Fleet::run_to_end(Picoseconds stop) {
+  try {
+    while (step(stop)) {
+#ifdef KVLAB_CHECKS
+      for (const auto& replica : replicas_) replica->state().check();
+#endif
+    }
+  } catch (const ClockOverflow& e) {
+    throw InputError(fmt::format("the simulated clock ends after 106 days (2^63 ps), and at {:.6g} s of simulated time {}; {}",
+                                 static_cast<double>(now_) * 1e-12, e.what(), replicas_.front()->device().likely_cause()));
+  }
+}
+
+// The next event; false when nothing is left.
+bool Fleet::step(Picoseconds stop) {
+  const Picoseconds root = arrivals_.next_root();
+  const bool has_event = !queue_.is_empty();
+  if (!has_event && root == Arrivals::kNoMore) return false;
+  const bool is_root = !has_event || root < queue_.top().at || (root == queue_.top().at && queue_.top().phase >= Phase::kArrive);
+  const Picoseconds at = is_root ? root : queue_.top().at;
+  if (at > stop) return false;
+  // Nothing changes between the event before a sample and the sample: it need not be waited for.
+  if (is_root || queue_.top().kind != EventKind::kSample) clock_.reach(at);
+  now_ = at;
+  ++events_;
+  TraceRequest request;
+  std::uint64_t number = 0;
+  if (is_root) {
+    arrivals_.take_root(request, number);
+    arrive(request, number, at);
+    return true;
+  }
+  const Event event = queue_.pop();
+  if (event.kind == EventKind::kSample) return sample(at);
+  if (event.kind == EventKind::kFollowUp) {
+    arrivals_.take_follow_up(event.subject, request, number);
+    arrive(request, number, at);
+    return true;
+  }
+  Replica& replica = *replicas_[event.replica];
+  replica.handle(event, root);
+  collect(replica, at);
+  return true;
+}
+
+void Fleet::arrive(const TraceRequest& request, std::uint64_t number, Picoseconds at) {
+  Replica& replica = *replicas_[route(request, at)];
+  replica.catch_up(at, false);
+  replica.receive(request, number, at, arrivals_.keeps_hashes());
+  collect(replica, at);
+}
+
+std::uint32_t Fleet::route(const TraceRequest& request, Picoseconds at) {
+  const Arrival arrival{to_time(at), arrivals_counted_++, request.session, request.prompt_tokens};
+  arriving_ = &request;
+  if (router_ == nullptr) return 0;
+  if (router_->reads_load()) {
+    for (const auto& replica : replicas_) {
+      replica->catch_up(at, false);
+      collect(*replica, at);
+    }
+  }
+  const std::uint32_t target = index(router_->route(arrival, *this));
+  if (target >= setup_.num_replicas) throw InternalError("the router chose a replica that does not exist");
+  return target;
+}
+
+ReplicaLoad Fleet::load(ReplicaId replica) const {
+  const ReplicaState& of = state(index(replica));
+  ReplicaLoad load;
+  load.waiting = static_cast<std::int64_t>(of.num_waiting() + of.num_input());
+  load.running = static_cast<std::int64_t>(of.running().size());
+  load.outstanding_tokens = of.outstanding_prompt_tokens();
+  load.used_blocks = of.used_blocks();
+  load.num_blocks = of.num_blocks();
+  return load;
+}
+
+std::int64_t Fleet::cached_tokens(ReplicaId replica) const { return state(index(replica)).cached_tokens(*arriving_); }
+
+// Takes finished requests out of a replica; the turns that wait for them become arrivals.
+void Fleet::collect(Replica& replica, Picoseconds at) {
+  std::vector<ReplicaState::Finished>& outbox = replica.state().outbox();
+  if (outbox.empty()) return;
+  for (const ReplicaState::Finished& finished : outbox) {
+    metrics_.add(finished.record);
+    sink_.request(finished.record);
+    if (finished.reason != nullptr && first_rejection_.empty()) first_rejection_ = finished.reason;
+    Picoseconds arrives = 0;
+    std::uint32_t turn = 0;
+    if (arrivals_.follow_up(finished.record.number, at, arrives, turn)) {
+      queue_.push(arrives, Phase::kArrive, EventKind::kFollowUp, 0, turn);
+    } else {
+      arrivals_.session_ended(at);
+    }
+  }
+  outbox.clear();
+}
+
+bool Fleet::sample(Picoseconds at) {
+  for (std::uint32_t i = 0; i < setup_.num_replicas; ++i) {
+    replicas_[i]->catch_up(at, true);
+    sink_.sample(sample_of(state(i), i, at, last_counted_[i]));
+  }
+  const bool more = arrivals_.next_root() != Arrivals::kNoMore || !queue_.is_empty();
+  Picoseconds next = 0;
+  const bool ends = __builtin_add_overflow(at, to_ps(setup_.timeline_interval), &next);  // with the clock
+  if (more && !ends) queue_.push(next, Phase::kSample, EventKind::kSample, 0, 0);
+  return more;
+}
+
+StepTotals Fleet::totals() const {
+  StepTotals all;
+  for (const auto& replica : replicas_) all.merge(replica->totals());
+  return all;
+}
+
+ServingSummary Fleet::finish() {
+  ServingSummary summary;
+  Picoseconds last = 0;
+  std::vector<RequestRecord> unfinished;
+  for (const auto& replica : replicas_) {
+    last = std::max(last, replica->last_output());
+    replica->state().drain(unfinished);
+  }
+  finish_requests(unfinished, setup_.stop, metrics_, sink_, summary);
+  summary.requests = arrivals_.taken();
+  set_duration(first_arrival_, last, setup_.warmup, summary);
+  summary.skipped = trace_.skipped();
+  summary.trace_remark = trace_.remark();
+  summary.first_rejection = first_rejection_;
+  summary.events = events_;
+  add_totals(summary, last - first_arrival_);
+  return summary;
+}
+
+void Fleet::add_totals(ServingSummary& summary, Picoseconds duration) const {
+  const StepTotals all = totals();
+  Int128 unfinished = 0;  // steps cut short by the stop are in the totals with all of their time
+  for (const auto& replica : replicas_) {
+    unfinished += replica->busy_after(first_arrival_ + duration);
+    add_counters(replica->state(), summary);
+  }
+  summary.steps = all.steps;
+  const auto ratio = [](Int128 part, Int128 whole) { return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0; };
+  const Int128 steps = static_cast<Int128>(all.steps);
+  const Int128 replica_time = static_cast<Int128>(std::max<Picoseconds>(duration, 0)) * setup_.num_replicas;
+  const std::int64_t num_blocks = state(0).num_blocks();
+  summary.batch_mean_requests = ratio(all.rows, steps);
+  summary.batch_mean_tokens = ratio(all.tokens, steps);
+  summary.busy_frac = ratio(all.busy - unfinished, replica_time);
+  summary.overload_frac = ratio(std::min(all.overload, all.busy - unfinished), replica_time);
+  summary.kv_used_mean_frac = ratio(all.used_blocks, all.busy * num_blocks);
+  summary.kv_used_peak_frac = ratio(all.peak_used_blocks, num_blocks);
+  summary.internal_fragmentation_frac = ratio(all.wasted_tokens, all.used_blocks * setup_.memory.block_tokens);
+  summary.external_fragmentation_frac = ratio(all.external_fragmentation, all.busy) * 1e-6;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "policies/router/router.h"
+#include "serving/arrivals.h"
+#include "serving/event_queue.h"
+#include "serving/metrics.h"
+#include "serving/replica.h"
+
+namespace kvlab {
+
+// One run of serving, whatever its host: sends arrivals to replicas, orders their events in time and gathers records. Deterministic
+// where the clock and the devices are: same setup, trace and build give the same result, byte for byte, with fast-forward on or off.
+class Fleet final : public FleetView {
+ public:
+  // All arguments outlive the object.
+  Fleet(const HostSetup& setup, const MakeDevice& make_device, Clock& clock, TraceSource& trace, RunSink& sink);
+
+  // Runs the trace to its end or to the stop rule; once. InputError: requests that wait for ever, a clock that ends, and what devices
+  // refuse.
+  ServingSummary run();
+
+  [[nodiscard]] const ReplicaState& state(std::uint32_t replica) const { return replicas_[replica]->state(); }
+  // Over all replicas, for figures of the devices' own; complete after run().
+  [[nodiscard]] StepTotals totals() const;
+
+  [[nodiscard]] std::uint32_t num_replicas() const override { return setup_.num_replicas; }
+  [[nodiscard]] ReplicaLoad load(ReplicaId replica) const override;
+  [[nodiscard]] std::int64_t cached_tokens(ReplicaId replica) const override;
+
+ private:
+  bool step(Picoseconds stop);
+  void run_to_end(Picoseconds stop);
+  void arrive(const TraceRequest& request, std::uint64_t number, Picoseconds at);
+  [[nodiscard]] std::uint32_t route(const TraceRequest& request, Picoseconds at);
+  void collect(Replica& replica, Picoseconds at);
+  bool sample(Picoseconds at);
+  ServingSummary finish();
+  void add_totals(ServingSummary& summary, Picoseconds duration) const;
+
+  const HostSetup& setup_;
+  Clock& clock_;
+  TraceSource& trace_;
+  RunSink& sink_;
+  EventQueue queue_;
+  Arrivals arrivals_;
+  MetricsCollector metrics_;
+  std::unique_ptr<Router> router_;  // where there are several replicas
+  std::vector<std::unique_ptr<Replica>> replicas_;
+  std::vector<ReplicaState::Counters> last_counted_;
+  const TraceRequest* arriving_ = nullptr;
+  std::string first_rejection_;
+  std::uint64_t arrivals_counted_ = 0, events_ = 0;
+  Picoseconds first_arrival_ = 0, now_ = 0;
+};
+
+}  // namespace kvlab

@@ -1,0 +1,111 @@
+// Fast-forward of a replica: stretches of uniform decode steps are priced once and carried out in one go, with the same
+// result to the last digit as step by step. A stretch is cut short by any event that reads or changes the replica.
+#include <algorithm>
+#include <limits>
+
+#include "serving/replica.h"
+
+namespace kvlab {
+
+bool Replica::all_uniform() {
+  for (int i = 0; i < depth_; ++i) {
+    if (!in_flight(i).is_uniform || in_flight(i).running_version != state_.running_version()) return false;
+  }
+  return true;
+}
+
+// Steps in a pipeline are exact only while they wait for the device, not for the host.
+bool Replica::waits_for_device(const DecodeTimes& times, std::int64_t iterations) {
+  if (depth_ == 1 || times.host == 0) return true;
+  for (int i = 0; i < depth_; ++i) {
+    if (in_flight(i).end - in_flight(i).start < times.host) return false;
+  }
+  return std::min(times.base, times.base + times.slope * (iterations - 1)) >= times.host;
+}
+
+// Called with the pipeline full: sets the stretch in which plans only repeat themselves.
+void Replica::look_ahead() {
+  stretch_.iterations = 0;
+  if (state_.has_input() || !state_.plan_was_quiet() || !all_uniform()) return;
+  const Horizon horizon = scheduler_->stable_for(state_);
+  if (horizon.plans <= 0) return;
+  const std::int64_t uniform = state_.uniform_iterations(horizon);
+  if (uniform < 2) return;
+  const DecodeTimes times = device_->look_ahead();
+  const std::int64_t iterations = std::min(uniform, times.steps);
+  if (iterations < 2 || !waits_for_device(times, iterations)) return;
+  // Near the end of the clock every step is simulated, and the one that passes it is refused.
+  const Int128 longest = progression_sum(times.base, times.slope, iterations) + Int128{times.host} * iterations;
+  if (in_flight(depth_ - 1).end + longest > std::numeric_limits<Picoseconds>::max()) return;
+  stretch_ = {iterations, times.base, times.slope, depth_ == 1 ? times.host : 0, state_.num_waiting() > 0};
+}
+
+// Time of iteration i, at which the oldest output then in flight comes out.
+Picoseconds Replica::iteration_time(std::int64_t i) {
+  if (i <= depth_) return in_flight(static_cast<int>(i - 1)).end;
+  return in_flight(depth_ - 1).end + stretch_.steps_time(i - depth_);
+}
+
+std::int64_t Replica::iterations_before(Picoseconds at, bool inclusive) {
+  std::int64_t n = 0;
+  while (n < std::min<std::int64_t>(depth_, stretch_.iterations)) {
+    const Picoseconds when = in_flight(static_cast<int>(n)).end;
+    if (inclusive ? when > at : when >= at) return n;
+    ++n;
+  }
+  return n + stretch_.steps_within(at - in_flight(depth_ - 1).end, stretch_.iterations - n, inclusive);
+}
+
+void Replica::carry_out(std::int64_t n) {
+  const Picoseconds first_at = iteration_time(1), last_at = iteration_time(n);
+  const std::int64_t rows = static_cast<std::int64_t>(state_.running().size());
+  const auto device_time = [&](std::int64_t i) { return progression_sum(stretch_.base, stretch_.slope, i); };
+  const Int128 whole = device_time(n);
+  totals_.steps += static_cast<std::uint64_t>(n);
+  totals_.busy += whole;
+  totals_.rows += static_cast<Int128>(rows) * n;
+  totals_.tokens += static_cast<Int128>(rows) * n;
+  if (stretch_.waits) totals_.overload += whole;
+  totals_.external_fragmentation += state_.external_fragmentation_ppm() * whole;
+  totals_.used_blocks += static_cast<Int128>(state_.used_blocks()) * whole;
+  totals_.wasted_tokens += static_cast<Int128>(state_.wasted_tokens()) * whole;
+
+  const std::int64_t block_tokens = setup_.memory.block_tokens;
+  state_.advance_uniform(n, [&](std::int64_t iteration) {
+    const Int128 rest = whole - device_time(iteration - 1);
+    totals_.used_blocks += rest;
+    totals_.wasted_tokens += block_tokens * rest;
+  });
+  totals_.wasted_tokens -= rows * progression_moment(stretch_.base, stretch_.slope, n);
+  totals_.peak_used_blocks = std::max(totals_.peak_used_blocks, state_.used_blocks());
+
+  const auto counted = static_cast<std::uint64_t>(state_.counted_rows());
+  for (std::int64_t i = 2; counted > 0 && i <= std::min<std::int64_t>(n, depth_); ++i)
+    itl_.add(iteration_time(i) - iteration_time(i - 1), counted);
+  if (counted > 0 && n > depth_) itl_.add_progression(stretch_.base + stretch_.gap, stretch_.slope, n - depth_, counted);
+  state_.emit_uniform(n, first_at, last_at, itl_);
+  last_output_ = last_at;
+  move_steps(n);
+}
+
+// The last depth_ steps planned are in flight after n iterations; they have the entries of the steps before them.
+void Replica::move_steps(std::int64_t n) {
+  const Picoseconds tail = in_flight(depth_ - 1).end;
+  for (int slot = 0; slot < depth_; ++slot) {
+    InFlightStep& mine = in_flight(slot);
+    const std::int64_t step = n - depth_ + slot + 1;  // of the stretch; <= 0: it was in flight already
+    if (step <= 0) {
+      const InFlightStep& before = in_flight(static_cast<int>(slot + n));
+      mine.start = before.start;
+      mine.end = before.end;
+    } else {
+      mine.end = tail + stretch_.steps_time(step);
+      mine.start = mine.end - stretch_.base - stretch_.slope * (step - 1);
+    }
+  }
+  next_step_ += static_cast<std::uint64_t>(n);
+  stretch_.drop(n);
+  device_->advance(n, in_flight(depth_ - 1).end);
+}
+
+}  // namespace kvlab

@@ -1,0 +1,32 @@
+#include "serving/totals.h"
+
+#include <algorithm>
+
+namespace kvlab {
+
+void StepTotals::add(const InFlightStep& step, Picoseconds occupied) {
+  const PlanUsage& usage = step.usage;
+  ++steps;
+  busy += occupied;
+  rows += static_cast<Int128>(step.entries.size());
+  for (const StepEntry& entry : step.entries) tokens += entry.tokens;
+  if (usage.waiting > 0) overload += occupied;
+  peak_used_blocks = std::max(peak_used_blocks, usage.used_blocks);
+  used_blocks += static_cast<Int128>(usage.used_blocks) * occupied;
+  wasted_tokens += static_cast<Int128>(usage.wasted_tokens) * occupied;
+  external_fragmentation += static_cast<Int128>(usage.external_fragmentation_ppm) * occupied;
+}
+
+void StepTotals::merge(const StepTotals& other) {
+  steps += other.steps;
+  rows += other.rows;
+  tokens += other.tokens;
+  busy += other.busy;
+  overload += other.overload;
+  used_blocks += other.used_blocks;
+  wasted_tokens += other.wasted_tokens;
+  external_fragmentation += other.external_fragmentation;
+  peak_used_blocks = std::max(peak_used_blocks, other.peak_used_blocks);
+}
+
+}  // namespace kvlab

@@ -1,0 +1,102 @@
+#include "sim/device.h"
+
+#include <algorithm>
+
+#include "base/checked_time.h"
+#include "serving/totals.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr const char* kLateStep = "a step ends later than that";
+
+}  // namespace
+
+void CostTotals::add(const StepCost& base, const StepCost& slope, std::int64_t count) {
+  flops += progression_sum(base.flops, slope.flops, count);
+  bytes += progression_sum(base.bytes, slope.bytes, count);
+  for (std::size_t i = 0; i < kCostParts; ++i) part[i] += progression_sum(base.part[i], slope.part[i], count);
+  for (std::size_t i = 0; i < kFootings; ++i) footing[i] += progression_sum(base.footing[i], slope.footing[i], count);
+}
+
+void CostTotals::merge(const CostTotals& other) {
+  flops += other.flops;
+  bytes += other.bytes;
+  for (std::size_t i = 0; i < kCostParts; ++i) part[i] += other.part[i];
+  for (std::size_t i = 0; i < kFootings; ++i) footing[i] += other.footing[i];
+}
+
+SimDevice::SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link, std::int64_t block_bytes)
+    : cost_(std::move(cost)),
+      block_bytes_(block_bytes),
+      to_host_(swap_link),
+      from_host_(swap_link),
+      stage_free_(static_cast<std::size_t>(cost_->num_stages()), 0) {}
+
+Device::Traits SimDevice::traits() const {
+  Traits traits;
+  traits.num_stages = cost_->num_stages();
+  return traits;
+}
+
+void SimDevice::attach(ReplicaState& state, const Scheduler& scheduler) {
+  state_ = &state;
+  scheduler_ = &scheduler;
+  pricer_.emplace(*cost_, scheduler);
+  if (!state.pool().cache().weighs_cost()) return;
+  state.recompute_seconds = [cost = cost_.get()](std::int32_t tokens, std::int32_t kv_before) {
+    return cost->prefill_seconds(tokens, kv_before);
+  };
+}
+
+Picoseconds SimDevice::copy(const SwapCopy& copy, Picoseconds at) {
+  return (copy.to_host ? to_host_ : from_host_).transfer(at, copy.blocks * block_bytes_, copy.blocks);
+}
+
+bool SimDevice::begin(InFlightStep& step, Picoseconds at) {
+  const StepCost cost = pricer_->price(step);
+  totals_.add(cost, {}, 1);
+  const Picoseconds ready = add_time(at, cost_->host_time(pricer_->shape()), kLateStep);
+  if (stage_free_.size() > 1) {
+    time_stages(step, ready);
+  } else {
+    step.start = std::max(stage_free_[0], ready);
+    step.end = stage_free_[0] = add_time(step.start, cost.total, kLateStep);
+  }
+  return true;
+}
+
+void SimDevice::time_stages(InFlightStep& step, Picoseconds ready) {
+  cost_->stage_times(pricer_->shape(), stage_times_);
+  step.start = std::max(stage_free_[0], ready);
+  Picoseconds clock = ready;
+  for (std::size_t stage = 0; stage < stage_times_.size(); ++stage) {
+    clock = add_time(std::max(clock, stage_free_[stage]), stage_times_[stage], kLateStep);
+    stage_free_[stage] = clock;
+  }
+  step.end = clock;
+}
+
+DecodeTimes SimDevice::look_ahead() {
+  StepShape shape;
+  const std::int32_t window = cost_->attention_window();
+  for (const RequestId id : state_->running()) add_decode_row(shape, state_->table()[id].held_tokens(), window);
+  shape.head_rows = shape.decodes;
+  shape.padding_rows = scheduler_->padded_tokens(shape.decodes) - shape.decodes;
+  const DecodeSpan priced = cost_->decode_span(shape);
+  base_ = priced.base;
+  slope_ = priced.slope;
+  return {base_.total, slope_.total, cost_->host_time(shape), priced.valid_steps};
+}
+
+void SimDevice::advance(std::int64_t n, Picoseconds end) {
+  totals_.add(base_, slope_, n);
+  stage_free_[0] = end;
+  base_.flops += n * slope_.flops;
+  base_.bytes += n * slope_.bytes;
+  for (std::size_t i = 0; i < kCostParts; ++i) base_.part[i] += n * slope_.part[i];
+  for (std::size_t i = 0; i < kFootings; ++i) base_.footing[i] += n * slope_.footing[i];
+}
+
+}  // namespace kvlab
