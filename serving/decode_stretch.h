@@ -18,9 +18,7 @@ struct DecodeStretch {
   bool waits = false;   // requests wait while it runs
 
   // Device time (and gaps) of its first n steps.
-  [[nodiscard]] Picoseconds steps_time(std::int64_t n) const {
-    return static_cast<Picoseconds>(progression_sum(base, slope, n)) + gap * n;
-  }
+  [[nodiscard]] Picoseconds steps_time(std::int64_t n) const { return static_cast<Picoseconds>(progression_sum(base, slope, n)) + gap * n; }
 
   // Largest n <= most with steps_time(n) < limit (<= limit if inclusive).
   [[nodiscard]] std::int64_t steps_within(Picoseconds limit, std::int64_t most, bool inclusive) const {

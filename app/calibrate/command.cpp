@@ -32,7 +32,7 @@ void check(const CalibrateCommand& c) {
         fmt::format("--minutes {} is outside (0, 1440]; about 10 give a GPU's profile, 0.2 a rough one of the CPU", c.minutes));
 }
 
-std::unique_ptr<Device> open_device(const CalibrateCommand& c) {
+std::unique_ptr<TimedDevice> open_device(const CalibrateCommand& c) {
   if (c.cpu) return make_cpu_device();
   try {
     return make_gpu_device(*c.gpu);
@@ -61,7 +61,7 @@ Recipe recipe_of(const std::string& name) {
   return recipe.has_budget || !why_no_budget(recipe).empty() ? recipe : load_recipe(name, kBudget);
 }
 
-CalibrationPlan plan_of(const CalibrateCommand& c, const Device& device, const ModelSpec& model) {
+CalibrationPlan plan_of(const CalibrateCommand& c, const TimedDevice& device, const ModelSpec& model) {
   CalibrationPlan plan;
   plan.seconds = c.minutes * 60, plan.seed = c.seed;
   plan.hardware = c.hardware.empty() && !c.cpu ? known_hardware(device.name(), device.memory_bytes()) : c.hardware;
@@ -97,7 +97,7 @@ void report(const CalibrationPlan& plan, const CalibrationResult& result, std::o
 int calibrate_device(const CalibrateCommand& c, std::ostream& out, std::ostream& err) {
   check(c);
   ModelSpec model = load_model_spec(!c.model.empty() ? c.model : c.cpu ? "probe" : "llama-3.1-8b", profiles_folder() + "/models");
-  const std::unique_ptr<Device> device = open_device(c);
+  const std::unique_ptr<TimedDevice> device = open_device(c);
   constexpr int kFirstWithBf16 = 80;
   if (device->cuda() != nullptr && device->cuda()->gpu().compute_capability < kFirstWithBf16) model.dtype = model.kv_dtype = Dtype::kFp16;
   const CalibrationPlan plan = plan_of(c, *device, model);

@@ -67,7 +67,7 @@ double gpu_round_trip(CudaStream stream) {
 
 class DeviceMeter final : public Meter {
  public:
-  DeviceMeter(Device& device, const ModelSpec& model) : device_(device), model_(model) {}
+  DeviceMeter(TimedDevice& device, const ModelSpec& model) : device_(device), model_(model) {}
 
   [[nodiscard]] DeviceFacts facts() override {
     DeviceFacts facts{device_.name(), device_.kind(), device_.memory_bytes(), device_.cache_bytes()};
@@ -118,7 +118,7 @@ class DeviceMeter final : public Meter {
   }
 
  private:
-  Device& device_;
+  TimedDevice& device_;
   const ModelSpec& model_;
   std::unique_ptr<EngineModel> engine_;  // for recipes
   SharedNumbers weights_and_kv_{device_};
@@ -127,6 +127,8 @@ class DeviceMeter final : public Meter {
 
 }  // namespace
 
-std::unique_ptr<Meter> make_device_meter(Device& device, const ModelSpec& model) { return std::make_unique<DeviceMeter>(device, model); }
+std::unique_ptr<Meter> make_device_meter(TimedDevice& device, const ModelSpec& model) {
+  return std::make_unique<DeviceMeter>(device, model);
+}
 
 }  // namespace kvlab

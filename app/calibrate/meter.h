@@ -35,6 +35,6 @@ class Meter {
 };
 
 // With the kernels of the registry. Operands rotate as rotation_at says.
-std::unique_ptr<Meter> make_device_meter(Device& device, const ModelSpec& model);
+std::unique_ptr<Meter> make_device_meter(TimedDevice& device, const ModelSpec& model);
 
 }  // namespace kvlab

@@ -254,7 +254,7 @@ std::int64_t activation_bytes(const CalibrationTable& t, const ModelSpec& m, con
   return at[0] * width * (t.format == "f32" ? 4 : 2);
 }
 
-Rotation rotation_at(const CalibrationTable& t, const ModelSpec& m, const CalibrationPoint& at, const Device& device) {
+Rotation rotation_at(const CalibrationTable& t, const ModelSpec& m, const CalibrationPoint& at, const TimedDevice& device) {
   const std::int64_t cold = cold_rotation(device).bytes;
   // Caches do not drop the oldest first: of three times their size, met again and again, a part stays. So it is all of the weights.
   const std::int64_t streamed = std::min(std::max(3 * device.cache_bytes(), t.streamed_bytes), device.memory_bytes() / 8);

@@ -55,7 +55,7 @@ std::int64_t activation_bytes(const CalibrationTable& table, const ModelSpec& mo
 
 // What the operands at a point rotate through on a device. Weights and KV: what passes through the cache in a step, at most all weights or
 // three times the cache, and not more than an eighth of the memory; others, and activations: at most what cold_rotation says.
-Rotation rotation_at(const CalibrationTable& table, const ModelSpec& model, const CalibrationPoint& at, const Device& device);
+Rotation rotation_at(const CalibrationTable& table, const ModelSpec& model, const CalibrationPoint& at, const TimedDevice& device);
 
 // What calibration covers, of the largest steps that are measured.
 struct CalibrationLimits {

@@ -25,7 +25,7 @@ const std::vector<T>& normals() {
 }
 
 template <class T>
-void fill_normal(Device& device, void* to, std::int64_t n, std::uint64_t seed) {
+void fill_normal(TimedDevice& device, void* to, std::int64_t n, std::uint64_t seed) {
   const std::vector<T>& from = normals<T>();
   auto begin = static_cast<std::int64_t>(seed % static_cast<std::uint64_t>(kNormals));
   for (std::int64_t done = 0; done < n;) {
@@ -38,7 +38,7 @@ void fill_normal(Device& device, void* to, std::int64_t n, std::uint64_t seed) {
 
 std::int64_t aligned(std::int64_t bytes) { return (std::max<std::int64_t>(bytes, 1) + kAlign - 1) / kAlign * kAlign; }
 
-void fill(Device& device, void* to, std::int64_t n, ElementType type, std::uint64_t seed) {
+void fill(TimedDevice& device, void* to, std::int64_t n, ElementType type, std::uint64_t seed) {
   if (type == ElementType::kF16)
     fill_normal<f16>(device, to, n, seed);
   else if (type == ElementType::kBf16)
@@ -116,7 +116,7 @@ void* Buffers::normal(std::int64_t n, ElementType type) {
   return to;
 }
 
-std::vector<float> read_floats(Device& device, const void* from, std::int64_t n, ElementType type) {
+std::vector<float> read_floats(TimedDevice& device, const void* from, std::int64_t n, ElementType type) {
   if (type == ElementType::kF32) return read_values(device, static_cast<const float*>(from), n);
   const std::vector<std::uint16_t> bits = read_values(device, static_cast<const std::uint16_t*>(from), n);
   std::vector<float> floats(bits.size());

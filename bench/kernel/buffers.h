@@ -15,11 +15,11 @@ namespace kvlab {
 // Device memory cut from large pieces, freed together.
 class DevicePool {
  public:
-  explicit DevicePool(Device& device) : device_(device) {}
+  explicit DevicePool(TimedDevice& device) : device_(device) {}
   void* take(std::int64_t bytes);
 
  private:
-  Device& device_;
+  TimedDevice& device_;
   std::list<std::shared_ptr<void>> pieces_;
   char* at_ = nullptr;
   std::int64_t left_ = 0;
@@ -30,7 +30,7 @@ class DevicePool {
 // laid out for one case alone it is full of what was just written.
 class SharedNumbers {
  public:
-  explicit SharedNumbers(Device& device) : device_(device) {}
+  explicit SharedNumbers(TimedDevice& device) : device_(device) {}
   // Those of the case before are free to be taken again, from the first on. The byte at which reading goes on.
   std::int64_t begin_case();
   void stop_reading_at(std::int64_t byte) { next_read_ = byte; }
@@ -42,7 +42,7 @@ class SharedNumbers {
     std::shared_ptr<void> memory;
     std::int64_t bytes = 0, taken = 0;
   };
-  Device& device_;
+  TimedDevice& device_;
   std::map<ElementType, std::vector<Piece>> pieces_;
   std::int64_t next_read_ = 0;
 };
@@ -51,7 +51,7 @@ class SharedNumbers {
 class Buffers {
  public:
   // Numbers are `shared`'s; null: the copy's own.
-  Buffers(Device& device, DevicePool& pool, ElementType type, std::uint64_t seed, SharedNumbers* shared = nullptr)
+  Buffers(TimedDevice& device, DevicePool& pool, ElementType type, std::uint64_t seed, SharedNumbers* shared = nullptr)
       : device_(device), pool_(pool), type_(type), first_seed_(seed), seed_(seed), shared_(shared) {}
 
   // For what operations of a step hand to one another, not for weights and the cache.
@@ -61,7 +61,7 @@ class Buffers {
   void rewind(Buffers* activations) { next_ = 0, seed_ = first_seed_, activations_ = activations; }
 
   [[nodiscard]] ElementType type() const { return type_; }
-  [[nodiscard]] Device& device() { return device_; }
+  [[nodiscard]] TimedDevice& device() { return device_; }
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // of device memory handed out
 
   // Room for n of T whose bits are those of a NaN until they are written.
@@ -100,7 +100,7 @@ class Buffers {
   void* poisoned(std::int64_t bytes);
   void* normal(std::int64_t n, ElementType type);
 
-  Device& device_;
+  TimedDevice& device_;
   DevicePool& pool_;
   ElementType type_;
   std::uint64_t first_seed_, seed_;
@@ -113,9 +113,9 @@ class Buffers {
 };
 
 // What lies in device memory, for references.
-std::vector<float> read_floats(Device& device, const void* from, std::int64_t n, ElementType type = ElementType::kF32);
+std::vector<float> read_floats(TimedDevice& device, const void* from, std::int64_t n, ElementType type = ElementType::kF32);
 template <class T>
-std::vector<T> read_values(Device& device, const T* from, std::int64_t n) {
+std::vector<T> read_values(TimedDevice& device, const T* from, std::int64_t n) {
   std::vector<T> values(static_cast<std::size_t>(n));
   device.to_host(values.data(), from, n * static_cast<std::int64_t>(sizeof(T)));
   return values;

@@ -30,7 +30,7 @@ Attend decode_attend(Buffers& b, const Shape& s) {
   return a;
 }
 
-bool attend_matches(Device& device, const Attend& a, const Run& run) {
+bool attend_matches(TimedDevice& device, const Attend& a, const Run& run) {
   run();
   const KvRows& kv = a.segments[0].kv;
   const std::int64_t d = kv.head_dim;
@@ -87,7 +87,7 @@ AppendRows build_append(Buffers& b, const Shape& s) {
   return a;
 }
 
-bool append_matches(Device& device, const AppendRows& a, const Run& run) {
+bool append_matches(TimedDevice& device, const AppendRows& a, const Run& run) {
   run();
   const std::int64_t d = a.kv.head_dim;
   for (const std::int64_t r : sampled(a.kv.num_rows, 16)) {

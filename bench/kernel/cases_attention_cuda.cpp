@@ -99,7 +99,7 @@ DecodeOp build_decode(Buffers& b, const Shape& s, KvFormat format, bool sums_col
 struct RowValues {
   std::vector<float> k, v;
 };
-RowValues read_row(Device& device, const DecodeOp& op, std::int64_t row) {
+RowValues read_row(TimedDevice& device, const DecodeOp& op, std::int64_t row) {
   const PagedKv& kv = op.decode.kv;
   const std::int64_t each = page_bytes(kv.format, kv.head_dim, kv.page_tokens), d = kv.head_dim;
   const std::int64_t packed = is_kivi(kv.format) ? kivi_packed(kv.format, static_cast<std::int32_t>(op.len), kv.residual) : op.len;
@@ -121,7 +121,7 @@ RowValues read_row(Device& device, const DecodeOp& op, std::int64_t row) {
   return values;
 }
 
-bool decode_matches(Device& device, const DecodeOp& op, const Run& run) {
+bool decode_matches(TimedDevice& device, const DecodeOp& op, const Run& run) {
   run();
   const PagedDecode& a = op.decode;
   const std::int64_t d = a.kv.head_dim, group = a.q_heads / a.kv.kv_heads;
@@ -180,7 +180,7 @@ AppendOp build_page_append(Buffers& b, const Shape& s) {
   return op;
 }
 
-bool page_append_matches(Device& device, const AppendOp& op, const Run& run) {
+bool page_append_matches(TimedDevice& device, const AppendOp& op, const Run& run) {
   run();
   const PagedKv& kv = op.append.kv;
   const std::int64_t d = kv.head_dim;
@@ -238,7 +238,7 @@ PrefillOp build_prefill(Buffers& b, const Shape& s) {
   return op;
 }
 
-bool prefill_matches(Device& device, const PrefillOp& op, const Run& run) {
+bool prefill_matches(TimedDevice& device, const PrefillOp& op, const Run& run) {
   run();
   const DevicePrefill& a = op.prefill;
   const std::int64_t d = a.head_dim;

@@ -15,7 +15,7 @@ namespace {
 
 using Run = std::function<void()>;
 
-bool compact_matches(Device& device, const CompactRows& a, const Run& run) {
+bool compact_matches(TimedDevice& device, const CompactRows& a, const Run& run) {
   const std::int64_t d = a.kv.head_dim;
   const std::vector<std::int64_t> rows = sampled(a.kv.num_rows, 3);
   std::vector<std::vector<float>> keys, values;
@@ -93,7 +93,7 @@ bool within_a_step(const GroupCodec& codec, const std::vector<float>& original, 
   return true;
 }
 
-bool quantize_matches(Device& device, const Quantize& a, const Run& run) {
+bool quantize_matches(TimedDevice& device, const Quantize& a, const Run& run) {
   run();
   const std::int64_t d = a.tokens.kv.head_dim;
   std::int64_t at = 0, next_row = 0;
@@ -141,7 +141,7 @@ std::vector<std::uint8_t> patterned(const ListedTokens& tokens, const GroupCodec
   return packed;
 }
 
-bool dequantize_matches(Device& device, const Dequantize& a, const Run& run) {
+bool dequantize_matches(TimedDevice& device, const Dequantize& a, const Run& run) {
   run();
   const std::int64_t d = a.tokens.kv.head_dim, group = a.codec.group > 0 ? std::min<std::int64_t>(a.codec.group, d) : d;
   RelativeError error;

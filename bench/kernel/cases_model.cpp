@@ -57,7 +57,7 @@ KernelFamily linear_set() {
     }
     return work;
   };
-  recipe.matches = [](Device& device, const LinearSet& set, const Run& run) {
+  recipe.matches = [](TimedDevice& device, const LinearSet& set, const Run& run) {
     bool all = true;
     for (std::size_t i = 0; i < set.parts.size(); ++i) all = all && linear_matches(device, set.part(i), run);
     return all;
@@ -145,7 +145,7 @@ KernelFamily embedding() {
 }
 
 // Query t, head h.
-void check_query(Device& device, const AttentionPrefill& a, std::int64_t t, std::int64_t h, RelativeError& error) {
+void check_query(TimedDevice& device, const AttentionPrefill& a, std::int64_t t, std::int64_t h, RelativeError& error) {
   const std::int64_t d = a.head_dim, g = h * a.kv_heads / a.q_heads, keys = a.kv_before + t + 1, at = (t * a.q_heads + h) * d;
   std::vector<float> k, v;
   for (std::int64_t i = 0; i < keys; ++i) {
@@ -170,7 +170,7 @@ KernelFamily attention_prefill() {
     return a;
   };
   recipe.work = work_of_shape<AttentionPrefill>;
-  recipe.matches = [](Device& device, const AttentionPrefill& a, const Run& run) {
+  recipe.matches = [](TimedDevice& device, const AttentionPrefill& a, const Run& run) {
     run();
     RelativeError error;
     for (const std::int64_t t : sampled(a.new_tokens, 3))

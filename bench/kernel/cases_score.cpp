@@ -25,7 +25,7 @@ const std::vector<Shape> kLargeRows{rows_shape(1, 8192, 8, 128), rows_shape(64, 
 const std::vector<Shape> kCpuRows{rows_shape(1, 4096, 2, 64), rows_shape(16, 2048, 2, 64)};
 const std::vector<Shape> kSmallRows{rows_shape(2, 19, 2, 16)};
 
-bool norms_match(Device& device, const TokenNorms& a, const Run& run) {
+bool norms_match(TimedDevice& device, const TokenNorms& a, const Run& run) {
   run();
   RelativeError error;
   const std::int64_t d = a.kv.head_dim;
@@ -52,7 +52,7 @@ void add_token_norms(std::vector<KernelFamily>& families) {
       norms_match, kLargeRows, ElementType::kBf16, families);
 }
 
-bool anchors_match(Device& device, const AnchorCosine& a, const Run& run) {
+bool anchors_match(TimedDevice& device, const AnchorCosine& a, const Run& run) {
   run();
   RelativeError error;
   const std::int64_t d = a.kv.head_dim;
@@ -91,7 +91,7 @@ void add_anchor_cosine(std::vector<KernelFamily>& families) {
 }
 
 // Each query's probabilities over the row, summed over queries, mean over the group.
-bool stats_match(Device& device, const AttentionStats& a, const Run& run) {
+bool stats_match(TimedDevice& device, const AttentionStats& a, const Run& run) {
   const std::int64_t d = a.kv.head_dim, q_heads = std::int64_t{a.kv.kv_heads} * a.kv.group;
   const std::vector<float> before = read_floats(device, a.sum, a.kv.total());
   run();
@@ -145,7 +145,7 @@ void add_window_scores(std::vector<KernelFamily>& families) {
       stats_match, {window_shape(1, 32768, 64, 32, 8, 128), window_shape(16, 4096, 32, 32, 8, 128)}, ElementType::kBf16, families);
 }
 
-bool pool_matches(Device& device, const Pool1d& a, const Run& run) {
+bool pool_matches(TimedDevice& device, const Pool1d& a, const Run& run) {
   const std::vector<float> before = read_floats(device, a.scores, a.first[a.num_rows]);
   run();
   RelativeError error;

@@ -17,7 +17,7 @@ namespace {
 
 using Run = std::function<void()>;
 
-bool top_k_matches(Device& device, const TopK& a, const Run& run) {
+bool top_k_matches(TimedDevice& device, const TopK& a, const Run& run) {
   run();
   for (const std::int64_t r : sampled(a.num_rows, 8)) {
     const std::int64_t n = a.first[r + 1] - a.first[r], k = a.keep[r];
@@ -48,7 +48,7 @@ void add_top_k(std::vector<KernelFamily>& families) {
       top_k_matches, {shape(64, 32768, 4096), shape(8, 32768, 4096), shape(512, 8192, 1024)}, ElementType::kF32, families);
 }
 
-bool bounds_match(Device& device, const PageBounds& a, const Run& run) {
+bool bounds_match(TimedDevice& device, const PageBounds& a, const Run& run) {
   run();
   const std::int64_t d = a.kv.head_dim;
   for (const std::int64_t r : sampled(a.kv.num_rows, 4)) {
@@ -94,7 +94,7 @@ void add_page_bounds(std::vector<KernelFamily>& families) {
       bounds_match, {shape(64, 4096, 8, 128)}, ElementType::kBf16, families);
 }
 
-bool page_scores_match(Device& device, const PageScores& a, const Run& run) {
+bool page_scores_match(TimedDevice& device, const PageScores& a, const Run& run) {
   run();
   RelativeError error;
   const std::int64_t d = a.head_dim;
@@ -165,7 +165,7 @@ void add_page_scores(std::vector<KernelFamily>& families) {
 
 // Centroids and sizes are those of the assignment, and the assignment is to the nearest centroid for almost all keys: Lloyd's rounds end
 // before they settle.
-bool clusters_match(Device& device, const ClusterKeys& a, const Run& run) {
+bool clusters_match(TimedDevice& device, const ClusterKeys& a, const Run& run) {
   run();
   const std::int64_t d = a.kv.head_dim;
   RelativeError error;

@@ -45,7 +45,7 @@ KernelFamily linear_set(ElementType type) {
     for (const DeviceLinear& part : set.parts) work.bytes += bytes(shape(part)), work.flops += flops(shape(part));
     return work;
   };
-  recipe.matches = [](Device& device, const LinearSet& set, const Run& run) {
+  recipe.matches = [](TimedDevice& device, const LinearSet& set, const Run& run) {
     return std::all_of(set.parts.begin(), set.parts.end(), [&](const DeviceLinear& part) { return linear_matches(device, part, run); });
   };
   KernelFamily f = step_family("linear_set", type, {{"tokens", "m"}, {"first", "n"}, {"second", "o"}, {"third", "p"}, {"in", "k"}},
@@ -96,7 +96,7 @@ KernelFamily queries_and_keys(const std::string& name, ElementType type, Build b
   recipe.work = [](const QueriesAndKeys<Op>& a, const Shape&) {
     return CaseWork{bytes(shape(a.q)) + bytes(shape(a.k)), flops(shape(a.q)) + flops(shape(a.k)), {}};
   };
-  recipe.matches = [matches](Device& device, const QueriesAndKeys<Op>& a, const Run& run) {
+  recipe.matches = [matches](TimedDevice& device, const QueriesAndKeys<Op>& a, const Run& run) {
     return matches(device, a.q, run) && matches(device, a.k, run);
   };
   KernelFamily f = step_family(name, type, kHeadAxes, kSmallHeads);
@@ -121,7 +121,7 @@ QueriesAndKeys<DeviceRope> build_rope_qk(Buffers& b, const Shape& s) {
   return a;
 }
 
-bool rope_part_matches(Device& device, const DeviceRope& a, const Run& run) {
+bool rope_part_matches(TimedDevice& device, const DeviceRope& a, const Run& run) {
   const std::int64_t half = a.head_dim / 2, each = a.heads * a.head_dim, out_stride = a.out_stride != 0 ? a.out_stride : each;
   const std::vector<std::int64_t> rows = sampled(a.tokens, 8);
   std::vector<std::vector<float>> before;
@@ -150,7 +150,7 @@ KernelFamily rmsnorm_qk(ElementType type) {
     const DeviceRmsNorm q = norm(s.at("q_heads"));
     return QueriesAndKeys<DeviceRmsNorm>{q, norm(s.at("kv_heads"))};
   };
-  const auto matches = [](Device& device, const DeviceRmsNorm& a, const Run& run) { return rmsnorm_matches(device, a, run); };
+  const auto matches = [](TimedDevice& device, const DeviceRmsNorm& a, const Run& run) { return rmsnorm_matches(device, a, run); };
   return queries_and_keys<DeviceRmsNorm>("rmsnorm_qk", type, build, matches);
 }
 
@@ -206,7 +206,7 @@ AppendStep build_append_step(Buffers& b, const Shape& s) {
   return a;
 }
 
-bool append_step_matches(Device& device, const AppendStep& a, const Run& run) {
+bool append_step_matches(TimedDevice& device, const AppendStep& a, const Run& run) {
   run();
   const std::int64_t d = a.kv.head_dim;
   for (const std::int64_t r : sampled(a.kv.num_rows, 16)) {
@@ -274,7 +274,7 @@ PromptStep build_prompt_step(Buffers& b, const Shape& s) {
   return a;
 }
 
-bool prompt_step_matches(Device& device, const PromptStep& a, const Run& run) {
+bool prompt_step_matches(TimedDevice& device, const PromptStep& a, const Run& run) {
   run();
   const DevicePrefill& op = a.prefill;
   const std::int64_t d = op.head_dim, group = op.q_heads / op.kv_heads;

@@ -42,8 +42,9 @@ void run_cuda(const Transfer& a, CudaContext& cuda) {
 // One copy: pinned memory is slow to allocate, and what crosses the link is not in the GPU's cache.
 template <class Op>
 auto preparing_one(OpRecipe<Op> recipe) {
-  return
-      [prepare = preparing(std::move(recipe))](Device& device, const Shape& shape, const Rotation&) { return prepare(device, shape, {}); };
+  return [prepare = preparing(std::move(recipe))](TimedDevice& device, const Shape& shape, const Rotation&) {
+    return prepare(device, shape, {});
+  };
 }
 
 KernelFamily transfer(bool to_host) {
@@ -54,7 +55,7 @@ KernelFamily transfer(bool to_host) {
     return a;
   };
   recipe.work = [](const Transfer& a, const Shape&) { return CaseWork{a.size, 0, {1, 0, 0}}; };
-  recipe.matches = [](Device& device, const Transfer& a, const Run& run) {
+  recipe.matches = [](TimedDevice& device, const Transfer& a, const Run& run) {
     run();
     return read_values(device, static_cast<const std::uint8_t*>(a.device), a.size) == bytes_of(a.host.get(), a.size);
   };
@@ -97,7 +98,7 @@ KernelFamily page_list(bool to_host) {
     return a;
   };
   recipe.work = [](const PageList& a, const Shape&) { return CaseWork{bytes(shape(a.copy)), 0, {}}; };
-  recipe.matches = [=](Device& device, const PageList& a, const Run& run) {
+  recipe.matches = [=](TimedDevice& device, const PageList& a, const Run& run) {
     run();
     const std::int64_t each = a.copy.page_bytes;
     for (const std::int64_t i : sampled(a.copy.pages, 32)) {

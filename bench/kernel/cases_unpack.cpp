@@ -25,7 +25,7 @@ Shape unpack_shape(std::int64_t batch, std::int64_t len, std::int64_t kv_heads, 
 
 template <class Op>
 void add_unpack_family(const std::string& name, std::function<Op(Buffers&, const Shape&)> build,
-                       std::function<bool(Device&, const Op&, const Run&)> matches, std::vector<KernelFamily>& families) {
+                       std::function<bool(TimedDevice&, const Op&, const Run&)> matches, std::vector<KernelFamily>& families) {
   add_policy_families<Op>({name,
                            "",
                            DeviceKind::kCpu,
@@ -39,7 +39,7 @@ void add_unpack_family(const std::string& name, std::function<Op(Buffers&, const
 
 // Whether keys of some rows are expected(row, token, channel) after a run.
 template <class F>
-bool keys_are(Device& device, const KvRows& kv, const Run& run, F&& expected) {
+bool keys_are(TimedDevice& device, const KvRows& kv, const Run& run, F&& expected) {
   run();
   const std::int64_t d = kv.head_dim;
   RelativeError error;
@@ -61,7 +61,7 @@ void add_token_copy(std::vector<KernelFamily>& families) {
         a.stored = b.elements(a.tokens.total() * s.at("head_dim"));
         return a;
       },
-      [](Device& device, const VectorCopy& a, const Run& run) {
+      [](TimedDevice& device, const VectorCopy& a, const Run& run) {
         const KvRows& kv = a.tokens.kv;
         const std::vector<float> stored = read_floats(device, a.stored, a.tokens.total() * kv.head_dim, kv.type);
         return keys_are(device, kv, run, [&](std::int64_t row, std::int64_t token, std::int64_t c) {
@@ -84,7 +84,7 @@ void add_cast(std::vector<KernelFamily>& families) {
         a.stored = b.put(stored);
         return a;
       },
-      [=](Device& device, const Uncast& a, const Run& run) {
+      [=](TimedDevice& device, const Uncast& a, const Run& run) {
         return keys_are(device, a.tokens.kv, run, [&](std::int64_t row, std::int64_t token, std::int64_t c) {
           return from_stored(a.type, code((a.tokens.first[row] + token) * a.tokens.kv.head_dim + c));
         });
@@ -114,7 +114,7 @@ void add_unsparsify(std::vector<KernelFamily>& families) {
         a.packed = b.put(all);
         return a;
       },
-      [=](Device& device, const Unsparsify& a, const Run& run) {
+      [=](TimedDevice& device, const Unsparsify& a, const Run& run) {
         return keys_are(device, a.tokens.kv, run, [&](std::int64_t, std::int64_t, std::int64_t c) { return number(c); });
       },
       families);
@@ -138,7 +138,7 @@ void add_low_rank_rebuild(std::vector<KernelFamily>& families) {
         a.factor.left = b.put(l), a.factor.right = b.put(r);
         return a;
       },
-      [=](Device& device, const LowRankRebuild& a, const Run& run) {
+      [=](TimedDevice& device, const LowRankRebuild& a, const Run& run) {
         return keys_are(device, a.factor.tokens.kv, run, [&](std::int64_t, std::int64_t token, std::int64_t c) {
           double sum = 0;
           for (std::int64_t k = 0; k < 4; ++k) sum += static_cast<double>(left(token, k)) * right(k, c);
@@ -164,7 +164,7 @@ void add_restore_outliers(std::vector<KernelFamily>& families) {
         a.outliers.value = b.put(value), a.outliers.place.narrow = b.put(place);
         return a;
       },
-      [](Device& device, const RestoreOutliers& a, const Run& run) {
+      [](TimedDevice& device, const RestoreOutliers& a, const Run& run) {
         const KvRows& kv = a.outliers.tokens.kv;
         const std::int64_t each = outliers_of(a.outliers.share, kv.head_dim), d = kv.head_dim;
         const std::vector<float> before = row_vectors(device, kv, 0, false);

@@ -38,7 +38,7 @@ std::int64_t largest_cache() {
 
 constexpr std::int64_t kSmallest = 2 << 20;  // of big_memory's aligned pieces
 
-class CpuDevice final : public Device {
+class CpuDevice final : public TimedDevice {
  public:
   [[nodiscard]] DeviceKind kind() const override { return DeviceKind::kCpu; }
   [[nodiscard]] std::string name() const override { return name_; }
@@ -76,6 +76,6 @@ class CpuDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_cpu_device() { return std::make_unique<CpuDevice>(); }
+std::unique_ptr<TimedDevice> make_cpu_device() { return std::make_unique<CpuDevice>(); }
 
 }  // namespace kvlab

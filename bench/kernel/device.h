@@ -11,10 +11,10 @@ namespace kvlab {
 
 enum class DeviceKind : std::uint8_t { kCpu, kGpu };
 
-// Where a case runs and how its time is taken: the CPU with its kernels (run_cpu), or a GPU (run_cuda).
-class Device {
+// Runs kernels and takes their time: the CPU (run_cpu) or a GPU (run_cuda).
+class TimedDevice {
  public:
-  virtual ~Device() = default;
+  virtual ~TimedDevice() = default;
   [[nodiscard]] virtual DeviceKind kind() const = 0;
   [[nodiscard]] virtual std::string name() const = 0;
   [[nodiscard]] virtual std::int64_t cache_bytes() const = 0;  // of the last-level cache
@@ -37,7 +37,7 @@ class Device {
   virtual Sample time(const std::function<void(std::int64_t)>& run, std::int64_t first, std::int64_t calls) = 0;
 };
 
-std::unique_ptr<Device> make_cpu_device();
-std::unique_ptr<Device> make_gpu_device(int gpu);  // CudaError where there is none
+std::unique_ptr<TimedDevice> make_cpu_device();
+std::unique_ptr<TimedDevice> make_gpu_device(int gpu);  // CudaError where there is none
 
 }  // namespace kvlab

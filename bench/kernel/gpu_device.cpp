@@ -8,7 +8,7 @@ namespace kvlab {
 
 namespace {
 
-class GpuDevice final : public Device {
+class GpuDevice final : public TimedDevice {
  public:
   explicit GpuDevice(int gpu) : cuda_(gpu) {}
 
@@ -52,7 +52,7 @@ class GpuDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_gpu_device(int gpu) {
+std::unique_ptr<TimedDevice> make_gpu_device(int gpu) {
   const int gpus = num_gpus();
   if (gpus == 0) throw CudaError("no GPU: " + why_no_gpu());
   if (gpu < 0 || gpu >= gpus)

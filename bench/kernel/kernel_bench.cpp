@@ -20,7 +20,7 @@ namespace kvlab {
 namespace {
 
 struct BenchRun {
-  std::unique_ptr<Device> device;  // null: why_not says so
+  std::unique_ptr<TimedDevice> device;  // null: why_not says so
   std::string why_not;
   DeviceKind kind = DeviceKind::kCpu;
   bool warm = false, lists_only = false;

@@ -26,7 +26,7 @@ struct Rotation {
   SharedNumbers* shared = nullptr;  // has the numbers of what is not an activation; null: every case has its own
 };
 // Three times the last-level cache: cold. On a CPU at most 512 MiB, which evicts most of a larger cache.
-Rotation cold_rotation(const Device& device);
+Rotation cold_rotation(const TimedDevice& device);
 
 // An operation with its operands in memory, ready to be run and timed.
 class PreparedCase {
@@ -57,7 +57,7 @@ struct KernelFamily {
   Axes axes;
   std::vector<Shape> shapes;  // that kernel_bench times
   std::vector<Shape> small;   // that tests check
-  std::function<std::unique_ptr<PreparedCase>(Device&, const Shape&, const Rotation&)> prepare;
+  std::function<std::unique_ptr<PreparedCase>(TimedDevice&, const Shape&, const Rotation&)> prepare;
 
   // decode_attention/bf16/b64_n4096_q32_kv8_d128
   [[nodiscard]] std::string case_name(const Shape& shape) const;

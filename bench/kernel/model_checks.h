@@ -33,13 +33,13 @@ ElementType output_type_of(const Op& a) {
   return type_of(a);
 }
 // n elements from element `at` on.
-inline std::vector<float> read_at(Device& device, const void* base, std::int64_t at, std::int64_t n, ElementType type) {
+inline std::vector<float> read_at(TimedDevice& device, const void* base, std::int64_t at, std::int64_t n, ElementType type) {
   return read_floats(device, static_cast<const char*>(base) + at * element_bytes(type), n, type);
 }
 inline double wide(float x) { return static_cast<double>(x); }
 
 template <class Op>
-bool linear_matches(Device& device, const Op& a, const Run& run) {
+bool linear_matches(TimedDevice& device, const Op& a, const Run& run) {
   run();
   const ElementType type = type_of(a);
   RelativeError error;
@@ -56,7 +56,7 @@ bool linear_matches(Device& device, const Op& a, const Run& run) {
 }
 
 template <class Op>
-bool rmsnorm_matches(Device& device, const Op& a, const Run& run) {
+bool rmsnorm_matches(TimedDevice& device, const Op& a, const Run& run) {
   const ElementType type = type_of(a);
   const std::vector<std::int64_t> rows = sampled(a.tokens, 8);
   std::vector<std::vector<float>> in, before;
@@ -94,7 +94,7 @@ inline const void* rotated(const DeviceRope& a) { return a.out; }
 
 // In place.
 template <class Op>
-bool rope_matches(Device& device, const Op& a, const Run& run) {
+bool rope_matches(TimedDevice& device, const Op& a, const Run& run) {
   const ElementType type = type_of(a);
   const std::int64_t half = a.head_dim / 2, each = a.heads * a.head_dim;
   const std::vector<std::int64_t> rows = sampled(a.tokens, 8);
@@ -122,7 +122,7 @@ inline Angles angles(std::int64_t n) {
 }
 
 template <class Op>
-bool silu_mul_matches(Device& device, const Op& a, const Run& run) {
+bool silu_mul_matches(TimedDevice& device, const Op& a, const Run& run) {
   run();
   const ElementType type = type_of(a);
   std::int64_t stride = a.width;
@@ -139,7 +139,7 @@ bool silu_mul_matches(Device& device, const Op& a, const Run& run) {
 }
 
 template <class Op>
-bool embedding_matches(Device& device, const Op& a, const Run& run) {
+bool embedding_matches(TimedDevice& device, const Op& a, const Run& run) {
   run();
   const std::vector<std::int32_t> ids = read_values(device, a.ids, a.tokens);
   for (const std::int64_t t : sampled(a.tokens, 64)) {
@@ -156,7 +156,7 @@ inline std::vector<std::int32_t> random_ids(Buffers& b, std::int64_t n, std::int
 
 // Greedy: one of the largest logits.
 template <class Op>
-bool sampling_matches(Device& device, const Op& a, const Run& run) {
+bool sampling_matches(TimedDevice& device, const Op& a, const Run& run) {
   run();
   const std::vector<std::int32_t> token = read_values(device, a.token, a.rows);
   for (const std::int64_t r : sampled(a.rows, 16)) {

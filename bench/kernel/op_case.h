@@ -29,16 +29,17 @@ struct CaseWork {
 template <class Op>
 struct OpRecipe {
   ElementType type = ElementType::kF32;
-  std::function<Op(Buffers&, const Shape&)> build;                                    // operands of one copy
-  std::function<CaseWork(const Op&, const Shape&)> work;                              // of one call
-  std::function<bool(Device&, const Op&, const std::function<void()>& run)> matches;  // calls run once, in between reading what it needs
+  std::function<Op(Buffers&, const Shape&)> build;        // operands of one copy
+  std::function<CaseWork(const Op&, const Shape&)> work;  // of one call
+  std::function<bool(TimedDevice&, const Op&, const std::function<void()>& run)>
+      matches;  // calls run once, in between reading what it needs
 };
 
 // Operands are drawn anew for each copy.
 template <class Op>
 class OpCase final : public PreparedCase {
  public:
-  OpCase(Device& device, const OpRecipe<Op>& recipe, const Shape& shape, const Rotation& rotation)
+  OpCase(TimedDevice& device, const OpRecipe<Op>& recipe, const Shape& shape, const Rotation& rotation)
       : device_(device), recipe_(recipe), pool_(device), shared_(rotation.shared), keeps_apart_(rotation.activation_bytes > 0) {
     const std::int64_t next_read = shared_ != nullptr ? shared_->begin_case() : 0;
     build(shape, 1, 1);
@@ -97,7 +98,7 @@ class OpCase final : public PreparedCase {
     return all[i];
   }
 
-  Device& device_;
+  TimedDevice& device_;
   OpRecipe<Op> recipe_;
   DevicePool pool_;
   SharedNumbers* shared_;
@@ -110,7 +111,7 @@ class OpCase final : public PreparedCase {
 
 template <class Op>
 auto preparing(OpRecipe<Op> recipe) {
-  return [recipe = std::move(recipe)](Device& device, const Shape& shape, const Rotation& rotation) -> std::unique_ptr<PreparedCase> {
+  return [recipe = std::move(recipe)](TimedDevice& device, const Shape& shape, const Rotation& rotation) -> std::unique_ptr<PreparedCase> {
     return std::make_unique<OpCase<Op>>(device, recipe, shape, rotation);
   };
 }

@@ -12,7 +12,7 @@ namespace kvlab {
 // `matches` serve both: what is device memory there is plain memory here.
 template <class Op>
 void add_policy_families(KernelFamily family, std::function<Op(Buffers&, const Shape&)> build,
-                         std::function<bool(Device&, const Op&, const std::function<void()>&)> matches,
+                         std::function<bool(TimedDevice&, const Op&, const std::function<void()>&)> matches,
                          const std::vector<Shape>& gpu_shapes, ElementType gpu_type, std::vector<KernelFamily>& families) {
   OpRecipe<Op> recipe{ElementType::kF32, std::move(build), work_of_call<Op>, std::move(matches)};
   family.format = name_of(recipe.type);

@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-Rotation cold_rotation(const Device& device) {
+Rotation cold_rotation(const TimedDevice& device) {
   constexpr std::int64_t kMostOnCpu = std::int64_t{512} << 20;
   const std::int64_t bytes = 3 * device.cache_bytes();
   return {device.kind() == DeviceKind::kCpu ? std::min(bytes, kMostOnCpu) : bytes};

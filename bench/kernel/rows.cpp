@@ -79,7 +79,7 @@ Queries* queries_at_end(Buffers& buffers, const KvRows& kv, std::int32_t count) 
   return buffers.host(std::move(queries));
 }
 
-std::vector<float> row_vectors(Device& device, const KvRows& kv, std::int32_t row, bool values) {
+std::vector<float> row_vectors(TimedDevice& device, const KvRows& kv, std::int32_t row, bool values) {
   const auto* from = reinterpret_cast<const char*>(values ? kv.v : kv.k);
   std::vector<float> all;
   for_each_run(kv, row, [&](const KvRun& run) {

@@ -24,11 +24,11 @@ double quantile(std::vector<double>& x, double q) {
 }
 
 // Samples taken while the clock was low are left out, unless that is most of them: then the clock is what the device has.
-std::vector<double> seconds_at_full_clock(const std::vector<Device::Sample>& samples) {
+std::vector<double> seconds_at_full_clock(const std::vector<TimedDevice::Sample>& samples) {
   double highest = 0;
-  for (const Device::Sample& s : samples) highest = std::max(highest, s.clock_ghz);
+  for (const TimedDevice::Sample& s : samples) highest = std::max(highest, s.clock_ghz);
   std::vector<double> kept, all;
-  for (const Device::Sample& s : samples) {
+  for (const TimedDevice::Sample& s : samples) {
     all.push_back(s.seconds);
     if (s.clock_ghz >= kClockFell * highest) kept.push_back(s.seconds);
   }
@@ -45,11 +45,11 @@ bool is_debug_build() {
 #endif
 }
 
-Timing time_case(PreparedCase& prepared, Device& device, const TimingPlan& plan) {
+Timing time_case(PreparedCase& prepared, TimedDevice& device, const TimingPlan& plan) {
   const auto run = [&](std::int64_t call) { prepared.run(call); };
   std::int64_t next = 0;
   const auto sample = [&](std::int64_t calls) {
-    const Device::Sample s = device.time(run, next, calls);
+    const TimedDevice::Sample s = device.time(run, next, calls);
     next += calls;
     return s;
   };
@@ -59,7 +59,7 @@ Timing time_case(PreparedCase& prepared, Device& device, const TimingPlan& plan)
     once = std::min(once, seconds), warmed += seconds;
   }
   const auto calls = std::clamp<std::int64_t>(std::llround(plan.sample_seconds / std::max(once, 1e-9)), 1, kMostCalls);
-  std::vector<Device::Sample> samples;
+  std::vector<TimedDevice::Sample> samples;
   for (double spent = 0; static_cast<std::int64_t>(samples.size()) < plan.max_samples;) {
     if (spent >= plan.seconds && static_cast<std::int64_t>(samples.size()) >= plan.min_samples) break;
     samples.push_back(sample(calls));
@@ -82,7 +82,8 @@ namespace {
 // The whole of a large buffer to another.
 class CopyCase final : public PreparedCase {
  public:
-  CopyCase(Device& device, std::int64_t bytes) : device_(device), size_(bytes), from_(device.allocate(bytes)), to_(device.allocate(bytes)) {
+  CopyCase(TimedDevice& device, std::int64_t bytes)
+      : device_(device), size_(bytes), from_(device.allocate(bytes)), to_(device.allocate(bytes)) {
     const std::vector<char> noise(1 << 20, 'x');
     for (std::int64_t at = 0; at < bytes; at += 1 << 20)
       device.to_device(static_cast<char*>(from_.get()) + at, noise.data(), std::min<std::int64_t>(1 << 20, bytes - at));
@@ -94,14 +95,14 @@ class CopyCase final : public PreparedCase {
   [[nodiscard]] std::int64_t flops() const override { return 0; }
 
  private:
-  Device& device_;
+  TimedDevice& device_;
   std::int64_t size_;
   std::shared_ptr<void> from_, to_;
 };
 
 }  // namespace
 
-DeviceRates measure_rates(Device& device, const std::string& gemm_format, bool short_run) {
+DeviceRates measure_rates(TimedDevice& device, const std::string& gemm_format, bool short_run) {
   DeviceRates rates;
   const TimingPlan plan{short_run ? 0.05 : 0.5, 5};
   const std::int64_t mib = 1 << 20;

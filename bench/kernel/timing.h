@@ -29,7 +29,7 @@ struct Timing {
 };
 
 // Runs the case until the plan is met.
-Timing time_case(PreparedCase& prepared, Device& device, const TimingPlan& plan);
+Timing time_case(PreparedCase& prepared, TimedDevice& device, const TimingPlan& plan);
 
 // What this device does at best with large operands: copied bytes per second (read plus written) and FLOP/s of a matrix product;
 // 0 where there is no kernel for it.
@@ -37,6 +37,6 @@ struct DeviceRates {
   double copy_bytes_per_s = 0, gemm_flops_per_s = 0;
 };
 // f32 on the CPU. `short_run`: smaller operands, for tests.
-DeviceRates measure_rates(Device& device, const std::string& gemm_format, bool short_run = false);
+DeviceRates measure_rates(TimedDevice& device, const std::string& gemm_format, bool short_run = false);
 
 }  // namespace kvlab

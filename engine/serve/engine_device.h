@@ -48,9 +48,9 @@ class EngineDevice final : public Device {
   StepExecutor executor_;
   std::unique_ptr<StepLane> lane_;
   const ReplicaState* state_ = nullptr;
-  std::vector<BlockId> split_;  // since the latest job
-  StepJob job_;                 // being put together
-  std::deque<bool> handed_;     // jobs whose output is not taken yet: is it a step?
+  std::vector<BlockId> split_;                         // since the latest job
+  StepJob job_;                                        // being put together
+  std::deque<bool> handed_;                            // jobs whose output is not taken yet: is it a step?
   std::unordered_map<std::uint64_t, Mirror> mirrors_;  // by request number
 };
 

@@ -11,7 +11,7 @@
 namespace kvlab {
 
 // A CPU without memory of its own. Time is what `clock` says of a sample, by its number and its calls.
-class FakeDevice final : public Device {
+class FakeDevice final : public TimedDevice {
  public:
   using Clock = std::function<Sample(std::int64_t number, std::int64_t calls)>;
   explicit FakeDevice(Clock clock) : clock_(std::move(clock)) {}

@@ -14,7 +14,7 @@ namespace kvlab {
 
 namespace {
 
-void check_all(Device& device) {
+void check_all(TimedDevice& device) {
   for (const KernelFamily& family : kernel_families()) {
     if (family.device != device.kind()) continue;
     ASSERT_FALSE(family.small.empty()) << family.op << "/" << family.format;
@@ -86,7 +86,7 @@ TEST(KernelCases, AnUnwrittenElementIsAWrongResult) {
   OpRecipe<Forgetful> recipe;
   recipe.build = [](Buffers& b, const Shape& s) { return Forgetful{b.room<float>(s.at("n")), s.at("n")}; };
   recipe.work = [](const Forgetful& a, const Shape&) { return CaseWork{4 * a.n, 0, {}}; };
-  recipe.matches = [](Device& device, const Forgetful& a, const std::function<void()>& run) {
+  recipe.matches = [](TimedDevice& device, const Forgetful& a, const std::function<void()>& run) {
     run();
     RelativeError error;
     for (const float x : read_floats(device, a.out, a.n)) error.add(x, 1.0);
@@ -130,7 +130,7 @@ std::vector<Layer> copies_of(const Rotation& rotation) {
     return made->back();
   };
   recipe.work = [](const Layer&, const Shape&) { return CaseWork{1, 0, {}}; };
-  recipe.matches = [](Device&, const Layer&, const std::function<void()>&) { return true; };
+  recipe.matches = [](TimedDevice&, const Layer&, const std::function<void()>&) { return true; };
   const auto cpu = make_cpu_device();
   const auto prepared = preparing(recipe)(*cpu, {}, rotation);
   EXPECT_EQ(prepared->copies(), static_cast<std::int64_t>(made->size()));
@@ -158,7 +158,7 @@ TEST(KernelCases, ActivationsRotateThroughCopiesOfTheirOwn) {
 }
 
 // What each of three calls reads first, in a case of four copies.
-std::vector<const float*> read_in_three_calls(Device& device, SharedNumbers* shared) {
+std::vector<const float*> read_in_three_calls(TimedDevice& device, SharedNumbers* shared) {
   auto read = std::make_shared<std::vector<const float*>>();
   OpRecipe<Reading> recipe;
   recipe.build = [read](Buffers& b, const Shape&) { return Reading{b.floats(1024), read.get()}; };

@@ -29,7 +29,7 @@ class FakeCase final : public PreparedCase {
 TEST(Timing, IsTheMedianOfOneCallWithTheQuartilesAsSpread) {
   // Samples 2, 3, ... take 10, 11, 12, 13, 14, 10, ... us a call; the first two are warm-up and slow.
   FakeDevice device([](std::int64_t i, std::int64_t calls) {
-    return Device::Sample{static_cast<double>(calls) * (i < 2 ? 500e-6 : (10 + static_cast<double>((i - 2) % 5)) * 1e-6), 0};
+    return TimedDevice::Sample{static_cast<double>(calls) * (i < 2 ? 500e-6 : (10 + static_cast<double>((i - 2) % 5)) * 1e-6), 0};
   });
   FakeCase fake(1);
   const Timing t = time_case(fake, device, {0, 25, 25});
@@ -41,7 +41,7 @@ TEST(Timing, IsTheMedianOfOneCallWithTheQuartilesAsSpread) {
 
 TEST(Timing, AStallMovesTheMeanAndNotTheMedian) {
   FakeDevice device([](std::int64_t i, std::int64_t calls) {
-    return Device::Sample{static_cast<double>(calls) * (i == 7 ? 1e-3 : 1e-5), 0};
+    return TimedDevice::Sample{static_cast<double>(calls) * (i == 7 ? 1e-3 : 1e-5), 0};
   });
   FakeCase fake(1);
   const Timing t = time_case(fake, device, {0, 25, 25});
@@ -50,7 +50,7 @@ TEST(Timing, AStallMovesTheMeanAndNotTheMedian) {
 }
 
 TEST(Timing, ShortCallsAreTimedTogetherAndGoThroughAllCopies) {
-  FakeDevice device([](std::int64_t, std::int64_t calls) { return Device::Sample{static_cast<double>(calls) * 2e-6, 0}; });
+  FakeDevice device([](std::int64_t, std::int64_t calls) { return TimedDevice::Sample{static_cast<double>(calls) * 2e-6, 0}; });
   FakeCase fake(100);
   const Timing t = time_case(fake, device, {0, 10, 10, 50e-6});
   EXPECT_EQ(t.calls_per_sample, 25);
@@ -61,7 +61,7 @@ TEST(Timing, ShortCallsAreTimedTogetherAndGoThroughAllCopies) {
 TEST(Timing, TheFirstPassOverTheCopiesIsNotCounted) {
   // Fresh copies are slow: each of the first 100 calls.
   const FakeDevice::Clock clock = [](std::int64_t i, std::int64_t calls) {
-    return Device::Sample{static_cast<double>(calls) * (i < 100 ? 1e-3 : 1e-4), 0};
+    return TimedDevice::Sample{static_cast<double>(calls) * (i < 100 ? 1e-3 : 1e-4), 0};
   };
   FakeDevice device(clock);
   FakeCase fake(100);
@@ -79,7 +79,7 @@ TEST(Timing, TheFirstPassOverTheCopiesIsNotCounted) {
 TEST(Timing, SamplesAtALowClockAreThrownAway) {
   FakeDevice device([](std::int64_t i, std::int64_t calls) {
     const bool is_low = i % 3 == 0;
-    return Device::Sample{static_cast<double>(calls) * (is_low ? 20e-6 : 10e-6), is_low ? 0.9 : 1.8};
+    return TimedDevice::Sample{static_cast<double>(calls) * (is_low ? 20e-6 : 10e-6), is_low ? 0.9 : 1.8};
   });
   FakeCase fake(1);
   const Timing t = time_case(fake, device, {0, 30, 30});
@@ -90,14 +90,14 @@ TEST(Timing, SamplesAtALowClockAreThrownAway) {
 
 TEST(Timing, WhereTheClockIsMostlyLowNothingIsThrownAway) {
   FakeDevice device([](std::int64_t i, std::int64_t calls) {
-    return Device::Sample{static_cast<double>(calls) * 1e-5, i % 4 == 0 ? 1.8 : 0.9};
+    return TimedDevice::Sample{static_cast<double>(calls) * 1e-5, i % 4 == 0 ? 1.8 : 0.9};
   });
   FakeCase fake(1);
   EXPECT_EQ(time_case(fake, device, {0, 20, 20}).discarded, 0);
 }
 
 TEST(Timing, EndsWithTheTimeAllowed) {
-  FakeDevice device([](std::int64_t, std::int64_t calls) { return Device::Sample{static_cast<double>(calls) * 1e-2, 0}; });
+  FakeDevice device([](std::int64_t, std::int64_t calls) { return TimedDevice::Sample{static_cast<double>(calls) * 1e-2, 0}; });
   FakeCase fake(1);
   EXPECT_EQ(time_case(fake, device, {0.095, 3, 2000}).samples, 10);
   EXPECT_EQ(time_case(fake, device, {0.01, 3, 2000}).samples, 3) << "the least";
