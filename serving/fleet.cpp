@@ -112,15 +112,15 @@ std::uint32_t Fleet::route(const TraceRequest& request, Picoseconds at) {
 ReplicaLoad Fleet::load(ReplicaId replica) const {
   const ReplicaState& of = state(index(replica));
   ReplicaLoad load;
-  load.waiting = static_cast<std::int64_t>(of.num_waiting() + of.num_input());
+  load.waiting = static_cast<std::int64_t>(of.queues().waiting().size() + of.queues().input().size());
   load.running = static_cast<std::int64_t>(of.running().size());
-  load.outstanding_tokens = of.outstanding_prompt_tokens();
+  load.outstanding_tokens = of.table().outstanding_prompt_tokens();
   load.used_blocks = of.used_blocks();
   load.num_blocks = of.num_blocks();
   return load;
 }
 
-std::int64_t Fleet::cached_tokens(ReplicaId replica) const { return state(index(replica)).cached_tokens(*arriving_); }
+std::int64_t Fleet::cached_tokens(ReplicaId replica) const { return state(index(replica)).memory().cached_tokens(*arriving_); }
 
 // Takes finished requests out of a replica; the turns that wait for them become arrivals.
 void Fleet::collect(Replica& replica, Picoseconds at) {

@@ -51,7 +51,7 @@ Replica::Replica(const FleetContext& fleet, std::uint32_t number, std::unique_pt
       fast_forward_(setup_.fast_forward && traits_.num_stages == 1 && !sink_.wants_steps()),
       wants_steps_(sink_.wants_steps()),
       wants_events_(wants_steps_ || traits_.wants_events) {
-  state_.lookup_log = setup_.record_lookups;
+  state_.memory().lookup_log = setup_.record_lookups;
   if (wants_events_) state_.events = &events_;
   device_->attach(state_, *scheduler_);
 }
@@ -59,12 +59,12 @@ Replica::Replica(const FleetContext& fleet, std::uint32_t number, std::unique_pt
 void Replica::receive(const TraceRequest& request, std::uint64_t number, Picoseconds at, bool keeps_hashes) {
   const std::size_t before = state_.outbox().size();
   state_.receive(request, number, to_time(at), keeps_hashes);
-  if (state_.outbox().size() == before) device_->on_receive(request, state_.newest_input());
+  if (state_.outbox().size() == before) device_->on_receive(request, state_.queues().input().back());
   if (stretch_.iterations > 0) {  // the next plan sees it
     stretch_.iterations = 0;
     schedule_next();
   }
-  if (count_ == 0 && !plan_pending_ && state_.has_input()) queue_plan(clock_.now(at));
+  if (count_ == 0 && !plan_pending_ && !state_.queues().input().empty()) queue_plan(clock_.now(at));
 }
 
 void Replica::handle(const Event& event, Picoseconds next_arrival) {
@@ -150,7 +150,7 @@ bool Replica::plan_one(Picoseconds at) {
   state_.commit(plan_, step);
   step.number = next_step_++;
   step.planned = at;
-  step.usage = {state_.num_waiting(), state_.used_blocks(), state_.wasted_tokens(), state_.external_fragmentation_ppm()};
+  step.usage = {state_.num_waiting(), state_.used_blocks(), state_.memory().wasted_tokens(), state_.memory().external_fragmentation_ppm()};
   step.is_timed = device_->begin(step, std::max(at, copies_end));
   step.is_counted = false;
   ++count_;

@@ -9,7 +9,7 @@ namespace kvlab {
 
 bool Replica::all_uniform() {
   for (int i = 0; i < depth_; ++i) {
-    if (!in_flight(i).is_uniform || in_flight(i).running_version != state_.running_version()) return false;
+    if (!in_flight(i).is_uniform || in_flight(i).running_version != state_.queues().running_version()) return false;
   }
   return true;
 }
@@ -26,10 +26,10 @@ bool Replica::waits_for_device(const DecodeTimes& times, std::int64_t iterations
 // Called with the pipeline full: sets the stretch in which plans only repeat themselves.
 void Replica::look_ahead() {
   stretch_.iterations = 0;
-  if (state_.has_input() || !state_.plan_was_quiet() || !all_uniform()) return;
+  if (!state_.queues().input().empty() || !state_.plan_was_quiet() || !all_uniform()) return;
   const Horizon horizon = scheduler_->stable_for(state_);
   if (horizon.plans <= 0) return;
-  const std::int64_t uniform = state_.uniform_iterations(horizon);
+  const std::int64_t uniform = state_.uniform().iterations(horizon);
   if (uniform < 2) return;
   const DecodeTimes times = device_->look_ahead();
   const std::int64_t iterations = std::min(uniform, times.steps);
@@ -66,12 +66,12 @@ void Replica::carry_out(std::int64_t n) {
   totals_.rows += static_cast<Int128>(rows) * n;
   totals_.tokens += static_cast<Int128>(rows) * n;
   if (stretch_.waits) totals_.overload += whole;
-  totals_.external_fragmentation += state_.external_fragmentation_ppm() * whole;
+  totals_.external_fragmentation += state_.memory().external_fragmentation_ppm() * whole;
   totals_.used_blocks += static_cast<Int128>(state_.used_blocks()) * whole;
-  totals_.wasted_tokens += static_cast<Int128>(state_.wasted_tokens()) * whole;
+  totals_.wasted_tokens += static_cast<Int128>(state_.memory().wasted_tokens()) * whole;
 
   const std::int64_t block_tokens = setup_.memory.block_tokens;
-  state_.advance_uniform(n, [&](std::int64_t iteration) {
+  state_.uniform().advance(n, [&](std::int64_t iteration) {
     const Int128 rest = whole - device_time(iteration - 1);
     totals_.used_blocks += rest;
     totals_.wasted_tokens += block_tokens * rest;
@@ -79,7 +79,7 @@ void Replica::carry_out(std::int64_t n) {
   totals_.wasted_tokens -= rows * progression_moment(stretch_.base, stretch_.slope, n);
   totals_.peak_used_blocks = std::max(totals_.peak_used_blocks, state_.used_blocks());
 
-  const auto counted = static_cast<std::uint64_t>(state_.counted_rows());
+  const auto counted = static_cast<std::uint64_t>(state_.uniform().counted_rows());
   for (std::int64_t i = 2; counted > 0 && i <= std::min<std::int64_t>(n, depth_); ++i)
     itl_.add(iteration_time(i) - iteration_time(i - 1), counted);
   if (counted > 0 && n > depth_) itl_.add_progression(stretch_.base + stretch_.gap, stretch_.slope, n - depth_, counted);

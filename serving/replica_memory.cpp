@@ -1,45 +1,77 @@
-// Memory side of a replica's view: lookups, allocation, preemption, swap.
+#include "serving/replica_memory.h"
+
 #include <algorithm>
 #include <array>
+#include <string>
 
-#include "serving/replica_state.h"
+#include "base/error.h"
 #include "traces/block_hashes.h"
 
 namespace kvlab {
 
-std::int64_t ReplicaState::num_blocks() const { return contiguous_ ? contiguous_->capacity() / limits_.block_tokens : pool_->num_blocks(); }
+namespace {
 
-std::int64_t ReplicaState::free_blocks() const {
+bool starts_fresh(const Request& r) { return !r.is_running && r.computed_tokens == 0 && r.blocks.empty() && !r.left_hashed; }
+
+}  // namespace
+
+ReplicaMemory::ReplicaMemory(const ReplicaLimits& limits, std::unique_ptr<BlockPool> pool, std::unique_ptr<Footprint> footprint,
+                             RequestTable& table)
+    : limits_(limits),
+      pool_(std::move(pool)),
+      footprint_(std::move(footprint)),
+      table_(table),
+      keeps_everything_(footprint_->keeps_everything()),
+      fresh_tokens_(footprint_->fresh_tokens()) {
+  limits_.prefix_caching = limits_.prefix_caching && footprint_->shares_prefixes();
+  limits_.unnamed_rest = limits_.unnamed_rest || footprint_->unnamed_rest();
+  if (limits_.is_contiguous) contiguous_.emplace(pool_->num_blocks() * limits_.block_tokens, ContiguousAllocator::Fit::kBest);
+}
+
+std::int64_t ReplicaMemory::num_blocks() const {
+  return contiguous_ ? contiguous_->capacity() / limits_.block_tokens : pool_->num_blocks();
+}
+
+std::int64_t ReplicaMemory::free_blocks() const {
   return contiguous_ ? contiguous_->free_tokens() / limits_.block_tokens : pool_->free_blocks();
 }
 
-std::int64_t ReplicaState::blocks_for(RequestId /*r*/, std::int32_t n) const { return ceil_blocks(n); }
-
-SeqState ReplicaState::seq_of(const Request& r, std::int32_t computed) const {
+SeqState ReplicaMemory::seq_of(const Request& r, std::int32_t computed) const {
   const bool is_named = r.num_hashes > 0;  // 0 without prefix caching
   if (!r.left_hashed) return {computed, r.prompt_tokens, computed, 0, false, false, is_named};
   return {computed, r.prompt_tokens, r.row_tokens, r.pattern, true, computed < r.most_computed, is_named};
 }
 
-std::uint64_t ReplicaState::key_of(const Request& r, std::int32_t block) const {
+std::uint64_t ReplicaMemory::key_of(const Request& r, std::int32_t block) const {
   return block_hash(r.hash_tokens, std::span(r.hashes, static_cast<std::size_t>(r.trace_hashes)), limits_.block_tokens,
                     static_cast<std::uint32_t>(block));
 }
 
-std::int64_t ReplicaState::peak_blocks(RequestId r) const {
-  const Request& request = table_[r];
-  const std::int32_t n = request.known_tokens();
-  if (keeps_everything_) return ceil_blocks(n);
-  return ceil_blocks(n) + blocks_of(footprint_->step({0, n, 0, 0, false, false}, n).peak_pages);
+std::int64_t ReplicaMemory::peak_blocks(const Request& r) const {
+  const std::int32_t n = r.known_tokens();
+  if (keeps_everything_) return blocks_for(n);
+  return blocks_for(n) + blocks_of_pages(footprint_->step({0, n, 0, 0, false, false}, n).peak_pages);
 }
 
-// The last known token is always computed, since its logits are needed (card 1.4c), and what the policy observes of the prompt's last ones.
-std::int32_t ReplicaState::most_hits(std::int32_t known_tokens, std::int32_t prompt_tokens) const {
+std::int64_t ReplicaMemory::most_blocks(const Request& r) const {
+  const std::int32_t last = r.prompt_tokens + r.output_limit - 1;
+  if (keeps_everything_) return blocks_for(last);
+  const FootprintStep at_prompt = footprint_->step({0, r.prompt_tokens, 0, 0, false, false}, r.prompt_tokens);
+  const std::int64_t end_blocks = blocks_of_pages(footprint_->pages_at_end(r.prompt_tokens, last));
+  if (at_prompt.leaves_hashed) return std::max(blocks_for(r.prompt_tokens) + blocks_of_pages(at_prompt.peak_pages), end_blocks);
+  if (last == r.prompt_tokens) return blocks_for(last) + end_blocks;
+  const FootprintStep at_end = footprint_->step({last - 1, r.prompt_tokens, last - 1, 0, false, false}, 1);
+  return at_end.leaves_hashed ? blocks_for(at_end.held_tokens + 1) + blocks_of_pages(at_end.peak_pages) : blocks_for(last) + end_blocks;
+}
+
+// The last known token is always computed, since its logits are needed (card 1.4c), and so are the prompt's last tokens that the policy
+// observes.
+std::int32_t ReplicaMemory::most_hits(std::int32_t known_tokens, std::int32_t prompt_tokens) const {
   const std::int32_t most = fresh_tokens_ <= 1 ? known_tokens - 1 : std::min(known_tokens - 1, prompt_tokens - fresh_tokens_);
   return std::max(0, most) / limits_.block_tokens;
 }
 
-void ReplicaState::find_hits(const Request& r) {
+void ReplicaMemory::find_hits(const Request& r) {
   hits_.clear();
   const std::int32_t most = most_hits(r.known_tokens(), r.prompt_tokens);
   const std::int32_t named = std::min(r.num_hashes, most);
@@ -55,84 +87,98 @@ void ReplicaState::find_hits(const Request& r) {
   }
 }
 
-std::int32_t ReplicaState::lookup(RequestId r) {
-  const Request& request = table_[r];
-  if (!limits_.prefix_caching || (request.num_hashes == 0 && request.left_behind.empty()) || !starts_fresh(request)) return 0;
-  if (!(hits_valid_ && hits_for_ == r)) {
-    find_hits(request);
-    hits_for_ = r;
+std::int32_t ReplicaMemory::lookup(RequestId id) {
+  const Request& r = table_[id];
+  if (!limits_.prefix_caching || (r.num_hashes == 0 && r.left_behind.empty()) || !starts_fresh(r)) return 0;
+  if (!(hits_valid_ && hits_for_ == id)) {
+    find_hits(r);
+    hits_for_ = id;
     hits_valid_ = true;
   }
   return static_cast<std::int32_t>(hits_.size()) * limits_.block_tokens;
 }
 
-ReplicaState::Need ReplicaState::need(RequestId r, std::int32_t m, std::int32_t ahead) {
-  const Request& request = table_[r];
+std::int32_t ReplicaMemory::cached_tokens(const TraceRequest& request) const {
+  if (!limits_.prefix_caching) return 0;
+  const std::uint32_t known = num_block_hashes(request, limits_.block_tokens);
+  const std::uint32_t most = std::min(known, static_cast<std::uint32_t>(most_hits(request.prompt_tokens, request.prompt_tokens)));
+  std::uint32_t hits = 0;
+  while (hits < most && pool_->peek(block_hash(request.hash_tokens, request.hashes, limits_.block_tokens, hits)) != kNoBlock) ++hits;
+  return static_cast<std::int32_t>(hits) * limits_.block_tokens;
+}
+
+ReplicaMemory::Need ReplicaMemory::need(RequestId id, std::int32_t m, std::int32_t ahead) {
+  const Request& r = table_[id];
   Need all;
-  std::int32_t computed = request.computed_tokens;
-  std::int64_t owned = static_cast<std::int64_t>(request.blocks.size());
-  if (starts_fresh(request)) {
-    computed = lookup(r);
+  std::int32_t computed = r.computed_tokens;
+  std::int64_t owned = static_cast<std::int64_t>(r.blocks.size());
+  if (starts_fresh(r)) {
+    computed = lookup(id);
     if (computed > 0) {
       owned += static_cast<std::int64_t>(hits_.size());
       for (const BlockId hit : hits_) all.free_hits += pool_->is_referenced(hit) ? 0 : 1;
     }
   }
   if (!keeps_everything_) {
-    const FootprintStep step = footprint_->step(seq_of(request, computed), m);
-    all.pages = std::max<std::int64_t>(0, step.peak_pages - request.pages);
-    if (request.left_hashed) return all;
+    const FootprintStep step = footprint_->step(seq_of(r, computed), m);
+    all.pages = std::max<std::int64_t>(0, step.peak_pages - r.pages);
+    if (r.left_hashed) return all;
   }
-  all.blocks = std::max<std::int64_t>(0, ceil_blocks(computed + m + ahead) - owned);
+  all.blocks = std::max<std::int64_t>(0, blocks_for(computed + m + ahead) - owned);
   return all;
 }
 
-std::int64_t ReplicaState::blocks_needed(RequestId r, std::int32_t m) {
-  const Need all = need(r, m);
-  const std::int64_t for_pages = all.pages > 0 ? pool_->free_blocks() - pool_->free_after_pages(all.pages) : 0;
-  return all.blocks + all.free_hits + for_pages;
+std::int64_t ReplicaMemory::blocks_needed(RequestId id, std::int32_t m) {
+  const Need all = need(id, m, 0);
+  return all.blocks + all.free_hits + pool_->free_blocks() - free_after_pages(all.pages);
 }
 
-bool ReplicaState::try_allocate(RequestId r, std::int32_t m, std::int32_t ahead) {
-  Request& request = table_[r];
-  if (contiguous_) return request.reserved_start >= 0 && request.computed_tokens + m <= request.reserved_tokens;
-  const std::int64_t before = allocated(request);
-  const Need all = need(r, m, ahead);
-  const std::int64_t left = (all.pages > 0 ? pool_->free_after_pages(all.pages) : pool_->free_blocks()) - all.free_hits;
-  if (all.blocks > left) return false;
-  if (starts_fresh(request) && limits_.prefix_caching) {
-    const std::int32_t hit_tokens = lookup(r);
-    if (lookup_log != nullptr && !request.was_admitted) log_uses(request);
-    for (std::size_t i = 0; hit_tokens > 0 && i < hits_.size(); ++i) {
-      pool_->note_hit(hits_[i]);
-      pool_->acquire(hits_[i]);
-      request.blocks.push_back(hits_[i]);
-    }
-    request.published = static_cast<std::int32_t>(request.blocks.size());
-    request.left_behind.clear();
-    set_computed(request, hit_tokens);
-    live_tokens_ += hit_tokens;
-  }
+bool ReplicaMemory::try_allocate(RequestId id, std::int32_t m, std::int32_t ahead) {
+  Request& r = table_[id];
+  if (contiguous_) return r.reserved_start >= 0 && r.computed_tokens + m <= r.reserved_tokens;
+  const std::int64_t before = allocated(r);
+  const Need all = need(id, m, ahead);
+  if (all.blocks > free_after_pages(all.pages) - all.free_hits) return false;
+  if (starts_fresh(r) && limits_.prefix_caching) take_hits(id, r);
   hits_valid_ = false;
   if (all.pages > 0) {
     pool_->take_pages(all.pages);
-    request.pages += all.pages;
+    r.pages += all.pages;
   }
-  pool_->take(all.blocks, request.blocks);
-  allocated_tokens_ += allocated(request) - before;
-  if (!request.left_hashed) publish_up_to(request, std::min(request.computed_tokens + m, request.known_values()));
+  pool_->take(all.blocks, r.blocks);
+  allocated_tokens_ += allocated(r) - before;
+  if (!r.left_hashed) publish_up_to(r, std::min(r.computed_tokens + m, r.known_values()));
   return true;
 }
 
-// Every block that the request will find or publish, once, whatever is cached and however often it is preempted: so a run with
-// another cache has the same uses of each key.
-void ReplicaState::log_uses(const Request& r) {
+void ReplicaMemory::take_hits(RequestId id, Request& r) {
+  const std::int32_t hit_tokens = lookup(id);
+  if (lookup_log != nullptr && !r.was_admitted) log_uses(r);
+  for (std::size_t i = 0; hit_tokens > 0 && i < hits_.size(); ++i) {
+    pool_->note_hit(hits_[i]);
+    pool_->acquire(hits_[i]);
+    r.blocks.push_back(hits_[i]);
+  }
+  r.published = static_cast<std::int32_t>(r.blocks.size());
+  r.left_behind.clear();
+  set_computed(r, hit_tokens);
+  live_tokens_ += hit_tokens;
+}
+
+void ReplicaMemory::take_block(Request& r) {
+  r.blocks.push_back(pool_->take());
+  allocated_tokens_ += limits_.block_tokens;
+}
+
+// Every block that the request will find or publish, once, however often it is preempted: so a run with another cache has the same uses
+// of each key.
+void ReplicaMemory::log_uses(const Request& r) {
   const std::int32_t full = (r.prompt_tokens + r.output_limit - 1) / limits_.block_tokens;
   for (std::int32_t i = 0; i < std::min(r.num_hashes, full); ++i) lookup_log->push_back(key_of(r, i));
 }
 
-// Card 1.4c: full blocks are published when they are allocated, up to tokens that have values.
-void ReplicaState::publish_up_to(Request& r, std::int32_t tokens) {
+// Full blocks are published when they are allocated, up to tokens that have values.
+void ReplicaMemory::publish_up_to(Request& r, std::int32_t tokens) {
   if (!limits_.prefix_caching) return;
   r.publishable_tokens = std::max(r.publishable_tokens, tokens);
   const std::int32_t full = std::min(tokens / limits_.block_tokens, r.num_hashes);
@@ -151,25 +197,23 @@ void ReplicaState::publish_up_to(Request& r, std::int32_t tokens) {
   }
 }
 
-bool ReplicaState::try_reserve(RequestId r, std::int32_t tokens) {
-  Request& request = table_[r];
+bool ReplicaMemory::try_reserve(Request& r, std::int32_t tokens) {
   if (!contiguous_) throw InternalError("try_reserve on paged memory");
   const std::int64_t start = contiguous_->reserve(tokens);
   if (start < 0) return false;
-  request.reserved_start = start;
-  request.reserved_tokens = tokens;
+  r.reserved_start = start;
+  r.reserved_tokens = tokens;
   allocated_tokens_ += tokens;
   return true;
 }
 
-void ReplicaState::release_blocks(Request& r) {
-  // Card 1.4d: deepest block first, so that it is evicted first.
-  pool_->release_reversed(r.blocks);
+void ReplicaMemory::release_blocks(Request& r) {
+  pool_->release_reversed(r.blocks);  // card 1.4d: deepest block first, so that it is evicted first
   r.blocks.clear();
   r.published = r.publishable_tokens = 0;
 }
 
-void ReplicaState::release_memory(Request& r) {
+void ReplicaMemory::release(Request& r) {
   hits_valid_ = false;
   if (allocated(r) > 0) live_tokens_ -= r.held_tokens();
   allocated_tokens_ -= allocated(r);
@@ -183,59 +227,29 @@ void ReplicaState::release_memory(Request& r) {
   r.pages = 0;
 }
 
-// What would have been published if it had names.
-void ReplicaState::remember_blocks(Request& r) {
+void ReplicaMemory::remember_blocks(Request& r) {
+  if (r.left_hashed || !limits_.prefix_caching || !pool_->remembers_blank()) return;
   if (limits_.unnamed_rest && r.num_hashes == 0) return;
   const auto full = static_cast<std::size_t>(r.publishable_tokens / limits_.block_tokens);
   for (auto i = static_cast<std::size_t>(r.num_hashes); i < std::min(full, r.blocks.size()); ++i)
     r.left_behind.emplace_back(r.blocks[i], pool_->takes(r.blocks[i]));
 }
 
-bool ReplicaState::swap_out(RequestId id, Request& r) {
-  const std::int64_t held = static_cast<std::int64_t>(r.blocks.size()) + blocks_of(r.pages);
+bool ReplicaMemory::try_swap_out(Request& r) {
+  const std::int64_t held = static_cast<std::int64_t>(r.blocks.size()) + blocks_of_pages(r.pages);
   if (held == 0 || host_used_ + held > limits_.host_blocks) return false;
   host_used_ += held;
   r.swapped_blocks = held;
   r.is_swapped = true;
   ++num_swapped_;
-  counters_.swaps += is_counted(r) ? 1 : 0;
-  swap_copies_.push_back({id, held, true});
-  note(RequestEvent::kSwappedOut, r, now_);
   return true;
 }
 
-void ReplicaState::preempt(RequestId id, Preemption mode, QueueEnd end) {
-  Request& r = table_[id];
-  if (!r.is_running) throw InternalError("preempting a request that does not run");
-  plan_was_quiet_ = false;
-  counters_.preemptions += is_counted(r) ? 1 : 0;
-  ++r.preemptions;
-  note(RequestEvent::kPreempted, r, now_);
-  if (r.left_hashed) mode = footprint_->on_preempt() == Footprint::OnPreempt::kSwap ? Preemption::kSwap : Preemption::kRecompute;
-  const bool swapped = mode == Preemption::kSwap && swap_out(id, r);
-  if (mode == Preemption::kSwap && !swapped && is_counted(r)) ++counters_.recompute_fallbacks;
-  remove_from_running(id);
-  if (!swapped && !r.left_hashed && limits_.prefix_caching && pool_->remembers_blank()) remember_blocks(r);
-  release_memory(r);
-  r.is_running = false;
-  if (!swapped) {
-    r.most_computed = std::max(r.most_computed, r.computed_tokens);
-    set_computed(r, 0);
-    r.kept_tokens = r.row_tokens = r.pattern = 0;
-  }
-  if (end == QueueEnd::kFront)
-    waiting_.push_front(id);
-  else
-    waiting_.push_back(id);
-}
-
-bool ReplicaState::try_swap_in(RequestId id, std::int32_t m) {
-  Request& r = table_[id];
-  if (!r.is_swapped || r.is_parked) throw InternalError("swapping in a request that is not swapped out");
+bool ReplicaMemory::try_swap_in(Request& r, std::int32_t m) {
   hits_valid_ = false;
   const std::int64_t pages = keeps_everything_ ? 0 : footprint_->step(seq_of(r, r.computed_tokens), m).peak_pages;
-  const std::int64_t blocks = r.left_hashed ? 0 : ceil_blocks(r.computed_tokens + m);
-  if (blocks > (pages > 0 ? pool_->free_after_pages(pages) : pool_->free_blocks())) return false;
+  const std::int64_t blocks = r.left_hashed ? 0 : blocks_for(r.computed_tokens + m);
+  if (blocks > free_after_pages(pages)) return false;
   if (pages > 0) pool_->take_pages(pages);
   r.pages = pages;
   if (!r.left_hashed) {
@@ -244,34 +258,81 @@ bool ReplicaState::try_swap_in(RequestId id, std::int32_t m) {
   }
   live_tokens_ += r.held_tokens();
   allocated_tokens_ += allocated(r);
-  r.is_parked = true;
-  plan_was_quiet_ = false;
-  swap_copies_.push_back({id, r.swapped_blocks, false});
   return true;
 }
 
-void ReplicaState::finish_swap_in(RequestId id, Time at) {
-  Request& r = table_[id];
-  r.is_parked = false;
+void ReplicaMemory::end_swap(Request& r) {
   r.is_swapped = false;
   host_used_ -= r.swapped_blocks;
   r.swapped_blocks = 0;
   --num_swapped_;
-  note(RequestEvent::kSwappedIn, r, at);
 }
 
-std::int32_t ReplicaState::cached_tokens(const TraceRequest& request) const {
-  if (!limits_.prefix_caching) return 0;
-  const std::uint32_t known = num_block_hashes(request, limits_.block_tokens);
-  const std::uint32_t most = std::min(known, static_cast<std::uint32_t>(most_hits(request.prompt_tokens, request.prompt_tokens)));
-  std::uint32_t hits = 0;
-  while (hits < most && pool_->peek(block_hash(request.hash_tokens, request.hashes, limits_.block_tokens, hits)) != kNoBlock) ++hits;
-  return static_cast<std::int32_t>(hits) * limits_.block_tokens;
+Preemption ReplicaMemory::preemption_of(const Request& r, Preemption wanted) const {
+  if (!r.left_hashed) return wanted;
+  return footprint_->on_preempt() == Footprint::OnPreempt::kSwap ? Preemption::kSwap : Preemption::kRecompute;
 }
 
-std::int64_t ReplicaState::external_fragmentation_ppm() const {
+void ReplicaMemory::apply_policy(Request& r, StepEntry& entry, std::size_t place) {
+  const SeqState seq = seq_of(r, r.computed_tokens);
+  charged_.push_back({seq, entry.tokens, 0});
+  charged_places_.push_back(place);
+  const FootprintStep done = footprint_->step(seq, entry.tokens);
+  if (done.leaves_hashed) {
+    r.left_hashed = true;
+    entry.leaves_hashed = true;
+  }
+  entry.ends_prompt = done.ends_prompt;
+  r.kept_pages = done.kept_pages;
+  if (!r.left_hashed) return;
+  r.kept_tokens = done.kept_tokens;
+  r.row_tokens = done.held_tokens;
+  r.pattern = done.pattern;
+}
+
+void ReplicaMemory::charge_policy(InFlightStep& step) {
+  if (charged_.empty()) return;
+  footprint_->charge(charged_, step.policy);
+  for (std::size_t i = 0; i < charged_.size(); ++i) step.entries[charged_places_[i]].kv_before = charged_[i].attended_tokens;
+  charged_.clear();
+  charged_places_.clear();
+}
+
+void ReplicaMemory::end_policy_step(Request& r, const StepEntry& entry) {
+  const std::int64_t before = allocated(r);
+  if (entry.leaves_hashed && r.left_hashed) release_blocks(r);
+  const std::int64_t surplus = r.pages - r.kept_pages;
+  if (r.left_hashed && r.in_flight_steps == 0 && surplus > 0) {
+    pool_->return_pages(surplus);
+    r.pages -= surplus;
+  }
+  allocated_tokens_ += allocated(r) - before;
+}
+
+std::int64_t ReplicaMemory::external_fragmentation_ppm() const {
   if (!contiguous_ || contiguous_->free_tokens() == 0) return 0;
   return 1'000'000 - contiguous_->largest_hole() * 1'000'000 / contiguous_->free_tokens();
+}
+
+void ReplicaMemory::check() const {
+  std::int64_t references = 0, pages = 0, live = 0, held = 0;
+  for (const Request& r : table_.slots()) {
+    if (!r.in_use) continue;
+    references += static_cast<std::int64_t>(r.blocks.size());
+    pages += r.pages;
+    if (allocated(r) > 0) live += r.held_tokens();
+    held += allocated(r);
+    if (!contiguous_ && !r.left_hashed && r.is_running && blocks_for(r.computed_tokens) > static_cast<std::int64_t>(r.blocks.size()))
+      throw InternalError("request " + std::to_string(r.number) + " computed more tokens than it has blocks for");
+  }
+  std::int64_t counted = 0;
+  for (std::uint32_t b = 0; b < static_cast<std::uint32_t>(pool_->num_blocks()); ++b) counted += pool_->references(BlockId{b});
+  if (counted != references) throw InternalError("block references are not conserved");
+  if (pages != pool_->private_pages()) throw InternalError("private pages are not conserved");
+  if (live != live_tokens_)
+    throw InternalError("live tokens are miscounted: " + std::to_string(live) + " against " + std::to_string(live_tokens_));
+  if (held != allocated_tokens_) throw InternalError("allocated tokens are miscounted");
+  pool_->check();
 }
 
 }  // namespace kvlab

@@ -1,127 +1,228 @@
-// Requests of a replica and their way through its queues.
 #include "serving/replica_state.h"
+
+#include <algorithm>
+#include <string>
 
 #include "traces/block_hashes.h"
 
 namespace kvlab {
 
 ReplicaState::ReplicaState(const ReplicaLimits& limits, std::unique_ptr<BlockPool> pool, std::unique_ptr<Footprint> footprint)
-    : limits_(limits),
-      pool_(std::move(pool)),
-      footprint_(std::move(footprint)),
-      keeps_everything_(footprint_->keeps_everything()),
-      fresh_tokens_(footprint_->fresh_tokens()) {
-  limits_.prefix_caching = limits_.prefix_caching && footprint_->shares_prefixes();
-  limits_.unnamed_rest = limits_.unnamed_rest || footprint_->unnamed_rest();
-  if (limits_.is_contiguous) contiguous_.emplace(pool_->num_blocks() * limits_.block_tokens, ContiguousAllocator::Fit::kBest);
+    : memory_(limits, std::move(pool), std::move(footprint), table_),
+      uniform_(table_, queues_, memory_),
+      plans_over_unknown_(limits.plans_over_unknown) {}
+
+std::int32_t ReplicaState::needed_tokens(RequestId id) const {
+  const Request& r = table_[id];
+  if (!plans_over_unknown_) return r.known_values() - r.computed_tokens;
+  return r.emitted_tokens + r.in_flight_tokens >= r.output_limit ? 0 : r.known_tokens() - r.computed_tokens;
 }
 
-std::int32_t ReplicaState::needed_tokens(RequestId r) const {
-  const Request& request = table_[r];
-  if (limits_.plans_over_unknown) {
-    if (request.emitted_tokens + request.in_flight_tokens >= request.output_limit) return 0;
-    return request.known_tokens() - request.computed_tokens;
-  }
-  return request.known_values() - request.computed_tokens;
-}
+// ---- from arrival to admission ----
 
 void ReplicaState::receive(const TraceRequest& from, std::uint64_t number, Time arrival, bool keeps_hashes) {
-  if (limits_.prefix_caching) check_block_tokens(from, limits_.block_tokens);
-  const RequestId id = table_.add();
+  const ReplicaLimits& limits = memory_.limits();
+  if (limits.prefix_caching) check_block_tokens(from, limits.block_tokens);
+  const RequestId id = table_.add(from.prompt_tokens);
   Request& r = table_[id];
-  r.in_use = true;
   r.number = number;
   r.session = from.session;
   r.arrival = arrival;
-  r.prompt_tokens = from.prompt_tokens;
+  r.is_counted = arrival >= limits.count_from;
   r.output_limit = from.output_tokens;
   r.hash_tokens = from.hash_tokens;
-  r.num_hashes = limits_.prefix_caching ? static_cast<std::int32_t>(num_block_hashes(from, limits_.block_tokens)) : 0;
+  r.num_hashes = limits.prefix_caching ? static_cast<std::int32_t>(num_block_hashes(from, limits.block_tokens)) : 0;
   r.trace_hashes = static_cast<std::int32_t>(from.hashes.size());
   r.hashes = from.hashes.data();
   if (!keeps_hashes && r.num_hashes > 0) {
     r.own_hashes.assign(from.hashes.begin(), from.hashes.end());
     r.hashes = r.own_hashes.data();
   }
-  outstanding_prompt_tokens_ += r.prompt_tokens;
   const std::int64_t longest = std::int64_t{r.prompt_tokens} + r.output_limit;
-  if (longest > limits_.max_model_len) return leave(id, Outcome::kRejected, "longer than max_model_len", arrival);
-  if (needs_at_most(r) > num_blocks()) return leave(id, Outcome::kRejected, "larger than the KV cache", arrival);
-  if (!keeps_everything_ && footprint_->exceeds_budget(r.prompt_tokens)) ++counters_.over_budget;
-  input_.push_back(id);
-}
-
-// Blocks the request needs at its largest; the last emitted token is never computed.
-std::int64_t ReplicaState::needs_at_most(const Request& r) const {
-  const std::int32_t last = r.prompt_tokens + r.output_limit - 1;
-  if (keeps_everything_) return ceil_blocks(last);
-  const FootprintStep at_prompt = footprint_->step({0, r.prompt_tokens, 0, 0, false, false}, r.prompt_tokens);
-  const std::int64_t end_blocks = blocks_of(footprint_->pages_at_end(r.prompt_tokens, last));
-  if (at_prompt.leaves_hashed) return std::max(ceil_blocks(r.prompt_tokens) + blocks_of(at_prompt.peak_pages), end_blocks);
-  if (last == r.prompt_tokens) return ceil_blocks(last) + end_blocks;
-  const FootprintStep at_end = footprint_->step({last - 1, r.prompt_tokens, last - 1, 0, false, false}, 1);
-  return at_end.leaves_hashed ? ceil_blocks(at_end.held_tokens + 1) + blocks_of(at_end.peak_pages) : ceil_blocks(last) + end_blocks;
+  if (longest > limits.max_model_len) return leave(id, Outcome::kRejected, "longer than max_model_len", arrival);
+  if (memory_.most_blocks(r) > num_blocks()) return leave(id, Outcome::kRejected, "larger than the KV cache", arrival);
+  if (memory_.exceeds_budget(r.prompt_tokens)) ++counters_.over_budget;
+  queues_.add_input(id);
 }
 
 void ReplicaState::begin_plan(Time now) {
   now_ = now;
   plan_was_quiet_ = true;
-  hits_valid_ = false;
-  for (const RequestId id : input_) {
+  memory_.forget_hits();
+  for (const RequestId id : queues_.input()) {
     table_[id].queued = now;
-    waiting_.push_back(id);
     note(RequestEvent::kQueued, table_[id], now);
   }
-  input_.clear();
+  queues_.input_to_waiting();
 }
 
 void ReplicaState::admit(RequestId id) {
   plan_was_quiet_ = false;
-  remove_from_waiting(id);
+  queues_.waiting_to_running(id);
   Request& r = table_[id];
   r.is_running = true;
-  running_.push_back(id);
-  ++running_version_;
   note(RequestEvent::kAdmitted, r, now_);
-  if (r.was_admitted) return;  // what it finds now may be its own: computed before its preemption, or swapped in
+  if (r.was_admitted) return;  // it may find its own blocks: computed before its preemption, or swapped in
   r.was_admitted = true;
   r.scheduled = now_;
   r.hit_tokens = r.computed_tokens;
-  if (!limits_.prefix_caching || !is_counted(r)) return;
+  if (!memory_.limits().prefix_caching || !r.is_counted) return;
   counters_.lookup_tokens += r.known_values();
   counters_.hit_tokens += r.hit_tokens;
 }
 
 void ReplicaState::reject(RequestId id, const char* reason) {
   plan_was_quiet_ = false;
-  remove_from_waiting(id);
+  queues_.remove_waiting(id);
   leave(id, Outcome::kRejected, reason, now_);
 }
 
-void ReplicaState::remove_from_waiting(RequestId id) {
-  if (!waiting_.empty() && waiting_.front() == id) {
-    waiting_.pop_front();
-    return;
+// ---- preemption and swap ----
+
+void ReplicaState::preempt(RequestId id, Preemption mode, QueueEnd end) {
+  Request& r = table_[id];
+  if (!r.is_running) throw InternalError("preempting a request that does not run");
+  plan_was_quiet_ = false;
+  counters_.preemptions += r.is_counted ? 1 : 0;
+  ++r.preemptions;
+  note(RequestEvent::kPreempted, r, now_);
+  mode = memory_.preemption_of(r, mode);
+  const bool swapped = mode == Preemption::kSwap && memory_.try_swap_out(r);
+  if (swapped) {
+    counters_.swaps += r.is_counted ? 1 : 0;
+    swap_copies_.push_back({id, r.swapped_blocks, true});
+    note(RequestEvent::kSwappedOut, r, now_);
+  } else {
+    if (mode == Preemption::kSwap && r.is_counted) ++counters_.recompute_fallbacks;
+    memory_.remember_blocks(r);
   }
-  const auto at = std::find(waiting_.begin(), waiting_.end(), id);
-  if (at == waiting_.end()) throw InternalError("request is not waiting");
-  waiting_.erase(at);
+  memory_.release(r);
+  r.is_running = false;
+  if (!swapped) {
+    r.most_computed = std::max(r.most_computed, r.computed_tokens);
+    table_.set_computed(r, 0);
+    r.kept_tokens = r.row_tokens = r.pattern = 0;
+  }
+  queues_.running_to_waiting(id, end == QueueEnd::kFront);
 }
 
-void ReplicaState::remove_from_running(RequestId id) {
-  const auto at = std::find(running_.rbegin(), running_.rend(), id);
-  if (at == running_.rend()) throw InternalError("request is not running");
-  running_.erase(std::next(at).base());
-  ++running_version_;
+bool ReplicaState::try_swap_in(RequestId id, std::int32_t m) {
+  Request& r = table_[id];
+  if (!r.is_swapped || r.is_parked) throw InternalError("swapping in a request that is not swapped out");
+  if (!memory_.try_swap_in(r, m)) return false;
+  r.is_parked = true;
+  plan_was_quiet_ = false;
+  swap_copies_.push_back({id, r.swapped_blocks, false});
+  return true;
+}
+
+void ReplicaState::finish_swap_in(RequestId id, Time at) {
+  Request& r = table_[id];
+  r.is_parked = false;
+  memory_.end_swap(r);
+  note(RequestEvent::kSwappedIn, r, at);
+}
+
+// ---- steps ----
+
+void ReplicaState::commit(const StepPlan& plan, InFlightStep& step) {
+  step.clear();
+  step.idle_rows = plan.idle_rows;
+  bool uniform = memory_.keeps_everything() && plan.idle_rows == 0 && plan.entries.size() == queues_.running().size();
+  for (const PlanEntry& planned : plan.entries) uniform = commit_entry(planned, step) && uniform;
+  memory_.charge_policy(step);
+  step.is_uniform = uniform;
+  step.running_version = queues_.running_version();
+}
+
+// Returns true for a decode step of one token.
+bool ReplicaState::commit_entry(const PlanEntry& planned, InFlightStep& step) {
+  Request& r = table_[planned.request];
+  StepEntry entry;
+  entry.request = planned.request;
+  entry.tokens = planned.tokens;
+  entry.kv_before = entry.computed_before = r.computed_tokens;
+  entry.padded_tokens = planned.padded_tokens;
+  entry.layer_begin = planned.layer_begin;
+  entry.layer_end = planned.layer_end;
+  ++r.in_flight_steps;
+  if (planned.layer_end > 0) {  // its tokens go on through later layers in later steps
+    step.entries.push_back(entry);
+    return false;
+  }
+  const std::int32_t known = r.known_tokens();
+  const std::int32_t after = r.computed_tokens + planned.tokens;
+  if (after > known) throw InternalError("a plan computes tokens that are not known");
+  entry.emits = after == known;
+  const std::int32_t held_before = r.held_tokens();
+  if (!memory_.keeps_everything()) memory_.apply_policy(r, entry, step.entries.size());
+  const std::int32_t recomputed = std::min(after, r.most_computed) - r.computed_tokens;
+  if (recomputed > 0) {
+    r.recomputed_tokens += recomputed;
+    if (r.is_counted) counters_.recomputed_tokens += recomputed;
+  }
+  counters_.prompt_tokens += std::max(0, std::min(after, r.prompt_tokens) - r.computed_tokens);
+  table_.set_computed(r, after);
+  memory_.add_live(r.held_tokens() - held_before);
+  if (entry.emits) ++r.in_flight_tokens;
+  step.entries.push_back(entry);
+  return planned.tokens == 1 && planned.layer_begin == 0 && planned.padded_tokens == 0 && entry.emits && entry.computed_before > 0;
+}
+
+void ReplicaState::process_output(const InFlightStep& step, Picoseconds at, LogHistogram& itl) {
+  now_ = to_time(at);
+  memory_.forget_hits();
+  for (const StepEntry& entry : step.entries) {
+    Request& r = table_[entry.request];
+    --r.in_flight_steps;
+    if (!memory_.keeps_everything()) memory_.end_policy_step(r, entry);
+    if (!entry.emits) continue;
+    deliver(r, at, itl);
+    if (r.emitted_tokens == r.output_limit)
+      finish(entry.request);
+    else if (r.is_running && !r.left_hashed)
+      memory_.publish_up_to(r, r.computed_tokens - r.in_flight_tokens);
+  }
+}
+
+void ReplicaState::deliver(Request& r, Picoseconds at, LogHistogram& itl) {
+  --r.in_flight_tokens;
+  ++r.emitted_tokens;
+  ++counters_.output_tokens;
+  if (r.last_token_ps < 0) {
+    r.first_token = now_;
+    note(RequestEvent::kFirstToken, r, now_);
+  } else if (r.is_counted) {
+    itl.add(at - r.last_token_ps);
+  }
+  r.last_token_ps = at;
+}
+
+void ReplicaState::emit_uniform(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl) {
+  uniform_.emit(iterations, first_at, last_at, itl);
+  counters_.output_tokens += iterations * static_cast<std::int64_t>(queues_.running().size());
+  now_ = to_time(last_at);
+}
+
+// ---- leaving ----
+
+void ReplicaState::finish(RequestId id) {
+  Request& r = table_[id];
+  if (r.is_running)
+    queues_.remove_running(id);
+  else
+    queues_.remove_waiting(id);
+  if (r.is_swapped) memory_.end_swap(r);
+  leave(id, Outcome::kCompleted, nullptr, now_);
 }
 
 void ReplicaState::note(RequestEvent event, const Request& r, Time at) {
-  if (events != nullptr) events->push_back({limits_.replica, r.number, at, event});
+  if (events != nullptr) events->push_back({memory_.limits().replica, r.number, at, event});
 }
 
 namespace {
 
-RequestRecord record_of(const Request& r, std::uint32_t replica, Outcome outcome, Time last_token) {
+RequestRecord record_of(const Request& r, std::uint32_t replica, Outcome outcome) {
   RequestRecord record;
   record.number = r.number;
   record.replica = replica;
@@ -130,7 +231,7 @@ RequestRecord record_of(const Request& r, std::uint32_t replica, Outcome outcome
   record.queued = r.queued;
   record.scheduled = r.scheduled;
   record.first_token = r.first_token;
-  record.last_token = last_token;
+  record.last_token = r.last_token_ps < 0 ? kNever : to_time(r.last_token_ps);
   record.prompt_tokens = r.prompt_tokens;
   record.output_tokens = outcome == Outcome::kCompleted ? r.output_limit : r.emitted_tokens;
   record.hit_tokens = r.hit_tokens;
@@ -140,54 +241,35 @@ RequestRecord record_of(const Request& r, std::uint32_t replica, Outcome outcome
   return record;
 }
 
-Time last_token_time(const Request& r) { return r.last_token_ps < 0 ? kNever : to_time(r.last_token_ps); }
-
 }  // namespace
 
 // The request is in no queue any more; its memory goes back and its record out.
 void ReplicaState::leave(RequestId id, Outcome outcome, const char* reason, Time at) {
   Request& r = table_[id];
-  release_memory(r);
-  outstanding_prompt_tokens_ -= std::max(0, r.prompt_tokens - r.computed_tokens);
+  memory_.release(r);
   note(outcome == Outcome::kCompleted ? RequestEvent::kFinished : RequestEvent::kRejected, r, at);
-  outbox_.push_back({record_of(r, limits_.replica, outcome, last_token_time(r)), reason, id});
+  outbox_.push_back({record_of(r, memory_.limits().replica, outcome), reason, id});
   table_.remove(id);
 }
 
 void ReplicaState::drain(std::vector<RequestRecord>& unfinished) const {
   for (const Request& r : table_.slots()) {
-    if (r.in_use) unfinished.push_back(record_of(r, limits_.replica, Outcome::kUnfinished, last_token_time(r)));
+    if (r.in_use) unfinished.push_back(record_of(r, memory_.limits().replica, Outcome::kUnfinished));
   }
 }
 
 void ReplicaState::check() const {
-  std::vector<std::uint8_t> seen(table_.slots().size(), 0);
+  std::vector<int> seen(table_.slots().size(), 0);
   const auto mark = [&](RequestId id) { ++seen[index(id)]; };
-  std::for_each(input_.begin(), input_.end(), mark);
-  std::for_each(waiting_.begin(), waiting_.end(), mark);
-  std::for_each(running_.begin(), running_.end(), mark);
-  std::int64_t references = 0, pages = 0, live = 0, held = 0;
+  std::for_each(queues_.input().begin(), queues_.input().end(), mark);
+  std::for_each(queues_.waiting().begin(), queues_.waiting().end(), mark);
+  std::for_each(queues_.running().begin(), queues_.running().end(), mark);
   for (std::size_t i = 0; i < seen.size(); ++i) {
     const Request& r = table_.slots()[i];
     if (seen[i] != (r.in_use ? 1 : 0))
       throw InternalError("request " + std::to_string(r.number) + " is in " + std::to_string(seen[i]) + " states");
-    if (!r.in_use) continue;
-    references += static_cast<std::int64_t>(r.blocks.size());
-    pages += r.pages;
-    if (allocated(r) > 0) live += r.held_tokens();
-    held += allocated(r);
-    if (!contiguous_ && !r.left_hashed && r.is_running && ceil_blocks(r.computed_tokens) > static_cast<std::int64_t>(r.blocks.size())) {
-      throw InternalError("request " + std::to_string(r.number) + " computed more tokens than it has blocks for");
-    }
   }
-  std::int64_t counted = 0;
-  for (std::uint32_t b = 0; b < static_cast<std::uint32_t>(pool_->num_blocks()); ++b) counted += pool_->references(BlockId{b});
-  if (counted != references) throw InternalError("block references are not conserved");
-  if (pages != pool_->private_pages()) throw InternalError("private pages are not conserved");
-  if (live != live_tokens_)
-    throw InternalError("live tokens are miscounted: " + std::to_string(live) + " against " + std::to_string(live_tokens_));
-  if (held != allocated_tokens_) throw InternalError("allocated tokens are miscounted");
-  pool_->check();
+  memory_.check();
 }
 
 }  // namespace kvlab

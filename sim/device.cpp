@@ -45,7 +45,7 @@ void SimDevice::attach(ReplicaState& state, const Scheduler& scheduler) {
   scheduler_ = &scheduler;
   pricer_.emplace(*cost_, scheduler);
   if (!state.pool().cache().weighs_cost()) return;
-  state.recompute_seconds = [cost = cost_.get()](std::int32_t tokens, std::int32_t kv_before) {
+  state.memory().recompute_seconds = [cost = cost_.get()](std::int32_t tokens, std::int32_t kv_before) {
     return cost->prefill_seconds(tokens, kv_before);
   };
 }

@@ -54,7 +54,7 @@ Device::Traits EngineDevice::traits() const {
 
 void EngineDevice::attach(ReplicaState& state, const Scheduler& scheduler) {
   state_ = &state;
-  state.log_splits(&split_);
+  state.memory().pool().split_log = &split_;
   if (!setup_.nominal_time) executor_.warm_up(largest_load(setup_, scheduler));
 }
 

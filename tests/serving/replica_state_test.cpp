@@ -128,7 +128,8 @@ TEST(ReplicaStreaming, HitsEndBeforeWhatThePolicyObserves) {
     DrivenReplica r({.blocks = 20, .kept_tokens = 100, .fresh_tokens = fresh});
     EXPECT_TRUE(r.run(r.arrive(17, 2, {11, 12, 13, 14}), 17));
     const std::vector<std::uint64_t> content = kFiveBlocks;
-    EXPECT_EQ(r.state().cached_tokens(DrivenReplica::request_of(prompt, 2, content)), r.state().lookup(r.arrive(prompt, 2, content)));
+    EXPECT_EQ(r.state().memory().cached_tokens(DrivenReplica::request_of(prompt, 2, content)),
+              r.state().lookup(r.arrive(prompt, 2, content)));
     const RequestId unnamed = r.arrive(prompt, 2);
     EXPECT_TRUE(r.run(unnamed, prompt));
     r.preempt(unnamed);
@@ -159,13 +160,13 @@ TEST(ReplicaStreaming, PeakThenPrivatePagesThenConstant) {
   r.finish(step);
   EXPECT_EQ(r.state().free_blocks(), 6) << "the blocks return when the output is processed";
   EXPECT_EQ(r.pool().cached_blocks(), 5) << "and stay published";
-  EXPECT_EQ(r.state().cached_tokens(DrivenReplica::request_of(21, 1, kFiveBlocks)), 20);
+  EXPECT_EQ(r.state().memory().cached_tokens(DrivenReplica::request_of(21, 1, kFiveBlocks)), 20);
   for (int i = 0; i < 28; ++i) {
     ASSERT_TRUE(r.run(id, 1));
     ASSERT_EQ(r.pool().private_pages(), 4);
     ASSERT_EQ(r.state().free_blocks(), 6);
     ASSERT_EQ(r.request(id).kept_tokens, 8);
-    ASSERT_EQ(r.state().wasted_tokens(), 0);
+    ASSERT_EQ(r.state().memory().wasted_tokens(), 0);
   }
   EXPECT_EQ(r.request(id).computed_tokens, 48);
   ASSERT_TRUE(r.run(id, 1));
@@ -252,7 +253,7 @@ TEST(ReplicaStreaming, PreemptionSwaps) {
   r.preempt(id);
   EXPECT_TRUE(r.state().info(id).is_swapped);
   EXPECT_EQ(r.state().free_blocks(), 8);
-  EXPECT_EQ(r.state().num_swapped(), 1);
+  EXPECT_EQ(r.state().memory().num_swapped(), 1);
   ASSERT_EQ(r.state().swap_copies().size(), 1U);
   EXPECT_EQ(r.state().swap_copies()[0].blocks, 2);
   EXPECT_TRUE(r.state().swap_copies()[0].to_host);
@@ -263,7 +264,7 @@ TEST(ReplicaStreaming, PreemptionSwaps) {
   EXPECT_EQ(r.pool().private_pages(), 4);
   r.state().finish_swap_in(id, Time(Span(50)));
   r.check();
-  EXPECT_EQ(r.state().num_swapped(), 0);
+  EXPECT_EQ(r.state().memory().num_swapped(), 0);
   ASSERT_TRUE(r.run(id, 1));
   EXPECT_EQ(r.state().counters().swaps, 1U);
   EXPECT_EQ(r.state().counters().recompute_fallbacks, 0U);
@@ -398,17 +399,17 @@ TEST(ReplicaContiguous, ReservesWholeRanges) {
   EXPECT_FALSE(r.state().try_reserve(c, 8));
   r.check();
   EXPECT_EQ(r.state().free_blocks(), 1);
-  EXPECT_EQ(r.state().wasted_tokens(), 36);
+  EXPECT_EQ(r.state().memory().wasted_tokens(), 36);
   EXPECT_FALSE(r.state().try_allocate(a, 17));
   ASSERT_TRUE(r.run(a, 10));
-  EXPECT_EQ(r.state().wasted_tokens(), 26);
+  EXPECT_EQ(r.state().memory().wasted_tokens(), 26);
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(r.run(a, 1));
   EXPECT_EQ(r.state().free_blocks(), 5) << "it has left: 16 + 4 tokens are free";
-  EXPECT_EQ(r.state().external_fragmentation_ppm(), 200'000);
+  EXPECT_EQ(r.state().memory().external_fragmentation_ppm(), 200'000);
   EXPECT_FALSE(r.state().try_reserve(c, 17)) << "20 are free, in two pieces";
   ASSERT_TRUE(r.state().try_reserve(c, 4));
   EXPECT_EQ(r.request(c).reserved_start, 36) << "the smallest hole that fits";
-  EXPECT_EQ(r.state().external_fragmentation_ppm(), 0);
+  EXPECT_EQ(r.state().memory().external_fragmentation_ppm(), 0);
   r.check();
 }
 
@@ -418,10 +419,10 @@ TEST(ReplicaContiguous, PreemptionGivesTheRangeBack) {
   ASSERT_TRUE(r.state().try_reserve(a, 40));
   ASSERT_TRUE(r.run(a, 10));
   EXPECT_EQ(r.state().free_blocks(), 0);
-  EXPECT_EQ(r.state().external_fragmentation_ppm(), 0);
+  EXPECT_EQ(r.state().memory().external_fragmentation_ppm(), 0);
   r.preempt(a);
   EXPECT_EQ(r.state().free_blocks(), 10);
-  EXPECT_EQ(r.state().wasted_tokens(), 0);
+  EXPECT_EQ(r.state().memory().wasted_tokens(), 0);
   ASSERT_TRUE(r.state().try_reserve(a, 16));
   ASSERT_TRUE(r.run(a, 11));
   EXPECT_EQ(r.state().counters().recomputed_tokens, 10);
@@ -451,9 +452,9 @@ TEST(ReplicaState, BlocksAheadAreNotPublished) {
   const RequestId id = r.arrive(12, 4, {1, 2, 3});
   ASSERT_TRUE(r.state().try_allocate(id, 4, 8));
   EXPECT_EQ(r.state().free_blocks(), 5);
-  EXPECT_EQ(r.state().cached_tokens(DrivenReplica::request_of(13, 1, {})), 0);
+  EXPECT_EQ(r.state().memory().cached_tokens(DrivenReplica::request_of(13, 1, {})), 0);
   const std::vector<std::uint64_t> content{1, 2, 3};
-  EXPECT_EQ(r.state().cached_tokens(DrivenReplica::request_of(13, 1, content)), 4);
+  EXPECT_EQ(r.state().memory().cached_tokens(DrivenReplica::request_of(13, 1, content)), 4);
 }
 
 TEST(ReplicaState, DrainListsWhatIsStillHere) {

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+
+#include "base/time.h"
+
+namespace kvlab {
+
+struct ReplicaLimits {
+  std::int32_t block_tokens = 16;
+  std::int32_t max_model_len = 1 << 20;
+  std::int64_t host_blocks = 0;
+  bool prefix_caching = true;
+  bool plans_over_unknown = false;  // pipeline depth >= 2: in-flight tokens count as known
+  bool is_contiguous = false;
+  bool unnamed_rest = false;  // as Footprint::unnamed_rest, if the host knows it from elsewhere
+  Time count_from{};          // requests that arrived before are not counted (Request::is_counted)
+  std::uint32_t replica = 0;  // its number, for records
+};
+
+}  // namespace kvlab

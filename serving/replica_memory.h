@@ -1,0 +1,132 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "policies/kv/footprint.h"
+#include "serving/block_pool.h"
+#include "serving/contiguous.h"
+#include "serving/replica_limits.h"
+#include "serving/request.h"
+#include "serving/step.h"
+#include "traces/trace.h"
+
+namespace kvlab {
+
+// KV memory of a replica: finds, allocates and gives back the blocks and pages of its requests, and applies the KV policy's sizes.
+// Queues, clock and counters are ReplicaState's.
+class ReplicaMemory {
+ public:
+  ReplicaMemory(const ReplicaLimits& limits, std::unique_ptr<BlockPool> pool, std::unique_ptr<Footprint> footprint, RequestTable& table);
+
+  // ---- sizes, in blocks unless named otherwise ----
+  [[nodiscard]] std::int64_t num_blocks() const;
+  [[nodiscard]] std::int64_t free_blocks() const;
+  [[nodiscard]] std::int64_t blocks_for(std::int64_t tokens) const { return (tokens + limits_.block_tokens - 1) / limits_.block_tokens; }
+  // At the peak of a prompt step that computes all known tokens.
+  [[nodiscard]] std::int64_t peak_blocks(const Request& r) const;
+  // At the request's largest; the last emitted token is never computed.
+  [[nodiscard]] std::int64_t most_blocks(const Request& r) const;
+  // Room for tokens that requests hold and have not filled (card 6.4: internal; full shared blocks waste nothing).
+  [[nodiscard]] std::int64_t wasted_tokens() const { return allocated_tokens_ - live_tokens_; }
+  // Share of the free memory outside the largest hole, in parts per million; paged memory has none.
+  [[nodiscard]] std::int64_t external_fragmentation_ppm() const;
+  [[nodiscard]] std::int64_t num_swapped() const { return num_swapped_; }
+  [[nodiscard]] bool keeps_everything() const { return keeps_everything_; }
+  [[nodiscard]] bool exceeds_budget(std::int32_t prompt_tokens) const {
+    return !keeps_everything_ && footprint_->exceeds_budget(prompt_tokens);
+  }
+  [[nodiscard]] bool is_contiguous() const { return contiguous_.has_value(); }
+  [[nodiscard]] const ReplicaLimits& limits() const { return limits_; }
+  [[nodiscard]] BlockPool& pool() { return *pool_; }
+  [[nodiscard]] const BlockPool& pool() const { return *pool_; }
+
+  // ---- prefix cache ----
+  // Tokens of the request's prompt that are cached, in whole blocks; 0 unless it starts anew.
+  std::int32_t lookup(RequestId r);
+  [[nodiscard]] std::int32_t cached_tokens(const TraceRequest& request) const;
+  // The hits of the latest lookup may have changed.
+  void forget_hits() { hits_valid_ = false; }
+  // Blocks of the first `tokens` tokens get their hashes, once they are full (card 1.4c).
+  void publish_up_to(Request& r, std::int32_t tokens);
+  std::vector<std::uint64_t>* lookup_log = nullptr;  // null: not recorded; for oracle passes
+  // Seconds to compute `tokens` on top of `kv_before`, if the block cache weighs the cost of a miss.
+  std::function<double(std::int32_t tokens, std::int32_t kv_before)> recompute_seconds;
+
+  // ---- allocation ----
+  [[nodiscard]] std::int64_t blocks_needed(RequestId r, std::int32_t m);
+  bool try_allocate(RequestId r, std::int32_t m, std::int32_t ahead);
+  bool try_reserve(Request& r, std::int32_t tokens);
+  // One block more, inside a fast-forwarded stretch.
+  void take_block(Request& r);
+  void release(Request& r);
+  // A preempted request will be recomputed: its blocks without hashes may be found again. Call before release().
+  void remember_blocks(Request& r);
+
+  // ---- swap: out and in are followed by SwapCopy records; in-flight copies hold both places ----
+  bool try_swap_out(Request& r);
+  bool try_swap_in(Request& r, std::int32_t m);
+  // CPU memory goes back.
+  void end_swap(Request& r);
+
+  // ---- KV policy, in the order of a step ----
+  // Sizes of r after the step being committed; they hold for the plans that follow. `place`: of the entry in the step.
+  void apply_policy(Request& r, StepEntry& entry, std::size_t place);
+  // The policy's work in the step, and the tokens that attention reads.
+  void charge_policy(InFlightStep& step);
+  // The output was processed: pages beyond those that are kept go back.
+  void end_policy_step(Request& r, const StepEntry& entry);
+  [[nodiscard]] Preemption preemption_of(const Request& r, Preemption wanted) const;
+
+  // r's held tokens changed by `tokens`.
+  void add_live(std::int64_t tokens) { live_tokens_ += tokens; }
+  void set_computed(Request& r, std::int32_t tokens) { table_.set_computed(r, tokens); }
+
+  // Conservation laws; throws InternalError. O(requests + blocks).
+  void check() const;
+
+ private:
+  struct Need {
+    std::int64_t blocks = 0;     // to take
+    std::int64_t pages = 0;      // private pages to take
+    std::int64_t free_hits = 0;  // hits that no request references
+  };
+  [[nodiscard]] Need need(RequestId r, std::int32_t m, std::int32_t ahead);
+  void take_hits(RequestId id, Request& r);
+  void find_hits(const Request& r);
+  [[nodiscard]] std::int32_t most_hits(std::int32_t known_tokens, std::int32_t prompt_tokens) const;
+  void log_uses(const Request& r);
+  void release_blocks(Request& r);
+  [[nodiscard]] SeqState seq_of(const Request& r, std::int32_t computed) const;
+  [[nodiscard]] std::uint64_t key_of(const Request& r, std::int32_t block) const;
+  [[nodiscard]] std::int64_t blocks_of_pages(std::int64_t pages) const {
+    return (pages + pool_->pages_per_block() - 1) / pool_->pages_per_block();
+  }
+  [[nodiscard]] std::int64_t free_after_pages(std::int64_t pages) const {
+    return pages > 0 ? pool_->free_after_pages(pages) : pool_->free_blocks();
+  }
+  [[nodiscard]] std::int64_t allocated(const Request& r) const {
+    return static_cast<std::int64_t>(r.blocks.size()) * limits_.block_tokens + r.pages * limits_.block_tokens / pool_->pages_per_block() +
+           r.reserved_tokens;
+  }
+
+  ReplicaLimits limits_;
+  std::unique_ptr<BlockPool> pool_;
+  std::unique_ptr<Footprint> footprint_;
+  RequestTable& table_;
+  bool keeps_everything_;
+  std::int32_t fresh_tokens_;  // Footprint::fresh_tokens
+  std::optional<ContiguousAllocator> contiguous_;
+  std::vector<BlockId> hits_;  // of hits_for_, while hits_valid_
+  RequestId hits_for_ = kNoRequest;
+  bool hits_valid_ = false;
+  std::vector<SeqInStep> charged_;           // while a step is committed: the policy's sequences,
+  std::vector<std::size_t> charged_places_;  // and their entries
+  std::int64_t host_used_ = 0, num_swapped_ = 0;
+  std::int64_t live_tokens_ = 0, allocated_tokens_ = 0;
+};
+
+}  // namespace kvlab

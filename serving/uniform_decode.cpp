@@ -1,0 +1,84 @@
+#include "serving/uniform_decode.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace kvlab {
+
+// The iteration, from 1, whose plan needs another block: the one that computes token number blocks * block_tokens.
+std::int64_t UniformDecode::first_allocation(const Request& r) const {
+  return static_cast<std::int64_t>(r.blocks.size()) * block_tokens() - r.computed_tokens + 1;
+}
+
+// The iteration whose plan publishes r's next block: the first with that many tokens both allocated and valued.
+std::int64_t UniformDecode::first_publication(const Request& r) const {
+  return (std::int64_t{r.published} + 1) * block_tokens() - std::min(r.computed_tokens, r.known_values());
+}
+
+std::int64_t UniformDecode::allocations_in(std::int64_t iterations) const {
+  std::int64_t all = 0;
+  for (const RequestId id : queues_.running()) {
+    const std::int64_t first = first_allocation(table_[id]);
+    if (first <= iterations) all += (iterations - first) / block_tokens() + 1;
+  }
+  return all;
+}
+
+std::int64_t UniformDecode::iterations(const Horizon& horizon) const {
+  const bool others_wait = !queues_.waiting().empty();  // a publication gives the first of them more hits
+  std::int64_t iterations = horizon.plans;
+  for (const RequestId id : queues_.running()) {
+    const Request& r = table_[id];
+    if (r.last_token_ps < 0) iterations = 0;
+    iterations = std::min<std::int64_t>(iterations, r.output_limit - r.emitted_tokens - r.in_flight_tokens);
+    if (others_wait && r.published < r.num_hashes) iterations = std::min(iterations, first_publication(r) - 1);
+  }
+  if (iterations <= 0 || memory_.is_contiguous()) return iterations;
+  const BlockPool& pool = memory_.pool();
+  const std::int64_t free = others_wait && horizon.ends_with_hits ? pool.takes_before_loss() : pool.free_blocks();
+  if (allocations_in(iterations) <= free) return iterations;
+  std::int64_t low = 0, high = iterations;  // allocations_in(low) <= free < allocations_in(high)
+  while (high - low > 1) {
+    const std::int64_t middle = low + (high - low) / 2;
+    (allocations_in(middle) <= free ? low : high) = middle;
+  }
+  return low;
+}
+
+void UniformDecode::collect(std::int64_t iterations) {
+  replays_.clear();
+  if (memory_.is_contiguous()) return;
+  const std::vector<RequestId>& running = queues_.running();
+  for (std::uint32_t order = 0; order < running.size(); ++order) {
+    const Request& r = table_[running[order]];
+    const auto add = [&](std::int64_t first, bool publishes) {
+      if (first <= iterations) replays_.push_back({first, (first - 1) % block_tokens(), order, publishes});
+    };
+    add(first_allocation(r), false);
+    if (memory_.limits().prefix_caching && r.published < r.num_hashes) add(first_publication(r), true);
+  }
+  if (replays_.size() < 2) return;
+  std::sort(replays_.begin(), replays_.end(), [](const Replay& a, const Replay& b) {
+    return std::tie(a.phase, a.order, a.publishes) < std::tie(b.phase, b.order, b.publishes);
+  });
+}
+
+void UniformDecode::emit(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl) {
+  const auto tokens = static_cast<std::int32_t>(iterations);
+  for (const RequestId id : queues_.running()) {
+    Request& r = table_[id];
+    if (r.is_counted) itl.add(first_at - r.last_token_ps);
+    memory_.add_live(tokens);
+    table_.set_computed(r, r.computed_tokens + tokens);
+    r.emitted_tokens += tokens;
+    r.publishable_tokens = std::max(r.publishable_tokens, std::min(r.computed_tokens, r.known_values()));
+    r.last_token_ps = last_at;
+  }
+}
+
+std::int64_t UniformDecode::counted_rows() const {
+  const std::vector<RequestId>& running = queues_.running();
+  return std::count_if(running.begin(), running.end(), [&](RequestId id) { return table_[id].is_counted; });
+}
+
+}  // namespace kvlab
