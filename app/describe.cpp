@@ -83,12 +83,6 @@ std::vector<Item> hardware() {
 
 std::vector<Item> models() { return model_items(profiles_folder() + "/models"); }
 
-std::vector<Item> formats() {
-  std::vector<Item> items;
-  for (const TraceFormat& f : trace_formats()) items.push_back({"trace_formats", f.name, f.columns, "", {}});
-  return items;
-}
-
 // Summary: the comment at the top of the file.
 std::vector<Item> experiments() {
   std::vector<Item> items;
@@ -113,7 +107,7 @@ constexpr std::array<Kind, 8> kKinds = {{{"schedulers", [] { return policies<Sch
                                          {"kv", [] { return kv_items(); }},
                                          {"hardware", hardware},
                                          {"models", models},
-                                         {"trace_formats", formats},
+                                         {"trace_formats", [] { return policies<TraceFormat>("trace_formats"); }},
                                          {"experiments", experiments}}};
 
 constexpr std::array<std::pair<const char*, const char*>, 12> kUnits = {{{"_tokens_per_s", "tokens/s"},

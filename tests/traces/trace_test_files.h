@@ -40,14 +40,17 @@ class TempFolder {
   std::filesystem::path path_;
 };
 
-inline std::unique_ptr<RowReader> reader_of(const std::string& text, const std::string& format = "", const ReaderOptions& options = {}) {
+// own: the options of the formats, as YAML.
+inline std::unique_ptr<RowReader> reader_of(const std::string& text, const ReaderOptions& options = {}, const std::string& own = "{}") {
   auto lines = std::make_unique<LineReader>("f", bytes_in_memory("f", text));  // `text` must outlive the reader
-  const TraceFormat& found = format.empty() ? sniff_format(*lines) : trace_format(format);
-  return found.read(std::move(lines), options);
+  Params p = Params::from_text(own);
+  const TraceFormats formats(p);
+  const std::string format = formats.find("", *lines);
+  return formats.read(std::move(lines), format, options);
 }
 
-inline InMemoryTrace read_all(const std::string& text, const std::string& format = "", const ReaderOptions& options = {}) {
-  return InMemoryTrace(reader_of(text, format, options));
+inline InMemoryTrace read_all(const std::string& text, const ReaderOptions& options = {}, const std::string& own = "{}") {
+  return InMemoryTrace(reader_of(text, options, own));
 }
 
 inline std::unique_ptr<TraceSource> trace_of(const std::string& yaml, std::uint64_t seed = 1) {
