@@ -12,6 +12,7 @@
 #include "app/text_file.h"
 #include "base/error.h"
 #include "base/json_text.h"
+#include "base/quantile.h"
 #include "base/run_limit.h"
 
 namespace kvlab {
@@ -52,13 +53,6 @@ void check_span(const std::vector<ServedRequest>& requests, const std::string& f
                                file, end - begin));
 }
 
-double percentile(const std::vector<double>& sorted, double frac) {
-  const double rank = frac * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<std::size_t>(rank);
-  const std::size_t above = std::min(below + 1, sorted.size() - 1);
-  return sorted[below] + (sorted[above] - sorted[below]) * (rank - static_cast<double>(below));
-}
-
 void add_statistics(std::vector<MetricRow>& rows, const std::string& metric, std::vector<double> values) {
   std::sort(values.begin(), values.end());
   double sum = 0;
@@ -66,7 +60,8 @@ void add_statistics(std::vector<MetricRow>& rows, const std::string& metric, std
   const double nothing = std::numeric_limits<double>::quiet_NaN();
   const bool any = !values.empty();
   rows.push_back({metric, "mean", any ? sum / static_cast<double>(values.size()) : nothing});
-  for (const int p : {50, 90, 95, 99}) rows.push_back({metric, fmt::format("p{}", p), any ? percentile(values, p / 100.0) : nothing});
+  for (const int p : {50, 90, 95, 99})
+    rows.push_back({metric, fmt::format("p{}", p), any ? quantile_of_sorted(values, p / 100.0) : nothing});
 }
 
 }  // namespace
@@ -112,12 +107,6 @@ std::vector<MetricRow> latency_statistics(std::vector<ServedRequest> requests) {
   add_statistics(rows, "e2e", std::move(e2e));
   add_statistics(rows, kFirstTtft, std::move(ttft_first));
   return rows;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
 std::vector<double> token_rate(const std::vector<ServedRequest>& requests, double bin_s) {

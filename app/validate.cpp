@@ -12,6 +12,7 @@
 #include "app/real_log.h"
 #include "app/step_times.h"
 #include "base/error.h"
+#include "base/quantile.h"
 #include "base/text.h"
 
 namespace kvlab {

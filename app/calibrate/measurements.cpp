@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "base/params.h"
+#include "base/quantile.h"
 #include "base/text.h"
 #include "sim/cost/measured_table.h"
 
@@ -132,10 +133,7 @@ void Measurements::add(const std::string& table, const CalibrationPoint& at, Rol
 double Measurements::own_mean_frac(const std::string& table) const {
   const auto known = mean_fracs_.find(table);
   if (known == mean_fracs_.end()) return 1;
-  std::vector<double> fracs = known->second;
-  const auto middle = fracs.begin() + static_cast<std::ptrdiff_t>(fracs.size() / 2);
-  std::nth_element(fracs.begin(), middle, fracs.end());
-  return *middle;
+  return upper_median(known->second);
 }
 
 double Measurements::stall_frac() const {

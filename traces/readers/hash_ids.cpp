@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/ceil_div.h"
 #include "base/hash.h"
 
 namespace kvlab {
@@ -23,7 +24,7 @@ void check_hashes(const LineReader& lines, const TraceRequest& request) {
   if (request.hashes.empty() != (request.hash_tokens == 0))
     lines.fail("hash_tokens", "hashes and hash_tokens go together: give both or neither");
   const std::int64_t tokens = std::int64_t{request.prompt_tokens} + request.output_tokens;
-  const auto most = static_cast<std::size_t>(request.hashes.empty() ? 0 : (tokens + request.hash_tokens - 1) / request.hash_tokens);
+  const auto most = static_cast<std::size_t>(request.hashes.empty() ? 0 : ceil_div(tokens, request.hash_tokens));
   if (request.hashes.size() > most) {
     lines.fail("hashes", fmt::format("{} hashes of {} tokens each, but prompt and output have {} tokens", request.hashes.size(),
                                      request.hash_tokens, tokens));
