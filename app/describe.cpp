@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "app/csv.h"
 #include "app/describe_kv.h"
 #include "app/describe_model.h"
 #include "app/experiment.h"
+#include "base/csv.h"
+#include "base/read_file.h"
 #include "base/spec_file.h"
 #include "base/text.h"
 #include "policies/block_cache/block_cache.h"
@@ -87,9 +87,7 @@ std::vector<Item> models() { return model_items(profiles_folder() + "/models"); 
 std::vector<Item> experiments() {
   std::vector<Item> items;
   for (const fs::path& file : experiment_files()) {
-    std::ifstream stream(file);
-    std::string line;
-    std::getline(stream, line);
+    const std::string text = read_if_there(file), line = text.substr(0, text.find('\n'));
     const bool is_comment = line.starts_with("# ");
     items.push_back({"experiments", file.stem().string(), is_comment ? line.substr(2) : "", file.string(), {}});
   }

@@ -9,10 +9,10 @@
 #include <optional>
 
 #include "app/client_log.h"
-#include "app/text_file.h"
 #include "base/error.h"
 #include "base/json_text.h"
 #include "base/quantile.h"
+#include "base/read_file.h"
 #include "base/run_limit.h"
 
 namespace kvlab {
@@ -84,7 +84,7 @@ std::vector<ServedRequest> read_engine_log(const std::string& text, const std::s
 }  // namespace
 
 RequestLog read_real_log(const std::string& file) {
-  const std::string text = read_text(file);
+  const std::string text = read_file(file);
   std::optional<RequestLog> of_client = read_client_log(text, file);
   RequestLog log = of_client ? std::move(*of_client) : RequestLog{read_engine_log(text, file)};
   if (log.requests.empty()) throw InputError(file + ": has no requests" + (log.note.empty() ? "" : " that completed"));

@@ -8,10 +8,10 @@
 #include <ostream>
 
 #include "app/named_recipe.h"
-#include "app/text_file.h"
 #include "app/tokenize.h"
 #include "base/error.h"
 #include "base/json_text.h"
+#include "base/read_file.h"
 #include "base/text.h"
 #include "engine/backend/policy_record.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -32,7 +32,7 @@ struct Sample {
 };
 
 Sample sample_of_text(const std::string& path, const std::string& dir, const ModelConfig& model) {
-  const std::string text = read_text(path);
+  const std::string text = read_file(path);
   check_utf8(text, path);
   Sample sample;
   sample.ids = Tokenizer::load(dir).encode_prompt(text, model.bos_id);
@@ -45,7 +45,7 @@ class SampleFile {
   SampleFile(const std::string& path, const ModelConfig& model) : path_(path), model_(model) {}
 
   Sample read() const {
-    const std::string text = read_text(path_);
+    const std::string text = read_file(path_);
     refuse_deep_json(text, path_);
     const nlohmann::json root = nlohmann::json::parse(text, nullptr, false);
     Sample sample;

@@ -8,9 +8,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "app/text_file.h"
 #include "base/error.h"
 #include "base/json_text.h"
+#include "base/read_file.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/tokenizer/unicode.h"
 
@@ -20,7 +20,7 @@ namespace {
 
 struct Input {
   explicit Input(const std::string& file) : name(file == "-" ? "standard input" : file) {
-    text = file == "-" ? std::string(std::istreambuf_iterator<char>(std::cin), {}) : read_text(file);
+    text = file == "-" ? std::string(std::istreambuf_iterator<char>(std::cin), {}) : read_file(file);
   }
   std::string name, text;
 };

@@ -1,11 +1,21 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
+#include "base/read_file.h"
+
 namespace kvlab {
+
+// The object that a file holds; null where it cannot be read or holds something else.
+template <class Json>
+Json read_json_object(const std::filesystem::path& path) {
+  Json root = Json::parse(read_if_there(path), nullptr, false);
+  return root.is_object() ? root : Json();
+}
 
 // How deep brackets and braces outside of strings are nested, in one pass without recursion; of text that is no JSON too.
 int json_depth(std::string_view json);

@@ -9,6 +9,7 @@
 
 #include "base/params.h"
 #include "base/quantile.h"
+#include "base/read_file.h"
 #include "base/text.h"
 #include "sim/cost/measured_table.h"
 
@@ -69,7 +70,7 @@ Measurements::Measurements(const std::string& folder, const Identity& identity) 
     throw InputError(folder + ": exists and holds no calibration; choose another --out");
   } else {
     fs::create_directories(folder, error);
-    std::ofstream(folder + "/calibration.yaml", std::ios::binary) << identity_text(identity);
+    write_file(folder + "/calibration.yaml", identity_text(identity));
   }
   const bool is_new = !fs::exists(file, error);
   stream_.open(file, std::ios::binary | std::ios::app);
@@ -80,9 +81,7 @@ Measurements::Measurements(const std::string& folder, const Identity& identity) 
 // A line that the end of the program cut off is left out, and cut away so that what follows begins a line.
 void Measurements::read() {
   const std::string file = folder_ + "/measurements.csv";
-  std::ifstream in(file, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  in.close();
+  const std::string text = read_if_there(file);
   const std::size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
   if (whole != text.size()) fs::resize_file(file, whole);
   if (std::count(text.begin(), text.end(), '\n') < 2) {  // nothing below the header

@@ -1,8 +1,8 @@
 #include <filesystem>
 
-#include "app/csv.h"
 #include "app/real_log.h"
 #include "app/step_times.h"
+#include "base/csv.h"
 #include "tests/app/app_fixture.h"
 #include "tests/error_of.h"
 
