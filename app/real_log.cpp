@@ -10,6 +10,7 @@
 
 #include "app/client_log.h"
 #include "base/error.h"
+#include "base/json_node.h"
 #include "base/json_text.h"
 #include "base/quantile.h"
 #include "base/read_file.h"
@@ -19,23 +20,16 @@ namespace kvlab {
 
 namespace {
 
-double number_of(const nlohmann::json& row, const char* key, const std::string& where) {
-  const auto found = row.find(key);
-  if (found == row.end()) throw InputError(fmt::format("{}: has no '{}'", where, key));
-  if (!found->is_number()) throw InputError(fmt::format("{}: '{}' is not a number: {}", where, key, short_json(*found)));
-  return found->get<double>();
-}
-
 ServedRequest parse_row(const std::string& line, const std::string& where) {
-  refuse_deep_json(line, where);
-  const nlohmann::json row = nlohmann::json::parse(line, nullptr, false);
-  if (!row.is_object()) throw InputError(where + ": not a JSON object");
+  const nlohmann::json json = parse_json(line, where);
+  const JsonNode row(json, where);
+  if (!json.is_object()) row.fail("not a JSON object");
   ServedRequest r;
-  r.arrival_s = number_of(row, "arrival_time", where);
-  r.queued_s = number_of(row, "queued_ts", where);
-  r.first_token_s = number_of(row, "first_token_ts", where);
-  r.last_token_s = number_of(row, "last_token_ts", where);
-  const double tokens = number_of(row, "output_toks", where);
+  r.arrival_s = row.at("arrival_time").number();
+  r.queued_s = row.at("queued_ts").number();
+  r.first_token_s = row.at("first_token_ts").number();
+  r.last_token_s = row.at("last_token_ts").number();
+  const double tokens = row.at("output_toks").number();
   if (!(tokens >= 1 && tokens < 1e9) || tokens != std::floor(tokens))
     throw InputError(fmt::format("{}: 'output_toks' = {} is no count from 1", where, tokens));
   r.output_tokens = static_cast<std::int64_t>(tokens);

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_node.h"
 #include "base/json_text.h"
 #include "base/read_file.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -26,16 +27,9 @@ struct Input {
 };
 
 std::vector<std::int32_t> read_ids(const Input& input) {
-  refuse_deep_json(input.text, input.name);
-  const nlohmann::json list = nlohmann::json::parse(input.text, nullptr, false);
+  const nlohmann::json list = parse_json(input.text, input.name);
   if (!list.is_array()) throw InputError(input.name + ": not a JSON list of token ids");
-  std::vector<std::int32_t> ids;
-  for (const nlohmann::json& id : list) {
-    if (!id.is_number_integer() || id < 0 || id > std::numeric_limits<std::int32_t>::max())
-      throw InputError(fmt::format("{}: entry {} is no token id: {}", input.name, ids.size(), short_json(id)));
-    ids.push_back(id.get<std::int32_t>());
-  }
-  return ids;
+  return JsonNode(list, input.name).integers(0, std::numeric_limits<std::int32_t>::max());
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/tokenizer/json_node.h"
+#include "base/json_node.h"
 
 namespace kvlab::tokenization {
 

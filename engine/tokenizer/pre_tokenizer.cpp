@@ -173,7 +173,7 @@ PreTokenizer read_pre_tokenizer(const JsonNode& node) {
 
 Metaspace read_metaspace(const JsonNode& node) {
   Metaspace m;
-  m.replacement = node.character("replacement");
+  m.replacement = character_at(node, "replacement");
   m.splits = node.flag("split", true);
   const bool adds_prefix = node.flag("add_prefix_space", true);  // the older key, which may only confirm the newer one
   if (!node.has("prepend_scheme")) {
