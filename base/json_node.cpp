@@ -13,7 +13,7 @@ namespace kvlab {
 
 namespace {
 
-constexpr int kMaxDepth = 32;  // of sequences in sequences, which are read by recursion
+constexpr int kDeepest = 32;  // of sequences in sequences, which are read by recursion
 const nlohmann::json kNull;
 
 }  // namespace
@@ -23,7 +23,7 @@ JsonNode::JsonNode(const nlohmann::json& root, const std::string& file)
 
 JsonNode::JsonNode(const nlohmann::json& value, std::shared_ptr<const std::string> file, std::string key, int depth)
     : value_(&value), file_(std::move(file)), key_(std::move(key)), depth_(depth) {
-  if (depth_ > kMaxDepth) fail(fmt::format("nested more than {} deep", kMaxDepth));
+  if (depth_ > kDeepest) fail(fmt::format("nested more than {} deep", kDeepest));
 }
 
 bool JsonNode::is_null() const { return value_->is_null(); }
