@@ -5,6 +5,7 @@
 #include "base/csv.h"
 #include "tests/app/app_fixture.h"
 #include "tests/error_of.h"
+#include "tests/test_files.h"
 
 namespace kvlab {
 namespace {
@@ -28,9 +29,7 @@ TEST(LatencyStatistics, ByHand) {
 }
 
 TEST(LatencyStatistics, RealLogGivesThePublishedMeans) {
-  const char* const variable = std::getenv("KVLAB_DATA");
-  const std::string folder = variable != nullptr && *variable != '\0' ? variable : KVLAB_SOURCE_DIR "/../shared/data";
-  const std::string log = folder + "/vllm-reference/RTX4090-llama-3.1-8b/requests.jsonl";
+  const std::string log = data_file("vllm-reference/RTX4090-llama-3.1-8b/requests.jsonl");
   if (!std::filesystem::exists(log)) GTEST_SKIP() << log << " is not there; set KVLAB_DATA";
   const auto rows = latency_statistics(read_real_log(log).requests);
   EXPECT_NEAR(value_of(rows, "ttft", "mean"), 65456.6, 0.05);

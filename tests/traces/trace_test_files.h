@@ -11,34 +11,12 @@
 #include <vector>
 
 #include "tests/error_of.h"
+#include "tests/test_files.h"
 #include "traces/formats.h"
 #include "traces/in_memory.h"
 #include "traces/make_trace.h"
 
 namespace kvlab {
-
-// A folder of its own per test program run, removed at the end.
-class TempFolder {
- public:
-  TempFolder() : path_(std::filesystem::temp_directory_path() / ("kvlab_traces_" + std::to_string(::getpid()))) {
-    std::filesystem::create_directories(path_);
-  }
-  ~TempFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-
-  [[nodiscard]] std::string file(const std::string& name) const { return (path_ / name).string(); }
-  [[nodiscard]] std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(file(name), std::ios::binary) << text;
-    return file(name);
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 // own: the options of the formats, as YAML.
 inline std::unique_ptr<RowReader> reader_of(const std::string& text, const ReaderOptions& options = {}, const std::string& own = "{}") {
@@ -56,11 +34,6 @@ inline InMemoryTrace read_all(const std::string& text, const ReaderOptions& opti
 inline std::unique_ptr<TraceSource> trace_of(const std::string& yaml, std::uint64_t seed = 1) {
   Params p = Params::from_text(yaml);
   return make_trace(p, seed);
-}
-
-inline std::string data_file(const std::string& path) {
-  const char* folder = std::getenv("KVLAB_DATA");
-  return std::string(folder != nullptr ? folder : KVLAB_SOURCE_DIR "/../shared/data") + "/" + path;
 }
 
 }  // namespace kvlab
