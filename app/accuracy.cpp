@@ -6,10 +6,10 @@
 #include <cmath>
 #include <filesystem>
 
-#include "app/csv.h"
 #include "app/family.h"
 #include "app/score_interval.h"
 #include "app/shared_model.h"
+#include "base/csv.h"
 #include "base/error.h"
 #include "base/open_error.h"
 #include "base/spec_file.h"

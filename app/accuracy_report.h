@@ -2,7 +2,7 @@
 
 #include <iosfwd>
 
-#include "app/csv.h"
+#include "base/csv.h"
 
 namespace kvlab {
 

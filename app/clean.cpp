@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
 #include <istream>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -17,6 +16,7 @@
 #include "app/run_files.h"
 #include "app/run_manifest.h"
 #include "app/safe_files.h"
+#include "base/json_text.h"
 
 namespace kvlab {
 
@@ -95,9 +95,8 @@ std::vector<fs::path> sorted_entries(const fs::path& folder) {
 // Runs of the newest sweep, whether it came to its end or not.
 std::set<std::string> runs_in_use(const ResultsFolder& folder) {
   std::set<std::string> ids = folder.sweep();
-  std::ifstream stream(folder.path() / "manifest.json");
-  const nlohmann::json top = nlohmann::json::parse(stream, nullptr, false);
-  if (!top.is_object() || !top.contains("runs") || !top["runs"].is_array()) return ids;
+  const auto top = read_json_object<nlohmann::json>(folder.path() / "manifest.json");
+  if (!top.contains("runs") || !top["runs"].is_array()) return ids;
   for (const auto& run : top["runs"])
     if (run.is_object() && run.contains("run") && run["run"].is_string()) ids.insert(run["run"].get<std::string>());
   return ids;

@@ -9,7 +9,7 @@
 #include <limits>
 #include <map>
 
-#include "app/csv.h"
+#include "base/csv.h"
 #include "base/error.h"
 #include "base/text.h"
 

@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "app/csv.h"
 #include "app/describe_kv.h"
 #include "app/describe_model.h"
 #include "app/experiment.h"
+#include "base/csv.h"
+#include "base/read_file.h"
 #include "base/spec_file.h"
 #include "base/text.h"
 #include "policies/block_cache/block_cache.h"
@@ -83,19 +83,11 @@ std::vector<Item> hardware() {
 
 std::vector<Item> models() { return model_items(profiles_folder() + "/models"); }
 
-std::vector<Item> formats() {
-  std::vector<Item> items;
-  for (const TraceFormat& f : trace_formats()) items.push_back({"trace_formats", f.name, f.columns, "", {}});
-  return items;
-}
-
 // Summary: the comment at the top of the file.
 std::vector<Item> experiments() {
   std::vector<Item> items;
   for (const fs::path& file : experiment_files()) {
-    std::ifstream stream(file);
-    std::string line;
-    std::getline(stream, line);
+    const std::string text = read_if_there(file), line = text.substr(0, text.find('\n'));
     const bool is_comment = line.starts_with("# ");
     items.push_back({"experiments", file.stem().string(), is_comment ? line.substr(2) : "", file.string(), {}});
   }
@@ -113,7 +105,7 @@ constexpr std::array<Kind, 8> kKinds = {{{"schedulers", [] { return policies<Sch
                                          {"kv", [] { return kv_items(); }},
                                          {"hardware", hardware},
                                          {"models", models},
-                                         {"trace_formats", formats},
+                                         {"trace_formats", [] { return policies<TraceFormat>("trace_formats"); }},
                                          {"experiments", experiments}}};
 
 constexpr std::array<std::pair<const char*, const char*>, 12> kUnits = {{{"_tokens_per_s", "tokens/s"},

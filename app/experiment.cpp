@@ -8,7 +8,7 @@
 #include <limits>
 #include <map>
 
-#include "app/text_file.h"
+#include "base/read_file.h"
 #include "base/spec_file.h"
 #include "base/text.h"
 
@@ -214,7 +214,7 @@ std::vector<fs::path> experiment_files() {
 
 Experiment load_experiment(const std::string& named, const std::vector<std::string>& overrides) {
   const std::string file = find_experiment(named);
-  return parse_experiment(read_text(file), file, overrides);
+  return parse_experiment(read_file(file), file, overrides);
 }
 
 namespace {

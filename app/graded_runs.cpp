@@ -12,13 +12,13 @@
 #include <set>
 #include <span>
 
-#include "app/csv.h"
 #include "app/partial_answers.h"
 #include "app/replayed_sample.h"
 #include "app/run.h"
 #include "app/run_files.h"
 #include "app/setup.h"
 #include "app/shared_model.h"
+#include "base/csv.h"
 #include "base/error.h"
 #include "engine/grade/estimate.h"
 #include "engine/tokenizer/tokenizer.h"

@@ -8,10 +8,11 @@
 #include <map>
 #include <ostream>
 
-#include "app/csv.h"
 #include "app/real_log.h"
 #include "app/validate.h"
+#include "base/csv.h"
 #include "base/error.h"
+#include "base/quantile.h"
 #include "base/text.h"
 
 namespace kvlab {

@@ -5,7 +5,7 @@
 #include <ostream>
 #include <utility>
 
-#include "app/csv.h"
+#include "base/csv.h"
 
 namespace kvlab {
 

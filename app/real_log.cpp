@@ -9,32 +9,27 @@
 #include <optional>
 
 #include "app/client_log.h"
-#include "app/text_file.h"
 #include "base/error.h"
+#include "base/json_node.h"
 #include "base/json_text.h"
+#include "base/quantile.h"
+#include "base/read_file.h"
 #include "base/run_limit.h"
 
 namespace kvlab {
 
 namespace {
 
-double number_of(const nlohmann::json& row, const char* key, const std::string& where) {
-  const auto found = row.find(key);
-  if (found == row.end()) throw InputError(fmt::format("{}: has no '{}'", where, key));
-  if (!found->is_number()) throw InputError(fmt::format("{}: '{}' is not a number: {}", where, key, short_json(*found)));
-  return found->get<double>();
-}
-
 ServedRequest parse_row(const std::string& line, const std::string& where) {
-  refuse_deep_json(line, where);
-  const nlohmann::json row = nlohmann::json::parse(line, nullptr, false);
-  if (!row.is_object()) throw InputError(where + ": not a JSON object");
+  const nlohmann::json json = parse_json(line, where);
+  const JsonNode row(json, where);
+  if (!json.is_object()) row.fail("not a JSON object");
   ServedRequest r;
-  r.arrival_s = number_of(row, "arrival_time", where);
-  r.queued_s = number_of(row, "queued_ts", where);
-  r.first_token_s = number_of(row, "first_token_ts", where);
-  r.last_token_s = number_of(row, "last_token_ts", where);
-  const double tokens = number_of(row, "output_toks", where);
+  r.arrival_s = row.at("arrival_time").number();
+  r.queued_s = row.at("queued_ts").number();
+  r.first_token_s = row.at("first_token_ts").number();
+  r.last_token_s = row.at("last_token_ts").number();
+  const double tokens = row.at("output_toks").number();
   if (!(tokens >= 1 && tokens < 1e9) || tokens != std::floor(tokens))
     throw InputError(fmt::format("{}: 'output_toks' = {} is no count from 1", where, tokens));
   r.output_tokens = static_cast<std::int64_t>(tokens);
@@ -52,13 +47,6 @@ void check_span(const std::vector<ServedRequest>& requests, const std::string& f
                                file, end - begin));
 }
 
-double percentile(const std::vector<double>& sorted, double frac) {
-  const double rank = frac * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<std::size_t>(rank);
-  const std::size_t above = std::min(below + 1, sorted.size() - 1);
-  return sorted[below] + (sorted[above] - sorted[below]) * (rank - static_cast<double>(below));
-}
-
 void add_statistics(std::vector<MetricRow>& rows, const std::string& metric, std::vector<double> values) {
   std::sort(values.begin(), values.end());
   double sum = 0;
@@ -66,7 +54,8 @@ void add_statistics(std::vector<MetricRow>& rows, const std::string& metric, std
   const double nothing = std::numeric_limits<double>::quiet_NaN();
   const bool any = !values.empty();
   rows.push_back({metric, "mean", any ? sum / static_cast<double>(values.size()) : nothing});
-  for (const int p : {50, 90, 95, 99}) rows.push_back({metric, fmt::format("p{}", p), any ? percentile(values, p / 100.0) : nothing});
+  for (const int p : {50, 90, 95, 99})
+    rows.push_back({metric, fmt::format("p{}", p), any ? quantile_of_sorted(values, p / 100.0) : nothing});
 }
 
 }  // namespace
@@ -89,7 +78,7 @@ std::vector<ServedRequest> read_engine_log(const std::string& text, const std::s
 }  // namespace
 
 RequestLog read_real_log(const std::string& file) {
-  const std::string text = read_text(file);
+  const std::string text = read_file(file);
   std::optional<RequestLog> of_client = read_client_log(text, file);
   RequestLog log = of_client ? std::move(*of_client) : RequestLog{read_engine_log(text, file)};
   if (log.requests.empty()) throw InputError(file + ": has no requests" + (log.note.empty() ? "" : " that completed"));
@@ -112,12 +101,6 @@ std::vector<MetricRow> latency_statistics(std::vector<ServedRequest> requests) {
   add_statistics(rows, "e2e", std::move(e2e));
   add_statistics(rows, kFirstTtft, std::move(ttft_first));
   return rows;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
 std::vector<double> token_rate(const std::vector<ServedRequest>& requests, double bin_s) {

@@ -42,9 +42,6 @@ inline constexpr const char* kFirstTtft = "ttft_first120";
 // linearly. TPOT leaves out requests of one token.
 std::vector<MetricRow> latency_statistics(std::vector<ServedRequest> requests);
 
-// Middle of the values, the mean of the middle two where their number is even. There is one at least.
-double median(std::vector<double> values);
-
 // Output tokens per bin, in tokens per second: each request's first token at its time, the others evenly up to its last.
 std::vector<double> token_rate(const std::vector<ServedRequest>& requests, double bin_s);
 

@@ -8,10 +8,11 @@
 #include <ostream>
 
 #include "app/named_recipe.h"
-#include "app/text_file.h"
 #include "app/tokenize.h"
 #include "base/error.h"
+#include "base/json_node.h"
 #include "base/json_text.h"
+#include "base/read_file.h"
 #include "base/text.h"
 #include "engine/backend/policy_record.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -32,71 +33,35 @@ struct Sample {
 };
 
 Sample sample_of_text(const std::string& path, const std::string& dir, const ModelConfig& model) {
-  const std::string text = read_text(path);
+  const std::string text = read_file(path);
   check_utf8(text, path);
   Sample sample;
   sample.ids = Tokenizer::load(dir).encode_prompt(text, model.bos_id);
   return sample;
 }
 
-// Reads a sample's JSON; every message begins with the file's name.
-class SampleFile {
- public:
-  SampleFile(const std::string& path, const ModelConfig& model) : path_(path), model_(model) {}
-
-  Sample read() const {
-    const std::string text = read_text(path_);
-    refuse_deep_json(text, path_);
-    const nlohmann::json root = nlohmann::json::parse(text, nullptr, false);
-    Sample sample;
-    if (root.is_array()) sample.ids = ids("ids", root);
-    if (root.is_array()) return sample;
-    if (!root.is_object()) fail("neither a JSON list of token ids nor an object");
-    static const std::vector<std::string> kKeys{"ids", "continuation", "task", "needles", "question_begin"};
-    for (const auto& [key, value] : root.items())
-      if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end()) fail("unknown key '" + key + "'" + suggestion(key, kKeys));
-    if (!root.contains("ids")) fail("missing key 'ids'");
-    sample.ids = ids("ids", root["ids"]);
-    if (root.contains("continuation")) sample.continuation = ids("continuation", root["continuation"]);
-    if (root.contains("task")) sample.task = task(root["task"]);
-    if (root.contains("needles")) sample.needles = needles(root["needles"]);
-    if (root.contains("question_begin"))
-      sample.question_begin = integer("'question_begin'", root["question_begin"], model_.max_tokens, "position");
-    return sample;
+// A list of token ids, or an object of what is known about a sample.
+Sample sample_of_json(const std::string& path, const ModelConfig& model) {
+  const nlohmann::json json = parse_json(read_file(path), path);
+  const JsonNode root(json, path);
+  const auto ids = [&](const JsonNode& list) { return list.integers(0, model.vocab_size - 1); };
+  Sample sample;
+  if (json.is_array()) sample.ids = ids(root);
+  if (json.is_array()) return sample;
+  if (!json.is_object()) root.fail("neither a JSON list of token ids nor an object");
+  root.only_keys({"ids", "continuation", "task", "needles", "question_begin"});
+  sample.ids = ids(root.at("ids"));
+  if (json.contains("continuation")) sample.continuation = ids(root.at("continuation"));
+  if (json.contains("task")) sample.task = root.text("task");
+  if (json.contains("question_begin")) sample.question_begin = root.at("question_begin").integer(0, model.max_tokens - 1);
+  if (!json.contains("needles")) return sample;
+  for (const JsonNode& needle : root.at("needles").elements()) {
+    const std::vector<JsonNode> ends = needle.elements();
+    if (ends.size() != 2) needle.fail_value("[begin, end]");
+    sample.needles.emplace_back(ends[0].integer(0, model.max_tokens - 1), ends[1].integer(0, model.max_tokens));
   }
-
- private:
-  [[noreturn]] void fail(const std::string& message) const { throw InputError(path_ + ": " + message); }
-  std::int32_t integer(const std::string& where, const nlohmann::json& value, std::int32_t end, const char* kind) const {
-    if (!value.is_number_integer() || value < 0 || value >= end)
-      fail(fmt::format("{} is {}, no {} in [0, {}) of model '{}'", where, short_json(value), kind, end, model_.name));
-    return value.get<std::int32_t>();
-  }
-  std::vector<std::int32_t> ids(const std::string& key, const nlohmann::json& list) const {
-    if (!list.is_array()) fail("'" + key + "' is not a list of token ids");
-    std::vector<std::int32_t> ids;
-    for (const nlohmann::json& id : list)
-      ids.push_back(integer(fmt::format("entry {} of '{}'", ids.size(), key), id, model_.vocab_size, "token id"));
-    return ids;
-  }
-  std::string task(const nlohmann::json& value) const {
-    if (!value.is_string()) fail("'task' is not a text");
-    return value.get<std::string>();
-  }
-  std::vector<std::pair<std::int32_t, std::int32_t>> needles(const nlohmann::json& list) const {
-    const bool pairs =
-        list.is_array() && std::all_of(list.begin(), list.end(), [](const auto& one) { return one.is_array() && one.size() == 2; });
-    if (!pairs) fail("'needles' is not a list of [begin, end]");
-    std::vector<std::pair<std::int32_t, std::int32_t>> needles;
-    for (const nlohmann::json& one : list)
-      needles.emplace_back(integer("a needle's begin", one[0], model_.max_tokens, "position"),
-                           integer("a needle's end", one[1], model_.max_tokens + 1, "position"));
-    return needles;
-  }
-
-  const std::string& path_;
-  const ModelConfig& model_;
-};
+  return sample;
+}
 
 RecordOptions options_of(const RecordCommand& c, const ModelConfig& model) {
   RecordOptions options;
@@ -134,7 +99,7 @@ int record_trace(const RecordCommand& c, std::ostream& out) {
   const std::unique_ptr<EngineModel> model = make_engine_model(c.backend, c.model);
   const ModelConfig& config = model->config();
   RecordOptions options = options_of(c, config);
-  Sample sample = c.text_file.empty() ? SampleFile(c.ids_file, config).read() : sample_of_text(c.text_file, c.model, config);
+  Sample sample = c.text_file.empty() ? sample_of_json(c.ids_file, config) : sample_of_text(c.text_file, c.model, config);
   options.continuation = sample.continuation;
   if (c.prompt_tokens > 0) cut(sample, static_cast<std::size_t>(c.prompt_tokens));
   AttentionTrace trace = recorded(c, *model, sample.ids, options, sample.question_begin);

@@ -6,8 +6,8 @@
 #include <mutex>
 
 #include "app/attention_samples.h"
-#include "app/csv.h"
 #include "app/family.h"
+#include "base/csv.h"
 #include "sim/replay/fidelity.h"
 #include "sim/replay/replay.h"
 

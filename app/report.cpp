@@ -7,7 +7,6 @@
 #include <chrono>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -15,7 +14,8 @@
 
 #include "app/accuracy_report.h"
 #include "app/code_version.h"
-#include "app/csv.h"
+#include "base/csv.h"
+#include "base/json_text.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -62,9 +62,8 @@ void report_failures(const Experiment& experiment, const std::vector<RunState>& 
 namespace {
 
 Json manifest_of_run(const ResultsFolder& folder, const std::string& id) {
-  std::ifstream stream(folder.runs() / id / "manifest.json");
-  Json m = Json::parse(stream, nullptr, false);
-  return m.is_object() ? m : Json::object();
+  Json m = read_json_object<Json>(folder.runs() / id / "manifest.json");
+  return m.is_null() ? Json::object() : m;
 }
 
 std::string utc_now() {
@@ -133,7 +132,7 @@ bool are_equal_from(std::size_t column, const CsvTable& table, const std::vector
 
 // One row per configuration: the mean over its seeds, and in place of the seed their number.
 CsvTable mean_over_seeds(const CsvTable& summary, std::size_t num_axes) {
-  CsvTable means{summary.file, summary.columns, {}};
+  CsvTable means{summary.file, summary.columns, {}, {}};
   std::map<std::vector<std::string>, std::vector<std::size_t>> groups;
   std::vector<std::vector<std::string>> order;
   for (std::size_t r = 0; r < summary.rows.size(); ++r) {

@@ -14,6 +14,7 @@
 #include "app/run_manifest.h"
 #include "app/safe_files.h"
 #include "app/text_file.h"
+#include "base/json_text.h"
 
 #ifndef KVLAB_VERSION
 #define KVLAB_VERSION "0.1.0"
@@ -53,9 +54,7 @@ const std::multimap<std::string, std::string>& known_beginnings() {
 
 nlohmann::json read_json(const fs::path& path) {
   if (kind_of(path) != PathKind::kFile) return {};
-  std::ifstream stream(path);
-  nlohmann::json root = nlohmann::json::parse(stream, nullptr, false);
-  return root.is_object() ? root : nlohmann::json();
+  return read_json_object<nlohmann::json>(path);
 }
 
 // Files that the program may leave in a folder before its marker is there.

@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "app/csv.h"
 #include "app/perfetto.h"
 #include "app/run_manifest.h"
 #include "app/safe_files.h"
+#include "base/csv.h"
 
 namespace kvlab {
 

@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "app/safe_files.h"
+#include "base/json_text.h"
 
 namespace kvlab {
 
@@ -28,9 +28,8 @@ std::set<std::string> RunManifest::file_names() const {
 RunManifest read_run_manifest(const fs::path& folder) {
   RunManifest manifest;
   if (kind_of(folder / "manifest.json") != PathKind::kFile) return manifest;
-  std::ifstream stream(folder / "manifest.json");
-  const nlohmann::json root = nlohmann::json::parse(stream, nullptr, false);
-  if (!root.is_object() || !root.contains("run") || !root["run"].is_string() || !root.contains("input_key")) return manifest;
+  const auto root = read_json_object<nlohmann::json>(folder / "manifest.json");
+  if (!root.contains("run") || !root["run"].is_string() || !root.contains("input_key")) return manifest;
   try {
     manifest.is_numbered = root.value("kvlab_run", 1) != kRunFormat;
     manifest.is_finished = manifest.is_numbered || root.value("state", "") == "finished";

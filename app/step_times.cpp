@@ -6,6 +6,8 @@
 #include <limits>
 #include <map>
 
+#include "base/quantile.h"
+
 namespace kvlab {
 
 namespace {
@@ -62,12 +64,6 @@ std::vector<Pair> pairs_of(const std::vector<ServedRequest>& requests, const Tai
     }
   }
   return found;
-}
-
-double upper_median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 // Candidate durations: powers of kStep around the pairs' median, from half of it to double.

@@ -41,8 +41,6 @@ void TextFile::close() {
   if (std::fclose(file) != 0) throw std::runtime_error(name_ + ": cannot be written: " + std::strerror(errno));
 }
 
-std::string read_text(const fs::path& path) { return read_file(path.string(), "a file"); }
-
 void replace_file(const fs::path& path, std::string_view text) {
   fs::path fresh = path;
   fresh += ".new" + std::to_string(::getpid());

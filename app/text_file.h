@@ -38,9 +38,6 @@ class TextFile {
   fmt::memory_buffer buffer_;
 };
 
-// The whole of a file. Throws InputError when it cannot be read.
-std::string read_text(const std::filesystem::path& path);
-
 // Puts `text` in place of `path` in one rename, so that readers see the old or the new file, never half of one, even after a power cut.
 void replace_file(const std::filesystem::path& path, std::string_view text);
 

@@ -8,9 +8,10 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "app/text_file.h"
 #include "base/error.h"
+#include "base/json_node.h"
 #include "base/json_text.h"
+#include "base/read_file.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/tokenizer/unicode.h"
 
@@ -20,22 +21,15 @@ namespace {
 
 struct Input {
   explicit Input(const std::string& file) : name(file == "-" ? "standard input" : file) {
-    text = file == "-" ? std::string(std::istreambuf_iterator<char>(std::cin), {}) : read_text(file);
+    text = file == "-" ? std::string(std::istreambuf_iterator<char>(std::cin), {}) : read_file(file);
   }
   std::string name, text;
 };
 
 std::vector<std::int32_t> read_ids(const Input& input) {
-  refuse_deep_json(input.text, input.name);
-  const nlohmann::json list = nlohmann::json::parse(input.text, nullptr, false);
+  const nlohmann::json list = parse_json(input.text, input.name);
   if (!list.is_array()) throw InputError(input.name + ": not a JSON list of token ids");
-  std::vector<std::int32_t> ids;
-  for (const nlohmann::json& id : list) {
-    if (!id.is_number_integer() || id < 0 || id > std::numeric_limits<std::int32_t>::max())
-      throw InputError(fmt::format("{}: entry {} is no token id: {}", input.name, ids.size(), short_json(id)));
-    ids.push_back(id.get<std::int32_t>());
-  }
-  return ids;
+  return JsonNode(list, input.name).integers(0, std::numeric_limits<std::int32_t>::max());
 }
 
 }  // namespace

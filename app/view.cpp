@@ -5,9 +5,9 @@
 #include <map>
 #include <set>
 
-#include "app/csv.h"
 #include "app/safe_files.h"
 #include "app/text_file.h"
+#include "base/csv.h"
 
 namespace kvlab {
 

@@ -8,13 +8,13 @@
 #include <mutex>
 #include <new>
 
+#include "base/ceil_div.h"
+
 namespace kvlab::big_memory {
 
 namespace {
 
 constexpr std::size_t kLargePage = 2 << 20, kLine = 64;
-
-std::size_t rounded(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
 void* fresh(std::size_t bytes) {
   void* memory = std::aligned_alloc(kLargePage, bytes);
@@ -49,11 +49,11 @@ Idle& memory() {
 // Small arrays are left to the heap.
 void* take(std::size_t bytes) {
   if (bytes < kLargePage) {
-    void* small = std::aligned_alloc(kLine, rounded(bytes, kLine));
+    void* small = std::aligned_alloc(kLine, round_up(bytes, kLine));
     if (small == nullptr) throw std::bad_alloc();
     return small;
   }
-  bytes = rounded(bytes, kLargePage);
+  bytes = round_up(bytes, kLargePage);
   Idle& m = memory();
   const std::lock_guard lock(m.mutex);
   void* block = nullptr;
@@ -70,7 +70,7 @@ void* take(std::size_t bytes) {
 
 void give_back(void* block, std::size_t bytes) {
   if (bytes < kLargePage) return std::free(block);
-  bytes = rounded(bytes, kLargePage);
+  bytes = round_up(bytes, kLargePage);
   Idle& m = memory();
   const std::lock_guard lock(m.mutex);
   m.used -= bytes;

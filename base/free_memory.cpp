@@ -1,9 +1,9 @@
 #include "base/free_memory.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <sstream>
+
+#include "base/read_file.h"
 
 namespace kvlab {
 
@@ -28,11 +28,6 @@ std::uint64_t within(std::uint64_t bytes, const std::string& limit) {
   return text >> most ? std::min(bytes, most) : bytes;
 }
 
-std::string text_of(const char* file) {
-  std::ifstream stream(file);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
-
 }  // namespace
 
 std::optional<std::uint64_t> free_memory(const std::string& meminfo, const std::string& memory_max, const std::string& swap_max) {
@@ -42,7 +37,8 @@ std::optional<std::uint64_t> free_memory(const std::string& meminfo, const std::
 }
 
 std::optional<std::uint64_t> free_memory() {
-  return free_memory(text_of("/proc/meminfo"), text_of("/sys/fs/cgroup/memory.max"), text_of("/sys/fs/cgroup/memory.swap.max"));
+  return free_memory(read_if_there("/proc/meminfo"), read_if_there("/sys/fs/cgroup/memory.max"),
+                     read_if_there("/sys/fs/cgroup/memory.swap.max"));
 }
 
 }  // namespace kvlab

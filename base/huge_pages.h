@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "base/ceil_div.h"
+
 namespace kvlab {
 
 // Memory for large tables that are read in random order: asks the kernel for 2 MiB pages, since with 4 KiB pages nearly
@@ -22,7 +24,7 @@ struct HugePageAllocator {
   T* allocate(std::size_t n) {
     const std::size_t bytes = n * sizeof(T);
     if (bytes < kPage) return static_cast<T*>(::operator new(bytes));
-    void* memory = std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage);
+    void* memory = std::aligned_alloc(kPage, round_up(bytes, kPage));
     if (!memory) throw std::bad_alloc();
     madvise(memory, bytes, MADV_HUGEPAGE);
     return static_cast<T*>(memory);

@@ -26,6 +26,17 @@ void refuse_deep_json(std::string_view json, const std::string& where) {
   if (json_depth(json) > kMost) throw InputError(where + ": values in it are nested deeper than " + std::to_string(kMost) + " levels");
 }
 
+nlohmann::json parse_json(std::string_view text, const std::string& where) {
+  refuse_deep_json(text, where);
+  try {
+    return nlohmann::json::parse(text);
+  } catch (const nlohmann::json::parse_error& e) {
+    throw InputError(where + ": not JSON from byte " + std::to_string(e.byte) + " on");
+  } catch (const nlohmann::json::out_of_range&) {
+    throw InputError(where + ": a number in it is beyond what a double holds");
+  }
+}
+
 std::string short_json(const nlohmann::json& value, std::size_t most) {
   const std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   return text.size() <= most ? text : text.substr(0, most) + "...";

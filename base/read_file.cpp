@@ -18,13 +18,25 @@ void refuse_special_file(const std::string& path, std::string_view expected) {
   throw InputError(fmt::format("{}: is {}; {} is expected{}", path, what, expected, what == "a pipe" ? ": save it to one" : ""));
 }
 
-std::string read_file(const std::string& path, std::string_view expected) {
-  refuse_special_file(path, expected);
+std::string read_file(const std::filesystem::path& path, std::string_view expected) {
+  refuse_special_file(path.string(), expected);
   std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw InputError(open_error(path));
+  if (!stream) throw InputError(open_error(path.string()));
   std::string text{std::istreambuf_iterator<char>(stream), {}};
-  refuse_lfs_pointer(text, path);
+  refuse_lfs_pointer(text, path.string());
   return text;
+}
+
+std::string read_if_there(const std::filesystem::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+void write_file(const std::filesystem::path& path, std::string_view text) {
+  std::ofstream stream(path, std::ios::binary);
+  stream << text;
+  stream.close();
+  if (!stream) throw InputError(path.string() + ": cannot be written");
 }
 
 }  // namespace kvlab

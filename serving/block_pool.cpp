@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "base/ceil_div.h"
+
 namespace kvlab {
 
 BlockPool::BlockPool(std::uint32_t num_blocks, std::int32_t pages_per_block, std::unique_ptr<BlockCache> cache)
@@ -128,7 +130,7 @@ void BlockPool::release_reversed(const std::vector<BlockId>& blocks) {
 
 std::int64_t BlockPool::free_after_pages(std::int64_t pages) const {
   const std::int64_t missing = pages - loose_pages_;
-  const std::int64_t split = missing > 0 ? (missing + pages_per_block_ - 1) / pages_per_block_ : 0;
+  const std::int64_t split = missing > 0 ? ceil_div(missing, pages_per_block_) : 0;
   return num_free_ - split + (loose_pages_ + split * pages_per_block_ - pages) / pages_per_block_;
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/quantile.h"
+
 namespace kvlab {
 
 const char* outcome_name(Outcome outcome) {
@@ -17,16 +19,6 @@ const char* outcome_name(Outcome outcome) {
   return "";
 }
 
-double percentile_of_sorted(const std::vector<std::int64_t>& sorted, double frac) {
-  if (sorted.empty()) return 0;
-  const double rank = frac * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<std::size_t>(rank);
-  const std::size_t above = std::min(below + 1, sorted.size() - 1);
-  const double weight = rank - static_cast<double>(below);
-  const auto low = static_cast<double>(sorted[below]);
-  return low + weight * (static_cast<double>(sorted[above]) - low);
-}
-
 Distribution distribution_of(std::vector<std::int64_t>& values) {
   Distribution d;
   d.count = values.size();
@@ -35,10 +27,10 @@ Distribution distribution_of(std::vector<std::int64_t>& values) {
   double sum = 0;
   for (const std::int64_t v : values) sum += static_cast<double>(v);
   d.mean = sum / static_cast<double>(values.size());
-  d.p50 = percentile_of_sorted(values, 0.50);
-  d.p90 = percentile_of_sorted(values, 0.90);
-  d.p95 = percentile_of_sorted(values, 0.95);
-  d.p99 = percentile_of_sorted(values, 0.99);
+  d.p50 = quantile_of_sorted(values, 0.50);
+  d.p90 = quantile_of_sorted(values, 0.90);
+  d.p95 = quantile_of_sorted(values, 0.95);
+  d.p99 = quantile_of_sorted(values, 0.99);
   d.max = static_cast<double>(values.back());
   return d;
 }

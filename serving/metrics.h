@@ -75,7 +75,6 @@ struct Distribution {
 };
 // Sorts in place; percentiles interpolate linearly between order statistics (numpy's default).
 Distribution distribution_of(std::vector<std::int64_t>& values);
-double percentile_of_sorted(const std::vector<std::int64_t>& sorted, double frac);
 
 struct SloTarget {
   bool is_set = false;

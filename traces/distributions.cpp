@@ -98,16 +98,15 @@ class FromTrace final : public CountDistribution {
   FromTrace(Params& p, TraceColumn column) {
     const std::string file = p.resolve_file(p.text("file", "trace whose lengths are drawn"));
     const std::string format = p.text("format", "", "its format; found out by its first line when absent");
+    const TraceFormats formats(p);
     ReaderOptions options;
-    options.block_size = p.optional<std::int32_t>("block_size", 0, 0, kMaxCount, "mooncake: tokens per hash id");
-    options.skip_failed = p.flag("skip_failed", false, "burstgpt: pass over requests without response");
     options.any_order = true;
     options.uses_arrivals = false;
     if (column == TraceColumn::kOutputTokens) paired_ = p.flag("paired", false, "take the row that the prompt's length came from");
     if (p.is_describing()) return;
     if (special_file(file) == "a pipe")
       p.fail_at("file", "'" + file + "' is a pipe, and lengths are read more than once: save it to a file");
-    const std::unique_ptr<RowReader> reader = open_trace(file, format, options);
+    const std::unique_ptr<RowReader> reader = formats.open(file, format, options);
     for (TraceRequest r; reader->next(r);) values_.push_back(column == TraceColumn::kPromptTokens ? r.prompt_tokens : r.output_tokens);
   }
   std::int32_t operator()(const Draw& draw) const override {

@@ -1,34 +1,69 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "traces/readers/readers.h"
+#include "base/registry.h"
+#include "traces/line_reader.h"
+#include "traces/row_reader.h"
 
 namespace kvlab {
 
-// A file format as users name it (`format:`) and how it is recognised.
-struct TraceFormat {
-  std::string name;
-  std::string columns;                   // what it looks like, for lists and messages
-  bool (*looks_like)(std::string_view);  // given a file's first line
-  MakeReader* read;
+// A file format as users name it (`format:`), with its own options out of the `trace:` mapping. Its card's summary has the columns.
+class TraceFormat {
+ public:
+  virtual ~TraceFormat() = default;
+  // If `line`, the first of a file, may be of this format. Of several formats the first by name is taken: bailian before mooncake, whose
+  // columns it has too.
+  [[nodiscard]] virtual bool recognises(std::string_view line) const = 0;
+  [[nodiscard]] virtual std::unique_ptr<RowReader> read(std::unique_ptr<LineReader> lines, const ReaderOptions& options) const = 0;
 };
 
-const std::vector<TraceFormat>& trace_formats();
+using TraceFormatRegistry = Registry<TraceFormat>;
 
-// The format called `name`; InputError with the known ones when there is none.
-const TraceFormat& trace_format(const std::string& name);
+// The format whose rows `Reader` reads. A reader has: Options, made of Params; recognises(line); a constructor from lines, the options of
+// all readers and its own. Its file, in traces/readers/, ends in one line:
+//   const bool registered = TraceFormatRegistry::add<FormatOf<Vidur>>({"vidur", "arrived_at,num_prefill_tokens,num_decode_tokens", ""});
+template <class Reader>
+class FormatOf final : public TraceFormat {
+ public:
+  explicit FormatOf(Params& p) : own_(p) {}
+  [[nodiscard]] bool recognises(std::string_view line) const override { return Reader::recognises(line); }
+  [[nodiscard]] std::unique_ptr<RowReader> read(std::unique_ptr<LineReader> lines, const ReaderOptions& options) const override {
+    return std::make_unique<Reader>(std::move(lines), options, own_);
+  }
 
-// The format of a file by its first line, which remains to be read. InputError when it looks like none.
-const TraceFormat& sniff_format(LineReader& lines);
+ private:
+  typename Reader::Options own_;
+};
 
-// The format called `name`, for these lines; InputError where they are of another one that the columns of this one would fit too.
-const TraceFormat& chosen_format(const std::string& name, LineReader& lines);
+// All formats by name, with the options that one mapping gives.
+class TraceFormats {
+ public:
+  explicit TraceFormats(Params& p);
+  // Opens the trace `path` as format `name`; without a name by its first line. Refuses the keys of the mapping that are options of other
+  // formats: they would do nothing.
+  [[nodiscard]] std::unique_ptr<RowReader> open(const std::string& path, const std::string& name, const ReaderOptions& options) const;
+  [[nodiscard]] std::unique_ptr<RowReader> read(std::unique_ptr<LineReader> lines, const std::string& name,
+                                                const ReaderOptions& options) const {
+    return formats_.at(name)->read(std::move(lines), options);
+  }
+  // The format called `name`; without a name that of the first line, which remains to be read. InputError where the lines are of another
+  // format that the columns of this one would fit too, or look like none.
+  [[nodiscard]] std::string find(const std::string& name, LineReader& lines) const;
 
-// Opens a trace; an empty `format` is found out by looking at the first line.
+ private:
+  [[nodiscard]] std::string sniff(LineReader& lines, std::string_view first) const;
+  void refuse_options_of_others(const std::string& name) const;
+
+  Params p_;
+  std::map<std::string, std::unique_ptr<TraceFormat>> formats_;
+};
+
+// Opens a trace with the defaults of its format; an empty `format` is found out by looking at the first line.
 std::unique_ptr<RowReader> open_trace(const std::string& path, const std::string& format = "", const ReaderOptions& options = {});
 
 }  // namespace kvlab

@@ -23,12 +23,6 @@ namespace kvlab {
 
 namespace {
 
-// A key that only some formats know is refused for the others: it would do nothing.
-void only_for(const Params& p, const std::string& key, const std::vector<std::string>& formats, const std::string& found) {
-  if (p.has(key) && std::ranges::find(formats, found) == formats.end())
-    p.fail_at(key, fmt::format("'{}' has a meaning for format '{}' only; this trace is '{}'", key, join(formats, "' and '"), found));
-}
-
 // "a, b c" as words.
 std::vector<std::string> words_of(std::string text) {
   std::ranges::replace(text, ',', ' ');
@@ -36,52 +30,27 @@ std::vector<std::string> words_of(std::string text) {
   return {std::istream_iterator<std::string>(stream), {}};
 }
 
-ReaderOptions read_options(Params& p) {
+// The trace of a file; its name and the arrivals that take the place of its own go to `shape`.
+std::unique_ptr<TraceSource> open_file(Params& p, std::uint64_t seed, TraceShape& shape) {
+  shape.name = p.text("file", "trace file; .gz and .zst are unpacked");
+  const std::string path = p.is_describing() ? "" : p.resolve_file(shape.name);
+  if (std::error_code error; !p.is_describing() && !std::filesystem::exists(path, error) && !error) p.fail_at("file", open_error(path));
+  const TraceFormats formats(p);
   ReaderOptions options;
-  options.block_size =
-      p.optional<std::int32_t>("block_size", 0, 1, 1 << 20, "mooncake: tokens per hash id; needed unless the rows say it; bailian: 16");
-  options.block_tokens =
-      p.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "llmservingsim: tokens per content hash made of token ids");
-  options.skip_failed = p.flag("skip_failed", false, "burstgpt: pass over (and count) requests without response");
   options.any_order = p.flag("sort", false, "sort by arrival; loads the whole trace");
   options.ignore_columns = words_of(p.text("ignore_columns", "", "columns to pass over that the format does not have, as 'a, b'"));
-  return options;
-}
-
-struct FileKeys {
-  std::string path;
-  ReaderOptions options;
-  std::size_t format = 0;  // 0: found out by the first line, else one more than its place among trace_formats()
-  std::unique_ptr<ArrivalProcess> arrivals;
-};
-
-FileKeys read_file_keys(Params& p, std::uint64_t seed) {
-  FileKeys keys;
-  keys.path = p.text("file", "trace file; .gz and .zst are unpacked");
-  if (std::error_code error; !p.is_describing() && !std::filesystem::exists(p.resolve_file(keys.path), error) && !error)
-    p.fail_at("file", open_error(p.resolve_file(keys.path)));
-  keys.options = read_options(p);
-  std::vector<std::string> formats{"auto"};
-  for (const TraceFormat& format : trace_formats()) formats.push_back(format.name);
-  keys.format = p.choice("format", formats, 0, "of the file; auto looks at its first line");
-  auto [name, inner] = p.named("arrival", "trace", "arrivals in place of the trace's own: " + join(arrival_names(), ", "));
-  if (p.is_describing()) return keys;
-  keys.options.uses_arrivals = name == "trace";
-  keys.options.doubts_unit = !inner.has("scale");
-  keys.arrivals = make_arrivals(name, inner, seed);
-  return keys;
-}
-
-std::unique_ptr<TraceSource> open_file(const Params& p, const FileKeys& keys) {
-  auto lines = std::make_unique<LineReader>(p.resolve_file(keys.path));
-  const TraceFormat& format = keys.format == 0 ? sniff_format(*lines) : chosen_format(trace_formats()[keys.format - 1].name, *lines);
-  only_for(p, "block_size", {"mooncake", "bailian"}, format.name);
-  only_for(p, "block_tokens", {"llmservingsim"}, format.name);
-  only_for(p, "skip_failed", {"burstgpt"}, format.name);
-  std::unique_ptr<RowReader> reader = format.read(std::move(lines), keys.options);
-  if (keys.options.uses_arrivals && !reader->has_arrivals())
+  std::vector<std::string> names = TraceFormatRegistry::names();
+  names.insert(names.begin(), "auto");
+  const std::size_t format = p.choice("format", names, 0, "of the file; auto looks at its first line");
+  auto [arrival, inner] = p.named("arrival", "trace", "arrivals in place of the trace's own: " + join(arrival_names(), ", "));
+  if (p.is_describing()) return nullptr;
+  options.uses_arrivals = arrival == "trace";
+  options.doubts_unit = !inner.has("scale");
+  shape.arrivals = make_arrivals(arrival, inner, seed);
+  std::unique_ptr<RowReader> reader = formats.open(path, format == 0 ? "" : names[format], options);
+  if (options.uses_arrivals && !reader->has_arrivals())
     p.fail_at("arrival", "the trace has lengths only; give arrivals, for example 'arrival: {poisson: {rate_per_s: 2}}'");
-  if (!keys.options.any_order) return reader;
+  if (!options.any_order) return reader;
   auto sorted = std::make_unique<InMemoryTrace>(std::move(reader));
   sorted->sort_by_arrival();
   return sorted;
@@ -128,10 +97,7 @@ std::unique_ptr<TraceSource> make_trace(Params& p, std::uint64_t seed) {
     Params inner = p.child("generate", "generate");
     source = std::make_unique<GeneratedTrace>(inner, seed);
   } else {
-    FileKeys keys = read_file_keys(p, seed);
-    if (!p.is_describing()) source = open_file(p, keys);
-    shape.name = keys.path;
-    shape.arrivals = std::move(keys.arrivals);
+    source = open_file(p, seed, shape);
   }
   const Span jitter = p.milliseconds(
       "jitter_ms", 0, 0, 3.6e6, "every arrival moves by up to this, either way, by the seed; requests keep their order; loads the trace");

@@ -11,6 +11,20 @@
 
 namespace kvlab {
 
+namespace {
+
+bool is_object(std::string_view line) { return line.substr(line.find_first_not_of(" \t")).starts_with('{'); }
+
+}  // namespace
+
+bool header_names(std::string_view line, std::string_view column) {
+  return !is_object(line) && line.find(column) != std::string_view::npos;
+}
+
+bool object_has(std::string_view line, std::string_view key) {
+  return is_object(line) && line.find(fmt::format("\"{}\"", key)) != std::string_view::npos;
+}
+
 bool RowReader::next(TraceRequest& request) {
   request = TraceRequest{};
   if (!read_row(request)) {

@@ -15,11 +15,10 @@
 
 namespace kvlab {
 
-// What a user may say about a file beside its name.
+class Params;
+
+// What a user may say about a file beside its name and the options of its format.
 struct ReaderOptions {
-  std::int32_t block_size = 0;              // mooncake, bailian: tokens per hash id; 0: as the rows or the format say
-  std::int32_t block_tokens = 16;           // llmservingsim: tokens per hash made from token ids
-  bool skip_failed = false;                 // burstgpt: pass over requests without response
   bool any_order = false;                   // rows may go back in time, and turns of a session may stand apart
   bool uses_arrivals = true;                // false: others replace them, so rows may lack theirs
   bool doubts_unit = true;                  // false: the user has changed the rate, so that the unit of times is no riddle
@@ -30,6 +29,11 @@ struct ReaderOptions {
 // one request, and rows and columns that are passed over and counted.
 class RowReader : public TraceSource {
  public:
+  // A format's own options; a reader that has some gives the name to a struct of its own.
+  struct Options {
+    explicit Options(Params& /*p*/) {}
+  };
+
   // unit_ns: of the times; 0 where they are dates or the column's name says it.
   RowReader(const ReaderOptions& options, std::string_view arrival_column, std::int64_t unit_ns = 0)
       : options_(options), arrival_column_(arrival_column), unit_(unit_ns), ignored_(options.ignore_columns) {}
@@ -66,6 +70,10 @@ class RowReader : public TraceSource {
   IgnoredColumns ignored_;
   std::map<std::string, std::uint64_t> counts_;
 };
+
+// For recognises() of a format: if a file's first line is the header of a CSV file that names `column`, or a JSON object that has `key`.
+bool header_names(std::string_view line, std::string_view column);
+bool object_has(std::string_view line, std::string_view key);
 
 // A session's number: the text itself where it is one, else a 63-bit hash of it.
 std::int64_t session_number(std::string_view text);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/ceil_div.h"
 #include "base/error.h"
 
 namespace kvlab {
@@ -44,7 +45,7 @@ void ShapedTrace::cut(TraceRequest& request) {
     ++num_cut_outputs_;
     request.output_tokens = shape_.max_output_tokens;
     if (request.hash_tokens > 0) {  // a last hash may cover a partial chunk of the prompt
-      const std::int64_t of_prompt = (std::int64_t{request.prompt_tokens} + request.hash_tokens - 1) / request.hash_tokens;
+      const std::int64_t of_prompt = ceil_div(std::int64_t{request.prompt_tokens}, request.hash_tokens);
       const std::int64_t of_all = (std::int64_t{request.prompt_tokens} + request.output_tokens) / request.hash_tokens;
       keep_hashes(std::max(of_prompt, of_all));
     }

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <unordered_map>
 
+#include "base/ceil_div.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -63,8 +64,7 @@ class MooncakeWriter final : public TraceWriter {
     fmt::format_to(out, ",\"input_length\":{},\"output_length\":{}", request.prompt_tokens, request.output_tokens);
     if (request.session >= 0) fmt::format_to(out, ",\"session_id\":{}", request.session);
     if (!request.hashes.empty()) {
-      const auto of_prompt =
-          static_cast<std::size_t>((std::int64_t{request.prompt_tokens} + request.hash_tokens - 1) / request.hash_tokens);
+      const auto of_prompt = static_cast<std::size_t>(ceil_div(std::int64_t{request.prompt_tokens}, request.hash_tokens));
       if (request.hashes.size() < static_cast<std::size_t>(request.prompt_tokens / request.hash_tokens)) {
         throw InputError("the mooncake format names a prompt's content whole or not at all; write .jsonl instead");
       }

@@ -10,6 +10,7 @@
 #include "app/calibrate/meter.h"
 #include "app/served_model.h"
 #include "base/error.h"
+#include "base/quantile.h"
 #include "bench/kernel/buffers.h"
 #include "bench/kernel/timing.h"
 #include "kernels/cuda/events.h"
@@ -17,11 +18,6 @@
 namespace kvlab {
 
 namespace {
-
-double median_of(std::vector<double> x) {
-  std::nth_element(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2), x.end());
-  return x[x.size() / 2];
-}
 
 // From handing a job to another thread to having waited for its end: what a step costs the engine's planning thread on the CPU.
 double thread_round_trip() {
@@ -47,7 +43,7 @@ double thread_round_trip() {
     seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   }
   other.join();
-  return median_of(seconds);
+  return upper_median(seconds);
 }
 
 // A decode step without its kernels: ids, positions, lengths, temperatures and keys of a batch go to the GPU, a graph is launched, and the
@@ -86,7 +82,7 @@ class DeviceMeter final : public Meter {
       launches.push_back(device_.time([&](std::int64_t) { cuda::launch_nothing(stream); }, 0, kQueued).seconds / kQueued);
       round_trips.push_back(gpu_round_trip(stream));
     }
-    facts.launch_seconds = median_of(launches), facts.round_trip_seconds = median_of(round_trips);
+    facts.launch_seconds = upper_median(launches), facts.round_trip_seconds = upper_median(round_trips);
     return facts;
   }
 

@@ -8,6 +8,8 @@
 #include <map>
 #include <set>
 
+#include "base/quantile.h"
+
 namespace kvlab {
 
 namespace {
@@ -114,16 +116,9 @@ std::optional<SampleGrid::Value> predicted(const CalibrationTable& table, const 
   }
 }
 
-double quantile_of(std::vector<double> x, double q) {
-  std::sort(x.begin(), x.end());
-  const double at = q * static_cast<double>(x.size() - 1);
-  const auto low = static_cast<std::size_t>(at);
-  const std::size_t high = std::min(low + 1, x.size() - 1);
-  return x[low] + (at - static_cast<double>(low)) * (x[high] - x[low]);
-}
-
-HeldOutError summary_of(const std::string& name, const std::vector<double>& errors) {
-  return {name, errors.size(), quantile_of(errors, 0.5), quantile_of(errors, 0.95)};
+HeldOutError summary_of(const std::string& name, std::vector<double> errors) {
+  std::sort(errors.begin(), errors.end());
+  return {name, errors.size(), quantile_of_sorted(errors, 0.5), quantile_of_sorted(errors, 0.95)};
 }
 
 }  // namespace

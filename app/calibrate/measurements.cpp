@@ -8,6 +8,8 @@
 #include <numeric>
 
 #include "base/params.h"
+#include "base/quantile.h"
+#include "base/read_file.h"
 #include "base/text.h"
 #include "sim/cost/measured_table.h"
 
@@ -68,7 +70,7 @@ Measurements::Measurements(const std::string& folder, const Identity& identity) 
     throw InputError(folder + ": exists and holds no calibration; choose another --out");
   } else {
     fs::create_directories(folder, error);
-    std::ofstream(folder + "/calibration.yaml", std::ios::binary) << identity_text(identity);
+    write_file(folder + "/calibration.yaml", identity_text(identity));
   }
   const bool is_new = !fs::exists(file, error);
   stream_.open(file, std::ios::binary | std::ios::app);
@@ -79,9 +81,7 @@ Measurements::Measurements(const std::string& folder, const Identity& identity) 
 // A line that the end of the program cut off is left out, and cut away so that what follows begins a line.
 void Measurements::read() {
   const std::string file = folder_ + "/measurements.csv";
-  std::ifstream in(file, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  in.close();
+  const std::string text = read_if_there(file);
   const std::size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
   if (whole != text.size()) fs::resize_file(file, whole);
   if (std::count(text.begin(), text.end(), '\n') < 2) {  // nothing below the header
@@ -132,10 +132,7 @@ void Measurements::add(const std::string& table, const CalibrationPoint& at, Rol
 double Measurements::own_mean_frac(const std::string& table) const {
   const auto known = mean_fracs_.find(table);
   if (known == mean_fracs_.end()) return 1;
-  std::vector<double> fracs = known->second;
-  const auto middle = fracs.begin() + static_cast<std::ptrdiff_t>(fracs.size() / 2);
-  std::nth_element(fracs.begin(), middle, fracs.end());
-  return *middle;
+  return upper_median(known->second);
 }
 
 double Measurements::stall_frac() const {

@@ -6,9 +6,9 @@
 #include <cctype>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 
 #include "base/params.h"
+#include "base/read_file.h"
 #include "base/spec_file.h"
 #include "sim/cost/profile_lint.h"
 
@@ -21,10 +21,7 @@ namespace fs = std::filesystem;
 void write_whole(const fs::path& file, const std::string& text) {
   std::error_code error;
   fs::create_directories(file.parent_path(), error);
-  std::ofstream stream(file, std::ios::binary);
-  stream << text;
-  stream.close();
-  if (!stream) throw InputError(file.string() + ": cannot be written");
+  write_file(file, text);
 }
 
 // The CPU's kernels compute in float32, so that is what the model measured there has.

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "base/ceil_div.h"
 #include "base/hash.h"
 
 namespace kvlab {
@@ -42,7 +43,7 @@ double share_of(const Node& a, const Node& b, const Node& from, const Node& to) 
 std::optional<std::int64_t> middle(std::int64_t a, std::int64_t b, int tile_rows, const std::function<bool(std::int64_t)>& is_taken) {
   if (b - a <= std::max(1, tile_rows == 1 ? 1 : tile_rows)) return std::nullopt;
   auto x = std::clamp<std::int64_t>(std::llround(std::exp((log_of(a) + log_of(b)) / 2)) - 1, a + 1, b - 1);
-  if (tile_rows > 1 && b - a > 2 * tile_rows) x = std::clamp<std::int64_t>((x + tile_rows - 1) / tile_rows * tile_rows, a + 1, b - 1);
+  if (tile_rows > 1 && b - a > 2 * tile_rows) x = std::clamp<std::int64_t>(round_up(x, tile_rows), a + 1, b - 1);
   for (const std::int64_t at : {x, x + 1, x - 1})
     if (at > a && at < b && !is_taken(at)) return at;
   return std::nullopt;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/ceil_div.h"
 #include "base/error.h"
 #include "engine/device/plain_decoder.h"
 
@@ -189,7 +190,7 @@ Shape gpu_linear_shape(const CalibrationTable& t, const ModelSpec& m, Shape shap
 
 // Tokens at a point are those of so many sequences that decode, or of prompts.
 std::int64_t sequences_of(const CalibrationTable& t, std::int64_t tokens) {
-  return tokens <= t.most_sequences ? tokens : (tokens + kContextTokens - 1) / kContextTokens;
+  return tokens <= t.most_sequences ? tokens : ceil_div(tokens, kContextTokens);
 }
 
 Shape op_shape(const CalibrationTable& t, const ModelSpec& m, std::int64_t n) {

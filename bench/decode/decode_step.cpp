@@ -6,6 +6,7 @@
 #include <numeric>
 #include <random>
 
+#include "base/ceil_div.h"
 #include "engine/device/device_model.h"
 #include "engine/device/plain_decoder.h"
 #include "kernels/append_kv/append_kv_cuda.h"
@@ -46,7 +47,7 @@ double time_on_device(CudaContext& cuda, int repeats, const std::function<void()
 // Sequences behind context - 1 tokens of zeros, with pages of their own for `context` in each layer. Pages lie in random order.
 std::vector<EngineSequence> filled_sequences(PolicyCache& cache, std::int32_t batch, std::int32_t context) {
   KvPages& pages = cache.pages();
-  const std::int32_t page_tokens = pages.page_tokens(), row_pages = (context + page_tokens - 1) / page_tokens, held = context - 1;
+  const std::int32_t page_tokens = pages.page_tokens(), row_pages = ceil_div(context, page_tokens), held = context - 1;
   const ModelShape& shape = cache.shape();
   const std::int32_t all = batch * shape.num_layers * shape.kv_heads * row_pages;
   pages.reserve(all);

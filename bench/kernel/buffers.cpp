@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 
+#include "base/ceil_div.h"
 #include "base/hash.h"
 
 namespace kvlab {
@@ -36,7 +37,7 @@ void fill_normal(TimedDevice& device, void* to, std::int64_t n, std::uint64_t se
   }
 }
 
-std::int64_t aligned(std::int64_t bytes) { return (std::max<std::int64_t>(bytes, 1) + kAlign - 1) / kAlign * kAlign; }
+std::int64_t aligned(std::int64_t bytes) { return round_up(std::max<std::int64_t>(bytes, 1), kAlign); }
 
 void fill(TimedDevice& device, void* to, std::int64_t n, ElementType type, std::uint64_t seed) {
   if (type == ElementType::kF16)

@@ -1,6 +1,7 @@
 // Attention on a GPU: decode over every format of pages, prefill over paged keys, the write of new keys.
 #include <numeric>
 
+#include "base/ceil_div.h"
 #include "bench/kernel/model_checks.h"
 #include "bench/kernel/registry.h"
 #include "bench/kernel/rows.h"
@@ -59,7 +60,7 @@ std::vector<std::int32_t> shuffled(Buffers& b, std::int64_t n) {
 
 void lay_out_pages(Buffers& b, DecodeOp& op) {
   PagedKv& kv = op.decode.kv;
-  op.pages_per_row = (op.len + kv.page_tokens - 1) / kv.page_tokens;
+  op.pages_per_row = ceil_div(op.len, kv.page_tokens);
   const std::int64_t pages = kv.num_rows * op.pages_per_row, each = page_bytes(kv.format, kv.head_dim, kv.page_tokens);
   std::vector<std::int32_t> page = shuffled(b, pages), begin;
   for (std::int64_t r = 0; r < kv.num_rows; ++r) begin.push_back(static_cast<std::int32_t>(r * op.pages_per_row));
@@ -226,7 +227,7 @@ PrefillOp build_prefill(Buffers& b, const Shape& s) {
   a.head_dim = static_cast<std::int32_t>(s.at("head_dim")), a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(a.head_dim)));
   const std::int64_t keys = op.before + a.tokens;
   a.longest_kv = static_cast<std::int32_t>(keys);
-  op.pages_per_row = (keys + a.page_tokens - 1) / a.page_tokens;
+  op.pages_per_row = ceil_div(keys, a.page_tokens);
   const std::int64_t pages = a.kv_heads * op.pages_per_row, elements = pages * a.page_tokens * a.head_dim;
   std::vector<std::int32_t> page = shuffled(b, pages), begin;
   for (std::int64_t r = 0; r < a.kv_heads; ++r) begin.push_back(static_cast<std::int32_t>(r * op.pages_per_row));

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/ceil_div.h"
 #include "bench/kernel/policy_family.h"
 #include "bench/kernel/registry.h"
 #include "bench/kernel/rows.h"
@@ -52,7 +53,7 @@ bool bounds_match(TimedDevice& device, const PageBounds& a, const Run& run) {
   run();
   const std::int64_t d = a.kv.head_dim;
   for (const std::int64_t r : sampled(a.kv.num_rows, 4)) {
-    const std::int64_t n = a.kv.len[r], pages = (n + a.page_tokens - 1) / a.page_tokens;
+    const std::int64_t n = a.kv.len[r], pages = ceil_div(n, a.page_tokens);
     const std::vector<float> k = row_vectors(device, a.kv, static_cast<std::int32_t>(r), false),
                              out = read_floats(device, a.bounds[r], pages * 2 * d);
     for (std::int64_t at = 0; at < pages * d; ++at) {
@@ -87,7 +88,7 @@ void add_page_bounds(std::vector<KernelFamily>& families) {
         a.page_tokens = static_cast<std::int32_t>(s.at("page")), a.from = equal_counts(b, a.kv.num_rows, 0);
         std::vector<float*> bounds;
         for (std::int32_t r = 0; r < a.kv.num_rows; ++r)
-          bounds.push_back(b.room<float>((a.kv.len[r] + a.page_tokens - 1) / a.page_tokens * 2 * a.kv.head_dim));
+          bounds.push_back(b.room<float>(ceil_div(a.kv.len[r], a.page_tokens) * 2 * a.kv.head_dim));
         a.bounds = b.host(std::move(bounds));
         return a;
       },

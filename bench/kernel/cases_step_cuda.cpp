@@ -1,4 +1,5 @@
 // Operations as a step of the engine on a GPU launches them, where that is not one kernel over dense arrays: `kvlab calibrate` times these.
+#include "base/ceil_div.h"
 #include "bench/kernel/model_checks.h"
 #include "bench/kernel/registry.h"
 #include "bench/kernel/rows.h"
@@ -176,7 +177,7 @@ AppendKv decode_append(Buffers& b, const KvRows& kv) {
   a.kv.format = b.type() == ElementType::kF16 ? KvFormat::kF16 : KvFormat::kBf16, a.kv.type = b.type();
   a.kv.num_rows = kv.num_rows, a.kv.kv_heads = kv.kv_heads, a.kv.head_dim = kv.head_dim, a.kv.page_tokens = kv.page_tokens;
   a.kv.k = kv.k, a.kv.v = kv.v, a.tokens = kv.num_sequences();
-  const std::int64_t pages = kv.page_begin[rows - 1] + (kv.len[rows - 1] + kv.page_tokens - 1) / kv.page_tokens;
+  const std::int64_t pages = kv.page_begin[rows - 1] + ceil_div(kv.len[rows - 1], kv.page_tokens);
   a.kv.len = b.put(std::vector<std::int32_t>(kv.len, kv.len + rows));
   a.kv.page_begin = b.put(std::vector<std::int32_t>(kv.page_begin, kv.page_begin + rows));
   a.kv.page = b.put(std::vector<std::int32_t>(kv.page, kv.page + pages));

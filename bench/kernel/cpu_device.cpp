@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "base/big_array.h"
+#include "base/ceil_div.h"
 #include "base/parallel.h"
 #include "bench/kernel/device.h"
 
@@ -56,7 +57,7 @@ class CpuDevice final : public TimedDevice {
   void to_host(void* to, const void* from, std::int64_t bytes) override { copy(to, from, bytes); }
   void copy(void* to, const void* from, std::int64_t bytes) override {
     constexpr std::int64_t kPart = 4 << 20;  // on all cores, as kernels run
-    for_each_in_parallel((bytes + kPart - 1) / kPart, [&](std::int64_t part) {
+    for_each_in_parallel(ceil_div(bytes, kPart), [&](std::int64_t part) {
       const std::int64_t at = part * kPart;
       std::memcpy(static_cast<char*>(to) + at, static_cast<const char*>(from) + at, static_cast<std::size_t>(std::min(kPart, bytes - at)));
     });

@@ -2,6 +2,8 @@
 
 #include <numeric>
 
+#include "base/ceil_div.h"
+
 namespace kvlab {
 
 namespace {
@@ -38,7 +40,7 @@ Shape decode_shape(std::int64_t batch, std::int64_t len, std::int64_t q_heads, s
 }
 
 KvRows paged_rows(Buffers& buffers, const RowsSpec& spec) {
-  const std::int64_t rows = spec.batch * spec.kv_heads, each = (spec.len + spec.room + spec.page_tokens - 1) / spec.page_tokens;
+  const std::int64_t rows = spec.batch * spec.kv_heads, each = ceil_div(spec.len + spec.room, spec.page_tokens);
   KvRows kv;
   kv.num_rows = static_cast<std::int32_t>(rows), kv.kv_heads = static_cast<std::int32_t>(spec.kv_heads);
   kv.group = static_cast<std::int32_t>(spec.group), kv.head_dim = static_cast<std::int32_t>(spec.head_dim);

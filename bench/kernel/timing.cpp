@@ -6,22 +6,14 @@
 #include <numeric>
 #include <vector>
 
+#include "base/quantile.h"
+
 namespace kvlab {
 
 namespace {
 
 constexpr std::int64_t kMostCalls = 64;  // queued at once: a GPU's queue holds about a thousand launches
 constexpr double kClockFell = 0.95;
-
-double quantile(std::vector<double>& x, double q) {
-  const double at = q * static_cast<double>(x.size() - 1);
-  const auto below = static_cast<std::size_t>(at);
-  std::nth_element(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(below), x.end());
-  const double low = x[below];
-  if (below + 1 >= x.size()) return low;
-  const double high = *std::min_element(x.begin() + static_cast<std::ptrdiff_t>(below) + 1, x.end());
-  return low + (at - static_cast<double>(below)) * (high - low);
-}
 
 // Samples taken while the clock was low are left out, unless that is most of them: then the clock is what the device has.
 std::vector<double> seconds_at_full_clock(const std::vector<TimedDevice::Sample>& samples) {
@@ -70,10 +62,12 @@ Timing time_case(PreparedCase& prepared, TimedDevice& device, const TimingPlan& 
   timing.samples = static_cast<std::int64_t>(seconds.size());
   timing.discarded = static_cast<std::int64_t>(samples.size() - seconds.size());
   timing.calls_per_sample = calls;
-  const double median = quantile(seconds, 0.5);
+  const double mean = std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(seconds.size());
+  std::sort(seconds.begin(), seconds.end());
+  const double median = quantile_of_sorted(seconds, 0.5);
   timing.seconds = median / static_cast<double>(calls);
-  timing.mean_frac = median > 0 ? std::accumulate(seconds.begin(), seconds.end(), 0.0) / (median * static_cast<double>(seconds.size())) : 1;
-  timing.spread_frac = median > 0 ? (quantile(seconds, 0.75) - quantile(seconds, 0.25)) / median : 0;
+  timing.mean_frac = median > 0 ? mean / median : 1;
+  timing.spread_frac = median > 0 ? (quantile_of_sorted(seconds, 0.75) - quantile_of_sorted(seconds, 0.25)) / median : 0;
   return timing;
 }
 

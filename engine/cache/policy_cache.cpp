@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/ceil_div.h"
 #include "base/error.h"
 #include "base/parallel.h"
 #include "engine/cache/policy_cache_keeper.h"
@@ -87,7 +88,7 @@ void PolicyCache::make_room(std::span<const StepPiece> pieces) {
       std::int64_t of_layer = 0;
       for (std::size_t h = 0; h < layer.pages.size(); ++h) {
         const auto held = static_cast<std::int64_t>(layer.pages[h].size());
-        of_layer += std::max<std::int64_t>(0, (layer.len[h] + piece.new_tokens + each - 1) / each - held);
+        of_layer += std::max<std::int64_t>(0, ceil_div(layer.len[h] + piece.new_tokens, each) - held);
         if (piece.unshares) of_layer += held;
       }
       if (is_resting(*piece.sequence, l) || is_lowered(*piece.sequence, l))
@@ -306,7 +307,7 @@ void PolicyCache::gather(Group& g, std::size_t s, std::int32_t layer) {
   float *const k = room_in(whole_k_, static_cast<std::size_t>(n * width)), *const v =
                                                                                room_in(whole_v_, static_cast<std::size_t>(n * width));
   constexpr std::int64_t kPart = 256;
-  for_each_in_parallel((n + kPart - 1) / kPart, [&](std::int64_t part) {
+  for_each_in_parallel(ceil_div(n, kPart), [&](std::int64_t part) {
     for (std::int32_t h = 0; h < shape_.kv_heads; ++h) {
       const std::int32_t row = static_cast<std::int32_t>(s) * shape_.kv_heads + h;
       for (std::int64_t i = part * kPart; i < std::min(n, (part + 1) * kPart); ++i) {

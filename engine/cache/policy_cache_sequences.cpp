@@ -3,6 +3,7 @@
 
 #include <numeric>
 
+#include "base/ceil_div.h"
 #include "base/error.h"
 #include "engine/cache/policy_cache_keeper.h"
 
@@ -29,7 +30,7 @@ void PolicyCache::start(EngineSequence& sequence) {
 
 void PolicyCache::truncate(EngineSequence& sequence, std::int32_t tokens) {
   if (!sequence.packed.empty() || !sequence.tiers.empty()) throw InternalError("rows that may be at rest are not truncated");
-  const std::size_t kept = place((tokens + pages_->page_tokens() - 1) / pages_->page_tokens());
+  const std::size_t kept = place(ceil_div(tokens, pages_->page_tokens()));
   for (KvStore::Sequence& layer : sequence.rows) {
     for (std::size_t h = 0; h < layer.len.size(); ++h) {
       if (layer.len[h] != sequence.seen_tokens) throw InternalError("a row that is truncated has lost tokens");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/ceil_div.h"
 #include "base/error.h"
 #include "kernels/convert/convert_cuda.h"
 #include "kernels/cuda/gpu_memory.h"
@@ -27,7 +28,7 @@ class Carver {
   template <class T = void>
   T* take(std::int64_t bytes) {
     std::uint8_t* const at = memory_ == nullptr ? nullptr : memory_ + used_;
-    used_ += (bytes + kAlign - 1) / kAlign * kAlign;
+    used_ += round_up(bytes, kAlign);
     return reinterpret_cast<T*>(at);
   }
   [[nodiscard]] std::int64_t used() const { return used_; }

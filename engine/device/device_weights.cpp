@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "base/ceil_div.h"
 #include "base/error.h"
 #include "base/parallel.h"
 #include "kernels/cuda/events.h"
@@ -24,7 +25,7 @@ void convert_part(std::span<const float> from, std::uint8_t* to) {
 
 void convert(std::span<const float> from, std::uint8_t* to, ElementType type) {
   constexpr std::size_t kPart = 1 << 18;
-  for_each_in_parallel(static_cast<std::int64_t>((from.size() + kPart - 1) / kPart), [&](std::int64_t p) {
+  for_each_in_parallel(static_cast<std::int64_t>(ceil_div(from.size(), kPart)), [&](std::int64_t p) {
     const std::size_t begin = static_cast<std::size_t>(p) * kPart;
     const std::span<const float> part = from.subspan(begin, std::min(kPart, from.size() - begin));
     std::uint8_t* const out = to + begin * static_cast<std::size_t>(element_bytes(type));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/ceil_div.h"
 #include "base/error.h"
 #include "kernels/append_kv/append_kv_cuda.h"
 #include "kernels/attention_decode/attention_decode_cuda.h"
@@ -241,7 +242,7 @@ void PlainDecoder::prepare(std::int32_t sequences, std::int32_t tokens, std::int
   std::vector<std::int32_t> batches;
   for (std::int32_t n = 1; n <= sequences; n = batches.back() + 1) batches.push_back(rounded_batch(n));
   const std::int32_t longest = tables_for(batches.back(), tokens);
-  make_tables(batches.back(), (longest + pool_.page_tokens - 1) / pool_.page_tokens);
+  make_tables(batches.back(), ceil_div(longest, pool_.page_tokens));
   model_.make_rotations(longest);
   for (std::int32_t n = longest; n >= kLeastTokens; n /= 2) {
     const std::int64_t of_longest = n == kLeastTokens ? 1 : n / 2 + 1;
@@ -273,7 +274,7 @@ std::vector<std::int32_t> PlainDecoder::step(std::span<const Token> batch) {
   cache_.pages().fill(pool_);
   const auto n = static_cast<std::int32_t>(batch.size());
   const Size size{rounded_batch(n), rounded_tokens(longest)};
-  std::size_t pages = number((size.longest + pool_.page_tokens - 1) / pool_.page_tokens);
+  std::size_t pages = number(ceil_div(size.longest, pool_.page_tokens));
   for (const Token& t : batch) pages = std::max(pages, t.sequence->rows.front().pages.front().size());  // some wait for their tokens
   make_tables(size.batch, static_cast<std::int32_t>(pages));
   update_tables(batch);

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 
+#include "base/ceil_div.h"
 #include "base/error.h"
 #include "base/free_memory.h"
 #include "base/hash.h"
@@ -135,14 +136,14 @@ void refuse_beyond_memory(const ModelConfig& c, std::size_t weights, bool all) {
 void lay_out(const ModelConfig& c, const std::vector<WantedTensor>& wanted, ModelWeights& w, std::vector<float*>& begins) {
   constexpr std::size_t kLine = 64 / sizeof(float);
   std::size_t all = 0;
-  for (const WantedTensor& tensor : wanted) all += (tensor.size() + kLine - 1) / kLine * kLine;
+  for (const WantedTensor& tensor : wanted) all += round_up(tensor.size(), kLine);
   refuse_beyond_memory(c, all, w.layers.size() == static_cast<std::size_t>(c.layers));
   auto memory = std::make_shared<BigArray<float>>(all);
   float* next = memory->data();
   for (const WantedTensor& tensor : wanted) {
     *tensor.to = {next, tensor.size()};
     begins.push_back(next);
-    next += (tensor.size() + kLine - 1) / kLine * kLine;
+    next += round_up(tensor.size(), kLine);
   }
   w.memory = std::move(memory);
 }

@@ -13,7 +13,7 @@ namespace {
 
 // Letters, marks, digits, connectors and joiners: \w of Unicode Technical Standard 18, annex C.
 bool is_word_character(std::string_view text, std::size_t at) {
-  static const Pattern word = Pattern::perl("[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}]");
+  static const Pattern word = Pattern::regex("[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}]");
   std::vector<Slice> slices;
   word.cut(text.substr(at, next_unit(text, at).length), slices);
   return slices[0].is_match;

@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/json_node.h"
 #include "base/key_map.h"
-#include "engine/tokenizer/json_node.h"
 
 namespace kvlab::tokenization {
 

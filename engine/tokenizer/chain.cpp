@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "engine/tokenizer/unicode.h"
 
 namespace kvlab::tokenization {
 
@@ -22,6 +23,13 @@ std::vector<JsonNode> steps_of(const JsonNode& node, const std::string& key) {
   std::vector<JsonNode> steps;
   collect_steps(node, key, steps);
   return steps;
+}
+
+char32_t character_at(const JsonNode& node, const std::string& key) {
+  const std::string text = node.text(key);
+  const Utf8Unit first = next_unit(text, 0);
+  if (text.empty() || first.length != text.size()) node.at(key).fail_value("a text of one character");
+  return first.code;
 }
 
 GrowthLimit::GrowthLimit(const JsonNode& node, const std::string& key) : chain_(fmt::format("{}: '{}'", node.file(), key)) {}

@@ -4,13 +4,16 @@
 #include <string>
 #include <vector>
 
-#include "engine/tokenizer/json_node.h"
+#include "base/json_node.h"
 
 namespace kvlab::tokenization {
 
 // The steps that a value stands for: itself, or those of a "Sequence", whose list has the name `key`, in order. A Sequence in a Sequence
 // stands for its steps.
 std::vector<JsonNode> steps_of(const JsonNode& node, const std::string& key);
+
+// The value of `key`, a text of exactly one code point.
+char32_t character_at(const JsonNode& node, const std::string& key);
 
 // A chain of steps that each double a text fills any memory, so no chain may make more than 64 times of what it is given (and 4,096 bytes,
 // for short texts). No known tokenizer makes more than 11 times, by the longest decomposition of NFKC. A step that alone

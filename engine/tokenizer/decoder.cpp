@@ -97,7 +97,7 @@ Decoder decode_replace(const JsonNode& node) {
 
 Decoder decode_strip(const JsonNode& node) {
   constexpr std::int32_t kMost = 1 << 20;
-  return [content = utf8(node.character("content")), start = node.at("start").integer(0, kMost),
+  return [content = utf8(character_at(node, "content")), start = node.at("start").integer(0, kMost),
           stop = node.at("stop").integer(0, kMost)](std::vector<std::string>& tokens) {
     for (std::string& token : tokens) {
       std::size_t begin = 0, end = token.size();

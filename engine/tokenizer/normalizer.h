@@ -2,7 +2,7 @@
 
 #include <functional>
 
-#include "engine/tokenizer/json_node.h"
+#include "base/json_node.h"
 #include "engine/tokenizer/piece.h"
 
 namespace kvlab::tokenization {

@@ -1,8 +1,7 @@
 #include "engine/tokenizer/pattern.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include <fmt/format.h>
-#include <pcre2.h>
+#include <oniguruma.h>
 
 #include <algorithm>
 #include <array>
@@ -15,26 +14,33 @@ namespace kvlab::tokenization {
 
 namespace {
 
-PCRE2_SPTR bytes_of(std::string_view text) { return reinterpret_cast<PCRE2_SPTR>(text.data()); }
+const OnigUChar* bytes_of(std::string_view text) { return reinterpret_cast<const OnigUChar*>(text.data()); }
 
-std::string pcre2_message(int error) {
-  std::array<PCRE2_UCHAR, 256> text{};
-  pcre2_get_error_message(error, text.data(), text.size());
+std::string message_of(int error, OnigErrorInfo* info = nullptr) {
+  std::array<OnigUChar, ONIG_MAX_ERROR_MESSAGE_LEN> text{};
+  onig_error_code_to_str(text.data(), error, info);
   return reinterpret_cast<const char*>(text.data());
 }
 
-struct FreeMatch {
-  void operator()(pcre2_match_data* data) const noexcept { pcre2_match_data_free(data); }
+struct FreeRegion {
+  void operator()(OnigRegion* region) const noexcept { onig_region_free(region, 1); }
 };
 
 }  // namespace
 
 struct Pattern::Code {
-  explicit Code(pcre2_code* compiled) : pcre2(compiled) {}
+  explicit Code(const std::string& expression) {
+    static OnigEncoding utf8 = ONIG_ENCODING_UTF8;
+    static const int started = onig_initialize(&utf8, 1);
+    OnigErrorInfo info{};
+    const OnigUChar *begin = bytes_of(expression), *end = begin + expression.size();
+    const int error = started != ONIG_NORMAL ? started : onig_new(&regex, begin, end, ONIG_OPTION_NONE, utf8, ONIG_SYNTAX_DEFAULT, &info);
+    if (error != ONIG_NORMAL) throw std::invalid_argument(fmt::format("{} (in '{}')", message_of(error, &info), expression));
+  }
   Code(const Code&) = delete;
   Code& operator=(const Code&) = delete;
-  ~Code() { pcre2_code_free(pcre2); }
-  pcre2_code* pcre2;
+  ~Code() { onig_free(regex); }
+  regex_t* regex = nullptr;
 };
 
 Pattern Pattern::literal(std::string text) {
@@ -43,16 +49,10 @@ Pattern Pattern::literal(std::string text) {
   return pattern;
 }
 
-Pattern Pattern::perl(const std::string& expression) {
-  int error = 0;
-  PCRE2_SIZE offset = 0;
-  pcre2_code* code = pcre2_compile(bytes_of(expression), expression.size(),
-                                   PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr);
-  if (code == nullptr) throw std::invalid_argument(fmt::format("{} (at byte {} of '{}')", pcre2_message(error), offset, expression));
+Pattern Pattern::regex(const std::string& expression) {
   Pattern pattern;
   pattern.source_ = expression;
-  pattern.code_ = std::make_shared<const Code>(code);
-  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where it fails, matching is interpreted
+  pattern.code_ = std::make_shared<const Code>(expression);
   return pattern;
 }
 
@@ -64,7 +64,7 @@ Pattern Pattern::read(const JsonNode& node) {
   }
   if (!node.has("Regex")) node.fail_value("{\"String\": ...}, {\"Regex\": ...}");
   try {
-    return perl(perl_from_oniguruma(node.text("Regex")));
+    return regex(node.text("Regex"));
   } catch (const std::invalid_argument& e) {
     node.at("Regex").fail(e.what());
   }
@@ -104,26 +104,23 @@ void Pattern::cut_at_literal(std::string_view text, std::vector<Slice>& slices) 
 }
 
 void Pattern::cut_at_matches(std::string_view text, std::vector<Slice>& slices) const {
-  const std::unique_ptr<pcre2_match_data, FreeMatch> data(pcre2_match_data_create(1, nullptr));
-  const PCRE2_SIZE* range = pcre2_get_ovector_pointer(data.get());
+  const std::unique_ptr<OnigRegion, FreeRegion> region(onig_region_new());
+  const OnigUChar *begin = bytes_of(text), *end = begin + text.size();
   std::size_t done = 0;
   for (std::size_t from = 0; from <= text.size();) {
-    int found = pcre2_match(code_->pcre2, bytes_of(text), text.size(), from, PCRE2_NO_UTF_CHECK, data.get(), nullptr);
-    if (found == PCRE2_ERROR_JIT_STACKLIMIT)
-      found = pcre2_match(code_->pcre2, bytes_of(text), text.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data.get(), nullptr);
-    if (found == PCRE2_ERROR_NOMATCH) break;
+    const int found = onig_search(code_->regex, begin, end, begin + from, end, region.get(), ONIG_OPTION_NONE);
+    if (found == ONIG_MISMATCH) break;
     if (found < 0)
-      throw InputError(
-          fmt::format("the tokenizer's expression '{}' fails at byte {} of the text: {}", source_, from, pcre2_message(found)));
-    // Only an assertion can let a match end before its begin or begin before `from` (\K, which is refused).
-    const bool is_empty = range[0] == range[1];
-    if (is_empty && range[0] == done && done > 0) {  // right behind the match before: Oniguruma's iterator steps over it
-      from = range[0] + std::max<std::size_t>(1, next_unit(text, range[0]).length);
+      throw InputError(fmt::format("the tokenizer's expression '{}' fails at byte {} of the text: {}", source_, from, message_of(found)));
+    const auto first = static_cast<std::size_t>(region->beg[0]), last = static_cast<std::size_t>(region->end[0]);
+    const bool is_empty = first == last;
+    if (is_empty && first == done && done > 0) {  // directly after the match before: the library's iterator passes over it
+      from = first + std::max<std::size_t>(1, next_unit(text, first).length);
       continue;
     }
-    if (range[0] != done) slices.push_back({done, range[0], false});
-    slices.push_back({range[0], range[1], true});
-    done = range[1];
+    if (first != done) slices.push_back({done, first, false});
+    slices.push_back({first, last, true});
+    done = last;
     from = is_empty ? done + std::max<std::size_t>(1, next_unit(text, done).length) : done;
   }
 }

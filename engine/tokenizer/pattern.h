@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/tokenizer/json_node.h"
+#include "base/json_node.h"
 
 namespace kvlab::tokenization {
 
@@ -24,28 +24,23 @@ std::string replaced(std::string_view text, const std::vector<Slice>& slices, st
 class Pattern {
  public:
   static Pattern literal(std::string text);  // not empty
-  // Perl syntax with Unicode properties. Throws std::invalid_argument with PCRE2's message.
-  static Pattern perl(const std::string& expression);
-  // The key {"String": ...} or {"Regex": ...}, the latter in Oniguruma's syntax.
+  // In Oniguruma's own syntax, as Hugging Face tokenizers have it. Throws std::invalid_argument with Oniguruma's message.
+  static Pattern regex(const std::string& expression);
+  // The key {"String": ...} or {"Regex": ...}.
   static Pattern read(const JsonNode& node);
 
   // Cuts well-formed UTF-8 into matches, leftmost first, and the stretches between them, which are not empty; together they are the text.
-  // Throws InputError where a regular expression needs more steps than PCRE2 allows.
+  // Throws InputError where a regular expression needs more steps than Oniguruma allows.
   void cut(std::string_view text, std::vector<Slice>& slices) const;
   std::string replaced(std::string_view text, std::string_view content) const;
 
  private:
-  struct Code;  // of PCRE2
+  struct Code;
   void cut_at_literal(std::string_view text, std::vector<Slice>& slices) const;
   void cut_at_matches(std::string_view text, std::vector<Slice>& slices) const;
 
   std::string source_;  // the literal, or the expression for messages
   std::shared_ptr<const Code> code_;
 };
-
-// A regular expression in Oniguruma's Ruby-like syntax, which Hugging Face tokenizers use, rewritten for PCRE2: \s \w \d become the
-// properties that Oniguruma means by them. Throws std::invalid_argument for what the two read differently and no known tokenizer uses
-// (back references, sets inside sets, possessive intervals, ...).
-std::string perl_from_oniguruma(std::string_view expression);
 
 }  // namespace kvlab::tokenization

@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "engine/tokenizer/json_node.h"
+#include "base/json_node.h"
 
 namespace kvlab::tokenization {
 

@@ -122,7 +122,7 @@ PreTokenizer byte_level(const JsonNode& node) {
       if (!piece.text.starts_with(' ')) piece.put_in_front(" ");
     }));
   }
-  if (node.flag("use_regex", true)) parts.push_back(splitter(Pattern::perl(kGpt2), Behavior::kIsolated, false));
+  if (node.flag("use_regex", true)) parts.push_back(splitter(Pattern::regex(kGpt2), Behavior::kIsolated, false));
   parts.push_back(character_wise([](std::string_view character) {
     std::string text;
     for (const char c : character) append_utf8(text, character_of_byte(static_cast<unsigned char>(c)));
@@ -156,7 +156,7 @@ PreTokenizer pre_tokenizer_step(const JsonNode& node) {
   if (type == "ByteLevel") return byte_level(node);
   if (type == "Metaspace") return metaspace(read_metaspace(node));
   if (type == "Split") return split(node);
-  return splitter(Pattern::perl("\\p{N}"), node.flag("individual_digits", false) ? Behavior::kIsolated : Behavior::kContiguous, false);
+  return splitter(Pattern::regex("\\p{N}"), node.flag("individual_digits", false) ? Behavior::kIsolated : Behavior::kContiguous, false);
 }
 
 std::size_t bytes_of_pieces(const std::vector<Piece>& pieces) {
@@ -173,7 +173,7 @@ PreTokenizer read_pre_tokenizer(const JsonNode& node) {
 
 Metaspace read_metaspace(const JsonNode& node) {
   Metaspace m;
-  m.replacement = node.character("replacement");
+  m.replacement = character_at(node, "replacement");
   m.splits = node.flag("split", true);
   const bool adds_prefix = node.flag("add_prefix_space", true);  // the older key, which may only confirm the newer one
   if (!node.has("prepend_scheme")) {

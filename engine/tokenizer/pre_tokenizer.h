@@ -3,7 +3,7 @@
 #include <functional>
 #include <vector>
 
-#include "engine/tokenizer/json_node.h"
+#include "base/json_node.h"
 #include "engine/tokenizer/piece.h"
 
 namespace kvlab::tokenization {

@@ -42,16 +42,9 @@ Tokenizer Tokenizer::load(const std::string& dir) {
 }
 
 Tokenizer Tokenizer::from_json(std::string_view json, const std::string& name) {
-  refuse_deep_json(json, name);
-  nlohmann::json root;
-  try {
-    root = nlohmann::json::parse(json);
-  } catch (const nlohmann::json::parse_error& e) {
-    throw InputError(fmt::format("{}: not JSON from byte {} on", name, e.byte));
-  } catch (const nlohmann::json::out_of_range&) {
-    throw InputError(name + ": a number in it is beyond what a double holds");
-  }
-  const tokenization::JsonNode file(root, name);
+  const nlohmann::json root = parse_json(json, name);
+  const JsonNode file(root, name);
+  if (!root.is_object()) file.fail("not a JSON object");
   auto parts = std::make_shared<Parts>();
   parts->file = name;
   parts->normalizer = tokenization::read_normalizer(file.find("normalizer"));

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/ceil_div.h"
 #include "base/parallel.h"
 #include "kernels/append_kv/append_rows.h"
 
@@ -26,7 +27,7 @@ void append_token(const AppendRows& a, const AppendedTokens& news, std::int32_t 
 void run_cpu(const AppendRows& a) {
   constexpr std::int32_t kPart = 64;  // tokens that one thread writes
   for (const AppendedTokens& news : a.news) {
-    for_each_in_parallel((news.count + kPart - 1) / kPart, [&](std::int64_t part) {
+    for_each_in_parallel(ceil_div(news.count, kPart), [&](std::int64_t part) {
       const auto begin = static_cast<std::int32_t>(part) * kPart;
       for (std::int32_t i = begin; i < std::min(begin + kPart, news.count); ++i) append_token(a, news, i);
     });

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "base/ceil_div.h"
+
 namespace kvlab {
 
 namespace {
@@ -34,7 +36,7 @@ constexpr double kAlone = 2;
 
 // `relative`: tokens of the format per token of 16 bits, by bytes.
 Cost cost_of(double rows, double tokens, std::int32_t longest, std::int32_t chunk, double resident, double relative) {
-  const auto splits = static_cast<std::int32_t>((longest + chunk - 1) / chunk);
+  const auto splits = static_cast<std::int32_t>(ceil_div(longest, chunk));
   const double blocks = std::clamp(tokens / chunk + (tokens < rows * longest ? rows / 2 : 0), rows, rows * splits);
   const double length = std::min<double>(chunk, longest) + relative * kStartTokens;
   const double waves = std::floor(blocks / resident), rest = blocks / resident - waves;
@@ -81,12 +83,12 @@ DecodePlan plan_of(const PagedDecode& a, const GpuInfo& gpu) {
   const auto resident = static_cast<double>(std::max<std::int64_t>(1, together * gpu.multiprocessors));
   // A chunk is whole units for each warp, so that pages are not cut and no warp is left without.
   const std::int32_t step = decode::unit_tokens(a.kv.format) * t.warps, longest = std::max(a.longest, 1);
-  const std::int32_t most = std::min<std::int32_t>(decode::kMostSplits, (longest + step - 1) / step);
+  const std::int32_t most = std::min<std::int32_t>(decode::kMostSplits, ceil_div(longest, step));
   const double relative =
       64.0 * a.kv.head_dim / static_cast<double>(decode::unit_bytes(a.kv.format, a.kv.head_dim)) * decode::unit_tokens(a.kv.format) / 16;
   Cost best{0, 0, 0};
   for (std::int32_t splits = a.splits > 0 ? std::min(a.splits, most) : 1; splits <= most; ++splits) {
-    const std::int32_t even = (longest + splits - 1) / splits, chunk = (even + step - 1) / step * step;
+    const std::int32_t even = ceil_div(longest, splits), chunk = round_up(even, step);
     const Cost cost = cost_of(static_cast<double>(a.kv.num_rows), static_cast<double>(a.kv_tokens), longest, chunk, resident, relative);
     if (best.chunk == 0 || cost.waves_tokens < best.waves_tokens) best = cost;
     if (a.splits > 0) break;
@@ -110,7 +112,7 @@ std::int64_t bytes(const PagedDecode& a) {
   const std::int64_t mean = a.kv_tokens / rows;
   // The rows' lengths are the mean and the mean + 1.
   const std::int64_t longer = a.kv_tokens - mean * rows;
-  const auto pages = [&](std::int64_t len) { return (len + a.kv.page_tokens - 1) / a.kv.page_tokens; };
+  const auto pages = [&](std::int64_t len) { return ceil_div(len, a.kv.page_tokens); };
   std::int64_t sum =
       (rows - longer) * (row_bytes(a.kv, mean) + 4 * pages(mean)) + longer * (row_bytes(a.kv, mean + 1) + 4 * pages(mean + 1));
   sum += rows * (8 + group * a.kv.head_dim * (element_bytes(a.kv.type) + element_bytes(a.out_type)));

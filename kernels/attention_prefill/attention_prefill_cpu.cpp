@@ -1,6 +1,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/ceil_div.h"
 #include "base/parallel.h"
 #include "kernels/attention_prefill/attention_prefill.h"
 #include "kernels/lanes_cpu.h"
@@ -35,7 +36,7 @@ struct Tile {
 std::int64_t tile_floats(const AttentionPrefill& a) { return block_tokens(a) * group_of(a) * (2 * a.head_dim + kKeys + 2); }
 
 // Blocks of tokens times KV heads, and how many of them run at once, each with a tile of its own.
-std::int64_t num_tasks(const AttentionPrefill& a) { return (a.new_tokens + block_tokens(a) - 1) / block_tokens(a) * a.kv_heads; }
+std::int64_t num_tasks(const AttentionPrefill& a) { return ceil_div(a.new_tokens, block_tokens(a)) * a.kv_heads; }
 std::int64_t slots(const AttentionPrefill& a) { return std::min<std::int64_t>(16, num_tasks(a)); }
 
 Tile cut_scratch(const AttentionPrefill& a, std::int64_t slot) {

@@ -12,7 +12,7 @@ void launch_scores(const ScoreArgs<T>& args, const DevicePrefillScores& a, CudaC
   constexpr int kTiles = D <= 128 ? 2 : 1, kKeys = 16 * kTiles * kScoreWarps;
   if (static_cast<std::int64_t>(score_bytes(D, kTiles, false)) + kScoreStaticBytes > cuda.gpu().shared_bytes_per_block)
     throw CudaError("prefill_scores: head_dim " + std::to_string(D) + " needs more shared memory than " + cuda.gpu().name + " has");
-  const auto blocks = static_cast<unsigned>(ceil_div(a.prefill.longest_kv, kKeys) * args.rows);
+  const auto blocks = static_cast<unsigned>(ceil_div<std::int64_t>(a.prefill.longest_kv, kKeys) * args.rows);
   const LaunchShape shape{dim3(blocks), dim3(kScoreThreads), score_bytes(D, kTiles, false)};
   if (a.by_head)
     launch("prefill_scores", cuda, shape, key_scores<T, D, kTiles, Scores::kByHead, false>, args);

@@ -151,7 +151,7 @@ void run_cuda(const AttentionStats& a, CudaContext& cuda) {
   const CudaContext::Frame frame(cuda);
   const DeviceRows kv = on_device(a.kv, cuda);
   if (most == 0 || kv.longest == 0) return;
-  const std::int64_t per_query = ceil_div(kv.longest, 64) * kv.num_rows * kv.group;
+  const std::int64_t per_query = ceil_div<std::int64_t>(kv.longest, 64) * kv.num_rows * kv.group;
   const auto together = static_cast<std::int32_t>(std::clamp<std::int64_t>(kMostParts / per_query, 1, most));
   for (std::int32_t begin = 0; begin < most; begin += together) {
     const CudaContext::Frame chunk_frame(cuda);

@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/ceil_div.h"
 #include "kernels/attention_stats/attention_stats.h"
 #include "kernels/dot_tiles_cpu.h"
 
@@ -28,7 +29,7 @@ class ProbabilityStrip {
  public:
   ProbabilityStrip(const KvRows& kv, std::int32_t row, const Queries& q)
       : kv_(kv), row_(row), q_(q), room_(std::max(1, std::min(q.count, kMostLanes / kv.group))) {
-    lanes_ = (static_cast<std::int64_t>(room_) * kv.group + kLanes - 1) / kLanes * kLanes;
+    lanes_ = round_up(static_cast<std::int64_t>(room_) * kv.group, kLanes);
     queries_.resize(lanes_ * kv.head_dim);
     top_.resize(lanes_), sum_.resize(lanes_), factor_.resize(lanes_);
     visible_.assign(static_cast<std::size_t>(room_), 0);
@@ -43,7 +44,7 @@ class ProbabilityStrip {
     count_visible();
     gather_queries();
     if (weights_.size() < tokens() * lanes_) weights_.resize(std::min<std::int64_t>(kv_.len[row_], 2LL * tokens()) * lanes_);
-    tops_.resize((tokens() + kBlock - 1) / kBlock * lanes_);
+    tops_.resize(ceil_div(tokens(), kBlock) * lanes_);
     top_.setConstant(std::numeric_limits<float>::lowest());
     sum_.setZero();
     for (std::int32_t i = 0; i < tokens(); i += kBlock) soften_block(i, std::min(kBlock, tokens() - i), change);

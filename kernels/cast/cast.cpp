@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 
+#include "base/ceil_div.h"
 #include "base/half.h"
 #include "base/parallel.h"
 
@@ -32,7 +33,7 @@ void for_each_stored(const Op& a, F&& f) {
   constexpr std::int32_t kPart = 256;
   for (std::int32_t r = 0; r < a.tokens.kv.num_rows; ++r) {
     const std::int32_t tokens = a.tokens.count(r);
-    for_each_in_parallel((tokens + kPart - 1) / kPart, [&](std::int64_t part) {
+    for_each_in_parallel(ceil_div(tokens, kPart), [&](std::int64_t part) {
       for (auto i = static_cast<std::int32_t>(part) * kPart; i < std::min(tokens, (static_cast<std::int32_t>(part) + 1) * kPart); ++i)
         f(a.stored + (a.tokens.first[r] + i) * a.tokens.kv.head_dim * bytes_of(a.type), a.tokens.at(r, i));
     });

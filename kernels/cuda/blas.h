@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/ceil_div.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/element.h"
 
@@ -33,7 +34,7 @@ constexpr std::int64_t algorithm_rows(std::int64_t m) {
   if (m <= 16) return m;
   const auto below = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(m - 1)));
   const std::int64_t step = std::max<std::int64_t>(8, below / 8);
-  return (m + step - 1) / step * step;
+  return round_up(m, step);
 }
 
 // By cuBLASLt. The algorithm that its heuristics name is that of algorithm_rows(m) rows, and is kept for all products of that shape; where

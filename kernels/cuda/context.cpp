@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/ceil_div.h"
 #include "kernels/cuda/gpu_memory.h"
 
 namespace kvlab {
@@ -17,7 +18,7 @@ CudaContext::~CudaContext() {
 
 void* CudaContext::take(std::int64_t bytes) {
   constexpr std::int64_t kChunkBytes = 64 << 20, kAlign = 256;
-  const std::int64_t rounded = (std::max<std::int64_t>(bytes, 1) + kAlign - 1) / kAlign * kAlign;
+  const std::int64_t rounded = round_up(std::max<std::int64_t>(bytes, 1), kAlign);
   while (chunk_ < chunks_.size() && used_ + rounded > chunks_[chunk_].size()) ++chunk_, used_ = 0;
   if (chunk_ == chunks_.size()) chunks_.emplace_back(std::max(rounded, kChunkBytes)), used_ = 0;
   void* at = chunks_[chunk_].data() + used_;

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "base/ceil_div.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/memory.h"
 
@@ -59,7 +60,5 @@ void for_type(ElementType type, F&& f) {
       return;
   }
 }
-
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace kvlab

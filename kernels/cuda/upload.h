@@ -6,6 +6,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/ceil_div.h"
 #include "kernels/cuda/memory.h"
 
 namespace kvlab {
@@ -15,7 +16,7 @@ namespace kvlab {
 template <class... T>
 std::tuple<const T*...> upload_all(CudaContext& cuda, std::span<const T>... arrays) {
   constexpr std::size_t kAlign = 16;
-  const auto room = [](std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; };
+  const auto room = [](std::size_t bytes) { return round_up(bytes, kAlign); };
   std::vector<std::byte> host((room(arrays.size_bytes()) + ... + std::size_t{0}));
   std::byte* const device = cuda.scratch<std::byte>(static_cast<std::int64_t>(host.size()));
   std::size_t at = 0;

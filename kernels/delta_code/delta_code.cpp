@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/ceil_div.h"
 #include "kernels/cast/stored_type.h"
 
 namespace kvlab {
@@ -66,7 +67,7 @@ double entropy_bits(std::span<const std::int32_t> counts) {
 }
 
 std::int64_t delta_code_bound(std::int64_t tokens, std::int64_t head_dim, std::int32_t group_tokens, std::int32_t levels) {
-  const std::int64_t anchors = (tokens + group_tokens - 1) / group_tokens;
+  const std::int64_t anchors = ceil_div(tokens, group_tokens);
   const auto bits = static_cast<std::int64_t>(std::bit_width(static_cast<std::uint32_t>(levels - 1)));
   return 2 * tokens + anchors * head_dim + ((tokens - anchors) * head_dim * bits + 7) / 8;
 }

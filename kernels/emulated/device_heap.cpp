@@ -13,6 +13,7 @@
 #include <mutex>
 #include <string>
 
+#include "base/ceil_div.h"
 #include "kernels/cuda/memory.h"
 
 namespace kvlab::emulated {
@@ -54,8 +55,6 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;  // closing and opening 
   static_cast<void>(write(STDERR_FILENO, text, std::strlen(text)));
   std::abort();
 }
-
-std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
 
 struct Heap {
   std::mutex mutex;

@@ -12,6 +12,7 @@
 #include <random>
 #include <string>
 
+#include "base/ceil_div.h"
 #include "kernels/cuda/memory.h"
 #include "kernels/emulated/device_memory.h"
 
@@ -173,7 +174,7 @@ bool can_go_on([[maybe_unused]] unsigned n) {
 
 void make_fibers() {
   const unsigned n = machine.block.count();
-  machine.warps.assign((n + kWarp - 1) / kWarp, {});
+  machine.warps.assign(ceil_div(n, kWarp), {});
   const bool is_new = !can_go_on(n);
   if (is_new) {
     machine.stacks.need(n);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "base/ceil_div.h"
 #include "kernels/kv_rows.h"
 #include "kernels/ops.h"
 
@@ -24,7 +25,7 @@ struct HalvingSearch {
   // Until the largest group is one block.
   [[nodiscard]] std::int32_t rounds(std::int32_t r) const {
     std::int32_t n = 0;
-    for (std::int32_t largest = keep[r] == 0 ? 1 : (blocks[r] + keep[r] - 1) / keep[r]; largest > 1; largest = (largest + 1) / 2) ++n;
+    for (std::int32_t largest = keep[r] == 0 ? 1 : ceil_div(blocks[r], keep[r]); largest > 1; largest = (largest + 1) / 2) ++n;
     return n;
   }
 };

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/ceil_div.h"
 #include "base/parallel.h"
 #include "kernels/dot_tiles_cpu.h"
 #include "kernels/linear/linear.h"
@@ -17,8 +18,6 @@ constexpr bool kManyRegisters = kPacket == 16;  // of AVX-512
 constexpr std::int64_t kFewTokens = 12;         // up to these, channels lie in lanes
 constexpr std::int64_t kSomeTokens = 48;        // up to these, tokens lie in lanes; above, a general matrix product
 constexpr std::int64_t kBlockTokens = 128, kBlockOutputs = 512, kRows = 96;  // of a task, at most: of products, and rows of w
-
-std::int64_t blocks(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }
 
 // The weights of a task are read in several streams that begin far apart and go on for a while: a core fetches ahead of a stream that it
 // has followed for some lines, and one stream alone leaves most of the memory's bandwidth unused. Rows that are taken together are
@@ -77,7 +76,7 @@ struct Panels {
     for (std::int64_t t = 0; t < tokens; t += kPanel)
       transpose(a.x + t * in_dim, std::min(kPanel, tokens - t), in_dim, in_dim, x.data() + t * in_dim, lanes(t));
   }
-  static std::int64_t padded(std::int64_t n) { return blocks(n, kPacket) * kPacket; }
+  static std::int64_t padded(std::int64_t n) { return round_up(n, kPacket); }
   // Of the panel that begins with token t.
   [[nodiscard]] std::int64_t lanes(std::int64_t t) const { return std::min(kPanel, padded(tokens - t)); }
 
@@ -124,18 +123,18 @@ void add_bias(const LinearPart& part, std::int64_t first, std::int64_t last, std
 }
 
 // Of n in `count` equal blocks of whole vectors.
-std::int64_t equal_block(std::int64_t n, std::int64_t count) { return blocks(blocks(n, count), kLanes) * kLanes; }
+std::int64_t equal_block(std::int64_t n, std::int64_t count) { return round_up(ceil_div(n, count), kLanes); }
 
 // Calls f(part, block of tokens, begin, end) for every block of tokens and every size_of(part) outputs of every part, in parallel. Blocks
 // of tokens come one behind the other, as in all operations on activations: each core then finds in its cache what it wrote before.
 template <class Size, class F>
 void for_each_piece(const LinearGroup& a, std::int64_t token_blocks, const Size& size_of, const F& f) {
   std::int64_t each = 0;
-  for (std::int32_t p = 0; p < a.num_parts; ++p) each += blocks(a.parts[p].out_dim, size_of(a.parts[p]));
+  for (std::int32_t p = 0; p < a.num_parts; ++p) each += ceil_div(a.parts[p].out_dim, size_of(a.parts[p]));
   for_each_in_parallel(token_blocks * each, [&](std::int64_t piece) {
     std::int64_t i = piece % each;
     for (const LinearPart* part = a.parts;; ++part) {
-      const std::int64_t size = size_of(*part), count = blocks(part->out_dim, size);
+      const std::int64_t size = size_of(*part), count = ceil_div(part->out_dim, size);
       if (i < count) return f(*part, piece / each, i * size, std::min((i + 1) * size, std::int64_t{part->out_dim}));
       i -= count;
     }
@@ -150,11 +149,11 @@ void run_cpu(const LinearGroup& a) {
     // An even number of equal blocks of tokens, or smaller ones of outputs where blocks of tokens would be small (each lays out the weights
     // anew): two cores are done at the same time. The same on any machine, so that results do not depend on its cores.
     const bool is_one = a.tokens <= 2 * kBlockTokens;
-    const std::int64_t block_tokens = is_one ? a.tokens : equal_block(a.tokens, 2 * blocks(a.tokens, 2 * kBlockTokens));
+    const std::int64_t block_tokens = is_one ? a.tokens : equal_block(a.tokens, 2 * ceil_div(a.tokens, 2 * kBlockTokens));
     const auto outputs_of = [&](const LinearPart& p) {
-      return is_one && p.out_dim > 0 ? equal_block(p.out_dim, 2 * blocks(p.out_dim, kBlockOutputs)) : kBlockOutputs;
+      return is_one && p.out_dim > 0 ? equal_block(p.out_dim, 2 * ceil_div(p.out_dim, kBlockOutputs)) : kBlockOutputs;
     };
-    for_each_piece(a, blocks(a.tokens, block_tokens), outputs_of,
+    for_each_piece(a, ceil_div(a.tokens, block_tokens), outputs_of,
                    [&](const LinearPart& p, std::int64_t block, std::int64_t begin, std::int64_t end) {
                      const std::int64_t token = block * block_tokens, last = std::min(token + block_tokens, std::int64_t{a.tokens});
                      many_tokens(a, p, token, last - token, begin, end - begin);
@@ -162,7 +161,7 @@ void run_cpu(const LinearGroup& a) {
                    });
     return;
   }
-  const auto rows_of = [](const LinearPart& p) { return p.out_dim > 0 ? equal_block(p.out_dim, blocks(p.out_dim, kRows)) : kRows; };
+  const auto rows_of = [](const LinearPart& p) { return p.out_dim > 0 ? equal_block(p.out_dim, ceil_div(p.out_dim, kRows)) : kRows; };
   const bool is_few = a.tokens <= kFewTokens;
   const std::optional<Panels> panels = is_few ? std::optional<Panels>() : std::make_optional<Panels>(a);
   for_each_piece(a, 1, rows_of, [&](const LinearPart& p, std::int64_t /*block*/, std::int64_t begin, std::int64_t end) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/ceil_div.h"
 #include "base/half.h"
 #include "base/parallel.h"
 
@@ -29,8 +30,8 @@ void code_group(const LowBitCode& code, float* x, std::int64_t n, std::int64_t s
 }  // namespace
 
 std::int64_t LowBitCode::bytes(std::int64_t tokens, std::int32_t head_dim) const {
-  const std::int64_t k_groups = (tokens + group - 1) / group * head_dim;
-  const std::int64_t v_groups = tokens * ((head_dim + group - 1) / group);
+  const std::int64_t k_groups = ceil_div(tokens, group) * head_dim;
+  const std::int64_t v_groups = tokens * ceil_div(head_dim, group);
   return 2 * ((tokens * head_dim * bits + 7) / 8) + 4 * (k_groups + v_groups);
 }
 

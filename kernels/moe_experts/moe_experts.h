@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "base/ceil_div.h"
+
 namespace kvlab {
 
 // Expert MLPs of one layer on one rank: `tokens` tokens of the whole group, each sent to experts_per_token of `experts`
@@ -22,7 +24,7 @@ inline double expected_experts(const MoeExpertsShape& s) {
   return e * (1.0 - std::pow(1.0 - static_cast<double>(s.experts_per_token) / e, static_cast<double>(s.tokens)));
 }
 // (token, expert) pairs computed on one rank; the busiest rank has at least the mean.
-constexpr std::int64_t pairs_per_rank(const MoeExpertsShape& s) { return (s.tokens * s.experts_per_token + s.ranks - 1) / s.ranks; }
+constexpr std::int64_t pairs_per_rank(const MoeExpertsShape& s) { return ceil_div(s.tokens * s.experts_per_token, s.ranks); }
 constexpr std::int64_t weights_per_expert(const MoeExpertsShape& s) { return (s.gated ? 3 : 2) * s.hidden * s.intermediate; }
 
 inline std::int64_t bytes(const MoeExpertsShape& s) {

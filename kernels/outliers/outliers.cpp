@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/ceil_div.h"
 #include "base/half.h"
 #include "base/parallel.h"
 #include "kernels/cast/stored_type.h"
@@ -112,7 +113,7 @@ void run_cpu(const Outliers& a) {
   });
   constexpr std::int64_t kPart = 16;
   const auto count = static_cast<std::int64_t>(vectors.size());
-  for_each_in_parallel((count + kPart - 1) / kPart, [&](std::int64_t part) {
+  for_each_in_parallel(ceil_div(count, kPart), [&](std::int64_t part) {
     for (std::int64_t i = part * kPart; i < std::min(count, (part + 1) * kPart); ++i) {
       const Vector& v = vectors[static_cast<std::size_t>(i)];
       take_out(a, v.row, v.index, v.tokens, v.half, v.first);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/ceil_div.h"
 #include "kernels/kv_rows.h"
 #include "kernels/ops.h"
 
@@ -18,14 +19,14 @@ struct PageMeans {
   const std::int32_t* from = nullptr;               // [num_rows]
   float* const* means = nullptr;                    // [num_rows] -> [windows, head_dim]
 
-  [[nodiscard]] std::int32_t windows(std::int32_t row) const { return (kv.len[row] + stride_tokens - 1) / stride_tokens; }
+  [[nodiscard]] std::int32_t windows(std::int32_t row) const { return ceil_div(kv.len[row], stride_tokens); }
   [[nodiscard]] std::int32_t first_window(std::int32_t row) const {
     if (from[row] >= kv.len[row]) return windows(row);
     return from[row] < span_tokens ? 0 : (from[row] - span_tokens) / stride_tokens + 1;
   }
   // Windows that began before this step; they come first.
   [[nodiscard]] std::int32_t begun_windows(std::int32_t row) const {
-    return std::max(0, std::min(windows(row), (from[row] + stride_tokens - 1) / stride_tokens) - first_window(row));
+    return std::max(0, std::min(windows(row), ceil_div(from[row], stride_tokens)) - first_window(row));
   }
 };
 // New keys are read once and means written at the keys' precision (and read where the window had begun before); one addition per

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/ceil_div.h"
 #include "base/parallel.h"
 
 namespace kvlab {
@@ -33,7 +34,7 @@ void for_each_unit(const ListedTokens& tokens, const GroupCodec& codec,
   for (std::int32_t r = 0; r < tokens.kv.num_rows; ++r) {
     const std::int32_t entries = tokens.entries(r);
     if (entries == 0) continue;
-    const std::int32_t unit = units_of(codec, entries, d).tokens, step = (kEntries + unit - 1) / unit * unit;
+    const std::int32_t unit = units_of(codec, entries, d).tokens, step = round_up(kEntries, unit);
     for (std::int32_t first = 0; first < entries; first += step) {
       const std::int32_t count = std::min(step, entries - first);
       stretches.push_back({r, first, count, at});

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/ceil_div.h"
 #include "base/parallel.h"
 #include "kernels/lanes_cpu.h"
 #include "kernels/rmsnorm/rmsnorm.h"
@@ -36,7 +37,7 @@ constexpr std::int64_t kTaskFloats = 1 << 15;
 
 void run_cpu(const RmsNorm& a) {
   const std::int64_t block = std::max<std::int64_t>(1, kTaskFloats / std::max<std::int64_t>(1, a.width));
-  for_each_in_parallel((a.tokens + block - 1) / block, [&](std::int64_t i) {
+  for_each_in_parallel(ceil_div(a.tokens, block), [&](std::int64_t i) {
     for (std::int64_t t = i * block; t < std::min(a.tokens, (i + 1) * block); ++t) norm(a, t);
   });
 }

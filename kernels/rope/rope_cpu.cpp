@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/ceil_div.h"
 #include "base/parallel.h"
 #include "kernels/rope/rope.h"
 
@@ -28,7 +29,7 @@ void rotate(const Rope& a, std::int64_t t) {
 
 void run_cpu(const Rope& a) {
   const std::int64_t block = std::max<std::int64_t>(1, kRotatedFloats / std::max<std::int64_t>(1, a.heads * a.head_dim));
-  for_each_in_parallel((a.tokens + block - 1) / block, [&](std::int64_t i) {
+  for_each_in_parallel(ceil_div(a.tokens, block), [&](std::int64_t i) {
     for (std::int64_t t = i * block; t < std::min(a.tokens, (i + 1) * block); ++t) rotate(a, t);
   });
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "base/ceil_div.h"
 #include "base/parallel.h"
 
 namespace kvlab {
@@ -96,7 +97,7 @@ void Rotary::fill(std::span<const std::int32_t> positions, float* cos, float* si
   const std::vector<float> radians = frequencies(std::int64_t{*std::max_element(positions.begin(), positions.end())} + 1);
   const auto scale = static_cast<float>(form_.scaling.attention_factor);
   constexpr std::size_t kPart = 64;
-  for_each_in_parallel(static_cast<std::int64_t>((positions.size() + kPart - 1) / kPart), [&](std::int64_t part) {
+  for_each_in_parallel(static_cast<std::int64_t>(ceil_div(positions.size(), kPart)), [&](std::int64_t part) {
     const std::size_t begin = static_cast<std::size_t>(part) * kPart, end = std::min(positions.size(), begin + kPart);
     std::size_t to = begin * radians.size();
     for (std::size_t i = begin; i < end; ++i) {

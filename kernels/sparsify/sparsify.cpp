@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "base/ceil_div.h"
 #include "base/half.h"
 #include "kernels/cast/stored_type.h"
 
@@ -16,8 +17,8 @@ namespace {
 
 constexpr std::int64_t kHeader = 8 + 4;  // bitmap and offset of a tile
 
-std::int64_t tiles_of(std::int32_t head_dim) { return (head_dim + kSparseTile - 1) / kSparseTile; }
-std::int64_t padded(std::int64_t numbers) { return (numbers + kSparsePad - 1) / kSparsePad * kSparsePad; }
+std::int64_t tiles_of(std::int32_t head_dim) { return ceil_div(head_dim, kSparseTile); }
+std::int64_t padded(std::int64_t numbers) { return round_up(numbers, kSparsePad); }
 
 void pack(const float* x, const std::vector<bool>& kept, std::uint8_t* token) {
   const auto d = static_cast<std::int32_t>(kept.size());

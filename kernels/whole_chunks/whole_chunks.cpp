@@ -4,19 +4,21 @@
 #include <numeric>
 #include <vector>
 
+#include "base/ceil_div.h"
+
 namespace kvlab {
 
 // One score per chunk is read, one count per row written.
 OpCall call(const WholeChunks& a) {
   std::int64_t chunks = 0;
-  for (std::int32_t r = 0; r < a.num_rows; ++r) chunks += (a.len[r] + a.chunk_tokens - 1) / a.chunk_tokens;
+  for (std::int32_t r = 0; r < a.num_rows; ++r) chunks += ceil_div(a.len[r], a.chunk_tokens);
   return {"whole_chunks", a.num_rows, chunks, a.num_rows, 4 * chunks + 4 * a.num_rows, 2 * chunks};
 }
 
 void run_cpu(const WholeChunks& a) {
   std::vector<std::int32_t> order;
   for (std::int32_t r = 0; r < a.num_rows; ++r) {
-    const std::int32_t chunks = (a.len[r] + a.chunk_tokens - 1) / a.chunk_tokens;
+    const std::int32_t chunks = ceil_div(a.len[r], a.chunk_tokens);
     const float* scores = a.scores + a.first[r] + a.begin[r];
     order.resize(static_cast<std::size_t>(chunks));
     std::iota(order.begin(), order.end(), 0);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/ceil_div.h"
 #include "base/error.h"
 
 namespace kvlab {
@@ -10,7 +11,7 @@ namespace {
 
 constexpr std::int32_t kPageTokens = 64;
 
-std::int32_t pages_for(std::int32_t tokens, std::int32_t page_tokens) { return (tokens + page_tokens - 1) / page_tokens; }
+std::int32_t pages_for(std::int32_t tokens, std::int32_t page_tokens) { return ceil_div(tokens, page_tokens); }
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/ceil_div.h"
 #include "base/error.h"
 #include "policies/kv/forward_passes.h"
 #include "policies/kv/op_sums.h"
@@ -295,7 +296,7 @@ std::int64_t RecipeFootprint::pages_at_end(std::int32_t prompt_tokens, std::int3
   if (!prompt.leaves_hashed) return side_pages(seen_tokens);
   const std::int64_t grown =
       trigger_->in_decode() ? std::min(trigger_->slack_tokens() + 1, seen_tokens - prompt_tokens) : seen_tokens - prompt_tokens;
-  const std::int64_t blocks = (grown + pages_.block_tokens - 1) / pages_.block_tokens;
+  const std::int64_t blocks = ceil_div(grown, pages_.block_tokens);
   const std::int64_t pages = prompt.kept_pages + blocks * model_.num_layers * model_.kv_heads;
   if (!trigger_->in_decode()) return pages;
   return std::max(pages, most_pages(after(seq, prompt, prompt_tokens), seen_tokens));

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <string>
 
+#include "base/ceil_div.h"
 #include "policies/scheduler/scheduler.h"
 #include "policies/scheduler/swapped.h"
 
@@ -63,7 +64,7 @@ class Sarathi final : public Scheduler {
   // Budget of a step for a prompt of which `computed` tokens are done: a line from high to low in equal stages, rounded to 32.
   [[nodiscard]] std::int32_t budget_at(std::int32_t computed) const {
     if (stages_ == 0) return budget_tokens_;
-    const std::int32_t stage_tokens = (span_tokens_ + stages_ - 1) / stages_;
+    const std::int32_t stage_tokens = ceil_div(span_tokens_, stages_);
     const std::int32_t stage = std::min(computed / stage_tokens, stages_ - 1);
     const double fall = stages_ == 1 ? 0 : static_cast<double>(high_tokens_ - low_tokens_) * stage / (stages_ - 1);
     return static_cast<std::int32_t>(std::lround((high_tokens_ - fall) / 32)) * 32;

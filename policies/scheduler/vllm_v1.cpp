@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/ceil_div.h"
 #include "policies/scheduler/scheduler.h"
 #include "policies/scheduler/swapped.h"
 
@@ -40,7 +41,7 @@ class VllmV1 final : public Scheduler {
     if (tokens <= 2) return tokens;
     if (tokens <= 4) return 4;
     const std::int32_t step = tokens <= 256 ? 8 : 16;
-    const std::int32_t padded = (tokens + step - 1) / step * step;
+    const std::int32_t padded = round_up(tokens, step);
     return padded <= largest_graph_ ? padded : tokens;
   }
 

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
+#include "base/read_file.h"
 #include "base/spec_file.h"
 #include "base/text.h"
 #include "sim/cost/measured_table.h"
@@ -27,13 +26,6 @@ const std::vector<std::string>& columns_of(const ProfileOp& op) { return op.axis
 // Whole nanoseconds and a three-digit fraction: picoseconds exactly.
 std::string nanoseconds(Picoseconds ps) { return fmt::format("{}.{:03}", ps / kPsPerNs, ps % kPsPerNs); }
 
-void write_text(const std::string& file, const std::string& text) {
-  std::ofstream stream(file, std::ios::binary);
-  stream << text;
-  stream.close();
-  if (!stream) throw InputError(file + ": cannot be written");
-}
-
 void write_grid(const std::string& file, const std::vector<std::string>& columns, const SampleGrid& grid) {
   if (grid.empty()) return;
   std::string text = join(columns, ",") + ",time_ns,spread_frac\n";
@@ -41,7 +33,7 @@ void write_grid(const std::string& file, const std::vector<std::string>& columns
     for (std::size_t i = 0; i < columns.size(); ++i) text += std::to_string(s.at[i]) + ",";
     text += nanoseconds(s.time) + "," + number_text(s.spread_frac) + "\n";
   }
-  write_text(file, text);
+  write_file(file, text);
 }
 
 SampleGrid read_grid(const std::string& file, const std::vector<std::string>& columns) {
@@ -108,12 +100,12 @@ std::string skew_meta_text(const SkewTable& skew) {
 }
 
 void write_skew(const SkewTable& skew, const std::string& folder) {
-  write_text(folder + "/skew.yaml", skew_meta_text(skew));
+  write_file(folder + "/skew.yaml", skew_meta_text(skew));
   std::string text = "prompt_tokens,rows,skew,longest,before,alpha\n";
   for (const SkewTable::Entry& e : skew.entries()) {
     text += fmt::format("{},{},{},{},{},{}\n", e.prompt_tokens, e.rows, e.skew, e.longest, e.before, number_text(e.alpha));
   }
-  write_text(folder + "/skew.csv", text);
+  write_file(folder + "/skew.csv", text);
 }
 
 SkewAxis read_axis(Params& p, const YAML::Node& root, const std::string& name) {
@@ -219,20 +211,18 @@ void write_kvlab_profile(const Profile& profile, const std::string& folder) {
   std::error_code error;
   if (fs::exists(tables, error)) throw InputError(tables + ": exists already; remove it or choose another folder");
   if (fs::exists(meta_file, error)) {
-    std::ifstream stream(meta_file, std::ios::binary);
-    const std::string there((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
-    if (there != meta) throw InputError(meta_file + ": describes another profile; choose another folder");
+    if (read_if_there(meta_file) != meta) throw InputError(meta_file + ": describes another profile; choose another folder");
   }
   fs::create_directories(tables, error);
   if (error) throw InputError(tables + ": cannot be created: " + error.message());
-  write_text(tables + "/ops.yaml", ops_text(profile));
+  write_file(tables + "/ops.yaml", ops_text(profile));
   for (const ProfileOp& op : profile.ops) write_grid(tables + "/" + op.name + ".csv", columns_of(op), op.times);
   write_grid(tables + "/attention.csv", kAttention, profile.attention);
   write_grid(tables + "/moe.csv", kMoe, profile.moe);
   write_grid(tables + "/all_reduce.csv", kBytes, profile.all_reduce);
   write_policy_times(profile.policy, tables);
   if (profile.skew) write_skew(*profile.skew, tables);
-  write_text(meta_file, meta);
+  write_file(meta_file, meta);
 }
 
 }  // namespace kvlab

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "base/ceil_div.h"
 #include "base/spec_file.h"
 #include "base/text.h"
 #include "sim/cost/profile.h"
@@ -223,12 +224,12 @@ std::int64_t default_reserve_bytes(const CostSetup& setup, const LargestStep& st
   const ModelSpec& m = setup.model;
   const std::int64_t mlp = std::max(m.experts_per_token * m.moe_intermediate + m.shared_intermediate, m.intermediate);
   const std::int64_t widths = kLiveHidden * m.hidden + (m.gated_mlp ? 3 : 2) * mlp / setup.parallel.tp;
-  const std::int64_t tokens = (step.tokens + setup.parallel.data_ranks() - 1) / setup.parallel.data_ranks();
+  const std::int64_t tokens = ceil_div(step.tokens, setup.parallel.data_ranks());
   constexpr std::int64_t kFp32 = 4;
   const std::int64_t activations = tokens * widths * m.activation_bytes();
   const std::int64_t logits = std::min(step.rows, step.tokens) * m.vocabulary * (m.activation_bytes() + kFp32);
   const std::int64_t rope = m.learned_positions ? 0 : std::max<std::int64_t>(0, m.max_tokens) * m.head_dim * m.activation_bytes();
-  const std::int64_t layers = (m.layers + setup.parallel.pp - 1) / setup.parallel.pp;
+  const std::int64_t layers = ceil_div(m.layers, setup.parallel.pp);
   return std::max(activations, logits) + rope + step.graphs * layers * kGraphLayerBytes + kContextBytes;
 }
 
@@ -236,7 +237,7 @@ std::int64_t derive_num_blocks(const CostSetup& setup, double memory_frac, std::
   const ModelSpec& m = setup.model;
   const Parallel& p = setup.parallel;
   const std::int64_t kv_heads = std::max<std::int64_t>(1, m.kv_heads / p.tp);
-  const std::int64_t layers = (m.layers + p.pp - 1) / p.pp;
+  const std::int64_t layers = ceil_div(m.layers, p.pp);
   const std::int64_t block_bytes = block_tokens * 2 * layers * kv_heads * m.head_dim * bits(m.kv_dtype) / 8;
   const std::int64_t weights = weight_bytes(m, p.tp, p.pp, p.ep);
   const auto usable = static_cast<std::int64_t>(std::floor(memory_frac * static_cast<double>(setup.hardware.memory_bytes)));

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/ceil_div.h"
+
 namespace kvlab {
 
 // Number formats of weights, activations and KV.
@@ -13,8 +15,6 @@ inline constexpr std::size_t kNumDtypes = 6;
 [[nodiscard]] std::int64_t bits(Dtype dtype);
 [[nodiscard]] const char* dtype_name(Dtype dtype);
 [[nodiscard]] Dtype parse_dtype(const std::string& name, const std::string& place);  // InputError with the known names
-
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // How the matrices of one part of the model are stored, and the types that they are multiplied in.
 struct WeightFormat {

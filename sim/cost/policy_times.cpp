@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 
 #include "base/params.h"
+#include "base/read_file.h"
 #include "sim/cost/measured_table.h"
 
 namespace kvlab {
@@ -99,12 +99,8 @@ void write_policy_times(const PolicyTimes& times, const std::string& folder) {
                         s.time % kPsPerNs, number_text(s.spread_frac));
   }
   for (const std::string& op : times.ops()) scales += op + ": " + kScales[static_cast<std::size_t>(times.scale(op))] + "\n";
-  for (const auto& [name, content] : {std::pair{"policy.csv", text}, std::pair{"policy.yaml", scales}}) {
-    std::ofstream stream(folder + "/" + name, std::ios::binary);
-    stream << content;
-    stream.close();
-    if (!stream) throw InputError(folder + "/" + name + ": cannot be written");
-  }
+  write_file(folder + "/policy.csv", text);
+  write_file(folder + "/policy.yaml", scales);
 }
 
 }  // namespace kvlab

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/ceil_div.h"
 #include "kernels/all_reduce/all_reduce.h"
 #include "kernels/all_to_all/all_to_all.h"
 
@@ -50,15 +51,14 @@ double RooflinePrices::link_ps(std::int64_t bytes, std::int64_t hops) const {
 
 double RooflinePrices::layer_all_reduce_ps(std::int64_t tokens) const {
   if (parallel_.tp == 1) return 0;
-  const std::int64_t own = (tokens + parallel_.data_ranks() - 1) / parallel_.data_ranks();
+  const std::int64_t own = ceil_div(tokens, parallel_.data_ranks());
   const AllReduceShape s{own * model_.hidden * model_.activation_bytes(), parallel_.tp, model_.activation_bytes()};
   return link_ps(bytes(s), hops(s));
 }
 
 double RooflinePrices::layer_all_to_all_ps(std::int64_t tokens) const {
   if (parallel_.ep == 1 || !model_.is_moe()) return 0;
-  const AllToAllShape s{(tokens + parallel_.ep - 1) / parallel_.ep, model_.hidden, model_.experts_per_token, parallel_.ep,
-                        model_.activation_bytes()};
+  const AllToAllShape s{ceil_div(tokens, parallel_.ep), model_.hidden, model_.experts_per_token, parallel_.ep, model_.activation_bytes()};
   return link_ps(bytes(s), hops(s));
 }
 
@@ -131,7 +131,7 @@ Price RooflinePrices::mixed_attention(const StepShape& shape) const {
   }
   const int ranks = parallel_.data_ranks();
   double ps = std::max(longest, sum / ranks) + launch_ps();
-  if (shape.decodes > 0) ps += decode_ps((shape.decodes + ranks - 1) / ranks, static_cast<double>(shape.decode_kv_tokens) / ranks);
+  if (shape.decodes > 0) ps += decode_ps(ceil_div(shape.decodes, ranks), static_cast<double>(shape.decode_kv_tokens) / ranks);
   return extrapolated(static_cast<double>(model_.layers) * ps);
 }
 
@@ -145,7 +145,7 @@ Price RooflinePrices::policy(const PolicyOp& op) const {
 }
 
 Price RooflinePrices::send(std::int64_t tokens) const {
-  const std::int64_t own = (tokens + parallel_.data_ranks() - 1) / parallel_.data_ranks();
+  const std::int64_t own = ceil_div(tokens, parallel_.data_ranks());
   return extrapolated(link_ps(own * model_.hidden * model_.activation_bytes(), 1));
 }
 

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/ceil_div.h"
 #include "base/checked_time.h"
 
 namespace kvlab {
@@ -183,14 +184,14 @@ StepCostModel::Decode StepCostModel::decode_at(const DecodeBatch& batch) {
   d.bucket = skew->bucket(batch);
   const double alpha = skew->alpha(d.bucket);
   const Cell max = cell_at(rows, rows * kv_max);
-  const std::int64_t max_begin = (max.begin + rows - 1) / rows;
+  const std::int64_t max_begin = ceil_div(max.begin, rows);
   const auto blend = [&](double a, double b) { return std::llround((1 - alpha) * a + alpha * b); };
   const Picoseconds base =
       blend(static_cast<double>(mean.base), static_cast<double>(along(max.base, max.slope, max_begin * rows - max.begin)));
   d.per_token = blend(static_cast<double>(mean.slope), 0);
   d.per_max_token = blend(0, static_cast<double>(multiply_time(max.slope, rows, kLongStep)));
   d.time = along(along(base, d.per_token, kv_tokens - mean.begin), d.per_max_token, kv_max - max_begin);
-  d.max_end = max.end == kNoEnd ? kNoEnd : (max.end + rows - 1) / rows;
+  d.max_end = max.end == kNoEnd ? kNoEnd : ceil_div(max.end, rows);
   d.footing = std::max(mean.footing, max.footing);
   return d;
 }

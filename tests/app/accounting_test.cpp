@@ -1,7 +1,7 @@
 // What a results folder counts, and when it is counted again.
 #include <gmock/gmock.h>
 
-#include "app/csv.h"
+#include "base/csv.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {

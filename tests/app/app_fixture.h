@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "app/cli.h"
-#include "app/csv.h"
+#include "base/csv.h"
+#include "base/read_file.h"
 
 namespace kvlab {
 
@@ -47,12 +48,7 @@ class AppTest : public ::testing::Test {
     called.err = err.str();
     return called;
   }
-  static std::string read(const std::filesystem::path& path) {
-    std::ifstream stream(path, std::ios::binary);
-    std::ostringstream text;
-    text << stream.rdbuf();
-    return text.str();
-  }
+  static std::string read(const std::filesystem::path& path) { return read_if_there(path); }
   // The id of the run in a row of a folder's summary.csv, and its folder.
   static std::string run_id(const std::filesystem::path& folder, std::size_t row = 0) {
     return read_csv(folder / "summary.csv").rows.at(row).at(0);

@@ -1,7 +1,7 @@
 #include <filesystem>
 #include <map>
 
-#include "app/csv.h"
+#include "base/csv.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {

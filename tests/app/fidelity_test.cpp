@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <map>
 
-#include "app/csv.h"
+#include "base/csv.h"
 #include "tests/app/app_fixture.h"
 #include "tests/short_run.h"
 

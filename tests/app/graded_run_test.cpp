@@ -1,10 +1,10 @@
 // 'host: engine' with 'eval:', through the front.
 #include <algorithm>
 
-#include "app/csv.h"
 #include "app/partial_answers.h"
 #include "app/results.h"
 #include "app/stop_signals.h"
+#include "base/csv.h"
 #include "kernels/cuda/memory.h"
 #include "tests/app/app_fixture.h"
 

@@ -1,6 +1,6 @@
-#include "app/csv.h"
 #include "app/experiment.h"
 #include "app/setup.h"
+#include "base/csv.h"
 #include "sim/cost/profile.h"
 #include "tests/app/app_fixture.h"
 #include "tests/sim/cost_support.h"

@@ -5,6 +5,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/read_file.h"
+
 namespace kvlab {
 namespace {
 
@@ -64,8 +66,7 @@ TEST_F(PartialAnswersFile, LinesThatWereCutOffAreGradedAgain) {
     answers.add(graded(4));
     answers.add(graded(5));
   }
-  std::ifstream in(file_);
-  const std::string whole((std::istreambuf_iterator<char>(in)), {});
+  const std::string whole = read_file(file_);
   const std::size_t second = whole.find('\n') + 1;
   for (std::size_t end = second; end < whole.size() - 1; ++end) {
     std::ofstream(file_) << whole.substr(0, end);

@@ -93,16 +93,15 @@ TEST_F(RecordCli, ErrorsAreOneLine) {
   EXPECT_EQ(record({"--ids", "none"}), "kvlab: none: cannot be opened: No such file or directory\n");
   EXPECT_EQ(record({"--ids", file("a.json", "{}")}), "kvlab: a.json: missing key 'ids'\n");
   EXPECT_EQ(record({"--ids", file("b.json", "[256, 264]")}),
-            "kvlab: b.json: entry 1 of 'ids' is 264, no token id in [0, 264) of model 'probe'\n");
-  EXPECT_EQ(record({"--ids", file("c.json", "[6.5]")}),
-            "kvlab: c.json: entry 0 of 'ids' is 6.5, no token id in [0, 264) of model 'probe'\n");
+            "kvlab: b.json: '[1]' = 264 is not supported; supported: an integer in [0, 263]\n");
+  EXPECT_EQ(record({"--ids", file("c.json", "[6.5]")}), "kvlab: c.json: '[0]' = 6.5 is not supported; supported: an integer in [0, 263]\n");
   EXPECT_EQ(record({"--ids", file("deep.json", std::string(1'000'000, '[') + std::string(1'000'000, ']'))}),
             "kvlab: deep.json: values in it are nested deeper than 64 levels\n");
   EXPECT_EQ(record({"--ids", file("d.json", "[]")}), "kvlab: the prompt has no tokens\n");
   EXPECT_EQ(record({"--ids", file("e.json", "7")}), "kvlab: e.json: neither a JSON list of token ids nor an object\n");
   EXPECT_EQ(record({"--ids", file("f.json", R"({"ids": [1], "tusk": "x"})")}), "kvlab: f.json: unknown key 'tusk'; did you mean 'task'?\n");
   EXPECT_EQ(record({"--ids", file("g.json", R"({"ids": [1], "needles": [[0]]})")}),
-            "kvlab: g.json: 'needles' is not a list of [begin, end]\n");
+            "kvlab: g.json: 'needles[0]' = [0] is not supported; supported: [begin, end]\n");
   EXPECT_EQ(record({"--ids", file("h.json", R"({"ids": [1], "needles": [[0, 2]]})")}),
             "kvlab: h.json: needle 0-2 is no span of the prompt's 1 tokens\n");
   EXPECT_EQ(record({"--ids", file("j.json", R"({"ids": [1, 2], "continuation": [3]})"), "--prompt-tokens", "1"}),

@@ -9,10 +9,10 @@
 #include <nlohmann/json.hpp>
 
 #include "app/code_version.h"
-#include "app/csv.h"
 #include "app/experiment.h"
 #include "app/input_files.h"
 #include "app/run_manifest.h"
+#include "base/csv.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {

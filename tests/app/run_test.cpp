@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "app/csv.h"
 #include "app/stop_signals.h"
+#include "base/csv.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {

@@ -1,6 +1,6 @@
 // Samples that an experiment makes and keeps in a file.
 #include "app/attention_samples.h"
-#include "app/csv.h"
+#include "base/csv.h"
 #include "tests/app/app_fixture.h"
 #include "tests/short_run.h"
 #include "traces/attention_trace.h"

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "app/csv.h"
+#include "base/csv.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {

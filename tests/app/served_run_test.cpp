@@ -1,5 +1,5 @@
 // 'host: engine' with a trace, through the front.
-#include "app/csv.h"
+#include "base/csv.h"
 #include "kernels/cuda/memory.h"
 #include "tests/app/app_fixture.h"
 

@@ -3,9 +3,9 @@
 
 #include <cmath>
 
-#include "app/csv.h"
 #include "app/experiment.h"
 #include "app/setup.h"
+#include "base/csv.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {

@@ -43,7 +43,8 @@ TEST_F(Tokenize, ShowsTokensAndLeavesOutTheTemplate) {
 
 TEST_F(Tokenize, SaysWhatIsWrong) {
   const std::string ids = file("[1, -2]");
-  EXPECT_EQ(run({"--model", probe, "--ids", ids}), "2 kvlab: " + ids + ": entry 1 is no token id: -2\n");
+  EXPECT_EQ(run({"--model", probe, "--ids", ids}),
+            "2 kvlab: " + ids + ": '[1]' = -2 is not supported; supported: an integer in [0, 2147483647]\n");
   EXPECT_EQ(run({"--model", probe, "--ids", file("{}")}), "2 kvlab: " + ids + ": not a JSON list of token ids\n");
   EXPECT_EQ(run({"--model", probe, "--ids", file(std::string(1'000'000, '[') + std::string(1'000'000, ']'))}),
             "2 kvlab: " + ids + ": values in it are nested deeper than 64 levels\n");

@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "app/calibrate/refine.h"
+#include "base/quantile.h"
 #include "sim/cost/make_cost_model.h"
 #include "tests/bench/fake_device.h"
 #include "tests/calibrate/fake_meter.h"
@@ -25,10 +26,6 @@ namespace {
 double p95(std::vector<double> x) {
   std::sort(x.begin(), x.end());
   return x[x.size() * 95 / 100];
-}
-double median(std::vector<double> x) {
-  std::sort(x.begin(), x.end());
-  return x[x.size() / 2];
 }
 
 // Relative errors of the profile's tables at points of our own, between those that calibration may have measured.

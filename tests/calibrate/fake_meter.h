@@ -13,6 +13,7 @@
 #include "app/calibrate/calibration.h"
 #include "app/calibrate/profile_folder.h"
 #include "base/hash.h"
+#include "base/read_file.h"
 #include "tests/sim/cost_support.h"
 
 // A device whose times are made up, and what calibration makes of it.
@@ -104,10 +105,7 @@ struct Calibrated {
     return p;
   }
   [[nodiscard]] Profile profile() const { return read_kvlab_profile(plan.out, 1); }
-  [[nodiscard]] std::string text(const std::string& file) const {
-    std::ifstream stream(plan.out + "/" + file, std::ios::binary);
-    return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  }
+  [[nodiscard]] std::string text(const std::string& file) const { return read_file(plan.out + "/" + file); }
   TempFolder folder;
   CalibrationPlan plan;
   CalibrationResult result;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/ceil_div.h"
 #include "kernels/attention_prefill/attention_prefill_cuda.h"
 #include "tests/cuda/cuda_fixture.h"
 
@@ -28,7 +29,7 @@ struct PagedPrompts {
       len_.push_back(kv_before[r] + (own ? new_tokens[r / static_cast<std::size_t>(kv_heads)] : 0));
       longest = std::max(longest, len_.back());
       page_begin.push_back(pages);
-      pages += (len_.back() + page_tokens - 1) / page_tokens;
+      pages += ceil_div(len_.back(), page_tokens);
     }
     const std::int32_t spare = 3;
     std::vector<std::int32_t> order(static_cast<std::size_t>(pages + spare));

@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "base/ceil_div.h"
 #include "kernels/kv_rows.h"
 #include "tests/cuda/cuda_fixture.h"
 
@@ -77,7 +78,7 @@ class RowsFixture {
     for (std::size_t r = 0; r < len.size(); ++r) {
       first[r + 1] = first[r] + len[r];
       page_begin.push_back(pages);
-      pages += (len[r] + shape_.page_tokens - 1) / shape_.page_tokens;
+      pages += ceil_div(len[r], shape_.page_tokens);
     }
     std::vector<std::int32_t> all(static_cast<std::size_t>(pages + 3));
     std::iota(all.begin(), all.end(), 0);

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 
+#include "base/read_file.h"
 #include "engine/model/plain_cache.h"
 #include "engine/model/weights.h"
 #include "tests/engine/model_folder.h"
@@ -34,10 +35,7 @@ class ModelFiles : public ModelFolder {
   }
   void write(const std::string& file, const std::vector<TensorToWrite>& tensors) { write_safetensors(dir_ + "/" + file, tensors, {}); }
   void write_text(const std::string& file, const std::string& text) { std::ofstream(dir_ + "/" + file, std::ios::binary) << text; }
-  std::string read_text(const std::string& file) {
-    std::ifstream stream(dir_ + "/" + file, std::ios::binary);
-    return {std::istreambuf_iterator<char>(stream), {}};
-  }
+  std::string read_text(const std::string& file) { return read_file(dir_ + "/" + file); }
   static std::vector<float> numbers(Weight w) { return {w.begin(), w.end()}; }
   std::string load_error() {
     return error_of([&] {

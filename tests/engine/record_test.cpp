@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/read_file.h"
 #include "tests/engine/probe.h"
 #include "tests/error_of.h"
 
@@ -168,17 +169,12 @@ TEST(Record, AKnownContinuationEqualsDecodingIt) {
   for (std::size_t i = 0; i < t.layers[7].k.size(); ++i) ASSERT_NEAR(t.layers[7].k[i], decoded.layers[7].k[i], 1e-3);
 }
 
-std::string file_bytes(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
-
 TEST(Record, SameInputSameBytesAndBackFromTheFile) {
   const std::string first = testing::TempDir() + "kvlab_" + std::to_string(::getpid()) + "_record.safetensors", second = first + "2";
   const AttentionTrace t = record(probe(), prompt(60), everything());
   write_attention_trace(first, t, TraceFloat::kF32);
   write_attention_trace(second, record(probe(), prompt(60), everything()), TraceFloat::kF32);
-  EXPECT_EQ(file_bytes(first), file_bytes(second));
+  EXPECT_EQ(read_file(first), read_file(second));
   const AttentionTrace back = read_attention_trace(first);
   EXPECT_EQ(back.ids, t.ids);
   EXPECT_EQ(back.chunk_ends, t.chunk_ends);

@@ -23,16 +23,17 @@ void check(const kvlab::TraceRequest& request) {
 }
 
 void read(std::span<const char> bytes, std::size_t choice, std::uint8_t bits) {
+  kvlab::Params own = kvlab::Params::from_text(std::string((bits & 1) != 0 ? "block_size: 64\n" : "") +
+                                               "block_tokens: " + std::to_string(1 + (bits >> 1 & 7)) +
+                                               "\nskip_failed: " + ((bits & 16) != 0 ? "true" : "false"));
+  const kvlab::TraceFormats formats(own);
   kvlab::ReaderOptions options;
-  options.block_size = (bits & 1) != 0 ? 64 : 0;
-  options.block_tokens = 1 + (bits >> 1 & 7);
-  options.skip_failed = (bits & 16) != 0;
   options.any_order = (bits & 32) != 0;
   options.uses_arrivals = (bits & 64) == 0;
   auto lines = std::make_unique<kvlab::LineReader>("fuzz", kvlab::bytes_in_memory("fuzz", bytes));
-  const auto& formats = kvlab::trace_formats();
-  const kvlab::TraceFormat& format = choice < formats.size() ? formats[choice] : kvlab::sniff_format(*lines);
-  kvlab::InMemoryTrace trace(format.read(std::move(lines), options));
+  const std::vector<std::string> names = kvlab::TraceFormatRegistry::names();
+  const std::string format = choice < names.size() ? names[choice] : formats.find("", *lines);
+  kvlab::InMemoryTrace trace(formats.read(std::move(lines), format, options));
   if (options.any_order) trace.sort_by_arrival();
   kvlab::Time before = kvlab::kStart;
   for (kvlab::TraceRequest request; trace.next(request);) {
@@ -48,7 +49,7 @@ void read(std::span<const char> bytes, std::size_t choice, std::uint8_t bits) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 2) return 0;
   try {
-    read({reinterpret_cast<const char*>(data) + 2, size - 2}, data[0] % (kvlab::trace_formats().size() + 1), data[1]);
+    read({reinterpret_cast<const char*>(data) + 2, size - 2}, data[0] % (kvlab::TraceFormatRegistry::names().size() + 1), data[1]);
   } catch (const kvlab::InputError&) {
     return 0;
   }

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "base/ceil_div.h"
 #include "base/random.h"
 
 namespace kvlab {
@@ -27,7 +28,7 @@ struct AttendRow {
 
   AttendRow(std::int32_t tokens_, std::int32_t queries_, std::int32_t group_, std::int32_t dim_, std::int32_t page_tokens_)
       : tokens(tokens_), queries(queries_), group(group_), dim(dim_), page_tokens(page_tokens_) {
-    const std::int32_t pages = (tokens + page_tokens - 1) / page_tokens;
+    const std::int32_t pages = ceil_div(tokens, page_tokens);
     for (std::int32_t i = 0; i < pages; ++i) page.push_back(pages - 1 - i);
     k = noise(static_cast<std::size_t>(pages * page_tokens * dim), 1), v = noise(k.size(), 2);
     q = noise(static_cast<std::size_t>(lines() * dim), 3);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/big_array.h"
+#include "base/ceil_div.h"
 #include "base/random.h"
 #include "kernels/attend/attend.h"
 #include "kernels/attention_stats/attention_stats.h"
@@ -39,7 +40,7 @@ struct Moved {
 
 // Everything that the kernels compute for one made-up cache whose buffers begin at this offset, as one list of numbers.
 std::vector<float> results(std::size_t offset) {
-  const std::int32_t pages = (kPrompt + kPage - 1) / kPage, capacity = pages * kPage;
+  const std::int32_t pages = ceil_div(kPrompt, kPage), capacity = pages * kPage;
   Moved k(kHeads * capacity * kDim, offset, 1), v(kHeads * capacity * kDim, offset, 2), q(kPrompt * kHeads * kGroup * kDim, offset, 3);
   std::vector<std::int32_t> len(kHeads, kPrompt), page_begin, page(static_cast<std::size_t>(kHeads * pages)), position;
   std::vector<std::int64_t> first{0};

@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "base/ceil_div.h"
 #include "base/error.h"
 #include "base/random.h"
 #include "tests/recipes_in.h"
@@ -124,7 +125,7 @@ TEST_P(ServingRecipe, MemoryFollowsTheParts) {
       EXPECT_GE(static_cast<double>(done.kept_pages) * page, static_cast<double>(result.after.gpu) - 1) << "step " << t;
       EXPECT_LE(static_cast<double>(done.kept_pages - kRows) * page, static_cast<double>(result.after.gpu)) << "step " << t;
     } else {
-      const double blocks = static_cast<double>((seq.seen_tokens + kBlock - 1) / kBlock * kRows + done.kept_pages);
+      const double blocks = static_cast<double>(ceil_div(seq.seen_tokens, kBlock) * kRows + done.kept_pages);
       EXPECT_GE(blocks * page, static_cast<double>(result.after.gpu) - 1) << "step " << t;
     }
     shape.seen_tokens = seq.seen_tokens, shape.new_tokens = 1, shape.held = result.held;

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "base/ceil_div.h"
 #include "base/error.h"
 #include "kernels/cluster/cluster.h"
 #include "tests/kv/selector_fixture.h"
@@ -206,7 +207,7 @@ std::vector<std::int32_t> halve(const Decode& d, std::int32_t row, std::int32_t 
   const auto splits = [](const std::vector<Interval>& all) {
     return std::any_of(all.begin(), all.end(), [](const Interval& g) { return g.end - g.begin > 1; });
   };
-  std::int32_t largest = (blocks + keep - 1) / keep;
+  std::int32_t largest = ceil_div(blocks, keep);
   for (; largest > 1; largest = (largest + 1) / 2) {
     std::vector<Interval> halves;
     std::vector<double> scores;

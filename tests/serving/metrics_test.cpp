@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/quantile.h"
 #include "base/random.h"
 #include "serving/contiguous.h"
 
@@ -28,7 +29,7 @@ TEST(LogHistogram, QuantilesAreWithinAFifthOfAPercent) {
     }
     const Distribution exact = distribution_of(values);
     for (double q = 0; q <= 1; q += 0.01) {
-      const double expected = percentile_of_sorted(values, q), off = std::abs(histogram.quantile(q) - expected);
+      const double expected = quantile_of_sorted(values, q), off = std::abs(histogram.quantile(q) - expected);
       EXPECT_LE(off, expected / 512) << "list " << list << " of " << size << " at " << q;
       worst = std::max(worst, off / std::max(1.0, expected));
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/ceil_div.h"
 #include "policies/kv/footprint.h"
 
 namespace kvlab::testing {
@@ -41,7 +42,7 @@ class SinkWindow final : public Footprint {
   void note_charged(std::vector<SeqState>* charged) { charged_ = charged; }
 
  private:
-  [[nodiscard]] std::int64_t pages(std::int32_t tokens) const { return (tokens + block_tokens_ - 1) / block_tokens_ * pages_per_block_; }
+  [[nodiscard]] std::int64_t pages(std::int32_t tokens) const { return ceil_div(tokens, block_tokens_) * pages_per_block_; }
 
   std::int32_t budget_, block_tokens_;
   std::int64_t pages_per_block_;

@@ -8,46 +8,16 @@
 #include "sim/cost/make_cost_model.h"
 #include "sim/cost/step_prices.h"
 #include "tests/error_of.h"
+#include "tests/test_files.h"
 
 namespace kvlab {
-
-// A folder of its own for one test, removed afterwards.
-class TempFolder {
- public:
-  TempFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "kvlab-cost-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) throw InternalError("no temporary folder");
-    path_ = pattern;
-  }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  ~TempFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  [[nodiscard]] const std::string& path() const { return path_; }
-  std::string write(const std::string& name, const std::string& text) const {
-    const std::filesystem::path file = std::filesystem::path(path_) / name;
-    std::filesystem::create_directories(file.parent_path());
-    std::ofstream(file, std::ios::binary) << text;
-    return file.string();
-  }
-
- private:
-  std::string path_;
-};
 
 inline CostSetup setup_of(const std::string& yaml) {
   Params p = Params::from_text(yaml);
   return read_cost_setup(p);
 }
 
-inline std::string data_folder() {
-  const char* set = std::getenv("KVLAB_DATA");
-  return set != nullptr ? set : KVLAB_SOURCE_DIR "/../shared/data";
-}
-
-inline std::string real_bundle(const std::string& card) { return data_folder() + "/vllm-reference/" + card + "-llama-3.1-8b/profile"; }
+inline std::string real_bundle(const std::string& card) { return data_file("vllm-reference/" + card + "-llama-3.1-8b/profile"); }
 
 // A model small enough to compute by hand: 2 layers, 4 heads of 4 channels, 2 KV heads.
 inline const char* const kTinyModel =

@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "base/random.h"
 #include "tests/short_run.h"
+#include "tests/test_files.h"
 #include "traces/block_hashes.h"
 #include "traces/make_trace.h"
 
@@ -285,8 +286,7 @@ TEST(HitRatio, ExperimentNamesTheCacheAndItsParameters) {
 class MooncakeHitRatio : public ::testing::Test {
  protected:
   void SetUp() override {
-    const char* folder = std::getenv("KVLAB_DATA");
-    const std::string file = std::string(folder ? folder : KVLAB_SOURCE_DIR "/../shared/data") + "/traces/mooncake_conversation.jsonl";
+    const std::string file = data_file("traces/mooncake_conversation.jsonl");
     if (!std::filesystem::exists(file)) GTEST_SKIP() << "no " << file << " (set KVLAB_DATA)";
     Params p = Params::from_text("{file: '" + file + "', block_size: 512}", "trace");
     trace_ = load_hit_ratio_trace(*make_trace(p, 1), 512);

@@ -39,14 +39,12 @@ TEST(AzureReader, ColumnsInAnyOrderAndQuotes) {
 }
 
 TEST(MooncakeReader, ChainsIdsAndKeepsThePartialLastBlock) {
-  ReaderOptions options;
-  options.block_size = 512;
   const InMemoryTrace t = read_all(R"({"timestamp": 0, "input_length": 1100, "output_length": 500, "hash_ids": [0, 1, 2]})"
                                    "\n"
                                    R"({"timestamp": 3000, "input_length": 1024, "output_length": 1, "hash_ids": [0, 7]})"
                                    "\n"
                                    R"({"timestamp": 3000.5, "input_length": 1024, "output_length": 1, "hash_ids": [3, 7]})",
-                                   "", options);
+                                   {}, "block_size: 512");
   ASSERT_EQ(t.size(), 3U);
   EXPECT_EQ(ns(t.at(1).arrival), 3'000'000'000);
   EXPECT_EQ(ns(t.at(2).arrival), 3'000'500'000);
@@ -89,7 +87,7 @@ TEST(MooncakeReader, SortGathersTurnsThatStandApart) {
                              R"({"timestamp":40,"input_length":6,"output_length":1})"
                              "\n"
                              R"({"delay":6,"input_length":5,"output_length":1,"session_id":1})",
-                             "", options);
+                             options);
   t.sort_by_arrival();
   std::vector<int> prompts;
   for (TraceRequest r; t.next(r);) prompts.push_back(r.prompt_tokens);
@@ -102,9 +100,7 @@ TEST(BurstGptReader, BothHeadersAndFailedRequests) {
       "5,ChatGPT,472,18,490,Conversation log\n"
       "45,ChatGPT,1087,0,1087,Conversation log\n"
       "118,GPT-4,417,276,693,API log\n";
-  ReaderOptions options;
-  options.skip_failed = true;
-  const InMemoryTrace a = read_all(old_header, "", options);
+  const InMemoryTrace a = read_all(old_header, {}, "skip_failed: true");
   ASSERT_EQ(a.size(), 2U);
   EXPECT_EQ(a.at(0).arrival, kStart);
   EXPECT_EQ(to_s(a.at(1).arrival), 113);
@@ -145,15 +141,13 @@ TEST(SplitwiseReader, Row) {
 }
 
 TEST(LlmServingSimReader, TokenIdsBecomeAChainOverPromptAndOutput) {
-  ReaderOptions options;
-  options.block_tokens = 2;
   const InMemoryTrace t =
       read_all(R"({"input_toks":3,"output_toks":2,"arrival_time_ns":46926808,"input_tok_ids":[5,6,7],"output_tok_ids":[8,9]})"
                "\n"
                R"({"input_toks":4,"output_toks":1,"arrival_time_ns":46926809,"input_tok_ids":[5,6,7,8],"output_tok_ids":[1]})"
                "\n"
                R"({"input_toks":4,"output_toks":1,"arrival_time_ns":46926810,"input_tok_ids":[1,6,7,8],"output_tok_ids":[1]})",
-               "", options);
+               {}, "block_tokens: 2");
   EXPECT_EQ(ns(t.at(0).arrival), 46'926'808);
   ASSERT_EQ(t.at(0).hashes.size(), 2U) << "five tokens are two full blocks";
   EXPECT_EQ(t.at(0).hashes[0], hash_combine(hash_combine(mix64(2), 5), 6));
@@ -201,11 +195,14 @@ TEST(Readers, SniffingFindsEveryFormat) {
       {"llmservingsim", R"({"session_id": "x", "arrival_time_ns": 1, "sub_requests": []})"},
       {"kvlab_csv", "arrival_ns,prompt_tokens,output_tokens,session,delay_ns,hash_tokens,hashes"},
       {"kvlab_jsonl", R"({"arrival_ns":1,"prompt_tokens":1,"output_tokens":1})"}};
+  Params defaults = Params::empty("trace");
+  const TraceFormats formats(defaults);
   for (const auto& [name, first] : firsts) {
     LineReader lines("f", bytes_in_memory("f", first));
-    EXPECT_EQ(sniff_format(lines).name, name) << first;
+    EXPECT_EQ(formats.find("", lines), name) << first;
   }
-  EXPECT_EQ(error_of([] { trace_format("azur"); }), "unknown trace format 'azur'; did you mean 'azure'?");
+  LineReader lines("f", bytes_in_memory("f", firsts[0].second));
+  EXPECT_EQ(error_of([&] { return formats.find("azur", lines); }), "unknown trace format 'azur'; did you mean 'azure'?");
 }
 
 TEST(RealTraces, Azure2023Conversation) {

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/read_file.h"
 #include "tests/traces/trace_test_files.h"
 #include "traces/numbers.h"
 #include "traces/trace_tools.h"
@@ -91,24 +92,17 @@ RC_GTEST_PROP(WriteTrace, EveryFieldComesBack, ()) {
   expect_equal(held, rows);
 }
 
-std::string bytes_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 TEST(WriteTrace, PackedByName) {
   const TempFolder folder;
   for (const std::string name : {"t.csv.gz", "t.csv.zst", "t.csv"}) {
     const auto source = trace_of("generate: {requests: 3000, arrival: {poisson: {rate_per_s: 5}}, prompt_tokens: 100, output_tokens: 7}");
     EXPECT_EQ(write_trace(*source, folder.file(name)), 3000U);
   }
-  EXPECT_TRUE(bytes_of(folder.file("t.csv.gz")).starts_with("\x1f\x8b"));
-  EXPECT_TRUE(bytes_of(folder.file("t.csv.zst")).starts_with("\x28\xb5\x2f\xfd"));
+  EXPECT_TRUE(read_if_there(folder.file("t.csv.gz")).starts_with("\x1f\x8b"));
+  EXPECT_TRUE(read_if_there(folder.file("t.csv.zst")).starts_with("\x28\xb5\x2f\xfd"));
   EXPECT_LT(std::filesystem::file_size(folder.file("t.csv.zst")), std::filesystem::file_size(folder.file("t.csv")) / 2);
   // Concatenated members are one file, whatever its name says.
-  const std::string header_and_rows = bytes_of(folder.file("t.csv.gz"));
+  const std::string header_and_rows = read_if_there(folder.file("t.csv.gz"));
   std::filesystem::copy(folder.file("t.csv.gz"), folder.file("plain_name"));
   EXPECT_EQ(InMemoryTrace(open_trace(folder.file("plain_name"))).size(), 3000U);
 }

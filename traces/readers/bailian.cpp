@@ -2,8 +2,6 @@
 #include <limits>
 #include <unordered_map>
 
-#include "traces/json_rows.h"
-#include "traces/numbers.h"
 #include "traces/readers/hash_ids.h"
 #include "traces/readers/readers.h"
 
@@ -14,25 +12,26 @@ namespace {
 // Traces of Alibaba's Bailian service (Wang et al., USENIX ATC 2025; github.com/alibaba-edu/qwen-bailian-usagetraces-anon), times in
 // seconds, 16 tokens per hash id. A row is a turn of a chat and names the row of the turn before it: all turns that go back to one
 // first turn are a session, and each arrives at its recorded time.
-class Bailian final : public RowReader {
+class Bailian final : public JsonReader {
  public:
-  Bailian(std::unique_ptr<LineReader> lines, const ReaderOptions& options)
-      : RowReader(options, "timestamp", kSecondNs), rows_(std::move(lines), ignored()) {}
+  struct Options {
+    explicit Options(Params& p) : block_size(p.optional<std::int32_t>("block_size", 16, 1, 1 << 20, "bailian: tokens per hash id")) {}
+    std::int32_t block_size;
+  };
+  static bool recognises(std::string_view line) { return object_has(line, "chat_id") && !object_has(line, "prompt_tokens"); }
+  Bailian(std::unique_ptr<LineReader> lines, const ReaderOptions& options, const Options& own)
+      : JsonReader(std::move(lines), options, "timestamp", kSecondNs), own_(own) {}
 
  private:
   enum Key : std::uint8_t { kChat, kParent, kTime, kInput, kOutput, kIds };
   static constexpr std::array<std::string_view, 8> kKeys{"chat_id",       "parent_chat_id", "timestamp", "input_length",
                                                          "output_length", "hash_ids",       "type",      "turn"};
-  static constexpr std::int64_t kSecondNs = 1'000'000'000;
-  static constexpr std::int32_t kBlockTokens = 16;
   static constexpr std::int64_t kNone = -1;  // as parent: the first turn of its chat
 
   struct Row {
     std::int64_t chat = kNone, parent = kNone;
     bool has_arrival = false;
   };
-
-  [[nodiscard]] const LineReader& lines() const override { return rows_.lines(); }
 
   bool read_row(TraceRequest& request) override {
     Row row;
@@ -43,7 +42,7 @@ class Bailian final : public RowReader {
     if (request.output_tokens == 0) fail_missing_key(lines(), "output_length");
     if (!row.has_arrival) request.arrival = arrival_of_row_without();
     request.session = session_of(row);
-    if (!ids_.empty()) set_chained_ids(lines(), ids_, options().block_size > 0 ? options().block_size : kBlockTokens, request);
+    if (!ids_.empty()) set_chained_ids(lines(), ids_, own_.block_size, request);
     return true;
   }
 
@@ -84,15 +83,14 @@ class Bailian final : public RowReader {
     return session;
   }
 
-  JsonRows rows_;
+  Options own_;
   std::vector<std::uint64_t> ids_;
   std::unordered_map<std::int64_t, std::int64_t> session_of_turn_;
 };
 
-}  // namespace
+const bool registered = TraceFormatRegistry::add<FormatOf<Bailian>>(
+    {"bailian", R"({"chat_id":...,"parent_chat_id":...,"timestamp":...,"input_length":...,"output_length":...,"hash_ids":[...]})", ""});
 
-std::unique_ptr<RowReader> read_bailian(std::unique_ptr<LineReader> lines, const ReaderOptions& options) {
-  return std::make_unique<Bailian>(std::move(lines), options);
-}
+}  // namespace
 
 }  // namespace kvlab

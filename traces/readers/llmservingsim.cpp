@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "base/hash.h"
-#include "traces/json_rows.h"
 #include "traces/readers/readers.h"
 
 namespace kvlab {
@@ -15,10 +14,17 @@ namespace {
 // request, or a session of an agent: sub_requests, each released when the one before has finished and its tool has run for
 // tool_duration_ns; without session_id each such row is a session of its own. Token ids of prompt and output become a hash chain, hash(hash
 // before, tokens of the block), over full blocks of `block_tokens`.
-class LlmServingSim final : public RowReader {
+class LlmServingSim final : public JsonReader {
  public:
-  LlmServingSim(std::unique_ptr<LineReader> lines, const ReaderOptions& options)
-      : RowReader(options, "arrival_time_ns"), rows_(std::move(lines), ignored()) {}
+  struct Options {
+    explicit Options(Params& p)
+        : block_tokens(
+              p.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "llmservingsim: tokens per content hash made of token ids")) {}
+    std::int32_t block_tokens;
+  };
+  static bool recognises(std::string_view line) { return object_has(line, "arrival_time_ns") || object_has(line, "input_toks"); }
+  LlmServingSim(std::unique_ptr<LineReader> lines, const ReaderOptions& options, const Options& own)
+      : JsonReader(std::move(lines), options, "arrival_time_ns", 0), own_(own) {}
 
  private:
   enum Key : std::uint8_t { kInput, kOutput, kInputIds, kOutputIds, kTool, kTime, kSession, kSubRequests };
@@ -37,8 +43,6 @@ class LlmServingSim final : public RowReader {
     bool is_agentic = false;
   };
 
-  [[nodiscard]] const LineReader& lines() const override { return rows_.lines(); }
-
   bool read_row(TraceRequest& request) override {
     while (given_ == calls_.size()) {
       if (!read_line()) return false;
@@ -55,7 +59,7 @@ class LlmServingSim final : public RowReader {
       request.arrival = Time(*row_.at);
     const std::size_t begin = given_ == 0 ? 0 : calls_[given_ - 1].hashes_end;
     request.hashes = std::span(hashes_).subspan(begin, call.hashes_end - begin);
-    request.hash_tokens = request.hashes.empty() ? 0 : options().block_tokens;
+    request.hash_tokens = request.hashes.empty() ? 0 : own_.block_tokens;
     ++given_;
     return true;
   }
@@ -143,7 +147,7 @@ class LlmServingSim final : public RowReader {
 
   void append_chain() {
     input_ids_.insert(input_ids_.end(), output_ids_.begin(), output_ids_.end());
-    const auto block = static_cast<std::size_t>(options().block_tokens);
+    const auto block = static_cast<std::size_t>(own_.block_tokens);
     std::uint64_t chain = mix64(block);
     for (std::size_t begin = 0; begin + block <= input_ids_.size(); begin += block) {
       for (std::size_t i = begin; i < begin + block; ++i) chain = hash_combine(chain, input_ids_[i]);
@@ -151,7 +155,7 @@ class LlmServingSim final : public RowReader {
     }
   }
 
-  JsonRows rows_;
+  Options own_;
   Row row_;
   Call call_;                // being read
   std::vector<Call> calls_;  // of the row
@@ -159,10 +163,9 @@ class LlmServingSim final : public RowReader {
   std::vector<std::uint64_t> input_ids_, output_ids_, hashes_;
 };
 
-}  // namespace
+const bool registered = TraceFormatRegistry::add<FormatOf<LlmServingSim>>(
+    {"llmservingsim", R"({"input_toks":...,"output_toks":...,"arrival_time_ns":...})", ""});
 
-std::unique_ptr<RowReader> read_llmservingsim(std::unique_ptr<LineReader> lines, const ReaderOptions& options) {
-  return std::make_unique<LlmServingSim>(std::move(lines), options);
-}
+}  // namespace
 
 }  // namespace kvlab

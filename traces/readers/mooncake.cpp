@@ -4,8 +4,6 @@
 #include <limits>
 #include <optional>
 
-#include "traces/json_rows.h"
-#include "traces/numbers.h"
 #include "traces/readers/hash_ids.h"
 #include "traces/readers/readers.h"
 
@@ -15,10 +13,19 @@ namespace {
 
 // Mooncake traces (Qin et al., FAST 2025; github.com/kvcache-ai/Mooncake), times in milliseconds. Dynamo's dialect has other
 // names for the columns, sessions, and `delay`: a turn that comes so long after its session's turn before has finished.
-class Mooncake final : public RowReader {
+class Mooncake final : public JsonReader {
  public:
-  Mooncake(std::unique_ptr<LineReader> lines, const ReaderOptions& options)
-      : RowReader(options, "timestamp", kMillisecondNs), rows_(std::move(lines), ignored()) {}
+  struct Options {
+    explicit Options(Params& p)
+        : block_size(p.optional<std::int32_t>("block_size", 0, 1, 1 << 20, "mooncake: tokens per hash id; needed unless the rows say it")) {
+    }
+    std::int32_t block_size;  // 0: as the rows say
+  };
+  static bool recognises(std::string_view line) {
+    return object_has(line, "input_length") || object_has(line, "input_tokens");
+  }
+  Mooncake(std::unique_ptr<LineReader> lines, const ReaderOptions& options, const Options& own)
+      : JsonReader(std::move(lines), options, "timestamp", kMillisecondNs), own_(own) {}
 
  private:
   enum Key : std::uint8_t { kTime, kCreated, kInput, kInputTokens, kOutput, kOutputTokens, kIds, kBlock, kSession, kDelay, kDelayMs };
@@ -32,8 +39,6 @@ class Mooncake final : public RowReader {
     std::int32_t block_size = 0;
     bool has_ids = false;
   };
-
-  [[nodiscard]] const LineReader& lines() const override { return rows_.lines(); }
 
   bool read_row(TraceRequest& request) override {
     Row row;
@@ -93,25 +98,24 @@ class Mooncake final : public RowReader {
   }
 
   void set_content(TraceRequest& request, const Row& row) {
-    const std::int32_t block = row.block_size > 0 ? row.block_size : options().block_size;
+    const std::int32_t block = row.block_size > 0 ? row.block_size : own_.block_size;
     if (block == 0) {
       lines().fail("hash_ids",
                    "tokens per hash id unknown: set 'block_size' (512 in the traces that Mooncake published; 64, 256 and others occur)");
     }
-    if (options().block_size > 0 && row.block_size > 0 && row.block_size != options().block_size) {
-      lines().fail("block_size", fmt::format("{} in the row, but 'block_size: {}' was asked for", row.block_size, options().block_size));
+    if (own_.block_size > 0 && row.block_size > 0 && row.block_size != own_.block_size) {
+      lines().fail("block_size", fmt::format("{} in the row, but 'block_size: {}' was asked for", row.block_size, own_.block_size));
     }
     set_chained_ids(lines(), ids_, block, request);
   }
 
-  JsonRows rows_;
+  Options own_;
   std::vector<std::uint64_t> ids_;
 };
 
-}  // namespace
+const bool registered = TraceFormatRegistry::add<FormatOf<Mooncake>>(
+    {"mooncake", R"({"timestamp":...,"input_length":...,"output_length":...,"hash_ids":[...]})", ""});
 
-std::unique_ptr<RowReader> read_mooncake(std::unique_ptr<LineReader> lines, const ReaderOptions& options) {
-  return std::make_unique<Mooncake>(std::move(lines), options);
-}
+}  // namespace
 
 }  // namespace kvlab

@@ -1,24 +1,42 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
-#include "traces/line_reader.h"
-#include "traces/row_reader.h"
+#include "traces/csv_rows.h"
+#include "traces/formats.h"
+#include "traces/json_rows.h"
+#include "traces/numbers.h"
 
 namespace kvlab {
 
-// One reader per public format; docs/traces.md has the columns. All throw InputError (file:line, column) on a row that
-// cannot be used.
-using MakeReader = std::unique_ptr<RowReader>(std::unique_ptr<LineReader>, const ReaderOptions&);
+// One reader per public format, each in a file of its own that registers it; docs/traces.md has the columns. All throw InputError
+// (file:line, column) on a row that cannot be used.
 
-MakeReader read_azure;          // TIMESTAMP,ContextTokens,GeneratedTokens; dates, first row = 0
-MakeReader read_burstgpt;       // Timestamp,...,Request tokens,Response tokens,...; seconds, first row = 0
-MakeReader read_vidur;          // [arrived_at,]num_prefill_tokens,num_decode_tokens; seconds
-MakeReader read_splitwise;      // arrival_timestamp,...,prompt_size,token_size; seconds
-MakeReader read_mooncake;       // jsonl: timestamp (ms), input_length, output_length, hash_ids; Dynamo's names too
-MakeReader read_bailian;        // jsonl: chat_id, parent_chat_id, timestamp (s), input_length, output_length, hash_ids
-MakeReader read_llmservingsim;  // jsonl: arrival_time_ns, input_toks, output_toks, token ids; agentic sessions
-MakeReader read_kvlab_csv;      // every field of TraceRequest, as write_trace() writes them
-MakeReader read_kvlab_jsonl;
+inline constexpr std::int64_t kSecondNs = 1'000'000'000;
+
+// Reads a CSV file; the first of its columns is that of the times.
+class CsvReader : public RowReader {
+ public:
+  using enum CsvColumn::Need;
+  CsvReader(std::unique_ptr<LineReader> lines, const ReaderOptions& options, std::span<const CsvColumn> columns, std::int64_t unit_ns)
+      : RowReader(options, columns[0].name, unit_ns), rows_(std::move(lines), columns, ignored()) {}
+  [[nodiscard]] bool has_arrivals() const final { return rows_.has(0); }
+
+ protected:
+  [[nodiscard]] const LineReader& lines() const final { return rows_.lines(); }
+  CsvRows rows_;
+};
+
+// Reads a file of JSON objects, one per line.
+class JsonReader : public RowReader {
+ public:
+  JsonReader(std::unique_ptr<LineReader> lines, const ReaderOptions& options, std::string_view arrival_key, std::int64_t unit_ns)
+      : RowReader(options, arrival_key, unit_ns), rows_(std::move(lines), ignored()) {}
+
+ protected:
+  [[nodiscard]] const LineReader& lines() const final { return rows_.lines(); }
+  JsonRows rows_;
+};
 
 }  // namespace kvlab

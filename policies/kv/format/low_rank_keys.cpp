@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/ceil_div.h"
 #include "kernels/low_rank/low_rank.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/part.h"
@@ -63,7 +64,7 @@ class LowRankKeys final : public Format {
   [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const override {
     if (tokens == 0) return 0;
     const std::int64_t left = 2LL * tokens * rank(m);
-    return static_cast<std::int64_t>(tokens) * m.head_dim * m.kv_bytes + (left + m.kv_heads - 1) / m.kv_heads + 2LL * rank(m) * m.head_dim;
+    return static_cast<std::int64_t>(tokens) * m.head_dim * m.kv_bytes + ceil_div(left, m.kv_heads) + 2LL * rank(m) * m.head_dim;
   }
 
  private:

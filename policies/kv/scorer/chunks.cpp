@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/ceil_div.h"
 #include "kernels/chunk_pool/chunk_pool.h"
 #include "kernels/protect_above_max/protect_above_max.h"
 #include "kernels/reduce_heads/reduce_heads.h"
@@ -66,7 +67,7 @@ class Chunks final : public ScorerWrapper {
     const Range range = chunked(step);
     std::int32_t* num_chunks = chunks_frac_ > 0 ? step.ops.host_ints(kv.num_rows) : nullptr;
     for (std::int32_t r = 0; r < kv.num_rows && num_chunks != nullptr; ++r) {
-      const std::int32_t all_chunks = (range.len[r] + chunk_ - 1) / chunk_;
+      const std::int32_t all_chunks = ceil_div(range.len[r], chunk_);
       num_chunks[r] = std::max(1, static_cast<std::int32_t>(all_chunks * chunks_frac_));
       keep[r] = kv.len[r] - range.len[r] + std::min(range.len[r], num_chunks[r] * chunk_);
     }

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/ceil_div.h"
 #include "kernels/block_max/block_max.h"
 #include "kernels/page_means/page_means.h"
 #include "policies/kv/selector/budget_share.h"
@@ -91,7 +92,7 @@ class InfLlm2 final : public QuerySelector<UnitTraffic>, public TakesShare {
     return {window, top, std::min(initial_, top), std::min(dense_tokens_, tokens + 1)};
   }
 
-  [[nodiscard]] std::int32_t windows(std::int32_t len) const { return (len + stride_ - 1) / stride_; }
+  [[nodiscard]] std::int32_t windows(std::int32_t len) const { return ceil_div(len, stride_); }
   float* const* rows(const LayerStep& step) {
     return means_.rows(step, [&](std::int32_t r) { return static_cast<std::int64_t>(windows(step.kv.len[r])) * step.kv.head_dim; });
   }

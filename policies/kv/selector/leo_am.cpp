@@ -1,5 +1,6 @@
 #include <bit>
 
+#include "base/ceil_div.h"
 #include "kernels/page_bounds/page_bounds.h"
 #include "kernels/tree_select/tree_select.h"
 #include "policies/kv/selector/budget_share.h"
@@ -120,7 +121,7 @@ class LeoAm final : public QuerySelector<TierTraffic>, public TakesShare {
  private:
   [[nodiscard]] std::int32_t nodes(std::int32_t len, std::int32_t level) const {
     const std::int32_t tokens = leaf_ << level;
-    return (len + tokens - 1) / tokens;
+    return ceil_div(len, tokens);
   }
   [[nodiscard]] std::int32_t leaves_of(std::int32_t len, std::int32_t budget) const {
     return std::max(1, (budget > 0 ? budget : static_cast<std::int32_t>(budget_frac_ * len)) / leaf_);

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/ceil_div.h"
 #include "kernels/block_max/block_max.h"
 #include "kernels/page_bounds/page_bounds.h"
 #include "policies/kv/selector/budget_share.h"
@@ -68,8 +69,7 @@ class LServe final : public QuerySelector<UnitTraffic>, public TakesShare {
 
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes = held;
-    for (std::int32_t r = 0; r < kv.num_rows; ++r)
-      bytes.gpu += (kv.len[r] + logical_ - 1) / logical_ * 2LL * model.head_dim * model.kv_bytes;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) bytes.gpu += ceil_div(kv.len[r], logical_) * 2LL * model.head_dim * model.kv_bytes;
     return bytes;
   }
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/ceil_div.h"
 #include "kernels/page_bounds/page_bounds.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/selection.h"
@@ -66,7 +67,7 @@ class MpCache final : public QuerySelector<UnitTraffic>, public TakesShare {
 
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     std::int64_t clusters = 0;
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) clusters += (kv.len[r] + large_ - 1) / large_ + (kv.len[r] + small_ - 1) / small_;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) clusters += ceil_div(kv.len[r], large_) + ceil_div(kv.len[r], small_);
     TierBytes bytes = held;  // one layer in `shared_layers` keeps bounds
     bytes.gpu += clusters * 2 * model.head_dim * model.kv_bytes / shared_layers_;
     return bytes;
@@ -115,7 +116,7 @@ class MpCache final : public QuerySelector<UnitTraffic>, public TakesShare {
     float* scores = judge(step, bounds(step, large_bounds_, large_), first, nullptr);
     step.ops(MaskEnds{n, first, per_row(step.ops, n, [&](std::int32_t r) { return end[r] == 0 ? 0 : 1; }), end, scores});
     const std::int32_t* survivors = per_row(step.ops, n, [&](std::int32_t r) {
-      const std::int32_t wanted = (choices_.at(step, r).count + ratio - 1) / ratio;
+      const std::int32_t wanted = ceil_div(choices_.at(step, r).count, ratio);
       return end[r] == 0 ? 0 : std::max(wanted, static_cast<std::int32_t>(std::ceil(large_share_ * (end[r] - 1))));
     });
     choose_small(step, best_units(step.ops, n, 1, first, scores, survivors));

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/ceil_div.h"
 #include "kernels/page_bounds/page_bounds.h"
 #include "policies/kv/selector/budget_share.h"
 
@@ -69,7 +70,7 @@ class Quest final : public QuerySelector<UnitTraffic>, public TakesShare {
 
   [[nodiscard]] TierBytes resident(const ModelShape& model, const KvRows& kv, const TierBytes& held) const override {
     TierBytes bytes = held;
-    for (std::int32_t r = 0; r < kv.num_rows; ++r) bytes.gpu += (kv.len[r] + page_ - 1) / page_ * 2LL * model.head_dim * model.kv_bytes;
+    for (std::int32_t r = 0; r < kv.num_rows; ++r) bytes.gpu += ceil_div(kv.len[r], page_) * 2LL * model.head_dim * model.kv_bytes;
     return bytes;
   }
 

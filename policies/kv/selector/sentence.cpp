@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "base/ceil_div.h"
 #include "kernels/mean_query/mean_query.h"
 #include "kernels/pool1d/pool1d.h"
 #include "kernels/sentences/sentences.h"
@@ -105,7 +106,7 @@ class Sentence final : public QuerySelector<TierTraffic>, public TakesShare {
     std::int64_t on_gpu = 0, sentences = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) {
       on_gpu += std::min(kv.len[r], budget_.of(kv.len[r]));
-      sentences += (kv.len[r] + span_ - 1) / span_;
+      sentences += ceil_div(kv.len[r], span_);
     }
     TierBytes bytes = keep_on_gpu(held, on_gpu, kv.total());
     bytes.gpu += sentences * model.head_dim * model.kv_bytes;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/ceil_div.h"
 #include "kernels/sparq/sparq.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
@@ -116,13 +117,13 @@ class SparF final : public Selector, public TakesShare {
     pages.page_tokens = static_cast<std::int32_t>(std::max<std::int64_t>(1, page_bytes_ / token_bytes));
     pages.lists = lists;
     pages.count = per_row(step.ops, n, [&](std::int32_t r) {
-      return std::min(static_cast<std::int32_t>(lists.size(r)), (tail[r] + pages.page_tokens - 1) / pages.page_tokens);
+      return std::min(static_cast<std::int32_t>(lists.size(r)), ceil_div(tail[r], pages.page_tokens));
     });
     step.ops(pages);
     step.ops.settle("flash_pages", step.layer, {pages.count, static_cast<std::size_t>(n)});
-    const std::int64_t token_pages = (token_bytes + page_bytes_ - 1) / page_bytes_;  // more than 1 where a token fills several
+    const std::int64_t token_pages = ceil_div(token_bytes, page_bytes_);  // more than 1 where a token fills several
     for (std::int32_t r = 0; r < n; ++r) {
-      const std::int64_t channel_pages = (static_cast<std::int64_t>(tail[r]) * step.kv.kv_bytes + page_bytes_ - 1) / page_bytes_;
+      const std::int64_t channel_pages = ceil_div(static_cast<std::int64_t>(tail[r]) * step.kv.kv_bytes, page_bytes_);
       const std::int64_t read = pages.count[r] * token_pages + channels(step.kv.head_dim) * channel_pages;
       traffic_.asked_units += read;
       traffic_.fetched_bytes += read * page_bytes_;

@@ -1,12 +1,12 @@
-#include "app/csv.h"
+#include "base/csv.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "app/text_file.h"
 #include "base/error.h"
+#include "base/read_file.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -82,20 +82,24 @@ bool is_number(std::string_view text) {
 }  // namespace
 
 CsvTable parse_csv(std::string_view text, const std::string& name) {
-  CsvTable table{name, {}, {}};
+  CsvTable table{name, {}, {}, {}};
   std::size_t line = 1;
   if (!take_record(text, table.columns, line, name)) throw InputError(name + ": empty file; a header line is expected");
   std::vector<std::string> fields;
   for (std::size_t at = line; take_record(text, fields, line, name); at = line) {
+    if (fields.size() == 1 && fields[0].empty() && table.columns.size() > 1) continue;  // a blank line
     if (fields.size() != table.columns.size()) {
       throw InputError(fmt::format("{}:{}: has {} fields where the header has {}", name, at, fields.size(), table.columns.size()));
     }
     table.rows.push_back(fields);
+    table.lines.push_back(at);
   }
   return table;
 }
 
-CsvTable read_csv(const std::filesystem::path& path) { return parse_csv(read_text(path), path.string()); }
+CsvTable read_csv(const std::filesystem::path& path, std::string_view expected) {
+  return parse_csv(read_file(path, expected), path.string());
+}
 
 std::string csv_field(std::string_view text) {
   const std::string field = (needs_mark(text) ? kTextMark : "") + std::string(text);

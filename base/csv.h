@@ -7,19 +7,20 @@
 
 namespace kvlab {
 
-// A CSV file in memory: one header line, every row as long as it (RFC 4180 quoting).
+// A CSV file in memory: one header line, every row as long as it (RFC 4180 quoting); blank lines are no rows.
 struct CsvTable {
   std::string file;
   std::vector<std::string> columns;
   std::vector<std::vector<std::string>> rows;
+  std::vector<std::size_t> lines;  // on which each row begins
 
   [[nodiscard]] bool has(std::string_view column) const;
   // Position of a column; InputError naming the file and the nearest column when there is none.
   [[nodiscard]] std::size_t at(std::string_view column) const;
 };
 
-// Errors: missing file, no header, a row of another length, an open quote; with file:line.
-CsvTable read_csv(const std::filesystem::path& path);
+// Errors: missing file, no header, a row of another length, an open quote; with file:line. expected: as read_file() has it.
+CsvTable read_csv(const std::filesystem::path& path, std::string_view expected = "a file");
 CsvTable parse_csv(std::string_view text, const std::string& name);
 
 // A field as it is written: quoted when it holds a comma, a quote or a line end. One that a spreadsheet would take for a formula gets

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-namespace kvlab::tokenization {
+namespace kvlab {
 
-// A value inside tokenizer.json that knows where it stands: every error (InputError) names the file and the key, such as
+// A value inside a JSON file that knows its place: every error (InputError) names the file and the key, such as
 // "DIR/tokenizer.json: 'decoder.decoders[2].content': ...". Refers to the value, which must live as long.
 class JsonNode {
  public:
@@ -24,10 +24,12 @@ class JsonNode {
 
   std::string text() const;
   std::string text(const std::string& key) const { return at(key).text(); }
+  double number() const;
   std::int32_t integer(std::int32_t min, std::int32_t max) const;
+  std::vector<std::int32_t> integers(std::int32_t min, std::int32_t max) const;  // a list of them
   bool flag(const std::string& key, bool otherwise) const;
-  char32_t character(const std::string& key) const;  // a text of exactly one code point
-
+  // Error: a key of this object that is none of `known`, with the nearest of them.
+  void only_keys(const std::vector<std::string>& known) const;
   // The value of "type", which must be one of `supported`.
   std::string type(const std::vector<std::string>& supported) const;
 
@@ -43,4 +45,4 @@ class JsonNode {
   int depth_ = 0;
 };
 
-}  // namespace kvlab::tokenization
+}  // namespace kvlab

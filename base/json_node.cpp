@@ -1,4 +1,4 @@
-#include "engine/tokenizer/json_node.h"
+#include "base/json_node.h"
 
 #include <fmt/format.h>
 
@@ -8,24 +8,22 @@
 #include "base/error.h"
 #include "base/json_text.h"
 #include "base/text.h"
-#include "engine/tokenizer/unicode.h"
 
-namespace kvlab::tokenization {
+namespace kvlab {
 
 namespace {
 
-constexpr int kMaxDepth = 32;  // of sequences in sequences, which are read by recursion
+constexpr int kDeepest = 32;  // of sequences in sequences, which are read by recursion
 const nlohmann::json kNull;
 
 }  // namespace
 
-JsonNode::JsonNode(const nlohmann::json& root, const std::string& file) : JsonNode(root, std::make_shared<const std::string>(file), "", 0) {
-  if (!root.is_object()) fail("not a JSON object");
-}
+JsonNode::JsonNode(const nlohmann::json& root, const std::string& file)
+    : JsonNode(root, std::make_shared<const std::string>(file), "", 0) {}
 
 JsonNode::JsonNode(const nlohmann::json& value, std::shared_ptr<const std::string> file, std::string key, int depth)
     : value_(&value), file_(std::move(file)), key_(std::move(key)), depth_(depth) {
-  if (depth_ > kMaxDepth) fail(fmt::format("nested more than {} deep", kMaxDepth));
+  if (depth_ > kDeepest) fail(fmt::format("nested more than {} deep", kDeepest));
 }
 
 bool JsonNode::is_null() const { return value_->is_null(); }
@@ -60,19 +58,27 @@ std::int32_t JsonNode::integer(std::int32_t min, std::int32_t max) const {
   return value_->get<std::int32_t>();
 }
 
+double JsonNode::number() const {
+  if (!value_->is_number()) fail_value("a number");
+  return value_->get<double>();
+}
+
+std::vector<std::int32_t> JsonNode::integers(std::int32_t min, std::int32_t max) const {
+  std::vector<std::int32_t> all;
+  for (const JsonNode& element : elements()) all.push_back(element.integer(min, max));
+  return all;
+}
+
+void JsonNode::only_keys(const std::vector<std::string>& known) const {
+  for (const auto& [key, value] : value_->items())
+    if (std::find(known.begin(), known.end(), key) == known.end()) fail("unknown key '" + key + "'" + suggestion(key, known));
+}
+
 bool JsonNode::flag(const std::string& key, bool otherwise) const {
   const JsonNode node = find(key);
   if (node.is_null()) return otherwise;
   if (!node.value().is_boolean()) node.fail_value("true, false");
   return node.value().get<bool>();
-}
-
-char32_t JsonNode::character(const std::string& key) const {
-  const JsonNode node = at(key);
-  const std::string text = node.text();
-  const Utf8Unit first = next_unit(text, 0);
-  if (text.empty() || first.length != text.size()) node.fail_value("a text of one character");
-  return first.code;
 }
 
 std::string JsonNode::type(const std::vector<std::string>& supported) const {
@@ -90,4 +96,4 @@ void JsonNode::fail_value(const std::string& allowed) const {
   throw InputError(fmt::format("{}: '{}' = {} is not supported; supported: {}", *file_, key_, short_json(*value_), allowed));
 }
 
-}  // namespace kvlab::tokenization
+}  // namespace kvlab

@@ -1,0 +1,80 @@
+#include <array>
+#include <limits>
+
+#include "traces/readers/hash_ids.h"
+#include "traces/readers/readers.h"
+
+namespace kvlab {
+
+namespace {
+
+// Our own format: every field of TraceRequest, so that writing and reading a trace changes nothing.
+class KvlabCsv final : public CsvReader {
+ public:
+  static bool recognises(std::string_view line) { return header_names(line, "prompt_tokens") && header_names(line, "output_tokens"); }
+  KvlabCsv(std::unique_ptr<LineReader> lines, const ReaderOptions& options, const Options& /*own*/)
+      : CsvReader(std::move(lines), options, kColumns, 0) {}
+
+ private:
+  static constexpr std::int64_t kMaxSession = std::numeric_limits<std::int64_t>::max();
+  enum Column : std::uint8_t { kTime, kPrompt, kOutput, kSession, kDelay, kHashTokens, kHashes };
+  static constexpr std::array<CsvColumn, 7> kColumns{{{"arrival_ns", kOptional},
+                                                      {"prompt_tokens"},
+                                                      {"output_tokens"},
+                                                      {"session", kOptional},
+                                                      {"delay_ns", kOptional},
+                                                      {"hash_tokens", kOptional},
+                                                      {"hashes", kOptional}}};
+
+  [[nodiscard]] bool given(Column column) const { return rows_.has(column) && !rows_.text(column).empty(); }
+
+  bool read_row(TraceRequest& request) override {
+    if (!rows_.next()) return false;
+    request.prompt_tokens = rows_.prompt_tokens(kPrompt);
+    request.output_tokens = rows_.output_tokens(kOutput);
+    if (given(kSession)) request.session = rows_.integer(kSession, 0, kMaxSession);
+    request.is_follow_up = given(kDelay);
+    if (request.is_follow_up && given(kTime)) rows_.fail(kDelay, "a row has either an arrival or a delay after the turn before it");
+    if (request.is_follow_up && request.session < 0) rows_.fail(kDelay, "a row with a delay needs a session");
+    if (request.is_follow_up)
+      request.delay = Span(rows_.integer(kDelay, 0, kMaxTraceNs));
+    else
+      request.arrival = arrival();
+    if (given(kHashTokens)) request.hash_tokens = static_cast<std::int32_t>(rows_.integer(kHashTokens, 1, kMaxTokens));
+    if (given(kHashes))
+      read_hashes(rows_.text(kHashes));
+    else
+      hashes_.clear();
+    request.hashes = hashes_;
+    check_hashes(lines(), request);
+    return true;
+  }
+
+  [[nodiscard]] Time arrival() const {
+    if (rows_.has(kTime) && (options().uses_arrivals || given(kTime))) return Time(Span(rows_.integer(kTime, 0, kMaxTraceNs)));
+    return has_arrivals() ? arrival_of_row_without() : kStart;
+  }
+
+  void read_hashes(std::string_view text) {
+    hashes_.clear();
+    for (;;) {
+      const std::size_t space = text.find(' ');
+      std::uint64_t hash = 0;
+      if (!parse_unsigned(text.substr(0, space), hash)) {
+        rows_.fail(kHashes, quoted(text.substr(0, space)) +
+                                " is not a whole number from 0 to 18446744073709551615; one space stands between hashes");
+      }
+      hashes_.push_back(hash);
+      if (space == std::string_view::npos) return;
+      text.remove_prefix(space + 1);
+    }
+  }
+
+  std::vector<std::uint64_t> hashes_;
+};
+
+const bool registered = TraceFormatRegistry::add<FormatOf<KvlabCsv>>({"kvlab_csv", "arrival_ns,prompt_tokens,output_tokens,...", ""});
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,73 @@
+#include <array>
+#include <limits>
+
+#include "traces/readers/hash_ids.h"
+#include "traces/readers/readers.h"
+
+namespace kvlab {
+
+namespace {
+
+// Our own format: every field of TraceRequest, so that writing and reading a trace changes nothing.
+class KvlabJsonl final : public JsonReader {
+ public:
+  static bool recognises(std::string_view line) { return object_has(line, "prompt_tokens"); }
+  KvlabJsonl(std::unique_ptr<LineReader> lines, const ReaderOptions& options, const Options& /*own*/)
+      : JsonReader(std::move(lines), options, "arrival_ns", 0) {}
+
+ private:
+  static constexpr std::int64_t kMaxSession = std::numeric_limits<std::int64_t>::max();
+  enum Key : std::uint8_t { kTime, kPrompt, kOutput, kSession, kDelay, kHashTokens, kHashes };
+  static constexpr std::array<std::string_view, 7> kKeys{"arrival_ns", "prompt_tokens", "output_tokens", "session",
+                                                         "delay_ns",   "hash_tokens",   "hashes"};
+
+  bool read_row(TraceRequest& request) override {
+    hashes_.clear();
+    bool has_arrival = false;
+    const bool found = rows_.next(kKeys, [&](std::size_t key, JsonField field) {
+      switch (key) {
+        case kTime:
+          has_arrival = true;
+          request.arrival = Time(Span(field.integer(0, kMaxTraceNs)));
+          break;
+        case kPrompt:
+          request.prompt_tokens = field.prompt_tokens();
+          break;
+        case kOutput:
+          request.output_tokens = field.output_tokens();
+          break;
+        case kSession:
+          request.session = field.integer(0, kMaxSession);
+          break;
+        case kDelay:
+          request.is_follow_up = true;
+          request.delay = Span(field.integer(0, kMaxTraceNs));
+          break;
+        case kHashTokens:
+          request.hash_tokens = static_cast<std::int32_t>(field.integer(1, kMaxTokens));
+          break;
+        default:
+          field.unsigned_list(hashes_);
+          break;
+      }
+    });
+    if (!found) return false;
+    if (request.prompt_tokens == 0) fail_missing_key(lines(), "prompt_tokens");
+    if (request.output_tokens == 0) fail_missing_key(lines(), "output_tokens");
+    if (request.is_follow_up && has_arrival) lines().fail("delay_ns", "a row has either an arrival or a delay after the turn before it");
+    if (request.is_follow_up && request.session < 0) lines().fail("delay_ns", "a row with a delay needs a session");
+    if (!request.is_follow_up && !has_arrival) request.arrival = arrival_of_row_without();
+    request.hashes = hashes_;
+    check_hashes(lines(), request);
+    return true;
+  }
+
+  std::vector<std::uint64_t> hashes_;
+};
+
+const bool registered =
+    TraceFormatRegistry::add<FormatOf<KvlabJsonl>>({"kvlab_jsonl", R"({"arrival_ns":...,"prompt_tokens":...,"output_tokens":...})", ""});
+
+}  // namespace
+
+}  // namespace kvlab
