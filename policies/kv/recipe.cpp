@@ -43,12 +43,11 @@ void read_card(Params& file, Recipe& recipe) {
       file.text("confidence", "how sure the description is: from code, from paper, from abstract, recalled, our definition");
   recipe.notes = file.text("notes", "", "what is our own definition or reading");
   recipe.claims = file.text("claims", "", "the paper's headline");
-  recipe.prefix_reuse = static_cast<Recipe::PrefixReuse>(
-      file.choice("prefix_reuse", {"none", "full_copy", "same_policy"}, 1, "what of the prompt's blocks other requests may reuse"));
-  recipe.on_preempt = static_cast<Recipe::OnPreempt>(
-      file.choice("on_preempt", {"swap", "recompute_chunked"}, 0, "how a cut sequence comes back after preemption"));
-  recipe.next_turn =
-      static_cast<Recipe::NextTurn>(file.choice("next_turn", {"keep", "refill"}, 0, "what a following turn finds of the cut cache"));
+  recipe.prefix_reuse = file.choice("prefix_reuse", Recipe::kPrefixReuse, Recipe::PrefixReuse::kFullCopy,
+                                    "what of the prompt's blocks other requests may reuse");
+  recipe.on_preempt =
+      file.choice("on_preempt", Recipe::kOnPreempt, Recipe::OnPreempt::kSwap, "how a cut sequence comes back after preemption");
+  if (file.has("next_turn")) file.fail_at("next_turn", "'next_turn' had no effect and was removed: delete the line");
   recipe.peer_ties = file.flag("peer_ties", false, "ties fall as in the peer that the recipe mirrors");
   recipe.hosts = file.words("hosts", "hosts it runs in");
   for (const std::string& host : recipe.hosts)

@@ -20,8 +20,11 @@ struct Recipe {
   Budget budget;
   bool has_budget = false;
   enum class PrefixReuse : std::uint8_t { kNone, kFullCopy, kSamePolicy } prefix_reuse = PrefixReuse::kFullCopy;
+  static constexpr std::initializer_list<Named<PrefixReuse>> kPrefixReuse{
+      {"none", PrefixReuse::kNone}, {"full_copy", PrefixReuse::kFullCopy}, {"same_policy", PrefixReuse::kSamePolicy}};
   enum class OnPreempt : std::uint8_t { kSwap, kRecomputeChunked } on_preempt = OnPreempt::kSwap;
-  enum class NextTurn : std::uint8_t { kKeep, kRefill } next_turn = NextTurn::kKeep;
+  static constexpr std::initializer_list<Named<OnPreempt>> kOnPreempt{{"swap", OnPreempt::kSwap},
+                                                                      {"recompute_chunked", OnPreempt::kRecomputeChunked}};
   bool peer_ties = false;  // mirrors how a peer breaks ties
 
   // The parts by name ("" for no scorer), and makers of fresh ones: parts have state, so every run takes its own.
