@@ -115,9 +115,8 @@ class Ada final : public Allocator {
   std::unique_ptr<Allocator> layers_;
 };
 
-[[maybe_unused]] const bool registered =
-    AllocatorRegistry::add<Ada>({"ada", "heads of a layer compete for its budget by score, each with a safeguard",
-                                 "AdaKV: Feng et al. 2024, arXiv:2407.11550, algorithm 1"});
+KVLAB_REGISTER(Allocator, Ada, "ada", "heads of a layer compete for its budget by score, each with a safeguard",
+               "AdaKV: Feng et al. 2024, arXiv:2407.11550, algorithm 1");
 
 }  // namespace
 

@@ -65,8 +65,8 @@ class Global final : public Allocator {
   double frac_ = 0;  // of the prompt, where the budget is given so
 };
 
-[[maybe_unused]] const bool registered = AllocatorRegistry::add<Global>(
-    {"global", "all layers and heads compete for one budget by score", "KVzip: Kim et al. 2025, arXiv:2505.23416"});
+KVLAB_REGISTER(Allocator, Global, "global", "all layers and heads compete for one budget by score",
+               "KVzip: Kim et al. 2025, arXiv:2505.23416");
 
 }  // namespace
 

@@ -68,9 +68,8 @@ class LazyLayers final : public Allocator {
   bool kvpress_;
 };
 
-[[maybe_unused]] const bool registered =
-    AllocatorRegistry::add<LazyLayers>({"lazy_layers", "layers that attend to first and latest tokens keep the budget, others everything",
-                                        "SimLayerKV: Zhang et al. 2024, arXiv:2410.13846"});
+KVLAB_REGISTER(Allocator, LazyLayers, "lazy_layers", "layers that attend to first and latest tokens keep the budget, others everything",
+               "SimLayerKV: Zhang et al. 2024, arXiv:2410.13846");
 
 }  // namespace
 

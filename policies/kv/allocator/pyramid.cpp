@@ -62,8 +62,8 @@ class Pyramid final : public Allocator {
   double frac_ = 0;  // of the prompt, where the budget is given so
 };
 
-[[maybe_unused]] const bool registered = AllocatorRegistry::add<Pyramid>(
-    {"pyramid", "budgets that fall from the first layer to the last, the same sum", "PyramidKV: Cai et al. 2024, arXiv:2406.02069"});
+KVLAB_REGISTER(Allocator, Pyramid, "pyramid", "budgets that fall from the first layer to the last, the same sum",
+               "PyramidKV: Cai et al. 2024, arXiv:2406.02069");
 
 }  // namespace
 

@@ -40,8 +40,7 @@ class Table final : public Allocator {
   std::vector<TableEntry> table_;
 };
 
-[[maybe_unused]] const bool registered =
-    AllocatorRegistry::add<Table>({"table", "tokens per layer or head from a list", "our definition: budgets found offline"});
+KVLAB_REGISTER(Allocator, Table, "table", "tokens per layer or head from a list", "our definition: budgets found offline");
 
 }  // namespace
 

@@ -20,8 +20,7 @@ class Uniform final : public Allocator {
   [[nodiscard]] bool has_shares() const override { return false; }  // equal ones
 };
 
-[[maybe_unused]] const bool registered =
-    AllocatorRegistry::add<Uniform>({"uniform", "the same budget in every layer and head", "H2O: Zhang et al. 2023, arXiv:2306.14048"});
+KVLAB_REGISTER(Allocator, Uniform, "uniform", "the same budget in every layer and head", "H2O: Zhang et al. 2023, arXiv:2306.14048");
 
 }  // namespace
 

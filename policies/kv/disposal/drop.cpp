@@ -12,8 +12,7 @@ class Drop final : public Disposal {
   void dispose(LayerStep& step, const Kept& kept) override { step.ops(CompactRows{step.kv, kept.index_first, kept.index}); }
 };
 
-[[maybe_unused]] const bool registered =
-    DisposalRegistry::add<Drop>({"drop", "deletes the tokens that were not kept", "H2O: Zhang et al. 2023"});
+KVLAB_REGISTER(Disposal, Drop, "drop", "deletes the tokens that were not kept", "H2O: Zhang et al. 2023");
 
 }  // namespace
 

@@ -64,9 +64,8 @@ class MergeNearest final : public Merging {
   std::vector<std::vector<float>> thresholds_;  // [layer][batch index]
 };
 
-[[maybe_unused]] const bool registered = DisposalRegistry::add<MergeNearest>(
-    {"merge_nearest", "merges dropped tokens into the kept ones with the most similar keys",
-     "D2O: Wan et al. 2025, arXiv:2406.13035, section 3.3; LOOK-M: Wan et al. 2024, arXiv:2406.18139, section 3.3"});
+KVLAB_REGISTER(Disposal, MergeNearest, "merge_nearest", "merges dropped tokens into the kept ones with the most similar keys",
+               "D2O: Wan et al. 2025, arXiv:2406.13035, section 3.3; LOOK-M: Wan et al. 2024, arXiv:2406.18139, section 3.3");
 
 }  // namespace
 

@@ -35,9 +35,8 @@ class CastFormat final : public Format {
   DueTokens due_{{0, 1, true}};
 };
 
-[[maybe_unused]] const bool registered =
-    FormatRegistry::add<CastFormat>({"cast", "K and V rounded to fp16, bf16 or fp8 as they are written",
-                                     "fp8 formats: Micikevicius et al. 2022, arXiv:2209.05433; kv-cache-dtype of vLLM"});
+KVLAB_REGISTER(Format, CastFormat, "cast", "K and V rounded to fp16, bf16 or fp8 as they are written",
+               "fp8 formats: Micikevicius et al. 2022, arXiv:2209.05433; kv-cache-dtype of vLLM");
 
 }  // namespace
 

@@ -78,9 +78,8 @@ class LowRankKeys final : public Format {
   DueTokens due_{{0, 1, false, true}};
 };
 
-[[maybe_unused]] const bool registered =
-    FormatRegistry::add<LowRankKeys>({"low_rank_keys", "the prompt's K of a layer as a product of two thin matrices",
-                                      "ShadowKV: Sun et al. 2024, arXiv:2410.21465, section 4.1"});
+KVLAB_REGISTER(Format, LowRankKeys, "low_rank_keys", "the prompt's K of a layer as a product of two thin matrices",
+               "ShadowKV: Sun et al. 2024, arXiv:2410.21465, section 4.1");
 
 }  // namespace
 

@@ -15,8 +15,7 @@ class Native final : public Format {
   }
 };
 
-[[maybe_unused]] const bool registered =
-    FormatRegistry::add<Native>({"native", "K and V in the model's own type", "paged KV cache: Kwon et al. 2023, arXiv:2309.06180"});
+KVLAB_REGISTER(Format, Native, "native", "K and V in the model's own type", "paged KV cache: Kwon et al. 2023, arXiv:2309.06180");
 
 }  // namespace
 

@@ -77,9 +77,8 @@ class Think final : public Format {
   RowTable scores_{0.0F};
 };
 
-[[maybe_unused]] const bool registered =
-    FormatRegistry::add<Think>({"think", "channels of K that the prompt's last queries use least are pruned, per KV head",
-                                "ThinK: Xu et al. 2024, arXiv:2407.21018, eq. 7"});
+KVLAB_REGISTER(Format, Think, "think", "channels of K that the prompt's last queries use least are pruned, per KV head",
+               "ThinK: Xu et al. 2024, arXiv:2407.21018, eq. 7");
 
 }  // namespace
 

@@ -43,8 +43,8 @@ class AttentionRecencyRing final : public Scorer {
   bool visible_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<AttentionRecencyRing>(
-    {"attention_recency_ring", "to how many of the last queries a token was important", "CORM: Dai et al. 2024, arXiv:2404.15949"});
+KVLAB_REGISTER(Scorer, AttentionRecencyRing, "attention_recency_ring", "to how many of the last queries a token was important",
+               "CORM: Dai et al. 2024, arXiv:2404.15949");
 
 }  // namespace
 

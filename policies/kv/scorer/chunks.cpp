@@ -106,8 +106,8 @@ class Chunks final : public ScorerWrapper {
   std::vector<std::int32_t> saved_len_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<Chunks>(
-    {"chunks", "whole chunks of neighbouring tokens by another score", "ChunkKV: Liu et al. 2025, arXiv:2502.00299, algorithm 1"});
+KVLAB_REGISTER(Scorer, Chunks, "chunks", "whole chunks of neighbouring tokens by another score",
+               "ChunkKV: Liu et al. 2025, arXiv:2502.00299, algorithm 1");
 
 }  // namespace
 

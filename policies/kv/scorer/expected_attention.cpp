@@ -55,9 +55,9 @@ class ExpectedAttentionScore final : public Scorer {
   float epsilon_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<ExpectedAttentionScore>(
-    {"expected_attention", "attention expected from queries like the prompt's at future positions",
-     "Expected Attention: Devoto et al. 2025, arXiv:2510.00636"});
+KVLAB_REGISTER(Scorer, ExpectedAttentionScore, "expected_attention",
+               "attention expected from queries like the prompt's at future positions",
+               "Expected Attention: Devoto et al. 2025, arXiv:2510.00636");
 
 }  // namespace
 

@@ -28,8 +28,8 @@ class Graph final : public ScorerWrapper {
   bool product_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<Graph>(
-    {"graph", "another score, decayed by likeness to the best tokens' keys", "GraphKV: Li et al. 2025, arXiv:2509.00388"});
+KVLAB_REGISTER(Scorer, Graph, "graph", "another score, decayed by likeness to the best tokens' keys",
+               "GraphKV: Li et al. 2025, arXiv:2509.00388");
 
 }  // namespace
 

@@ -28,8 +28,7 @@ class KeyNorm final : public Scorer {
   bool comparable_;
 };
 
-[[maybe_unused]] const bool registered =
-    ScorerRegistry::add<KeyNorm>({"key_norm", "keys of small norm stay", "Knorm: Devoto et al. 2024, arXiv:2406.11430"});
+KVLAB_REGISTER(Scorer, KeyNorm, "key_norm", "keys of small norm stay", "Knorm: Devoto et al. 2024, arXiv:2406.11430");
 
 }  // namespace
 

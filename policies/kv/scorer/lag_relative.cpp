@@ -82,8 +82,8 @@ class LagRelative final : public Scorer {
   std::vector<std::vector<std::int32_t>> settled_;  // [layer][sequence x KV head] leading tokens that were selected already
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<LagRelative>(
-    {"lag_relative", "spread of keys and values relative to the tokens that follow", "LagKV: Liang et al. 2025, arXiv:2504.04704"});
+KVLAB_REGISTER(Scorer, LagRelative, "lag_relative", "spread of keys and values relative to the tokens that follow",
+               "LagKV: Liang et al. 2025, arXiv:2504.04704");
 
 }  // namespace
 

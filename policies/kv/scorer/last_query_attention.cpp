@@ -40,8 +40,8 @@ class LastQueryAttention final : public Scorer {
   double recent_frac_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<LastQueryAttention>(
-    {"last_query_attention", "attention of the newest query, averaged over the layer's heads", "TOVA: Oren et al. 2024, arXiv:2401.06104"});
+KVLAB_REGISTER(Scorer, LastQueryAttention, "last_query_attention", "attention of the newest query, averaged over the layer's heads",
+               "TOVA: Oren et al. 2024, arXiv:2401.06104");
 
 }  // namespace
 

@@ -53,8 +53,8 @@ class Lookahead final : public Scorer {
   std::int32_t pool_tokens_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<Lookahead>(
-    {"lookahead", "attention of pseudo tokens decoded ahead, and of the prompt's last queries", "LAQ: Wang et al. 2025, arXiv:2505.20334"});
+KVLAB_REGISTER(Scorer, Lookahead, "lookahead", "attention of pseudo tokens decoded ahead, and of the prompt's last queries",
+               "LAQ: Wang et al. 2025, arXiv:2505.20334");
 
 }  // namespace
 

@@ -59,9 +59,8 @@ class OutputAware final : public ScorerWrapper {
   bool above_max_;
 };
 
-[[maybe_unused]] const bool registered =
-    ScorerRegistry::add<OutputAware>({"output_aware", "half by score, half by score times the value's size in the layer's output",
-                                      "CriticalKV: Feng et al. 2025, arXiv:2502.03805, algorithm 1"});
+KVLAB_REGISTER(Scorer, OutputAware, "output_aware", "half by score, half by score times the value's size in the layer's output",
+               "CriticalKV: Feng et al. 2025, arXiv:2502.03805, algorithm 1");
 
 }  // namespace
 

@@ -52,8 +52,8 @@ class QuestionAttention final : public Scorer {
   std::size_t weigh_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<QuestionAttention>(
-    {"question_attention", "attention of the question's queries; the question stays", "FINCH: Corallo and Papotti 2024, arXiv:2408.00167"});
+KVLAB_REGISTER(Scorer, QuestionAttention, "question_attention", "attention of the question's queries; the question stays",
+               "FINCH: Corallo and Papotti 2024, arXiv:2408.00167");
 
 }  // namespace
 

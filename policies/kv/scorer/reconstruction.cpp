@@ -46,8 +46,8 @@ class Reconstruction final : public Scorer {
   bool norms_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<Reconstruction>(
-    {"reconstruction", "largest attention received when the model repeats the prompt", "KVzip: Kim et al. 2025, arXiv:2505.23416, eq. 2"});
+KVLAB_REGISTER(Scorer, Reconstruction, "reconstruction", "largest attention received when the model repeats the prompt",
+               "KVzip: Kim et al. 2025, arXiv:2505.23416, eq. 2");
 
 }  // namespace
 

@@ -41,8 +41,8 @@ class RepresentativeTokens final : public ScorerWrapper {
   Representatives::Anchor anchor_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<RepresentativeTokens>(
-    {"representatives", "the best tokens and some that stand for the rest", "KVCrush: Jha et al. 2025, arXiv:2503.00022"});
+KVLAB_REGISTER(Scorer, RepresentativeTokens, "representatives", "the best tokens and some that stand for the rest",
+               "KVCrush: Jha et al. 2025, arXiv:2503.00022");
 
 }  // namespace
 

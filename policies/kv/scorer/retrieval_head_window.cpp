@@ -76,9 +76,9 @@ class RetrievalHeadWindow final : public Scorer {
   std::int32_t pool_tokens_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<RetrievalHeadWindow>(
-    {"retrieval_head_window", "attention of the prompt's last queries in retrieval heads alone, for all KV heads alike",
-     "CompressKV: Lin et al. 2025, arXiv:2508.02401"});
+KVLAB_REGISTER(Scorer, RetrievalHeadWindow, "retrieval_head_window",
+               "attention of the prompt's last queries in retrieval heads alone, for all KV heads alike",
+               "CompressKV: Lin et al. 2025, arXiv:2508.02401");
 
 }  // namespace
 

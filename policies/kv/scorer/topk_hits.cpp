@@ -41,8 +41,8 @@ class TopKHits final : public Scorer {
   std::int32_t top_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<TopKHits>(
-    {"topk_hits", "when or how often a token was among a query's most attended", "Attendre: Yang and Hua 2024, arXiv:2401.04881"});
+KVLAB_REGISTER(Scorer, TopKHits, "topk_hits", "when or how often a token was among a query's most attended",
+               "Attendre: Yang and Hua 2024, arXiv:2401.04881");
 
 }  // namespace
 

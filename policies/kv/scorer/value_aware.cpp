@@ -34,8 +34,8 @@ class ValueAware final : public ScorerWrapper {
   std::int32_t sinks_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<ValueAware>(
-    {"value_aware", "another score times the L1 norm of the value", "VATP: Guo et al. 2024, arXiv:2406.12335"});
+KVLAB_REGISTER(Scorer, ValueAware, "value_aware", "another score times the L1 norm of the value",
+               "VATP: Guo et al. 2024, arXiv:2406.12335");
 
 }  // namespace
 

@@ -45,9 +45,8 @@ class ValueKeyNorm final : public Scorer {
   bool shared_;
 };
 
-[[maybe_unused]] const bool registered =
-    ScorerRegistry::add<ValueKeyNorm>({"value_key_norm", "value norm over key norm, by whole pages in decode",
-                                       "PagedEviction: Chitty-Venkata et al. 2025, arXiv:2509.04377"});
+KVLAB_REGISTER(Scorer, ValueKeyNorm, "value_key_norm", "value norm over key norm, by whole pages in decode",
+               "PagedEviction: Chitty-Venkata et al. 2025, arXiv:2509.04377");
 
 }  // namespace
 

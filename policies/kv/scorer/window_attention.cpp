@@ -56,9 +56,8 @@ class WindowAttention final : public Scorer {
   bool mean_;
 };
 
-[[maybe_unused]] const bool registered =
-    ScorerRegistry::add<WindowAttention>({"window_attention", "attention received from the prompt's last queries, pooled over neighbours",
-                                          "SnapKV: Li et al. 2024, arXiv:2404.14469, eq. 1-3"});
+KVLAB_REGISTER(Scorer, WindowAttention, "window_attention", "attention received from the prompt's last queries, pooled over neighbours",
+               "SnapKV: Li et al. 2024, arXiv:2404.14469, eq. 1-3");
 
 }  // namespace
 

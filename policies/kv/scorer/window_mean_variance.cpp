@@ -47,9 +47,9 @@ class WindowMeanVariance final : public Scorer {
   std::int32_t pool_tokens_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<WindowMeanVariance>(
-    {"window_mean_variance", "mean and variance of the attention received from the prompt's last queries",
-     "CAKE: Qin et al. 2025, arXiv:2503.12491, eq. 9"});
+KVLAB_REGISTER(Scorer, WindowMeanVariance, "window_mean_variance",
+               "mean and variance of the attention received from the prompt's last queries",
+               "CAKE: Qin et al. 2025, arXiv:2503.12491, eq. 9");
 
 }  // namespace
 

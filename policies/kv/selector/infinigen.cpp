@@ -162,9 +162,9 @@ class InfiniGen final : public QuerySelector<TierTraffic>, public TakesShare {
   LastQueries last_;
 };
 
-[[maybe_unused]] const bool registered = SelectorRegistry::add<InfiniGen>(
-    {"infinigen", "tokens that partial keys on the GPU promise to matter, brought from the host before the step",
-     "InfiniGen: Lee et al. 2024, arXiv:2406.19707, sections 4.2 and 4.3"});
+KVLAB_REGISTER(Selector, InfiniGen, "infinigen",
+               "tokens that partial keys on the GPU promise to matter, brought from the host before the step",
+               "InfiniGen: Lee et al. 2024, arXiv:2406.19707, sections 4.2 and 4.3");
 
 }  // namespace
 

@@ -144,9 +144,8 @@ class LServe final : public QuerySelector<UnitTraffic>, public TakesShare {
   PerRow<Choice> choices_;
 };
 
-[[maybe_unused]] const bool registered =
-    SelectorRegistry::add<LServe>({"lserve", "large pages judged by the key bounds of their logical pages, chosen every few steps",
-                                   "LServe: Yang et al. 2025, arXiv:2502.14866"});
+KVLAB_REGISTER(Selector, LServe, "lserve", "large pages judged by the key bounds of their logical pages, chosen every few steps",
+               "LServe: Yang et al. 2025, arXiv:2502.14866");
 
 }  // namespace
 

@@ -90,8 +90,8 @@ class Quest final : public QuerySelector<UnitTraffic>, public TakesShare {
   RowMemory<float> bounds_;
 };
 
-[[maybe_unused]] const bool registered = SelectorRegistry::add<Quest>(
-    {"quest", "pages whose key bounds promise the largest logits", "Quest: Tang et al. 2024, arXiv:2406.10774, algorithm 1"});
+KVLAB_REGISTER(Selector, Quest, "quest", "pages whose key bounds promise the largest logits",
+               "Quest: Tang et al. 2024, arXiv:2406.10774, algorithm 1");
 
 }  // namespace
 

@@ -125,8 +125,8 @@ class Recycled final : public QuerySelector<UnitTraffic>, public TakesShare {
   RowMemory<float> references_;
 };
 
-[[maybe_unused]] const bool registered = SelectorRegistry::add<Recycled>(
-    {"recycled", "full attention now and then, its largest tokens in between", "Recycled Attention: Xu et al. 2024, arXiv:2411.05787"});
+KVLAB_REGISTER(Selector, Recycled, "recycled", "full attention now and then, its largest tokens in between",
+               "Recycled Attention: Xu et al. 2024, arXiv:2411.05787");
 
 }  // namespace
 

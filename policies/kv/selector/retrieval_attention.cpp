@@ -170,9 +170,9 @@ class RetrievalAttention final : public QuerySelector<TierTraffic>, public Takes
   std::vector<std::unique_ptr<AnnIndex>*> pointers_;
 };
 
-[[maybe_unused]] const bool registered = SelectorRegistry::add<RetrievalAttention>(
-    {"retrieval_attention", "first and newest tokens, and the keys nearest to each query head's query among those on the host",
-     "RetrievalAttention: Liu et al. 2024, arXiv:2409.10516, section 4"});
+KVLAB_REGISTER(Selector, RetrievalAttention, "retrieval_attention",
+               "first and newest tokens, and the keys nearest to each query head's query among those on the host",
+               "RetrievalAttention: Liu et al. 2024, arXiv:2409.10516, section 4");
 
 }  // namespace
 

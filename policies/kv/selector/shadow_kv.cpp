@@ -219,9 +219,9 @@ class ShadowKv final : public QuerySelector<TierTraffic>, public TakesShare {
   std::vector<const std::int32_t*> lists_;
 };
 
-[[maybe_unused]] const bool registered = SelectorRegistry::add<ShadowKv>(
-    {"shadow_kv", "chunks whose mean key attracts attention, with outlier chunks and the prompt's end; values come from the host",
-     "ShadowKV: Sun et al. 2024, arXiv:2410.21465, algorithms 1 and 2"});
+KVLAB_REGISTER(Selector, ShadowKv, "shadow_kv",
+               "chunks whose mean key attracts attention, with outlier chunks and the prompt's end; values come from the host",
+               "ShadowKV: Sun et al. 2024, arXiv:2410.21465, algorithms 1 and 2");
 
 }  // namespace
 

@@ -156,9 +156,9 @@ class SpeCache final : public QuerySelector<TierTraffic>, public TakesShare {
   Selection selection_;
 };
 
-[[maybe_unused]] const bool registered = SelectorRegistry::add<SpeCache>(
-    {"spe_cache", "a copy in few bits on the GPU; what a guessed next token attends to is brought in full precision from the host",
-     "SpeCache: Jie et al. 2025, arXiv:2503.16163, section 3"});
+KVLAB_REGISTER(Selector, SpeCache, "spe_cache",
+               "a copy in few bits on the GPU; what a guessed next token attends to is brought in full precision from the host",
+               "SpeCache: Jie et al. 2025, arXiv:2503.16163, section 3");
 
 }  // namespace
 

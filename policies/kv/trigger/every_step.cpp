@@ -24,8 +24,8 @@ class EveryStep final : public Trigger {
   bool of_sequence_;
 };
 
-[[maybe_unused]] const bool registered = TriggerRegistry::add<EveryStep>(
-    {"every_step", "keeps rows at the budget in every decode step", "H2O: Zhang et al. 2023, arXiv:2306.14048"});
+KVLAB_REGISTER(Trigger, EveryStep, "every_step", "keeps rows at the budget in every decode step",
+               "H2O: Zhang et al. 2023, arXiv:2306.14048");
 
 }  // namespace
 

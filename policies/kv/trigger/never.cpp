@@ -11,7 +11,7 @@ class Never final : public Trigger {
   [[nodiscard]] std::optional<std::int32_t> target(const SeqStep&, const Held&, const Budget&) const override { return std::nullopt; }
 };
 
-[[maybe_unused]] const bool registered = TriggerRegistry::add<Never>({"never", "every token is kept", "Vaswani et al. 2017"});
+KVLAB_REGISTER(Trigger, Never, "never", "every token is kept", "Vaswani et al. 2017");
 
 }  // namespace
 

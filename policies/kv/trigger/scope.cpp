@@ -36,8 +36,7 @@ class Scope final : public Trigger {
   std::int32_t recent_, decode_, growth_steps_;
 };
 
-[[maybe_unused]] const bool registered =
-    TriggerRegistry::add<Scope>({"scope", "separate budgets for prompt and decoded tokens", "SCOPE: Wu et al. 2024, arXiv:2412.13649"});
+KVLAB_REGISTER(Trigger, Scope, "scope", "separate budgets for prompt and decoded tokens", "SCOPE: Wu et al. 2024, arXiv:2412.13649");
 
 }  // namespace
 
