@@ -40,10 +40,10 @@ struct Recipe {
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> part_names() const;
 
   [[nodiscard]] bool runs_in(const std::string& host) const;
+  // Properties of the parts.
+  bool acts = false, only_drops = true, is_native = true, selects_all = true;
   // Plain KV in the model's own type, all of it attended to.
-  [[nodiscard]] bool keeps_everything() const {
-    return trigger == "never" && disposal == "drop" && format == "native" && selector == "all";
-  }
+  [[nodiscard]] bool keeps_everything() const { return !acts && only_drops && is_native && selects_all; }
 };
 
 // Reads `{recipe: NAME, budget_tokens: N | budget_frac: X | compression_ratio: R, PART: ...}`: the recipe's file with the parts and

@@ -33,6 +33,8 @@ inline bool allocate_or_preempt(StepBuilder& step, RequestId r, std::int32_t m) 
   return allocate_or_preempt(step.view, r, m, [&] { return step.preempt_newest(); });
 }
 
+inline std::int32_t num_running(const ReplicaView& view) { return static_cast<std::int32_t>(view.running().size()); }
+
 // Tokens that a running r can compute in this step; 0 while a step of r is in flight.
 inline std::int32_t tokens_at_rest(const ReplicaView& view, RequestId r) {
   return view.info(r).in_flight_steps > 0 ? 0 : view.needed_tokens(r);

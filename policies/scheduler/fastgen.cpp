@@ -73,7 +73,7 @@ class FastGen final : public Scheduler {
 
   void admit_waiting(StepBuilder& step) {
     ReplicaView& view = step.view;
-    const auto has_no_row = [&] { return static_cast<std::int32_t>(view.running().size()) >= max_num_seqs_; };
+    const auto has_no_row = [&] { return num_running(view) >= max_num_seqs_; };
     const auto admit = [&](RequestId r) {
       return admit_if_ready(view, r, [&] {
         if (!take_prompt(step, r, view.info(r).known_tokens() - computed_or_cached(view, r))) return false;

@@ -12,13 +12,16 @@ namespace {
 // times as many: requests that are not in flight enter the next batch, and new ones take the rows that are left. Published "Orca"
 // baselines are re-implementations that differ in the memory they reserve, hence the parameter.
 class Orca final : public Scheduler {
+  enum class Reservation : std::uint8_t { kMax, kPow2, kOracle };
+
  public:
   explicit Orca(Params& p)
       : max_num_seqs_(p.optional<std::int32_t>("max_num_seqs", 128, 1, 1 << 20,
                                                "most requests in a step (b_max); a pipeline has a step in flight per stage")),
-        reservation_(static_cast<Reservation>(p.choice("reservation", {"max", "pow2", "oracle"}, 0,
-                                                       "memory per request: max_model_len, the next power of two of its final length, or "
-                                                       "that length, in whole blocks"))) {}
+        reservation_(p.choice("reservation", {{"max", Reservation::kMax}, {"pow2", Reservation::kPow2}, {"oracle", Reservation::kOracle}},
+                              Reservation::kMax,
+                              "memory per request: max_model_len, the next power of two of its final length, or "
+                              "that length, in whole blocks")) {}
 
   [[nodiscard]] bool wants_contiguous_memory() const override { return true; }
   [[nodiscard]] StepBounds step_bounds(std::int32_t) const override { return {max_num_seqs_, 0}; }
@@ -37,8 +40,6 @@ class Orca final : public Scheduler {
   [[nodiscard]] Horizon stable_for(const ReplicaView&) const override { return Horizon::whatever_is_cached(); }
 
  private:
-  enum class Reservation : std::uint8_t { kMax, kPow2, kOracle };
-
   // No request is longer than max_model_len or than the memory, so neither is a reservation.
   [[nodiscard]] std::int32_t reserved_tokens(const ReplicaView& view, RequestId r) const {
     const RequestInfo& info = view.info(r);

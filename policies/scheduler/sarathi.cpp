@@ -17,8 +17,8 @@ class Sarathi final : public Scheduler {
             p.optional<std::int32_t>("budget_tokens", 512, 1, 1 << 24, "most new tokens per step, decodes included (tau, chunk size)")),
         max_num_seqs_(p.optional<std::int32_t>("max_num_seqs", 128, 1, 1 << 20, "most running requests")),
         watermark_(p),
-        one_prefill_(p.choice("version", {"sarathi_serve", "decode_maximal"}, 0,
-                              "any number of chunks per step (2024), or one chunk per step with decodes (2023)") == 1),
+        one_prefill_(p.choice("version", {{"sarathi_serve", false}, {"decode_maximal", true}}, false,
+                              "any number of chunks per step (2024), or one chunk per step with decodes (2023)")),
         stages_(p.optional<std::int32_t>(
             "dynamic_stages", 0, 0, 1024,
             "steps in which the budget of a prompt falls from high to low as it proceeds; 0: budget_tokens throughout")),
@@ -88,7 +88,7 @@ class Sarathi final : public Scheduler {
 
   void admit_waiting(StepBuilder& step) {
     ReplicaView& view = step.view;
-    const auto is_full = [&] { return static_cast<std::int32_t>(view.running().size()) >= max_num_seqs_ || has_no_chunk(); };
+    const auto is_full = [&] { return num_running(view) >= max_num_seqs_ || has_no_chunk(); };
     const auto admit_or_reject = [&](RequestId r) {
       if (!watermark_.is_kept_alone(view, r) && view.info(r).computed_tokens == 0) {
         view.reject(r, "prompt larger than the KV cache above sarathi's watermark");

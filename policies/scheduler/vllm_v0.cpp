@@ -16,12 +16,10 @@ class VllmV0 final : public Scheduler {
                                                 "most prompt tokens per step (max_num_batched_tokens); 0: max(2048, max_model_len)")),
         max_num_seqs_(p.optional<std::int32_t>("max_num_seqs", 256, 1, 1 << 20, "most running requests")),
         watermark_(p),
-        counts_padded_(p.choice("budget_counting", {"sum", "padded"}, 0,
-                                "what the budget limits: the sum of the prompts, or their number times the longest (first versions)") == 1),
-        preemption_(p.choice("preemption", {"recompute", "swap"}, 0,
-                             "what becomes of a preempted request (vLLM swaps only requests of several sequences)") == 1
-                        ? Preemption::kSwap
-                        : Preemption::kRecompute) {}
+        counts_padded_(p.choice("budget_counting", {{"sum", false}, {"padded", true}}, false,
+                                "what the budget limits: the sum of the prompts, or their number times the longest (first versions)")),
+        preemption_(p.choice("preemption", {{"recompute", Preemption::kRecompute}, {"swap", Preemption::kSwap}}, Preemption::kRecompute,
+                             "what becomes of a preempted request (vLLM swaps only requests of several sequences)")) {}
 
   [[nodiscard]] StepBounds step_bounds(std::int32_t max_model_len) const override { return {max_num_seqs_, budget(max_model_len)}; }
 
@@ -68,7 +66,7 @@ class VllmV0 final : public Scheduler {
 
   void admit_prompts(StepBuilder& step) {
     ReplicaView& view = step.view;
-    const auto has_no_row = [&] { return static_cast<std::int32_t>(view.running().size()) >= max_num_seqs_; };
+    const auto has_no_row = [&] { return num_running(view) >= max_num_seqs_; };
     longest_ = 0;
     const auto admit_or_reject = [&](RequestId r) {
       return admit_if_ready(view, r, [&] {

@@ -89,7 +89,7 @@ class VllmV1 final : public Scheduler {
   // Without budget or rows even a request that comes back from host memory cannot enter.
   void admit_waiting(StepBuilder& step) {
     ReplicaView& view = step.view;
-    const auto is_full = [&] { return left(step) <= 0 || static_cast<std::int32_t>(view.running().size()) >= max_num_seqs_; };
+    const auto is_full = [&] { return left(step) <= 0 || num_running(view) >= max_num_seqs_; };
     const auto admit = [&](RequestId r) { return admit_if_ready(view, r, [&] { return admit_or_reject(step, r); }); };
     const WaitingWalk walk = walk_waiting(view, is_full, admit);
     is_settled_ = walk.is_settled() || walk.end == WaitingWalk::End::kFull;

@@ -13,8 +13,8 @@ class Global final : public Allocator {
  public:
   explicit Global(Params& p)
       : safeguard_(p.optional<double>("safeguard_frac", 0, 0, 1, "share of the mean budget that every head has for certain")),
-        whole_(p.choice("rounding", {"per_row", "whole"}, 0, "a share of the prompt becomes tokens per row, or once for the whole model") ==
-               1) {}
+        whole_(p.choice("rounding", {{"per_row", false}, {"whole", true}}, false,
+                        "a share of the prompt becomes tokens per row, or once for the whole model")) {}
 
   void set_budget(const Budget& budget) override { frac_ = budget.tokens > 0 ? 0 : budget.frac; }
   [[nodiscard]] Scope scope() const override { return Scope::kModel; }

@@ -15,9 +15,8 @@ class Pyramid final : public Allocator {
   explicit Pyramid(Params& p)
       : beta_(p.optional<double>("beta", 20, 1, 1e6, "how steep: mean budget beside the window over that of the last layer")),
         window_(p.optional<std::int32_t>("window_tokens", 32, 0, 4096, "tokens that every layer keeps anyway")),
-        kvpress_(p.choice("rounding", {"exact_sum", "kvpress"}, 0,
-                          "exact_sum: layers sum to the budget; kvpress: as kvpress 0.5.4 counts, window inside and unrounded share") ==
-                 1) {}
+        kvpress_(p.choice("rounding", {{"exact_sum", false}, {"kvpress", true}}, false,
+                          "exact_sum: layers sum to the budget; kvpress: as kvpress 0.5.4 counts, window inside and unrounded share")) {}
 
   void set_budget(const Budget& budget) override { frac_ = budget.tokens > 0 ? 0 : budget.frac; }
 

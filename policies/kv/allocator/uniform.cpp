@@ -17,6 +17,7 @@ class Uniform final : public Allocator {
   [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t, std::int32_t, std::int32_t target, std::int32_t n) const override {
     return std::min(target, n);
   }
+  [[nodiscard]] bool is_uniform() const override { return true; }
   [[nodiscard]] bool has_shares() const override { return false; }  // equal ones
 };
 

@@ -10,6 +10,7 @@ class Drop final : public Disposal {
  public:
   explicit Drop(Params&) {}
   void dispose(LayerStep& step, const Kept& kept) override { step.ops(CompactRows{step.kv, kept.index_first, kept.index}); }
+  [[nodiscard]] bool only_drops() const override { return true; }
 };
 
 KVLAB_REGISTER(Disposal, Drop, "drop", "deletes the tokens that were not kept", "H2O: Zhang et al. 2023");

@@ -8,6 +8,7 @@ namespace {
 class Native final : public Format {
  public:
   explicit Native(Params&) {}
+  [[nodiscard]] bool is_native() const override { return true; }
   [[nodiscard]] bool encodes() const override { return false; }
   [[nodiscard]] bool stores_prompt_keys_alone() const override { return true; }  // nothing at all
   [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const override {

@@ -12,8 +12,8 @@ class AttentionRecencyRing final : public Scorer {
  public:
   explicit AttentionRecencyRing(Params& p)
       : window_(p.optional<std::int32_t>("window_tokens", 256, 1, 4096, "latest queries that count; as many latest tokens stay")),
-        visible_(p.choice("even_share_of", {"sequence", "visible"}, 0, "the share is 1 / tokens of the sequence, or of those still held") ==
-                 1) {}
+        visible_(p.choice("even_share_of", {{"sequence", false}, {"visible", true}}, false,
+                          "the share is 1 / tokens of the sequence, or of those still held")) {}
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
