@@ -88,14 +88,10 @@ Item recipe_item(const std::string& name) {
   Item item{"recipe", name, r.summary, r.paper, {}};
   item.hosts = r.hosts;
   item.confidence = r.confidence;
-  constexpr const char* kReuse[] = {"none", "full_copy", "same_policy"};
-  constexpr const char* kPreempt[] = {"swap", "recompute_chunked"};
-  constexpr const char* kNext[] = {"keep", "refill"};
   for (const auto& [kind, part] : r.parts) item.facts.emplace_back(kind, part);
   item.facts.emplace_back("budget", budget_text(r));
-  item.facts.emplace_back("in serving",
-                          fmt::format("prefix_reuse {}, on_preempt {}, next_turn {}", kReuse[static_cast<int>(r.prefix_reuse)],
-                                      kPreempt[static_cast<int>(r.on_preempt)], kNext[static_cast<int>(r.next_turn)]));
+  item.facts.emplace_back("in serving", fmt::format("prefix_reuse {}, on_preempt {}", name_of(Recipe::kPrefixReuse, r.prefix_reuse),
+                                                    name_of(Recipe::kOnPreempt, r.on_preempt)));
   item.facts.emplace_back("hosts", fmt::format("{}", fmt::join(r.hosts, ", ")));
   item.facts.emplace_back("described", r.confidence);
   if (!r.claims.empty()) item.facts.emplace_back("claims", r.claims);

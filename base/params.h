@@ -3,6 +3,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <map>
 #include <memory>
@@ -25,10 +26,25 @@ struct ParamDoc {
   std::string key, type, fallback, range, meaning;
 };
 
+// Types whose values have names in configs, for Params::choice.
+template <class T>
+concept NamedInConfigs = std::is_enum_v<T> || std::is_same_v<T, bool>;
+template <class T>
+struct Named {
+  const char* name;
+  T value;
+};
+template <class T>
+constexpr const char* name_of(std::initializer_list<Named<T>> all, T value) {
+  for (const Named<T>& one : all)
+    if (one.value == value) return one.name;
+  return "";
+}
+
 // Reads one mapping of a config file key by key. Each read states type, default, range and meaning; the ranges include both
 // ends. Units are part of the key (_ms, _tokens, _bytes, ...). After the last read, reject_unread() refuses every key that
-// was never asked for, and says where it belongs if another mapping, read before, knows it. In describing mode nothing is read: each call
-// records its documentation and answers the default.
+// was never read, and says where it belongs if another mapping, read before, knows it. In describing mode nothing is read: each call
+// records its documentation and returns the default.
 class Params {
  public:
   Params(const std::shared_ptr<const ConfigFile>& file, std::shared_ptr<const Choices> choices, std::string owner);
@@ -43,7 +59,10 @@ class Params {
   bool flag(const std::string& key, bool fallback, const std::string& meaning);
   std::string text(const std::string& key, const std::string& meaning);
   std::string text(const std::string& key, const std::string& fallback, const std::string& meaning);
-  // One of `names`; answers its index.
+  // The value of the name that is given.
+  template <NamedInConfigs T>
+  T choice(const std::string& key, std::initializer_list<Named<std::type_identity_t<T>>> values, T fallback, const std::string& meaning);
+  // The index of one of `names`, for names that are known when the program runs.
   std::size_t choice(const std::string& key, const std::vector<std::string>& names, std::size_t fallback, const std::string& meaning);
   // Keys that end in _ms or _s; the value may have a fraction.
   Span milliseconds(const std::string& key, double fallback, double min, double max, const std::string& meaning);
@@ -159,6 +178,18 @@ T Params::optional(const std::string& key, T fallback, T min, T max, const std::
   }
   const YAML::Node node = find(key);
   return node ? value_at(key, node, min, max) : fallback;
+}
+
+template <NamedInConfigs T>
+T Params::choice(const std::string& key, std::initializer_list<Named<std::type_identity_t<T>>> values, T fallback,
+                 const std::string& meaning) {
+  std::vector<std::string> names;
+  std::size_t at = 0;
+  for (const Named<T>& one : values) {
+    if (one.value == fallback) at = names.size();
+    names.emplace_back(one.name);
+  }
+  return values.begin()[choice(key, names, at, meaning)].value;
 }
 
 }  // namespace kvlab

@@ -12,15 +12,14 @@
 
 namespace kvlab {
 
-// What `kvlab list` and `kvlab describe` print of a policy, beside its parameters.
+// The description of a policy that `kvlab list` and `kvlab describe` print, beside its parameters.
 struct Card {
   std::string name;     // as written in YAML
   std::string summary;  // one line: what it does
   std::string source;   // paper, or system and version
 };
 
-// The known implementations of one interface by name. A policy's file ends in one line:
-//   const bool registered = SchedulerRegistry::add<Sarathi>({"sarathi", "stall-free chunked prefill", "Agrawal et al. 2024"});
+// The known implementations of one interface by name. KVLAB_REGISTER adds one.
 template <class Interface>
 class Registry {
  public:
@@ -39,7 +38,8 @@ class Registry {
     return true;
   }
 
-  // Builds `name` from its parameters and refuses parameters that it did not read. For an unknown name the message lists the known ones.
+  // Builds `name` from its parameters and refuses parameters that it did not read. The error on an unknown name suggests similar
+  // names, or lists the known ones.
   static std::unique_ptr<Interface> make(const std::string& name, Params& p, const std::string& kind) {
     const auto found = table().find(name);
     if (found == table().end()) p.fail("unknown " + kind + " '" + name + "'" + suggestion(name, names()));
@@ -65,3 +65,10 @@ class Registry {
 };
 
 }  // namespace kvlab
+
+// Registers Policy, a class in the same namespace, as an implementation of Interface when the program starts; the last arguments are
+// the members of its Card. A policy's file ends in one such line:
+//   KVLAB_REGISTER(Scheduler, Sarathi, "sarathi", "stall-free chunked prefill", "Agrawal et al. 2024");
+// The variable is named after the class, so that files compiled as one (CMAKE_UNITY_BUILD) do not define the same one twice.
+#define KVLAB_REGISTER(Interface, Policy, ...) \
+  [[maybe_unused]] const bool Policy##_is_registered = ::kvlab::Registry<Interface>::add<Policy>(::kvlab::Card{__VA_ARGS__})

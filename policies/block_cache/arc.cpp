@@ -110,8 +110,7 @@ BlockId Arc::victim(std::uint64_t incoming) {
   return BlockId{oldest};
 }
 
-[[maybe_unused]] const bool registered = BlockCacheRegistry::add<Arc>(
-    {"arc", "balances recency and frequency by what it regrets to have evicted", "Megiddo and Modha, FAST 2003"});
+KVLAB_REGISTER(BlockCache, Arc, "arc", "balances recency and frequency by what it regrets to have evicted", "Megiddo and Modha, FAST 2003");
 
 }  // namespace
 }  // namespace kvlab

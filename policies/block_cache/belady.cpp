@@ -107,8 +107,8 @@ void Belady::rank_found(const Uses& uses) {
   if (candidates_.contains(block)) candidates_.change(block, blocks_[block].rank);
 }
 
-[[maybe_unused]] const bool registered = BlockCacheRegistry::add<Belady>(
-    {"belady", "oracle: farthest next use, deeper first; the best for a given order of lookups", "Belady 1966"});
+KVLAB_REGISTER(BlockCache, Belady, "belady", "oracle: farthest next use, deeper first; the best for a given order of lookups",
+               "Belady 1966");
 
 }  // namespace
 }  // namespace kvlab

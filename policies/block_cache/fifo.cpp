@@ -31,7 +31,7 @@ class Fifo final : public BlockCache {
   std::uint64_t num_inserted_ = 0;
 };
 
-[[maybe_unused]] const bool registered = BlockCacheRegistry::add<Fifo>({"fifo", "oldest insertion, hits ignored", "textbook"});
+KVLAB_REGISTER(BlockCache, Fifo, "fifo", "oldest insertion, hits ignored", "textbook");
 
 }  // namespace
 }  // namespace kvlab

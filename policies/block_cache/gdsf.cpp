@@ -61,8 +61,7 @@ class Gdsf final : public BlockCache {
   std::uint64_t num_released_ = 0;
 };
 
-[[maybe_unused]] const bool registered = BlockCacheRegistry::add<Gdsf>(
-    {"gdsf", "smallest clock + uses * recompute seconds / size", "Cherkasova 1998 (GreedyDual-Size-Frequency)"});
+KVLAB_REGISTER(BlockCache, Gdsf, "gdsf", "smallest clock + uses * recompute seconds / size", "Cherkasova 1998 (GreedyDual-Size-Frequency)");
 
 }  // namespace
 }  // namespace kvlab

@@ -43,7 +43,7 @@ class Lfu final : public BlockCache {
   std::uint64_t num_inserted_ = 0;
 };
 
-[[maybe_unused]] const bool registered = BlockCacheRegistry::add<Lfu>({"lfu", "fewest uses, oldest insertion among equals", "textbook"});
+KVLAB_REGISTER(BlockCache, Lfu, "lfu", "fewest uses, oldest insertion among equals", "textbook");
 
 }  // namespace
 }  // namespace kvlab

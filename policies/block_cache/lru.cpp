@@ -40,8 +40,8 @@ class Lru final : public BlockCache {
   std::uint32_t num_begun_ = 0, num_blocks_ = 0;
 };
 
-[[maybe_unused]] const bool registered = BlockCacheRegistry::add<Lru>(
-    {"lru", "least recently released block, deeper first: the order of the engine's free list", "vLLM v1 (v0.19), block pool"});
+KVLAB_REGISTER(BlockCache, Lru, "lru", "least recently released block, deeper first: the order of the engine's free list",
+               "vLLM v1 (v0.19), block pool");
 
 }  // namespace
 }  // namespace kvlab

@@ -112,8 +112,7 @@ BlockId S3Fifo::victim(std::uint64_t incoming) {
   }
 }
 
-[[maybe_unused]] const bool registered = BlockCacheRegistry::add<S3Fifo>(
-    {"s3fifo", "small, main and ghost FIFO queues: blocks used once leave early", "Yang et al., SOSP 2023"});
+KVLAB_REGISTER(BlockCache, S3Fifo, "s3fifo", "small, main and ghost FIFO queues: blocks used once leave early", "Yang et al., SOSP 2023");
 
 }  // namespace
 }  // namespace kvlab

@@ -196,6 +196,8 @@ class Allocator : public KvPart {
     if (full <= target) return expected(model, layer, head, target, n);
     return static_cast<std::int32_t>(std::int64_t{expected(model, layer, head, full, n)} * target / full);
   }
+  // True: the same number of tokens in every layer and head.
+  [[nodiscard]] virtual bool is_uniform() const { return false; }
   // True: rows have unequal shares of the budget, which are known without data.
   [[nodiscard]] virtual bool has_shares() const { return !depends_on_data(); }
   // Of these: whether a layer's rows, which hold `len` [kv_heads] of n tokens, hold more than their shares at this target.
@@ -222,7 +224,7 @@ class Held {
   const ModelShape* model_ = nullptr;
 };
 
-// When a policy acts, and down to how many tokens.
+// Tokens that a policy may keep.
 struct Budget {
   std::int32_t tokens = 0;  // 0: none given
   double frac = 0;          // of the prompt; 0: none given
@@ -231,6 +233,7 @@ struct Budget {
   [[nodiscard]] std::int32_t of(std::int32_t prompt_tokens) const;
 };
 
+// When a policy acts, and down to how many tokens.
 class Trigger : public KvPart {
  public:
   // Tokens per KV head that may stay now on average in rows that hold `held`, or nothing: no action. Asked after each layer's attention.
@@ -247,6 +250,8 @@ class Trigger : public KvPart {
   [[nodiscard]] virtual std::string refuses_budget(std::int32_t /*tokens*/) const { return ""; }
   // False: the allocator alone says how many tokens stay.
   [[nodiscard]] virtual bool needs_budget() const { return true; }
+  // False: target() never returns anything.
+  [[nodiscard]] virtual bool acts() const { return true; }
 };
 
 // Which tokens of each row stay: indices ascending, keep[row] of them from index_first[row] on.
@@ -271,6 +276,8 @@ class Format : public KvPart {
  public:
   // After the policy acted in a layer: tokens that are due are encoded; the rows then hold what decoding gives.
   virtual void store(LayerStep&) {}
+  // True: K and V stay as the model computes them.
+  [[nodiscard]] virtual bool is_native() const { return false; }
   // False: store() does nothing, rows hold all that there is of K and V.
   [[nodiscard]] virtual bool encodes() const { return true; }
   // True: store() leaves keys of LayerStep::exact as they are.
@@ -299,7 +306,7 @@ struct Traffic {
   }
 };
 
-// What becomes of the others.
+// The treatment of tokens that are not kept, "the others".
 class Disposal : public KvPart {
  public:
   // After the layer's attention in every step, before tokens are ranked: keeps statistics up to date.
@@ -309,6 +316,8 @@ class Disposal : public KvPart {
   virtual void rank(LayerStep&, float* /*scores*/) {}
   // Leaves the kept tokens, changed or not, at the front of their rows; the caller then shortens the rows.
   virtual void dispose(LayerStep& step, const Kept& kept) = 0;
+  // True: deletes the others, and nothing else.
+  [[nodiscard]] virtual bool only_drops() const { return false; }
   // False: the others stay too, in low precision, and dispose() only marks them.
   [[nodiscard]] virtual bool shrinks() const { return true; }
   // True: tokens that stay are encoded.

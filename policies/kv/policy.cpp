@@ -26,7 +26,7 @@ bool all_decode(const PolicyStep& step) {
   return std::all_of(step.seqs.begin(), step.seqs.end(), [](const SeqStep& s) { return s.decoding(); });
 }
 
-constexpr std::int32_t kLongPrompt = 1 << 24;  // longer than any budget means to hold
+constexpr std::int32_t kLongPrompt = 1 << 24;  // longer than any budget
 
 }  // namespace
 
@@ -36,7 +36,7 @@ struct KvPolicy::Acting {
   std::vector<std::int32_t> target;
   std::vector<SeqStep> seqs;
 
-  // A view of one layer with these sequences; memory that it points to is kept here per layer.
+  // The arrays that a view() points to.
   struct View {
     std::vector<std::int32_t> len, page_begin;
     std::vector<std::int64_t> first;
@@ -47,6 +47,7 @@ struct KvPolicy::Acting {
   };
   std::vector<std::unique_ptr<View>> views;
 
+  // A view of one layer with these sequences alone.
   LayerStep view(const LayerStep& all) {
     views.push_back(std::make_unique<View>());
     View& v = *views.back();
@@ -110,7 +111,7 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
     refuse_small_budget({0, kLongPrompt, 1, kLongPrompt, -1});
   }
   if (scorer_) scorer_->set_budget(recipe.budget);
-  if (recipe.trigger != "never") return;
+  if (trigger_->acts()) return;
   auto* const takes_share = dynamic_cast<TakesShare*>(selector_.get());
   if (recipe.budget.tokens > 0)
     selector_->set_budget(recipe.budget.tokens);
@@ -122,8 +123,8 @@ KvPolicy::KvPolicy(const Recipe& recipe, const ModelShape& model)
                     recipe.name, recipe.selector));
 }
 
-// Where counts depend on data, allocators compete for scores, and protected tokens win.
 std::vector<std::int32_t> KvPolicy::alike_layers() const {
+  // Layers that share a budget differ: those with better scores, or more protected tokens, keep more.
   const bool are_shared_out = allocator_->has_shares() || allocator_->depends_on_data() || allocator_->scope() != Allocator::Scope::kLayer;
   const auto alike = [&](std::int32_t a, std::int32_t b) {
     return std::all_of(parts_.begin(), parts_.end(), [&](const KvPart* part) { return part->layer_kind(a) == part->layer_kind(b); });
@@ -160,13 +161,13 @@ void KvPolicy::before_attention(const PolicyStep& step, std::int32_t layer, std:
     rows.index_first = selection.index_first;
     rows.index = selection.index;
   }
-  if (recipe_.format != "native") rows.read_bytes = stored_bytes(layer, rows);
+  if (!format_->is_native()) rows.read_bytes = stored_bytes(layer, rows);
   segments.push_back(rows);
   if (selects) selector_->add_segments(view, segments);
   disposal_->add_segments(view, segments);
 }
 
-// Attention reads rows as they are stored and unpacks them in passing: of each row the share that it attends to.
+// The bytes that attention reads of encoded rows: of each row the share that it attends to.
 std::int64_t KvPolicy::stored_bytes(std::int32_t layer, const Segment& rows) const {
   std::int64_t bytes = 0;
   for (std::int32_t r = 0; r < rows.kv.num_rows; ++r)
@@ -202,7 +203,7 @@ void KvPolicy::evict(const PolicyStep& step, std::int32_t layer) {
   if (!acting.which.empty()) act(step, view, acting);
 }
 
-// Scores of the acting sequences' tokens. Protected ones are at +infinity, unless what is protected follows from counts to come.
+// Scores of the acting sequences' tokens. Protected ones get +infinity, unless their number follows from counts that come later.
 void KvPolicy::score(LayerStep& view, const std::int32_t* target, float* scores) {
   scorer_->score(view, scores);
   if (!protects_share_) protect(view, of_rows(view, target), scores);
@@ -256,7 +257,7 @@ void KvPolicy::settle(const PolicyStep& step, std::span<const std::int32_t> laye
   }
 }
 
-// Rows of which a part goes at once keep the same part of their shares, where these are known without data.
+// Rows that lose a part of their tokens at once keep the same part of their shares, for allocators whose shares do not depend on data.
 void KvPolicy::keep_parts(ScoredLayer& scored, std::span<const SeqStep> seqs) const {
   for (std::int32_t r = 0; r < scored.kv.num_rows; ++r) {
     const std::int32_t s = scored.kv.sequence(r), target = scored.target[s], full = scored.full[s];
@@ -302,7 +303,7 @@ bool KvPolicy::moves_lower() const {
 }
 
 Selector::Lower KvPolicy::lower(std::int32_t layer) const {
-  const bool selects_alone = recipe_.trigger == "never" && recipe_.disposal == "drop" && format_->stores_prompt_keys_alone();
+  const bool selects_alone = !trigger_->acts() && disposal_->only_drops() && format_->stores_prompt_keys_alone();
   return selects_alone ? selector_->lower(layer) : Selector::Lower::kNothing;
 }
 
@@ -324,7 +325,7 @@ TierBytes KvPolicy::resident(std::int32_t layer, std::span<const SeqStep> seqs, 
   TierBytes rows;
   for (std::int32_t r = 0; r < kv.num_rows; ++r) rows.gpu += format_->row_bytes(model_, layer, kv.len[r]);
   rows = disposal_->resident(model_, layer, seqs, kv, *format_, rows);
-  const bool needs_positions = recipe_.trigger != "never" && disposal_->shrinks();
+  const bool needs_positions = trigger_->acts() && disposal_->shrinks();
   TierBytes all = selector_->resident_in_layer(layer, model_, kv, rows);
   all.gpu += kv.total() * 4 * (resident_words_ + (needs_positions ? 1 : 0));
   return all;

@@ -1,4 +1,4 @@
-// Which tokens of a row always stay, and budgets that have no room for them.
+// Tokens of a row that always stay, and budgets that have no room for them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,10 +12,10 @@ namespace kvlab {
 
 namespace {
 
-// How many tokens at both ends of a sequence stay in a row that keeps `kept`.
 struct Ends {
   std::int32_t first, last;
 };
+// The numbers of tokens at both ends of a sequence that stay in a row that keeps `kept`.
 Ends protected_ends(const Protected& a, const Protected& b, std::int32_t prompt_tokens, std::int32_t kept) {
   return {std::max({a.sinks, b.sinks, a.before, b.before, a.prompt || b.prompt ? prompt_tokens : 0}),
           std::max(a.recent_of(kept), b.recent_of(kept))};
@@ -59,7 +59,7 @@ bool KvPolicy::fits(const SeqStep& seq, std::int32_t target) const {
   return std::min<std::int64_t>(std::int64_t{ends.first} + ends.last, seq.end()) <= least.tokens;
 }
 
-// The smallest target from this one on that fits; all of the sequence does.
+// The smallest target, from this one on, that fits(); the whole sequence always does.
 std::int32_t KvPolicy::raised(const SeqStep& seq, std::int32_t target) const {
   if (!recipe_.has_budget || !scorer_ || recipe_.peer_ties || target >= seq.end()) return target;  // peers cut protected tokens too
   const auto hash = static_cast<std::size_t>(seq.end() * 31 + target * 7 + seq.prompt_tokens);
@@ -82,7 +82,7 @@ std::optional<std::int32_t> KvPolicy::target(const SeqStep& seq, const Held& hel
   return tokens > *asked && !held.exceeds(tokens) ? std::nullopt : std::optional(tokens);
 }
 
-// Empty: it is large enough.
+// The reason, as an error says it, why the budget is too small; "": it is large enough.
 std::string KvPolicy::why_small_budget(const SeqStep& seq) const {
   if (!recipe_.has_budget || !scorer_ || recipe_.peer_ties) return "";  // peers cut protected tokens too
   const std::optional<std::int32_t> target = trigger_->target(seq, seq.end(), recipe_.budget);
@@ -104,8 +104,8 @@ std::string KvPolicy::why_small_budget(const SeqStep& seq) const {
   return fmt::format("{} is below {} that it always keeps", what, describe(ends));
 }
 
-// Scores of tokens that stay in rows which keep `kept` [num_rows] become +infinity. Where a share of these is protected, no more than
-// they are: the first tokens come before the last ones.
+// Sets the scores of tokens that always stay to +infinity in rows that keep `kept` [num_rows]. If a share of the kept tokens is
+// protected, no more tokens than these get it; the first tokens come before the last ones.
 void KvPolicy::protect(const LayerStep& view, const std::int32_t* kept, float* scores) const {
   std::int32_t* from = view.ops.host_ints(view.kv.num_rows);
   std::int32_t* before = view.ops.host_ints(view.kv.num_rows);
@@ -129,7 +129,7 @@ void KvPolicy::protect(const LayerStep& view, const std::int32_t* kept, float* s
   if (any) view.ops(protect);
 }
 
-// The scores [kv.total()], or a copy with what stays of rows that keep `kept` at +infinity, where counts decide about that.
+// The scores [kv.total()], or, if the number of protected tokens follows from `kept`, a copy in which these have +infinity.
 float* KvPolicy::with_protected(const LayerStep& view, const std::int32_t* kept, float* scores) const {
   if (!protects_share_) return scores;
   float* copy = view.ops.floats(view.kv.total());
@@ -138,8 +138,8 @@ float* KvPolicy::with_protected(const LayerStep& view, const std::int32_t* kept,
   return copy;
 }
 
-// Where rows are to keep fewer tokens than are protected, whose scores are all alike: where the others of such a row begin, [num_rows],
-// behind the first ones; null where there is no such row.
+// For rows that keep fewer tokens than are protected, whose scores are all equal: [num_rows] the index after the protected first tokens,
+// from which on newer tokens win; the row's length for other rows. null: there is no such row.
 const std::int32_t* KvPolicy::crowded(const LayerStep& view, const std::int32_t* kept) const {
   if (protects_share_ || recipe_.peer_ties) return nullptr;
   std::int32_t* begin = view.ops.host_ints(view.kv.num_rows);

@@ -43,12 +43,11 @@ void read_card(Params& file, Recipe& recipe) {
       file.text("confidence", "how sure the description is: from code, from paper, from abstract, recalled, our definition");
   recipe.notes = file.text("notes", "", "what is our own definition or reading");
   recipe.claims = file.text("claims", "", "the paper's headline");
-  recipe.prefix_reuse = static_cast<Recipe::PrefixReuse>(
-      file.choice("prefix_reuse", {"none", "full_copy", "same_policy"}, 1, "what of the prompt's blocks other requests may reuse"));
-  recipe.on_preempt = static_cast<Recipe::OnPreempt>(
-      file.choice("on_preempt", {"swap", "recompute_chunked"}, 0, "how a cut sequence comes back after preemption"));
-  recipe.next_turn =
-      static_cast<Recipe::NextTurn>(file.choice("next_turn", {"keep", "refill"}, 0, "what a following turn finds of the cut cache"));
+  recipe.prefix_reuse = file.choice("prefix_reuse", Recipe::kPrefixReuse, Recipe::PrefixReuse::kFullCopy,
+                                    "what of the prompt's blocks other requests may reuse");
+  recipe.on_preempt =
+      file.choice("on_preempt", Recipe::kOnPreempt, Recipe::OnPreempt::kSwap, "how a cut sequence comes back after preemption");
+  if (file.has("next_turn")) file.fail_at("next_turn", "'next_turn' had no effect and was removed: delete the line");
   recipe.peer_ties = file.flag("peer_ties", false, "ties fall as in the peer that the recipe mirrors");
   recipe.hosts = file.words("hosts", "hosts it runs in");
   for (const std::string& host : recipe.hosts)
@@ -62,7 +61,7 @@ void read_file_budget(Params& file, Recipe& recipe) {
   Params b = file.optional_child("budget", "budget");
   recipe.budget.tokens = b.optional<std::int32_t>("tokens", 0, 0, kMaxTokens, "tokens per layer and KV head, protected ones included");
   recipe.budget.frac = b.optional<double>("frac", 0, 0, 1, "share of the prompt");
-  recipe.budget.truncates = b.choice("rounding", {"down", "nearest"}, 0, "how a share becomes tokens") == 0;
+  recipe.budget.truncates = b.choice("rounding", {{"down", true}, {"nearest", false}}, true, "how a share becomes tokens");
   b.reject_unread();
   if (recipe.has_budget && (recipe.budget.tokens > 0) == (recipe.budget.frac > 0)) b.fail("a budget is either 'tokens' or 'frac'");
 }
@@ -89,22 +88,21 @@ void read_budget(Params& p, Recipe& recipe) {
 
 // Reasons why parts cannot work together; the experiment's line is named.
 void refuse_bad_combinations(const Params& p, const Recipe& r) {
-  const bool acts = r.trigger != "never";
   const auto refuse = [&](const std::string& why) { p.fail(fmt::format("recipe '{}' cannot run: {}", r.name, why)); };
   if (const std::string why = r.has_budget ? why_no_budget(r) : ""; !why.empty()) p.fail(why);
-  if (acts && r.scorer.empty()) refuse(fmt::format("trigger '{}' acts, so there must be a scorer to rank tokens by", r.trigger));
-  if (acts && !r.has_budget && r.make_trigger()->needs_budget())
+  if (r.acts && r.scorer.empty()) refuse(fmt::format("trigger '{}' acts, so there must be a scorer to rank tokens by", r.trigger));
+  if (r.acts && !r.has_budget && r.make_trigger()->needs_budget())
     refuse(fmt::format("trigger '{}' acts, so there must be a budget: give budget_tokens or budget_frac", r.trigger));
-  if (!acts && !r.scorer.empty()) refuse(fmt::format("scorer '{}' is never asked, because the trigger is 'never'", r.scorer));
+  if (!r.acts && !r.scorer.empty()) refuse(fmt::format("scorer '{}' is never asked, because the trigger is 'never'", r.scorer));
   const bool disposes_alone = r.make_disposal()->acts_alone();
-  if (acts && disposes_alone) refuse(fmt::format("disposal '{}' keeps every token, so the trigger must be 'never'", r.disposal));
-  if (disposes_alone && r.format != "native")
+  if (r.acts && disposes_alone) refuse(fmt::format("disposal '{}' keeps every token, so the trigger must be 'never'", r.disposal));
+  if (disposes_alone && !r.is_native)
     refuse(fmt::format("disposal '{}' changes tokens after format '{}' encoded them", r.disposal, r.format));
-  if (!acts && r.disposal != "drop" && !disposes_alone)
+  if (!r.acts && !r.only_drops && !disposes_alone)
     refuse(fmt::format("disposal '{}' has nothing to do, because the trigger is 'never'", r.disposal));
-  if (!acts && r.allocator != "uniform")
+  if (!r.acts && !r.make_allocator()->is_uniform())
     refuse(fmt::format("allocator '{}' has nothing to share out, because the trigger is 'never'", r.allocator));
-  if (!acts) return;
+  if (!r.acts) return;
   const auto allocator = r.make_allocator();
   const auto trigger = r.make_trigger();
   const auto scorer = r.make_scorer();
@@ -112,12 +110,11 @@ void refuse_bad_combinations(const Params& p, const Recipe& r) {
     refuse(fmt::format("allocator '{}' ranks heads against each other, and scores of '{}' are not comparable between heads", r.allocator,
                        r.scorer));
   const auto disposal = r.make_disposal();
-  if (r.format != "native" && !disposal->shrinks())
+  if (!r.is_native && !disposal->shrinks())
     refuse(fmt::format("disposal '{}' stores tokens in a precision of its own, so the format must be 'native', not '{}'", r.disposal,
                        r.format));
   // Within the prompt's end merging comes first: formats encode what is left.
-  if (r.format != "native" && dynamic_cast<const Merging*>(disposal.get()) != nullptr &&
-      (trigger->in_decode() || trigger->inside_prefill()))
+  if (!r.is_native && dynamic_cast<const Merging*>(disposal.get()) != nullptr && (trigger->in_decode() || trigger->inside_prefill()))
     refuse(fmt::format("disposal '{}' changes tokens after format '{}' encoded them; trigger 'prefill_end' merges before", r.disposal,
                        r.format));
   if (!allocator->in_decode() && trigger->in_decode())
@@ -130,7 +127,7 @@ void refuse_bad_combinations(const Params& p, const Recipe& r) {
 
 // Parts that compute over the KV heads of a layer together need rows of one length, which others may cut unequally.
 void refuse_unequal_heads(const Params& p, const Recipe& r) {
-  if (r.trigger == "never") return;
+  if (!r.acts) return;
   const auto scorer = r.make_scorer();
   const bool by_allocator = r.make_allocator()->splits_heads();
   if (!by_allocator && !scorer->splits_heads()) return;
@@ -162,6 +159,10 @@ Recipe read_from(Params& p, Params& file, const std::string& name) {
   std::tie(recipe.disposal, recipe.make_disposal) = read_part<Disposal>(p, file, "disposal", "drop");
   std::tie(recipe.format, recipe.make_format) = read_part<Format>(p, file, "format", "native");
   std::tie(recipe.selector, recipe.make_selector) = read_part<Selector>(p, file, "selector", "all");
+  recipe.acts = recipe.make_trigger()->acts();
+  recipe.only_drops = recipe.make_disposal()->only_drops();
+  recipe.is_native = recipe.make_format()->is_native();
+  recipe.selects_all = recipe.make_selector()->selects_all();
   if (p.has("trigger") && recipe.make_trigger()->inside_prefill()) recipe.prefix_reuse = Recipe::PrefixReuse::kNone;
   for (const auto& [kind, part] : recipe.part_names())
     if (!part.empty()) recipe.parts.emplace_back(kind, (p.has(kind) ? p : file).inline_text(kind, part));
@@ -176,7 +177,7 @@ Recipe read_from(Params& p, Params& file, const std::string& name) {
 
 std::string why_no_budget(const Recipe& r) {
   const auto because = [&](const std::string& why) { return fmt::format("recipe '{}' has no use for a budget: {}", r.name, why); };
-  if (r.trigger != "never")
+  if (r.acts)
     return r.make_trigger()->needs_budget()
                ? ""
                : because(fmt::format("its trigger '{}' leaves it to allocator '{}' how many tokens stay", r.trigger, r.allocator));

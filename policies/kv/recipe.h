@@ -20,8 +20,11 @@ struct Recipe {
   Budget budget;
   bool has_budget = false;
   enum class PrefixReuse : std::uint8_t { kNone, kFullCopy, kSamePolicy } prefix_reuse = PrefixReuse::kFullCopy;
+  static constexpr std::initializer_list<Named<PrefixReuse>> kPrefixReuse{
+      {"none", PrefixReuse::kNone}, {"full_copy", PrefixReuse::kFullCopy}, {"same_policy", PrefixReuse::kSamePolicy}};
   enum class OnPreempt : std::uint8_t { kSwap, kRecomputeChunked } on_preempt = OnPreempt::kSwap;
-  enum class NextTurn : std::uint8_t { kKeep, kRefill } next_turn = NextTurn::kKeep;
+  static constexpr std::initializer_list<Named<OnPreempt>> kOnPreempt{{"swap", OnPreempt::kSwap},
+                                                                      {"recompute_chunked", OnPreempt::kRecomputeChunked}};
   bool peer_ties = false;  // mirrors how a peer breaks ties
 
   // The parts by name ("" for no scorer), and makers of fresh ones: parts have state, so every run takes its own.
@@ -37,10 +40,10 @@ struct Recipe {
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> part_names() const;
 
   [[nodiscard]] bool runs_in(const std::string& host) const;
+  // Properties of the parts.
+  bool acts = false, only_drops = true, is_native = true, selects_all = true;
   // Plain KV in the model's own type, all of it attended to.
-  [[nodiscard]] bool keeps_everything() const {
-    return trigger == "never" && disposal == "drop" && format == "native" && selector == "all";
-  }
+  [[nodiscard]] bool keeps_everything() const { return !acts && only_drops && is_native && selects_all; }
 };
 
 // Reads `{recipe: NAME, budget_tokens: N | budget_frac: X | compression_ratio: R, PART: ...}`: the recipe's file with the parts and

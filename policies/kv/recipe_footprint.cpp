@@ -215,7 +215,7 @@ bool RecipeFootprint::is_cut(const ShapeRun::Seq& seq, std::span<const std::int3
   if (std::any_of(held.begin(), held.end(), [end](std::int32_t h) { return h < end; })) return true;
   const SeqStep step{0, seq.seen_tokens, seq.new_tokens, seq.prompt_tokens, -1};
   const auto target = shapes_.policy().target(step, end);
-  return target && (may_cut_ || (*target < end && recipe_.disposal != "drop"));
+  return target && (may_cut_ || (*target < end && !recipe_.only_drops));
 }
 
 // A decode step in which nothing is cut: each row has one token more.
@@ -254,7 +254,7 @@ void RecipeFootprint::finish(const SeqState& seq, std::int32_t new_tokens, std::
 
 FootprintStep RecipeFootprint::run(const SeqState& seq, std::int32_t new_tokens) {
   const bool decodes = new_tokens == 1 && seq.seen_tokens >= seq.prompt_tokens && !seq.recomputes;
-  if (decodes && recipe_.disposal == "drop" && !trigger_->in_decode()) return grow(seq);
+  if (decodes && recipe_.only_drops && !trigger_->in_decode()) return grow(seq);
   const ShapeRun::Seq shape = shape_of(seq, new_tokens);
   const SeqStep as_step{0, shape.seen_tokens, new_tokens, shape.prompt_tokens, -1};
   counts_.set_target(cut_target(shape), trigger_->full(as_step, recipe_.budget), shape.seen_tokens + new_tokens);

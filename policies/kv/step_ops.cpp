@@ -60,7 +60,7 @@ std::optional<ShapeRun::Seq> moved(const ShapeRun::Seq& seq, std::int32_t by, bo
 StepOps::StepOps(const Recipe& recipe, const ModelShape& model)
     : model_(model),
       budget_(recipe.budget),
-      fetches_(recipe.selector != "all"),
+      fetches_(!recipe.selects_all),
       shapes_(recipe, model),
       alike_(std::size_t{1} << kStages, AlikeLayers(shapes_.policy().alike_layers())),
       companies_(1) {

@@ -22,8 +22,7 @@ class LeastKv final : public Router {
   }
 };
 
-[[maybe_unused]] const bool registered =
-    RouterRegistry::add<LeastKv>({"least_kv", "smallest share of KV blocks in use", "textbook: least loaded, by memory"});
+KVLAB_REGISTER(Router, LeastKv, "least_kv", "smallest share of KV blocks in use", "textbook: least loaded, by memory");
 
 }  // namespace
 

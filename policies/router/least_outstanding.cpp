@@ -21,8 +21,7 @@ class LeastOutstanding final : public Router {
   }
 };
 
-[[maybe_unused]] const bool registered =
-    RouterRegistry::add<LeastOutstanding>({"least_outstanding", "fewest requests waiting or running", "textbook: join the shortest queue"});
+KVLAB_REGISTER(Router, LeastOutstanding, "least_outstanding", "fewest requests waiting or running", "textbook: join the shortest queue");
 
 }  // namespace
 

@@ -26,8 +26,8 @@ class PowerOfTwo final : public Router {
   std::uint64_t seed_ = 0;
 };
 
-[[maybe_unused]] const bool registered = RouterRegistry::add<PowerOfTwo>(
-    {"power_of_two", "the less loaded of two random replicas", "Mitzenmacher 2001, The Power of Two Choices in Randomized Load Balancing"});
+KVLAB_REGISTER(Router, PowerOfTwo, "power_of_two", "the less loaded of two random replicas",
+               "Mitzenmacher 2001, The Power of Two Choices in Randomized Load Balancing");
 
 }  // namespace
 

@@ -67,9 +67,8 @@ class PrefixAffinity final : public Router {
   std::vector<std::int64_t> load_, cached_;  // as of this arrival
 };
 
-[[maybe_unused]] const bool registered =
-    RouterRegistry::add<PrefixAffinity>({"prefix_affinity", "the replica that caches most of the prompt, while loads are balanced",
-                                         "SGLang router, cache_aware policy (Zheng et al. 2023, arXiv:2312.07104)"});
+KVLAB_REGISTER(Router, PrefixAffinity, "prefix_affinity", "the replica that caches most of the prompt, while loads are balanced",
+               "SGLang router, cache_aware policy (Zheng et al. 2023, arXiv:2312.07104)");
 
 }  // namespace
 

@@ -29,8 +29,7 @@ class Random final : public Router {
   std::uint64_t seed_ = 0;
 };
 
-[[maybe_unused]] const bool registered =
-    RouterRegistry::add<Random>({"random", "uniformly random replica, optionally one per session", "textbook"});
+KVLAB_REGISTER(Router, Random, "random", "uniformly random replica, optionally one per session", "textbook");
 
 }  // namespace
 

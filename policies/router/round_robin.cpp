@@ -14,7 +14,7 @@ class RoundRobin final : public Router {
   }
 };
 
-[[maybe_unused]] const bool registered = RouterRegistry::add<RoundRobin>({"round_robin", "replicas in turn", "textbook"});
+KVLAB_REGISTER(Router, RoundRobin, "round_robin", "replicas in turn", "textbook");
 
 }  // namespace
 

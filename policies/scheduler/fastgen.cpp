@@ -1,8 +1,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "policies/scheduler/scheduler.h"
-#include "policies/scheduler/swapped.h"
+#include "policies/scheduler/batching.h"
 
 namespace kvlab {
 
@@ -10,8 +9,8 @@ namespace {
 
 // Dynamic SplitFuse: every forward pass is filled up to the same number of tokens, decodes first, then prompts in order, the
 // last of them cut to fit (card 1.6). No watermark: when nothing at all can be scheduled, the last request that holds KV
-// is flushed and starts over from the end of the queue. Holders stand in a buffer: a begun prompt in front, and whoever is given a
-// token goes to its end.
+// is flushed and starts over from the end of the queue. Requests that hold KV are in a buffer: begun prompts come first, and a request
+// that is given a token goes to the end.
 class FastGen final : public Scheduler {
  public:
   explicit FastGen(Params& p)
@@ -47,60 +46,49 @@ class FastGen final : public Scheduler {
     return is_settled_ && !buffer_.empty() && std::none_of(view.running().begin(), view.running().end(), is_in_flight);
   }
 
-  static std::int32_t needed(const ReplicaView& view, RequestId r) { return view.info(r).in_flight_steps > 0 ? 0 : view.needed_tokens(r); }
-  static bool is_decode(const ReplicaView& view, RequestId r) { return view.info(r).emitted_tokens > 0 && needed(view, r) == 1; }
-
   void schedule(ReplicaView& view, StepPlan& plan) {
-    left_ = forward_tokens_;
+    StepBuilder step{view, plan};
     is_settled_ = true;
     for (const RequestId r : buffer_) {
       if (!is_decode(view, r)) continue;
-      if (left_ <= 0 || is_full(plan)) return;
-      if (view.try_allocate(r, 1)) add(plan, r, 1);
+      if (is_full(step)) return;
+      if (view.try_allocate(r, 1)) step.add(r, 1);
     }
-    for (const RequestId r : buffer_) {  // begun prompts stand before those that wait
-      const std::int32_t m = needed(view, r);
+    for (const RequestId r : buffer_) {  // begun prompts come before those that wait
+      const std::int32_t m = tokens_at_rest(view, r);
       if (m <= 0 || is_decode(view, r)) continue;
-      if (!take_prompt(view, plan, r, m)) return;
+      if (!take_prompt(step, r, m)) return;
     }
-    admit_waiting(view, plan);
+    admit_waiting(step);
   }
 
   // As much of a prompt as the pass has room for, provided there are blocks for all `remaining` tokens of it.
-  bool take_prompt(ReplicaView& view, StepPlan& plan, RequestId r, std::int32_t remaining) {
-    const std::int32_t m = std::min(remaining, left_);
-    if (m <= 0 || is_full(plan) || view.blocks_needed(r, remaining) > view.free_blocks()) return false;
-    if (!view.try_allocate(r, m)) return false;
-    add(plan, r, m);
+  bool take_prompt(StepBuilder& step, RequestId r, std::int32_t remaining) const {
+    const std::int32_t m = std::min(remaining, forward_tokens_ - step.tokens);
+    if (m <= 0 || is_full(step) || step.view.blocks_needed(r, remaining) > step.view.free_blocks()) return false;
+    if (!step.view.try_allocate(r, m)) return false;
+    step.add(r, m);
     return true;
   }
 
-  void admit_waiting(ReplicaView& view, StepPlan& plan) {
-    std::uint32_t position = 0;
-    while (position < view.num_waiting() && static_cast<std::int32_t>(view.running().size()) < max_num_seqs_) {
-      const RequestId r = view.waiting(position);
-      const Readiness readiness = ready_to_admit(view, r);
-      if (readiness == Readiness::kNoRoom) return;
-      if (readiness == Readiness::kLater) {
-        is_settled_ = false;
-        ++position;
-        continue;
-      }
-      const RequestInfo& info = view.info(r);
-      const std::int32_t computed = info.computed_tokens > 0 ? info.computed_tokens : view.lookup(r);
-      if (!take_prompt(view, plan, r, info.known_tokens() - computed)) return;
-      view.admit(r);
-    }
+  void admit_waiting(StepBuilder& step) {
+    ReplicaView& view = step.view;
+    const auto has_no_row = [&] { return num_running(view) >= max_num_seqs_; };
+    const auto admit = [&](RequestId r) {
+      return admit_if_ready(view, r, [&] {
+        if (!take_prompt(step, r, view.info(r).known_tokens() - computed_or_cached(view, r))) return false;
+        view.admit(r);
+        return true;
+      });
+    };
+    is_settled_ = walk_waiting(view, has_no_row, admit).is_settled();
   }
 
-  [[nodiscard]] bool is_full(const StepPlan& plan) const { return static_cast<std::int32_t>(plan.entries.size()) >= max_num_seqs_; }
-
-  void add(StepPlan& plan, RequestId r, std::int32_t m) {
-    plan.add(r, m);
-    left_ -= m;
+  [[nodiscard]] bool is_full(const StepBuilder& step) const {
+    return step.tokens >= forward_tokens_ || step.num_requests() >= max_num_seqs_;
   }
 
-  // Once a step is planned: those with more of their prompt to come in front, those who get a token behind all that stay.
+  // After a step is planned: requests with more of their prompt to come go to the front, those that get a token to the end.
   void reorder(const ReplicaView& view, const StepPlan& plan) {
     const auto is_begun = [&](const PlanEntry& e) {
       return view.info(e.request).computed_tokens + e.tokens < view.info(e.request).known_tokens();
@@ -121,13 +109,11 @@ class FastGen final : public Scheduler {
   std::int32_t forward_tokens_, max_num_seqs_;
   std::vector<RequestId> buffer_;               // of the running requests, in the order of card 1.6
   std::vector<RequestId> planned_, reordered_;  // while it is reordered
-  std::int32_t left_ = 0;                       // of the pass being filled
-  bool is_settled_ = true;                      // nobody waits for a copy or for its own output
+  bool is_settled_ = true;                      // WaitingWalk::is_settled()
 };
 
-[[maybe_unused]] const bool registered =
-    SchedulerRegistry::add<FastGen>({"fastgen", "Dynamic SplitFuse: forward passes of constant size, flush on deadlock",
-                                     "Holmes et al. 2024, arXiv:2401.08671 (DeepSpeed-FastGen)"});
+KVLAB_REGISTER(Scheduler, FastGen, "fastgen", "Dynamic SplitFuse: forward passes of constant size, flush on deadlock",
+               "Holmes et al. 2024, arXiv:2401.08671 (DeepSpeed-FastGen)");
 
 }  // namespace
 

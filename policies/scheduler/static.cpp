@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "policies/scheduler/scheduler.h"
+#include "policies/scheduler/batching.h"
 
 namespace kvlab {
 
@@ -46,37 +46,32 @@ class Static final : public Scheduler {
       window_ends_ = due;
       return;
     }
+    StepBuilder step{view, plan};
+    const auto is_full = [&] { return step.num_requests() >= most; };
+    walk_waiting(view, is_full, [&](RequestId r) { return admit_reserved(step, r, static_cast<std::int32_t>(reserved)); });
     std::int32_t longest = 0;
-    while (view.num_waiting() > 0 && static_cast<std::int64_t>(plan.entries.size()) < most) {
-      const RequestId r = view.waiting(0);
-      if (!view.try_reserve(r, static_cast<std::int32_t>(reserved))) break;
-      view.admit(r);
-      plan.add(r, view.info(r).prompt_tokens);
-      longest = std::max(longest, view.info(r).prompt_tokens);
-    }
+    for (const PlanEntry& entry : plan.entries) longest = std::max(longest, entry.tokens);
     for (PlanEntry& entry : plan.entries) entry.padded_tokens = longest;
     rows_ = plan.entries.size();
   }
 
   // The last token emitted is never stored.
   static void reject_too_long(ReplicaView& view, std::int64_t reserved) {
-    for (std::uint32_t i = 0; i < view.num_waiting();) {
-      const RequestInfo& info = view.info(view.waiting(i));
-      if (info.prompt_tokens + info.output_limit - 1 > reserved) {
-        view.reject(view.waiting(i), "longer than the reservation of static batching (max_len_tokens)");
-      } else {
-        ++i;
-      }
-    }
+    const auto reject_if_too_long = [&](RequestId r) {
+      const RequestInfo& info = view.info(r);
+      if (info.prompt_tokens + info.output_limit - 1 <= reserved) return Admission::kLater;
+      view.reject(r, "longer than the reservation of static batching (max_len_tokens)");
+      return Admission::kLeft;
+    };
+    walk_waiting(
+        view, [] { return false; }, reject_if_too_long);
   }
 
   // Finished members keep their row of the linear layers; FasterTransformer's attention kernel returns at once for them
   // (decoder_masked_multihead_attention_template.hpp, `params.finished`), so they read no KV.
   void decode(ReplicaView& view, StepPlan& plan) {
-    for (const RequestId r : view.running()) {
-      const std::int32_t m = view.needed_tokens(r);
-      if (m > 0 && view.info(r).in_flight_steps == 0) plan.add(r, m);
-    }
+    for (const RequestId r : view.running())
+      if (const std::int32_t m = tokens_at_rest(view, r); m > 0) plan.add(r, m);
     if (plan.entries.empty()) return;
     plan.idle_rows = static_cast<std::int32_t>(rows_ - view.running().size());
   }
@@ -87,8 +82,8 @@ class Static final : public Scheduler {
   std::size_t rows_ = 0;  // of the batch in progress, finished members included
 };
 
-[[maybe_unused]] const bool registered = SchedulerRegistry::add<Static>(
-    {"static", "request-level batches with padded prompts, run until all members are done", "FasterTransformer (NVIDIA, 2021)"});
+KVLAB_REGISTER(Scheduler, Static, "static", "request-level batches with padded prompts, run until all members are done",
+               "FasterTransformer (NVIDIA, 2021)");
 
 }  // namespace
 

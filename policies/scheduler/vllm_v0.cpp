@@ -1,8 +1,7 @@
 #include <algorithm>
 #include <deque>
 
-#include "policies/scheduler/scheduler.h"
-#include "policies/scheduler/swapped.h"
+#include "policies/scheduler/batching.h"
 
 namespace kvlab {
 
@@ -16,28 +15,27 @@ class VllmV0 final : public Scheduler {
       : budget_tokens_(p.optional<std::int32_t>("budget_tokens", 0, 0, 1 << 30,
                                                 "most prompt tokens per step (max_num_batched_tokens); 0: max(2048, max_model_len)")),
         max_num_seqs_(p.optional<std::int32_t>("max_num_seqs", 256, 1, 1 << 20, "most running requests")),
-        watermark_(p.optional<double>("watermark_frac", 0.01, 0, 0.5, "share of the blocks that admission leaves free, in whole blocks")),
-        counts_padded_(p.choice("budget_counting", {"sum", "padded"}, 0,
-                                "what the budget limits: the sum of the prompts, or their number times the longest (first versions)") == 1),
-        preemption_(p.choice("preemption", {"recompute", "swap"}, 0,
-                             "what becomes of a preempted request (vLLM swaps only requests of several sequences)") == 1
-                        ? Preemption::kSwap
-                        : Preemption::kRecompute) {}
+        watermark_(p),
+        counts_padded_(p.choice("budget_counting", {{"sum", false}, {"padded", true}}, false,
+                                "what the budget limits: the sum of the prompts, or their number times the longest (first versions)")),
+        preemption_(p.choice("preemption", {{"recompute", Preemption::kRecompute}, {"swap", Preemption::kSwap}}, Preemption::kRecompute,
+                             "what becomes of a preempted request (vLLM swaps only requests of several sequences)")) {}
 
-  [[nodiscard]] StepBounds step_bounds(std::int32_t max_model_len) const override {
-    return {max_num_seqs_, budget_tokens_ > 0 ? budget_tokens_ : std::max(2048, max_model_len)};
-  }
+  [[nodiscard]] StepBounds step_bounds(std::int32_t max_model_len) const override { return {max_num_seqs_, budget(max_model_len)}; }
 
   void plan(ReplicaView& view, StepPlan& plan) override {
     is_settled_ = true;
     admit_returned(view);
-    if (swapped_.empty()) admit_prompts(view, plan);
+    if (swapped_.empty()) {
+      StepBuilder step{view, plan};
+      admit_prompts(step);
+    }
     if (!plan.is_empty()) return;
     if (!decode(view, plan)) swap_in(view);
   }
 
   [[nodiscard]] Horizon stable_for(const ReplicaView& view) const override {
-    // Fast-forward takes running requests in their own order, plan() in order of arrival.
+    // Fast-forward takes running requests in order of admission, plan() in order of arrival.
     return is_settled_ && in_arrival_order(view, view.running()) ? Horizon::whatever_is_cached() : Horizon::none();
   }
 
@@ -49,11 +47,7 @@ class VllmV0 final : public Scheduler {
                           [&](RequestId a, RequestId b) { return view.info(a).arrival < view.info(b).arrival; });
   }
 
-  [[nodiscard]] std::int64_t watermark(const ReplicaView& view) const {
-    return static_cast<std::int64_t>(watermark_ * static_cast<double>(view.num_blocks()));
-  }
-
-  // Those whose copy has ended run again; the next decode step has their token.
+  // Requests whose copy has ended run again; the next decode step has their token.
   void admit_returned(ReplicaView& view) {
     for (std::size_t i = 0; i < swapped_.size();) {
       const RequestInfo& info = view.info(swapped_[i]);
@@ -66,67 +60,71 @@ class VllmV0 final : public Scheduler {
     }
   }
 
-  void admit_prompts(ReplicaView& view, StepPlan& plan) {
-    const std::int32_t budget = budget_tokens_ > 0 ? budget_tokens_ : std::max(2048, view.max_model_len());
-    std::int64_t sum = 0, longest = 0;
-    std::uint32_t position = 0;
-    while (position < view.num_waiting() && static_cast<std::int32_t>(view.running().size()) < max_num_seqs_) {
-      const RequestId r = view.waiting(position);
-      const RequestInfo& info = view.info(r);
-      if (info.in_flight_steps > 0) {  // preempted with its output still to come
-        is_settled_ = false;
-        ++position;
-        continue;
-      }
-      if (const char* reason = never_fits(view, r, budget)) {
+  [[nodiscard]] std::int32_t budget(std::int32_t max_model_len) const {
+    return budget_tokens_ > 0 ? budget_tokens_ : std::max(2048, max_model_len);
+  }
+
+  void admit_prompts(StepBuilder& step) {
+    ReplicaView& view = step.view;
+    const auto has_no_row = [&] { return num_running(view) >= max_num_seqs_; };
+    longest_ = 0;
+    const auto admit_or_reject = [&](RequestId r) {
+      return admit_if_ready(view, r, [&] {
+        const char* reason = never_fits(view, r, budget(view.max_model_len()));
+        if (reason == nullptr) return admit_prompt(step, r);
         view.reject(r, reason);
-        continue;
-      }
-      const std::int32_t m = info.known_tokens() - view.lookup(r);
-      sum += m;
-      longest = std::max<std::int64_t>(longest, m);
-      const std::int64_t counted = counts_padded_ ? longest * static_cast<std::int64_t>(plan.entries.size() + 1) : sum;
-      if (counted > budget) return;
-      if (view.free_blocks() - view.blocks_needed(r, m) < watermark(view) || !view.try_allocate(r, m)) return;
-      view.admit(r);
-      plan.add(r, m);
-    }
+        return true;
+      });
+    };
+    is_settled_ = walk_waiting(view, has_no_row, admit_or_reject).is_settled();
+  }
+
+  bool admit_prompt(StepBuilder& step, RequestId r) {
+    ReplicaView& view = step.view;
+    const std::int32_t m = view.info(r).known_tokens() - view.lookup(r);
+    longest_ = std::max<std::int64_t>(longest_, m);
+    const std::int64_t counted = counts_padded_ ? longest_ * (step.num_requests() + 1) : std::int64_t{step.tokens} + m;
+    if (counted > budget(view.max_model_len())) return false;
+    if (!watermark_.is_kept(view, view.blocks_needed(r, m)) || !view.try_allocate(r, m)) return false;
+    view.admit(r);
+    step.add(r, m);
+    return true;
   }
 
   [[nodiscard]] const char* never_fits(const ReplicaView& view, RequestId r, std::int32_t budget) const {
     if (view.info(r).known_tokens() > budget) return "prompt longer than vllm_v0's budget_tokens";
-    if (view.num_blocks() - view.peak_blocks(r) < watermark(view)) return "prompt larger than the KV cache above vllm_v0's watermark";
+    if (!watermark_.is_kept_alone(view, r)) return "prompt larger than the KV cache above vllm_v0's watermark";
     return nullptr;
   }
 
-  // Answers whether somebody was preempted.
+  // True: a request was preempted.
   bool decode(ReplicaView& view, StepPlan& plan) {
     const auto arrived_before = [&](RequestId a, RequestId b) { return view.info(a).arrival < view.info(b).arrival; };
     order_.assign(view.running().begin(), view.running().end());
     if (!in_arrival_order(view, order_)) std::stable_sort(order_.begin(), order_.end(), arrived_before);
     std::size_t end = order_.size();
+    const auto preempt_last = [&] { return preempt(view, order_[--end]); };
     for (std::size_t i = 0; i < end; ++i) {
       const RequestId r = order_[i];
-      const std::int32_t m = view.needed_tokens(r);
-      if (m <= 0 || view.info(r).in_flight_steps > 0) continue;
-      while (i < end && !view.try_allocate(r, m)) preempt(view, order_[--end]);
-      if (i < end) plan.add(r, m);
+      const std::int32_t m = tokens_at_rest(view, r);
+      if (m > 0 && allocate_or_preempt(view, r, m, preempt_last)) plan.add(r, m);
     }
     return end < order_.size();
   }
 
-  void preempt(ReplicaView& view, RequestId victim) {
+  RequestId preempt(ReplicaView& view, RequestId victim) {
     view.preempt(victim, preemption_);
     if (view.info(victim).is_swapped) swapped_.push_front(victim);
+    return victim;
   }
 
-  // As vLLM: one block more than it had. Where nobody runs nothing else would make room, so it comes back as soon as it fits.
+  // As vLLM: one block more than it had. While no request runs nothing else would make room, so r comes back as soon as it fits.
   [[nodiscard]] bool keeps_watermark(ReplicaView& view, RequestId r) const {
     const RequestInfo& info = view.info(r);
     if (view.running().empty() || !info.is_swapped || info.is_parked) return true;
     const bool takes_one = view.blocks_for(r, info.computed_tokens + 1) > view.blocks_for(r, info.computed_tokens);
     const std::int64_t needed = view.blocks_needed(r, 1) + (takes_one ? 0 : 1);
-    return view.free_blocks() - needed >= watermark(view);
+    return watermark_.is_kept(view, needed);
   }
 
   void swap_in(ReplicaView& view) {
@@ -134,24 +132,23 @@ class VllmV0 final : public Scheduler {
     for (const RequestId r : swapped_) {
       if (seats++ >= static_cast<std::size_t>(max_num_seqs_)) return;
       if (!keeps_watermark(view, r)) return;
-      const Readiness readiness = ready_to_admit(view, r);
-      if (readiness == Readiness::kNoRoom) return;
+      if (ready_to_admit(view, r) == Readiness::kNoRoom) return;
       is_settled_ = false;
     }
   }
 
   std::int32_t budget_tokens_, max_num_seqs_;
-  double watermark_;
+  Watermark watermark_;
   bool counts_padded_;
   Preemption preemption_;
   std::deque<RequestId> swapped_;  // first come, first back; in the waiting queue as well until they run again
   std::vector<RequestId> order_;   // running, in order of arrival
-  bool is_settled_ = true;         // who waits does so for memory or rows that only a completion gives back
+  std::int64_t longest_ = 0;       // new tokens of the longest prompt in the step
+  bool is_settled_ = true;         // waiting requests wait for memory or rows that only a completion gives back
 };
 
-[[maybe_unused]] const bool registered =
-    SchedulerRegistry::add<VllmV0>({"vllm_v0", "prefill-only steps before decode-only steps, watermark, recompute or swap",
-                                    "Kwon et al. 2023, arXiv:2309.06180 (vLLM before V1)"});
+KVLAB_REGISTER(Scheduler, VllmV0, "vllm_v0", "prefill-only steps before decode-only steps, watermark, recompute or swap",
+               "Kwon et al. 2023, arXiv:2309.06180 (vLLM before V1)");
 
 }  // namespace
 

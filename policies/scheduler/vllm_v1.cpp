@@ -2,8 +2,7 @@
 #include <string>
 
 #include "base/ceil_div.h"
-#include "policies/scheduler/scheduler.h"
-#include "policies/scheduler/swapped.h"
+#include "policies/scheduler/batching.h"
 
 namespace kvlab {
 
@@ -56,104 +55,72 @@ class VllmV1 final : public Scheduler {
   [[nodiscard]] StepBounds step_bounds(std::int32_t) const override { return {max_num_seqs_, budget_tokens_}; }
 
   void plan(ReplicaView& view, StepPlan& plan) override {
-    budget_ = budget_tokens_;
-    head_is_blocked_ = false;
-    if (schedule_running(view, plan)) return;
-    admit_waiting(view, plan);
+    StepBuilder step{view, plan};
+    is_settled_ = false;
+    schedule_running(step);
+    if (step.num_preempted == 0) admit_waiting(step);
   }
 
-  [[nodiscard]] Horizon stable_for(const ReplicaView& view) const override {
-    const bool settled = view.num_waiting() == 0 || head_is_blocked_;
-    if (!settled) return Horizon::none();
+  [[nodiscard]] Horizon stable_for(const ReplicaView&) const override {
+    if (!is_settled_) return Horizon::none();
     // A first chunk on top of fewer hits takes fewer blocks, and a prompt that may not be cut can outgrow the budget.
     return reserve_full_prompt_ && chunked_prefill_ ? Horizon::whatever_is_cached() : Horizon::unlimited();
   }
 
  private:
-  [[nodiscard]] std::int32_t share(const ReplicaView& view, std::int32_t needed, std::int32_t computed) const {
+  [[nodiscard]] std::int32_t left(const StepBuilder& step) const { return budget_tokens_ - step.tokens; }
+
+  [[nodiscard]] std::int32_t share(const StepBuilder& step, std::int32_t needed, std::int32_t computed) const {
     std::int32_t m = needed;
     if (long_prefill_tokens_ > 0) m = std::min(m, long_prefill_tokens_);
-    return std::min({m, budget_, view.max_model_len() - 1 - computed});
+    return std::min({m, left(step), step.view.max_model_len() - 1 - computed});
   }
 
-  // Answers whether somebody was preempted.
-  bool schedule_running(ReplicaView& view, StepPlan& plan) {
-    bool preempted = false;
-    for (std::size_t i = 0; i < view.running().size() && budget_ > 0; ++i) {
+  void schedule_running(StepBuilder& step) const {
+    const ReplicaView& view = step.view;
+    for (std::size_t i = 0; i < view.running().size() && left(step) > 0; ++i) {
       const RequestId r = view.running()[i];
-      const std::int32_t m = share(view, view.needed_tokens(r), view.info(r).computed_tokens);
+      const std::int32_t m = share(step, view.needed_tokens(r), view.info(r).computed_tokens);
       if (m <= 0) continue;
-      bool gave_up_itself = false;
-      while (!view.try_allocate(r, m)) {
-        const RequestId victim = view.running().back();
-        give_back(plan, victim);
-        view.preempt(victim, Preemption::kRecompute);
-        preempted = true;
-        gave_up_itself = victim == r;
-        if (gave_up_itself) break;
-      }
-      if (gave_up_itself) break;
-      plan.add(r, m);
-      budget_ -= m;
-    }
-    return preempted;
-  }
-
-  void give_back(StepPlan& plan, RequestId victim) {
-    const auto mine = std::find_if(plan.entries.begin(), plan.entries.end(), [&](const PlanEntry& e) { return e.request == victim; });
-    if (mine == plan.entries.end()) return;
-    budget_ += mine->tokens;
-    plan.entries.erase(mine);
-  }
-
-  void admit_waiting(ReplicaView& view, StepPlan& plan) {
-    std::uint32_t position = 0;
-    while (position < view.num_waiting()) {
-      if (budget_ <= 0 || static_cast<std::int32_t>(view.running().size()) >= max_num_seqs_) {
-        head_is_blocked_ = true;
-        return;
-      }
-      const RequestId r = view.waiting(position);
-      const Readiness readiness = ready_to_admit(view, r);
-      if (readiness == Readiness::kLater) {
-        ++position;
-        continue;
-      }
-      if (readiness == Readiness::kNoRoom || !admit_one(view, plan, r)) {
-        head_is_blocked_ = position == 0;
-        return;
-      }
+      if (!allocate_or_preempt(step, r, m)) return;
+      step.add(r, m);
     }
   }
 
-  bool admit_one(ReplicaView& view, StepPlan& plan, RequestId r) {
-    const RequestInfo& info = view.info(r);
-    const std::int32_t computed = info.computed_tokens > 0 ? info.computed_tokens : view.lookup(r);
-    const std::int32_t needed = info.known_tokens() - computed;
-    const std::int32_t m = share(view, needed, computed);
+  // Without budget or rows even a request that comes back from host memory cannot enter.
+  void admit_waiting(StepBuilder& step) {
+    ReplicaView& view = step.view;
+    const auto is_full = [&] { return left(step) <= 0 || num_running(view) >= max_num_seqs_; };
+    const auto admit = [&](RequestId r) { return admit_if_ready(view, r, [&] { return admit_or_reject(step, r); }); };
+    const WaitingWalk walk = walk_waiting(view, is_full, admit);
+    is_settled_ = walk.is_settled() || walk.end == WaitingWalk::End::kFull;
+  }
+
+  bool admit_or_reject(StepBuilder& step, RequestId r) const {
+    ReplicaView& view = step.view;
+    const std::int32_t computed = computed_or_cached(view, r);
+    const std::int32_t needed = view.info(r).known_tokens() - computed;
+    const std::int32_t m = share(step, needed, computed);
     if (!chunked_prefill_ && needed > budget_tokens_) {
       view.reject(r, "longer than budget_tokens, and chunked_prefill is off");
       return true;
     }
-    if (m <= 0 || (!chunked_prefill_ && needed > budget_)) return false;
+    if (m <= 0 || (!chunked_prefill_ && needed > left(step))) return false;
     if (reserve_full_prompt_ && view.blocks_needed(r, needed) > view.free_blocks()) return false;
     if (!view.try_allocate(r, m)) return false;
     view.admit(r);
-    plan.add(r, m);
-    budget_ -= m;
+    step.add(r, m);
     return true;
   }
 
   std::int32_t budget_tokens_, max_num_seqs_, long_prefill_tokens_;
   bool chunked_prefill_, reserve_full_prompt_, async_;
   std::int32_t largest_graph_;
-  std::int32_t budget_ = 0;
-  bool head_is_blocked_ = false;  // waiting requests cannot enter before blocks, rows or budget come back
+  bool is_settled_ = false;  // waiting requests cannot enter before blocks, rows or budget come back
 };
 
-[[maybe_unused]] const bool registered =
-    SchedulerRegistry::add<VllmV1>({"vllm_v1", "one token budget for running and waiting requests, recompute preemption",
-                                    "vLLM v0.19, V1 engine; Kwon et al. 2023, arXiv:2309.06180"});
+KVLAB_REGISTER(Scheduler, VllmV1, "vllm_v1", "one token budget for running and waiting requests, recompute preemption",
+               "vLLM v0.19, V1 engine; Kwon et al. 2023, arXiv:2309.06180");
 
 }  // namespace
 

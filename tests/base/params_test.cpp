@@ -99,6 +99,23 @@ TEST(Params, FlagsChoicesAndListsRefuseOtherValues) {
   EXPECT_EQ(error_of([] { params("l: [1, 2]\n").numbers("l", 0, 1, ""); }), "run.yaml:1:8: 'l' = 2 is outside [0, 1]");
 }
 
+TEST(Params, ChoicesOfNamedValues) {
+  enum class Fruit { kApple, kPear, kPlum };
+  const auto read = [](const std::string& yaml) {
+    return params(yaml).choice("p", {{"plum", Fruit::kPlum}, {"pear", Fruit::kPear}}, Fruit::kPear, "which");
+  };
+  EXPECT_EQ(read("p: plum\n"), Fruit::kPlum);
+  EXPECT_EQ(read("p: pear\n"), Fruit::kPear);
+  EXPECT_EQ(read("q: plum\n"), Fruit::kPear);
+  EXPECT_EQ(error_of([&] { read("p: plun\n"); }), "run.yaml:1:4: 'p': unknown value 'plun'; did you mean 'plum'?");
+  EXPECT_TRUE(params("p: padded\n").choice("p", {{"sum", false}, {"padded", true}}, false, ""));
+  EXPECT_FALSE(params("q: padded\n").choice("p", {{"sum", false}, {"padded", true}}, false, ""));
+  std::vector<ParamDoc> docs;
+  Params::describing("thing", docs).choice("p", {{"plum", Fruit::kPlum}, {"pear", Fruit::kPear}}, Fruit::kPear, "which");
+  EXPECT_EQ(docs.at(0).type + "|" + docs.at(0).fallback + "|" + docs.at(0).range + "|" + docs.at(0).meaning,
+            "choice|pear|plum, pear|which");
+}
+
 TEST(Params, UnknownKeysAreRefusedWithTheirPlace) {
   Params p = params("memory:\n  block_tokns: 3\n  util: 1\n");
   Params memory = p.child("memory", "memory");

@@ -14,7 +14,7 @@ class Unbudgeted final : public Selector {
   explicit Unbudgeted(Params&) {}
   Selection select(LayerStep&) override { return {}; }
 };
-const bool registered = SelectorRegistry::add<Unbudgeted>({"test_unbudgeted", "for this test", "none"});
+KVLAB_REGISTER(Selector, Unbudgeted, "test_unbudgeted", "for this test", "none");
 
 std::string error_of(const std::string& yaml) {
   Params p = Params::from_text(yaml, "kv_policy");
@@ -27,7 +27,6 @@ std::string error_of(const std::string& yaml) {
 }
 
 TEST(Budget, IsRefusedWhereNoPartHasAUseForIt) {
-  ASSERT_TRUE(registered);
   const std::string all = "has no use for a budget: it keeps and reads every token";
   for (const char* recipe : {"full", "kivi2", "think", "mustafar50"})
     for (const char* budget : {"budget_tokens: 64", "budget_frac: 0.5", "compression_ratio: 0.5"})

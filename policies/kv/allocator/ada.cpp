@@ -13,13 +13,15 @@ class Ada final : public Allocator {
  public:
   explicit Ada(Params& p)
       : alpha_(p.optional<double>("safeguard_frac", 0.2, 0, 1, "share of the mean budget that every head has for certain")),
-        forced_first_(p.choice("safeguard", {"blend", "forced_first"}, 0,
+        forced_first_(p.choice("safeguard", {{"blend", false}, {"forced_first", true}}, false,
                                "blend: counts are mixed with the mean budget (the paper's code); forced_first: each head's best tokens are "
-                               "taken before the heads compete") == 1),
-        whole_(p.choice("rounding", {"per_row", "whole"}, 0, "a share of the prompt becomes tokens per row, or once for the layer") == 1) {
+                               "taken before the heads compete")),
+        whole_(p.choice("rounding", {{"per_row", false}, {"whole", true}}, false,
+                        "a share of the prompt becomes tokens per row, or once for the layer")) {
     auto [name, parameters] = p.named("layers", "uniform", "allocator that gives each layer its budget");
     layers_ = AllocatorRegistry::make(name, parameters, "allocator");
-    if (whole_ && name != "uniform") p.fail_at("rounding", "'rounding: whole' is of the uniform budget, but 'layers' is '" + name + "'");
+    if (whole_ && !layers_->is_uniform())
+      p.fail_at("rounding", "'rounding: whole' is of the uniform budget, but 'layers' is '" + name + "'");
     if (layers_->scope() == Scope::kCascade) p.fail_at("layers", "'" + name + "' changes layers in which heads competed already");
   }
 
@@ -115,9 +117,8 @@ class Ada final : public Allocator {
   std::unique_ptr<Allocator> layers_;
 };
 
-[[maybe_unused]] const bool registered =
-    AllocatorRegistry::add<Ada>({"ada", "heads of a layer compete for its budget by score, each with a safeguard",
-                                 "AdaKV: Feng et al. 2024, arXiv:2407.11550, algorithm 1"});
+KVLAB_REGISTER(Allocator, Ada, "ada", "heads of a layer compete for its budget by score, each with a safeguard",
+               "AdaKV: Feng et al. 2024, arXiv:2407.11550, algorithm 1");
 
 }  // namespace
 

@@ -56,8 +56,8 @@ class AttentionMassShare final : public Allocator {
   std::int32_t window_;
 };
 
-[[maybe_unused]] const bool registered = AllocatorRegistry::add<AttentionMassShare>(
-    {"attention_mass_share", "a layer keeps as many tokens as hold a share of its attention", "ZipVL: He et al. 2024, arXiv:2410.08584"});
+KVLAB_REGISTER(Allocator, AttentionMassShare, "attention_mass_share", "a layer keeps as many tokens as hold a share of its attention",
+               "ZipVL: He et al. 2024, arXiv:2410.08584");
 
 }  // namespace
 

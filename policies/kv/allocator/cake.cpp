@@ -83,9 +83,9 @@ class Cake final : public Allocator {
   std::vector<std::vector<float>> preference_;  // [index in the batch][layer]
 };
 
-[[maybe_unused]] const bool registered = AllocatorRegistry::add<Cake>(
-    {"cake", "layers share the budget by entropy and variance of their window attention, shrinking earlier layers",
-     "CAKE: Qin et al. 2025, arXiv:2503.12491"});
+KVLAB_REGISTER(Allocator, Cake, "cake",
+               "layers share the budget by entropy and variance of their window attention, shrinking earlier layers",
+               "CAKE: Qin et al. 2025, arXiv:2503.12491");
 
 }  // namespace
 

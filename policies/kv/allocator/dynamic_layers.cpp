@@ -83,9 +83,8 @@ class DynamicLayers final : public Allocator {
   std::int32_t every_;
 };
 
-[[maybe_unused]] const bool registered =
-    AllocatorRegistry::add<DynamicLayers>({"dynamic_layers", "layers keep a surplus at first and compete for the budget every few layers",
-                                           "DynamicKV: Zhou et al. 2024, arXiv:2412.14838, algorithm 1"});
+KVLAB_REGISTER(Allocator, DynamicLayers, "dynamic_layers", "layers keep a surplus at first and compete for the budget every few layers",
+               "DynamicKV: Zhou et al. 2024, arXiv:2412.14838, algorithm 1");
 
 }  // namespace
 

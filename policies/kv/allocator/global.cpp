@@ -13,8 +13,8 @@ class Global final : public Allocator {
  public:
   explicit Global(Params& p)
       : safeguard_(p.optional<double>("safeguard_frac", 0, 0, 1, "share of the mean budget that every head has for certain")),
-        whole_(p.choice("rounding", {"per_row", "whole"}, 0, "a share of the prompt becomes tokens per row, or once for the whole model") ==
-               1) {}
+        whole_(p.choice("rounding", {{"per_row", false}, {"whole", true}}, false,
+                        "a share of the prompt becomes tokens per row, or once for the whole model")) {}
 
   void set_budget(const Budget& budget) override { frac_ = budget.tokens > 0 ? 0 : budget.frac; }
   [[nodiscard]] Scope scope() const override { return Scope::kModel; }
@@ -65,8 +65,8 @@ class Global final : public Allocator {
   double frac_ = 0;  // of the prompt, where the budget is given so
 };
 
-[[maybe_unused]] const bool registered = AllocatorRegistry::add<Global>(
-    {"global", "all layers and heads compete for one budget by score", "KVzip: Kim et al. 2025, arXiv:2505.23416"});
+KVLAB_REGISTER(Allocator, Global, "global", "all layers and heads compete for one budget by score",
+               "KVzip: Kim et al. 2025, arXiv:2505.23416");
 
 }  // namespace
 

@@ -166,9 +166,8 @@ class HeadSplit final : public Allocator {
   double streaming_frac_;
 };
 
-[[maybe_unused]] const bool registered = AllocatorRegistry::add<HeadSplit>(
-    {"head_split", "retrieval heads keep everything, the other heads the budget",
-     "RazorAttention: Tang et al. 2024, arXiv:2407.15891; DuoAttention: Xiao et al. 2024, arXiv:2410.10819"});
+KVLAB_REGISTER(Allocator, HeadSplit, "head_split", "retrieval heads keep everything, the other heads the budget",
+               "RazorAttention: Tang et al. 2024, arXiv:2407.15891; DuoAttention: Xiao et al. 2024, arXiv:2410.10819");
 
 }  // namespace
 

@@ -69,9 +69,8 @@ class LayerGlobal final : public Allocator {
   double safeguard_;
 };
 
-[[maybe_unused]] const bool registered =
-    AllocatorRegistry::add<LayerGlobal>({"layer_global", "layers compete for the model's budget, heads of a layer keep the same count",
-                                         "KVCompose: Akulov et al. 2025, arXiv:2509.05165"});
+KVLAB_REGISTER(Allocator, LayerGlobal, "layer_global", "layers compete for the model's budget, heads of a layer keep the same count",
+               "KVCompose: Akulov et al. 2025, arXiv:2509.05165");
 
 }  // namespace
 

@@ -14,9 +14,9 @@ class LazyLayers final : public Allocator {
   explicit LazyLayers(Params& p)
       : tau_(p.optional<double>("tau", 0.9, 0, 1, "attention on first and latest tokens above which a layer is lazy")),
         sinks_(p.optional<std::int32_t>("sinks_tokens", 4, 0, 1 << 20, "first tokens, counted in the budget")),
-        kvpress_(p.choice("measures", {"kept_tokens", "kvpress"}, 0,
+        kvpress_(p.choice("measures", {{"kept_tokens", false}, {"kvpress", true}}, false,
                           "kept_tokens: attention on what a lazy layer keeps; kvpress: as kvpress 0.5.4, without the query's own token and "
-                          "with one more before them") == 1) {}
+                          "with one more before them")) {}
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
@@ -68,9 +68,8 @@ class LazyLayers final : public Allocator {
   bool kvpress_;
 };
 
-[[maybe_unused]] const bool registered =
-    AllocatorRegistry::add<LazyLayers>({"lazy_layers", "layers that attend to first and latest tokens keep the budget, others everything",
-                                        "SimLayerKV: Zhang et al. 2024, arXiv:2410.13846"});
+KVLAB_REGISTER(Allocator, LazyLayers, "lazy_layers", "layers that attend to first and latest tokens keep the budget, others everything",
+               "SimLayerKV: Zhang et al. 2024, arXiv:2410.13846");
 
 }  // namespace
 

@@ -15,9 +15,8 @@ class Pyramid final : public Allocator {
   explicit Pyramid(Params& p)
       : beta_(p.optional<double>("beta", 20, 1, 1e6, "how steep: mean budget beside the window over that of the last layer")),
         window_(p.optional<std::int32_t>("window_tokens", 32, 0, 4096, "tokens that every layer keeps anyway")),
-        kvpress_(p.choice("rounding", {"exact_sum", "kvpress"}, 0,
-                          "exact_sum: layers sum to the budget; kvpress: as kvpress 0.5.4 counts, window inside and unrounded share") ==
-                 1) {}
+        kvpress_(p.choice("rounding", {{"exact_sum", false}, {"kvpress", true}}, false,
+                          "exact_sum: layers sum to the budget; kvpress: as kvpress 0.5.4 counts, window inside and unrounded share")) {}
 
   void set_budget(const Budget& budget) override { frac_ = budget.tokens > 0 ? 0 : budget.frac; }
 
@@ -62,8 +61,8 @@ class Pyramid final : public Allocator {
   double frac_ = 0;  // of the prompt, where the budget is given so
 };
 
-[[maybe_unused]] const bool registered = AllocatorRegistry::add<Pyramid>(
-    {"pyramid", "budgets that fall from the first layer to the last, the same sum", "PyramidKV: Cai et al. 2024, arXiv:2406.02069"});
+KVLAB_REGISTER(Allocator, Pyramid, "pyramid", "budgets that fall from the first layer to the last, the same sum",
+               "PyramidKV: Cai et al. 2024, arXiv:2406.02069");
 
 }  // namespace
 

@@ -33,8 +33,8 @@ class ScoreThreshold final : public Allocator {
   float min_score_;
 };
 
-[[maybe_unused]] const bool registered = AllocatorRegistry::add<ScoreThreshold>(
-    {"score_threshold", "all tokens whose score reaches a threshold", "CORM: Dai et al. 2024, arXiv:2404.15949"});
+KVLAB_REGISTER(Allocator, ScoreThreshold, "score_threshold", "all tokens whose score reaches a threshold",
+               "CORM: Dai et al. 2024, arXiv:2404.15949");
 
 }  // namespace
 

@@ -56,9 +56,8 @@ class SensitivityLayers final : public Allocator {
   double factor_;
 };
 
-[[maybe_unused]] const bool registered = AllocatorRegistry::add<SensitivityLayers>(
-    {"sensitivity_layers", "layers share the budget by importance measured offline, within bounds",
-     "CompressKV: Lin et al. 2025, arXiv:2508.02401"});
+KVLAB_REGISTER(Allocator, SensitivityLayers, "sensitivity_layers", "layers share the budget by importance measured offline, within bounds",
+               "CompressKV: Lin et al. 2025, arXiv:2508.02401");
 
 }  // namespace
 

@@ -8,7 +8,8 @@ namespace {
 class Table final : public Allocator {
  public:
   explicit Table(Params& p)
-      : fracs_(p.choice("unit", {"tokens", "budget_frac"}, 0, "what the values are: tokens, or multiples of the budget") == 1),
+      : fracs_(
+            p.choice("unit", {{"tokens", false}, {"budget_frac", true}}, false, "what the values are: tokens, or multiples of the budget")),
         table_(read_table(p, "values", true, 0, 1 << 26, "LAYER=VALUE or LAYER.HEAD=VALUE, separated by spaces")) {
     if (table_.empty()) p.fail("allocator 'table' needs 'values', such as \"0=512 3.1=64\"");
   }
@@ -40,8 +41,7 @@ class Table final : public Allocator {
   std::vector<TableEntry> table_;
 };
 
-[[maybe_unused]] const bool registered =
-    AllocatorRegistry::add<Table>({"table", "tokens per layer or head from a list", "our definition: budgets found offline"});
+KVLAB_REGISTER(Allocator, Table, "table", "tokens per layer or head from a list", "our definition: budgets found offline");
 
 }  // namespace
 

@@ -17,11 +17,11 @@ class Uniform final : public Allocator {
   [[nodiscard]] std::int32_t expected(const ModelShape&, std::int32_t, std::int32_t, std::int32_t target, std::int32_t n) const override {
     return std::min(target, n);
   }
+  [[nodiscard]] bool is_uniform() const override { return true; }
   [[nodiscard]] bool has_shares() const override { return false; }  // equal ones
 };
 
-[[maybe_unused]] const bool registered =
-    AllocatorRegistry::add<Uniform>({"uniform", "the same budget in every layer and head", "H2O: Zhang et al. 2023, arXiv:2306.14048"});
+KVLAB_REGISTER(Allocator, Uniform, "uniform", "the same budget in every layer and head", "H2O: Zhang et al. 2023, arXiv:2306.14048");
 
 }  // namespace
 

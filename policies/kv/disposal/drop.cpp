@@ -10,10 +10,10 @@ class Drop final : public Disposal {
  public:
   explicit Drop(Params&) {}
   void dispose(LayerStep& step, const Kept& kept) override { step.ops(CompactRows{step.kv, kept.index_first, kept.index}); }
+  [[nodiscard]] bool only_drops() const override { return true; }
 };
 
-[[maybe_unused]] const bool registered =
-    DisposalRegistry::add<Drop>({"drop", "deletes the tokens that were not kept", "H2O: Zhang et al. 2023"});
+KVLAB_REGISTER(Disposal, Drop, "drop", "deletes the tokens that were not kept", "H2O: Zhang et al. 2023");
 
 }  // namespace
 

@@ -106,9 +106,8 @@ class LayerPairs final : public Disposal {
   std::map<std::int32_t, KvRows> first_;  // the pair's first layer in this step, by the first sequence that takes part
 };
 
-[[maybe_unused]] const bool registered =
-    DisposalRegistry::add<LayerPairs>({"layer_pairs", "neighbouring layers share the directions of keys and values",
-                                       "MiniCache: Liu et al. 2024, arXiv:2405.14366, eq. 2-5"});
+KVLAB_REGISTER(Disposal, LayerPairs, "layer_pairs", "neighbouring layers share the directions of keys and values",
+               "MiniCache: Liu et al. 2024, arXiv:2405.14366, eq. 2-5");
 
 }  // namespace
 

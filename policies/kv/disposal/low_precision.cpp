@@ -124,8 +124,8 @@ class LowPrecision final : public Disposal {
   PerRow<std::int32_t> low_;  // tokens in low precision
 };
 
-[[maybe_unused]] const bool registered = DisposalRegistry::add<LowPrecision>(
-    {"low_precision", "tokens that are not kept stay, with a few bits per number", "MiKV: Yang et al. 2024, arXiv:2402.18096, section 3"});
+KVLAB_REGISTER(Disposal, LowPrecision, "low_precision", "tokens that are not kept stay, with a few bits per number",
+               "MiKV: Yang et al. 2024, arXiv:2402.18096, section 3");
 
 }  // namespace
 

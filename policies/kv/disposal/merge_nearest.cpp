@@ -13,15 +13,27 @@ constexpr float kNoThreshold = -2.0F;  // below any cosine: no token of the sequ
 
 // Each dropped token is merged into the kept token with the most similar key, if similar enough.
 class MergeNearest final : public Merging {
+  using Combine = MergeInto::Combine;
+  using Weight = MergeInto::Weight;
+  enum class Threshold : std::uint8_t { kRunningMean, kFixed, kNone };
+
  public:
   explicit MergeNearest(Params& p)
-      : sides_(p.choice("merges", {"keys_and_values", "values"}, 0, "what is merged; keys stay exact under RoPE where only values are")),
-        combine_(p.choice("combine", {"mean", "pivot", "weighted_mean"}, 2, "how a kept token and those that join it become one")),
-        weight_(p.choice("weight", {"one", "similarity", "softmax", "norm_share"}, 2, "of a joining token; the kept one has 1")),
-        gate_(p.choice("threshold", {"running_mean", "fixed", "none"}, 0, "cosine below which a token is deleted instead of merged")),
+      : merges_keys_(p.choice("merges", {{"keys_and_values", true}, {"values", false}}, true,
+                              "what is merged; keys stay exact under RoPE where only values are")),
+        combine_(p.choice("combine", {{"mean", Combine::kMean}, {"pivot", Combine::kPivot}, {"weighted_mean", Combine::kWeightedMean}},
+                          Combine::kWeightedMean, "how a kept token and those that join it become one")),
+        weight_(p.choice(
+            "weight",
+            {{"one", Weight::kOne}, {"similarity", Weight::kSimilarity}, {"softmax", Weight::kSoftmax}, {"norm_share", Weight::kNormShare}},
+            Weight::kSoftmax, "of a joining token; the kept one has 1")),
+        threshold_(p.choice("threshold",
+                            {{"running_mean", Threshold::kRunningMean}, {"fixed", Threshold::kFixed}, {"none", Threshold::kNone}},
+                            Threshold::kRunningMean, "cosine below which a token is deleted instead of merged")),
         fixed_(p.optional<float>("min_cosine", 0, -1, 1, "the fixed threshold")),
         share_(p.optional<float>("new_share_frac", 0.5, 0, 1, "weight of the newest mean in the running one")),
-        vote_(p.choice("vote", {"head_mean", "own"}, 0, "whose similarity meets the threshold: the heads' mean, or each token's own")) {}
+        heads_vote_(p.choice("vote", {{"head_mean", true}, {"own", false}}, true,
+                             "whose similarity meets the threshold: the heads' mean, or each token's own")) {}
 
   void forget(std::int32_t index) override {
     for (std::vector<float>& layer : thresholds_)
@@ -33,15 +45,15 @@ class MergeNearest final : public Merging {
     std::int32_t* const target = step.ops.ints(rows.total_dropped());
     float* const similarity = step.ops.floats(rows.total_dropped());
     step.ops(NearestKept{rows, target, similarity});
-    if (gate_ < 2) {
-      MergeGate gate{rows, similarity, target, gate_ == 0, nullptr, nullptr, share_, fixed_, vote_ == 0};
+    if (threshold_ != Threshold::kNone) {
+      MergeGate gate{rows, similarity, target, threshold_ == Threshold::kRunningMean, nullptr, nullptr, share_, fixed_, heads_vote_};
       if (gate.running) read_thresholds(step, gate);
       step.ops(gate);
     }
     MergeInto merge{rows, target, similarity};
-    merge.combine = static_cast<MergeInto::Combine>(combine_);
-    merge.weight = static_cast<MergeInto::Weight>(weight_);
-    merge.keys = sides_ == 0;
+    merge.combine = combine_;
+    merge.weight = weight_;
+    merge.keys = merges_keys_;
     step.ops(merge);
     compact(step, kept);
   }
@@ -58,15 +70,17 @@ class MergeNearest final : public Merging {
     gate.thresholds = thresholds_[layer].data();
   }
 
-  std::size_t sides_, combine_, weight_, gate_;
+  bool merges_keys_;
+  Combine combine_;
+  Weight weight_;
+  Threshold threshold_;
   float fixed_, share_;
-  std::size_t vote_;
+  bool heads_vote_;
   std::vector<std::vector<float>> thresholds_;  // [layer][batch index]
 };
 
-[[maybe_unused]] const bool registered = DisposalRegistry::add<MergeNearest>(
-    {"merge_nearest", "merges dropped tokens into the kept ones with the most similar keys",
-     "D2O: Wan et al. 2025, arXiv:2406.13035, section 3.3; LOOK-M: Wan et al. 2024, arXiv:2406.18139, section 3.3"});
+KVLAB_REGISTER(Disposal, MergeNearest, "merge_nearest", "merges dropped tokens into the kept ones with the most similar keys",
+               "D2O: Wan et al. 2025, arXiv:2406.13035, section 3.3; LOOK-M: Wan et al. 2024, arXiv:2406.18139, section 3.3");
 
 }  // namespace
 

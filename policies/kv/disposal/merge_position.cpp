@@ -20,9 +20,8 @@ class MergePosition final : public Merging {
   }
 };
 
-[[maybe_unused]] const bool registered =
-    DisposalRegistry::add<MergePosition>({"merge_position", "averages dropped tokens into the kept ones nearest in the sequence",
-                                          "Elastic Cache: Liu et al. 2024, arXiv:2407.18121, section 3.2"});
+KVLAB_REGISTER(Disposal, MergePosition, "merge_position", "averages dropped tokens into the kept ones nearest in the sequence",
+               "Elastic Cache: Liu et al. 2024, arXiv:2407.18121, section 3.2");
 
 }  // namespace
 

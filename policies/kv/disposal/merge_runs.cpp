@@ -33,9 +33,8 @@ class MergeRuns final : public Merging {
   bool counts_;
 };
 
-[[maybe_unused]] const bool registered =
-    DisposalRegistry::add<MergeRuns>({"merge_runs", "merges runs of neighbouring similar keys into one",
-                                      "KVMerger: Wang et al. 2024, arXiv:2407.08454, algorithm 1, eq. 4-6"});
+KVLAB_REGISTER(Disposal, MergeRuns, "merge_runs", "merges runs of neighbouring similar keys into one",
+               "KVMerger: Wang et al. 2024, arXiv:2407.08454, algorithm 1, eq. 4-6");
 
 }  // namespace
 

@@ -45,8 +45,8 @@ class MergeIntoWindow final : public Merging {
   std::int32_t window_;
 };
 
-[[maybe_unused]] const bool registered = DisposalRegistry::add<MergeIntoWindow>(
-    {"merge_window", "spreads values of dropped tokens over the kept ones that follow, by chance", "CaM: Zhang et al. 2024, section 3"});
+KVLAB_REGISTER(Disposal, MergeIntoWindow, "merge_window", "spreads values of dropped tokens over the kept ones that follow, by chance",
+               "CaM: Zhang et al. 2024, section 3");
 
 }  // namespace
 

@@ -58,8 +58,8 @@ class Offload final : public Disposal {
   std::vector<Moved> moved_;
 };
 
-[[maybe_unused]] const bool registered = DisposalRegistry::add<Offload>(
-    {"offload", "moves dropped tokens to host memory, where nothing attends to them", "FlexGen: Sheng et al. 2023, arXiv:2303.06865"});
+KVLAB_REGISTER(Disposal, Offload, "offload", "moves dropped tokens to host memory, where nothing attends to them",
+               "FlexGen: Sheng et al. 2023, arXiv:2303.06865");
 
 }  // namespace
 

@@ -61,9 +61,8 @@ class Cachegen final : public Format {
   MeasuredShare measured_{5.0 / 16};
 };
 
-[[maybe_unused]] const bool registered =
-    FormatRegistry::add<Cachegen>({"cachegen", "K and V as they come back from an entropy-coded transfer; dense on the GPU",
-                                   "CacheGen: Liu et al. 2023, arXiv:2310.07240, section 5"});
+KVLAB_REGISTER(Format, Cachegen, "cachegen", "K and V as they come back from an entropy-coded transfer; dense on the GPU",
+               "CacheGen: Liu et al. 2023, arXiv:2310.07240, section 5");
 
 }  // namespace
 

@@ -7,11 +7,16 @@ namespace kvlab {
 
 namespace {
 
-// Every token in another number format as soon as it is written, without scales: what serving engines offer as kv-cache-dtype.
+// Every token in another number format as soon as it is written, without scales: the kv-cache-dtype of serving engines.
 class CastFormat final : public Format {
  public:
   explicit CastFormat(Params& p)
-      : type_(kTypes[p.choice("type", {"fp16", "bf16", "fp8_e4m3", "fp8_e5m2"}, 0, "number format of K and V")]) {}
+      : type_(p.choice("type",
+                       {{"fp16", StoredType::kFp16},
+                        {"bf16", StoredType::kBf16},
+                        {"fp8_e4m3", StoredType::kFp8E4M3},
+                        {"fp8_e5m2", StoredType::kFp8E5M2}},
+                       StoredType::kFp16, "number format of K and V")) {}
 
   [[nodiscard]] std::int32_t num_words() const override { return 1; }
   void forget(std::int32_t index) override { due_.forget(index); }
@@ -30,14 +35,12 @@ class CastFormat final : public Format {
   }
 
  private:
-  static constexpr StoredType kTypes[] = {StoredType::kFp16, StoredType::kBf16, StoredType::kFp8E4M3, StoredType::kFp8E5M2};
   StoredType type_;
   DueTokens due_{{0, 1, true}};
 };
 
-[[maybe_unused]] const bool registered =
-    FormatRegistry::add<CastFormat>({"cast", "K and V rounded to fp16, bf16 or fp8 as they are written",
-                                     "fp8 formats: Micikevicius et al. 2022, arXiv:2209.05433; kv-cache-dtype of vLLM"});
+KVLAB_REGISTER(Format, CastFormat, "cast", "K and V rounded to fp16, bf16 or fp8 as they are written",
+               "fp8 formats: Micikevicius et al. 2022, arXiv:2209.05433; kv-cache-dtype of vLLM");
 
 }  // namespace
 

@@ -53,8 +53,8 @@ class Dfloat11 final : public Format {
   MeasuredShare measured_{11.0 / 16};
 };
 
-[[maybe_unused]] const bool registered = FormatRegistry::add<Dfloat11>(
-    {"dfloat11", "bf16 K and V without loss, exponents in a Huffman code", "DFloat11: Zhang et al. 2025, arXiv:2504.11651, section 2"});
+KVLAB_REGISTER(Format, Dfloat11, "dfloat11", "bf16 K and V without loss, exponents in a Huffman code",
+               "DFloat11: Zhang et al. 2025, arXiv:2504.11651, section 2");
 
 }  // namespace
 

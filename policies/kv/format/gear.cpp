@@ -82,9 +82,8 @@ class Gear final : public Format {
   DueTokens due_;
 };
 
-[[maybe_unused]] const bool registered =
-    FormatRegistry::add<Gear>({"gear", "quantized K and V, with a low-rank product for the error and outliers apart",
-                               "GEAR: Kang et al. 2024, arXiv:2403.05527, algorithm 1"});
+KVLAB_REGISTER(Format, Gear, "gear", "quantized K and V, with a low-rank product for the error and outliers apart",
+               "GEAR: Kang et al. 2024, arXiv:2403.05527, algorithm 1");
 
 }  // namespace
 

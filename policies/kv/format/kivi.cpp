@@ -28,9 +28,8 @@ class Kivi final : public Grouped {
                 {{GroupCodec::Axis::kToken, p.bits, p.group_tokens, false}, {p.residual_tokens, 1, false}}) {}
 };
 
-[[maybe_unused]] const bool registered =
-    FormatRegistry::add<Kivi>({"kivi", "K quantized per channel, V per token, the newest tokens in full precision",
-                               "KIVI: Liu et al. 2024, arXiv:2402.02750, algorithm 1"});
+KVLAB_REGISTER(Format, Kivi, "kivi", "K quantized per channel, V per token, the newest tokens in full precision",
+               "KIVI: Liu et al. 2024, arXiv:2402.02750, algorithm 1");
 
 }  // namespace
 

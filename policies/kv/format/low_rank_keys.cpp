@@ -20,8 +20,8 @@ class LowRankKeys final : public Format {
       : rank_(p.optional<std::int32_t>("rank", 0, 0, 1 << 14, "of the keys of all KV heads together; 0: rank_frac says it")),
         rank_frac_(p.optional<double>("rank_frac", 0.15625, 0.001, 1, "rank as a share of kv_heads * head_dim channels")),
         rounds_(p.optional<std::int32_t>("rounds", 4, 1, 32, "of subspace iteration")),
-        is_pre_rope_(p.choice("keys", {"before_rope", "after_rope"}, 0, "which keys are factored; before RoPE they must be observed") ==
-                     0) {}
+        is_pre_rope_(p.choice("keys", {{"before_rope", true}, {"after_rope", false}}, true,
+                              "which keys are factored; before RoPE they must be observed")) {}
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
@@ -79,9 +79,8 @@ class LowRankKeys final : public Format {
   DueTokens due_{{0, 1, false, true}};
 };
 
-[[maybe_unused]] const bool registered =
-    FormatRegistry::add<LowRankKeys>({"low_rank_keys", "the prompt's K of a layer as a product of two thin matrices",
-                                      "ShadowKV: Sun et al. 2024, arXiv:2410.21465, section 4.1"});
+KVLAB_REGISTER(Format, LowRankKeys, "low_rank_keys", "the prompt's K of a layer as a product of two thin matrices",
+               "ShadowKV: Sun et al. 2024, arXiv:2410.21465, section 4.1");
 
 }  // namespace
 

@@ -50,8 +50,8 @@ class Mustafar final : public Format {
   DueTokens due_;
 };
 
-[[maybe_unused]] const bool registered = FormatRegistry::add<Mustafar>(
-    {"mustafar", "largest channels of each token's K and V, in a bitmap format", "Mustafar: Joo et al. 2025, arXiv:2505.22913, section 3"});
+KVLAB_REGISTER(Format, Mustafar, "mustafar", "largest channels of each token's K and V, in a bitmap format",
+               "Mustafar: Joo et al. 2025, arXiv:2505.22913, section 3");
 
 }  // namespace
 

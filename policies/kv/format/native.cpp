@@ -8,6 +8,7 @@ namespace {
 class Native final : public Format {
  public:
   explicit Native(Params&) {}
+  [[nodiscard]] bool is_native() const override { return true; }
   [[nodiscard]] bool encodes() const override { return false; }
   [[nodiscard]] bool stores_prompt_keys_alone() const override { return true; }  // nothing at all
   [[nodiscard]] std::int64_t row_bytes(const ModelShape& m, std::int32_t, std::int32_t tokens) const override {
@@ -15,8 +16,7 @@ class Native final : public Format {
   }
 };
 
-[[maybe_unused]] const bool registered =
-    FormatRegistry::add<Native>({"native", "K and V in the model's own type", "paged KV cache: Kwon et al. 2023, arXiv:2309.06180"});
+KVLAB_REGISTER(Format, Native, "native", "K and V in the model's own type", "paged KV cache: Kwon et al. 2023, arXiv:2309.06180");
 
 }  // namespace
 

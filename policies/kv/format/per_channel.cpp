@@ -22,9 +22,8 @@ class PerChannel final : public Grouped {
   }
 };
 
-[[maybe_unused]] const bool registered =
-    FormatRegistry::add<PerChannel>({"per_channel", "K and V quantized channel by channel, in groups of tokens",
-                                     "KIVI: Liu et al. 2024, arXiv:2402.02750, section 3 (table 2 compares both axes)"});
+KVLAB_REGISTER(Format, PerChannel, "per_channel", "K and V quantized channel by channel, in groups of tokens",
+               "KIVI: Liu et al. 2024, arXiv:2402.02750, section 3 (table 2 compares both axes)");
 
 }  // namespace
 

@@ -21,9 +21,8 @@ class PerToken final : public Grouped {
   }
 };
 
-[[maybe_unused]] const bool registered = FormatRegistry::add<PerToken>(
-    {"per_token", "K and V quantized token by token, in groups of channels",
-     "FlexGen: Sheng et al. 2023, arXiv:2303.06865, section 4; KV4 of QServe: Lin et al. 2024, arXiv:2405.04532"});
+KVLAB_REGISTER(Format, PerToken, "per_token", "K and V quantized token by token, in groups of channels",
+               "FlexGen: Sheng et al. 2023, arXiv:2303.06865, section 4; KV4 of QServe: Lin et al. 2024, arXiv:2405.04532");
 
 }  // namespace
 

@@ -64,11 +64,10 @@ class Fireq final : public Smoothed {
   Fireq(const GroupedSide& side, std::int32_t outliers) : Smoothed(side, side, 0.5F, outliers) {}
 };
 
-[[maybe_unused]] const bool qserve_registered =
-    FormatRegistry::add<Qserve>({"qserve", "K smoothed by one factor per RoPE pair, K and V asymmetric 4 bits per token",
-                                 "QServe: Lin et al. 2024, arXiv:2405.04532, section 4.2"});
-[[maybe_unused]] const bool fireq_registered = FormatRegistry::add<Fireq>(
-    {"fireq", "K smoothed by RoPE pair, then by outlier channel; K and V symmetric 4 bits per token", "FireQ: 2025, arXiv:2505.20839"});
+KVLAB_REGISTER(Format, Qserve, "qserve", "K smoothed by one factor per RoPE pair, K and V asymmetric 4 bits per token",
+               "QServe: Lin et al. 2024, arXiv:2405.04532, section 4.2");
+KVLAB_REGISTER(Format, Fireq, "fireq", "K smoothed by RoPE pair, then by outlier channel; K and V symmetric 4 bits per token",
+               "FireQ: 2025, arXiv:2505.20839");
 
 }  // namespace
 

@@ -16,8 +16,8 @@ struct ThinkParameters {
   explicit ThinkParameters(Params& p)
       : ratio(p.optional<double>("ratio", 0.4, 0, 0.99, "share of K's channels pruned")),
         window_tokens(p.optional<std::int32_t>("window_tokens", 32, 1, 4096, "last prompt queries that weigh the channels")),
-        older(p.choice("scope", {"older", "prompt"}, 0,
-                       "older: all tokens but the newest window, also in decode; prompt: the whole prompt, once (kvpress)") == 0) {}
+        older(p.choice("scope", {{"older", true}, {"prompt", false}}, true,
+                       "older: all tokens but the newest window, also in decode; prompt: the whole prompt, once (kvpress)")) {}
 };
 
 // When the prompt is complete, each KV head gives up the channels of K that matter least to its last queries: score of channel c =
@@ -77,9 +77,8 @@ class Think final : public Format {
   RowTable scores_{0.0F};
 };
 
-[[maybe_unused]] const bool registered =
-    FormatRegistry::add<Think>({"think", "channels of K that the prompt's last queries use least are pruned, per KV head",
-                                "ThinK: Xu et al. 2024, arXiv:2407.21018, eq. 7"});
+KVLAB_REGISTER(Format, Think, "think", "channels of K that the prompt's last queries use least are pruned, per KV head",
+               "ThinK: Xu et al. 2024, arXiv:2407.21018, eq. 7");
 
 }  // namespace
 

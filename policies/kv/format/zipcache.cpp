@@ -157,9 +157,8 @@ class Zipcache final : public Format {
   MeasuredShare measured_{1.0};
 };
 
-[[maybe_unused]] const bool registered =
-    FormatRegistry::add<Zipcache>({"zipcache", "tokens that probe queries attend to in more bits than the others",
-                                   "ZipCache: He et al. 2024, arXiv:2405.14256, section 4; ZipVL: He et al. 2024, arXiv:2410.08584"});
+KVLAB_REGISTER(Format, Zipcache, "zipcache", "tokens that probe queries attend to in more bits than the others",
+               "ZipCache: He et al. 2024, arXiv:2405.14256, section 4; ZipVL: He et al. 2024, arXiv:2410.08584");
 
 }  // namespace
 

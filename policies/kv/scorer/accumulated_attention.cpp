@@ -50,9 +50,8 @@ class AccumulatedAttention final : public Scorer {
   double recent_frac_;
 };
 
-[[maybe_unused]] const bool registered =
-    ScorerRegistry::add<AccumulatedAttention>({"accumulated_attention", "attention received from all queries so far, and the latest tokens",
-                                               "H2O: Zhang et al. 2023, arXiv:2306.14048"});
+KVLAB_REGISTER(Scorer, AccumulatedAttention, "accumulated_attention", "attention received from all queries so far, and the latest tokens",
+               "H2O: Zhang et al. 2023, arXiv:2306.14048");
 
 }  // namespace
 

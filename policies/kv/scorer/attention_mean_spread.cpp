@@ -55,9 +55,8 @@ class AttentionMeanSpread final : public Scorer {
   double spread_frac_;
 };
 
-[[maybe_unused]] const bool registered =
-    ScorerRegistry::add<AttentionMeanSpread>({"attention_mean_spread", "mean attention among tokens of small spread; large spread stays",
-                                              "RoCo: Ren and Zhu 2024, arXiv:2402.06262"});
+KVLAB_REGISTER(Scorer, AttentionMeanSpread, "attention_mean_spread", "mean attention among tokens of small spread; large spread stays",
+               "RoCo: Ren and Zhu 2024, arXiv:2402.06262");
 
 }  // namespace
 

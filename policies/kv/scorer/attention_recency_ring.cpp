@@ -12,8 +12,8 @@ class AttentionRecencyRing final : public Scorer {
  public:
   explicit AttentionRecencyRing(Params& p)
       : window_(p.optional<std::int32_t>("window_tokens", 256, 1, 4096, "latest queries that count; as many latest tokens stay")),
-        visible_(p.choice("even_share_of", {"sequence", "visible"}, 0, "the share is 1 / tokens of the sequence, or of those still held") ==
-                 1) {}
+        visible_(p.choice("even_share_of", {{"sequence", false}, {"visible", true}}, false,
+                          "the share is 1 / tokens of the sequence, or of those still held")) {}
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
@@ -43,8 +43,8 @@ class AttentionRecencyRing final : public Scorer {
   bool visible_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<AttentionRecencyRing>(
-    {"attention_recency_ring", "to how many of the last queries a token was important", "CORM: Dai et al. 2024, arXiv:2404.15949"});
+KVLAB_REGISTER(Scorer, AttentionRecencyRing, "attention_recency_ring", "to how many of the last queries a token was important",
+               "CORM: Dai et al. 2024, arXiv:2404.15949");
 
 }  // namespace
 

@@ -20,11 +20,11 @@ class Chunks final : public ScorerWrapper {
   explicit Chunks(Params& p)
       : ScorerWrapper(p, "window_attention"),
         chunk_(p.optional<std::int32_t>("chunk_tokens", 20, 1, 1 << 20, "tokens of a chunk")),
-        shared_heads_(p.choice("heads", {"shared", "own"}, 0, "one set for all KV heads, or one each") == 0),
-        top_half_(p.choice("chunk_score", {"mean", "top_half"}, 0, "mean over the chunk, or over its better half") == 1),
+        shared_heads_(p.choice("heads", {{"shared", true}, {"own", false}}, true, "one set for all KV heads, or one each")),
+        top_half_(p.choice("chunk_score", {{"mean", false}, {"top_half", true}}, false, "mean over the chunk, or over its better half")),
         shared_layers_(p.optional<std::int32_t>("shared_layers", 1, 1, 1 << 10, "neighbouring layers that use the first one's scores")),
-        above_max_(p.choice("protect", {"infinite", "above_max"}, 0,
-                            "protected tokens stay outside the chunks, or enter them with the largest score plus 1") == 1),
+        above_max_(p.choice("protect", {{"infinite", false}, {"above_max", true}}, false,
+                            "protected tokens stay outside the chunks, or enter them with the largest score plus 1")),
         chunks_frac_(
             p.optional<double>("chunks_frac", 0.0, 0.0, 1.0, "share of the chunks kept, at least one; 0: as many as fit the budget")),
         of_chunks_(p.flag("budget_of_chunks", false, "a budget that is a share of the prompt is meant as chunks_frac, as in kvpress")) {}
@@ -107,8 +107,8 @@ class Chunks final : public ScorerWrapper {
   std::vector<std::int32_t> saved_len_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<Chunks>(
-    {"chunks", "whole chunks of neighbouring tokens by another score", "ChunkKV: Liu et al. 2025, arXiv:2502.00299, algorithm 1"});
+KVLAB_REGISTER(Scorer, Chunks, "chunks", "whole chunks of neighbouring tokens by another score",
+               "ChunkKV: Liu et al. 2025, arXiv:2502.00299, algorithm 1");
 
 }  // namespace
 

@@ -22,8 +22,7 @@ class Composite final : public ScorerWrapper {
   }
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<Composite>(
-    {"composite", "another score plus its mean over heads", "KVCompose: Akulov et al. 2025, arXiv:2509.05165"});
+KVLAB_REGISTER(Scorer, Composite, "composite", "another score plus its mean over heads", "KVCompose: Akulov et al. 2025, arXiv:2509.05165");
 
 }  // namespace
 

@@ -33,8 +33,8 @@ class Cur final : public Scorer {
   std::int32_t window_, sinks_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<Cur>(
-    {"cur", "squared key norm times squared value norm, relative to neighbours", "CurDKV: Sengupta et al. 2025, arXiv:2509.15038"});
+KVLAB_REGISTER(Scorer, Cur, "cur", "squared key norm times squared value norm, relative to neighbours",
+               "CurDKV: Sengupta et al. 2025, arXiv:2509.15038");
 
 }  // namespace
 

@@ -18,7 +18,7 @@ class ExpectedAttentionScore final : public Scorer {
       : num_future_(p.optional<std::int32_t>("future_tokens", 512, 1, 1 << 20, "positions after the prompt that RoPE is averaged over")),
         sinks_(p.optional<std::int32_t>("sinks_tokens", 4, 0, 1 << 20, "first tokens: always kept, and left out of the statistics")),
         covariance_(p.flag("covariance", true, "uses the covariance of queries, not their mean alone")),
-        unbiased_(p.choice("divisor", {"n", "n_minus_1"}, 0, "divisor of the covariance") == 1),
+        unbiased_(p.choice("divisor", {{"n", false}, {"n_minus_1", true}}, false, "divisor of the covariance")),
         value_norm_(p.flag("value_norm", true, "multiplies by the norm of the value")),
         epsilon_(p.optional<float>("epsilon", 0.0F, 0.0F, 1.0F, "added to the attention before the value's norm")) {}
 
@@ -55,9 +55,9 @@ class ExpectedAttentionScore final : public Scorer {
   float epsilon_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<ExpectedAttentionScore>(
-    {"expected_attention", "attention expected from queries like the prompt's at future positions",
-     "Expected Attention: Devoto et al. 2025, arXiv:2510.00636"});
+KVLAB_REGISTER(Scorer, ExpectedAttentionScore, "expected_attention",
+               "attention expected from queries like the prompt's at future positions",
+               "Expected Attention: Devoto et al. 2025, arXiv:2510.00636");
 
 }  // namespace
 

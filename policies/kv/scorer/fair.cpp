@@ -106,9 +106,8 @@ class Fair final : public ScorerWrapper {
   std::vector<std::int32_t> begins_, quotas_;
 };
 
-[[maybe_unused]] const bool registered =
-    ScorerRegistry::add<Fair>({"fair", "another score, with a quota for every span of the prompt",
-                               "The Pitfalls of KV Cache Compression: Chen et al. 2025, arXiv:2510.00231"});
+KVLAB_REGISTER(Scorer, Fair, "fair", "another score, with a quota for every span of the prompt",
+               "The Pitfalls of KV Cache Compression: Chen et al. 2025, arXiv:2510.00231");
 
 }  // namespace
 

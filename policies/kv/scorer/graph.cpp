@@ -14,7 +14,7 @@ class Graph final : public ScorerWrapper {
   explicit Graph(Params& p)
       : ScorerWrapper(p, "window_attention"),
         sources_(p.optional<double>("sources_frac", 0.5, 0.0, 1.0, "share of the budget whose tokens decay the others")),
-        product_(p.choice("combine", {"max", "product"}, 0, "decay by the most similar source, or by all of them") == 1) {}
+        product_(p.choice("combine", {{"max", false}, {"product", true}}, false, "decay by the most similar source, or by all of them")) {}
 
   void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
     inner().refine(step, keep, scores);
@@ -28,8 +28,8 @@ class Graph final : public ScorerWrapper {
   bool product_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<Graph>(
-    {"graph", "another score, decayed by likeness to the best tokens' keys", "GraphKV: Li et al. 2025, arXiv:2509.00388"});
+KVLAB_REGISTER(Scorer, Graph, "graph", "another score, decayed by likeness to the best tokens' keys",
+               "GraphKV: Li et al. 2025, arXiv:2509.00388");
 
 }  // namespace
 

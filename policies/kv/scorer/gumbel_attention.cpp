@@ -49,8 +49,8 @@ class GumbelAttention final : public Scorer {
   double recent_frac_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<GumbelAttention>(
-    {"gumbel_attention", "accumulated attention of noisy logits", "Keyformer: Adnan et al. 2024, arXiv:2403.09054"});
+KVLAB_REGISTER(Scorer, GumbelAttention, "gumbel_attention", "accumulated attention of noisy logits",
+               "Keyformer: Adnan et al. 2024, arXiv:2403.09054");
 
 }  // namespace
 

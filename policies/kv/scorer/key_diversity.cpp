@@ -20,8 +20,7 @@ class KeyDiversity final : public Scorer {
   }
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<KeyDiversity>(
-    {"key_diversity", "keys least like the mean key stay", "KeyDiff: Park et al. 2025, arXiv:2504.15364"});
+KVLAB_REGISTER(Scorer, KeyDiversity, "key_diversity", "keys least like the mean key stay", "KeyDiff: Park et al. 2025, arXiv:2504.15364");
 
 }  // namespace
 

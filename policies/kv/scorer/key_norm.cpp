@@ -12,24 +12,21 @@ namespace {
 class KeyNorm final : public Scorer {
  public:
   explicit KeyNorm(Params& p)
-      : heads_(p.choice("heads", {"own", "shared"}, 0, "norm of each head's key, or over all KV heads at once")),
+      : shared_(p.choice("heads", {{"own", false}, {"shared", true}}, false, "norm of each head's key, or over all KV heads at once")),
         comparable_(p.flag("compare_heads", false, "norms of different heads may be ranked together, as kvpress does")) {}
 
   void score(LayerStep& step, float* scores) override {
-    const bool shared = heads_ == 1;
-    step.ops(TokenNorms{step.kv, TokenNorms::Of::kKey, shared ? TokenNorms::Kind::kL2Squared : TokenNorms::Kind::kL2, scores});
-    if (shared) step.ops(ReduceHeads{step.kv, ReduceHeads::Kind::kRootOfSum, scores});
+    step.ops(TokenNorms{step.kv, TokenNorms::Of::kKey, shared_ ? TokenNorms::Kind::kL2Squared : TokenNorms::Kind::kL2, scores});
+    if (shared_) step.ops(ReduceHeads{step.kv, ReduceHeads::Kind::kRootOfSum, scores});
     step.ops(ScoreMap{step.kv.num_rows, step.kv.first, ScoreMap::Kind::kPlus, scores, -1.0F, 0.0F, false, nullptr, nullptr, scores});
   }
   [[nodiscard]] bool comparable_across_heads() const override { return comparable_; }
 
  private:
-  std::size_t heads_;
-  bool comparable_;
+  bool shared_, comparable_;
 };
 
-[[maybe_unused]] const bool registered =
-    ScorerRegistry::add<KeyNorm>({"key_norm", "keys of small norm stay", "Knorm: Devoto et al. 2024, arXiv:2406.11430"});
+KVLAB_REGISTER(Scorer, KeyNorm, "key_norm", "keys of small norm stay", "Knorm: Devoto et al. 2024, arXiv:2406.11430");
 
 }  // namespace
 

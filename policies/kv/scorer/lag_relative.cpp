@@ -18,8 +18,8 @@ class LagRelative final : public Scorer {
         lag_(p.optional<std::int32_t>("lag_tokens", 128, 1, 1 << 20, "tokens of a partition")),
         ranks_(p.flag("ranks", true, "scores become ranks within their partition, so that every partition keeps its share")),
         epsilon_(p.optional<float>("epsilon", 1e-6F, 0.0F, 1.0F, "added to the range of a channel")),
-        recent_first_(p.choice("tail", {"recent", "equal"}, 0, "which unscored tokens stay where the budget is smaller than they are") ==
-                      0),
+        recent_first_(p.choice("tail", {{"recent", true}, {"equal", false}}, true,
+                               "which unscored tokens stay where the budget is smaller than they are")),
         revisits_(p.flag("revisits", false, "tokens that survived a partition's selection are scored again at the next one")) {}
 
   [[nodiscard]] Protected protects() const override { return {recent_first_ ? sinks_ : 0, 0}; }
@@ -82,8 +82,8 @@ class LagRelative final : public Scorer {
   std::vector<std::vector<std::int32_t>> settled_;  // [layer][sequence x KV head] leading tokens that were selected already
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<LagRelative>(
-    {"lag_relative", "spread of keys and values relative to the tokens that follow", "LagKV: Liang et al. 2025, arXiv:2504.04704"});
+KVLAB_REGISTER(Scorer, LagRelative, "lag_relative", "spread of keys and values relative to the tokens that follow",
+               "LagKV: Liang et al. 2025, arXiv:2504.04704");
 
 }  // namespace
 

@@ -11,8 +11,8 @@ namespace {
 class LastQueryAttention final : public Scorer {
  public:
   explicit LastQueryAttention(Params& p)
-      : whole_step_(
-            p.choice("queries", {"last", "step"}, 0, "whose attention counts: the newest query's, or all of the step's (a chunk's)") == 1),
+      : whole_step_(p.choice("queries", {{"last", false}, {"step", true}}, false,
+                             "whose attention counts: the newest query's, or all of the step's (a chunk's)")),
         shares_heads_(p.flag("share_heads", true, "one set per layer, by the mean over its heads; else one per KV head")),
         sinks_(p.optional<std::int32_t>("sinks_tokens", 0, 0, 1 << 20, "first tokens that are never evicted")),
         recent_(p.optional<std::int32_t>("recent_tokens", 0, 0, 1 << 20, "latest tokens that are never evicted")),
@@ -40,8 +40,8 @@ class LastQueryAttention final : public Scorer {
   double recent_frac_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<LastQueryAttention>(
-    {"last_query_attention", "attention of the newest query, averaged over the layer's heads", "TOVA: Oren et al. 2024, arXiv:2401.06104"});
+KVLAB_REGISTER(Scorer, LastQueryAttention, "last_query_attention", "attention of the newest query, averaged over the layer's heads",
+               "TOVA: Oren et al. 2024, arXiv:2401.06104");
 
 }  // namespace
 

@@ -71,10 +71,10 @@ class Compactor final : public Scorer {
   std::vector<float> weights_;  // per row
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<Leverage>({"leverage", "statistical leverage of keys in a random sketch",
-                                                                        "Compactor: Chari and Van Durme 2025, arXiv:2507.08143"}) &&
-                                         ScorerRegistry::add<Compactor>({"compactor", "non-causal chunk attention plus leverage of keys",
-                                                                         "Compactor: Chari and Van Durme 2025, arXiv:2507.08143"});
+KVLAB_REGISTER(Scorer, Leverage, "leverage", "statistical leverage of keys in a random sketch",
+               "Compactor: Chari and Van Durme 2025, arXiv:2507.08143");
+KVLAB_REGISTER(Scorer, Compactor, "compactor", "non-causal chunk attention plus leverage of keys",
+               "Compactor: Chari and Van Durme 2025, arXiv:2507.08143");
 
 }  // namespace
 

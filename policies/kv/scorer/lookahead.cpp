@@ -1,5 +1,5 @@
 #include "kernels/pass_attention/pass_attention.h"
-#include "kernels/pool1d/pool1d.h"
+#include "policies/kv/scorer/score_pool.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
@@ -12,10 +12,7 @@ class Lookahead final : public Scorer {
  public:
   explicit Lookahead(Params& p)
       : window_(p.optional<std::int32_t>("window_tokens", 8, 0, 4096, "last prompt queries that vote too; their tokens stay")),
-        pool_(p.choice("pool", {"avg", "max", "none"}, 1, "how scores are smoothed over neighbouring tokens")),
-        pool_tokens_(p.optional<std::int32_t>("pool_tokens", 7, 1, 1023, "neighbours pooled, odd")) {
-    if (pool_tokens_ % 2 == 0) p.fail_at("pool_tokens", "'pool_tokens' must be odd, so that the pool is centred");
-  }
+        pool_(p, ScorePooling::kMax, 7) {}
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
@@ -41,20 +38,17 @@ class Lookahead final : public Scorer {
       stats.sum = scores;
       step.ops(stats);
     }
-    if (pool_ == 2) return;
-    std::int32_t* older = step.ops.host_ints(step.kv.num_rows);
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) older[r] = std::max(0, step.kv.len[r] - window_);
-    step.ops(Pool1d{step.kv.num_rows, step.kv.first, older, scores, pool_tokens_, pool_ == 0 ? Pool1d::Kind::kAvg : Pool1d::Kind::kMax});
+    pool_.smooth(
+        step, [&](std::int32_t) { return window_; }, scores);
   }
 
  private:
   std::int32_t window_;
-  std::size_t pool_;
-  std::int32_t pool_tokens_;
+  ScorePool pool_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<Lookahead>(
-    {"lookahead", "attention of pseudo tokens decoded ahead, and of the prompt's last queries", "LAQ: Wang et al. 2025, arXiv:2505.20334"});
+KVLAB_REGISTER(Scorer, Lookahead, "lookahead", "attention of pseudo tokens decoded ahead, and of the prompt's last queries",
+               "LAQ: Wang et al. 2025, arXiv:2505.20334");
 
 }  // namespace
 

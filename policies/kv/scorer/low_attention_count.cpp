@@ -40,9 +40,8 @@ class LowAttentionCount final : public Scorer {
   std::int32_t window_, recent_;
 };
 
-[[maybe_unused]] const bool registered =
-    ScorerRegistry::add<LowAttentionCount>({"low_attention_count", "how rarely the last queries gave a token less than an even share",
-                                            "Scissorhands: Liu et al. 2023, arXiv:2305.17118, algorithm 2"});
+KVLAB_REGISTER(Scorer, LowAttentionCount, "low_attention_count", "how rarely the last queries gave a token less than an even share",
+               "Scissorhands: Liu et al. 2023, arXiv:2305.17118, algorithm 2");
 
 }  // namespace
 

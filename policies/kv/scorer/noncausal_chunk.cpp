@@ -20,9 +20,8 @@ class NoncausalChunk final : public Scorer {
   ChunkAttentionScore attention_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<NoncausalChunk>(
-    {"noncausal_chunk", "attention received inside chunks without a causal mask, times the value's norm",
-     "Compactor: Chari and Van Durme 2025, arXiv:2507.08143"});
+KVLAB_REGISTER(Scorer, NoncausalChunk, "noncausal_chunk", "attention received inside chunks without a causal mask, times the value's norm",
+               "Compactor: Chari and Van Durme 2025, arXiv:2507.08143");
 
 }  // namespace
 

@@ -16,8 +16,7 @@ class Oracle final : public Scorer {
   void score(LayerStep& step, float* scores) override { sum_attention(step, step.in.future.data(), scores); }
 };
 
-[[maybe_unused]] const bool registered =
-    ScorerRegistry::add<Oracle>({"oracle", "attention of the queries still to come", "upper bound of ours"});
+KVLAB_REGISTER(Scorer, Oracle, "oracle", "attention of the queries still to come", "upper bound of ours");
 
 }  // namespace
 

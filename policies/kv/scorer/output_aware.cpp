@@ -20,7 +20,7 @@ class OutputAware final : public ScorerWrapper {
         floor_(p.optional<double>("first_stage_floor_frac", 0.0, 0.0, 1.0,
                                   "at least this share of the mean budget of the sequence's heads is chosen by score alone")),
         epsilon_(p.optional<float>("epsilon", 1e-4F, 0.0F, 1.0F, "added to scores before the product")),
-        above_max_(p.choice("protect", {"infinite", "above_max"}, 0, "how the scorer's own tokens are protected") == 1) {}
+        above_max_(p.choice("protect", {{"infinite", false}, {"above_max", true}}, false, "how the scorer's own tokens are protected")) {}
 
   [[nodiscard]] Needs needs() const override {
     Needs needs = inner().needs();
@@ -59,9 +59,8 @@ class OutputAware final : public ScorerWrapper {
   bool above_max_;
 };
 
-[[maybe_unused]] const bool registered =
-    ScorerRegistry::add<OutputAware>({"output_aware", "half by score, half by score times the value's size in the layer's output",
-                                      "CriticalKV: Feng et al. 2025, arXiv:2502.03805, algorithm 1"});
+KVLAB_REGISTER(Scorer, OutputAware, "output_aware", "half by score, half by score times the value's size in the layer's output",
+               "CriticalKV: Feng et al. 2025, arXiv:2502.03805, algorithm 1");
 
 }  // namespace
 

@@ -31,8 +31,8 @@ class QueryDirection final : public Scorer {
   std::int32_t window_, iterations_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<QueryDirection>(
-    {"query_direction", "projection of keys on the main direction of queries", "Q-Filters: Godey et al. 2025, arXiv:2503.02812"});
+KVLAB_REGISTER(Scorer, QueryDirection, "query_direction", "projection of keys on the main direction of queries",
+               "Q-Filters: Godey et al. 2025, arXiv:2503.02812");
 
 }  // namespace
 

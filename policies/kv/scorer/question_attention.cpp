@@ -9,11 +9,13 @@ namespace {
 // Attention of the question's queries, at the end of the prompt, each multiplied by how many tokens it sees, which undoes that
 // later rows spread over more tokens (FINCH, Corallo and Papotti 2024). The question itself stays.
 class QuestionAttention final : public Scorer {
+  enum class Weigh : std::uint8_t { kVisible, kVisibleMinusOne, kNone };
+
  public:
   explicit QuestionAttention(Params& p)
       : window_(p.optional<std::int32_t>("max_question_tokens", 256, 1, 4096, "queries of a longer question vote only from its end")),
-        weigh_(p.choice("weigh", {"visible", "visible_minus_one", "none"}, 0,
-                        "factor on a query's attention: tokens that it sees, one less (as kvpress counts), or 1")) {}
+        weigh_(p.choice("weigh", {{"visible", Weigh::kVisible}, {"visible_minus_one", Weigh::kVisibleMinusOne}, {"none", Weigh::kNone}},
+                        Weigh::kVisible, "factor on a query's attention: tokens that it sees, one less (as kvpress counts), or 1")) {}
 
   [[nodiscard]] Needs needs() const override {
     Needs needs;
@@ -36,8 +38,8 @@ class QuestionAttention final : public Scorer {
     AttentionStats stats;
     stats.kv = step.kv;
     stats.queries = asked.data();
-    stats.weigh_by_visible = weigh_ != 2;
-    stats.visible_offset = weigh_ == 1 ? -1 : 0;
+    stats.weigh_by_visible = weigh_ != Weigh::kNone;
+    stats.visible_offset = weigh_ == Weigh::kVisibleMinusOne ? -1 : 0;
     stats.sum = scores;
     step.ops(stats);
     Protect question;  // the last 0 tokens before the question's begin, and all behind
@@ -49,11 +51,11 @@ class QuestionAttention final : public Scorer {
 
  private:
   std::int32_t window_;
-  std::size_t weigh_;
+  Weigh weigh_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<QuestionAttention>(
-    {"question_attention", "attention of the question's queries; the question stays", "FINCH: Corallo and Papotti 2024, arXiv:2408.00167"});
+KVLAB_REGISTER(Scorer, QuestionAttention, "question_attention", "attention of the question's queries; the question stays",
+               "FINCH: Corallo and Papotti 2024, arXiv:2408.00167");
 
 }  // namespace
 

@@ -25,7 +25,7 @@ class RandomScores final : public Scorer {
   std::int32_t sinks_, recent_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<RandomScores>({"random", "a uniform random sample", "baseline of ours"});
+KVLAB_REGISTER(Scorer, RandomScores, "random", "a uniform random sample", "baseline of ours");
 
 }  // namespace
 

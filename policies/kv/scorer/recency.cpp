@@ -24,8 +24,8 @@ class Recency final : public Scorer {
   std::int32_t sinks_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<Recency>(
-    {"recency", "newest tokens, and the first ones as attention sinks", "StreamingLLM: Xiao et al. 2023, arXiv:2309.17453, section 3"});
+KVLAB_REGISTER(Scorer, Recency, "recency", "newest tokens, and the first ones as attention sinks",
+               "StreamingLLM: Xiao et al. 2023, arXiv:2309.17453, section 3");
 
 }  // namespace
 

@@ -13,7 +13,8 @@ class Reconstruction final : public Scorer {
   explicit Reconstruction(Params& p)
       : sinks_(p.optional<std::int32_t>("sinks_tokens", 4, 0, 1 << 20, "first tokens, seen in the softmax of every chunk")),
         protects_(p.flag("protect_sinks", true, "the first tokens stay; kvpress lets the first chunk's scores take their place")),
-        group_(p.choice("group", {"max", "mean"}, 0, "how query heads that share a KV head vote")),
+        group_(p.choice("group", {{"max", PassAttention::Group::kMax}, {"mean", PassAttention::Group::kMean}}, PassAttention::Group::kMax,
+                        "how query heads that share a KV head vote")),
         norms_(
             p.flag("norms", false,
                    "KVzip+: attention times the value's size in the layer's output, over the size of the querying token's hidden state")) {}
@@ -31,7 +32,7 @@ class Reconstruction final : public Scorer {
     attention.kv = step.kv;
     attention.pass = step.in.pass;
     attention.sinks = sinks_;
-    attention.group = group_ == 0 ? PassAttention::Group::kMax : PassAttention::Group::kMean;
+    attention.group = group_;
     attention.norms = norms_;
     attention.w_o = step.in.w_o;
     attention.hidden_dim = step.model.hidden_dim;
@@ -42,12 +43,12 @@ class Reconstruction final : public Scorer {
  private:
   std::int32_t sinks_;
   bool protects_;
-  std::size_t group_;
+  PassAttention::Group group_;
   bool norms_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<Reconstruction>(
-    {"reconstruction", "largest attention received when the model repeats the prompt", "KVzip: Kim et al. 2025, arXiv:2505.23416, eq. 2"});
+KVLAB_REGISTER(Scorer, Reconstruction, "reconstruction", "largest attention received when the model repeats the prompt",
+               "KVzip: Kim et al. 2025, arXiv:2505.23416, eq. 2");
 
 }  // namespace
 

@@ -41,9 +41,9 @@ class RecurrenceInterval final : public Scorer {
   std::int32_t recent_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<RecurrenceInterval>(
-    {"recurrence_interval", "how a token's idle time compares with its longest interval of recurrence",
-     "LazyEviction: Zhang et al. 2025, arXiv:2506.15969"});
+KVLAB_REGISTER(Scorer, RecurrenceInterval, "recurrence_interval",
+               "how a token's idle time compares with its longest interval of recurrence",
+               "LazyEviction: Zhang et al. 2025, arXiv:2506.15969");
 
 }  // namespace
 

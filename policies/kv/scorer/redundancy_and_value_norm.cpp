@@ -50,8 +50,8 @@ class InfiniPot final : public Scorer {
   double reference_, redundancy_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<InfiniPot>(
-    {"redundancy_and_value_norm", "keys least like the newest ones, then large values", "InfiniPot-V: Kim et al. 2025, arXiv:2506.15745"});
+KVLAB_REGISTER(Scorer, InfiniPot, "redundancy_and_value_norm", "keys least like the newest ones, then large values",
+               "InfiniPot-V: Kim et al. 2025, arXiv:2506.15745");
 
 }  // namespace
 

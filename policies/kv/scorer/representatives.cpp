@@ -12,12 +12,19 @@ namespace {
 // Part of the budget goes to tokens that stand for the others: evenly spaced along the Hamming distance of their signatures (in which
 // heads a token ranks high) to an anchor. One set for all heads. KVCrush, Jha et al. 2025.
 class RepresentativeTokens final : public ScorerWrapper {
+  using Anchor = Representatives::Anchor;
+
  public:
   explicit RepresentativeTokens(Params& p)
       : ScorerWrapper(p, "window_attention"),
         share_(p.optional<double>("representatives_frac", 0.25, 0.0, 1.0, "share of the budget that goes to representatives")),
-        anchor_(static_cast<Representatives::Anchor>(
-            p.choice("anchor", {"mean", "zeros", "ones", "alternating", "random"}, 0, "signature that distances are measured from"))) {}
+        anchor_(p.choice("anchor",
+                         {{"mean", Anchor::kMajority},
+                          {"zeros", Anchor::kZeros},
+                          {"ones", Anchor::kOnes},
+                          {"alternating", Anchor::kAlternating},
+                          {"random", Anchor::kRandom}},
+                         Anchor::kMajority, "signature that distances are measured from")) {}
 
   [[nodiscard]] EqualHeads equal_heads() const override { return EqualHeads::kLeft; }
 
@@ -38,11 +45,11 @@ class RepresentativeTokens final : public ScorerWrapper {
 
  private:
   double share_;
-  Representatives::Anchor anchor_;
+  Anchor anchor_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<RepresentativeTokens>(
-    {"representatives", "the best tokens and some that stand for the rest", "KVCrush: Jha et al. 2025, arXiv:2503.00022"});
+KVLAB_REGISTER(Scorer, RepresentativeTokens, "representatives", "the best tokens and some that stand for the rest",
+               "KVCrush: Jha et al. 2025, arXiv:2503.00022");
 
 }  // namespace
 

@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
 #include "kernels/chosen_heads/chosen_heads.h"
-#include "kernels/pool1d/pool1d.h"
 #include "policies/kv/allocator/counts.h"
+#include "policies/kv/scorer/score_pool.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
@@ -19,9 +19,7 @@ class RetrievalHeadWindow final : public Scorer {
         heads_(read_table(p, "heads", false, 0, 0, "query heads that retrieve, as LAYER.HEAD; layers without any find theirs online")),
         num_heads_(p.optional<std::int32_t>("heads_per_layer", 4, 1, 1024, "query heads chosen where none are listed")),
         sinks_(p.optional<std::int32_t>("sinks_tokens", 4, 0, 1 << 20, "first tokens that tell nothing about retrieval")),
-        pool_(p.choice("pool", {"avg", "max", "none"}, 0, "how scores are smoothed over neighbouring tokens")),
-        pool_tokens_(p.optional<std::int32_t>("pool_tokens", 5, 1, 1023, "neighbours pooled, odd")) {
-    if (pool_tokens_ % 2 == 0) p.fail_at("pool_tokens", "'pool_tokens' must be odd, so that the pool is centred");
+        pool_(p, ScorePooling::kAvg, 5) {
     for (const TableEntry& e : heads_)
       if (e.head < 0) p.fail_at("heads", "'heads' names query heads: LAYER.HEAD");
   }
@@ -55,10 +53,8 @@ class RetrievalHeadWindow final : public Scorer {
     chosen.scores = scores;
     check_heads(chosen);
     step.ops(chosen);
-    if (pool_ == 2) return;
-    std::int32_t* older = step.ops.host_ints(step.kv.num_rows);
-    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) older[r] = std::max(0, step.kv.len[r] - window_);
-    step.ops(Pool1d{step.kv.num_rows, step.kv.first, older, scores, pool_tokens_, pool_ == 0 ? Pool1d::Kind::kAvg : Pool1d::Kind::kMax});
+    pool_.smooth(
+        step, [&](std::int32_t) { return window_; }, scores);
   }
 
  private:
@@ -72,13 +68,12 @@ class RetrievalHeadWindow final : public Scorer {
   std::int32_t window_;
   std::vector<TableEntry> heads_;
   std::int32_t num_heads_, sinks_;
-  std::size_t pool_;
-  std::int32_t pool_tokens_;
+  ScorePool pool_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<RetrievalHeadWindow>(
-    {"retrieval_head_window", "attention of the prompt's last queries in retrieval heads alone, for all KV heads alike",
-     "CompressKV: Lin et al. 2025, arXiv:2508.02401"});
+KVLAB_REGISTER(Scorer, RetrievalHeadWindow, "retrieval_head_window",
+               "attention of the prompt's last queries in retrieval heads alone, for all KV heads alike",
+               "CompressKV: Lin et al. 2025, arXiv:2508.02401");
 
 }  // namespace
 

@@ -53,9 +53,8 @@ class ScopeScorer final : public Scorer {
   std::unique_ptr<Scorer> prompt_;  // null only while parameters are described
 };
 
-[[maybe_unused]] const bool registered =
-    ScorerRegistry::add<ScopeScorer>({"scope", "a scorer of its own for the prompt, the current query's attention for decoded tokens",
-                                      "SCOPE: Wu et al. 2024, arXiv:2412.13649"});
+KVLAB_REGISTER(Scorer, ScopeScorer, "scope", "a scorer of its own for the prompt, the current query's attention for decoded tokens",
+               "SCOPE: Wu et al. 2024, arXiv:2412.13649");
 
 }  // namespace
 

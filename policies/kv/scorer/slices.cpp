@@ -66,8 +66,8 @@ class Slices final : public ScorerWrapper {
   double frac_ = 0;  // of the prompt, where the budget is given so
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<Slices>(
-    {"slices", "the prompt in slices, each cut to the same share by another score", "kvpress's ChunkPress, version 0.5.4"});
+KVLAB_REGISTER(Scorer, Slices, "slices", "the prompt in slices, each cut to the same share by another score",
+               "kvpress's ChunkPress, version 0.5.4");
 
 }  // namespace
 

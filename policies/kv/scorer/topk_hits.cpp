@@ -11,8 +11,8 @@ namespace {
 class TopKHits final : public Scorer {
  public:
   explicit TopKHits(Params& p)
-      : counts_(p.choice("rank_by", {"last", "count"}, 0, "position of the last query that hit the token (LRA), or number of hits (LFA)") ==
-                1),
+      : counts_(p.choice("rank_by", {{"last", false}, {"count", true}}, false,
+                         "position of the last query that hit the token (LRA), or number of hits (LFA)")),
         top_(p.optional<std::int32_t>("top_tokens", 32, 1, 1 << 16, "most attended tokens of a query that count as hit")) {}
 
   [[nodiscard]] Needs needs() const override {
@@ -41,8 +41,8 @@ class TopKHits final : public Scorer {
   std::int32_t top_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<TopKHits>(
-    {"topk_hits", "when or how often a token was among a query's most attended", "Attendre: Yang and Hua 2024, arXiv:2401.04881"});
+KVLAB_REGISTER(Scorer, TopKHits, "topk_hits", "when or how often a token was among a query's most attended",
+               "Attendre: Yang and Hua 2024, arXiv:2401.04881");
 
 }  // namespace
 

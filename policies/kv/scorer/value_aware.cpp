@@ -12,7 +12,7 @@ class ValueAware final : public ScorerWrapper {
  public:
   explicit ValueAware(Params& p)
       : ScorerWrapper(p, "accumulated_attention"),
-        norm_(p.choice("norm", {"l1", "l2"}, 0, "norm of the value")),
+        norm_(p.choice("norm", {{"l1", TokenNorms::Kind::kL1}, {"l2", TokenNorms::Kind::kL2}}, TokenNorms::Kind::kL1, "norm of the value")),
         sinks_(p.optional<std::int32_t>("sinks_tokens", 20, 0, 1 << 20, "first tokens, always kept")) {}
 
   [[nodiscard]] Protected protects() const override {
@@ -25,17 +25,17 @@ class ValueAware final : public ScorerWrapper {
     const KvRows& kv = step.kv;
     inner().score(step, scores);
     float* norms = step.ops.floats(kv.total());
-    step.ops(TokenNorms{kv, TokenNorms::Of::kValue, norm_ == 0 ? TokenNorms::Kind::kL1 : TokenNorms::Kind::kL2, norms});
+    step.ops(TokenNorms{kv, TokenNorms::Of::kValue, norm_, norms});
     step.ops(ScoreMap{kv.num_rows, kv.first, ScoreMap::Kind::kTimes, scores, 1.0F, 0.0F, true, norms, nullptr, scores});
   }
 
  private:
-  std::size_t norm_;
+  TokenNorms::Kind norm_;
   std::int32_t sinks_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<ValueAware>(
-    {"value_aware", "another score times the L1 norm of the value", "VATP: Guo et al. 2024, arXiv:2406.12335"});
+KVLAB_REGISTER(Scorer, ValueAware, "value_aware", "another score times the L1 norm of the value",
+               "VATP: Guo et al. 2024, arXiv:2406.12335");
 
 }  // namespace
 

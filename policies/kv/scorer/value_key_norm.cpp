@@ -18,7 +18,7 @@ class ValueKeyNorm final : public Scorer {
  public:
   explicit ValueKeyNorm(Params& p)
       : page_(p.optional<std::int32_t>("page_tokens", 16, 1, 1 << 16, "tokens of a page, freed together in decode")),
-        shared_(p.choice("heads", {"shared", "own"}, 0, "one set for all KV heads, or one each") == 0) {}
+        shared_(p.choice("heads", {{"shared", true}, {"own", false}}, true, "one set for all KV heads, or one each")) {}
 
   void score(LayerStep& step, float* scores) override {
     const KvRows& kv = step.kv;
@@ -45,9 +45,8 @@ class ValueKeyNorm final : public Scorer {
   bool shared_;
 };
 
-[[maybe_unused]] const bool registered =
-    ScorerRegistry::add<ValueKeyNorm>({"value_key_norm", "value norm over key norm, by whole pages in decode",
-                                       "PagedEviction: Chitty-Venkata et al. 2025, arXiv:2509.04377"});
+KVLAB_REGISTER(Scorer, ValueKeyNorm, "value_key_norm", "value norm over key norm, by whole pages in decode",
+               "PagedEviction: Chitty-Venkata et al. 2025, arXiv:2509.04377");
 
 }  // namespace
 

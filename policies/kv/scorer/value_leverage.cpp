@@ -43,8 +43,8 @@ class CapKv final : public Scorer {
   float tau_, epsilon_;
 };
 
-[[maybe_unused]] const bool registered = ScorerRegistry::add<CapKv>(
-    {"value_leverage", "leverage of values weighted by the fit of keys to the mean future query", "CapKV, as in kvpress 0.5.4"});
+KVLAB_REGISTER(Scorer, CapKv, "value_leverage", "leverage of values weighted by the fit of keys to the mean future query",
+               "CapKV, as in kvpress 0.5.4");
 
 }  // namespace
 

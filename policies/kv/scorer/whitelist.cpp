@@ -22,9 +22,8 @@ class ProtectedSpan final : public ScorerWrapper {
   std::int32_t begin_, count_;
 };
 
-[[maybe_unused]] const bool registered =
-    ScorerRegistry::add<ProtectedSpan>({"whitelist", "another score; the tokens of one span always stay",
-                                        "The Pitfalls of KV Cache Compression: Chen et al. 2025, arXiv:2510.00231"});
+KVLAB_REGISTER(Scorer, ProtectedSpan, "whitelist", "another score; the tokens of one span always stay",
+               "The Pitfalls of KV Cache Compression: Chen et al. 2025, arXiv:2510.00231");
 
 }  // namespace
 

@@ -219,9 +219,8 @@ class A2ats final : public QuerySelector<TierTraffic>, public TakesShare {
   PerRow<char> state_;
 };
 
-[[maybe_unused]] const bool registered =
-    SelectorRegistry::add<A2ats>({"a2ats", "tokens by logits looked up in a codebook of keys before RoPE; K and V on the host",
-                                  "A2ATS: He et al. 2025, arXiv:2502.12665, sections 3.1 to 3.3"});
+KVLAB_REGISTER(Selector, A2ats, "a2ats", "tokens by logits looked up in a codebook of keys before RoPE; K and V on the host",
+               "A2ATS: He et al. 2025, arXiv:2502.12665, sections 3.1 to 3.3");
 
 }  // namespace
 

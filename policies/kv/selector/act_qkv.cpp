@@ -178,9 +178,9 @@ class ActQkv final : public QuerySelector<UnitTraffic>, public TakesShare {
   PerRow<std::int32_t> held_;
 };
 
-[[maybe_unused]] const bool registered = SelectorRegistry::add<ActQkv>(
-    {"act_qkv", "chunks ranked by a probe query of the last tokens, more of them in layers whose ranking is spread out",
-     "ActQKV: Xiao et al. 2025, arXiv:2502.13542 (formulas: our definition)"});
+KVLAB_REGISTER(Selector, ActQkv, "act_qkv",
+               "chunks ranked by a probe query of the last tokens, more of them in layers whose ranking is spread out",
+               "ActQKV: Xiao et al. 2025, arXiv:2502.13542 (formulas: our definition)");
 
 }  // namespace
 

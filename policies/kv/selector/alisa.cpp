@@ -99,9 +99,9 @@ class Alisa final : public QuerySelector<TierTraffic>, public TakesShare {
   Budget budget_;
 };
 
-[[maybe_unused]] const bool registered = SelectorRegistry::add<Alisa>(
-    {"alisa", "the newest tokens and those that the last rows of attention favoured; the others wait on the host",
-     "ALISA: Zhao et al. 2024, arXiv:2403.17312, section IV"});
+KVLAB_REGISTER(Selector, Alisa, "alisa",
+               "the newest tokens and those that the last rows of attention favoured; the others wait on the host",
+               "ALISA: Zhao et al. 2024, arXiv:2403.17312, section IV");
 
 }  // namespace
 

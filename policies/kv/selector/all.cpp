@@ -12,7 +12,7 @@ class All final : public Selector {
   [[nodiscard]] bool selects_all() const override { return true; }
 };
 
-[[maybe_unused]] const bool registered = SelectorRegistry::add<All>({"all", "attends to every token held", "Vaswani et al. 2017"});
+KVLAB_REGISTER(Selector, All, "all", "attends to every token held", "Vaswani et al. 2017");
 
 }  // namespace
 

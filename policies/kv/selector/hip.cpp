@@ -65,8 +65,8 @@ class Hip final : public QuerySelector<UnitTraffic>, public TakesShare {
   Budget budget_;
 };
 
-[[maybe_unused]] const bool registered = SelectorRegistry::add<Hip>(
-    {"hip", "key blocks found by halving groups, each judged by its middle token", "HiP attention: Lee et al. 2024, arXiv:2406.09827"});
+KVLAB_REGISTER(Selector, Hip, "hip", "key blocks found by halving groups, each judged by its middle token",
+               "HiP attention: Lee et al. 2024, arXiv:2406.09827");
 
 }  // namespace
 

@@ -18,7 +18,8 @@ class InfiniGen final : public QuerySelector<TierTraffic>, public TakesShare {
         max_frac_(p.optional<double>("max_frac", 0.2, 0, 1, "share of the row brought at most, at least one token")),
         dense_layers_(p.optional<std::int32_t>("dense_layers", 1, 0, 1024, "first layers that stay on the GPU and are read whole")),
         skew_(p.flag("skew", true, "rotate each head so that few directions hold most of the queries")),
-        looks_ahead_(p.choice("query", {"previous", "current"}, 0, "the step whose query chooses; 'current' is an upper bound") == 0) {}
+        looks_ahead_(p.choice("query", {{"previous", true}, {"current", false}}, true,
+                              "the step whose query chooses; 'current' is an upper bound")) {}
 
   [[nodiscard]] std::int32_t layer_kind(std::int32_t layer) const override { return layer < dense_layers_ ? 0 : 1; }
   [[nodiscard]] Needs needs() const override {
@@ -162,9 +163,9 @@ class InfiniGen final : public QuerySelector<TierTraffic>, public TakesShare {
   LastQueries last_;
 };
 
-[[maybe_unused]] const bool registered = SelectorRegistry::add<InfiniGen>(
-    {"infinigen", "tokens that partial keys on the GPU promise to matter, brought from the host before the step",
-     "InfiniGen: Lee et al. 2024, arXiv:2406.19707, sections 4.2 and 4.3"});
+KVLAB_REGISTER(Selector, InfiniGen, "infinigen",
+               "tokens that partial keys on the GPU promise to matter, brought from the host before the step",
+               "InfiniGen: Lee et al. 2024, arXiv:2406.19707, sections 4.2 and 4.3");
 
 }  // namespace
 

@@ -125,8 +125,8 @@ class InfLlm2 final : public QuerySelector<UnitTraffic>, public TakesShare {
   RowMemory<float> means_;
 };
 
-[[maybe_unused]] const bool registered = SelectorRegistry::add<InfLlm2>(
-    {"infllm2", "blocks judged by attention over mean keys of overlapping windows", "InfLLM v2: MiniCPM Team 2025, arXiv:2506.07900"});
+KVLAB_REGISTER(Selector, InfLlm2, "infllm2", "blocks judged by attention over mean keys of overlapping windows",
+               "InfLLM v2: MiniCPM Team 2025, arXiv:2506.07900");
 
 }  // namespace
 

@@ -76,9 +76,8 @@ class KCache final : public QuerySelector<TierTraffic>, public TakesShare {
   std::int32_t dense_layers_;
 };
 
-[[maybe_unused]] const bool registered =
-    SelectorRegistry::add<KCache>({"k_cache", "exact logits from keys on the GPU; only the values of the largest are brought from the host",
-                                   "KCache: He and Wu 2024, arXiv:2404.18057, section 3"});
+KVLAB_REGISTER(Selector, KCache, "k_cache", "exact logits from keys on the GPU; only the values of the largest are brought from the host",
+               "KCache: He and Wu 2024, arXiv:2404.18057, section 3");
 
 }  // namespace
 

@@ -153,9 +153,8 @@ class LeoAm final : public QuerySelector<TierTraffic>, public TakesShare {
   std::vector<const float*> pointers_;
 };
 
-[[maybe_unused]] const bool registered =
-    SelectorRegistry::add<LeoAm>({"leo_am", "leaves of a tree of chunks by bounds on their logits, over GPU, host and disk",
-                                  "LeoAM: Sun et al. 2025, arXiv:2506.20187"});
+KVLAB_REGISTER(Selector, LeoAm, "leo_am", "leaves of a tree of chunks by bounds on their logits, over GPU, host and disk",
+               "LeoAM: Sun et al. 2025, arXiv:2506.20187");
 
 }  // namespace
 

@@ -18,8 +18,8 @@ class LServe final : public QuerySelector<UnitTraffic>, public TakesShare {
         logical_(p.optional<std::int32_t>("logical_tokens", 16, 1, 1 << 16, "tokens whose keys share one pair of bounds")),
         budget_{p.optional<std::int32_t>("budget_tokens", 4096, 1, 1 << 24, "tokens attended to per KV head, the newest page included")},
         reuse_steps_(p.optional<std::int32_t>("reuse_steps", 4, 1, 1 << 16, "decode steps that one choice serves")),
-        union_(p.choice("group", {"max", "union"}, 1, "query heads of a KV head: the best bound counts, or each chooses and all is read") ==
-               1),
+        union_(p.choice("group", {{"max", false}, {"union", true}}, true,
+                        "query heads of a KV head: the best bound counts, or each chooses and all is read")),
         dense_layers_(p.optional<std::int32_t>("dense_layers", 0, 0, 1024, "first layers that attend to everything")) {
     if (page_ % logical_ != 0) p.fail_at("logical_tokens", "'page_tokens' must be a multiple of 'logical_tokens'");
   }
@@ -144,9 +144,8 @@ class LServe final : public QuerySelector<UnitTraffic>, public TakesShare {
   PerRow<Choice> choices_;
 };
 
-[[maybe_unused]] const bool registered =
-    SelectorRegistry::add<LServe>({"lserve", "large pages judged by the key bounds of their logical pages, chosen every few steps",
-                                   "LServe: Yang et al. 2025, arXiv:2502.14866"});
+KVLAB_REGISTER(Selector, LServe, "lserve", "large pages judged by the key bounds of their logical pages, chosen every few steps",
+               "LServe: Yang et al. 2025, arXiv:2502.14866");
 
 }  // namespace
 

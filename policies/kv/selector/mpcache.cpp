@@ -172,9 +172,8 @@ class MpCache final : public QuerySelector<UnitTraffic>, public TakesShare {
   RowMemory<std::int32_t> chosen_;
 };
 
-[[maybe_unused]] const bool registered =
-    SelectorRegistry::add<MpCache>({"mpcache", "clusters of neighbouring tokens sifted in two sizes by a blend of their key bounds",
-                                    "MPCache: Zeng et al. 2025, arXiv:2501.06807"});
+KVLAB_REGISTER(Selector, MpCache, "mpcache", "clusters of neighbouring tokens sifted in two sizes by a blend of their key bounds",
+               "MPCache: Zeng et al. 2025, arXiv:2501.06807");
 
 }  // namespace
 

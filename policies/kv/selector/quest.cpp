@@ -15,8 +15,8 @@ class Quest final : public QuerySelector<UnitTraffic>, public TakesShare {
   explicit Quest(Params& p)
       : page_(p.optional<std::int32_t>("page_tokens", 16, 1, 4096, "tokens of a page")),
         budget_{p.optional<std::int32_t>("budget_tokens", 1024, 1, 1 << 24, "tokens attended to per KV head, the newest page included")},
-        union_(p.choice("group", {"max", "union"}, 0, "query heads of a KV head: the best bound counts, or each chooses and all is read") ==
-               1),
+        union_(p.choice("group", {{"max", false}, {"union", true}}, false,
+                        "query heads of a KV head: the best bound counts, or each chooses and all is read")),
         dense_layers_(p.optional<std::int32_t>("dense_layers", 2, 0, 1024, "first layers that attend to everything")),
         min_pages_(p.optional<std::int32_t>("min_pages", 3, 1, 4096, "pages read whatever the budget")) {}
 
@@ -91,8 +91,8 @@ class Quest final : public QuerySelector<UnitTraffic>, public TakesShare {
   RowMemory<float> bounds_;
 };
 
-[[maybe_unused]] const bool registered = SelectorRegistry::add<Quest>(
-    {"quest", "pages whose key bounds promise the largest logits", "Quest: Tang et al. 2024, arXiv:2406.10774, algorithm 1"});
+KVLAB_REGISTER(Selector, Quest, "quest", "pages whose key bounds promise the largest logits",
+               "Quest: Tang et al. 2024, arXiv:2406.10774, algorithm 1");
 
 }  // namespace
 

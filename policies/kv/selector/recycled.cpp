@@ -15,7 +15,8 @@ class Recycled final : public QuerySelector<UnitTraffic>, public TakesShare {
       : budget_{p.optional<std::int32_t>("budget_tokens", 2048, 1, 1 << 24, "tokens of a recycled step per KV head, new ones included")},
         every_steps_(
             p.optional<std::int32_t>("every_steps", 10, 1, 1 << 20, "steps from one full step, or one look at the query, to the next")),
-        dynamic_(p.choice("schedule", {"dynamic", "fixed"}, 0, "full steps where the query has turned, or always when they are due") == 0),
+        dynamic_(p.choice("schedule", {{"dynamic", true}, {"fixed", false}}, true,
+                          "full steps where the query has turned, or always when they are due")),
         min_cosine_(p.optional<double>("min_cosine", 0.8, -1, 1, "dynamic: a full step below this cosine to the last full step's query")) {}
 
   bool set_budget(std::int32_t tokens) override {
@@ -125,8 +126,8 @@ class Recycled final : public QuerySelector<UnitTraffic>, public TakesShare {
   RowMemory<float> references_;
 };
 
-[[maybe_unused]] const bool registered = SelectorRegistry::add<Recycled>(
-    {"recycled", "full attention now and then, its largest tokens in between", "Recycled Attention: Xu et al. 2024, arXiv:2411.05787"});
+KVLAB_REGISTER(Selector, Recycled, "recycled", "full attention now and then, its largest tokens in between",
+               "Recycled Attention: Xu et al. 2024, arXiv:2411.05787");
 
 }  // namespace
 

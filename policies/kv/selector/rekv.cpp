@@ -178,9 +178,8 @@ class ReKv final : public QuerySelector<TierTraffic>, public TakesShare {
   RowMemory<float> means_;
 };
 
-[[maybe_unused]] const bool registered =
-    SelectorRegistry::add<ReKv>({"rekv", "stretches of the prompt retrieved once per question, the same for all heads of a layer",
-                                 "ReKV: Di et al. 2025, arXiv:2503.00540"});
+KVLAB_REGISTER(Selector, ReKv, "rekv", "stretches of the prompt retrieved once per question, the same for all heads of a layer",
+               "ReKV: Di et al. 2025, arXiv:2503.00540");
 
 }  // namespace
 

@@ -17,7 +17,8 @@ class RetrievalAttention final : public QuerySelector<TierTraffic>, public Takes
         recent_(p.optional<std::int32_t>("recent_tokens", 512, 1, 1 << 24, "newest tokens, on the GPU")),
         top_(p.optional<std::int32_t>("top_tokens", 100, 1, 1 << 24, "keys found per query head; what a KV head reads is their union")),
         visit_frac_(p.optional<double>("visit_frac", 0.02, 1e-6, 1, "share of the keys that an exact search is priced at")),
-        graph_(p.choice("search", {"exact", "hnsw"}, 0, "exact, or in a graph of the keys, priced by the keys looked at") == 1),
+        graph_(p.choice("search", {{"exact", false}, {"hnsw", true}}, false,
+                        "exact, or in a graph of the keys, priced by the keys looked at")),
         sizes_{p.optional<std::int32_t>("links", 16, 2, 512, "of a node of the graph, twice as many in the lowest layer"),
                p.optional<std::int32_t>("build_candidates", 200, 1, 1 << 16, "looked through when a key is inserted")},
         candidates_(p.optional<std::int32_t>("search_candidates", 200, 1, 1 << 20, "looked through in a search, at least top_tokens")) {}
@@ -170,9 +171,9 @@ class RetrievalAttention final : public QuerySelector<TierTraffic>, public Takes
   std::vector<std::unique_ptr<AnnIndex>*> pointers_;
 };
 
-[[maybe_unused]] const bool registered = SelectorRegistry::add<RetrievalAttention>(
-    {"retrieval_attention", "first and newest tokens, and the keys nearest to each query head's query among those on the host",
-     "RetrievalAttention: Liu et al. 2024, arXiv:2409.10516, section 4"});
+KVLAB_REGISTER(Selector, RetrievalAttention, "retrieval_attention",
+               "first and newest tokens, and the keys nearest to each query head's query among those on the host",
+               "RetrievalAttention: Liu et al. 2024, arXiv:2409.10516, section 4");
 
 }  // namespace
 

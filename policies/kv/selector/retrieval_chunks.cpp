@@ -147,8 +147,8 @@ class RetrievalChunks final : public QuerySelector<UnitTraffic>, public TakesSha
   RowMemory<float> means_;
 };
 
-[[maybe_unused]] const bool registered = SelectorRegistry::add<RetrievalChunks>(
-    {"retrieval_chunks", "chunks of the prompt retrieved once by the first decode query", "TriForce: Sun et al. 2024, arXiv:2404.11912"});
+KVLAB_REGISTER(Selector, RetrievalChunks, "retrieval_chunks", "chunks of the prompt retrieved once by the first decode query",
+               "TriForce: Sun et al. 2024, arXiv:2404.11912");
 
 }  // namespace
 

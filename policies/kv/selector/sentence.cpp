@@ -259,9 +259,8 @@ class Sentence final : public QuerySelector<TierTraffic>, public TakesShare {
   std::vector<Queries> means_of_queries_;
 };
 
-[[maybe_unused]] const bool registered =
-    SelectorRegistry::add<Sentence>({"sentence", "sentences by their mean key and the mean query of the current sentence",
-                                     "SentenceKV: Zhu et al. 2025, arXiv:2504.00970, section 3"});
+KVLAB_REGISTER(Selector, Sentence, "sentence", "sentences by their mean key and the mean query of the current sentence",
+               "SentenceKV: Zhu et al. 2025, arXiv:2504.00970, section 3");
 
 }  // namespace
 

@@ -24,8 +24,8 @@ class ShadowKv final : public QuerySelector<TierTraffic>, public TakesShare {
             p.optional<std::int32_t>("outlier_chunks", 48, 0, 1 << 20,
                                      "chunks always read, those of lowest fit to their mean; another budget changes them in proportion")),
         local_(p.optional<std::int32_t>("local_chunks", 4, 0, 1 << 20, "last chunks of the prompt, always read")),
-        keys_fetched_(
-            p.choice("keys", {"low_rank", "fetched"}, 0, "whether keys stay on the GPU in a low-rank format or are brought too") == 1) {}
+        keys_fetched_(p.choice("keys", {{"low_rank", false}, {"fetched", true}}, false,
+                               "whether keys stay on the GPU in a low-rank format or are brought too")) {}
 
   bool set_budget(std::int32_t tokens) override {
     budget_ = {tokens};
@@ -219,9 +219,9 @@ class ShadowKv final : public QuerySelector<TierTraffic>, public TakesShare {
   std::vector<const std::int32_t*> lists_;
 };
 
-[[maybe_unused]] const bool registered = SelectorRegistry::add<ShadowKv>(
-    {"shadow_kv", "chunks whose mean key attracts attention, with outlier chunks and the prompt's end; values come from the host",
-     "ShadowKV: Sun et al. 2024, arXiv:2410.21465, algorithms 1 and 2"});
+KVLAB_REGISTER(Selector, ShadowKv, "shadow_kv",
+               "chunks whose mean key attracts attention, with outlier chunks and the prompt's end; values come from the host",
+               "ShadowKV: Sun et al. 2024, arXiv:2410.21465, algorithms 1 and 2");
 
 }  // namespace
 

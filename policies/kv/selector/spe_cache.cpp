@@ -21,7 +21,7 @@ class SpeCache final : public QuerySelector<TierTraffic>, public TakesShare {
         code_{p.optional<std::int32_t>("bits", 2, 1, 8, "of a code in the copy"),
               p.optional<std::int32_t>("group_tokens", 32, 1, 1024,
                                        "tokens of a channel of K, or channels of a token of V, that share a scale")},
-        looks_ahead_(p.choice("guess", {"previous", "right"}, 0, "query that chooses; 'right' is an upper bound") == 0) {}
+        looks_ahead_(p.choice("guess", {{"previous", true}, {"right", false}}, true, "query that chooses; 'right' is an upper bound")) {}
 
   // Of the newest tokens at most half of it.
   bool set_budget(std::int32_t tokens) override {
@@ -156,9 +156,9 @@ class SpeCache final : public QuerySelector<TierTraffic>, public TakesShare {
   Selection selection_;
 };
 
-[[maybe_unused]] const bool registered = SelectorRegistry::add<SpeCache>(
-    {"spe_cache", "a copy in few bits on the GPU; what a guessed next token attends to is brought in full precision from the host",
-     "SpeCache: Jie et al. 2025, arXiv:2503.16163, section 3"});
+KVLAB_REGISTER(Selector, SpeCache, "spe_cache",
+               "a copy in few bits on the GPU; what a guessed next token attends to is brought in full precision from the host",
+               "SpeCache: Jie et al. 2025, arXiv:2503.16163, section 3");
 
 }  // namespace
 

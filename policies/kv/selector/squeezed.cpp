@@ -159,9 +159,8 @@ class Squeezed final : public QuerySelector<UnitTraffic>, public TakesShare {
   RowMemory<float> centroids_, threshold_;  // threshold_ per sequence
 };
 
-[[maybe_unused]] const bool registered =
-    SelectorRegistry::add<Squeezed>({"squeezed", "prompt tokens whose cluster of keys outweighs a calibrated threshold",
-                                     "Squeezed Attention: Hooper et al. 2024, arXiv:2411.09688"});
+KVLAB_REGISTER(Selector, Squeezed, "squeezed", "prompt tokens whose cluster of keys outweighs a calibrated threshold",
+               "Squeezed Attention: Hooper et al. 2024, arXiv:2411.09688");
 
 }  // namespace
 

@@ -133,9 +133,9 @@ class TokenSelect final : public QuerySelector<UnitTraffic>, public TakesShare {
   std::vector<std::int32_t*> row_lists_;
 };
 
-[[maybe_unused]] const bool registered = SelectorRegistry::add<TokenSelect>(
-    {"token_select", "tokens elected by the attention of all heads of a layer, chosen anew when the query turns",
-     "TokenSelect: Wu et al. 2024, arXiv:2411.02886"});
+KVLAB_REGISTER(Selector, TokenSelect, "token_select",
+               "tokens elected by the attention of all heads of a layer, chosen anew when the query turns",
+               "TokenSelect: Wu et al. 2024, arXiv:2411.02886");
 
 }  // namespace
 

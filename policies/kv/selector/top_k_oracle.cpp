@@ -46,9 +46,9 @@ class TopKOracle final : public QuerySelector<UnitTraffic>, public TakesShare {
   std::int32_t dense_layers_;
 };
 
-[[maybe_unused]] const bool registered = SelectorRegistry::add<TopKOracle>(
-    {"top_k_oracle", "the tokens of largest attention in this step, at the cost of computing all of it (an upper bound)",
-     "H2O: Zhang et al. 2023, arXiv:2306.14048, section 3.1"});
+KVLAB_REGISTER(Selector, TopKOracle, "top_k_oracle",
+               "the tokens of largest attention in this step, at the cost of computing all of it (an upper bound)",
+               "H2O: Zhang et al. 2023, arXiv:2306.14048, section 3.1");
 
 }  // namespace
 

@@ -47,8 +47,8 @@ class WindowSinks final : public Selector, public TakesShare {
   Budget budget_;
 };
 
-[[maybe_unused]] const bool registered = SelectorRegistry::add<WindowSinks>(
-    {"window_sinks", "the first tokens and a window of the newest ones", "StreamingLLM: Xiao et al. 2023, arXiv:2309.17453, section 3.2"});
+KVLAB_REGISTER(Selector, WindowSinks, "window_sinks", "the first tokens and a window of the newest ones",
+               "StreamingLLM: Xiao et al. 2023, arXiv:2309.17453, section 3.2");
 
 }  // namespace
 

@@ -49,8 +49,7 @@ class EveryN final : public Trigger {
   std::int32_t window_;
 };
 
-[[maybe_unused]] const bool registered =
-    TriggerRegistry::add<EveryN>({"every_n", "cuts rows every n decode steps", "LazyEviction: Zhang et al. 2025, arXiv:2506.15969"});
+KVLAB_REGISTER(Trigger, EveryN, "every_n", "cuts rows every n decode steps", "LazyEviction: Zhang et al. 2025, arXiv:2506.15969");
 
 }  // namespace
 

@@ -10,7 +10,7 @@ class EveryStep final : public Trigger {
  public:
   explicit EveryStep(Params& p)
       : from_(start_phase(p)),
-        of_sequence_(p.choice("share_of", {"prompt", "sequence"}, 0, "what a budget given as a share is taken of") == 1) {}
+        of_sequence_(p.choice("share_of", {{"prompt", false}, {"sequence", true}}, false, "what a budget given as a share is taken of")) {}
   [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, const Held& held, const Budget& budget) const override {
     const std::int32_t tokens = budget.of(of_sequence_ ? seq.end() : seq.prompt_tokens);
     if (!in_phase(from_, seq) || !held.exceeds(tokens)) return std::nullopt;
@@ -24,8 +24,8 @@ class EveryStep final : public Trigger {
   bool of_sequence_;
 };
 
-[[maybe_unused]] const bool registered = TriggerRegistry::add<EveryStep>(
-    {"every_step", "keeps rows at the budget in every decode step", "H2O: Zhang et al. 2023, arXiv:2306.14048"});
+KVLAB_REGISTER(Trigger, EveryStep, "every_step", "keeps rows at the budget in every decode step",
+               "H2O: Zhang et al. 2023, arXiv:2306.14048");
 
 }  // namespace
 

@@ -43,8 +43,7 @@ class Lagged final : public Trigger {
   std::int32_t sinks_, lag_;
 };
 
-[[maybe_unused]] const bool registered =
-    TriggerRegistry::add<Lagged>({"lagged", "cuts a partition once the next one is full", "LagKV: Liang et al. 2025, arXiv:2504.04704"});
+KVLAB_REGISTER(Trigger, Lagged, "lagged", "cuts a partition once the next one is full", "LagKV: Liang et al. 2025, arXiv:2504.04704");
 
 }  // namespace
 

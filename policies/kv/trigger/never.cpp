@@ -9,9 +9,10 @@ class Never final : public Trigger {
  public:
   explicit Never(Params&) {}
   [[nodiscard]] std::optional<std::int32_t> target(const SeqStep&, const Held&, const Budget&) const override { return std::nullopt; }
+  [[nodiscard]] bool acts() const override { return false; }
 };
 
-[[maybe_unused]] const bool registered = TriggerRegistry::add<Never>({"never", "every token is kept", "Vaswani et al. 2017"});
+KVLAB_REGISTER(Trigger, Never, "never", "every token is kept", "Vaswani et al. 2017");
 
 }  // namespace
 

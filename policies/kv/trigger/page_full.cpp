@@ -30,8 +30,8 @@ class PageFull final : public Trigger {
   std::int32_t page_;
 };
 
-[[maybe_unused]] const bool registered = TriggerRegistry::add<PageFull>(
-    {"page_full", "frees one page when the newest is full", "PagedEviction: Chitty-Venkata et al. 2025, arXiv:2509.04377"});
+KVLAB_REGISTER(Trigger, PageFull, "page_full", "frees one page when the newest is full",
+               "PagedEviction: Chitty-Venkata et al. 2025, arXiv:2509.04377");
 
 }  // namespace
 

@@ -26,8 +26,7 @@ class PerChunk final : public Trigger {
   bool keeps_chunk_;
 };
 
-[[maybe_unused]] const bool registered =
-    TriggerRegistry::add<PerChunk>({"per_chunk", "cuts after each prefill chunk", "KeyDiff: Park et al. 2025, arXiv:2504.15364"});
+KVLAB_REGISTER(Trigger, PerChunk, "per_chunk", "cuts after each prefill chunk", "KeyDiff: Park et al. 2025, arXiv:2504.15364");
 
 }  // namespace
 

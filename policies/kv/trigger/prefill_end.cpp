@@ -15,8 +15,7 @@ class PrefillEnd final : public Trigger {
   }
 };
 
-[[maybe_unused]] const bool registered =
-    TriggerRegistry::add<PrefillEnd>({"prefill_end", "acts once, when the prompt is complete", "SnapKV: Li et al. 2024, arXiv:2404.14469"});
+KVLAB_REGISTER(Trigger, PrefillEnd, "prefill_end", "acts once, when the prompt is complete", "SnapKV: Li et al. 2024, arXiv:2404.14469");
 
 }  // namespace
 

@@ -10,9 +10,12 @@ namespace {
 // touched again; decoded tokens have a budget that is fixed, or grows by one every few steps, or grows and is enforced only then
 // (SCOPE, Wu et al. 2024: slide, adaptive, discontinuous). The latest ones always stay.
 class Scope final : public Trigger {
+  enum class Mode : std::uint8_t { kSlide, kAdaptive, kDiscontinuous };
+
  public:
   explicit Scope(Params& p)
-      : mode_(p.choice("mode", {"slide", "adaptive", "discontinuous"}, 0, "how the decode budget develops")),
+      : mode_(p.choice("mode", {{"slide", Mode::kSlide}, {"adaptive", Mode::kAdaptive}, {"discontinuous", Mode::kDiscontinuous}},
+                       Mode::kSlide, "how the decode budget develops")),
         recent_(p.optional<std::int32_t>("recent_tokens", 256, 0, 1 << 20, "latest decoded tokens that stay")),
         decode_(p.optional<std::int32_t>("decode_tokens", 512, 1, 1 << 20, "budget of decoded tokens in mode slide, the latest included")),
         growth_steps_(p.optional<std::int32_t>("growth_steps", 15, 1, 1 << 20, "steps until the budget of the other modes grows by one")) {
@@ -23,21 +26,20 @@ class Scope final : public Trigger {
     const std::int32_t prompt = std::min(budget.of(seq.prompt_tokens), seq.prompt_tokens);
     if (!seq.decoding()) return seq.completes_prompt() && held.tokens() > prompt ? std::optional(prompt) : std::nullopt;
     const std::int32_t steps = seq.end() - seq.prompt_tokens;
-    if (mode_ == 2 && steps % growth_steps_ != 0) return std::nullopt;
-    const std::int32_t tokens = prompt + (mode_ == 0 ? decode_ : recent_ + steps / growth_steps_);
+    if (mode_ == Mode::kDiscontinuous && steps % growth_steps_ != 0) return std::nullopt;
+    const std::int32_t tokens = prompt + (mode_ == Mode::kSlide ? decode_ : recent_ + steps / growth_steps_);
     return held.exceeds(tokens) ? std::optional(tokens) : std::nullopt;
   }
   [[nodiscard]] bool in_decode() const override { return true; }
-  [[nodiscard]] std::int32_t slack_tokens() const override { return mode_ == 0 ? decode_ : recent_ + growth_steps_; }
+  [[nodiscard]] std::int32_t slack_tokens() const override { return mode_ == Mode::kSlide ? decode_ : recent_ + growth_steps_; }
   [[nodiscard]] Protected protects(const SeqStep& seq) const override { return seq.decoding() ? Protected{0, recent_, true} : Protected{}; }
 
  private:
-  std::size_t mode_;
+  Mode mode_;
   std::int32_t recent_, decode_, growth_steps_;
 };
 
-[[maybe_unused]] const bool registered =
-    TriggerRegistry::add<Scope>({"scope", "separate budgets for prompt and decoded tokens", "SCOPE: Wu et al. 2024, arXiv:2412.13649"});
+KVLAB_REGISTER(Trigger, Scope, "scope", "separate budgets for prompt and decoded tokens", "SCOPE: Wu et al. 2024, arXiv:2412.13649");
 
 }  // namespace
 

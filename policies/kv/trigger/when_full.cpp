@@ -21,8 +21,8 @@ class WhenFull final : public Trigger {
   double drop_;
 };
 
-[[maybe_unused]] const bool registered = TriggerRegistry::add<WhenFull>(
-    {"when_full", "a row over the budget loses a share of it at once", "Scissorhands: Liu et al. 2023, arXiv:2305.17118"});
+KVLAB_REGISTER(Trigger, WhenFull, "when_full", "a row over the budget loses a share of it at once",
+               "Scissorhands: Liu et al. 2023, arXiv:2305.17118");
 
 }  // namespace
 

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/pool1d/pool1d.h"
+#include "policies/kv/part.h"
+
+namespace kvlab {
+
+enum class ScorePooling : std::uint8_t { kAvg, kMax, kNone };
+
+// Smooths scores over neighbouring tokens, by the parameters `pool` and `pool_tokens`.
+class ScorePool {
+ public:
+  ScorePool(Params& p, ScorePooling pooling, std::int32_t tokens)
+      : pooling_(p.choice("pool", {{"avg", ScorePooling::kAvg}, {"max", ScorePooling::kMax}, {"none", ScorePooling::kNone}}, pooling,
+                          "how scores are smoothed over neighbouring tokens")),
+        tokens_(p.optional<std::int32_t>("pool_tokens", tokens, 1, 1023, "neighbours pooled, odd")) {
+    if (tokens_ % 2 == 0) p.fail_at("pool_tokens", "'pool_tokens' must be odd, so that the pool is centred");
+  }
+
+  // Scores of the newest_of(row) last tokens of each row stay as they are.
+  template <class NewestOf>
+  void smooth(LayerStep& step, NewestOf&& newest_of, float* scores) const {
+    if (pooling_ == ScorePooling::kNone) return;
+    std::int32_t* older = step.ops.host_ints(step.kv.num_rows);
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) older[r] = std::max(0, step.kv.len[r] - newest_of(r));
+    const Pool1d::Kind kind = pooling_ == ScorePooling::kAvg ? Pool1d::Kind::kAvg : Pool1d::Kind::kMax;
+    step.ops(Pool1d{step.kv.num_rows, step.kv.first, older, scores, tokens_, kind});
+  }
+
+ private:
+  ScorePooling pooling_;
+  std::int32_t tokens_;
+};
+
+}  // namespace kvlab

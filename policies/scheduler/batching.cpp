@@ -1,0 +1,33 @@
+#include "policies/scheduler/batching.h"
+
+#include <algorithm>
+
+namespace kvlab {
+
+RequestId StepBuilder::preempt_newest() {
+  const RequestId victim = view.running().back();
+  const auto planned = std::find_if(plan.entries.begin(), plan.entries.end(), [&](const PlanEntry& e) { return e.request == victim; });
+  if (planned != plan.entries.end()) {
+    tokens -= planned->tokens;
+    plan.entries.erase(planned);
+  }
+  view.preempt(victim, Preemption::kRecompute);
+  ++num_preempted;
+  return victim;
+}
+
+Readiness ready_to_admit(ReplicaView& view, RequestId r, std::int32_t m) {
+  const RequestInfo& info = view.info(r);
+  if (info.is_parked || info.in_flight_steps > 0) return Readiness::kLater;
+  if (!info.is_swapped) return Readiness::kReady;
+  return view.try_swap_in(r, m) ? Readiness::kLater : Readiness::kNoRoom;
+}
+
+Admission admit_reserved(StepBuilder& step, RequestId r, std::int32_t reserved) {
+  if (!step.view.try_reserve(r, reserved)) return Admission::kStop;
+  step.view.admit(r);
+  step.add(r, step.view.info(r).prompt_tokens);
+  return Admission::kLeft;
+}
+
+}  // namespace kvlab
