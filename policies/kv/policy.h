@@ -50,6 +50,9 @@ class KvPolicy {
   // budget is a share of a short prompt, or a chunk is protected, this is at least what always stays, so that a prompt no longer than that
   // stays whole.
   [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, const Held& held) const;
+  // Most tokens that the sequence's rows in all layers hold together after this step: the budget, or what always stays, as the allocator
+  // shares it out, and what the trigger lets rows grow since. Where nothing is evicted, or data alone decides how much, all tokens.
+  [[nodiscard]] std::int64_t most_tokens(const SeqStep& seq) const;
   // Of a layer's rows, which hold `len` [kv_heads].
   [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, std::int32_t layer, std::span<const std::int32_t> len) const {
     return target(seq, Held(*allocator_, model_, layer, len, seq.end()));

@@ -9,6 +9,7 @@ class Never final : public Trigger {
  public:
   explicit Never(Params&) {}
   [[nodiscard]] std::optional<std::int32_t> target(const SeqStep&, const Held&, const Budget&) const override { return std::nullopt; }
+  [[nodiscard]] std::optional<Bound> bound(const SeqStep&, const Budget&) const override { return std::nullopt; }
 };
 
 [[maybe_unused]] const bool registered = TriggerRegistry::add<Never>({"never", "every token is kept", "Vaswani et al. 2017"});
