@@ -113,7 +113,8 @@ void ReplicaState::deliver(Request& r, Picoseconds at, LogHistogram& itl) {
   r.last_token_ps = at;
 }
 
-// The device has applied the policy: what the step reserved beyond what is kept goes back.
+// The device has applied the policy: what the step reserved beyond what is kept goes back. What was rewritten in blocks that go back takes
+// less than they had.
 void ReplicaState::end_policy_step(Request& r, const StepEntry& entry) {
   const std::int64_t before = allocated(r);
   if (entry.leaves_hashed && r.left_hashed) release_blocks(r);
@@ -121,6 +122,9 @@ void ReplicaState::end_policy_step(Request& r, const StepEntry& entry) {
   if (r.left_hashed && r.in_flight_steps == 0 && surplus > 0) {
     pool_->return_pages(surplus);
     r.pages -= surplus;
+  } else if (entry.leaves_hashed && r.left_hashed && surplus < 0) {
+    pool_->take_pages(-surplus);
+    r.pages = r.kept_pages;
   }
   allocated_tokens_ += allocated(r) - before;
 }
