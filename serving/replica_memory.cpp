@@ -81,6 +81,9 @@ ReplicaState::Need ReplicaState::need(RequestId r, std::int32_t m, std::int32_t 
   if (!keeps_everything_) {
     const FootprintStep step = footprint_->step(seq_of(request, computed), m);
     all.pages = std::max<std::int64_t>(0, step.peak_pages - request.pages);
+    // Of a sequence that is rewritten where it is stored, blocks hold what it keeps until the output is processed.
+    const bool in_blocks = request.left_hashed && !request.blocks.empty() && request.kept_pages > request.pages;
+    if (in_blocks) all.pages = std::max<std::int64_t>(0, all.pages - owned * pool_->pages_per_block());
     if (request.left_hashed) return all;
   }
   all.blocks = std::max<std::int64_t>(0, ceil_blocks(computed + m + ahead) - owned);

@@ -117,12 +117,13 @@ void ReplicaState::deliver(Request& r, Picoseconds at, LogHistogram& itl) {
 // less than they had.
 void ReplicaState::end_policy_step(Request& r, const StepEntry& entry) {
   const std::int64_t before = allocated(r);
+  const bool gives_blocks = entry.leaves_hashed && r.left_hashed && !r.blocks.empty();  // none where it was preempted meanwhile
   if (entry.leaves_hashed && r.left_hashed) release_blocks(r);
   const std::int64_t surplus = r.pages - r.kept_pages;
   if (r.left_hashed && r.in_flight_steps == 0 && surplus > 0) {
     pool_->return_pages(surplus);
     r.pages -= surplus;
-  } else if (entry.leaves_hashed && r.left_hashed && surplus < 0) {
+  } else if (gives_blocks && surplus < 0) {
     pool_->take_pages(-surplus);
     r.pages = r.kept_pages;
   }
