@@ -87,12 +87,14 @@ std::int64_t KvPolicy::most_tokens(const SeqStep& seq) const {
   if (!bound) return std::int64_t{model_.num_layers} * model_.kv_heads * seq.end();
   SeqStep cut = seq;  // the last one
   if (bound->end < seq.end()) cut = {seq.index, 0, bound->end, bound->end, seq.question_begin};
+  // Some peers round a share of the prompt up, for a layer or the whole model.
+  const std::int32_t more = recipe_.peer_ties && recipe_.budget.tokens == 0 ? 1 : 0;
   const std::int32_t tokens = raised(cut, bound->tokens);
   std::int64_t all = 0;
   for (std::int32_t l = 0; l < model_.num_layers; ++l)
     for (std::int32_t h = 0; h < model_.kv_heads; ++h) {
       const std::int32_t share = tokens < bound->end ? allocator_->expected(model_, l, h, tokens, bound->end) : bound->end;
-      all += std::min(share + bound->grown, seq.end());
+      all += std::min(share + more + bound->grown, seq.end());
     }
   return all;
 }
