@@ -7,8 +7,7 @@
 #include <set>
 
 #include "base/text.h"
-#include "policies/kv/recipe.h"
-#include "policies/kv/shape_run.h"
+#include "policies/kv/expected_run.h"
 
 namespace kvlab {
 
@@ -58,16 +57,15 @@ std::string cost_of(const std::vector<SummedCall>& calls) {
 
 void add_costs(const Recipe& recipe, Item& item) {
   try {
-    ShapeRun run(recipe, kShape);
-    ShapeRun::Seq seq{0, kPromptTokens, kPromptTokens, {}, {kPromptTokens - 64, 64, {{64, kPromptTokens, 0, kPromptTokens}}}};
-    const ShapeRun::Result prompt = run.step(std::span(&seq, 1));
+    ExpectedRun run(recipe, kShape);
+    ShapeRun::Seq seq{0, kPromptTokens, kPromptTokens, {0}, {kPromptTokens - 64, 64, {{64, kPromptTokens, 0, kPromptTokens}}}};
+    const ShapeRun::Result prompt = run.step(seq);
     seq.seen_tokens = kPromptTokens, seq.new_tokens = 1, seq.held = prompt.held;
-    const ShapeRun::Result decode = run.step(std::span(&seq, 1));
+    const ShapeRun::Result decode = run.step(seq);
     item.facts.emplace_back("adds to an 8,192-token prompt", cost_of(summed(prompt.calls)));
     item.facts.emplace_back("adds to a decode step", cost_of(summed(decode.calls)));
     const double full = 2.0 * kPromptTokens * kShape.num_layers * kShape.kv_heads * kShape.head_dim * kShape.kv_bytes;
-    const char* const bound =
-        recipe.make_allocator()->depends_on_data() ? "at most " : "";  // counts that only data tells are at their most
+    const char* const bound = recipe.make_allocator()->depends_on_data() ? "at most " : "";  // where data may leave less
     item.facts.emplace_back(
         "holds then", fmt::format("{}{:.1f} % of the KV bytes on the GPU, {:.1f} % in host memory", bound,
                                   100 * static_cast<double>(prompt.after.gpu) / full, 100 * static_cast<double>(prompt.after.host) / full));

@@ -122,6 +122,9 @@ ReplicaMemory::Need ReplicaMemory::need(RequestId id, std::int32_t m, std::int32
   if (!keeps_everything_) {
     const FootprintStep step = footprint_->step(seq_of(r, computed), m);
     all.pages = std::max<std::int64_t>(0, step.peak_pages - r.pages);
+    // A sequence that is rewritten in place is kept in its blocks until the output is processed.
+    const bool in_blocks = r.left_hashed && !r.blocks.empty() && r.kept_pages > r.pages;
+    if (in_blocks) all.pages = std::max<std::int64_t>(0, all.pages - owned * pool_->pages_per_block());
     if (r.left_hashed) return all;
   }
   all.blocks = std::max<std::int64_t>(0, blocks_for(computed + m + ahead) - owned);
@@ -300,11 +303,15 @@ void ReplicaMemory::charge_policy(InFlightStep& step) {
 
 void ReplicaMemory::end_policy_step(Request& r, const StepEntry& entry) {
   const std::int64_t before = allocated(r);
+  const bool gives_blocks = entry.leaves_hashed && r.left_hashed && !r.blocks.empty();  // false if it was preempted meanwhile
   if (entry.leaves_hashed && r.left_hashed) release_blocks(r);
   const std::int64_t surplus = r.pages - r.kept_pages;
   if (r.left_hashed && r.in_flight_steps == 0 && surplus > 0) {
     pool_->return_pages(surplus);
     r.pages -= surplus;
+  } else if (gives_blocks && surplus < 0) {  // rewritten in place, it takes less than the blocks had
+    pool_->take_pages(-surplus);
+    r.pages = r.kept_pages;
   }
   allocated_tokens_ += allocated(r) - before;
 }

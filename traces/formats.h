@@ -26,7 +26,7 @@ using TraceFormatRegistry = Registry<TraceFormat>;
 
 // The format whose rows `Reader` reads. A reader has: Options, made of Params; recognises(line); a constructor from lines, the options of
 // all readers and its own. Its file, in traces/readers/, ends in one line:
-//   const bool registered = TraceFormatRegistry::add<FormatOf<Vidur>>({"vidur", "arrived_at,num_prefill_tokens,num_decode_tokens", ""});
+//   KVLAB_REGISTER_TRACE(Vidur, "vidur", "arrived_at,num_prefill_tokens,num_decode_tokens", "");
 template <class Reader>
 class FormatOf final : public TraceFormat {
  public:
@@ -39,6 +39,8 @@ class FormatOf final : public TraceFormat {
  private:
   typename Reader::Options own_;
 };
+#define KVLAB_REGISTER_TRACE(Reader, ...) \
+  [[maybe_unused]] const bool Reader##_is_registered = TraceFormatRegistry::add<FormatOf<Reader>>(Card{__VA_ARGS__})
 
 // All formats by name, with the options that one mapping gives.
 class TraceFormats {

@@ -29,7 +29,8 @@ struct FootprintStep {
   std::int32_t kept_tokens = 0;               // that the kept pages hold, as tokens of a block; of sequences that left the hashed domain
   std::int32_t held_tokens = 0, pattern = 0;  // after the step
   // The sequence's first eviction: from here on all its pages are private and unhashed, and the step counts the old blocks and the new
-  // pages together. Before it, private pages stand beside the blocks: residual windows and the like.
+  // pages together. Before it, private pages stand beside the blocks: residual windows and the like. Tokens that are rewritten where they
+  // are stored need no new pages meanwhile: kept_pages, here above peak_pages, then take the place of the blocks.
   bool leaves_hashed = false;
   // The policy takes the prompt to end with this step: of sequences on their way back.
   bool ends_prompt = false;

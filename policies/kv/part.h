@@ -181,6 +181,8 @@ class Allocator : public KvPart {
   [[nodiscard]] virtual Scope scope() const { return Scope::kLayer; }
   // False: shares out once, when the prompt is complete, and cannot be asked again in decode.
   [[nodiscard]] virtual bool in_decode() const { return scope() == Scope::kLayer; }
+  // True: shares out once, and in decode leaves rows as long as they were. It goes with triggers that do so too (Trigger::keeps_counts).
+  [[nodiscard]] virtual bool keeps_counts() const { return false; }
   // The budget as the experiment gives it, before it is rounded to tokens of a row. Told once, before the first step.
   virtual void set_budget(const Budget&) {}
   virtual void allocate(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) = 0;
@@ -198,7 +200,7 @@ class Allocator : public KvPart {
   }
   // True: the same number of tokens in every layer and head.
   [[nodiscard]] virtual bool is_uniform() const { return false; }
-  // True: rows have unequal shares of the budget, which are known without data.
+  // True: rows have unequal shares of the budget, most of them known without data; over_shares() compares rows with theirs.
   [[nodiscard]] virtual bool has_shares() const { return !depends_on_data(); }
   // Of these: whether a layer's rows, which hold `len` [kv_heads] of n tokens, hold more than their shares at this target.
   [[nodiscard]] virtual bool over_shares(const ModelShape& model, std::int32_t layer, std::span<const std::int32_t> len,
@@ -236,13 +238,22 @@ struct Budget {
 // When a policy acts, and down to how many tokens.
 class Trigger : public KvPart {
  public:
+  // What a sequence may hold after a step: `tokens` per row on average, of the `end` tokens that it had at the cut, and `grown` tokens in
+  // each row since.
+  struct Bound {
+    std::int32_t tokens = 0, end = 0, grown = 0;
+  };
   // Tokens per KV head that may stay now on average in rows that hold `held`, or nothing: no action. Asked after each layer's attention.
   [[nodiscard]] virtual std::optional<std::int32_t> target(const SeqStep& seq, const Held& held, const Budget& budget) const = 0;
+  // Nothing: all tokens may stay.
+  [[nodiscard]] virtual std::optional<Bound> bound(const SeqStep& seq, const Budget& budget) const = 0;
   // What a row may hold on average before it is cut to a smaller target(), and to which it fills up again; 0: no more than the target.
   [[nodiscard]] virtual std::int32_t full(const SeqStep&, const Budget&) const { return 0; }
   // Acts while the prompt is incomplete: later prompt tokens are computed over a cut cache.
   [[nodiscard]] virtual bool inside_prefill() const { return false; }
   [[nodiscard]] virtual bool in_decode() const { return false; }
+  // True: in decode one token goes for each new one.
+  [[nodiscard]] virtual bool keeps_counts() const { return false; }
   // Decode: how many more tokens a row may hold beyond the budget before the trigger acts again.
   [[nodiscard]] virtual std::int32_t slack_tokens() const { return 0; }
   [[nodiscard]] virtual Protected protects(const SeqStep&) const { return {}; }

@@ -50,7 +50,10 @@ class KvPolicy {
   // budget is a share of a short prompt, or a chunk is protected, this is at least the tokens that always stay, so that a prompt no longer
   // than that stays whole.
   [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, const Held& held) const;
-  // The same for the rows of one layer, which hold `len` [kv_heads].
+  // The most tokens that the sequence's rows in all layers hold together after this step: the budget, or the tokens that always stay, as
+  // the allocator shares them out, and the growth that the trigger allows since. All tokens if nothing is evicted.
+  [[nodiscard]] std::int64_t most_tokens(const SeqStep& seq) const;
+  // The same as target() above for the rows of one layer, which hold `len` [kv_heads].
   [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, std::int32_t layer, std::span<const std::int32_t> len) const {
     return target(seq, Held(*allocator_, model_, layer, len, seq.end()));
   }

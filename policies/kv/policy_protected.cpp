@@ -82,6 +82,23 @@ std::optional<std::int32_t> KvPolicy::target(const SeqStep& seq, const Held& hel
   return tokens > *asked && !held.exceeds(tokens) ? std::nullopt : std::optional(tokens);
 }
 
+std::int64_t KvPolicy::most_tokens(const SeqStep& seq) const {
+  const std::optional<Trigger::Bound> bound = disposal_->shrinks() ? trigger_->bound(seq, recipe_.budget) : std::nullopt;
+  if (!bound) return std::int64_t{model_.num_layers} * model_.kv_heads * seq.end();
+  SeqStep cut = seq;  // the last one
+  if (bound->end < seq.end()) cut = {seq.index, 0, bound->end, bound->end, seq.question_begin};
+  // Some peers round a share of the prompt up, for a layer or the whole model.
+  const std::int32_t more = recipe_.peer_ties && recipe_.budget.tokens == 0 ? 1 : 0;
+  const std::int32_t tokens = raised(cut, bound->tokens);
+  std::int64_t all = 0;
+  for (std::int32_t l = 0; l < model_.num_layers; ++l)
+    for (std::int32_t h = 0; h < model_.kv_heads; ++h) {
+      const std::int32_t share = tokens < bound->end ? allocator_->expected(model_, l, h, tokens, bound->end) : bound->end;
+      all += std::min(share + more + bound->grown, seq.end());
+    }
+  return all;
+}
+
 // The reason, as an error says it, why the budget is too small; "": it is large enough.
 std::string KvPolicy::why_small_budget(const SeqStep& seq) const {
   if (!recipe_.has_budget || !scorer_ || recipe_.peer_ties) return "";  // peers cut protected tokens too

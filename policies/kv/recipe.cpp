@@ -117,7 +117,8 @@ void refuse_bad_combinations(const Params& p, const Recipe& r) {
   if (!r.is_native && dynamic_cast<const Merging*>(disposal.get()) != nullptr && (trigger->in_decode() || trigger->inside_prefill()))
     refuse(fmt::format("disposal '{}' changes tokens after format '{}' encoded them; trigger 'prefill_end' merges before", r.disposal,
                        r.format));
-  if (!allocator->in_decode() && trigger->in_decode())
+  const bool keeps_counts = allocator->keeps_counts() && trigger->keeps_counts();
+  if (!allocator->in_decode() && !keeps_counts && trigger->in_decode())
     refuse(fmt::format("allocator '{}' shares a budget between layers while the prompt runs, but trigger '{}' also acts in decode",
                        r.allocator, r.trigger));
   if (trigger->inside_prefill() && r.prefix_reuse == Recipe::PrefixReuse::kFullCopy)

@@ -54,14 +54,15 @@ RecipeFootprint::RecipeFootprint(const Recipe& recipe, const ModelShape& model, 
     : recipe_(recipe),
       model_(model),
       trigger_(recipe.make_trigger()),
-      counts_(recipe, model),
-      shapes_(recipe, model, &counts_),
+      expected_(recipe, model),
+      shapes_(expected_.shapes()),
       decodes_(recipe, model),
       pages_(pages_of(shapes_, block_tokens, least_token_bytes)),
       page_bytes_(pages_.token_bytes * block_tokens / (model.num_layers * model.kv_heads)),
       reads_(reads),
       unpacking_(reads == KvReads::kUnpacked ? std::make_unique<UnpackOps>(recipe, model, std::move(at_rest)) : nullptr),
       shares_layers_(recipe.make_allocator()->scope() != Allocator::Scope::kLayer),
+      merges_alone_(recipe.make_disposal()->acts_alone()),
       may_cut_(recipe.make_allocator()->depends_on_data()) {
   const Needs& needs = shapes_.policy().needs();
   if (needs.future_queries)
@@ -99,13 +100,6 @@ RecipeFootprint::History RecipeFootprint::find_history() {
 std::int32_t RecipeFootprint::target_of(const SeqState& seq) const {
   if (shapes_.policy().has_shares() && trigger_->in_decode()) return shapes_.targets(shape_of(seq, 1)).common;
   return shapes_.policy().target({0, seq.seen_tokens, 1, seq.prompt_tokens, -1}, seq.held_tokens + 1).value_or(-1);
-}
-
-// What layers that are cut in this step keep on average; 0 or less: none is.
-std::int32_t RecipeFootprint::cut_target(const ShapeRun::Seq& shape) const {
-  if (shapes_.policy().has_shares()) return shapes_.targets(shape).most;
-  const SeqStep step{0, shape.seen_tokens, shape.new_tokens, shape.prompt_tokens, -1};
-  return shapes_.policy().target(step, shape.held.front() + shape.new_tokens).value_or(0);
 }
 
 // Where packed tokens wait in full precision or parts keep a fixed amount, short sequences take more than token_bytes each.
@@ -208,11 +202,12 @@ FootprintStep RecipeFootprint::step(const SeqState& seq, std::int32_t new_tokens
   return done;
 }
 
-// True where the step lost or marked something, or may have: rows shorter than what was seen, a trigger that acted without shortening, or
-// one that acted where data decides how many tokens stay.
-bool RecipeFootprint::is_cut(const ShapeRun::Seq& seq, std::span<const std::int32_t> held) const {
+// True where the step lost, merged or marked something, or may have: rows shorter than what was seen, merged layers that take less than
+// whole tokens, a trigger that acted without shortening, or one that acted where data decides how many tokens stay.
+bool RecipeFootprint::is_cut(const ShapeRun::Seq& seq, const ShapeRun::Result& done) const {
   const std::int32_t end = seq.seen_tokens + seq.new_tokens;
-  if (std::any_of(held.begin(), held.end(), [end](std::int32_t h) { return h < end; })) return true;
+  if (std::any_of(done.held.begin(), done.held.end(), [end](std::int32_t h) { return h < end; })) return true;
+  if (merges_alone_ && static_cast<double>(done.after.gpu) < pages_.token_bytes * end) return true;
   const SeqStep step{0, seq.seen_tokens, seq.new_tokens, seq.prompt_tokens, -1};
   const auto target = shapes_.policy().target(step, end);
   return target && (may_cut_ || (*target < end && !recipe_.only_drops));
@@ -249,21 +244,19 @@ void RecipeFootprint::finish(const SeqState& seq, std::int32_t new_tokens, std::
   const double beside = static_cast<double>(gpu) - pages_.token_bytes * end;
   const std::int64_t side = std::max(side_pages(end), static_cast<std::int64_t>(std::ceil(beside / page_bytes_ - 1e-9)));
   if (!done.leaves_hashed) done.kept_pages = side;
-  done.peak_pages = std::max(done.kept_pages, side_pages(end));
+  done.peak_pages = std::max(merges_alone_ && done.leaves_hashed ? 0 : done.kept_pages, side_pages(end));
 }
 
 FootprintStep RecipeFootprint::run(const SeqState& seq, std::int32_t new_tokens) {
   const bool decodes = new_tokens == 1 && seq.seen_tokens >= seq.prompt_tokens && !seq.recomputes;
   if (decodes && recipe_.only_drops && !trigger_->in_decode()) return grow(seq);
   const ShapeRun::Seq shape = shape_of(seq, new_tokens);
-  const SeqStep as_step{0, shape.seen_tokens, new_tokens, shape.prompt_tokens, -1};
-  counts_.set_target(cut_target(shape), trigger_->full(as_step, recipe_.budget), shape.seen_tokens + new_tokens);
   shapes_.forget();
-  const ShapeRun::Result result = shapes_.step(std::span(&shape, 1));
+  const ShapeRun::Result result = expected_.step(shape);
   const auto heads = static_cast<std::size_t>(model_.kv_heads);
   FootprintStep done;
   note_held(result.held, shape.seen_tokens + new_tokens, done);
-  done.leaves_hashed = is_cut(shape, result.held);
+  done.leaves_hashed = is_cut(shape, result);
   done.ends_prompt = ends_prompt(seq, new_tokens);
   // Layers append and cut one after the other.
   std::vector<std::int64_t> now, appended, after;
@@ -384,8 +377,7 @@ void RecipeFootprint::charge_prompts(std::span<SeqInStep> batch, PolicyWork& wor
   }
   if (rows.empty()) return;
   shapes_.forget();
-  counts_.set_target(0, 0, 0);
-  for (const OpCall& call : shapes_.step(rows).calls) add_calls(work.ops, call, 1);
+  for (const OpCall& call : expected_.step_at_bounds(rows).calls) add_calls(work.ops, call, 1);
 }
 
 }  // namespace kvlab

@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "policies/kv/count_sources.h"
+#include "policies/kv/expected_run.h"
 #include "policies/kv/footprint.h"
 #include "policies/kv/shape_run.h"
 #include "policies/kv/step_ops.h"
@@ -61,7 +61,7 @@ class RecipeFootprint final : public Footprint {
   FootprintStep grow(const SeqState& seq);
   void finish(const SeqState& seq, std::int32_t new_tokens, std::int64_t gpu, FootprintStep& done) const;
   [[nodiscard]] Key key_of(const SeqState& seq, std::int32_t new_tokens) const;
-  [[nodiscard]] bool is_cut(const ShapeRun::Seq& seq, std::span<const std::int32_t> held) const;
+  [[nodiscard]] bool is_cut(const ShapeRun::Seq& seq, const ShapeRun::Result& done) const;
   [[nodiscard]] std::int64_t side_pages(std::int32_t tokens) const;
   [[nodiscard]] std::int64_t layer_pages(std::int64_t gpu_bytes, std::span<const std::int32_t> len) const;
   [[nodiscard]] bool has_whole_rows(const SeqState& seq) const;
@@ -76,14 +76,13 @@ class RecipeFootprint final : public Footprint {
   enum class History : std::uint8_t { kNone, kSeen, kPrompt };
   History find_history();
   [[nodiscard]] std::int32_t target_of(const SeqState& seq) const;
-  [[nodiscard]] std::int32_t cut_target(const ShapeRun::Seq& shape) const;
   std::int64_t most_pages(SeqState seq, std::int32_t seen_tokens);
 
   Recipe recipe_;
   ModelShape model_;
   std::unique_ptr<Trigger> trigger_;
-  ExpectedCounts counts_;
-  ShapeRun shapes_;  // takes counts_ for memory
+  ExpectedRun expected_;
+  ShapeRun& shapes_;  // of expected_
   StepOps decodes_;
   RecipePages pages_;
   double page_bytes_ = 0;
@@ -91,6 +90,7 @@ class RecipeFootprint final : public Footprint {
   std::unique_ptr<UnpackOps> unpacking_;  // null: nothing rests packed
   History history_ = History::kNone;
   bool shares_layers_ = false;            // the allocator comes back to earlier layers
+  bool merges_alone_ = false;             // the disposal acts without a trigger: tokens stay and take less memory
   bool may_cut_ = false;                  // whenever the trigger acts: data decides how many tokens stay
   std::vector<std::int64_t> side_bytes_;  // [i]: the most that 1 .. 16 * (i + 1) tokens take beyond token_bytes each
   static constexpr std::int32_t kWhole = -1 << 30;

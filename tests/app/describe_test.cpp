@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "policies/kv/recipe_footprint.h"
 #include "tests/app/app_fixture.h"
 #include "tests/short_run.h"
 
@@ -46,7 +47,6 @@ TEST_F(DescribeTest, ParametersHaveUnitsRangesAndDefaults) {
   EXPECT_TRUE(found);
 }
 
-// Weights and KV of a config.json, by its file or its folder, as 'model:' takes it.
 // Counts that only data tells are stated as a bound, and a share in tokens of the example's prompt.
 TEST_F(DescribeTest, ABoundIsCalledOne) {
   const std::string kvzip = call({"describe", "kvzip"}).out, snapkv = call({"describe", "snapkv"}).out;
@@ -55,6 +55,28 @@ TEST_F(DescribeTest, ABoundIsCalledOne) {
   EXPECT_NE(snapkv.find("holds then: 12.6 %"), std::string::npos) << snapkv;
 }
 
+// Memory of a prompt as it is described and as serving counts it, up to a page per row, and to the longest residual window of packed ones.
+TEST_F(DescribeTest, ServingHoldsWhatIsDescribed) {
+  constexpr ModelShape kLlama{32, 32, 8, 128, 4096, 2, 5e5};
+  constexpr std::int32_t kPrompt = 8192, kBlock = 16;
+  const double full = 4.0 * kPrompt * kLlama.num_layers * kLlama.kv_heads * kLlama.head_dim;
+  for (const char* name : {"minicache", "d2o", "snapkv", "h2o", "pyramidkv", "cake", "adakv", "simlayerkv", "mikv", "kivi2", "full"}) {
+    const std::string text = call({"describe", name}).out, begin = "holds then: ";
+    std::string share = text.substr(text.find(begin) + begin.size());
+    if (share.starts_with("at most ")) share = share.substr(8);
+    RecipeFootprint footprint(load_recipe(name), kLlama, kBlock);
+    const FootprintStep done = footprint.step({0, kPrompt, 0, 0, false, false}, kPrompt);
+    const double token = recipe_pages(load_recipe(name), kLlama, kBlock).token_bytes;
+    const double pages = token * kBlock / (kLlama.num_layers * kLlama.kv_heads) * static_cast<double>(done.kept_pages);
+    EXPECT_NEAR(std::stod(share), 100 * (pages + (done.leaves_hashed ? 0 : token * kPrompt)) / full, done.leaves_hashed ? 0.3 : 1.0)
+        << name;
+    if (name == std::string("minicache")) {
+      EXPECT_NEAR(std::stod(share), 76.7, 0.1);
+    }
+  }
+}
+
+// Weights and KV of a config.json, by its file or its folder, as 'model:' takes it.
 TEST_F(DescribeTest, AModelByItsPath) {
   std::filesystem::create_directories("M");
   write("M/config.json", R"({"model_type": "mixtral", "quantization_config": {"quant_method": "fp8"}})");

@@ -75,6 +75,20 @@ TEST_F(KvServingTest, DecodedKvTakesAsLongAsPlain) {
   EXPECT_GT(policy.at("kivi2 unpacked"), 1.5 * policy.at("kivi2 decoded"));
 }
 
+// Merged layers take what `kvlab describe minicache` says of whole ones, and a prompt that fills most of the memory is served.
+TEST_F(KvServingTest, MergedLayersSaveMemory) {
+  write("small.yaml",
+        "name: small\nmodel: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\nmax_model_len: 16384\nmemory: {num_blocks: 640}\n"
+        "kv_policy: [full, minicache]\ntrace: {generate: {requests: 1, arrival: {poisson: {rate_per_s: 1}}, prompt_tokens: {fixed: {value: "
+        "8192}}, output_tokens: {fixed: {value: 1000}}}}\n");
+  const Called called = call({"run", "small.yaml"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  const CsvTable s = summary("small");
+  ASSERT_EQ(s.rows.size(), 2U);
+  for (const auto& row : s.rows) EXPECT_EQ(row[s.at("completed")], "1");
+  EXPECT_NEAR(value(s, 1, "kv_used_mean_frac") / value(s, 0, "kv_used_mean_frac"), 0.767, 0.015);
+}
+
 // Host memory is given in bytes: it has room for as many more blocks as a format makes them smaller.
 TEST_F(KvServingTest, HostMemoryHoldsMoreOfSmallerBlocks) {
   const auto memory = [](const std::string& policy) {

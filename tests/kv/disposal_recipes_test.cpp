@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "policies/kv/shape_run.h"
 #include "sim/replay/replay.h"
 #include "traces/synthetic_attention.h"
@@ -67,6 +68,49 @@ INSTANTIATE_TEST_SUITE_P(Recipes, DisposalRecipe,
                                            "look_m_weighted", "elastic_cache", "minicache", "mikv", "razor_compensation", "merge_values",
                                            "h2o_offload"),
                          disposal_test_name);
+
+// In decode one token goes for each new one in every layer, so that the rows stay as the prompt's end left them; the share of the newest
+// mean in the running threshold decides what merges.
+TEST(D2o, MergesByARunningThresholdInEveryStep) {
+  const AttentionTrace trace = sample();
+  const AttentionReference reference = full_attention(trace);
+  std::vector<double> errors;
+  for (const std::string share : {"0", "0.5", "1"}) {
+    const auto run = [&](const std::string& trigger) {
+      return replay(trace, reference,
+                    read("{recipe: d2o, budget_tokens: 48, trigger: " + trigger +
+                         ", disposal: {merge_nearest: {threshold: running_mean, new_share_frac: " + share + "}}}"));
+    };
+    const ReplayResult all = run("every_step"), at_end = run("prefill_end");  // which keeps all 24 decoded tokens
+    errors.push_back(all.mean.output_rel_err);
+    std::size_t held = 0;
+    for (std::size_t r = 0; r < all.kept.size(); ++r) {
+      EXPECT_EQ(all.kept[r].size(), at_end.kept[r].size() - 24) << "row " << r;
+      held += all.kept[r].size();
+    }
+    EXPECT_LE(held, all.kept.size() * 48);
+  }
+  EXPECT_NE(errors[0], errors[1]);
+  EXPECT_NE(errors[1], errors[2]);
+  EXPECT_NE(errors[0], errors[2]);
+}
+
+// A prompt within the budget is shared out in the step that exceeds it, and held from then on.
+TEST(D2o, SharesOutInDecodeWhereThePromptFits) {
+  const AttentionTrace trace = sample();
+  const ReplayResult r = replay(trace, full_attention(trace), load_recipe("d2o", 170));
+  std::size_t held = 0;
+  for (const auto& row : r.kept) held += row.size();
+  EXPECT_EQ(held, r.kept.size() * 170);
+}
+
+// Triggers that let rows grow between cuts have no use for counts that stay.
+TEST(D2o, RefusesTriggersThatLetRowsGrow) {
+  for (const std::string trigger : {"every_n", "when_full", "page_full", "{every_step: {share_of: sequence}}"})
+    EXPECT_THROW(read("{recipe: d2o, trigger: " + trigger + "}"), InputError) << trigger;
+  for (const std::string trigger : {"every_step", "prefill_end", "{every_step: {from: decode_only}}"})
+    EXPECT_NO_THROW(read("{recipe: d2o, trigger: " + trigger + "}")) << trigger;
+}
 
 // What lies on the host is what left the GPU, and attention is that of deleting it.
 TEST(H2oOffload, AttendsAsH2oAndLosesNoByte) {

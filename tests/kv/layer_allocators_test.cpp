@@ -142,23 +142,55 @@ TEST(DynamicLayers, KeepASurplusUntilTheNextCompetition) {
   EXPECT_EQ(count_of(m, 0, 0), kTokens) << "earlier layers are left alone, as long as they are";
 }
 
-TEST(D2oLayers, ShareBySmallVarianceBetweenDenseLayers) {
-  ScoredModel m({6, 4, 2, 8, 16}, 1, kTokens, 4, 20);
+// The dense layers have half of the budget together, since they hold more than that.
+TEST(D2oLayers, ShareBySmallVarianceWhatDenseLayersLeave) {
+  constexpr std::int32_t kLayers = 6, kBudget = 20;
+  ScoredModel m({kLayers, 4, 2, 8, 16}, 1, kTokens, 4, kBudget);
   Row weight;
   double total = 0;
-  for (const auto& scores : m.scores) {
+  for (std::size_t l = 2; l < 5; ++l) {
     double mean = 0, var = 0;
     std::vector<float> finite;
-    std::copy_if(scores.begin(), scores.end(), std::back_inserter(finite), [](float x) { return std::isfinite(x); });
+    std::copy_if(m.scores[l].begin(), m.scores[l].end(), std::back_inserter(finite), [](float x) { return std::isfinite(x); });
     for (const float x : finite) mean += x / static_cast<double>(finite.size());
     for (const float x : finite) var += (x - mean) * (x - mean) / static_cast<double>(finite.size());
     total += weight.emplace_back(std::exp(-var / 50));
   }
   m.allocate(*make_part<AllocatorRegistry>("d2o_layers", "{temperature: 50}"));
-  for (std::int32_t l = 0; l < 6; ++l) {
-    const double share = 6 * 20 * weight[static_cast<std::size_t>(l)] / total;
-    EXPECT_NEAR(count_of(m, l, 0), l < 2 || l == 5 ? kTokens : std::clamp(share, 1.0, 90.0), 1) << l;
-  }
+  for (const std::int32_t l : {0, 1, 5}) EXPECT_EQ(count_of(m, l, 0), kBudget) << l;
+  for (const std::int32_t l : {2, 3, 4})
+    EXPECT_NEAR(count_of(m, l, 0), 3 * kBudget * weight[static_cast<std::size_t>(l - 2)] / total, 1) << l;
+  EXPECT_EQ(m.kept_in_model(0), 2 * kLayers * kBudget);
+}
+
+// Whatever the variances are, the model's budget is held, and no more.
+TEST(D2oLayers, HoldTheModelsBudget) {
+  for (const std::int32_t layers : {1, 3, 4, 5, 12, 32})
+    for (const std::int32_t budget : {1, 3, 20, 80, 89, 90})
+      for (const std::string temperature : {"1e-6", "1", "1e6"}) {
+        SCOPED_TRACE(std::to_string(layers) + " layers, budget " + std::to_string(budget) + ", temperature " + temperature);
+        const ModelShape shape{layers, 2, 2, 4, 16};
+        ScoredModel m(shape, 2, kTokens, 0, budget);
+        const auto d2o = make_part<AllocatorRegistry>("d2o_layers", "{temperature: " + temperature + "}");
+        m.allocate(*d2o);
+        std::int64_t dense = 0, expected = 0;
+        for (std::int32_t l = 0; l < layers; ++l) {
+          if (l < 2 || l == layers - 1) dense += m.kept(l, 1);
+          expected += 2 * d2o->expected(shape, l, 0, budget, kTokens);
+        }
+        const std::int64_t room = std::max(0, layers - 3) * 2LL * kTokens;  // of the others
+        EXPECT_LE(dense, std::max<std::int64_t>(layers * budget, 2LL * layers * budget - room));
+        EXPECT_EQ(m.kept_in_model(1), 2LL * layers * budget);
+        EXPECT_EQ(expected, 2LL * layers * budget);
+      }
+}
+
+// Layers of many tokens hold less than half of the budget, and are whole.
+TEST(D2oLayers, DenseLayersAreWholeWhereTheBudgetAllows) {
+  ScoredModel m({32, 2, 2, 4, 16}, 1, kTokens, 0, 20);
+  m.allocate(*make_part<AllocatorRegistry>("d2o_layers", "{}"));
+  for (const std::int32_t l : {0, 1, 31}) EXPECT_EQ(count_of(m, l, 0), kTokens);
+  EXPECT_EQ(m.kept_in_model(0), 2 * 32 * 20);
 }
 
 TEST(HeadSplit, ListedHeadsKeepEverything) {

@@ -52,7 +52,8 @@ void expect_halves(const Rows& rows, std::int32_t end, std::int32_t sinks, bool 
 
 // Shares of layers differ widely at this temperature; a decode step shows what its prompt left, and one token more.
 TEST(ProtectedShare, IsHalfOfWhatALayerOfD2oKeeps) {
-  Rows rows = rows_after("{recipe: d2o, budget_tokens: 100, disposal: drop, allocator: {d2o_layers: {temperature: 1}}}", 1);
+  Rows rows =
+      rows_after("{recipe: d2o, budget_tokens: 100, trigger: prefill_end, disposal: drop, allocator: {d2o_layers: {temperature: 1}}}", 1);
   for (auto& row : rows) std::erase(row, kPrompt);
   expect_halves(rows, kPrompt, 4);
 }
@@ -93,7 +94,9 @@ TEST(ProtectedShare, FirstTokensThenTheNewestStayWhereThereIsNoRoomForAll) {
                                    "accumulated_attention: {sinks_tokens: 8, recent_tokens: 50, recent_frac: 0}"}) {
     const std::string temperature = scorer[0] == 'w' ? "1e-5" : "0.1";
     const std::string allocator = "{d2o_layers: {least_frac: 0.02, temperature: " + temperature + "}}";
-    Rows rows = rows_after("{recipe: d2o, budget_tokens: 120, disposal: drop, scorer: {" + scorer + "}, allocator: " + allocator + "}", 1);
+    Rows rows = rows_after(
+        "{recipe: d2o, budget_tokens: 120, trigger: prefill_end, disposal: drop, scorer: {" + scorer + "}, allocator: " + allocator + "}",
+        1);
     std::int32_t small = 0;
     for (auto& row : rows) {
       std::erase(row, kPrompt);
@@ -112,7 +115,9 @@ TEST(ProtectedShare, CostsTheSameInReplayAndOnShapes) {
     for (const std::string scorer :
          {"{accumulated_attention: {sinks_tokens: 4, recent_frac: 0.5}}", "{window_attention: {window_tokens: 60}}"}) {
       SCOPED_TRACE(allocator + " " + scorer);
-      const std::string text = "{recipe: d2o, budget_tokens: 100, scorer: " + scorer + ", allocator: " + allocator + "}";
+      const std::string trigger = allocator == "{d2o_layers: {temperature: 0.1}}" ? "every_step" : "prefill_end";
+      const std::string text =
+          "{recipe: d2o, budget_tokens: 100, scorer: " + scorer + ", allocator: " + allocator + ", trigger: " + trigger + "}";
       expect_cost_is_replay(six_layers(), full_attention(six_layers()), recipe_of(text));
     }
 }

@@ -40,7 +40,7 @@ class Azure final : public CsvReader {
   }
 };
 
-const bool registered = TraceFormatRegistry::add<FormatOf<Azure>>({"azure", "TIMESTAMP,ContextTokens,GeneratedTokens", ""});
+KVLAB_REGISTER_TRACE(Azure, "azure", "TIMESTAMP,ContextTokens,GeneratedTokens", "");
 
 }  // namespace
 

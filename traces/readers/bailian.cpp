@@ -88,8 +88,8 @@ class Bailian final : public JsonReader {
   std::unordered_map<std::int64_t, std::int64_t> session_of_turn_;
 };
 
-const bool registered = TraceFormatRegistry::add<FormatOf<Bailian>>(
-    {"bailian", R"({"chat_id":...,"parent_chat_id":...,"timestamp":...,"input_length":...,"output_length":...,"hash_ids":[...]})", ""});
+KVLAB_REGISTER_TRACE(Bailian, "bailian",
+                     R"({"chat_id":...,"parent_chat_id":...,"timestamp":...,"input_length":...,"output_length":...,"hash_ids":[...]})", "");
 
 }  // namespace
 

@@ -44,7 +44,7 @@ class BurstGpt final : public CsvReader {
   Options own_;
 };
 
-const bool registered = TraceFormatRegistry::add<FormatOf<BurstGpt>>({"burstgpt", "Timestamp,...,Request tokens,Response tokens,...", ""});
+KVLAB_REGISTER_TRACE(BurstGpt, "burstgpt", "Timestamp,...,Request tokens,Response tokens,...", "");
 
 }  // namespace
 

@@ -73,7 +73,7 @@ class KvlabCsv final : public CsvReader {
   std::vector<std::uint64_t> hashes_;
 };
 
-const bool registered = TraceFormatRegistry::add<FormatOf<KvlabCsv>>({"kvlab_csv", "arrival_ns,prompt_tokens,output_tokens,...", ""});
+KVLAB_REGISTER_TRACE(KvlabCsv, "kvlab_csv", "arrival_ns,prompt_tokens,output_tokens,...", "");
 
 }  // namespace
 

@@ -65,8 +65,7 @@ class KvlabJsonl final : public JsonReader {
   std::vector<std::uint64_t> hashes_;
 };
 
-const bool registered =
-    TraceFormatRegistry::add<FormatOf<KvlabJsonl>>({"kvlab_jsonl", R"({"arrival_ns":...,"prompt_tokens":...,"output_tokens":...})", ""});
+KVLAB_REGISTER_TRACE(KvlabJsonl, "kvlab_jsonl", R"({"arrival_ns":...,"prompt_tokens":...,"output_tokens":...})", "");
 
 }  // namespace
 

@@ -163,8 +163,7 @@ class LlmServingSim final : public JsonReader {
   std::vector<std::uint64_t> input_ids_, output_ids_, hashes_;
 };
 
-const bool registered = TraceFormatRegistry::add<FormatOf<LlmServingSim>>(
-    {"llmservingsim", R"({"input_toks":...,"output_toks":...,"arrival_time_ns":...})", ""});
+KVLAB_REGISTER_TRACE(LlmServingSim, "llmservingsim", R"({"input_toks":...,"output_toks":...,"arrival_time_ns":...})", "");
 
 }  // namespace
 

@@ -21,9 +21,7 @@ class Mooncake final : public JsonReader {
     }
     std::int32_t block_size;  // 0: as the rows say
   };
-  static bool recognises(std::string_view line) {
-    return object_has(line, "input_length") || object_has(line, "input_tokens");
-  }
+  static bool recognises(std::string_view line) { return object_has(line, "input_length") || object_has(line, "input_tokens"); }
   Mooncake(std::unique_ptr<LineReader> lines, const ReaderOptions& options, const Options& own)
       : JsonReader(std::move(lines), options, "timestamp", kMillisecondNs), own_(own) {}
 
@@ -113,8 +111,7 @@ class Mooncake final : public JsonReader {
   std::vector<std::uint64_t> ids_;
 };
 
-const bool registered = TraceFormatRegistry::add<FormatOf<Mooncake>>(
-    {"mooncake", R"({"timestamp":...,"input_length":...,"output_length":...,"hash_ids":[...]})", ""});
+KVLAB_REGISTER_TRACE(Mooncake, "mooncake", R"({"timestamp":...,"input_length":...,"output_length":...,"hash_ids":[...]})", "");
 
 }  // namespace
 

@@ -32,8 +32,7 @@ class Splitwise final : public CsvReader {
   }
 };
 
-const bool registered =
-    TraceFormatRegistry::add<FormatOf<Splitwise>>({"splitwise", "...,arrival_timestamp,...,prompt_size,token_size", ""});
+KVLAB_REGISTER_TRACE(Splitwise, "splitwise", "...,arrival_timestamp,...,prompt_size,token_size", "");
 
 }  // namespace
 

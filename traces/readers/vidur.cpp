@@ -24,7 +24,7 @@ class Vidur final : public CsvReader {
   }
 };
 
-const bool registered = TraceFormatRegistry::add<FormatOf<Vidur>>({"vidur", "arrived_at,num_prefill_tokens,num_decode_tokens", ""});
+KVLAB_REGISTER_TRACE(Vidur, "vidur", "arrived_at,num_prefill_tokens,num_decode_tokens", "");
 
 }  // namespace
 

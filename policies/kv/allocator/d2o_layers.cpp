@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -9,67 +10,141 @@ namespace kvlab {
 
 namespace {
 
+// Part `index` of `count` equal parts, which sum to the total.
+std::int64_t equal_part(std::int64_t total, std::int32_t count, std::int32_t index) {
+  return total * (index + 1) / count - total * index / count;
+}
+
 // Layers whose scores vary less keep more: shares are the softmax of the negative variance of the layer's scores (meant: accumulated
-// attention), at most everything and at least a hundredth; the first and last layers keep everything, on top of the budget.
-// D2O, Wan et al. 2024, arXiv:2406.13035. Protected tokens do not count in the variance, which is our definition.
+// attention), at most everything and at least a hundredth. D2O, Wan et al. 2024, arXiv:2406.13035. Ours: the first and last layers, dense
+// in the paper, are paid from the model's budget and take at most half of it together, or what the others have no room for; what a layer
+// has no room for goes to the others; protected tokens do not count in the variance. A sequence is shared out when its prompt is complete,
+// or in decode when it first exceeds the budget; every later step leaves its rows as long as they were.
 class D2oLayers final : public Allocator {
  public:
   explicit D2oLayers(Params& p)
-      : dense_first_(p.optional<std::int32_t>("dense_first_layers", 2, 0, 1000, "first layers that keep everything")),
-        dense_last_(p.optional<std::int32_t>("dense_last_layers", 1, 0, 1000, "last layers that keep everything")),
-        least_(p.optional<double>("least_frac", 0.01, 0, 1, "least share of a layer's tokens")),
+      : dense_first_(
+            p.optional<std::int32_t>("dense_first_layers", 2, 0, 1000,
+                                     "first layers that keep everything, while all dense layers fit in half of the model's budget")),
+        dense_last_(p.optional<std::int32_t>("dense_last_layers", 1, 0, 1000, "last layers that do so")),
+        least_(p.optional<double>("least_frac", 0.01, 0, 1, "least share of a layer's tokens, where the budget has room for it")),
         temperature_(p.optional<double>("temperature", 1, 1e-6, 1e9, "of the softmax, in units of variance")) {}
 
   [[nodiscard]] Scope scope() const override { return Scope::kModel; }
   [[nodiscard]] bool depends_on_data() const override { return true; }
+  [[nodiscard]] bool keeps_counts() const override { return true; }
+  [[nodiscard]] bool has_shares() const override { return true; }
+  // Layers act together: each step leaves all of them as long as they were.
+  [[nodiscard]] bool over_shares(const ModelShape&, std::int32_t, std::span<const std::int32_t>, std::int32_t,
+                                 std::int32_t) const override {
+    return true;
+  }
 
   void allocate(Ops& ops, const ModelShape& model, std::span<const SeqStep> seqs, std::span<ScoredLayer> layers) override {
+    std::vector<bool> is_new;
+    for (std::size_t s = 0; s < seqs.size(); ++s) is_new.push_back(!seqs[s].decoding() || is_whole(seqs[s], s, layers));
+    if (std::find(is_new.begin(), is_new.end(), true) != is_new.end()) share_out(ops, model, layers);
+    for (ScoredLayer& l : layers) {
+      for (std::size_t s = 0; s < seqs.size(); ++s)
+        if (const auto at = static_cast<std::int32_t>(s); !is_new[s]) keep_alike(l, at, longest_row(l.kv, at) - seqs[s].new_tokens);
+      settle(ops, is_new, l);
+    }
+  }
+  // Of the layers that compete, their mean.
+  [[nodiscard]] std::int32_t expected(const ModelShape& model, std::int32_t layer, std::int32_t, std::int32_t target,
+                                      std::int32_t n) const override {
+    const Split split = split_of(model, target, n);
+    const std::int64_t tokens = is_dense(model, layer) ? equal_part(split.of_dense, split.num_dense, dense_index(model, layer))
+                                                       : equal_part(split.of_others, split.num_others, layer - dense_first_);
+    return static_cast<std::int32_t>(std::min<std::int64_t>(tokens, n));
+  }
+
+ private:
+  // Layers of both kinds, and the tokens of the model's budget that each kind has together.
+  struct Split {
+    std::int32_t num_dense = 0, num_others = 0;
+    std::int64_t of_dense = 0, of_others = 0;
+  };
+  [[nodiscard]] Split split_of(const ModelShape& model, std::int32_t target, std::int32_t n) const {
+    Split split;
+    split.num_dense = std::min(model.num_layers, dense_first_ + dense_last_);
+    split.num_others = model.num_layers - split.num_dense;
+    const std::int64_t total = std::int64_t{target} * model.num_layers;
+    split.of_dense = std::min(std::int64_t{split.num_dense} * n, std::max(total / 2, total - std::int64_t{split.num_others} * n));
+    split.of_others = total - split.of_dense;
+    return split;
+  }
+  [[nodiscard]] bool is_dense(const ModelShape& model, std::int32_t layer) const {
+    return layer < dense_first_ || layer >= model.num_layers - dense_last_;
+  }
+  [[nodiscard]] std::int32_t dense_index(const ModelShape& model, std::int32_t layer) const {
+    return layer < dense_first_ ? layer : layer - std::max(0, model.num_layers - dense_first_ - dense_last_);
+  }
+
+  // Nothing of the sequence was evicted so far.
+  static bool is_whole(const SeqStep& seq, std::size_t s, std::span<const ScoredLayer> layers) {
+    return std::all_of(layers.begin(), layers.end(),
+                       [&](const ScoredLayer& l) { return longest_row(l.kv, static_cast<std::int32_t>(s)) >= seq.end(); });
+  }
+
+  // Of all sequences.
+  void share_out(Ops& ops, const ModelShape& model, std::span<ScoredLayer> layers) const {
     const Ops::Frame frame(ops);
-    const auto sequences = static_cast<std::int32_t>(seqs.size()), members = static_cast<std::int32_t>(layers.size());
+    const std::int32_t sequences = layers.front().kv.num_sequences();
+    std::vector<ScoredLayer*> others;
+    for (ScoredLayer& l : layers)
+      if (!is_dense(model, l.layer)) others.push_back(&l);
+    std::int64_t* of_others = ops.host_longs(sequences);
+    for (std::int32_t s = 0; s < sequences; ++s) {
+      std::int32_t n = 0;
+      for (const ScoredLayer& l : layers) n = std::max(n, longest_row(l.kv, s));
+      const Split split = split_of(model, layers.front().target[s], n);
+      of_others[s] = split.of_others;
+      for (ScoredLayer& l : layers)
+        if (is_dense(model, l.layer)) keep_alike(l, s, equal_part(split.of_dense, split.num_dense, dense_index(model, l.layer)));
+    }
+    if (!others.empty()) share_by_variance(ops, others, sequences, of_others);
+  }
+
+  void share_by_variance(Ops& ops, std::span<ScoredLayer* const> layers, std::int32_t sequences, const std::int64_t* total) const {
+    const auto members = static_cast<std::int32_t>(layers.size());
     const std::int64_t all = std::int64_t{sequences} * members;
     std::vector<float> variance(static_cast<std::size_t>(all));  // host memory, of ScoreVariance and ShareOut
     std::vector<const float*> weights;
     for (std::int32_t s = 0; s < sequences; ++s) weights.push_back(variance.data() + s * members);
-    std::int64_t* total = ops.host_longs(sequences);
     std::int32_t *floor = ops.host_ints(all), *cap = ops.host_ints(all), *counts = ops.host_ints(all);
     for (std::int32_t l = 0; l < members; ++l) {
-      const ScoredLayer& layer = layers[static_cast<std::size_t>(l)];
+      const ScoredLayer& layer = *layers[static_cast<std::size_t>(l)];
       std::vector<float*> out;
       for (std::int32_t s = 0; s < sequences; ++s) {
         const std::int32_t n = longest_row(layer.kv, s), at = s * members + l;
         out.push_back(variance.data() + at);
+        floor[at] = static_cast<std::int32_t>(std::min<std::int64_t>(static_cast<std::int64_t>(std::ceil(least_ * n)), total[s] / members));
         counts[at] = cap[at] = n;
-        floor[at] = static_cast<std::int32_t>(std::ceil(least_ * n));
-        total[s] = std::int64_t{layer.target[s]} * members;
       }
       ops(ScoreVariance{sequences, layer.kv.kv_heads, layer.kv.first, layer.scores, out.data()});
     }
-    ops(ShareOut{sequences, members, weights.data(), true, static_cast<float>(temperature_), total, floor, cap, Excess::kLost, counts});
-    for (std::int32_t l = 0; l < members; ++l) {
-      ScoredLayer& layer = layers[static_cast<std::size_t>(l)];
-      for (std::int32_t s = 0; s < sequences; ++s)
-        keep_alike(layer, s, is_dense(model, layer.layer) ? longest_row(layer.kv, s) : counts[s * members + l]);
-      ops.settle("d2o_layers", layer.layer, all_counts(layer));
-    }
-  }
-  // The mean of the layers that compete; less where a layer's share exceeds what it holds.
-  [[nodiscard]] std::int32_t expected(const ModelShape& model, std::int32_t layer, std::int32_t, std::int32_t target,
-                                      std::int32_t n) const override {
-    return is_dense(model, layer) ? n : std::min(target, n);
+    ops(ShareOut{sequences, members, weights.data(), true, static_cast<float>(temperature_), total, floor, cap, Excess::kByWeight, counts});
+    for (std::int32_t l = 0; l < members; ++l)
+      for (std::int32_t s = 0; s < sequences; ++s) keep_alike(*layers[static_cast<std::size_t>(l)], s, counts[s * members + l]);
   }
 
- private:
-  [[nodiscard]] bool is_dense(const ModelShape& model, std::int32_t layer) const {
-    return layer < dense_first_ || layer >= model.num_layers - dense_last_;
+  // Counts of sequences that are shared out depend on data; neighbours settle together.
+  static void settle(Ops& ops, const std::vector<bool>& is_new, ScoredLayer& l) {
+    const auto heads = static_cast<std::size_t>(l.kv.kv_heads);
+    for (std::size_t begin = 0, end = 0; begin < is_new.size(); begin = end) {
+      while (end < is_new.size() && is_new[end] == is_new[begin]) ++end;
+      if (is_new[begin]) ops.settle("d2o_layers", l.layer, all_counts(l).subspan(begin * heads, (end - begin) * heads));
+    }
   }
 
   std::int32_t dense_first_, dense_last_;
   double least_, temperature_;
 };
 
-[[maybe_unused]] const bool registered =
-    AllocatorRegistry::add<D2oLayers>({"d2o_layers", "layers whose scores vary less keep more; first and last layers keep everything",
-                                       "D2O: Wan et al. 2024, arXiv:2406.13035"});
+KVLAB_REGISTER(Allocator, D2oLayers, "d2o_layers",
+               "layers whose scores vary less keep more; first and last layers keep everything that fits in half of the budget",
+               "D2O: Wan et al. 2024, arXiv:2406.13035");
 
 }  // namespace
 

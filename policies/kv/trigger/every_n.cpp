@@ -27,6 +27,12 @@ class EveryN final : public Trigger {
     if (!held.exceeds(tokens)) return std::nullopt;
     return tokens;
   }
+  [[nodiscard]] std::optional<Bound> bound(const SeqStep& seq, const Budget& budget) const override {
+    const bool cuts_prompt = from_ != StartPhase::kDecodeOnly;
+    const std::int32_t decoded = seq.end() - seq.prompt_tokens;
+    if (!has_budget_ || (seq.decoding() ? !cuts_prompt && decoded < steps_ : !in_phase(from_, seq))) return std::nullopt;
+    return Bound{budget.of(seq.prompt_tokens), seq.end(), seq.decoding() ? slack_tokens() : 0};
+  }
   [[nodiscard]] bool inside_prefill() const override { return from_ == StartPhase::kEveryChunk; }
   [[nodiscard]] bool in_decode() const override { return true; }
   [[nodiscard]] std::int32_t slack_tokens() const override { return steps_ - 1; }

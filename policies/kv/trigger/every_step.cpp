@@ -16,8 +16,13 @@ class EveryStep final : public Trigger {
     if (!in_phase(from_, seq) || !held.exceeds(tokens)) return std::nullopt;
     return tokens;
   }
+  [[nodiscard]] std::optional<Bound> bound(const SeqStep& seq, const Budget& budget) const override {
+    if (!in_phase(from_, seq)) return std::nullopt;
+    return Bound{budget.of(of_sequence_ ? seq.end() : seq.prompt_tokens), seq.end(), 0};
+  }
   [[nodiscard]] bool inside_prefill() const override { return from_ == StartPhase::kEveryChunk; }
   [[nodiscard]] bool in_decode() const override { return true; }
+  [[nodiscard]] bool keeps_counts() const override { return !of_sequence_; }
 
  private:
   StartPhase from_;

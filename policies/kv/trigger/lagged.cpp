@@ -19,10 +19,13 @@ class Lagged final : public Trigger {
 
   [[nodiscard]] std::optional<std::int32_t> target(const SeqStep& seq, const Held& held, const Budget& budget) const override {
     if (!seq.decoding() && !seq.completes_prompt()) return std::nullopt;
-    const std::int32_t cut = cut_partitions(seq.end());
-    const std::int32_t tokens = seq.end() - cut * (lag_ - kept_of_partition(seq, budget));
-    if (cut == 0 || !held.exceeds(tokens)) return std::nullopt;
+    const std::int32_t tokens = left(seq, budget);
+    if (cut_partitions(seq.end()) == 0 || !held.exceeds(tokens)) return std::nullopt;
     return tokens;
+  }
+  [[nodiscard]] std::optional<Bound> bound(const SeqStep& seq, const Budget& budget) const override {
+    if (seq.end() < seq.prompt_tokens) return std::nullopt;
+    return Bound{left(seq, budget), seq.end(), 0};
   }
   [[nodiscard]] bool in_decode() const override { return true; }
   [[nodiscard]] std::int32_t slack_tokens() const override { return 2 * lag_; }
@@ -31,6 +34,10 @@ class Lagged final : public Trigger {
   }
 
  private:
+  // Tokens of a row of which all partitions that have a full one behind them are cut.
+  [[nodiscard]] std::int32_t left(const SeqStep& seq, const Budget& budget) const {
+    return seq.end() - cut_partitions(seq.end()) * (lag_ - kept_of_partition(seq, budget));
+  }
   // Partitions that have a full one behind them.
   [[nodiscard]] std::int32_t cut_partitions(std::int32_t end) const { return std::max(0, (end - sinks_) / lag_ - 1); }
   [[nodiscard]] std::int32_t kept_of_partition(const SeqStep& seq, const Budget& budget) const {

@@ -19,6 +19,10 @@ class PageFull final : public Trigger {
     const bool acts = seq.decoding() ? held.tokens() % page_ == 0 && held.exceeds(whole) : seq.completes_prompt() && held.exceeds(tokens);
     return acts ? std::optional(whole) : std::nullopt;
   }
+  [[nodiscard]] std::optional<Bound> bound(const SeqStep& seq, const Budget& budget) const override {
+    if (seq.end() < seq.prompt_tokens) return std::nullopt;
+    return Bound{std::max(page_, budget.of(seq.prompt_tokens)), seq.end(), seq.decoding() ? slack_tokens() : 0};
+  }
   [[nodiscard]] std::string refuses_budget(std::int32_t tokens) const override {
     return tokens < page_ ? fmt::format("is below a page of {} tokens", page_) : "";
   }

@@ -18,6 +18,10 @@ class PerChunk final : public Trigger {
     if (seq.decoding() || !held.exceeds(tokens)) return std::nullopt;
     return tokens;
   }
+  [[nodiscard]] std::optional<Bound> bound(const SeqStep& seq, const Budget& budget) const override {
+    const std::int32_t of_prompt = std::min(seq.end(), seq.prompt_tokens);
+    return Bound{budget.of(seq.prompt_tokens), of_prompt, seq.end() - of_prompt};
+  }
   [[nodiscard]] bool inside_prefill() const override { return true; }
   [[nodiscard]] Protected protects(const SeqStep& seq) const override { return {0, keeps_chunk_ ? std::min(seq.new_tokens, block_) : 0}; }
 

@@ -13,6 +13,10 @@ class PrefillEnd final : public Trigger {
     if (!seq.completes_prompt() || held.tokens() <= tokens) return std::nullopt;
     return tokens;
   }
+  [[nodiscard]] std::optional<Bound> bound(const SeqStep& seq, const Budget& budget) const override {
+    if (seq.end() < seq.prompt_tokens) return std::nullopt;
+    return Bound{budget.of(seq.prompt_tokens), seq.prompt_tokens, seq.end() - seq.prompt_tokens};
+  }
 };
 
 KVLAB_REGISTER(Trigger, PrefillEnd, "prefill_end", "acts once, when the prompt is complete", "SnapKV: Li et al. 2024, arXiv:2404.14469");

@@ -27,14 +27,24 @@ class Scope final : public Trigger {
     if (!seq.decoding()) return seq.completes_prompt() && held.tokens() > prompt ? std::optional(prompt) : std::nullopt;
     const std::int32_t steps = seq.end() - seq.prompt_tokens;
     if (mode_ == Mode::kDiscontinuous && steps % growth_steps_ != 0) return std::nullopt;
-    const std::int32_t tokens = prompt + (mode_ == Mode::kSlide ? decode_ : recent_ + steps / growth_steps_);
+    const std::int32_t tokens = prompt + decode_budget(steps);
     return held.exceeds(tokens) ? std::optional(tokens) : std::nullopt;
+  }
+  [[nodiscard]] std::optional<Bound> bound(const SeqStep& seq, const Budget& budget) const override {
+    if (seq.end() < seq.prompt_tokens) return std::nullopt;
+    const std::int32_t steps = seq.end() - seq.prompt_tokens, waits = mode_ == Mode::kDiscontinuous ? growth_steps_ - 1 : 0;
+    return Bound{std::min(budget.of(seq.prompt_tokens), seq.prompt_tokens), seq.prompt_tokens,
+                 std::min(steps, decode_budget(steps) + waits)};
   }
   [[nodiscard]] bool in_decode() const override { return true; }
   [[nodiscard]] std::int32_t slack_tokens() const override { return mode_ == Mode::kSlide ? decode_ : recent_ + growth_steps_; }
   [[nodiscard]] Protected protects(const SeqStep& seq) const override { return seq.decoding() ? Protected{0, recent_, true} : Protected{}; }
 
  private:
+  [[nodiscard]] std::int32_t decode_budget(std::int32_t steps) const {
+    return mode_ == Mode::kSlide ? decode_ : recent_ + steps / growth_steps_;
+  }
+
   Mode mode_;
   std::int32_t recent_, decode_, growth_steps_;
 };

@@ -15,6 +15,10 @@ class WhenFull final : public Trigger {
     return tokens - static_cast<std::int32_t>(drop_ * tokens);
   }
   [[nodiscard]] std::int32_t full(const SeqStep& seq, const Budget& budget) const override { return budget.of(seq.prompt_tokens); }
+  [[nodiscard]] std::optional<Bound> bound(const SeqStep& seq, const Budget& budget) const override {
+    if (seq.end() < seq.prompt_tokens) return std::nullopt;
+    return Bound{budget.of(seq.prompt_tokens), seq.end(), 0};
+  }
   [[nodiscard]] bool in_decode() const override { return true; }
 
  private:
