@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// How many scores of each row are at least `threshold`; NaN is not.
+// Counts the scores of each row that are at least `threshold`; NaN is not.
 struct CountAbove {
   std::int32_t num_rows = 0;
   const std::int64_t* first = nullptr;  // [num_rows + 1]
