@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// 1 where a value lies above the threshold, else 0 (NaN: 0).
+// 1 if a value exceeds the threshold, else 0 (NaN: 0).
 struct Exceeds {
   std::int32_t num_values = 0;
   const float* values = nullptr;  // [num_values]
