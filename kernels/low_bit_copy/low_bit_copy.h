@@ -10,8 +10,8 @@
 namespace kvlab {
 
 // Groups of `group` consecutive tokens of a channel of K, and of `group` neighbouring channels of a token of V, share zero and scale
-// (fp16). x ~ zero + scale * code; zero = min, scale = (max - min) / (2^bits - 1), but with one bit zero = (3 min + max) / 4 and scale =
-// (max - min) / 2: the two levels are the quarter points of the range.
+// (fp16). x ~ zero + scale * code; zero = min, scale = (max - min) / (2^bits - 1), but with one bit zero = (3 min + max) / 4 and
+// scale = (max - min) / 2: the two levels are the quarter points of the range.
 struct LowBitCode {
   std::int32_t bits = 2, group = 32;
   // Stored bytes of K and V of one row's first `tokens` tokens, whole groups.

@@ -4,10 +4,10 @@
 
 #include "kernels/ops.h"
 
-// What selectors do with the pages, chunks, clusters or tokens ("units") they chose: ascending lists of unit numbers per row.
+// Operations on the pages, chunks, clusters or tokens ("units") that selectors chose: ascending lists of unit numbers per row.
 namespace kvlab {
 
-// One list per row, in shared memory at first[r] or in memory of its own. Lists may be shorter than the room they have.
+// One list per row, in one array from first[r] on or each in its own array. Lists may be shorter than their space.
 struct UnitLists {
   const std::int64_t* first = nullptr;        // [num_rows + 1] where each row's room begins in `unit`
   const std::int32_t* unit = nullptr;         // [first[num_rows]]
@@ -19,7 +19,7 @@ struct UnitLists {
 };
 
 // Tokens to attend to: [0, head[r]), those of the listed units, then [tail[r], len[r]). Unit u holds the unit_tokens tokens from
-// base[r] + u * unit_tokens on; units lie between head and tail.
+// base[r] + u * unit_tokens on; units are between head and tail.
 struct ExpandUnits {
   std::int32_t num_rows = 0;
   UnitLists lists;
@@ -40,7 +40,7 @@ OpCall call(const ExpandUnits&);
 void run_cpu(const ExpandUnits&);
 void run_cuda(const ExpandUnits&, CudaContext&);
 
-// Numbers behind places in another list: out[first[r] + i] = base.row(r)[pick[first[r] + i]], or base.row(r)[i] where `takes_all`.
+// Unit numbers at places of another list: out[first[r] + i] = base.row(r)[pick[first[r] + i]], or base.row(r)[i] where `takes_all`.
 struct ComposeUnits {
   std::int32_t num_rows = 0;
   UnitLists base;
@@ -53,7 +53,7 @@ OpCall call(const ComposeUnits&);
 void run_cpu(const ComposeUnits&);
 void run_cuda(const ComposeUnits&, CudaContext&);
 
-// The union of `lists_per_row` consecutive ascending lists: what a KV head loads when its query heads choose apart.
+// The union of `lists_per_row` consecutive ascending lists: the units that a KV head loads when its query heads choose separately.
 struct UnionUnits {
   std::int32_t num_rows = 0, lists_per_row = 1;
   UnitLists lists;                      // of num_rows * lists_per_row lists
@@ -111,8 +111,8 @@ OpCall call(const MaskEnds&);
 void run_cpu(const MaskEnds&);
 void run_cuda(const MaskEnds&, CudaContext&);
 
-// How many of a row's units were in the list before, and remembers the list in its place. A statistic of the laboratory, no part
-// of any method: it costs nothing.
+// Counts a row's units that were in its last list, then stores the new list in its place. A diagnostic, not part of any method: it costs
+// nothing.
 struct TrackReuse {
   std::int32_t num_rows = 0;
   UnitLists lists;
