@@ -15,7 +15,7 @@ namespace kvlab {
 // CudaError; the context outlives the memory.
 class TensorMemory {
  public:
-  TensorMemory() = default;  // the host's
+  TensorMemory() = default;  // CPU memory
   explicit TensorMemory(CudaContext& cuda) : cuda_(&cuda) {}
   // CPU memory that a GPU reads and writes too (PageCopy).
   static TensorMemory pinned() {

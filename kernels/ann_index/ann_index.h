@@ -46,9 +46,9 @@ struct AnnSearch {
   const std::int32_t* keep = nullptr;  // [kv.num_rows]
   std::int32_t candidates = 0;         // looked through, at least keep
   const std::unique_ptr<AnnIndex>* const* index = nullptr;
-  const std::int64_t* index_first = nullptr;  // [kv.num_rows * kv.group + 1] rooms of keep[r]
+  const std::int64_t* index_first = nullptr;  // [kv.num_rows * kv.group + 1] offsets of lists with space for keep[r]
   std::int32_t* found = nullptr;              // out
-  std::int32_t* count = nullptr;              // [kv.num_rows * kv.group] out, in: the rooms
+  std::int32_t* count = nullptr;              // [kv.num_rows * kv.group] in: capacity; out: length
   std::int32_t* visits = nullptr;             // [kv.num_rows] out: keys visited, over the heads; in: an upper bound
 };
 // Prices the written lists; AnnVisits prices the visited keys, once their number is known.

@@ -19,7 +19,7 @@ struct AttentionStats {
   const Queries* queries = nullptr;  // [kv.num_sequences()]
   Group group = Group::kMean;
   bool weigh_by_visible = false;
-  std::int32_t visible_offset = 0;                                 // added to the number of visible tokens where it is the weight
+  std::int32_t visible_offset = 0;                                 // added to the number of visible tokens if that is the weight
   bool wants_sum = true, wants_sum_sq = false, wants_max = false;  // flags, because with shapes alone the pointers are null
   float* sum = nullptr;
   float* sum_sq = nullptr;

@@ -47,13 +47,13 @@ struct ClusterTokens {
   const float* scores = nullptr;                    // their weights
   const float* const* threshold = nullptr;          // [num_rows / kv_heads] -> [1]
   const std::int32_t* const* cluster_of = nullptr;  // [num_rows] -> tokens
-  const std::int64_t* first = nullptr;              // [num_rows + 1] clustered tokens: rooms of the lists
+  const std::int64_t* first = nullptr;              // [num_rows + 1] clustered tokens: offsets of the lists
   std::int32_t* token = nullptr;                    // out
   std::int32_t* count = nullptr;                    // [num_rows] out
 };
 // Every token's cluster is read, counted as if every token were written.
 OpCall call(const ClusterTokens&);
 void run_cpu(const ClusterTokens&);
-void run_cuda(const ClusterTokens&, CudaContext&);  // counts are host memory: waits for the stream
+void run_cuda(const ClusterTokens&, CudaContext&);  // counts are in CPU memory: waits for the stream
 
 }  // namespace kvlab

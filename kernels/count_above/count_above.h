@@ -16,6 +16,6 @@ struct CountAbove {
 };
 OpCall call(const CountAbove&);
 void run_cpu(const CountAbove&);
-void run_cuda(const CountAbove&, CudaContext&);  // counts are host memory: waits for the stream
+void run_cuda(const CountAbove&, CudaContext&);  // counts are in CPU memory: waits for the stream
 
 }  // namespace kvlab

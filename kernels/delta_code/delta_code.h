@@ -27,6 +27,6 @@ std::int64_t delta_code_bound(std::int64_t tokens, std::int64_t head_dim, std::i
 // The vectors are read, and the bound is written; five operations per element, and five in the coder.
 OpCall call(const DeltaCode&);
 void run_cpu(const DeltaCode&);
-void run_cuda(const DeltaCode&, CudaContext&);  // `bytes` is host memory; waits for the stream.
+void run_cuda(const DeltaCode&, CudaContext&);  // `bytes` is in CPU memory; waits for the stream.
 
 }  // namespace kvlab

@@ -15,6 +15,6 @@ struct Exceeds {
 };
 OpCall call(const Exceeds&);
 void run_cpu(const Exceeds&);
-void run_cuda(const Exceeds&, CudaContext&);  // `flag` is host memory; waits for the stream.
+void run_cuda(const Exceeds&, CudaContext&);  // `flag` is in CPU memory; waits for the stream.
 
 }  // namespace kvlab

@@ -19,7 +19,7 @@ inline constexpr std::int32_t kExponentBlock = 64, kExponentTable = 256;
 // The vectors are read twice (frequencies, then codes), 11 of 16 bits are written; four operations per element.
 OpCall call(const ExponentCode&);
 void run_cpu(const ExponentCode&);
-void run_cuda(const ExponentCode&, CudaContext&);  // `bytes` is host memory; waits for the stream.
+void run_cuda(const ExponentCode&, CudaContext&);  // `bytes` is in CPU memory; waits for the stream.
 
 // Lengths of a Huffman code [256]: symbols that do not occur have 0, a single one has 1.
 void huffman_lengths(const std::int64_t* count, std::int32_t* length);

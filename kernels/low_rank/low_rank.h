@@ -32,7 +32,7 @@ std::int64_t right_numbers(const LowRankFactor&);
 // product and 2 * (entries + width) * rank^2 per orthogonalisation.
 OpCall call(const LowRankFactor&);
 void run_cpu(const LowRankFactor&);
-void run_cuda(const LowRankFactor&, CudaContext&);  // `pre_rope` is a host array of device pointers.
+void run_cuda(const LowRankFactor&, CudaContext&);  // `pre_rope` is a CPU array of device pointers.
 
 // Writes left * right into the listed vectors, except those of tokens in the row's list `exact`, which do not change. With `pre_rope`, each
 // pair of channels (c, c + head_dim / 2) is rotated by the angle between the recorded key before and after rotation, which covers any kind

@@ -16,6 +16,6 @@ struct MassCount {
 };
 OpCall call(const MassCount&);
 void run_cpu(const MassCount&);
-void run_cuda(const MassCount&, CudaContext&);  // counts are host memory: waits for the stream
+void run_cuda(const MassCount&, CudaContext&);  // counts are in CPU memory: waits for the stream
 
 }  // namespace kvlab

@@ -36,6 +36,6 @@ struct FetchCounts {
 // Scores are read once.
 OpCall call(const FetchCounts&);
 void run_cpu(const FetchCounts&);
-void run_cuda(const FetchCounts&, CudaContext&);  // `count` is host memory; waits for the stream.
+void run_cuda(const FetchCounts&, CudaContext&);  // `count` is in CPU memory; waits for the stream.
 
 }  // namespace kvlab

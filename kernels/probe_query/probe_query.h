@@ -46,6 +46,6 @@ struct EntropyShare {
 // Probabilities are read once, 4 FLOPs each.
 OpCall call(const EntropyShare&);
 void run_cpu(const EntropyShare&);
-void run_cuda(const EntropyShare&, CudaContext&);  // `keep` is host memory: waits for the stream
+void run_cuda(const EntropyShare&, CudaContext&);  // `keep` is in CPU memory: waits for the stream
 
 }  // namespace kvlab

@@ -22,6 +22,6 @@ struct QueryDrift {
 // Queries and references that are compared are read in 2 and 4 bytes per value; a reference written unless the rule forbids it.
 OpCall call(const QueryDrift&);
 void run_cpu(const QueryDrift&);
-void run_cuda(const QueryDrift&, CudaContext&);  // `refresh` is host memory; waits for the stream.
+void run_cuda(const QueryDrift&, CudaContext&);  // `refresh` is in CPU memory; waits for the stream.
 
 }  // namespace kvlab

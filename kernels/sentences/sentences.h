@@ -40,7 +40,7 @@ struct SentenceMeans {
 // New keys are read and added to a mean, which is read and written, at the keys' precision.
 OpCall call(const SentenceMeans&);
 void run_cpu(const SentenceMeans&);
-void run_cuda(const SentenceMeans&, CudaContext&);  // `count` is host memory; waits for the stream.
+void run_cuda(const SentenceMeans&, CudaContext&);  // `count` is in CPU memory; waits for the stream.
 
 // Candidates of the best sentences, sentence by sentence (ties: the earlier one), and the earlier tokens of the last one if it does not fit
 // whole: index_first[r + 1] - index_first[r] tokens of each row, ascending.

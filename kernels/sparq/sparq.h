@@ -62,6 +62,6 @@ struct FlashPages {
 // A diagnostic: it costs nothing.
 OpCall call(const FlashPages&);
 void run_cpu(const FlashPages&);
-void run_cuda(const FlashPages&, CudaContext&);  // `count` is host memory; waits for the stream.
+void run_cuda(const FlashPages&, CudaContext&);  // `count` is in CPU memory; waits for the stream.
 
 }  // namespace kvlab

@@ -18,6 +18,6 @@ struct WholeChunks {
 };
 OpCall call(const WholeChunks&);
 void run_cpu(const WholeChunks&);
-void run_cuda(const WholeChunks&, CudaContext&);  // `keep` is host memory; waits for the stream.
+void run_cuda(const WholeChunks&, CudaContext&);  // `keep` is in CPU memory; waits for the stream.
 
 }  // namespace kvlab
