@@ -2,7 +2,7 @@
 
 #include "kernels/lanes_cpu.h"
 
-// For *_cpu.cpp files alone, like Eigen itself.
+// Include only in *_cpu.cpp files, like Eigen itself.
 namespace kvlab {
 
 // Sum over i of f(a[i], b[i]) with Lanes as arguments, in an order that does not depend on addresses; f(0, 0) must be 0.

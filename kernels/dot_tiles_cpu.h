@@ -7,17 +7,17 @@
 #include "kernels/lanes_cpu.h"
 #include "kernels/packets_cpu.h"
 
-// For *_cpu.cpp files alone, like Eigen itself.
+// Include only in *_cpu.cpp files, like Eigen itself.
 namespace kvlab {
 
-// Products of keys with queries that lie side by side in lanes. A key stays as it lies in the cache, row after row, and is read once per
-// strip of queries; each product adds up over the channels in order, one fused step per channel, whatever the shapes and addresses.
+// Products of keys with queries that are side by side in lanes. Keys keep the cache's layout, row after row, and are read once per strip of
+// queries; each product adds up over the channels in order, one fused step per channel, for all shapes and addresses.
 namespace dot_tiles {
 
 constexpr int kKeys = kPacket == 16 ? 8 : 6, kWide = kPacket == 16 ? 3 : 2;  // accumulators fill the machine's vector registers
 
-// Row k of several that lie `stride` floats apart, as base + 0, 1, 2 or 4 strides of one of three bases: more pointers than these do not
-// fit the registers.
+// Row k of several, `stride` floats apart, as base + 0, 1, 2 or 4 strides of one of three bases: more pointers than these do not fit the
+// registers.
 template <int Keys>
 struct KeyRows {
   const float *row0, *row3, *row6;
@@ -28,8 +28,8 @@ struct KeyRows {
   void advance() { ++row0, ++row3, ++row6; }
 };
 
-// What a tile multiplies: `channels` of keys whose rows are `stride` floats apart with queries [channels, lanes]. It asks for the keys
-// `ahead` floats behind its own.
+// Operands of a tile: `channels` channels of keys, rows `stride` floats apart, and queries [channels, lanes]. The tile prefetches the keys
+// `ahead` floats after its own.
 struct Tile {
   const float* queries;
   std::int64_t lanes;
@@ -37,7 +37,7 @@ struct Tile {
   std::int64_t stride, channels, ahead;
 };
 
-// Added to z [Keys, Wide packets], rows `z_stride` apart, from lane `at` on.
+// Adds the products to z [Keys, Wide packets], rows `z_stride` apart, from lane `at` on.
 template <int Wide, int Keys>
 [[gnu::noinline]] void add_tile(const Tile& t, std::int64_t at, float* z, std::int64_t z_stride) {
   Packet sum[Keys][Wide];

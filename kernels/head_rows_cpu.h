@@ -7,7 +7,7 @@
 
 #include "kernels/kv_rows.h"
 
-// For *_cpu.cpp files alone: rows of attention probabilities of one query head.
+// Rows of attention probabilities of one query head. Include only in *_cpu.cpp files.
 namespace kvlab {
 
 using HeadMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;

@@ -7,10 +7,10 @@
 
 namespace kvlab {
 
-// One layer's cached keys and values for a ragged batch. Row r = sequence s x KV head h, r = s * kv_heads + h: every KV head
-// has a length of its own. Token i of row r lies in page `page[page_begin[r] + i / page_tokens]`, slot `i % page_tokens`.
-// A view: raw pointers into memory of the host, valid until the host appends to the batch or changes a length. Where only
-// shapes are computed (the cost host) the data pointers are null, lengths are not.
+// One layer's cached keys and values for a ragged batch. Row r = sequence s x KV head h, r = s * kv_heads + h: every KV head has its own
+// length. Token i of row r is in page `page[page_begin[r] + i / page_tokens]`, slot `i % page_tokens`. A view: raw pointers into the
+// owner's memory, valid until the owner appends to the batch or changes a length. When only shapes are computed (the simulator) data
+// pointers are null, lengths are not.
 struct KvRows {
   std::int32_t num_rows = 0;
   std::int32_t kv_heads = 1;  // rows per sequence
@@ -30,8 +30,8 @@ struct KvRows {
   std::int32_t* position = nullptr;  // [pool_tokens] position in the sequence
   std::uint32_t* words = nullptr;    // [num_words, pool_tokens] statistics that policies keep per token; they move with it
   std::int32_t num_words = 0;
-  // Of the elements of k and v. Where kernels run on a GPU, k, v, position and words are device memory and k and v point to elements of
-  // this type; lengths and pages stay in host memory. On the CPU it is kF32.
+  // Element type of k and v. On a GPU k, v, position and words are in device memory and k and v point to elements of this type; lengths and
+  // pages stay in CPU memory. On the CPU it is kF32.
   ElementType type = ElementType::kF32;
 
   [[nodiscard]] std::int64_t total() const { return num_rows == 0 ? 0 : first[num_rows]; }
@@ -48,7 +48,7 @@ struct KvRows {
   }
 };
 
-// A stretch of a row that lies in consecutive slots, so that K and V of it are plain matrices [count, head_dim].
+// Consecutive tokens of a row in consecutive slots, so that their K and V are plain matrices [count, head_dim].
 struct KvRun {
   std::int32_t begin = 0, count = 0;  // tokens of the row
   std::int64_t slot = 0;              // of the first
@@ -83,15 +83,15 @@ struct Queries {
   std::int32_t first_position = 0;
 };
 
-// Tokens of an extra pass and what they saw: queries over the prompt's tokens [ctx_begin, ctx_end), then over the chunk itself.
+// Tokens of an extra pass and the tokens that they saw: queries over the prompt's tokens [ctx_begin, ctx_end), then over the chunk itself.
 struct PassQueries {
   Queries queries;
   const float* k = nullptr;  // [queries.count, kv_heads, head_dim] the pass's own keys
   std::int32_t ctx_begin = 0, ctx_end = 0;
-  const float* hidden = nullptr;  // [queries.count, hidden_dim] the attention layer's input, where it was asked for
+  const float* hidden = nullptr;  // [queries.count, hidden_dim] the attention layer's input, if requested
 };
 
-// Pairs of a query and a token that it sees, where the queries are the last of the tokens.
+// Pairs of a query and a token that it sees; the queries are the last of the tokens.
 inline std::int64_t causal_pairs(std::int64_t queries, std::int64_t tokens) {
   const std::int64_t w = queries < tokens ? queries : tokens;
   return queries * tokens - w * (w - 1) / 2;

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <cstdint>
 
-// For *_cpu.cpp files alone, like Eigen itself.
+// Include only in *_cpu.cpp files, like Eigen itself.
 namespace kvlab {
 
-// Sixteen floats at a time, whatever the machine's vectors are. Eigen's expressions of variable length begin at an aligned address
-// and compute what lies before it with scalars, so exp and sums would differ in the last bit with the address of a buffer.
+// Sixteen floats at a time, for any vector width of the machine. Eigen's expressions of variable length begin at an aligned address and
+// compute the floats before it with scalars, so exp and sums would differ in the last bit with the address of a buffer.
 using Lanes = Eigen::Array<float, 16, 1>;
 constexpr std::int64_t kLanes = 16;
 

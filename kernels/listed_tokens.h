@@ -6,8 +6,8 @@
 
 namespace kvlab {
 
-// K or V of some tokens of each row: entry i of row r's list is token index[first[r] + i] of the row, ascending. The lists are as
-// long as counts known without data allow; entries at a list's end that stand for no token are -1.
+// K or V of some tokens of each row: entry i of row r's list is token index[first[r] + i] of the row, ascending. List lengths are bounds
+// known without data; unused entries at a list's end are -1.
 struct ListedTokens {
   KvRows kv;
   const std::int64_t* first = nullptr;  // [kv.num_rows + 1]
@@ -16,7 +16,7 @@ struct ListedTokens {
 
   [[nodiscard]] std::int64_t total() const { return kv.num_rows == 0 ? 0 : first[kv.num_rows]; }
   [[nodiscard]] std::int32_t entries(std::int32_t row) const { return static_cast<std::int32_t>(first[row + 1] - first[row]); }
-  // Entries that stand for a token. Needs data.
+  // Number of used entries. Needs data.
   [[nodiscard]] std::int32_t count(std::int32_t row) const {
     std::int32_t n = entries(row);
     while (n > 0 && index[first[row] + n - 1] < 0) --n;

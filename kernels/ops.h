@@ -23,13 +23,13 @@ struct OpCall {
   friend bool operator==(const OpCall&, const OpCall&) = default;
 };
 
-// Where counts that depend on data come from. A host that computes records what came out; one that only has shapes asks.
+// Source of counts that depend on data. A run that computes records its counts here; a run with shapes only asks for them.
 class CountSource {
  public:
   virtual ~CountSource() = default;
-  // What follows belongs to step `step` of the run, from 0 on; prefill chunks are steps too.
+  // The calls that follow belong to step `step` of the run, from 0 on; prefill chunks are steps too.
   virtual void begin_step(std::int64_t /*step*/) {}
-  // `counts` holds the upper bounds; overwrites them with what the data would give.
+  // `counts` holds the upper bounds; overwrites them with the counts that the data would give.
   virtual void fill(std::string_view purpose, int layer, std::span<std::int32_t> counts) = 0;
 };
 
@@ -43,15 +43,14 @@ class OpClock {
  public:
   virtual ~OpClock() = default;
   virtual void begin() = 0;
-  virtual void end(const OpCall& call) = 0;  // of what ran since begin(); on a GPU it may still be on its way
+  virtual void end(const OpCall& call) = 0;  // ends the work since begin(); on a GPU it may still be running
 };
 
-// How parts of a policy compute: every operation is a struct of raw pointers and shapes in kernels/<op>/<op>.h with two
-// functions beside it, `OpCall call(const Op&)` and `void run_cpu(const Op&)`, and a third where there is a kernel for it,
-// `void run_cuda(const Op&, CudaContext&)`. Calling it logs one entry per batch and runs it on the backend; with kShapes nothing runs
-// and all data pointers are null. On a GPU data pointers are device memory; what shapes are made of (lengths, offsets, pages, counts to
-// keep) stays in host memory. Counts that depend on data pass through settle(). call() never looks at data, nor at whether a data
-// pointer is null.
+// Runs the operations of a policy's parts. An operation is a struct of raw pointers and shapes in kernels/<op>/<op>.h with two functions,
+// `OpCall call(const Op&)` and `void run_cpu(const Op&)`, and, if it has a kernel, `void run_cuda(const Op&, CudaContext&)`. Calling Ops
+// logs one entry per batch and runs it on the backend; with kShapes nothing runs and all data pointers are null. On a GPU data pointers are
+// device memory; shapes (lengths, offsets, pages, counts to keep) stay in CPU memory. Counts that depend on data pass through settle().
+// call() reads no data and never tests a data pointer for null.
 class Ops {
  public:
   enum class Backend : std::uint8_t { kCpu, kShapes, kCuda };
@@ -74,13 +73,13 @@ class Ops {
   std::int32_t* ints(std::int64_t n) { return static_cast<std::int32_t*>(scratch(n * 4)); }
   // Sets n of them to 0, in stream order on a GPU; nothing where `at` is null.
   void zero(float* at, std::int64_t n);
-  // Scratch that shapes are made of (lengths, offsets): always real memory.
+  // Scratch memory for shapes (lengths, offsets): always real memory.
   std::int32_t* host_ints(std::int64_t n) { return static_cast<std::int32_t*>(allocate(n * 4)); }
   std::int64_t* host_longs(std::int64_t n) { return static_cast<std::int64_t*>(allocate(n * 8)); }
 
   struct CudaFrame;
 
-  // What is allocated while a Frame lives is given back at its end.
+  // The end of a Frame frees the scratch memory allocated while it lived.
   class Frame {
    public:
     explicit Frame(Ops& ops);
@@ -94,8 +93,8 @@ class Ops {
     std::unique_ptr<CudaFrame> cuda_;
   };
 
-  // Counts that depend on data: on a computing backend they are final already and are shown to the recorder, with shapes only
-  // they hold the bounds and are replaced by what the source says (nothing: the bounds stand).
+  // Counts that depend on data: a computing backend shows its final counts to the recorder; with shapes only `counts` holds bounds, which
+  // the source replaces (without a source they remain).
   void settle(std::string_view purpose, int layer, std::span<std::int32_t> counts) {
     if (counts_ != nullptr) counts_->fill(purpose, layer, counts);
   }
@@ -107,7 +106,7 @@ class Ops {
 
   // Null: calls are not timed.
   void time_with(OpClock* clock) { clock_ = clock; }
-  // What a host does for a policy beside its operations, none of which f calls: timed like one of that name.
+  // Calls f, work for a policy that calls no operation, and times it like an operation of that name.
   template <class F>
   void timed(std::string_view name, F&& f) {
     if (clock_ != nullptr) clock_->begin();

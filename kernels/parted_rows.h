@@ -7,8 +7,7 @@
 
 namespace kvlab {
 
-// The tokens of each row parted in two: those that stay and those that go. Both lists hold token numbers of the row, ascending;
-// together they are all of the row.
+// Each row's tokens split into kept and dropped ones. Both lists hold token numbers of the row, ascending; together they cover the row.
 struct PartedRows {
   KvRows kv;
   const std::int64_t* kept_first = nullptr;  // [num_rows + 1]
@@ -22,7 +21,7 @@ struct PartedRows {
   }
   [[nodiscard]] std::int64_t total_kept() const { return kv.num_rows == 0 ? 0 : kept_first[kv.num_rows]; }
   [[nodiscard]] std::int64_t total_dropped() const { return kv.num_rows == 0 ? 0 : dropped_first[kv.num_rows]; }
-  // Kept tokens that can receive something, at most: one per dropped token.
+  // The most kept tokens that can receive something: one per dropped token.
   [[nodiscard]] std::int64_t most_targets() const {
     std::int64_t n = 0;
     for (std::int32_t r = 0; r < kv.num_rows; ++r) n += std::min(num_kept(r), num_dropped(r));

@@ -4,8 +4,8 @@
 
 namespace kvlab {
 
-// Long arrays are read at eight places in turn: a core's prefetcher looks ahead inside a page of memory, and one place alone leaves
-// most of the bandwidth unused. Of n elements each place has n / 8, the first n % 8 of them one more.
+// Long arrays are read at eight places in turn: a core's prefetcher looks ahead inside a page of memory, and one place alone leaves most of
+// the bandwidth unused. Each place has n / 8 of n elements, the first n % 8 places one more.
 constexpr std::int64_t kStreams = 8;
 
 // Calls f(i) once for each i in [0, n), in that order; it depends on n alone.

@@ -11,29 +11,29 @@
 
 namespace kvlab {
 
-// Where operations find their tensors: in the host's memory, or in a GPU's. There all of this happens in the order of the context's
-// stream, and errors are CudaError; the context outlives the memory.
+// Memory for the tensors of operations: CPU memory, or a GPU's. On a GPU all calls run in the order of the context's stream, and errors are
+// CudaError; the context outlives the memory.
 class TensorMemory {
  public:
-  TensorMemory() = default;  // the host's
+  TensorMemory() = default;  // CPU memory
   explicit TensorMemory(CudaContext& cuda) : cuda_(&cuda) {}
-  // The host's, such that a GPU reads and writes it too (PageCopy).
+  // CPU memory that a GPU reads and writes too (PageCopy).
   static TensorMemory pinned() {
     TensorMemory memory;
     memory.is_pinned_ = true;
     return memory;
   }
-  [[nodiscard]] CudaContext* cuda() const { return cuda_; }  // null: the host's
+  [[nodiscard]] CudaContext* cuda() const { return cuda_; }  // null: CPU memory
   [[nodiscard]] bool on_host() const { return cuda_ == nullptr; }
 
-  // Aligned to 64 bytes, not initialised; `bytes` are told again when it is freed.
+  // Aligned to 64 bytes, not initialised; free() takes the same `bytes`.
   [[nodiscard]] void* allocate(std::int64_t bytes) const;
   void free(void* p, std::int64_t bytes) const noexcept;
   // Ranges do not overlap.
   void copy(void* to, const void* from, std::int64_t bytes) const;
   void copy_ranges(std::span<const cuda::CopyRange> ranges) const;
   void from_host(void* to, const void* host, std::int64_t bytes) const;
-  // `n` numbers of it, once they are there.
+  // Copies `n` numbers to CPU memory; waits for the stream.
   template <class T>
   [[nodiscard]] std::vector<T> to_host(const T* from, std::int64_t n) const {
     std::vector<T> host(static_cast<std::size_t>(n));
@@ -48,7 +48,7 @@ class TensorMemory {
   bool is_pinned_ = false;
 };
 
-// Numbers in such a memory that grow and shrink as a vector does. T is trivial.
+// An array in such memory that grows and shrinks like a vector. T is trivial.
 template <class T>
 class TensorArray {
  public:
@@ -71,20 +71,20 @@ class TensorArray {
   [[nodiscard]] std::int64_t capacity() const { return capacity_; }
   [[nodiscard]] const TensorMemory& memory() const { return memory_; }
 
-  // Moves to another memory, empty, unless it is there already.
+  // Switches to another memory and becomes empty, unless it is there already.
   void settle_in(TensorMemory memory) {
     if (memory.cuda() == memory_.cuda()) return;
     release();
     memory_ = memory;
   }
-  // Takes its elements along to another memory; they are there when it returns, or for what is launched behind.
+  // Moves the elements to another memory; they are there on return, or for work launched afterwards.
   void move_to(TensorMemory memory) {
     const std::vector<T> all = on_host();
     TensorArray there(memory);
     there.append_from_host(all.data(), size_);
     *this = std::move(there);
   }
-  // Without initialising what is new.
+  // New elements are not initialised.
   void resize(std::int64_t n) {
     if (n > capacity_) reserve(std::max(n, capacity_ + capacity_ / 2));
     size_ = n;
@@ -107,7 +107,7 @@ class TensorArray {
     resize(size_ + n);
     memory_.from_host(data_ + size_ - n, host, n * kBytes);
   }
-  // Forgets the first n.
+  // Removes the first n elements.
   void drop_front(std::int64_t n) {
     if (n == 0) return;
     TensorArray rest(memory_);

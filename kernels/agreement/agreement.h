@@ -4,9 +4,8 @@
 
 namespace kvlab {
 
-// Two attention distributions of one query head compared: `own` over n attended tokens, `truth` over all tokens. Attended token i is
-// token column[i] of the truth; -1 stands for none and is left out. A statistic of the laboratory, no part of any method: it is not
-// logged.
+// Compares two attention distributions of one query head: `own` over n attended tokens, `truth` over all tokens. Attended token i is token
+// column[i] of the truth; -1 marks no token and is skipped. A diagnostic, not part of any method: it is not logged.
 struct Agreement {
   const float* truth = nullptr;
   const float* own = nullptr;            // [n]

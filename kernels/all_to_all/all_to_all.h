@@ -4,8 +4,8 @@
 
 namespace kvlab {
 
-// Each of `ranks` GPUs holds tokens_per_rank rows of `width` and sends every row to `copies` experts, spread evenly over
-// the ranks; what stays at home crosses no link.
+// Each of `ranks` GPUs holds tokens_per_rank rows of `width` and sends every row to `copies` experts, spread evenly over the ranks; rows
+// that stay on their rank cross no link.
 struct AllToAllShape {
   std::int64_t tokens_per_rank = 0, width = 0, copies = 1;
   std::int64_t ranks = 1;

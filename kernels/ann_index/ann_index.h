@@ -20,7 +20,7 @@ class AnnIndex {
   AnnIndex(std::int32_t head_dim, Sizes sizes);
   ~AnnIndex();
   void add(std::int32_t token, const float* key);
-  // At most `count` tokens, ascending, from `candidates` >= count looked through; and how many keys were looked at.
+  // At most `count` tokens, ascending, out of `candidates` >= count; and the number of keys visited.
   std::pair<std::vector<std::int32_t>, std::int64_t> search(const float* query, std::int32_t count, std::int32_t candidates) const;
 
  private:
@@ -35,7 +35,7 @@ struct AnnAdd {
   const std::int32_t *from = nullptr, *to = nullptr, *fresh = nullptr;  // [kv.num_rows]
   std::unique_ptr<AnnIndex>* const* index = nullptr;                    // [kv.num_rows]
 };
-// Priced as if each insertion looked at its candidates and twice the links, whatever the graph's size: 2 FLOPs per channel.
+// Priced as if each insertion visited its candidates and twice the links, for any graph size: 2 FLOPs per channel.
 OpCall call(const AnnAdd&);
 void run_cpu(const AnnAdd&);
 
@@ -46,16 +46,16 @@ struct AnnSearch {
   const std::int32_t* keep = nullptr;  // [kv.num_rows]
   std::int32_t candidates = 0;         // looked through, at least keep
   const std::unique_ptr<AnnIndex>* const* index = nullptr;
-  const std::int64_t* index_first = nullptr;  // [kv.num_rows * kv.group + 1] rooms of keep[r]
+  const std::int64_t* index_first = nullptr;  // [kv.num_rows * kv.group + 1] offsets of lists with space for keep[r]
   std::int32_t* found = nullptr;              // out
-  std::int32_t* count = nullptr;              // [kv.num_rows * kv.group] out, in: the rooms
-  std::int32_t* visits = nullptr;             // [kv.num_rows] out: keys looked at, over the heads; in: an upper bound
+  std::int32_t* count = nullptr;              // [kv.num_rows * kv.group] in: capacity; out: length
+  std::int32_t* visits = nullptr;             // [kv.num_rows] out: keys visited, over the heads; in: an upper bound
 };
-// The lists are written; what was looked at is priced by AnnVisits, once it is known.
+// Prices the written lists; AnnVisits prices the visited keys, once their number is known.
 OpCall call(const AnnSearch&);
 void run_cpu(const AnnSearch&);
 
-// The keys that a search looked at are read and multiplied with the query.
+// The keys that a search visited are read and multiplied with the query.
 struct AnnVisits {
   std::int32_t num_rows = 0, head_dim = 0, kv_bytes = 2;
   const std::int32_t* visits = nullptr;  // [num_rows]

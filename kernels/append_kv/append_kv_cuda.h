@@ -8,8 +8,8 @@
 namespace kvlab {
 
 // Appends new keys and values to the rows of a paged cache, encoded as its format says (PagedKv). kv.len already counts the new tokens, and
-// the pages are there. The token and channel groups, zeros and scales of int8 and low-bit formats are those of GroupCodec, bit for bit; a
-// page of kivi is encoded when its last token leaves the window. fp8: divided by k_scale and v_scale, saturated. Device memory.
+// the pages are allocated. The token and channel groups, zeros and scales of int8 and low-bit formats are those of GroupCodec, bit for bit;
+// a page of kivi is encoded when its last token leaves the window. fp8: divided by k_scale and v_scale, saturated. Device memory.
 struct AppendKv {
   PagedKv kv;
   const void* k = nullptr;  // [tokens, kv_heads, head_dim] of kv.type, sequence by sequence
@@ -17,12 +17,12 @@ struct AppendKv {
   std::int64_t token_stride = 0;              // elements from one token to the next, a multiple of 8; 0: kv_heads * head_dim
   const std::int32_t* first_token = nullptr;  // [sequences + 1] where a sequence's new tokens start; null: one token each
   std::int64_t tokens = 0;
-  std::int32_t most_new = 1;         // tokens of one sequence; an upper bound will do
-  std::int32_t* position = nullptr;  // [slots of all pages] each new token's place in its row is written here too; f16 and bf16 alone
+  std::int32_t most_new = 1;         // most tokens of one sequence, or an upper bound
+  std::int32_t* position = nullptr;  // [slots of all pages] also receives each new token's place in its row; f16 and bf16 only
 };
 
 AppendKvShape shape(const AppendKv& a);
-// New tokens read and written once; of kivi also read from the window when they are encoded, once each in the long run.
+// New tokens are read and written once; kivi also reads each once from the window when it is encoded.
 std::int64_t bytes(const AppendKv& a);
 OpCall call(const AppendKv& a);
 void run_cuda(const AppendKv& a, CudaContext& cuda);

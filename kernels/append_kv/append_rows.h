@@ -18,7 +18,7 @@ struct AppendedTokens {
 // already counts the new tokens. A sequence is listed once. On the CPU both types are kF32.
 struct AppendRows {
   KvRows kv;
-  std::span<const AppendedTokens> news;   // host memory
+  std::span<const AppendedTokens> news;   // CPU memory
   ElementType type = ElementType::kBf16;  // of the new keys and values
   std::int64_t token_stride = 0;          // elements from one new token to the next; 0: kv_heads * head_dim
 };

@@ -7,9 +7,9 @@
 
 namespace kvlab {
 
-// A part of what a step attends to. Tokens `index[index_first[r] .. index_first[r + 1])` of row r (ascending), or all tokens of
-// the row where index is null. log_weight[r] is added to every logit of the row's segment (a compensation token that stands
-// for m dropped ones has log m); null: 0.
+// Part of the tokens that a step attends to: `index[index_first[r] .. index_first[r + 1])` of row r (ascending), or the whole row if index
+// is null. log_weight[r] is added to every logit of the row's segment (log m for a compensation token that replaces m dropped ones); null:
+// 0.
 struct Segment {
   KvRows kv;
   const std::int64_t* index_first = nullptr;  // [kv.num_rows + 1]
@@ -40,9 +40,9 @@ struct Attend {
 // 2 multiply-adds per channel, query head and token attended to; K and V are read once per row, q and out once.
 OpCall call(const Attend&);
 void run_cpu(const Attend&);
-// Arrays of structs and of pointers, index_first and log_weight are host memory; index, head_log_weight, queries (float32), out, log_sum
-// and probabilities are device memory. Segments may differ in type and page_tokens. head_dim up to 256; with positions, types and lists
-// this general it runs without tensor cores: PagedDecode and DevicePrefill are what to use where they will do.
+// Arrays of structs and of pointers, index_first and log_weight are in CPU memory; index, head_log_weight, queries (float32), out, log_sum
+// and probabilities are in device memory. Segments may differ in type and page_tokens. head_dim is at most 256. Runs without tensor cores,
+// because positions, types and lists are general: prefer PagedDecode and DevicePrefill where they apply.
 void run_cuda(const Attend&, CudaContext&);
 
 }  // namespace kvlab

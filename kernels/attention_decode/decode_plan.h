@@ -10,7 +10,7 @@ namespace kvlab::decode {
 constexpr int kMostGroup = 16;
 constexpr int kMostSplits = 128;
 
-// Tokens and bytes (K and V) of what a warp copies into one stage: 16 tokens, or a page of codes with few bits.
+// Tokens and bytes (K and V) that a warp copies into one stage: 16 tokens, or a page of codes with few bits.
 constexpr std::int32_t unit_tokens(KvFormat format) { return std::max(16, fixed_page_tokens(format)); }
 // Stages begin on multiples of 128 bytes.
 constexpr std::int64_t unit_bytes(KvFormat format, std::int32_t head_dim) {
@@ -20,7 +20,7 @@ constexpr std::int64_t unit_bytes(KvFormat format, std::int32_t head_dim) {
 // Blocks that registers let share a multiprocessor: sums for more than 8 query heads take more.
 constexpr int blocks_for(int blocks, std::int32_t group) { return group <= 8 || blocks == 1 ? blocks : blocks - 1; }
 
-// Where a block's warps add up what they have, and the last block of a row all blocks.
+// Bytes of shared memory in which a block's warps, and then the last block of a row, add up partial results.
 constexpr std::int64_t finish_bytes(int warps, std::int32_t group, std::int32_t head_dim) {
   const std::int64_t heads = group > 8 ? 16 : 8;
   return std::max<std::int64_t>(4 * (heads * (2 * warps + 2) + warps * heads * (head_dim + 4)), 4 * (kMostSplits * kMostGroup + 4));

@@ -42,7 +42,7 @@ struct AttentionPrefill {
   std::int64_t new_tokens = 0, kv_before = 0;
   std::int64_t q_heads = 0, kv_heads = 0, head_dim = 0;
   float scale = 1.0F;       // 1 / sqrt(head_dim)
-  std::int64_t window = 0;  // sees only the last so many keys, its own included; 0: all
+  std::int64_t window = 0;  // a query sees only its last `window` keys, its own included; 0: all
 };
 
 constexpr AttentionPrefillShape shape(const AttentionPrefill& a) {

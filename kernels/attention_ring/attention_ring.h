@@ -9,8 +9,8 @@
 // in channels [first_word, first_word + ring), the number of values so far in the next channel.
 namespace kvlab {
 
-// Pushes, for each of the last `ring` queries of a sequence, the softmax over the listed tokens that it sees (all of the row where
-// nothing is listed), averaged over the row's query heads. Tokens that are not listed keep what they have.
+// Pushes, for each of the last `ring` queries of a sequence, the softmax over the listed tokens that it sees (all of the row without
+// lists), averaged over the row's query heads. Other tokens keep their values.
 struct PushAttention {
   KvRows kv;
   const Queries* queries = nullptr;  // [kv.num_sequences()]

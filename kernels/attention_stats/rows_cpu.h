@@ -11,20 +11,20 @@
 #include "kernels/attention_stats/attention_stats.h"
 #include "kernels/dot_tiles_cpu.h"
 
-// For *_cpu.cpp files alone, like Eigen itself.
+// Include only in *_cpu.cpp files, like Eigen itself.
 namespace kvlab {
 
 using RowMatrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-// Leaves logits as they are. Others get (logit, query head, query's position, token of the row).
+// Keeps logits unchanged. Other changes are called with (logit, query head, query's position, token of the row).
 struct NoLogitChange {
   float operator()(float z, std::int32_t /*head*/, std::int32_t /*position*/, std::int32_t /*token*/) const { return z; }
 };
 
-// Attention of consecutive queries, with all query heads of a row's group, over the tokens that they see. Queries lie side by side in
-// lanes, so that the softmax over tokens needs no sum across lanes: lane g * room + t is head g of query t. Exponentials are relative
-// to the largest logit up to the end of their block of kBlock tokens, as in the online softmax (Milakov and Gimelshein 2018), and stay
-// in the second-level cache until the softmax's sum is known.
+// Attention of consecutive queries, with all query heads of a row's group, over the tokens that they see. Queries are side by side in
+// lanes, so the softmax over tokens needs no sum across lanes: lane g * room + t is head g of query t. Exponentials are relative to the
+// largest logit up to the end of their block of kBlock tokens, as in the online softmax (Milakov and Gimelshein 2018), and stay in the
+// second-level cache until the softmax's sum is known.
 class ProbabilityStrip {
  public:
   ProbabilityStrip(const KvRows& kv, std::int32_t row, const Queries& q)
@@ -35,7 +35,7 @@ class ProbabilityStrip {
     visible_.assign(static_cast<std::size_t>(room_), 0);
   }
 
-  // Takes up the next queries; false when there are none left.
+  // Loads the next queries; false if none are left.
   template <class Change = NoLogitChange>
   bool next(Change&& change = {}) {
     first_ += count_;
@@ -92,7 +92,7 @@ class ProbabilityStrip {
     }
   }
 
-  // Lanes of queries that do not see the token.
+  // Sets the lanes of queries that do not see the token.
   void hide(std::int32_t token, float* z, float value) const {
     for (std::int32_t t = 0; t < count_ && visible(t) <= token; ++t)
       for (std::int32_t g = 0; g < kv_.group; ++g) z[lane(g, t)] = value;
@@ -139,7 +139,7 @@ class ProbabilityStrip {
     }
   }
 
-  // What turns the weights of the block that starts at this token into probabilities.
+  // Sets factor_ to the factors that turn the weights of the block starting at token `begin` into probabilities.
   void fill_factors(std::int32_t begin) {
     const float* tops = tops_.data() + begin / kBlock * lanes_;
     for (std::int64_t l = 0; l < lanes_; l += kLanes) {

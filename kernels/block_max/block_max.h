@@ -6,8 +6,9 @@
 
 namespace kvlab {
 
-// The best of the small units that touch a block: out[b] = max of in[j] for j in [b * stride - before, b * stride + span - before), as far
-// as the row has them. LServe's logical pages in a physical one (Yang et al. 2025), InfLLM v2's kernels in a block.
+// The best of the small units that touch a block: out[b] = max of the row's in[j],
+// j in [b * stride - before, b * stride + span - before). LServe's logical pages in a physical one (Yang et al. 2025), InfLLM v2's kernels
+// in a block.
 struct BlockMax {
   std::int32_t num_rows = 0;
   std::int32_t stride = 1, before = 0, span = 1;  // in units of `in`

@@ -8,8 +8,8 @@
 
 namespace kvlab {
 
-// Stores the listed vectors in another number format, [total(), head_dim] in list order; they then hold what comes back. Entries of
-// -1 are stored as zeros.
+// Stores the listed vectors in another number format, [total(), head_dim] in list order; they then hold the decoded numbers. Entries of -1
+// are stored as zeros.
 struct Cast {
   ListedTokens tokens;
   StoredType type = StoredType::kFp16;
@@ -20,13 +20,13 @@ OpCall call(const Cast&);
 void run_cpu(const Cast&);
 void run_cuda(const Cast&, CudaContext&);
 
-// Fills the listed vectors from what Cast stored with the same list. No operation of a policy: it has no entry in the log.
+// Fills the listed vectors from what Cast stored with the same list. Not an operation of a policy: it is not logged.
 struct Uncast {
   ListedTokens tokens;
   StoredType type = StoredType::kFp16;
   const std::uint8_t* stored = nullptr;
 };
-// As Cast, the other way round; "cast" like that.
+// The costs of Cast, also named "cast".
 OpCall call(const Uncast&);
 void run_cpu(const Uncast&);
 void run_cuda(const Uncast&, CudaContext&);

@@ -12,8 +12,8 @@ constexpr std::int64_t bytes_of(StoredType type) {
   return type == StoredType::kFp32 ? 4 : type == StoredType::kFp16 || type == StoredType::kBf16 ? 2 : 1;
 }
 
-// Rounds to nearest, ties to even. What is too large becomes the largest number (bf16 and fp32 hold all but the last of fp32's);
-// NaN becomes 0, so that no stored cache spreads it.
+// Rounds to nearest, ties to even. Overflow, infinity included, becomes the type's largest finite number; NaN becomes 0, so that no stored
+// cache spreads it.
 std::uint32_t to_stored(StoredType type, float x);
 float from_stored(StoredType type, std::uint32_t bits);
 

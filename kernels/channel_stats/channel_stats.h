@@ -17,7 +17,7 @@ struct ChannelStats {
   KvRows kv;
   Source source = Source::kKeys;
   Kind kind = Kind::kMaxAbs;
-  const ListedTokens* listed = nullptr;  // of keys and values: these alone; null: all that the rows hold
+  const ListedTokens* listed = nullptr;  // keys or values to include; null: all that the rows hold
   const Queries* queries = nullptr;      // [num_sequences]
   const std::int32_t* line = nullptr;    // [num_rows]
   bool multiplies = false;

@@ -5,11 +5,11 @@
 #include "kernels/kv_rows.h"
 #include "kernels/ops.h"
 
-// Clusters of a prompt's keys and what Squeezed Attention (Hooper et al. 2024, arXiv:2411.09688) does with them.
+// Clusters of a prompt's keys, for Squeezed Attention (Hooper et al. 2024, arXiv:2411.09688).
 namespace kvlab {
 
-// k-means by the angle between keys: Lloyd's rounds on keys of length 1, started from keys spread evenly over the row. A cluster
-// that lost its keys keeps its direction. Ties go to the lower cluster. Centroids are means of the keys as they are, 0 if there are none.
+// k-means by the angle between keys: Lloyd's rounds on keys of length 1, started from keys spread evenly over the row. A cluster that lost
+// its keys keeps its direction. Ties go to the lower cluster. Centroids are means of the unscaled keys, 0 for an empty cluster.
 struct ClusterKeys {
   KvRows kv;
   const std::int32_t* tokens = nullptr;    // [num_rows] first tokens of the row that take part; 0: the row is left alone
@@ -24,8 +24,8 @@ OpCall call(const ClusterKeys&);
 void run_cpu(const ClusterKeys&);
 void run_cuda(const ClusterKeys&, CudaContext&);
 
-// The cluster weight above which `keep_frac` of the clustered tokens lie, over all rows of a sequence and all its queries: weights
-// as PageScores gives them with softmax and sizes, mean over the row's query heads.
+// The cluster weight that `keep_frac` of the clustered tokens exceed, over all rows of a sequence and all its queries: weights as
+// PageScores gives them with softmax and sizes, mean over the row's query heads.
 struct ClusterThreshold {
   std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0, kv_bytes = 2;
   const Queries* queries = nullptr;            // [num_rows / kv_heads]; none: the sequence's threshold is left alone
@@ -47,13 +47,13 @@ struct ClusterTokens {
   const float* scores = nullptr;                    // their weights
   const float* const* threshold = nullptr;          // [num_rows / kv_heads] -> [1]
   const std::int32_t* const* cluster_of = nullptr;  // [num_rows] -> tokens
-  const std::int64_t* first = nullptr;              // [num_rows + 1] clustered tokens: rooms of the lists
+  const std::int64_t* first = nullptr;              // [num_rows + 1] clustered tokens: offsets of the lists
   std::int32_t* token = nullptr;                    // out
   std::int32_t* count = nullptr;                    // [num_rows] out
 };
 // Every token's cluster is read, counted as if every token were written.
 OpCall call(const ClusterTokens&);
 void run_cpu(const ClusterTokens&);
-void run_cuda(const ClusterTokens&, CudaContext&);  // counts are host memory: waits for the stream
+void run_cuda(const ClusterTokens&, CudaContext&);  // counts are in CPU memory: waits for the stream
 
 }  // namespace kvlab

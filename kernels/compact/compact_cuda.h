@@ -5,8 +5,8 @@
 
 namespace kvlab {
 
-// Copies the kept tokens of each row to pages of its own, in the list's order: K, V, positions and statistics. No page of `to` is one of
-// `from`. Every pointer is device memory.
+// Copies the kept tokens of each row to new pages, in the list's order: K, V, positions and statistics. No page of `to` is one of `from`.
+// Every pointer is device memory.
 struct DeviceGather {
   DeviceRows from, to;                        // of `to` len and first are not read; its rows have room for their lists
   const std::int64_t* index_first = nullptr;  // [num_rows + 1]

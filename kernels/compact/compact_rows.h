@@ -7,8 +7,8 @@
 
 namespace kvlab {
 
-// Moves the kept tokens of each row to its front, in order: K, V, positions and statistics. In place: index ascends, so a
-// target never lies behind its source. Lengths are the caller's to change.
+// Moves the kept tokens of each row to its front, in order: K, V, positions and statistics. In place: index ascends, so no token moves to a
+// later slot. The caller updates the lengths.
 struct CompactRows {
   KvRows kv;
   const std::int64_t* index_first = nullptr;  // [num_rows + 1]
@@ -17,7 +17,7 @@ struct CompactRows {
 // Bytes as kernels/compact/compact.h counts them, plus the statistics.
 OpCall call(const CompactRows&);
 void run_cpu(const CompactRows&);
-// On a GPU index_first is host memory, index device memory.
+// On a GPU index_first is in CPU memory, index in device memory.
 void run_cuda(const CompactRows&, CudaContext&);
 
 }  // namespace kvlab

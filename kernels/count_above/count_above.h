@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// How many scores of each row are at least `threshold`; NaN is not.
+// Counts the scores of each row that are at least `threshold`; NaN is not.
 struct CountAbove {
   std::int32_t num_rows = 0;
   const std::int64_t* first = nullptr;  // [num_rows + 1]
@@ -16,6 +16,6 @@ struct CountAbove {
 };
 OpCall call(const CountAbove&);
 void run_cpu(const CountAbove&);
-void run_cuda(const CountAbove&, CudaContext&);  // counts are host memory: waits for the stream
+void run_cuda(const CountAbove&, CudaContext&);  // counts are in CPU memory: waits for the stream
 
 }  // namespace kvlab

@@ -10,9 +10,8 @@
 
 namespace kvlab {
 
-// c = a * b (+ bias), row-major, products and sums in fp32, one rounding at the end; all arrays of `type`, c
-// on request of f32, in device memory. With batch > 1
-// as many products, whose matrices lie at equal distances. c overlaps no operand.
+// c = a * b (+ bias), row-major, products and sums in fp32, one rounding at the end. All arrays are of `type` (c optionally f32) in device
+// memory. With batch > 1, runs `batch` products with matrices at equal distances. c overlaps no operand.
 struct MatrixProduct {
   const void* a = nullptr;     // [m, k]
   const void* b = nullptr;     // [n, k] if b_transposed, else [k, n]
@@ -27,9 +26,9 @@ struct MatrixProduct {
   bool c_is_f32 = false;  // without a bias
 };
 
-// Rows that the algorithm for m rows is asked for: batches change their tokens from step to step, and asking takes the library up to a
-// millisecond. Each up to 16, where few rows decide between kinds of kernels; then multiples of 8, as many rows as the smallest tiles
-// have, and beyond 128 eight to each doubling: at most an eighth more rows, 78 numbers up to 8,192.
+// Row count whose algorithm is used for m rows: batches change their tokens from step to step, and choosing an algorithm takes the library
+// up to a millisecond. Equal to m up to 16, where single rows decide between kinds of kernels; then multiples of 8, the rows of the
+// smallest tiles, and beyond 128 eight per doubling: at most an eighth more rows, 78 values up to 8,192.
 constexpr std::int64_t algorithm_rows(std::int64_t m) {
   if (m <= 16) return m;
   const auto below = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(m - 1)));
@@ -37,9 +36,9 @@ constexpr std::int64_t algorithm_rows(std::int64_t m) {
   return round_up(m, step);
 }
 
-// By cuBLASLt. The algorithm that its heuristics name is that of algorithm_rows(m) rows, and is kept for all products of that shape; where
-// it cannot do m rows, or where batch > 1, that of m rows. Deterministic: a product gives the same bits every time, whatever was
-// multiplied before. Throws CudaError where the library has no algorithm, and for bf16 before compute capability 8.0.
+// Uses cuBLASLt. Its heuristics choose the algorithm for algorithm_rows(m) rows, which is kept for all products of that shape; if it does
+// not support m rows, or batch > 1, they choose for m rows. Deterministic: a product gives the same bits every time, independent of earlier
+// products. Throws CudaError if the library has no algorithm, and for bf16 before compute capability 8.0.
 void multiply(const MatrixProduct& p, CudaContext& cuda);
 
 }  // namespace kvlab

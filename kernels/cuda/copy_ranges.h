@@ -12,8 +12,8 @@ struct CopyRange {
   std::int64_t bytes = 0;
 };
 
-// Copies between GPU memory and pinned host memory, or within GPU memory, in one call of the driver where it has that (CUDA 12.8), else
-// one by one; in no order among themselves. Asynchronous.
+// Copies between GPU memory and pinned CPU memory, or within GPU memory, by one driver call if available (CUDA 12.8), else one by one; in
+// no particular order. Asynchronous.
 void copy_ranges(std::span<const CopyRange> ranges, CudaStream stream);
 
 }  // namespace kvlab::cuda

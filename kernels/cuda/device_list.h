@@ -5,7 +5,7 @@
 
 namespace kvlab {
 
-// ListedTokens as kernels see them: ListedTokens::index is device memory already, everything else is copied there.
+// ListedTokens as kernels see them: ListedTokens::index is already in device memory, the other arrays are copied there.
 struct DeviceList {
   DeviceRows rows;
   const std::int64_t* first = nullptr;  // [num_rows + 1]
@@ -14,7 +14,7 @@ struct DeviceList {
   std::int32_t longest = 0;  // of the lists
 
   KVLAB_BOTH std::int32_t entries(std::int32_t row) const { return static_cast<std::int32_t>(first[row + 1] - first[row]); }
-  // Of entry i of the row's list, which has it; -1 where it stands for no token.
+  // Pool slot of the token of entry i < entries(row); -1 for an empty entry.
   KVLAB_BOTH std::int64_t slot(std::int32_t row, std::int32_t i) const {
     const std::int32_t token = index[first[row] + i];
     return token < 0 ? -1 : rows.slot(row, token);

@@ -7,12 +7,12 @@
 
 namespace kvlab {
 
-// Time on the GPU between two points of a stream. All throw CudaError. Emulated: time on the CPU, to test what is built on it.
+// Time on the GPU between two points of a stream. All throw CudaError. Emulated: time on the CPU, for tests of callers.
 class CudaTimer {
  public:
   CudaTimer();
 
-  // Keeps the GPU busy for so long, with one thread, so that what is queued behind it begins without waiting for the host.
+  // Keeps the GPU busy for `seconds` (at most 0.1) with one thread, so that work queued after it does not wait for the CPU.
   void hold(double seconds, CudaStream stream);
   void start(CudaStream stream);
   void stop(CudaStream stream);

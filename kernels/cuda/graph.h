@@ -7,10 +7,10 @@
 
 namespace kvlab {
 
-// What a function launches on a context's stream, recorded once and launched again as a whole (CUDA graphs). Kernels get the same
-// arguments each time, so the function must have run before (its scratch memory is there), must not copy from or wait for the host,
-// and all memory that it used must stay. Throws CudaError: what cannot be recorded; GpuMemoryError: a graph takes memory of the GPU, some
-// hundred bytes for each launch. Emulated: launches are noted down with their arguments, and done with them each time.
+// The work that a function launches on a context's stream, recorded once and launched again as a whole (CUDA graphs). Kernels get the same
+// arguments each time, so the function must have run before (its scratch memory is allocated), must not copy from or wait for the CPU, and
+// its memory must stay allocated. Throws CudaError for work that cannot be recorded, and GpuMemoryError: a graph takes some hundred bytes
+// of GPU memory per launch. Emulated: launches are recorded with their arguments and repeated.
 class CudaGraph {
  public:
   CudaGraph() = default;

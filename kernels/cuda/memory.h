@@ -13,7 +13,7 @@ namespace kvlab {
 
 using CudaStream = CUstream_st*;
 
-// What the GPU, its driver, or a build without CUDA refuses; the message begins with file:line where it was noticed.
+// An error of the GPU or its driver, or a call in a build without CUDA; the message begins with the file:line that detected it.
 class CudaError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -38,12 +38,12 @@ std::string why_no_gpu();
 GpuInfo gpu_info(int gpu);
 void use_gpu(int gpu);  // for the calling thread
 
-// Device memory and copies. All throw CudaError, of which gpu_memory.h has kinds. Asynchronous copies from pageable memory return once the
+// Device memory and copies. All throw CudaError or its subclasses in gpu_memory.h. Asynchronous copies from pageable memory return once the
 // source may change.
 namespace cuda {
 void* allocate(std::int64_t bytes);
 void free(void* p) noexcept;
-void* allocate_pinned(std::int64_t bytes);  // host memory that the GPU reads and writes directly
+void* allocate_pinned(std::int64_t bytes);  // CPU memory that the GPU reads and writes directly
 void free_pinned(void* p) noexcept;
 void to_device(void* to, const void* from, std::int64_t bytes, CudaStream stream);
 void to_host(void* to, const void* from, std::int64_t bytes, CudaStream stream);
@@ -51,10 +51,10 @@ void fill(void* to, int byte, std::int64_t bytes, CudaStream stream);
 CudaStream make_stream();
 void destroy(CudaStream stream) noexcept;
 void synchronize(CudaStream stream);
-void synchronize_all();  // whatever stream it is on
+void synchronize_all();  // waits for all streams
 }  // namespace cuda
 
-// A number of T in device memory, not initialised.
+// An array of T in device memory, not initialised.
 template <class T>
 class DeviceBuffer {
  public:
@@ -70,7 +70,7 @@ class DeviceBuffer {
   void copy_from(const std::vector<T>& host, CudaStream stream) {
     cuda::to_device(data(), host.data(), static_cast<std::int64_t>(host.size() * sizeof(T)), stream);
   }
-  // Without a stream: after all that was started before, and done when it returns. Streams do not wait for one another.
+  // Without a stream: waits for all earlier work and is complete on return. Streams do not wait for one another.
   void copy_from(const std::vector<T>& host) {
     cuda::synchronize_all();
     copy_from(host, nullptr);
@@ -96,8 +96,8 @@ class DeviceBuffer {
   std::int64_t size_ = 0;
 };
 
-// What a launcher needs beside its operands: the stream that everything is ordered on, and device memory that lives from a launcher's
-// Frame to the Frame's end. Memory is given out again in stream order, so a kernel launched later may use what an earlier one used.
+// Resources of a launcher beside its operands: the stream that orders all work, and device memory that lives until the launcher's Frame
+// ends. Memory is reused in stream order, so a later kernel may get the memory of an earlier one.
 class CudaContext {
  public:
   explicit CudaContext(int gpu = 0);
@@ -108,7 +108,7 @@ class CudaContext {
   [[nodiscard]] CudaStream stream() const { return stream_; }
   [[nodiscard]] const GpuInfo& gpu() const { return gpu_; }
   void synchronize() const { cuda::synchronize(stream_); }
-  // What the library of matrix products keeps for this context (kernels/cuda/blas.h); made on first use, gone before the stream.
+  // State of the matrix library for this context (kernels/cuda/blas.h); created on first use, destroyed before the stream.
   [[nodiscard]] std::shared_ptr<void>& blas() { return blas_; }
 
   class Frame {
@@ -129,7 +129,7 @@ class CudaContext {
   T* scratch(std::int64_t n) {
     return static_cast<T*>(take(n * static_cast<std::int64_t>(sizeof(T))));
   }
-  // A copy of a host array; null stays null.
+  // A copy of a CPU array; null stays null.
   template <class T>
   const T* upload(const T* host, std::int64_t n) {
     if (host == nullptr) return nullptr;

@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// Copies of several host arrays by one transfer, in the current Frame: auto [a, b] = upload_all(cuda, std::span(x, n), std::span(y, m)).
+// Copies several CPU arrays in one transfer, into the current Frame: auto [a, b] = upload_all(cuda, std::span(x, n), std::span(y, m)).
 // A null array stays null.
 template <class... T>
 std::tuple<const T*...> upload_all(CudaContext& cuda, std::span<const T>... arrays) {
@@ -32,7 +32,7 @@ std::tuple<const T*...> upload_all(CudaContext& cuda, std::span<const T>... arra
   return places;
 }
 
-// A host array that may be null.
+// A CPU array that may be null.
 template <class T>
 std::span<const T> host_array(const T* data, std::int64_t n) {
   return {data, data == nullptr ? 0 : static_cast<std::size_t>(n)};

@@ -8,8 +8,8 @@
 
 namespace kvlab {
 
-// Decodes what Quantize wrote with the same list, codec and scales, into the listed vectors: in their place, taken from them (what
-// is left is the error of quantization), or added to them.
+// Decodes what Quantize wrote with the same list, codec and scales, and replaces the listed vectors, subtracts from them (which leaves the
+// quantization error) or adds to them.
 struct Dequantize {
   enum class Mode : std::uint8_t { kWrite, kSubtract, kAdd };
   ListedTokens tokens;
@@ -23,7 +23,7 @@ struct Dequantize {
 // a sum per element, one more of each with scales and with another mode.
 OpCall call(const Dequantize&);
 void run_cpu(const Dequantize&);
-// On a GPU scale_row is host memory; channel_scale and packed are device memory.
+// On a GPU scale_row is in CPU memory; channel_scale and packed are in device memory.
 void run_cuda(const Dequantize&, CudaContext&);
 
 }  // namespace kvlab

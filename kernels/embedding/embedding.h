@@ -13,7 +13,7 @@ struct EmbeddingShape {
 constexpr std::int64_t bytes(const EmbeddingShape& s) { return s.tokens * (2 * s.width * s.activation_bytes + 4); }
 constexpr std::int64_t flops(const EmbeddingShape&) { return 0; }
 
-// float32. Ids outside [0, vocabulary) are the caller's mistake.
+// float32. Ids must be in [0, vocabulary).
 struct Embedding {
   const std::int32_t* ids = nullptr;  // [tokens]
   const float* table = nullptr;       // [vocabulary, width]

@@ -3,12 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 
-// The emulated GPU's memory: addresses of its own, which the host can neither read nor write but within a DeviceAccess. Host code that
-// follows a pointer into them ends the program, as it does beside a GPU, and stderr says why. In a sanitized build device memory comes
-// from the sanitizer's allocator and is not closed to the host.
+// The emulated GPU's memory: separate addresses that CPU code can read and write only within a DeviceAccess. Otherwise an access ends the
+// program, as with a real GPU, and stderr says why. In a sanitized build device memory comes from the sanitizer's allocator and CPU code
+// can access it.
 namespace kvlab::emulated {
 
-// What the GPU itself does: a kernel, a copy. May be nested.
+// Scope of work done by the GPU itself: a kernel, a copy. May be nested.
 class DeviceAccess {
  public:
   DeviceAccess();
@@ -17,19 +17,19 @@ class DeviceAccess {
   DeviceAccess& operator=(const DeviceAccess&) = delete;
 };
 
-// `bytes` bytes, on a multiple of 256, filled with NaN. Null where no addresses are left.
+// Allocates `bytes` bytes at a multiple of 256, filled with NaN; null if no addresses are left.
 void* take_device_memory(std::int64_t bytes);
-// How many bytes they were. Ends the program where something was written right before or behind them.
+// Frees them and returns their size. Ends the program if memory right before or after them was written.
 std::int64_t give_device_memory(void* p) noexcept;
 
-// Host memory that kernels may use.
+// CPU memory that kernels may use.
 void* take_pinned_memory(std::int64_t bytes);
-std::int64_t give_pinned_memory(void* p) noexcept;  // how many bytes they were
+std::int64_t give_pinned_memory(void* p) noexcept;  // returns their size
 
-// Throw CudaError where p is not what a kernel or a copy can use there; `what` begins the message.
+// Throw CudaError if a kernel or a copy cannot use p there; `what` begins the message.
 void expect_on_gpu(const void* p, const char* what);   // device or pinned memory
 void expect_on_host(const void* p, const char* what);  // any but device memory
-// Of the words of a kernel's argument, none is an address of host memory that is not pinned.
+// Throws CudaError if a word of a kernel's argument is an address of unpinned CPU memory.
 void expect_no_host_pointer(const void* argument, std::size_t bytes, const char* kernel);
 
 }  // namespace kvlab::emulated

@@ -6,12 +6,11 @@
 #include <functional>
 #include <vector>
 
-// Runs the sources of kernels/cuda on the CPU, so that their logic is tested where no GPU is: one fiber per CUDA thread, block after
-// block on the calling thread. Every barrier and every warp-wide instruction is a point where fibers switch. In between a fiber runs alone,
-// so the order of fibers is what a race depends on: a test runs a kernel under several orders and compares (Order).
-// Refused, with the kernel's name: barriers that some threads never reach, warp-wide instructions that lanes of the mask do not join or
-// join with different ones; grids that CUDA refuses. Not modelled: memory ordering, alignment of 16-byte accesses to shared memory beyond
-// what the CPU checks, time.
+// Runs the sources of kernels/cuda on the CPU, so that their logic is tested without a GPU: one fiber per CUDA thread, block after block on
+// the calling thread. Every barrier and every warp-wide instruction is a point where fibers switch. In between a fiber runs alone, so a
+// race depends only on the order of fibers: a test runs a kernel under several orders and compares (Order). Refused, with the kernel's
+// name: barriers that some threads never reach, warp-wide instructions that lanes of the mask do not join or join with different ones;
+// grids that CUDA refuses. Not modelled: memory ordering, alignment of 16-byte accesses to shared memory beyond what the CPU checks, time.
 namespace kvlab::emulated {
 
 struct Dim3 {
@@ -21,9 +20,9 @@ struct Dim3 {
   [[nodiscard]] constexpr unsigned count() const { return x * y * z; }
 };
 
-// In which order the threads of a block run between two barriers: warp after warp, the first one first or the last one first, each as far
-// as it gets without the others; or all side by side from one warp-wide instruction to the next, in a new order each time. Blocks come in
-// the same kind of order.
+// Order in which the threads of a block run between two barriers: warp after warp, from the first or from the last, each as far as it gets
+// without the others; or all side by side from one warp-wide instruction to the next, in a new order each time. Blocks run in the same kind
+// of order.
 enum class Order : std::uint8_t { kForward, kBackward, kShuffled };
 void set_order(Order order);
 
@@ -31,7 +30,7 @@ void set_order(Order order);
 constexpr unsigned kMostGridYZ = 65535;
 void limit_grid_yz(unsigned blocks);
 
-// What the running fiber sees.
+// Indices and shapes of the running fiber.
 const Dim3& thread_index();
 const Dim3& block_index();
 const Dim3& block_shape();
@@ -48,12 +47,12 @@ void sync_named(int id, int count);
 using WarpWork = void (*)(const std::array<const void*, 32>& in, const std::array<void*, 32>& out, unsigned mask);
 void warp_instruction(const char* name, unsigned mask, const void* in, void* out, WarpWork work);
 
-// cp.async: 16 (or fewer) bytes that arrive when they are waited for.
+// cp.async: copies 16 or fewer bytes, which arrive when they are waited for.
 void copy_async(void* shared, const void* global, int bytes, int bytes_read);
 void commit_copies();
 void wait_copies(int groups_left);
 
-// Static shared memory, noted once: it is filled with NaN then and before every block.
+// Registers static shared memory once: it is filled with NaN then and before every block.
 void note_shared(std::byte* memory, std::size_t bytes);
 
 // Bytes of dynamic shared memory of the running block.

@@ -8,7 +8,7 @@
 
 namespace kvlab::emulated {
 
-// What is in padding is whatever was there before, so only compilers that can clear it let arguments be looked at.
+// Padding has arbitrary contents, so the check needs a compiler that can clear it.
 template <class P>
 void expect_device_argument(const char* name, P argument) {
 #if __has_builtin(__builtin_clear_padding)
@@ -19,8 +19,8 @@ void expect_device_argument(const char* name, P argument) {
 #endif
 }
 
-// Runs a kernel, or notes it down with these arguments where a graph is recorded. Throws CudaError for an argument that holds an address
-// of host memory.
+// Runs a kernel, or records it with these arguments while a graph is being recorded. Throws CudaError for an argument that holds an address
+// of unpinned CPU memory.
 template <class... P>
 void launch(const char* name, Dim3 grid, Dim3 block, std::size_t shared_bytes, void (*kernel)(P...), std::tuple<P...> args) {
   std::apply([&](const P&... p) { (expect_device_argument(name, p), ...); }, args);

@@ -6,15 +6,15 @@
 
 #include "kernels/cuda/memory.h"
 
-// Streams of the emulated GPU: what is enqueued runs at once, but what is copied to the host arrives when the stream is waited for.
+// Streams of the emulated GPU: enqueued work runs at once, but copies to CPU memory arrive when the stream is waited for.
 namespace kvlab::emulated {
 
 using Work = std::function<void()>;
 
-// Does `work`, or notes it down where this thread records a graph: it keeps its arguments as they are now.
+// Runs `work`, or records it with its current arguments if this thread records a graph.
 void enqueue(Work work);
 
-// Notes down what is enqueued on this thread, in place of doing it, until it is gone.
+// While it lives, work enqueued on this thread is recorded instead of run.
 class Recording {
  public:
   Recording();
@@ -24,12 +24,12 @@ class Recording {
   [[nodiscard]] std::vector<Work> take();
 };
 
-// Throws CudaError where a graph is being recorded: what a graph cannot contain.
+// Throws CudaError while a graph is being recorded: a graph cannot contain `what`.
 void refuse_in_graph(const char* what);
 
 CudaStream new_stream();
 void end_stream(CudaStream stream);
-// Until it arrives, the host's memory holds NaN.
+// The destination holds NaN until the copy arrives.
 void copy_late(void* to, const void* from, std::int64_t bytes, CudaStream stream);
 void arrive(CudaStream stream);
 void arrive_all();

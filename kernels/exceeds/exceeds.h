@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// 1 where a value lies above the threshold, else 0 (NaN: 0).
+// 1 if a value exceeds the threshold, else 0 (NaN: 0).
 struct Exceeds {
   std::int32_t num_values = 0;
   const float* values = nullptr;  // [num_values]
@@ -15,6 +15,6 @@ struct Exceeds {
 };
 OpCall call(const Exceeds&);
 void run_cpu(const Exceeds&);
-void run_cuda(const Exceeds&, CudaContext&);  // `flag` is host memory; waits for the stream.
+void run_cuda(const Exceeds&, CudaContext&);  // `flag` is in CPU memory; waits for the stream.
 
 }  // namespace kvlab

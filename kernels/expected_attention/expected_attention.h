@@ -5,7 +5,7 @@
 
 namespace kvlab {
 
-// What queries with a normal distribution are expected to attend to: per query head
+// Expected attention of normally distributed queries: per query head
 //   p = softmax over tokens at positions >= sinks of  k.mean / sqrt(d) + k^T covariance k / (2 d)
 // and the mean of p over the group. Tokens at positions < sinks get 0. Expected Attention, Devoto et al. 2025.
 struct ExpectedAttention {

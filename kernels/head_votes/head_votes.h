@@ -20,6 +20,6 @@ struct HeadVotes {
 // Keys of candidates are read once per KV head at their precision, votes written; products, and the softmax as one more multiply-add.
 OpCall call(const HeadVotes&);
 void run_cpu(const HeadVotes&);
-void run_cuda(const HeadVotes&, CudaContext&);  // arrays but the queries' data, K and `out` are host memory
+void run_cuda(const HeadVotes&, CudaContext&);  // all arrays but the queries' data, K and `out` are in CPU memory
 
 }  // namespace kvlab

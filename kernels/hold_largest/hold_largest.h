@@ -7,9 +7,9 @@
 
 namespace kvlab {
 
-// Scores of the tokens with the largest keys become +infinity, so that they stay; ties go to the lower index. A row of n tokens that
-// keeps B chooses its victims among the B - r tokens of smallest key, r = hold_tokens + floor(hold_frac * B): n - B + r are held. Where
-// that leaves fewer candidates than victims, r are held (at most B). Nothing where n <= B.
+// Scores of the tokens with the largest keys become +infinity, so that they stay; ties go to the lower index. A row of n tokens that keeps
+// B chooses its victims among the B - r tokens of smallest key, r = hold_tokens + floor(hold_frac * B): n - B + r are held. If fewer
+// candidates than victims remain, r are held (at most B). None if n <= B.
 struct HoldLargest {
   std::int32_t num_rows = 0;
   const std::int64_t* first = nullptr;  // [num_rows + 1]
@@ -19,7 +19,7 @@ struct HoldLargest {
   double hold_frac = 0;
   float* scores = nullptr;  // [first[num_rows]]
 
-  // Of a row of n tokens that keeps `budget`.
+  // Number of tokens held in a row of n tokens that keeps `budget`.
   [[nodiscard]] std::int32_t held(std::int32_t n, std::int32_t budget) const {
     const std::int32_t victims = n - budget;
     if (victims <= 0) return 0;

@@ -7,9 +7,9 @@ namespace kvlab {
 
 // Decode of sequences that share prefixes (Hydragen, Juravsky et al. 2024, arXiv:2402.05099): the queries of all sequences of a prefix are
 // stacked, so that attention to it is one product of matrices and its keys are read once instead of once per sequence; each sequence's own
-// tokens are the suffix. The two are put together by log-sum-exp, which is exact. All pointers are device memory.
+// tokens are the suffix. The two are merged by log-sum-exp, which is exact. All pointers are device memory.
 struct DeviceHydragen {
-  PagedDecode suffix;                               // queries, results and what each sequence holds beside its prefix; no probabilities
+  PagedDecode suffix;                               // queries, results and each sequence's tokens after its prefix; no probabilities
   const void* prefix_k = nullptr;                   // [pages, prefix_page_tokens, head_dim] of suffix.kv.type
   const void* prefix_v = nullptr;                   // [pages, prefix_page_tokens, head_dim]
   const std::int32_t* sequence_first = nullptr;     // [prefixes + 1] a prefix is shared by consecutive sequences
@@ -20,7 +20,7 @@ struct DeviceHydragen {
   std::int32_t longest_prefix = 0;                     // a bound of prefix_len
 };
 
-// Queries as a prompt's, none of them in the cache.
+// The prefix attention as a prefill: the queries' own keys are not in the cache.
 DevicePrefill prefix_part(const DeviceHydragen& a);
 // prefix_tokens: the sum of prefix_len over the prefixes and one KV head. Every prefix token is read once, parts are written and read.
 std::int64_t bytes(const DeviceHydragen& a, std::int64_t prefix_tokens);

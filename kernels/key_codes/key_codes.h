@@ -5,12 +5,12 @@
 #include "kernels/kv_rows.h"
 #include "kernels/ops.h"
 
-// Keys before RoPE as numbers of a codebook made for the queries that will read them: A2ATS, He et al. 2025, arXiv:2502.12665,
-// sections 3.1 and 3.2. RoPE turns pairs (c, c + d/2) of channels by position * frequency; frequencies are radians per position of each
-// pair in host memory, null: no RoPE. A length by which RoPE scaling multiplies queries and keys stays in them.
+// Keys before RoPE as indices into a codebook trained on the queries that will read them: A2ATS, He et al. 2025, arXiv:2502.12665, sections
+// 3.1 and 3.2. RoPE turns pairs (c, c + d/2) of channels by position * frequency; frequencies are radians per position of each pair in CPU
+// memory, null: no RoPE. The factor by which RoPE scaling multiplies queries and keys is not removed.
 namespace kvlab {
 
-// The queries as if all of them stood at `position`.
+// The queries rotated as if all were at `position`.
 struct TurnQueries {
   std::int32_t num_sequences = 0, num_heads = 0, head_dim = 0, position = 0;
   const float* frequencies = nullptr;  // [num_sequences, head_dim / 2]
@@ -34,7 +34,7 @@ struct TrainCodes {
   float* const* root = nullptr;         // [kv.num_rows] -> [head_dim, head_dim] out: L with H = L L^T
   float* const* centers = nullptr;      // [kv.num_rows] -> [codes, head_dim] out, keys before RoPE
 };
-// The method trains before it serves, so a run pays nothing.
+// Costs nothing in a run: the method trains before it serves.
 OpCall call(const TrainCodes&);
 void run_cpu(const TrainCodes&);
 void run_cuda(const TrainCodes&, CudaContext&);

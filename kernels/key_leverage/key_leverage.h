@@ -17,6 +17,6 @@ struct KeyLeverage {
 };
 OpCall call(const KeyLeverage&);
 void run_cpu(const KeyLeverage&);
-void run_cuda(const KeyLeverage&, CudaContext&);  // `keys` is a host array of device pointers.
+void run_cuda(const KeyLeverage&, CudaContext&);  // `keys` is a CPU array of device pointers.
 
 }  // namespace kvlab

@@ -6,8 +6,8 @@
 
 namespace kvlab {
 
-// How much of the budget a layer should have: *out[s] = entropy[s]^(1 / tau_entropy) * variance[s]^(1 / tau_variance).
-// CAKE, Qin et al. 2025.
+// A layer's share of the budget, unnormalised: *out[s] = entropy[s]^(1 / tau_entropy) * variance[s]^(1 / tau_variance). CAKE, Qin et al.
+// 2025.
 struct LayerPreference {
   std::int32_t num_sequences = 0;
   const float* entropy = nullptr;   // [num_sequences]
@@ -17,7 +17,7 @@ struct LayerPreference {
 };
 OpCall call(const LayerPreference&);
 void run_cpu(const LayerPreference&);
-// entropy and variance are device memory, the numbers behind `out` host memory; waits for the stream.
+// entropy and variance are in device memory, the numbers that `out` points to in CPU memory; waits for the stream.
 void run_cuda(const LayerPreference&, CudaContext&);
 
 }  // namespace kvlab

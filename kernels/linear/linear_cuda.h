@@ -32,7 +32,7 @@ struct DeviceProject {
   ElementType type = ElementType::kBf16;
 };
 
-// Of one row; with r_step = 0 its bytes count r for each row although it is read once.
+// Shape of one row's product; with r_step = 0 its bytes count r for each row, although r is read once.
 constexpr LinearShape shape(const DeviceProject& a) {
   return {a.tokens, a.rank, a.dim, element_bytes(a.type), 8.0 * static_cast<double>(element_bytes(a.type))};
 }

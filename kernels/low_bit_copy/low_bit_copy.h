@@ -11,14 +11,14 @@ namespace kvlab {
 
 // Groups of `group` consecutive tokens of a channel of K, and of `group` neighbouring channels of a token of V, share zero and scale
 // (fp16). x ~ zero + scale * code; zero = min, scale = (max - min) / (2^bits - 1), but with one bit zero = (3 min + max) / 4 and
-// scale = (max - min) / 2: the two levels lie at the quarters of the range.
+// scale = (max - min) / 2: the two levels are the quarter points of the range.
 struct LowBitCode {
   std::int32_t bits = 2, group = 32;
   // Stored bytes of K and V of one row's first `tokens` tokens, whole groups.
   [[nodiscard]] std::int64_t bytes(std::int64_t tokens, std::int32_t head_dim) const;
 };
 
-// What decoding gives: out holds tokens [0, covered[r]) of each row as coded, the others as they are. covered[r] is a multiple of
+// Decodes the copy: out holds tokens [0, covered[r]) of each row after coding, the others unchanged. covered[r] is a multiple of
 // code.group. The copy is computed anew in every call, but only tokens from coded[r] on count as encoded in this one.
 struct LowBitCopy {
   KvRows kv;

@@ -18,7 +18,7 @@ struct LowRankFactor {
   std::int32_t rank = 1, rounds = 2;
   std::uint64_t seed = 0;
   const float* const* pre_rope = nullptr;  // [num_sequences] -> [by position, kv_heads, head_dim]
-  bool is_pre_rope = false;                // said apart from the pointer: with shapes alone it is null
+  bool is_pre_rope = false;                // a flag, because with shapes alone the pointer is null
   std::uint16_t* left = nullptr;           // out: matrix after matrix, [entries, rank]
   std::uint16_t* right = nullptr;          // out: matrix after matrix, [rank, width]
 };
@@ -32,11 +32,11 @@ std::int64_t right_numbers(const LowRankFactor&);
 // product and 2 * (entries + width) * rank^2 per orthogonalisation.
 OpCall call(const LowRankFactor&);
 void run_cpu(const LowRankFactor&);
-void run_cuda(const LowRankFactor&, CudaContext&);  // `pre_rope` is a host array of device pointers.
+void run_cuda(const LowRankFactor&, CudaContext&);  // `pre_rope` is a CPU array of device pointers.
 
-// Writes left * right into the listed vectors, except those of tokens in the row's list `exact`, which stay as they are. Of keys before
-// rotation, each pair of channels (c, c + head_dim / 2) is turned by the angle between the recorded key before and after rotation, so that
-// any kind of RoPE scaling is met.
+// Writes left * right into the listed vectors, except those of tokens in the row's list `exact`, which do not change. With `pre_rope`, each
+// pair of channels (c, c + head_dim / 2) is rotated by the angle between the recorded key before and after rotation, which covers any kind
+// of RoPE scaling.
 struct LowRankRebuild {
   LowRankFactor factor;
   const std::int64_t* exact_first = nullptr;  // [num_rows + 1], null: none. Host memory

@@ -7,8 +7,8 @@
 
 namespace kvlab {
 
-// Lists the dropped tokens of each row that lack the mark (bit 0 of word `channel`), ascending, and marks them. A list holds as many as
-// it has room for; what is left of it is filled with -1.
+// Lists the dropped tokens of each row that lack the mark (bit 0 of word `channel`), ascending, and marks them. A full list takes no more
+// tokens; unused entries are -1.
 struct MarkDropped {
   PartedRows rows;
   std::int32_t channel = 0;

@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// How many leading entries of each descending row it takes to hold the share `mass_frac` of the row's sum (at least 1, 0 of an empty row).
+// Number of leading entries of each descending row that hold the share `mass_frac` of the row's sum (at least 1, 0 for an empty row).
 struct MassCount {
   std::int32_t num_rows = 0;
   const std::int64_t* first = nullptr;  // [num_rows + 1]
@@ -16,6 +16,6 @@ struct MassCount {
 };
 OpCall call(const MassCount&);
 void run_cpu(const MassCount&);
-void run_cuda(const MassCount&, CudaContext&);  // counts are host memory: waits for the stream
+void run_cuda(const MassCount&, CudaContext&);  // counts are in CPU memory: waits for the stream
 
 }  // namespace kvlab

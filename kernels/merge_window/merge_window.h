@@ -8,8 +8,8 @@
 namespace kvlab {
 
 // Values of dropped tokens are spread over the kept tokens that follow, by chance (CaM, Zhang et al. 2024, section 3). Dropped token i
-// looks at the next m = min(window, as many as there are) kept tokens of its row; with probability
-//   p = min(1, mass_i / mean of their mass)     (0 / 0 and no kept token behind: 0)
+// looks at the next m = min(window, remaining) kept tokens of its row; with probability
+//   p = min(1, mass_i / mean of their mass)     (0 / 0, or no later kept token: 0)
 // v_i / m is added to the value of each. Keys stay. The draw is keyed by (seeds[s], KV head, position of the token).
 struct MergeWindow {
   PartedRows rows;

@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// Places of outliers within their vectors. One of the arrays is null, both with shapes alone: 2 bytes are enough for vectors of up to
+// Places of outliers within their vectors. One of the arrays is null, with shapes alone both: 2 bytes are enough for vectors of up to
 // 65,535 numbers.
 struct OutlierPlaces {
   std::uint16_t* narrow = nullptr;  // 65,535: none
@@ -25,9 +25,9 @@ struct OutlierPlaces {
   }
 };
 
-// Takes the extreme numbers out of the listed vectors: of each vector the `share` / 2 largest and as many smallest (each rounded down
-// but at least one, so that short vectors have outliers too; ties to the earlier), kept in fp16 with their places, and puts the mean of the
-// vector in their stead (GEAR, Kang et al. 2024, arXiv:2403.05527, eq. 3). A vector is one token's channels, or one channel of all entries
+// Takes the extreme numbers out of the listed vectors: of each vector the `share` / 2 largest and the `share` / 2 smallest (each rounded
+// down but at least one, so that short vectors have outliers too; ties to the earlier), kept in fp16 with their places, and replaces them
+// by the vector's mean (GEAR, Kang et al. 2024, arXiv:2403.05527, eq. 3). A vector is one token's channels, or one channel of all entries
 // of the row.
 struct Outliers {
   ListedTokens tokens;
@@ -36,14 +36,14 @@ struct Outliers {
   std::uint16_t* value = nullptr;  // [outlier_numbers()] out, fp16, vector by vector
   OutlierPlaces place;             // [outlier_numbers()] out
 };
-// Outliers of one vector of n numbers: 0 for a share of 0, and of a single number.
+// Outliers of one vector of n numbers: 0 for a share of 0 or n < 2.
 std::int32_t outliers_of(double share, std::int64_t n);
 std::int64_t outlier_numbers(const Outliers&);
-// Of one vector of n numbers.
+// True if places in a vector of n numbers need `wide`.
 constexpr bool has_wide_places(std::int64_t n) { return n > 65535; }
-// Of some vector of the lists.
+// True if some vector of the lists needs `wide`.
 bool has_wide_places(const Outliers&);
-// Stored: the number, and its place.
+// Stored bytes of all outliers: the number and its place.
 std::int64_t outlier_bytes(std::int64_t vectors, std::int64_t length, double share);
 
 // The vectors are read, outliers written, and their places filled; three operations per element.

@@ -11,7 +11,7 @@ struct PageRun {
   std::int64_t from = 0, to = 0, count = 0;
 };
 
-// What the lists, in host memory, ask for, neighbours joined.
+// Page runs of the lists, which are in CPU memory; neighbouring pages are joined.
 std::vector<PageRun> page_runs(const PageCopy& a);
 
 }  // namespace kvlab

@@ -9,10 +9,10 @@
 
 namespace kvlab {
 
-// Mean key of each window of a row: window j holds tokens [j * stride_tokens, j * stride_tokens + span_tokens) as far as the
-// row has them, j < ceil(len / stride_tokens). Folds tokens from[r] .. len[r] in: a window that begins before from[r] holds the mean of its
-// older tokens, whose keys are not read again (they may be encoded by now); windows without a new token are left alone.
-// Equal stride and span: plain chunks (TriForce, Sun et al. 2024); overlapping ones: InfLLM v2's kernels (MiniCPM4, 2025).
+// Mean key of each window of a row: window j holds the row's tokens in [j * stride_tokens, j * stride_tokens + span_tokens),
+// j < ceil(len / stride_tokens). Folds tokens from[r] .. len[r] in: a window that begins before from[r] holds the mean of its older tokens,
+// whose keys are not read again (they may be encoded by now); windows without a new token are left alone. Equal stride and span: plain
+// chunks (TriForce, Sun et al. 2024); overlapping ones: InfLLM v2's kernels (MiniCPM4, 2025).
 struct PageMeans {
   KvRows kv;
   std::int32_t span_tokens = 0, stride_tokens = 0;  // stride_tokens <= span_tokens

@@ -11,8 +11,8 @@ namespace kvlab {
 //   kBound  sum_c max(q_c min_c, q_c max_c): no key of the page has a larger product with q (Quest, Tang et al. 2024, alg. 1)
 //   kBlend  sum_c (max_share q_c max_c + (1 - max_share) q_c min_c)                        (MPCache, Zeng et al. 2025)
 //   kDot    sum_c q_c mean_c
-// With `softmax`, exp(z_u) / sum_w size_w exp(z_w) over the row's scored units (size_w = 1 where `sizes` is null; Squeezed
-// Attention, Hooper et al. 2024, eq. 1). Then the row's query heads are reduced, or kept apart (kEach).
+// With `softmax`, exp(z_u) / sum_w size_w exp(z_w) over the row's scored units (size_w = 1 where `sizes` is null; Squeezed Attention,
+// Hooper et al. 2024, eq. 1). Then the row's query heads are reduced, or kept separate (kEach).
 struct PageScores {
   enum class Kind : std::uint8_t { kBound, kBlend, kDot };
   enum class Heads : std::uint8_t { kMean, kMax, kSum, kEach };
@@ -20,7 +20,7 @@ struct PageScores {
   const Queries* queries = nullptr;            // [num_rows / kv_heads], the last one of each counts
   const float* const* summaries = nullptr;     // [num_rows] -> [units, 2, head_dim] (kDot: [units, head_dim])
   const std::int32_t* const* sizes = nullptr;  // [num_rows] -> [units] tokens of each
-  bool weighs_sizes = false;                   // said apart from the pointer: with shapes alone it is null
+  bool weighs_sizes = false;                   // a flag, because with shapes alone the pointer is null
   const std::int64_t* first = nullptr;         // [num_rows + 1] units scored; a row without query must have none
   const std::int32_t* unit = nullptr;          // [first[num_rows]] their numbers
   bool lists_units = false;                    // false: units 0, 1, ... of the row

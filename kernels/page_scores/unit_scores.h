@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// Products of a query's heads with summaries of units, for one row: what PageScores and TreeSelect are launched with. Pointers are device
+// Products of a query's heads with summaries of units, for one row: the launch argument of PageScores and TreeSelect. Pointers are device
 // memory.
 struct UnitRow {
   const float* query = nullptr;        // [group, head_dim]
@@ -19,7 +19,7 @@ struct UnitRow {
 
 struct UnitScores {
   enum class Kind : std::uint8_t { kBound, kBlend, kDot };
-  enum class Heads : std::uint8_t { kMean, kMax, kSum, kEach };  // kEach: head h's scores lie h * n behind `out`
+  enum class Heads : std::uint8_t { kMean, kMax, kSum, kEach };  // kEach: head h's scores start at out + h * n
   std::int32_t group = 1, head_dim = 0;
   Kind kind = Kind::kBound;
   Heads heads = Heads::kMax;

@@ -23,7 +23,7 @@ OpCall call(const PartialScores&);
 void run_cpu(const PartialScores&);
 void run_cuda(const PartialScores&, CudaContext&);
 
-// How many tokens each KV head of a sequence takes: the number of scores above -alpha, averaged over its KV heads, rounded down, at
+// Number of tokens that each KV head of a sequence takes: the number of scores above -alpha, averaged over its KV heads, rounded down, at
 // least 1, at most cap[r]. InfiniGen, Lee et al. 2024, section 4.3.
 struct FetchCounts {
   std::int32_t num_rows = 0, kv_heads = 1;
@@ -36,6 +36,6 @@ struct FetchCounts {
 // Scores are read once.
 OpCall call(const FetchCounts&);
 void run_cpu(const FetchCounts&);
-void run_cuda(const FetchCounts&, CudaContext&);  // `count` is host memory; waits for the stream.
+void run_cuda(const FetchCounts&, CudaContext&);  // `count` is in CPU memory; waits for the stream.
 
 }  // namespace kvlab

@@ -6,8 +6,8 @@
 
 namespace kvlab {
 
-// Each row's scores smoothed over `width` (odd) neighbouring tokens, stride 1, same length. The average divides by `width` also
-// at the two ends (zero padding counts), the maximum looks at what is there. In place.
+// Each row's scores smoothed over `width` (odd) neighbouring tokens, stride 1, same length. The average divides by `width` also at the two
+// ends (zero padding counts), the maximum ignores the padding. In place.
 struct Pool1d {
   enum class Kind : std::uint8_t { kAvg, kMax };
   std::int32_t num_rows = 0;

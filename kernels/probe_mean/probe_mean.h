@@ -23,9 +23,9 @@ OpCall call(const ProbeSums&);
 void run_cpu(const ProbeSums&);
 void run_cuda(const ProbeSums&, CudaContext&);
 
-// Mean attention that each token received from the probe queries that could see it: the sum in word `channel` (float32) over the number
-// of probes at or behind the token's position, 0 where there are none (ZipCache, He et al. 2024, arXiv:2405.14256, eq. 8: plain
-// sums would favour early tokens). Probes of sequence s are the positions [begin[j], end[j]), first[s] <= j < first[s + 1].
+// Mean attention that each token received from the probe queries that could see it: the sum in word `channel` (float32) over the number of
+// probes at or after the token's position, 0 if there are none (ZipCache, He et al. 2024, arXiv:2405.14256, eq. 8: plain sums would favour
+// early tokens). Probes of sequence s are the positions [begin[j], end[j]), first[s] <= j < first[s + 1].
 struct ProbeMean {
   KvRows kv;
   std::int32_t channel = 0;
@@ -39,7 +39,7 @@ OpCall call(const ProbeMean&);
 void run_cpu(const ProbeMean&);
 void run_cuda(const ProbeMean&, CudaContext&);
 
-// How many of each row's listed tokens, largest first, hold at least `share` of what their words (float32) sum to: the number of
+// Number of each row's listed tokens, largest first, that hold at least `share` of the sum of all their words (float32): the number of
 // important tokens in ZipVL (He et al. 2024, arXiv:2410.08584, eq. 4).
 struct CoverMass {
   KvRows kv;

@@ -5,11 +5,11 @@
 #include "kernels/kv_rows.h"
 #include "kernels/ops.h"
 
-// The probe query of ActQKV (Xiao et al. 2025, arXiv:2502.13542) and the budget that follows from how sure it is. The abstract says
-// what they are for; the formulas are our definition.
+// The probe query of ActQKV (Xiao et al. 2025, arXiv:2502.13542) and the budget that follows from its certainty. The paper's abstract gives
+// their purpose; the formulas are our definition.
 namespace kvlab {
 
-// Keeps the last queries of each sequence, all heads: the one at position t lies in place t % capacity.
+// Keeps the last queries of each sequence, all heads: the one at position t is at index t % capacity.
 struct QueryRing {
   std::int32_t num_sequences = 0, width = 0, capacity = 0;  // width: q_heads * head_dim
   const Queries* queries = nullptr;                         // [num_sequences]
@@ -33,7 +33,7 @@ OpCall call(const ProbeQuery&);
 void run_cpu(const ProbeQuery&);
 void run_cuda(const ProbeQuery&, CudaContext&);
 
-// How many units each row of a layer gets: the average, scaled by the entropy of the layer's unit probabilities (mean over its rows)
+// Number of units that each row of a layer gets: the average, scaled by the entropy of the layer's unit probabilities (mean over its rows)
 // over the mean of the entropies known for the sequence's layers; at most twice the average, at least 1.
 struct EntropyShare {
   std::int32_t num_sequences = 0, kv_heads = 1, layer = 0, num_layers = 1;
@@ -46,6 +46,6 @@ struct EntropyShare {
 // Probabilities are read once, 4 FLOPs each.
 OpCall call(const EntropyShare&);
 void run_cpu(const EntropyShare&);
-void run_cuda(const EntropyShare&, CudaContext&);  // `keep` is host memory: waits for the stream
+void run_cuda(const EntropyShare&, CudaContext&);  // `keep` is in CPU memory: waits for the stream
 
 }  // namespace kvlab

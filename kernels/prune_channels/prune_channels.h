@@ -8,15 +8,15 @@
 
 namespace kvlab {
 
-// Of the listed vectors only the `keep` channels of largest score are stored, the same ones for a whole row: the others become 0
-// (ThinK, Xu et al. 2024, arXiv:2407.21018, eq. 7: dot products with a query that is cut the same way). Ties go to the lower channel.
+// Stores only the `keep` channels of largest score of the listed vectors, the same ones for a whole row; the others become 0 (ThinK, Xu et
+// al. 2024, arXiv:2407.21018, eq. 7: dot products with a query that is cut the same way). Ties go to the lower channel.
 struct PruneChannels {
   ListedTokens tokens;
   const float* channel_score = nullptr;  // [*, head_dim]; line line[r] is row r's
   const std::int32_t* line = nullptr;    // [num_rows]
   std::int32_t keep = 0;
 };
-// All channels [head_dim] of row `row`, best first: the first `keep` stay. Scores in the host's memory.
+// All channels [head_dim] of row `row`, best first: the first `keep` stay. The scores are in CPU memory.
 std::vector<std::int32_t> ranked_channels(const PruneChannels&, std::int32_t row);
 
 // The vectors are read, the kept channels written; scores are read once per row.

@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// What the kernels of quantize and dequantize get. Passed by value.
+// Arguments of the quantize and dequantize kernels. Passed by value.
 struct CodecArgs {
   DeviceList list;
   const std::int64_t* base = nullptr;  // [num_rows] where a row's bytes begin in packed
@@ -19,7 +19,7 @@ struct CodecArgs {
   const float* channel_scale = nullptr;
   const std::int32_t* scale_row = nullptr;  // [num_rows]; null: no scaling
   std::int32_t bits = 4, header = 4;        // header: bytes before a group's codes
-  std::int32_t group = 0;                   // elements; 0: as long as a row's list is
+  std::int32_t group = 0;                   // elements; 0: the length of a row's list
   bool symmetric = false;
   std::int32_t tiles = 1;  // blocks per row
 
@@ -54,7 +54,7 @@ CodecArgs codec_args(const Op& op, CudaContext& cuda) {
   return a;
 }
 
-// What the codes of all groups along channels are aligned to: 4, 2 or 1 bytes.
+// Alignment of the codes of all groups along channels: 4, 2 or 1 bytes.
 template <class Op>
 int codec_alignment(const Op& op) {
   std::int64_t all = reinterpret_cast<std::intptr_t>(op.packed) | (op.codec.symmetric ? 2 : 4);
@@ -63,7 +63,7 @@ int codec_alignment(const Op& op) {
   return all % 4 == 0 ? 4 : all % 2 == 0 ? 2 : 1;
 }
 
-// Whether groups along channels are those that 2^n lanes of 8 numbers share.
+// True if each group along channels is 8 * 2^n numbers, n <= 5, in aligned vectors of 8: one per lane.
 inline bool fits_lanes(const CodecArgs& a) {
   const std::int32_t d = a.list.rows.head_dim;
   const bool power_of_two = (a.group & (a.group - 1)) == 0;
@@ -71,7 +71,7 @@ inline bool fits_lanes(const CodecArgs& a) {
          (reinterpret_cast<std::uintptr_t>(a.list.data) | reinterpret_cast<std::uintptr_t>(a.channel_scale)) % 16 == 0;
 }
 
-// Groups along tokens, where head_dim is even and nothing is scaled.
+// Groups along tokens, for even head_dim and no scaling.
 void quantize_channels(CodecArgs a, ElementType type, CudaContext& cuda);
 void dequantize_channels(CodecArgs a, Dequantize::Mode mode, ElementType type, CudaContext& cuda);
 

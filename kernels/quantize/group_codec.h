@@ -24,15 +24,15 @@ struct GroupCodec {
 constexpr std::int64_t group_bytes(const GroupCodec& codec, std::int64_t elements) {
   return (codec.symmetric ? 2 : 4) + (elements * codec.bits + 7) / 8;
 }
-// Of `tokens` tokens of one KV head (K or V alone) encoded together.
+// Bytes of `tokens` tokens of one KV head (K or V alone) encoded together.
 std::int64_t packed_bytes(const GroupCodec& codec, std::int64_t tokens, std::int64_t head_dim);
 
-// x [n] <-> group_bytes(codec, n) bytes. NaN is stored as the group's zero; what exceeds fp16 as the nearest that does not.
+// x [n] <-> group_bytes(codec, n) bytes. NaN is stored as the group's zero, a number outside the fp16 range as the nearest in it.
 void encode_group(const GroupCodec& codec, const float* x, std::int64_t n, std::uint8_t* packed);
 void decode_group(const GroupCodec& codec, const std::uint8_t* packed, std::int64_t n, float* x);
 
-// How the groups of a row's list of tokens lie one behind another: units of consecutive tokens, the last of which may be shorter, and in
-// each unit all channels, `channels` of them in a group.
+// Order of the groups of a row's list of tokens: units of consecutive tokens (the last may be shorter), and in each unit all channels,
+// `channels` of them in a group.
 struct GroupUnits {
   std::int32_t tokens = 1, channels = 1;
 };

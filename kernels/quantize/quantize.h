@@ -11,8 +11,8 @@
 namespace kvlab {
 
 // Encodes the listed tokens of each row, a row's list as one matrix [entries, head_dim], into consecutive bytes, row after row. With
-// channel scales, x / channel_scale is what is encoded (smoothing, folded into q where the scale is known before the prompt).
-// Entries of -1 take the room of a token and hold nothing.
+// channel scales, encodes x / channel_scale (smoothing, folded into q if the scale is known before the prompt). Entries of -1 take the
+// space of a token and hold nothing.
 struct Quantize {
   ListedTokens tokens;
   GroupCodec codec;
@@ -21,20 +21,20 @@ struct Quantize {
   std::uint8_t* packed = nullptr;           // [packed_bytes(tokens, codec)] out
 };
 std::int64_t packed_bytes(const ListedTokens& tokens, const GroupCodec& codec);
-// Entries [first, first + room) of a row that are encoded together, the first `tokens` of which stand for some, in groups of so many
-// channels, the bytes of which begin at `at`.
+// Entries [first, first + room) of a row that are encoded together, in groups of `channels` channels, from byte `at` on. Only the first
+// `tokens` entries hold tokens.
 struct EncodedUnit {
   std::int32_t row = 0, first = 0, room = 0, tokens = 0, channels = 0;
   std::int64_t at = 0;
 };
-// Calls f(unit, scratch) for all units of all rows' lists that stand for some token, on all cores; `scratch` is used by one call at a time.
+// Calls f(unit, scratch) on all cores for all units of all rows' lists that hold a token; `scratch` is used by one call at a time.
 void for_each_unit(const ListedTokens& tokens, const GroupCodec& codec,
                    const std::function<void(const EncodedUnit&, std::vector<float>&)>& f);
 // The listed vectors are read in the model's precision, the packed form is written; per element two comparisons for the range,
 // a subtraction and a product (one more product with channel scales).
 OpCall call(const Quantize&);
 void run_cpu(const Quantize&);
-// On a GPU scale_row is host memory; channel_scale and packed are device memory.
+// On a GPU scale_row is in CPU memory; channel_scale and packed are in device memory.
 void run_cuda(const Quantize&, CudaContext&);
 
 }  // namespace kvlab

@@ -9,8 +9,8 @@
 // InfiniGen, Lee et al. 2024, section 4.2 and 4.3.
 namespace kvlab {
 
-// Sums over the queries of a chunk and the query heads of a row: abs_sum[c] += |q_c|, and with `wants_gram` gram += q q^T.
-// Where fresh[s] is 1 the sums of sequence s start at 0; where it is 2 nothing of s is added.
+// Sums over the queries of a chunk and the query heads of a row: abs_sum[c] += |q_c|, and with `wants_gram` gram += q q^T. fresh[s] = 1
+// resets the sums of sequence s to 0 first; fresh[s] = 2 adds nothing of s.
 struct QueryGram {
   std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0;
   const Queries* queries = nullptr;     // [num_rows / kv_heads]

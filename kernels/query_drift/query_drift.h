@@ -7,9 +7,9 @@
 
 namespace kvlab {
 
-// Whether a sequence's query has turned away from the one its selection was made with: refresh = 1 where the cosine of the two
-// (all query heads of the layer as one vector) is below min_cosine. Where refreshed, the step's query becomes the reference.
-// TokenSelect, Wu et al. 2024; Recycled Attention, Xu et al. 2024.
+// Detects that a sequence's query has turned away from the query of its last selection: refresh = 1 if the cosine of the two (all query
+// heads of the layer as one vector) is below min_cosine. On a refresh the step's query becomes the reference. TokenSelect, Wu et al. 2024;
+// Recycled Attention, Xu et al. 2024.
 struct QueryDrift {
   enum Rule : std::int32_t { kNever = 0, kAlways = 1, kIfTurned = 2 };
   std::int32_t num_sequences = 0, width = 0;  // q_heads * head_dim
@@ -22,6 +22,6 @@ struct QueryDrift {
 // Queries and references that are compared are read in 2 and 4 bytes per value; a reference written unless the rule forbids it.
 OpCall call(const QueryDrift&);
 void run_cpu(const QueryDrift&);
-void run_cuda(const QueryDrift&, CudaContext&);  // `refresh` is host memory; waits for the stream.
+void run_cuda(const QueryDrift&, CudaContext&);  // `refresh` is in CPU memory; waits for the stream.
 
 }  // namespace kvlab

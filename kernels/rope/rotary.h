@@ -36,14 +36,14 @@ struct RopeForm {
 // and 'mscale_all_dim' are above 0, as in transformers.
 double yarn_attention_factor(double factor, double mscale, double mscale_all_dim);
 
-// Cosines and sines of rotary positions (Su et al. 2021), in float32 step by step, as models are trained and served: at position 4,000
-// more exact frequencies would turn by other angles.
+// Cosines and sines of rotary positions (Su et al. 2021), in float32 step by step, as models are trained and served: at position 4,000 more
+// exact frequencies would give other angles.
 class Rotary {
  public:
   Rotary(const RopeForm& form, std::int32_t head_dim);
 
-  // Radians per position of each pair of channels [head_dim / 2] while the longest sequence of a pass has so many tokens. That counts for
-  // kDynamic beyond original_tokens alone: there keys of earlier, shorter passes have been turned by other frequencies.
+  // Radians per position of each pair of channels [head_dim / 2] in a pass whose longest sequence has `tokens` tokens. Only kDynamic beyond
+  // original_tokens depends on `tokens`: there keys of earlier, shorter passes were rotated by other frequencies.
   [[nodiscard]] std::vector<float> frequencies(std::int64_t tokens) const;
   // Writes cos and sin [positions, head_dim / 2] for the positions of one pass.
   void fill(std::span<const std::int32_t> positions, float* cos, float* sin) const;

@@ -4,11 +4,11 @@
 
 namespace kvlab {
 
-// to[place[i]] = value[i] for numbers at different places: a table in device memory, brought up to date.
+// to[place[i]] = value[i] for numbers at different places: updates a table in device memory.
 struct DeviceScatter {
   std::int32_t* to = nullptr;
-  const std::int64_t* place = nullptr;  // [count], host memory
-  const std::int32_t* value = nullptr;  // [count], host memory
+  const std::int64_t* place = nullptr;  // [count], CPU memory
+  const std::int32_t* value = nullptr;  // [count], CPU memory
   std::int64_t count = 0;
 };
 void run_cuda(const DeviceScatter& a, CudaContext& cuda);

@@ -6,8 +6,8 @@
 
 namespace kvlab {
 
-// *out[p] = variance (divisor: their number) of the finite scores of the pool's rows; 0 of none. Scores that are not finite belong to
-// tokens that stay anyway. Summed in double.
+// *out[p] = variance (divisor: their number) of the finite scores of the pool's rows; 0 without any. Scores of protected tokens are not
+// finite. Summed in double.
 struct ScoreVariance {
   std::int32_t num_pools = 0, rows_per_pool = 1;
   const std::int64_t* first = nullptr;  // [num_pools * rows_per_pool + 1]
@@ -17,6 +17,6 @@ struct ScoreVariance {
 // Scores are read once, three operations each.
 OpCall call(const ScoreVariance&);
 void run_cpu(const ScoreVariance&);
-void run_cuda(const ScoreVariance&, CudaContext&);  // The numbers behind `out` are host memory; waits for the stream.
+void run_cuda(const ScoreVariance&, CudaContext&);  // The numbers that `out` points to are in CPU memory; waits for the stream.
 
 }  // namespace kvlab

@@ -9,8 +9,8 @@
 // Sentences as units of retrieval: SentenceKV, Zhu et al. 2025, arXiv:2504.00970.
 namespace kvlab {
 
-// Numbers sentences by position: a new one begins behind a run of closing token ids, or, where no ids close sentences, every
-// `span_tokens` positions. Positions [begin[s], end[s]) are added to what is known.
+// Numbers sentences by position: a new one begins after a run of closing token ids, or, if no ids close sentences, every `span_tokens`
+// positions. Adds positions [begin[s], end[s]).
 struct SplitSentences {
   std::int32_t num_sequences = 0, span_tokens = 1, num_closing = 0;
   const std::int32_t* closing = nullptr;                // [num_closing] token ids, ascending
@@ -21,9 +21,9 @@ struct SplitSentences {
 // Ids are read, numbers written.
 OpCall call(const SplitSentences&);
 void run_cpu(const SplitSentences&);
-void run_cuda(const SplitSentences&, CudaContext&);  // ids and closing are host memory, sentence_of device memory.
+void run_cuda(const SplitSentences&, CudaContext&);  // ids and closing are in CPU memory, sentence_of in device memory.
 
-// Mean key of each sentence over its candidates: the listed tokens of a row and all of [dense_begin[r], dense_end[r]) behind them.
+// Mean key of each sentence over its candidates: the listed tokens of a row and, after them, all of [dense_begin[r], dense_end[r]).
 // Sentences with candidates are counted 0, 1, ... along the row. Only `fresh[r]` of the candidates count as new in this call.
 struct SentenceMeans {
   KvRows kv;
@@ -40,10 +40,10 @@ struct SentenceMeans {
 // New keys are read and added to a mean, which is read and written, at the keys' precision.
 OpCall call(const SentenceMeans&);
 void run_cpu(const SentenceMeans&);
-void run_cuda(const SentenceMeans&, CudaContext&);  // `count` is host memory; waits for the stream.
+void run_cuda(const SentenceMeans&, CudaContext&);  // `count` is in CPU memory; waits for the stream.
 
-// Candidates of the best sentences, sentence by sentence (ties: the earlier one), the earlier tokens of the last one where it does
-// not fit whole: index_first[r + 1] - index_first[r] tokens of each row, ascending.
+// Candidates of the best sentences, sentence by sentence (ties: the earlier one), and the earlier tokens of the last one if it does not fit
+// whole: index_first[r + 1] - index_first[r] tokens of each row, ascending.
 struct TakeSentences {
   std::int32_t num_rows = 0;
   const std::int64_t* score_first = nullptr;  // [num_rows + 1] sentences

@@ -9,8 +9,8 @@ namespace kvlab {
 
 // Splits a total over the members of each pool in proportion to their weights, as whole numbers with a lowest and a highest count:
 // counts[i] = clamp(round(total * w_i / sum w), floor[i], cap[i]). Rounding is cumulative, so that the counts sum to the total where
-// nothing is clamped. What the bounds take away or add is then
-//   kLost      left so
+// nothing is clamped. The tokens that the bounds remove or add are then
+//   kLost      left as they are
 //   kEven      spread in equal parts over the members that have room
 //   kByWeight  spread in proportion to the weights of the members that have room
 // Weights that are negative or not finite count as 0; weights that are all 0 count as equal.
@@ -18,7 +18,7 @@ enum class Excess : std::uint8_t { kLost, kEven, kByWeight };
 void split_total(std::span<const double> weights, std::int64_t total, std::span<const std::int32_t> floor,
                  std::span<const std::int32_t> cap, Excess excess, std::span<std::int32_t> counts);
 
-// The same where the weights are data. With `softmax_of_negative` they are exp(-(w_i - min w) / temperature).
+// The same with weights that are data. With `softmax_of_negative` they are exp(-(w_i - min w) / temperature).
 struct ShareOut {
   std::int32_t num_pools = 0, members = 0;
   const float* const* weights = nullptr;  // [num_pools] -> [members]
@@ -32,6 +32,6 @@ struct ShareOut {
 };
 OpCall call(const ShareOut&);
 void run_cpu(const ShareOut&);
-void run_cuda(const ShareOut&, CudaContext&);  // Everything is host memory, the weights as well: no kernel.
+void run_cuda(const ShareOut&, CudaContext&);  // Everything, weights included, is in CPU memory: no kernel.
 
 }  // namespace kvlab

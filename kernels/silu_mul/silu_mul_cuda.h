@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// SiluMul on device memory, arithmetic in fp32. Gate and up may lie side by side in the output of one product, [tokens, 2 * width]:
+// SiluMul on device memory, arithmetic in fp32. Gate and up may be side by side in the output of one product, [tokens, 2 * width]:
 // gate = both, up = both + width, in_stride = 2 * width.
 struct DeviceSiluMul {
   const void* gate = nullptr;  // [tokens, width]

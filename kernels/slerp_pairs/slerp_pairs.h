@@ -9,9 +9,9 @@ namespace kvlab {
 
 // Two layers share the directions of their keys (or values): tokens [begin[r], end[r]) of row r in both become |a| e and |b| e with
 //   e = (sin((1 - t) w) a/|a| + sin(t w) b/|b|) / sin w,  w the angle between a and b
-// except for the retain[r] tokens with the largest angle (ties to the lower token), which stay as they are (MiniCache, Liu et al.
-// 2024, arXiv:2405.14366, eq. 2-5). e has norm 1. Where sin w is next to 0: of angles near 0 the plain mixture (1 - t) a/|a| + t b/|b|
-// is taken, near pi the direction with the larger share. A vector of norm 0 takes no part in the direction and stays 0.
+// except for the retain[r] tokens with the largest angle (ties to the lower token), which do not change (MiniCache, Liu et al. 2024,
+// arXiv:2405.14366, eq. 2-5). e has norm 1. If sin w is nearly 0, e is the plain mixture (1 - t) a/|a| + t b/|b| for w near 0, and the
+// direction with the larger share for w near pi. A vector of norm 0 takes no part in the direction and stays 0.
 struct SlerpPairs {
   KvRows a, b;                                                             // the same rows of two layers
   const std::int32_t *begin = nullptr, *end = nullptr, *retain = nullptr;  // [num_rows]

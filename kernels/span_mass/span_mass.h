@@ -6,8 +6,8 @@
 
 namespace kvlab {
 
-// The share of scores that lies on both ends of rows: mass[p] = mean over the rows of pool p of
-// factor * (sum of scores [0, head_end[r]) + sum of scores [tail_begin[r], tail_end[r])), tokens counted once, summed in double.
+// Share of the scores at both ends of rows: mass[p] = mean over the rows of pool p of factor * (sum of scores [0, head_end[r]) + sum of
+// scores [tail_begin[r], tail_end[r])), tokens counted once, summed in double.
 struct SpanMass {
   std::int32_t num_pools = 0, rows_per_pool = 1;
   const std::int64_t* first = nullptr;  // [num_pools * rows_per_pool + 1]

@@ -24,7 +24,7 @@ OpCall call(const SparqScores&);
 void run_cpu(const SparqScores&);
 void run_cuda(const SparqScores&, CudaContext&);
 
-// Sum of the values of each row, brought up to date with tokens [from[r], len[r]); from 0 starts anew.
+// Sum of the values of each row: adds tokens [from[r], len[r]); from[r] = 0 starts anew.
 struct ValueSums {
   KvRows kv;
   const std::int32_t* from = nullptr;  // [kv.num_rows]
@@ -35,9 +35,9 @@ OpCall call(const ValueSums&);
 void run_cpu(const ValueSums&);
 void run_cuda(const ValueSums&, CudaContext&);
 
-// One token that stands for those not listed: its value is the mean of all values, and its share for head h is 1 - alpha_h with
-// alpha_h = sum of p_h over the listed tokens. Its key is 0 and its logit for head h is log sum exp of the listed tokens' logits
-// + log((1 - alpha_h) / alpha_h).
+// One token that replaces those not listed: its value is the mean of all values, and its share for head h is 1 - alpha_h with alpha_h = sum
+// of p_h over the listed tokens. Its key is 0 and its logit for head h is log sum exp of the listed tokens'
+// logits + log((1 - alpha_h) / alpha_h).
 struct SparqRest {
   KvRows kv;
   const Queries* queries = nullptr;
@@ -59,9 +59,9 @@ struct FlashPages {
   UnitLists lists;
   std::int32_t* count = nullptr;  // [num_rows] in: upper bounds, out
 };
-// A statistic of the laboratory: it costs nothing.
+// A diagnostic: it costs nothing.
 OpCall call(const FlashPages&);
 void run_cpu(const FlashPages&);
-void run_cuda(const FlashPages&, CudaContext&);  // `count` is host memory; waits for the stream.
+void run_cuda(const FlashPages&, CudaContext&);  // `count` is in CPU memory; waits for the stream.
 
 }  // namespace kvlab

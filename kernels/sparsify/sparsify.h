@@ -17,11 +17,11 @@ struct Sparsify {
 };
 inline constexpr std::int32_t kSparseTile = 64, kSparsePad = 8;
 
-// Of a token at most, whatever the tiles' shares of the kept channels are.
+// The most bytes of a packed token, for any split of the kept channels over tiles.
 std::int64_t most_sparse_bytes(std::int32_t head_dim, std::int32_t keep);
-// Of a token whose tiles share the kept channels evenly: what is counted where only shapes are known.
+// Bytes of a packed token with the kept channels split evenly over tiles, counted when only shapes are known.
 std::int64_t even_sparse_bytes(std::int32_t head_dim, std::int32_t keep);
-// Of a packed token, from its bitmaps.
+// Bytes of a packed token, from its bitmaps.
 std::int64_t sparse_bytes(std::int32_t head_dim, const std::uint8_t* token);
 
 // The vectors are read in the model's precision, even_sparse_bytes() written; two comparisons per element.
@@ -29,7 +29,7 @@ OpCall call(const Sparsify&);
 void run_cpu(const Sparsify&);
 void run_cuda(const Sparsify&, CudaContext&);
 
-// Writes the packed tokens back into the listed vectors: what was not kept is 0.
+// Writes the packed tokens back into the listed vectors: the other channels become 0.
 struct Unsparsify {
   ListedTokens tokens;
   std::int32_t keep = 0;

@@ -24,15 +24,15 @@ OpCall call(const TakeDue&);
 void run_cpu(const TakeDue&);
 void run_cuda(const TakeDue&, CudaContext&);
 
-// Parts each row's list in two by score: the `keep` highest scored entries (ties to the earlier entry) and the others, both in
-// the list's order. Entries of -1 count as the lowest and stay at the ends.
+// Splits each row's list in two by score: the `keep` highest scored entries (ties to the earlier entry) and the others, both in the list's
+// order. Entries of -1 count as the lowest and stay at the ends.
 struct SplitListed {
   std::int32_t num_rows = 0;
-  const std::int64_t* first = nullptr;       // [num_rows + 1] the lists to part
+  const std::int64_t* first = nullptr;       // [num_rows + 1] the lists to split
   const std::int32_t* index = nullptr;       // [first[num_rows]]
   const std::int64_t* row_first = nullptr;   // [num_rows + 1] where a row's scores start
   const float* scores = nullptr;             // [row_first[num_rows]] per token of the row
-  const std::int64_t* high_first = nullptr;  // [num_rows + 1]; the second list of a row has what is left: first - high_first
+  const std::int64_t* high_first = nullptr;  // [num_rows + 1]; the second list of a row has the rest: first - high_first
   std::int32_t* high = nullptr;              // out
   std::int32_t* low = nullptr;               // out
 };

@@ -6,18 +6,18 @@
 
 namespace kvlab {
 
-// How many of the units asked for were read in the last step already, and remembers what this step reads (`now`, which holds what
-// was asked for and what is read anyway) in its place. A statistic of the laboratory, no part of any method: it costs nothing.
+// Counts the units asked for that the last step already read, then stores the units that this step reads (`now`: those asked for and those
+// always read) in their place. A diagnostic, not part of any method: it costs nothing.
 struct TierReuse {
   std::int32_t num_rows = 0;
   UnitLists asked, now;
-  std::int32_t* const* last = nullptr;       // [num_rows] room for both steps' lists
+  std::int32_t* const* last = nullptr;       // [num_rows] with space for both steps' lists
   const std::int32_t* last_count = nullptr;  // [num_rows]
-  const std::int32_t* held_from = nullptr;   // [num_rows] host memory: units from here on count as read; null: none
+  const std::int32_t* held_from = nullptr;   // [num_rows] CPU memory: units from here on count as read; null: none
   std::int32_t* hits = nullptr;              // [num_rows] out
 };
 OpCall call(const TierReuse&);
 void run_cpu(const TierReuse&);
-void run_cuda(const TierReuse&, CudaContext&);  // `hits` is host memory; waits for the stream.
+void run_cuda(const TierReuse&, CudaContext&);  // `hits` is in CPU memory; waits for the stream.
 
 }  // namespace kvlab

@@ -6,8 +6,8 @@
 
 namespace kvlab {
 
-// What attention each cached token received, kept in word channels from first_word on and updated query by query. With p = p_t[i]
-// as in AttentionStats (softmax over the n_t visible tokens, reduced over the group), for each query t in order and each token i
+// Statistics of the attention that each cached token received, kept in word channels from first_word on and updated query by query. With
+// p = p_t[i] as in AttentionStats (softmax over the n_t visible tokens, reduced over the group), for each query t in order and each token i
 // that it sees:
 //   kSum         f0 = decay * f0 + w_t p, w_t = 1 or n_t
 //   kMoments     f0 += p, f1 += p^2
@@ -38,9 +38,9 @@ struct TokenStats {
   [[nodiscard]] std::int32_t num_words() const { return kind == Kind::kSum ? 1 : kind == Kind::kRing ? ring_words(ring_tokens) : 2; }
 };
 
-// The products of AttentionStats and two operations per pair for the update; K is read once, the channels are read and written
-// once. Sequences without queries cost nothing. With noise it goes by a name of its own, since draws take several times the products' time
-// and are counted as nothing: what is measured of the one must not stand for the other.
+// The products of AttentionStats and two operations per pair for the update; K is read once, the channels are read and written once.
+// Sequences without queries cost nothing. With noise the operation has its own name: the draws are not counted but take several times the
+// products' time, so the two must be timed separately.
 OpCall call(const TokenStats&);
 void run_cpu(const TokenStats&);
 void run_cuda(const TokenStats&, CudaContext&);  // without noise_seeds

@@ -17,8 +17,8 @@ inline float rank_value(float score) { return std::isnan(score) ? -std::numeric_
 
 inline bool better(const Candidate& a, const Candidate& b) { return a.score != b.score ? a.score > b.score : a.at < b.at; }
 
-// Moves the k best to the front, k at most the size. Of equals the lower index is better, or with `peer_ties` those that the standard
-// library leaves in front when it compares scores alone, by the algorithm that torch.topk takes on a CPU.
+// Moves the k best to the front, k at most the size. Ties go to the lower index, or with `peer_ties` to those that the standard library
+// leaves in front when it compares scores alone, by the algorithm of torch.topk on a CPU.
 inline void take_best(std::vector<Candidate>& row, std::int32_t k, bool peer_ties) {
   const auto by_score = [](const Candidate& a, const Candidate& b) { return a.score > b.score; };
   if (!peer_ties) {

@@ -4,22 +4,22 @@
 
 #include "kernels/ops.h"
 
-// What selectors do with the pages, chunks, clusters or tokens ("units") they chose: ascending lists of unit numbers per row.
+// Operations on the pages, chunks, clusters or tokens ("units") that selectors chose: ascending lists of unit numbers per row.
 namespace kvlab {
 
-// One list per row, in shared memory at first[r] or in memory of its own. Lists may be shorter than the room they have.
+// One list per row, in one array from first[r] on or each in its own array. Lists may be shorter than their space.
 struct UnitLists {
-  const std::int64_t* first = nullptr;        // [num_rows + 1] where each row's room begins in `unit`
+  const std::int64_t* first = nullptr;        // [num_rows + 1] offset of each row's list in `unit`
   const std::int32_t* unit = nullptr;         // [first[num_rows]]
   const std::int32_t* const* rows = nullptr;  // [num_rows] used where `first` is null
-  const std::int32_t* count = nullptr;        // [num_rows] null: the whole room
+  const std::int32_t* count = nullptr;        // [num_rows] null: the whole space
 
   [[nodiscard]] std::int64_t size(std::int32_t r) const { return count != nullptr ? count[r] : first[r + 1] - first[r]; }
   [[nodiscard]] const std::int32_t* row(std::int32_t r) const { return first != nullptr ? unit + first[r] : rows[r]; }
 };
 
 // Tokens to attend to: [0, head[r]), those of the listed units, then [tail[r], len[r]). Unit u holds the unit_tokens tokens from
-// base[r] + u * unit_tokens on; units lie between head and tail.
+// base[r] + u * unit_tokens on; units are between head and tail.
 struct ExpandUnits {
   std::int32_t num_rows = 0;
   UnitLists lists;
@@ -28,7 +28,7 @@ struct ExpandUnits {
   const std::int32_t* head = nullptr;         // [num_rows], null: 0
   const std::int32_t* tail = nullptr;         // [num_rows]
   const std::int32_t* len = nullptr;          // [num_rows]
-  const std::int64_t* index_first = nullptr;  // [num_rows + 1], rooms of exactly the tokens above
+  const std::int64_t* index_first = nullptr;  // [num_rows + 1] offsets, for exactly the tokens above
   std::int32_t* index = nullptr;              // [index_first[num_rows]] out
 
   [[nodiscard]] std::int64_t tokens(std::int32_t r) const {
@@ -40,7 +40,7 @@ OpCall call(const ExpandUnits&);
 void run_cpu(const ExpandUnits&);
 void run_cuda(const ExpandUnits&, CudaContext&);
 
-// Numbers behind places in another list: out[first[r] + i] = base.row(r)[pick[first[r] + i]], or base.row(r)[i] where `takes_all`.
+// Unit numbers at places of another list: out[first[r] + i] = base.row(r)[pick[first[r] + i]], or base.row(r)[i] where `takes_all`.
 struct ComposeUnits {
   std::int32_t num_rows = 0;
   UnitLists base;
@@ -53,18 +53,18 @@ OpCall call(const ComposeUnits&);
 void run_cpu(const ComposeUnits&);
 void run_cuda(const ComposeUnits&, CudaContext&);
 
-// The union of `lists_per_row` consecutive ascending lists: what a KV head loads when its query heads choose apart.
+// The union of `lists_per_row` consecutive ascending lists: the units that a KV head loads when its query heads choose separately.
 struct UnionUnits {
   std::int32_t num_rows = 0, lists_per_row = 1;
   UnitLists lists;                      // of num_rows * lists_per_row lists
-  const std::int64_t* first = nullptr;  // [num_rows + 1] rooms for the unions
+  const std::int64_t* first = nullptr;  // [num_rows + 1] offsets of the unions
   std::int32_t* unit = nullptr;         // out
   std::int32_t* count = nullptr;        // [num_rows] out
 };
-// Counted as if unions filled their rooms: the count depends on data, the room does not.
+// Counted as if unions filled their space: their length depends on data, the space does not.
 OpCall call(const UnionUnits&);
 void run_cpu(const UnionUnits&);
-void run_cuda(const UnionUnits&, CudaContext&);  // counts are host memory: waits for the stream
+void run_cuda(const UnionUnits&, CudaContext&);  // counts are in CPU memory: waits for the stream
 
 // Keeps lists for later steps.
 struct KeepUnits {
@@ -92,7 +92,7 @@ void run_cuda(const RankUnits&, CudaContext&);
 struct TakeRanked {
   std::int32_t num_rows = 0;
   const std::int32_t* const* ranked = nullptr;  // [num_rows]
-  const std::int64_t* first = nullptr;          // [num_rows + 1] rooms of exactly what is taken
+  const std::int64_t* first = nullptr;          // [num_rows + 1] offsets, for exactly take[r] units
   std::int32_t* unit = nullptr;                 // [first[num_rows]] out
 };
 OpCall call(const TakeRanked&);
@@ -111,17 +111,17 @@ OpCall call(const MaskEnds&);
 void run_cpu(const MaskEnds&);
 void run_cuda(const MaskEnds&, CudaContext&);
 
-// How many of a row's units were in the list before, and remembers the list in its place. A statistic of the laboratory, no part
-// of any method: it costs nothing.
+// Counts a row's units that were in its last list, then stores the new list in its place. A diagnostic, not part of any method: it costs
+// nothing.
 struct TrackReuse {
   std::int32_t num_rows = 0;
   UnitLists lists;
-  std::int32_t* const* last = nullptr;       // [num_rows] room for both lists
+  std::int32_t* const* last = nullptr;       // [num_rows] with space for both lists
   const std::int32_t* last_count = nullptr;  // [num_rows]
   std::int32_t* hits = nullptr;              // [num_rows] out
 };
 OpCall call(const TrackReuse&);
 void run_cpu(const TrackReuse&);
-void run_cuda(const TrackReuse&, CudaContext&);  // hits are host memory: waits for the stream
+void run_cuda(const TrackReuse&, CudaContext&);  // hits are in CPU memory: waits for the stream
 
 }  // namespace kvlab

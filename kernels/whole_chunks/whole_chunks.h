@@ -4,20 +4,20 @@
 
 namespace kvlab {
 
-// Counts that keep whole chunks. Tokens [begin, begin + len) of a row form chunks of `chunk_tokens` (the last one may be shorter)
-// whose tokens have equal scores; the row's other tokens all stay. Chunks are taken in the order of their scores (ties: the
-// earlier one): as many as fit into keep[r] together with the other tokens, or num_chunks[r]. keep[r] becomes what they hold.
+// Counts that keep whole chunks. Tokens [begin, begin + len) of a row form chunks of `chunk_tokens` (the last one may be shorter) whose
+// tokens have equal scores; the row's other tokens all stay. Chunks are taken in the order of their scores (ties: the earlier one): until
+// the next one does not fit into keep[r] with the other tokens, or num_chunks[r] of them. keep[r] becomes the number of tokens kept.
 struct WholeChunks {
   std::int32_t num_rows = 0;
   const std::int64_t* first = nullptr;                  // [num_rows + 1]
   const std::int32_t *begin = nullptr, *len = nullptr;  // [num_rows]
   std::int32_t chunk_tokens = 1;
   const float* scores = nullptr;             // [first[num_rows]]
-  const std::int32_t* num_chunks = nullptr;  // [num_rows]; null: as many as fit
+  const std::int32_t* num_chunks = nullptr;  // [num_rows]; null: all that fit
   std::int32_t* keep = nullptr;              // [num_rows] in, out
 };
 OpCall call(const WholeChunks&);
 void run_cpu(const WholeChunks&);
-void run_cuda(const WholeChunks&, CudaContext&);  // `keep` is host memory; waits for the stream.
+void run_cuda(const WholeChunks&, CudaContext&);  // `keep` is in CPU memory; waits for the stream.
 
 }  // namespace kvlab

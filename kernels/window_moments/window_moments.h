@@ -7,12 +7,13 @@
 
 namespace kvlab {
 
-// How the attention of a window of w queries spreads over the tokens before it (positions below the first query's), and how it changes
-// from query to query. p_t^h[i] = softmax over all visible tokens, per query head h, in fp32; var over the window's queries has the
-// divisor w - 1 (w = 1: 0).
-//   scores[i]   = mean over the group of (mean_t p_t[i] + gamma * var_t p_t[i]), 0 for the window's own tokens   CAKE, Qin et al. 2025, eq.
-//   9 entropy[s]  = sum over query heads, queries and earlier tokens of -p log p                                    eq. 3 variance[s] = sum
-//   over query heads and earlier tokens of var_t p_t[i]
+// Spread of the attention of a window of w queries over the tokens before it (positions below the first query's), and its change from query
+// to query. p_t^h[i] = softmax over all visible tokens, per query head h, in fp32; var over the window's queries has the divisor w - 1
+// (w = 1: 0).
+//   scores[i]   = mean over the group of (mean_t p_t[i] + gamma * var_t p_t[i]), 0 for the window's own tokens
+//   entropy[s]  = sum over query heads, queries and earlier tokens of -p log p
+//   variance[s] = sum over query heads and earlier tokens of var_t p_t[i]
+// CAKE, Qin et al. 2025, eq. 9, 3 and 4.
 struct WindowMoments {
   KvRows kv;
   const Queries* queries = nullptr;  // [kv.num_sequences()]
