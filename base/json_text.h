@@ -14,7 +14,7 @@ int json_depth(std::string_view json);
 // message too) takes stack for each level.
 void refuse_deep_json(std::string_view json, const std::string& where);
 
-// A value for an error message: in ASCII on one line; behind so many bytes it is cut, which "..." says.
+// A value for an error message: in ASCII on one line, cut after `most` bytes with "..." appended.
 std::string short_json(const nlohmann::json& value, std::size_t most = 60);
 
 }  // namespace kvlab

@@ -25,10 +25,10 @@ struct ParamDoc {
   std::string key, type, fallback, range, meaning;
 };
 
-// Reads one mapping of a config file key by key. Each read states type, default, range and meaning; the ranges include both
-// ends. Units are part of the key (_ms, _tokens, _bytes, ...). After the last read, reject_unread() refuses every key that
-// was never asked for, and says where it belongs if another mapping, read before, knows it. In describing mode nothing is read: each call
-// records its documentation and answers the default.
+// Reads one mapping of a config file key by key. Each read states type, default, range and meaning; the ranges include both ends. Units are
+// part of the key (_ms, _tokens, _bytes, ...). After the last read, reject_unread() refuses every key that was never read, and says where
+// it belongs if another mapping, read before, knows it. In describing mode nothing is read: each call records its documentation and returns
+// the default.
 class Params {
  public:
   Params(const std::shared_ptr<const ConfigFile>& file, std::shared_ptr<const Choices> choices, std::string owner);
@@ -43,7 +43,7 @@ class Params {
   bool flag(const std::string& key, bool fallback, const std::string& meaning);
   std::string text(const std::string& key, const std::string& meaning);
   std::string text(const std::string& key, const std::string& fallback, const std::string& meaning);
-  // One of `names`; answers its index.
+  // One of `names`; returns its index.
   std::size_t choice(const std::string& key, const std::vector<std::string>& names, std::size_t fallback, const std::string& meaning);
   // Keys that end in _ms or _s; the value may have a fraction.
   Span milliseconds(const std::string& key, double fallback, double min, double max, const std::string& meaning);
@@ -68,8 +68,7 @@ class Params {
   [[noreturn]] void fail(const std::string& message) const;
   [[noreturn]] void fail_at(const std::string& key, const std::string& message) const;
   void reject_unread() const;
-  // What `other`, read from a file of its own, has asked for below its top level belongs below this mapping too: as reject_unread() tells
-  // it.
+  // The advice of reject_unread() then also covers keys that `other`, read from a file of its own, asked for below its top level.
   void add_asked(const Params& other);
 
   [[nodiscard]] const std::string& owner() const { return owner_; }

@@ -12,7 +12,7 @@
 
 namespace kvlab {
 
-// What `kvlab list` and `kvlab describe` print of a policy, beside its parameters.
+// The description of a policy that `kvlab list` and `kvlab describe` print, beside its parameters.
 struct Card {
   std::string name;     // as written in YAML
   std::string summary;  // one line: what it does

@@ -31,7 +31,7 @@ struct Request : RequestInfo {
   std::int32_t pattern = 0;          // and how the others differ (SeqState)
   std::int64_t pages = 0;            // private pages it holds
   std::int64_t kept_pages = 0;       // of them once the step in flight is done
-  std::int64_t swapped_blocks = 0;   // blocks' worth of host memory it holds
+  std::int64_t swapped_blocks = 0;   // blocks' worth of CPU memory it holds
   std::int64_t reserved_start = -1;  // contiguous managers
   std::int32_t reserved_tokens = 0;
   bool left_hashed = false;
