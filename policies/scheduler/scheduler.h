@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// What a scheduler may read of a request. c = computed_tokens, n = known_tokens() in the words of the cards.
+// The state of a request as a scheduler reads it. The cards write c for computed_tokens and n for known_tokens().
 struct RequestInfo {
   Time arrival{};
   std::int32_t prompt_tokens = 0;
@@ -38,10 +38,11 @@ struct PlanEntry {
   std::int32_t layer_end = 0;
 };
 
-// A row that costs and computes nothing: a finished member of a static batch.
+// The work of one step.
 struct StepPlan {
   std::vector<PlanEntry> entries;
-  std::int32_t idle_rows = 0;  // of finished members of a static batch: they go through the linear layers and the head
+  // Rows of finished members of a static batch: they go through the linear layers and the head, and emit nothing.
+  std::int32_t idle_rows = 0;
 
   void clear() {
     entries.clear();
@@ -54,7 +55,7 @@ struct StepPlan {
 enum class Preemption : std::uint8_t { kRecompute, kSwap };
 enum class QueueEnd : std::uint8_t { kFront, kBack };
 
-// One replica as its scheduler sees it while planning one step. Everything a plan takes or gives back goes through here;
+// One replica as its scheduler sees it while it plans one step. A plan takes and returns memory only by these calls;
 // computed_tokens advance after plan() returns, by the plan's entries.
 class ReplicaView {
  public:
@@ -64,8 +65,8 @@ class ReplicaView {
   [[nodiscard]] virtual RequestId waiting(std::uint32_t position) const = 0;  // 0 is the head
   [[nodiscard]] virtual std::span<const RequestId> running() const = 0;       // in admission order
   [[nodiscard]] virtual const RequestInfo& info(RequestId r) const = 0;
-  // Tokens r could compute in this step: n - c; 0 when in-flight tokens already reach its output limit, and, on hosts that
-  // do not plan over unknown tokens, while a step of r is in flight.
+  // Tokens that r could compute in this step: n - c; 0 when in-flight tokens reach its output limit, and while a step of r is in
+  // flight on hosts that do not plan over unknown tokens.
   [[nodiscard]] virtual std::int32_t needed_tokens(RequestId r) const = 0;
   [[nodiscard]] virtual std::int32_t max_model_len() const = 0;
   [[nodiscard]] virtual std::int32_t block_tokens() const = 0;
@@ -73,43 +74,41 @@ class ReplicaView {
   [[nodiscard]] virtual std::int64_t free_blocks() const = 0;  // unreferenced ones, cached included
   // Blocks r would hold at length n, hits aside. Schedulers never divide by the block size themselves.
   [[nodiscard]] virtual std::int64_t blocks_for(RequestId r, std::int32_t n) const = 0;
-  // Blocks to take from the free ones so that r can compute m more tokens; for a waiting r its hits are looked up, and
-  // those nobody references count (taking them makes them unfree).
+  // Free blocks that r takes to compute m more tokens. Hits of a waiting r are looked up; those without a reference count, since they
+  // are no longer free once r takes them.
   [[nodiscard]] virtual std::int64_t blocks_needed(RequestId r, std::int32_t m) = 0;
   // Most blocks r holds while all its known tokens are prefilled.
   [[nodiscard]] virtual std::int64_t peak_blocks(RequestId r) const = 0;
   // Tokens of a waiting r that the prefix cache holds, at most n - 1. Valid until the next call that changes the pool.
   virtual std::int32_t lookup(RequestId r) = 0;
-  // Room for m more tokens of r, all or nothing. For a waiting r with nothing computed: its hits are taken first and count
-  // as computed, m comes on top of them.
-  // ahead: blocks for so many tokens behind them are taken as well, for later steps; they carry no hash before their tokens
-  // are planned.
+  // Room for m more tokens of r, all or nothing. A waiting r with nothing computed takes its hits first; these count as computed, and m
+  // comes on top of them. Blocks for `ahead` tokens of later steps are taken as well; they have no hash before their tokens are planned.
   virtual bool try_allocate(RequestId r, std::int32_t m, std::int32_t ahead = 0) = 0;
-  // As a contiguous manager does (card 6.1): room for `tokens` tokens of r in all, in one piece, before it starts.
+  // Room in one piece for `tokens` tokens of r in all, before it starts, as contiguous managers give it (card 6.1).
   virtual bool try_reserve(RequestId r, std::int32_t tokens) = 0;
   virtual void admit(RequestId r) = 0;  // from waiting to the end of running
   virtual void preempt(RequestId r, Preemption mode, QueueEnd end = QueueEnd::kFront) = 0;
-  // Starts bringing a swapped waiting r back: takes room for its kept tokens and m more, all or nothing. r stays parked,
-  // where it is in the queue, until the copy has ended; then is_swapped is false and it can be admitted.
+  // Starts to bring a swapped waiting r back: takes room for its kept tokens and m more, all or nothing. r keeps its place in the queue
+  // and is parked until the copy has ended; then is_swapped is false and it can be admitted.
   virtual bool try_swap_in(RequestId r, std::int32_t m) = 0;
   virtual void reject(RequestId r, const char* reason) = 0;  // leaves waiting with an error, counted
 };
 
-// For how many plans after this one plan() would repeat itself (one token for each running request, in the same order),
-// if nothing arrives, finishes, fails to allocate or returns blocks. What fast-forward may skip.
+// The number of plans after this one in which plan() would repeat itself (one token for each running request, in the same order) if
+// nothing arrives, finishes, fails to allocate or returns blocks. Fast-forward may skip them.
 struct Horizon {
   std::int64_t plans = 0;
-  // While somebody waits: also ended by the first loss of a cached block, with which a head may find fewer hits. Where a head
-  // with fewer hits may need less, or be refused, that matters; where it needs all of its prompt's blocks at once it does not.
+  // True: while requests wait, the first loss of a cached block ends it too, since a head may find fewer hits then. That matters for a
+  // head that may need less, or be refused, with fewer hits; not for one that needs all of its prompt's blocks at once.
   bool ends_with_hits = true;
   static constexpr Horizon none() { return {0, true}; }
   static constexpr Horizon unlimited() { return {std::numeric_limits<std::int64_t>::max(), true}; }
   static constexpr Horizon whatever_is_cached() { return {std::numeric_limits<std::int64_t>::max(), false}; }
 };
 
-// What no step of a scheduler exceeds; 0: it does not say.
+// Upper bounds on the requests and the new tokens of a step; 0: not known.
 struct StepBounds {
-  std::int32_t requests = 0, tokens = 0;  // in a step; tokens: new ones
+  std::int32_t requests = 0, tokens = 0;
 };
 
 // Plans the next step of one replica.
@@ -121,24 +120,24 @@ class Scheduler {
   [[nodiscard]] virtual Horizon stable_for(const ReplicaView& view) const = 0;
   // Steps in flight: 2 plans over tokens still being computed (vLLM v1's asynchronous scheduling), 1 waits for each output.
   [[nodiscard]] virtual int pipeline_depth() const { return 1; }
-  // After an empty plan: when to ask again though nothing happens (a batching window ends); kNever: not before an event.
+  // After an empty plan: the time of the next plan() though nothing happens (a batching window ends); kNever: not before an event.
   [[nodiscard]] virtual Time wants_plan_at() const { return kNever; }
-  // Rows the engine really computes for a step of so many tokens: CUDA graphs exist for some sizes only, and a step that runs
-  // as a graph is padded to the next one.
+  // Rows that the engine computes for a step of so many tokens: CUDA graphs exist for some sizes only, and a step that runs as a graph
+  // is padded to the next one.
   [[nodiscard]] virtual std::int32_t padded_tokens(std::int32_t tokens) const { return tokens; }
-  // For requests of at most so many tokens: what a host with real memory makes ready for before a run.
+  // Bounds for requests of at most max_model_len tokens: a host with real memory prepares for them before a run.
   [[nodiscard]] virtual StepBounds step_bounds(std::int32_t /*max_model_len*/) const { return {}; }
   // CUDA graphs that the engine captures, one for each size that padded_tokens() returns: they take memory.
   [[nodiscard]] virtual std::int32_t num_graphs() const { return 0; }
   // Contiguous managers (card group 6) instead of paged blocks.
   [[nodiscard]] virtual bool wants_contiguous_memory() const { return false; }
-  // A request left (finished or rejected): forget what was kept for it.
+  // r left (finished or rejected): its state in the scheduler is deleted.
   virtual void on_finish(RequestId /*r*/) {}
 };
 
 using SchedulerRegistry = Registry<Scheduler>;
 
-// Makes defaults follow the GPU as in the engine that `scheduler` is of. `large_gpu`: of 70 GiB or more, and no A100.
+// Makes the defaults of `scheduler` depend on the GPU as its engine does. large_gpu: 70 GiB or more, and no A100.
 void prefer_engine_defaults(const std::string& scheduler, bool large_gpu, Params& p);
 
 }  // namespace kvlab

@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// When a trigger that works in decode begins.
+// The first cut of a trigger that works in decode.
 enum class StartPhase : std::uint8_t { kPromptEnd, kDecodeOnly, kEveryChunk };
 
 inline StartPhase start_phase(Params& p) {
@@ -14,7 +14,7 @@ inline StartPhase start_phase(Params& p) {
                                           "first cut: when the prompt is complete, in decode, or after each prefill chunk"));
 }
 
-// Whether a step of this sequence lies in the phase.
+// True: a step of this sequence is in the phase.
 inline bool in_phase(StartPhase phase, const SeqStep& seq) {
   return seq.decoding() || phase == StartPhase::kEveryChunk || (phase == StartPhase::kPromptEnd && seq.completes_prompt());
 }
