@@ -15,7 +15,7 @@
 
 namespace kvlab {
 
-// What a user may say about a file beside its name.
+// Settings for reading a file, beside its name.
 struct ReaderOptions {
   std::int32_t block_size = 0;              // mooncake, bailian: tokens per hash id; 0: as the rows or the format say
   std::int32_t block_tokens = 16;           // llmservingsim: tokens per hash made from token ids

@@ -8,7 +8,7 @@
 
 namespace kvlab::tokenization {
 
-// A value inside tokenizer.json that knows where it stands: every error (InputError) names the file and the key, such as
+// A value inside a JSON file that knows its place: every error (InputError) names the file and the key, such as
 // "DIR/tokenizer.json: 'decoder.decoders[2].content': ...". Refers to the value, which must live as long.
 class JsonNode {
  public:
