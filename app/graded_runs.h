@@ -39,7 +39,7 @@ class GradedRuns {
              const std::atomic<bool>& stop, Finish finish)
       : experiment_(experiment), samples_(samples), inputs_(inputs), folder_(folder), stop_(stop), finish_(std::move(finish)) {}
 
-  // Jobs that share model and samples are done together. `log` is told how long it will take, before it starts.
+  // Jobs that share model and samples are done together. An estimate of the time goes to `log` before it starts.
   void run(const std::vector<Job>& jobs, std::ostream* log);
 
  private:

@@ -22,11 +22,11 @@ struct Request : RequestInfo {
   std::int32_t num_hashes = 0;          // usable block hashes, prompt and output together
   std::int32_t trace_hashes = 0;        // entries of `hashes`
   std::int32_t published = 0;           // its first blocks that carry or share a hash
-  std::int32_t publishable_tokens = 0;  // that blocks may be published of since it came in, whether they have names or not
+  std::int32_t publishable_tokens = 0;  // that blocks may be published of since it came in, hashed or not
   std::int32_t hit_tokens = 0;
   std::int32_t recomputed_tokens = 0;
   std::int32_t most_computed = 0;    // before the latest preemption
-  std::int32_t kept_tokens = 0;      // once it left the hashed domain: what its pages hold, as tokens of a block
+  std::int32_t kept_tokens = 0;      // once left_hashed: tokens that its pages hold, as tokens of a block
   std::int32_t row_tokens = 0;       // then also: tokens of its first row,
   std::int32_t pattern = 0;          // and how the others differ (SeqState)
   std::int64_t pages = 0;            // private pages it holds
