@@ -11,30 +11,30 @@
 
 namespace kvlab {
 
-// A run of `host: engine` with `eval`: what answers are graded, by which model.
+// A run of `host: engine` with `eval`: the model, and the graded samples.
 struct AccuracySetup {
   std::string model;    // folder
   std::string backend;  // cpu or cuda
   std::string eval_file;
   EvalChoice choice;
   GradeOptions options;
-  // The first samples of each task and length are replayed, too: what recorded attention says of the same recipes.
+  // The first samples of each task and length are replayed too, with the same recipes on recorded attention.
   std::int32_t replay_per_task = 0, replay_steps = 0;
   // Runs with equal texts share model, samples and prefills.
   std::string text;
 };
 
-// What one run knows of one sample.
+// The results of one run on one sample.
 struct SampleGrades {
   std::vector<GradedAnswer> answers;
   std::optional<Fidelity> replayed;
-  std::vector<std::optional<bool>> found;  // [answers] where it was replayed: finds_needles() of the answer's steps; none: nothing to find
+  std::vector<std::optional<bool>> found;  // per answer, if replayed: finds_needles() over its steps; none: nothing to find
 };
 
 // Errors with file:line:column: a folder or file that is not there.
 AccuracySetup read_accuracy(Params& p, std::uint64_t seed);
 
-// A line per answer, for answers.csv; `answer`: its place in the sample.
+// The header and one row of answers.csv; `answer`: its place in the sample.
 std::string answers_header();
 std::string answer_row(const std::string& run_id, const Recipe& recipe, const EvalSample& sample, const GradeOptions& options,
                        const SampleGrades& grades, std::size_t answer);

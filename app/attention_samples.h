@@ -17,10 +17,10 @@ struct AttentionSample {
   AttentionReference reference;
 };
 
-// Reads the mapping `samples: {NAME: {file: ...} | {record: {...}} | {synthetic: {...}}, ...}` of a replay experiment. A recording is
-// made now, by the model it names, with everything that a policy may ask for; with `file` as well it is kept there and found
-// again, if it still is the sample that is asked for: else it is refused. Runs of a program share samples: those of the run before, and of
-// runs that go on, are not read again. Of samples only made-up ones differ between seeds. Errors: InputError with file:line:column.
+// Reads the mapping `samples: {NAME: {file: ...} | {record: {...}} | {synthetic: {...}}, ...}` of a replay experiment. A recording is made
+// now, by the model it names, with everything that a policy may ask for; with `file` as well it is stored there and reused; a file that
+// holds another sample is refused. Runs of a program share samples: those of the run before, and of runs in progress, are not read again.
+// Only synthetic samples differ between seeds. Errors: InputError with file:line:column.
 std::vector<std::shared_ptr<const AttentionSample>> read_attention_samples(Params& samples, std::uint64_t seed);
 
 }  // namespace kvlab

@@ -8,11 +8,11 @@ namespace kvlab {
 struct CleanCommand {
   std::string folder;
   bool yes = false;      // remove without asking
-  bool can_ask = false;  // somebody reads the question and can type an answer
+  bool can_ask = false;  // a user reads the question and can type an answer
 };
 
-// `kvlab clean`: says what of a results folder is not of its newest sweep (runs of others, what runs that were cut off left, answers of
-// graded runs that are not complete) and removes it once that is confirmed. Only files that kvlab's manifests name are removed. Returns 0.
+// `kvlab clean`: lists everything in a results folder that is not part of its newest sweep (other sweeps' runs, remains of interrupted
+// runs, grades of incomplete runs) and removes it after confirmation. Only files that kvlab's manifests name are removed. Returns 0.
 int clean_results(const CleanCommand& command, std::istream& in, std::ostream& out);
 
 }  // namespace kvlab

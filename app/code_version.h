@@ -24,7 +24,7 @@ using CodeVersion = std::map<std::string, std::string>;
 
 // sources: files that registered what the run makes, as the compiler names them. The core is every source but those of policies.
 CodeVersion code_version(const std::set<std::string>& sources, std::span<const SourceFile> table, std::string_view settings);
-// Of the program that runs.
+// The same for the running program.
 CodeVersion code_version(const std::set<std::string>& sources);
 
 // Names in which the two differ: "policies/scheduler/orca.cpp".

@@ -13,10 +13,10 @@ struct Item {
   std::vector<ParamDoc> parameters;                             // of policies
   std::vector<std::string> hosts = {};                          // of KV recipes and parts: where they run
   std::string confidence = {};                                  // of the same: where the description comes from
-  std::vector<std::pair<std::string, std::string>> facts = {};  // what else there is to say, in order
+  std::vector<std::pair<std::string, std::string>> facts = {};  // further facts, in order
 };
 
-// What `kvlab list` knows: schedulers, routers, block_caches, kv, hardware, models, trace_formats, experiments.
+// The kinds that `kvlab list` knows: schedulers, routers, block_caches, kv, hardware, models, trace_formats, experiments.
 const std::vector<std::string>& list_kinds();
 std::string kinds_as_json();
 

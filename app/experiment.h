@@ -33,11 +33,11 @@ struct Experiment {
 
   // The run's parameters over a parse of this thread's own, so that runs in parallel share no YAML nodes.
   [[nodiscard]] Params params(const RunSpec& run) const;
-  // What the run consists of: the file with its axes filled in and what the command line set.
+  // The run as YAML: the file with its axes filled in and the values set on the command line.
   [[nodiscard]] std::string resolved(const RunSpec& run) const;
   [[nodiscard]] YAML::Node resolved_tree(const RunSpec& run) const;
   [[nodiscard]] YAML::Node expanded_tree(const RunSpec& run) const;  // the same with the values of environment variables
-  // The same as YAML that runs by itself where it lies, in `folder`: with 'paths_from', which says from there where this experiment looks
+  // The same as YAML that runs by itself in `folder`: 'paths_from' names, as seen from there, the folders in which this experiment looks
   // for files. So paths in it stay as they were written, and with them labels and fingerprints.
   [[nodiscard]] std::string resolved_in(const std::filesystem::path& folder, const RunSpec& run) const;
   // The whole experiment in this form, its axes left as lists.
@@ -45,7 +45,7 @@ struct Experiment {
   [[nodiscard]] std::vector<std::uint64_t> seeds() const;  // distinct, ascending
 };
 
-// Where the files that an experiment names are looked for. In its own file: {working_folder, experiment_folder}, relative to the file.
+// The key for the folders in which an experiment's files are looked for: {working_folder, experiment_folder}, relative to the file.
 inline constexpr const char* kPathsFrom = "paths_from";
 
 // `path` as seen from the folder `base`: relative where they share more than the root, so that both can be moved together; else absolute.

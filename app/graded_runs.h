@@ -23,8 +23,8 @@ using SampleSets = std::map<std::string, std::vector<EvalSample>>;
 // Errors (InputError with FILE:LINE): samples that cannot be read, or that the model does not take.
 std::vector<EvalSample> read_samples(const AccuracySetup& setup);
 
-// Runs that grade a model's answers, sample by sample: a sample runs over the full cache once, and every recipe starts from what that left.
-// What is graded is kept in PARTIAL/ of the results folder until its run is complete, so that a run that was cut off goes on.
+// Runs that grade a model's answers, sample by sample: a sample runs over the full cache once, and every recipe starts from that result.
+// Grades are stored in partial/ of the results folder until their run is complete, so that an interrupted run can continue.
 class GradedRuns {
  public:
   struct Job {
@@ -39,7 +39,7 @@ class GradedRuns {
              const std::atomic<bool>& stop, Finish finish)
       : experiment_(experiment), samples_(samples), inputs_(inputs), folder_(folder), stop_(stop), finish_(std::move(finish)) {}
 
-  // Jobs that share model and samples are done together. `log` is told how long it will take, before it starts.
+  // Jobs that share model and samples are done together. An estimate of the time goes to `log` before it starts.
   void run(const std::vector<Job>& jobs, std::ostream* log);
 
  private:

@@ -17,9 +17,9 @@ struct ReplayFindings {
   std::string note;       // on samples that keep more than the budget
 };
 
-// What a serving run says of its KV policy's fidelity: recipe, budget_tokens, attention_mass, output_rel_err, topk_recall,
-// resident_bytes_frac and family, replayed on the experiment's `samples`. Runs that differ in nothing else share one replay. Errors as
-// below.
+// The fields of a serving run on its KV policy's fidelity, replayed on the experiment's `samples`: recipe, budget_tokens, attention_mass,
+// output_rel_err, topk_recall, resident_bytes_frac and family. Runs with equal recipe, samples, kv_bytes and seed share one replay. Errors
+// as below.
 Fields fidelity_fields(Params& p, const Recipe& recipe, std::uint64_t seed);
 
 // Reads the samples and runs. Errors: InputError with file:line:column, or naming recipe and sample.

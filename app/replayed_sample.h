@@ -10,12 +10,12 @@
 
 namespace kvlab {
 
-// A graded sample as replay takes it: the prompt, and the tokens behind it as they were run with the full cache, on the CPU.
+// A graded sample as replay takes it: the prompt, and the tokens after it as they were run with the full cache on the CPU.
 struct ReplayedSample {
   using Spans = std::vector<std::pair<std::int32_t, std::int32_t>>;  // [begin, end)
   AttentionSample sample;
   std::uint64_t draws = 0;
-  Spans answer_steps;  // [answers] decode steps that choose its tokens; empty where some were not recorded, or the prompt does not hold it
+  Spans answer_steps;  // per answer: decode steps that choose its tokens; empty if some are not recorded or it is not in the prompt
 };
 
 ReplayedSample record_sample(const GradeSample& sample, const GradeNeeds& needs, const AccuracySetup& setup);

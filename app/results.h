@@ -25,8 +25,8 @@ std::string program_version();  // "0.1.0", with the commit where known
 class ResultsFolder {
  public:
   enum class Joins : std::uint8_t { kNo, kYes };
-  // Of an experiment; made where it is not there. InputError when another kvlab is writing to it, when it holds files and is not kvlab's,
-  // and, unless it is joined, when it belongs to another experiment.
+  // The folder of an experiment, created if absent. InputError: another kvlab is writing to it; it holds files and is not kvlab's; it
+  // belongs to another experiment and is not joined.
   ResultsFolder(std::filesystem::path folder, const Experiment& experiment, Joins joins);
   // As it is, of whatever experiment. InputError when it is not kvlab's.
   explicit ResultsFolder(std::filesystem::path folder);
@@ -49,14 +49,14 @@ class ResultsFolder {
   // Removes what compares the runs with others: the files of a validation.
   void remove_comparisons();
 
-  // What runs that were cut off leave to those that go on, where there is any.
+  // The folder of partial results that interrupted runs leave to their continuation; may be absent.
   [[nodiscard]] std::filesystem::path partial() const { return folder_ / "partial"; }
   [[nodiscard]] std::filesystem::path partial_of(const std::string& key) const { return partial() / (key + ".txt"); }
   // Takes the folder away again if it was made by this object: no run gave a result, not even in part, so there is nothing to keep.
   void remove_if_new();
 
  private:
-  // That no other program writes there, as long as it exists.
+  // Keeps other programs from writing there, as long as it exists.
   class Lock {
    public:
     Lock() = default;

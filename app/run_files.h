@@ -19,7 +19,7 @@ class PerfettoFile;
 // commit() is never called, its files are in a folder beside it that is removed.
 class RunFiles final : public RunSink {
  public:
-  // What is written of requests: their tables and samples, a trace for Perfetto besides, or nothing.
+  // The files on requests: none, their tables and samples, or these and a trace for Perfetto.
   enum class Tables : std::uint8_t { kNone, kRequests, kPerfetto };
   // runs: the folder of all runs; prefix of each row: the run's id.
   RunFiles(std::filesystem::path runs, std::string id, Tables tables);
@@ -47,7 +47,7 @@ class RunFiles final : public RunSink {
   std::unique_ptr<PerfettoFile> perfetto_;
 };
 
-// Removes what runs that were cut off have left in the folder of all runs. Returns how many these were.
+// Removes the remains of interrupted runs from the folder of all runs. Returns their number.
 std::size_t remove_leftovers(const std::filesystem::path& runs);
 // True for such a leftover, told by its name and by a manifest that says so, or by nothing being written yet.
 bool is_leftover(const std::filesystem::path& folder);

@@ -10,7 +10,7 @@
 
 namespace kvlab {
 
-// The content of manifest.json in runs/ID of a complete run. Of results without identifiers (runs/0001) no files are listed.
+// The content of manifest.json in runs/ID of a complete run. For results without identifiers (runs/0001) no files are listed.
 struct RunManifest {
   std::string id;
   CodeVersion code;

@@ -28,7 +28,7 @@ void sync_path(const std::filesystem::path& path);
 // The same of some files and last of the folder that they are in: all are on their way before the first is waited for.
 void sync_folder_of(const std::vector<std::filesystem::path>& files, const std::filesystem::path& folder);
 
-// Puts the folder `fresh` in the place of `target`. What was there, if anything, is in `fresh` afterwards.
+// Puts the folder `fresh` in the place of `target`. `fresh` then holds the earlier content of `target`, if any.
 void exchange_folders(const std::filesystem::path& fresh, const std::filesystem::path& target);
 
 // Removes those of the named files that are in the folder, and the folder itself where nothing else is left. `last` is removed last.

@@ -21,7 +21,7 @@ struct ServedModel {
 // The shape of the spec, for random weights. InputError where the engine does not compute it.
 ModelConfig shape_of(const ModelSpec& spec);
 
-// What `weights` and `backend` say.
+// Reads `weights` and `backend`.
 ServedModel read_served_model(Params& p);
 
 // Finds the folder, which is what 'model' names or, where the profile was measured for it, the probe; of random weights the shape, the

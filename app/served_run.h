@@ -13,7 +13,7 @@ struct ServedFindings {
   std::string label, note, skipped, not_served, steps_csv;
 };
 
-// Serves the run's trace with the engine. Of each step, steps_csv tells beside its measured time what the profile predicts for it:
+// Serves the run's trace with the engine. For each step, steps_csv has the measured time and the time that the profile predicts:
 // `run,step,planned_ns,start_ns,end_ns,measured_ns,predicted_ns,requests,tokens,decodes,decode_kv_tokens,prefill_kv_tokens,waiting`.
 // each_turn: called between steps; what it throws ends the run.
 ServedFindings serve_run(const RunPlan& plan, const std::string& run_id, RunSink& sink, const std::function<void()>& each_turn);

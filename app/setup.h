@@ -52,7 +52,7 @@ struct RunPlan {
 // the cost model and the trace are made once, so that their errors appear here. InputError with file:line:column.
 RunPlan read_run_plan(Params& p, std::uint64_t seed);
 
-// What the label and the manifest say of the source of step times: profile, its date and hash.
+// The source of step times, for the label and the manifest: profile, its date and hash.
 std::string describe_cost_source(const RunPlan& plan);
 // The goals that the profile's calibration missed; "": none, or it was not measured by kvlab.
 std::string calibration_failure_of(const RunPlan& plan);

@@ -15,7 +15,7 @@ const EngineModel& shared_model(const std::string& folder, std::string_view back
 // The same of a model with random weights, of this name and shape.
 const EngineModel& shared_random_model(const ModelConfig& config, std::string_view backend);
 
-// What `backend:` says. Error with file:line:column: this program or this machine does not have it.
+// Reads `backend:`. Error with file:line:column: this program or this machine does not have it.
 std::string read_backend(Params& p);
 void check_backend(const Params& p, std::string_view backend);
 

@@ -23,8 +23,8 @@ std::int64_t padded_batch(std::int64_t batch);
 // 1. Two requests with the same first token differ by exactly their difference in output tokens, unless one was preempted.
 //    The median over such pairs says roughly how long a step is.
 // 2. A duration is sought for each gap between finishes, under which short gaps are whole numbers of steps, with little
-//    change from one gap to the next and near that median, which rules out halves and doubles. How little and how
-//    near is chosen by the pairs: the fit stands that gives their numbers of steps best.
+//    change from one gap to the next and near that median, which rules out halves and doubles. The pairs set
+//    both limits: the fit that gives their numbers of steps best is taken.
 // 3. Each short gap is divided by its duration and rounded; gaps that stay more than a fifth of a step off, as where a
 //    preempted request was prefilled again, are left out.
 std::vector<StepTime> decode_step_times(const std::vector<ServedRequest>& requests);

@@ -8,8 +8,8 @@ namespace kvlab {
 // Set by an interrupt while there are StopSignals: runs in progress end without a result.
 std::atomic<bool>& stop_requested();
 
-// While one of these is there, the first Ctrl-C or SIGTERM sets stop_requested() and the second ends the program at once. Elsewhere
-// the first does, as nobody would look.
+// While one of these is there, the first Ctrl-C or SIGTERM sets stop_requested() and the second ends the program at once. Without one, the
+// first ends it, as the flag would not be read.
 class StopSignals {
  public:
   StopSignals();

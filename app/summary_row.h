@@ -11,8 +11,8 @@ namespace kvlab {
 // Column and value, in the order of the file. "" is a value that does not exist.
 using Fields = std::vector<std::pair<std::string, std::string>>;
 
-// What summary.csv says of a run (docs/results.md), without its number, axes and seed. Fixed formats: equal results give
-// equal bytes. What only a cost model knows (shares of step time) is left empty where the run was not simulated.
+// A run's row of summary.csv (docs/results.md), without its number, axes and seed. Fixed formats: equal results give equal bytes. Fields
+// that only a cost model knows (shares of step time) are empty if the run was not simulated.
 Fields summary_fields(const RunSummary& summary, const SimSetup& setup, bool is_simulated = true);
 
 // How many requests were rejected, and why the first was, and how many were unfinished: their latencies are in no column. "": none.

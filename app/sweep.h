@@ -9,7 +9,7 @@
 namespace kvlab {
 
 struct SweepOptions {
-  int jobs = 0;       // runs at a time; 0: as many as the machine has cores
+  int jobs = 0;       // runs at a time; 0: the machine's number of cores
   std::string out;    // results folder; "": results/NAME
   bool join = false;  // `out` may belong to another experiment
   bool fast_forward = true;

@@ -17,8 +17,8 @@ namespace kvlab {
 using Choices = std::map<std::string, std::size_t>;
 
 // One element of a list. The label names it in tables: a scalar itself, a recipe with its budget ("snapkv 128"), what a list of recipes has
-// in common ("budget_tokens 128"), the one key of a mapping, else its index; where a list has two elements of one label, each has its place
-// behind it ("vllm_v1#2").
+// in common ("budget_tokens 128"), the one key of a mapping, else its index. Elements of one list with equal labels get their position
+// appended ("vllm_v1#2").
 struct AxisElement {
   std::string path;
   std::size_t index = 0;
@@ -28,7 +28,7 @@ struct AxisElement {
 // Every combination of list elements of a config, in the order of the file, the last list fastest.
 struct Grid {
   std::vector<AxisElement> elements;
-  std::vector<std::vector<std::uint32_t>> points;  // of each combination its places in `elements`
+  std::vector<std::vector<std::uint32_t>> points;  // indices into `elements`, per combination
 
   [[nodiscard]] Choices choices(std::size_t point) const;
 };

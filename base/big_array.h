@@ -5,9 +5,8 @@
 
 namespace kvlab {
 
-// Memory for big arrays: in large pages where the system has them, and kept for the next array of the same size, because the first touch
-// of fresh pages takes longer than what most arrays are used for. What waits idle and what is in use never exceed together the most
-// that was in use at once.
+// Memory for big arrays: in large pages where the system has them, and kept for the next array of the same size, because the first touch of
+// fresh pages takes longer than what most arrays are used for. Idle and used memory together never exceed the peak of the used memory.
 namespace big_memory {
 void* take(std::size_t bytes);
 void give_back(void* memory, std::size_t bytes);
@@ -39,7 +38,7 @@ class BigArray {
   std::size_t size_ = 0;
 };
 
-// Room for n values in an array that is kept from one use to the next; where it is too small it is taken anew, and what it held is lost.
+// Room for n values in an array that is reused. An array that is too small is replaced, and its values are lost.
 template <class T>
 T* room_in(BigArray<T>& array, std::size_t n) {
   if (array.size() < n) array = BigArray<T>(n);

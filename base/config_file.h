@@ -15,12 +15,13 @@ struct ConfigFile {
   std::string name;  // as the user typed it
   YAML::Node root;
   std::map<std::string, std::string> set_by;  // path -> "--set a.b=c" for values that came from the command line
-  // Where files with a relative path are looked for, in this order: the working directory and the file's own folder, unless the file says
+  // Folders in which relative paths are searched, in this order: the working directory and the file's own folder, unless the file says
   // otherwise (app/experiment.h).
   std::vector<std::filesystem::path> folders;
 };
 
-// The path of a file named in a config: as given if absolute, else in the first of the folders that has it; in the first where none does.
+// The path of a file that a config names: as given if absolute, else in the first of the folders that has it; in the first folder if none
+// does.
 std::string find_named_file(const ConfigFile& config, const std::string& path);
 
 // Parses a YAML (or JSON) file, merge keys (`<<: *base`) resolved. Errors: missing file, syntax, duplicate key, top level not a mapping,

@@ -10,7 +10,7 @@ namespace kvlab {
 // which bound them where they are numbers ("" where there is no such file). None: the first does not say.
 std::optional<std::uint64_t> free_memory(const std::string& meminfo, const std::string& memory_max, const std::string& swap_max);
 
-// Of this machine.
+// The same for this machine.
 std::optional<std::uint64_t> free_memory();
 
 }  // namespace kvlab

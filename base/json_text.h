@@ -24,11 +24,10 @@ int json_depth(std::string_view json);
 // message too) takes stack for each level.
 void refuse_deep_json(std::string_view json, const std::string& where);
 
-// The value that a text is. InputError("WHERE: ...") where it is no JSON, is nested deeper than that, or has a number beyond what a double
-// holds.
+// Parses a text. InputError("WHERE: ...") if it is no JSON, is nested deeper than that, or has a number that a double does not hold.
 nlohmann::json parse_json(std::string_view text, const std::string& where);
 
-// A value for an error message: in ASCII on one line; behind so many bytes it is cut, which "..." says.
+// A value for an error message: in ASCII on one line, cut after `most` bytes with "..." appended.
 std::string short_json(const nlohmann::json& value, std::size_t most = 60);
 
 }  // namespace kvlab

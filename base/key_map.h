@@ -17,8 +17,8 @@ namespace kvlab {
 // is never stored as a value. slots_per_key: at least that many, rounded up to a power of two in all; more of them cost memory and save
 // mispredicted probes, which is what a random operation mostly consists of.
 //
-// Keys that differ in their last five bits only lie side by side in a large map, in one group of 32 slots: the parts of a
-// hashed chunk are looked up together. Probing goes from group to group, so that such runs do not get in each other's way.
+// In a large map, keys that differ only in their last five bits are adjacent, in one group of 32 slots: the parts of a hashed chunk are
+// looked up together. Probing goes from group to group, so that such runs do not collide with each other.
 template <class Value, std::size_t slots_per_key = 2>
 class KeyMap {
   static_assert(slots_per_key >= 2, "a search ends at an empty slot");
@@ -35,7 +35,7 @@ class KeyMap {
     size_ = 0;
     reserve(max_keys);
   }
-  // Makes room for max_keys keys at a time, at least as many as are in it. Slots move.
+  // Makes room for max_keys keys at a time, max_keys >= size(). Slots move.
   void reserve(std::size_t max_keys) {
     assert(max_keys >= size_);
     Slots old(std::bit_ceil(std::max<std::size_t>(slots_per_key * max_keys, 2)));
@@ -94,7 +94,7 @@ class KeyMap {
   void erase(Slot& slot) {
     auto hole = static_cast<std::size_t>(&slot - slots_.data());
     for (std::size_t i = after(hole); !is_empty(slots_[i]); i = after(i)) {
-      // The slot at i may fill the hole unless its home lies behind the hole.
+      // The slot at i may fill the hole unless its home comes after the hole.
       if (((i - home(slots_[i].key)) & mask_) < ((i - hole) & mask_)) continue;
       slots_[hole] = slots_[i];
       hole = i;

@@ -87,8 +87,7 @@ class Params {
   [[noreturn]] void fail(const std::string& message) const;
   [[noreturn]] void fail_at(const std::string& key, const std::string& message) const;
   void reject_unread() const;
-  // What `other`, read from a file of its own, has asked for below its top level belongs below this mapping too: as reject_unread() tells
-  // it.
+  // The advice of reject_unread() then also covers keys that `other`, read from a file of its own, asked for below its top level.
   void add_asked(const Params& other);
 
   [[nodiscard]] const std::string& owner() const { return owner_; }

@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// What a draw is for. One stream per purpose, so that adding a draw somewhere changes no other draw.
+// The purpose of a draw. Each purpose has its own stream, so that adding a draw somewhere changes no other draw.
 enum class Purpose : std::uint32_t {
   kArrival,
   kPromptLength,

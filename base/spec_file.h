@@ -18,7 +18,7 @@ std::string download_advice(const std::string& name);
 // Hugging Face files write `null` for "not set"; Params takes an absent key for that. The given one stays as it is.
 std::shared_ptr<const ConfigFile> without_nulls(const ConfigFile& config);
 
-// Where the program finds its own data: $KVLAB_PROFILES, else ./profiles, else profiles/ in the source tree it was built from.
+// The folder of the program's own data: $KVLAB_PROFILES, else ./profiles, else profiles/ in the source tree it was built from.
 std::string profiles_folder();
 // The same for KV-policy recipes: $KVLAB_RECIPES, else policies/kv/recipes here or in the source tree.
 std::string recipes_folder();

@@ -21,7 +21,7 @@ class Arrivals {
   // Takes it. `request` is valid until the next call.
   void take_root(TraceRequest& request, std::uint64_t& number);
 
-  // A request has finished. If a follow-up turn waits for it, answers true and when and under which index it arrives.
+  // A request has finished. True: a follow-up turn waited for it; it arrives at `arrives` under `index`.
   bool follow_up(std::uint64_t number, Picoseconds finished, Picoseconds& arrives, std::uint32_t& index);
   void take_follow_up(std::uint32_t index, TraceRequest& request, std::uint64_t& number);
   // A session is over (its last request finished or was refused): in a closed loop another one may begin.
@@ -37,7 +37,7 @@ class Arrivals {
     std::uint64_t number = 0;
     std::vector<std::uint64_t> hashes;  // own copy, where the trace keeps none
   };
-  void read_ahead();  // the next root and the follow-ups behind it
+  void read_ahead();  // the next root and the follow-ups after it
   bool read(Turn& turn);
   void own_hashes(Turn& turn) const;
   void release_root();

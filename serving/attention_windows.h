@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// What a model's config.json says of sliding windows. A key that is not there means what its model_type makes of that.
+// The keys of a model's config.json on sliding windows. The meaning of an absent key depends on the model_type.
 struct WindowKeys {
   std::string model_type;
   std::int64_t layers = 0;
@@ -18,8 +18,8 @@ struct WindowKeys {
   std::vector<std::string> layer_types = {};                // [layers] "sliding_attention" or another; empty: no key
 };
 
-// Of each layer how many tokens a query sees, itself included, 0: all; or empty: no layer has a window. As Hugging Face transformers reads
-// these keys, with the defaults of its configuration classes. The engine computes by it and the cost model prices by it.
+// [layers] the number of tokens that a query sees, itself included; 0: all. Empty: no layer has a window. The keys have the meaning and the
+// defaults of the configuration classes of Hugging Face transformers. The engine and the cost model both use these windows.
 std::vector<std::int64_t> attention_windows(const WindowKeys& keys);
 
 }  // namespace kvlab

@@ -9,9 +9,9 @@
 
 namespace kvlab {
 
-// Which block holds the content `key`. Several blocks may hold the same one (the engine does not deduplicate: card 1.4c);
-// a lookup returns the one that was inserted first among those still there. All operations take constant time, and nothing
-// is allocated but by reset() and make_room().
+// Which block holds the content `key`. Several blocks may hold equal content, as vLLM v1 does not deduplicate; a lookup returns the one
+// that was inserted first among those still there. All operations take constant time, and nothing is allocated but by reset() and
+// make_room().
 class BlockIndex {
  public:
   // Empties the index; blocks are 0 .. num_blocks - 1.
@@ -20,7 +20,7 @@ class BlockIndex {
     links_.assign(num_blocks, Links{});
     num_entries_ = 0;
   }
-  // Room for the blocks 0 .. num_blocks - 1, at least as many as before.
+  // Room for the blocks 0 .. num_blocks - 1; the number never shrinks.
   void make_room(std::uint32_t num_blocks) {
     map_.reserve(num_blocks);
     links_.resize(num_blocks);

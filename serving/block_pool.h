@@ -12,9 +12,9 @@
 
 namespace kvlab {
 
-// KV memory of one replica in blocks: reference counts, the prefix index, the order of eviction (a BlockCache), and loose
-// pages for sequences whose policy cuts their cache. Memory grows with the blocks that were taken. Mirrors cards 1.4c and 1.4d: a block
-// keeps its hash while it is free and loses it when it is taken; equal content computed twice stays in two blocks.
+// KV memory of one replica in blocks: reference counts, the prefix index, the order of eviction (a BlockCache), and loose pages for
+// sequences whose policy cuts their cache. Memory grows with the blocks that were taken. As in vLLM v1, a block keeps its hash while it is
+// free and loses it when it is taken; equal content computed twice stays in two blocks.
 class BlockPool {
  public:
   // pages_per_block: layers x KV heads; a block split into loose pages gives that many.
@@ -50,8 +50,8 @@ class BlockPool {
   [[nodiscard]] std::uint32_t references(BlockId block) const { return index(block) < states_.size() ? states_[index(block)].count : 0; }
   [[nodiscard]] bool has_key(BlockId block) const { return states_[index(block)].has_key; }
 
-  // How often `block` was taken. A free block whose count has not moved still holds its last owner's tokens, named or not,
-  // and can be acquired again if remembers_blank().
+  // How often `block` was taken. A free block whose count has not moved still holds its last owner's tokens, hashed or not, and can be
+  // acquired again if remembers_blank().
   [[nodiscard]] std::uint32_t takes(BlockId block) const { return states_[index(block)].takes; }
   [[nodiscard]] bool remembers_blank() const { return orders_blank_; }
 
@@ -67,21 +67,21 @@ class BlockPool {
   // A block with one reference and no key: loose pages first, then blank blocks, then the cache's victim, which loses its
   // key now. free_blocks() must be positive.
   BlockId take();
-  // `count` of them, appended to `blocks`: as many calls of take(), faster.
+  // Appends `count` of them to `blocks`, faster than `count` calls of take().
   void take(std::int64_t count, std::vector<BlockId>& blocks);
-  // Names the content of a referenced block, so that later lookups find it.
+  // Gives the content of a referenced block a key, so that later lookups find it.
   void publish(BlockId block, std::uint64_t key, std::uint32_t depth, double cost_s);
   // One reference less; without any the block is free and keeps its key.
   void release(BlockId block);
-  // All of them, the last first (card 1.4d: the deepest is evicted first).
+  // All of them, the last first: the deepest block of a prefix is evicted first.
   void release_reversed(const std::vector<BlockId>& blocks);
 
   // Pages of private, unhashed memory. free_blocks() must cover blocks_for_pages(pages).
   void take_pages(std::int64_t pages);
   void return_pages(std::int64_t pages);
-  // Hears of blocks that are split: their content is lost.
+  // Receives the blocks that are split: their content is lost.
   std::vector<BlockId>* split_log = nullptr;
-  // What free_blocks() would be after taking `pages`; negative when they cannot be taken.
+  // The value of free_blocks() after taking `pages`; negative: they cannot be taken.
   [[nodiscard]] std::int64_t free_after_pages(std::int64_t pages) const;
 
   // Conservation: every block is free, referenced or split, counts agree. Throws InternalError. O(blocks).

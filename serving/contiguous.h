@@ -5,7 +5,7 @@
 
 namespace kvlab {
 
-// Contiguous reservations (card 6.1) over an address space counted in tokens. First fit or best fit; whole ranges only.
+// Contiguous reservations, one range per request, over an address space counted in tokens. First fit or best fit; whole ranges only.
 class ContiguousAllocator {
  public:
   enum class Fit : std::uint8_t { kFirst, kBest };

@@ -43,7 +43,7 @@ class Device {
   // An event of a plan or of an output, in order, before the copies and the step of that plan.
   virtual void on_event(const RequestEventRecord& /*event*/) {}
 
-  // Starts a copy between GPU and host memory at `at`; returns when the scheduler may count it as done.
+  // Starts a copy between GPU and CPU memory at `at`; returns the time from which the scheduler counts it as done.
   virtual Picoseconds copy(const SwapCopy& copy, Picoseconds at) = 0;
   // Starts a committed step, not before `at`. Returns true if step.start and step.end are set: the device knows them in advance.
   // If it returns false, finish() sets them.

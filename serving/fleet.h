@@ -19,7 +19,7 @@ class Fleet final : public FleetView {
   // All arguments outlive the object.
   Fleet(const HostSetup& setup, const MakeDevice& make_device, Clock& clock, TraceSource& trace, RunSink& sink);
 
-  // Runs the trace to its end or to the stop rule; once. InputError: requests that wait for ever, a clock that ends, and what devices
+  // Runs the trace to its end or to the stop rule; once. InputError: requests that wait forever, a clock that ends, and what devices
   // refuse.
   ServingSummary run();
 

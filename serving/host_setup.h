@@ -21,7 +21,7 @@ struct MemorySetup {
   std::int32_t block_tokens = 16;
   std::int64_t block_bytes = 0;      // of one block on one rank's replica group, all layers and heads
   std::int32_t pages_per_block = 1;  // layers x KV heads
-  std::int64_t host_blocks = 0;      // room for swapped blocks in host memory
+  std::int64_t host_blocks = 0;      // room for swapped blocks in CPU memory
   bool prefix_caching = true;
   bool is_derived = false;  // from memory size and reserve, not given: the result says so
 };
@@ -56,9 +56,9 @@ struct ServingSummary {
   MetricsCollector::Latencies latencies;
   std::uint64_t requests = 0;  // taken from the trace
   Span duration{};             // from the first arrival to the last event
-  Span counted_duration{};     // the same without what of it lies in the warm-up
+  Span counted_duration{};     // the same without the warm-up
   std::uint64_t preemptions = 0, swaps = 0, recompute_fallbacks = 0;
-  std::uint64_t over_budget = 0;  // requests of whose prompts the KV policy always keeps more than its budget
+  std::uint64_t over_budget = 0;  // requests whose prompts have more always-kept tokens than the KV policy's budget
   std::int64_t recomputed_tokens = 0, lookup_tokens = 0, hit_tokens = 0;
   std::uint64_t steps = 0, block_operations = 0, evictions = 0;
   double batch_mean_requests = 0, batch_mean_tokens = 0;  // weighted by step time, by step

@@ -58,7 +58,7 @@ struct RequestEventRecord {
   RequestEvent event{};
 };
 
-// Where a run delivers what it records, in order of time.
+// Receives the records of a run, in order of time.
 class RunSink {
  public:
   virtual ~RunSink() = default;

@@ -30,7 +30,7 @@ class ReplicaMemory {
   [[nodiscard]] std::int64_t peak_blocks(const Request& r) const;
   // At the request's largest; the last emitted token is never computed.
   [[nodiscard]] std::int64_t most_blocks(const Request& r) const;
-  // Room for tokens that requests hold and have not filled (card 6.4: internal; full shared blocks waste nothing).
+  // Room for tokens that requests hold and have not filled: internal fragmentation. Full shared blocks waste nothing.
   [[nodiscard]] std::int64_t wasted_tokens() const { return allocated_tokens_ - live_tokens_; }
   // Share of the free memory outside the largest hole, in parts per million; paged memory has none.
   [[nodiscard]] std::int64_t external_fragmentation_ppm() const;
@@ -50,7 +50,7 @@ class ReplicaMemory {
   [[nodiscard]] std::int32_t cached_tokens(const TraceRequest& request) const;
   // The hits of the latest lookup may have changed.
   void forget_hits() { hits_valid_ = false; }
-  // Blocks of the first `tokens` tokens get their hashes, once they are full (card 1.4c).
+  // Full blocks of the first `tokens` tokens get their hashes.
   void publish_up_to(Request& r, std::int32_t tokens);
   std::vector<std::uint64_t>* lookup_log = nullptr;  // null: not recorded; for oracle passes
   // Seconds to compute `tokens` on top of `kv_before`, if the block cache weighs the cost of a miss.

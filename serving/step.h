@@ -50,7 +50,7 @@ struct InFlightStep {
   }
 };
 
-// Copies between GPU and host memory that a plan asked for, in its order.
+// Copies between GPU and CPU memory that a plan asked for, in its order.
 struct SwapCopy {
   RequestId request{};
   std::int64_t blocks = 0;

@@ -14,11 +14,11 @@ namespace kvlab {
 
 // Runs a block cache over a trace without time: how much of the traffic a cache of a given size could reuse.
 //
-// Requests run one after the other. A request's blocks are looked up, all of them before anything is evicted. Blocks found
-// before the first miss are *hits*; blocks found behind it are *orphans*, which are touched but are no hits, since attention
-// needs every block before them. Then each block not found is inserted, in place of a victim where no block is blank. All
-// blocks of the request stay referenced until its end and are then released, deepest first, as the engine does; of a request
-// that is longer than the cache only the first `capacity_blocks` blocks take part, and the rest count as misses.
+// Requests run one after the other. A request's blocks are looked up, all of them before anything is evicted. Blocks found before the first
+// miss are *hits*; blocks found after it are *orphans*, which are touched but are no hits, since attention needs every block before them.
+// Then each block not found is inserted, in place of a victim where no block is blank. All blocks of the request stay referenced until its
+// end and are then released, deepest first, as the engine does; of a request that is longer than the cache only the first `capacity_blocks`
+// blocks take part, and the rest count as misses.
 //
 // With keys that name prefixes (equal keys, equal chains up to there), under exactly these rules a larger lru never has
 // fewer hits, and no cache has more hits than belady of the same size: see docs/block-caches.md.
@@ -28,7 +28,7 @@ struct HitRatioTrace {
   std::vector<std::uint64_t> keys;              // all requests' blocks, in order
   std::vector<std::uint32_t> request_begin{0};  // [num_requests + 1] into keys
   std::int32_t block_tokens = 16;
-  std::int64_t prompt_tokens = 0;  // of all requests, with those in no full or no named block
+  std::int64_t prompt_tokens = 0;  // of all requests, with those in no full or no hashed block
 
   [[nodiscard]] std::size_t num_requests() const { return request_begin.size() - 1; }
   [[nodiscard]] std::span<const std::uint64_t> chain(std::size_t request) const {
@@ -47,7 +47,7 @@ struct HitRatio {
   std::uint64_t requests_with_hit = 0;
   std::uint64_t lookups = 0;  // blocks of all requests = hits + orphans + insertions + beyond_capacity
   std::uint64_t hits = 0;
-  std::uint64_t orphans = 0;  // resident, but behind a miss
+  std::uint64_t orphans = 0;  // resident, but after a miss
   std::uint64_t insertions = 0;
   std::uint64_t beyond_capacity = 0;  // blocks of requests longer than the cache that did not take part
   std::uint64_t evictions = 0;

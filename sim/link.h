@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// One direction of a link between GPU and host memory.
+// One direction of a link between GPU and CPU memory.
 struct LinkSetup {
   double bytes_per_s = 25e9;
   Span call_time{10'000};

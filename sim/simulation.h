@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// What a simulation consists of.
+// The setup of a simulation.
 struct SimSetup : HostSetup {
   std::function<std::unique_ptr<CostModel>()> make_cost_model;
   LinkSetup swap_link;

@@ -21,8 +21,8 @@ class ArrivalUnit {
     ++count_;
     has_fraction_ = has_fraction_ || (unit_ns_ > 0 && ns(arrival) % unit_ns_ != 0);
   }
-  // Of what was added so far; "" where the unit is plausible. is_whole: these are all arrivals of the file, so that their span says
-  // something too.
+  // A remark on the arrivals added so far; "": the unit is plausible. is_whole: these are all arrivals of the file, so that their span
+  // counts too.
   [[nodiscard]] std::string remark(std::string_view column, bool is_whole) const;
 
  private:

@@ -10,8 +10,8 @@
 
 namespace kvlab {
 
-// What one layer recorded, row-major. Keys and queries are post-RoPE unless `pre_`; K and V are per KV head, never repeated.
-// A vector is empty where its tensor was not recorded; q, k and v always are.
+// The recorded tensors of one layer, row-major. Keys and queries are post-RoPE unless `pre_`; K and V are per KV head, never repeated. A
+// vector is empty where its tensor was not recorded; q, k and v always are.
 struct LayerTensors {
   std::vector<float> q;             // [tokens, q_heads, head_dim]
   std::vector<float> k, v;          // [tokens, kv_heads, head_dim]

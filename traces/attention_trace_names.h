@@ -12,7 +12,7 @@ inline constexpr std::array<std::string_view, 6> kLayerKinds{"q", "k", "v", "hid
 inline constexpr std::size_t kNumPassKinds = 4;  // of an extra pass: q, k, v, hidden
 inline constexpr std::string_view kWeightKind = "W_o";
 
-// Letters, digits, _ and -: what may stand between dots in the name of a tensor.
+// Letters, digits, _ and -: the characters allowed between dots in the name of a tensor.
 inline bool is_pass_name(std::string_view name) {
   constexpr std::string_view kAllowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
   return !name.empty() && name.find_first_not_of(kAllowed) == std::string_view::npos;

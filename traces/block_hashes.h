@@ -10,11 +10,11 @@
 
 namespace kvlab {
 
-// Tokens of a request, counted from its start, whose content its hashes name for certain.
+// Tokens of a request, counted from its start, whose content its hashes cover for certain.
 //   n * hash_tokens <= prompt_tokens      n * hash_tokens: the hashes end in the prompt.
 //   hash n - 1 crosses the prompt's end   prompt_tokens: it may cover a partial chunk of the prompt (Mooncake) or generated
 //                                         tokens as well (LLMServingSim), and a trace does not say which.
-//   hashes go on behind that chunk        n * hash_tokens: generated tokens are named too.
+//   hashes go on after that chunk         n * hash_tokens: generated tokens are hashed too.
 inline std::int64_t covered_tokens(const TraceRequest& request) {
   const auto num_hashes = static_cast<std::int64_t>(request.hashes.size());
   const std::int64_t named = num_hashes * request.hash_tokens;
@@ -30,15 +30,15 @@ inline std::uint32_t num_block_hashes(const TraceRequest& request, std::int32_t 
   return static_cast<std::uint32_t>(covered_tokens(request) / block_tokens);
 }
 
-// InputError where a trace that names its content cannot name that of such blocks.
+// InputError: the trace has hashes, but none can be derived for blocks of this size.
 inline void check_block_tokens(const TraceRequest& request, std::int32_t block_tokens) {
   if (request.hashes.empty() || request.hash_tokens % block_tokens == 0 || block_tokens % request.hash_tokens == 0) return;
   throw InputError("block_tokens = " + std::to_string(block_tokens) + " does not fit the trace, which names its content per " +
                    std::to_string(request.hash_tokens) + " tokens: one must divide the other");
 }
 
-// The name of tokens [0, (i + 1) * block_tokens), for i < num_block_hashes(): equal names mean equal prefixes. A block that
-// is a part of a hashed chunk is named by the chunk and its place in it.
+// The hash of tokens [0, (i + 1) * block_tokens), for i < num_block_hashes(): equal hashes mean equal prefixes. A block that is a part of a
+// hashed chunk is hashed from the chunk's hash and its place in it.
 inline std::uint64_t block_hash(std::int32_t hash_tokens, std::span<const std::uint64_t> hashes, std::int32_t block_tokens,
                                 std::uint32_t i) {
   if (hash_tokens == block_tokens) return hashes[i];

@@ -11,7 +11,7 @@ namespace kvlab {
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
-  // Fills at most `size` > 0 bytes and answers how many; 0 only at the end. Throws InputError when the bytes are damaged.
+  // Fills at most `size` > 0 bytes and returns their number; 0 only at the end. Throws InputError when the bytes are damaged.
   virtual std::size_t read(char* to, std::size_t size) = 0;
 };
 
@@ -20,11 +20,11 @@ class ByteSource {
 // device or a Git LFS pointer.
 std::unique_ptr<ByteSource> open_bytes(const std::string& path);
 
-// The same for bytes in memory, which must outlive the source. `name` stands for the file in messages.
+// The same for bytes in memory, which must outlive the source. `name` is the file's name in messages.
 std::unique_ptr<ByteSource> bytes_in_memory(const std::string& name, std::span<const char> bytes);
 
-// Where a file is written to, compressed if its name ends in .gz or .zst. The bytes go to PATH.part, which becomes PATH in
-// close(); without close() nothing is left behind.
+// Writes a file, compressed if its name ends in .gz or .zst. The bytes go to PATH.part, which becomes PATH in close(); without close() no
+// file remains.
 class ByteSink {
  public:
   virtual ~ByteSink() = default;
@@ -32,8 +32,8 @@ class ByteSink {
   virtual void close() = 0;
 };
 std::unique_ptr<ByteSink> create_file(const std::string& path);
-// Error (InputError): a directory, a pipe or a device like /dev/null stands there, which must not be replaced by a file. create_file()
-// asks, too; here before hours of work.
+// Error (InputError): `path` is a directory, a pipe or a device like /dev/null, which must not be replaced by a file. create_file() checks
+// this too; call it before hours of work.
 void check_replaceable(const std::string& path);
 
 }  // namespace kvlab

@@ -49,7 +49,7 @@ class CsvRows {
   std::string header_;
 };
 
-// What a token count may be, and why, as every reader says it.
+// Hints on the allowed token counts, the same in every reader.
 inline constexpr std::string_view kPromptHint = "; a prompt has at least 1 token: mend or remove the row";
 inline constexpr std::string_view kOutputHint = "; a request emits at least 1 token: mend or remove the row";
 

@@ -38,9 +38,9 @@ struct GeneratorShape {
   std::int32_t hash_tokens = 16;
 };
 
-// Makes up requests, in constant memory. Content hashes are given where something can be shared, that is with sessions or
-// shared prefixes: chunk i is named by (group, i) where it lies inside the group's prefix, by (session, i) behind it, over
-// prompt and output, so turns of a session and sessions of a group share exactly what they have in common.
+// Makes up requests, in constant memory. Content hashes are given where something can be shared, that is with sessions or shared prefixes:
+// chunk i is hashed from (group, i) inside the group's prefix, from (session, i) after it, over prompt and output, so turns of a session
+// and sessions of a group share exactly what they have in common.
 class GeneratedTrace final : public TraceSource {
  public:
   GeneratedTrace(GeneratorShape shape, std::uint64_t seed);
@@ -59,7 +59,7 @@ class GeneratedTrace final : public TraceSource {
   GeneratorShape shape_;
   std::uint64_t seed_;
   std::uint64_t num_given_ = 0, num_sessions_ = 0;
-  // Of the session in progress:
+  // State of the session in progress.
   std::uint64_t turn_ = 0, num_turns_ = 0, group_ = 0;
   std::int32_t prefix_tokens_ = 0, context_tokens_ = 0;
   std::vector<std::uint64_t> hashes_;

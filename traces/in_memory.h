@@ -30,8 +30,8 @@ class InMemoryTrace final : public TraceSource {
 
   // Moves the arrival of request i, which is no follow-up; sort_by_arrival() afterwards.
   void set_arrival(std::size_t i, Time arrival);
-  // Stable order of arrival. Follow-ups go directly behind the request of their session before them, wherever they stood. Where the
-  // earliest arrival is before the trace's start, all move so that it is at the start. Rewinds.
+  // Stable order of arrival. Follow-ups go directly after the request of their session before them, wherever they were. If the earliest
+  // arrival is before the trace's start, all move so that it is at the start. Rewinds.
   void sort_by_arrival();
 
  private:
@@ -40,7 +40,7 @@ class InMemoryTrace final : public TraceSource {
   [[nodiscard]] std::size_t stored(std::size_t i) const { return order_.empty() ? i : order_[i]; }
 
   std::unique_ptr<TraceSource> source_;
-  // Of a follow-up the delay, kept as -1 - delay; of others the arrival plus kArrivalShift, which is never negative.
+  // For a follow-up the delay, stored as -1 - delay; for others the arrival plus kArrivalShift, which is never negative.
   std::vector<std::int64_t> when_ns_;
   std::vector<std::int32_t> prompt_tokens_, output_tokens_;
   std::vector<std::int64_t> session_;         // empty where no request has one

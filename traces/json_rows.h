@@ -61,7 +61,7 @@ class JsonRows {
 };
 
 [[noreturn]] void fail_syntax(const LineReader& lines, const char* what);
-// What the parser found wrong, in words that do not change with its version.
+// The parser's error, in words that do not change with its version.
 const char* syntax_words(simdjson::error_code error);
 inline void fail_missing_key(const LineReader& lines, std::string_view key) { lines.fail(key, "missing in this row"); }
 

@@ -16,18 +16,18 @@ namespace kvlab {
 class LineReader {
  public:
   static constexpr std::size_t kMaxLineBytes = std::size_t{64} << 20;
-  static constexpr std::size_t kPadding = 64;  // readable bytes behind every line, as SIMD parsers want them
+  static constexpr std::size_t kPadding = 64;  // readable bytes after every line, as SIMD parsers need them
 
   LineReader(std::string name, std::unique_ptr<ByteSource> bytes);
   explicit LineReader(const std::string& path) : LineReader(path, open_bytes(path)) {}
 
   // The next line without its end, valid until the next call; false at the end of the file.
   bool next(std::string_view& line);
-  // Makes next() answer the line just read once more.
+  // Makes next() return the line just read once more.
   void put_back() { again_ = true; }
 
   [[nodiscard]] const std::string& name() const { return name_; }
-  // Of the line that next() answered last, from 1.
+  // The number of the line that next() returned last, from 1.
   [[nodiscard]] std::int64_t line_number() const { return line_number_; }
 
   // Stops with file:line of the line just read.
@@ -41,7 +41,7 @@ class LineReader {
   std::string name_;
   std::unique_ptr<ByteSource> bytes_;
   std::vector<char> buffer_;
-  std::size_t begin_ = 0, end_ = 0;  // unread bytes of buffer_; kPadding bytes behind end_ are there too
+  std::size_t begin_ = 0, end_ = 0;  // unread bytes of buffer_; kPadding bytes after end_ are there too
   std::int64_t line_number_ = 0;
   std::string_view last_;
   bool at_end_ = false, again_ = false;

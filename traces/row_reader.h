@@ -17,7 +17,7 @@ namespace kvlab {
 
 class Params;
 
-// What a user may say about a file beside its name and the options of its format.
+// Settings for reading a file, beside its name and the options of its format.
 struct ReaderOptions {
   bool any_order = false;                   // rows may go back in time, and turns of a session may stand apart
   bool uses_arrivals = true;                // false: others replace them, so rows may lack theirs

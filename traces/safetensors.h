@@ -25,7 +25,7 @@ class SafetensorsFile {
   // Checks the whole header. Errors: no such file, cut short, header too long or not as the format says, a name twice, an
   // unknown dtype, offsets that overlap, leave gaps or do not fit shape and dtype.
   static SafetensorsFile open(const std::string& path);
-  // The same for bytes in memory, which must outlive the object. `name` stands for the file in messages.
+  // The same for bytes in memory, which must outlive the object. `name` is the file's name in messages.
   static SafetensorsFile from_bytes(const std::string& name, std::span<const std::byte> bytes);
 
   [[nodiscard]] const std::string& name() const { return name_; }
@@ -38,7 +38,7 @@ class SafetensorsFile {
   // shape, another dtype, and for floats a NaN or infinity, for ints a value beyond 32 bits.
   [[nodiscard]] std::vector<float> floats(const std::string& name, const std::vector<std::int64_t>& shape = {}) const;  // F16 BF16 F32 F64
   [[nodiscard]] std::vector<std::int32_t> ints(const std::string& name, const std::vector<std::int64_t>& shape = {}) const;  // I32 I64
-  // Of a tensor that floats() takes, the elements from `first` on, as many as `to` has room for. Errors as of floats().
+  // Fills `to` with the elements from `first` on of a tensor that floats() takes. Errors as of floats().
   void copy_floats(const std::string& name, std::size_t first, std::span<float> to) const;
   // The bytes as stored; not aligned to the element.
   [[nodiscard]] std::span<const std::byte> raw(const std::string& name) const;
@@ -52,7 +52,7 @@ class SafetensorsFile {
 
   std::string name_;
   std::shared_ptr<const void> owner_;  // of the mapping; null for bytes in memory
-  std::span<const std::byte> data_;    // behind the header
+  std::span<const std::byte> data_;    // after the header
   std::map<std::string, TensorInfo> tensors_;
   std::map<std::string, std::string> metadata_;
 };

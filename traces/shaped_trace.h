@@ -10,7 +10,7 @@
 
 namespace kvlab {
 
-// What to take of a trace and how to change it. 0 stands for no limit.
+// The part of a trace to take, and changes to it. 0: no limit.
 struct TraceShape {
   std::string name = "trace";                                 // of the trace, for messages
   std::uint64_t offset = 0;                                   // requests to leave out at the start; the next one's arrival becomes 0

@@ -32,17 +32,16 @@ struct SyntheticAttentionShape {
 // Reads a mapping of parameters; docs/attention-traces.md lists them.
 SyntheticAttentionShape read_synthetic_attention(Params& p);
 
-// What is wrong with a shape, in words; "" where nothing is.
+// The error in a shape, in words; "": none.
 std::string problem_of(const SyntheticAttentionShape& shape);
 
-// What a token is to one KV head.
+// The role of a token for one KV head.
 enum class TokenRole : std::uint8_t { kOrdinary, kSink, kNeedle, kHeavy, kRecurring };
 
-// Makes up attention with the features that KV policies live on, in softmax(q.k / sqrt(d)) itself: sinks with small values, heavy
-// hitters, recency that falls off as a power of the distance, tokens that matter every p-th step, needles that only the question
-// and what follows it look for, channels of K with outliers, and layers from diffuse to concentrated. A feature is a direction in
-// channel space; how far a query points there follows from its share and from the tokens it sees, so shares hold at every
-// position. There is no RoPE (rope_base 0).
+// Makes up attention with the features that KV policies rely on, in softmax(q.k / sqrt(d)) itself: sinks with small values, heavy hitters,
+// recency that falls off as a power of the distance, tokens that matter every p-th step, needles that only the question and what follows it
+// look for, channels of K with outliers, and layers from diffuse to concentrated. A feature is a direction in channel space; how far a
+// query points there follows from its share and from the tokens it sees, so shares hold at every position. There is no RoPE (rope_base 0).
 class SyntheticAttention {
  public:
   // Error (InternalError): a shape with a problem.
@@ -54,15 +53,15 @@ class SyntheticAttention {
   [[nodiscard]] LayerTensors layer(std::int32_t layer) const;
 
   [[nodiscard]] std::vector<TokenRole> roles(std::int32_t layer, std::int32_t kv_head) const;  // [num_tokens]
-  [[nodiscard]] bool retrieves(std::int32_t layer, std::int32_t kv_head) const;                // whether this head looks for the needles
+  [[nodiscard]] bool retrieves(std::int32_t layer, std::int32_t kv_head) const;                // true: this head looks for the needles
   [[nodiscard]] std::int32_t num_tokens() const { return shape_.prompt_tokens + shape_.decode_tokens; }
 
  private:
   class Rotation;
   struct Strengths;
   class Head;  // one KV head and its query heads
-  // Of the queries of one layer by the number of ordinary tokens they see, less one: how strongly they look for near tokens, and
-  // the logarithm of what the ordinary tokens add to the softmax's sum.
+  // For the queries of one layer, by the number of ordinary tokens they see minus one: the strength of their preference for near tokens,
+  // and the logarithm of the ordinary tokens' part of the softmax's sum.
   struct Recency {
     std::vector<double> strength, log_sum;
   };

@@ -14,13 +14,13 @@ struct TraceRequest {
   std::int32_t prompt_tokens = 0;  // >= 1
   std::int32_t output_tokens = 0;  // >= 1: tokens it will emit; schedulers other than oracles do not look
   std::int64_t session = -1;       // requests of one conversation or agent share it; -1: none
-  // A follow-up turn arrives `delay` after the request of the same session before it in the trace has finished.
-  // It stands in the trace directly after that request.
+  // A follow-up turn arrives `delay` after the request of the same session before it in the trace has finished. It follows that request
+  // directly in the trace.
   bool is_follow_up = false;
   Span delay{};
-  // Content: hashes[i] names tokens [0, (i + 1) * hash_tokens) of prompt and output together, so equal hashes mean equal
-  // prefixes. May end before, at or after the prompt's end (then generated tokens can be shared as well); a last hash may
-  // cover a partial chunk of the prompt (Mooncake). Empty: content unknown, nothing is ever shared.
+  // Content: hashes[i] identifies tokens [0, (i + 1) * hash_tokens) of prompt and output together, so equal hashes mean equal prefixes. May
+  // end before, at or after the prompt's end (then generated tokens can be shared as well); a last hash may cover a partial chunk of the
+  // prompt (Mooncake). Empty: content unknown, nothing is ever shared.
   std::int32_t hash_tokens = 0;
   std::span<const std::uint64_t> hashes;
 };

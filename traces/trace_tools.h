@@ -22,8 +22,8 @@ struct TraceSummary {
   double rate_per_s = 0;           // gaps / duration
   double gap_cv = 0;               // standard deviation of the gaps between arrivals / their mean
   LengthSummary prompt_tokens, output_tokens;
-  std::uint64_t num_prompt_blocks = 0;  // whole chunks of prompts whose content the trace names
-  std::uint64_t num_seen_blocks = 0;    // of these, named by an earlier request: the hits of an endless cache
+  std::uint64_t num_prompt_blocks = 0;  // whole chunks of prompts that the trace hashes
+  std::uint64_t num_seen_blocks = 0;    // of these, hashed by an earlier request too: the hits of an endless cache
   std::uint64_t num_distinct_blocks = 0;
   std::int32_t hash_tokens = 0;  // of the last request that has hashes
   std::int32_t concurrency = 0;
@@ -36,7 +36,7 @@ TraceSummary summarize(TraceSource& source);
 // The summary as text for people.
 void inspect(TraceSource& source, std::ostream& out);
 
-// Writes what the `trace:` mapping in `p` describes, see make_trace() and write_trace(). Answers the number of requests.
+// Writes the trace that the `trace:` mapping in `p` describes, see make_trace() and write_trace(). Returns the number of requests.
 std::uint64_t generate_trace(Params& p, std::uint64_t seed, const std::string& path, const std::string& format = "");
 
 }  // namespace kvlab

@@ -22,8 +22,8 @@ class TraceWriter {
 // times rounded to microseconds, and hashes that reach beyond the prompt are left out, as that format has no place for them.
 std::unique_ptr<TraceWriter> make_trace_writer(const std::string& format);
 
-// Writes all of `source` to `path`, packed if it ends in .gz or .zst. An empty `format` follows from the name: .csv or
-// .jsonl. A file of that name is replaced only once all has been written. Answers the number of requests.
+// Writes all of `source` to `path`, packed if it ends in .gz or .zst. An empty `format` follows from the name: .csv or .jsonl. A file of
+// that name is replaced only once all has been written. Returns the number of requests.
 std::uint64_t write_trace(TraceSource& source, const std::string& path, const std::string& format = "");
 
 }  // namespace kvlab

@@ -19,7 +19,7 @@ struct CalibrateCommand {
   std::uint64_t seed = 1;
   std::vector<std::string> kv_policies;  // recipes whose operations are timed in the engine
 };
-// Answers the exit status: 0, or 130 where Ctrl-C ended it before the profile could be written.
+// Returns the exit status: 0, or 130 if Ctrl-C ended it before the profile was written.
 int calibrate_device(const CalibrateCommand& command, std::ostream& out, std::ostream& err);
 
 }  // namespace kvlab

@@ -9,11 +9,11 @@
 namespace kvlab {
 
 // Fills the tables of `profile` from the fitted points, each times its Measurements::mean_frac(): a step's time is a sum, so entries are
-// means. Of tables with two axes a line enters only when it has all of its coarse points. Whether a policy operation's curve is straight
-// over bytes or over logarithms is decided by leaving out its own points one by one.
+// means. In tables with two axes, a line enters only when it has all of its coarse points. Leave-one-out errors on its own points decide if
+// a policy operation's curve is straight over bytes or over logarithms.
 void fit_tables(const std::vector<CalibrationTable>& tables, const Measurements& measurements, Profile& profile);
 
-// A held-out point, and what the cost model would say of it.
+// A held-out point, as measured and as the cost model predicts it.
 struct HeldOut {
   std::string table;
   CalibrationPoint at{};
@@ -24,7 +24,7 @@ struct HeldOut {
 std::vector<HeldOut> predict_held_out(const std::vector<CalibrationTable>& tables, const Measurements& measurements,
                                       const Profile& profile);
 
-// Of one table, or of all.
+// Errors over one table, or over all.
 struct HeldOutError {
   std::string table;
   std::size_t points = 0;

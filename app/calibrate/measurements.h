@@ -29,13 +29,13 @@ class Measurements {
     std::vector<double> medians;  // of each time it was measured
 
     [[nodiscard]] int times() const { return static_cast<int>(medians.size()); }
-    // Mean of the medians, but for those that lie a factor of four from their median (of two: the smaller): then the device stood still,
-    // or the clock did.
+    // Mean of the medians, without those a factor of four from their median (of two: from the smaller): there the device or the clock stood
+    // still.
     [[nodiscard]] double mean_seconds() const;
     // Standard deviation of these medians / their mean; 0 for one.
     [[nodiscard]] double deviation_frac() const;
   };
-  // What must be the same for measurements to belong together.
+  // Properties that all measurements of a folder share.
   using Identity = std::map<std::string, std::string>;
 
   // Makes the folder, or reads what it holds. InputError for a folder that is something else or cannot be written.
@@ -55,7 +55,7 @@ class Measurements {
   // Relative deviation of one measurement from another of the same point: the mean over all points measured more than once, or that over
   // the table's where it is larger; 0: none was.
   [[nodiscard]] double noise_frac(const std::string& table) const;
-  [[nodiscard]] std::size_t size() const { return size_; }  // measurements, a point's every one
+  [[nodiscard]] std::size_t size() const { return size_; }  // measurements, repeated ones included
   [[nodiscard]] const std::string& folder() const { return folder_; }
 
  private:

@@ -9,15 +9,15 @@
 
 namespace kvlab {
 
-// What a device is and does, apart from the tables.
+// Properties of a device, apart from the tables.
 struct DeviceFacts {
   std::string name;
   DeviceKind kind = DeviceKind::kCpu;
   std::int64_t memory_bytes = 0, cache_bytes = 0;
   double copy_bytes_per_s = 0, gemm_flops_per_s = 0;  // 0: not measured
   double launch_seconds = 0;                          // one kernel of a queue of empty ones
-  // What a step costs the host at least: a GPU's inputs there, one launch, and its tokens back and waited for; on a CPU from handing a job
-  // to another thread to having waited for it.
+  // The least time of a step on the host. GPU: copy the inputs there, launch once, copy the tokens back and wait for them. CPU: hand a job
+  // to another thread and wait for it.
   double round_trip_seconds = 0;
 };
 
@@ -26,7 +26,7 @@ class Meter {
  public:
   virtual ~Meter() = default;
   [[nodiscard]] virtual DeviceFacts facts() = 0;
-  // Whether there is a kernel for the table.
+  // True: there is a kernel for the table.
   [[nodiscard]] virtual bool can_measure(const CalibrationTable& table) const = 0;
   // Samples for about so long. Before the first measurement of a table its kernel's result is checked: InputError if it is wrong.
   virtual Measured measure(const CalibrationTable& table, const CalibrationPoint& at, double seconds) = 0;

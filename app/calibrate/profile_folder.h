@@ -4,7 +4,7 @@
 
 namespace kvlab {
 
-// What a finished calibration leaves in its folder.
+// The results of a finished calibration, for its folder.
 struct CalibratedFolder {
   const ModelSpec& model;
   const DeviceFacts& facts;
@@ -19,7 +19,7 @@ struct CalibratedFolder {
 // lint finds an entry impossible: then the measurements stay, and no profile is written.
 void write_profile_folder(const CalibratedFolder& folder, Profile profile);
 
-// The file in profiles/hardware whose card this is, by the driver's name of it and its memory; "" if there is none.
+// The file in profiles/hardware that describes this GPU, found by the driver's name for it and its memory; "": none does.
 std::string known_hardware(const std::string& device, std::int64_t memory_bytes);
 
 }  // namespace kvlab

@@ -29,7 +29,7 @@ struct RecipeSteps {
 void require_timed(std::string_view backend, const Recipe& recipe, const ModelConfig& model);
 
 // Times every operation of the recipe as the engine calls it, in steps of the model; prompts so short that the recipe refuses them are left
-// out. Errors (InputError) as PolicyCache's, where all are. Where `stop` becomes true it answers what it has.
+// out. Errors (InputError) as PolicyCache's, if all are refused. If `stop` becomes true, it returns the calls timed so far.
 std::vector<RecipeCalls> time_recipe(const EngineModel& model, const Recipe& recipe, const RecipeSteps& steps,
                                      const std::atomic<bool>& stop);
 

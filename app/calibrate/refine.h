@@ -13,8 +13,8 @@ namespace kvlab {
 std::vector<CalibrationPoint> unmeasured_points(const CalibrationTable& table, const Measurements& measurements);
 std::size_t coarse_size(const CalibrationTable& table);
 
-// Points that are measured but never fitted, a quarter as many as the coarse grid has and four at least: drawn with the seed before
-// anything is measured, even over the logarithms of the counts. None is on the coarse grid.
+// Points that are measured but never fitted, a quarter of the coarse grid's number and at least four: drawn with the seed before anything
+// is measured, even over the logarithms of the counts. None is on the coarse grid.
 std::vector<CalibrationPoint> held_out_points(const CalibrationTable& table, std::uint64_t seed);
 
 // Between which two neighbours interpolation errs most, and the point in the (geometric) middle. How wrong it is there is estimated from

@@ -46,23 +46,23 @@ struct CalibrationTable {
 inline constexpr std::int64_t kLayoutTokens = 4096;
 inline constexpr std::int64_t kContextTokens = 512;  // of a sequence whose length a point does not say
 
-// Of all copies of the operands at a point, about.
+// Approximate bytes of all copies of the operands at a point.
 std::int64_t copied_bytes(const CalibrationTable& table, const CalibrationPoint& at);
 
-// Of all copies of the activations at a point, about: those of a forward pass over its tokens, which all of an operation's are met again
-// after. 0 for a policy's operations and copies.
+// Approximate bytes of all copies of the activations at a point: those of a whole forward pass over its tokens, after which an operation
+// meets its own again. 0 for a policy's operations and copies.
 std::int64_t activation_bytes(const CalibrationTable& table, const ModelSpec& model, const CalibrationPoint& at);
 
-// What the operands at a point rotate through on a device. Weights and KV: what passes through the cache in a step, at most all weights or
-// three times the cache, and not more than an eighth of the memory; others, and activations: at most what cold_rotation says.
+// The rotation of the operands at a point on a device. Weights and KV: the bytes that pass through the cache in a step, at most all weights
+// or three times the cache, and at most an eighth of the memory; others, and activations: at most cold_rotation().
 Rotation rotation_at(const CalibrationTable& table, const ModelSpec& model, const CalibrationPoint& at, const TimedDevice& device);
 
-// What calibration covers, of the largest steps that are measured.
+// The sizes of the largest steps that calibration measures.
 struct CalibrationLimits {
   std::int64_t tokens = 8192, sequences = 256, length = 32768;
   std::int64_t kv_bytes = std::int64_t{8} << 30;  // of K and V together in one measurement
 };
-// Of a device with so much memory, for a model: the defaults.
+// The default limits for a model on a device with `memory_bytes`.
 CalibrationLimits default_limits(const ModelSpec& model, DeviceKind kind, std::int64_t memory_bytes);
 
 // The tables of a model in the order they are measured. InputError for models whose operations are not timed: experts, learned positions,

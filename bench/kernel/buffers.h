@@ -25,13 +25,13 @@ class DevicePool {
   std::int64_t left_ = 0;
 };
 
-// Normal numbers in device memory that outlive a case. Cases prepared one behind the other go on reading where the one before stopped, as
-// layers do in a step, and come back to a number when all others have passed: the cache is in the state that brings about. Before copies
-// laid out for one case alone it is full of what was just written.
+// Normal numbers in device memory that outlive a case. Each case goes on reading where the case before it stopped, as layers do in a step,
+// and comes back to a number after all others: the cache is then in the state of a step. With copies laid out for one case alone, it would
+// be full of the data just written.
 class SharedNumbers {
  public:
   explicit SharedNumbers(TimedDevice& device) : device_(device) {}
-  // Those of the case before are free to be taken again, from the first on. The byte at which reading goes on.
+  // Frees the numbers of the case before to be taken again, from the first on. Returns the byte at which reading goes on.
   std::int64_t begin_case();
   void stop_reading_at(std::int64_t byte) { next_read_ = byte; }
   // n numbers of deviation 1. Whoever writes them leaves numbers there.
@@ -54,10 +54,10 @@ class Buffers {
   Buffers(TimedDevice& device, DevicePool& pool, ElementType type, std::uint64_t seed, SharedNumbers* shared = nullptr)
       : device_(device), pool_(pool), type_(type), first_seed_(seed), seed_(seed), shared_(shared) {}
 
-  // For what operations of a step hand to one another, not for weights and the cache.
+  // For tensors that operations of a step hand to one another, not for weights and the cache.
   [[nodiscard]] Buffers& activations() { return activations_ != nullptr ? *activations_ : *this; }
-  // From now on all over again: what is asked for is what was handed out before, in the same order and as it is. Activations are
-  // `activations`' (null: its own).
+  // Starts over: the buffers handed out before are handed out again, in the same order and unchanged. Activations are `activations`' (null:
+  // its own).
   void rewind(Buffers* activations) { next_ = 0, seed_ = first_seed_, activations_ = activations; }
 
   [[nodiscard]] ElementType type() const { return type_; }
@@ -112,7 +112,7 @@ class Buffers {
   std::vector<std::shared_ptr<void>> host_;
 };
 
-// What lies in device memory, for references.
+// Reads device memory, for references.
 std::vector<float> read_floats(TimedDevice& device, const void* from, std::int64_t n, ElementType type = ElementType::kF32);
 template <class T>
 std::vector<T> read_values(TimedDevice& device, const T* from, std::int64_t n) {

@@ -28,8 +28,8 @@ class TimedDevice {
   virtual void copy(void* to, const void* from, std::int64_t bytes) = 0;  // within the device; asynchronous on a GPU
   virtual void synchronize() = 0;
 
-  // Time of run(first), ..., run(first + calls - 1) one behind the other, on the device itself: on a GPU all calls are queued before the
-  // first begins, so that the host's share is not in it.
+  // Time of run(first), ..., run(first + calls - 1) one after another, on the device itself: on a GPU all calls are queued before the first
+  // begins, so that host time is not included.
   struct Sample {
     double seconds = 0;    // of all calls
     double clock_ghz = 0;  // of the processor just before; 0: not known

@@ -16,12 +16,12 @@ class SharedNumbers;
 
 using Shape = std::map<std::string, std::int64_t>;
 
-// How often a case's operands are laid out in memory. Calls go through the copies in turn, so that what one call reads was pushed out of
-// the cache by the calls between.
+// How often a case's operands are laid out in memory. Calls go through the copies in turn, so that the calls between evict from the cache
+// what one call reads.
 struct Rotation {
   std::int64_t bytes = 0;  // the copies together are about so large; 0: one copy, found in the cache where it fits
   std::int64_t most_copies = 1 << 13;
-  // Where not 0: activations have copies of their own, together about so large. In a step every layer writes and reads the same ones.
+  // Not 0: activations have copies of their own, together about so large. In a step every layer writes and reads the same ones.
   std::int64_t activation_bytes = 0;
   SharedNumbers* shared = nullptr;  // has the numbers of what is not an activation; null: every case has its own
 };
@@ -34,19 +34,19 @@ class PreparedCase {
   virtual ~PreparedCase() = default;
   virtual void run(std::int64_t call) = 0;  // on copy call % copies(); asynchronous on a GPU
   [[nodiscard]] virtual std::int64_t copies() const = 0;
-  // Compares one run with a reference, in float64 and at sampled places where the whole would take long. What is wrong is not timed.
+  // Compares one run with a reference, in float64 and at sampled places where the whole would take long. A wrong case is not timed.
   virtual bool matches() = 0;
-  // Of one call, by the formulas beside the operation.
+  // Work of one call, by the formulas beside the operation.
   [[nodiscard]] virtual std::int64_t bytes() const = 0;
   [[nodiscard]] virtual std::int64_t flops() const = 0;
-  // Of a policy's operation: rows, tokens read and written, as kernels/ops.h logs them.
+  // Counts of a policy's operation: rows, tokens read and written, as kernels/ops.h logs them.
   struct Counts {
     std::int64_t rows = 0, tokens = 0, outputs = 0;
   };
   [[nodiscard]] virtual Counts counts() const { return {}; }
 };
 
-// The axes of a shape, and the letters that stand for each in a case's name.
+// The axes of a shape, and the letters for each in a case's name.
 using Axes = std::vector<std::pair<std::string, std::string>>;
 
 // One operation in one format on one kind of device, for any shape.

@@ -25,7 +25,7 @@ ElementType type_of(const Op& a) {
   if constexpr (requires { a.type; }) return a.type;
   return ElementType::kF32;
 }
-// Of what a product writes, which may be logits.
+// The type of a product's output, which may be logits.
 template <class Op>
 ElementType output_type_of(const Op& a) {
   if constexpr (requires { a.y_is_f32; })

@@ -25,7 +25,7 @@ struct CaseWork {
   PreparedCase::Counts counts;
 };
 
-// What a family knows about its operation.
+// A family's description of its operation.
 template <class Op>
 struct OpRecipe {
   ElementType type = ElementType::kF32;
@@ -83,7 +83,7 @@ class OpCase final : public PreparedCase {
     }
   }
   [[nodiscard]] std::int64_t own_bytes() const { return std::max<std::int64_t>(1, own_.empty() ? 0 : own_.front().bytes()); }
-  // The next copy, of the next of so many sets of operands and so many of activations.
+  // Builds the next copy from the next of `own` sets of operands and of `activations` sets of activations.
   void build(const Shape& shape, std::int64_t own, std::int64_t activations) {
     Buffers* const passed = keeps_apart_ ? &next_of(activations_, activations, kOtherSeeds, nullptr) : nullptr;
     Buffers& buffers = next_of(own_, own, 1, shared_);

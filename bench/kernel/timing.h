@@ -19,7 +19,7 @@ struct TimingPlan {
   double warm_up_seconds = 0;
 };
 
-// Time of one call: median of the samples, and how far apart they lie.
+// Time of one call: median of the samples, and their spread.
 struct Timing {
   double seconds = 0;
   double spread_frac = 0;  // (upper quartile - lower quartile) / median
@@ -31,8 +31,8 @@ struct Timing {
 // Runs the case until the plan is met.
 Timing time_case(PreparedCase& prepared, TimedDevice& device, const TimingPlan& plan);
 
-// What this device does at best with large operands: copied bytes per second (read plus written) and FLOP/s of a matrix product;
-// 0 where there is no kernel for it.
+// The best rates of this device with large operands: copied bytes per second (read plus written) and FLOP/s of a matrix product; 0 where
+// there is no kernel for it.
 struct DeviceRates {
   double copy_bytes_per_s = 0, gemm_flops_per_s = 0;
 };

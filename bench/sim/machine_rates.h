@@ -2,7 +2,7 @@
 
 namespace kvlab {
 
-// What two threads of this machine do at best, measured once per program: the limits that replays are held against.
+// The best rates of two threads of this machine, measured once per program: the limits that replays are compared with.
 struct MachineRates {
   double copy_bytes_per_s = 0;  // memcpy, bytes read plus bytes written
   double read_bytes_per_s = 0;  // sums over 256 MiB per thread, read in eight streams
@@ -12,8 +12,8 @@ struct MachineRates {
 };
 const MachineRates& machine_rates();
 
-// What they do at this moment, measured in some 15 ms: others use the machine too, and from second to second it gives up to twice as much.
-// Without copy_bytes_per_s. From one thread at a time.
+// Their rates at this moment, measured in some 15 ms: others use the machine too, and rates differ by up to a factor of two from second to
+// second. Without copy_bytes_per_s. Call it from one thread at a time.
 MachineRates rates_now();
 
 }  // namespace kvlab

@@ -2,7 +2,7 @@
 
 namespace kvlab {
 
-// What this machine does in a fixed loop, measured once per program: speeds of the simulator mean little without it.
+// The rates of this machine in a fixed loop, measured once per program: speeds of the simulator mean little without them.
 struct ReferenceRates {
   double random_reads_per_s = 0;  // dependent reads of one 64-byte line each, in 64 MiB, in random order
   double integer_adds_per_s = 0;  // dependent 64-bit adds and xors

@@ -11,22 +11,22 @@
 
 namespace kvlab {
 
-// A language model on one backend, with what applications run on it. Host memory goes in and comes out; where the model computes is its
-// own.
+// A language model on one backend, with the operations that applications run on it. Arguments and results are in CPU memory, whatever
+// memory the model computes in.
 class EngineModel {
  public:
   virtual ~EngineModel() = default;
   [[nodiscard]] virtual const ModelConfig& config() const = 0;
   [[nodiscard]] virtual std::string_view backend() const = 0;  // cpu or cuda
   [[nodiscard]] virtual ElementType kv_type() const = 0;       // of keys and values in its caches
-  // The same model in the host's memory, for what runs there alone; null with cuda.
+  // The same model in CPU memory, for operations that run only there; null with cuda.
   [[nodiscard]] virtual const Transformer* transformer() const = 0;
 
-  // A cache whose keys and values lie where the model computes. Errors as PolicyCache's.
+  // A cache whose keys and values are in the memory where the model computes. Errors as PolicyCache's.
   [[nodiscard]] virtual std::unique_ptr<PolicyCache> make_cache(const Recipe& recipe, const PolicyCache::Options& options) const = 0;
 
-  // One step of the pieces, whose tokens are the batch: begin_step, the forward pass, end_step. Answers hidden states
-  // [rows.size(), hidden_dim] of these tokens of the batch, behind the last norm.
+  // One step of the pieces, whose tokens are the batch: begin_step, the forward pass, end_step. Returns hidden states [rows.size(),
+  // hidden_dim] of these tokens of the batch, after the last norm.
   virtual std::vector<float> forward(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
                                      std::span<const std::int32_t> rows) const = 0;
   // Logits [n, vocab_size] of such hidden states [n, hidden_dim].
@@ -35,37 +35,36 @@ class EngineModel {
   virtual std::vector<float> step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
                                   std::span<const std::int32_t> rows) const = 0;
 
-  // step() of one piece, which answers logits [vocab_size] behind its last token. q, k and v of its attention layers, and what else the
-  // options ask for, are appended to layers [num_layers].
+  // step() of one piece; returns logits [vocab_size] after its last token. q, k and v of its attention layers, and the other tensors that
+  // the options name, are appended to layers [num_layers].
   virtual std::vector<float> recorded_step(PolicyCache& cache, const StepPiece& piece, const TokenBatch& batch,
                                            const RecordOptions& options, std::vector<LayerTensors>& layers) const = 0;
   // W_o of a layer, [hidden_dim, q_heads * head_dim].
   [[nodiscard]] virtual std::vector<float> output_weights(std::int32_t layer) const = 0;
 
-  // A token to be drawn behind one of the batch.
+  // A token to be drawn after one of the batch.
   struct Draw {
     std::int32_t row = 0;
     float temperature = 0;  // 0: the most likely
     std::uint64_t key = 0;  // sampling_key(seed, request, step)
   };
-  // The same step; answers the drawn tokens [draws.size()], none where none are asked for, once the step is done. Both backends draw the
-  // same token from the same logits.
+  // The same step; returns the drawn tokens [draws.size()] once the step is done. Both backends draw the same token from the same logits.
   virtual std::vector<std::int32_t> sample_step(PolicyCache& cache, std::span<const StepPiece> pieces, const TokenBatch& batch,
                                                 std::span<const Draw> draws) const = 0;
 
-  // What steps over a cache will come to at most.
+  // Upper bounds on the steps over a cache.
   struct Load {
     std::int32_t sequences = 0, tokens = 0;  // that decode in one step, of the longest of them
     std::int32_t step_tokens = 0;            // new ones of a step
     std::int64_t cached_tokens = 0;          // of all sequences together
   };
-  // Makes ready for them, so that no step stops to do it: on a GPU memory is laid out, as far as it is there, and decode steps of all sizes
-  // are recorded. What does not fit comes when a step needs it. No sequence of the cache is touched.
+  // Prepares for such steps, so that none stops to do it: on a GPU memory is allocated, as far as it is free, and decode steps of all sizes
+  // are recorded. The rest follows when a step needs it. No sequence of the cache is touched.
   virtual void prepare(PolicyCache& /*cache*/, const Load& /*most*/) const {}
-  // What steps over a cache had to do without; empty: nothing.
+  // Tells what steps over a cache had to do without; empty: nothing.
   [[nodiscard]] virtual std::string remark(PolicyCache& /*cache*/) const { return ""; }
 
-  // What run_prompt() of prompt_tensors.h answers.
+  // The result of run_prompt() in prompt_tensors.h.
   [[nodiscard]] virtual PromptTensors run_prompt(std::span<const std::int32_t> ids, const Needs& needs, std::span<const std::string> passes,
                                                  const RecordOptions& options) const = 0;
 
@@ -73,7 +72,7 @@ class EngineModel {
   [[nodiscard]] std::vector<float> logits(std::span<const std::int32_t> ids, std::int32_t chunk_tokens = 0) const;
 };
 
-// Of a model on a GPU.
+// Options of a model on a GPU.
 struct GpuOptions {
   bool graphs = false;  // decode steps over a cache that keeps everything are recorded as CUDA graphs and launched as one
 };
@@ -82,11 +81,10 @@ struct GpuOptions {
 // without it, or where there is no GPU; weights that do not fit into the memory of the GPU, or in float32 into that of the machine.
 std::unique_ptr<EngineModel> make_engine_model(std::string_view backend, const std::string& dir, const GpuOptions& gpu = {});
 
-// A model of a shape with random weights, whose answers mean nothing: kernels of real sizes for what takes time. Errors of `backend` as
-// above.
+// A model of a shape with random weights, to take times: kernels have real sizes, results mean nothing. Errors of `backend` as above.
 std::unique_ptr<EngineModel> make_random_model(std::string_view backend, const ModelConfig& config, const GpuOptions& gpu = {});
 
-// A model in the host's memory, on the CPU.
+// A model on the CPU.
 std::unique_ptr<EngineModel> make_cpu_model(Transformer model);
 
 // Refuses (InputError) a recipe whose prompts cannot run as steps on this backend, whatever the model.

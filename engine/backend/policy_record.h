@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// What a policy did in the engine, and the attention that it acted on: queries, keys and values as the cut cache made them.
+// The operations of a policy in the engine, and the attention that it acted on: queries, keys and values as computed over the cut cache.
 struct PolicyRecord {
   AttentionTrace trace;
   std::vector<OpCall> log;                      // of the policy's operations, and of attention in decode
@@ -17,12 +17,12 @@ struct PolicyRecord {
 };
 
 // Runs a model with a policy and records what it sees: prefill in chunks, then the continuation and decode_tokens greedy ones, one at a
-// time. What the recipe observes is recorded whether the options ask for it or not. A replay of the trace with the same recipe does the
-// same things. Errors: record()'s, PolicyCache's, require_recipe()'s.
+// time. Tensors that the recipe observes are recorded whether the options ask for them or not. A replay of the trace with the same recipe
+// acts in the same way. Errors: record()'s, PolicyCache's, require_recipe()'s.
 PolicyRecord record_with_policy(const EngineModel& model, std::span<const std::int32_t> prompt_ids, const RecordOptions& options,
                                 const Recipe& recipe, const PolicyCache::Options& cache_options = {}, std::int32_t question_begin = -1);
 
-// What record() answers of a model on the CPU, of a model on any backend.
+// The result of record() on the CPU (engine/model/record.h), for a model on any backend.
 AttentionTrace record(const EngineModel& model, std::span<const std::int32_t> prompt_ids, const RecordOptions& options);
 
 }  // namespace kvlab

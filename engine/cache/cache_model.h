@@ -10,12 +10,12 @@
 
 namespace kvlab {
 
-// What a cache must know of the model that runs over it.
+// The properties of a model that a cache needs to run under it.
 class CacheModel {
  public:
   virtual ~CacheModel() = default;
   [[nodiscard]] virtual const ModelConfig& config() const = 0;
-  // Where it computes, and the type of its keys and values there.
+  // The memory it computes in, and the type of its keys and values there.
   [[nodiscard]] virtual TensorMemory memory() const { return {}; }
   [[nodiscard]] virtual ElementType kv_type() const { return ElementType::kF32; }
   // W_o of a layer, float32 [hidden_dim, q_heads * head_dim] in that memory.

@@ -9,13 +9,13 @@
 
 namespace kvlab {
 
-// What a step computed in one layer for one sequence, while it lasts; in the memory of the model.
+// Tensors of a step in one layer for one sequence, valid during the step, in the model's memory.
 struct LayerTensorsOfStep {
   const float* q = nullptr;       // [new_tokens, q_heads, head_dim]
   const float* hidden = nullptr;  // [new_tokens, hidden_dim]
 };
 
-// Answers a policy's needs from a running model.
+// Meets a policy's needs from a running model.
 class EngineObserver final : public Observer {
  public:
   // memory: the model's.
@@ -47,14 +47,14 @@ class EngineObserver final : public Observer {
   std::span<EngineSequence* const> sequences_;
   std::vector<std::vector<LayerTensorsOfStep>> tensors_;  // [layers][sequences]
   std::vector<const float*> w_o_;
-  // What the last answers point to, per layer: an allocator that shares between layers holds several at once.
+  // The memory of the last result of observe() in each layer: an allocator that shares between layers holds several at once.
   struct Answer {
     std::vector<Queries> step, window, pre_rope_queries;
     std::vector<const float*> pre_rope_keys, hidden;
     std::vector<const std::int32_t*> ids;
     std::vector<std::vector<PassQueries>> chunks;
     std::vector<std::span<const PassQueries>> pass;
-    std::vector<TensorArray<float>> uploads;  // of passes, where the model is not in the host's memory
+    std::vector<TensorArray<float>> uploads;  // of passes, if the model is not in CPU memory
   };
   std::vector<std::unique_ptr<Answer>> answers_;
 };

@@ -10,7 +10,7 @@
 
 namespace kvlab {
 
-// K or V of some tokens of a row in host memory, without gaps.
+// K or V of some tokens of a row in CPU memory, without gaps.
 class HostTokens {
  public:
   void resize(std::int32_t tokens) { slot_of_.resize(static_cast<std::size_t>(tokens), -1); }
@@ -27,24 +27,25 @@ class HostTokens {
   std::vector<std::int32_t> token_of_, slot_of_;  // of each slot of data_; of each token of the row, -1: not here
 };
 
-// A layer's rows of one sequence between decode steps where a selector has them on two tiers: of K, V or both the last step's tokens lie in
-// the cache's memory, one after another, and the others in host memory, each token on one side. Positions are 0, 1, ...: no token was lost.
+// A layer's rows of one sequence between decode steps, for a selector with two tiers: V, or K and V, are in the cache's memory for the
+// tokens that stay there, without gaps, and in CPU memory for all others. Positions are 0, 1, ...: no token was lost.
 class LowerTier {
  public:
   LowerTier() = default;
   LowerTier(Selector::Lower lower, std::int32_t kv_heads);
   [[nodiscard]] bool exists() const { return lower_ != Selector::Lower::kNothing; }
 
-  // The rows come to rest. Of what may lie lower tokens in `stays` [kv_heads], ascending, stay in the cache's memory. Answers the bytes
-  // that went to the host.
+  // Takes the rows. Tensors with two tiers keep only the tokens in `stays` [kv_heads], ascending, in the cache's memory. Returns the bytes
+  // that moved to CPU memory.
   std::int64_t take(const KvRows& rows, TensorMemory memory, std::span<const std::vector<std::int32_t>> stays);
   [[nodiscard]] bool is_resting() const { return is_resting_; }
-  // The rows, grown by a step's new tokens, get back what lies in the cache's memory. With `poisons` all else of K and V becomes NaN.
+  // Puts the tokens in the cache's memory back into the rows, which have grown by a step's new tokens. `poisons`: K and V of the other old
+  // tokens become NaN.
   void raise(const KvRows& rows, bool poisons);
-  // The listed tokens [kv_heads] of such rows come from the host where they are there. Answers their bytes.
+  // Puts those of the listed tokens [kv_heads] that are in CPU memory back into the rows. Returns their bytes.
   std::int64_t fetch(const KvRows& rows, TensorMemory memory, std::span<const std::vector<std::int32_t>> tokens);
 
-  // What lies in the cache's memory goes to another one, and comes back before rows are raised.
+  // Moves the part in the cache's memory to another one; it must come back before raise().
   void move_to(const TensorMemory& memory);
 
   [[nodiscard]] std::int64_t kv_bytes() const { return k_.here.size() + v_.here.size(); }  // in the cache's memory
@@ -71,7 +72,7 @@ class LowerTier {
 
   Selector::Lower lower_ = Selector::Lower::kNothing;
   Side k_, v_;
-  std::vector<std::int32_t> len_;     // [kv_heads] of the rows at rest
+  std::vector<std::int32_t> len_;     // [kv_heads] of the rows that were taken
   TensorArray<std::uint32_t> marks_;  // of each row [1 + num_words, len]: positions, then statistics
   bool is_resting_ = false;
 };

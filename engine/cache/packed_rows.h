@@ -11,15 +11,15 @@
 
 namespace kvlab {
 
-// A layer's rows of one sequence between its steps, as its format stores them, in the memory of the cache: codes, what is not encoded in
-// the type of the pages, positions and statistics. Rows come to rest here, and are filled again from here, bit for bit.
+// A layer's rows of one sequence between its steps, as its format stores them, in the memory of the cache: codes, vectors that are not
+// encoded in the type of the pages, positions and statistics. Rows are filled from it again, bit for bit.
 class PackedRows {
  public:
   PackedRows(std::int32_t kv_heads, const TensorMemory& memory)
       : memory_(memory), sides_{Side(memory), Side(memory)}, len_(static_cast<std::size_t>(kv_heads), 0), words_(memory) {}
 
-  // What an operation encoded of the sequence's rows, the first of which is `first_row` of the operation's, in a step of `new_tokens`.
-  // `tokens`: the operation's lists with their indices in the host's memory.
+  // Keeps the codes of an operation on the sequence's rows, which begin at the operation's `first_row`, in a step of `new_tokens`.
+  // `tokens`: the operation's lists with their indices in CPU memory.
   template <class Op>
   void keep(const Op& op, const ListedTokens& tokens, std::int32_t first_row, std::int32_t new_tokens) {
     note_lengths(tokens.kv, first_row, new_tokens);
@@ -28,21 +28,21 @@ class PackedRows {
     if (std::any_of(lists.begin(), lists.end(), [](const RowList& list) { return list.tokens > 0; }))
       sides_[tokens.values ? 1 : 0].keep(rows_code(op, {memory_, first_row, lists}));
   }
-  // After such a step. Rows that lost encoded tokens since they were encoded are not stored here any more: of a group of which some tokens
-  // are left, the bytes are those of the whole group.
+  // After such a step. Rows that lost encoded tokens are not stored here any more, since the remains of a group take the bytes of the whole
+  // group.
   void settle(const KvRows& kv, std::int32_t first_row, std::int32_t new_tokens);
   // Something is encoded, and nothing of it was lost.
   [[nodiscard]] bool can_rest() const { return !sides_[0].codes.empty() || !sides_[1].codes.empty(); }
 
-  // Rows first_row to first_row + kv_heads come to rest.
+  // Packs rows first_row to first_row + kv_heads.
   void take(const KvRows& kv, std::int32_t first_row);
   [[nodiscard]] bool is_resting() const { return is_resting_; }
-  // All of it goes to another memory, and comes back before rows are filled.
+  // Moves everything to another memory; it must come back before fill().
   void move_to(const TensorMemory& memory);
-  // Fills the first tokens, those that rested, of `count` rows from the begin-th on; the first of all is row `first_row`.
+  // Fills the packed tokens, the first ones, of `count` rows from the begin-th on; the sequence's first row is `first_row`.
   void fill(const KvRows& kv, std::int32_t first_row, std::int32_t begin, std::int32_t count) const;
 
-  [[nodiscard]] std::int64_t kv_bytes() const;                                // of K and V at rest
+  [[nodiscard]] std::int64_t kv_bytes() const;                                // of packed K and V
   [[nodiscard]] std::int64_t beside_bytes() const { return words_.bytes(); }  // positions and statistics
   [[nodiscard]] std::vector<std::int32_t> positions(std::int32_t head) const;
 
@@ -51,7 +51,7 @@ class PackedRows {
     explicit Side(const TensorMemory& memory) : dense(memory) {}
     void keep(std::unique_ptr<RowsCode> code);
     std::vector<std::unique_ptr<RowsCode>> codes;
-    std::vector<RowList> dense_lists;  // [kv_heads] what no code has
+    std::vector<RowList> dense_lists;  // [kv_heads] tokens that no code has
     RowNumbers<std::uint8_t> dense;    // of each row [tokens, head_dim] of the pages' type
   };
   [[nodiscard]] std::int32_t kv_heads() const { return static_cast<std::int32_t>(len_.size()); }

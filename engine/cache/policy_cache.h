@@ -14,10 +14,10 @@
 
 namespace kvlab {
 
-// The KV cache of a batch of sequences in pages, with a policy at work on it: what a Transformer's attention runs over. Each step is
-// begin_step, the model's forward pass, end_step. Of a model on a GPU keys, values and all that the policy observes lie in its memory, and
-// the policy's operations run there (DeviceAttentionHost in place of AttentionHost). The order of operations is that of ShapeRun: layer by
-// layer, decoding sequences, then those in their prompts.
+// The KV cache of a batch of sequences in pages, with a policy that acts on it; a Transformer's attention runs over it. Each step is
+// begin_step, the model's forward pass, end_step. For a model on a GPU, keys, values and all that the policy observes are in its memory,
+// and the policy's operations run there (DeviceAttentionHost in place of AttentionHost). The order of operations is that of ShapeRun: layer
+// by layer, decoding sequences, then those in their prompts.
 class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
  public:
   struct Options {
@@ -26,13 +26,12 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
     std::uint64_t seed = 1;
     CountSource* counts = nullptr;  // is shown counts that depended on data, step by step
     RecordOptions passes = {};      // how extra passes are run
-    // Sequences that a format encodes rest as it stores them once their prompt is complete, and only the layer at work lies in pages,
-    // decoded.
+    // Sequences that a format encodes are packed between steps once their prompt is complete; only the current layer is in pages, decoded.
     bool packs = false;
-    // What a selector with tiers leaves on the host lies in host memory once the prompt is complete, and what its last step read, without
-    // gaps, in the cache's: only the layer at work has pages. Disk counts as host memory.
+    // Once the prompt is complete, tokens that a selector with tiers leaves on the host are in CPU memory, and those that its last step
+    // read in the cache's, without gaps: only the current layer has pages. Disk counts as CPU memory.
     bool tiers = false;
-    bool poisons = false;             // for tests: what of a row at work lies lower is NaN there
+    bool poisons = false;             // for tests: tokens on lower tiers are NaN in the current rows
     std::int32_t reserved_pages = 0;  // taken at once; a cache that grows in a GPU's memory needs room for both sizes
   };
   // Errors (InputError): the recipe does not claim this host, cannot run on the model, or wants to know the future; on a GPU
@@ -45,15 +44,15 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   void start(EngineSequence& sequence);
   // Gives its pages back; its index can be taken by another.
   void release(EngineSequence& sequence);
-  // For who exchanges pages of its rows between steps.
+  // Must be called after pages of its rows are exchanged between steps.
   void pages_moved(EngineSequence& sequence) { sequence.pages_id = ++pages_ids_; }
-  // What a sequence at rest holds beside pages goes to host memory, or comes back before its next step.
+  // Moves all that a packed sequence holds beside pages to CPU memory, or back before its next step.
   void move_rest(EngineSequence& sequence, bool to_host);
-  // Sequences behind their prompts may come to rest: then their rows have no pages between steps.
+  // True: sequences may be packed once their prompts are complete; their rows then have no pages between steps.
   [[nodiscard]] bool may_rest() const { return (options_.packs && policy_.encodes()) || (options_.tiers && policy_.moves_lower()); }
   // Forgets all but the first tokens of a sequence from which nothing was cut.
   void truncate(EngineSequence& sequence, std::int32_t tokens);
-  // Puts a fresh sequence behind its prompt: the policy acts as if the prompt had been run in one step.
+  // Advances a fresh sequence past its prompt: the policy acts as if the prompt had been run in one step.
   void adopt(EngineSequence& sequence, const PromptTensors& prompt);
 
   void begin_step(std::span<const StepPiece> pieces);
@@ -61,19 +60,19 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   void attend(std::int32_t layer, const float* q, const float* k, const float* v, float* out) override;
   void before_rope(std::int32_t layer, const DeviceLayer& in) override;
   void attend(std::int32_t layer, const DeviceLayer& in, void* out) override;
-  // `hidden`: what Transformer::forward() answered; of a model on a GPU nothing.
+  // `hidden`: the result of Transformer::forward(); empty for a model on a GPU.
   void end_step(std::span<const float> hidden);
 
   // Bytes of all layers that the sequence takes, as its recipe stores them.
   [[nodiscard]] TierBytes resident(EngineSequence& sequence);
-  // What the sequence takes up in this cache's memory: whole pages, or what is at rest.
+  // Bytes of the sequence in this cache's memory: of whole pages, or packed.
   struct HeldBytes {
     std::int64_t kv = 0, beside = 0;  // keys and values; positions and statistics
-    std::int64_t host = 0;            // keys and values that the policy moved to host memory
+    std::int64_t host = 0;            // keys and values that the policy moved to CPU memory
   };
   [[nodiscard]] HeldBytes held(const EngineSequence& sequence) const;
   Traffic take_traffic() { return policy_.take_traffic(); }  // what the policy counts
-  // What really went to and came from lower tiers (Options::tiers) since the last call.
+  // The bytes really moved to and from lower tiers (Options::tiers) since the last call.
   Traffic take_moved();
   // Positions of the tokens held, [layers * kv_heads] in the order of their rows.
   [[nodiscard]] std::vector<std::vector<std::int32_t>> positions(EngineSequence& sequence);
@@ -82,10 +81,10 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   [[nodiscard]] const KvPages& pages() const { return *pages_; }
   KvPages& pages() { return *pages_; }
   Ops& ops() { return ops_; }
-  // On the CPU: touches what steps of up to so many tokens of sequences as long will use, and the pages that are reserved, so that no step
-  // meets memory for the first time.
+  // On the CPU: touches the memory of steps of up to `tokens` tokens over sequences of that length, and the reserved pages, so that no step
+  // is the first to touch it.
   void touch_memory(const Transformer& model, std::int32_t tokens);
-  // What the model keeps for this cache.
+  // State that the model keeps for this cache.
   std::shared_ptr<void>& attachment() { return attachment_; }
 
  private:
@@ -141,7 +140,7 @@ class PolicyCache final : public AttentionHost, public DeviceAttentionHost {
   std::shared_ptr<void> attachment_;
 };
 
-// Error (InputError) where the recipe needs an extra pass: of models that run none inside a step (a prompt that is adopted brings its own).
+// Error (InputError): the recipe needs an extra pass. For models that run none inside a step (an adopted prompt brings its own).
 void refuse_extra_pass(const Recipe& recipe, const Needs& needs);
 // Error (InputError) where some operation of the recipe has no CUDA kernel.
 void refuse_cpu_only(const Recipe& recipe, const Needs& needs);

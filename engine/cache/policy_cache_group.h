@@ -19,7 +19,7 @@ struct PolicyCache::Group {
   std::vector<KvStore> layers;
   std::unique_ptr<EngineObserver> observer;
   bool is_prompt = false, defers = false;
-  // Where the policy acts after the last layer alone: q and hidden of all sequences one after another.
+  // If the policy acts only after the last layer: q and hidden of all sequences, one after another.
   struct Kept {
     TensorArray<float> q, hidden;
   };

@@ -13,11 +13,11 @@
 // Inside of PolicyCache.
 namespace kvlab {
 
-// Gives the sequences of the step what formats encode, where these rest packed (EngineSequence::packed), and what is offloaded; brings what
-// a selector's choice needs from a lower tier.
+// Gives the sequences of the step their codes, if they are packed between steps (EngineSequence::packed), and their offloaded tokens;
+// fetches the tokens of a selector's choice from a lower tier.
 class PolicyCache::Keeper final : public KvKeeper {
  public:
-  // packs: sequences rest packed.
+  // packs: sequences are packed between steps.
   Keeper(const std::vector<std::unique_ptr<Group>>& groups, bool packs) : groups_(groups), packs_(packs) {}
   [[nodiscard]] bool packs() const { return packs_; }
   void keep(const LayerStep& step, const Cast& op) override;
@@ -29,13 +29,13 @@ class PolicyCache::Keeper final : public KvKeeper {
   void keep(const LayerStep& step, const PackDropped& op) override;
   void fetch(const LayerStep& step, const Selection& selection) override;
 
-  // What the layer's step read of each row of its group, once; nothing where no tokens were asked for.
+  // The tokens that the layer's step read of each row of its group, returned once; empty if none were fetched.
   std::vector<std::vector<std::int32_t>> read_tokens() { return std::exchange(read_, {}); }
   void note_stored(std::int64_t bytes) { moved_.stored_bytes += bytes; }
   Traffic take_moved() { return std::exchange(moved_, {}); }
 
  private:
-  // Of the step's sequences[s].
+  // The sequence of step.seqs[s].
   [[nodiscard]] EngineSequence& sequence_of(const LayerStep& step, std::size_t s) const;
   void fetch_all(const LayerStep& step, const Selection& selection);
   template <class Op>
@@ -43,10 +43,10 @@ class PolicyCache::Keeper final : public KvKeeper {
   const std::vector<std::unique_ptr<Group>>& groups_;  // the cache's, of the step
   bool packs_;
   std::vector<std::vector<std::int32_t>> read_;  // [rows of the group at work]
-  Traffic moved_;                                // between host memory and the cache's
+  Traffic moved_;                                // between CPU memory and the cache's
 };
 
-// What is done to rows that lie apart: on a GPU one after the other, there an operation takes as long for one.
+// Calls part(i) for separate rows: in parallel on the CPU; one after the other on a GPU, where an operation on one takes as long.
 inline void for_each_apart(const TensorMemory& memory, std::int64_t count, const std::function<void(std::int64_t)>& part) {
   if (memory.on_host()) return for_each_in_parallel(count, part);
   for (std::int64_t i = 0; i < count; ++i) part(i);

@@ -11,12 +11,12 @@
 
 namespace kvlab {
 
-// What one forward pass over a whole prompt computed, kept so that many policies can start from it.
+// The tensors of one forward pass over a whole prompt, kept so that many policies can start from them.
 struct PromptTensors {
   std::vector<std::int32_t> ids;
-  std::vector<LayerTensors> layers;                                // k, v; of q, pre_q, pre_k and hidden what was needed
+  std::vector<LayerTensors> layers;                                // k, v; q, pre_q, pre_k and hidden if needed
   std::map<std::string, std::shared_ptr<const ExtraPass>> passes;  // by name
-  std::vector<float> last_hidden;                                  // [hidden_dim] of the prompt's last token, behind the last norm
+  std::vector<float> last_hidden;                                  // [hidden_dim] of the prompt's last token, after the last norm
   [[nodiscard]] std::int32_t tokens() const { return static_cast<std::int32_t>(ids.size()); }
 };
 

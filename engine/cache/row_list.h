@@ -13,7 +13,7 @@ struct TokenRun {
   std::int32_t begin = 0, count = 0;
 };
 
-// The tokens of one row's list, ascending, and entries behind them that stand for none.
+// The tokens of one row's list, ascending, and the spare entries after them.
 struct RowList {
   std::vector<TokenRun> runs;
   std::int32_t tokens = 0, entries = 0;
@@ -23,7 +23,7 @@ struct RowList {
   void append(const RowList& later);
 };
 
-// Of rows [first_row, first_row + rows) of lists with indices in the host's memory. A list without any token has no entries either.
+// The lists of rows [first_row, first_row + rows), from indices in CPU memory. A list without tokens has no entries either.
 std::vector<RowList> row_lists(const ListedTokens& listed, std::int32_t first_row, std::int32_t rows);
 
 // A row's tokens [0, len) that are in none of `lists`.

@@ -21,7 +21,7 @@ class RowNumbers {
   };
 
   explicit RowNumbers(const TensorMemory& memory) : data_(memory) {}
-  // Copies of what lies in the same memory.
+  // Copies of ranges in the same memory.
   RowNumbers(const TensorMemory& memory, std::span<const Range> rows) : data_(memory) {
     std::vector<std::int64_t> counts;
     for (const Range& row : rows) counts.push_back(row.count);
@@ -30,7 +30,7 @@ class RowNumbers {
     copy(rows);
   }
 
-  // Room for so many numbers of each row, not initialised; what was there is lost. What grows takes an eighth more.
+  // Room for counts[r] numbers of each row, not initialised; earlier numbers are lost. Memory that grows takes an eighth more.
   T* make_room(const std::vector<std::int64_t>& counts) {
     lay_out(counts);
     if (first_.back() > data_.capacity()) {
@@ -40,7 +40,7 @@ class RowNumbers {
     data_.resize(first_.back());
     return data_.data();
   }
-  // Each row's numbers of `later` behind those that are here.
+  // Appends each row's numbers of `later` to those of the row here.
   void append(const RowNumbers& later) {
     std::vector<std::int64_t> counts;
     for (std::int64_t r = 0; r < rows(); ++r) counts.push_back(count(r) + later.count(r));
@@ -61,7 +61,7 @@ class RowNumbers {
     return first_[static_cast<std::size_t>(r + 1)] - first_[static_cast<std::size_t>(r)];
   }
   [[nodiscard]] std::int64_t bytes() const { return data_.size() * std::int64_t{sizeof(T)}; }
-  // Reads both, where they are as long.
+  // Reads the numbers only if the lengths are equal.
   friend bool operator==(const RowNumbers& a, const RowNumbers& b) {
     return a.first_ == b.first_ && (a.data_.size() == 0 || a.data_.on_host() == b.data_.on_host());
   }
@@ -71,7 +71,7 @@ class RowNumbers {
     first_.assign(1, 0);
     for (const std::int64_t n : counts) first_.push_back(first_.back() + n);
   }
-  // In the host's memory, where there is room: rows move up, the last one first.
+  // In CPU memory, if there is room: rows move up, the last one first.
   void append_here(const RowNumbers& later, const std::vector<std::int64_t>& counts) {
     const std::vector<std::int64_t> old = first_;
     lay_out(counts);
@@ -82,7 +82,7 @@ class RowNumbers {
       std::copy_n(later.row(r), later.count(r), row(r) + n);
     }
   }
-  // The ranges one behind another; neighbours are one copy.
+  // Copies the ranges one after another; neighbours are one copy.
   void copy(std::span<const Range> ranges) {
     std::vector<cuda::CopyRange> copies;
     T* to = data_.data();

@@ -18,10 +18,10 @@ struct EngineSequence {
   std::int32_t question_begin = -1;  // position in the prompt; -1: unknown
   std::int32_t seen_tokens = 0;      // run through the model, kept or not
   std::uint64_t draws = 0;           // names its random draws
-  bool shares_pages = false;         // others read the pages that its rows lie in: they do not come to rest
+  bool shares_pages = false;         // others read its rows' pages: the rows are not packed
   std::vector<std::int32_t> ids;     // [seen_tokens] at least, where the policy or an extra pass reads them
 
-  // Of one layer, kept across steps where the policy asks for it, in the memory of the model.
+  // Tensors of one layer that are kept across steps if the policy needs them, in the model's memory.
   struct Memory {
     TensorArray<float> window;                  // [window tokens, q_heads, head_dim] the prompt's last queries
     std::shared_ptr<TensorArray<float>> pre_q;  // [prompt's tokens so far, q_heads, head_dim] before RoPE; forks share it
@@ -29,19 +29,19 @@ struct EngineSequence {
   };
   std::vector<Memory> memory;           // [layers]
   std::vector<KvStore::Sequence> rows;  // [layers]
-  std::vector<PackedRows> packed;       // [layers] where the cache stores what formats encode; rows at rest here have no pages
-  std::vector<LowerTier> tiers;         // [layers] where the cache keeps what selectors leave on the host there; the same of rows at rest
-  // What the policy moved to host memory of one KV head in one layer, in the order in which it came.
+  std::vector<PackedRows> packed;       // [layers] if the cache packs between steps; packed rows have no pages
+  std::vector<LowerTier> tiers;         // [layers] if the cache keeps lower tiers of selectors in CPU memory; likewise without pages
+  // Tokens of one KV head in one layer that the policy moved to CPU memory, in that order.
   struct Offloaded {
     std::vector<std::int32_t> position;
     std::vector<std::uint8_t> kv;  // [tokens, 2, head_dim] of the pages' type, K before V
   };
   std::vector<Offloaded> offloaded;       // [layers * kv_heads]
-  std::uint64_t pages_id = 0;             // the same: between steps pages were appended to the rows at most
+  std::uint64_t pages_id = 0;             // unchanged: between steps pages were at most appended to the rows
   std::shared_ptr<const ExtraPass> pass;  // that the policy observes, once it ran
 };
 
-// A sequence's share of a step; its tokens stand behind those of the pieces before it.
+// A sequence's share of a step; its tokens follow those of the pieces before it.
 struct StepPiece {
   EngineSequence* sequence = nullptr;
   std::int32_t new_tokens = 0;

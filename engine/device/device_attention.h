@@ -6,8 +6,8 @@
 
 namespace kvlab {
 
-// What an attention layer of a pass sees, in device memory. Vectors of a token lie one head after another; tokens are `stride` elements
-// apart.
+// The inputs of an attention layer in a pass, in device memory. A token's vectors are stored one head after another; tokens are `stride`
+// elements apart.
 struct DeviceLayer {
   std::int64_t tokens = 0;
   ElementType type = ElementType::kBf16;  // of all arrays
@@ -18,7 +18,7 @@ struct DeviceLayer {
   std::int64_t q_stride = 0, kv_stride = 0;
 };
 
-// AttentionHost (engine/model/transformer.h) of a model on a GPU. What it launches runs on the model's stream.
+// AttentionHost (engine/model/transformer.h) for a model on a GPU. Its launches run on the model's stream.
 class DeviceAttentionHost {
  public:
   virtual ~DeviceAttentionHost() = default;

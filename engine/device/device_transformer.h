@@ -21,7 +21,7 @@ class DeviceTransformer {
   DeviceTransformer(CudaContext& cuda, const ModelConfig& config, const WeightParts& weights, ElementType type);
   DeviceTransformer(CudaContext& cuda, ModelConfig config, DeviceWeights weights, ElementType type);
 
-  // Hidden states [n, hidden_dim] behind the last norm, of type(), in device memory until the next pass. Errors (InputError): an id outside
+  // Hidden states [n, hidden_dim] after the last norm, of type(), in device memory until the next pass. Errors (InputError): an id outside
   // the vocabulary; activations that do not fit into the GPU's memory.
   const void* forward(const TokenBatch& batch, DeviceAttentionHost& host);
 
@@ -31,20 +31,20 @@ class DeviceTransformer {
     std::int32_t *ids, *positions;  // [tokens] in device memory
   };
   Inputs inputs(std::int64_t tokens);
-  // Lays out what passes over so many tokens need, and logits of so many rows, where a quarter of the free memory stays free.
+  // Allocates the memory of passes over so many tokens and of logits of so many rows, if a quarter of the free memory stays free.
   void reserve(std::int64_t tokens, std::int64_t rows);
   void make_rotations(std::int64_t positions);
   const void* run(std::int64_t tokens, DeviceAttentionHost& host);
-  // Of all rows of the last pass.
+  // Logits of all rows of the last pass.
   const float* all_logits(std::int64_t tokens);
-  // Of memory that passes use: another one where a recorded graph is stale.
+  // Addresses of the memory that passes use. A recorded graph is stale once one of them changes.
   [[nodiscard]] std::vector<const void*> places() const { return {room_.data(), logits_.data(), cos_.data(), sin_.data()}; }
 
   // Hidden states [rows.size(), hidden_dim] of these rows of the last pass, of type(), in scratch memory of the current frame.
   const void* rows_of_pass(std::span<const std::int32_t> rows);
   // Float32 logits [rows.size(), vocab_size] of these rows of the last pass, in device memory until the next pass or call.
   const float* logits(std::span<const std::int32_t> rows);
-  // The same of hidden states [n, hidden_dim] in host memory.
+  // The same for hidden states [n, hidden_dim] in CPU memory.
   const float* logits_of(std::span<const float> hidden);
 
   [[nodiscard]] const ModelConfig& config() const { return config_; }

@@ -15,7 +15,7 @@ namespace kvlab {
 // A matrix [out, in] or vector of `type` in device memory; null where the model has none.
 using DeviceTensor = DeviceBuffer<std::uint8_t>;
 
-// Of the model's type. Matrices that read the same input lie one below another, so that one product has them all.
+// Weights of one layer, of the model's type. Matrices that read the same input are stacked, so that one product computes them all.
 struct DeviceLayerWeights {
   DeviceTensor attention_norm, mlp_norm;  // [hidden_dim]
   DeviceTensor qkv, qkv_bias;             // [(q_heads + 2 kv_heads) * head_dim, hidden_dim]
@@ -31,7 +31,7 @@ struct DeviceWeights {
   std::vector<DeviceLayerWeights> layers;
 };
 
-// A model's weights in float32, one part at a time: of a folder no more than one part need be in memory. What it is made of outlives it.
+// A model's weights in float32, one part at a time: from a folder, at most one part is in memory at a time. The source must outlive it.
 struct WeightParts {
   WeightParts(const ModelWeights& weights);  // NOLINT: weights in memory are parts too
   WeightParts(const WeightReader& reader);   // NOLINT: so is a folder
@@ -45,7 +45,7 @@ struct WeightParts {
 // what would fit. Those of a part. Nothing stays allocated then.
 DeviceWeights upload_weights(const ModelConfig& config, const WeightParts& weights, ElementType type, CudaContext& cuda);
 
-// Random matrices and norms of 1, without host memory of their size: to measure a model of a given shape. Errors as above.
+// Random matrices and norms of 1, without CPU memory of their size: to measure a model of a given shape. Errors as above.
 DeviceWeights random_weights(const ModelConfig& config, ElementType type, CudaContext& cuda);
 
 }  // namespace kvlab

@@ -20,7 +20,7 @@ class PlainDecoder {
  public:
   // The model and the cache, which is the model's, outlive this. Without `graphs` kernels are launched one by one.
   PlainDecoder(DeviceTransformer& model, PolicyCache& cache, bool graphs);
-  // Whether such a cache can be decoded so.
+  // True: such a cache can be decoded this way.
   static bool can_run(const DeviceTransformer& model, const PolicyCache& cache);
   // The bound of a step's longest row that its kernels are launched for: 256 tokens, or the next power of two.
   static std::int32_t rounded_tokens(std::int32_t tokens);
@@ -28,11 +28,11 @@ class PlainDecoder {
   struct Token {
     EngineSequence* sequence = nullptr;
     std::int32_t id = 0;    // newest token, to be run now
-    float temperature = 0;  // of the draw behind it
+    float temperature = 0;  // of the draw after it
     std::uint64_t key = 0;
   };
-  // Answers the drawn tokens. Errors: an id outside the vocabulary, a cache that cannot grow (InputError); no memory for the step
-  // (GpuMemoryError). Where only a graph finds none, the step's kernels are launched one by one.
+  // Returns the drawn tokens. Errors: an id outside the vocabulary, a cache that cannot grow (InputError); no memory for the step
+  // (GpuMemoryError). If only a graph finds no memory, the step's kernels are launched one by one.
   std::vector<std::int32_t> step(std::span<const Token> batch);
 
   // Records the steps of all sizes up to so many sequences, the longest of so many tokens, of which a cache of `cached_tokens` holds one at
@@ -40,7 +40,7 @@ class PlainDecoder {
   // no memory. Nothing is written to the cache.
   void prepare(std::int32_t sequences, std::int32_t tokens, std::int64_t cached_tokens);
 
-  // Launches the last step anew, with the same inputs and results: what a benchmark times.
+  // Launches the last step again, with the same inputs and results, for benchmarks.
   void repeat();
 
   [[nodiscard]] std::int64_t graph_launches() const { return graph_launches_; }
@@ -54,7 +54,7 @@ class PlainDecoder {
     std::int32_t batch = 0, longest = 0;  // sequences, tokens of the longest row; rounded up
     auto operator<=>(const Size&) const = default;
   };
-  // What a slot of the tables holds.
+  // The content of a slot of the tables.
   struct Slot {
     std::uint64_t pages_id = 0;  // of the sequence whose first `pages` of each row are in the tables
     std::int32_t pages = 0;

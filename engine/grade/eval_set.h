@@ -9,9 +9,9 @@
 
 namespace kvlab {
 
-// Turns text into token ids; `is_start`: it opens the sequence, so that what the model expects in front (<s>) belongs to it.
+// Turns text into token ids; `is_start`: it opens the sequence, so that tokens that the model expects in front (<s>) belong to it.
 using Encode = std::function<std::vector<std::int32_t>(std::string_view text, bool is_start)>;
-// Bytes of the text that token ids stand for; 0: that is not known.
+// Bytes of the text of these token ids; 0: not known.
 using CountBytes = std::function<std::int32_t(std::span<const std::int32_t> ids)>;
 
 // A question and the answer that counts as right, token by token.
@@ -20,8 +20,8 @@ struct EvalTurn {
   std::int32_t answer_bytes = 0;  // of its text; 0: not known
 };
 
-// One sample: a context, then turns. Fed as context, question, answer, question, answer, ...: after a turn the true answer stands in the
-// cache, whatever was generated.
+// One sample: a context, then turns. Fed as context, question, answer, question, answer, ...: after a turn the cache holds the true answer,
+// whatever was generated.
 struct EvalSample {
   std::string task;
   std::int32_t length = 0;  // that the set names: about the tokens of everything together
@@ -38,7 +38,7 @@ struct EvalChoice {
   std::int32_t per_task = 0;          // the first so many of each task and length; 0: all
 };
 
-// What a model takes.
+// Limits of a model.
 struct EvalLimits {
   std::string model;
   std::int32_t max_tokens = 0, vocab_size = 0;  // 0: any

@@ -11,8 +11,8 @@
 
 namespace kvlab {
 
-// How one answer went. Greedy decoding agrees with teacher forcing up to its first mistake, so an answer is right exactly if every token of
-// it is the most likely one behind the true tokens before it.
+// The grades of one answer. Greedy decoding agrees with teacher forcing up to its first mistake, so an answer is right exactly if each of
+// its tokens is the most likely one after the true tokens before it.
 struct GradedAnswer {
   std::int32_t sample = 0, turn = 0;  // number of the sample in its file
   std::int32_t tokens = 0, bytes = 0;
@@ -22,7 +22,7 @@ struct GradedAnswer {
   bool is_full_exact = true;          // the full cache's answer is right
   double bits = 0;                    // sum of -log2 p(token)
   double kl_nats = 0;                 // sum over the answer's tokens of KL(full cache || policy)
-  // Of the full cache's bytes, mean over the tokens behind the prompt (none: at its end); of the whole sample.
+  // Share of the full cache's bytes, mean over the tokens after the prompt (none: at its end); of the whole sample.
   double resident_bytes_frac = 0;
   [[nodiscard]] bool is_exact() const { return first_wrong < 0; }
 };
@@ -42,7 +42,7 @@ struct GradeSample {
   std::uint64_t draws = 0;        // random draws follow from the ids, not from which other samples there are
   std::int32_t prompt_tokens = 0, question_begin = -1;
   PromptTensors prompt;
-  // Behind the prompt: which positions' logits choose a token of an answer, and the full cache's logits there [answer tokens, vocab_size].
+  // The positions after the prompt whose logits choose a token of an answer, and the full cache's logits there [answer tokens, vocab_size].
   struct Place {
     std::int32_t position = 0, turn = 0;  // the token at position + 1 is the answer's
   };
@@ -55,18 +55,17 @@ struct GradeSample {
 GradeSample prepare_sample(const EngineModel& model, const EvalSample& sample, const GradeOptions& options, const Needs& needs,
                            std::span<const std::string> passes);
 
-// What these recipes need, together.
+// The needs of several recipes together.
 struct GradeNeeds {
   Needs needs;
   std::vector<std::string> passes;
 };
 GradeNeeds needs_of(const EngineModel& model, std::span<const Recipe> recipes);
 
-// True: nothing happens to the cache behind the prompt but that tokens are appended and all are attended to, so that known tokens may run
-// in one piece.
+// True: after the prompt, tokens are only appended and all are attended to, so that known tokens may run in one piece.
 bool rests_after_prompt(const Recipe& recipe);
 
-// Runs one recipe over the samples, decoding them as one batch; answers in the order of samples and turns. Errors: PolicyCache's.
+// Runs one recipe over the samples, decoded as one batch. Returns grades in the order of samples and turns. Errors: PolicyCache's.
 std::vector<GradedAnswer> grade(const EngineModel& model, const Recipe& recipe, std::span<const GradeSample* const> samples,
                                 const GradeOptions& options);
 

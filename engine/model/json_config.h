@@ -29,7 +29,7 @@ class JsonConfig {
   [[nodiscard]] double positive_or(const std::string& key, double otherwise) const { return has(key) ? positive(key) : otherwise; }
   [[nodiscard]] bool flag_or(const std::string& key, bool otherwise) const;
   [[nodiscard]] std::string text(const std::string& key) const;
-  // Where only one value is supported, an absent key means it.
+  // For a key with only one supported value; an absent key means that value.
   void only(const std::string& key, const Json& allowed) const;
   // Error: a key that is none of `known`, with the nearest of them.
   void only_keys(const std::vector<std::string>& known) const;

@@ -31,8 +31,8 @@ class Recorder {
   }  // q, out [n, q_heads, head_dim]; k, v [n, kv_heads, head_dim]
 };
 
-// Runs `ids` at the positions behind what `kv` holds, appends their keys and values, and answers hidden states [ids.size(), hidden_dim]
-// or, of forward_logits, logits [ids.size(), vocab_size]. Error as Transformer::forward.
+// Runs `ids` at the positions after those in `kv`, appends their keys and values, and returns hidden states [ids.size(), hidden_dim] or,
+// for forward_logits, logits [ids.size(), vocab_size]. Error as Transformer::forward.
 std::vector<float> forward(const Transformer& model, std::span<const std::int32_t> ids, KvState& kv, Recorder* recorder = nullptr);
 std::vector<float> forward_logits(const Transformer& model, std::span<const std::int32_t> ids, KvState& kv, Recorder* recorder = nullptr);
 

@@ -10,8 +10,8 @@
 
 namespace kvlab {
 
-// What the pass "reconstruct" feeds before each chunk of the prompt (KVzip, Kim et al. 2025): an instruction to repeat, from the second
-// chunk on with the last tokens of the chunk before as a hint, then a separator.
+// The tokens that the pass "reconstruct" feeds before each chunk of the prompt (KVzip, Kim et al. 2025): an instruction to repeat, from the
+// second chunk on with the last tokens of the chunk before as a hint, then a separator.
 struct RepeatPrompt {
   std::vector<std::int32_t> first, later, separator;
   std::int32_t chunk_tokens = 2048, hint_tokens = 8;
@@ -34,13 +34,13 @@ struct RecordOptions {
 // "reconstruct": each chunk of the prompt repeated over the full cache (KVzip, Kim et al. 2025).
 std::vector<std::string> extra_pass_names();
 
-// What an extra pass runs on: a sequence whose prompt is cached whole.
+// The sequence that an extra pass runs on, with its whole prompt cached.
 class PassHost {
  public:
   virtual ~PassHost() = default;
-  // Runs tokens behind what is cached; `recorder` hears what its attention layers compute, all but `out`.
+  // Runs tokens after the cached ones; `recorder` gets all that the attention layers compute but `out`.
   virtual void run(std::span<const std::int32_t> ids, Recorder& recorder) = 0;
-  // The most likely one behind what ran last: the prompt, at first.
+  // The most likely token after the last that ran: after the prompt, at first.
   [[nodiscard]] virtual std::int32_t next_token() = 0;
   // Back to the prompt.
   virtual void rewind() = 0;
@@ -49,7 +49,7 @@ class PassHost {
 // One of them; the host is at its prompt before and afterwards.
 ExtraPass run_extra_pass(const std::string& name, PassHost& host, const ModelConfig& model, std::span<const std::int32_t> prompt_ids,
                          const RecordOptions& options);
-// The same behind a prompt that `kv` holds whole; `logits` are those of its last token. Afterwards `kv` is as before.
+// The same after a prompt that `kv` holds whole; `logits` are those of its last token. Afterwards `kv` is as before.
 ExtraPass run_extra_pass(const std::string& name, const Transformer& model, std::span<const std::int32_t> prompt_ids, KvState& kv,
                          std::span<const float> logits, const RecordOptions& options);
 

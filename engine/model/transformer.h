@@ -17,7 +17,7 @@ struct TokenBatch {
   std::span<const std::int32_t> positions;  // of each
 };
 
-// What keeps keys and values, and lets queries attend to them. Called layer by layer with the tokens of the pass.
+// Keeps keys and values, and lets queries attend to them. Called layer by layer with the tokens of the pass.
 class AttentionHost {
  public:
   virtual ~AttentionHost() = default;
@@ -33,18 +33,18 @@ class AttentionHost {
   BigArray<float> pass_memory_;
 };
 
-// A decoder of the Llama kind in float32 on the CPU kernels. It knows no cache: positions are given, and keys and values are the host's,
-// who also keeps to the layers' windows (ModelConfig::window).
+// A decoder of the Llama kind in float32 on the CPU kernels. It has no cache: positions are given, and the host keeps keys and values and
+// applies the layers' windows (ModelConfig::window).
 class Transformer {
  public:
   Transformer(ModelConfig config, ModelWeights weights);
   // Reads config.json and the safetensors files of a folder in Hugging Face layout.
   static Transformer load(const std::string& dir);
 
-  // Hidden states [n, hidden_dim] behind the last norm. Error (InputError): an id outside the vocabulary. Positions beyond max_tokens are
+  // Hidden states [n, hidden_dim] after the last norm. Error (InputError): an id outside the vocabulary. Positions beyond max_tokens are
   // computed like any other.
   [[nodiscard]] std::vector<float> forward(const TokenBatch& batch, AttentionHost& host) const;
-  // What such a pass asks of pass_memory().
+  // The floats that such a pass takes from pass_memory().
   [[nodiscard]] std::size_t pass_floats(std::int64_t tokens) const;
   // Logits [n, vocab_size] of hidden states [n, hidden_dim].
   [[nodiscard]] std::vector<float> logits(std::span<const float> hidden) const;

@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// float32, in memory that ModelWeights holds. What a model does not have is empty.
+// float32, in memory that ModelWeights holds; empty if the model has none.
 using Weight = std::span<const float>;
 
 // Matrices [out, in] row-major, whatever type the file has.

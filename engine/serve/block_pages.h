@@ -15,8 +15,8 @@ struct TakenBlock {
   std::uint32_t takes = 0;
 };
 
-// The physical pages behind a pool's blocks: pages_per_block of them each, of block_tokens tokens. A block keeps its pages, and with them
-// its content, until it is taken anew or dropped; rows that read them are further users of the pages.
+// The physical pages of a pool's blocks: pages_per_block each, of block_tokens tokens. A block keeps its pages, and with them its content,
+// until it is taken again or dropped; rows that read them are further users of the pages.
 class BlockPages {
  public:
   BlockPages(KvPages& pages, std::int64_t num_blocks, std::int32_t pages_per_block);

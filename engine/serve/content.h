@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// Token ids of a request, as many as are known before it runs: the prompt, and behind it what the trace names by hashes. A pure function
+// The token ids of a request that are known before it runs: the prompt, and generated tokens that the trace's hashes cover. A pure function
 // of (seed, hashes) where there are hashes, so that equal hashes give equal tokens, and of (seed, request number) elsewhere.
 std::vector<std::int32_t> request_content(const TraceRequest& request, std::uint64_t number, std::uint64_t seed, std::int32_t vocabulary);
 

@@ -34,7 +34,7 @@ class EngineDevice final : public Device {
   [[nodiscard]] const StepExecutor& executor() const { return executor_; }
 
  private:
-  // What the executor knows of a request, as far as jobs handed over say.
+  // The executor's state of a request after the jobs handed over so far.
   struct Mirror {
     bool has_started = false;
     std::size_t num_blocks = 0;

@@ -13,12 +13,12 @@ namespace kvlab {
 
 // Requests go by their number in the trace: slots of a replica are reused while jobs are on their way.
 
-// What is done to a request's memory before a step.
+// An action on a request's memory before a step.
 struct MemoryAction {
   enum class Kind : std::uint8_t {
     kFinish,   // forget it
     kForget,   // its KV, to be recomputed
-    kSwapOut,  // its KV moves to host memory
+    kSwapOut,  // its KV moves to CPU memory
     kSwapIn,   // and back, into `blocks` where it has not left them
   };
   Kind kind = Kind::kFinish;
@@ -43,7 +43,7 @@ struct StepRow {
   bool emits = false;                  // its last token's logits give a token
   bool leaves_blocks = false;          // the policy cuts it: from here on its pages are its own,
   bool is_published = false;           // and its blocks stay as they are for others to find
-  std::vector<TakenBlock> new_blocks;  // behind those it has
+  std::vector<TakenBlock> new_blocks;  // after those it has
 };
 
 // All that happens on the device side between two outputs.
@@ -54,9 +54,8 @@ struct StepJob {
   std::vector<StepRow> rows;
 };
 
-// Runs steps on the model in the order they are handed over: the engine's counterpart of a step's cost. Holds the sequences, the pages
-// behind the pool's blocks in the model's memory, and KV that was swapped out to a second pool of pages in host memory. Knows neither
-// clock nor scheduler.
+// Runs steps on the model in the order they are handed over: the engine's counterpart of a step's cost. Holds the sequences, the pages of
+// the pool's blocks in the model's memory, and swapped KV in a second pool of pages in CPU memory. Knows neither clock nor scheduler.
 class StepExecutor {
  public:
   struct Options {
@@ -72,7 +71,7 @@ class StepExecutor {
   StepExecutor(const EngineModel& model, const Recipe& recipe, const Options& options);
   ~StepExecutor();
 
-  // Sequences behind their prompts may come to rest.
+  // True: sequences may be packed once their prompts are complete.
   [[nodiscard]] bool may_rest() const { return cache_->may_rest(); }
   // Returns when all of it is done. Errors (InputError): a sequence that the recipe refuses, a cut that the plan did not announce.
   void run(const StepJob& job);
@@ -86,14 +85,13 @@ class StepExecutor {
   [[nodiscard]] const KvPages& pages() const { return cache_->pages(); }
   [[nodiscard]] const KvPages& host_pages() const { return host_; }
   [[nodiscard]] std::int64_t block_pages() const { return blocks_.mapped_blocks() * pages_per_block_; }
-  // Pages that blocks or sequences stand for: all that are in use, unless some were lost. O(pages).
+  // Pages that belong to blocks or sequences: all that are in use, unless some were lost. O(pages).
   [[nodiscard]] std::int64_t explained_pages() const;
   // Tokens that were said to be in the prefix cache and had to be computed: their writer had been preempted before its step.
   [[nodiscard]] std::int64_t repaired_tokens() const { return repaired_; }
-  // What the sequences that it has hold in the cache's memory and beside it, pages of blocks once for each that reads them; what is swapped
-  // out not.
+  // Bytes that its sequences hold in the cache's memory and beside it; pages of blocks count once per reader, swapped KV does not count.
   [[nodiscard]] PolicyCache::HeldBytes held() const;
-  // What the model says of its steps so far (EngineModel::remark), and how many requests could not rest as the recipe stores them.
+  // The model's remark on its steps so far (EngineModel::remark), and the number of requests that could not be packed.
   [[nodiscard]] std::string remark() const;
 
  private:

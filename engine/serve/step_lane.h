@@ -28,7 +28,7 @@ class StepLane {
   virtual void wait_until(Picoseconds at) = 0;
   // `nominal`: what the job takes on a made-up clock.
   virtual void submit(StepJob job, Picoseconds nominal) = 0;
-  // Of the oldest job; waits for it. What a job threw is thrown here.
+  // Waits for the oldest job and returns its times. Rethrows an exception of the job.
   virtual Output wait_output() = 0;
 };
 

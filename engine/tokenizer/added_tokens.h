@@ -13,13 +13,13 @@ namespace kvlab::tokenization {
 
 struct AddedToken {
   std::string content;
-  bool single_word = false;                      // found only where no word character stands beside it
+  bool single_word = false;                      // found only without a word character beside it
   bool takes_left = false, takes_right = false;  // white space beside it belongs to it
   bool is_normalized = true;                     // it is searched, normalized itself, in the normalized text
   bool is_special = false;
 };
 
-// Texts that are tokens of their own wherever they stand: special ones such as <s>, and others that a fine-tuning added.
+// Texts that are tokens of their own wherever they occur: special ones such as <s>, and others that a fine-tuning added.
 class AddedTokens {
  public:
   // The value of "added_tokens"; null: none. Ids outside the model's vocabulary must follow it without a gap, as Hugging Face

@@ -8,8 +8,8 @@
 
 namespace kvlab::tokenization {
 
-// The steps that a value stands for: itself, or those of a "Sequence", whose list has the name `key`, in order. A Sequence in a Sequence
-// stands for its steps.
+// The steps of a value: itself, or those of a "Sequence", whose list has the name `key`, in order. A Sequence in a Sequence is replaced by
+// its steps.
 std::vector<JsonNode> steps_of(const JsonNode& node, const std::string& key);
 
 // The value of `key`, a text of exactly one code point.
@@ -20,7 +20,7 @@ char32_t character_at(const JsonNode& node, const std::string& key);
 // can make any number of times as much has such a limit too, which it asks before it makes anything.
 class GrowthLimit {
  public:
-  // What the chain is called in errors: `key` in the file of `node`.
+  // The chain's name in errors is `key` in the file of `node`.
   GrowthLimit(const JsonNode& node, const std::string& key);
 
   // Throws InputError where `now` bytes, pieces or ids came of `given`.
@@ -30,8 +30,8 @@ class GrowthLimit {
   std::string chain_;
 };
 
-// What a part of tokenizer.json (`name`, such as "decoder") does to a value: its steps in order, each made of its node by `make` and
-// changing the value in place, held to the limit in units of `size(value)`. Further arguments go to every step.
+// The function that a part of tokenizer.json (`name`, such as "decoder") applies to a value: its steps in order, each made of its node by
+// `make` and changing the value in place, held to the limit in units of `size(value)`. Further arguments go to every step.
 template <class Make, class Size>
 auto chain_of(const JsonNode& node, const std::string& name, const std::string& key, const Make& make, const Size& size) {
   std::vector<decltype(make(node))> steps;

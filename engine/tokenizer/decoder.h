@@ -8,7 +8,7 @@
 
 namespace kvlab::tokenization {
 
-// From the texts of tokens to what they stand for, which joined is the decoded text.
+// Replaces each token's text by its decoded form; joined, these are the decoded text.
 using Decoder = std::function<void(std::vector<std::string>& tokens)>;
 
 // The value of "decoder": null (tokens are joined by spaces), ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip or a Sequence of

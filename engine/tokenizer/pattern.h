@@ -10,17 +10,17 @@
 
 namespace kvlab::tokenization {
 
-// A part of a text, in bytes: a match of a pattern, or what lies between two.
+// A part of a text, in bytes: a match of a pattern, or the text between two.
 struct Slice {
   std::size_t begin = 0, end = 0;
   bool is_match = false;
 };
 
-// Of a text cut by Pattern::cut, with `content` in the place of every match: how long that is, and that text.
+// A text cut by Pattern::cut with `content` in the place of every match: its length, and the text.
 std::size_t replaced_bytes(const std::vector<Slice>& slices, std::string_view content);
 std::string replaced(std::string_view text, const std::vector<Slice>& slices, std::string_view content);
 
-// What texts are split at or searched for: a literal, or a regular expression.
+// A pattern to split texts at or to search for: a literal, or a regular expression.
 class Pattern {
  public:
   static Pattern literal(std::string text);  // not empty

@@ -8,14 +8,13 @@
 
 namespace kvlab::tokenization {
 
-// A stretch of the text on its way to becoming tokens. Normalizers and pre-tokenizers rewrite it, and what they write comes of some
-// character of the text as given: of that which it replaces, of the last one of several that it replaces, of the one behind it where it is
-// put in front. Metaspace asks whether a piece comes of the text's first character ("first"), as Hugging Face tokenizers do
-// (`offsets_original().0 == 0`).
+// A part of the text before it becomes tokens. Normalizers and pre-tokenizers rewrite it. Text that they write comes from one character of
+// the text as given: from the one that it replaces, from the last of several that it replaces, or from the next one if it is put in front.
+// Metaspace asks if a piece comes from the text's first character ("first"), as Hugging Face tokenizers do (`offsets_original().0 == 0`).
 struct Piece {
   std::string text;
-  bool at_start = false;        // where it was cut out, its first byte came of the first character
-  std::size_t first_bytes = 0;  // of its bytes so many, all in front, come of the first character now
+  bool at_start = false;        // where it was cut out, its first byte came from the first character
+  std::size_t first_bytes = 0;  // the number of its bytes, all in front, that come from the first character now
   std::int32_t added_id = -1;   // it is this added token; -1: none, still to be tokenized
 
   // The text as given. first_bytes: of its first character.

@@ -20,8 +20,8 @@ class Tokenizer {
   static Tokenizer load(const std::string& dir);
   static Tokenizer from_json(std::string_view json, const std::string& name);  // name: of the file, for messages
 
-  // Added tokens in the text, special ones too, are recognised wherever they stand. add_special: with what the post-processor's template
-  // for one text adds (<s> ...). Throws InputError where the text is not UTF-8, or needs an unknown token that has no id.
+  // Added tokens in the text, special ones too, are recognised wherever they occur. add_special: with the tokens that the post-processor's
+  // template for one text adds (<s> ...). Throws InputError where the text is not UTF-8, or needs an unknown token that has no id.
   std::vector<std::int32_t> encode(std::string_view text, bool add_special) const;
 
   // A prompt from its beginning: encode() with what the template adds, or, of a file without post-processor, bos_id (config.json's; -1:

@@ -6,8 +6,8 @@
 
 namespace kvlab::tokenization {
 
-// What stands at one place of a text that claims to be UTF-8. Where it is not, length is that of the longest prefix of a
-// well-formed sequence, at least 1: what one U+FFFD replaces (Unicode 15, section 3.9, "maximal subpart").
+// The code at one place of a text that claims to be UTF-8. If it is ill-formed, length is that of the longest prefix of a well-formed
+// sequence, at least 1: the bytes that one U+FFFD replaces (Unicode 15, section 3.9, "maximal subpart").
 struct Utf8Unit {
   char32_t code = 0;
   std::size_t length = 0;
@@ -35,6 +35,6 @@ std::string normalized(std::string_view text, NormalForm form);
 
 // Byte-level BPE writes each byte as a printable character (Radford et al. 2019, GPT-2): itself where it prints, else 256 and on.
 char32_t character_of_byte(unsigned char byte);
-int byte_of_character(char32_t code);  // -1: stands for no byte
+int byte_of_character(char32_t code);  // -1: no byte
 
 }  // namespace kvlab::tokenization

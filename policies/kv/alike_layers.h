@@ -8,16 +8,16 @@
 
 namespace kvlab {
 
-// Which layers make the same calls in a step, so that one of them needs to run: those that the parts say they treat alike, as far as runs
-// of all layers bear it out. The first runs are all of that kind, and later ones now and then; layers that differ in one are told apart,
-// and where some do after that, all layers run for ever.
+// Groups of layers that make the same calls in a step, so that one of each needs to run: those that the parts treat alike, as far as runs
+// of all layers confirm it. The first runs are of all layers, and later ones now and then. Layers that differ in one of the first are
+// split; if some differ after that, all layers run from then on.
 class AlikeLayers {
  public:
   using PerLayer = std::vector<std::vector<OpCall>>;  // [num_layers]
   // first_of [num_layers]: the first layer that is like this one.
   explicit AlikeLayers(const std::vector<std::int32_t>& first_of);
 
-  // Whether all layers are to run next time, and then see() is to be told of it.
+  // True: all layers must run next time, and see() gets the result.
   [[nodiscard]] bool wants_all() const { return is_refuted_ || proven_ < kProven || trusted_ >= kTrusted; }
   // The first layer of each class.
   [[nodiscard]] std::span<const std::int32_t> chosen() const { return chosen_; }

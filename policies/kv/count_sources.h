@@ -72,14 +72,14 @@ class DrawnCounts final : public CountSource {
   std::int64_t step_ = 0;
 };
 
-// What an allocator says that rows keep on average (Allocator::expected), for one sequence at a time; all other counts stay at their
-// bounds. The memory of a sequence whose heads compete is then that of its budget, not that of every head winning.
+// The counts that an allocator expects rows to keep on average (Allocator::expected), for one sequence at a time; all other counts stay at
+// their bounds. A sequence whose heads compete then takes the memory of its budget, not that of every head winning.
 class ExpectedCounts final : public CountSource {
  public:
   ExpectedCounts(const Recipe& recipe, const ModelShape& model)
       : model_(model), name_(recipe.allocator), allocator_(recipe.make_allocator()) {}
-  // Of a sequence of `sequence_tokens` that is cut to `tokens` per row on average, having held at most `full` (Trigger::full). 0 tokens:
-  // it is not cut, and bounds stand.
+  // Counts that follow are for a sequence of `sequence_tokens` whose rows held at most `full` (Trigger::full) and are cut to `tokens` on
+  // average. 0 tokens: it is not cut, and counts stay at their bounds.
   void set_target(std::int32_t tokens, std::int32_t full, std::int32_t sequence_tokens) {
     target_ = tokens, full_ = full, sequence_tokens_ = sequence_tokens;
   }

@@ -16,7 +16,7 @@ struct PassSizes {
 };
 std::vector<PassShape> pass_shapes(const std::string& name, std::int32_t prompt_tokens, const PassSizes& sizes = {});
 
-// What a recipe with these needs observes besides lengths, of a sequence in serving: the question that is assumed, and with the step that
+// The sizes beside lengths that a recipe with these needs observes for a sequence in serving: the assumed question, and in the step that
 // completes the prompt the extra pass.
 SeqExtras extras_of(const Needs& needs, std::int32_t prompt_tokens, bool completes_prompt);
 

@@ -12,13 +12,13 @@ struct RestoreOutliers;
 struct Selection;
 struct Unsparsify;
 
-// Keeps what leaves the rows and stays in the cache all the same, and brings it back.
+// Keeps K and V that leave the rows but stay in the cache, and brings them back.
 class KvKeeper {
  public:
   virtual ~KvKeeper() = default;
 
-  // What formats encode, so that rows need not hold it: every operation that fills listed vectors from codes, one after another. Vectors
-  // that several list hold what all of them leave there, in this order, whatever was in the rows before the first.
+  // Keeps the codes of formats, so that rows need not hold the vectors: called for every operation that fills listed vectors from codes, in
+  // order. A vector that several operations list is the result of all of them in this order, whatever the rows held before the first.
   virtual void keep(const LayerStep& step, const Cast& op) = 0;
   virtual void keep(const LayerStep& step, const Dequantize& op) = 0;
   virtual void keep(const LayerStep& step, const LowRankRebuild& op) = 0;
@@ -26,11 +26,11 @@ class KvKeeper {
   virtual void keep(const LayerStep& step, const RestoreOutliers& op) = 0;
   virtual void keep(const LayerStep& step, const Unsparsify& op) = 0;
 
-  // Tokens that move to host memory.
+  // Keeps tokens that move to CPU memory.
   virtual void keep(const LayerStep& step, const PackDropped& op) = 0;
 
-  // What a decode step reads is about to be read: K and V of these tokens that lie on a lower tier (Selector::lower) come into the rows;
-  // index null: of all tokens. Asked again in the same step and layer it does nothing.
+  // Called before a decode step reads these tokens: brings their K and V from the lower tier (Selector::lower) into the rows; index null:
+  // of all tokens. A second call in the same step and layer does nothing.
   virtual void fetch(const LayerStep& step, const Selection& selection) = 0;
 };
 

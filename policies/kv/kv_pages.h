@@ -10,8 +10,8 @@
 namespace kvlab {
 
 // Memory for cached tokens in pages, shared by the layers and sequences that take from it: decoded K and V, positions, and `num_words`
-// statistics per token. Grows where no page is free, by half; where a GPU has no memory for that, by less, and at least by what is needed.
-// Views of it are valid until then. On a GPU K and V may be of 16 bits.
+// statistics per token. Grows by half when no page is free; by less if a GPU has no memory for that, but by the needed pages at least.
+// Views are valid until it grows. On a GPU K and V may be of 16 bits.
 class KvPages {
  public:
   KvPages(std::int32_t head_dim, std::int32_t num_words, std::int32_t page_tokens, TensorMemory memory = {},
@@ -31,15 +31,15 @@ class KvPages {
   // Room for so many pages, so that taking them moves nothing. Error (InputError): that does not fit into the GPU's memory, or into pinned
   // memory; the pages that are there stay.
   void reserve(std::int32_t pages);
-  // Writes to all of the pool's memory on the host, of which no page was taken yet: its first touch takes longer than a page's use.
+  // Writes to all of the pool's CPU memory before any page is taken: the first touch takes longer than a page's use.
   void touch();
   // So many pages can be taken before views become invalid.
   void make_free(std::int64_t pages);
   // Everything of the first `tokens` of a page, from another pool of the same widths, type and memory.
   void copy_from(const KvPages& other, std::int32_t from, std::int32_t to, std::int32_t tokens);
-  // Pages from[i] of another pool of the same widths, type and page size, or of this one, to pages to[i] of this one, none of which is
-  // among the former. Of two pools one may lie in a GPU's memory and one in pinned memory: it then returns when they are there. In a GPU's
-  // memory alone they are there for what is launched behind.
+  // Copies pages from[i] of another pool of the same widths, type and page size, or of this one, to pages to[i] of this one; no page is in
+  // both lists. Between a GPU's memory and pinned memory it returns when the copies are complete; within a GPU's memory they are complete
+  // for later launches.
   void copy_pages(const KvPages& other, std::span<const std::int32_t> from, std::span<const std::int32_t> to);
 
   [[nodiscard]] std::int32_t page_tokens() const { return page_tokens_; }

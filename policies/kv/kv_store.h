@@ -34,23 +34,23 @@ class KvStore {
   // An empty batch over shared pages; a row takes pages as it grows and returns them as it shrinks.
   KvStore(const ModelShape& model, std::shared_ptr<KvPages> pages);
 
-  // Room for `tokens` per row in consecutive pages, so that append() need not move anything before. Over pages of its own alone.
+  // Room for `tokens` per row in consecutive pages, so that append() need not move anything before. Only over pages of its own.
   void reserve(std::int32_t tokens);
   // Appends tokens at consecutive positions to all rows of a sequence; k, v [tokens, kv_heads, head_dim] (null without data).
   // Statistics of new tokens are 0.
   void append(std::int32_t sequence, const float* k, const float* v, std::int32_t tokens, std::int32_t first_position);
   // The same for several sequences at once, in the memory of the pages; null without data. In a GPU's memory k and v may be of another type
-  // than the pages, and their tokens lie `token_stride` elements apart (0: kv_heads * head_dim).
+  // than the pages, and their tokens are `token_stride` elements apart (0: kv_heads * head_dim).
   void append(std::span<const AppendedTokens> news, ElementType type = ElementType::kF32, std::int64_t token_stride = 0);
-  // Forgets tokens behind `len`, after they were compacted away.
+  // Removes the tokens after the first `len`, once the kept ones were compacted to the front.
   void shrink(std::int32_t row, std::int32_t len);
-  // Gives back the row's pages, whose content lies elsewhere until the row is appended to: it then has pages again, with nothing in them
-  // but the new tokens. Over shared pages alone. Views stay valid for the other rows.
+  // Gives back the row's pages, whose content is stored elsewhere until the row is appended to: it then has pages again, which hold only
+  // the new tokens. Only over shared pages. Views stay valid for the other rows.
   void rest(std::int32_t row);
-  // Gives rows [first_row, first_row + count) copies of the pages that they share, so that what is written to them is seen by nobody else.
-  // However many they are, they are copied together.
+  // Gives rows [first_row, first_row + count) copies of the pages that they share, so that writes to them are private. All pages are copied
+  // together.
   void unshare(std::int32_t first_row, std::int32_t count);
-  // Sets lengths outright; only without data, where a state is made up.
+  // Sets lengths directly, to make up a state; only without data.
   void assume(std::int32_t row, std::int32_t len);
 
   // Adds a sequence at the end of the batch; takes the last one out of it.

@@ -19,25 +19,25 @@
 // Ops does not compute, data pointers are null. Registered parts are named in YAML: `scorer: {window_attention: {...}}`.
 namespace kvlab {
 
-// What a part must see beyond K and V; hosts compute only what is asked for and refuse a recipe whose needs they cannot meet.
+// The tensors that a part reads beyond K and V. Hosts compute only these, and refuse a recipe whose needs they cannot meet.
 struct Needs {
   bool step_queries = false;        // this step's queries: a chunk's in prefill, one per sequence in decode
-  bool prompt_queries = false;      // of these, every chunk's: what they say adds up. With words kept per token it goes without saying
+  bool prompt_queries = false;      // of these, every chunk's, as statistics add up. Implied by num_words() > 0
   std::int32_t window_queries = 0;  // the last w queries of the prompt, kept across chunks
   bool pre_rope_queries = false;    // of the whole prompt
   bool pre_rope_keys = false;
-  bool turns = false;           // turns queries or keys by rotary positions itself
+  bool turns = false;           // applies RoPE to queries or keys itself
   bool output_weights = false;  // W_o
   bool hidden = false;          // the attention layer's input
   bool token_ids = false;
   bool question = false;        // where the question begins in the prompt
-  bool future_queries = false;  // what is asked later: an oracle's knowledge
+  bool future_queries = false;  // queries of later steps: an oracle's knowledge
   std::string pass;             // an extra forward pass, by name
   bool pass_hidden = false;     // the attention layers' inputs in that pass
   bool cpu_only = false;        // some operation has no CUDA kernel
   void add(const Needs& other);
-  // Where the question begins that stands for one where nobody knows, the prompt's last tokens: as many as the window has, 32 at least.
-  // -1: no part asks for it.
+  // The begin of the assumed question where the real one is not known: the prompt's last window_queries tokens, at least 32. -1: no part
+  // needs it.
   [[nodiscard]] std::int32_t assumed_question(std::int32_t prompt_tokens) const;
 };
 
@@ -48,13 +48,13 @@ struct SeqStep {
   std::int32_t new_tokens = 0;   // appended in this step
   std::int32_t prompt_tokens = 0;
   std::int32_t question_begin = -1;  // position in the prompt; -1: unknown
-  std::uint64_t draws = 0;           // names its random draws, wherever it stands in a batch
+  std::uint64_t draws = 0;           // key of its random draws, the same at every place in a batch
   [[nodiscard]] std::int32_t end() const { return seen_tokens + new_tokens; }
   [[nodiscard]] bool decoding() const { return seen_tokens >= prompt_tokens; }
   [[nodiscard]] bool completes_prompt() const { return !decoding() && end() >= prompt_tokens; }
 };
 
-// What the needs brought, for one layer; spans have one element per sequence of the step. Counts and positions are valid
+// The tensors that the needs asked for, in one layer; spans have one element per sequence of the step. Counts and positions are valid
 // without data too.
 struct Observed {
   std::span<const Queries> step;  // [count, q_heads, head_dim]
@@ -68,7 +68,7 @@ struct Observed {
   std::span<const std::span<const PassQueries>> pass;  // per sequence its chunks
 };
 
-// Tokens of each row, ascending; index null: all of them, or none, as whoever asks says.
+// Tokens of each row, ascending; index null: all of them or none, as the user of the selection states.
 struct Selection {
   const std::int64_t* index_first = nullptr;  // [num_rows + 1]
   const std::int32_t* index = nullptr;
@@ -83,11 +83,11 @@ struct LayerStep {
   KvRows kv;                      // this step's tokens are appended already
   Observed in;
   std::uint64_t seed = 0;
-  TensorMemory memory = {};    // where operations find their tensors: what a part keeps from step to step lies there
-  KvKeeper* keeper = nullptr;  // null: nobody asks
-  Selection exact = {};        // what the selector keeps as it is (Selector::exact_tokens), for Format::store
+  TensorMemory memory = {};    // the memory of operations' tensors and of a part's state between steps
+  KvKeeper* keeper = nullptr;  // null: not recorded
+  Selection exact = {};        // tokens that Format::store leaves as they are (Selector::exact_tokens)
 
-  // Brings what lies lower of the selection into the rows, for a selector that reads it before its answer is attended to.
+  // Brings the selection's tokens on lower tiers into the rows, for a selector that reads them before attention does.
   void fetch(const Selection& selection) const {
     if (keeper != nullptr) keeper->fetch(*this, selection);
   }
@@ -117,21 +117,21 @@ class KvPart {
   // Statistics kept per token and KV head, 4 bytes each, from channel first_word() on; new tokens start at 0, evicted tokens
   // lose theirs.
   [[nodiscard]] virtual std::int32_t num_words() const { return 0; }
-  // Of these, the ones a cache really stores: a mark that the place of storage tells anyway takes no memory.
+  // Those of them that a cache really stores: a mark that follows from the place of storage takes no memory.
   [[nodiscard]] virtual std::int32_t resident_words() const { return num_words(); }
   virtual void bind(std::int32_t first_word) { first_word_ = first_word; }
   // Why this part cannot run with these sizes ("" if it can), asked once before the first step.
   [[nodiscard]] virtual std::string refuses(const ModelShape&) const { return ""; }
-  // Layers of one kind are treated in the same way, each by itself: rows as long make the same calls in them. Where layers act on each
-  // other, or differ by more than a few kinds, each is of its own: `layer`. Costs are found in one layer of each kind.
+  // Layers of one kind are treated in the same way and independently: rows of equal length make the same calls in them. If layers depend on
+  // each other, or differ by more than a few kinds, each is a kind of its own: `layer`. Costs are found in one layer of each kind.
   [[nodiscard]] virtual std::int32_t layer_kind(std::int32_t /*layer*/) const { return 0; }
-  // Whether it computes over all KV heads of a layer together, and so needs as many tokens in each of them: in the rows that it finds when
-  // the policy acts, or also in what the policy leaves.
+  // kFound, kLeft: the part computes over all KV heads of a layer together and needs equal numbers of tokens in them, in the rows that it
+  // finds when the policy acts (kFound) or also in those that the policy leaves (kLeft).
   enum class EqualHeads : std::uint8_t { kNotNeeded, kFound, kLeft };
   [[nodiscard]] virtual EqualHeads equal_heads() const { return EqualHeads::kNotNeeded; }
   // True: KV heads of a layer may keep different numbers of tokens by what this part says.
   [[nodiscard]] virtual bool splits_heads() const { return false; }
-  // The sequence at this index of the batch is gone or moved away: what was kept for it must not serve the next one there.
+  // The sequence at this index of the batch is gone or moved away: its state must not be used for the next one there.
   virtual void forget(std::int32_t /*index*/) {}
 
  protected:
@@ -202,21 +202,21 @@ class Allocator : public KvPart {
   [[nodiscard]] virtual bool is_uniform() const { return false; }
   // True: rows have unequal shares of the budget, most of them known without data; over_shares() compares rows with theirs.
   [[nodiscard]] virtual bool has_shares() const { return !depends_on_data(); }
-  // Of these: whether a layer's rows, which hold `len` [kv_heads] of n tokens, hold more than their shares at this target.
+  // For these: true if a row of the layer holds more than its share at this target; the rows hold `len` [kv_heads] of n tokens.
   [[nodiscard]] virtual bool over_shares(const ModelShape& model, std::int32_t layer, std::span<const std::int32_t> len,
                                          std::int32_t target, std::int32_t n) const;
 };
 
-// What a layer's rows of one sequence hold, as triggers see it.
+// The tokens that a layer's rows of one sequence hold, as triggers see them.
 class Held {
  public:
   Held(std::int32_t tokens) : longest_(tokens) {}  // NOLINT: rows alike, with equal shares
   // `len` [kv_heads] of `n` tokens of the sequence; the arguments outlive this.
   Held(const Allocator& allocator, const ModelShape& model, std::int32_t layer, std::span<const std::int32_t> len, std::int32_t n);
-  // Of the longest row.
+  // Tokens of the longest row.
   [[nodiscard]] std::int32_t tokens() const { return longest_; }
-  // Whether rows hold more than theirs where a row may hold `target` on average. Shares that only data tells are taken as equal, and of
-  // a sequence that is not longer than the target nothing is over.
+  // True: a row holds more than its share if rows may hold `target` on average. Shares that depend on data count as equal; a sequence that
+  // is not longer than the target never exceeds it.
   [[nodiscard]] bool exceeds(std::int32_t target) const;
 
  private:
@@ -245,9 +245,9 @@ class Trigger : public KvPart {
   };
   // Tokens per KV head that may stay now on average in rows that hold `held`, or nothing: no action. Asked after each layer's attention.
   [[nodiscard]] virtual std::optional<std::int32_t> target(const SeqStep& seq, const Held& held, const Budget& budget) const = 0;
-  // Nothing: all tokens may stay.
+  // The most that may stay; nothing: all tokens.
   [[nodiscard]] virtual std::optional<Bound> bound(const SeqStep& seq, const Budget& budget) const = 0;
-  // What a row may hold on average before it is cut to a smaller target(), and to which it fills up again; 0: no more than the target.
+  // Tokens to which rows fill up on average before they are cut to a smaller target(); 0: the target.
   [[nodiscard]] virtual std::int32_t full(const SeqStep&, const Budget&) const { return 0; }
   // Acts while the prompt is incomplete: later prompt tokens are computed over a cut cache.
   [[nodiscard]] virtual bool inside_prefill() const { return false; }
@@ -272,7 +272,7 @@ struct Kept {
   const std::int32_t* keep = nullptr;  // [num_rows]
 };
 
-// Bytes by where they lie.
+// Bytes by tier.
 struct TierBytes {
   std::int64_t gpu = 0, host = 0, disk = 0;
   TierBytes& operator+=(const TierBytes& o) {
@@ -301,11 +301,11 @@ class Format : public KvPart {
   [[nodiscard]] virtual std::int64_t transfer_bytes(const ModelShape& model, std::int32_t layer, std::int32_t tokens) const {
     return row_bytes(model, layer, tokens);
   }
-  // Marks of encoded tokens: encoded ones lie elsewhere than those that wait.
+  // None: marks of encoded tokens follow from where these are stored.
   [[nodiscard]] std::int32_t resident_words() const override { return 0; }
 };
 
-// What was moved between tiers and found in a step.
+// Bytes moved between tiers in a step, and hits on the GPU.
 struct Traffic {
   std::int64_t fetched_bytes = 0;               // from a lower tier
   std::int64_t asked_units = 0, hit_units = 0;  // tokens, pages or clusters wanted, and how many were on the GPU already
@@ -342,33 +342,34 @@ class Disposal : public KvPart {
                                            const Format&, const TierBytes& rows) const {
     return rows;
   }
-  // What it moved to other tiers since the last call.
+  // Traffic to other tiers since the last call.
   virtual Traffic take_traffic(const ModelShape&, const Format&) { return {}; }
 };
 
-// What a decode step attends to. Prefill attends to all that is held.
+// Chooses the tokens that a decode step attends to. Prefill attends to all held tokens.
 class Selector : public KvPart {
  public:
-  // What of a layer lies on the host or lower between decode steps, but for tokens that the last step read and those of stays().
+  // Which of a layer's tensors are kept off the GPU between decode steps. Tokens read by the last step and those of stays() remain on the
+  // GPU.
   enum class Lower : std::uint8_t { kNothing, kValues, kKeysAndValues };
-  // Of a selector that answers something, select() and update() read of what lies lower new tokens and those of the last step alone, or
-  // ask for more by LayerStep::fetch().
+  // If any are, select() and update() read only new tokens and those of the last step, or call LayerStep::fetch() for more.
   [[nodiscard]] virtual Lower lower(std::int32_t /*layer*/) const { return Lower::kNothing; }
-  // After a step: tokens that stay on the GPU whether the step read them or not; of a prompt, what its first decode step always reads.
-  // index null: none. Memory of the answer comes from step.ops or the part.
+  // After a step: tokens that stay on the GPU whether the step read them or not; of a prompt, those that its first decode step always
+  // reads. index null: none. The result's memory comes from step.ops or the part.
   virtual Selection stays(LayerStep&) { return {}; }
-  // The budget that the experiment gives, in tokens per KV head: takes the place of the selector's own. False: it has no use for one.
+  // The budget that the experiment gives, in tokens per KV head: replaces the selector's own. False: the selector has none.
   virtual bool set_budget(std::int32_t /*tokens*/) { return false; }
-  // After a layer's new tokens are appended and others evicted, before the format encodes any: keeps page bounds, clusters and the like
-  // up to date. What is kept of older tokens must not be made anew from their keys, which may be encoded.
+  // After a layer's new tokens are appended and others evicted, before the format encodes any: keeps page bounds, clusters and the like up
+  // to date. Summaries of older tokens must not be computed again from their keys, which may be encoded.
   virtual void update(LayerStep&) {}
   // After update() in a step with prompt tokens, of formats that can leave keys as they are: tokens whose keys stay exact because they are
-  // kept apart; index null: none. The part's resident() counts them. Memory of the answer comes from step.ops or the part.
+  // kept apart; index null: none. The part's resident() counts them. The result's memory comes from step.ops or the part.
   virtual Selection exact_tokens(LayerStep&) { return {}; }
-  // In decode, before the layer's attention, this step's token appended: what it attends to; index null: all. Memory as above.
+  // In decode, before the layer's attention, with this step's token appended: the tokens that it attends to; index null: all. Memory as
+  // above.
   virtual Selection select(LayerStep& step) = 0;
   virtual Traffic take_traffic() { return {}; }  // since the last call
-  // Bytes beside K and V, and how K and V themselves are spread over tiers: moves some of `kv` (all on the GPU) to where it lies.
+  // Bytes beside K and V, and of K and V by tier: moves some of `kv` (all on the GPU) to the tier where it is stored.
   [[nodiscard]] virtual TierBytes resident(const ModelShape&, const KvRows&, const TierBytes& kv) const { return kv; }
   // The same where layers differ.
   [[nodiscard]] virtual TierBytes resident_in_layer(std::int32_t /*layer*/, const ModelShape& model, const KvRows& rows,

@@ -25,10 +25,10 @@ struct RecipePages {
 // Errors as ShapeRun's.
 RecipePages recipe_pages(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens);
 
-// A recipe's memory and operations in serving, from its parts run on shapes: nothing here knows a method. Decode steps come from
-// StepOps, steps with prompt tokens from the parts themselves. What data-dependent allocators keep is their mean, other counts that
-// depend on data stand at their bounds. With KvReads::kUnpacked a decode step also unpacks each sequence whose blocks nobody else may find;
-// sequences that evict in decode are taken to stay decoded from their first eviction on.
+// A recipe's memory and operations in serving, from its parts run on shapes: nothing here depends on the method. Decode steps come from
+// StepOps, steps with prompt tokens from the parts themselves. Data-dependent allocators keep their mean; other counts that depend on data
+// are at their bounds. With KvReads::kUnpacked a decode step also unpacks each sequence whose blocks are not hashed; sequences that evict
+// in decode are assumed to stay decoded from their first eviction on.
 class RecipeFootprint final : public Footprint {
  public:
   // Errors as ShapeRun's; recipes whose questions or extra passes cannot be known from lengths are refused. `at_rest`: where the profile
@@ -72,7 +72,7 @@ class RecipeFootprint final : public Footprint {
   [[nodiscard]] std::int32_t attended(const LayerCalls& calls) const;
   void add_passes(std::span<const PassShape> chunks, std::int32_t kv_tokens, PolicyWork& work) const;
   void find_side_bytes();
-  // What tells two decoding sequences that hold as much, and of which the trigger wants the same, apart in what they hold next.
+  // The part of a decoding sequence's history that decides what it holds next, beside the tokens that it holds and the trigger's target.
   enum class History : std::uint8_t { kNone, kSeen, kPrompt };
   History find_history();
   [[nodiscard]] std::int32_t target_of(const SeqState& seq) const;
@@ -87,15 +87,15 @@ class RecipeFootprint final : public Footprint {
   RecipePages pages_;
   double page_bytes_ = 0;
   KvReads reads_ = KvReads::kStored;
-  std::unique_ptr<UnpackOps> unpacking_;  // null: nothing rests packed
+  std::unique_ptr<UnpackOps> unpacking_;  // null: nothing is packed between steps
   History history_ = History::kNone;
   bool shares_layers_ = false;            // the allocator comes back to earlier layers
   bool merges_alone_ = false;             // the disposal acts without a trigger: tokens stay and take less memory
   bool may_cut_ = false;                  // whenever the trigger acts: data decides how many tokens stay
   std::vector<std::int64_t> side_bytes_;  // [i]: the most that 1 .. 16 * (i + 1) tokens take beyond token_bytes each
   static constexpr std::int32_t kWhole = -1 << 30;
-  // What rows hold beyond the first that lost something, or kWhole; the first: all alike. Whole rows grow while others are cut, so that a
-  // pattern lasts.
+  // The tokens of each row minus those of the first row that lost something; kWhole for whole rows, so that a pattern lasts while these
+  // grow and others are cut. Pattern 0: all rows hold the same.
   struct Pattern {
     std::vector<std::int32_t> held;
     bool has_whole = false;

@@ -22,10 +22,10 @@ struct SeqExtras {
   friend bool operator==(const SeqExtras&, const SeqExtras&) = default;
 };
 
-// Answers needs with counts and positions; all data pointers are null.
+// Meets needs with counts and positions; all data pointers are null.
 class ShapeObserver final : public Observer {
  public:
-  // The spans live as long as the observer is asked.
+  // The spans live as long as the observer is used.
   ShapeObserver(const Needs& needs, std::span<const SeqStep> seqs, std::span<const SeqExtras> extras);
   Observed observe(std::int32_t layer) override;
 

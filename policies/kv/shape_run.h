@@ -11,8 +11,8 @@
 
 namespace kvlab {
 
-// A recipe on shapes alone: what one step of one sequence or of a batch costs and leaves behind. The parts are the same objects that
-// replay and engine drive; they run without tensors. Counts that depend on data come from `counts`, else their bounds stand.
+// Runs a recipe on shapes alone: the cost of one step of a sequence or a batch, and the lengths after it. The parts are the same objects
+// that replay and engine drive; they run without tensors. Counts that depend on data come from `counts`, else they are at their bounds.
 class ShapeRun {
  public:
   // Errors (InputError): the recipe does not claim the cost host, or cannot run on these sizes. `counts` outlives the run.
@@ -37,13 +37,14 @@ class ShapeRun {
     std::vector<LayerBytes> layers;
     std::vector<std::int64_t> fetched;  // [num_layers] bytes that decode brought from lower tiers
   };
-  // One step. A sequence whose numbers continue the last step at its place goes on; any other is put into the state that the step
-  // before it would have left behind. `keeper` is told what this step encodes and reads. Errors (InputError): what the recipe observes is
-  // not in `extras`.
+  // One step. A sequence whose numbers continue the last step at its place goes on; any other gets the state that the step before would
+  // have left. `keeper` is called for the tokens that this step encodes and reads. Errors (InputError): `extras` lacks a size that the
+  // recipe observes.
   Result step(std::span<const Seq> batch, KvKeeper* keeper = nullptr);
-  // From here on only these layers run; the others stand still and call nothing, and the next step continues none before.
+  // From here on only these layers run; the others do nothing, and the next step continues none before.
   void run_only(std::span<const std::int32_t> layers);
-  // What the trigger asks of a step of one sequence: tokens that all layers are cut to, kNoCut, or kLayersDiffer; and the most of a layer.
+  // The trigger's targets in a step of one sequence. common: tokens that all layers are cut to, kNoCut or kLayersDiffer; most: the largest
+  // of a layer.
   static constexpr std::int32_t kNoCut = -1, kLayersDiffer = -2;
   struct Targets {
     std::int32_t common = kNoCut, most = kNoCut;

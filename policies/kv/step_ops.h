@@ -15,7 +15,7 @@
 
 namespace kvlab {
 
-// Calls of a step by layer; layers that make the same calls are one class. Where a selector picks, each layer's last call is named
+// Calls of a step by layer; layers that make the same calls are one class. With any selector but `all`, each layer's last call is named
 // kFetch and has the bytes that come from lower tiers.
 struct LayerCalls {
   std::vector<std::int32_t> class_of_layer;  // [num_layers]
@@ -27,16 +27,16 @@ struct LayerCalls {
 
 inline constexpr std::string_view kFetch = "fetch";
 
-// What decode steps call, without running the parts in each of them. Every count of a call adds up over the sequences of a batch and is
-// affine in the tokens that a sequence holds, as long as no page or block is completed. So the parts run for a few lengths of a
-// sequence alone, and a batch is the sum: exactly what ShapeRun answers for it. Where lengths do not lie on a line, every length is run
-// once and remembered, in one layer of those that are alike (AlikeLayers). In a batch whose sequences alone would call different operations
-// (some are below the budget, some above), the operations of all run over all rows; a sequence then counts what it adds to a small batch of
-// one of each kind. Lengths change by a token in all rows, or, where others are cut in every step, in the rows that are whole.
+// Finds the calls of decode steps without running the parts in each of them. Every count of a call adds up over the sequences of a batch
+// and is affine in the tokens that a sequence holds, as long as no page or block is completed. So the parts run on single sequences of a
+// few lengths, and a batch is the sum: exactly the result of ShapeRun. If lengths are not on a line, every length is run once and
+// remembered, in one layer of those that are alike (AlikeLayers). In a batch whose sequences alone would call different operations (some
+// are below the budget, some above), the operations of all run over all rows; a sequence then counts what it adds to a small batch of one
+// of each kind. Lengths change by a token in all rows, or, where others are cut in every step, in the rows that are whole.
 class StepOps {
  public:
   using Seq = ShapeRun::Seq;
-  // Errors as ShapeRun's. Counts that depend on data stand at their bounds.
+  // Errors as ShapeRun's. Counts that depend on data are at their bounds.
   StepOps(const Recipe& recipe, const ModelShape& model);
 
   // Calls of a step in which each sequence decodes one token.
@@ -54,7 +54,7 @@ class StepOps {
     std::int32_t begin = 0, end = 0, kind = 0;  // holds for lengths in [begin, end)
     LayerCalls base, slope;
   };
-  // A sequence's calls: those of a line, so many tokens behind its begin.
+  // A sequence's calls: those of a line, `further` tokens after its begin.
   struct Place {
     const Line* line = nullptr;
     std::int64_t further = 0;
@@ -64,17 +64,17 @@ class StepOps {
     std::optional<Line> line;            // over the block, or all of it but one end
     std::map<std::int32_t, Line> exact;  // else by length
   };
-  // What may tell two sequences of one length apart: with whom they decode (a set of kinds), how layers and heads differ in length and
-  // which are whole, to how many tokens the trigger cuts now, and where it matters prompt and tokens lost.
+  // Properties in which two sequences of one length may differ: the set of kinds that they decode with, the pattern of lengths and of whole
+  // rows over layers and heads, the trigger's target now, and, if they matter, the prompt and the lost tokens.
   struct Group {
     std::int32_t company = 0, pattern = 0, target = ShapeRun::kNoCut, prompt = -1, lost = -1;
     auto operator<=>(const Group&) const = default;
   };
-  // Kinds of steps that are asked apart whether the prompt matters, or how many tokens were lost: the first behind the prompt, those that
-  // keep everything, that cut for the first time, that cut again.
+  // Kinds of steps that are probed separately, to find if the prompt or the number of lost tokens matters: the first after the prompt,
+  // those that keep everything, that cut for the first time, that cut again.
   enum Stage : std::uint8_t { kFirst, kKeeps, kCutsWhole, kCuts, kStages };
 
-  // Where a sequence stands among those of its group.
+  // The state of a sequence from which its group, and its place in it, follow.
   struct Standing {
     std::int32_t target = ShapeRun::kNoCut;
     Stage stage = kKeeps;

@@ -13,22 +13,22 @@
 
 namespace kvlab {
 
-// What it takes a host, beside a policy's operations, to bring sequences back from rest and lay them down again: as a host times it, and
+// The name of the time to unpack sequences before a step and to pack them again, beside a policy's operations: as a host measures it, and
 // by recipe in a profile.
 inline constexpr std::string_view kAtRest = "at_rest";
 inline std::string at_rest_of(const std::string& recipe) { return std::string(kAtRest) + "/" + recipe; }
 
-// What bringing a sequence back from rest takes in a decode step, and laying it down again, where only what the recipe's format stores
-// stays between steps, or a selector has a lower tier. Layer by layer codes are decoded into pages; what is not encoded, or what a tier
-// keeps on the GPU, is copied ("token_copy") into pages and out again, with positions and statistics. Nothing is encoded again, and what
-// comes from the host is not counted here. An operation is called once per layer and sequence.
+// The operations that unpack a sequence in a decode step and pack it again, if only the codes of the recipe's format stay between steps, or
+// a selector has a lower tier. Layer by layer, codes are decoded into pages; tokens that are not encoded, or that a tier keeps on the GPU,
+// are copied ("token_copy") into pages and out again, with positions and statistics. Nothing is encoded again, and copies from CPU memory
+// are not counted here. An operation is called once per layer and sequence.
 //
-// What is encoded is asked of the parts: they run on shapes up to the end of a prompt, as if all tokens had come with it. Tokens encoded in
-// several goes during decode may lie in more codes than that, which are called one after another. Sequences that lose encoded tokens in
-// the middle of their prompt do not rest in the engine; here they do.
+// The codes come from the parts: they run on shapes up to the end of a prompt, as if all tokens had come with it. Tokens encoded in several
+// steps of decode may have more codes than that, which are decoded one after another. Sequences that lose encoded tokens in the middle of
+// their prompt are not packed in the engine; here they are.
 //
-// Where a profile measured all of that as a whole, in steps of the recipe, it is one operation `whole` per step, over the bytes that the
-// resting tokens' K and V take in the model's type; then it contains what comes from the host.
+// If a profile measured all of that as a whole, in steps of the recipe, it is one operation `whole` per step, over the bytes of the packed
+// tokens' K and V in the model's type; it then includes copies from CPU memory.
 class UnpackOps {
  public:
   // Errors as ShapeRun's. `whole`: "" where it was not measured.
@@ -36,8 +36,8 @@ class UnpackOps {
 
   [[nodiscard]] bool has_fetches() const { return !whole_.empty(); }
 
-  // Adds to the step what a sequence takes that rests with `held_tokens` over all its layers and KV heads. They are a part of what the
-  // recipe leaves of a prompt of `prompt_tokens`, or a little more: all sizes are taken in proportion.
+  // Adds to the step a sequence that is packed with `held_tokens` over all its layers and KV heads. These are a part of the tokens that the
+  // recipe leaves of a prompt of `prompt_tokens`, or a few more: all sizes are taken in proportion.
   void add(std::int32_t prompt_tokens, std::int64_t held_tokens);
   // Adds the step's sums to `ops`, and begins another step.
   void take(std::vector<PolicyOp>& ops);
@@ -54,7 +54,7 @@ class UnpackOps {
     std::int64_t launches = 0;
     double bytes = 0, flops = 0;
   };
-  // What a sequence of one length takes for each token that it holds; launches in all.
+  // The cost of a sequence of one length per token that it holds; launches in total.
   struct PerToken {
     bool is_known = false;
     std::vector<std::pair<std::size_t, Sum>> ops;  // with their place in sums_

@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// What a router may know of one replica at this instant.
+// The load of one replica at this instant, as a router sees it.
 struct ReplicaLoad {
   std::int64_t waiting = 0;             // requests queued or about to be
   std::int64_t running = 0;             // requests admitted

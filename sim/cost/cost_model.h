@@ -52,7 +52,7 @@ inline void add_decode_row(StepShape& shape, std::int32_t kv, std::int32_t windo
 
 enum class CostPart : std::uint8_t { kLinear, kAttention, kHead, kCollective, kPolicy };
 inline constexpr std::size_t kCostParts = 5;
-// How well a time is founded: measured at this very shape, between measured shapes, or outside them / roofline.
+// The basis of a time: measured at this very shape, between measured shapes, or outside them / roofline.
 enum class Footing : std::uint8_t { kInside, kInterpolated, kExtrapolated };
 inline constexpr std::size_t kFootings = 3;
 
@@ -66,8 +66,8 @@ struct StepCost {
   std::int64_t bytes = 0;  // HBM traffic by the same formulas
 };
 
-// Cost of consecutive decode-only steps of one set of rows: step i costs base + i * slope, for 0 <= i < valid_steps.
-// Exactly what step() answers for each of them.
+// Cost of consecutive decode-only steps of one set of rows: step i costs base + i * slope, for 0 <= i < valid_steps. Exactly the cost that
+// step() returns for each of them.
 struct DecodeSpan {
   StepCost base, slope;
   std::int64_t valid_steps = 1;

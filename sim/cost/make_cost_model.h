@@ -15,7 +15,7 @@ namespace kvlab {
 class StepPrices;
 struct Profile;
 
-// What an experiment says about the machine: which model on which GPUs, and where step times come from.
+// The machine of an experiment: the model, its GPUs, and the source of step times.
 struct CostSetup {
   ModelSpec model;
   HardwareSpec hardware;

@@ -17,9 +17,9 @@ inline constexpr std::string_view kHostToDevice = "host_to_device", kDeviceToHos
 // on along the last two, never falling; below the first it stays level.
 class PolicyTimes {
  public:
-  // kInSteps: timed in steps of recipes. Prompts and decode steps differ in their FLOPs for a byte, so operations with FLOPs take
-  // a + b bytes + c FLOPs (WorkPrice), others straight lines. A call may do less than what it is charged with (bounds, or what stands for
-  // another's work): no datasheet tells how fast it can be.
+  // kInSteps: timed in steps of recipes. Prompts and decode steps differ in their FLOPs for a byte, so operations with FLOPs take a + b
+  // bytes + c FLOPs (WorkPrice), others straight lines. A call may do less work than it is charged with (bounds, or substitutes for
+  // another's work), so no datasheet limits its speed.
   enum class Scale : std::uint8_t { kLinear, kLog, kInSteps };
 
   PolicyTimes() = default;
@@ -30,7 +30,7 @@ class PolicyTimes {
   [[nodiscard]] std::vector<std::string> ops() const;
   [[nodiscard]] bool has(std::string_view op) const { return curves_.contains(op); }
   [[nodiscard]] Scale scale(const std::string& op) const { return curves_.find(op)->second.scale; }
-  // Of one call; nothing where the operation was not measured.
+  // The time of one call; nothing: the operation was not measured.
   [[nodiscard]] std::optional<SampleGrid::Value> at(std::string_view op, double bytes, double flops) const;
 
  private:

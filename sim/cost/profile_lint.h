@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// Something about a profile's tables that cannot be, or is unlikely.
+// An impossible or unlikely entry in a profile's tables.
 struct LintFinding {
   enum class Severity : std::uint8_t { kWarning, kError } severity;
   std::string text;  // one line: table, point, what is wrong, how many more like it

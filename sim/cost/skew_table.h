@@ -16,9 +16,9 @@ struct SkewAxis {
   [[nodiscard]] std::size_t bin(double value) const;
 };
 
-// alpha per bucket of (prompt tokens in the step, decode rows, skew, longest row, kv before the prompt), from
-// LLMServingSim's skew_fit. Prompt tokens must match a profiled value exactly; a bucket without an entry has alpha_default. An alpha
-// outside [0, 1] is measurement noise and is cut off: time lies between the two even batches.
+// alpha per bucket of (prompt tokens in the step, decode rows, skew, longest row, kv before the prompt), from LLMServingSim's skew_fit.
+// Prompt tokens must match a profiled value exactly; a bucket without an entry has alpha_default. An alpha outside [0, 1] is measurement
+// noise and is cut off: the time is between those of the two even batches.
 //   skew = var / (var + (longest - mean)^2) of the decode rows' lengths: of a batch of two lengths, the share of long rows
 class SkewTable final : public SkewRule {
  public:
@@ -31,7 +31,7 @@ class SkewTable final : public SkewRule {
 
   [[nodiscard]] int bucket(const DecodeBatch& batch) const override;
   [[nodiscard]] double alpha(int bucket) const override;
-  // Of a step with prompts: `prompt_tokens` in sum; `before`, their cached tokens, is the mean over prompt tokens.
+  // alpha of a step with prompts: `prompt_tokens` is their sum; `before`, their cached tokens, is the mean over prompt tokens.
   [[nodiscard]] double mixed_alpha(const DecodeBatch& batch, std::int64_t prompt_tokens, double before) const;
 
   [[nodiscard]] const SkewAxis& axis(std::size_t i) const { return axes_[i]; }  // rows, skew, longest, before

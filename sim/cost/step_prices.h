@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// A time in picoseconds, split by how well it is founded. Real-valued: the cost model rounds once, when it fills its caches.
+// A time in picoseconds, split by its basis. Real-valued: the cost model rounds once, when it fills its caches.
 struct Price {
   std::array<double, kFootings> ps{};
 
@@ -19,7 +19,7 @@ struct Price {
   [[nodiscard]] double total() const { return ps[0] + ps[1] + ps[2]; }
 };
 
-// What a step's tokens cost outside attention: per layer, and once per step.
+// The cost of a step's tokens outside attention: per layer, and once per step.
 struct TokenPrice {
   Price layer, layer_collective, once, once_collective;
 };
@@ -45,7 +45,7 @@ struct DecodeBatch {
 class SkewRule {
  public:
   virtual ~SkewRule() = default;
-  // Of a step without prompts.
+  // The bucket of a step without prompts.
   [[nodiscard]] virtual int bucket(const DecodeBatch& batch) const = 0;
   [[nodiscard]] virtual double alpha(int bucket) const = 0;
 };

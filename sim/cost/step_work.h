@@ -27,7 +27,7 @@ struct Work {
   std::int64_t flops = 0, bytes = 0;
 };
 
-// Operations of one layer that depend on the number of tokens only: `tokens` of the whole replica. Where layers differ it is a mean layer.
+// Operations of one layer that depend on the number of tokens only: `tokens` of the whole replica. If layers differ, this is a mean layer.
 void layer_ops(const ModelSpec& m, const Parallel& p, std::int64_t tokens, std::vector<OpWork>& ops);
 // Operations once per step on its tokens: embedding, final_layernorm.
 void step_ops(const ModelSpec& m, const Parallel& p, std::int64_t tokens, std::vector<OpWork>& ops);

@@ -11,16 +11,16 @@ namespace kvlab {
 
 // One batched call of a policy's operation, as kernels/ops.h counts it, and how long it took.
 struct PolicySample {
-  // The folder in kernels/; kHostToDevice: a copy from pinned host memory; at_rest/RECIPE: what all sequences of a step take to come from
-  // rest and to go there, over the bytes of their K and V in the model's type (UnpackOps).
+  // The folder in kernels/; kHostToDevice: a copy from pinned memory; at_rest/RECIPE: unpacking and packing all sequences of a step, over
+  // the bytes of their K and V in the model's type (UnpackOps).
   std::string op;
   std::int64_t rows = 0, tokens = 0, outputs = 0, bytes = 0, flops = 0;
   Picoseconds time = 0;
   double spread_frac = 0;
 };
 
-// What calls of an operation take: launch + byte * bytes + flop * FLOPs, none of the three below zero, of least squared relative error over
-// samples. All choices of the three are tried.
+// The time of an operation's calls: launch + byte * bytes + flop * FLOPs, none of the three below zero, with the least squared relative
+// error over samples. All subsets of the three are tried.
 class WorkPrice {
  public:
   explicit WorkPrice(std::span<const PolicySample> samples);  // one at least
@@ -29,7 +29,7 @@ class WorkPrice {
 
  private:
   using Vector3 = std::array<double, 3>;
-  // Of a call, in shares of the samples' largest.
+  // The work of a call, in shares of the samples' largest.
   [[nodiscard]] Vector3 work(double bytes, double flops) const { return {1, bytes / most_bytes_, flops / most_flops_}; }
 
   double most_bytes_ = 1, most_flops_ = 1;

@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// What one KV head attended to in a decode step, and with what result.
+// The tokens that one KV head attended to in a decode step, and the result.
 struct AttendedRow {
   const std::vector<Segment>& segments;
   std::int32_t row = 0;
@@ -19,8 +19,8 @@ struct AttendedRow {
   const float* output = nullptr;       // [q_heads, head_dim]
 };
 
-// Compares with the full cache, averaged over the head's query heads. Tokens that stand for others (segments with a log-weight)
-// take part in the output, but not in mass, recall and KL, which are about the recorded tokens.
+// Compares with the full cache, averaged over the head's query heads. Tokens that represent others (segments with a log-weight) take part
+// in the output, but not in mass, recall and KL, which are about the recorded tokens.
 Fidelity fidelity_of_row(const AttendedRow& attended, const AttentionReference::Step& full, const ModelShape& model,
                          const std::vector<std::pair<std::int32_t, std::int32_t>>& needles);
 

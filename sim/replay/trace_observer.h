@@ -8,17 +8,17 @@
 
 namespace kvlab {
 
-// Sizes of a trace's attention; kv_bytes is what a stored element of the uncompressed cache counts.
+// Sizes of a trace's attention; kv_bytes: of a stored element of the uncompressed cache.
 ModelShape shape_of(const AttentionTrace& trace, std::int32_t kv_bytes);
 
 // Error (InputError) naming what the recipe observes and the trace does not have.
 void check_needs(const Needs& needs, const AttentionTrace& trace, const std::string& recipe);
 
-// Answers a policy's needs from one recorded sequence.
+// Meets a policy's needs from one recorded sequence.
 class TraceObserver final : public Observer {
  public:
   TraceObserver(const AttentionTrace& trace, const Needs& needs);
-  // The step that follows observes will be about.
+  // Sets the step that observe() is called for next.
   void set_step(const SeqStep& seq) { seq_ = seq; }
   Observed observe(std::int32_t layer) override;
 

@@ -16,7 +16,7 @@
 
 namespace kvlab {
 
-// What one call of the program left behind.
+// The result of one call of the program.
 struct Called {
   int status = 0;
   std::string out, err;

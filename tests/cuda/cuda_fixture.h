@@ -33,7 +33,7 @@ using Ints = std::vector<std::int32_t>;
 using Longs = std::vector<std::int64_t>;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// Where ragged rows of these lengths begin, and where the last one ends.
+// The begins of ragged rows of these lengths, and the end of the last one.
 inline Longs prefix_sums(const Ints& counts) {
   Longs first(counts.size() + 1, 0);
   std::partial_sum(counts.begin(), counts.end(), first.begin() + 1);

@@ -5,7 +5,7 @@
 
 namespace kvlab {
 
-// Random lists of tokens of each row, ascending: entries[r] of them, of which tokens[r] stand for one.
+// Random lists of tokens of each row, ascending: entries[r] of them, of which tokens[r] are tokens.
 template <class T>
 class ListedFixture {
  public:

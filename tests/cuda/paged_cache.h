@@ -22,18 +22,18 @@ struct DecodeReference {
   std::vector<float> out, log_sum, column_sum, probabilities;
 };
 
-// A ragged batch of random keys and values in pages in random order. What pages hold behind a row's tokens is NaN where the format has NaN.
+// A ragged batch of random keys and values in pages in random order. Slots of pages after a row's tokens are NaN if the format has NaN.
 class PagedCache {
  public:
   explicit PagedCache(const CacheShape& shape);
-  // Attention in double precision over what the pages decode to.
+  // Attention in double precision over the decoded pages.
   [[nodiscard]] DecodeReference reference() const;
   [[nodiscard]] PagedDecode call(struct DecodeOutputs& outputs) const;
   [[nodiscard]] const PagedKv& kv() const { return kv_; }
   [[nodiscard]] const CacheShape& shape() const { return shape_; }
   [[nodiscard]] std::int64_t total() const { return first_.back(); }
   [[nodiscard]] std::int64_t rows() const { return static_cast<std::int64_t>(shape_.len.size()); }
-  // What row r decodes to, [len, head_dim].
+  // The decoded row, [len, head_dim].
   [[nodiscard]] const std::vector<float>& keys(std::int64_t row) const { return k_[static_cast<std::size_t>(row)]; }
 
  private:

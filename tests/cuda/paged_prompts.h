@@ -9,8 +9,8 @@
 
 namespace kvlab {
 
-// Prompts with random queries, and random keys and values in pages that lie in random order; pages that no row holds, and slots beyond
-// a row's end, are NaN: a kernel that takes them up shows it.
+// Prompts with random queries, and random keys and values in pages in random order; pages that no row holds, and slots beyond a row's end,
+// are NaN, so that a read of them shows.
 template <class T>
 struct PagedPrompts {
   std::int32_t q_heads, kv_heads, head_dim, page_tokens;

@@ -18,8 +18,8 @@ struct RowsShape {
   std::int32_t kv_heads = 1, group = 1, head_dim = 64, page_tokens = 16, num_words = 0;
 };
 
-// A ragged batch of random keys, values and ascending positions, twice: in host memory as float32 (rounded to T) for the CPU version, in
-// device memory as T. Pages lie in random order with strange ones between them; what no token of a row owns is NaN.
+// A ragged batch of random keys, values and ascending positions, twice: in CPU memory as float32 (rounded to T) for the CPU version, in
+// device memory as T. Pages are in random order with unused ones between them; slots without a token are NaN.
 template <class T>
 class RowsFixture {
  public:
@@ -53,12 +53,12 @@ class RowsFixture {
                 device_words_.data(), kElementType<T>);
   }
 
-  // Device memory gets what the host's arrays hold now.
+  // Copies the host's arrays to device memory.
   void upload() {
     device_k_ = DeviceBuffer<T>(rounded(k)), device_v_ = DeviceBuffer<T>(rounded(v));
     device_position_ = DeviceBuffer<std::int32_t>(position), device_words_ = DeviceBuffer<std::uint32_t>(words);
   }
-  // What device memory holds, all slots of the pool.
+  // The content of device memory, all slots of the pool.
   [[nodiscard]] std::vector<float> device_keys(const CudaContext& cuda) const { return floats(device_k_.to_host(cuda.stream())); }
   [[nodiscard]] std::vector<float> device_values(const CudaContext& cuda) const { return floats(device_v_.to_host(cuda.stream())); }
   [[nodiscard]] std::vector<std::int32_t> device_positions(const CudaContext& cuda) const {
@@ -159,7 +159,7 @@ class PerRow {
       device_pointers_.push_back(device_.back().data());
     }
   }
-  // What device memory holds, one row after the other; and the host's.
+  // The content of device memory, one row after another; and of the host's arrays.
   [[nodiscard]] std::vector<T> device_contents(const CudaContext& cuda) const {
     std::vector<T> all;
     for (const DeviceBuffer<T>& x : device_) {

@@ -39,7 +39,7 @@ struct LayerInputs {
   std::vector<float> hidden, pre_q, q, pre_k, k, v;
 };
 
-// What attention answers in a layer of a step of `tokens` in the host's memory, and on a GPU with inputs of T.
+// The output of attention in a layer of a step of `tokens`, on the CPU and on a GPU with inputs of T.
 inline std::vector<float> run_layer(PolicyCache& cache, std::int32_t layer, std::int32_t tokens, std::uint64_t seed) {
   const LayerInputs in(tokens, seed);
   std::vector<float> out(in.q.size());

@@ -29,7 +29,7 @@ class ModelFolder : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(dir_); }
 
-  // The message of what `f` throws; a path within the folder stands without the folder's name.
+  // The message of the error that `f` throws; a path within the folder is given without the folder's name.
   template <class F>
   std::string error_of(F&& f) {
     const std::string message = kvlab::error_of(std::forward<F>(f));
@@ -45,7 +45,7 @@ class ModelFolder : public testing::Test {
     EXPECT_TRUE(message == "no error" || message.starts_with(path)) << message;
     return message.starts_with(path) ? message.substr(path.size()) : message;
   }
-  // Of a config with these keys besides the others.
+  // The error of a config with these keys besides the others.
   std::string error_with(const Json& keys) {
     Json changed = config_;
     changed.update(keys);

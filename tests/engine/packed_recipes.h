@@ -12,7 +12,7 @@ namespace kvlab {
 
 inline bool is_packed(const Recipe& recipe) { return recipe.format != "native" || recipe.disposal == "low_precision"; }
 
-// What encodes tokens in the engine.
+// The recipes that encode tokens in the engine.
 inline std::vector<std::string> packed_recipes() {
   std::vector<std::string> names = recipes_in({"engine"});
   std::erase_if(names, [](const std::string& name) { return !is_packed(shipped_recipe(name)); });
@@ -22,7 +22,7 @@ inline std::vector<std::string> packed_recipes() {
 // Dense on the GPU, or with a code that the engine has no decoder for: the prompt's keys of all heads as one product.
 inline bool stays_in_pages(const std::string& recipe) { return recipe == "cachegen" || recipe == "shadowkv" || recipe == "shadowkv_keys"; }
 
-// What is held of K and V beyond what is counted, per layer and KV head: divisors of channels, which are counted in 16 bits or not at all
+// Bytes held for K and V beyond those counted, per layer and KV head: divisors of channels, which are counted in 16 bits or not at all
 // (where the paper folds them into weights) and held in 32, once for each number of bits.
 inline std::int64_t divisor_bytes(const std::string& recipe, std::int64_t head_dim) {
   const std::map<std::string, std::int64_t> bytes{{"qserve_kv4", 4}, {"fireq", 2}, {"mikv", 2}, {"zipcache", 6}, {"zipvl", 6}};

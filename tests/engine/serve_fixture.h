@@ -49,7 +49,7 @@ auto maker(const std::string& name, const std::string& yaml, const std::string& 
   };
 }
 
-// As recipes are told of it, KV in four bytes.
+// The shape that recipes are given, with KV in four bytes.
 inline ModelShape served_shape(const EngineModel& model) {
   const ModelConfig& c = model.config();
   return {c.layers, c.q_heads, c.kv_heads, c.head_dim, c.hidden_dim, 4};

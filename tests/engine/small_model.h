@@ -6,7 +6,7 @@
 
 namespace kvlab::test {
 
-// A shape that runs in no time. Of so many ids few come twice in a prompt: where they do, keys tie up to rounding.
+// A shape that runs fast. With so many ids few occur twice in a prompt; those that do have keys that tie up to rounding.
 inline ModelConfig small_config(std::int32_t layers) {
   ModelConfig c;
   c.name = "small", c.type = "llama";
@@ -17,7 +17,7 @@ inline ModelConfig small_config(std::int32_t layers) {
   return c;
 }
 
-// Of random weights.
+// A model with random weights.
 inline const EngineModel& small_model() {
   static const std::unique_ptr<EngineModel> model = make_random_model("cpu", small_config(4));
   return *model;

@@ -133,7 +133,7 @@ inline void expect_same_calls(const std::vector<OpCall>& shapes, const std::vect
   ASSERT_EQ(shapes.size(), data.size());
 }
 
-// What the cost host charges is what replay executes, call by call and byte by byte. Returns replay's result.
+// Expects that the cost host charges what replay executes, call by call and byte by byte. Returns replay's result.
 inline ReplayResult expect_cost_is_replay(const AttentionTrace& trace, const AttentionReference& reference, const Recipe& recipe) {
   Ops ops(Ops::Backend::kCpu);
   RecordedCounts recorded;

@@ -51,7 +51,7 @@ class Played final : public CountSource {
   std::size_t at_ = 0;
 };
 
-// What a host attends to in a decode step: the selection and what the selector adds to it.
+// The attention output of a decode step over the selection and the segments that the selector adds.
 inline std::vector<float> attended_output(Decode& d, Selector& selector) {
   d.append(1);
   LayerStep s = d.step();

@@ -6,14 +6,14 @@
 
 namespace kvlab {
 
-// Where tokens of one selection compete.
+// The set in which tokens of one selection compete.
 enum class Pool : std::uint8_t { kRow, kSlice, kLayer, kModel };
 
 // One press of tests/parity/kvpress/cases.py and the recipe that claims to keep the same tokens.
 struct PressCase {
   std::string press;           // as the result files name it
   std::string recipe = {};     // without "kvpress_"; "" is the press's name
-  std::string overrides = {};  // of the recipe, beside compression_ratio; RATIO stands for the ratio
+  std::string overrides = {};  // of the recipe, beside compression_ratio; RATIO is replaced by the ratio
   Pool pool = Pool::kRow;
   double tie = 1e-6;  // relative distance from the boundary up to which a token may fall on the other side; 0: not even equal ones
   std::int32_t slice_tokens = 0;  // of Pool::kSlice

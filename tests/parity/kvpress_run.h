@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// What kvpress kept of one prompt, as tests/parity/kvpress/README.md describes the file.
+// The tokens that kvpress kept of one prompt, as tests/parity/kvpress/README.md describes the file.
 class PeerResults {
  public:
   // `rope`: a RoPE scaling of tests/parity/kvpress/rope_scaling.json, "" the model's own.
@@ -43,7 +43,7 @@ struct Boundary {
   std::size_t row = 0;
 };
 
-// What a recipe left of a prompt.
+// The tokens that a recipe kept of a prompt.
 struct KeptSets {
   // [layer * kv_heads + head][tokens or channels], 1: kept.
   std::vector<std::vector<std::uint8_t>> keep;

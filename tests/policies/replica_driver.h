@@ -92,7 +92,7 @@ class ReplicaDriver {
     return text;
   }
 
-  // Ends the copies from host memory that plans have asked for.
+  // Ends the copies from CPU memory that plans have asked for.
   void finish_copies() {
     for (const SwapCopy& copy : copies_in_) state_->finish_swap_in(copy.request, now_);
     copies_in_.clear();

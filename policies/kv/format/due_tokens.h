@@ -22,8 +22,8 @@ struct DueRule {
   }
 };
 
-// Lists the tokens of a layer that are due. Which tokens are encoded already is a mark in a word of each token, which moves with it;
-// how long the lists are follows from lengths alone. Where unencoded tokens were evicted the lists have room to spare (entries -1).
+// Lists the tokens of a layer that are due. A mark in a word of each token, which moves with it, tells if it is encoded already. The
+// lengths of the lists follow from row lengths alone; after unencoded tokens were evicted, the spare entries are -1.
 class DueTokens {
  public:
   explicit DueTokens(DueRule rule, std::uint32_t bit = 1) : rule_(rule), bit_(bit) {}
@@ -46,7 +46,7 @@ class DueTokens {
   std::int32_t kv_heads_ = 0;
 };
 
-// For each row of the step where its sequence's own numbers lie in a table [batch index * kv_heads + head].
+// For each row of the step the line of its sequence's own numbers in a table [batch index * kv_heads + head].
 std::int32_t* state_rows(LayerStep& step);
 
 // The same with -1 for rows of sequences that do not complete their prompt in this step; null where none does.

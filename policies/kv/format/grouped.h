@@ -12,13 +12,13 @@ namespace kvlab {
 struct GroupedSide {
   GroupCodec codec;
   DueRule rule;
-  // Of a row that lost no token since it was encoded: packed codes and the residual in the model's precision. Tokens that share a
+  // Bytes of a row that lost no token since it was encoded: packed codes and the residual in the model's precision. Tokens that share a
   // group were encoded block by block.
   [[nodiscard]] std::int64_t bytes(const ModelShape& model, std::int32_t tokens) const;
 };
 
-// K and V as groups of codes with fp16 zero and scale. What differs between methods is along what the groups lie, how many new
-// tokens wait, and whether channels are scaled first.
+// K and V as groups of codes with fp16 zero and scale. Methods differ in the direction of the groups, the number of new tokens that wait,
+// and a scaling of channels beforehand.
 class Grouped : public Format {
  public:
   Grouped(const GroupedSide& k, const GroupedSide& v) : k_(k), v_(v), k_due_(k.rule, 1), v_due_(v.rule, 2) {}

@@ -7,13 +7,13 @@
 
 namespace kvlab {
 
-// Which share of the uncompressed bytes a code takes whose size depends on data, per layer: what the prompts so far came to, and a
-// nominal share before the first.
+// The share of the uncompressed bytes that a code of data-dependent size takes, per layer: measured over the prompts so far, nominal before
+// the first.
 class MeasuredShare {
  public:
   explicit MeasuredShare(double nominal) : nominal_(nominal) {}
   void add(std::int32_t layer, std::int64_t coded_bytes, std::int64_t dense_bytes);
-  // Of dense_bytes, rounded up.
+  // This share of dense_bytes, rounded up.
   [[nodiscard]] std::int64_t of(std::int32_t layer, std::int64_t dense_bytes) const;
 
  private:

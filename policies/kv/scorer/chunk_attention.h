@@ -12,8 +12,8 @@
 
 namespace kvlab {
 
-// Attention that prompt tokens receive inside their chunk, without a causal mask, times the norm of the value, smoothed and
-// standardised over the sequence's heads. What a token received is kept with it, in one word. Decoded tokens have received nothing.
+// Attention that prompt tokens receive inside their chunk, without a causal mask, times the norm of the value, smoothed and standardised
+// over the sequence's heads. The attention that a token received is kept with it, in one word. Decoded tokens have received nothing.
 // Compactor, Chari and Van Durme 2025.
 class ChunkAttentionScore {
  public:

@@ -8,7 +8,7 @@
 
 namespace kvlab {
 
-// What a part keeps for each layer and row (or sequence: head 0) of the batch, by the sequence's place in the batch.
+// State of a part for each layer and row (or sequence: head 0) of the batch, by the sequence's place in the batch.
 template <class T>
 class PerRow {
  public:
@@ -19,7 +19,7 @@ class PerRow {
   T& of_sequence(const LayerStep& step, std::int32_t sequence) {
     return get(step.layer, step.seqs[static_cast<std::size_t>(sequence)].index, 0);
   }
-  // What is kept for a KV head of the sequence at `index`; null: nothing.
+  // The state for a KV head of the sequence at `index`; null: none.
   [[nodiscard]] const T* find(std::int32_t layer, std::int32_t index, std::int32_t head) const {
     const auto l = static_cast<std::size_t>(layer), i = static_cast<std::size_t>(index), h = static_cast<std::size_t>(head);
     return l < layers_.size() && i < layers_[l].size() && h < layers_[l][i].size() ? &layers_[l][i][h] : nullptr;

@@ -53,8 +53,8 @@ inline bool all_whole(std::int32_t num_rows, const std::int32_t* tail) {
 // PageScores over this step's rows and queries; `first` of the units to be scored.
 PageScores page_scores(const LayerStep& step, const float* const* summaries, const std::int64_t* first);
 
-// The keep[r] best of the row's units [first], as lists; ties go to the lower unit. `lists` > 1: each row's query heads choose
-// apart, scores lie as PageScores::Heads::kEach leaves them.
+// The keep[r] best of the row's units [first], as lists; ties go to the lower unit. `lists` > 1: each row's query heads choose separately,
+// with scores in the layout of PageScores::Heads::kEach.
 UnitLists best_units(Ops& ops, std::int32_t num_rows, std::int32_t lists, const std::int64_t* first, const float* scores,
                      const std::int32_t* keep);
 
@@ -66,7 +66,7 @@ struct TokenProbabilities {
 };
 TokenProbabilities token_probabilities(LayerStep& step, AttentionStats::Group group, const std::int32_t* skip);
 
-// What the query heads of a row chose together; the counts are settled.
+// The union of the units that a row's query heads chose; the counts are settled.
 UnitLists united(LayerStep& step, const UnitLists& lists, const std::int64_t* first, const std::int32_t* keep);
 
 // Tokens of the listed units between head and tail (ExpandUnits has the details).
@@ -85,8 +85,8 @@ class UnitTraffic {
   Traffic traffic_;
 };
 
-// A selector that chooses by this step's queries. `Counter` counts what it reads: UnitTraffic, or TierTraffic where some of that lies on
-// the host.
+// A selector that chooses by this step's queries. `Counter` counts the units that it reads: UnitTraffic, or TierTraffic if some of them are
+// in CPU memory.
 template <class Counter>
 class QuerySelector : public Selector {
  public:

@@ -5,10 +5,10 @@
 
 #include "policies/kv/selector/selection.h"
 
-// What selectors share whose keys and values lie on several tiers: the GPU holds what the last step read, the host the rest.
+// Shared by selectors with keys and values on several tiers: the GPU holds the tokens that the last step read, CPU memory the rest.
 namespace kvlab {
 
-// Counts what a step reads and the last one did not: that comes from a lower tier.
+// Counts the units that a step reads and the last one did not: these come from a lower tier.
 class TierTraffic {
  public:
   // In the step that completes a prompt: units of its rows from from(r) on stay on the GPU.
@@ -50,7 +50,7 @@ inline UnitLists lists_of(const Selection& selection) {
 // Tokens [0, head[r]), those of the ascending lists, then all from tail[r] on; head null: none.
 Selection tokens_and_tail(LayerStep& step, const UnitLists& lists, const std::int32_t* head, const std::int32_t* tail);
 
-// Of rows whose prompt is complete with this step tokens [0, head(r)) and all from tail(r) on, of others none: Selector::stays().
+// For Selector::stays(): tokens [0, head(r)) and all from tail(r) on, of rows whose prompt is complete with this step; none of other rows.
 template <class Head, class Tail>
 Selection ends_of_prompts(LayerStep& step, Head&& head, Tail&& tail) {
   const auto completes = [](const SeqStep& seq) { return seq.completes_prompt(); };
@@ -65,10 +65,10 @@ Selection ends_of_prompts(LayerStep& step, Head&& head, Tail&& tail) {
   return tokens_and_tail(step, none, from, to);
 }
 
-// `bytes` of what is held on the GPU move to the host.
+// `bytes` of those held on the GPU move to CPU memory.
 TierBytes to_host(const TierBytes& held, std::int64_t bytes);
 
-// Share `part` of `whole` tokens stays on the GPU, the others' bytes move to the host.
+// Share `part` of `whole` tokens stays on the GPU, the others' bytes move to CPU memory.
 TierBytes keep_on_gpu(const TierBytes& held, std::int64_t part, std::int64_t whole);
 
 // The query of each sequence's last step, for methods that must know what to fetch before this step's query is there.
