@@ -65,14 +65,16 @@ __global__ void __launch_bounds__(kThreads) append_tokens(Args a, std::int64_t i
   const std::int64_t row = static_cast<std::int64_t>(news.sequence) * a.kv.kv_heads + head;
   const std::int32_t i = a.kv.len[row] - news.count + static_cast<std::int32_t>(token - news.first);  // place in the row
   const std::int32_t in_page = i % a.kv.page_tokens;
+  const T* const from = static_cast<const T*>(keys ? a.k : a.v) + token * a.token_stride + head * D + channel;
+  const uint4 packed = *reinterpret_cast<const uint4*>(from);
   float x[8];
-  load8<T>(static_cast<const T*>(keys ? a.k : a.v) + token * a.token_stride + head * D + channel, x);
+  unpack8<T>(packed, x);
   const std::int64_t number = live && i >= 0 ? a.kv.page[a.kv.page_begin[row] + i / a.kv.page_tokens] : -1;
   unsigned char* const page =
       number < 0 ? nullptr : static_cast<unsigned char*>(keys ? a.kv.k : a.kv.v) + number * page_bytes(Format, D, a.kv.page_tokens);
   if constexpr (Format <= KvFormat::kBf16) {
     if (page == nullptr) return;
-    *reinterpret_cast<uint4*>(page + (static_cast<std::int64_t>(in_page) * D + channel) * 2) = pack8<T>(x);
+    *reinterpret_cast<uint4*>(page + (static_cast<std::int64_t>(in_page) * D + channel) * 2) = packed;
     if (a.position != nullptr && keys && channel == 0) a.position[number * a.kv.page_tokens + in_page] = i;
   } else if constexpr (Format == KvFormat::kFp8) {
     const float* const scales = keys ? a.kv.k_scale : a.kv.v_scale;
