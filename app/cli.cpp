@@ -12,7 +12,7 @@
 #include <limits>
 #include <ostream>
 
-#include "app/calibrate/command.h"
+#include "app/calibrate_command.h"
 #include "app/clean.h"
 #include "app/commands.h"
 #include "app/compare.h"

@@ -18,9 +18,6 @@ struct ServedModel {
   [[nodiscard]] std::string text() const { return has_random_weights ? "random weights in the shape of " + config.name : folder; }
 };
 
-// The shape of the spec, for random weights. InputError where the engine does not compute it.
-ModelConfig shape_of(const ModelSpec& spec);
-
 // Reads `weights` and `backend`.
 ServedModel read_served_model(Params& p);
 

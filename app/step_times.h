@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "app/real_log.h"
+#include "traces/logs/real_log.h"
 
 namespace kvlab {
 

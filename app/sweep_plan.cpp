@@ -1,7 +1,7 @@
 #include "app/sweep_plan.h"
 
-#include "app/real_log.h"
 #include "base/usage.h"
+#include "traces/logs/real_log.h"
 
 namespace kvlab {
 

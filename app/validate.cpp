@@ -8,12 +8,12 @@
 #include <map>
 #include <ostream>
 
-#include "app/real_log.h"
 #include "app/step_times.h"
 #include "base/csv.h"
 #include "base/error.h"
 #include "base/quantile.h"
 #include "base/text.h"
+#include "traces/logs/real_log.h"
 
 namespace kvlab {
 

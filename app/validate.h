@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "app/real_log.h"
 #include "app/results.h"
+#include "traces/logs/real_log.h"
 
 namespace kvlab {
 

@@ -2,7 +2,7 @@
 # policies and has no header of its own name is used by nothing but the runs that make its policies.
 #   cmake -DROOT=... -DOUTPUT=... -DSETTINGS=... -P source_table.cmake
 set(sources)
-foreach(folder base kernels policies serving sim engine traces app bench/kernel)
+foreach(folder base kernels policies serving sim engine traces calibrate app)
   file(GLOB_RECURSE found RELATIVE ${ROOT} ${ROOT}/${folder}/*.cpp ${ROOT}/${folder}/*.h ${ROOT}/${folder}/*.cu ${ROOT}/${folder}/*.cuh)
   list(APPEND sources ${found})
 endforeach()

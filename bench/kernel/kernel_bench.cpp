@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/text.h"
-#include "bench/kernel/timing.h"
 #include "bench/reporters.h"
+#include "calibrate/cases/timing.h"
 
 namespace kvlab {
 

@@ -7,7 +7,7 @@
 
 namespace kvlab {
 
-// Merges attention over parts of the tokens (log-sum-exp, as in Flash-Decoding, Dao et al. 2023, and Hydragen, Juravsky et al. 2024, eq.
+// Merges attention over parts of the tokens (log-sum-exp, as in Flash-Decoding, Dao et al. 2023, eq.
 // 3): log_sum = log sum_p exp(log_sums[p]), out = sum_p exp(log_sums[p] - log_sum) parts[p]. A part that saw nothing has log_sum -inf and
 // does not count; a row without any part gets zeros and -inf. Device memory.
 struct DeviceMergePartials {

@@ -34,7 +34,6 @@
 #include "kernels/halving_search/halving_search.h"
 #include "kernels/head_votes/head_votes.h"
 #include "kernels/hold_largest/hold_largest.h"
-#include "kernels/hydragen/hydragen_cuda.h"
 #include "kernels/keep_queries/keep_queries.h"
 #include "kernels/key_codes/key_codes.h"
 #include "kernels/key_dot/key_dot.h"
@@ -144,7 +143,6 @@ KVLAB_NO_CUDA(Dequantize)
 KVLAB_NO_CUDA(DeviceConvert)
 KVLAB_NO_CUDA(DeviceEmbedding)
 KVLAB_NO_CUDA(DeviceGather)
-KVLAB_NO_CUDA(DeviceHydragen)
 KVLAB_NO_CUDA(DeviceLinear)
 KVLAB_NO_CUDA(DeviceMergePartials)
 KVLAB_NO_CUDA(DevicePrefill)

@@ -2,11 +2,11 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include "app/real_log.h"
 #include "app/results.h"
 #include "base/csv.h"
 #include "tests/app/app_fixture.h"
 #include "tests/error_of.h"
+#include "traces/logs/real_log.h"
 
 namespace kvlab {
 namespace {

@@ -1,11 +1,11 @@
 #include <filesystem>
 
-#include "app/real_log.h"
 #include "app/step_times.h"
 #include "base/csv.h"
 #include "tests/app/app_fixture.h"
 #include "tests/error_of.h"
 #include "tests/test_files.h"
+#include "traces/logs/real_log.h"
 
 namespace kvlab {
 namespace {

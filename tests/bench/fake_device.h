@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "bench/kernel/device.h"
+#include "calibrate/cases/device.h"
 
 namespace kvlab {
 

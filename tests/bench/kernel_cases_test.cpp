@@ -7,7 +7,7 @@
 #include <fstream>
 #include <set>
 
-#include "bench/kernel/op_case.h"
+#include "calibrate/cases/op_case.h"
 #include "kernels/silu_mul/silu_mul.h"
 
 namespace kvlab {

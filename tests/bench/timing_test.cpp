@@ -1,5 +1,5 @@
 // How times are taken, on a device whose time is made up.
-#include "bench/kernel/timing.h"
+#include "calibrate/cases/timing.h"
 
 #include <gtest/gtest.h>
 

@@ -7,9 +7,9 @@
 #include <fstream>
 #include <sstream>
 
-#include "app/calibrate/calibration.h"
 #include "app/cli.h"
 #include "app/progress.h"
+#include "calibrate/calibration.h"
 #include "sim/cost/make_cost_model.h"
 #include "tests/calibrate/fake_meter.h"
 

@@ -1,5 +1,5 @@
 // Calibration of a device whose times are made up: what it measures, and the stated error of its tables.
-#include "app/calibrate/calibration.h"
+#include "calibrate/calibration.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -13,8 +13,8 @@
 #include <set>
 #include <sstream>
 
-#include "app/calibrate/refine.h"
 #include "base/quantile.h"
+#include "calibrate/refine.h"
 #include "sim/cost/make_cost_model.h"
 #include "tests/bench/fake_device.h"
 #include "tests/calibrate/fake_meter.h"

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "app/calibrate/calibration.h"
-#include "app/calibrate/profile_folder.h"
 #include "base/hash.h"
 #include "base/read_file.h"
+#include "calibrate/calibration.h"
+#include "calibrate/profile_folder.h"
 #include "tests/sim/cost_support.h"
 
 // A device whose times are made up, and what calibration makes of it.

@@ -1,5 +1,5 @@
 // Recipes' operations, timed in the engine, are those that a simulation pays for.
-#include "app/calibrate/recipe_ops.h"
+#include "calibrate/recipe_ops.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

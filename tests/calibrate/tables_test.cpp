@@ -1,5 +1,5 @@
 // Which operation is timed for which table.
-#include "app/calibrate/tables.h"
+#include "calibrate/tables.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-#include "bench/kernel/kernel_case.h"
+#include "calibrate/cases/kernel_case.h"
 #include "policies/kv/unpack_ops.h"
 
 namespace kvlab {

@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-#include "app/calibrate/tables.h"
+#include "calibrate/tables.h"
 #include "engine/device/plain_decoder.h"
 #include "tests/cuda/engine_fixture.h"
 #if KVLAB_EMULATED

@@ -1,5 +1,5 @@
 // Recipes' operations, timed on a GPU, are those that are timed on the CPU.
-#include "app/calibrate/recipe_ops.h"
+#include "calibrate/recipe_ops.h"
 
 #include <set>
 

@@ -70,9 +70,9 @@ TEST(SarathiScheduler, BlocksTakenAheadAreNotHits) {
   follower.hashes = content;
   d.arrive(16, 2, content);
   EXPECT_EQ(d.step(), "0:8");
-  EXPECT_EQ(d.state().cached_tokens(follower), 8);
+  EXPECT_EQ(d.state().memory().cached_tokens(follower), 8);
   EXPECT_EQ(d.step(), "0:8");
-  EXPECT_EQ(d.state().cached_tokens(follower), 12);
+  EXPECT_EQ(d.state().memory().cached_tokens(follower), 12);
   d.arrive(16, 1, content);
   EXPECT_EQ(d.step(), "0:1 1:4");
 }

@@ -275,10 +275,10 @@ TEST(VllmV1Scheduler, ATokenInFlightIsNotHashed) {
   EXPECT_EQ(d.plan(), "0:3");
   const InFlightStep first = d.last_step();
   EXPECT_EQ(d.plan(), "0:1");
-  EXPECT_EQ(d.state().cached_tokens(follower), 0) << "the fourth token is not known";
+  EXPECT_EQ(d.state().memory().cached_tokens(follower), 0) << "the fourth token is not known";
   finish(d, first);
   EXPECT_EQ(d.plan(), "0:1");
-  EXPECT_EQ(d.state().cached_tokens(follower), 4);
+  EXPECT_EQ(d.state().memory().cached_tokens(follower), 4);
 }
 
 // The victim's token in flight still comes out while it waits; it is admitted again when no step of its own is in flight.

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <list>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "calibrate/cases/device.h"
+#include "kernels/element.h"
+
+namespace kvlab {
+
+// Device memory cut from large pieces, freed together.
+class DevicePool {
+ public:
+  explicit DevicePool(TimedDevice& device) : device_(device) {}
+  void* take(std::int64_t bytes);
+
+ private:
+  TimedDevice& device_;
+  std::list<std::shared_ptr<void>> pieces_;
+  char* at_ = nullptr;
+  std::int64_t left_ = 0;
+};
+
+// Normal numbers in device memory that outlive a case. Each case goes on reading where the case before it stopped, as layers do in a step,
+// and comes back to a number after all others: the cache is then in the state of a step. With copies laid out for one case alone, it would
+// be full of the data just written.
+class SharedNumbers {
+ public:
+  explicit SharedNumbers(TimedDevice& device) : device_(device) {}
+  // Frees the numbers of the case before to be taken again, from the first on. Returns the byte at which reading goes on.
+  std::int64_t begin_case();
+  void stop_reading_at(std::int64_t byte) { next_read_ = byte; }
+  // n numbers of deviation 1. Whoever writes them leaves numbers there.
+  void* take(std::int64_t n, ElementType type);
+
+ private:
+  struct Piece {
+    std::shared_ptr<void> memory;
+    std::int64_t bytes = 0, taken = 0;
+  };
+  TimedDevice& device_;
+  std::map<ElementType, std::vector<Piece>> pieces_;
+  std::int64_t next_read_ = 0;
+};
+
+// Operands of one copy of a case. Random numbers are the same in every run, and differ between copies.
+class Buffers {
+ public:
+  // Numbers are `shared`'s; null: the copy's own.
+  Buffers(TimedDevice& device, DevicePool& pool, ElementType type, std::uint64_t seed, SharedNumbers* shared = nullptr)
+      : device_(device), pool_(pool), type_(type), first_seed_(seed), seed_(seed), shared_(shared) {}
+
+  // For tensors that operations of a step hand to one another, not for weights and the cache.
+  [[nodiscard]] Buffers& activations() { return activations_ != nullptr ? *activations_ : *this; }
+  // Starts over: the buffers handed out before are handed out again, in the same order and unchanged. Activations are `activations`' (null:
+  // its own).
+  void rewind(Buffers* activations) { next_ = 0, seed_ = first_seed_, activations_ = activations; }
+
+  [[nodiscard]] ElementType type() const { return type_; }
+  [[nodiscard]] TimedDevice& device() { return device_; }
+  [[nodiscard]] std::int64_t bytes() const { return bytes_; }  // of device memory handed out
+
+  // Room for n of T whose bits are those of a NaN until they are written.
+  template <class T>
+  T* room(std::int64_t n) {
+    return static_cast<T*>(poisoned(n * static_cast<std::int64_t>(sizeof(T))));
+  }
+  void* element_room(std::int64_t n) { return poisoned(n * element_bytes(type_)); }
+  // n normal numbers of deviation 1: of the case's type, or float32.
+  void* elements(std::int64_t n) { return normal(n, type_); }
+  float* floats(std::int64_t n) { return static_cast<float*>(normal(n, ElementType::kF32)); }
+  // A copy in device memory.
+  template <class T>
+  T* put(const std::vector<T>& host) {
+    const auto bytes = static_cast<std::int64_t>(host.size() * sizeof(T));
+    const Taken to = take(bytes);
+    if (to.is_fresh) device_.to_device(to.memory, host.data(), bytes);
+    return static_cast<T*>(to.memory);
+  }
+  // Host memory that lives as long as the operands.
+  template <class T>
+  T* host(std::vector<T> values) {
+    auto kept = std::make_shared<std::vector<T>>(std::move(values));
+    host_.push_back(kept);
+    return kept->data();
+  }
+  std::uint64_t draw();  // 64 random bits
+
+ private:
+  struct Taken {
+    void* memory = nullptr;
+    bool is_fresh = true;
+  };
+  Taken take(std::int64_t bytes);
+  Taken keep(void* memory, std::int64_t bytes);  // as the next that is handed out
+  void* poisoned(std::int64_t bytes);
+  void* normal(std::int64_t n, ElementType type);
+
+  TimedDevice& device_;
+  DevicePool& pool_;
+  ElementType type_;
+  std::uint64_t first_seed_, seed_;
+  SharedNumbers* shared_ = nullptr;
+  Buffers* activations_ = nullptr;
+  std::int64_t bytes_ = 0;
+  std::vector<void*> taken_;
+  std::size_t next_ = 0;  // taken_.size(): the next one is fresh
+  std::vector<std::shared_ptr<void>> host_;
+};
+
+// Reads device memory, for references.
+std::vector<float> read_floats(TimedDevice& device, const void* from, std::int64_t n, ElementType type = ElementType::kF32);
+template <class T>
+std::vector<T> read_values(TimedDevice& device, const T* from, std::int64_t n) {
+  std::vector<T> values(static_cast<std::size_t>(n));
+  device.to_host(values.data(), from, n * static_cast<std::int64_t>(sizeof(T)));
+  return values;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,133 @@
+// Attention of a decode step on the CPU, and the new keys and values that it writes.
+#include <algorithm>
+#include <cmath>
+
+#include "calibrate/cases/model_checks.h"
+#include "calibrate/cases/policy_family.h"
+#include "calibrate/cases/registry.h"
+#include "calibrate/cases/rows.h"
+#include "kernels/append_kv/append_kv.h"
+#include "kernels/append_kv/append_rows.h"
+#include "kernels/attend/attend.h"
+#include "kernels/attention_decode/attention_decode.h"
+
+namespace kvlab {
+
+namespace {
+
+// One query per sequence over all of its tokens.
+Attend decode_attend(Buffers& b, const Shape& s) {
+  const KvRows kv = paged_rows(b, rows_spec(s));
+  Segment segment;
+  segment.kv = kv;
+  Attend a;
+  a.segments = b.host(std::vector<Segment>{segment}), a.num_segments = 1;
+  a.queries = queries_at_end(b, kv, 1);
+  std::vector<float*> out;
+  for (std::int32_t i = 0; i < kv.num_sequences(); ++i)
+    out.push_back(b.activations().room<float>(std::int64_t{kv.kv_heads} * kv.group * kv.head_dim));
+  a.out = b.host(std::move(out));
+  return a;
+}
+
+bool attend_matches(TimedDevice& device, const Attend& a, const Run& run) {
+  run();
+  const KvRows& kv = a.segments[0].kv;
+  const std::int64_t d = kv.head_dim;
+  RelativeError error;
+  for (const std::int64_t r : sampled(kv.num_rows, 3)) {
+    const auto row = static_cast<std::int32_t>(r);
+    const std::vector<float> k = row_vectors(device, kv, row, false), v = row_vectors(device, kv, row, true);
+    const std::int64_t head = r % kv.kv_heads * kv.group * d;
+    const std::vector<float> q = read_floats(device, a.queries[kv.sequence(row)].data + head, d),
+                             out = read_floats(device, a.out[kv.sequence(row)] + head, d);
+    add_attention_error(q, k, v, kv.len[r], 1 / std::sqrt(static_cast<double>(d)), out, error);
+  }
+  return error.below(tolerance_of(kv.type));
+}
+
+void add_attend(std::vector<KernelFamily>& families) {
+  add_policy_families<Attend>(
+      {"attend", "", DeviceKind::kCpu, kDecodeAxes, {decode_shape(8, 1024, 8, 2, 64)}, {decode_shape(2, 21, 4, 2, 16)}, nullptr},
+      decode_attend, attend_matches, {decode_shape(64, 4096, 32, 8, 128), decode_shape(1, 32768, 32, 8, 128)}, ElementType::kBf16,
+      families);
+}
+
+// The same under the name of the model's operation: what a decode step runs on the CPU.
+KernelFamily decode_attention() {
+  OpRecipe<Attend> recipe{ElementType::kF32, decode_attend,
+                          [](const Attend&, const Shape& s) {
+                            const AttentionDecodeShape shape{
+                                s.at("batch"), s.at("batch") * s.at("len"), s.at("q_heads"), s.at("kv_heads"), s.at("head_dim"), 4, 4};
+                            return CaseWork{bytes(shape), flops(shape), {}};
+                          },
+                          attend_matches};
+  return {"decode_attention",
+          "f32",
+          DeviceKind::kCpu,
+          kDecodeAxes,
+          {decode_shape(1, 4096, 8, 2, 64), decode_shape(16, 4096, 8, 2, 64), decode_shape(4, 4096, 32, 8, 128)},
+          {decode_shape(2, 21, 4, 2, 16)},
+          preparing(recipe)};
+}
+
+// New keys and values into the pages of sequences, all that their rows hold; a remainder that does not divide evenly is left out.
+AppendRows build_append(Buffers& b, const Shape& s) {
+  const std::int64_t tokens = s.at("tokens"), sequences = s.at("sequences");
+  RowsSpec spec;
+  spec.batch = sequences, spec.kv_heads = s.at("kv_heads"), spec.head_dim = s.at("head_dim"), spec.len = tokens / sequences;
+  AppendRows a;
+  a.kv = paged_rows(b, spec), a.type = ElementType::kF32;
+  const std::int64_t each = spec.len * spec.kv_heads * spec.head_dim;
+  const float *k = b.activations().floats(sequences * each), *v = b.activations().floats(sequences * each);
+  std::vector<AppendedTokens> news;
+  for (std::int64_t i = 0; i < sequences; ++i)
+    news.push_back({static_cast<std::int32_t>(i), static_cast<std::int32_t>(spec.len), 0, k + i * each, v + i * each});
+  a.news = {b.host(std::move(news)), static_cast<std::size_t>(sequences)};
+  return a;
+}
+
+bool append_matches(TimedDevice& device, const AppendRows& a, const Run& run) {
+  run();
+  const std::int64_t d = a.kv.head_dim;
+  for (const std::int64_t r : sampled(a.kv.num_rows, 16)) {
+    const auto row = static_cast<std::int32_t>(r);
+    const AppendedTokens& news = a.news[static_cast<std::size_t>(a.kv.sequence(row))];
+    for (const std::int64_t i : sampled(news.count, 3)) {
+      const std::int64_t slot = a.kv.slot(row, static_cast<std::int32_t>(i)) * d, from = (i * a.kv.kv_heads + r % a.kv.kv_heads) * d;
+      if (read_floats(device, a.kv.k + slot, d) != read_floats(device, static_cast<const float*>(news.k) + from, d)) return false;
+      if (read_floats(device, a.kv.v + slot, d) != read_floats(device, static_cast<const float*>(news.v) + from, d)) return false;
+    }
+  }
+  return true;
+}
+
+KernelFamily append_kv() {
+  OpRecipe<AppendRows> recipe;
+  recipe.build = build_append;
+  recipe.work = [](const AppendRows&, const Shape& s) {
+    const AppendKvShape shape{s.at("tokens"), s.at("kv_heads"), s.at("head_dim"), 4, 4};
+    return CaseWork{bytes(shape), flops(shape), {}};
+  };
+  recipe.matches = append_matches;
+  const auto shape = [](std::int64_t tokens, std::int64_t sequences, std::int64_t kv_heads, std::int64_t d) {
+    return Shape{{"tokens", tokens}, {"sequences", sequences}, {"kv_heads", kv_heads}, {"head_dim", d}};
+  };
+  return {"append_kv",
+          "f32",
+          DeviceKind::kCpu,
+          {{"tokens", "t"}, {"sequences", "s"}, {"kv_heads", "kv"}, {"head_dim", "d"}},
+          {shape(64, 64, 8, 128), shape(1024, 2, 2, 64)},
+          {shape(3, 3, 2, 16), shape(40, 2, 2, 16)},
+          preparing(recipe)};
+}
+
+}  // namespace
+
+void add_attention_cases(std::vector<KernelFamily>& families) {
+  families.push_back(decode_attention());
+  add_attend(families);
+  families.push_back(append_kv());
+}
+
+}  // namespace kvlab

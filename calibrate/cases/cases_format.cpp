@@ -1,0 +1,176 @@
+// How tokens are stored: quantizing, and moving what was kept.
+#include <algorithm>
+#include <cmath>
+
+#include "calibrate/cases/policy_family.h"
+#include "calibrate/cases/registry.h"
+#include "calibrate/cases/rows.h"
+#include "kernels/compact/compact_rows.h"
+#include "kernels/dequantize/dequantize.h"
+#include "kernels/quantize/quantize.h"
+
+namespace kvlab {
+
+namespace {
+
+using Run = std::function<void()>;
+
+bool compact_matches(TimedDevice& device, const CompactRows& a, const Run& run) {
+  const std::int64_t d = a.kv.head_dim;
+  const std::vector<std::int64_t> rows = sampled(a.kv.num_rows, 3);
+  std::vector<std::vector<float>> keys, values;
+  for (const std::int64_t r : rows) {
+    keys.push_back(row_vectors(device, a.kv, static_cast<std::int32_t>(r), false));
+    values.push_back(row_vectors(device, a.kv, static_cast<std::int32_t>(r), true));
+  }
+  run();
+  for (std::size_t at = 0; at < rows.size(); ++at) {
+    const std::int64_t r = rows[at], n = a.index_first[r + 1] - a.index_first[r];
+    const std::vector<std::int32_t> index = read_values(device, a.index + a.index_first[r], n);
+    const std::vector<float> k = row_vectors(device, a.kv, static_cast<std::int32_t>(r), false),
+                             v = row_vectors(device, a.kv, static_cast<std::int32_t>(r), true);
+    for (std::int64_t i = 0; i < n; ++i) {
+      const std::int64_t from = index[static_cast<std::size_t>(i)] * d;
+      if (!std::equal(&k[static_cast<std::size_t>(i * d)], &k[static_cast<std::size_t>(i * d)] + d,
+                      &keys[at][static_cast<std::size_t>(from)]))
+        return false;
+      if (!std::equal(&v[static_cast<std::size_t>(i * d)], &v[static_cast<std::size_t>(i * d)] + d,
+                      &values[at][static_cast<std::size_t>(from)]))
+        return false;
+    }
+  }
+  return true;
+}
+
+// Every other token stays.
+void add_compact(std::vector<KernelFamily>& families) {
+  const auto shape = [](std::int64_t batch, std::int64_t len, std::int64_t kv_heads, std::int64_t d) {
+    return Shape{{"batch", batch}, {"len", len}, {"kv_heads", kv_heads}, {"head_dim", d}};
+  };
+  add_policy_families<CompactRows>(
+      {"compact",
+       "",
+       DeviceKind::kCpu,
+       {{"batch", "b"}, {"len", "n"}, {"kv_heads", "kv"}, {"head_dim", "d"}},
+       {shape(1, 4096, 2, 64), shape(16, 2048, 2, 64)},
+       {shape(2, 21, 2, 16)},
+       nullptr},
+      [](Buffers& b, const Shape& s) {
+        CompactRows a;
+        a.kv = paged_rows(b, rows_spec(s));
+        const std::int64_t keep = s.at("len") / 2;
+        std::vector<std::int32_t> index;
+        for (std::int32_t r = 0; r < a.kv.num_rows; ++r)
+          for (std::int64_t i = 0; i < keep; ++i) index.push_back(static_cast<std::int32_t>(2 * i + 1));
+        a.index_first = equal_rows(b, a.kv.num_rows, keep), a.index = b.put(index);
+        return a;
+      },
+      compact_matches, {shape(1, 8192, 8, 128), shape(64, 4096, 8, 128)}, ElementType::kBf16, families);
+}
+
+const Axes kCodecAxes{{"batch", "b"}, {"len", "n"}, {"kv_heads", "kv"}, {"head_dim", "d"}, {"bits", "i"}, {"group", "g"}};
+Shape codec_shape(std::int64_t batch, std::int64_t len, std::int64_t kv_heads, std::int64_t d, std::int64_t bits, std::int64_t group) {
+  return {{"batch", batch}, {"len", len}, {"kv_heads", kv_heads}, {"head_dim", d}, {"bits", bits}, {"group", group}};
+}
+const std::vector<Shape> kCodecLarge{codec_shape(64, 4096, 8, 128, 4, 64), codec_shape(64, 4096, 8, 128, 2, 32),
+                                     codec_shape(64, 4096, 8, 128, 8, 128)};
+const std::vector<Shape> kCodecCpu{codec_shape(8, 2048, 2, 64, 4, 32), codec_shape(8, 2048, 2, 64, 2, 32)};
+const std::vector<Shape> kCodecSmall{codec_shape(2, 33, 2, 32, 4, 32), codec_shape(1, 64, 2, 32, 2, 32)};
+
+GroupCodec codec_of(const Shape& s) {
+  return {GroupCodec::Axis::kToken, static_cast<std::int32_t>(s.at("bits")), static_cast<std::int32_t>(s.at("group")), false};
+}
+
+// A number that was decoded lies no further from the original than a step of its group.
+bool within_a_step(const GroupCodec& codec, const std::vector<float>& original, const std::vector<float>& decoded, std::int64_t d) {
+  const std::int64_t group = codec.group > 0 ? std::min<std::int64_t>(codec.group, d) : d;
+  for (std::size_t begin = 0; begin < original.size(); begin += static_cast<std::size_t>(group)) {
+    const auto [low, high] = std::minmax_element(&original[begin], &original[begin] + group);
+    const float step = (*high - *low) / static_cast<float>((1 << codec.bits) - 1);
+    for (std::size_t i = begin; i < begin + static_cast<std::size_t>(group); ++i)
+      if (!(std::abs(original[i] - decoded[i]) <= 1.02F * step + 0.02F)) return false;
+  }
+  return true;
+}
+
+bool quantize_matches(TimedDevice& device, const Quantize& a, const Run& run) {
+  run();
+  const std::int64_t d = a.tokens.kv.head_dim;
+  std::int64_t at = 0, next_row = 0;
+  const std::vector<std::uint8_t> packed = read_values(device, a.packed, packed_bytes(a.tokens, a.codec));
+  for (const std::int64_t r : sampled(a.tokens.kv.num_rows, 3)) {
+    for (; next_row < r; ++next_row) at += packed_bytes(a.codec, a.tokens.entries(static_cast<std::int32_t>(next_row)), d);
+    const std::vector<float> original = row_vectors(device, a.tokens.kv, static_cast<std::int32_t>(r), false);
+    std::vector<float> decoded(original.size());
+    for_each_group(a.codec, a.tokens.kv.len[r], static_cast<std::int32_t>(d),
+                   [&](std::int32_t t, std::int32_t, std::int32_t c, std::int32_t width, std::int64_t byte) {
+                     decode_group(a.codec, packed.data() + at + byte, width, &decoded[static_cast<std::size_t>(t * d + c)]);
+                   });
+    if (!within_a_step(a.codec, original, decoded, d)) return false;
+  }
+  return true;
+}
+
+void add_quantize(std::vector<KernelFamily>& families) {
+  add_policy_families<Quantize>(
+      {"quantize", "", DeviceKind::kCpu, kCodecAxes, kCodecCpu, kCodecSmall, nullptr},
+      [](Buffers& b, const Shape& s) {
+        Quantize a;
+        a.tokens = all_tokens(b, s), a.codec = codec_of(s);
+        a.packed = b.room<std::uint8_t>(packed_bytes(a.tokens, a.codec));
+        return a;
+      },
+      quantize_matches, kCodecLarge, ElementType::kBf16, families);
+}
+
+// Codes of one pattern: zero 1, scale 0.25, codes 0, 1, 2, ... of each group.
+std::vector<std::uint8_t> patterned(const ListedTokens& tokens, const GroupCodec& codec) {
+  std::vector<std::uint8_t> packed(static_cast<std::size_t>(packed_bytes(tokens, codec)));
+  std::int64_t row = 0;
+  std::vector<float> x;
+  for (std::int32_t r = 0; r < tokens.kv.num_rows; ++r) {
+    for_each_group(codec, tokens.entries(r), tokens.kv.head_dim,
+                   [&](std::int32_t, std::int32_t, std::int32_t, std::int32_t width, std::int64_t at) {
+                     x.resize(static_cast<std::size_t>(width));
+                     for (std::size_t i = 0; i < x.size(); ++i)
+                       x[i] = 1.0F + 0.25F * static_cast<float>(i % (std::size_t{1} << codec.bits));
+                     encode_group(codec, x.data(), width, packed.data() + row + at);
+                   });
+    row += packed_bytes(codec, tokens.entries(r), tokens.kv.head_dim);
+  }
+  return packed;
+}
+
+bool dequantize_matches(TimedDevice& device, const Dequantize& a, const Run& run) {
+  run();
+  const std::int64_t d = a.tokens.kv.head_dim, group = a.codec.group > 0 ? std::min<std::int64_t>(a.codec.group, d) : d;
+  RelativeError error;
+  for (const std::int64_t r : sampled(a.tokens.kv.num_rows, 3)) {
+    const std::vector<float> out = row_vectors(device, a.tokens.kv, static_cast<std::int32_t>(r), false);
+    for (std::size_t i = 0; i < out.size(); ++i)
+      error.add(out[i], 1.0 + 0.25 * static_cast<double>(static_cast<std::int64_t>(i) % d % group % (std::int64_t{1} << a.codec.bits)));
+  }
+  return error.below(tolerance_of(ElementType::kBf16));
+}
+
+void add_dequantize(std::vector<KernelFamily>& families) {
+  add_policy_families<Dequantize>(
+      {"dequantize", "", DeviceKind::kCpu, kCodecAxes, kCodecCpu, kCodecSmall, nullptr},
+      [](Buffers& b, const Shape& s) {
+        Dequantize a;
+        a.tokens = all_tokens(b, s), a.codec = codec_of(s);
+        a.packed = b.put(patterned(a.tokens, a.codec));
+        return a;
+      },
+      dequantize_matches, kCodecLarge, ElementType::kBf16, families);
+}
+
+}  // namespace
+
+void add_format_cases(std::vector<KernelFamily>& families) {
+  add_compact(families);
+  add_quantize(families);
+  add_dequantize(families);
+}
+
+}  // namespace kvlab

@@ -1,0 +1,320 @@
+// Operations as a step of the engine on a GPU launches them, where that is not one kernel over dense arrays: `kvlab calibrate` times these.
+#include "base/ceil_div.h"
+#include "calibrate/cases/model_checks.h"
+#include "calibrate/cases/registry.h"
+#include "calibrate/cases/rows.h"
+#include "kernels/append_kv/append_kv_cuda.h"
+#include "kernels/append_kv/append_rows.h"
+#include "kernels/attention_prefill/attention_prefill_cuda.h"
+#include "kernels/cuda/device_rows.h"
+
+namespace kvlab {
+
+namespace {
+
+void* at_element(void* data, std::int64_t i, ElementType type) { return static_cast<char*>(data) + i * element_bytes(type); }
+
+KernelFamily step_family(const std::string& op, ElementType type, Axes axes, Shape small) {
+  return gpu_family(op, type, std::move(axes), {}, {std::move(small)});
+}
+
+// Several products of the same tokens, one after another; outputs lie behind one another.
+struct LinearSet {
+  std::vector<DeviceLinear> parts;
+};
+void run_cuda(const LinearSet& set, CudaContext& cuda) {
+  for (const DeviceLinear& part : set.parts) run_cuda(part, cuda);
+}
+
+KernelFamily linear_set(ElementType type) {
+  OpRecipe<LinearSet> recipe;
+  recipe.type = type;
+  recipe.build = [](Buffers& b, const Shape& s) {
+    const std::int64_t m = s.at("tokens"), k = s.at("in");
+    const void* const x = b.activations().elements(m * k);
+    LinearSet set;
+    for (const char* out : {"first", "second", "third"}) {
+      const std::int64_t n = s.at(out);
+      if (n == 0) continue;
+      set.parts.push_back({x, b.elements(n * k), b.activations().element_room(m * n), nullptr, m, k, n, b.type()});
+      if (s.contains("bias")) set.parts.back().bias = b.elements(n);
+    }
+    return set;
+  };
+  recipe.work = [](const LinearSet& set, const Shape&) {
+    CaseWork work;
+    for (const DeviceLinear& part : set.parts) work.bytes += bytes(shape(part)), work.flops += flops(shape(part));
+    return work;
+  };
+  recipe.matches = [](TimedDevice& device, const LinearSet& set, const Run& run) {
+    return std::all_of(set.parts.begin(), set.parts.end(), [&](const DeviceLinear& part) { return linear_matches(device, part, run); });
+  };
+  KernelFamily f = step_family("linear_set", type, {{"tokens", "m"}, {"first", "n"}, {"second", "o"}, {"third", "p"}, {"in", "k"}},
+                               {{"tokens", 3}, {"first", 24}, {"second", 16}, {"third", 16}, {"in", 32}});
+  f.prepare = preparing(recipe);
+  return f;
+}
+
+// Logits, in float32.
+KernelFamily linear_head(ElementType type) {
+  OpRecipe<DeviceLinear> recipe;
+  recipe.type = type;
+  recipe.build = [](Buffers& b, const Shape& s) {
+    DeviceLinear a;
+    a.tokens = s.at("tokens"), a.out_dim = s.at("out"), a.in_dim = s.at("in"), a.type = b.type(), a.y_is_f32 = true;
+    a.x = b.activations().elements(a.tokens * a.in_dim), a.w = b.elements(a.out_dim * a.in_dim);
+    a.y = b.activations().room<float>(a.tokens * a.out_dim);
+    return a;
+  };
+  recipe.work = [](const DeviceLinear& a, const Shape&) {
+    return CaseWork{bytes(shape(a)) + a.tokens * a.out_dim * (4 - element_bytes(a.type)), flops(shape(a)), {}};
+  };
+  recipe.matches = linear_matches<DeviceLinear>;
+  KernelFamily f = step_family("linear_head", type, {{"tokens", "m"}, {"out", "n"}, {"in", "k"}}, {{"tokens", 3}, {"out", 24}, {"in", 32}});
+  f.prepare = preparing(recipe);
+  return f;
+}
+
+const Axes kHeadAxes{{"tokens", "t"}, {"q_heads", "q"}, {"kv_heads", "kv"}, {"head_dim", "d"}};
+const Shape kSmallHeads{{"tokens", 3}, {"q_heads", 4}, {"kv_heads", 2}, {"head_dim", 16}};
+
+// What is done to queries, then to keys.
+template <class Op>
+struct QueriesAndKeys {
+  Op q, k;
+};
+template <class Op>
+void run_cuda(const QueriesAndKeys<Op>& a, CudaContext& cuda) {
+  run_cuda(a.q, cuda);
+  run_cuda(a.k, cuda);
+}
+
+template <class Op, class Build, class Matches>
+KernelFamily queries_and_keys(const std::string& name, ElementType type, Build build, Matches matches) {
+  OpRecipe<QueriesAndKeys<Op>> recipe;
+  recipe.type = type;
+  recipe.build = build;
+  recipe.work = [](const QueriesAndKeys<Op>& a, const Shape&) {
+    return CaseWork{bytes(shape(a.q)) + bytes(shape(a.k)), flops(shape(a.q)) + flops(shape(a.k)), {}};
+  };
+  recipe.matches = [matches](TimedDevice& device, const QueriesAndKeys<Op>& a, const Run& run) {
+    return matches(device, a.q, run) && matches(device, a.k, run);
+  };
+  KernelFamily f = step_family(name, type, kHeadAxes, kSmallHeads);
+  f.prepare = preparing(recipe);
+  return f;
+}
+
+// Queries from where the product has left them, beside keys and values, to an array of their own; then keys in place.
+QueriesAndKeys<DeviceRope> build_rope_qk(Buffers& b, const Shape& s) {
+  const std::int64_t tokens = s.at("tokens"), d = s.at("head_dim"), q = s.at("q_heads") * d, kv = s.at("kv_heads") * d;
+  Buffers& passed = b.activations();
+  const Angles angle = angles(tokens * d / 2);
+  std::vector<std::int32_t> position;
+  for (std::int64_t t = 0; t < tokens; ++t) position.push_back(static_cast<std::int32_t>(tokens - 1 - t));
+  void* const qkv = passed.elements(tokens * (q + 2 * kv));
+  QueriesAndKeys<DeviceRope> a;
+  a.q.in = qkv, a.q.out = passed.element_room(tokens * q), a.q.in_stride = q + 2 * kv;
+  a.q.cos = passed.put(angle.cos), a.q.sin = passed.put(angle.sin), a.q.position = passed.put(position);
+  a.q.tokens = tokens, a.q.heads = s.at("q_heads"), a.q.head_dim = d, a.q.type = b.type();
+  a.k = a.q;
+  a.k.out = at_element(qkv, q, b.type()), a.k.in = a.k.out, a.k.heads = s.at("kv_heads"), a.k.out_stride = a.k.in_stride;
+  return a;
+}
+
+bool rope_part_matches(TimedDevice& device, const DeviceRope& a, const Run& run) {
+  const std::int64_t half = a.head_dim / 2, each = a.heads * a.head_dim, out_stride = a.out_stride != 0 ? a.out_stride : each;
+  const std::vector<std::int64_t> rows = sampled(a.tokens, 8);
+  std::vector<std::vector<float>> before;
+  for (const std::int64_t t : rows) before.push_back(read_at(device, a.in, t * a.in_stride, each, a.type));
+  run();
+  RelativeError error;
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const std::int64_t line = read_values(device, a.position + rows[r], 1).front();
+    add_rotation_error(before[r], read_floats(device, a.cos + line * half, half), read_floats(device, a.sin + line * half, half),
+                       read_at(device, a.out, rows[r] * out_stride, each, a.type), error);
+  }
+  return error.below(tolerance_of(a.type));
+}
+
+KernelFamily rope_qk(ElementType type) { return queries_and_keys<DeviceRope>("rope_qk", type, build_rope_qk, rope_part_matches); }
+
+// Heads of queries, then of keys, each normed in place.
+KernelFamily rmsnorm_qk(ElementType type) {
+  const auto build = [](Buffers& b, const Shape& s) {
+    const auto norm = [&](std::int64_t heads) {
+      DeviceRmsNorm a;
+      a.tokens = s.at("tokens") * heads, a.width = s.at("head_dim"), a.type = b.type();
+      a.out = b.activations().elements(a.tokens * a.width), a.in = a.out, a.weight = b.elements(a.width);
+      return a;
+    };
+    const DeviceRmsNorm q = norm(s.at("q_heads"));
+    return QueriesAndKeys<DeviceRmsNorm>{q, norm(s.at("kv_heads"))};
+  };
+  const auto matches = [](TimedDevice& device, const DeviceRmsNorm& a, const Run& run) { return rmsnorm_matches(device, a, run); };
+  return queries_and_keys<DeviceRmsNorm>("rmsnorm_qk", type, build, matches);
+}
+
+// New keys and values from beside the queries into pages: one of each sequence behind others, whose tables lie in device memory, as steps
+// that only decode write them; or where there are more tokens than sequences, prompts, whose tables come from the host.
+struct AppendStep {
+  KvRows kv;
+  AppendKv decode;  // of so many tokens; none: prompts
+  AppendRows prompts;
+};
+void run_cuda(const AppendStep& a, CudaContext& cuda) {
+  if (a.decode.tokens > 0)
+    run_cuda(a.decode, cuda);
+  else
+    run_cuda(a.prompts, cuda);
+}
+
+constexpr std::int64_t kCached = 20;
+
+AppendKv decode_append(Buffers& b, const KvRows& kv) {
+  AppendKv a;
+  const auto rows = static_cast<std::size_t>(kv.num_rows);
+  a.kv.format = b.type() == ElementType::kF16 ? KvFormat::kF16 : KvFormat::kBf16, a.kv.type = b.type();
+  a.kv.num_rows = kv.num_rows, a.kv.kv_heads = kv.kv_heads, a.kv.head_dim = kv.head_dim, a.kv.page_tokens = kv.page_tokens;
+  a.kv.k = kv.k, a.kv.v = kv.v, a.tokens = kv.num_sequences();
+  const std::int64_t pages = kv.page_begin[rows - 1] + ceil_div(kv.len[rows - 1], kv.page_tokens);
+  a.kv.len = b.put(std::vector<std::int32_t>(kv.len, kv.len + rows));
+  a.kv.page_begin = b.put(std::vector<std::int32_t>(kv.page_begin, kv.page_begin + rows));
+  a.kv.page = b.put(std::vector<std::int32_t>(kv.page, kv.page + pages));
+  return a;
+}
+
+AppendStep build_append_step(Buffers& b, const Shape& s) {
+  const std::int64_t sequences = s.at("sequences"), d = s.at("head_dim"), q = s.at("q_heads") * d, kv = s.at("kv_heads") * d;
+  const bool decodes = sequences == s.at("tokens");
+  const std::int64_t each = s.at("tokens") / sequences;  // what does not divide evenly is left out
+  RowsSpec spec;
+  spec.batch = sequences, spec.kv_heads = s.at("kv_heads"), spec.head_dim = d, spec.len = decodes ? kCached + 1 : each;
+  AppendStep a;
+  a.kv = paged_rows(b, spec);
+  const void* const qkv = b.activations().elements(sequences * each * (q + 2 * kv));
+  const auto from = [&](std::int64_t i) { return static_cast<const char*>(qkv) + i * element_bytes(b.type()); };
+  a.prompts.kv = a.kv, a.prompts.type = b.type(), a.prompts.token_stride = q + 2 * kv;
+  std::vector<AppendedTokens> news;
+  for (std::int64_t i = 0; i < sequences; ++i) {
+    const std::int64_t token = i * each * (q + 2 * kv);
+    news.push_back({static_cast<std::int32_t>(i), static_cast<std::int32_t>(each), 0, from(token + q), from(token + q + kv)});
+  }
+  a.prompts.news = {b.host(std::move(news)), static_cast<std::size_t>(sequences)};
+  if (!decodes) return a;
+  a.decode = decode_append(b, a.kv);
+  a.decode.k = from(q), a.decode.v = from(q + kv), a.decode.token_stride = q + 2 * kv;
+  return a;
+}
+
+bool append_step_matches(TimedDevice& device, const AppendStep& a, const Run& run) {
+  run();
+  const std::int64_t d = a.kv.head_dim;
+  for (const std::int64_t r : sampled(a.kv.num_rows, 16)) {
+    const auto row = static_cast<std::int32_t>(r);
+    const AppendedTokens& news = a.prompts.news[static_cast<std::size_t>(a.kv.sequence(row))];
+    for (const std::int64_t i : sampled(news.count, 3)) {
+      const std::int64_t slot = a.kv.slot(row, a.kv.len[row] - news.count + static_cast<std::int32_t>(i)) * d;
+      const std::int64_t from = i * a.prompts.token_stride + r % a.kv.kv_heads * d;
+      if (read_at(device, a.kv.k, slot, d, a.kv.type) != read_at(device, news.k, from, d, a.kv.type)) return false;
+      if (read_at(device, a.kv.v, slot, d, a.kv.type) != read_at(device, news.v, from, d, a.kv.type)) return false;
+    }
+  }
+  return true;
+}
+
+KernelFamily append_step(ElementType type) {
+  OpRecipe<AppendStep> recipe;
+  recipe.type = type;
+  recipe.build = build_append_step;
+  recipe.work = [](const AppendStep& a, const Shape& s) {
+    const std::int64_t each = element_bytes(a.kv.type);
+    return CaseWork{bytes(AppendKvShape{s.at("tokens"), s.at("kv_heads"), s.at("head_dim"), each, each}), 0, {}};
+  };
+  recipe.matches = append_step_matches;
+  const auto small = [](std::int64_t tokens) {
+    return Shape{{"tokens", tokens}, {"sequences", 3}, {"q_heads", 4}, {"kv_heads", 2}, {"head_dim", 64}};
+  };
+  Axes axes = kHeadAxes;
+  axes.emplace_back("sequences", "s");
+  KernelFamily f = step_family("append_step", type, std::move(axes), small(3));
+  f.small.push_back(small(60));
+  f.prepare = preparing(recipe);
+  return f;
+}
+
+// One prompt, whose tables come from the host as in PolicyCache::attend_prompts().
+struct PromptStep {
+  KvRows kv;
+  DevicePrefill prefill;
+  const std::int32_t *query_first = nullptr, *before = nullptr;  // host memory
+};
+void run_cuda(const PromptStep& a, CudaContext& cuda) {
+  const CudaContext::Frame frame(cuda);
+  const DeviceRows rows = on_device(a.kv, cuda);
+  DevicePrefill op = a.prefill;
+  op.query_first = cuda.upload(a.query_first, 2), op.kv_before = cuda.upload(a.before, a.kv.num_rows);
+  op.page_begin = rows.page_begin, op.page = rows.page, op.longest_kv = rows.longest;
+  run_cuda(op, cuda);
+}
+
+PromptStep build_prompt_step(Buffers& b, const Shape& s) {
+  const std::int64_t tokens = s.at("new"), before = s.at("before");
+  RowsSpec spec;
+  spec.kv_heads = s.at("kv_heads"), spec.head_dim = s.at("head_dim"), spec.len = tokens + before;
+  PromptStep a;
+  a.kv = paged_rows(b, spec);
+  DevicePrefill& op = a.prefill;
+  op.prompts = 1, op.tokens = static_cast<std::int32_t>(tokens), op.type = b.type(), op.page_tokens = a.kv.page_tokens;
+  op.q_heads = static_cast<std::int32_t>(s.at("q_heads")), op.kv_heads = a.kv.kv_heads, op.head_dim = a.kv.head_dim;
+  op.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(op.head_dim)));
+  const std::int64_t elements = tokens * op.q_heads * op.head_dim;
+  op.q = b.activations().elements(elements), op.out = b.activations().element_room(elements), op.k = a.kv.k, op.v = a.kv.v;
+  a.query_first = b.host(std::vector<std::int32_t>{0, op.tokens});
+  a.before = b.host(std::vector<std::int32_t>(static_cast<std::size_t>(op.kv_heads), static_cast<std::int32_t>(before)));
+  return a;
+}
+
+bool prompt_step_matches(TimedDevice& device, const PromptStep& a, const Run& run) {
+  run();
+  const DevicePrefill& op = a.prefill;
+  const std::int64_t d = op.head_dim, group = op.q_heads / op.kv_heads;
+  RelativeError error;
+  for (const std::int64_t h : sampled(op.q_heads, 2)) {
+    const auto row = static_cast<std::int32_t>(h / group);
+    const std::vector<float> k = row_vectors(device, a.kv, row, false), v = row_vectors(device, a.kv, row, true);
+    for (const std::int64_t t : sampled(op.tokens, 3)) {
+      const std::int64_t at = (t * op.q_heads + h) * d;
+      add_attention_error(read_at(device, op.q, at, d, op.type), k, v, *a.before + t + 1, wide(op.scale),
+                          read_at(device, op.out, at, d, op.type), error);
+    }
+  }
+  return error.below(2 * tolerance_of(op.type));  // probabilities are rounded before the product with V
+}
+
+KernelFamily prompt_step(ElementType type) {
+  OpRecipe<PromptStep> recipe;
+  recipe.type = type;
+  recipe.build = build_prompt_step;
+  recipe.work = [](const PromptStep& a, const Shape& s) {
+    const AttentionPrefillShape one = shape(a.prefill, s.at("new"), s.at("before"));
+    return CaseWork{bytes(one), flops(one), {}};
+  };
+  recipe.matches = prompt_step_matches;
+  KernelFamily f =
+      step_family("attention_prefill_step", type, {{"new", "m"}, {"before", "n"}, {"q_heads", "q"}, {"kv_heads", "kv"}, {"head_dim", "d"}},
+                  {{"new", 20}, {"before", 13}, {"q_heads", 4}, {"kv_heads", 2}, {"head_dim", 64}});
+  f.prepare = preparing(recipe);
+  return f;
+}
+
+}  // namespace
+
+void add_step_cuda_cases(std::vector<KernelFamily>& families) {
+  for (const ElementType type : {ElementType::kBf16, ElementType::kF16})
+    for (const KernelFamily& f :
+         {linear_set(type), linear_head(type), rope_qk(type), rmsnorm_qk(type), append_step(type), prompt_step(type)})
+      families.push_back(f);
+}
+
+}  // namespace kvlab

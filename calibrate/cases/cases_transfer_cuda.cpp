@@ -1,0 +1,126 @@
+// Between pinned host memory and the GPU: whole blocks by size, and lists of pages.
+#include <algorithm>
+#include <numeric>
+
+#include "calibrate/cases/op_case.h"
+#include "calibrate/cases/registry.h"
+#include "kernels/page_copy/page_copy.h"
+
+namespace kvlab {
+
+namespace {
+
+using Run = std::function<void()>;
+
+std::shared_ptr<void> pinned(std::int64_t bytes, std::uint8_t first) {
+  std::shared_ptr<void> memory(cuda::allocate_pinned(bytes), cuda::free_pinned);
+  auto* p = static_cast<std::uint8_t*>(memory.get());
+  for (std::int64_t i = 0; i < bytes; ++i) p[i] = static_cast<std::uint8_t>(first + 7 * i + i / 251);
+  return memory;
+}
+
+std::vector<std::uint8_t> bytes_of(const void* p, std::int64_t n) {
+  const auto* from = static_cast<const std::uint8_t*>(p);
+  return {from, from + n};
+}
+
+// One block from the host to the device, or back.
+struct Transfer {
+  void* device = nullptr;
+  std::shared_ptr<void> host;
+  std::int64_t size = 0;
+  bool to_host = false;
+};
+
+void run_cuda(const Transfer& a, CudaContext& cuda) {
+  if (a.to_host)
+    cuda::to_host(a.host.get(), a.device, a.size, cuda.stream());
+  else
+    cuda::to_device(a.device, a.host.get(), a.size, cuda.stream());
+}
+
+// One copy: pinned memory is slow to allocate, and what crosses the link is not in the GPU's cache.
+template <class Op>
+auto preparing_one(OpRecipe<Op> recipe) {
+  return [prepare = preparing(std::move(recipe))](TimedDevice& device, const Shape& shape, const Rotation&) {
+    return prepare(device, shape, {});
+  };
+}
+
+KernelFamily transfer(bool to_host) {
+  OpRecipe<Transfer> recipe;
+  recipe.build = [=](Buffers& b, const Shape& s) {
+    Transfer a{nullptr, pinned(s.at("bytes"), 1), s.at("bytes"), to_host};
+    a.device = to_host ? static_cast<void*>(b.floats(a.size / 4 + 1)) : b.room<std::uint8_t>(a.size);
+    return a;
+  };
+  recipe.work = [](const Transfer& a, const Shape&) { return CaseWork{a.size, 0, {1, 0, 0}}; };
+  recipe.matches = [](TimedDevice& device, const Transfer& a, const Run& run) {
+    run();
+    return read_values(device, static_cast<const std::uint8_t*>(a.device), a.size) == bytes_of(a.host.get(), a.size);
+  };
+  KernelFamily f{to_host ? "device_to_host" : "host_to_device",
+                 "pinned",
+                 DeviceKind::kGpu,
+                 {{"bytes", "s"}},
+                 {},
+                 {{{"bytes", 1000}}},
+                 preparing_one(recipe)};
+  for (std::int64_t bytes = 4096; bytes <= 256 << 20; bytes *= 4) f.shapes.push_back({{"bytes", bytes}});
+  return f;
+}
+
+// Pages in random order from the host's pool into the GPU's, or back.
+struct PageList {
+  PageCopy copy;
+  std::shared_ptr<void> host;
+};
+void run_cuda(const PageList& a, CudaContext& cuda) { run_cuda(a.copy, cuda); }
+
+std::vector<std::int32_t> shuffled_pages(Buffers& b, std::int64_t n) {
+  std::vector<std::int32_t> order(static_cast<std::size_t>(n));
+  std::iota(order.begin(), order.end(), 0);
+  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[b.draw() % i]);
+  return order;
+}
+
+KernelFamily page_list(bool to_host) {
+  OpRecipe<PageList> recipe;
+  recipe.build = [=](Buffers& b, const Shape& s) {
+    PageList a;
+    a.copy.pages = s.at("pages"), a.copy.page_bytes = s.at("page_bytes");
+    const std::int64_t all = a.copy.pages * a.copy.page_bytes;
+    a.host = pinned(all, 3);
+    auto* host = static_cast<std::uint8_t*>(a.host.get());
+    auto* device = to_host ? reinterpret_cast<std::uint8_t*>(b.floats(all / 4)) : b.room<std::uint8_t>(all);
+    a.copy.from = to_host ? device : host, a.copy.to = to_host ? host : device;
+    a.copy.from_page = b.host(shuffled_pages(b, a.copy.pages)), a.copy.to_page = b.host(shuffled_pages(b, a.copy.pages));
+    return a;
+  };
+  recipe.work = [](const PageList& a, const Shape&) { return CaseWork{bytes(shape(a.copy)), 0, {}}; };
+  recipe.matches = [=](TimedDevice& device, const PageList& a, const Run& run) {
+    run();
+    const std::int64_t each = a.copy.page_bytes;
+    for (const std::int64_t i : sampled(a.copy.pages, 32)) {
+      const std::uint8_t *from = a.copy.from + a.copy.from_page[i] * each, *to = a.copy.to + a.copy.to_page[i] * each;
+      const std::uint8_t *on_host = to_host ? to : from, *on_device = to_host ? from : to;
+      if (read_values(device, on_device, each) != bytes_of(on_host, each)) return false;
+    }
+    return true;
+  };
+  const auto shape = [](std::int64_t pages, std::int64_t page_bytes) { return Shape{{"pages", pages}, {"page_bytes", page_bytes}}; };
+  return {
+      to_host ? "page_copy_to_host" : "page_copy_to_gpu",      "pinned",       DeviceKind::kGpu,     {{"pages", "p"}, {"page_bytes", "s"}},
+      {shape(64, 8192), shape(8192, 8192), shape(8192, 4096)}, {shape(9, 64)}, preparing_one(recipe)};
+}
+
+}  // namespace
+
+void add_transfer_cuda_cases(std::vector<KernelFamily>& families) {
+  for (const bool to_host : {false, true}) {
+    families.push_back(transfer(to_host));
+    families.push_back(page_list(to_host));
+  }
+}
+
+}  // namespace kvlab

@@ -1,0 +1,192 @@
+// How tokens come back from where they rest: decoding formats that are not groups of codes, and plain copies. Sizes are those that recipes
+// have by default.
+#include <algorithm>
+#include <cmath>
+
+#include "base/half.h"
+#include "calibrate/cases/policy_family.h"
+#include "calibrate/cases/registry.h"
+#include "calibrate/cases/rows.h"
+#include "kernels/cast/cast.h"
+#include "kernels/low_rank/low_rank.h"
+#include "kernels/outliers/outliers.h"
+#include "kernels/sparsify/sparsify.h"
+#include "kernels/token_copy/token_copy.h"
+
+namespace kvlab {
+
+namespace {
+
+using Run = std::function<void()>;
+
+Shape unpack_shape(std::int64_t batch, std::int64_t len, std::int64_t kv_heads, std::int64_t d) {
+  return {{"batch", batch}, {"len", len}, {"kv_heads", kv_heads}, {"head_dim", d}};
+}
+
+template <class Op>
+void add_unpack_family(const std::string& name, std::function<Op(Buffers&, const Shape&)> build,
+                       std::function<bool(TimedDevice&, const Op&, const Run&)> matches, std::vector<KernelFamily>& families) {
+  add_policy_families<Op>({name,
+                           "",
+                           DeviceKind::kCpu,
+                           {{"batch", "b"}, {"len", "n"}, {"kv_heads", "kv"}, {"head_dim", "d"}},
+                           {unpack_shape(1, 4096, 2, 64), unpack_shape(8, 2048, 2, 64)},
+                           {unpack_shape(2, 21, 2, 32)},
+                           nullptr},
+                          std::move(build), std::move(matches), {unpack_shape(1, 8192, 8, 128), unpack_shape(64, 4096, 8, 128)},
+                          ElementType::kBf16, families);
+}
+
+// Whether keys of some rows are expected(row, token, channel) after a run.
+template <class F>
+bool keys_are(TimedDevice& device, const KvRows& kv, const Run& run, F&& expected) {
+  run();
+  const std::int64_t d = kv.head_dim;
+  RelativeError error;
+  for (const std::int64_t r : sampled(kv.num_rows, 3)) {
+    const std::vector<float> out = row_vectors(device, kv, static_cast<std::int32_t>(r), false);
+    for (std::int64_t i = 0; i < static_cast<std::int64_t>(out.size()); ++i)
+      error.add(out[static_cast<std::size_t>(i)], expected(r, i / d, i % d));
+  }
+  return error.below(tolerance_of(ElementType::kBf16));
+}
+
+void add_token_copy(std::vector<KernelFamily>& families) {
+  add_unpack_family<VectorCopy>(
+      "token_copy",
+      [](Buffers& b, const Shape& s) {
+        VectorCopy a;
+        a.tokens = all_tokens(b, s);
+        a.way = TokenCopyWay::kIntoPages;
+        a.stored = b.elements(a.tokens.total() * s.at("head_dim"));
+        return a;
+      },
+      [](TimedDevice& device, const VectorCopy& a, const Run& run) {
+        const KvRows& kv = a.tokens.kv;
+        const std::vector<float> stored = read_floats(device, a.stored, a.tokens.total() * kv.head_dim, kv.type);
+        return keys_are(device, kv, run, [&](std::int64_t row, std::int64_t token, std::int64_t c) {
+          return stored[static_cast<std::size_t>((a.tokens.first[row] + token) * kv.head_dim + c)];
+        });
+      },
+      families);
+}
+
+// fp8: 16 numbers of one binary order after another.
+void add_cast(std::vector<KernelFamily>& families) {
+  const auto code = [](std::int64_t i) { return static_cast<std::uint8_t>(0x30 + i % 16); };
+  add_unpack_family<Uncast>(
+      "cast",
+      [=](Buffers& b, const Shape& s) {
+        Uncast a;
+        a.tokens = all_tokens(b, s), a.type = StoredType::kFp8E4M3;
+        std::vector<std::uint8_t> stored(static_cast<std::size_t>(a.tokens.total() * s.at("head_dim")));
+        for (std::size_t i = 0; i < stored.size(); ++i) stored[i] = code(static_cast<std::int64_t>(i));
+        a.stored = b.put(stored);
+        return a;
+      },
+      [=](TimedDevice& device, const Uncast& a, const Run& run) {
+        return keys_are(device, a.tokens.kv, run, [&](std::int64_t row, std::int64_t token, std::int64_t c) {
+          return from_stored(a.type, code((a.tokens.first[row] + token) * a.tokens.kv.head_dim + c));
+        });
+      },
+      families);
+}
+
+// Every other channel of each token is kept.
+void add_unsparsify(std::vector<KernelFamily>& families) {
+  const auto number = [](std::int64_t c) { return c % 2 == 0 ? 0.0F : 1.0F + 0.25F * static_cast<float>(c % 8); };
+  add_unpack_family<Unsparsify>(
+      "unsparsify",
+      [=](Buffers& b, const Shape& s) {
+        Unsparsify a;
+        a.tokens = all_tokens(b, s), a.keep = static_cast<std::int32_t>(s.at("head_dim") / 2);
+        std::vector<float> vector;
+        for (std::int64_t c = 0; c < s.at("head_dim"); ++c) vector.push_back(number(c));
+        // One token in a page of its own.
+        const std::int32_t len[] = {1}, page_begin[] = {0}, page[] = {0};
+        const std::int64_t first[] = {0, 1};
+        KvRows one = a.tokens.kv;
+        one.num_rows = 1, one.kv_heads = 1, one.type = ElementType::kF32, one.page_tokens = 1;
+        one.len = len, one.first = first, one.page_begin = page_begin, one.page = page, one.k = vector.data();
+        std::vector<std::uint8_t> packed(static_cast<std::size_t>(most_sparse_bytes(one.head_dim, a.keep))), all;
+        run_cpu(Sparsify{{one, first, page, false}, a.keep, packed.data()});
+        for (std::int64_t i = 0; i < a.tokens.total(); ++i) all.insert(all.end(), packed.begin(), packed.end());
+        a.packed = b.put(all);
+        return a;
+      },
+      [=](TimedDevice& device, const Unsparsify& a, const Run& run) {
+        return keys_are(device, a.tokens.kv, run, [&](std::int64_t, std::int64_t, std::int64_t c) { return number(c); });
+      },
+      families);
+}
+
+// Rank 4, of each row.
+void add_low_rank_rebuild(std::vector<KernelFamily>& families) {
+  const auto left = [](std::int64_t token, std::int64_t k) { return 0.5F * static_cast<float>(1 + (token + k) % 3); };
+  const auto right = [](std::int64_t k, std::int64_t c) { return 0.25F * static_cast<float>(1 + (k + c) % 5); };
+  add_unpack_family<LowRankRebuild>(
+      "low_rank_rebuild",
+      [=](Buffers& b, const Shape& s) {
+        LowRankRebuild a;
+        a.factor.tokens = all_tokens(b, s), a.factor.rank = 4;
+        std::vector<std::uint16_t> l, r;
+        for (std::int64_t row = 0; row < a.factor.tokens.kv.num_rows; ++row) {
+          for (std::int64_t i = 0; i < 4 * s.at("len"); ++i) l.push_back(float_to_half(left(i / 4, i % 4)));
+          for (std::int64_t i = 0; i < 4 * s.at("head_dim"); ++i)
+            r.push_back(float_to_half(right(i / s.at("head_dim"), i % s.at("head_dim"))));
+        }
+        a.factor.left = b.put(l), a.factor.right = b.put(r);
+        return a;
+      },
+      [=](TimedDevice& device, const LowRankRebuild& a, const Run& run) {
+        return keys_are(device, a.factor.tokens.kv, run, [&](std::int64_t, std::int64_t token, std::int64_t c) {
+          double sum = 0;
+          for (std::int64_t k = 0; k < 4; ++k) sum += static_cast<double>(left(token, k)) * right(k, c);
+          return sum;
+        });
+      },
+      families);
+}
+
+// The first channels of each token.
+void add_restore_outliers(std::vector<KernelFamily>& families) {
+  add_unpack_family<RestoreOutliers>(
+      "restore_outliers",
+      [](Buffers& b, const Shape& s) {
+        RestoreOutliers a;
+        a.outliers.tokens = all_tokens(b, s);
+        const std::int32_t each = outliers_of(a.outliers.share, s.at("head_dim"));
+        std::vector<std::uint16_t> value, place;
+        for (std::int64_t i = 0; i < outlier_numbers(a.outliers); ++i) {
+          value.push_back(float_to_half(static_cast<float>(2 + i % each)));
+          place.push_back(static_cast<std::uint16_t>(i % each));
+        }
+        a.outliers.value = b.put(value), a.outliers.place.narrow = b.put(place);
+        return a;
+      },
+      [](TimedDevice& device, const RestoreOutliers& a, const Run& run) {
+        const KvRows& kv = a.outliers.tokens.kv;
+        const std::int64_t each = outliers_of(a.outliers.share, kv.head_dim), d = kv.head_dim;
+        const std::vector<float> before = row_vectors(device, kv, 0, false);
+        run();
+        const std::vector<float> after = row_vectors(device, kv, 0, false);
+        for (std::size_t i = 0; i < after.size(); ++i) {
+          const std::int64_t c = static_cast<std::int64_t>(i) % d;
+          if (after[i] != (c < each ? static_cast<float>(2 + c) : before[i])) return false;
+        }
+        return true;
+      },
+      families);
+}
+
+}  // namespace
+
+void add_unpack_cases(std::vector<KernelFamily>& families) {
+  add_token_copy(families);
+  add_cast(families);
+  add_unsparsify(families);
+  add_low_rank_rebuild(families);
+  add_restore_outliers(families);
+}
+
+}  // namespace kvlab

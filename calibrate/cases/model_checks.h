@@ -1,0 +1,190 @@
+#pragma once
+
+#include <cmath>
+
+#include "calibrate/cases/op_case.h"
+#include "kernels/embedding/embedding_cuda.h"
+#include "kernels/linear/linear_cuda.h"
+#include "kernels/rmsnorm/rmsnorm_cuda.h"
+#include "kernels/rope/rope_cuda.h"
+#include "kernels/sampling/sampling_cuda.h"
+#include "kernels/silu_mul/silu_mul_cuda.h"
+
+// References in float64 for operations of the model, the same for the CPU's structs and the GPU's.
+namespace kvlab {
+
+using Run = std::function<void()>;
+
+// An operation on a GPU, still to be prepared.
+inline KernelFamily gpu_family(const std::string& op, ElementType type, Axes axes, std::vector<Shape> shapes, std::vector<Shape> small) {
+  return {op, std::string(name_of(type)), DeviceKind::kGpu, std::move(axes), std::move(shapes), std::move(small), nullptr};
+}
+
+template <class Op>
+ElementType type_of(const Op& a) {
+  if constexpr (requires { a.type; }) return a.type;
+  return ElementType::kF32;
+}
+// The type of a product's output, which may be logits.
+template <class Op>
+ElementType output_type_of(const Op& a) {
+  if constexpr (requires { a.y_is_f32; })
+    if (a.y_is_f32) return ElementType::kF32;
+  return type_of(a);
+}
+// n elements from element `at` on.
+inline std::vector<float> read_at(TimedDevice& device, const void* base, std::int64_t at, std::int64_t n, ElementType type) {
+  return read_floats(device, static_cast<const char*>(base) + at * element_bytes(type), n, type);
+}
+inline double wide(float x) { return static_cast<double>(x); }
+
+template <class Op>
+bool linear_matches(TimedDevice& device, const Op& a, const Run& run) {
+  run();
+  const ElementType type = type_of(a);
+  RelativeError error;
+  for (const std::int64_t t : sampled(a.tokens, 4)) {
+    const std::vector<float> x = read_at(device, a.x, t * a.in_dim, a.in_dim, type);
+    for (const std::int64_t o : sampled(a.out_dim, 16)) {
+      const std::vector<float> w = read_at(device, a.w, o * a.in_dim, a.in_dim, type);
+      double sum = a.bias == nullptr ? 0 : wide(read_at(device, a.bias, o, 1, type)[0]);
+      for (std::size_t i = 0; i < x.size(); ++i) sum += wide(x[i]) * wide(w[i]);
+      error.add(wide(read_at(device, a.y, t * a.out_dim + o, 1, output_type_of(a))[0]), sum);
+    }
+  }
+  return error.below(tolerance_of(type));
+}
+
+template <class Op>
+bool rmsnorm_matches(TimedDevice& device, const Op& a, const Run& run) {
+  const ElementType type = type_of(a);
+  const std::vector<std::int64_t> rows = sampled(a.tokens, 8);
+  std::vector<std::vector<float>> in, before;
+  for (const std::int64_t t : rows) {
+    in.push_back(read_at(device, a.in, t * a.width, a.width, type));
+    before.push_back(a.residual == nullptr ? std::vector<float>(in.back().size(), 0.0F)
+                                           : read_at(device, a.residual, t * a.width, a.width, type));
+  }
+  run();
+  const std::vector<float> weight = read_at(device, a.weight, 0, a.width, type);
+  RelativeError error;
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const std::vector<float> out = read_at(device, a.out, rows[r] * a.width, a.width, type);
+    double squares = 0;
+    for (std::size_t i = 0; i < out.size(); ++i) squares += std::pow(wide(in[r][i]) + wide(before[r][i]), 2);
+    const double scale = 1 / std::sqrt(squares / static_cast<double>(a.width) + wide(a.epsilon));
+    for (std::size_t i = 0; i < out.size(); ++i) error.add(wide(out[i]), (wide(in[r][i]) + wide(before[r][i])) * scale * wide(weight[i]));
+  }
+  return error.below(tolerance_of(type));
+}
+
+// Heads [heads, head_dim] before and after; cos and sin [head_dim / 2] of their token.
+inline void add_rotation_error(const std::vector<float>& before, const std::vector<float>& cos, const std::vector<float>& sin,
+                               const std::vector<float>& after, RelativeError& error) {
+  const std::size_t half = cos.size();
+  for (std::size_t i = 0; i < before.size() / 2; ++i) {
+    const std::size_t c = i % half, at = i / half * 2 * half + c, other = at + half;
+    error.add(wide(after[at]), wide(before[at]) * wide(cos[c]) - wide(before[other]) * wide(sin[c]));
+    error.add(wide(after[other]), wide(before[other]) * wide(cos[c]) + wide(before[at]) * wide(sin[c]));
+  }
+}
+
+inline const void* rotated(const Rope& a) { return a.x; }
+inline const void* rotated(const DeviceRope& a) { return a.out; }
+
+// In place.
+template <class Op>
+bool rope_matches(TimedDevice& device, const Op& a, const Run& run) {
+  const ElementType type = type_of(a);
+  const std::int64_t half = a.head_dim / 2, each = a.heads * a.head_dim;
+  const std::vector<std::int64_t> rows = sampled(a.tokens, 8);
+  std::vector<std::vector<float>> before;
+  for (const std::int64_t t : rows) before.push_back(read_at(device, rotated(a), t * each, each, type));
+  run();
+  RelativeError error;
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    add_rotation_error(before[r], read_floats(device, a.cos + rows[r] * half, half), read_floats(device, a.sin + rows[r] * half, half),
+                       read_at(device, rotated(a), rows[r] * each, each, type), error);
+  }
+  return error.below(tolerance_of(type));
+}
+// cos and sin of angles, [tokens, head_dim / 2].
+struct Angles {
+  std::vector<float> cos, sin;
+};
+inline Angles angles(std::int64_t n) {
+  Angles a;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const double angle = 0.1 * static_cast<double>(i % 1009);
+    a.cos.push_back(static_cast<float>(std::cos(angle))), a.sin.push_back(static_cast<float>(std::sin(angle)));
+  }
+  return a;
+}
+
+template <class Op>
+bool silu_mul_matches(TimedDevice& device, const Op& a, const Run& run) {
+  run();
+  const ElementType type = type_of(a);
+  std::int64_t stride = a.width;
+  if constexpr (requires { a.in_stride; })
+    if (a.in_stride != 0) stride = a.in_stride;
+  RelativeError error;
+  for (const std::int64_t t : sampled(a.tokens, 8)) {
+    const std::vector<float> gate = read_at(device, a.gate, t * stride, a.width, type),
+                             up = read_at(device, a.up, t * stride, a.width, type);
+    const std::vector<float> out = read_at(device, a.out, t * a.width, a.width, type);
+    for (std::size_t i = 0; i < out.size(); ++i) error.add(wide(out[i]), wide(gate[i]) / (1 + std::exp(-wide(gate[i]))) * wide(up[i]));
+  }
+  return error.below(tolerance_of(type));
+}
+
+template <class Op>
+bool embedding_matches(TimedDevice& device, const Op& a, const Run& run) {
+  run();
+  const std::vector<std::int32_t> ids = read_values(device, a.ids, a.tokens);
+  for (const std::int64_t t : sampled(a.tokens, 64)) {
+    const std::vector<float> out = read_at(device, a.out, t * a.width, a.width, type_of(a));
+    if (out != read_at(device, a.table, ids[static_cast<std::size_t>(t)] * a.width, a.width, type_of(a))) return false;
+  }
+  return true;
+}
+inline std::vector<std::int32_t> random_ids(Buffers& b, std::int64_t n, std::int64_t below) {
+  std::vector<std::int32_t> ids;
+  for (std::int64_t i = 0; i < n; ++i) ids.push_back(static_cast<std::int32_t>(b.draw() % static_cast<std::uint64_t>(below)));
+  return ids;
+}
+
+// Greedy: one of the largest logits.
+template <class Op>
+bool sampling_matches(TimedDevice& device, const Op& a, const Run& run) {
+  run();
+  const std::vector<std::int32_t> token = read_values(device, a.token, a.rows);
+  for (const std::int64_t r : sampled(a.rows, 16)) {
+    const std::vector<float> row = read_at(device, a.logits, r * a.vocabulary, a.vocabulary, type_of(a));
+    const std::int32_t t = token[static_cast<std::size_t>(r)];
+    if (t < 0 || t >= a.vocabulary || *std::max_element(row.begin(), row.end()) != row[static_cast<std::size_t>(t)]) return false;
+  }
+  return true;
+}
+
+// One query of one head against keys and values [keys, ...] of its KV head, each head_dim long: adds up the error of `out`.
+inline void add_attention_error(const std::vector<float>& q, const std::vector<float>& k, const std::vector<float>& v, std::int64_t keys,
+                                double scale, const std::vector<float>& out, RelativeError& error) {
+  const std::size_t d = q.size();
+  std::vector<double> logit(static_cast<std::size_t>(keys)), mean(d);
+  double most = -1e300, total = 0;
+  for (std::size_t i = 0; i < logit.size(); ++i) {
+    double sum = 0;
+    for (std::size_t c = 0; c < d; ++c) sum += wide(q[c]) * wide(k[i * d + c]);
+    logit[i] = scale * sum;
+    most = std::max(most, logit[i]);
+  }
+  for (std::size_t i = 0; i < logit.size(); ++i) {
+    const double p = std::exp(logit[i] - most);
+    total += p;
+    for (std::size_t c = 0; c < d; ++c) mean[c] += p * wide(v[i * d + c]);
+  }
+  for (std::size_t c = 0; c < d; ++c) error.add(wide(out[c]), mean[c] / total);
+}
+
+}  // namespace kvlab

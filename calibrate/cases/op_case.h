@@ -1,0 +1,156 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "calibrate/cases/buffers.h"
+#include "calibrate/cases/kernel_case.h"
+#include "kernels/ops.h"
+
+namespace kvlab {
+
+template <class Op>
+concept HasCpuKernel = requires(const Op& op) {
+  run_cpu(op);
+};
+
+struct CaseWork {
+  std::int64_t bytes = 0, flops = 0;
+  PreparedCase::Counts counts;
+};
+
+// A family's description of its operation.
+template <class Op>
+struct OpRecipe {
+  ElementType type = ElementType::kF32;
+  std::function<Op(Buffers&, const Shape&)> build;        // operands of one copy
+  std::function<CaseWork(const Op&, const Shape&)> work;  // of one call
+  std::function<bool(TimedDevice&, const Op&, const std::function<void()>& run)>
+      matches;  // calls run once, in between reading what it needs
+};
+
+// Operands are drawn anew for each copy.
+template <class Op>
+class OpCase final : public PreparedCase {
+ public:
+  OpCase(TimedDevice& device, const OpRecipe<Op>& recipe, const Shape& shape, const Rotation& rotation)
+      : device_(device), recipe_(recipe), pool_(device), shared_(rotation.shared), keeps_apart_(rotation.activation_bytes > 0) {
+    const std::int64_t next_read = shared_ != nullptr ? shared_->begin_case() : 0;
+    build(shape, 1, 1);
+    const auto count = [](const std::deque<Buffers>& first, std::int64_t bytes, std::int64_t most) {
+      const std::int64_t each = first.empty() ? 0 : first.front().bytes();
+      return each == 0 ? 1 : std::clamp<std::int64_t>((bytes + each / 2) / each, 1, most);
+    };
+    const std::int64_t own = count(own_, rotation.bytes, rotation.most_copies);
+    const std::int64_t activations = count(activations_, rotation.activation_bytes, rotation.most_copies);
+    while (copies() < std::max(own, activations)) build(shape, own, activations);
+    first_ = next_read / own_bytes();
+    work_ = recipe_.work(ops_.front(), shape);
+  }
+  OpCase(const OpCase&) = delete;
+  OpCase& operator=(const OpCase&) = delete;
+  ~OpCase() override {
+    if (shared_ != nullptr) shared_->stop_reading_at((first_ + calls_) % copies() * own_bytes());
+  }
+
+  void run(std::int64_t call) override {
+    run_on(ops_[static_cast<std::size_t>((first_ + call) % copies())]);
+    calls_ = call + 1;
+  }
+  [[nodiscard]] std::int64_t copies() const override { return static_cast<std::int64_t>(ops_.size()); }
+  bool matches() override {
+    return recipe_.matches(device_, ops_.front(), [&] {
+      run_on(ops_.front());
+      device_.synchronize();
+    });
+  }
+  [[nodiscard]] std::int64_t bytes() const override { return work_.bytes; }
+  [[nodiscard]] std::int64_t flops() const override { return work_.flops; }
+  [[nodiscard]] Counts counts() const override { return work_.counts; }
+
+ private:
+  void run_on(const Op& op) {
+    if (device_.cuda() == nullptr) {
+      if constexpr (HasCpuKernel<Op>) run_cpu(op);
+    } else {
+      if constexpr (HasCudaKernel<Op>) run_cuda(op, *device_.cuda());
+    }
+  }
+  [[nodiscard]] std::int64_t own_bytes() const { return std::max<std::int64_t>(1, own_.empty() ? 0 : own_.front().bytes()); }
+  // Builds the next copy from the next of `own` sets of operands and of `activations` sets of activations.
+  void build(const Shape& shape, std::int64_t own, std::int64_t activations) {
+    Buffers* const passed = keeps_apart_ ? &next_of(activations_, activations, kOtherSeeds, nullptr) : nullptr;
+    Buffers& buffers = next_of(own_, own, 1, shared_);
+    if (passed != nullptr) passed->rewind(nullptr);
+    buffers.rewind(passed);
+    ops_.push_back(recipe_.build(buffers, shape));
+  }
+  static constexpr std::uint64_t kOtherSeeds = 1 << 20;
+  Buffers& next_of(std::deque<Buffers>& all, std::int64_t most, std::uint64_t first_seed, SharedNumbers* shared) {
+    const auto i = static_cast<std::size_t>(copies() % most);
+    if (i == all.size()) all.emplace_back(device_, pool_, recipe_.type, first_seed + i, shared);
+    return all[i];
+  }
+
+  TimedDevice& device_;
+  OpRecipe<Op> recipe_;
+  DevicePool pool_;
+  SharedNumbers* shared_;
+  bool keeps_apart_;
+  std::deque<Buffers> own_, activations_;
+  std::vector<Op> ops_;
+  std::int64_t first_ = 0, calls_ = 0;  // the copy of call 0; how many were run
+  CaseWork work_;
+};
+
+template <class Op>
+auto preparing(OpRecipe<Op> recipe) {
+  return [recipe = std::move(recipe)](TimedDevice& device, const Shape& shape, const Rotation& rotation) -> std::unique_ptr<PreparedCase> {
+    return std::make_unique<OpCase<Op>>(device, recipe, shape, rotation);
+  };
+}
+
+// The formulas beside an operation of a policy.
+template <class Op>
+CaseWork work_of_call(const Op& op, const Shape&) {
+  const OpCall c = call(op);
+  return {c.bytes, c.flops, {c.rows, c.tokens, c.outputs}};
+}
+// Those beside an operation of the model.
+template <class Op>
+CaseWork work_of_shape(const Op& op, const Shape&) {
+  return {bytes(shape(op)), flops(shape(op)), {}};
+}
+
+// ||got - expected|| / ||expected||; infinite if anything is not finite.
+class RelativeError {
+ public:
+  void add(double got, double expected) {
+    if (!std::isfinite(got)) error_ = std::numeric_limits<double>::infinity();
+    error_ += (got - expected) * (got - expected);
+    norm_ += expected * expected;
+  }
+  [[nodiscard]] bool below(double limit) const { return norm_ == 0 ? error_ == 0 : std::sqrt(error_ / norm_) <= limit; }
+
+ private:
+  double error_ = 0, norm_ = 0;
+};
+
+// One rounding of an output of this type, with room for sums of a few thousand products in float32.
+constexpr double tolerance_of(ElementType type) { return type == ElementType::kF32 ? 1e-4 : type == ElementType::kF16 ? 2e-3 : 1e-2; }
+
+// Up to `most` numbers of [0, n), evenly spread, the first and the last among them.
+inline std::vector<std::int64_t> sampled(std::int64_t n, std::int64_t most) {
+  std::vector<std::int64_t> at;
+  const std::int64_t count = std::min(n, most);
+  for (std::int64_t i = 0; i < count; ++i) at.push_back(count == 1 ? 0 : i * (n - 1) / (count - 1));
+  return at;
+}
+
+}  // namespace kvlab

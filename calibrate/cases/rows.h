@@ -1,0 +1,42 @@
+#pragma once
+
+#include <vector>
+
+#include "calibrate/cases/op_case.h"
+#include "kernels/listed_tokens.h"
+
+namespace kvlab {
+
+// A batch of sequences of one length whose pages are in random order.
+struct RowsSpec {
+  std::int64_t batch = 1, kv_heads = 1, group = 1, len = 0, head_dim = 0;
+  std::int64_t page_tokens = 16;
+  std::int64_t room = 0;  // tokens of free pages after each row
+};
+// "batch" defaults to 1, "group" to 1: of cases whose shape does not name them.
+RowsSpec rows_spec(const Shape& shape);
+KvRows paged_rows(Buffers& buffers, const RowsSpec& spec);
+// Keys of all tokens of such rows.
+ListedTokens all_tokens(Buffers& buffers, const Shape& shape);
+
+// The shape of a decode step over `batch` sequences of `len` tokens, and its axes.
+Shape decode_shape(std::int64_t batch, std::int64_t len, std::int64_t q_heads, std::int64_t kv_heads, std::int64_t head_dim);
+inline const Axes kDecodeAxes{{"batch", "b"}, {"len", "n"}, {"q_heads", "q"}, {"kv_heads", "kv"}, {"head_dim", "d"}};
+
+// Queries of each sequence at the end of its row, [count, q_heads, head_dim], float32.
+Queries* queries_at_end(Buffers& buffers, const KvRows& kv, std::int32_t count);
+
+// Keys or values of a row, [len, head_dim].
+std::vector<float> row_vectors(TimedDevice& device, const KvRows& kv, std::int32_t row, bool values);
+
+// Prefix sums of equal rows, in CPU memory.
+std::int64_t* equal_rows(Buffers& buffers, std::int64_t rows, std::int64_t each);
+std::int32_t* equal_counts(Buffers& buffers, std::int64_t rows, std::int64_t count);
+
+inline double dot(const float* x, const float* y, std::int64_t n) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(y[i]);
+  return sum;
+}
+
+}  // namespace kvlab
