@@ -7,8 +7,8 @@
 
 namespace kvlab {
 
-// Merges attention over parts of the tokens (log-sum-exp, as in Flash-Decoding, Dao et al. 2023, eq.
-// 3): log_sum = log sum_p exp(log_sums[p]), out = sum_p exp(log_sums[p] - log_sum) parts[p]. A part that saw nothing has log_sum -inf and
+// Merges attention over parts of the tokens, as in Flash-Decoding, Dao et al. 2023; Juravsky et al. 2024 (Hydragen), eq. 3:
+// log_sum = log sum_p exp(log_sums[p]), out = sum_p exp(log_sums[p] - log_sum) parts[p]. A part that saw nothing has log_sum -inf and
 // does not count; a row without any part gets zeros and -inf. Device memory.
 struct DeviceMergePartials {
   const float* parts = nullptr;     // [num_parts, rows, head_dim]
