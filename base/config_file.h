@@ -16,7 +16,7 @@ struct ConfigFile {
   YAML::Node root;
   std::map<std::string, std::string> set_by;  // path -> "--set a.b=c" for values that came from the command line
   // Folders in which relative paths are searched, in this order: the working directory and the file's own folder, unless the file says
-  // otherwise (app/experiment.h).
+  // otherwise (app/runs/experiment.h).
   std::vector<std::filesystem::path> folders;
 };
 

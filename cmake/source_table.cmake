@@ -1,4 +1,4 @@
-# Writes OUTPUT, a C++ file with the hash of each source in ROOT and the build's SETTINGS (app/code_version.h). A source that registers
+# Writes OUTPUT, a C++ file with the hash of each source in ROOT and the build's SETTINGS (app/results/code_version.h). A source that registers
 # policies and has no header of its own name is used by nothing but the runs that make its policies.
 #   cmake -DROOT=... -DOUTPUT=... -DSETTINGS=... -P source_table.cmake
 set(sources)
@@ -22,6 +22,6 @@ foreach(source ${sources})
   string(APPEND rows "    {\"${source}\", \"${hash}\", ${is_policy}},\n")
 endforeach()
 string(REGEX REPLACE "[\\\"]" "'" settings "${SETTINGS}")
-file(WRITE ${OUTPUT} "#include \"app/code_version.h\"\n\nnamespace kvlab {\n\nnamespace {\n\nconstexpr SourceFile kSources[] = {\n${rows}};\n\n}  // namespace\n\n"
+file(WRITE ${OUTPUT} "#include \"app/results/code_version.h\"\n\nnamespace kvlab {\n\nnamespace {\n\nconstexpr SourceFile kSources[] = {\n${rows}};\n\n}  // namespace\n\n"
   "std::span<const SourceFile> source_table() { return kSources; }\n\n"
   "std::string_view build_settings() { return \"${settings}\"; }\n\n}  // namespace kvlab\n")

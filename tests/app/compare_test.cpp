@@ -1,4 +1,4 @@
-#include "app/compare.h"
+#include "app/compare/compare.h"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "app/describe.h"
+#include "app/commands/describe.h"
 
 #include <gmock/gmock.h>
 

@@ -1,4 +1,4 @@
-#include "app/experiment.h"
+#include "app/runs/experiment.h"
 
 #include <gtest/gtest.h>
 

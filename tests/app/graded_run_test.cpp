@@ -1,9 +1,9 @@
 // 'host: engine' with 'eval:', through the front.
 #include <algorithm>
 
-#include "app/partial_answers.h"
-#include "app/results.h"
-#include "app/stop_signals.h"
+#include "app/results/results.h"
+#include "app/runs/partial_answers.h"
+#include "app/runs/stop_signals.h"
 #include "base/csv.h"
 #include "kernels/cuda/memory.h"
 #include "tests/app/app_fixture.h"

@@ -1,5 +1,5 @@
-#include "app/experiment.h"
-#include "app/setup.h"
+#include "app/runs/experiment.h"
+#include "app/runs/setup.h"
 #include "base/csv.h"
 #include "sim/cost/profile.h"
 #include "tests/app/app_fixture.h"

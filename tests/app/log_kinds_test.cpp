@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include "app/results.h"
+#include "app/results/results.h"
 #include "base/csv.h"
 #include "tests/app/app_fixture.h"
 #include "tests/error_of.h"

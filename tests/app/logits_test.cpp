@@ -1,4 +1,4 @@
-#include "app/logits.h"
+#include "app/commands/logits.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "app/partial_answers.h"
+#include "app/runs/partial_answers.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "app/record.h"
+#include "app/commands/record.h"
 
 #include <gtest/gtest.h>
 

@@ -3,8 +3,8 @@
 #include <map>
 #include <set>
 
-#include "app/experiment.h"
-#include "app/setup.h"
+#include "app/runs/experiment.h"
+#include "app/runs/setup.h"
 #include "base/csv.h"
 #include "tests/app/app_fixture.h"
 #include "traces/attention_trace.h"

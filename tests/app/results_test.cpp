@@ -1,5 +1,5 @@
 // A results folder keeps finished runs, and files that are not kvlab's.
-#include "app/results.h"
+#include "app/results/results.h"
 
 #include <gmock/gmock.h>
 #include <sys/wait.h>
@@ -8,10 +8,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "app/code_version.h"
-#include "app/experiment.h"
-#include "app/input_files.h"
-#include "app/run_manifest.h"
+#include "app/results/code_version.h"
+#include "app/results/run_manifest.h"
+#include "app/runs/experiment.h"
+#include "app/runs/input_files.h"
 #include "base/csv.h"
 #include "tests/app/app_fixture.h"
 

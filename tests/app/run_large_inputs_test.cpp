@@ -6,7 +6,7 @@
 #include <atomic>
 #include <filesystem>
 
-#include "app/run.h"
+#include "app/runs/run.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {

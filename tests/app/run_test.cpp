@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "app/stop_signals.h"
+#include "app/runs/stop_signals.h"
 #include "base/csv.h"
 #include "tests/app/app_fixture.h"
 

@@ -1,4 +1,4 @@
-#include "app/score_interval.h"
+#include "app/runs/score_interval.h"
 
 #include <gtest/gtest.h>
 

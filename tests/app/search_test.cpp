@@ -1,4 +1,4 @@
-#include "app/search.h"
+#include "app/runs/search.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "app/seeds.h"
+#include "app/runs/seeds.h"
 
 #include <gtest/gtest.h>
 

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "app/experiment.h"
-#include "app/setup.h"
+#include "app/runs/experiment.h"
+#include "app/runs/setup.h"
 #include "base/csv.h"
 #include "tests/app/app_fixture.h"
 

@@ -1,6 +1,6 @@
 #include <filesystem>
 
-#include "app/step_times.h"
+#include "app/compare/step_times.h"
 #include "base/csv.h"
 #include "tests/app/app_fixture.h"
 #include "tests/error_of.h"

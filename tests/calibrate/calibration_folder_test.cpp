@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "app/cli.h"
-#include "app/progress.h"
+#include "app/runs/progress.h"
 #include "calibrate/calibration.h"
 #include "sim/cost/make_cost_model.h"
 #include "tests/calibrate/fake_meter.h"

@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "app/experiment.h"
-#include "app/setup.h"
+#include "app/runs/experiment.h"
+#include "app/runs/setup.h"
 #include "base/error.h"
 #include "policies/kv/recipe.h"
 

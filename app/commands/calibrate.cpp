@@ -1,0 +1,123 @@
+#include "app/commands/calibrate.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <cctype>
+#include <ctime>
+#include <filesystem>
+#include <ostream>
+
+#include "app/commands/named_recipe.h"
+#include "app/results/results.h"
+#include "app/runs/served_model.h"
+#include "app/runs/stop_signals.h"
+#include "base/error.h"
+#include "base/spec_file.h"
+#include "base/text.h"
+#include "calibrate/calibration.h"
+#include "calibrate/cases/timing.h"
+#include "calibrate/engine_shape.h"
+#include "calibrate/profile_folder.h"
+#include "sim/cost/profile.h"
+
+namespace kvlab {
+
+namespace {
+
+void check(const CalibrateCommand& c) {
+  if (c.cpu == c.gpu.has_value()) throw InputError("calibrate needs --cpu or --gpu N, one of them");
+  constexpr double kMost = 24 * 60;
+  if (!(c.minutes > 0 && c.minutes <= kMost))
+    throw InputError(
+        fmt::format("--minutes {} is outside (0, 1440]; about 10 give a GPU's profile, 0.2 a rough one of the CPU", c.minutes));
+}
+
+std::unique_ptr<TimedDevice> open_device(const CalibrateCommand& c) {
+  if (c.cpu) return make_cpu_device();
+  try {
+    return make_gpu_device(*c.gpu);
+  } catch (const CudaError& e) {
+    throw InputError(fmt::format("--gpu {}: {}", *c.gpu, e.what()));
+  }
+}
+
+// "NVIDIA H100 80GB HBM3" -> "nvidia-h100-80gb-hbm3".
+std::string folder_name(const std::string& device) {
+  std::string name;
+  for (const char c : device) {
+    const auto u = static_cast<unsigned char>(c);
+    if (std::isalnum(u) != 0)
+      name += static_cast<char>(std::tolower(u));
+    else if (!name.empty() && name.back() != '-')
+      name += '-';
+  }
+  while (!name.empty() && name.back() == '-') name.pop_back();
+  return name;
+}
+
+Recipe recipe_of(const std::string& name) {
+  constexpr std::int32_t kBudget = 256;
+  const Recipe recipe = named_recipe(name);
+  return recipe.has_budget || !why_no_budget(recipe).empty() ? recipe : load_recipe(name, kBudget);
+}
+
+CalibrationPlan plan_of(const CalibrateCommand& c, const TimedDevice& device, const ModelSpec& model) {
+  CalibrationPlan plan;
+  plan.seconds = c.minutes * 60, plan.seed = c.seed;
+  plan.hardware = c.hardware.empty() && !c.cpu ? known_hardware(device.name(), device.memory_bytes()) : c.hardware;
+  const std::string name = c.cpu ? "cpu" : plan.hardware.empty() ? folder_name(device.name()) : plan.hardware;
+  plan.out = c.out.empty() ? "profiles/" + name : c.out;
+  while (plan.out.size() > 1 && plan.out.ends_with('/')) plan.out.pop_back();
+  plan.source = "kvlab calibrate " + program_version();
+  plan.measured = fmt::format("{:%Y-%m-%d}", fmt::localtime(std::time(nullptr)));
+  plan.limits = default_limits(model, device.kind(), device.memory_bytes());
+  for (const std::string& name : c.kv_policies) plan.recipes.push_back(recipe_of(name));
+  return plan;
+}
+
+void report(const CalibrationPlan& plan, const CalibrationResult& result, std::ostream& out) {
+  const bool is_good = result.failure.empty();
+  out << (is_good ? "calibration passed: the held-out error and the spread of samples meet their goals\n"
+                  : "calibration FAILED: " + result.failure + "\n");
+  out << fmt::format("{:<20} {:>7} {:>12} {:>9}\n", "held-out error", "points", "median_frac", "p95_frac");
+  for (const HeldOutError& e : result.errors)
+    out << fmt::format("{:<20} {:>7} {:>12.4f} {:>9.4f}\n", e.table, e.points, e.median_frac, e.p95_frac);
+  if (!result.missing.empty())
+    out << "no kernel here for " << join(result.missing, ", ") << ": 'missing: roofline' in an experiment prices them by the roofline\n";
+  out << fmt::format("wrote {}: {} measurements, hash {}\n", plan.out, result.measurements, profile_hash(read_kvlab_profile(plan.out, 1)));
+  if (is_good)
+    out << fmt::format("use it with: profile: {{kvlab: {{path: {}{}}}}}\n", plan.out, result.missing.empty() ? "" : ", missing: roofline");
+  else
+    out << "measure again on an idle machine: the same command with more --minutes goes on from these measurements, another --out begins "
+           "anew. A run that uses this profile says that it failed\n";
+}
+
+}  // namespace
+
+int calibrate_device(const CalibrateCommand& c, std::ostream& out, std::ostream& err) {
+  check(c);
+  ModelSpec model = load_model_spec(!c.model.empty() ? c.model : c.cpu ? "probe" : "llama-3.1-8b", profiles_folder() + "/models");
+  const std::unique_ptr<TimedDevice> device = open_device(c);
+  constexpr int kFirstWithBf16 = 80;
+  if (device->cuda() != nullptr && device->cuda()->gpu().compute_capability < kFirstWithBf16) model.dtype = model.kv_dtype = Dtype::kFp16;
+  const CalibrationPlan plan = plan_of(c, *device, model);
+  // What would be refused in the end is refused before anything is measured.
+  static_cast<void>(calibration_tables(model, device->kind(), plan.limits));
+  for (const Recipe& recipe : plan.recipes) require_timed(c.cpu ? "cpu" : "cuda", recipe, engine_shape(model));
+  if (!plan.hardware.empty()) static_cast<void>(load_hardware_spec(plan.hardware, profiles_folder() + "/hardware"));
+  if (is_debug_build()) throw InputError("this is a debug build, whose times mean nothing; calibrate with build/release or build/cuda");
+  err << fmt::format("calibrate: {} for {}, {:g} min, seed {}, into {}\n", device->name(), model.name, c.minutes, c.seed, plan.out);
+  const StopSignals signals;
+  const std::unique_ptr<Meter> meter = make_device_meter(*device, model);
+  const CalibrationResult result = calibrate(model, *meter, plan, stop_requested(), err);
+  if (!result.is_complete) {
+    err << fmt::format("calibrate: stopped; {} measurements are kept in {}, and the same command goes on from them\n", result.measurements,
+                       plan.out);
+    return 130;
+  }
+  report(plan, result, out);
+  return stop_requested() ? 130 : 0;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,222 @@
+#include "app/commands/describe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "app/commands/describe_kv.h"
+#include "app/commands/describe_model.h"
+#include "app/runs/experiment.h"
+#include "base/csv.h"
+#include "base/read_file.h"
+#include "base/spec_file.h"
+#include "base/text.h"
+#include "policies/block_cache/block_cache.h"
+#include "policies/router/router.h"
+#include "policies/scheduler/scheduler.h"
+#include "sim/cost/make_cost_model.h"
+#include "traces/formats.h"
+
+namespace kvlab {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+template <class Interface>
+std::vector<Item> policies(const std::string& kind) {
+  std::vector<Item> items;
+  for (const auto& [name, entry] : Registry<Interface>::table_view()) {
+    Item item{kind, name, entry.card.summary, entry.card.source, {}};
+    Params p = Params::describing(kind + " '" + name + "'", item.parameters);
+    try {
+      entry.make(p);
+    } catch (const InputError&) {
+      // A constructor may refuse a combination of defaults; what it asked for until then is recorded.
+    }
+    items.push_back(std::move(item));
+  }
+  return items;
+}
+
+std::vector<fs::path> yaml_files(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".yaml") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+std::vector<Item> hardware() {
+  std::vector<Item> items;
+  const std::string folder = profiles_folder() + "/hardware";
+  for (const fs::path& file : yaml_files(folder)) {
+    const std::string name = file.stem().string();
+    try {
+      const HardwareSpec h = load_hardware_spec(file.string(), folder);
+      Facts remarks;
+      for (const std::string& remark : hardware_remarks(h)) remarks.emplace_back("remark", remark);
+      items.push_back({"hardware",
+                       name,
+                       fmt::format("{}: {:.0f} GiB, {:.0f} GB/s, {:.0f} dense bf16 TFLOP/s", h.name,
+                                   static_cast<double>(h.memory_bytes) / kGiB, h.memory_bytes_per_s * 1e-9, h.bf16_flops * 1e-12),
+                       h.source,
+                       {},
+                       {},
+                       {},
+                       std::move(remarks)});
+    } catch (const InputError& e) {
+      items.push_back({"hardware", name, std::string("cannot be used: ") + e.what(), "", {}});
+    }
+  }
+  return items;
+}
+
+std::vector<Item> models() { return model_items(profiles_folder() + "/models"); }
+
+// Summary: the comment at the top of the file.
+std::vector<Item> experiments() {
+  std::vector<Item> items;
+  for (const fs::path& file : experiment_files()) {
+    const std::string text = read_if_there(file), line = text.substr(0, text.find('\n'));
+    const bool is_comment = line.starts_with("# ");
+    items.push_back({"experiments", file.stem().string(), is_comment ? line.substr(2) : "", file.string(), {}});
+  }
+  return items;
+}
+
+struct Kind {
+  const char* name;
+  std::vector<Item> (*items)();
+};
+
+constexpr std::array<Kind, 8> kKinds = {{{"schedulers", [] { return policies<Scheduler>("schedulers"); }},
+                                         {"routers", [] { return policies<Router>("routers"); }},
+                                         {"block_caches", [] { return policies<BlockCache>("block_caches"); }},
+                                         {"kv", [] { return kv_items(); }},
+                                         {"hardware", hardware},
+                                         {"models", models},
+                                         {"trace_formats", [] { return policies<TraceFormat>("trace_formats"); }},
+                                         {"experiments", experiments}}};
+
+constexpr std::array<std::pair<const char*, const char*>, 12> kUnits = {{{"_tokens_per_s", "tokens/s"},
+                                                                         {"_bytes_per_s", "bytes/s"},
+                                                                         {"_per_s", "1/s"},
+                                                                         {"_tokens", "tokens"},
+                                                                         {"_blocks", "blocks"},
+                                                                         {"_bytes", "bytes"},
+                                                                         {"_frac", "share"},
+                                                                         {"_ns", "ns"},
+                                                                         {"_us", "us"},
+                                                                         {"_ms", "ms"},
+                                                                         {"_gib", "GiB"},
+                                                                         {"_s", "s"}}};
+
+}  // namespace
+
+const std::vector<std::string>& list_kinds() {
+  static const std::vector<std::string> kinds = [] {
+    std::vector<std::string> names;
+    for (const Kind& kind : kKinds) names.emplace_back(kind.name);
+    return names;
+  }();
+  return kinds;
+}
+
+std::string kinds_as_json() { return Json(list_kinds()).dump(2) + "\n"; }
+
+std::vector<Item> list_items(const std::string& kind) {
+  for (const Kind& known : kKinds) {
+    if (kind == known.name) return known.items();
+  }
+  throw InputError("unknown kind '" + kind + "'" + suggestion(kind, list_kinds()));
+}
+
+std::vector<Item> describe_items(const std::string& name) {
+  if (is_model_path(name)) return {model_at_path(name)};
+  std::vector<Item> found;
+  std::vector<std::string> names;
+  for (const Kind& kind : kKinds) {
+    for (Item& item : kind.items()) {
+      names.push_back(item.name);
+      if (item.name == name) found.push_back(std::move(item));
+    }
+  }
+  for (Item& item : found) add_kv_details(item);
+  if (!found.empty()) return found;
+  std::sort(names.begin(), names.end());  // some are of two kinds
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  const std::string meant = did_you_mean(name, names);
+  throw InputError("nothing is called '" + name + "'" + (meant.empty() ? "; kvlab list KIND shows names" : meant));
+}
+
+std::string unit_of(const std::string& key) {
+  for (const auto& [suffix, unit] : kUnits) {
+    if (key.ends_with(suffix)) return unit;
+  }
+  return "";
+}
+
+std::string items_as_text(const std::vector<Item>& items) {
+  std::size_t width = 0;
+  for (const Item& item : items) width = std::max(width, item.name.size());
+  const bool mixed = std::any_of(items.begin(), items.end(), [&](const Item& i) { return i.kind != items.front().kind; });
+  std::string text;
+  for (const Item& item : items) {
+    text += fmt::format("{:<{}}  {}{}", item.name, width, mixed ? fmt::format("{:<9}  ", item.kind) : "", item.summary);
+    text += item.source.empty() || item.kind == "models" || item.kind == "experiments" ? "\n" : fmt::format(" [{}]\n", item.source);
+  }
+  return text;
+}
+
+namespace {
+
+bool is_kv(const Item& item) { return kv_kinds().contains(item.kind); }
+
+}  // namespace
+
+std::string items_as_json(const std::vector<Item>& items, bool with_parameters) {
+  Json all = Json::array();
+  for (const Item& item : items) {
+    Json one = {{"name", item.name}, {"kind", item.kind}, {"summary", item.summary}, {"source", item.source}};
+    if (is_kv(item)) one.update({{"hosts", item.hosts}, {"confidence", item.confidence}, {"paper", item.source}});
+    for (const auto& [key, value] : item.facts)
+      if (with_parameters && !one.contains(key)) one[key] = value;
+    if (with_parameters) {
+      one["parameters"] = Json::array();
+      for (const ParamDoc& d : item.parameters) {
+        one["parameters"].push_back({{"key", d.key},
+                                     {"type", d.type},
+                                     {"unit", unit_of(d.key)},
+                                     {"range", d.range},
+                                     {"default", d.fallback.empty() ? Json(nullptr) : Json(d.fallback)},
+                                     {"meaning", d.meaning}});
+      }
+    }
+    all.push_back(std::move(one));
+  }
+  return (with_parameters && all.size() == 1 ? all[0] : all).dump(2) + "\n";
+}
+
+std::string description_as_text(const Item& item) {
+  std::string text = fmt::format("{} ({})\n  {}\n", item.name, item.kind, item.summary);
+  if (!item.source.empty()) text += "  source: " + item.source + "\n";
+  for (const auto& [key, value] : item.facts) text += fmt::format("  {}: {}\n", key, value);
+  if (item.parameters.empty()) return text + "\n";
+  std::vector<std::vector<std::string>> rows;
+  for (const ParamDoc& d : item.parameters) {
+    rows.push_back({"  " + d.key, d.type, unit_of(d.key), d.range, d.fallback.empty() ? "required" : d.fallback, d.meaning});
+  }
+  return text + text_table({"  parameter", "type", "unit", "range", "default", "meaning"}, rows) + "\n";
+}
+
+}  // namespace kvlab

@@ -1,0 +1,176 @@
+#include "app/commands/describe_kv.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/text.h"
+#include "policies/kv/expected_run.h"
+
+namespace kvlab {
+
+namespace {
+
+// The sizes that costs are stated for: Llama-3.1-8B, a prompt of 8,192 tokens.
+constexpr ModelShape kShape{32, 32, 8, 128, 4096, 2, 5e5};
+constexpr std::int32_t kPromptTokens = 8192;
+
+std::string observes(const Needs& n) {
+  std::vector<std::string> words;
+  const auto add = [&](bool needed, const std::string& word) {
+    if (needed) words.push_back(word);
+  };
+  add(n.step_queries, n.prompt_queries ? "each step's queries, of all of the prompt" : "each step's queries");
+  add(n.window_queries > 0, fmt::format("the prompt's last {} queries", n.window_queries));
+  add(n.pre_rope_queries, "the prompt's queries before RoPE");
+  add(n.pre_rope_keys, "keys before RoPE");
+  add(n.output_weights, "the output projection");
+  add(n.hidden, "the attention layer's input");
+  add(n.token_ids, "token ids");
+  add(n.question, "where the question begins");
+  add(n.future_queries, "future queries");
+  add(!n.pass.empty(), "the extra forward pass '" + n.pass + "'");
+  return words.empty() ? "keys and values" : "keys, values, " + fmt::format("{}", fmt::join(words, ", "));
+}
+
+std::string found_prefixes(const KvPolicy& policy) {
+  if (policy.recipe().prefix_reuse == Recipe::PrefixReuse::kNone) return "nothing, and leaves none";
+  if (!policy.shares_prefixes()) return "nothing, since it observes more of every prompt token than its K and V";
+  const std::int32_t fresh = policy.fresh_tokens();
+  return fresh > 1 ? fmt::format("all but the prompt's last {} tokens, which it observes", fresh) : "all but the prompt's last token";
+}
+
+std::string cost_of(const std::vector<SummedCall>& calls) {
+  std::int64_t bytes = 0, flops = 0, launches = 0;
+  std::vector<std::string> names;
+  for (const SummedCall& c : calls) {
+    if (c.call.op == "attend") continue;
+    bytes += c.call.bytes, flops += c.call.flops, launches += c.launches;
+    names.emplace_back(c.call.op);
+  }
+  if (names.empty()) return "nothing";
+  return fmt::format("{:.1f} MB, {:.2f} GFLOP, {} calls: {}", static_cast<double>(bytes) * 1e-6, static_cast<double>(flops) * 1e-9,
+                     launches, fmt::join(names, ", "));
+}
+
+void add_costs(const Recipe& recipe, Item& item) {
+  try {
+    ExpectedRun run(recipe, kShape);
+    ShapeRun::Seq seq{0, kPromptTokens, kPromptTokens, {0}, {kPromptTokens - 64, 64, {{64, kPromptTokens, 0, kPromptTokens}}}};
+    const ShapeRun::Result prompt = run.step(seq);
+    seq.seen_tokens = kPromptTokens, seq.new_tokens = 1, seq.held = prompt.held;
+    const ShapeRun::Result decode = run.step(seq);
+    item.facts.emplace_back("adds to an 8,192-token prompt", cost_of(summed(prompt.calls)));
+    item.facts.emplace_back("adds to a decode step", cost_of(summed(decode.calls)));
+    const double full = 2.0 * kPromptTokens * kShape.num_layers * kShape.kv_heads * kShape.head_dim * kShape.kv_bytes;
+    const char* const bound = recipe.make_allocator()->depends_on_data() ? "at most " : "";  // where data may leave less
+    item.facts.emplace_back(
+        "holds then", fmt::format("{}{:.1f} % of the KV bytes on the GPU, {:.1f} % in host memory", bound,
+                                  100 * static_cast<double>(prompt.after.gpu) / full, 100 * static_cast<double>(prompt.after.host) / full));
+    item.facts.emplace_back("attends in decode", fmt::format("{}{:.0f} tokens per layer and KV head", bound, decode.attended_tokens));
+  } catch (const InputError& e) {
+    item.facts.emplace_back("costs", e.what());
+  }
+}
+
+std::string budget_text(const Recipe& r) {
+  if (!r.has_budget) return "none of its own";
+  return r.budget.tokens > 0 ? fmt::format("{} tokens per layer and KV head", r.budget.tokens)
+                             : fmt::format("{} of the prompt, {} of {} tokens", r.budget.frac, r.budget.of(kPromptTokens), kPromptTokens);
+}
+
+Item recipe_item(const std::string& name) {
+  const Recipe r = load_recipe(name);
+  Item item{"recipe", name, r.summary, r.paper, {}};
+  item.hosts = r.hosts;
+  item.confidence = r.confidence;
+  for (const auto& [kind, part] : r.parts) item.facts.emplace_back(kind, part);
+  item.facts.emplace_back("budget", budget_text(r));
+  item.facts.emplace_back("in serving", fmt::format("prefix_reuse {}, on_preempt {}", name_of(Recipe::kPrefixReuse, r.prefix_reuse),
+                                                    name_of(Recipe::kOnPreempt, r.on_preempt)));
+  item.facts.emplace_back("hosts", fmt::format("{}", fmt::join(r.hosts, ", ")));
+  item.facts.emplace_back("described", r.confidence);
+  if (!r.claims.empty()) item.facts.emplace_back("claims", r.claims);
+  if (!r.notes.empty()) item.facts.emplace_back("notes", r.notes);
+  return item;
+}
+
+// Recipes by the part that they use, to say how sure a part's description is.
+using Uses = std::map<std::pair<std::string, std::string>, std::vector<const Item*>>;
+
+template <class Part>
+void add_parts(const std::string& kind, const Uses& uses, std::vector<Item>& items) {
+  for (const auto& [name, entry] : Registry<Part>::table_view()) {
+    Item item{kind, name, entry.card.summary, entry.card.source, {}};
+    std::set<std::string> confidence, hosts;
+    std::vector<std::string> recipes;
+    if (const auto at = uses.find({kind, name}); at != uses.end()) {
+      for (const Item* r : at->second) {
+        confidence.insert(r->confidence);
+        hosts.insert(r->hosts.begin(), r->hosts.end());
+        recipes.push_back(r->name);
+      }
+    }
+    item.hosts.assign(hosts.begin(), hosts.end());
+    item.confidence = fmt::format("{}", fmt::join(confidence, ", "));
+    if (!recipes.empty()) item.facts.emplace_back("in recipes", fmt::format("{}", fmt::join(recipes, ", ")));
+    Params p = Params::describing(kind + " '" + name + "'", item.parameters);
+    try {
+      entry.make(p);
+    } catch (const InputError&) {
+      // A constructor may refuse a combination of defaults; what it asked for until then is recorded.
+    }
+    items.push_back(std::move(item));
+  }
+}
+
+}  // namespace
+
+const std::set<std::string>& kv_kinds() {
+  static const std::set<std::string> kinds{"recipe", "scorer", "allocator", "trigger", "disposal", "format", "selector"};
+  return kinds;
+}
+
+void add_kv_details(Item& item) {
+  if (item.kind != "recipe") return;
+  const Recipe recipe = load_recipe(item.name);
+  try {
+    const KvPolicy policy(recipe, kShape);
+    item.facts.emplace_back("observes", observes(policy.needs()));
+    if (recipe.runs_in("cost")) item.facts.emplace_back("finds of a cached prefix", found_prefixes(policy));
+  } catch (const InputError& e) {
+    item.facts.emplace_back("observes", e.what());
+  }
+  if (recipe.runs_in("cost")) add_costs(recipe, item);
+}
+
+namespace {
+
+std::vector<Item> read_kv_items() {
+  std::vector<Item> recipes;
+  for (const std::string& name : recipe_names()) recipes.push_back(recipe_item(name));
+  Uses uses;
+  for (const Item& r : recipes) {
+    const Recipe recipe = load_recipe(r.name);
+    for (const auto& [kind, name] : recipe.part_names()) uses[{kind, name}].push_back(&r);
+  }
+  std::vector<Item> items = recipes;
+  add_parts<Scorer>("scorer", uses, items);
+  add_parts<Allocator>("allocator", uses, items);
+  add_parts<Trigger>("trigger", uses, items);
+  add_parts<Disposal>("disposal", uses, items);
+  add_parts<Format>("format", uses, items);
+  add_parts<Selector>("selector", uses, items);
+  return items;
+}
+
+}  // namespace
+
+const std::vector<Item>& kv_items() {
+  static const std::vector<Item> items = read_kv_items();
+  return items;
+}
+
+}  // namespace kvlab

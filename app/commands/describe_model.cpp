@@ -1,0 +1,103 @@
+#include "app/commands/describe_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/config_file.h"
+#include "base/error.h"
+#include "base/spec_file.h"
+#include "sim/cost/model_spec.h"
+
+namespace kvlab {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string format_text(const WeightFormat& format) {
+  std::string text = fmt::format("{:.4g} bits", format.bits);
+  for (std::size_t t = 0; t < kNumDtypes; ++t)
+    if (format.share[t] > 0)
+      text += fmt::format(", {}computed in {}", format.share[t] < 1 ? fmt::format("{:.0f} % ", 100 * format.share[t]) : "",
+                          dtype_name(static_cast<Dtype>(t)));
+  return text;
+}
+
+std::string layers_text(const ModelSpec& m) {
+  const std::int64_t routed = m.num_expert_layers(), dense = m.layers - routed;
+  std::string text = fmt::format("{} with {}", m.layers,
+                                 m.sliding_window > 0 ? fmt::format("attention to {} tokens", m.sliding_window) : "full attention");
+  if (dense > 0) text += fmt::format("; {} with a dense MLP of {}", dense, m.intermediate);
+  if (routed > 0)
+    text += fmt::format("; {} with {} experts of {}, {} per token", routed, m.experts, m.moe_intermediate, m.experts_per_token);
+  if (routed > 0 && m.shared_intermediate > 0) text += fmt::format(", and a shared one of {}", m.shared_intermediate);
+  return text;
+}
+
+void add_facts(const ModelSpec& m, Item& item) {
+  const auto weights = static_cast<double>(weight_bytes(m));
+  item.facts.emplace_back("parameters", fmt::format("{:.3f} B", static_cast<double>(total_parameters(m)) * 1e-9));
+  item.facts.emplace_back("weights", fmt::format("{:.2f} GB ({:.2f} GiB){}", weights * 1e-9, weights / (1 << 30),
+                                                 m.quantization.empty() ? "" : ", quantized by " + m.quantization));
+  item.facts.emplace_back("KV bytes per token", fmt::format("{} in {}", kv_bytes_per_token(m), dtype_name(m.kv_dtype)));
+  item.facts.emplace_back("layers", layers_text(m));
+  item.facts.emplace_back("longest text", m.max_tokens > 0 ? fmt::format("{} tokens", m.max_tokens) : "not known");
+  if (!m.quantization.empty()) {
+    item.facts.emplace_back("weights of attention", format_text(m.attention_weights));
+    if (m.num_expert_layers() < m.layers || m.shared_intermediate > 0)
+      item.facts.emplace_back("weights of MLPs", format_text(m.mlp_weights));
+    if (m.is_moe()) item.facts.emplace_back("weights of experts", format_text(m.expert_weights));
+  }
+  for (const std::string& remark : m.remarks) item.facts.emplace_back("remark", remark);
+}
+
+Item item_of(const ModelSpec& m, const std::string& name) {
+  Item item{
+      "models",
+      name,
+      fmt::format("{}: {:.1f} B parameters, {} layers, {} query and {} KV heads of {}, {} KV bytes per token", m.family,
+                  static_cast<double>(total_parameters(m)) * 1e-9, m.layers, m.q_heads, m.kv_heads, m.head_dim, kv_bytes_per_token(m)),
+      m.file,
+      {}};
+  add_facts(m, item);
+  return item;
+}
+
+}  // namespace
+
+std::vector<Item> model_items(const std::string& folder) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error))
+    if (entry.path().extension() == ".yaml") files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  std::vector<Item> items;
+  for (const fs::path& file : files) {
+    const std::string name = file.stem().string();
+    try {
+      items.push_back(item_of(load_model_spec(file.string(), folder), name));
+    } catch (const InputError& e) {
+      items.push_back({"models", name, std::string("cannot be used: ") + e.what(), file.string(), {}});
+    }
+  }
+  return items;
+}
+
+bool is_model_path(const std::string& name) {
+  std::error_code error;
+  const fs::path path(name);
+  if (path.extension() == ".json") return true;
+  if (fs::is_directory(path, error)) return fs::exists(path / "config.json", error);
+  if (!fs::is_regular_file(path, error) || (path.extension() != ".yaml" && path.extension() != ".yml")) return false;
+  const YAML::Node root = load_config(name)->root;
+  return root["model_type"].IsDefined() || root["hidden_size"].IsDefined();
+}
+
+Item model_at_path(const std::string& path) {
+  const ModelSpec m = load_model_spec(path, profiles_folder() + "/models");
+  return item_of(m, m.name);
+}
+
+}  // namespace kvlab

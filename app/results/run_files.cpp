@@ -1,0 +1,168 @@
+#include "app/results/run_files.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "app/results/perfetto.h"
+#include "app/results/run_manifest.h"
+#include "app/results/safe_files.h"
+#include "base/csv.h"
+
+namespace kvlab {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Before the id of the run and the number of the process in the name of the folder.
+constexpr const char* kBeingWritten = ".new-";
+
+constexpr const char* kRequestColumns =
+    "run,request,replica,session,arrival_ns,queued_ns,scheduled_ns,first_token_ns,last_token_ns,prompt_tokens,output_tokens,hit_tokens,"
+    "preemptions,recomputed_tokens,state\n";
+constexpr const char* kTimelineColumns =
+    "run,replica,time_ns,running,waiting,swapped,used_blocks,cached_blocks,free_blocks,prompt_tokens,output_tokens\n";
+
+struct Instant {  // formats as ns, or as nothing when it never came
+  Time at;
+};
+
+}  // namespace
+
+}  // namespace kvlab
+
+template <>
+struct fmt::formatter<kvlab::Instant> : fmt::formatter<std::int64_t> {
+  template <class Context>
+  auto format(kvlab::Instant i, Context& context) const {
+    return i.at == kvlab::kNever ? context.out() : fmt::formatter<std::int64_t>::format(kvlab::ns(i.at), context);
+  }
+};
+
+namespace kvlab {
+
+RunFiles::RunFiles(fs::path runs, std::string id, Tables tables)
+    : runs_(std::move(runs)), fresh_(runs_ / fmt::format("{}{}-{}", kBeingWritten, id, ::getpid())), id_(std::move(id)) {
+  if (!fs::create_directory(fresh_)) throw std::runtime_error(fresh_.string() + ": is there already; remove it");
+  add_file("manifest.json", nlohmann::json{{"kvlab_run", kRunFormat}, {"run", id_}, {"input_key", ""}, {"state", "being written"}}.dump());
+  if (tables == Tables::kNone) return;
+  requests_ = std::make_unique<TextFile>(make("requests.csv"));
+  requests_->write(kRequestColumns);
+  timeline_ = std::make_unique<TextFile>(make("timeline.csv"));
+  timeline_->write(kTimelineColumns);
+  if (tables == Tables::kPerfetto) perfetto_ = std::make_unique<PerfettoFile>(make("trace.json"));
+}
+
+RunFiles::~RunFiles() {
+  try {
+    if (kind_of(fresh_) == PathKind::kFolder) remove_files(fresh_, names_, "manifest.json");
+  } catch (const std::exception&) {  // the next sweep removes it
+  }
+}
+
+fs::path RunFiles::make(const std::string& name) {
+  names_.insert(name);
+  return fresh_ / name;
+}
+
+void RunFiles::request(const RequestRecord& r) {
+  requests_->print("{},{},{},", id_, r.number, r.replica);
+  if (r.session >= 0) requests_->print("{}", r.session);
+  requests_->print(",{},{},{},{},{},{},{},{},{},{},{}\n", Instant{r.arrival}, Instant{r.queued}, Instant{r.scheduled},
+                   Instant{r.first_token}, Instant{r.last_token}, r.prompt_tokens, r.output_tokens, r.hit_tokens, r.preemptions,
+                   r.recomputed_tokens, outcome_name(r.outcome));
+  if (perfetto_) perfetto_->request(r);
+}
+
+void RunFiles::sample(const TimelineSample& s) {
+  timeline_->print("{},{},{},{},{},{},{},{},{},{},{}\n", id_, s.replica, ns(s.at), s.running, s.waiting, s.swapped, s.used_blocks,
+                   s.cached_blocks, s.free_blocks, s.prompt_tokens, s.output_tokens);
+  if (perfetto_) perfetto_->sample(s);
+}
+
+void RunFiles::step(const StepRecord& step) { perfetto_->step(step); }
+
+void RunFiles::event(const RequestEventRecord& event) {
+  if (perfetto_) perfetto_->event(event);
+}
+
+void RunFiles::add_file(const std::string& name, const std::string& text) {
+  TextFile file(make(name));
+  file.write(text);
+  file.close();
+}
+
+namespace {
+
+// Foreign files in the earlier run's folder go to the new one.
+void keep_other_files(const fs::path& earlier, const fs::path& target, const std::set<std::string>& names) {
+  std::vector<fs::path> others;
+  for (const auto& entry : fs::directory_iterator(earlier))
+    if (!names.contains(entry.path().filename().string())) others.push_back(entry.path());
+  for (const fs::path& other : others)
+    if (kind_of(target / other.filename()) == PathKind::kNothing) fs::rename(other, target / other.filename());
+}
+
+}  // namespace
+
+void RunFiles::commit(nlohmann::ordered_json manifest) {
+  if (requests_) requests_->close();
+  if (timeline_) timeline_->close();
+  if (perfetto_) perfetto_->close();
+  nlohmann::ordered_json files = nlohmann::ordered_json::object();
+  std::vector<fs::path> written{fresh_ / "manifest.json"};
+  for (const std::string& name : names_) {
+    if (name == "manifest.json" || name == kFreshManifest) continue;
+    files[name] = digest_of_file(fresh_ / name);
+    written.push_back(fresh_ / name);
+  }
+  manifest["files"] = files;
+  add_file(kFreshManifest, manifest.dump(2) + "\n");
+  fs::rename(fresh_ / kFreshManifest, fresh_ / "manifest.json");
+  sync_folder_of(written, fresh_);
+  const fs::path target = runs_ / id_;
+  const bool is_first = kind_without_link(target) == PathKind::kNothing;
+  const std::set<std::string> earlier = is_first ? std::set<std::string>{} : read_run_manifest(target).file_names();
+  exchange_folders(fresh_, target);
+  if (is_first) return;
+  keep_other_files(fresh_, target, earlier);
+  remove_files(fresh_, earlier, "manifest.json");
+}
+
+bool is_leftover(const fs::path& folder) {
+  if (!folder.filename().string().starts_with(kBeingWritten) || kind_of(folder) != PathKind::kFolder) return false;
+  if (read_run_manifest(folder).is_ours()) return true;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const bool is_started = entry.path().filename() == "manifest.json" && fs::file_size(entry.path(), ignored) == 0;
+    if (!is_started) return false;
+  }
+  return true;
+}
+
+std::size_t remove_leftovers(const fs::path& runs) {
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(runs))
+    if (is_leftover(entry.path())) found.push_back(entry.path());
+  for (const fs::path& folder : found) {
+    const RunManifest manifest = read_run_manifest(folder);
+    const fs::path run = runs / manifest.id;  // the folder may be what the run has replaced
+    if (manifest.is_finished && kind_of(run) == PathKind::kFolder) keep_other_files(folder, run, manifest.file_names());
+    remove_files(folder, manifest.file_names(), "manifest.json");
+  }
+  return found.size();
+}
+
+std::string summary_csv(const std::string& run_id, std::uint64_t seed, const Fields& fields) {
+  std::vector<std::string> header{"run", "seed"}, row{run_id, std::to_string(seed)};
+  for (const auto& [column, value] : fields) {
+    header.push_back(column);
+    row.push_back(value);
+  }
+  return csv_line(header) + csv_line(row);
+}
+
+}  // namespace kvlab

@@ -1,0 +1,97 @@
+#include "app/results/safe_files.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+
+#include "app/results/text_file.h"
+
+namespace kvlab {
+
+namespace fs = std::filesystem;
+
+PathKind kind_of(const fs::path& path) {
+  std::error_code error;
+  switch (fs::symlink_status(path, error).type()) {
+    case fs::file_type::not_found:
+    case fs::file_type::none:
+      return PathKind::kNothing;
+    case fs::file_type::regular:
+      return PathKind::kFile;
+    case fs::file_type::directory:
+      return PathKind::kFolder;
+    case fs::file_type::symlink:
+      return PathKind::kLink;
+    default:
+      return PathKind::kOther;
+  }
+}
+
+PathKind kind_without_link(const fs::path& path) {
+  const PathKind kind = kind_of(path);
+  if (kind == PathKind::kLink)
+    throw InputError(path.string() + ": is a symbolic link; kvlab follows none where it replaces or removes files: move the link away");
+  return kind;
+}
+
+std::string digest_of_file(const fs::path& path) { return fmt::format("{} {}", fs::file_size(path), hex(fingerprint_of_path(path))); }
+
+std::string digest_of_text(std::string_view text) {
+  constexpr std::size_t kChunk = 1 << 20;  // as fingerprint_of_path reads a file
+  std::uint64_t hash = 0;
+  for (std::size_t at = 0; at < text.size(); at += kChunk) hash = fingerprint_of_text(text.substr(at, kChunk), hash);
+  return fmt::format("{} {}", text.size(), hex(hash));
+}
+
+void sync_path(const fs::path& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  const bool is_synced = file >= 0 && (::fsync(file) == 0 || errno == EINVAL);  // some file systems cannot
+  const int why = errno;
+  if (file >= 0) ::close(file);
+  if (!is_synced) throw std::runtime_error(path.string() + ": cannot be written: " + std::strerror(why));
+}
+
+void sync_folder_of(const std::vector<fs::path>& files, const fs::path& folder) {
+  for (const fs::path& path : files) {
+    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (file < 0) continue;  // told of below
+    ::sync_file_range(file, 0, 0, SYNC_FILE_RANGE_WRITE);
+    ::close(file);
+  }
+  for (const fs::path& path : files) sync_path(path);
+  sync_path(folder);
+}
+
+void exchange_folders(const fs::path& fresh, const fs::path& target) {
+  if (kind_of(target) == PathKind::kNothing) return fs::rename(fresh, target);
+  constexpr unsigned kExchange = 2;  // RENAME_EXCHANGE
+  if (::syscall(SYS_renameat2, AT_FDCWD, fresh.c_str(), AT_FDCWD, target.c_str(), kExchange) == 0) return;
+  fs::path aside = fresh;  // a file system that cannot exchange
+  aside += ".old";
+  fs::rename(target, aside);
+  fs::rename(fresh, target);
+  fs::rename(aside, fresh);
+}
+
+void remove_files(const fs::path& folder, const std::set<std::string>& names, const std::string& last) {
+  const auto remove = [&](const std::string& name) {
+    const bool is_plain = fs::path(name).filename() == name;
+    if (is_plain && kind_of(folder / name) == PathKind::kFile) fs::remove(folder / name);
+  };
+  for (const std::string& name : names)
+    if (name != last) remove(name);
+  std::error_code ignored;
+  std::size_t others = 0;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) others += entry.path().filename() == last ? 0 : 1;
+  if (others > 0) return;  // somebody else's; the folder stays as it is known
+  remove(last);
+  fs::remove(folder, ignored);
+}
+
+}  // namespace kvlab

@@ -1,0 +1,144 @@
+#include "app/results/view.h"
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "app/results/safe_files.h"
+#include "app/results/text_file.h"
+#include "base/csv.h"
+
+namespace kvlab {
+
+namespace fs = std::filesystem;
+
+std::string axis_column(const std::string& path) { return path == "block_caches" ? "block_cache" : path; }
+
+bool has_tables_of(const ResultsFolder& folder, const std::vector<std::string>& run_ids) {
+  std::vector<std::string> found;
+  const auto add = [](std::vector<std::string>& ids, const std::string& id) {
+    if (ids.empty() || ids.back() != id) ids.push_back(id);
+  };
+  try {
+    for (const auto& row : read_csv(folder.path() / "summary.csv").rows) add(found, row[0]);
+  } catch (const InputError&) {  // it is not there, or broken
+    return false;
+  }
+  std::vector<std::string> wanted;
+  for (const std::string& id : run_ids) add(wanted, id);
+  return found == wanted;
+}
+
+namespace {
+
+// Appends `path` to `out`, its first line only where it is the first file.
+void append_rows(TextFile& out, const fs::path& path, std::string& header) {
+  std::ifstream stream(path, std::ios::binary);
+  std::string first;
+  if (!std::getline(stream, first)) return;
+  if (header.empty())
+    out.write(first + "\n");
+  else if (header != first)
+    throw InternalError(path.string() + ": has other columns than the runs before it");
+  header = first;
+  std::vector<char> chunk(1 << 20);
+  while (stream) {
+    stream.read(chunk.data(), static_cast<std::streamsize>(chunk.size()));
+    out.write({chunk.data(), static_cast<std::size_t>(stream.gcount())});
+  }
+}
+
+// Joins a run's table with the sweep's axes: run, axes, seed, and the columns that are no axis.
+class SummaryJoin {
+ public:
+  SummaryJoin(const fs::path& path, const Experiment& experiment) : out_(path) {
+    for (const std::string& axis : experiment.axes) axes_.push_back(axis_column(axis));
+  }
+
+  void add(const RunSpec& run, const CsvTable& table) {
+    std::vector<std::string> header = table.columns;
+    if (header != columns_) choose(header, table.file);
+    for (const auto& row : table.rows) {
+      std::vector<std::string> joined{row[0]};
+      joined.insert(joined.end(), run.labels.begin(), run.labels.end());
+      for (const std::size_t c : kept_) joined.push_back(row[c]);
+      out_.write(csv_line(joined));
+    }
+  }
+  void close() { out_.close(); }
+
+ private:
+  void choose(const std::vector<std::string>& columns, const std::string& file) {
+    kept_.clear();
+    std::vector<std::string> header{columns[0]};
+    header.insert(header.end(), axes_.begin(), axes_.end());
+    for (std::size_t c = 1; c < columns.size(); ++c) {
+      if (std::find(axes_.begin(), axes_.end(), columns[c]) != axes_.end()) continue;  // it is an axis, too
+      kept_.push_back(c);
+      header.push_back(columns[c]);
+    }
+    if (columns_.empty())
+      out_.write(csv_line(header));
+    else if (header != header_)
+      throw InternalError(file + ": has other columns than the runs before it");
+    columns_ = columns;
+    header_ = header;
+  }
+
+  TextFile out_;
+  std::vector<std::string> axes_, columns_, header_;
+  std::vector<std::size_t> kept_;
+};
+
+void join_summaries(const fs::path& fresh, const ResultsFolder& folder, const Experiment& experiment,
+                    const std::vector<std::size_t>& complete) {
+  SummaryJoin join(fresh, experiment);
+  for (const std::size_t i : complete) join.add(experiment.runs[i], read_csv(folder.runs() / experiment.runs[i].id / "summary.csv"));
+  join.close();
+}
+
+// False: no run has such a table.
+bool join_table(const fs::path& fresh, const std::vector<fs::path>& parts) {
+  if (parts.empty()) return false;
+  std::error_code cannot_link;
+  if (parts.size() == 1) fs::create_hard_link(parts[0], fresh, cannot_link);  // large files are not kept twice
+  if (parts.size() == 1 && !cannot_link) return true;
+  TextFile out(fresh);
+  std::string header;
+  for (const fs::path& part : parts) append_rows(out, part, header);
+  out.close();
+  return true;
+}
+
+}  // namespace
+
+void join_runs(ResultsFolder& folder, const Experiment& experiment, const std::vector<std::size_t>& complete) {
+  std::vector<std::string> ids;  // each once
+  std::set<std::string> seen;
+  for (const std::size_t i : complete)
+    if (seen.insert(experiment.runs[i].id).second) ids.push_back(experiment.runs[i].id);
+  std::map<std::string, fs::path> fresh;
+  const auto fresh_of = [&](const std::string& name) {
+    const fs::path path = folder.fresh_of(name);
+    kind_without_link(path);
+    fs::remove(path);
+    return path;
+  };
+  fresh["summary.csv"] = fresh_of("summary.csv");
+  join_summaries(fresh["summary.csv"], folder, experiment, complete);
+  for (const std::string name :
+       {"requests.csv", "timeline.csv", "search.csv", "heads.csv", "steps.csv", "answers.csv", "engine_steps.csv", "trace.json"}) {
+    std::vector<fs::path> parts;
+    const bool is_joined = name != "trace.json" || ids.size() == 1;
+    for (const std::string& id : ids)
+      if (const fs::path part = folder.runs() / id / name; is_joined && kind_of(part) == PathKind::kFile) parts.push_back(part);
+    if (join_table(fresh_of(name), parts))
+      fresh[name] = folder.fresh_of(name);
+    else
+      folder.remove(name);
+  }
+  folder.replace(fresh);
+}
+
+}  // namespace kvlab

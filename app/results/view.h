@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "app/results/results.h"
+#include "app/runs/experiment.h"
+
+namespace kvlab {
+
+// The column of an axis: its path in the YAML.
+std::string axis_column(const std::string& path);
+
+// True where the tables at the top of the folder are those of these runs, in this order.
+bool has_tables_of(const ResultsFolder& folder, const std::vector<std::string>& run_ids);
+
+// Joins the tables of complete runs (places in experiment.runs) at the top of the folder: summary.csv with the sweep's axes between `run`
+// and `seed`, and the others as they are. A run that several points of the grid share has a row in summary.csv for each of them, and is in
+// the others once.
+void join_runs(ResultsFolder& folder, const Experiment& experiment, const std::vector<std::size_t>& complete);
+
+}  // namespace kvlab

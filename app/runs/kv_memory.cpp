@@ -1,0 +1,138 @@
+#include "app/runs/kv_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "policies/kv/policy.h"
+#include "policies/kv/recipe_footprint.h"
+#include "sim/cost/profile.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr std::int64_t kMaxBytes = std::int64_t{1} << 50;
+constexpr std::int64_t kMaxBlocks = std::int64_t{1} << 30;
+
+// The largest step that a derived block count reserves memory for: the scheduler's limits, or these where it has none.
+LargestStep largest_step(const SimSetup& setup, std::int32_t max_model_len) {
+  constexpr std::int64_t kTokens = 8192, kRows = 256;
+  const std::unique_ptr<Scheduler> scheduler = setup.make_scheduler();
+  const StepBounds bounds = scheduler->step_bounds(max_model_len);
+  return {bounds.tokens > 0 ? bounds.tokens : kTokens, bounds.requests > 0 ? bounds.requests : kRows, scheduler->num_graphs()};
+}
+
+std::int64_t derived_blocks(const Params& p, const CostSetup& cost, double frac, std::int64_t reserve_bytes, std::int32_t block_tokens) {
+  try {
+    return derive_num_blocks(cost, frac, reserve_bytes, block_tokens);
+  } catch (const InputError& e) {
+    p.fail_at(p.has("memory") ? "memory" : "model", e.what());
+  }
+}
+
+std::int64_t read_num_blocks(const Params& p, Params& m, const CostSetup& cost, const LargestStep& step, bool& is_derived) {
+  if (m.has("num_blocks") && m.has("gpu_memory_frac"))
+    m.fail_at("gpu_memory_frac", "'num_blocks' and 'gpu_memory_frac' exclude each other: give one");
+  if (m.has("num_blocks") && m.has("reserve_bytes")) m.fail_at("reserve_bytes", "'reserve_bytes' means nothing beside 'num_blocks'");
+  const auto block_tokens = m.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "tokens per KV block");
+  const double frac = m.optional<double>("gpu_memory_frac", 0.9, 0.01, 1, "share of GPU memory for weights, reserve and KV");
+  const std::int64_t reserve =
+      m.optional<std::int64_t>("reserve_bytes", default_reserve_bytes(cost, step), 0, kMaxBytes, "memory per GPU beside weights and KV");
+  const auto given = m.optional<std::int64_t>("num_blocks", 0, 1, kMaxBlocks, "KV blocks per replica; absent: derived from memory");
+  const bool has_null_block = m.flag("null_block", false, "one of num_blocks is the engine's null block and holds nothing (vLLM v1)");
+  is_derived = given == 0;
+  const std::int64_t blocks = is_derived ? derived_blocks(p, cost, frac, reserve, block_tokens) : given;
+  if (blocks - (has_null_block ? 1 : 0) < 1) m.fail_at("num_blocks", "'num_blocks' leaves no usable block beside the null block");
+  return blocks - (has_null_block ? 1 : 0);
+}
+
+// The profile's table of what the recipe's packing takes between steps, with any budget; "": there is none.
+std::string measured_rest(const RunPlan& plan) {
+  const Recipe& recipe = *plan.recipe;
+  const std::string name = at_rest_of(recipe.name);
+  if (plan.cost.profile == nullptr || !plan.cost.profile->policy.has(name)) return "";
+  const std::vector<std::string> names = recipe_names();
+  const bool is_ours = std::binary_search(names.begin(), names.end(), recipe.name);
+  return is_ours && load_recipe(recipe.name).parts == recipe.parts ? name : "";
+}
+
+// GPU bytes for KV of one replica: of its derived blocks; where their number is given, all memory of its GPUs.
+double kv_memory_bytes(const RunPlan& plan) {
+  const MemorySetup& memory = plan.setup.memory;
+  if (memory.is_derived) return static_cast<double>(memory.num_blocks) * static_cast<double>(memory.block_bytes);
+  return static_cast<double>(plan.cost.hardware.memory_bytes) * plan.cost.parallel.gpus();
+}
+
+// GPU bytes that a block's token accounts for, of `gpu_bytes` in all: its own, or the share that it takes of CPU memory or disk if larger.
+double token_share_bytes(const RecipePages& pages, const CostSetup& cost, double gpu_bytes) {
+  const auto share = [&](double token_bytes, std::int64_t place_bytes) {
+    return token_bytes / (static_cast<double>(place_bytes) * cost.parallel.gpus()) * gpu_bytes;
+  };
+  return std::max({pages.token_bytes, share(pages.host_token_bytes, cost.hardware.cpu_memory_bytes),
+                   share(pages.disk_token_bytes, cost.hardware.disk_bytes)});
+}
+
+// The number of blocks of the policy's own size. A given number stays.
+std::int64_t policy_blocks(const MemorySetup& memory, double gpu_bytes, double share_bytes) {
+  if (!memory.is_derived) return memory.num_blocks;
+  const double blocks = gpu_bytes / (share_bytes * memory.block_tokens);
+  if (blocks >= static_cast<double>(kMaxBlocks))
+    throw InputError(
+        fmt::format("the policy keeps so little of a token that memory holds {:.3g} blocks of KV, more than the {} that a "
+                    "run may have; give 'memory: {{num_blocks: N}}'",
+                    blocks, kMaxBlocks));
+  return static_cast<std::int64_t>(blocks);
+}
+
+}  // namespace
+
+std::int64_t read_memory(Params& p, const CostSetup& cost, SimSetup& setup) {
+  Params m = p.optional_child("memory", "memory");
+  MemorySetup& memory = setup.memory;
+  memory.num_blocks = read_num_blocks(p, m, cost, largest_step(setup, setup.max_model_len), memory.is_derived);
+  memory.block_tokens = m.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "tokens per KV block");
+  memory.block_bytes = memory.block_tokens * kv_bytes_per_token(cost.model);
+  memory.pages_per_block = static_cast<std::int32_t>(cost.model.layers * cost.model.kv_heads);
+  const auto host_bytes =
+      m.optional<std::int64_t>("host_memory_bytes", std::int64_t{4} << 30, 0, kMaxBytes, "host memory for swapped KV, per replica");
+  const double pcie = cost.hardware.pcie_bytes_per_s * cost.parallel.gpus();
+  setup.swap_link.bytes_per_s =
+      m.optional<double>("swap_bytes_per_s", pcie > 0 ? pcie : 25e9, 1, 1e15, "bandwidth to host memory, one direction");
+  setup.swap_link.call_time = from_seconds(m.optional<double>("swap_call_us", 10, 0, 1e6, "time of one copy call") * 1e-6);
+  memory.prefix_caching = p.flag("prefix_caching", true, "full blocks are kept and found again by their content");
+  m.reject_unread();
+  return host_bytes;
+}
+
+void read_kv_policy(Params& p, RunPlan& plan) {
+  Params policy = p.child_or_text("kv_policy", "recipe", "kv_policy");
+  plan.recipe = read_recipe(policy);
+  const Recipe& recipe = *plan.recipe;
+  if (recipe.keeps_everything()) {
+    plan.setup.make_footprint = [] { return std::make_unique<KeepAll>(); };
+    return;
+  }
+  const ModelSpec& m = plan.cost.model;
+  const auto narrow = [](std::int64_t x) { return static_cast<std::int32_t>(x); };
+  const ModelShape shape{narrow(m.layers),   narrow(m.q_heads), narrow(m.kv_heads),
+                         narrow(m.head_dim), narrow(m.hidden),  narrow(bits(m.kv_dtype) / 8)};
+  MemorySetup& memory = plan.setup.memory;
+  const KvReads reads = plan.cost.profile != nullptr ? plan.cost.profile->kv_reads : KvReads::kStored;
+  try {
+    const RecipePages pages = recipe_pages(recipe, shape, memory.block_tokens);
+    const double gpu_bytes = kv_memory_bytes(plan), share_bytes = token_share_bytes(pages, plan.cost, gpu_bytes);
+    plan.setup.make_footprint = [recipe, shape, block_tokens = memory.block_tokens, reads, at_rest = measured_rest(plan), share_bytes] {
+      return std::make_unique<RecipeFootprint>(recipe, shape, block_tokens, reads, at_rest, share_bytes);
+    };
+    plan.setup.make_footprint();
+    memory.num_blocks = policy_blocks(memory, gpu_bytes, share_bytes);
+    memory.block_bytes = std::llround(pages.token_bytes * memory.block_tokens);
+  } catch (const InputError& e) {
+    p.fail_at("kv_policy", e.what());
+  }
+}
+
+}  // namespace kvlab

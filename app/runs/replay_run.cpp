@@ -1,0 +1,137 @@
+#include "app/runs/replay_run.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <mutex>
+
+#include "app/runs/attention_samples.h"
+#include "app/runs/family.h"
+#include "base/csv.h"
+#include "sim/replay/fidelity.h"
+#include "sim/replay/replay.h"
+
+namespace kvlab {
+
+namespace {
+
+std::string share(double x) { return fmt::format("{:.6f}", x); }
+
+// What a serving run says of its policy.
+constexpr std::string_view kServingColumns = " recipe budget_tokens attention_mass output_rel_err topk_recall resident_bytes_frac family ";
+constexpr const char* kFidelityColumns = "attention_mass,output_rel_err,topk_recall,kl_nats,needle_kept,attended_tokens";
+
+std::string fidelity_text(const Fidelity& f) {
+  return fmt::format("{:.6f},{:.6g},{:.6f},{:.6g},{:.6f},{:.2f}", f.attention_mass, f.output_rel_err, f.topk_recall, f.kl, f.needle,
+                     f.attended_tokens);
+}
+
+// Sums over samples, then means; traffic is per decode step.
+struct Means {
+  Fidelity fidelity;
+  double budget = 0, found = 0, kept = 0, resident = 0, host = 0, disk = 0, peak = 0, fetched = 0, stored = 0, asked = 0, hit = 0,
+         steps = 0;
+
+  void add(const ReplayResult& r) {
+    fidelity += r.mean;
+    budget += r.budget_tokens, found += finds_needles(r.by_step) ? 1 : 0, kept += r.kept_tokens;
+    resident += r.resident_bytes_frac, host += r.host_bytes_frac, disk += r.disk_bytes_frac, peak += r.peak_prefill_frac;
+    fetched += static_cast<double>(r.traffic.fetched_bytes) / std::max(1, r.num_steps);
+    stored += static_cast<double>(r.traffic.stored_bytes) / std::max(1, r.num_steps);
+    asked += static_cast<double>(r.traffic.asked_units), hit += static_cast<double>(r.traffic.hit_units);
+    steps += r.num_steps;
+  }
+};
+
+Fields fields_of(const Recipe& recipe, Means m, double samples) {
+  m.fidelity *= 1 / samples;
+  Fields fields;
+  const auto add = [&](const char* name, const std::string& value) { fields.emplace_back(name, value); };
+  add("recipe", recipe.name);
+  add("budget_tokens", fmt::format("{:.0f}", m.budget / samples));
+  add("attention_mass", share(m.fidelity.attention_mass));
+  add("output_rel_err", fmt::format("{:.6g}", m.fidelity.output_rel_err));
+  add("topk_recall", share(m.fidelity.topk_recall));
+  add("resident_bytes_frac", share(m.resident / samples));
+  add("kl_nats", fmt::format("{:.6g}", m.fidelity.kl));
+  add("needle_kept", share(m.fidelity.needle));
+  add("kept_tokens", fmt::format("{:.2f}", m.kept / samples));
+  add("attended_tokens", fmt::format("{:.2f}", m.fidelity.attended_tokens));
+  add("host_bytes_frac", share(m.host / samples));
+  add("disk_bytes_frac", share(m.disk / samples));
+  add("peak_prefill_frac", share(m.peak / samples));
+  add("fetched_bytes_per_step", fmt::format("{:.0f}", m.fetched / samples));
+  add("stored_bytes_per_step", fmt::format("{:.0f}", m.stored / samples));
+  add("unit_hit_frac", m.asked > 0 ? share(m.hit / m.asked) : "");
+  add("samples", fmt::format("{:.0f}", samples));
+  add("decode_steps", fmt::format("{:.0f}", m.steps));
+  add("far_mass_kept", share(m.fidelity.far_share()));
+  add("needle_mass_kept", share(m.fidelity.needle_mass_share()));
+  add("needle_found_frac", share(m.found / samples));
+  add("family", family_of(recipe));
+  return fields;
+}
+
+ReplayOptions read_options(Params& p, std::uint64_t seed) {
+  ReplayOptions options;
+  options.seed = seed;
+  options.kv_bytes = p.optional<std::int32_t>("kv_bytes", 2, 1, 8, "bytes of a stored element of the uncompressed cache");
+  return options;
+}
+
+// A recipe that this sample does not allow is reported with the policy's place in the experiment.
+ReplayResult replay_or_fail(const Params& p, const AttentionSample& sample, const Recipe& recipe, const ReplayOptions& options) {
+  try {
+    return replay(sample.trace, sample.reference, recipe, options);
+  } catch (const InputError& e) {
+    p.fail_at("kv_policy", e.what());
+  }
+}
+
+}  // namespace
+
+Fields fidelity_fields(Params& p, const Recipe& recipe, std::uint64_t seed) {
+  static std::mutex mutex;
+  static std::map<std::string, Fields> known;
+  const ReplayOptions options = read_options(p, seed);
+  Params samples = p.child("samples", "samples");
+  const std::string key = fmt::format("{} {} {} {}", seed, options.kv_bytes, recipe.text, samples.text_of_all());
+  const std::lock_guard lock(mutex);
+  const auto at = known.find(key);
+  if (at != known.end()) return at->second;
+  const auto all = read_attention_samples(samples, seed);
+  Means means;
+  for (const auto& sample : all) means.add(replay_or_fail(p, *sample, recipe, options));
+  Fields fields = fields_of(recipe, means, static_cast<double>(all.size()));
+  std::erase_if(fields, [](const auto& f) { return kServingColumns.find(fmt::format(" {} ", f.first)) == std::string_view::npos; });
+  return known.emplace(key, std::move(fields)).first->second;
+}
+
+ReplayFindings run_replay(Params& p, const Recipe& recipe, const std::string& run_id, std::uint64_t seed) {
+  const ReplayOptions options = read_options(p, seed);
+  Params samples = p.child("samples", "samples");
+  const auto all = read_attention_samples(samples, seed);
+  p.reject_unread();
+  ReplayFindings findings;
+  findings.heads_csv = fmt::format("run,sample,layer,kv_head,{}\n", kFidelityColumns);
+  findings.steps_csv = fmt::format("run,sample,step,{}\n", kFidelityColumns);
+  Means means;
+  std::uint64_t over_budget = 0;
+  for (const auto& sample : all) {
+    const ReplayResult r = replay_or_fail(p, *sample, recipe, options);
+    means.add(r);
+    over_budget += r.exceeds_budget ? 1 : 0;
+    const std::string name = csv_field(sample->name);
+    for (std::size_t i = 0; i < r.by_head.size(); ++i) {
+      const auto heads = static_cast<std::size_t>(sample->trace.kv_heads);
+      findings.heads_csv += fmt::format("{},{},{},{},{}\n", run_id, name, i / heads, i % heads, fidelity_text(r.by_head[i]));
+    }
+    for (std::size_t i = 0; i < r.by_step.size(); ++i)
+      findings.steps_csv += fmt::format("{},{},{},{}\n", run_id, name, i, fidelity_text(r.by_step[i]));
+  }
+  findings.fields = fields_of(recipe, means, static_cast<double>(all.size()));
+  findings.note = remark_on_budget(over_budget, all.size(), "samples");
+  return findings;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "app/results/results.h"
+#include "app/runs/experiment.h"
+#include "app/runs/input_files.h"
+
+namespace kvlab {
+
+// How one run of a sweep ended.
+struct RunState {
+  enum Outcome { kNotRun, kUnchanged, kDone, kBadInput, kFailed } outcome = kNotRun;
+  std::string message;  // why it failed
+  double wall_s = 0;
+};
+
+// Places of the runs whose results are there.
+std::vector<std::size_t> complete_runs(const std::vector<RunState>& states);
+
+// "scheduler=sarathi seed=2": what tells this run from the others.
+std::string run_title(const Experiment& experiment, const RunSpec& run);
+
+// manifest.json and resolved.yaml of the whole experiment.
+void write_manifest(const Experiment& experiment, const std::vector<RunState>& states, const InputFiles& inputs, ResultsFolder& folder,
+                    double wall_s);
+
+// The experiment with the runs alone whose results are there.
+Experiment complete_part(const Experiment& experiment, const std::vector<RunState>& states);
+// On one line, how many runs failed and which; nothing if none did.
+void report_failures(const Experiment& experiment, const std::vector<RunState>& states, std::ostream& err);
+
+// The table at the end of `kvlab run`: what varies, the main metrics, and how far to trust them.
+void print_report(const Experiment& experiment, const std::vector<RunState>& states, const ResultsFolder& folder, std::ostream& out);
+
+}  // namespace kvlab

@@ -1,0 +1,83 @@
+#include "app/runs/search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace kvlab {
+
+namespace {
+
+// Two probes that contradict "a higher rate never attains more", or nothing.
+std::string monotonicity_note(const std::vector<Probe>& probes) {
+  for (const Probe& low : probes) {
+    for (const Probe& high : probes) {
+      if (low.rate_per_s < high.rate_per_s && !low.attains && high.attains) {
+        return fmt::format("attainment is not monotonic: {:.4g}/s misses the target ({:.4f}) but {:.4g}/s meets it ({:.4f})",
+                           low.rate_per_s, low.attainment_frac, high.rate_per_s, high.attainment_frac);
+      }
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+SearchResult search_rate(const SearchPlan& plan, const std::function<Probe(double)>& probe) {
+  SearchResult result;
+  const auto attains = [&](double rate) {
+    Probe p = probe(rate);
+    p.rate_per_s = rate;
+    p.attains = p.attainment_frac >= plan.attainment;
+    if (p.attains) result.best_per_s = std::max(result.best_per_s, rate);
+    result.probes.push_back(p);
+    return p.attains;
+  };
+  double low = plan.low_per_s, high = plan.high_per_s;
+  const bool low_attains = attains(low), high_attains = attains(high);
+  if (high_attains) {
+    result.note = fmt::format("even {:.4g}/s attains: raise the upper end of search.rate", high);
+  } else if (!low_attains) {
+    result.note = fmt::format("not even {:.4g}/s attains: lower the lower end of search.rate, or relax the SLO", low);
+  } else {
+    while (high - low > plan.tolerance_frac * high) {
+      const double middle = low + (high - low) / 2;
+      (attains(middle) ? low : high) = middle;
+    }
+  }
+  const std::string contradiction = monotonicity_note(result.probes);
+  if (!contradiction.empty()) result.note = contradiction;
+  return result;
+}
+
+std::string search_csv(const std::string& run_id, const SearchResult& result) {
+  std::string text = "run,probe,rate_per_s,slo_attainment_frac,goodput_per_s,attains\n";
+  for (std::size_t i = 0; i < result.probes.size(); ++i) {
+    const Probe& p = result.probes[i];
+    text +=
+        fmt::format("{},{},{:.6f},{:.6f},{:.6f},{}\n", run_id, i + 1, p.rate_per_s, p.attainment_frac, p.goodput_per_s, p.attains ? 1 : 0);
+  }
+  return text;
+}
+
+bool RescaledTrace::next(TraceRequest& request) {
+  if (!source_->next(request)) return false;
+  request.arrival = kStart + from_seconds(to_s(request.arrival) * factor_);
+  return true;
+}
+
+double mean_rate(TraceSource& source, std::uint64_t limit) {
+  TraceRequest request;
+  std::uint64_t requests = 0;
+  Time first = kNever, last = kStart;
+  while ((limit == 0 || requests < limit) && source.next(request)) {
+    ++requests;
+    if (request.is_follow_up) continue;
+    first = std::min(first, request.arrival);
+    last = std::max(last, request.arrival);
+  }
+  if (requests < 2 || last <= first) throw InputError("'search' needs a trace whose arrivals span some time, to set their rate");
+  return static_cast<double>(requests - 1) / to_s(last - first);
+}
+
+}  // namespace kvlab

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "app/runs/setup.h"
+
+namespace kvlab {
+
+struct Probe {
+  double rate_per_s = 0;
+  double attainment_frac = 0;
+  double goodput_per_s = 0;
+  bool attains = false;
+};
+
+struct SearchResult {
+  std::vector<Probe> probes;  // in the order they were made
+  double best_per_s = 0;      // the highest rate that attained; 0: none did
+  std::string note;           // what a reader must know: range too low or high, attainment not monotonic
+};
+
+// Bisection. Both ends are tried first; monotonicity is not assumed to hold, but checked over the probes made.
+// probe: attainment and goodput at a rate.
+SearchResult search_rate(const SearchPlan& plan, const std::function<Probe(double rate_per_s)>& probe);
+
+// `run,probe,rate_per_s,slo_attainment_frac,goodput_per_s,attains`
+std::string search_csv(const std::string& run_id, const SearchResult& result);
+
+// A trace with its arrivals stretched or squeezed, so that its mean rate becomes another. Follow-ups keep their delays.
+class RescaledTrace final : public TraceSource {
+ public:
+  RescaledTrace(std::unique_ptr<TraceSource> source, double factor) : source_(std::move(source)), factor_(factor) {}
+  bool next(TraceRequest& request) override;
+  [[nodiscard]] bool keeps_hashes() const override { return source_->keeps_hashes(); }
+  [[nodiscard]] std::string skipped() const override { return source_->skipped(); }
+
+ private:
+  std::unique_ptr<TraceSource> source_;
+  double factor_;
+};
+
+// Requests per second of a trace over the span of its arrivals, among the first `limit` requests (0: all). InputError with
+// fewer than two arrivals or no time between them.
+double mean_rate(TraceSource& source, std::uint64_t limit);
+
+}  // namespace kvlab

@@ -1,0 +1,103 @@
+#include "app/runs/seeds.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "app/runs/setup.h"
+#include "base/text.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr int kCompared = 1000;  // requests of a trace; one that depends on the seed differs earlier
+
+bool are_equal(const TraceRequest& a, const TraceRequest& b) {
+  return a.arrival == b.arrival && a.prompt_tokens == b.prompt_tokens && a.output_tokens == b.output_tokens && a.delay == b.delay &&
+         std::equal(a.hashes.begin(), a.hashes.end(), b.hashes.begin(), b.hashes.end());
+}
+
+// True where two seeds give one trace. In a closed loop the times to think are drawn beside the requests.
+bool are_same(TraceSource& a, TraceSource& b) {
+  TraceRequest of_a, of_b;
+  for (int i = 0; i < kCompared; ++i) {
+    const bool has_more = a.next(of_a);
+    if (has_more != b.next(of_b)) return false;
+    if (!has_more) return true;
+    if (!are_equal(of_a, of_b)) return false;
+    if (a.concurrency() > 0 && a.think_time(static_cast<std::uint64_t>(i)) != b.think_time(static_cast<std::uint64_t>(i))) return false;
+  }
+  return true;
+}
+
+RunPlan plan_of(const Experiment& experiment, const RunSpec& run, std::uint64_t seed) {
+  Params p = experiment.params(run);
+  return read_run_plan(p, seed);
+}
+
+// True where runs with this one's choices and other seeds may differ. Replays and graded answers draw where only a run can tell.
+bool is_random(const Experiment& experiment, const RunSpec& run) {
+  const RunPlan plan = plan_of(experiment, run, run.seed);
+  if (plan.kind == RunKind::kSimulation) {
+    if (plan.has_samples || (plan.setup.num_replicas > 1 && plan.setup.make_router()->is_random())) return true;
+  } else if (plan.kind != RunKind::kBlockCacheMrc) {
+    return true;
+  }
+  const RunPlan other = plan_of(experiment, run, run.seed + 1);
+  return !are_same(*plan.open_trace(), *other.open_trace());
+}
+
+bool runs_an_engine(const Experiment& experiment) {
+  const Choices* last = nullptr;
+  return std::any_of(experiment.runs.begin(), experiment.runs.end(), [&](const RunSpec& run) {
+    if (std::exchange(last, run.choices.get()) == run.choices.get()) return false;
+    Params p(experiment.config, run.choices, "the experiment");
+    return p.choice("host", {"sim", "replay", "engine"}, 0, "where policies run") == 2;
+  });
+}
+
+std::string remark_on(const Experiment& experiment, const std::vector<std::vector<std::string>>& idle, std::size_t configurations) {
+  constexpr std::size_t kNamed = 3;
+  const std::string why = "their requests are recorded and no router draws. They are done once, so n = 1";
+  if (idle.size() == configurations) return fmt::format("note: seeds change nothing in these runs: {}\n", why);
+  std::vector<std::string> names;
+  for (std::size_t k = 0; k < std::min(idle.size(), kNamed); ++k) {
+    std::vector<std::string> parts;
+    for (std::size_t i = 0; i < idle[k].size(); ++i)
+      if (!idle[k][i].empty()) parts.push_back(experiment.axes[i] + "=" + idle[k][i]);
+    names.push_back(join(parts, " "));
+  }
+  if (idle.size() > kNamed) names.push_back(fmt::format("and {} more", idle.size() - kNamed));
+  return fmt::format("note: seeds change nothing in {} of {} configurations ({}): {}\n", idle.size(), configurations, join(names, "; "),
+                     why);
+}
+
+}  // namespace
+
+std::string drop_idle_seeds(Experiment& experiment) {
+  std::map<std::vector<std::string>, std::size_t> counts;
+  for (const RunSpec& run : experiment.runs) ++counts[run.labels];
+  if (counts.size() == experiment.runs.size() || runs_an_engine(experiment)) return "";
+  std::vector<std::vector<std::string>> idle;
+  std::map<std::vector<std::string>, bool> is_idle;  // from a configuration's second run on
+  std::vector<RunSpec> kept;
+  for (const RunSpec& run : experiment.runs) {
+    const auto known = is_idle.find(run.labels);
+    if (known == is_idle.end()) {
+      const bool here = counts[run.labels] > 1 && !is_random(experiment, run);
+      is_idle[run.labels] = here;
+      if (here) idle.push_back(run.labels);
+    } else if (known->second) {
+      continue;
+    }
+    kept.push_back(run);
+  }
+  if (idle.empty()) return "";
+  experiment.runs = std::move(kept);
+  return remark_on(experiment, idle, counts.size());
+}
+
+}  // namespace kvlab

@@ -1,0 +1,63 @@
+#include "app/runs/served_model.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/spec_file.h"
+#include "calibrate/engine_shape.h"
+
+namespace kvlab {
+
+namespace {
+
+std::string find_folder(Params& p, const ModelSpec& spec) {
+  std::error_code error;
+  const std::string named = p.has("model") ? p.resolve_file(p.text("model", "model")) : "";
+  if (std::filesystem::is_directory(named, error)) return named;
+  const std::filesystem::path probe = std::filesystem::path(profiles_folder()).parent_path() / "engine" / "probe";
+  if (spec.name == "probe" && std::filesystem::is_directory(probe, error)) return probe.string();
+  p.fail_at(p.has("model") ? "model" : "host",
+            fmt::format("'host: engine' runs real weights, and {} names none: 'model: FOLDER' with config.json and safetensors, or "
+                        "'weights: random' where only times matter",
+                        spec.name));
+}
+
+void check_shape(const Params& p, const ModelConfig& c, const ModelSpec& m) {
+  if (c.layers == m.layers && c.q_heads == m.q_heads && c.kv_heads == m.kv_heads && c.head_dim == m.head_dim && c.hidden_dim == m.hidden)
+    return;
+  p.fail_at(p.has("model") ? "model" : "profile",
+            fmt::format("the model in {} has another shape than {}, for which the profile was measured: kvlab calibrate --model FOLDER",
+                        c.name, m.name));
+}
+
+}  // namespace
+
+ServedModel read_served_model(Params& p) {
+  ServedModel served;
+  served.has_random_weights = p.choice("weights", {"files", "random"}, 0,
+                                       "of the model, with 'host: engine'; random: in the profile's shape, to measure times") == 1;
+  served.backend = read_backend(p);
+  return served;
+}
+
+void find_served_model(Params& p, const ModelSpec& spec, ServedModel& served) {
+  if (served.has_random_weights) {
+    try {
+      served.config = engine_shape(spec);
+    } catch (const InputError& e) {
+      p.fail_at("weights", e.what());
+    }
+    return;
+  }
+  served.folder = find_folder(p, spec);
+  served.config = read_model_config(served.folder);
+  check_shape(p, served.config, spec);
+}
+
+const EngineModel& shared_model(const ServedModel& served) {
+  return served.has_random_weights ? shared_random_model(served.config, served.backend) : shared_model(served.folder, served.backend);
+}
+
+}  // namespace kvlab

@@ -1,0 +1,119 @@
+#include "app/runs/summary_row.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "policies/kv/recipe.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr std::array<const char*, kCostParts> kPartNames = {"linear", "attention", "head", "collective", "policy"};
+constexpr std::array<const char*, kFootings> kFootingNames = {"inside", "interpolated", "extrapolated"};
+
+std::string real(double value) { return fmt::format("{:.6f}", value); }
+std::string real_if(bool exists, double value) { return exists ? real(value) : ""; }
+
+// d is in ns (or ns per token); written in ms.
+void add_distribution(Fields& f, const std::string& name, const std::string& unit, const Distribution& d) {
+  const std::array<std::pair<const char*, double>, 6> parts = {
+      {{"mean", d.mean}, {"p50", d.p50}, {"p90", d.p90}, {"p95", d.p95}, {"p99", d.p99}, {"max", d.max}}};
+  for (const auto& [statistic, value] : parts) f.emplace_back(name + "_" + statistic + unit, real_if(d.count > 0, value * 1e-6));
+}
+
+void add_latencies(Fields& f, const MetricsCollector::Latencies& l) {
+  add_distribution(f, "ttft", "_ms", l.ttft);
+  add_distribution(f, "tpot", "_ms", l.tpot);
+  add_distribution(f, "itl", "_ms", l.itl);
+  add_distribution(f, "e2e", "_ms", l.e2e);
+  add_distribution(f, "queueing", "_ms", l.queueing);
+  add_distribution(f, "normalized_latency", "_ms_per_token", l.normalized);
+}
+
+void add_steps(Fields& f, const RunSummary& s) {
+  const bool has_steps = s.steps > 0;
+  f.emplace_back("batch_mean_requests", real_if(has_steps, s.batch_mean_requests));
+  f.emplace_back("batch_mean_tokens", real_if(has_steps, s.batch_mean_tokens));
+  f.emplace_back("kv_used_mean_frac", real_if(has_steps, s.kv_used_mean_frac));
+  f.emplace_back("kv_used_peak_frac", real(s.kv_used_peak_frac));
+}
+
+void add_step_time(Fields& f, const RunSummary& s, bool is_simulated) {
+  const bool has_steps = s.steps > 0 && is_simulated;
+  f.emplace_back("steps", std::to_string(s.steps));
+  f.emplace_back("busy_frac", real(s.busy_frac));
+  for (std::size_t i = 0; i < kCostParts; ++i)
+    f.emplace_back(fmt::format("step_{}_frac", kPartNames[i]), real_if(has_steps, s.part_frac[i]));
+  f.emplace_back("mfu_frac", real_if(has_steps && s.mfu_frac > 0, s.mfu_frac));
+  f.emplace_back("mbu_frac", real_if(has_steps && s.mbu_frac > 0, s.mbu_frac));
+  for (std::size_t i = 0; i < kFootings; ++i)
+    f.emplace_back(fmt::format("{}_frac", kFootingNames[i]), real_if(has_steps, s.footing_frac[i]));
+  f.emplace_back("overload_frac", real(s.overload_frac));
+}
+
+}  // namespace
+
+Fields summary_fields(const RunSummary& s, const SimSetup& setup, bool is_simulated) {
+  const MetricsCollector::Latencies& l = s.latencies;
+  const double duration_s = to_s(s.duration);
+  const double counted_s = to_s(s.counted_duration);
+  const auto rate = [&](double amount) { return real_if(counted_s > 0, amount / counted_s); };
+  Fields f;
+  f.emplace_back("requests", std::to_string(l.counted));
+  f.emplace_back("completed", std::to_string(l.completed));
+  f.emplace_back("rejected", std::to_string(l.rejected));
+  f.emplace_back("duration_s", fmt::format("{:.9f}", duration_s));
+  f.emplace_back("requests_per_s", rate(static_cast<double>(l.completed)));
+  f.emplace_back("prompt_tokens_per_s", rate(static_cast<double>(l.prompt_tokens)));
+  f.emplace_back("output_tokens_per_s", rate(static_cast<double>(l.output_tokens)));
+  add_latencies(f, l);
+  f.emplace_back("slo_attainment_frac", real_if(setup.slo.is_set && l.judged > 0, l.slo_attainment_frac));
+  f.emplace_back("goodput_per_s", setup.slo.is_set ? rate(static_cast<double>(l.attained)) : "");
+  f.emplace_back("preemptions", std::to_string(s.preemptions));
+  f.emplace_back("swaps", std::to_string(s.swaps));
+  f.emplace_back("recompute_fallbacks", std::to_string(s.recompute_fallbacks));
+  f.emplace_back("recomputed_tokens", std::to_string(s.recomputed_tokens));
+  f.emplace_back("prefix_hit_frac", real_if(s.lookup_tokens > 0, static_cast<double>(s.hit_tokens) / static_cast<double>(s.lookup_tokens)));
+  add_steps(f, s);
+  f.emplace_back("kv_blocks", std::to_string(setup.memory.num_blocks));
+  f.emplace_back("kv_blocks_source", setup.memory.is_derived ? "derived" : "given");
+  const StepBounds bounds = setup.make_scheduler()->step_bounds(setup.max_model_len);
+  f.emplace_back("max_step_tokens", bounds.tokens > 0 ? std::to_string(bounds.tokens) : "");
+  f.emplace_back("max_step_seqs", bounds.requests > 0 ? std::to_string(bounds.requests) : "");
+  add_step_time(f, s, is_simulated);
+  f.emplace_back("internal_fragmentation_frac", real(s.internal_fragmentation_frac));
+  f.emplace_back("external_fragmentation_frac", real(s.external_fragmentation_frac));
+  return f;
+}
+
+std::string not_served(const ServingSummary& s) {
+  const MetricsCollector::Latencies& l = s.latencies;
+  std::string text;
+  if (l.rejected > 0) text = fmt::format("{} of {} requests were rejected; the first: {}", l.rejected, l.counted, s.first_rejection);
+  if (l.unfinished > 0)
+    text += fmt::format("{}{} of {} requests were unfinished at the stop", text.empty() ? "" : "; ", l.unfinished, l.counted);
+  return text;
+}
+
+std::string remarks_on(const ServingSummary& s) {
+  std::string text = s.remark;
+  const auto add = [&text](const std::string& one) { text += (text.empty() || one.empty() ? "" : "; ") + one; };
+  add(s.trace_remark);
+  add(remark_on_budget(s.over_budget, s.requests, "requests"));
+  if (s.requests > 0 && s.latencies.counted == 0)
+    add(fmt::format("all {} requests arrive during the warm-up, so none is counted; shorten 'warmup_ms'", s.requests));
+  return text;
+}
+
+std::string credibility_label(const RunSummary& s, const SimSetup& setup, const std::string& cost_source) {
+  return fmt::format(
+      "step time {:.1f} % measured, {:.1f} % interpolated, {:.1f} % extrapolated; KV blocks {}; overload {:.1f} % of time; {}",
+      100 * s.footing_frac[0], 100 * s.footing_frac[1], 100 * s.footing_frac[2], setup.memory.is_derived ? "derived" : "given",
+      100 * s.overload_frac, cost_source);
+}
+
+std::string ms_field(Time from, Time to) { return from == kNever || to == kNever ? "" : real(to_ms(to - from)); }
+
+}  // namespace kvlab

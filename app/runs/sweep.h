@@ -1,0 +1,25 @@
+#pragma once
+
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "app/runs/experiment.h"
+
+namespace kvlab {
+
+struct SweepOptions {
+  int jobs = 0;       // runs at a time; 0: the machine's number of cores
+  std::string out;    // results folder; "": results/NAME
+  bool join = false;  // `out` may belong to another experiment
+  bool fast_forward = true;
+  bool quiet = false;           // errors and nothing else
+  bool force = false;           // do runs again whose inputs have not changed
+  bool shows_progress = false;  // a bar that rewrites its line: only for terminals
+};
+
+// Checks every run of an experiment, does those that are not in the results folder yet, and joins their tables at its top. Returns the exit
+// status: 0; 1 or 2 when runs failed (2: all of them by something the user can mend); 130 after Ctrl-C.
+int run_sweep(Experiment experiment, const SweepOptions& options, std::ostream& out, std::ostream& err);
+
+}  // namespace kvlab
