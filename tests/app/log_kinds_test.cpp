@@ -67,7 +67,7 @@ TEST_F(LogKinds, WhatCannotBeComparedIsSaid) {
       {R"({"ttfts": [0.1], "itls": [[0.1]], "output_lens": [0]})", "has no requests that completed"},
       {one_line + "\n" + one_line, "holds several benchmark results, one per line; leave the one to compare with"},
       {kAiperf + engine, "not a row of AIPerf, as those above: it has no 'metadata' and 'metrics'"},
-      {engine + "\n" + one_line, ":2: has no 'arrival_time'"},
+      {engine + "\n" + one_line, ":2: missing key 'arrival_time'"},
       {R"({"metadata":{"request_start_ns":5},"metrics":{"request_latency":{"value":5,"unit":"ms"}}})",
        "has no metric 'time_to_first_token'; AIPerf records it with --streaming"},
   };
