@@ -13,10 +13,14 @@ namespace kvlab {
 // arithmetic progression costs one operation per bin it crosses and gives the very counts that adding its members one by one would.
 class LogHistogram {
  public:
-  void add(std::int64_t value, std::uint64_t count = 1) {
-    const std::size_t b = bin_of(value);
-    if (b >= counts_.size()) counts_.resize(b + 1, 0);
-    counts_[b] += count;
+  void add(std::int64_t value) {
+    ++bin_at(value);
+    ++total_;
+    sum_ += value;
+    if (value > max_) max_ = value;
+  }
+  void add(std::int64_t value, std::uint64_t count) {
+    bin_at(value) += count;
     total_ += count;
     sum_ += static_cast<Wide>(value) * static_cast<Wide>(count);
     if (value > max_) max_ = value;
@@ -71,6 +75,12 @@ class LogHistogram {
  private:
   __extension__ using Wide = __int128;
   static constexpr int kSubBits = 8;
+  std::uint64_t& bin_at(std::int64_t value) {
+    const std::size_t b = bin_of(value);
+    if (b >= counts_.size()) [[unlikely]]
+      counts_.resize(b + 1, 0);
+    return counts_[b];
+  }
   static std::size_t bin_of(std::int64_t value) {
     const auto v = static_cast<std::uint64_t>(value);
     if (v < (1U << kSubBits)) return static_cast<std::size_t>(v);

@@ -125,20 +125,10 @@ void ReplicaState::finish_swap_in(RequestId id, Time at) {
 
 // ---- steps ----
 
-void ReplicaState::commit(const StepPlan& plan, InFlightStep& step) {
-  step.clear();
-  step.idle_rows = plan.idle_rows;
-  bool uniform = memory_.keeps_everything() && plan.idle_rows == 0 && plan.entries.size() == queues_.running().size();
-  for (const PlanEntry& planned : plan.entries) uniform = commit_entry(planned, step) && uniform;
-  memory_.charge_policy(step);
-  step.is_uniform = uniform;
-  step.running_version = queues_.running_version();
-}
-
 // Returns true for a decode step of one token.
-bool ReplicaState::commit_entry(const PlanEntry& planned, InFlightStep& step) {
+inline bool ReplicaState::commit_entry(const PlanEntry& planned, InFlightStep& step) {
   Request& r = table_[planned.request];
-  StepEntry entry;
+  StepEntry& entry = step.entries.emplace_back();
   entry.request = planned.request;
   entry.tokens = planned.tokens;
   entry.kv_before = entry.computed_before = r.computed_tokens;
@@ -146,16 +136,13 @@ bool ReplicaState::commit_entry(const PlanEntry& planned, InFlightStep& step) {
   entry.layer_begin = planned.layer_begin;
   entry.layer_end = planned.layer_end;
   ++r.in_flight_steps;
-  if (planned.layer_end > 0) {  // its tokens go on through later layers in later steps
-    step.entries.push_back(entry);
-    return false;
-  }
+  if (planned.layer_end > 0) return false;  // its tokens go on through later layers in later steps
   const std::int32_t known = r.known_tokens();
   const std::int32_t after = r.computed_tokens + planned.tokens;
   if (after > known) throw InternalError("a plan computes tokens that are not known");
   entry.emits = after == known;
   const std::int32_t held_before = r.held_tokens();
-  if (!memory_.keeps_everything()) memory_.apply_policy(r, entry, step.entries.size());
+  if (!memory_.keeps_everything()) memory_.apply_policy(r, entry, step.entries.size() - 1);
   const std::int32_t recomputed = std::min(after, r.most_computed) - r.computed_tokens;
   if (recomputed > 0) {
     r.recomputed_tokens += recomputed;
@@ -165,8 +152,17 @@ bool ReplicaState::commit_entry(const PlanEntry& planned, InFlightStep& step) {
   table_.set_computed(r, after);
   memory_.add_live(r.held_tokens() - held_before);
   if (entry.emits) ++r.in_flight_tokens;
-  step.entries.push_back(entry);
   return planned.tokens == 1 && planned.layer_begin == 0 && planned.padded_tokens == 0 && entry.emits && entry.computed_before > 0;
+}
+
+void ReplicaState::commit(const StepPlan& plan, InFlightStep& step) {
+  step.clear();
+  step.idle_rows = plan.idle_rows;
+  bool uniform = memory_.keeps_everything() && plan.idle_rows == 0 && plan.entries.size() == queues_.running().size();
+  for (const PlanEntry& planned : plan.entries) uniform = commit_entry(planned, step) && uniform;
+  memory_.charge_policy(step);
+  step.is_uniform = uniform;
+  step.running_version = queues_.running_version();
 }
 
 void ReplicaState::process_output(const InFlightStep& step, Picoseconds at, LogHistogram& itl) {

@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/quantile.h"
 #include "bench/sim/machine_rates.h"
 #include "engine/cache/policy_cache.h"
 #include "engine/model/model_work.h"
 #include "engine/model/plain_cache.h"
-#include "traces/logs/real_log.h"
 
 namespace kvlab {
 
