@@ -22,7 +22,7 @@ inline double median(std::vector<double> values) {
   return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
-// Of an even number of values the larger of the two in the middle: a value that was there.
+// For an even number of values the larger of the two in the middle, which is one of the values.
 inline double upper_median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());

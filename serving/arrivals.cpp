@@ -12,7 +12,7 @@ namespace {
 
 Picoseconds later(Picoseconds now, Span gap) {
   check_within_run(static_cast<double>(now) * 1e-12 + to_s(gap));
-  return now + ns(gap) * kPsPerNs;
+  return now + to_ps(gap);
 }
 
 }  // namespace
@@ -64,7 +64,7 @@ void Arrivals::release_root() {
     if (stop_.after_time.count() > 0 && arrival > stop_.after_time) return;
     at = later(0, arrival);
   }
-  if (stop_.after_time.count() > 0 && at > ns(stop_.after_time) * kPsPerNs) return;
+  if (stop_.after_time.count() > 0 && at > to_ps(stop_.after_time)) return;
   root_at_ = at;
 }
 

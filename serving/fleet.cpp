@@ -186,7 +186,6 @@ void Fleet::add_totals(ServingSummary& summary, Picoseconds duration) const {
     add_counters(replica->state(), summary);
   }
   summary.steps = all.steps;
-  const auto ratio = [](Int128 part, Int128 whole) { return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0; };
   const Int128 steps = static_cast<Int128>(all.steps);
   const Int128 replica_time = static_cast<Int128>(std::max<Picoseconds>(duration, 0)) * setup_.num_replicas;
   const std::int64_t num_blocks = state(0).num_blocks();

@@ -12,7 +12,7 @@ void finish_requests(std::vector<RequestRecord>& unfinished, const StopRule& sto
                      ServingSummary& summary) {
   if (!unfinished.empty() && stop.after_time.count() == 0)
     throw InputError(fmt::format(
-        "{} requests wait for ever: the scheduler plans nothing while the replica idles (first of them: request {}, {} prompt tokens)",
+        "{} requests wait forever: the scheduler plans nothing while the replica is idle (first of them: request {}, {} prompt tokens)",
         unfinished.size(), unfinished.front().number, unfinished.front().prompt_tokens));
   std::sort(unfinished.begin(), unfinished.end(), [](const RequestRecord& a, const RequestRecord& b) { return a.number < b.number; });
   for (const RequestRecord& record : unfinished) {

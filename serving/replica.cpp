@@ -158,7 +158,7 @@ bool Replica::plan_one(Picoseconds at) {
   return true;
 }
 
-// A scheduler that waits for time to pass (a batching window) says so; with nothing in flight nobody else would ask it again.
+// A scheduler that waits for time to pass (a batching window) says so; with nothing in flight no other event would ask it again.
 void Replica::wake_at(Picoseconds at) {
   if (count_ > 0 || plan_pending_) return;
   const Time wake = scheduler_->wants_plan_at();

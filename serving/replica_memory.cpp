@@ -64,7 +64,7 @@ std::int64_t ReplicaMemory::most_blocks(const Request& r) const {
   return at_end.leaves_hashed ? blocks_for(at_end.held_tokens + 1) + blocks_of_pages(at_end.peak_pages) : blocks_for(last) + end_blocks;
 }
 
-// The last known token is always computed, since its logits are needed (card 1.4c), and so are the prompt's last tokens that the policy
+// The last known token is always computed, since its logits are needed, and so are the prompt's last tokens that the policy
 // observes.
 std::int32_t ReplicaMemory::most_hits(std::int32_t known_tokens, std::int32_t prompt_tokens) const {
   const std::int32_t most = fresh_tokens_ <= 1 ? known_tokens - 1 : std::min(known_tokens - 1, prompt_tokens - fresh_tokens_);
@@ -164,7 +164,7 @@ void ReplicaMemory::take_hits(RequestId id, Request& r) {
   }
   r.published = static_cast<std::int32_t>(r.blocks.size());
   r.left_behind.clear();
-  set_computed(r, hit_tokens);
+  table_.set_computed(r, hit_tokens);
   live_tokens_ += hit_tokens;
 }
 
@@ -211,7 +211,7 @@ bool ReplicaMemory::try_reserve(Request& r, std::int32_t tokens) {
 }
 
 void ReplicaMemory::release_blocks(Request& r) {
-  pool_->release_reversed(r.blocks);  // card 1.4d: deepest block first, so that it is evicted first
+  pool_->release_reversed(r.blocks);  // the deepest block first, so that it is evicted first
   r.blocks.clear();
   r.published = r.publishable_tokens = 0;
 }

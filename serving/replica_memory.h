@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/ceil_div.h"
 #include "policies/kv/footprint.h"
 #include "serving/block_pool.h"
 #include "serving/contiguous.h"
@@ -25,7 +26,7 @@ class ReplicaMemory {
   // ---- sizes, in blocks unless named otherwise ----
   [[nodiscard]] std::int64_t num_blocks() const;
   [[nodiscard]] std::int64_t free_blocks() const;
-  [[nodiscard]] std::int64_t blocks_for(std::int64_t tokens) const { return (tokens + limits_.block_tokens - 1) / limits_.block_tokens; }
+  [[nodiscard]] std::int64_t blocks_for(std::int64_t tokens) const { return ceil_div(tokens, limits_.block_tokens); }
   // At the peak of a prompt step that computes all known tokens.
   [[nodiscard]] std::int64_t peak_blocks(const Request& r) const;
   // At the request's largest; the last emitted token is never computed.
@@ -83,7 +84,6 @@ class ReplicaMemory {
 
   // r's held tokens changed by `tokens`.
   void add_live(std::int64_t tokens) { live_tokens_ += tokens; }
-  void set_computed(Request& r, std::int32_t tokens) { table_.set_computed(r, tokens); }
 
   // Conservation laws; throws InternalError. O(requests + blocks).
   void check() const;
@@ -102,9 +102,7 @@ class ReplicaMemory {
   void release_blocks(Request& r);
   [[nodiscard]] SeqState seq_of(const Request& r, std::int32_t computed) const;
   [[nodiscard]] std::uint64_t key_of(const Request& r, std::int32_t block) const;
-  [[nodiscard]] std::int64_t blocks_of_pages(std::int64_t pages) const {
-    return (pages + pool_->pages_per_block() - 1) / pool_->pages_per_block();
-  }
+  [[nodiscard]] std::int64_t blocks_of_pages(std::int64_t pages) const { return ceil_div(pages, pool_->pages_per_block()); }
   [[nodiscard]] std::int64_t free_after_pages(std::int64_t pages) const {
     return pages > 0 ? pool_->free_after_pages(pages) : pool_->free_blocks();
   }

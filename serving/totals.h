@@ -22,6 +22,9 @@ struct StepTotals {
   void merge(const StepTotals& other);
 };
 
+// part / whole; 0 if the whole is not above 0.
+constexpr double ratio(Int128 part, Int128 whole) { return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0; }
+
 // 1 + 2 + ... + (n - 1)
 constexpr Int128 triangle(std::int64_t n) { return static_cast<Int128>(n) * (n - 1) / 2; }
 

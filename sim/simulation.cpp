@@ -14,7 +14,6 @@ namespace {
 void add_costs(const std::vector<const SimDevice*>& devices, Int128 busy, RunSummary& summary) {
   CostTotals all;
   for (const SimDevice* device : devices) all.merge(device->totals());
-  const auto ratio = [](Int128 part, Int128 whole) { return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0.0; };
   const Int128 priced = std::accumulate(all.part.begin(), all.part.end(), Int128{0});  // of every stage
   for (std::size_t i = 0; i < kCostParts; ++i) summary.part_frac[i] = ratio(all.part[i], priced);
   for (std::size_t i = 0; i < kFootings; ++i) summary.footing_frac[i] = ratio(all.footing[i], priced);

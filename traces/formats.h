@@ -16,8 +16,8 @@ namespace kvlab {
 class TraceFormat {
  public:
   virtual ~TraceFormat() = default;
-  // If `line`, the first of a file, may be of this format. Of several formats the first by name is taken: bailian before mooncake, whose
-  // columns it has too.
+  // If `line`, the first of a file, may be of this format. If several recognise it, the first by name is taken: bailian before mooncake,
+  // whose columns it has too.
   [[nodiscard]] virtual bool recognises(std::string_view line) const = 0;
   [[nodiscard]] virtual std::unique_ptr<RowReader> read(std::unique_ptr<LineReader> lines, const ReaderOptions& options) const = 0;
 };

@@ -4,7 +4,7 @@
 namespace kvlab {
 namespace {
 
-// The engine's own order (vLLM v1, card 1.4d): one list of all free blocks, blank ones included. Released blocks go to its
+// The engine's own order (vLLM v1): one list of all free blocks, blank ones included. Released blocks go to its
 // back and victims come from its front, so a block's age counts from its last release; a request releases its deepest block
 // first, which makes deeper blocks the older ones.
 class Lru final : public BlockCache {

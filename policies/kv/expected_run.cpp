@@ -11,7 +11,7 @@ SeqStep step_of(const ShapeRun::Seq& seq) { return {0, seq.seen_tokens, seq.new_
 ExpectedRun::ExpectedRun(const Recipe& recipe, const ModelShape& model)
     : budget_(recipe.budget), trigger_(recipe.make_trigger()), counts_(recipe, model), shapes_(recipe, model, &counts_) {}
 
-// What layers that are cut in this step keep on average; 0 or less: none is.
+// The tokens that layers cut in this step keep on average; 0 or less: no layer is cut.
 std::int32_t ExpectedRun::cut_target(const ShapeRun::Seq& seq) const {
   if (shapes_.policy().has_shares()) return shapes_.targets(seq).most;
   return shapes_.policy().target(step_of(seq), seq.held.front() + seq.new_tokens).value_or(0);

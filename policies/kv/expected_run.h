@@ -8,8 +8,8 @@
 
 namespace kvlab {
 
-// A recipe on shapes with the counts that its allocator expects (ExpectedCounts) where data decides. What serving charges and what is
-// described come from here, so that both state the same memory.
+// A recipe on shapes with the counts that its allocator expects (ExpectedCounts) where data decides. Serving and `describe` take
+// their memory from here, so that both state the same.
 class ExpectedRun {
  public:
   // Errors as ShapeRun's.

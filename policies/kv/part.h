@@ -238,7 +238,7 @@ struct Budget {
 // When a policy acts, and down to how many tokens.
 class Trigger : public KvPart {
  public:
-  // What a sequence may hold after a step: `tokens` per row on average, of the `end` tokens that it had at the cut, and `grown` tokens in
+  // The most a sequence holds after a step: `tokens` per row on average, of the `end` tokens that it had at the cut, and `grown` tokens in
   // each row since.
   struct Bound {
     std::int32_t tokens = 0, end = 0, grown = 0;

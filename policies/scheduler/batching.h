@@ -52,7 +52,7 @@ inline std::int32_t computed_or_cached(ReplicaView& view, RequestId r) {
 enum class Admission : std::uint8_t {
   kLeft,   // admitted or rejected: the next request has its place now
   kLater,  // its copy or its own output is under way: it keeps its place, and the next request is tried
-  kStop,   // it does not fit, and nobody overtakes it
+  kStop,   // it does not fit, and no later request may overtake it
 };
 
 // A walk over the waiting requests in order of the queue.

@@ -8,7 +8,7 @@ namespace kvlab {
 namespace {
 
 // Dynamic SplitFuse: every forward pass is filled up to the same number of tokens, decodes first, then prompts in order, the
-// last of them cut to fit (card 1.6). No watermark: when nothing at all can be scheduled, the last request that holds KV
+// last of them cut to fit. No watermark: when nothing at all can be scheduled, the last request that holds KV
 // is flushed and starts over from the end of the queue. Requests that hold KV are in a buffer: begun prompts come first, and a request
 // that is given a token goes to the end.
 class FastGen final : public Scheduler {
@@ -107,7 +107,7 @@ class FastGen final : public Scheduler {
   }
 
   std::int32_t forward_tokens_, max_num_seqs_;
-  std::vector<RequestId> buffer_;               // of the running requests, in the order of card 1.6
+  std::vector<RequestId> buffer_;               // of the running requests, in the order that the class comment describes
   std::vector<RequestId> planned_, reordered_;  // while it is reordered
   bool is_settled_ = true;                      // WaitingWalk::is_settled()
 };

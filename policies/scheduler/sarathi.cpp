@@ -9,7 +9,7 @@ namespace kvlab {
 
 namespace {
 
-// Stall-free batching: decodes first, then chunks of prompts up to a token budget tau (card 1.5). Memory for a whole prompt
+// Stall-free batching: decodes first, then chunks of prompts up to a token budget tau. Memory for a whole prompt
 // is taken with its first chunk.
 class Sarathi final : public Scheduler {
  public:

@@ -84,7 +84,7 @@ class ReplicaView {
   // Room for m more tokens of r, all or nothing. A waiting r with nothing computed takes its hits first; these count as computed, and m
   // comes on top of them. Blocks for `ahead` tokens of later steps are taken as well; they have no hash before their tokens are planned.
   virtual bool try_allocate(RequestId r, std::int32_t m, std::int32_t ahead = 0) = 0;
-  // Room in one piece for `tokens` tokens of r in all, before it starts, as contiguous managers give it (card 6.1).
+  // Reserves one contiguous range for `tokens` tokens of r in all, before it starts; for contiguous managers.
   virtual bool try_reserve(RequestId r, std::int32_t tokens) = 0;
   virtual void admit(RequestId r) = 0;  // from waiting to the end of running
   virtual void preempt(RequestId r, Preemption mode, QueueEnd end = QueueEnd::kFront) = 0;
@@ -130,7 +130,7 @@ class Scheduler {
   [[nodiscard]] virtual StepBounds step_bounds(std::int32_t /*max_model_len*/) const { return {}; }
   // CUDA graphs that the engine captures, one for each size that padded_tokens() returns: they take memory.
   [[nodiscard]] virtual std::int32_t num_graphs() const { return 0; }
-  // Contiguous managers (card group 6) instead of paged blocks.
+  // True: one contiguous range per request (try_reserve) instead of paged blocks.
   [[nodiscard]] virtual bool wants_contiguous_memory() const { return false; }
   // r left (finished or rejected): its state in the scheduler is deleted.
   virtual void on_finish(RequestId /*r*/) {}

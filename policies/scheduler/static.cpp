@@ -7,7 +7,7 @@ namespace kvlab {
 namespace {
 
 // Request-level batching as in FasterTransformer: a batch is formed while nothing runs, its prompts are padded to the longest
-// of them, and it keeps its number of rows until its last member is done (card 1.1).
+// of them, and it keeps its number of rows until its last member is done.
 class Static final : public Scheduler {
  public:
   explicit Static(Params& p)

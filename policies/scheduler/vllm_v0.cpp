@@ -7,8 +7,8 @@ namespace kvlab {
 
 namespace {
 
-// vLLM's first scheduler: a step either prefills new prompts or decodes, prompts first; swapped requests come before new ones
-// (card 1.3). Running requests are taken in order of arrival, victims from its end.
+// vLLM's first scheduler: a step either prefills new prompts or decodes, prompts first; swapped requests come before new
+// ones. Running requests are taken in order of arrival, victims from its end.
 class VllmV0 final : public Scheduler {
  public:
   explicit VllmV0(Params& p)

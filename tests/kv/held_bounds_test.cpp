@@ -1,4 +1,4 @@
-// What serving counts for every recipe is never above what the recipe says that it holds at most.
+// Compares the memory that serving counts for every recipe with the bound that the recipe declares.
 #include "tests/held_bounds.h"
 
 #include <gtest/gtest.h>

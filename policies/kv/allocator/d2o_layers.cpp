@@ -50,7 +50,7 @@ class D2oLayers final : public Allocator {
       settle(ops, is_new, l);
     }
   }
-  // Of the layers that compete, their mean.
+  // The mean of the layers that compete.
   [[nodiscard]] std::int32_t expected(const ModelShape& model, std::int32_t layer, std::int32_t, std::int32_t target,
                                       std::int32_t n) const override {
     const Split split = split_of(model, target, n);
@@ -87,7 +87,7 @@ class D2oLayers final : public Allocator {
                        [&](const ScoredLayer& l) { return longest_row(l.kv, static_cast<std::int32_t>(s)) >= seq.end(); });
   }
 
-  // Of all sequences.
+  // Shares out all sequences.
   void share_out(Ops& ops, const ModelShape& model, std::span<ScoredLayer> layers) const {
     const Ops::Frame frame(ops);
     const std::int32_t sequences = layers.front().kv.num_sequences();

@@ -34,7 +34,7 @@ class Lagged final : public Trigger {
   }
 
  private:
-  // Tokens of a row of which all partitions that have a full one behind them are cut.
+  // Tokens of a row in which every partition that a full one follows is cut.
   [[nodiscard]] std::int32_t left(const SeqStep& seq, const Budget& budget) const {
     return seq.end() - cut_partitions(seq.end()) * (lag_ - kept_of_partition(seq, budget));
   }
