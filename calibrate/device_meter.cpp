@@ -13,7 +13,7 @@
 #include "calibrate/cases/timing.h"
 #include "calibrate/engine_shape.h"
 #include "calibrate/meter.h"
-#include "kernels/cuda/events.h"
+#include "kernels/device/cuda/events.h"
 
 namespace kvlab {
 

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "kernels/cuda/events.h"
-#include "kernels/cuda/memory.h"
+#include "kernels/device/cuda/events.h"
+#include "kernels/device/cuda/memory.h"
 #include "policies/kv/unpack_ops.h"
 
 namespace kvlab {

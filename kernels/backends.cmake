@@ -1,8 +1,8 @@
-# Three builds of the CUDA side of kernels/, with the same symbols:
-#   kernels_cuda      by nvcc with KVLAB_CUDA, else kernels/no_cuda, which throws: what the program is linked with
-#   kernels_emulated  the same .cu files compiled as C++ and run thread by thread (kernels/emulated): what tests are linked with
+# Three builds of the CUDA kernels, with the same symbols:
+#   kernels_cuda      by nvcc with KVLAB_CUDA, else kernels/device/no_cuda, which throws: what the program is linked with
+#   kernels_emulated  the same .cu files compiled as C++ and run thread by thread (kernels/device/emulated): what tests are linked with
 #                     where there is no CUDA
-file(GLOB_RECURSE kvlab_cu CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*.cu)
+file(GLOB_RECURSE kvlab_cu CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*.cu ${CMAKE_SOURCE_DIR}/policies/*.cu)
 file(GLOB kvlab_cuda_host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cpp)
 
 # How .cu files among the sources of a target in the calling folder are compiled.

@@ -5,7 +5,7 @@
 #include <string_view>
 
 // Element types of tensors in device memory. Conversions round to nearest even and are the same, bit for bit, on the CPU and in kernels
-// that convert one element at a time; hot kernels use the packed conversions of kernels/cuda/device.cuh.
+// that convert one element at a time; hot kernels use the packed conversions of kernels/device/cuda/device.cuh.
 #ifdef __CUDACC__
 #define KVLAB_BOTH __host__ __device__
 #else

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "kernels/cuda/memory.h"
+#include "kernels/device/cuda/memory.h"
 
 namespace kvlab {
 
@@ -27,6 +27,8 @@ void Ops::zero(float* at, std::int64_t n) {
   if (backend_ == Backend::kCuda) return cuda::fill(at, 0, n * 4, cuda_->stream());
   std::fill_n(at, n, 0.0F);
 }
+
+void throw_without_cuda() { throw CudaError(why_no_gpu()); }
 
 void Ops::refuse_on_gpu(std::string_view op) { throw CudaError("operation '" + std::string(op) + "' has no CUDA kernel yet"); }
 

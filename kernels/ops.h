@@ -14,7 +14,7 @@ class CudaContext;
 // One batched operation as the log keeps it and the cost model prices it. All counts add up over the rows of a batch, so
 // calls of one kind in one layer sum to the call of the joint batch.
 struct OpCall {
-  std::string_view op;       // the folder in kernels/
+  std::string_view op;       // its name, that of its file
   std::int64_t rows = 0;     // sequence x KV head
   std::int64_t tokens = 0;   // cached tokens read, over all rows
   std::int64_t outputs = 0;  // tokens (or pages, clusters) written, over all rows
@@ -33,6 +33,13 @@ class CountSource {
   virtual void fill(std::string_view purpose, int layer, std::span<std::int32_t> counts) = 0;
 };
 
+// Says how to build with CUDA, or that the machine has no GPU.
+[[noreturn]] void throw_without_cuda();
+// run_cuda(const Op&, CudaContext&) of a program built without CUDA: throws. Where the operation's .cu file is linked, its definition is
+// used in place of this weak one.
+#define KVLAB_WITHOUT_CUDA(Op) \
+  [[gnu::weak]] void run_cuda(const Op&, CudaContext&) { throw_without_cuda(); }
+
 template <class Op>
 concept HasCudaKernel = requires(const Op& op, CudaContext& cuda) {
   run_cuda(op, cuda);
@@ -46,7 +53,7 @@ class OpClock {
   virtual void end(const OpCall& call) = 0;  // ends the work since begin(); on a GPU it may still be running
 };
 
-// Runs the operations of a policy's parts. An operation is a struct of raw pointers and shapes in kernels/<op>/<op>.h with two functions,
+// Runs the operations of a policy's parts. An operation is a struct of raw pointers and shapes in <op>/<op>.h with two functions,
 // `OpCall call(const Op&)` and `void run_cpu(const Op&)`, and, if it has a kernel, `void run_cuda(const Op&, CudaContext&)`. Calling Ops
 // logs one entry per batch and runs it on the backend; with kShapes nothing runs and all data pointers are null. On a GPU data pointers are
 // device memory; shapes (lengths, offsets, pages, counts to keep) stay in CPU memory. Counts that depend on data pass through settle().

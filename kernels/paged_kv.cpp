@@ -3,7 +3,7 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/quantize/group_codec.h"
+#include "kernels/storage/quantize/group_codec.h"
 
 namespace kvlab {
 

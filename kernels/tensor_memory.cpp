@@ -1,8 +1,8 @@
 #include "kernels/tensor_memory.h"
 
 #include "base/big_array.h"
-#include "kernels/cuda/events.h"
-#include "kernels/cuda/memory.h"
+#include "kernels/device/cuda/events.h"
+#include "kernels/device/cuda/memory.h"
 
 namespace kvlab {
 

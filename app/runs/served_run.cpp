@@ -6,7 +6,7 @@
 
 #include "app/runs/served_model.h"
 #include "engine/serve/serve.h"
-#include "kernels/cuda/memory.h"
+#include "kernels/device/cuda/memory.h"
 #include "sim/pricing.h"
 
 namespace kvlab {

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "bench/decode/decode_step.h"
-#include "kernels/cuda/events.h"
+#include "kernels/device/cuda/events.h"
 
 namespace kvlab {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/model/config.h"
-#include "kernels/cuda/memory.h"
+#include "kernels/device/cuda/memory.h"
 #include "kernels/element.h"
 
 namespace kvlab {

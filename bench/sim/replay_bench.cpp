@@ -12,7 +12,7 @@
 
 #include "base/parallel.h"
 #include "bench/sim/machine_rates.h"
-#include "kernels/append_kv/append_kv.h"
+#include "kernels/attention/append_kv/append_kv.h"
 #include "sim/replay/replay.h"
 #include "traces/synthetic_attention.h"
 

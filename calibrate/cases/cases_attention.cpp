@@ -6,10 +6,10 @@
 #include "calibrate/cases/policy_family.h"
 #include "calibrate/cases/registry.h"
 #include "calibrate/cases/rows.h"
-#include "kernels/append_kv/append_kv.h"
-#include "kernels/append_kv/append_rows.h"
-#include "kernels/attend/attend.h"
-#include "kernels/attention_decode/attention_decode.h"
+#include "kernels/attention/append_kv/append_kv.h"
+#include "kernels/attention/append_kv/append_rows.h"
+#include "kernels/attention/attend/attend.h"
+#include "kernels/attention/attention_decode/attention_decode.h"
 
 namespace kvlab {
 

@@ -5,9 +5,9 @@
 #include "calibrate/cases/model_checks.h"
 #include "calibrate/cases/registry.h"
 #include "calibrate/cases/rows.h"
-#include "kernels/append_kv/append_kv_cuda.h"
-#include "kernels/attention_decode/attention_decode_cuda.h"
-#include "kernels/attention_prefill/attention_prefill_cuda.h"
+#include "kernels/attention/append_kv/append_kv_cuda.h"
+#include "kernels/attention/attention_decode/attention_decode_cuda.h"
+#include "kernels/attention/attention_prefill/attention_prefill_cuda.h"
 
 namespace kvlab {
 

@@ -5,9 +5,9 @@
 #include "calibrate/cases/policy_family.h"
 #include "calibrate/cases/registry.h"
 #include "calibrate/cases/rows.h"
-#include "kernels/compact/compact_rows.h"
-#include "kernels/dequantize/dequantize.h"
-#include "kernels/quantize/quantize.h"
+#include "kernels/storage/compact/compact_rows.h"
+#include "kernels/storage/dequantize/dequantize.h"
+#include "kernels/storage/quantize/quantize.h"
 
 namespace kvlab {
 

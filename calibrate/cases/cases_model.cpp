@@ -3,7 +3,7 @@
 
 #include "calibrate/cases/model_checks.h"
 #include "calibrate/cases/registry.h"
-#include "kernels/attention_prefill/attention_prefill.h"
+#include "kernels/attention/attention_prefill/attention_prefill.h"
 
 namespace kvlab {
 

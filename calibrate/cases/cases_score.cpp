@@ -5,10 +5,10 @@
 #include "calibrate/cases/policy_family.h"
 #include "calibrate/cases/registry.h"
 #include "calibrate/cases/rows.h"
-#include "kernels/anchor_cosine/anchor_cosine.h"
-#include "kernels/attention_stats/attention_stats.h"
-#include "kernels/pool1d/pool1d.h"
-#include "kernels/token_norms/token_norms.h"
+#include "kernels/attention/attention_stats/attention_stats.h"
+#include "kernels/score/anchor_cosine/anchor_cosine.h"
+#include "kernels/score/pool1d/pool1d.h"
+#include "kernels/score/token_norms/token_norms.h"
 
 namespace kvlab {
 

@@ -7,10 +7,10 @@
 #include "calibrate/cases/policy_family.h"
 #include "calibrate/cases/registry.h"
 #include "calibrate/cases/rows.h"
-#include "kernels/cluster/cluster.h"
-#include "kernels/page_bounds/page_bounds.h"
-#include "kernels/page_scores/page_scores.h"
-#include "kernels/top_k/top_k.h"
+#include "kernels/select/cluster/cluster.h"
+#include "kernels/select/page_bounds/page_bounds.h"
+#include "kernels/select/page_scores/page_scores.h"
+#include "kernels/select/top_k/top_k.h"
 
 namespace kvlab {
 

@@ -4,7 +4,7 @@
 
 #include "calibrate/cases/op_case.h"
 #include "calibrate/cases/registry.h"
-#include "kernels/page_copy/page_copy.h"
+#include "kernels/storage/page_copy/page_copy.h"
 
 namespace kvlab {
 

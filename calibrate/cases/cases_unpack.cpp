@@ -7,11 +7,11 @@
 #include "calibrate/cases/policy_family.h"
 #include "calibrate/cases/registry.h"
 #include "calibrate/cases/rows.h"
-#include "kernels/cast/cast.h"
-#include "kernels/low_rank/low_rank.h"
-#include "kernels/outliers/outliers.h"
-#include "kernels/sparsify/sparsify.h"
-#include "kernels/token_copy/token_copy.h"
+#include "kernels/storage/cast/cast.h"
+#include "kernels/storage/low_rank/low_rank.h"
+#include "kernels/storage/outliers/outliers.h"
+#include "kernels/storage/sparsify/sparsify.h"
+#include "kernels/storage/token_copy/token_copy.h"
 
 namespace kvlab {
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "kernels/cuda/memory.h"
+#include "kernels/device/cuda/memory.h"
 
 namespace kvlab {
 

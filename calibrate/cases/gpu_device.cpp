@@ -2,7 +2,7 @@
 #include <chrono>
 
 #include "calibrate/cases/device.h"
-#include "kernels/cuda/events.h"
+#include "kernels/device/cuda/events.h"
 
 namespace kvlab {
 

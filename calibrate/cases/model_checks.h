@@ -3,12 +3,12 @@
 #include <cmath>
 
 #include "calibrate/cases/op_case.h"
-#include "kernels/embedding/embedding_cuda.h"
-#include "kernels/linear/linear_cuda.h"
-#include "kernels/rmsnorm/rmsnorm_cuda.h"
-#include "kernels/rope/rope_cuda.h"
-#include "kernels/sampling/sampling_cuda.h"
-#include "kernels/silu_mul/silu_mul_cuda.h"
+#include "kernels/model/embedding/embedding_cuda.h"
+#include "kernels/model/linear/linear_cuda.h"
+#include "kernels/model/rmsnorm/rmsnorm_cuda.h"
+#include "kernels/model/rope/rope_cuda.h"
+#include "kernels/model/sampling/sampling_cuda.h"
+#include "kernels/model/silu_mul/silu_mul_cuda.h"
 
 // References in float64 for operations of the model, the same for the CPU's structs and the GPU's.
 namespace kvlab {

@@ -7,8 +7,8 @@
 #include "base/text.h"
 #include "engine/device/device_model.h"
 #include "engine/model/recording_host.h"
-#include "kernels/cuda/memory.h"
-#include "kernels/sampling/sampling.h"
+#include "kernels/device/cuda/memory.h"
+#include "kernels/model/sampling/sampling.h"
 
 namespace kvlab {
 

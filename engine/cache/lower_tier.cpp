@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/cache/rows_view.h"
-#include "kernels/token_copy/token_copy.h"
+#include "kernels/storage/token_copy/token_copy.h"
 
 namespace kvlab {
 

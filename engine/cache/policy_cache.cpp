@@ -10,8 +10,8 @@
 #include "base/parallel.h"
 #include "engine/cache/policy_cache_keeper.h"
 #include "engine/cache/rows_view.h"
-#include "kernels/attend/attend.h"
-#include "kernels/attention_prefill/attention_prefill.h"
+#include "kernels/attention/attend/attend.h"
+#include "kernels/attention/attention_prefill/attention_prefill.h"
 #include "policies/kv/unpack_ops.h"
 
 namespace kvlab {

@@ -3,12 +3,12 @@
 #include <cmath>
 
 #include "engine/cache/policy_cache_group.h"
-#include "kernels/attend/attend.h"
-#include "kernels/attention_decode/attention_decode_cuda.h"
-#include "kernels/attention_prefill/attention_prefill_cuda.h"
-#include "kernels/convert/convert_cuda.h"
-#include "kernels/cuda/device_rows.h"
-#include "kernels/cuda/upload.h"
+#include "kernels/attention/attend/attend.h"
+#include "kernels/attention/attention_decode/attention_decode_cuda.h"
+#include "kernels/attention/attention_prefill/attention_prefill_cuda.h"
+#include "kernels/device/cuda/device_rows.h"
+#include "kernels/device/cuda/upload.h"
+#include "kernels/model/convert/convert_cuda.h"
 
 namespace kvlab {
 

@@ -3,14 +3,14 @@
 
 #include "base/error.h"
 #include "engine/cache/policy_cache_keeper.h"
-#include "kernels/cast/cast.h"
-#include "kernels/cuda/gpu_memory.h"
-#include "kernels/dequantize/dequantize.h"
-#include "kernels/low_rank/low_rank.h"
-#include "kernels/outliers/outliers.h"
-#include "kernels/pack_dropped/pack_dropped.h"
-#include "kernels/prune_channels/prune_channels.h"
-#include "kernels/sparsify/sparsify.h"
+#include "kernels/device/cuda/gpu_memory.h"
+#include "kernels/storage/cast/cast.h"
+#include "kernels/storage/dequantize/dequantize.h"
+#include "kernels/storage/low_rank/low_rank.h"
+#include "kernels/storage/outliers/outliers.h"
+#include "kernels/storage/pack_dropped/pack_dropped.h"
+#include "kernels/storage/prune_channels/prune_channels.h"
+#include "kernels/storage/sparsify/sparsify.h"
 #include "policies/kv/unpack_ops.h"
 
 namespace kvlab {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/cache/row_list.h"
-#include "kernels/cuda/memory.h"
+#include "kernels/device/cuda/memory.h"
 #include "kernels/tensor_memory.h"
 
 namespace kvlab {

@@ -8,10 +8,10 @@
 #include "base/error.h"
 #include "engine/device/device_transformer.h"
 #include "engine/device/plain_decoder.h"
-#include "kernels/convert/convert_cuda.h"
-#include "kernels/cuda/download.h"
-#include "kernels/cuda/gpu_memory.h"
-#include "kernels/sampling/sampling_cuda.h"
+#include "kernels/device/cuda/download.h"
+#include "kernels/device/cuda/gpu_memory.h"
+#include "kernels/model/convert/convert_cuda.h"
+#include "kernels/model/sampling/sampling_cuda.h"
 
 namespace kvlab {
 

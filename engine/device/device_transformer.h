@@ -8,7 +8,7 @@
 #include "engine/device/device_attention.h"
 #include "engine/device/device_weights.h"
 #include "engine/model/transformer.h"
-#include "kernels/rope/rotary.h"
+#include "kernels/model/rope/rotary.h"
 #include "kernels/tensor_memory.h"
 
 namespace kvlab {

@@ -8,8 +8,8 @@
 #include "base/ceil_div.h"
 #include "base/error.h"
 #include "base/parallel.h"
-#include "kernels/cuda/events.h"
-#include "kernels/cuda/gpu_memory.h"
+#include "kernels/device/cuda/events.h"
+#include "kernels/device/cuda/gpu_memory.h"
 
 namespace kvlab {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/model/weights.h"
-#include "kernels/cuda/memory.h"
+#include "kernels/device/cuda/memory.h"
 #include "kernels/element.h"
 
 namespace kvlab {

@@ -7,12 +7,12 @@
 
 #include "base/ceil_div.h"
 #include "base/error.h"
-#include "kernels/append_kv/append_kv_cuda.h"
-#include "kernels/attention_decode/attention_decode_cuda.h"
-#include "kernels/cuda/download.h"
-#include "kernels/cuda/gpu_memory.h"
-#include "kernels/sampling/sampling_cuda.h"
-#include "kernels/scatter/scatter_cuda.h"
+#include "kernels/attention/append_kv/append_kv_cuda.h"
+#include "kernels/attention/attention_decode/attention_decode_cuda.h"
+#include "kernels/device/cuda/download.h"
+#include "kernels/device/cuda/gpu_memory.h"
+#include "kernels/model/sampling/sampling_cuda.h"
+#include "kernels/model/scatter/scatter_cuda.h"
 
 namespace kvlab {
 

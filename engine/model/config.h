@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/rope/rotary.h"
+#include "kernels/model/rope/rotary.h"
 
 namespace kvlab {
 

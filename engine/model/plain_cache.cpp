@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "kernels/attention_prefill/attention_prefill.h"
+#include "kernels/attention/attention_prefill/attention_prefill.h"
 
 namespace kvlab {
 

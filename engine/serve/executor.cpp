@@ -7,7 +7,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "kernels/sampling/sampling.h"
+#include "kernels/model/sampling/sampling.h"
 
 namespace kvlab {
 

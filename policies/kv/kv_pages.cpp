@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "kernels/cuda/gpu_memory.h"
-#include "kernels/page_copy/page_copy.h"
+#include "kernels/device/cuda/gpu_memory.h"
+#include "kernels/storage/page_copy/page_copy.h"
 
 namespace kvlab {
 

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "kernels/append_kv/append_rows.h"
-#include "kernels/rope/rotary.h"
+#include "kernels/attention/append_kv/append_rows.h"
+#include "kernels/model/rope/rotary.h"
 #include "policies/kv/kv_pages.h"
 
 namespace kvlab {

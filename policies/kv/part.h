@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/registry.h"
-#include "kernels/attend/attend.h"
+#include "kernels/attention/attend/attend.h"
 #include "kernels/kv_rows.h"
 #include "kernels/ops.h"
 #include "policies/kv/kv_keeper.h"

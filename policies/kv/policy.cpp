@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "kernels/fill_scores/fill_scores.h"
-#include "kernels/gather_scores/gather_scores.h"
-#include "kernels/top_k/top_k.h"
+#include "kernels/score/fill_scores/fill_scores.h"
+#include "kernels/select/gather_scores/gather_scores.h"
+#include "kernels/select/top_k/top_k.h"
 #include "policies/kv/selector/budget_share.h"
 
 namespace kvlab {

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "kernels/protect/protect.h"
-#include "kernels/score_map/score_map.h"
+#include "kernels/score/protect/protect.h"
+#include "kernels/score/score_map/score_map.h"
 #include "policies/kv/policy.h"
 
 namespace kvlab {

@@ -1,6 +1,6 @@
 #include "policies/kv/rope_turns.h"
 
-#include "kernels/rope/rotary.h"
+#include "kernels/model/rope/rotary.h"
 
 namespace kvlab {
 

@@ -4,13 +4,13 @@
 #include <cmath>
 #include <utility>
 
-#include "kernels/cast/cast.h"
-#include "kernels/dequantize/dequantize.h"
-#include "kernels/low_rank/low_rank.h"
-#include "kernels/outliers/outliers.h"
-#include "kernels/prune_channels/prune_channels.h"
-#include "kernels/sparsify/sparsify.h"
-#include "kernels/token_copy/token_copy.h"
+#include "kernels/storage/cast/cast.h"
+#include "kernels/storage/dequantize/dequantize.h"
+#include "kernels/storage/low_rank/low_rank.h"
+#include "kernels/storage/outliers/outliers.h"
+#include "kernels/storage/prune_channels/prune_channels.h"
+#include "kernels/storage/sparsify/sparsify.h"
+#include "kernels/storage/token_copy/token_copy.h"
 #include "policies/kv/forward_passes.h"
 #include "policies/kv/op_sums.h"
 

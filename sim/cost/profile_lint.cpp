@@ -8,7 +8,7 @@
 #include <map>
 #include <optional>
 
-#include "kernels/moe_experts/moe_experts.h"
+#include "kernels/model/moe_experts/moe_experts.h"
 #include "sim/cost/step_work.h"
 
 namespace kvlab {

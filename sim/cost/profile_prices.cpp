@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "kernels/moe_experts/moe_experts.h"
+#include "kernels/model/moe_experts/moe_experts.h"
 
 namespace kvlab {
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/ceil_div.h"
-#include "kernels/all_reduce/all_reduce.h"
-#include "kernels/all_to_all/all_to_all.h"
+#include "kernels/model/all_reduce/all_reduce.h"
+#include "kernels/model/all_to_all/all_to_all.h"
 
 namespace kvlab {
 

@@ -2,15 +2,15 @@
 
 #include <algorithm>
 
-#include "kernels/append_kv/append_kv.h"
-#include "kernels/compact/compact.h"
-#include "kernels/embedding/embedding.h"
-#include "kernels/linear/linear.h"
-#include "kernels/moe_experts/moe_experts.h"
-#include "kernels/rmsnorm/rmsnorm.h"
-#include "kernels/rope/rope.h"
-#include "kernels/sampling/sampling.h"
-#include "kernels/silu_mul/silu_mul.h"
+#include "kernels/attention/append_kv/append_kv.h"
+#include "kernels/model/embedding/embedding.h"
+#include "kernels/model/linear/linear.h"
+#include "kernels/model/moe_experts/moe_experts.h"
+#include "kernels/model/rmsnorm/rmsnorm.h"
+#include "kernels/model/rope/rope.h"
+#include "kernels/model/sampling/sampling.h"
+#include "kernels/model/silu_mul/silu_mul.h"
+#include "kernels/storage/compact/compact.h"
 
 namespace kvlab {
 

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/attention_decode/attention_decode.h"
-#include "kernels/attention_prefill/attention_prefill.h"
+#include "kernels/attention/attention_decode/attention_decode.h"
+#include "kernels/attention/attention_prefill/attention_prefill.h"
 #include "sim/cost/cost_model.h"
 #include "sim/cost/model_spec.h"
 #include "sim/cost/parallel.h"

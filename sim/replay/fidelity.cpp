@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/agreement/agreement.h"
+#include "kernels/attention/agreement/agreement.h"
 
 namespace kvlab {
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/attend/attend.h"
+#include "kernels/attention/attend/attend.h"
 #include "policies/kv/kv_store.h"
 #include "sim/replay/replay.h"
 

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "base/parallel.h"
-#include "kernels/attend/attend.h"
+#include "kernels/attention/attend/attend.h"
 #include "sim/replay/trace_observer.h"
 
 namespace kvlab {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/rope/rotary.h"
+#include "kernels/model/rope/rotary.h"
 #include "traces/attention_trace.h"
 
 namespace kvlab {

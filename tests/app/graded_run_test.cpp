@@ -5,7 +5,7 @@
 #include "app/runs/partial_answers.h"
 #include "app/runs/stop_signals.h"
 #include "base/csv.h"
-#include "kernels/cuda/memory.h"
+#include "kernels/device/cuda/memory.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app_fixture.h"
-#include "kernels/cuda/memory.h"
+#include "kernels/device/cuda/memory.h"
 #include "traces/safetensors.h"
 
 namespace kvlab {

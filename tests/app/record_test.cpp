@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app_fixture.h"
-#include "kernels/cuda/memory.h"
+#include "kernels/device/cuda/memory.h"
 #include "traces/attention_trace.h"
 
 namespace kvlab {

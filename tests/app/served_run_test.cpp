@@ -1,6 +1,6 @@
 // 'host: engine' with a trace, through the front.
 #include "base/csv.h"
-#include "kernels/cuda/memory.h"
+#include "kernels/device/cuda/memory.h"
 #include "tests/app/app_fixture.h"
 
 namespace kvlab {

@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "app/cli.h"
-#include "kernels/cuda/memory.h"
+#include "kernels/device/cuda/memory.h"
 #include "tests/sim/cost_support.h"
 
 namespace kvlab {

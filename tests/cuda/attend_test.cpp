@@ -1,4 +1,4 @@
-#include "kernels/attend/attend.h"
+#include "kernels/attention/attend/attend.h"
 
 #include "tests/cuda/rows_fixture.h"
 

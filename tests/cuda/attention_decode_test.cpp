@@ -1,5 +1,5 @@
-#include "kernels/attention_decode/attention_decode_cuda.h"
-#include "kernels/merge_partials/merge_partials.h"
+#include "kernels/attention/attention_decode/attention_decode_cuda.h"
+#include "kernels/attention/merge_partials/merge_partials.h"
 #include "tests/cuda/paged_cache.h"
 
 namespace kvlab {

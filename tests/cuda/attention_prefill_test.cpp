@@ -1,4 +1,4 @@
-#include "kernels/attention_prefill/attention_prefill_cuda.h"
+#include "kernels/attention/attention_prefill/attention_prefill_cuda.h"
 #include "tests/cuda/paged_prompts.h"
 
 namespace kvlab {

@@ -1,4 +1,4 @@
-#include "kernels/attention_stats/attention_stats.h"
+#include "kernels/attention/attention_stats/attention_stats.h"
 
 #include "tests/cuda/rows_fixture.h"
 

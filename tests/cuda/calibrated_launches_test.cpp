@@ -11,7 +11,7 @@
 #include "engine/device/plain_decoder.h"
 #include "tests/cuda/engine_fixture.h"
 #if KVLAB_EMULATED
-#include "kernels/emulated/device_memory.h"
+#include "kernels/device/emulated/device_memory.h"
 
 namespace kvlab {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/cast/cast.h"
+#include "kernels/storage/cast/cast.h"
 
 #include "tests/cuda/rows_fixture.h"
 

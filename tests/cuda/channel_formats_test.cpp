@@ -1,8 +1,8 @@
-#include "kernels/balance_channels/balance_channels.h"
-#include "kernels/channel_stats/channel_stats.h"
-#include "kernels/outliers/outliers.h"
-#include "kernels/prune_channels/prune_channels.h"
-#include "kernels/sparsify/sparsify.h"
+#include "kernels/storage/channel_stats/channel_stats.h"
+#include "kernels/storage/outliers/outliers.h"
+#include "kernels/storage/prune_channels/prune_channels.h"
+#include "kernels/storage/sparsify/sparsify.h"
+#include "policies/kv/disposal/balance_channels/balance_channels.h"
 #include "tests/cuda/listed_fixture.h"
 
 namespace kvlab {

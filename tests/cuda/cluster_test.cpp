@@ -1,4 +1,4 @@
-#include "kernels/cluster/cluster.h"
+#include "kernels/select/cluster/cluster.h"
 
 #include "tests/cuda/rows_fixture.h"
 

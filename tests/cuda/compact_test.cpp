@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "kernels/compact/compact_cuda.h"
-#include "kernels/compact/compact_rows.h"
+#include "kernels/storage/compact/compact_cuda.h"
+#include "kernels/storage/compact/compact_rows.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

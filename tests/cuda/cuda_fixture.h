@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/memory.h"
+#include "kernels/device/cuda/memory.h"
 #include "kernels/element.h"
 #include "tests/short_run.h"
 
 #if KVLAB_EMULATED
-#include "kernels/emulated/emulator.h"
+#include "kernels/device/emulated/emulator.h"
 #else
 namespace kvlab::emulated {
 enum class Order : std::uint8_t { kForward, kBackward, kShuffled };

@@ -1,5 +1,5 @@
-#include "kernels/key_runs/key_runs.h"
-#include "kernels/pack_dropped/pack_dropped.h"
+#include "kernels/storage/pack_dropped/pack_dropped.h"
+#include "policies/kv/disposal/key_runs/key_runs.h"
 #include "tests/cuda/parts_fixture.h"
 
 namespace kvlab {

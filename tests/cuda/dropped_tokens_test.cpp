@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/chunk_pool/chunk_pool.h"
-#include "kernels/list_dropped/list_dropped.h"
-#include "kernels/mark_dropped/mark_dropped.h"
-#include "kernels/merge_gate/merge_gate.h"
-#include "kernels/nearest_kept/nearest_kept.h"
+#include "kernels/merge/nearest_kept/nearest_kept.h"
+#include "kernels/score/chunk_pool/chunk_pool.h"
+#include "kernels/select/list_dropped/list_dropped.h"
+#include "policies/kv/disposal/mark_dropped/mark_dropped.h"
+#include "policies/kv/disposal/merge_gate/merge_gate.h"
 #include "tests/cuda/parts_fixture.h"
 
 namespace kvlab {

@@ -1,5 +1,5 @@
 // Kernels with mistakes in them, and right ones beside them: what the emulator has to tell apart.
-#include "kernels/cuda/launch.cuh"
+#include "kernels/device/cuda/launch.cuh"
 #include "tests/cuda/emulator_kernels.h"
 
 namespace kvlab::emulator_test {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cuda/memory.h"
+#include "kernels/device/cuda/memory.h"
 #include "kernels/element.h"
 
 namespace kvlab::emulator_test {

@@ -3,7 +3,7 @@
 #include "tests/cuda/engine_fixture.h"
 #include "tests/engine/serve_fixture.h"
 #if KVLAB_EMULATED
-#include "kernels/emulated/device_memory.h"
+#include "kernels/device/emulated/device_memory.h"
 #endif
 
 namespace kvlab {

@@ -4,11 +4,11 @@
 #include <functional>
 
 #include "base/error.h"
-#include "kernels/cuda/gpu_memory.h"
+#include "kernels/device/cuda/gpu_memory.h"
 #include "policies/kv/kv_store.h"
 #include "tests/cuda/engine_fixture.h"
 #if KVLAB_EMULATED
-#include "kernels/emulated/device_memory.h"
+#include "kernels/device/emulated/device_memory.h"
 #endif
 
 namespace kvlab {

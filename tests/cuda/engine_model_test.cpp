@@ -2,10 +2,10 @@
 
 #include "base/error.h"
 #include "engine/model/plain_cache.h"
-#include "kernels/sampling/sampling.h"
+#include "kernels/model/sampling/sampling.h"
 #include "tests/cuda/engine_fixture.h"
 #if KVLAB_EMULATED
-#include "kernels/emulated/device_memory.h"
+#include "kernels/device/emulated/device_memory.h"
 #endif
 
 namespace kvlab {

@@ -7,7 +7,7 @@
 #include "tests/cuda/shape_model.h"
 #include "tests/engine/packed_recipes.h"
 #if KVLAB_EMULATED
-#include "kernels/emulated/device_memory.h"
+#include "kernels/device/emulated/device_memory.h"
 #endif
 
 namespace kvlab {

@@ -10,7 +10,7 @@
 #include "tests/error_of.h"
 #include "traces/safetensors.h"
 #if KVLAB_EMULATED
-#include "kernels/emulated/device_memory.h"
+#include "kernels/device/emulated/device_memory.h"
 #endif
 
 namespace kvlab {

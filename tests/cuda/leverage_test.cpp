@@ -1,6 +1,6 @@
-#include "kernels/key_leverage/key_leverage.h"
-#include "kernels/top_direction/top_direction.h"
-#include "kernels/value_leverage/value_leverage.h"
+#include "policies/kv/scorer/key_leverage/key_leverage.h"
+#include "policies/kv/scorer/top_direction/top_direction.h"
+#include "policies/kv/scorer/value_leverage/value_leverage.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

@@ -1,8 +1,8 @@
 #include <map>
 #include <set>
 
-#include "kernels/cuda/blas.h"
-#include "kernels/linear/linear_cuda.h"
+#include "kernels/device/cuda/blas.h"
+#include "kernels/model/linear/linear_cuda.h"
 #include "tests/cuda/cuda_fixture.h"
 
 namespace kvlab {

@@ -1,7 +1,7 @@
-#include "kernels/partial_scores/partial_scores.h"
-#include "kernels/query_drift/query_drift.h"
-#include "kernels/take_due/take_due.h"
-#include "kernels/tier_reuse/tier_reuse.h"
+#include "kernels/select/query_drift/query_drift.h"
+#include "kernels/storage/take_due/take_due.h"
+#include "policies/kv/selector/partial_scores/partial_scores.h"
+#include "policies/kv/selector/tier_reuse/tier_reuse.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

@@ -1,4 +1,4 @@
-#include "kernels/low_rank/low_rank.h"
+#include "kernels/storage/low_rank/low_rank.h"
 
 #include "tests/cuda/listed_fixture.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/merge_partials/merge_partials.h"
+#include "kernels/attention/merge_partials/merge_partials.h"
 
 #include "tests/cuda/cuda_fixture.h"
 

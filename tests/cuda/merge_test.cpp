@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/mean_dropped/mean_dropped.h"
-#include "kernels/merge_into/merge_into.h"
-#include "kernels/merge_window/merge_window.h"
-#include "kernels/slerp_pairs/slerp_pairs.h"
+#include "kernels/merge/merge_into/merge_into.h"
+#include "policies/kv/disposal/mean_dropped/mean_dropped.h"
+#include "policies/kv/disposal/merge_window/merge_window.h"
+#include "policies/kv/disposal/slerp_pairs/slerp_pairs.h"
 #include "tests/cuda/parts_fixture.h"
 
 namespace kvlab {

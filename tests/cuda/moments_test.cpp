@@ -1,6 +1,6 @@
-#include "kernels/expected_attention/expected_attention.h"
-#include "kernels/query_moments/query_moments.h"
-#include "kernels/window_moments/window_moments.h"
+#include "kernels/attention/query_moments/query_moments.h"
+#include "kernels/attention/window_moments/window_moments.h"
+#include "policies/kv/scorer/expected_attention/expected_attention.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

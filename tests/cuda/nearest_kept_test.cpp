@@ -1,4 +1,4 @@
-#include "kernels/nearest_kept/nearest_kept.h"
+#include "kernels/merge/nearest_kept/nearest_kept.h"
 
 #include "tests/cuda/parts_fixture.h"
 

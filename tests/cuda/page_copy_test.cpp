@@ -1,4 +1,4 @@
-#include "kernels/page_copy/page_copy.h"
+#include "kernels/storage/page_copy/page_copy.h"
 
 #include <algorithm>
 #include <numeric>

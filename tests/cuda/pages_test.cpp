@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "kernels/page_bounds/page_bounds.h"
-#include "kernels/page_means/page_means.h"
-#include "kernels/page_scores/page_scores.h"
-#include "kernels/tree_select/tree_select.h"
+#include "kernels/select/page_bounds/page_bounds.h"
+#include "kernels/select/page_means/page_means.h"
+#include "kernels/select/page_scores/page_scores.h"
+#include "policies/kv/selector/tree_select/tree_select.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

@@ -1,4 +1,4 @@
-#include "kernels/attention_prefill/prefill_scores_cuda.h"
+#include "kernels/attention/attention_prefill/prefill_scores_cuda.h"
 #include "tests/cuda/paged_prompts.h"
 
 namespace kvlab {

@@ -1,8 +1,8 @@
-#include "kernels/quantize/quantize.h"
+#include "kernels/storage/quantize/quantize.h"
 
 #include <algorithm>
 
-#include "kernels/dequantize/dequantize.h"
+#include "kernels/storage/dequantize/dequantize.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

@@ -1,8 +1,8 @@
-#include "kernels/attention_ring/attention_ring.h"
-#include "kernels/chosen_heads/chosen_heads.h"
-#include "kernels/chunk_attention/chunk_attention.h"
-#include "kernels/pass_attention/pass_attention.h"
-#include "kernels/projected_norms/projected_norms.h"
+#include "kernels/attention/pass_attention/pass_attention.h"
+#include "kernels/score/projected_norms/projected_norms.h"
+#include "policies/kv/scorer/chosen_heads/chosen_heads.h"
+#include "policies/kv/scorer/chunk_attention/chunk_attention.h"
+#include "policies/kv/selector/attention_ring/attention_ring.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

@@ -1,11 +1,11 @@
 #include <algorithm>
 
-#include "kernels/keep_queries/keep_queries.h"
-#include "kernels/mean_query/mean_query.h"
-#include "kernels/probe_mean/probe_mean.h"
-#include "kernels/probe_query/probe_query.h"
-#include "kernels/rank_means/rank_means.h"
-#include "kernels/token_scores/token_scores.h"
+#include "kernels/allocate/rank_means/rank_means.h"
+#include "kernels/score/token_scores/token_scores.h"
+#include "kernels/select/mean_query/mean_query.h"
+#include "policies/kv/format/probe_mean/probe_mean.h"
+#include "policies/kv/selector/keep_queries/keep_queries.h"
+#include "policies/kv/selector/probe_query/probe_query.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

@@ -1,6 +1,6 @@
 #include <random>
 
-#include "kernels/rope/rope_cuda.h"
+#include "kernels/model/rope/rope_cuda.h"
 #include "tests/cuda/cuda_fixture.h"
 
 namespace kvlab {

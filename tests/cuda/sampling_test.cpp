@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/sampling/gumbel.h"
-#include "kernels/sampling/sampling_cuda.h"
+#include "kernels/model/sampling/gumbel.h"
+#include "kernels/model/sampling/sampling_cuda.h"
 #include "tests/cuda/cuda_fixture.h"
 
 namespace kvlab {

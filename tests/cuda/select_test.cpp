@@ -1,12 +1,12 @@
 #include <limits>
 #include <numeric>
 
-#include "kernels/count_above/count_above.h"
-#include "kernels/hold_largest/hold_largest.h"
-#include "kernels/mark_top/mark_top.h"
-#include "kernels/mass_count/mass_count.h"
-#include "kernels/protect_above_max/protect_above_max.h"
-#include "kernels/top_k/top_k.h"
+#include "kernels/score/mark_top/mark_top.h"
+#include "kernels/score/protect_above_max/protect_above_max.h"
+#include "kernels/select/top_k/top_k.h"
+#include "policies/kv/allocator/count_above/count_above.h"
+#include "policies/kv/allocator/mass_count/mass_count.h"
+#include "policies/kv/scorer/hold_largest/hold_largest.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

@@ -1,4 +1,4 @@
-#include "kernels/silu_mul/silu_mul_cuda.h"
+#include "kernels/model/silu_mul/silu_mul_cuda.h"
 #include "tests/cuda/cuda_fixture.h"
 
 namespace kvlab {

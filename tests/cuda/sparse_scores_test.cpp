@@ -1,9 +1,9 @@
-#include "kernels/chunk_outliers/chunk_outliers.h"
-#include "kernels/diversify/diversify.h"
-#include "kernels/halving_search/halving_search.h"
-#include "kernels/query_basis/query_basis.h"
-#include "kernels/representatives/representatives.h"
-#include "kernels/sparq/sparq.h"
+#include "kernels/select/query_basis/query_basis.h"
+#include "policies/kv/scorer/diversify/diversify.h"
+#include "policies/kv/scorer/representatives/representatives.h"
+#include "policies/kv/selector/chunk_outliers/chunk_outliers.h"
+#include "policies/kv/selector/halving_search/halving_search.h"
+#include "policies/kv/selector/sparq/sparq.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

@@ -1,4 +1,4 @@
-#include "kernels/token_copy/token_copy.h"
+#include "kernels/storage/token_copy/token_copy.h"
 
 #include "tests/cuda/listed_fixture.h"
 

@@ -1,7 +1,7 @@
-#include "kernels/token_stats/token_stats.h"
+#include "kernels/score/token_stats/token_stats.h"
 
-#include "kernels/lag_scores/lag_scores.h"
-#include "kernels/probe_mean/probe_mean.h"
+#include "policies/kv/format/probe_mean/probe_mean.h"
+#include "policies/kv/scorer/lag_scores/lag_scores.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

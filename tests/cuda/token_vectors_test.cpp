@@ -1,6 +1,6 @@
-#include "kernels/anchor_cosine/anchor_cosine.h"
-#include "kernels/key_dot/key_dot.h"
-#include "kernels/token_norms/token_norms.h"
+#include "kernels/score/anchor_cosine/anchor_cosine.h"
+#include "kernels/score/token_norms/token_norms.h"
+#include "policies/kv/scorer/key_dot/key_dot.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

@@ -1,9 +1,9 @@
-#include "kernels/unit_lists/unit_lists.h"
+#include "kernels/select/unit_lists/unit_lists.h"
 
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/nearest_keys/nearest_keys.h"
+#include "kernels/select/nearest_keys/nearest_keys.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {

@@ -1,4 +1,4 @@
-#include "kernels/window_moments/window_moments.h"
+#include "kernels/attention/window_moments/window_moments.h"
 
 #include "tests/cuda/rows_fixture.h"
 

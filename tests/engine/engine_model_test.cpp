@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/memory.h"
-#include "kernels/sampling/sampling.h"
+#include "kernels/device/cuda/memory.h"
+#include "kernels/model/sampling/sampling.h"
 #include "tests/engine/probe.h"
 #include "tests/error_of.h"
 

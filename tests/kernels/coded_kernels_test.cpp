@@ -7,10 +7,10 @@
 
 #include "base/half.h"
 #include "base/random.h"
-#include "kernels/delta_code/delta_code.h"
-#include "kernels/exponent_code/exponent_code.h"
-#include "kernels/outliers/outliers.h"
-#include "kernels/probe_mean/probe_mean.h"
+#include "kernels/storage/outliers/outliers.h"
+#include "policies/kv/format/delta_code/delta_code.h"
+#include "policies/kv/format/exponent_code/exponent_code.h"
+#include "policies/kv/format/probe_mean/probe_mean.h"
 #include "policies/kv/kv_store.h"
 
 namespace kvlab {
@@ -180,7 +180,9 @@ TEST(ProbeSums, HandComputed) {
   const float expected[] = {1 + 0.25F + 0.2F, 0.25F + 0.2F, 0.5F + 0.4F, 0.2F};
   for (std::int32_t i = 0; i < 4; ++i) EXPECT_NEAR(std::bit_cast<float>(rows.tokens_of.kv.word(0, 0, i)), expected[i], 1e-6F) << i;
   // The first probe sees 1 token, the others 3 and 4; K is read once.
-  EXPECT_EQ(call(sums), (OpCall{"probe_sums", 1, 4, 4, 4 * (1 * 2 + 8) + 3 * 2, 2 * 8 * (1 * 2 + 1)}));
+  EXPECT_EQ(
+      call(sums),
+      (OpCall{.op = "probe_sums", .rows = 1, .tokens = 4, .outputs = 4, .bytes = 4 * (1 * 2 + 8) + 3 * 2, .flops = 2 * 8 * (1 * 2 + 1)}));
 }
 
 TEST(ProbeMean, DividesByTheProbesThatSee) {

@@ -6,12 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/attention_prefill/attention_prefill.h"
-#include "kernels/embedding/embedding.h"
-#include "kernels/linear/linear.h"
-#include "kernels/rmsnorm/rmsnorm.h"
-#include "kernels/rope/rope.h"
-#include "kernels/silu_mul/silu_mul.h"
+#include "kernels/attention/attention_prefill/attention_prefill.h"
+#include "kernels/model/embedding/embedding.h"
+#include "kernels/model/linear/linear.h"
+#include "kernels/model/rmsnorm/rmsnorm.h"
+#include "kernels/model/rope/rope.h"
+#include "kernels/model/silu_mul/silu_mul.h"
 
 namespace kvlab {
 namespace {

@@ -3,10 +3,10 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/balance_channels/balance_channels.h"
-#include "kernels/mark_dropped/mark_dropped.h"
-#include "kernels/mean_dropped/mean_dropped.h"
-#include "kernels/pack_dropped/pack_dropped.h"
+#include "kernels/storage/pack_dropped/pack_dropped.h"
+#include "policies/kv/disposal/balance_channels/balance_channels.h"
+#include "policies/kv/disposal/mark_dropped/mark_dropped.h"
+#include "policies/kv/disposal/mean_dropped/mean_dropped.h"
 #include "tests/kv/disposal_fixture.h"
 
 namespace kvlab::test {

@@ -1,11 +1,11 @@
-#include "kernels/hold_largest/hold_largest.h"
+#include "policies/kv/scorer/hold_largest/hold_largest.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <vector>
 
-#include "kernels/count_above/count_above.h"
+#include "policies/kv/allocator/count_above/count_above.h"
 
 namespace kvlab {
 namespace {

@@ -3,11 +3,11 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/key_runs/key_runs.h"
-#include "kernels/list_dropped/list_dropped.h"
-#include "kernels/merge_gate/merge_gate.h"
-#include "kernels/merge_into/merge_into.h"
-#include "kernels/nearest_kept/nearest_kept.h"
+#include "kernels/merge/merge_into/merge_into.h"
+#include "kernels/merge/nearest_kept/nearest_kept.h"
+#include "kernels/select/list_dropped/list_dropped.h"
+#include "policies/kv/disposal/key_runs/key_runs.h"
+#include "policies/kv/disposal/merge_gate/merge_gate.h"
 #include "tests/kv/disposal_fixture.h"
 
 namespace kvlab::test {

@@ -1,4 +1,4 @@
-#include "kernels/merge_window/merge_window.h"
+#include "policies/kv/disposal/merge_window/merge_window.h"
 
 #include <gtest/gtest.h>
 

@@ -13,13 +13,13 @@
 #include "base/big_array.h"
 #include "base/ceil_div.h"
 #include "base/random.h"
-#include "kernels/attend/attend.h"
-#include "kernels/attention_stats/attention_stats.h"
-#include "kernels/page_bounds/page_bounds.h"
-#include "kernels/page_scores/page_scores.h"
+#include "kernels/attention/attend/attend.h"
+#include "kernels/attention/attention_stats/attention_stats.h"
+#include "kernels/score/token_stats/token_stats.h"
+#include "kernels/select/page_bounds/page_bounds.h"
+#include "kernels/select/page_scores/page_scores.h"
+#include "kernels/select/top_k/top_k.h"
 #include "kernels/streams.h"
-#include "kernels/token_stats/token_stats.h"
-#include "kernels/top_k/top_k.h"
 
 namespace kvlab {
 namespace {

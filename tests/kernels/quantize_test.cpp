@@ -1,4 +1,4 @@
-#include "kernels/quantize/quantize.h"
+#include "kernels/storage/quantize/quantize.h"
 
 #include <gtest/gtest.h>
 
@@ -10,10 +10,10 @@
 
 #include "base/half.h"
 #include "base/random.h"
-#include "kernels/attend/attend.h"
-#include "kernels/cast/cast.h"
-#include "kernels/dequantize/dequantize.h"
-#include "kernels/take_due/take_due.h"
+#include "kernels/attention/attend/attend.h"
+#include "kernels/storage/cast/cast.h"
+#include "kernels/storage/dequantize/dequantize.h"
+#include "kernels/storage/take_due/take_due.h"
 #include "policies/kv/kv_store.h"
 
 namespace kvlab {

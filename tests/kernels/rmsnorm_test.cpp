@@ -1,4 +1,4 @@
-#include "kernels/rmsnorm/rmsnorm.h"
+#include "kernels/model/rmsnorm/rmsnorm.h"
 
 #include <gtest/gtest.h>
 

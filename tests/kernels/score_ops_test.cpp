@@ -8,19 +8,19 @@
 #include <vector>
 
 #include "base/random.h"
-#include "kernels/anchor_cosine/anchor_cosine.h"
-#include "kernels/chunk_pool/chunk_pool.h"
-#include "kernels/fill_scores/fill_scores.h"
-#include "kernels/key_leverage/key_leverage.h"
-#include "kernels/mark_top/mark_top.h"
-#include "kernels/projected_norms/projected_norms.h"
-#include "kernels/protect_above_max/protect_above_max.h"
-#include "kernels/reduce_heads/reduce_heads.h"
-#include "kernels/score_map/score_map.h"
-#include "kernels/standardize/standardize.h"
-#include "kernels/token_norms/token_norms.h"
-#include "kernels/top_k/top_k.h"
-#include "kernels/whole_chunks/whole_chunks.h"
+#include "kernels/score/anchor_cosine/anchor_cosine.h"
+#include "kernels/score/chunk_pool/chunk_pool.h"
+#include "kernels/score/fill_scores/fill_scores.h"
+#include "kernels/score/mark_top/mark_top.h"
+#include "kernels/score/projected_norms/projected_norms.h"
+#include "kernels/score/protect_above_max/protect_above_max.h"
+#include "kernels/score/reduce_heads/reduce_heads.h"
+#include "kernels/score/score_map/score_map.h"
+#include "kernels/score/token_norms/token_norms.h"
+#include "kernels/select/top_k/top_k.h"
+#include "policies/kv/scorer/key_leverage/key_leverage.h"
+#include "policies/kv/scorer/standardize/standardize.h"
+#include "policies/kv/scorer/whole_chunks/whole_chunks.h"
 
 namespace kvlab {
 namespace {
@@ -175,7 +175,8 @@ TEST(TokenNorms, AllKindsOfAPagedRow) {
   EXPECT_EQ(out, (Floats{5, 2, 0}));
   run_cpu(TokenNorms{rows.kv, TokenNorms::Of::kValue, TokenNorms::Kind::kL2Squared, out.data()});
   EXPECT_EQ(out, (Floats{2, 169, 49}));
-  EXPECT_EQ(call(TokenNorms{rows.kv}), (OpCall{"token_norms", 2, 3, 3, 3 * (2 * 2 + 4), 3 * 4}));
+  EXPECT_EQ(call(TokenNorms{rows.kv}),
+            (OpCall{.op = "token_norms", .rows = 2, .tokens = 3, .outputs = 3, .bytes = 3 * (2 * 2 + 4), .flops = 3 * 4}));
 }
 
 TEST(AnchorCosine, NoAnchorAndOppositeKeys) {

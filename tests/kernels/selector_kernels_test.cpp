@@ -3,14 +3,14 @@
 #include <cmath>
 #include <numeric>
 
-#include "kernels/block_max/block_max.h"
-#include "kernels/cluster/cluster.h"
-#include "kernels/halving_search/halving_search.h"
-#include "kernels/page_bounds/page_bounds.h"
-#include "kernels/page_means/page_means.h"
-#include "kernels/page_scores/page_scores.h"
-#include "kernels/probe_query/probe_query.h"
-#include "kernels/unit_lists/unit_lists.h"
+#include "kernels/select/block_max/block_max.h"
+#include "kernels/select/cluster/cluster.h"
+#include "kernels/select/page_bounds/page_bounds.h"
+#include "kernels/select/page_means/page_means.h"
+#include "kernels/select/page_scores/page_scores.h"
+#include "kernels/select/unit_lists/unit_lists.h"
+#include "policies/kv/selector/halving_search/halving_search.h"
+#include "policies/kv/selector/probe_query/probe_query.h"
 
 namespace kvlab {
 namespace {
@@ -68,7 +68,7 @@ TEST(PageMeans, OlderKeysAreNotReadAgain) {
   run_cpu(rest);
   EXPECT_EQ(means, (Floats{1.5F, 3.5F, 5.5F, 7.5F, 8.5F}));
   // Keys 7, 8, 9; windows 2 and 3 had begun, window 4 had not. Key 7 goes into windows 2 and 3, 8 and 9 into 3 and 4.
-  EXPECT_EQ(call(rest), (OpCall{"page_means", 1, 3, 3, (3 + 3 + 2) * 2, 6 + 2}));
+  EXPECT_EQ(call(rest), (OpCall{.op = "page_means", .rows = 1, .tokens = 3, .outputs = 3, .bytes = (3 + 3 + 2) * 2, .flops = 6 + 2}));
 }
 
 TEST(PageBounds, FoldsNewTokensInAndStartsPagesAnew) {
@@ -83,7 +83,7 @@ TEST(PageBounds, FoldsNewTokensInAndStartsPagesAnew) {
   const PageBounds rest{row.kv, 3, &from, &to};
   run_cpu(rest);
   EXPECT_EQ(bounds, (Floats{-1, 4, -5, 9, 2, 2}));
-  EXPECT_EQ(call(rest), (OpCall{"page_bounds", 1, 5, 3, (5 + 6 + 2) * 2, 10}));
+  EXPECT_EQ(call(rest), (OpCall{.op = "page_bounds", .rows = 1, .tokens = 5, .outputs = 3, .bytes = (5 + 6 + 2) * 2, .flops = 10}));
   from = 7;
   EXPECT_EQ(call(PageBounds{row.kv, 3, &from, &to}).bytes, 0);
 }

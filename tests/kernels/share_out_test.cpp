@@ -1,4 +1,4 @@
-#include "kernels/share_out/share_out.h"
+#include "kernels/allocate/share_out/share_out.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>

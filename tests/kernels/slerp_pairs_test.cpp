@@ -1,4 +1,4 @@
-#include "kernels/slerp_pairs/slerp_pairs.h"
+#include "policies/kv/disposal/slerp_pairs/slerp_pairs.h"
 
 #include <gtest/gtest.h>
 

@@ -7,10 +7,10 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "base/random.h"
-#include "kernels/channel_stats/channel_stats.h"
-#include "kernels/low_rank/low_rank.h"
-#include "kernels/prune_channels/prune_channels.h"
-#include "kernels/sparsify/sparsify.h"
+#include "kernels/storage/channel_stats/channel_stats.h"
+#include "kernels/storage/low_rank/low_rank.h"
+#include "kernels/storage/prune_channels/prune_channels.h"
+#include "kernels/storage/sparsify/sparsify.h"
 #include "policies/kv/kv_store.h"
 
 namespace kvlab {

@@ -1,4 +1,4 @@
-#include "kernels/token_copy/token_copy.h"
+#include "kernels/storage/token_copy/token_copy.h"
 
 #include <gtest/gtest.h>
 
@@ -42,12 +42,13 @@ TEST(TokenCopy, BytesOfACall) {
   KvRows kv;
   kv.num_rows = 1, kv.head_dim = 4, kv.kv_bytes = 2, kv.first = first, kv.num_words = 2;
   VectorCopy copy{{kv, first, nullptr}, TokenCopyWay::kFromPages};
-  EXPECT_EQ(call(copy), (OpCall{"token_copy", 1, 3, 3, 3 * 4 + 3 * 2 * 8, 0}));
+  EXPECT_EQ(call(copy), (OpCall{.op = "token_copy", .rows = 1, .tokens = 3, .outputs = 3, .bytes = 3 * 4 + 3 * 2 * 8}));
   copy.keep = 1;
   EXPECT_EQ(call(copy).bytes, 3 * 4 + 3 * 2 * 2);
   copy.way = TokenCopyWay::kIntoPages;
   EXPECT_EQ(call(copy).bytes, 3 * 4 + 3 * 2 * 5);
-  EXPECT_EQ(call(WordCopy{kv, TokenCopyWay::kFromPages, nullptr}), (OpCall{"token_copy", 1, 3, 3, 2 * 3 * 3 * 4, 0}));
+  EXPECT_EQ(call(WordCopy{kv, TokenCopyWay::kFromPages, nullptr}),
+            (OpCall{.op = "token_copy", .rows = 1, .tokens = 3, .outputs = 3, .bytes = 2 * 3 * 3 * 4}));
 }
 
 TEST(TokenCopy, ChannelsThatAreNotStoredComeBackAsZeros) {

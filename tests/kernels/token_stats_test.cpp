@@ -1,10 +1,10 @@
-#include "kernels/token_stats/token_stats.h"
+#include "kernels/score/token_stats/token_stats.h"
 
 #include <gtest/gtest.h>
 
 #include <bit>
 
-#include "kernels/token_scores/token_scores.h"
+#include "kernels/score/token_scores/token_scores.h"
 #include "tests/kv/plain_attention.h"
 
 namespace kvlab::test {

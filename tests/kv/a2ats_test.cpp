@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "kernels/key_codes/key_codes.h"
+#include "policies/kv/selector/key_codes/key_codes.h"
 #include "tests/kv/tier_fixture.h"
 
 namespace kvlab::test {

@@ -8,7 +8,7 @@ namespace {
 // One call in each layer, of so many rows.
 AlikeLayers::PerLayer calls(const std::vector<std::int64_t>& rows) {
   AlikeLayers::PerLayer all;
-  for (const std::int64_t r : rows) all.push_back({OpCall{"attend", r, 0, 0, 0, 0}});
+  for (const std::int64_t r : rows) all.push_back({OpCall{.op = "attend", .rows = r}});
   return all;
 }
 

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "kernels/top_k/top_k.h"
+#include "kernels/select/top_k/top_k.h"
 #include "tests/kv/plain_attention.h"
 
 namespace kvlab::test {

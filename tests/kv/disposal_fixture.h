@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/list_dropped/list_dropped.h"
+#include "kernels/select/list_dropped/list_dropped.h"
 #include "tests/kv/kv_fixture.h"
 
 namespace kvlab::test {

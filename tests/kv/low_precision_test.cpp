@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/quantize/group_codec.h"
+#include "kernels/storage/quantize/group_codec.h"
 #include "tests/kv/disposal_fixture.h"
 
 namespace kvlab::test {

@@ -78,7 +78,7 @@ TEST(Quest, UpdatesOnlyWhatIsNewAndStartsAnewAfterAnEviction) {
   ASSERT_EQ(d.ops.log().back().tokens, 128);
   d.ops.clear_log();
   d.decode(*quest);
-  EXPECT_EQ(d.ops.log().front(), (OpCall{"page_bounds", 2, 2, 2, 2 * 3 * 16, 2 * 16}));
+  EXPECT_EQ(d.ops.log().front(), (OpCall{.op = "page_bounds", .rows = 2, .tokens = 2, .outputs = 2, .bytes = 2 * 3 * 16, .flops = 2 * 16}));
   d.store.shrink(0, 40), d.store.shrink(1, 40);
   d.append(1);
   LayerStep s = d.step();

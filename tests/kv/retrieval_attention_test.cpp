@@ -36,7 +36,12 @@ TEST(RetrievalAttention, SearchIsPricedByItsVisits) {
   d.prefill(*part);
   d.decode(*part);
   // 20 of 1000 keys, for each of 4 query heads of 2 rows: keys of 8 channels read by each head, and lists of 5 written.
-  EXPECT_EQ(d.ops.log().front(), (OpCall{"ann_search", 2, 40, 40, 2 * (20 * 4 * 8 * 2 + 4 * 20), 2 * 2 * 20 * 4 * 8}));
+  EXPECT_EQ(d.ops.log().front(), (OpCall{.op = "ann_search",
+                                         .rows = 2,
+                                         .tokens = 40,
+                                         .outputs = 40,
+                                         .bytes = 2 * (20 * 4 * 8 * 2 + 4 * 20),
+                                         .flops = 2 * 2 * 20 * 4 * 8}));
 }
 
 TEST(RetrievalAttention, CountsOnlyWhatComesFromTheHost) {

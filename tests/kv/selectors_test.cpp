@@ -2,7 +2,7 @@
 
 #include "base/ceil_div.h"
 #include "base/error.h"
-#include "kernels/cluster/cluster.h"
+#include "kernels/select/cluster/cluster.h"
 #include "tests/kv/selector_fixture.h"
 
 namespace kvlab::test {

@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "kernels/sparq/sparq.h"
+#include "policies/kv/selector/sparq/sparq.h"
 #include "tests/kv/tier_fixture.h"
 
 namespace kvlab::test {

@@ -1,6 +1,6 @@
-#include "kernels/mass_count/mass_count.h"
-#include "kernels/rank_means/rank_means.h"
+#include "kernels/allocate/rank_means/rank_means.h"
 #include "policies/kv/allocator/counts.h"
+#include "policies/kv/allocator/mass_count/mass_count.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {

@@ -1,7 +1,7 @@
-#include "kernels/layer_preference/layer_preference.h"
-#include "kernels/share_out/share_out.h"
-#include "kernels/window_moments/window_moments.h"
+#include "kernels/allocate/share_out/share_out.h"
+#include "kernels/attention/window_moments/window_moments.h"
 #include "policies/kv/allocator/counts.h"
+#include "policies/kv/allocator/layer_preference/layer_preference.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {

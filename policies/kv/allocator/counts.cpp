@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "base/text.h"
-#include "kernels/share_out/share_out.h"
+#include "kernels/allocate/share_out/share_out.h"
 
 namespace kvlab {
 

@@ -2,9 +2,9 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/score_variance/score_variance.h"
-#include "kernels/share_out/share_out.h"
+#include "kernels/allocate/share_out/share_out.h"
 #include "policies/kv/allocator/counts.h"
+#include "policies/kv/allocator/score_variance/score_variance.h"
 
 namespace kvlab {
 

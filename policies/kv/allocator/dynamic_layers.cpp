@@ -1,4 +1,4 @@
-#include "kernels/top_k/top_k.h"
+#include "kernels/select/top_k/top_k.h"
 #include "policies/kv/allocator/counts.h"
 
 namespace kvlab {

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "kernels/top_k/top_k.h"
+#include "kernels/select/top_k/top_k.h"
 #include "policies/kv/allocator/counts.h"
 
 namespace kvlab {

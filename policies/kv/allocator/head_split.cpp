@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "kernels/span_mass/span_mass.h"
-#include "kernels/top_k/top_k.h"
+#include "kernels/allocate/span_mass/span_mass.h"
+#include "kernels/select/top_k/top_k.h"
 #include "policies/kv/allocator/counts.h"
 #include "policies/kv/scorer/step_arrays.h"
 

@@ -1,5 +1,5 @@
-#include "kernels/rank_means/rank_means.h"
-#include "kernels/top_k/top_k.h"
+#include "kernels/allocate/rank_means/rank_means.h"
+#include "kernels/select/top_k/top_k.h"
 #include "policies/kv/allocator/counts.h"
 
 namespace kvlab {

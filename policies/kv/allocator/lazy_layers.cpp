@@ -1,6 +1,6 @@
-#include "kernels/exceeds/exceeds.h"
-#include "kernels/span_mass/span_mass.h"
+#include "kernels/allocate/span_mass/span_mass.h"
 #include "policies/kv/allocator/counts.h"
+#include "policies/kv/allocator/exceeds/exceeds.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {

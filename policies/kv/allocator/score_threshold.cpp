@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/count_above/count_above.h"
+#include "policies/kv/allocator/count_above/count_above.h"
 #include "policies/kv/part.h"
 
 namespace kvlab {

@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "kernels/share_out/share_out.h"
+#include "kernels/allocate/share_out/share_out.h"
 #include "policies/kv/allocator/counts.h"
 
 namespace kvlab {

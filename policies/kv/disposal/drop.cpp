@@ -1,4 +1,4 @@
-#include "kernels/compact/compact_rows.h"
+#include "kernels/storage/compact/compact_rows.h"
 #include "policies/kv/part.h"
 
 namespace kvlab {

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <map>
 
-#include "kernels/slerp_pairs/slerp_pairs.h"
+#include "policies/kv/disposal/slerp_pairs/slerp_pairs.h"
 #include "policies/kv/part.h"
 #include "policies/kv/selector/row_state.h"
 

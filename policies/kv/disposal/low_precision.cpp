@@ -1,10 +1,10 @@
 #include <algorithm>
 
-#include "kernels/balance_channels/balance_channels.h"
-#include "kernels/channel_stats/channel_stats.h"
-#include "kernels/dequantize/dequantize.h"
-#include "kernels/mark_dropped/mark_dropped.h"
-#include "kernels/quantize/quantize.h"
+#include "kernels/storage/channel_stats/channel_stats.h"
+#include "kernels/storage/dequantize/dequantize.h"
+#include "kernels/storage/quantize/quantize.h"
+#include "policies/kv/disposal/balance_channels/balance_channels.h"
+#include "policies/kv/disposal/mark_dropped/mark_dropped.h"
 #include "policies/kv/disposal/merging.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/selector/row_state.h"

@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "kernels/merge_gate/merge_gate.h"
-#include "kernels/merge_into/merge_into.h"
-#include "kernels/nearest_kept/nearest_kept.h"
+#include "kernels/merge/merge_into/merge_into.h"
+#include "kernels/merge/nearest_kept/nearest_kept.h"
+#include "policies/kv/disposal/merge_gate/merge_gate.h"
 #include "policies/kv/disposal/merging.h"
 
 namespace kvlab {

@@ -1,5 +1,5 @@
-#include "kernels/merge_into/merge_into.h"
-#include "kernels/nearest_kept/nearest_kept.h"
+#include "kernels/merge/merge_into/merge_into.h"
+#include "kernels/merge/nearest_kept/nearest_kept.h"
 #include "policies/kv/disposal/merging.h"
 
 namespace kvlab {

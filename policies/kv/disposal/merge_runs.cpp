@@ -1,5 +1,5 @@
-#include "kernels/key_runs/key_runs.h"
-#include "kernels/merge_into/merge_into.h"
+#include "kernels/merge/merge_into/merge_into.h"
+#include "policies/kv/disposal/key_runs/key_runs.h"
 #include "policies/kv/disposal/merging.h"
 
 namespace kvlab {

@@ -1,7 +1,7 @@
 #include "policies/kv/disposal/merging.h"
 
-#include "kernels/compact/compact_rows.h"
-#include "kernels/list_dropped/list_dropped.h"
+#include "kernels/select/list_dropped/list_dropped.h"
+#include "kernels/storage/compact/compact_rows.h"
 
 namespace kvlab {
 

@@ -1,4 +1,4 @@
-#include "kernels/pack_dropped/pack_dropped.h"
+#include "kernels/storage/pack_dropped/pack_dropped.h"
 #include "policies/kv/disposal/merging.h"
 #include "policies/kv/selector/row_state.h"
 

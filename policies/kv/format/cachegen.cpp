@@ -1,6 +1,6 @@
 #include <numeric>
 
-#include "kernels/delta_code/delta_code.h"
+#include "policies/kv/format/delta_code/delta_code.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/format/measured_share.h"
 #include "policies/kv/part.h"

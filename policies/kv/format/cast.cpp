@@ -1,4 +1,4 @@
-#include "kernels/cast/cast.h"
+#include "kernels/storage/cast/cast.h"
 
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/part.h"

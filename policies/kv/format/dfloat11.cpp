@@ -1,8 +1,8 @@
 #include <numeric>
 
-#include "kernels/cast/cast.h"
-#include "kernels/exponent_code/exponent_code.h"
+#include "kernels/storage/cast/cast.h"
 #include "policies/kv/format/due_tokens.h"
+#include "policies/kv/format/exponent_code/exponent_code.h"
 #include "policies/kv/format/measured_share.h"
 #include "policies/kv/part.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/take_due/take_due.h"
+#include "kernels/storage/take_due/take_due.h"
 
 namespace kvlab {
 

@@ -1,7 +1,7 @@
-#include "kernels/dequantize/dequantize.h"
-#include "kernels/low_rank/low_rank.h"
-#include "kernels/outliers/outliers.h"
-#include "kernels/quantize/quantize.h"
+#include "kernels/storage/dequantize/dequantize.h"
+#include "kernels/storage/low_rank/low_rank.h"
+#include "kernels/storage/outliers/outliers.h"
+#include "kernels/storage/quantize/quantize.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/part.h"
 

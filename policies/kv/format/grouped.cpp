@@ -1,7 +1,7 @@
 #include "policies/kv/format/grouped.h"
 
-#include "kernels/dequantize/dequantize.h"
-#include "kernels/quantize/quantize.h"
+#include "kernels/storage/dequantize/dequantize.h"
+#include "kernels/storage/quantize/quantize.h"
 
 namespace kvlab {
 

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "kernels/quantize/group_codec.h"
+#include "kernels/storage/quantize/group_codec.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/part.h"
 

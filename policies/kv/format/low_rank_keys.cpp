@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/ceil_div.h"
-#include "kernels/low_rank/low_rank.h"
+#include "kernels/storage/low_rank/low_rank.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/part.h"
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/sparsify/sparsify.h"
+#include "kernels/storage/sparsify/sparsify.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/part.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/channel_stats/channel_stats.h"
+#include "kernels/storage/channel_stats/channel_stats.h"
 #include "policies/kv/format/grouped.h"
 
 namespace kvlab {

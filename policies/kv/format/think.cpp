@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "kernels/channel_stats/channel_stats.h"
-#include "kernels/prune_channels/prune_channels.h"
+#include "kernels/storage/channel_stats/channel_stats.h"
+#include "kernels/storage/prune_channels/prune_channels.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/scorer/step_arrays.h"
 

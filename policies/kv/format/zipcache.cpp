@@ -1,13 +1,13 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/channel_stats/channel_stats.h"
-#include "kernels/dequantize/dequantize.h"
-#include "kernels/probe_mean/probe_mean.h"
-#include "kernels/quantize/quantize.h"
-#include "kernels/take_due/take_due.h"
+#include "kernels/storage/channel_stats/channel_stats.h"
+#include "kernels/storage/dequantize/dequantize.h"
+#include "kernels/storage/quantize/quantize.h"
+#include "kernels/storage/take_due/take_due.h"
 #include "policies/kv/format/due_tokens.h"
 #include "policies/kv/format/measured_share.h"
+#include "policies/kv/format/probe_mean/probe_mean.h"
 #include "policies/kv/format/probes.h"
 #include "policies/kv/part.h"
 

@@ -1,5 +1,5 @@
-#include "kernels/token_scores/token_scores.h"
-#include "kernels/token_stats/token_stats.h"
+#include "kernels/score/token_scores/token_scores.h"
+#include "kernels/score/token_stats/token_stats.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {

@@ -1,7 +1,7 @@
-#include "kernels/hold_largest/hold_largest.h"
-#include "kernels/protect/protect.h"
-#include "kernels/token_scores/token_scores.h"
-#include "kernels/token_stats/token_stats.h"
+#include "kernels/score/protect/protect.h"
+#include "kernels/score/token_scores/token_scores.h"
+#include "kernels/score/token_stats/token_stats.h"
+#include "policies/kv/scorer/hold_largest/hold_largest.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {

@@ -2,13 +2,13 @@
 
 #include <vector>
 
-#include "kernels/chunk_attention/chunk_attention.h"
-#include "kernels/pool1d/pool1d.h"
-#include "kernels/score_map/score_map.h"
-#include "kernels/standardize/standardize.h"
-#include "kernels/token_norms/token_norms.h"
-#include "kernels/word_scores/word_scores.h"
+#include "kernels/score/pool1d/pool1d.h"
+#include "kernels/score/score_map/score_map.h"
+#include "kernels/score/token_norms/token_norms.h"
 #include "policies/kv/part.h"
+#include "policies/kv/scorer/chunk_attention/chunk_attention.h"
+#include "policies/kv/scorer/standardize/standardize.h"
+#include "policies/kv/scorer/word_scores/word_scores.h"
 
 namespace kvlab {
 

@@ -2,11 +2,11 @@
 #include <vector>
 
 #include "base/ceil_div.h"
-#include "kernels/chunk_pool/chunk_pool.h"
-#include "kernels/protect_above_max/protect_above_max.h"
-#include "kernels/reduce_heads/reduce_heads.h"
-#include "kernels/score_map/score_map.h"
-#include "kernels/whole_chunks/whole_chunks.h"
+#include "kernels/score/chunk_pool/chunk_pool.h"
+#include "kernels/score/protect_above_max/protect_above_max.h"
+#include "kernels/score/reduce_heads/reduce_heads.h"
+#include "kernels/score/score_map/score_map.h"
+#include "policies/kv/scorer/whole_chunks/whole_chunks.h"
 #include "policies/kv/scorer_wrapper.h"
 
 namespace kvlab {

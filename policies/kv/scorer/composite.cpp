@@ -1,5 +1,5 @@
-#include "kernels/reduce_heads/reduce_heads.h"
-#include "kernels/score_map/score_map.h"
+#include "kernels/score/reduce_heads/reduce_heads.h"
+#include "kernels/score/score_map/score_map.h"
 #include "policies/kv/scorer_wrapper.h"
 
 namespace kvlab {

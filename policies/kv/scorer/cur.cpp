@@ -1,8 +1,8 @@
 #include <limits>
 
-#include "kernels/chunk_pool/chunk_pool.h"
-#include "kernels/score_map/score_map.h"
-#include "kernels/token_norms/token_norms.h"
+#include "kernels/score/chunk_pool/chunk_pool.h"
+#include "kernels/score/score_map/score_map.h"
+#include "kernels/score/token_norms/token_norms.h"
 #include "policies/kv/part.h"
 
 namespace kvlab {

@@ -1,8 +1,8 @@
-#include "kernels/expected_attention/expected_attention.h"
+#include "policies/kv/scorer/expected_attention/expected_attention.h"
 
-#include "kernels/query_moments/query_moments.h"
-#include "kernels/score_map/score_map.h"
-#include "kernels/token_norms/token_norms.h"
+#include "kernels/attention/query_moments/query_moments.h"
+#include "kernels/score/score_map/score_map.h"
+#include "kernels/score/token_norms/token_norms.h"
 #include "policies/kv/rope_turns.h"
 #include "policies/kv/scorer_wrapper.h"
 

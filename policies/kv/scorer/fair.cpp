@@ -2,7 +2,7 @@
 #include <numeric>
 #include <vector>
 
-#include "kernels/span_quota/span_quota.h"
+#include "policies/kv/scorer/span_quota/span_quota.h"
 #include "policies/kv/scorer_wrapper.h"
 
 namespace kvlab {

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/diversify/diversify.h"
+#include "policies/kv/scorer/diversify/diversify.h"
 #include "policies/kv/scorer_wrapper.h"
 
 namespace kvlab {

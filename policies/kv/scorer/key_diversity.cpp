@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/anchor_cosine/anchor_cosine.h"
+#include "kernels/score/anchor_cosine/anchor_cosine.h"
 #include "policies/kv/part.h"
 
 namespace kvlab {

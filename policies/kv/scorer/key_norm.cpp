@@ -1,6 +1,6 @@
-#include "kernels/reduce_heads/reduce_heads.h"
-#include "kernels/score_map/score_map.h"
-#include "kernels/token_norms/token_norms.h"
+#include "kernels/score/reduce_heads/reduce_heads.h"
+#include "kernels/score/score_map/score_map.h"
+#include "kernels/score/token_norms/token_norms.h"
 #include "policies/kv/part.h"
 
 namespace kvlab {

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/fill_scores/fill_scores.h"
-#include "kernels/lag_scores/lag_scores.h"
+#include "kernels/score/fill_scores/fill_scores.h"
 #include "policies/kv/part.h"
+#include "policies/kv/scorer/lag_scores/lag_scores.h"
 
 namespace kvlab {
 

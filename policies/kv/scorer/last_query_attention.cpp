@@ -1,4 +1,4 @@
-#include "kernels/reduce_heads/reduce_heads.h"
+#include "kernels/score/reduce_heads/reduce_heads.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {

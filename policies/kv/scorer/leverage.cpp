@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/key_leverage/key_leverage.h"
-#include "kernels/score_map/score_map.h"
+#include "kernels/score/score_map/score_map.h"
 #include "policies/kv/scorer/chunk_attention.h"
+#include "policies/kv/scorer/key_leverage/key_leverage.h"
 
 namespace kvlab {
 

@@ -1,4 +1,4 @@
-#include "kernels/pass_attention/pass_attention.h"
+#include "kernels/attention/pass_attention/pass_attention.h"
 #include "policies/kv/scorer/score_pool.h"
 #include "policies/kv/scorer/step_arrays.h"
 

@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "kernels/mark_top/mark_top.h"
-#include "kernels/projected_norms/projected_norms.h"
-#include "kernels/protect_above_max/protect_above_max.h"
-#include "kernels/score_map/score_map.h"
+#include "kernels/score/mark_top/mark_top.h"
+#include "kernels/score/projected_norms/projected_norms.h"
+#include "kernels/score/protect_above_max/protect_above_max.h"
+#include "kernels/score/score_map/score_map.h"
 #include "policies/kv/scorer_wrapper.h"
 
 namespace kvlab {

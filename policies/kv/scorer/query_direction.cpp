@@ -1,6 +1,6 @@
-#include "kernels/key_dot/key_dot.h"
-#include "kernels/top_direction/top_direction.h"
+#include "policies/kv/scorer/key_dot/key_dot.h"
 #include "policies/kv/scorer/step_arrays.h"
+#include "policies/kv/scorer/top_direction/top_direction.h"
 
 namespace kvlab {
 

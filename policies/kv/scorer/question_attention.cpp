@@ -1,5 +1,5 @@
 #include "base/error.h"
-#include "kernels/protect/protect.h"
+#include "kernels/score/protect/protect.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {

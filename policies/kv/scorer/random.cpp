@@ -1,4 +1,4 @@
-#include "kernels/token_scores/token_scores.h"
+#include "kernels/score/token_scores/token_scores.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {

@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/anchor_cosine/anchor_cosine.h"
-#include "kernels/fill_scores/fill_scores.h"
-#include "kernels/mark_top/mark_top.h"
-#include "kernels/pool1d/pool1d.h"
-#include "kernels/token_norms/token_norms.h"
+#include "kernels/score/anchor_cosine/anchor_cosine.h"
+#include "kernels/score/fill_scores/fill_scores.h"
+#include "kernels/score/mark_top/mark_top.h"
+#include "kernels/score/pool1d/pool1d.h"
+#include "kernels/score/token_norms/token_norms.h"
 #include "policies/kv/part.h"
 
 namespace kvlab {

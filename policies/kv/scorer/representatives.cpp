@@ -1,4 +1,4 @@
-#include "kernels/representatives/representatives.h"
+#include "policies/kv/scorer/representatives/representatives.h"
 
 #include <algorithm>
 

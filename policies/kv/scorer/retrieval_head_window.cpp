@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
-#include "kernels/chosen_heads/chosen_heads.h"
 #include "policies/kv/allocator/counts.h"
+#include "policies/kv/scorer/chosen_heads/chosen_heads.h"
 #include "policies/kv/scorer/score_pool.h"
 #include "policies/kv/scorer/step_arrays.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/pool1d/pool1d.h"
+#include "kernels/score/pool1d/pool1d.h"
 #include "policies/kv/part.h"
 
 namespace kvlab {

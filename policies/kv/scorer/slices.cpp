@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/fill_scores/fill_scores.h"
-#include "kernels/mark_top/mark_top.h"
-#include "kernels/score_map/score_map.h"
+#include "kernels/score/fill_scores/fill_scores.h"
+#include "kernels/score/mark_top/mark_top.h"
+#include "kernels/score/score_map/score_map.h"
 #include "policies/kv/scorer_wrapper.h"
 
 namespace kvlab {

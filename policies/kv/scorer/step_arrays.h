@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/random.h"
-#include "kernels/attention_stats/attention_stats.h"
-#include "kernels/fill_scores/fill_scores.h"
+#include "kernels/attention/attention_stats/attention_stats.h"
+#include "kernels/score/fill_scores/fill_scores.h"
 #include "policies/kv/part.h"
 
 // Arrays per sequence that scorers hand to operations; all of them are made of lengths and positions alone.

@@ -1,5 +1,5 @@
-#include "kernels/score_map/score_map.h"
-#include "kernels/token_norms/token_norms.h"
+#include "kernels/score/score_map/score_map.h"
+#include "kernels/score/token_norms/token_norms.h"
 #include "policies/kv/scorer_wrapper.h"
 
 namespace kvlab {

@@ -1,6 +1,6 @@
-#include "kernels/value_leverage/value_leverage.h"
+#include "policies/kv/scorer/value_leverage/value_leverage.h"
 
-#include "kernels/query_moments/query_moments.h"
+#include "kernels/attention/query_moments/query_moments.h"
 #include "policies/kv/rope_turns.h"
 #include "policies/kv/scorer_wrapper.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/protect_span/protect_span.h"
+#include "policies/kv/scorer/protect_span/protect_span.h"
 #include "policies/kv/scorer_wrapper.h"
 
 namespace kvlab {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "kernels/attention_stats/attention_stats.h"
-#include "kernels/score_map/score_map.h"
+#include "kernels/attention/attention_stats/attention_stats.h"
+#include "kernels/score/score_map/score_map.h"
 #include "policies/kv/scorer/score_pool.h"
 #include "policies/kv/scorer/step_arrays.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/window_moments/window_moments.h"
+#include "kernels/attention/window_moments/window_moments.h"
 #include "policies/kv/scorer/score_pool.h"
 #include "policies/kv/scorer/step_arrays.h"
 

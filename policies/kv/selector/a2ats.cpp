@@ -1,9 +1,9 @@
 #include <algorithm>
 
-#include "kernels/key_codes/key_codes.h"
-#include "kernels/query_basis/query_basis.h"
+#include "kernels/select/query_basis/query_basis.h"
 #include "policies/kv/rope_turns.h"
 #include "policies/kv/selector/budget_share.h"
+#include "policies/kv/selector/key_codes/key_codes.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {

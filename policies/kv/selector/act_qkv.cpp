@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "kernels/page_means/page_means.h"
-#include "kernels/probe_query/probe_query.h"
+#include "kernels/select/page_means/page_means.h"
 #include "policies/kv/selector/budget_share.h"
+#include "policies/kv/selector/probe_query/probe_query.h"
 #include "policies/kv/selector/selection.h"
 
 namespace kvlab {

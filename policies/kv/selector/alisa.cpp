@@ -1,4 +1,4 @@
-#include "kernels/attention_ring/attention_ring.h"
+#include "policies/kv/selector/attention_ring/attention_ring.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
 

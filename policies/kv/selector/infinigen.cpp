@@ -1,6 +1,6 @@
-#include "kernels/partial_scores/partial_scores.h"
-#include "kernels/query_basis/query_basis.h"
+#include "kernels/select/query_basis/query_basis.h"
 #include "policies/kv/selector/budget_share.h"
+#include "policies/kv/selector/partial_scores/partial_scores.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {

@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "base/ceil_div.h"
-#include "kernels/block_max/block_max.h"
-#include "kernels/page_means/page_means.h"
+#include "kernels/select/block_max/block_max.h"
+#include "kernels/select/page_means/page_means.h"
 #include "policies/kv/selector/budget_share.h"
 
 namespace kvlab {

@@ -1,4 +1,4 @@
-#include "kernels/nearest_keys/nearest_keys.h"
+#include "kernels/select/nearest_keys/nearest_keys.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
 

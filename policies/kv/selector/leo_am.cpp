@@ -1,10 +1,10 @@
 #include <bit>
 
 #include "base/ceil_div.h"
-#include "kernels/page_bounds/page_bounds.h"
-#include "kernels/tree_select/tree_select.h"
+#include "kernels/select/page_bounds/page_bounds.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
+#include "policies/kv/selector/tree_select/tree_select.h"
 
 namespace kvlab {
 

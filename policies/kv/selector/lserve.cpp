@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "base/ceil_div.h"
-#include "kernels/block_max/block_max.h"
-#include "kernels/page_bounds/page_bounds.h"
+#include "kernels/select/block_max/block_max.h"
+#include "kernels/select/page_bounds/page_bounds.h"
 #include "policies/kv/selector/budget_share.h"
 
 namespace kvlab {

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "base/ceil_div.h"
-#include "kernels/page_bounds/page_bounds.h"
+#include "kernels/select/page_bounds/page_bounds.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/selection.h"
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "base/ceil_div.h"
-#include "kernels/page_bounds/page_bounds.h"
+#include "kernels/select/page_bounds/page_bounds.h"
 #include "policies/kv/selector/budget_share.h"
 
 namespace kvlab {

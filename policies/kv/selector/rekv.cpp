@@ -1,10 +1,10 @@
 #include <algorithm>
 
-#include "kernels/mean_query/mean_query.h"
-#include "kernels/page_means/page_means.h"
-#include "kernels/sum_rows/sum_rows.h"
+#include "kernels/select/mean_query/mean_query.h"
+#include "kernels/select/page_means/page_means.h"
 #include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/selector/budget_share.h"
+#include "policies/kv/selector/sum_rows/sum_rows.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {

@@ -1,5 +1,5 @@
-#include "kernels/ann_index/ann_index.h"
-#include "kernels/nearest_keys/nearest_keys.h"
+#include "kernels/select/nearest_keys/nearest_keys.h"
+#include "policies/kv/selector/ann_index/ann_index.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
 

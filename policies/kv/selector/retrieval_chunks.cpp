@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/page_means/page_means.h"
+#include "kernels/select/page_means/page_means.h"
 #include "policies/kv/selector/budget_share.h"
 
 namespace kvlab {

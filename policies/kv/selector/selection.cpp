@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/top_k/top_k.h"
+#include "kernels/select/top_k/top_k.h"
 
 namespace kvlab {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/attention_stats/attention_stats.h"
-#include "kernels/page_scores/page_scores.h"
-#include "kernels/unit_lists/unit_lists.h"
+#include "kernels/attention/attention_stats/attention_stats.h"
+#include "kernels/select/page_scores/page_scores.h"
+#include "kernels/select/unit_lists/unit_lists.h"
 #include "policies/kv/part.h"
 #include "policies/kv/selector/row_state.h"
 

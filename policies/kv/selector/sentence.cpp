@@ -2,11 +2,11 @@
 #include <sstream>
 
 #include "base/ceil_div.h"
-#include "kernels/mean_query/mean_query.h"
-#include "kernels/pool1d/pool1d.h"
-#include "kernels/sentences/sentences.h"
+#include "kernels/score/pool1d/pool1d.h"
+#include "kernels/select/mean_query/mean_query.h"
 #include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/selector/budget_share.h"
+#include "policies/kv/selector/sentences/sentences.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {

@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "kernels/chunk_outliers/chunk_outliers.h"
-#include "kernels/page_means/page_means.h"
+#include "kernels/select/page_means/page_means.h"
 #include "policies/kv/selector/budget_share.h"
+#include "policies/kv/selector/chunk_outliers/chunk_outliers.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {

@@ -2,8 +2,8 @@
 #include <utility>
 
 #include "base/ceil_div.h"
-#include "kernels/sparq/sparq.h"
 #include "policies/kv/selector/budget_share.h"
+#include "policies/kv/selector/sparq/sparq.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {

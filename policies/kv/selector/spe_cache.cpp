@@ -1,8 +1,8 @@
 #include <algorithm>
 
-#include "kernels/list_dropped/list_dropped.h"
-#include "kernels/low_bit_copy/low_bit_copy.h"
+#include "kernels/select/list_dropped/list_dropped.h"
 #include "policies/kv/selector/budget_share.h"
+#include "policies/kv/selector/low_bit_copy/low_bit_copy.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {

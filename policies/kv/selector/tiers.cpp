@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "kernels/keep_queries/keep_queries.h"
-#include "kernels/tier_reuse/tier_reuse.h"
+#include "policies/kv/selector/keep_queries/keep_queries.h"
+#include "policies/kv/selector/tier_reuse/tier_reuse.h"
 
 namespace kvlab {
 

@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "kernels/head_votes/head_votes.h"
-#include "kernels/query_drift/query_drift.h"
+#include "kernels/select/query_drift/query_drift.h"
 #include "policies/kv/selector/budget_share.h"
+#include "policies/kv/selector/head_votes/head_votes.h"
 
 namespace kvlab {
 

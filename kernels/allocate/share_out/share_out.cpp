@@ -1,0 +1,77 @@
+#include "kernels/allocate/share_out/share_out.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace kvlab {
+
+namespace {
+
+double usable(double weight) { return std::isfinite(weight) && weight > 0 ? weight : 0; }
+
+// Adds `amount` (below 0: takes it away) to the members in proportion to `weights`, cumulatively rounded, within the bounds; answers
+// what could not be placed.
+std::int64_t place(std::span<const double> weights, std::int64_t amount, std::span<const std::int32_t> floor,
+                   std::span<const std::int32_t> cap, std::span<std::int32_t> counts) {
+  double sum = 0;
+  for (const double w : weights) sum += w;
+  double before = 0;
+  std::int64_t placed = 0, asked = 0;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    before += weights[i];
+    const auto upto = static_cast<std::int64_t>(std::llround(static_cast<double>(amount) * before / sum));
+    const std::int64_t wanted = counts[i] + upto - asked;
+    const auto now = static_cast<std::int32_t>(std::clamp<std::int64_t>(wanted, floor[i], cap[i]));
+    placed += now - counts[i];
+    counts[i] = now;
+    asked = upto;
+  }
+  return amount - placed;
+}
+
+}  // namespace
+
+void split_total(std::span<const double> weights, std::int64_t total, std::span<const std::int32_t> floor,
+                 std::span<const std::int32_t> cap, Excess excess, std::span<std::int32_t> counts) {
+  if (counts.empty()) return;
+  std::vector<double> w(weights.size()), open(weights.size());
+  std::transform(weights.begin(), weights.end(), w.begin(), usable);
+  if (std::all_of(w.begin(), w.end(), [](double x) { return x == 0; })) std::fill(w.begin(), w.end(), 1.0);
+  std::fill(counts.begin(), counts.end(), 0);
+  std::int64_t rest = place(w, total, floor, cap, counts);
+  // Every round fills at least one member, or places all that is left.
+  for (std::size_t round = 0; excess != Excess::kLost && rest != 0 && round < 2 * counts.size(); ++round) {
+    bool any = false;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      const bool has_room = rest > 0 ? counts[i] < cap[i] : counts[i] > floor[i];
+      open[i] = !has_room ? 0 : excess == Excess::kEven ? 1 : std::max(w[i], 1e-12);
+      any |= has_room;
+    }
+    if (!any) return;
+    rest = place(open, rest, floor, cap, counts);
+  }
+}
+
+// A handful of numbers: read, shared, written.
+OpCall call(const ShareOut& a) {
+  const std::int64_t n = static_cast<std::int64_t>(a.num_pools) * a.members;
+  return {.op = "share_out", .rows = a.num_pools, .outputs = n, .bytes = 16 * n, .flops = 8 * n};
+}
+KVLAB_WITHOUT_CUDA(ShareOut)
+
+void run_cpu(const ShareOut& a) {
+  const auto members = static_cast<std::size_t>(a.members);
+  std::vector<double> weights(members);
+  for (std::int32_t p = 0; p < a.num_pools; ++p) {
+    const std::int64_t at = static_cast<std::int64_t>(p) * a.members;
+    std::copy_n(a.weights[p], a.members, weights.begin());
+    if (a.softmax_of_negative && members > 0) {
+      const double least = *std::min_element(weights.begin(), weights.end());
+      for (double& w : weights) w = std::exp(-(w - least) / static_cast<double>(a.temperature));
+    }
+    split_total(weights, a.total[p], {a.floor + at, members}, {a.cap + at, members}, a.excess, {a.counts + at, members});
+  }
+}
+
+}  // namespace kvlab

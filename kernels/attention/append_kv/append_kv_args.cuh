@@ -1,0 +1,45 @@
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/attention/append_kv/append_kv_cuda.h"
+#include "kernels/device/cuda/launch.cuh"
+#include "kernels/storage/quantize/group_codec.cuh"
+
+namespace kvlab::append {
+
+struct Args {
+  PagedKv kv;
+  const void* k;
+  const void* v;
+  std::int64_t token_stride;
+  const std::int32_t* first_token;
+  std::int32_t sequences;
+  std::int32_t* position;
+};
+
+struct NewTokens {
+  std::int32_t sequence, first, count;
+};
+__device__ __forceinline__ NewTokens new_tokens(const Args& a, std::int32_t sequence) {
+  if (a.first_token == nullptr) return {sequence, sequence, 1};
+  const std::int32_t first = a.first_token[sequence];
+  return {sequence, first, a.first_token[sequence + 1] - first};
+}
+// The sequence that a new token belongs to: the last one that starts at or before it.
+__device__ __forceinline__ std::int32_t sequence_of(const Args& a, std::int64_t token) {
+  if (a.first_token == nullptr) return static_cast<std::int32_t>(token);
+  std::int32_t low = 0, high = a.sequences - 1;
+  while (low < high) {
+    const std::int32_t middle = (low + high + 1) / 2;
+    if (a.first_token[middle] <= token)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  return low;
+}
+
+void run_kivi(const Args& a, std::int32_t most_new, CudaContext& cuda);
+
+}  // namespace kvlab::append

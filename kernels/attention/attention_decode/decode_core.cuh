@@ -1,0 +1,389 @@
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/attention/attention_decode/decode_plan.h"
+#include "kernels/device/cuda/device.cuh"
+#include "kernels/device/cuda/launch.cuh"
+
+// What the decode kernels of all formats share. A block attends to a stretch of one row's tokens; each of its warps streams units of tokens
+// of its own through its own stages of shared memory, with its own running softmax, so that warps never wait for each other. The products
+// are those of tensor cores with tokens, then channels, in the rows of 16 and query heads in the columns of 8:
+//   scores [16 tokens, 8 heads] = K q^T            out [16 channels, 8 heads] += V^T p^T
+// A lane l = 4 g + t holds of a product rows g and g + 8 for heads 2t and 2t + 1, so that the softmax's numbers of a head lie in eight
+// lanes and those that rescale its sums are at hand.
+namespace kvlab::decode {
+
+struct Args {
+  PagedKv kv;
+  const void* q;
+  void* out;
+  float* log_sum;
+  float* logits;  // [first[num_rows], group] log2 units; null: not asked for
+  const std::int64_t* first;
+  float* partial;        // [num_rows, max_splits, group, head_dim] sums
+  float* partial_stats;  // [num_rows, max_splits, 2, kMostGroup] largest logit in log2 units, sum of probabilities
+  std::int32_t* counters;
+  std::int32_t group, chunk, max_splits;
+  std::int32_t units_shift;  // log2 of the units of tokens in a page
+  float scale;               // log2(e) times what q.k is multiplied by
+  ElementType out_type;
+};
+
+// A larger logit is taken for the softmax's base only when it exceeds the old one by this many log2 units: probabilities are at most 2^8
+// before they are divided by their sum, and sums are rarely rescaled.
+constexpr float kSlack = 8.0F;
+
+// Tokens [begin, end) of a row that a block attends to, as share `split` of `splits`.
+struct Stretch {
+  std::int32_t row, len, split, splits, begin, end;
+  const std::int32_t* pages;  // of the row
+};
+
+__device__ __forceinline__ Stretch stretch_of(const Args& a) {
+  Stretch s;
+  s.row = static_cast<std::int32_t>(blockIdx.x) / a.max_splits;
+  s.split = static_cast<std::int32_t>(blockIdx.x) % a.max_splits;
+  s.len = a.kv.len[s.row];
+  s.pages = a.kv.page + a.kv.page_begin[s.row];  // under way together with the length
+  s.splits = max(1, min(a.max_splits, (s.len + a.chunk - 1) / a.chunk));
+  s.begin = s.split * a.chunk;
+  s.end = s.split + 1 < s.splits ? s.begin + a.chunk : s.len;
+  return s;
+}
+
+// The running softmax and sums of a warp. Columns of 8 heads: Tiles of them.
+template <int Tiles, int D>
+struct State {
+  float top[Tiles][2];   // largest q.k so far, or nearly (kSlack)
+  float base[Tiles][2];  // the same in log2 units; 0 while there is none
+  float sum[Tiles][2];   // of this lane's tokens
+  float out[Tiles][D / 16][4];
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int n = 0; n < Tiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) top[n][e] = -INFINITY, base[n][e] = 0, sum[n][e] = 0;
+#pragma unroll
+      for (int m = 0; m < D / 16; ++m)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out[n][m][i] = 0;
+    }
+  }
+};
+
+template <int Tiles, int D>
+__device__ __forceinline__ void raise(const float (&s)[Tiles][4], float scale, State<Tiles, D>& state) {
+#pragma unroll
+  for (int n = 0; n < Tiles; ++n)
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      float top = fmaxf(s[n][e], s[n][2 + e]);
+#pragma unroll
+      for (int lanes = 4; lanes < 32; lanes *= 2) top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, lanes));
+      top = fmaxf(top, state.top[n][e]);
+      const float factor = state.top[n][e] == -INFINITY ? 0.0F : fast_exp2((state.top[n][e] - top) * scale);
+      state.top[n][e] = top;
+      state.base[n][e] = top == -INFINITY ? 0.0F : top * scale;
+      state.sum[n][e] *= factor;
+#pragma unroll
+      for (int m = 0; m < D / 16; ++m) state.out[n][m][e] *= factor, state.out[n][m][2 + e] *= factor;
+    }
+}
+
+// From q.k of 16 tokens to probabilities, transposed into the operand of the second product, rounded to P.
+template <class P, int Tiles, int D>
+__device__ __forceinline__ void soften(const float (&s)[Tiles][4], float scale, State<Tiles, D>& state, std::uint32_t (&p)[Tiles][2]) {
+  const float slack = kSlack / scale;
+  bool grows = false;
+#pragma unroll
+  for (int n = 0; n < Tiles; ++n)
+#pragma unroll
+    for (int e = 0; e < 2; ++e) grows |= fmaxf(s[n][e], s[n][2 + e]) > state.top[n][e] + slack;
+  if (__any_sync(kAllLanes, grows)) raise(s, scale, state);
+#pragma unroll
+  for (int n = 0; n < Tiles; ++n) {
+    float x[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[i] = fast_exp2(fmaf(s[n][i], scale, -state.base[n][i % 2]));
+    state.sum[n][0] += x[0] + x[2], state.sum[n][1] += x[1] + x[3];
+    p[n][0] = transpose_matrix(pack<P>(x[0], x[1]));
+    p[n][1] = transpose_matrix(pack<P>(x[2], x[3]));
+  }
+}
+
+// Tokens from `end` on take no part. `token` is the first of the 16.
+template <int Tiles>
+__device__ __forceinline__ void mask(float (&s)[Tiles][4], std::int32_t token, std::int32_t end) {
+  const std::int32_t low = token + lane_index() / 4;
+#pragma unroll
+  for (int n = 0; n < Tiles; ++n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (low + i / 2 * 8 >= end) s[n][i] = -INFINITY;
+}
+
+template <int Tiles>
+__device__ __forceinline__ void keep_logits(const Args& a, const Stretch& at, const float (&s)[Tiles][4], float scale, std::int32_t token) {
+  const int lane = lane_index();
+#pragma unroll
+  for (int n = 0; n < Tiles; ++n)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const std::int32_t i = token + lane / 4 + 8 * half, head = 8 * n + 2 * (lane % 4);
+      if (i >= at.end || head >= a.group) continue;
+      float* const to = a.logits + (a.first[at.row] + i) * a.group + head;
+      const float x = s[n][2 * half] * scale, y = s[n][2 * half + 1] * scale;
+      if (a.group % 2 == 0) {
+        *reinterpret_cast<float2*>(to) = make_float2(x, y);
+      } else {
+        to[0] = x;
+        if (head + 1 < a.group) to[1] = y;
+      }
+    }
+}
+
+// q of a row as the second operand of K q^T, where a lane 4 g + t has `Vector` neighbouring channels of each chunk of 4 * Vector of them
+// (2, as ldmatrix gives them, or 8 and more), and head g of each tile. T is q's type, P that of the product.
+template <class T, class P, int Vector, int Tiles, int D>
+__device__ __forceinline__ void load_query(const Args& a, std::int32_t row, std::uint32_t (&q)[Tiles][D / 16][2]) {
+  constexpr int kPairs = Vector / 2, kAtOnce = Vector == 2 ? 1 : 4;
+  const int g = lane_index() / 4, t = lane_index() % 4;
+#pragma unroll
+  for (int n = 0; n < Tiles; ++n) {
+    const int head = 8 * n + g;
+    const T* const from = static_cast<const T*>(a.q) + (static_cast<std::int64_t>(row) * a.group + head) * D + t * Vector;
+#pragma unroll
+    for (int c = 0; c < D / 8; c += kAtOnce) {
+      const T* const at = from + c / kPairs * 4 * Vector + c % kPairs * 2;
+      uint4 x = make_uint4(0, 0, 0, 0);
+      if (head < a.group) {
+        if constexpr (kAtOnce == 1)
+          x.x = *reinterpret_cast<const std::uint32_t*>(at);
+        else
+          x = *reinterpret_cast<const uint4*>(at);
+      }
+      const std::uint32_t pair[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if constexpr (std::is_same_v<T, P>) {
+          q[n][(c + i) / 2][(c + i) % 2] = pair[i];
+        } else {
+          const float2 y = unpack<T>(pair[i]);
+          q[n][(c + i) / 2][(c + i) % 2] = pack<P>(y.x, y.y);
+        }
+      }
+    }
+  }
+}
+
+// Physical pages of a warp's units, which are every Warps-th from `unit` on: a lane reads one, and the next 32 are read ahead.
+template <int Warps>
+struct PagesAhead {
+  const std::int32_t* page;  // of the row
+  std::int32_t unit, count, shift, held, next;
+
+  __device__ __forceinline__ PagesAhead(const std::int32_t* row_pages, std::int32_t first_unit, std::int32_t num, std::int32_t units_shift)
+      : page(row_pages), unit(first_unit), count(num), shift(units_shift) {
+    held = load(lane_index());
+    next = load(32 + lane_index());
+  }
+  __device__ __forceinline__ std::int32_t load(std::int32_t i) const { return i < count ? page[(unit + i * Warps) >> shift] : 0; }
+  // Of the warp's unit i; i counts up from 0.
+  __device__ __forceinline__ std::int32_t at(std::int32_t i) {
+    if (i % 32 == 0 && i > 0) {
+      held = next;
+      next = load(i + 32 + lane_index());
+    }
+    return __shfl_sync(kAllLanes, held, i % 32);
+  }
+};
+
+// A warp's part of the block's shared memory.
+template <class Tune, class Units>
+__device__ __forceinline__ SharedPlace own_stages(const unsigned char* shared) {
+  return shared_place(shared) + warp_index() * (Tune::kStages * Units::kBytes);
+}
+
+// Of two numbers of 16 bits the first `count`, zeros for the others.
+__device__ __forceinline__ std::uint32_t kept_halves(std::uint32_t pair, std::int32_t count) {
+  return count >= 2 ? pair : count == 1 ? pair & 0xFFFFU : 0U;
+}
+
+// Runs a warp's share of units [first, last) through its `stages`: units.issue() starts a unit's copies, units.use() attends to it.
+template <class Tune, class Units, class S>
+__device__ __forceinline__ void stream(Units& units, const std::int32_t* pages, std::int32_t units_shift, std::int32_t first,
+                                       std::int32_t last, SharedPlace stages, S& state) {
+  constexpr int kStages = Tune::kStages;
+  const std::int32_t unit = first + warp_index(), count = unit < last ? (last - unit + Tune::kWarps - 1) / Tune::kWarps : 0;
+  if (count == 0) return;
+  PagesAhead<Tune::kWarps> ahead(pages, unit, count, units_shift);
+#pragma unroll
+  for (int s = 0; s < kStages - 1; ++s) {
+    if (s < count) units.issue(stages + s * Units::kBytes, unit + s * Tune::kWarps, ahead.at(s));
+    cp_async_commit();
+  }
+  units.start();
+  int from = 0, to = kStages - 1;
+  for (std::int32_t i = 0; i < count; ++i) {
+    cp_async_wait<kStages - 2>();
+    __syncwarp();  // unit i is there for all lanes, and all have left the stage that is filled next
+    const std::int32_t coming = i + kStages - 1;
+    if (coming < count) units.issue(stages + to * Units::kBytes, unit + coming * Tune::kWarps, ahead.at(coming));
+    cp_async_commit();
+    units.use(stages + from * Units::kBytes, unit + i * Tune::kWarps, state);
+    from = from + 1 == kStages ? 0 : from + 1;
+    to = to + 1 == kStages ? 0 : to + 1;
+  }
+  cp_async_wait<0>();
+  __syncwarp();
+}
+
+template <int Warps_, int Stages_, int Blocks_>
+struct Tune {
+  static constexpr int kWarps = Warps_, kStages = Stages_, kBlocks = Blocks_, kThreads = 32 * Warps_;
+};
+
+template <int D>
+__device__ __forceinline__ void put(const Args& a, std::int64_t at, const float4& x) {
+  if (a.out_type == ElementType::kF32)
+    *reinterpret_cast<float4*>(static_cast<float*>(a.out) + at) = x;
+  else if (a.out_type == ElementType::kF16)
+    *reinterpret_cast<uint2*>(static_cast<f16*>(a.out) + at) = make_uint2(pack<f16>(x.x, x.y), pack<f16>(x.z, x.w));
+  else
+    *reinterpret_cast<uint2*>(static_cast<bf16*>(a.out) + at) = make_uint2(pack<bf16>(x.x, x.y), pack<bf16>(x.z, x.w));
+}
+
+__device__ __forceinline__ void put_log_sum(const Args& a, std::int32_t row, int head, float top, float sum) {
+  if (a.log_sum == nullptr) return;
+  constexpr float kLn2 = 0.69314718056F;
+  a.log_sum[static_cast<std::int64_t>(row) * a.group + head] = sum == 0.0F ? -INFINITY : (top + log2f(sum)) * kLn2;
+}
+
+// The block that comes last of a row's adds up what all have left, in the order of the row's tokens whichever block it is.
+template <int D, int Threads>
+__device__ __forceinline__ void combine(const Args& a, const Stretch& at, float value_scale, float* weight) {
+  auto* const last = reinterpret_cast<std::int32_t*>(weight + kMostSplits * kMostGroup);
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    last[0] = atomicAdd(a.counters + at.row, 1) == at.splits - 1;
+    if (last[0] != 0) a.counters[at.row] = 0;
+  }
+  __syncthreads();
+  if (last[0] == 0) return;
+  __threadfence();
+  const std::int64_t first = static_cast<std::int64_t>(at.row) * a.max_splits;
+  const float* const stats = a.partial_stats + first * (2 * kMostGroup);
+  for (int head = warp_index(); head < a.group; head += Threads / 32) {
+    float top = -INFINITY;
+    for (int s = lane_index(); s < at.splits; s += 32) top = fmaxf(top, stats[s * 2 * kMostGroup + head]);
+    top = warp_max(top);
+    float sum = 0;
+    for (int s = lane_index(); s < at.splits; s += 32) {
+      const float own = stats[s * 2 * kMostGroup + head];
+      const float factor = own == -INFINITY ? 0.0F : fast_exp2(own - top);
+      weight[s * kMostGroup + head] = factor;
+      sum += factor * stats[s * 2 * kMostGroup + kMostGroup + head];
+    }
+    sum = warp_sum(sum);
+    const float inverse = sum == 0.0F ? 0.0F : value_scale / sum;
+    for (int s = lane_index(); s < at.splits; s += 32) weight[s * kMostGroup + head] *= inverse;
+    if (lane_index() == 0) put_log_sum(a, at.row, head, top, sum);
+  }
+  __syncthreads();
+  const int width = a.group * D;
+  const float* const partial = a.partial + first * width;
+  for (int x = 4 * static_cast<int>(threadIdx.x); x < width; x += 4 * Threads) {
+    float4 total = make_float4(0, 0, 0, 0);
+#pragma unroll 16
+    for (int s = 0; s < at.splits; ++s) {
+      const float w = weight[s * kMostGroup + x / D];
+      const float4 part = *reinterpret_cast<const float4*>(partial + static_cast<std::int64_t>(s) * width + x);
+      total.x += w * part.x, total.y += w * part.y, total.z += w * part.z, total.w += w * part.w;
+    }
+    put<D>(a, static_cast<std::int64_t>(at.row) * width + x, total);
+  }
+}
+
+// Adds up the block's warps and writes the row's result, or the block's share of it. Units::channel(m, half) says which channel row
+// g + 8 * half of product m is. `scale` is what q.k was multiplied by, `value_scale` what is still to be multiplied into the result.
+template <class Units, class Tune, int Tiles, int D>
+__device__ __forceinline__ void finish(const Args& a, const Stretch& at, State<Tiles, D>& state, float value_scale, unsigned char* shared) {
+  constexpr int kHeads = 8 * Tiles, kRow = D + 4;  // padded: lanes of a warp write to different banks
+  float* const tops = reinterpret_cast<float*>(shared);
+  float* const sums = tops + Tune::kWarps * kHeads;
+  float* const all = sums + Tune::kWarps * kHeads;  // [2, kHeads] of the block
+  float* const outs = all + 2 * kHeads;
+  const int lane = lane_index(), warp = warp_index(), g = lane / 4, t = lane % 4;
+  __syncthreads();  // every warp has left its stages
+#pragma unroll
+  for (int n = 0; n < Tiles; ++n)
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      float sum = state.sum[n][e];
+#pragma unroll
+      for (int lanes = 4; lanes < 32; lanes *= 2) sum += __shfl_xor_sync(kAllLanes, sum, lanes);
+      if (g == 0) {
+        tops[warp * kHeads + 8 * n + 2 * t + e] = state.top[n][e] == -INFINITY ? -INFINITY : state.base[n][e];
+        sums[warp * kHeads + 8 * n + 2 * t + e] = sum;
+      }
+    }
+  __syncthreads();
+  if (threadIdx.x < kHeads) {
+    float top = -INFINITY, sum = 0;
+    for (int w = 0; w < Tune::kWarps; ++w) top = fmaxf(top, tops[w * kHeads + threadIdx.x]);
+    for (int w = 0; w < Tune::kWarps; ++w) {
+      const float own = tops[w * kHeads + threadIdx.x], factor = own == -INFINITY ? 0.0F : fast_exp2(own - top);
+      sum += factor * sums[w * kHeads + threadIdx.x];
+      tops[w * kHeads + threadIdx.x] = factor;
+    }
+    all[threadIdx.x] = top, all[kHeads + threadIdx.x] = sum;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int n = 0; n < Tiles; ++n)
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int head = 8 * n + 2 * t + e;
+      if (head >= a.group) continue;
+      const float factor = tops[warp * kHeads + head];
+      float* const to = outs + (warp * kHeads + head) * kRow;
+#pragma unroll
+      for (int m = 0; m < D / 16; ++m) {
+        to[Units::channel(m, 0)] = state.out[n][m][e] * factor;
+        to[Units::channel(m, 1)] = state.out[n][m][2 + e] * factor;
+      }
+    }
+  __syncthreads();
+  const bool whole = at.splits == 1;
+  const std::int64_t width = static_cast<std::int64_t>(a.group) * D, part = static_cast<std::int64_t>(at.row) * a.max_splits + at.split;
+  for (int x = 4 * static_cast<int>(threadIdx.x); x < width; x += 4 * Tune::kThreads) {
+    const int head = x / D;
+    float4 total = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int w = 0; w < Tune::kWarps; ++w) {
+      const float4 own = *reinterpret_cast<const float4*>(outs + (w * kHeads + head) * kRow + x % D);
+      total.x += own.x, total.y += own.y, total.z += own.z, total.w += own.w;
+    }
+    if (whole) {
+      const float sum = all[kHeads + head], inverse = sum == 0.0F ? 0.0F : value_scale / sum;
+      put<D>(a, at.row * width + x, make_float4(total.x * inverse, total.y * inverse, total.z * inverse, total.w * inverse));
+    } else {
+      *reinterpret_cast<float4*>(a.partial + part * width + x) = total;
+    }
+  }
+  if (static_cast<int>(threadIdx.x) < a.group) {
+    const int head = static_cast<int>(threadIdx.x);
+    if (whole) {
+      put_log_sum(a, at.row, head, all[head], all[kHeads + head]);
+    } else {
+      a.partial_stats[part * 2 * kMostGroup + head] = all[head];
+      a.partial_stats[part * 2 * kMostGroup + kMostGroup + head] = all[kHeads + head];
+    }
+  }
+  if (!whole) combine<D, Tune::kThreads>(a, at, value_scale, reinterpret_cast<float*>(shared));
+}
+
+}  // namespace kvlab::decode

@@ -1,0 +1,156 @@
+#include <algorithm>
+
+#include "kernels/attention/attention_prefill/attention_prefill_cuda.h"
+#include "kernels/attention/attention_prefill/prefill_kernel.cuh"
+#include "kernels/attention/merge_partials/merge_partials.h"
+
+namespace kvlab {
+
+namespace {
+
+using namespace prefill;  // NOLINT
+
+template <class T>
+using Kernel = void (*)(PrefillArgs<T>);
+
+struct Compiled {
+  PrefillVariant tiles;
+  int blocks;  // that registers let share a multiprocessor
+  Kernel<f16> for_f16;
+  Kernel<bf16> for_bf16;
+};
+
+template <int D, int RowTiles, int Warps, int Keys, int Blocks>
+constexpr Compiled compiled() {
+  return {{D, RowTiles, Warps, Keys},
+          Blocks,
+          prefill_tile<f16, D, RowTiles, Warps, Keys, Blocks>,
+          prefill_tile<bf16, D, RowTiles, Warps, Keys, Blocks>};
+}
+
+// With two row tiles per warp every operand out of shared memory is used twice; with one, blocks are smaller.
+std::vector<Compiled> kernels(std::int32_t head_dim) {
+  if (head_dim == 64) return {compiled<64, 2, 4, 64, 2>(), compiled<64, 1, 4, 64, 3>(), compiled<64, 2, 4, 128, 2>()};
+  if (head_dim == 128)
+    return {compiled<128, 2, 4, 64, 2>(), compiled<128, 1, 4, 64, 2>(), compiled<128, 1, 4, 32, 3>(),
+            compiled<128, 2, 4, 32, 2>(), compiled<128, 2, 8, 32, 1>(), compiled<128, 2, 8, 64, 1>()};
+  if (head_dim == 256) return {compiled<256, 1, 4, 32, 2>()};
+  return {};
+}
+
+// Upper bound: a prompt's last tile may be short.
+std::int64_t tiles_of(const DevicePrefill& a, const PrefillVariant& v) {
+  return static_cast<std::int64_t>(a.tokens) * (a.q_heads / a.kv_heads) / v.rows() + a.prompts;
+}
+
+// On a multiprocessor; 0: a block does not fit. A multiprocessor has 1 KiB of shared memory more than a block may ask for, and each block
+// takes 1 KiB for the system.
+std::int64_t resident_warps(const Compiled& c, const GpuInfo& gpu) {
+  const std::int64_t block = c.tiles.shared_bytes() + 4 * kListed + static_cast<std::int64_t>(sizeof(Work));
+  if (block > gpu.shared_bytes_per_block) return 0;
+  return c.tiles.warps * std::min<std::int64_t>(c.blocks, (gpu.shared_bytes_per_block + 1024) / (block + 1024));
+}
+
+// Two row tiles per warp and as many warps as possible, or, where few blocks would leave multiprocessors idle, small blocks.
+Compiled choose(const DevicePrefill& a, const GpuInfo& gpu) {
+  const std::vector<Compiled> all = kernels(a.head_dim);
+  if (a.tuning >= static_cast<int>(all.size()))
+    throw CudaError("attention_prefill: no tuning " + std::to_string(a.tuning) + " for head_dim " + std::to_string(a.head_dim));
+  if (a.tuning >= 0) return all[static_cast<std::size_t>(a.tuning)];
+  const Compiled* best = nullptr;
+  std::int64_t most = 0;
+  for (const Compiled& c : all) {
+    const bool fills = tiles_of(a, c.tiles) * a.kv_heads >= c.blocks * std::int64_t{gpu.multiprocessors};
+    const std::int64_t warps = c.tiles.row_tiles == 2 && fills ? 100 + resident_warps(c, gpu) : 1;
+    if (resident_warps(c, gpu) > 0 && (c.tiles.row_tiles == 1 || fills) && warps > most) best = &c, most = warps;
+  }
+  if (best == nullptr)
+    throw CudaError("attention_prefill: head_dim " + std::to_string(a.head_dim) + " needs more shared memory than " + gpu.name + " has");
+  return *best;
+}
+
+// How many parts the keys are split into so that there are two blocks for each multiprocessor; a part has four tiles at least.
+std::int32_t choose_splits(const DevicePrefill& a, const PrefillVariant& v, const GpuInfo& gpu) {
+  if (a.splits > 0) return a.splits;
+  const std::int64_t blocks = tiles_of(a, v) * a.kv_heads, tiles = ceil_div(a.longest_kv, v.keys);
+  return static_cast<std::int32_t>(
+      std::clamp<std::int64_t>(2 * gpu.multiprocessors / blocks, 1, std::clamp<std::int64_t>(tiles / 4, 1, 64)));
+}
+
+template <class T>
+void run(const DevicePrefill& a, const Compiled& c, CudaContext& cuda) {
+  const std::int32_t splits = choose_splits(a, c.tiles, cuda.gpu());
+  const std::int64_t rows = static_cast<std::int64_t>(a.tokens) * a.q_heads, width = static_cast<std::int64_t>(a.q_heads) * a.head_dim;
+  const CudaContext::Frame frame(cuda);
+  PrefillArgs<T> args{static_cast<const T*>(a.q),
+                      static_cast<const T*>(a.k),
+                      static_cast<const T*>(a.v),
+                      static_cast<T*>(a.out),
+                      a.parts,
+                      a.log_sum,
+                      a.query_first,
+                      a.kv_before,
+                      a.page_begin,
+                      a.page,
+                      a.q_stride == 0 ? width : a.q_stride,
+                      a.tokens,
+                      a.prompts,
+                      a.kv_heads,
+                      a.q_heads / a.kv_heads,
+                      a.page_tokens / kPageUnit,
+                      a.window,
+                      splits,
+                      a.causal,
+                      a.scale * kLog2E};
+  const bool merges = splits > 1 && a.parts == nullptr;
+  if (merges) args.parts = cuda.scratch<float>(splits * rows * a.head_dim), args.log_sum = cuda.scratch<float>(splits * rows);
+  const auto blocks = static_cast<unsigned>(tiles_of(a, c.tiles) * a.kv_heads);
+  const LaunchShape shape{dim3(blocks, static_cast<unsigned>(splits)), dim3(static_cast<unsigned>(c.tiles.warps * kWarpSize)),
+                          static_cast<std::size_t>(c.tiles.shared_bytes())};
+  if constexpr (std::is_same_v<T, f16>)
+    launch("attention_prefill", cuda, shape, c.for_f16, args);
+  else
+    launch("attention_prefill", cuda, shape, c.for_bf16, args);
+  if (merges) run_cuda(DeviceMergePartials{args.parts, args.log_sum, a.out, a.log_sum, splits, rows, a.head_dim, a.type}, cuda);
+}
+
+}  // namespace
+
+void check(const DevicePrefill& a, const GpuInfo& gpu) {
+  const auto refuse = [](const std::string& why) { throw CudaError("attention_prefill: " + why); };
+  if (kernels(a.head_dim).empty()) refuse("head_dim " + std::to_string(a.head_dim) + "; 64, 128 and 256 are there");
+  if (a.kv_heads < 1 || a.q_heads % a.kv_heads != 0 || a.q_heads / a.kv_heads > 16 || a.q_heads < 1)
+    refuse(std::to_string(a.q_heads) + " query heads on " + std::to_string(a.kv_heads) + " KV heads; 1 to 16 on each are possible");
+  if (a.page_tokens < kPageUnit || a.page_tokens % kPageUnit != 0)
+    refuse(std::to_string(a.page_tokens) + " tokens in a page; a multiple of 16 is needed");
+  if (a.type == ElementType::kF32) refuse("f32; f16 and bf16 are there");
+  if (a.type == ElementType::kBf16 && gpu.compute_capability < 80)
+    refuse("bf16 needs compute capability 8.0, " + gpu.name + " has " + std::to_string(gpu.compute_capability / 10) + "." +
+           std::to_string(gpu.compute_capability % 10) + "; f16 is possible");
+  if (!(a.scale > 0.0F)) refuse("the scale must be above 0");
+  if (a.q_stride % 8 != 0) refuse("q_stride " + std::to_string(a.q_stride) + " is not a multiple of 8");
+}
+
+std::vector<PrefillVariant> prefill_variants(std::int32_t head_dim) {
+  std::vector<PrefillVariant> variants;
+  for (const Compiled& c : kernels(head_dim)) variants.push_back(c.tiles);
+  return variants;
+}
+
+std::int32_t splits_of(const DevicePrefill& a, const GpuInfo& gpu) {
+  if (a.tokens == 0 || a.prompts == 0) return 1;
+  check(a, gpu);
+  return choose_splits(a, choose(a, gpu).tiles, gpu);
+}
+
+void run_cuda(const DevicePrefill& a, CudaContext& cuda) {
+  if (a.tokens == 0 || a.prompts == 0) return;
+  check(a, cuda.gpu());
+  const Compiled c = choose(a, cuda.gpu());
+  if (a.type == ElementType::kF16)
+    run<f16>(a, c, cuda);
+  else
+    run<bf16>(a, c, cuda);
+}
+
+}  // namespace kvlab

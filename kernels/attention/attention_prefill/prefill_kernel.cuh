@@ -1,0 +1,287 @@
+#pragma once
+
+#include "kernels/attention/attention_prefill/prefill_tiles.cuh"
+
+// The kernel of attention_prefill.cu.
+namespace kvlab::prefill {
+
+template <class T>
+struct PrefillArgs {
+  const T *q, *k, *v;
+  T* out;          // with one split
+  float* parts;    // with several: [splits, tokens, q_heads, head_dim]
+  float* log_sum;  // [splits, tokens, q_heads], may be null with one split
+  const std::int32_t *query_first, *kv_before, *page_begin, *page;
+  std::int64_t q_stride, tokens;
+  std::int32_t prompts, kv_heads, group, page_units, window, splits;
+  bool causal;
+  float scale;  // times log2(e)
+};
+
+// What a block works on: rows [first, rows) of a prompt and KV head, keys [keys.low, keys.high), of these the tiles [begin, end).
+struct Work {
+  RowPages keys;
+  std::int64_t first_token;  // of the prompt
+  int head, first, rows, before, begin, end;
+  int clear_begin, clear_end;  // tiles in [clear_begin, clear_end) are seen whole by all rows
+};
+
+// Keys before the `seen`th are visible to the row.
+template <class T>
+__device__ __forceinline__ int seen(const PrefillArgs<T>& a, const Work& w, int row) {
+  return a.causal ? w.before + row / a.group + 1 : w.before;
+}
+
+// False if there is nothing to do. The longest rows come first, so that short ones fill up the multiprocessors at the end.
+template <int Rows, int Keys, class T>
+__device__ __forceinline__ bool find_work(const PrefillArgs<T>& a, Work& w) {
+  const int number = static_cast<int>(blockIdx.x) / a.kv_heads, tiles = static_cast<int>(gridDim.x) / a.kv_heads;
+  const Place at = find_tile(a.query_first, a.prompts, a.group, Rows, tiles - 1 - number);
+  if (at.prompt == a.prompts) return false;
+  w.head = static_cast<int>(blockIdx.x) - number * a.kv_heads;
+  const int row = at.prompt * a.kv_heads + w.head;
+  w.first_token = a.query_first[at.prompt];
+  w.first = at.tile * Rows;
+  w.rows = (a.query_first[at.prompt + 1] - a.query_first[at.prompt]) * a.group;
+  w.before = a.kv_before[row];
+  w.keys.page = a.page + a.page_begin[row];
+  w.keys.page_units = a.page_units;
+  w.keys.high = seen(a, w, min(w.first + Rows, w.rows) - 1);
+  w.keys.low = a.window > 0 ? max(0, seen(a, w, w.first) - a.window) : 0;
+  const int begin = w.keys.low / Keys, end = (w.keys.high + Keys - 1) / Keys;
+  const int each = (end - begin + a.splits - 1) / a.splits;
+  w.begin = min(begin + static_cast<int>(blockIdx.y) * each, end);
+  w.end = min(w.begin + each, end);
+  w.clear_begin = a.window > 0 ? (w.keys.high - a.window + Keys - 1) / Keys : 0;
+  w.clear_end = seen(a, w, w.first) / Keys;
+  return true;
+}
+
+// A warp's rows: 16 * RowTiles of them against D channels of V and Keys keys. With g = lane / 4 and c = 2 * (lane % 4) a lane holds of
+// each 16 x 8 tile the columns c, c + 1 of row g and, in the upper half, of row g + 8.
+template <int D, int RowTiles, int Keys>
+struct State {
+  float s[RowTiles][Keys / 8][4];  // logits, then probabilities relative to `top`
+  float o[RowTiles][D / 8][4];
+  float top[RowTiles][2];  // a logit that is not far below the row's largest so far; -inf: none seen
+  float sum[RowTiles][2];  // of the lane's probabilities
+};
+
+// s = q k^T of the warp's rows and a tile of keys.
+template <class T, int D, int RowTiles, int Keys>
+__device__ __forceinline__ void multiply_keys(float (&s)[RowTiles][Keys / 8][4], SharedPlace q, SharedPlace k) {
+#pragma unroll
+  for (int m = 0; m < RowTiles; ++m)
+#pragma unroll
+    for (int n = 0; n < Keys / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[m][n][i] = 0.0F;
+#pragma unroll
+  for (int step = 0; step < D / 16; ++step) {
+    std::uint32_t a[RowTiles][4];
+#pragma unroll
+    for (int m = 0; m < RowTiles; ++m) ldmatrix_x4(a[m], at(q, step) + 32 * D * m);
+#pragma unroll
+    for (int n = 0; n < Keys / 16; ++n) {
+      std::uint32_t b[4];
+      ldmatrix_x4(b, at(k, step) + 32 * D * n);
+#pragma unroll
+      for (int m = 0; m < RowTiles; ++m) multiply<T>(s[m][2 * n], s[m][2 * n + 1], a[m], b);
+    }
+  }
+}
+
+// Logits of keys that a row does not see become -inf.
+template <class T, int D, int RowTiles, int Keys>
+__device__ __forceinline__ void mask(State<D, RowTiles, Keys>& x, const PrefillArgs<T>& a, const Work& w, int row, int key) {
+  const int lane = lane_index();
+#pragma unroll
+  for (int m = 0; m < RowTiles; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int end = min(seen(a, w, w.first + row + 16 * m + 8 * half + lane / 4), w.keys.high) - key - 2 * (lane % 4);
+      const int begin = a.window > 0 ? end - a.window : -Keys;
+#pragma unroll
+      for (int n = 0; n < Keys / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+          if (8 * n + i >= end || 8 * n + i < begin) x.s[m][n][2 * half + i] = minus_infinity();
+      }
+    }
+  }
+}
+
+// Takes up a tile's largest logits. The reference that exponentials are relative to moves, and what was summed shrinks, only when some
+// row's largest logit outgrows it by a factor of 2^8: any reference gives the same quotient, and sums of numbers up to 2^8 fit f16.
+template <int D, int RowTiles, int Keys>
+__device__ __forceinline__ void move_top(State<D, RowTiles, Keys>& x, float scale) {
+  constexpr float kRoom = 8.0F;
+  float top[RowTiles][2];
+  bool grows = false;
+#pragma unroll
+  for (int m = 0; m < RowTiles; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float largest = x.s[m][0][2 * half];
+#pragma unroll
+      for (int n = 0; n < Keys / 8; ++n) largest = fmaxf(fmaxf(largest, x.s[m][n][2 * half]), x.s[m][n][2 * half + 1]);
+      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, 2));
+      top[m][half] = largest;
+      grows |= (largest - x.top[m][half]) * scale > kRoom;
+    }
+  }
+  if (__any_sync(kAllLanes, grows) == 0) return;
+#pragma unroll
+  for (int m = 0; m < RowTiles; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float larger = fmaxf(x.top[m][half], top[m][half]);
+      const float shrink = larger == x.top[m][half] ? 1.0F : fast_exp2((x.top[m][half] - larger) * scale);
+      x.top[m][half] = larger;
+      x.sum[m][half] *= shrink;
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) x.o[m][n][2 * half] *= shrink, x.o[m][n][2 * half + 1] *= shrink;
+    }
+  }
+}
+
+template <int D, int RowTiles, int Keys>
+__device__ __forceinline__ void exponentiate(State<D, RowTiles, Keys>& x, float scale) {
+#pragma unroll
+  for (int m = 0; m < RowTiles; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float reference = x.top[m][half] == minus_infinity() ? 0.0F : -x.top[m][half] * scale;
+#pragma unroll
+      for (int n = 0; n < Keys / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float& p = x.s[m][n][2 * half + i];
+          p = fast_exp2(fmaf(p, scale, reference));
+          x.sum[m][half] += p;
+        }
+      }
+    }
+  }
+}
+
+template <class T, int D, int RowTiles, int Keys>
+__device__ __forceinline__ void multiply_values(State<D, RowTiles, Keys>& x, SharedPlace v) {
+#pragma unroll
+  for (int step = 0; step < Keys / 16; ++step) {
+    std::uint32_t p[RowTiles][4];
+#pragma unroll
+    for (int m = 0; m < RowTiles; ++m)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) p[m][i] = pack<T>(x.s[m][2 * step + i / 2][i % 2 * 2], x.s[m][2 * step + i / 2][i % 2 * 2 + 1]);
+#pragma unroll
+    for (int n = 0; n < D / 16; ++n) {
+      std::uint32_t b[4];
+      ldmatrix_x4_trans(b, at(v, n) + 32 * D * step);
+#pragma unroll
+      for (int m = 0; m < RowTiles; ++m) multiply<T>(x.o[m][2 * n], x.o[m][2 * n + 1], p[m], b);
+    }
+  }
+}
+
+// The finished rows: through the warp's part of the tile of queries, so that 16 bytes are written at a time, or as sums of a split.
+template <class T, int D, int RowTiles, int Keys>
+__device__ __forceinline__ void finish(State<D, RowTiles, Keys>& x, const PrefillArgs<T>& a, const Work& w, T* tile, int row) {
+  const int lane = lane_index(), head = w.head * a.group;
+  const std::int64_t q_heads = static_cast<std::int64_t>(a.kv_heads) * a.group;
+  const auto line = [&](int r) { return (w.first_token + r / a.group) * q_heads + head + r % a.group; };  // of [tokens, q_heads]
+#pragma unroll
+  for (int m = 0; m < RowTiles; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = x.sum[m][half];
+      sum += __shfl_xor_sync(kAllLanes, sum, 1);
+      sum += __shfl_xor_sync(kAllLanes, sum, 2);
+      const float factor = sum == 0.0F ? 0.0F : 1.0F / sum;
+      const int at = row + 16 * m + 8 * half + lane / 4;
+      const bool valid = w.first + at < w.rows;
+      const std::int64_t to = static_cast<std::int64_t>(blockIdx.y) * a.tokens * q_heads + (valid ? line(w.first + at) : 0);
+      if (valid && a.log_sum != nullptr && lane % 4 == 0)
+        a.log_sum[to] = sum == 0.0F ? minus_infinity() : (x.top[m][half] * a.scale) * kLn2 + logf(sum);
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+        const float first = x.o[m][n][2 * half] * factor, second = x.o[m][n][2 * half + 1] * factor;
+        if (a.parts == nullptr)
+          *reinterpret_cast<std::uint32_t*>(tile + place<D>(at, n) + 2 * (lane % 4)) = pack<T>(first, second);
+        else if (valid)
+          *reinterpret_cast<float2*>(a.parts + to * D + 8 * n + 2 * (lane % 4)) = make_float2(first, second);
+      }
+    }
+  }
+  if (a.parts != nullptr) return;
+  __syncwarp();
+#pragma unroll 4
+  for (int i = lane; i < 16 * RowTiles * (D / 8); i += kWarpSize) {
+    const int at = row + i / (D / 8), chunk = i % (D / 8);
+    if (w.first + at < w.rows)
+      *reinterpret_cast<uint4*>(a.out + line(w.first + at) * D + chunk * 8) = *reinterpret_cast<const uint4*>(tile + place<D>(at, chunk));
+  }
+}
+
+// Grid [tiles of all prompts (a bound) * kv_heads, splits]. Shared memory: the queries, and two stages of Keys keys and values: while one
+// is multiplied the next one is copied.
+template <class T, int D, int RowTiles, int Warps, int Keys, int Blocks>
+__global__ void __launch_bounds__(Warps* kWarpSize, Blocks) prefill_tile(PrefillArgs<T> a) {
+  constexpr int kRows = 16 * RowTiles * Warps, kThreads = Warps * kWarpSize, kUnits = Keys / kPageUnit, kTile = Keys * D;
+  KVLAB_DYNAMIC_SHARED(T, q);
+  KVLAB_SHARED(std::int32_t, list, kListed);
+  T* const stages = q + kRows * D;
+  KVLAB_SHARED(Work, work, 1);  // in registers it would push out what the loop needs
+  {
+    Work found;
+    if (!find_work<kRows, Keys>(a, found)) return;
+    if (threadIdx.x == 0) work[0] = found;
+  }
+  __syncthreads();
+  const Work& w = work[0];
+  const int row = warp_index() * 16 * RowTiles;
+  const auto copy_tile = [&](int tile, int to) {
+    const int listed = (tile - w.begin) % (kListed / kUnits);
+    copy_keys<D, Keys, kThreads, true>(stages + to, a.k, a.v, list + listed * kUnits, tile * Keys, w.keys);
+  };
+  State<D, RowTiles, Keys> x;
+#pragma unroll
+  for (int m = 0; m < RowTiles; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) x.top[m][half] = minus_infinity(), x.sum[m][half] = 0.0F;
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x.o[m][n][i] = 0.0F;
+  }
+  const std::int64_t first_head = static_cast<std::int64_t>(w.head) * a.group * D;
+  copy_queries<D, kRows, kThreads>(q, a.q + w.first_token * a.q_stride + first_head, a.q_stride, a.group, w.first, w.rows);
+  list_units<kThreads>(w.keys, w.begin * kUnits, list);
+  __syncthreads();
+  if (w.begin < w.end) copy_tile(w.begin, 0);
+  cp_async_commit();
+  const SharedPlace rows = rows_operand<D>(q + row * D), keys = keys_operand<D>(stages), values = values_operand<D>(stages + kTile);
+  for (int tile = w.begin, stage = 0; tile < w.end; ++tile, stage ^= 2 * kTile) {
+    cp_async_wait<0>();
+    __syncthreads();
+    if (tile + 1 < w.end) {
+      if ((tile + 1 - w.begin) % (kListed / kUnits) == 0) {
+        list_units<kThreads>(w.keys, (tile + 1) * kUnits, list);
+        __syncthreads();
+      }
+      copy_tile(tile + 1, stage ^ (2 * kTile));
+    }
+    cp_async_commit();
+    multiply_keys<T, D, RowTiles, Keys>(x.s, rows, keys + 2 * stage);
+    if (tile < w.clear_begin || tile >= w.clear_end) mask(x, a, w, row, tile * Keys);
+    move_top(x, a.scale);
+    exponentiate(x, a.scale);
+    multiply_values<T>(x, values + 2 * stage);
+  }
+  cp_async_wait<0>();
+  __syncthreads();
+  finish(x, a, w, q, row);
+}
+
+}  // namespace kvlab::prefill

@@ -1,0 +1,83 @@
+#include <Eigen/Core>
+#include <algorithm>
+#include <cmath>
+
+#include "base/parallel.h"
+#include "kernels/attention/query_moments/query_moments.h"
+
+namespace kvlab {
+
+// Queries (2 bytes per element) are read once for the mean and, where asked for, again for the covariance with its d^2 products;
+// the two products with R have two entries per line.
+OpCall call(const QueryMoments& a) {
+  OpCall c{.op = "query_moments", .rows = a.num_sequences};
+  const std::int64_t d = a.head_dim, square = a.wants_covariance ? d * d : 0;
+  for (std::int32_t s = 0; s < a.num_sequences; ++s) {
+    const std::int64_t n = std::max(0, a.queries[s].count - a.skip_tokens);
+    c.tokens += n;
+    c.outputs += a.q_heads;
+    c.bytes += a.q_heads * (n * d * 2 * (a.wants_covariance ? 2 : 1) + 4 * (d + square));
+    c.flops += a.q_heads * (2 * n * d + 2 * n * square + 4 * d + 8 * square);
+  }
+  return c;
+}
+KVLAB_WITHOUT_CUDA(QueryMoments)
+
+namespace {
+
+using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using Map = Eigen::Map<const Matrix, 0, Eigen::OuterStride<>>;
+
+Eigen::MatrixXd mean_rotation(const QueryMoments& a, std::int32_t sequence) {
+  const Eigen::Index d = a.head_dim, half = d / 2;
+  Eigen::MatrixXd rotation = Eigen::MatrixXd::Identity(d, d);
+  if (a.frequencies == nullptr) return rotation;
+  for (Eigen::Index i = 0; i < half; ++i) {
+    const float frequency = a.frequencies[sequence * half + i];
+    double cos = 0, sin = 0;
+    for (std::int32_t p = 0; p < a.num_future; ++p) {
+      const float angle = static_cast<float>(a.future_begin[sequence] + p) * frequency;
+      cos += static_cast<double>(std::cos(angle)), sin += static_cast<double>(std::sin(angle));
+    }
+    cos = cos / a.num_future * double{a.magnitude}, sin = sin / a.num_future * double{a.magnitude};
+    rotation(i, i) = rotation(i + half, i + half) = cos;
+    rotation(i, i + half) = -sin;
+    rotation(i + half, i) = sin;
+  }
+  return rotation;
+}
+
+void run_head(const QueryMoments& a, std::int32_t sequence, std::int32_t head, const Eigen::MatrixXd& rotation) {
+  constexpr std::int32_t kBlock = 256;  // products in float within a block, sums over blocks in double
+  const Eigen::Index d = a.head_dim, stride = static_cast<Eigen::Index>(a.q_heads) * d;
+  const std::int32_t n = std::max(0, a.queries[sequence].count - a.skip_tokens);
+  const float* q = n == 0 ? nullptr : a.queries[sequence].data + a.skip_tokens * stride + head * d;
+  const auto block = [&](std::int32_t at) { return Map(q + at * stride, std::min(kBlock, n - at), d, Eigen::OuterStride<>(stride)); };
+  Eigen::VectorXd mean = Eigen::VectorXd::Zero(d);
+  for (std::int32_t i = 0; i < n; ++i)
+    for (Eigen::Index c = 0; c < d; ++c) mean[c] += static_cast<double>(q[i * stride + c]);
+  if (n > 0) mean /= n;
+  const std::int64_t at = (static_cast<std::int64_t>(sequence) * a.q_heads + head) * d;
+  Eigen::Map<Eigen::VectorXf>(a.mean + at, d) = (rotation * mean).cast<float>();
+  if (!a.wants_covariance) return;
+  Eigen::MatrixXd covariance = Eigen::MatrixXd::Zero(d, d);
+  const Eigen::RowVectorXf centre = mean.cast<float>().transpose();
+  for (std::int32_t i = 0; i < n; i += kBlock) {
+    const Matrix centred = block(i).rowwise() - centre;
+    const Matrix product = centred.transpose() * centred;
+    covariance += product.cast<double>();
+  }
+  covariance /= std::max(1, a.unbiased ? n - 1 : n);
+  Eigen::Map<Matrix>(a.covariance + at * d, d, d) = (rotation * covariance * rotation.transpose()).cast<float>();
+}
+
+}  // namespace
+
+void run_cpu(const QueryMoments& a) {
+  for (std::int32_t s = 0; s < a.num_sequences; ++s) {
+    const Eigen::MatrixXd rotation = mean_rotation(a, s);
+    for_each_in_parallel(a.q_heads, [&](std::int64_t h) { run_head(a, s, static_cast<std::int32_t>(h), rotation); });
+  }
+}
+
+}  // namespace kvlab

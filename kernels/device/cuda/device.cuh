@@ -1,0 +1,128 @@
+#pragma once
+
+// What kernels are written in: CUDA's own words where nvcc compiles, the emulator's where g++ does (kernels/device/emulated). Only this
+// file and launch.cuh know the difference. Include it in .cu files alone.
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/element.h"
+
+#ifdef __CUDACC__
+#include "kernels/device/cuda/device_nvcc.cuh"
+#else
+#include "kernels/device/cuda/device_emulated.cuh"
+#endif
+
+namespace kvlab {
+
+constexpr unsigned kAllLanes = 0xFFFFFFFFU;
+constexpr int kWarpSize = 32;
+
+__device__ __forceinline__ int lane_index() { return static_cast<int>(threadIdx.x % kWarpSize); }
+__device__ __forceinline__ int warp_index() { return static_cast<int>(threadIdx.x / kWarpSize); }
+
+template <class T>
+__device__ __forceinline__ T warp_sum(T x) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
+  return x;
+}
+
+template <class T>
+__device__ __forceinline__ T warp_max(T x) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    const T other = __shfl_xor_sync(kAllLanes, x, offset);
+    x = other > x ? other : x;
+  }
+  return x;
+}
+
+template <class T>
+__device__ __forceinline__ T warp_min(T x) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    const T other = __shfl_xor_sync(kAllLanes, x, offset);
+    x = other < x ? other : x;
+  }
+  return x;
+}
+
+// Over the block's threads (a multiple of 32, one-dimensional), the same for all of them. `shared` [33] is scratch; all threads call it.
+template <class T, class Combine>
+__device__ __forceinline__ T block_reduce(T x, T neutral, T* shared, Combine combine) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) x = combine(x, __shfl_xor_sync(kAllLanes, x, offset));
+  const int warps = static_cast<int>(blockDim.x) / kWarpSize;
+  __syncthreads();  // an earlier reduction's result may still be read
+  if (lane_index() == 0) shared[warp_index()] = x;
+  __syncthreads();
+  if (warp_index() == 0) {
+    T y = lane_index() < warps ? shared[lane_index()] : neutral;
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) y = combine(y, __shfl_xor_sync(kAllLanes, y, offset));
+    if (lane_index() == 0) shared[32] = y;
+  }
+  __syncthreads();
+  return shared[32];
+}
+
+template <class T>
+__device__ __forceinline__ T block_sum(T x, T* shared) {
+  return block_reduce(x, T{0}, shared, [](T a, T b) { return a + b; });
+}
+
+// Sum over the block's threads before this one; `total` is the sum over all. `shared` [33] is scratch; all threads call it.
+template <class T>
+__device__ __forceinline__ T block_scan_exclusive(T x, T* shared, T& total) {
+  T sum = x;
+#pragma unroll
+  for (int offset = 1; offset < kWarpSize; offset *= 2) {
+    const T below = __shfl_up_sync(kAllLanes, sum, offset);
+    if (lane_index() >= offset) sum += below;
+  }
+  const int warps = static_cast<int>(blockDim.x) / kWarpSize;
+  __syncthreads();
+  if (lane_index() == kWarpSize - 1) shared[warp_index()] = sum;
+  __syncthreads();
+  if (warp_index() == 0) {
+    const T own = lane_index() < warps ? shared[lane_index()] : T{0};
+    T before = own;
+#pragma unroll
+    for (int offset = 1; offset < kWarpSize; offset *= 2) {
+      const T below = __shfl_up_sync(kAllLanes, before, offset);
+      if (lane_index() >= offset) before += below;
+    }
+    if (lane_index() == kWarpSize - 1) shared[32] = before;
+    shared[lane_index()] = before - own;
+  }
+  __syncthreads();
+  total = shared[32];
+  return shared[warp_index()] + sum - x;
+}
+
+// Eight f16 or bf16 numbers of 16 bytes, as floats, and back.
+template <class T>
+__device__ __forceinline__ void unpack8(const uint4& packed, float (&x)[8]) {
+  const float2 a = unpack<T>(packed.x), b = unpack<T>(packed.y), c = unpack<T>(packed.z), d = unpack<T>(packed.w);
+  x[0] = a.x, x[1] = a.y, x[2] = b.x, x[3] = b.y, x[4] = c.x, x[5] = c.y, x[6] = d.x, x[7] = d.y;
+}
+
+template <class T>
+__device__ __forceinline__ uint4 pack8(const float (&x)[8]) {
+  return make_uint4(pack<T>(x[0], x[1]), pack<T>(x[2], x[3]), pack<T>(x[4], x[5]), pack<T>(x[6], x[7]));
+}
+
+// One element of an array of the type, as a float, and back.
+template <class T>
+__device__ __forceinline__ float load_float(const T* p) {
+  return to_float(*p);
+}
+template <class T>
+__device__ __forceinline__ void store_float(T* p, float x) {
+  *p = from_float<T>(x);
+}
+
+}  // namespace kvlab

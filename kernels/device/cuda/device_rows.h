@@ -1,0 +1,30 @@
+#pragma once
+
+#include "kernels/device/cuda/memory.h"
+#include "kernels/kv_rows.h"
+
+namespace kvlab {
+
+// KvRows as kernels see it: every array in device memory. Passed to kernels by value.
+struct DeviceRows {
+  std::int32_t num_rows = 0, kv_heads = 1, group = 1, head_dim = 0, page_tokens = 1, num_words = 0;
+  std::int32_t longest = 0;  // of the rows' lengths
+  std::int64_t pool_tokens = 0, total = 0;
+  const std::int32_t* len = nullptr;         // [num_rows]
+  const std::int64_t* first = nullptr;       // [num_rows + 1]
+  const std::int32_t* page_begin = nullptr;  // [num_rows]
+  const std::int32_t* page = nullptr;
+  void* k = nullptr;  // [pool_tokens, head_dim] of KvRows::type
+  void* v = nullptr;
+  std::int32_t* position = nullptr;
+  std::uint32_t* words = nullptr;
+
+  KVLAB_BOTH std::int64_t slot(std::int32_t row, std::int32_t i) const {
+    return static_cast<std::int64_t>(page[page_begin[row] + i / page_tokens]) * page_tokens + i % page_tokens;
+  }
+};
+
+// Copies lengths and pages to device memory that lives until the end of the context's current Frame.
+DeviceRows on_device(const KvRows& kv, CudaContext& cuda);
+
+}  // namespace kvlab

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <string>
+
+#include "base/ceil_div.h"
+#include "kernels/device/cuda/device.cuh"
+#include "kernels/device/cuda/memory.h"
+
+#ifdef __CUDACC__
+#include <cuda_runtime.h>
+#else
+#include "kernels/device/emulated/launch.h"
+#endif
+
+namespace kvlab {
+
+constexpr std::int64_t kMostGridY = 65535;  // blocks of a grid in y, and in z; in x 2^31 - 1: what grows with a batch goes there
+
+struct LaunchShape {
+  dim3 grid, block;
+  std::size_t shared_bytes = 0;  // dynamic
+};
+
+#ifdef __CUDACC__
+namespace cuda {
+// Without asking, a kernel's static and dynamic shared memory together may be 48 KiB.
+constexpr std::size_t kUnaskedSharedBytes = 16 * 1024;  // dynamic: kernels that have any have at most 32 KiB that are static
+// Raises the kernel's limit of dynamic shared memory to at least this.
+void allow_shared(const void* kernel, std::size_t bytes);
+void check_launch(const char* name);
+}  // namespace cuda
+#endif
+
+// Starts a kernel; asynchronous. A grid of zero blocks is nothing to do. Throws CudaError with the kernel's name.
+template <class... P, class... A>
+void launch(const char* name, CudaContext& cuda, const LaunchShape& shape, void (*kernel)(P...), const A&... args) {
+  if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
+#ifdef __CUDACC__
+  if (shape.shared_bytes > cuda::kUnaskedSharedBytes) cuda::allow_shared(reinterpret_cast<const void*>(kernel), shape.shared_bytes);
+  kernel<<<shape.grid, shape.block, shape.shared_bytes, cuda.stream()>>>(args...);
+  cuda::check_launch(name);
+#else
+  static_cast<void>(cuda);
+  emulated::launch(name, shape.grid, shape.block, shape.shared_bytes, kernel, std::tuple<P...>(args...));
+#endif
+}
+
+// Calls f with a value of the element type: for_type(type, [&](auto zero) { using T = decltype(zero); ... }).
+template <class F>
+void for_type(ElementType type, F&& f) {
+  switch (type) {
+    case ElementType::kF32:
+      f(float{});
+      return;
+    case ElementType::kF16:
+      f(f16{});
+      return;
+    case ElementType::kBf16:
+      f(bf16{});
+      return;
+  }
+}
+
+}  // namespace kvlab

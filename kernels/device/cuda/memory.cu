@@ -1,0 +1,117 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "kernels/device/cuda/check.cuh"
+#include "kernels/device/cuda/gpu_memory.h"
+#include "kernels/device/cuda/launch.cuh"
+
+namespace kvlab {
+
+CudaBackend cuda_backend() { return CudaBackend::kDevice; }
+
+int num_gpus() {
+  int n = 0;
+  if (cudaGetDeviceCount(&n) == cudaSuccess) return n;
+  static_cast<void>(cudaGetLastError());
+  return 0;
+}
+
+std::string why_no_gpu() {
+  int n = 0;
+  const cudaError_t e = cudaGetDeviceCount(&n);
+  static_cast<void>(cudaGetLastError());
+  if (e != cudaSuccess) return cudaGetErrorString(e);
+  return n == 0 ? "no CUDA device" : "";
+}
+
+GpuInfo gpu_info(int gpu) {
+  cudaDeviceProp p{};
+  cuda::check(cudaGetDeviceProperties(&p, gpu), "GPU " + std::to_string(gpu));
+  int driver = 0, clock_khz = 0, memory_khz = 0;
+  cuda::check(cudaDriverGetVersion(&driver), "driver version");
+  cuda::check(cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, gpu), "clock");
+  cuda::check(cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, gpu), "memory clock");
+  return {p.name,
+          std::to_string(driver / 1000) + "." + std::to_string(driver % 1000 / 10),
+          p.multiProcessorCount,
+          p.major * 10 + p.minor,
+          static_cast<std::int64_t>(p.totalGlobalMem),
+          p.l2CacheSize,
+          static_cast<std::int64_t>(p.sharedMemPerBlockOptin),
+          clock_khz * 1e-6,
+          memory_khz * 1e-6};
+}
+
+void use_gpu(int gpu) { cuda::check(cudaSetDevice(gpu), "GPU " + std::to_string(gpu)); }
+
+namespace cuda {
+
+void* allocate(std::int64_t bytes) {
+  void* p = nullptr;
+  const cudaError_t e = cudaMalloc(&p, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)));
+  if (e == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());  // the context goes on
+    throw GpuMemoryError(std::to_string(bytes) + " more bytes were asked for, " + std::to_string(free_bytes()) + " are free", bytes);
+  }
+  check(e, "allocating " + std::to_string(bytes) + " bytes on the GPU");
+  return p;
+}
+void free(void* p) noexcept { drop(cudaFree(p)); }
+std::int64_t free_bytes() {
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "asking for the free memory");
+  return static_cast<std::int64_t>(free);
+}
+
+void* allocate_pinned(std::int64_t bytes) {
+  void* p = nullptr;
+  const cudaError_t e = cudaHostAlloc(&p, static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)), cudaHostAllocMapped);
+  if (e == cudaErrorMemoryAllocation) {
+    static_cast<void>(cudaGetLastError());
+    throw PinnedMemoryError(std::to_string(bytes) + " more bytes of pinned host memory were asked for, and could not be had");
+  }
+  check(e, "allocating " + std::to_string(bytes) + " bytes of pinned memory");
+  return p;
+}
+void free_pinned(void* p) noexcept { drop(cudaFreeHost(p)); }
+
+void to_device(void* to, const void* from, std::int64_t bytes, CudaStream stream) {
+  if (bytes > 0) check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, stream), "copy to the GPU");
+}
+void to_host(void* to, const void* from, std::int64_t bytes, CudaStream stream) {
+  if (bytes > 0) check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost, stream), "copy from the GPU");
+}
+void fill(void* to, int byte, std::int64_t bytes, CudaStream stream) {
+  if (bytes > 0) check(cudaMemsetAsync(to, byte, static_cast<std::size_t>(bytes), stream), "filling memory");
+}
+CudaStream make_stream() {
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+  return stream;
+}
+void destroy(CudaStream stream) noexcept { drop(cudaStreamDestroy(stream)); }
+void synchronize_all() { check(cudaDeviceSynchronize(), "waiting for the GPU"); }
+void begin_scratch(void*, std::int64_t) {}
+void synchronize(CudaStream stream) { check(cudaStreamSynchronize(stream), "waiting for the GPU"); }
+
+void allow_shared(const void* kernel, std::size_t bytes) {
+  static std::mutex mutex;
+  static std::map<std::pair<int, const void*>, std::size_t> allowed;  // a kernel has a limit on each GPU
+  int gpu = 0;
+  check(cudaGetDevice(&gpu), "asking which GPU is in use");
+  const std::lock_guard lock(mutex);
+  std::size_t& limit = allowed[{gpu, kernel}];
+  if (limit >= bytes) return;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+        "asking for " + std::to_string(bytes) + " bytes of shared memory");
+  limit = bytes;
+}
+
+void check_launch(const char* name) { check(cudaGetLastError(), std::string("kernel ") + name); }
+
+}  // namespace cuda
+
+}  // namespace kvlab

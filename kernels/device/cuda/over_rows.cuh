@@ -1,0 +1,48 @@
+#pragma once
+
+#include "kernels/device/cuda/launch.cuh"
+
+namespace kvlab {
+
+// Kernels over the elements of ragged rows: block b works on chunk b % chunks of row b / chunks, and leaves where the row is shorter.
+constexpr int kOverRowsThreads = 256, kOverRowsEach = 4, kOverRowsChunk = kOverRowsThreads * kOverRowsEach;
+
+// f.count(row) elements of each row: f(row, i) for each of them, in no order.
+template <class F>
+__global__ void __launch_bounds__(kOverRowsThreads) over_rows(F f, int chunks) {
+  const int row = blockIdx.x / chunks;
+  const std::int64_t n = f.count(row), begin = std::int64_t{blockIdx.x % chunks} * kOverRowsChunk + threadIdx.x;
+#pragma unroll
+  for (int j = 0; j < kOverRowsEach; ++j)
+    if (begin + j * kOverRowsThreads < n) f(row, begin + j * kOverRowsThreads);
+}
+
+template <class F>
+void launch_over_rows(const char* name, CudaContext& cuda, std::int64_t rows, std::int64_t longest, const F& f) {
+  const std::int64_t chunks = ceil_div(longest, kOverRowsChunk);
+  launch(name, cuda, {dim3(static_cast<unsigned>(rows * chunks)), dim3(kOverRowsThreads)}, over_rows<F>, f, static_cast<int>(chunks));
+}
+
+template <class T>
+struct CopyElements {
+  const T* from;
+  T* to;
+  std::int64_t total;
+  __device__ std::int64_t count(int) const { return total; }
+  __device__ void operator()(int, std::int64_t i) const { to[i] = from[i]; }
+};
+
+// From device memory to device memory.
+template <class T>
+void copy_elements(const char* name, CudaContext& cuda, const T* from, T* to, std::int64_t n) {
+  launch_over_rows(name, cuda, 1, n, CopyElements<T>{from, to, n});
+}
+
+// The longest of rows [first[r], first[r + 1]).
+inline std::int64_t longest_row(const std::int64_t* first, std::int64_t rows) {
+  std::int64_t longest = 0;
+  for (std::int64_t r = 0; r < rows; ++r) longest = first[r + 1] - first[r] > longest ? first[r + 1] - first[r] : longest;
+  return longest;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,65 @@
+#pragma once
+
+#include "kernels/device/cuda/device_rows.h"
+#include "kernels/device/cuda/launch.cuh"
+
+namespace kvlab {
+
+constexpr int kRowThreads = 256;
+
+// Grid of one block per item.
+inline LaunchShape block_each(std::int64_t items) { return {dim3(static_cast<unsigned>(items)), dim3(kRowThreads)}; }
+// Grid of one warp per item: item = warp_item().
+inline LaunchShape warp_each(std::int64_t items) {
+  return {dim3(static_cast<unsigned>(ceil_div(items, kRowThreads / kWarpSize))), dim3(kRowThreads)};
+}
+__device__ __forceinline__ std::int64_t warp_item() { return std::int64_t{blockIdx.x} * (kRowThreads / kWarpSize) + warp_index(); }
+
+// The sum of products, the same in all lanes; all lanes call it.
+template <class T, class U>
+__device__ __forceinline__ float warp_dot(const T* x, const U* y, int n) {
+  float sum = 0;
+  for (int c = lane_index(); c < n; c += kWarpSize) sum += to_float(x[c]) * to_float(y[c]);
+  return warp_sum(sum);
+}
+
+template <class T>
+__device__ __forceinline__ T* key_at(const DeviceRows& kv, int row, std::int32_t token) {
+  return static_cast<T*>(kv.k) + kv.slot(row, token) * kv.head_dim;
+}
+template <class T>
+__device__ __forceinline__ T* value_at(const DeviceRows& kv, int row, std::int32_t token) {
+  return static_cast<T*>(kv.v) + kv.slot(row, token) * kv.head_dim;
+}
+
+// How many of 0, 1, ..., n - 1 come before the first for which `holds` does not; it does for none behind that one.
+template <class Holds>
+__device__ __forceinline__ std::int32_t count_first(std::int32_t n, Holds&& holds) {
+  std::int32_t low = 0, high = n;
+  while (low < high) {
+    const std::int32_t middle = (low + high) / 2;
+    if (holds(middle))
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+// Numbers below `value` among n that ascend, and whether it is one of them.
+__device__ __forceinline__ std::int32_t count_below(const std::int32_t* ascending, std::int32_t n, std::int32_t value) {
+  return count_first(n, [&](std::int32_t i) { return ascending[i] < value; });
+}
+__device__ __forceinline__ bool is_among(const std::int32_t* ascending, std::int32_t n, std::int32_t value) {
+  const std::int32_t at = count_below(ascending, n, value);
+  return at < n && ascending[at] == value;
+}
+// Tokens of the row at positions below `position`; positions ascend along a row.
+__device__ __forceinline__ std::int32_t tokens_below(const DeviceRows& kv, int row, std::int32_t position) {
+  return count_first(kv.len[row], [&](std::int32_t i) { return kv.position[kv.slot(row, i)] < position; });
+}
+
+__device__ __forceinline__ float block_max(float x, float* shared) {
+  return block_reduce(x, -INFINITY, shared, [](float a, float b) { return fmaxf(a, b); });
+}
+
+}  // namespace kvlab

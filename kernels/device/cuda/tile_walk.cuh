@@ -1,0 +1,21 @@
+#pragma once
+
+#include "kernels/device/cuda/device.cuh"
+
+namespace kvlab {
+
+// A lane's way through the parts of a tile's tokens, dealt out in order: `lanes` lanes (a power of two) share a part, a token has
+// `per_token` of them, so a warp takes 32 / lanes parts at a time.
+struct TileWalk {
+  int token, part, token_step, part_step, per_token;
+  __device__ __forceinline__ TileWalk(int lanes, int parts_per_token) : per_token(parts_per_token) {
+    const int mine = lane_index() / lanes, step = kWarpSize / lanes;
+    token = mine / per_token, part = mine % per_token, token_step = step / per_token, part_step = step % per_token;
+  }
+  __device__ __forceinline__ void next() {
+    token += token_step, part += part_step;
+    if (part >= per_token) part -= per_token, ++token;
+  }
+};
+
+}  // namespace kvlab

@@ -1,0 +1,97 @@
+#pragma once
+
+#include "kernels/device/cuda/token_sums.cuh"
+
+namespace kvlab {
+
+// Per channel a reduction over runs of neighbouring tokens: a warp per run. F:
+//   kNumbers                       per channel
+//   units(row)                     runs of the row
+//   begin(row, u), end(row, u)     tokens of run u, at least one
+//   start(x)                       neutral numbers of a channel
+//   add(x, k), join(x, y)          takes in an element; the numbers of other tokens
+//   finish(row, u, channel, x, n)  n of the eight channels from `channel` on, x[number][channel]
+constexpr int kFoldWarps = kTokenThreads / kWarpSize, kFoldInFlight = 4;
+
+template <class T, int Lanes, int Spans, bool Wide, class F>
+__global__ void __launch_bounds__(kTokenThreads, 2) token_folds(F f, DeviceRows kv, int chunks) {
+  constexpr int kGroups = kWarpSize / Lanes;
+  const int row = blockIdx.x / chunks, unit = blockIdx.x % chunks * kFoldWarps + warp_index(), d = kv.head_dim;
+  if (unit >= f.units(row)) return;
+  const TokenPlaces places(kv, row);
+  const int lane = lane_index() % Lanes, group = lane_index() / Lanes;
+  const std::int32_t begin = f.begin(row, unit), end = f.end(row, unit);
+  float x[Spans][8][F::kNumbers];
+#pragma unroll
+  for (int s = 0; s < Spans; ++s)
+#pragma unroll
+    for (int c = 0; c < 8; ++c) f.start(x[s][c]);
+  for (std::int32_t at = begin; at < end; at += kGroups * kFoldInFlight) {
+    Raw8<T> raw[kFoldInFlight][Spans];
+    std::int64_t slot[kFoldInFlight];
+#pragma unroll
+    for (int t = 0; t < kFoldInFlight; ++t) slot[t] = places(min(at + t * kGroups + group, end - 1));
+#pragma unroll
+    for (int t = 0; t < kFoldInFlight; ++t) {
+#pragma unroll
+      for (int s = 0; s < Spans; ++s) {
+        const int channel = (s * Lanes + lane) * 8;
+        raw[t][s] = load_raw8<T, Wide>(static_cast<const T*>(kv.k) + slot[t] * d + channel, d - channel);
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < kFoldInFlight; ++t) {
+      if (at + t * kGroups + group >= end) break;
+#pragma unroll
+      for (int s = 0; s < Spans; ++s) {
+        float k[8];
+        unpack_raw8(raw[t][s], k);
+#pragma unroll
+        for (int c = 0; c < 8; ++c) f.add(x[s][c], k[c]);
+      }
+    }
+  }
+#pragma unroll
+  for (int s = 0; s < Spans; ++s) {
+    float out[F::kNumbers][8];
+#pragma unroll
+    for (int c = 0; c < 8; ++c) {
+#pragma unroll
+      for (int offset = Lanes; offset < kWarpSize; offset *= 2) {
+        float other[F::kNumbers];
+#pragma unroll
+        for (int i = 0; i < F::kNumbers; ++i) other[i] = __shfl_xor_sync(kAllLanes, x[s][c][i], offset);
+        f.join(x[s][c], other);
+      }
+#pragma unroll
+      for (int i = 0; i < F::kNumbers; ++i) out[i][c] = x[s][c][i];
+    }
+    const int channel = (s * Lanes + lane) * 8;
+    if (group == 0 && channel < d) f.finish(row, unit, channel, out, min(8, d - channel));
+  }
+}
+
+// n numbers of eight to p; 16 bytes at a time where p allows.
+__device__ __forceinline__ void store_up_to8(float* p, const float (&x)[8], int n) {
+  if (n == 8 && reinterpret_cast<std::uintptr_t>(p) % 16 == 0) {
+    store8(p, x);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    if (i < n) p[i] = x[i];
+}
+
+// `most`: units of the row that has most.
+template <class F>
+void launch_token_folds(const char* name, CudaContext& cuda, const DeviceRows& kv, ElementType type, std::int64_t most, const F& f) {
+  const auto chunks = static_cast<int>(ceil_div(most, kFoldWarps));
+  for_token_lanes(name, kv, [&](auto lanes, auto spans, auto wide) {
+    for_type(type, [&](auto zero) {
+      launch(name, cuda, {dim3(static_cast<unsigned>(std::int64_t{kv.num_rows} * chunks)), dim3(kTokenThreads)},
+             token_folds<decltype(zero), decltype(lanes)::value, decltype(spans)::value, decltype(wide)::value, F>, f, kv, chunks);
+    });
+  });
+}
+
+}  // namespace kvlab

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <initializer_list>
+
+#include "kernels/device/cuda/device.cuh"
+
+namespace kvlab {
+
+// Eight neighbouring elements in accesses of 16 bytes; p is aligned to 16.
+template <class T>
+__device__ __forceinline__ void load8(const T* p, float (&x)[8]) {
+  if constexpr (sizeof(T) == 2) {
+    unpack8<T>(*reinterpret_cast<const uint4*>(p), x);
+  } else {
+    const float4 a = reinterpret_cast<const float4*>(p)[0], b = reinterpret_cast<const float4*>(p)[1];
+    x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void store8(T* p, const float (&x)[8]) {
+  if constexpr (sizeof(T) == 2) {
+    *reinterpret_cast<uint4*>(p) = pack8<T>(x);
+  } else {
+    reinterpret_cast<float4*>(p)[0] = make_float4(x[0], x[1], x[2], x[3]);
+    reinterpret_cast<float4*>(p)[1] = make_float4(x[4], x[5], x[6], x[7]);
+  }
+}
+
+// As they come back from memory.
+template <class T>
+__device__ __forceinline__ void round8(float (&x)[8]) {
+  if constexpr (sizeof(T) == 2) unpack8<T>(pack8<T>(x), x);
+}
+
+// Whether arrays (null ones aside) may be read 16 bytes at a time.
+inline bool aligned16(std::initializer_list<const void*> arrays) {
+  std::uintptr_t bits = 0;
+  for (const void* p : arrays) bits |= reinterpret_cast<std::uintptr_t>(p);
+  return bits % 16 == 0;
+}
+
+}  // namespace kvlab

@@ -1,0 +1,115 @@
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "kernels/device/cuda/gpu_memory.h"
+#include "kernels/device/emulated/device_heap.h"
+#include "kernels/device/emulated/device_memory.h"
+#include "kernels/device/emulated/stream.h"
+
+namespace kvlab {
+
+CudaBackend cuda_backend() { return CudaBackend::kEmulated; }
+int num_gpus() { return 1; }
+std::string why_no_gpu() { return ""; }
+void use_gpu(int) {}
+
+// The shape of an H100, with few multiprocessors: grids that are sized by them stay small.
+GpuInfo gpu_info(int) { return {"emulated", "none", 4, 90, std::int64_t{1} << 34, 50 << 20, 232448, 1, 1}; }
+
+namespace emulated {
+
+namespace {
+struct Room {
+  std::int64_t limit = std::int64_t{1} << 34, used = 0;
+};
+Room device, pinned;
+std::int64_t made = 0, given = 0;
+std::vector<std::string>* launch_log = nullptr;
+}  // namespace
+
+void limit_memory(std::int64_t bytes) { device.limit = bytes; }
+void limit_pinned_memory(std::int64_t bytes) { pinned.limit = bytes; }
+std::int64_t used_memory() { return device.used; }
+std::int64_t allocations() { return made; }
+std::int64_t commands() { return given; }
+void note_command() { ++given; }
+void log_launches(std::vector<std::string>* log) { launch_log = log; }
+bool logs_launches() { return launch_log != nullptr; }
+void note_launch(const std::string& what) {
+  if (launch_log != nullptr) launch_log->push_back(what);
+}
+
+}  // namespace emulated
+
+namespace cuda {
+
+std::int64_t free_bytes() { return emulated::device.limit - emulated::device.used; }
+
+void* allocate(std::int64_t bytes) {
+  emulated::refuse_in_graph("allocating memory");
+  if (bytes > free_bytes())
+    throw GpuMemoryError(std::to_string(bytes) + " more bytes were asked for, " + std::to_string(free_bytes()) + " are free", bytes);
+  void* p = emulated::take_device_memory(bytes);
+  if (p == nullptr) throw CudaError("out of emulated device memory");
+  emulated::device.used += bytes;
+  ++emulated::made;
+  return p;
+}
+void free(void* p) noexcept {
+  if (p != nullptr) emulated::device.used -= emulated::give_device_memory(p);
+}
+
+void* allocate_pinned(std::int64_t bytes) {
+  emulated::Room& room = emulated::pinned;
+  void* p = bytes > room.limit - room.used ? nullptr : emulated::take_pinned_memory(std::max<std::int64_t>(bytes, 1));
+  if (p == nullptr)
+    throw PinnedMemoryError(std::to_string(bytes) + " more bytes of pinned host memory were asked for, and could not be had");
+  room.used += std::max<std::int64_t>(bytes, 1);
+  ++emulated::made;
+  return p;
+}
+void free_pinned(void* p) noexcept {
+  if (p != nullptr) emulated::pinned.used -= emulated::give_pinned_memory(p);
+}
+
+void to_device(void* to, const void* from, std::int64_t bytes, CudaStream) {
+  if (bytes <= 0) return;
+  emulated::refuse_in_graph("a copy from the host");
+  emulated::expect_on_gpu(to, "copy to the GPU");
+  emulated::expect_on_host(from, "copy to the GPU");
+  emulated::note_command();
+  const emulated::DeviceAccess access;
+  std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+void to_host(void* to, const void* from, std::int64_t bytes, CudaStream stream) {
+  if (bytes <= 0) return;
+  emulated::refuse_in_graph("a copy to the host");
+  emulated::expect_on_host(to, "copy from the GPU");
+  emulated::expect_on_gpu(from, "copy from the GPU");
+  emulated::note_command();
+  emulated::copy_late(to, from, bytes, stream);
+}
+void fill(void* to, int byte, std::int64_t bytes, CudaStream) {
+  if (bytes <= 0) return;
+  emulated::expect_on_gpu(to, "filling memory");
+  emulated::enqueue([=] { std::memset(to, byte, static_cast<std::size_t>(bytes)); });
+}
+void begin_scratch(void* p, std::int64_t bytes) {
+  const emulated::DeviceAccess access;
+  std::memset(p, 0xFF, static_cast<std::size_t>(bytes));
+}
+CudaStream make_stream() { return emulated::new_stream(); }
+void destroy(CudaStream stream) noexcept { emulated::end_stream(stream); }
+void synchronize(CudaStream stream) {
+  emulated::refuse_in_graph("waiting for the GPU");
+  emulated::arrive(stream);
+}
+void synchronize_all() {
+  emulated::refuse_in_graph("waiting for the GPU");
+  emulated::arrive_all();
+}
+
+}  // namespace cuda
+
+}  // namespace kvlab

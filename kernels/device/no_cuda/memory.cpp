@@ -1,0 +1,39 @@
+#include "kernels/device/cuda/copy_ranges.h"
+#include "kernels/device/cuda/gpu_memory.h"
+
+namespace kvlab {
+
+namespace {
+
+[[noreturn]] void refuse() { throw CudaError(why_no_gpu()); }
+
+}  // namespace
+
+CudaBackend cuda_backend() { return CudaBackend::kNone; }
+int num_gpus() { return 0; }
+std::string why_no_gpu() {
+  return "this program was built without CUDA; cmake --preset cuda && cmake --build build/cuda builds one with it";
+}
+GpuInfo gpu_info(int) { refuse(); }
+void use_gpu(int) { refuse(); }
+
+namespace cuda {
+
+void* allocate(std::int64_t) { refuse(); }
+void free(void*) noexcept {}
+std::int64_t free_bytes() { refuse(); }
+void* allocate_pinned(std::int64_t) { refuse(); }
+void free_pinned(void*) noexcept {}
+void to_device(void*, const void*, std::int64_t, CudaStream) { refuse(); }
+void to_host(void*, const void*, std::int64_t, CudaStream) { refuse(); }
+void copy_ranges(std::span<const CopyRange>, CudaStream) { refuse(); }
+void fill(void*, int, std::int64_t, CudaStream) { refuse(); }
+CudaStream make_stream() { refuse(); }
+void destroy(CudaStream) noexcept {}
+void synchronize(CudaStream) { refuse(); }
+void synchronize_all() { refuse(); }
+void begin_scratch(void*, std::int64_t) {}
+
+}  // namespace cuda
+
+}  // namespace kvlab

@@ -1,0 +1,195 @@
+#include "kernels/device/cuda/bucket_lists.cuh"
+#include "kernels/device/cuda/device_parts.h"
+#include "kernels/device/cuda/token_sums.cuh"
+#include "kernels/merge/merge_into/merge_into.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr int kThreads = 256, kWarps = kThreads / kWarpSize;
+
+// Which dropped tokens each kept one receives.
+struct Received {
+  DeviceParts rows;
+  const std::int32_t* target;
+  BucketLists lists;
+};
+
+struct Merge {
+  Received received;
+  const float* similarity;
+  MergeInto::Combine combine;
+  MergeInto::Weight weight;
+  float sigma;
+  bool keys, values_times_count;
+  float* weights;  // [total_dropped()]
+};
+
+// By the warp's lanes: |x|^2, |y|^2 and |x - y|^2.
+template <class T>
+__device__ __forceinline__ void measure(const T* x, const T* y, int d, double (&sums)[3]) {
+  sums[0] = sums[1] = sums[2] = 0;
+  for (int c = lane_index(); c < d; c += kWarpSize) {
+    const auto a = static_cast<double>(load_float(x + c)), b = static_cast<double>(load_float(y + c));
+    sums[0] += a * a, sums[1] += b * b, sums[2] += (a - b) * (a - b);
+  }
+#pragma unroll
+  for (double& sum : sums) sum = warp_sum(sum);
+}
+
+// A warp per dropped token with a target. The two weights that look at vectors need them as they were before any merge.
+template <class T>
+__global__ void __launch_bounds__(kThreads) weigh_dropped(Merge a, int blocks) {
+  const DeviceParts& rows = a.received.rows;
+  const int row = blockIdx.x / blocks, d = rows.kv.head_dim;
+  const std::int32_t i = blockIdx.x % blocks * kWarps + warp_index();
+  if (i >= rows.num_dropped(row)) return;
+  const std::int64_t place = rows.dropped_first[row] + i;
+  const std::int32_t target = a.received.target[place];
+  if (target < 0) return;
+  const std::int64_t from = rows.kv.slot(row, rows.dropped[place]) * d;
+  const std::int64_t to = rows.kv.slot(row, rows.kept[rows.kept_first[row] + target]) * d;
+  double sums[3];
+  float weight = 0;
+  if (a.weight == MergeInto::Weight::kGaussian) {
+    const T* const k = static_cast<const T*>(rows.kv.k);
+    measure(k + to, k + from, d, sums);
+    weight = static_cast<float>(exp(-sums[2] / (2.0 * static_cast<double>(a.sigma) * static_cast<double>(a.sigma))));
+  } else {
+    const T* const v = static_cast<const T*>(rows.kv.v);
+    measure(v + from, v + to, d, sums);
+    const auto mine = static_cast<float>(sqrt(sums[0])), all = mine + static_cast<float>(sqrt(sums[1]));
+    weight = all > 0.0F ? fmaxf(a.similarity[place], 0.0F) * mine / all : 0.0F;
+  }
+  if (lane_index() == 0) a.weights[place] = weight;
+}
+
+__device__ __forceinline__ float weight_of(const Merge& a, std::int64_t place) {
+  switch (a.weight) {
+    case MergeInto::Weight::kOne:
+      return 1.0F;
+    case MergeInto::Weight::kSimilarity:
+      return a.combine == MergeInto::Combine::kWeightedMean ? fmaxf(a.similarity[place], 0.0F) : a.similarity[place];
+    case MergeInto::Weight::kSoftmax:
+      return expf(a.similarity[place] - 1.0F);
+    default:
+      return a.weights[place];
+  }
+}
+
+// A warp per kept token: its K or V takes in those that it receives. Lanes lanes share a vector, several vectors are under way at once.
+template <class T, int Lanes, int Spans, bool Wide>
+__global__ void __launch_bounds__(kThreads, 2) take_in(Merge a, bool values, int blocks) {
+  constexpr int kGroups = kWarpSize / Lanes;
+  const DeviceParts& rows = a.received.rows;
+  const int row = blockIdx.x / blocks, d = rows.kv.head_dim, lane = lane_index() % Lanes, group = lane_index() / Lanes;
+  const std::int32_t kept = blockIdx.x % blocks * kWarps + warp_index();
+  if (kept >= rows.num_kept(row)) return;
+  const std::int64_t at = rows.kept_first[row] + kept, first = rows.dropped_first[row];
+  const std::int32_t count = a.received.lists.counts[at];
+  if (count == 0) return;
+  const std::int32_t* const places = a.received.lists.items + first + a.received.lists.begin[at];
+  T* const data = static_cast<T*>(values ? rows.kv.v : rows.kv.k);
+  const TokenPlaces slots(rows.kv, row);
+  const bool halves = a.combine == MergeInto::Combine::kPivot;
+  float sum[Spans][8] = {}, own = 0, all = 0;
+  for (std::int32_t i = 0; i < count; i += kGroups * kTokensInFlight) {
+    Raw8<T> raw[kTokensInFlight][Spans];
+    float weight[kTokensInFlight];
+#pragma unroll
+    for (int t = 0; t < kTokensInFlight; ++t) {
+      const std::int32_t j = i + t * kGroups + group;
+      const std::int64_t place = first + places[min(j, count - 1)], slot = slots(rows.dropped[place]);
+      weight[t] = j < count ? weight_of(a, place) : 0.0F;
+      if (j < count) all += a.combine == MergeInto::Combine::kWeightedMean ? weight[t] : 1.0F;
+      if (halves) weight[t] /= 2.0F, own += weight[t];
+#pragma unroll
+      for (int s = 0; s < Spans; ++s) {
+        const int channel = (s * Lanes + lane) * 8;
+        raw[t][s] = load_raw8<T, Wide>(data + slot * d + channel, j < count ? d - channel : 0);
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < kTokensInFlight; ++t) {
+#pragma unroll
+      for (int s = 0; s < Spans; ++s) {
+        float x[8];
+        unpack_raw8(raw[t][s], x);
+#pragma unroll
+        for (int c = 0; c < 8; ++c) sum[s][c] += weight[t] * x[c];
+      }
+    }
+  }
+#pragma unroll
+  for (int offset = Lanes; offset < kWarpSize; offset *= 2) {
+    own += __shfl_xor_sync(kAllLanes, own, offset), all += __shfl_xor_sync(kAllLanes, all, offset);
+#pragma unroll
+    for (int s = 0; s < Spans; ++s)
+#pragma unroll
+      for (int c = 0; c < 8; ++c) sum[s][c] += __shfl_xor_sync(kAllLanes, sum[s][c], offset);
+  }
+  if (group != 0) return;
+  const float scale = values && a.values_times_count ? 1.0F + static_cast<float>(count) : 1.0F;
+  T* const mine = data + slots(rows.kept[at]) * d;
+#pragma unroll
+  for (int s = 0; s < Spans; ++s) {
+    const int channel = (s * Lanes + lane) * 8;
+    float x[8];
+    unpack_raw8(load_raw8<T, Wide>(mine + channel, d - channel), x);
+#pragma unroll
+    for (int c = 0; c < 8; ++c) x[c] = ((1.0F + own) * x[c] + sum[s][c]) / (1.0F + all) * scale;
+    if constexpr (Wide) {
+      if (channel < d) store8(mine + channel, x);
+    } else {
+#pragma unroll
+      for (int c = 0; c < 8; ++c)
+        if (channel + c < d) store_float(mine + channel + c, x[c]);
+    }
+  }
+}
+
+Received order_by_target(const MergeInto& a, CudaContext& cuda) {
+  const std::int64_t kept = a.rows.total_kept(), dropped = a.rows.total_dropped();
+  Received received{on_device(a.rows, cuda), a.target, {}};
+  const DeviceParts& rows = received.rows;
+  received.lists = make_bucket_lists(cuda, rows.dropped_first, rows.kept_first, a.target, dropped, kept);
+  fill_bucket_lists("merge_into", cuda, received.lists, rows.kv.num_rows, rows.most_dropped, kept);
+  return received;
+}
+
+}  // namespace
+
+void run_cuda(const MergeInto& a, CudaContext& cuda) {
+  if (a.rows.total_dropped() == 0 || a.rows.total_kept() == 0) return;
+  const CudaContext::Frame frame(cuda);
+  const bool looks = a.weight == MergeInto::Weight::kNormShare || a.weight == MergeInto::Weight::kGaussian;
+  const Merge merge{order_by_target(a, cuda),
+                    a.similarity,
+                    a.combine,
+                    a.weight,
+                    a.sigma,
+                    a.keys,
+                    a.values_times_count,
+                    looks ? cuda.scratch<float>(a.rows.total_dropped()) : nullptr};
+  const DeviceParts& rows = merge.received.rows;
+  if (looks) {
+    const auto blocks = static_cast<int>(ceil_div(rows.most_dropped, kWarps));
+    for_type(a.rows.kv.type, [&](auto zero) {
+      launch("merge_into", cuda, {dim3(static_cast<unsigned>(std::int64_t{rows.kv.num_rows} * blocks)), dim3(kThreads)},
+             weigh_dropped<decltype(zero)>, merge, blocks);
+    });
+  }
+  const auto blocks = static_cast<int>(ceil_div(rows.most_kept, kWarps));
+  for_token_lanes("merge_into", rows.kv, [&](auto lanes, auto spans, auto wide) {
+    for_type(a.rows.kv.type, [&](auto zero) {
+      for (const bool values : {true, false}) {
+        if (!values && !a.keys) continue;
+        launch("merge_into", cuda, {dim3(static_cast<unsigned>(std::int64_t{rows.kv.num_rows} * blocks)), dim3(kThreads)},
+               take_in<decltype(zero), decltype(lanes)::value, decltype(spans)::value, decltype(wide)::value>, merge, values, blocks);
+      }
+    });
+  });
+}
+
+}  // namespace kvlab

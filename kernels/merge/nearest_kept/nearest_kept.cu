@@ -1,0 +1,238 @@
+#include <algorithm>
+
+#include "kernels/device/cuda/device_parts.h"
+#include "kernels/device/cuda/over_rows.cuh"
+#include "kernels/device/cuda/token_sums.cuh"
+#include "kernels/merge/nearest_kept/nearest_kept.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr int kWarps = 4, kThreads = kWarps * kWarpSize, kTile = 64;  // kTile: kept tokens in shared memory at a time
+
+// Inverse norms of all keys; 0 where a norm is 0 or not finite.
+struct InverseNorms {
+  static constexpr int kSums = 1, kVectors = 0;
+  const std::int32_t* len;
+  const std::int64_t* first;
+  float* out;
+  __device__ std::int32_t begin(int) const { return 0; }
+  __device__ std::int32_t end(int row) const { return len[row]; }
+  __device__ const float* vector(int, int) const { return nullptr; }
+  __device__ void add(float (&sum)[1], float x, const float (&)[1]) const { sum[0] += x * x; }
+  __device__ void finish(int row, std::int32_t token, const float (&sum)[1]) const {
+    out[first[row] + token] = sum[0] > 0 && sum[0] < INFINITY ? 1.0F / sqrtf(sum[0]) : 0.0F;
+  }
+};
+
+// Where listed keys lie in the pool, and their inverse norms.
+struct Places {
+  std::int64_t* slot;
+  float* inverse;
+};
+struct FindPlaces {
+  DeviceRows kv;
+  const std::int64_t* first;
+  const std::int32_t* list;
+  const float* inverse;  // [kv.total]
+  Places out;
+  __device__ std::int64_t count(int row) const { return first[row + 1] - first[row]; }
+  __device__ void operator()(int row, std::int64_t i) const {
+    const std::int64_t at = first[row] + i;
+    out.slot[at] = kv.slot(row, list[at]);
+    out.inverse[at] = inverse[kv.first[row] + list[at]];
+  }
+};
+
+struct Nearest {
+  DeviceParts rows;
+  Places kept, dropped;
+  std::int32_t* target;
+  float* similarity;
+  int blocks;  // per row
+};
+
+struct Best {
+  float value = -INFINITY;
+  std::int32_t place = -1;
+};
+__device__ __forceinline__ void take(Best& best, float value, std::int32_t place) {
+  if (value > best.value || best.place < 0) best = {value, place};
+}
+__device__ __forceinline__ void give(const Nearest& a, std::int64_t at, Best best) {
+  const float inverse = a.dropped.inverse[at];
+  if (best.place >= 0 && inverse == 0.0F) best = {0.0F, 0};  // cosine 0 with all
+  a.target[at] = best.place;
+  a.similarity[at] = best.place < 0 ? 0.0F : fminf(fmaxf(best.value * inverse, -1.0F), 1.0F);
+}
+
+// A tile of keys, [kTile, D] with rows padded by 16 bytes. Rows from n on are zeros.
+template <class T, int D>
+__device__ __forceinline__ void load_tile(T* tile, const T* keys, const std::int64_t* slot, int n) {
+  constexpr int kPieces = D / 8;
+  for (int i = threadIdx.x; i < kTile * kPieces; i += kThreads) {
+    const int row = i / kPieces, piece = i % kPieces;
+    cp_async<16>(tile + row * (D + 8) + piece * 8, keys + (row < n ? slot[row] : 0) * D + piece * 8, row < n);
+  }
+  cp_async_commit();
+}
+
+// Products of dropped with kept keys by tensor cores: each warp has Rows * 16 dropped keys in registers, kept ones pass by in tiles, two
+// of which are in shared memory at once. Keys are not normalised before: the kept one's inverse norm scales the product.
+template <class T, int D, int Rows>
+__global__ void __launch_bounds__(kThreads) nearest_by_tiles(Nearest a) {
+  KVLAB_DYNAMIC_SHARED(T, tiles);
+  constexpr int kSteps = D / 16, kStride = D + 8;
+  const int row = blockIdx.x / a.blocks, lane = lane_index();
+  const std::int32_t num_kept = a.rows.num_kept(row), num_dropped = a.rows.num_dropped(row);
+  const std::int32_t block0 = blockIdx.x % a.blocks * kWarps * Rows * 16;
+  if (block0 >= num_dropped) return;
+  const T* const keys = static_cast<const T*>(a.rows.kv.k);
+  const std::int64_t dropped0 = a.rows.dropped_first[row], kept0 = a.rows.kept_first[row];
+
+  std::uint32_t x[Rows][kSteps][4];
+  for (int m = 0; m < Rows; ++m) {  // the dropped keys by way of shared memory, kTile of the block at a time
+    __syncthreads();
+    const std::int32_t from = block0 + m * kTile;
+    load_tile<T, D>(tiles, keys, a.dropped.slot + dropped0 + min(from, num_dropped - 1), min(kTile, max(0, num_dropped - from)));
+    cp_async_wait<0>();
+    __syncthreads();
+#pragma unroll
+    for (int other = 0; other < Rows; ++other) {
+      if (other != m) continue;  // registers are indexed by constants
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k) ldmatrix_x4(x[other][k], tiles + (warp_index() * 16 + lane % 16) * kStride + k * 16 + lane / 16 * 8);
+    }
+  }
+  __syncthreads();
+  Best best[Rows][2];
+  const int num_tiles = (num_kept + kTile - 1) / kTile;
+  if (num_tiles > 0) load_tile<T, D>(tiles, keys, a.kept.slot + kept0, min(kTile, num_kept));
+  for (int t = 0; t < num_tiles; ++t) {
+    const T* const tile = tiles + t % 2 * kTile * kStride;
+    const std::int32_t place0 = t * kTile;
+    if (t + 1 < num_tiles) {
+      load_tile<T, D>(tiles + (t + 1) % 2 * kTile * kStride, keys, a.kept.slot + kept0 + place0 + kTile,
+                      min(kTile, num_kept - place0 - kTile));
+      cp_async_wait<1>();
+    } else {
+      cp_async_wait<0>();
+    }
+    __syncthreads();
+    for (int n = 0; n < kTile && place0 + n < num_kept; n += 8) {
+      float z[Rows][4] = {};
+#pragma unroll
+      for (int k = 0; k < kSteps; k += 2) {
+        std::uint32_t y[4];
+        ldmatrix_x4(y, tile + (n + lane % 8) * kStride + k * 16 + lane / 8 * 8);
+        const std::uint32_t low[2] = {y[0], y[1]}, high[2] = {y[2], y[3]};
+#pragma unroll
+        for (int m = 0; m < Rows; ++m) {
+          mma_16x8x16<T>(z[m], x[m][k], low);
+          mma_16x8x16<T>(z[m], x[m][k + 1], high);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const std::int32_t place = place0 + n + lane % 4 * 2 + i;
+        if (place >= num_kept) continue;
+        const float inverse = a.kept.inverse[kept0 + place];
+#pragma unroll
+        for (int m = 0; m < Rows; ++m) {
+          take(best[m][0], inverse > 0 ? z[m][i] * inverse : 0.0F, place);
+          take(best[m][1], inverse > 0 ? z[m][2 + i] * inverse : 0.0F, place);
+        }
+      }
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int m = 0; m < Rows; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      Best mine = best[m][half];
+#pragma unroll
+      for (int offset = 1; offset < 4; offset *= 2) {
+        const Best other{__shfl_xor_sync(kAllLanes, mine.value, offset), __shfl_xor_sync(kAllLanes, mine.place, offset)};
+        if (other.place >= 0 && (mine.place < 0 || other.value > mine.value || (other.value == mine.value && other.place < mine.place)))
+          mine = other;
+      }
+      const std::int32_t i = block0 + m * kTile + warp_index() * 16 + lane / 4 + half * 8;
+      if (lane % 4 == 0 && i < num_dropped) give(a, dropped0 + i, mine);
+    }
+  }
+}
+
+// Any type and width: a warp per dropped key, a kept key per lane.
+template <class T>
+__global__ void __launch_bounds__(kThreads) nearest_by_lanes(Nearest a) {
+  const int row = blockIdx.x / a.blocks, d = a.rows.kv.head_dim;
+  const std::int32_t i = blockIdx.x % a.blocks * kWarps + warp_index();
+  if (i >= a.rows.num_dropped(row)) return;
+  const std::int64_t at = a.rows.dropped_first[row] + i, kept0 = a.rows.kept_first[row];
+  const T* const keys = static_cast<const T*>(a.rows.kv.k);
+  const T* const x = keys + a.dropped.slot[at] * d;
+  Best best;
+  for (std::int32_t place = lane_index(); place < a.rows.num_kept(row); place += kWarpSize) {
+    const float inverse = a.kept.inverse[kept0 + place];
+    const T* const y = keys + a.kept.slot[kept0 + place] * d;
+    float z = 0;
+    for (int c = 0; c < d; ++c) z += load_float(x + c) * load_float(y + c);
+    take(best, inverse > 0 ? z * inverse : 0.0F, place);
+  }
+#pragma unroll
+  for (int offset = 1; offset < kWarpSize; offset *= 2) {
+    const Best other{__shfl_xor_sync(kAllLanes, best.value, offset), __shfl_xor_sync(kAllLanes, best.place, offset)};
+    if (other.place >= 0 && (best.place < 0 || other.value > best.value || (other.value == best.value && other.place < best.place)))
+      best = other;
+  }
+  if (lane_index() == 0) give(a, at, best);
+}
+
+template <class T, int D>
+void run_tiles(Nearest a, CudaContext& cuda) {
+  constexpr int kRows = D <= 128 ? 2 : 1;
+  a.blocks = static_cast<int>(ceil_div(a.rows.most_dropped, kWarps * kRows * 16));
+  launch("nearest_kept", cuda,
+         {dim3(static_cast<unsigned>(std::int64_t{a.rows.kv.num_rows} * a.blocks)), dim3(kThreads), 2 * kTile * (D + 8) * sizeof(T)},
+         nearest_by_tiles<T, D, kRows>, a);
+}
+
+template <class T>
+void run(Nearest a, CudaContext& cuda) {
+  if constexpr (sizeof(T) == 2) {
+    const bool tensor_cores = cuda.gpu().compute_capability >= (std::is_same_v<T, bf16> ? 80 : 75) && aligned16({a.rows.kv.k});
+    if (tensor_cores && a.rows.kv.head_dim == 64) return run_tiles<T, 64>(a, cuda);
+    if (tensor_cores && a.rows.kv.head_dim == 128) return run_tiles<T, 128>(a, cuda);
+    if (tensor_cores && a.rows.kv.head_dim == 256 && cuda.gpu().shared_bytes_per_block > 68 * 1024) return run_tiles<T, 256>(a, cuda);
+  }
+  a.blocks = static_cast<int>(ceil_div(a.rows.most_dropped, kWarps));
+  launch("nearest_kept", cuda, {dim3(static_cast<unsigned>(std::int64_t{a.rows.kv.num_rows} * a.blocks)), dim3(kThreads)},
+         nearest_by_lanes<T>, a);
+}
+
+}  // namespace
+
+void run_cuda(const NearestKept& a, CudaContext& cuda) {
+  const std::int64_t dropped = a.rows.total_dropped(), kept = a.rows.total_kept();
+  if (dropped == 0) return;
+  const CudaContext::Frame frame(cuda);
+  Nearest nearest{on_device(a.rows, cuda),
+                  {cuda.scratch<std::int64_t>(kept), cuda.scratch<float>(kept)},
+                  {cuda.scratch<std::int64_t>(dropped), cuda.scratch<float>(dropped)},
+                  a.target,
+                  a.similarity,
+                  0};
+  const DeviceParts& rows = nearest.rows;
+  float* const inverse = cuda.scratch<float>(rows.kv.total);
+  launch_token_sums("nearest_kept", cuda, rows.kv, a.rows.kv.type, false, rows.kv.longest,
+                    InverseNorms{rows.kv.len, rows.kv.first, inverse});
+  launch_over_rows("nearest_kept", cuda, rows.kv.num_rows, rows.most_kept,
+                   FindPlaces{rows.kv, rows.kept_first, rows.kept, inverse, nearest.kept});
+  launch_over_rows("nearest_kept", cuda, rows.kv.num_rows, rows.most_dropped,
+                   FindPlaces{rows.kv, rows.dropped_first, rows.dropped, inverse, nearest.dropped});
+  for_type(a.rows.kv.type, [&](auto zero) { run<decltype(zero)>(nearest, cuda); });
+}
+
+}  // namespace kvlab

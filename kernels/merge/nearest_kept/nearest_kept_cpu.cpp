@@ -1,0 +1,95 @@
+#include <Eigen/Core>
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/merge/nearest_kept/nearest_kept.h"
+
+namespace kvlab {
+
+OpCall call(const NearestKept& a) {
+  const KvRows& kv = a.rows.kv;
+  const std::int64_t d = kv.head_dim, dropped = a.rows.total_dropped();
+  OpCall c{.op = "nearest_kept",
+           .rows = kv.num_rows,
+           .tokens = kv.total(),
+           .outputs = dropped,
+           .bytes = kv.total() * (d * kv.kv_bytes + 4) + 8 * dropped,
+           .flops = 2 * d * kv.total()};
+  for (std::int32_t r = 0; r < kv.num_rows; ++r) c.flops += 2 * d * a.rows.num_kept(r) * a.rows.num_dropped(r);
+  return c;
+}
+KVLAB_WITHOUT_CUDA(NearestKept)
+
+OpCall call(const NearestAnchor& a) {
+  const KvRows& kv = a.rows.kv;
+  return {.op = "nearest_anchor",
+          .rows = kv.num_rows,
+          .tokens = kv.total(),
+          .outputs = a.rows.total_dropped(),
+          .bytes = 8 * kv.total() + 4 * a.rows.total_dropped(),
+          .flops = 2 * kv.total()};
+}
+KVLAB_WITHOUT_CUDA(NearestAnchor)
+
+void run_cpu(const NearestAnchor& a) {
+  const KvRows& kv = a.rows.kv;
+  for (std::int32_t r = 0; r < kv.num_rows; ++r) {
+    const std::int32_t* kept = a.rows.kept + a.rows.kept_first[r];
+    const std::int32_t count = a.rows.num_kept(r);
+    std::int32_t next = 0;  // first kept token behind the dropped one
+    for (std::int64_t i = a.rows.dropped_first[r]; i < a.rows.dropped_first[r + 1]; ++i) {
+      const std::int32_t token = a.rows.dropped[i];
+      const auto position = [&](std::int32_t t) { return kv.position[kv.slot(r, t)]; };
+      while (next < count && kept[next] < token) ++next;
+      a.target[i] = next - 1;
+      if (next < count && (next == 0 || position(kept[next]) - position(token) < position(token) - position(kept[next - 1])))
+        a.target[i] = next;
+    }
+  }
+}
+
+namespace {
+
+using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+constexpr std::int32_t kBlock = 64;  // dropped tokens whose cosines are held at once
+
+// Listed keys of a row, each of length 1 (0 where the norm is 0 or not finite).
+void unit_keys(const KvRows& kv, std::int32_t row, const std::int32_t* list, std::int32_t count, Matrix& keys) {
+  keys.resize(count, kv.head_dim);
+  for (std::int32_t i = 0; i < count; ++i) {
+    const float* k = kv.key(row, list[i]);
+    double square = 0;
+    for (std::int32_t c = 0; c < kv.head_dim; ++c) square += static_cast<double>(k[c]) * static_cast<double>(k[c]);
+    const bool usable = square > 0 && std::isfinite(square);
+    const auto scale = static_cast<float>(usable ? 1 / std::sqrt(square) : 0);
+    for (std::int32_t c = 0; c < kv.head_dim; ++c) keys(i, c) = usable ? k[c] * scale : 0.0F;
+  }
+}
+
+}  // namespace
+
+void run_cpu(const NearestKept& a) {
+  Matrix kept, dropped, cosine;
+  for (std::int32_t r = 0; r < a.rows.kv.num_rows; ++r) {
+    const std::int64_t first = a.rows.dropped_first[r];
+    const std::int32_t count = a.rows.num_dropped(r), num_kept = a.rows.num_kept(r);
+    if (count == 0) continue;
+    unit_keys(a.rows.kv, r, a.rows.kept + a.rows.kept_first[r], num_kept, kept);
+    for (std::int32_t begin = 0; begin < count; begin += kBlock) {
+      const std::int32_t block = std::min(kBlock, count - begin);
+      unit_keys(a.rows.kv, r, a.rows.dropped + first + begin, block, dropped);
+      cosine.noalias() = dropped * kept.transpose();
+      for (std::int32_t i = 0; i < block; ++i) {
+        std::int32_t best = num_kept > 0 ? 0 : -1;
+        for (std::int32_t j = 1; j < num_kept; ++j)
+          if (cosine(i, j) > cosine(i, best)) best = j;
+        a.target[first + begin + i] = best;
+        a.similarity[first + begin + i] = best < 0 ? 0.0F : std::clamp(cosine(i, best), -1.0F, 1.0F);
+      }
+    }
+  }
+}
+
+}  // namespace kvlab

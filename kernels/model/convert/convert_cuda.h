@@ -1,0 +1,21 @@
+#pragma once
+
+#include "kernels/device/cuda/memory.h"
+#include "kernels/element.h"
+
+namespace kvlab {
+
+// Rows of numbers in another type, rounded to nearest even. Device memory; `out` is not `in` unless the types are equally wide and the
+// strides the same.
+struct DeviceConvert {
+  const void* in = nullptr;  // [rows, width]
+  void* out = nullptr;       // [rows, width]
+  std::int64_t rows = 0, width = 0;
+  std::int64_t in_stride = 0, out_stride = 0;  // elements from row to row; 0: width
+  ElementType in_type = ElementType::kBf16, out_type = ElementType::kF32;
+};
+
+constexpr std::int64_t bytes(const DeviceConvert& a) { return a.rows * a.width * (element_bytes(a.in_type) + element_bytes(a.out_type)); }
+void run_cuda(const DeviceConvert& a, CudaContext& cuda);
+
+}  // namespace kvlab

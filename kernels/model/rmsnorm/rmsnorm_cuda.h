@@ -1,0 +1,24 @@
+#pragma once
+
+#include "kernels/device/cuda/memory.h"
+#include "kernels/element.h"
+#include "kernels/model/rmsnorm/rmsnorm.h"
+
+namespace kvlab {
+
+// RmsNorm on device memory, all arrays of `type`; sums in fp32. The residual is rounded to `type` before it is normalised, as engines
+// that keep it in that type do.
+struct DeviceRmsNorm {
+  const void* in = nullptr;      // [tokens, width]; 16-byte accesses where arrays are so aligned and width % 8 == 0
+  void* residual = nullptr;      // [tokens, width]; may be null
+  const void* weight = nullptr;  // [width]
+  void* out = nullptr;           // [tokens, width]; may be `in`
+  std::int64_t tokens = 0, width = 0;
+  float epsilon = 1e-5F;
+  ElementType type = ElementType::kBf16;
+};
+
+constexpr RmsNormShape shape(const DeviceRmsNorm& a) { return {a.tokens, a.width, element_bytes(a.type), a.residual != nullptr}; }
+void run_cuda(const DeviceRmsNorm& a, CudaContext& cuda);
+
+}  // namespace kvlab

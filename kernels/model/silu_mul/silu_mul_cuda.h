@@ -1,0 +1,23 @@
+#pragma once
+
+#include "kernels/device/cuda/memory.h"
+#include "kernels/element.h"
+#include "kernels/model/silu_mul/silu_mul.h"
+
+namespace kvlab {
+
+// SiluMul on device memory, arithmetic in fp32. Gate and up may be side by side in the output of one product, [tokens, 2 * width]:
+// gate = both, up = both + width, in_stride = 2 * width.
+struct DeviceSiluMul {
+  const void* gate = nullptr;  // [tokens, width]
+  const void* up = nullptr;    // [tokens, width]; null: out = silu(gate)
+  void* out = nullptr;         // [tokens, width], dense; may be `gate` or `up` where these are dense
+  std::int64_t tokens = 0, width = 0;
+  std::int64_t in_stride = 0;  // elements from token to token of gate and up; 0: width
+  ElementType type = ElementType::kBf16;
+};
+
+constexpr SiluMulShape shape(const DeviceSiluMul& a) { return {a.tokens, a.width, element_bytes(a.type), a.up != nullptr}; }
+void run_cuda(const DeviceSiluMul& a, CudaContext& cuda);
+
+}  // namespace kvlab

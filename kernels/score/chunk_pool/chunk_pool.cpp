@@ -1,0 +1,42 @@
+#include "kernels/score/chunk_pool/chunk_pool.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <vector>
+
+namespace kvlab {
+
+// Scores are read and written once.
+OpCall call(const ChunkPool& a) {
+  std::int64_t n = 0;
+  for (std::int32_t r = 0; r < a.num_rows; ++r) n += a.len[r];
+  return {.op = "chunk_pool", .rows = a.num_rows, .tokens = n, .outputs = n, .bytes = 8 * n, .flops = 2 * n};
+}
+KVLAB_WITHOUT_CUDA(ChunkPool)
+
+void run_cpu(const ChunkPool& a) {
+  std::vector<float> sorted;
+  for (std::int32_t r = 0; r < a.num_rows; ++r) {
+    float* scores = a.scores + a.first[r] + (a.begin == nullptr ? 0 : a.begin[r]);
+    for (std::int32_t at = 0, count = 0; at < a.len[r]; at += count) {
+      count = std::min(a.chunk_tokens, a.len[r] - at);
+      float* chunk = scores + at;
+      if (a.kind == ChunkPool::Kind::kMeanOfTopHalf) {
+        sorted.assign(chunk, chunk + count);
+        std::sort(sorted.begin(), sorted.end(), std::greater<>());
+        const std::int32_t half = (count + 1) / 2;
+        std::fill_n(chunk, count, std::accumulate(sorted.begin(), sorted.begin() + half, 0.0F) / static_cast<float>(half));
+        continue;
+      }
+      const float sum = std::accumulate(chunk, chunk + count, 0.0F);
+      if (a.kind == ChunkPool::Kind::kMean) {
+        std::fill_n(chunk, count, sum / static_cast<float>(count));
+      } else if (sum != 0.0F) {
+        std::for_each(chunk, chunk + count, [sum](float& x) { x /= sum; });
+      }
+    }
+  }
+}
+
+}  // namespace kvlab

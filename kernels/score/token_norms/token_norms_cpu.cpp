@@ -1,0 +1,39 @@
+#include <cmath>
+
+#include "kernels/dot_cpu.h"
+#include "kernels/score/token_norms/token_norms.h"
+
+namespace kvlab {
+
+// One multiply-add per channel; keys or values are read once, one float per token is written.
+OpCall call(const TokenNorms& a) {
+  const std::int64_t n = a.kv.total();
+  return {.op = "token_norms",
+          .rows = a.kv.num_rows,
+          .tokens = n,
+          .outputs = n,
+          .bytes = n * (a.kv.head_dim * a.kv.kv_bytes + 4),
+          .flops = 2 * n * a.kv.head_dim};
+}
+KVLAB_WITHOUT_CUDA(TokenNorms)
+
+void run_cpu(const TokenNorms& a) {
+  const float* data = a.of == TokenNorms::Of::kKey ? a.kv.k : a.kv.v;
+  const std::int64_t d = a.kv.head_dim;
+  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
+    float* out = a.out + a.kv.first[r];
+    for_each_run(a.kv, r, [&](const KvRun& run) {
+      for (std::int32_t i = 0; i < run.count; ++i) {
+        const float* x = data + (run.slot + i) * d;
+        if (a.kind == TokenNorms::Kind::kL1) {
+          out[run.begin + i] = lane_sum(x, x, d, [](const Lanes& m, const Lanes&) -> Lanes { return m.abs(); });
+        } else {
+          const float squares = lane_dot(x, x, d);
+          out[run.begin + i] = a.kind == TokenNorms::Kind::kL2 ? std::sqrt(squares) : squares;
+        }
+      }
+    });
+  }
+}
+
+}  // namespace kvlab

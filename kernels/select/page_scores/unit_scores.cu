@@ -1,0 +1,135 @@
+#include <algorithm>
+
+#include "kernels/device/cuda/launch.cuh"
+#include "kernels/device/cuda/vectors.cuh"
+#include "kernels/select/page_scores/unit_scores.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr int kThreads = 256, kWarps = kThreads / kWarpSize, kUnitsInFlight = 2, kUnitsPerWarp = 16;
+
+// All kinds are sums over the channels of over_c * high_c + under_c * low_c: the larger product of a channel is the one with its bound
+// on the query's side. kDot has no low side.
+struct Sides {
+  float over, under;
+};
+__device__ __forceinline__ Sides sides_of(const UnitScores& a, float q) {
+  if (a.kind == UnitScores::Kind::kBound) return {fmaxf(q, 0.0F), fminf(q, 0.0F)};
+  if (a.kind == UnitScores::Kind::kBlend) return {a.max_share * q, (1.0F - a.max_share) * q};
+  return {q, 0.0F};
+}
+
+__device__ __forceinline__ void take_head(const UnitScores& a, const UnitRow& row, int i, int head, float z, float& reduced) {
+  if (a.heads == UnitScores::Heads::kEach) {
+    row.out[static_cast<std::int64_t>(head) * row.n + i] = z;
+    return;
+  }
+  if (a.heads == UnitScores::Heads::kMean) z /= static_cast<float>(a.group);
+  if (head == 0)
+    reduced = z;
+  else
+    reduced = a.heads == UnitScores::Heads::kMax ? fmaxf(reduced, z) : reduced + z;
+  if (head == a.group - 1) row.out[i] = reduced;
+}
+
+// Four channels from c on of a vector of d, zeros behind it.
+__device__ __forceinline__ float4 load_side(const float* x, int c, int d, bool wide) {
+  if (wide) return c < d ? *reinterpret_cast<const float4*>(x + c) : make_float4(0, 0, 0, 0);
+  return make_float4(c < d ? x[c] : 0, c + 1 < d ? x[c + 1] : 0, c + 2 < d ? x[c + 2] : 0, c + 3 < d ? x[c + 3] : 0);
+}
+__device__ __forceinline__ float dot4(const float4& x, const float4& y) { return x.x * y.x + x.y * y.y + x.z * y.z + x.w * y.w; }
+
+// Lanes lanes share a unit, four channels each (Spans times); summaries of two units per group are under way at once and meet all heads.
+// Queries lie in shared memory as [group, 2, padded head_dim]: what high and low are multiplied with.
+template <int Lanes, int Spans, bool TwoSided>
+__global__ void __launch_bounds__(kThreads, 2) score_units_of_rows(UnitScores a, const UnitRow* rows, int chunks) {
+  KVLAB_DYNAMIC_SHARED(float, queries);
+  constexpr int kGroups = kWarpSize / Lanes, kPadded = Lanes * Spans * 4;
+  const UnitRow row = rows[blockIdx.x / chunks];
+  const int first = blockIdx.x % chunks * kWarps * kUnitsPerWarp;
+  if (first >= row.n) return;
+  const int d = a.head_dim, lane = lane_index() % Lanes, group = lane_index() / Lanes;
+  for (int i = threadIdx.x; i < a.group * kPadded; i += kThreads) {
+    const int head = i / kPadded, c = i % kPadded;
+    const Sides sides = c < d ? sides_of(a, row.query[head * d + c]) : Sides{0, 0};
+    queries[2 * head * kPadded + c] = sides.over;
+    queries[(2 * head + 1) * kPadded + c] = sides.under;
+  }
+  __syncthreads();
+  const bool wide = d % 4 == 0 && reinterpret_cast<std::uintptr_t>(row.summaries) % 16 == 0;
+  const int begin = first + warp_index() * kUnitsPerWarp, end = min(row.n, begin + kUnitsPerWarp);
+  for (int at = begin; at < end; at += kGroups * kUnitsInFlight) {
+    float4 high[kUnitsInFlight][Spans], low[kUnitsInFlight][Spans];
+#pragma unroll
+    for (int u = 0; u < kUnitsInFlight; ++u) {
+      const int i = min(at + u * kGroups + group, end - 1);
+      const std::int64_t unit = row.unit != nullptr ? row.unit[i] : i;
+      const float* const summary = row.summaries + unit * (TwoSided ? 2 : 1) * d;
+#pragma unroll
+      for (int s = 0; s < Spans; ++s) {
+        const int c = (s * Lanes + lane) * 4;
+        high[u][s] = load_side(TwoSided ? summary + d : summary, c, d, wide);
+        if constexpr (TwoSided) low[u][s] = load_side(summary, c, d, wide);
+      }
+    }
+    float reduced[kUnitsInFlight] = {};
+    for (int head = 0; head < a.group; ++head) {
+      float z[kUnitsInFlight] = {};
+#pragma unroll
+      for (int s = 0; s < Spans; ++s) {
+        const float* const over = queries + 2 * head * kPadded + (s * Lanes + lane) * 4;
+        const float4 qo = *reinterpret_cast<const float4*>(over);
+        float4 qu = make_float4(0, 0, 0, 0);
+        if constexpr (TwoSided) qu = *reinterpret_cast<const float4*>(over + kPadded);
+#pragma unroll
+        for (int u = 0; u < kUnitsInFlight; ++u) {
+          z[u] += dot4(qo, high[u][s]);
+          if constexpr (TwoSided) z[u] += dot4(qu, low[u][s]);
+        }
+      }
+#pragma unroll
+      for (int u = 0; u < kUnitsInFlight; ++u) {
+#pragma unroll
+        for (int offset = Lanes / 2; offset > 0; offset /= 2) z[u] += __shfl_xor_sync(kAllLanes, z[u], offset);
+        const int i = at + u * kGroups + group;
+        if (lane == 0 && i < end) take_head(a, row, i, head, a.scale * z[u], reduced[u]);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void score_units(const char* name, const UnitScores& a, const std::vector<UnitRow>& rows, CudaContext& cuda) {
+  std::int64_t longest = 0;
+  for (const UnitRow& row : rows) longest = std::max<std::int64_t>(longest, row.n);
+  if (longest == 0) return;
+  const int chunks = static_cast<int>(ceil_div(longest, kWarps * kUnitsPerWarp));
+  const UnitRow* const device = cuda.upload(rows.data(), static_cast<std::int64_t>(rows.size()));
+  const auto start = [&](auto lanes, auto spans) {
+    constexpr int kLanes = decltype(lanes)::value, kSpans = decltype(spans)::value;
+    const LaunchShape shape{dim3(static_cast<unsigned>(static_cast<std::int64_t>(rows.size()) * chunks)), dim3(kThreads),
+                            static_cast<std::size_t>(2 * a.group * kLanes * kSpans * 4) * sizeof(float)};
+    if (static_cast<std::int64_t>(shape.shared_bytes) > cuda.gpu().shared_bytes_per_block)
+      throw CudaError(std::string(name) + ": the query heads of a KV head do not fit into shared memory");
+    if (a.kind == UnitScores::Kind::kDot)
+      launch(name, cuda, shape, score_units_of_rows<kLanes, kSpans, false>, a, device, chunks);
+    else
+      launch(name, cuda, shape, score_units_of_rows<kLanes, kSpans, true>, a, device, chunks);
+  };
+  using std::integral_constant;
+  if (a.head_dim <= 64)
+    start(integral_constant<int, 16>{}, integral_constant<int, 1>{});
+  else if (a.head_dim <= 128)
+    start(integral_constant<int, 32>{}, integral_constant<int, 1>{});
+  else if (a.head_dim <= 256)
+    start(integral_constant<int, 32>{}, integral_constant<int, 2>{});
+  else if (a.head_dim <= 512)
+    start(integral_constant<int, 32>{}, integral_constant<int, 4>{});
+  else
+    throw CudaError(std::string(name) + ": heads of more than 512 channels");
+}
+
+}  // namespace kvlab

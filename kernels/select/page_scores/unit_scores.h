@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/device/cuda/memory.h"
+
+namespace kvlab {
+
+// Products of a query's heads with summaries of units, for one row: the launch argument of PageScores and TreeSelect. Pointers are device
+// memory.
+struct UnitRow {
+  const float* query = nullptr;        // [group, head_dim]
+  const float* summaries = nullptr;    // [units, 2, head_dim], or [units, head_dim]
+  const std::int32_t* unit = nullptr;  // [n] null: 0, 1, ...
+  float* out = nullptr;                // [n] of head 0
+  std::int32_t n = 0;
+};
+
+struct UnitScores {
+  enum class Kind : std::uint8_t { kBound, kBlend, kDot };
+  enum class Heads : std::uint8_t { kMean, kMax, kSum, kEach };  // kEach: head h's scores start at out + h * n
+  std::int32_t group = 1, head_dim = 0;
+  Kind kind = Kind::kBound;
+  Heads heads = Heads::kMax;
+  float max_share = 0.6F, scale = 1.0F;
+};
+
+void score_units(const char* name, const UnitScores& a, const std::vector<UnitRow>& rows, CudaContext& cuda);
+
+}  // namespace kvlab

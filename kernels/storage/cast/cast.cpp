@@ -1,0 +1,103 @@
+#include "kernels/storage/cast/cast.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "base/ceil_div.h"
+#include "base/half.h"
+#include "base/parallel.h"
+
+namespace kvlab {
+
+OpCall call(const Cast& a) {
+  const std::int64_t n = a.tokens.total(), d = a.tokens.kv.head_dim;
+  return {.op = "cast",
+          .rows = a.tokens.kv.num_rows,
+          .tokens = n,
+          .outputs = n,
+          .bytes = a.tokens.dense_bytes() + a.tokens.list_bytes() + n * d * bytes_of(a.type),
+          .flops = n * d};
+}
+KVLAB_WITHOUT_CUDA(Cast)
+
+OpCall call(const Uncast& a) { return call(Cast{a.tokens, a.type, nullptr}); }
+KVLAB_WITHOUT_CUDA(Uncast)
+
+namespace {
+
+// What each byte stands for, where a number has one.
+std::array<float, 256> one_byte_numbers(StoredType type) {
+  std::array<float, 256> number{};
+  for (std::uint32_t bits = 0; bits < 256; ++bits) number[bits] = from_stored(type, bits);
+  return number;
+}
+
+// Calls f(stored, x) for each of the listed vectors of a Cast or Uncast, on all cores.
+template <class Op, class F>
+void for_each_stored(const Op& a, F&& f) {
+  constexpr std::int32_t kPart = 256;
+  for (std::int32_t r = 0; r < a.tokens.kv.num_rows; ++r) {
+    const std::int32_t tokens = a.tokens.count(r);
+    for_each_in_parallel(ceil_div(tokens, kPart), [&](std::int64_t part) {
+      for (auto i = static_cast<std::int32_t>(part) * kPart; i < std::min(tokens, (static_cast<std::int32_t>(part) + 1) * kPart); ++i)
+        f(a.stored + (a.tokens.first[r] + i) * a.tokens.kv.head_dim * bytes_of(a.type), a.tokens.at(r, i));
+    });
+  }
+}
+
+}  // namespace
+
+void run_cpu(const Cast& a) {
+  const std::int64_t d = a.tokens.kv.head_dim, width = bytes_of(a.type);
+  std::fill_n(a.stored, a.tokens.total() * d * width, std::uint8_t{0});
+  const std::array<float, 256> one_byte = width == 1 ? one_byte_numbers(a.type) : std::array<float, 256>{};
+  for_each_stored(a, [&](std::uint8_t* to, float* x) {
+    for (std::int64_t c = 0; c < d; ++c) {
+      const std::uint32_t bits = to_stored(a.type, x[c]);
+      std::memcpy(to + c * width, &bits, static_cast<std::size_t>(width));
+      x[c] = width == 1 ? one_byte[bits] : from_stored(a.type, bits);
+    }
+  });
+}
+
+namespace {
+
+// number(bits) of each element, without a call or a branch in the loop.
+template <class Stored, class F>
+void uncast(const Uncast& a, F&& number) {
+  const std::int64_t d = a.tokens.kv.head_dim;
+  for_each_stored(a, [&](const std::uint8_t* from, float* x) {
+    for (std::int64_t c = 0; c < d; ++c) {
+      Stored bits = 0;
+      std::memcpy(&bits, from + c * std::int64_t{sizeof(Stored)}, sizeof(Stored));
+      x[c] = number(bits);
+    }
+  });
+}
+
+// As half_to_float for all that Cast stores, which is finite.
+float finite_half_to_float(std::uint16_t half) {
+  const auto bits = static_cast<std::uint32_t>(half);
+  const float magnitude = std::bit_cast<float>((bits & 0x7fffU) << 13U) * 0x1p112F;
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) | (bits & 0x8000U) << 16U);
+}
+
+}  // namespace
+
+void run_cpu(const Uncast& a) {
+  switch (a.type) {
+    case StoredType::kFp32:
+      return uncast<std::uint32_t>(a, [](std::uint32_t bits) { return std::bit_cast<float>(bits); });
+    case StoredType::kFp16:
+      return uncast<std::uint16_t>(a, [](std::uint16_t bits) { return finite_half_to_float(bits); });
+    case StoredType::kBf16:
+      return uncast<std::uint16_t>(a, [](std::uint16_t bits) { return bfloat16_to_float(bits); });
+    case StoredType::kFp8E4M3:
+    case StoredType::kFp8E5M2:
+      return uncast<std::uint8_t>(a, [number = one_byte_numbers(a.type)](std::uint8_t bits) { return number[bits]; });
+  }
+}
+
+}  // namespace kvlab

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/listed_tokens.h"
+#include "kernels/ops.h"
+#include "kernels/storage/cast/stored_type.h"
+
+namespace kvlab {
+
+// Stores the listed vectors in another number format, [total(), head_dim] in list order; they then hold the decoded numbers. Entries of -1
+// are stored as zeros.
+struct Cast {
+  ListedTokens tokens;
+  StoredType type = StoredType::kFp16;
+  std::uint8_t* stored = nullptr;  // [total() * head_dim * bytes_of(type)] out, little-endian
+};
+// Read in the model's precision, written in the other; one operation per element.
+OpCall call(const Cast&);
+void run_cpu(const Cast&);
+void run_cuda(const Cast&, CudaContext&);
+
+// Fills the listed vectors from what Cast stored with the same list. Not an operation of a policy: it is not logged.
+struct Uncast {
+  ListedTokens tokens;
+  StoredType type = StoredType::kFp16;
+  const std::uint8_t* stored = nullptr;
+};
+// The costs of Cast, also named "cast".
+OpCall call(const Uncast&);
+void run_cpu(const Uncast&);
+void run_cuda(const Uncast&, CudaContext&);
+
+}  // namespace kvlab

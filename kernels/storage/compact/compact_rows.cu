@@ -1,0 +1,113 @@
+#include <algorithm>
+
+#include "kernels/device/cuda/device_rows.h"
+#include "kernels/device/cuda/launch.cuh"
+#include "kernels/device/cuda/over_rows.cuh"
+#include "kernels/device/cuda/vectors.cuh"
+#include "kernels/storage/compact/compact_rows.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kInFlight = 4;                       // pieces that a thread holds between the barriers of a chunk
+constexpr int kMostTokens = kThreads * kInFlight;  // of a chunk
+
+struct CompactArgs {
+  DeviceRows rows;
+  const std::int64_t* index_first;
+  const std::int32_t* index;
+  std::int32_t pieces, slices;  // pieces of a vector; parts that it is cut into, one block each
+};
+
+// In place, so one block moves its share of a row in order: a chunk of tokens is loaded into registers, and after a barrier stored.
+// Targets of a chunk lie before the sources of all later ones, because the list ascends. K, V and slices of a vector do not depend on
+// each other and are blocks of their own.
+template <class Piece>
+__global__ void __launch_bounds__(kThreads) compact_vectors(CompactArgs a) {
+  KVLAB_SHARED(std::int64_t, from, kMostTokens);
+  KVLAB_SHARED(std::int64_t, to, kMostTokens);
+  const int slice = blockIdx.x % a.slices, row = blockIdx.x / a.slices / 2, width = a.pieces / a.slices;
+  auto* const data = static_cast<Piece*>(blockIdx.x / a.slices % 2 == 0 ? a.rows.k : a.rows.v) + slice * width;
+  const std::int64_t first = a.index_first[row];
+  const auto kept = static_cast<int>(a.index_first[row + 1] - first);
+  const int chunk = kMostTokens / width;
+  for (int begin = 0; begin < kept; begin += chunk) {
+    const int n = min(chunk, kept - begin);
+    for (int t = threadIdx.x; t < n; t += kThreads) {
+      const int source = a.index[first + begin + t];
+      to[t] = source == begin + t ? -1 : a.rows.slot(row, begin + t) * a.pieces;
+      from[t] = a.rows.slot(row, source) * a.pieces;
+    }
+    __syncthreads();
+    Piece x[kInFlight];
+    std::int64_t target[kInFlight];
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      const int item = threadIdx.x + u * kThreads, t = item / width, piece = item % width;
+      target[u] = t < n ? to[t] : -1;
+      if (target[u] < 0) continue;
+      x[u] = data[from[t] + piece];
+      target[u] += piece;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u)
+      if (target[u] >= 0) data[target[u]] = x[u];
+  }
+}
+
+// Block (row, c): positions (c = 0) or statistic c - 1 of a row.
+__global__ void __launch_bounds__(kThreads) compact_words(CompactArgs a) {
+  const int channels = a.rows.num_words + 1, row = blockIdx.x / channels, channel = blockIdx.x % channels;
+  auto* const data = channel == 0 ? reinterpret_cast<std::uint32_t*>(a.rows.position) : a.rows.words + (channel - 1) * a.rows.pool_tokens;
+  const std::int64_t first = a.index_first[row];
+  const auto kept = static_cast<int>(a.index_first[row + 1] - first);
+  if (data == nullptr) return;
+  for (int begin = 0; begin < kept; begin += kThreads * kInFlight) {
+    std::uint32_t x[kInFlight];
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      const int i = begin + u * kThreads + static_cast<int>(threadIdx.x);
+      if (i < kept) x[u] = data[a.rows.slot(row, a.index[first + i])];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      const int i = begin + u * kThreads + static_cast<int>(threadIdx.x);
+      if (i < kept) data[a.rows.slot(row, i)] = x[u];
+    }
+  }
+}
+
+// Enough slices that all multiprocessors have two blocks, of at least 32 bytes (a sector) each.
+template <class Piece>
+void compact(CompactArgs a, std::int64_t vector_bytes, CudaContext& cuda) {
+  a.pieces = static_cast<std::int32_t>(vector_bytes / static_cast<std::int64_t>(sizeof(Piece)));
+  a.slices = 1;
+  while (a.rows.num_rows * 2 * a.slices < 2 * cuda.gpu().multiprocessors && a.pieces % (2 * a.slices) == 0 &&
+         vector_bytes / (2 * a.slices) >= 32)
+    a.slices *= 2;
+  if (a.pieces / a.slices > kMostTokens)
+    throw CudaError("compacting vectors of " + std::to_string(vector_bytes) + " bytes; beyond " + std::to_string(2 * kMostTokens) +
+                    " they must be multiples of 16");
+  launch("compact_vectors", cuda, {dim3(static_cast<unsigned>(a.rows.num_rows * 2 * a.slices)), dim3(kThreads)}, compact_vectors<Piece>, a);
+}
+
+}  // namespace
+
+void run_cuda(const CompactRows& op, CudaContext& cuda) {
+  const KvRows& kv = op.kv;
+  if (kv.num_rows == 0 || op.index_first[kv.num_rows] == 0) return;
+  const CudaContext::Frame frame(cuda);
+  const CompactArgs a{on_device(kv, cuda), cuda.upload(op.index_first, kv.num_rows + 1), op.index, 1, 1};
+  const std::int64_t vector_bytes = kv.head_dim * element_bytes(kv.type);
+  if (vector_bytes % 16 == 0 && aligned16({kv.k, kv.v}))
+    compact<uint4>(a, vector_bytes, cuda);
+  else
+    compact<std::uint16_t>(a, vector_bytes, cuda);
+  launch("compact_words", cuda, {dim3(static_cast<unsigned>(kv.num_rows * (kv.num_words + 1))), dim3(kThreads)}, compact_words, a);
+}
+
+}  // namespace kvlab

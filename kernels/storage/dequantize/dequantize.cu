@@ -1,0 +1,119 @@
+#include "kernels/storage/quantize/lane_groups.cuh"
+
+namespace kvlab {
+
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kInFlight = 4;  // groups whose codes a lane reads before it writes the first
+
+// What becomes of the number x where `decoded` came back; a product is not fused with the sum.
+__device__ __forceinline__ float combine(Dequantize::Mode mode, float x, float decoded, float scale) {
+  const float value = __fmul_rn(decoded, scale);  // exact where the scale is 1
+  return mode == Dequantize::Mode::kWrite ? value : mode == Dequantize::Mode::kAdd ? x + value : x - value;
+}
+
+// The reverse of quantize_tokens.
+template <class T, int Bits, bool Symmetric>
+__global__ void __launch_bounds__(kWarps* kWarpSize)
+    dequantize_tokens(CodecArgs a, int groups_per_token, int align, Dequantize::Mode mode) {
+  const int row = blockIdx.x / a.tiles, bits = Bits != 0 ? Bits : a.bits, d = a.list.rows.head_dim;
+  const int entries = a.list.entries(row), begin = (blockIdx.x % a.tiles * kWarps + warp_index()) * kWarpSize;
+  if (begin >= entries) return;
+  const int n = min(kWarpSize, entries - begin), lanes = a.group / 8, part = lane_index() % lanes;
+  const std::int64_t slot = lane_index() < n ? a.list.slot(row, begin + lane_index()) : -1;
+  const int group_bytes = static_cast<int>(a.group_bytes(a.group)), token_bytes = group_bytes * groups_per_token;
+  const std::uint8_t* const packed = a.packed + a.base[row] + static_cast<std::int64_t>(begin) * token_bytes;
+  T* const data = static_cast<T*>(a.list.data);
+  const float *const scales = a.scales(row), top = top_code<Symmetric>(bits);
+  const std::uint32_t mask = (1U << bits) - 1;
+  TileWalk walk(lanes, groups_per_token);
+  for (int step = 0; step < d / 8 && step * (kWarpSize / lanes) < n * groups_per_token; step += kInFlight) {
+    unsigned long long codes[kInFlight];
+    std::uint32_t header[kInFlight];
+    std::int64_t at[kInFlight];  // the 8 numbers' place in the pool; -1: none
+    int channel[kInFlight];
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      const std::int64_t from = __shfl_sync(kAllLanes, slot, walk.token & 31);
+      channel[u] = walk.part * a.group + part * 8;
+      at[u] = step + u < d / 8 && walk.token < n && from >= 0 ? from * d + channel[u] : -1;
+      const std::uint8_t* const p = packed + walk.token * token_bytes + walk.part * group_bytes;
+      if (at[u] >= 0) {
+        header[u] = static_cast<std::uint32_t>(get_bytes(p, a.header, align));
+        codes[u] = get_bytes(p + a.header + part * bits, bits, align);
+      }
+      walk.next();
+    }
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      if (at[u] < 0) continue;
+      const GroupScale s = scale_of_header<Symmetric>(header[u], top);
+      float x[8], scale[8];
+      if (mode != Dequantize::Mode::kWrite) load8(data + at[u], x);
+      if (scales != nullptr) load8(scales + channel[u], scale);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const float decoded = decode(s, static_cast<std::uint32_t>(codes[u] >> bits * i) & mask);
+        x[i] = combine(mode, x[i], decoded, scales != nullptr ? scale[i] : 1.0F);
+      }
+      store8(data + at[u], x);
+    }
+  }
+}
+
+// One warp per group of any shape.
+template <class T, bool Symmetric>
+__global__ void __launch_bounds__(kWarps* kWarpSize, 8) dequantize_any(CodecArgs a, bool across, int per_line, Dequantize::Mode mode) {
+  const int row = blockIdx.x / a.tiles, bits = a.bits;
+  const AnyGroup group(a, row, std::int64_t{blockIdx.x % a.tiles} * kWarps + warp_index(), across, per_line);
+  if (group.n == 0) return;
+  const std::uint8_t* const packed = a.packed + a.base[row] + group.at;
+  T* const data = static_cast<T*>(a.list.data);
+  const float *const scales = a.scales(row), top = top_code<Symmetric>(bits);
+  const GroupScale s = scale_of_header<Symmetric>(static_cast<std::uint32_t>(get_bytes(packed, a.header, 1)), top);
+  for (int i = lane_index(); i < group.n; i += kWarpSize) {
+    const std::int64_t place = group.place(a, row, i), bit = std::int64_t{i} * bits;
+    if (place < 0) continue;
+    const std::uint8_t* const p = packed + a.header + bit / 8;
+    std::uint32_t word = p[0];
+    if (bit % 8 + bits > 8) word |= static_cast<std::uint32_t>(p[1]) << 8;
+    const float decoded = decode(s, word >> bit % 8 & ((1U << bits) - 1)), x = to_float(data[place]);
+    data[place] = from_float<T>(combine(mode, x, decoded, scales != nullptr ? scales[group.channel(i)] : 1.0F));
+  }
+}
+
+template <class T, bool Symmetric>
+void launch_tokens(const CodecArgs& a, int align, Dequantize::Mode mode, CudaContext& cuda) {
+  const LaunchShape blocks{dim3(static_cast<unsigned>(std::int64_t{a.list.rows.num_rows} * a.tiles)), dim3(kWarps * kWarpSize)};
+  for_bits<sizeof(T) == 2>(a.bits, [&](auto bits) {
+    launch("dequantize_tokens", cuda, blocks, dequantize_tokens<T, decltype(bits)::value, Symmetric>, a, a.list.rows.head_dim / a.group,
+           align, mode);
+  });
+}
+
+template <class T, bool Symmetric>
+void launch_any(CodecArgs a, bool across, Dequantize::Mode mode, CudaContext& cuda) {
+  const auto [blocks, per_line] = any_groups(a, across, kWarps);
+  launch("dequantize_any", cuda, blocks, dequantize_any<T, Symmetric>, a, across, per_line, mode);
+}
+
+}  // namespace
+
+void run_cuda(const Dequantize& op, CudaContext& cuda) {
+  if (op.tokens.total() == 0 || op.tokens.kv.head_dim == 0) return;
+  const CudaContext::Frame frame(cuda);
+  CodecArgs a = codec_args(op, cuda);
+  const bool across = op.codec.axis == GroupCodec::Axis::kToken, symmetric = op.codec.symmetric;
+  if (!across && op.tokens.kv.head_dim % 2 == 0 && op.scale_row == nullptr) return dequantize_channels(a, op.mode, op.tokens.kv.type, cuda);
+  const int align = codec_alignment(op);
+  for_type(op.tokens.kv.type, [&](auto zero) {
+    using T = decltype(zero);
+    if (!across || !fits_lanes(a))
+      return symmetric ? launch_any<T, true>(a, across, op.mode, cuda) : launch_any<T, false>(a, across, op.mode, cuda);
+    a.tiles = static_cast<int>(ceil_div(a.list.longest, kWarps * kWarpSize));
+    return symmetric ? launch_tokens<T, true>(a, align, op.mode, cuda) : launch_tokens<T, false>(a, align, op.mode, cuda);
+  });
+}
+
+}  // namespace kvlab

@@ -1,0 +1,206 @@
+#include <Eigen/Core>
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/half.h"
+#include "base/random.h"
+#include "kernels/storage/cast/stored_type.h"
+#include "kernels/storage/low_rank/low_rank.h"
+
+namespace kvlab {
+
+namespace {
+
+// Calls f(entries, width) for each matrix.
+template <class F>
+void for_each_shape(const LowRankFactor& a, F&& f) {
+  const KvRows& kv = a.tokens.kv;
+  const std::int32_t step = a.joint_heads ? kv.kv_heads : 1;
+  for (std::int32_t r = 0; r < kv.num_rows; r += step)
+    if (a.tokens.entries(r) > 0) f(std::int64_t{a.tokens.entries(r)}, std::int64_t{step} * kv.head_dim);
+}
+
+}  // namespace
+
+void check_heads(const LowRankFactor& a) {
+  for (std::int32_t r = 0; a.joint_heads && r < a.tokens.kv.num_rows; ++r)
+    if (a.tokens.entries(r) != a.tokens.entries(r / a.tokens.kv.kv_heads * a.tokens.kv.kv_heads))
+      throw InternalError("low_rank_factor: lists of a sequence's KV heads differ in length");
+}
+
+std::int64_t left_numbers(const LowRankFactor& a) {
+  std::int64_t n = 0;
+  for_each_shape(a, [&](std::int64_t entries, std::int64_t) { n += entries * a.rank; });
+  return n;
+}
+
+std::int64_t right_numbers(const LowRankFactor& a) {
+  std::int64_t n = 0;
+  for_each_shape(a, [&](std::int64_t, std::int64_t width) { n += width * a.rank; });
+  return n;
+}
+
+OpCall call(const LowRankFactor& a) {
+  const std::int64_t n = a.tokens.total(), products = 2 * a.rounds + 2;
+  OpCall c{.op = "low_rank_factor", .rows = a.tokens.kv.num_rows, .tokens = n, .outputs = n};
+  c.bytes = products * (a.tokens.dense_bytes() + a.tokens.list_bytes()) + 2 * (left_numbers(a) + right_numbers(a));
+  for_each_shape(a, [&](std::int64_t entries, std::int64_t width) {
+    c.flops += products * 2 * entries * width * a.rank + (a.rounds + 1) * 2 * (entries + width) * a.rank * a.rank;
+  });
+  return c;
+}
+KVLAB_WITHOUT_CUDA(LowRankFactor)
+
+OpCall call(const LowRankRebuild& b) {
+  const LowRankFactor& a = b.factor;
+  const std::int64_t n = a.tokens.total(), exact = b.num_exact(), d = a.tokens.kv.head_dim;
+  OpCall c{.op = "low_rank_rebuild", .rows = a.tokens.kv.num_rows, .tokens = n, .outputs = n - exact};
+  c.bytes = 2 * (left_numbers(a) + right_numbers(a)) + (n - exact) * d * a.tokens.kv.kv_bytes + a.tokens.list_bytes() + 4 * exact;
+  for_each_shape(a, [&](std::int64_t entries, std::int64_t width) { c.flops += 2 * entries * width * a.rank; });
+  c.flops -= 2 * exact * d * a.rank;
+  if (a.is_pre_rope) c.flops += 3 * (n - exact) * d;
+  return c;
+}
+KVLAB_WITHOUT_CUDA(LowRankRebuild)
+
+namespace {
+
+using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+// Part `h` of entry i of the matrix that begins at row `row`: [head_dim].
+const float* source(const LowRankFactor& a, std::int32_t row, std::int32_t h, std::int32_t i) {
+  if (!a.is_pre_rope) return a.tokens.at(row + h, i);
+  const KvRows& kv = a.tokens.kv;
+  const std::int32_t token = a.tokens.index[a.tokens.first[row + h] + i];
+  const std::int64_t position = kv.position[kv.slot(row + h, token)];
+  return a.pre_rope[kv.sequence(row)] + (position * kv.kv_heads + (row + h) % kv.kv_heads) * kv.head_dim;
+}
+
+Matrix gather(const LowRankFactor& a, std::int32_t row, std::int32_t heads) {
+  const std::int32_t d = a.tokens.kv.head_dim, n = a.tokens.count(row);
+  Matrix x(n, static_cast<Eigen::Index>(heads) * d);
+  for (std::int32_t i = 0; i < n; ++i)
+    for (std::int32_t h = 0; h < heads; ++h)
+      std::copy_n(source(a, row, h, i), d, x.data() + (static_cast<std::int64_t>(i) * heads + h) * d);
+  return x;
+}
+
+// Columns become orthonormal, in order and twice over (Gram-Schmidt); a column that depends on those before it becomes 0.
+void orthonormalize(Matrix& m) {
+  for (Eigen::Index c = 0; c < m.cols(); ++c) {
+    const float before = m.col(c).norm();
+    for (int pass = 0; pass < 2 && c > 0; ++pass) {
+      const Eigen::VectorXf along = m.leftCols(c).transpose() * m.col(c);
+      m.col(c) -= m.leftCols(c) * along;
+    }
+    const float length = m.col(c).norm();
+    if (length > 1e-5F * before && length > 0.0F) {
+      m.col(c) /= length;
+    } else {
+      m.col(c).setZero();
+    }
+  }
+}
+
+void store_halves(const Matrix& m, std::int64_t width, std::uint16_t* out) {
+  for (Eigen::Index i = 0; i < m.rows(); ++i)
+    for (Eigen::Index c = 0; c < m.cols(); ++c) out[i * width + c] = static_cast<std::uint16_t>(to_stored(StoredType::kFp16, m(i, c)));
+}
+
+Matrix load_halves(const std::uint16_t* in, Eigen::Index rows, Eigen::Index cols) {
+  Matrix m(rows, cols);
+  for (Eigen::Index i = 0; i < m.size(); ++i) m.data()[i] = half_to_float(in[i]);
+  return m;
+}
+
+void factor(const LowRankFactor& a, const Matrix& x, std::uint16_t* left, std::uint16_t* right) {
+  const Eigen::Index rank = std::min<Eigen::Index>({a.rank, x.rows(), x.cols()});
+  Matrix r(x.cols(), rank);
+  for (Eigen::Index i = 0; i < r.size(); ++i)
+    r.data()[i] = static_cast<float>(Draw{a.seed, Purpose::kPolicy, static_cast<std::uint64_t>(i)}.normal());
+  for (std::int32_t round = 0; round < a.rounds; ++round) {
+    Matrix q = x * r;
+    orthonormalize(q);
+    r.noalias() = x.transpose() * q;
+    orthonormalize(r);
+  }
+  if (a.rounds == 0) orthonormalize(r);
+  store_halves(x * r, a.rank, left);
+  store_halves(r.transpose(), x.cols(), right);
+}
+
+// Turns y from before rotation to after, by what rotation did to `before`, giving `after`.
+void turn(const float* before, const float* after, std::int32_t d, float* y) {
+  const std::int32_t half = d / 2;
+  for (std::int32_t c = 0; c < half; ++c) {
+    const double px = before[c], py = before[c + half], qx = after[c], qy = after[c + half];
+    double cos = px * qx + py * qy, sin = px * qy - py * qx;
+    const double length = std::hypot(cos, sin);
+    cos = length > 0.0 ? cos / length : 1.0, sin = length > 0.0 ? sin / length : 0.0;
+    const double low = y[c], high = y[c + half];
+    y[c] = static_cast<float>(low * cos - high * sin);
+    y[c + half] = static_cast<float>(low * sin + high * cos);
+  }
+}
+
+// Calls f(first row, rows side by side, left, right) for each matrix.
+template <class F>
+void for_each_matrix(const LowRankFactor& a, F&& f) {
+  const KvRows& kv = a.tokens.kv;
+  const std::int32_t heads = a.joint_heads ? kv.kv_heads : 1;
+  std::int64_t left = 0, right = 0;
+  for (std::int32_t r = 0; r < kv.num_rows; r += heads) {
+    const std::int64_t entries = a.tokens.entries(r);
+    if (entries == 0) continue;
+    f(r, heads, a.left + left, a.right + right);
+    left += entries * a.rank;
+    right += std::int64_t{heads} * kv.head_dim * a.rank;
+  }
+}
+
+// As check_heads(), and of the entries that stand for tokens.
+void check_lists(const LowRankFactor& a) {
+  check_heads(a);
+  for (std::int32_t r = 0; a.joint_heads && r < a.tokens.kv.num_rows; ++r)
+    if (a.tokens.count(r) != a.tokens.count(r / a.tokens.kv.kv_heads * a.tokens.kv.kv_heads))
+      throw InternalError("low_rank_factor: KV heads of a sequence list different numbers of tokens");
+}
+
+}  // namespace
+
+void run_cpu(const LowRankFactor& a) {
+  check_lists(a);
+  std::fill_n(a.left, left_numbers(a), std::uint16_t{0});
+  std::fill_n(a.right, right_numbers(a), std::uint16_t{0});
+  for_each_matrix(a, [&](std::int32_t row, std::int32_t heads, std::uint16_t* left, std::uint16_t* right) {
+    const Matrix x = gather(a, row, heads);
+    if (x.size() > 0) factor(a, x, left, right);
+  });
+}
+
+void run_cpu(const LowRankRebuild& b) {
+  const auto is_exact = [&](std::int32_t row, std::int32_t i) {
+    if (b.exact_first == nullptr) return false;
+    const std::int32_t token = b.factor.tokens.index[b.factor.tokens.first[row] + i];
+    return std::binary_search(b.exact + b.exact_first[row], b.exact + b.exact_first[row + 1], token);
+  };
+  const LowRankFactor& a = b.factor;
+  check_lists(a);
+  const std::int32_t d = a.tokens.kv.head_dim;
+  for_each_matrix(a, [&](std::int32_t row, std::int32_t heads, const std::uint16_t* left, const std::uint16_t* right) {
+    const std::int32_t n = a.tokens.count(row);
+    const Matrix x = load_halves(left, n, a.rank) * load_halves(right, a.rank, static_cast<Eigen::Index>(heads) * d);
+    for (std::int32_t i = 0; i < n; ++i) {
+      for (std::int32_t h = 0; h < heads; ++h) {
+        if (is_exact(row + h, i)) continue;
+        float* const out = a.tokens.at(row + h, i);
+        Eigen::RowVectorXf y = x.row(i).segment(static_cast<Eigen::Index>(h) * d, d);
+        if (a.is_pre_rope) turn(source(a, row, h, i), out, d, y.data());
+        std::copy_n(y.data(), d, out);
+      }
+    }
+  });
+}
+
+}  // namespace kvlab

@@ -1,0 +1,75 @@
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "base/error.h"
+#include "kernels/head_rows_cpu.h"
+#include "policies/kv/scorer/chosen_heads/chosen_heads.h"
+
+namespace kvlab {
+
+void check_heads(const ChosenHeads& a) {
+  for (std::int32_t r = 0; r < a.kv.num_rows; ++r)
+    if (a.kv.len[r] != a.kv.len[r / a.kv.kv_heads * a.kv.kv_heads])
+      throw InternalError("chosen_heads: KV heads of a sequence hold different numbers of tokens");
+}
+
+OpCall call(const ChosenHeads& a) {
+  check_heads(a);
+  OpCall c{.op = "chosen_heads", .rows = a.kv.num_rows};
+  const std::int64_t all = static_cast<std::int64_t>(a.kv.kv_heads) * a.kv.group;
+  const std::int64_t heads = a.finds_heads ? all : a.num_heads, kv_heads = std::min<std::int64_t>(a.kv.kv_heads, heads);
+  for (std::int32_t s = 0; s < a.kv.num_sequences(); ++s) {
+    const std::int32_t row = s * a.kv.kv_heads;
+    const std::int64_t n = a.kv.len[row], w = a.queries[s].count;
+    c.tokens += n * kv_heads;
+    c.outputs += n * a.kv.kv_heads;
+    c.bytes += kv_heads * n * a.kv.head_dim * a.kv.kv_bytes + heads * w * a.kv.head_dim * 2 + 4 * n * a.kv.kv_heads;
+    c.flops += heads * causal_pairs(w, n) * (2 * a.kv.head_dim + 1);
+  }
+  return c;
+}
+KVLAB_WITHOUT_CUDA(ChosenHeads)
+
+namespace {
+
+// Column sums of every query head of the sequence that starts at `row`: [q_heads, n].
+HeadMatrix column_sums(const ChosenHeads& a, std::int32_t row) {
+  HeadMatrix sums = HeadMatrix::Zero(static_cast<Eigen::Index>(a.kv.kv_heads) * a.kv.group, a.kv.len[row]);
+  for (std::int32_t h = 0; h < a.kv.kv_heads; ++h) {
+    const std::int32_t begin = h * a.kv.group, end = begin + a.kv.group;
+    const bool wanted = a.heads == nullptr || std::any_of(a.heads, a.heads + a.num_heads, [&](auto x) { return x >= begin && x < end; });
+    if (!wanted) continue;
+    for_each_head_rows(a.kv, row + h, a.queries[a.kv.sequence(row)],
+                       [&](const HeadRows& rows) { sums.row(rows.head) += rows.p.colwise().sum(); });
+  }
+  return sums;
+}
+
+std::vector<std::int32_t> find_heads(const ChosenHeads& a, const HeadMatrix& sums) {
+  const auto n = static_cast<std::int32_t>(sums.cols());
+  const std::int32_t begin = std::min(a.sinks, n), end = std::max(begin, n - a.recent);
+  const Eigen::VectorXf middle = sums.middleCols(begin, end - begin).rowwise().sum();
+  std::vector<std::int32_t> order(static_cast<std::size_t>(sums.rows()));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t x, std::int32_t y) { return middle[x] > middle[y]; });
+  order.resize(std::min(order.size(), static_cast<std::size_t>(a.num_heads)));
+  return order;
+}
+
+}  // namespace
+
+void run_cpu(const ChosenHeads& a) {
+  check_heads(a);
+  for (std::int32_t s = 0; s < a.kv.num_sequences(); ++s) {
+    const std::int32_t row = s * a.kv.kv_heads, n = a.kv.len[row];
+    const HeadMatrix sums = column_sums(a, row);
+    const std::vector<std::int32_t> heads =
+        a.heads == nullptr ? find_heads(a, sums) : std::vector<std::int32_t>(a.heads, a.heads + a.num_heads);
+    Eigen::RowVectorXf mean = Eigen::RowVectorXf::Zero(n);
+    for (const std::int32_t h : heads) mean += sums.row(h) / static_cast<float>(heads.size());
+    for (std::int32_t h = 0; h < a.kv.kv_heads; ++h) std::copy_n(mean.data(), n, a.scores + a.kv.first[row + h]);
+  }
+}
+
+}  // namespace kvlab

@@ -1,0 +1,70 @@
+#include <Eigen/Core>
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "policies/kv/scorer/chunk_attention/chunk_attention.h"
+
+namespace kvlab {
+
+// One product over the channels per query head and pair of a piece; queries (2 bytes per element) and keys are read once.
+OpCall call(const ChunkAttention& a) {
+  OpCall c{.op = "chunk_attention", .rows = a.kv.num_rows};
+  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
+    const Queries& q = a.queries[a.kv.sequence(r)];
+    std::int64_t pairs = 0;
+    for (std::int32_t at = 0, count = 0; at < q.count; at += count) {
+      count = std::min(a.chunk_tokens - (q.first_position + at) % a.chunk_tokens, q.count - at);
+      pairs += static_cast<std::int64_t>(count) * count;
+    }
+    c.tokens += q.count;
+    c.outputs += q.count;
+    c.bytes += static_cast<std::int64_t>(q.count) * (a.kv.head_dim * (a.kv.kv_bytes + 2 * a.kv.group) + 4);
+    c.flops += 2 * pairs * a.kv.group * (a.kv.head_dim + 1);
+  }
+  return c;
+}
+KVLAB_WITHOUT_CUDA(ChunkAttention)
+
+namespace {
+
+using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using Map = Eigen::Map<const Matrix, 0, Eigen::OuterStride<>>;
+
+// Adds what each of the piece's tokens receives from one query head.
+void add_received(const ChunkAttention& a, const Map& queries, const Matrix& keys, Eigen::ArrayXd& received) {
+  const std::int32_t count = static_cast<std::int32_t>(keys.rows()), pads = a.padded ? a.chunk_tokens - count : 0;
+  Matrix z = queries * keys.transpose();
+  if (a.scaled) z /= std::sqrt(static_cast<float>(a.kv.head_dim));
+  for (std::int32_t t = 0; t < count; ++t) {
+    const float top = pads > 0 ? std::max(0.0F, z.row(t).maxCoeff()) : z.row(t).maxCoeff();
+    double sum = pads * std::exp(-static_cast<double>(top));
+    for (std::int32_t i = 0; i < count; ++i) z(t, i) = std::exp(z(t, i) - top), sum += static_cast<double>(z(t, i));
+    for (std::int32_t i = 0; i < count; ++i) received[i] += static_cast<double>(z(t, i)) / sum;
+  }
+  received += static_cast<double>(pads) / a.chunk_tokens;  // a zero query attends evenly
+}
+
+}  // namespace
+
+void run_cpu(const ChunkAttention& a) {
+  const std::int64_t d = a.kv.head_dim, heads = static_cast<std::int64_t>(a.kv.kv_heads) * a.kv.group;
+  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
+    const Queries& q = a.queries[a.kv.sequence(r)];
+    const std::int32_t begin = a.kv.len[r] - q.count;
+    for (std::int32_t at = 0, count = 0; at < q.count; at += count) {
+      count = std::min(a.chunk_tokens - (q.first_position + at) % a.chunk_tokens, q.count - at);
+      Matrix keys(count, d);
+      for (std::int32_t i = 0; i < count; ++i) keys.row(i) = Eigen::Map<const Eigen::RowVectorXf>(a.kv.key(r, begin + at + i), d);
+      Eigen::ArrayXd received = Eigen::ArrayXd::Zero(count);
+      for (std::int32_t g = 0; g < a.kv.group; ++g) {
+        const std::int64_t head = r % a.kv.kv_heads * a.kv.group + g;
+        add_received(a, Map(q.data + (at * heads + head) * d, count, d, Eigen::OuterStride<>(heads * d)), keys, received);
+      }
+      for (std::int32_t i = 0; i < count; ++i)
+        a.kv.word(a.channel, r, begin + at + i) = std::bit_cast<std::uint32_t>(static_cast<float>(received[i] / a.kv.group));
+    }
+  }
+}
+
+}  // namespace kvlab

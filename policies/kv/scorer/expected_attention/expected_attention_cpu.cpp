@@ -1,0 +1,68 @@
+#include <Eigen/Core>
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/parallel.h"
+#include "kernels/dot_cpu.h"
+#include "policies/kv/scorer/expected_attention/expected_attention.h"
+
+namespace kvlab {
+
+// Per token and query head d products for the mean and d^2 + d for the quadratic form; keys are read once, moments once per row.
+OpCall call(const ExpectedAttention& a) {
+  const std::int64_t n = a.kv.total(), d = a.kv.head_dim, heads = a.kv.group, square = a.uses_covariance ? d * d : 0;
+  return {.op = "expected_attention",
+          .rows = a.kv.num_rows,
+          .tokens = n,
+          .outputs = n,
+          .bytes = n * (d * a.kv.kv_bytes + 4) + 4 * a.kv.num_rows * heads * (d + square),
+          .flops = 2 * n * heads * (d + square + (a.uses_covariance ? d : 0))};
+}
+KVLAB_WITHOUT_CUDA(ExpectedAttention)
+
+namespace {
+
+using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+void fill_logits(const ExpectedAttention& a, std::int32_t row, std::int64_t head, std::vector<double>& z) {
+  const std::int64_t d = a.kv.head_dim;
+  const float* mean = a.mean + head * d;
+  for_each_run(a.kv, row, [&](const KvRun& run) {
+    const float* keys = a.kv.k + run.slot * d;
+    Matrix turned;
+    if (a.uses_covariance) {
+      turned.noalias() = Eigen::Map<const Matrix>(keys, run.count, d) * Eigen::Map<const Matrix>(a.covariance + head * d * d, d, d);
+    }
+    for (std::int32_t i = 0; i < run.count; ++i) {
+      const float* key = keys + i * d;
+      double logit = static_cast<double>(lane_dot(key, mean, d)) / std::sqrt(static_cast<double>(d));
+      if (a.uses_covariance) logit += static_cast<double>(lane_dot(key, turned.data() + i * d, d)) / static_cast<double>(d) / 2;
+      const bool counts = a.kv.position[run.slot + i] >= a.sinks;
+      z[static_cast<std::size_t>(run.begin + i)] = counts ? logit : -std::numeric_limits<double>::infinity();
+    }
+  });
+}
+
+void run_row(const ExpectedAttention& a, std::int32_t row) {
+  float* out = a.out + a.kv.first[row];
+  std::fill_n(out, a.kv.len[row], 0.0F);
+  std::vector<double> z(static_cast<std::size_t>(a.kv.len[row]));
+  for (std::int32_t g = 0; g < a.kv.group; ++g) {
+    fill_logits(a, row, static_cast<std::int64_t>(row) * a.kv.group + g, z);
+    const double top = z.empty() ? 0 : *std::max_element(z.begin(), z.end());
+    if (top == -std::numeric_limits<double>::infinity()) continue;
+    double sum = 0;
+    for (double& x : z) x = std::exp(x - top), sum += x;
+    for (std::size_t i = 0; i < z.size(); ++i) out[i] += static_cast<float>(z[i] / sum / a.kv.group);
+  }
+}
+
+}  // namespace
+
+void run_cpu(const ExpectedAttention& a) {
+  for_each_in_parallel(a.kv.num_rows, [&](std::int64_t r) { run_row(a, static_cast<std::int32_t>(r)); });
+}
+
+}  // namespace kvlab

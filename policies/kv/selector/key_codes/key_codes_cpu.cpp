@@ -1,0 +1,200 @@
+#include <Eigen/Cholesky>
+#include <Eigen/Core>
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/parallel.h"
+#include "base/random.h"
+#include "kernels/dot_cpu.h"
+#include "policies/kv/selector/key_codes/key_codes.h"
+
+namespace kvlab {
+
+OpCall call(const TurnQueries& a) {
+  OpCall c{.op = "turn_queries", .rows = a.num_sequences};
+  for (std::int32_t s = 0; s < a.num_sequences; ++s) c.outputs += a.queries[s].count;
+  const std::int64_t values = c.outputs * a.num_heads * a.head_dim;
+  c.bytes = 4 * values, c.flops = 3 * values;
+  return c;
+}
+KVLAB_WITHOUT_CUDA(TurnQueries)
+
+OpCall call(const TrainCodes& a) { return {.op = "train_codes", .rows = a.kv.num_rows}; }
+KVLAB_WITHOUT_CUDA(TrainCodes)
+
+OpCall call(const AssignCodes& a) {
+  OpCall c{.op = "assign_codes", .rows = a.kv.num_rows};
+  const std::int64_t d = a.kv.head_dim;
+  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
+    const std::int64_t n = a.to[r] - a.from[r];
+    if (n <= 0) continue;
+    c.tokens += n;
+    c.outputs += n;
+    c.bytes += (n + a.codes[r]) * d * a.kv.kv_bytes + 2 * n;
+    c.flops += 2 * n * d * (d + a.codes[r]);
+  }
+  return c;
+}
+KVLAB_WITHOUT_CUDA(AssignCodes)
+
+OpCall call(const CodeScores& a) {
+  OpCall c{.op = "code_scores", .rows = a.num_rows};
+  for (std::int32_t r = 0; r < a.num_rows; ++r) {
+    const std::int64_t n = a.first[r + 1] - a.first[r];
+    if (n == 0) continue;
+    c.tokens += n;
+    c.outputs += n * a.group;
+    c.bytes += static_cast<std::int64_t>(a.codes[r]) * a.head_dim * a.kv_bytes + (3 * n + 1) / 2 + 4 * n * a.group;
+    c.flops += 2LL * a.group * a.codes[r] * a.head_dim + n * a.group;
+  }
+  return c;
+}
+KVLAB_WITHOUT_CUDA(CodeScores)
+
+namespace {
+
+using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using MatrixMap = Eigen::Map<Matrix>;
+using ConstMap = Eigen::Map<const Matrix>;
+
+// out = x turned by `steps` positions.
+void turn(const float* x, std::int32_t d, const float* frequencies, std::int32_t steps, float* out) {
+  const std::int32_t half = d / 2;
+  if (frequencies == nullptr) {
+    std::copy_n(x, d, out);
+    return;
+  }
+  for (std::int32_t c = 0; c < half; ++c) {
+    const double angle = steps * double{frequencies[c]};
+    const auto cosine = static_cast<float>(std::cos(angle)), sine = static_cast<float>(std::sin(angle));
+    const float a = x[c], b = x[c + half];
+    out[c] = a * cosine - b * sine;
+    out[c + half] = b * cosine + a * sine;
+  }
+}
+
+// Those of one sequence.
+const float* of_sequence(const float* frequencies, std::int32_t sequence, std::int32_t d) {
+  return frequencies == nullptr ? nullptr : frequencies + static_cast<std::ptrdiff_t>(sequence) * (d / 2);
+}
+
+// Keys of tokens [from, to) before RoPE.
+Matrix keys_before_rope(const KvRows& kv, std::int32_t row, std::int32_t from, std::int32_t to, const float* frequencies) {
+  const float* const own = of_sequence(frequencies, kv.sequence(row), kv.head_dim);
+  Matrix keys(std::max(0, to - from), kv.head_dim);
+  for (std::int32_t i = from; i < to; ++i)
+    turn(kv.key(row, i), kv.head_dim, own, -kv.position[kv.slot(row, i)], keys.data() + static_cast<std::int64_t>(i - from) * kv.head_dim);
+  return keys;
+}
+
+Matrix root_of(const float* gram, std::int32_t d) {
+  Eigen::MatrixXd h = ConstMap(gram, d, d).cast<double>();
+  const double size = std::sqrt(h.squaredNorm() / (static_cast<double>(d) * d));
+  if (size > 0) h /= size;
+  h.diagonal().array() += 1e-6;
+  return Eigen::MatrixXd(h.llt().matrixL()).cast<float>();
+}
+
+// Index of the nearest line of `centers` for each line of y, and the squared distance less |y|^2.
+void nearest(const Matrix& y, const Matrix& centers, std::vector<std::int32_t>& which) {
+  which.resize(static_cast<std::size_t>(y.rows()));
+  const Eigen::VectorXf half_norms = 0.5F * centers.rowwise().squaredNorm();
+  const Matrix products = y * centers.transpose();
+  for (Eigen::Index i = 0; i < y.rows(); ++i) {
+    Eigen::Index best = 0;
+    for (Eigen::Index c = 1; c < centers.rows(); ++c)
+      if (products(i, c) - half_norms(c) > products(i, best) - half_norms(best)) best = c;
+    which[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(best);
+  }
+}
+
+// Lines drawn with probability proportional to the squared distance to those drawn before.
+std::vector<Eigen::Index> first_centers(const Matrix& y, std::int32_t count, std::uint64_t seed) {
+  const auto draw = [&](std::int32_t i) { return Draw{seed, Purpose::kPolicy, static_cast<std::uint64_t>(i)}; };
+  std::vector<Eigen::Index> chosen{static_cast<Eigen::Index>(draw(0).below(static_cast<std::uint64_t>(y.rows())))};
+  Eigen::VectorXd distance = (y.rowwise() - y.row(chosen[0])).rowwise().squaredNorm().cast<double>();
+  for (std::int32_t i = 1; i < count; ++i) {
+    double left = draw(i).uniform() * distance.sum();
+    Eigen::Index at = 0;
+    while (at + 1 < y.rows() && (distance(at) == 0 || left >= distance(at))) left -= distance(at++);
+    chosen.push_back(at);
+    distance = distance.cwiseMin((y.rowwise() - y.row(at)).rowwise().squaredNorm().cast<double>());
+  }
+  return chosen;
+}
+
+void train_row(const TrainCodes& a, std::int32_t row) {
+  const std::int32_t d = a.kv.head_dim, codes = a.codes[row];
+  const Matrix root = root_of(a.gram[row], d);
+  MatrixMap(a.root[row], d, d) = root;
+  const Matrix keys = keys_before_rope(a.kv, row, 0, a.kv.len[row], a.frequencies), y = keys * root;
+  Matrix centers(codes, d);
+  MatrixMap out(a.centers[row], codes, d);
+  const std::vector<Eigen::Index> seeds = first_centers(y, codes, static_cast<std::uint64_t>(a.seeds[row]));
+  for (std::int32_t c = 0; c < codes; ++c) out.row(c) = keys.row(seeds[static_cast<std::size_t>(c)]);
+  std::vector<std::int32_t> which;
+  for (std::int32_t round = 0; round < a.rounds; ++round) {
+    centers.noalias() = out * root;
+    nearest(y, centers, which);
+    Matrix sums = Matrix::Zero(codes, d);
+    std::vector<std::int32_t> members(static_cast<std::size_t>(codes), 0);
+    for (std::size_t i = 0; i < which.size(); ++i) {
+      sums.row(which[i]) += keys.row(static_cast<Eigen::Index>(i));  // the map to y is linear: the mean of keys is the mean there too
+      ++members[static_cast<std::size_t>(which[i])];
+    }
+    for (std::int32_t c = 0; c < codes; ++c)
+      if (members[static_cast<std::size_t>(c)] > 0) out.row(c) = sums.row(c) / static_cast<float>(members[static_cast<std::size_t>(c)]);
+  }
+}
+
+}  // namespace
+
+void run_cpu(const TurnQueries& a) {
+  const std::int64_t width = static_cast<std::int64_t>(a.num_heads) * a.head_dim;
+  for (std::int32_t s = 0; s < a.num_sequences; ++s)
+    for (std::int32_t t = 0; t < a.queries[s].count; ++t)
+      for (std::int32_t h = 0; h < a.num_heads; ++h) {
+        const std::int64_t at = t * width + static_cast<std::int64_t>(h) * a.head_dim;
+        turn(a.queries[s].data + at, a.head_dim, of_sequence(a.frequencies, s, a.head_dim), a.position - (a.queries[s].first_position + t),
+             a.out[s] + at);
+      }
+}
+
+void run_cpu(const TrainCodes& a) {
+  for_each_in_parallel(a.kv.num_rows, [&](std::int64_t r) {
+    if (a.codes[r] > 0) train_row(a, static_cast<std::int32_t>(r));
+  });
+}
+
+void run_cpu(const AssignCodes& a) {
+  const std::int32_t d = a.kv.head_dim;
+  std::vector<std::int32_t> which;
+  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
+    if (a.to[r] <= a.from[r]) continue;
+    const ConstMap root(a.root[r], d, d), centers(a.centers[r], a.codes[r], d);
+    nearest(keys_before_rope(a.kv, r, a.from[r], a.to[r], a.frequencies) * root, centers * root, which);
+    std::copy(which.begin(), which.end(), a.code[r] + a.from[r]);
+  }
+}
+
+void run_cpu(const CodeScores& a) {
+  const std::int64_t d = a.head_dim;
+  const float scale = 1.0F / std::sqrt(static_cast<float>(d));
+  std::vector<float> table;
+  for (std::int32_t r = 0; r < a.num_rows; ++r) {
+    const std::int64_t n = a.first[r + 1] - a.first[r];
+    if (n == 0) continue;
+    const Queries& queries = a.queries[r / a.kv_heads];
+    const float* q0 = queries.data + (static_cast<std::int64_t>(queries.count - 1) * a.kv_heads + r % a.kv_heads) * a.group * d;
+    table.resize(static_cast<std::size_t>(a.codes[r]));
+    for (std::int64_t h = 0; h < a.group; ++h) {
+      for (std::size_t c = 0; c < table.size(); ++c)
+        table[c] = scale * lane_dot(q0 + h * d, a.centers[r] + static_cast<std::int64_t>(c) * d, d);
+      float* out = a.scores + a.group * a.first[r] + h * n;
+      for (std::int64_t i = 0; i < n; ++i) out[i] = table[static_cast<std::size_t>(a.code[r][a.begin[r] + i])];
+    }
+  }
+}
+
+}  // namespace kvlab
