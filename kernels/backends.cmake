@@ -3,7 +3,7 @@
 #   kernels_emulated  the same .cu files compiled as C++ and run thread by thread (kernels/device/emulated): what tests are linked with
 #                     where there is no CUDA
 file(GLOB_RECURSE kvlab_cu CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*.cu ${CMAKE_SOURCE_DIR}/policies/*.cu)
-file(GLOB kvlab_cuda_host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/cuda/*.cpp)
+file(GLOB kvlab_cuda_host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/device/cuda/*.cpp)
 
 # How .cu files among the sources of a target in the calling folder are compiled.
 function(kvlab_cuda_sources)
@@ -37,13 +37,13 @@ if(KVLAB_CUDA)
   set(kvlab_cuda_libraries CUDA::cudart_static CUDA::cublas CUDA::cublasLt)
   set(kvlab_tested_kernels kernels_cuda)
 else()
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/no_cuda/*.cpp)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/device/no_cuda/*.cpp)
   add_library(kernels_cuda OBJECT ${sources} ${kvlab_cuda_host})
   set(kvlab_cuda_libraries)
   if(KVLAB_EMULATED_TESTS)
-    file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/emulated/*.cpp)
-    list(REMOVE_ITEM kvlab_cu ${CMAKE_SOURCE_DIR}/kernels/cuda/memory.cu ${CMAKE_SOURCE_DIR}/kernels/cuda/events.cu
-      ${CMAKE_SOURCE_DIR}/kernels/cuda/blas.cu ${CMAKE_SOURCE_DIR}/kernels/cuda/copy_ranges.cu ${CMAKE_SOURCE_DIR}/kernels/cuda/graph.cu)
+    file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/device/emulated/*.cpp)
+    list(REMOVE_ITEM kvlab_cu ${CMAKE_SOURCE_DIR}/kernels/device/cuda/memory.cu ${CMAKE_SOURCE_DIR}/kernels/device/cuda/events.cu
+      ${CMAKE_SOURCE_DIR}/kernels/device/cuda/blas.cu ${CMAKE_SOURCE_DIR}/kernels/device/cuda/copy_ranges.cu ${CMAKE_SOURCE_DIR}/kernels/device/cuda/graph.cu)
     kvlab_cuda_sources(${kvlab_cu})
     add_library(kernels_emulated OBJECT EXCLUDE_FROM_ALL ${sources} ${kvlab_cu} ${kvlab_cuda_host})
     target_link_libraries(kernels_emulated PUBLIC kvlab_flags Eigen3::Eigen)
