@@ -39,7 +39,7 @@ struct Ratio {
 }  // namespace
 
 std::vector<std::string> hardware_remarks(const HardwareSpec& h) {
-  // Among shipped cards: other types 1 to 4 times fp16, 150 to 430 FLOPs per byte, memory 20 to 80 times PCIe. CPUs have 1 to 50 FLOPs per
+  // Among shipped cards: other types 1 to 8 times fp16, 37 to 430 FLOPs per byte, memory 8 to 130 times PCIe. CPUs have 1 to 50 FLOPs per
   // byte.
   const Ratio ratios[] = {
       {"bf16_flops", h.bf16_flops, "fp16_flops", h.fp16_flops, 1.0 / 30, 30},

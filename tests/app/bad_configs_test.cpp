@@ -100,7 +100,7 @@ TEST_F(BadCommand, WhatPeopleTypeIsAnsweredWithWhatToTypeInstead) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{"describe", "H2O"}, "nothing is called 'H2O'; did you mean 'h2o'?"},
       {{"describe", "a100"}, "nothing is called 'a100'; did you mean 'a100-40gb' or 'a100-80gb'?"},
-      {{"describe", "b200"}, "nothing is called 'b200'; kvlab list KIND shows names"},
+      {{"describe", "b700"}, "nothing is called 'b700'; kvlab list KIND shows names"},
       {{"trace", "record", "--model", "meta-llama/Llama-3.1-8B", "--text", "x", "--out", "y"},
        "no folder 'meta-llama/Llama-3.1-8B'; for a model of Hugging Face type 'hf download meta-llama/Llama-3.1-8B --local-dir DIR', and "
        "name DIR"},

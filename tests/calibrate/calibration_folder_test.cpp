@@ -232,6 +232,8 @@ TEST(KnownHardware, IsFoundByTheDriversNameAndTheMemory) {
   EXPECT_EQ(known_hardware("NVIDIA A100-PCIE-40GB", gib(39.4)), "a100-40gb");
   EXPECT_EQ(known_hardware("NVIDIA GeForce RTX 4090", gib(23.6)), "rtx4090");
   EXPECT_EQ(known_hardware("Tesla T4", gib(14.6)), "t4");
+  EXPECT_EQ(known_hardware("NVIDIA L4", gib(22.0)), "l4");
+  EXPECT_EQ(known_hardware("NVIDIA B200", gib(178.4)), "b200");
   EXPECT_EQ(known_hardware("NVIDIA GeForce RTX 5060", gib(7.6)), "");
 }
 

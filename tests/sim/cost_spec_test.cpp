@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <map>
 
 #include "sim/cost/hardware_spec.h"
@@ -177,13 +178,17 @@ TEST(ModelSpec, ErrorsNameFileAndKey) {
 }
 
 TEST(HardwareSpec, ShippedCardsAreComplete) {
-  for (const char* name : {"t4", "a10", "rtx3090", "rtx4090", "rtxpro6000", "l40s", "a100-40gb", "a100-80gb", "h100", "h200"}) {
+  int cards = 0;
+  for (const auto& file : std::filesystem::directory_iterator(kCards)) {
+    const std::string name = file.path().stem().string();
     const HardwareSpec h = load_hardware_spec(name, kCards);
-    EXPECT_THAT(h.source, testing::HasSubstr("NVIDIA")) << name;
+    ++cards;
+    EXPECT_THAT(h.source, testing::AnyOf(testing::HasSubstr("NVIDIA"), testing::HasSubstr("AMD"))) << name;
     EXPECT_GT(h.peak_flops(Dtype::kBf16), 6e13) << name;
-    EXPECT_GE(h.memory_bytes_per_s, 3.2e11) << name;
+    EXPECT_GE(h.memory_bytes_per_s, 3e11) << name;
     EXPECT_TRUE(hardware_remarks(h).empty()) << name << ": " << hardware_remarks(h).front();
   }
+  EXPECT_GE(cards, 20);
   const HardwareSpec h100 = load_hardware_spec("h100", kCards);
   EXPECT_DOUBLE_EQ(h100.memory_bytes_per_s, 3.35e12);
   EXPECT_DOUBLE_EQ(h100.bf16_flops, 989.4e12);
