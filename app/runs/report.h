@@ -7,6 +7,7 @@
 #include "app/results/results.h"
 #include "app/runs/experiment.h"
 #include "app/runs/input_files.h"
+#include "app/runs/run_kind.h"
 
 namespace kvlab {
 
@@ -32,7 +33,8 @@ Experiment complete_part(const Experiment& experiment, const std::vector<RunStat
 // On one line, how many runs failed and which; nothing if none did.
 void report_failures(const Experiment& experiment, const std::vector<RunState>& states, std::ostream& err);
 
-// The table at the end of `kvlab run`: what varies, the main metrics, and how far to trust them.
-void print_report(const Experiment& experiment, const std::vector<RunState>& states, const ResultsFolder& folder, std::ostream& out);
+// Prints the end of `kvlab run`: the report of the runs' kind.
+void print_report(const RunKind& kind, const Experiment& experiment, const std::vector<RunState>& states, const ResultsFolder& folder,
+                  std::ostream& out);
 
 }  // namespace kvlab

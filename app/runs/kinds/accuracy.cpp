@@ -1,4 +1,4 @@
-#include "app/runs/graded_runs.h"
+#include "app/runs/accuracy.h"
 
 #include <fmt/format.h>
 
@@ -6,44 +6,26 @@
 #include <chrono>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <ostream>
 #include <set>
 #include <span>
 
+#include "app/results/results.h"
 #include "app/results/run_files.h"
+#include "app/runs/accuracy_report.h"
+#include "app/runs/input_files.h"
+#include "app/runs/kv_memory.h"
 #include "app/runs/partial_answers.h"
 #include "app/runs/replayed_sample.h"
+#include "app/runs/report_table.h"
 #include "app/runs/run.h"
-#include "app/runs/setup.h"
 #include "app/runs/shared_model.h"
-#include "base/csv.h"
 #include "base/error.h"
 #include "engine/grade/estimate.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace kvlab {
-
-// One run: a recipe over all samples.
-struct GradedRuns::Graded {
-  Graded(const Job& j, Recipe r, std::filesystem::path partial) : job(j), recipe(std::move(r)), answers(std::move(partial)) {}
-  Job job;
-  Recipe recipe;
-  PartialAnswers answers;
-  bool failed = false;
-  double wall_s = 0;
-  [[nodiscard]] bool has(const EvalSample& s) const { return answers.by_sample().contains(s.number); }
-};
-
-// Runs that share model and samples.
-struct GradedRuns::Set {
-  AccuracySetup setup;
-  std::set<std::int32_t> replayed;  // numbers of the samples that are
-  const EngineModel* model = nullptr;
-  std::span<const EvalSample> samples;
-  std::vector<std::unique_ptr<Graded>> runs;
-};
 
 namespace {
 
@@ -104,8 +86,7 @@ std::string remark_on_first_answers(std::span<const EvalSample> samples, const G
       short_ones, samples.size(), short_ones == 1 ? "has" : "have", short_ones == 1 ? "it says" : "they say");
 }
 
-}  // namespace
-
+// Errors (InputError with FILE:LINE): samples that cannot be read, or that the model does not take.
 std::vector<EvalSample> read_samples(const AccuracySetup& setup) {
   const ModelConfig model = read_model_config(setup.model);
   LazyTokenizer tokenizer(setup.model, model.bos_id);
@@ -114,39 +95,120 @@ std::vector<EvalSample> read_samples(const AccuracySetup& setup) {
       {model.name, model.max_tokens, model.vocab_size}, [&](std::span<const std::int32_t> ids) { return tokenizer.count_bytes(ids); });
 }
 
-void GradedRuns::run(const std::vector<Job>& jobs, std::ostream* log) {
-  std::vector<std::unique_ptr<Set>> sets;
-  for (const Job& job : jobs) {
+// A recipe over all samples.
+struct GradedRun final : PreparedRun {
+  GradedRun(RunKind& kind, Params& p, std::uint64_t seed) : PreparedRun(kind), setup(read_accuracy(p, seed)) {
+    static_cast<void>(load_recipe("full"));  // answers are compared with its answers
+    recipe = read_named_recipe(p, "grade");
+    require_engine(p, recipe);
+    p.reject_unread();
+  }
+  [[nodiscard]] bool has(const EvalSample& s) const { return answers->by_sample().contains(s.number); }
+  [[nodiscard]] bool writes(const std::string& /*table*/) const override { return true; }
+  // Writes the answers, which a batch has graded.
+  Findings run(RunFiles& files, const RunOptions& options) override;
+
+  AccuracySetup setup;
+  Recipe recipe;
+  std::span<const EvalSample> samples;
+  // Of its batch.
+  std::size_t place = 0;
+  RunOrigin origin;
+  std::optional<PartialAnswers> answers;
+  bool failed = false;
+  double wall_s = 0;
+};
+
+Findings GradedRun::run(RunFiles& files, const RunOptions& /*options*/) {
+  if (!answers) throw InternalError("runs that grade are done in a batch");
+  const EngineModel& model = shared_model(setup.model, setup.backend);
+  std::vector<const SampleGrades*> all;
+  std::string csv = answers_header();
+  for (const EvalSample& s : samples) {
+    all.push_back(&answers->by_sample().at(s.number));
+    for (std::size_t a = 0; a < all.back()->answers.size(); ++a) csv += answer_row(files.id(), recipe, s, setup.options, *all.back(), a);
+  }
+  files.add_file("answers.csv", csv);
+  Findings findings;
+  findings.rows = accuracy_rows(recipe, samples, all, setup.options);
+  findings.manifest = {{"model", model.config().name}, {"backend", model.backend()}, {"recipe", recipe.name}};
+  findings.note = remark_on_prompts(model.make_cache(recipe, {})->policy(), samples, setup.options);
+  findings.wall_s = wall_s;
+  return findings;
+}
+
+// Runs that share model and samples.
+struct Set {
+  AccuracySetup setup;
+  std::set<std::int32_t> replayed;  // numbers of the samples that are
+  const EngineModel* model = nullptr;
+  std::span<const EvalSample> samples;
+  std::vector<std::unique_ptr<GradedRun>> runs;
+};
+
+// Grades the answers of several runs, sample by sample: a sample runs over the full cache once, and every recipe starts from that result.
+// Grades are stored in partial/ of the results folder until their run is complete, so that an interrupted run can continue.
+class Grading {
+ public:
+  using ReadRun = std::function<std::unique_ptr<GradedRun>(Params& p, std::uint64_t seed)>;
+  explicit Grading(const RunBatch& batch) : batch_(batch) {}
+  void run(const ReadRun& read);
+
+ private:
+  void add(std::size_t place, const ReadRun& read);
+  void run_set(Set& set);
+  std::size_t refuse_early(Set& set);
+  void grade_block(Set& set, std::size_t begin, std::size_t end);
+  static void add_grades(GradedRun& run, std::span<const GradedAnswer> answers, const std::map<std::int32_t, ReplayedSample>& recorded,
+                         std::uint64_t seed);
+  void write(GradedRun& run);
+
+  const RunBatch& batch_;
+  std::vector<std::unique_ptr<Set>> sets_;
+};
+
+void Grading::run(const ReadRun& read) {
+  for (const std::size_t place : batch_.places) {
     try {
-      Params p = experiment_.params(experiment_.runs[job.place]);
-      const RunPlan plan = read_run_plan(p, experiment_.runs[job.place].seed);
-      auto set = std::find_if(sets.begin(), sets.end(), [&](const auto& s) {
-        return s->setup.text == plan.accuracy->text && s->setup.options.seed == plan.accuracy->options.seed;
-      });
-      if (set == sets.end()) {
-        set = sets.insert(sets.end(), std::make_unique<Set>());
-        (*set)->setup = *plan.accuracy;
-      }
-      (*set)->runs.push_back(std::make_unique<Graded>(job, *plan.recipe, folder_.partial_of(job.origin.input_key)));
+      add(place, read);
     } catch (...) {
-      finish_(job.place, std::current_exception(), 0);
+      batch_.finish(place, std::current_exception(), 0);
     }
   }
-  for (const auto& set : sets) {
+  for (const auto& set : sets_) {
     try {
-      run_set(*set, log);
+      run_set(*set);
     } catch (...) {
       for (const auto& r : set->runs)
-        if (!r->failed) finish_(r->job.place, std::current_exception(), r->wall_s);
+        if (!r->failed) batch_.finish(r->place, std::current_exception(), r->wall_s);
     }
   }
 }
 
+// Reads a run and puts it to those that it shares model and samples with.
+void Grading::add(std::size_t place, const ReadRun& read) {
+  const RunSpec& spec = batch_.experiment.runs[place];
+  Params p = batch_.experiment.params(spec);
+  read_kind(p);
+  std::unique_ptr<GradedRun> run = read(p, spec.seed);
+  run->place = place;
+  run->origin = batch_.origin_of(place);
+  run->answers.emplace(batch_.folder.partial_of(run->origin.input_key));
+  auto set = std::find_if(sets_.begin(), sets_.end(), [&](const auto& s) {
+    return s->setup.text == run->setup.text && s->setup.options.seed == run->setup.options.seed;
+  });
+  if (set == sets_.end()) {
+    set = sets_.insert(sets_.end(), std::make_unique<Set>());
+    (*set)->setup = run->setup;
+  }
+  (*set)->runs.push_back(std::move(run));
+}
+
 // Recipes that the model cannot run are reported before the others start. Returns how many these others are.
-std::size_t GradedRuns::refuse_early(Set& set) {
+std::size_t Grading::refuse_early(Set& set) {
   std::size_t left = 0;
   for (const auto& r : set.runs) {
-    const Params p(experiment_.config, experiment_.runs[r->job.place].choices, "the experiment");
+    const Params p(batch_.experiment.config, batch_.experiment.runs[r->place].choices, "the experiment");
     try {
       try {
         static_cast<void>(set.model->make_cache(r->recipe, {}));
@@ -156,17 +218,18 @@ std::size_t GradedRuns::refuse_early(Set& set) {
       ++left;
     } catch (const InputError&) {
       r->failed = true;
-      finish_(r->job.place, std::current_exception(), 0);
+      batch_.finish(r->place, std::current_exception(), 0);
     }
   }
   return left;
 }
 
-void GradedRuns::run_set(Set& set, std::ostream* log) {
+void Grading::run_set(Set& set) {
+  std::ostream* const log = batch_.log;
   set.model = &shared_model(set.setup.model, set.setup.backend);
   const std::size_t left = refuse_early(set);
   if (left == 0) return;
-  set.samples = samples_.at(set.setup.text);
+  set.samples = set.runs.front()->samples;
   if (log != nullptr) {
     GradeWork work(*set.model, set.setup.options);
     for (const EvalSample& s : set.samples)
@@ -188,16 +251,16 @@ void GradedRuns::run_set(Set& set, std::ostream* log) {
     if (r->failed) continue;
     r->failed = true;  // told of, whatever happens
     try {
-      write(set, *r);
-      finish_(r->job.place, nullptr, r->wall_s);
+      write(*r);
+      batch_.finish(r->place, nullptr, r->wall_s);
     } catch (...) {
-      finish_(r->job.place, std::current_exception(), r->wall_s);
+      batch_.finish(r->place, std::current_exception(), r->wall_s);
     }
   }
   if (log != nullptr) *log << remark_on_first_answers(set.samples, set.setup.options);
 }
 
-void GradedRuns::grade_block(Set& set, std::size_t begin, std::size_t end) {
+void Grading::grade_block(Set& set, std::size_t begin, std::size_t end) {
   std::vector<Recipe> recipes;
   for (const auto& r : set.runs) {
     const bool is_open =
@@ -209,7 +272,7 @@ void GradedRuns::grade_block(Set& set, std::size_t begin, std::size_t end) {
   const GradeNeeds needs = needs_of(*set.model, recipes);
   std::vector<GradeSample> prepared;
   for (std::size_t i = begin; i < end; ++i) {
-    if (stop_) throw Interrupted{};
+    if (batch_.stop) throw Interrupted{};
     prepared.push_back(prepare_sample(*set.model, set.samples[i], set.setup.options, needs.needs, needs.passes));
   }
   std::vector<const GradeSample*> all;  // a block is graded whole: what is counted may depend on the samples beside one
@@ -218,63 +281,71 @@ void GradedRuns::grade_block(Set& set, std::size_t begin, std::size_t end) {
   for (const GradeSample& s : prepared)
     if (set.replayed.contains(s.sample->number)) recorded[s.sample->number] = record_sample(s, needs, set.setup);
   for (const auto& r : set.runs) {
-    if (stop_) throw Interrupted{};
+    if (batch_.stop) throw Interrupted{};
     if (r->failed) continue;
     if (std::all_of(prepared.begin(), prepared.end(), [&](const GradeSample& s) { return r->has(*s.sample); })) continue;
     const auto began = std::chrono::steady_clock::now();
     try {
       const std::vector<GradedAnswer> answers = grade(*set.model, r->recipe, all, set.setup.options);
-      inputs_.require_unchanged(experiment_.runs[r->job.place]);  // before they are kept
+      batch_.inputs.require_unchanged(batch_.experiment.runs[r->place]);  // before they are kept
       add_grades(*r, answers, recorded, set.setup.options.seed);
     } catch (...) {
       r->failed = true;
-      finish_(r->job.place, std::current_exception(), r->wall_s);
+      batch_.finish(r->place, std::current_exception(), r->wall_s);
     }
     r->wall_s += seconds_since(began);
   }
 }
 
-void GradedRuns::add_grades(Graded& r, std::span<const GradedAnswer> answers, const std::map<std::int32_t, ReplayedSample>& recorded,
-                            std::uint64_t seed) {
+void Grading::add_grades(GradedRun& r, std::span<const GradedAnswer> answers, const std::map<std::int32_t, ReplayedSample>& recorded,
+                         std::uint64_t seed) {
   for (std::size_t i = 0; i < answers.size();) {
     std::size_t end = i;
     while (end < answers.size() && answers[end].sample == answers[i].sample) ++end;
     SampleGrades sample{{answers.begin() + static_cast<std::ptrdiff_t>(i), answers.begin() + static_cast<std::ptrdiff_t>(end)}, {}, {}};
     const auto found = recorded.find(answers[i].sample);
     if (found != recorded.end() && r.recipe.runs_in("replay")) add_replay(found->second, r.recipe, seed, sample);
-    r.answers.add(sample);
+    r.answers->add(sample);
     i = end;
   }
 }
 
-void GradedRuns::write(Set& set, Graded& r) {
-  const RunSpec& run = experiment_.runs[r.job.place];
-  inputs_.require_unchanged(run);
-  RunFiles files(folder_.runs(), run.id, RunFiles::Tables::kNone);
-  std::vector<const SampleGrades*> all;
-  std::string answers = answers_header();
-  for (const EvalSample& s : set.samples) {
-    all.push_back(&r.answers.by_sample().at(s.number));
-    for (std::size_t a = 0; a < all.back()->answers.size(); ++a)
-      answers += answer_row(run.id, r.recipe, s, set.setup.options, *all.back(), a);
-  }
-  files.add_file("answers.csv", answers);
-  std::string summary;
-  for (const Fields& row : accuracy_rows(r.recipe, set.samples, all, set.setup.options)) {
-    const std::string text = summary_csv(run.id, run.seed, row);
-    summary += summary.empty() ? text : text.substr(text.find('\n') + 1);
-  }
-  files.add_file("summary.csv", summary);
-  files.add_file("resolved.yaml", experiment_.resolved_in(folder_.runs() / run.id, run));
-  nlohmann::ordered_json manifest = run_manifest(run, r.job.origin);
-  manifest["model"] = set.model->config().name;
-  manifest["backend"] = set.model->backend();
-  manifest["recipe"] = r.recipe.name;
-  const auto cache = set.model->make_cache(r.recipe, {});
-  if (const std::string note = remark_on_prompts(cache->policy(), set.samples, set.setup.options); !note.empty()) manifest["note"] = note;
-  manifest["wall_s"] = r.wall_s;
-  files.commit(std::move(manifest));
-  r.answers.remove_file();
+void Grading::write(GradedRun& r) {
+  const RunSpec& run = batch_.experiment.runs[r.place];
+  const auto is_valid = [&] { batch_.inputs.require_unchanged(run); };
+  is_valid();
+  execute_prepared(r, {batch_.experiment, run, batch_.folder.runs(), r.origin, is_valid}, {});
+  r.answers->remove_file();
 }
+
+}  // namespace
+
+// A KV policy in a real model, whose answers are graded: `host: engine` without a trace.
+class Accuracy final : public RunKind {
+ public:
+  using RunKind::RunKind;
+  std::unique_ptr<PreparedRun> read(Params& p, std::uint64_t seed) override { return read_graded(p, seed); }
+  [[nodiscard]] std::set<std::string> tables() const override { return {"answers.csv"}; }
+  [[nodiscard]] bool runs_engine() const override { return true; }
+  bool run_together(const RunBatch& batch) override {
+    Grading(batch).run([this](Params& p, std::uint64_t seed) { return read_graded(p, seed); });
+    return true;
+  }
+  void report(const SweepReport& report, std::ostream& out) const override { print_accuracy(report.summary, out); }
+
+ private:
+  std::unique_ptr<GradedRun> read_graded(Params& p, std::uint64_t seed);
+  std::map<std::string, std::vector<EvalSample>> samples_;  // by AccuracySetup::text
+};
+
+std::unique_ptr<GradedRun> Accuracy::read_graded(Params& p, std::uint64_t seed) {
+  auto run = std::make_unique<GradedRun>(*this, p, seed);
+  auto known = samples_.find(run->setup.text);
+  if (known == samples_.end()) known = samples_.emplace(run->setup.text, read_samples(run->setup)).first;
+  run->samples = known->second;
+  return run;
+}
+
+KVLAB_REGISTER(RunKind, Accuracy, "accuracy", "answers of a real model under a KV policy, graded", "");
 
 }  // namespace kvlab
