@@ -4,7 +4,7 @@
 #include <array>
 #include <limits>
 
-#include "app/runs/report_table.h"
+#include "app/runs/report.h"
 
 namespace kvlab {
 

@@ -72,8 +72,6 @@ class PreparedRun {
  public:
   explicit PreparedRun(RunKind& kind) : kind_(kind) {}
   virtual ~PreparedRun() = default;
-  PreparedRun(const PreparedRun&) = delete;
-  PreparedRun& operator=(const PreparedRun&) = delete;
 
   [[nodiscard]] RunKind& kind() const { return kind_; }
   // Those tables of its kind that this run writes.
@@ -110,8 +108,6 @@ class RunKind {
  public:
   explicit RunKind(Params& /*none*/) {}
   virtual ~RunKind() = default;
-  RunKind(const RunKind&) = delete;
-  RunKind& operator=(const RunKind&) = delete;
 
   // Reads the rest of an experiment's top level after read_kind() and refuses keys that it does not know. Policies, cost models and traces
   // are made once, so that their errors appear here. InputError with file:line:column.
@@ -145,6 +141,12 @@ class RunKinds {
 
 // Reads the keys that all kinds have: name, seed, seeds, and `kind` and `host`, which choose one. Returns its name in the registry.
 std::string read_kind(Params& p);
+
+// Refuses an unknown name of a policy at the place where the file names it.
+template <class Registry>
+void require_known(const Params& p, const std::string& key, const std::string& name, const std::string& kind) {
+  if (!Registry::table_view().contains(name)) p.fail_at(key, "unknown " + kind + " '" + name + "'" + suggestion(name, Registry::names()));
+}
 
 // The tables of all kinds.
 const std::set<std::string>& all_run_tables();

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "app/runs/known_name.h"
 #include "app/runs/kv_memory.h"
 #include "app/runs/served_model.h"
 #include "base/open_error.h"

@@ -21,8 +21,6 @@ std::string remark_on_sample(const Params& trace) {
   return fmt::format("{} is a generated sample and no recording: traces/samples/README.md", name);
 }
 
-bool read_perfetto(Params& p) { return p.flag("perfetto", false, "write trace.json for ui.perfetto.dev"); }
-
 }  // namespace
 
 void refuse_pipe(const Params& p, const std::string& key) {
@@ -31,17 +29,12 @@ void refuse_pipe(const Params& p, const std::string& key) {
     p.fail_at(key, fmt::format("'{}' is a pipe, and a run reads it more than once: save it to a file", path));
 }
 
-bool read_output(Params& p) {
-  Params output = p.optional_child("output", "output");
-  const bool wants_perfetto = read_perfetto(output);
-  output.reject_unread();
-  return wants_perfetto;
-}
-
 TraceInput read_trace(Params& p, std::uint64_t seed) {
-  Params trace = p.child("trace", "trace");
+  Params output = p.optional_child("output", "output"), trace = p.child("trace", "trace");
   TraceInput input;
-  input.wants_perfetto = read_perfetto(trace);
+  for (Params* const at : {&output, &trace})
+    if (at->flag("perfetto", false, "write trace.json for ui.perfetto.dev")) input.wants_perfetto = true;
+  output.reject_unread();
   refuse_pipe(trace, "file");
   input.remark = remark_on_sample(trace);
   input.open = [trace, seed] {

@@ -18,7 +18,7 @@
 #include "app/runs/kv_memory.h"
 #include "app/runs/partial_answers.h"
 #include "app/runs/replayed_sample.h"
-#include "app/runs/report_table.h"
+#include "app/runs/report.h"
 #include "app/runs/run.h"
 #include "app/runs/shared_model.h"
 #include "base/error.h"
@@ -137,81 +137,50 @@ Findings GradedRun::run(RunFiles& files, const RunOptions& /*options*/) {
   return findings;
 }
 
-// Runs that share model and samples.
-struct Set {
-  AccuracySetup setup;
-  std::set<std::int32_t> replayed;  // numbers of the samples that are
-  const EngineModel* model = nullptr;
-  std::span<const EvalSample> samples;
-  std::vector<std::unique_ptr<GradedRun>> runs;
-};
-
-// Grades the answers of several runs, sample by sample: a sample runs over the full cache once, and every recipe starts from that result.
-// Grades are stored in partial/ of the results folder until their run is complete, so that an interrupted run can continue.
-class Grading {
+// Runs that share model and samples. A sample runs over the full cache once, and every recipe starts from that result. Grades are stored in
+// partial/ of the results folder until their run is complete, so that an interrupted run can continue.
+class GradedSet {
  public:
-  using ReadRun = std::function<std::unique_ptr<GradedRun>(Params& p, std::uint64_t seed)>;
-  explicit Grading(const RunBatch& batch) : batch_(batch) {}
-  void run(const ReadRun& read);
+  GradedSet(const RunBatch& batch, std::unique_ptr<GradedRun> first) : batch_(batch), samples_(first->samples) { add(std::move(first)); }
+  [[nodiscard]] bool takes(const GradedRun& r) const {
+    return setup().text == r.setup.text && setup().options.seed == r.setup.options.seed;
+  }
+  void add(std::unique_ptr<GradedRun> run) { runs_.push_back(std::move(run)); }
+  void run();
 
  private:
-  void add(std::size_t place, const ReadRun& read);
-  void run_set(Set& set);
-  std::size_t refuse_early(Set& set);
-  void grade_block(Set& set, std::size_t begin, std::size_t end);
-  static void add_grades(GradedRun& run, std::span<const GradedAnswer> answers, const std::map<std::int32_t, ReplayedSample>& recorded,
-                         std::uint64_t seed);
-  void write(GradedRun& run);
+  using Recordings = std::map<std::int32_t, ReplayedSample>;  // by number of the sample
+  [[nodiscard]] const AccuracySetup& setup() const { return runs_.front()->setup; }
+  void run_all();
+  std::size_t refuse_early();
+  void grade_block(std::size_t begin, std::size_t end);
+  void add_grades(GradedRun& run, std::span<const GradedAnswer> answers, const Recordings& recorded) const;
+  void write(GradedRun& run) const;
 
   const RunBatch& batch_;
-  std::vector<std::unique_ptr<Set>> sets_;
+  std::span<const EvalSample> samples_;
+  std::vector<std::unique_ptr<GradedRun>> runs_;
+  const EngineModel* model_ = nullptr;
+  std::set<std::int32_t> replayed_;  // numbers of the samples that are
 };
 
-void Grading::run(const ReadRun& read) {
-  for (const std::size_t place : batch_.places) {
-    try {
-      add(place, read);
-    } catch (...) {
-      batch_.finish(place, std::current_exception(), 0);
-    }
+void GradedSet::run() {
+  try {
+    run_all();
+  } catch (...) {
+    for (const auto& r : runs_)
+      if (!r->failed) batch_.finish(r->place, std::current_exception(), r->wall_s);
   }
-  for (const auto& set : sets_) {
-    try {
-      run_set(*set);
-    } catch (...) {
-      for (const auto& r : set->runs)
-        if (!r->failed) batch_.finish(r->place, std::current_exception(), r->wall_s);
-    }
-  }
-}
-
-// Reads a run and puts it to those that it shares model and samples with.
-void Grading::add(std::size_t place, const ReadRun& read) {
-  const RunSpec& spec = batch_.experiment.runs[place];
-  Params p = batch_.experiment.params(spec);
-  read_kind(p);
-  std::unique_ptr<GradedRun> run = read(p, spec.seed);
-  run->place = place;
-  run->origin = batch_.origin_of(place);
-  run->answers.emplace(batch_.folder.partial_of(run->origin.input_key));
-  auto set = std::find_if(sets_.begin(), sets_.end(), [&](const auto& s) {
-    return s->setup.text == run->setup.text && s->setup.options.seed == run->setup.options.seed;
-  });
-  if (set == sets_.end()) {
-    set = sets_.insert(sets_.end(), std::make_unique<Set>());
-    (*set)->setup = run->setup;
-  }
-  (*set)->runs.push_back(std::move(run));
 }
 
 // Recipes that the model cannot run are reported before the others start. Returns how many these others are.
-std::size_t Grading::refuse_early(Set& set) {
+std::size_t GradedSet::refuse_early() {
   std::size_t left = 0;
-  for (const auto& r : set.runs) {
+  for (const auto& r : runs_) {
     const Params p(batch_.experiment.config, batch_.experiment.runs[r->place].choices, "the experiment");
     try {
       try {
-        static_cast<void>(set.model->make_cache(r->recipe, {}));
+        static_cast<void>(model_->make_cache(r->recipe, {}));
       } catch (const InputError& e) {
         p.fail_at("kv_policy", e.what());
       }
@@ -224,30 +193,29 @@ std::size_t Grading::refuse_early(Set& set) {
   return left;
 }
 
-void Grading::run_set(Set& set) {
+void GradedSet::run_all() {
   std::ostream* const log = batch_.log;
-  set.model = &shared_model(set.setup.model, set.setup.backend);
-  const std::size_t left = refuse_early(set);
+  model_ = &shared_model(setup().model, setup().backend);
+  const std::size_t left = refuse_early();
   if (left == 0) return;
-  set.samples = set.runs.front()->samples;
   if (log != nullptr) {
-    GradeWork work(*set.model, set.setup.options);
-    for (const EvalSample& s : set.samples)
-      for (const auto& r : set.runs)
+    GradeWork work(*model_, setup().options);
+    for (const EvalSample& s : samples_)
+      for (const auto& r : runs_)
         if (!r->failed && !r->has(s)) work.add(s, r->recipe);
-    *log << fmt::format("{} sample{}, {} {}: {}\n", set.samples.size(), set.samples.size() == 1 ? "" : "s", left,
+    *log << fmt::format("{} sample{}, {} {}: {}\n", samples_.size(), samples_.size() == 1 ? "" : "s", left,
                         left == 1 ? "policy" : "policies", work.describe())
          << std::flush;
   }
   std::map<std::pair<std::string, std::int32_t>, std::int32_t> taken;
-  for (const EvalSample& s : set.samples)
-    if (taken[{s.task, s.length}]++ < set.setup.replay_per_task) set.replayed.insert(s.number);
-  for (std::size_t begin = 0; begin < set.samples.size();) {
-    const std::size_t end = block_end(set.samples, begin, set.model->config());
-    grade_block(set, begin, end);
+  for (const EvalSample& s : samples_)
+    if (taken[{s.task, s.length}]++ < setup().replay_per_task) replayed_.insert(s.number);
+  for (std::size_t begin = 0; begin < samples_.size();) {
+    const std::size_t end = block_end(samples_, begin, model_->config());
+    grade_block(begin, end);
     begin = end;
   }
-  for (const auto& r : set.runs) {
+  for (const auto& r : runs_) {
     if (r->failed) continue;
     r->failed = true;  // told of, whatever happens
     try {
@@ -257,38 +225,38 @@ void Grading::run_set(Set& set) {
       batch_.finish(r->place, std::current_exception(), r->wall_s);
     }
   }
-  if (log != nullptr) *log << remark_on_first_answers(set.samples, set.setup.options);
+  if (log != nullptr) *log << remark_on_first_answers(samples_, setup().options);
 }
 
-void Grading::grade_block(Set& set, std::size_t begin, std::size_t end) {
+void GradedSet::grade_block(std::size_t begin, std::size_t end) {
   std::vector<Recipe> recipes;
-  for (const auto& r : set.runs) {
+  for (const auto& r : runs_) {
     const bool is_open =
-        !r->failed && std::any_of(set.samples.begin() + static_cast<std::ptrdiff_t>(begin),
-                                  set.samples.begin() + static_cast<std::ptrdiff_t>(end), [&](const EvalSample& s) { return !r->has(s); });
+        !r->failed && std::any_of(samples_.begin() + static_cast<std::ptrdiff_t>(begin),
+                                  samples_.begin() + static_cast<std::ptrdiff_t>(end), [&](const EvalSample& s) { return !r->has(s); });
     if (is_open) recipes.push_back(r->recipe);
   }
   if (recipes.empty()) return;
-  const GradeNeeds needs = needs_of(*set.model, recipes);
+  const GradeNeeds needs = needs_of(*model_, recipes);
   std::vector<GradeSample> prepared;
   for (std::size_t i = begin; i < end; ++i) {
     if (batch_.stop) throw Interrupted{};
-    prepared.push_back(prepare_sample(*set.model, set.samples[i], set.setup.options, needs.needs, needs.passes));
+    prepared.push_back(prepare_sample(*model_, samples_[i], setup().options, needs.needs, needs.passes));
   }
   std::vector<const GradeSample*> all;  // a block is graded whole: what is counted may depend on the samples beside one
   for (const GradeSample& s : prepared) all.push_back(&s);
-  std::map<std::int32_t, ReplayedSample> recorded;
+  Recordings recorded;
   for (const GradeSample& s : prepared)
-    if (set.replayed.contains(s.sample->number)) recorded[s.sample->number] = record_sample(s, needs, set.setup);
-  for (const auto& r : set.runs) {
+    if (replayed_.contains(s.sample->number)) recorded[s.sample->number] = record_sample(s, needs, setup());
+  for (const auto& r : runs_) {
     if (batch_.stop) throw Interrupted{};
     if (r->failed) continue;
     if (std::all_of(prepared.begin(), prepared.end(), [&](const GradeSample& s) { return r->has(*s.sample); })) continue;
     const auto began = std::chrono::steady_clock::now();
     try {
-      const std::vector<GradedAnswer> answers = grade(*set.model, r->recipe, all, set.setup.options);
+      const std::vector<GradedAnswer> answers = grade(*model_, r->recipe, all, setup().options);
       batch_.inputs.require_unchanged(batch_.experiment.runs[r->place]);  // before they are kept
-      add_grades(*r, answers, recorded, set.setup.options.seed);
+      add_grades(*r, answers, recorded);
     } catch (...) {
       r->failed = true;
       batch_.finish(r->place, std::current_exception(), r->wall_s);
@@ -297,20 +265,19 @@ void Grading::grade_block(Set& set, std::size_t begin, std::size_t end) {
   }
 }
 
-void Grading::add_grades(GradedRun& r, std::span<const GradedAnswer> answers, const std::map<std::int32_t, ReplayedSample>& recorded,
-                         std::uint64_t seed) {
+void GradedSet::add_grades(GradedRun& r, std::span<const GradedAnswer> answers, const Recordings& recorded) const {
   for (std::size_t i = 0; i < answers.size();) {
     std::size_t end = i;
     while (end < answers.size() && answers[end].sample == answers[i].sample) ++end;
     SampleGrades sample{{answers.begin() + static_cast<std::ptrdiff_t>(i), answers.begin() + static_cast<std::ptrdiff_t>(end)}, {}, {}};
     const auto found = recorded.find(answers[i].sample);
-    if (found != recorded.end() && r.recipe.runs_in("replay")) add_replay(found->second, r.recipe, seed, sample);
+    if (found != recorded.end() && r.recipe.runs_in("replay")) add_replay(found->second, r.recipe, setup().options.seed, sample);
     r.answers->add(sample);
     i = end;
   }
 }
 
-void Grading::write(GradedRun& r) {
+void GradedSet::write(GradedRun& r) const {
   const RunSpec& run = batch_.experiment.runs[r.place];
   const auto is_valid = [&] { batch_.inputs.require_unchanged(run); };
   is_valid();
@@ -327,10 +294,7 @@ class Accuracy final : public RunKind {
   std::unique_ptr<PreparedRun> read(Params& p, std::uint64_t seed) override { return read_graded(p, seed); }
   [[nodiscard]] std::set<std::string> tables() const override { return {"answers.csv"}; }
   [[nodiscard]] bool runs_engine() const override { return true; }
-  bool run_together(const RunBatch& batch) override {
-    Grading(batch).run([this](Params& p, std::uint64_t seed) { return read_graded(p, seed); });
-    return true;
-  }
+  bool run_together(const RunBatch& batch) override;
   void report(const SweepReport& report, std::ostream& out) const override { print_accuracy(report.summary, out); }
 
  private:
@@ -344,6 +308,29 @@ std::unique_ptr<GradedRun> Accuracy::read_graded(Params& p, std::uint64_t seed) 
   if (known == samples_.end()) known = samples_.emplace(run->setup.text, read_samples(run->setup)).first;
   run->samples = known->second;
   return run;
+}
+
+bool Accuracy::run_together(const RunBatch& batch) {
+  std::vector<std::unique_ptr<GradedSet>> sets;
+  for (const std::size_t place : batch.places) {
+    try {
+      Params p = batch.experiment.params(batch.experiment.runs[place]);
+      read_kind(p);
+      std::unique_ptr<GradedRun> run = read_graded(p, batch.experiment.runs[place].seed);
+      run->place = place;
+      run->origin = batch.origin_of(place);
+      run->answers.emplace(batch.folder.partial_of(run->origin.input_key));
+      const auto set = std::find_if(sets.begin(), sets.end(), [&](const auto& s) { return s->takes(*run); });
+      if (set != sets.end())
+        (*set)->add(std::move(run));
+      else
+        sets.push_back(std::make_unique<GradedSet>(batch, std::move(run)));
+    } catch (...) {
+      batch.finish(place, std::current_exception(), 0);
+    }
+  }
+  for (const auto& set : sets) set->run();
+  return true;
 }
 
 KVLAB_REGISTER(RunKind, Accuracy, "accuracy", "answers of a real model under a KV policy, graded", "");

@@ -4,7 +4,6 @@
 #include <mutex>
 
 #include "app/results/run_files.h"
-#include "app/runs/known_name.h"
 #include "app/runs/run_kind.h"
 #include "app/runs/trace_input.h"
 #include "sim/hit_ratio.h"
@@ -34,13 +33,11 @@ class SharedTraces {
 class HitRatioRun final : public PreparedRun {
  public:
   HitRatioRun(RunKind& kind, SharedTraces& traces, Params& p, std::uint64_t seed) : PreparedRun(kind), traces_(traces), p_(p) {
-    const bool wants_perfetto = read_output(p);
     block_tokens_ = p.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "tokens per block");
     const std::string cache = p.named("block_caches", "lru", "which block is given up").first;
     require_known<BlockCacheRegistry>(p, "block_caches", cache, "block cache");
     run_hit_ratio(p, HitRatioTrace{});  // reads and checks the keys; an empty trace costs nothing
     trace_ = read_trace(p, seed);
-    trace_.wants_perfetto = trace_.wants_perfetto || wants_perfetto;
     p.reject_unread();
     trace_key_ = fmt::format("{} {} {}", seed, block_tokens_, p.child("trace", "trace").text_of_all());
   }

@@ -8,14 +8,12 @@
 #include <utility>
 
 #include "app/runs/kinds/replay.h"
-#include "app/runs/report_table.h"
+#include "app/runs/report.h"
 #include "app/runs/search.h"
 #include "base/csv.h"
 #include "base/text.h"
 
 namespace kvlab {
-
-WatchedSink unseen(const RunOptions& options) { return {nullptr, {options.fast_forward, options.stop, nullptr, {}, false}}; }
 
 RunSummary simulate_with_oracle(SimSetup setup, const OpenTrace& open, RunSink& sink, const RunOptions& options) {
   if (setup.make_block_cache()->needs_future()) {
@@ -115,12 +113,9 @@ void print_credibility(const SweepReport& report, std::ostream& out) {
 }  // namespace
 
 SimulationRun::SimulationRun(RunKind& kind, Params& p, std::uint64_t seed, const std::function<void(Params&, ServingPlan&)>& check)
-    : PreparedRun(kind), p_(p) {
-  const bool wants_perfetto = read_output(p);
-  plan_ = read_serving_plan(p, seed);
+    : PreparedRun(kind), plan_(read_serving_plan(p, seed)), p_(p) {
   if (check) check(p, plan_);
   read_requests(p, plan_);
-  plan_.trace.wants_perfetto = plan_.trace.wants_perfetto || wants_perfetto;
 }
 
 bool SimulationRun::writes(const std::string& table) const {

@@ -5,13 +5,47 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "app/results/run_files.h"
+#include "app/runs/progress.h"
 #include "app/runs/run_kind.h"
 #include "app/runs/serving_plan.h"
-#include "app/runs/watched_sink.h"
 
 namespace kvlab {
+
+// Passes a run's records on, counts them for the progress bar, and ends the run when the user asks.
+class WatchedSink final : public RunSink {
+ public:
+  WatchedSink(RunSink* files, RunOptions options, ServingProgress* progress = nullptr)
+      : files_(files), options_(std::move(options)), progress_(progress) {}
+  void request(const RequestRecord& record) override {
+    options_.check_stop();
+    if (options_.requests_done != nullptr) options_.requests_done->fetch_add(1, std::memory_order_relaxed);
+    if (progress_ != nullptr) progress_->request_done();
+    if (files_ != nullptr) files_->request(record);
+  }
+  void sample(const TimelineSample& sample) override {
+    if (files_ != nullptr) files_->sample(sample);
+  }
+  [[nodiscard]] bool wants_steps() const override { return files_ != nullptr && files_->wants_steps(); }
+  void step(const StepRecord& step) override { files_->step(step); }
+  void event(const RequestEventRecord& event) override {
+    if (files_ != nullptr) files_->event(event);
+  }
+
+ private:
+  RunSink* files_;
+  RunOptions options_;
+  ServingProgress* progress_;
+};
+
+// A sink for a simulation beside the run's own: its requests are neither written nor counted.
+inline WatchedSink unseen(const RunOptions& options) { return {nullptr, {options.fast_forward, options.stop, nullptr, {}, false}}; }
+
+// An oracle block cache is run twice: the lookups of the first pass are the future that the second is told.
+RunSummary simulate_with_oracle(SimSetup setup, const OpenTrace& open, RunSink& sink, const RunOptions& options);
 
 // A request trace through simulated serving: `host: sim`. The engine serves what is read in the same way and derives from it.
 class SimulationRun : public PreparedRun {
@@ -50,11 +84,5 @@ class Simulation : public RunKind {
  private:
   [[nodiscard]] std::vector<std::string> metrics() const override;
 };
-
-// A sink for a simulation beside the run's own: its requests are neither written nor counted.
-WatchedSink unseen(const RunOptions& options);
-
-// An oracle block cache is run twice: the lookups of the first pass are the future that the second is told.
-RunSummary simulate_with_oracle(SimSetup setup, const OpenTrace& open, RunSink& sink, const RunOptions& options);
 
 }  // namespace kvlab
