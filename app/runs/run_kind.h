@@ -85,7 +85,7 @@ class PreparedRun {
   [[nodiscard]] virtual Comparisons comparisons() const { return {}; }
 
  private:
-  [[nodiscard]] virtual bool writes(const std::string& table) const = 0;
+  [[nodiscard]] virtual bool writes(const std::string& /*table*/) const { return true; }
   RunKind& kind_;
 };
 
@@ -103,7 +103,7 @@ struct RunBatch {
 };
 
 // A kind of run, such as a simulation or a replay. An object serves one sweep and holds what runs of the sweep share. read() and the runs
-// that it prepares may be used by several threads.
+// that it prepares are used by several threads, unless the kind does its runs together.
 class RunKind {
  public:
   explicit RunKind(Params& /*none*/) {}

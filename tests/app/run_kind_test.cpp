@@ -26,7 +26,6 @@ class EchoRun final : public PreparedRun {
   bool together = false, in_batch = false;
 
  private:
-  [[nodiscard]] bool writes(const std::string& /*table*/) const override { return true; }
   std::string word_;
 };
 

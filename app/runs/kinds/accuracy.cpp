@@ -104,7 +104,6 @@ struct GradedRun final : PreparedRun {
     p.reject_unread();
   }
   [[nodiscard]] bool has(const EvalSample& s) const { return answers->by_sample().contains(s.number); }
-  [[nodiscard]] bool writes(const std::string& /*table*/) const override { return true; }
   // Writes the answers, which a batch has graded.
   Findings run(RunFiles& files, const RunOptions& options) override;
 

@@ -121,7 +121,6 @@ class ReplayRun final : public PreparedRun {
   Findings run(RunFiles& files, const RunOptions& options) override;
 
  private:
-  [[nodiscard]] bool writes(const std::string& /*table*/) const override { return true; }
   Params p_;
   std::uint64_t seed_;
   Recipe recipe_;
