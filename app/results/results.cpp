@@ -14,6 +14,7 @@
 #include "app/results/run_manifest.h"
 #include "app/results/safe_files.h"
 #include "app/results/text_file.h"
+#include "app/runs/run_kind.h"
 #include "base/json_text.h"
 
 #ifndef KVLAB_VERSION
@@ -75,7 +76,7 @@ bool is_inside(const fs::path& path, const fs::path& folder) {
 
 const std::set<std::string>& ResultsFolder::top_names() {
   static const std::set<std::string> names = [] {
-    std::set<std::string> all;
+    std::set<std::string> all = all_run_tables();
     for (const auto& [name, beginning] : known_beginnings()) all.insert(name);
     return all;
   }();

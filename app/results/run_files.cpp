@@ -44,16 +44,16 @@ struct fmt::formatter<kvlab::Instant> : fmt::formatter<std::int64_t> {
 
 namespace kvlab {
 
-RunFiles::RunFiles(fs::path runs, std::string id, Tables tables)
+RunFiles::RunFiles(fs::path runs, std::string id, const std::set<std::string>& tables)
     : runs_(std::move(runs)), fresh_(runs_ / fmt::format("{}{}-{}", kBeingWritten, id, ::getpid())), id_(std::move(id)) {
   if (!fs::create_directory(fresh_)) throw std::runtime_error(fresh_.string() + ": is there already; remove it");
   add_file("manifest.json", nlohmann::json{{"kvlab_run", kRunFormat}, {"run", id_}, {"input_key", ""}, {"state", "being written"}}.dump());
-  if (tables == Tables::kNone) return;
+  if (!tables.contains("requests.csv")) return;
   requests_ = std::make_unique<TextFile>(make("requests.csv"));
   requests_->write(kRequestColumns);
   timeline_ = std::make_unique<TextFile>(make("timeline.csv"));
   timeline_->write(kTimelineColumns);
-  if (tables == Tables::kPerfetto) perfetto_ = std::make_unique<PerfettoFile>(make("trace.json"));
+  if (tables.contains("trace.json")) perfetto_ = std::make_unique<PerfettoFile>(make("trace.json"));
 }
 
 RunFiles::~RunFiles() {
@@ -156,13 +156,17 @@ std::size_t remove_leftovers(const fs::path& runs) {
   return found.size();
 }
 
-std::string summary_csv(const std::string& run_id, std::uint64_t seed, const Fields& fields) {
-  std::vector<std::string> header{"run", "seed"}, row{run_id, std::to_string(seed)};
-  for (const auto& [column, value] : fields) {
-    header.push_back(column);
-    row.push_back(value);
+std::string summary_csv(const std::string& run_id, std::uint64_t seed, const std::vector<Fields>& rows) {
+  std::string text;
+  for (const Fields& fields : rows) {
+    std::vector<std::string> header{"run", "seed"}, row{run_id, std::to_string(seed)};
+    for (const auto& [column, value] : fields) {
+      header.push_back(column);
+      row.push_back(value);
+    }
+    text += (text.empty() ? csv_line(header) : "") + csv_line(row);
   }
-  return csv_line(header) + csv_line(row);
+  return text;
 }
 
 }  // namespace kvlab

@@ -19,11 +19,11 @@ class PerfettoFile;
 // commit() is never called, its files are in a folder beside it that is removed.
 class RunFiles final : public RunSink {
  public:
-  // The files on requests: none, their tables and samples, or these and a trace for Perfetto.
-  enum class Tables : std::uint8_t { kNone, kRequests, kPerfetto };
-  // runs: the folder of all runs; prefix of each row: the run's id.
-  RunFiles(std::filesystem::path runs, std::string id, Tables tables);
+  // runs: the folder of all runs; prefix of each row: the run's id. tables: names of the files that the run writes; those on requests, with
+  // the trace for Perfetto, are opened.
+  RunFiles(std::filesystem::path runs, std::string id, const std::set<std::string>& tables);
   ~RunFiles() override;
+  [[nodiscard]] const std::string& id() const { return id_; }
 
   void request(const RequestRecord& record) override;
   void sample(const TimelineSample& sample) override;
@@ -52,7 +52,7 @@ std::size_t remove_leftovers(const std::filesystem::path& runs);
 // True for such a leftover, told by its name and by a manifest that says so, or by nothing being written yet.
 bool is_leftover(const std::filesystem::path& folder);
 
-// summary.csv of one run: header and row, without a sweep's axes.
-std::string summary_csv(const std::string& run_id, std::uint64_t seed, const Fields& fields);
+// summary.csv of one run: header and rows of the same columns, without a sweep's axes.
+std::string summary_csv(const std::string& run_id, std::uint64_t seed, const std::vector<Fields>& rows);
 
 }  // namespace kvlab

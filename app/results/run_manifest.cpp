@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/results/safe_files.h"
+#include "app/runs/run_kind.h"
 #include "base/json_text.h"
 
 namespace kvlab {
@@ -12,9 +13,11 @@ namespace kvlab {
 namespace fs = std::filesystem;
 
 const std::set<std::string>& run_file_names() {
-  static const std::set<std::string> names = {"summary.csv",      "requests.csv",  "timeline.csv",  "search.csv",
-                                              "heads.csv",        "steps.csv",     "answers.csv",   "trace.json",
-                                              "engine_steps.csv", "resolved.yaml", "manifest.json", kFreshManifest};
+  static const std::set<std::string> names = [] {
+    std::set<std::string> all = all_run_tables();
+    all.insert({"summary.csv", "resolved.yaml", "manifest.json", kFreshManifest});
+    return all;
+  }();
   return names;
 }
 

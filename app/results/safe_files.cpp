@@ -42,13 +42,6 @@ PathKind kind_without_link(const fs::path& path) {
 
 std::string digest_of_file(const fs::path& path) { return fmt::format("{} {}", fs::file_size(path), hex(fingerprint_of_path(path))); }
 
-std::string digest_of_text(std::string_view text) {
-  constexpr std::size_t kChunk = 1 << 20;  // as fingerprint_of_path reads a file
-  std::uint64_t hash = 0;
-  for (std::size_t at = 0; at < text.size(); at += kChunk) hash = fingerprint_of_text(text.substr(at, kChunk), hash);
-  return fmt::format("{} {}", text.size(), hex(hash));
-}
-
 void sync_path(const fs::path& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   const bool is_synced = file >= 0 && (::fsync(file) == 0 || errno == EINVAL);  // some file systems cannot

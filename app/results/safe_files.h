@@ -21,7 +21,6 @@ PathKind kind_without_link(const std::filesystem::path& path);
 
 // Size and fingerprint of a file's bytes: "1234 9f86d081884c7d65".
 std::string digest_of_file(const std::filesystem::path& path);
-std::string digest_of_text(std::string_view text);
 
 // Returns once what was written is on the disk. A folder: the names in it.
 void sync_path(const std::filesystem::path& path);

@@ -7,6 +7,7 @@
 
 #include "app/results/safe_files.h"
 #include "app/results/text_file.h"
+#include "app/runs/run_kind.h"
 #include "base/csv.h"
 
 namespace kvlab {
@@ -14,6 +15,8 @@ namespace kvlab {
 namespace fs = std::filesystem;
 
 std::string axis_column(const std::string& path) { return path == "block_caches" ? "block_cache" : path; }
+
+bool is_joined(const std::string& table, std::size_t num_runs) { return table.ends_with(".csv") || num_runs == 1; }
 
 bool has_tables_of(const ResultsFolder& folder, const std::vector<std::string>& run_ids) {
   std::vector<std::string> found;
@@ -127,12 +130,11 @@ void join_runs(ResultsFolder& folder, const Experiment& experiment, const std::v
   };
   fresh["summary.csv"] = fresh_of("summary.csv");
   join_summaries(fresh["summary.csv"], folder, experiment, complete);
-  for (const std::string name :
-       {"requests.csv", "timeline.csv", "search.csv", "heads.csv", "steps.csv", "answers.csv", "engine_steps.csv", "trace.json"}) {
+  for (const std::string& name : all_run_tables()) {
     std::vector<fs::path> parts;
-    const bool is_joined = name != "trace.json" || ids.size() == 1;
     for (const std::string& id : ids)
-      if (const fs::path part = folder.runs() / id / name; is_joined && kind_of(part) == PathKind::kFile) parts.push_back(part);
+      if (const fs::path part = folder.runs() / id / name; is_joined(name, ids.size()) && kind_of(part) == PathKind::kFile)
+        parts.push_back(part);
     if (join_table(fresh_of(name), parts))
       fresh[name] = folder.fresh_of(name);
     else

@@ -11,6 +11,9 @@ namespace kvlab {
 // The column of an axis: its path in the YAML.
 std::string axis_column(const std::string& path);
 
+// True if the top of the folder gets this table of the runs: files other than CSV only if there is one run.
+bool is_joined(const std::string& table, std::size_t num_runs);
+
 // True where the tables at the top of the folder are those of these runs, in this order.
 bool has_tables_of(const ResultsFolder& folder, const std::vector<std::string>& run_ids);
 

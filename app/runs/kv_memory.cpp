@@ -50,8 +50,8 @@ std::int64_t read_num_blocks(const Params& p, Params& m, const CostSetup& cost, 
 }
 
 // The profile's table of what the recipe's packing takes between steps, with any budget; "": there is none.
-std::string measured_rest(const RunPlan& plan) {
-  const Recipe& recipe = *plan.recipe;
+std::string measured_rest(const ServingPlan& plan) {
+  const Recipe& recipe = plan.recipe;
   const std::string name = at_rest_of(recipe.name);
   if (plan.cost.profile == nullptr || !plan.cost.profile->policy.has(name)) return "";
   const std::vector<std::string> names = recipe_names();
@@ -60,7 +60,7 @@ std::string measured_rest(const RunPlan& plan) {
 }
 
 // GPU bytes for KV of one replica: of its derived blocks; where their number is given, all memory of its GPUs.
-double kv_memory_bytes(const RunPlan& plan) {
+double kv_memory_bytes(const ServingPlan& plan) {
   const MemorySetup& memory = plan.setup.memory;
   if (memory.is_derived) return static_cast<double>(memory.num_blocks) * static_cast<double>(memory.block_bytes);
   return static_cast<double>(plan.cost.hardware.memory_bytes) * plan.cost.parallel.gpus();
@@ -107,10 +107,22 @@ std::int64_t read_memory(Params& p, const CostSetup& cost, SimSetup& setup) {
   return host_bytes;
 }
 
-void read_kv_policy(Params& p, RunPlan& plan) {
+Recipe read_named_recipe(Params& p, const std::string& purpose) {
+  if (!p.has("kv_policy")) p.fail("missing key 'kv_policy': which recipe to " + purpose + " (kvlab list kv)");
+  Params policy = p.child_or_text("kv_policy", "recipe", "kv_policy");
+  return read_recipe(policy);
+}
+
+void require_engine(const Params& p, const Recipe& recipe) {
+  if (!recipe.runs_in("engine"))
+    p.fail_at("kv_policy",
+              fmt::format("recipe '{}' does not run in the engine; it runs in: {}", recipe.name, fmt::join(recipe.hosts, ", ")));
+}
+
+void read_kv_policy(Params& p, ServingPlan& plan) {
   Params policy = p.child_or_text("kv_policy", "recipe", "kv_policy");
   plan.recipe = read_recipe(policy);
-  const Recipe& recipe = *plan.recipe;
+  const Recipe& recipe = plan.recipe;
   if (recipe.keeps_everything()) {
     plan.setup.make_footprint = [] { return std::make_unique<KeepAll>(); };
     return;

@@ -1,8 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
-#include "app/runs/setup.h"
+#include "app/runs/serving_plan.h"
 
 namespace kvlab {
 
@@ -12,6 +13,11 @@ std::int64_t read_memory(Params& p, const CostSetup& cost, SimSetup& setup);
 
 // Reads `kv_policy`: what is kept of each sequence's KV. A block holds block_tokens of what the policy stores, so a memory of as many bytes
 // has more blocks where tokens are packed. After read_memory().
-void read_kv_policy(Params& p, RunPlan& plan);
+void read_kv_policy(Params& p, ServingPlan& plan);
+
+// Reads `kv_policy` of a run that needs one for its `purpose`, such as "grade". Error with file:line:column: there is none.
+Recipe read_named_recipe(Params& p, const std::string& purpose);
+// Error with file:line:column: the recipe does not run in the engine.
+void require_engine(const Params& p, const Recipe& recipe);
 
 }  // namespace kvlab

@@ -13,7 +13,6 @@
 #include <thread>
 
 #include "app/results/code_version.h"
-#include "app/runs/accuracy_report.h"
 #include "base/csv.h"
 #include "base/json_text.h"
 #include "base/text.h"
@@ -59,12 +58,12 @@ void report_failures(const Experiment& experiment, const std::vector<RunState>& 
                      fmt::join(failed.begin(), failed.begin() + static_cast<std::ptrdiff_t>(named), "; "), more);
 }
 
-namespace {
-
 Json manifest_of_run(const ResultsFolder& folder, const std::string& id) {
   Json m = read_json_object<Json>(folder.runs() / id / "manifest.json");
   return m.is_null() ? Json::object() : m;
 }
+
+namespace {
 
 std::string utc_now() {
   const std::time_t now = std::time(nullptr);
@@ -94,15 +93,10 @@ const char* outcome_text(RunState::Outcome outcome) {
   }
 }
 
-// Metrics of the final table, where the experiment has them.
-const std::vector<std::string> kTableColumns = {
-    "ttft_p50_ms",    "ttft_p99_ms",       "tpot_p50_ms",    "e2e_p50_ms",      "requests_per_s",    "output_tokens_per_s",
-    "goodput_per_s",  "search_rate_per_s", "preemptions",    "prefix_hit_frac", "kv_used_mean_frac", "hit_frac",
-    "token_hit_frac", "attention_mass",    "output_rel_err", "needle_kept",     "attended_tokens",   "resident_bytes_frac"};
 constexpr std::size_t kMaxTableRows = 40;
 
 // Positions of the columns to show: axes and seed where they vary, then metrics that have values.
-std::vector<std::size_t> shown_columns(const CsvTable& summary, std::size_t num_axes) {
+std::vector<std::size_t> shown_columns(const CsvTable& summary, std::size_t num_axes, const std::vector<std::string>& metrics) {
   const auto varies = [&](std::size_t c) {
     return std::any_of(summary.rows.begin(), summary.rows.end(), [&](const auto& row) { return row[c] != summary.rows[0][c]; });
   };
@@ -110,13 +104,13 @@ std::vector<std::size_t> shown_columns(const CsvTable& summary, std::size_t num_
     return std::any_of(summary.rows.begin(), summary.rows.end(), [&](const auto& row) { return !row[c].empty(); });
   };
   std::vector<std::size_t> shown{0};
-  const bool is_replay = summary.has("attention_mass");
-  if (is_replay) shown.push_back(summary.at("recipe"));  // which says more than the axes it may be written as
+  const bool has_recipe = summary.has("recipe");
+  if (has_recipe) shown.push_back(summary.at("recipe"));  // it says more than the axes it may be written as
   for (std::size_t c = 1; c <= num_axes + 1; ++c) {
-    if (is_replay && (summary.columns[c] == "kv_policy" || summary.columns[c] == "kv_policy.recipe")) continue;
+    if (has_recipe && (summary.columns[c] == "kv_policy" || summary.columns[c] == "kv_policy.recipe")) continue;
     if (varies(c) || summary.rows[0][c].find(" seed") != std::string::npos) shown.push_back(c);
   }
-  for (const std::string& column : kTableColumns) {
+  for (const std::string& column : metrics) {
     if (summary.has(column) && has_value(summary.at(column))) shown.push_back(summary.at(column));
   }
   return shown;
@@ -157,7 +151,7 @@ CsvTable mean_over_seeds(const CsvTable& summary, std::size_t num_axes) {
         all = all && is_number, some = some || is_number;
         sum += value;
       }
-      // Of seeds of which some have no value there is no mean.
+      // There is no mean if some of the seeds have no value.
       if (some) mean[c] = all ? number_text(sum / static_cast<double>(rows.size())) : "";
     }
     means.rows.push_back(std::move(mean));
@@ -173,8 +167,12 @@ std::string short_title(const std::vector<std::string>& columns, std::size_t at)
   return same == 1 ? title : columns[at];
 }
 
-void print_table(const CsvTable& summary, std::size_t num_axes, std::ostream& out) {
-  const std::vector<std::size_t> shown = shown_columns(summary, num_axes);
+}  // namespace
+
+void print_table(const SweepReport& report, const std::vector<std::string>& metrics, std::ostream& out) {
+  const std::size_t num_axes = report.num_axes;
+  const CsvTable summary = report.has_seeds ? mean_over_seeds(report.summary, num_axes) : report.summary;
+  const std::vector<std::size_t> shown = shown_columns(summary, num_axes, metrics);
   std::vector<std::string> header;
   for (const std::size_t c : shown) header.push_back(short_title(summary.columns, c));
   std::vector<std::vector<std::string>> rows;
@@ -190,28 +188,14 @@ void print_table(const CsvTable& summary, std::size_t num_axes, std::ostream& ou
   if (summary.rows.size() > kMaxTableRows) out << fmt::format("... {} more runs in summary.csv\n", summary.rows.size() - kMaxTableRows);
 }
 
-// "21.6 to 25.2": the range of a share over rows, in percent.
-std::string percent_range(const CsvTable& summary, const char* column) {
-  double lo = 1, hi = 0;
-  for (const auto& row : summary.rows) {
-    double value = 0;
-    if (!parse_real(row[summary.at(column)], value)) continue;
-    lo = std::min(lo, value);
-    hi = std::max(hi, value);
-  }
-  const std::string from = fmt::format("{:.1f}", 100 * lo), to = fmt::format("{:.1f}", 100 * hi);
-  return lo > hi ? "-" : from == to ? from : from + " to " + to;
-}
-
-// Remarks of the runs, each text once.
-void print_remarks(const CsvTable& summary, const ResultsFolder& folder, std::ostream& out) {
+void print_remarks(const SweepReport& report, std::ostream& out) {
   struct Remark {
     std::string kind, text, first_run;
     std::size_t runs = 0;
   };
   std::vector<Remark> remarks;
-  for (const auto& row : summary.rows) {
-    const Json m = manifest_of_run(folder, row[0]);
+  for (const auto& row : report.summary.rows) {
+    const Json m = manifest_of_run(report.folder, row[0]);
     for (const auto& [key, kind] : {std::pair{"note", "note"}, {"skipped", "skipped"}, {"not_served", "not served"}}) {
       if (!m.contains(key)) continue;
       const std::string text = m[key].get<std::string>();
@@ -226,60 +210,6 @@ void print_remarks(const CsvTable& summary, const ResultsFolder& folder, std::os
     out << fmt::format("{} ({}): {}\n", r.kind, which, r.text);
   }
 }
-
-// The schedulers' limits in force, each pair once with its runs.
-void print_limits(const CsvTable& summary, std::ostream& out) {
-  if (!summary.has("max_step_tokens")) return;
-  std::vector<std::pair<std::string, std::vector<std::string>>> limits;
-  for (const auto& row : summary.rows) {
-    const std::string &tokens = row[summary.at("max_step_tokens")], &seqs = row[summary.at("max_step_seqs")];
-    const std::string text = fmt::format("{} tokens, {} sequences", tokens.empty() ? "any" : tokens, seqs.empty() ? "any" : seqs);
-    auto at = std::find_if(limits.begin(), limits.end(), [&](const auto& l) { return l.first == text; });
-    if (at == limits.end()) at = limits.insert(at, {text, {}});
-    at->second.push_back(row[0]);
-  }
-  std::string line;
-  for (const auto& [text, runs] : limits) {
-    line += (line.empty() ? "" : "; ") + text;
-    if (limits.size() > 1) line += runs.size() == 1 ? " (run " + runs[0] + ")" : fmt::format(" ({} runs from {})", runs.size(), runs[0]);
-  }
-  if (!line.empty()) out << "most per step: " << line << "\n";
-}
-
-const std::string kMeasured = "step times measured by the engine; ";
-
-// How far to trust the runs: one line per source of step times and of the block count, with the range over its runs. Each
-// run's own label is in manifest.json.
-void print_labels(const CsvTable& summary, const ResultsFolder& folder, std::ostream& out) {
-  std::map<std::string, CsvTable> by_source;
-  print_remarks(summary, folder, out);
-  print_limits(summary, out);
-  for (const auto& row : summary.rows) {
-    const Json m = manifest_of_run(folder, row[0]);
-    if (!m.contains("credibility")) continue;
-    const bool is_engine = m.value("host", "") == "engine";
-    const std::string source =
-        is_engine ? kMeasured + fmt::format("KV blocks {}; {}", row[summary.at("kv_blocks_source")], m.value("served_model", ""))
-                  : fmt::format("KV blocks {}; {}", row[summary.at("kv_blocks_source")], m.value("cost_source", ""));
-    CsvTable& group = by_source[source];
-    group.columns = summary.columns;
-    group.rows.push_back(row);
-  }
-  for (const auto& [source, group] : by_source) {
-    const std::string which = by_source.size() == 1    ? ""
-                              : group.rows.size() == 1 ? " of run " + group.rows[0][0]
-                                                       : fmt::format(" of {} runs from {}", group.rows.size(), group.rows[0][0]);
-    if (source.starts_with(kMeasured)) {
-      out << fmt::format("credibility{}: {}; overload {} % of time\n", which, source, percent_range(group, "overload_frac"));
-      continue;
-    }
-    out << fmt::format("credibility{}: step time {} % measured, {} % interpolated, {} % extrapolated; overload {} % of time; {}\n", which,
-                       percent_range(group, "inside_frac"), percent_range(group, "interpolated_frac"),
-                       percent_range(group, "extrapolated_frac"), percent_range(group, "overload_frac"), source);
-  }
-}
-
-}  // namespace
 
 void write_manifest(const Experiment& experiment, const std::vector<RunState>& states, const InputFiles& inputs, ResultsFolder& folder,
                     double wall_s) {
@@ -309,16 +239,13 @@ void write_manifest(const Experiment& experiment, const std::vector<RunState>& s
   folder.replace_texts({{"resolved.yaml", experiment.resolved_in(folder.path())}, {"manifest.json", m.dump(2) + "\n"}});
 }
 
-void print_report(const Experiment& experiment, const std::vector<RunState>& states, const ResultsFolder& folder, std::ostream& out) {
+void print_report(const RunKind& kind, const Experiment& experiment, const std::vector<RunState>& states, const ResultsFolder& folder,
+                  std::ostream& out) {
   const auto unchanged = std::count_if(states.begin(), states.end(), [](const RunState& s) { return s.outcome == RunState::kUnchanged; });
   if (unchanged > 0)
     out << fmt::format("{} of {} runs were there already, with the same inputs (--force does them again)\n", unchanged, states.size());
   if (!fs::exists(folder.path() / "summary.csv")) return;
-  const CsvTable summary = read_csv(folder.path() / "summary.csv");
-  if (summary.has("exact_match_frac")) return print_accuracy(summary, out);
-  const bool has_seeds = experiment.seeds().size() > 1;
-  print_table(has_seeds ? mean_over_seeds(summary, experiment.axes.size()) : summary, experiment.axes.size(), out);
-  print_labels(summary, folder, out);
+  kind.report({read_csv(folder.path() / "summary.csv"), experiment.axes.size(), experiment.seeds().size() > 1, folder}, out);
 }
 
 }  // namespace kvlab

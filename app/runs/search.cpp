@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+
 namespace kvlab {
 
 namespace {
@@ -22,6 +24,20 @@ std::string monotonicity_note(const std::vector<Probe>& probes) {
 }
 
 }  // namespace
+
+std::optional<SearchPlan> read_search(Params& p, bool has_slo) {
+  Params s = p.optional_child("search", "search");
+  if (!p.has("search")) return std::nullopt;
+  if (!has_slo) p.fail_at("search", "'search' needs 'slo: {ttft_ms, tpot_ms, e2e_ms}' to know what is good enough");
+  if (!s.has("rate")) s.fail("search needs 'rate': [low, high] in requests per second");
+  const std::vector<double> rate = s.numbers("rate", 1e-6, 1e9, "lowest and highest arrival rate to try, requests per second");
+  if (rate.size() != 2 || rate[0] >= rate[1]) s.fail_at("rate", "'rate': expected [low, high] with low < high");
+  SearchPlan plan{rate[0], rate[1], 0.9, 0.02};
+  plan.attainment = s.optional<double>("attainment", 0.9, 0.01, 1, "share of requests that must meet the SLO");
+  plan.tolerance_frac = s.optional<double>("tolerance_frac", 0.02, 1e-4, 0.5, "width of the final bracket, relative to its upper end");
+  s.reject_unread();
+  return plan;
+}
 
 SearchResult search_rate(const SearchPlan& plan, const std::function<Probe(double)>& probe) {
   SearchResult result;

@@ -1,12 +1,26 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "app/runs/setup.h"
+#include "base/params.h"
+#include "traces/trace.h"
 
 namespace kvlab {
+
+// Goodput search: the highest arrival rate in [low, high] at which `attainment` of the requests meet the SLO.
+struct SearchPlan {
+  double low_per_s = 0, high_per_s = 0;
+  double attainment = 0.9;
+  double tolerance_frac = 0.02;  // the search ends when the bracket is this narrow, relative to its upper end
+};
+
+// Reads `search`; none: the experiment has none. InputError with file:line:column.
+std::optional<SearchPlan> read_search(Params& p, bool has_slo);
 
 struct Probe {
   double rate_per_s = 0;

@@ -6,7 +6,7 @@
 #include <map>
 #include <vector>
 
-#include "app/runs/setup.h"
+#include "app/runs/run_kind.h"
 #include "base/text.h"
 
 namespace kvlab {
@@ -33,29 +33,23 @@ bool are_same(TraceSource& a, TraceSource& b) {
   return true;
 }
 
-RunPlan plan_of(const Experiment& experiment, const RunSpec& run, std::uint64_t seed) {
+std::unique_ptr<TraceSource> only_draws(RunKinds& kinds, const Experiment& experiment, const RunSpec& run, std::uint64_t seed) {
   Params p = experiment.params(run);
-  return read_run_plan(p, seed);
+  return kinds.read(p, seed)->only_draws();
 }
 
-// True where runs with this one's choices and other seeds may differ. Replays and graded answers draw where only a run can tell.
-bool is_random(const Experiment& experiment, const RunSpec& run) {
-  const RunPlan plan = plan_of(experiment, run, run.seed);
-  if (plan.kind == RunKind::kSimulation) {
-    if (plan.has_samples || (plan.setup.num_replicas > 1 && plan.setup.make_router()->is_random())) return true;
-  } else if (plan.kind != RunKind::kBlockCacheMrc) {
-    return true;
-  }
-  const RunPlan other = plan_of(experiment, run, run.seed + 1);
-  return !are_same(*plan.open_trace(), *other.open_trace());
+// True where runs with this one's choices and other seeds may differ.
+bool is_random(RunKinds& kinds, const Experiment& experiment, const RunSpec& run) {
+  const auto requests = only_draws(kinds, experiment, run, run.seed);
+  return !requests || !are_same(*requests, *only_draws(kinds, experiment, run, run.seed + 1));
 }
 
-bool runs_an_engine(const Experiment& experiment) {
+bool runs_an_engine(RunKinds& kinds, const Experiment& experiment) {
   const Choices* last = nullptr;
   return std::any_of(experiment.runs.begin(), experiment.runs.end(), [&](const RunSpec& run) {
     if (std::exchange(last, run.choices.get()) == run.choices.get()) return false;
     Params p(experiment.config, run.choices, "the experiment");
-    return p.choice("host", {"sim", "replay", "engine"}, 0, "where policies run") == 2;
+    return kinds.choose(p).runs_engine();
   });
 }
 
@@ -80,14 +74,15 @@ std::string remark_on(const Experiment& experiment, const std::vector<std::vecto
 std::string drop_idle_seeds(Experiment& experiment) {
   std::map<std::vector<std::string>, std::size_t> counts;
   for (const RunSpec& run : experiment.runs) ++counts[run.labels];
-  if (counts.size() == experiment.runs.size() || runs_an_engine(experiment)) return "";
+  RunKinds kinds;
+  if (counts.size() == experiment.runs.size() || runs_an_engine(kinds, experiment)) return "";
   std::vector<std::vector<std::string>> idle;
   std::map<std::vector<std::string>, bool> is_idle;  // from a configuration's second run on
   std::vector<RunSpec> kept;
   for (const RunSpec& run : experiment.runs) {
     const auto known = is_idle.find(run.labels);
     if (known == is_idle.end()) {
-      const bool here = counts[run.labels] > 1 && !is_random(experiment, run);
+      const bool here = counts[run.labels] > 1 && !is_random(kinds, experiment, run);
       is_idle[run.labels] = here;
       if (here) idle.push_back(run.labels);
     } else if (known->second) {

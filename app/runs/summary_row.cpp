@@ -114,6 +114,4 @@ std::string credibility_label(const RunSummary& s, const SimSetup& setup, const 
       100 * s.overload_frac, cost_source);
 }
 
-std::string ms_field(Time from, Time to) { return from == kNever || to == kNever ? "" : real(to_ms(to - from)); }
-
 }  // namespace kvlab

@@ -24,6 +24,4 @@ std::string remarks_on(const ServingSummary& summary);
 // How far to trust the run: what its step times rest on, whether the KV block count is given or derived, time in overload.
 std::string credibility_label(const RunSummary& summary, const SimSetup& setup, const std::string& cost_source);
 
-std::string ms_field(Time from, Time to);
-
 }  // namespace kvlab

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <ostream>
@@ -50,9 +51,10 @@ void refuse_own_inputs(const InputFiles& inputs, const fs::path& folder) {
 
 class Sweep {
  public:
-  Sweep(const Experiment& experiment, const SweepOptions& options, const SweepPlan& plan, const InputFiles& inputs, ResultsFolder& folder,
-        std::ostream& out, std::ostream& err)
-      : experiment_(experiment),
+  Sweep(RunKinds& kinds, const Experiment& experiment, const SweepOptions& options, const SweepPlan& plan, const InputFiles& inputs,
+        ResultsFolder& folder, std::ostream& out, std::ostream& err)
+      : kinds_(kinds),
+        experiment_(experiment),
         options_(options),
         plan_(plan),
         inputs_(inputs),
@@ -73,15 +75,16 @@ class Sweep {
   [[nodiscard]] RunOrigin origin_of(std::size_t i) const;
   [[nodiscard]] bool is_finished(std::size_t i);
   void set_aside(const std::string& id) const;
-  void grade_all();
-  void simulate_all();
+  void run_batches();
+  void run_singly();
   void run_one(std::size_t i);
   [[nodiscard]] std::function<void(const std::string&)> line_printer();
-  [[nodiscard]] static RunState state_of(const std::exception_ptr& error);
+  [[nodiscard]] static RunState state_of(const std::exception_ptr& error, double wall_s);
   void finish(std::size_t i, RunState state);
   void share_outcomes();
   void sync_runs(std::chrono::steady_clock::duration after);
 
+  RunKinds& kinds_;
   const Experiment& experiment_;
   const SweepOptions& options_;
   const SweepPlan& plan_;
@@ -169,40 +172,41 @@ bool Sweep::has_new_runs() const {
   return std::any_of(states_.begin(), states_.end(), [](const RunState& s) { return s.outcome == RunState::kDone; });
 }
 
-// Runs that grade answers share the model's work and go first, together.
-void Sweep::grade_all() {
-  std::vector<GradedRuns::Job> jobs;
-  std::vector<std::size_t> others;
+// Kinds whose runs share work do theirs together, before the others.
+void Sweep::run_batches() {
+  RunBatch batch{experiment_,
+                 inputs_,
+                 folder_,
+                 stop_requested(),
+                 options_.quiet ? nullptr : &out_,
+                 [this](std::size_t i) { return origin_of(i); },
+                 [this](std::size_t i, const std::exception_ptr& error, double wall_s) { finish(i, state_of(error, wall_s)); }};
+  std::set<RunKind*> asked, together;
   for (const std::size_t i : todo_) {
-    if (plan_.kinds[i] == RunKind::kAccuracy)
-      jobs.push_back({i, origin_of(i)});
-    else
-      others.push_back(i);
+    RunKind* const kind = plan_.kinds[i];
+    if (!asked.insert(kind).second) continue;
+    batch.places.clear();
+    std::copy_if(todo_.begin(), todo_.end(), std::back_inserter(batch.places), [&](std::size_t k) { return plan_.kinds[k] == kind; });
+    if (kind->run_together(batch)) together.insert(kind);
   }
-  const auto done = [this](std::size_t i, const std::exception_ptr& error, double wall_s) {
-    RunState state = state_of(error);
-    state.wall_s = wall_s;
-    finish(i, std::move(state));
-  };
-  GradedRuns(experiment_, plan_.samples, inputs_, folder_, stop_requested(), done).run(jobs, options_.quiet ? nullptr : &out_);
-  todo_ = std::move(others);
+  std::erase_if(todo_, [&](std::size_t i) { return together.contains(plan_.kinds[i]); });
 }
 
 void Sweep::run_all() {
   if (todo_.empty()) return;
   progress_ = std::make_unique<Progress>(err_, todo_.size(), options_.shows_progress && !options_.quiet);
-  grade_all();
-  if (!todo_.empty()) simulate_all();
+  run_batches();
+  if (!todo_.empty()) run_singly();
   share_outcomes();
   sync_runs({});
   progress_.reset();
 }
 
 // Runs that share nothing, some at a time.
-void Sweep::simulate_all() {
+void Sweep::run_singly() {
   const auto cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   // Where a run measures time, nothing runs beside it.
-  const bool measures = std::find(plan_.kinds.begin(), plan_.kinds.end(), RunKind::kServing) != plan_.kinds.end();
+  const bool measures = std::any_of(plan_.kinds.begin(), plan_.kinds.end(), [](const RunKind* kind) { return kind->runs_engine(); });
   const int wanted = measures ? 1 : options_.jobs > 0 ? options_.jobs : cores;
   const int jobs = std::min(wanted, static_cast<int>(todo_.size()));
   std::atomic<std::size_t> next{0};  // in grid order, so that what is there after an interruption is the front of the grid
@@ -219,17 +223,17 @@ void Sweep::simulate_all() {
   }
 }
 
-RunState Sweep::state_of(const std::exception_ptr& error) {
+RunState Sweep::state_of(const std::exception_ptr& error, double wall_s) {
   try {
     if (error) std::rethrow_exception(error);
   } catch (const Interrupted&) {
-    return {RunState::kNotRun, "", 0};
+    return {RunState::kNotRun, "", wall_s};
   } catch (const InputError& e) {
-    return {RunState::kBadInput, e.what(), 0};
+    return {RunState::kBadInput, e.what(), wall_s};
   } catch (const std::exception& e) {
-    return {RunState::kFailed, e.what(), 0};
+    return {RunState::kFailed, e.what(), wall_s};
   }
-  return {RunState::kDone, "", 0};
+  return {RunState::kDone, "", wall_s};
 }
 
 std::function<void(const std::string&)> Sweep::line_printer() {
@@ -247,15 +251,12 @@ void Sweep::run_one(std::size_t i) {
   try {
     const auto require_unchanged = [&] { inputs_.require_unchanged(experiment_.runs[i]); };
     require_unchanged();
-    execute_run(experiment_, experiment_.runs[i], folder_.runs(), origin_of(i),
-                {options_.fast_forward, &stop_requested(), &progress_->requests(), line_printer(), !options_.shows_progress},
-                require_unchanged);
+    execute_run(kinds_, {experiment_, experiment_.runs[i], folder_.runs(), origin_of(i), require_unchanged},
+                {options_.fast_forward, &stop_requested(), &progress_->requests(), line_printer(), !options_.shows_progress});
   } catch (...) {
     error = std::current_exception();
   }
-  RunState state = state_of(error);
-  state.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-  finish(i, std::move(state));
+  finish(i, state_of(error, std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count()));
 }
 
 void Sweep::finish(std::size_t i, RunState state) {
@@ -294,8 +295,7 @@ int Sweep::status() const {
 void Sweep::report_stop(std::size_t complete) const {
   const std::string place = folder_.path().string();
   bool has_answers = false;
-  for (std::size_t i = 0; i < states_.size(); ++i)
-    has_answers = has_answers || (plan_.kinds[i] == RunKind::kAccuracy && fs::exists(folder_.partial_of(origin_of(i).input_key)));
+  for (std::size_t i = 0; i < states_.size(); ++i) has_answers = has_answers || fs::exists(folder_.partial_of(origin_of(i).input_key));
   if (complete > 0)
     err_ << fmt::format("kvlab: stopped; {} of {} runs {} done and kept in {}{}\n", complete, states_.size(), complete == 1 ? "is" : "are",
                         place, options_.force ? "" : ", and the same command does the rest");
@@ -315,9 +315,9 @@ void write_view(const Experiment& experiment, const Sweep& sweep, ResultsFolder&
 
 // Comparisons that the experiment asks for. The front door draws figures of the folder that is named here.
 void compare(const Experiment& experiment, const SweepPlan& plan, const Sweep& sweep, ResultsFolder& folder, std::ostream* out) {
-  if (!plan.validate_requests.empty() && sweep.status() == 0) validate_results(plan.validate_requests, folder, out);
+  if (const std::string& log = plan.comparisons.requests; !log.empty() && sweep.status() == 0) validate_results(log, folder, out);
   name_results(folder.path().string());
-  compare_hosts(complete_part(experiment, sweep.states()), folder, plan.max_diff_frac, out);
+  compare_hosts(complete_part(experiment, sweep.states()), folder, plan.comparisons.max_diff_frac, out);
 }
 
 }  // namespace
@@ -325,7 +325,8 @@ void compare(const Experiment& experiment, const SweepPlan& plan, const Sweep& s
 int run_sweep(Experiment experiment, const SweepOptions& options, std::ostream& out, std::ostream& err) {
   const auto began = std::chrono::steady_clock::now();
   InputFiles inputs(experiment);  // before anything reads them
-  const SweepPlan plan = check_all(experiment, options, inputs);
+  RunKinds kinds;
+  const SweepPlan plan = check_all(kinds, experiment, options, inputs);
   const StopSignals signals;
   ResultsFolder folder(options.out.empty() ? fs::path("results") / experiment.name : fs::path(options.out), experiment,
                        options.join ? ResultsFolder::Joins::kYes : ResultsFolder::Joins::kNo);
@@ -333,7 +334,7 @@ int run_sweep(Experiment experiment, const SweepOptions& options, std::ostream& 
   refuse_own_inputs(inputs, folder.path());
   folder.begin_sweep(ids, plan.tables);
   for (std::size_t i = 0; i < ids.size(); ++i) experiment.runs[i].id = std::move(ids[i]);
-  Sweep sweep(experiment, options, plan, inputs, folder, out, err);
+  Sweep sweep(kinds, experiment, options, plan, inputs, folder, out, err);
   sweep.find_finished();
   sweep.run_all();
   const int status = sweep.status();
@@ -346,7 +347,7 @@ int run_sweep(Experiment experiment, const SweepOptions& options, std::ostream& 
   write_view(experiment, sweep, folder);
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - began;
   write_manifest(experiment, sweep.states(), inputs, folder, wall.count());
-  if (!options.quiet) print_report(experiment, sweep.states(), folder, out);
+  if (!options.quiet) print_report(*plan.kinds[complete.front()], experiment, sweep.states(), folder, out);
   if (status != 130) {
     compare(experiment, plan, sweep, folder, options.quiet ? nullptr : &out);
     report_failures(experiment, sweep.states(), err);

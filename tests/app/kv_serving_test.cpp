@@ -1,5 +1,5 @@
 #include "app/runs/experiment.h"
-#include "app/runs/setup.h"
+#include "app/runs/serving_plan.h"
 #include "base/csv.h"
 #include "sim/cost/profile.h"
 #include "tests/app/app_fixture.h"
@@ -95,7 +95,7 @@ TEST_F(KvServingTest, HostMemoryHoldsMoreOfSmallerBlocks) {
     write("small.yaml", std::string(kSmall) + "kv_policy: " + policy + "\nscheduler: vllm_v1\n");
     const Experiment experiment = load_experiment("small.yaml", {"memory.host_memory_bytes=1000000000"});
     Params p = experiment.params(experiment.runs.front());
-    return read_run_plan(p, 1).setup.memory;
+    return read_serving_plan(p, 1).setup.memory;
   };
   for (const char* policy : {"full", "fp8", "kivi2", "quest"}) {
     const MemorySetup m = memory(policy);

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "app/runs/experiment.h"
-#include "app/runs/setup.h"
+#include "app/runs/kv_memory.h"
 #include "base/csv.h"
 #include "tests/app/app_fixture.h"
 #include "traces/attention_trace.h"
@@ -217,7 +217,7 @@ TEST(ShippedReplays, EveryRecipeOfTheProbesExperimentCanBeRead) {
   std::map<std::string, int> runs;
   for (const RunSpec& run : experiment.runs) {
     Params p = experiment.params(run);
-    ++runs[read_run_plan(p, run.seed).recipe.value().name];
+    ++runs[read_named_recipe(p, "replay").name];
   }
   EXPECT_GE(runs.size(), 30U);
   for (const auto& [recipe, count] : runs) EXPECT_TRUE(count == 1 || count == 4) << recipe << " has " << count << " budgets";

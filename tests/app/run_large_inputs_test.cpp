@@ -45,7 +45,9 @@ TEST_F(LargeInputsTest, StopsBesideTheSimulation) {
   const auto stops = [&](const std::string& text) {
     const Experiment experiment = parse_experiment(text, "a.yaml", {});
     std::filesystem::create_directories("runs");
-    EXPECT_THROW(execute_run(experiment, experiment.runs.front(), "runs", {}, {true, &stop, nullptr, {}, false}, [] {}), Interrupted)
+    RunKinds kinds;
+    EXPECT_THROW(execute_run(kinds, {experiment, experiment.runs.front(), "runs", {}, [] {}}, {true, &stop, nullptr, {}, false}),
+                 Interrupted)
         << text;
   };
   // No request fits, which is an error where the first simulation is not stopped.

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "app/runs/experiment.h"
-#include "app/runs/setup.h"
+#include "app/runs/serving_plan.h"
 #include "base/csv.h"
 #include "tests/app/app_fixture.h"
 
@@ -13,12 +13,12 @@ namespace {
 
 using CapacityTest = AppTest;
 
-RunPlan plan_of(const std::string& hardware, const std::string& scheduler, const std::string& more = "") {
+ServingPlan plan_of(const std::string& hardware, const std::string& scheduler, const std::string& more = "") {
   const std::string text = "model: llama-3.1-8b\nhardware: " + hardware + "\nscheduler: " + scheduler + "\n" + more +
                            "trace: {generate: {requests: 3, arrival: {poisson: {rate_per_s: 8}}, prompt_tokens: 30, output_tokens: 3}}\n";
   const Experiment experiment = parse_experiment(text, "a.yaml", {});
   Params p = experiment.params(experiment.runs.front());
-  return read_run_plan(p, 1);
+  return read_serving_plan(p, 1);
 }
 
 // vLLM 0.19 on an RTX 4090: 2,588 blocks (LLMServingSim's log). V0 on an RTX 3090: vllm#10517.

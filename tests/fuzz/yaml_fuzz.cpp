@@ -4,7 +4,7 @@
 #include <string>
 
 #include "app/runs/experiment.h"
-#include "app/runs/setup.h"
+#include "app/runs/run_kind.h"
 #include "base/error.h"
 #include "policies/kv/recipe.h"
 
@@ -19,10 +19,11 @@ void check_round_trip(const std::string& resolved) {
 // Parsed, expanded and read up to the point where a simulation would start.
 void read_experiment(const std::string& text) {
   const kvlab::Experiment experiment = kvlab::parse_experiment(text, "fuzz.yaml", {});
+  kvlab::RunKinds kinds;
   constexpr std::size_t kMostRuns = 4;
   for (std::size_t i = 0; i < experiment.runs.size() && i < kMostRuns; ++i) {
     kvlab::Params p = experiment.params(experiment.runs[i]);
-    kvlab::read_run_plan(p, experiment.runs[i].seed);
+    static_cast<void>(kinds.read(p, experiment.runs[i].seed));
     check_round_trip(experiment.resolved(experiment.runs[i]));
   }
 }

@@ -1,12 +1,15 @@
-#include "app/runs/replay_run.h"
+#include "app/runs/kinds/replay.h"
 
 #include <fmt/format.h>
 
 #include <map>
 #include <mutex>
 
+#include "app/results/run_files.h"
 #include "app/runs/attention_samples.h"
 #include "app/runs/family.h"
+#include "app/runs/kv_memory.h"
+#include "app/runs/run_kind.h"
 #include "base/csv.h"
 #include "sim/replay/fidelity.h"
 #include "sim/replay/replay.h"
@@ -17,7 +20,7 @@ namespace {
 
 std::string share(double x) { return fmt::format("{:.6f}", x); }
 
-// What a serving run says of its policy.
+// The columns that a serving run has on its policy.
 constexpr std::string_view kServingColumns = " recipe budget_tokens attention_mass output_rel_err topk_recall resident_bytes_frac family ";
 constexpr const char* kFidelityColumns = "attention_mass,output_rel_err,topk_recall,kl_nats,needle_kept,attended_tokens";
 
@@ -107,31 +110,67 @@ Fields fidelity_fields(Params& p, const Recipe& recipe, std::uint64_t seed) {
   return known.emplace(key, std::move(fields)).first->second;
 }
 
-ReplayFindings run_replay(Params& p, const Recipe& recipe, const std::string& run_id, std::uint64_t seed) {
-  const ReplayOptions options = read_options(p, seed);
-  Params samples = p.child("samples", "samples");
-  const auto all = read_attention_samples(samples, seed);
-  p.reject_unread();
-  ReplayFindings findings;
-  findings.heads_csv = fmt::format("run,sample,layer,kv_head,{}\n", kFidelityColumns);
-  findings.steps_csv = fmt::format("run,sample,step,{}\n", kFidelityColumns);
+namespace {
+
+// One recipe over all samples. Samples are read when they are replayed.
+class ReplayRun final : public PreparedRun {
+ public:
+  ReplayRun(RunKind& kind, Params& p, std::uint64_t seed)
+      : PreparedRun(kind), p_(p), seed_(seed), recipe_(read_named_recipe(p, "replay")) {}
+
+  Findings run(RunFiles& files, const RunOptions& options) override;
+
+ private:
+  Params p_;
+  std::uint64_t seed_;
+  Recipe recipe_;
+};
+
+Findings ReplayRun::run(RunFiles& files, const RunOptions& /*options*/) {
+  const ReplayOptions replay_options = read_options(p_, seed_);
+  Params samples = p_.child("samples", "samples");
+  const auto all = read_attention_samples(samples, seed_);
+  p_.reject_unread();
+  std::string heads_csv = fmt::format("run,sample,layer,kv_head,{}\n", kFidelityColumns);
+  std::string steps_csv = fmt::format("run,sample,step,{}\n", kFidelityColumns);
   Means means;
   std::uint64_t over_budget = 0;
   for (const auto& sample : all) {
-    const ReplayResult r = replay_or_fail(p, *sample, recipe, options);
+    const ReplayResult r = replay_or_fail(p_, *sample, recipe_, replay_options);
     means.add(r);
     over_budget += r.exceeds_budget ? 1 : 0;
     const std::string name = csv_field(sample->name);
     for (std::size_t i = 0; i < r.by_head.size(); ++i) {
       const auto heads = static_cast<std::size_t>(sample->trace.kv_heads);
-      findings.heads_csv += fmt::format("{},{},{},{},{}\n", run_id, name, i / heads, i % heads, fidelity_text(r.by_head[i]));
+      heads_csv += fmt::format("{},{},{},{},{}\n", files.id(), name, i / heads, i % heads, fidelity_text(r.by_head[i]));
     }
     for (std::size_t i = 0; i < r.by_step.size(); ++i)
-      findings.steps_csv += fmt::format("{},{},{},{}\n", run_id, name, i, fidelity_text(r.by_step[i]));
+      steps_csv += fmt::format("{},{},{},{}\n", files.id(), name, i, fidelity_text(r.by_step[i]));
   }
-  findings.fields = fields_of(recipe, means, static_cast<double>(all.size()));
+  files.add_file("heads.csv", heads_csv);
+  files.add_file("steps.csv", steps_csv);
+  Findings findings;
+  findings.rows = {fields_of(recipe_, means, static_cast<double>(all.size()))};
   findings.note = remark_on_budget(over_budget, all.size(), "samples");
   return findings;
 }
+
+}  // namespace
+
+// A KV policy on recorded attention: `host: replay`. heads.csv has a row per sample, layer and KV head, steps.csv one per sample and decode
+// step.
+class Replay final : public RunKind {
+ public:
+  using RunKind::RunKind;
+  std::unique_ptr<PreparedRun> read(Params& p, std::uint64_t seed) override { return std::make_unique<ReplayRun>(*this, p, seed); }
+  [[nodiscard]] std::set<std::string> tables() const override { return {"requests.csv", "timeline.csv", "heads.csv", "steps.csv"}; }
+
+ private:
+  [[nodiscard]] std::vector<std::string> metrics() const override {
+    return {"attention_mass", "output_rel_err", "needle_kept", "attended_tokens", "resident_bytes_frac"};
+  }
+};
+
+KVLAB_REGISTER(RunKind, Replay, "replay", "a KV policy on recorded attention", "");
 
 }  // namespace kvlab

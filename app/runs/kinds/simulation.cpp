@@ -1,0 +1,235 @@
+#include "app/runs/kinds/simulation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <ostream>
+#include <utility>
+
+#include "app/runs/kinds/replay.h"
+#include "app/runs/report.h"
+#include "app/runs/search.h"
+#include "base/csv.h"
+#include "base/text.h"
+
+namespace kvlab {
+
+RunSummary simulate_with_oracle(SimSetup setup, const OpenTrace& open, RunSink& sink, const RunOptions& options) {
+  if (setup.make_block_cache()->needs_future()) {
+    SimSetup first = setup;
+    std::vector<std::uint64_t> lookups;
+    first.make_block_cache = [] {
+      Params none = Params::empty("block cache 'lru'");
+      return BlockCacheRegistry::make("lru", none, "block cache");
+    };
+    first.record_lookups = &lookups;
+    WatchedSink nothing = unseen(options);
+    simulate(first, *open(), nothing);
+    setup.future_keys = std::move(lookups);
+  }
+  return simulate(setup, *open(), sink);
+}
+
+namespace {
+
+// A rate at which nothing is judged would pass for one that does not attain.
+void refuse_unjudged(const RunSummary& s, double rate) {
+  if (s.requests > 0 && s.latencies.counted == 0)
+    throw InputError(
+        fmt::format("'warmup_ms': at {:.4g} requests per second all of them arrive during the warm-up, so nothing is counted; shorten the "
+                    "warm-up, lengthen the trace, or search lower rates",
+                    rate));
+  if (s.requests > 0 && s.latencies.judged == 0)
+    throw InputError(
+        fmt::format("'stop': at {:.4g} requests per second it cuts every request off before one completes or misses a limit, so nothing is "
+                    "judged; stop later, or search other rates",
+                    rate));
+}
+
+// "21.6 to 25.2": the range of a share over rows, in percent.
+std::string percent_range(const CsvTable& summary, const char* column) {
+  double lo = 1, hi = 0;
+  for (const auto& row : summary.rows) {
+    double value = 0;
+    if (!parse_real(row[summary.at(column)], value)) continue;
+    lo = std::min(lo, value);
+    hi = std::max(hi, value);
+  }
+  const std::string from = fmt::format("{:.1f}", 100 * lo), to = fmt::format("{:.1f}", 100 * hi);
+  return lo > hi ? "-" : from == to ? from : from + " to " + to;
+}
+
+// Prints the schedulers' limits in force, each pair once with its runs.
+void print_limits(const CsvTable& summary, std::ostream& out) {
+  if (!summary.has("max_step_tokens")) return;
+  std::vector<std::pair<std::string, std::vector<std::string>>> limits;
+  for (const auto& row : summary.rows) {
+    const std::string &tokens = row[summary.at("max_step_tokens")], &seqs = row[summary.at("max_step_seqs")];
+    const std::string text = fmt::format("{} tokens, {} sequences", tokens.empty() ? "any" : tokens, seqs.empty() ? "any" : seqs);
+    auto at = std::find_if(limits.begin(), limits.end(), [&](const auto& l) { return l.first == text; });
+    if (at == limits.end()) at = limits.insert(at, {text, {}});
+    at->second.push_back(row[0]);
+  }
+  std::string line;
+  for (const auto& [text, runs] : limits) {
+    line += (line.empty() ? "" : "; ") + text;
+    if (limits.size() > 1) line += runs.size() == 1 ? " (run " + runs[0] + ")" : fmt::format(" ({} runs from {})", runs.size(), runs[0]);
+  }
+  if (!line.empty()) out << "most per step: " << line << "\n";
+}
+
+const std::string kMeasured = "step times measured by the engine; ";
+
+// Prints how far to trust the runs: one line per source of step times and of the block count, with the range over its runs. Each run's own
+// label is in manifest.json.
+void print_credibility(const SweepReport& report, std::ostream& out) {
+  std::map<std::string, CsvTable> by_source;
+  const CsvTable& summary = report.summary;
+  for (const auto& row : summary.rows) {
+    const nlohmann::ordered_json m = manifest_of_run(report.folder, row[0]);
+    if (!m.contains("credibility")) continue;
+    const std::string blocks = fmt::format("KV blocks {}; ", row[summary.at("kv_blocks_source")]);
+    const std::string source =
+        m.contains("served_model") ? kMeasured + blocks + m.value("served_model", "") : blocks + m.value("cost_source", "");
+    CsvTable& group = by_source[source];
+    group.columns = summary.columns;
+    group.rows.push_back(row);
+  }
+  for (const auto& [source, group] : by_source) {
+    const std::string which = by_source.size() == 1    ? ""
+                              : group.rows.size() == 1 ? " of run " + group.rows[0][0]
+                                                       : fmt::format(" of {} runs from {}", group.rows.size(), group.rows[0][0]);
+    if (source.starts_with(kMeasured)) {
+      out << fmt::format("credibility{}: {}; overload {} % of time\n", which, source, percent_range(group, "overload_frac"));
+      continue;
+    }
+    out << fmt::format("credibility{}: step time {} % measured, {} % interpolated, {} % extrapolated; overload {} % of time; {}\n", which,
+                       percent_range(group, "inside_frac"), percent_range(group, "interpolated_frac"),
+                       percent_range(group, "extrapolated_frac"), percent_range(group, "overload_frac"), source);
+  }
+}
+
+}  // namespace
+
+SimulationRun::SimulationRun(RunKind& kind, Params& p, std::uint64_t seed, const std::function<void(Params&, ServingPlan&)>& check)
+    : PreparedRun(kind), plan_(read_serving_plan(p, seed)), p_(p) {
+  if (check) check(p, plan_);
+  read_requests(p, plan_);
+}
+
+bool SimulationRun::writes(const std::string& table) const {
+  if (table == "search.csv") return plan_.search.has_value();
+  return table != "trace.json" || plan_.trace.wants_perfetto;
+}
+
+std::unique_ptr<TraceSource> SimulationRun::only_draws() const {
+  const bool draws_more = plan_.has_samples || (plan_.setup.num_replicas > 1 && plan_.setup.make_router()->is_random());
+  return draws_more ? nullptr : plan_.trace.open();
+}
+
+std::string SimulationRun::out_of_memory() const {
+  const MemorySetup& memory = plan_.setup.memory;
+  constexpr double kBytesPerBlock = 115, kGiB = 1024.0 * 1024 * 1024;  // while all of them are in use
+  const double gib = static_cast<double>(plan_.setup.num_replicas) * static_cast<double>(memory.num_blocks) * kBytesPerBlock / kGiB;
+  return fmt::format(
+      "out of memory: 'replicas' = {} with {} KV blocks each ('memory.num_blocks', {}) take up to {:.3g} GiB; lower one of "
+      "them, or run fewer at a time with --jobs",
+      plan_.setup.num_replicas, memory.num_blocks, memory.is_derived ? "derived" : "given", gib);
+}
+
+Fields SimulationRun::apply_load(const RunOptions& options) {
+  if (!plan_.has_load_frac) return {};
+  if (plan_.load_frac <= 0) return {{"capacity_per_s", ""}};  // other runs of the sweep have one
+  SimSetup burst = plan_.setup;
+  burst.timeline_interval = Span{0};
+  burst.slo = {};
+  burst.warmup = Span{0};  // all arrive at once
+  WatchedSink nothing = unseen(options);
+  const OpenTrace open = plan_.trace.open;
+  const RunSummary all = simulate_with_oracle(
+      burst, [&] { return std::make_unique<RescaledTrace>(open(), 0.0); }, nothing, options);
+  const double native_per_s = mean_rate(*open(), plan_.setup.stop.after_requests);
+  const double capacity_per_s = static_cast<double>(all.latencies.completed) / to_s(all.duration);
+  if (!(capacity_per_s > 0)) throw InputError("'load_frac': no request completes when all come at once, so there is no capacity to share");
+  plan_.trace.open = [open, factor = native_per_s / (plan_.load_frac * capacity_per_s)] {
+    return std::make_unique<RescaledTrace>(open(), factor);
+  };
+  return {{"capacity_per_s", fmt::format("{:.6f}", capacity_per_s)}};
+}
+
+// Looks for the highest rate that attains, and returns the run at that rate.
+RunSummary SimulationRun::search(RunFiles& files, const RunOptions& options, Findings& findings) {
+  const double native_per_s = mean_rate(*plan_.trace.open(), plan_.setup.stop.after_requests);
+  const auto at_rate = [&](double rate) -> OpenTrace {
+    return [this, factor = native_per_s / rate] { return std::make_unique<RescaledTrace>(plan_.trace.open(), factor); };
+  };
+  const SearchResult found = search_rate(*plan_.search, [&](double rate) {
+    WatchedSink sink(nullptr, options);
+    const RunSummary s = simulate_with_oracle(plan_.setup, at_rate(rate), sink, options);
+    refuse_unjudged(s, rate);
+    const double duration_s = to_s(s.counted_duration);
+    return Probe{rate, s.latencies.slo_attainment_frac, duration_s > 0 ? static_cast<double>(s.latencies.attained) / duration_s : 0, false};
+  });
+  files.add_file("search.csv", search_csv(files.id(), found));
+  findings.note = found.note;
+  WatchedSink sink(&files, options);
+  const bool any = found.best_per_s > 0;
+  const RunSummary summary = simulate_with_oracle(plan_.setup, at_rate(any ? found.best_per_s : plan_.search->low_per_s), sink, options);
+  findings.rows = {summary_fields(summary, plan_.setup)};
+  findings.rows[0].emplace_back("search_rate_per_s", any ? fmt::format("{:.6f}", found.best_per_s) : "");
+  return summary;
+}
+
+void SimulationRun::describe_costs(const std::string& label, nlohmann::ordered_json& manifest) const {
+  manifest["credibility"] = label;
+  manifest["cost_source"] = describe_cost_source(plan_);
+  manifest["profile"] = {{"name", plan_.cost.profile_name}, {"hash", plan_.cost.profile_hash}, {"date", plan_.cost.profile_date}};
+  manifest["model"] = plan_.cost.model.name;
+  manifest["hardware"] = plan_.cost.hardware.name;
+}
+
+Findings SimulationRun::serve(RunFiles& files, const RunOptions& options) {
+  plan_.setup.fast_forward = options.fast_forward && !plan_.trace.wants_perfetto;
+  Findings findings;
+  const Fields load = apply_load(options);
+  RunSummary summary;
+  if (plan_.search) {
+    summary = search(files, options, findings);
+  } else {
+    WatchedSink sink(&files, options);
+    summary = simulate_with_oracle(plan_.setup, plan_.trace.open, sink, options);
+    findings.rows = {summary_fields(summary, plan_.setup)};
+    findings.rows[0].insert(findings.rows[0].end(), load.begin(), load.end());
+  }
+  findings.add_note(remarks_on(summary));
+  for (const std::string& remark : plan_.remarks) findings.add_note(remark);
+  describe_costs(credibility_label(summary, plan_.setup, describe_cost_source(plan_)), findings.manifest);
+  findings.skipped = summary.skipped;
+  findings.not_served = not_served(summary);
+  return findings;
+}
+
+Findings SimulationRun::run(RunFiles& files, const RunOptions& options) {
+  Findings findings = serve(files, options);
+  if (!plan_.has_samples) return findings;
+  const Fields fidelity = fidelity_fields(p_, plan_.recipe, plan_.setup.seed);
+  findings.rows[0].insert(findings.rows[0].end(), fidelity.begin(), fidelity.end());
+  return findings;
+}
+
+std::vector<std::string> Simulation::metrics() const {
+  return {"ttft_p50_ms",         "ttft_p99_ms",    "tpot_p50_ms",       "e2e_p50_ms",         "requests_per_s",
+          "output_tokens_per_s", "goodput_per_s",  "search_rate_per_s", "preemptions",        "prefix_hit_frac",
+          "kv_used_mean_frac",   "attention_mass", "output_rel_err",    "resident_bytes_frac"};
+}
+
+void Simulation::report(const SweepReport& report, std::ostream& out) const {
+  RunKind::report(report, out);
+  print_limits(report.summary, out);
+  print_credibility(report, out);
+}
+
+KVLAB_REGISTER(RunKind, Simulation, "simulation", "a request trace through simulated serving", "");
+
+}  // namespace kvlab

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "app/results/run_files.h"
+#include "app/runs/progress.h"
+#include "app/runs/run_kind.h"
+#include "app/runs/serving_plan.h"
+
+namespace kvlab {
+
+// Passes a run's records on, counts them for the progress bar, and ends the run when the user asks.
+class WatchedSink final : public RunSink {
+ public:
+  WatchedSink(RunSink* files, RunOptions options, ServingProgress* progress = nullptr)
+      : files_(files), options_(std::move(options)), progress_(progress) {}
+  void request(const RequestRecord& record) override {
+    options_.check_stop();
+    if (options_.requests_done != nullptr) options_.requests_done->fetch_add(1, std::memory_order_relaxed);
+    if (progress_ != nullptr) progress_->request_done();
+    if (files_ != nullptr) files_->request(record);
+  }
+  void sample(const TimelineSample& sample) override {
+    if (files_ != nullptr) files_->sample(sample);
+  }
+  [[nodiscard]] bool wants_steps() const override { return files_ != nullptr && files_->wants_steps(); }
+  void step(const StepRecord& step) override { files_->step(step); }
+  void event(const RequestEventRecord& event) override {
+    if (files_ != nullptr) files_->event(event);
+  }
+
+ private:
+  RunSink* files_;
+  RunOptions options_;
+  ServingProgress* progress_;
+};
+
+// A sink for a simulation beside the run's own: its requests are neither written nor counted.
+inline WatchedSink unseen(const RunOptions& options) { return {nullptr, {options.fast_forward, options.stop, nullptr, {}, false}}; }
+
+// An oracle block cache is run twice: the lookups of the first pass are the future that the second is told.
+RunSummary simulate_with_oracle(SimSetup setup, const OpenTrace& open, RunSink& sink, const RunOptions& options);
+
+// A request trace through simulated serving: `host: sim`. The engine serves what is read in the same way and derives from it.
+class SimulationRun : public PreparedRun {
+ public:
+  // check: called before the trace is read.
+  SimulationRun(RunKind& kind, Params& p, std::uint64_t seed, const std::function<void(Params&, ServingPlan&)>& check = {});
+  // Serves the trace, and replays the KV policy where the experiment has samples.
+  Findings run(RunFiles& files, const RunOptions& options) final;
+  [[nodiscard]] std::string out_of_memory() const override;
+  [[nodiscard]] std::unique_ptr<TraceSource> only_draws() const override;
+  [[nodiscard]] Comparisons comparisons() const override { return plan_.comparisons; }
+
+ protected:
+  virtual Findings serve(RunFiles& files, const RunOptions& options);
+  // Sets the trace's rate to the plan's share of what is completed when every request is there from the start. Returns the fields on it.
+  Fields apply_load(const RunOptions& options);
+  // Adds the entries on step times and hardware.
+  void describe_costs(const std::string& label, nlohmann::ordered_json& manifest) const;
+  ServingPlan plan_;
+
+ private:
+  [[nodiscard]] bool writes(const std::string& table) const override;
+  RunSummary search(RunFiles& files, const RunOptions& options, Findings& findings);
+
+  Params p_;
+};
+
+class Simulation : public RunKind {
+ public:
+  using RunKind::RunKind;
+  std::unique_ptr<PreparedRun> read(Params& p, std::uint64_t seed) override { return std::make_unique<SimulationRun>(*this, p, seed); }
+  [[nodiscard]] std::set<std::string> tables() const override { return {"requests.csv", "timeline.csv", "search.csv", "trace.json"}; }
+  // Also prints the schedulers' limits, and how far to trust the step times.
+  void report(const SweepReport& report, std::ostream& out) const final;
+
+ private:
+  [[nodiscard]] std::vector<std::string> metrics() const override;
+};
+
+}  // namespace kvlab

@@ -1,0 +1,197 @@
+#include "app/runs/serving_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "app/runs/kv_memory.h"
+#include "app/runs/served_model.h"
+#include "base/open_error.h"
+#include "base/spec_file.h"
+#include "base/text.h"
+#include "sim/cost/profile.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr double kMaxSeconds = 9e6;
+
+// A maker of one kind of policy. The policy is made once here, so that its errors come before any run starts.
+template <class Registry>
+auto policy_factory(Params& p, const std::string& key, const std::string& fallback, const std::string& kind, const std::string& meaning,
+                    const std::function<void(const std::string& name, Params& own)>& prepare = {}) {
+  auto chosen = p.named(key, fallback, meaning);
+  require_known<Registry>(p, key, chosen.first, kind);
+  if (prepare) prepare(chosen.first, chosen.second);
+  auto make = [name = chosen.first, params = chosen.second, kind] {
+    Params own = params;
+    return Registry::make(name, own, kind);
+  };
+  make();
+  return make;
+}
+
+void read_policies(Params& p, const HardwareSpec& hardware, SimSetup& setup) {
+  setup.make_scheduler = policy_factory<SchedulerRegistry>(
+      p, "scheduler", "", "scheduler", "plans each step of a replica",
+      [&](const std::string& name, Params& own) { prefer_engine_defaults(name, hardware.is_large(), own); });
+  setup.make_router = policy_factory<RouterRegistry>(p, "router", "round_robin", "router", "sends requests to replicas");
+  setup.make_block_cache =
+      policy_factory<BlockCacheRegistry>(p, "block_cache", "lru", "block cache", "which unreferenced block is given up");
+  if (setup.make_block_cache()->needs_future()) {  // what it is told of comes from a first pass
+    Params none = Params::empty("block cache 'lru'");
+    BlockCacheRegistry::make("lru", none, "block cache");
+  }
+  if (setup.make_block_cache()->needs_future() && setup.num_replicas != 1) {
+    p.fail_at("block_cache", fmt::format("an oracle block cache needs one replica, since its future is that of one pool; 'replicas' = {}",
+                                         setup.num_replicas));
+  }
+}
+
+void read_slo(Params& p, SimSetup& setup) {
+  setup.slo.is_set = p.has("slo");
+  Params slo = p.optional_child("slo", "slo");
+  constexpr double kNoLimitMs = kMaxSeconds * 1e3;
+  if (setup.slo.is_set && !slo.has("ttft_ms") && !slo.has("tpot_ms") && !slo.has("e2e_ms"))
+    slo.fail("slo needs 'ttft_ms', 'tpot_ms' or 'e2e_ms'");
+  setup.slo.ttft = slo.milliseconds("ttft_ms", kNoLimitMs, 0, kNoLimitMs, "limit of the time to first token; absent: none");
+  setup.slo.tpot =
+      slo.milliseconds("tpot_ms", kNoLimitMs, 0, kNoLimitMs, "limit of the time per output token after the first; absent: none");
+  setup.slo.e2e = slo.milliseconds("e2e_ms", kNoLimitMs, 0, kNoLimitMs, "limit of the time from arrival to the last token; absent: none");
+  slo.reject_unread();
+}
+
+void read_limits(Params& p, const CostSetup& cost, SimSetup& setup) {
+  const std::int64_t longest = cost.model.max_tokens > 0 ? cost.model.max_tokens : 1 << 20;
+  setup.max_model_len = p.optional<std::int32_t>("max_model_len", static_cast<std::int32_t>(longest), 2, 1 << 30,
+                                                 "most tokens of a request, prompt and output; at most the model's own");
+  if (cost.model.max_tokens > 0 && setup.max_model_len > cost.model.max_tokens && !p.is_describing())
+    p.fail_at("max_model_len",
+              fmt::format("'max_model_len' = {} is more than the {} tokens of {} (max_position_embeddings and RoPE scaling)",
+                          setup.max_model_len, cost.model.max_tokens, cost.model.name));
+  Params stop = p.optional_child("stop", "stop");
+  setup.stop.after_time = stop.seconds("after_s", 0, 0, kMaxSeconds, "end the run at this time; 0: at the trace's end");
+  setup.stop.after_requests =
+      stop.optional<std::uint64_t>("after_requests", 0, 0, std::uint64_t{1} << 40, "take this many requests of the trace; 0: all");
+  stop.reject_unread();
+  setup.warmup = p.milliseconds("warmup_ms", 0, 0, kMaxSeconds * 1e3, "requests that arrive before are simulated and not counted");
+  setup.timeline_interval =
+      p.milliseconds("timeline_interval_ms", 1000, 0, kMaxSeconds * 1e3, "time between samples of timeline.csv; 0: none");
+}
+
+// With the model and hardware that the experiment names: the profile need not say any.
+std::string lint_command(const Params& p, const std::string& folder) {
+  std::string command = "kvlab profile lint " + folder;
+  for (const char* key : {"model", "hardware"}) {
+    if (!p.has(key)) continue;
+    const std::string named = p.inline_text(key, ""), file = p.resolve_file(named);
+    std::error_code error;
+    command += fmt::format(" --{} {}", key, std::filesystem::exists(file, error) ? file : named);
+  }
+  return command;
+}
+
+// Reads `validate`.
+Comparisons read_comparisons(Params& p) {
+  Params validate = p.optional_child("validate", "validate");
+  Comparisons asked;
+  if (p.has("validate") && !validate.has("max_diff_frac")) {
+    asked.requests = validate.resolve_file(validate.text("requests", "requests.jsonl of a real engine"));
+    std::error_code error;
+    if (!std::filesystem::exists(asked.requests, error)) validate.fail_at("requests", open_error(asked.requests));
+  }
+  asked.max_diff_frac = validate.optional<double>(
+      "max_diff_frac", 0, 0, 100, "with 'host: [sim, engine]': an error when a median over the seeds differs by more; 0: never");
+  refuse_pipe(validate, "requests");
+  validate.reject_unread();
+  return asked;
+}
+
+// Reads the model, GPU and profile.
+void read_costs(Params& p, ServingPlan& plan) {
+  plan.cost = read_cost_setup(p);
+  if (plan.cost.profile) plan.lint = lint_command(p, plan.cost.profile->file);
+  for (const std::string& remark : hardware_remarks(plan.cost.hardware))
+    plan.remarks.push_back(fmt::format("hardware {}: {}", plan.cost.hardware.name, remark));
+  if (const Parallel& parallel = plan.cost.parallel; parallel.data_ranks() > 1)
+    plan.remarks.push_back(
+        fmt::format("parallel: ep = {} with tp = {} makes {} data-parallel ranks for attention; the scheduler's tokens and sequences per "
+                    "step are limits "
+                    "of the whole replica here and of each rank in vLLM, so give {} times the engine's values to compare with it",
+                    parallel.ep, parallel.tp, parallel.data_ranks(), parallel.data_ranks()));
+  plan.setup.make_cost_model = [cost = plan.cost] { return make_cost_model(cost); };
+  plan.setup.make_cost_model();
+}
+
+void read_load(Params& p, ServingPlan& plan) {
+  plan.has_load_frac = p.has("load_frac");
+  plan.load_frac = p.optional<double>("load_frac", 0, 0, 1000,
+                                      "arrival rate as a share of what a simulation completes when all requests come at once; 0: the "
+                                      "trace's own");
+  if (plan.search && plan.load_frac > 0) p.fail_at("load_frac", "'load_frac' and 'search' both set the arrival rate: give one");
+}
+
+// Reads the keys that only the engine uses.
+void read_engine_keys(Params& p, ServingPlan& plan) {
+  plan.served = read_served_model(p);
+  plan.temperature = p.optional<double>("temperature", 0, 0, 100, "of the tokens drawn, with 'host: engine'; 0: the likeliest");
+  plan.stays_awake =
+      p.choice("idle", {"awake", "asleep"}, 0,
+               "what cores do between steps, with 'host: engine' and 'backend: cpu'; awake: they wait busily and stay fast") == 0;
+}
+
+}  // namespace
+
+ServingPlan read_serving_plan(Params& p, std::uint64_t seed) {
+  ServingPlan plan;
+  SimSetup& setup = plan.setup;
+  setup.seed = seed;
+  read_costs(p, plan);
+  setup.num_replicas = p.optional<std::uint32_t>("replicas", 1, 1, 100'000, "copies of the model, each with its own scheduler and memory");
+  read_policies(p, plan.cost.hardware, setup);
+  read_limits(p, plan.cost, setup);
+  const std::int64_t host_bytes = read_memory(p, plan.cost, setup);
+  read_kv_policy(p, plan);
+  setup.memory.host_blocks = host_bytes / setup.memory.block_bytes;  // of the size that the policy's format gives them
+  read_slo(p, setup);
+  plan.search = read_search(p, setup.slo.is_set);
+  read_engine_keys(p, plan);
+  read_load(p, plan);
+  plan.has_samples = p.has("samples");
+  p.optional_child("samples", "samples");
+  p.optional<std::int32_t>("kv_bytes", 2, 1, 8, "bytes of a stored element of the uncompressed cache, in the replay of `samples`");
+  plan.comparisons = read_comparisons(p);
+  return plan;
+}
+
+void read_requests(Params& p, ServingPlan& plan) {
+  plan.trace = read_trace(p, plan.setup.seed);
+  if (!plan.trace.remark.empty()) plan.remarks.push_back(plan.trace.remark);
+  const char* const key = plan.search ? "search" : "load_frac";
+  if ((plan.search || plan.load_frac > 0) && plan.trace.open()->concurrency() > 0)
+    p.fail_at(key, fmt::format("'{}' sets the arrival rate, but the trace is a closed loop: it has none", key));
+  p.reject_unread();
+}
+
+std::string calibration_failure_of(const ServingPlan& plan) {
+  if (plan.cost.profile == nullptr) return "";
+  const auto found = plan.cost.profile->options.find("calibration_failure");
+  return found == plan.cost.profile->options.end() ? "" : found->second;
+}
+
+std::string describe_cost_source(const ServingPlan& plan) {
+  const CostSetup& cost = plan.cost;
+  std::string text = "profile " + cost.profile_name;
+  if (!cost.profile_date.empty()) text += ", " + cost.profile_date;
+  if (!cost.profile_hash.empty()) text += ", " + cost.profile_hash;
+  if (cost.profile != nullptr && !cost.profile->notes.empty())
+    text += fmt::format(" ({} remarks: {})", cost.profile->notes.size(), plan.lint);
+  if (const std::string failure = calibration_failure_of(plan); !failure.empty())
+    text += "; the profile FAILED its calibration: " + failure;
+  for (const std::string& remark : cost.model.remarks) text += "; " + cost.model.name + ": " + remark;
+  return text;
+}
+
+}  // namespace kvlab

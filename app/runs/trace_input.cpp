@@ -1,0 +1,49 @@
+#include "app/runs/trace_input.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "base/file_kind.h"
+#include "traces/make_trace.h"
+
+namespace kvlab {
+
+namespace {
+
+// Shipped samples have the recipe that made them beside them: azure_like.csv, azure_like.yaml.
+std::string remark_on_sample(const Params& trace) {
+  const std::filesystem::path file = trace.resolve_file(trace.inline_text("file", ""));
+  if (!trace.has("file") || file.parent_path().filename() != "samples") return "";
+  const std::string name = file.filename().string();
+  const std::filesystem::path recipe = file.parent_path() / (name.substr(0, name.find('.')) + ".yaml");
+  if (!std::filesystem::exists(recipe)) return "";
+  return fmt::format("{} is a generated sample and no recording: traces/samples/README.md", name);
+}
+
+}  // namespace
+
+void refuse_pipe(const Params& p, const std::string& key) {
+  const std::string path = p.resolve_file(p.inline_text(key, ""));
+  if (special_file(path) == "a pipe")
+    p.fail_at(key, fmt::format("'{}' is a pipe, and a run reads it more than once: save it to a file", path));
+}
+
+TraceInput read_trace(Params& p, std::uint64_t seed) {
+  Params output = p.optional_child("output", "output"), trace = p.child("trace", "trace");
+  TraceInput input;
+  for (Params* const at : {&output, &trace})
+    if (at->flag("perfetto", false, "write trace.json for ui.perfetto.dev")) input.wants_perfetto = true;
+  output.reject_unread();
+  refuse_pipe(trace, "file");
+  input.remark = remark_on_sample(trace);
+  input.open = [trace, seed] {
+    Params own = trace;
+    return make_trace(own, seed);
+  };
+  TraceRequest first;
+  input.open()->next(first);
+  return input;
+}
+
+}  // namespace kvlab

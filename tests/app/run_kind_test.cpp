@@ -1,0 +1,102 @@
+// A kind of run that this file alone defines: the sweep runs it, joins its tables and prints its report.
+#include <gmock/gmock.h>
+
+#include "app/results/run_files.h"
+#include "app/runs/report.h"
+#include "app/runs/run.h"
+#include "tests/app/app_fixture.h"
+
+namespace kvlab {
+
+namespace {
+
+class EchoRun final : public PreparedRun {
+ public:
+  EchoRun(RunKind& kind, Params& p) : PreparedRun(kind), word_(p.text("word", "what to say")) {
+    together = p.flag("together", false, "runs are done as a batch");
+    p.reject_unread();
+  }
+  Findings run(RunFiles& files, const RunOptions& /*options*/) override {
+    files.add_file("echo.csv", "run,word\n" + files.id() + "," + word_ + "\n");
+    Findings findings;
+    findings.rows = {{{"length", std::to_string(word_.size())}, {"in_batch", in_batch ? "1" : "0"}}};
+    findings.note = "an echo";
+    return findings;
+  }
+  bool together = false, in_batch = false;
+
+ private:
+  std::string word_;
+};
+
+}  // namespace
+
+class Echo final : public RunKind {
+ public:
+  using RunKind::RunKind;
+  std::unique_ptr<PreparedRun> read(Params& p, std::uint64_t /*seed*/) override {
+    auto run = std::make_unique<EchoRun>(*this, p);
+    together_ = run->together;
+    return run;
+  }
+  [[nodiscard]] std::set<std::string> tables() const override { return {"echo.csv"}; }
+  bool run_together(const RunBatch& batch) override {
+    if (!together_) return false;
+    for (const std::size_t place : batch.places) {
+      const RunSpec& spec = batch.experiment.runs[place];
+      Params p = batch.experiment.params(spec);
+      read_kind(p);
+      EchoRun run(*this, p);
+      run.in_batch = true;
+      execute_prepared(run, {batch.experiment, spec, batch.folder.runs(), batch.origin_of(place), [] {}}, {});
+      batch.finish(place, nullptr, 0);
+    }
+    return true;
+  }
+
+ private:
+  [[nodiscard]] std::vector<std::string> metrics() const override { return {"length", "in_batch"}; }
+  bool together_ = false;
+};
+
+KVLAB_REGISTER(RunKind, Echo, "echo", "for this test", "");
+
+namespace {
+
+using RunKindTest = AppTest;
+
+TEST_F(RunKindTest, NewKindIsOneFile) {
+  write("echo.yaml", "kind: echo\nword: [a, four]\n");
+  const Called called = call({"run", "echo.yaml"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  EXPECT_THAT(called.out, testing::HasSubstr("length"));
+  EXPECT_THAT(called.out, testing::HasSubstr("note (2 runs from " + run_id("results/echo") + "): an echo"));
+  const CsvTable summary = read_csv("results/echo/summary.csv"), echo = read_csv("results/echo/echo.csv");
+  ASSERT_EQ(summary.rows.size(), 2U);
+  EXPECT_EQ(summary.rows[1][summary.at("length")], "4");
+  EXPECT_EQ(summary.rows[1][summary.at("in_batch")], "0");
+  ASSERT_EQ(echo.rows.size(), 2U);
+  EXPECT_EQ(echo.rows[1], (std::vector<std::string>{run_id("results/echo", 1), "four"}));
+  EXPECT_THAT(call({"run", "echo.yaml"}).out, testing::HasSubstr("2 of 2 runs were there already"));
+}
+
+TEST_F(RunKindTest, KindMayDoItsRunsTogether) {
+  write("echo.yaml", "kind: echo\ntogether: true\nword: [a, four]\n");
+  const Called called = call({"run", "echo.yaml"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  const CsvTable summary = read_csv("results/echo/summary.csv");
+  ASSERT_EQ(summary.rows.size(), 2U);
+  for (const auto& row : summary.rows) EXPECT_EQ(row[summary.at("in_batch")], "1");
+}
+
+TEST_F(RunKindTest, UnknownKindsAreRefusedWithThoseThereAre) {
+  write("echo.yaml", "kind: ecco\nword: a\n");
+  const Called called = call({"run", "echo.yaml"});
+  EXPECT_EQ(called.status, 2);
+  EXPECT_THAT(called.err, testing::AllOf(testing::HasSubstr("echo.yaml:1:7"), testing::HasSubstr("echo")));
+  EXPECT_THAT(call({"run", "echo.yaml", "--set", "kind=echo", "--set", "host=replay"}).err,
+              testing::HasSubstr("'host: replay' and 'host: engine' exclude 'kind: echo'"));
+}
+
+}  // namespace
+}  // namespace kvlab
