@@ -43,8 +43,7 @@ SeqState ReplicaMemory::seq_of(const Request& r, std::int32_t computed) const {
 }
 
 std::uint64_t ReplicaMemory::key_of(const Request& r, std::int32_t block) const {
-  return block_hash(r.hash_tokens, std::span(r.hashes, static_cast<std::size_t>(r.trace_hashes)), limits_.block_tokens,
-                    static_cast<std::uint32_t>(block));
+  return block_hash(r.hash_tokens, r.hashes, limits_.block_tokens, static_cast<std::uint32_t>(block));
 }
 
 std::int64_t ReplicaMemory::peak_blocks(const Request& r) const {

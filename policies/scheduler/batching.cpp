@@ -6,7 +6,7 @@ namespace kvlab {
 
 RequestId StepBuilder::preempt_newest() {
   const RequestId victim = view.running().back();
-  const auto planned = std::find_if(plan.entries.begin(), plan.entries.end(), [&](const PlanEntry& e) { return e.request == victim; });
+  const auto planned = std::find_if(plan.entries.begin(), plan.entries.end(), [&](const StepEntry& e) { return e.request == victim; });
   if (planned != plan.entries.end()) {
     tokens -= planned->tokens;
     plan.entries.erase(planned);

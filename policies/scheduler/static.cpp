@@ -50,8 +50,8 @@ class Static final : public Scheduler {
     const auto is_full = [&] { return step.num_requests() >= most; };
     walk_waiting(view, is_full, [&](RequestId r) { return admit_reserved(step, r, static_cast<std::int32_t>(reserved)); });
     std::int32_t longest = 0;
-    for (const PlanEntry& entry : plan.entries) longest = std::max(longest, entry.tokens);
-    for (PlanEntry& entry : plan.entries) entry.padded_tokens = longest;
+    for (const StepEntry& entry : plan.entries) longest = std::max(longest, entry.tokens);
+    for (StepEntry& entry : plan.entries) entry.padded_tokens = longest;
     rows_ = plan.entries.size();
   }
 
