@@ -17,8 +17,7 @@ Picoseconds later(Picoseconds now, Span gap) {
 
 }  // namespace
 
-Arrivals::Arrivals(TraceSource& trace, const StopRule& stop)
-    : trace_(trace), stop_(stop), concurrency_(trace.concurrency()) {
+Arrivals::Arrivals(TraceSource& trace, const StopRule& stop) : trace_(trace), stop_(stop), concurrency_(trace.concurrency()) {
   starts_.assign(static_cast<std::size_t>(concurrency_), 0);
   has_ahead_ = read(ahead_);
   if (has_ahead_ && ahead_.is_follow_up) throw InputError("the trace begins with a follow-up turn");

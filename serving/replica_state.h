@@ -28,7 +28,7 @@ class ReplicaState final : public ReplicaView {
   [[nodiscard]] std::uint32_t num_waiting() const override { return static_cast<std::uint32_t>(queues_.waiting().size()); }
   [[nodiscard]] RequestId waiting(std::uint32_t position) const override { return queues_.waiting()[position]; }
   [[nodiscard]] std::span<const RequestId> running() const override { return queues_.running(); }
-  [[nodiscard]] const RequestInfo& info(RequestId r) const override { return table_[r]; }
+  [[nodiscard]] const Request& info(RequestId r) const override { return table_[r]; }
   [[nodiscard]] std::int32_t needed_tokens(RequestId r) const override;
   [[nodiscard]] std::int32_t max_model_len() const override { return memory_.limits().max_model_len; }
   [[nodiscard]] std::int32_t block_tokens() const override { return memory_.limits().block_tokens; }

@@ -2,46 +2,13 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <span>
 #include <utility>
 #include <vector>
 
 #include "base/ids.h"
-#include "base/time.h"
 #include "policies/request.h"
 
 namespace kvlab {
-
-// A live request of one replica: its record so far, what schedulers see, and its memory. Members that every step reads come first.
-struct Request : RequestInfo {
-  bool left_hashed = false;
-  bool is_counted = true;               // false: it arrived in the warm-up; its preemptions, hits and gaps between tokens are not recorded
-  Picoseconds last_token_ps = -1;       // when its latest token came out; -1: none yet
-  std::int32_t kept_tokens = 0;         // once left_hashed: tokens that its pages hold, as tokens of a block
-  std::int32_t most_computed = 0;       // before the latest preemption
-  std::int32_t num_hashes = 0;          // usable block hashes, prompt and output together
-  std::int32_t published = 0;           // its first blocks that carry or share a hash
-  std::int32_t publishable_tokens = 0;  // that blocks may be published of since it came in, hashed or not
-  std::int32_t hash_tokens = 0;
-  std::vector<BlockId> blocks;            // in order of its tokens
-  std::span<const std::uint64_t> hashes;  // of the trace
-  std::int32_t row_tokens = 0;            // once left_hashed: tokens of its first row,
-  std::int32_t pattern = 0;               // and how the others differ (SeqState)
-  std::int64_t pages = 0;                 // private pages it holds
-  std::int64_t kept_pages = 0;            // of them once the step in flight is done
-  std::int64_t swapped_blocks = 0;        // blocks' worth of CPU memory it holds
-  std::int64_t reserved_start = -1;       // contiguous managers
-  std::int32_t reserved_tokens = 0;
-  bool was_admitted = false;
-  bool in_use = false;
-  // After a preemption: the full blocks it gave back whose content has no hash in the trace (those after `num_hashes`), each with its
-  // count of takes, so that it finds the blocks again that no other request has overwritten.
-  std::vector<std::pair<BlockId, std::uint32_t>> left_behind;
-
-  [[nodiscard]] std::int32_t held_tokens() const { return left_hashed ? kept_tokens : computed_tokens; }
-};
-
-static_assert(sizeof(Request) <= 352, "traces of many millions of requests are held in part");
 
 // Requests by slot; slots and the memory of their block lists are reused.
 class RequestTable {

@@ -122,7 +122,8 @@ void EngineDevice::add_row(const StepEntry& entry) {
 
 std::vector<TakenBlock> EngineDevice::blocks_from(const Request& r, std::int64_t first) const {
   std::vector<TakenBlock> blocks;
-  for (const BlockId block : std::span(r.blocks).subspan(static_cast<std::size_t>(first))) blocks.push_back({block, state_->pool().takes(block)});
+  for (const BlockId block : std::span(r.blocks).subspan(static_cast<std::size_t>(first)))
+    blocks.push_back({block, state_->pool().takes(block)});
   return blocks;
 }
 

@@ -44,9 +44,9 @@ class EngineDevice final : public Device {
   StepExecutor executor_;
   std::unique_ptr<StepLane> lane_;
   const ReplicaState* state_ = nullptr;
-  std::vector<BlockId> split_;                         // since the latest job
-  StepJob job_;                                        // being put together
-  std::deque<bool> handed_;                            // jobs whose output is not taken yet: is it a step?
+  std::vector<BlockId> split_;  // since the latest job
+  StepJob job_;                 // being put together
+  std::deque<bool> handed_;     // jobs whose output is not taken yet: is it a step?
   // The blocks that the executor knows of a request after the jobs handed over so far, by request number.
   std::unordered_map<std::uint64_t, std::int64_t> handed_blocks_;
 };

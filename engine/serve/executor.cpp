@@ -174,7 +174,8 @@ void StepExecutor::begin(Served& s, const SequenceAction& row) {
   give_blocks(s, row.blocks);
   const std::int32_t b = options_.block_tokens;
   std::int32_t found = 0;
-  while (s.is_in_blocks && found < row.share.computed_before && blocks_.filled(s.blocks[static_cast<std::size_t>(found / b)]) == b) found += b;
+  while (s.is_in_blocks && found < row.share.computed_before && blocks_.filled(s.blocks[static_cast<std::size_t>(found / b)]) == b)
+    found += b;
   repaired_ += row.share.computed_before - found;
   s.sequence.seen_tokens = found;
   for (KvStore::Sequence& layer : s.sequence.rows) std::fill(layer.len.begin(), layer.len.end(), found);

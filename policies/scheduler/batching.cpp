@@ -17,7 +17,7 @@ RequestId StepBuilder::preempt_newest() {
 }
 
 Readiness ready_to_admit(ReplicaView& view, RequestId r, std::int32_t m) {
-  const RequestInfo& info = view.info(r);
+  const Request& info = view.info(r);
   if (info.is_parked || info.in_flight_steps > 0) return Readiness::kLater;
   if (!info.is_swapped) return Readiness::kReady;
   return view.try_swap_in(r, m) ? Readiness::kLater : Readiness::kNoRoom;

@@ -52,7 +52,7 @@ class ReplicaView {
   [[nodiscard]] virtual std::uint32_t num_waiting() const = 0;
   [[nodiscard]] virtual RequestId waiting(std::uint32_t position) const = 0;  // 0 is the head
   [[nodiscard]] virtual std::span<const RequestId> running() const = 0;       // in admission order
-  [[nodiscard]] virtual const RequestInfo& info(RequestId r) const = 0;
+  [[nodiscard]] virtual const Request& info(RequestId r) const = 0;
   // Tokens that r could compute in this step: n - c; 0 when in-flight tokens reach its output limit, and while a step of r is in
   // flight on hosts that do not plan over unknown tokens.
   [[nodiscard]] virtual std::int32_t needed_tokens(RequestId r) const = 0;

@@ -58,7 +58,7 @@ class Static final : public Scheduler {
   // The last token emitted is never stored.
   static void reject_too_long(ReplicaView& view, std::int64_t reserved) {
     const auto reject_if_too_long = [&](RequestId r) {
-      const RequestInfo& info = view.info(r);
+      const Request& info = view.info(r);
       if (info.prompt_tokens + info.output_limit - 1 <= reserved) return Admission::kLater;
       view.reject(r, "longer than the reservation of static batching (max_len_tokens)");
       return Admission::kLeft;

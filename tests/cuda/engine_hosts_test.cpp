@@ -1,6 +1,7 @@
 // Serving and grading on a GPU against the CPU, on a tiny model.
 #include "engine/grade/grader.h"
 #include "tests/cuda/engine_fixture.h"
+#include "tests/engine/sequence_of.h"
 #include "tests/engine/serve_fixture.h"
 #if KVLAB_EMULATED
 #include "kernels/emulated/device_memory.h"
@@ -35,15 +36,15 @@ using Kind = SequenceAction::Kind;
 
 // A request whose prompt is all that is known.
 EngineSequence arrival(std::uint64_t request, std::int32_t index, std::vector<std::int32_t> prompt) {
-  EngineSequence sequence;
-  sequence.index = index;
-  sequence.prompt_tokens = static_cast<std::int32_t>(prompt.size());
+  const auto tokens = static_cast<std::int32_t>(prompt.size());
+  EngineSequence sequence = sequence_of(index, std::move(prompt), tokens);
   sequence.draws = request;
-  sequence.ids = std::move(prompt);
   return sequence;
 }
 
-StepJob job_of(std::vector<EngineSequence> arrived, std::vector<SequenceAction> actions) { return {std::move(arrived), {}, std::move(actions)}; }
+StepJob job_of(std::vector<EngineSequence> arrived, std::vector<SequenceAction> actions) {
+  return {std::move(arrived), {}, std::move(actions)};
+}
 
 // Its tokens up to `end`, with a token drawn after them.
 SequenceAction row(std::uint64_t request, std::int32_t end, std::int32_t prompt, std::vector<TakenBlock> new_blocks) {
