@@ -70,6 +70,6 @@ struct Request : RequestRecord {
   [[nodiscard]] std::int32_t held_tokens() const { return left_hashed ? kept_tokens : computed_tokens; }
 };
 
-static_assert(sizeof(Request) <= 352, "traces of many millions of requests are held in part");
+static_assert(sizeof(Request) <= 264, "traces of many millions of requests are held in part");
 
 }  // namespace kvlab

@@ -108,7 +108,7 @@ std::uint32_t Fleet::route(const TraceRequest& request, Picoseconds at) {
 ReplicaLoad Fleet::load(ReplicaId replica) const {
   const ReplicaState& of = state(index(replica));
   ReplicaLoad load;
-  load.waiting = static_cast<std::int64_t>(of.queues().waiting().size() + of.queues().input().size());
+  load.waiting = of.queues().num_queued();
   load.running = static_cast<std::int64_t>(of.running().size());
   load.outstanding_tokens = of.table().outstanding_prompt_tokens();
   load.used_blocks = of.used_blocks();

@@ -26,7 +26,7 @@ struct TimelineSample {
   std::int64_t prompt_tokens = 0, output_tokens = 0;
 };
 
-enum class RequestEvent : std::uint8_t { kQueued, kAdmitted, kPreempted, kSwappedOut, kSwappedIn, kFirstToken, kFinished, kRejected };
+enum class RequestEvent : std::uint8_t { kPreempted, kSwappedOut, kSwappedIn, kFinished, kRejected };
 struct RequestEventRecord {
   std::uint32_t replica = 0;
   std::uint64_t request = 0;

@@ -62,10 +62,7 @@ void ReplicaState::begin_plan(Time now) {
   now_ = now;
   plan_was_quiet_ = true;
   memory_.forget_hits();
-  for (const RequestId id : queues_.input()) {
-    table_[id].queued = now;
-    note(RequestEvent::kQueued, table_[id], now);
-  }
+  for (const RequestId id : queues_.input()) table_[id].queued = now;
   queues_.input_to_waiting();
 }
 
@@ -74,7 +71,6 @@ void ReplicaState::admit(RequestId id) {
   queues_.waiting_to_running(id);
   Request& r = table_[id];
   r.is_running = true;
-  note(RequestEvent::kAdmitted, r, now_);
   if (r.was_admitted) return;  // it may find its own blocks: computed before its preemption, or swapped in
   r.was_admitted = true;
   r.scheduled = now_;
@@ -193,7 +189,6 @@ void ReplicaState::deliver(Request& r, Picoseconds at, LogHistogram& itl) {
   ++counters_.output_tokens;
   if (r.last_token_ps < 0) {
     r.first_token = now_;
-    note(RequestEvent::kFirstToken, r, now_);
   } else if (r.is_counted) {
     itl.add(at - r.last_token_ps);
   }

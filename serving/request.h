@@ -43,7 +43,6 @@ class RequestTable {
   Request& operator[](RequestId r) { return slots_[index(r)]; }
   const Request& operator[](RequestId r) const { return slots_[index(r)]; }
   [[nodiscard]] const std::vector<Request>& slots() const { return slots_; }
-  [[nodiscard]] std::uint64_t live() const { return live_; }
   [[nodiscard]] std::uint64_t peak() const { return peak_; }
 
  private:

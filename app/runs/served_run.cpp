@@ -22,7 +22,7 @@ class StepLog {
         cost_(plan.setup.make_cost_model()),
         pricer_(*cost_, *scheduler_) {}
 
-  void add(const InFlightStep& step, std::size_t waiting) {
+  void add(const InFlightStep& step) {
     const Picoseconds predicted = pricer_.price(step).total;
     const StepShape& shape = pricer_.shape();
     std::int64_t tokens = 0, prefill_kv = 0;
@@ -30,7 +30,7 @@ class StepLog {
     for (const PrefillPiece& piece : shape.prefills) prefill_kv += piece.kv_before;
     text_ += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{}\n", run_id_, step.number, step.planned / kPsPerNs, step.start / kPsPerNs,
                          step.end / kPsPerNs, (step.end - step.start) / kPsPerNs, predicted / kPsPerNs, step.entries.size(), tokens,
-                         shape.decodes, shape.decode_kv_tokens, prefill_kv, waiting);
+                         shape.decodes, shape.decode_kv_tokens, prefill_kv, step.usage.waiting);
   }
   [[nodiscard]] const std::string& text() const { return text_; }
 
@@ -73,7 +73,7 @@ ServedFindings serve_run(const RunPlan& plan, const std::string& run_id, RunSink
   StepLog log(plan, run_id);
   ServeSetup setup = serve_setup(plan, model);
   setup.each_turn = each_turn;
-  setup.step_done = [&](const InFlightStep& step, std::size_t waiting) { log.add(step, waiting); };
+  setup.step_done = [&](const InFlightStep& step) { log.add(step); };
   RunSummary summary;
   static_cast<ServingSummary&>(summary) = serve(setup, *plan.open_trace(), sink);
   ServedFindings findings;

@@ -146,7 +146,7 @@ void EngineDevice::finish(InFlightStep& step) {
     break;
   }
   const bool counts = setup_.stop.after_time.count() == 0 || step.end <= to_ps(setup_.stop.after_time);
-  if (setup_.step_done && counts) setup_.step_done(step, static_cast<std::size_t>(step.usage.waiting));
+  if (setup_.step_done && counts) setup_.step_done(step);
 }
 
 void EngineDevice::end() {

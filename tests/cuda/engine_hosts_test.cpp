@@ -42,8 +42,12 @@ EngineSequence arrival(std::uint64_t request, std::int32_t index, std::vector<st
   return sequence;
 }
 
-StepJob job_of(std::vector<EngineSequence> arrived, std::vector<SequenceAction> actions) {
-  return {std::move(arrived), {}, std::move(actions)};
+template <class... Arrived>
+StepJob job_of(std::vector<SequenceAction> actions, Arrived... arrived) {
+  StepJob job;
+  (job.arrived.push_back(std::move(arrived)), ...);
+  job.actions = std::move(actions);
+  return job;
 }
 
 // Its tokens up to `end`, with a token drawn after them.
@@ -109,16 +113,16 @@ TEST_F(EngineHostsCuda, TablesOfPlainStepsFollowASequenceThatMoved) {
     const auto blocks = [](std::uint32_t first, std::uint32_t takes) {
       return std::vector<TakenBlock>{{BlockId{first}, takes}, {BlockId{first + 1}, takes}, {BlockId{first + 2}, takes}};
     };
-    executor.run(job_of({arrival(1, 0, tiny_ids(40, 3))}, {row(1, 40, 40, blocks(0, 1))}));
-    for (const std::int32_t end : {41, 42}) executor.run(job_of({}, {row(1, end, 40, {})}));
+    executor.run(job_of({row(1, 40, 40, blocks(0, 1))}, arrival(1, 0, tiny_ids(40, 3))));
+    for (const std::int32_t end : {41, 42}) executor.run(job_of({row(1, end, 40, {})}));
     if (swaps) {
-      executor.run(job_of({arrival(2, 1, tiny_ids(40, 5))}, {{Kind::kSwapOut, 1}, row(2, 40, 40, blocks(0, 2))}));
+      executor.run(job_of({{Kind::kSwapOut, 1}, row(2, 40, 40, blocks(0, 2))}, arrival(2, 1, tiny_ids(40, 5))));
       EXPECT_EQ(executor.host_pages().used_pages(), 3 * 2 * 2);
-      executor.run(job_of({}, {{Kind::kSwapIn, 1, blocks(3, 1)}}));
+      executor.run(job_of({{Kind::kSwapIn, 1, blocks(3, 1)}}));
       EXPECT_EQ(executor.host_pages().used_pages(), 0);
     }
-    for (const std::int32_t end : {43, 44, 45}) executor.run(job_of({}, {row(1, end, 40, {})}));
-    executor.run(job_of({}, {{Kind::kFinish, 1}}));
+    for (const std::int32_t end : {43, 44, 45}) executor.run(job_of({row(1, end, 40, {})}));
+    executor.run(job_of({{Kind::kFinish, 1}}));
     return executor.tokens().at(1);
   };
   EXPECT_EQ(tokens(true), tokens(false));
@@ -136,21 +140,21 @@ TEST_F(EngineHostsCuda, StepsBehindPlainOnesSeeAllTokens) {
       return taken;
     };
     if (used_before) {
-      executor.run(job_of({arrival(9, 0, tiny_ids(96, 9))}, {row(9, 96, 96, blocks({0, 1, 2, 3, 4, 5}, 1))}));
-      executor.run(job_of({}, {{Kind::kFinish, 9}}));
+      executor.run(job_of({row(9, 96, 96, blocks({0, 1, 2, 3, 4, 5}, 1))}, arrival(9, 0, tiny_ids(96, 9))));
+      executor.run(job_of({{Kind::kFinish, 9}}));
     }
-    executor.run(job_of({arrival(1, 0, tiny_ids(20, 3)), arrival(2, 1, tiny_ids(20, 4))},
-                        {row(1, 20, 20, blocks({5, 4, 3}, 2)), row(2, 20, 20, blocks({2, 1, 0}, 2))}));
-    for (std::int32_t end = 21; end < 40; ++end) executor.run(job_of({}, {row(1, end, 20, {}), row(2, end, 20, {})}));
+    executor.run(job_of({row(1, 20, 20, blocks({5, 4, 3}, 2)), row(2, 20, 20, blocks({2, 1, 0}, 2))}, arrival(1, 0, tiny_ids(20, 3)),
+                        arrival(2, 1, tiny_ids(20, 4))));
+    for (std::int32_t end = 21; end < 40; ++end) executor.run(job_of({row(1, end, 20, {}), row(2, end, 20, {})}));
     for (std::int32_t i = 0; i < 4; ++i) {
       const auto other = static_cast<std::uint64_t>(3 + i);
       executor.run(
-          job_of({arrival(other, 2 + i, tiny_ids(16, 5))},
-                 {row(1, 40 + i, 20, {}), row(other, 16, 16, blocks({6U + static_cast<std::uint32_t>(i)}, 1)), row(2, 40 + i, 20, {})}));
+          job_of({row(1, 40 + i, 20, {}), row(other, 16, 16, blocks({6U + static_cast<std::uint32_t>(i)}, 1)), row(2, 40 + i, 20, {})},
+                 arrival(other, 2 + i, tiny_ids(16, 5))));
     }
     std::vector<std::int32_t> all;
     for (const std::uint64_t request : {1, 2}) {
-      executor.run(job_of({}, {{Kind::kFinish, request}}));
+      executor.run(job_of({{Kind::kFinish, request}}));
       const std::vector<std::int32_t>& emitted = executor.tokens().at(request);
       all.insert(all.end(), emitted.begin(), emitted.end());
     }
@@ -174,7 +178,7 @@ TEST_F(EngineHostsCuda, AWarmExecutorMakesNothingInItsSteps) {
       std::vector<TakenBlock> blocks;
       for (std::int32_t i = 0; i < (n + 20) / 16; ++i) blocks.push_back({BlockId{block++}, 1});
       const auto index = static_cast<std::int32_t>(request);
-      executor.run(job_of({arrival(request, index, tiny_ids(n, 3 + index))}, {row(request, n, n, blocks)}));
+      executor.run(job_of({row(request, n, n, blocks)}, arrival(request, index, tiny_ids(n, 3 + index))));
     };
     struct Next {
       std::uint64_t request;
