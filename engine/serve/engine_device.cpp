@@ -122,8 +122,8 @@ void EngineDevice::add_row(const StepEntry& entry) {
 
 std::vector<TakenBlock> EngineDevice::blocks_from(const Request& r, std::int64_t first) const {
   std::vector<TakenBlock> blocks;
-  for (const BlockId block : std::span(r.blocks).subspan(static_cast<std::size_t>(first)))
-    blocks.push_back({block, state_->pool().takes(block)});
+  for (auto i = static_cast<std::size_t>(first); i < r.blocks.size(); ++i)
+    blocks.push_back({r.blocks[i], state_->pool().takes(r.blocks[i])});
   return blocks;
 }
 
