@@ -75,7 +75,7 @@ TraceRequest Arrivals::take_root() {
 }
 
 bool Arrivals::follow_up(std::uint64_t number, Picoseconds finished, Picoseconds& arrives, std::uint32_t& index) {
-  own_hashes_.erase(number);
+  forget_hashes(number);
   if (waiting_.empty()) return false;
   const auto found = waiting_.find(number);
   if (found == waiting_.end()) return false;

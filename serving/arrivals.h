@@ -18,8 +18,9 @@ class Arrivals {
 
   // When the next root arrives; kNoMore when the trace is over, or, in a closed loop, until a session ends.
   [[nodiscard]] Picoseconds next_root() const { return root_at_; }
-  // Takes it. Its hashes stay valid until the call of follow_up() for it.
+  // Takes it. Its hashes stay valid until the call of forget_hashes() or follow_up() for it.
   TraceRequest take_root();
+  void forget_hashes(std::uint64_t number) { own_hashes_.erase(number); }
 
   // A request has left. True: a follow-up turn waited for it; it arrives at `arrives` under `index`.
   bool follow_up(std::uint64_t number, Picoseconds finished, Picoseconds& arrives, std::uint32_t& index);

@@ -88,6 +88,7 @@ void Fleet::arrive(const TraceRequest& request, Picoseconds at) {
   replica.catch_up(at, false);
   replica.receive(request, at);
   ++num_arrived_;
+  if (!replica.state().memory().limits().prefix_caching) arrivals_.forget_hashes(request.number);
   collect(replica, at);
 }
 
