@@ -94,9 +94,7 @@ void StepExecutor::apply(const SequenceAction& action) {
 
 void StepExecutor::forget(Served& s) {
   if (s.is_swapped) {
-    for (const KvStore::Sequence& layer : s.sequence.rows)
-      for (const auto& row : layer.pages)
-        for (const std::int32_t page : row) host_.give_back(page);
+    give_back(host_, s.sequence.rows);
     s.sequence.rows.clear();
   }
   if (s.has_started) cache_->release(s.sequence);
@@ -131,9 +129,7 @@ void StepExecutor::move(Served& s, KvPages& from, KvPages& to, bool back, const 
     }
   }
   to.copy_pages(from, sources, targets);
-  for (const KvStore::Sequence& layer : old)
-    for (const auto& row : layer.pages)
-      for (const std::int32_t page : row) from.give_back(page);
+  give_back(from, old);
   cache_->move_rest(s.sequence, !back);
   cache_->pages_moved(s.sequence);
   if (s.is_in_blocks && back) fill(s, 0, s.sequence.seen_tokens);
