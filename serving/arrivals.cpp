@@ -17,37 +17,30 @@ Picoseconds later(Picoseconds now, Span gap) {
 
 }  // namespace
 
-Arrivals::Arrivals(TraceSource& trace, const StopRule& stop)
-    : trace_(trace), stop_(stop), keeps_hashes_(trace.keeps_hashes()), concurrency_(trace.concurrency()) {
+Arrivals::Arrivals(TraceSource& trace, const StopRule& stop) : trace_(trace), stop_(stop), concurrency_(trace.concurrency()) {
   starts_.assign(static_cast<std::size_t>(concurrency_), 0);
   has_ahead_ = read(ahead_);
-  if (has_ahead_ && ahead_.request.is_follow_up) throw InputError("the trace begins with a follow-up turn");
+  if (has_ahead_ && ahead_.is_follow_up) throw InputError("the trace begins with a follow-up turn");
   read_ahead();
 }
 
-bool Arrivals::read(Turn& turn) {
+bool Arrivals::read(TraceRequest& request) {
   if (stop_.after_requests > 0 && next_number_ >= stop_.after_requests) return false;
-  if (!trace_.next(turn.request)) return false;
-  turn.number = next_number_++;
-  own_hashes(turn);
+  if (!trace_.next(request)) return false;
+  request.number = next_number_++;
+  if (trace_.keeps_hashes() || request.hashes.empty()) return true;
+  std::vector<std::uint64_t>& own = own_hashes_[request.number];
+  own.assign(request.hashes.begin(), request.hashes.end());
+  request.hashes = own;
   return true;
-}
-
-void Arrivals::own_hashes(Turn& turn) const {
-  if (keeps_hashes_) return;
-  turn.hashes.assign(turn.request.hashes.begin(), turn.request.hashes.end());
-  turn.request.hashes = turn.hashes;
 }
 
 void Arrivals::read_ahead() {
   has_root_ = has_ahead_;
   root_turns_.clear();
   if (has_root_) {
-    std::swap(root_, ahead_);
-    while ((has_ahead_ = read(ahead_)) && ahead_.request.is_follow_up) {
-      root_turns_.emplace_back();
-      std::swap(root_turns_.back(), ahead_);
-    }
+    root_ = ahead_;
+    while ((has_ahead_ = read(ahead_)) && ahead_.is_follow_up) root_turns_.push_back(ahead_);
   }
   release_root();
 }
@@ -60,7 +53,7 @@ void Arrivals::release_root() {
     if (starts_.empty()) return;
     at = starts_.front();
   } else {
-    const Span arrival = root_.request.arrival - kStart;
+    const Span arrival = root_.arrival - kStart;
     if (stop_.after_time.count() > 0 && arrival > stop_.after_time) return;
     at = later(0, arrival);
   }
@@ -68,26 +61,25 @@ void Arrivals::release_root() {
   root_at_ = at;
 }
 
-void Arrivals::take_root(TraceRequest& request, std::uint64_t& number) {
+TraceRequest Arrivals::take_root() {
   if (concurrency_ > 0) {
     std::pop_heap(starts_.begin(), starts_.end(), std::greater<>{});
     starts_.pop_back();
     ++sessions_;
   }
   ++taken_;
-  due_root_ = std::move(root_);
-  request = due_root_.request;
-  if (!keeps_hashes_) request.hashes = due_root_.hashes;
-  number = due_root_.number;
-  if (!root_turns_.empty()) waiting_.emplace(number, std::move(root_turns_));
+  const TraceRequest request = root_;
+  if (!root_turns_.empty()) waiting_.emplace(request.number, std::move(root_turns_));
   read_ahead();
+  return request;
 }
 
 bool Arrivals::follow_up(std::uint64_t number, Picoseconds finished, Picoseconds& arrives, std::uint32_t& index) {
+  forget_hashes(number);
   if (waiting_.empty()) return false;
   const auto found = waiting_.find(number);
   if (found == waiting_.end()) return false;
-  std::deque<Turn> turns = std::move(found->second);
+  std::deque<TraceRequest> turns = std::move(found->second);
   waiting_.erase(found);
   if (free_due_.empty()) {
     free_due_.push_back(static_cast<std::uint32_t>(due_.size()));
@@ -95,19 +87,17 @@ bool Arrivals::follow_up(std::uint64_t number, Picoseconds finished, Picoseconds
   }
   index = free_due_.back();
   free_due_.pop_back();
-  due_[index] = std::move(turns.front());
+  due_[index] = turns.front();
   turns.pop_front();
-  arrives = later(finished, due_[index].request.delay);
+  arrives = later(finished, due_[index].delay);
   if (!turns.empty()) waiting_.emplace(due_[index].number, std::move(turns));
   return true;
 }
 
-void Arrivals::take_follow_up(std::uint32_t index, TraceRequest& request, std::uint64_t& number) {
+TraceRequest Arrivals::take_follow_up(std::uint32_t index) {
   ++taken_;
-  request = due_[index].request;
-  if (!keeps_hashes_) request.hashes = due_[index].hashes;
-  number = due_[index].number;
   free_due_.push_back(index);
+  return due_[index];
 }
 
 void Arrivals::session_ended(Picoseconds at) {

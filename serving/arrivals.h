@@ -18,39 +18,34 @@ class Arrivals {
 
   // When the next root arrives; kNoMore when the trace is over, or, in a closed loop, until a session ends.
   [[nodiscard]] Picoseconds next_root() const { return root_at_; }
-  // Takes it. `request` is valid until the next call.
-  void take_root(TraceRequest& request, std::uint64_t& number);
+  // Takes it. Its hashes stay valid until the call of forget_hashes() or follow_up() for it.
+  TraceRequest take_root();
+  void forget_hashes(std::uint64_t number) { own_hashes_.erase(number); }
 
-  // A request has finished. True: a follow-up turn waited for it; it arrives at `arrives` under `index`.
+  // A request has left. True: a follow-up turn waited for it; it arrives at `arrives` under `index`.
   bool follow_up(std::uint64_t number, Picoseconds finished, Picoseconds& arrives, std::uint32_t& index);
-  void take_follow_up(std::uint32_t index, TraceRequest& request, std::uint64_t& number);
+  TraceRequest take_follow_up(std::uint32_t index);
   // A session is over (its last request finished or was refused): in a closed loop another one may begin.
   void session_ended(Picoseconds at);
 
   [[nodiscard]] std::uint64_t taken() const { return taken_; }
-  [[nodiscard]] bool keeps_hashes() const { return keeps_hashes_; }
   static constexpr Picoseconds kNoMore = INT64_MAX;
 
  private:
-  struct Turn {
-    TraceRequest request;
-    std::uint64_t number = 0;
-    std::vector<std::uint64_t> hashes;  // own copy, where the trace keeps none
-  };
   void read_ahead();  // the next root and the follow-ups after it
-  bool read(Turn& turn);
-  void own_hashes(Turn& turn) const;
+  bool read(TraceRequest& request);
   void release_root();
 
   TraceSource& trace_;
   StopRule stop_;
-  bool keeps_hashes_;
   bool at_end_ = false, has_root_ = false, has_ahead_ = false;
-  Turn root_, ahead_, due_root_;
-  std::deque<Turn> root_turns_;
-  std::unordered_map<std::uint64_t, std::deque<Turn>> waiting_;  // by the number of the request they wait for
-  std::vector<Turn> due_;
+  TraceRequest root_, ahead_;
+  std::deque<TraceRequest> root_turns_;
+  std::unordered_map<std::uint64_t, std::deque<TraceRequest>> waiting_;  // by the number of the request they wait for
+  std::vector<TraceRequest> due_;
   std::vector<std::uint32_t> free_due_;
+  // Copies where the trace keeps none, by number: of requests that were read and have not left.
+  std::unordered_map<std::uint64_t, std::vector<std::uint64_t>> own_hashes_;
   Picoseconds root_at_ = kNoMore;
   std::int32_t concurrency_;
   std::uint64_t sessions_ = 0;

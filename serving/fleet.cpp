@@ -67,18 +67,14 @@ bool Fleet::step(Picoseconds stop) {
   if (is_root || queue_.top().kind != EventKind::kSample) clock_.reach(at);
   now_ = at;
   ++events_;
-  TraceRequest request;
-  std::uint64_t number = 0;
   if (is_root) {
-    arrivals_.take_root(request, number);
-    arrive(request, number, at);
+    arrive(arrivals_.take_root(), at);
     return true;
   }
   const Event event = queue_.pop();
   if (event.kind == EventKind::kSample) return sample(at);
   if (event.kind == EventKind::kFollowUp) {
-    arrivals_.take_follow_up(event.subject, request, number);
-    arrive(request, number, at);
+    arrive(arrivals_.take_follow_up(event.subject), at);
     return true;
   }
   Replica& replica = *replicas_[event.replica];
@@ -87,24 +83,25 @@ bool Fleet::step(Picoseconds stop) {
   return true;
 }
 
-void Fleet::arrive(const TraceRequest& request, std::uint64_t number, Picoseconds at) {
+void Fleet::arrive(const TraceRequest& request, Picoseconds at) {
   Replica& replica = *replicas_[route(request, at)];
   replica.catch_up(at, false);
-  replica.receive(request, number, at, arrivals_.keeps_hashes());
+  replica.receive(request, at);
+  ++num_arrived_;
+  if (!replica.state().memory().limits().prefix_caching) arrivals_.forget_hashes(request.number);
   collect(replica, at);
 }
 
 std::uint32_t Fleet::route(const TraceRequest& request, Picoseconds at) {
-  const Arrival arrival{to_time(at), arrivals_counted_++, request.session, request.prompt_tokens};
-  arriving_ = &request;
   if (router_ == nullptr) return 0;
+  arriving_ = &request;
   if (router_->reads_load()) {
     for (const auto& replica : replicas_) {
       replica->catch_up(at, false);
       collect(*replica, at);
     }
   }
-  const std::uint32_t target = index(router_->route(arrival, *this));
+  const std::uint32_t target = index(router_->route(arrival_record(request, to_time(at)), *this));
   if (target >= setup_.num_replicas) throw InternalError("the router chose a replica that does not exist");
   return target;
 }
@@ -112,7 +109,7 @@ std::uint32_t Fleet::route(const TraceRequest& request, Picoseconds at) {
 ReplicaLoad Fleet::load(ReplicaId replica) const {
   const ReplicaState& of = state(index(replica));
   ReplicaLoad load;
-  load.waiting = static_cast<std::int64_t>(of.queues().waiting().size() + of.queues().input().size());
+  load.waiting = of.queues().num_queued();
   load.running = static_cast<std::int64_t>(of.running().size());
   load.outstanding_tokens = of.table().outstanding_prompt_tokens();
   load.used_blocks = of.used_blocks();
@@ -124,15 +121,15 @@ std::int64_t Fleet::cached_tokens(ReplicaId replica) const { return state(index(
 
 // Takes finished requests out of a replica; the turns that wait for them become arrivals.
 void Fleet::collect(Replica& replica, Picoseconds at) {
-  std::vector<ReplicaState::Finished>& outbox = replica.state().outbox();
+  std::vector<RequestRecord>& outbox = replica.state().outbox();
   if (outbox.empty()) return;
-  for (const ReplicaState::Finished& finished : outbox) {
-    metrics_.add(finished.record);
-    sink_.request(finished.record);
-    if (finished.reason != nullptr && first_rejection_.empty()) first_rejection_ = finished.reason;
+  for (const RequestRecord& record : outbox) {
+    metrics_.add(record);
+    sink_.request(record);
+    if (record.reason != nullptr && first_rejection_.empty()) first_rejection_ = record.reason;
     Picoseconds arrives = 0;
     std::uint32_t turn = 0;
-    if (arrivals_.follow_up(finished.record.number, at, arrives, turn)) {
+    if (arrivals_.follow_up(record.number, at, arrives, turn)) {
       queue_.push(arrives, Phase::kArrive, EventKind::kFollowUp, 0, turn);
     } else {
       arrivals_.session_ended(at);

@@ -28,13 +28,14 @@ class Fleet final : public FleetView {
   [[nodiscard]] StepTotals totals() const;
 
   [[nodiscard]] std::uint32_t num_replicas() const override { return setup_.num_replicas; }
+  [[nodiscard]] std::uint64_t num_arrived() const override { return num_arrived_; }
   [[nodiscard]] ReplicaLoad load(ReplicaId replica) const override;
   [[nodiscard]] std::int64_t cached_tokens(ReplicaId replica) const override;
 
  private:
   bool step(Picoseconds stop);
   void run_to_end(Picoseconds stop);
-  void arrive(const TraceRequest& request, std::uint64_t number, Picoseconds at);
+  void arrive(const TraceRequest& request, Picoseconds at);
   [[nodiscard]] std::uint32_t route(const TraceRequest& request, Picoseconds at);
   void collect(Replica& replica, Picoseconds at);
   bool sample(Picoseconds at);
@@ -53,7 +54,7 @@ class Fleet final : public FleetView {
   std::vector<ReplicaState::Counters> last_counted_;
   const TraceRequest* arriving_ = nullptr;
   std::string first_rejection_;
-  std::uint64_t arrivals_counted_ = 0, events_ = 0;
+  std::uint64_t num_arrived_ = 0, events_ = 0;
   Picoseconds first_arrival_ = 0, now_ = 0;
 };
 

@@ -7,24 +7,15 @@
 
 #include "base/ids.h"
 #include "base/time.h"
+#include "policies/request.h"
 #include "serving/histogram.h"
 
 namespace kvlab {
 
-enum class Outcome : std::uint8_t { kCompleted, kRejected, kUnfinished };
 const char* outcome_name(Outcome outcome);
 
-// Everything a run knows of one request once it has left. Times a request never reached are kNever.
-struct RequestRecord {
-  std::uint64_t number = 0;  // position in the trace, from 0
-  std::uint32_t replica = 0;
-  std::int64_t session = -1;
-  Time arrival = kNever, queued = kNever, scheduled = kNever, first_token = kNever, last_token = kNever;
-  std::int32_t prompt_tokens = 0, output_tokens = 0;
-  std::int32_t hit_tokens = 0;  // of its first admission
-  std::int32_t preemptions = 0, recomputed_tokens = 0;
-  Outcome outcome = Outcome::kUnfinished;
-};
+class ReplicaState;
+struct InFlightStep;
 
 // State of one replica at an instant; tokens are counted since the sample before.
 struct TimelineSample {
@@ -35,22 +26,7 @@ struct TimelineSample {
   std::int64_t prompt_tokens = 0, output_tokens = 0;
 };
 
-// One executed step, for golden logs and Perfetto tracks. Only delivered where a sink asks for steps (which turns fast-forward off).
-struct StepEntryRecord {
-  std::uint64_t request = 0;
-  std::int32_t tokens = 0;
-  std::int32_t computed_before = 0;
-};
-struct StepRecord {
-  std::uint32_t replica = 0;
-  std::uint64_t number = 0;
-  Time planned{}, start{}, end{};
-  std::vector<StepEntryRecord> entries;
-  std::int64_t free_blocks = 0;
-  std::int64_t waiting = 0;
-};
-
-enum class RequestEvent : std::uint8_t { kQueued, kAdmitted, kPreempted, kSwappedOut, kSwappedIn, kFirstToken, kFinished, kRejected };
+enum class RequestEvent : std::uint8_t { kPreempted, kSwappedOut, kSwappedIn, kFinished, kRejected };
 struct RequestEventRecord {
   std::uint32_t replica = 0;
   std::uint64_t request = 0;
@@ -64,8 +40,10 @@ class RunSink {
   virtual ~RunSink() = default;
   virtual void request(const RequestRecord&) {}
   virtual void sample(const TimelineSample&) {}
+  // True: steps and events are delivered, for golden logs and Perfetto tracks; there is no fast-forward then.
   [[nodiscard]] virtual bool wants_steps() const { return false; }
-  virtual void step(const StepRecord&) {}
+  // A step whose times are known, and the replica just after it was planned or just before its output is processed.
+  virtual void step(const InFlightStep&, const ReplicaState&) {}
   virtual void event(const RequestEventRecord&) {}
 };
 

@@ -56,9 +56,9 @@ Replica::Replica(const FleetContext& fleet, std::uint32_t number, std::unique_pt
   device_->attach(state_, *scheduler_);
 }
 
-void Replica::receive(const TraceRequest& request, std::uint64_t number, Picoseconds at, bool keeps_hashes) {
+void Replica::receive(const TraceRequest& request, Picoseconds at) {
   const std::size_t before = state_.outbox().size();
-  state_.receive(request, number, to_time(at), keeps_hashes);
+  state_.receive(request, to_time(at));
   if (state_.outbox().size() == before) device_->on_receive(request, state_.queues().input().back());
   if (stretch_.iterations > 0) {  // the next plan sees it
     stretch_.iterations = 0;
@@ -119,7 +119,7 @@ void Replica::process_oldest(Picoseconds at) {
   head_ = (head_ + 1) % depth_;
   --count_;
   state_.process_output(step, at, itl_);
-  for (const ReplicaState::Finished& finished : state_.outbox()) scheduler_->on_finish(finished.id);
+  tell_scheduler();
   if (wants_events_) forward_events();
 }
 
@@ -137,17 +137,17 @@ void Replica::plan(Picoseconds at) {
 
 bool Replica::plan_one(Picoseconds at) {
   state_.begin_plan(to_time(at));
-  plan_.clear();
-  scheduler_->plan(state_, plan_);
-  for (const ReplicaState::Finished& finished : state_.outbox()) scheduler_->on_finish(finished.id);
+  InFlightStep& step = in_flight(count_);
+  step.clear();
+  scheduler_->plan(state_, step);
+  tell_scheduler();
   if (wants_events_) forward_events();
   const Picoseconds copies_end = start_copies(at);
-  if (plan_.is_empty()) {
+  if (step.is_empty()) {
     wake_at(at);
     return false;
   }
-  InFlightStep& step = in_flight(count_);
-  state_.commit(plan_, step);
+  state_.commit(step);
   step.number = next_step_++;
   step.planned = at;
   step.usage = {state_.num_waiting(), state_.used_blocks(), state_.memory().wasted_tokens(), state_.memory().external_fragmentation_ppm()};
@@ -172,7 +172,7 @@ void Replica::wake_at(Picoseconds at) {
 void Replica::count_step(InFlightStep& step, Picoseconds before) {
   totals_.add(step, step.end - (traits_.num_stages == 1 ? step.start : std::max(step.start, before)));
   step.is_counted = true;
-  if (wants_steps_) tell_sink(step);
+  if (wants_steps_) sink_.step(step, state_);
 }
 
 Picoseconds Replica::busy_after(Picoseconds end) {
@@ -210,26 +210,17 @@ void Replica::schedule_next() {
   queue_.push(due, Phase::kComplete, EventKind::kOutput, number_, ++generation_);
 }
 
+void Replica::tell_scheduler() {
+  for (const RequestId id : state_.left()) scheduler_->on_finish(id);
+  state_.left().clear();
+}
+
 void Replica::forward_events() {
   for (const RequestEventRecord& event : events_) {
     if (wants_steps_) sink_.event(event);
     device_->on_event(event);
   }
   events_.clear();
-}
-
-void Replica::tell_sink(const InFlightStep& step) {
-  record_.replica = number_;
-  record_.number = step.number;
-  record_.planned = to_time(step.planned);
-  record_.start = to_time(step.start);
-  record_.end = to_time(step.end);
-  record_.entries.clear();
-  for (const StepEntry& entry : step.entries)
-    record_.entries.push_back({state_.table()[entry.request].number, entry.tokens, entry.computed_before});
-  record_.free_blocks = state_.free_blocks();
-  record_.waiting = step.usage.waiting;
-  sink_.step(record_);
 }
 
 }  // namespace kvlab

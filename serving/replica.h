@@ -30,7 +30,7 @@ class Replica {
   // Carries out whatever happens before the phase kArrive of `at` (with_plans: up to and including kSchedule).
   void catch_up(Picoseconds at, bool with_plans);
   // An arriving request; catch_up(at) came before.
-  void receive(const TraceRequest& request, std::uint64_t number, Picoseconds at, bool keeps_hashes);
+  void receive(const TraceRequest& request, Picoseconds at);
   // kOutput, kPlan and kSwapEnd events of this replica.
   void handle(const Event& event, Picoseconds next_arrival);
 
@@ -52,7 +52,7 @@ class Replica {
   Picoseconds start_copies(Picoseconds at);
   void schedule_next();
   void wake_at(Picoseconds at);
-  void tell_sink(const InFlightStep& step);
+  void tell_scheduler();
   void forward_events();
 
   // replica_fast_forward.cpp
@@ -75,12 +75,10 @@ class Replica {
   Device::Traits traits_;
   int depth_;
   ReplicaState state_;
-  StepPlan plan_;
   std::vector<InFlightStep> ring_;
   int head_ = 0, count_ = 0;
   DecodeStretch stretch_;
   std::vector<RequestEventRecord> events_;
-  StepRecord record_;
   bool fast_forward_, wants_steps_, wants_events_;
   bool plan_pending_ = false;          // a kPlan event is queued
   std::uint32_t generation_ = 0;       // of the queued kOutput event

@@ -36,31 +36,30 @@ std::int64_t ReplicaMemory::free_blocks() const {
   return contiguous_ ? contiguous_->free_tokens() / limits_.block_tokens : pool_->free_blocks();
 }
 
-SeqState ReplicaMemory::seq_of(const Request& r, std::int32_t computed) const {
+SeqState ReplicaMemory::seq_of(const Request& r, std::int32_t computed, std::int32_t new_tokens) const {
   const bool is_named = r.num_hashes > 0;  // 0 without prefix caching
-  if (!r.left_hashed) return {computed, r.prompt_tokens, computed, 0, false, false, is_named};
-  return {computed, r.prompt_tokens, r.row_tokens, r.pattern, true, computed < r.most_computed, is_named};
+  if (!r.left_hashed) return {computed, r.prompt_tokens, computed, 0, false, false, is_named, new_tokens};
+  return {computed, r.prompt_tokens, r.row_tokens, r.pattern, true, computed < r.most_computed, is_named, new_tokens};
 }
 
 std::uint64_t ReplicaMemory::key_of(const Request& r, std::int32_t block) const {
-  return block_hash(r.hash_tokens, std::span(r.hashes, static_cast<std::size_t>(r.trace_hashes)), limits_.block_tokens,
-                    static_cast<std::uint32_t>(block));
+  return block_hash(r.hash_tokens, r.hashes, limits_.block_tokens, static_cast<std::uint32_t>(block));
 }
 
 std::int64_t ReplicaMemory::peak_blocks(const Request& r) const {
   const std::int32_t n = r.known_tokens();
   if (keeps_everything_) return blocks_for(n);
-  return blocks_for(n) + blocks_of_pages(footprint_->step({0, n, 0, 0, false, false}, n).peak_pages);
+  return blocks_for(n) + blocks_of_pages(footprint_->step(SeqState{0, n}.taking(n)).peak_pages);
 }
 
 std::int64_t ReplicaMemory::most_blocks(const Request& r) const {
   const std::int32_t last = r.prompt_tokens + r.output_limit - 1;
   if (keeps_everything_) return blocks_for(last);
-  const FootprintStep at_prompt = footprint_->step({0, r.prompt_tokens, 0, 0, false, false}, r.prompt_tokens);
+  const FootprintStep at_prompt = footprint_->step(SeqState{0, r.prompt_tokens}.taking(r.prompt_tokens));
   const std::int64_t end_blocks = blocks_of_pages(footprint_->pages_at_end(r.prompt_tokens, last));
   if (at_prompt.leaves_hashed) return std::max(blocks_for(r.prompt_tokens) + blocks_of_pages(at_prompt.peak_pages), end_blocks);
   if (last == r.prompt_tokens) return blocks_for(last) + end_blocks;
-  const FootprintStep at_end = footprint_->step({last - 1, r.prompt_tokens, last - 1, 0, false, false}, 1);
+  const FootprintStep at_end = footprint_->step(SeqState{last - 1, r.prompt_tokens, last - 1}.taking(1));
   return at_end.leaves_hashed ? blocks_for(at_end.held_tokens + 1) + blocks_of_pages(at_end.peak_pages) : blocks_for(last) + end_blocks;
 }
 
@@ -120,7 +119,7 @@ ReplicaMemory::Need ReplicaMemory::need(RequestId id, std::int32_t m, std::int32
     }
   }
   if (!keeps_everything_) {
-    const FootprintStep step = footprint_->step(seq_of(r, computed), m);
+    const FootprintStep step = footprint_->step(seq_of(r, computed, m));
     all.pages = std::max<std::int64_t>(0, step.peak_pages - r.pages);
     // A sequence that is rewritten in place is kept in its blocks until the output is processed.
     const bool in_blocks = r.left_hashed && !r.blocks.empty() && r.kept_pages > r.pages;
@@ -250,7 +249,7 @@ bool ReplicaMemory::try_swap_out(Request& r) {
 
 bool ReplicaMemory::try_swap_in(Request& r, std::int32_t m) {
   hits_valid_ = false;
-  const std::int64_t pages = keeps_everything_ ? 0 : footprint_->step(seq_of(r, r.computed_tokens), m).peak_pages;
+  const std::int64_t pages = keeps_everything_ ? 0 : footprint_->step(seq_of(r, r.computed_tokens, m)).peak_pages;
   const std::int64_t blocks = r.left_hashed ? 0 : blocks_for(r.computed_tokens + m);
   if (blocks > free_after_pages(pages)) return false;
   if (pages > 0) pool_->take_pages(pages);
@@ -277,10 +276,9 @@ Preemption ReplicaMemory::preemption_of(const Request& r, Preemption wanted) con
 }
 
 void ReplicaMemory::apply_policy(Request& r, StepEntry& entry, std::size_t place) {
-  const SeqState seq = seq_of(r, r.computed_tokens);
-  charged_.push_back({seq, entry.tokens, 0});
+  const SeqState& seq = charged_.emplace_back(seq_of(r, r.computed_tokens, entry.tokens));
   charged_places_.push_back(place);
-  const FootprintStep done = footprint_->step(seq, entry.tokens);
+  const FootprintStep done = footprint_->step(seq);
   if (done.leaves_hashed) {
     r.left_hashed = true;
     entry.leaves_hashed = true;

@@ -100,7 +100,7 @@ class ReplicaMemory {
   [[nodiscard]] std::int32_t most_hits(std::int32_t known_tokens, std::int32_t prompt_tokens) const;
   void log_uses(const Request& r);
   void release_blocks(Request& r);
-  [[nodiscard]] SeqState seq_of(const Request& r, std::int32_t computed) const;
+  [[nodiscard]] SeqState seq_of(const Request& r, std::int32_t computed, std::int32_t new_tokens) const;
   [[nodiscard]] std::uint64_t key_of(const Request& r, std::int32_t block) const;
   [[nodiscard]] std::int64_t blocks_of_pages(std::int64_t pages) const { return ceil_div(pages, pool_->pages_per_block()); }
   [[nodiscard]] std::int64_t free_after_pages(std::int64_t pages) const {
@@ -121,7 +121,7 @@ class ReplicaMemory {
   std::vector<BlockId> hits_;  // of hits_for_, while hits_valid_
   RequestId hits_for_ = kNoRequest;
   bool hits_valid_ = false;
-  std::vector<SeqInStep> charged_;           // while a step is committed: the policy's sequences,
+  std::vector<SeqState> charged_;            // while a step is committed: the policy's sequences,
   std::vector<std::size_t> charged_places_;  // and their entries
   std::int64_t host_used_ = 0, num_swapped_ = 0;
   std::int64_t live_tokens_ = 0, allocated_tokens_ = 0;

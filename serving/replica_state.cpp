@@ -7,6 +7,25 @@
 
 namespace kvlab {
 
+namespace {
+
+RequestRecord finished_record(const Request& r) {
+  RequestRecord record = r;
+  if (r.last_token_ps >= 0) record.last_token = to_time(r.last_token_ps);
+  return record;
+}
+
+}  // namespace
+
+RequestRecord arrival_record(const TraceRequest& request, Time arrival) {
+  RequestRecord record;
+  record.number = request.number;
+  record.session = request.session;
+  record.arrival = arrival;
+  record.prompt_tokens = request.prompt_tokens;
+  return record;
+}
+
 ReplicaState::ReplicaState(const ReplicaLimits& limits, std::unique_ptr<BlockPool> pool, std::unique_ptr<Footprint> footprint)
     : memory_(limits, std::move(pool), std::move(footprint), table_),
       uniform_(table_, queues_, memory_),
@@ -15,32 +34,26 @@ ReplicaState::ReplicaState(const ReplicaLimits& limits, std::unique_ptr<BlockPoo
 std::int32_t ReplicaState::needed_tokens(RequestId id) const {
   const Request& r = table_[id];
   if (!plans_over_unknown_) return r.known_values() - r.computed_tokens;
-  return r.emitted_tokens + r.in_flight_tokens >= r.output_limit ? 0 : r.known_tokens() - r.computed_tokens;
+  return r.output_tokens + r.in_flight_tokens >= r.output_limit ? 0 : r.known_tokens() - r.computed_tokens;
 }
 
 // ---- from arrival to admission ----
 
-void ReplicaState::receive(const TraceRequest& from, std::uint64_t number, Time arrival, bool keeps_hashes) {
+void ReplicaState::receive(const TraceRequest& from, Time arrival) {
   const ReplicaLimits& limits = memory_.limits();
   if (limits.prefix_caching) check_block_tokens(from, limits.block_tokens);
   const RequestId id = table_.add(from.prompt_tokens);
   Request& r = table_[id];
-  r.number = number;
-  r.session = from.session;
-  r.arrival = arrival;
+  static_cast<RequestRecord&>(r) = arrival_record(from, arrival);
+  r.replica = limits.replica;
   r.is_counted = arrival >= limits.count_from;
   r.output_limit = from.output_tokens;
   r.hash_tokens = from.hash_tokens;
   r.num_hashes = limits.prefix_caching ? static_cast<std::int32_t>(num_block_hashes(from, limits.block_tokens)) : 0;
-  r.trace_hashes = static_cast<std::int32_t>(from.hashes.size());
-  r.hashes = from.hashes.data();
-  if (!keeps_hashes && r.num_hashes > 0) {
-    r.own_hashes.assign(from.hashes.begin(), from.hashes.end());
-    r.hashes = r.own_hashes.data();
-  }
+  r.hashes = from.hashes;
   const std::int64_t longest = std::int64_t{r.prompt_tokens} + r.output_limit;
-  if (longest > limits.max_model_len) return leave(id, Outcome::kRejected, "longer than max_model_len", arrival);
-  if (memory_.most_blocks(r) > num_blocks()) return leave(id, Outcome::kRejected, "larger than the KV cache", arrival);
+  if (longest > limits.max_model_len) return leave(id, Outcome::kRejected, arrival, "longer than max_model_len");
+  if (memory_.most_blocks(r) > num_blocks()) return leave(id, Outcome::kRejected, arrival, "larger than the KV cache");
   if (memory_.exceeds_budget(r.prompt_tokens)) ++counters_.over_budget;
   queues_.add_input(id);
 }
@@ -49,10 +62,7 @@ void ReplicaState::begin_plan(Time now) {
   now_ = now;
   plan_was_quiet_ = true;
   memory_.forget_hits();
-  for (const RequestId id : queues_.input()) {
-    table_[id].queued = now;
-    note(RequestEvent::kQueued, table_[id], now);
-  }
+  for (const RequestId id : queues_.input()) table_[id].queued = now;
   queues_.input_to_waiting();
 }
 
@@ -61,7 +71,6 @@ void ReplicaState::admit(RequestId id) {
   queues_.waiting_to_running(id);
   Request& r = table_[id];
   r.is_running = true;
-  note(RequestEvent::kAdmitted, r, now_);
   if (r.was_admitted) return;  // it may find its own blocks: computed before its preemption, or swapped in
   r.was_admitted = true;
   r.scheduled = now_;
@@ -74,7 +83,8 @@ void ReplicaState::admit(RequestId id) {
 void ReplicaState::reject(RequestId id, const char* reason) {
   plan_was_quiet_ = false;
   queues_.remove_waiting(id);
-  leave(id, Outcome::kRejected, reason, now_);
+  left_.push_back(id);
+  leave(id, Outcome::kRejected, now_, reason);
 }
 
 // ---- preemption and swap ----
@@ -126,23 +136,17 @@ void ReplicaState::finish_swap_in(RequestId id, Time at) {
 // ---- steps ----
 
 // Returns true for a decode step of one token.
-inline bool ReplicaState::commit_entry(const PlanEntry& planned, InFlightStep& step) {
-  Request& r = table_[planned.request];
-  StepEntry& entry = step.entries.emplace_back();
-  entry.request = planned.request;
-  entry.tokens = planned.tokens;
+inline bool ReplicaState::commit_entry(StepEntry& entry, std::size_t place) {
+  Request& r = table_[entry.request];
   entry.kv_before = entry.computed_before = r.computed_tokens;
-  entry.padded_tokens = planned.padded_tokens;
-  entry.layer_begin = planned.layer_begin;
-  entry.layer_end = planned.layer_end;
   ++r.in_flight_steps;
-  if (planned.layer_end > 0) return false;  // its tokens go on through later layers in later steps
+  if (entry.layer_end > 0) return false;  // its tokens go on through later layers in later steps
   const std::int32_t known = r.known_tokens();
-  const std::int32_t after = r.computed_tokens + planned.tokens;
+  const std::int32_t after = r.computed_tokens + entry.tokens;
   if (after > known) throw InternalError("a plan computes tokens that are not known");
   entry.emits = after == known;
   const std::int32_t held_before = r.held_tokens();
-  if (!memory_.keeps_everything()) memory_.apply_policy(r, entry, step.entries.size() - 1);
+  if (!memory_.keeps_everything()) memory_.apply_policy(r, entry, place);
   const std::int32_t recomputed = std::min(after, r.most_computed) - r.computed_tokens;
   if (recomputed > 0) {
     r.recomputed_tokens += recomputed;
@@ -152,14 +156,12 @@ inline bool ReplicaState::commit_entry(const PlanEntry& planned, InFlightStep& s
   table_.set_computed(r, after);
   memory_.add_live(r.held_tokens() - held_before);
   if (entry.emits) ++r.in_flight_tokens;
-  return planned.tokens == 1 && planned.layer_begin == 0 && planned.padded_tokens == 0 && entry.emits && entry.computed_before > 0;
+  return entry.tokens == 1 && entry.layer_begin == 0 && entry.padded_tokens == 0 && entry.emits && entry.computed_before > 0;
 }
 
-void ReplicaState::commit(const StepPlan& plan, InFlightStep& step) {
-  step.clear();
-  step.idle_rows = plan.idle_rows;
-  bool uniform = memory_.keeps_everything() && plan.idle_rows == 0 && plan.entries.size() == queues_.running().size();
-  for (const PlanEntry& planned : plan.entries) uniform = commit_entry(planned, step) && uniform;
+void ReplicaState::commit(InFlightStep& step) {
+  bool uniform = memory_.keeps_everything() && step.idle_rows == 0 && step.entries.size() == queues_.running().size();
+  for (std::size_t i = 0; i < step.entries.size(); ++i) uniform = commit_entry(step.entries[i], i) && uniform;
   memory_.charge_policy(step);
   step.is_uniform = uniform;
   step.running_version = queues_.running_version();
@@ -174,7 +176,7 @@ void ReplicaState::process_output(const InFlightStep& step, Picoseconds at, LogH
     if (!memory_.keeps_everything()) memory_.end_policy_step(r, entry);
     if (!entry.emits) continue;
     deliver(r, at, itl);
-    if (r.emitted_tokens == r.output_limit)
+    if (r.output_tokens == r.output_limit)
       finish(entry.request);
     else if (r.is_running && !r.left_hashed)
       memory_.publish_up_to(r, r.computed_tokens - r.in_flight_tokens);
@@ -183,11 +185,10 @@ void ReplicaState::process_output(const InFlightStep& step, Picoseconds at, LogH
 
 void ReplicaState::deliver(Request& r, Picoseconds at, LogHistogram& itl) {
   --r.in_flight_tokens;
-  ++r.emitted_tokens;
+  ++r.output_tokens;
   ++counters_.output_tokens;
   if (r.last_token_ps < 0) {
     r.first_token = now_;
-    note(RequestEvent::kFirstToken, r, now_);
   } else if (r.is_counted) {
     itl.add(at - r.last_token_ps);
   }
@@ -209,48 +210,28 @@ void ReplicaState::finish(RequestId id) {
   else
     queues_.remove_waiting(id);
   if (r.is_swapped) memory_.end_swap(r);
-  leave(id, Outcome::kCompleted, nullptr, now_);
+  left_.push_back(id);
+  leave(id, Outcome::kCompleted, now_);
 }
 
 void ReplicaState::note(RequestEvent event, const Request& r, Time at) {
   if (events != nullptr) events->push_back({memory_.limits().replica, r.number, at, event});
 }
 
-namespace {
-
-RequestRecord record_of(const Request& r, std::uint32_t replica, Outcome outcome) {
-  RequestRecord record;
-  record.number = r.number;
-  record.replica = replica;
-  record.session = r.session;
-  record.arrival = r.arrival;
-  record.queued = r.queued;
-  record.scheduled = r.scheduled;
-  record.first_token = r.first_token;
-  record.last_token = r.last_token_ps < 0 ? kNever : to_time(r.last_token_ps);
-  record.prompt_tokens = r.prompt_tokens;
-  record.output_tokens = outcome == Outcome::kCompleted ? r.output_limit : r.emitted_tokens;
-  record.hit_tokens = r.hit_tokens;
-  record.preemptions = r.preemptions;
-  record.recomputed_tokens = r.recomputed_tokens;
-  record.outcome = outcome;
-  return record;
-}
-
-}  // namespace
-
 // The request is in no queue any more; its memory goes back and its record out.
-void ReplicaState::leave(RequestId id, Outcome outcome, const char* reason, Time at) {
+void ReplicaState::leave(RequestId id, Outcome outcome, Time at, const char* reason) {
   Request& r = table_[id];
   memory_.release(r);
   note(outcome == Outcome::kCompleted ? RequestEvent::kFinished : RequestEvent::kRejected, r, at);
-  outbox_.push_back({record_of(r, memory_.limits().replica, outcome), reason, id});
+  r.outcome = outcome;
+  r.reason = reason;
+  outbox_.push_back(finished_record(r));
   table_.remove(id);
 }
 
 void ReplicaState::drain(std::vector<RequestRecord>& unfinished) const {
   for (const Request& r : table_.slots()) {
-    if (r.in_use) unfinished.push_back(record_of(r, memory_.limits().replica, Outcome::kUnfinished));
+    if (r.in_use) unfinished.push_back(finished_record(r));
   }
 }
 

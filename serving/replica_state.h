@@ -14,6 +14,9 @@
 
 namespace kvlab {
 
+// The record of a request that arrives.
+RequestRecord arrival_record(const TraceRequest& request, Time arrival);
+
 // Requests, queues and memory of one replica: the scheduler's view of it, and the calls of a host around each step. It has no clock:
 // hosts pass the time.
 class ReplicaState final : public ReplicaView {
@@ -25,7 +28,7 @@ class ReplicaState final : public ReplicaView {
   [[nodiscard]] std::uint32_t num_waiting() const override { return static_cast<std::uint32_t>(queues_.waiting().size()); }
   [[nodiscard]] RequestId waiting(std::uint32_t position) const override { return queues_.waiting()[position]; }
   [[nodiscard]] std::span<const RequestId> running() const override { return queues_.running(); }
-  [[nodiscard]] const RequestInfo& info(RequestId r) const override { return table_[r]; }
+  [[nodiscard]] const Request& info(RequestId r) const override { return table_[r]; }
   [[nodiscard]] std::int32_t needed_tokens(RequestId r) const override;
   [[nodiscard]] std::int32_t max_model_len() const override { return memory_.limits().max_model_len; }
   [[nodiscard]] std::int32_t block_tokens() const override { return memory_.limits().block_tokens; }
@@ -44,21 +47,19 @@ class ReplicaState final : public ReplicaView {
 
   // ---- for hosts ----
   // A request reaches the replica; it waits in the input queue until the next plan. It is refused (a record goes to the outbox)
-  // if it could never run: longer than max_model_len or than the whole memory.
-  void receive(const TraceRequest& request, std::uint64_t number, Time arrival, bool keeps_hashes);
+  // if it could never run: longer than max_model_len or than the whole memory. Its hashes stay valid until it leaves.
+  void receive(const TraceRequest& request, Time arrival);
   // Before plan(): sets the clock and moves the input queue into the waiting queue.
   void begin_plan(Time now);
-  // After plan(): advances computed tokens by the plan and records the step.
-  void commit(const StepPlan& plan, InFlightStep& step);
+  // After plan(): advances computed tokens by the step's entries and completes them.
+  void commit(InFlightStep& step);
   // Delivers a step's tokens: emissions, finishes (to the outbox), publications, blocks returned.
   void process_output(const InFlightStep& step, Picoseconds at, LogHistogram& itl);
   void finish_swap_in(RequestId r, Time at);
-  struct Finished {
-    RequestRecord record;
-    const char* reason = nullptr;  // of a rejection
-    RequestId id{};                // its slot, free again
-  };
-  std::vector<Finished>& outbox() { return outbox_; }
+  // Requests that left.
+  std::vector<RequestRecord>& outbox() { return outbox_; }
+  // Slots of those that schedulers know: finished, or rejected by a plan. They are free again.
+  std::vector<RequestId>& left() { return left_; }
   std::vector<SwapCopy>& swap_copies() { return swap_copies_; }
   std::vector<RequestEventRecord>* events = nullptr;  // null: not recorded
 
@@ -90,8 +91,8 @@ class ReplicaState final : public ReplicaView {
   void check() const;
 
  private:
-  bool commit_entry(const PlanEntry& planned, InFlightStep& step);
-  void leave(RequestId id, Outcome outcome, const char* reason, Time at);
+  bool commit_entry(StepEntry& entry, std::size_t place);
+  void leave(RequestId id, Outcome outcome, Time at, const char* reason = nullptr);
   void finish(RequestId id);
   void note(RequestEvent event, const Request& r, Time at);
   void deliver(Request& r, Picoseconds at, LogHistogram& itl);
@@ -101,7 +102,8 @@ class ReplicaState final : public ReplicaView {
   ReplicaMemory memory_;
   UniformDecode uniform_;
   bool plans_over_unknown_;
-  std::vector<Finished> outbox_;
+  std::vector<RequestRecord> outbox_;
+  std::vector<RequestId> left_;
   std::vector<SwapCopy> swap_copies_;
   Time now_{};
   bool plan_was_quiet_ = true;

@@ -20,7 +20,8 @@ class RequestQueues {
   [[nodiscard]] const std::vector<RequestId>& running() const { return running_; }
   // Changes whenever the running list does.
   [[nodiscard]] std::uint64_t running_version() const { return running_version_; }
-  [[nodiscard]] bool is_empty() const { return running_.empty() && waiting_.empty() && input_.empty(); }
+  // Requests that arrived and do not run.
+  [[nodiscard]] std::int64_t num_queued() const { return static_cast<std::int64_t>(waiting_.size() + input_.size()); }
 
   void add_input(RequestId r) { input_.push_back(r); }
   void input_to_waiting() {

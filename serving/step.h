@@ -10,19 +10,6 @@
 
 namespace kvlab {
 
-// One request's share of a step in flight, as it was committed.
-struct StepEntry {
-  RequestId request{};
-  std::int32_t tokens = 0;
-  std::int32_t kv_before = 0;  // cached tokens its new tokens attend to
-  std::int32_t computed_before = 0;
-  std::int32_t padded_tokens = 0;  // rows it costs, where padded
-  std::int32_t layer_begin = 0, layer_end = 0;
-  bool emits = false;          // its last token's logits give a token
-  bool leaves_hashed = false;  // its old blocks go back when the output is processed
-  bool ends_prompt = false;    // FootprintStep
-};
-
 // Queue and memory of a replica just after the plan of a step.
 struct PlanUsage {
   std::int64_t waiting = 0;  // requests
@@ -30,9 +17,7 @@ struct PlanUsage {
 };
 
 // A step that was planned and whose output is not processed yet.
-struct InFlightStep {
-  std::vector<StepEntry> entries;
-  std::int32_t idle_rows = 0;
+struct InFlightStep : StepPlan {
   PolicyWork policy;
   PlanUsage usage;
   std::uint64_t number = 0;
@@ -43,8 +28,7 @@ struct InFlightStep {
   Picoseconds planned = 0, start = 0, end = 0;
 
   void clear() {
-    entries.clear();
-    idle_rows = 0;
+    StepPlan::clear();
     policy.clear();
     is_uniform = false;
   }

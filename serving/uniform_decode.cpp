@@ -30,7 +30,7 @@ std::int64_t UniformDecode::iterations(const Horizon& horizon) const {
   for (const RequestId id : queues_.running()) {
     const Request& r = table_[id];
     if (r.last_token_ps < 0) iterations = 0;
-    iterations = std::min<std::int64_t>(iterations, r.output_limit - r.emitted_tokens - r.in_flight_tokens);
+    iterations = std::min<std::int64_t>(iterations, r.output_limit - r.output_tokens - r.in_flight_tokens);
     if (others_wait && r.published < r.num_hashes) iterations = std::min(iterations, first_publication(r) - 1);
   }
   if (iterations <= 0 || memory_.is_contiguous()) return iterations;
@@ -70,7 +70,7 @@ void UniformDecode::emit(std::int64_t iterations, Picoseconds first_at, Picoseco
     if (r.is_counted) itl.add(first_at - r.last_token_ps);
     memory_.add_live(tokens);
     table_.set_computed(r, r.computed_tokens + tokens);
-    r.emitted_tokens += tokens;
+    r.output_tokens += tokens;
     r.publishable_tokens = std::max(r.publishable_tokens, std::min(r.computed_tokens, r.known_values()));
     r.last_token_ps = last_at;
   }

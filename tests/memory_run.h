@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "serving/step.h"
 #include "sim/simulation.h"
 #include "traces/trace.h"
 
@@ -41,11 +42,11 @@ struct Recorder final : RunSink {
   void request(const RequestRecord& r) override { requests.push_back(r); }
   void sample(const TimelineSample& s) override { samples.push_back(s); }
   [[nodiscard]] bool wants_steps() const override { return keep_steps; }
-  void step(const StepRecord& s) override { steps.push_back(s); }
+  void step(const InFlightStep& s, const ReplicaState&) override { steps.push_back(s); }
   void event(const RequestEventRecord& e) override { events.push_back(e); }
   std::vector<RequestRecord> requests;
   std::vector<TimelineSample> samples;
-  std::vector<StepRecord> steps;
+  std::vector<InFlightStep> steps;
   std::vector<RequestEventRecord> events;
   bool keep_steps = false;
 };

@@ -23,6 +23,7 @@ struct TraceRequest {
   // prompt (Mooncake). Empty: content unknown, nothing is ever shared.
   std::int32_t hash_tokens = 0;
   std::span<const std::uint64_t> hashes;
+  std::uint64_t number = 0;  // position in the trace, from 0; counted by Arrivals
 };
 
 // A trace as a stream in order of arrival, so that its length does not matter for memory.

@@ -8,9 +8,6 @@
 #include <optional>
 #include <unordered_set>
 
-#include "traces/make_trace.h"
-#include "traces/write_trace.h"
-
 namespace kvlab {
 
 namespace {
@@ -153,11 +150,6 @@ void inspect(TraceSource& source, std::ostream& out) {
   }
   if (!s.skipped.empty()) out << fmt::format("{:<14} {}\n", "skipped", s.skipped);
   if (!s.remark.empty()) out << fmt::format("{:<14} {}\n", "remark", s.remark);
-}
-
-std::uint64_t generate_trace(Params& p, std::uint64_t seed, const std::string& path, const std::string& format) {
-  const std::unique_ptr<TraceSource> source = make_trace(p, seed);
-  return write_trace(*source, path, format);
 }
 
 }  // namespace kvlab

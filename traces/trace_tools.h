@@ -4,7 +4,6 @@
 #include <ostream>
 #include <string>
 
-#include "base/params.h"
 #include "traces/trace.h"
 
 namespace kvlab {
@@ -35,8 +34,5 @@ TraceSummary summarize(TraceSource& source);
 
 // The summary as text for people.
 void inspect(TraceSource& source, std::ostream& out);
-
-// Writes the trace that the `trace:` mapping in `p` describes, see make_trace() and write_trace(). Returns the number of requests.
-std::uint64_t generate_trace(Params& p, std::uint64_t seed, const std::string& path, const std::string& format = "");
 
 }  // namespace kvlab

@@ -1,5 +1,7 @@
 #include "app/results/perfetto.h"
 
+#include "serving/replica_state.h"
+
 namespace kvlab {
 
 namespace {
@@ -42,25 +44,27 @@ void PerfettoFile::name_replica(std::uint32_t replica) {
   file_.print(R"({{"ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":"steps"}}}})", replica, kStepTrack);
 }
 
-void PerfettoFile::step(const StepRecord& s) {
-  name_replica(s.replica);
+void PerfettoFile::step(const InFlightStep& s, const ReplicaState& state) {
+  const std::uint32_t replica = state.memory().limits().replica;
+  const Time start = to_time(s.start);
+  name_replica(replica);
   std::int64_t prefill_tokens = 0, decodes = 0;
-  for (const StepEntryRecord& e : s.entries) {
+  for (const StepEntry& e : s.entries) {
     if (e.tokens == 1)
       ++decodes;
     else
       prefill_tokens += e.tokens;
   }
   begin_entry();
-  file_.print(R"({{"ph":"X","pid":{},"tid":{},"name":"{}","ts":{:.3f},"dur":{:.3f},)", s.replica, kStepTrack,
+  file_.print(R"({{"ph":"X","pid":{},"tid":{},"name":"{}","ts":{:.3f},"dur":{:.3f},)", replica, kStepTrack,
               prefill_tokens == 0 ? "decode"
               : decodes == 0      ? "prefill"
                                   : "mixed",
-              us(s.start), us(s.end) - us(s.start));
+              us(start), us(to_time(s.end)) - us(start));
   file_.print(
       R"("args":{{"step":{},"requests":{},"prefill_tokens":{},"decodes":{},"free_blocks":{},"waiting":{},"planned_us":{:.3f},"batch":")",
-      s.number, s.entries.size(), prefill_tokens, decodes, s.free_blocks, s.waiting, us(s.planned));
-  for (const StepEntryRecord& e : s.entries) file_.print("{}:{}@{} ", e.request, e.tokens, e.computed_before);
+      s.number, s.entries.size(), prefill_tokens, decodes, state.free_blocks(), s.usage.waiting, us(to_time(s.planned)));
+  for (const StepEntry& e : s.entries) file_.print("{}:{}@{} ", state.table()[e.request].number, e.tokens, e.computed_before);
   file_.write("\"}}");
 }
 

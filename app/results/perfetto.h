@@ -16,7 +16,7 @@ namespace kvlab {
 class PerfettoFile {
  public:
   explicit PerfettoFile(const std::filesystem::path& path);
-  void step(const StepRecord& step);
+  void step(const InFlightStep& step, const ReplicaState& state);
   void event(const RequestEventRecord& event);
   void request(const RequestRecord& record);
   void sample(const TimelineSample& sample);

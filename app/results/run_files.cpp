@@ -83,7 +83,7 @@ void RunFiles::sample(const TimelineSample& s) {
   if (perfetto_) perfetto_->sample(s);
 }
 
-void RunFiles::step(const StepRecord& step) { perfetto_->step(step); }
+void RunFiles::step(const InFlightStep& step, const ReplicaState& state) { perfetto_->step(step, state); }
 
 void RunFiles::event(const RequestEventRecord& event) {
   if (perfetto_) perfetto_->event(event);

@@ -28,7 +28,7 @@ class RunFiles final : public RunSink {
   void request(const RequestRecord& record) override;
   void sample(const TimelineSample& sample) override;
   [[nodiscard]] bool wants_steps() const override { return perfetto_ != nullptr; }
-  void step(const StepRecord& step) override;
+  void step(const InFlightStep& step, const ReplicaState& state) override;
   void event(const RequestEventRecord& event) override;
 
   // A further file of this run, written at once.

@@ -43,9 +43,7 @@ void PolicyCache::truncate(EngineSequence& sequence, std::int32_t tokens) {
 }
 
 void PolicyCache::release(EngineSequence& sequence) {
-  for (KvStore::Sequence& layer : sequence.rows)
-    for (const auto& pages : layer.pages)
-      for (const std::int32_t page : pages) pages_->give_back(page);
+  give_back(*pages_, sequence.rows);
   sequence.rows.clear();
   sequence.packed.clear();
   sequence.tiers.clear();

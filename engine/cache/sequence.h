@@ -41,6 +41,13 @@ struct EngineSequence {
   std::shared_ptr<const ExtraPass> pass;  // that the policy observes, once it ran
 };
 
+// The pages of all rows go back.
+inline void give_back(KvPages& pages, const std::vector<KvStore::Sequence>& rows) {
+  for (const KvStore::Sequence& layer : rows)
+    for (const auto& row : layer.pages)
+      for (const std::int32_t page : row) pages.give_back(page);
+}
+
 // A sequence's share of a step; its tokens follow those of the pieces before it.
 struct StepPiece {
   EngineSequence* sequence = nullptr;

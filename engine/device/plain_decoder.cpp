@@ -192,7 +192,6 @@ void PlainDecoder::launch(const Size& size) {
   forget_stale_graphs();
   if (const auto known = recorded_.find(size); known != recorded_.end()) {
     known->second.launch(cuda_);
-    ++graph_launches_;
     return;
   }
   run_step(size);

@@ -43,7 +43,6 @@ class PlainDecoder {
   // Launches the last step again, with the same inputs and results, for benchmarks.
   void repeat();
 
-  [[nodiscard]] std::int64_t graph_launches() const { return graph_launches_; }
   // Which graph was the first without memory; empty: none was.
   [[nodiscard]] const std::string& remark() const { return remark_; }
 
@@ -90,7 +89,6 @@ class PlainDecoder {
   bool is_full_ = false;  // a graph found no memory: no more are recorded beside those there are
   std::string remark_;
   Size last_;
-  std::int64_t graph_launches_ = 0;
 };
 
 }  // namespace kvlab

@@ -7,13 +7,13 @@
 
 namespace kvlab {
 
-std::vector<std::int32_t> request_content(const TraceRequest& request, std::uint64_t number, std::uint64_t seed, std::int32_t vocabulary) {
+std::vector<std::int32_t> request_content(const TraceRequest& request, std::uint64_t seed, std::int32_t vocabulary) {
   const std::int64_t longest = std::int64_t{request.prompt_tokens} + request.output_tokens;
   const std::int64_t known = std::clamp<std::int64_t>(covered_tokens(request), request.prompt_tokens, longest);
   std::vector<std::int32_t> ids(static_cast<std::size_t>(known));
   for (std::size_t i = 0; i < ids.size(); ++i) {
     // Layer 1: content without a name, apart from hashes that happen to equal a request's number.
-    Draw draw{seed, Purpose::kContent, number, i, 1};
+    Draw draw{seed, Purpose::kContent, request.number, i, 1};
     if (const std::size_t chunk = request.hash_tokens > 0 ? i / static_cast<std::size_t>(request.hash_tokens) : request.hashes.size();
         chunk < request.hashes.size())
       draw = {seed, Purpose::kContent, request.hashes[chunk], i % static_cast<std::size_t>(request.hash_tokens), 0};

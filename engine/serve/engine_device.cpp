@@ -59,37 +59,38 @@ void EngineDevice::attach(ReplicaState& state, const Scheduler& scheduler) {
 }
 
 void EngineDevice::on_receive(const TraceRequest& request, RequestId r) {
-  const std::uint64_t number = state_->table()[r].number;
-  mirrors_[number] = {};
-  job_.arrived.push_back({number, static_cast<std::int32_t>(index(r)), request.prompt_tokens,
-                          request_content(request, number, setup_.seed, setup_.model->config().vocab_size)});
+  handed_blocks_[request.number] = kNotStarted;
+  EngineSequence& sequence = job_.arrived.emplace_back();
+  sequence.index = static_cast<std::int32_t>(index(r));
+  sequence.prompt_tokens = request.prompt_tokens;
+  sequence.draws = request.number;
+  sequence.ids = request_content(request, setup_.seed, setup_.model->config().vocab_size);
 }
 
 void EngineDevice::on_event(const RequestEventRecord& event) {
-  using Kind = MemoryAction::Kind;
-  const auto found = mirrors_.find(event.request);
-  if (found == mirrors_.end()) return;
-  Mirror& mirror = found->second;
+  using Kind = SequenceAction::Kind;
+  const auto found = handed_blocks_.find(event.request);
+  if (found == handed_blocks_.end()) return;
   const bool was_computed = !job_.actions.empty() && job_.actions.back().request == event.request;
-  if (event.event == RequestEvent::kPreempted && mirror.has_started) {
+  if (event.event == RequestEvent::kPreempted && found->second != kNotStarted) {
     job_.actions.push_back({Kind::kForget, event.request});
-    mirror = {};
+    found->second = kNotStarted;
   } else if (event.event == RequestEvent::kSwappedOut && was_computed) {  // directly after its kPreempted
     job_.actions.back().kind = Kind::kSwapOut;
-    mirror.has_started = true;
+    found->second = 0;
   } else if (event.event == RequestEvent::kFinished || event.event == RequestEvent::kRejected) {
     job_.actions.push_back({Kind::kFinish, event.request});
-    mirrors_.erase(found);
+    handed_blocks_.erase(found);
   }
 }
 
 Picoseconds EngineDevice::copy(const SwapCopy& copy, Picoseconds at) {
   if (copy.to_host) return at;  // on_event() noted it
   const Request& r = state_->table()[copy.request];
-  Mirror& mirror = mirrors_.at(r.number);
-  if (!mirror.has_started) return at;  // preempted in the plan that admitted it: nothing was computed
-  job_.actions.push_back({MemoryAction::Kind::kSwapIn, r.number, blocks_from(r, 0)});
-  mirror.num_blocks = r.blocks.size();
+  std::int64_t& handed = handed_blocks_.at(r.number);
+  if (handed == kNotStarted) return at;  // preempted in the plan that admitted it: nothing was computed
+  job_.actions.push_back({SequenceAction::Kind::kSwapIn, r.number, blocks_from(r, 0)});
+  handed = std::ssize(r.blocks);
   submit(0, false);
   return at;
 }
@@ -108,26 +109,21 @@ bool EngineDevice::begin(InFlightStep& step, Picoseconds /*at*/) {
 
 void EngineDevice::add_row(const StepEntry& entry) {
   const Request& r = state_->table()[entry.request];
-  Mirror& mirror = mirrors_.at(r.number);
-  StepRow row;
-  row.request = r.number;
-  row.end = entry.computed_before + entry.tokens;
-  row.emits = entry.emits;
-  row.prompt_tokens = entry.ends_prompt ? row.end : r.prompt_tokens;
-  row.leaves_blocks = entry.leaves_hashed;
-  row.is_published = r.num_hashes > 0;
-  if (!mirror.has_started) row.hit_tokens = entry.computed_before;
+  std::int64_t& handed = handed_blocks_.at(r.number);
+  SequenceAction row{SequenceAction::Kind::kRun, r.number, {}, entry, r.prompt_tokens, r.num_hashes > 0};
+  if (entry.ends_prompt) row.prompt_tokens = row.end();
+  handed = std::max<std::int64_t>(handed, 0);
   if (!r.left_hashed || entry.leaves_hashed) {
-    row.new_blocks = blocks_from(r, mirror.num_blocks);
-    mirror.num_blocks = r.blocks.size();
+    row.blocks = blocks_from(r, handed);
+    handed = std::ssize(r.blocks);
   }
-  mirror.has_started = true;
-  job_.rows.push_back(std::move(row));
+  job_.actions.push_back(std::move(row));
 }
 
-std::vector<TakenBlock> EngineDevice::blocks_from(const Request& r, std::size_t first) const {
+std::vector<TakenBlock> EngineDevice::blocks_from(const Request& r, std::int64_t first) const {
   std::vector<TakenBlock> blocks;
-  for (std::size_t i = first; i < r.blocks.size(); ++i) blocks.push_back({r.blocks[i], state_->pool().takes(r.blocks[i])});
+  for (auto i = static_cast<std::size_t>(first); i < r.blocks.size(); ++i)
+    blocks.push_back({r.blocks[i], state_->pool().takes(r.blocks[i])});
   return blocks;
 }
 
@@ -150,12 +146,12 @@ void EngineDevice::finish(InFlightStep& step) {
     break;
   }
   const bool counts = setup_.stop.after_time.count() == 0 || step.end <= to_ps(setup_.stop.after_time);
-  if (setup_.step_done && counts) setup_.step_done(step, static_cast<std::size_t>(step.usage.waiting));
+  if (setup_.step_done && counts) setup_.step_done(step);
 }
 
 void EngineDevice::end() {
   for (; !handed_.empty(); handed_.pop_front()) static_cast<void>(lane_->wait_output());
-  if (setup_.emitted != nullptr) executor_.run(job_);
+  if (setup_.emitted != nullptr) executor_.run(std::move(job_));
   inspect();
 }
 

@@ -34,24 +34,21 @@ class EngineDevice final : public Device {
   [[nodiscard]] const StepExecutor& executor() const { return executor_; }
 
  private:
-  // The executor's state of a request after the jobs handed over so far.
-  struct Mirror {
-    bool has_started = false;
-    std::size_t num_blocks = 0;
-  };
+  static constexpr std::int64_t kNotStarted = -1;  // in handed_blocks_: the executor has none of its KV
   void submit(Picoseconds nominal, bool is_step);
   void add_row(const StepEntry& entry);
   void inspect() const;
-  [[nodiscard]] std::vector<TakenBlock> blocks_from(const Request& r, std::size_t first) const;
+  [[nodiscard]] std::vector<TakenBlock> blocks_from(const Request& r, std::int64_t first) const;
 
   const ServeSetup& setup_;
   StepExecutor executor_;
   std::unique_ptr<StepLane> lane_;
   const ReplicaState* state_ = nullptr;
-  std::vector<BlockId> split_;                         // since the latest job
-  StepJob job_;                                        // being put together
-  std::deque<bool> handed_;                            // jobs whose output is not taken yet: is it a step?
-  std::unordered_map<std::uint64_t, Mirror> mirrors_;  // by request number
+  std::vector<BlockId> split_;  // since the latest job
+  StepJob job_;                 // being put together
+  std::deque<bool> handed_;     // jobs whose output is not taken yet: is it a step?
+  // The blocks that the executor knows of a request after the jobs handed over so far, by request number.
+  std::unordered_map<std::uint64_t, std::int64_t> handed_blocks_;
 };
 
 // The lane's clock.

@@ -27,18 +27,6 @@ constexpr std::int64_t kReservedBytes = std::int64_t{4} << 30, kReservedPinnedBy
 
 }  // namespace
 
-struct StepExecutor::Served {
-  EngineSequence sequence;
-  std::uint64_t number = 0;
-  std::int32_t prompt_tokens = 0;
-  std::vector<std::int32_t> content;
-  std::vector<TakenBlock> blocks;  // behind its rows, as long as these lie in blocks
-  std::vector<std::int32_t> emitted;
-  bool has_started = false, is_swapped = false;
-  bool is_in_blocks = false;  // others may find its blocks, or it never comes to rest and takes their pages for its own
-  bool is_uncut = false;      // as far as the plan says; it then has blocks
-};
-
 StepExecutor::StepExecutor(const EngineModel& model, const Recipe& recipe, const Options& options)
     : model_(model),
       options_(options),
@@ -82,44 +70,36 @@ StepExecutor::~StepExecutor() = default;
 StepExecutor::Served& StepExecutor::at(std::uint64_t request) {
   const auto found = served_.find(request);
   if (found == served_.end()) throw InternalError("a step names a request that the engine does not have");
-  return *found->second;
+  return found->second;
 }
 
-void StepExecutor::add(const NewRequest& request) {
-  auto served = std::make_unique<Served>();
-  served->number = request.request;
-  served->content = request.content;
-  served->sequence.index = request.index;
-  served->sequence.draws = request.request;
-  served->prompt_tokens = request.prompt_tokens;
-  served->sequence.ids.assign(request.content.begin(), request.content.begin() + request.prompt_tokens);
-  served_[request.request] = std::move(served);
-}
-
-void StepExecutor::apply(const MemoryAction& action) {
-  using Kind = MemoryAction::Kind;
+void StepExecutor::apply(const SequenceAction& action) {
+  using Kind = SequenceAction::Kind;
   Served& s = at(action.request);
   switch (action.kind) {
     case Kind::kSwapOut:
       return move(s, cache_->pages(), host_, false, {});
     case Kind::kSwapIn:
       return move(s, host_, cache_->pages(), true, action.blocks);
+    case Kind::kRun:
+      return add_row(action);
     case Kind::kForget:
+      return forget(s);
     case Kind::kFinish:
-      if (s.is_swapped) {
-        for (const KvStore::Sequence& layer : s.sequence.rows)
-          for (const auto& row : layer.pages)
-            for (const std::int32_t page : row) host_.give_back(page);
-        s.sequence.rows.clear();
-      }
-      if (s.has_started) cache_->release(s.sequence);
-      s.has_started = s.is_in_blocks = s.is_uncut = s.is_swapped = false;
-      s.blocks.clear();
-      break;
+      forget(s);
+      if (options_.keeps_tokens) tokens_[action.request] = std::move(s.emitted);
+      served_.erase(action.request);
   }
-  if (action.kind != Kind::kFinish) return;
-  if (options_.keeps_tokens) tokens_[s.number] = std::move(s.emitted);
-  served_.erase(action.request);
+}
+
+void StepExecutor::forget(Served& s) {
+  if (s.is_swapped) {
+    give_back(host_, s.sequence.rows);
+    s.sequence.rows.clear();
+  }
+  if (s.has_started) cache_->release(s.sequence);
+  s.has_started = s.is_in_blocks = s.is_uncut = s.is_swapped = false;
+  s.blocks.clear();
 }
 
 // All rows of a sequence from one pool to the other, and what it holds beside pages; `back`: its full pages go into the blocks it was
@@ -149,9 +129,7 @@ void StepExecutor::move(Served& s, KvPages& from, KvPages& to, bool back, const 
     }
   }
   to.copy_pages(from, sources, targets);
-  for (const KvStore::Sequence& layer : old)
-    for (const auto& row : layer.pages)
-      for (const std::int32_t page : row) from.give_back(page);
+  give_back(from, old);
   cache_->move_rest(s.sequence, !back);
   cache_->pages_moved(s.sequence);
   if (s.is_in_blocks && back) fill(s, 0, s.sequence.seen_tokens);
@@ -181,26 +159,26 @@ void StepExecutor::fill(Served& s, std::int32_t begin, std::int32_t end) {
 }
 
 // A sequence without KV: its first blocks may hold what others computed.
-void StepExecutor::begin(Served& s, const StepRow& row) {
-  s.sequence.prompt_tokens = s.prompt_tokens;
+void StepExecutor::begin(Served& s, const SequenceAction& row) {
   cache_->start(s.sequence);
   s.has_started = true;
-  s.is_uncut = !row.new_blocks.empty();
+  s.is_uncut = !row.blocks.empty();
   s.is_in_blocks = s.is_uncut && (row.is_published || !cache_->may_rest());
   s.sequence.shares_pages = s.is_in_blocks;
   ++started_;
   if (s.is_in_blocks && cache_->may_rest() && cache_->policy().recipe().prefix_reuse == Recipe::PrefixReuse::kSamePolicy) ++kept_decoded_;
-  give_blocks(s, row.new_blocks);
+  give_blocks(s, row.blocks);
   const std::int32_t b = options_.block_tokens;
   std::int32_t found = 0;
-  while (s.is_in_blocks && found < row.hit_tokens && blocks_.filled(s.blocks[static_cast<std::size_t>(found / b)]) == b) found += b;
-  repaired_ += row.hit_tokens - found;
+  while (s.is_in_blocks && found < row.share.computed_before && blocks_.filled(s.blocks[static_cast<std::size_t>(found / b)]) == b)
+    found += b;
+  repaired_ += row.share.computed_before - found;
   s.sequence.seen_tokens = found;
   for (KvStore::Sequence& layer : s.sequence.rows) std::fill(layer.len.begin(), layer.len.end(), found);
 }
 
 // A request's tokens to be run, and what is drawn behind them.
-void StepExecutor::add_row(const StepRow& row) {
+void StepExecutor::add_row(const SequenceAction& row) {
   Served& s = at(row.request);
   EngineSequence& sequence = s.sequence;
   // A trace knows no questions.
@@ -208,62 +186,64 @@ void StepExecutor::add_row(const StepRow& row) {
   if (!s.has_started)
     begin(s, row);
   else
-    give_blocks(s, row.new_blocks);
+    give_blocks(s, row.blocks);
   sequence.prompt_tokens = row.prompt_tokens;
-  if (row.leaves_blocks) sequence.shares_pages = false;
-  fill(s, sequence.seen_tokens, row.end);
-  for (std::int32_t i = sequence.seen_tokens; i < row.end; ++i) {
+  if (row.share.leaves_hashed) sequence.shares_pages = false;
+  fill(s, sequence.seen_tokens, row.end());
+  for (std::int32_t i = sequence.seen_tokens; i < row.end(); ++i) {
     ids_.push_back(sequence.ids[static_cast<std::size_t>(i)]);
     positions_.push_back(i);
   }
-  pieces_.push_back({&sequence, row.end - sequence.seen_tokens, row.leaves_blocks && row.is_published && s.is_in_blocks});
-  if (row.emits)
+  pieces_.push_back({&sequence, row.end() - sequence.seen_tokens, row.share.leaves_hashed && row.is_published && s.is_in_blocks});
+  if (row.share.emits)
     draws_.push_back({static_cast<std::int32_t>(ids_.size()) - 1, options_.temperature,
-                      sampling_key(options_.seed, s.number, static_cast<std::uint64_t>(row.end))});
+                      sampling_key(options_.seed, sequence.draws, static_cast<std::uint64_t>(row.end()))});
 }
 
-void StepExecutor::run(const StepJob& job) {
-  for (const NewRequest& request : job.arrived) add(request);
+void StepExecutor::run(StepJob job) {
+  for (EngineSequence& sequence : job.arrived) {
+    const std::uint64_t number = sequence.draws;
+    served_[number].sequence = std::move(sequence);
+  }
   for (const BlockId block : job.split) blocks_.drop(block);
-  for (const MemoryAction& action : job.actions) apply(action);
-  if (job.rows.empty()) return;
   pieces_.clear(), ids_.clear(), positions_.clear(), draws_.clear();
-  for (const StepRow& row : job.rows) add_row(row);
+  for (const SequenceAction& action : job.actions) apply(action);
+  if (pieces_.empty()) return;
   const std::vector<std::int32_t> tokens = model_.sample_step(*cache_, pieces_, {ids_, positions_}, draws_);
+  std::erase_if(job.actions, [](const SequenceAction& action) { return action.kind != SequenceAction::Kind::kRun; });
   std::size_t next = 0;
-  for (const StepRow& row : job.rows)
-    if (row.emits) emit(at(row.request), tokens[next++]);
-  for (const StepRow& row : job.rows) check_uncut(at(row.request), row);
-  for (const StepRow& row : job.rows) {
-    if (!row.leaves_blocks) continue;
+  for (const SequenceAction& row : job.actions)
+    if (row.share.emits) emit(at(row.request), row.end(), tokens[next++]);
+  for (const SequenceAction& row : job.actions) check_uncut(at(row.request), row);
+  for (const SequenceAction& row : job.actions) {
+    if (!row.share.leaves_hashed) continue;
     at(row.request).is_in_blocks = at(row.request).is_uncut = false;
     at(row.request).blocks.clear();
   }
 }
 
 // What others may read was cut without a copy.
-void StepExecutor::check_uncut(const Served& s, const StepRow& row) const {
-  if (!s.is_uncut || row.leaves_blocks) return;
+void StepExecutor::check_uncut(const Served& s, const SequenceAction& row) const {
+  if (!s.is_uncut || row.share.leaves_hashed) return;
   for (const KvStore::Sequence& layer : s.sequence.rows)
     for (const std::int32_t len : layer.len)
       if (len != s.sequence.seen_tokens)
         throw InputError(fmt::format("recipe '{}' cut request {} at {} tokens, where its sizes did not say so; the engine cannot serve it",
-                                     cache_->policy().recipe().name, s.number, s.sequence.seen_tokens));
+                                     cache_->policy().recipe().name, s.sequence.draws, s.sequence.seen_tokens));
 }
 
 // What the trace names is fed in place of what was sampled: later requests find it by that name.
-void StepExecutor::emit(Served& s, std::int32_t token) {
-  std::vector<std::int32_t>& ids = s.sequence.ids;
+void StepExecutor::emit(Served& s, std::int32_t end, std::int32_t token) {
   s.emitted.push_back(token);
-  ids.push_back(ids.size() < s.content.size() ? s.content[ids.size()] : token);
+  if (std::ssize(s.sequence.ids) == end) s.sequence.ids.push_back(token);
 }
 
 std::int64_t StepExecutor::explained_pages() const {
   std::set<std::int32_t> pages;
   blocks_.add_pages(pages);
   for (const auto& [number, s] : served_) {
-    if (s->is_swapped) continue;
-    for (const KvStore::Sequence& layer : s->sequence.rows)
+    if (s.is_swapped) continue;
+    for (const KvStore::Sequence& layer : s.sequence.rows)
       for (const auto& row : layer.pages) pages.insert(row.begin(), row.end());
   }
   return static_cast<std::int64_t>(pages.size());
@@ -281,8 +261,8 @@ std::string StepExecutor::remark() const {
 PolicyCache::HeldBytes StepExecutor::held() const {
   PolicyCache::HeldBytes all;
   for (const auto& [number, s] : served_) {
-    if (!s->has_started || s->is_swapped) continue;
-    const PolicyCache::HeldBytes held = cache_->held(s->sequence);
+    if (!s.has_started || s.is_swapped) continue;
+    const PolicyCache::HeldBytes held = cache_->held(s.sequence);
     all.kv += held.kv, all.beside += held.beside, all.host += held.host;
   }
   return all;

@@ -8,50 +8,37 @@
 
 #include "engine/backend/engine_model.h"
 #include "engine/serve/block_pages.h"
+#include "policies/scheduler/scheduler.h"
 
 namespace kvlab {
 
 // Requests go by their number in the trace: slots of a replica are reused while jobs are on their way.
 
-// An action on a request's memory before a step.
-struct MemoryAction {
+// Something that happens to a request's sequence.
+struct SequenceAction {
   enum class Kind : std::uint8_t {
     kFinish,   // forget it
     kForget,   // its KV, to be recomputed
     kSwapOut,  // its KV moves to CPU memory
     kSwapIn,   // and back, into `blocks` where it has not left them
+    kRun,      // its share of a step
   };
   Kind kind = Kind::kFinish;
   std::uint64_t request = 0;
-  std::vector<TakenBlock> blocks = {};
-};
+  std::vector<TakenBlock> blocks = {};  // kRun: after those it has
+  // ---- of kRun ----
+  StepEntry share = {};            // computed_before counts, where it starts anew, the tokens that its first blocks are said to hold
+  std::int32_t prompt_tokens = 0;  // as the policy is to see it
+  bool is_published = false;       // where the policy cuts it, its blocks stay as they are for others to find
 
-// A request that the executor has not seen yet.
-struct NewRequest {
-  std::uint64_t request = 0;
-  std::int32_t index = 0;  // its place among the sequences of the cache (EngineSequence)
-  std::int32_t prompt_tokens = 0;
-  std::vector<std::int32_t> content;  // ids known before it runs
-};
-
-// A request's share of a step.
-struct StepRow {
-  std::uint64_t request = 0;
-  std::int32_t end = 0;                // its first `end` tokens are computed afterwards
-  std::int32_t hit_tokens = 0;         // that its first blocks are said to hold, where it starts anew
-  std::int32_t prompt_tokens = 0;      // as the policy is to see it
-  bool emits = false;                  // its last token's logits give a token
-  bool leaves_blocks = false;          // the policy cuts it: from here on its pages are its own,
-  bool is_published = false;           // and its blocks stay as they are for others to find
-  std::vector<TakenBlock> new_blocks;  // after those it has
+  [[nodiscard]] std::int32_t end() const { return share.computed_before + share.tokens; }
 };
 
 // All that happens on the device side between two outputs.
 struct StepJob {
-  std::vector<NewRequest> arrived;
-  std::vector<BlockId> split;  // blocks whose content is lost
-  std::vector<MemoryAction> actions;
-  std::vector<StepRow> rows;
+  std::vector<EngineSequence> arrived;  // `draws` is the request's number, `ids` are those known before it runs
+  std::vector<BlockId> split;           // blocks whose content is lost
+  std::vector<SequenceAction> actions;  // kRun after the others
 };
 
 // Runs steps on the model in the order they are handed over: the engine's counterpart of a step's cost. Holds the sequences, the pages of
@@ -74,7 +61,7 @@ class StepExecutor {
   // True: sequences may be packed once their prompts are complete.
   [[nodiscard]] bool may_rest() const { return cache_->may_rest(); }
   // Returns when all of it is done. Errors (InputError): a sequence that the recipe refuses, a cut that the plan did not announce.
-  void run(const StepJob& job);
+  void run(StepJob job);
   // Before the first step: touches the memory that steps will use and runs a few on made-up tokens, so that the first request meets warm
   // caches and running threads. On a GPU everything is made ready for steps up to `most`, one of the largest runs, and where the policy
   // keeps everything they run over this cache, whose decode steps are recorded. Its pages are free again afterwards.
@@ -95,19 +82,26 @@ class StepExecutor {
   [[nodiscard]] std::string remark() const;
 
  private:
-  struct Served;
+  struct Served {
+    EngineSequence sequence;
+    std::vector<TakenBlock> blocks;  // of its rows, while these are stored in blocks
+    std::vector<std::int32_t> emitted;
+    bool has_started = false, is_swapped = false;
+    bool is_in_blocks = false;  // others may find its blocks, or it never comes to rest and takes their pages for its own
+    bool is_uncut = false;      // as far as the plan says; it then has blocks
+  };
   Served& at(std::uint64_t request);
-  void add(const NewRequest& request);
-  void apply(const MemoryAction& action);
+  void apply(const SequenceAction& action);
+  void forget(Served& s);
   void reserve_pages();
   void move(Served& s, KvPages& from, KvPages& to, bool back, const std::vector<TakenBlock>& blocks);
-  void begin(Served& s, const StepRow& row);
+  void begin(Served& s, const SequenceAction& row);
   void give_blocks(Served& s, const std::vector<TakenBlock>& blocks);
   [[nodiscard]] std::int64_t pages_at_once() const;
   void fill(Served& s, std::int32_t begin, std::int32_t end);
-  void check_uncut(const Served& s, const StepRow& row) const;
-  void add_row(const StepRow& row);
-  void emit(Served& s, std::int32_t token);
+  void check_uncut(const Served& s, const SequenceAction& row) const;
+  void add_row(const SequenceAction& row);
+  void emit(Served& s, std::int32_t end, std::int32_t token);
   void run_some(PolicyCache& cache, std::int32_t tokens, std::int32_t longest);
 
   const EngineModel& model_;
@@ -116,7 +110,7 @@ class StepExecutor {
   KvPages host_;
   std::int32_t pages_per_block_;
   BlockPages blocks_;
-  std::unordered_map<std::uint64_t, std::unique_ptr<Served>> served_;
+  std::unordered_map<std::uint64_t, Served> served_;
   std::map<std::uint64_t, std::vector<std::int32_t>> tokens_;
   std::vector<StepPiece> pieces_;
   std::vector<EngineModel::Draw> draws_;

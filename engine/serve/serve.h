@@ -20,14 +20,14 @@ namespace kvlab {
 struct ServeSetup : HostSetup {
   const EngineModel* model = nullptr;
   const Recipe* recipe = nullptr;
-  float temperature = 0;                                                    // of sampling; 0: greedy
-  std::int32_t longest_tokens = 0;                                          // of a request of the trace, as far as is known; 0: unknown
-  bool stays_awake = false;                                                 // between steps, StepLane
-  std::function<void(const InFlightStep&, std::size_t waiting)> step_done;  // called for every step with its measured times; may be empty
-  std::function<void()> each_turn;                                          // called often; what it throws ends the run; may be empty
-  std::function<Picoseconds(const InFlightStep&)> nominal_time;             // tests: a made-up clock in place of the real one
-  std::function<void(const ReplicaState&, const StepExecutor&)> inspect;    // tests, with nominal_time: after every plan and its step
-  std::map<std::uint64_t, std::vector<std::int32_t>>* emitted = nullptr;    // tests: tokens by request number
+  float temperature = 0;                                                  // of sampling; 0: greedy
+  std::int32_t longest_tokens = 0;                                        // of a request of the trace, as far as is known; 0: unknown
+  bool stays_awake = false;                                               // between steps, StepLane
+  std::function<void(const InFlightStep&)> step_done;                     // called for every step with its measured times; may be empty
+  std::function<void()> each_turn;                                        // called often; what it throws ends the run; may be empty
+  std::function<Picoseconds(const InFlightStep&)> nominal_time;           // tests: a made-up clock in place of the real one
+  std::function<void(const ReplicaState&, const StepExecutor&)> inspect;  // tests, with nominal_time: after every plan and its step
+  std::map<std::uint64_t, std::vector<std::int32_t>>* emitted = nullptr;  // tests: tokens by request number
 };
 
 // Serves a trace's requests in real time, as they arrive by the trace's clock, on the model: the scheduler, block cache and ReplicaState

@@ -57,14 +57,14 @@ class ThreadLane final : public StepLane {
       if (stays_awake_ && !is_called_) wait_awake(lock);
       changed_.wait(lock, [this] { return !jobs_.empty() || is_over_; });
       if (is_over_) return;
-      const StepJob job = std::move(jobs_.front());
+      StepJob job = std::move(jobs_.front());
       jobs_.pop_front();
       is_called_ = !jobs_.empty() || is_over_;
       lock.unlock();
       Output output{now(), 0};
       std::exception_ptr error;
       try {
-        executor_.run(job);
+        executor_.run(std::move(job));
       } catch (...) {
         error = std::current_exception();
       }
@@ -109,7 +109,7 @@ class NominalLane final : public StepLane {
   [[nodiscard]] Picoseconds now() override { return now_; }
   void wait_until(Picoseconds at) override { now_ = std::max(now_, at); }
   void submit(StepJob job, Picoseconds nominal) override {
-    executor_.run(job);
+    executor_.run(std::move(job));
     const Picoseconds start = std::max(now_, busy_until_);
     busy_until_ = start + nominal;
     outputs_.push_back({start, busy_until_});

@@ -11,7 +11,7 @@ namespace kvlab {
 // between steps; or K and V that each step decodes again, because only codes stay.
 enum class KvReads : std::uint8_t { kStored, kDecoded, kUnpacked };
 
-// The state of a sequence before a step, in tokens.
+// A sequence before a step, and its share of it, in tokens.
 struct SeqState {
   std::int32_t seen_tokens = 0;  // tokens whose KV was computed, kept or not
   std::int32_t prompt_tokens = 0;
@@ -20,6 +20,16 @@ struct SeqState {
   bool left_hashed = false;      // it evicted before: its pages are private
   bool recomputes = false;       // it had private pages, was preempted by recompute and is computed again
   bool is_named = false;         // its blocks are hashed, so that others can find them, until its first eviction
+  std::int32_t new_tokens = 0;   // appended in this step
+  // Set by charge(): the cached tokens, in the model's own KV type, that one layer and KV head reads for it (the mean over all; its own new
+  // token not counted).
+  std::int32_t attended_tokens = 0;
+
+  [[nodiscard]] SeqState taking(std::int32_t tokens) const {
+    SeqState seq = *this;
+    seq.new_tokens = tokens;
+    return seq;
+  }
 };
 
 // The effect of a step on a sequence's memory. Pages are those of one layer and KV head (MemorySetup::pages_per_block make a block).
@@ -49,14 +59,6 @@ struct ForwardPass {
   std::int32_t new_tokens = 0, kv_tokens = 0;
 };
 
-// A sequence in a step. charge() sets `attended_tokens`: the cached tokens, in the model's own KV type, that one layer and KV head reads
-// for it (the mean over all; its own new token not counted).
-struct SeqInStep {
-  SeqState state;
-  std::int32_t new_tokens = 0;
-  std::int32_t attended_tokens = 0;
-};
-
 // The work that a policy adds to a step.
 struct PolicyWork {
   std::vector<PolicyOp> ops;
@@ -70,10 +72,9 @@ struct PolicyWork {
 class Footprint {
  public:
   virtual ~Footprint() = default;
-  // `new_tokens` are appended in this step.
-  virtual FootprintStep step(const SeqState& seq, std::int32_t new_tokens) = 0;
+  virtual FootprintStep step(const SeqState& seq) = 0;
   // A step of these sequences: fills attended_tokens and appends to `work`.
-  virtual void charge(std::span<SeqInStep> batch, PolicyWork& work) = 0;
+  virtual void charge(std::span<SeqState> batch, PolicyWork& work) = 0;
   // Private pages at the end of a sequence whose prompt was computed in one go: a bound for requests that can never run.
   virtual std::int64_t pages_at_end(std::int32_t prompt_tokens, std::int32_t seen_tokens) = 0;
   // True: sequences never evict, every token is kept, pages are plain blocks and nothing is charged.
@@ -96,9 +97,9 @@ class Footprint {
 // Plain paged KV (Kwon et al. 2023, arXiv:2309.06180): the policy of an experiment that names none.
 class KeepAll final : public Footprint {
  public:
-  FootprintStep step(const SeqState& seq, std::int32_t new_tokens) override { return {0, 0, 0, seq.seen_tokens + new_tokens, 0, false}; }
-  void charge(std::span<SeqInStep> batch, PolicyWork&) override {
-    for (SeqInStep& s : batch) s.attended_tokens = s.state.seen_tokens;
+  FootprintStep step(const SeqState& seq) override { return {0, 0, 0, seq.seen_tokens + seq.new_tokens, 0, false}; }
+  void charge(std::span<SeqState> batch, PolicyWork&) override {
+    for (SeqState& seq : batch) seq.attended_tokens = seq.seen_tokens;
   }
   std::int64_t pages_at_end(std::int32_t, std::int32_t) override { return 0; }
   [[nodiscard]] bool keeps_everything() const override { return true; }

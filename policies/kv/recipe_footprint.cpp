@@ -33,9 +33,9 @@ RecipePages pages_of(ShapeRun& shapes, std::int32_t block_tokens, double least_t
   return {gpu, block_tokens, per_token(twice.host - once.host), per_token(twice.disk - once.disk)};
 }
 
-// The sequence behind a step of `new_tokens`.
-SeqState after(SeqState seq, const FootprintStep& done, std::int32_t new_tokens) {
-  seq.seen_tokens += new_tokens;
+// The sequence after its step.
+SeqState after(SeqState seq, const FootprintStep& done) {
+  seq.seen_tokens += seq.new_tokens;
   seq.left_hashed |= done.leaves_hashed;
   seq.held_tokens = seq.left_hashed ? done.held_tokens : seq.seen_tokens;
   seq.pattern = seq.left_hashed ? done.pattern : 0;
@@ -79,7 +79,7 @@ RecipeFootprint::History RecipeFootprint::find_history() {
   const auto try_one = [&](const SeqState& seq) {
     const std::int32_t target = target_of(seq);
     if (target == ShapeRun::kLayersDiffer) return;  // never taken for one another
-    const FootprintStep done = run(seq, 1);
+    const FootprintStep done = run(seq);
     const auto differs_from_first = [&](std::int32_t seen) {
       const FootprintStep& k = first.try_emplace({seq.held_tokens, target, seq.left_hashed ? 1 : 0, seen}, done).first->second;
       return k.held_tokens != done.held_tokens || k.pattern != done.pattern || k.kept_tokens != done.kept_tokens;
@@ -92,13 +92,13 @@ RecipeFootprint::History RecipeFootprint::find_history() {
       for (const std::int32_t decoded : {1, 30, 100, 513}) {
         const std::int32_t seen = prompt + decoded;
         for (const std::int32_t of_prompt : {prompt, seen - seen / 3})
-          if (held >= 2 && seen >= held) try_one({seen, of_prompt, held, 0, seen > held, false});
+          if (held >= 2 && seen >= held) try_one({seen, of_prompt, held, 0, seen > held, false, false, 1});
       }
   return history;
 }
 
 std::int32_t RecipeFootprint::target_of(const SeqState& seq) const {
-  if (shapes_.policy().has_shares() && trigger_->in_decode()) return shapes_.targets(shape_of(seq, 1)).common;
+  if (shapes_.policy().has_shares() && trigger_->in_decode()) return shapes_.targets(shape_of(seq.taking(1))).common;
   return shapes_.policy().target({0, seq.seen_tokens, 1, seq.prompt_tokens, -1}, seq.held_tokens + 1).value_or(-1);
 }
 
@@ -150,21 +150,21 @@ bool RecipeFootprint::has_whole_rows(const SeqState& seq) const { return pattern
 
 // A sequence on its way back is cut after each chunk, as if its prompt ended there: it never takes more than the first cut did. Not by
 // recipes whose extra pass runs over the whole prompt, nor where so short a prompt's share is less than what always stays.
-bool RecipeFootprint::ends_prompt(const SeqState& seq, std::int32_t new_tokens) const {
+bool RecipeFootprint::ends_prompt(const SeqState& seq) const {
   if (!seq.recomputes || trigger_->inside_prefill()) return false;
-  const std::int32_t end = seq.seen_tokens + new_tokens;
+  const std::int32_t end = seq.seen_tokens + seq.new_tokens;
   if (!shapes_.policy().needs().pass.empty()) return seq.seen_tokens < seq.prompt_tokens && end >= seq.prompt_tokens;
-  return end >= seq.prompt_tokens || shapes_.policy().keeps_what_stays({0, seq.seen_tokens, new_tokens, end, -1});
+  return end >= seq.prompt_tokens || shapes_.policy().keeps_what_stays({0, seq.seen_tokens, seq.new_tokens, end, -1});
 }
 
-ShapeRun::Seq RecipeFootprint::shape_of(const SeqState& seq, std::int32_t new_tokens) const {
-  const std::int32_t prompt_tokens = ends_prompt(seq, new_tokens) ? seq.seen_tokens + new_tokens : seq.prompt_tokens;
-  ShapeRun::Seq shape{seq.seen_tokens, new_tokens, prompt_tokens, {seq.held_tokens}, {}};
+ShapeRun::Seq RecipeFootprint::shape_of(const SeqState& seq) const {
+  const std::int32_t prompt_tokens = ends_prompt(seq) ? seq.seen_tokens + seq.new_tokens : seq.prompt_tokens;
+  ShapeRun::Seq shape{seq.seen_tokens, seq.new_tokens, prompt_tokens, {seq.held_tokens}, {}};
   if (seq.pattern > 0) {
     shape.held = patterns_[static_cast<std::size_t>(seq.pattern)].held;
     for (std::int32_t& h : shape.held) h = h == kWhole ? seq.seen_tokens : h + seq.held_tokens;
   }
-  const bool completes = shape.seen_tokens < shape.prompt_tokens && shape.seen_tokens + new_tokens >= shape.prompt_tokens;
+  const bool completes = shape.seen_tokens < shape.prompt_tokens && shape.seen_tokens + shape.new_tokens >= shape.prompt_tokens;
   shape.extras = extras_of(shapes_.policy().needs(), shape.prompt_tokens, completes);
   return shape;
 }
@@ -176,12 +176,12 @@ std::size_t RecipeFootprint::KeyHash::operator()(const Key& k) const {
 }
 
 // Most decode steps depend on what is held and what the trigger wants alone.
-RecipeFootprint::Key RecipeFootprint::key_of(const SeqState& seq, std::int32_t new_tokens) const {
-  const bool decodes = new_tokens == 1 && seq.seen_tokens >= seq.prompt_tokens;
+RecipeFootprint::Key RecipeFootprint::key_of(const SeqState& seq) const {
+  const bool decodes = seq.new_tokens == 1 && seq.seen_tokens >= seq.prompt_tokens;
   const std::int32_t target = decodes && history_ != History::kPrompt ? target_of(seq) : ShapeRun::kLayersDiffer;
   if (target == ShapeRun::kLayersDiffer)
     return {seq.seen_tokens,
-            new_tokens,
+            seq.new_tokens,
             seq.prompt_tokens,
             seq.held_tokens,
             seq.pattern * 4 + (seq.left_hashed ? 2 : 0) + (seq.recomputes ? 1 : 0),
@@ -190,10 +190,10 @@ RecipeFootprint::Key RecipeFootprint::key_of(const SeqState& seq, std::int32_t n
   return {seq.left_hashed ? 1 : 0, 1, seen_matters ? seq.seen_tokens : 0, seq.held_tokens, seq.pattern * 2, target};
 }
 
-FootprintStep RecipeFootprint::step(const SeqState& seq, std::int32_t new_tokens) {
-  const Key key = key_of(seq, new_tokens);
+FootprintStep RecipeFootprint::step(const SeqState& seq) {
+  const Key key = key_of(seq);
   const auto at = known_.find(key);
-  FootprintStep done = at != known_.end() ? at->second : run(seq, new_tokens);
+  FootprintStep done = at != known_.end() ? at->second : run(seq);
   if (at == known_.end()) {
     if (known_.size() >= kMostKnown) known_.clear();
     known_.emplace(key, done);
@@ -215,7 +215,7 @@ bool RecipeFootprint::is_cut(const ShapeRun::Seq& seq, const ShapeRun::Result& d
 
 // A decode step in which nothing is cut: each row has one token more.
 FootprintStep RecipeFootprint::grow(const SeqState& seq) {
-  ShapeRun::Seq shape = shape_of(seq, 1);
+  ShapeRun::Seq shape = shape_of(seq);
   for (std::int32_t& h : shape.held) ++h;
   const auto heads = static_cast<std::size_t>(model_.kv_heads);
   const std::vector<std::int64_t> bytes = shapes_.gpu_bytes(shape);
@@ -230,34 +230,34 @@ FootprintStep RecipeFootprint::grow(const SeqState& seq) {
     gpu += bytes[l];
   }
   done.peak_pages = done.kept_pages;
-  finish(seq, 1, gpu, done);
+  finish(seq, gpu, done);
   return done;
 }
 
 // What holds for any step; `gpu` bytes lie on the GPU after it.
-void RecipeFootprint::finish(const SeqState& seq, std::int32_t new_tokens, std::int64_t gpu, FootprintStep& done) const {
+void RecipeFootprint::finish(const SeqState& seq, std::int64_t gpu, FootprintStep& done) const {
   done.kept_tokens = static_cast<std::int32_t>(static_cast<double>(gpu) / pages_.token_bytes);
   done.peak_pages = std::max(done.peak_pages, done.kept_pages);
   if (seq.left_hashed) return;
   // Its tokens still lie in blocks; what they do not cover stands beside them.
-  const std::int32_t end = seq.seen_tokens + new_tokens;
+  const std::int32_t end = seq.seen_tokens + seq.new_tokens;
   const double beside = static_cast<double>(gpu) - pages_.token_bytes * end;
   const std::int64_t side = std::max(side_pages(end), static_cast<std::int64_t>(std::ceil(beside / page_bytes_ - 1e-9)));
   if (!done.leaves_hashed) done.kept_pages = side;
   done.peak_pages = std::max(merges_alone_ && done.leaves_hashed ? 0 : done.kept_pages, side_pages(end));
 }
 
-FootprintStep RecipeFootprint::run(const SeqState& seq, std::int32_t new_tokens) {
-  const bool decodes = new_tokens == 1 && seq.seen_tokens >= seq.prompt_tokens && !seq.recomputes;
+FootprintStep RecipeFootprint::run(const SeqState& seq) {
+  const bool decodes = seq.new_tokens == 1 && seq.seen_tokens >= seq.prompt_tokens && !seq.recomputes;
   if (decodes && recipe_.only_drops && !trigger_->in_decode()) return grow(seq);
-  const ShapeRun::Seq shape = shape_of(seq, new_tokens);
+  const ShapeRun::Seq shape = shape_of(seq);
   shapes_.forget();
   const ShapeRun::Result result = expected_.step(shape);
   const auto heads = static_cast<std::size_t>(model_.kv_heads);
   FootprintStep done;
-  note_held(result.held, shape.seen_tokens + new_tokens, done);
+  note_held(result.held, shape.seen_tokens + seq.new_tokens, done);
   done.leaves_hashed = is_cut(shape, result);
-  done.ends_prompt = ends_prompt(seq, new_tokens);
+  done.ends_prompt = ends_prompt(seq);
   // Layers append and cut one after the other.
   std::vector<std::int64_t> now, appended, after;
   std::vector<std::int32_t> rows(heads);
@@ -266,7 +266,7 @@ FootprintStep RecipeFootprint::run(const SeqState& seq, std::int32_t new_tokens)
     const auto held = [&](std::size_t h) { return shape.held.size() > 1 ? shape.held[l * heads + h] : shape.held.front(); };
     for (std::size_t h = 0; h < heads; ++h) rows[h] = held(h);
     now.push_back(layer_pages(bytes.before, rows));
-    for (std::size_t h = 0; h < heads; ++h) rows[h] = held(h) + new_tokens;
+    for (std::size_t h = 0; h < heads; ++h) rows[h] = held(h) + seq.new_tokens;
     appended.push_back(layer_pages(bytes.appended, rows));
     after.push_back(layer_pages(bytes.after, std::span(result.held).subspan(l * heads, heads)));
   }
@@ -279,20 +279,20 @@ FootprintStep RecipeFootprint::run(const SeqState& seq, std::int32_t new_tokens)
     if (!shares_layers_) sum += after[l] - appended[l];
   }
   for (const std::int64_t n : after) done.kept_pages += n;
-  finish(seq, new_tokens, result.after.gpu, done);
+  finish(seq, result.after.gpu, done);
   return done;
 }
 
 std::int64_t RecipeFootprint::pages_at_end(std::int32_t prompt_tokens, std::int32_t seen_tokens) {
-  SeqState seq{0, prompt_tokens, 0, 0, false, false};
-  const FootprintStep prompt = step(seq, prompt_tokens);
+  const SeqState seq = SeqState{0, prompt_tokens}.taking(prompt_tokens);
+  const FootprintStep prompt = step(seq);
   if (!prompt.leaves_hashed) return side_pages(seen_tokens);
   const std::int64_t grown =
       trigger_->in_decode() ? std::min(trigger_->slack_tokens() + 1, seen_tokens - prompt_tokens) : seen_tokens - prompt_tokens;
   const std::int64_t blocks = ceil_div(grown, pages_.block_tokens);
   const std::int64_t pages = prompt.kept_pages + blocks * model_.num_layers * model_.kv_heads;
   if (!trigger_->in_decode()) return pages;
-  return std::max(pages, most_pages(after(seq, prompt, prompt_tokens), seen_tokens));
+  return std::max(pages, most_pages(after(seq, prompt).taking(1), seen_tokens));
 }
 
 // The most that decode steps keep until the sequence has `seen_tokens`: rows with large shares of the budget fill up for long.
@@ -301,9 +301,9 @@ std::int64_t RecipeFootprint::most_pages(SeqState seq, std::int32_t seen_tokens)
   while (seq.seen_tokens < seen_tokens) {
     // With later steps that find the same.
     const bool is_alike = history_ == History::kNone && target_of(seq) != ShapeRun::kLayersDiffer && !has_whole_rows(seq);
-    const FootprintStep done = step(seq, 1);
+    const FootprintStep done = step(seq);
     most = std::max(most, done.kept_pages);
-    const SeqState next = after(seq, done, 1);
+    const SeqState next = after(seq, done);
     if (is_alike && next.held_tokens == seq.held_tokens && next.pattern == seq.pattern && target_of(next) == target_of(seq)) break;
     seq = next;
   }
@@ -323,18 +323,18 @@ std::int32_t RecipeFootprint::attended(const LayerCalls& calls) const {
   return std::max(0, static_cast<std::int32_t>((read + token / 2) / token) - 1);
 }
 
-void RecipeFootprint::charge(std::span<SeqInStep> batch, PolicyWork& work) {
+void RecipeFootprint::charge(std::span<SeqState> batch, PolicyWork& work) {
   charge_decodes(batch, work);
   charge_prompts(batch, work);
 }
 
-void RecipeFootprint::charge_decodes(std::span<SeqInStep> batch, PolicyWork& work) {
+void RecipeFootprint::charge_decodes(std::span<SeqState> batch, PolicyWork& work) {
   std::vector<ShapeRun::Seq> rows;
-  for (SeqInStep& s : batch) {
-    if (s.new_tokens != 1 || s.state.seen_tokens < s.state.prompt_tokens || s.state.recomputes) continue;
-    rows.push_back(shape_of(s.state, 1));
+  for (SeqState& s : batch) {
+    if (s.new_tokens != 1 || s.seen_tokens < s.prompt_tokens || s.recomputes) continue;
+    rows.push_back(shape_of(s));
     s.attended_tokens = attended(decodes_.decode(std::span(&rows.back(), 1)));
-    if (unpacking_ && (!s.state.is_named || s.state.left_hashed)) unpack(s.state, rows.back());
+    if (unpacking_ && (!s.is_named || s.left_hashed)) unpack(s, rows.back());
   }
   if (rows.empty()) return;
   const LayerCalls calls = decodes_.decode(rows);
@@ -365,11 +365,11 @@ void RecipeFootprint::add_passes(std::span<const PassShape> chunks, std::int32_t
   }
 }
 
-void RecipeFootprint::charge_prompts(std::span<SeqInStep> batch, PolicyWork& work) {
+void RecipeFootprint::charge_prompts(std::span<SeqState> batch, PolicyWork& work) {
   std::vector<ShapeRun::Seq> rows;
-  for (SeqInStep& s : batch) {
-    if (s.new_tokens == 1 && s.state.seen_tokens >= s.state.prompt_tokens && !s.state.recomputes) continue;
-    rows.push_back(shape_of(s.state, s.new_tokens));
+  for (SeqState& s : batch) {
+    if (s.new_tokens == 1 && s.seen_tokens >= s.prompt_tokens && !s.recomputes) continue;
+    rows.push_back(shape_of(s));
     std::int64_t held = 0;
     for (const std::int32_t h : rows.back().held) held += h;
     s.attended_tokens = static_cast<std::int32_t>(held / static_cast<std::int64_t>(rows.back().held.size()));

@@ -37,8 +37,8 @@ class RecipeFootprint final : public Footprint {
   RecipeFootprint(const Recipe& recipe, const ModelShape& model, std::int32_t block_tokens, KvReads reads = KvReads::kStored,
                   std::string at_rest = "", double least_token_bytes = 0);
 
-  FootprintStep step(const SeqState& seq, std::int32_t new_tokens) override;
-  void charge(std::span<SeqInStep> batch, PolicyWork& work) override;
+  FootprintStep step(const SeqState& seq) override;
+  void charge(std::span<SeqState> batch, PolicyWork& work) override;
   std::int64_t pages_at_end(std::int32_t prompt_tokens, std::int32_t seen_tokens) override;
   [[nodiscard]] bool shares_prefixes() const override { return shapes_.policy().shares_prefixes(); }
   [[nodiscard]] std::int32_t fresh_tokens() const override { return shapes_.policy().fresh_tokens(); }
@@ -49,25 +49,25 @@ class RecipeFootprint final : public Footprint {
   }
 
   // The sequence as the parts see it.
-  [[nodiscard]] ShapeRun::Seq shape_of(const SeqState& seq, std::int32_t new_tokens) const;
+  [[nodiscard]] ShapeRun::Seq shape_of(const SeqState& seq) const;
 
  private:
-  [[nodiscard]] bool ends_prompt(const SeqState& seq, std::int32_t new_tokens) const;
+  [[nodiscard]] bool ends_prompt(const SeqState& seq) const;
   using Key = std::array<std::int32_t, 6>;
   struct KeyHash {
     std::size_t operator()(const Key& k) const;
   };
-  FootprintStep run(const SeqState& seq, std::int32_t new_tokens);
+  FootprintStep run(const SeqState& seq);
   FootprintStep grow(const SeqState& seq);
-  void finish(const SeqState& seq, std::int32_t new_tokens, std::int64_t gpu, FootprintStep& done) const;
-  [[nodiscard]] Key key_of(const SeqState& seq, std::int32_t new_tokens) const;
+  void finish(const SeqState& seq, std::int64_t gpu, FootprintStep& done) const;
+  [[nodiscard]] Key key_of(const SeqState& seq) const;
   [[nodiscard]] bool is_cut(const ShapeRun::Seq& seq, const ShapeRun::Result& done) const;
   [[nodiscard]] std::int64_t side_pages(std::int32_t tokens) const;
   [[nodiscard]] std::int64_t layer_pages(std::int64_t gpu_bytes, std::span<const std::int32_t> len) const;
   [[nodiscard]] bool has_whole_rows(const SeqState& seq) const;
   void note_held(std::span<const std::int32_t> held, std::int32_t end, FootprintStep& done);
-  void charge_prompts(std::span<SeqInStep> batch, PolicyWork& work);
-  void charge_decodes(std::span<SeqInStep> batch, PolicyWork& work);
+  void charge_prompts(std::span<SeqState> batch, PolicyWork& work);
+  void charge_decodes(std::span<SeqState> batch, PolicyWork& work);
   void unpack(const SeqState& seq, const ShapeRun::Seq& shape);
   [[nodiscard]] std::int32_t attended(const LayerCalls& calls) const;
   void add_passes(std::span<const PassShape> chunks, std::int32_t kv_tokens, PolicyWork& work) const;

@@ -9,7 +9,7 @@ namespace {
 class LeastKv final : public Router {
  public:
   explicit LeastKv(Params&) {}
-  ReplicaId route(const Arrival&, const FleetView& fleet) override {
+  ReplicaId route(const RequestRecord&, const FleetView& fleet) override {
     std::uint32_t best = 0;
     ReplicaLoad least = fleet.load(ReplicaId{0});
     for (std::uint32_t i = 1; i < fleet.num_replicas(); ++i) {

@@ -8,7 +8,7 @@ namespace {
 class LeastOutstanding final : public Router {
  public:
   explicit LeastOutstanding(Params&) {}
-  ReplicaId route(const Arrival&, const FleetView& fleet) override {
+  ReplicaId route(const RequestRecord&, const FleetView& fleet) override {
     std::uint32_t best = 0;
     std::int64_t least = outstanding(fleet, 0);
     for (std::uint32_t i = 1; i < fleet.num_replicas(); ++i) {

@@ -13,11 +13,11 @@ class PowerOfTwo final : public Router {
   [[nodiscard]] bool is_random() const override { return true; }
   void set_seed(std::uint64_t seed) override { seed_ = seed; }
 
-  ReplicaId route(const Arrival& arrival, const FleetView& fleet) override {
+  ReplicaId route(const RequestRecord& /*arrival*/, const FleetView& fleet) override {
     const std::uint32_t n = fleet.num_replicas();
     if (n == 1) return ReplicaId{0};
-    const auto first = static_cast<std::uint32_t>(Draw{seed_, Purpose::kRouter, arrival.number, 0}.below(n));
-    auto second = static_cast<std::uint32_t>(Draw{seed_, Purpose::kRouter, arrival.number, 1}.below(n - 1));
+    const auto first = static_cast<std::uint32_t>(Draw{seed_, Purpose::kRouter, fleet.num_arrived(), 0}.below(n));
+    auto second = static_cast<std::uint32_t>(Draw{seed_, Purpose::kRouter, fleet.num_arrived(), 1}.below(n - 1));
     if (second >= first) ++second;
     return ReplicaId{outstanding(fleet, second) < outstanding(fleet, first) ? second : first};
   }

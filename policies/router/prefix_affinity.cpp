@@ -21,7 +21,7 @@ class PrefixAffinity final : public Router {
                                      "loads may be unbalanced when the largest exceeds the smallest by more requests than this, ...")),
         rel_threshold_(p.optional<double>("balance_rel_threshold", 1.5, 1, 1e6, "... and is more than this many times as large")) {}
 
-  ReplicaId route(const Arrival& arrival, const FleetView& fleet) override {
+  ReplicaId route(const RequestRecord& arrival, const FleetView& fleet) override {
     read(fleet);
     const std::uint32_t chosen = is_balanced() ? by_content(arrival) : by_load();
     given_tokens_[chosen] += arrival.prompt_tokens - cached_[chosen];
@@ -50,7 +50,7 @@ class PrefixAffinity final : public Router {
   }
 
   // Of equals the less loaded, then the first.
-  [[nodiscard]] std::uint32_t by_content(const Arrival& arrival) const {
+  [[nodiscard]] std::uint32_t by_content(const RequestRecord& arrival) const {
     std::uint32_t most = 0, emptiest = 0;
     for (std::uint32_t i = 1; i < cached_.size(); ++i) {
       if (cached_[i] > cached_[most] || (cached_[i] == cached_[most] && load_[i] < load_[most])) most = i;

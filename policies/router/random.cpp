@@ -16,10 +16,10 @@ class Random final : public Router {
   void set_seed(std::uint64_t seed) override { seed_ = seed; }
   [[nodiscard]] bool reads_load() const override { return false; }
 
-  ReplicaId route(const Arrival& arrival, const FleetView& fleet) override {
+  ReplicaId route(const RequestRecord& arrival, const FleetView& fleet) override {
     const bool by_session = sticky_ && arrival.session >= 0;
     Draw draw{seed_, Purpose::kRouter};
-    draw.request = by_session ? static_cast<std::uint64_t>(arrival.session) : arrival.number;
+    draw.request = by_session ? static_cast<std::uint64_t>(arrival.session) : fleet.num_arrived();
     draw.step = by_session ? 1 : 0;  // session 7 and arrival 7 draw apart
     return ReplicaId{static_cast<std::uint32_t>(draw.below(fleet.num_replicas()))};
   }

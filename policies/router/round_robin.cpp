@@ -9,8 +9,8 @@ class RoundRobin final : public Router {
  public:
   explicit RoundRobin(Params&) {}
   [[nodiscard]] bool reads_load() const override { return false; }
-  ReplicaId route(const Arrival& arrival, const FleetView& fleet) override {
-    return ReplicaId{static_cast<std::uint32_t>(arrival.number % fleet.num_replicas())};
+  ReplicaId route(const RequestRecord& /*arrival*/, const FleetView& fleet) override {
+    return ReplicaId{static_cast<std::uint32_t>(fleet.num_arrived() % fleet.num_replicas())};
   }
 };
 

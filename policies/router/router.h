@@ -4,7 +4,7 @@
 
 #include "base/ids.h"
 #include "base/registry.h"
-#include "base/time.h"
+#include "policies/request.h"
 
 namespace kvlab {
 
@@ -21,23 +21,18 @@ class FleetView {
  public:
   virtual ~FleetView() = default;
   [[nodiscard]] virtual std::uint32_t num_replicas() const = 0;
+  // Requests that arrived before: the key of random draws.
+  [[nodiscard]] virtual std::uint64_t num_arrived() const = 0;
   [[nodiscard]] virtual ReplicaLoad load(ReplicaId replica) const = 0;
   // Tokens of the arriving request's prompt that this replica's prefix cache holds now.
   [[nodiscard]] virtual std::int64_t cached_tokens(ReplicaId replica) const = 0;
-};
-
-struct Arrival {
-  Time now{};
-  std::uint64_t number = 0;  // counts arrivals from 0: the key of random draws
-  std::int64_t session = -1;
-  std::int32_t prompt_tokens = 0;
 };
 
 // Sends an arriving request to a replica, at once and for good.
 class Router {
  public:
   virtual ~Router() = default;
-  virtual ReplicaId route(const Arrival& arrival, const FleetView& fleet) = 0;
+  virtual ReplicaId route(const RequestRecord& arrival, const FleetView& fleet) = 0;
   // False: the choice does not look at the fleet's load, so hosts need not bring every replica up to this instant.
   [[nodiscard]] virtual bool reads_load() const { return true; }
   // Draws by the seed, so that runs with different seeds differ.

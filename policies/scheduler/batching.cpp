@@ -6,7 +6,7 @@ namespace kvlab {
 
 RequestId StepBuilder::preempt_newest() {
   const RequestId victim = view.running().back();
-  const auto planned = std::find_if(plan.entries.begin(), plan.entries.end(), [&](const PlanEntry& e) { return e.request == victim; });
+  const auto planned = std::find_if(plan.entries.begin(), plan.entries.end(), [&](const StepEntry& e) { return e.request == victim; });
   if (planned != plan.entries.end()) {
     tokens -= planned->tokens;
     plan.entries.erase(planned);
@@ -17,7 +17,7 @@ RequestId StepBuilder::preempt_newest() {
 }
 
 Readiness ready_to_admit(ReplicaView& view, RequestId r, std::int32_t m) {
-  const RequestInfo& info = view.info(r);
+  const Request& info = view.info(r);
   if (info.is_parked || info.in_flight_steps > 0) return Readiness::kLater;
   if (!info.is_swapped) return Readiness::kReady;
   return view.try_swap_in(r, m) ? Readiness::kLater : Readiness::kNoRoom;

@@ -40,7 +40,7 @@ inline std::int32_t tokens_at_rest(const ReplicaView& view, RequestId r) {
   return view.info(r).in_flight_steps > 0 ? 0 : view.needed_tokens(r);
 }
 // A request that is computed again after a preemption is a decode from its last known token on.
-inline bool is_decode(const ReplicaView& view, RequestId r) { return view.info(r).emitted_tokens > 0 && tokens_at_rest(view, r) == 1; }
+inline bool is_decode(const ReplicaView& view, RequestId r) { return view.info(r).output_tokens > 0 && tokens_at_rest(view, r) == 1; }
 
 // Tokens of a waiting r that are computed already: those that came back from host memory, or else its hits.
 inline std::int32_t computed_or_cached(ReplicaView& view, RequestId r) {

@@ -90,18 +90,18 @@ class FastGen final : public Scheduler {
 
   // After a step is planned: requests with more of their prompt to come go to the front, those that get a token to the end.
   void reorder(const ReplicaView& view, const StepPlan& plan) {
-    const auto is_begun = [&](const PlanEntry& e) {
+    const auto is_begun = [&](const StepEntry& e) {
       return view.info(e.request).computed_tokens + e.tokens < view.info(e.request).known_tokens();
     };
     planned_.clear();
-    for (const PlanEntry& e : plan.entries) planned_.push_back(e.request);
+    for (const StepEntry& e : plan.entries) planned_.push_back(e.request);
     std::sort(planned_.begin(), planned_.end());
     reordered_.clear();
-    for (const PlanEntry& e : plan.entries)
+    for (const StepEntry& e : plan.entries)
       if (is_begun(e)) reordered_.push_back(e.request);
     for (const RequestId r : buffer_)
       if (!std::binary_search(planned_.begin(), planned_.end(), r)) reordered_.push_back(r);
-    for (const PlanEntry& e : plan.entries)
+    for (const StepEntry& e : plan.entries)
       if (!is_begun(e)) reordered_.push_back(e.request);
     buffer_.swap(reordered_);
   }

@@ -42,7 +42,7 @@ class Orca final : public Scheduler {
  private:
   // No request is longer than max_model_len or than the memory, so neither is a reservation.
   [[nodiscard]] std::int32_t reserved_tokens(const ReplicaView& view, RequestId r) const {
-    const RequestInfo& info = view.info(r);
+    const Request& info = view.info(r);
     const std::int64_t final_len = std::int64_t{info.prompt_tokens} + info.output_limit;
     std::int64_t tokens = view.max_model_len();
     if (reservation_ == Reservation::kOracle) tokens = final_len;

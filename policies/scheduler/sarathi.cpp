@@ -101,7 +101,7 @@ class Sarathi final : public Scheduler {
   }
 
   bool admit(StepBuilder& step, RequestId r) {
-    const RequestInfo& info = step.view.info(r);
+    const Request& info = step.view.info(r);
     const bool is_fresh = info.computed_tokens == 0;  // else it came back from host memory and holds the blocks it needs
     const std::int32_t computed = computed_or_cached(step.view, r);
     const std::int32_t left = info.known_tokens() - computed;

@@ -8,39 +8,27 @@
 #include "base/ids.h"
 #include "base/registry.h"
 #include "base/time.h"
+#include "policies/request.h"
 
 namespace kvlab {
 
-// The state of a request as a scheduler reads it. The cards write c for computed_tokens and n for known_tokens().
-struct RequestInfo {
-  Time arrival{};
-  std::int32_t prompt_tokens = 0;
-  std::int32_t output_limit = 0;      // tokens it will emit in all: for oracles and for counting rows only
-  std::int32_t emitted_tokens = 0;    // output processed by the host
-  std::int32_t in_flight_tokens = 0;  // emissions of steps planned and not yet processed: known to come, without value
-  std::int32_t computed_tokens = 0;   // c: counted when a step is planned, not when it ends
-  std::int32_t in_flight_steps = 0;   // planned steps that hold tokens of this request
-  std::int32_t preemptions = 0;
-  bool is_running = false;
-  bool is_swapped = false;  // its KV is in host memory; computed_tokens still counts
-  bool is_parked = false;   // its transfer is under way
-
-  [[nodiscard]] std::int32_t known_tokens() const { return prompt_tokens + emitted_tokens + in_flight_tokens; }
-  [[nodiscard]] bool is_prefilling() const { return computed_tokens < prompt_tokens + emitted_tokens; }
-};
-
-// A share of a step: `tokens` new tokens of a request, through layers [layer_begin, layer_end). layer_end 0: all of them.
-struct PlanEntry {
+// One request's share of a step: `tokens` new tokens through layers [layer_begin, layer_end). layer_end 0: all of them.
+struct StepEntry {
   RequestId request{};
   std::int32_t tokens = 0;
   std::int32_t padded_tokens = 0;  // rows it costs when padded to the batch's longest; 0: as many as tokens
-  std::int32_t layer_begin = 0;
-  std::int32_t layer_end = 0;
+  std::int32_t layer_begin = 0, layer_end = 0;
+  // Set by the host when it commits the plan.
+  std::int32_t kv_before = 0;  // cached tokens its new tokens attend to
+  std::int32_t computed_before = 0;
+  bool emits = false;          // its last token's logits give a token
+  bool leaves_hashed = false;  // its old blocks go back when the output is processed
+  bool ends_prompt = false;    // FootprintStep
 };
 
 // The work of one step.
 struct StepPlan {
-  std::vector<PlanEntry> entries;
+  std::vector<StepEntry> entries;
   // Rows of finished members of a static batch: they go through the linear layers and the head, and emit nothing.
   std::int32_t idle_rows = 0;
 
@@ -48,7 +36,7 @@ struct StepPlan {
     entries.clear();
     idle_rows = 0;
   }
-  void add(RequestId request, std::int32_t tokens) { entries.push_back({request, tokens, 0, 0, 0}); }
+  void add(RequestId request, std::int32_t tokens) { entries.push_back({request, tokens}); }
   [[nodiscard]] bool is_empty() const { return entries.empty() && idle_rows == 0; }
 };
 
@@ -64,7 +52,7 @@ class ReplicaView {
   [[nodiscard]] virtual std::uint32_t num_waiting() const = 0;
   [[nodiscard]] virtual RequestId waiting(std::uint32_t position) const = 0;  // 0 is the head
   [[nodiscard]] virtual std::span<const RequestId> running() const = 0;       // in admission order
-  [[nodiscard]] virtual const RequestInfo& info(RequestId r) const = 0;
+  [[nodiscard]] virtual const Request& info(RequestId r) const = 0;
   // Tokens that r could compute in this step: n - c; 0 when in-flight tokens reach its output limit, and while a step of r is in
   // flight on hosts that do not plan over unknown tokens.
   [[nodiscard]] virtual std::int32_t needed_tokens(RequestId r) const = 0;

@@ -50,15 +50,15 @@ class Static final : public Scheduler {
     const auto is_full = [&] { return step.num_requests() >= most; };
     walk_waiting(view, is_full, [&](RequestId r) { return admit_reserved(step, r, static_cast<std::int32_t>(reserved)); });
     std::int32_t longest = 0;
-    for (const PlanEntry& entry : plan.entries) longest = std::max(longest, entry.tokens);
-    for (PlanEntry& entry : plan.entries) entry.padded_tokens = longest;
+    for (const StepEntry& entry : plan.entries) longest = std::max(longest, entry.tokens);
+    for (StepEntry& entry : plan.entries) entry.padded_tokens = longest;
     rows_ = plan.entries.size();
   }
 
   // The last token emitted is never stored.
   static void reject_too_long(ReplicaView& view, std::int64_t reserved) {
     const auto reject_if_too_long = [&](RequestId r) {
-      const RequestInfo& info = view.info(r);
+      const Request& info = view.info(r);
       if (info.prompt_tokens + info.output_limit - 1 <= reserved) return Admission::kLater;
       view.reject(r, "longer than the reservation of static batching (max_len_tokens)");
       return Admission::kLeft;

@@ -50,7 +50,7 @@ class VllmV0 final : public Scheduler {
   // Requests whose copy has ended run again; the next decode step has their token.
   void admit_returned(ReplicaView& view) {
     for (std::size_t i = 0; i < swapped_.size();) {
-      const RequestInfo& info = view.info(swapped_[i]);
+      const Request& info = view.info(swapped_[i]);
       if (info.is_swapped || info.is_parked || info.in_flight_steps > 0) {
         ++i;
         continue;
@@ -120,7 +120,7 @@ class VllmV0 final : public Scheduler {
 
   // As vLLM: one block more than it had. While no request runs nothing else would make room, so r comes back as soon as it fits.
   [[nodiscard]] bool keeps_watermark(ReplicaView& view, RequestId r) const {
-    const RequestInfo& info = view.info(r);
+    const Request& info = view.info(r);
     if (view.running().empty() || !info.is_swapped || info.is_parked) return true;
     const bool takes_one = view.blocks_for(r, info.computed_tokens + 1) > view.blocks_for(r, info.computed_tokens);
     const std::int64_t needed = view.blocks_needed(r, 1) + (takes_one ? 0 : 1);

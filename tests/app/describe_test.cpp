@@ -65,7 +65,7 @@ TEST_F(DescribeTest, ServingHoldsWhatIsDescribed) {
     std::string share = text.substr(text.find(begin) + begin.size());
     if (share.starts_with("at most ")) share = share.substr(8);
     RecipeFootprint footprint(load_recipe(name), kLlama, kBlock);
-    const FootprintStep done = footprint.step({0, kPrompt, 0, 0, false, false}, kPrompt);
+    const FootprintStep done = footprint.step(SeqState{0, kPrompt, 0, 0, false, false}.taking(kPrompt));
     const double token = recipe_pages(load_recipe(name), kLlama, kBlock).token_bytes;
     const double pages = token * kBlock / (kLlama.num_layers * kLlama.kv_heads) * static_cast<double>(done.kept_pages);
     EXPECT_NEAR(std::stod(share), 100 * (pages + (done.leaves_hashed ? 0 : token * kPrompt)) / full, done.leaves_hashed ? 0.3 : 1.0)

@@ -30,7 +30,7 @@ std::map<std::string, std::vector<Measured>> timed(const Recipe& recipe, bool st
 // A step in which both sequences decode over their prompt and the tokens behind it.
 PolicyWork charged_step(RecipeFootprint& footprint) {
   constexpr std::int32_t kHeld = kTimedPrompt + kTimedSteps / 2;
-  std::vector<SeqInStep> batch(kTimedSequences, {{kHeld, kTimedPrompt, kHeld, 0, false, false, false}, 1, 0});
+  std::vector<SeqState> batch(kTimedSequences, SeqState{kHeld, kTimedPrompt, kHeld}.taking(1));
   PolicyWork work;
   footprint.charge(batch, work);
   return work;

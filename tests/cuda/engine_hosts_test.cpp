@@ -1,6 +1,7 @@
 // Serving and grading on a GPU against the CPU, on a tiny model.
 #include "engine/grade/grader.h"
 #include "tests/cuda/engine_fixture.h"
+#include "tests/engine/sequence_of.h"
 #include "tests/engine/serve_fixture.h"
 #if KVLAB_EMULATED
 #include "kernels/device/emulated/device_memory.h"
@@ -31,7 +32,31 @@ std::vector<SomeRequest> some_requests() {
   return requests;
 }
 
-using Kind = MemoryAction::Kind;
+using Kind = SequenceAction::Kind;
+
+// A request whose prompt is all that is known.
+EngineSequence arrival(std::uint64_t request, std::int32_t index, std::vector<std::int32_t> prompt) {
+  const auto tokens = static_cast<std::int32_t>(prompt.size());
+  EngineSequence sequence = sequence_of(index, std::move(prompt), tokens);
+  sequence.draws = request;
+  return sequence;
+}
+
+template <class... Arrived>
+StepJob job_of(std::vector<SequenceAction> actions, Arrived... arrived) {
+  StepJob job;
+  (job.arrived.push_back(std::move(arrived)), ...);
+  job.actions = std::move(actions);
+  return job;
+}
+
+// Its tokens up to `end`, with a token drawn after them.
+SequenceAction row(std::uint64_t request, std::int32_t end, std::int32_t prompt, std::vector<TakenBlock> new_blocks) {
+  StepEntry share;
+  share.tokens = end;
+  share.emits = true;
+  return {Kind::kRun, request, std::move(new_blocks), share, prompt, false};
+}
 
 bool rests(const Recipe& recipe) { return on_cpu().make_cache(recipe, {.packs = true, .tiers = true})->may_rest(); }
 
@@ -88,20 +113,16 @@ TEST_F(EngineHostsCuda, TablesOfPlainStepsFollowASequenceThatMoved) {
     const auto blocks = [](std::uint32_t first, std::uint32_t takes) {
       return std::vector<TakenBlock>{{BlockId{first}, takes}, {BlockId{first + 1}, takes}, {BlockId{first + 2}, takes}};
     };
-    const auto row = [](std::uint64_t request, std::int32_t end, std::vector<TakenBlock> new_blocks) {
-      return StepRow{request, end, 0, 40, true, false, false, std::move(new_blocks)};
-    };
-    executor.run({{{1, 0, 40, tiny_ids(40, 3)}}, {}, {}, {row(1, 40, blocks(0, 1))}});
-    executor.run({{}, {}, {}, {row(1, 41, {})}});
-    executor.run({{}, {}, {}, {row(1, 42, {})}});
+    executor.run(job_of({row(1, 40, 40, blocks(0, 1))}, arrival(1, 0, tiny_ids(40, 3))));
+    for (const std::int32_t end : {41, 42}) executor.run(job_of({row(1, end, 40, {})}));
     if (swaps) {
-      executor.run({{{2, 1, 40, tiny_ids(40, 5)}}, {}, {{Kind::kSwapOut, 1}}, {row(2, 40, blocks(0, 2))}});
+      executor.run(job_of({{Kind::kSwapOut, 1}, row(2, 40, 40, blocks(0, 2))}, arrival(2, 1, tiny_ids(40, 5))));
       EXPECT_EQ(executor.host_pages().used_pages(), 3 * 2 * 2);
-      executor.run({{}, {}, {{Kind::kSwapIn, 1, blocks(3, 1)}}, {}});
+      executor.run(job_of({{Kind::kSwapIn, 1, blocks(3, 1)}}));
       EXPECT_EQ(executor.host_pages().used_pages(), 0);
     }
-    for (const std::int32_t end : {43, 44, 45}) executor.run({{}, {}, {}, {row(1, end, {})}});
-    executor.run({{}, {}, {{Kind::kFinish, 1}}, {}});
+    for (const std::int32_t end : {43, 44, 45}) executor.run(job_of({row(1, end, 40, {})}));
+    executor.run(job_of({{Kind::kFinish, 1}}));
     return executor.tokens().at(1);
   };
   EXPECT_EQ(tokens(true), tokens(false));
@@ -118,28 +139,22 @@ TEST_F(EngineHostsCuda, StepsBehindPlainOnesSeeAllTokens) {
       for (const std::uint32_t id : ids) taken.push_back({BlockId{id}, takes});
       return taken;
     };
-    const auto row = [](std::uint64_t request, std::int32_t end, std::int32_t prompt, std::vector<TakenBlock> new_blocks) {
-      return StepRow{request, end, 0, prompt, true, false, false, std::move(new_blocks)};
-    };
     if (used_before) {
-      executor.run({{{9, 0, 96, tiny_ids(96, 9)}}, {}, {}, {row(9, 96, 96, blocks({0, 1, 2, 3, 4, 5}, 1))}});
-      executor.run({{}, {}, {{Kind::kFinish, 9}}, {}});
+      executor.run(job_of({row(9, 96, 96, blocks({0, 1, 2, 3, 4, 5}, 1))}, arrival(9, 0, tiny_ids(96, 9))));
+      executor.run(job_of({{Kind::kFinish, 9}}));
     }
-    executor.run({{{1, 0, 20, tiny_ids(20, 3)}, {2, 1, 20, tiny_ids(20, 4)}},
-                  {},
-                  {},
-                  {row(1, 20, 20, blocks({5, 4, 3}, 2)), row(2, 20, 20, blocks({2, 1, 0}, 2))}});
-    for (std::int32_t end = 21; end < 40; ++end) executor.run({{}, {}, {}, {row(1, end, 20, {}), row(2, end, 20, {})}});
+    executor.run(job_of({row(1, 20, 20, blocks({5, 4, 3}, 2)), row(2, 20, 20, blocks({2, 1, 0}, 2))}, arrival(1, 0, tiny_ids(20, 3)),
+                        arrival(2, 1, tiny_ids(20, 4))));
+    for (std::int32_t end = 21; end < 40; ++end) executor.run(job_of({row(1, end, 20, {}), row(2, end, 20, {})}));
     for (std::int32_t i = 0; i < 4; ++i) {
       const auto other = static_cast<std::uint64_t>(3 + i);
-      executor.run({{{other, 2 + i, 16, tiny_ids(16, 5)}},
-                    {},
-                    {},
-                    {row(1, 40 + i, 20, {}), row(other, 16, 16, blocks({6U + static_cast<std::uint32_t>(i)}, 1)), row(2, 40 + i, 20, {})}});
+      executor.run(
+          job_of({row(1, 40 + i, 20, {}), row(other, 16, 16, blocks({6U + static_cast<std::uint32_t>(i)}, 1)), row(2, 40 + i, 20, {})},
+                 arrival(other, 2 + i, tiny_ids(16, 5))));
     }
     std::vector<std::int32_t> all;
     for (const std::uint64_t request : {1, 2}) {
-      executor.run({{}, {}, {{Kind::kFinish, request}}, {}});
+      executor.run(job_of({{Kind::kFinish, request}}));
       const std::vector<std::int32_t>& emitted = executor.tokens().at(request);
       all.insert(all.end(), emitted.begin(), emitted.end());
     }
@@ -163,7 +178,7 @@ TEST_F(EngineHostsCuda, AWarmExecutorMakesNothingInItsSteps) {
       std::vector<TakenBlock> blocks;
       for (std::int32_t i = 0; i < (n + 20) / 16; ++i) blocks.push_back({BlockId{block++}, 1});
       const auto index = static_cast<std::int32_t>(request);
-      executor.run({{{request, index, n, tiny_ids(n, 3 + index)}}, {}, {}, {{request, n, 0, n, true, false, false, blocks}}});
+      executor.run(job_of({row(request, n, n, blocks)}, arrival(request, index, tiny_ids(n, 3 + index))));
     };
     struct Next {
       std::uint64_t request;
@@ -171,8 +186,8 @@ TEST_F(EngineHostsCuda, AWarmExecutorMakesNothingInItsSteps) {
     };
     const auto decode = [&](std::vector<Next> batch) {
       StepJob job;
-      for (const Next& n : batch) job.rows.push_back({n.request, n.end, 0, n.prompt, true, false, false, {}});
-      executor.run(job);
+      for (const Next& n : batch) job.actions.push_back(row(n.request, n.end, n.prompt, {}));
+      executor.run(std::move(job));
     };
     prompt(0, 254);
     for (const std::int32_t end : {255, 256, 257}) decode({{0, end, 254}});
@@ -184,8 +199,8 @@ TEST_F(EngineHostsCuda, AWarmExecutorMakesNothingInItsSteps) {
     EXPECT_EQ(emulated::recorded_graphs() == recorded, warms_up);
     EXPECT_EQ(emulated::allocations() == allocations, warms_up);
     StepJob ends;
-    for (std::uint64_t r = 0; r < 5; ++r) ends.actions.push_back({MemoryAction::Kind::kFinish, r, {}});
-    executor.run(ends);
+    for (std::uint64_t r = 0; r < 5; ++r) ends.actions.push_back({Kind::kFinish, r});
+    executor.run(std::move(ends));
     return executor.tokens();
   };
   EXPECT_EQ(tokens(true), tokens(false));

@@ -89,7 +89,7 @@ TEST(Serve, RunsInRealTime) {
     setup.nominal_time = nullptr;
     std::int64_t steps = 0;
     Picoseconds last_end = 0;
-    setup.step_done = [&](const InFlightStep& step, std::size_t) {
+    setup.step_done = [&](const InFlightStep& step) {
       EXPECT_LE(last_end, step.start);
       EXPECT_LT(step.start, step.end);
       last_end = step.end;

@@ -35,7 +35,8 @@ std::vector<std::int32_t> alone(const SomeRequest& r, std::uint64_t number) {
   const Transformer& model = *test::served_model().transformer();
   TraceRequest request;
   request.prompt_tokens = r.prompt, request.output_tokens = r.output, request.hash_tokens = r.hash_tokens, request.hashes = r.hashes;
-  const std::vector<std::int32_t> content = request_content(request, number, 1, model.config().vocab_size);
+  request.number = number;
+  const std::vector<std::int32_t> content = request_content(request, 1, model.config().vocab_size);
   EXPECT_EQ(content.size(), static_cast<std::size_t>(r.prompt));
   KvState kv(model.config());
   std::vector<float> logits = forward_logits(model, content, kv);
@@ -119,13 +120,14 @@ TEST(ServeContent, EqualHashesAreEqualTokens) {
   const std::vector<std::uint64_t> hashes{7, 8};
   TraceRequest a;
   a.prompt_tokens = 40, a.output_tokens = 5, a.hash_tokens = 16, a.hashes = hashes;
+  a.number = 1;
   TraceRequest b = a;
-  b.prompt_tokens = 50;
-  const auto x = request_content(a, 1, 9, 264), y = request_content(b, 2, 9, 264);
+  b.prompt_tokens = 50, b.number = 2;
+  const auto x = request_content(a, 9, 264), y = request_content(b, 9, 264);
   EXPECT_TRUE(std::equal(x.begin(), x.begin() + 32, y.begin()));
   EXPECT_FALSE(std::equal(x.begin() + 32, x.end(), y.begin() + 32));
-  EXPECT_EQ(request_content(a, 1, 9, 264), x);
-  EXPECT_NE(request_content(a, 1, 10, 264), x);
+  EXPECT_EQ(request_content(a, 9, 264), x);
+  EXPECT_NE(request_content(a, 10, 264), x);
 }
 
 }  // namespace

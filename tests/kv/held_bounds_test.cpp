@@ -15,7 +15,7 @@ constexpr ModelShape kBoundModel{4, 4, 2, 32, 64};
 constexpr std::int32_t kBoundChunk = 1024, kBoundDecoded = 24, kBoundBlock = 16;
 
 std::int64_t tokens_in_rows(const RecipeFootprint& footprint, const SeqState& seq) {
-  const std::vector<std::int32_t> held = footprint.shape_of(seq, 1).held;
+  const std::vector<std::int32_t> held = footprint.shape_of(seq.taking(1)).held;
   const std::int64_t rows = kBoundModel.num_layers * kBoundModel.kv_heads;
   return held.size() == 1 ? rows * held.front() : std::accumulate(held.begin(), held.end(), std::int64_t{0});
 }
@@ -25,7 +25,7 @@ void expect_held_bounds(RecipeFootprint& footprint, const KvPolicy& policy, std:
   SeqState seq{0, prompt, 0, 0, false, false};
   while (seq.seen_tokens < prompt + kBoundDecoded) {
     const std::int32_t tokens = seq.seen_tokens < prompt ? std::min(kBoundChunk, prompt - seq.seen_tokens) : 1;
-    const FootprintStep done = footprint.step(seq, tokens);
+    const FootprintStep done = footprint.step(seq.taking(tokens));
     const std::int64_t most = policy.most_tokens({0, seq.seen_tokens, tokens, prompt, policy.needs().assumed_question(prompt)});
     seq.seen_tokens += tokens;
     seq.left_hashed |= done.leaves_hashed;

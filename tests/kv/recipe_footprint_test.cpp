@@ -59,7 +59,7 @@ TEST_P(ServingRecipe, ChargesWhatThePartsCall) {
   RecipeFootprint footprint(recipe, kFootprintModel, kBlock);
   ShapeRun parts(recipe, kFootprintModel);
   for (std::uint64_t draw = 0; draw < 12; ++draw) {
-    std::vector<SeqInStep> batch;
+    std::vector<SeqState> batch;
     std::vector<ShapeRun::Seq> shapes;
     for (std::uint64_t s = 0; s < 1 + draw % 5; ++s) {
       const auto pick = [&](std::uint64_t what, std::uint64_t n) {
@@ -68,9 +68,9 @@ TEST_P(ServingRecipe, ChargesWhatThePartsCall) {
       const std::int32_t prompt = 1 + pick(0, 300);
       SeqState seq{0, prompt, 0, 0, false, false};
       std::int32_t next = prompt;
-      for (std::int32_t decoded = pick(1, 30); decoded > 0; --decoded, next = 1) seq = after(seq, footprint.step(seq, next), next);
-      shapes.push_back(footprint.shape_of(seq, next));
-      batch.push_back({seq, next, 0});
+      for (std::int32_t decoded = pick(1, 30); decoded > 0; --decoded, next = 1) seq = after(seq, footprint.step(seq.taking(next)), next);
+      shapes.push_back(footprint.shape_of(seq.taking(next)));
+      batch.push_back(seq.taking(next));
     }
     PolicyWork work;
     footprint.charge(batch, work);
@@ -90,7 +90,7 @@ TEST_P(ServingRecipe, ChargesWhatThePartsCall) {
     charged.erase("fetch");
     EXPECT_EQ(charged, expected) << "batch " << draw;
     if (recipe.format == "native" && recipe.disposal == "drop" && recipe.selector == "all") {
-      for (const SeqInStep& s : batch)
+      for (const SeqState& s : batch)
         if (s.new_tokens == 1) attended += s.attended_tokens + 1;
       EXPECT_NEAR(attended, result.attended_tokens, 0.51 * static_cast<double>(batch.size())) << "batch " << draw;
     }
@@ -106,19 +106,19 @@ TEST_P(ServingRecipe, MemoryFollowsTheParts) {
   ShapeRun parts(recipe, kFootprintModel, &counts);
   const auto trigger = recipe.make_trigger();
   SeqState seq{0, 260, 0, 0, false, false};
-  ShapeRun::Seq shape = footprint.shape_of(seq, 260);
+  ShapeRun::Seq shape = footprint.shape_of(seq.taking(260));
   std::int32_t next = 260;
   for (int t = 0; t < 50; ++t, next = 1) {
-    const FootprintStep done = footprint.step(seq, next);
+    const FootprintStep done = footprint.step(seq.taking(next));
     const SeqStep step{0, seq.seen_tokens, next, seq.prompt_tokens, -1};
     counts.set_target(parts.policy().target(step, seq.held_tokens + next).value_or(0), trigger->full(step, recipe.budget), step.end());
     const ShapeRun::Result result = parts.step(std::span(&shape, 1));
     const std::int64_t in_place = recipe.make_disposal()->acts_alone() && done.leaves_hashed ? (260 + t + kBlock - 1) / kBlock * kRows : 0;
     EXPECT_GE(done.peak_pages + in_place, done.kept_pages) << "step " << t;
     seq = after(seq, done, next);
-    EXPECT_EQ(
-        footprint.shape_of(seq, 1).held.size() > 1 ? footprint.shape_of(seq, 1).held : std::vector(std::size_t{kRows}, seq.held_tokens),
-        result.held)
+    EXPECT_EQ(footprint.shape_of(seq.taking(1)).held.size() > 1 ? footprint.shape_of(seq.taking(1)).held
+                                                                : std::vector(std::size_t{kRows}, seq.held_tokens),
+              result.held)
         << "step " << t;
     const double token_bytes = recipe_pages(recipe, kFootprintModel, kBlock).token_bytes;
     const double page = token_bytes * kBlock / kRows;
@@ -147,10 +147,10 @@ TEST_P(ServingRecipe, ServesShortPrompts) {
       SeqState seq{0, prompt, 0, 0, false, false};
       std::int32_t next = prompt;
       for (int t = 0; t < 6; ++t, next = 1) {
-        std::vector<SeqInStep> batch{{seq, next, 0}};
+        std::vector<SeqState> batch{seq.taking(next)};
         PolicyWork work;
         footprint.charge(batch, work);
-        const FootprintStep done = footprint.step(seq, next);
+        const FootprintStep done = footprint.step(seq.taking(next));
         seq = after(seq, done, next);
         EXPECT_LE(seq.held_tokens, seq.seen_tokens);
         EXPECT_GE(seq.held_tokens, recipe.peer_ties ? 0 : 1);
@@ -202,8 +202,8 @@ TEST(RecipeFootprint, AShareIsThatOfEachPrompt) {
     RecipeFootprint share(recipe_of("{recipe: " + name + ", budget_frac: 0.25}"), kFootprintModel, kBlock);
     const auto charged = [](RecipeFootprint& footprint, std::int32_t prompt) {
       SeqState seq{0, prompt, 0, 0, false, false};
-      seq = after(seq, footprint.step(seq, prompt), prompt);
-      std::vector<SeqInStep> batch{{seq, 1, 0}};
+      seq = after(seq, footprint.step(seq.taking(prompt)), prompt);
+      std::vector<SeqState> batch{seq.taking(1)};
       PolicyWork work;
       footprint.charge(batch, work);
       return std::pair{batch.front().attended_tokens, by_name(work.ops)};
@@ -223,14 +223,14 @@ TEST(RecipeFootprint, SnapKvByHand) {
   const Recipe recipe = load_recipe("snapkv", 64);
   RecipeFootprint footprint(recipe, kFootprintModel, kBlock);
   EXPECT_DOUBLE_EQ(recipe_pages(recipe, kFootprintModel, kBlock).token_bytes, kRows * (2 * 64 * 2 + 4));
-  const FootprintStep chunk = footprint.step({0, 260, 0, 0, false, false}, 200);
+  const FootprintStep chunk = footprint.step(SeqState{0, 260, 0, 0, false, false}.taking(200));
   EXPECT_FALSE(chunk.leaves_hashed);
   EXPECT_EQ(chunk.peak_pages, 0);
-  const FootprintStep last = footprint.step({200, 260, 200, 0, false, false}, 60);
+  const FootprintStep last = footprint.step(SeqState{200, 260, 200, 0, false, false}.taking(60));
   EXPECT_TRUE(last.leaves_hashed);
   EXPECT_EQ(last.kept_pages, 4 * kRows);
   EXPECT_EQ(last.held_tokens, 64);
-  const FootprintStep decode = footprint.step({260, 260, 64, 0, true, false}, 1);
+  const FootprintStep decode = footprint.step(SeqState{260, 260, 64, 0, true, false}.taking(1));
   EXPECT_EQ(decode.kept_pages, 5 * kRows);
   EXPECT_EQ(decode.held_tokens, 65);
   EXPECT_EQ(footprint.pages_at_end(260, 260 + 17), 6 * kRows);
@@ -243,7 +243,7 @@ TEST(RecipeFootprint, CompetingHeadsKeepTheShareOfTheirLayer) {
   for (const std::int32_t prompt : {200, 260, 1000}) {
     RecipeFootprint footprint(recipe, kFootprintModel, kBlock);
     const SeqState seq{0, prompt, 0, 0, false, false};
-    const ShapeRun::Seq cut = footprint.shape_of(after(seq, footprint.step(seq, prompt), prompt), 1);
+    const ShapeRun::Seq cut = footprint.shape_of(after(seq, footprint.step(seq.taking(prompt)), prompt).taking(1));
     for (std::int32_t r = 0; r < kRows; ++r)
       EXPECT_EQ(cut.held.size() > 1 ? cut.held[static_cast<std::size_t>(r)] : cut.held.front(),
                 pyramid->expected(kFootprintModel, r / 2, r % 2, 130, prompt))
@@ -257,8 +257,8 @@ TEST(RecipeFootprint, RetrievalHeadsStayWhole) {
     RecipeFootprint footprint(recipe_of("{recipe: duo, budget_tokens: 130}"), kFootprintModel, kBlock);
     SeqState seq{0, 1000, 0, 0, false, false};
     for (std::int32_t next = chunk; seq.seen_tokens < 1005; next = seq.seen_tokens < 1000 ? chunk : 1) {
-      seq = after(seq, footprint.step(seq, next), next);
-      const std::vector<std::int32_t> held = footprint.shape_of(seq, 1).held;
+      seq = after(seq, footprint.step(seq.taking(next)), next);
+      const std::vector<std::int32_t> held = footprint.shape_of(seq.taking(1)).held;
       EXPECT_EQ(std::count(held.begin(), held.end(), 130), kRows / 2) << seq.seen_tokens;
       EXPECT_EQ(std::count(held.begin(), held.end(), seq.seen_tokens), kRows / 2) << seq.seen_tokens;
     }
@@ -273,10 +273,10 @@ TEST_P(PagesAtEnd, BoundEveryStep) {
   for (const std::int32_t prompt : {140, 300}) {
     RecipeFootprint footprint(recipe, kFootprintModel, kBlock);
     SeqState seq{0, prompt, 0, 0, false, false};
-    if (!footprint.step(seq, prompt).leaves_hashed) continue;
+    if (!footprint.step(seq.taking(prompt)).leaves_hashed) continue;
     std::int64_t most = 0;
     for (std::int32_t next = prompt; seq.seen_tokens < prompt + 320; next = 1) {
-      const FootprintStep done = footprint.step(seq, next);
+      const FootprintStep done = footprint.step(seq.taking(next));
       seq = after(seq, done, next);
       most = std::max(most, done.kept_pages);
       ASSERT_LE(done.kept_pages, footprint.pages_at_end(prompt, seq.seen_tokens)) << seq.seen_tokens << " of " << prompt;
@@ -295,10 +295,10 @@ INSTANTIATE_TEST_SUITE_P(Recipes, PagesAtEnd, testing::ValuesIn(cut_in_decode_na
 // On its way back a cut sequence is cut after each chunk.
 TEST(RecipeFootprint, RecomputesInPieces) {
   RecipeFootprint footprint(load_recipe("snapkv", 64), kFootprintModel, kBlock);
-  const FootprintStep first = footprint.step({0, 260, 0, 0, true, true}, 100);
+  const FootprintStep first = footprint.step(SeqState{0, 260, 0, 0, true, true}.taking(100));
   EXPECT_EQ(first.held_tokens, 64);
   EXPECT_EQ(first.kept_pages, 4 * kRows);
-  const FootprintStep second = footprint.step({100, 260, 64, 0, true, true}, 100);
+  const FootprintStep second = footprint.step(SeqState{100, 260, 64, 0, true, true}.taking(100));
   EXPECT_EQ(second.held_tokens, 64);
   EXPECT_LE(second.peak_pages, 11 * kRows);
 }
@@ -308,7 +308,9 @@ TEST(RecipeFootprint, RecomputesInPieces) {
 TEST(RecipeFootprint, ChunksOnTheWayBackEndThePrompt) {
   const auto ends = [](const std::string& text, std::int32_t seen, std::int32_t tokens) {
     const Recipe recipe = recipe_of(text);
-    return RecipeFootprint(recipe, kFootprintModel, kBlock).step({seen, 100, std::min(seen, 50), 0, true, true}, tokens).ends_prompt;
+    return RecipeFootprint(recipe, kFootprintModel, kBlock)
+        .step(SeqState{seen, 100, std::min(seen, 50), 0, true, true}.taking(tokens))
+        .ends_prompt;
   };
   const std::string share = "{recipe: snapkv, budget_frac: 0.5}";  // of which 32 tokens always stay
   EXPECT_FALSE(ends(share, 0, 63));
@@ -326,18 +328,18 @@ TEST(RecipeFootprint, PackedFormatsFillBlocksTighter) {
   EXPECT_DOUBLE_EQ(recipe_pages(load_recipe("fp8"), kFootprintModel, kBlock).token_bytes, plain / 2);
   EXPECT_LT(recipe_pages(load_recipe("kivi2"), kFootprintModel, kBlock).token_bytes, 0.3 * plain);
   RecipeFootprint kivi(load_recipe("kivi2"), kFootprintModel, kBlock);
-  EXPECT_GT(kivi.step({0, 260, 0, 0, false, false}, 260).kept_pages, 0);
+  EXPECT_GT(kivi.step(SeqState{0, 260, 0, 0, false, false}.taking(260)).kept_pages, 0);
   RecipeFootprint fp8(load_recipe("fp8"), kFootprintModel, kBlock);
-  EXPECT_EQ(fp8.step({0, 260, 0, 0, false, false}, 260).kept_pages, 0);
+  EXPECT_EQ(fp8.step(SeqState{0, 260, 0, 0, false, false}.taking(260)).kept_pages, 0);
 }
 
 // Tokens read by a decode step behind 260 tokens of prompt and 40 decoded.
 std::int32_t tokens_read(const Recipe& recipe, KvReads reads) {
   RecipeFootprint footprint(recipe, kFootprintModel, kBlock, reads);
   SeqState seq{0, 260, 0, 0, false, false};
-  seq = after(seq, footprint.step(seq, 260), 260);
-  for (std::int32_t i = 0; i < 40; ++i) seq = after(seq, footprint.step(seq, 1), 1);
-  std::vector<SeqInStep> batch{{seq, 1, 0}};
+  seq = after(seq, footprint.step(seq.taking(260)), 260);
+  for (std::int32_t i = 0; i < 40; ++i) seq = after(seq, footprint.step(seq.taking(1)), 1);
+  std::vector<SeqState> batch{seq.taking(1)};
   PolicyWork work;
   footprint.charge(batch, work);
   return batch.front().attended_tokens;

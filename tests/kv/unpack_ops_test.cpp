@@ -24,8 +24,8 @@ struct UnpackSum {
 using UnpackSums = std::map<std::string, UnpackSum>;
 UnpackSums charged(const Recipe& recipe, KvReads reads, const std::vector<SeqState>& seqs, const std::string& at_rest = "") {
   RecipeFootprint footprint(recipe, kUnpackModel, 16, reads, at_rest);
-  std::vector<SeqInStep> batch;
-  for (const SeqState& seq : seqs) batch.push_back({seq, 1, 0});
+  std::vector<SeqState> batch;
+  for (const SeqState& seq : seqs) batch.push_back(seq.taking(1));
   PolicyWork work;
   footprint.charge(batch, work);
   UnpackSums all;
@@ -189,7 +189,7 @@ bool unpacks(const Recipe& recipe, std::int32_t prompt) {
   SeqState seq{0, prompt, 0, 0, false, false};
   bool adds = false;
   for (std::int32_t next = prompt; seq.seen_tokens < prompt + 3; next = 1) {
-    std::vector<SeqInStep> a{{seq, next, 0}}, b = a;
+    std::vector<SeqState> a{seq.taking(next)}, b = a;
     PolicyWork less, more;
     decoded.charge(a, less), anew.charge(b, more);
     adds |= more.ops.size() > less.ops.size();
@@ -198,8 +198,8 @@ bool unpacks(const Recipe& recipe, std::int32_t prompt) {
       EXPECT_GE(more.ops.at(i).bytes, less.ops[i].bytes) << less.ops[i].name;
       adds |= more.ops[i].bytes > less.ops[i].bytes;
     }
-    decoded.step(seq, next);
-    seq = after_step(seq, anew.step(seq, next), next);
+    decoded.step(seq.taking(next));
+    seq = after_step(seq, anew.step(seq.taking(next)), next);
   }
   return adds;
 }
@@ -228,11 +228,11 @@ TEST(UnpackOps, MemoryAndAttentionAreThoseOfDecodedKv) {
     RecipeFootprint decoded(load_recipe(name), kUnpackModel, 16, KvReads::kDecoded),
         anew(load_recipe(name), kUnpackModel, 16, KvReads::kUnpacked);
     for (std::int32_t n = 300; n < 340; ++n) {
-      std::vector<SeqInStep> a{{whole_at(n), 1, 0}}, b = a;
+      std::vector<SeqState> a{whole_at(n).taking(1)}, b = a;
       PolicyWork work;
       decoded.charge(a, work), anew.charge(b, work);
       EXPECT_EQ(a.front().attended_tokens, b.front().attended_tokens) << name << " at " << n;
-      EXPECT_EQ(decoded.step(whole_at(n), 1).kept_pages, anew.step(whole_at(n), 1).kept_pages) << name << " at " << n;
+      EXPECT_EQ(decoded.step(whole_at(n).taking(1)).kept_pages, anew.step(whole_at(n).taking(1)).kept_pages) << name << " at " << n;
     }
   }
   UnpackOps ops(load_recipe("kivi2"), kUnpackModel);

@@ -50,12 +50,13 @@ class ReplicaDriver {
   void arrive(std::int32_t prompt_tokens, std::int32_t output_tokens, std::vector<std::uint64_t> content = {}) {
     contents_.push_back(std::make_unique<std::vector<std::uint64_t>>(std::move(content)));
     TraceRequest request;
+    request.number = arrived_;
     request.prompt_tokens = prompt_tokens;
     request.output_tokens = output_tokens;
     request.hash_tokens = state_->block_tokens();
     request.hashes = std::span(contents_.back()->data(), contents_.back()->size());
     // A nanosecond apart, so that the order of arrival is seen in the times.
-    state_->receive(request, arrived_, now_ + Span(static_cast<std::int64_t>(arrived_)), true);
+    state_->receive(request, now_ + Span(static_cast<std::int64_t>(arrived_)));
     ++arrived_;
     collect();
   }
@@ -66,7 +67,7 @@ class ReplicaDriver {
     const std::string text = plan();
     if (!text.empty()) {
       LogHistogram itl;
-      state_->process_output(in_flight_, ns(now_) * kPsPerNs, itl);
+      state_->process_output(step_, ns(now_) * kPsPerNs, itl);
       collect();
     }
     state_->check();
@@ -77,18 +78,18 @@ class ReplicaDriver {
   std::string plan() {
     now_ += Span(1'000'000);
     state_->begin_plan(now_);
-    plan_.clear();
-    scheduler_->plan(*state_, plan_);
+    step_.clear();
+    scheduler_->plan(*state_, step_);
     collect();
     for (const SwapCopy& copy : state_->swap_copies()) (copy.to_host ? copies_out_ : copies_in_).push_back(copy);
     state_->swap_copies().clear();
     std::string text;
-    for (const PlanEntry& entry : plan_.entries) {
+    for (const StepEntry& entry : step_.entries) {
       text += (text.empty() ? "" : " ") + std::to_string(state_->table()[entry.request].number) + ":" + std::to_string(entry.tokens);
       if (entry.padded_tokens != 0) text += "/" + std::to_string(entry.padded_tokens);
     }
-    if (plan_.idle_rows > 0) text += " +" + std::to_string(plan_.idle_rows);
-    if (!plan_.is_empty()) state_->commit(plan_, in_flight_);
+    if (step_.idle_rows > 0) text += " +" + std::to_string(step_.idle_rows);
+    if (!step_.is_empty()) state_->commit(step_);
     return text;
   }
 
@@ -100,8 +101,7 @@ class ReplicaDriver {
 
   [[nodiscard]] ReplicaState& state() { return *state_; }
   [[nodiscard]] Scheduler& scheduler() { return *scheduler_; }
-  [[nodiscard]] const StepPlan& last_plan() const { return plan_; }
-  [[nodiscard]] const InFlightStep& last_step() const { return in_flight_; }
+  [[nodiscard]] const InFlightStep& last_step() const { return step_; }
   [[nodiscard]] bool is_stable() const { return scheduler_->stable_for(*state_).plans > 0; }
   [[nodiscard]] std::int64_t free_blocks() const { return state_->free_blocks(); }
   [[nodiscard]] std::string waiting() const {
@@ -130,10 +130,11 @@ class ReplicaDriver {
  private:
   [[nodiscard]] std::uint64_t number(RequestId r) const { return state_->table()[r].number; }
   void collect() {
-    for (const ReplicaState::Finished& finished : state_->outbox()) {
-      scheduler_->on_finish(finished.id);
-      left_.push_back(finished.record);
-      if (finished.reason != nullptr) rejection_ = finished.reason;
+    for (const RequestId r : state_->left()) scheduler_->on_finish(r);
+    state_->left().clear();
+    for (const RequestRecord& record : state_->outbox()) {
+      left_.push_back(record);
+      if (record.reason != nullptr) rejection_ = record.reason;
     }
     state_->outbox().clear();
   }
@@ -143,8 +144,7 @@ class ReplicaDriver {
   std::vector<std::unique_ptr<std::vector<std::uint64_t>>> contents_;
   std::uint64_t arrived_ = 0;
   Time now_{};
-  StepPlan plan_;
-  InFlightStep in_flight_;
+  InFlightStep step_;
   std::vector<SwapCopy> copies_out_, copies_in_;
   std::vector<RequestRecord> left_;
   std::string rejection_;

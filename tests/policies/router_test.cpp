@@ -14,11 +14,13 @@ namespace {
 struct Fleet final : FleetView {
   std::vector<ReplicaLoad> loads;
   std::vector<std::int64_t> cached;
+  std::uint64_t arrived = 0;
 
   explicit Fleet(std::size_t n) : loads(n), cached(n, 0) {
     for (ReplicaLoad& load : loads) load.num_blocks = 100;
   }
   [[nodiscard]] std::uint32_t num_replicas() const override { return static_cast<std::uint32_t>(loads.size()); }
+  [[nodiscard]] std::uint64_t num_arrived() const override { return arrived; }
   [[nodiscard]] ReplicaLoad load(ReplicaId replica) const override { return loads[index(replica)]; }
   [[nodiscard]] std::int64_t cached_tokens(ReplicaId replica) const override { return cached[index(replica)]; }
 };
@@ -30,10 +32,12 @@ std::unique_ptr<Router> make(const std::string& name, const std::string& params 
   return router;
 }
 
-Arrival nth(std::uint64_t number, std::int64_t session = -1) { return {kStart, number, session, 100}; }
-
-std::uint32_t route(Router& router, const Fleet& fleet, std::uint64_t number, std::int64_t session = -1) {
-  return index(router.route(nth(number, session), fleet));
+std::uint32_t route(Router& router, Fleet fleet, std::uint64_t number, std::int64_t session = -1) {
+  RequestRecord arrival;
+  arrival.session = session;
+  arrival.prompt_tokens = 100;
+  fleet.arrived = number;
+  return index(router.route(arrival, fleet));
 }
 
 TEST(Routers, SayWhetherTheyReadLoad) {

@@ -80,8 +80,9 @@ TEST(VllmV1Scheduler, TheVictimIsTheLastAdmittedNotTheLatestArrival) {
   TraceRequest request;
   request.prompt_tokens = 4;
   request.output_tokens = 3;
-  d.state().receive(request, 0, Time(Span(900)), true);
-  d.state().receive(request, 1, Time(Span(100)), true);
+  d.state().receive(request, Time(Span(900)));
+  request.number = 1;
+  d.state().receive(request, Time(Span(100)));
   EXPECT_EQ(d.step(), "0:4 1:4");
   EXPECT_EQ(d.step(), "0:1");
   EXPECT_EQ(d.running(), "0");
@@ -293,7 +294,7 @@ TEST(VllmV1Scheduler, PreemptedWithAStepInFlight) {
   const InFlightStep second = d.last_step();
   EXPECT_EQ(d.waiting(), "2");
   finish(d, first, 7'000);
-  EXPECT_EQ(d.state().info(first.entries[2].request).emitted_tokens, 1);
+  EXPECT_EQ(d.state().info(first.entries[2].request).output_tokens, 1);
   EXPECT_EQ(d.plan(), "");
   finish(d, second);
   EXPECT_EQ(d.plan(), "2:9");

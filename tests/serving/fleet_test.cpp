@@ -62,7 +62,7 @@ class FixedDevice final : public Device {
 struct FleetRun {
   ServingSummary summary;
   std::vector<RequestRecord> requests;
-  std::vector<StepRecord> steps;
+  std::vector<InFlightStep> steps;
   std::vector<RequestEvent> events;
   int received = 0;
 };

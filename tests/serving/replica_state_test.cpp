@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
+
 #include "tests/serving/sink_window.h"
 
 namespace kvlab {
@@ -44,8 +46,11 @@ class DrivenReplica {
   }
 
   // The new request's slot, at the end of the waiting queue.
-  RequestId arrive(const TraceRequest& request) {
-    state_->receive(request, number_++, Time(), false);
+  RequestId arrive(TraceRequest request) {
+    request.number = number_++;
+    const std::vector<std::uint64_t>& hashes = contents_.emplace_back(request.hashes.begin(), request.hashes.end());
+    request.hashes = hashes;
+    state_->receive(request, Time());
     state_->begin_plan(Time(Span(++now_)));
     check();
     return state_->waiting(state_->num_waiting() - 1);
@@ -68,9 +73,9 @@ class DrivenReplica {
     check();
     if (!fits) return false;
     if (!state_->info(r).is_running) state_->admit(r);
-    StepPlan plan;
-    plan.add(r, m);
-    state_->commit(plan, step);
+    step.clear();
+    step.add(r, m);
+    state_->commit(step);
     check();
     return true;
   }
@@ -97,6 +102,7 @@ class DrivenReplica {
 
  private:
   std::unique_ptr<ReplicaState> state_;
+  std::deque<std::vector<std::uint64_t>> contents_;
   std::uint64_t number_ = 0;
   std::int64_t now_ = 0;
 };
@@ -171,7 +177,7 @@ TEST(ReplicaStreaming, PeakThenPrivatePagesThenConstant) {
   EXPECT_EQ(r.request(id).computed_tokens, 48);
   ASSERT_TRUE(r.run(id, 1));
   ASSERT_EQ(r.state().outbox().size(), 1U);
-  EXPECT_EQ(r.state().outbox()[0].record.outcome, Outcome::kCompleted);
+  EXPECT_EQ(r.state().outbox()[0].outcome, Outcome::kCompleted);
   EXPECT_EQ(r.state().free_blocks(), 8);
   EXPECT_EQ(r.pool().private_pages(), 0);
 }
@@ -179,9 +185,9 @@ TEST(ReplicaStreaming, PeakThenPrivatePagesThenConstant) {
 // One block less than the peak: never received; one that others hold: all or nothing.
 TEST(ReplicaStreaming, ThePeakMustFit) {
   DrivenReplica small({.blocks = 6, .kept_tokens = kKept});
-  small.state().receive(DrivenReplica::request_of(20, 30, kFiveBlocks), 0, Time(), false);
+  small.state().receive(DrivenReplica::request_of(20, 30, kFiveBlocks), Time());
   ASSERT_EQ(small.state().outbox().size(), 1U);
-  EXPECT_EQ(small.state().outbox()[0].record.outcome, Outcome::kRejected);
+  EXPECT_EQ(small.state().outbox()[0].outcome, Outcome::kRejected);
   DrivenReplica r({.blocks = 7, .kept_tokens = kKept});
   const RequestId other = r.arrive(1, 9);
   ASSERT_TRUE(r.run(other, 1));
@@ -297,7 +303,7 @@ TEST(ReplicaStreaming, FullHostMemoryRecomputes) {
   r.finish(step);
   EXPECT_EQ(r.pool().private_pages(), 4);
   EXPECT_EQ(r.state().counters().recomputed_tokens, 21);
-  EXPECT_EQ(r.state().info(id).emitted_tokens, 3);
+  EXPECT_EQ(r.state().info(id).output_tokens, 3);
 }
 
 TEST(ReplicaStreaming, RecomputeMayBeChosen) {
@@ -323,7 +329,7 @@ TEST(ReplicaPreemption, UnnamedContentFindsItsOwnBlocks) {
   EXPECT_EQ(r.state().blocks_needed(id, 1), 4);
   ASSERT_TRUE(r.run(id, 1));
   EXPECT_EQ(r.state().info(id).computed_tokens, 13);
-  EXPECT_EQ(r.state().info(id).emitted_tokens, 2);
+  EXPECT_EQ(r.state().info(id).output_tokens, 2);
   EXPECT_EQ(r.state().counters().recomputed_tokens, 0);
 }
 
@@ -431,7 +437,7 @@ TEST(ReplicaContiguous, PreemptionGivesTheRangeBack) {
 TEST(ReplicaState, RefusesWhatCanNeverRun) {
   DrivenReplica r({.blocks = 5});
   const auto refused = [&](std::int32_t prompt, std::int32_t output) {
-    r.state().receive(DrivenReplica::request_of(prompt, output, {}), 9, Time(), false);
+    r.state().receive(DrivenReplica::request_of(prompt, output, {}), Time());
     const bool was = !r.state().outbox().empty();
     r.state().outbox().clear();
     r.check();
@@ -441,7 +447,7 @@ TEST(ReplicaState, RefusesWhatCanNeverRun) {
   EXPECT_TRUE(refused(21, 1));
   EXPECT_TRUE(refused(20, 2));
   DrivenReplica long_memory({.blocks = 100});
-  long_memory.state().receive(DrivenReplica::request_of(199, 2, {}), 0, Time(), false);
+  long_memory.state().receive(DrivenReplica::request_of(199, 2, {}), Time());
   ASSERT_EQ(long_memory.state().outbox().size(), 1U);
   EXPECT_STREQ(long_memory.state().outbox()[0].reason, "longer than max_model_len");
 }

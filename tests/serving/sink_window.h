@@ -15,23 +15,23 @@ class SinkWindow final : public Footprint {
   SinkWindow(std::int32_t budget, std::int32_t block_tokens, std::int64_t pages_per_block, OnPreempt on_preempt = OnPreempt::kSwap)
       : budget_(budget), block_tokens_(block_tokens), pages_per_block_(pages_per_block), on_preempt_(on_preempt) {}
 
-  FootprintStep step(const SeqState& seq, std::int32_t new_tokens) override {
+  FootprintStep step(const SeqState& seq) override {
     if (seq.left_hashed) {
       // A chunk being recomputed goes through in pieces no longer than the budget, each with room of its own.
-      const std::int32_t kept = std::min(budget_, seq.held_tokens + new_tokens);
-      const std::int32_t peak = new_tokens == 1 ? kept : seq.held_tokens + std::min(new_tokens, budget_);
+      const std::int32_t kept = std::min(budget_, seq.held_tokens + seq.new_tokens);
+      const std::int32_t peak = seq.new_tokens == 1 ? kept : seq.held_tokens + std::min(seq.new_tokens, budget_);
       return {pages(peak), pages(kept), kept, kept, 0, false};
     }
-    const std::int32_t after = seq.seen_tokens + new_tokens;
+    const std::int32_t after = seq.seen_tokens + seq.new_tokens;
     const bool acts = after >= seq.prompt_tokens;
     if (!acts || after <= budget_) return {0, 0, 0, after, 0, false};
     return {pages(budget_), pages(budget_), budget_, budget_, 0, true};
   }
-  void charge(std::span<SeqInStep> batch, PolicyWork& work) override {
-    for (SeqInStep& s : batch) {
-      if (charged_ != nullptr) charged_->push_back(s.state);
-      s.attended_tokens = s.state.held_tokens;
-      if (step(s.state, s.new_tokens).leaves_hashed) work.ops.push_back({"compact_rows", 1, budget_, 0, false});
+  void charge(std::span<SeqState> batch, PolicyWork& work) override {
+    for (SeqState& seq : batch) {
+      if (charged_ != nullptr) charged_->push_back(seq);
+      seq.attended_tokens = seq.held_tokens;
+      if (step(seq).leaves_hashed) work.ops.push_back({"compact_rows", 1, budget_, 0, false});
     }
   }
   std::int64_t pages_at_end(std::int32_t, std::int32_t seen_tokens) override { return seen_tokens > budget_ ? pages(budget_) : 0; }

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 
+#include "serving/replica_state.h"
 #include "tests/sim/sim_support.h"
 
 namespace kvlab::testing {
@@ -17,11 +18,11 @@ namespace {
 // and one per event in a request's life that a step does not show.
 struct StepLog final : RunSink {
   [[nodiscard]] bool wants_steps() const override { return true; }
-  void step(const StepRecord& s) override {
+  void step(const InFlightStep& s, const ReplicaState& state) override {
     std::string entries;
-    for (const StepEntryRecord& e : s.entries) entries += fmt::format(" {}:{}@{}", e.request, e.tokens, e.computed_before);
-    lines.push_back(fmt::format("{} {:.3f}{} free {} waiting {}", s.number, static_cast<double>(ns(s.start)) * 1e-6, entries, s.free_blocks,
-                                s.waiting));
+    for (const StepEntry& e : s.entries) entries += fmt::format(" {}:{}@{}", state.table()[e.request].number, e.tokens, e.computed_before);
+    lines.push_back(fmt::format("{} {:.3f}{} free {} waiting {}", s.number, static_cast<double>(ns(to_time(s.start))) * 1e-6, entries,
+                                state.free_blocks(), s.usage.waiting));
   }
   void event(const RequestEventRecord& e) override {
     const char* what = nullptr;

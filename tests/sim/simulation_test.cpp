@@ -242,9 +242,9 @@ TEST(Simulation, OrcaFillsEveryStageOfAPipeline) {
     records.keep_steps = true;
     simulate(setup, trace, records);
     std::size_t most_rows = 0, most_together = 0;
-    for (const StepRecord& step : records.steps) {
+    for (const InFlightStep& step : records.steps) {
       std::size_t together = 0;
-      for (const StepRecord& other : records.steps)
+      for (const InFlightStep& other : records.steps)
         if (other.start <= step.start && step.start < other.end) together += other.entries.size();
       most_together = std::max(most_together, together);
       most_rows = std::max(most_rows, step.entries.size());

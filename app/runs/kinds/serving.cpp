@@ -24,7 +24,7 @@ class StepLog {
         cost_(plan.setup.make_cost_model()),
         pricer_(*cost_, *scheduler_) {}
 
-  void add(const InFlightStep& step, std::size_t waiting) {
+  void add(const InFlightStep& step) {
     const Picoseconds predicted = pricer_.price(step).total;
     const StepShape& shape = pricer_.shape();
     std::int64_t tokens = 0, prefill_kv = 0;
@@ -32,7 +32,7 @@ class StepLog {
     for (const PrefillPiece& piece : shape.prefills) prefill_kv += piece.kv_before;
     text_ += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{}\n", run_id_, step.number, step.planned / kPsPerNs, step.start / kPsPerNs,
                          step.end / kPsPerNs, (step.end - step.start) / kPsPerNs, predicted / kPsPerNs, step.entries.size(), tokens,
-                         shape.decodes, shape.decode_kv_tokens, prefill_kv, waiting);
+                         shape.decodes, shape.decode_kv_tokens, prefill_kv, step.usage.waiting);
   }
   [[nodiscard]] const std::string& text() const { return text_; }
 
@@ -129,7 +129,7 @@ Findings ServingRun::serve(RunFiles& files, const RunOptions& options) {
   StepLog log(plan_, files.id());
   ServeSetup setup = serve_setup(plan_, model);
   setup.each_turn = [&] { options.check_stop(); };
-  setup.step_done = [&](const InFlightStep& step, std::size_t waiting) { log.add(step, waiting); };
+  setup.step_done = [&](const InFlightStep& step) { log.add(step); };
   RunSummary summary;
   static_cast<ServingSummary&>(summary) = kvlab::serve(setup, *plan_.trace.open(), sink);
   files.add_file("engine_steps.csv", log.text());

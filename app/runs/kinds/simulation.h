@@ -30,7 +30,7 @@ class WatchedSink final : public RunSink {
     if (files_ != nullptr) files_->sample(sample);
   }
   [[nodiscard]] bool wants_steps() const override { return files_ != nullptr && files_->wants_steps(); }
-  void step(const StepRecord& step) override { files_->step(step); }
+  void step(const InFlightStep& step, const ReplicaState& state) override { files_->step(step, state); }
   void event(const RequestEventRecord& event) override {
     if (files_ != nullptr) files_->event(event);
   }
