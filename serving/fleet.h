@@ -54,7 +54,7 @@ class Fleet final : public FleetView {
   const TraceRequest* arriving_ = nullptr;
   std::string first_rejection_;
   std::uint64_t arrivals_counted_ = 0, events_ = 0;
-  Picoseconds first_arrival_ = 0, now_ = 0;
+  Picoseconds first_arrival_, now_;
 };
 
 }  // namespace kvlab

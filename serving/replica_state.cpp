@@ -185,13 +185,13 @@ void ReplicaState::deliver(Request& r, Picoseconds at, LogHistogram& itl) {
   --r.in_flight_tokens;
   ++r.emitted_tokens;
   ++counters_.output_tokens;
-  if (r.last_token_ps < 0) {
+  if (!r.has_emitted()) {
     r.first_token = now_;
     note(RequestEvent::kFirstToken, r, now_);
   } else if (r.is_counted) {
-    itl.add(at - r.last_token_ps);
+    itl.add((at - r.last_token).count());
   }
-  r.last_token_ps = at;
+  r.last_token = at;
 }
 
 void ReplicaState::emit_uniform(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl) {
@@ -227,7 +227,7 @@ RequestRecord record_of(const Request& r, std::uint32_t replica, Outcome outcome
   record.queued = r.queued;
   record.scheduled = r.scheduled;
   record.first_token = r.first_token;
-  record.last_token = r.last_token_ps < 0 ? kNever : to_time(r.last_token_ps);
+  record.last_token = r.has_emitted() ? to_time(r.last_token) : kNever;
   record.prompt_tokens = r.prompt_tokens;
   record.output_tokens = outcome == Outcome::kCompleted ? r.output_limit : r.emitted_tokens;
   record.hit_tokens = r.hit_tokens;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "base/time.h"
+#include "base/picoseconds.h"
 #include "policies/scheduler/scheduler.h"
 
 namespace kvlab {
@@ -16,7 +16,7 @@ struct Request : RequestInfo {
   std::uint64_t number = 0;  // position in the trace
   std::int64_t session = -1;
   Time queued = kNever, scheduled = kNever, first_token = kNever;
-  Picoseconds last_token_ps = -1;  // when its latest token came out; -1: none yet
+  Picoseconds last_token{-1};  // when its latest token came out; below 0: none yet
   const std::uint64_t* hashes = nullptr;
   std::int32_t hash_tokens = 0;
   std::int32_t num_hashes = 0;          // usable block hashes, prompt and output together
@@ -44,6 +44,7 @@ struct Request : RequestInfo {
   std::vector<std::pair<BlockId, std::uint32_t>> left_behind;
   std::vector<std::uint64_t> own_hashes;  // a copy, where the trace does not keep them
 
+  [[nodiscard]] bool has_emitted() const { return last_token >= Picoseconds{}; }
   [[nodiscard]] std::int32_t known_values() const { return prompt_tokens + emitted_tokens; }
   [[nodiscard]] std::int32_t held_tokens() const { return left_hashed ? kept_tokens : computed_tokens; }
 };

@@ -10,7 +10,6 @@ namespace kvlab {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr double kPsPerUs = 1e6;
 
 struct Column {
   std::vector<SampleGrid::Sample> samples;
@@ -31,7 +30,7 @@ void read_layers(const std::string& file, const std::string& count_column, Profi
     if (std::find(known.begin(), known.end(), name) == known.end()) {
       throw InputError(csv.place(row) + ": unknown layer '" + name + "'" + suggestion(name, known));
     }
-    columns[name].samples.push_back({{csv.count(row, count)}, csv.time(row, time, kPsPerUs), 0});
+    columns[name].samples.push_back({{csv.count(row, count)}, csv.time(row, time, TimeUnit::kUs), 0});
     columns[name].places.push_back(csv.place(row));
   }
   for (const KnownOp& op : known_ops()) {
@@ -48,7 +47,7 @@ SampleGrid read_time_grid(const std::string& file, const std::vector<std::string
   const std::size_t time = csv.column("time_us");
   Column all;
   for (std::size_t row = 0; row < csv.num_rows(); ++row) {
-    SampleGrid::Sample s{{}, csv.time(row, time, kPsPerUs), 0};
+    SampleGrid::Sample s{{}, csv.time(row, time, TimeUnit::kUs), 0};
     for (std::size_t i = 0; i < columns.size(); ++i) s.at[i] = csv.count(row, columns[i]);
     all.samples.push_back(s);
     all.places.push_back(csv.place(row));

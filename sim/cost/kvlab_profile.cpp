@@ -23,15 +23,12 @@ const std::vector<std::string> kSkewAxes{"rows", "skew", "longest", "before"};
 
 const std::vector<std::string>& columns_of(const ProfileOp& op) { return op.axis == ProfileOp::Axis::kTokens ? kTokens : kSequences; }
 
-// Whole nanoseconds and a three-digit fraction: picoseconds exactly.
-std::string nanoseconds(Picoseconds ps) { return fmt::format("{}.{:03}", ps / kPsPerNs, ps % kPsPerNs); }
-
 void write_grid(const std::string& file, const std::vector<std::string>& columns, const SampleGrid& grid) {
   if (grid.empty()) return;
   std::string text = join(columns, ",") + ",time_ns,spread_frac\n";
   for (const SampleGrid::Sample& s : grid.samples()) {
     for (std::size_t i = 0; i < columns.size(); ++i) text += std::to_string(s.at[i]) + ",";
-    text += nanoseconds(s.time) + "," + number_text(s.spread_frac) + "\n";
+    text += ns_text(s.time) + "," + number_text(s.spread_frac) + "\n";
   }
   write_file(file, text);
 }
@@ -44,7 +41,7 @@ SampleGrid read_grid(const std::string& file, const std::vector<std::string>& co
   std::vector<SampleGrid::Sample> samples;
   std::vector<std::string> places;
   for (std::size_t row = 0; row < csv.num_rows(); ++row) {
-    SampleGrid::Sample s{{}, csv.time(row, time, static_cast<double>(kPsPerNs)), csv.real(row, spread)};
+    SampleGrid::Sample s{{}, csv.time(row, time, TimeUnit::kNs), csv.real(row, spread)};
     if (s.spread_frac < 0) throw InputError(csv.place(row) + ": 'spread_frac' is below 0");
     for (std::size_t i = 0; i < at.size(); ++i) s.at[i] = csv.count(row, at[i]);
     samples.push_back(s);
@@ -74,7 +71,7 @@ std::string meta_text(const Profile& p) {
   if (p.tile_rows != Profile{}.tile_rows) text += fmt::format("tile_rows: {}\n", p.tile_rows);
   if (!p.attention_has_append) text += "attention_has_append: false\n";
   if (p.kv_reads != KvReads::kStored) text += fmt::format("kv_reads: {}\n", kReads[static_cast<std::size_t>(p.kv_reads)]);
-  text += "host_time_ns: " + nanoseconds(p.host_time) + "\noptions:\n";
+  text += "host_time_ns: " + ns_text(p.host_time) + "\noptions:\n";
   for (const auto& [key, value] : p.options) text += "  " + key + ": " + quoted(value) + "\n";
   return text;
 }
@@ -184,8 +181,7 @@ Profile read_kvlab_profile(const std::string& folder, int tp) {
   p.tile_rows = meta.optional<int>("tile_rows", p.tile_rows, 1, 1024, "rows of a tile of matrix products; 1: none");
   p.attention_has_append = meta.flag("attention_has_append", true, "the attention table's times include the write of new K and V");
   p.kv_reads = static_cast<KvReads>(meta.choice("kv_reads", kReads, 0, "what attention reads of packed KV"));
-  p.host_time =
-      std::llround(meta.optional<double>("host_time_ns", 0, 0, 1e9, "time to plan and launch a step") * static_cast<double>(kPsPerNs));
+  p.host_time = ps_of_ns(meta.optional<double>("host_time_ns", 0, 0, 1e9, "time to plan and launch a step"));
   if (meta.has("options")) {
     Params options = meta.optional_child("options", "options");
     for (const std::string& key : options.keys()) p.options[key] = options.text(key, "engine option");

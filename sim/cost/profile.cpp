@@ -24,7 +24,7 @@ class Hasher {
     number(static_cast<std::int64_t>(grid.samples().size()));
     for (const SampleGrid::Sample& s : grid.samples()) {
       for (const std::int64_t x : s.at) number(x);
-      number(s.time);
+      number(s.time.count());
     }
   }
   void skew(const SkewTable& skew) {
@@ -49,7 +49,7 @@ class Hasher {
 std::string profile_hash(const Profile& profile) {
   Hasher h;
   h.number(profile.tp);
-  h.number(profile.host_time);
+  h.number(profile.host_time.count());
   for (const ProfileOp& op : profile.ops) {
     h.text(op.name);
     h.text(op.covers);
@@ -67,7 +67,7 @@ std::string profile_hash(const Profile& profile) {
   for (const PolicySample& s : profile.policy.samples()) {
     h.text(s.op);
     h.number(s.bytes);
-    h.number(s.time);
+    h.number(s.time.count());
     h.number(static_cast<std::int64_t>(profile.policy.scale(s.op)));
   }
   return h.hex();

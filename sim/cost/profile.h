@@ -42,7 +42,7 @@ struct Profile {
   int tile_rows = 16;
   KvReads kv_reads = KvReads::kStored;         // what attention takes of packed KV
   std::optional<SkewTable> skew;               // only where the profile says it is to be used
-  Picoseconds host_time = 0;                   // of planning and launching one step
+  Picoseconds host_time{};                     // of planning and launching one step
   std::map<std::string, std::string> options;  // of the engine it was measured with
   std::vector<std::string> notes;              // what the reader had to decide; shown with the result
 };

@@ -78,7 +78,7 @@ class TableLint {
       const double roof = work ? std::max(compute_ps(*work), memory_ps(*work)) : 0;
       if (roof <= most) continue;
       most = roof;
-      ratio = static_cast<double>(s.time) / roof;
+      ratio = s.time.real() / roof;
       largest = &s;
     }
     constexpr double kShortPs = 1e6;  // below a microsecond of work a launch is most of the time
@@ -86,21 +86,20 @@ class TableLint {
     if (largest == nullptr || (!is_slow && ratio >= 1 / kUnitFactor)) return false;
     const Severity severity = is_slow ? slow_ : Severity::kError;
     findings.push_back({severity, fmt::format("{}: {:.4g} us is {:.3g} times what the datasheet allows; is the unit right?",
-                                              where(largest->at), static_cast<double>(largest->time) * 1e-6, ratio)});
+                                              where(largest->at), largest->time.real() * 1e-6, ratio)});
     return severity == Severity::kError;
   }
 
   void check_speed(const SampleGrid::Sample& s, const WorkAt& work_at, Tally& too_fast, Tally& from_cache) const {
     const std::optional<Work> work = work_at(s.at);
     if (!work) return;
-    const double limit = static_cast<double>(s.time) * kDatasheetMargin;
+    const double limit = s.time.real() * kDatasheetMargin;
     const double by_flops = compute_ps(*work) / limit, by_bytes = memory_ps(*work) / limit;
     if (std::max(by_flops, by_bytes) <= 1) return;
     const bool is_compute = by_flops > 1;
     const double factor = (is_compute ? by_flops : by_bytes) * kDatasheetMargin;
-    const std::string what =
-        fmt::format("{}: {:.4g} us is {:.3g} times faster than the {} of {}", where(s.at), static_cast<double>(s.time) * 1e-6, factor,
-                    is_compute ? "peak FLOP/s" : "memory bandwidth", hardware_.name);
+    const std::string what = fmt::format("{}: {:.4g} us is {:.3g} times faster than the {} of {}", where(s.at), s.time.real() * 1e-6,
+                                         factor, is_compute ? "peak FLOP/s" : "memory bandwidth", hardware_.name);
     const Work beyond_cache{0, std::max<std::int64_t>(0, work->bytes - hardware_.l2_bytes)};
     if (is_compute || memory_ps(beyond_cache) > limit) return too_fast.add(factor, what);
     from_cache.add(factor, fmt::format("{}; of its {:.3g} MiB up to {:.3g} may have been in the L2 cache when it was measured", what,
@@ -111,10 +110,10 @@ class TableLint {
   void check_fall(const SampleGrid::Sample& before, const SampleGrid::Sample& after, Tally& falls) const {
     const std::size_t last = axes_.size() - 1;
     if (!std::equal(before.at.begin(), before.at.begin() + static_cast<std::ptrdiff_t>(last), after.at.begin())) return;
-    const double fall = 1 - static_cast<double>(after.time) / static_cast<double>(before.time);
+    const double fall = 1 - after.time.real() / before.time.real();
     if (fall <= kFallTolerance) return;
-    falls.add(fall, fmt::format("{}: {:.4g} us, {:.0f} % less than at {} {}", where(after.at), static_cast<double>(after.time) * 1e-6,
-                                100 * fall, axes_[last], before.at[last]));
+    falls.add(fall, fmt::format("{}: {:.4g} us, {:.0f} % less than at {} {}", where(after.at), after.time.real() * 1e-6, 100 * fall,
+                                axes_[last], before.at[last]));
   }
 
   std::string name_;

@@ -9,8 +9,6 @@ namespace kvlab {
 
 namespace {
 
-constexpr double kPsPerMs = 1e9;
-
 struct VidurOp {
   const char* name;
   const char* covers;
@@ -80,7 +78,7 @@ void read_mlp(const std::string& file, Profile& p) {
     const std::size_t time = csv.column(median_of(op.name));
     Points points;
     for (const std::size_t row : rows) {
-      if (!is_blank(csv.text(row, time))) points.add({csv.count(row, tokens)}, csv.time(row, time, kPsPerMs));
+      if (!is_blank(csv.text(row, time))) points.add({csv.count(row, tokens)}, csv.time(row, time, TimeUnit::kMs));
     }
     if (!points.empty()) p.ops.push_back({op.name, op.covers, ProfileOp::Axis::kTokens, op.per_layer, points.grid(1, op.name, p.notes)});
   }
@@ -109,12 +107,12 @@ void read_attention(const std::string& file, Profile& p) {
       continue;
     }
     if (is_prompt)
-      attention.add({new_tokens, cached, 0, 0}, csv.time(row, prefill, kPsPerMs));
+      attention.add({new_tokens, cached, 0, 0}, csv.time(row, prefill, TimeUnit::kMs));
     else
-      attention.add({0, 0, rows, cached + 1}, csv.time(row, decode, kPsPerMs));
+      attention.add({0, 0, rows, cached + 1}, csv.time(row, decode, TimeUnit::kMs));
     if (!has_save) continue;
     const std::size_t column = csv.column(median_of("attn_kv_cache_save"));
-    if (!is_blank(csv.text(row, column))) save.add({is_prompt ? new_tokens : rows}, csv.time(row, column, kPsPerMs));
+    if (!is_blank(csv.text(row, column))) save.add({is_prompt ? new_tokens : rows}, csv.time(row, column, TimeUnit::kMs));
   }
   if (skipped > 0) p.notes.push_back("attention.csv: " + std::to_string(skipped) + " rows of several prompts in one call were left out");
   p.attention = attention.grid(4, "attention", p.notes);
@@ -126,7 +124,7 @@ void read_all_reduce(const std::string& file, Profile& p) {
   const MeasuredTable csv(file);
   const std::size_t time = csv.column(median_of("all_reduce")), size = csv.column("size");
   Points points;
-  for (const std::size_t row : rows_of_tp(csv, "num_workers", p.tp)) points.add({csv.count(row, size)}, csv.time(row, time, kPsPerMs));
+  for (const std::size_t row : rows_of_tp(csv, "num_workers", p.tp)) points.add({csv.count(row, size)}, csv.time(row, time, TimeUnit::kMs));
   p.all_reduce = points.grid(1, "all_reduce", p.notes);
 }
 

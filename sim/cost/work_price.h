@@ -15,7 +15,7 @@ struct PolicySample {
   // the bytes of their K and V in the model's type (UnpackOps).
   std::string op;
   std::int64_t rows = 0, tokens = 0, outputs = 0, bytes = 0, flops = 0;
-  Picoseconds time = 0;
+  Picoseconds time{};
   double spread_frac = 0;
 };
 

@@ -66,7 +66,7 @@ class ReplicaDriver {
     const std::string text = plan();
     if (!text.empty()) {
       LogHistogram itl;
-      state_->process_output(in_flight_, ns(now_) * kPsPerNs, itl);
+      state_->process_output(in_flight_, to_ps(now_ - kStart), itl);
       collect();
     }
     state_->check();
