@@ -53,7 +53,7 @@ PeakRates peaks_of(const CalibratedFolder& f) {
 
 double link_rate(const CalibratedFolder& f) {
   double rate = 0;
-  for (const auto& e : f.measurements.of(std::string(kHostToDevice)))
+  for (const auto& e : f.measurements.of(std::string(name_of(OpId::kHostToDevice))))
     rate = std::max(rate, static_cast<double>(e.measured.bytes) / e.measured.seconds);
   return rate > 0 ? rate : f.facts.copy_bytes_per_s;
 }

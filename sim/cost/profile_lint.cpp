@@ -134,7 +134,7 @@ std::optional<Work> op_work(const ModelSpec& m, const Parallel& p, const Profile
     step_ops(m, p, count, ops);
   }
   for (const OpWork& o : ops) {
-    if (o.name == op.covers) return Work{o.flops, o.bytes};
+    if (name_of(o.op) == op.covers) return Work{o.flops, o.bytes};
   }
   return std::nullopt;
 }
@@ -171,7 +171,8 @@ void lint_policy(const Profile& profile, const HardwareSpec& hardware, double pe
       work[at] = {s.flops, s.bytes};
     }
     HardwareSpec limits = hardware;
-    if (op == kHostToDevice || op == kDeviceToHost) limits.memory_bytes_per_s = hardware.pcie_bytes_per_s, limits.l2_bytes = 0;
+    if (op == name_of(OpId::kHostToDevice) || op == name_of(OpId::kDeviceToHost))
+      limits.memory_bytes_per_s = hardware.pcie_bytes_per_s, limits.l2_bytes = 0;
     std::vector<SampleGrid::Sample> all;
     for (const auto& [at, sample] : samples) all.push_back(sample);
     const SampleGrid grid(4, all);
@@ -188,14 +189,15 @@ std::vector<LintFinding> lint_profile(const Profile& profile, const ModelSpec& m
   const double peak = hardware.peak_flops(compute_dtype(m));
   std::vector<LintFinding> findings;
   for (const ProfileOp& op : profile.ops) {
-    const char* axis = op.axis == ProfileOp::Axis::kTokens ? "tokens" : "sequences";
-    TableLint(op.name, op.times, {axis}, hardware, peak).run([&](const Point& at) { return op_work(m, p, op, at[0]); }, findings);
+    TableLint(op.name, op.times, columns_of(op.axis), hardware, peak)
+        .run([&](const Point& at) { return op_work(m, p, op, at[0]); }, findings);
   }
-  TableLint("attention", profile.attention, {"prefill_chunk", "kv_prefill", "n_decode", "kv_decode"}, hardware, peak)
-      .run([&](const Point& at) { return std::optional(attention_work(work, m.sliding_window, at)); }, findings);
+  const auto lint_of = [&](OpFamily family) {
+    return TableLint(std::string(table_of(family)), profile.*grid_of(family), columns_of(family), hardware, peak);
+  };
+  lint_of(OpFamily::kAttention).run([&](const Point& at) { return std::optional(attention_work(work, m.sliding_window, at)); }, findings);
   if (m.is_moe()) {
-    TableLint("moe", profile.moe, {"tokens", "activated_experts"}, hardware, peak)
-        .run([&](const Point& at) { return std::optional(moe_work(m, at)); }, findings);
+    lint_of(OpFamily::kMoe).run([&](const Point& at) { return std::optional(moe_work(m, at)); }, findings);
   }
   lint_policy(profile, hardware, peak, findings);
   return findings;
