@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "base/time.h"
+#include "base/picoseconds.h"
 
 namespace kvlab {
 
@@ -17,26 +17,33 @@ class ClockOverflow : public InputError {
 
 [[noreturn]] inline void fail_clock(const char* what) { throw ClockOverflow(what); }
 
-// a + b and a * b. `what` names the sum in the error.
+// True: 64 bits do not hold a + b.
+inline bool add_overflows(Picoseconds a, Picoseconds b) {
+  std::int64_t sum = 0;
+  return __builtin_add_overflow(a.count(), b.count(), &sum);
+}
+
+// a + b, a * b and a point of the clock in picoseconds. `what` names the sum in the error.
 inline Picoseconds add_time(Picoseconds a, Picoseconds b, const char* what) {
-  Picoseconds sum = 0;
-  if (__builtin_add_overflow(a, b, &sum)) [[unlikely]]
+  std::int64_t sum = 0;
+  if (__builtin_add_overflow(a.count(), b.count(), &sum)) [[unlikely]]
     fail_clock(what);
-  return sum;
+  return Picoseconds(sum);
 }
 inline Picoseconds multiply_time(Picoseconds a, std::int64_t times, const char* what) {
-  Picoseconds product = 0;
-  if (__builtin_mul_overflow(a, times, &product)) [[unlikely]]
+  std::int64_t product = 0;
+  if (__builtin_mul_overflow(a.count(), times, &product)) [[unlikely]]
     fail_clock(what);
-  return product;
+  return Picoseconds(product);
 }
+inline Picoseconds checked_ps(Time at, const char* what) { return multiply_time(to_ps(Span(1)), ns(at), what); }
 
 // Rounds to a picosecond; refuses NaN too.
 inline Picoseconds round_time(double ps, const char* what) {
   constexpr double kLimit = 9.2e18;
   if (!(std::abs(ps) < kLimit)) [[unlikely]]
     fail_clock(what);
-  return std::llround(ps);
+  return round_ps(ps);
 }
 
 }  // namespace kvlab

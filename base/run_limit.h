@@ -7,7 +7,7 @@ namespace kvlab {
 
 inline constexpr double kLongestRunSeconds = 9.2e6;  // 2^63 ps, less a margin
 
-// Refuses what happens beyond the longest run (base/time.h), in seconds from its start; NaN too.
+// Refuses what happens beyond the longest run (base/picoseconds.h), in seconds from its start; NaN too.
 inline void check_within_run(double at_s) {
   if (at_s <= kLongestRunSeconds) return;
   throw InputError(

@@ -23,15 +23,8 @@ using Time = SimClock::time_point;
 inline constexpr Time kStart{};
 inline constexpr Time kNever = Time::max();
 
-// Picoseconds: the unit of the cost model and of a replica's device clock. A run may last 2^63 ps = 106 days.
-using Picoseconds = std::int64_t;
-inline constexpr Picoseconds kPsPerNs = 1000;
-
 constexpr std::int64_t ns(Span s) { return s.count(); }
 constexpr std::int64_t ns(Time t) { return t.time_since_epoch().count(); }
-// A span as picoseconds, a point of the device clock as a point in time (rounded down).
-constexpr Picoseconds to_ps(Span s) { return ns(s) * kPsPerNs; }
-constexpr Time to_time(Picoseconds at) { return Time(Span(at / kPsPerNs)); }
 constexpr double to_ms(Span s) { return static_cast<double>(s.count()) * 1e-6; }
 constexpr double to_s(Span s) { return static_cast<double>(s.count()) * 1e-9; }
 constexpr double to_s(Time t) { return to_s(t.time_since_epoch()); }

@@ -15,7 +15,7 @@ namespace kvlab {
 namespace {
 
 SampleGrid::Sample sample_of(const Measurements::Entry& e, const SampleGrid::Point& at) {
-  return {at, std::max<Picoseconds>(1, std::llround(e.measured.seconds * 1e12)), e.measured.spread_frac};
+  return {at, std::max(Picoseconds{1}, ps_of_s(e.measured.seconds)), e.measured.spread_frac};
 }
 
 // Sorted, with means for seconds.
@@ -52,7 +52,7 @@ double left_out_error(const std::vector<PolicySample>& samples, const std::strin
     std::vector<PolicySample> others = samples;
     others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
     const auto value = PolicyTimes(std::move(others), {{op, scale}}).at(op, static_cast<double>(samples[i].bytes), 0);
-    sum += std::abs(value->ps / static_cast<double>(samples[i].time) - 1);
+    sum += std::abs(value->ps / samples[i].time.real() - 1);
   }
   return sum;
 }

@@ -91,15 +91,10 @@ void Measurements::read() {
   const MeasuredTable csv(file);
   for (std::size_t row = 0; row < csv.num_rows(); ++row) {
     const auto count = [&](const char* column) { return csv.count(row, csv.column(column)); };
-    const Picoseconds time = csv.time(row, csv.column("time_ns"), static_cast<double>(kPsPerNs));
-    const Measured m{static_cast<double>(time) * 1e-12,
-                     csv.real(row, csv.column("spread_frac")),
-                     count("rows"),
-                     count("tokens"),
-                     count("outputs"),
-                     count("bytes"),
-                     count("flops"),
-                     csv.real(row, csv.column("mean_frac"))};
+    const Picoseconds time = csv.time(row, csv.column("time_ns"), TimeUnit::kNs);
+    const Measured m{
+        to_s(time),     csv.real(row, csv.column("spread_frac")), count("rows"), count("tokens"), count("outputs"), count("bytes"),
+        count("flops"), csv.real(row, csv.column("mean_frac"))};
     const std::string& role = csv.text(row, csv.column("role"));
     if (role != "fit" && role != "heldout") throw InputError(csv.place(row) + ": 'role' = '" + role + "' is neither fit nor heldout");
     take(csv.text(row, csv.column("table")), {{count("a"), count("b")}, role == "fit" ? Role::kFit : Role::kHeldOut, m, {m.seconds}});
@@ -118,14 +113,13 @@ void Measurements::take(const std::string& table, const Entry& entry) {
 }
 
 void Measurements::add(const std::string& table, const CalibrationPoint& at, Role role, const Measured& m) {
-  const auto ps = std::max<Picoseconds>(1, std::llround(m.seconds * 1e12));
-  stream_ << fmt::format("{},{},{},{},{}.{:03},{},{},{},{},{},{},{}\n", table, at[0], at[1], role == Role::kFit ? "fit" : "heldout",
-                         ps / kPsPerNs, ps % kPsPerNs, number_text(m.spread_frac), m.rows, m.tokens, m.outputs, m.bytes, m.flops,
-                         number_text(m.mean_frac))
+  const Picoseconds time = std::max(Picoseconds{1}, ps_of_s(m.seconds));
+  stream_ << fmt::format("{},{},{},{},{},{},{},{},{},{},{},{}\n", table, at[0], at[1], role == Role::kFit ? "fit" : "heldout",
+                         ns_text(time), number_text(m.spread_frac), m.rows, m.tokens, m.outputs, m.bytes, m.flops, number_text(m.mean_frac))
           << std::flush;
   if (!stream_) throw InputError(folder_ + "/measurements.csv: cannot be written");
   Measured rounded = m;
-  rounded.seconds = static_cast<double>(ps) * 1e-12;
+  rounded.seconds = to_s(time);
   take(table, {at, role, rounded, {rounded.seconds}});
 }
 

@@ -53,7 +53,7 @@ PeakRates peaks_of(const CalibratedFolder& f) {
 
 double link_rate(const CalibratedFolder& f) {
   double rate = 0;
-  for (const auto& e : f.measurements.of(std::string(kHostToDevice)))
+  for (const auto& e : f.measurements.of(std::string(name_of(OpId::kHostToDevice))))
     rate = std::max(rate, static_cast<double>(e.measured.bytes) / e.measured.seconds);
   return rate > 0 ? rate : f.facts.copy_bytes_per_s;
 }
@@ -106,7 +106,7 @@ bool names_card(const std::string& device, const std::string& stem) {
 void fill_meta(const CalibratedFolder& f, Profile& p) {
   p.device = f.facts.name, p.model = f.model.name, p.hardware = f.plan.hardware.empty() ? "measured" : f.plan.hardware;
   p.measured = f.plan.measured, p.source = f.plan.source;
-  p.host_time = std::llround(f.facts.round_trip_seconds * 1e12);
+  p.host_time = ps_of_s(f.facts.round_trip_seconds);
   p.options["seed"] = std::to_string(f.plan.seed);
   p.options["measurements"] = std::to_string(f.measurements.size());
   p.options["stall_frac"] = fmt::format("{:.4f}", f.measurements.stall_frac());

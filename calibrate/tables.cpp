@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 
 #include "base/ceil_div.h"
 #include "base/error.h"
@@ -13,7 +14,6 @@ namespace kvlab {
 
 namespace {
 
-using OpAxis = ProfileOp::Axis;
 using TableKind = CalibrationTable::Kind;
 
 // 1, then every fourth power of two (a GPU: from a whole tile on), and the largest.
@@ -42,19 +42,15 @@ struct TableMaker {
   std::string format;
   std::vector<CalibrationTable> tables;
 
-  CalibrationTable& add(const std::string& name, TableKind table_kind, const std::string& family) {
+  CalibrationTable& add(const Operation& o, TableKind table_kind) {
+    const bool is_gpu = kind == DeviceKind::kGpu;
     CalibrationTable t;
-    t.name = name, t.kind = table_kind, t.family = family, t.format = format, t.most_copies = m.layers;
+    t.name = is_gpu && !o.gpu_table.empty() ? o.gpu_table : o.name, t.op = o.op, t.kind = table_kind, t.device = kind;
+    t.family = is_gpu ? o.gpu : o.cpu, t.format = is_gpu && !o.gpu_format.empty() ? std::string(o.gpu_format) : format;
+    t.most_copies = m.layers;
+    if (o.streams) stream(t);
     tables.push_back(t);
     return tables.back();
-  }
-  CalibrationTable& op(const std::string& name, const std::string& family, int per_layer = 1, OpAxis axis = OpAxis::kTokens) {
-    CalibrationTable& t = add(name, TableKind::kOp, family);
-    t.covers = name, t.per_layer = per_layer, t.axis = axis;
-    t.coarse[0] = token_counts(axis == OpAxis::kTokens ? limits.tokens : limits.sequences, kind);
-    if (per_layer == 0) t.most_copies = 1;
-    if (family.starts_with("linear") || family.starts_with("append")) stream(t);
-    return t;
   }
   // Weights and KV are met again after all of the model's weights and the step's KV have passed through the cache.
   void stream(CalibrationTable& t) const {
@@ -84,49 +80,41 @@ std::vector<std::int64_t> decode_lengths(std::int64_t most, DeviceKind kind) {
 
 // Operations as the engine on that device launches them. On a GPU that is two launches of RoPE and of norms of heads, logits in float32,
 // and K and V that are appended from beside the queries; a table is named for what is timed where an older profile has another one.
-void add_operations(TableMaker& make) {
-  const bool is_gpu = make.kind == DeviceKind::kGpu, has_norms = make.m.qk_norm;
-  make.op("embedding", "embedding", 0);
-  make.op("layernorm", "rmsnorm", 2);
-  make.op("qkv_proj", is_gpu && !has_norms ? "linear" : "linear_set");  // the CPU's transformer fuses no weights
-  if (has_norms) make.op("qk_norm", is_gpu ? "rmsnorm_qk" : "rmsnorm");
-  make.op(is_gpu ? "rope_qk" : "rotary_emb", is_gpu ? "rope_qk" : "rope").covers = "rotary_emb";
-  make.op("append_kv", is_gpu ? "append_step" : "append_kv");
-  make.op("o_proj", "linear");
-  make.op("gate_up_proj", is_gpu ? "linear" : "linear_set");
-  make.op("act_fn", "silu_mul");
-  make.op("down_proj", "linear");
-  make.op("final_layernorm", "rmsnorm", 0);
-  make.op(is_gpu ? "linear_head" : "lm_head", is_gpu ? "linear_head" : "linear", 0, OpAxis::kSequences).covers = "lm_head";
-  make.op("sampler", "sampling", 0, OpAxis::kSequences).format = "f32";
+void add_operation(const Operation& o, TableMaker& make) {
+  if (o.op == OpId::kQkNorm && !make.m.qk_norm) return;
+  CalibrationTable& t = make.add(o, TableKind::kOp);
+  t.covers = o.name, t.per_layer = o.per_layer, t.axis = o.family;
+  t.coarse[0] = token_counts(o.family == OpFamily::kTokens ? make.limits.tokens : make.limits.sequences, make.kind);
+  if (o.per_layer == 0 && !o.streams) t.most_copies = 1;
+  if (o.op == OpId::kQkvProj && make.m.qk_norm) t.family = operation(OpId::kQkvProj).cpu;  // norms come between: a product for each
 }
 
-void add_attention(TableMaker& make) {
+void add_attention(const Operation& o, TableMaker& make) {
   const CalibrationLimits& limits = make.limits;
-  const char* const prompts = make.kind == DeviceKind::kGpu ? "attention_prefill_step" : "attention_prefill";
-  CalibrationTable& prefill = make.add("attention_prefill", TableKind::kPrefill, prompts);
-  prefill.coarse[0] = counts_to(limits.tokens, 16, 4);
-  prefill.coarse[0].erase(prefill.coarse[0].begin());
-  prefill.coarse[1] = {0};
-  for (std::int64_t n = 512; n < limits.length; n *= 4) prefill.coarse[1].push_back(n);
-  prefill.coarse[1].push_back(limits.length);
-  CalibrationTable& decode = make.add("attention_decode", TableKind::kDecode, "decode_attention");
+  if (o.op == OpId::kAttentionPrefill) {
+    CalibrationTable& prefill = make.add(o, TableKind::kPrefill);
+    prefill.coarse[0] = counts_to(limits.tokens, 16, 4);
+    prefill.coarse[0].erase(prefill.coarse[0].begin());
+    prefill.coarse[1] = {0};
+    for (std::int64_t n = 512; n < limits.length; n *= 4) prefill.coarse[1].push_back(n);
+    prefill.coarse[1].push_back(limits.length);
+    return;
+  }
+  CalibrationTable& decode = make.add(o, TableKind::kDecode);
   decode.coarse[0] = counts_to(limits.sequences, 4, 4);
   decode.coarse[1] = decode_lengths(limits.length, make.kind);
   decode.most_product = make.most_tokens();
-  make.stream(decode);
 }
 
-void add_policies(TableMaker& make) {
-  for (const char* name : {"top_k", "attention_stats", "pool1d", "token_norms", "anchor_cosine", "page_bounds", "page_scores", "compact",
-                           "quantize", "dequantize", "token_copy", "cast", "unsparsify", "low_rank_rebuild", "restore_outliers"}) {
-    CalibrationTable& t = make.add(name, TableKind::kPolicy, name);
-    const std::string op = name;
-    const bool is_f32 = make.kind == DeviceKind::kCpu || op == "top_k" || op == "pool1d" || op == "page_scores";
-    t.format = is_f32 ? "f32" : make.format;
-    t.coarse[0] = counts_to(std::min(make.most_tokens(), 16 * make.limits.length), 64, 4);
-    t.coarse[0].erase(t.coarse[0].begin());
-  }
+void add_policy(const Operation& o, TableMaker& make) {
+  CalibrationTable& t = make.add(o, TableKind::kPolicy);
+  t.coarse[0] = counts_to(std::min(make.most_tokens(), 16 * make.limits.length), 64, 4);
+  t.coarse[0].erase(t.coarse[0].begin());
+}
+
+void add_copy(const Operation& o, TableMaker& make) {
+  CalibrationTable& t = make.add(o, TableKind::kCopy);
+  for (std::int64_t bytes = 4096; bytes <= 256 << 20; bytes *= 4) t.coarse[0].push_back(bytes);
 }
 
 }  // namespace
@@ -157,35 +145,50 @@ std::vector<CalibrationTable> calibration_tables(const ModelSpec& m, DeviceKind 
   if (why != nullptr)
     throw InputError(fmt::format("{} has {}, which calibrate does not time; choose a dense Llama-like model", m.name, why));
   TableMaker make{m, kind, limits, kind == DeviceKind::kCpu ? "f32" : m.dtype == Dtype::kFp16 ? "f16" : "bf16", {}};
-  add_operations(make);
-  add_attention(make);
-  add_policies(make);
-  if (kind == DeviceKind::kGpu) {
-    for (const std::string_view name : {kHostToDevice, kDeviceToHost}) {
-      CalibrationTable& t = make.add(std::string(name), TableKind::kCopy, std::string(name));
-      t.format = "pinned";
-      for (std::int64_t bytes = 4096; bytes <= 256 << 20; bytes *= 4) t.coarse[0].push_back(bytes);
-    }
+  for (const Operation& o : kOperations) {
+    if ((kind == DeviceKind::kGpu ? o.gpu : o.cpu).empty()) continue;
+    const bool over_counts = o.family == OpFamily::kTokens || o.family == OpFamily::kSequences;
+    const auto add = over_counts                        ? add_operation
+                     : o.family == OpFamily::kAttention ? add_attention
+                     : o.family == OpFamily::kCopy      ? add_copy
+                                                        : add_policy;
+    add(o, make);
   }
   return make.tables;
 }
 
 namespace {
 
-Shape linear_shape(const std::string& name, const ModelSpec& m, std::int64_t tokens) {
+// Output and input channels of a product.
+struct Channels {
+  std::int64_t out, in;
+};
+Channels channels_of(OpId op, const ModelSpec& m) {
   const std::int64_t q = m.q_heads * m.head_dim, kv = m.kv_heads * m.head_dim;
-  if (name == "qkv_proj") return {{"tokens", tokens}, {"out", q + 2 * kv}, {"in", m.hidden}};
-  if (name == "o_proj") return {{"tokens", tokens}, {"out", m.hidden}, {"in", q}};
-  if (name == "gate_up_proj") return {{"tokens", tokens}, {"out", 2 * m.intermediate}, {"in", m.hidden}};
-  if (name == "down_proj") return {{"tokens", tokens}, {"out", m.hidden}, {"in", m.intermediate}};
-  return {{"tokens", tokens}, {"out", m.vocabulary}, {"in", m.embedding_width}};  // the head
+  switch (op) {
+    case OpId::kQkvProj:
+      return {q + 2 * kv, m.hidden};
+    case OpId::kOProj:
+      return {m.hidden, q};
+    case OpId::kGateUpProj:
+      return {2 * m.intermediate, m.hidden};
+    case OpId::kDownProj:
+      return {m.hidden, m.intermediate};
+    default:
+      return {m.vocabulary, m.embedding_width};  // the head
+  }
 }
 
-// The engine adds biases in the same launch; the CPU's cases go without.
-Shape gpu_linear_shape(const CalibrationTable& t, const ModelSpec& m, Shape shape) {
-  const bool has_bias = t.covers != "lm_head" && (t.name == "qkv_proj" ? m.qkv_bias : t.name == "o_proj" ? m.o_bias : m.mlp_bias);
-  if (has_bias && t.format != "f32") shape["bias"] = 1;
-  return shape;
+// Channels of the i-th product of a set: queries, keys and values, or gate and up.
+std::int64_t channels_of_part(OpId op, const ModelSpec& m, int i) {
+  if (op == OpId::kQkvProj) return (i == 0 ? m.q_heads : m.kv_heads) * m.head_dim;
+  return i < 2 ? m.intermediate : 0;
+}
+
+// The engine on a GPU adds biases in the same launch; the CPU's cases go without.
+bool has_bias(const CalibrationTable& t, const ModelSpec& m) {
+  if (t.format == "f32" || !t.family.starts_with("linear") || t.op == OpId::kLmHead) return false;
+  return t.op == OpId::kQkvProj ? m.qkv_bias : t.op == OpId::kOProj ? m.o_bias : m.mlp_bias;
 }
 
 // Tokens at a point are those of so many sequences that decode, or of prompts.
@@ -193,50 +196,61 @@ std::int64_t sequences_of(const CalibrationTable& t, std::int64_t tokens) {
   return tokens <= t.most_sequences ? tokens : ceil_div(tokens, kContextTokens);
 }
 
-Shape op_shape(const CalibrationTable& t, const ModelSpec& m, std::int64_t n) {
-  if (t.family == "linear_set") {
-    const bool is_qkv = t.name == "qkv_proj";
-    const std::int64_t kv = is_qkv ? m.kv_heads * m.head_dim : 0;
-    const Shape set{{"tokens", n},
-                    {"first", is_qkv ? m.q_heads * m.head_dim : m.intermediate},
-                    {"second", is_qkv ? kv : m.intermediate},
-                    {"third", kv},
-                    {"in", m.hidden}};
-    return gpu_linear_shape(t, m, set);
-  }
-  if (t.family.starts_with("linear")) return gpu_linear_shape(t, m, linear_shape(t.name, m, n));
-  if (t.family == "rope_qk" || t.family == "rmsnorm_qk" || t.family == "append_step") {
-    Shape shape{{"tokens", n}, {"q_heads", m.q_heads}, {"kv_heads", m.kv_heads}, {"head_dim", m.head_dim}};
-    if (t.family == "append_step") shape["sequences"] = sequences_of(t, n);
-    return shape;
-  }
-  if (t.name == "qk_norm") return {{"tokens", n * (m.q_heads + m.kv_heads)}, {"width", m.head_dim}};
-  if (t.family == "rmsnorm") return {{"tokens", n}, {"width", m.hidden}};
-  if (t.family == "embedding") return {{"tokens", n}, {"width", m.embedding_width}, {"vocabulary", m.vocabulary}};
-  if (t.family == "rope") return {{"tokens", n}, {"heads", m.q_heads + m.kv_heads}, {"head_dim", m.head_dim}};
-  if (t.family == "append_kv")
-    return {{"tokens", n}, {"sequences", sequences_of(t, n)}, {"kv_heads", m.kv_heads}, {"head_dim", m.head_dim}};
-  if (t.family == "silu_mul") return {{"tokens", n}, {"width", m.intermediate}};
-  return {{"rows", n}, {"vocabulary", m.vocabulary}};  // sampling
+std::int64_t norm_width(OpId op, const ModelSpec& m) {
+  return op == OpId::kQkNorm ? m.head_dim : op == OpId::kEmbedding ? m.embedding_width : op == OpId::kActFn ? m.intermediate : m.hidden;
 }
 
-// Every operation at what recipes ask of it by default: windows of 32 queries, pages of 16 tokens, half of the tokens kept, 4 bits in
-// groups of 32 or of the head; "cast" is its way back, from fp8.
-Shape policy_shape(const std::string& op, const ModelSpec& m, const CalibrationPoint& at) {
+using Values = std::map<std::string, std::int64_t, std::less<>>;
+
+// Axes of the model's operations. The norms of heads on the CPU take each head for a token.
+Values op_values(const CalibrationTable& t, const ModelSpec& m, std::int64_t n) {
+  const Channels channels = channels_of(*t.op, m);
+  const bool by_head = t.op == OpId::kQkNorm && t.device == DeviceKind::kCpu;
+  return {{"tokens", by_head ? n * (m.q_heads + m.kv_heads) : n},
+          {"rows", n},
+          {"sequences", sequences_of(t, n)},
+          {"out", channels.out},
+          {"in", channels.in},
+          {"first", channels_of_part(*t.op, m, 0)},
+          {"second", channels_of_part(*t.op, m, 1)},
+          {"third", channels_of_part(*t.op, m, 2)},
+          {"width", norm_width(*t.op, m)},
+          {"heads", m.q_heads + m.kv_heads}};
+}
+
+// Every operation of a policy at what recipes ask of it by default: windows of 32 queries, pages of 16 tokens, half of the tokens kept, 4
+// bits in groups of 32 or of the head; "cast" is its way back, from fp8.
+Values policy_values(const ModelSpec& m, const CalibrationPoint& at) {
   const std::int64_t layout = at[1] > 0 ? at[1] : kLayoutTokens, batch = std::max<std::int64_t>(1, at[0] / layout);
-  const std::int64_t len = std::max<std::int64_t>(2, at[0] / batch), rows = batch * m.kv_heads;
-  if (op == "top_k") return {{"rows", rows}, {"len", len}, {"keep", len / 2}};
-  if (op == "pool1d") return {{"rows", rows}, {"len", len}, {"width", 5}};
-  Shape shape{{"batch", batch}, {"kv_heads", m.kv_heads}, {"head_dim", m.head_dim}};
-  if (op == "page_scores") {
-    shape["units"] = std::max<std::int64_t>(1, len / 16), shape["q_heads"] = m.q_heads;
-    return shape;
+  const std::int64_t len = std::max<std::int64_t>(2, at[0] / batch);
+  return {{"batch", batch},
+          {"rows", batch * m.kv_heads},
+          {"len", len},
+          {"keep", len / 2},
+          {"width", 5},
+          {"units", std::max<std::int64_t>(1, len / 16)},
+          {"queries", std::min<std::int64_t>(32, len)},
+          {"page", 16},
+          {"bits", 4},
+          {"group", std::min<std::int64_t>(32, m.head_dim)}};
+}
+
+// A value for every axis that a case of the table's kind may have.
+Values values_at(const CalibrationTable& t, const ModelSpec& m, const CalibrationPoint& at) {
+  switch (t.kind) {
+    case TableKind::kOp:
+      return op_values(t, m, at[0]);
+    case TableKind::kPrefill:
+      return {{"new", at[0]}, {"before", at[1]}};
+    case TableKind::kDecode:
+      return {{"batch", at[0]}, {"len", at[1]}};
+    case TableKind::kPolicy:
+      return policy_values(m, at);
+    case TableKind::kCopy:
+    case TableKind::kRecipe:
+      return {{"bytes", at[0]}};
   }
-  shape["len"] = len;
-  if (op == "attention_stats") shape["queries"] = std::min<std::int64_t>(32, len), shape["q_heads"] = m.q_heads;
-  if (op == "page_bounds") shape["page"] = 16;
-  if (op == "quantize" || op == "dequantize") shape["bits"] = 4, shape["group"] = std::min<std::int64_t>(32, m.head_dim);
-  return shape;
+  throw InternalError("a kind of table without axes");
 }
 
 }  // namespace
@@ -263,25 +277,18 @@ Rotation rotation_at(const CalibrationTable& t, const ModelSpec& m, const Calibr
 }
 
 Shape shape_at(const CalibrationTable& t, const ModelSpec& m, const CalibrationPoint& at) {
-  const Shape heads{{"q_heads", m.q_heads}, {"kv_heads", m.kv_heads}, {"head_dim", m.head_dim}};
+  const KernelFamily* const family = find_family(t.device, t.family, t.format);
+  if (family == nullptr) throw InternalError(fmt::format("{}: there is no case {}/{}", t.name, t.family, t.format));
+  Values values = values_at(t, m, at);
+  values.merge(Values{{"q_heads", m.q_heads}, {"kv_heads", m.kv_heads}, {"head_dim", m.head_dim}, {"vocabulary", m.vocabulary}});
   Shape shape;
-  switch (t.kind) {
-    case TableKind::kOp:
-      return op_shape(t, m, at[0]);
-    case TableKind::kPrefill:
-      shape = {{"new", at[0]}, {"before", at[1]}};
-      break;
-    case TableKind::kDecode:
-      shape = {{"batch", at[0]}, {"len", at[1]}};
-      if (t.format != "f32") shape["longest"] = PlainDecoder::rounded_tokens(static_cast<std::int32_t>(at[1]));
-      break;
-    case TableKind::kPolicy:
-      return policy_shape(t.name, m, at);
-    case TableKind::kCopy:
-    case TableKind::kRecipe:
-      return {{"bytes", at[0]}};
+  for (const auto& [axis, letter] : family->axes) {
+    const auto value = values.find(axis);
+    if (value == values.end()) throw InternalError(fmt::format("{}: no value for the axis '{}' of {}", t.name, axis, t.family));
+    shape[axis] = value->second;
   }
-  shape.insert(heads.begin(), heads.end());
+  if (t.kind == TableKind::kOp && has_bias(t, m)) shape["bias"] = 1;
+  if (t.kind == TableKind::kDecode && t.format != "f32") shape["longest"] = PlainDecoder::rounded_tokens(static_cast<std::int32_t>(at[1]));
   return shape;
 }
 

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "calibrate/cases/kernel_case.h"
 #include "sim/cost/model_spec.h"
+#include "sim/cost/operations.h"
 #include "sim/cost/profile.h"
 
 namespace kvlab {
@@ -23,11 +25,13 @@ struct CalibrationTable {
     kCopy,     // bytes over the host link
     kRecipe,   // bytes and FLOPs of a recipe's operation: points are what the engine's calls were
   };
-  std::string name;  // of the table's file; of a policy operation: the folder in kernels/
+  std::string name;  // of the table's file; of a policy operation: as its OpCall has it
   Kind kind = Kind::kOp;
-  std::string covers;  // kOp: as in ProfileOp
+  std::optional<OpId> op;  // none: kRecipe
+  std::string covers;    // kOp: as in ProfileOp
   ProfileOp::Axis axis = ProfileOp::Axis::kTokens;
   int per_layer = 1;
+  DeviceKind device = DeviceKind::kCpu;
   std::string family, format;                       // of the registry
   std::array<std::vector<std::int64_t>, 2> coarse;  // the grid that is measured first; the second empty with one axis
   std::int64_t most_product = 0;                    // points whose counts' product is larger are left out: memory; 0: none are
@@ -69,7 +73,7 @@ CalibrationLimits default_limits(const ModelSpec& model, DeviceKind kind, std::i
 // MLPs without a gate.
 std::vector<CalibrationTable> calibration_tables(const ModelSpec& model, DeviceKind kind, const CalibrationLimits& limits);
 
-// The shape that the table's family is prepared with.
+// The shape that the table's family is prepared with: a value for each of its axes. InternalError for an axis without a meaning here.
 Shape shape_at(const CalibrationTable& table, const ModelSpec& model, const CalibrationPoint& at);
 
 }  // namespace kvlab

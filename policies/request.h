@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/picoseconds.h"
 #include "base/time.h"
 
 namespace kvlab {
@@ -45,7 +46,7 @@ struct Request : RequestRecord {
   // ---- of the replica: its memory. Members that every step reads come first ----
   bool left_hashed = false;
   bool is_counted = true;               // false: it arrived in the warm-up; its preemptions, hits and gaps between tokens are not recorded
-  Picoseconds last_token_ps = -1;       // when its latest token came out; -1: none yet
+  Picoseconds last_emitted{-1};         // when its latest token came out; below 0: none yet
   std::int32_t kept_tokens = 0;         // once left_hashed: tokens that its pages hold, as tokens of a block
   std::int32_t most_computed = 0;       // before the latest preemption
   std::int32_t num_hashes = 0;          // usable block hashes, prompt and output together
@@ -67,6 +68,7 @@ struct Request : RequestRecord {
   // count of takes, so that it finds the blocks again that no other request has overwritten.
   std::vector<std::pair<BlockId, std::uint32_t>> left_behind;
 
+  [[nodiscard]] bool has_emitted() const { return last_emitted >= Picoseconds{}; }
   [[nodiscard]] std::int32_t held_tokens() const { return left_hashed ? kept_tokens : computed_tokens; }
 };
 

@@ -11,14 +11,14 @@ namespace kvlab {
 namespace {
 
 Picoseconds later(Picoseconds now, Span gap) {
-  check_within_run(static_cast<double>(now) * 1e-12 + to_s(gap));
+  check_within_run(to_s(now) + to_s(gap));
   return now + to_ps(gap);
 }
 
 }  // namespace
 
 Arrivals::Arrivals(TraceSource& trace, const StopRule& stop) : trace_(trace), stop_(stop), concurrency_(trace.concurrency()) {
-  starts_.assign(static_cast<std::size_t>(concurrency_), 0);
+  starts_.assign(static_cast<std::size_t>(concurrency_), Picoseconds{});
   has_ahead_ = read(ahead_);
   if (has_ahead_ && ahead_.is_follow_up) throw InputError("the trace begins with a follow-up turn");
   read_ahead();
@@ -48,14 +48,14 @@ void Arrivals::read_ahead() {
 void Arrivals::release_root() {
   root_at_ = kNoMore;
   if (!has_root_) return;
-  Picoseconds at = 0;
+  Picoseconds at;
   if (concurrency_ > 0) {
     if (starts_.empty()) return;
     at = starts_.front();
   } else {
     const Span arrival = root_.arrival - kStart;
     if (stop_.after_time.count() > 0 && arrival > stop_.after_time) return;
-    at = later(0, arrival);
+    at = later({}, arrival);
   }
   if (stop_.after_time.count() > 0 && at > to_ps(stop_.after_time)) return;
   root_at_ = at;

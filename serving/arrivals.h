@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/picoseconds.h"
 #include "serving/host_setup.h"
 #include "traces/trace.h"
 
@@ -29,7 +30,7 @@ class Arrivals {
   void session_ended(Picoseconds at);
 
   [[nodiscard]] std::uint64_t taken() const { return taken_; }
-  static constexpr Picoseconds kNoMore = INT64_MAX;
+  static constexpr Picoseconds kNoMore = Picoseconds::max();
 
  private:
   void read_ahead();  // the next root and the follow-ups after it

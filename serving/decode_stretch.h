@@ -13,12 +13,14 @@ namespace kvlab {
 // output in flight and plans one more step, whose device time is base + (i - 1) * slope.
 struct DecodeStretch {
   std::int64_t iterations = 0;  // 0: none
-  Picoseconds base = 0, slope = 0;
-  Picoseconds gap = 0;  // host time between device steps, at depth 1
-  bool waits = false;   // requests wait while it runs
+  Picoseconds base{}, slope{};
+  Picoseconds gap{};   // host time between device steps, at depth 1
+  bool waits = false;  // requests wait while it runs
 
   // Device time (and gaps) of its first n steps.
-  [[nodiscard]] Picoseconds steps_time(std::int64_t n) const { return static_cast<Picoseconds>(progression_sum(base, slope, n)) + gap * n; }
+  [[nodiscard]] Picoseconds steps_time(std::int64_t n) const {
+    return Picoseconds(static_cast<std::int64_t>(progression_sum(base, slope, n))) + gap * n;
+  }
 
   // Largest n <= most with steps_time(n) < limit (<= limit if inclusive).
   [[nodiscard]] std::int64_t steps_within(Picoseconds limit, std::int64_t most, bool inclusive) const {
@@ -26,9 +28,9 @@ struct DecodeStretch {
     if (most <= 0 || !fits(0)) return 0;
     if (fits(most)) return most;
     // slope n^2 / 2 + first n = limit, then the exact neighbour
-    const double half = static_cast<double>(slope) / 2;
-    const double first = static_cast<double>(base + gap) - half;
-    const auto bound = static_cast<double>(limit);
+    const double half = slope.real() / 2;
+    const double first = (base + gap).real() - half;
+    const double bound = limit.real();
     const double root = std::sqrt(std::max(0.0, first * first + 4 * half * bound));
     std::int64_t n = static_cast<std::int64_t>(2 * bound / (first + root));
     n = std::clamp<std::int64_t>(n, 0, most);

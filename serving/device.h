@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "base/time.h"
+#include "base/picoseconds.h"
 #include "policies/scheduler/scheduler.h"
 #include "serving/metrics.h"
 #include "serving/replica_state.h"
@@ -15,8 +15,8 @@ namespace kvlab {
 
 // Device times of the decode steps to come, as long as every running request gains one token per step: base, base + slope, ...
 struct DecodeTimes {
-  Picoseconds base = 0, slope = 0;
-  Picoseconds host = 0;    // host time per step
+  Picoseconds base{}, slope{};
+  Picoseconds host{};      // host time per step
   std::int64_t steps = 0;  // the times hold for so many steps; 0: the device does not look ahead
 };
 

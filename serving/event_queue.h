@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "base/time.h"
+#include "base/picoseconds.h"
 
 namespace kvlab {
 
@@ -17,7 +17,7 @@ enum class Phase : std::uint8_t { kComplete, kArrive, kSchedule, kSample };
 enum class EventKind : std::uint8_t { kOutput, kSwapEnd, kFollowUp, kPlan, kSample };
 
 struct Event {
-  Picoseconds at = 0;
+  Picoseconds at{};
   std::uint64_t seq = 0;  // push order: ties of one replica run first in, first out
   std::uint32_t replica = 0;
   std::uint32_t subject = 0;  // a request slot or an index; a replica's generation for kOutput and kPlan

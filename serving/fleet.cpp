@@ -11,7 +11,7 @@ namespace kvlab {
 
 namespace {
 
-constexpr Picoseconds kNoLimit = INT64_MAX;
+constexpr Picoseconds kNoLimit = Picoseconds::max();
 
 }  // namespace
 
@@ -33,8 +33,8 @@ Fleet::Fleet(const HostSetup& setup, const MakeDevice& make_device, Clock& clock
 
 ServingSummary Fleet::run() {
   const Picoseconds stop = setup_.stop.after_time.count() > 0 ? to_ps(setup_.stop.after_time) : kNoLimit;
-  if (setup_.timeline_interval.count() > 0) queue_.push(0, Phase::kSample, EventKind::kSample, 0, 0);
-  first_arrival_ = arrivals_.next_root() == Arrivals::kNoMore ? 0 : arrivals_.next_root();
+  if (setup_.timeline_interval.count() > 0) queue_.push({}, Phase::kSample, EventKind::kSample, 0, 0);
+  first_arrival_ = arrivals_.next_root() == Arrivals::kNoMore ? Picoseconds{} : arrivals_.next_root();
   run_to_end(stop);
   if (stop != kNoLimit && (!queue_.is_empty() || arrivals_.next_root() != Arrivals::kNoMore)) {
     for (const auto& replica : replicas_) replica->catch_up(stop, true);  // up to the very moment, whatever was skipped ahead
@@ -50,8 +50,8 @@ void Fleet::run_to_end(Picoseconds stop) {
 #endif
     }
   } catch (const ClockOverflow& e) {
-    throw InputError(fmt::format("the simulated clock ends after 106 days (2^63 ps), and at {:.6g} s of simulated time {}; {}",
-                                 static_cast<double>(now_) * 1e-12, e.what(), replicas_.front()->device().likely_cause()));
+    throw InputError(fmt::format("the simulated clock ends after 106 days (2^63 ps), and at {:.6g} s of simulated time {}; {}", to_s(now_),
+                                 e.what(), replicas_.front()->device().likely_cause()));
   }
 }
 
@@ -127,7 +127,7 @@ void Fleet::collect(Replica& replica, Picoseconds at) {
     metrics_.add(record);
     sink_.request(record);
     if (record.reason != nullptr && first_rejection_.empty()) first_rejection_ = record.reason;
-    Picoseconds arrives = 0;
+    Picoseconds arrives;
     std::uint32_t turn = 0;
     if (arrivals_.follow_up(record.number, at, arrives, turn)) {
       queue_.push(arrives, Phase::kArrive, EventKind::kFollowUp, 0, turn);
@@ -144,9 +144,8 @@ bool Fleet::sample(Picoseconds at) {
     sink_.sample(sample_of(state(i), i, at, last_counted_[i]));
   }
   const bool more = arrivals_.next_root() != Arrivals::kNoMore || !queue_.is_empty();
-  Picoseconds next = 0;
-  const bool ends = __builtin_add_overflow(at, to_ps(setup_.timeline_interval), &next);  // with the clock
-  if (more && !ends) queue_.push(next, Phase::kSample, EventKind::kSample, 0, 0);
+  const Picoseconds interval = to_ps(setup_.timeline_interval);
+  if (more && !add_overflows(at, interval)) queue_.push(at + interval, Phase::kSample, EventKind::kSample, 0, 0);
   return more;
 }
 
@@ -158,7 +157,7 @@ StepTotals Fleet::totals() const {
 
 ServingSummary Fleet::finish() {
   ServingSummary summary;
-  Picoseconds last = 0;
+  Picoseconds last;
   std::vector<RequestRecord> unfinished;
   for (const auto& replica : replicas_) {
     last = std::max(last, replica->last_output());
@@ -179,12 +178,12 @@ void Fleet::add_totals(ServingSummary& summary, Picoseconds duration) const {
   const StepTotals all = totals();
   Int128 unfinished = 0;  // steps cut short by the stop are in the totals with all of their time
   for (const auto& replica : replicas_) {
-    unfinished += replica->busy_after(first_arrival_ + duration);
+    unfinished += replica->busy_after(first_arrival_ + duration).count();
     add_counters(replica->state(), summary);
   }
   summary.steps = all.steps;
   const Int128 steps = static_cast<Int128>(all.steps);
-  const Int128 replica_time = static_cast<Int128>(std::max<Picoseconds>(duration, 0)) * setup_.num_replicas;
+  const Int128 replica_time = static_cast<Int128>(std::max(duration, Picoseconds{}).count()) * setup_.num_replicas;
   const std::int64_t num_blocks = state(0).num_blocks();
   summary.batch_mean_requests = ratio(all.rows, steps);
   summary.batch_mean_tokens = ratio(all.tokens, steps);

@@ -55,7 +55,7 @@ class Fleet final : public FleetView {
   const TraceRequest* arriving_ = nullptr;
   std::string first_rejection_;
   std::uint64_t num_arrived_ = 0, events_ = 0;
-  Picoseconds first_arrival_ = 0, now_ = 0;
+  Picoseconds first_arrival_, now_;
 };
 
 }  // namespace kvlab

@@ -23,7 +23,7 @@ void finish_requests(std::vector<RequestRecord>& unfinished, const StopRule& sto
 }
 
 void set_duration(Picoseconds first_arrival, Picoseconds last, Span warmup, ServingSummary& summary) {
-  const auto until_last = [&](Picoseconds from) { return Span(std::max<Picoseconds>(0, last - from) / kPsPerNs); };
+  const auto until_last = [&](Picoseconds from) { return to_span(std::max(Picoseconds{}, last - from)); };
   summary.duration = until_last(first_arrival);
   summary.counted_duration = until_last(std::max(first_arrival, to_ps(warmup)));
 }

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "base/picoseconds.h"
 #include "serving/host_setup.h"
 #include "serving/replica_state.h"
 

@@ -164,8 +164,8 @@ void Replica::wake_at(Picoseconds at) {
   const Time wake = scheduler_->wants_plan_at();
   if (wake == kNever) return;
   // Not plan_pending_: an arrival before it is planned at once.
-  const Picoseconds due = multiply_time(ns(wake), kPsPerNs, "the scheduler's batching window ends later than that");
-  queue_.push(std::max(at + kPsPerNs, due), Phase::kSchedule, EventKind::kPlan, number_, ++wake_generation_);
+  const Picoseconds due = checked_ps(wake, "the scheduler's batching window ends later than that");
+  queue_.push(std::max(at + to_ps(Span(1)), due), Phase::kSchedule, EventKind::kPlan, number_, ++wake_generation_);
 }
 
 // Steps of a pipeline overlap: time that several share counts once. `before`: when the step before it ends.
@@ -176,10 +176,10 @@ void Replica::count_step(InFlightStep& step, Picoseconds before) {
 }
 
 Picoseconds Replica::busy_after(Picoseconds end) {
-  Picoseconds sum = 0;
+  Picoseconds sum;
   for (int i = 0; i < count_ && in_flight(i).is_counted; ++i) {
     const Picoseconds from = std::max(end, in_flight(i).start);
-    sum += std::max<Picoseconds>(0, in_flight(i).end - from);
+    sum += std::max(Picoseconds{}, in_flight(i).end - from);
     end = std::max(end, in_flight(i).end);
   }
   return sum;
@@ -187,7 +187,7 @@ Picoseconds Replica::busy_after(Picoseconds end) {
 
 // Starts the plan's copies; returns when the last copy out of GPU memory ends, which the step waits for.
 Picoseconds Replica::start_copies(Picoseconds at) {
-  Picoseconds out_end = 0;
+  Picoseconds out_end;
   for (const SwapCopy& copy : state_.swap_copies()) {
     const Picoseconds end = device_->copy(copy, at);
     if (copy.to_host)

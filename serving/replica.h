@@ -84,7 +84,7 @@ class Replica {
   std::uint32_t generation_ = 0;       // of the queued kOutput event
   std::uint32_t wake_generation_ = 0;  // of the latest kPlan event that a scheduler asked for
   std::uint64_t next_step_ = 0;
-  Picoseconds last_output_ = 0;
+  Picoseconds last_output_;
   StepTotals totals_;
 };
 

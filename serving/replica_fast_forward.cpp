@@ -1,7 +1,6 @@
 // Fast-forward of a replica: stretches of uniform decode steps are priced once and carried out in one go, with the same
 // result to the last digit as step by step. A stretch is cut short by any event that reads or changes the replica.
 #include <algorithm>
-#include <limits>
 
 #include "serving/replica.h"
 
@@ -16,7 +15,7 @@ bool Replica::all_uniform() {
 
 // Steps in a pipeline are exact only while they wait for the device, not for the host.
 bool Replica::waits_for_device(const DecodeTimes& times, std::int64_t iterations) {
-  if (depth_ == 1 || times.host == 0) return true;
+  if (depth_ == 1 || times.host == Picoseconds{}) return true;
   for (int i = 0; i < depth_; ++i) {
     if (in_flight(i).end - in_flight(i).start < times.host) return false;
   }
@@ -35,9 +34,9 @@ void Replica::look_ahead() {
   const std::int64_t iterations = std::min(uniform, times.steps);
   if (iterations < 2 || !waits_for_device(times, iterations)) return;
   // Near the end of the clock every step is simulated, and the one that passes it is refused.
-  const Int128 longest = progression_sum(times.base, times.slope, iterations) + Int128{times.host} * iterations;
-  if (in_flight(depth_ - 1).end + longest > std::numeric_limits<Picoseconds>::max()) return;
-  stretch_ = {iterations, times.base, times.slope, depth_ == 1 ? times.host : 0, state_.num_waiting() > 0};
+  const Int128 longest = progression_sum(times.base, times.slope, iterations) + Int128{times.host.count()} * iterations;
+  if (in_flight(depth_ - 1).end.count() + longest > Picoseconds::max().count()) return;
+  stretch_ = {iterations, times.base, times.slope, depth_ == 1 ? times.host : Picoseconds{}, state_.num_waiting() > 0};
 }
 
 // Time of iteration i, at which the oldest output then in flight comes out.
@@ -81,8 +80,8 @@ void Replica::carry_out(std::int64_t n) {
 
   const auto counted = static_cast<std::uint64_t>(state_.uniform().counted_rows());
   for (std::int64_t i = 2; counted > 0 && i <= std::min<std::int64_t>(n, depth_); ++i)
-    itl_.add(iteration_time(i) - iteration_time(i - 1), counted);
-  if (counted > 0 && n > depth_) itl_.add_progression(stretch_.base + stretch_.gap, stretch_.slope, n - depth_, counted);
+    itl_.add((iteration_time(i) - iteration_time(i - 1)).count(), counted);
+  if (counted > 0 && n > depth_) itl_.add_progression((stretch_.base + stretch_.gap).count(), stretch_.slope.count(), n - depth_, counted);
   state_.emit_uniform(n, first_at, last_at, itl_);
   last_output_ = last_at;
   move_steps(n);

@@ -11,7 +11,7 @@ namespace {
 
 RequestRecord finished_record(const Request& r) {
   RequestRecord record = r;
-  if (r.last_token_ps >= 0) record.last_token = to_time(r.last_token_ps);
+  if (r.has_emitted()) record.last_token = to_time(r.last_emitted);
   return record;
 }
 
@@ -187,12 +187,12 @@ void ReplicaState::deliver(Request& r, Picoseconds at, LogHistogram& itl) {
   --r.in_flight_tokens;
   ++r.output_tokens;
   ++counters_.output_tokens;
-  if (r.last_token_ps < 0) {
+  if (!r.has_emitted()) {
     r.first_token = now_;
   } else if (r.is_counted) {
-    itl.add(at - r.last_token_ps);
+    itl.add((at - r.last_emitted).count());
   }
-  r.last_token_ps = at;
+  r.last_emitted = at;
 }
 
 void ReplicaState::emit_uniform(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl) {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "base/time.h"
+#include "base/picoseconds.h"
 #include "policies/kv/footprint.h"
 #include "policies/scheduler/scheduler.h"
 
@@ -25,7 +25,7 @@ struct InFlightStep : StepPlan {
   bool is_counted = false;            // it is part of the replica's totals
   bool is_uniform = false;            // every running request decodes one token, no policy event
   std::uint64_t running_version = 0;  // of the running list it was planned over
-  Picoseconds planned = 0, start = 0, end = 0;
+  Picoseconds planned{}, start{}, end{};
 
   void clear() {
     StepPlan::clear();

@@ -7,14 +7,15 @@ namespace kvlab {
 void StepTotals::add(const InFlightStep& step, Picoseconds occupied) {
   const PlanUsage& usage = step.usage;
   ++steps;
-  busy += occupied;
+  const std::int64_t ps = occupied.count();
+  busy += ps;
   rows += static_cast<Int128>(step.entries.size());
   for (const StepEntry& entry : step.entries) tokens += entry.tokens;
-  if (usage.waiting > 0) overload += occupied;
+  if (usage.waiting > 0) overload += ps;
   peak_used_blocks = std::max(peak_used_blocks, usage.used_blocks);
-  used_blocks += static_cast<Int128>(usage.used_blocks) * occupied;
-  wasted_tokens += static_cast<Int128>(usage.wasted_tokens) * occupied;
-  external_fragmentation += static_cast<Int128>(usage.external_fragmentation_ppm) * occupied;
+  used_blocks += static_cast<Int128>(usage.used_blocks) * ps;
+  wasted_tokens += static_cast<Int128>(usage.wasted_tokens) * ps;
+  external_fragmentation += static_cast<Int128>(usage.external_fragmentation_ppm) * ps;
 }
 
 void StepTotals::merge(const StepTotals& other) {

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "base/int128.h"
-#include "base/time.h"
+#include "base/picoseconds.h"
 #include "serving/step.h"
 
 namespace kvlab {
@@ -32,11 +32,17 @@ constexpr Int128 triangle(std::int64_t n) { return static_cast<Int128>(n) * (n -
 constexpr Int128 progression_sum(std::int64_t first, std::int64_t step, std::int64_t n) {
   return static_cast<Int128>(first) * n + static_cast<Int128>(step) * triangle(n);
 }
+constexpr Int128 progression_sum(Picoseconds first, Picoseconds step, std::int64_t n) {
+  return progression_sum(first.count(), step.count(), n);
+}
 
 // Sum over i = 1..n of i * (first + step * (i - 1))
 constexpr Int128 progression_moment(std::int64_t first, std::int64_t step, std::int64_t n) {
   const Int128 m = n;
   return static_cast<Int128>(first) * (m * (m + 1) / 2) + static_cast<Int128>(step) * ((m * m * m - m) / 3);
+}
+constexpr Int128 progression_moment(Picoseconds first, Picoseconds step, std::int64_t n) {
+  return progression_moment(first.count(), step.count(), n);
 }
 
 }  // namespace kvlab

@@ -29,7 +29,7 @@ std::int64_t UniformDecode::iterations(const Horizon& horizon) const {
   std::int64_t iterations = horizon.plans;
   for (const RequestId id : queues_.running()) {
     const Request& r = table_[id];
-    if (r.last_token_ps < 0) iterations = 0;
+    if (!r.has_emitted()) iterations = 0;
     iterations = std::min<std::int64_t>(iterations, r.output_limit - r.output_tokens - r.in_flight_tokens);
     if (others_wait && r.published < r.num_hashes) iterations = std::min(iterations, first_publication(r) - 1);
   }
@@ -67,12 +67,12 @@ void UniformDecode::emit(std::int64_t iterations, Picoseconds first_at, Picoseco
   const auto tokens = static_cast<std::int32_t>(iterations);
   for (const RequestId id : queues_.running()) {
     Request& r = table_[id];
-    if (r.is_counted) itl.add(first_at - r.last_token_ps);
+    if (r.is_counted) itl.add((first_at - r.last_emitted).count());
     memory_.add_live(tokens);
     table_.set_computed(r, r.computed_tokens + tokens);
     r.output_tokens += tokens;
     r.publishable_tokens = std::max(r.publishable_tokens, std::min(r.computed_tokens, r.known_values()));
-    r.last_token_ps = last_at;
+    r.last_emitted = last_at;
   }
 }
 

@@ -32,7 +32,7 @@ SimDevice::SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link
       block_bytes_(block_bytes),
       to_host_(swap_link),
       from_host_(swap_link),
-      stage_free_(static_cast<std::size_t>(cost_->num_stages()), 0) {}
+      stage_free_(static_cast<std::size_t>(cost_->num_stages())) {}
 
 Device::Traits SimDevice::traits() const {
   Traits traits;

@@ -48,7 +48,7 @@ void add_compact(std::vector<KernelFamily>& families) {
     return Shape{{"batch", batch}, {"len", len}, {"kv_heads", kv_heads}, {"head_dim", d}};
   };
   add_policy_families<CompactRows>(
-      {"compact",
+      {std::string(name_of(OpId::kCompact)),
        "",
        DeviceKind::kCpu,
        {{"batch", "b"}, {"len", "n"}, {"kv_heads", "kv"}, {"head_dim", "d"}},
@@ -113,7 +113,7 @@ bool quantize_matches(TimedDevice& device, const Quantize& a, const Run& run) {
 
 void add_quantize(std::vector<KernelFamily>& families) {
   add_policy_families<Quantize>(
-      {"quantize", "", DeviceKind::kCpu, kCodecAxes, kCodecCpu, kCodecSmall, nullptr},
+      {std::string(name_of(OpId::kQuantize)), "", DeviceKind::kCpu, kCodecAxes, kCodecCpu, kCodecSmall, nullptr},
       [](Buffers& b, const Shape& s) {
         Quantize a;
         a.tokens = all_tokens(b, s), a.codec = codec_of(s);
@@ -155,7 +155,7 @@ bool dequantize_matches(TimedDevice& device, const Dequantize& a, const Run& run
 
 void add_dequantize(std::vector<KernelFamily>& families) {
   add_policy_families<Dequantize>(
-      {"dequantize", "", DeviceKind::kCpu, kCodecAxes, kCodecCpu, kCodecSmall, nullptr},
+      {std::string(name_of(OpId::kDequantize)), "", DeviceKind::kCpu, kCodecAxes, kCodecCpu, kCodecSmall, nullptr},
       [](Buffers& b, const Shape& s) {
         Dequantize a;
         a.tokens = all_tokens(b, s), a.codec = codec_of(s);

@@ -42,7 +42,7 @@ bool norms_match(TimedDevice& device, const TokenNorms& a, const Run& run) {
 
 void add_token_norms(std::vector<KernelFamily>& families) {
   add_policy_families<TokenNorms>(
-      {"token_norms", "", DeviceKind::kCpu, kRowAxes, kCpuRows, kSmallRows, nullptr},
+      {std::string(name_of(OpId::kTokenNorms)), "", DeviceKind::kCpu, kRowAxes, kCpuRows, kSmallRows, nullptr},
       [](Buffers& b, const Shape& s) {
         TokenNorms a;
         a.kv = paged_rows(b, rows_spec(s));
@@ -79,7 +79,7 @@ bool anchors_match(TimedDevice& device, const AnchorCosine& a, const Run& run) {
 
 void add_anchor_cosine(std::vector<KernelFamily>& families) {
   add_policy_families<AnchorCosine>(
-      {"anchor_cosine", "", DeviceKind::kCpu, kRowAxes, kCpuRows, kSmallRows, nullptr},
+      {std::string(name_of(OpId::kAnchorCosine)), "", DeviceKind::kCpu, kRowAxes, kCpuRows, kSmallRows, nullptr},
       [](Buffers& b, const Shape& s) {
         AnchorCosine a;
         a.kv = paged_rows(b, rows_spec(s));
@@ -128,7 +128,7 @@ Shape window_shape(std::int64_t batch, std::int64_t len, std::int64_t queries, s
 
 void add_window_scores(std::vector<KernelFamily>& families) {
   add_policy_families<AttentionStats>(
-      {"attention_stats",
+      {std::string(name_of(OpId::kAttentionStats)),
        "",
        DeviceKind::kCpu,
        {{"batch", "b"}, {"len", "n"}, {"queries", "w"}, {"q_heads", "q"}, {"kv_heads", "kv"}, {"head_dim", "d"}},
@@ -165,7 +165,13 @@ bool pool_matches(TimedDevice& device, const Pool1d& a, const Run& run) {
 void add_pool1d(std::vector<KernelFamily>& families) {
   const auto shape = [](std::int64_t rows, std::int64_t len) { return Shape{{"rows", rows}, {"len", len}, {"width", 5}}; };
   add_policy_families<Pool1d>(
-      {"pool1d", "", DeviceKind::kCpu, {{"rows", "r"}, {"len", "n"}, {"width", "w"}}, {shape(16, 8192)}, {shape(3, 21)}, nullptr},
+      {std::string(name_of(OpId::kPool1d)),
+       "",
+       DeviceKind::kCpu,
+       {{"rows", "r"}, {"len", "n"}, {"width", "w"}},
+       {shape(16, 8192)},
+       {shape(3, 21)},
+       nullptr},
       [](Buffers& b, const Shape& s) {
         const std::int64_t rows = s.at("rows"), n = s.at("len");
         Pool1d a;

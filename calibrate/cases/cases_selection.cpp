@@ -38,7 +38,13 @@ bool top_k_matches(TimedDevice& device, const TopK& a, const Run& run) {
 void add_top_k(std::vector<KernelFamily>& families) {
   const auto shape = [](std::int64_t rows, std::int64_t n, std::int64_t keep) { return Shape{{"rows", rows}, {"len", n}, {"keep", keep}}; };
   add_policy_families<TopK>(
-      {"top_k", "", DeviceKind::kCpu, {{"rows", "r"}, {"len", "n"}, {"keep", "k"}}, {shape(16, 8192, 1024)}, {shape(3, 40, 7)}, nullptr},
+      {std::string(name_of(OpId::kTopK)),
+       "",
+       DeviceKind::kCpu,
+       {{"rows", "r"}, {"len", "n"}, {"keep", "k"}},
+       {shape(16, 8192, 1024)},
+       {shape(3, 40, 7)},
+       nullptr},
       [](Buffers& b, const Shape& s) {
         const std::int64_t rows = s.at("rows"), n = s.at("len"), keep = s.at("keep");
         TopK a;
@@ -75,7 +81,7 @@ void add_page_bounds(std::vector<KernelFamily>& families) {
     return Shape{{"batch", batch}, {"len", len}, {"kv_heads", kv_heads}, {"head_dim", d}, {"page", 16}};
   };
   add_policy_families<PageBounds>(
-      {"page_bounds",
+      {std::string(name_of(OpId::kPageBounds)),
        "",
        DeviceKind::kCpu,
        {{"batch", "b"}, {"len", "n"}, {"kv_heads", "kv"}, {"head_dim", "d"}, {"page", "p"}},
@@ -140,7 +146,7 @@ void add_page_scores(std::vector<KernelFamily>& families) {
     return Shape{{"batch", batch}, {"units", units}, {"q_heads", q_heads}, {"kv_heads", kv_heads}, {"head_dim", d}};
   };
   add_policy_families<PageScores>(
-      {"page_scores",
+      {std::string(name_of(OpId::kPageScores)),
        "",
        DeviceKind::kCpu,
        {{"batch", "b"}, {"units", "u"}, {"q_heads", "q"}, {"kv_heads", "kv"}, {"head_dim", "d"}},

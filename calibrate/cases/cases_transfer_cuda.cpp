@@ -5,6 +5,7 @@
 #include "calibrate/cases/op_case.h"
 #include "calibrate/cases/registry.h"
 #include "kernels/storage/page_copy/page_copy.h"
+#include "sim/cost/operations.h"
 
 namespace kvlab {
 
@@ -59,7 +60,7 @@ KernelFamily transfer(bool to_host) {
     run();
     return read_values(device, static_cast<const std::uint8_t*>(a.device), a.size) == bytes_of(a.host.get(), a.size);
   };
-  KernelFamily f{to_host ? "device_to_host" : "host_to_device",
+  KernelFamily f{std::string(name_of(to_host ? OpId::kDeviceToHost : OpId::kHostToDevice)),
                  "pinned",
                  DeviceKind::kGpu,
                  {{"bytes", "s"}},

@@ -24,9 +24,9 @@ Shape unpack_shape(std::int64_t batch, std::int64_t len, std::int64_t kv_heads, 
 }
 
 template <class Op>
-void add_unpack_family(const std::string& name, std::function<Op(Buffers&, const Shape&)> build,
+void add_unpack_family(OpId id, std::function<Op(Buffers&, const Shape&)> build,
                        std::function<bool(TimedDevice&, const Op&, const Run&)> matches, std::vector<KernelFamily>& families) {
-  add_policy_families<Op>({name,
+  add_policy_families<Op>({std::string(name_of(id)),
                            "",
                            DeviceKind::kCpu,
                            {{"batch", "b"}, {"len", "n"}, {"kv_heads", "kv"}, {"head_dim", "d"}},
@@ -53,7 +53,7 @@ bool keys_are(TimedDevice& device, const KvRows& kv, const Run& run, F&& expecte
 
 void add_token_copy(std::vector<KernelFamily>& families) {
   add_unpack_family<VectorCopy>(
-      "token_copy",
+      OpId::kTokenCopy,
       [](Buffers& b, const Shape& s) {
         VectorCopy a;
         a.tokens = all_tokens(b, s);
@@ -75,7 +75,7 @@ void add_token_copy(std::vector<KernelFamily>& families) {
 void add_cast(std::vector<KernelFamily>& families) {
   const auto code = [](std::int64_t i) { return static_cast<std::uint8_t>(0x30 + i % 16); };
   add_unpack_family<Uncast>(
-      "cast",
+      OpId::kCast,
       [=](Buffers& b, const Shape& s) {
         Uncast a;
         a.tokens = all_tokens(b, s), a.type = StoredType::kFp8E4M3;
@@ -96,7 +96,7 @@ void add_cast(std::vector<KernelFamily>& families) {
 void add_unsparsify(std::vector<KernelFamily>& families) {
   const auto number = [](std::int64_t c) { return c % 2 == 0 ? 0.0F : 1.0F + 0.25F * static_cast<float>(c % 8); };
   add_unpack_family<Unsparsify>(
-      "unsparsify",
+      OpId::kUnsparsify,
       [=](Buffers& b, const Shape& s) {
         Unsparsify a;
         a.tokens = all_tokens(b, s), a.keep = static_cast<std::int32_t>(s.at("head_dim") / 2);
@@ -125,7 +125,7 @@ void add_low_rank_rebuild(std::vector<KernelFamily>& families) {
   const auto left = [](std::int64_t token, std::int64_t k) { return 0.5F * static_cast<float>(1 + (token + k) % 3); };
   const auto right = [](std::int64_t k, std::int64_t c) { return 0.25F * static_cast<float>(1 + (k + c) % 5); };
   add_unpack_family<LowRankRebuild>(
-      "low_rank_rebuild",
+      OpId::kLowRankRebuild,
       [=](Buffers& b, const Shape& s) {
         LowRankRebuild a;
         a.factor.tokens = all_tokens(b, s), a.factor.rank = 4;
@@ -151,7 +151,7 @@ void add_low_rank_rebuild(std::vector<KernelFamily>& families) {
 // The first channels of each token.
 void add_restore_outliers(std::vector<KernelFamily>& families) {
   add_unpack_family<RestoreOutliers>(
-      "restore_outliers",
+      OpId::kRestoreOutliers,
       [](Buffers& b, const Shape& s) {
         RestoreOutliers a;
         a.outliers.tokens = all_tokens(b, s);

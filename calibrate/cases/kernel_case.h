@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -42,6 +43,7 @@ class PreparedCase {
   // Counts of a policy's operation: rows, tokens read and written, as kernels/ops.h logs them.
   struct Counts {
     std::int64_t rows = 0, tokens = 0, outputs = 0;
+    std::string_view op = {};  // as OpCall names it
   };
   [[nodiscard]] virtual Counts counts() const { return {}; }
 };
@@ -51,7 +53,7 @@ using Axes = std::vector<std::pair<std::string, std::string>>;
 
 // One operation in one format on one kind of device, for any shape.
 struct KernelFamily {
-  std::string op;      // the folder in kernels/, or what it is used for
+  std::string op;      // what an Operation names as the case that times it
   std::string format;  // of its operands: f32, bf16, ...
   DeviceKind device = DeviceKind::kCpu;
   Axes axes;

@@ -120,7 +120,7 @@ auto preparing(OpRecipe<Op> recipe) {
 template <class Op>
 CaseWork work_of_call(const Op& op, const Shape&) {
   const OpCall c = call(op);
-  return {c.bytes, c.flops, {c.rows, c.tokens, c.outputs}};
+  return {c.bytes, c.flops, {c.rows, c.tokens, c.outputs, c.op}};
 }
 // Those beside an operation of the model.
 template <class Op>

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "calibrate/cases/op_case.h"
+#include "sim/cost/operations.h"
 
 namespace kvlab {
 

@@ -102,7 +102,7 @@ bool EngineDevice::begin(InFlightStep& step, Picoseconds /*at*/) {
   if (any([](const StepEntry& e) { return e.layer_begin > 0 || e.layer_end > 0; }))
     throw InputError("the scheduler plans layers apart, which the engine does not run; choose another scheduler for 'host: engine'");
   for (const StepEntry& entry : step.entries) add_row(entry);
-  submit(setup_.nominal_time ? setup_.nominal_time(step) : 0, true);
+  submit(setup_.nominal_time ? setup_.nominal_time(step) : Picoseconds{}, true);
   inspect();
   return false;
 }

@@ -25,13 +25,11 @@ class ThreadLane final : public StepLane {
   }
 
   void start() override { begin_ = RealClock::now(); }
-  [[nodiscard]] Picoseconds now() override {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(RealClock::now() - begin_).count() * kPsPerNs;
-  }
+  [[nodiscard]] Picoseconds now() override { return to_ps(std::chrono::duration_cast<Span>(RealClock::now() - begin_)); }
   void wait_until(Picoseconds at) override {
-    constexpr Picoseconds kMost = Picoseconds{100'000'000} * kPsPerNs;
-    const Picoseconds left = std::min(at - now(), kMost);
-    if (left > 0) std::this_thread::sleep_for(std::chrono::nanoseconds((left + kPsPerNs - 1) / kPsPerNs));
+    constexpr Span kMost = std::chrono::milliseconds(100);
+    const Picoseconds left = at - now();
+    if (left > Picoseconds{}) std::this_thread::sleep_for(std::min(to_span(left) + Span(1), kMost));  // rounded up
   }
   void submit(StepJob job, Picoseconds /*nominal*/) override {
     {
@@ -61,7 +59,7 @@ class ThreadLane final : public StepLane {
       jobs_.pop_front();
       is_called_ = !jobs_.empty() || is_over_;
       lock.unlock();
-      Output output{now(), 0};
+      Output output{now(), {}};
       std::exception_ptr error;
       try {
         executor_.run(std::move(job));
@@ -105,7 +103,7 @@ class ThreadLane final : public StepLane {
 class NominalLane final : public StepLane {
  public:
   explicit NominalLane(StepExecutor& executor) : executor_(executor) {}
-  void start() override { now_ = busy_until_ = 0; }
+  void start() override { now_ = busy_until_ = {}; }
   [[nodiscard]] Picoseconds now() override { return now_; }
   void wait_until(Picoseconds at) override { now_ = std::max(now_, at); }
   void submit(StepJob job, Picoseconds nominal) override {
@@ -123,7 +121,7 @@ class NominalLane final : public StepLane {
 
  private:
   StepExecutor& executor_;
-  Picoseconds now_ = 0, busy_until_ = 0;
+  Picoseconds now_, busy_until_;
   std::deque<Output> outputs_;
 };
 

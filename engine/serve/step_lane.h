@@ -9,7 +9,7 @@
 #include <mutex>
 #include <thread>
 
-#include "base/time.h"
+#include "base/picoseconds.h"
 #include "engine/serve/executor.h"
 
 namespace kvlab {
@@ -18,7 +18,7 @@ namespace kvlab {
 class StepLane {
  public:
   struct Output {
-    Picoseconds start = 0, end = 0;
+    Picoseconds start{}, end{};
   };
   virtual ~StepLane() = default;
   // The run begins: time 0.

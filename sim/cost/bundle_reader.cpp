@@ -10,7 +10,6 @@ namespace kvlab {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr double kPsPerUs = 1e6;
 
 struct Column {
   std::vector<SampleGrid::Sample> samples;
@@ -18,12 +17,12 @@ struct Column {
 };
 
 // Rows of a table with one layer name, one count and one time: dense.csv, per_sequence.csv.
-void read_layers(const std::string& file, const std::string& count_column, ProfileOp::Axis axis, std::vector<ProfileOp>& ops) {
+void read_layers(const std::string& file, OpFamily axis, std::vector<ProfileOp>& ops) {
   const MeasuredTable csv(file);
-  const std::size_t layer = csv.column("layer"), count = csv.column(count_column), time = csv.column("time_us");
+  const std::size_t layer = csv.column("layer"), count = csv.column(columns_of(axis).front()), time = csv.column("time_us");
   std::vector<std::string> known;
-  for (const KnownOp& op : known_ops()) {
-    if (op.axis == axis) known.emplace_back(op.name);
+  for (const Operation& op : kOperations) {
+    if (op.family == axis && !op.part_of) known.emplace_back(op.name);
   }
   std::map<std::string, Column> columns;
   for (std::size_t row = 0; row < csv.num_rows(); ++row) {
@@ -31,13 +30,15 @@ void read_layers(const std::string& file, const std::string& count_column, Profi
     if (std::find(known.begin(), known.end(), name) == known.end()) {
       throw InputError(csv.place(row) + ": unknown layer '" + name + "'" + suggestion(name, known));
     }
-    columns[name].samples.push_back({{csv.count(row, count)}, csv.time(row, time, kPsPerUs), 0});
+    columns[name].samples.push_back({{csv.count(row, count)}, csv.time(row, time, TimeUnit::kUs), 0});
     columns[name].places.push_back(csv.place(row));
   }
-  for (const KnownOp& op : known_ops()) {
-    const auto found = columns.find(op.name);
+  for (const std::string& name : known) {
+    const auto found = columns.find(name);
     if (found == columns.end()) continue;
-    ops.push_back({op.name, op.name, axis, op.per_layer, checked_grid(1, std::move(found->second.samples), found->second.places)});
+    const int per_layer =
+        std::find_if(kOperations.begin(), kOperations.end(), [&](const Operation& op) { return op.name == name; })->per_layer;
+    ops.push_back({name, name, axis, per_layer, checked_grid(1, std::move(found->second.samples), found->second.places)});
   }
 }
 
@@ -48,7 +49,7 @@ SampleGrid read_time_grid(const std::string& file, const std::vector<std::string
   const std::size_t time = csv.column("time_us");
   Column all;
   for (std::size_t row = 0; row < csv.num_rows(); ++row) {
-    SampleGrid::Sample s{{}, csv.time(row, time, kPsPerUs), 0};
+    SampleGrid::Sample s{{}, csv.time(row, time, TimeUnit::kUs), 0};
     for (std::size_t i = 0; i < columns.size(); ++i) s.at[i] = csv.count(row, columns[i]);
     all.samples.push_back(s);
     all.places.push_back(csv.place(row));
@@ -154,12 +155,12 @@ Profile read_bundle(const std::string& folder, int tp) {
       if (item.second.IsScalar()) p.options[item.first.Scalar()] = item.second.Scalar();
     }
   }
-  read_layers(tables + "/dense.csv", "tokens", ProfileOp::Axis::kTokens, p.ops);
-  read_layers(tables + "/per_sequence.csv", "sequences", ProfileOp::Axis::kSequences, p.ops);
-  p.attention = read_time_grid(tables + "/attention.csv", {"prefill_chunk", "kv_prefill", "n_decode", "kv_decode"});
+  read_layers(tables + "/dense.csv", OpFamily::kTokens, p.ops);
+  read_layers(tables + "/per_sequence.csv", OpFamily::kSequences, p.ops);
+  p.attention = read_time_grid(tables + "/attention.csv", columns_of(OpFamily::kAttention));
   for (const std::string& place : {tables, folder + "/tp1"}) {  // experts are measured uncut
     std::error_code error;
-    if (p.moe.empty() && fs::exists(place + "/moe.csv", error)) p.moe = read_time_grid(place + "/moe.csv", {"tokens", "activated_experts"});
+    if (p.moe.empty() && fs::exists(place + "/moe.csv", error)) p.moe = read_time_grid(place + "/moe.csv", columns_of(OpFamily::kMoe));
   }
   try {
     p.skew = read_skew(meta, folder, tp, meta_file);

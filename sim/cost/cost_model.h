@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/int128.h"
-#include "base/time.h"
+#include "base/picoseconds.h"
 #include "policies/kv/footprint.h"
 
 namespace kvlab {
@@ -59,7 +59,7 @@ inline constexpr std::size_t kFootings = 3;
 // Device time of a step and what it consists of. All integers, so that sums over skipped steps are exact.
 // sum(part) == total == sum(footing).
 struct StepCost {
-  Picoseconds total = 0;
+  Picoseconds total{};
   std::array<Picoseconds, kCostParts> part{};
   std::array<Picoseconds, kFootings> footing{};
   std::int64_t flops = 0;  // useful ones, by the formulas of kernels/

@@ -17,21 +17,18 @@ namespace {
 namespace fs = std::filesystem;
 constexpr int kSchemaVersion = 1;
 const std::vector<std::string> kReads{"stored", "decoded", "unpacked"};  // of KvReads
-const std::vector<std::string> kTokens{"tokens"}, kSequences{"sequences"}, kBytes{"bytes"};
-const std::vector<std::string> kAttention{"prefill_chunk", "kv_prefill", "n_decode", "kv_decode"}, kMoe{"tokens", "activated_experts"};
 const std::vector<std::string> kSkewAxes{"rows", "skew", "longest", "before"};
 
-const std::vector<std::string>& columns_of(const ProfileOp& op) { return op.axis == ProfileOp::Axis::kTokens ? kTokens : kSequences; }
+const std::vector<OpFamily> kAxes{OpFamily::kTokens, OpFamily::kSequences};
 
-// Whole nanoseconds and a three-digit fraction: picoseconds exactly.
-std::string nanoseconds(Picoseconds ps) { return fmt::format("{}.{:03}", ps / kPsPerNs, ps % kPsPerNs); }
+std::string file_of(const std::string& folder, OpFamily family) { return folder + "/" + std::string(table_of(family)) + ".csv"; }
 
 void write_grid(const std::string& file, const std::vector<std::string>& columns, const SampleGrid& grid) {
   if (grid.empty()) return;
   std::string text = join(columns, ",") + ",time_ns,spread_frac\n";
   for (const SampleGrid::Sample& s : grid.samples()) {
     for (std::size_t i = 0; i < columns.size(); ++i) text += std::to_string(s.at[i]) + ",";
-    text += nanoseconds(s.time) + "," + number_text(s.spread_frac) + "\n";
+    text += ns_text(s.time) + "," + number_text(s.spread_frac) + "\n";
   }
   write_file(file, text);
 }
@@ -44,7 +41,7 @@ SampleGrid read_grid(const std::string& file, const std::vector<std::string>& co
   std::vector<SampleGrid::Sample> samples;
   std::vector<std::string> places;
   for (std::size_t row = 0; row < csv.num_rows(); ++row) {
-    SampleGrid::Sample s{{}, csv.time(row, time, static_cast<double>(kPsPerNs)), csv.real(row, spread)};
+    SampleGrid::Sample s{{}, csv.time(row, time, TimeUnit::kNs), csv.real(row, spread)};
     if (s.spread_frac < 0) throw InputError(csv.place(row) + ": 'spread_frac' is below 0");
     for (std::size_t i = 0; i < at.size(); ++i) s.at[i] = csv.count(row, at[i]);
     samples.push_back(s);
@@ -74,7 +71,7 @@ std::string meta_text(const Profile& p) {
   if (p.tile_rows != Profile{}.tile_rows) text += fmt::format("tile_rows: {}\n", p.tile_rows);
   if (!p.attention_has_append) text += "attention_has_append: false\n";
   if (p.kv_reads != KvReads::kStored) text += fmt::format("kv_reads: {}\n", kReads[static_cast<std::size_t>(p.kv_reads)]);
-  text += "host_time_ns: " + nanoseconds(p.host_time) + "\noptions:\n";
+  text += "host_time_ns: " + ns_text(p.host_time) + "\noptions:\n";
   for (const auto& [key, value] : p.options) text += "  " + key + ": " + quoted(value) + "\n";
   return text;
 }
@@ -83,7 +80,7 @@ std::string meta_text(const Profile& p) {
 std::string ops_text(const Profile& p) {
   std::string text;
   for (const ProfileOp& op : p.ops) {
-    text += fmt::format("{}: {{covers: {}, axis: {}, per_layer: {}}}\n", op.name, op.covers, columns_of(op).front(), op.per_layer);
+    text += fmt::format("{}: {{covers: {}, axis: {}, per_layer: {}}}\n", op.name, op.covers, columns_of(op.axis).front(), op.per_layer);
   }
   return text;
 }
@@ -151,11 +148,10 @@ void read_ops(const std::string& folder, Profile& p) {
     ProfileOp op;
     op.name = name;
     op.covers = one.text("covers", "operation of the model whose time this is");
-    op.axis = one.choice("axis", {"tokens", "sequences"}, 0, "what the table is over") == 0 ? ProfileOp::Axis::kTokens
-                                                                                            : ProfileOp::Axis::kSequences;
+    op.axis = kAxes[one.choice("axis", {columns_of(kAxes[0]).front(), columns_of(kAxes[1]).front()}, 0, "what the table is over")];
     op.per_layer = one.required<int>("per_layer", 0, 1000, "calls in a layer; 0: once per step");
     one.reject_unread();
-    op.times = read_grid(folder + "/" + name + ".csv", columns_of(op));
+    op.times = read_grid(folder + "/" + name + ".csv", columns_of(op.axis));
     p.ops.push_back(std::move(op));
   }
 }
@@ -184,8 +180,7 @@ Profile read_kvlab_profile(const std::string& folder, int tp) {
   p.tile_rows = meta.optional<int>("tile_rows", p.tile_rows, 1, 1024, "rows of a tile of matrix products; 1: none");
   p.attention_has_append = meta.flag("attention_has_append", true, "the attention table's times include the write of new K and V");
   p.kv_reads = static_cast<KvReads>(meta.choice("kv_reads", kReads, 0, "what attention reads of packed KV"));
-  p.host_time =
-      std::llround(meta.optional<double>("host_time_ns", 0, 0, 1e9, "time to plan and launch a step") * static_cast<double>(kPsPerNs));
+  p.host_time = ps_of_ns(meta.optional<double>("host_time_ns", 0, 0, 1e9, "time to plan and launch a step"));
   if (meta.has("options")) {
     Params options = meta.optional_child("options", "options");
     for (const std::string& key : options.keys()) p.options[key] = options.text(key, "engine option");
@@ -198,9 +193,7 @@ Profile read_kvlab_profile(const std::string& folder, int tp) {
     throw InputError(folder + ": no folder tp" + std::to_string(tp) + "; there is " + (present.empty() ? "none" : join(present, ", ")));
   }
   read_ops(tables, p);
-  p.attention = read_grid_if_there(tables + "/attention.csv", kAttention);
-  p.moe = read_grid_if_there(tables + "/moe.csv", kMoe);
-  p.all_reduce = read_grid_if_there(tables + "/all_reduce.csv", kBytes);
+  for (const OpFamily family : kGridFamilies) p.*grid_of(family) = read_grid_if_there(file_of(tables, family), columns_of(family));
   p.policy = read_policy_times(tables);
   p.skew = read_skew(tables);
   return p;
@@ -216,10 +209,8 @@ void write_kvlab_profile(const Profile& profile, const std::string& folder) {
   fs::create_directories(tables, error);
   if (error) throw InputError(tables + ": cannot be created: " + error.message());
   write_file(tables + "/ops.yaml", ops_text(profile));
-  for (const ProfileOp& op : profile.ops) write_grid(tables + "/" + op.name + ".csv", columns_of(op), op.times);
-  write_grid(tables + "/attention.csv", kAttention, profile.attention);
-  write_grid(tables + "/moe.csv", kMoe, profile.moe);
-  write_grid(tables + "/all_reduce.csv", kBytes, profile.all_reduce);
+  for (const ProfileOp& op : profile.ops) write_grid(tables + "/" + op.name + ".csv", columns_of(op.axis), op.times);
+  for (const OpFamily family : kGridFamilies) write_grid(file_of(tables, family), columns_of(family), profile.*grid_of(family));
   write_policy_times(profile.policy, tables);
   if (profile.skew) write_skew(*profile.skew, tables);
   write_file(meta_file, meta);

@@ -113,13 +113,9 @@ void check_coverage(const Profile& profile, const ModelSpec& m) {
   head_ops(m, Parallel{}, 1, ops);
   std::vector<std::string> missing;
   for (const OpWork& op : ops) {
-    if ((op.name == "append_kv" && profile.attention_has_append) || op.name == "router") continue;  // part of the attention and moe tables
-    const bool is_covered =
-        op.name == "moe" ? !profile.moe.empty()
-                         : std::any_of(profile.ops.begin(), profile.ops.end(), [&](const ProfileOp& p) { return p.covers == op.name; });
-    if (!is_covered) missing.emplace_back(op.name);
+    if (!is_part_of_another(profile, op.op) && !has_times(profile, op.op)) missing.emplace_back(name_of(op.op));
   }
-  if (profile.attention.empty()) missing.emplace_back("attention");
+  if (profile.attention.empty()) missing.emplace_back(table_of(OpFamily::kAttention));
   if (missing.empty()) return;
   throw InputError(fmt::format("{}: no table of {} for tp {}, which {} needs; 'missing: roofline' fills the gap", profile.file,
                                join(missing, ", "), profile.tp, m.name));

@@ -1,5 +1,8 @@
 #include "sim/cost/measured_table.h"
 
+#include <fmt/format.h>
+
+#include <array>
 #include <cmath>
 
 #include "base/error.h"
@@ -10,9 +13,12 @@ namespace kvlab {
 namespace {
 
 constexpr long long kMaxCount = 1LL << 40;
-constexpr double kMaxPicoseconds = 1e15;  // 1000 s: no kernel takes that long, so the unit must be wrong
+constexpr double kMaxPicoseconds = 1e15;         // 1000 s: no kernel takes that long, so the unit must be wrong
+constexpr std::array kPsPerUnit{1e3, 1e6, 1e9};  // of TimeUnit
 
 }  // namespace
+
+std::string ns_text(Picoseconds time) { return fmt::format("{}.{:03}", ns(time), (time - to_ps(to_span(time))).count()); }
 
 MeasuredTable::MeasuredTable(const std::string& file) : table_(read_csv(file, "a table")) {
   if (table_.rows.empty()) throw InputError(file + ": no rows below the header");
@@ -42,11 +48,11 @@ double MeasuredTable::real(std::size_t row, std::size_t column) const {
   return value;
 }
 
-Picoseconds MeasuredTable::time(std::size_t row, std::size_t column, double ps_per_unit) const {
-  const double ps = real(row, column) * ps_per_unit;
+Picoseconds MeasuredTable::time(std::size_t row, std::size_t column, TimeUnit unit) const {
+  const double ps = real(row, column) * kPsPerUnit[static_cast<std::size_t>(unit)];
   if (!(ps > 0)) fail(row, column, "a time must be above 0");
   if (ps > kMaxPicoseconds) fail(row, column, "more than 1000 s for one call; is the unit right?");
-  return std::llround(ps);
+  return round_ps(ps);
 }
 
 }  // namespace kvlab

@@ -5,9 +5,15 @@
 #include <vector>
 
 #include "base/csv.h"
-#include "base/time.h"
+#include "base/picoseconds.h"
 
 namespace kvlab {
+
+// The unit of a column of measured times.
+enum class TimeUnit : std::uint8_t { kNs, kUs, kMs };
+
+// Whole nanoseconds and a three-digit fraction: picoseconds exactly, as TimeUnit::kNs reads them.
+std::string ns_text(Picoseconds time);
 
 // A CSV file of measurements, held as text; the columns are found by name. Errors carry file:line and the column.
 class MeasuredTable {
@@ -20,8 +26,8 @@ class MeasuredTable {
   [[nodiscard]] const std::string& text(std::size_t row, std::size_t column) const { return table_.rows[row][column]; }
   [[nodiscard]] std::int64_t count(std::size_t row, std::size_t column) const;  // a whole number in [0, 2^40]
   [[nodiscard]] double real(std::size_t row, std::size_t column) const;         // finite
-  // A positive time, given in units of `ps_per_unit` picoseconds, to the nearest picosecond.
-  [[nodiscard]] Picoseconds time(std::size_t row, std::size_t column, double ps_per_unit) const;
+  // A positive time to the nearest picosecond.
+  [[nodiscard]] Picoseconds time(std::size_t row, std::size_t column, TimeUnit unit) const;
   [[nodiscard]] std::string place(std::size_t row) const;  // "file:line"
   [[nodiscard]] const std::string& file() const { return table_.file; }
   [[nodiscard]] const std::vector<std::string>& columns() const { return table_.columns; }

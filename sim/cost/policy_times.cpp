@@ -8,7 +8,9 @@
 
 #include "base/params.h"
 #include "base/read_file.h"
+#include "base/text.h"
 #include "sim/cost/measured_table.h"
+#include "sim/cost/operations.h"
 
 namespace kvlab {
 
@@ -31,7 +33,7 @@ PolicyTimes::PolicyTimes(std::vector<PolicySample> samples, const std::map<std::
     double sum = 0;
     std::size_t end = i;
     for (; end < samples_.size() && samples_[end].op == samples_[i].op && samples_[end].bytes == samples_[i].bytes; ++end)
-      sum += static_cast<double>(samples_[end].time);
+      sum += samples_[end].time.real();
     Curve& curve = curves_[samples_[i].op];
     curve.bytes.push_back(static_cast<double>(samples_[i].bytes));
     curve.ps.push_back(sum / static_cast<double>(end - i));
@@ -75,10 +77,10 @@ PolicyTimes read_policy_times(const std::string& folder) {
   const MeasuredTable csv(file);
   std::vector<PolicySample> samples;
   for (std::size_t row = 0; row < csv.num_rows(); ++row) {
-    const auto count = [&](const char* column) { return csv.count(row, csv.column(column)); };
-    PolicySample s{csv.text(row, csv.column("op")), count("rows"), count("tokens"), count("outputs"), count("bytes"), count("flops")};
+    const auto count = [&](std::size_t column) { return csv.count(row, csv.column(columns_of(OpFamily::kPolicy)[column])); };
+    PolicySample s{csv.text(row, csv.column("op")), count(0), count(1), count(2), count(3), count(4)};
     if (s.bytes == 0) throw InputError(csv.place(row) + ": 'bytes' is 0: a call that moves nothing has no place in the table");
-    s.time = csv.time(row, csv.column("time_ns"), static_cast<double>(kPsPerNs));
+    s.time = csv.time(row, csv.column("time_ns"), TimeUnit::kNs);
     s.spread_frac = csv.real(row, csv.column("spread_frac"));
     samples.push_back(std::move(s));
   }
@@ -93,10 +95,10 @@ PolicyTimes read_policy_times(const std::string& folder) {
 
 void write_policy_times(const PolicyTimes& times, const std::string& folder) {
   if (times.empty()) return;
-  std::string text = "op,rows,tokens,outputs,bytes,flops,time_ns,spread_frac\n", scales;
+  std::string text = "op," + join(columns_of(OpFamily::kPolicy), ",") + ",time_ns,spread_frac\n", scales;
   for (const PolicySample& s : times.samples()) {
-    text += fmt::format("{},{},{},{},{},{},{}.{:03},{}\n", s.op, s.rows, s.tokens, s.outputs, s.bytes, s.flops, s.time / kPsPerNs,
-                        s.time % kPsPerNs, number_text(s.spread_frac));
+    text += fmt::format("{},{},{},{},{},{},{},{}\n", s.op, s.rows, s.tokens, s.outputs, s.bytes, s.flops, ns_text(s.time),
+                        number_text(s.spread_frac));
   }
   for (const std::string& op : times.ops()) scales += op + ": " + kScales[static_cast<std::size_t>(times.scale(op))] + "\n";
   write_file(folder + "/policy.csv", text);

@@ -10,8 +10,6 @@
 
 namespace kvlab {
 
-inline constexpr std::string_view kHostToDevice = "host_to_device", kDeviceToHost = "device_to_host";
-
 // Times of policy operations over the bytes that a call moves: straight lines between the samples of an operation, or straight lines
 // over the logarithms of both, whichever the profile says. Samples of equal bytes count as their mean; beyond the last bytes the time goes
 // on along the last two, never falling; below the first it stays level.

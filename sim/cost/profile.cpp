@@ -24,7 +24,7 @@ class Hasher {
     number(static_cast<std::int64_t>(grid.samples().size()));
     for (const SampleGrid::Sample& s : grid.samples()) {
       for (const std::int64_t x : s.at) number(x);
-      number(s.time);
+      number(s.time.count());
     }
   }
   void skew(const SkewTable& skew) {
@@ -49,7 +49,7 @@ class Hasher {
 std::string profile_hash(const Profile& profile) {
   Hasher h;
   h.number(profile.tp);
-  h.number(profile.host_time);
+  h.number(profile.host_time.count());
   for (const ProfileOp& op : profile.ops) {
     h.text(op.name);
     h.text(op.covers);
@@ -67,7 +67,7 @@ std::string profile_hash(const Profile& profile) {
   for (const PolicySample& s : profile.policy.samples()) {
     h.text(s.op);
     h.number(s.bytes);
-    h.number(s.time);
+    h.number(s.time.count());
     h.number(static_cast<std::int64_t>(profile.policy.scale(s.op)));
   }
   return h.hex();
@@ -96,15 +96,37 @@ SampleGrid checked_grid(std::size_t axes, std::vector<SampleGrid::Sample> sample
   return {axes, std::move(samples)};
 }
 
-const std::vector<KnownOp>& known_ops() {
-  using Axis = ProfileOp::Axis;
-  static const std::vector<KnownOp> ops{
-      {"embedding", Axis::kTokens, 0},       {"layernorm", Axis::kTokens, 2},  {"qkv_proj", Axis::kTokens, 1},
-      {"qk_norm", Axis::kTokens, 1},         {"rotary_emb", Axis::kTokens, 1}, {"o_proj", Axis::kTokens, 1},
-      {"gate_up_proj", Axis::kTokens, 1},    {"act_fn", Axis::kTokens, 1},     {"down_proj", Axis::kTokens, 1},
-      {"final_layernorm", Axis::kTokens, 0}, {"lm_head", Axis::kSequences, 0}, {"sampler", Axis::kSequences, 0},
-  };
-  return ops;
+SampleGrid Profile::*grid_of(OpFamily family) {
+  switch (family) {
+    case OpFamily::kAttention:
+      return &Profile::attention;
+    case OpFamily::kMoe:
+      return &Profile::moe;
+    case OpFamily::kCollective:
+      return &Profile::all_reduce;
+    default:
+      throw InternalError("a profile has a table for each operation of this family");
+  }
+}
+
+bool is_part_of_another(const Profile& profile, OpId op) {
+  const std::optional<OpFamily> whole = operation(op).part_of;
+  return whole && (*whole != OpFamily::kAttention || profile.attention_has_append);
+}
+
+bool has_times(const Profile& profile, OpId op) {
+  const Operation& o = operation(op);
+  if (is_part_of_another(profile, op)) return !(profile.*grid_of(*o.part_of)).empty();
+  switch (o.family) {
+    case OpFamily::kTokens:
+    case OpFamily::kSequences:
+      return std::any_of(profile.ops.begin(), profile.ops.end(), [&](const ProfileOp& p) { return p.covers == o.name; });
+    case OpFamily::kPolicy:
+    case OpFamily::kCopy:
+      return profile.policy.has(o.name);
+    default:
+      return !(profile.*grid_of(o.family)).empty();
+  }
 }
 
 }  // namespace kvlab

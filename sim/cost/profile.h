@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -9,6 +10,7 @@
 
 #include "base/params.h"
 #include "policies/kv/footprint.h"
+#include "sim/cost/operations.h"
 #include "sim/cost/policy_times.h"
 #include "sim/cost/sample_grid.h"
 #include "sim/cost/skew_table.h"
@@ -18,8 +20,9 @@ namespace kvlab {
 // Times of one operation over the number of tokens, or of sequences, in a step.
 struct ProfileOp {
   std::string name;    // as in the file it came from
-  std::string covers;  // the operation of step_work.h whose time it is, or part of it
-  enum class Axis : std::uint8_t { kTokens, kSequences } axis = Axis::kTokens;
+  std::string covers;  // the operation whose time it is, or part of it; a name that operations.h does not have is simply added
+  using Axis = OpFamily;
+  Axis axis = Axis::kTokens;
   int per_layer = 1;  // calls in a layer; 0: once per step
   SampleGrid times;
 };
@@ -42,7 +45,7 @@ struct Profile {
   int tile_rows = 16;
   KvReads kv_reads = KvReads::kStored;         // what attention takes of packed KV
   std::optional<SkewTable> skew;               // only where the profile says it is to be used
-  Picoseconds host_time = 0;                   // of planning and launching one step
+  Picoseconds host_time{};                     // of planning and launching one step
   std::map<std::string, std::string> options;  // of the engine it was measured with
   std::vector<std::string> notes;              // what the reader had to decide; shown with the result
 };
@@ -72,12 +75,13 @@ SampleGrid::Value time_of_op(const ProfileOp& op, std::int64_t count, int tile_r
 // Checks that samples ascend without repeats; `places` names the line of each.
 SampleGrid checked_grid(std::size_t axes, std::vector<SampleGrid::Sample> samples, const std::vector<std::string>& places);
 
-// The operations a profile of `file` may name, with calls per layer (0: once per step): those of LLMServingSim's profiler.
-struct KnownOp {
-  const char* name;
-  ProfileOp::Axis axis;
-  int per_layer;
-};
-const std::vector<KnownOp>& known_ops();
+// The table of a family of which a profile has one: attention, experts, collectives.
+inline constexpr std::array kGridFamilies{OpFamily::kAttention, OpFamily::kMoe, OpFamily::kCollective};
+SampleGrid Profile::*grid_of(OpFamily family);
+
+// True: the times of another table include the operation's (Operation::part_of), by what the profile says.
+bool is_part_of_another(const Profile& profile, OpId op);
+// True: the profile has times of the operation, alone or as a part.
+bool has_times(const Profile& profile, OpId op);
 
 }  // namespace kvlab

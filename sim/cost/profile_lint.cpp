@@ -78,7 +78,7 @@ class TableLint {
       const double roof = work ? std::max(compute_ps(*work), memory_ps(*work)) : 0;
       if (roof <= most) continue;
       most = roof;
-      ratio = static_cast<double>(s.time) / roof;
+      ratio = s.time.real() / roof;
       largest = &s;
     }
     constexpr double kShortPs = 1e6;  // below a microsecond of work a launch is most of the time
@@ -86,21 +86,20 @@ class TableLint {
     if (largest == nullptr || (!is_slow && ratio >= 1 / kUnitFactor)) return false;
     const Severity severity = is_slow ? slow_ : Severity::kError;
     findings.push_back({severity, fmt::format("{}: {:.4g} us is {:.3g} times what the datasheet allows; is the unit right?",
-                                              where(largest->at), static_cast<double>(largest->time) * 1e-6, ratio)});
+                                              where(largest->at), largest->time.real() * 1e-6, ratio)});
     return severity == Severity::kError;
   }
 
   void check_speed(const SampleGrid::Sample& s, const WorkAt& work_at, Tally& too_fast, Tally& from_cache) const {
     const std::optional<Work> work = work_at(s.at);
     if (!work) return;
-    const double limit = static_cast<double>(s.time) * kDatasheetMargin;
+    const double limit = s.time.real() * kDatasheetMargin;
     const double by_flops = compute_ps(*work) / limit, by_bytes = memory_ps(*work) / limit;
     if (std::max(by_flops, by_bytes) <= 1) return;
     const bool is_compute = by_flops > 1;
     const double factor = (is_compute ? by_flops : by_bytes) * kDatasheetMargin;
-    const std::string what =
-        fmt::format("{}: {:.4g} us is {:.3g} times faster than the {} of {}", where(s.at), static_cast<double>(s.time) * 1e-6, factor,
-                    is_compute ? "peak FLOP/s" : "memory bandwidth", hardware_.name);
+    const std::string what = fmt::format("{}: {:.4g} us is {:.3g} times faster than the {} of {}", where(s.at), s.time.real() * 1e-6,
+                                         factor, is_compute ? "peak FLOP/s" : "memory bandwidth", hardware_.name);
     const Work beyond_cache{0, std::max<std::int64_t>(0, work->bytes - hardware_.l2_bytes)};
     if (is_compute || memory_ps(beyond_cache) > limit) return too_fast.add(factor, what);
     from_cache.add(factor, fmt::format("{}; of its {:.3g} MiB up to {:.3g} may have been in the L2 cache when it was measured", what,
@@ -111,10 +110,10 @@ class TableLint {
   void check_fall(const SampleGrid::Sample& before, const SampleGrid::Sample& after, Tally& falls) const {
     const std::size_t last = axes_.size() - 1;
     if (!std::equal(before.at.begin(), before.at.begin() + static_cast<std::ptrdiff_t>(last), after.at.begin())) return;
-    const double fall = 1 - static_cast<double>(after.time) / static_cast<double>(before.time);
+    const double fall = 1 - after.time.real() / before.time.real();
     if (fall <= kFallTolerance) return;
-    falls.add(fall, fmt::format("{}: {:.4g} us, {:.0f} % less than at {} {}", where(after.at), static_cast<double>(after.time) * 1e-6,
-                                100 * fall, axes_[last], before.at[last]));
+    falls.add(fall, fmt::format("{}: {:.4g} us, {:.0f} % less than at {} {}", where(after.at), after.time.real() * 1e-6, 100 * fall,
+                                axes_[last], before.at[last]));
   }
 
   std::string name_;
@@ -135,7 +134,7 @@ std::optional<Work> op_work(const ModelSpec& m, const Parallel& p, const Profile
     step_ops(m, p, count, ops);
   }
   for (const OpWork& o : ops) {
-    if (o.name == op.covers) return Work{o.flops, o.bytes};
+    if (name_of(o.op) == op.covers) return Work{o.flops, o.bytes};
   }
   return std::nullopt;
 }
@@ -172,7 +171,8 @@ void lint_policy(const Profile& profile, const HardwareSpec& hardware, double pe
       work[at] = {s.flops, s.bytes};
     }
     HardwareSpec limits = hardware;
-    if (op == kHostToDevice || op == kDeviceToHost) limits.memory_bytes_per_s = hardware.pcie_bytes_per_s, limits.l2_bytes = 0;
+    if (op == name_of(OpId::kHostToDevice) || op == name_of(OpId::kDeviceToHost))
+      limits.memory_bytes_per_s = hardware.pcie_bytes_per_s, limits.l2_bytes = 0;
     std::vector<SampleGrid::Sample> all;
     for (const auto& [at, sample] : samples) all.push_back(sample);
     const SampleGrid grid(4, all);
@@ -189,14 +189,15 @@ std::vector<LintFinding> lint_profile(const Profile& profile, const ModelSpec& m
   const double peak = hardware.peak_flops(compute_dtype(m));
   std::vector<LintFinding> findings;
   for (const ProfileOp& op : profile.ops) {
-    const char* axis = op.axis == ProfileOp::Axis::kTokens ? "tokens" : "sequences";
-    TableLint(op.name, op.times, {axis}, hardware, peak).run([&](const Point& at) { return op_work(m, p, op, at[0]); }, findings);
+    TableLint(op.name, op.times, columns_of(op.axis), hardware, peak)
+        .run([&](const Point& at) { return op_work(m, p, op, at[0]); }, findings);
   }
-  TableLint("attention", profile.attention, {"prefill_chunk", "kv_prefill", "n_decode", "kv_decode"}, hardware, peak)
-      .run([&](const Point& at) { return std::optional(attention_work(work, m.sliding_window, at)); }, findings);
+  const auto lint_of = [&](OpFamily family) {
+    return TableLint(std::string(table_of(family)), profile.*grid_of(family), columns_of(family), hardware, peak);
+  };
+  lint_of(OpFamily::kAttention).run([&](const Point& at) { return std::optional(attention_work(work, m.sliding_window, at)); }, findings);
   if (m.is_moe()) {
-    TableLint("moe", profile.moe, {"tokens", "activated_experts"}, hardware, peak)
-        .run([&](const Point& at) { return std::optional(moe_work(m, at)); }, findings);
+    lint_of(OpFamily::kMoe).run([&](const Point& at) { return std::optional(moe_work(m, at)); }, findings);
   }
   lint_policy(profile, hardware, peak, findings);
   return findings;

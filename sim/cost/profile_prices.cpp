@@ -11,7 +11,7 @@ namespace kvlab {
 namespace {
 
 const OpWork* find_op(const std::vector<OpWork>& ops, std::string_view name) {
-  const auto at = std::find_if(ops.begin(), ops.end(), [&](const OpWork& op) { return op.name == name; });
+  const auto at = std::find_if(ops.begin(), ops.end(), [&](const OpWork& op) { return name_of(op.op) == name; });
   return at == ops.end() ? nullptr : &*at;
 }
 
@@ -33,12 +33,6 @@ ProfilePrices::ProfilePrices(std::shared_ptr<const Profile> profile, std::shared
   attention_scale_ = static_cast<double>(measured_at_.tp) / parallel_.tp;
 }
 
-bool ProfilePrices::covers(std::string_view op) const {
-  if (op == "append_kv" && profile_->attention_has_append) return !profile_->attention.empty();
-  if (op == "moe" || op == "router") return !profile_->moe.empty();
-  return std::any_of(profile_->ops.begin(), profile_->ops.end(), [&](const ProfileOp& p) { return p.covers == op; });
-}
-
 // Tables at `count`, then the roofline for what no table covers. `ops`: the model's operations at this count, per rank here
 // and per rank where the profile was measured.
 void ProfilePrices::add_ops(ProfileOp::Axis axis, bool in_layer, std::int64_t count, const Ops& ops, const Ops& as_measured,
@@ -56,7 +50,7 @@ void ProfilePrices::add_ops(ProfileOp::Axis axis, bool in_layer, std::int64_t co
     price.add(std::max(1, op.per_layer) * value.ps, value.footing);
   }
   for (const OpWork& op : ops) {
-    if (!covers(op.name)) price.add(op.share * op.times * roofline_->op_ps(op), Footing::kExtrapolated);
+    if (!has_times(*profile_, op.op)) price.add(op.share * op.times * roofline_->op_ps(op), Footing::kExtrapolated);
   }
 }
 
@@ -68,7 +62,7 @@ ProfilePrices::Value ProfilePrices::moe(std::int64_t tokens, const Ops& ops, con
   const std::array<double, 2> at{static_cast<double>(tokens) / ranks, expected_experts(shape) / ranks};
   Value value = profile_->moe.at(at);
   if (parallel_.ep == 1 && parallel_.tp > 1) {
-    value.ps *= roofline_->op_ps(*find_op(ops, "moe")) / roofline_->op_ps(*find_op(uncut, "moe"));
+    value.ps *= roofline_->op_ps(*find_op(ops, name_of(OpId::kMoe))) / roofline_->op_ps(*find_op(uncut, name_of(OpId::kMoe)));
     value.footing = Footing::kExtrapolated;
   }
   return value;
@@ -204,7 +198,7 @@ Price ProfilePrices::policy(const PolicyOp& op) const {
   const double launches = static_cast<double>(std::max<std::int64_t>(1, op.launches));
   const double bytes = static_cast<double>(op.bytes) * policy_share(model_, parallel_) / launches;
   const double flops = static_cast<double>(op.flops) * policy_share(model_, parallel_) / launches;
-  const std::optional<Value> value = profile_->policy.at(op.over_host_link ? kHostToDevice : op.name, bytes, flops);
+  const std::optional<Value> value = profile_->policy.at(op.over_host_link ? name_of(OpId::kHostToDevice) : op.name, bytes, flops);
   if (!value) return roofline_->policy(op);
   Price price;
   price.add(launches * value->ps, value->footing);

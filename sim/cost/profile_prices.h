@@ -35,7 +35,6 @@ class ProfilePrices final : public StepPrices {
   [[nodiscard]] double all_reduce(std::int64_t tokens, Footing& footing) const;
   [[nodiscard]] Value attention(double prompt, double before, double rows, double length) const;
   [[nodiscard]] Value attention_of_mixed(const StepShape& shape) const;
-  [[nodiscard]] bool covers(std::string_view op) const;
 
   std::shared_ptr<const Profile> profile_;
   std::shared_ptr<const RooflinePrices> roofline_, as_measured_;

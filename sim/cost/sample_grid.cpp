@@ -38,7 +38,7 @@ SampleGrid::Bracket SampleGrid::bracket(std::size_t level, std::size_t begin, st
 SampleGrid::Value SampleGrid::descend(std::size_t level, std::size_t begin, std::size_t end, std::span<const double> point) const {
   const Bracket b = bracket(level, begin, end, point[level]);
   const auto value_at = [&](std::size_t node) {
-    if (level + 1 == axes_) return Value{static_cast<double>(samples_[node].time), Footing::kInside};
+    if (level + 1 == axes_) return Value{samples_[node].time.real(), Footing::kInside};
     return descend(level + 1, first_child_[level][node], first_child_[level][node + 1], point);
   };
   Value low = value_at(b.low);

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "base/time.h"
+#include "base/picoseconds.h"
 #include "sim/cost/cost_model.h"
 
 namespace kvlab {
@@ -19,7 +19,7 @@ class SampleGrid {
   using Point = std::array<std::int64_t, kMaxAxes>;  // unused axes are 0
   struct Sample {
     Point at{};
-    Picoseconds time = 0;
+    Picoseconds time{};
     double spread_frac = 0;  // of repeated measurements; 0: not recorded
   };
   struct Value {

@@ -177,7 +177,7 @@ StepCostModel::Decode StepCostModel::decode_at(const DecodeBatch& batch) {
   const auto along = [](Picoseconds base, Picoseconds slope, std::int64_t n) {
     return add_time(base, multiply_time(slope, n, kLongStep), kLongStep);
   };
-  Decode d{along(mean.base, mean.slope, kv_tokens - mean.begin), mean.slope, 0, mean.end, kNoEnd, -1, mean.footing};
+  Decode d{along(mean.base, mean.slope, kv_tokens - mean.begin), mean.slope, {}, mean.end, kNoEnd, -1, mean.footing};
   const SkewRule* skew = prices_->skew();
   if (skew == nullptr || rows < 2) return d;
   // t_mean + alpha * (t_max - t_mean); every coefficient depends on the two cells and the bucket only.
@@ -185,11 +185,10 @@ StepCostModel::Decode StepCostModel::decode_at(const DecodeBatch& batch) {
   const double alpha = skew->alpha(d.bucket);
   const Cell max = cell_at(rows, rows * kv_max);
   const std::int64_t max_begin = ceil_div(max.begin, rows);
-  const auto blend = [&](double a, double b) { return std::llround((1 - alpha) * a + alpha * b); };
-  const Picoseconds base =
-      blend(static_cast<double>(mean.base), static_cast<double>(along(max.base, max.slope, max_begin * rows - max.begin)));
-  d.per_token = blend(static_cast<double>(mean.slope), 0);
-  d.per_max_token = blend(0, static_cast<double>(multiply_time(max.slope, rows, kLongStep)));
+  const auto blend = [&](double a, double b) { return round_ps((1 - alpha) * a + alpha * b); };
+  const Picoseconds base = blend(mean.base.real(), along(max.base, max.slope, max_begin * rows - max.begin).real());
+  d.per_token = blend(mean.slope.real(), 0);
+  d.per_max_token = blend(0, multiply_time(max.slope, rows, kLongStep).real());
   d.time = along(along(base, d.per_token, kv_tokens - mean.begin), d.per_max_token, kv_max - max_begin);
   d.max_end = max.end == kNoEnd ? kNoEnd : ceil_div(max.end, rows);
   d.footing = std::max(mean.footing, max.footing);
@@ -199,7 +198,7 @@ StepCostModel::Decode StepCostModel::decode_at(const DecodeBatch& batch) {
 StepCostModel::Decode StepCostModel::add_attention(const StepShape& shape, std::int64_t layers, StepCost& cost) {
   // A part of the layers gets its share, rounded down per footing.
   const auto share = [&](Picoseconds ps) {
-    return layers == model_.layers ? ps : static_cast<Picoseconds>(Int128{ps} * layers / model_.layers);
+    return layers == model_.layers ? ps : Picoseconds(static_cast<std::int64_t>(Int128{ps.count()} * layers / model_.layers));
   };
   if (shape.prefills.empty()) {
     if (shape.decodes == 0) return {};
@@ -300,7 +299,7 @@ DecodeSpan StepCostModel::decode_span(const StepShape& shape) {
 void StepCostModel::stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) {
   const int pp = parallel_.pp;
   const StepCost whole = step(shape);
-  stages.assign(static_cast<std::size_t>(pp), 0);
+  stages.assign(static_cast<std::size_t>(pp), {});
   stages.back() = whole.total;
   if (pp == 1 || shape.layers != 0) return;
   const TokenEntry entry = tokens_at(tokens_of(shape) + shape.padding_rows);
@@ -323,7 +322,7 @@ double StepCostModel::prefill_seconds(std::int32_t tokens, std::int32_t kv_befor
   const PrefillPiece piece{tokens, kv_before};
   StepShape shape;
   shape.prefills = std::span(&piece, 1);
-  return static_cast<double>(step(shape).total) * 1e-12;
+  return to_s(step(shape).total);
 }
 
 }  // namespace kvlab

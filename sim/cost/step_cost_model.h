@@ -49,7 +49,7 @@ class StepCostModel final : public CostModel {
   };
   // Decode attention of all layers at one shape, and how far it stays affine.
   struct Decode {
-    Picoseconds time = 0, per_token = 0, per_max_token = 0;
+    Picoseconds time{}, per_token{}, per_max_token{};
     std::int64_t tokens_end = 0, max_end = 0;  // excluded
     int bucket = -1;
     Footing footing = Footing::kExtrapolated;

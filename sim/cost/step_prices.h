@@ -63,7 +63,7 @@ class StepPrices {
   // One pipeline stage hands its activations to the next.
   [[nodiscard]] virtual Price send(std::int64_t tokens) const = 0;
   [[nodiscard]] virtual const SkewRule* skew() const { return nullptr; }
-  [[nodiscard]] virtual Picoseconds host_time(const StepShape&) const { return 0; }
+  [[nodiscard]] virtual Picoseconds host_time(const StepShape&) const { return {}; }
 };
 
 }  // namespace kvlab

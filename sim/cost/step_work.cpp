@@ -17,15 +17,14 @@ namespace kvlab {
 namespace {
 
 template <class Shape>
-OpWork op(std::string_view name, const Shape& shape, int times = 1) {
-  return {name, flops(shape), bytes(shape), times};
+OpWork op(OpId which, const Shape& shape, int times = 1) {
+  return {which, flops(shape), bytes(shape), times};
 }
 
 // y = x w^T with weights of that format.
-OpWork linear(std::string_view name, const ModelSpec& m, const WeightFormat& format, std::int64_t tokens, std::int64_t out,
-              std::int64_t in) {
+OpWork linear(OpId which, const ModelSpec& m, const WeightFormat& format, std::int64_t tokens, std::int64_t out, std::int64_t in) {
   const LinearShape shape{tokens, out, in, m.activation_bytes(), format.bits};
-  return {name, flops(shape), bytes(shape), 1, 1, &format};
+  return {which, flops(shape), bytes(shape), 1, 1, &format};
 }
 
 // One rank's share of the heads; KV heads are repeated when there are fewer of them than ranks.
@@ -36,18 +35,18 @@ Heads heads(const ModelSpec& m, const Parallel& p) { return {m.q_heads / p.tp, s
 
 void mlp_ops(const ModelSpec& m, std::int64_t width, std::int64_t t, std::vector<OpWork>& ops) {
   const std::int64_t a = m.activation_bytes();
-  ops.push_back(linear("gate_up_proj", m, m.mlp_weights, t, (m.gated_mlp ? 2 : 1) * width, m.hidden));
-  ops.push_back(op("act_fn", SiluMulShape{t, width, a, m.gated_mlp}));
-  ops.push_back(linear("down_proj", m, m.mlp_weights, t, m.hidden, width));
+  ops.push_back(linear(OpId::kGateUpProj, m, m.mlp_weights, t, (m.gated_mlp ? 2 : 1) * width, m.hidden));
+  ops.push_back(op(OpId::kActFn, SiluMulShape{t, width, a, m.gated_mlp}));
+  ops.push_back(linear(OpId::kDownProj, m, m.mlp_weights, t, m.hidden, width));
 }
 
 void moe_ops(const ModelSpec& m, const Parallel& p, std::int64_t tokens, std::int64_t own_tokens, std::vector<OpWork>& ops) {
-  ops.push_back(
-      op("router", LinearShape{own_tokens, m.experts, m.hidden, m.activation_bytes(), 8.0 * static_cast<double>(m.activation_bytes())}));
+  ops.push_back(op(OpId::kRouter,
+                   LinearShape{own_tokens, m.experts, m.hidden, m.activation_bytes(), 8.0 * static_cast<double>(m.activation_bytes())}));
   MoeExpertsShape experts{
       tokens, m.hidden, m.moe_intermediate, m.experts, m.experts_per_token, p.ep, m.activation_bytes(), m.expert_weights.bits, m.gated_mlp};
   if (p.ep == 1) experts.intermediate = ceil_div(m.moe_intermediate, p.tp);
-  ops.push_back(op("moe", experts));
+  ops.push_back(op(OpId::kMoe, experts));
   ops.back().format = &m.expert_weights;
   if (m.shared_intermediate > 0) mlp_ops(m, ceil_div(m.shared_intermediate, p.tp), own_tokens, ops);
 }
@@ -57,12 +56,12 @@ void moe_ops(const ModelSpec& m, const Parallel& p, std::int64_t tokens, std::in
 void layer_ops(const ModelSpec& m, const Parallel& p, std::int64_t tokens, std::vector<OpWork>& ops) {
   const std::int64_t t = ceil_div(tokens, p.data_ranks()), a = m.activation_bytes();
   const Heads h = heads(m, p);
-  ops.push_back(op("layernorm", RmsNormShape{t, m.hidden, a, true}, static_cast<int>(m.norms)));
-  ops.push_back(linear("qkv_proj", m, m.attention_weights, t, (h.q + 2 * h.kv) * m.head_dim, m.hidden));
-  if (m.qk_norm) ops.push_back(op("qk_norm", RmsNormShape{t, (h.q + h.kv) * m.head_dim, a, false}));
-  if (!m.learned_positions) ops.push_back(op("rotary_emb", RopeShape{t, h.q + h.kv, m.head_dim, a}));
-  ops.push_back(op("append_kv", AppendKvShape{t, h.kv, m.head_dim, a, bits(m.kv_dtype) / 8}));
-  ops.push_back(linear("o_proj", m, m.attention_weights, t, m.hidden, h.q * m.head_dim));
+  ops.push_back(op(OpId::kLayernorm, RmsNormShape{t, m.hidden, a, true}, static_cast<int>(m.norms)));
+  ops.push_back(linear(OpId::kQkvProj, m, m.attention_weights, t, (h.q + 2 * h.kv) * m.head_dim, m.hidden));
+  if (m.qk_norm) ops.push_back(op(OpId::kQkNorm, RmsNormShape{t, (h.q + h.kv) * m.head_dim, a, false}));
+  if (!m.learned_positions) ops.push_back(op(OpId::kRotaryEmb, RopeShape{t, h.q + h.kv, m.head_dim, a}));
+  ops.push_back(op(OpId::kAppendKv, AppendKvShape{t, h.kv, m.head_dim, a, bits(m.kv_dtype) / 8}));
+  ops.push_back(linear(OpId::kOProj, m, m.attention_weights, t, m.hidden, h.q * m.head_dim));
   const double routed = m.expert_share();
   const auto add = [&](double share, auto make) {
     const std::size_t before = ops.size();
@@ -75,14 +74,14 @@ void layer_ops(const ModelSpec& m, const Parallel& p, std::int64_t tokens, std::
 
 void step_ops(const ModelSpec& m, const Parallel& p, std::int64_t tokens, std::vector<OpWork>& ops) {
   const std::int64_t t = ceil_div(tokens, p.data_ranks()), a = m.activation_bytes();
-  ops.push_back(op("embedding", EmbeddingShape{t, m.embedding_width, a}));
-  ops.push_back(op("final_layernorm", RmsNormShape{t, m.hidden, a, true}));
+  ops.push_back(op(OpId::kEmbedding, EmbeddingShape{t, m.embedding_width, a}));
+  ops.push_back(op(OpId::kFinalLayernorm, RmsNormShape{t, m.hidden, a, true}));
 }
 
 void head_ops(const ModelSpec& m, const Parallel& p, std::int64_t rows, std::vector<OpWork>& ops) {
   const std::int64_t r = ceil_div(rows, p.data_ranks()), a = m.activation_bytes();
-  ops.push_back(linear("lm_head", m, m.head_weights, r, ceil_div(m.vocabulary, p.tp), m.embedding_width));
-  ops.push_back(op("sampler", SamplingShape{r, m.vocabulary, a}));
+  ops.push_back(linear(OpId::kLmHead, m, m.head_weights, r, ceil_div(m.vocabulary, p.tp), m.embedding_width));
+  ops.push_back(op(OpId::kSampler, SamplingShape{r, m.vocabulary, a}));
 }
 
 AttentionWork::AttentionWork(const ModelSpec& m, const Parallel& p) {

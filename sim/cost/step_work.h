@@ -2,21 +2,21 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 #include "kernels/attention/attention_decode/attention_decode.h"
 #include "kernels/attention/attention_prefill/attention_prefill.h"
 #include "sim/cost/cost_model.h"
 #include "sim/cost/model_spec.h"
+#include "sim/cost/operations.h"
 #include "sim/cost/parallel.h"
 
 namespace kvlab {
 
 // FLOPs and HBM bytes of the operations of a step on one GPU, by the formulas of kernels/. With Parallel{} it is the work
-// of the whole replica. The names are those of kernel profiles.
+// of the whole replica.
 struct OpWork {
-  std::string_view name;
+  OpId op;
   std::int64_t flops = 0, bytes = 0;
   int times = 1;                         // in a layer, or in a step for operations outside layers
   double share = 1;                      // of the layers that have it

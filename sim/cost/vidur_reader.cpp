@@ -9,25 +9,23 @@ namespace kvlab {
 
 namespace {
 
-constexpr double kPsPerMs = 1e9;
-
 struct VidurOp {
   const char* name;
-  const char* covers;
+  std::optional<OpId> covers;  // none: simply added
   int per_layer;
 };
 // Vidur's operations in its own terms (vidur/entities/execution_time.py): `add` once per layer, `emb` once per step.
 constexpr VidurOp kOps[] = {
-    {"emb", "embedding", 0},
-    {"input_layernorm", "layernorm", 1},
-    {"post_attention_layernorm", "layernorm", 1},
-    {"attn_pre_proj", "qkv_proj", 1},
-    {"attn_rope", "rotary_emb", 1},
-    {"attn_post_proj", "o_proj", 1},
-    {"mlp_up_proj", "gate_up_proj", 1},
-    {"mlp_act", "act_fn", 1},
-    {"mlp_down_proj", "down_proj", 1},
-    {"add", "add", 1},
+    {"emb", OpId::kEmbedding, 0},
+    {"input_layernorm", OpId::kLayernorm, 1},
+    {"post_attention_layernorm", OpId::kLayernorm, 1},
+    {"attn_pre_proj", OpId::kQkvProj, 1},
+    {"attn_rope", OpId::kRotaryEmb, 1},
+    {"attn_post_proj", OpId::kOProj, 1},
+    {"mlp_up_proj", OpId::kGateUpProj, 1},
+    {"mlp_act", OpId::kActFn, 1},
+    {"mlp_down_proj", OpId::kDownProj, 1},
+    {"add", std::nullopt, 1},
 };
 
 std::string median_of(const std::string& op) { return "time_stats." + op + ".median"; }
@@ -80,9 +78,11 @@ void read_mlp(const std::string& file, Profile& p) {
     const std::size_t time = csv.column(median_of(op.name));
     Points points;
     for (const std::size_t row : rows) {
-      if (!is_blank(csv.text(row, time))) points.add({csv.count(row, tokens)}, csv.time(row, time, kPsPerMs));
+      if (!is_blank(csv.text(row, time))) points.add({csv.count(row, tokens)}, csv.time(row, time, TimeUnit::kMs));
     }
-    if (!points.empty()) p.ops.push_back({op.name, op.covers, ProfileOp::Axis::kTokens, op.per_layer, points.grid(1, op.name, p.notes)});
+    if (!points.empty())
+      p.ops.push_back({op.name, std::string(op.covers ? name_of(*op.covers) : op.name), OpFamily::kTokens, op.per_layer,
+                       points.grid(1, op.name, p.notes)});
   }
   for (const char* key : {"n_head", "n_kv_head", "n_embd", "n_expanded_embd", "vocab_size"}) {
     if (csv.has(key)) p.options[key] = csv.text(rows.front(), csv.column(key));
@@ -109,24 +109,25 @@ void read_attention(const std::string& file, Profile& p) {
       continue;
     }
     if (is_prompt)
-      attention.add({new_tokens, cached, 0, 0}, csv.time(row, prefill, kPsPerMs));
+      attention.add({new_tokens, cached, 0, 0}, csv.time(row, prefill, TimeUnit::kMs));
     else
-      attention.add({0, 0, rows, cached + 1}, csv.time(row, decode, kPsPerMs));
+      attention.add({0, 0, rows, cached + 1}, csv.time(row, decode, TimeUnit::kMs));
     if (!has_save) continue;
     const std::size_t column = csv.column(median_of("attn_kv_cache_save"));
-    if (!is_blank(csv.text(row, column))) save.add({is_prompt ? new_tokens : rows}, csv.time(row, column, kPsPerMs));
+    if (!is_blank(csv.text(row, column))) save.add({is_prompt ? new_tokens : rows}, csv.time(row, column, TimeUnit::kMs));
   }
   if (skipped > 0) p.notes.push_back("attention.csv: " + std::to_string(skipped) + " rows of several prompts in one call were left out");
   p.attention = attention.grid(4, "attention", p.notes);
   if (!save.empty())
-    p.ops.push_back({"attn_kv_cache_save", "append_kv", ProfileOp::Axis::kTokens, 1, save.grid(1, "attn_kv_cache_save", p.notes)});
+    p.ops.push_back(
+        {"attn_kv_cache_save", std::string(name_of(OpId::kAppendKv)), OpFamily::kTokens, 1, save.grid(1, "attn_kv_cache_save", p.notes)});
 }
 
 void read_all_reduce(const std::string& file, Profile& p) {
   const MeasuredTable csv(file);
   const std::size_t time = csv.column(median_of("all_reduce")), size = csv.column("size");
   Points points;
-  for (const std::size_t row : rows_of_tp(csv, "num_workers", p.tp)) points.add({csv.count(row, size)}, csv.time(row, time, kPsPerMs));
+  for (const std::size_t row : rows_of_tp(csv, "num_workers", p.tp)) points.add({csv.count(row, size)}, csv.time(row, time, TimeUnit::kMs));
   p.all_reduce = points.grid(1, "all_reduce", p.notes);
 }
 

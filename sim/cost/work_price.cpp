@@ -54,7 +54,7 @@ WorkPrice::WorkPrice(std::span<const PolicySample> samples) {
   std::vector<Vector3> rows;  // of relative error: row . ps = 1
   for (const PolicySample& s : samples) {
     rows.push_back(work(static_cast<double>(s.bytes), static_cast<double>(s.flops)));
-    for (double& w : rows.back()) w /= static_cast<double>(s.time);
+    for (double& w : rows.back()) w /= s.time.real();
   }
   double least = std::numeric_limits<double>::infinity();
   constexpr unsigned kLaunch = 1, kByte = 2, kFlop = 4;

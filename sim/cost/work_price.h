@@ -11,11 +11,11 @@ namespace kvlab {
 
 // One batched call of a policy's operation, as kernels/ops.h counts it, and how long it took.
 struct PolicySample {
-  // The folder in kernels/; kHostToDevice: a copy from pinned memory; at_rest/RECIPE: unpacking and packing all sequences of a step, over
+  // As in OpCall; host_to_device: a copy from pinned memory; at_rest/RECIPE: unpacking and packing all sequences of a step, over
   // the bytes of their K and V in the model's type (UnpackOps).
   std::string op;
   std::int64_t rows = 0, tokens = 0, outputs = 0, bytes = 0, flops = 0;
-  Picoseconds time = 0;
+  Picoseconds time{};
   double spread_frac = 0;
 };
 

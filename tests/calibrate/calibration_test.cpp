@@ -258,7 +258,7 @@ TEST(Calibration, AMeasurementThatStalledIsLeftOutOnceOthersOfThePointAreThere) 
   const auto op = std::find_if(p.ops.begin(), p.ops.end(), [](const ProfileOp& o) { return o.name == "down_proj"; });
   ASSERT_NE(op, p.ops.end());
   for (const auto& s : op->times.samples())
-    EXPECT_NEAR(static_cast<double>(s.time) * 1e-12 / (1e-3 * std::max(1.0, static_cast<double>(s.at[0]) / 100)), 1, 1e-6) << s.at[0];
+    EXPECT_NEAR(to_s(s.time) / (1e-3 * std::max(1.0, static_cast<double>(s.at[0]) / 100)), 1, 1e-6) << s.at[0];
 }
 
 TEST(Calibration, ATimeFarFromTheOthersOfItsPointDoesNotCount) {

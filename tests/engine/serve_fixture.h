@@ -73,9 +73,10 @@ inline ServeSetup serve_setup(const EngineModel& model, const Recipe& recipe, co
   setup.memory.pages_per_block = shape.num_layers * shape.kv_heads;
   setup.memory.host_blocks = 1000;
   setup.nominal_time = [](const InFlightStep& step) {
-    Picoseconds time = 1'000'000'000;
-    for (const StepEntry& entry : step.entries) time += Picoseconds{entry.tokens} * 10'000'000;
-    for (const ForwardPass& pass : step.policy.passes) time += 1'000'000'000 + Picoseconds{pass.new_tokens} * 10'000'000;
+    constexpr Picoseconds kStep{1'000'000'000}, kToken{10'000'000};
+    Picoseconds time = kStep;
+    for (const StepEntry& entry : step.entries) time += entry.tokens * kToken;
+    for (const ForwardPass& pass : step.policy.passes) time += kStep + pass.new_tokens * kToken;
     return time;
   };
   return setup;

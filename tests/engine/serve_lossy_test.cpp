@@ -88,7 +88,7 @@ TEST(Serve, RunsInRealTime) {
     ServeSetup setup = served_setup(full, scheduler, "{}", 100);
     setup.nominal_time = nullptr;
     std::int64_t steps = 0;
-    Picoseconds last_end = 0;
+    Picoseconds last_end;
     setup.step_done = [&](const InFlightStep& step) {
       EXPECT_LE(last_end, step.start);
       EXPECT_LT(step.start, step.end);

@@ -20,11 +20,11 @@ class NominalCost final : public CostModel {
     std::int64_t tokens = shape.decodes;
     for (const PrefillPiece& piece : shape.prefills) tokens += piece.new_tokens;
     StepCost cost;
-    cost.total = cost.part[0] = cost.footing[0] = 1'000'000'000 + tokens * 10'000'000;
+    cost.total = cost.part[0] = cost.footing[0] = Picoseconds{1'000'000'000} + tokens * Picoseconds{10'000'000};
     return cost;
   }
   DecodeSpan decode_span(const StepShape& shape) override { return {step(shape), {}, 1}; }
-  [[nodiscard]] Picoseconds host_time(const StepShape&) const override { return 0; }
+  [[nodiscard]] Picoseconds host_time(const StepShape&) const override { return {}; }
   void stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) override { stages.assign(1, step(shape).total); }
   [[nodiscard]] int num_layers() const override { return 8; }
   double prefill_seconds(std::int32_t, std::int32_t) override { return 0; }

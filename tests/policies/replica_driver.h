@@ -67,7 +67,7 @@ class ReplicaDriver {
     const std::string text = plan();
     if (!text.empty()) {
       LogHistogram itl;
-      state_->process_output(step_, ns(now_) * kPsPerNs, itl);
+      state_->process_output(step_, to_ps(now_ - kStart), itl);
       collect();
     }
     state_->check();

@@ -6,7 +6,7 @@ namespace {
 using Memory = ReplicaDriver::Memory;
 
 // The driver runs one step at a time; with a step in flight, plan() and finish() take turns.
-void finish(ReplicaDriver& d, const InFlightStep& step, Picoseconds at = 0) {
+void finish(ReplicaDriver& d, const InFlightStep& step, Picoseconds at = {}) {
   LogHistogram itl;
   d.state().process_output(step, at, itl);
   d.state().check();
@@ -293,7 +293,7 @@ TEST(VllmV1Scheduler, PreemptedWithAStepInFlight) {
   EXPECT_EQ(d.plan(), "0:1 1:1");
   const InFlightStep second = d.last_step();
   EXPECT_EQ(d.waiting(), "2");
-  finish(d, first, 7'000);
+  finish(d, first, Picoseconds{7'000});
   EXPECT_EQ(d.state().info(first.entries[2].request).output_tokens, 1);
   EXPECT_EQ(d.plan(), "");
   finish(d, second);

@@ -18,7 +18,7 @@ using test::request_at;
 using test::VectorTrace;
 
 Picoseconds step_time(const InFlightStep& step) {
-  Picoseconds time = 1'000'000'000;
+  Picoseconds time{1'000'000'000};
   for (const StepEntry& entry : step.entries) time += entry.tokens * Picoseconds{10'000'000};
   return time;
 }
@@ -55,7 +55,7 @@ class FixedDevice final : public Device {
   bool knows_times_;
   std::vector<RequestEvent>& events_;
   int& received_;
-  Picoseconds free_at_ = 0;
+  Picoseconds free_at_;
   std::deque<std::pair<Picoseconds, Picoseconds>> times_;
 };
 

@@ -81,7 +81,7 @@ class DrivenReplica {
   }
   void finish(const InFlightStep& step) {
     LogHistogram itl;
-    state_->process_output(step, ++now_ * kPsPerNs, itl);
+    state_->process_output(step, to_ps(Span(++now_)), itl);
     check();
   }
   bool run(RequestId r, std::int32_t m) {

@@ -135,8 +135,7 @@ TEST_P(RealBundle, CellsMeetAtTheirEdges) {
       if (span.valid_steps > 1 << 30) break;
       const Picoseconds here = span.base.total + span.valid_steps * span.slope.total,
                         next = cost->step(even(tokens + rows * span.valid_steps)).total;
-      EXPECT_NEAR(static_cast<double>(here), static_cast<double>(next), 1e-5 * static_cast<double>(next) + 1)
-          << rows << " rows at " << tokens;
+      EXPECT_NEAR(here.real(), next.real(), 1e-5 * next.real() + 1) << rows << " rows at " << tokens;
       tokens += rows * span.valid_steps;
     }
   }

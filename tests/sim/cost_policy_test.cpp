@@ -12,7 +12,7 @@ namespace kvlab {
 
 namespace {
 
-constexpr Picoseconds kMicrosecond = 1'000'000;
+constexpr Picoseconds kMicrosecond{1'000'000};
 
 // The tiny bundle as a profile of ours with times of three operations: compact 1000 bytes 2 us, 3000 bytes 4 us; top_k by logarithms,
 // 100 bytes 1 us, 10,000 bytes 100 us; copies from the host 1 MiB 110 us, 2 MiB 220 us.
@@ -43,7 +43,7 @@ struct WithPolicyTimes {
 
 PolicySample in_step(const std::string& op, std::int64_t bytes, std::int64_t flops, double ps) {
   PolicySample s{op};
-  s.rows = 1, s.bytes = bytes, s.flops = flops, s.time = std::llround(ps);
+  s.rows = 1, s.bytes = bytes, s.flops = flops, s.time = round_ps(ps);
   return s;
 }
 
@@ -94,7 +94,7 @@ TEST(PolicyPrices, InterpolateOverTheBytesOfOneCall) {
   EXPECT_EQ(setup.profile_hash, profile.written) << "read back as written";
   EXPECT_EQ(setup.profile->tile_rows, 1);
   const auto price = [&](const PolicyOp& op) { return setup.prices->policy(op).ps; };
-  const auto us = [](double x) { return testing::DoubleNear(x * kMicrosecond, 1e-3); };
+  const auto us = [](double x) { return testing::DoubleNear(x * kMicrosecond.real(), 1e-3); };
   EXPECT_THAT(price({"compact", 1, 1000, 0}), testing::ElementsAre(us(2), us(0), us(0)));
   EXPECT_THAT(price({"compact", 1, 2000, 0}), testing::ElementsAre(us(0), us(3), us(0)));
   EXPECT_THAT(price({"compact", 4, 8000, 0}), testing::ElementsAre(us(0), us(12), us(0))) << "four calls of 2000 bytes";
@@ -123,7 +123,7 @@ TEST(PolicyPrices, CountInTheCostOfAStep) {
   const StepCost without = cost->step(shape);
   shape.ops = ops;
   const StepCost step = cost->step(shape);
-  EXPECT_EQ(step.part[static_cast<std::size_t>(CostPart::kPolicy)], 2 * kMicrosecond + 1000)
+  EXPECT_EQ(step.part[static_cast<std::size_t>(CostPart::kPolicy)], 2 * kMicrosecond + Picoseconds{1000})
       << "the table, and 1000 bytes at a byte per picosecond";
   EXPECT_EQ(step.footing[0] - without.footing[0], 2 * kMicrosecond);
 }

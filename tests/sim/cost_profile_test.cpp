@@ -10,7 +10,7 @@
 namespace kvlab {
 namespace {
 
-constexpr Picoseconds kUs = 1'000'000;
+constexpr std::int64_t kUs = 1'000'000;
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
   const std::size_t at = text.find(from);
@@ -27,7 +27,7 @@ bool prices_unevenness(CostModel& cost) {
 }
 
 TEST(SampleGrid, InterpolatesAndExtrapolates) {
-  const SampleGrid grid(1, {{{2}, 100, 0}, {{4}, 300, 0}, {{8}, 500, 0}});
+  const SampleGrid grid(1, {{{2}, Picoseconds{100}, 0}, {{4}, Picoseconds{300}, 0}, {{8}, Picoseconds{500}, 0}});
   const auto at = [&](double x) { return grid.at(std::span(&x, 1)); };
   EXPECT_EQ(at(4).ps, 300);
   EXPECT_EQ(at(4).footing, Footing::kInside);
@@ -37,16 +37,17 @@ TEST(SampleGrid, InterpolatesAndExtrapolates) {
   EXPECT_EQ(at(16).footing, Footing::kExtrapolated);
   EXPECT_EQ(at(1).ps, 100);  // level below the first
   EXPECT_EQ(at(1).footing, Footing::kExtrapolated);
-  const SampleGrid falling(1, {{{2}, 300, 0}, {{4}, 100, 0}});
+  const SampleGrid falling(1, {{{2}, Picoseconds{300}, 0}, {{4}, Picoseconds{100}, 0}});
   const double far = 100;
   EXPECT_EQ(falling.at(std::span(&far, 1)).ps, 100);  // never falls beyond the last sample
-  const SampleGrid one(1, {{{2}, 300, 0}});
+  const SampleGrid one(1, {{{2}, Picoseconds{300}, 0}});
   EXPECT_EQ(one.at(std::span(&far, 1)).ps, 300);
 }
 
 // Each value of an axis has its own values of the next one.
 TEST(SampleGrid, RaggedAxes) {
-  const SampleGrid grid(2, {{{1, 0}, 10, 0}, {{1, 10}, 20, 0}, {{3, 5}, 40, 0}, {{3, 9}, 48, 0}});
+  const SampleGrid grid(
+      2, {{{1, 0}, Picoseconds{10}, 0}, {{1, 10}, Picoseconds{20}, 0}, {{3, 5}, Picoseconds{40}, 0}, {{3, 9}, Picoseconds{48}, 0}});
   EXPECT_EQ(grid.at(std::array{1.0, 5.0}).ps, 15);
   EXPECT_EQ(grid.at(std::array{3.0, 7.0}).ps, 44);
   EXPECT_EQ(grid.at(std::array{2.0, 7.0}).ps, (17 + 44) / 2.0);
@@ -61,18 +62,18 @@ TEST(BundleCost, StepsByHand) {
   const auto cost = make_cost_model(setup_of(tiny_experiment(folder)));
   // Four rows of 99 cached tokens: length 100 with their own. A layer has 2 norms, qkv, rope, o, gate_up, act, down at 1.4 us.
   StepCost step = cost->step(decode_shape(4, 4 * 99));
-  EXPECT_EQ(step.part[0], 2 * 8 * 1'400'000 + 2 * 1'400'000);  // and embedding and final norm once
-  EXPECT_NEAR(static_cast<double>(step.part[1]), 2 * 14.0 * kUs, 400);
-  EXPECT_EQ(step.part[2], (5 + 4 + 2) * kUs);
-  EXPECT_EQ(step.footing[0], step.part[0]);                 // 4 tokens were measured
-  EXPECT_EQ(step.footing[1], step.part[1] + step.part[2]);  // length 100 and 4 sequences were not
-  EXPECT_EQ(step.footing[2], 0);
+  EXPECT_EQ(step.part[0].count(), 2 * 8 * 1'400'000 + 2 * 1'400'000);  // and embedding and final norm once
+  EXPECT_NEAR(static_cast<double>(step.part[1].count()), 2 * 14.0 * kUs, 400);
+  EXPECT_EQ(step.part[2].count(), (5 + 4 + 2) * kUs);
+  EXPECT_EQ(step.footing[0].count(), step.part[0].count());                         // 4 tokens were measured
+  EXPECT_EQ(step.footing[1].count(), step.part[1].count() + step.part[2].count());  // length 100 and 4 sequences were not
+  EXPECT_EQ(step.footing[2].count(), 0);
   // Beyond the tables: 200 tokens are 21 us in each dense layer.
   StepShape padded = decode_shape(4, 4 * 99);
   padded.padding_rows = 196;
   step = cost->step(padded);
-  EXPECT_EQ(step.part[0], 18 * 21 * kUs);
-  EXPECT_EQ(step.footing[2], step.part[0]);
+  EXPECT_EQ(step.part[0].count(), 18 * 21 * kUs);
+  EXPECT_EQ(step.footing[2].count(), step.part[0].count());
 }
 
 // The longest prompt is looked up with the decode rows, the others alone.
@@ -84,13 +85,13 @@ TEST(BundleCost, MixedSteps) {
   StepShape shape = decode_shape(4, 4 * 255, 255, 255);
   shape.prefills = prompts;
   // 40 + (32 + 4 * 256) / 100 and 16 + 64 / 100 us, in each of 2 layers.
-  EXPECT_EQ(cost->step(shape).part[1], 2 * (50'560'000 + 16'640'000));
+  EXPECT_EQ(cost->step(shape).part[1].count(), 2 * (50'560'000 + 16'640'000));
   shape = StepShape{};
   const PrefillPiece tail{3, 64};
   shape.prefills = {&tail, 1};
   const StepCost small = cost->step(shape);
-  EXPECT_EQ(small.part[1], 2 * 16'640'000);  // below the smallest chunk: as the smallest
-  EXPECT_EQ(small.footing[2], small.part[1]);
+  EXPECT_EQ(small.part[1].count(), 2 * 16'640'000);  // below the smallest chunk: as the smallest
+  EXPECT_EQ(small.footing[2].count(), small.part[1].count());
 }
 
 TEST(BundleCost, SkewLiesBetweenMeanAndLongest) {
@@ -105,7 +106,7 @@ TEST(BundleCost, SkewLiesBetweenMeanAndLongest) {
                "pc,n_label,skew_rate_label,kv_big_label,kp_label,alpha,n_samples\n0,all,low,all,none,0.5,4\n16,all,low,all,some,0.125,4\n");
   const auto cost = make_cost_model(setup_of(tiny_experiment(folder)));
   EXPECT_TRUE(prices_unevenness(*cost));
-  const auto attention = [&](StepShape shape) { return static_cast<double>(cost->step(shape).part[1]) / 2 / kUs; };
+  const auto attention = [&](StepShape shape) { return static_cast<double>(cost->step(shape).part[1].count()) / 2 / kUs; };
   const auto two_lengths = [](int num_long) {
     const int num_short = 4 - num_long;
     StepShape shape = decode_shape(4, num_short * 63 + num_long * 255, 255, 63);
@@ -177,8 +178,8 @@ TEST(BundleCost, GapsAreAnErrorOrRoofline) {
   const auto cost = make_cost_model(setup_of(tiny_experiment(folder, "bundle", ", missing: roofline")));
   // o_proj on 4 tokens: 16 * 16 weights and 4 * 32 activations of two bytes, a byte per picosecond.
   const StepCost step = cost->step(decode_shape(4, 4 * 63));
-  EXPECT_EQ(step.part[0], 2 * (7 * 1'400'000 + 512 + 256) + 2 * 1'400'000);
-  EXPECT_EQ(step.footing[2], 2 * (512 + 256));
+  EXPECT_EQ(step.part[0].count(), 2 * (7 * 1'400'000 + 512 + 256) + 2 * 1'400'000);
+  EXPECT_EQ(step.footing[2].count(), 2 * (512 + 256));
 }
 
 TEST(BundleCost, OtherDegreesAreScaledByTheRoofline) {
@@ -187,10 +188,10 @@ TEST(BundleCost, OtherDegreesAreScaledByTheRoofline) {
   const std::string experiment = tiny_experiment(folder, "bundle", ", missing: roofline");
   const StepCost one = make_cost_model(setup_of(experiment))->step(decode_shape(4, 4 * 63));
   const StepCost two = make_cost_model(setup_of(experiment + "parallel: {tp: 2}\n"))->step(decode_shape(4, 4 * 63));
-  EXPECT_NEAR(static_cast<double>(two.part[1]), static_cast<double>(one.part[1]) / 2, 2);  // half the heads
-  EXPECT_LT(two.part[0], one.part[0]);
-  EXPECT_GT(two.part[3], 0);
-  EXPECT_EQ(two.footing[0] + two.footing[1], 6 * 1'400'000 + 2 * kUs);  // what is not cut: norms, embedding, sampler
+  EXPECT_NEAR(static_cast<double>(two.part[1].count()), static_cast<double>(one.part[1].count()) / 2, 2);  // half the heads
+  EXPECT_LT(two.part[0].count(), one.part[0].count());
+  EXPECT_GT(two.part[3].count(), 0);
+  EXPECT_EQ(two.footing[0].count() + two.footing[1].count(), 6 * 1'400'000 + 2 * kUs);  // what is not cut: norms, embedding, sampler
 }
 
 // ---- our own format ----
@@ -204,7 +205,7 @@ void expect_same_costs(const CostSetup& a, const CostSetup& b) {
     const PrefillPiece piece{static_cast<std::int32_t>(x / 1'000'000 % 3000), static_cast<std::int32_t>(x / 7'000'000 % 3000)};
     if (i % 2 == 0 && piece.new_tokens > 0) shape.prefills = {&piece, 1};
     const StepCost one = first->step(shape), two = second->step(shape);
-    ASSERT_EQ(one.total, two.total) << i;
+    ASSERT_EQ(one.total.count(), two.total.count()) << i;
     ASSERT_EQ(one.part, two.part) << i;
     ASSERT_EQ(one.footing, two.footing) << i;
   }
@@ -258,9 +259,9 @@ TEST(RealProfileValues, Rtx4090SingleRow) {
   if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path << "; set KVLAB_DATA";
   const StepCost step = make_cost_model(setup_of("profile: {bundle: {path: " + path + "}}\n"))->step(decode_shape(1, 15));
   const double attention = 9.31067 * 32;
-  EXPECT_NEAR(static_cast<double>(step.part[1]) / kUs, attention, 1e-6);
-  EXPECT_GT(static_cast<double>(step.part[2]) / kUs, 1096.93);
-  EXPECT_EQ(step.footing[0], step.part[0] + step.part[2]);
+  EXPECT_NEAR(static_cast<double>(step.part[1].count()) / kUs, attention, 1e-6);
+  EXPECT_GT(static_cast<double>(step.part[2].count()) / kUs, 1096.93);
+  EXPECT_EQ(step.footing[0].count(), step.part[0].count() + step.part[2].count());
 }
 
 TEST(KvlabProfile, Errors) {
@@ -313,14 +314,14 @@ TEST(VidurCost, StepsByHand) {
   const StepCost step = cost->step(decode_shape(4, 4 * 95));
   // 4 tokens cost as the 8 measured next, 9 us per operation: nine of them in each of 2 layers, embedding once; final norm (4 + 1 rows in
   // and out) by roofline.
-  EXPECT_EQ(step.part[0], 2 * 9 * 9 * kUs + 9 * kUs + (4 * 4 + 1) * 16 * 2);
-  EXPECT_NEAR(static_cast<double>(step.part[1]), 2 * 40 * kUs, 400);
-  EXPECT_EQ(step.footing[2], step.part[2] + (4 * 4 + 1) * 16 * 2);
+  EXPECT_EQ(step.part[0].count(), 2 * 9 * 9 * kUs + 9 * kUs + (4 * 4 + 1) * 16 * 2);
+  EXPECT_NEAR(static_cast<double>(step.part[1].count()), 2 * 40 * kUs, 400);
+  EXPECT_EQ(step.footing[2].count(), step.part[2].count() + (4 * 4 + 1) * 16 * 2);
   // No mixed rows in the table: prompts and decodes add.
   StepShape mixed = decode_shape(4, 4 * 63);
   const PrefillPiece piece{64, 0};
   mixed.prefills = {&piece, 1};
-  EXPECT_EQ(cost->step(mixed).part[1], 2 * (80 + 20) * kUs);
+  EXPECT_EQ(cost->step(mixed).part[1].count(), 2 * (80 + 20) * kUs);
 }
 
 TEST(VidurCost, AllReduceTable) {
@@ -335,8 +336,8 @@ TEST(VidurCost, AllReduceTable) {
   folder.write("attention.csv", attention);
   folder.write("all_reduce.csv", ",time_stats.all_reduce.median,rank,num_workers,size\n0,0.010,0,2,64\n1,0.020,0,2,128\n2,0.9,0,4,128\n");
   const StepCost step = make_cost_model(setup_of(tiny_experiment(folder, "vidur") + "parallel: {tp: 2}\n"))->step(decode_shape(4, 4 * 63));
-  EXPECT_EQ(step.part[3], 5 * 20 * kUs);  // 4 tokens * 16 channels * 2 bytes; twice in each of 2 layers and for the embedding
-  EXPECT_EQ(step.footing[0], step.part[3]);
+  EXPECT_EQ(step.part[3].count(), 5 * 20 * kUs);  // 4 tokens * 16 channels * 2 bytes; twice in each of 2 layers and for the embedding
+  EXPECT_EQ(step.footing[0].count(), step.part[3].count());
 }
 
 // ---- lint ----
@@ -391,9 +392,9 @@ TEST(ProfileLint, PolicyOperationsMayBeSlow) {
   const TempFolder folder;
   write_tiny_bundle(folder);
   const CostSetup setup = setup_of(tiny_experiment(folder));
-  const auto findings = [&](Picoseconds time) {
+  const auto findings = [&](std::int64_t ps) {
     Profile profile = *setup.profile;
-    profile.policy = PolicyTimes({{"top_k", 1, 1000, 10, 4'000'000, 0, time, 0}}, {});  // 4 us of bytes at 1 TB/s
+    profile.policy = PolicyTimes({{"top_k", 1, 1000, 10, 4'000'000, 0, Picoseconds{ps}, 0}}, {});  // 4 us of bytes at 1 TB/s
     return lint_profile(profile, setup.model, setup.hardware);
   };
   EXPECT_THAT(findings(100 * kUs), testing::IsEmpty());

@@ -22,12 +22,12 @@ TEST(RooflineCost, OneDecodeStepByHand) {
   const std::int64_t norms = 2 * (4 * 1 + 1) * 16 * 2, qkv = 32 * 16 * 2 + (16 + 32) * 2, rope = 13 * 4 * 2, append = 2 * 8 * 4 + 8;
   const std::int64_t o = 16 * 16 * 2 + 32 * 2, gate_up = 64 * 16 * 2 + (16 + 64) * 2, act = 3 * 32 * 2, down = 32 * 16 * 2 + 48 * 2;
   const std::int64_t once = (2 * 16 * 2 + 4) + 5 * 16 * 2;
-  EXPECT_EQ(step.part[0], 2 * (norms + qkv + rope + append + o + gate_up + act + down) + once);
-  EXPECT_EQ(step.part[1], 2 * (2 * 10 * 2 * 4 * 2 + 2 * 16 * 2));  // ten tokens of K and V: nine cached and its own
-  EXPECT_EQ(step.part[2], (64 * 16 * 2 + (16 + 64) * 2) + (64 * 2 + 4));
-  EXPECT_EQ(step.part[3], 0);
-  EXPECT_EQ(step.total, step.bytes);
-  EXPECT_EQ(step.footing[2], step.total);  // nothing here was measured
+  EXPECT_EQ(step.part[0].count(), 2 * (norms + qkv + rope + append + o + gate_up + act + down) + once);
+  EXPECT_EQ(step.part[1].count(), 2 * (2 * 10 * 2 * 4 * 2 + 2 * 16 * 2));  // ten tokens of K and V: nine cached and its own
+  EXPECT_EQ(step.part[2].count(), (64 * 16 * 2 + (16 + 64) * 2) + (64 * 2 + 4));
+  EXPECT_EQ(step.part[3].count(), 0);
+  EXPECT_EQ(step.total.count(), step.bytes);
+  EXPECT_EQ(step.footing[2].count(), step.total.count());  // nothing here was measured
 }
 
 TEST(RooflineCost, ComputeBoundPrefillRunsAtPeak) {
@@ -40,23 +40,23 @@ TEST(RooflineCost, ComputeBoundPrefillRunsAtPeak) {
   StepShape shape;
   shape.prefills = {&piece, 1};
   const StepCost step = cost->step(shape);
-  EXPECT_NEAR(static_cast<double>(step.total), static_cast<double>(step.flops) / 0.5, 20);  // 1e12 FLOP/s: a FLOP per ps
-  EXPECT_EQ(cost->prefill_seconds(512, 0), static_cast<double>(step.total) * 1e-12);
+  EXPECT_NEAR(static_cast<double>(step.total.count()), static_cast<double>(step.flops) / 0.5, 20);  // 1e12 FLOP/s: a FLOP per ps
+  EXPECT_EQ(cost->prefill_seconds(512, 0), static_cast<double>(step.total.count()) * 1e-12);
 }
 
 TEST(RooflineCost, LaunchesArePaidPerKernel) {
   const TempFolder folder;
   std::string card = kTinyCard;
   card.replace(card.find("launch_ns: 0"), 12, "launch_ns: 1");
-  const auto with = make_cost_model(setup_of(tiny(folder, card)))->step(decode_shape(1, 9)).total;
-  const auto without = make_cost_model(setup_of(tiny(folder)))->step(decode_shape(1, 9)).total;
+  const auto with = make_cost_model(setup_of(tiny(folder, card)))->step(decode_shape(1, 9)).total.count();
+  const auto without = make_cost_model(setup_of(tiny(folder)))->step(decode_shape(1, 9)).total.count();
   // A layer: 2 norms, qkv, rope, append, attention, o, gate_up, act, down; a step: embedding, norm, head, sampling.
   EXPECT_EQ(with - without, (2 * 10 + 4) * 1000);
 }
 
 TEST(RooflineCost, Llama8BOnH100IsNearTheMemoryBound) {
   const auto cost = make_cost_model(setup_of("model: llama-3.1-8b\nhardware: h100\n"));
-  const double ms = static_cast<double>(cost->step(decode_shape(1, 1000)).total) * 1e-9;
+  const double ms = static_cast<double>(cost->step(decode_shape(1, 1000)).total.count()) * 1e-9;
   EXPECT_GT(ms, 15.0e9 / 3.35e12 * 1e3);  // all weights but the embedding, at full bandwidth
   EXPECT_LT(ms, 8.0);
   EXPECT_DOUBLE_EQ(cost->peak_flops(), 989.4e12);
@@ -64,14 +64,14 @@ TEST(RooflineCost, Llama8BOnH100IsNearTheMemoryBound) {
 
 TEST(RooflineCost, NoWorkCostsNothing) {
   const auto cost = make_cost_model(setup_of("model: llama-3.1-8b\nhardware: h100\n"));
-  EXPECT_EQ(cost->step(StepShape{}).total, 0);
+  EXPECT_EQ(cost->step(StepShape{}).total.count(), 0);
   StepShape padded = decode_shape(3, 300);
   const StepCost plain = cost->step(padded);
   padded.padding_rows = 5;
   const StepCost more = cost->step(padded);
-  EXPECT_GT(more.part[0], plain.part[0]);
-  EXPECT_EQ(more.part[1], plain.part[1]);
-  EXPECT_EQ(more.part[2], plain.part[2]);
+  EXPECT_GT(more.part[0].count(), plain.part[0].count());
+  EXPECT_EQ(more.part[1].count(), plain.part[1].count());
+  EXPECT_EQ(more.part[2].count(), plain.part[2].count());
 }
 
 TEST(RooflineCost, LayersArePricedAlone) {
@@ -80,27 +80,27 @@ TEST(RooflineCost, LayersArePricedAlone) {
   const StepCost whole = cost->step(shape);
   shape.layers = 32;
   const StepCost layers = cost->step(shape);
-  EXPECT_EQ(layers.part[1], whole.part[1]);
-  EXPECT_EQ(layers.part[2], 0);
+  EXPECT_EQ(layers.part[1].count(), whole.part[1].count());
+  EXPECT_EQ(layers.part[2].count(), 0);
   shape.layers = 8;
   const StepCost quarter = cost->step(shape);
-  EXPECT_EQ(4 * quarter.part[0], layers.part[0]);
-  EXPECT_NEAR(static_cast<double>(4 * quarter.part[1]), static_cast<double>(layers.part[1]), 4);
+  EXPECT_EQ(4 * quarter.part[0].count(), layers.part[0].count());
+  EXPECT_NEAR(static_cast<double>(4 * quarter.part[1].count()), static_cast<double>(layers.part[1].count()), 4);
 }
 
 TEST(RooflineCost, PolicyOperationsArePricedFromTheirBytes) {
   const TempFolder folder;
   const auto cost = make_cost_model(setup_of(tiny(folder)));
   StepShape shape = decode_shape(1, 9);
-  const Picoseconds without = cost->step(shape).total;
+  const std::int64_t without = cost->step(shape).total.count();
   const PolicyOp op{"compact_rows", 2, 100, 0, false};
   shape.ops = {&op, 1};
-  EXPECT_EQ(cost->step(shape).part[4], 100);  // at 1 TB/s, launches for nothing
-  EXPECT_EQ(cost->step(shape).total, without + 100);
-  EXPECT_EQ(cost->step(shape).footing[static_cast<std::size_t>(Footing::kExtrapolated)], cost->step(shape).total);
+  EXPECT_EQ(cost->step(shape).part[4].count(), 100);  // at 1 TB/s, launches for nothing
+  EXPECT_EQ(cost->step(shape).total.count(), without + 100);
+  EXPECT_EQ(cost->step(shape).footing[static_cast<std::size_t>(Footing::kExtrapolated)].count(), cost->step(shape).total.count());
   const PolicyOp fetch{"fetch", 2, 25'000, 0, true};  // 2.5 us at 10 GB/s to the host, and two calls of 10 us
   shape.ops = {&fetch, 1};
-  EXPECT_EQ(cost->step(shape).part[4], 2'500'000 + 2 * 10'000'000);
+  EXPECT_EQ(cost->step(shape).part[4].count(), 2'500'000 + 2 * 10'000'000);
   EXPECT_EQ(cost->step(shape).bytes, cost->step(decode_shape(1, 9)).bytes) << "not from the GPU's memory";
 }
 
@@ -115,18 +115,18 @@ TEST(RooflineCost, SlidingWindowLevelsDecodeOff) {
     shape.head_rows = shape.decodes;
     return shape;
   };
-  EXPECT_EQ(cost->step(rows({99, 99})).total, cost->step(rows({2500, 2500})).total);
-  EXPECT_LT(cost->step(rows({98, 99})).total, cost->step(rows({99, 99})).total);
+  EXPECT_EQ(cost->step(rows({99, 99})).total.count(), cost->step(rows({2500, 2500})).total.count());
+  EXPECT_LT(cost->step(rows({98, 99})).total.count(), cost->step(rows({99, 99})).total.count());
   EXPECT_EQ(cost->step(rows({99, 99})).bytes, cost->step(rows({2500, 2500})).bytes);
   EXPECT_EQ(cost->decode_span(rows({50, 50})).valid_steps, 49);  // at 99 both rows fill the window
   // One long row among short ones sees no more than the window, too.
   const StepShape uneven = rows({2500, 10, 20});
-  EXPECT_EQ(cost->step(uneven).total, cost->step(rows({99, 10, 20})).total);
+  EXPECT_EQ(cost->step(uneven).total.count(), cost->step(rows({99, 10, 20})).total.count());
   EXPECT_EQ(cost->step(uneven).flops, cost->step(rows({99, 10, 20})).flops);
   const DecodeSpan span = cost->decode_span(uneven);
   EXPECT_EQ(span.valid_steps, 79);
-  EXPECT_EQ(span.base.total + 10 * span.slope.total, cost->step(rows({2510, 20, 30})).total);
-  EXPECT_EQ(cost->decode_span(rows({99, 500})).slope.total, 0);
+  EXPECT_EQ(span.base.total.count() + 10 * span.slope.total.count(), cost->step(rows({2510, 20, 30})).total.count());
+  EXPECT_EQ(cost->decode_span(rows({99, 500})).slope.total.count(), 0);
 }
 
 // Rows that pad a batch take time, and do nothing of use; those of finished members of a static batch count as work.
@@ -137,12 +137,12 @@ TEST(RooflineCost, PaddingIsNoUsefulWork) {
   const StepCost plain = cost->step(shape);
   shape.padding_rows = 1000;
   const StepCost padded = cost->step(shape);
-  EXPECT_GT(padded.total, plain.total);
+  EXPECT_GT(padded.total.count(), plain.total.count());
   EXPECT_EQ(padded.flops, plain.flops);
   EXPECT_EQ(padded.bytes, plain.bytes);
   EXPECT_EQ(cost->decode_span(shape).base.flops, plain.flops);
   shape.idle_rows = 1000, shape.padding_rows = 0;
-  EXPECT_EQ(cost->step(shape).total, padded.total);
+  EXPECT_EQ(cost->step(shape).total.count(), padded.total.count());
   EXPECT_GT(cost->step(shape).flops, plain.flops);
 }
 
@@ -152,9 +152,9 @@ TEST(ParallelCost, TensorParallelAddsTwoRingsPerLayer) {
   const auto two = make_cost_model(setup_of(tiny(folder, "", "parallel: {tp: 2}\n")))->step(decode_shape(4, 40));
   // A message of 4 tokens * 16 channels * 2 bytes at 10 GB/s, two hops of 1 us; twice in each of 2 layers and once for the embedding.
   const std::int64_t ring = 4 * 16 * 2 * 100 + 2 * 1'000'000;
-  EXPECT_EQ(two.part[3], 5 * ring);
-  EXPECT_LT(two.part[0], one.part[0]);
-  EXPECT_LT(two.part[1], one.part[1]);
+  EXPECT_EQ(two.part[3].count(), 5 * ring);
+  EXPECT_LT(two.part[0].count(), one.part[0].count());
+  EXPECT_LT(two.part[1].count(), one.part[1].count());
   EXPECT_EQ(two.flops, one.flops);  // useful work of the replica does not depend on how it is cut
 }
 
@@ -167,8 +167,8 @@ TEST(ParallelCost, StagesSumToTheStep) {
   cost->stage_times(shape, stages);
   ASSERT_EQ(stages.size(), 3U);
   EXPECT_EQ(cost->num_stages(), 3);
-  EXPECT_EQ(std::accumulate(stages.begin(), stages.end(), Picoseconds{0}), cost->step(shape).total);
-  for (const Picoseconds s : stages) EXPECT_GT(s, 0);
+  EXPECT_EQ(std::accumulate(stages.begin(), stages.end(), Picoseconds{}), cost->step(shape).total);
+  for (const Picoseconds s : stages) EXPECT_GT(s, Picoseconds{});
   EXPECT_DOUBLE_EQ(cost->peak_flops(), 6 * 989.4e12);
   const auto single = make_cost_model(setup_of("model: llama-3.1-8b\nhardware: h100\n"));
   single->stage_times(shape, stages);
@@ -180,10 +180,10 @@ TEST(ParallelCost, ExpertsReadFewerWeightsPerRankAndSwapTokens) {
     return make_cost_model(setup_of("model: qwen3-30b-a3b\nhardware: h100\n" + parallel))->step(decode_shape(64, 64'000));
   };
   const StepCost one = cost(""), eight = cost("parallel: {tp: 1, ep: 8}\n");
-  EXPECT_LT(eight.part[0], one.part[0] / 3);
-  EXPECT_EQ(one.part[3], 0);
-  EXPECT_GT(eight.part[3], 0);
-  EXPECT_LT(eight.part[1], one.part[1]);  // attention is data parallel
+  EXPECT_LT(eight.part[0].count(), one.part[0].count() / 3);
+  EXPECT_EQ(one.part[3].count(), 0);
+  EXPECT_GT(eight.part[3].count(), 0);
+  EXPECT_LT(eight.part[1].count(), one.part[1].count());  // attention is data parallel
   EXPECT_EQ(eight.bytes, one.bytes);
 }
 

@@ -109,7 +109,7 @@ TEST_P(FastForward, ChangesNothing) {
     if (policy_kind == 2) setup.make_footprint = sink_window(setup, 49, Footprint::OnPreempt::kRecomputeChunked);
     LinearPrices prices;
     prices.window = seed % 4 == 0 ? 120 : 0;
-    prices.host = draw(4).below(2) == 0 ? 0 : static_cast<Picoseconds>(draw(5).below(9'000'000));
+    prices.host = draw(4).below(2) == 0 ? Picoseconds{} : Picoseconds{static_cast<std::int64_t>(draw(5).below(9'000'000))};
     prices.cell = static_cast<std::int64_t>(100 + draw(6).below(5000));
     setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
     setup.timeline_interval = Span(static_cast<std::int64_t>(1'000'000 + draw(7).below(20'000'000)));

@@ -67,8 +67,8 @@ std::vector<std::string> log_of(const Golden& golden) {
   setup.max_model_len = 48;
   setup.timeline_interval = Span{0};
   LinearPrices prices;
-  prices.step = 1'000'000'000;
-  prices.token = prices.kv_token = 0;
+  prices.step = Picoseconds{1'000'000'000};
+  prices.token = prices.kv_token = {};
   prices.cell = 1 << 30;
   setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
   VectorTrace trace({request_at(0, 8, 6), request_at(0, 14, 4), request_at(0.5, 5, 3), request_at(0.5, 20, 2), request_at(2.2, 4, 8),

@@ -24,7 +24,7 @@ TEST(KvlabProfile, TablesOfEitherNamePredictTheSame) {
   const auto model_of = [](const TempFolder& folder) { return make_cost_model(setup_of(tiny_experiment(folder, "kvlab"))); };
   const auto a = model_of(older), b = model_of(newer);
   for (const std::int32_t rows : {1, 3, 16}) {
-    EXPECT_GT(a->step(decode_shape(rows, 40 * rows, 40, 40)).total, 0);
+    EXPECT_GT(a->step(decode_shape(rows, 40 * rows, 40, 40)).total, Picoseconds{});
     EXPECT_EQ(a->step(decode_shape(rows, 40 * rows, 40, 40)).total, b->step(decode_shape(rows, 40 * rows, 40, 40)).total);
     EXPECT_EQ(a->prefill_seconds(20 * rows, 0), b->prefill_seconds(20 * rows, 0));
   }

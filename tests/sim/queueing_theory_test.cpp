@@ -32,8 +32,8 @@ constexpr double kStepMs = 1.0;
 SimSetup constant_steps(int servers) {
   SimSetup setup = basic_setup("vllm_v1", "{budget_tokens: 4096, async_scheduling: false, max_num_seqs: " + std::to_string(servers) + "}");
   LinearPrices prices;
-  prices.step = static_cast<Picoseconds>(kStepMs * 1e9);
-  prices.token = prices.kv_token = 0;
+  prices.step = ps_of_ns(kStepMs * 1e6);
+  prices.token = prices.kv_token = {};
   prices.cell = 1'000'000'000;
   setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
   setup.memory.block_tokens = 1 << 16;  // one block a request: memory plays no part

@@ -18,7 +18,7 @@ using test::VectorTrace;
 
 // Linear prices with integer coefficients and grid cells, so that spans have edges to cross.
 struct LinearPrices {
-  Picoseconds step = 5'000'000, token = 20'000, kv_token = 37, host = 0;
+  Picoseconds step{5'000'000}, token{20'000}, kv_token{37}, host{};
   std::int64_t cell = 4096;         // total decode kv tokens per cell; every second cell costs a little more per token
   std::vector<Picoseconds> stages;  // more than one: pipeline stages, as shares of the step
   std::int32_t window = 0;
@@ -81,7 +81,7 @@ class LinearCost final : public CostModel {
  private:
   [[nodiscard]] Picoseconds decode_price(std::int64_t kv) const {
     const std::int64_t cell = kv / prices_.cell;
-    const Picoseconds slope = prices_.kv_token + (cell % 2);
+    const Picoseconds slope = prices_.kv_token + Picoseconds{cell % 2};
     return cell * prices_.cell * prices_.kv_token + slope * (kv - cell * prices_.cell);
   }
   LinearPrices prices_;

@@ -10,7 +10,7 @@
 namespace kvlab::testing {
 namespace {
 
-constexpr Picoseconds kPsPerDay = 86'400'000'000'000'000;
+constexpr Picoseconds kDay{86'400'000'000'000'000};
 
 SimSetup setup_with_steps_of(Picoseconds step, const std::string& scheduler = "vllm_v1") {
   SimSetup setup = basic_setup(scheduler);
@@ -32,7 +32,7 @@ std::string error_of_run(const SimSetup& setup, std::int32_t output_tokens) {
 TEST(Clock, EndsTheRunWithTheTimeAndWhatToCheck) {
   for (const bool fast_forward : {true, false})
     for (const char* scheduler : {"vllm_v1", "sarathi", "static"}) {
-      SimSetup setup = setup_with_steps_of(10 * kPsPerDay, scheduler);
+      SimSetup setup = setup_with_steps_of(10 * kDay, scheduler);
       setup.fast_forward = fast_forward;
       EXPECT_EQ(error_of_run(setup, 4), "no error") << scheduler;
       const std::string error = error_of_run(setup, 20);
@@ -42,19 +42,19 @@ TEST(Clock, EndsTheRunWithTheTimeAndWhatToCheck) {
 }
 
 TEST(Clock, AStopRuleEndsTheRunBefore) {
-  SimSetup setup = setup_with_steps_of(10 * kPsPerDay);
-  setup.stop.after_time = Span(50 * (kPsPerDay / kPsPerNs));
+  SimSetup setup = setup_with_steps_of(10 * kDay);
+  setup.stop.after_time = to_span(50 * kDay);
   EXPECT_EQ(error_of_run(setup, 1000), "no error");
 }
 
 TEST(Clock, PipelineStagesAndCopies) {
   SimSetup setup = basic_setup("sarathi");
   LinearPrices prices;
-  prices.stages = {60 * kPsPerDay, 60 * kPsPerDay};
+  prices.stages = {60 * kDay, 60 * kDay};
   setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
   EXPECT_THAT(error_of_run(setup, 2), ::testing::HasSubstr("a step ends later than that"));
   Link slow(LinkSetup{1, Span{0}});
-  EXPECT_THAT(error_of([&] { slow.transfer(0, std::int64_t{1} << 40, 1); }), ::testing::HasSubstr("memory.swap_bytes_per_s"));
+  EXPECT_THAT(error_of([&] { slow.transfer({}, std::int64_t{1} << 40, 1); }), ::testing::HasSubstr("memory.swap_bytes_per_s"));
 }
 
 // A rate in tera-FLOP/s where FLOP/s are meant ends as an error or as a remark, whatever the rate.
@@ -99,7 +99,7 @@ TEST(Clock, AStepsCostIsChecked) {
     const PrefillPiece piece{tokens, cached};
     StepShape shape;
     shape.prefills = std::span(&piece, 1);
-    return error_of([&] { EXPECT_GT(cost->step(shape).total, 0); });
+    return error_of([&] { EXPECT_GT(cost->step(shape).total, Picoseconds{}); });
   };
   EXPECT_EQ(error(1 << 20, 0), "no error");
   EXPECT_EQ(error(1 << 27, 0), "one step takes longer than that");

@@ -84,7 +84,7 @@ TEST(Simulation, OverlappingStagesAreBusyOnce) {
   for (const int stages : {1, 2, 4}) {
     SimSetup setup = basic_setup("vllm_v1", "{max_num_seqs: 8, budget_tokens: 128, async_scheduling: false}");
     LinearPrices prices;
-    prices.token = prices.kv_token = 0;
+    prices.token = prices.kv_token = {};
     prices.stages.assign(static_cast<std::size_t>(stages), prices.step / stages);
     setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
     const RunSummary s = summary_of(setup, saturating(64, 50));
@@ -100,7 +100,7 @@ TEST(Simulation, AStepThatTheStopCutsShortIsNotCountedBehindIt) {
   for (const char* parameters : {"{}", "{async_scheduling: false}"}) {
     SimSetup setup = basic_setup("vllm_v1", parameters);
     LinearPrices prices;
-    prices.step = 400'000'000'000;  // 0.4 s
+    prices.step = Picoseconds{400'000'000'000};  // 0.4 s
     setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
     setup.stop.after_time = Span(1'000'000'000);
     const RunSummary s = summary_of(setup, {request_at(0, 100, 50)});

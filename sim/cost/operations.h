@@ -1,0 +1,175 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace kvlab {
+
+// Operations whose times a profile may hold. The cost model, the readers and the lint of profiles, and calibrate name them by this.
+enum class OpId : std::uint8_t {
+  kEmbedding,
+  kLayernorm,
+  kQkvProj,
+  kQkNorm,
+  kRotaryEmb,
+  kAppendKv,
+  kOProj,
+  kGateUpProj,
+  kActFn,
+  kDownProj,
+  kFinalLayernorm,
+  kLmHead,
+  kSampler,
+  kRouter,
+  kMoe,
+  kAllReduce,
+  kAttentionPrefill,
+  kAttentionDecode,
+  kTopK,
+  kAttentionStats,
+  kPool1d,
+  kTokenNorms,
+  kAnchorCosine,
+  kPageBounds,
+  kPageScores,
+  kCompact,
+  kQuantize,
+  kDequantize,
+  kTokenCopy,
+  kCast,
+  kUnsparsify,
+  kLowRankRebuild,
+  kRestoreOutliers,
+  kHostToDevice,
+  kDeviceToHost,
+};
+
+// The kind of table that has an operation's times.
+enum class OpFamily : std::uint8_t { kTokens, kSequences, kAttention, kMoe, kCollective, kPolicy, kCopy };
+// Columns of the table apart from time and spread.
+const std::vector<std::string>& columns_of(OpFamily family);
+// The table's file without ".csv"; "" for tables over tokens and over sequences, which are named for their operation.
+std::string_view table_of(OpFamily family);
+
+// One operation: what the cost model prices, what a profile calls it, and which case of calibrate/cases times it.
+struct Operation {
+  OpId op;
+  std::string_view name;  // of a policy's operation: as its OpCall has it
+  OpFamily family;
+  int per_layer = 1;                  // calls in a layer; 0: once per step
+  std::string_view cpu{}, gpu{};      // the case that times it on a device (KernelFamily::op); "": none
+  std::string_view why_untimed{};     // why a device has no case
+  std::string_view gpu_table{};       // name of its table from a GPU, where the launch there is another; "": `name`
+  std::string_view gpu_format{};      // of the case's operands on a GPU; "": the model's type
+  bool streams = false;               // it reads weights, or reads or writes KV
+  std::optional<OpFamily> part_of{};  // a table that includes its time: attention's if the profile says so, moe's always
+};
+
+namespace operations {
+
+constexpr Operation tokens(OpId op, std::string_view name, int per_layer, std::string_view cpu, std::string_view gpu) {
+  return {.op = op, .name = name, .family = OpFamily::kTokens, .per_layer = per_layer, .cpu = cpu, .gpu = gpu};
+}
+// y = x w^T.
+constexpr Operation linear(OpId op, std::string_view name, std::string_view cpu) {
+  Operation o = tokens(op, name, 1, cpu, "linear");
+  o.streams = true;
+  return o;
+}
+constexpr Operation policy(OpId op, std::string_view name, std::string_view gpu_format = "") {
+  return {.op = op, .name = name, .family = OpFamily::kPolicy, .cpu = name, .gpu = name, .gpu_format = gpu_format};
+}
+constexpr Operation copy(OpId op, std::string_view name) {
+  return {.op = op, .name = name, .family = OpFamily::kCopy, .gpu = name, .why_untimed = "a CPU has no host link", .gpu_format = "pinned"};
+}
+constexpr std::string_view kDense = "calibrate times dense models on one device";
+
+}  // namespace operations
+
+// In the order in which calibrate measures them and a bundle's profile lists them.
+inline constexpr std::array kOperations{
+    operations::tokens(OpId::kEmbedding, "embedding", 0, "embedding", "embedding"),
+    operations::tokens(OpId::kLayernorm, "layernorm", 2, "rmsnorm", "rmsnorm"),
+    operations::linear(OpId::kQkvProj, "qkv_proj", "linear_set"),  // the CPU's transformer fuses no weights
+    operations::tokens(OpId::kQkNorm, "qk_norm", 1, "rmsnorm", "rmsnorm_qk"),
+    Operation{
+        .op = OpId::kRotaryEmb, .name = "rotary_emb", .family = OpFamily::kTokens, .cpu = "rope", .gpu = "rope_qk", .gpu_table = "rope_qk"},
+    Operation{.op = OpId::kAppendKv,
+              .name = "append_kv",
+              .family = OpFamily::kTokens,
+              .cpu = "append_kv",
+              .gpu = "append_step",
+              .streams = true,
+              .part_of = OpFamily::kAttention},
+    operations::linear(OpId::kOProj, "o_proj", "linear"),
+    operations::linear(OpId::kGateUpProj, "gate_up_proj", "linear_set"),
+    operations::tokens(OpId::kActFn, "act_fn", 1, "silu_mul", "silu_mul"),
+    operations::linear(OpId::kDownProj, "down_proj", "linear"),
+    operations::tokens(OpId::kFinalLayernorm, "final_layernorm", 0, "rmsnorm", "rmsnorm"),
+    Operation{.op = OpId::kLmHead,
+              .name = "lm_head",
+              .family = OpFamily::kSequences,
+              .per_layer = 0,
+              .cpu = "linear",
+              .gpu = "linear_head",
+              .gpu_table = "linear_head",
+              .streams = true},
+    Operation{.op = OpId::kSampler,
+              .name = "sampler",
+              .family = OpFamily::kSequences,
+              .per_layer = 0,
+              .cpu = "sampling",
+              .gpu = "sampling",
+              .gpu_format = "f32"},
+    Operation{
+        .op = OpId::kRouter, .name = "router", .family = OpFamily::kTokens, .why_untimed = operations::kDense, .part_of = OpFamily::kMoe},
+    Operation{.op = OpId::kMoe, .name = "moe", .family = OpFamily::kMoe, .why_untimed = operations::kDense},
+    Operation{.op = OpId::kAllReduce, .name = "all_reduce", .family = OpFamily::kCollective, .why_untimed = operations::kDense},
+    Operation{.op = OpId::kAttentionPrefill,
+              .name = "attention_prefill",
+              .family = OpFamily::kAttention,
+              .cpu = "attention_prefill",
+              .gpu = "attention_prefill_step"},
+    Operation{.op = OpId::kAttentionDecode,
+              .name = "attention_decode",
+              .family = OpFamily::kAttention,
+              .cpu = "decode_attention",
+              .gpu = "decode_attention",
+              .streams = true},
+    operations::policy(OpId::kTopK, "top_k", "f32"),
+    operations::policy(OpId::kAttentionStats, "attention_stats"),
+    operations::policy(OpId::kPool1d, "pool1d", "f32"),
+    operations::policy(OpId::kTokenNorms, "token_norms"),
+    operations::policy(OpId::kAnchorCosine, "anchor_cosine"),
+    operations::policy(OpId::kPageBounds, "page_bounds"),
+    operations::policy(OpId::kPageScores, "page_scores", "f32"),
+    operations::policy(OpId::kCompact, "compact"),
+    operations::policy(OpId::kQuantize, "quantize"),
+    operations::policy(OpId::kDequantize, "dequantize"),
+    operations::policy(OpId::kTokenCopy, "token_copy"),
+    operations::policy(OpId::kCast, "cast"),
+    operations::policy(OpId::kUnsparsify, "unsparsify"),
+    operations::policy(OpId::kLowRankRebuild, "low_rank_rebuild"),
+    operations::policy(OpId::kRestoreOutliers, "restore_outliers"),
+    operations::copy(OpId::kHostToDevice, "host_to_device"),
+    operations::copy(OpId::kDeviceToHost, "device_to_host"),
+};
+
+constexpr const Operation& operation(OpId op) { return kOperations[static_cast<std::size_t>(op)]; }
+constexpr std::string_view name_of(OpId op) { return operation(op).name; }
+
+// The enumerators and the lines of the table are in one order, and no name occurs twice.
+static_assert([] {
+  for (std::size_t i = 0; i < kOperations.size(); ++i) {
+    if (static_cast<std::size_t>(kOperations[i].op) != i) return false;
+    for (std::size_t j = 0; j < i; ++j)
+      if (kOperations[i].name == kOperations[j].name) return false;
+  }
+  return static_cast<std::size_t>(OpId::kDeviceToHost) + 1 == kOperations.size();
+}());
+
+}  // namespace kvlab

@@ -1,0 +1,176 @@
+// Every operation of sim/cost/operations.h is known where its name is used: to the cases that time it, to the cost model, and to the
+// readers and the lint of profiles.
+#include "sim/cost/operations.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "base/read_file.h"
+#include "base/text.h"
+#include "calibrate/tables.h"
+#include "sim/cost/profile_lint.h"
+#include "sim/cost/profile_prices.h"
+#include "sim/cost/step_work.h"
+#include "tests/test_files.h"
+
+namespace kvlab {
+
+namespace {
+
+const std::string kSpecs = KVLAB_SOURCE_DIR "/profiles/models", kCards = KVLAB_SOURCE_DIR "/profiles/hardware";
+constexpr Picoseconds kTime{7'000'000};
+constexpr std::int32_t kCount = 64;
+constexpr std::int64_t kBytes = 1 << 28;
+
+bool has_own_table(const Operation& o) { return o.family == OpFamily::kTokens || o.family == OpFamily::kSequences; }
+
+ModelSpec model_with(OpFamily family) { return load_model_spec(family == OpFamily::kMoe ? "qwen3-30b-a3b" : "qwen3-8b", kSpecs); }
+
+std::set<OpId> priced_ops(const ModelSpec& m) {
+  std::vector<OpWork> ops;
+  layer_ops(m, Parallel{}, kCount, ops);
+  step_ops(m, Parallel{}, kCount, ops);
+  head_ops(m, Parallel{}, kCount, ops);
+  std::set<OpId> all;
+  for (const OpWork& op : ops) all.insert(op.op);
+  return all;
+}
+
+// One entry at `time` in the operation's table, and nothing else.
+Profile profile_of(const Operation& o, Picoseconds time) {
+  Profile p;
+  p.tp = 1, p.attention_has_append = false;
+  const std::string name(o.name);
+  switch (o.family) {
+    case OpFamily::kTokens:
+    case OpFamily::kSequences:
+      p.ops.push_back({name, name, o.family, o.per_layer, SampleGrid(1, {{{kCount}, time, 0}})});
+      break;
+    case OpFamily::kPolicy:
+    case OpFamily::kCopy:
+      p.policy = PolicyTimes({{name, 1, 1, 1, kBytes, 0, time, 0}}, {});
+      break;
+    case OpFamily::kAttention:
+      p.attention = o.op == OpId::kAttentionPrefill ? SampleGrid(4, {{{kCount, 0, 0, 0}, time, 0}})
+                                                    : SampleGrid(4, {{{0, 0, kCount, kCount}, time, 0}});
+      break;
+    case OpFamily::kMoe:
+      p.moe = SampleGrid(2, {{{kCount, kCount}, time, 0}});
+      break;
+    case OpFamily::kCollective:
+      p.all_reduce = SampleGrid(1, {{{kCount}, time, 0}});
+      break;
+  }
+  return p;
+}
+
+TEST(Operations, HaveACaseOnEachDeviceOrSayWhyNot) {
+  for (const Operation& o : kOperations)
+    for (const DeviceKind kind : {DeviceKind::kCpu, DeviceKind::kGpu}) {
+      const std::string timed(kind == DeviceKind::kCpu ? o.cpu : o.gpu);
+      if (timed.empty()) {
+        EXPECT_FALSE(o.why_untimed.empty()) << o.name;
+        continue;
+      }
+      const std::string format(kind == DeviceKind::kCpu ? "f32" : o.gpu_format.empty() ? "bf16" : o.gpu_format);
+      EXPECT_NE(find_family(kind, timed, format), nullptr) << o.name << ": " << timed << "/" << format;
+    }
+}
+
+// A shape has the axes of its case: shape_at refuses an axis that it has no value for.
+TEST(Operations, AreCalibratedInTheTablesOrder) {
+  const ModelSpec m = load_model_spec("qwen3-8b", kSpecs);
+  for (const DeviceKind kind : {DeviceKind::kCpu, DeviceKind::kGpu}) {
+    std::vector<OpId> expected, tables;
+    for (const Operation& o : kOperations)
+      if (!(kind == DeviceKind::kCpu ? o.cpu : o.gpu).empty()) expected.push_back(o.op);
+    for (const CalibrationTable& t : calibration_tables(m, kind, {})) {
+      tables.push_back(*t.op);
+      const Shape shape = shape_at(t, m, {t.coarse[0].back(), t.axes() == 2 ? t.coarse[1].back() : 0});
+      for (const auto& [axis, letter] : find_family(kind, t.family, t.format)->axes) EXPECT_TRUE(shape.contains(axis)) << t.name << axis;
+    }
+    EXPECT_EQ(tables, expected);
+  }
+}
+
+TEST(Operations, OfPoliciesAreNamedAsTheirCalls) {
+  const auto cpu = make_cpu_device();
+  for (const Operation& o : kOperations) {
+    if (o.family != OpFamily::kPolicy) continue;
+    const KernelFamily* family = find_family(DeviceKind::kCpu, std::string(o.cpu), "f32");
+    ASSERT_NE(family, nullptr) << o.name;
+    EXPECT_EQ(family->prepare(*cpu, family->small.front(), {})->counts().op, o.name);
+  }
+}
+
+TEST(Operations, AreThoseOfTheCostModel) {
+  std::set<OpId> expected, priced = priced_ops(model_with(OpFamily::kTokens));
+  priced.merge(priced_ops(model_with(OpFamily::kMoe)));
+  for (const Operation& o : kOperations)
+    if (has_own_table(o) || o.family == OpFamily::kMoe) expected.insert(o.op);
+  EXPECT_EQ(priced, expected);
+}
+
+// The operation's price at the table's point, with what else is priced in the same sum.
+double price_of(const Operation& o, Picoseconds time) {
+  const ModelSpec m = model_with(o.family);
+  const auto roofline = std::make_shared<const RooflinePrices>(m, load_hardware_spec("h100", kCards), Parallel{});
+  const ProfilePrices prices(std::make_shared<const Profile>(profile_of(o, time)), roofline, roofline);
+  if (o.family == OpFamily::kPolicy || o.family == OpFamily::kCopy)
+    return prices.policy({o.name, 1, kBytes, 0, o.op == OpId::kHostToDevice}).total();
+  if (o.op == OpId::kAttentionDecode) return prices.decode_attention(kCount).knots.back().ps / static_cast<double>(m.layers);
+  const PrefillPiece piece{kCount, 0};
+  StepShape shape;
+  shape.prefills = std::span(&piece, 1);
+  if (o.op == OpId::kAttentionPrefill) return prices.mixed_attention(shape).total() / static_cast<double>(m.layers);
+  const TokenPrice tokens = prices.tokens(kCount);
+  return tokens.layer.total() + tokens.once.total() + prices.head(kCount).total();
+}
+
+// More time in the table is as much more in the price.
+TEST(Operations, ArePricedByTheirTables) {
+  for (const Operation& o : kOperations) {
+    if (o.part_of == OpFamily::kMoe || o.family == OpFamily::kCollective) continue;  // never timed alone; needs several devices
+    EXPECT_NEAR(price_of(o, 3 * kTime) - price_of(o, kTime), 2 * std::max(1, o.per_layer) * kTime.real(), 1e-2) << o.name;
+  }
+}
+
+TEST(Operations, AreFoundInAProfile) {
+  for (const Operation& o : kOperations) {
+    if (o.part_of == OpFamily::kMoe) continue;
+    EXPECT_TRUE(has_times(profile_of(o, kTime), o.op)) << o.name;
+    EXPECT_FALSE(has_times(Profile{}, o.op)) << o.name;
+  }
+  EXPECT_TRUE(has_times(profile_of(operation(OpId::kMoe), kTime), OpId::kRouter)) << "part of the experts' table";
+}
+
+TEST(Operations, AreLinted) {
+  const HardwareSpec card = load_hardware_spec("h100", kCards);
+  for (const Operation& o : kOperations) {
+    if (o.part_of == OpFamily::kMoe || o.family == OpFamily::kCollective) continue;  // a link's rate is no limit of the lint
+    const auto findings = lint_profile(profile_of(o, Picoseconds{1}), model_with(o.family), card);
+    ASSERT_FALSE(findings.empty()) << o.name;
+    const std::string table(has_own_table(o) || table_of(o.family) == "policy" ? o.name : table_of(o.family));
+    EXPECT_THAT(findings.front().text, testing::StartsWith(table + " at")) << o.name;
+  }
+}
+
+TEST(Operations, ComeBackFromAProfilesFiles) {
+  for (const Operation& o : kOperations) {
+    const TempFolder folder;
+    const Profile written = profile_of(o, kTime);
+    write_kvlab_profile(written, folder.path());
+    const std::string file = has_own_table(o) ? std::string(o.name) : std::string(table_of(o.family));
+    const std::string first = table_of(o.family) == "policy" ? "op," : "";
+    EXPECT_THAT(read_file(folder.path() + "/tp1/" + file + ".csv"),
+                testing::StartsWith(first + join(columns_of(o.family), ",") + ",time_ns,spread_frac\n"))
+        << o.name;
+    EXPECT_EQ(profile_hash(read_kvlab_profile(folder.path(), 1)), profile_hash(written)) << o.name;
+  }
+}
+
+}  // namespace
+
+}  // namespace kvlab
