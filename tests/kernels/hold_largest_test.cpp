@@ -5,8 +5,6 @@
 #include <cmath>
 #include <vector>
 
-#include "policies/kv/allocator/count_above/count_above.h"
-
 namespace kvlab {
 namespace {
 
@@ -35,16 +33,6 @@ TEST(HoldLargest, LargeCutsHoldTheReserveAlone) {
   EXPECT_EQ(held({1, 2, 3, 4, 5, 6, 7}, 3, 1, 0), (Held{false, false, false, false, false, false, true}));
   EXPECT_EQ(held({1, 2}, 0, 1, 0), (Held{false, false}));
   EXPECT_EQ(held({}, 0, 1, 0), Held{});
-}
-
-TEST(CountAbove, CountsPerRowAndNotNan) {
-  const std::vector<float> scores = {1, 2, 3, std::nanf(""), std::numeric_limits<float>::infinity(), -1};
-  const std::int64_t first[] = {0, 3, 3, 6};
-  std::int32_t count[3];
-  run_cpu(CountAbove{3, first, scores.data(), 2.0F, count});
-  EXPECT_EQ(count[0], 2);
-  EXPECT_EQ(count[1], 0);
-  EXPECT_EQ(count[2], 1);
 }
 
 }  // namespace

@@ -1,4 +1,3 @@
-#include "kernels/score/protect/protect.h"
 #include "kernels/score/token_scores/token_scores.h"
 #include "kernels/score/token_stats/token_stats.h"
 #include "policies/kv/scorer/hold_largest/hold_largest.h"
@@ -37,16 +36,9 @@ class AttentionMeanSpread final : public Scorer {
     step.ops(TokenScores{step.kv, TokenScores::Kind::kMean, first_word(), 0, end_positions(step), nullptr, scores});
   }
   void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
-    const std::int32_t* end = end_positions(step);
     float* spread = step.ops.floats(step.kv.total());
-    step.ops(TokenScores{step.kv, TokenScores::Kind::kSpread, first_word(), 0, end, nullptr, spread});
-    Protect protect;
-    protect.kv = step.kv;
-    protect.sinks = sinks_;
-    protect.recent = newest_;
-    protect.end_position = end;
-    protect.scores = spread;
-    step.ops(protect);
+    step.ops(TokenScores{step.kv, TokenScores::Kind::kSpread, first_word(), 0, end_positions(step), nullptr, spread});
+    protect_ends(step, protects(), spread);
     step.ops(HoldLargest{step.kv.num_rows, step.kv.first, spread, keep, sinks_, spread_frac_, scores});
   }
 
