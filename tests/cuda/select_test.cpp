@@ -4,7 +4,6 @@
 #include "kernels/allocate/count_scores/count_scores.h"
 #include "kernels/score/mark_top/mark_top.h"
 #include "kernels/select/top_k/top_k.h"
-#include "policies/kv/scorer/hold_largest/hold_largest.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -144,20 +143,6 @@ TEST_F(SelectCuda, MarkTopEqualsCpuVersion) {
       return device_marked.to_host(cuda().stream());
     });
     for (std::size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(got[i] == expected[i] || (std::isnan(got[i]) && std::isnan(expected[i]))) << i;
-  }
-}
-
-TEST_F(SelectCuda, HoldLargestEqualsCpuVersion) {
-  const Ints len{0, 1, 500, 64, 30, 40}, keep{0, 1, 333, 64, 2, 39};
-  const Longs first = prefix_sums(len);
-  const std::vector<float> keys = drawn_scores(first.back(), 21, false), scores = drawn_scores(first.back(), 22, false);
-  const DeviceBuffer<float> device_keys(keys);
-  for (const double frac : {0.0, 0.3, 1.0}) {
-    std::vector<float> expected = scores;
-    run_cpu(HoldLargest{6, first.data(), keys.data(), keep.data(), 3, frac, expected.data()});
-    const DeviceBuffer<float> device_scores(scores);
-    run_cuda(HoldLargest{6, first.data(), device_keys.data(), keep.data(), 3, frac, device_scores.data()}, cuda());
-    EXPECT_EQ(device_scores.to_host(cuda().stream()), expected);
   }
 }
 
