@@ -137,12 +137,8 @@ void KvPolicy::protect(const LayerStep& view, const std::int32_t* kept, float* s
     before[r] = ends.first;
     any |= ends.first > 0 || ends.last > 0;
   }
-  Protect protect;
-  protect.kv = view.kv;
-  protect.kv.kv_heads = 1;      // each row on its own
-  protect.end_position = from;  // "the last 0 before" is all from there on
-  protect.all_before = before;
-  protect.scores = scores;
+  Protect protect{view.kv, before, from, scores};
+  protect.kv.kv_heads = 1;  // each row on its own
   if (any) view.ops(protect);
 }
 

@@ -196,17 +196,17 @@ TEST(Calibration, RecipesAddWhatTheEngineCalls) {
     m.rows = 4, m.tokens = bytes / 256, m.bytes = bytes, m.flops = bytes;
     return RecipeCalls{op, m};
   };
-  meter.recipe_calls = {calls("ring_sums", 1000, 1e-5), calls("ring_sums", 100000, 1e-3), calls("ann_visits", 10'000'000, 1e-7),
+  meter.recipe_calls = {calls("word_scores", 1000, 1e-5), calls("word_scores", 100000, 1e-3), calls("ann_visits", 10'000'000, 1e-7),
                         calls("at_rest/kivi2", 50000, 2e-3), calls("top_k", 256 * 64, 1)};
   Calibrated c(meter, 1e-6);
-  EXPECT_FALSE(c.profile().policy.has("ring_sums"));
+  EXPECT_FALSE(c.profile().policy.has("word_scores"));
   c.plan.recipes = {load_recipe("h2o", 64), load_recipe("kivi2")};
   c.run(meter);
   EXPECT_THAT(meter.recipes, testing::ElementsAre("h2o", "kivi2", "h2o", "kivi2"));
   const auto expect_added = [&] {
     const Profile p = c.profile();
-    EXPECT_NEAR(p.policy.at("ring_sums", 1000, 1000)->ps, 1e7, 1e3);
-    EXPECT_NEAR(p.policy.at("ring_sums", 50500, 50500)->ps, 5.05e8, 1e4);
+    EXPECT_NEAR(p.policy.at("word_scores", 1000, 1000)->ps, 1e7, 1e3);
+    EXPECT_NEAR(p.policy.at("word_scores", 50500, 50500)->ps, 5.05e8, 1e4);
     EXPECT_NEAR(p.policy.at("at_rest/kivi2", 50000, 0)->ps, 2e9, 1);
     EXPECT_LT(p.policy.at("top_k", 256 * 64, 0)->ps, 1e9) << "has a table of its own";
     EXPECT_NEAR(p.policy.at("ann_visits", 1e7, 1e7)->ps, 1e5, 1)

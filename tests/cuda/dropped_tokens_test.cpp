@@ -2,7 +2,6 @@
 #include <limits>
 
 #include "kernels/merge/nearest_kept/nearest_kept.h"
-#include "kernels/score/chunk_pool/chunk_pool.h"
 #include "kernels/select/list_dropped/list_dropped.h"
 #include "policies/kv/disposal/mark_dropped/mark_dropped.h"
 #include "policies/kv/disposal/merge_gate/merge_gate.h"
@@ -42,7 +41,7 @@ TEST_F(DroppedTokensCuda, NearestAnchor) {
 }
 
 // Lists with too little room, and with more than is asked for.
-TEST_F(DroppedTokensCuda, MarkDroppedAndLowerMarked) {
+TEST_F(DroppedTokensCuda, MarkDropped) {
   RowsFixture<bf16>& rows = parts().rows;
   const std::size_t slots = rows.position.size();
   std::mt19937 random(2);
@@ -58,12 +57,6 @@ TEST_F(DroppedTokensCuda, MarkDroppedAndLowerMarked) {
     EXPECT_EQ(got.to_host(cuda().stream()), expected);
     EXPECT_EQ(rows.device_words(cuda()), rows.words);
   }
-  std::vector<float> scores = random_elements<float>(rows.first.back(), 3);
-  for (std::size_t i = 0; i < scores.size(); i += 5) scores[i] = std::numeric_limits<float>::infinity();
-  const DeviceBuffer<float> device_scores(scores);
-  run_cpu(LowerMarked{rows.host(), 1, scores.data()});
-  run_cuda(LowerMarked{rows.device(), 1, device_scores.data()}, cuda());
-  EXPECT_EQ(device_scores.to_host(cuda().stream()), scores);
 }
 
 // Means are sums of doubles; thresholds pass between them with room to spare.
@@ -90,28 +83,6 @@ TEST_F(DroppedTokensCuda, MergeGate) {
       }
     }
   }
-}
-
-// Sums of at most 70 numbers in fp32, in another order.
-TEST_F(DroppedTokensCuda, ChunkPool) {
-  const Ints begin{0, 0, 0, 3, 10, 1, 0, 40}, len{0, 1, 1, 50, 150, 71, 40, 0};
-  const Longs& first = parts().rows.first;
-  std::vector<float> scores = random_elements<float>(first.back(), 6);
-  for (float& x : scores) x = std::abs(x);
-  std::fill(scores.begin() + first[6], scores.begin() + first[7], 0.0F);  // no share of nothing
-  using Kind = ChunkPool::Kind;
-  for (const std::int32_t chunk : {5, 70})
-    for (const Kind kind : {Kind::kMean, Kind::kMeanOfTopHalf, Kind::kShare})
-      for (const bool begins : {false, true}) {
-        std::vector<float> expected = scores;
-        run_cpu(ChunkPool{8, first.data(), begins ? begin.data() : nullptr, len.data(), expected.data(), chunk, kind});
-        const auto got = same_in_every_order([&] {
-          const DeviceBuffer<float> device(scores);
-          run_cuda(ChunkPool{8, first.data(), begins ? begin.data() : nullptr, len.data(), device.data(), chunk, kind}, cuda());
-          return device.to_host(cuda().stream());
-        });
-        EXPECT_TRUE(all_near(got, expected, 1e-6, 1e-5));
-      }
 }
 
 }  // namespace

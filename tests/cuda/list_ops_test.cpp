@@ -1,7 +1,6 @@
 #include "kernels/select/query_drift/query_drift.h"
 #include "kernels/storage/take_due/take_due.h"
 #include "policies/kv/selector/partial_scores/partial_scores.h"
-#include "policies/kv/selector/tier_reuse/tier_reuse.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -85,32 +84,6 @@ TEST_F(ListOpsCuda, QueryDriftEqualsCpuVersion) {
   EXPECT_EQ(got, expected);
   EXPECT_EQ(got, (Ints{1, 1, 0, 0}));
   EXPECT_EQ(reference.device_contents(cuda()), reference.contents());
-}
-
-TEST_F(ListOpsCuda, TierReuseEqualsCpuVersion) {
-  const Longs first{0, 0, 300, 310};
-  Ints unit;
-  for (std::int32_t i = 0; i < 300; ++i) unit.push_back(3 * i);
-  for (std::int32_t i = 0; i < 10; ++i) unit.push_back(i);
-  PerRow<std::int32_t> last({5, 400, 12});
-  for (std::size_t r = 0; r < 3; ++r)
-    for (std::size_t i = 0; i < last.row(r).size(); ++i) last.row(r)[i] = static_cast<std::int32_t>(2 * i);
-  last.upload();
-  const Ints last_count{5, 400, 0}, held_from{0, 870, 4};
-  const DeviceBuffer<std::int32_t> device_unit(unit);
-  TierReuse reuse;
-  reuse.num_rows = 3, reuse.last_count = last_count.data(), reuse.held_from = held_from.data();
-  const auto run = [&](const std::int32_t* units, std::int32_t* const* lists, auto&& op_on) {
-    Ints hits(3, -1);
-    reuse.asked = reuse.now = UnitLists{first.data(), units};
-    reuse.last = lists, reuse.hits = hits.data();
-    op_on(reuse);
-    return hits;
-  };
-  const Ints expected = run(unit.data(), last.host(), [](const auto& op) { run_cpu(op); });
-  EXPECT_EQ(expected, (Ints{0, 134 + 10, 6}));  // even numbers below 800, then 870, 873 and so on; 4 to 9
-  EXPECT_EQ(run(device_unit.data(), last.device(), [&](const auto& op) { run_cuda(op, cuda()); }), expected);
-  EXPECT_EQ(last.device_contents(cuda()), last.contents());
 }
 
 TEST_F(ListOpsCuda, PartialScoresAndFetchCountsEqualCpuVersions) {

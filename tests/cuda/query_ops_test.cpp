@@ -4,7 +4,6 @@
 #include "kernels/score/token_scores/token_scores.h"
 #include "kernels/select/mean_query/mean_query.h"
 #include "policies/kv/format/probe_mean/probe_mean.h"
-#include "policies/kv/selector/keep_queries/keep_queries.h"
 #include "policies/kv/selector/probe_query/probe_query.h"
 #include "tests/cuda/rows_fixture.h"
 
@@ -53,16 +52,15 @@ TEST_F(QueryOpsCuda, SentenceQuery) {
   }
 }
 
-TEST_F(QueryOpsCuda, KeptQueriesAndRings) {
+TEST_F(QueryOpsCuda, QueryRing) {
   constexpr std::int32_t kWidth = 90;
   const QueriesFixture queries({0, 1, 3, 20}, {0, 5, 7, 29}, 1, kWidth, 3);
-  PerRow<float> kept(Longs(4, kWidth), 7.0F), ring(Longs(4, 8 * kWidth), 7.0F);
-  run_cpu(KeepQueries{4, kWidth, queries.host(), kept.host()});
-  run_cuda(KeepQueries{4, kWidth, queries.device(), kept.device()}, cuda());
-  EXPECT_EQ(kept.device_contents(cuda()), kept.contents());
-  run_cpu(QueryRing{4, kWidth, 8, queries.host(), ring.host()});
-  run_cuda(QueryRing{4, kWidth, 8, queries.device(), ring.device()}, cuda());
-  EXPECT_EQ(ring.device_contents(cuda()), ring.contents());
+  for (const std::int32_t capacity : {1, 8}) {
+    PerRow<float> ring(Longs(4, capacity * kWidth), 7.0F);
+    run_cpu(QueryRing{4, kWidth, capacity, queries.host(), ring.host()});
+    run_cuda(QueryRing{4, kWidth, capacity, queries.device(), ring.device()}, cuda());
+    EXPECT_EQ(ring.device_contents(cuda()), ring.contents());
+  }
 }
 
 // Doubles, rounded to float at the end.

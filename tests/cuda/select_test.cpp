@@ -1,12 +1,9 @@
 #include <limits>
 #include <numeric>
 
+#include "kernels/allocate/count_scores/count_scores.h"
 #include "kernels/score/mark_top/mark_top.h"
-#include "kernels/score/protect_above_max/protect_above_max.h"
 #include "kernels/select/top_k/top_k.h"
-#include "policies/kv/allocator/count_above/count_above.h"
-#include "policies/kv/allocator/mass_count/mass_count.h"
-#include "policies/kv/scorer/hold_largest/hold_largest.h"
 #include "tests/cuda/rows_fixture.h"
 
 namespace kvlab {
@@ -149,65 +146,26 @@ TEST_F(SelectCuda, MarkTopEqualsCpuVersion) {
   }
 }
 
-TEST_F(SelectCuda, HoldLargestEqualsCpuVersion) {
-  const Ints len{0, 1, 500, 64, 30, 40}, keep{0, 1, 333, 64, 2, 39};
-  const Longs first = prefix_sums(len);
-  const std::vector<float> keys = drawn_scores(first.back(), 21, false), scores = drawn_scores(first.back(), 22, false);
-  const DeviceBuffer<float> device_keys(keys);
-  for (const double frac : {0.0, 0.3, 1.0}) {
-    std::vector<float> expected = scores;
-    run_cpu(HoldLargest{6, first.data(), keys.data(), keep.data(), 3, frac, expected.data()});
-    const DeviceBuffer<float> device_scores(scores);
-    run_cuda(HoldLargest{6, first.data(), device_keys.data(), keep.data(), 3, frac, device_scores.data()}, cuda());
-    EXPECT_EQ(device_scores.to_host(cuda().stream()), expected);
-  }
-}
-
-TEST_F(SelectCuda, CountAboveEqualsCpuVersion) {
-  const Ints len{0, 1, 5000, 64, 3};
-  const Longs first = prefix_sums(len);
-  const std::vector<float> scores = drawn_scores(first.back(), 30);
-  const DeviceBuffer<float> device_scores(scores);
-  for (const float threshold : {-kInf, 0.0F, 0.01F, kInf}) {
-    Ints expected(5, -1), got(5, -1);
-    run_cpu(CountAbove{5, first.data(), scores.data(), threshold, expected.data()});
-    run_cuda(CountAbove{5, first.data(), device_scores.data(), threshold, got.data()}, cuda());
-    EXPECT_EQ(got, expected);
-  }
-}
-
-TEST_F(SelectCuda, MassCountEqualsCpuVersion) {
+TEST_F(SelectCuda, CountScoresEqualsCpuVersion) {
   const Ints len{0, 1, 5000, 64, 300, 7};
   const Longs first = prefix_sums(len);
-  std::vector<float> scores = drawn_scores(first.back(), 31, false);
+  const auto check = [&](const std::vector<float>& scores, CountScores::Kind kind, std::initializer_list<double> limits) {
+    const DeviceBuffer<float> device_scores(scores);
+    for (const double limit : limits) {
+      Ints expected(6, -1), got(6, -1);
+      run_cpu(CountScores{6, first.data(), scores.data(), kind, limit, expected.data()});
+      run_cuda(CountScores{6, first.data(), device_scores.data(), kind, limit, got.data()}, cuda());
+      EXPECT_EQ(got, expected) << limit;
+    }
+  };
+  std::vector<float> scores = drawn_scores(first.back(), 30);
+  for (const auto kind : {CountScores::Kind::kAtLeast, CountScores::Kind::kAbove})
+    check(scores, kind, {-HUGE_VAL, 0.0, 0.25, double{0.01F}, HUGE_VAL});
+  scores = drawn_scores(first.back(), 31, false);
   std::fill(scores.begin() + first[4] + 100, scores.begin() + first[5], 0.0F);  // the share 1 is reached before the row's end
   std::fill(scores.begin() + first[5], scores.end(), 0.0F);                     // at once
   for (std::size_t r = 0; r < len.size(); ++r) std::sort(scores.begin() + first[r], scores.begin() + first[r + 1], std::greater<>());
-  const DeviceBuffer<float> device_scores(scores);
-  for (const double frac : {0.0, 0.3, 0.9, 1.0}) {
-    Ints expected(6, -1), got(6, -1);
-    run_cpu(MassCount{6, first.data(), scores.data(), frac, expected.data()});
-    run_cuda(MassCount{6, first.data(), device_scores.data(), frac, got.data()}, cuda());
-    EXPECT_EQ(got, expected);
-  }
-}
-
-TEST_F(SelectCuda, ProtectAboveMaxEqualsCpuVersion) {
-  RowsFixture<f16> rows({.kv_heads = 2, .head_dim = 4, .page_tokens = 8}, {0, 30, 1500, 700, 2, 3}, 32);
-  const Ints end{40, 1800, 4};
-  std::vector<float> scores = drawn_scores(rows.first.back(), 33);
-  for (float& x : scores) x = std::isnan(x) ? 0.0F : x;
-  scores[0] = std::numeric_limits<float>::quiet_NaN();
-  for (const std::int32_t recent : {0, 20, 5000}) {  // 5000: all stay
-    std::vector<float> expected = scores;
-    run_cpu(ProtectAboveMax{rows.host(), 4, recent, end.data(), expected.data()});
-    const auto got = same_in_every_order([&] {
-      const DeviceBuffer<float> device_scores(scores);
-      run_cuda(ProtectAboveMax{rows.device(), 4, recent, end.data(), device_scores.data()}, cuda());
-      return device_scores.to_host(cuda().stream());
-    });
-    for (std::size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(got[i] == expected[i] || (std::isnan(got[i]) && std::isnan(expected[i]))) << i;
-  }
+  check(scores, CountScores::Kind::kLeadingMass, {0.0, 0.3, 0.9, 1.0});
 }
 
 }  // namespace

@@ -120,25 +120,29 @@ TEST_F(UnitListsCuda, RankedUnits) {
   EXPECT_EQ(got.to_host(cuda().stream()), expected);
 }
 
-TEST_F(UnitListsCuda, MaskEnds) {
-  const Longs first{0, 0, 1, 11, 2000};
-  const Ints head{0, 1, 3, 0}, tail{0, 1, 8, 1100};
-  std::vector<float> scores = random_elements<float>(2000, 4);
-  const DeviceBuffer<float> device(scores);
-  run_cpu(MaskEnds{4, first.data(), head.data(), tail.data(), scores.data()});
-  run_cuda(MaskEnds{4, first.data(), head.data(), tail.data(), device.data()}, cuda());
-  EXPECT_EQ(device.to_host(cuda().stream()), scores);
-}
-
 TEST_F(UnitListsCuda, TrackReuse) {
-  const ListedUnits before({5, 0, 40, 300, 700, 1}, 700, 5);
-  PerRow<std::int32_t> last(Longs(6, 700), -3);
-  for (std::size_t r = 0; r < 6; ++r) std::copy_n(before.rows[r], before.count[r], last.row(r).begin());
+  const Longs first{0, 0, 300, 310};
+  Ints unit;
+  for (std::int32_t i = 0; i < 300; ++i) unit.push_back(3 * i);
+  for (std::int32_t i = 0; i < 10; ++i) unit.push_back(i);
+  PerRow<std::int32_t> last({5, 400, 12});
+  for (std::size_t r = 0; r < 3; ++r)
+    for (std::size_t i = 0; i < last.row(r).size(); ++i) last.row(r)[i] = static_cast<std::int32_t>(2 * i);
   last.upload();
-  Ints expected(6), got(6);
-  run_cpu(TrackReuse{6, lists().host(), last.host(), before.count.data(), expected.data()});
-  run_cuda(TrackReuse{6, lists().device(), last.device(), before.count.data(), got.data()}, cuda());
-  EXPECT_EQ(got, expected);
+  const Ints last_count{5, 400, 0}, held_from{0, 870, 4};
+  const DeviceBuffer<std::int32_t> device_unit(unit);
+  TrackReuse reuse;
+  reuse.num_rows = 3, reuse.last_count = last_count.data(), reuse.held_from = held_from.data();
+  const auto run = [&](const std::int32_t* units, std::int32_t* const* lists, auto&& op_on) {
+    Ints hits(3, -1);
+    reuse.asked = reuse.now = UnitLists{first.data(), units};
+    reuse.last = lists, reuse.hits = hits.data();
+    op_on(reuse);
+    return hits;
+  };
+  const Ints expected = run(unit.data(), last.host(), [](const auto& op) { run_cpu(op); });
+  EXPECT_EQ(expected, (Ints{0, 134 + 10, 6}));  // even numbers below 800, then 870, 873 and so on; 4 to 9
+  EXPECT_EQ(run(device_unit.data(), last.device(), [&](const auto& op) { run_cuda(op, cuda()); }), expected);
   EXPECT_EQ(last.device_contents(cuda()), last.contents());
 }
 

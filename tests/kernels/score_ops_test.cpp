@@ -2,21 +2,24 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <vector>
 
 #include "base/random.h"
+#include "kernels/allocate/count_scores/count_scores.h"
 #include "kernels/score/anchor_cosine/anchor_cosine.h"
 #include "kernels/score/chunk_pool/chunk_pool.h"
 #include "kernels/score/fill_scores/fill_scores.h"
 #include "kernels/score/mark_top/mark_top.h"
 #include "kernels/score/projected_norms/projected_norms.h"
-#include "kernels/score/protect_above_max/protect_above_max.h"
+#include "kernels/score/protect/protect.h"
 #include "kernels/score/reduce_heads/reduce_heads.h"
 #include "kernels/score/score_map/score_map.h"
 #include "kernels/score/token_norms/token_norms.h"
+#include "kernels/score/word_scores/word_scores.h"
 #include "kernels/select/top_k/top_k.h"
 #include "policies/kv/scorer/key_leverage/key_leverage.h"
 #include "policies/kv/scorer/standardize/standardize.h"
@@ -79,6 +82,9 @@ TEST(ReduceHeads, MatchesTokensByPosition) {
   scores = {1, 2, 3, 10, 20, 30, 40};
   run_cpu(ReduceHeads{rows.kv, ReduceHeads::Kind::kSum, scores.data()});
   EXPECT_EQ(scores, (Floats{1, 12, 23, 12, 23, 30, 40}));
+  scores = {1, 2, 3, 10, 20, 30, 40};
+  run_cpu(ReduceHeads{rows.kv, ReduceHeads::Kind::kSum, scores.data(), false});
+  EXPECT_EQ(scores, (Floats{11, 22, 33, 11, 22, 33, 40}));
   PositionRows none(2, {{}, {}});
   run_cpu(ReduceHeads{none.kv, ReduceHeads::Kind::kMean, nullptr});
 }
@@ -129,20 +135,66 @@ TEST(MarkTop, PeerTiesFallAsInTopK) {
   EXPECT_NE(std::count(marked.begin(), marked.begin() + 17, 9.0F), 17);
 }
 
-TEST(FillScores, RampsFromItsBeginning) {
-  const Longs first{0, 3, 6};
+TEST(FillScores, RampsOverTheTokensInsideOrOutside) {
+  const Longs first{0, 4, 7};
   const Ints begin{1, 2}, end{3, 2};
-  Floats scores(6, 7.0F);
+  Floats scores(7, 7.0F);
   run_cpu(FillScores{2, first.data(), begin.data(), end.data(), 2, 0.5F, scores.data()});
-  EXPECT_EQ(scores, (Floats{7, 2, 2.5F, 7, 7, 7}));
+  EXPECT_EQ(scores, (Floats{7, 2, 2.5F, 7, 7, 7, 7}));
+  run_cpu(FillScores{2, first.data(), begin.data(), end.data(), -1, -1, scores.data(), true});
+  EXPECT_EQ(scores, (Floats{-1, 2, 2.5F, -2, -1, -2, -3}));
+  EXPECT_EQ(call(FillScores{2, first.data(), begin.data(), end.data()}).outputs, 2);
+  EXPECT_EQ(call(FillScores{2, first.data(), begin.data(), end.data(), 0, 0, nullptr, true}).bytes, 4 * 5);
 }
 
-TEST(ProtectAboveMax, OneAboveTheOthersOfAllHeads) {
+TEST(Protect, InsideOrOutsideAndOneAboveTheOthersOfAllHeads) {
   PositionRows rows(2, {{0, 1, 9}, {0, 8, 9}});
-  const Ints end{10};
-  Floats scores{100, 3, 50, 70, -1, 0};
-  run_cpu(ProtectAboveMax{rows.kv, 1, 1, end.data(), scores.data()});
-  EXPECT_EQ(scores, (Floats{4, 3, 4, 4, -1, 4}));
+  const Ints begin{1}, end{9}, none{0}, all{10};
+  const Floats scores{100, 3, 50, 70, -1, 0};
+  const auto protect = [&](const Ints& from, const Ints& to, bool inside, bool above_max) {
+    Floats x = scores;
+    run_cpu(Protect{rows.kv, from.data(), to.data(), x.data(), inside, above_max});
+    return x;
+  };
+  EXPECT_EQ(protect(begin, end, false, false), (Floats{kInf, 3, kInf, kInf, -1, kInf}));
+  EXPECT_EQ(protect(begin, end, true, false), (Floats{100, kInf, 50, 70, kInf, 0}));
+  EXPECT_EQ(protect(begin, end, false, true), (Floats{4, 3, 4, 4, -1, 4}));
+  EXPECT_EQ(protect(none, all, true, true), Floats(6, 1.0F)) << "no other token";
+  EXPECT_EQ(protect(none, all, false, false), scores);
+}
+
+TEST(WordScores, FloatsSumsAndMarks) {
+  PositionRows rows(1, {{0, 1, 2}});
+  std::vector<std::uint32_t> words(16, 0);
+  rows.kv.words = words.data();
+  for (std::int32_t i = 0; i < 3; ++i)
+    rows.kv.word(1, 0, i) = std::bit_cast<std::uint32_t>(0.5F + static_cast<float>(i)) | (i == 1 ? 0U : 1U);
+  Floats scores{kInf, 1, 2};
+  run_cpu(WordScores{rows.kv, 1, WordScores::Kind::kMark, scores.data()});
+  EXPECT_EQ(scores, (Floats{kInf, 1, -kInf}));
+  run_cpu(WordScores{rows.kv, 1, WordScores::Kind::kFloat, scores.data()});
+  EXPECT_EQ(scores[1], 1.5F);
+  run_cpu(WordScores{rows.kv, 0, WordScores::Kind::kSum, scores.data(), 2});  // of 0 and 1.5
+  EXPECT_EQ(scores[1], 1.5F);
+  const OpCall sum = call(WordScores{rows.kv, 0, WordScores::Kind::kSum, nullptr, 2}),
+               mark = call(WordScores{rows.kv, 1, WordScores::Kind::kMark});
+  EXPECT_EQ(sum.bytes, 3 * 4 * 3);
+  EXPECT_EQ(mark.bytes, 3 * 12);
+  EXPECT_EQ(call(WordScores{rows.kv, 1}).flops, 0);
+}
+
+TEST(CountScores, PerRowAndNotNan) {
+  const Floats scores{3, 2, 1, std::nanf(""), kInf, -1};
+  const Longs first{0, 3, 3, 6};
+  const auto count = [&](CountScores::Kind kind, double limit, std::int32_t rows) {
+    Ints counts(static_cast<std::size_t>(rows), -1);
+    run_cpu(CountScores{rows, first.data(), scores.data(), kind, limit, counts.data()});
+    return counts;
+  };
+  EXPECT_EQ(count(CountScores::Kind::kAtLeast, 2, 3), (Ints{2, 0, 1}));
+  EXPECT_EQ(count(CountScores::Kind::kAbove, 2, 3), (Ints{1, 0, 1}));
+  for (const auto& [share, expected] : {std::pair{0.0, 1}, {0.5, 1}, {0.51, 2}, {1.0, 3}})
+    EXPECT_EQ(count(CountScores::Kind::kLeadingMass, share, 2), (Ints{expected, 0})) << share;
 }
 
 TEST(WholeChunks, TakesWhatFitsOrAGivenNumber) {

@@ -155,7 +155,7 @@ TEST(UnitLists, ReuseCountsCommonUnitsAndRemembersTheList) {
   std::int32_t* memory = last.data();
   const std::int32_t count = 3;
   std::int32_t hits = -1;
-  run_cpu(TrackReuse{1, lists, &memory, &count, &hits});
+  run_cpu(TrackReuse{1, lists, lists, &memory, &count, nullptr, &hits});
   EXPECT_EQ(hits, 2);
   EXPECT_EQ(last, now);
 }
@@ -242,6 +242,8 @@ TEST(QueryRing, KeepsTheNewestByPosition) {
   const Queries queries{q.data(), 5, 7};  // positions 7 to 11
   run_cpu(QueryRing{1, 1, 3, &queries, &to});
   EXPECT_EQ(ring, (Floats{3, 4, 5}));  // 9, 10, 11
+  run_cpu(QueryRing{1, 1, 1, &queries, &to});
+  EXPECT_EQ(ring, (Floats{5, 4, 5}));
 }
 
 TEST(ProbeQuery, QueriesThatStandOutCountMore) {

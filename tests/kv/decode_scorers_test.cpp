@@ -82,6 +82,16 @@ TEST(AttentionMeanSpread, EvictsTheSmallestMeanAmongSmallSpreads) {
   }
 }
 
+// 2 sinks and a quarter of the budget are the reserve. A budget of 20 has fewer candidates than its 21 victims: the reserve alone is held.
+TEST(AttentionMeanSpread, HoldsTheReserveAndWhatIsNoCandidate) {
+  for (const auto& [keep, held] : {std::pair{41, 0}, {40, 13}, {30, 20}, {20, 7}, {3, 2}, {1, 1}, {0, 0}}) {
+    RandomLayer layer({1, 6, 2, 8, 16}, 1, 41, 3, 2);
+    auto scorer = make_part<ScorerRegistry>("attention_mean_spread", "{sinks_tokens: 2, newest_tokens: 5, spread_frac: 0.25}");
+    const std::vector<float> scores = scores_after_prompt(layer, *scorer, 1, &keep);
+    EXPECT_EQ(std::count_if(scores.begin(), scores.begin() + 41, [](float x) { return std::isinf(x); }), held) << keep;
+  }
+}
+
 TEST(TopKHits, LastOrCount) {
   RandomLayer layer({1, 4, 2, 8, 16}, 1, 30, 3, 2);
   const std::vector<float> last = scores_after_prompt(layer, *make_part<ScorerRegistry>("topk_hits", "{top_tokens: 1}"));

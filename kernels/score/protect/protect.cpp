@@ -6,26 +6,37 @@
 
 namespace kvlab {
 
-// Positions are read, the protected scores written; counted as if all scores were.
+// Positions are read, with above_max the scores too, and the protected scores written; counted as if all scores were.
 OpCall call(const Protect& a) {
+  const std::int64_t n = a.kv.total();
   return {.op = "protect",
           .rows = a.kv.num_rows,
-          .tokens = a.kv.total(),
-          .outputs = a.kv.total(),
-          .bytes = 8 * a.kv.total(),
-          .flops = 2 * a.kv.total()};
+          .tokens = n,
+          .outputs = n,
+          .bytes = (a.above_max ? 12 : 8) * n,
+          .flops = (a.above_max ? 3 : 2) * n};
 }
 KVLAB_WITHOUT_CUDA(Protect)
 
 void run_cpu(const Protect& a) {
-  for_each_in_parallel(a.kv.num_rows, [&](std::int64_t row) {
-    const auto r = static_cast<std::int32_t>(row);
-    const std::int32_t end = a.end_position[a.kv.sequence(r)];
-    const std::int32_t front = std::max(a.sinks, a.all_before == nullptr ? 0 : a.all_before[a.kv.sequence(r)]);
-    for (std::int32_t i = 0; i < a.kv.len[r]; ++i) {
-      const std::int32_t position = a.kv.position[a.kv.slot(r, i)];
-      if (position < front || position >= end - a.recent) a.scores[a.kv.first[r] + i] = a.value;
+  for_each_in_parallel(a.kv.num_sequences(), [&](std::int64_t s) {
+    const auto row0 = static_cast<std::int32_t>(s) * a.kv.kv_heads;
+    const auto for_each = [&](auto&& f) {
+      for (std::int32_t r = row0; r < row0 + a.kv.kv_heads; ++r)
+        for (std::int32_t i = 0; i < a.kv.len[r]; ++i) {
+          const std::int32_t position = a.kv.position[a.kv.slot(r, i)];
+          f((position >= a.begin[s] && position < a.end[s]) == a.inside, a.scores[a.kv.first[r] + i]);
+        }
+    };
+    float value = a.value;
+    if (a.above_max) {
+      float top = -std::numeric_limits<float>::infinity();
+      for_each([&](bool stays, float score) { top = stays ? top : std::max(top, score); });
+      value = top == -std::numeric_limits<float>::infinity() ? 1.0F : top + 1.0F;
     }
+    for_each([&](bool stays, float& score) {
+      if (stays) score = value;
+    });
   });
 }
 

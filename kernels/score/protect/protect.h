@@ -8,14 +8,14 @@
 
 namespace kvlab {
 
-// Scores of tokens that must stay become `value`: those at positions < sinks, and those within the last `recent` positions
-// before end_position[s] (one past the sequence's last token), and those at positions < all_before[s] where that is given.
+// Scores of tokens that must stay become `value`: those at positions outside [begin[s], end[s]), or those inside. With `above_max` the
+// value is the largest score of the sequence's other tokens in this layer (over all its KV heads) plus 1, or 1 without any other: protected
+// tokens come first, and their scores can still be averaged or multiplied.
 struct Protect {
   KvRows kv;
-  std::int32_t sinks = 0, recent = 0;
-  const std::int32_t* end_position = nullptr;  // [num_sequences]
-  const std::int32_t* all_before = nullptr;    // [num_sequences], may be null
-  float* scores = nullptr;                     // [kv.total()]
+  const std::int32_t *begin = nullptr, *end = nullptr;  // [num_sequences] positions
+  float* scores = nullptr;                              // [kv.total()]
+  bool inside = false, above_max = false;
   float value = std::numeric_limits<float>::infinity();
 };
 OpCall call(const Protect&);

@@ -10,7 +10,10 @@ namespace {
 
 void reduce_sequence(const ReduceHeads& a, std::int32_t row0, std::vector<std::int32_t>& at) {
   const KvRows& kv = a.kv;
-  const auto position = [&](std::int32_t h) { return kv.position[kv.slot(row0 + h, at[static_cast<std::size_t>(h)])]; };
+  const auto position = [&](std::int32_t h) {
+    const std::int32_t i = at[static_cast<std::size_t>(h)];
+    return a.by_position ? kv.position[kv.slot(row0 + h, i)] : i;
+  };
   const auto left = [&](std::int32_t h) { return at[static_cast<std::size_t>(h)] < kv.len[row0 + h]; };
   at.assign(static_cast<std::size_t>(kv.kv_heads), 0);
   while (true) {
@@ -30,13 +33,13 @@ void reduce_sequence(const ReduceHeads& a, std::int32_t row0, std::vector<std::i
 
 }  // namespace
 
-// Scores and positions are read once, scores written once.
+// Scores and, if they count, positions are read once, scores written once.
 OpCall call(const ReduceHeads& a) {
   return {.op = "reduce_heads",
           .rows = a.kv.num_rows,
           .tokens = a.kv.total(),
           .outputs = a.kv.total(),
-          .bytes = 12 * a.kv.total(),
+          .bytes = (a.by_position ? 12 : 8) * a.kv.total(),
           .flops = a.kv.total()};
 }
 KVLAB_WITHOUT_CUDA(ReduceHeads)

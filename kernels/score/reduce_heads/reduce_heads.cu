@@ -9,11 +9,12 @@ namespace {
 struct Reduce {
   DeviceRows kv;
   ReduceHeads::Kind kind;
+  bool by_position;
   const float* scores;
   float* out;
 
   __device__ std::int64_t count(int row) const { return kv.len[row]; }
-  __device__ std::int32_t position(int row, std::int32_t i) const { return kv.position[kv.slot(row, i)]; }
+  __device__ std::int32_t position(int row, std::int32_t i) const { return by_position ? kv.position[kv.slot(row, i)] : i; }
   // The token of `row` at this position, -1: none. Positions ascend along a row; heads that lost the same tokens have it at the same place.
   __device__ std::int32_t token_at(int row, std::int32_t wanted, std::int32_t guess) const {
     std::int32_t begin = 0, end = kv.len[row];
@@ -57,7 +58,7 @@ struct Reduce {
 void run_cuda(const ReduceHeads& a, CudaContext& cuda) {
   if (a.kv.total() == 0) return;
   const CudaContext::Frame frame(cuda);
-  const Reduce reduce{on_device(a.kv, cuda), a.kind, a.scores, cuda.scratch<float>(a.kv.total())};
+  const Reduce reduce{on_device(a.kv, cuda), a.kind, a.by_position, a.scores, cuda.scratch<float>(a.kv.total())};
   launch_over_rows("reduce_heads", cuda, a.kv.num_rows, reduce.kv.longest, reduce);
   copy_elements<float>("reduce_heads", cuda, reduce.out, a.scores, a.kv.total());
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -121,40 +120,18 @@ void run_cpu(const TakeRanked& a) {
   }
 }
 
-OpCall call(const MaskEnds& a) {
-  OpCall c{.op = "mask_ends", .rows = a.num_rows};
-  for (std::int32_t r = 0; r < a.num_rows; ++r) c.outputs += a.head[r] + a.first[r + 1] - a.first[r] - a.tail[r];
-  c.bytes = 4 * c.outputs;
-  return c;
-}
-KVLAB_WITHOUT_CUDA(MaskEnds)
-
-void run_cpu(const MaskEnds& a) {
-  constexpr float kNever = -std::numeric_limits<float>::infinity();
-  for (std::int32_t r = 0; r < a.num_rows; ++r) {
-    std::fill_n(a.scores + a.first[r], a.head[r], kNever);
-    std::fill(a.scores + a.first[r] + a.tail[r], a.scores + a.first[r + 1], kNever);
-  }
-}
-
 OpCall call(const TrackReuse& a) { return {.op = "track_reuse", .rows = a.num_rows}; }
 KVLAB_WITHOUT_CUDA(TrackReuse)
 
 void run_cpu(const TrackReuse& a) {
   for (std::int32_t r = 0; r < a.num_rows; ++r) {
-    const std::int32_t *now = a.lists.row(r), *end = now + a.lists.size(r);
-    const std::int32_t *was = a.last[r], *was_end = was + a.last_count[r];
-    std::int32_t hits = 0;
-    for (const std::int32_t* i = now; i != end && was != was_end;) {
-      if (*i == *was)
-        ++hits, ++i, ++was;
-      else if (*i < *was)
-        ++i;
-      else
-        ++was;
+    const std::int32_t *was = a.last[r], *was_end = was + a.last_count[r], *asked = a.asked.row(r);
+    a.hits[r] = 0;
+    for (std::int64_t i = 0; i < a.asked.size(r); ++i) {
+      was = std::lower_bound(was, was_end, asked[i]);
+      if ((was != was_end && *was == asked[i]) || (a.held_from != nullptr && asked[i] >= a.held_from[r])) ++a.hits[r];
     }
-    a.hits[r] = hits;
-    std::copy(now, end, a.last[r]);
+    std::copy_n(a.now.row(r), a.now.size(r), a.last[r]);
   }
 }
 

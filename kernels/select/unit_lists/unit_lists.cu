@@ -2,7 +2,9 @@
 
 #include "kernels/device/cuda/ordered_key.cuh"
 #include "kernels/device/cuda/over_rows.cuh"
+#include "kernels/device/cuda/row_tools.cuh"
 #include "kernels/device/cuda/sort_rows.cuh"
+#include "kernels/device/cuda/unit_list.h"
 #include "kernels/device/cuda/upload.h"
 #include "kernels/select/unit_lists/unit_lists.h"
 
@@ -12,25 +14,14 @@ namespace {
 
 constexpr int kThreads = 512;
 
-// One list of units in device memory.
-struct List {
-  const std::int32_t* unit;
-  std::int64_t n;
-};
-
-std::vector<List> lists_of(const UnitLists& lists, std::int32_t rows) {
-  std::vector<List> all;
-  for (std::int32_t r = 0; r < rows; ++r) all.push_back({lists.row(r), lists.size(r)});
-  return all;
-}
-std::int64_t longest_of(const std::vector<List>& lists) {
+std::int64_t longest_of(const std::vector<UnitList>& lists) {
   std::int64_t longest = 0;
-  for (const List& l : lists) longest = std::max(longest, l.n);
+  for (const UnitList& l : lists) longest = std::max(longest, l.n);
   return longest;
 }
 
 struct Expand {
-  const List* lists;
+  const UnitList* lists;
   std::int32_t unit_tokens;
   const std::int32_t *base, *head, *tail;
   const std::int64_t* index_first;
@@ -49,7 +40,7 @@ struct Expand {
 };
 
 struct Compose {
-  const List* base;
+  const UnitList* base;
   const std::int64_t* first;
   const std::int32_t* pick;  // null: each in its order
   std::int32_t* out;
@@ -60,20 +51,10 @@ struct Compose {
 };
 
 struct Keep {
-  const List* lists;
+  const UnitList* lists;
   std::int32_t* const* to;
   __device__ std::int64_t count(int row) const { return lists[row].n; }
   __device__ void operator()(int row, std::int64_t i) const { to[row][i] = lists[row].unit[i]; }
-};
-
-struct Mask {
-  const std::int64_t* first;
-  const std::int32_t *head, *tail;
-  float* scores;
-  __device__ std::int64_t count(int row) const { return head[row] + first[row + 1] - first[row] - tail[row]; }
-  __device__ void operator()(int row, std::int64_t i) const {
-    scores[first[row] + (i < head[row] ? i : tail[row] + i - head[row])] = -INFINITY;
-  }
 };
 
 // Keys that descend as units ascend; 0 for none.
@@ -81,7 +62,7 @@ __device__ __forceinline__ std::uint32_t key_of_unit(std::int32_t unit) { return
 
 // The lists [row * per_row, (row + 1) * per_row) one after another as keys.
 struct FillUnits {
-  const List* lists;
+  const UnitList* lists;
   std::int32_t per_row;
   std::uint32_t* keys;
   std::int64_t width;
@@ -116,21 +97,21 @@ __global__ void __launch_bounds__(kThreads)
 
 // Score in the high half, place in the list in the low half, the earlier one larger.
 struct FillRanks {
-  const List* lists;
+  const UnitList* lists;
   const std::int64_t* score_first;
   const float* scores;
   std::uint64_t* keys;
   std::int64_t width;
   __device__ std::int64_t count(int) const { return width; }
   __device__ void operator()(int row, std::int64_t i) const {
-    const List& list = lists[row];
+    const UnitList& list = lists[row];
     keys[row * width + i] =
         i < list.n ? std::uint64_t{ordered_key(scores[score_first[row] + list.unit[i]])} << 32 | ~static_cast<std::uint32_t>(i) : 0U;
   }
 };
 
 struct TakeRanks {
-  const List* lists;
+  const UnitList* lists;
   const std::uint64_t* keys;
   std::int64_t width;
   std::int32_t* const* to;
@@ -149,27 +130,21 @@ struct TakeSorted {
   __device__ void operator()(int row, std::int64_t i) const { unit[first[row] + i] = static_cast<std::int32_t>(~keys[row * width + i]); }
 };
 
-// Units of two ascending lists that both have; then the list is remembered. One block per row.
-__global__ void __launch_bounds__(kThreads)
-    track_reuse(const List* lists, std::int32_t* const* last, const std::int32_t* last_count, std::int32_t* hits) {
+// One block per row.
+__global__ void __launch_bounds__(kThreads) track_reuse(const UnitList* asked, const UnitList* now, std::int32_t* const* last,
+                                                        const std::int32_t* last_count, const std::int32_t* held_from, std::int32_t* hits) {
   KVLAB_SHARED(std::int32_t, shared, 33);
-  const List now = lists[blockIdx.x];
-  std::int32_t* const was = last[blockIdx.x];
+  const int row = blockIdx.x;
+  std::int32_t* const was = last[row];
   std::int32_t found = 0;
-  for (std::int64_t i = threadIdx.x; i < now.n; i += kThreads) {
-    std::int32_t begin = 0, end = last_count[blockIdx.x];
-    while (begin < end) {
-      const std::int32_t middle = begin + (end - begin) / 2;
-      if (was[middle] < now.unit[i])
-        begin = middle + 1;
-      else
-        end = middle;
-    }
-    if (begin < last_count[blockIdx.x] && was[begin] == now.unit[i]) ++found;
+  for (std::int64_t i = threadIdx.x; i < asked[row].n; i += kThreads) {
+    const std::int32_t unit = asked[row].unit[i];
+    const bool is_held = held_from != nullptr && unit >= held_from[row];
+    found += is_held || is_among(was, last_count[row], unit) ? 1 : 0;
   }
   found = block_sum(found, shared);  // and all have searched
-  if (threadIdx.x == 0) hits[blockIdx.x] = found;
-  for (std::int64_t i = threadIdx.x; i < now.n; i += kThreads) was[i] = now.unit[i];
+  if (threadIdx.x == 0) hits[row] = found;
+  for (std::int64_t i = threadIdx.x; i < now[row].n; i += kThreads) was[i] = now[row].unit[i];
 }
 
 }  // namespace
@@ -177,9 +152,9 @@ __global__ void __launch_bounds__(kThreads)
 void run_cuda(const ExpandUnits& a, CudaContext& cuda) {
   if (a.num_rows == 0) return;
   const CudaContext::Frame frame(cuda);
-  const std::vector<List> host = lists_of(a.lists, a.num_rows);
+  const std::vector<UnitList> host = unit_list_of(a.lists, a.num_rows);
   const auto [lists, base, head, tail, index_first] =
-      upload_all(cuda, std::span<const List>(host), host_array(a.base, a.num_rows), host_array(a.head, a.num_rows),
+      upload_all(cuda, std::span<const UnitList>(host), host_array(a.base, a.num_rows), host_array(a.head, a.num_rows),
                  host_array(a.tail, a.num_rows), host_array(a.index_first, a.num_rows + 1));
   launch_over_rows("expand_units", cuda, a.num_rows, longest_row(a.index_first, a.num_rows),
                    Expand{lists, a.unit_tokens, base, head, tail, index_first, a.index});
@@ -188,9 +163,9 @@ void run_cuda(const ExpandUnits& a, CudaContext& cuda) {
 void run_cuda(const ComposeUnits& a, CudaContext& cuda) {
   if (a.num_rows == 0) return;
   const CudaContext::Frame frame(cuda);
-  std::vector<List> host;
+  std::vector<UnitList> host;
   for (std::int32_t r = 0; r < a.num_rows; ++r) host.push_back({a.base.row(r), 0});
-  const auto [base, first] = upload_all(cuda, std::span<const List>(host), host_array(a.first, a.num_rows + 1));
+  const auto [base, first] = upload_all(cuda, std::span<const UnitList>(host), host_array(a.first, a.num_rows + 1));
   launch_over_rows("compose_units", cuda, a.num_rows, longest_row(a.first, a.num_rows),
                    Compose{base, first, a.takes_all ? nullptr : a.pick, a.out});
 }
@@ -198,14 +173,14 @@ void run_cuda(const ComposeUnits& a, CudaContext& cuda) {
 void run_cuda(const UnionUnits& a, CudaContext& cuda) {
   if (a.num_rows == 0) return;
   const CudaContext::Frame frame(cuda);
-  const std::vector<List> host = lists_of(a.lists, a.num_rows * a.lists_per_row);
+  const std::vector<UnitList> host = unit_list_of(a.lists, a.num_rows * a.lists_per_row);
   std::int64_t most = 0;
   for (std::size_t r = 0; r < host.size(); r += static_cast<std::size_t>(a.lists_per_row)) {
     std::int64_t units = 0;
     for (std::size_t l = r; l < r + static_cast<std::size_t>(a.lists_per_row); ++l) units += host[l].n;
     most = std::max(most, units);
   }
-  const auto [lists, first] = upload_all(cuda, std::span<const List>(host), host_array(a.first, a.num_rows + 1));
+  const auto [lists, first] = upload_all(cuda, std::span<const UnitList>(host), host_array(a.first, a.num_rows + 1));
   const std::int64_t width = sort_width(most);
   auto* const keys = cuda.scratch<std::uint32_t>(a.num_rows * width);
   auto* const count = cuda.scratch<std::int32_t>(a.num_rows);
@@ -219,19 +194,19 @@ void run_cuda(const UnionUnits& a, CudaContext& cuda) {
 
 void run_cuda(const KeepUnits& a, CudaContext& cuda) {
   const CudaContext::Frame frame(cuda);
-  const std::vector<List> host = lists_of(a.lists, a.num_rows);
+  const std::vector<UnitList> host = unit_list_of(a.lists, a.num_rows);
   if (longest_of(host) == 0) return;
-  const auto [lists, to] = upload_all(cuda, std::span<const List>(host), host_array(a.to, a.num_rows));
+  const auto [lists, to] = upload_all(cuda, std::span<const UnitList>(host), host_array(a.to, a.num_rows));
   launch_over_rows("keep_units", cuda, a.num_rows, longest_of(host), Keep{lists, to});
 }
 
 void run_cuda(const RankUnits& a, CudaContext& cuda) {
   const CudaContext::Frame frame(cuda);
-  const std::vector<List> host = lists_of(a.lists, a.num_rows);
+  const std::vector<UnitList> host = unit_list_of(a.lists, a.num_rows);
   const std::int64_t longest = longest_of(host), width = sort_width(longest);
   if (longest == 0) return;
   const auto [lists, score_first, to] =
-      upload_all(cuda, std::span<const List>(host), host_array(a.score_first, a.num_rows + 1), host_array(a.to, a.num_rows));
+      upload_all(cuda, std::span<const UnitList>(host), host_array(a.score_first, a.num_rows + 1), host_array(a.to, a.num_rows));
   auto* const keys = cuda.scratch<std::uint64_t>(a.num_rows * width);
   launch_over_rows("rank_units", cuda, a.num_rows, width, FillRanks{lists, score_first, a.scores, keys, width});
   sort_rows("rank_units", cuda, keys, a.num_rows, width);
@@ -242,32 +217,25 @@ void run_cuda(const TakeRanked& a, CudaContext& cuda) {
   const std::int64_t longest = longest_row(a.first, a.num_rows), width = sort_width(longest);
   if (longest == 0) return;
   const CudaContext::Frame frame(cuda);
-  std::vector<List> host;
+  std::vector<UnitList> host;
   for (std::int32_t r = 0; r < a.num_rows; ++r) host.push_back({a.ranked[r], a.first[r + 1] - a.first[r]});
-  const auto [lists, first] = upload_all(cuda, std::span<const List>(host), host_array(a.first, a.num_rows + 1));
+  const auto [lists, first] = upload_all(cuda, std::span<const UnitList>(host), host_array(a.first, a.num_rows + 1));
   auto* const keys = cuda.scratch<std::uint32_t>(a.num_rows * width);
   launch_over_rows("take_ranked", cuda, a.num_rows, width, FillUnits{lists, 1, keys, width});
   sort_rows("take_ranked", cuda, keys, a.num_rows, width);
   launch_over_rows("take_ranked", cuda, a.num_rows, longest, TakeSorted{first, keys, width, a.unit});
 }
 
-void run_cuda(const MaskEnds& a, CudaContext& cuda) {
-  const std::int64_t longest = longest_row(a.first, a.num_rows);
-  if (longest == 0) return;
-  const CudaContext::Frame frame(cuda);
-  const auto [first, head, tail] =
-      upload_all(cuda, host_array(a.first, a.num_rows + 1), host_array(a.head, a.num_rows), host_array(a.tail, a.num_rows));
-  launch_over_rows("mask_ends", cuda, a.num_rows, longest, Mask{first, head, tail, a.scores});
-}
-
 void run_cuda(const TrackReuse& a, CudaContext& cuda) {
   if (a.num_rows == 0) return;
   const CudaContext::Frame frame(cuda);
-  const std::vector<List> host = lists_of(a.lists, a.num_rows);
-  const auto [lists, last, last_count] =
-      upload_all(cuda, std::span<const List>(host), host_array(a.last, a.num_rows), host_array(a.last_count, a.num_rows));
+  const std::vector<UnitList> host_asked = unit_list_of(a.asked, a.num_rows), host_now = unit_list_of(a.now, a.num_rows);
+  const auto [asked, now, last, last_count, held_from] =
+      upload_all(cuda, std::span<const UnitList>(host_asked), std::span<const UnitList>(host_now), host_array(a.last, a.num_rows),
+                 host_array(a.last_count, a.num_rows), host_array(a.held_from, a.num_rows));
   auto* const hits = cuda.scratch<std::int32_t>(a.num_rows);
-  launch("track_reuse", cuda, {dim3(static_cast<unsigned>(a.num_rows)), dim3(kThreads)}, track_reuse, lists, last, last_count, hits);
+  launch("track_reuse", cuda, {dim3(static_cast<unsigned>(a.num_rows)), dim3(kThreads)}, track_reuse, asked, now, last, last_count,
+         held_from, hits);
   cuda::to_host(a.hits, hits, 4LL * a.num_rows, cuda.stream());
   cuda.synchronize();
 }

@@ -99,25 +99,14 @@ OpCall call(const TakeRanked&);
 void run_cpu(const TakeRanked&);
 void run_cuda(const TakeRanked&, CudaContext&);
 
-// Scores of the tokens [0, head[r]) and [tail[r], row's end), which are attended to anyway, become -infinity.
-struct MaskEnds {
-  std::int32_t num_rows = 0;
-  const std::int64_t* first = nullptr;  // [num_rows + 1]
-  const std::int32_t* head = nullptr;   // [num_rows]
-  const std::int32_t* tail = nullptr;   // [num_rows]
-  float* scores = nullptr;              // [first[num_rows]]
-};
-OpCall call(const MaskEnds&);
-void run_cpu(const MaskEnds&);
-void run_cuda(const MaskEnds&, CudaContext&);
-
-// Counts a row's units that were in its last list, then stores the new list in its place. A diagnostic, not part of any method: it costs
-// nothing.
+// Counts the units asked for that the last step already read, then stores the units that this step reads (`now`: those asked for and those
+// always read) in their place. A diagnostic, not part of any method: it costs nothing.
 struct TrackReuse {
   std::int32_t num_rows = 0;
-  UnitLists lists;
-  std::int32_t* const* last = nullptr;       // [num_rows] with space for both lists
+  UnitLists asked, now;
+  std::int32_t* const* last = nullptr;       // [num_rows] with space for both steps' lists
   const std::int32_t* last_count = nullptr;  // [num_rows]
+  const std::int32_t* held_from = nullptr;   // [num_rows] CPU memory: units from here on count as read; null: none
   std::int32_t* hits = nullptr;              // [num_rows] out
 };
 OpCall call(const TrackReuse&);

@@ -1,6 +1,6 @@
+#include "kernels/allocate/count_scores/count_scores.h"
 #include "kernels/allocate/rank_means/rank_means.h"
 #include "policies/kv/allocator/counts.h"
-#include "policies/kv/allocator/mass_count/mass_count.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
@@ -41,7 +41,7 @@ class AttentionMassShare final : public Allocator {
       }
       float* ranked = ops.floats(first[sequences]);
       ops(RankMeans{sequences, l.kv.kv_heads, l.kv.first, sums, first, ranked});
-      ops(MassCount{sequences, first, ranked, tau_, counts});
+      ops(CountScores{sequences, first, ranked, CountScores::Kind::kLeadingMass, tau_, counts});
       for (std::int32_t s = 0; s < sequences; ++s) keep_alike(l, s, std::max(counts[s], l.target[s]));
       ops.settle("attention_mass_share", l.layer, all_counts(l));
     }

@@ -1,6 +1,8 @@
+#include <numeric>
+
+#include "kernels/allocate/count_scores/count_scores.h"
 #include "kernels/allocate/span_mass/span_mass.h"
 #include "policies/kv/allocator/counts.h"
-#include "policies/kv/allocator/exceeds/exceeds.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
@@ -59,7 +61,9 @@ class LazyLayers final : public Allocator {
     }
     ops(SpanMass{sequences, l.kv.kv_heads, l.kv.first, p, head_end, tail_begin, tail_end, 1.0F, mass});
     std::fill_n(lazy, sequences, 0);  // bound: everything stays
-    ops(Exceeds{sequences, mass, static_cast<float>(tau_), lazy});
+    std::int64_t* each = ops.host_longs(sequences + 1);
+    std::iota(each, each + sequences + 1, 0);
+    ops(CountScores{sequences, each, mass, CountScores::Kind::kAbove, static_cast<float>(tau_), lazy});
     return lazy;
   }
 

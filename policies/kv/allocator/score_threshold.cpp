@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "policies/kv/allocator/count_above/count_above.h"
+#include "kernels/allocate/count_scores/count_scores.h"
 #include "policies/kv/part.h"
 
 namespace kvlab {
@@ -19,7 +19,7 @@ class ScoreThreshold final : public Allocator {
   void allocate(Ops& ops, const ModelShape&, std::span<const SeqStep>, std::span<ScoredLayer> layers) override {
     for (ScoredLayer& l : layers) {
       std::copy_n(l.kv.len, l.kv.num_rows, l.keep);  // the bound, where nothing is computed
-      ops(CountAbove{l.kv.num_rows, l.kv.first, l.scores, min_score_, l.keep});
+      ops(CountScores{l.kv.num_rows, l.kv.first, l.scores, CountScores::Kind::kAtLeast, min_score_, l.keep});
       ops.settle("score_threshold", l.layer, {l.keep, static_cast<std::size_t>(l.kv.num_rows)});
     }
   }

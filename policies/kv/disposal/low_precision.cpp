@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/score/word_scores/word_scores.h"
 #include "kernels/storage/channel_stats/channel_stats.h"
 #include "kernels/storage/dequantize/dequantize.h"
 #include "kernels/storage/quantize/quantize.h"
@@ -58,7 +59,7 @@ class LowPrecision final : public Disposal {
     step.ops(BalanceChannels{step.kv.num_rows, step.kv.head_dim, completed, largest_q, largest_k.out});
   }
 
-  void rank(LayerStep& step, float* scores) override { step.ops(LowerMarked{step.kv, first_word(), scores}); }
+  void rank(LayerStep& step, float* scores) override { step.ops(WordScores{step.kv, first_word(), WordScores::Kind::kMark, scores}); }
 
   void dispose(LayerStep& step, const Kept& kept) override {
     const PartedRows rows = part_rows(step, kept);

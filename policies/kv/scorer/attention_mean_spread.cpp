@@ -1,7 +1,6 @@
-#include "kernels/score/protect/protect.h"
+#include "kernels/score/mark_top/mark_top.h"
 #include "kernels/score/token_scores/token_scores.h"
 #include "kernels/score/token_stats/token_stats.h"
-#include "policies/kv/scorer/hold_largest/hold_largest.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
@@ -37,20 +36,24 @@ class AttentionMeanSpread final : public Scorer {
     step.ops(TokenScores{step.kv, TokenScores::Kind::kMean, first_word(), 0, end_positions(step), nullptr, scores});
   }
   void refine(LayerStep& step, std::int32_t* keep, float* scores) override {
-    const std::int32_t* end = end_positions(step);
     float* spread = step.ops.floats(step.kv.total());
-    step.ops(TokenScores{step.kv, TokenScores::Kind::kSpread, first_word(), 0, end, nullptr, spread});
-    Protect protect;
-    protect.kv = step.kv;
-    protect.sinks = sinks_;
-    protect.recent = newest_;
-    protect.end_position = end;
-    protect.scores = spread;
-    step.ops(protect);
-    step.ops(HoldLargest{step.kv.num_rows, step.kv.first, spread, keep, sinks_, spread_frac_, scores});
+    step.ops(TokenScores{step.kv, TokenScores::Kind::kSpread, first_word(), 0, end_positions(step), nullptr, spread});
+    protect_ends(step, protects(), spread);
+    std::int32_t* held = step.ops.host_ints(step.kv.num_rows);
+    for (std::int32_t r = 0; r < step.kv.num_rows; ++r) held[r] = held_tokens(step.kv.len[r], keep[r]);
+    step.ops(MarkTop{step.kv.num_rows, step.kv.first, spread, held, scores});
   }
 
  private:
+  // A row of n tokens that keeps B chooses its victims among the B - r tokens of smallest spread, r = sinks + floor(spread_frac * B): the
+  // other n - B + r are held. If fewer candidates than victims remain, r are held (at most B). None if n <= B.
+  [[nodiscard]] std::int32_t held_tokens(std::int32_t n, std::int32_t budget) const {
+    const std::int32_t victims = n - budget;
+    if (victims <= 0) return 0;
+    const std::int32_t reserve = sinks_ + static_cast<std::int32_t>(spread_frac_ * budget);
+    return std::min(budget - reserve >= victims ? victims + reserve : reserve, budget);
+  }
+
   std::int32_t sinks_, newest_;
   double spread_frac_;
 };

@@ -3,7 +3,6 @@
 
 #include "base/ceil_div.h"
 #include "kernels/score/chunk_pool/chunk_pool.h"
-#include "kernels/score/protect_above_max/protect_above_max.h"
 #include "kernels/score/reduce_heads/reduce_heads.h"
 #include "kernels/score/score_map/score_map.h"
 #include "policies/kv/scorer/whole_chunks/whole_chunks.h"
@@ -48,8 +47,7 @@ class Chunks final : public ScorerWrapper {
       return;
     }
     inner().score(step, scores);
-    const Protected stay = inner().protects();
-    if (above_max_) step.ops(ProtectAboveMax{kv, stay.sinks, stay.recent, end_positions(step), scores});
+    if (above_max_) protect_ends(step, inner().protects(), scores, true);
     if (shared_heads_) step.ops(ReduceHeads{kv, ReduceHeads::Kind::kSum, scores});
     const Range range = chunked(step);
     step.ops(ChunkPool{kv.num_rows, kv.first, range.begin, range.len, scores, chunk_,

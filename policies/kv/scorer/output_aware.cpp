@@ -2,7 +2,6 @@
 
 #include "kernels/score/mark_top/mark_top.h"
 #include "kernels/score/projected_norms/projected_norms.h"
-#include "kernels/score/protect_above_max/protect_above_max.h"
 #include "kernels/score/score_map/score_map.h"
 #include "policies/kv/scorer_wrapper.h"
 
@@ -31,8 +30,7 @@ class OutputAware final : public ScorerWrapper {
 
   void score(LayerStep& step, float* scores) override {
     inner().score(step, scores);
-    const Protected stay = inner().protects();
-    if (above_max_) step.ops(ProtectAboveMax{step.kv, stay.sinks, stay.recent, end_positions(step), scores});
+    if (above_max_) protect_ends(step, inner().protects(), scores, true);
   }
 
   void refine(LayerStep& step, std::int32_t* keep, float* scores) override {

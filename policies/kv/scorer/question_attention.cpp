@@ -1,5 +1,4 @@
 #include "base/error.h"
-#include "kernels/score/protect/protect.h"
 #include "policies/kv/scorer/step_arrays.h"
 
 namespace kvlab {
@@ -27,7 +26,9 @@ class QuestionAttention final : public Scorer {
   void score(LayerStep& step, float* scores) override {
     const std::vector<Queries> window = last_queries(step.in.window, window_, step.model);
     std::vector<Queries> asked;
-    std::int32_t* begin = step.ops.host_ints(static_cast<std::int64_t>(step.seqs.size()));
+    const auto sequences = static_cast<std::int64_t>(step.seqs.size());
+    std::int32_t *zero = step.ops.host_ints(sequences), *begin = step.ops.host_ints(sequences);
+    std::fill_n(zero, sequences, 0);
     for (std::size_t s = 0; s < step.seqs.size(); ++s) {
       begin[s] = step.seqs[s].question_begin;
       if (begin[s] < 0)
@@ -42,11 +43,7 @@ class QuestionAttention final : public Scorer {
     stats.visible_offset = weigh_ == Weigh::kVisibleMinusOne ? -1 : 0;
     stats.sum = scores;
     step.ops(stats);
-    Protect question;  // the last 0 tokens before the question's begin, and all behind
-    question.kv = step.kv;
-    question.end_position = begin;
-    question.scores = scores;
-    step.ops(question);
+    step.ops(Protect{step.kv, zero, begin, scores});
   }
 
  private:

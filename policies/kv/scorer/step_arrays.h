@@ -8,6 +8,7 @@
 #include "base/random.h"
 #include "kernels/attention/attention_stats/attention_stats.h"
 #include "kernels/score/fill_scores/fill_scores.h"
+#include "kernels/score/protect/protect.h"
 #include "policies/kv/part.h"
 
 // Arrays per sequence that scorers hand to operations; all of them are made of lengths and positions alone.
@@ -18,6 +19,14 @@ inline const std::int32_t* end_positions(LayerStep& step) {
   std::int32_t* end = step.ops.host_ints(static_cast<std::int64_t>(step.seqs.size()));
   for (std::size_t s = 0; s < step.seqs.size(); ++s) end[s] = step.seqs[s].end();
   return end;
+}
+
+// Protects the first stay.sinks and the last stay.recent tokens of each sequence.
+inline void protect_ends(LayerStep& step, const Protected& stay, float* scores, bool above_max = false) {
+  const auto sequences = static_cast<std::int64_t>(step.seqs.size());
+  std::int32_t *begin = step.ops.host_ints(sequences), *end = step.ops.host_ints(sequences);
+  for (std::size_t s = 0; s < step.seqs.size(); ++s) begin[s] = stay.sinks, end[s] = step.seqs[s].end() - stay.recent;
+  step.ops(Protect{step.kv, begin, end, scores, false, above_max});
 }
 
 // A seed for random numbers per sequence and layer.

@@ -1,4 +1,6 @@
-#include "policies/kv/scorer/protect_span/protect_span.h"
+#include <algorithm>
+
+#include "kernels/score/protect/protect.h"
 #include "policies/kv/scorer_wrapper.h"
 
 namespace kvlab {
@@ -15,7 +17,11 @@ class ProtectedSpan final : public ScorerWrapper {
 
   void score(LayerStep& step, float* scores) override {
     inner().score(step, scores);
-    step.ops(ProtectSpan{step.kv, begin_, begin_ + count_, scores});
+    const std::int32_t sequences = step.kv.num_sequences();
+    std::int32_t *begin = step.ops.host_ints(sequences), *end = step.ops.host_ints(sequences);
+    std::fill_n(begin, sequences, begin_);
+    std::fill_n(end, sequences, begin_ + count_);
+    step.ops(Protect{step.kv, begin, end, scores, true});
   }
 
  private:

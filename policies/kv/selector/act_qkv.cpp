@@ -68,7 +68,7 @@ class ActQkv final : public QuerySelector<UnitTraffic>, public TakesShare {
     float* scores = judge(step, first);
     const std::int32_t* keep = share(step, first, scores, tail);
     const std::int32_t* head = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] == 0 ? 0 : sizes(step, r).sinks / chunk_; });
-    step.ops(MaskEnds{n, first, head, per_row(step.ops, n, [&](std::int32_t r) { return tail[r] / chunk_; }), scores});
+    mask_ends(step.ops, n, first, head, per_row(step.ops, n, [&](std::int32_t r) { return tail[r] / chunk_; }), scores);
     ExpandUnits tokens;
     tokens.num_rows = n;
     tokens.lists = best_units(step.ops, n, 1, first, scores, keep);

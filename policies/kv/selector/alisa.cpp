@@ -1,3 +1,4 @@
+#include "kernels/score/word_scores/word_scores.h"
 #include "policies/kv/selector/attention_ring/attention_ring.h"
 #include "policies/kv/selector/budget_share.h"
 #include "policies/kv/selector/tiers.h"
@@ -51,9 +52,9 @@ class Alisa final : public QuerySelector<TierTraffic>, public TakesShare {
       return selection;
     }
     float* scores = step.ops.floats(step.kv.total());
-    step.ops(RingSums{step.kv, first_word(), rows_, scores});
+    step.ops(WordScores{step.kv, first_word(), WordScores::Kind::kSum, scores, rows_});  // the local attention sum, section IV-A
     const std::int32_t* head = per_row(step.ops, n, [](std::int32_t) { return 0; });
-    step.ops(MaskEnds{n, step.kv.first, head, tail, scores});
+    mask_ends(step.ops, n, step.kv.first, head, tail, scores);
     const UnitLists lists = best_units(step.ops, n, 1, step.kv.first, scores, keep);
     selection = tokens_and_tail(step, lists, nullptr, tail);
     traffic_.track(step, lists, lists_of(selection), 2LL * step.kv.head_dim * step.kv.kv_bytes);

@@ -62,7 +62,7 @@ class InfLlm2 final : public QuerySelector<UnitTraffic>, public TakesShare {
     BlockMax blocks = judge_blocks(step, tail);
     step.ops(blocks);
     const std::int32_t* end = per_row(step.ops, n, [&](std::int32_t r) { return tail[r] / block_; });
-    step.ops(MaskEnds{n, blocks.first, head, end, blocks.out});
+    mask_ends(step.ops, n, blocks.first, head, end, blocks.out);
     ExpandUnits tokens;
     tokens.num_rows = n;
     tokens.lists = best_units(step.ops, n, 1, blocks.first, blocks.out, keep);

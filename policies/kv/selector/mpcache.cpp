@@ -114,7 +114,7 @@ class MpCache final : public QuerySelector<UnitTraffic>, public TakesShare {
     if (all_whole(n, end)) return;
     const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return end[r]; });
     float* scores = judge(step, bounds(step, large_bounds_, large_), first, nullptr);
-    step.ops(MaskEnds{n, first, per_row(step.ops, n, [&](std::int32_t r) { return end[r] == 0 ? 0 : 1; }), end, scores});
+    mask_ends(step.ops, n, first, per_row(step.ops, n, [&](std::int32_t r) { return end[r] == 0 ? 0 : 1; }), end, scores);
     const std::int32_t* survivors = per_row(step.ops, n, [&](std::int32_t r) {
       const std::int32_t wanted = ceil_div(choices_.at(step, r).count, ratio);
       return end[r] == 0 ? 0 : std::max(wanted, static_cast<std::int32_t>(std::ceil(large_share_ * (end[r] - 1))));

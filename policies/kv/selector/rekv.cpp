@@ -1,10 +1,10 @@
 #include <algorithm>
 
+#include "kernels/score/reduce_heads/reduce_heads.h"
 #include "kernels/select/mean_query/mean_query.h"
 #include "kernels/select/page_means/page_means.h"
 #include "policies/kv/scorer/step_arrays.h"
 #include "policies/kv/selector/budget_share.h"
-#include "policies/kv/selector/sum_rows/sum_rows.h"
 #include "policies/kv/selector/tiers.h"
 
 namespace kvlab {
@@ -137,7 +137,7 @@ class ReKv final : public QuerySelector<TierTraffic>, public TakesShare {
     if (std::all_of(end, end + n, [](std::int32_t e) { return e == 0; })) return;
     const std::int64_t* first = prefix_sums(step.ops, n, [&](std::int32_t r) { return end[r]; });
     float* scores = judge(step, asked, first, end);
-    step.ops(MaskEnds{n, first, per_row(step.ops, n, [&](std::int32_t r) { return end[r] == 0 ? 0 : first_; }), end, scores});
+    mask_ends(step.ops, n, first, per_row(step.ops, n, [&](std::int32_t r) { return end[r] == 0 ? 0 : first_; }), end, scores);
     KeepUnits kept;
     kept.num_rows = n;
     kept.lists = best_units(step.ops, n, 1, first, scores, keep);
@@ -165,7 +165,9 @@ class ReKv final : public QuerySelector<TierTraffic>, public TakesShare {
     scores.heads = PageScores::Heads::kSum;
     scores.scores = step.ops.floats(first[n]);
     step.ops(scores);
-    step.ops(SumRows{n, step.kv.kv_heads, first, scores.scores});
+    KvRows frames = step.kv;
+    frames.first = first, frames.len = end;
+    step.ops(ReduceHeads{frames, ReduceHeads::Kind::kSum, scores.scores, false});
     for (std::int32_t s = 0; s < sequences; ++s)
       if (asked[static_cast<std::size_t>(s)].count > 0) means_.forget(step.seqs[static_cast<std::size_t>(s)].index);  // no longer needed
     return scores.scores;

@@ -126,7 +126,7 @@ class RetrievalChunks final : public QuerySelector<UnitTraffic>, public TakesSha
     scores.heads = PageScores::Heads::kMean;
     scores.scores = step.ops.floats(first[n]);
     step.ops(scores);
-    step.ops(MaskEnds{n, first, per_row(step.ops, n, [&](std::int32_t r) { return end[r] == 0 ? 0 : 1; }), end, scores.scores});
+    mask_ends(step.ops, n, first, per_row(step.ops, n, [&](std::int32_t r) { return end[r] == 0 ? 0 : 1; }), end, scores.scores);
     KeepUnits kept;
     kept.num_rows = n;
     kept.lists = best_units(step.ops, n, 1, first, scores.scores, keep);

@@ -1,8 +1,10 @@
 #include "policies/kv/selector/selection.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
+#include "kernels/score/fill_scores/fill_scores.h"
 #include "kernels/select/top_k/top_k.h"
 
 namespace kvlab {
@@ -83,11 +85,16 @@ Selection expand(Ops& ops, ExpandUnits units) {
   return {units.index_first, units.index};
 }
 
+void mask_ends(Ops& ops, std::int32_t num_rows, const std::int64_t* first, const std::int32_t* head, const std::int32_t* tail,
+               float* scores) {
+  ops(FillScores{num_rows, first, head, tail, -std::numeric_limits<float>::infinity(), 0.0F, scores, true});
+}
+
 void UnitTraffic::track(LayerStep& step, const UnitLists& lists) {
   const std::int32_t rows = step.kv.num_rows;
   TrackReuse reuse;
   reuse.num_rows = rows;
-  reuse.lists = lists;
+  reuse.asked = reuse.now = lists;
   const std::int32_t* was = per_row(step.ops, rows, [&](std::int32_t r) { return last_count_.at(step, r); });
   reuse.last = last_.rows(step, [&](std::int32_t r) { return std::max<std::int64_t>(was[r], lists.size(r)); });
   reuse.last_count = was;

@@ -69,6 +69,10 @@ TokenProbabilities token_probabilities(LayerStep& step, AttentionStats::Group gr
 // The union of the units that a row's query heads chose; the counts are settled.
 UnitLists united(LayerStep& step, const UnitLists& lists, const std::int64_t* first, const std::int32_t* keep);
 
+// Scores of the tokens (or units) [0, head[r]) and [tail[r], row's end), which are attended to anyway, become -infinity.
+void mask_ends(Ops& ops, std::int32_t num_rows, const std::int64_t* first, const std::int32_t* head, const std::int32_t* tail,
+               float* scores);
+
 // Tokens of the listed units between head and tail (ExpandUnits has the details).
 Selection expand(Ops& ops, ExpandUnits units);
 

@@ -190,8 +190,8 @@ class Sentence final : public QuerySelector<TierTraffic>, public TakesShare {
     step.ops(stats);
     step.ops(Pool1d{n, step.kv.first, pooled, scores, pool_, Pool1d::Kind::kMax});
     const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return rows_.at(step, r).dense; });
-    step.ops(MaskEnds{n, step.kv.first, per_row(step.ops, n, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, tail[r]); }), tail,
-                      scores});
+    mask_ends(step.ops, n, step.kv.first, per_row(step.ops, n, [&](std::int32_t r) { return std::min(sizes(step, r).sinks, tail[r]); }),
+              tail, scores);
     KeepUnits kept;
     kept.num_rows = n;
     kept.lists = best_units(step.ops, n, 1, step.kv.first, scores, keep);

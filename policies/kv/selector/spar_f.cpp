@@ -53,7 +53,7 @@ class SparF final : public Selector, public TakesShare {
     scores.scores = step.ops.floats(step.kv.total());
     step.ops(scores);
     const std::int32_t* head = per_row(step.ops, n, [](std::int32_t) { return 0; });
-    step.ops(MaskEnds{n, step.kv.first, head, tail, scores.scores});
+    mask_ends(step.ops, n, step.kv.first, head, tail, scores.scores);
     const UnitLists lists = best_units(step.ops, n, 1, step.kv.first, scores.scores, keep);
     count_pages(step, lists, tail);
     return selection_ = tokens_and_tail(step, lists, nullptr, tail);

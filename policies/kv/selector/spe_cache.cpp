@@ -140,7 +140,7 @@ class SpeCache final : public QuerySelector<TierTraffic>, public TakesShare {
     step.ops.zero(scores, step.kv.total());
     step.ops(attention);
     const std::int32_t* head = per_row(step.ops, n, [](std::int32_t) { return 0; });
-    step.ops(MaskEnds{n, step.kv.first, head, covered_, scores});
+    mask_ends(step.ops, n, step.kv.first, head, covered_, scores);
     return scores;
   }
 

@@ -2,15 +2,14 @@
 
 #include <utility>
 
-#include "policies/kv/selector/keep_queries/keep_queries.h"
-#include "policies/kv/selector/tier_reuse/tier_reuse.h"
+#include "policies/kv/selector/probe_query/probe_query.h"
 
 namespace kvlab {
 
 void TierTraffic::track(LayerStep& step, const UnitLists& asked, const UnitLists& now, std::int64_t unit_bytes) {
   const std::int32_t rows = step.kv.num_rows;
   const std::int32_t* was = per_row(step.ops, rows, [&](std::int32_t r) { return last_count_.at(step, r); });
-  TierReuse reuse;
+  TrackReuse reuse;
   reuse.num_rows = rows;
   reuse.asked = asked;
   reuse.now = now;
@@ -71,7 +70,7 @@ std::span<const Queries> LastQueries::before(const LayerStep& step) {
 
 void LastQueries::keep(LayerStep& step) {
   const std::int32_t width = step.model.q_heads * step.model.head_dim;
-  step.ops(KeepQueries{step.kv.num_sequences(), width, step.in.step.data(), memory_.sequences(step, [&](std::int32_t) { return width; })});
+  step.ops(QueryRing{step.kv.num_sequences(), width, 1, step.in.step.data(), memory_.sequences(step, [&](std::int32_t) { return width; })});
   for (std::int32_t s = 0; s < step.kv.num_sequences(); ++s)
     if (step.in.step[static_cast<std::size_t>(s)].count > 0) known_.of_sequence(step, s) = 1;
 }

@@ -30,7 +30,7 @@ class TopKOracle final : public QuerySelector<UnitTraffic>, public TakesShare {
     const std::int32_t* tail = per_row(step.ops, n, [&](std::int32_t r) { return older_tokens(step, r); });
     const std::int32_t* keep = per_row(step.ops, n, [&](std::int32_t r) { return std::clamp(budget[r] - (len[r] - tail[r]), 0, tail[r]); });
     const TokenProbabilities all = token_probabilities(step, AttentionStats::Group::kMean, nullptr);
-    step.ops(MaskEnds{n, all.first, per_row(step.ops, n, [](std::int32_t) { return 0; }), tail, all.scores});
+    mask_ends(step.ops, n, all.first, per_row(step.ops, n, [](std::int32_t) { return 0; }), tail, all.scores);
     const UnitLists lists = best_units(step.ops, n, 1, all.first, all.scores, keep);
     traffic_.track(step, lists);
     ExpandUnits tokens;

@@ -1,12 +1,12 @@
 #include "kernels/device/cuda/device_parts.h"
-#include "kernels/device/cuda/over_rows.cuh"
+#include "kernels/device/cuda/launch.cuh"
+#include "kernels/score/word_scores/word_scores.h"
 #include "policies/kv/disposal/mark_dropped/mark_dropped.h"
 
 namespace kvlab {
 
 namespace {
 
-constexpr std::uint32_t kMark = 1;
 constexpr int kThreads = 512;
 
 // One block per row, the dropped list in pieces of a block.
@@ -22,29 +22,17 @@ __global__ void __launch_bounds__(kThreads)
     const auto i = at + static_cast<std::int32_t>(threadIdx.x);
     const std::int32_t token = i < n ? rows.dropped[rows.dropped_first[row] + i] : -1;
     const std::int64_t slot = token >= 0 ? rows.kv.slot(row, token) : 0;
-    const bool lacks = token >= 0 && (words[slot] & kMark) == 0;
+    const bool lacks = token >= 0 && (words[slot] & kTokenMark) == 0;
     std::int32_t all;
     const std::int32_t place = listed + block_scan_exclusive(lacks ? 1 : 0, shared, all);
     if (lacks && place < room) {
-      words[slot] |= kMark;
+      words[slot] |= kTokenMark;
       out[place] = token;
     }
     listed += all;
   }
   for (std::int32_t i = min(listed, room) + static_cast<std::int32_t>(threadIdx.x); i < room; i += kThreads) out[i] = -1;
 }
-
-struct Lower {
-  DeviceRows kv;
-  std::int32_t channel;
-  float* scores;
-  __device__ std::int64_t count(int row) const { return kv.len[row]; }
-  __device__ void operator()(int row, std::int64_t i) const {
-    float& score = scores[kv.first[row] + i];
-    if ((kv.words[channel * kv.pool_tokens + kv.slot(row, static_cast<std::int32_t>(i))] & kMark) != 0 && score != INFINITY)
-      score = -INFINITY;
-  }
-};
 
 }  // namespace
 
@@ -53,13 +41,6 @@ void run_cuda(const MarkDropped& a, CudaContext& cuda) {
   const CudaContext::Frame frame(cuda);
   launch("mark_dropped", cuda, {dim3(static_cast<unsigned>(a.rows.kv.num_rows)), dim3(kThreads)}, mark_dropped, on_device(a.rows, cuda),
          a.channel, cuda.upload(a.first, a.rows.kv.num_rows + 1), a.index);
-}
-
-void run_cuda(const LowerMarked& a, CudaContext& cuda) {
-  if (a.kv.total() == 0) return;
-  const CudaContext::Frame frame(cuda);
-  const Lower lower{on_device(a.kv, cuda), a.channel, a.scores};
-  launch_over_rows("lower_marked", cuda, a.kv.num_rows, lower.kv.longest, lower);
 }
 
 }  // namespace kvlab

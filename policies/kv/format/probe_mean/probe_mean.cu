@@ -1,11 +1,11 @@
 #include <algorithm>
 
+#include "kernels/allocate/count_scores/leading_mass.cuh"
 #include "kernels/device/cuda/device_rows.h"
 #include "kernels/device/cuda/ordered_key.cuh"
 #include "kernels/device/cuda/over_rows.cuh"
 #include "kernels/device/cuda/sort_rows.cuh"
 #include "kernels/device/cuda/upload.h"
-#include "policies/kv/allocator/mass_count/leading_mass.cuh"
 #include "policies/kv/format/probe_mean/probe_mean.h"
 
 namespace kvlab {

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/device/cuda/over_rows.cuh"
 #include "kernels/device/cuda/query_lines.cuh"
 #include "kernels/device/cuda/upload.h"
 #include "policies/kv/selector/attention_ring/attention_ring.h"
@@ -31,20 +30,6 @@ __global__ void __launch_bounds__(kRowThreads)
   __syncwarp();
   if (lane_index() == 0) words[ring * kv.pool_tokens] = count;
 }
-
-struct SumOfRing {
-  DeviceRows kv;
-  const std::uint32_t* words;
-  std::int32_t ring;
-  float* scores;
-  __device__ std::int64_t count(int row) const { return kv.len[row]; }
-  __device__ void operator()(int row, std::int64_t i) const {
-    const std::int64_t slot = kv.slot(row, static_cast<std::int32_t>(i));
-    float sum = 0;
-    for (int j = 0; j < ring; ++j) sum += __uint_as_float(words[j * kv.pool_tokens + slot]);
-    scores[kv.first[row] + i] = sum;
-  }
-};
 
 }  // namespace
 
@@ -79,13 +64,6 @@ void run_cuda(const PushAttention& a, CudaContext& cuda) {
     launch("push_attention", cuda, block_each(std::int64_t{a.kv.num_rows} * chunks), push_probabilities<T>, rows, lines_on_gpu, stats,
            first_on_gpu, a.first_word, a.ring, chunks);
   });
-}
-
-void run_cuda(const RingSums& a, CudaContext& cuda) {
-  if (a.kv.total() == 0) return;
-  const CudaContext::Frame frame(cuda);
-  const DeviceRows kv = on_device(a.kv, cuda);
-  launch_over_rows("ring_sums", cuda, kv.num_rows, kv.longest, SumOfRing{kv, kv.words + a.first_word * kv.pool_tokens, a.ring, a.scores});
 }
 
 }  // namespace kvlab

@@ -25,14 +25,4 @@ OpCall call(const PushAttention&);
 void run_cpu(const PushAttention&);
 void run_cuda(const PushAttention&, CudaContext&);
 
-// scores = sum of each token's ring: ALISA's local attention sum, Zhao et al. 2024, section IV-A.
-struct RingSums {
-  KvRows kv;
-  std::int32_t first_word = 0, ring = 0;
-  float* scores = nullptr;  // [kv.total()] out
-};
-OpCall call(const RingSums&);
-void run_cpu(const RingSums&);
-void run_cuda(const RingSums&, CudaContext&);
-
 }  // namespace kvlab

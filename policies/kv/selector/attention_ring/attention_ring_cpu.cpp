@@ -22,22 +22,6 @@ OpCall call(const PushAttention& a) {
 }
 KVLAB_WITHOUT_CUDA(PushAttention)
 
-OpCall call(const RingSums& a) {
-  const std::int64_t n = a.kv.total();
-  return {.op = "ring_sums", .rows = a.kv.num_rows, .tokens = n, .outputs = n, .bytes = 4 * n * (a.ring + 1), .flops = n * a.ring};
-}
-KVLAB_WITHOUT_CUDA(RingSums)
-
-void run_cpu(const RingSums& a) {
-  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) {
-    for (std::int32_t i = 0; i < a.kv.len[r]; ++i) {
-      float sum = 0;
-      for (std::int32_t j = 0; j < a.ring; ++j) sum += std::bit_cast<float>(a.kv.word(a.first_word + j, r, i));
-      a.scores[a.kv.first[r] + i] = sum;
-    }
-  }
-}
-
 namespace {
 
 void push_row(const PushAttention& a, std::int32_t row, std::vector<float>& p, std::vector<float>& z) {
