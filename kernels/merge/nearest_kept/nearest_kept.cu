@@ -167,9 +167,10 @@ __global__ void __launch_bounds__(kThreads) nearest_by_tiles(Nearest a) {
   const int num_tiles = (num_kept + kTile - 1) / kTile;
   if (num_tiles > 0) load_tile<T, D>(tiles, keys, a.kept.slot + kept0, min(kTile, num_kept));
   for (int t = 0; t < num_tiles; ++t) {
-    const std::int32_t place0 = t * kTile, next = place0 + kTile;
+    const std::int32_t place0 = t * kTile;
     if (t + 1 < num_tiles) {
-      load_tile<T, D>(tiles + (t + 1) % 2 * kTileNumbers, keys, a.kept.slot + kept0 + next, min(kTile, num_kept - next));
+      load_tile<T, D>(tiles + (t + 1) % 2 * kTileNumbers, keys, a.kept.slot + kept0 + place0 + kTile,
+                      min(kTile, num_kept - place0 - kTile));
       cp_async_wait<1>();
     } else {
       cp_async_wait<0>();
