@@ -11,10 +11,17 @@ namespace kvlab {
 
 constexpr float kMostHalf = 65504.0F;
 
-// Of the numbers of a group; NaN is skipped, because fminf and fmaxf answer with the other operand.
+// Of the numbers of a group; NaN is skipped, because fminf and fmaxf return the other operand.
 struct GroupRange {
   float least = kMostHalf, most = -kMostHalf;
   __device__ __forceinline__ void take(float x) { least = fminf(least, x), most = fmaxf(most, x); }
+  __device__ __forceinline__ void join(float other_least, float other_most) {
+    least = fminf(least, other_least), most = fmaxf(most, other_most);
+  }
+  // With the range of the lane whose index differs by `offset`, a power of two.
+  __device__ __forceinline__ void join_lane(int offset) {
+    join(__shfl_xor_sync(kAllLanes, least, offset), __shfl_xor_sync(kAllLanes, most, offset));
+  }
 };
 
 __device__ __forceinline__ std::uint32_t half_bits(float x) { return pack<f16>(x, 0.0F) & 0xFFFFU; }
@@ -69,6 +76,20 @@ __device__ __forceinline__ std::uint32_t encode(const GroupStep& s, float top, f
     code = __fmul_rn(x - s.zero, s.inverse);
   code = fminf(fmaxf(code, 0.0F) + 0.5F, top);  // NaN becomes 0
   return static_cast<std::uint32_t>(code);
+}
+
+// Codes of the eight numbers x(0) to x(7), `bits` each, which is Bits if Bits is not 0.
+template <int Bits, bool Symmetric, class F>
+__device__ __forceinline__ unsigned long long encode8(const GroupStep& s, float top, int bits, const F& x) {
+  unsigned long long codes = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    if constexpr (Bits != 0 && Bits <= 4)
+      codes |= encode<Symmetric>(s, top, x(i)) << Bits * i;
+    else
+      codes |= static_cast<unsigned long long>(encode<Symmetric>(s, top, x(i))) << bits * i;
+  }
+  return codes;
 }
 
 // Decoding: x = zero + scale * (code + least).
