@@ -91,7 +91,7 @@ Picoseconds EngineDevice::copy(const SwapCopy& copy, Picoseconds at) {
   if (handed == kNotStarted) return at;  // preempted in the plan that admitted it: nothing was computed
   job_.actions.push_back({SequenceAction::Kind::kSwapIn, r.number, blocks_from(r, 0)});
   handed = std::ssize(r.blocks);
-  submit(0, false);
+  submit({}, false);
   return at;
 }
 

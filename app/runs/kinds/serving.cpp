@@ -30,9 +30,9 @@ class StepLog {
     std::int64_t tokens = 0, prefill_kv = 0;
     for (const StepEntry& entry : step.entries) tokens += entry.tokens;
     for (const PrefillPiece& piece : shape.prefills) prefill_kv += piece.kv_before;
-    text_ += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{}\n", run_id_, step.number, step.planned / kPsPerNs, step.start / kPsPerNs,
-                         step.end / kPsPerNs, (step.end - step.start) / kPsPerNs, predicted / kPsPerNs, step.entries.size(), tokens,
-                         shape.decodes, shape.decode_kv_tokens, prefill_kv, step.usage.waiting);
+    text_ += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{}\n", run_id_, step.number, ns(step.planned), ns(step.start), ns(step.end),
+                         ns(step.end - step.start), ns(predicted), step.entries.size(), tokens, shape.decodes, shape.decode_kv_tokens,
+                         prefill_kv, step.usage.waiting);
   }
   [[nodiscard]] const std::string& text() const { return text_; }
 
