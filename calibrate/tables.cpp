@@ -200,10 +200,10 @@ std::int64_t norm_width(OpId op, const ModelSpec& m) {
   return op == OpId::kQkNorm ? m.head_dim : op == OpId::kEmbedding ? m.embedding_width : op == OpId::kActFn ? m.intermediate : m.hidden;
 }
 
-using Values = std::map<std::string, std::int64_t, std::less<>>;
+using AxisValues = std::map<std::string, std::int64_t, std::less<>>;
 
 // Axes of the model's operations. The norms of heads on the CPU take each head for a token.
-Values op_values(const CalibrationTable& t, const ModelSpec& m, std::int64_t n) {
+AxisValues op_values(const CalibrationTable& t, const ModelSpec& m, std::int64_t n) {
   const Channels channels = channels_of(*t.op, m);
   const bool by_head = t.op == OpId::kQkNorm && t.device == DeviceKind::kCpu;
   return {{"tokens", by_head ? n * (m.q_heads + m.kv_heads) : n},
@@ -220,7 +220,7 @@ Values op_values(const CalibrationTable& t, const ModelSpec& m, std::int64_t n) 
 
 // Every operation of a policy at what recipes ask of it by default: windows of 32 queries, pages of 16 tokens, half of the tokens kept, 4
 // bits in groups of 32 or of the head; "cast" is its way back, from fp8.
-Values policy_values(const ModelSpec& m, const CalibrationPoint& at) {
+AxisValues policy_values(const ModelSpec& m, const CalibrationPoint& at) {
   const std::int64_t layout = at[1] > 0 ? at[1] : kLayoutTokens, batch = std::max<std::int64_t>(1, at[0] / layout);
   const std::int64_t len = std::max<std::int64_t>(2, at[0] / batch);
   return {{"batch", batch},
@@ -236,7 +236,7 @@ Values policy_values(const ModelSpec& m, const CalibrationPoint& at) {
 }
 
 // A value for every axis that a case of the table's kind may have.
-Values values_at(const CalibrationTable& t, const ModelSpec& m, const CalibrationPoint& at) {
+AxisValues values_at(const CalibrationTable& t, const ModelSpec& m, const CalibrationPoint& at) {
   switch (t.kind) {
     case TableKind::kOp:
       return op_values(t, m, at[0]);
@@ -279,8 +279,8 @@ Rotation rotation_at(const CalibrationTable& t, const ModelSpec& m, const Calibr
 Shape shape_at(const CalibrationTable& t, const ModelSpec& m, const CalibrationPoint& at) {
   const KernelFamily* const family = find_family(t.device, t.family, t.format);
   if (family == nullptr) throw InternalError(fmt::format("{}: there is no case {}/{}", t.name, t.family, t.format));
-  Values values = values_at(t, m, at);
-  values.merge(Values{{"q_heads", m.q_heads}, {"kv_heads", m.kv_heads}, {"head_dim", m.head_dim}, {"vocabulary", m.vocabulary}});
+  AxisValues values = values_at(t, m, at);
+  values.merge(AxisValues{{"q_heads", m.q_heads}, {"kv_heads", m.kv_heads}, {"head_dim", m.head_dim}, {"vocabulary", m.vocabulary}});
   Shape shape;
   for (const auto& [axis, letter] : family->axes) {
     const auto value = values.find(axis);

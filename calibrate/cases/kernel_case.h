@@ -53,7 +53,7 @@ using Axes = std::vector<std::pair<std::string, std::string>>;
 
 // One operation in one format on one kind of device, for any shape.
 struct KernelFamily {
-  std::string op;      // what an Operation names as the case that times it
+  std::string op;      // as Operation::cpu or gpu names it, or a case of kernel_bench alone
   std::string format;  // of its operands: f32, bf16, ...
   DeviceKind device = DeviceKind::kCpu;
   Axes axes;

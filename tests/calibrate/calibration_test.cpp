@@ -279,10 +279,12 @@ TEST(Calibration, PointsThatTakeTooLongAreLeftOut) {
   meter.speed = 20, meter.copy_bytes_per_s = 1e10;
   const Calibrated c(meter, 1e-6);
   ASSERT_TRUE(c.result.is_complete);
+  CalibrationTable prefill;
+  prefill.kind = TableKind::kPrefill;
   for (const auto& [point, times] : meter.measured) {
     const auto& [table, at] = point;
-    if (table != "attention_prefill") continue;
-    EXPECT_LT(20 * true_seconds({table, TableKind::kPrefill, "", {}, 1, "", "", {}, 0, 1}, at), 2.0) << at[0] << " " << at[1];
+    if (table != name_of(OpId::kAttentionPrefill)) continue;
+    EXPECT_LT(20 * true_seconds(prefill, at), 2.0) << at[0] << " " << at[1];
   }
 }
 

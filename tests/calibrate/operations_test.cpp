@@ -19,14 +19,14 @@ namespace kvlab {
 
 namespace {
 
-const std::string kSpecs = KVLAB_SOURCE_DIR "/profiles/models", kCards = KVLAB_SOURCE_DIR "/profiles/hardware";
+const std::string kModelFiles = KVLAB_SOURCE_DIR "/profiles/models", kCards = KVLAB_SOURCE_DIR "/profiles/hardware";
 constexpr Picoseconds kTime{7'000'000};
 constexpr std::int32_t kCount = 64;
 constexpr std::int64_t kBytes = 1 << 28;
 
 bool has_own_table(const Operation& o) { return o.family == OpFamily::kTokens || o.family == OpFamily::kSequences; }
 
-ModelSpec model_with(OpFamily family) { return load_model_spec(family == OpFamily::kMoe ? "qwen3-30b-a3b" : "qwen3-8b", kSpecs); }
+ModelSpec model_with(OpFamily family) { return load_model_spec(family == OpFamily::kMoe ? "qwen3-30b-a3b" : "qwen3-8b", kModelFiles); }
 
 std::set<OpId> priced_ops(const ModelSpec& m) {
   std::vector<OpWork> ops;
@@ -81,7 +81,7 @@ TEST(Operations, HaveACaseOnEachDeviceOrSayWhyNot) {
 
 // A shape has the axes of its case: shape_at refuses an axis that it has no value for.
 TEST(Operations, AreCalibratedInTheTablesOrder) {
-  const ModelSpec m = load_model_spec("qwen3-8b", kSpecs);
+  const ModelSpec m = load_model_spec("qwen3-8b", kModelFiles);
   for (const DeviceKind kind : {DeviceKind::kCpu, DeviceKind::kGpu}) {
     std::vector<OpId> expected, tables;
     for (const Operation& o : kOperations)
