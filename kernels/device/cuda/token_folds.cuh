@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/device/cuda/token_sums.cuh"
+#include "kernels/device/cuda/token_walk.cuh"
 
 namespace kvlab {
 
@@ -11,63 +11,51 @@ namespace kvlab {
 //   start(x)                       neutral numbers of a channel
 //   add(x, k), join(x, y)          takes in an element; the numbers of other tokens
 //   finish(row, u, channel, x, n)  n of the eight channels from `channel` on, x[number][channel]
-constexpr int kFoldWarps = kTokenThreads / kWarpSize, kFoldInFlight = 4;
+constexpr int kFoldWarps = kTokenThreads / kWarpSize;
+
+// Joins the groups' numbers of eight channels, and turns them to out[number][channel].
+template <int Lanes, class F>
+__device__ __forceinline__ void join_groups(const F& f, float (&x)[8][F::kNumbers], float (&out)[F::kNumbers][8]) {
+#pragma unroll
+  for (int c = 0; c < 8; ++c) {
+#pragma unroll
+    for (int offset = Lanes; offset < kWarpSize; offset *= 2) {
+      float other[F::kNumbers];
+#pragma unroll
+      for (int i = 0; i < F::kNumbers; ++i) other[i] = __shfl_xor_sync(kAllLanes, x[c][i], offset);
+      f.join(x[c], other);
+    }
+#pragma unroll
+    for (int i = 0; i < F::kNumbers; ++i) out[i][c] = x[c][i];
+  }
+}
 
 template <class T, int Lanes, int Spans, bool Wide, class F>
 __global__ void __launch_bounds__(kTokenThreads, 2) token_folds(F f, DeviceRows kv, int chunks) {
-  constexpr int kGroups = kWarpSize / Lanes;
+  using Walk = TokenWalk<T, Lanes, Spans, Wide>;
   const int row = blockIdx.x / chunks, unit = blockIdx.x % chunks * kFoldWarps + warp_index(), d = kv.head_dim;
   if (unit >= f.units(row)) return;
   const TokenPlaces places(kv, row);
-  const int lane = lane_index() % Lanes, group = lane_index() / Lanes;
+  const Walk walk(kv, false);
   const std::int32_t begin = f.begin(row, unit), end = f.end(row, unit);
   float x[Spans][8][F::kNumbers];
 #pragma unroll
   for (int s = 0; s < Spans; ++s)
 #pragma unroll
     for (int c = 0; c < 8; ++c) f.start(x[s][c]);
-  for (std::int32_t at = begin; at < end; at += kGroups * kFoldInFlight) {
-    Raw8<T> raw[kFoldInFlight][Spans];
-    std::int64_t slot[kFoldInFlight];
+  walk.template run<false>(begin, end, Walk::kStep, places, [&](std::int32_t token, const float(&k)[Spans][8]) {
+    if (token >= end) return;
 #pragma unroll
-    for (int t = 0; t < kFoldInFlight; ++t) slot[t] = places(min(at + t * kGroups + group, end - 1));
+    for (int s = 0; s < Spans; ++s)
 #pragma unroll
-    for (int t = 0; t < kFoldInFlight; ++t) {
-#pragma unroll
-      for (int s = 0; s < Spans; ++s) {
-        const int channel = (s * Lanes + lane) * 8;
-        raw[t][s] = load_raw8<T, Wide>(static_cast<const T*>(kv.k) + slot[t] * d + channel, d - channel);
-      }
-    }
-#pragma unroll
-    for (int t = 0; t < kFoldInFlight; ++t) {
-      if (at + t * kGroups + group >= end) break;
-#pragma unroll
-      for (int s = 0; s < Spans; ++s) {
-        float k[8];
-        unpack_raw8(raw[t][s], k);
-#pragma unroll
-        for (int c = 0; c < 8; ++c) f.add(x[s][c], k[c]);
-      }
-    }
-  }
+      for (int c = 0; c < 8; ++c) f.add(x[s][c], k[s][c]);
+  });
 #pragma unroll
   for (int s = 0; s < Spans; ++s) {
     float out[F::kNumbers][8];
-#pragma unroll
-    for (int c = 0; c < 8; ++c) {
-#pragma unroll
-      for (int offset = Lanes; offset < kWarpSize; offset *= 2) {
-        float other[F::kNumbers];
-#pragma unroll
-        for (int i = 0; i < F::kNumbers; ++i) other[i] = __shfl_xor_sync(kAllLanes, x[s][c][i], offset);
-        f.join(x[s][c], other);
-      }
-#pragma unroll
-      for (int i = 0; i < F::kNumbers; ++i) out[i][c] = x[s][c][i];
-    }
-    const int channel = (s * Lanes + lane) * 8;
-    if (group == 0 && channel < d) f.finish(row, unit, channel, out, min(8, d - channel));
+    join_groups<Lanes>(f, x[s], out);
+    const int channel = walk.channel(s);
+    if (walk.group == 0 && channel < d) f.finish(row, unit, channel, out, min(8, d - channel));
   }
 }
 

@@ -1,6 +1,6 @@
 #include "kernels/device/cuda/bucket_lists.cuh"
 #include "kernels/device/cuda/device_parts.h"
-#include "kernels/device/cuda/token_sums.cuh"
+#include "kernels/device/cuda/token_walk.cuh"
 #include "kernels/merge/merge_into/merge_into.h"
 
 namespace kvlab {
@@ -78,37 +78,36 @@ __device__ __forceinline__ float weight_of(const Merge& a, std::int64_t place) {
   }
 }
 
-// A warp per kept token: its K or V takes in those that it receives. Lanes lanes share a vector, several vectors are under way at once.
-template <class T, int Lanes, int Spans, bool Wide>
-__global__ void __launch_bounds__(kThreads, 2) take_in(Merge a, bool values, int blocks) {
-  constexpr int kGroups = kWarpSize / Lanes;
-  const DeviceParts& rows = a.received.rows;
-  const int row = blockIdx.x / blocks, d = rows.kv.head_dim, lane = lane_index() % Lanes, group = lane_index() / Lanes;
-  const std::int32_t kept = blockIdx.x % blocks * kWarps + warp_index();
-  if (kept >= rows.num_kept(row)) return;
-  const std::int64_t at = rows.kept_first[row] + kept, first = rows.dropped_first[row];
-  const std::int32_t count = a.received.lists.counts[at];
-  if (count == 0) return;
-  const std::int32_t* const places = a.received.lists.items + first + a.received.lists.begin[at];
-  T* const data = static_cast<T*>(values ? rows.kv.v : rows.kv.k);
-  const TokenPlaces slots(rows.kv, row);
-  const bool halves = a.combine == MergeInto::Combine::kPivot;
+// What a kept vector takes in: the weighted sum of dropped ones, the weight that it gets on top of 1, and that of all together.
+template <int Spans>
+struct Taken {
   float sum[Spans][8] = {}, own = 0, all = 0;
-  for (std::int32_t i = 0; i < count; i += kGroups * kTokensInFlight) {
+
+  template <int Lanes>
+  __device__ __forceinline__ void join_groups() {
+    own = sum_of_groups<Lanes>(own), all = sum_of_groups<Lanes>(all);
+#pragma unroll
+    for (int s = 0; s < Spans; ++s)
+#pragma unroll
+      for (int c = 0; c < 8; ++c) sum[s][c] = sum_of_groups<Lanes>(sum[s][c]);
+  }
+};
+
+// Takes in the dropped tokens at places[0, count), by the groups of a warp; `first` is the place of the row's first one.
+template <class T, int Lanes, int Spans, bool Wide>
+__device__ __forceinline__ void take_dropped(const Merge& a, const TokenWalk<T, Lanes, Spans, Wide>& walk, const TokenPlaces& slots,
+                                             std::int64_t first, const std::int32_t* places, std::int32_t count, Taken<Spans>& taken) {
+  for (std::int32_t i = 0; i < count; i += walk.kStep) {
     Raw8<T> raw[kTokensInFlight][Spans];
     float weight[kTokensInFlight];
 #pragma unroll
     for (int t = 0; t < kTokensInFlight; ++t) {
-      const std::int32_t j = i + t * kGroups + group;
-      const std::int64_t place = first + places[min(j, count - 1)], slot = slots(rows.dropped[place]);
+      const std::int32_t j = walk.token(i, t);
+      const std::int64_t place = first + places[min(j, count - 1)], slot = slots(a.received.rows.dropped[place]);
       weight[t] = j < count ? weight_of(a, place) : 0.0F;
-      if (j < count) all += a.combine == MergeInto::Combine::kWeightedMean ? weight[t] : 1.0F;
-      if (halves) weight[t] /= 2.0F, own += weight[t];
-#pragma unroll
-      for (int s = 0; s < Spans; ++s) {
-        const int channel = (s * Lanes + lane) * 8;
-        raw[t][s] = load_raw8<T, Wide>(data + slot * d + channel, j < count ? d - channel : 0);
-      }
+      if (j < count) taken.all += a.combine == MergeInto::Combine::kWeightedMean ? weight[t] : 1.0F;
+      if (a.combine == MergeInto::Combine::kPivot) weight[t] /= 2.0F, taken.own += weight[t];
+      walk.load(slot, j < count, raw[t]);
     }
 #pragma unroll
     for (int t = 0; t < kTokensInFlight; ++t) {
@@ -117,35 +116,50 @@ __global__ void __launch_bounds__(kThreads, 2) take_in(Merge a, bool values, int
         float x[8];
         unpack_raw8(raw[t][s], x);
 #pragma unroll
-        for (int c = 0; c < 8; ++c) sum[s][c] += weight[t] * x[c];
+        for (int c = 0; c < 8; ++c) taken.sum[s][c] += weight[t] * x[c];
       }
     }
   }
+}
+
+// n numbers of eight to p. Wide: as in load_raw8().
+template <class T, bool Wide>
+__device__ __forceinline__ void store_some(T* p, int n, const float (&x)[8]) {
+  if constexpr (Wide) {
+    if (n > 0) store8(p, x);
+  } else {
 #pragma unroll
-  for (int offset = Lanes; offset < kWarpSize; offset *= 2) {
-    own += __shfl_xor_sync(kAllLanes, own, offset), all += __shfl_xor_sync(kAllLanes, all, offset);
-#pragma unroll
-    for (int s = 0; s < Spans; ++s)
-#pragma unroll
-      for (int c = 0; c < 8; ++c) sum[s][c] += __shfl_xor_sync(kAllLanes, sum[s][c], offset);
+    for (int c = 0; c < 8; ++c)
+      if (c < n) store_float(p + c, x[c]);
   }
-  if (group != 0) return;
+}
+
+// A warp per kept token: its K or V takes in those that it receives.
+template <class T, int Lanes, int Spans, bool Wide>
+__global__ void __launch_bounds__(kThreads, 2) take_in(Merge a, bool values, int blocks) {
+  const DeviceParts& rows = a.received.rows;
+  const int row = blockIdx.x / blocks, d = rows.kv.head_dim;
+  const std::int32_t kept = blockIdx.x % blocks * kWarps + warp_index();
+  if (kept >= rows.num_kept(row)) return;
+  const std::int64_t at = rows.kept_first[row] + kept, first = rows.dropped_first[row];
+  const std::int32_t count = a.received.lists.counts[at];
+  if (count == 0) return;
+  const TokenWalk<T, Lanes, Spans, Wide> walk(rows.kv, values);
+  const TokenPlaces slots(rows.kv, row);
+  Taken<Spans> taken;
+  take_dropped(a, walk, slots, first, a.received.lists.items + first + a.received.lists.begin[at], count, taken);
+  taken.template join_groups<Lanes>();
+  if (walk.group != 0) return;
   const float scale = values && a.values_times_count ? 1.0F + static_cast<float>(count) : 1.0F;
-  T* const mine = data + slots(rows.kept[at]) * d;
+  T* const mine = walk.data + slots(rows.kept[at]) * d;
 #pragma unroll
   for (int s = 0; s < Spans; ++s) {
-    const int channel = (s * Lanes + lane) * 8;
+    const int channel = walk.channel(s);
     float x[8];
     unpack_raw8(load_raw8<T, Wide>(mine + channel, d - channel), x);
 #pragma unroll
-    for (int c = 0; c < 8; ++c) x[c] = ((1.0F + own) * x[c] + sum[s][c]) / (1.0F + all) * scale;
-    if constexpr (Wide) {
-      if (channel < d) store8(mine + channel, x);
-    } else {
-#pragma unroll
-      for (int c = 0; c < 8; ++c)
-        if (channel + c < d) store_float(mine + channel + c, x[c]);
-    }
+    for (int c = 0; c < 8; ++c) x[c] = ((1.0F + taken.own) * x[c] + taken.sum[s][c]) / (1.0F + taken.all) * scale;
+    store_some<T, Wide>(mine + channel, d - channel, x);
   }
 }
 

@@ -1,0 +1,144 @@
+#pragma once
+
+#include "kernels/device/cuda/device_rows.h"
+#include "kernels/device/cuda/launch.cuh"
+#include "kernels/device/cuda/vectors.cuh"
+
+namespace kvlab {
+
+constexpr int kTokenThreads = 256, kTokenChunk = 256, kTokensInFlight = 4, kMostTokenDim = 512;
+
+// Eight neighbouring elements as they are in memory, so that several loads are under way before the first is used.
+template <class T>
+struct Raw8 {
+  uint4 part[sizeof(T) / 2];
+};
+
+// n elements at p, of eight; the rest 0. Wide: p is aligned to 16 bytes and n is at least 8 or at most 0.
+template <class T, bool Wide>
+__device__ __forceinline__ Raw8<T> load_raw8(const T* p, int n) {
+  constexpr int kParts = sizeof(T) / 2;
+  Raw8<T> raw;
+  if constexpr (Wide) {
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) raw.part[i] = n > 0 ? reinterpret_cast<const uint4*>(p)[i] : make_uint4(0, 0, 0, 0);
+  } else {
+    std::uint32_t words[4 * kParts] = {};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if constexpr (sizeof(T) == 4)
+        words[i] = i < n ? __float_as_uint(p[i]) : 0U;
+      else
+        words[i / 2] |= (i < n ? static_cast<std::uint32_t>(p[i].bits) : 0U) << (i % 2 * 16);
+    }
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) raw.part[i] = make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
+  }
+  return raw;
+}
+
+template <class T>
+__device__ __forceinline__ void unpack_raw8(const Raw8<T>& raw, float (&x)[8]) {
+  if constexpr (sizeof(T) == 2) {
+    unpack8<T>(raw.part[0], x);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      x[4 * i] = __uint_as_float(raw.part[i].x), x[4 * i + 1] = __uint_as_float(raw.part[i].y);
+      x[4 * i + 2] = __uint_as_float(raw.part[i].z), x[4 * i + 3] = __uint_as_float(raw.part[i].w);
+    }
+  }
+}
+
+// Places of one row's tokens in the pool, without a division per token.
+struct TokenPlaces {
+  const std::int32_t* page;
+  std::uint32_t page_tokens, inverse;
+  __device__ TokenPlaces(const DeviceRows& kv, int row)
+      : page(kv.page + kv.page_begin[row]), page_tokens(static_cast<std::uint32_t>(kv.page_tokens)), inverse(0xFFFFFFFFU / page_tokens) {}
+  __device__ std::int64_t operator()(std::int32_t token) const {
+    const auto i = static_cast<std::uint32_t>(token);
+    auto at = static_cast<std::uint32_t>(static_cast<std::uint64_t>(i) * inverse >> 32);  // i / page_tokens, or one less
+    std::uint32_t rest = i - at * page_tokens;
+    if (rest >= page_tokens) ++at, rest -= page_tokens;
+    return static_cast<std::int64_t>(page[at]) * page_tokens + rest;
+  }
+};
+
+// Reads the keys or values of a row's tokens with a warp: groups of Lanes lanes take a token each, a lane eight of its channels (Spans
+// times), and every group has kTokensInFlight tokens under way at once.
+template <class T, int Lanes, int Spans, bool Wide>
+struct TokenWalk {
+  static constexpr int kStep = kWarpSize / Lanes * kTokensInFlight;  // tokens of a warp that are under way
+
+  T* data;
+  int d, lane, group;  // of the token's lanes, of the warp's groups
+  __device__ __forceinline__ TokenWalk(const DeviceRows& kv, bool values)
+      : data(static_cast<T*>(values ? kv.v : kv.k)), d(kv.head_dim), lane(lane_index() % Lanes), group(lane_index() / Lanes) {}
+
+  __device__ __forceinline__ int channel(int span) const { return (span * Lanes + lane) * 8; }
+  // The group's token t of the step that begins at `at`.
+  __device__ __forceinline__ std::int32_t token(std::int32_t at, int t) const { return at + t * (kWarpSize / Lanes) + group; }
+  // Zeros if not valid.
+  __device__ __forceinline__ void load(std::int64_t slot, bool valid, Raw8<T> (&raw)[Spans]) const {
+#pragma unroll
+    for (int s = 0; s < Spans; ++s) raw[s] = load_raw8<T, Wide>(data + slot * d + channel(s), valid ? d - channel(s) : 0);
+  }
+
+  // Calls take(token, x) for the warp's tokens, which are the kStep from `at` on of every `stride` before `end`; slot(token) is a token's
+  // place in the pool. Lanes whose step reaches beyond `end` call it, too, with a token that is not below `end` and zeros
+  // or, without Zeros, the last one's numbers.
+  template <bool Zeros, class Slot, class Take>
+  __device__ __forceinline__ void run(std::int32_t at, std::int32_t end, std::int32_t stride, const Slot& slot, const Take& take) const {
+    for (; at < end; at += stride) {
+      std::int64_t from[kTokensInFlight];
+      Raw8<T> raw[kTokensInFlight][Spans];
+#pragma unroll
+      for (int t = 0; t < kTokensInFlight; ++t) from[t] = slot(min(token(at, t), end - 1));
+#pragma unroll
+      for (int t = 0; t < kTokensInFlight; ++t) load(from[t], !Zeros || token(at, t) < end, raw[t]);
+#pragma unroll
+      for (int t = 0; t < kTokensInFlight; ++t) {
+        float x[Spans][8];
+#pragma unroll
+        for (int s = 0; s < Spans; ++s) unpack_raw8(raw[t][s], x[s]);
+        take(token(at, t), x);
+      }
+    }
+  }
+};
+
+// Sum over the lanes that share a token.
+template <int Lanes>
+__device__ __forceinline__ float sum_of_lanes(float x) {
+#pragma unroll
+  for (int offset = Lanes / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
+  return x;
+}
+
+// Sum over the groups of lanes.
+template <int Lanes>
+__device__ __forceinline__ float sum_of_groups(float x) {
+#pragma unroll
+  for (int offset = Lanes; offset < kWarpSize; offset *= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
+  return x;
+}
+
+// Calls f(lanes, spans, wide), std::integral_constants, for the rows' vectors; throws CudaError beyond kMostTokenDim.
+template <class F>
+void for_token_lanes(const char* name, const DeviceRows& kv, F&& f) {
+  const int d = kv.head_dim;
+  if (d > kMostTokenDim) throw CudaError(std::string(name) + ": heads of more than " + std::to_string(kMostTokenDim) + " channels");
+  if (d % 8 != 0 || !aligned16({kv.k, kv.v}))
+    f(std::integral_constant<int, 32>{}, std::integral_constant<int, 2>{}, std::false_type{});
+  else if (d <= 64)
+    f(std::integral_constant<int, 8>{}, std::integral_constant<int, 1>{}, std::true_type{});
+  else if (d <= 128)
+    f(std::integral_constant<int, 16>{}, std::integral_constant<int, 1>{}, std::true_type{});
+  else if (d <= 256)
+    f(std::integral_constant<int, 32>{}, std::integral_constant<int, 1>{}, std::true_type{});
+  else
+    f(std::integral_constant<int, 32>{}, std::integral_constant<int, 2>{}, std::true_type{});
+}
+
+}  // namespace kvlab
