@@ -13,51 +13,58 @@ __device__ __forceinline__ float combine(Dequantize::Mode mode, float x, float d
   return mode == Dequantize::Mode::kWrite ? value : mode == Dequantize::Mode::kAdd ? x + value : x - value;
 }
 
+// Codes of groups that a warp has under way, kInFlight of them for each of its lanes.
+struct Flight {
+  unsigned long long codes[kInFlight];
+  std::uint32_t header[kInFlight];
+  std::int64_t at[kInFlight];  // the 8 numbers' place in the pool; -1: none
+  int channel[kInFlight];
+
+  // Groups from the walk's place on. `left`: groups per lane before the end of the tile.
+  __device__ __forceinline__ void load(const CodecArgs& a, const LaneTile& tile, int bits, int align, int left, TileWalk& walk) {
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      const std::int64_t from = tile.slot(walk.token);
+      channel[u] = tile.channel(a, walk);
+      at[u] = u < left && walk.token < tile.n && from >= 0 ? from * a.list.rows.head_dim + channel[u] : -1;
+      const std::uint8_t* const p = tile.packed + tile.bytes_before(walk);
+      if (at[u] >= 0) {
+        header[u] = static_cast<std::uint32_t>(get_bytes(p, a.header, align));
+        codes[u] = get_bytes(p + a.header + tile.part * bits, bits, align);
+      }
+      walk.next();
+    }
+  }
+};
+
 // The reverse of quantize_tokens.
 template <class T, int Bits, bool Symmetric>
 __global__ void __launch_bounds__(kWarps* kWarpSize)
     dequantize_tokens(CodecArgs a, int groups_per_token, int align, Dequantize::Mode mode) {
-  const int row = blockIdx.x / a.tiles, bits = Bits != 0 ? Bits : a.bits, d = a.list.rows.head_dim;
-  const int entries = a.list.entries(row), begin = (blockIdx.x % a.tiles * kWarps + warp_index()) * kWarpSize;
-  if (begin >= entries) return;
-  const int n = min(kWarpSize, entries - begin), lanes = a.group / 8, part = lane_index() % lanes;
-  const std::int64_t slot = lane_index() < n ? a.list.slot(row, begin + lane_index()) : -1;
-  const int group_bytes = static_cast<int>(a.group_bytes(a.group)), token_bytes = group_bytes * groups_per_token;
-  const std::uint8_t* const packed = a.packed + a.base[row] + static_cast<std::int64_t>(begin) * token_bytes;
+  const WarpEntries mine(a, kWarps);
+  if (mine.n <= 0) return;
+  const LaneTile tile(a, mine, groups_per_token);
+  const int bits = Bits != 0 ? Bits : a.bits, per_lane = a.list.rows.head_dim / 8;
   T* const data = static_cast<T*>(a.list.data);
-  const float *const scales = a.scales(row), top = top_code<Symmetric>(bits);
+  const float top = top_code<Symmetric>(bits);
   const std::uint32_t mask = (1U << bits) - 1;
-  TileWalk walk(lanes, groups_per_token);
-  for (int step = 0; step < d / 8 && step * (kWarpSize / lanes) < n * groups_per_token; step += kInFlight) {
-    unsigned long long codes[kInFlight];
-    std::uint32_t header[kInFlight];
-    std::int64_t at[kInFlight];  // the 8 numbers' place in the pool; -1: none
-    int channel[kInFlight];
+  TileWalk walk(tile.lanes, groups_per_token);
+  for (int step = 0; step < per_lane && step * (kWarpSize / tile.lanes) < tile.n * groups_per_token; step += kInFlight) {
+    Flight groups;
+    groups.load(a, tile, bits, align, per_lane - step, walk);
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
-      const std::int64_t from = __shfl_sync(kAllLanes, slot, walk.token & 31);
-      channel[u] = walk.part * a.group + part * 8;
-      at[u] = step + u < d / 8 && walk.token < n && from >= 0 ? from * d + channel[u] : -1;
-      const std::uint8_t* const p = packed + walk.token * token_bytes + walk.part * group_bytes;
-      if (at[u] >= 0) {
-        header[u] = static_cast<std::uint32_t>(get_bytes(p, a.header, align));
-        codes[u] = get_bytes(p + a.header + part * bits, bits, align);
-      }
-      walk.next();
-    }
-#pragma unroll
-    for (int u = 0; u < kInFlight; ++u) {
-      if (at[u] < 0) continue;
-      const GroupScale s = scale_of_header<Symmetric>(header[u], top);
+      if (groups.at[u] < 0) continue;
+      const GroupScale s = scale_of_header<Symmetric>(groups.header[u], top);
       float x[8], scale[8];
-      if (mode != Dequantize::Mode::kWrite) load8(data + at[u], x);
-      if (scales != nullptr) load8(scales + channel[u], scale);
+      if (mode != Dequantize::Mode::kWrite) load8(data + groups.at[u], x);
+      if (tile.scales != nullptr) load8(tile.scales + groups.channel[u], scale);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        const float decoded = decode(s, static_cast<std::uint32_t>(codes[u] >> bits * i) & mask);
-        x[i] = combine(mode, x[i], decoded, scales != nullptr ? scale[i] : 1.0F);
+        const float decoded = decode(s, static_cast<std::uint32_t>(groups.codes[u] >> bits * i) & mask);
+        x[i] = combine(mode, x[i], decoded, tile.scales != nullptr ? scale[i] : 1.0F);
       }
-      store8(data + at[u], x);
+      store8(data + groups.at[u], x);
     }
   }
 }

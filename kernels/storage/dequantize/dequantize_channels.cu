@@ -4,7 +4,18 @@ namespace kvlab {
 
 namespace {
 
-// kStaged: groups lie within a block, their bytes are brought to shared memory first; else codes are read singly.
+// Two neighbouring numbers in the pool become v, or get it added or taken away.
+template <class T>
+__device__ __forceinline__ void put_pair(PairOf<T>* at, float2 v, Dequantize::Mode mode) {
+  if (mode != Dequantize::Mode::kWrite) {
+    const float2 old = at->value();
+    const float sign = mode == Dequantize::Mode::kAdd ? 1.0F : -1.0F;
+    v.x = old.x + sign * v.x, v.y = old.y + sign * v.y;
+  }
+  *at = PairOf<T>::of(v.x, v.y);
+}
+
+// kStaged: groups are within a block, their bytes are brought to shared memory first; else codes are read singly.
 template <class T, int Bits, bool Symmetric, bool kStaged>
 __global__ void __launch_bounds__(kPairs* kUnits) dequantize_units(CodecArgs a, UnitCut cut, int room, Dequantize::Mode mode) {
   KVLAB_SHARED(std::int32_t, slots, kUnits * kUnitTokens);
@@ -43,14 +54,10 @@ __global__ void __launch_bounds__(kPairs* kUnits) dequantize_units(CodecArgs a, 
       const std::int32_t slot = mine[8 * j + i];
       if (slot < 0) continue;
       auto* const at = reinterpret_cast<PairOf<T>*>(data + std::int64_t{slot} * a.list.rows.head_dim);
-      float2 v = make_float2(decode(first, static_cast<std::uint32_t>(x >> bits * i) & mask),
-                             decode(second, static_cast<std::uint32_t>(y >> bits * i) & mask));
-      if (mode != Dequantize::Mode::kWrite) {
-        const float2 old = at->value();
-        const float sign = mode == Dequantize::Mode::kAdd ? 1.0F : -1.0F;
-        v.x = old.x + sign * v.x, v.y = old.y + sign * v.y;
-      }
-      *at = PairOf<T>::of(v.x, v.y);
+      put_pair(at,
+               make_float2(decode(first, static_cast<std::uint32_t>(x >> bits * i) & mask),
+                           decode(second, static_cast<std::uint32_t>(y >> bits * i) & mask)),
+               mode);
     }
   }
 }

@@ -11,10 +11,17 @@ namespace kvlab {
 
 constexpr float kMostHalf = 65504.0F;
 
-// Of the numbers of a group; NaN is skipped, because fminf and fmaxf answer with the other operand.
+// Of the numbers of a group; NaN is skipped, because fminf and fmaxf return the other operand.
 struct GroupRange {
   float least = kMostHalf, most = -kMostHalf;
   __device__ __forceinline__ void take(float x) { least = fminf(least, x), most = fmaxf(most, x); }
+  __device__ __forceinline__ void join(float other_least, float other_most) {
+    least = fminf(least, other_least), most = fmaxf(most, other_most);
+  }
+  // With the range of the lane whose index differs by `offset`, a power of two.
+  __device__ __forceinline__ void join_lane(int offset) {
+    join(__shfl_xor_sync(kAllLanes, least, offset), __shfl_xor_sync(kAllLanes, most, offset));
+  }
 };
 
 __device__ __forceinline__ std::uint32_t half_bits(float x) { return pack<f16>(x, 0.0F) & 0xFFFFU; }
@@ -69,6 +76,15 @@ __device__ __forceinline__ std::uint32_t encode(const GroupStep& s, float top, f
     code = __fmul_rn(x - s.zero, s.inverse);
   code = fminf(fmaxf(code, 0.0F) + 0.5F, top);  // NaN becomes 0
   return static_cast<std::uint32_t>(code);
+}
+
+// Number i's code among those of eight neighbours, `bits` each, which is Bits if Bits is not 0.
+template <int Bits>
+__device__ __forceinline__ void add_code(unsigned long long& codes, std::uint32_t code, int bits, int i) {
+  if constexpr (Bits != 0 && Bits <= 4)
+    codes |= code << Bits * i;
+  else
+    codes |= static_cast<unsigned long long>(code) << bits * i;
 }
 
 // Decoding: x = zero + scale * (code + least).

@@ -5,37 +5,28 @@ namespace kvlab {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kInFlight = 4;  // vectors of 8 numbers that a lane loads before it encodes the first
+constexpr int kInFlight = 4;  // groups of which a lane loads 8 numbers before it encodes the first
 
-// Groups of neighbouring channels, whose size is 8 times a power of two up to 32 and divides head_dim. A warp takes 32 tokens: their
-// places are looked up once, by one lane each. The lanes of a group that are there anyway share the work of choosing steps.
-template <class T, int Bits, bool Symmetric>
-__global__ void __launch_bounds__(kWarps* kWarpSize) quantize_tokens(CodecArgs a, int groups_per_token, int align) {
-  const int row = blockIdx.x / a.tiles, bits = Bits != 0 ? Bits : a.bits, d = a.list.rows.head_dim;
-  const int entries = a.list.entries(row), begin = (blockIdx.x % a.tiles * kWarps + warp_index()) * kWarpSize;
-  if (begin >= entries) return;
-  const int n = min(kWarpSize, entries - begin), lanes = a.group / 8, part = lane_index() % lanes;
-  const std::int64_t slot = lane_index() < n ? a.list.slot(row, begin + lane_index()) : -1;
-  const int group_bytes = static_cast<int>(a.group_bytes(a.group)), token_bytes = group_bytes * groups_per_token;
-  std::uint8_t* const packed = a.packed + a.base[row] + static_cast<std::int64_t>(begin) * token_bytes;
-  const T* const data = static_cast<const T*>(a.list.data);
-  const float *const scales = a.scales(row), top = top_code<Symmetric>(bits);
-  TileWalk walk(lanes, groups_per_token);
-  for (int step = 0; step < d / 8 && step * (kWarpSize / lanes) < n * groups_per_token; step += kInFlight) {
-    float x[kInFlight][8];
-    int at[kInFlight];  // where the group's bytes begin; -1: not a group of this tile
-    GroupRange range[kInFlight];
-    std::uint32_t present = 0;
+// Groups that a warp has under way, kInFlight of them for each of its lanes.
+struct Flight {
+  float x[kInFlight][8];
+  int at[kInFlight];          // the group's first byte in the tile's; -1: not a group of this tile
+  std::uint32_t present = 0;  // bit u: group u's token is there
+
+  // Groups from the walk's place on. `left`: groups per lane before the end of the tile.
+  template <class T>
+  __device__ __forceinline__ void load(const CodecArgs& a, const LaneTile& tile, int left, TileWalk& walk) {
+    const T* const data = static_cast<const T*>(a.list.data);
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
-      const bool mine = step + u < d / 8 && walk.token < n;
-      const std::int64_t from = __shfl_sync(kAllLanes, slot, walk.token & 31);
-      at[u] = mine ? walk.token * token_bytes + walk.part * group_bytes : -1;
+      const bool mine = u < left && walk.token < tile.n;
+      const std::int64_t from = tile.slot(walk.token);
+      at[u] = mine ? tile.bytes_before(walk) : -1;
       if (mine && from >= 0) {
-        load8(data + from * d + walk.part * a.group + part * 8, x[u]);
-        if (scales != nullptr) {
+        load8(data + from * a.list.rows.head_dim + tile.channel(a, walk), x[u]);
+        if (tile.scales != nullptr) {
           float divisor[8];
-          load8(scales + walk.part * a.group + part * 8, divisor);
+          load8(tile.scales + tile.channel(a, walk), divisor);
 #pragma unroll
           for (int i = 0; i < 8; ++i) x[u][i] /= divisor[i];
         }
@@ -43,6 +34,10 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) quantize_tokens(CodecArgs a
       }
       walk.next();
     }
+  }
+
+  // Of the groups' numbers, over their lanes.
+  __device__ __forceinline__ void find_ranges(int lanes, GroupRange (&range)[kInFlight]) const {
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
       if ((present >> u & 1U) == 0) continue;
@@ -51,46 +46,71 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) quantize_tokens(CodecArgs a
     }
     for (int offset = lanes / 2; offset > 0; offset /= 2) {
 #pragma unroll
-      for (int u = 0; u < kInFlight; ++u) {
-        range[u].least = fminf(range[u].least, __shfl_xor_sync(kAllLanes, range[u].least, offset));
-        range[u].most = fmaxf(range[u].most, __shfl_xor_sync(kAllLanes, range[u].most, offset));
-      }
+      for (int u = 0; u < kInFlight; ++u) range[u].join_lane(offset);
     }
-    GroupStep shared_step{};
+  }
+};
+
+// Steps of the groups under way. A group's lanes share the work of choosing them if they are enough: lane u chooses that of group u.
+template <bool Symmetric>
+struct Steps {
+  int lanes, part, bits;
+  GroupStep shared{};
+
+  __device__ __forceinline__ Steps(const LaneTile& tile, int bits_per_number, const GroupRange (&range)[kInFlight])
+      : lanes(tile.lanes), part(tile.part), bits(bits_per_number) {
+    static_assert(kInFlight == 4);
     if (lanes >= kInFlight) {
-      static_assert(kInFlight == 4);
       const bool odd = part % 2 != 0, upper = part % 4 >= 2;
       GroupRange mine;
       mine.least = upper ? (odd ? range[3].least : range[2].least) : (odd ? range[1].least : range[0].least);
       mine.most = upper ? (odd ? range[3].most : range[2].most) : (odd ? range[1].most : range[0].most);
-      shared_step = choose_step<Symmetric>(mine, bits);
+      shared = choose_step<Symmetric>(mine, bits);
     }
+  }
+  // Of group u, whose range is given. All lanes call it.
+  __device__ __forceinline__ GroupStep of(int u, const GroupRange& range) const {
+    GroupStep s;
+    if (lanes >= kInFlight) {
+      const int source = lane_index() - part + u;
+      s.header = __shfl_sync(kAllLanes, shared.header, source);
+      s.inverse = __shfl_sync(kAllLanes, shared.inverse, source);
+      s.zero = Symmetric ? 0.0F : half_value(s.header);
+    } else {
+      s = choose_step<Symmetric>(range, bits);
+    }
+    return s;
+  }
+};
+
+// Groups of neighbouring channels, whose size is 8 times a power of two up to 32 and divides head_dim.
+template <class T, int Bits, bool Symmetric>
+__global__ void __launch_bounds__(kWarps* kWarpSize) quantize_tokens(CodecArgs a, int groups_per_token, int align) {
+  const WarpEntries mine(a, kWarps);
+  if (mine.n <= 0) return;
+  const LaneTile tile(a, mine, groups_per_token);
+  const int bits = Bits != 0 ? Bits : a.bits, per_lane = a.list.rows.head_dim / 8;
+  const float top = top_code<Symmetric>(bits);
+  TileWalk walk(tile.lanes, groups_per_token);
+  for (int step = 0; step < per_lane && step * (kWarpSize / tile.lanes) < tile.n * groups_per_token; step += kInFlight) {
+    Flight groups;
+    groups.load<T>(a, tile, per_lane - step, walk);
+    GroupRange range[kInFlight];
+    groups.find_ranges(tile.lanes, range);
+    const Steps<Symmetric> steps(tile, bits, range);
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
-      GroupStep s;
-      if (lanes >= kInFlight) {
-        const int source = lane_index() - part + u;
-        s.header = __shfl_sync(kAllLanes, shared_step.header, source);
-        s.inverse = __shfl_sync(kAllLanes, shared_step.inverse, source);
-        s.zero = Symmetric ? 0.0F : half_value(s.header);
-      } else {
-        s = choose_step<Symmetric>(range[u], bits);
-      }
-      if (at[u] < 0) continue;
+      GroupStep s = steps.of(u, range[u]);
+      if (groups.at[u] < 0) continue;
       unsigned long long codes = 0;
-      if ((present >> u & 1U) != 0) {
+      if ((groups.present >> u & 1U) != 0) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          if constexpr (Bits != 0 && Bits <= 4)
-            codes |= encode<Symmetric>(s, top, x[u][i]) << Bits * i;
-          else
-            codes |= static_cast<unsigned long long>(encode<Symmetric>(s, top, x[u][i])) << bits * i;
-        }
+        for (int i = 0; i < 8; ++i) add_code<Bits>(codes, encode<Symmetric>(s, top, groups.x[u][i]), bits, i);
       } else {
         s.header = 0;
       }
-      if (part == 0) put_bytes(packed + at[u], s.header, a.header, align);
-      put_bytes(packed + at[u] + a.header + part * bits, codes, bits, align);
+      if (tile.part == 0) put_bytes(tile.packed + groups.at[u], s.header, a.header, align);
+      put_bytes(tile.packed + groups.at[u] + a.header + tile.part * bits, codes, bits, align);
     }
   }
 }

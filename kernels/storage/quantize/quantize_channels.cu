@@ -38,12 +38,7 @@ __device__ __forceinline__ void put_codes(const GroupStep& s, float top, int bit
     if (room <= 0) break;
     unsigned long long codes = 0;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      if constexpr (Bits != 0 && Bits <= 4)
-        codes |= encode<Symmetric>(s, top, x(8 * j + i)) << Bits * i;
-      else
-        codes |= static_cast<unsigned long long>(encode<Symmetric>(s, top, x(8 * j + i))) << bits * i;
-    }
+    for (int i = 0; i < 8; ++i) add_code<Bits>(codes, encode<Symmetric>(s, top, x(8 * j + i)), bits, i);
     if (there < 8) codes &= there <= 0 ? 0ULL : (1ULL << there * bits) - 1;
     if (room == 8)
       put_bytes(p + j * bits, codes, bits, align);
@@ -76,7 +71,15 @@ __global__ void __launch_bounds__(256) merge_ranges(CodecArgs a, UnitCut cut, fl
   first[0] = all;
 }
 
-// kStaged: groups lie within a block, their bytes are put together in shared memory; else ranges are given and codes are written singly.
+// Joins the ranges of a group's units, of which the thread's is number `of`; the units' threads have put theirs into `exchange`.
+__device__ __forceinline__ void join_units(const UnitCut& cut, int of, const float4* exchange, GroupRange (&range)[2]) {
+  for (int u = 0; u < cut.per_group; ++u) {
+    const float4 other = exchange[threadIdx.x + (u - of) * cut.pairs];
+    range[0].join(other.x, other.y), range[1].join(other.z, other.w);
+  }
+}
+
+// kStaged: groups are within a block, their bytes are put together in shared memory; else ranges are given and codes are written singly.
 template <class T, int Bits, bool Symmetric, bool kStaged>
 __global__ void __launch_bounds__(kPairs* kUnits, 2) quantize_units(CodecArgs a, UnitCut cut, const float2* ranges, int room) {
   KVLAB_SHARED(std::int32_t, slots, kUnits * kUnitTokens);
@@ -96,11 +99,7 @@ __global__ void __launch_bounds__(kPairs* kUnits, 2) quantize_units(CodecArgs a,
   // Only here, so that nothing of it waits in registers while numbers are loaded.
   const Unit unit = unit_at(a, cut, me.row, me.number);
   if constexpr (kStaged) {
-    for (int u = 0; u < cut.per_group; ++u) {
-      const float4 other = exchange[threadIdx.x + (u - unit.of) * cut.pairs];
-      range[0].least = fminf(range[0].least, other.x), range[0].most = fmaxf(range[0].most, other.y);
-      range[1].least = fminf(range[1].least, other.z), range[1].most = fmaxf(range[1].most, other.w);
-    }
+    join_units(cut, unit.of, exchange, range);
   } else if (me.active && unit.tokens > 0) {
     const float2* in = ranges + (std::int64_t{me.row} * cut.units + me.number - unit.of) * a.list.rows.head_dim + me.channel;
     for (int c = 0; c < 2; ++c) range[c].least = in[c].x, range[c].most = in[c].y;

@@ -34,42 +34,54 @@ __device__ __forceinline__ std::uint64_t get_words(const std::uint8_t* from, int
   return x;
 }
 
+// kept [d] of the warp, in shared memory: 1 for the `keep` channels of x with the largest magnitudes, earlier ones first, 0 for the others.
+template <class T>
+__device__ __forceinline__ void mark_kept(const T* x, int d, int keep, std::uint32_t* kept) {
+  for (int c = lane_index(); c < d; c += kWarpSize) {  // first the order of |x|
+    const float y = load_float(x + c);
+    kept[c] = ordered_key(y == y ? fabsf(y) : -1.0F);
+  }
+  __syncwarp();
+  std::uint32_t bits = 0;  // bit j: channel lane + 32 j, j < 32
+  for (int c = lane_index(), j = 0; c < d; c += kWarpSize, ++j) {
+    int larger = 0;
+    for (int other = 0; other < d; ++other) larger += kept[other] > kept[c] || (kept[other] == kept[c] && other < c) ? 1 : 0;
+    bits |= (larger < keep ? 1U : 0U) << j;
+  }
+  __syncwarp();
+  for (int c = lane_index(), j = 0; c < d; c += kWarpSize, ++j) kept[c] = bits >> j & 1U;
+  __syncwarp();
+}
+
+// Bytes of the numbers of tiles before t.
+__device__ __forceinline__ int bytes_before(const std::uint32_t* kept, int t) {
+  int offset = 0;
+  for (int before = 0; before < t; ++before) {
+    int n = 0;
+    for (int c = before * kSparseTile; c < (before + 1) * kSparseTile; ++c) n += static_cast<int>(kept[c]);
+    offset += 2 * padded_numbers(n);
+  }
+  return offset;
+}
+
 // A warp per token, a lane per tile when it packs.
 template <class T>
 __global__ void __launch_bounds__(kRowThreads) sparsify(Sparse a) {
-  KVLAB_DYNAMIC_SHARED(std::uint32_t, size);  // [warps, head_dim] order of |x|, then 1 for kept ones
+  KVLAB_DYNAMIC_SHARED(std::uint32_t, marks);  // [warps, head_dim]
   const int2 at = a.mine();
   if (at.y < 0) return;
   const int d = a.list.rows.head_dim;
   const T* const x = listed_at<T>(a.list, at.x, at.y);
-  std::uint32_t* const mine = size + warp_index() * d;
-  for (int c = lane_index(); c < d; c += kWarpSize) {
-    const float y = load_float(x + c);
-    mine[c] = ordered_key(y == y ? fabsf(y) : -1.0F);
-  }
-  __syncwarp();
-  std::uint32_t kept = 0;  // bit j: channel lane + 32 j, j < 32
-  for (int c = lane_index(), j = 0; c < d; c += kWarpSize, ++j) {
-    int larger = 0;
-    for (int other = 0; other < d; ++other) larger += mine[other] > mine[c] || (mine[other] == mine[c] && other < c) ? 1 : 0;
-    kept |= (larger < a.keep ? 1U : 0U) << j;
-  }
-  __syncwarp();
-  for (int c = lane_index(), j = 0; c < d; c += kWarpSize, ++j) mine[c] = kept >> j & 1U;
-  __syncwarp();
+  std::uint32_t* const kept = marks + warp_index() * d;
+  mark_kept(x, d, a.keep, kept);
   std::uint8_t* const token = a.token(at.x, at.y);
   for (int t = lane_index(); t < a.tiles; t += kWarpSize) {
-    int offset = 0;
-    for (int before = 0; before < t; ++before) {
-      int n = 0;
-      for (int c = before * kSparseTile; c < (before + 1) * kSparseTile; ++c) n += static_cast<int>(mine[c]);
-      offset += 2 * padded_numbers(n);
-    }
+    const int offset = bytes_before(kept, t);
     std::uint64_t bitmap = 0;
     std::uint8_t* number = token + a.tiles * kHeader + offset;
     int n = 0;
     for (int c = t * kSparseTile; c < min(d, (t + 1) * kSparseTile); ++c) {
-      if (mine[c] == 0) continue;
+      if (kept[c] == 0) continue;
       bitmap |= std::uint64_t{1} << (c % kSparseTile);
       put_words(number + 2 * n++, half_bits(load_float(x + c)), 2);
     }
