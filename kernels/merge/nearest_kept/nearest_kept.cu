@@ -26,7 +26,7 @@ struct InverseNorms {
   }
 };
 
-// Where listed keys lie in the pool, and their inverse norms.
+// Places of listed keys in the pool, and their inverse norms.
 struct Places {
   std::int64_t* slot;
   float* inverse;
@@ -60,6 +60,17 @@ struct Best {
 __device__ __forceinline__ void take(Best& best, float value, std::int32_t place) {
   if (value > best.value || best.place < 0) best = {value, place};
 }
+// The best over Lanes neighbouring lanes; of equal ones that of the lowest place.
+template <int Lanes>
+__device__ __forceinline__ Best best_of_lanes(Best mine) {
+#pragma unroll
+  for (int offset = 1; offset < Lanes; offset *= 2) {
+    const Best other{__shfl_xor_sync(kAllLanes, mine.value, offset), __shfl_xor_sync(kAllLanes, mine.place, offset)};
+    if (other.place >= 0 && (mine.place < 0 || other.value > mine.value || (other.value == mine.value && other.place < mine.place)))
+      mine = other;
+  }
+  return mine;
+}
 __device__ __forceinline__ void give(const Nearest& a, std::int64_t at, Best best) {
   const float inverse = a.dropped.inverse[at];
   if (best.place >= 0 && inverse == 0.0F) best = {0.0F, 0};  // cosine 0 with all
@@ -78,88 +89,103 @@ __device__ __forceinline__ void load_tile(T* tile, const T* keys, const std::int
   cp_async_commit();
 }
 
+// Dropped keys in a warp's registers, Rows * 16 of them, as operands of products; and what is nearest to them so far.
+template <class T, int D, int Rows>
+struct DroppedKeys {
+  static constexpr int kSteps = D / 16, kStride = D + 8;
+  std::uint32_t x[Rows][kSteps][4];
+  Best best[Rows][2];
+
+  // The block's from slot[0] on, n of them at most, by way of shared memory: a tile at a time. All threads call it.
+  __device__ __forceinline__ void load(T* tile, const T* keys, const std::int64_t* slot, std::int32_t n) {
+    for (int m = 0; m < Rows; ++m) {
+      __syncthreads();
+      const std::int32_t from = m * kTile;
+      load_tile<T, D>(tile, keys, slot + min(from, n - 1), min(kTile, max(0, n - from)));
+      cp_async_wait<0>();
+      __syncthreads();
+#pragma unroll
+      for (int other = 0; other < Rows; ++other) {
+        if (other != m) continue;  // registers are indexed by constants
+#pragma unroll
+        for (int k = 0; k < kSteps; ++k)
+          ldmatrix_x4(x[other][k], tile + (warp_index() * 16 + lane_index() % 16) * kStride + k * 16 + lane_index() / 16 * 8);
+      }
+    }
+    __syncthreads();
+  }
+
+  // z = products with the tile's 8 kept keys from n on.
+  __device__ __forceinline__ void multiply(const T* tile, int n, float (&z)[Rows][4]) const {
+#pragma unroll
+    for (int k = 0; k < kSteps; k += 2) {
+      std::uint32_t y[4];
+      ldmatrix_x4(y, tile + (n + lane_index() % 8) * kStride + k * 16 + lane_index() / 8 * 8);
+      const std::uint32_t low[2] = {y[0], y[1]}, high[2] = {y[2], y[3]};
+#pragma unroll
+      for (int m = 0; m < Rows; ++m) {
+        mma_16x8x16<T>(z[m], x[m][k], low);
+        mma_16x8x16<T>(z[m], x[m][k + 1], high);
+      }
+    }
+  }
+
+  // Compares with a tile of kept keys, of which `left` are there; place0 and inverse are the first one's.
+  __device__ __forceinline__ void meet(const T* tile, std::int32_t place0, std::int32_t left, const float* inverse) {
+    for (int n = 0; n < kTile && n < left; n += 8) {
+      float z[Rows][4] = {};
+      multiply(tile, n, z);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const std::int32_t column = n + lane_index() % 4 * 2 + i;
+        if (column >= left) continue;
+        const float scale = inverse[column];
+#pragma unroll
+        for (int m = 0; m < Rows; ++m) {
+          take(best[m][0], scale > 0 ? z[m][i] * scale : 0.0F, place0 + column);
+          take(best[m][1], scale > 0 ? z[m][2 + i] * scale : 0.0F, place0 + column);
+        }
+      }
+    }
+  }
+};
+
 // Products of dropped with kept keys by tensor cores: each warp has Rows * 16 dropped keys in registers, kept ones pass by in tiles, two
 // of which are in shared memory at once. Keys are not normalised before: the kept one's inverse norm scales the product.
 template <class T, int D, int Rows>
 __global__ void __launch_bounds__(kThreads) nearest_by_tiles(Nearest a) {
   KVLAB_DYNAMIC_SHARED(T, tiles);
-  constexpr int kSteps = D / 16, kStride = D + 8;
-  const int row = blockIdx.x / a.blocks, lane = lane_index();
+  constexpr int kTileNumbers = kTile * DroppedKeys<T, D, Rows>::kStride;
+  const int row = blockIdx.x / a.blocks;
   const std::int32_t num_kept = a.rows.num_kept(row), num_dropped = a.rows.num_dropped(row);
   const std::int32_t block0 = blockIdx.x % a.blocks * kWarps * Rows * 16;
   if (block0 >= num_dropped) return;
   const T* const keys = static_cast<const T*>(a.rows.kv.k);
   const std::int64_t dropped0 = a.rows.dropped_first[row], kept0 = a.rows.kept_first[row];
-
-  std::uint32_t x[Rows][kSteps][4];
-  for (int m = 0; m < Rows; ++m) {  // the dropped keys by way of shared memory, kTile of the block at a time
-    __syncthreads();
-    const std::int32_t from = block0 + m * kTile;
-    load_tile<T, D>(tiles, keys, a.dropped.slot + dropped0 + min(from, num_dropped - 1), min(kTile, max(0, num_dropped - from)));
-    cp_async_wait<0>();
-    __syncthreads();
-#pragma unroll
-    for (int other = 0; other < Rows; ++other) {
-      if (other != m) continue;  // registers are indexed by constants
-#pragma unroll
-      for (int k = 0; k < kSteps; ++k) ldmatrix_x4(x[other][k], tiles + (warp_index() * 16 + lane % 16) * kStride + k * 16 + lane / 16 * 8);
-    }
-  }
-  __syncthreads();
-  Best best[Rows][2];
+  DroppedKeys<T, D, Rows> mine;
+  mine.load(tiles, keys, a.dropped.slot + dropped0 + block0, num_dropped - block0);
   const int num_tiles = (num_kept + kTile - 1) / kTile;
   if (num_tiles > 0) load_tile<T, D>(tiles, keys, a.kept.slot + kept0, min(kTile, num_kept));
   for (int t = 0; t < num_tiles; ++t) {
-    const T* const tile = tiles + t % 2 * kTile * kStride;
     const std::int32_t place0 = t * kTile;
     if (t + 1 < num_tiles) {
-      load_tile<T, D>(tiles + (t + 1) % 2 * kTile * kStride, keys, a.kept.slot + kept0 + place0 + kTile,
+      load_tile<T, D>(tiles + (t + 1) % 2 * kTileNumbers, keys, a.kept.slot + kept0 + place0 + kTile,
                       min(kTile, num_kept - place0 - kTile));
       cp_async_wait<1>();
     } else {
       cp_async_wait<0>();
     }
     __syncthreads();
-    for (int n = 0; n < kTile && place0 + n < num_kept; n += 8) {
-      float z[Rows][4] = {};
-#pragma unroll
-      for (int k = 0; k < kSteps; k += 2) {
-        std::uint32_t y[4];
-        ldmatrix_x4(y, tile + (n + lane % 8) * kStride + k * 16 + lane / 8 * 8);
-        const std::uint32_t low[2] = {y[0], y[1]}, high[2] = {y[2], y[3]};
-#pragma unroll
-        for (int m = 0; m < Rows; ++m) {
-          mma_16x8x16<T>(z[m], x[m][k], low);
-          mma_16x8x16<T>(z[m], x[m][k + 1], high);
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const std::int32_t place = place0 + n + lane % 4 * 2 + i;
-        if (place >= num_kept) continue;
-        const float inverse = a.kept.inverse[kept0 + place];
-#pragma unroll
-        for (int m = 0; m < Rows; ++m) {
-          take(best[m][0], inverse > 0 ? z[m][i] * inverse : 0.0F, place);
-          take(best[m][1], inverse > 0 ? z[m][2 + i] * inverse : 0.0F, place);
-        }
-      }
-    }
+    mine.meet(tiles + t % 2 * kTileNumbers, place0, num_kept - place0, a.kept.inverse + kept0 + place0);
     __syncthreads();
   }
 #pragma unroll
   for (int m = 0; m < Rows; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      Best mine = best[m][half];
-#pragma unroll
-      for (int offset = 1; offset < 4; offset *= 2) {
-        const Best other{__shfl_xor_sync(kAllLanes, mine.value, offset), __shfl_xor_sync(kAllLanes, mine.place, offset)};
-        if (other.place >= 0 && (mine.place < 0 || other.value > mine.value || (other.value == mine.value && other.place < mine.place)))
-          mine = other;
-      }
-      const std::int32_t i = block0 + m * kTile + warp_index() * 16 + lane / 4 + half * 8;
-      if (lane % 4 == 0 && i < num_dropped) give(a, dropped0 + i, mine);
+      const Best best = best_of_lanes<4>(mine.best[m][half]);
+      const std::int32_t i = block0 + m * kTile + warp_index() * 16 + lane_index() / 4 + half * 8;
+      if (lane_index() % 4 == 0 && i < num_dropped) give(a, dropped0 + i, best);
     }
   }
 }
@@ -181,12 +207,7 @@ __global__ void __launch_bounds__(kThreads) nearest_by_lanes(Nearest a) {
     for (int c = 0; c < d; ++c) z += load_float(x + c) * load_float(y + c);
     take(best, inverse > 0 ? z * inverse : 0.0F, place);
   }
-#pragma unroll
-  for (int offset = 1; offset < kWarpSize; offset *= 2) {
-    const Best other{__shfl_xor_sync(kAllLanes, best.value, offset), __shfl_xor_sync(kAllLanes, best.place, offset)};
-    if (other.place >= 0 && (best.place < 0 || other.value > best.value || (other.value == best.value && other.place < best.place)))
-      best = other;
-  }
+  best = best_of_lanes<kWarpSize>(best);
   if (lane_index() == 0) give(a, at, best);
 }
 
