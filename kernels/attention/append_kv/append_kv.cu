@@ -11,10 +11,7 @@ constexpr int kThreads = 256;
 template <int Lanes>
 __device__ __forceinline__ GroupRange over_lanes(GroupRange e) {
 #pragma unroll
-  for (int offset = 1; offset < Lanes; offset *= 2) {
-    e.least = fminf(e.least, __shfl_xor_sync(kAllLanes, e.least, offset));
-    e.most = fmaxf(e.most, __shfl_xor_sync(kAllLanes, e.most, offset));
-  }
+  for (int offset = 1; offset < Lanes; offset *= 2) e.join_lane(offset);
   return e;
 }
 
@@ -23,7 +20,7 @@ __device__ __forceinline__ void put_vector(unsigned char* to, const std::uint32_
   *reinterpret_cast<uint2*>(to) = make_uint2(low, code[4] | code[5] << 8 | code[6] << 16 | code[7] << 24);
 }
 
-// 8 neighbouring channels of one token in codes of few bits. They lie in bytes or halves of words that no other token or lane writes.
+// 8 neighbouring channels of one token in codes of few bits. They are in bytes or halves of words that no other token or lane writes.
 template <int Bits, int D>
 __device__ __forceinline__ void put_codes(unsigned char* page, bool keys, std::int32_t token, std::int32_t channel,
                                           const std::uint32_t (&code)[8]) {
@@ -50,67 +47,100 @@ __device__ __forceinline__ void put_codes(unsigned char* page, bool keys, std::i
   }
 }
 
-// A thread has 8 channels of one side of one token and head.
+// What a thread appends: 8 channels of one side of one token and head.
+struct Item {
+  bool keys;
+  std::int32_t channel, i, in_page;  // i: place in the row
+  std::int64_t row, source;          // source: first element of the new tokens
+  std::int64_t number;               // of the page; -1: the thread only takes part in shuffles
+
+  template <int D>
+  static __device__ __forceinline__ Item of_thread(const Args& a, std::int64_t items) {
+    constexpr int kLanes = D / 8;
+    const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+    const bool live = thread / kLanes < items;
+    const std::int64_t item = live ? thread / kLanes : 0, token = item / 2 / a.kv.kv_heads;
+    const auto head = static_cast<std::int32_t>(item / 2 % a.kv.kv_heads);
+    const NewTokens news = new_tokens(a, sequence_of(a, token));
+    Item x;
+    x.keys = item % 2 == 0;
+    x.channel = static_cast<std::int32_t>(thread % kLanes) * 8;
+    x.row = static_cast<std::int64_t>(news.sequence) * a.kv.kv_heads + head;
+    x.i = a.kv.len[x.row] - news.count + static_cast<std::int32_t>(token - news.first);
+    x.in_page = x.i % a.kv.page_tokens;
+    x.source = token * a.token_stride + head * D + x.channel;
+    x.number = live && x.i >= 0 ? a.kv.page[a.kv.page_begin[x.row] + x.i / a.kv.page_tokens] : -1;
+    return x;
+  }
+};
+
+template <int D>
+__device__ __forceinline__ void put_fp8(const Args& a, const Item& item, unsigned char* page, const float (&x)[8]) {
+  const float* const scales = item.keys ? a.kv.k_scale : a.kv.v_scale;
+  const float scale = scales != nullptr ? scales[item.row] : 1.0F;
+  std::uint32_t code[8];
+#pragma unroll
+  for (int c = 0; c < 8; ++c) code[c] = from_float<fp8>(x[c] / scale).bits;
+  if (page != nullptr) put_vector(page + item.in_page * D + item.channel, code);
+}
+
+// Codes in groups of kGroup channels: choose_step<Symmetric>() of the group, and the thread's codes.
+template <int Bits, int kGroup, bool Symmetric>
+__device__ __forceinline__ GroupStep encode_group(const float (&x)[8], std::uint32_t (&code)[8]) {
+  GroupRange range;
+#pragma unroll
+  for (int c = 0; c < 8; ++c) range.take(x[c]);
+  const GroupStep step = choose_step<Symmetric>(over_lanes<kGroup / 8>(range), Bits);
+  const float top = top_code<Symmetric>(Bits);
+#pragma unroll
+  for (int c = 0; c < 8; ++c) code[c] = encode<Symmetric>(step, top, x[c]);
+  return step;
+}
+
+template <int D>
+__device__ __forceinline__ void put_int8(const Args& a, const Item& item, unsigned char* page, const float (&x)[8]) {
+  std::uint32_t code[8];
+  const GroupStep step = encode_group<8, D, true>(x, code);
+  if (page == nullptr) return;
+  put_vector(page + item.in_page * D + item.channel, code);
+  if (item.channel == 0)
+    *reinterpret_cast<std::uint16_t*>(page + a.kv.page_tokens * D + 2 * item.in_page) = static_cast<std::uint16_t>(step.header);
+}
+
+template <KvFormat Format, int D>
+__device__ __forceinline__ void put_token_codes(const Args& a, const Item& item, unsigned char* page, const float (&x)[8]) {
+  constexpr int kBits = bits_of(Format), kGroup = group_channels(Format, D), kGroups = D / kGroup;
+  std::uint32_t code[8];
+  const GroupStep step = encode_group<kBits, kGroup, false>(x, code);
+  if (page == nullptr) return;
+  put_codes<kBits, D>(page, item.keys, item.in_page, item.channel, code);
+  if (item.channel % kGroup != 0) return;
+  auto* const numbers = reinterpret_cast<std::uint16_t*>(page + a.kv.page_tokens * D * kBits / 8);
+  const std::int32_t group = item.channel / kGroup;
+  const std::int32_t at = item.keys ? k_scale_place(kGroups, item.in_page, group) : v_scale_place(kGroups, item.in_page, group);
+  numbers[at] = static_cast<std::uint16_t>(step.header >> 16), numbers[at + (item.keys ? 2 : 4)] = static_cast<std::uint16_t>(step.header);
+}
+
 template <KvFormat Format, class T, int D>
 __global__ void __launch_bounds__(kThreads) append_tokens(Args a, std::int64_t items) {
-  constexpr int kLanes = D / 8;
-  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const bool live = thread / kLanes < items;
-  const std::int64_t item = live ? thread / kLanes : 0;  // others take part in shuffles
-  const bool keys = item % 2 == 0;
-  const std::int64_t token = item / 2 / a.kv.kv_heads;
-  const auto head = static_cast<std::int32_t>(item / 2 % a.kv.kv_heads);
-  const std::int32_t channel = static_cast<std::int32_t>(thread % kLanes) * 8;
-  const NewTokens news = new_tokens(a, sequence_of(a, token));
-  const std::int64_t row = static_cast<std::int64_t>(news.sequence) * a.kv.kv_heads + head;
-  const std::int32_t i = a.kv.len[row] - news.count + static_cast<std::int32_t>(token - news.first);  // place in the row
-  const std::int32_t in_page = i % a.kv.page_tokens;
-  const T* const from = static_cast<const T*>(keys ? a.k : a.v) + token * a.token_stride + head * D + channel;
-  const uint4 packed = *reinterpret_cast<const uint4*>(from);
-  float x[8];
-  unpack8<T>(packed, x);
-  const std::int64_t number = live && i >= 0 ? a.kv.page[a.kv.page_begin[row] + i / a.kv.page_tokens] : -1;
-  unsigned char* const page =
-      number < 0 ? nullptr : static_cast<unsigned char*>(keys ? a.kv.k : a.kv.v) + number * page_bytes(Format, D, a.kv.page_tokens);
+  const Item item = Item::of_thread<D>(a, items);
+  const uint4 packed = *reinterpret_cast<const uint4*>(static_cast<const T*>(item.keys ? a.k : a.v) + item.source);
+  unsigned char* page = nullptr;
+  if (item.number >= 0)
+    page = static_cast<unsigned char*>(item.keys ? a.kv.k : a.kv.v) + item.number * page_bytes(Format, D, a.kv.page_tokens);
   if constexpr (Format <= KvFormat::kBf16) {
     if (page == nullptr) return;
-    *reinterpret_cast<uint4*>(page + (static_cast<std::int64_t>(in_page) * D + channel) * 2) = packed;
-    if (a.position != nullptr && keys && channel == 0) a.position[number * a.kv.page_tokens + in_page] = i;
-  } else if constexpr (Format == KvFormat::kFp8) {
-    const float* const scales = keys ? a.kv.k_scale : a.kv.v_scale;
-    const float scale = scales != nullptr ? scales[row] : 1.0F;
-    std::uint32_t code[8];
-#pragma unroll
-    for (int c = 0; c < 8; ++c) code[c] = from_float<fp8>(x[c] / scale).bits;
-    if (page != nullptr) put_vector(page + in_page * D + channel, code);
+    *reinterpret_cast<uint4*>(page + (static_cast<std::int64_t>(item.in_page) * D + item.channel) * 2) = packed;
+    if (a.position != nullptr && item.keys && item.channel == 0) a.position[item.number * a.kv.page_tokens + item.in_page] = item.i;
   } else {
-    constexpr int kBits = bits_of(Format);
-    GroupRange range;
-#pragma unroll
-    for (int c = 0; c < 8; ++c) range.take(x[c]);
-    std::uint32_t code[8];
-    if constexpr (Format == KvFormat::kInt8) {
-      const GroupStep step = choose_step<true>(over_lanes<kLanes>(range), 8);
-      const float top = top_code<true>(8);
-#pragma unroll
-      for (int c = 0; c < 8; ++c) code[c] = encode<true>(step, top, x[c]);
-      if (page == nullptr) return;
-      put_vector(page + in_page * D + channel, code);
-      if (channel == 0)
-        *reinterpret_cast<std::uint16_t*>(page + a.kv.page_tokens * D + 2 * in_page) = static_cast<std::uint16_t>(step.header);
-    } else {
-      constexpr int kGroup = group_channels(Format, D), kGroups = D / kGroup;
-      const GroupStep step = choose_step<false>(over_lanes<kGroup / 8>(range), kBits);
-      const float top = top_code<false>(kBits);
-#pragma unroll
-      for (int c = 0; c < 8; ++c) code[c] = encode<false>(step, top, x[c]);
-      if (page == nullptr) return;
-      put_codes<kBits, D>(page, keys, in_page, channel, code);
-      if (channel % kGroup != 0) return;
-      auto* const numbers = reinterpret_cast<std::uint16_t*>(page + a.kv.page_tokens * D * kBits / 8);
-      const std::int32_t at = keys ? k_scale_place(kGroups, in_page, channel / kGroup) : v_scale_place(kGroups, in_page, channel / kGroup);
-      numbers[at] = static_cast<std::uint16_t>(step.header >> 16), numbers[at + (keys ? 2 : 4)] = static_cast<std::uint16_t>(step.header);
-    }
+    float x[8];
+    unpack8<T>(packed, x);
+    if constexpr (Format == KvFormat::kFp8)
+      put_fp8<D>(a, item, page, x);
+    else if constexpr (Format == KvFormat::kInt8)
+      put_int8<D>(a, item, page, x);
+    else
+      put_token_codes<Format, D>(a, item, page, x);
   }
 }
 

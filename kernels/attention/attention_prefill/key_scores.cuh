@@ -1,106 +1,10 @@
 #pragma once
 
-#include "kernels/attention/attention_prefill/prefill_tiles.cuh"
+#include "kernels/attention/attention_prefill/score_work.cuh"
 
 // What keys receive from queries: the transposed product k q^T, so that each key is a row of a warp's tiles and sums over queries stay in
 // its registers. A block owns the keys of a tile and goes through the queries that see them; no two blocks write the same number.
 namespace kvlab::prefill {
-
-constexpr int kScoreWarps = 4, kScoreThreads = kScoreWarps * kWarpSize;
-constexpr int kColumns = 64;  // of a tile: query heads of queries
-
-// kLogSums: each column's largest logit and sum of exponentials over the block's keys. The others add up probabilities p: kSums weight
-// times p over all columns; kGrouped reduces the group's heads first, to a sum or maximum x, then adds up weight times x, x^2, and takes
-// the largest x; kByHead keeps query heads apart.
-enum class Scores : std::uint8_t { kLogSums, kSums, kGrouped, kByHead };
-
-template <class T>
-struct ScoreArgs {
-  const T *q, *q_rest;              // [tokens, q_heads, head_dim]; what rounding to T took from the queries, may be null
-  const T* k;                       // pages
-  const std::int32_t* query_first;  // [prompts + 1]
-  const std::int32_t* kv_before;    // [rows]: query t of a prompt sees kv_before + t + 1 tokens; or null, then
-  const std::int32_t* visible;      // [tokens, kv_heads] tokens that a query sees, ascending along a prompt's queries
-  const std::int32_t* len;          // [rows], or null: kv_before and the prompt's tokens
-  const std::int32_t *page_begin, *page;
-  const std::int64_t* first;  // [rows] where a row's outputs begin
-  const float* log_sum;       // [tokens, q_heads]
-  float2* parts;              // [key tiles, tokens, q_heads] kLogSums: largest logit times scale, sum relative to it
-  float *sum, *sum_sq, *max;  // [tokens of all rows], null: not wanted; kByHead: sum [group, len] of each row
-  std::int64_t q_stride, tokens;
-  std::int32_t rows, kv_heads, group, page_units;
-  Divisor columns;      // per token: the group, or the next power of two
-  std::int32_t window;  // a query sees only the last so many tokens; 0: all
-  std::int32_t last;    // only the last so many queries of a prompt count; 0: all
-  std::int32_t visible_offset;
-  bool weigh_by_visible, group_max, adds;
-  float scale;   // times log2(e)
-  float factor;  // of probabilities
-};
-
-// The block's key tile and the queries of its prompt that count.
-struct ScoreWork {
-  RowPages keys;
-  std::int64_t first_token;                    // of the prompt
-  int row, head, key, before, begin, columns;  // from query `begin` on
-};
-
-// What is known about a column.
-struct Column {
-  float log_sum, weight;  // log_sum times log2(e); +inf: the column does not count
-  int seen;
-};
-
-template <class T>
-__device__ __forceinline__ Column find_column(const ScoreArgs<T>& a, const ScoreWork& w, int column) {
-  Column c{-minus_infinity(), 0.0F, 0};
-  if (column >= w.columns) return c;
-  const int quotient = a.columns.quotient(column), t = w.begin + quotient, g = column - quotient * a.columns.by;
-  const std::int64_t token = w.first_token + t;
-  c.seen = a.visible != nullptr ? a.visible[token * a.kv_heads + w.head] : w.before + t + 1;
-  c.weight = a.weigh_by_visible ? static_cast<float>(c.seen + a.visible_offset) * a.factor : a.factor;
-  if (g < a.group && a.log_sum != nullptr) {
-    const float log_sum = a.log_sum[(token * a.kv_heads + w.head) * a.group + g];
-    if (log_sum != minus_infinity()) c.log_sum = log_sum * kLog2E;
-  }
-  return c;
-}
-
-// False: the row has no such keys, or no query sees them.
-template <int Keys, class T>
-__device__ __forceinline__ bool find_score_work(const ScoreArgs<T>& a, ScoreWork& w) {
-  const int tile = static_cast<int>(blockIdx.x) / a.rows;
-  w.row = static_cast<int>(blockIdx.x) - tile * a.rows;
-  const int prompt = w.row / a.kv_heads;
-  w.head = w.row - prompt * a.kv_heads;
-  w.key = tile * Keys;
-  w.first_token = a.query_first[prompt];
-  const int queries = a.query_first[prompt + 1] - a.query_first[prompt];
-  w.before = a.kv_before != nullptr ? a.kv_before[w.row] : 0;
-  w.keys.page = a.page + a.page_begin[w.row];
-  w.keys.page_units = a.page_units;
-  w.keys.low = 0;
-  w.keys.high = a.len != nullptr ? a.len[w.row] : w.before + queries;
-  w.begin = a.last > 0 ? max(0, queries - a.last) : 0;
-  if (a.kv_before != nullptr) w.begin = max(w.begin, w.key - w.before);
-  const int end = a.window > 0 && a.kv_before != nullptr ? min(queries, w.key + Keys - 1 + a.window - w.before) : queries;
-  w.columns = (end - w.begin) * a.columns.by;
-  return w.key < w.keys.high;
-}
-
-// Starts to copy a tile of columns.
-template <int D, class T>
-__device__ __forceinline__ void copy_columns(T* tile, const T* q, const ScoreArgs<T>& a, const ScoreWork& w, int column) {
-  constexpr int kChunks = D / 8;
-  const int chunk = static_cast<int>(threadIdx.x) % kChunks;
-  q += (w.first_token + w.begin) * a.q_stride + static_cast<std::int64_t>(w.head) * a.group * D;
-#pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x) / kChunks; i < kColumns; i += kScoreThreads / kChunks) {
-    const int at = column + i, token = a.columns.quotient(at), g = at - token * a.columns.by;
-    const bool valid = at < w.columns && g < a.group;
-    cp_async<16>(tile + place<D>(i, chunk), valid ? q + token * a.q_stride + g * D + chunk * 8 : q, valid);
-  }
-}
 
 template <int RowTiles>
 struct KeySums {
@@ -137,14 +41,15 @@ __device__ __forceinline__ void hide_keys(float (&s)[RowTiles][kColumns / 8][4],
 // Adds a tile's probabilities to the sums of the keys.
 template <Scores Kind, int RowTiles, class T>
 __device__ __forceinline__ void add_columns(float (&s)[RowTiles][kColumns / 8][4], const ScoreArgs<T>& a, const ScoreWork& w,
-                                            const float* log_sum, const float* weight, const int* seen, KeySums<RowTiles>& sums) {
+                                            const Columns& c, KeySums<RowTiles>& sums) {
   const int lane = lane_index(), key = w.key + warp_index() * 16 * RowTiles + lane / 4;
-  if (a.window > 0 || seen[0] < w.key + 16 * RowTiles * kScoreWarps) hide_keys(s, a, key, seen);
+  if (a.window > 0 || c.seen[0] < w.key + 16 * RowTiles * kScoreWarps) hide_keys(s, a, key, c.seen);
   float wide[RowTiles][2];  // of a group of 16, which fills two tiles
 #pragma unroll
   for (int n = 0; n < kColumns / 8; ++n) {
     const int column = 8 * n + 2 * (lane % 4);
-    const float2 minus = *reinterpret_cast<const float2*>(log_sum + column), weights = *reinterpret_cast<const float2*>(weight + column);
+    const float2 minus = *reinterpret_cast<const float2*>(c.log_sum + column),
+                 weights = *reinterpret_cast<const float2*>(c.weight + column);
 #pragma unroll
     for (int m = 0; m < RowTiles; ++m) {
 #pragma unroll
@@ -180,51 +85,57 @@ __device__ __forceinline__ void add_columns(float (&s)[RowTiles][kColumns / 8][4
 
 __device__ __forceinline__ void put(float* to, float x, bool adds) { *to = adds ? *to + x : x; }
 
-// A key's sums lie with the four lanes that share its row.
+// kByHead: x[parity of the tile][column % 2] of a key, in the four lanes that share its row. `key` counts if it is valid.
+template <class T>
+__device__ __forceinline__ void write_heads(const ScoreArgs<T>& a, const ScoreWork& w, float (&x)[2][2], int key, bool valid) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (a.columns.by < 16) x[0][i] += x[1][i];
+    if (a.columns.by < 8) x[0][i] += __shfl_xor_sync(kAllLanes, x[0][i], 2);
+    if (a.columns.by < 4) x[0][i] += __shfl_xor_sync(kAllLanes, x[0][i], 1);
+  }
+  if (a.columns.by < 2) x[0][0] += x[0][1];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int g = i / 2 * 8 + 2 * (lane_index() % 4) + i % 2;
+    if (valid && g < a.group && (g < 8 || a.columns.by == 16))
+      put(a.sum + a.first[w.row] * a.group + static_cast<std::int64_t>(g) * w.keys.high + key, x[i / 2][i % 2], a.adds);
+  }
+}
+
+// kSums, kGrouped: a key's sums, each of the four lanes that share its row having a part.
+template <Scores Kind, class T>
+__device__ __forceinline__ void write_sums(const ScoreArgs<T>& a, float sum, float sum_sq, float largest, std::int64_t to, bool valid) {
+  const int quad = lane_index() % 4;
+  if (Kind != Scores::kSums && 2 * quad % a.columns.by != 0) sum = sum_sq = 0.0F;  // the group's lanes hold the same: one of them counts
+#pragma unroll
+  for (int lanes = 1; lanes <= 2; lanes *= 2) {
+    sum += __shfl_xor_sync(kAllLanes, sum, lanes);
+    if constexpr (Kind == Scores::kGrouped) {
+      sum_sq += __shfl_xor_sync(kAllLanes, sum_sq, lanes);
+      largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
+    }
+  }
+  if (!valid || quad != 0) return;
+  if (a.sum != nullptr) put(a.sum + to, sum, a.adds);
+  if constexpr (Kind == Scores::kGrouped) {
+    if (a.sum_sq != nullptr) put(a.sum_sq + to, sum_sq, a.adds);
+    if (a.max != nullptr) a.max[to] = a.adds ? fmaxf(a.max[to], largest) : largest;
+  }
+}
+
 template <Scores Kind, int RowTiles, class T>
 __device__ __forceinline__ void write_keys(const ScoreArgs<T>& a, const ScoreWork& w, KeySums<RowTiles>& sums) {
-  const int lane = lane_index(), quad = lane % 4;
 #pragma unroll
   for (int m = 0; m < RowTiles; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int key = w.key + (warp_index() * RowTiles + m) * 16 + 8 * half + lane / 4;
+      const int key = w.key + (warp_index() * RowTiles + m) * 16 + 8 * half + lane_index() / 4;
       const bool valid = key < w.keys.high;
-      const std::int64_t to = a.first[w.row] + key;
-      if constexpr (Kind == Scores::kByHead) {
-        auto& x = sums.sum[m][half];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          if (a.columns.by < 16) x[0][i] += x[1][i];
-          if (a.columns.by < 8) x[0][i] += __shfl_xor_sync(kAllLanes, x[0][i], 2);
-          if (a.columns.by < 4) x[0][i] += __shfl_xor_sync(kAllLanes, x[0][i], 1);
-        }
-        if (a.columns.by < 2) x[0][0] += x[0][1];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int g = i / 2 * 8 + 2 * quad + i % 2;
-          if (valid && g < a.group && (g < 8 || a.columns.by == 16))
-            put(a.sum + a.first[w.row] * a.group + static_cast<std::int64_t>(g) * w.keys.high + key, x[i / 2][i % 2], a.adds);
-        }
-      } else {
-        // The group's lanes hold the same: one of them counts.
-        const bool counts = Kind == Scores::kSums || 2 * quad % a.columns.by == 0;
-        float sum = counts ? sums.sum[m][half][0][0] : 0.0F, sum_sq = counts ? sums.sum_sq[m][half] : 0.0F, largest = sums.max[m][half];
-#pragma unroll
-        for (int lanes = 1; lanes <= 2; lanes *= 2) {
-          sum += __shfl_xor_sync(kAllLanes, sum, lanes);
-          if constexpr (Kind == Scores::kGrouped) {
-            sum_sq += __shfl_xor_sync(kAllLanes, sum_sq, lanes);
-            largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
-          }
-        }
-        if (!valid || quad != 0) continue;
-        if (a.sum != nullptr) put(a.sum + to, sum, a.adds);
-        if constexpr (Kind == Scores::kGrouped) {
-          if (a.sum_sq != nullptr) put(a.sum_sq + to, sum_sq, a.adds);
-          if (a.max != nullptr) a.max[to] = a.adds ? fmaxf(a.max[to], largest) : largest;
-        }
-      }
+      if constexpr (Kind == Scores::kByHead)
+        write_heads(a, w, sums.sum[m][half], key, valid);
+      else
+        write_sums<Kind>(a, sums.sum[m][half][0][0], sums.sum_sq[m][half], sums.max[m][half], a.first[w.row] + key, valid);
     }
   }
 }
@@ -270,6 +181,39 @@ __device__ __forceinline__ void write_columns(float (&s)[RowTiles][kColumns / 8]
   a.parts[w.key / (16 * RowTiles * kScoreWarps) * a.tokens * a.kv_heads * a.group + line] = make_float2(top, sum);
 }
 
+// A warp's keys in registers, as operands of products.
+template <class T, int D, int RowTiles>
+struct ScoreKeys {
+  std::uint32_t k[RowTiles][D / 16][4];
+
+  // From a tile of the block's keys.
+  __device__ __forceinline__ void load(const T* tile) {
+    const SharedPlace rows = rows_operand<D>(tile + warp_index() * 16 * RowTiles * D);
+#pragma unroll
+    for (int m = 0; m < RowTiles; ++m)
+#pragma unroll
+      for (int step = 0; step < D / 16; ++step) ldmatrix_x4(k[m][step], at(rows, step) + 32 * D * m);
+  }
+
+  // s += k q^T with the Parts tiles of columns, queries and their rests, `bytes` after `columns`.
+  template <int Parts>
+  __device__ __forceinline__ void multiply_columns(float (&s)[RowTiles][kColumns / 8][4], SharedPlace columns, int bytes) const {
+#pragma unroll
+    for (int part = 0; part < Parts; ++part) {
+#pragma unroll
+      for (int step = 0; step < D / 16; ++step) {
+#pragma unroll
+        for (int n = 0; n < kColumns / 16; ++n) {
+          std::uint32_t b[4];
+          ldmatrix_x4(b, at(columns, step) + (bytes + 2 * part * kColumns * D) + 32 * D * n);
+#pragma unroll
+          for (int m = 0; m < RowTiles; ++m) multiply<T>(s[m][2 * n], s[m][2 * n + 1], k[m][step], b);
+        }
+      }
+    }
+  }
+};
+
 // Grid [key tiles * rows]: those that most queries see first. Shared memory: a stage of columns (and of their rests), and the keys, whose
 // place the second stage takes once they are in registers.
 template <class T, int D, int RowTiles, Scores Kind, bool Rest>
@@ -282,39 +226,21 @@ __global__ void __launch_bounds__(kScoreThreads, D == 64 || (D == 128 && Kind ==
   KVLAB_SHARED(int, seen, 2 * kColumns);
   KVLAB_SHARED(float, warps, Kind == Scores::kLogSums ? 2 * kScoreWarps * kColumns : 1);
   KVLAB_SHARED(ScoreWork, work, 1);
-  {
-    ScoreWork found;
-    if (!find_score_work<kKeys>(a, found)) return;
-    if (threadIdx.x == 0) work[0] = found;
-  }
-  __syncthreads();
+  if (!share_score_work<kKeys>(a, work)) return;
   const ScoreWork& w = work[0];
-  const auto copy = [&](int tile) {
-    T* const to = stages + tile % 2 * kStage;
-    copy_columns<D>(to, a.q, a, w, tile * kColumns);
-    if constexpr (Rest) copy_columns<D>(to + kColumns * D, a.q_rest, a, w, tile * kColumns);
-  };
-  const auto note = [&](int tile, const Column& c) {
-    const int at = tile % 2 * kColumns + static_cast<int>(threadIdx.x);
-    if (threadIdx.x < kColumns) log_sum[at] = c.log_sum, weight[at] = c.weight, seen[at] = c.seen;
-  };
+  const Columns known{log_sum, weight, seen};
   const int tiles = (w.columns + kColumns - 1) / kColumns, column = static_cast<int>(threadIdx.x) % kColumns;
   list_units<kScoreThreads, kUnits>(w.keys, w.key / kPageUnit, list);
   __syncthreads();
-  T* const keys = stages + kStage;
-  copy_keys<D, kKeys, kScoreThreads, false>(keys, a.k, a.k, list, w.key, w.keys);
+  copy_keys<D, kKeys, kScoreThreads, false>(stages + kStage, a.k, a.k, list, w.key, w.keys);
   cp_async_commit();
-  copy(0);
+  copy_stage<D, Rest>(stages, a, w, 0);
   cp_async_commit();
-  note(0, find_column(a, w, column));
+  known.note(0, find_column(a, w, column));
   cp_async_wait<1>();
   __syncthreads();
-  std::uint32_t k[RowTiles][D / 16][4];
-  const SharedPlace rows = rows_operand<D>(keys + warp_index() * 16 * RowTiles * D);
-#pragma unroll
-  for (int m = 0; m < RowTiles; ++m)
-#pragma unroll
-    for (int step = 0; step < D / 16; ++step) ldmatrix_x4(k[m][step], at(rows, step) + 32 * D * m);
+  ScoreKeys<T, D, RowTiles> keys;
+  keys.load(stages + kStage);
   KeySums<RowTiles> sums{};
   const SharedPlace columns = keys_operand<D>(stages);
   for (int tile = 0; tile < tiles; ++tile) {
@@ -322,30 +248,17 @@ __global__ void __launch_bounds__(kScoreThreads, D == 64 || (D == 128 && Kind ==
     __syncthreads();
     Column next{};
     if (tile + 1 < tiles) {
-      copy(tile + 1);
+      copy_stage<D, Rest>(stages, a, w, tile + 1);
       next = find_column(a, w, (tile + 1) * kColumns + column);
     }
     cp_async_commit();
     float s[RowTiles][kColumns / 8][4] = {};
-#pragma unroll
-    for (int part = 0; part < (Rest ? 2 : 1); ++part) {
-#pragma unroll
-      for (int step = 0; step < D / 16; ++step) {
-#pragma unroll
-        for (int n = 0; n < kColumns / 16; ++n) {
-          std::uint32_t b[4];
-          ldmatrix_x4(b, at(columns, step) + 2 * (tile % 2 * kStage + part * kColumns * D) + 32 * D * n);
-#pragma unroll
-          for (int m = 0; m < RowTiles; ++m) multiply<T>(s[m][2 * n], s[m][2 * n + 1], k[m][step], b);
-        }
-      }
-    }
-    const int at = tile % 2 * kColumns;
+    keys.template multiply_columns<Rest ? 2 : 1>(s, columns, 2 * (tile % 2 * kStage));
     if constexpr (Kind == Scores::kLogSums)
-      write_columns(s, a, w, seen + at, tile * kColumns, warps);
+      write_columns(s, a, w, known.of(tile).seen, tile * kColumns, warps);
     else
-      add_columns<Kind>(s, a, w, log_sum + at, weight + at, seen + at, sums);
-    note(tile + 1, next);
+      add_columns<Kind>(s, a, w, known.of(tile), sums);
+    known.note(tile + 1, next);
   }
   cp_async_wait<0>();
   if constexpr (Kind != Scores::kLogSums) write_keys<Kind>(a, w, sums);

@@ -65,6 +65,18 @@ struct State {
   float o[RowTiles][D / 8][4];
   float top[RowTiles][2];  // a logit that is not far below the row's largest so far; -inf: none seen
   float sum[RowTiles][2];  // of the lane's probabilities
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int m = 0; m < RowTiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) top[m][half] = minus_infinity(), sum[m][half] = 0.0F;
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) o[m][n][i] = 0.0F;
+    }
+  }
 };
 
 // s = q k^T of the warp's rows and a tile of keys.
@@ -246,15 +258,7 @@ __global__ void __launch_bounds__(Warps* kWarpSize, Blocks) prefill_tile(Prefill
     copy_keys<D, Keys, kThreads, true>(stages + to, a.k, a.v, list + listed * kUnits, tile * Keys, w.keys);
   };
   State<D, RowTiles, Keys> x;
-#pragma unroll
-  for (int m = 0; m < RowTiles; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) x.top[m][half] = minus_infinity(), x.sum[m][half] = 0.0F;
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) x.o[m][n][i] = 0.0F;
-  }
+  x.clear();
   const std::int64_t first_head = static_cast<std::int64_t>(w.head) * a.group * D;
   copy_queries<D, kRows, kThreads>(q, a.q + w.first_token * a.q_stride + first_head, a.q_stride, a.group, w.first, w.rows);
   list_units<kThreads>(w.keys, w.begin * kUnits, list);
