@@ -13,14 +13,55 @@ __device__ __forceinline__ int2 tournament_pair(int n, int round, int k) {
   return {x < y ? x : y, x < y ? y : x};
 }
 
+// A block's rotations of one round: pair k by cosine[k] and sine[k]. All threads call the functions, with barriers in between.
+struct JacobiRound {
+  int d, players, round;
+  double *cosine, *sine;  // [players / 2]
+
+  __device__ __forceinline__ int2 pair(int k) const { return tournament_pair(players, round, k); }
+  __device__ __forceinline__ double& at(double* m, int i, int j) const { return m[std::int64_t{i} * d + j]; }
+
+  // Rotations that make the pairs' elements of the matrix zero.
+  __device__ __forceinline__ void choose(double* matrix) const {
+    for (int k = threadIdx.x; k < players / 2; k += blockDim.x) {
+      const int2 p = pair(k);
+      double c = 1, s = 0;
+      if (p.y < d && at(matrix, p.x, p.y) != 0) {
+        const double tau = (at(matrix, p.y, p.y) - at(matrix, p.x, p.x)) / (2 * at(matrix, p.x, p.y));
+        const double t = (tau >= 0 ? 1.0 : -1.0) / (fabs(tau) + sqrt(1 + tau * tau));
+        c = 1 / sqrt(1 + t * t), s = t * c;
+      }
+      cosine[k] = c, sine[k] = s;
+    }
+  }
+  __device__ __forceinline__ void rotate(int k, double& to_x, double& to_y) const {
+    const double x = to_x, y = to_y;
+    to_x = cosine[k] * x - sine[k] * y, to_y = sine[k] * x + cosine[k] * y;
+  }
+  __device__ __forceinline__ void rotate_rows(double* matrix) const {
+    for (int i = threadIdx.x; i < players / 2 * d; i += blockDim.x) {
+      const int k = i / d, j = i % d;
+      const int2 p = pair(k);
+      if (p.y < d) rotate(k, at(matrix, p.x, j), at(matrix, p.y, j));
+    }
+  }
+  __device__ __forceinline__ void rotate_columns(double* matrix, double* vectors) const {
+    const int pairs = players / 2;
+    for (int i = threadIdx.x; i < 2 * pairs * d; i += blockDim.x) {
+      const int k = i % pairs, j = i / pairs % d;
+      double* const m = i < pairs * d ? matrix : vectors;
+      const int2 p = pair(k);
+      if (p.y < d) rotate(k, at(m, j, p.x), at(m, j, p.y));
+    }
+  }
+};
+
 // Eigenvalues and eigenvectors of a symmetric matrix [d, d], d <= kMostEigenDim, by one block: cyclic Jacobi rotations (Golub and Van Loan,
 // section 8.5), d / 2 that do not meet at a time. The matrix becomes diagonal; column j of `vectors` belongs to its j-th number.
 // `shared` [2 * kMostEigenDim + 33] is scratch; all threads call it.
 __device__ __forceinline__ void block_symmetric_eigen(double* matrix, double* vectors, int d, double* shared) {
   constexpr int kMostSweeps = 30;
-  double *const cosine = shared + 33, *const sine = cosine + kMostEigenDim / 2;
-  const int n = d + d % 2, pairs = n / 2, threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
-  const auto at = [d](double* m, int i, int j) -> double& { return m[std::int64_t{i} * d + j]; };
+  const int players = d + d % 2, threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
   for (int i = thread; i < d * d; i += threads) vectors[i] = i / d == i % d ? 1.0 : 0.0;
   for (int sweep = 0; sweep < kMostSweeps; ++sweep) {
     double off = 0, all = 0;
@@ -31,34 +72,13 @@ __device__ __forceinline__ void block_symmetric_eigen(double* matrix, double* ve
     }
     off = block_sum(off, shared), all = block_sum(all, shared);
     if (!(off > 1e-28 * all)) break;
-    for (int round = 0; round < n - 1; ++round) {
-      for (int k = thread; k < pairs; k += threads) {
-        const int2 p = tournament_pair(n, round, k);
-        double c = 1, s = 0;
-        if (p.y < d && at(matrix, p.x, p.y) != 0) {
-          const double tau = (at(matrix, p.y, p.y) - at(matrix, p.x, p.x)) / (2 * at(matrix, p.x, p.y));
-          const double t = (tau >= 0 ? 1.0 : -1.0) / (fabs(tau) + sqrt(1 + tau * tau));
-          c = 1 / sqrt(1 + t * t), s = t * c;
-        }
-        cosine[k] = c, sine[k] = s;
-      }
+    for (int round = 0; round < players - 1; ++round) {
+      const JacobiRound jacobi{d, players, round, shared + 33, shared + 33 + kMostEigenDim / 2};
+      jacobi.choose(matrix);
       __syncthreads();
-      for (int i = thread; i < pairs * d; i += threads) {  // rows
-        const int k = i / d, j = i % d;
-        const int2 p = tournament_pair(n, round, k);
-        if (p.y >= d) continue;
-        const double x = at(matrix, p.x, j), y = at(matrix, p.y, j);
-        at(matrix, p.x, j) = cosine[k] * x - sine[k] * y, at(matrix, p.y, j) = sine[k] * x + cosine[k] * y;
-      }
+      jacobi.rotate_rows(matrix);
       __syncthreads();
-      for (int i = thread; i < 2 * pairs * d; i += threads) {  // columns, of the vectors too
-        const int k = i % pairs, j = i / pairs % d;
-        double* const m = i < pairs * d ? matrix : vectors;
-        const int2 p = tournament_pair(n, round, k);
-        if (p.y >= d) continue;
-        const double x = at(m, j, p.x), y = at(m, j, p.y);
-        at(m, j, p.x) = cosine[k] * x - sine[k] * y, at(m, j, p.y) = sine[k] * x + cosine[k] * y;
-      }
+      jacobi.rotate_columns(matrix, vectors);
       __syncthreads();
     }
   }

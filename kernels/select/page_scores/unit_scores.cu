@@ -34,15 +34,59 @@ __device__ __forceinline__ void take_head(const UnitScores& a, const UnitRow& ro
   if (head == a.group - 1) row.out[i] = reduced;
 }
 
-// Four channels from c on of a vector of d, zeros behind it.
+// Four channels from c on of a vector of d, zeros after it.
 __device__ __forceinline__ float4 load_side(const float* x, int c, int d, bool wide) {
   if (wide) return c < d ? *reinterpret_cast<const float4*>(x + c) : make_float4(0, 0, 0, 0);
   return make_float4(c < d ? x[c] : 0, c + 1 < d ? x[c + 1] : 0, c + 2 < d ? x[c + 2] : 0, c + 3 < d ? x[c + 3] : 0);
 }
 __device__ __forceinline__ float dot4(const float4& x, const float4& y) { return x.x * y.x + x.y * y.y + x.z * y.z + x.w * y.w; }
 
-// Lanes lanes share a unit, four channels each (Spans times); summaries of two units per group are under way at once and meet all heads.
-// Queries lie in shared memory as [group, 2, padded head_dim]: what high and low are multiplied with.
+// queries [group, 2, Padded], in shared memory: what high and low are multiplied with. By all threads.
+template <int Padded>
+__device__ __forceinline__ void load_queries(const UnitScores& a, const float* query, float* queries) {
+  for (int i = threadIdx.x; i < a.group * Padded; i += kThreads) {
+    const int head = i / Padded, c = i % Padded;
+    const Sides sides = c < a.head_dim ? sides_of(a, query[head * a.head_dim + c]) : Sides{0, 0};
+    queries[2 * head * Padded + c] = sides.over;
+    queries[(2 * head + 1) * Padded + c] = sides.under;
+  }
+}
+
+// Summaries that a warp has under way: Lanes lanes share a unit, four channels each (Spans times).
+template <int Lanes, int Spans, bool TwoSided>
+struct Summaries {
+  static constexpr int kPadded = Lanes * Spans * 4;
+  float4 high[kUnitsInFlight][Spans], low[kUnitsInFlight][Spans];
+
+  static __device__ __forceinline__ int channel(int span) { return (span * Lanes + lane_index() % Lanes) * 4; }
+
+  // Unit u of those under way; d channels of it.
+  __device__ __forceinline__ void load(int u, const float* summary, int d, bool wide) {
+#pragma unroll
+    for (int s = 0; s < Spans; ++s) {
+      high[u][s] = load_side(TwoSided ? summary + d : summary, channel(s), d, wide);
+      if constexpr (TwoSided) low[u][s] = load_side(summary, channel(s), d, wide);
+    }
+  }
+
+  // z += each unit's product with a head's queries, over the lane's channels.
+  __device__ __forceinline__ void multiply(const float* queries, float (&z)[kUnitsInFlight]) const {
+#pragma unroll
+    for (int s = 0; s < Spans; ++s) {
+      const float* const over = queries + channel(s);
+      const float4 qo = *reinterpret_cast<const float4*>(over);
+      float4 qu = make_float4(0, 0, 0, 0);
+      if constexpr (TwoSided) qu = *reinterpret_cast<const float4*>(over + kPadded);
+#pragma unroll
+      for (int u = 0; u < kUnitsInFlight; ++u) {
+        z[u] += dot4(qo, high[u][s]);
+        if constexpr (TwoSided) z[u] += dot4(qu, low[u][s]);
+      }
+    }
+  }
+};
+
+// Summaries of two units per group of lanes are under way at once and meet all heads.
 template <int Lanes, int Spans, bool TwoSided>
 __global__ void __launch_bounds__(kThreads, 2) score_units_of_rows(UnitScores a, const UnitRow* rows, int chunks) {
   KVLAB_DYNAMIC_SHARED(float, queries);
@@ -51,44 +95,22 @@ __global__ void __launch_bounds__(kThreads, 2) score_units_of_rows(UnitScores a,
   const int first = blockIdx.x % chunks * kWarps * kUnitsPerWarp;
   if (first >= row.n) return;
   const int d = a.head_dim, lane = lane_index() % Lanes, group = lane_index() / Lanes;
-  for (int i = threadIdx.x; i < a.group * kPadded; i += kThreads) {
-    const int head = i / kPadded, c = i % kPadded;
-    const Sides sides = c < d ? sides_of(a, row.query[head * d + c]) : Sides{0, 0};
-    queries[2 * head * kPadded + c] = sides.over;
-    queries[(2 * head + 1) * kPadded + c] = sides.under;
-  }
+  load_queries<kPadded>(a, row.query, queries);
   __syncthreads();
   const bool wide = d % 4 == 0 && reinterpret_cast<std::uintptr_t>(row.summaries) % 16 == 0;
   const int begin = first + warp_index() * kUnitsPerWarp, end = min(row.n, begin + kUnitsPerWarp);
   for (int at = begin; at < end; at += kGroups * kUnitsInFlight) {
-    float4 high[kUnitsInFlight][Spans], low[kUnitsInFlight][Spans];
+    Summaries<Lanes, Spans, TwoSided> units;
 #pragma unroll
     for (int u = 0; u < kUnitsInFlight; ++u) {
       const int i = min(at + u * kGroups + group, end - 1);
       const std::int64_t unit = row.unit != nullptr ? row.unit[i] : i;
-      const float* const summary = row.summaries + unit * (TwoSided ? 2 : 1) * d;
-#pragma unroll
-      for (int s = 0; s < Spans; ++s) {
-        const int c = (s * Lanes + lane) * 4;
-        high[u][s] = load_side(TwoSided ? summary + d : summary, c, d, wide);
-        if constexpr (TwoSided) low[u][s] = load_side(summary, c, d, wide);
-      }
+      units.load(u, row.summaries + unit * (TwoSided ? 2 : 1) * d, d, wide);
     }
     float reduced[kUnitsInFlight] = {};
     for (int head = 0; head < a.group; ++head) {
       float z[kUnitsInFlight] = {};
-#pragma unroll
-      for (int s = 0; s < Spans; ++s) {
-        const float* const over = queries + 2 * head * kPadded + (s * Lanes + lane) * 4;
-        const float4 qo = *reinterpret_cast<const float4*>(over);
-        float4 qu = make_float4(0, 0, 0, 0);
-        if constexpr (TwoSided) qu = *reinterpret_cast<const float4*>(over + kPadded);
-#pragma unroll
-        for (int u = 0; u < kUnitsInFlight; ++u) {
-          z[u] += dot4(qo, high[u][s]);
-          if constexpr (TwoSided) z[u] += dot4(qu, low[u][s]);
-        }
-      }
+      units.multiply(queries + 2 * head * kPadded, z);
 #pragma unroll
       for (int u = 0; u < kUnitsInFlight; ++u) {
 #pragma unroll
