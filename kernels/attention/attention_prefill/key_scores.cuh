@@ -1,126 +1,10 @@
 #pragma once
 
-#include "kernels/attention/attention_prefill/prefill_tiles.cuh"
+#include "kernels/attention/attention_prefill/score_work.cuh"
 
 // What keys receive from queries: the transposed product k q^T, so that each key is a row of a warp's tiles and sums over queries stay in
 // its registers. A block owns the keys of a tile and goes through the queries that see them; no two blocks write the same number.
 namespace kvlab::prefill {
-
-constexpr int kScoreWarps = 4, kScoreThreads = kScoreWarps * kWarpSize;
-constexpr int kColumns = 64;  // of a tile: query heads of queries
-
-// kLogSums: each column's largest logit and sum of exponentials over the block's keys. The others add up probabilities p: kSums weight
-// times p over all columns; kGrouped reduces the group's heads first, to a sum or maximum x, then adds up weight times x, x^2, and takes
-// the largest x; kByHead keeps query heads apart.
-enum class Scores : std::uint8_t { kLogSums, kSums, kGrouped, kByHead };
-
-template <class T>
-struct ScoreArgs {
-  const T *q, *q_rest;              // [tokens, q_heads, head_dim]; what rounding to T took from the queries, may be null
-  const T* k;                       // pages
-  const std::int32_t* query_first;  // [prompts + 1]
-  const std::int32_t* kv_before;    // [rows]: query t of a prompt sees kv_before + t + 1 tokens; or null, then
-  const std::int32_t* visible;      // [tokens, kv_heads] tokens that a query sees, ascending along a prompt's queries
-  const std::int32_t* len;          // [rows], or null: kv_before and the prompt's tokens
-  const std::int32_t *page_begin, *page;
-  const std::int64_t* first;  // [rows] where a row's outputs begin
-  const float* log_sum;       // [tokens, q_heads]
-  float2* parts;              // [key tiles, tokens, q_heads] kLogSums: largest logit times scale, sum relative to it
-  float *sum, *sum_sq, *max;  // [tokens of all rows], null: not wanted; kByHead: sum [group, len] of each row
-  std::int64_t q_stride, tokens;
-  std::int32_t rows, kv_heads, group, page_units;
-  Divisor columns;      // per token: the group, or the next power of two
-  std::int32_t window;  // a query sees only the last so many tokens; 0: all
-  std::int32_t last;    // only the last so many queries of a prompt count; 0: all
-  std::int32_t visible_offset;
-  bool weigh_by_visible, group_max, adds;
-  float scale;   // times log2(e)
-  float factor;  // of probabilities
-};
-
-// The block's key tile and the queries of its prompt that count.
-struct ScoreWork {
-  RowPages keys;
-  std::int64_t first_token;                    // of the prompt
-  int row, head, key, before, begin, columns;  // from query `begin` on
-};
-
-// What is known about a column.
-struct Column {
-  float log_sum, weight;  // log_sum times log2(e); +inf: the column does not count
-  int seen;
-};
-
-template <class T>
-__device__ __forceinline__ Column find_column(const ScoreArgs<T>& a, const ScoreWork& w, int column) {
-  Column c{-minus_infinity(), 0.0F, 0};
-  if (column >= w.columns) return c;
-  const int quotient = a.columns.quotient(column), t = w.begin + quotient, g = column - quotient * a.columns.by;
-  const std::int64_t token = w.first_token + t;
-  c.seen = a.visible != nullptr ? a.visible[token * a.kv_heads + w.head] : w.before + t + 1;
-  c.weight = a.weigh_by_visible ? static_cast<float>(c.seen + a.visible_offset) * a.factor : a.factor;
-  if (g < a.group && a.log_sum != nullptr) {
-    const float log_sum = a.log_sum[(token * a.kv_heads + w.head) * a.group + g];
-    if (log_sum != minus_infinity()) c.log_sum = log_sum * kLog2E;
-  }
-  return c;
-}
-
-// What is known about a tile of columns, in shared memory.
-struct Columns {
-  alignas(16) float log_sum[kColumns];
-  float weight[kColumns];
-  int seen[kColumns];
-
-  // A thread per column.
-  __device__ __forceinline__ void note(const Column& c) {
-    if (threadIdx.x < kColumns) log_sum[threadIdx.x] = c.log_sum, weight[threadIdx.x] = c.weight, seen[threadIdx.x] = c.seen;
-  }
-};
-
-// False: the row has no such keys, or no query sees them.
-template <int Keys, class T>
-__device__ __forceinline__ bool find_score_work(const ScoreArgs<T>& a, ScoreWork& w) {
-  const int tile = static_cast<int>(blockIdx.x) / a.rows;
-  w.row = static_cast<int>(blockIdx.x) - tile * a.rows;
-  const int prompt = w.row / a.kv_heads;
-  w.head = w.row - prompt * a.kv_heads;
-  w.key = tile * Keys;
-  w.first_token = a.query_first[prompt];
-  const int queries = a.query_first[prompt + 1] - a.query_first[prompt];
-  w.before = a.kv_before != nullptr ? a.kv_before[w.row] : 0;
-  w.keys.page = a.page + a.page_begin[w.row];
-  w.keys.page_units = a.page_units;
-  w.keys.low = 0;
-  w.keys.high = a.len != nullptr ? a.len[w.row] : w.before + queries;
-  w.begin = a.last > 0 ? max(0, queries - a.last) : 0;
-  if (a.kv_before != nullptr) w.begin = max(w.begin, w.key - w.before);
-  const int end = a.window > 0 && a.kv_before != nullptr ? min(queries, w.key + Keys - 1 + a.window - w.before) : queries;
-  w.columns = (end - w.begin) * a.columns.by;
-  return w.key < w.keys.high;
-}
-
-// Starts to copy a tile of columns.
-template <int D, class T>
-__device__ __forceinline__ void copy_columns(T* tile, const T* q, const ScoreArgs<T>& a, const ScoreWork& w, int column) {
-  constexpr int kChunks = D / 8;
-  const int chunk = static_cast<int>(threadIdx.x) % kChunks;
-  q += (w.first_token + w.begin) * a.q_stride + static_cast<std::int64_t>(w.head) * a.group * D;
-#pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x) / kChunks; i < kColumns; i += kScoreThreads / kChunks) {
-    const int at = column + i, token = a.columns.quotient(at), g = at - token * a.columns.by;
-    const bool valid = at < w.columns && g < a.group;
-    cp_async<16>(tile + place<D>(i, chunk), valid ? q + token * a.q_stride + g * D + chunk * 8 : q, valid);
-  }
-}
-
-// A tile of columns, and that of their rests, to its stage of the two.
-template <int D, bool Rest, class T>
-__device__ __forceinline__ void copy_stage(T* stages, const ScoreArgs<T>& a, const ScoreWork& w, int tile) {
-  T* const to = stages + tile % 2 * (kColumns * D * (Rest ? 2 : 1));
-  copy_columns<D>(to, a.q, a, w, tile * kColumns);
-  if constexpr (Rest) copy_columns<D>(to + kColumns * D, a.q_rest, a, w, tile * kColumns);
-}
 
 template <int RowTiles>
 struct KeySums {
@@ -337,16 +221,14 @@ __global__ void __launch_bounds__(kScoreThreads, D == 64 || (D == 128 && Kind ==
   constexpr int kKeys = 16 * RowTiles * kScoreWarps, kStage = kColumns * D * (Rest ? 2 : 1), kUnits = kKeys / kPageUnit;
   KVLAB_DYNAMIC_SHARED(T, stages);
   KVLAB_SHARED(std::int32_t, list, kUnits);
-  KVLAB_SHARED(Columns, known, 2);
+  KVLAB_SHARED(float, log_sum, 2 * kColumns);
+  KVLAB_SHARED(float, weight, 2 * kColumns);
+  KVLAB_SHARED(int, seen, 2 * kColumns);
   KVLAB_SHARED(float, warps, Kind == Scores::kLogSums ? 2 * kScoreWarps * kColumns : 1);
   KVLAB_SHARED(ScoreWork, work, 1);
-  {
-    ScoreWork found;
-    if (!find_score_work<kKeys>(a, found)) return;
-    if (threadIdx.x == 0) work[0] = found;
-  }
-  __syncthreads();
+  if (!share_score_work<kKeys>(a, work)) return;
   const ScoreWork& w = work[0];
+  const Columns known{log_sum, weight, seen};
   const int tiles = (w.columns + kColumns - 1) / kColumns, column = static_cast<int>(threadIdx.x) % kColumns;
   list_units<kScoreThreads, kUnits>(w.keys, w.key / kPageUnit, list);
   __syncthreads();
@@ -354,7 +236,7 @@ __global__ void __launch_bounds__(kScoreThreads, D == 64 || (D == 128 && Kind ==
   cp_async_commit();
   copy_stage<D, Rest>(stages, a, w, 0);
   cp_async_commit();
-  known[0].note(find_column(a, w, column));
+  known.note(0, find_column(a, w, column));
   cp_async_wait<1>();
   __syncthreads();
   ScoreKeys<T, D, RowTiles> keys;
@@ -373,10 +255,10 @@ __global__ void __launch_bounds__(kScoreThreads, D == 64 || (D == 128 && Kind ==
     float s[RowTiles][kColumns / 8][4] = {};
     keys.template multiply_columns<Rest ? 2 : 1>(s, columns, 2 * (tile % 2 * kStage));
     if constexpr (Kind == Scores::kLogSums)
-      write_columns(s, a, w, known[tile % 2].seen, tile * kColumns, warps);
+      write_columns(s, a, w, known.of(tile).seen, tile * kColumns, warps);
     else
-      add_columns<Kind>(s, a, w, known[tile % 2], sums);
-    known[(tile + 1) % 2].note(next);
+      add_columns<Kind>(s, a, w, known.of(tile), sums);
+    known.note(tile + 1, next);
   }
   cp_async_wait<0>();
   if constexpr (Kind != Scores::kLogSums) write_keys<Kind>(a, w, sums);

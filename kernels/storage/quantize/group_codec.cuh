@@ -78,18 +78,13 @@ __device__ __forceinline__ std::uint32_t encode(const GroupStep& s, float top, f
   return static_cast<std::uint32_t>(code);
 }
 
-// Codes of the eight numbers x(0) to x(7), `bits` each, which is Bits if Bits is not 0.
-template <int Bits, bool Symmetric, class F>
-__device__ __forceinline__ unsigned long long encode8(const GroupStep& s, float top, int bits, const F& x) {
-  unsigned long long codes = 0;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    if constexpr (Bits != 0 && Bits <= 4)
-      codes |= encode<Symmetric>(s, top, x(i)) << Bits * i;
-    else
-      codes |= static_cast<unsigned long long>(encode<Symmetric>(s, top, x(i))) << bits * i;
-  }
-  return codes;
+// Number i's code among those of eight neighbours, `bits` each, which is Bits if Bits is not 0.
+template <int Bits>
+__device__ __forceinline__ void add_code(unsigned long long& codes, std::uint32_t code, int bits, int i) {
+  if constexpr (Bits != 0 && Bits <= 4)
+    codes |= code << Bits * i;
+  else
+    codes |= static_cast<unsigned long long>(code) << bits * i;
 }
 
 // Decoding: x = zero + scale * (code + least).

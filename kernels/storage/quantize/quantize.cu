@@ -59,22 +59,26 @@ struct Steps {
 
   __device__ __forceinline__ Steps(const LaneTile& tile, int bits_per_number, const GroupRange (&range)[kInFlight])
       : lanes(tile.lanes), part(tile.part), bits(bits_per_number) {
-    if (lanes < kInFlight) return;
     static_assert(kInFlight == 4);
-    const bool odd = part % 2 != 0, upper = part % 4 >= 2;
-    GroupRange mine;
-    mine.least = upper ? (odd ? range[3].least : range[2].least) : (odd ? range[1].least : range[0].least);
-    mine.most = upper ? (odd ? range[3].most : range[2].most) : (odd ? range[1].most : range[0].most);
-    shared = choose_step<Symmetric>(mine, bits);
+    if (lanes >= kInFlight) {
+      const bool odd = part % 2 != 0, upper = part % 4 >= 2;
+      GroupRange mine;
+      mine.least = upper ? (odd ? range[3].least : range[2].least) : (odd ? range[1].least : range[0].least);
+      mine.most = upper ? (odd ? range[3].most : range[2].most) : (odd ? range[1].most : range[0].most);
+      shared = choose_step<Symmetric>(mine, bits);
+    }
   }
   // Of group u, whose range is given. All lanes call it.
   __device__ __forceinline__ GroupStep of(int u, const GroupRange& range) const {
-    if (lanes < kInFlight) return choose_step<Symmetric>(range, bits);
-    const int source = lane_index() - part + u;
     GroupStep s;
-    s.header = __shfl_sync(kAllLanes, shared.header, source);
-    s.inverse = __shfl_sync(kAllLanes, shared.inverse, source);
-    s.zero = Symmetric ? 0.0F : half_value(s.header);
+    if (lanes >= kInFlight) {
+      const int source = lane_index() - part + u;
+      s.header = __shfl_sync(kAllLanes, shared.header, source);
+      s.inverse = __shfl_sync(kAllLanes, shared.inverse, source);
+      s.zero = Symmetric ? 0.0F : half_value(s.header);
+    } else {
+      s = choose_step<Symmetric>(range, bits);
+    }
     return s;
   }
 };
@@ -99,10 +103,12 @@ __global__ void __launch_bounds__(kWarps* kWarpSize) quantize_tokens(CodecArgs a
       GroupStep s = steps.of(u, range[u]);
       if (groups.at[u] < 0) continue;
       unsigned long long codes = 0;
-      if ((groups.present >> u & 1U) != 0)
-        codes = encode8<Bits, Symmetric>(s, top, bits, [&](int i) { return groups.x[u][i]; });
-      else
+      if ((groups.present >> u & 1U) != 0) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) add_code<Bits>(codes, encode<Symmetric>(s, top, groups.x[u][i]), bits, i);
+      } else {
         s.header = 0;
+      }
       if (tile.part == 0) put_bytes(tile.packed + groups.at[u], s.header, a.header, align);
       put_bytes(tile.packed + groups.at[u] + a.header + tile.part * bits, codes, bits, align);
     }

@@ -36,7 +36,9 @@ __device__ __forceinline__ void put_codes(const GroupStep& s, float top, int bit
   for (int j = 0; j < kUnitTokens / 8; ++j) {
     const int room = min(8, tokens - 8 * j), there = min(8, present - 8 * j);
     if (room <= 0) break;
-    unsigned long long codes = encode8<Bits, Symmetric>(s, top, bits, [&](int i) { return x(8 * j + i); });
+    unsigned long long codes = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) add_code<Bits>(codes, encode<Symmetric>(s, top, x(8 * j + i)), bits, i);
     if (there < 8) codes &= there <= 0 ? 0ULL : (1ULL << there * bits) - 1;
     if (room == 8)
       put_bytes(p + j * bits, codes, bits, align);
