@@ -82,7 +82,7 @@ std::string ops_text(const Profile& p) {
   for (const ProfileOp& op : p.ops) {
     text += fmt::format("{}: {{covers: {}, axis: {}, per_layer: {}}}\n", op.name, op.covers, columns_of(op.axis).front(), op.per_layer);
   }
-  return text;
+  return text.empty() ? "{}\n" : text;
 }
 
 std::string skew_meta_text(const SkewTable& skew) {
