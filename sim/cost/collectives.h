@@ -42,8 +42,9 @@ std::vector<CollectiveUse> collectives_of(const ModelSpec& model, const Parallel
 double message_bytes(const ModelSpec& model, const Parallel& parallel, Collective op, std::int64_t tokens);
 double messages_per_step(const ModelSpec& model, const Parallel& parallel, Collective op);
 
-// Prices collectives: by the profile's table, else by the card's, else by the model of its links. Of several tables of one operation and
-// ranks, the library that the file names first; of its versions the newest that is not newer than the engine's, else the oldest.
+// Prices collectives: by the profile's table, else by the card's, else by the model of its links. Several tables of one
+// operation and ranks: the library that the file names first is taken, of its versions the newest that is not newer than the engine's, else
+// the oldest.
 class Collectives {
  public:
   // engine_version: of the vLLM that the profile was measured with, "" if that is not known: the newest table is taken.
