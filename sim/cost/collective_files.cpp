@@ -117,13 +117,13 @@ CollectiveTables read_card_collectives(Params& hardware, const ConfigFile& confi
   all.falls_back = p.choice("missing", {{"error", false}, {"datasheet", true}}, false, "for ranks that an operation has no table of");
   if (p.has("tables")) {
     p.text("source", "where the figures come from");
-    all.file = config.name;
     all.tables = read_tables(config, config.root["collectives"]["tables"]);
   } else {
     const std::string named = p.text("file", "a name in profiles/collectives, or a file"), own = p.resolve_file(named);
     std::error_code error;
-    all.file = find_spec_file(fs::exists(own, error) ? own : named, profiles_folder() + "/collectives", "table of collectives");
-    all.tables = read_file_of_tables(p, all.file, card);
+    const std::string file =
+        find_spec_file(fs::exists(own, error) ? own : named, profiles_folder() + "/collectives", "table of collectives");
+    all.tables = read_file_of_tables(p, file, card);
   }
   require_keys(p, {"file", "tables", "source", "measured_on", "missing"});
   return all;

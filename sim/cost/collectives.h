@@ -27,7 +27,6 @@ struct CollectiveTable {
 
 // The tables of one profile or card.
 struct CollectiveTables {
-  std::string file;  // "" if there is none
   std::vector<CollectiveTable> tables;
   bool falls_back = false;  // for ranks that an operation has no table of, the next source is taken; else that is an error
 };
@@ -68,7 +67,7 @@ class Collectives {
   std::string engine_version_;
 };
 
-// What cannot be right in a table, with its file:line.
+// A point that cannot be right, with its file:line.
 struct CollectiveFinding {
   bool is_impossible;  // for the link; else a time that falls by a fifth or more where the message grows
   std::string text;

@@ -48,7 +48,7 @@ TEST(CollectiveTable, BeyondTheLastPointItsRateAndBelowTheFirstItsTime) {
 }
 
 TEST(Collectives, TheProfilesTableComesFirstThenTheCardsThenTheLinks) {
-  const CollectiveTables profile{"p", {table(Collective::kAllReduce, 2, {{1024, 1'000'000}})}, true};
+  const CollectiveTables profile{{table(Collective::kAllReduce, 2, {{1024, 1'000'000}})}, true};
   const CollectiveTables card{
       "c", {table(Collective::kAllReduce, 2, {{1024, 2}}), table(Collective::kAllReduce, 4, {{1024, 3'000'000}})}, true};
   const Collectives all(profile, card, mesh(), "");
@@ -80,7 +80,7 @@ TEST(Collectives, DatasheetShareOfAStep) {
   ModelSpec m;
   m.layers = 4, m.hidden = 64;
   const Parallel parallel{2, 2, 1};
-  const CollectiveTables card{"c", {table(Collective::kAllReduce, 2, {{64, 1'000'000}})}, false};
+  const CollectiveTables card{{table(Collective::kAllReduce, 2, {{64, 1'000'000}})}, false};
   const Collectives all({}, card, mesh(), "");
   const double p2p = mesh().ps(Collective::kP2p, 64 * 2, 2), sums = 9 * 2e6;  // twice the bytes of the last point
   EXPECT_NEAR(all.datasheet_frac(m, parallel, 1), p2p / (p2p + sums), 1e-12);
