@@ -49,8 +49,7 @@ TEST(CollectiveTable, BeyondTheLastPointItsRateAndBelowTheFirstItsTime) {
 
 TEST(Collectives, TheProfilesTableComesFirstThenTheCardsThenTheLinks) {
   const CollectiveTables profile{{table(Collective::kAllReduce, 2, {{1024, 1'000'000}})}, true};
-  const CollectiveTables card{
-      "c", {table(Collective::kAllReduce, 2, {{1024, 2}}), table(Collective::kAllReduce, 4, {{1024, 3'000'000}})}, true};
+  const CollectiveTables card{{table(Collective::kAllReduce, 2, {{1024, 2}}), table(Collective::kAllReduce, 4, {{1024, 3'000'000}})}, true};
   const Collectives all(profile, card, mesh(), "");
   EXPECT_DOUBLE_EQ(all.time(Collective::kAllReduce, 1024, 2).ps, 1e6);
   EXPECT_DOUBLE_EQ(all.time(Collective::kAllReduce, 1024, 4).ps, 3e6);
@@ -64,9 +63,7 @@ TEST(Collectives, TheProfilesTableComesFirstThenTheCardsThenTheLinks) {
 TEST(Collectives, TheEnginesVersionChoosesItsTable) {
   const auto vllm = [](const char* version, Picoseconds time) { return table(Collective::kAllReduce, 2, {{1024, time}}, "vllm", version); };
   const CollectiveTables card{
-      "c",
-      {vllm("0.9.0", 9), vllm("0.24.0", 24), vllm("0.19.0", 19), table(Collective::kAllReduce, 2, {{1024, 99}}, "nccl", "2.29.2")},
-      false};
+      {vllm("0.9.0", 9), vllm("0.24.0", 24), vllm("0.19.0", 19), table(Collective::kAllReduce, 2, {{1024, 99}}, "nccl", "2.29.2")}, false};
   const auto time = [&](const char* engine) { return Collectives({}, card, mesh(), engine).time(Collective::kAllReduce, 1024, 2).ps; };
   EXPECT_EQ(time(""), 24);
   EXPECT_EQ(time("0.19.0"), 19);
