@@ -7,6 +7,7 @@
 #include "base/read_file.h"
 #include "base/spec_file.h"
 #include "base/text.h"
+#include "sim/cost/collective_files.h"
 #include "sim/cost/measured_table.h"
 #include "sim/cost/profile.h"
 
@@ -31,6 +32,16 @@ void write_grid(const std::string& file, const std::vector<std::string>& columns
     text += ns_text(s.time) + "," + number_text(s.spread_frac) + "\n";
   }
   write_file(file, text);
+}
+
+void write_collectives(const std::vector<CollectiveTable>& all, const std::string& folder) {
+  for (const Collective op : kAllCollectives) {
+    std::string text;
+    for (const CollectiveTable& t : all)
+      for (const SampleGrid::Sample& s : t.points.samples())
+        if (t.op == op) text += fmt::format("{},{},{},{}\n", t.ranks, s.at[0], ns_text(s.time), number_text(s.spread_frac));
+    if (!text.empty()) write_file(folder + "/" + collective_name(op) + ".csv", "ranks,bytes,time_ns,spread_frac\n" + text);
+  }
 }
 
 SampleGrid read_grid(const std::string& file, const std::vector<std::string>& columns) {
@@ -194,6 +205,8 @@ Profile read_kvlab_profile(const std::string& folder, int tp) {
   }
   read_ops(tables, p);
   for (const OpFamily family : kGridFamilies) p.*grid_of(family) = read_grid_if_there(file_of(tables, family), columns_of(family));
+  read_collective_tables(tables, tp, p.collectives);
+  read_collective_tables(folder, 0, p.collectives);
   p.policy = read_policy_times(tables);
   p.skew = read_skew(tables);
   return p;
@@ -211,6 +224,7 @@ void write_kvlab_profile(const Profile& profile, const std::string& folder) {
   write_file(tables + "/ops.yaml", ops_text(profile));
   for (const ProfileOp& op : profile.ops) write_grid(tables + "/" + op.name + ".csv", columns_of(op.axis), op.times);
   for (const OpFamily family : kGridFamilies) write_grid(file_of(tables, family), columns_of(family), profile.*grid_of(family));
+  write_collectives(profile.collectives, tables);
   write_policy_times(profile.policy, tables);
   if (profile.skew) write_skew(*profile.skew, tables);
   write_file(meta_file, meta);

@@ -5,8 +5,9 @@
 namespace kvlab {
 
 const std::vector<std::string>& columns_of(OpFamily family) {
-  static const std::vector<std::string> tokens{"tokens"}, sequences{"sequences"}, bytes{"bytes"}, moe{"tokens", "activated_experts"},
-      attention{"prefill_chunk", "kv_prefill", "n_decode", "kv_decode"}, calls{"rows", "tokens", "outputs", "bytes", "flops"};
+  static const std::vector<std::string> tokens{"tokens"}, sequences{"sequences"}, collectives{"ranks", "bytes"},
+      moe{"tokens", "activated_experts"}, attention{"prefill_chunk", "kv_prefill", "n_decode", "kv_decode"},
+      calls{"rows", "tokens", "outputs", "bytes", "flops"};
   switch (family) {
     case OpFamily::kTokens:
       return tokens;
@@ -17,7 +18,7 @@ const std::vector<std::string>& columns_of(OpFamily family) {
     case OpFamily::kMoe:
       return moe;
     case OpFamily::kCollective:
-      return bytes;
+      return collectives;
     case OpFamily::kPolicy:
     case OpFamily::kCopy:
       return calls;

@@ -48,6 +48,7 @@ class Hasher {
 
 std::string profile_hash(const Profile& profile) {
   Hasher h;
+  const auto is_sum = [&](const CollectiveTable& t) { return t.op == Collective::kAllReduce && t.ranks == profile.tp; };
   h.number(profile.tp);
   h.number(profile.host_time.count());
   for (const ProfileOp& op : profile.ops) {
@@ -58,7 +59,12 @@ std::string profile_hash(const Profile& profile) {
   }
   h.grid(profile.attention);
   h.grid(profile.moe);
-  h.grid(profile.all_reduce);
+  const bool sums = std::any_of(profile.collectives.begin(), profile.collectives.end(), is_sum);
+  if (!sums) h.number(0);
+  for (const CollectiveTable& t : profile.collectives) {
+    if (!is_sum(t)) h.text(fmt::format("{} over {}", collective_name(t.op), t.ranks));
+    h.grid(t.points);
+  }
   if (profile.skew) h.skew(*profile.skew);
   if (!profile.attention_has_append) h.text("append_kv apart");
   if (profile.kv_reads == KvReads::kDecoded) h.text("decoded KV");
@@ -102,8 +108,6 @@ SampleGrid Profile::*grid_of(OpFamily family) {
       return &Profile::attention;
     case OpFamily::kMoe:
       return &Profile::moe;
-    case OpFamily::kCollective:
-      return &Profile::all_reduce;
     default:
       throw InternalError("a profile has a table for each operation of this family");
   }
@@ -124,6 +128,9 @@ bool has_times(const Profile& profile, OpId op) {
     case OpFamily::kPolicy:
     case OpFamily::kCopy:
       return profile.policy.has(o.name);
+    case OpFamily::kCollective:
+      return std::any_of(profile.collectives.begin(), profile.collectives.end(),
+                         [&](const CollectiveTable& t) { return collective_name(t.op) == o.name; });
     default:
       return !(profile.*grid_of(o.family)).empty();
   }

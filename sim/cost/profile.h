@@ -10,6 +10,7 @@
 
 #include "base/params.h"
 #include "policies/kv/footprint.h"
+#include "sim/cost/collectives.h"
 #include "sim/cost/operations.h"
 #include "sim/cost/policy_times.h"
 #include "sim/cost/sample_grid.h"
@@ -38,8 +39,8 @@ struct Profile {
   SampleGrid attention;              // prefill_chunk, kv_prefill, n_decode, kv_decode; one layer
   bool attention_has_append = true;  // its times include the write of new K and V; false: an operation of its own
   SampleGrid moe;                    // tokens, activated_experts; one layer, not cut over ranks
-  SampleGrid all_reduce;             // bytes; over tp ranks
-  PolicyTimes policy;                // of a KV policy's operations
+  std::vector<CollectiveTable> collectives;
+  PolicyTimes policy;  // of a KV policy's operations
   // Rows of a matrix product come in tiles, and a partial tile takes as long as a whole one: between two token counts no further apart than
   // this the time is that of the upper one. 1: times of operations over tokens are interpolated everywhere.
   int tile_rows = 16;
@@ -75,8 +76,8 @@ SampleGrid::Value time_of_op(const ProfileOp& op, std::int64_t count, int tile_r
 // Checks that samples ascend without repeats; `places` names the line of each.
 SampleGrid checked_grid(std::size_t axes, std::vector<SampleGrid::Sample> samples, const std::vector<std::string>& places);
 
-// The table of a family of which a profile has one: attention, experts, collectives.
-inline constexpr std::array kGridFamilies{OpFamily::kAttention, OpFamily::kMoe, OpFamily::kCollective};
+// The table of a family of which a profile has one: attention, experts.
+inline constexpr std::array kGridFamilies{OpFamily::kAttention, OpFamily::kMoe};
 SampleGrid Profile::*grid_of(OpFamily family);
 
 // True: the times of another table include the operation's (Operation::part_of), by what the profile says.

@@ -10,14 +10,12 @@
 
 #include "kernels/model/moe_experts/moe_experts.h"
 #include "sim/cost/step_work.h"
+#include "sim/cost/table_limits.h"
 
 namespace kvlab {
 
 namespace {
 
-constexpr double kDatasheetMargin = 1.02;
-constexpr double kUnitFactor = 300;     // units differ by 1000; no kernel is this far from its roofline at a large shape
-constexpr double kFallTolerance = 0.2;  // of repeated measurements and kernel switches
 using Severity = LintFinding::Severity;
 using Point = SampleGrid::Point;
 using WorkAt = std::function<std::optional<Work>(const Point&)>;
@@ -198,6 +196,10 @@ std::vector<LintFinding> lint_profile(const Profile& profile, const ModelSpec& m
   lint_of(OpFamily::kAttention).run([&](const Point& at) { return std::optional(attention_work(work, m.sliding_window, at)); }, findings);
   if (m.is_moe()) {
     lint_of(OpFamily::kMoe).run([&](const Point& at) { return std::optional(moe_work(m, at)); }, findings);
+  }
+  for (const CollectiveFinding& found : check_collectives(profile.collectives, hardware.links())) {
+    const bool is_error = found.is_impossible || profile.format != "vidur";  // Vidur's repeats scatter
+    findings.push_back({is_error ? Severity::kError : Severity::kWarning, found.text});
   }
   lint_policy(profile, hardware, peak, findings);
   return findings;

@@ -60,7 +60,7 @@ Profile profile_of(const Operation& o, Picoseconds time) {
       p.moe = SampleGrid(2, {{{kCount, kCount}, time, 0}});
       break;
     case OpFamily::kCollective:
-      p.all_reduce = SampleGrid(1, {{{kCount}, time, 0}});
+      p.collectives.push_back({Collective::kAllReduce, 2, "", "", SampleGrid(1, {{{kCount}, time, 0}}), {""}});
       break;
   }
   return p;
@@ -116,7 +116,9 @@ TEST(Operations, AreThoseOfTheCostModel) {
 // The operation's price at the table's point, with what else is priced in the same sum.
 double price_of(const Operation& o, Picoseconds time) {
   const ModelSpec m = model_with(o.family);
-  const auto roofline = std::make_shared<const RooflinePrices>(m, load_hardware_spec("h100", kCards), Parallel{});
+  const HardwareSpec card = load_hardware_spec("h100", kCards);
+  const auto collectives = std::make_shared<const Collectives>(CollectiveTables{}, CollectiveTables{}, card.links(), "");
+  const auto roofline = std::make_shared<const RooflinePrices>(m, card, Parallel{}, collectives);
   const ProfilePrices prices(std::make_shared<const Profile>(profile_of(o, time)), roofline, roofline);
   if (o.family == OpFamily::kPolicy || o.family == OpFamily::kCopy)
     return prices.policy({o.name, 1, kBytes, 0, o.op == OpId::kHostToDevice}).total();

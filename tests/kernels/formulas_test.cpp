@@ -3,8 +3,6 @@
 #include "kernels/attention/append_kv/append_kv.h"
 #include "kernels/attention/attention_decode/attention_decode.h"
 #include "kernels/attention/attention_prefill/attention_prefill.h"
-#include "kernels/model/all_reduce/all_reduce.h"
-#include "kernels/model/all_to_all/all_to_all.h"
 #include "kernels/model/embedding/embedding.h"
 #include "kernels/model/linear/linear.h"
 #include "kernels/model/moe_experts/moe_experts.h"
@@ -66,16 +64,6 @@ TEST(KernelFormulas, ElementwiseOperations) {
   EXPECT_EQ(bytes(EmbeddingShape{10, 8, 2}), 10 * (32 + 4));
   EXPECT_EQ(bytes(AppendKvShape{10, 2, 8, 2, 1}), 10 * (2 * 16 * 3 + 8));
   EXPECT_EQ(bytes(SamplingShape{3, 100, 2}), 3 * (200 + 4));
-}
-
-TEST(KernelFormulas, RingMovesTwiceTheMessageInTheLimit) {
-  EXPECT_EQ(bytes(AllReduceShape{1000, 1, 2}), 0);
-  EXPECT_EQ(hops(AllReduceShape{1000, 1, 2}), 0);
-  EXPECT_EQ(bytes(AllReduceShape{1000, 2, 2}), 1000);
-  EXPECT_EQ(hops(AllReduceShape{1000, 4, 2}), 6);
-  EXPECT_EQ(bytes(AllReduceShape{1000, 4, 2}), 1500);
-  EXPECT_EQ(bytes(AllToAllShape{8, 10, 2, 4, 2}), 8 * 2 * 10 * 2 * 3 / 4);
-  EXPECT_EQ(bytes(AllToAllShape{8, 10, 2, 1, 2}), 0);
 }
 
 TEST(KernelFormulas, ExpectedExpertsUnderUniformRouting) {

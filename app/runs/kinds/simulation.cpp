@@ -204,6 +204,7 @@ Findings SimulationRun::serve(RunFiles& files, const RunOptions& options) {
   }
   findings.add_note(remarks_on(summary));
   for (const std::string& remark : plan_.remarks) findings.add_note(remark);
+  findings.add_note(remark_on_collectives(plan_.cost, summary));
   describe_costs(credibility_label(summary, plan_.setup, describe_cost_source(plan_)), findings.manifest);
   findings.skipped = summary.skipped;
   findings.not_served = not_served(summary);
