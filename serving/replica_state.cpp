@@ -158,7 +158,7 @@ inline bool ReplicaState::commit_entry(const PlanEntry& planned, InFlightStep& s
 void ReplicaState::commit(const StepPlan& plan, InFlightStep& step) {
   step.clear();
   step.idle_rows = plan.idle_rows;
-  bool uniform = memory_.keeps_everything() && plan.idle_rows == 0 && plan.entries.size() == queues_.running().size();
+  bool uniform = memory_.is_steady_in_decode() && plan.idle_rows == 0 && plan.entries.size() == queues_.running().size();
   for (const PlanEntry& planned : plan.entries) uniform = commit_entry(planned, step) && uniform;
   memory_.charge_policy(step);
   step.is_uniform = uniform;

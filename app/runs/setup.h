@@ -37,6 +37,7 @@ struct RunPlan {
   std::string validate_requests;  // a real engine's log to compare the results with, or ""
   std::int32_t block_tokens = 16;
   std::optional<Recipe> recipe;  // of its KV policy
+  bool is_hybrid = true;         // layers of several kinds keep as many tokens as their kind does
   std::optional<AccuracySetup> accuracy;
   bool has_samples = false;  // a simulation that replays its KV policy too
   // 'host: engine' with a trace: the model, what it runs on, and how its tokens are drawn.
