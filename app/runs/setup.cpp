@@ -202,7 +202,7 @@ void check_served_recipe(const Params& p, const RunPlan& plan) {
   }
 }
 
-// What serving by the engine needs beyond a simulation.
+// Serving by the engine needs these beyond a simulation.
 void read_serving(Params& p, RunPlan& plan) {
   plan.kind = RunKind::kServing;
   if (plan.setup.num_replicas != 1) p.fail_at("replicas", "the engine serves one replica; 'host: engine' needs 'replicas: 1'");

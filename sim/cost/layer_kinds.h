@@ -7,8 +7,7 @@ namespace kvlab {
 
 struct ModelSpec;
 
-// What a layer remembers of the tokens before: K and V of all of them, of the last ones, one vector for all heads, or a state of a constant
-// size.
+// A layer keeps of the tokens before: K and V of all, K and V of the last ones, one vector for all heads, or a state of constant size.
 enum class AttentionKind : std::uint8_t { kFull, kWindow, kLatent, kLinear };
 
 // Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): a token caches one vector of kv_rank + rope values that all heads share.
@@ -59,7 +58,7 @@ struct AttentionClass {
 // In the order of their first layers. A model whose layers are all alike has one class.
 std::vector<LayerClass> layer_classes(const ModelSpec& m);
 std::vector<AttentionClass> attention_classes(const ModelSpec& m);
-// Of one layer; its count is 1.
+// The class of one layer, with count 1.
 LayerClass class_of_layer(const ModelSpec& m, std::int64_t layer);
 std::int64_t layers_with(const ModelSpec& m, AttentionKind kind);
 

@@ -60,7 +60,7 @@ auto load_at(Params& experiment, const std::string& key, Load load) {
   }
 }
 
-// What `profile:` says: a format, where it is, and what to do about tables that are not in it.
+// The choices under `profile:`: a format, its folder, and what to do about tables that are not in it.
 struct ProfileChoice {
   std::string format, path;
   bool fills_gaps = false, keeps_impossible = false;
@@ -225,7 +225,7 @@ std::unique_ptr<CostModel> make_cost_model(const CostSetup& setup) {
 
 namespace {
 
-// Of a layer with latent attention: vLLM keeps the up-projection of keys and values once more, in the form that decode rows use.
+// In each layer with latent attention vLLM keeps the up-projection of keys and values once more, in the form that decode rows use.
 std::int64_t absorbed_bytes(const CostSetup& setup) {
   const LatentAttention& l = setup.model.latent;
   return l.kv_rank * (setup.model.q_heads / setup.parallel.tp) * (l.nope + l.value) * setup.model.activation_bytes();

@@ -60,7 +60,7 @@ const Keys& keys_of(ExpertLayers layers) {
   return none;
 }
 
-// Of training, generation, numerics, tokens, files and the libraries that wrote the file.
+// Keys of training, generation, numerics, tokens, files and the libraries that wrote the file.
 constexpr std::string_view kHarmlessModelKeys[] = {
     // RoPE and position encoding: a constant per channel
     "rope_theta", "rope_local_base_freq", "rope_interleaved", "rope_interleave", "rope_type", "rotary_pct", "rotary_emb_base", "rotary_dim",

@@ -37,8 +37,7 @@ struct ModelSpec {
   std::int64_t experts = 0, experts_per_token = 0, moe_intermediate = 0, shared_intermediate = 0;  // 0: no experts
   std::vector<bool> expert_layers;  // [layers] those with experts, of models that have dense layers too; empty: all are alike
   std::int64_t sliding_window = 0;  // tokens each query sees in every layer; 0: all
-  // Where attention differs between layers: its kind in each, and the tokens that a query sees in those with a window. Empty: all are
-  // alike.
+  // The kind of attention in each layer, and the tokens that a query sees in those with a window. Empty: all layers are alike.
   std::vector<AttentionKind> attention_kinds;  // [layers]
   std::int64_t some_window = 0;
   LatentAttention latent;

@@ -7,7 +7,7 @@ namespace kvlab {
 
 namespace {
 
-// Of a layer's attention: matrices, those of them that every rank has whole, and parameters that keep the model's type.
+// A layer's attention: matrices, those of them that every rank has whole, and parameters that keep the model's type.
 struct Attention {
   std::int64_t matrices = 0, uncut = 0, others = 0;
 };

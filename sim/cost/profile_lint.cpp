@@ -186,7 +186,7 @@ void lint_policy(const Profile& profile, const HardwareSpec& hardware, double pe
 
 std::vector<LintFinding> lint_profile(const Profile& profile, const ModelSpec& m, const HardwareSpec& hardware) {
   const Parallel p{profile.tp, 1, 1};
-  // Where layers differ, that of those which see all tokens.
+  // The table is one layer's; if layers differ, one that sees all tokens.
   const AttentionWork work(m, p, m.some_window > 0 ? AttentionClass{AttentionKind::kFull, 0, 1} : attention_classes(m).front());
   const double peak = hardware.peak_flops(compute_dtype(m));
   std::vector<LintFinding> findings;

@@ -12,7 +12,7 @@ namespace kvlab {
 
 namespace {
 
-// Of a link to host memory whose card says nothing: PCIe 4.0 x16, and one copy call; the defaults of `memory`.
+// A link to host memory whose card says nothing: PCIe 4.0 x16, and one copy call; the defaults of `memory`.
 constexpr double kHostLinkBytesPerS = 25e9, kHostCallPs = 10e6;
 
 Price extrapolated(double ps) {

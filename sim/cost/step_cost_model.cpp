@@ -198,7 +198,7 @@ StepCostModel::Decode StepCostModel::decode_at(std::size_t at, const StepShape& 
   const std::int64_t kv_tokens = kv_tokens_in(layers, model_, shape);
   const Cell mean = cell_at(at, shape.decodes, kv_tokens);
   const Decode d{along(mean.base, mean.slope, kv_tokens - mean.begin), mean.slope, 0, mean.end, kNoEnd, -1, mean.footing};
-  // What a window shows of the rows is nearly even, where other layers see all; a state has no length.
+  // Rows cut to a window are nearly even, and a state has no length: no skew.
   const bool is_even = shows_window(layers) || layers.kind == AttentionKind::kLinear;
   return prices_->skew() == nullptr || shape.decodes < 2 || is_even ? d : with_skew(d, batch_of(shape), mean, at);
 }
@@ -307,7 +307,7 @@ std::int64_t StepCostModel::steps_in_bucket(const StepShape& shape, int bucket, 
   return same + 1;
 }
 
-// What layers of one kind add per step, and for how many steps.
+// Layers of one kind: the growth of their cost per step, and the number of steps that it holds for.
 void StepCostModel::add_growth(const StepShape& shape, std::size_t at, DecodeSpan& span) const {
   const Attention& attention = attention_[at];
   const Decode& d = decodes_[at];

@@ -61,7 +61,7 @@ class StepPrices {
   virtual ~StepPrices() = default;
   [[nodiscard]] virtual TokenPrice tokens(std::int64_t tokens) const = 0;
   [[nodiscard]] virtual Price head(std::int64_t rows) const = 0;
-  // Of one of the model's attention_classes, by its place among them.
+  // For one of the model's attention_classes, by its index.
   [[nodiscard]] virtual DecodeCurve decode_attention(std::size_t attention_class, std::int64_t rows) const = 0;
   // Attention of all layers for a step that has prompts, and maybe decode rows too.
   [[nodiscard]] virtual Price mixed_attention(const StepShape& shape) const = 0;

@@ -10,7 +10,7 @@ namespace kvlab {
 
 // The operations of a step outside attention on one rank; with Parallel{} those of the whole replica.
 
-// Of one layer of that class, as far as they depend on the number of tokens only: `tokens` of the whole replica.
+// Operations of one layer of that class that depend on the number of tokens only: `tokens` of the whole replica.
 void layer_ops(const ModelSpec& m, const Parallel& p, const LayerClass& layer, std::int64_t tokens, std::vector<OpWork>& ops);
 // Operations once per step on its tokens: embedding, final_layernorm.
 void step_ops(const ModelSpec& m, const Parallel& p, std::int64_t tokens, std::vector<OpWork>& ops);

@@ -45,7 +45,7 @@ TEST(ModelConfigs, EveryFamilyHasAPublishedConfig) {
     EXPECT_TRUE(all.find("\"" + family + "\"") != std::string::npos || all.find("\"" + family + "_text\"") != std::string::npos) << family;
 }
 
-// Of Llama-3.1-8B: 6.9793 B weights in layers' matrices, and 1.0510 B that keep 16 bits; with `scale` bits of scales per weight.
+// Llama-3.1-8B has 6.9793 B weights in layers' matrices, and 1.0510 B that keep 16 bits; with `scale` bits of scales per weight.
 constexpr double kInLayers = 32.0 * (2 * 4096 * (32 + 8) * 128 + 3 * 4096 * 14336), kOutside = 8'030'261'248 - kInLayers;
 double bytes_at(double bits) { return kInLayers * bits / 8 + kOutside * 2; }
 
