@@ -41,6 +41,9 @@ Parallel read_parallel(Params& experiment, const ModelSpec& m) {
   if (m.kv_heads % parallel.tp != 0 && parallel.tp % m.kv_heads != 0)
     p.fail_at("tp",
               fmt::format("'tp' = {} neither divides the {} KV heads of {} nor is a multiple of them", parallel.tp, m.kv_heads, m.name));
+  if (m.linear.exists() && m.linear.key_heads % parallel.tp != 0)
+    p.fail_at("tp",
+              fmt::format("'tp' = {} does not divide the {} key heads of {}'s linear attention", parallel.tp, m.linear.key_heads, m.name));
   if (parallel.pp > m.layers) p.fail_at("pp", fmt::format("'pp' = {} is more than the {} layers of {}", parallel.pp, m.layers, m.name));
   if (parallel.ep == 1) return parallel;
   if (!m.is_moe()) p.fail_at("ep", fmt::format("'ep' = {} but {} has no experts", parallel.ep, m.name));

@@ -85,7 +85,7 @@ RunSummary run_with(const LayerGroups& groups, testing::Recorder& records) {
   setup.memory.num_blocks = 400;
   setup.memory.pages_per_block = 1;
   std::vector<TraceRequest> requests;
-  for (int i = 0; i < 12; ++i) requests.push_back(testing::request_at(i * 3.0, 300 + 40 * i, 60 + 11 * i));
+  for (int i = 0; i < 12; ++i) requests.push_back(testing::request_at(i * 0.02, 300 + 40 * i, 60 + 11 * i));
   testing::VectorTrace trace(requests);
   return simulate(setup, trace, records);
 }
