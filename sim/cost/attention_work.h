@@ -58,8 +58,7 @@ class AttentionWork {
 
 // Cached tokens that the decode rows of a step see in these layers of the model.
 inline std::int64_t kv_tokens_in(const AttentionClass& layers, const ModelSpec& m, const StepShape& shape) {
-  const bool shows_window = layers.kind == AttentionKind::kWindow && m.some_window > 0;
-  return shows_window ? shape.in_window.kv_tokens : shape.decode_kv_tokens;
+  return shows_window(m, layers) ? shape.in_window.kv_tokens : shape.decode_kv_tokens;
 }
 
 // Products and small operations of a layer's attention that depend on the number of tokens only: `tokens` of one rank.

@@ -18,8 +18,7 @@ Counts counts_of(const ModelSpec& m, const Parallel& p) {
   Counts counts;
   for (const AttentionClass& layers : attention_classes(m)) {
     const std::int64_t count = ceil_div(layers.count, p.pp);
-    const bool has_window = layers.kind == AttentionKind::kWindow && m.some_window > 0;
-    (layers.kind == AttentionKind::kLinear ? counts.linear : has_window ? counts.window : counts.full) += count;
+    (layers.kind == AttentionKind::kLinear ? counts.linear : shows_window(m, layers) ? counts.window : counts.full) += count;
   }
   return counts;
 }

@@ -46,6 +46,8 @@ std::vector<AttentionClass> attention_classes(const ModelSpec& m) {
   return classes;
 }
 
+bool shows_window(const ModelSpec& m, const AttentionClass& layers) { return layers.kind == AttentionKind::kWindow && m.some_window > 0; }
+
 std::int64_t layers_with(const ModelSpec& m, AttentionKind kind) {
   std::int64_t count = 0;
   for (const AttentionClass& c : attention_classes(m)) count += c.kind == kind ? c.count : 0;

@@ -60,6 +60,8 @@ std::vector<LayerClass> layer_classes(const ModelSpec& m);
 std::vector<AttentionClass> attention_classes(const ModelSpec& m);
 // The class of one layer, with count 1.
 LayerClass class_of_layer(const ModelSpec& m, std::int64_t layer);
+// True: these layers show a window of the tokens that other layers of the model see all of.
+bool shows_window(const ModelSpec& m, const AttentionClass& layers);
 std::int64_t layers_with(const ModelSpec& m, AttentionKind kind);
 
 }  // namespace kvlab

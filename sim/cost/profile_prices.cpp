@@ -161,7 +161,7 @@ DecodeCurve ProfilePrices::decode_attention(std::size_t attention_class, std::in
 ProfilePrices::Value ProfilePrices::prompt_attention(std::size_t attention_class, const PrefillPiece& piece, double rows,
                                                      double length) const {
   const AttentionClass& layers = roofline_->attention()[attention_class];
-  if (!shows_window(layers)) return attention(piece.new_tokens, piece.kv_before, rows, length);
+  if (!shows_window(model_, layers)) return attention(piece.new_tokens, piece.kv_before, rows, length);
   const PrefillPiece shown{piece.new_tokens, static_cast<std::int32_t>(std::min<std::int64_t>(piece.kv_before, layers.window))};
   Value value = attention(shown.new_tokens, shown.kv_before, rows, length);
   if (std::int64_t{shown.new_tokens} + shown.kv_before <= layers.window) return value;
@@ -203,7 +203,7 @@ ProfilePrices::Value ProfilePrices::attention_of_mixed(std::size_t attention_cla
     others += alone.ps;
     value.footing = std::max(value.footing, alone.footing);
   }
-  if (profile_->skew && has_mixed_ && shape.decodes > 1 && !shows_window(layers)) {
+  if (profile_->skew && has_mixed_ && shape.decodes > 1 && !shows_window(model_, layers)) {
     const DecodeBatch batch{shape.decodes, shape.decode_kv_tokens, shape.decode_kv_max, shape.decode_kv_min, shape.decode_kv_squares};
     const double alpha = profile_->skew->mixed_alpha(batch, prompt_tokens, weighted_before / static_cast<double>(prompt_tokens));
     if (alpha > 0) value.ps += alpha * std::max(0.0, with_longest(shape.decode_kv_max + 1.0).ps - value.ps);

@@ -36,9 +36,6 @@ class ProfilePrices final : public StepPrices {
   [[nodiscard]] Value attention(double prompt, double before, double rows, double length) const;
   [[nodiscard]] Value prompt_attention(std::size_t attention_class, const PrefillPiece& piece, double rows, double length) const;
   [[nodiscard]] Value attention_of_mixed(std::size_t attention_class, const StepShape& shape) const;
-  [[nodiscard]] bool shows_window(const AttentionClass& layers) const {
-    return layers.kind == AttentionKind::kWindow && model_.some_window > 0;
-  }
   [[nodiscard]] bool covers(std::string_view op) const;
 
   std::shared_ptr<const Profile> profile_;

@@ -199,7 +199,7 @@ StepCostModel::Decode StepCostModel::decode_at(std::size_t at, const StepShape& 
   const Cell mean = cell_at(at, shape.decodes, kv_tokens);
   const Decode d{along(mean.base, mean.slope, kv_tokens - mean.begin), mean.slope, 0, mean.end, kNoEnd, -1, mean.footing};
   // Rows cut to a window are nearly even, and a state has no length: no skew.
-  const bool is_even = shows_window(layers) || layers.kind == AttentionKind::kLinear;
+  const bool is_even = shows_window(model_, layers) || layers.kind == AttentionKind::kLinear;
   return prices_->skew() == nullptr || shape.decodes < 2 || is_even ? d : with_skew(d, batch_of(shape), mean, at);
 }
 
@@ -311,7 +311,7 @@ std::int64_t StepCostModel::steps_in_bucket(const StepShape& shape, int bucket, 
 void StepCostModel::add_growth(const StepShape& shape, std::size_t at, DecodeSpan& span) const {
   const Attention& attention = attention_[at];
   const Decode& d = decodes_[at];
-  const bool in_window = shows_window(attention.layers);
+  const bool in_window = shows_window(model_, attention.layers);
   const std::int64_t growing = shape.decodes - (in_window ? shape.in_window.full : shape.decode_full);
   if (growing == 0) return;
   const Picoseconds slope = add_time(multiply_time(d.per_token, growing, kLongStep), d.per_max_token, kLongStep);

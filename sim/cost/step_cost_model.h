@@ -75,9 +75,6 @@ class StepCostModel final : public CostModel {
   [[nodiscard]] Cell cell_at(std::size_t at, std::int64_t rows, std::int64_t kv_tokens);
   [[nodiscard]] Decode decode_at(std::size_t at, const StepShape& shape);
   [[nodiscard]] Decode with_skew(Decode d, const DecodeBatch& batch, const Cell& mean, std::size_t at);
-  [[nodiscard]] bool shows_window(const AttentionClass& layers) const {
-    return layers.kind == AttentionKind::kWindow && model_.some_window > 0;
-  }
   void add_attention(const StepShape& shape, std::int64_t layers, StepCost& cost);
   void add_work(const StepShape& shape, std::int64_t layers, StepCost& cost);
   void add_attention_work(const Attention& attention, const StepShape& shape, std::int64_t layers, StepCost& cost) const;
