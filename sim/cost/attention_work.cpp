@@ -23,7 +23,7 @@ RecurrentShape recurrent_shape(const ModelSpec& m, const Parallel& p) {
           m.activation_bytes(),        l.rule == LinearAttention::Rule::kDelta};
 }
 
-void head_ops(const ModelSpec& m, const Parallel& p, std::int64_t t, std::vector<OpWork>& ops) {
+void plain_ops(const ModelSpec& m, const Parallel& p, std::int64_t t, std::vector<OpWork>& ops) {
   const std::int64_t a = m.activation_bytes();
   const Heads h = heads(m, p);
   const std::int64_t queries = (m.attention_gate ? 2 : 1) * h.q;
@@ -103,7 +103,7 @@ void add_attention_ops(const ModelSpec& m, const Parallel& p, AttentionKind kind
   else if (kind == AttentionKind::kLinear)
     linear_attention_ops(m, p, tokens, ops);
   else
-    head_ops(m, p, tokens, ops);
+    plain_ops(m, p, tokens, ops);
 }
 
 double policy_share(const ModelSpec& m, const Parallel& p) { return static_cast<double>(heads(m, p).kv) / static_cast<double>(m.kv_heads); }

@@ -13,7 +13,7 @@ namespace kvlab {
 
 namespace {
 
-constexpr std::int64_t kMaxWidth = 1 << 20, kMaxHeadDim = 1 << 14;
+constexpr std::int64_t kMaxHeadDim = 1 << 14;
 
 bool has_linear(const Family& family) {
   return family.attention == FamilyAttention::kGatedDelta || family.attention == FamilyAttention::kLightning;

@@ -25,6 +25,8 @@ struct WeightFormat {
   static WeightFormat of(Dtype dtype);
 };
 
+inline constexpr std::int64_t kMaxWidth = 1 << 20;  // of what a model's file may give
+
 // The shape of a decoder-only transformer, as far as time and memory depend on it.
 struct ModelSpec {
   std::string name, file;
