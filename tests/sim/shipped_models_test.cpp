@@ -6,7 +6,7 @@
 namespace kvlab {
 namespace {
 
-const std::string kModels = KVLAB_SOURCE_DIR "/profiles/models";
+const std::string kShippedFolder = KVLAB_SOURCE_DIR "/profiles/models";
 
 struct Shipped {
   const char* name;
@@ -37,7 +37,7 @@ const Shipped kShipped[] = {
 
 TEST(ShippedModels, ParametersAndKvAreThePublishedOnes) {
   for (const Shipped& model : kShipped) {
-    const ModelSpec m = load_model_spec(model.name, kModels);
+    const ModelSpec m = load_model_spec(model.name, kShippedFolder);
     EXPECT_EQ(total_parameters(m), model.parameters) << model.name;
     EXPECT_EQ(kv_bytes_per_token(m), model.kv_bytes) << model.name;
   }
@@ -46,31 +46,31 @@ TEST(ShippedModels, ParametersAndKvAreThePublishedOnes) {
 // The paper splits the text model: embeddings, which depend on the vocabulary that is counted, and the rest.
 TEST(ShippedModels, GemmaWithoutEmbeddings) {
   const auto rest = [](const char* name) {
-    const ModelSpec m = load_model_spec(name, kModels);
+    const ModelSpec m = load_model_spec(name, kShippedFolder);
     return static_cast<double>(total_parameters(m) - m.vocabulary * m.hidden);
   };
   EXPECT_NEAR(rest("gemma-3-12b"), 10'759e6, 1e6);
   EXPECT_NEAR(rest("gemma-3-27b"), 25'600e6, 1e6);
-  EXPECT_EQ(kv_bytes_per_token(load_model_spec("gemma-3-12b", kModels)), 48LL * 2 * 8 * 256 * 2);
-  EXPECT_EQ(kv_bytes_per_token(load_model_spec("gemma-3-27b", kModels)), 62LL * 2 * 16 * 128 * 2);
+  EXPECT_EQ(kv_bytes_per_token(load_model_spec("gemma-3-12b", kShippedFolder)), 48LL * 2 * 8 * 256 * 2);
+  EXPECT_EQ(kv_bytes_per_token(load_model_spec("gemma-3-27b", kShippedFolder)), 62LL * 2 * 16 * 128 * 2);
 }
 
 // Billions as the models' reports have them, with the output head and, but for gpt-oss, the embedding.
 TEST(ShippedModels, ActiveParametersAreThePublishedOnes) {
-  const auto active = [](const char* name) { return static_cast<double>(active_parameters(load_model_spec(name, kModels))) * 1e-9; };
+  const auto active = [](const char* name) { return static_cast<double>(active_parameters(load_model_spec(name, kShippedFolder))) * 1e-9; };
   EXPECT_NEAR(active("deepseek-v3"), 37, 0.6);
   EXPECT_NEAR(active("kimi-k2"), 32.6, 0.4);
   EXPECT_NEAR(active("qwen3-235b-a22b"), 22, 0.5);
   EXPECT_NEAR(active("gpt-oss-20b") - 201'088 * 2880e-9, 3.61, 0.01);
   EXPECT_NEAR(active("gpt-oss-120b") - 201'088 * 2880e-9, 5.13, 0.01);
-  const ModelSpec dense = load_model_spec("llama-3.3-70b", kModels);
+  const ModelSpec dense = load_model_spec("llama-3.3-70b", kShippedFolder);
   EXPECT_EQ(active_parameters(dense), total_parameters(dense));
 }
 
 // Sizes of checkpoints: DeepSeek-V3's repository has 688.6 GB, of which 14 B parameters of a byte each are for multi-token prediction; the
 // gpt-oss report has 60.8 and 12.8 GiB.
 TEST(ShippedModels, QuantizedCheckpointsHaveTheirSize) {
-  const auto gigabytes = [](const char* name) { return static_cast<double>(weight_bytes(load_model_spec(name, kModels))) * 1e-9; };
+  const auto gigabytes = [](const char* name) { return static_cast<double>(weight_bytes(load_model_spec(name, kShippedFolder))) * 1e-9; };
   EXPECT_NEAR(gigabytes("deepseek-v3"), 688.6 - 14, 7);
   EXPECT_NEAR(gigabytes("gpt-oss-120b"), 60.8 * 1.073741824, 0.7);
   EXPECT_NEAR(gigabytes("gpt-oss-20b"), 12.8 * 1.073741824, 0.2);

@@ -6,7 +6,7 @@
 namespace kvlab::testing {
 namespace {
 
-// Twelve requests of 300 to 740 prompt tokens over a pool of pages; every step's memory is checked.
+// Twelve requests of 300 to 740 prompt tokens over a pool of 400 pages.
 RunSummary run_with(const LayerGroups& groups, Recorder& records) {
   SimSetup setup = basic_setup("vllm_v1", "{budget_tokens: 256}");
   setup.make_footprint = [groups] { return std::make_unique<GroupedLayers>(groups); };
