@@ -131,7 +131,8 @@ void use_plain_cache(const KvLayout& layout, RunPlan& plan) {
     plan.setup.make_footprint = [] { return std::make_unique<KeepAll>(); };
     return;
   }
-  const LayerGroups groups{plan.setup.memory.block_tokens, layout.window, layout.window_groups, layout.state_pages};
+  const std::int64_t step_tokens = plan.setup.make_scheduler()->step_bounds(plan.setup.max_model_len).tokens;
+  const LayerGroups groups{plan.setup.memory.block_tokens, layout.window, layout.window_groups, layout.state_pages, step_tokens};
   plan.setup.make_footprint = [groups] { return std::make_unique<GroupedLayers>(groups); };
   const std::string& model = plan.cost.model.name;
   if (!plan.setup.memory.prefix_caching) return;

@@ -15,6 +15,7 @@ struct LayerGroups {
   std::int32_t block_tokens = 16;
   std::int64_t window = 0, window_groups = 0;  // tokens that a query sees in layers with a window, itself included; groups of such layers
   std::int64_t state_pages = 0;                // of a sequence: states of constant size
+  std::int64_t step_tokens = 0;                // most tokens of a step: a longer prompt is computed in parts; 0: no limit
 };
 
 // Plain paged KV of a model whose layers differ: layers that see all tokens have them in blocks, the others have private pages beside
@@ -30,15 +31,19 @@ class GroupedLayers final : public Footprint {
   void charge(std::span<SeqInStep> batch, PolicyWork&) override {
     for (SeqInStep& s : batch) s.attended_tokens = s.state.seen_tokens;
   }
-  std::int64_t pages_at_end(std::int32_t, std::int32_t seen_tokens) override { return pages(seen_tokens, seen_tokens); }
+  // At its end, or in the last part of its prompt where that takes more.
+  std::int64_t pages_at_end(std::int32_t prompt_tokens, std::int32_t seen_tokens) override {
+    return std::max(pages(seen_tokens, seen_tokens), pages(0, prompt_tokens));
+  }
   // A state cannot be found again by the tokens that led to it.
   [[nodiscard]] bool shares_prefixes() const override { return groups_.state_pages == 0; }
   [[nodiscard]] bool is_steady_in_decode() const override { return groups_.window_groups == 0; }
   [[nodiscard]] bool returns_pages() const override { return true; }
 
  private:
-  // While the tokens up to `end` are computed on top of `seen` ones.
+  // While the tokens up to `end` are computed on top of `seen` ones, the last part of them if they need several steps.
   [[nodiscard]] std::int64_t pages(std::int64_t seen, std::int64_t end) const {
+    if (groups_.step_tokens > 0) seen = std::max(seen, end - groups_.step_tokens);
     const std::int64_t left = std::max<std::int64_t>(0, seen - groups_.window + 1) / groups_.block_tokens;
     return groups_.window_groups * (ceil_div(end, groups_.block_tokens) - left) + groups_.state_pages;
   }

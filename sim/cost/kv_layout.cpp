@@ -59,7 +59,7 @@ KvLayout kv_layout(const ModelSpec& m, const Parallel& p, std::int64_t block_tok
 }
 
 std::int64_t sequence_bytes(const KvLayout& layout, std::int64_t block_tokens, std::int64_t tokens, std::int64_t new_tokens) {
-  GroupedLayers others({static_cast<std::int32_t>(block_tokens), layout.window, layout.window_groups, layout.state_pages});
+  GroupedLayers others({static_cast<std::int32_t>(block_tokens), layout.window, layout.window_groups, layout.state_pages, 0});
   SeqState seq;
   seq.seen_tokens = static_cast<std::int32_t>(tokens);
   const std::int64_t pages = others.step(seq, static_cast<std::int32_t>(new_tokens)).peak_pages;

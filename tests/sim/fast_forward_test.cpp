@@ -110,7 +110,7 @@ TEST_P(FastForward, ChangesNothing) {
     if (policy_kind == 2) setup.make_footprint = sink_window(setup, 49, Footprint::OnPreempt::kRecomputeChunked);
     if (policy_kind == 3 || policy_kind == 4) {  // layers with a window, or with a state
       const bool has_window = policy_kind == 3;
-      const LayerGroups groups{setup.memory.block_tokens, has_window ? 100 : 0, has_window ? 5 : 0, has_window ? 0 : 11};
+      const LayerGroups groups{setup.memory.block_tokens, has_window ? 100 : 0, has_window ? 5 : 0, has_window ? 0 : 11, 0};
       setup.make_footprint = [groups] { return std::make_unique<GroupedLayers>(groups); };
     }
     LinearPrices prices;

@@ -61,7 +61,7 @@ TEST(KvLayout, CacheSizesAreThoseThatVllmLogs) {
 }
 
 TEST(GroupedLayers, PagesLeaveWithTheWindow) {
-  GroupedLayers layers({16, 100, 6, 2});
+  GroupedLayers layers({16, 100, 6, 2, 0});
   const auto step = [&](std::int32_t seen, std::int32_t tokens) {
     SeqState seq;
     seq.seen_tokens = seen;
@@ -72,9 +72,12 @@ TEST(GroupedLayers, PagesLeaveWithTheWindow) {
   EXPECT_EQ(step(0, 1000).kept_pages, 6 * (63 - 56) + 2);
   EXPECT_EQ(step(1000, 1).peak_pages, 6 * (63 - 56) + 2);
   EXPECT_EQ(step(1011, 1).peak_pages, 6 * (64 - 57) + 2);  // token 912 is the first that the window shows: block 57
+  EXPECT_EQ(layers.pages_at_end(1000, 1100), 6 * 63 + 2);
+  GroupedLayers in_parts({16, 100, 6, 2, 200});  // the last 200 tokens, on top of 800 of which the window shows 99
+  EXPECT_EQ(in_parts.pages_at_end(1000, 1100), 6 * (63 - 43) + 2);
   EXPECT_FALSE(step(1000, 1).leaves_hashed);
   EXPECT_FALSE(layers.is_steady_in_decode());
-  EXPECT_TRUE(GroupedLayers({16, 0, 0, 2}).is_steady_in_decode());
+  EXPECT_TRUE(GroupedLayers({16, 0, 0, 2, 0}).is_steady_in_decode());
 }
 
 }  // namespace

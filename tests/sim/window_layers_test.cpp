@@ -20,7 +20,7 @@ RunSummary run_with(const LayerGroups& groups, Recorder& records) {
 
 TEST(GroupedLayers, AWindowLeavesRoomForMoreRequests) {
   Recorder narrow_records, wide_records;
-  const RunSummary narrow = run_with({16, 64, 3, 0}, narrow_records), wide = run_with({16, 100'000, 3, 0}, wide_records);
+  const RunSummary narrow = run_with({16, 64, 3, 0, 256}, narrow_records), wide = run_with({16, 100'000, 3, 0, 256}, wide_records);
   EXPECT_EQ(narrow_records.requests.size(), 12U);
   EXPECT_EQ(wide_records.requests.size(), 12U);
   EXPECT_GT(narrow.batch_mean_requests, 1.5 * wide.batch_mean_requests);
