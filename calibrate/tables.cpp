@@ -138,6 +138,8 @@ std::vector<CalibrationTable> calibration_tables(const ModelSpec& m, DeviceKind 
                           : m.learned_positions         ? "learned positions"
                           : !m.gated_mlp                ? "an MLP without a gate"
                           : m.sliding_window != 0       ? "a sliding window"
+                          : m.latent.exists()           ? "latent attention"
+                          : !m.attention_kinds.empty()  ? "layers of several kinds"
                           : m.norm_bias                 ? "LayerNorm"
                           : !m.quantization.empty()     ? "quantized weights"
                           : m.norms != 2 || m.has_sinks ? "layers of another form"

@@ -22,6 +22,7 @@ ReplicaMemory::ReplicaMemory(const ReplicaLimits& limits, std::unique_ptr<BlockP
       footprint_(std::move(footprint)),
       table_(table),
       keeps_everything_(footprint_->keeps_everything()),
+      returns_pages_(footprint_->returns_pages()),
       fresh_tokens_(footprint_->fresh_tokens()) {
   limits_.prefix_caching = limits_.prefix_caching && footprint_->shares_prefixes();
   limits_.unnamed_rest = limits_.unnamed_rest || footprint_->unnamed_rest();
@@ -121,6 +122,7 @@ ReplicaMemory::Need ReplicaMemory::need(RequestId id, std::int32_t m, std::int32
   if (!keeps_everything_) {
     const FootprintStep step = footprint_->step(seq_of(r, computed, m));
     all.pages = std::max<std::int64_t>(0, step.peak_pages - r.pages);
+    if (returns_pages_) all.surplus = std::max<std::int64_t>(0, r.pages - step.peak_pages);
     // A sequence that is rewritten in place is kept in its blocks until the output is processed.
     const bool in_blocks = r.left_hashed && !r.blocks.empty() && r.kept_pages > r.pages;
     if (in_blocks) all.pages = std::max<std::int64_t>(0, all.pages - owned * pool_->pages_per_block());
@@ -140,6 +142,10 @@ bool ReplicaMemory::try_allocate(RequestId id, std::int32_t m, std::int32_t ahea
   if (contiguous_) return r.reserved_start >= 0 && r.computed_tokens + m <= r.reserved_tokens;
   const std::int64_t before = allocated(r);
   const Need all = need(id, m, ahead);
+  if (all.surplus > 0) {
+    pool_->return_pages(all.surplus);
+    r.pages -= all.surplus;
+  }
   if (all.blocks > free_after_pages(all.pages) - all.free_hits) return false;
   if (starts_fresh(r) && limits_.prefix_caching) take_hits(id, r);
   hits_valid_ = false;

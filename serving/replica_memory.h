@@ -37,6 +37,7 @@ class ReplicaMemory {
   [[nodiscard]] std::int64_t external_fragmentation_ppm() const;
   [[nodiscard]] std::int64_t num_swapped() const { return num_swapped_; }
   [[nodiscard]] bool keeps_everything() const { return keeps_everything_; }
+  [[nodiscard]] bool is_steady_in_decode() const { return footprint_->is_steady_in_decode(); }
   [[nodiscard]] bool exceeds_budget(std::int32_t prompt_tokens) const {
     return !keeps_everything_ && footprint_->exceeds_budget(prompt_tokens);
   }
@@ -92,6 +93,7 @@ class ReplicaMemory {
   struct Need {
     std::int64_t blocks = 0;     // to take
     std::int64_t pages = 0;      // private pages to take
+    std::int64_t surplus = 0;    // private pages to give back
     std::int64_t free_hits = 0;  // hits that no request references
   };
   [[nodiscard]] Need need(RequestId r, std::int32_t m, std::int32_t ahead);
@@ -107,15 +109,15 @@ class ReplicaMemory {
     return pages > 0 ? pool_->free_after_pages(pages) : pool_->free_blocks();
   }
   [[nodiscard]] std::int64_t allocated(const Request& r) const {
-    return static_cast<std::int64_t>(r.blocks.size()) * limits_.block_tokens + r.pages * limits_.block_tokens / pool_->pages_per_block() +
-           r.reserved_tokens;
+    const std::int64_t in_pages = returns_pages_ ? 0 : r.pages * limits_.block_tokens / pool_->pages_per_block();
+    return static_cast<std::int64_t>(r.blocks.size()) * limits_.block_tokens + in_pages + r.reserved_tokens;
   }
 
   ReplicaLimits limits_;
   std::unique_ptr<BlockPool> pool_;
   std::unique_ptr<Footprint> footprint_;
   RequestTable& table_;
-  bool keeps_everything_;
+  bool keeps_everything_, returns_pages_;
   std::int32_t fresh_tokens_;  // Footprint::fresh_tokens
   std::optional<ContiguousAllocator> contiguous_;
   std::vector<BlockId> hits_;  // of hits_for_, while hits_valid_

@@ -160,7 +160,7 @@ inline bool ReplicaState::commit_entry(StepEntry& entry, std::size_t place) {
 }
 
 void ReplicaState::commit(InFlightStep& step) {
-  bool uniform = memory_.keeps_everything() && step.idle_rows == 0 && step.entries.size() == queues_.running().size();
+  bool uniform = memory_.is_steady_in_decode() && step.idle_rows == 0 && step.entries.size() == queues_.running().size();
   for (std::size_t i = 0; i < step.entries.size(); ++i) uniform = commit_entry(step.entries[i], i) && uniform;
   memory_.charge_policy(step);
   step.is_uniform = uniform;

@@ -80,8 +80,8 @@ void SimDevice::time_stages(InFlightStep& step, Picoseconds ready) {
 
 DecodeTimes SimDevice::look_ahead() {
   StepShape shape;
-  const std::int32_t window = cost_->attention_window();
-  for (const RequestId id : state_->running()) add_decode_row(shape, state_->table()[id].held_tokens(), window);
+  const AttentionWindows windows = cost_->windows();
+  for (const RequestId id : state_->running()) add_decode_row(shape, state_->table()[id].held_tokens(), windows);
   shape.head_rows = shape.decodes;
   shape.padding_rows = scheduler_->padded_tokens(shape.decodes) - shape.decodes;
   const DecodeSpan priced = cost_->decode_span(shape);

@@ -30,7 +30,7 @@ void StepPricer::collect(const InFlightStep& step, int layer) {
     if (tokens > 1) {
       prefills_.push_back({tokens, kv});
     } else {
-      add_decode_row(shape_, kv, cost_.attention_window());
+      add_decode_row(shape_, kv, cost_.windows());
     }
   };
   for (const StepEntry& entry : step.entries) {
@@ -67,7 +67,7 @@ void StepPricer::add_passes(const InFlightStep& step, StepCost& sum) {
     if (pass.new_tokens > 1) {
       shape.prefills = std::span(&piece, 1);
     } else {
-      add_decode_row(shape, pass.kv_tokens, cost_.attention_window());
+      add_decode_row(shape, pass.kv_tokens, cost_.windows());
     }
     StepCost cost = cost_.step(shape);
     cost.part = {};

@@ -8,6 +8,7 @@
 #include "base/config_file.h"
 #include "base/error.h"
 #include "base/spec_file.h"
+#include "sim/cost/kv_layout.h"
 #include "sim/cost/model_spec.h"
 
 namespace kvlab {
@@ -25,10 +26,24 @@ std::string format_text(const WeightFormat& format) {
   return text;
 }
 
+std::string attention_text(const ModelSpec& m, const AttentionClass& layers) {
+  switch (layers.kind) {
+    case AttentionKind::kWindow:
+      return fmt::format("attention to {} tokens", layers.window);
+    case AttentionKind::kLatent:
+      return fmt::format("latent attention, {} + {} values per token", m.latent.kv_rank, m.latent.rope);
+    case AttentionKind::kLinear:
+      return fmt::format("linear attention, a state of {} values", m.linear.state_values());
+    default:
+      return "full attention";
+  }
+}
+
 std::string layers_text(const ModelSpec& m) {
   const std::int64_t routed = m.num_expert_layers(), dense = m.layers - routed;
-  std::string text = fmt::format("{} with {}", m.layers,
-                                 m.sliding_window > 0 ? fmt::format("attention to {} tokens", m.sliding_window) : "full attention");
+  std::string text;
+  for (const AttentionClass& layers : attention_classes(m))
+    text += fmt::format("{}{} with {}", text.empty() ? "" : ", ", layers.count, attention_text(m, layers));
   if (dense > 0) text += fmt::format("; {} with a dense MLP of {}", dense, m.intermediate);
   if (routed > 0)
     text += fmt::format("; {} with {} experts of {}, {} per token", routed, m.experts, m.moe_intermediate, m.experts_per_token);
@@ -36,12 +51,27 @@ std::string layers_text(const ModelSpec& m) {
   return text;
 }
 
+// Bytes that a long sequence holds on one GPU, where they are not those of a token times its length.
+void add_long_sequence(const ModelSpec& m, Item& item) {
+  constexpr std::int64_t kTokens = 32'768, kBlock = 16;
+  const KvLayout layout = kv_layout(m, Parallel{}, kBlock);
+  if (layout.is_one_group()) return;
+  const auto bytes = static_cast<double>(sequence_bytes(layout, kBlock, kTokens - 1, 1));
+  item.facts.emplace_back("KV groups", fmt::format("{} of {} layers: {} full, {} with a window, {} with a state", layout.groups(),
+                                                   layout.group_layers, layout.full_groups, layout.window_groups, layout.state_groups));
+  item.facts.emplace_back("KV of 32768 tokens", fmt::format("{:.3f} GB, of {:.3f} without windows and states", bytes * 1e-9,
+                                                            static_cast<double>(kTokens * kv_bytes_per_token(m)) * 1e-9));
+}
+
 void add_facts(const ModelSpec& m, Item& item) {
   const auto weights = static_cast<double>(weight_bytes(m));
-  item.facts.emplace_back("parameters", fmt::format("{:.3f} B", static_cast<double>(total_parameters(m)) * 1e-9));
+  std::string parameters = fmt::format("{:.3f} B", static_cast<double>(total_parameters(m)) * 1e-9);
+  if (m.is_moe()) parameters += fmt::format(", {:.3f} B of them used by a token", static_cast<double>(active_parameters(m)) * 1e-9);
+  item.facts.emplace_back("parameters", parameters);
   item.facts.emplace_back("weights", fmt::format("{:.2f} GB ({:.2f} GiB){}", weights * 1e-9, weights / (1 << 30),
                                                  m.quantization.empty() ? "" : ", quantized by " + m.quantization));
   item.facts.emplace_back("KV bytes per token", fmt::format("{} in {}", kv_bytes_per_token(m), dtype_name(m.kv_dtype)));
+  add_long_sequence(m, item);
   item.facts.emplace_back("layers", layers_text(m));
   item.facts.emplace_back("longest text", m.max_tokens > 0 ? fmt::format("{} tokens", m.max_tokens) : "not known");
   if (!m.quantization.empty()) {

@@ -6,8 +6,10 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "policies/kv/grouped_layers.h"
 #include "policies/kv/policy.h"
 #include "policies/kv/recipe_footprint.h"
+#include "sim/cost/kv_layout.h"
 #include "sim/cost/profile.h"
 
 namespace kvlab {
@@ -25,15 +27,16 @@ LargestStep largest_step(const SimSetup& setup, std::int32_t max_model_len) {
   return {bounds.tokens > 0 ? bounds.tokens : kTokens, bounds.requests > 0 ? bounds.requests : kRows, scheduler->num_graphs()};
 }
 
-std::int64_t derived_blocks(const Params& p, const CostSetup& cost, double frac, std::int64_t reserve_bytes, std::int32_t block_tokens) {
+std::int64_t derived_blocks(const Params& p, const CostSetup& cost, double frac, std::int64_t reserve_bytes, std::int32_t block_tokens,
+                            bool is_hybrid) {
   try {
-    return derive_num_blocks(cost, frac, reserve_bytes, block_tokens);
+    return derive_num_blocks(cost, frac, reserve_bytes, block_tokens, is_hybrid);
   } catch (const InputError& e) {
     p.fail_at(p.has("memory") ? "memory" : "model", e.what());
   }
 }
 
-std::int64_t read_num_blocks(const Params& p, Params& m, const CostSetup& cost, const LargestStep& step, bool& is_derived) {
+std::int64_t read_num_blocks(const Params& p, Params& m, const CostSetup& cost, const LargestStep& step, bool is_hybrid, bool& is_derived) {
   if (m.has("num_blocks") && m.has("gpu_memory_frac"))
     m.fail_at("gpu_memory_frac", "'num_blocks' and 'gpu_memory_frac' exclude each other: give one");
   if (m.has("num_blocks") && m.has("reserve_bytes")) m.fail_at("reserve_bytes", "'reserve_bytes' means nothing beside 'num_blocks'");
@@ -44,7 +47,7 @@ std::int64_t read_num_blocks(const Params& p, Params& m, const CostSetup& cost, 
   const auto given = m.optional<std::int64_t>("num_blocks", 0, 1, kMaxBlocks, "KV blocks per replica; absent: derived from memory");
   const bool has_null_block = m.flag("null_block", false, "one of num_blocks is the engine's null block and holds nothing (vLLM v1)");
   is_derived = given == 0;
-  const std::int64_t blocks = is_derived ? derived_blocks(p, cost, frac, reserve, block_tokens) : given;
+  const std::int64_t blocks = is_derived ? derived_blocks(p, cost, frac, reserve, block_tokens, is_hybrid) : given;
   if (blocks - (has_null_block ? 1 : 0) < 1) m.fail_at("num_blocks", "'num_blocks' leaves no usable block beside the null block");
   return blocks - (has_null_block ? 1 : 0);
 }
@@ -89,13 +92,26 @@ std::int64_t policy_blocks(const MemorySetup& memory, double gpu_bytes, double s
 
 }  // namespace
 
-std::int64_t read_memory(Params& p, const CostSetup& cost, SimSetup& setup) {
+std::int64_t read_memory(Params& p, ServingPlan& plan) {
+  const CostSetup& cost = plan.cost;
+  SimSetup& setup = plan.setup;
   Params m = p.optional_child("memory", "memory");
   MemorySetup& memory = setup.memory;
-  memory.num_blocks = read_num_blocks(p, m, cost, largest_step(setup, setup.max_model_len), memory.is_derived);
+  const bool has_kinds = !cost.model.attention_kinds.empty() || m.has("hybrid") || m.is_describing();
+  const bool is_paged = !setup.make_scheduler()->wants_contiguous_memory();
+  plan.is_hybrid =
+      !has_kinds ? is_paged
+                 : m.flag("hybrid", is_paged, "layers with a window give back what it has left, and states have pages, as in vLLM v1");
+  memory.num_blocks = read_num_blocks(p, m, cost, largest_step(setup, setup.max_model_len), plan.is_hybrid, memory.is_derived);
   memory.block_tokens = m.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "tokens per KV block");
-  memory.block_bytes = memory.block_tokens * kv_bytes_per_token(cost.model);
-  memory.pages_per_block = static_cast<std::int32_t>(cost.model.layers * cost.model.kv_heads);
+  const KvLayout layout = kv_layout(cost.model, cost.parallel, memory.block_tokens, plan.is_hybrid);
+  if (layout.is_one_group()) {
+    memory.block_bytes = memory.block_tokens * kv_bytes_per_token(cost.model);
+    memory.pages_per_block = static_cast<std::int32_t>(cost.model.layers * cost.model.kv_heads);
+  } else {
+    memory.block_bytes = memory.block_tokens * layers_with(cost.model, AttentionKind::kFull) * kv_bytes_per_layer_token(cost.model);
+    memory.pages_per_block = static_cast<std::int32_t>(layout.full_groups);
+  }
   const auto host_bytes =
       m.optional<std::int64_t>("host_memory_bytes", std::int64_t{4} << 30, 0, kMaxBytes, "host memory for swapped KV, per replica");
   const double pcie = cost.hardware.pcie_bytes_per_s * cost.parallel.gpus();
@@ -119,14 +135,45 @@ void require_engine(const Params& p, const Recipe& recipe) {
               fmt::format("recipe '{}' does not run in the engine; it runs in: {}", recipe.name, fmt::join(recipe.hosts, ", ")));
 }
 
+namespace {
+
+// Plain paged KV: every layer keeps all tokens, or each as many as its kind does.
+void use_plain_cache(const KvLayout& layout, ServingPlan& plan) {
+  if (layout.is_one_group()) {
+    plan.setup.make_footprint = [] { return std::make_unique<KeepAll>(); };
+    return;
+  }
+  const std::int64_t step_tokens = plan.setup.make_scheduler()->step_bounds(plan.setup.max_model_len).tokens;
+  const LayerGroups groups{plan.setup.memory.block_tokens, layout.window, layout.window_groups, layout.state_pages, step_tokens};
+  plan.setup.make_footprint = [groups] { return std::make_unique<GroupedLayers>(groups); };
+  const std::string& model = plan.cost.model.name;
+  if (!plan.setup.memory.prefix_caching) return;
+  plan.remarks.push_back(layout.state_groups > 0
+                             ? model + ": prefixes are not found again, because layers of linear attention keep no state of them"
+                             : model +
+                                   ": a prefix is found again where the layers that see all tokens have it; blocks of layers with a "
+                                   "window are taken to be there too");
+}
+
+// Recipes work on K and V per head, the same in every layer.
+void check_policy_fits(const KvLayout& layout, const ServingPlan& plan) {
+  const ModelSpec& m = plan.cost.model;
+  if (m.latent.exists())
+    throw InputError(
+        fmt::format("recipe '{}' acts on K and V per head, which {} with latent attention does not cache", plan.recipe.name, m.name));
+  if (!layout.is_one_group() || m.linear.exists())
+    throw InputError(fmt::format("recipe '{}' takes all layers to be alike, and {} has layers of several kinds{}", plan.recipe.name, m.name,
+                                 m.linear.exists() ? "" : "; 'memory: {hybrid: false}' keeps all tokens in every layer"));
+}
+
+}  // namespace
+
 void read_kv_policy(Params& p, ServingPlan& plan) {
   Params policy = p.child_or_text("kv_policy", "recipe", "kv_policy");
   plan.recipe = read_recipe(policy);
   const Recipe& recipe = plan.recipe;
-  if (recipe.keeps_everything()) {
-    plan.setup.make_footprint = [] { return std::make_unique<KeepAll>(); };
-    return;
-  }
+  const KvLayout layout = kv_layout(plan.cost.model, plan.cost.parallel, plan.setup.memory.block_tokens, plan.is_hybrid);
+  if (recipe.keeps_everything()) return use_plain_cache(layout, plan);
   const ModelSpec& m = plan.cost.model;
   const auto narrow = [](std::int64_t x) { return static_cast<std::int32_t>(x); };
   const ModelShape shape{narrow(m.layers),   narrow(m.q_heads), narrow(m.kv_heads),
@@ -134,6 +181,7 @@ void read_kv_policy(Params& p, ServingPlan& plan) {
   MemorySetup& memory = plan.setup.memory;
   const KvReads reads = plan.cost.profile != nullptr ? plan.cost.profile->kv_reads : KvReads::kStored;
   try {
+    check_policy_fits(layout, plan);
     const RecipePages pages = recipe_pages(recipe, shape, memory.block_tokens);
     const double gpu_bytes = kv_memory_bytes(plan), share_bytes = token_share_bytes(pages, plan.cost, gpu_bytes);
     plan.setup.make_footprint = [recipe, shape, block_tokens = memory.block_tokens, reads, at_rest = measured_rest(plan), share_bytes] {

@@ -7,9 +7,9 @@
 
 namespace kvlab {
 
-// Reads `memory` of an experiment into setup.memory: a number of blocks, or what it is derived from. Returns the bytes of CPU memory for
-// swapped KV. The scheduler and max_model_len are read before, since the largest step decides what is left for KV.
-std::int64_t read_memory(Params& p, const CostSetup& cost, SimSetup& setup);
+// Reads `memory` of an experiment into plan.setup.memory: a number of blocks, or what it is derived from. Returns the bytes of CPU memory
+// for swapped KV. The scheduler and max_model_len are read before, since the largest step decides what is left for KV.
+std::int64_t read_memory(Params& p, ServingPlan& plan);
 
 // Reads `kv_policy`: what is kept of each sequence's KV. A block holds block_tokens of what the policy stores, so a memory of as many bytes
 // has more blocks where tokens are packed. After read_memory().

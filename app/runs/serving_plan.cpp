@@ -153,7 +153,7 @@ ServingPlan read_serving_plan(Params& p, std::uint64_t seed) {
   setup.num_replicas = p.optional<std::uint32_t>("replicas", 1, 1, 100'000, "copies of the model, each with its own scheduler and memory");
   read_policies(p, plan.cost.hardware, setup);
   read_limits(p, plan.cost, setup);
-  const std::int64_t host_bytes = read_memory(p, plan.cost, setup);
+  const std::int64_t host_bytes = read_memory(p, plan);
   read_kv_policy(p, plan);
   setup.memory.host_blocks = host_bytes / setup.memory.block_bytes;  // of the size that the policy's format gives them
   read_slo(p, setup);

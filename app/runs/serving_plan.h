@@ -26,6 +26,7 @@ struct ServingPlan {
   std::optional<SearchPlan> search;
   Comparisons comparisons;
   Recipe recipe;             // of its KV policy
+  bool is_hybrid = true;     // layers of several kinds keep as many tokens as their kind does
   bool has_samples = false;  // the KV policy is replayed, too
   bool has_load_frac = false;
   double load_frac = 0;  // arrival rate as a share of the capacity that a simulation finds; 0: as the trace says

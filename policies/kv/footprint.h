@@ -79,6 +79,11 @@ class Footprint {
   virtual std::int64_t pages_at_end(std::int32_t prompt_tokens, std::int32_t seen_tokens) = 0;
   // True: sequences never evict, every token is kept, pages are plain blocks and nothing is charged.
   [[nodiscard]] virtual bool keeps_everything() const { return false; }
+  // True: a decode step changes neither private pages nor what is charged, so that many of them may be carried out as one.
+  [[nodiscard]] virtual bool is_steady_in_decode() const { return keeps_everything(); }
+  // True: a sequence that evicts nothing has private pages beside its blocks for what only some layers keep. Those beyond a step's
+  // peak_pages go back before the step; they hold tokens that the blocks hold too.
+  [[nodiscard]] virtual bool returns_pages() const { return false; }
   // False: blocks depend on more than the tokens before them, so they are not shared.
   [[nodiscard]] virtual bool shares_prefixes() const { return true; }
   // The number of a prompt's last tokens that are computed although their blocks are found, because the policy reads more of them than K

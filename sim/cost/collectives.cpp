@@ -72,9 +72,8 @@ double message_bytes(const ModelSpec& model, const Parallel& parallel, Collectiv
 
 // Two all-reduces in each layer, one of the embedding, whose table is cut by vocabulary; experts: dispatch and combine.
 double messages_per_step(const ModelSpec& model, const Parallel& parallel, Collective op) {
-  const auto layers = static_cast<double>(model.layers);
   if (op == Collective::kP2p) return parallel.pp - 1;
-  return op == Collective::kAllReduce ? 2 * layers + 1 : 2 * layers * model.expert_share();
+  return static_cast<double>(op == Collective::kAllReduce ? 2 * model.layers + 1 : 2 * model.num_expert_layers());
 }
 
 Collectives::Collectives(CollectiveTables profile, CollectiveTables card, LinkModel links, std::string engine_version)

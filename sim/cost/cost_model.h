@@ -19,6 +19,18 @@ struct PrefillPiece {
   std::int32_t kv_before = 0;
 };
 
+// Decode rows in layers that show them a window, where other layers show all tokens.
+struct WindowRows {
+  std::int64_t kv_tokens = 0;  // sum over decode rows
+  std::int32_t full = 0;       // rows that fill the window
+  std::int32_t open_max = 0;   // the longest of the others
+};
+
+// How many of the last tokens a token sees, itself included; 0: all of them.
+struct AttentionWindows {
+  std::int32_t every_layer = 0, some_layers = 0;  // not both
+};
+
 // The work of one step of one replica. Decode rows are given by their totals, so that a step of 256 rows is as cheap to
 // price as one of 2; kv counts cached tokens before the row's own, of which a sliding window shows the last (add_decode_row).
 struct StepShape {
@@ -30,6 +42,7 @@ struct StepShape {
   std::int64_t decode_kv_squares = 0;  // sum over decode rows of kv^2: the spread, for skew rules
   std::int32_t decode_full = 0;        // decode rows that fill the sliding window: no token more makes them longer
   std::int32_t decode_open_max = 0;    // the longest of the others, where there is a window
+  WindowRows in_window;                // the same rows in layers with a window, where others see all
   std::int32_t idle_rows = 0;          // rows without attention
   std::int32_t padding_rows = 0;       // the same, whose work is of no use
   std::int32_t head_rows = 0;          // rows that need logits: one per sequence in the step
@@ -37,8 +50,15 @@ struct StepShape {
   std::int32_t layers = 0;  // 0: all layers, embedding and head; else this many layers and nothing else
 };
 
-// One decode row more, of `kv` cached tokens. `window`: a token sees so many, itself included; 0: all of them.
-inline void add_decode_row(StepShape& shape, std::int32_t kv, std::int32_t window) {
+// One decode row more, of `kv` cached tokens.
+inline void add_decode_row(StepShape& shape, std::int32_t kv, const AttentionWindows& windows) {
+  if (const std::int32_t window = windows.some_layers; window > 0) {
+    const bool is_full = kv >= window - 1;
+    shape.in_window.kv_tokens += is_full ? window - 1 : kv;
+    shape.in_window.full += is_full ? 1 : 0;
+    if (!is_full) shape.in_window.open_max = std::max(shape.in_window.open_max, kv);
+  }
+  const std::int32_t window = windows.every_layer;
   const bool is_full = window > 0 && kv >= window - 1;
   if (is_full) kv = window - 1;
   shape.decode_kv_min = shape.decodes == 0 ? kv : std::min(shape.decode_kv_min, kv);
@@ -86,8 +106,7 @@ class CostModel {
   // Pipeline parallelism: the same step cut into stages, activations' transfer included; one entry without it.
   virtual void stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) = 0;
   [[nodiscard]] virtual int num_layers() const = 0;
-  // A token sees so many of the last ones, itself included; 0: all.
-  [[nodiscard]] virtual std::int32_t attention_window() const { return 0; }
+  [[nodiscard]] virtual AttentionWindows windows() const { return {}; }
   [[nodiscard]] virtual int num_stages() const { return 1; }
   // Seconds to compute `tokens` prompt tokens on top of `kv_before`, for policies that weigh the cost of a miss.
   virtual double prefill_seconds(std::int32_t tokens, std::int32_t kv_before) = 0;

@@ -11,6 +11,7 @@
 #include "base/ceil_div.h"
 #include "base/spec_file.h"
 #include "base/text.h"
+#include "sim/cost/kv_layout.h"
 #include "sim/cost/profile.h"
 #include "sim/cost/profile_lint.h"
 #include "sim/cost/profile_prices.h"
@@ -40,6 +41,9 @@ Parallel read_parallel(Params& experiment, const ModelSpec& m) {
   if (m.kv_heads % parallel.tp != 0 && parallel.tp % m.kv_heads != 0)
     p.fail_at("tp",
               fmt::format("'tp' = {} neither divides the {} KV heads of {} nor is a multiple of them", parallel.tp, m.kv_heads, m.name));
+  if (m.linear.exists() && m.linear.key_heads % parallel.tp != 0)
+    p.fail_at("tp",
+              fmt::format("'tp' = {} does not divide the {} key heads of {}'s linear attention", parallel.tp, m.linear.key_heads, m.name));
   if (parallel.pp > m.layers) p.fail_at("pp", fmt::format("'pp' = {} is more than the {} layers of {}", parallel.pp, m.layers, m.name));
   if (parallel.ep == 1) return parallel;
   if (!m.is_moe()) p.fail_at("ep", fmt::format("'ep' = {} but {} has no experts", parallel.ep, m.name));
@@ -59,7 +63,7 @@ auto load_at(Params& experiment, const std::string& key, Load load) {
   }
 }
 
-// What `profile:` says: a format, where it is, and what to do about tables that are not in it.
+// The choices under `profile:`: a format, its folder, and what to do about tables that are not in it.
 struct ProfileChoice {
   std::string format, path;
   bool fills_gaps = false, keeps_impossible = false;
@@ -108,12 +112,14 @@ std::string file_name_of(const std::string& name) {
 // Every operation of the model needs a table, unless the user lets the roofline fill in.
 void check_coverage(const Profile& profile, const ModelSpec& m) {
   std::vector<OpWork> ops;
-  layer_ops(m, Parallel{}, 1, ops);
+  for (const LayerClass& layers : layer_classes(m)) layer_ops(m, Parallel{}, layers, 1, ops);
   step_ops(m, Parallel{}, 1, ops);
   head_ops(m, Parallel{}, 1, ops);
   std::vector<std::string> missing;
   for (const OpWork& op : ops) {
-    if (!is_part_of_another(profile, op.op) && !has_times(profile, op.op)) missing.emplace_back(name_of(op.op));
+    const bool is_missing = !is_part_of_another(profile, op.op) && !has_times(profile, op.op);
+    const bool is_named = std::find(missing.begin(), missing.end(), name_of(op.op)) != missing.end();
+    if (is_missing && !is_named) missing.emplace_back(name_of(op.op));
   }
   if (profile.attention.empty()) missing.emplace_back(table_of(OpFamily::kAttention));
   if (missing.empty()) return;
@@ -177,6 +183,8 @@ void use_profile(CostSetup& setup, Profile profile, const ProfileChoice& choice,
   if (!setup.model.expert_layers.empty())
     throw InputError(setup.model.name +
                      " has layers with experts and without, and a profile has one table for each operation; leave 'profile' out");
+  if (setup.model.linear.exists())
+    throw InputError(setup.model.name + " has layers of linear attention, which no table of a profile is for; leave 'profile' out");
   check_attention(profile);
   profile.kv_reads = choice.kv_reads.value_or(profile.kv_reads);
   if (!choice.fills_gaps) check_coverage(profile, setup.model);
@@ -251,6 +259,16 @@ std::unique_ptr<CostModel> make_cost_model(const CostSetup& setup) {
   return std::make_unique<StepCostModel>(setup.prices, setup.model, setup.hardware, setup.parallel);
 }
 
+namespace {
+
+// In each layer with latent attention vLLM keeps the up-projection of keys and values once more, in the form that decode rows use.
+std::int64_t absorbed_bytes(const CostSetup& setup) {
+  const LatentAttention& l = setup.model.latent;
+  return l.kv_rank * (setup.model.q_heads / setup.parallel.tp) * (l.nope + l.value) * setup.model.activation_bytes();
+}
+
+}  // namespace
+
 std::int64_t default_reserve_bytes(const CostSetup& setup, const LargestStep& step) {
   const ModelSpec& m = setup.model;
   const std::int64_t mlp = std::max(m.experts_per_token * m.moe_intermediate + m.shared_intermediate, m.intermediate);
@@ -259,21 +277,21 @@ std::int64_t default_reserve_bytes(const CostSetup& setup, const LargestStep& st
   constexpr std::int64_t kFp32 = 4;
   const std::int64_t activations = tokens * widths * m.activation_bytes();
   const std::int64_t logits = std::min(step.rows, step.tokens) * m.vocabulary * (m.activation_bytes() + kFp32);
-  const std::int64_t rope = m.learned_positions ? 0 : std::max<std::int64_t>(0, m.max_tokens) * m.head_dim * m.activation_bytes();
+  const std::int64_t turned = m.latent.exists() ? m.latent.rope : m.head_dim;
+  const std::int64_t rope = m.learned_positions ? 0 : std::max<std::int64_t>(0, m.max_tokens) * turned * m.activation_bytes();
   const std::int64_t layers = ceil_div(m.layers, setup.parallel.pp);
-  return std::max(activations, logits) + rope + step.graphs * layers * kGraphLayerBytes + kContextBytes;
+  return std::max(activations, logits) + rope + layers * absorbed_bytes(setup) + step.graphs * layers * kGraphLayerBytes + kContextBytes;
 }
 
-std::int64_t derive_num_blocks(const CostSetup& setup, double memory_frac, std::int64_t reserve_bytes, std::int64_t block_tokens) {
+std::int64_t derive_num_blocks(const CostSetup& setup, double memory_frac, std::int64_t reserve_bytes, std::int64_t block_tokens,
+                               bool is_hybrid) {
   const ModelSpec& m = setup.model;
   const Parallel& p = setup.parallel;
-  const std::int64_t kv_heads = std::max<std::int64_t>(1, m.kv_heads / p.tp);
-  const std::int64_t layers = ceil_div(m.layers, p.pp);
-  const std::int64_t block_bytes = block_tokens * 2 * layers * kv_heads * m.head_dim * bits(m.kv_dtype) / 8;
+  const KvLayout layout = kv_layout(m, p, block_tokens, is_hybrid);
   const std::int64_t weights = weight_bytes(m, p.tp, p.pp, p.ep);
   const auto usable = static_cast<std::int64_t>(std::floor(memory_frac * static_cast<double>(setup.hardware.memory_bytes)));
   const std::int64_t left = usable - weights - reserve_bytes;
-  if (left < block_bytes) {
+  if (left < layout.full_groups * layout.page_bytes) {
     constexpr double kGiB = 1024.0 * 1024 * 1024;
     throw InputError(fmt::format(
         "{} does not fit on {} x {}: of {:.1f} GiB usable per GPU, weights take {:.1f} and the reserve {:.1f}, which leaves no KV block; "
@@ -282,7 +300,7 @@ std::int64_t derive_num_blocks(const CostSetup& setup, double memory_frac, std::
         m.name, p.gpus(), setup.hardware.name, static_cast<double>(usable) / kGiB, static_cast<double>(weights) / kGiB,
         static_cast<double>(reserve_bytes) / kGiB));
   }
-  return left / block_bytes * p.data_ranks();
+  return left / layout.page_bytes / layout.full_groups * p.data_ranks();
 }
 
 }  // namespace kvlab

@@ -46,8 +46,9 @@ struct LargestStep {
 // fixed share for the CUDA context and libraries (docs/cost-model.md states the formula).
 std::int64_t default_reserve_bytes(const CostSetup& setup, const LargestStep& step);
 
-// KV blocks of one replica: floor((memory_frac * memory - weights - reserve) / bytes of a block on one GPU), per data
-// parallel rank. InputError when not one block fits.
-std::int64_t derive_num_blocks(const CostSetup& setup, double memory_frac, std::int64_t reserve_bytes, std::int64_t block_tokens);
+// KV blocks of one replica: floor((memory_frac * memory - weights - reserve) / bytes of a page on one GPU) pages per data parallel rank, of
+// which a block has one for each group of layers that keep all tokens (KvLayout). InputError when not one block fits.
+std::int64_t derive_num_blocks(const CostSetup& setup, double memory_frac, std::int64_t reserve_bytes, std::int64_t block_tokens,
+                               bool is_hybrid = true);
 
 }  // namespace kvlab

@@ -97,6 +97,7 @@ void read_mlps(Params& p, const Family& family, ModelSpec& m) {
   m.shared_intermediate = shared_width(p, family, m);
   m.shared_gate = m.shared_intermediate > 0 && (e.shared_gate || family.name.empty());
   m.expert_bias = e.has_bias;
+  m.router_bias = family.router_bias;
   if (num_routed == m.layers) return;
   constexpr std::int64_t kLlama4Dense = 16384;
   const bool is_interleaved = e.layers == ExpertLayers::kInterleaved;

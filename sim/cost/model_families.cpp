@@ -7,6 +7,9 @@ namespace kvlab {
 
 namespace {
 
+const std::vector<std::string_view> kLatentKeys{"attention_bias",   "q_lora_rank",      "kv_lora_rank",
+                                                "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"};
+
 // Sizes: vocabulary, hidden, intermediate, layers, q_heads, kv_heads, head_dim, positions. Experts: layers, experts, per_token, width,
 // shared_width, shared_experts, first_dense. Source: the configuration and model classes of transformers 4.57.1; of deepseek, internlm2
 // the code in their repositories.
@@ -119,6 +122,46 @@ const std::vector<Family>& families() {
        .experts = {ExpertLayers::kFirstDense, 0, 0, 1407},
        .keys = {"attention_bias"},
        .only = {{"mlp_bias", "false"}}},
+      {.name = "deepseek_v2",
+       .sizes = {32000, 4096, 11008, 32, 32, 0, 0, 2048},
+       .experts = {ExpertLayers::kFirstDense, 64, 0, 1407, 0, 2, 0},
+       .attention = FamilyAttention::kLatent,
+       .bias_reaches_o = false,
+       .keys = kLatentKeys},
+      {.name = "deepseek_v3",
+       .sizes = {129280, 7168, 18432, 61, 128, 0, 0, 4096},
+       .experts = {ExpertLayers::kFirstDense, 256, 8, 2048, 0, 1, 3},
+       .attention = FamilyAttention::kLatent,
+       .router_bias = true,
+       .bias_reaches_o = false,
+       .keys = kLatentKeys},
+      {.name = "kimi_k2",
+       .sizes = {163840, 7168, 18432, 61, 64, 0, 0, 131072},
+       .experts = {ExpertLayers::kFirstDense, 384, 8, 2048, 0, 1, 1},
+       .attention = FamilyAttention::kLatent,
+       .router_bias = true,
+       .bias_reaches_o = false,
+       .keys = kLatentKeys},
+      {.name = "qwen3_next",
+       .sizes = {151936, 2048, 5632, 48, 16, 2, 256, 32768},
+       .experts = {ExpertLayers::kSparseStep, 512, 10, 512, 512, 0, 0, true},
+       .attention = FamilyAttention::kGatedDelta,
+       .attention_gate = true,
+       .qk_norm = QkNorm::kPerHead,
+       .keys = {"attention_bias", "shared_expert_intermediate_size", "full_attention_interval", "linear_num_key_heads",
+                "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim"}},
+      {.name = "minimax_text_01",
+       .sizes = {32000, 4096, 14336, 32, 32, 8, 0, 131072},
+       .experts = {ExpertLayers::kAll, 8, 2},
+       .attention = FamilyAttention::kLightning,
+       .keys = {"shared_intermediate_size"}},
+      {.name = "minimax_m2",
+       .sizes = {200064, 3072, 1536, 62, 48, 8, 128, 196608},
+       .experts = {ExpertLayers::kAll, 256, 8},
+       .router_bias = true,
+       .qk_norm = QkNorm::kWide,
+       .keys = {"use_qk_norm", "shared_intermediate_size", "mlp_intermediate_size"},  // the last: of dense layers, which it has none of
+       .only = {{"qk_norm_type", "per_layer"}, {"use_routing_bias", "true"}}},
       {.name = "llama4_text",
        .sizes = {202048, 5120, 8192, 48, 40, 8, 128, 131072},
        .experts = {ExpertLayers::kInterleaved, 16, 1},
@@ -252,15 +295,19 @@ const std::vector<Reason>& reasons() {
         "udop",
         "pix2struct"},
        "encoder-decoder models are not priced, only decoder-only ones"},
-      {{// latent attention
-        "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "minicpm3", "longcat_flash", "deepseek_vl_v2"},
-       "multi-head latent attention is not priced; use a model with plain K and V"},
+      {{// an index picks the tokens that latent attention sees
+        "deepseek_v32", "glm_moe_dsa"},
+       "its sparse attention to tokens that an index picks is not priced"},
+      {{// two attentions per layer, experts that compute nothing
+        "longcat_flash"},
+       "its layers of two attentions and its experts without weights are not priced"},
       {{// other layers than attention
-        "qwen3_next", "qwen3_5",          "minimax",     "minimax_text_01", "minimax_m1",      "mamba",
-        "mamba2",     "falcon_mamba",     "jamba",       "bamba",           "falcon_h1",       "zamba",
-        "zamba2",     "nemotron_h",       "rwkv",        "rwkv7",           "recurrent_gemma", "lfm2",
-        "lfm2_moe",   "granitemoehybrid", "kimi_linear", "xlstm",           "plamo2",          "bailing_moe_linear"},
-       "its linear-attention or state-space layers, which keep no K and V, are not priced"},
+        "qwen3_5",         "mamba",      "mamba2",    "falcon_mamba",
+        "jamba",           "bamba",      "falcon_h1", "zamba",
+        "zamba2",          "nemotron_h", "rwkv",      "rwkv7",
+        "recurrent_gemma", "lfm2",       "lfm2_moe",  "granitemoehybrid",
+        "kimi_linear",     "xlstm",      "plamo2",    "bailing_moe_linear"},
+       "its linear-attention or state-space layers are of a kind that is not priced"},
       {{// cross-attention
         "mllama", "mllama_text_model"},
        "its cross-attention layers are not priced"},
@@ -288,11 +335,10 @@ const Family& generic_family() {
 }
 
 const Family* find_family(std::string_view model_type) {
-  static const std::map<std::string_view, std::string_view> same{{"qwen2_vl_text", "qwen2_vl"},
-                                                                 {"qwen2_5_vl", "qwen2_vl"},
-                                                                 {"qwen2_5_vl_text", "qwen2_vl"},
-                                                                 {"qwen3_vl_text", "qwen3_vl"},
-                                                                 {"qwen3_vl_moe_text", "qwen3_vl_moe"}};
+  static const std::map<std::string_view, std::string_view> same{{"qwen2_vl_text", "qwen2_vl"},         {"qwen2_5_vl", "qwen2_vl"},
+                                                                 {"qwen2_5_vl_text", "qwen2_vl"},       {"qwen3_vl_text", "qwen3_vl"},
+                                                                 {"qwen3_vl_moe_text", "qwen3_vl_moe"}, {"minimax", "minimax_text_01"},
+                                                                 {"minimax_m1", "minimax_text_01"}};
   const auto other = same.find(model_type);
   const std::string_view name = other == same.end() ? model_type : other->second;
   const auto at = std::find_if(families().begin(), families().end(), [&](const Family& f) { return f.name == name; });

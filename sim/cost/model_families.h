@@ -15,6 +15,9 @@ struct FamilySizes {
 
 enum class QkNorm : std::uint8_t { kNone, kPerHead, kWide, kWithoutWeights };  // kWide: a weight per channel of all heads
 
+// K and V per head, in some layers of a window; latent attention in every layer; linear attention in layers that the file lists.
+enum class FamilyAttention : std::uint8_t { kHeads, kLatent, kGatedDelta, kLightning };
+
 // Which layers have experts, and how the file spells that.
 enum class ExpertLayers : std::uint8_t { kNone, kAll, kSparseStep, kFirstDense, kInterleaved };
 
@@ -32,6 +35,8 @@ struct Family {
   std::string_view name;
   FamilySizes sizes = {};
   FamilyExperts experts = {};
+  FamilyAttention attention = FamilyAttention::kHeads;
+  bool attention_gate = false, router_bias = false;  // ModelSpec::attention_gate, router_bias
   bool gated_mlp = true, tied_embeddings = false;
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool bias_reaches_o = true;  // attention_bias: of the output projection too

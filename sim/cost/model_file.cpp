@@ -69,6 +69,7 @@ ModelFile load_model_file(const std::string& file) {
   if (result.is_multimodal) whole->root.reset(merged(outer, has_text ? outer["text_config"] : YAML::Node(YAML::NodeType::Map)));
   result.has_null_kv_heads = is_null(whole->root, "num_key_value_heads");
   result.has_null_window = is_null(whole->root, "sliding_window");
+  result.has_null_q_rank = is_null(whole->root, "q_lora_rank");
   result.config = without_nulls(*whole);
   if (!result.config->root["quantization_config"].IsDefined()) result.quantization = find_quantization(file);
   return result;

@@ -60,7 +60,7 @@ const Keys& keys_of(ExpertLayers layers) {
   return none;
 }
 
-// Of training, generation, numerics, tokens, files and the libraries that wrote the file.
+// Keys of training, generation, numerics, tokens, files and the libraries that wrote the file.
 constexpr std::string_view kHarmlessModelKeys[] = {
     // RoPE and position encoding: a constant per channel
     "rope_theta", "rope_local_base_freq", "rope_interleaved", "rope_interleave", "rope_type", "rotary_pct", "rotary_emb_base", "rotary_dim",
@@ -74,12 +74,12 @@ constexpr std::string_view kHarmlessModelKeys[] = {
     "hidden_activation", "activation_function", "activation", "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32",
     "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "clip_qkv", "attention_softcap",
     "attn_logit_softcapping", "final_logit_softcapping", "logit_softcapping", "query_pre_attn_scalar", "attn_temperature_tuning",
-    "floor_scale", "attn_scale", "attention_scale", "attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling",
-    "logit_scale", "scale_emb", "scale_depth", "dim_model_base", "swiglu_limit", "router_scaling_factor", "routed_scaling_factor",
-    "norm_topk_prob", "scoring_func", "score_function", "topk_method", "n_group", "topk_group", "num_expert_group", "route_scale",
-    "norm_type", "layer_norm_type", "use_parallel_residual", "parallel_attn", "residual_in_fp32", "fp32_residual_connection",
-    "softmax_scale", "mup_multiplier", "attention_logit_cap", "use_scaled_rope", "rms_norm", "normalization_type", "use_flash_attn",
-    "use_flash_attention",
+    "floor_scale", "postnorm", "shared_moe_mode", "qk_head_dim", "attn_scale", "attention_scale", "attention_multiplier",
+    "embedding_multiplier", "residual_multiplier", "logits_scaling", "logit_scale", "scale_emb", "scale_depth", "dim_model_base",
+    "swiglu_limit", "router_scaling_factor", "routed_scaling_factor", "norm_topk_prob", "scoring_func", "score_function", "topk_method",
+    "n_group", "topk_group", "num_expert_group", "route_scale", "norm_type", "layer_norm_type", "use_parallel_residual", "parallel_attn",
+    "residual_in_fp32", "fp32_residual_connection", "softmax_scale", "mup_multiplier", "attention_logit_cap", "use_scaled_rope", "rms_norm",
+    "normalization_type", "use_flash_attn", "use_flash_attention",
     // training
     "initializer_range", "initializer_factor", "init_std", "init_device", "pretraining_tp", "gradient_checkpointing",
     "tensor_parallel_degree", "output_router_logits", "router_aux_loss_coef", "aux_loss_alpha", "aux_loss_coef", "seq_aux",
@@ -89,7 +89,8 @@ constexpr std::string_view kHarmlessModelKeys[] = {
     "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "problem_type", "finetuning_task",
     "task_specific_params", "num_labels", "id2label", "label2id", "use_bfloat16", "tf_legacy_loss", "torchscript", "embedding_dropout",
     "classifier_dropout", "sep_token_id", "load_balancing_loss_weight", "router_bias_update_speed", "expert_dropout", "use_unpad",
-    "num_nextn_predict_layers", "num_mtp_modules", "mtp_loss_scaling_factor", "ignore_index", "loss_type", "vocab_size_multiple_of",
+    "num_nextn_predict_layers", "num_mtp_modules", "use_mtp", "mtp_transformer_layers", "mtp_loss_scaling_factor", "ignore_index",
+    "loss_type", "vocab_size_multiple_of",
     // generation, tokens, files
     "use_cache", "bos_token_id", "eos_token_id", "pad_token_id", "eod_token_id", "sep_id", "cls_token_id", "mask_token_id", "prefix",
     "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens",
@@ -115,8 +116,10 @@ bool has_one(std::string_view key, std::initializer_list<std::string_view> prefi
 
 bool is_harmless_model_key(std::string_view key) {
   return std::find(std::begin(kHarmlessModelKeys), std::end(kHarmlessModelKeys), key) != std::end(kHarmlessModelKeys) ||
-         has_one(key, {"_", "unsloth_", "summary_", "initializer_"},
-                 {"_dropout", "_pdrop", "_eps", "_epsilon", "_token_id", "_token_ids", "_loss_coef"});
+         has_one(
+             key,
+             {"_", "unsloth_", "summary_", "initializer_", "layernorm_full_attention_", "layernorm_linear_attention_", "layernorm_mlp_"},
+             {"_dropout", "_pdrop", "_eps", "_epsilon", "_token_id", "_token_ids", "_loss_coef", "_alpha_factor", "_beta_factor"});
 }
 
 bool is_multimodal_key(std::string_view key) {

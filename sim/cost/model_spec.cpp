@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <set>
 
 #include "base/params.h"
 #include "base/spec_file.h"
 #include "base/text.h"
-#include "serving/attention_windows.h"
-#include "serving/default_kv_heads.h"
 #include "serving/longest_text.h"
+#include "sim/cost/model_attention.h"
 #include "sim/cost/model_experts.h"
 #include "sim/cost/model_families.h"
 #include "sim/cost/model_file.h"
@@ -53,21 +51,6 @@ void read_weight_formats(Params& p, const ModelFile& file, ModelSpec& m) {
   }
 }
 
-void read_heads(Params& p, const Family& family, const ModelFile& file, ModelSpec& m) {
-  m.q_heads = size(p, "num_attention_heads", family.sizes.q_heads, kMaxWidth, "query heads");
-  const std::int64_t of_family = family.sizes.kv_heads > 0 ? family.sizes.kv_heads : default_kv_heads(m.family, m.q_heads);
-  const std::int64_t untold = file.has_null_kv_heads ? m.q_heads : of_family;
-  if (!p.has("num_key_value_heads") && m.q_heads % untold != 0)
-    p.fail_at("num_attention_heads", "num_key_value_heads is missing, and num_attention_heads is not a multiple of the " +
-                                         std::to_string(untold) + " that " + m.family + " has then");
-  m.kv_heads = p.optional<std::int64_t>("num_key_value_heads", untold, 1, m.q_heads, "KV heads");
-  if (m.q_heads % m.kv_heads != 0) p.fail_at("num_key_value_heads", "num_attention_heads is not a multiple of num_key_value_heads");
-  const std::int64_t head_dim = family.sizes.head_dim;
-  if (head_dim == 0 && !p.has("head_dim") && m.hidden % m.q_heads != 0)
-    p.fail_at("hidden_size", "hidden_size is not a multiple of num_attention_heads; give head_dim");
-  m.head_dim = p.optional<std::int64_t>("head_dim", head_dim > 0 ? head_dim : m.hidden / m.q_heads, 1, 1 << 14, "channels of one head");
-}
-
 void read_biases(Params& p, const Family& family, ModelSpec& m) {
   m.qkv_bias = family.qkv_bias, m.o_bias = family.o_bias, m.mlp_bias = family.mlp_bias;
   const auto flag = [&](const char* key, bool fallback) {
@@ -96,41 +79,6 @@ void read_norms(Params& p, const Family& family, ModelSpec& m) {
   if (norm == QkNorm::kWide) m.qk_norm_parameters = (m.q_heads + m.kv_heads) * m.head_dim;
 }
 
-// Layers without K and V would be taken for layers with them.
-void check_layer_types(Params& p, const std::vector<std::string>& types) {
-  static const std::set<std::string> known{"full_attention", "sliding_attention", "chunked_attention"};
-  for (const std::string& type : types)
-    if (!known.contains(type))
-      p.fail_at("layer_types",
-                "'layer_types' has '" + type + "', which is not priced; priced: " + join({known.begin(), known.end()}, ", "));
-  for (const std::string& type : p.words("attn_type_list", "of each layer its attention"))
-    if (type != "1") p.fail_at("attn_type_list", "'attn_type_list' has layers of type " + type + ", linear attention, which is not priced");
-}
-
-// A window counts only where every layer has the same: models that mix layers are priced as full attention.
-void read_window(Params& p, const ModelFile& file, ModelSpec& m) {
-  WindowKeys keys{m.family, m.layers};
-  if (file.has_null_window) keys.sliding_window = 0;
-  if (p.has("sliding_window")) keys.sliding_window = p.required<std::int64_t>("sliding_window", 0, kMaxWidth, "tokens a query sees");
-  if (p.has("use_sliding_window")) keys.use_sliding_window = p.flag("use_sliding_window", false, "whether sliding_window applies");
-  if (p.has("max_window_layers"))
-    keys.max_window_layers = p.required<std::int64_t>("max_window_layers", 0, kMaxWidth, "the first layer with a window");
-  if (p.has("sliding_window_pattern") && !p.has("layer_types"))
-    keys.sliding_window_pattern = p.required<std::int64_t>("sliding_window_pattern", 0, kMaxWidth, "every so many layers one sees all");
-  keys.layer_types = p.words("layer_types", "of each layer its attention");
-  check_layer_types(p, keys.layer_types);
-  if (!keys.layer_types.empty() && keys.layer_types.size() != static_cast<std::size_t>(m.layers))
-    p.fail_at("layer_types", "'layer_types': expected one type for each of " + std::to_string(m.layers) + " layers");
-  const std::vector<std::int64_t> windows = attention_windows(keys);
-  const bool are_same = std::all_of(windows.begin(), windows.end(), [&](std::int64_t w) { return w == windows.front(); });
-  m.sliding_window = windows.empty() || !are_same ? 0 : windows.front();
-  const auto with = std::count_if(windows.begin(), windows.end(), [](std::int64_t w) { return w > 0; });
-  if (are_same || windows.empty()) return;
-  m.remarks.push_back(std::to_string(with) + " of " + std::to_string(m.layers) + " layers see a window of " +
-                      std::to_string(*std::max_element(windows.begin(), windows.end())) +
-                      " tokens; their KV and attention are priced as those of layers that see all");
-}
-
 // A scaling of a kind that is not known, or without a factor, leaves the length as it is: it changes no cost.
 std::int64_t read_longest_text(Params& p, std::int64_t max_positions) {
   const char* key = p.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
@@ -155,12 +103,12 @@ void check_architectures(Params& p) {
 }
 
 const Family& family_of(Params& p, const ModelFile& file) {
-  if (p.has("kv_lora_rank")) p.fail_at("kv_lora_rank", "multi-head latent attention is not priced; use a model with plain K and V");
   if (p.has("decoder_layers") && p.has("encoder_layers")) p.fail_at("encoder_layers", "encoder-decoder models are not priced");
-  check_layer_types(p, p.words("layer_types", "of each layer its attention"));
-  if (file.family.empty()) return generic_family();
-  const Family* family = find_family(file.family);
-  if (family != nullptr) return *family;
+  const Family* family = file.family.empty() ? &generic_family() : find_family(file.family);
+  if (family != nullptr) {
+    check_layer_types(p, *family);
+    return *family;
+  }
   const std::string_view why = why_not_priced(file.family);
   p.fail_at("model_type", "model_type '" + file.family + "' is not priced" +
                               (why.empty() ? "; priced: " + join(family_names(), ", ") : ": " + std::string(why)));
@@ -185,14 +133,13 @@ ModelSpec read_spec(Params& p, const std::string& name, const std::string& path,
   m.vocabulary = size(p, "vocab_size", family.sizes.vocabulary, 1 << 24, "tokens in the vocabulary");
   read_lengths(p, family, m);
   m.embedding_width = p.optional<std::int64_t>("word_embed_proj_dim", m.hidden, 1, kMaxWidth, "width of the embedding table");
-  read_heads(p, family, file, m);
+  read_attention(p, family, file, m);
   m.gated_mlp = p.flag("gated_mlp", family.gated_mlp, "MLP of three matrices instead of two");
   m.learned_positions = family.learned_positions;
   read_mlps(p, family, m);
   m.tied_embeddings = p.flag("tie_word_embeddings", family.tied_embeddings, "output head shares the embedding table");
   read_biases(p, family, m);
   read_norms(p, family, m);
-  read_window(p, file, m);
   read_dtypes(p, m);
   read_weight_formats(p, file, m);
   if (family.name == "llama4_text")

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/ceil_div.h"
+#include "sim/cost/layer_kinds.h"
 
 namespace kvlab {
 
@@ -24,6 +25,8 @@ struct WeightFormat {
   static WeightFormat of(Dtype dtype);
 };
 
+inline constexpr std::int64_t kMaxWidth = 1 << 20;  // of what a model's file may give
+
 // The shape of a decoder-only transformer, as far as time and memory depend on it.
 struct ModelSpec {
   std::string name, file;
@@ -36,10 +39,17 @@ struct ModelSpec {
   std::int64_t experts = 0, experts_per_token = 0, moe_intermediate = 0, shared_intermediate = 0;  // 0: no experts
   std::vector<bool> expert_layers;  // [layers] those with experts, of models that have dense layers too; empty: all are alike
   std::int64_t sliding_window = 0;  // tokens each query sees in every layer; 0: all
+  // The kind of attention in each layer, and the tokens that a query sees in those with a window. Empty: all layers are alike.
+  std::vector<AttentionKind> attention_kinds;  // [layers]
+  std::int64_t some_window = 0;
+  LatentAttention latent;
+  LinearAttention linear;
   std::int64_t norms = 2, norm_parameters = 0, qk_norm_parameters = 0;  // of a layer; norm_parameters: of one of hidden width
   bool gated_mlp = true, tied_embeddings = false, qk_norm = false;
   bool qkv_bias = false, o_bias = false, mlp_bias = false, expert_bias = false;  // expert_bias: of experts and router
   bool shared_gate = false, has_sinks = false;
+  bool attention_gate = false;  // queries come with a gate of the same width for attention's output
+  bool router_bias = false;     // a number per expert that the choice of experts adds
   bool learned_positions = false, norm_bias = false;
   Dtype dtype = Dtype::kBf16;  // of activations and, unless a weight format says otherwise, weights
   Dtype kv_dtype = Dtype::kBf16;
@@ -52,8 +62,6 @@ struct ModelSpec {
     return is_moe() && (expert_layers.empty() || expert_layers[static_cast<std::size_t>(layer)]);
   }
   [[nodiscard]] std::int64_t num_expert_layers() const;
-  // The share of the layers with experts, and of those with a dense MLP.
-  [[nodiscard]] double expert_share() const { return static_cast<double>(num_expert_layers()) / static_cast<double>(layers); }
   [[nodiscard]] std::int64_t activation_bytes() const { return bits(dtype) / 8; }
 };
 
@@ -66,11 +74,14 @@ ModelSpec load_model_spec(const std::string& name_or_path, const std::string& mo
 // The fastest type that matrix products are computed in: quantized activations have one of their own, weights alone are widened first.
 Dtype compute_dtype(const ModelSpec& m);
 
-std::int64_t total_parameters(const ModelSpec& m);  // exact
+std::int64_t total_parameters(const ModelSpec& m);   // exact
+std::int64_t active_parameters(const ModelSpec& m);  // without the experts that a token is not sent to
 // Bytes of weights on the fullest GPU when heads and MLPs are cut over tp ranks, experts over ep ranks (1: over tp), layers
 // over pp stages.
 std::int64_t weight_bytes(const ModelSpec& m, int tp = 1, int pp = 1, int ep = 1);
-// Bytes of K and V of one token over all layers and KV heads.
+// Bytes that one token adds to the cache in one layer that keeps all tokens or a window of them, over all KV heads.
+std::int64_t kv_bytes_per_layer_token(const ModelSpec& m);
+// The same over all layers with a cache, as if no window was full.
 std::int64_t kv_bytes_per_token(const ModelSpec& m);
 
 }  // namespace kvlab

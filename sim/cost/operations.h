@@ -18,6 +18,13 @@ enum class OpId : std::uint8_t {
   kRotaryEmb,
   kAppendKv,
   kOProj,
+  kAttentionGate,
+  kQkvAProj,
+  kQBProj,
+  kLinearInProj,
+  kConv1d,
+  kGatedNorm,
+  kLinearOutProj,
   kGateUpProj,
   kActFn,
   kDownProj,
@@ -29,6 +36,9 @@ enum class OpId : std::uint8_t {
   kAllReduce,
   kAttentionPrefill,
   kAttentionDecode,
+  kQAbsorb,
+  kVAbsorb,
+  kKvBProj,
   kTopK,
   kAttentionStats,
   kPool1d,
@@ -66,7 +76,7 @@ struct Operation {
   std::string_view gpu_table{};       // name of its table from a GPU, where the launch there is another; "": `name`
   std::string_view gpu_format{};      // of the case's operands on a GPU; "": the model's type
   bool streams = false;               // it reads weights, or reads or writes KV
-  std::optional<OpFamily> part_of{};  // a table that includes its time: attention's if the profile says so, moe's always
+  std::optional<OpFamily> part_of{};  // a table that includes its time: append_kv's only if the profile says so
 };
 
 namespace operations {
@@ -87,6 +97,21 @@ constexpr Operation copy(OpId op, std::string_view name) {
   return {.op = op, .name = name, .family = OpFamily::kCopy, .gpu = name, .why_untimed = "a CPU has no host link", .gpu_format = "pinned"};
 }
 constexpr std::string_view kDense = "calibrate times dense models on one device";
+// Of a layer with an attention gate, latent attention or linear attention.
+constexpr Operation of_other_layers(OpId op, std::string_view name, bool streams = false) {
+  return {.op = op,
+          .name = name,
+          .family = OpFamily::kTokens,
+          .why_untimed = "calibrate times models whose layers all have plain attention",
+          .streams = streams};
+}
+// A product beside the kernel of latent attention, which a table of attention includes.
+constexpr Operation of_latent_attention(OpId op, std::string_view name) {
+  Operation o = of_other_layers(op, name, true);
+  o.family = OpFamily::kAttention;
+  o.part_of = OpFamily::kAttention;
+  return o;
+}
 
 }  // namespace operations
 
@@ -106,6 +131,13 @@ inline constexpr std::array kOperations{
               .streams = true,
               .part_of = OpFamily::kAttention},
     operations::linear(OpId::kOProj, "o_proj", "linear"),
+    operations::of_other_layers(OpId::kAttentionGate, "attention_gate"),
+    operations::of_other_layers(OpId::kQkvAProj, "qkv_a_proj", true),
+    operations::of_other_layers(OpId::kQBProj, "q_b_proj", true),
+    operations::of_other_layers(OpId::kLinearInProj, "linear_in_proj", true),
+    operations::of_other_layers(OpId::kConv1d, "conv1d"),
+    operations::of_other_layers(OpId::kGatedNorm, "gated_norm"),
+    operations::of_other_layers(OpId::kLinearOutProj, "linear_out_proj", true),
     operations::linear(OpId::kGateUpProj, "gate_up_proj", "linear_set"),
     operations::tokens(OpId::kActFn, "act_fn", 1, "silu_mul", "silu_mul"),
     operations::linear(OpId::kDownProj, "down_proj", "linear"),
@@ -140,6 +172,9 @@ inline constexpr std::array kOperations{
               .cpu = "decode_attention",
               .gpu = "decode_attention",
               .streams = true},
+    operations::of_latent_attention(OpId::kQAbsorb, "q_absorb"),
+    operations::of_latent_attention(OpId::kVAbsorb, "v_absorb"),
+    operations::of_latent_attention(OpId::kKvBProj, "kv_b_proj"),
     operations::policy(OpId::kTopK, "top_k", "f32"),
     operations::policy(OpId::kAttentionStats, "attention_stats"),
     operations::policy(OpId::kPool1d, "pool1d", "f32"),

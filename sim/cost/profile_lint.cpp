@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "kernels/model/moe_experts/moe_experts.h"
+#include "sim/cost/attention_work.h"
 #include "sim/cost/step_work.h"
 #include "sim/cost/table_limits.h"
 
@@ -123,12 +124,12 @@ class TableLint {
 };
 
 // FLOPs and bytes of one call of an operation at a count of tokens or sequences.
-std::optional<Work> op_work(const ModelSpec& m, const Parallel& p, const ProfileOp& op, std::int64_t count) {
+std::optional<Work> work_of(const ModelSpec& m, const Parallel& p, const ProfileOp& op, std::int64_t count) {
   std::vector<OpWork> ops;
   if (op.axis == ProfileOp::Axis::kSequences) {
     head_ops(m, p, count, ops);
   } else {
-    layer_ops(m, p, count, ops);
+    for (const LayerClass& layers : layer_classes(m)) layer_ops(m, p, layers, count, ops);
     step_ops(m, p, count, ops);
   }
   for (const OpWork& o : ops) {
@@ -183,12 +184,13 @@ void lint_policy(const Profile& profile, const HardwareSpec& hardware, double pe
 
 std::vector<LintFinding> lint_profile(const Profile& profile, const ModelSpec& m, const HardwareSpec& hardware) {
   const Parallel p{profile.tp, 1, 1};
-  const AttentionWork work(m, p);
+  // The table is one layer's; if layers differ, one that sees all tokens.
+  const AttentionWork work(m, p, m.some_window > 0 ? AttentionClass{AttentionKind::kFull, 0, 1} : attention_classes(m).front());
   const double peak = hardware.peak_flops(compute_dtype(m));
   std::vector<LintFinding> findings;
   for (const ProfileOp& op : profile.ops) {
     TableLint(op.name, op.times, columns_of(op.axis), hardware, peak)
-        .run([&](const Point& at) { return op_work(m, p, op, at[0]); }, findings);
+        .run([&](const Point& at) { return work_of(m, p, op, at[0]); }, findings);
   }
   const auto lint_of = [&](OpFamily family) {
     return TableLint(std::string(table_of(family)), profile.*grid_of(family), columns_of(family), hardware, peak);

@@ -23,6 +23,7 @@ ProfilePrices::ProfilePrices(std::shared_ptr<const Profile> profile, std::shared
       roofline_(std::move(roofline)),
       as_measured_(std::move(roofline_as_measured)),
       model_(roofline_->model()),
+      layers_(layer_classes(model_)),
       parallel_(roofline_->parallel()),
       measured_at_(as_measured_->parallel()) {
   for (const SampleGrid::Sample& s : profile_->attention.samples()) {
@@ -50,7 +51,7 @@ void ProfilePrices::add_ops(ProfileOp::Axis axis, bool in_layer, std::int64_t co
     price.add(std::max(1, op.per_layer) * value.ps, value.footing);
   }
   for (const OpWork& op : ops) {
-    if (!has_times(*profile_, op.op)) price.add(op.share * op.times * roofline_->op_ps(op), Footing::kExtrapolated);
+    if (!has_times(*profile_, op.op)) price.add(op.times * roofline_->op_ps(op), Footing::kExtrapolated);
   }
 }
 
@@ -72,14 +73,19 @@ TokenPrice ProfilePrices::tokens(std::int64_t tokens) const {
   const std::int64_t own = ceil_div(tokens, parallel_.data_ranks());
   TokenPrice price;
   Ops here, there;
-  layer_ops(model_, parallel_, tokens, here);
-  layer_ops(model_, measured_at_, own, there);
-  add_ops(ProfileOp::Axis::kTokens, true, own, here, there, price.layer);
-  if (model_.is_moe() && !profile_->moe.empty()) {
+  for (const LayerClass& layers : layers_) {
+    TokenPrice::Layer& layer = price.layers.emplace_back();
+    layer.count = layers.count;
+    here.clear();
+    there.clear();
+    layer_ops(model_, parallel_, layers, tokens, here);
+    layer_ops(model_, measured_at_, layers, own, there);
+    add_ops(ProfileOp::Axis::kTokens, true, own, here, there, layer.linear);
+    if (!layers.has_experts || profile_->moe.empty()) continue;
     Ops uncut;
-    layer_ops(model_, Parallel{}, tokens, uncut);
+    layer_ops(model_, Parallel{}, layers, tokens, uncut);
     const Value value = moe(tokens, here, uncut);
-    price.layer.add(value.ps, value.footing);
+    layer.linear.add(value.ps, value.footing);
   }
   here.clear();
   there.clear();
@@ -111,10 +117,10 @@ ProfilePrices::Value ProfilePrices::attention(double prompt, double before, doub
 
 // Between two profiled lengths the table is linear in the mean length, so in the total. At a measured length it counts as
 // interpolated all the same: a span crosses it without a seam.
-DecodeCurve ProfilePrices::decode_attention(std::int64_t rows) const {
-  if (profile_->attention.empty()) return roofline_->decode_attention(rows);
+DecodeCurve ProfilePrices::decode_attention(std::size_t attention_class, std::int64_t rows) const {
+  if (profile_->attention.empty()) return roofline_->decode_attention(attention_class, rows);
   const double n = static_cast<double>(rows), own = static_cast<double>(ceil_div(rows, parallel_.data_ranks()));
-  const double layers = static_cast<double>(model_.layers);
+  const double layers = static_cast<double>(roofline_->attention()[attention_class].count);
   const std::vector<std::int64_t> lengths = profile_->attention.last_axis_knots(std::array{0.0, 0.0, own});
   DecodeCurve curve;
   const auto ps_at = [&](double length) { return layers * attention(0, 0, own, length).ps; };
@@ -132,23 +138,38 @@ DecodeCurve ProfilePrices::decode_attention(std::int64_t rows) const {
   return curve;
 }
 
+// A layer with a window is looked up at what the window shows. A prompt longer than the window takes the share that the roofline gives it.
+ProfilePrices::Value ProfilePrices::prompt_attention(std::size_t attention_class, const PrefillPiece& piece, double rows,
+                                                     double length) const {
+  const AttentionClass& layers = roofline_->attention()[attention_class];
+  if (!shows_window(model_, layers)) return attention(piece.new_tokens, piece.kv_before, rows, length);
+  const PrefillPiece shown{piece.new_tokens, static_cast<std::int32_t>(std::min<std::int64_t>(piece.kv_before, layers.window))};
+  Value value = attention(shown.new_tokens, shown.kv_before, rows, length);
+  if (std::int64_t{shown.new_tokens} + shown.kv_before <= layers.window) return value;
+  const AttentionWork all(model_, parallel_, {AttentionKind::kFull, 0, 1});
+  value.ps *= roofline_->prefill_ps(roofline_->work(attention_class), piece) / roofline_->prefill_ps(all, shown);
+  value.footing = Footing::kExtrapolated;
+  return value;
+}
+
 // How a step's prompts and decode rows share one attention call: the longest prompt is looked up together with all decode
 // rows, since a mixed batch runs its decodes in the kernel for ragged prompts; every other prompt adds the time it takes
 // alone. Uneven decode rows follow the profile's skew rule.
-ProfilePrices::Value ProfilePrices::attention_of_mixed(const StepShape& shape) const {
+ProfilePrices::Value ProfilePrices::attention_of_mixed(std::size_t attention_class, const StepShape& shape) const {
   const auto longer = [](const PrefillPiece& a, const PrefillPiece& b) {
     return a.new_tokens != b.new_tokens ? a.new_tokens < b.new_tokens : a.kv_before < b.kv_before;
   };
   const auto longest = std::max_element(shape.prefills.begin(), shape.prefills.end(), longer);
   const int ranks = parallel_.data_ranks();
   const double rows = static_cast<double>(ceil_div(shape.decodes, ranks));
-  const double mean = shape.decodes == 0 ? 0 : static_cast<double>(shape.decode_kv_tokens) / shape.decodes + 1;
-  const auto with_longest = [&](double length) { return attention(longest->new_tokens, longest->kv_before, rows, length); };
+  const AttentionClass& layers = roofline_->attention()[attention_class];
+  const double mean = shape.decodes == 0 ? 0 : static_cast<double>(kv_tokens_in(layers, model_, shape)) / shape.decodes + 1;
+  const auto with_longest = [&](double length) { return prompt_attention(attention_class, *longest, rows, length); };
   Value value;
   if (has_mixed_ || shape.decodes == 0) {
     value = with_longest(mean);
   } else {
-    value = attention(longest->new_tokens, longest->kv_before, 0, 0);
+    value = prompt_attention(attention_class, *longest, 0, 0);
     const Value decode = attention(0, 0, rows, mean);
     value = {value.ps + decode.ps, std::max(value.footing, decode.footing)};
   }
@@ -159,11 +180,11 @@ ProfilePrices::Value ProfilePrices::attention_of_mixed(const StepShape& shape) c
     prompt_tokens += piece.new_tokens;
     weighted_before += static_cast<double>(piece.new_tokens) * piece.kv_before;
     if (&piece == &*longest) continue;
-    const Value alone = attention(piece.new_tokens, piece.kv_before, 0, 0);
+    const Value alone = prompt_attention(attention_class, piece, 0, 0);
     others += alone.ps;
     value.footing = std::max(value.footing, alone.footing);
   }
-  if (profile_->skew && has_mixed_ && shape.decodes > 1) {
+  if (profile_->skew && has_mixed_ && shape.decodes > 1 && !shows_window(model_, layers)) {
     const DecodeBatch batch{shape.decodes, shape.decode_kv_tokens, shape.decode_kv_max, shape.decode_kv_min, shape.decode_kv_squares};
     const double alpha = profile_->skew->mixed_alpha(batch, prompt_tokens, weighted_before / static_cast<double>(prompt_tokens));
     if (alpha > 0) value.ps += alpha * std::max(0.0, with_longest(shape.decode_kv_max + 1.0).ps - value.ps);
@@ -175,9 +196,11 @@ ProfilePrices::Value ProfilePrices::attention_of_mixed(const StepShape& shape) c
 
 Price ProfilePrices::mixed_attention(const StepShape& shape) const {
   if (profile_->attention.empty()) return roofline_->mixed_attention(shape);
-  const Value value = attention_of_mixed(shape);
   Price price;
-  price.add(static_cast<double>(model_.layers) * value.ps, value.footing);
+  for (std::size_t c = 0; c < roofline_->attention().size(); ++c) {
+    const Value value = attention_of_mixed(c, shape);
+    price.add(static_cast<double>(roofline_->attention()[c].count) * value.ps, value.footing);
+  }
   return price;
 }
 

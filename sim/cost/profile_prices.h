@@ -20,7 +20,7 @@ class ProfilePrices final : public StepPrices {
 
   [[nodiscard]] TokenPrice tokens(std::int64_t tokens) const override;
   [[nodiscard]] Price head(std::int64_t rows) const override;
-  [[nodiscard]] DecodeCurve decode_attention(std::int64_t rows) const override;
+  [[nodiscard]] DecodeCurve decode_attention(std::size_t attention_class, std::int64_t rows) const override;
   [[nodiscard]] Price mixed_attention(const StepShape& shape) const override;
   [[nodiscard]] Price policy(const PolicyOp& op) const override;
   [[nodiscard]] Price send(std::int64_t tokens) const override { return roofline_->send(tokens); }
@@ -33,11 +33,13 @@ class ProfilePrices final : public StepPrices {
   void add_ops(ProfileOp::Axis axis, bool in_layer, std::int64_t count, const Ops& ops, const Ops& as_measured, Price& price) const;
   [[nodiscard]] Value moe(std::int64_t tokens, const Ops& ops, const Ops& as_measured) const;
   [[nodiscard]] Value attention(double prompt, double before, double rows, double length) const;
-  [[nodiscard]] Value attention_of_mixed(const StepShape& shape) const;
+  [[nodiscard]] Value prompt_attention(std::size_t attention_class, const PrefillPiece& piece, double rows, double length) const;
+  [[nodiscard]] Value attention_of_mixed(std::size_t attention_class, const StepShape& shape) const;
 
   std::shared_ptr<const Profile> profile_;
   std::shared_ptr<const RooflinePrices> roofline_, as_measured_;
   const ModelSpec& model_;
+  std::vector<LayerClass> layers_;
   Parallel parallel_, measured_at_;
   double smallest_prompt_ = 0;  // in the attention table; 0: it has no prompts
   bool has_mixed_ = false;      // the attention table has prompts and decode rows together

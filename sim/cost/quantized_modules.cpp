@@ -89,15 +89,52 @@ void add_mlp(const ModelSpec& m, Part part, std::int64_t copies, std::int64_t wi
   add({"down_proj", "w2"});
 }
 
+std::vector<ModuleOfLayer> latent_modules(const ModelSpec& m, const std::string& at) {
+  const LatentAttention& l = m.latent;
+  const std::int64_t q_width = m.q_heads * (l.nope + l.rope);
+  std::vector<ModuleOfLayer> modules{{Part::kAttention, m.hidden * l.cached(), {at + "kv_a_proj_with_mqa"}},
+                                     {Part::kAttention, l.kv_rank * m.q_heads * (l.nope + l.value), {at + "kv_b_proj"}},
+                                     {Part::kAttention, m.q_heads * l.value * m.hidden, {at + "o_proj"}}};
+  if (l.q_rank == 0) {
+    modules.push_back({Part::kAttention, m.hidden * q_width, {at + "q_proj"}});
+  } else {
+    modules.push_back({Part::kAttention, m.hidden * l.q_rank, {at + "q_a_proj"}});
+    modules.push_back({Part::kAttention, l.q_rank * q_width, {at + "q_b_proj"}});
+  }
+  return modules;
+}
+
+std::vector<ModuleOfLayer> linear_modules(const ModelSpec& m, const std::string& layer) {
+  const LinearAttention& l = m.linear;
+  const std::string at = layer + "linear_attn.", other = layer + "self_attn.";
+  const std::int64_t out = m.hidden * l.value_width();
+  if (l.rule == LinearAttention::Rule::kDelta) {
+    const std::int64_t rates = m.hidden * 2 * l.value_heads;
+    return {{Part::kAttention, m.hidden * l.projected_width() - rates, {at + "in_proj_qkvz"}},
+            {Part::kAttention, rates, {at + "in_proj_ba"}},
+            {Part::kAttention, out, {at + "out_proj"}}};
+  }
+  return {{Part::kAttention, m.hidden * (l.projected_width() - l.value_width()), {other + "qkv_proj"}},
+          {Part::kAttention, out, {other + "output_gate"}},
+          {Part::kAttention, out, {other + "out_proj"}}};
+}
+
+std::vector<ModuleOfLayer> attention_modules(const ModelSpec& m, AttentionKind kind, const std::string& layer) {
+  const std::string at = layer + "self_attn.";
+  if (kind == AttentionKind::kLatent) return latent_modules(m, at);
+  if (kind == AttentionKind::kLinear) return linear_modules(m, layer);
+  const std::int64_t out = m.hidden * m.q_heads * m.head_dim, kv = m.hidden * m.kv_heads * m.head_dim;
+  return {{Part::kAttention, m.attention_gate ? 2 * out : out, {at + "q_proj", at + "qkv_proj"}},
+          {Part::kAttention, kv, {at + "k_proj", at + "qkv_proj"}},
+          {Part::kAttention, kv, {at + "v_proj", at + "qkv_proj"}},
+          {Part::kAttention, out, {at + "o_proj", at + "out_proj"}}};
+}
+
 }  // namespace
 
 std::vector<ModuleOfLayer> modules_of_layer(const ModelSpec& m, std::int64_t layer) {
-  const std::string at = "layers." + std::to_string(layer) + ".", attention = at + "self_attn.";
-  const std::int64_t q = m.hidden * m.q_heads * m.head_dim, kv = m.hidden * m.kv_heads * m.head_dim;
-  std::vector<ModuleOfLayer> modules{{Part::kAttention, q, {attention + "q_proj", attention + "qkv_proj"}},
-                                     {Part::kAttention, kv, {attention + "k_proj", attention + "qkv_proj"}},
-                                     {Part::kAttention, kv, {attention + "v_proj", attention + "qkv_proj"}},
-                                     {Part::kAttention, q, {attention + "o_proj", attention + "out_proj"}}};
+  const std::string at = "layers." + std::to_string(layer) + ".";
+  std::vector<ModuleOfLayer> modules = attention_modules(m, class_of_layer(m, layer).attention, at);
   if (!m.has_experts(layer)) {
     add_mlp(m, Part::kMlp, 1, m.intermediate, at, {"mlp.", "feed_forward."}, modules);
     return modules;

@@ -10,7 +10,7 @@ namespace kvlab {
 
 namespace {
 
-// Of a link to host memory whose card says nothing: PCIe 4.0 x16, and one copy call; the defaults of `memory`.
+// A link to host memory whose card says nothing: PCIe 4.0 x16, and one copy call; the defaults of `memory`.
 constexpr double kHostLinkBytesPerS = 25e9, kHostCallPs = 10e6;
 
 Price extrapolated(double ps) {
@@ -26,11 +26,13 @@ RooflinePrices::RooflinePrices(ModelSpec model, HardwareSpec hardware, Parallel 
       hardware_(std::move(hardware)),
       parallel_(parallel),
       collectives_(std::move(collectives)),
-      work_(model_, parallel_),
+      layers_(layer_classes(model_)),
+      attention_(attention_classes(model_)),
       ps_per_flop_(kPsPerSecond / (hardware_.peak_flops(model_.dtype) * hardware_.flops_frac)),
       ps_per_byte_(kPsPerSecond / (hardware_.memory_bytes_per_s * hardware_.bandwidth_frac)) {
   for (std::size_t t = 0; t < kNumDtypes; ++t)
     ps_per_flop_of_[t] = kPsPerSecond / (hardware_.peak_flops(static_cast<Dtype>(t)) * hardware_.flops_frac);
+  for (const AttentionClass& layers : attention_) works_.emplace_back(model_, parallel_, layers);
 }
 
 double RooflinePrices::body_ps(double flops, double bytes, const WeightFormat* format) const {
@@ -49,18 +51,24 @@ SampleGrid::Value RooflinePrices::collective(Collective op, int ranks, std::int6
 
 void RooflinePrices::add_collectives(std::int64_t tokens, TokenPrice& price) const {
   const SampleGrid::Value sum = collective(Collective::kAllReduce, parallel_.tp, tokens);
-  price.layer_collective.add(2 * sum.ps, sum.footing);
+  for (TokenPrice::Layer& layer : price.layers) layer.collective.add(2 * sum.ps, sum.footing);
   price.once_collective.add(sum.ps, sum.footing);  // of the embedding, whose table is cut by vocabulary
   if (!model_.is_moe()) return;
   const SampleGrid::Value swap = collective(Collective::kAllToAll, parallel_.ep, tokens);
-  price.layer_collective.add(2 * model_.expert_share() * swap.ps, swap.footing);  // dispatch and combine
+  for (std::size_t i = 0; i < layers_.size(); ++i)
+    if (layers_[i].has_experts) price.layers[i].collective.add(2 * swap.ps, swap.footing);  // dispatch and combine
 }
 
 TokenPrice RooflinePrices::tokens(std::int64_t tokens) const {
   TokenPrice price;
   std::vector<OpWork> ops;
-  layer_ops(model_, parallel_, tokens, ops);
-  for (const OpWork& op : ops) price.layer.add(op.share * op.times * op_ps(op), Footing::kExtrapolated);
+  for (const LayerClass& layers : layers_) {
+    TokenPrice::Layer& layer = price.layers.emplace_back();
+    layer.count = layers.count;
+    ops.clear();
+    layer_ops(model_, parallel_, layers, tokens, ops);
+    for (const OpWork& op : ops) layer.linear.add(op.times * op_ps(op), Footing::kExtrapolated);
+  }
   ops.clear();
   step_ops(model_, parallel_, tokens, ops);
   for (const OpWork& op : ops) price.once.add(op.times * op_ps(op), Footing::kExtrapolated);
@@ -76,56 +84,79 @@ Price RooflinePrices::head(std::int64_t rows) const {
   return price;
 }
 
-double RooflinePrices::prefill_ps(const PrefillPiece& piece) const {
-  const Work w = work_.prefill(piece);
+double RooflinePrices::prefill_ps(const AttentionWork& work, const PrefillPiece& piece) const {
+  const Work w = work.prefill(piece);
   return body_ps(static_cast<double>(w.flops), static_cast<double>(w.bytes));
 }
 
 // Work is linear in kv_tokens, so its real-valued form follows from its values at whole numbers.
-double RooflinePrices::decode_ps(std::int64_t rows, double kv_tokens) const {
+double RooflinePrices::decode_ps(const AttentionWork& work, std::int64_t rows, double kv_tokens) const {
   const auto below = static_cast<std::int64_t>(std::floor(kv_tokens));
   const double rest = kv_tokens - static_cast<double>(below);
-  const Work a = work_.decode(rows, below);
+  const Work a = work.decode(rows, below);
   if (rest == 0) return body_ps(static_cast<double>(a.flops), static_cast<double>(a.bytes));
-  const Work b = work_.decode(rows, below + 1);
+  const Work b = work.decode(rows, below + 1);
   const auto between = [&](std::int64_t x, std::int64_t y) { return static_cast<double>(x) + rest * static_cast<double>(y - x); };
   return body_ps(between(a.flops, b.flops), between(a.bytes, b.bytes));
 }
 
+double RooflinePrices::decode_ops_ps(const AttentionWork& work, std::int64_t rows) const {
+  double ps = 0;
+  if (!work.has_ops()) return ps;
+  for (const OpWork& op : work.decode_ops(rows)) ps += op_ps(op);
+  return ps;
+}
+
 // Knots: no cached tokens, and where compute overtakes memory (or the reverse).
-DecodeCurve RooflinePrices::decode_attention(std::int64_t rows) const {
+DecodeCurve RooflinePrices::decode_attention(std::size_t attention_class, std::int64_t rows) const {
+  const AttentionWork& work = works_[attention_class];
   const double ranks = parallel_.data_ranks();
   const auto own_rows = static_cast<std::int64_t>(std::ceil(static_cast<double>(rows) / ranks));
-  const double layers = static_cast<double>(model_.layers);
-  const Work none = work_.decode(own_rows, 0), one = work_.decode(own_rows, 1);
+  const double layers = static_cast<double>(attention_[attention_class].count);
+  const Work none = work.decode(own_rows, 0), one = work.decode(own_rows, 1);
   const double flop_slope = static_cast<double>(one.flops - none.flops) * ps_per_flop_;
   const double byte_slope = static_cast<double>(one.bytes - none.bytes) * ps_per_byte_;
   const double gap = static_cast<double>(none.bytes) * ps_per_byte_ - static_cast<double>(none.flops) * ps_per_flop_;
   std::vector<double> at{0.0};
   const double crossing = flop_slope == byte_slope ? -1.0 : gap / (flop_slope - byte_slope);
   if (crossing > 0) at.push_back(crossing);
+  const double others = launch_ps() + decode_ops_ps(work, own_rows);
   DecodeCurve curve;
   for (std::size_t i = 0; i < at.size(); ++i) {
-    const double here = decode_ps(own_rows, at[i]);
+    const double here = decode_ps(work, own_rows, at[i]);
     const double step = i + 1 < at.size() ? at[i + 1] - at[i] : 1.0;
-    const double slope = (decode_ps(own_rows, at[i] + step) - here) / step;
-    curve.knots.push_back({at[i] * ranks, layers * (here + launch_ps()), layers * slope / ranks, Footing::kExtrapolated});
+    const double slope = (decode_ps(work, own_rows, at[i] + step) - here) / step;
+    curve.knots.push_back({at[i] * ranks, layers * (here + others), layers * slope / ranks, Footing::kExtrapolated});
   }
   return curve;
 }
 
-// One kernel for the whole ragged batch: bodies add up, one launch. With data parallel attention each prompt is on one rank.
-Price RooflinePrices::mixed_attention(const StepShape& shape) const {
+// One kernel for the whole ragged batch: bodies add up, one launch. With data parallel attention each prompt is on one rank. Latent
+// attention has one form for prompts and another for decode rows, so two kernels.
+double RooflinePrices::mixed_layer_ps(std::size_t attention_class, const StepShape& shape) const {
+  const AttentionWork& work = works_[attention_class];
   double sum = 0, longest = 0;
+  std::int64_t prompt_tokens = 0;
   for (const PrefillPiece& piece : shape.prefills) {
-    const double ps = prefill_ps(piece);
+    const double ps = prefill_ps(work, piece);
     sum += ps;
     longest = std::max(longest, ps);
+    prompt_tokens += std::int64_t{piece.new_tokens} + piece.kv_before;
   }
   const int ranks = parallel_.data_ranks();
   double ps = std::max(longest, sum / ranks) + launch_ps();
-  if (shape.decodes > 0) ps += decode_ps(ceil_div(shape.decodes, ranks), static_cast<double>(shape.decode_kv_tokens) / ranks);
-  return extrapolated(static_cast<double>(model_.layers) * ps);
+  if (work.has_ops()) ps += op_ps(work.prefill_op(ceil_div(prompt_tokens, ranks)));
+  if (shape.decodes == 0) return ps;
+  const std::int64_t rows = ceil_div(shape.decodes, ranks);
+  const std::int64_t kv_tokens = kv_tokens_in(attention_[attention_class], model_, shape);
+  ps += decode_ps(work, rows, static_cast<double>(kv_tokens) / ranks);
+  return work.has_ops() ? ps + launch_ps() + decode_ops_ps(work, rows) : ps;
+}
+
+Price RooflinePrices::mixed_attention(const StepShape& shape) const {
+  double ps = 0;
+  for (std::size_t c = 0; c < attention_.size(); ++c) ps += static_cast<double>(attention_[c].count) * mixed_layer_ps(c, shape);
+  return extrapolated(ps);
 }
 
 Price RooflinePrices::policy(const PolicyOp& op) const {

@@ -3,6 +3,7 @@
 #include <array>
 #include <memory>
 
+#include "sim/cost/attention_work.h"
 #include "sim/cost/hardware_spec.h"
 #include "sim/cost/step_prices.h"
 #include "sim/cost/step_work.h"
@@ -17,30 +18,38 @@ class RooflinePrices final : public StepPrices {
 
   [[nodiscard]] TokenPrice tokens(std::int64_t tokens) const override;
   [[nodiscard]] Price head(std::int64_t rows) const override;
-  [[nodiscard]] DecodeCurve decode_attention(std::int64_t rows) const override;
+  [[nodiscard]] DecodeCurve decode_attention(std::size_t attention_class, std::int64_t rows) const override;
   [[nodiscard]] Price mixed_attention(const StepShape& shape) const override;
   [[nodiscard]] Price policy(const PolicyOp& op) const override;
   [[nodiscard]] Price send(std::int64_t tokens) const override;
 
   // The pieces, for profiles that cover some operations only. Picoseconds.
   [[nodiscard]] double op_ps(const OpWork& op) const;  // one call
+  // To all layers of a price, which are the model's layer_classes, and to its step.
   void add_collectives(std::int64_t tokens, TokenPrice& price) const;
-  [[nodiscard]] double prefill_ps(const PrefillPiece& piece) const;           // one layer, without its launch
-  [[nodiscard]] double decode_ps(std::int64_t rows, double kv_tokens) const;  // one layer, without its launch
+  // Attention of one layer without its launch.
+  [[nodiscard]] double prefill_ps(const AttentionWork& work, const PrefillPiece& piece) const;
+  [[nodiscard]] double decode_ps(const AttentionWork& work, std::int64_t rows, double kv_tokens) const;
   [[nodiscard]] double launch_ps() const { return hardware_.launch_ns * 1e3; }
   [[nodiscard]] const Parallel& parallel() const { return parallel_; }
   [[nodiscard]] const ModelSpec& model() const { return model_; }
+  [[nodiscard]] const std::vector<AttentionClass>& attention() const { return attention_; }
+  [[nodiscard]] const AttentionWork& work(std::size_t attention_class) const { return works_[attention_class]; }
 
  private:
   // format: of the weights; null: computed in the model's type.
   [[nodiscard]] double body_ps(double flops, double bytes, const WeightFormat* format = nullptr) const;
   [[nodiscard]] SampleGrid::Value collective(Collective op, int ranks, std::int64_t tokens) const;
+  [[nodiscard]] double decode_ops_ps(const AttentionWork& work, std::int64_t rows) const;  // one layer
+  [[nodiscard]] double mixed_layer_ps(std::size_t attention_class, const StepShape& shape) const;
 
   ModelSpec model_;
   HardwareSpec hardware_;
   Parallel parallel_;
   std::shared_ptr<const Collectives> collectives_;
-  AttentionWork work_;  // of one rank
+  std::vector<LayerClass> layers_;
+  std::vector<AttentionClass> attention_;
+  std::vector<AttentionWork> works_;  // of one rank, for each attention class
   std::array<double, kNumDtypes> ps_per_flop_of_{};
   double ps_per_flop_, ps_per_byte_;  // ps_per_flop_: of the model's type
 };

@@ -37,15 +37,15 @@ void add(StepCost& cost, const Work& work, std::int64_t times = 1) {
 
 Work sum(const std::vector<OpWork>& ops) {
   Work all;
-  for (const OpWork& op : ops) {
-    const auto in_mean_layer = [&](std::int64_t n) {
-      return op.share == 1 ? n * op.times : std::llround(static_cast<double>(n * op.times) * op.share);
-    };
-    all.flops += in_mean_layer(op.flops);
-    all.bytes += in_mean_layer(op.bytes);
-  }
+  for (const OpWork& op : ops) all.flops += op.times * op.flops, all.bytes += op.times * op.bytes;
   return all;
 }
+
+// A part of the layers gets its share of what all of them take, rounded down.
+std::int64_t share_of(std::int64_t all, std::int64_t layers, std::int64_t of) {
+  return layers == of ? all : static_cast<std::int64_t>(Int128{all} * layers / of);
+}
+Picoseconds share_of(Picoseconds all, std::int64_t layers, std::int64_t of) { return Picoseconds(share_of(all.count(), layers, of)); }
 
 // Whose work is of use.
 std::int64_t tokens_of(const StepShape& shape) {
@@ -63,12 +63,14 @@ StepCostModel::StepCostModel(std::shared_ptr<const StepPrices> prices, ModelSpec
     : prices_(std::move(prices)),
       model_(std::move(model)),
       parallel_(parallel),
-      work_(model_, Parallel{}),
       peak_flops_(hardware.peak_flops(compute_dtype(model_)) * parallel.gpus()),
       peak_bytes_per_s_(hardware.memory_bytes_per_s * parallel.gpus()),
       flops_per_token_(3.0 * static_cast<double>(total_parameters(model_))),
       flops_per_pair_(6.0 * static_cast<double>(model_.layers * model_.q_heads * model_.head_dim)),
-      likely_cause_(likely_cause_of(hardware)) {}
+      likely_cause_(likely_cause_of(hardware)) {
+  for (const AttentionClass& layers : attention_classes(model_))
+    attention_.push_back({layers, AttentionWork(model_, Parallel{}, layers), {}});
+}
 
 // FLOPs and bytes are 64-bit integers too. A bound in floating point, with a margin, finds a step that has too many.
 void StepCostModel::check_work(const StepShape& shape) const {
@@ -89,19 +91,30 @@ StepCostModel::Rounded StepCostModel::round(const Price& price) {
   return rounded;
 }
 
+void StepCostModel::add_layers(Rounded& sum, const Rounded& price, std::int64_t times) {
+  for (std::size_t f = 0; f < kFootings; ++f) sum[f] = add_time(sum[f], multiply_time(price[f], times, kLongStep), kLongStep);
+}
+
 StepCostModel::TokenEntry StepCostModel::make_tokens(std::int64_t tokens) const {
   TokenEntry entry;
   entry.is_filled = true;
   if (tokens == 0) return entry;
   const TokenPrice price = prices_->tokens(tokens);
-  entry.layer = round(price.layer);
-  entry.layer_collective = round(price.layer_collective);
+  for (const TokenPrice::Layer& layer : price.layers) {
+    add_layers(entry.layers, round(layer.linear), layer.count);
+    add_layers(entry.collectives, round(layer.collective), layer.count);
+  }
   entry.once = round(price.once);
   entry.once_collective = round(price.once_collective);
   if (parallel_.pp > 1) entry.send = round(prices_->send(tokens));
   std::vector<OpWork> ops;
-  layer_ops(model_, Parallel{}, tokens, ops);
-  entry.layer_work = sum(ops);
+  for (const LayerClass& layers : layer_classes(model_)) {
+    ops.clear();
+    layer_ops(model_, Parallel{}, layers, tokens, ops);
+    const Work one = sum(ops);
+    entry.layers_work.flops += layers.count * one.flops;
+    entry.layers_work.bytes += layers.count * one.bytes;
+  }
   ops.clear();
   step_ops(model_, Parallel{}, tokens, ops);
   entry.once_work = sum(ops);
@@ -144,9 +157,9 @@ const StepCostModel::HeadEntry& StepCostModel::head_at(std::int64_t rows) {
 }
 
 // Knots rarely fall on whole tokens; a cell begins at the first whole one and takes its base from the line there.
-std::vector<StepCostModel::Cell> StepCostModel::make_cells(std::int64_t rows) const {
+std::vector<StepCostModel::Cell> StepCostModel::make_cells(std::size_t at, std::int64_t rows) const {
   std::vector<Cell> cells;
-  for (const DecodeCurve::Knot& knot : prices_->decode_attention(rows).knots) {
+  for (const DecodeCurve::Knot& knot : prices_->decode_attention(at, rows).knots) {
     const auto begin = static_cast<std::int64_t>(std::ceil(knot.kv_tokens));
     const double base = knot.ps + knot.ps_per_token * (static_cast<double>(begin) - knot.kv_tokens);
     if (!cells.empty() && cells.back().begin == begin) cells.pop_back();
@@ -157,86 +170,113 @@ std::vector<StepCostModel::Cell> StepCostModel::make_cells(std::int64_t rows) co
   return cells;
 }
 
-const std::vector<StepCostModel::Cell>& StepCostModel::cells_of(std::int64_t rows) {
-  const auto at = static_cast<std::size_t>(rows);
-  if (at >= cells_.size()) cells_.resize(std::max(at + 1, cells_.size() * 2));
-  if (cells_[at].empty()) cells_[at] = make_cells(rows);
-  return cells_[at];
+const std::vector<StepCostModel::Cell>& StepCostModel::cells_of(std::size_t at, std::int64_t rows) {
+  std::vector<std::vector<Cell>>& cells = attention_[at].cells;
+  const auto row = static_cast<std::size_t>(rows);
+  if (row >= cells.size()) cells.resize(std::max(row + 1, cells.size() * 2));
+  if (cells[row].empty()) cells[row] = make_cells(at, rows);
+  return cells[row];
 }
 
-StepCostModel::Cell StepCostModel::cell_at(std::int64_t rows, std::int64_t kv_tokens) {
-  const std::vector<Cell>& cells = cells_of(rows);
+StepCostModel::Cell StepCostModel::cell_at(std::size_t at, std::int64_t rows, std::int64_t kv_tokens) {
+  const std::vector<Cell>& cells = cells_of(at, rows);
   std::size_t i = cells.size() - 1;
   while (cells[i].begin > kv_tokens) --i;
   return cells[i];
 }
 
-StepCostModel::Decode StepCostModel::decode_at(const DecodeBatch& batch) {
-  const std::int64_t rows = batch.rows, kv_tokens = batch.kv_tokens, kv_max = batch.kv_max;
-  const Cell mean = cell_at(rows, kv_tokens);
-  const auto along = [](Picoseconds base, Picoseconds slope, std::int64_t n) {
-    return add_time(base, multiply_time(slope, n, kLongStep), kLongStep);
-  };
-  Decode d{along(mean.base, mean.slope, kv_tokens - mean.begin), mean.slope, {}, mean.end, kNoEnd, -1, mean.footing};
-  const SkewRule* skew = prices_->skew();
-  if (skew == nullptr || rows < 2) return d;
-  // t_mean + alpha * (t_max - t_mean); every coefficient depends on the two cells and the bucket only.
-  d.bucket = skew->bucket(batch);
-  const double alpha = skew->alpha(d.bucket);
-  const Cell max = cell_at(rows, rows * kv_max);
+namespace {
+
+Picoseconds along(Picoseconds base, Picoseconds slope, std::int64_t n) {
+  return add_time(base, multiply_time(slope, n, kLongStep), kLongStep);
+}
+
+}  // namespace
+
+StepCostModel::Decode StepCostModel::decode_at(std::size_t at, const StepShape& shape) {
+  const AttentionClass& layers = attention_[at].layers;
+  const std::int64_t kv_tokens = kv_tokens_in(layers, model_, shape);
+  const Cell mean = cell_at(at, shape.decodes, kv_tokens);
+  const Decode d{along(mean.base, mean.slope, kv_tokens - mean.begin), mean.slope, {}, mean.end, kNoEnd, -1, mean.footing};
+  // Rows cut to a window are nearly even, and a state has no length: no skew.
+  const bool is_even = shows_window(model_, layers) || layers.kind == AttentionKind::kLinear;
+  return prices_->skew() == nullptr || shape.decodes < 2 || is_even ? d : with_skew(d, batch_of(shape), mean, at);
+}
+
+// t_mean + alpha * (t_max - t_mean); every coefficient depends on the two cells and the bucket only.
+StepCostModel::Decode StepCostModel::with_skew(Decode d, const DecodeBatch& batch, const Cell& mean, std::size_t at) {
+  const std::int64_t rows = batch.rows, kv_max = batch.kv_max;
+  const SkewRule& skew = *prices_->skew();
+  d.bucket = skew.bucket(batch);
+  const double alpha = skew.alpha(d.bucket);
+  const Cell max = cell_at(at, rows, rows * kv_max);
   const std::int64_t max_begin = ceil_div(max.begin, rows);
   const auto blend = [&](double a, double b) { return round_ps((1 - alpha) * a + alpha * b); };
   const Picoseconds base = blend(mean.base.real(), along(max.base, max.slope, max_begin * rows - max.begin).real());
   d.per_token = blend(mean.slope.real(), 0);
   d.per_max_token = blend(0, multiply_time(max.slope, rows, kLongStep).real());
-  d.time = along(along(base, d.per_token, kv_tokens - mean.begin), d.per_max_token, kv_max - max_begin);
+  d.time = along(along(base, d.per_token, batch.kv_tokens - mean.begin), d.per_max_token, kv_max - max_begin);
   d.max_end = max.end == kNoEnd ? kNoEnd : ceil_div(max.end, rows);
   d.footing = std::max(mean.footing, max.footing);
   return d;
 }
 
-StepCostModel::Decode StepCostModel::add_attention(const StepShape& shape, std::int64_t layers, StepCost& cost) {
-  // A part of the layers gets its share, rounded down per footing.
-  const auto share = [&](Picoseconds ps) {
-    return layers == model_.layers ? ps : Picoseconds(static_cast<std::int64_t>(Int128{ps.count()} * layers / model_.layers));
-  };
+void StepCostModel::add_attention(const StepShape& shape, std::int64_t layers, StepCost& cost) {
+  decodes_.clear();
   if (shape.prefills.empty()) {
-    if (shape.decodes == 0) return {};
-    const Decode d = decode_at(batch_of(shape));
-    charge(cost, CostPart::kAttention, share(d.time), d.footing);
-    return d;
+    for (std::size_t at = 0; at < attention_.size() && shape.decodes > 0; ++at) {
+      decodes_.push_back(decode_at(at, shape));
+      charge(cost, CostPart::kAttention, share_of(decodes_.back().time, layers, model_.layers), decodes_.back().footing);
+    }
+    return;
   }
   Rounded price = round(prices_->mixed_attention(shape));
-  for (Picoseconds& ps : price) ps = share(ps);
+  for (Picoseconds& ps : price) ps = share_of(ps, layers, model_.layers);
   charge(cost, CostPart::kAttention, price);
-  return {};
+}
+
+void StepCostModel::add_attention_work(const Attention& attention, const StepShape& shape, std::int64_t layers, StepCost& cost) const {
+  const AttentionWork& work = attention.work;
+  const auto add_one = [&](const Work& one) {
+    const std::int64_t count = attention.layers.count;
+    cost.flops += share_of(one.flops * count, layers, model_.layers);
+    cost.bytes += share_of(one.bytes * count, layers, model_.layers);
+  };
+  std::int64_t prompt_tokens = 0;
+  for (const PrefillPiece& piece : shape.prefills) {
+    add_one(work.prefill(piece));
+    prompt_tokens += std::int64_t{piece.new_tokens} + piece.kv_before;
+  }
+  if (shape.decodes > 0) add_one(work.decode(shape.decodes, kv_tokens_in(attention.layers, model_, shape)));
+  if (!work.has_ops()) return;
+  if (const OpWork up = work.prefill_op(prompt_tokens); prompt_tokens > 0) add_one({up.flops, up.bytes});
+  for (const OpWork& op : work.decode_ops(shape.decodes)) add_one({op.flops, op.bytes});
 }
 
 void StepCostModel::add_work(const StepShape& shape, std::int64_t layers, StepCost& cost) {
   const TokenEntry& useful = tokens_at(tokens_of(shape));
-  add(cost, useful.layer_work, layers);
+  cost.flops += share_of(useful.layers_work.flops, layers, model_.layers);
+  cost.bytes += share_of(useful.layers_work.bytes, layers, model_.layers);
   if (shape.layers == 0) add(cost, useful.once_work);
-  for (const PrefillPiece& piece : shape.prefills) add(cost, work_.prefill(piece), layers);
-  if (shape.decodes > 0) add(cost, work_.decode(shape.decodes, shape.decode_kv_tokens), layers);
+  for (const Attention& attention : attention_) add_attention_work(attention, shape, layers, cost);
   for (const PolicyOp& op : shape.ops)
     if (!op.over_host_link) add(cost, {op.flops, op.bytes});
 }
 
 StepCost StepCostModel::step(const StepShape& shape) {
-  Decode decode;
-  return step(shape, decode);
-}
-
-StepCost StepCostModel::step(const StepShape& shape, Decode& decode) {
   const bool is_whole = shape.layers == 0;
   const std::int64_t layers = is_whole ? model_.layers : shape.layers;
+  const auto charge_layers = [&](StepCost& cost, CostPart part, Rounded price) {
+    for (Picoseconds& ps : price) ps = share_of(ps, layers, model_.layers);
+    charge(cost, part, price);
+  };
   StepCost cost;
   check_work(shape);
   add_work(shape, layers, cost);
   const TokenEntry& entry = tokens_at(tokens_of(shape) + shape.padding_rows);
-  charge(cost, CostPart::kLinear, entry.layer, layers);
-  charge(cost, CostPart::kCollective, entry.layer_collective, layers);
-  decode = add_attention(shape, layers, cost);
+  charge_layers(cost, CostPart::kLinear, entry.layers);
+  charge_layers(cost, CostPart::kCollective, entry.collectives);
+  add_attention(shape, layers, cost);
   for (const PolicyOp& op : shape.ops) charge(cost, CostPart::kPolicy, round(prices_->policy(op)));
   if (!is_whole) return cost;
   const HeadEntry& head = head_at(shape.head_rows);
@@ -266,31 +306,39 @@ std::int64_t StepCostModel::steps_in_bucket(const StepShape& shape, int bucket, 
   return same + 1;
 }
 
+// Layers of one kind: the growth of their cost per step, and the number of steps that it holds for.
+void StepCostModel::add_growth(const StepShape& shape, std::size_t at, DecodeSpan& span) const {
+  const Attention& attention = attention_[at];
+  const Decode& d = decodes_[at];
+  const bool in_window = shows_window(model_, attention.layers);
+  const std::int64_t growing = shape.decodes - (in_window ? shape.in_window.full : shape.decode_full);
+  if (growing == 0) return;
+  const Picoseconds slope = add_time(multiply_time(d.per_token, growing, kLongStep), d.per_max_token, kLongStep);
+  charge(span.slope, CostPart::kAttention, slope, d.footing);
+  const Work none = attention.work.decode(shape.decodes, 0), one = attention.work.decode(shape.decodes, 1);
+  add(span.slope, {one.flops - none.flops, one.bytes - none.bytes}, attention.layers.count * growing);
+  const auto end_with = [&](std::int64_t steps) { span.valid_steps = std::min(span.valid_steps, steps); };
+  end_with(steps_below(kv_tokens_in(attention.layers, model_, shape), growing, d.tokens_end));
+  if (attention.layers.window > 0) end_with(attention.layers.window - 1 - (in_window ? shape.in_window.open_max : shape.decode_open_max));
+  if (d.bucket >= 0 && growing < shape.decodes) {  // a bucket's axes take rows to grow together
+    span.valid_steps = 1;
+  } else if (d.bucket >= 0) {
+    end_with(steps_below(shape.decode_kv_max, 1, d.max_end));
+    span.valid_steps = steps_in_bucket(shape, d.bucket, std::min(span.valid_steps, kLongestSpan));
+  }
+}
+
 DecodeSpan StepCostModel::decode_span(const StepShape& shape) {
   assert(shape.prefills.empty());
   DecodeSpan span;
-  Decode d;
-  span.base = step(shape, d);
+  span.base = step(shape);
   span.valid_steps = kNoEnd;
   if (shape.decodes == 0) return span;
   if (shape.layers != 0) {  // a share of the layers is rounded per step
     span.valid_steps = 1;
     return span;
   }
-  const std::int64_t growing = shape.decodes - shape.decode_full;
-  if (growing == 0) return span;
-  const Picoseconds slope = add_time(multiply_time(d.per_token, growing, kLongStep), d.per_max_token, kLongStep);
-  charge(span.slope, CostPart::kAttention, slope, d.footing);
-  const Work none = work_.decode(shape.decodes, 0), one = work_.decode(shape.decodes, 1);
-  add(span.slope, {one.flops - none.flops, one.bytes - none.bytes}, model_.layers * growing);
-  span.valid_steps = steps_below(shape.decode_kv_tokens, growing, d.tokens_end);
-  if (model_.sliding_window > 0) span.valid_steps = std::min(span.valid_steps, model_.sliding_window - 1 - shape.decode_open_max);
-  if (d.bucket >= 0 && growing < shape.decodes) {  // a bucket's axes take rows to grow together
-    span.valid_steps = 1;
-  } else if (d.bucket >= 0) {
-    span.valid_steps = std::min(span.valid_steps, steps_below(shape.decode_kv_max, 1, d.max_end));
-    span.valid_steps = steps_in_bucket(shape, d.bucket, std::min(span.valid_steps, kLongestSpan));
-  }
+  for (std::size_t at = 0; at < attention_.size(); ++at) add_growth(shape, at, span);
   return span;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/cost/attention_work.h"
 #include "sim/cost/hardware_spec.h"
 #include "sim/cost/step_prices.h"
 #include "sim/cost/step_work.h"
@@ -24,7 +25,9 @@ class StepCostModel final : public CostModel {
   void stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) override;
   [[nodiscard]] int num_stages() const override { return parallel_.pp; }
   [[nodiscard]] int num_layers() const override { return static_cast<int>(model_.layers); }
-  [[nodiscard]] std::int32_t attention_window() const override { return static_cast<std::int32_t>(model_.sliding_window); }
+  [[nodiscard]] AttentionWindows windows() const override {
+    return {static_cast<std::int32_t>(model_.sliding_window), static_cast<std::int32_t>(model_.some_window)};
+  }
   double prefill_seconds(std::int32_t tokens, std::int32_t kv_before) override;
   [[nodiscard]] double peak_flops() const override { return peak_flops_; }
   [[nodiscard]] double peak_bytes_per_s() const override { return peak_bytes_per_s_; }
@@ -34,8 +37,8 @@ class StepCostModel final : public CostModel {
   using Rounded = std::array<Picoseconds, kFootings>;
   struct TokenEntry {
     bool is_filled = false;
-    Rounded layer{}, layer_collective{}, once{}, once_collective{}, send{};
-    Work layer_work, once_work;
+    Rounded layers{}, collectives{}, once{}, once_collective{}, send{};  // layers, collectives: of all layers
+    Work layers_work, once_work;
   };
   struct HeadEntry {
     bool is_filled = false;
@@ -47,7 +50,13 @@ class StepCostModel final : public CostModel {
     Picoseconds base, slope;  // at begin; per token
     Footing footing;
   };
-  // Decode attention of all layers at one shape, and how far it stays affine.
+  // Layers whose attention is alike, with their cells by row count.
+  struct Attention {
+    AttentionClass layers;
+    AttentionWork work;  // of the whole replica
+    std::vector<std::vector<Cell>> cells;
+  };
+  // Decode attention of layers of one kind at one shape, and how far it stays affine.
   struct Decode {
     Picoseconds time{}, per_token{}, per_max_token{};
     std::int64_t tokens_end = 0, max_end = 0;  // excluded
@@ -56,17 +65,20 @@ class StepCostModel final : public CostModel {
   };
 
   static Rounded round(const Price& price);
+  static void add_layers(Rounded& sum, const Rounded& price, std::int64_t times);
   TokenEntry make_tokens(std::int64_t tokens) const;
   HeadEntry make_head(std::int64_t rows) const;
   const TokenEntry& tokens_at(std::int64_t tokens);
   const HeadEntry& head_at(std::int64_t rows);
-  const std::vector<Cell>& cells_of(std::int64_t rows);
-  std::vector<Cell> make_cells(std::int64_t rows) const;
-  [[nodiscard]] Cell cell_at(std::int64_t rows, std::int64_t kv_tokens);
-  [[nodiscard]] Decode decode_at(const DecodeBatch& batch);
-  StepCost step(const StepShape& shape, Decode& decode);
-  Decode add_attention(const StepShape& shape, std::int64_t layers, StepCost& cost);
+  const std::vector<Cell>& cells_of(std::size_t at, std::int64_t rows);
+  [[nodiscard]] std::vector<Cell> make_cells(std::size_t at, std::int64_t rows) const;
+  [[nodiscard]] Cell cell_at(std::size_t at, std::int64_t rows, std::int64_t kv_tokens);
+  [[nodiscard]] Decode decode_at(std::size_t at, const StepShape& shape);
+  [[nodiscard]] Decode with_skew(Decode d, const DecodeBatch& batch, const Cell& mean, std::size_t at);
+  void add_attention(const StepShape& shape, std::int64_t layers, StepCost& cost);
   void add_work(const StepShape& shape, std::int64_t layers, StepCost& cost);
+  void add_attention_work(const Attention& attention, const StepShape& shape, std::int64_t layers, StepCost& cost) const;
+  void add_growth(const StepShape& shape, std::size_t at, DecodeSpan& span) const;
   void check_work(const StepShape& shape) const;
   [[nodiscard]] std::int64_t steps_in_bucket(const StepShape& shape, int bucket, std::int64_t limit) const;
   static DecodeBatch batch_of(const StepShape& shape) {
@@ -76,13 +88,13 @@ class StepCostModel final : public CostModel {
   std::shared_ptr<const StepPrices> prices_;
   ModelSpec model_;
   Parallel parallel_;
-  AttentionWork work_;  // of the whole replica
+  std::vector<Attention> attention_;
+  std::vector<Decode> decodes_;  // of the latest step, for each of attention_; empty where it has prompts
   double peak_flops_, peak_bytes_per_s_;
   double flops_per_token_, flops_per_pair_;  // upper bounds over all layers; a pair: a token and one that it attends to
   std::string likely_cause_;
   std::vector<TokenEntry> tokens_;
   std::vector<HeadEntry> head_;
-  std::vector<std::vector<Cell>> cells_;
   TokenEntry large_tokens_;  // the last entry beyond what is kept
   HeadEntry large_head_;
   std::int64_t large_tokens_count_ = -1, large_head_count_ = -1;

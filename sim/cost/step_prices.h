@@ -19,12 +19,17 @@ struct Price {
   [[nodiscard]] double total() const { return ps[0] + ps[1] + ps[2]; }
 };
 
-// The cost of a step's tokens outside attention: per layer, and once per step.
+// The cost of a step's tokens outside attention: of one layer of each class, and once per step.
 struct TokenPrice {
-  Price layer, layer_collective, once, once_collective;
+  struct Layer {
+    Price linear, collective;
+    std::int64_t count = 0;  // layers of the class
+  };
+  std::vector<Layer> layers;
+  Price once, once_collective;
 };
 
-// Decode attention of all layers for a fixed number of rows, piecewise linear in their total of cached tokens. A cell runs
+// Decode attention of all layers of a kind for a fixed number of rows, piecewise linear in their total of cached tokens. A cell runs
 // from its knot to the next one; the last has no end. The first knot is at 0.
 struct DecodeCurve {
   struct Knot {
@@ -56,7 +61,8 @@ class StepPrices {
   virtual ~StepPrices() = default;
   [[nodiscard]] virtual TokenPrice tokens(std::int64_t tokens) const = 0;
   [[nodiscard]] virtual Price head(std::int64_t rows) const = 0;
-  [[nodiscard]] virtual DecodeCurve decode_attention(std::int64_t rows) const = 0;
+  // For one of the model's attention_classes, by its index.
+  [[nodiscard]] virtual DecodeCurve decode_attention(std::size_t attention_class, std::int64_t rows) const = 0;
   // Attention of all layers for a step that has prompts, and maybe decode rows too.
   [[nodiscard]] virtual Price mixed_attention(const StepShape& shape) const = 0;
   [[nodiscard]] virtual Price policy(const PolicyOp& op) const = 0;

@@ -5,11 +5,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "base/read_file.h"
 #include "base/text.h"
 #include "calibrate/tables.h"
+#include "sim/cost/attention_work.h"
 #include "sim/cost/profile_lint.h"
 #include "sim/cost/profile_prices.h"
 #include "sim/cost/step_work.h"
@@ -26,16 +28,40 @@ constexpr std::int64_t kBytes = 1 << 28;
 
 bool has_own_table(const Operation& o) { return o.family == OpFamily::kTokens || o.family == OpFamily::kSequences; }
 
-ModelSpec model_with(OpFamily family) { return load_model_spec(family == OpFamily::kMoe ? "qwen3-30b-a3b" : "qwen3-8b", kModelFiles); }
-
 std::set<OpId> priced_ops(const ModelSpec& m) {
   std::vector<OpWork> ops;
-  layer_ops(m, Parallel{}, kCount, ops);
+  for (const LayerClass& layers : layer_classes(m)) layer_ops(m, Parallel{}, layers, kCount, ops);
   step_ops(m, Parallel{}, kCount, ops);
   head_ops(m, Parallel{}, kCount, ops);
+  for (const AttentionClass& layers : attention_classes(m)) {
+    const AttentionWork work(m, Parallel{}, layers);
+    if (!work.has_ops()) continue;
+    ops.push_back(work.prefill_op(kCount));
+    for (const OpWork& op : work.decode_ops(kCount)) ops.push_back(op);
+  }
   std::set<OpId> all;
   for (const OpWork& op : ops) all.insert(op.op);
   return all;
+}
+
+// Their layers have all operations: plain, experts, latent attention, linear attention.
+std::vector<ModelSpec> models() {
+  std::vector<ModelSpec> all;
+  for (const char* name : {"qwen3-8b", "qwen3-30b-a3b", "deepseek-v3", "qwen3-next-80b-a3b"})
+    all.push_back(load_model_spec(name, kModelFiles));
+  return all;
+}
+
+// The first that has the operation; of those of plain attention and of policies any has.
+const ModelSpec& model_with(OpId op) {
+  static const std::vector<ModelSpec> all = models();
+  const auto at = std::find_if(all.begin(), all.end(), [&](const ModelSpec& m) { return priced_ops(m).contains(op); });
+  return at == all.end() ? all.front() : *at;
+}
+
+// True: it has no times of its own in any profile.
+bool is_always_a_part(const Operation& o) {
+  return o.part_of == OpFamily::kMoe || (o.part_of == OpFamily::kAttention && o.family == OpFamily::kAttention);
 }
 
 // One entry at `time` in the operation's table, and nothing else.
@@ -106,53 +132,55 @@ TEST(Operations, OfPoliciesAreNamedAsTheirCalls) {
 }
 
 TEST(Operations, AreThoseOfTheCostModel) {
-  std::set<OpId> expected, priced = priced_ops(model_with(OpFamily::kTokens));
-  priced.merge(priced_ops(model_with(OpFamily::kMoe)));
+  std::set<OpId> expected, priced;
+  for (const ModelSpec& m : models()) priced.merge(priced_ops(m));
   for (const Operation& o : kOperations)
-    if (has_own_table(o) || o.family == OpFamily::kMoe) expected.insert(o.op);
+    if (has_own_table(o) || o.family == OpFamily::kMoe || is_always_a_part(o)) expected.insert(o.op);
   EXPECT_EQ(priced, expected);
 }
 
 // The operation's price at the table's point, with what else is priced in the same sum.
 double price_of(const Operation& o, Picoseconds time) {
-  const ModelSpec m = model_with(o.family);
+  const ModelSpec& m = model_with(o.op);
   const HardwareSpec card = load_hardware_spec("h100", kCards);
   const auto collectives = std::make_shared<const Collectives>(CollectiveTables{}, CollectiveTables{}, card.links(), "");
   const auto roofline = std::make_shared<const RooflinePrices>(m, card, Parallel{}, collectives);
   const ProfilePrices prices(std::make_shared<const Profile>(profile_of(o, time)), roofline, roofline);
   if (o.family == OpFamily::kPolicy || o.family == OpFamily::kCopy)
     return prices.policy({o.name, 1, kBytes, 0, o.op == OpId::kHostToDevice}).total();
-  if (o.op == OpId::kAttentionDecode) return prices.decode_attention(kCount).knots.back().ps / static_cast<double>(m.layers);
+  if (o.op == OpId::kAttentionDecode) return prices.decode_attention(0, kCount).knots.back().ps / static_cast<double>(m.layers);
   const PrefillPiece piece{kCount, 0};
   StepShape shape;
   shape.prefills = std::span(&piece, 1);
   if (o.op == OpId::kAttentionPrefill) return prices.mixed_attention(shape).total() / static_cast<double>(m.layers);
   const TokenPrice tokens = prices.tokens(kCount);
-  return tokens.layer.total() + tokens.once.total() + prices.head(kCount).total();
+  return tokens.layers.front().linear.total() + tokens.once.total() + prices.head(kCount).total();
 }
 
 // More time in the table is as much more in the price.
 TEST(Operations, ArePricedByTheirTables) {
   for (const Operation& o : kOperations) {
-    if (o.part_of == OpFamily::kMoe || o.family == OpFamily::kCollective) continue;  // never timed alone; needs several devices
+    if (is_always_a_part(o) || o.family == OpFamily::kCollective) continue;  // a collective needs several devices
     EXPECT_NEAR(price_of(o, 3 * kTime) - price_of(o, kTime), 2 * std::max(1, o.per_layer) * kTime.real(), 1e-2) << o.name;
   }
 }
 
 TEST(Operations, AreFoundInAProfile) {
   for (const Operation& o : kOperations) {
-    if (o.part_of == OpFamily::kMoe) continue;
+    if (is_always_a_part(o)) continue;
     EXPECT_TRUE(has_times(profile_of(o, kTime), o.op)) << o.name;
     EXPECT_FALSE(has_times(Profile{}, o.op)) << o.name;
   }
   EXPECT_TRUE(has_times(profile_of(operation(OpId::kMoe), kTime), OpId::kRouter)) << "part of the experts' table";
+  for (const OpId op : {OpId::kQAbsorb, OpId::kVAbsorb, OpId::kKvBProj})
+    EXPECT_TRUE(has_times(profile_of(operation(OpId::kAttentionDecode), kTime), op)) << "part of attention's table";
 }
 
 TEST(Operations, AreLinted) {
   const HardwareSpec card = load_hardware_spec("h100", kCards);
   for (const Operation& o : kOperations) {
-    if (o.part_of == OpFamily::kMoe || o.family == OpFamily::kCollective) continue;  // a link's rate is no limit of the lint
-    const auto findings = lint_profile(profile_of(o, Picoseconds{1}), model_with(o.family), card);
+    if (is_always_a_part(o) || o.family == OpFamily::kCollective) continue;  // a link's rate is no limit of the lint
+    const auto findings = lint_profile(profile_of(o, Picoseconds{1}), model_with(o.op), card);
     ASSERT_FALSE(findings.empty()) << o.name;
     const std::string table(has_own_table(o) || table_of(o.family) == "policy" ? o.name : table_of(o.family));
     EXPECT_THAT(findings.front().text, testing::StartsWith(table + " at")) << o.name;

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <optional>
 
+#include "policies/kv/grouped_layers.h"
 #include "tests/serving/sink_window.h"
 
 namespace kvlab {
@@ -23,6 +25,7 @@ class DrivenReplica {
     std::vector<SeqState>* charged = nullptr;  // of such a policy: the sequences of its steps,
     std::int32_t fresh_tokens = 1;             // and how many of a prompt's last tokens it observes
     bool prefix_caching = true, is_contiguous = false, plans_over_unknown = false;
+    std::optional<LayerGroups> groups = {};  // of layers that keep less than others
   };
 
   explicit DrivenReplica(const Setup& setup) {
@@ -42,6 +45,7 @@ class DrivenReplica {
       window->observe_last(setup.fresh_tokens);
       footprint = std::move(window);
     }
+    if (setup.groups) footprint = std::make_unique<GroupedLayers>(*setup.groups);
     state_ = std::make_unique<ReplicaState>(limits, std::move(pool), std::move(footprint));
   }
 
@@ -147,6 +151,27 @@ TEST(ReplicaStreaming, HitsEndBeforeWhatThePolicyObserves) {
   EXPECT_EQ(found(5, 21), std::pair(16, 16));
   EXPECT_EQ(found(30, 20), std::pair(0, 0));
   EXPECT_EQ(found(INT32_MAX, 20), std::pair(0, 0));
+}
+
+// Three groups of layers with a window of 8 tokens have a page each per 4 tokens, beside blocks of two pages.
+TEST(ReplicaStreaming, PagesThatAWindowHasLeftGoBackBeforeTheNextStep) {
+  DrivenReplica r({.blocks = 40, .host_blocks = 40, .groups = LayerGroups{kBlockTokens, 8, 3, 0, 0}});
+  const RequestId id = r.arrive(20, 30, kFiveBlocks);
+  EXPECT_EQ(r.state().blocks_needed(id, 20), 5 + 8);
+  ASSERT_TRUE(r.run(id, 20));
+  EXPECT_EQ(r.pool().private_pages(), 3 * 5) << "until the next step is planned";
+  for (const int pages : {3 * 3, 3 * 3, 3 * 3, 3 * 2}) {
+    ASSERT_TRUE(r.run(id, 1));
+    EXPECT_EQ(r.pool().private_pages(), pages);
+  }
+  EXPECT_EQ(r.state().free_blocks(), 40 - 6 - 3);
+  EXPECT_EQ(r.state().memory().wasted_tokens(), 0) << "the pages hold tokens that the blocks hold too";
+  r.preempt(id);
+  EXPECT_EQ(r.pool().private_pages(), 0);
+  ASSERT_TRUE(r.run(id, 1)) << "its six full blocks are found again";
+  EXPECT_EQ(r.pool().private_pages(), 3 * 3);
+  r.preempt(id, Preemption::kSwap);
+  EXPECT_EQ(r.state().free_blocks(), 40);
 }
 
 // A prompt of 20 tokens is 5 blocks; while its last chunk runs the 2 private blocks are held as well: 7 in all.

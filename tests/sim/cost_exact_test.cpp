@@ -29,9 +29,9 @@ bool adds_up(const StepCost& c) {
 // Rows of a decode batch, one by one, so that totals and extremes stay consistent along a span.
 struct Rows {
   std::vector<std::int32_t> kv;
-  [[nodiscard]] StepShape shape(std::int32_t window) const {
+  [[nodiscard]] StepShape shape(const AttentionWindows& windows) const {
     StepShape shape;
-    for (const std::int32_t tokens : kv) add_decode_row(shape, tokens, window);
+    for (const std::int32_t tokens : kv) add_decode_row(shape, tokens, windows);
     shape.head_rows = shape.decodes;
     return shape;
   }
@@ -52,8 +52,8 @@ Rows draw_rows() {
 // a span that begins inside another agrees with it; the span ends before anything else is priced.
 void check_one_span(CostModel& cost) {
   Rows rows = draw_rows();
-  const std::int32_t window = cost.attention_window();
-  const StepShape shape = rows.shape(window);
+  const AttentionWindows windows = cost.windows();
+  const StepShape shape = rows.shape(windows);
   const DecodeSpan span = cost.decode_span(shape);
   RC_ASSERT(span.valid_steps >= 1);
   RC_ASSERT(is_same(span.base, cost.step(shape)));
@@ -66,8 +66,8 @@ void check_one_span(CostModel& cost) {
     later.grow(i);
     StepCost expected = span.base;
     add(expected, span.slope, i);
-    RC_ASSERT(is_same(cost.step(later.shape(window)), expected));
-    const DecodeSpan inner = cost.decode_span(later.shape(window));
+    RC_ASSERT(is_same(cost.step(later.shape(windows)), expected));
+    const DecodeSpan inner = cost.decode_span(later.shape(windows));
     RC_ASSERT(is_same(inner.slope, span.slope));
     if (span.valid_steps < 100'000) RC_ASSERT(inner.valid_steps == span.valid_steps - i);
   }

@@ -108,10 +108,10 @@ TEST(RooflineCost, SlidingWindowLevelsDecodeOff) {
   const TempFolder folder;
   const std::string model = folder.write("w.yaml", std::string(kTinyModel) + "sliding_window: 100\n");
   const auto cost = make_cost_model(setup_of("model: " + model + "\nhardware: " + folder.write("card.yaml", kTinyCard) + "\n"));
-  ASSERT_EQ(cost->attention_window(), 100);
+  ASSERT_EQ(cost->windows().every_layer, 100);
   const auto rows = [](std::initializer_list<std::int32_t> kv) {
     StepShape shape;
-    for (const std::int32_t tokens : kv) add_decode_row(shape, tokens, 100);
+    for (const std::int32_t tokens : kv) add_decode_row(shape, tokens, {100, 0});
     shape.head_rows = shape.decodes;
     return shape;
   };

@@ -171,7 +171,7 @@ TEST(ModelSpec, ErrorsNameFileAndKey) {
   EXPECT_THAT(
       error("hidden_size: 16\nnum_hidden_layers: 2\nnum_attention_heads: 4\nnum_key_value_heads: 3\nvocab_size: 9\nintermediate_size: 8\n"),
       testing::HasSubstr("not a multiple"));
-  EXPECT_THAT(error(std::string(kTinyModel) + "kv_lora_rank: 512\n"), testing::HasSubstr("latent attention"));
+  EXPECT_THAT(error(std::string(kTinyModel) + "kv_lora_rank: 512\n"), testing::HasSubstr("'kv_lora_rank' = 512 is not understood"));
   EXPECT_THAT(error_of([&] { load_model_spec(folder.write("d.yaml", std::string(kTinyModel) + "kv_cache_dtype: fp9\n"), kModels); }),
               testing::HasSubstr("fp8"));
   EXPECT_THAT(error_of([] { load_model_spec("llama-3.1-8B", kModels); }), testing::HasSubstr("did you mean 'llama-3.1-8b'"));

@@ -7,6 +7,7 @@
 
 #include "base/hash.h"
 #include "base/random.h"
+#include "policies/kv/grouped_layers.h"
 #include "tests/serving/sink_window.h"
 #include "tests/short_run.h"
 #include "tests/sim/sim_support.h"
@@ -107,6 +108,11 @@ TEST_P(FastForward, ChangesNothing) {
     const std::uint64_t policy_kind = draw(3).below(6);
     if (policy_kind == 1) setup.make_footprint = sink_window(setup, 96, Footprint::OnPreempt::kSwap);
     if (policy_kind == 2) setup.make_footprint = sink_window(setup, 49, Footprint::OnPreempt::kRecomputeChunked);
+    if (policy_kind == 3 || policy_kind == 4) {  // layers with a window, or with a state
+      const bool has_window = policy_kind == 3;
+      const LayerGroups groups{setup.memory.block_tokens, has_window ? 100 : 0, has_window ? 5 : 0, has_window ? 0 : 11, 0};
+      setup.make_footprint = [groups] { return std::make_unique<GroupedLayers>(groups); };
+    }
     LinearPrices prices;
     prices.window = seed % 4 == 0 ? 120 : 0;
     prices.host = draw(4).below(2) == 0 ? Picoseconds{} : Picoseconds{static_cast<std::int64_t>(draw(5).below(9'000'000))};

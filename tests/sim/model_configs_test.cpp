@@ -45,7 +45,7 @@ TEST(ModelConfigs, EveryFamilyHasAPublishedConfig) {
     EXPECT_TRUE(all.find("\"" + family + "\"") != std::string::npos || all.find("\"" + family + "_text\"") != std::string::npos) << family;
 }
 
-// Of Llama-3.1-8B: 6.9793 B weights in layers' matrices, and 1.0510 B that keep 16 bits; with `scale` bits of scales per weight.
+// Llama-3.1-8B has 6.9793 B weights in layers' matrices, and 1.0510 B that keep 16 bits; with `scale` bits of scales per weight.
 constexpr double kInLayers = 32.0 * (2 * 4096 * (32 + 8) * 128 + 3 * 4096 * 14336), kOutside = 8'030'261'248 - kInLayers;
 double bytes_at(double bits) { return kInLayers * bits / 8 + kOutside * 2; }
 
@@ -209,7 +209,8 @@ TEST(ModelConfigs, TextConfigTakesWhatItLacksFromOutsideAndFromItsFamily) {
   EXPECT_EQ(gemma.kv_dtype, Dtype::kFp8);
   EXPECT_EQ(gemma.max_tokens, 131'072);
   EXPECT_EQ(total_parameters(gemma), 3'880'263'168);  // of gemma-3-4b's text part, with 262,208 tokens
-  EXPECT_THAT(gemma.remarks, testing::Contains(testing::HasSubstr("layers see a window of 1024 tokens")));
+  EXPECT_EQ(gemma.some_window, 1024);
+  EXPECT_EQ(layers_with(gemma, AttentionKind::kWindow), 29);
   EXPECT_THAT(gemma.remarks, testing::Contains(testing::HasSubstr("the text model alone")));
   const ModelSpec outside =
       spec_of(R"("model_type": "llama4", "text_config": {"model_type": "llama4_text"}, "vision_config": {}, "quantization_config":
@@ -237,11 +238,20 @@ TEST(ModelConfigs, WhatIsNotPricedIsRefusedByName) {
       {R"("model_type": "llama", "sliding_window": 4096)", "'sliding_window' = 4096 is not understood for llama"},
       {R"("model_type": "mixtral", "shared_expert_intermediate_size": 4096)", "'shared_expert_intermediate_size' = 4096 is not understood"},
       {R"("model_type": "llama", "cross_attention_layers": [3, 8])", "'cross_attention_layers' = [3, 8] is not understood"},
+      {R"("model_type": "qwen3", "layer_types": ["linear_attention", "full_attention"])",
+       "'layer_types' has 'linear_attention', which is not priced for qwen3; priced: chunked_attention, full_attention, sliding_attention"},
+      {R"("model_type": "qwen3_next", "layer_types": ["mamba", "full_attention"])", "'layer_types' has 'mamba', which is not priced"},
       {R"("model_type": "qwen3_next", "layer_types": ["linear_attention", "full_attention"])",
-       "'layer_types' has 'linear_attention', which is not priced"},
-      {R"("model_type": "qwen3_next")", "model_type 'qwen3_next' is not priced: its linear-attention"},
-      {R"("model_type": "minimax_text_01", "attn_type_list": [0, 0, 1])", "'attn_type_list' has layers of type 0"},
-      {R"("model_type": "deepseek_v3")", "multi-head latent attention is not priced"},
+       "expected one type of attention for each of 48 layers"},
+      {R"("model_type": "minimax_text_01", "attn_type_list": [0, 2, 1])",
+       "'attn_type_list' has layers of type 2, which is not priced for minimax_text_01"},
+      {R"("model_type": "minimax_m2", "attn_type_list": [0, 1])",
+       "'attn_type_list' has layers of type 0, which is not priced for minimax_m2"},
+      {R"("model_type": "minimax_m2", "qk_norm_type": "per_head")", "'qk_norm_type' = per_head is not priced for minimax_m2"},
+      {R"("model_type": "llama", "kv_lora_rank": 512)", "'kv_lora_rank' = 512 is not understood for llama"},
+      {R"("model_type": "deepseek_v3", "index_topk": 2048)", "'index_topk' = 2048 is not understood for deepseek_v3"},
+      {R"("model_type": "deepseek_v32")", "model_type 'deepseek_v32' is not priced: its sparse attention"},
+      {R"("model_type": "mamba2")", "model_type 'mamba2' is not priced: its linear-attention or state-space layers"},
       {R"("model_type": "bert")", "model_type 'bert' is not priced: an encoder has no KV cache"},
       {R"("model_type": "t5")", "model_type 't5' is not priced: encoder-decoder models are not priced"},
       {R"("model_type": "llama", "is_encoder_decoder": true)", "'is_encoder_decoder' = true is not priced"},

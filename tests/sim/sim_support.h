@@ -68,7 +68,7 @@ class LinearCost final : public CostModel {
 
   [[nodiscard]] Picoseconds host_time(const StepShape&) const override { return prices_.host; }
   [[nodiscard]] int num_layers() const override { return 4; }
-  [[nodiscard]] std::int32_t attention_window() const override { return prices_.window; }
+  [[nodiscard]] AttentionWindows windows() const override { return {prices_.window, 0}; }
   [[nodiscard]] int num_stages() const override { return std::max(1, static_cast<int>(prices_.stages.size())); }
   void stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) override {
     stages = prices_.stages;

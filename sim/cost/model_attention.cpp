@@ -1,0 +1,145 @@
+#include "sim/cost/model_attention.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/text.h"
+#include "serving/attention_windows.h"
+#include "serving/default_kv_heads.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr std::int64_t kMaxHeadDim = 1 << 14;
+
+bool has_linear(const Family& family) {
+  return family.attention == FamilyAttention::kGatedDelta || family.attention == FamilyAttention::kLightning;
+}
+
+void read_heads(Params& p, const Family& family, const ModelFile& file, ModelSpec& m) {
+  const std::int64_t q_heads = family.sizes.q_heads;
+  m.q_heads = q_heads > 0 ? p.optional<std::int64_t>("num_attention_heads", q_heads, 1, kMaxWidth, "query heads")
+                          : p.required<std::int64_t>("num_attention_heads", 1, kMaxWidth, "query heads");
+  const std::int64_t of_family = family.sizes.kv_heads > 0 ? family.sizes.kv_heads : default_kv_heads(m.family, m.q_heads);
+  const std::int64_t untold = file.has_null_kv_heads ? m.q_heads : of_family;
+  if (!p.has("num_key_value_heads") && m.q_heads % untold != 0)
+    p.fail_at("num_attention_heads", "num_key_value_heads is missing, and num_attention_heads is not a multiple of the " +
+                                         std::to_string(untold) + " that " + m.family + " has then");
+  m.kv_heads = p.optional<std::int64_t>("num_key_value_heads", untold, 1, m.q_heads, "KV heads");
+  if (m.q_heads % m.kv_heads != 0) p.fail_at("num_key_value_heads", "num_attention_heads is not a multiple of num_key_value_heads");
+  const std::int64_t head_dim = family.sizes.head_dim;
+  if (head_dim == 0 && !p.has("head_dim") && m.hidden % m.q_heads != 0)
+    p.fail_at("hidden_size", "hidden_size is not a multiple of num_attention_heads; give head_dim");
+  m.head_dim = p.optional<std::int64_t>("head_dim", head_dim > 0 ? head_dim : m.hidden / m.q_heads, 1, kMaxHeadDim, "channels of one head");
+}
+
+// To the cache it is one KV head of kv_lora_rank + qk_rope_head_dim channels, whose values are its first kv_lora_rank.
+void read_latent(Params& p, const ModelFile& file, ModelSpec& m) {
+  LatentAttention& l = m.latent;
+  l.q_rank = file.has_null_q_rank ? 0 : p.optional<std::int64_t>("q_lora_rank", 1536, 0, kMaxWidth, "rank of queries; 0 or null: none");
+  l.kv_rank = p.optional<std::int64_t>("kv_lora_rank", 512, 1, kMaxWidth, "rank of keys and values");
+  l.nope = p.optional<std::int64_t>("qk_nope_head_dim", 128, 1, kMaxHeadDim, "channels of queries and keys without RoPE");
+  l.rope = p.optional<std::int64_t>("qk_rope_head_dim", 64, 1, kMaxHeadDim, "channels of queries and keys with RoPE");
+  l.value = p.optional<std::int64_t>("v_head_dim", 128, 1, kMaxHeadDim, "channels of values");
+  m.kv_heads = 1;
+  m.head_dim = l.cached();
+}
+
+void read_gated_delta(Params& p, ModelSpec& m) {
+  LinearAttention& l = m.linear;
+  l.rule = LinearAttention::Rule::kDelta;
+  l.key_heads = p.optional<std::int64_t>("linear_num_key_heads", 16, 1, kMaxWidth, "key heads of linear attention");
+  l.value_heads = p.optional<std::int64_t>("linear_num_value_heads", 32, 1, kMaxWidth, "value heads of linear attention");
+  l.key_dim = p.optional<std::int64_t>("linear_key_head_dim", 128, 1, kMaxHeadDim, "channels of a key head");
+  l.value_dim = p.optional<std::int64_t>("linear_value_head_dim", 128, 1, kMaxHeadDim, "channels of a value head");
+  l.conv_tokens = p.optional<std::int64_t>("linear_conv_kernel_dim", 4, 1, 1 << 10, "length of the convolution");
+  if (l.value_heads % l.key_heads != 0)
+    p.fail_at("linear_num_value_heads", "linear_num_value_heads is not a multiple of linear_num_key_heads");
+}
+
+// The kind of each layer as the file lists it; else as the family has it.
+std::vector<AttentionKind> kinds_of_layers(Params& p, const Family& family, const ModelSpec& m) {
+  std::vector<AttentionKind> kinds;
+  const auto add = [&](bool is_linear) { kinds.push_back(is_linear ? AttentionKind::kLinear : AttentionKind::kFull); };
+  for (const std::string& type : p.words("layer_types", "of each layer its attention")) add(type == "linear_attention");
+  if (kinds.empty())
+    for (const std::string& type : p.words("attn_type_list", "of each layer its attention; 0: linear, 1: full")) add(type == "0");
+  if (!kinds.empty()) return kinds;
+  const bool is_delta = family.attention == FamilyAttention::kGatedDelta;
+  const auto every =
+      p.optional<std::int64_t>("full_attention_interval", is_delta ? 4 : 2, 1, kMaxWidth, "every so many layers one is full");
+  for (std::int64_t layer = 0; layer < m.layers; ++layer) add(is_delta ? (layer + 1) % every != 0 : (layer + 1) % every == 0);
+  return kinds;
+}
+
+void read_linear(Params& p, const Family& family, ModelSpec& m) {
+  std::vector<AttentionKind> kinds = kinds_of_layers(p, family, m);
+  if (kinds.size() != static_cast<std::size_t>(m.layers))
+    p.fail_at(p.has("layer_types") ? "layer_types" : "attn_type_list",
+              fmt::format("expected one type of attention for each of {} layers", m.layers));
+  if (std::find(kinds.begin(), kinds.end(), AttentionKind::kLinear) == kinds.end()) return;
+  if (family.attention == FamilyAttention::kGatedDelta) {
+    read_gated_delta(p, m);
+  } else {
+    m.linear = {LinearAttention::Rule::kDecay, m.q_heads, m.q_heads, m.head_dim, m.head_dim, 0};
+  }
+  m.attention_kinds = std::move(kinds);
+}
+
+WindowKeys window_keys(Params& p, const ModelFile& file, const ModelSpec& m) {
+  WindowKeys keys{m.family, m.layers};
+  if (file.has_null_window) keys.sliding_window = 0;
+  if (p.has("sliding_window")) keys.sliding_window = p.required<std::int64_t>("sliding_window", 0, kMaxWidth, "tokens a query sees");
+  if (p.has("use_sliding_window")) keys.use_sliding_window = p.flag("use_sliding_window", false, "whether sliding_window applies");
+  if (p.has("max_window_layers"))
+    keys.max_window_layers = p.required<std::int64_t>("max_window_layers", 0, kMaxWidth, "the first layer with a window");
+  if (p.has("sliding_window_pattern") && !p.has("layer_types"))
+    keys.sliding_window_pattern = p.required<std::int64_t>("sliding_window_pattern", 0, kMaxWidth, "every so many layers one sees all");
+  keys.layer_types = p.words("layer_types", "of each layer its attention");
+  if (!keys.layer_types.empty() && keys.layer_types.size() != static_cast<std::size_t>(m.layers))
+    p.fail_at("layer_types", "'layer_types': expected one type for each of " + std::to_string(m.layers) + " layers");
+  return keys;
+}
+
+void read_windows(Params& p, const ModelFile& file, ModelSpec& m) {
+  const std::vector<std::int64_t> windows = attention_windows(window_keys(p, file, m));
+  if (windows.empty()) return;
+  const std::int64_t window = *std::max_element(windows.begin(), windows.end());
+  if (std::all_of(windows.begin(), windows.end(), [&](std::int64_t w) { return w == window; })) {
+    m.sliding_window = window;
+    return;
+  }
+  m.some_window = window;
+  for (const std::int64_t w : windows) m.attention_kinds.push_back(w > 0 ? AttentionKind::kWindow : AttentionKind::kFull);
+}
+
+}  // namespace
+
+void check_layer_types(Params& p, const Family& family) {
+  std::set<std::string> known{"full_attention", "sliding_attention", "chunked_attention"};
+  if (has_linear(family)) known = {"full_attention", "linear_attention"};
+  for (const std::string& type : p.words("layer_types", "of each layer its attention"))
+    if (!known.contains(type))
+      p.fail_at("layer_types", fmt::format("'layer_types' has '{}', which is not priced for {}; priced: {}", type,
+                                           family.name.empty() ? "a config without model_type" : std::string(family.name),
+                                           join({known.begin(), known.end()}, ", ")));
+  for (const std::string& type : p.words("attn_type_list", "of each layer its attention"))
+    if (type != "1" && !(type == "0" && family.attention == FamilyAttention::kLightning))
+      p.fail_at("attn_type_list", fmt::format("'attn_type_list' has layers of type {}, which is not priced for {}", type, family.name));
+}
+
+void read_attention(Params& p, const Family& family, const ModelFile& file, ModelSpec& m) {
+  read_heads(p, family, file, m);
+  if (family.attention == FamilyAttention::kLatent) read_latent(p, file, m);
+  if (has_linear(family)) {
+    read_linear(p, family, m);
+  } else if (family.attention == FamilyAttention::kHeads) {
+    read_windows(p, file, m);
+  }
+  m.attention_gate = family.attention_gate;
+}
+
+}  // namespace kvlab
