@@ -159,6 +159,7 @@ Findings run_simulation(RunPlan& plan, const RunSpec& run, RunFiles& files, cons
   const std::string remarks = remarks_on(summary);
   findings.note += (findings.note.empty() || remarks.empty() ? "" : "; ") + remarks;
   findings.label = credibility_label(summary, plan.setup, describe_cost_source(plan));
+  if (const std::string remark = remark_on_collectives(plan.cost, summary); !remark.empty()) plan.remarks.push_back(remark);
   for (const std::string& remark : plan.remarks) findings.note += (findings.note.empty() ? "" : "; ") + remark;
   findings.skipped = summary.skipped;
   findings.not_served = not_served(summary);

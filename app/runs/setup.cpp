@@ -290,6 +290,21 @@ std::string calibration_failure_of(const RunPlan& plan) {
   return found == plan.cost.profile->options.end() ? "" : found->second;
 }
 
+std::string remark_on_collectives(const CostSetup& cost, const RunSummary& summary) {
+  constexpr double kMuch = 0.1;
+  const double share = summary.part_frac[static_cast<std::size_t>(CostPart::kCollective)] *
+                       cost.collectives->datasheet_frac(cost.model, cost.parallel, std::llround(std::ceil(summary.batch_mean_tokens)));
+  if (!(share > kMuch)) return "";
+  std::vector<std::string> missing;
+  for (const CollectiveUse& use : collectives_of(cost.model, cost.parallel))
+    if (!cost.collectives->is_measured(use.op, use.ranks))
+      missing.push_back(fmt::format("{} over {} ranks", collective_name(use.op), use.ranks));
+  return fmt::format(
+      "{:.0f} % of step time is {} by the datasheet of {}; measured times may differ by half or more: add them under "
+      "'collectives' in {}, or as {}/NAME.csv to a profile (docs/cost-model.md)",
+      100 * share, join(missing, " and "), cost.hardware.name, cost.hardware.file, fmt::format("tp{}", cost.parallel.tp));
+}
+
 std::string describe_cost_source(const RunPlan& plan) {
   const CostSetup& cost = plan.cost;
   std::string text = "profile " + cost.profile_name;
@@ -299,6 +314,7 @@ std::string describe_cost_source(const RunPlan& plan) {
     text += fmt::format(" ({} remarks: {})", cost.profile->notes.size(), plan.lint);
   if (const std::string failure = calibration_failure_of(plan); !failure.empty())
     text += "; the profile FAILED its calibration: " + failure;
+  for (const CollectiveUse& use : collectives_of(cost.model, cost.parallel)) text += "; " + cost.collectives->basis(use);
   for (const std::string& remark : cost.model.remarks) text += "; " + cost.model.name + ": " + remark;
   return text;
 }

@@ -54,6 +54,8 @@ RunPlan read_run_plan(Params& p, std::uint64_t seed);
 
 // The source of step times, for the label and the manifest: profile, its date and hash.
 std::string describe_cost_source(const RunPlan& plan);
+// A remark where the datasheet alone prices collectives that take more than a tenth of step time, with what to add; else "".
+std::string remark_on_collectives(const CostSetup& cost, const RunSummary& summary);
 // The goals that the profile's calibration missed; "": none, or it was not measured by kvlab.
 std::string calibration_failure_of(const RunPlan& plan);
 

@@ -12,7 +12,6 @@ struct AllReduceShape {
   std::int64_t activation_bytes = 2;
 };
 
-constexpr std::int64_t hops(const AllReduceShape& s) { return s.message_bytes == 0 ? 0 : 2 * (s.ranks - 1); }
 // Bytes each GPU sends (and receives) over its link.
 constexpr std::int64_t bytes(const AllReduceShape& s) { return 2 * (s.ranks - 1) * s.message_bytes / s.ranks; }
 // Adds on each GPU: one per element received while reducing.

@@ -12,7 +12,6 @@ struct AllToAllShape {
   std::int64_t activation_bytes = 2;
 };
 
-constexpr std::int64_t hops(const AllToAllShape& s) { return s.tokens_per_rank == 0 ? 0 : s.ranks - 1; }
 // Bytes each GPU sends.
 constexpr std::int64_t bytes(const AllToAllShape& s) {
   return s.tokens_per_rank * s.copies * s.width * s.activation_bytes * (s.ranks - 1) / s.ranks;

@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "base/text.h"
+#include "sim/cost/collective_files.h"
 #include "sim/cost/measured_table.h"
 #include "sim/cost/profile.h"
 
@@ -154,6 +155,7 @@ Profile read_bundle(const std::string& folder, int tp) {
       if (item.second.IsScalar()) p.options[item.first.Scalar()] = item.second.Scalar();
     }
   }
+  p.options["vllm_version"] = scalar(meta, "vllm_version");
   read_layers(tables + "/dense.csv", "tokens", ProfileOp::Axis::kTokens, p.ops);
   read_layers(tables + "/per_sequence.csv", "sequences", ProfileOp::Axis::kSequences, p.ops);
   p.attention = read_time_grid(tables + "/attention.csv", {"prefill_chunk", "kv_prefill", "n_decode", "kv_decode"});
@@ -161,6 +163,7 @@ Profile read_bundle(const std::string& folder, int tp) {
     std::error_code error;
     if (p.moe.empty() && fs::exists(place + "/moe.csv", error)) p.moe = read_time_grid(place + "/moe.csv", {"tokens", "activated_experts"});
   }
+  read_collective_tables(tables, tp, "time_us", p.collectives);
   try {
     p.skew = read_skew(meta, folder, tp, meta_file);
   } catch (const YAML::Exception& e) {

@@ -8,6 +8,7 @@
 
 #include "base/params.h"
 #include "base/spec_file.h"
+#include "sim/cost/collective_files.h"
 
 namespace kvlab {
 
@@ -58,11 +59,11 @@ std::vector<std::string> hardware_remarks(const HardwareSpec& h) {
         ratio < 1 ? fmt::format("{} = {:.4g} is {:.3g} times less than {} = {:.4g}", r.key, r.value, 1 / ratio, r.other_key, r.other)
                   : fmt::format("{} = {:.4g} is {:.3g} times {} = {:.4g}", r.key, r.value, ratio, r.other_key, r.other));
   }
-  constexpr double kLongLaunchNs = 1e6, kLongHopNs = 1e7;
+  constexpr double kLongLaunchNs = 1e6, kLongWaitNs = 1e7;
   if (h.launch_ns > kLongLaunchNs)
     remarks.push_back(fmt::format("launch_ns = {:.4g} is {:.3g} ms for each kernel", h.launch_ns, h.launch_ns * 1e-6));
-  if (h.link_latency_ns > kLongHopNs)
-    remarks.push_back(fmt::format("link_latency_ns = {:.4g} is {:.3g} ms for each hop", h.link_latency_ns, h.link_latency_ns * 1e-6));
+  if (h.link_latency_ns > kLongWaitNs)
+    remarks.push_back(fmt::format("link_latency_ns = {:.4g} is {:.3g} ms for each wait", h.link_latency_ns, h.link_latency_ns * 1e-6));
   return remarks;
 }
 
@@ -98,7 +99,8 @@ bool HardwareSpec::is_large() const {
 
 HardwareSpec load_hardware_spec(const std::string& name_or_path, const std::string& hardware_folder) {
   const std::string file = find_spec_file(name_or_path, hardware_folder, "hardware");
-  Params p(load_config(file), std::make_shared<Choices>(), "hardware '" + file + "'");
+  const auto config = load_config(file);
+  Params p(config, std::make_shared<Choices>(), "hardware '" + file + "'");
   HardwareSpec h;
   h.file = file;
   h.name = p.text("name", std::filesystem::path(file).stem().string(), "the card");
@@ -118,10 +120,15 @@ HardwareSpec load_hardware_spec(const std::string& name_or_path, const std::stri
   h.pcie_bytes_per_s = p.required<double>("pcie_bytes_per_s", 1e8, kMaxRate, "PCIe bandwidth, one direction");
   h.link_bytes_per_s =
       p.optional<double>("nvlink_bytes_per_s", h.pcie_bytes_per_s, 1e8, kMaxRate, "NVLink bandwidth, one direction; PCIe where absent");
-  h.link_latency_ns = p.optional<double>("link_latency_ns", kLinkLatencyNs, 0, 1e9, "latency of one hop of a collective");
+  h.has_nvlink = p.has("nvlink_bytes_per_s");
+  h.has_peer_access = p.flag("pcie_peer_access", true, "over PCIe, GPUs read each other's memory; false: through the host alone");
+  h.link_latency_ns =
+      p.optional<double>("link_latency_ns", kLinkLatencyNs, 0, 1e9, "the ranks of a collective wait for each other once, without a table");
   h.launch_ns = p.optional<double>("launch_ns", kLaunchNs, 0, 1e9, "fixed time of one kernel");
   h.flops_frac = p.optional<double>("flops_frac", kFlopsFrac, 0.01, 1, "share of peak FLOP/s that kernels reach");
   h.bandwidth_frac = p.optional<double>("bandwidth_frac", kBandwidthFrac, 0.01, 1, "share of peak bandwidth that kernels reach");
+  h.collectives = read_card_collectives(p, *config, h.name);
+  for (const CollectiveFinding& finding : check_collectives(h.collectives.tables, h.links())) throw InputError(finding.text);
   p.reject_unread();
   return h;
 }

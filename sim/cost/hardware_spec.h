@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/cost/collectives.h"
 #include "sim/cost/model_spec.h"
 
 namespace kvlab {
@@ -21,10 +22,15 @@ struct HardwareSpec {
          int8_ops = 0;                        // dense tensor-core rates, fp32 sums; 0: not supported
   double link_bytes_per_s = 0;                // GPU to GPU, one direction: NVLink where there is one, else PCIe
   double pcie_bytes_per_s = 0;                // GPU to host, one direction
-  double link_latency_ns = 0;                 // of one hop of a collective
+  double link_latency_ns = 0;                 // of the ranks of a collective waiting for each other once
+  bool has_nvlink = false;                    // between all GPUs of a machine
+  bool has_peer_access = true;                // over PCIe, to the memory of another GPU
   double launch_ns = 0;                       // of one kernel
   double flops_frac = 0, bandwidth_frac = 0;  // of peak that kernels reach
 
+  CollectiveTables collectives;  // measured on this card
+
+  [[nodiscard]] LinkModel links() const { return {name, link_bytes_per_s, has_nvlink, has_peer_access, link_latency_ns}; }
   // As vLLM tells GPUs apart when it chooses defaults: 70 GiB or more, and no A100.
   [[nodiscard]] bool is_large() const;
   // Peak rate of the tensor cores for activations of `dtype`; where they lack it, the rate of the type it is computed in.

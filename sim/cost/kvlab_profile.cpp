@@ -7,6 +7,7 @@
 #include "base/read_file.h"
 #include "base/spec_file.h"
 #include "base/text.h"
+#include "sim/cost/collective_files.h"
 #include "sim/cost/measured_table.h"
 #include "sim/cost/profile.h"
 
@@ -17,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr int kSchemaVersion = 1;
 const std::vector<std::string> kReads{"stored", "decoded", "unpacked"};  // of KvReads
-const std::vector<std::string> kTokens{"tokens"}, kSequences{"sequences"}, kBytes{"bytes"};
+const std::vector<std::string> kTokens{"tokens"}, kSequences{"sequences"};
 const std::vector<std::string> kAttention{"prefill_chunk", "kv_prefill", "n_decode", "kv_decode"}, kMoe{"tokens", "activated_experts"};
 const std::vector<std::string> kSkewAxes{"rows", "skew", "longest", "before"};
 
@@ -34,6 +35,16 @@ void write_grid(const std::string& file, const std::vector<std::string>& columns
     text += nanoseconds(s.time) + "," + number_text(s.spread_frac) + "\n";
   }
   write_file(file, text);
+}
+
+void write_collectives(const std::vector<CollectiveTable>& all, const std::string& folder) {
+  for (const Collective op : kAllCollectives) {
+    std::string text;
+    for (const CollectiveTable& t : all)
+      for (const SampleGrid::Sample& s : t.points.samples())
+        if (t.op == op) text += fmt::format("{},{},{},{}\n", t.ranks, s.at[0], nanoseconds(s.time), number_text(s.spread_frac));
+    if (!text.empty()) write_file(folder + "/" + collective_name(op) + ".csv", "ranks,bytes,time_ns,spread_frac\n" + text);
+  }
 }
 
 SampleGrid read_grid(const std::string& file, const std::vector<std::string>& columns) {
@@ -200,7 +211,8 @@ Profile read_kvlab_profile(const std::string& folder, int tp) {
   read_ops(tables, p);
   p.attention = read_grid_if_there(tables + "/attention.csv", kAttention);
   p.moe = read_grid_if_there(tables + "/moe.csv", kMoe);
-  p.all_reduce = read_grid_if_there(tables + "/all_reduce.csv", kBytes);
+  read_collective_tables(tables, tp, "time_ns", p.collectives);
+  read_collective_tables(folder, 0, "time_ns", p.collectives);
   p.policy = read_policy_times(tables);
   p.skew = read_skew(tables);
   return p;
@@ -219,7 +231,7 @@ void write_kvlab_profile(const Profile& profile, const std::string& folder) {
   for (const ProfileOp& op : profile.ops) write_grid(tables + "/" + op.name + ".csv", columns_of(op), op.times);
   write_grid(tables + "/attention.csv", kAttention, profile.attention);
   write_grid(tables + "/moe.csv", kMoe, profile.moe);
-  write_grid(tables + "/all_reduce.csv", kBytes, profile.all_reduce);
+  write_collectives(profile.collectives, tables);
   write_policy_times(profile.policy, tables);
   if (profile.skew) write_skew(*profile.skew, tables);
   write_file(meta_file, meta);

@@ -144,6 +144,39 @@ void apply_lint(Profile& profile, const CostSetup& setup, bool keeps_impossible)
   }
 }
 
+std::string letters_and_digits(const std::string& name) {
+  std::string kept;
+  for (const char c : file_name_of(name))
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0) kept += c;
+  return kept;
+}
+
+// Other tables are held to the hardware's rates by the lint; links of two cards are too alike for that.
+void check_card_of_collectives(const Profile& profile, const HardwareSpec& hardware) {
+  const std::string measured = letters_and_digits(profile.hardware);
+  if (profile.collectives.empty() || measured.empty()) return;
+  for (const std::string& name : {hardware.name, std::filesystem::path(hardware.file).stem().string()}) {
+    const std::string own = letters_and_digits(name);
+    if (own.find(measured) != std::string::npos || measured.find(own) != std::string::npos) return;
+  }
+  const CollectiveTable& first = profile.collectives.front();
+  throw InputError(fmt::format("{}: {} was measured on {}, and the hardware is {}", first.places.front(), collective_name(first.op),
+                               profile.hardware, hardware.name));
+}
+
+std::shared_ptr<const Collectives> collectives_for(const CostSetup& setup, const std::optional<Profile>& profile, bool fills_gaps) {
+  CollectiveTables own;
+  std::string engine;
+  if (profile) {
+    check_card_of_collectives(*profile, setup.hardware);
+    own = {profile->file, profile->collectives, fills_gaps};
+    if (const auto known = profile->options.find("vllm_version"); known != profile->options.end()) engine = known->second;
+  }
+  auto all = std::make_shared<const Collectives>(std::move(own), setup.hardware.collectives, setup.hardware.links(), engine);
+  for (const CollectiveUse& use : collectives_of(setup.model, setup.parallel)) all->require(use);
+  return all;
+}
+
 void use_profile(CostSetup& setup, Profile profile, const ProfileChoice& choice, const std::shared_ptr<const RooflinePrices>& roofline) {
   if (!setup.model.expert_layers.empty())
     throw InputError(setup.model.name +
@@ -156,7 +189,8 @@ void use_profile(CostSetup& setup, Profile profile, const ProfileChoice& choice,
   setup.profile_hash = profile_hash(profile);
   setup.profile_date = profile.measured;
   setup.profile = std::make_shared<const Profile>(std::move(profile));
-  const auto as_measured = std::make_shared<const RooflinePrices>(setup.model, setup.hardware, Parallel{setup.profile->tp, 1, 1});
+  const auto as_measured =
+      std::make_shared<const RooflinePrices>(setup.model, setup.hardware, Parallel{setup.profile->tp, 1, 1}, setup.collectives);
   setup.prices = std::make_shared<ProfilePrices>(setup.profile, roofline, as_measured);
 }
 
@@ -206,7 +240,8 @@ CostSetup read_cost_setup(Params& experiment) {
   setup.hardware =
       load_at(experiment, "hardware", [&] { return load_hardware_spec(file_or_name(experiment, hardware), folder + "/hardware"); });
   setup.parallel = read_parallel(experiment, setup.model);
-  const auto roofline = std::make_shared<const RooflinePrices>(setup.model, setup.hardware, setup.parallel);
+  setup.collectives = load_at(experiment, "parallel", [&] { return collectives_for(setup, profile, choice.fills_gaps); });
+  const auto roofline = std::make_shared<const RooflinePrices>(setup.model, setup.hardware, setup.parallel, setup.collectives);
   setup.prices = roofline;
   if (profile)
     load_at(experiment, "profile", [&] {

@@ -22,6 +22,7 @@ struct CostSetup {
   Parallel parallel;
   std::string profile_name = "roofline", profile_hash, profile_date;  // hash and date empty for the roofline
   std::shared_ptr<const Profile> profile;                             // null for the roofline
+  std::shared_ptr<const Collectives> collectives;                     // shared as the prices are
   std::shared_ptr<const StepPrices> prices;                           // shared by all replicas and runs
 };
 

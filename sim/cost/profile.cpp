@@ -48,6 +48,7 @@ class Hasher {
 
 std::string profile_hash(const Profile& profile) {
   Hasher h;
+  const auto is_sum = [&](const CollectiveTable& t) { return t.op == Collective::kAllReduce && t.ranks == profile.tp; };
   h.number(profile.tp);
   h.number(profile.host_time);
   for (const ProfileOp& op : profile.ops) {
@@ -58,7 +59,12 @@ std::string profile_hash(const Profile& profile) {
   }
   h.grid(profile.attention);
   h.grid(profile.moe);
-  h.grid(profile.all_reduce);
+  const bool sums = std::any_of(profile.collectives.begin(), profile.collectives.end(), is_sum);
+  if (!sums) h.number(0);
+  for (const CollectiveTable& t : profile.collectives) {
+    if (!is_sum(t)) h.text(fmt::format("{} over {}", collective_name(t.op), t.ranks));
+    h.grid(t.points);
+  }
   if (profile.skew) h.skew(*profile.skew);
   if (!profile.attention_has_append) h.text("append_kv apart");
   if (profile.kv_reads == KvReads::kDecoded) h.text("decoded KV");

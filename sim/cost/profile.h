@@ -9,6 +9,7 @@
 
 #include "base/params.h"
 #include "policies/kv/footprint.h"
+#include "sim/cost/collectives.h"
 #include "sim/cost/policy_times.h"
 #include "sim/cost/sample_grid.h"
 #include "sim/cost/skew_table.h"
@@ -35,8 +36,8 @@ struct Profile {
   SampleGrid attention;              // prefill_chunk, kv_prefill, n_decode, kv_decode; one layer
   bool attention_has_append = true;  // its times include the write of new K and V; false: an operation of its own
   SampleGrid moe;                    // tokens, activated_experts; one layer, not cut over ranks
-  SampleGrid all_reduce;             // bytes; over tp ranks
-  PolicyTimes policy;                // of a KV policy's operations
+  std::vector<CollectiveTable> collectives;
+  PolicyTimes policy;  // of a KV policy's operations
   // Rows of a matrix product come in tiles, and a partial tile takes as long as a whole one: between two token counts no further apart than
   // this the time is that of the upper one. 1: times of operations over tokens are interpolated everywhere.
   int tile_rows = 16;

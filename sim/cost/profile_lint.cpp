@@ -198,6 +198,10 @@ std::vector<LintFinding> lint_profile(const Profile& profile, const ModelSpec& m
     TableLint("moe", profile.moe, {"tokens", "activated_experts"}, hardware, peak)
         .run([&](const Point& at) { return std::optional(moe_work(m, at)); }, findings);
   }
+  for (const CollectiveFinding& found : check_collectives(profile.collectives, hardware.links())) {
+    const bool is_error = found.is_impossible || profile.format != "vidur";  // Vidur's repeats scatter
+    findings.push_back({is_error ? Severity::kError : Severity::kWarning, found.text});
+  }
   lint_policy(profile, hardware, peak, findings);
   return findings;
 }

@@ -74,14 +74,6 @@ ProfilePrices::Value ProfilePrices::moe(std::int64_t tokens, const Ops& ops, con
   return value;
 }
 
-double ProfilePrices::all_reduce(std::int64_t tokens, Footing& footing) const {
-  if (profile_->all_reduce.empty() || parallel_.tp == 1 || parallel_.tp != measured_at_.tp) return roofline_->layer_all_reduce_ps(tokens);
-  const double bytes = static_cast<double>(ceil_div(tokens, parallel_.data_ranks()) * model_.hidden * model_.activation_bytes());
-  const Value value = profile_->all_reduce.at(std::span(&bytes, 1));
-  footing = value.footing;
-  return value.ps;
-}
-
 TokenPrice ProfilePrices::tokens(std::int64_t tokens) const {
   const std::int64_t own = ceil_div(tokens, parallel_.data_ranks());
   TokenPrice price;
@@ -100,11 +92,7 @@ TokenPrice ProfilePrices::tokens(std::int64_t tokens) const {
   step_ops(model_, parallel_, tokens, here);
   step_ops(model_, measured_at_, own, there);
   add_ops(ProfileOp::Axis::kTokens, false, own, here, there, price.once);
-  Footing footing = Footing::kExtrapolated;
-  const double ring = all_reduce(tokens, footing);
-  price.layer_collective.add(2 * ring, footing);
-  price.layer_collective.add(2 * model_.expert_share() * roofline_->layer_all_to_all_ps(tokens), Footing::kExtrapolated);
-  price.once_collective.add(ring, footing);
+  roofline_->add_collectives(tokens, price);
   return price;
 }
 

@@ -32,7 +32,6 @@ class ProfilePrices final : public StepPrices {
   using Ops = std::vector<OpWork>;
   void add_ops(ProfileOp::Axis axis, bool in_layer, std::int64_t count, const Ops& ops, const Ops& as_measured, Price& price) const;
   [[nodiscard]] Value moe(std::int64_t tokens, const Ops& ops, const Ops& as_measured) const;
-  [[nodiscard]] double all_reduce(std::int64_t tokens, Footing& footing) const;
   [[nodiscard]] Value attention(double prompt, double before, double rows, double length) const;
   [[nodiscard]] Value attention_of_mixed(const StepShape& shape) const;
   [[nodiscard]] bool covers(std::string_view op) const;

@@ -5,8 +5,6 @@
 #include <utility>
 
 #include "base/ceil_div.h"
-#include "kernels/all_reduce/all_reduce.h"
-#include "kernels/all_to_all/all_to_all.h"
 
 namespace kvlab {
 
@@ -23,10 +21,11 @@ Price extrapolated(double ps) {
 
 }  // namespace
 
-RooflinePrices::RooflinePrices(ModelSpec model, HardwareSpec hardware, Parallel parallel)
+RooflinePrices::RooflinePrices(ModelSpec model, HardwareSpec hardware, Parallel parallel, std::shared_ptr<const Collectives> collectives)
     : model_(std::move(model)),
       hardware_(std::move(hardware)),
       parallel_(parallel),
+      collectives_(std::move(collectives)),
       work_(model_, parallel_),
       ps_per_flop_(kPsPerSecond / (hardware_.peak_flops(model_.dtype) * hardware_.flops_frac)),
       ps_per_byte_(kPsPerSecond / (hardware_.memory_bytes_per_s * hardware_.bandwidth_frac)) {
@@ -44,22 +43,17 @@ double RooflinePrices::op_ps(const OpWork& op) const {
   return body_ps(static_cast<double>(op.flops), static_cast<double>(op.bytes), op.format) + launch_ps();
 }
 
-double RooflinePrices::link_ps(std::int64_t bytes, std::int64_t hops) const {
-  return static_cast<double>(bytes) / hardware_.link_bytes_per_s * kPsPerSecond +
-         static_cast<double>(hops) * hardware_.link_latency_ns * 1e3;
+SampleGrid::Value RooflinePrices::collective(Collective op, int ranks, std::int64_t tokens) const {
+  return collectives_->time(op, message_bytes(model_, parallel_, op, tokens), ranks);
 }
 
-double RooflinePrices::layer_all_reduce_ps(std::int64_t tokens) const {
-  if (parallel_.tp == 1) return 0;
-  const std::int64_t own = ceil_div(tokens, parallel_.data_ranks());
-  const AllReduceShape s{own * model_.hidden * model_.activation_bytes(), parallel_.tp, model_.activation_bytes()};
-  return link_ps(bytes(s), hops(s));
-}
-
-double RooflinePrices::layer_all_to_all_ps(std::int64_t tokens) const {
-  if (parallel_.ep == 1 || !model_.is_moe()) return 0;
-  const AllToAllShape s{ceil_div(tokens, parallel_.ep), model_.hidden, model_.experts_per_token, parallel_.ep, model_.activation_bytes()};
-  return link_ps(bytes(s), hops(s));
+void RooflinePrices::add_collectives(std::int64_t tokens, TokenPrice& price) const {
+  const SampleGrid::Value sum = collective(Collective::kAllReduce, parallel_.tp, tokens);
+  price.layer_collective.add(2 * sum.ps, sum.footing);
+  price.once_collective.add(sum.ps, sum.footing);  // of the embedding, whose table is cut by vocabulary
+  if (!model_.is_moe()) return;
+  const SampleGrid::Value swap = collective(Collective::kAllToAll, parallel_.ep, tokens);
+  price.layer_collective.add(2 * model_.expert_share() * swap.ps, swap.footing);  // dispatch and combine
 }
 
 TokenPrice RooflinePrices::tokens(std::int64_t tokens) const {
@@ -70,8 +64,7 @@ TokenPrice RooflinePrices::tokens(std::int64_t tokens) const {
   ops.clear();
   step_ops(model_, parallel_, tokens, ops);
   for (const OpWork& op : ops) price.once.add(op.times * op_ps(op), Footing::kExtrapolated);
-  price.layer_collective = extrapolated(2 * layer_all_reduce_ps(tokens) + 2 * model_.expert_share() * layer_all_to_all_ps(tokens));
-  price.once_collective = extrapolated(layer_all_reduce_ps(tokens));  // of the embedding, whose table is cut by vocabulary
+  add_collectives(tokens, price);
   return price;
 }
 
@@ -145,8 +138,10 @@ Price RooflinePrices::policy(const PolicyOp& op) const {
 }
 
 Price RooflinePrices::send(std::int64_t tokens) const {
-  const std::int64_t own = ceil_div(tokens, parallel_.data_ranks());
-  return extrapolated(link_ps(own * model_.hidden * model_.activation_bytes(), 1));
+  const SampleGrid::Value value = collective(Collective::kP2p, 2, tokens);
+  Price price;
+  price.add(value.ps, value.footing);
+  return price;
 }
 
 }  // namespace kvlab

@@ -127,7 +127,9 @@ void read_all_reduce(const std::string& file, Profile& p) {
   const std::size_t time = csv.column(median_of("all_reduce")), size = csv.column("size");
   Points points;
   for (const std::size_t row : rows_of_tp(csv, "num_workers", p.tp)) points.add({csv.count(row, size)}, csv.time(row, time, kPsPerMs));
-  p.all_reduce = points.grid(1, "all_reduce", p.notes);
+  SampleGrid grid = points.grid(1, "all_reduce", p.notes);
+  std::vector<std::string> places(grid.samples().size(), file);
+  p.collectives.push_back({Collective::kAllReduce, p.tp, "", "", std::move(grid), std::move(places)});
 }
 
 }  // namespace

@@ -1,0 +1,175 @@
+#include "sim/cost/collectives.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "base/ceil_div.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "sim/cost/model_spec.h"
+#include "sim/cost/parallel.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr double kDatasheetMargin = 1.02, kFallTolerance = 0.2, kUnitFactor = 300;
+
+// "0.19.0" -> {0, 19, 0}, for comparison.
+std::vector<int> numbers_of(const std::string& version) {
+  std::vector<int> numbers;
+  std::istringstream text(version);
+  for (std::string part; std::getline(text, part, '.');) {
+    long long number = 0;
+    parse_integer(part.substr(0, part.find_first_not_of("0123456789")), number);
+    numbers.push_back(static_cast<int>(number));
+  }
+  while (!numbers.empty() && numbers.back() == 0) numbers.pop_back();
+  return numbers;
+}
+
+std::string ranks_in(const CollectiveTables& from, Collective op) {
+  std::set<int> ranks;
+  for (const CollectiveTable& t : from.tables)
+    if (t.op == op) ranks.insert(t.ranks);
+  std::vector<std::string> all;
+  for (const int n : ranks) all.push_back(std::to_string(n));
+  return join(all, ", ");
+}
+
+}  // namespace
+
+SampleGrid::Value CollectiveTable::at(double bytes) const {
+  const std::vector<SampleGrid::Sample>& all = points.samples();
+  const auto size = [](const SampleGrid::Sample& s) { return static_cast<double>(s.at[0]); };
+  const auto time = [](const SampleGrid::Sample& s) { return static_cast<double>(s.time); };
+  const auto above = std::lower_bound(all.begin(), all.end(), bytes, [&](const auto& s, double b) { return size(s) < b; });
+  if (above == all.end()) return {time(all.back()) * bytes / size(all.back()), Footing::kExtrapolated};
+  if (size(*above) == bytes) return {time(*above), Footing::kInside};
+  if (above == all.begin()) return {time(*above), Footing::kExtrapolated};
+  const SampleGrid::Sample& below = *std::prev(above);
+  const double share = std::log(bytes / size(below)) / std::log(size(*above) / size(below));
+  return {time(below) * std::pow(time(*above) / time(below), share), Footing::kInterpolated};
+}
+
+std::vector<CollectiveUse> collectives_of(const ModelSpec& model, const Parallel& parallel) {
+  std::vector<CollectiveUse> uses;
+  if (parallel.tp > 1) uses.push_back({Collective::kAllReduce, parallel.tp});
+  if (parallel.ep > 1 && model.is_moe()) uses.push_back({Collective::kAllToAll, parallel.ep});
+  if (parallel.pp > 1) uses.push_back({Collective::kP2p, 2});
+  return uses;
+}
+
+double message_bytes(const ModelSpec& model, const Parallel& parallel, Collective op, std::int64_t tokens) {
+  const std::int64_t own = ceil_div(tokens, op == Collective::kAllToAll ? parallel.ep : parallel.data_ranks());
+  const std::int64_t copies = op == Collective::kAllToAll ? model.experts_per_token : 1;
+  return static_cast<double>(own * copies * model.hidden * model.activation_bytes());
+}
+
+// Two all-reduces in each layer, one of the embedding, whose table is cut by vocabulary; experts: dispatch and combine.
+double messages_per_step(const ModelSpec& model, const Parallel& parallel, Collective op) {
+  const auto layers = static_cast<double>(model.layers);
+  if (op == Collective::kP2p) return parallel.pp - 1;
+  return op == Collective::kAllReduce ? 2 * layers + 1 : 2 * layers * model.expert_share();
+}
+
+Collectives::Collectives(CollectiveTables profile, CollectiveTables card, LinkModel links, std::string engine_version)
+    : profile_(std::move(profile)), card_(std::move(card)), links_(std::move(links)), engine_version_(std::move(engine_version)) {}
+
+const CollectiveTable* Collectives::find(const CollectiveTables& from, Collective op, int ranks) const {
+  const CollectiveTable* best = nullptr;
+  const std::vector<int> engine = numbers_of(engine_version_);
+  const auto is_better = [&](const std::vector<int>& a, const std::vector<int>& b) {
+    if (best->library != "vllm" || engine.empty()) return a > b;
+    if ((a <= engine) != (b <= engine)) return a <= engine;
+    return a <= engine ? a > b : a < b;
+  };
+  for (const CollectiveTable& t : from.tables) {
+    if (t.op != op || t.ranks != ranks) continue;
+    if (best == nullptr || (t.library == best->library && is_better(numbers_of(t.version), numbers_of(best->version)))) best = &t;
+  }
+  return best;
+}
+
+const CollectiveTable* Collectives::find(Collective op, int ranks) const {
+  const CollectiveTable* own = find(profile_, op, ranks);
+  return own != nullptr ? own : find(card_, op, ranks);
+}
+
+SampleGrid::Value Collectives::time(Collective op, double bytes, int ranks) const {
+  if (ranks < 2 || bytes <= 0) return {};
+  if (const CollectiveTable* table = find(op, ranks)) return table->at(bytes);
+  return {links_.ps(op, bytes, ranks), Footing::kExtrapolated};
+}
+
+std::string Collectives::basis(const CollectiveUse& use) const {
+  const std::string what = fmt::format("{} over {} ranks by ", collective_name(use.op), use.ranks);
+  const CollectiveTable* table = find(use.op, use.ranks);
+  if (table == nullptr) return what + "the datasheet of " + links_.card;
+  const std::string library = table->library.empty() ? "the table" : table->library + (table->version.empty() ? "" : " " + table->version);
+  return what + library + ", " + table->places.front();
+}
+
+double Collectives::datasheet_frac(const ModelSpec& model, const Parallel& parallel, std::int64_t tokens) const {
+  double all = 0, datasheet = 0;
+  for (const CollectiveUse& use : collectives_of(model, parallel)) {
+    const double ps =
+        messages_per_step(model, parallel, use.op) * time(use.op, message_bytes(model, parallel, use.op, tokens), use.ranks).ps;
+    all += ps;
+    if (!is_measured(use.op, use.ranks)) datasheet += ps;
+  }
+  return all > 0 ? datasheet / all : 0;
+}
+
+void Collectives::require(const CollectiveUse& use) const {
+  for (const auto* from : {&profile_, &card_}) {
+    if (find(*from, use.op, use.ranks) != nullptr) return;
+    const auto first = std::find_if(from->tables.begin(), from->tables.end(), [&](const auto& t) { return t.op == use.op; });
+    if (first == from->tables.end() || from->falls_back) continue;
+    throw InputError(fmt::format("{}: no {} over {} ranks, which 'parallel' needs; there is {}; add it, or let '{}' fill the gap",
+                                 first->places.front(), collective_name(use.op), use.ranks, ranks_in(*from, use.op),
+                                 from == &profile_ ? "missing: roofline" : "missing: datasheet"));
+  }
+}
+
+namespace {
+
+using Found = std::vector<CollectiveFinding>;
+
+void check_point(const CollectiveTable& t, std::size_t i, const LinkModel& links, Found& found) {
+  const SampleGrid::Sample& s = t.points.samples()[i];
+  const auto bytes = static_cast<double>(s.at[0]), ps = static_cast<double>(s.time);
+  const std::string what = fmt::format("{}: {} over {} ranks: {} bytes", t.places[i], collective_name(t.op), t.ranks, s.at[0]);
+  if (const double least = links.least_ps(t.op, bytes, t.ranks); ps * kDatasheetMargin < least)
+    found.push_back({true, fmt::format("{} in {:.4g} us is {:.3g} times as fast as the link of {} ({:.4g} bytes/s); elements for bytes, or "
+                                       "another unit of time?",
+                                       what, ps * 1e-6, least / ps, links.card, links.bytes_per_s)});
+  if (i == 0) return;
+  const SampleGrid::Sample& before = t.points.samples()[i - 1];
+  if (const auto was = static_cast<double>(before.time); ps < (1 - kFallTolerance) * was)
+    found.push_back({false, fmt::format("{} take {:.4g} us, and {} bytes {:.4g} us: a longer message takes no less time", what, ps * 1e-6,
+                                        before.at[0], was * 1e-6)});
+}
+
+}  // namespace
+
+std::vector<CollectiveFinding> check_collectives(const std::vector<CollectiveTable>& tables, const LinkModel& links) {
+  Found found;
+  for (const CollectiveTable& t : tables) {
+    for (std::size_t i = 0; i < t.points.samples().size(); ++i) check_point(t, i, links, found);
+    const SampleGrid::Sample& last = t.points.samples().back();
+    const auto ps = static_cast<double>(last.time);
+    if (const double factor = ps / links.ps(t.op, static_cast<double>(last.at[0]), t.ranks); factor > kUnitFactor)
+      found.push_back({true, fmt::format("{}: {} over {} ranks: {} bytes in {:.4g} us is {:.3g} times what the link of {} takes; is the "
+                                         "unit of time right?",
+                                         t.places.back(), collective_name(t.op), t.ranks, last.at[0], ps * 1e-6, factor, links.card)});
+  }
+  return found;
+}
+
+}  // namespace kvlab

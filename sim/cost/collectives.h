@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sim/cost/link_model.h"
+#include "sim/cost/sample_grid.h"
+
+namespace kvlab {
+
+struct ModelSpec;
+struct Parallel;
+
+// Measured times of one collective over one number of ranks, by the bytes of its message (message_of in link_model.h).
+struct CollectiveTable {
+  Collective op = Collective::kAllReduce;
+  int ranks = 2;
+  std::string library, version;     // that was measured, for example vllm 0.19.0; empty: not said
+  SampleGrid points;                // one axis, bytes; at least one
+  std::vector<std::string> places;  // "file:line" of each point
+
+  // Between two points on the straight line in the logarithms of both, beyond the last at its rate, below the first its time.
+  [[nodiscard]] SampleGrid::Value at(double bytes) const;
+};
+
+// The tables of one profile or card.
+struct CollectiveTables {
+  std::string file;  // "" if there is none
+  std::vector<CollectiveTable> tables;
+  bool falls_back = false;  // for ranks that an operation has no table of, the next source is taken; else that is an error
+};
+
+// A collective that the run's parallelism uses.
+struct CollectiveUse {
+  Collective op;
+  int ranks;
+};
+std::vector<CollectiveUse> collectives_of(const ModelSpec& model, const Parallel& parallel);
+// Bytes of one message in a step of `tokens` of the whole replica, and how many of them a step has.
+double message_bytes(const ModelSpec& model, const Parallel& parallel, Collective op, std::int64_t tokens);
+double messages_per_step(const ModelSpec& model, const Parallel& parallel, Collective op);
+
+// Prices collectives: by the profile's table, else by the card's, else by the model of its links. Of several tables of one operation and
+// ranks, the library that the file names first; of its versions the newest that is not newer than the engine's, else the oldest.
+class Collectives {
+ public:
+  // engine_version: of the vLLM that the profile was measured with, "" if that is not known: the newest table is taken.
+  Collectives(CollectiveTables profile, CollectiveTables card, LinkModel links, std::string engine_version);
+
+  [[nodiscard]] SampleGrid::Value time(Collective op, double bytes, int ranks) const;
+  [[nodiscard]] bool is_measured(Collective op, int ranks) const { return find(op, ranks) != nullptr; }
+  // "all_reduce over 2 ranks by vllm 0.19.0, FILE:LINE", or by the datasheet.
+  [[nodiscard]] std::string basis(const CollectiveUse& use) const;
+  // The share of a step's collectives that the datasheet prices, in a step of `tokens`.
+  [[nodiscard]] double datasheet_frac(const ModelSpec& model, const Parallel& parallel, std::int64_t tokens) const;
+  // InputError where a source has tables of the operation and none for these ranks, and does not fall back.
+  void require(const CollectiveUse& use) const;
+
+ private:
+  [[nodiscard]] const CollectiveTable* find(Collective op, int ranks) const;
+  [[nodiscard]] const CollectiveTable* find(const CollectiveTables& from, Collective op, int ranks) const;
+
+  CollectiveTables profile_, card_;
+  LinkModel links_;
+  std::string engine_version_;
+};
+
+// What cannot be right in a table, with its file:line.
+struct CollectiveFinding {
+  bool is_impossible;  // for the link; else a time that falls by a fifth or more where the message grows
+  std::string text;
+};
+std::vector<CollectiveFinding> check_collectives(const std::vector<CollectiveTable>& tables, const LinkModel& links);
+
+}  // namespace kvlab
