@@ -169,9 +169,8 @@ def convert(data, source, arguments, out):
         for table, rows in make(frame, card, arguments, notes).items():
             write_table(rows, out, table)
     custom = family_file(system, "comm", arguments.backend, arguments.version, "custom_allreduce_perf.parquet", notes)
-    nccl = folders_in(system / "comm" / "nccl")
-    nccl_file = system / "comm" / "nccl" / nccl[-1] / "nccl_perf.parquet" if nccl else None
-    for table, rows in tables.collectives(custom and read(custom), nccl_file and read(nccl_file)).items():
+    nccl = [read(system / "comm" / "nccl" / v / "nccl_perf.parquet") for v in reversed(folders_in(system / "comm" / "nccl"))]
+    for table, rows in tables.collectives(read(custom) if custom else None, nccl).items():
         write_table(rows, out, table)
     write_meta(out, {"system": arguments.system, "backend": arguments.backend, "version": arguments.version, "device": device,
                      "hardware": hardware, "source": source}, notes)

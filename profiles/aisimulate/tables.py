@@ -7,6 +7,7 @@ import pandas as pd
 NS_PER_MS = 1e6
 MARGIN = 1.02  # as of the simulator's own lint
 HALF_BYTES = 2
+SHORTEST_MS = 1e-6  # a nanosecond: times are above 0
 # Bytes of a weight with its share of the scales, by the package's names of types.
 WEIGHT_BYTES = {"bfloat16": 2, "float16": 2, "fp8": 1, "fp8_block": 1, "sq": 1, "int8_wo": 1, "int4_wo": 0.5, "nvfp4": 0.5625}
 KV_BYTES = {"bfloat16": 2, "float16": 2, "fp8": 1, "int8": 1}
@@ -111,7 +112,7 @@ def prefill(frame, card, arguments, notes):
         most = rows.sort_values("batch_size").groupby(keys, as_index=False).last().rename(columns={"latency": "all", "batch_size": "prompts"})
         both = one.merge(most, on=keys)
         more = ((both["all"] - both.latency) / (both.prompts - 1)).where(both.prompts > 1, both.latency)
-        both["more_ns"] = more.clip(lower=0, upper=both.latency) * NS_PER_MS
+        both["more_ns"] = more.clip(lower=SHORTEST_MS, upper=both.latency) * NS_PER_MS
         made[f"attention_prefill_{dtype}"] = finish(both.drop(columns=["all", "prompts"]), {**SHAPE, "isl": "tokens"})
     return made
 
@@ -129,32 +130,33 @@ def moe(frame, card, arguments, notes):
     return {f"moe_{dtype}": finish(merge(one, list(columns), f"moe {dtype}", notes), columns) for dtype, one in rows.groupby("moe_dtype")}
 
 
-def as_bytes(frame, ranks="num_gpus"):
+COLLECTIVES = {"all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "alltoall": "all_to_all"}
+
+
+def as_bytes(frame):
     """The package counts elements; those of these types have two bytes."""
-    return frame.assign(bytes=frame.message_size * HALF_BYTES, ranks=frame[ranks])
+    return frame.assign(bytes=frame.message_size * HALF_BYTES, ranks=frame.num_gpus)[["bytes", "ranks", "latency"]]
+
+
+def newest_nccl(frames, op):
+    """Of NCCL's versions, newest first, the first that has the operation in half precision."""
+    for frame in frames:
+        rows = frame[(frame.op_name == op) & (frame.nccl_dtype == "half")]
+        if len(rows):
+            return as_bytes(rows)
+    return None
 
 
 def collectives(custom, nccl):
     """All-reduce as the engine chooses it, inside CUDA graphs; NCCL for sizes and ranks beyond that table, and for the others."""
-    made, columns = {}, {"ranks": "ranks", "bytes": "bytes"}
-    if nccl is not None:
-        nccl = as_bytes(nccl[nccl.nccl_dtype == "half"])
-        for theirs, ours in (("all_gather", "all_gather"), ("reduce_scatter", "reduce_scatter"), ("alltoall", "all_to_all")):
-            rows = nccl[nccl.op_name == theirs]
-            if len(rows):
-                made[ours] = rows
-        nccl = nccl[nccl.op_name == "all_reduce"]
-    parts = []
+    found = {ours: newest_nccl(nccl, theirs) for theirs, ours in COLLECTIVES.items()}
     if custom is not None:
-        if "backend" in custom and custom.backend.str.endswith("graph").any():
-            custom = custom[custom.backend.str.endswith("graph")]
-        parts.append(as_bytes(custom))
-    if nccl is not None:
-        largest = {} if not parts else parts[0].groupby("ranks").bytes.max().to_dict()
-        parts.append(nccl[nccl.bytes > nccl.ranks.map(largest).fillna(0)])
-    if parts and sum(len(p) for p in parts):
-        made["all_reduce"] = pd.concat(parts)
-    for name, rows in made.items():
-        least = rows.groupby(["ranks", "bytes"], as_index=False).latency.min()
-        made[name] = finish(least, columns)[["bytes", "ranks", "time_ns"]]
-    return made
+        is_graph = custom.backend.str.endswith("graph") if "backend" in custom else pd.Series(True, custom.index)
+        own = as_bytes(custom[is_graph] if is_graph.any() else custom)
+        other = found["all_reduce"]
+        if other is not None:
+            largest = other.ranks.map(own.groupby("ranks").bytes.max()).fillna(0)
+            own = pd.concat([own, other[other.bytes > largest]])
+        found["all_reduce"] = own
+    least = {name: rows.groupby(["ranks", "bytes"], as_index=False).latency.min() for name, rows in found.items() if rows is not None}
+    return {name: finish(rows, {"ranks": "ranks", "bytes": "bytes"})[["bytes", "ranks", "time_ns"]] for name, rows in least.items()}

@@ -35,8 +35,8 @@ ProfilePrices::ProfilePrices(std::shared_ptr<const Profile> profile, std::shared
 
 bool ProfilePrices::covers(std::string_view op) const {
   if (op == "append_kv" && profile_->attention_has_append) return !profile_->attention.empty();
-  if (op == "moe" || op == "router") return !profile_->moe.empty();
-  return std::any_of(profile_->ops.begin(), profile_->ops.end(), [&](const ProfileOp& p) { return p.covers == op; });
+  if (std::any_of(profile_->ops.begin(), profile_->ops.end(), [&](const ProfileOp& p) { return p.covers == op; })) return true;
+  return (op == "moe" || op == "router") && !profile_->moe.empty();
 }
 
 // Tables at `count`, then the roofline for what no table covers. `ops`: the model's operations at this count, per rank here
@@ -110,7 +110,9 @@ Price ProfilePrices::head(std::int64_t rows) const {
 ProfilePrices::Value ProfilePrices::attention(double prompt, double before, double rows, double length) const {
   const double at_least = prompt > 0 ? std::max(prompt, smallest_prompt_) : 0;
   Value value = profile_->attention.at(std::array{at_least, before, rows, length});
-  if (at_least != prompt || attention_scale_ != 1) value.footing = Footing::kExtrapolated;
+  value.footing = std::max(value.footing, profile_->attention_at_best);
+  const bool is_beyond = profile_->longest_prompt > 0 && prompt + before > static_cast<double>(profile_->longest_prompt);
+  if (at_least != prompt || attention_scale_ != 1 || is_beyond) value.footing = Footing::kExtrapolated;
   value.ps *= attention_scale_;
   return value;
 }
@@ -138,9 +140,13 @@ DecodeCurve ProfilePrices::decode_attention(std::int64_t rows) const {
   return curve;
 }
 
+double ProfilePrices::saved_by_sharing(double tokens) const {
+  return profile_->shared_call.empty() ? 0 : attention_scale_ * profile_->shared_call.at(std::span(&tokens, 1)).ps;
+}
+
 // How a step's prompts and decode rows share one attention call: the longest prompt is looked up together with all decode
 // rows, since a mixed batch runs its decodes in the kernel for ragged prompts; every other prompt adds the time it takes
-// alone. Uneven decode rows follow the profile's skew rule.
+// alone, less what it saves in a shared call. Uneven decode rows follow the profile's skew rule.
 ProfilePrices::Value ProfilePrices::attention_of_mixed(const StepShape& shape) const {
   const auto longer = [](const PrefillPiece& a, const PrefillPiece& b) {
     return a.new_tokens != b.new_tokens ? a.new_tokens < b.new_tokens : a.kv_before < b.kv_before;
@@ -166,7 +172,7 @@ ProfilePrices::Value ProfilePrices::attention_of_mixed(const StepShape& shape) c
     weighted_before += static_cast<double>(piece.new_tokens) * piece.kv_before;
     if (&piece == &*longest) continue;
     const Value alone = attention(piece.new_tokens, piece.kv_before, 0, 0);
-    others += alone.ps;
+    others += std::max(0.0, alone.ps - saved_by_sharing(piece.new_tokens));
     value.footing = std::max(value.footing, alone.footing);
   }
   if (profile_->skew && has_mixed_ && shape.decodes > 1) {

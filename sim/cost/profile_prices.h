@@ -33,6 +33,7 @@ class ProfilePrices final : public StepPrices {
   void add_ops(ProfileOp::Axis axis, bool in_layer, std::int64_t count, const Ops& ops, const Ops& as_measured, Price& price) const;
   [[nodiscard]] Value moe(std::int64_t tokens, const Ops& ops, const Ops& as_measured) const;
   [[nodiscard]] Value attention(double prompt, double before, double rows, double length) const;
+  [[nodiscard]] double saved_by_sharing(double tokens) const;  // picoseconds that a prompt beside a longer one takes less than alone
   [[nodiscard]] Value attention_of_mixed(const StepShape& shape) const;
   [[nodiscard]] bool covers(std::string_view op) const;
 

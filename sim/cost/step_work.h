@@ -21,6 +21,7 @@ struct OpWork {
   int times = 1;                         // in a layer, or in a step for operations outside layers
   double share = 1;                      // of the layers that have it
   const WeightFormat* format = nullptr;  // of the model: the types it is computed in; null: the model's type
+  std::int64_t out = 0, in = 0;          // of a matrix product: columns of its result, and the depth of its sums; 0: it is none
 };
 
 struct Work {
@@ -44,6 +45,8 @@ class AttentionWork {
     s.kv_tokens = kv_tokens + rows;
     return {flops(s), bytes(s)};
   }
+  // Of a prompt without tokens.
+  [[nodiscard]] const AttentionPrefillShape& prompt_shape() const { return prefill_; }
   [[nodiscard]] Work prefill(const PrefillPiece& piece) const {
     AttentionPrefillShape s = prefill_;
     s.new_tokens = piece.new_tokens;
