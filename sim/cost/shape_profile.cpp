@@ -327,6 +327,10 @@ Profile read_shape_profile(const std::string& folder, int tp) {
   p.options[backend + "_version"] = version;
   if (meta.has("notes")) p.notes = meta.words("notes", "what the conversion had to decide");
   meta.reject_unread();
+  for (const Collective op : kAllCollectives) {
+    const std::string file = fmt::format("{}/{}.csv", folder, collective_name(op));
+    if (std::error_code error; fs::exists(file, error)) UsageLog::note_file(file);
+  }
   read_collective_tables(folder, 0, "time_ns", p.collectives);
   return p;
 }

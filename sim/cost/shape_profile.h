@@ -16,7 +16,7 @@ struct Parallel;
 // The folder that `profile: {aisimulate: {system, backend, version, dir}}` means. InputError with the command that makes it.
 std::string shape_tables_folder(Params& choice);
 
-// What the folder says without a model: card, source, notes and collectives. read_tables_of_model adds the rest.
+// Card, source, notes and collectives of a folder, which are of no model. read_tables_of_model adds the rest.
 Profile read_shape_profile(const std::string& folder, int tp);
 
 // Adds the times of this model on one rank: each matrix product at its own width and depth, attention at its own heads. Tables that the

@@ -45,7 +45,7 @@ class AttentionWork {
     s.kv_tokens = kv_tokens + rows;
     return {flops(s), bytes(s)};
   }
-  // Of a prompt without tokens.
+  // The shape of a prompt without tokens.
   [[nodiscard]] const AttentionPrefillShape& prompt_shape() const { return prefill_; }
   [[nodiscard]] Work prefill(const PrefillPiece& piece) const {
     AttentionPrefillShape s = prefill_;
