@@ -16,7 +16,7 @@ import pyarrow.parquet as parquet
 
 BYTES_PER_ELEMENT = {"half": 2, "bfloat16": 2}
 OPS = {"all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "alltoall": "all_to_all"}
-TOLERANCE = 0.02
+TOLERANCE = 0.005
 FALL = 0.1
 LARGEST = 1 << 28  # bytes; what is longer goes at the last point's rate
 

@@ -163,7 +163,7 @@ Profile read_bundle(const std::string& folder, int tp) {
     std::error_code error;
     if (p.moe.empty() && fs::exists(place + "/moe.csv", error)) p.moe = read_time_grid(place + "/moe.csv", {"tokens", "activated_experts"});
   }
-  read_collective_tables(tables, tp, "time_us", p.collectives);
+  read_collective_tables(tables, tp, p.collectives);
   try {
     p.skew = read_skew(meta, folder, tp, meta_file);
   } catch (const YAML::Exception& e) {

@@ -117,19 +117,19 @@ CollectiveTables read_card_collectives(Params& hardware, const ConfigFile& confi
   all.falls_back = p.choice("missing", {{"error", false}, {"datasheet", true}}, false, "for ranks that an operation has no table of");
   if (p.has("tables")) {
     p.text("source", "where the figures come from");
-    all.file = config.name;
     all.tables = read_tables(config, config.root["collectives"]["tables"]);
   } else {
     const std::string named = p.text("file", "a name in profiles/collectives, or a file"), own = p.resolve_file(named);
     std::error_code error;
-    all.file = find_spec_file(fs::exists(own, error) ? own : named, profiles_folder() + "/collectives", "table of collectives");
-    all.tables = read_file_of_tables(p, all.file, card);
+    const std::string file =
+        find_spec_file(fs::exists(own, error) ? own : named, profiles_folder() + "/collectives", "table of collectives");
+    all.tables = read_file_of_tables(p, file, card);
   }
   require_keys(p, {"file", "tables", "source", "measured_on", "missing"});
   return all;
 }
 
-void read_collective_tables(const std::string& folder, int ranks, const std::string& time_column, std::vector<CollectiveTable>& tables) {
+void read_collective_tables(const std::string& folder, int ranks, std::vector<CollectiveTable>& tables) {
   struct Rows {
     std::vector<SampleGrid::Sample> samples;
     std::vector<std::string> places;
@@ -144,8 +144,9 @@ void read_collective_tables(const std::string& folder, int ranks, const std::str
         throw InputError(
             fmt::format("{}:1: '{}' counts elements in place of bytes? Give 'bytes', for example 2 for each bf16 element", file, elements));
     if (!csv.has("ranks") && ranks < 2) throw InputError(file + ":1: needs a column 'ranks'");
-    const std::size_t bytes = csv.column("bytes"), time = csv.column(time_column);
-    const double unit = static_cast<double>(kPsPerNs) * (time_column == "time_us" ? 1000 : 1);
+    const bool is_us = csv.has("time_us");
+    const std::size_t bytes = csv.column("bytes"), time = csv.column(is_us ? "time_us" : "time_ns");
+    const double unit = static_cast<double>(kPsPerNs) * (is_us ? 1000 : 1);
     std::map<int, Rows> by_ranks;
     for (std::size_t row = 0; row < csv.num_rows(); ++row) {
       const auto over = csv.has("ranks") ? csv.count(row, csv.column("ranks")) : ranks;

@@ -12,8 +12,8 @@ namespace kvlab {
 // file:line:column, also for a table of another card than `card`, the hardware's `name`.
 CollectiveTables read_card_collectives(Params& hardware, const ConfigFile& config, const std::string& card);
 
-// Tables of a profile in `folder`: <op>.csv of each collective that is there. Columns: bytes, time_us or time_ns (`time_column`),
-// and, if there, ranks (else all rows are over `ranks`) and spread_frac.
-void read_collective_tables(const std::string& folder, int ranks, const std::string& time_column, std::vector<CollectiveTable>& tables);
+// Tables of a profile in `folder`: <op>.csv of each collective that is there. Columns: bytes, time_ns or time_us, and, if there, ranks
+// (else all rows are over `ranks`) and spread_frac.
+void read_collective_tables(const std::string& folder, int ranks, std::vector<CollectiveTable>& tables);
 
 }  // namespace kvlab

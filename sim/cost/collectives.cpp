@@ -13,12 +13,11 @@
 #include "base/text.h"
 #include "sim/cost/model_spec.h"
 #include "sim/cost/parallel.h"
+#include "sim/cost/table_limits.h"
 
 namespace kvlab {
 
 namespace {
-
-constexpr double kDatasheetMargin = 1.02, kFallTolerance = 0.2, kUnitFactor = 300;
 
 // "0.19.0" -> {0, 19, 0}, for comparison.
 std::vector<int> numbers_of(const std::string& version) {

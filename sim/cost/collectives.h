@@ -27,7 +27,6 @@ struct CollectiveTable {
 
 // The tables of one profile or card.
 struct CollectiveTables {
-  std::string file;  // "" if there is none
   std::vector<CollectiveTable> tables;
   bool falls_back = false;  // for ranks that an operation has no table of, the next source is taken; else that is an error
 };
@@ -42,8 +41,9 @@ std::vector<CollectiveUse> collectives_of(const ModelSpec& model, const Parallel
 double message_bytes(const ModelSpec& model, const Parallel& parallel, Collective op, std::int64_t tokens);
 double messages_per_step(const ModelSpec& model, const Parallel& parallel, Collective op);
 
-// Prices collectives: by the profile's table, else by the card's, else by the model of its links. Of several tables of one operation and
-// ranks, the library that the file names first; of its versions the newest that is not newer than the engine's, else the oldest.
+// Prices collectives: by the profile's table, else by the card's, else by the model of its links. Several tables of one
+// operation and ranks: the library that the file names first is taken, of its versions the newest that is not newer than the engine's, else
+// the oldest.
 class Collectives {
  public:
   // engine_version: of the vLLM that the profile was measured with, "" if that is not known: the newest table is taken.
@@ -67,7 +67,7 @@ class Collectives {
   std::string engine_version_;
 };
 
-// What cannot be right in a table, with its file:line.
+// A point that cannot be right, with its file:line.
 struct CollectiveFinding {
   bool is_impossible;  // for the link; else a time that falls by a fifth or more where the message grows
   std::string text;

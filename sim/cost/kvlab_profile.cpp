@@ -211,8 +211,8 @@ Profile read_kvlab_profile(const std::string& folder, int tp) {
   read_ops(tables, p);
   p.attention = read_grid_if_there(tables + "/attention.csv", kAttention);
   p.moe = read_grid_if_there(tables + "/moe.csv", kMoe);
-  read_collective_tables(tables, tp, "time_ns", p.collectives);
-  read_collective_tables(folder, 0, "time_ns", p.collectives);
+  read_collective_tables(tables, tp, p.collectives);
+  read_collective_tables(folder, 0, p.collectives);
   p.policy = read_policy_times(tables);
   p.skew = read_skew(tables);
   return p;

@@ -1,12 +1,11 @@
 #include "sim/cost/link_model.h"
 
-#include <algorithm>
+#include "base/time.h"
+#include "sim/cost/hardware_spec.h"
 
 namespace kvlab {
 
 namespace {
-
-constexpr double kPsPerSecond = 1e12, kPsPerNs = 1e3, kKiB = 1024;
 
 // Shares of the datasheet's rate that long messages reach in AISimulate's tables (docs/cost-model.md): NVLink of A100, H100 and H200 0.66
 // to 0.79; two GPUs over PCIe 0.61; through the host, all ranks together 0.47 to 0.50 of one GPU's link.
@@ -14,7 +13,7 @@ constexpr double kMeshFrac = 0.7, kPeerFrac = 0.6, kHostFrac = 0.5;
 
 // vLLM's own all-reduce (custom_all_reduce.py and .cuh): 2, 4, 6 or 8 ranks, messages below 8 MiB. In one shot each rank reads the whole
 // message of all others: always over 2 ranks, and below these sizes over more.
-constexpr double kCustomBytes = 8192 * kKiB, kOneShotOf4 = 512 * kKiB, kOneShotOf8 = 256 * kKiB;
+constexpr double kCustomBytes = 8192 << 10, kOneShotOf4 = 512 << 10, kOneShotOf8 = 256 << 10;
 
 bool is_custom(Collective op, double bytes, int ranks) {
   return op == Collective::kAllReduce && ranks % 2 == 0 && ranks <= 8 && bytes < kCustomBytes;
@@ -48,7 +47,7 @@ std::optional<Collective> collective_of(const std::string& name) {
 double LinkModel::ps(Collective op, double bytes, int ranks) const {
   if (ranks < 2 || bytes <= 0) return 0;
   const auto time = [&](int waits, double sent, double share) {
-    return waits * latency_ns * kPsPerNs + sent / (share * bytes_per_s) * kPsPerSecond;
+    return waits * latency_ns * static_cast<double>(kPsPerNs) + sent / (share * bytes_per_s) * kPsPerSecond;
   };
   const double sent = sent_share(op, ranks) * bytes;
   const bool by_peers = is_mesh || (ranks == 2 && has_peer_access);

@@ -173,7 +173,7 @@ std::shared_ptr<const Collectives> collectives_for(const CostSetup& setup, const
   std::string engine;
   if (profile) {
     check_card_of_collectives(*profile, setup.hardware);
-    own = {profile->file, profile->collectives, fills_gaps};
+    own = {profile->collectives, fills_gaps};
     if (const auto known = profile->options.find("vllm_version"); known != profile->options.end()) engine = known->second;
   }
   auto all = std::make_shared<const Collectives>(std::move(own), setup.hardware.collectives, setup.hardware.links(), engine);

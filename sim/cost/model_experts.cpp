@@ -7,8 +7,6 @@ namespace kvlab {
 
 namespace {
 
-constexpr std::int64_t kMaxWidth = 1 << 20;
-
 // The first of several names for one thing that the file uses; `fallback` where it uses none.
 std::int64_t any_of(Params& p, std::initializer_list<const char*> keys, std::int64_t fallback, const char* meaning) {
   for (const char* key : keys)

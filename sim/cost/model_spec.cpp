@@ -21,7 +21,6 @@ namespace kvlab {
 
 namespace {
 
-constexpr std::int64_t kMaxWidth = 1 << 20;
 constexpr std::array kDtypes{std::pair{"float16", Dtype::kFp16}, std::pair{"bfloat16", Dtype::kBf16}, std::pair{"float32", Dtype::kFp32},
                              std::pair{"fp8", Dtype::kFp8}, std::pair{"int8", Dtype::kInt8}};
 

@@ -10,14 +10,12 @@
 
 #include "kernels/moe_experts/moe_experts.h"
 #include "sim/cost/step_work.h"
+#include "sim/cost/table_limits.h"
 
 namespace kvlab {
 
 namespace {
 
-constexpr double kDatasheetMargin = 1.02;
-constexpr double kUnitFactor = 300;     // units differ by 1000; no kernel is this far from its roofline at a large shape
-constexpr double kFallTolerance = 0.2;  // of repeated measurements and kernel switches
 using Severity = LintFinding::Severity;
 using Point = SampleGrid::Point;
 using WorkAt = std::function<std::optional<Work>(const Point&)>;

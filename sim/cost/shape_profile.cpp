@@ -331,7 +331,7 @@ Profile read_shape_profile(const std::string& folder, int tp) {
     const std::string file = fmt::format("{}/{}.csv", folder, collective_name(op));
     if (std::error_code error; fs::exists(file, error)) UsageLog::note_file(file);
   }
-  read_collective_tables(folder, 0, "time_ns", p.collectives);
+  read_collective_tables(folder, 0, p.collectives);
   return p;
 }
 

@@ -84,5 +84,21 @@ TEST_F(LargeInputsTest, DataParallelRanksAreARemark) {
   EXPECT_THAT(run("{tp: 8, ep: 8}"), testing::Not(testing::HasSubstr("data-parallel")));
 }
 
+TEST_F(LargeInputsTest, CollectivesByTheDatasheetAreARemark) {
+  const auto run = [&](const std::string& hardware) {
+    write("tp.yaml", "name: tp\nmodel: llama-3.1-8b\nhardware: " + hardware +
+                         "\nparallel: {tp: 4}\ntrace: {generate: {requests: 3, arrival: {poisson: {rate_per_s: 8}}, prompt_tokens: {fixed: "
+                         "{value: 300}}, output_tokens: {fixed: {value: 3}}}}\nscheduler: vllm_v1\n");
+    const Called called = call({"run", "tp.yaml"});
+    EXPECT_EQ(called.status, 0) << called.err;
+    return called.out;
+  };
+  EXPECT_THAT(run("a10"), testing::AllOf(testing::ContainsRegex("[0-9]+ % of step time is all_reduce over 4 ranks by the datasheet of A10"),
+                                         testing::HasSubstr("add them under 'collectives' in ")));
+  const std::string measured = run("l40s");
+  EXPECT_THAT(measured, testing::Not(testing::HasSubstr("by the datasheet")));
+  EXPECT_THAT(measured, testing::HasSubstr("all_reduce over 4 ranks by vllm "));
+}
+
 }  // namespace
 }  // namespace kvlab

@@ -1,0 +1,259 @@
+// Times of collectives: from tables, by hand-computed points, and from the links of the datasheet.
+#include "sim/cost/collectives.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "sim/cost/profile.h"
+#include "tests/sim/cost_support.h"
+
+namespace kvlab {
+namespace {
+
+using testing::HasSubstr;
+constexpr double kUsInPs = 1e6;
+
+CollectiveTable table(Collective op, int ranks, std::vector<std::pair<std::int64_t, Picoseconds>> points, std::string library = "",
+                      std::string version = "") {
+  std::vector<SampleGrid::Sample> samples;
+  for (const auto& [bytes, time] : points) samples.push_back({{bytes}, time, 0});
+  std::vector<std::string> places(samples.size(), "t.csv:2");
+  return {op, ranks, std::move(library), std::move(version), SampleGrid(1, std::move(samples)), std::move(places)};
+}
+
+LinkModel mesh() { return {"card", 1e11, true, true, 1000}; }
+LinkModel pcie(bool has_peer_access) { return {"card", 1e10, false, has_peer_access, 1000}; }
+
+// ---- tables ----
+
+TEST(CollectiveTable, IsStraightInLogarithms) {
+  const CollectiveTable t = table(Collective::kAllReduce, 2, {{1024, 2'000'000}, {4096, 4'000'000}});
+  EXPECT_DOUBLE_EQ(t.at(1024).ps, 2e6);
+  EXPECT_EQ(t.at(1024).footing, Footing::kInside);
+  EXPECT_NEAR(t.at(2048).ps, 2e6 * std::sqrt(2.0), 1e-3);  // half way in bytes and in times
+  EXPECT_EQ(t.at(2048).footing, Footing::kInterpolated);
+}
+
+TEST(CollectiveTable, BeyondTheLastPointItsRateAndBelowTheFirstItsTime) {
+  const CollectiveTable t = table(Collective::kAllReduce, 2, {{1024, 2'000'000}, {4096, 4'000'000}});
+  EXPECT_DOUBLE_EQ(t.at(12288).ps, 12e6);
+  EXPECT_EQ(t.at(12288).footing, Footing::kExtrapolated);
+  EXPECT_DOUBLE_EQ(t.at(10).ps, 2e6);
+  EXPECT_EQ(t.at(10).footing, Footing::kExtrapolated);
+}
+
+TEST(Collectives, TheProfilesTableComesFirstThenTheCardsThenTheLinks) {
+  const CollectiveTables profile{{table(Collective::kAllReduce, 2, {{1024, 1'000'000}})}, true};
+  const CollectiveTables card{{table(Collective::kAllReduce, 2, {{1024, 2}}), table(Collective::kAllReduce, 4, {{1024, 3'000'000}})}, true};
+  const Collectives all(profile, card, mesh(), "");
+  EXPECT_DOUBLE_EQ(all.time(Collective::kAllReduce, 1024, 2).ps, 1e6);
+  EXPECT_DOUBLE_EQ(all.time(Collective::kAllReduce, 1024, 4).ps, 3e6);
+  EXPECT_DOUBLE_EQ(all.time(Collective::kAllReduce, 1024, 8).ps, mesh().ps(Collective::kAllReduce, 1024, 8));
+  EXPECT_TRUE(all.is_measured(Collective::kAllReduce, 4));
+  EXPECT_FALSE(all.is_measured(Collective::kP2p, 2));
+  EXPECT_EQ(all.time(Collective::kAllReduce, 1024, 1).ps, 0);
+  EXPECT_EQ(all.basis({Collective::kP2p, 2}), "p2p over 2 ranks by the datasheet of card");
+}
+
+TEST(Collectives, TheEnginesVersionChoosesItsTable) {
+  const auto vllm = [](const char* version, Picoseconds time) { return table(Collective::kAllReduce, 2, {{1024, time}}, "vllm", version); };
+  const CollectiveTables card{
+      {vllm("0.9.0", 9), vllm("0.24.0", 24), vllm("0.19.0", 19), table(Collective::kAllReduce, 2, {{1024, 99}}, "nccl", "2.29.2")}, false};
+  const auto time = [&](const char* engine) { return Collectives({}, card, mesh(), engine).time(Collective::kAllReduce, 1024, 2).ps; };
+  EXPECT_EQ(time(""), 24);
+  EXPECT_EQ(time("0.19.0"), 19);
+  EXPECT_EQ(time("0.20.1"), 19);
+  EXPECT_EQ(time("0.30"), 24);
+  EXPECT_EQ(time("0.8.5"), 9);  // none is old enough
+  EXPECT_EQ(Collectives({}, card, mesh(), "0.19").basis({Collective::kAllReduce, 2}), "all_reduce over 2 ranks by vllm 0.19.0, t.csv:2");
+}
+
+TEST(Collectives, DatasheetShareOfAStep) {
+  ModelSpec m;
+  m.layers = 4, m.hidden = 64;
+  const Parallel parallel{2, 2, 1};
+  const CollectiveTables card{{table(Collective::kAllReduce, 2, {{64, 1'000'000}})}, false};
+  const Collectives all({}, card, mesh(), "");
+  const double p2p = mesh().ps(Collective::kP2p, 64 * 2, 2), sums = 9 * 2e6;  // twice the bytes of the last point
+  EXPECT_NEAR(all.datasheet_frac(m, parallel, 1), p2p / (p2p + sums), 1e-12);
+  EXPECT_EQ(all.datasheet_frac(m, Parallel{2, 1, 1}, 1), 0);
+  EXPECT_EQ(Collectives({}, {}, mesh(), "").datasheet_frac(m, parallel, 1), 1);
+}
+
+// ---- links ----
+
+TEST(LinkModel, OneShotTwoShotAndNcclOverNvlink) {
+  const auto us = [](Collective op, double bytes, int ranks) { return mesh().ps(op, bytes, ranks) / kUsInPs; };
+  constexpr double kBytesPerUs = 0.7e5, kMiB = 1 << 20;
+  EXPECT_NEAR(us(Collective::kAllReduce, kMiB / 8, 4), 1 + 3 * kMiB / 8 / kBytesPerUs, 1e-9);
+  EXPECT_NEAR(us(Collective::kAllReduce, kMiB / 2, 4), 2 + 1.5 * kMiB / 2 / kBytesPerUs, 1e-9);
+  EXPECT_NEAR(us(Collective::kAllReduce, kMiB / 4, 8), 2 + 1.75 * kMiB / 4 / kBytesPerUs, 1e-9);
+  EXPECT_NEAR(us(Collective::kAllReduce, 4 * kMiB, 2), 1 + 4 * kMiB / kBytesPerUs, 1e-9);  // two ranks: always one shot
+  EXPECT_NEAR(us(Collective::kAllReduce, 8 * kMiB, 8), 3 + 1.75 * 8 * kMiB / kBytesPerUs, 1e-9);
+  EXPECT_NEAR(us(Collective::kAllReduce, kMiB, 16), 3 + 1.875 * kMiB / kBytesPerUs, 1e-9);  // vLLM has its own up to 8 ranks
+  EXPECT_NEAR(us(Collective::kAllToAll, kMiB, 4), 2 + 0.75 * kMiB / kBytesPerUs, 1e-9);
+  EXPECT_NEAR(us(Collective::kAllGather, kMiB, 4), us(Collective::kReduceScatter, kMiB, 4), 1e-9);
+  EXPECT_NEAR(us(Collective::kP2p, kMiB, 2), 1 + kMiB / kBytesPerUs, 1e-9);
+  EXPECT_NEAR(us(Collective::kAllReduce, 16, 8), us(Collective::kAllReduce, 16, 2), 0.01);  // no hops
+}
+
+TEST(LinkModel, RanksShareTheHostBridge) {
+  constexpr double kBytes = 1 << 20, kPeerPerUs = 0.6e4, kHostPerUs = 0.5e4;
+  EXPECT_NEAR(pcie(true).ps(Collective::kAllReduce, kBytes, 2) / kUsInPs, 1 + kBytes / kPeerPerUs, 1e-9);
+  EXPECT_NEAR(pcie(true).ps(Collective::kAllReduce, kBytes, 4) / kUsInPs, 3 + 4 * 1.5 * kBytes / kHostPerUs, 1e-9);
+  EXPECT_NEAR(pcie(false).ps(Collective::kAllReduce, kBytes, 2) / kUsInPs, 3 + 2 * kBytes / kHostPerUs, 1e-9);
+  EXPECT_NEAR(pcie(false).ps(Collective::kP2p, kBytes, 2) / kUsInPs, 1 + kBytes / kHostPerUs, 1e-9);
+}
+
+// ---- shipped tables ----
+
+// Issue threads and papers quote 5 us in vLLM's all-reduce and 16 in NCCL for 8 KiB over 8 H100.
+TEST(ShippedCollectives, EightH100) {
+  const CostSetup setup = setup_of("model: llama-3.1-70b\nhardware: h100\nparallel: {tp: 8}\n");
+  const SampleGrid::Value value = setup.collectives->time(Collective::kAllReduce, 8192, 8);
+  EXPECT_NEAR(value.ps / kUsInPs, 5.0, 0.3);
+  EXPECT_NE(value.footing, Footing::kExtrapolated);
+  EXPECT_THAT(setup.collectives->basis({Collective::kAllReduce, 8}),
+              testing::AllOf(HasSubstr("by vllm 0.24.0, "), HasSubstr("/h100.yaml:")));
+  for (const Collective op : {Collective::kAllGather, Collective::kReduceScatter, Collective::kAllToAll})
+    for (const int ranks : {2, 4, 8}) EXPECT_TRUE(setup.collectives->is_measured(op, ranks)) << collective_name(op) << ranks;
+}
+
+TEST(ShippedCollectives, EightRanksAreFasterThanFour) {
+  const auto decode = [](const std::string& card, int tp) {
+    const CostSetup setup = setup_of("model: llama-3.1-70b\nhardware: " + card + "\nparallel: {tp: " + std::to_string(tp) + "}\n");
+    return make_cost_model(setup)->step(decode_shape(32, 32 * 1000)).total;
+  };
+  for (const char* card : {"h100", "h200", "a100-80gb"}) EXPECT_LT(decode(card, 8), decode(card, 4) * 8 / 10) << card;
+}
+
+// The model of the links is for cards without a table: on those with one it is within a factor of two for whole messages of a step.
+TEST(ShippedCollectives, TheLinkModelIsNearTheTables) {
+  for (const char* card : {"h100", "h200", "a100-80gb", "l40s"}) {
+    const CostSetup setup = setup_of("model: llama-3.1-70b\nhardware: " + std::string(card) + "\n");
+    for (const CollectiveTable& t : setup.hardware.collectives.tables) {
+      if (t.op != Collective::kAllReduce || t.library != "vllm") continue;
+      for (const double bytes : {16384.0, 262144.0, 4194304.0, 67108864.0}) {
+        const double ratio = setup.hardware.links().ps(t.op, bytes, t.ranks) / t.at(bytes).ps;
+        EXPECT_GT(ratio, 0.5) << card << ' ' << t.ranks << ' ' << bytes;
+        EXPECT_LT(ratio, 2.0) << card << ' ' << t.ranks << ' ' << bytes;
+      }
+    }
+  }
+}
+
+// ---- files ----
+
+std::string with_card(const TempFolder& folder, const std::string& collectives, const std::string& parallel = "{tp: 2}") {
+  folder.write("model.yaml", kTinyModel);
+  folder.write("card.yaml", kTinyCard + ("name: tiny\n" + collectives));
+  return "model: " + folder.path() + "/model.yaml\nhardware: " + folder.path() + "/card.yaml\nparallel: " + parallel + "\n";
+}
+
+std::string inline_table(const std::string& table) { return "collectives: {source: a test, tables: [" + table + "]}\n"; }
+
+TEST(CollectiveFiles, PointsInTheHardwareFile) {
+  const TempFolder folder;
+  const std::string two = inline_table("{op: all_reduce, ranks: 2, points: [[64, 3000], [128, 4000]]}");
+  const auto step = make_cost_model(setup_of(with_card(folder, two)))->step(decode_shape(4, 40));
+  EXPECT_EQ(step.part[3], 5 * 4'000'000);  // 4 tokens of 16 channels, 2 bytes each; twice in 2 layers and of the embedding
+  EXPECT_EQ(step.footing[0], step.part[3]);
+  const auto staged = setup_of(with_card(folder, inline_table("{op: p2p, ranks: 2, points: [[128, 7000]]}"), "{pp: 2}"));
+  EXPECT_EQ(make_cost_model(staged)->step(decode_shape(4, 40)).part[3], 7'000'000);
+}
+
+TEST(CollectiveFiles, ErrorsSayWhere) {
+  const TempFolder folder;
+  const auto error = [&](const std::string& collectives, const std::string& parallel = "{tp: 4}") {
+    return error_of([&] { setup_of(with_card(folder, collectives, parallel)); });
+  };
+  const std::string two = "{op: all_reduce, ranks: 2, points: [[64, 3000]]}", four = "{op: all_reduce, ranks: 4, points: [[64, 3000]]}";
+  EXPECT_THAT(error(inline_table(two + ", {op: all_reduce, ranks: 8, points: [[64, 3000]]}")),
+              testing::AllOf(HasSubstr("card.yaml:10:"), HasSubstr("no all_reduce over 4 ranks, which 'parallel' needs; there is 2, 8")));
+  EXPECT_EQ(error(inline_table(two + ", " + four)), "no error");
+  EXPECT_EQ(error("collectives: {missing: datasheet, source: a test, tables: [" + two + "]}\n"), "no error");
+  EXPECT_THAT(error(inline_table("{op: all_reduse, ranks: 4, points: [[64, 3000]]}")), HasSubstr("did you mean 'all_reduce'"));
+  EXPECT_THAT(error(inline_table("{op: p2p, rank: 4, points: [[64, 3000]]}")), HasSubstr("unknown key 'rank' of a table of collectives"));
+  EXPECT_THAT(error(inline_table("{op: p2p, ranks: 1, points: [[64, 3000]]}")), HasSubstr("'ranks' = 1 is outside [2,"));
+  EXPECT_THAT(error(inline_table("{op: p2p, ranks: 2, points: [[64]]}")), HasSubstr("a point is [bytes, ns]"));
+  EXPECT_THAT(error(inline_table("{op: p2p, ranks: 2, points: [[64, 3000], [32, 3000]]}")), HasSubstr("out of order"));
+  EXPECT_THAT(error("collectives: {source: a, table: []}\n"), HasSubstr("unknown key 'table'; did you mean 'tables'"));
+  EXPECT_THAT(error("collectives: nowhere\n"), HasSubstr("unknown table of collectives 'nowhere'"));
+}
+
+TEST(CollectiveFiles, TimesThatCannotBe) {
+  const TempFolder folder;
+  const auto error = [&](const std::string& points) {
+    return error_of([&] { setup_of(with_card(folder, inline_table("{op: all_reduce, ranks: 2, points: [" + points + "]}"))); });
+  };
+  // 10 GB/s: 1 MiB takes 104.9 us, and 102.8 with the margin.
+  EXPECT_EQ(error("[1048576, 103000]"), "no error");
+  EXPECT_THAT(error("[1024, 5000], [1048576, 52000]"),
+              testing::AllOf(HasSubstr("card.yaml:10:"), HasSubstr("1048576 bytes in 52 us is 2.02 times as fast as the link of tiny"),
+                             HasSubstr("elements for bytes")));
+  EXPECT_THAT(error("[1024, 500000], [2048, 300000]"), HasSubstr("a longer message takes no less time"));
+  EXPECT_THAT(error("[1048576, 103000000]"), HasSubstr("is the unit of time right?"));
+}
+
+TEST(CollectiveFiles, OfAnotherCard) {
+  const TempFolder folder;
+  EXPECT_THAT(error_of([&] { setup_of(with_card(folder, "collectives: h100\n")); }),
+              testing::AllOf(HasSubstr("h100.yaml:2:"), HasSubstr("measured on 'H100 SXM 80GB', and the hardware is 'tiny'")));
+  const std::string fast = "nvlink_bytes_per_s: 4.5e11\ncollectives: {file: h100, measured_on: \"H100 SXM 80GB\"}\n";
+  EXPECT_NO_THROW(setup_of(with_card(folder, fast)));
+}
+
+// ---- profiles ----
+
+void write_second_degree(const TempFolder& folder, const std::string& all_reduce) {
+  write_tiny_bundle(folder);
+  std::filesystem::copy(folder.file("tp1"), folder.file("tp2"));
+  folder.write("tp2/all_reduce.csv", all_reduce);
+}
+
+TEST(ProfileCollectives, BundleAndItsConversion) {
+  const TempFolder folder, own;
+  write_second_degree(folder, "bytes,time_us\n64,3\n128,4\n");
+  const std::string experiment = tiny_experiment(folder) + "parallel: {tp: 2}\n";
+  const CostSetup setup = setup_of(experiment);
+  const StepCost step = make_cost_model(setup)->step(decode_shape(4, 4 * 63));
+  EXPECT_EQ(step.part[3], 5 * 4'000'000);
+  write_kvlab_profile(*setup.profile, own.file("profile"));
+  const Profile again = read_kvlab_profile(own.file("profile"), 2);
+  EXPECT_EQ(profile_hash(again), setup.profile_hash);
+  ASSERT_EQ(again.collectives.size(), 1U);
+  EXPECT_EQ(again.collectives[0].points.samples()[1].time, 4'000'000);
+}
+
+TEST(ProfileCollectives, ErrorsSayWhere) {
+  const TempFolder folder;
+  const auto error = [&](const std::string& csv, const std::string& more = "") {
+    std::filesystem::remove_all(folder.file("tp2"));
+    write_second_degree(folder, csv);
+    return error_of([&] { setup_of(tiny_experiment(folder, "bundle", more) + "parallel: {tp: 2}\n"); });
+  };
+  EXPECT_THAT(error("bytes,ranks,time_us\n64,4,3\n64,8,3\n"),
+              HasSubstr("all_reduce.csv:2: no all_reduce over 2 ranks, which 'parallel' needs; there is 4, 8"));
+  EXPECT_EQ(error("bytes,ranks,time_us\n64,4,3\n", ", missing: roofline"), "no error");
+  EXPECT_THAT(error("message_size,time_us\n64,3\n"), HasSubstr("all_reduce.csv:1: 'message_size' counts elements"));
+  EXPECT_THAT(error("bytes,time_us\n64,3\n1048576,50\n"), testing::AllOf(HasSubstr("all_reduce.csv:3: "), HasSubstr("elements for bytes")));
+  EXPECT_EQ(error("bytes,time_us\n64,3\n1048576,50\n", ", impossible: keep"), "no error");
+  EXPECT_THAT(error("bytes,time_us\n64,30\n128,3\n"), HasSubstr("all_reduce.csv:3: all_reduce over 2 ranks: 128 bytes take 3 us"));
+  EXPECT_THAT(error("bytes,time_us\n64,30\n64,30\n"), HasSubstr("all_reduce.csv:3: the same point as"));
+}
+
+TEST(ProfileCollectives, OfAnotherCard) {
+  const TempFolder folder;
+  write_second_degree(folder, "bytes,time_us\n64,3\n");
+  folder.write("meta.yaml", "profiler_version: 1.0.0\nvllm_version: 0.19.0\ngpu: Test\nhardware: H100\nmodel: x\n");
+  EXPECT_THAT(error_of([&] { setup_of(tiny_experiment(folder) + "parallel: {tp: 2}\n"); }),
+              HasSubstr("all_reduce.csv:2: all_reduce was measured on H100, and the hardware is card"));
+}
+
+}  // namespace
+}  // namespace kvlab
