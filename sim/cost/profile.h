@@ -34,13 +34,13 @@ struct Profile {
   std::string measured, source;         // date; tool and version
   int tp = 1;
   std::vector<ProfileOp> ops;
-  SampleGrid attention;              // prefill_chunk, kv_prefill, n_decode, kv_decode; one layer
+  SampleGrid attention;                          // prefill_chunk, kv_prefill, n_decode, kv_decode; one layer
   Footing attention_at_best = Footing::kInside;  // as at_best of an operation
-  std::int64_t longest_prompt = 0;  // cached tokens included, that was measured; 0: the table's own
-  SampleGrid shared_call;           // tokens; what a prompt saves in a call that has a longer one; empty: nothing
-  bool attention_has_append = true;  // its times include the write of new K and V; false: an operation of its own
-  bool has_small_ops = true;         // false: no tables of norms, activations, embedding and sampler; the roofline prices them
-  SampleGrid moe;                    // tokens, activated_experts; one layer, not cut over ranks
+  std::int64_t longest_prompt = 0;               // cached tokens included, that was measured; 0: the table's own
+  SampleGrid shared_call;                        // tokens; what a prompt saves in a call that has a longer one; empty: nothing
+  bool attention_has_append = true;              // its times include the write of new K and V; false: an operation of its own
+  bool has_small_ops = true;                     // false: no tables of norms, activations, embedding and sampler; the roofline prices them
+  SampleGrid moe;                                // tokens, activated_experts; one layer, not cut over ranks
   std::vector<CollectiveTable> collectives;
   PolicyTimes policy;  // of a KV policy's operations
   // Rows of a matrix product come in tiles, and a partial tile takes as long as a whole one: between two token counts no further apart than

@@ -78,7 +78,7 @@ TEST(ShapeProfile, ProductsHaveTheModelsOwnWidths) {
   EXPECT_EQ(op_of(setup, "qkv_proj").at_best, Footing::kInterpolated);
   EXPECT_EQ(op_of(setup, "qkv_proj").per_layer, 1);
   EXPECT_EQ(op_of(setup, "lm_head").axis, ProfileOp::Axis::kSequences);
-  EXPECT_THAT(setup.profile->notes, testing::Contains("lint: 3 of 9 rows left out"));
+  EXPECT_THAT(setup.profile->notes, ::testing::Contains("lint: 3 of 9 rows left out"));
 }
 
 // Beyond the widest measured product in proportion.
@@ -108,7 +108,8 @@ TEST(ShapeProfile, MoreKvHeadsThanMeasuredCountAsRows) {
   const ShapeFolder folder("bfloat16", 1);
   const CostSetup setup = setup_of(folder.experiment());
   EXPECT_EQ(attention_of(setup, decode_shape(4, 4 * 31, 31, 31)), 2 * 1000 * (10000 + 8 * 32));
-  EXPECT_THAT(setup.profile->notes, testing::Contains(testing::HasSubstr("attention of 2 KV heads is taken from that of 1 with 2 times")));
+  EXPECT_THAT(setup.profile->notes,
+              ::testing::Contains(::testing::HasSubstr("attention of 2 KV heads is taken from that of 1 with 2 times")));
 }
 
 TEST(ShapeProfile, PromptsShareOneCall) {
@@ -154,8 +155,8 @@ TEST(ShapeProfile, CollectivesComeFromTheFolder) {
 TEST(ShapeProfile, MissingTablesAreNamed) {
   const ShapeFolder folder("fp8");
   const std::string error = error_of([&] { setup_of(folder.experiment()); });
-  EXPECT_THAT(error, testing::HasSubstr("no table of qkv_proj, o_proj, gate_up_proj, down_proj, lm_head"));
-  EXPECT_THAT(error, testing::Not(testing::HasSubstr("layernorm")));
+  EXPECT_THAT(error, ::testing::HasSubstr("no table of qkv_proj, o_proj, gate_up_proj, down_proj, lm_head"));
+  EXPECT_THAT(error, ::testing::Not(::testing::HasSubstr("layernorm")));
   EXPECT_NO_THROW(setup_of(folder.experiment(", missing: roofline")));
 }
 
@@ -164,10 +165,10 @@ TEST(ShapeProfile, TheErrorIsTheCommandToType) {
     setup_of("model: llama-3.1-8b\nhardware: h100\nprofile: {aisimulate: {system: h100_sxm, version: 0.99.0, dir: no/such/folder}}\n");
   });
   EXPECT_THAT(error,
-              testing::HasSubstr("./kvlab profile convert --format aisimulate --system h100_sxm --backend vllm --version 0.99.0 --out "
-                                 "no/such/folder"));
+              ::testing::HasSubstr("./kvlab profile convert --format aisimulate --system h100_sxm --backend vllm --version 0.99.0 --out "
+                                   "no/such/folder"));
   const std::string unnamed = error_of([] { setup_of("model: llama-3.1-8b\nhardware: h100\nprofile: {aisimulate: {backend: vllm}}\n"); });
-  EXPECT_THAT(unnamed, testing::HasSubstr("'aisimulate' needs 'system' and 'version', or 'dir'"));
+  EXPECT_THAT(unnamed, ::testing::HasSubstr("'aisimulate' needs 'system' and 'version', or 'dir'"));
 }
 
 }  // namespace
