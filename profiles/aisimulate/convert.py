@@ -170,7 +170,7 @@ def convert(data, source, arguments, out):
             write_table(rows, out, table)
     custom = family_file(system, "comm", arguments.backend, arguments.version, "custom_allreduce_perf.parquet", notes)
     nccl = [read(system / "comm" / "nccl" / v / "nccl_perf.parquet") for v in reversed(folders_in(system / "comm" / "nccl"))]
-    for table, rows in tables.collectives(read(custom) if custom else None, nccl).items():
+    for table, rows in tables.collectives(read(custom) if custom else None, nccl, notes).items():
         write_table(rows, out, table)
     write_meta(out, {"system": arguments.system, "backend": arguments.backend, "version": arguments.version, "device": device,
                      "hardware": hardware, "source": source}, notes)

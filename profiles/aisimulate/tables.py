@@ -7,6 +7,7 @@ import pandas as pd
 NS_PER_MS = 1e6
 MARGIN = 1.02  # as of the simulator's own lint
 HALF_BYTES = 2
+FALL = 0.1  # by which a message may take longer than a longer one
 SHORTEST_MS = 1e-6  # a nanosecond: times are above 0
 # Bytes of a weight with its share of the scales, by the package's names of types.
 WEIGHT_BYTES = {"bfloat16": 2, "float16": 2, "fp8": 1, "fp8_block": 1, "sq": 1, "int8_wo": 1, "int4_wo": 0.5, "nvfp4": 0.5625}
@@ -147,7 +148,17 @@ def newest_nccl(frames, op):
     return None
 
 
-def collectives(custom, nccl):
+def undisturbed(rows, name, notes):
+    """Without messages that took longer by more than FALL than a longer one of as many ranks."""
+    rows = rows.sort_values(["ranks", "bytes"], ascending=[True, False])
+    least_of_longer = rows.groupby("ranks").latency.cummin().groupby(rows.ranks).shift(1)
+    is_slow = rows.latency > least_of_longer * (1 + FALL)
+    if is_slow.any():
+        notes.append(f"{name}: {is_slow.sum()} of {len(rows)} messages took longer than longer ones, left out")
+    return rows[~is_slow]
+
+
+def collectives(custom, nccl, notes):
     """All-reduce as the engine chooses it, inside CUDA graphs; NCCL for sizes and ranks beyond that table, and for the others."""
     found = {ours: newest_nccl(nccl, theirs) for theirs, ours in COLLECTIVES.items()}
     if custom is not None:
@@ -158,5 +169,9 @@ def collectives(custom, nccl):
             largest = other.ranks.map(own.groupby("ranks").bytes.max()).fillna(0)
             own = pd.concat([own, other[other.bytes > largest]])
         found["all_reduce"] = own
-    least = {name: rows.groupby(["ranks", "bytes"], as_index=False).latency.min() for name, rows in found.items() if rows is not None}
-    return {name: finish(rows, {"ranks": "ranks", "bytes": "bytes"})[["bytes", "ranks", "time_ns"]] for name, rows in least.items()}
+    made = {}
+    for name, rows in found.items():
+        if rows is not None:
+            rows = undisturbed(rows.groupby(["ranks", "bytes"], as_index=False).latency.min(), name, notes)
+            made[name] = finish(rows, {"ranks": "ranks", "bytes": "bytes"})[["bytes", "ranks", "time_ns"]]
+    return made

@@ -95,19 +95,27 @@ class Collectives(unittest.TestCase):
                          for op in ("all_reduce", "all_gather", "alltoall") for dtype in ("half", "int8") for gpus in (2, 4) for size in (512, 4096)])
 
     def test_sizes_are_elements_of_two_bytes(self):
-        made = tables.collectives(None, [self.NCCL])
+        made = tables.collectives(None, [self.NCCL], [])
         self.assertEqual(sorted(made), ["all_gather", "all_reduce", "all_to_all"])
         self.assertEqual(made["all_to_all"].columns.tolist(), ["bytes", "ranks", "time_ns"])
         self.assertEqual(made["all_to_all"].iloc[0].tolist(), [1024, 2, 512])
 
     def test_the_engines_own_all_reduce_up_to_its_last_size(self):
         custom = pd.DataFrame({"num_gpus": 2, "message_size": [512, 512], "latency": [0.02, 0.004], "backend": ["vllm_eager", "vllm_graph"]})
-        rows = tables.collectives(custom, [self.NCCL])["all_reduce"]
+        rows = tables.collectives(custom, [self.NCCL], [])["all_reduce"]
         self.assertEqual(rows.to_numpy().tolist(), [[1024, 2, 4000], [8192, 2, 4096], [1024, 4, 512], [8192, 4, 4096]])
+
+    def test_disturbed_messages_are_left_out_and_counted(self):
+        slow = pd.DataFrame([{"op_name": "all_gather", "nccl_dtype": "half", "num_gpus": 2, "message_size": size, "latency": ms}
+                             for size, ms in ((256, 0.0054), (512, 0.02), (1024, 0.005), (2048, 0.006))])
+        notes = []
+        rows = tables.collectives(None, [slow], notes)["all_gather"]
+        self.assertEqual(rows.to_numpy().tolist(), [[512, 2, 5400], [2048, 2, 5000], [4096, 2, 6000]])
+        self.assertEqual(notes, ["all_gather: 1 of 4 messages took longer than longer ones, left out"])
 
     def test_the_newest_nccl_that_has_it(self):
         newer = pd.DataFrame([{"op_name": "all_gather", "nccl_dtype": "half", "num_gpus": 2, "message_size": 512, "latency": 1.0}])
-        made = tables.collectives(None, [newer, self.NCCL])
+        made = tables.collectives(None, [newer, self.NCCL], [])
         self.assertEqual(made["all_gather"].time_ns.tolist(), [1e6])
         self.assertEqual(len(made["all_reduce"]), 4)
 
