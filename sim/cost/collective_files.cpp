@@ -96,11 +96,11 @@ std::vector<CollectiveTable> read_tables(const ConfigFile& config, const YAML::N
 std::vector<CollectiveTable> read_file_of_tables(Params& p, const std::string& file, const std::string& card) {
   const auto config = load_config(file);
   Params own(config, std::make_shared<Choices>(), "table of collectives '" + file + "'");
+  require_keys(own, {"hardware", "source", "licence", "tables"});
   const std::string measured_on = own.text("hardware", "'name' of the card it was measured on");
   own.text("source", "where the figures come from");
   own.text("licence", "", "of the figures");
   if (!own.has("tables")) own.fail("a file of collectives needs 'tables'");
-  require_keys(own, {"hardware", "source", "licence", "tables"});
   const std::string stated = p.text("measured_on", card, "card that the table was measured on, where it is another one");
   if (measured_on != stated)
     throw InputError(fmt::format("{}: measured on '{}', and the hardware is '{}'; 'measured_on: \"{}\"' takes it all the same",
@@ -114,6 +114,7 @@ CollectiveTables read_card_collectives(Params& hardware, const ConfigFile& confi
   CollectiveTables all;
   if (!hardware.has("collectives")) return all;
   Params p = hardware.child_or_text("collectives", "file", "collectives");
+  require_keys(p, {"file", "tables", "source", "measured_on", "missing"});
   all.falls_back = p.choice("missing", {{"error", false}, {"datasheet", true}}, false, "for ranks that an operation has no table of");
   if (p.has("tables")) {
     p.text("source", "where the figures come from");
@@ -125,7 +126,6 @@ CollectiveTables read_card_collectives(Params& hardware, const ConfigFile& confi
         find_spec_file(fs::exists(own, error) ? own : named, profiles_folder() + "/collectives", "table of collectives");
     all.tables = read_file_of_tables(p, file, card);
   }
-  require_keys(p, {"file", "tables", "source", "measured_on", "missing"});
   return all;
 }
 

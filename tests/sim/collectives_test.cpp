@@ -174,7 +174,7 @@ TEST(CollectiveFiles, ErrorsSayWhere) {
   };
   const std::string two = "{op: all_reduce, ranks: 2, points: [[64, 3000]]}", four = "{op: all_reduce, ranks: 4, points: [[64, 3000]]}";
   EXPECT_THAT(error(inline_table(two + ", {op: all_reduce, ranks: 8, points: [[64, 3000]]}")),
-              testing::AllOf(HasSubstr("card.yaml:10:"), HasSubstr("no all_reduce over 4 ranks, which 'parallel' needs; there is 2, 8")));
+              testing::AllOf(HasSubstr("card.yaml:11:"), HasSubstr("no all_reduce over 4 ranks, which 'parallel' needs; there is 2, 8")));
   EXPECT_EQ(error(inline_table(two + ", " + four)), "no error");
   EXPECT_EQ(error("collectives: {missing: datasheet, source: a test, tables: [" + two + "]}\n"), "no error");
   EXPECT_THAT(error(inline_table("{op: all_reduse, ranks: 4, points: [[64, 3000]]}")), HasSubstr("did you mean 'all_reduce'"));
@@ -194,7 +194,7 @@ TEST(CollectiveFiles, TimesThatCannotBe) {
   // 10 GB/s: 1 MiB takes 104.9 us, and 102.8 with the margin.
   EXPECT_EQ(error("[1048576, 103000]"), "no error");
   EXPECT_THAT(error("[1024, 5000], [1048576, 52000]"),
-              testing::AllOf(HasSubstr("card.yaml:10:"), HasSubstr("1048576 bytes in 52 us is 2.02 times as fast as the link of tiny"),
+              testing::AllOf(HasSubstr("card.yaml:11:"), HasSubstr("1048576 bytes in 52 us is 2.02 times as fast as the link of tiny"),
                              HasSubstr("elements for bytes")));
   EXPECT_THAT(error("[1024, 500000], [2048, 300000]"), HasSubstr("a longer message takes no less time"));
   EXPECT_THAT(error("[1048576, 103000000]"), HasSubstr("is the unit of time right?"));
