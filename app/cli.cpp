@@ -143,15 +143,16 @@ void add_profile(CLI::App& app, Arguments& a, Command& chosen) {
     CLI::App* one = profile->add_subcommand(name, help);
     one->add_option("folder", a.profile.folder, "profile")->required();
     if (writes) one->add_option("output", a.profile.output, "folder to write, in our own format")->required();
-    one->add_option("--format", a.profile.format, "of the folder: bundle, vidur or kvlab; default: by its files")
-        ->check(CLI::IsMember({"bundle", "vidur", "kvlab"}));
+    one->add_option("--format", a.profile.format, "of the folder: bundle, vidur, kvlab or aisimulate; default: by its files")
+        ->check(CLI::IsMember({"bundle", "vidur", "kvlab", "aisimulate"}));
     if (!writes) one->add_option("--model", a.profile.model, "model measured; default: as the profile says");
     if (!writes) one->add_option("--hardware", a.profile.hardware, "GPU measured; default: as the profile says");
     one->add_option("--tp", a.profile.tp, "tensor-parallel degree; default: every one there is")->check(CLI::Range(1, 1024));
     one->callback([&a, &chosen, act] { chosen = [&a, act](std::ostream& out, std::ostream&) { return act(a.profile, out); }; });
   };
   add("lint", "compare every entry with the GPU's datasheet", false, lint_profile_folder);
-  add("convert", "write a bundle or Vidur CSVs in our own format", true, convert_profile_folder);
+  add("convert", "write a bundle or Vidur CSVs in our own format; with --format aisimulate the tables of a Python package", true,
+      convert_profile_folder);
 }
 
 void add_calibrate(CLI::App& app, Arguments& a, Command& chosen) {

@@ -11,6 +11,7 @@
 #include "sim/cost/make_cost_model.h"
 #include "sim/cost/profile.h"
 #include "sim/cost/profile_lint.h"
+#include "sim/cost/shape_profile.h"
 #include "traces/make_trace.h"
 #include "traces/trace_tools.h"
 #include "traces/write_trace.h"
@@ -65,6 +66,7 @@ std::string format_of(const std::string& folder) {
   const fs::path place = folder;
   std::error_code error;
   if (fs::exists(place / "mlp.csv", error)) return "vidur";
+  if (is_shape_folder(folder)) return "aisimulate";
   for (const auto& [file, format] : {std::pair{"ops.yaml", "kvlab"}, {"dense.csv", "bundle"}})
     for (const int tp : profile_tp_degrees(folder))
       if (fs::exists(place / fmt::format("tp{}", tp) / file, error)) return format;
@@ -78,7 +80,8 @@ ProfileCommand with_format(ProfileCommand c) {
 
 std::vector<int> degrees_of(const ProfileCommand& c) {
   if (c.tp > 0) return {c.tp};
-  return c.format == "vidur" ? std::vector<int>{1} : profile_tp_degrees(c.folder);
+  const bool has_degrees = c.format != "vidur" && c.format != "aisimulate";
+  return has_degrees ? profile_tp_degrees(c.folder) : std::vector<int>{1};
 }
 
 Profile read_profile(const ProfileCommand& c, int tp) {
@@ -90,7 +93,7 @@ Profile read_profile(const ProfileCommand& c, int tp) {
 // experiment; here it is a finding, or none.
 CostSetup setup_of(const ProfileCommand& c, int tp) {
   YAML::Node root;
-  root["profile"][c.format]["path"] = c.folder;
+  root["profile"][c.format][c.format == "aisimulate" ? "dir" : "path"] = c.folder;
   root["profile"][c.format]["impossible"] = "keep";
   const std::vector<int> degrees = degrees_of({c.folder, "", c.format, "", "", 0});
   if (std::find(degrees.begin(), degrees.end(), tp) != degrees.end()) root["profile"][c.format]["missing"] = "roofline";
@@ -136,6 +139,8 @@ int lint_profile_folder(const ProfileCommand& asked, std::ostream& out) {
 
 int convert_profile_folder(const ProfileCommand& asked, std::ostream& out) {
   const ProfileCommand command = with_format(asked);
+  if (command.format == "aisimulate")
+    throw InputError("'profile convert --format aisimulate' needs Python: call it as ./kvlab, which runs profiles/aisimulate/convert.py");
   for (const int tp : degrees_of(command)) {
     const Profile profile = read_profile(command, tp);
     write_kvlab_profile(profile, command.output);

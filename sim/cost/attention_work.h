@@ -28,6 +28,8 @@ class AttentionWork {
     s.kv_tokens = kv_tokens + rows;
     return {flops(s), bytes(s)};
   }
+  // The shape of a prompt without tokens, of attention with K and V per head.
+  [[nodiscard]] const AttentionPrefillShape& prompt_shape() const { return prefill_; }
   [[nodiscard]] Work prefill(const PrefillPiece& piece) const {
     if (kind_ == AttentionKind::kLatent) return latent_prefill(piece);
     if (kind_ == AttentionKind::kLinear) return {prefill_flops(recurrent_, piece.new_tokens), prefill_bytes(recurrent_, piece.new_tokens)};

@@ -48,6 +48,12 @@ std::vector<AttentionClass> attention_classes(const ModelSpec& m) {
 
 bool shows_window(const ModelSpec& m, const AttentionClass& layers) { return layers.kind == AttentionKind::kWindow && m.some_window > 0; }
 
+AttentionClass profiled_attention(const ModelSpec& m) {
+  const std::vector<AttentionClass> classes = attention_classes(m);
+  const auto full = std::find_if(classes.begin(), classes.end(), [](const AttentionClass& c) { return c.kind == AttentionKind::kFull; });
+  return full == classes.end() ? classes.front() : *full;
+}
+
 std::int64_t layers_with(const ModelSpec& m, AttentionKind kind) {
   std::int64_t count = 0;
   for (const AttentionClass& c : attention_classes(m)) count += c.kind == kind ? c.count : 0;

@@ -62,6 +62,8 @@ std::vector<AttentionClass> attention_classes(const ModelSpec& m);
 LayerClass class_of_layer(const ModelSpec& m, std::int64_t layer);
 // True: these layers show a window of the tokens that other layers of the model see all of.
 bool shows_window(const ModelSpec& m, const AttentionClass& layers);
+// The layers that a profile's table of attention is of, which is one layer's: if layers differ, those that see all tokens.
+AttentionClass profiled_attention(const ModelSpec& m);
 std::int64_t layers_with(const ModelSpec& m, AttentionKind kind);
 
 }  // namespace kvlab

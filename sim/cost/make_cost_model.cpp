@@ -16,6 +16,7 @@
 #include "sim/cost/profile_lint.h"
 #include "sim/cost/profile_prices.h"
 #include "sim/cost/roofline_prices.h"
+#include "sim/cost/shape_profile.h"
 #include "sim/cost/step_cost_model.h"
 
 namespace kvlab {
@@ -72,14 +73,16 @@ struct ProfileChoice {
 
 ProfileChoice read_choice(Params& experiment) {
   auto [format, p] = experiment.named(
-      "profile", "roofline", "where step times come from: roofline, or {bundle | vidur | kvlab: {path, missing, impossible, kv_reads}}");
+      "profile", "roofline",
+      "where step times come from: roofline, {bundle | vidur | kvlab: {path, missing, impossible, kv_reads}}, or {aisimulate: "
+      "{system, backend, version, dir, missing, impossible}}");
   ProfileChoice choice{format, "", false, false, std::nullopt};
   if (format != "roofline") {
-    const std::vector<std::string> known{"roofline", "bundle", "vidur", "kvlab"};
+    const std::vector<std::string> known{"roofline", "bundle", "vidur", "kvlab", "aisimulate"};
     if (std::find(known.begin(), known.end(), format) == known.end()) {
       experiment.fail_at("profile", "unknown profile format '" + format + "'" + suggestion(format, known));
     }
-    choice.path = p.resolve_file(p.text("path", "folder of the profile"));
+    choice.path = format == "aisimulate" ? shape_tables_folder(p) : p.resolve_file(p.text("path", "folder of the profile"));
     choice.keeps_impossible =
         p.choice("impossible", {"refuse", "keep"}, 0, "what to do about entries faster than the datasheet allows") == 1;
     const std::size_t by_default = format == "vidur" ? 1 : 0;  // Vidur does not profile the output head
@@ -96,6 +99,7 @@ ProfileChoice read_choice(Params& experiment) {
 
 Profile read_profile(const ProfileChoice& choice, int tp) {
   if (choice.format == "vidur") return read_vidur(choice.path, tp);
+  if (choice.format == "aisimulate") return read_shape_profile(choice.path, tp);
   const std::vector<int> degrees = profile_tp_degrees(choice.path);
   const bool has_tp = std::find(degrees.begin(), degrees.end(), tp) != degrees.end();
   if (!has_tp && choice.fills_gaps && !degrees.empty()) tp = degrees.front();
@@ -117,6 +121,7 @@ void check_coverage(const Profile& profile, const ModelSpec& m) {
   head_ops(m, Parallel{}, 1, ops);
   std::vector<std::string> missing;
   for (const OpWork& op : ops) {
+    if (!profile.has_small_ops && op.format == nullptr) continue;
     const bool is_missing = !is_part_of_another(profile, op.op) && !has_times(profile, op.op);
     const bool is_named = std::find(missing.begin(), missing.end(), name_of(op.op)) != missing.end();
     if (is_missing && !is_named) missing.emplace_back(name_of(op.op));
@@ -244,6 +249,7 @@ CostSetup read_cost_setup(Params& experiment) {
   setup.hardware =
       load_at(experiment, "hardware", [&] { return load_hardware_spec(file_or_name(experiment, hardware), folder + "/hardware"); });
   setup.parallel = read_parallel(experiment, setup.model);
+  if (choice.format == "aisimulate") read_tables_of_model(*profile, setup.model, setup.parallel);
   setup.collectives = load_at(experiment, "parallel", [&] { return collectives_for(setup, profile, choice.fills_gaps); });
   const auto roofline = std::make_shared<const RooflinePrices>(setup.model, setup.hardware, setup.parallel, setup.collectives);
   setup.prices = roofline;

@@ -29,7 +29,7 @@ struct CostSetup {
 // Reads model, hardware, profile and parallel of an experiment's top level:
 //   model: llama-3.1-8b           a name in profiles/models, a config.json, or a folder that holds one
 //   hardware: h100                a name in profiles/hardware, or a file
-//   profile: roofline             or {bundle: {path}}, {vidur: {path}}, {kvlab: {path}}
+//   profile: roofline             or {bundle: {path}}, {vidur: {path}}, {kvlab: {path}}, {aisimulate: {system, backend, version}}
 //   parallel: {tp: 1, pp: 1, ep: 1}
 // With a profile, model and hardware default to those it was measured on.
 CostSetup read_cost_setup(Params& experiment);

@@ -14,6 +14,7 @@ struct OpWork {
   std::int64_t flops = 0, bytes = 0;
   int times = 1;                         // in a layer, or in a step for operations outside layers
   const WeightFormat* format = nullptr;  // of the model: the types it is computed in; null: the model's type
+  std::int64_t out = 0, in = 0;          // of a matrix product: columns of its result, and the depth of its sums; 0: it is none
 };
 
 struct Work {
@@ -28,7 +29,7 @@ OpWork op_work(OpId op, const Shape& shape, int times = 1) {
 // y = x w^T with weights of that format.
 inline OpWork linear_work(OpId op, const ModelSpec& m, const WeightFormat& format, std::int64_t tokens, std::int64_t out, std::int64_t in) {
   const LinearShape shape{tokens, out, in, m.activation_bytes(), format.bits};
-  return {op, flops(shape), bytes(shape), 1, &format};
+  return {op, flops(shape), bytes(shape), 1, &format, out, in};
 }
 
 }  // namespace kvlab

@@ -56,6 +56,8 @@ std::string profile_hash(const Profile& profile) {
     h.text(op.covers);
     h.number(op.per_layer);
     h.grid(op.times);
+    if (op.at_best != Footing::kInside) h.number(static_cast<std::int64_t>(op.at_best));
+    if (op.layer_class) h.number(static_cast<std::int64_t>(*op.layer_class));
   }
   h.grid(profile.attention);
   h.grid(profile.moe);
@@ -65,6 +67,8 @@ std::string profile_hash(const Profile& profile) {
     if (!is_sum(t)) h.text(fmt::format("{} over {}", collective_name(t.op), t.ranks));
     h.grid(t.points);
   }
+  if (!profile.shared_call.empty()) h.grid(profile.shared_call);
+  if (profile.longest_prompt != 0) h.number(profile.longest_prompt);
   if (profile.skew) h.skew(*profile.skew);
   if (!profile.attention_has_append) h.text("append_kv apart");
   if (profile.kv_reads == KvReads::kDecoded) h.text("decoded KV");
@@ -89,7 +93,7 @@ SampleGrid::Value time_of_op(const ProfileOp& op, std::int64_t count, int tile_r
     at = above->at[0];
   const auto point = static_cast<double>(at);
   SampleGrid::Value value = op.times.at(std::span(&point, 1));
-  if (at > count) value.footing = std::max(value.footing, Footing::kInterpolated);
+  value.footing = std::max({value.footing, op.at_best, at > count ? Footing::kInterpolated : Footing::kInside});
   return value;
 }
 
@@ -120,11 +124,12 @@ bool is_part_of_another(const Profile& profile, OpId op) {
 
 bool has_times(const Profile& profile, OpId op) {
   const Operation& o = operation(op);
+  if (std::any_of(profile.ops.begin(), profile.ops.end(), [&](const ProfileOp& p) { return p.covers == o.name; })) return true;
   if (is_part_of_another(profile, op)) return !(profile.*grid_of(*o.part_of)).empty();
   switch (o.family) {
     case OpFamily::kTokens:
     case OpFamily::kSequences:
-      return std::any_of(profile.ops.begin(), profile.ops.end(), [&](const ProfileOp& p) { return p.covers == o.name; });
+      return false;
     case OpFamily::kPolicy:
     case OpFamily::kCopy:
       return profile.policy.has(o.name);

@@ -26,19 +26,27 @@ struct ProfileOp {
   Axis axis = Axis::kTokens;
   int per_layer = 1;  // calls in a layer; 0: once per step
   SampleGrid times;
+  Footing at_best = Footing::kInside;        // interpolated: its times are between those of other shapes; extrapolated: beyond them
+  std::optional<std::size_t> layer_class{};  // of the model's layer_classes, where layers differ in its shape; none: of all layers
+
+  [[nodiscard]] bool is_of_class(std::size_t one) const { return !layer_class || *layer_class == one; }
 };
 
 // Measured kernel times of one model on one GPU at one tensor-parallel degree: what every format is read into.
 struct Profile {
   std::string file;                     // folder or file it was read from
-  std::string format;                   // bundle, vidur or kvlab
+  std::string format;                   // bundle, vidur, kvlab or aisimulate
   std::string device, hardware, model;  // as the profile names them; empty where it does not say
   std::string measured, source;         // date; tool and version
   int tp = 1;
   std::vector<ProfileOp> ops;
-  SampleGrid attention;              // prefill_chunk, kv_prefill, n_decode, kv_decode; one layer
-  bool attention_has_append = true;  // its times include the write of new K and V; false: an operation of its own
-  SampleGrid moe;                    // tokens, activated_experts; one layer, not cut over ranks
+  SampleGrid attention;                          // prefill_chunk, kv_prefill, n_decode, kv_decode; one layer
+  Footing attention_at_best = Footing::kInside;  // as at_best of an operation
+  std::int64_t longest_prompt = 0;               // cached tokens included, that was measured; 0: the table's own
+  SampleGrid shared_call;                        // tokens; what a prompt saves in a call that has a longer one; empty: nothing
+  bool attention_has_append = true;              // its times include the write of new K and V; false: an operation of its own
+  bool has_small_ops = true;                     // false: no tables of norms, activations, embedding and sampler; the roofline prices them
+  SampleGrid moe;                                // tokens, activated_experts; one layer, not cut over ranks
   std::vector<CollectiveTable> collectives;
   PolicyTimes policy;  // of a KV policy's operations
   // Rows of a matrix product come in tiles, and a partial tile takes as long as a whole one: between two token counts no further apart than

@@ -124,12 +124,16 @@ class TableLint {
 };
 
 // FLOPs and bytes of one call of an operation at a count of tokens or sequences.
+// None of experts: their tokens may be spread unevenly, so that fewer of them are read than the formula expects.
 std::optional<Work> work_of(const ModelSpec& m, const Parallel& p, const ProfileOp& op, std::int64_t count) {
+  if (op.covers == name_of(OpId::kMoe)) return std::nullopt;
   std::vector<OpWork> ops;
   if (op.axis == ProfileOp::Axis::kSequences) {
     head_ops(m, p, count, ops);
   } else {
-    for (const LayerClass& layers : layer_classes(m)) layer_ops(m, p, layers, count, ops);
+    const std::vector<LayerClass> classes = layer_classes(m);
+    for (std::size_t i = 0; i < classes.size(); ++i)
+      if (op.is_of_class(i)) layer_ops(m, p, classes[i], count, ops);
     step_ops(m, p, count, ops);
   }
   for (const OpWork& o : ops) {
@@ -184,8 +188,7 @@ void lint_policy(const Profile& profile, const HardwareSpec& hardware, double pe
 
 std::vector<LintFinding> lint_profile(const Profile& profile, const ModelSpec& m, const HardwareSpec& hardware) {
   const Parallel p{profile.tp, 1, 1};
-  // The table is one layer's; if layers differ, one that sees all tokens.
-  const AttentionWork work(m, p, m.some_window > 0 ? AttentionClass{AttentionKind::kFull, 0, 1} : attention_classes(m).front());
+  const AttentionWork work(m, p, profiled_attention(m));
   const double peak = hardware.peak_flops(compute_dtype(m));
   std::vector<LintFinding> findings;
   for (const ProfileOp& op : profile.ops) {

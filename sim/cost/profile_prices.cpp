@@ -32,15 +32,24 @@ ProfilePrices::ProfilePrices(std::shared_ptr<const Profile> profile, std::shared
     has_mixed_ = has_mixed_ || (s.at[0] > 0 && s.at[2] > 0);
   }
   attention_scale_ = static_cast<double>(measured_at_.tp) / parallel_.tp;
+  Ops ops;
+  for (const LayerClass& layers : layers_) layer_ops(model_, parallel_, layers, 1, ops);
+  for (const OpWork& op : ops) layer_ops_.emplace(name_of(op.op));
+}
+
+// A table of an operation that only other layers have is not theirs.
+bool ProfilePrices::is_of_class(const ProfileOp& op, const Ops& ops, std::size_t layer_class) const {
+  return op.is_of_class(layer_class) && (find_op(ops, op.covers) != nullptr || !layer_ops_.contains(op.covers));
 }
 
 // Tables at `count`, then the roofline for what no table covers. `ops`: the model's operations at this count, per rank here
 // and per rank where the profile was measured.
-void ProfilePrices::add_ops(ProfileOp::Axis axis, bool in_layer, std::int64_t count, const Ops& ops, const Ops& as_measured,
-                            Price& price) const {
+void ProfilePrices::add_ops(ProfileOp::Axis axis, std::optional<std::size_t> layer_class, std::int64_t count, const Ops& ops,
+                            const Ops& as_measured, Price& price) const {
   const bool is_scaled = measured_at_.tp != parallel_.tp;
   for (const ProfileOp& op : profile_->ops) {
-    if (op.axis != axis || (op.per_layer > 0) != in_layer) continue;
+    if (op.axis != axis || (op.per_layer > 0) != layer_class.has_value()) continue;
+    if (layer_class && !is_of_class(op, ops, *layer_class)) continue;
     const OpWork* here = find_op(ops, op.covers);
     const OpWork* there = find_op(as_measured, op.covers);
     Value value = time_of_op(op, count, profile_->tile_rows);
@@ -73,14 +82,15 @@ TokenPrice ProfilePrices::tokens(std::int64_t tokens) const {
   const std::int64_t own = ceil_div(tokens, parallel_.data_ranks());
   TokenPrice price;
   Ops here, there;
-  for (const LayerClass& layers : layers_) {
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const LayerClass& layers = layers_[i];
     TokenPrice::Layer& layer = price.layers.emplace_back();
     layer.count = layers.count;
     here.clear();
     there.clear();
     layer_ops(model_, parallel_, layers, tokens, here);
     layer_ops(model_, measured_at_, layers, own, there);
-    add_ops(ProfileOp::Axis::kTokens, true, own, here, there, layer.linear);
+    add_ops(ProfileOp::Axis::kTokens, i, own, here, there, layer.linear);
     if (!layers.has_experts || profile_->moe.empty()) continue;
     Ops uncut;
     layer_ops(model_, Parallel{}, layers, tokens, uncut);
@@ -91,7 +101,7 @@ TokenPrice ProfilePrices::tokens(std::int64_t tokens) const {
   there.clear();
   step_ops(model_, parallel_, tokens, here);
   step_ops(model_, measured_at_, own, there);
-  add_ops(ProfileOp::Axis::kTokens, false, own, here, there, price.once);
+  add_ops(ProfileOp::Axis::kTokens, std::nullopt, own, here, there, price.once);
   roofline_->add_collectives(tokens, price);
   return price;
 }
@@ -102,7 +112,7 @@ Price ProfilePrices::head(std::int64_t rows) const {
   Ops here, there;
   head_ops(model_, parallel_, rows, here);
   head_ops(model_, measured_at_, own, there);
-  add_ops(ProfileOp::Axis::kSequences, false, own, here, there, price);
+  add_ops(ProfileOp::Axis::kSequences, std::nullopt, own, here, there, price);
   return price;
 }
 
@@ -110,7 +120,9 @@ Price ProfilePrices::head(std::int64_t rows) const {
 ProfilePrices::Value ProfilePrices::attention(double prompt, double before, double rows, double length) const {
   const double at_least = prompt > 0 ? std::max(prompt, smallest_prompt_) : 0;
   Value value = profile_->attention.at(std::array{at_least, before, rows, length});
-  if (at_least != prompt || attention_scale_ != 1) value.footing = Footing::kExtrapolated;
+  value.footing = std::max(value.footing, profile_->attention_at_best);
+  const bool is_beyond = profile_->longest_prompt > 0 && prompt + before > static_cast<double>(profile_->longest_prompt);
+  if (at_least != prompt || attention_scale_ != 1 || is_beyond) value.footing = Footing::kExtrapolated;
   value.ps *= attention_scale_;
   return value;
 }
@@ -152,9 +164,13 @@ ProfilePrices::Value ProfilePrices::prompt_attention(std::size_t attention_class
   return value;
 }
 
+double ProfilePrices::saved_by_sharing(double tokens) const {
+  return profile_->shared_call.empty() ? 0 : attention_scale_ * profile_->shared_call.at(std::span(&tokens, 1)).ps;
+}
+
 // How a step's prompts and decode rows share one attention call: the longest prompt is looked up together with all decode
 // rows, since a mixed batch runs its decodes in the kernel for ragged prompts; every other prompt adds the time it takes
-// alone. Uneven decode rows follow the profile's skew rule.
+// alone, less what it saves in a shared call. Uneven decode rows follow the profile's skew rule.
 ProfilePrices::Value ProfilePrices::attention_of_mixed(std::size_t attention_class, const StepShape& shape) const {
   const auto longer = [](const PrefillPiece& a, const PrefillPiece& b) {
     return a.new_tokens != b.new_tokens ? a.new_tokens < b.new_tokens : a.kv_before < b.kv_before;
@@ -181,7 +197,7 @@ ProfilePrices::Value ProfilePrices::attention_of_mixed(std::size_t attention_cla
     weighted_before += static_cast<double>(piece.new_tokens) * piece.kv_before;
     if (&piece == &*longest) continue;
     const Value alone = prompt_attention(attention_class, piece, 0, 0);
-    others += alone.ps;
+    others += std::max(0.0, alone.ps - saved_by_sharing(piece.new_tokens));
     value.footing = std::max(value.footing, alone.footing);
   }
   if (profile_->skew && has_mixed_ && shape.decodes > 1 && !shows_window(model_, layers)) {

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,16 +32,21 @@ class ProfilePrices final : public StepPrices {
  private:
   using Value = SampleGrid::Value;
   using Ops = std::vector<OpWork>;
-  void add_ops(ProfileOp::Axis axis, bool in_layer, std::int64_t count, const Ops& ops, const Ops& as_measured, Price& price) const;
+  // layer_class: of layers_; none: operations once per step.
+  void add_ops(ProfileOp::Axis axis, std::optional<std::size_t> layer_class, std::int64_t count, const Ops& ops, const Ops& as_measured,
+               Price& price) const;
+  [[nodiscard]] bool is_of_class(const ProfileOp& op, const Ops& ops, std::size_t layer_class) const;
   [[nodiscard]] Value moe(std::int64_t tokens, const Ops& ops, const Ops& as_measured) const;
   [[nodiscard]] Value attention(double prompt, double before, double rows, double length) const;
   [[nodiscard]] Value prompt_attention(std::size_t attention_class, const PrefillPiece& piece, double rows, double length) const;
+  [[nodiscard]] double saved_by_sharing(double tokens) const;  // picoseconds that a prompt beside a longer one takes less than alone
   [[nodiscard]] Value attention_of_mixed(std::size_t attention_class, const StepShape& shape) const;
 
   std::shared_ptr<const Profile> profile_;
   std::shared_ptr<const RooflinePrices> roofline_, as_measured_;
   const ModelSpec& model_;
   std::vector<LayerClass> layers_;
+  std::set<std::string, std::less<>> layer_ops_;  // names of the operations of all layers
   Parallel parallel_, measured_at_;
   double smallest_prompt_ = 0;  // in the attention table; 0: it has no prompts
   bool has_mixed_ = false;      // the attention table has prompts and decode rows together

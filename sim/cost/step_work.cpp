@@ -21,6 +21,8 @@ void mlp_ops(const ModelSpec& m, std::int64_t width, std::int64_t t, std::vector
 void moe_ops(const ModelSpec& m, const Parallel& p, std::int64_t tokens, std::int64_t own_tokens, std::vector<OpWork>& ops) {
   ops.push_back(op_work(
       OpId::kRouter, LinearShape{own_tokens, m.experts, m.hidden, m.activation_bytes(), 8.0 * static_cast<double>(m.activation_bytes())}));
+  ops.back().out = m.experts;
+  ops.back().in = m.hidden;
   MoeExpertsShape experts{
       tokens, m.hidden, m.moe_intermediate, m.experts, m.experts_per_token, p.ep, m.activation_bytes(), m.expert_weights.bits, m.gated_mlp};
   if (p.ep == 1) experts.intermediate = ceil_div(m.moe_intermediate, p.tp);

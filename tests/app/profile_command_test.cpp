@@ -41,6 +41,19 @@ TEST_F(ProfileCli, VidursTablesAreKnownByTheirName) {
   EXPECT_NE(call({"profile", "convert", "vidur", "own"}).err.find("vidur/mlp.csv"), std::string::npos);
 }
 
+// They are of no model, so they have no form in which one model's profile is written.
+TEST_F(ProfileCli, TablesOfAPackageAreConvertedByTheFrontDoor) {
+  std::filesystem::create_directories("shapes");
+  write("shapes/gemm_bfloat16.csv", "n,k,m,time_ns\n");
+  for (const std::vector<std::string>& more : {std::vector<std::string>{}, {"--format", "aisimulate"}}) {
+    std::vector<std::string> arguments{"profile", "convert", "shapes", "own"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Called called = call(arguments);
+    EXPECT_EQ(called.status, 2);
+    EXPECT_NE(called.err.find("needs Python: call it as ./kvlab"), std::string::npos) << called.err;
+  }
+}
+
 TEST_F(ProfileCli, AFolderOfNoFormatIsRefused) {
   std::filesystem::create_directories("none/tp1");
   for (const char* const folder : {"none", "missing"}) {

@@ -197,6 +197,23 @@ class FrontDoor(unittest.TestCase):
         self.assertEqual((result.returncode, self.cmake_calls()), (1, []))
         self.assertIn("apt-get install -y --no-install-recommends libfmt-dev\n", result.stdout)
 
+    def test_tables_of_a_python_package_are_converted_by_python(self):
+        for module in ("pandas", "pyarrow"):
+            (self.fake / "modules" / f"{module}.py").parent.mkdir(exist_ok=True)
+            (self.fake / "modules" / f"{module}.py").write_text("")
+        (self.root / "profiles" / "aisimulate").mkdir(parents=True)
+        (self.root / "profiles" / "aisimulate" / "convert.py").write_text("import sys; print(sys.argv[1:])\n")
+        found = {"PYTHONPATH": str(self.fake / "modules")}
+        for given in (["--format", "aisimulate"], ["--format=aisimulate"]):
+            result = self.kvlab("profile", "convert", "a folder", *given, "--system", "x", **found)
+            self.assertEqual((result.returncode, result.stdout), (0, "['a folder', '--system', 'x']\n"), result.stderr)
+        self.assertEqual(self.cmake_calls(), [])
+        self.kvlab("profile", "convert", "a", "b", "--format", "bundle", **found)
+        self.assertEqual(len(self.cmake_calls()), 2)  # configured and built: the program does that one
+        without = self.kvlab("profile", "convert", "--format", "aisimulate", KVLAB_PYTHON="/no/such/python")
+        self.assertEqual(without.returncode, 2)
+        self.assertIn("lacks pandas or pyarrow: /no/such/python -m pip install pandas pyarrow", without.stderr)
+
     def test_help_needs_no_build(self):
         for arguments in ((), ("--help",), ("help",)):
             result = self.kvlab(*arguments)

@@ -1,0 +1,207 @@
+// Profiles made of tables by shape: profile: {aisimulate: {...}}.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "sim/cost/profile.h"
+#include "sim/cost/roofline_prices.h"
+#include "tests/sim/cost_support.h"
+
+namespace kvlab {
+namespace {
+
+std::string rows_of(const std::string& header, const std::vector<std::vector<int>>& points,
+                    const std::function<double(const std::vector<int>&)>& ns) {
+  std::string text = header + "\n";
+  for (const std::vector<int>& point : points) {
+    for (const int x : point) text += std::to_string(x) + ",";
+    text += std::to_string(ns(point)) + "\n";
+  }
+  return text;
+}
+
+// Products take 1000 + n k / 16 + m ns, decode attention 100 + rows KV-heads context ns, prompts 500 + tokens^2 / 100 ns.
+class ShapeFolder {
+ public:
+  explicit ShapeFolder(const std::string& gemm_type = "bfloat16", int kv_heads = 2) {
+    folder_.write("meta.yaml",
+                  "schema_version: 1\ntables: by_shape\ntime_unit: ns\nsystem: tiny\nbackend: vllm\nversion: \"0.24.0\"\ndevice: \"Tiny\"\n"
+                  "hardware: \"\"\nsource: \"a test\"\nnotes:\n  - \"lint: 3 of 9 rows left out\"\n");
+    std::vector<std::vector<int>> gemm, decode, prefill;
+    for (const int n : {16, 48})
+      for (const int k : {16, 48})
+        for (const int m : {1, 2, 4, 8, 64}) gemm.push_back({n, k, m});
+    folder_.write("gemm_" + gemm_type + ".csv",
+                  rows_of("n,k,m,time_ns", gemm, [](const auto& p) { return 1000 + p[0] * p[1] / 16.0 + p[2]; }));
+    for (const int window : {0, 8})
+      for (const int rows : {1, 2, 4, 8})
+        for (const int context : {2, 16, 64, 256}) decode.push_back({window, 4, kv_heads, 2 * kv_heads, rows, context});
+    folder_.write("attention_decode_bfloat16.csv", rows_of("window,head_dim,kv_heads,q_heads,rows,context,time_ns", decode,
+                                                           [](const auto& p) { return (p[0] == 0 ? 100 : 50000) + p[4] * p[2] * p[5]; }));
+    std::string text = "window,head_dim,kv_heads,q_heads,tokens,more_ns,time_ns\n";
+    for (const int tokens : {1, 16, 64, 256}) {
+      const double own = tokens * tokens / 100.0;
+      text += "0,4," + std::to_string(kv_heads) + "," + std::to_string(4) + "," + std::to_string(tokens) + "," + std::to_string(own + 1) +
+              "," + std::to_string(500 + own) + "\n";
+    }
+    folder_.write("attention_prefill_bfloat16.csv", text);
+    folder_.write("all_reduce.csv", "bytes,ranks,time_ns\n256,2,4000\n65536,2,9000\n");
+    folder_.write("model.yaml", kTinyModel);
+    folder_.write("card.yaml", kTinyCard);
+  }
+  [[nodiscard]] const std::string& path() const { return folder_.path(); }
+  [[nodiscard]] std::string experiment(const std::string& more = "") const {
+    return "model: " + path() + "/model.yaml\nhardware: " + path() + "/card.yaml\nprofile: {aisimulate: {dir: " + path() + more + "}}\n";
+  }
+
+ private:
+  TempFolder folder_;
+};
+
+const ProfileOp& op_of(const CostSetup& setup, const std::string& name) {
+  for (const ProfileOp& op : setup.profile->ops)
+    if (op.name == name) return op;
+  throw InternalError("no operation " + name);
+}
+
+double ns_of(const CostSetup& setup, const std::string& name, double count) {
+  return op_of(setup, name).times.at(std::span(&count, 1)).ps / 1000;
+}
+
+TEST(ShapeProfile, ProductsHaveTheModelsOwnWidths) {
+  const ShapeFolder folder;
+  const CostSetup setup = setup_of(folder.experiment());
+  EXPECT_NEAR(ns_of(setup, "qkv_proj", 4), 1000 + 32 * 16 / 16.0 + 4, 1e-3);  // n = (4 + 2 * 2) heads of 4
+  EXPECT_NEAR(ns_of(setup, "o_proj", 8), 1000 + 16 * 16 / 16.0 + 8, 1e-3);
+  EXPECT_NEAR(ns_of(setup, "down_proj", 2), 1000 + 16 * 32 / 16.0 + 2, 1e-3);
+  EXPECT_EQ(op_of(setup, "o_proj").at_best, Footing::kInside);
+  EXPECT_EQ(op_of(setup, "qkv_proj").at_best, Footing::kInterpolated);
+  EXPECT_EQ(op_of(setup, "qkv_proj").per_layer, 1);
+  EXPECT_EQ(op_of(setup, "lm_head").axis, ProfileOp::Axis::kSequences);
+  EXPECT_THAT(setup.profile->notes, ::testing::Contains("lint: 3 of 9 rows left out"));
+}
+
+// The first layer has a dense MLP, the others a narrower one beside their experts.
+TEST(ShapeProfile, LayersThatDifferHaveTheirOwnProducts) {
+  const ShapeFolder folder;
+  const CostSetup setup =
+      setup_of("model: glm-4.5-air\nhardware: " + folder.path() + "/card.yaml\nprofile: {aisimulate: {dir: " + folder.path() +
+               ", missing: roofline, impossible: keep}}\n");
+  std::vector<double> times;
+  for (const ProfileOp& op : setup.profile->ops) {
+    if (op.name != "down_proj") continue;
+    EXPECT_EQ(op.layer_class, times.size());
+    times.push_back(op.times.samples().front().time.real());
+  }
+  ASSERT_EQ(times.size(), 2U);
+  const auto width = [](std::int64_t w) { return static_cast<double>(w); };
+  EXPECT_NEAR(times[0] / times[1], width(setup.model.intermediate) / width(setup.model.shared_intermediate), 1e-6);
+  const TokenPrice price = setup.prices->tokens(4);
+  const RooflinePrices roofline(setup.model, setup.hardware, setup.parallel, setup.collectives);
+  const std::vector<LayerClass> classes = layer_classes(setup.model);
+  for (std::size_t i = 0; i < classes.size(); ++i) {
+    std::vector<OpWork> ops;
+    layer_ops(setup.model, setup.parallel, classes[i], 4, ops);
+    double expected = 0;
+    for (const OpWork& op : ops)
+      if (!has_times(*setup.profile, op.op)) expected += op.times * roofline.op_ps(op);
+    for (const ProfileOp& op : setup.profile->ops)
+      if (op.layer_class == i) expected += time_of_op(op, 4, setup.profile->tile_rows).ps;
+    EXPECT_NEAR(price.layers[i].linear.total(), expected, 1e-6 * expected) << i;
+  }
+}
+
+// Beyond the widest measured product in proportion.
+TEST(ShapeProfile, WiderProductsAreExtrapolated) {
+  const ShapeFolder folder;
+  const CostSetup setup = setup_of(folder.experiment());
+  EXPECT_NEAR(ns_of(setup, "lm_head", 4), (1000 + 48 + 4) * 64.0 / 48, 1e-3);
+  EXPECT_EQ(op_of(setup, "lm_head").at_best, Footing::kExtrapolated);
+  double count = 4;
+  EXPECT_EQ(time_of_op(op_of(setup, "lm_head"), 4, 16).footing, Footing::kExtrapolated);
+  EXPECT_EQ(op_of(setup, "lm_head").times.at(std::span(&count, 1)).footing, Footing::kInside);
+}
+
+Picoseconds attention_of(const CostSetup& setup, const StepShape& shape) {
+  return make_cost_model(setup)->step(shape).part[static_cast<std::size_t>(CostPart::kAttention)];
+}
+
+TEST(ShapeProfile, DecodeAttention) {
+  const ShapeFolder folder;
+  const CostSetup setup = setup_of(folder.experiment());
+  // Two layers; four rows of 31 cached tokens and their own, between contexts of 16 and 64.
+  EXPECT_EQ(attention_of(setup, decode_shape(4, 4 * 31, 31, 31)).count(), 2 * 1000 * (100 + 4 * 2 * 32));
+}
+
+// Twice the KV heads are as much work as twice the rows.
+TEST(ShapeProfile, MoreKvHeadsThanMeasuredCountAsRows) {
+  const ShapeFolder folder("bfloat16", 1);
+  const CostSetup setup = setup_of(folder.experiment());
+  EXPECT_EQ(attention_of(setup, decode_shape(4, 4 * 31, 31, 31)).count(), 2 * 1000 * (100 + 8 * 32));
+  EXPECT_THAT(setup.profile->notes,
+              ::testing::Contains(::testing::HasSubstr("attention of 2 KV heads is taken from that of 1 with 2 times")));
+}
+
+TEST(ShapeProfile, PromptsShareOneCall) {
+  const ShapeFolder folder;
+  const CostSetup setup = setup_of(folder.experiment());
+  const auto of = [&](const std::vector<PrefillPiece>& pieces) {
+    StepShape shape;
+    shape.prefills = pieces;
+    return attention_of(setup, shape).real() / 2000;
+  };
+  EXPECT_NEAR(of({{64, 0}}), 540.96, 1e-3);
+  EXPECT_NEAR(of({{64, 0}, {16, 0}}), 540.96 + 2.56 + 1, 1e-3);  // more_ns in place of the second one's own time
+  // The last 64 of 128 tokens: their share of the pairs of the whole, whose time is on the line from 64 to 256 tokens.
+  const double whole = 540.96 + (1155.36 - 540.96) * 64 / 192;
+  EXPECT_NEAR(of({{64, 64}}), whole * (64 * 64 + 64 * 65 / 2.0) / (128 * 129 / 2.0), 1e-3);
+  EXPECT_NEAR(of({{64, 192}}), of({{64, 64}}) + (of({{64, 256}}) - of({{64, 64}})) * 128 / 192, 1e-2);
+  EXPECT_NEAR(of({{16, 256}}), 100 + 2 * 272, 1e-3);  // no less than a decode row that reads as much
+  EXPECT_NEAR(of({{512, 0}}), 1155.36 * (512 * 513) / (256 * 257), 1e-2);
+}
+
+TEST(ShapeProfile, LongPromptsAreExtrapolated) {
+  const ShapeFolder folder;
+  const CostSetup setup = setup_of(folder.experiment());
+  const auto footing = [&](std::int32_t tokens, std::int32_t before, Footing f) {
+    const std::vector<PrefillPiece> pieces{{tokens, before}};
+    StepShape shape;
+    shape.prefills = pieces;
+    const StepCost with = make_cost_model(setup)->step(shape);
+    return with.footing[static_cast<std::size_t>(f)];
+  };
+  EXPECT_GT(footing(64, 64, Footing::kInterpolated), footing(64, 512, Footing::kInterpolated));
+  EXPECT_GT(footing(64, 512, Footing::kExtrapolated), footing(64, 64, Footing::kExtrapolated));
+}
+
+TEST(ShapeProfile, CollectivesComeFromTheFolder) {
+  const ShapeFolder folder;
+  const CostSetup setup = setup_of(folder.experiment() + "parallel: {tp: 2}\n");
+  EXPECT_NEAR(ns_of(setup, "o_proj", 8), 1000 + 16 + 8, 1e-3);  // k = 8: level below 16
+  const StepCost cost = make_cost_model(setup)->step(decode_shape(8, 8 * 31, 31, 31));
+  EXPECT_EQ(cost.part[static_cast<std::size_t>(CostPart::kCollective)].count(),
+            5 * 4000 * 1000);  // two a layer, one for the embedding; 256 bytes
+}
+
+TEST(ShapeProfile, MissingTablesAreNamed) {
+  const ShapeFolder folder("fp8");
+  const std::string error = error_of([&] { setup_of(folder.experiment()); });
+  EXPECT_THAT(error, ::testing::HasSubstr("no table of qkv_proj, o_proj, gate_up_proj, down_proj, lm_head"));
+  EXPECT_THAT(error, ::testing::Not(::testing::HasSubstr("layernorm")));
+  EXPECT_NO_THROW(setup_of(folder.experiment(", missing: roofline")));
+}
+
+TEST(ShapeProfile, TheErrorIsTheCommandToType) {
+  const std::string error = error_of([] {
+    setup_of("model: llama-3.1-8b\nhardware: h100\nprofile: {aisimulate: {system: h100_sxm, version: 0.99.0, dir: no/such/folder}}\n");
+  });
+  EXPECT_THAT(error,
+              ::testing::HasSubstr("./kvlab profile convert --format aisimulate --system h100_sxm --backend vllm --version 0.99.0 --out "
+                                   "no/such/folder"));
+  const std::string unnamed = error_of([] { setup_of("model: llama-3.1-8b\nhardware: h100\nprofile: {aisimulate: {backend: vllm}}\n"); });
+  EXPECT_THAT(unnamed, ::testing::HasSubstr("'aisimulate' needs 'system' and 'version', or 'dir'"));
+}
+
+}  // namespace
+}  // namespace kvlab
