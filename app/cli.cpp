@@ -34,7 +34,7 @@ namespace kvlab {
 
 namespace {
 
-// What the arguments ask for. Only the chosen command's part is used.
+// The arguments' values. Only the chosen command's part is used.
 struct Arguments {
   std::string file, kind, name, real, against, folder_a, folder_b, run_model, fast_forward = "on";
   std::vector<std::string> set;
@@ -295,11 +295,11 @@ void check_option(const CLI::App& command, const std::string& word) {
   throw InputError("unknown option '" + name + "' of '" + command.get_name() + "'" + suggestion(name, names));
 }
 
-// A word that is no command, or no option of its command, is answered with the nearest one; CLI11 only says what is missing.
+// The error on a word that is no command, or no option of its command, names the nearest one; CLI11 only says what is missing.
 void check_words(const CLI::App& app, const std::vector<std::string>& arguments) {
   const CLI::App* at = &app;
   for (const std::string& word : arguments) {
-    if (word == "--") return;  // no options behind it
+    if (word == "--") return;  // no options after it
     if (word.starts_with("--")) {
       check_option(*at, word);
       continue;
@@ -328,7 +328,7 @@ void require_written(std::ostream& out) {
   throw std::runtime_error(std::string("standard output cannot be written") + (errno == 0 ? "" : std::string(": ") + std::strerror(errno)));
 }
 
-// Answers the status to leave with at once, or -1 with `chosen` set.
+// Returns the status to leave with at once, or -1 with `chosen` set.
 int parse(CLI::App& app, const std::vector<std::string>& arguments, std::ostream& out) {
   try {
     check_words(app, arguments);

@@ -161,7 +161,7 @@ TEST_F(ValidateTest, RefusesSeveralConfigurations) {
   EXPECT_NE(called.err.find("'scheduler' varies (vllm_v1, sarathi)"), std::string::npos) << called.err;
 }
 
-// What was compared goes with the runs that it was compared with.
+// A comparison is removed with the runs that it was made of.
 TEST_F(ValidateTest, AComparisonStaysAsLongAsItsRuns) {
   write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\nseeds: 2\n");
   const auto run = [](const std::vector<std::string>& more) {
