@@ -20,6 +20,7 @@
 #include "app/commands/tokenize.h"
 #include "app/commands/trace.h"
 #include "app/compare/compare.h"
+#include "app/compare/points.h"
 #include "app/compare/validate.h"
 #include "app/results/results.h"
 #include "app/results/text_file.h"
@@ -33,7 +34,7 @@ namespace kvlab {
 
 namespace {
 
-// What the arguments ask for. Only the chosen command's part is used.
+// The arguments' values. Only the chosen command's part is used.
 struct Arguments {
   std::string file, kind, name, real, against, folder_a, folder_b, run_model, fast_forward = "on";
   std::vector<std::string> set;
@@ -45,6 +46,7 @@ struct Arguments {
   CalibrateCommand calibrate;
   TokenizeCommand tokenize;
   CleanCommand clean;
+  PointsCommand points;
   std::size_t num_requests = 10;
   bool json = false, every = false, quiet = false;
 };
@@ -204,7 +206,7 @@ void add_list(CLI::App& app, Arguments& a, Command& chosen) {
   });
 }
 
-void add_comparisons(CLI::App& app, Arguments& a, Command& chosen) {
+void add_compare(CLI::App& app, Arguments& a, Command& chosen) {
   CLI::App* compare = app.add_subcommand("compare", "differences between two results folders, run by run");
   compare->add_option("A", a.folder_a, "results folder")->required();
   compare->add_option("B", a.folder_b, "results folder")->required();
@@ -216,12 +218,33 @@ void add_comparisons(CLI::App& app, Arguments& a, Command& chosen) {
       return 0;
     };
   });
-  CLI::App* validate = app.add_subcommand("validate", "compare results with a real engine's log");
-  validate->add_option("--requests", a.real, "the engine's requests.jsonl")->required();
-  validate->add_option("--against", a.against, "results folder")->required();
+}
+
+void add_validate(CLI::App& app, Arguments& a, Command& chosen) {
+  CLI::App* validate = app.add_subcommand("validate", "compare results with a real engine's log, or simulate measured points");
+  CLI::Option_group* measured = validate->add_option_group("measured");
+  CLI::Option* const requests = measured->add_option("--requests", a.real, "the engine's requests.jsonl");
+  CLI::Option* const points = measured->add_option("--points", a.points.file, "measured TPOT by model, GPU and load (CSV)");
+  measured->require_option(1);
+  CLI::Option* const against = validate->add_option("--against", a.against, "--requests: results folder")->excludes(points);
+  CLI::Option* const out_folder = validate->add_option("--out", a.points.out, "--points: folder to write")->excludes(requests);
+  requests->needs(against);
+  points->needs(out_folder);
+  validate->add_option("--profile", a.points.options.profile, "--points: 'profile' of each run, YAML in which $COLUMN is the row's value")
+      ->needs(points);
+  validate
+      ->add_option("--shortest-frac", a.points.options.shortest_frac,
+                   "--points: lengths are drawn from this share of isl and osl to all of it; default: 1, all alike")
+      ->needs(points)
+      ->check(CLI::Range(0.01, 1.0));
   validate->add_flag("--quiet", a.quiet, "print errors only");
   validate->callback([&a, &chosen] {
-    chosen = [&a](std::ostream& out, std::ostream&) {
+    chosen = [&a](std::ostream& out, std::ostream& err) {
+      if (!a.points.file.empty()) {
+        a.points.quiet = a.quiet;
+        a.points.shows_progress = ::isatty(STDERR_FILENO) == 1;
+        return validate_points(a.points, out, err);
+      }
       ResultsFolder results{std::filesystem::path(a.against)};
       validate_results(a.real, results, a.quiet ? nullptr : &out);
       name_results(a.against);
@@ -273,11 +296,11 @@ void check_option(const CLI::App& command, const std::string& word) {
   throw InputError("unknown option '" + name + "' of '" + command.get_name() + "'" + suggestion(name, names));
 }
 
-// A word that is no command, or no option of its command, is answered with the nearest one; CLI11 only says what is missing.
+// The error on a word that is no command, or no option of its command, names the nearest one; CLI11 only says what is missing.
 void check_words(const CLI::App& app, const std::vector<std::string>& arguments) {
   const CLI::App* at = &app;
   for (const std::string& word : arguments) {
-    if (word == "--") return;  // no options behind it
+    if (word == "--") return;  // no options after it
     if (word.starts_with("--")) {
       check_option(*at, word);
       continue;
@@ -306,7 +329,7 @@ void require_written(std::ostream& out) {
   throw std::runtime_error(std::string("standard output cannot be written") + (errno == 0 ? "" : std::string(": ") + std::strerror(errno)));
 }
 
-// Answers the status to leave with at once, or -1 with `chosen` set.
+// Returns the status to leave with at once, or -1 with `chosen` set.
 int parse(CLI::App& app, const std::vector<std::string>& arguments, std::ostream& out) {
   try {
     check_words(app, arguments);
@@ -337,7 +360,8 @@ int run_cli(const std::vector<std::string>& arguments, std::ostream& out, std::o
   add_run(app, a, chosen);
   add_trace(app, a, chosen);
   add_list(app, a, chosen);
-  add_comparisons(app, a, chosen);
+  add_compare(app, a, chosen);
+  add_validate(app, a, chosen);
   add_clean(app, a, chosen);
   add_profile(app, a, chosen);
   add_calibrate(app, a, chosen);

@@ -11,7 +11,8 @@ import setting
 from policies import add_names, full_name
 
 _CSV = {"summary": {"run": str}, "requests": {"run": str, "state": str, "session": str}, "timeline": {"run": str},
-        "validation": {}, "throughput": {}, "validation_steps": {}, "steps": {"run": str}, "heads": {"run": str}}
+        "validation": {}, "throughput": {}, "validation_steps": {}, "steps": {"run": str}, "heads": {"run": str},
+        "points": {"id": str, "group": str}}
 _UNITS = (("_ms_per_token", " (ms/token)"), ("_tokens_per_s", " (tokens/s)"), ("_rate_per_s", " rate (requests/s)"), ("rate_per_s", "Arrival rate (requests/s)"),
           ("_per_s", " (1/s)"), ("_tokens", " (tokens)"), ("_blocks", " (blocks)"), ("_bytes", " (bytes)"), ("_frac", " (share)"),
           ("_ms", " (ms)"), ("_ns", " (ns)"), ("_s", " (s)"))
@@ -36,6 +37,7 @@ class Results:
     validation_steps: pd.DataFrame = None
     steps: pd.DataFrame = None
     heads: pd.DataFrame = None
+    points: pd.DataFrame = None
 
     @property
     def slo_ms(self):
@@ -60,6 +62,11 @@ class Results:
     def measures_attention(self):
         """Runs say how much attention their KV policy keeps: replays, and serving with `samples`."""
         return self.summary is not None and "attention_mass" in self.summary.columns
+
+    @property
+    def is_points(self):
+        """Measured points, simulated: kvlab validate --points."""
+        return self.points is not None and self.summary is None
 
     def rate_axis(self):
         """The axis that says how much load is offered, or None."""

@@ -17,6 +17,7 @@ import fidelity
 import frontier
 import hit_ratio
 import load_curves
+import points
 import replay_predicts
 import serving_fidelity
 import style
@@ -61,6 +62,8 @@ def _place(error):
 def _kinds(results):
     if results.is_accuracy:
         return (accuracy, replay_predicts)
+    if results.is_points:
+        return (points,)
     return (fidelity,) if results.is_replay else KINDS
 
 
@@ -79,6 +82,8 @@ def draw_all(folder, every=False, recipe=None):
 
 
 def _kind_of(results):
+    if results.is_points:
+        return "has measured points"
     if results.summary is None:
         return "has no runs"
     if results.is_accuracy:

@@ -66,11 +66,20 @@ std::vector<Pair> pairs_of(const std::vector<ServedRequest>& requests, const Tai
   return found;
 }
 
-// Candidate durations: powers of kStep around the pairs' median, from half of it to double.
+// Candidate durations: powers of kStep around the pairs' median, from an eighth of it (a step of one request may be that much shorter than
+// one of a full batch) to double.
 constexpr double kStep = 1.005;
-constexpr int kCandidates = 2 * 139 + 1;
-constexpr int kReach = 40;  // candidates by which neighbouring gaps may differ: 22 %
-double candidate(double middle_s, int i) { return middle_s * std::pow(kStep, i - kCandidates / 2); }
+constexpr int kOctave = 139;  // candidates
+constexpr int kMiddle = 3 * kOctave, kCandidates = kMiddle + kOctave + 1;
+// Candidates by which neighbouring gaps may differ: 22 %; where the padded batch falls, steps may get shorter by half and with less cost.
+constexpr int kReach = 40, kFarReach = kOctave;
+constexpr double kSoft = 0.3;
+double candidate(double middle_s, int i) { return middle_s * std::pow(kStep, i - kMiddle); }
+
+// True at either end of the range, where the step may just as well be shorter or longer.
+bool is_at_end(double step_s, double middle_s) {
+  return step_s <= candidate(middle_s, 0) * kStep || step_s >= candidate(middle_s, kCandidates - 1) / kStep;
+}
 
 // Gaps of more steps tell nothing: a percent of error in the duration is an eighth of a step there.
 constexpr double kShortSteps = 12.5;
@@ -101,10 +110,13 @@ std::vector<double> fit_durations(const std::vector<Gap>& gaps, double middle_s,
   std::vector<double> cost(kCandidates, 0), next(kCandidates);
   std::vector<std::array<std::int16_t, kCandidates>> from(gaps.size());
   for (std::size_t g = 0; g < gaps.size(); ++g) {
+    const bool is_padded_alike = g > 0 && padded_batch(gaps[g].batch) == padded_batch(gaps[g - 1].batch);
+    const int fall = is_padded_alike ? kReach : kFarReach;
+    const double rough = stiffness.rough * (is_padded_alike ? 1 : kSoft);
     for (int i = 0; i < kCandidates; ++i) {
       double least = std::numeric_limits<double>::infinity();
-      for (int k = std::max(0, i - kReach); k <= std::min(kCandidates - 1, i + kReach); ++k) {
-        const double all = cost[static_cast<std::size_t>(k)] + (g == 0 ? 0 : roughness(k, i, stiffness.rough));
+      for (int k = std::max(0, i - kReach); k <= std::min(kCandidates - 1, i + fall); ++k) {
+        const double all = cost[static_cast<std::size_t>(k)] + (g == 0 ? 0 : roughness(k, i, rough));
         if (all >= least) continue;
         least = all;
         from[g][static_cast<std::size_t>(i)] = static_cast<std::int16_t>(k);
@@ -138,14 +150,19 @@ double pair_error(const std::vector<Pair>& pairs, const Tail& tail, const std::v
   return error / static_cast<double>(pairs.size());
 }
 
+double middle_of(const std::vector<Pair>& pairs) {
+  std::vector<double> steps;
+  for (const Pair& p : pairs) steps.push_back((p.end_s - p.begin_s) / p.steps);
+  return upper_median(steps);
+}
+
 // The fit that gives the pairs' numbers of steps best.
-std::vector<double> best_durations(const std::vector<Pair>& pairs, const Tail& tail) {
-  std::vector<double> of_pairs, best;
-  for (const Pair& p : pairs) of_pairs.push_back((p.end_s - p.begin_s) / p.steps);
+std::vector<double> best_durations(const std::vector<Pair>& pairs, const Tail& tail, double middle_s) {
+  std::vector<double> best;
   double least = std::numeric_limits<double>::infinity();
   for (const double rough : {1.0, 3.0, 10.0, 30.0}) {
     for (const double pull : {0.0, 0.002, 0.01, 0.05}) {
-      std::vector<double> durations = fit_durations(tail.gaps, upper_median(of_pairs), {rough, pull});
+      std::vector<double> durations = fit_durations(tail.gaps, middle_s, {rough, pull});
       const double error = pair_error(pairs, tail, durations);
       if (error >= least) continue;
       least = error;
@@ -168,12 +185,13 @@ std::vector<StepTime> decode_step_times(const std::vector<ServedRequest>& reques
   const Tail tail = tail_of(requests);
   const std::vector<Pair> pairs = pairs_of(requests, tail);
   if (pairs.empty()) return {};
-  const std::vector<double> durations = best_durations(pairs, tail);
+  const double middle_s = middle_of(pairs);
+  const std::vector<double> durations = best_durations(pairs, tail, middle_s);
   constexpr double kSure = 0.2;
   std::map<std::int64_t, std::pair<double, double>> sums;  // padded batch -> steps, seconds
   for (std::size_t i = 0; i < tail.gaps.size(); ++i) {
     const double ratio = tail.gaps[i].seconds / durations[i], whole = std::round(ratio);
-    if (whole < 1 || ratio > kShortSteps || std::abs(ratio - whole) > kSure) continue;
+    if (whole < 1 || ratio > kShortSteps || std::abs(ratio - whole) > kSure || is_at_end(durations[i], middle_s)) continue;
     auto& [steps, seconds] = sums[padded_batch(tail.gaps[i].batch)];
     steps += whole;
     seconds += tail.gaps[i].seconds;

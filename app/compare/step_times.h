@@ -26,7 +26,8 @@ std::int64_t padded_batch(std::int64_t batch);
 //    change from one gap to the next and near that median, which rules out halves and doubles. The pairs set
 //    both limits: the fit that gives their numbers of steps best is taken.
 // 3. Each short gap is divided by its duration and rounded; gaps that stay more than a fifth of a step off, as where a
-//    preempted request was prefilled again, are left out.
+//    preempted request was prefilled again, are left out, and so are gaps whose duration is at an end of the range that is
+//    searched: an eighth of that median, and twice it.
 std::vector<StepTime> decode_step_times(const std::vector<ServedRequest>& requests);
 
 }  // namespace kvlab

@@ -1,4 +1,5 @@
 #include <filesystem>
+#include <functional>
 
 #include "app/compare/step_times.h"
 #include "base/csv.h"
@@ -76,15 +77,13 @@ TEST(PaddedBatch, Sizes) {
   for (const auto& [batch, padded] : cases) EXPECT_EQ(padded_batch(batch), padded) << batch;
 }
 
-// A tail made by stepping a batch: step time 10 ms + 0.1 ms per row, padded. The first tokens of requests come in pairs.
-TEST(DecodeStepTimes, GivesBackTheDurationsOfAMadeUpTail) {
-  const auto duration = [](std::int64_t batch) { return 0.010 + 0.0001 * static_cast<double>(padded_batch(batch)); };
+// A tail made by stepping a batch of 64 requests, whose first tokens come in pairs and whose outputs differ.
+std::vector<ServedRequest> made_up_tail(const std::function<double(std::int64_t batch)>& duration) {
   std::vector<ServedRequest> requests;
   for (int i = 0; i < 64; ++i) requests.push_back({0.5 * i, 0.5 * i, i / 2 * 0.01, 0, 40 + (i * 37) % 211});
   std::vector<std::int64_t> left;
   for (const ServedRequest& r : requests) left.push_back(r.output_tokens - 1);
   double now = 31 * 0.01;  // the last first token; the others' earlier tokens are taken as steps of the same kind
-  for (std::size_t i = 0; i < left.size(); ++i) left[i] = std::max<std::int64_t>(1, left[i]);
   std::int64_t running = 64;
   while (running > 0) {
     now += duration(running);
@@ -95,8 +94,22 @@ TEST(DecodeStepTimes, GivesBackTheDurationsOfAMadeUpTail) {
       }
     }
   }
-  const auto times = decode_step_times(requests);
+  return requests;
+}
+
+TEST(DecodeStepTimes, GivesBackTheDurationsOfAMadeUpTail) {
+  const auto duration = [](std::int64_t batch) { return 0.010 + 0.0001 * static_cast<double>(padded_batch(batch)); };
+  const auto times = decode_step_times(made_up_tail(duration));
   ASSERT_GE(times.size(), 5U);
+  for (const StepTime& t : times) EXPECT_NEAR(t.mean_ms, duration(t.padded_batch) * 1e3, 0.02 * t.mean_ms) << t.padded_batch;
+}
+
+// Steps of a few requests that are far shorter than half of the median: 6.5 ms where a full batch takes 38 ms.
+TEST(DecodeStepTimes, FindsStepsFarShorterThanTheMedian) {
+  const auto duration = [](std::int64_t batch) { return 0.006 + 0.0005 * static_cast<double>(padded_batch(batch)); };
+  const auto times = decode_step_times(made_up_tail(duration));
+  ASSERT_GE(times.size(), 5U);
+  EXPECT_EQ(times.front().padded_batch, 1);
   for (const StepTime& t : times) EXPECT_NEAR(t.mean_ms, duration(t.padded_batch) * 1e3, 0.02 * t.mean_ms) << t.padded_batch;
 }
 
@@ -148,7 +161,7 @@ TEST_F(ValidateTest, RefusesSeveralConfigurations) {
   EXPECT_NE(called.err.find("'scheduler' varies (vllm_v1, sarathi)"), std::string::npos) << called.err;
 }
 
-// What was compared goes with the runs that it was compared with.
+// A comparison is removed with the runs that it was made of.
 TEST_F(ValidateTest, AComparisonStaysAsLongAsItsRuns) {
   write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\nseeds: 2\n");
   const auto run = [](const std::vector<std::string>& more) {

@@ -742,6 +742,32 @@ class Validation(FigureTest):
         self.assertIn(r"tpot & p99 & -- & -- & -- \\", text)
 
 
+class Points(FigureTest):
+    """Measured points: kvlab validate --points."""
+
+    def write_points(self, groups):
+        self.folder.mkdir(parents=True)
+        rows = [[f"p{i}", f"h100_sxm tp{i % groups + 1} vllm M", 10, 12, 0.2 if i else 3.0, "tables" if i % 2 else "roofline"] for i in range(4 * groups)]
+        synthetic.write_csv(self.folder / "points.csv", "id group real_tpot_ms simulated_tpot_ms diff_frac basis".split(), rows)
+
+    def test_a_row_per_group(self):
+        self.write_points(3)
+        names, _ = self.draw()
+        self.assertEqual(names, ["point_errors"])
+        self.assertEqual(self.legend("point_errors"), ["tables", "roofline"])
+        self.assertEqual([t.get_text() for t in self.axes("point_errors")[0].get_yticklabels()], [f"h100_sxm tp{i} vllm M (4)" for i in (1, 2, 3)])
+
+    def test_more_groups_than_a_page_has_room_for(self):
+        self.write_points(61)
+        names, _ = self.draw()
+        self.assertEqual(names, ["point_errors", "point_errors_2"])
+
+    def test_no_points(self):
+        self.folder.mkdir(parents=True)
+        synthetic.write_csv(self.folder / "points.csv", "id group real_tpot_ms simulated_tpot_ms diff_frac basis".split(), [])
+        self.assertEqual(self.draw()[0], [])
+
+
 class Hosts(FigureTest):
     """Simulation against the engine."""
 
