@@ -6,20 +6,6 @@
 
 namespace kvlab {
 
-// Anchor tokens are read once more than the others; per token two products over the channels (norm, dot), per anchor token two.
-OpCall call(const AnchorCosine& a) {
-  const std::int64_t n = a.kv.total(), d = a.kv.head_dim;
-  std::int64_t anchors = 0;
-  for (std::int32_t r = 0; r < a.kv.num_rows; ++r) anchors += a.end[r] - a.begin[r];
-  return {.op = "anchor_cosine",
-          .rows = a.kv.num_rows,
-          .tokens = n,
-          .outputs = n,
-          .bytes = (n + anchors) * d * a.kv.kv_bytes + 4 * n,
-          .flops = 4 * (n + anchors) * d};
-}
-KVLAB_WITHOUT_CUDA(AnchorCosine)
-
 namespace {
 
 float norm(const float* x, std::int64_t d) { return std::max(std::sqrt(lane_dot(x, x, d)), 1e-8F); }

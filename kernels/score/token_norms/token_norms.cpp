@@ -1,0 +1,17 @@
+#include "kernels/score/token_norms/token_norms.h"
+
+namespace kvlab {
+
+// One multiply-add per channel; keys or values are read once, one float per token is written.
+OpCall call(const TokenNorms& a) {
+  const std::int64_t n = a.kv.total();
+  return {.op = "token_norms",
+          .rows = a.kv.num_rows,
+          .tokens = n,
+          .outputs = n,
+          .bytes = n * (a.kv.head_dim * a.kv.kv_bytes + 4),
+          .flops = 2 * n * a.kv.head_dim};
+}
+KVLAB_WITHOUT_CUDA(TokenNorms)
+
+}  // namespace kvlab
