@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+
 namespace kvlab {
 
 namespace {
@@ -40,9 +42,9 @@ void StepPricer::collect(const InFlightStep& step, int layer) {
   }
   shape_.idle_rows = step.idle_rows;
   shape_.head_rows += step.idle_rows;
-  std::int32_t tokens = shape_.decodes + shape_.idle_rows;
-  for (const PrefillPiece& piece : prefills_) tokens += piece.new_tokens;
-  shape_.padding_rows = scheduler_.padded_tokens(tokens) - tokens;
+  useful_rows_ = shape_.decodes + shape_.idle_rows;
+  for (const PrefillPiece& piece : prefills_) useful_rows_ += piece.new_tokens;
+  shape_.padding_rows = scheduler_.padded_tokens(useful_rows_) - useful_rows_;
   shape_.prefills = prefills_;
   shape_.ops = step.policy.ops;
 }
@@ -55,6 +57,20 @@ StepCost StepPricer::price(const InFlightStep& step) {
     collect(step, kAllLayers);
     cost = cost_.step(shape_);
   }
+  add_passes(step, cost);
+  return cost;
+}
+
+void StepPricer::collect_rank(const InFlightStep& step) {
+  if (std::any_of(step.entries.begin(), step.entries.end(), is_partial))
+    throw InputError("ranks that step together compute whole steps: a scheduler that plans some of the layers needs 'parallel' without dp");
+  collect(step, kAllLayers);
+  if (useful_rows_ == 0) pad_to(scheduler_.padded_tokens(1));
+}
+
+StepCost StepPricer::price_rank(const InFlightStep& step, const GroupTokens& group) {
+  shape_.group = group;
+  StepCost cost = cost_.step(shape_);
   add_passes(step, cost);
   return cost;
 }

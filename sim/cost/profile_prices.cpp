@@ -55,14 +55,14 @@ void ProfilePrices::add_ops(ProfileOp::Axis axis, bool in_layer, std::int64_t co
 }
 
 // Experts: one rank of ep computes 1 / ep of the (token, expert) pairs on 1 / ep of the expected experts. Where experts are
-// cut over tp instead, the table, which is of uncut experts, is scaled by the roofline.
-ProfilePrices::Value ProfilePrices::moe(std::int64_t tokens, const Ops& ops, const Ops& uncut) const {
+// cut instead, the table, which is of uncut experts, is scaled by the roofline.
+ProfilePrices::Value ProfilePrices::moe(std::int64_t tokens) const {
   const MoeExpertsShape shape{tokens, model_.hidden, model_.moe_intermediate, model_.experts, model_.experts_per_token};
   const double ranks = parallel_.ep;
   const std::array<double, 2> at{static_cast<double>(tokens) / ranks, expected_experts(shape) / ranks};
   Value value = profile_->moe.at(at);
-  if (parallel_.ep == 1 && parallel_.tp > 1) {
-    value.ps *= roofline_->op_ps(*find_op(ops, name_of(OpId::kMoe))) / roofline_->op_ps(*find_op(uncut, name_of(OpId::kMoe)));
+  if (parallel_.ep == 1 && parallel_.expert_ranks() > 1) {
+    value.ps *= roofline_->op_ps(experts_op(model_, parallel_, tokens)) / roofline_->op_ps(experts_op(model_, Parallel{}, tokens));
     value.footing = Footing::kExtrapolated;
   }
   return value;
@@ -83,10 +83,8 @@ TokenPrice ProfilePrices::tokens(std::int64_t tokens) const {
   layer_ops(model_, parallel_, tokens, here);
   layer_ops(model_, measured_at_, own, there);
   add_ops(ProfileOp::Axis::kTokens, true, own, here, there, price.layer);
-  if (model_.is_moe() && !profile_->moe.empty()) {
-    Ops uncut;
-    layer_ops(model_, Parallel{}, tokens, uncut);
-    const Value value = moe(tokens, here, uncut);
+  if (model_.is_moe() && !profile_->moe.empty() && parallel_.dp == 1) {
+    const Value value = moe(tokens);
     price.layer.add(value.ps, value.footing);
   }
   here.clear();
@@ -99,6 +97,14 @@ TokenPrice ProfilePrices::tokens(std::int64_t tokens) const {
   price.layer_collective.add(2 * ring, footing);
   price.layer_collective.add(2 * model_.expert_share() * roofline_->layer_all_to_all_ps(tokens), Footing::kExtrapolated);
   price.once_collective.add(ring, footing);
+  return price;
+}
+
+Price ProfilePrices::experts(std::int64_t tokens) const {
+  if (profile_->moe.empty()) return roofline_->experts(tokens);
+  const Value value = moe(tokens);
+  Price price;
+  price.add(value.ps, value.footing);
   return price;
 }
 

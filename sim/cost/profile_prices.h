@@ -19,6 +19,8 @@ class ProfilePrices final : public StepPrices {
                 std::shared_ptr<const RooflinePrices> roofline_as_measured);
 
   [[nodiscard]] TokenPrice tokens(std::int64_t tokens) const override;
+  [[nodiscard]] Price experts(std::int64_t tokens) const override;
+  [[nodiscard]] Price exchange(const GroupTokens& group) const override { return roofline_->exchange(group); }
   [[nodiscard]] Price head(std::int64_t rows) const override;
   [[nodiscard]] DecodeCurve decode_attention(std::int64_t rows) const override;
   [[nodiscard]] Price mixed_attention(const StepShape& shape) const override;
@@ -31,7 +33,7 @@ class ProfilePrices final : public StepPrices {
   using Value = SampleGrid::Value;
   using Ops = std::vector<OpWork>;
   void add_ops(ProfileOp::Axis axis, bool in_layer, std::int64_t count, const Ops& ops, const Ops& as_measured, Price& price) const;
-  [[nodiscard]] Value moe(std::int64_t tokens, const Ops& ops, const Ops& as_measured) const;
+  [[nodiscard]] Value moe(std::int64_t tokens) const;
   [[nodiscard]] double all_reduce(std::int64_t tokens, Footing& footing) const;
   [[nodiscard]] Value attention(double prompt, double before, double rows, double length) const;
   [[nodiscard]] Value attention_of_mixed(const StepShape& shape) const;

@@ -7,6 +7,7 @@
 #include "base/ceil_div.h"
 #include "kernels/model/all_reduce/all_reduce.h"
 #include "kernels/model/all_to_all/all_to_all.h"
+#include "sim/cost/expert_exchange.h"
 
 namespace kvlab {
 
@@ -57,7 +58,7 @@ double RooflinePrices::layer_all_reduce_ps(std::int64_t tokens) const {
 }
 
 double RooflinePrices::layer_all_to_all_ps(std::int64_t tokens) const {
-  if (parallel_.ep == 1 || !model_.is_moe()) return 0;
+  if (parallel_.ep == 1 || parallel_.dp > 1 || !model_.is_moe()) return 0;
   const AllToAllShape s{ceil_div(tokens, parallel_.ep), model_.hidden, model_.experts_per_token, parallel_.ep, model_.activation_bytes()};
   return link_ps(bytes(s), hops(s));
 }
@@ -73,6 +74,16 @@ TokenPrice RooflinePrices::tokens(std::int64_t tokens) const {
   price.layer_collective = extrapolated(2 * layer_all_reduce_ps(tokens) + 2 * model_.expert_share() * layer_all_to_all_ps(tokens));
   price.once_collective = extrapolated(layer_all_reduce_ps(tokens));  // of the embedding, whose table is cut by vocabulary
   return price;
+}
+
+Price RooflinePrices::experts(std::int64_t tokens) const {
+  return extrapolated(model_.expert_share() * op_ps(experts_op(model_, parallel_, tokens)));
+}
+
+// A direct exchange: each rank waits for all others once.
+Price RooflinePrices::exchange(const GroupTokens& group) const {
+  const ExchangeVolume volume = exchange_volume(model_, parallel_, group);
+  return extrapolated(2 * model_.expert_share() * link_ps(volume.bytes, volume.ranks - 1));
 }
 
 Price RooflinePrices::head(std::int64_t rows) const {

@@ -15,6 +15,8 @@ class RooflinePrices final : public StepPrices {
   RooflinePrices(ModelSpec model, HardwareSpec hardware, Parallel parallel);
 
   [[nodiscard]] TokenPrice tokens(std::int64_t tokens) const override;
+  [[nodiscard]] Price experts(std::int64_t tokens) const override;
+  [[nodiscard]] Price exchange(const GroupTokens& group) const override;
   [[nodiscard]] Price head(std::int64_t rows) const override;
   [[nodiscard]] DecodeCurve decode_attention(std::int64_t rows) const override;
   [[nodiscard]] Price mixed_attention(const StepShape& shape) const override;

@@ -63,9 +63,11 @@ StepCostModel::StepCostModel(std::shared_ptr<const StepPrices> prices, ModelSpec
     : prices_(std::move(prices)),
       model_(std::move(model)),
       parallel_(parallel),
-      work_(model_, Parallel{}),
-      peak_flops_(hardware.peak_flops(compute_dtype(model_)) * parallel.gpus()),
-      peak_bytes_per_s_(hardware.memory_bytes_per_s * parallel.gpus()),
+      has_group_(parallel.dp > 1 && model_.is_moe()),
+      uncut_{.ep = parallel.dp, .dp = parallel.dp},
+      work_(model_, uncut_),
+      peak_flops_(hardware.peak_flops(compute_dtype(model_)) * parallel.gpus_of_rank()),
+      peak_bytes_per_s_(hardware.memory_bytes_per_s * parallel.gpus_of_rank()),
       flops_per_token_(3.0 * static_cast<double>(total_parameters(model_))),
       flops_per_pair_(6.0 * static_cast<double>(model_.layers * model_.q_heads * model_.head_dim)),
       likely_cause_(likely_cause_of(hardware)) {}
@@ -100,10 +102,10 @@ StepCostModel::TokenEntry StepCostModel::make_tokens(std::int64_t tokens) const 
   entry.once_collective = round(price.once_collective);
   if (parallel_.pp > 1) entry.send = round(prices_->send(tokens));
   std::vector<OpWork> ops;
-  layer_ops(model_, Parallel{}, tokens, ops);
+  layer_ops(model_, uncut_, tokens, ops);
   entry.layer_work = sum(ops);
   ops.clear();
-  step_ops(model_, Parallel{}, tokens, ops);
+  step_ops(model_, uncut_, tokens, ops);
   entry.once_work = sum(ops);
   return entry;
 }
@@ -114,7 +116,7 @@ StepCostModel::HeadEntry StepCostModel::make_head(std::int64_t rows) const {
   if (rows == 0) return entry;
   entry.price = round(prices_->head(rows));
   std::vector<OpWork> ops;
-  head_ops(model_, Parallel{}, rows, ops);
+  head_ops(model_, uncut_, rows, ops);
   entry.work = sum(ops);
   return entry;
 }
@@ -129,6 +131,15 @@ const StepCostModel::TokenEntry& StepCostModel::tokens_at(std::int64_t tokens) {
   if (at >= tokens_.size()) tokens_.resize(std::max(at + 1, tokens_.size() * 2));
   if (!tokens_[at].is_filled) tokens_[at] = make_tokens(tokens);
   return tokens_[at];
+}
+
+const StepCostModel::ExpertEntry& StepCostModel::experts_at(std::int64_t tokens) {
+  const auto [at, is_new] = experts_.try_emplace(tokens);
+  if (!is_new || tokens == 0) return at->second;
+  OpWork share = experts_op(model_, uncut_, tokens);
+  share.share = model_.expert_share();
+  at->second = {round(prices_->experts(tokens)), sum({share})};
+  return at->second;
 }
 
 const StepCostModel::HeadEntry& StepCostModel::head_at(std::int64_t rows) {
@@ -222,6 +233,19 @@ void StepCostModel::add_work(const StepShape& shape, std::int64_t layers, StepCo
     if (!op.over_host_link) add(cost, {op.flops, op.bytes});
 }
 
+// The ranks' tokens meet at the experts: every rank takes the same time there.
+void StepCostModel::add_experts(const StepShape& shape, std::int64_t layers, StepCost& cost) {
+  GroupTokens group = shape.group;
+  if (group.computed == 0) {
+    const std::int64_t own = tokens_of(shape);
+    group.add(own, own + shape.padding_rows);
+    for (int rank = 1; rank < parallel_.dp; ++rank) group.add(0, 1);
+  }
+  add(cost, experts_at(group.useful).work, layers);
+  charge(cost, CostPart::kLinear, experts_at(group.computed).price, layers);
+  charge(cost, CostPart::kCollective, round(prices_->exchange(group)), layers);
+}
+
 StepCost StepCostModel::step(const StepShape& shape) {
   Decode decode;
   return step(shape, decode);
@@ -236,6 +260,7 @@ StepCost StepCostModel::step(const StepShape& shape, Decode& decode) {
   const TokenEntry& entry = tokens_at(tokens_of(shape) + shape.padding_rows);
   charge(cost, CostPart::kLinear, entry.layer, layers);
   charge(cost, CostPart::kCollective, entry.layer_collective, layers);
+  if (has_group_) add_experts(shape, layers, cost);
   decode = add_attention(shape, layers, cost);
   for (const PolicyOp& op : shape.ops) charge(cost, CostPart::kPolicy, round(prices_->policy(op)));
   if (!is_whole) return cost;

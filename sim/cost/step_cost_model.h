@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "sim/cost/hardware_spec.h"
@@ -42,6 +43,11 @@ class StepCostModel final : public CostModel {
     Rounded price{};
     Work work;
   };
+  // The experts of one layer for tokens of all ranks; the work is a rank's share.
+  struct ExpertEntry {
+    Rounded price{};
+    Work work;
+  };
   struct Cell {
     std::int64_t begin, end;  // of the rows' total of cached tokens; end excluded
     Picoseconds base, slope;  // at begin; per token
@@ -59,6 +65,7 @@ class StepCostModel final : public CostModel {
   TokenEntry make_tokens(std::int64_t tokens) const;
   HeadEntry make_head(std::int64_t rows) const;
   const TokenEntry& tokens_at(std::int64_t tokens);
+  const ExpertEntry& experts_at(std::int64_t tokens);
   const HeadEntry& head_at(std::int64_t rows);
   const std::vector<Cell>& cells_of(std::int64_t rows);
   std::vector<Cell> make_cells(std::int64_t rows) const;
@@ -67,6 +74,7 @@ class StepCostModel final : public CostModel {
   StepCost step(const StepShape& shape, Decode& decode);
   Decode add_attention(const StepShape& shape, std::int64_t layers, StepCost& cost);
   void add_work(const StepShape& shape, std::int64_t layers, StepCost& cost);
+  void add_experts(const StepShape& shape, std::int64_t layers, StepCost& cost);
   void check_work(const StepShape& shape) const;
   [[nodiscard]] std::int64_t steps_in_bucket(const StepShape& shape, int bucket, std::int64_t limit) const;
   static DecodeBatch batch_of(const StepShape& shape) {
@@ -76,12 +84,15 @@ class StepCostModel final : public CostModel {
   std::shared_ptr<const StepPrices> prices_;
   ModelSpec model_;
   Parallel parallel_;
-  AttentionWork work_;  // of the whole replica
+  bool has_group_;      // its experts take tokens of other ranks too
+  Parallel uncut_;      // the rank as one GPU
+  AttentionWork work_;  // of the whole rank
   double peak_flops_, peak_bytes_per_s_;
   double flops_per_token_, flops_per_pair_;  // upper bounds over all layers; a pair: a token and one that it attends to
   std::string likely_cause_;
   std::vector<TokenEntry> tokens_;
   std::vector<HeadEntry> head_;
+  std::unordered_map<std::int64_t, ExpertEntry> experts_;
   std::vector<std::vector<Cell>> cells_;
   TokenEntry large_tokens_;  // the last entry beyond what is kept
   HeadEntry large_head_;
