@@ -150,9 +150,7 @@ ReplicaLoad Fleet::load(ReplicaId replica) const {
   return load;
 }
 
-std::int64_t Fleet::cached_tokens(ReplicaId replica) const {
-  return state(choose_rank(index(replica))).memory().cached_tokens(*arriving_);
-}
+std::int64_t Fleet::cached_tokens(ReplicaId replica) const { return state(choose_rank(index(replica))).memory().cached_tokens(*arriving_); }
 
 // Takes finished requests out of a replica; the turns that wait for them become arrivals.
 void Fleet::collect(Replica& replica, Picoseconds at) {

@@ -53,7 +53,7 @@ class Fleet final : public FleetView {
   EventQueue queue_;
   Arrivals arrivals_;
   MetricsCollector metrics_;
-  std::unique_ptr<Router> router_;  // where there are several replicas
+  std::unique_ptr<Router> router_;                  // where there are several replicas
   std::uint32_t together_;                          // ranks that step together
   std::vector<std::unique_ptr<Replica>> replicas_;  // of so many ranks each
   std::vector<ReplicaState::Counters> last_counted_;

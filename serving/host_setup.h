@@ -35,8 +35,8 @@ struct StopRule {
 // A run of either host. Policies are made anew for each rank.
 struct HostSetup {
   std::uint32_t num_replicas = 1;
-  std::uint32_t ranks = 1;     // of each replica: data parallelism
-  bool steps_together = true;  // ranks of a replica meet in every step; false: they share its arrivals alone
+  std::uint32_t ranks = 1;                               // of each replica: data parallelism
+  bool steps_together = true;                            // ranks of a replica meet in every step; false: they share its arrivals alone
   std::function<std::unique_ptr<Router>()> make_router;  // not called for one replica
   std::function<std::unique_ptr<Scheduler>()> make_scheduler;
   std::function<std::unique_ptr<BlockCache>()> make_block_cache;

@@ -21,9 +21,9 @@ struct FleetContext {
   LogHistogram& itl;
 };
 
-// One replica, or one of its ranks where these do not wait for each other. It plans steps while there is room in the pipeline, hands them to
-// the device and processes their outputs. It tells the event queue when its next output or plan is due, and catches up with any instant on
-// demand. Ranks that step together plan at one instant; if one of them has work, all of them run a step, with the same start and end.
+// One replica, or one of its ranks where these do not wait for each other. It plans steps while there is room in the pipeline, hands them
+// to the device and processes their outputs. It tells the event queue when its next output or plan is due, and catches up with any instant
+// on demand. Ranks that step together plan at one instant; if one of them has work, all of them run a step, with the same start and end.
 class Replica {
  public:
   // devices: one for each rank; first_rank: the number of the first among the ranks of all replicas.

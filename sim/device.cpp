@@ -7,8 +7,7 @@
 
 namespace kvlab {
 
-SimDevice::SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link, std::int64_t block_bytes,
-                     std::shared_ptr<LockStep> group)
+SimDevice::SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link, std::int64_t block_bytes, std::shared_ptr<LockStep> group)
     : cost_(std::move(cost)),
       block_bytes_(block_bytes),
       group_(std::move(group)),

@@ -16,7 +16,8 @@ namespace kvlab {
 class SimDevice final : public Device {
  public:
   // block_bytes: of one block of the pool. group: of ranks that step together; null: this one steps alone.
-  SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link, std::int64_t block_bytes, std::shared_ptr<LockStep> group = nullptr);
+  SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link, std::int64_t block_bytes,
+            std::shared_ptr<LockStep> group = nullptr);
 
   [[nodiscard]] Traits traits() const override;
   void attach(ReplicaState& state, const Scheduler& scheduler) override;

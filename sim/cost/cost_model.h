@@ -21,9 +21,9 @@ struct PrefillPiece {
 
 // Tokens of the ranks of a group that meet at the experts of a step.
 struct GroupTokens {
-  std::int64_t useful = 0;                   // of all ranks
-  std::int64_t computed = 0;                 // of all ranks, padding and dummies included
-  std::int64_t smallest = 0, largest = 0;    // computed by one rank
+  std::int64_t useful = 0;                 // of all ranks
+  std::int64_t computed = 0;               // of all ranks, padding and dummies included
+  std::int64_t smallest = 0, largest = 0;  // computed by one rank
 
   // One rank more.
   void add(std::int64_t its_useful, std::int64_t its_computed) {
