@@ -46,8 +46,8 @@ class Device {
   // Starts a copy between GPU and CPU memory at `at`; returns the time from which the scheduler counts it as done.
   virtual Picoseconds copy(const SwapCopy& copy, Picoseconds at) = 0;
   // Starts a committed step, not before `at`. Returns true if step.start and step.end are set: the device knows them in advance.
-  // If it returns false, finish() sets them. Of ranks that step together each begins its own, which is empty for a rank without work; once
-  // all have begun, finish() is called for each.
+  // If it returns false, finish() sets them. Ranks that step together begin one after the other, a rank without work with an empty step;
+  // when all have begun, finish() is called for each.
   virtual bool begin(InFlightStep& step, Picoseconds at) = 0;
   // Waits for the oldest step for which begin() returned false and sets its times.
   virtual void finish(InFlightStep& step);

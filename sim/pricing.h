@@ -16,7 +16,7 @@ class StepPricer {
   // The same in two calls for a rank that steps with others. A step without work is one token.
   void collect_rank(const InFlightStep& step);
   StepCost price_rank(const InFlightStep& step, const GroupTokens& group);
-  // Of the step collected: rows of use, rows that the engine computes, and the most rows of a CUDA graph.
+  // Rows of the step collected that are of use, those that the engine computes, and the most rows of a CUDA graph.
   [[nodiscard]] std::int32_t useful_rows() const { return useful_rows_; }
   [[nodiscard]] std::int32_t computed_rows() const { return useful_rows_ + shape_.padding_rows; }
   [[nodiscard]] std::int32_t largest_graph_rows() const { return scheduler_.largest_graph_tokens(); }

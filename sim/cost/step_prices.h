@@ -55,8 +55,8 @@ class StepPrices {
  public:
   virtual ~StepPrices() = default;
   [[nodiscard]] virtual TokenPrice tokens(std::int64_t tokens) const = 0;
-  // Of a rank in a group (Parallel::dp > 1), for one layer: the experts, which take `tokens` of all ranks, and the exchange of the tokens
-  // before and after them. tokens() has neither then.
+  // Prices of one layer for a rank in a group (Parallel::dp > 1): the experts, which take `tokens` of all ranks, and the exchange of the
+  // tokens before and after them. tokens() has neither then.
   [[nodiscard]] virtual Price experts(std::int64_t tokens) const = 0;
   [[nodiscard]] virtual Price exchange(const GroupTokens& group) const = 0;
   [[nodiscard]] virtual Price head(std::int64_t rows) const = 0;
