@@ -11,7 +11,7 @@ namespace kvlab {
 namespace {
 
 // 4 experts of 32 channels, 2 of them per token; a token has 16 x 2 bytes.
-std::string tiny(const TempFolder& folder, const std::string& parallel) {
+std::string moe_experiment(const TempFolder& folder, const std::string& parallel) {
   const std::string model = folder.write("moe.yaml", std::string(kTinyModel) +
                                                          "model_type: mixtral\nmax_position_embeddings: 1024\ntie_word_embeddings: false\n"
                                                          "num_local_experts: 4\nnum_experts_per_tok: 2\n");
@@ -31,24 +31,24 @@ std::int64_t volume(const CostSetup& setup, const std::vector<std::int64_t>& com
 
 TEST(ExpertExchange, EveryRankReceivesTheTokensOfTheOthers) {
   const TempFolder folder;
-  const CostSetup four = setup_of(tiny(folder, "{dp: 4, ep: 4}"));
+  const CostSetup four = setup_of(moe_experiment(folder, "{dp: 4, ep: 4}"));
   EXPECT_EQ(volume(four, {8, 8, 8, 8}), 3 * 8 * 32);
   EXPECT_EQ(volume(four, {100, 1, 1, 1}), 102 * 32) << "without padding: all but the own token";
-  const CostSetup cut = setup_of(tiny(folder, "{tp: 2, dp: 2}"));
+  const CostSetup cut = setup_of(moe_experiment(folder, "{tp: 2, dp: 2}"));
   EXPECT_EQ(volume(cut, {8, 8}), 8 * 32) << "experts that are cut need all tokens, too";
   EXPECT_EQ(exchange_volume(cut.model, cut.parallel, group_of({8, 8})).ranks, 2);
 }
 
 TEST(ExpertExchange, ATokenCrossesOnceToEachGpuThatHasOneOfItsExperts) {
   const TempFolder folder;
-  const CostSetup four = setup_of(tiny(folder, "{dp: 4, ep: 4, all_to_all: deepep}"));
+  const CostSetup four = setup_of(moe_experiment(folder, "{dp: 4, ep: 4, all_to_all: deepep}"));
   EXPECT_DOUBLE_EQ(share_of_gpus(four.model, 4), 0.5);  // one expert of four: 1 - 3/4 x 2/3
   EXPECT_EQ(volume(four, {8, 2, 2, 2}), 8 * 32 * 3 / 2);
   EXPECT_EQ(exchange_volume(four.model, four.parallel, group_of({8, 2, 2, 2})).ranks, 4);
-  const CostSetup shared = setup_of(tiny(folder, "{tp: 2, dp: 2, ep: 4, all_to_all: deepep}"));
+  const CostSetup shared = setup_of(moe_experiment(folder, "{tp: 2, dp: 2, ep: 4, all_to_all: deepep}"));
   EXPECT_EQ(volume(shared, {8, 2}), 4 * 32 * 3 / 2) << "two GPUs share the rank's tokens";
   // Two experts of four on each GPU: 1 - 2/4 x 1/3 of the tokens cross, and not 2 x 1/2, once for each expert.
-  const CostSetup two = setup_of(tiny(folder, "{dp: 2, ep: 2, all_to_all: deepep}"));
+  const CostSetup two = setup_of(moe_experiment(folder, "{dp: 2, ep: 2, all_to_all: deepep}"));
   EXPECT_EQ(volume(two, {6, 6}), 6 * 32 * 5 / 6);
 }
 
@@ -64,7 +64,7 @@ std::int64_t part(const StepCost& cost, CostPart which) { return cost.part[stati
 TEST(ExpertExchange, IsPricedOverTheLink) {
   const TempFolder folder;
   const auto collective = [&](const std::string& parallel, const std::vector<std::int64_t>& computed) {
-    return part(make_cost_model(setup_of(tiny(folder, parallel)))->step(rank_shape(8, computed)), CostPart::kCollective);
+    return part(make_cost_model(setup_of(moe_experiment(folder, parallel)))->step(rank_shape(8, computed)), CostPart::kCollective);
   };
   EXPECT_EQ(collective("{dp: 2, ep: 2}", {8, 8}), 2 * 2 * (8 * 32 * 100 + 1'000'000));
   EXPECT_EQ(collective("{dp: 2}", {8, 8}), 2 * 2 * (8 * 32 * 100 + 1'000'000));
@@ -75,7 +75,7 @@ TEST(ExpertExchange, IsPricedOverTheLink) {
 TEST(GroupExperts, ComputeTheTokensOfAllRanks) {
   const TempFolder folder;
   const auto linear = [&](const std::string& parallel, const std::vector<std::int64_t>& computed) {
-    return part(make_cost_model(setup_of(tiny(folder, parallel)))->step(rank_shape(8, computed)), CostPart::kLinear);
+    return part(make_cost_model(setup_of(moe_experiment(folder, parallel)))->step(rank_shape(8, computed)), CostPart::kLinear);
   };
   const auto shape = [](std::int64_t tokens, std::int64_t width, std::int64_t ranks) {
     return bytes(MoeExpertsShape{tokens, 16, width, 4, 2, ranks, 2, 16, true});
@@ -88,7 +88,7 @@ TEST(GroupExperts, ComputeTheTokensOfAllRanks) {
 // A shape without a group: the others run a dummy each.
 TEST(GroupExperts, OtherRanksAreIdleUnlessAStepSaysOtherwise) {
   const TempFolder folder;
-  const auto cost = make_cost_model(setup_of(tiny(folder, "{dp: 4, ep: 4}")));
+  const auto cost = make_cost_model(setup_of(moe_experiment(folder, "{dp: 4, ep: 4}")));
   GroupTokens group;
   group.add(8, 8);
   for (int i = 0; i < 3; ++i) group.add(0, 1);
@@ -101,15 +101,16 @@ TEST(GroupExperts, OtherRanksAreIdleUnlessAStepSaysOtherwise) {
 // Useful work of a group: that of its tokens on one GPU, but for the dense layers' weights, which each rank reads.
 TEST(GroupExperts, WorkIsSharedByTheRanks) {
   const TempFolder folder;
-  const auto group = make_cost_model(setup_of(tiny(folder, "{dp: 2, ep: 2}"))), alone = make_cost_model(setup_of(tiny(folder, "")));
+  const auto group = make_cost_model(setup_of(moe_experiment(folder, "{dp: 2, ep: 2}"))),
+             alone = make_cost_model(setup_of(moe_experiment(folder, "")));
   EXPECT_EQ(2 * group->step(rank_shape(8, {8, 8})).flops, alone->step(decode_shape(16, 144)).flops);
   EXPECT_EQ(group->peak_flops(), alone->peak_flops()) << "of a rank";
 }
 
 TEST(GroupMemory, IsPerRank) {
   const TempFolder folder;
-  const CostSetup group = setup_of(tiny(folder, "{dp: 2, ep: 2}")), alone = setup_of(tiny(folder, "")),
-                  shared = setup_of(tiny(folder, "{ep: 2}"));
+  const CostSetup group = setup_of(moe_experiment(folder, "{dp: 2, ep: 2}")), alone = setup_of(moe_experiment(folder, "")),
+                  shared = setup_of(moe_experiment(folder, "{ep: 2}"));
   const auto blocks = [](const CostSetup& setup) { return derive_num_blocks(setup, 0.9, 0, 16); };
   EXPECT_EQ(group.parallel.gpus(), 2);
   EXPECT_EQ(2 * blocks(group), blocks(shared)) << "one scheduler has the blocks of both GPUs";
@@ -120,11 +121,11 @@ TEST(GroupMemory, IsPerRank) {
 
 TEST(ParallelKeys, AreChecked) {
   const TempFolder folder;
-  const auto error = [&](const std::string& parallel) { return error_of([&] { setup_of(tiny(folder, parallel)); }); };
-  EXPECT_THAT(error("{tp: 2, dp: 2, ep: 2}"), testing::HasSubstr("'ep' = 2 is neither 1 nor tp x dp = 2 x 2 = 4"));
-  EXPECT_THAT(error("{dp: 2, gpus: 3}"), testing::HasSubstr("'gpus' = 3, but tp = 1, pp = 1, dp = 2 and ep = 1 make a replica of 2"));
-  EXPECT_THAT(error("{ep: 2, all_to_all: deepep}"), testing::HasSubstr("it needs dp > 1 and ep = tp x dp"));
-  EXPECT_THAT(error("{dp: 8, ep: 8}"), testing::HasSubstr("'ep' = 8 does not divide the 4 experts"));
+  const auto error = [&](const std::string& parallel) { return error_of([&] { setup_of(moe_experiment(folder, parallel)); }); };
+  EXPECT_THAT(error("{tp: 2, dp: 2, ep: 2}"), ::testing::HasSubstr("'ep' = 2 is neither 1 nor tp x dp = 2 x 2 = 4"));
+  EXPECT_THAT(error("{dp: 2, gpus: 3}"), ::testing::HasSubstr("'gpus' = 3, but tp = 1, pp = 1, dp = 2 and ep = 1 make a replica of 2"));
+  EXPECT_THAT(error("{ep: 2, all_to_all: deepep}"), ::testing::HasSubstr("it needs dp > 1 and ep = tp x dp"));
+  EXPECT_THAT(error("{dp: 8, ep: 8}"), ::testing::HasSubstr("'ep' = 8 does not divide the 4 experts"));
   for (const char* good : {"{tp: 2, dp: 2, ep: 4, gpus: 4}", "{ep: 2, gpus: 2}", "{dp: 3}", "{pp: 2, dp: 2, gpus: 4}"})
     EXPECT_EQ(error(good), "no error") << good;
 }
