@@ -235,8 +235,10 @@ void StepCostModel::add_work(const StepShape& shape, std::int64_t layers, StepCo
 
 // The ranks' tokens meet at the experts: every rank takes the same time there.
 void StepCostModel::add_experts(const StepShape& shape, std::int64_t layers, StepCost& cost) {
-  GroupTokens group = shape.group;
-  if (group.computed == 0) {
+  GroupTokens group;
+  if (shape.group != nullptr) {
+    group = *shape.group;
+  } else {
     const std::int64_t own = tokens_of(shape);
     group.add(own, own + shape.padding_rows);
     for (int rank = 1; rank < parallel_.dp; ++rank) group.add(0, 1);

@@ -52,10 +52,12 @@ TEST(ExpertExchange, ATokenCrossesOnceToEachGpuThatHasOneOfItsExperts) {
   EXPECT_EQ(volume(two, {6, 6}), 6 * 32 * 5 / 6);
 }
 
-StepShape rank_shape(std::int32_t rows, const std::vector<std::int64_t>& computed) {
+// A rank of so many decode rows of 9 cached tokens, in a group whose ranks compute so many tokens.
+StepCost rank_cost(CostModel& cost, std::int32_t rows, const std::vector<std::int64_t>& computed) {
   StepShape shape = decode_shape(rows, rows * 9);
-  shape.group = group_of(computed);
-  return shape;
+  const GroupTokens group = group_of(computed);
+  if (!computed.empty()) shape.group = &group;
+  return cost.step(shape);
 }
 
 std::int64_t part(const StepCost& cost, CostPart which) { return cost.part[static_cast<std::size_t>(which)].count(); }
@@ -64,7 +66,7 @@ std::int64_t part(const StepCost& cost, CostPart which) { return cost.part[stati
 TEST(ExpertExchange, IsPricedOverTheLink) {
   const TempFolder folder;
   const auto collective = [&](const std::string& parallel, const std::vector<std::int64_t>& computed) {
-    return part(make_cost_model(setup_of(moe_experiment(folder, parallel)))->step(rank_shape(8, computed)), CostPart::kCollective);
+    return part(rank_cost(*make_cost_model(setup_of(moe_experiment(folder, parallel))), 8, computed), CostPart::kCollective);
   };
   EXPECT_EQ(collective("{dp: 2, ep: 2}", {8, 8}), 2 * 2 * (8 * 32 * 100 + 1'000'000));
   EXPECT_EQ(collective("{dp: 2}", {8, 8}), 2 * 2 * (8 * 32 * 100 + 1'000'000));
@@ -75,7 +77,7 @@ TEST(ExpertExchange, IsPricedOverTheLink) {
 TEST(GroupExperts, ComputeTheTokensOfAllRanks) {
   const TempFolder folder;
   const auto linear = [&](const std::string& parallel, const std::vector<std::int64_t>& computed) {
-    return part(make_cost_model(setup_of(moe_experiment(folder, parallel)))->step(rank_shape(8, computed)), CostPart::kLinear);
+    return part(rank_cost(*make_cost_model(setup_of(moe_experiment(folder, parallel))), 8, computed), CostPart::kLinear);
   };
   const auto shape = [](std::int64_t tokens, std::int64_t width, std::int64_t ranks) {
     return bytes(MoeExpertsShape{tokens, 16, width, 4, 2, ranks, 2, 16, true});
@@ -93,7 +95,7 @@ TEST(GroupExperts, OtherRanksAreIdleUnlessAStepSaysOtherwise) {
   group.add(8, 8);
   for (int i = 0; i < 3; ++i) group.add(0, 1);
   StepShape with = decode_shape(8, 72);
-  with.group = group;
+  with.group = &group;
   EXPECT_EQ(cost->step(with).total, cost->step(decode_shape(8, 72)).total);
   EXPECT_EQ(cost->step(with).flops, cost->step(decode_shape(8, 72)).flops);
 }
@@ -103,7 +105,7 @@ TEST(GroupExperts, WorkIsSharedByTheRanks) {
   const TempFolder folder;
   const auto group = make_cost_model(setup_of(moe_experiment(folder, "{dp: 2, ep: 2}"))),
              alone = make_cost_model(setup_of(moe_experiment(folder, "")));
-  EXPECT_EQ(2 * group->step(rank_shape(8, {8, 8})).flops, alone->step(decode_shape(16, 144)).flops);
+  EXPECT_EQ(2 * rank_cost(*group, 8, {8, 8}).flops, alone->step(decode_shape(16, 144)).flops);
   EXPECT_EQ(group->peak_flops(), alone->peak_flops()) << "of a rank";
 }
 
