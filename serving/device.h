@@ -20,7 +20,7 @@ struct DecodeTimes {
   std::int64_t steps = 0;  // the times hold for so many steps; 0: the device does not look ahead
 };
 
-// The part of a replica that a host of serving supplies: it executes steps and copies. SimDevice (sim/) prices them, EngineDevice
+// The part of a rank that a host of serving supplies: it executes steps and copies. SimDevice (sim/) prices them, EngineDevice
 // (engine/serve/) runs them on a model.
 class Device {
  public:
@@ -46,7 +46,8 @@ class Device {
   // Starts a copy between GPU and CPU memory at `at`; returns the time from which the scheduler counts it as done.
   virtual Picoseconds copy(const SwapCopy& copy, Picoseconds at) = 0;
   // Starts a committed step, not before `at`. Returns true if step.start and step.end are set: the device knows them in advance.
-  // If it returns false, finish() sets them.
+  // If it returns false, finish() sets them. Ranks that step together begin one after the other, a rank without work with an empty step;
+  // when all have begun, finish() is called for each.
   virtual bool begin(InFlightStep& step, Picoseconds at) = 0;
   // Waits for the oldest step for which begin() returned false and sets its times.
   virtual void finish(InFlightStep& step);

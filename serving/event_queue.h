@@ -18,8 +18,8 @@ enum class EventKind : std::uint8_t { kOutput, kSwapEnd, kFollowUp, kPlan, kSamp
 
 struct Event {
   Picoseconds at{};
-  std::uint64_t seq = 0;  // push order: ties of one replica run first in, first out
-  std::uint32_t replica = 0;
+  std::uint64_t seq = 0;      // push order: ties of one replica run first in, first out
+  std::uint32_t replica = 0;  // a rank, counted over all replicas
   std::uint32_t subject = 0;  // a request slot or an index; a replica's generation for kOutput and kPlan
   Phase phase{};
   EventKind kind{};

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/checked_time.h"
 #include "serving/host_summary.h"
@@ -22,13 +23,18 @@ Fleet::Fleet(const HostSetup& setup, const MakeDevice& make_device, Clock& clock
       sink_(sink),
       arrivals_(trace, setup.stop),
       metrics_(setup.slo, kStart + setup.warmup),
-      last_counted_(setup.num_replicas) {
+      together_(setup.steps_together ? setup.ranks : 1),
+      last_counted_(num_ranks()) {
   if (setup.num_replicas > 1) {
     router_ = setup.make_router();
     router_->set_seed(setup.seed);
   }
   const FleetContext context{setup, queue_, clock, sink, metrics_.itl()};
-  for (std::uint32_t i = 0; i < setup.num_replicas; ++i) replicas_.push_back(std::make_unique<Replica>(context, i, make_device()));
+  for (std::uint32_t first = 0; first < num_ranks(); first += together_) {
+    std::vector<std::unique_ptr<Device>> devices;
+    for (std::uint32_t i = 0; i < together_; ++i) devices.push_back(make_device());
+    replicas_.push_back(std::make_unique<Replica>(context, first, std::move(devices)));
+  }
 }
 
 ServingSummary Fleet::run() {
@@ -46,12 +52,12 @@ void Fleet::run_to_end(Picoseconds stop) {
   try {
     while (step(stop)) {
 #ifdef KVLAB_CHECKS
-      for (const auto& replica : replicas_) replica->state().check();
+      for (std::uint32_t i = 0; i < num_ranks(); ++i) state(i).check();
 #endif
     }
   } catch (const ClockOverflow& e) {
     throw InputError(fmt::format("the simulated clock ends after 106 days (2^63 ps), and at {:.6g} s of simulated time {}; {}", to_s(now_),
-                                 e.what(), replicas_.front()->device().likely_cause()));
+                                 e.what(), replicas_.front()->rank(0).device->likely_cause()));
   }
 }
 
@@ -77,23 +83,34 @@ bool Fleet::step(Picoseconds stop) {
     arrive(arrivals_.take_follow_up(event.subject), at);
     return true;
   }
-  Replica& replica = *replicas_[event.replica];
+  Replica& replica = *replicas_[event.replica / together_];
   replica.handle(event, root);
   collect(replica, at);
   return true;
 }
 
 void Fleet::arrive(const TraceRequest& request, Picoseconds at) {
-  Replica& replica = *replicas_[route(request, at)];
+  const std::uint32_t rank = route(request, at);
+  Replica& replica = *replicas_[rank / together_];
   replica.catch_up(at, false);
-  replica.receive(request, at);
+  replica.receive(request, rank, at);
   ++num_arrived_;
-  if (!replica.state().memory().limits().prefix_caching) arrivals_.forget_hashes(request.number);
+  if (!state(rank).memory().limits().prefix_caching) arrivals_.forget_hashes(request.number);
   collect(replica, at);
 }
 
+// The rank that takes the request.
 std::uint32_t Fleet::route(const TraceRequest& request, Picoseconds at) {
-  if (router_ == nullptr) return 0;
+  const std::uint32_t replica = router_ == nullptr ? 0 : choose_replica(request, at);
+  if (setup_.ranks == 1) return replica;
+  for (std::uint32_t first = replica * setup_.ranks; first < (replica + 1) * setup_.ranks; first += together_) {
+    replicas_[first / together_]->catch_up(at, false);
+    collect(*replicas_[first / together_], at);
+  }
+  return choose_rank(replica);
+}
+
+std::uint32_t Fleet::choose_replica(const TraceRequest& request, Picoseconds at) {
   arriving_ = &request;
   if (router_->reads_load()) {
     for (const auto& replica : replicas_) {
@@ -106,41 +123,58 @@ std::uint32_t Fleet::route(const TraceRequest& request, Picoseconds at) {
   return target;
 }
 
+// As vLLM 0.19 does (vllm/v1/engine/core_client.py, DPLBAsyncMPClient): the least 4 x waiting + running, of equal ranks the first. A
+// request that has just been sent to a rank counts as waiting there.
+std::uint32_t Fleet::choose_rank(std::uint32_t replica) const {
+  constexpr std::int64_t kWaitingWeight = 4;
+  const auto score = [&](std::uint32_t rank) {
+    return kWaitingWeight * state(rank).queues().num_queued() + static_cast<std::int64_t>(state(rank).running().size());
+  };
+  std::uint32_t best = replica * setup_.ranks;
+  for (std::uint32_t rank = best + 1; rank < (replica + 1) * setup_.ranks; ++rank) {
+    if (score(rank) < score(best)) best = rank;
+  }
+  return best;
+}
+
 ReplicaLoad Fleet::load(ReplicaId replica) const {
-  const ReplicaState& of = state(index(replica));
   ReplicaLoad load;
-  load.waiting = of.queues().num_queued();
-  load.running = static_cast<std::int64_t>(of.running().size());
-  load.outstanding_tokens = of.table().outstanding_prompt_tokens();
-  load.used_blocks = of.used_blocks();
-  load.num_blocks = of.num_blocks();
+  for (std::uint32_t i = 0; i < setup_.ranks; ++i) {
+    const ReplicaState& of = state(index(replica) * setup_.ranks + i);
+    load.waiting += of.queues().num_queued();
+    load.running += static_cast<std::int64_t>(of.running().size());
+    load.outstanding_tokens += of.table().outstanding_prompt_tokens();
+    load.used_blocks += of.used_blocks();
+    load.num_blocks += of.num_blocks();
+  }
   return load;
 }
 
-std::int64_t Fleet::cached_tokens(ReplicaId replica) const { return state(index(replica)).memory().cached_tokens(*arriving_); }
+std::int64_t Fleet::cached_tokens(ReplicaId replica) const { return state(choose_rank(index(replica))).memory().cached_tokens(*arriving_); }
 
 // Takes finished requests out of a replica; the turns that wait for them become arrivals.
 void Fleet::collect(Replica& replica, Picoseconds at) {
-  std::vector<RequestRecord>& outbox = replica.state().outbox();
-  if (outbox.empty()) return;
-  for (const RequestRecord& record : outbox) {
-    metrics_.add(record);
-    sink_.request(record);
-    if (record.reason != nullptr && first_rejection_.empty()) first_rejection_ = record.reason;
-    Picoseconds arrives;
-    std::uint32_t turn = 0;
-    if (arrivals_.follow_up(record.number, at, arrives, turn)) {
-      queue_.push(arrives, Phase::kArrive, EventKind::kFollowUp, 0, turn);
-    } else {
-      arrivals_.session_ended(at);
+  for (const auto& rank : replica.ranks()) {
+    std::vector<RequestRecord>& outbox = rank->state.outbox();
+    for (const RequestRecord& record : outbox) {
+      metrics_.add(record);
+      sink_.request(record);
+      if (record.reason != nullptr && first_rejection_.empty()) first_rejection_ = record.reason;
+      Picoseconds arrives;
+      std::uint32_t turn = 0;
+      if (arrivals_.follow_up(record.number, at, arrives, turn)) {
+        queue_.push(arrives, Phase::kArrive, EventKind::kFollowUp, 0, turn);
+      } else {
+        arrivals_.session_ended(at);
+      }
     }
+    outbox.clear();
   }
-  outbox.clear();
 }
 
 bool Fleet::sample(Picoseconds at) {
-  for (std::uint32_t i = 0; i < setup_.num_replicas; ++i) {
-    replicas_[i]->catch_up(at, true);
+  for (std::uint32_t i = 0; i < num_ranks(); ++i) {
+    if (i % together_ == 0) replicas_[i / together_]->catch_up(at, true);
     sink_.sample(sample_of(state(i), i, at, last_counted_[i]));
   }
   const bool more = arrivals_.next_root() != Arrivals::kNoMore || !queue_.is_empty();
@@ -161,7 +195,7 @@ ServingSummary Fleet::finish() {
   std::vector<RequestRecord> unfinished;
   for (const auto& replica : replicas_) {
     last = std::max(last, replica->last_output());
-    replica->state().drain(unfinished);
+    for (const auto& rank : replica->ranks()) rank->state.drain(unfinished);
   }
   finish_requests(unfinished, setup_.stop, metrics_, sink_, summary);
   summary.requests = arrivals_.taken();
@@ -179,16 +213,16 @@ void Fleet::add_totals(ServingSummary& summary, Picoseconds duration) const {
   Int128 unfinished = 0;  // steps cut short by the stop are in the totals with all of their time
   for (const auto& replica : replicas_) {
     unfinished += replica->busy_after(first_arrival_ + duration).count();
-    add_counters(replica->state(), summary);
+    for (const auto& rank : replica->ranks()) add_counters(rank->state, summary);
   }
   summary.steps = all.steps;
   const Int128 steps = static_cast<Int128>(all.steps);
-  const Int128 replica_time = static_cast<Int128>(std::max(duration, Picoseconds{}).count()) * setup_.num_replicas;
+  const Int128 rank_time = static_cast<Int128>(std::max(duration, Picoseconds{}).count()) * num_ranks();
   const std::int64_t num_blocks = state(0).num_blocks();
   summary.batch_mean_requests = ratio(all.rows, steps);
   summary.batch_mean_tokens = ratio(all.tokens, steps);
-  summary.busy_frac = ratio(all.busy - unfinished, replica_time);
-  summary.overload_frac = ratio(std::min(all.overload, all.busy - unfinished), replica_time);
+  summary.busy_frac = ratio(all.busy - unfinished, rank_time);
+  summary.overload_frac = ratio(std::min(all.overload, all.busy - unfinished), rank_time);
   summary.kv_used_mean_frac = ratio(all.used_blocks, all.busy * num_blocks);
   summary.kv_used_peak_frac = ratio(all.peak_used_blocks, num_blocks);
   summary.internal_fragmentation_frac = ratio(all.wasted_tokens, all.used_blocks * setup_.memory.block_tokens);

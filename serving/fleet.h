@@ -23,7 +23,8 @@ class Fleet final : public FleetView {
   // refuse.
   ServingSummary run();
 
-  [[nodiscard]] const ReplicaState& state(std::uint32_t replica) const { return replicas_[replica]->state(); }
+  // rank: its number, counted over all replicas.
+  [[nodiscard]] const ReplicaState& state(std::uint32_t rank) const { return replicas_[rank / together_]->rank(rank).state; }
   // Over all replicas, for figures of the devices' own; complete after run().
   [[nodiscard]] StepTotals totals() const;
 
@@ -37,6 +38,9 @@ class Fleet final : public FleetView {
   void run_to_end(Picoseconds stop);
   void arrive(const TraceRequest& request, Picoseconds at);
   [[nodiscard]] std::uint32_t route(const TraceRequest& request, Picoseconds at);
+  [[nodiscard]] std::uint32_t choose_replica(const TraceRequest& request, Picoseconds at);
+  [[nodiscard]] std::uint32_t choose_rank(std::uint32_t replica) const;
+  [[nodiscard]] std::uint32_t num_ranks() const { return setup_.num_replicas * setup_.ranks; }
   void collect(Replica& replica, Picoseconds at);
   bool sample(Picoseconds at);
   ServingSummary finish();
@@ -49,8 +53,9 @@ class Fleet final : public FleetView {
   EventQueue queue_;
   Arrivals arrivals_;
   MetricsCollector metrics_;
-  std::unique_ptr<Router> router_;  // where there are several replicas
-  std::vector<std::unique_ptr<Replica>> replicas_;
+  std::unique_ptr<Router> router_;                  // where there are several replicas
+  std::uint32_t together_;                          // ranks that step together
+  std::vector<std::unique_ptr<Replica>> replicas_;  // of so many ranks each
   std::vector<ReplicaState::Counters> last_counted_;
   const TraceRequest* arriving_ = nullptr;
   std::string first_rejection_;

@@ -15,7 +15,7 @@
 // Input and totals of a run of serving, the same for both hosts: the simulator and the engine.
 namespace kvlab {
 
-// Memory of one replica, in the units of the pool.
+// Memory of one rank, in the units of the pool.
 struct MemorySetup {
   std::int64_t num_blocks = 0;  // usable blocks
   std::int32_t block_tokens = 16;
@@ -32,9 +32,11 @@ struct StopRule {
   std::uint64_t after_requests = 0;  // requests taken from the trace
 };
 
-// A run of either host. Policies are made anew for each replica.
+// A run of either host. Policies are made anew for each rank.
 struct HostSetup {
   std::uint32_t num_replicas = 1;
+  std::uint32_t ranks = 1;                               // of each replica: data parallelism
+  bool steps_together = true;                            // ranks of a replica meet in every step; false: they share its arrivals alone
   std::function<std::unique_ptr<Router>()> make_router;  // not called for one replica
   std::function<std::unique_ptr<Scheduler>()> make_scheduler;
   std::function<std::unique_ptr<BlockCache>()> make_block_cache;

@@ -1,6 +1,7 @@
 #include "serving/replica.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/checked_time.h"
 
@@ -10,68 +11,51 @@ void Device::finish(InFlightStep& /*step*/) { throw InternalError("this device t
 
 namespace {
 
-ReplicaLimits limits_of(const HostSetup& setup, std::uint32_t number, const Scheduler& scheduler, const Device::Traits& traits) {
-  ReplicaLimits limits;
-  limits.block_tokens = setup.memory.block_tokens;
-  limits.max_model_len = setup.max_model_len;
-  limits.host_blocks = setup.memory.host_blocks;
-  limits.is_contiguous = scheduler.wants_contiguous_memory();
-  limits.prefix_caching = setup.memory.prefix_caching && !limits.is_contiguous;
-  limits.unnamed_rest = traits.unnamed_rest;
-  limits.plans_over_unknown = scheduler.pipeline_depth() > 1 && traits.num_stages == 1;
-  limits.count_from = kStart + setup.warmup;
-  limits.replica = number;
-  return limits;
-}
-
-std::unique_ptr<BlockPool> make_pool(const HostSetup& setup) {
-  std::unique_ptr<BlockCache> cache = setup.make_block_cache();
-  BlockCache& oracle = *cache;
-  auto pool =
-      std::make_unique<BlockPool>(static_cast<std::uint32_t>(setup.memory.num_blocks), setup.memory.pages_per_block, std::move(cache));
-  if (oracle.needs_future()) oracle.set_future(setup.future_keys);  // the pool has reset it
-  return pool;
+std::vector<std::unique_ptr<Rank>> make_ranks(const HostSetup& setup, std::uint32_t number, std::vector<std::unique_ptr<Device>> devices) {
+  std::vector<std::unique_ptr<Rank>> ranks;
+  for (auto& device : devices) ranks.push_back(std::make_unique<Rank>(setup, number++, std::move(device)));
+  return ranks;
 }
 
 }  // namespace
 
-Replica::Replica(const FleetContext& fleet, std::uint32_t number, std::unique_ptr<Device> device)
+Replica::Replica(const FleetContext& fleet, std::uint32_t first_rank, std::vector<std::unique_ptr<Device>> devices)
     : setup_(fleet.setup),
       queue_(fleet.queue),
       clock_(fleet.clock),
       sink_(fleet.sink),
       itl_(fleet.itl),
-      number_(number),
-      scheduler_(setup_.make_scheduler()),
-      device_(std::move(device)),
-      traits_(device_->traits()),
-      depth_(traits_.num_stages > 1 ? traits_.num_stages : scheduler_->pipeline_depth()),
-      state_(limits_of(setup_, number, *scheduler_, traits_), make_pool(setup_), setup_.make_footprint()),
-      ring_(static_cast<std::size_t>(depth_)),
-      fast_forward_(setup_.fast_forward && traits_.num_stages == 1 && !sink_.wants_steps()),
+      first_rank_(first_rank),
+      ranks_(make_ranks(setup_, first_rank, std::move(devices))),
+      first_(*ranks_.front()),
+      traits_(first_.device->traits()),
+      depth_(traits_.num_stages > 1 ? traits_.num_stages : first_.scheduler->pipeline_depth()),
+      fast_forward_(setup_.fast_forward && ranks_.size() == 1 && traits_.num_stages == 1 && !sink_.wants_steps()),
       wants_steps_(sink_.wants_steps()),
       wants_events_(wants_steps_ || traits_.wants_events) {
-  state_.memory().lookup_log = setup_.record_lookups;
-  if (wants_events_) state_.events = &events_;
-  device_->attach(state_, *scheduler_);
+  for (const auto& rank : ranks_) {
+    rank->ring.resize(static_cast<std::size_t>(depth_));
+    if (wants_events_) rank->state.events = &rank->events;
+  }
 }
 
-void Replica::receive(const TraceRequest& request, Picoseconds at) {
-  const std::size_t before = state_.outbox().size();
-  state_.receive(request, to_time(at));
-  if (state_.outbox().size() == before) device_->on_receive(request, state_.queues().input().back());
+void Replica::receive(const TraceRequest& request, std::uint32_t number, Picoseconds at) {
+  Rank& rank = *ranks_[number - first_rank_];
+  const std::size_t before = rank.state.outbox().size();
+  rank.state.receive(request, to_time(at));
+  if (rank.state.outbox().size() == before) rank.device->on_receive(request, rank.state.queues().input().back());
   if (stretch_.iterations > 0) {  // the next plan sees it
     stretch_.iterations = 0;
     schedule_next();
   }
-  if (count_ == 0 && !plan_pending_ && !state_.queues().input().empty()) queue_plan(clock_.now(at));
+  if (count_ == 0 && !plan_pending_ && !rank.state.queues().input().empty()) queue_plan(clock_.now(at));
 }
 
 void Replica::handle(const Event& event, Picoseconds next_arrival) {
   if (event.kind == EventKind::kSwapEnd) {
     catch_up(event.at, false);
     stretch_.iterations = 0;
-    state_.finish_swap_in(RequestId{event.subject}, to_time(event.at));
+    ranks_[event.replica - first_rank_]->state.finish_swap_in(RequestId{event.subject}, to_time(event.at));
     if (count_ > 0)
       schedule_next();
     else if (!plan_pending_)
@@ -91,7 +75,7 @@ void Replica::handle(const Event& event, Picoseconds next_arrival) {
   if (plan_pending_) return;
   // If nothing else happens at this instant before its plan, the plan need not be queued. A request that has left may be followed at once.
   const Picoseconds now = clock_.now(event.at);
-  const bool is_alone = now == event.at && next_arrival > now && (queue_.is_empty() || queue_.top().at > now) && state_.outbox().empty();
+  const bool is_alone = now == event.at && next_arrival > now && (queue_.is_empty() || queue_.top().at > now) && !has_output();
   if (is_alone)
     plan(now);
   else
@@ -112,20 +96,26 @@ void Replica::catch_up(Picoseconds at, bool with_plans) {
   queue_plan(clock_.now(at));
 }
 
+// A request has left and is still here.
+bool Replica::has_output() const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return !rank->state.outbox().empty(); });
+}
+
 void Replica::process_oldest(Picoseconds at) {
-  InFlightStep& step = in_flight(0);
-  if (!step.is_counted) count_step(step, last_output_);
+  if (!in_flight(0).is_counted) count_steps(0, last_output_);
   last_output_ = at;
+  for (const auto& rank : ranks_) {
+    rank->state.process_output(in_flight(*rank, 0), at, itl_);
+    tell_scheduler(*rank);
+    if (wants_events_) forward_events(*rank);
+  }
   head_ = (head_ + 1) % depth_;
   --count_;
-  state_.process_output(step, at, itl_);
-  tell_scheduler();
-  if (wants_events_) forward_events();
 }
 
 void Replica::queue_plan(Picoseconds at) {
   plan_pending_ = true;
-  queue_.push(at, Phase::kSchedule, EventKind::kPlan, number_, 0);
+  queue_.push(at, Phase::kSchedule, EventKind::kPlan, first_rank_, 0);
 }
 
 void Replica::plan(Picoseconds at) {
@@ -136,43 +126,71 @@ void Replica::plan(Picoseconds at) {
 }
 
 bool Replica::plan_one(Picoseconds at) {
-  state_.begin_plan(to_time(at));
-  InFlightStep& step = in_flight(count_);
-  step.clear();
-  scheduler_->plan(state_, step);
-  tell_scheduler();
-  if (wants_events_) forward_events();
-  const Picoseconds copies_end = start_copies(at);
-  if (step.is_empty()) {
+  Picoseconds ready = at;
+  bool has_work = false;
+  for (const auto& rank : ranks_) {
+    ready = std::max(ready, plan_rank(*rank, at));
+    has_work = has_work || !in_flight(*rank, count_).is_empty();
+  }
+  if (!has_work) {
     wake_at(at);
     return false;
   }
-  state_.commit(step);
-  step.number = next_step_++;
-  step.planned = at;
-  step.usage = {state_.num_waiting(), state_.used_blocks(), state_.memory().wasted_tokens(), state_.memory().external_fragmentation_ppm()};
-  step.is_timed = device_->begin(step, std::max(at, copies_end));
-  step.is_counted = false;
-  ++count_;
-  if (step.is_timed) count_step(step, count_ > 1 ? in_flight(count_ - 2).end : step.start);
+  begin(at, ready);
   return true;
+}
+
+// Returns when the plan's copies allow its step to start.
+Picoseconds Replica::plan_rank(Rank& rank, Picoseconds at) {
+  rank.state.begin_plan(to_time(at));
+  InFlightStep& step = in_flight(rank, count_);
+  step.clear();
+  rank.scheduler->plan(rank.state, step);
+  tell_scheduler(rank);
+  if (wants_events_) forward_events(rank);
+  return start_copies(rank, at);
+}
+
+// Starts the step that was planned; a rank without work takes part in it with an empty one.
+void Replica::begin(Picoseconds planned, Picoseconds ready) {
+  const int i = count_++;
+  for (const auto& rank : ranks_) {
+    InFlightStep& step = in_flight(*rank, i);
+    const ReplicaState& state = rank->state;
+    rank->state.commit(step);
+    step.number = next_step_;
+    step.planned = planned;
+    step.usage = {state.num_waiting(), state.used_blocks(), state.memory().wasted_tokens(), state.memory().external_fragmentation_ppm()};
+    step.is_timed = rank->device->begin(step, ready);
+    step.is_counted = false;
+  }
+  ++next_step_;
+  if (ranks_.size() > 1) {
+    for (const auto& rank : ranks_) rank->device->finish(in_flight(*rank, i));
+    for (const auto& rank : ranks_) in_flight(*rank, i).is_timed = true;
+  }
+  if (in_flight(i).is_timed) count_steps(i, i > 0 ? in_flight(i - 1).end : in_flight(i).start);
 }
 
 // A scheduler that waits for time to pass (a batching window) says so; with nothing in flight no other event would ask it again.
 void Replica::wake_at(Picoseconds at) {
   if (count_ > 0 || plan_pending_) return;
-  const Time wake = scheduler_->wants_plan_at();
+  Time wake = kNever;
+  for (const auto& rank : ranks_) wake = std::min(wake, rank->scheduler->wants_plan_at());
   if (wake == kNever) return;
   // Not plan_pending_: an arrival before it is planned at once.
   const Picoseconds due = checked_ps(wake, "the scheduler's batching window ends later than that");
-  queue_.push(std::max(at + to_ps(Span(1)), due), Phase::kSchedule, EventKind::kPlan, number_, ++wake_generation_);
+  queue_.push(std::max(at + to_ps(Span(1)), due), Phase::kSchedule, EventKind::kPlan, first_rank_, ++wake_generation_);
 }
 
 // Steps of a pipeline overlap: time that several share counts once. `before`: when the step before it ends.
-void Replica::count_step(InFlightStep& step, Picoseconds before) {
-  totals_.add(step, step.end - (traits_.num_stages == 1 ? step.start : std::max(step.start, before)));
-  step.is_counted = true;
-  if (wants_steps_) sink_.step(step, state_);
+void Replica::count_steps(int i, Picoseconds before) {
+  for (const auto& rank : ranks_) {
+    InFlightStep& step = in_flight(*rank, i);
+    totals_.add(step, step.end - (traits_.num_stages == 1 ? step.start : std::max(step.start, before)));
+    step.is_counted = true;
+    if (wants_steps_ && !step.is_empty()) sink_.step(step, rank->state);
+  }
 }
 
 Picoseconds Replica::busy_after(Picoseconds end) {
@@ -182,20 +200,20 @@ Picoseconds Replica::busy_after(Picoseconds end) {
     sum += std::max(Picoseconds{}, in_flight(i).end - from);
     end = std::max(end, in_flight(i).end);
   }
-  return sum;
+  return sum * static_cast<std::int64_t>(ranks_.size());
 }
 
 // Starts the plan's copies; returns when the last copy out of GPU memory ends, which the step waits for.
-Picoseconds Replica::start_copies(Picoseconds at) {
+Picoseconds Replica::start_copies(Rank& rank, Picoseconds at) {
   Picoseconds out_end;
-  for (const SwapCopy& copy : state_.swap_copies()) {
-    const Picoseconds end = device_->copy(copy, at);
+  for (const SwapCopy& copy : rank.state.swap_copies()) {
+    const Picoseconds end = rank.device->copy(copy, at);
     if (copy.to_host)
       out_end = std::max(out_end, end);
     else
-      queue_.push(end, Phase::kComplete, EventKind::kSwapEnd, number_, index(copy.request));
+      queue_.push(end, Phase::kComplete, EventKind::kSwapEnd, rank.state.memory().limits().replica, index(copy.request));
   }
-  state_.swap_copies().clear();
+  rank.state.swap_copies().clear();
   return out_end;
 }
 
@@ -203,24 +221,24 @@ void Replica::schedule_next() {
   if (count_ == 0) return;
   InFlightStep& oldest = in_flight(0);
   if (!oldest.is_timed) {
-    device_->finish(oldest);
+    first_.device->finish(oldest);
     oldest.is_timed = true;
   }
   const Picoseconds due = stretch_.iterations > 0 ? iteration_time(stretch_.iterations + 1) : oldest.end;
-  queue_.push(due, Phase::kComplete, EventKind::kOutput, number_, ++generation_);
+  queue_.push(due, Phase::kComplete, EventKind::kOutput, first_rank_, ++generation_);
 }
 
-void Replica::tell_scheduler() {
-  for (const RequestId id : state_.left()) scheduler_->on_finish(id);
-  state_.left().clear();
+void Replica::tell_scheduler(Rank& rank) {
+  for (const RequestId id : rank.state.left()) rank.scheduler->on_finish(id);
+  rank.state.left().clear();
 }
 
-void Replica::forward_events() {
-  for (const RequestEventRecord& event : events_) {
+void Replica::forward_events(Rank& rank) {
+  for (const RequestEventRecord& event : rank.events) {
     if (wants_steps_) sink_.event(event);
-    device_->on_event(event);
+    rank.device->on_event(event);
   }
-  events_.clear();
+  rank.events.clear();
 }
 
 }  // namespace kvlab

@@ -8,7 +8,7 @@ namespace kvlab {
 
 bool Replica::all_uniform() {
   for (int i = 0; i < depth_; ++i) {
-    if (!in_flight(i).is_uniform || in_flight(i).running_version != state_.queues().running_version()) return false;
+    if (!in_flight(i).is_uniform || in_flight(i).running_version != first_.state.queues().running_version()) return false;
   }
   return true;
 }
@@ -25,18 +25,18 @@ bool Replica::waits_for_device(const DecodeTimes& times, std::int64_t iterations
 // Called with the pipeline full: sets the stretch in which plans only repeat themselves.
 void Replica::look_ahead() {
   stretch_.iterations = 0;
-  if (!state_.queues().input().empty() || !state_.plan_was_quiet() || !all_uniform()) return;
-  const Horizon horizon = scheduler_->stable_for(state_);
+  if (!first_.state.queues().input().empty() || !first_.state.plan_was_quiet() || !all_uniform()) return;
+  const Horizon horizon = first_.scheduler->stable_for(first_.state);
   if (horizon.plans <= 0) return;
-  const std::int64_t uniform = state_.uniform().iterations(horizon);
+  const std::int64_t uniform = first_.state.uniform().iterations(horizon);
   if (uniform < 2) return;
-  const DecodeTimes times = device_->look_ahead();
+  const DecodeTimes times = first_.device->look_ahead();
   const std::int64_t iterations = std::min(uniform, times.steps);
   if (iterations < 2 || !waits_for_device(times, iterations)) return;
   // Near the end of the clock every step is simulated, and the one that passes it is refused.
   const Int128 longest = progression_sum(times.base, times.slope, iterations) + Int128{times.host.count()} * iterations;
   if (in_flight(depth_ - 1).end.count() + longest > Picoseconds::max().count()) return;
-  stretch_ = {iterations, times.base, times.slope, depth_ == 1 ? times.host : Picoseconds{}, state_.num_waiting() > 0};
+  stretch_ = {iterations, times.base, times.slope, depth_ == 1 ? times.host : Picoseconds{}, first_.state.num_waiting() > 0};
 }
 
 // Time of iteration i, at which the oldest output then in flight comes out.
@@ -57,7 +57,7 @@ std::int64_t Replica::iterations_before(Picoseconds at, bool inclusive) {
 
 void Replica::carry_out(std::int64_t n) {
   const Picoseconds first_at = iteration_time(1), last_at = iteration_time(n);
-  const std::int64_t rows = static_cast<std::int64_t>(state_.running().size());
+  const std::int64_t rows = static_cast<std::int64_t>(first_.state.running().size());
   const auto device_time = [&](std::int64_t i) { return progression_sum(stretch_.base, stretch_.slope, i); };
   const Int128 whole = device_time(n);
   totals_.steps += static_cast<std::uint64_t>(n);
@@ -65,24 +65,24 @@ void Replica::carry_out(std::int64_t n) {
   totals_.rows += static_cast<Int128>(rows) * n;
   totals_.tokens += static_cast<Int128>(rows) * n;
   if (stretch_.waits) totals_.overload += whole;
-  totals_.external_fragmentation += state_.memory().external_fragmentation_ppm() * whole;
-  totals_.used_blocks += static_cast<Int128>(state_.used_blocks()) * whole;
-  totals_.wasted_tokens += static_cast<Int128>(state_.memory().wasted_tokens()) * whole;
+  totals_.external_fragmentation += first_.state.memory().external_fragmentation_ppm() * whole;
+  totals_.used_blocks += static_cast<Int128>(first_.state.used_blocks()) * whole;
+  totals_.wasted_tokens += static_cast<Int128>(first_.state.memory().wasted_tokens()) * whole;
 
   const std::int64_t block_tokens = setup_.memory.block_tokens;
-  state_.uniform().advance(n, [&](std::int64_t iteration) {
+  first_.state.uniform().advance(n, [&](std::int64_t iteration) {
     const Int128 rest = whole - device_time(iteration - 1);
     totals_.used_blocks += rest;
     totals_.wasted_tokens += block_tokens * rest;
   });
   totals_.wasted_tokens -= rows * progression_moment(stretch_.base, stretch_.slope, n);
-  totals_.peak_used_blocks = std::max(totals_.peak_used_blocks, state_.used_blocks());
+  totals_.peak_used_blocks = std::max(totals_.peak_used_blocks, first_.state.used_blocks());
 
-  const auto counted = static_cast<std::uint64_t>(state_.uniform().counted_rows());
+  const auto counted = static_cast<std::uint64_t>(first_.state.uniform().counted_rows());
   for (std::int64_t i = 2; counted > 0 && i <= std::min<std::int64_t>(n, depth_); ++i)
     itl_.add((iteration_time(i) - iteration_time(i - 1)).count(), counted);
   if (counted > 0 && n > depth_) itl_.add_progression((stretch_.base + stretch_.gap).count(), stretch_.slope.count(), n - depth_, counted);
-  state_.emit_uniform(n, first_at, last_at, itl_);
+  first_.state.emit_uniform(n, first_at, last_at, itl_);
   last_output_ = last_at;
   move_steps(n);
 }
@@ -104,7 +104,7 @@ void Replica::move_steps(std::int64_t n) {
   }
   next_step_ += static_cast<std::uint64_t>(n);
   stretch_.drop(n);
-  device_->advance(n, in_flight(depth_ - 1).end);
+  first_.device->advance(n, in_flight(depth_ - 1).end);
 }
 
 }  // namespace kvlab

@@ -6,7 +6,7 @@ namespace kvlab {
 
 void StepTotals::add(const InFlightStep& step, Picoseconds occupied) {
   const PlanUsage& usage = step.usage;
-  ++steps;
+  steps += step.is_empty() ? 0 : 1;
   const std::int64_t ps = occupied.count();
   busy += ps;
   rows += static_cast<Int128>(step.entries.size());

@@ -8,7 +8,8 @@
 
 namespace kvlab {
 
-// Sums over the steps of one replica. Integers throughout, so that a sum over a fast-forwarded stretch equals the sum over its steps.
+// Sums over the steps of one replica. Integers throughout, so that a sum over a fast-forwarded stretch equals the sum over its steps. An
+// empty step, with which an idle rank takes part in a step of others, adds its time alone.
 struct StepTotals {
   std::uint64_t steps = 0;
   Int128 rows = 0, tokens = 0;                // by step

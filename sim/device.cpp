@@ -1,35 +1,16 @@
 #include "sim/device.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/checked_time.h"
-#include "serving/totals.h"
 
 namespace kvlab {
 
-namespace {
-
-constexpr const char* kLateStep = "a step ends later than that";
-
-}  // namespace
-
-void CostTotals::add(const StepCost& base, const StepCost& slope, std::int64_t count) {
-  flops += progression_sum(base.flops, slope.flops, count);
-  bytes += progression_sum(base.bytes, slope.bytes, count);
-  for (std::size_t i = 0; i < kCostParts; ++i) part[i] += progression_sum(base.part[i], slope.part[i], count);
-  for (std::size_t i = 0; i < kFootings; ++i) footing[i] += progression_sum(base.footing[i], slope.footing[i], count);
-}
-
-void CostTotals::merge(const CostTotals& other) {
-  flops += other.flops;
-  bytes += other.bytes;
-  for (std::size_t i = 0; i < kCostParts; ++i) part[i] += other.part[i];
-  for (std::size_t i = 0; i < kFootings; ++i) footing[i] += other.footing[i];
-}
-
-SimDevice::SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link, std::int64_t block_bytes)
+SimDevice::SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link, std::int64_t block_bytes, std::shared_ptr<LockStep> group)
     : cost_(std::move(cost)),
       block_bytes_(block_bytes),
+      group_(std::move(group)),
       to_host_(swap_link),
       from_host_(swap_link),
       stage_free_(static_cast<std::size_t>(cost_->num_stages())) {}
@@ -55,6 +36,10 @@ Picoseconds SimDevice::copy(const SwapCopy& copy, Picoseconds at) {
 }
 
 bool SimDevice::begin(InFlightStep& step, Picoseconds at) {
+  if (group_ != nullptr) {
+    group_->begin(*pricer_, *cost_, step, totals_, at);
+    return false;
+  }
   const StepCost cost = pricer_->price(step);
   totals_.add(cost, {}, 1);
   const Picoseconds ready = add_time(at, cost_->host_time(pricer_->shape()), kLateStep);
@@ -67,15 +52,15 @@ bool SimDevice::begin(InFlightStep& step, Picoseconds at) {
   return true;
 }
 
+void SimDevice::finish(InFlightStep& step) {
+  if (group_ == nullptr) return Device::finish(step);
+  group_->finish(step);
+}
+
 void SimDevice::time_stages(InFlightStep& step, Picoseconds ready) {
   cost_->stage_times(pricer_->shape(), stage_times_);
   step.start = std::max(stage_free_[0], ready);
-  Picoseconds clock = ready;
-  for (std::size_t stage = 0; stage < stage_times_.size(); ++stage) {
-    clock = add_time(std::max(clock, stage_free_[stage]), stage_times_[stage], kLateStep);
-    stage_free_[stage] = clock;
-  }
-  step.end = clock;
+  step.end = pass_stages(ready, stage_times_, stage_free_);
 }
 
 DecodeTimes SimDevice::look_ahead() {

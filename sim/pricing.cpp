@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+
 namespace kvlab {
 
 namespace {
@@ -26,11 +28,12 @@ bool is_partial(const StepEntry& entry) { return entry.layer_begin > 0 || entry.
 void StepPricer::collect(const InFlightStep& step, int layer) {
   prefills_.clear();
   shape_ = StepShape{};
+  const AttentionWindows windows = cost_.windows();
   const auto add_row = [&](std::int32_t tokens, std::int32_t kv) {
     if (tokens > 1) {
       prefills_.push_back({tokens, kv});
     } else {
-      add_decode_row(shape_, kv, cost_.windows());
+      add_decode_row(shape_, kv, windows);
     }
   };
   for (const StepEntry& entry : step.entries) {
@@ -55,6 +58,22 @@ StepCost StepPricer::price(const InFlightStep& step) {
     collect(step, kAllLayers);
     cost = cost_.step(shape_);
   }
+  add_passes(step, cost);
+  return cost;
+}
+
+void StepPricer::collect_rank(const InFlightStep& step) {
+  if (std::any_of(step.entries.begin(), step.entries.end(), is_partial))
+    throw InputError("ranks that step together compute whole steps: a scheduler that plans some of the layers needs 'parallel' without dp");
+  collect(step, kAllLayers);
+  useful_rows_ = shape_.decodes + shape_.idle_rows;
+  for (const PrefillPiece& piece : prefills_) useful_rows_ += piece.new_tokens;
+  if (useful_rows_ == 0) pad_to(scheduler_.padded_tokens(1));
+}
+
+StepCost StepPricer::price_rank(const InFlightStep& step, const GroupTokens& group) {
+  shape_.group = &group;
+  StepCost cost = cost_.step(shape_);
   add_passes(step, cost);
   return cost;
 }

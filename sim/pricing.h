@@ -12,6 +12,16 @@ class StepPricer {
  public:
   StepPricer(CostModel& cost, const Scheduler& scheduler) : cost_(cost), scheduler_(scheduler) {}
   StepCost price(const InFlightStep& step);
+
+  // The same in two calls for a rank that steps with others. A step without work is one token.
+  void collect_rank(const InFlightStep& step);
+  StepCost price_rank(const InFlightStep& step, const GroupTokens& group);
+  // Rows of the step collected that are of use, those that the engine computes, and the most rows of a CUDA graph.
+  [[nodiscard]] std::int32_t useful_rows() const { return useful_rows_; }
+  [[nodiscard]] std::int32_t computed_rows() const { return useful_rows_ + shape_.padding_rows; }
+  [[nodiscard]] std::int32_t largest_graph_rows() const { return scheduler_.largest_graph_tokens(); }
+  void pad_to(std::int32_t rows) { shape_.padding_rows = rows - useful_rows_; }
+
   // The shape last priced; valid until the next call.
   [[nodiscard]] const StepShape& shape() const { return shape_; }
 
@@ -23,6 +33,7 @@ class StepPricer {
   CostModel& cost_;
   const Scheduler& scheduler_;
   StepShape shape_;
+  std::int32_t useful_rows_ = 0;
   std::vector<PrefillPiece> prefills_;
   std::vector<int> edges_;
 };

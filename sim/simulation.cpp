@@ -1,6 +1,8 @@
 #include "sim/simulation.h"
 
+#include <memory>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "serving/fleet.h"
@@ -28,8 +30,12 @@ void add_costs(const std::vector<const SimDevice*>& devices, Int128 busy, RunSum
 
 RunSummary simulate(const SimSetup& setup, TraceSource& trace, RunSink& sink) {
   std::vector<const SimDevice*> devices;
+  std::shared_ptr<LockStep> group;
   const MakeDevice make_device = [&] {
-    auto device = std::make_unique<SimDevice>(setup.make_cost_model(), setup.swap_link, setup.memory.block_bytes);
+    auto cost = setup.make_cost_model();
+    const bool has_group = setup.ranks > 1 && setup.steps_together;
+    if (has_group && devices.size() % setup.ranks == 0) group = std::make_shared<LockStep>(setup.ranks, cost->num_stages());
+    auto device = std::make_unique<SimDevice>(std::move(cost), setup.swap_link, setup.memory.block_bytes, group);
     devices.push_back(device.get());
     return device;
   };

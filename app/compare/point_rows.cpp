@@ -144,7 +144,7 @@ std::string PointRows::parallel(std::size_t row, const ModelSpec& spec, const Po
     throw LeftOut("moe_tp_size x moe_ep_size differs from tp_size x attention_dp_size");
   if (dp > 1 && moe_ep != tp * dp) throw LeftOut("data-parallel ranks whose experts are not spread over all of them");
   if (tp * dp * pp > system.gpus) throw LeftOut(fmt::format("more GPUs than fast links of {} join ({})", text(row, "system"), system.gpus));
-  return fmt::format("{{tp: {}, pp: {}, ep: {}}}", tp, pp, spec.is_moe() ? moe_ep : 1);
+  return fmt::format("{{tp: {}, pp: {}, dp: {}, ep: {}}}", tp, pp, dp, spec.is_moe() ? moe_ep : 1);
 }
 
 std::string PointRows::group(std::size_t row) const {

@@ -44,7 +44,8 @@ std::int64_t read_num_blocks(const Params& p, Params& m, const CostSetup& cost, 
   const double frac = m.optional<double>("gpu_memory_frac", 0.9, 0.01, 1, "share of GPU memory for weights, reserve and KV");
   const std::int64_t reserve =
       m.optional<std::int64_t>("reserve_bytes", default_reserve_bytes(cost, step), 0, kMaxBytes, "memory per GPU beside weights and KV");
-  const auto given = m.optional<std::int64_t>("num_blocks", 0, 1, kMaxBlocks, "KV blocks per replica; absent: derived from memory");
+  const auto given =
+      m.optional<std::int64_t>("num_blocks", 0, 1, kMaxBlocks, "KV blocks per replica (with dp, per rank); absent: derived from memory");
   const bool has_null_block = m.flag("null_block", false, "one of num_blocks is the engine's null block and holds nothing (vLLM v1)");
   is_derived = given == 0;
   const std::int64_t blocks = is_derived ? derived_blocks(p, cost, frac, reserve, block_tokens, is_hybrid) : given;
@@ -62,17 +63,17 @@ std::string measured_rest(const ServingPlan& plan) {
   return is_ours && load_recipe(recipe.name).parts == recipe.parts ? name : "";
 }
 
-// GPU bytes for KV of one replica: of its derived blocks; where their number is given, all memory of its GPUs.
+// GPU bytes for KV of one rank: of its derived blocks; where their number is given, all memory of its GPUs.
 double kv_memory_bytes(const ServingPlan& plan) {
   const MemorySetup& memory = plan.setup.memory;
   if (memory.is_derived) return static_cast<double>(memory.num_blocks) * static_cast<double>(memory.block_bytes);
-  return static_cast<double>(plan.cost.hardware.memory_bytes) * plan.cost.parallel.gpus();
+  return static_cast<double>(plan.cost.hardware.memory_bytes) * plan.cost.parallel.gpus_of_rank();
 }
 
 // GPU bytes that a block's token accounts for, of `gpu_bytes` in all: its own, or the share that it takes of CPU memory or disk if larger.
 double token_share_bytes(const RecipePages& pages, const CostSetup& cost, double gpu_bytes) {
   const auto share = [&](double token_bytes, std::int64_t place_bytes) {
-    return token_bytes / (static_cast<double>(place_bytes) * cost.parallel.gpus()) * gpu_bytes;
+    return token_bytes / (static_cast<double>(place_bytes) * cost.parallel.gpus_of_rank()) * gpu_bytes;
   };
   return std::max({pages.token_bytes, share(pages.host_token_bytes, cost.hardware.cpu_memory_bytes),
                    share(pages.disk_token_bytes, cost.hardware.disk_bytes)});
@@ -112,9 +113,9 @@ std::int64_t read_memory(Params& p, ServingPlan& plan) {
     memory.block_bytes = memory.block_tokens * layers_with(cost.model, AttentionKind::kFull) * kv_bytes_per_layer_token(cost.model);
     memory.pages_per_block = static_cast<std::int32_t>(layout.full_groups);
   }
-  const auto host_bytes =
-      m.optional<std::int64_t>("host_memory_bytes", std::int64_t{4} << 30, 0, kMaxBytes, "host memory for swapped KV, per replica");
-  const double pcie = cost.hardware.pcie_bytes_per_s * cost.parallel.gpus();
+  const auto host_bytes = m.optional<std::int64_t>("host_memory_bytes", std::int64_t{4} << 30, 0, kMaxBytes,
+                                                   "host memory for swapped KV, per replica (with dp, per rank)");
+  const double pcie = cost.hardware.pcie_bytes_per_s * cost.parallel.gpus_of_rank();
   setup.swap_link.bytes_per_s =
       m.optional<double>("swap_bytes_per_s", pcie > 0 ? pcie : 25e9, 1, 1e15, "bandwidth to host memory, one direction");
   setup.swap_link.call_time = from_seconds(m.optional<double>("swap_call_us", 10, 0, 1e6, "time of one copy call") * 1e-6);

@@ -45,9 +45,9 @@ void read_policies(Params& p, const HardwareSpec& hardware, SimSetup& setup) {
     Params none = Params::empty("block cache 'lru'");
     BlockCacheRegistry::make("lru", none, "block cache");
   }
-  if (setup.make_block_cache()->needs_future() && setup.num_replicas != 1) {
-    p.fail_at("block_cache", fmt::format("an oracle block cache needs one replica, since its future is that of one pool; 'replicas' = {}",
-                                         setup.num_replicas));
+  if (setup.make_block_cache()->needs_future() && setup.num_replicas * setup.ranks != 1) {
+    p.fail_at("block_cache", fmt::format("an oracle block cache needs one replica, since its future is that of one pool; 'replicas' = {}{}",
+                                         setup.num_replicas, setup.ranks > 1 ? fmt::format(" of {} ranks", setup.ranks) : ""));
   }
 }
 
@@ -110,18 +110,32 @@ Comparisons read_comparisons(Params& p) {
   return asked;
 }
 
+std::vector<std::string> remarks_on(const Parallel& parallel, const ModelSpec& model) {
+  std::vector<std::string> remarks;
+  if (const int ranks = parallel.data_ranks(); ranks > 1)
+    remarks.push_back(
+        fmt::format("parallel: ep = {} with tp = {} makes {} data-parallel ranks for attention, which share the tokens of one scheduler "
+                    "evenly: its limits are of the whole replica, {} times those of a rank; 'dp: {}' gives each rank its own scheduler and "
+                    "KV cache, as vLLM does",
+                    parallel.ep, parallel.tp, ranks, ranks, ranks));
+  if (parallel.dp > 1 && !model.is_moe())
+    remarks.push_back(
+        fmt::format("parallel: dp = {} with {}, which has no experts: ranks share arrivals and do not wait for each other, as "
+                    "in vLLM",
+                    parallel.dp, model.name));
+  return remarks;
+}
+
 // Reads the model, GPU and profile.
 void read_costs(Params& p, ServingPlan& plan) {
   plan.cost = read_cost_setup(p);
   if (plan.cost.profile) plan.lint = lint_command(p, plan.cost.profile->file);
   for (const std::string& remark : hardware_remarks(plan.cost.hardware))
     plan.remarks.push_back(fmt::format("hardware {}: {}", plan.cost.hardware.name, remark));
-  if (const Parallel& parallel = plan.cost.parallel; parallel.data_ranks() > 1)
-    plan.remarks.push_back(
-        fmt::format("parallel: ep = {} with tp = {} makes {} data-parallel ranks for attention; the scheduler's tokens and sequences per "
-                    "step are limits "
-                    "of the whole replica here and of each rank in vLLM, so give {} times the engine's values to compare with it",
-                    parallel.ep, parallel.tp, parallel.data_ranks(), parallel.data_ranks()));
+  const Parallel& parallel = plan.cost.parallel;
+  plan.setup.ranks = static_cast<std::uint32_t>(parallel.dp);
+  plan.setup.steps_together = plan.cost.model.is_moe();
+  for (const std::string& remark : remarks_on(parallel, plan.cost.model)) plan.remarks.push_back(remark);
   plan.setup.make_cost_model = [cost = plan.cost] { return make_cost_model(cost); };
   plan.setup.make_cost_model();
 }

@@ -114,6 +114,8 @@ class Scheduler {
   // Rows that the engine computes for a step of so many tokens: CUDA graphs exist for some sizes only, and a step that runs as a graph
   // is padded to the next one.
   [[nodiscard]] virtual std::int32_t padded_tokens(std::int32_t tokens) const { return tokens; }
+  // The largest of these sizes: a step of more tokens runs without a graph. 0: there are none.
+  [[nodiscard]] virtual std::int32_t largest_graph_tokens() const { return 0; }
   // Bounds for requests of at most max_model_len tokens: a host with real memory prepares for them before a run.
   [[nodiscard]] virtual StepBounds step_bounds(std::int32_t /*max_model_len*/) const { return {}; }
   // CUDA graphs that the engine captures, one for each size that padded_tokens() returns: they take memory.

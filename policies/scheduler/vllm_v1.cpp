@@ -44,6 +44,8 @@ class VllmV1 final : public Scheduler {
     return padded <= largest_graph_ ? padded : tokens;
   }
 
+  [[nodiscard]] std::int32_t largest_graph_tokens() const override { return largest_graph_; }
+
   [[nodiscard]] std::int32_t num_graphs() const override {
     std::int32_t sizes = 0;
     for (std::int32_t tokens = 1; tokens <= largest_graph_; ++tokens) sizes += padded_tokens(tokens) == tokens ? 1 : 0;

@@ -11,6 +11,7 @@
 #include "base/ceil_div.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "sim/cost/expert_exchange.h"
 #include "sim/cost/model_spec.h"
 #include "sim/cost/parallel.h"
 #include "sim/cost/table_limits.h"
@@ -59,21 +60,34 @@ SampleGrid::Value CollectiveTable::at(double bytes) const {
 std::vector<CollectiveUse> collectives_of(const ModelSpec& model, const Parallel& parallel) {
   std::vector<CollectiveUse> uses;
   if (parallel.tp > 1) uses.push_back({Collective::kAllReduce, parallel.tp});
-  if (parallel.ep > 1 && model.is_moe()) uses.push_back({Collective::kAllToAll, parallel.ep});
+  if (model.is_moe() && parallel.dp > 1) {
+    const auto [before, after] = exchange_collectives(parallel);
+    uses.push_back(before);
+    if (after.op != before.op) uses.push_back(after);
+  } else if (model.is_moe() && parallel.ep > 1) {
+    uses.push_back({Collective::kAllToAll, parallel.ep});
+  }
   if (parallel.pp > 1) uses.push_back({Collective::kP2p, 2});
   return uses;
 }
 
 double message_bytes(const ModelSpec& model, const Parallel& parallel, Collective op, std::int64_t tokens) {
+  if (parallel.dp > 1 && op != Collective::kAllReduce && op != Collective::kP2p) {
+    GroupTokens group;
+    for (int rank = 0; rank < parallel.dp; ++rank) group.add(tokens, tokens);
+    return exchange_message_bytes(model, parallel, group);
+  }
   const std::int64_t own = ceil_div(tokens, op == Collective::kAllToAll ? parallel.ep : parallel.data_ranks());
   const std::int64_t copies = op == Collective::kAllToAll ? model.experts_per_token : 1;
   return static_cast<double>(own * copies * model.hidden * model.activation_bytes());
 }
 
-// Two all-reduces in each layer, one of the embedding, whose table is cut by vocabulary; experts: dispatch and combine.
+// Two all-reduces in each layer, one of the embedding, whose table is cut by vocabulary; experts: dispatch and combine, which are both
+// all-to-alls, or an all-gather and a reduce-scatter.
 double messages_per_step(const ModelSpec& model, const Parallel& parallel, Collective op) {
   if (op == Collective::kP2p) return parallel.pp - 1;
-  return static_cast<double>(op == Collective::kAllReduce ? 2 * model.layers + 1 : 2 * model.num_expert_layers());
+  if (op == Collective::kAllReduce) return static_cast<double>(2 * model.layers + 1);
+  return static_cast<double>((op == Collective::kAllToAll ? 2 : 1) * model.num_expert_layers());
 }
 
 Collectives::Collectives(CollectiveTables profile, CollectiveTables card, LinkModel links, std::string engine_version)

@@ -37,7 +37,7 @@ struct CollectiveUse {
   int ranks;
 };
 std::vector<CollectiveUse> collectives_of(const ModelSpec& model, const Parallel& parallel);
-// Bytes of one message in a step of `tokens` of the whole replica, and how many of them a step has.
+// Bytes of one message in a step of `tokens` of one scheduler, with dp of each rank's, and how many of them a step has.
 double message_bytes(const ModelSpec& model, const Parallel& parallel, Collective op, std::int64_t tokens);
 double messages_per_step(const ModelSpec& model, const Parallel& parallel, Collective op);
 

@@ -31,7 +31,22 @@ struct AttentionWindows {
   std::int32_t every_layer = 0, some_layers = 0;  // not both
 };
 
-// The work of one step of one replica. Decode rows are given by their totals, so that a step of 256 rows is as cheap to
+// Tokens of the ranks of a group that meet at the experts of a step.
+struct GroupTokens {
+  std::int64_t useful = 0;                 // of all ranks
+  std::int64_t computed = 0;               // of all ranks, padding and dummies included
+  std::int64_t smallest = 0, largest = 0;  // computed by one rank
+
+  // One rank more.
+  void add(std::int64_t its_useful, std::int64_t its_computed) {
+    smallest = computed == 0 ? its_computed : std::min(smallest, its_computed);
+    largest = std::max(largest, its_computed);
+    useful += its_useful;
+    computed += its_computed;
+  }
+};
+
+// The work of one step of one rank. Decode rows are given by their totals, so that a step of 256 rows is as cheap to
 // price as one of 2; kv counts cached tokens before the row's own, of which a sliding window shows the last (add_decode_row).
 struct StepShape {
   std::span<const PrefillPiece> prefills;
@@ -47,7 +62,8 @@ struct StepShape {
   std::int32_t padding_rows = 0;       // the same, whose work is of no use
   std::int32_t head_rows = 0;          // rows that need logits: one per sequence in the step
   std::span<const PolicyOp> ops;
-  std::int32_t layers = 0;  // 0: all layers, embedding and head; else this many layers and nothing else
+  std::int32_t layers = 0;             // 0: all layers, embedding and head; else this many layers and nothing else
+  const GroupTokens* group = nullptr;  // of a rank in a group: the tokens at the experts, its own included; null: the other ranks are idle
 };
 
 // One decode row more, of `kv` cached tokens.
@@ -93,8 +109,7 @@ struct DecodeSpan {
   std::int64_t valid_steps = 1;
 };
 
-// Prices steps on one replica (one GPU, or a tensor/expert-parallel group of them). Implementations may cache inside;
-// one object per replica thread.
+// Prices steps of one rank (one GPU, or a tensor/expert-parallel group of them). Implementations may cache inside; one object per rank.
 class CostModel {
  public:
   virtual ~CostModel() = default;
@@ -110,8 +125,8 @@ class CostModel {
   [[nodiscard]] virtual int num_stages() const { return 1; }
   // Seconds to compute `tokens` prompt tokens on top of `kv_before`, for policies that weigh the cost of a miss.
   virtual double prefill_seconds(std::int32_t tokens, std::int32_t kv_before) = 0;
-  [[nodiscard]] virtual double peak_flops() const = 0;        // FLOP/s of the replica, for MFU
-  [[nodiscard]] virtual double peak_bytes_per_s() const = 0;  // HBM bytes/s of the replica, for MBU
+  [[nodiscard]] virtual double peak_flops() const = 0;        // FLOP/s of the rank, for MFU
+  [[nodiscard]] virtual double peak_bytes_per_s() const = 0;  // HBM bytes/s of the rank, for MBU
   // For an error about implausibly long steps: the figure to check first, and its file.
   [[nodiscard]] virtual std::string likely_cause() const { return "check the rates of the hardware"; }
 };

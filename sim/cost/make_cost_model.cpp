@@ -30,13 +30,21 @@ constexpr std::int64_t kContextBytes = 350 * kMiB, kGraphLayerBytes = 365 << 10;
 // Tensors of hidden width alive at once beside those of the MLP: residual, normalised input, the layer's output.
 constexpr std::int64_t kLiveHidden = 3;
 
-Parallel read_parallel(Params& experiment, const ModelSpec& m) {
-  Params p = experiment.optional_child("parallel", "parallel");
-  Parallel parallel;
-  parallel.tp = p.optional<int>("tp", 1, 1, 1024, "GPUs that share each layer");
-  parallel.pp = p.optional<int>("pp", 1, 1, 1024, "stages the layers are cut into");
-  parallel.ep = p.optional<int>("ep", 1, 1, 1024, "GPUs the experts are spread over; a multiple of tp, or 1: experts are cut over tp");
-  p.reject_unread();
+void check_experts(const Params& p, const Parallel& parallel, const ModelSpec& m) {
+  const int tp = parallel.tp, dp = parallel.dp, ep = parallel.ep;
+  if (parallel.exchange == ExpertExchange::kDeepEp && (dp == 1 || ep == 1))
+    p.fail_at("all_to_all", "'all_to_all: deepep' is an exchange between ranks with whole experts: it needs dp > 1 and ep = tp x dp");
+  if (ep == 1) return;
+  if (!m.is_moe()) p.fail_at("ep", fmt::format("'ep' = {} but {} has no experts", ep, m.name));
+  if (dp > 1 && ep != tp * dp)
+    p.fail_at("ep", fmt::format("'ep' = {} is neither 1 nor tp x dp = {} x {} = {}: with dp, experts are cut over all of a replica's ranks "
+                                "or spread over all of them",
+                                ep, tp, dp, tp * dp));
+  if (ep % tp != 0) p.fail_at("ep", fmt::format("'ep' = {} is not a multiple of tp = {}", ep, tp));
+  if (m.experts % ep != 0) p.fail_at("ep", fmt::format("'ep' = {} does not divide the {} experts of {}", ep, m.experts, m.name));
+}
+
+void check_parallel(const Params& p, const Parallel& parallel, const ModelSpec& m) {
   if (m.q_heads % parallel.tp != 0)
     p.fail_at("tp", fmt::format("'tp' = {} does not divide the {} query heads of {}", parallel.tp, m.q_heads, m.name));
   if (m.kv_heads % parallel.tp != 0 && parallel.tp % m.kv_heads != 0)
@@ -46,11 +54,29 @@ Parallel read_parallel(Params& experiment, const ModelSpec& m) {
     p.fail_at("tp",
               fmt::format("'tp' = {} does not divide the {} key heads of {}'s linear attention", parallel.tp, m.linear.key_heads, m.name));
   if (parallel.pp > m.layers) p.fail_at("pp", fmt::format("'pp' = {} is more than the {} layers of {}", parallel.pp, m.layers, m.name));
-  if (parallel.ep == 1) return parallel;
-  if (!m.is_moe()) p.fail_at("ep", fmt::format("'ep' = {} but {} has no experts", parallel.ep, m.name));
-  if (parallel.ep % parallel.tp != 0) p.fail_at("ep", fmt::format("'ep' = {} is not a multiple of tp = {}", parallel.ep, parallel.tp));
-  if (m.experts % parallel.ep != 0)
-    p.fail_at("ep", fmt::format("'ep' = {} does not divide the {} experts of {}", parallel.ep, m.experts, m.name));
+  check_experts(p, parallel, m);
+}
+
+Parallel read_parallel(Params& experiment, const ModelSpec& m) {
+  constexpr int kMost = 1024;
+  Params p = experiment.optional_child("parallel", "parallel");
+  Parallel parallel;
+  parallel.tp = p.optional<int>("tp", 1, 1, kMost, "GPUs that share each layer");
+  parallel.pp = p.optional<int>("pp", 1, 1, kMost, "stages the layers are cut into");
+  parallel.dp = p.optional<int>("dp", 1, 1, kMost, "ranks of tp x pp GPUs, each with its own scheduler and KV cache; limits are per rank");
+  parallel.ep = p.optional<int>(
+      "ep", 1, 1, kMost, "GPUs the experts are spread over: tp x dp, or a multiple of tp without dp; 1: experts are cut over tp x dp");
+  parallel.exchange =
+      p.choice<ExpertExchange>("all_to_all", {{"allgather_reducescatter", ExpertExchange::kAllGather}, {"deepep", ExpertExchange::kDeepEp}},
+                               ExpertExchange::kAllGather,
+                               "how tokens cross to the experts of other ranks, with dp: every rank receives all of them, or each rank "
+                               "those that it has experts of");
+  const int gpus = p.optional<int>("gpus", 0, 0, kMost * kMost, "GPUs of a replica, as a check of the others; 0: not stated");
+  p.reject_unread();
+  check_parallel(p, parallel, m);
+  if (gpus != 0 && gpus != parallel.gpus())
+    p.fail_at("gpus", fmt::format("'gpus' = {}, but tp = {}, pp = {}, dp = {} and ep = {} make a replica of {}", gpus, parallel.tp,
+                                  parallel.pp, parallel.dp, parallel.ep, parallel.gpus()));
   return parallel;
 }
 
@@ -281,7 +307,9 @@ std::int64_t default_reserve_bytes(const CostSetup& setup, const LargestStep& st
   const std::int64_t widths = kLiveHidden * m.hidden + (m.gated_mlp ? 3 : 2) * mlp / setup.parallel.tp;
   const std::int64_t tokens = ceil_div(step.tokens, setup.parallel.data_ranks());
   constexpr std::int64_t kFp32 = 4;
-  const std::int64_t activations = tokens * widths * m.activation_bytes();
+  // The tokens of all ranks before the experts, and the sums after them.
+  const std::int64_t gathered = m.is_moe() && setup.parallel.dp > 1 ? 2 * setup.parallel.dp * m.hidden : 0;
+  const std::int64_t activations = tokens * (widths + gathered) * m.activation_bytes();
   const std::int64_t logits = std::min(step.rows, step.tokens) * m.vocabulary * (m.activation_bytes() + kFp32);
   const std::int64_t turned = m.latent.exists() ? m.latent.rope : m.head_dim;
   const std::int64_t rope = m.learned_positions ? 0 : std::max<std::int64_t>(0, m.max_tokens) * turned * m.activation_bytes();
@@ -294,7 +322,7 @@ std::int64_t derive_num_blocks(const CostSetup& setup, double memory_frac, std::
   const ModelSpec& m = setup.model;
   const Parallel& p = setup.parallel;
   const KvLayout layout = kv_layout(m, p, block_tokens, is_hybrid);
-  const std::int64_t weights = weight_bytes(m, p.tp, p.pp, p.ep);
+  const std::int64_t weights = weight_bytes(m, p.tp, p.pp, p.expert_ranks());
   const auto usable = static_cast<std::int64_t>(std::floor(memory_frac * static_cast<double>(setup.hardware.memory_bytes)));
   const std::int64_t left = usable - weights - reserve_bytes;
   if (left < layout.full_groups * layout.page_bytes) {

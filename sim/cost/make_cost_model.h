@@ -30,11 +30,11 @@ struct CostSetup {
 //   model: llama-3.1-8b           a name in profiles/models, a config.json, or a folder that holds one
 //   hardware: h100                a name in profiles/hardware, or a file
 //   profile: roofline             or {bundle: {path}}, {vidur: {path}}, {kvlab: {path}}, {aisimulate: {system, backend, version}}
-//   parallel: {tp: 1, pp: 1, ep: 1}
+//   parallel: {tp: 1, pp: 1, dp: 1, ep: 1}
 // With a profile, model and hardware default to those it was measured on.
 CostSetup read_cost_setup(Params& experiment);
 
-// Cheap: tables are shared, caches are the object's own. One object per replica thread.
+// Cheap: tables are shared, caches are the object's own. One object per rank.
 std::unique_ptr<CostModel> make_cost_model(const CostSetup& setup);
 
 // The largest step of a scheduler, and the number of CUDA graphs that its engine captures.
@@ -46,8 +46,9 @@ struct LargestStep {
 // fixed share for the CUDA context and libraries (docs/cost-model.md states the formula).
 std::int64_t default_reserve_bytes(const CostSetup& setup, const LargestStep& step);
 
-// KV blocks of one replica: floor((memory_frac * memory - weights - reserve) / bytes of a page on one GPU) pages per data parallel rank, of
-// which a block has one for each group of layers that keep all tokens (KvLayout). InputError when not one block fits.
+// KV blocks of one scheduler: floor((memory_frac * memory - weights - reserve) / bytes of a page on one GPU) pages, times the groups of
+// GPUs that share its tokens, of which a block has one for each group of layers that keep all tokens (KvLayout). InputError when not one
+// block fits.
 std::int64_t derive_num_blocks(const CostSetup& setup, double memory_frac, std::int64_t reserve_bytes, std::int64_t block_tokens,
                                bool is_hybrid = true);
 

@@ -37,8 +37,9 @@ ProfilePrices::ProfilePrices(std::shared_ptr<const Profile> profile, std::shared
   for (const OpWork& op : ops) layer_ops_.emplace(name_of(op.op));
 }
 
-// A table of an operation that only other layers have is not theirs.
+// A table of an operation that only other layers have is not theirs. Experts that take tokens of other ranks are in experts().
 bool ProfilePrices::is_of_class(const ProfileOp& op, const Ops& ops, std::size_t layer_class) const {
+  if (parallel_.dp > 1 && op.covers == name_of(OpId::kMoe)) return false;
   return op.is_of_class(layer_class) && (find_op(ops, op.covers) != nullptr || !layer_ops_.contains(op.covers));
 }
 
@@ -65,14 +66,14 @@ void ProfilePrices::add_ops(ProfileOp::Axis axis, std::optional<std::size_t> lay
 }
 
 // Experts: one rank of ep computes 1 / ep of the (token, expert) pairs on 1 / ep of the expected experts. Where experts are
-// cut over tp instead, the table, which is of uncut experts, is scaled by the roofline.
-ProfilePrices::Value ProfilePrices::moe(std::int64_t tokens, const Ops& ops, const Ops& uncut) const {
+// cut instead, the table, which is of uncut experts, is scaled by the roofline.
+ProfilePrices::Value ProfilePrices::moe(std::int64_t tokens) const {
   const MoeExpertsShape shape{tokens, model_.hidden, model_.moe_intermediate, model_.experts, model_.experts_per_token};
   const double ranks = parallel_.ep;
   const std::array<double, 2> at{static_cast<double>(tokens) / ranks, expected_experts(shape) / ranks};
   Value value = profile_->moe.at(at);
-  if (parallel_.ep == 1 && parallel_.tp > 1) {
-    value.ps *= roofline_->op_ps(*find_op(ops, name_of(OpId::kMoe))) / roofline_->op_ps(*find_op(uncut, name_of(OpId::kMoe)));
+  if (parallel_.ep == 1 && parallel_.expert_ranks() > 1) {
+    value.ps *= roofline_->op_ps(experts_op(model_, parallel_, tokens)) / roofline_->op_ps(experts_op(model_, Parallel{}, tokens));
     value.footing = Footing::kExtrapolated;
   }
   return value;
@@ -91,10 +92,8 @@ TokenPrice ProfilePrices::tokens(std::int64_t tokens) const {
     layer_ops(model_, parallel_, layers, tokens, here);
     layer_ops(model_, measured_at_, layers, own, there);
     add_ops(ProfileOp::Axis::kTokens, i, own, here, there, layer.linear);
-    if (!layers.has_experts || profile_->moe.empty()) continue;
-    Ops uncut;
-    layer_ops(model_, Parallel{}, layers, tokens, uncut);
-    const Value value = moe(tokens, here, uncut);
+    if (!layers.has_experts || profile_->moe.empty() || parallel_.dp > 1) continue;
+    const Value value = moe(tokens);
     layer.linear.add(value.ps, value.footing);
   }
   here.clear();
@@ -103,6 +102,17 @@ TokenPrice ProfilePrices::tokens(std::int64_t tokens) const {
   step_ops(model_, measured_at_, own, there);
   add_ops(ProfileOp::Axis::kTokens, std::nullopt, own, here, there, price.once);
   roofline_->add_collectives(tokens, price);
+  return price;
+}
+
+Price ProfilePrices::experts(std::int64_t tokens) const {
+  const auto own =
+      std::find_if(profile_->ops.begin(), profile_->ops.end(), [](const auto& op) { return op.covers == name_of(OpId::kMoe); });
+  const bool has_own = own != profile_->ops.end();
+  if (!has_own && profile_->moe.empty()) return roofline_->experts(tokens);
+  const Value value = has_own ? time_of_op(*own, tokens, profile_->tile_rows) : moe(tokens);
+  Price price;
+  price.add(value.ps, value.footing);
   return price;
 }
 

@@ -21,6 +21,8 @@ class ProfilePrices final : public StepPrices {
                 std::shared_ptr<const RooflinePrices> roofline_as_measured);
 
   [[nodiscard]] TokenPrice tokens(std::int64_t tokens) const override;
+  [[nodiscard]] Price experts(std::int64_t tokens) const override;
+  [[nodiscard]] Price exchange(const GroupTokens& group) const override { return roofline_->exchange(group); }
   [[nodiscard]] Price head(std::int64_t rows) const override;
   [[nodiscard]] DecodeCurve decode_attention(std::size_t attention_class, std::int64_t rows) const override;
   [[nodiscard]] Price mixed_attention(const StepShape& shape) const override;
@@ -36,7 +38,7 @@ class ProfilePrices final : public StepPrices {
   void add_ops(ProfileOp::Axis axis, std::optional<std::size_t> layer_class, std::int64_t count, const Ops& ops, const Ops& as_measured,
                Price& price) const;
   [[nodiscard]] bool is_of_class(const ProfileOp& op, const Ops& ops, std::size_t layer_class) const;
-  [[nodiscard]] Value moe(std::int64_t tokens, const Ops& ops, const Ops& as_measured) const;
+  [[nodiscard]] Value moe(std::int64_t tokens) const;
   [[nodiscard]] Value attention(double prompt, double before, double rows, double length) const;
   [[nodiscard]] Value prompt_attention(std::size_t attention_class, const PrefillPiece& piece, double rows, double length) const;
   [[nodiscard]] double saved_by_sharing(double tokens) const;  // picoseconds that a prompt beside a longer one takes less than alone

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/ceil_div.h"
+#include "sim/cost/expert_exchange.h"
 
 namespace kvlab {
 
@@ -53,7 +54,7 @@ void RooflinePrices::add_collectives(std::int64_t tokens, TokenPrice& price) con
   const SampleGrid::Value sum = collective(Collective::kAllReduce, parallel_.tp, tokens);
   for (TokenPrice::Layer& layer : price.layers) layer.collective.add(2 * sum.ps, sum.footing);
   price.once_collective.add(sum.ps, sum.footing);  // of the embedding, whose table is cut by vocabulary
-  if (!model_.is_moe()) return;
+  if (!model_.is_moe() || parallel_.dp > 1) return;
   const SampleGrid::Value swap = collective(Collective::kAllToAll, parallel_.ep, tokens);
   for (std::size_t i = 0; i < layers_.size(); ++i)
     if (layers_[i].has_experts) price.layers[i].collective.add(2 * swap.ps, swap.footing);  // dispatch and combine
@@ -73,6 +74,18 @@ TokenPrice RooflinePrices::tokens(std::int64_t tokens) const {
   step_ops(model_, parallel_, tokens, ops);
   for (const OpWork& op : ops) price.once.add(op.times * op_ps(op), Footing::kExtrapolated);
   add_collectives(tokens, price);
+  return price;
+}
+
+Price RooflinePrices::experts(std::int64_t tokens) const { return extrapolated(op_ps(experts_op(model_, parallel_, tokens))); }
+
+Price RooflinePrices::exchange(const GroupTokens& group) const {
+  const double bytes = exchange_message_bytes(model_, parallel_, group);
+  Price price;
+  for (const CollectiveUse& use : exchange_collectives(parallel_)) {
+    const SampleGrid::Value value = collectives_->time(use.op, bytes, use.ranks);
+    price.add(value.ps, value.footing);
+  }
   return price;
 }
 

@@ -17,6 +17,8 @@ class RooflinePrices final : public StepPrices {
   RooflinePrices(ModelSpec model, HardwareSpec hardware, Parallel parallel, std::shared_ptr<const Collectives> collectives);
 
   [[nodiscard]] TokenPrice tokens(std::int64_t tokens) const override;
+  [[nodiscard]] Price experts(std::int64_t tokens) const override;
+  [[nodiscard]] Price exchange(const GroupTokens& group) const override;
   [[nodiscard]] Price head(std::int64_t rows) const override;
   [[nodiscard]] DecodeCurve decode_attention(std::size_t attention_class, std::int64_t rows) const override;
   [[nodiscard]] Price mixed_attention(const StepShape& shape) const override;

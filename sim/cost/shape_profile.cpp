@@ -137,7 +137,7 @@ void add_experts(Profile& profile, const ModelSpec& m, const Parallel& p) {
                                       {"intermediate", m.moe_intermediate},
                                       {"experts", m.experts},
                                       {"experts_per_token", m.experts_per_token},
-                                      {"tp", is_cut ? p.tp : 1},
+                                      {"tp", is_cut ? p.expert_ranks() : 1},
                                       {"ep", p.ep}},
                                      {"tokens"});
   std::vector<SampleGrid::Sample> samples;

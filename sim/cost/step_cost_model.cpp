@@ -8,6 +8,7 @@
 
 #include "base/ceil_div.h"
 #include "base/checked_time.h"
+#include "sim/cost/step_sums.h"
 
 namespace kvlab {
 
@@ -17,35 +18,6 @@ constexpr std::int64_t kKeptTokens = 1 << 16;  // token counts above are priced 
 constexpr std::int64_t kKeptRows = 1 << 14;
 constexpr std::int64_t kNoEnd = std::int64_t{1} << 60;
 constexpr std::int64_t kLongestSpan = 1 << 24;  // where skew buckets are searched; longer than any sequence
-constexpr const char* kLongStep = "one step takes longer than that";
-
-// The total is checked; no other sum is larger.
-void charge(StepCost& cost, CostPart part, Picoseconds ps, Footing footing) {
-  cost.total = add_time(cost.total, ps, kLongStep);
-  cost.footing[static_cast<std::size_t>(footing)] += ps;
-  cost.part[static_cast<std::size_t>(part)] += ps;
-}
-
-void charge(StepCost& cost, CostPart part, const std::array<Picoseconds, kFootings>& price, std::int64_t times = 1) {
-  for (std::size_t f = 0; f < kFootings; ++f) charge(cost, part, multiply_time(price[f], times, kLongStep), static_cast<Footing>(f));
-}
-
-void add(StepCost& cost, const Work& work, std::int64_t times = 1) {
-  cost.flops += work.flops * times;
-  cost.bytes += work.bytes * times;
-}
-
-Work sum(const std::vector<OpWork>& ops) {
-  Work all;
-  for (const OpWork& op : ops) all.flops += op.times * op.flops, all.bytes += op.times * op.bytes;
-  return all;
-}
-
-// A part of the layers gets its share of what all of them take, rounded down.
-std::int64_t share_of(std::int64_t all, std::int64_t layers, std::int64_t of) {
-  return layers == of ? all : static_cast<std::int64_t>(Int128{all} * layers / of);
-}
-Picoseconds share_of(Picoseconds all, std::int64_t layers, std::int64_t of) { return Picoseconds(share_of(all.count(), layers, of)); }
 
 // Whose work is of use.
 std::int64_t tokens_of(const StepShape& shape) {
@@ -63,13 +35,14 @@ StepCostModel::StepCostModel(std::shared_ptr<const StepPrices> prices, ModelSpec
     : prices_(std::move(prices)),
       model_(std::move(model)),
       parallel_(parallel),
-      peak_flops_(hardware.peak_flops(compute_dtype(model_)) * parallel.gpus()),
-      peak_bytes_per_s_(hardware.memory_bytes_per_s * parallel.gpus()),
+      has_group_(parallel.dp > 1 && model_.is_moe()),
+      uncut_{.ep = parallel.dp, .dp = parallel.dp},
+      peak_flops_(hardware.peak_flops(compute_dtype(model_)) * parallel.gpus_of_rank()),
+      peak_bytes_per_s_(hardware.memory_bytes_per_s * parallel.gpus_of_rank()),
       flops_per_token_(3.0 * static_cast<double>(total_parameters(model_))),
       flops_per_pair_(6.0 * static_cast<double>(model_.layers * model_.q_heads * model_.head_dim)),
       likely_cause_(likely_cause_of(hardware)) {
-  for (const AttentionClass& layers : attention_classes(model_))
-    attention_.push_back({layers, AttentionWork(model_, Parallel{}, layers), {}});
+  for (const AttentionClass& layers : attention_classes(model_)) attention_.push_back({layers, AttentionWork(model_, uncut_, layers), {}});
 }
 
 // FLOPs and bytes are 64-bit integers too. A bound in floating point, with a margin, finds a step that has too many.
@@ -110,13 +83,13 @@ StepCostModel::TokenEntry StepCostModel::make_tokens(std::int64_t tokens) const 
   std::vector<OpWork> ops;
   for (const LayerClass& layers : layer_classes(model_)) {
     ops.clear();
-    layer_ops(model_, Parallel{}, layers, tokens, ops);
+    layer_ops(model_, uncut_, layers, tokens, ops);
     const Work one = sum(ops);
     entry.layers_work.flops += layers.count * one.flops;
     entry.layers_work.bytes += layers.count * one.bytes;
   }
   ops.clear();
-  step_ops(model_, Parallel{}, tokens, ops);
+  step_ops(model_, uncut_, tokens, ops);
   entry.once_work = sum(ops);
   return entry;
 }
@@ -127,7 +100,7 @@ StepCostModel::HeadEntry StepCostModel::make_head(std::int64_t rows) const {
   if (rows == 0) return entry;
   entry.price = round(prices_->head(rows));
   std::vector<OpWork> ops;
-  head_ops(model_, Parallel{}, rows, ops);
+  head_ops(model_, uncut_, rows, ops);
   entry.work = sum(ops);
   return entry;
 }
@@ -142,6 +115,16 @@ const StepCostModel::TokenEntry& StepCostModel::tokens_at(std::int64_t tokens) {
   if (at >= tokens_.size()) tokens_.resize(std::max(at + 1, tokens_.size() * 2));
   if (!tokens_[at].is_filled) tokens_[at] = make_tokens(tokens);
   return tokens_[at];
+}
+
+const StepCostModel::ExpertEntry& StepCostModel::experts_at(std::int64_t tokens) {
+  const auto [at, is_new] = experts_.try_emplace(tokens);
+  if (!is_new || tokens == 0) return at->second;
+  const std::int64_t count = model_.num_expert_layers();
+  const OpWork one = experts_op(model_, uncut_, tokens);
+  add_layers(at->second.price, round(prices_->experts(tokens)), count);
+  at->second.work = {one.flops * count, one.bytes * count};
+  return at->second;
 }
 
 const StepCostModel::HeadEntry& StepCostModel::head_at(std::int64_t rows) {
@@ -230,17 +213,14 @@ void StepCostModel::add_attention(const StepShape& shape, std::int64_t layers, S
     }
     return;
   }
-  Rounded price = round(prices_->mixed_attention(shape));
-  for (Picoseconds& ps : price) ps = share_of(ps, layers, model_.layers);
-  charge(cost, CostPart::kAttention, price);
+  charge_share(cost, CostPart::kAttention, round(prices_->mixed_attention(shape)), layers, model_.layers);
 }
 
 void StepCostModel::add_attention_work(const Attention& attention, const StepShape& shape, std::int64_t layers, StepCost& cost) const {
   const AttentionWork& work = attention.work;
   const auto add_one = [&](const Work& one) {
     const std::int64_t count = attention.layers.count;
-    cost.flops += share_of(one.flops * count, layers, model_.layers);
-    cost.bytes += share_of(one.bytes * count, layers, model_.layers);
+    add_share(cost, {one.flops * count, one.bytes * count}, layers, model_.layers);
   };
   std::int64_t prompt_tokens = 0;
   for (const PrefillPiece& piece : shape.prefills) {
@@ -255,27 +235,40 @@ void StepCostModel::add_attention_work(const Attention& attention, const StepSha
 
 void StepCostModel::add_work(const StepShape& shape, std::int64_t layers, StepCost& cost) {
   const TokenEntry& useful = tokens_at(tokens_of(shape));
-  cost.flops += share_of(useful.layers_work.flops, layers, model_.layers);
-  cost.bytes += share_of(useful.layers_work.bytes, layers, model_.layers);
+  add_share(cost, useful.layers_work, layers, model_.layers);
   if (shape.layers == 0) add(cost, useful.once_work);
   for (const Attention& attention : attention_) add_attention_work(attention, shape, layers, cost);
   for (const PolicyOp& op : shape.ops)
     if (!op.over_host_link) add(cost, {op.flops, op.bytes});
 }
 
+// The ranks' tokens meet at the experts: every rank takes the same time there.
+void StepCostModel::add_experts(const StepShape& shape, std::int64_t layers, StepCost& cost) {
+  GroupTokens group;
+  if (shape.group != nullptr) {
+    group = *shape.group;
+  } else {
+    const std::int64_t own = tokens_of(shape);
+    group.add(own, own + shape.padding_rows);
+    for (int rank = 1; rank < parallel_.dp; ++rank) group.add(0, 1);
+  }
+  Rounded exchange{};
+  add_layers(exchange, round(prices_->exchange(group)), model_.num_expert_layers());
+  add_share(cost, experts_at(group.useful).work, layers, model_.layers);
+  charge_share(cost, CostPart::kLinear, experts_at(group.computed).price, layers, model_.layers);
+  charge_share(cost, CostPart::kCollective, exchange, layers, model_.layers);
+}
+
 StepCost StepCostModel::step(const StepShape& shape) {
   const bool is_whole = shape.layers == 0;
   const std::int64_t layers = is_whole ? model_.layers : shape.layers;
-  const auto charge_layers = [&](StepCost& cost, CostPart part, Rounded price) {
-    for (Picoseconds& ps : price) ps = share_of(ps, layers, model_.layers);
-    charge(cost, part, price);
-  };
   StepCost cost;
   check_work(shape);
   add_work(shape, layers, cost);
   const TokenEntry& entry = tokens_at(tokens_of(shape) + shape.padding_rows);
-  charge_layers(cost, CostPart::kLinear, entry.layers);
-  charge_layers(cost, CostPart::kCollective, entry.collectives);
+  charge_share(cost, CostPart::kLinear, entry.layers, layers, model_.layers);
+  charge_share(cost, CostPart::kCollective, entry.collectives, layers, model_.layers);
+  if (has_group_) add_experts(shape, layers, cost);
   add_attention(shape, layers, cost);
   for (const PolicyOp& op : shape.ops) charge(cost, CostPart::kPolicy, round(prices_->policy(op)));
   if (!is_whole) return cost;

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "sim/cost/attention_work.h"
@@ -45,6 +46,11 @@ class StepCostModel final : public CostModel {
     Rounded price{};
     Work work;
   };
+  // The experts of all layers for tokens of all ranks; the work is a rank's share.
+  struct ExpertEntry {
+    Rounded price{};
+    Work work;
+  };
   struct Cell {
     std::int64_t begin, end;  // of the rows' total of cached tokens; end excluded
     Picoseconds base, slope;  // at begin; per token
@@ -53,7 +59,7 @@ class StepCostModel final : public CostModel {
   // Layers whose attention is alike, with their cells by row count.
   struct Attention {
     AttentionClass layers;
-    AttentionWork work;  // of the whole replica
+    AttentionWork work;  // of the whole rank
     std::vector<std::vector<Cell>> cells;
   };
   // Decode attention of layers of one kind at one shape, and how far it stays affine.
@@ -69,6 +75,7 @@ class StepCostModel final : public CostModel {
   TokenEntry make_tokens(std::int64_t tokens) const;
   HeadEntry make_head(std::int64_t rows) const;
   const TokenEntry& tokens_at(std::int64_t tokens);
+  const ExpertEntry& experts_at(std::int64_t tokens);
   const HeadEntry& head_at(std::int64_t rows);
   const std::vector<Cell>& cells_of(std::size_t at, std::int64_t rows);
   [[nodiscard]] std::vector<Cell> make_cells(std::size_t at, std::int64_t rows) const;
@@ -78,6 +85,7 @@ class StepCostModel final : public CostModel {
   void add_attention(const StepShape& shape, std::int64_t layers, StepCost& cost);
   void add_work(const StepShape& shape, std::int64_t layers, StepCost& cost);
   void add_attention_work(const Attention& attention, const StepShape& shape, std::int64_t layers, StepCost& cost) const;
+  void add_experts(const StepShape& shape, std::int64_t layers, StepCost& cost);
   void add_growth(const StepShape& shape, std::size_t at, DecodeSpan& span) const;
   void check_work(const StepShape& shape) const;
   [[nodiscard]] std::int64_t steps_in_bucket(const StepShape& shape, int bucket, std::int64_t limit) const;
@@ -88,6 +96,8 @@ class StepCostModel final : public CostModel {
   std::shared_ptr<const StepPrices> prices_;
   ModelSpec model_;
   Parallel parallel_;
+  bool has_group_;  // its experts take tokens of other ranks too
+  Parallel uncut_;  // the rank as one GPU
   std::vector<Attention> attention_;
   std::vector<Decode> decodes_;  // of the latest step, for each of attention_; empty where it has prompts
   double peak_flops_, peak_bytes_per_s_;
@@ -95,6 +105,7 @@ class StepCostModel final : public CostModel {
   std::string likely_cause_;
   std::vector<TokenEntry> tokens_;
   std::vector<HeadEntry> head_;
+  std::unordered_map<std::int64_t, ExpertEntry> experts_;
   TokenEntry large_tokens_;  // the last entry beyond what is kept
   HeadEntry large_head_;
   std::int64_t large_tokens_count_ = -1, large_head_count_ = -1;

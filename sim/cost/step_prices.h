@@ -60,6 +60,10 @@ class StepPrices {
  public:
   virtual ~StepPrices() = default;
   [[nodiscard]] virtual TokenPrice tokens(std::int64_t tokens) const = 0;
+  // Prices of one layer with experts for a rank in a group (Parallel::dp > 1): the experts, which take `tokens` of all ranks, and the
+  // exchange of the tokens before and after them. tokens() has neither then.
+  [[nodiscard]] virtual Price experts(std::int64_t tokens) const = 0;
+  [[nodiscard]] virtual Price exchange(const GroupTokens& group) const = 0;
   [[nodiscard]] virtual Price head(std::int64_t rows) const = 0;
   // For one of the model's attention_classes, by its index.
   [[nodiscard]] virtual DecodeCurve decode_attention(std::size_t attention_class, std::int64_t rows) const = 0;

@@ -23,15 +23,20 @@ void moe_ops(const ModelSpec& m, const Parallel& p, std::int64_t tokens, std::in
       OpId::kRouter, LinearShape{own_tokens, m.experts, m.hidden, m.activation_bytes(), 8.0 * static_cast<double>(m.activation_bytes())}));
   ops.back().out = m.experts;
   ops.back().in = m.hidden;
-  MoeExpertsShape experts{
-      tokens, m.hidden, m.moe_intermediate, m.experts, m.experts_per_token, p.ep, m.activation_bytes(), m.expert_weights.bits, m.gated_mlp};
-  if (p.ep == 1) experts.intermediate = ceil_div(m.moe_intermediate, p.tp);
-  ops.push_back(op_work(OpId::kMoe, experts));
-  ops.back().format = &m.expert_weights;
+  if (p.dp == 1) ops.push_back(experts_op(m, p, tokens));
   if (m.shared_intermediate > 0) mlp_ops(m, ceil_div(m.shared_intermediate, p.tp), own_tokens, ops);
 }
 
 }  // namespace
+
+OpWork experts_op(const ModelSpec& m, const Parallel& p, std::int64_t tokens) {
+  MoeExpertsShape experts{
+      tokens, m.hidden, m.moe_intermediate, m.experts, m.experts_per_token, p.ep, m.activation_bytes(), m.expert_weights.bits, m.gated_mlp};
+  if (p.ep == 1) experts.intermediate = ceil_div(m.moe_intermediate, p.expert_ranks());
+  OpWork work = op_work(OpId::kMoe, experts);
+  work.format = &m.expert_weights;
+  return work;
+}
 
 void layer_ops(const ModelSpec& m, const Parallel& p, const LayerClass& layer, std::int64_t tokens, std::vector<OpWork>& ops) {
   const std::int64_t t = ceil_div(tokens, p.data_ranks());

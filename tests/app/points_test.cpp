@@ -105,7 +105,7 @@ TEST_F(PointsTest, ReasonsOfRowsThatCannotBeExpressed) {
   EXPECT_THAT(reason_of(dense("2", "128,16,,,8", "3,1,1,1,1", "4")), HasSubstr("'tp' = 3 does not divide the 32 query heads"));
 }
 
-// Experts are cut over tp, or spread over ep; the rest is named.
+// Experts are cut over tp, or spread over ep, with ranks of data parallelism or without; the rest is named.
 TEST_F(PointsTest, Experts) {
   const auto row = [](const std::string& parallel) {
     return "x,,vllm,1,Qwen/Qwen3-30B-A3B,h100_sxm,,agg,64,4,,,4," + parallel + ",30,4\n";

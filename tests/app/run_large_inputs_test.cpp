@@ -84,6 +84,7 @@ TEST_F(LargeInputsTest, DataParallelRanksAreARemark) {
   EXPECT_THAT(run("{tp: 2, ep: 8}"), testing::HasSubstr(remark));
   EXPECT_THAT(read("results/moe/manifest.json"), testing::HasSubstr(remark));
   EXPECT_THAT(run("{tp: 8, ep: 8}"), testing::Not(testing::HasSubstr("data-parallel")));
+  EXPECT_THAT(run("{tp: 2, dp: 4, ep: 8}"), testing::Not(testing::HasSubstr("data-parallel"))) << "with schedulers of their own";
 }
 
 TEST_F(LargeInputsTest, CollectivesByTheDatasheetAreARemark) {

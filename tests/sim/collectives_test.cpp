@@ -15,7 +15,7 @@
 namespace kvlab {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 constexpr double kUsInPs = 1e6;
 
 CollectiveTable table(Collective op, int ranks, std::vector<std::pair<std::int64_t, std::int64_t>> points, std::string library = "",
@@ -121,7 +121,7 @@ TEST(ShippedCollectives, EightH100) {
   EXPECT_NEAR(value.ps / kUsInPs, 5.0, 0.3);
   EXPECT_NE(value.footing, Footing::kExtrapolated);
   EXPECT_THAT(setup.collectives->basis({Collective::kAllReduce, 8}),
-              testing::AllOf(HasSubstr("by vllm 0.24.0, "), HasSubstr("/h100.yaml:")));
+              ::testing::AllOf(HasSubstr("by vllm 0.24.0, "), HasSubstr("/h100.yaml:")));
   for (const Collective op : {Collective::kAllGather, Collective::kReduceScatter, Collective::kAllToAll})
     for (const int ranks : {2, 4, 8}) EXPECT_TRUE(setup.collectives->is_measured(op, ranks)) << collective_name(op) << ranks;
 }
@@ -176,7 +176,7 @@ TEST(CollectiveFiles, ErrorsSayWhere) {
   };
   const std::string two = "{op: all_reduce, ranks: 2, points: [[64, 3000]]}", four = "{op: all_reduce, ranks: 4, points: [[64, 3000]]}";
   EXPECT_THAT(error(inline_table(two + ", {op: all_reduce, ranks: 8, points: [[64, 3000]]}")),
-              testing::AllOf(HasSubstr("card.yaml:11:"), HasSubstr("no all_reduce over 4 ranks, which 'parallel' needs; there is 2, 8")));
+              ::testing::AllOf(HasSubstr("card.yaml:11:"), HasSubstr("no all_reduce over 4 ranks, which 'parallel' needs; there is 2, 8")));
   EXPECT_EQ(error(inline_table(two + ", " + four)), "no error");
   EXPECT_EQ(error("collectives: {missing: datasheet, source: a test, tables: [" + two + "]}\n"), "no error");
   EXPECT_THAT(error(inline_table("{op: all_reduse, ranks: 4, points: [[64, 3000]]}")), HasSubstr("did you mean 'all_reduce'"));
@@ -196,8 +196,8 @@ TEST(CollectiveFiles, TimesThatCannotBe) {
   // 10 GB/s: 1 MiB takes 104.9 us, and 102.8 with the margin.
   EXPECT_EQ(error("[1048576, 103000]"), "no error");
   EXPECT_THAT(error("[1024, 5000], [1048576, 52000]"),
-              testing::AllOf(HasSubstr("card.yaml:11:"), HasSubstr("1048576 bytes in 52 us is 2.02 times as fast as the link of tiny"),
-                             HasSubstr("elements for bytes")));
+              ::testing::AllOf(HasSubstr("card.yaml:11:"), HasSubstr("1048576 bytes in 52 us is 2.02 times as fast as the link of tiny"),
+                               HasSubstr("elements for bytes")));
   EXPECT_THAT(error("[1024, 500000], [2048, 300000]"), HasSubstr("a longer message takes no less time"));
   EXPECT_THAT(error("[1048576, 103000000]"), HasSubstr("is the unit of time right?"));
 }
@@ -205,7 +205,7 @@ TEST(CollectiveFiles, TimesThatCannotBe) {
 TEST(CollectiveFiles, OfAnotherCard) {
   const TempFolder folder;
   EXPECT_THAT(error_of([&] { setup_of(with_card(folder, "collectives: h100\n")); }),
-              testing::AllOf(HasSubstr("h100.yaml:2:"), HasSubstr("measured on 'H100 SXM 80GB', and the hardware is 'tiny'")));
+              ::testing::AllOf(HasSubstr("h100.yaml:2:"), HasSubstr("measured on 'H100 SXM 80GB', and the hardware is 'tiny'")));
   const std::string fast = "nvlink_bytes_per_s: 4.5e11\ncollectives: {file: h100, measured_on: \"H100 SXM 80GB\"}\n";
   EXPECT_NO_THROW(setup_of(with_card(folder, fast)));
 }
@@ -243,7 +243,8 @@ TEST(ProfileCollectives, ErrorsSayWhere) {
               HasSubstr("all_reduce.csv:2: no all_reduce over 2 ranks, which 'parallel' needs; there is 4, 8"));
   EXPECT_EQ(error("bytes,ranks,time_us\n64,4,3\n", ", missing: roofline"), "no error");
   EXPECT_THAT(error("message_size,time_us\n64,3\n"), HasSubstr("all_reduce.csv:1: 'message_size' counts elements"));
-  EXPECT_THAT(error("bytes,time_us\n64,3\n1048576,50\n"), testing::AllOf(HasSubstr("all_reduce.csv:3: "), HasSubstr("elements for bytes")));
+  EXPECT_THAT(error("bytes,time_us\n64,3\n1048576,50\n"),
+              ::testing::AllOf(HasSubstr("all_reduce.csv:3: "), HasSubstr("elements for bytes")));
   EXPECT_EQ(error("bytes,time_us\n64,3\n1048576,50\n", ", impossible: keep"), "no error");
   EXPECT_THAT(error("bytes,time_us\n64,30\n128,3\n"), HasSubstr("all_reduce.csv:3: all_reduce over 2 ranks: 128 bytes take 3 us"));
   EXPECT_THAT(error("bytes,time_us\n64,30\n64,30\n"), HasSubstr("all_reduce.csv:3: the same point as"));

@@ -113,7 +113,7 @@ RC_GTEST_PROP(CostExactness, TinyBundleWithSkew, ()) {
   check_span(*make_cost_model(setup));
 }
 
-class RealBundle : public testing::TestWithParam<const char*> {};
+class RealBundle : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(RealBundle, SpansAreExact) {
   const std::string path = real_bundle(GetParam());
@@ -141,7 +141,7 @@ TEST_P(RealBundle, CellsMeetAtTheirEdges) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cards, RealBundle, testing::Values("RTX4090", "RTXPRO6000"));
+INSTANTIATE_TEST_SUITE_P(Cards, RealBundle, ::testing::Values("RTX4090", "RTXPRO6000"));
 
 }  // namespace
 }  // namespace kvlab

@@ -94,14 +94,14 @@ TEST(PolicyPrices, InterpolateOverTheBytesOfOneCall) {
   EXPECT_EQ(setup.profile_hash, profile.written) << "read back as written";
   EXPECT_EQ(setup.profile->tile_rows, 1);
   const auto price = [&](const PolicyOp& op) { return setup.prices->policy(op).ps; };
-  const auto us = [](double x) { return testing::DoubleNear(x * kMicrosecond.real(), 1e-3); };
-  EXPECT_THAT(price({"compact", 1, 1000, 0}), testing::ElementsAre(us(2), us(0), us(0)));
-  EXPECT_THAT(price({"compact", 1, 2000, 0}), testing::ElementsAre(us(0), us(3), us(0)));
-  EXPECT_THAT(price({"compact", 4, 8000, 0}), testing::ElementsAre(us(0), us(12), us(0))) << "four calls of 2000 bytes";
-  EXPECT_THAT(price({"compact", 1, 5000, 0}), testing::ElementsAre(us(0), us(0), us(6))) << "beyond the table along its last two";
-  EXPECT_THAT(price({"compact", 1, 10, 0}), testing::ElementsAre(us(0), us(0), us(2))) << "level below the first";
-  EXPECT_THAT(price({"top_k", 1, 1000, 0}), testing::ElementsAre(us(0), us(10), us(0))) << "straight over logarithms";
-  EXPECT_THAT(price({"fetch", 2, 2 << 20, 0, true}), testing::ElementsAre(us(220), us(0), us(0))) << "two copies of 1 MiB from the host";
+  const auto us = [](double x) { return ::testing::DoubleNear(x * kMicrosecond.real(), 1e-3); };
+  EXPECT_THAT(price({"compact", 1, 1000, 0}), ::testing::ElementsAre(us(2), us(0), us(0)));
+  EXPECT_THAT(price({"compact", 1, 2000, 0}), ::testing::ElementsAre(us(0), us(3), us(0)));
+  EXPECT_THAT(price({"compact", 4, 8000, 0}), ::testing::ElementsAre(us(0), us(12), us(0))) << "four calls of 2000 bytes";
+  EXPECT_THAT(price({"compact", 1, 5000, 0}), ::testing::ElementsAre(us(0), us(0), us(6))) << "beyond the table along its last two";
+  EXPECT_THAT(price({"compact", 1, 10, 0}), ::testing::ElementsAre(us(0), us(0), us(2))) << "level below the first";
+  EXPECT_THAT(price({"top_k", 1, 1000, 0}), ::testing::ElementsAre(us(0), us(10), us(0))) << "straight over logarithms";
+  EXPECT_THAT(price({"fetch", 2, 2 << 20, 0, true}), ::testing::ElementsAre(us(220), us(0), us(0))) << "two copies of 1 MiB from the host";
 }
 
 TEST(PolicyPrices, AnOperationTheProfileLacksIsPricedByTheRoofline) {
@@ -137,14 +137,14 @@ TEST(PolicyPrices, LintFindsTimesBeyondTheDatasheet) {
       {{"compact", 1, 1, 1, 1 << 30, 0, 1 * kMicrosecond, 0}, {"host_to_device", 1, 0, 0, 1 << 20, 0, 10 * kMicrosecond, 0}}, {});
   const auto findings = lint_profile(fast, setup.model, setup.hardware);
   ASSERT_EQ(findings.size(), 2U);
-  EXPECT_THAT(findings[0].text, testing::HasSubstr("compact at bytes 1073741824"));
-  EXPECT_THAT(findings[1].text, testing::HasSubstr("host_to_device at bytes 1048576"));
+  EXPECT_THAT(findings[0].text, ::testing::HasSubstr("compact at bytes 1073741824"));
+  EXPECT_THAT(findings[1].text, ::testing::HasSubstr("host_to_device at bytes 1048576"));
 }
 
 TEST(PolicyPrices, AFaultyTableIsNamedWithItsLine) {
   const WithPolicyTimes profile;
   profile.folder.write("tp1/policy.csv", "op,rows,tokens,outputs,bytes,flops,time_ns,spread_frac\ncompact,1,1,1,0,0,5,0\n");
-  EXPECT_THAT(error_of([&] { static_cast<void>(profile.setup()); }), testing::HasSubstr("policy.csv:2: 'bytes' is 0"));
+  EXPECT_THAT(error_of([&] { static_cast<void>(profile.setup()); }), ::testing::HasSubstr("policy.csv:2: 'bytes' is 0"));
 }
 
 TEST(PolicyPrices, TheProfileSaysWhatAttentionReadsOfPackedKv) {
@@ -166,7 +166,7 @@ TEST(PolicyPrices, TheProfileSaysWhatAttentionReadsOfPackedKv) {
   EXPECT_NE(with(", kv_reads: unpacked").profile_hash, profile.written);
   EXPECT_NE(with(", kv_reads: unpacked").profile_hash, with(", kv_reads: decoded").profile_hash);
   EXPECT_EQ(with(", kv_reads: stored").profile_hash, profile.written) << "the profile without it";
-  EXPECT_THAT(error_of([&] { static_cast<void>(with(", kv_reads: packed")); }), testing::HasSubstr("kv_reads"));
+  EXPECT_THAT(error_of([&] { static_cast<void>(with(", kv_reads: packed")); }), ::testing::HasSubstr("kv_reads"));
 }
 
 // What a profile says comes back as it was written, and a run without the option takes it from there.

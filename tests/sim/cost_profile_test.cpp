@@ -52,8 +52,8 @@ TEST(SampleGrid, RaggedAxes) {
   EXPECT_EQ(grid.at(std::array{3.0, 7.0}).ps, 44);
   EXPECT_EQ(grid.at(std::array{2.0, 7.0}).ps, (17 + 44) / 2.0);
   EXPECT_EQ(grid.at(std::array{3.0, 5.0}).footing, Footing::kInside);
-  EXPECT_THAT(grid.last_axis_knots(std::array{2.0}), testing::ElementsAre(0, 5, 9, 10));
-  EXPECT_THAT(grid.last_axis_knots(std::array{1.0}), testing::ElementsAre(0, 10));
+  EXPECT_THAT(grid.last_axis_knots(std::array{2.0}), ::testing::ElementsAre(0, 5, 9, 10));
+  EXPECT_THAT(grid.last_axis_knots(std::array{1.0}), ::testing::ElementsAre(0, 10));
 }
 
 TEST(BundleCost, StepsByHand) {
@@ -141,7 +141,7 @@ TEST(BundleCost, ErrorsNameFileAndLine) {
     folder.write(file, replaced(read_file(folder.path() + "/" + file), from, to));
     return error_of([&] { setup_of(tiny_experiment(folder)); });
   };
-  const auto has = [](const std::string& text) { return testing::HasSubstr(text); };
+  const auto has = [](const std::string& text) { return ::testing::HasSubstr(text); };
   EXPECT_THAT(error_with("tp1/dense.csv", "act_fn,1,1.1", "act_fun,1,1.1"),
               has("tp1/dense.csv:2: unknown layer 'act_fun'; did you mean 'act_fn'"));
   EXPECT_THAT(error_with("tp1/dense.csv", "act_fn,1,1.100000", "act_fn,1,nan"),
@@ -174,7 +174,7 @@ TEST(BundleCost, GapsAreAnErrorOrRoofline) {
   const TempFolder folder;
   write_tiny_bundle(folder);
   folder.write("tp1/dense.csv", without_layer(read_file(folder.path() + "/tp1/dense.csv"), "o_proj"));
-  EXPECT_THAT(error_of([&] { setup_of(tiny_experiment(folder)); }), testing::HasSubstr("no table of o_proj for tp 1"));
+  EXPECT_THAT(error_of([&] { setup_of(tiny_experiment(folder)); }), ::testing::HasSubstr("no table of o_proj for tp 1"));
   const auto cost = make_cost_model(setup_of(tiny_experiment(folder, "bundle", ", missing: roofline")));
   // o_proj on 4 tokens: 16 * 16 weights and 4 * 32 activations of two bytes, a byte per picosecond.
   const StepCost step = cost->step(decode_shape(4, 4 * 63));
@@ -221,10 +221,10 @@ TEST(KvlabProfile, TinyBundleConvertsExactly) {
   EXPECT_EQ(ours.profile_date, "2026-01-02");
   EXPECT_EQ(ours.profile->options.at("block_size"), "16");
   expect_same_costs(bundle, ours);
-  EXPECT_THAT(error_of([&] { write_kvlab_profile(*bundle.profile, converted.path()); }), testing::HasSubstr("exists already"));
+  EXPECT_THAT(error_of([&] { write_kvlab_profile(*bundle.profile, converted.path()); }), ::testing::HasSubstr("exists already"));
 }
 
-class RealProfile : public testing::TestWithParam<const char*> {};
+class RealProfile : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(RealProfile, ConvertsExactly) {
   const std::string path = real_bundle(GetParam());
@@ -246,12 +246,12 @@ TEST_P(RealProfile, LintFindsNoErrors) {
   const CostSetup setup = setup_of("profile: {bundle: {path: " + path + "}}\n");
   for (const LintFinding& f : lint_profile(*setup.profile, setup.model, setup.hardware)) {
     EXPECT_EQ(f.severity, LintFinding::Severity::kWarning) << f.text;
-    EXPECT_THAT(f.text, testing::Not(testing::AnyOf(testing::HasSubstr("_proj at"), testing::HasSubstr("lm_head"))));
+    EXPECT_THAT(f.text, ::testing::Not(::testing::AnyOf(::testing::HasSubstr("_proj at"), ::testing::HasSubstr("lm_head"))));
   }
   EXPECT_FALSE(setup.profile->notes.empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(Cards, RealProfile, testing::Values("RTX4090", "RTXPRO6000"));
+INSTANTIATE_TEST_SUITE_P(Cards, RealProfile, ::testing::Values("RTX4090", "RTXPRO6000"));
 
 // Values read off dense.csv, per_sequence.csv and attention.csv of the 4090, summed by hand (microseconds).
 TEST(RealProfileValues, Rtx4090SingleRow) {
@@ -276,11 +276,11 @@ TEST(KvlabProfile, Errors) {
     return message;
   };
   EXPECT_THAT(error_with("meta.yaml", "schema_version: 1", "schema_version: 2"),
-              testing::HasSubstr("'schema_version' = 2 is outside [1, 1]"));
-  EXPECT_THAT(error_with("meta.yaml", "time_unit: ns", "time_unit: us"), testing::HasSubstr("unknown value 'us'"));
-  EXPECT_THAT(error_with("tp1/ops.yaml", "per_layer: 2", "per_layer: -2"), testing::HasSubstr("'per_layer' = -2"));
+              ::testing::HasSubstr("'schema_version' = 2 is outside [1, 1]"));
+  EXPECT_THAT(error_with("meta.yaml", "time_unit: ns", "time_unit: us"), ::testing::HasSubstr("unknown value 'us'"));
+  EXPECT_THAT(error_with("tp1/ops.yaml", "per_layer: 2", "per_layer: -2"), ::testing::HasSubstr("'per_layer' = -2"));
   EXPECT_THAT(error_with("tp1/act_fn.csv", "1,1100.000,0", "1,1100.000,-1"),
-              testing::HasSubstr("tp1/act_fn.csv:2: 'spread_frac' is below 0"));
+              ::testing::HasSubstr("tp1/act_fn.csv:2: 'spread_frac' is below 0"));
 }
 
 // ---- Vidur ----
@@ -309,7 +309,7 @@ TEST(VidurCost, StepsByHand) {
   folder.write("mlp.csv", vidur_mlp(1));
   folder.write("attention.csv", kVidurAttention);
   const CostSetup setup = setup_of(tiny_experiment(folder, "vidur"));
-  EXPECT_THAT(setup.profile->notes, testing::Contains("attention.csv: 1 rows of several prompts in one call were left out"));
+  EXPECT_THAT(setup.profile->notes, ::testing::Contains("attention.csv: 1 rows of several prompts in one call were left out"));
   const auto cost = make_cost_model(setup);
   const StepCost step = cost->step(decode_shape(4, 4 * 95));
   // 4 tokens cost as the 8 measured next, 9 us per operation: nine of them in each of 2 layers, embedding once; final norm (4 + 1 rows in
@@ -329,7 +329,7 @@ TEST(VidurCost, AllReduceTable) {
   folder.write("mlp.csv", vidur_mlp(2));
   folder.write("attention.csv", replaced(kVidurAttention, "nan,0.010,1,", "nan,0.010,2,"));
   EXPECT_THAT(error_of([&] { setup_of(tiny_experiment(folder, "vidur")); }),
-              testing::HasSubstr("mlp.csv: no rows for tp 1; there is tp 2"));
+              ::testing::HasSubstr("mlp.csv: no rows for tp 1; there is tp 2"));
   std::string attention = kVidurAttention;
   for (std::size_t at = attention.find(",1,1,"); at != std::string::npos; at = attention.find(",1,1,")) attention.replace(at, 5, ",2,1,");
   for (std::size_t at = attention.find(",1,4,"); at != std::string::npos; at = attention.find(",1,4,")) attention.replace(at, 5, ",2,4,");
@@ -355,17 +355,18 @@ TEST(ProfileLint, NamesImpossibleEntries) {
   using Severity = LintFinding::Severity;
   const TempFolder folder;
   write_tiny_bundle(folder);
-  EXPECT_THAT(lint_texts(folder, Severity::kError), testing::IsEmpty());
-  EXPECT_THAT(lint_texts(folder, Severity::kWarning), testing::IsEmpty());
+  EXPECT_THAT(lint_texts(folder, Severity::kError), ::testing::IsEmpty());
+  EXPECT_THAT(lint_texts(folder, Severity::kWarning), ::testing::IsEmpty());
   // down_proj on 128 tokens moves 128 * (32 + 16) * 2 + 1024 bytes: 13.3 ns at 1 TB/s.
   const std::string dense = read_file(folder.path() + "/tp1/dense.csv");
   folder.write("tp1/dense.csv", replaced(dense, "down_proj,128,13.800000", "down_proj,128,0.0121"));
-  EXPECT_THAT(lint_texts(folder, Severity::kError),
-              testing::ElementsAre(testing::HasSubstr("down_proj at tokens 128: 0.0121 us is 1.1 times faster than the memory bandwidth")));
-  EXPECT_THAT(lint_texts(folder, Severity::kWarning), testing::ElementsAre(testing::HasSubstr("100 % less than at tokens 64")));
-  EXPECT_THAT(error_of([&] { setup_of(tiny_experiment(folder)); }), testing::HasSubstr("'impossible: keep' uses it all the same"));
+  EXPECT_THAT(
+      lint_texts(folder, Severity::kError),
+      ::testing::ElementsAre(::testing::HasSubstr("down_proj at tokens 128: 0.0121 us is 1.1 times faster than the memory bandwidth")));
+  EXPECT_THAT(lint_texts(folder, Severity::kWarning), ::testing::ElementsAre(::testing::HasSubstr("100 % less than at tokens 64")));
+  EXPECT_THAT(error_of([&] { setup_of(tiny_experiment(folder)); }), ::testing::HasSubstr("'impossible: keep' uses it all the same"));
   folder.write("tp1/dense.csv", replaced(dense, "down_proj,128,13.800000", "down_proj,128,0.0131"));  // within 2 %
-  EXPECT_THAT(lint_texts(folder, Severity::kError), testing::IsEmpty());
+  EXPECT_THAT(lint_texts(folder, Severity::kError), ::testing::IsEmpty());
 }
 
 TEST(ProfileLint, WhatFitsInL2IsAWarning) {
@@ -375,7 +376,7 @@ TEST(ProfileLint, WhatFitsInL2IsAWarning) {
   const std::string experiment = tiny_experiment(folder);
   folder.write("card.yaml", std::string(kTinyCard) + "l2_bytes: 20000\n");
   const CostSetup setup = setup_of(experiment);
-  EXPECT_THAT(setup.profile->notes, testing::Contains(testing::HasSubstr("may have been in the L2 cache")));
+  EXPECT_THAT(setup.profile->notes, ::testing::Contains(::testing::HasSubstr("may have been in the L2 cache")));
 }
 
 TEST(ProfileLint, WrongUnit) {
@@ -384,7 +385,7 @@ TEST(ProfileLint, WrongUnit) {
   std::string per_sequence = "layer,sequences,time_us\nlm_head,1,0.000001\nlm_head,8,0.000004\nsampler,1,2\nsampler,8,2\n";
   folder.write("tp1/per_sequence.csv", per_sequence);
   EXPECT_THAT(lint_texts(folder, LintFinding::Severity::kError),
-              testing::ElementsAre(testing::HasSubstr("lm_head at sequences 8: 4e-06 us is")));
+              ::testing::ElementsAre(::testing::HasSubstr("lm_head at sequences 8: 4e-06 us is")));
 }
 
 // A sort takes long for its bytes; nothing is faster than its bytes.
@@ -397,10 +398,10 @@ TEST(ProfileLint, PolicyOperationsMayBeSlow) {
     profile.policy = PolicyTimes({{"top_k", 1, 1000, 10, 4'000'000, 0, Picoseconds{ps}, 0}}, {});  // 4 us of bytes at 1 TB/s
     return lint_profile(profile, setup.model, setup.hardware);
   };
-  EXPECT_THAT(findings(100 * kUs), testing::IsEmpty());
+  EXPECT_THAT(findings(100 * kUs), ::testing::IsEmpty());
   ASSERT_EQ(findings(4000 * kUs).size(), 1U);
   EXPECT_EQ(findings(4000 * kUs)[0].severity, LintFinding::Severity::kWarning);
-  EXPECT_THAT(findings(4000 * kUs)[0].text, testing::HasSubstr("4000 us is 1e+03 times what the datasheet allows"));
+  EXPECT_THAT(findings(4000 * kUs)[0].text, ::testing::HasSubstr("4000 us is 1e+03 times what the datasheet allows"));
   ASSERT_EQ(findings(kUs / 1000).size(), 1U);
   EXPECT_EQ(findings(kUs / 1000)[0].severity, LintFinding::Severity::kError);
 }

@@ -173,7 +173,7 @@ TEST(ParallelCost, StagesSumToTheStep) {
   EXPECT_DOUBLE_EQ(cost->peak_flops(), 6 * 989.4e12);
   const auto single = make_cost_model(setup_of("model: llama-3.1-8b\nhardware: h100\n"));
   single->stage_times(shape, stages);
-  EXPECT_THAT(stages, testing::ElementsAre(single->step(shape).total));
+  EXPECT_THAT(stages, ::testing::ElementsAre(single->step(shape).total));
 }
 
 TEST(ParallelCost, ExpertsReadFewerWeightsPerRankAndSwapTokens) {
@@ -192,15 +192,15 @@ TEST(CostSetup, Errors) {
   const TempFolder folder;
   const auto error = [](const std::string& yaml) { return error_of([&] { setup_of(yaml); }); };
   const std::string base = "model: llama-3.1-8b\nhardware: h100\n";
-  EXPECT_THAT(error("hardware: h100\n"), testing::HasSubstr("needs 'model'"));
-  EXPECT_THAT(error("model: llama-3.1-8b\nhardware: h1OO\n"), testing::HasSubstr("<test>:2:11: unknown hardware 'h1OO'"));
-  EXPECT_THAT(error(base + "parallel: {tp: 3}\n"), testing::HasSubstr("'tp' = 3 does not divide the 32 query heads"));
-  EXPECT_THAT(error(base + "parallel: {pp: 33}\n"), testing::HasSubstr("more than the 32 layers"));
-  EXPECT_THAT(error(base + "parallel: {ep: 2}\n"), testing::HasSubstr("has no experts"));
-  EXPECT_THAT(error("model: mixtral-8x7b\nhardware: h100\nparallel: {ep: 3}\n"), testing::HasSubstr("does not divide the 8 experts"));
-  EXPECT_THAT(error(base + "parallel: {tq: 2}\n"), testing::HasSubstr("did you mean 'tp'"));
-  EXPECT_THAT(error(base + "profile: bundel\n"), testing::HasSubstr("did you mean 'bundle'"));
-  EXPECT_THAT(error(base + "profile: {bundle: {}}\n"), testing::HasSubstr("needs 'path'"));
+  EXPECT_THAT(error("hardware: h100\n"), ::testing::HasSubstr("needs 'model'"));
+  EXPECT_THAT(error("model: llama-3.1-8b\nhardware: h1OO\n"), ::testing::HasSubstr("<test>:2:11: unknown hardware 'h1OO'"));
+  EXPECT_THAT(error(base + "parallel: {tp: 3}\n"), ::testing::HasSubstr("'tp' = 3 does not divide the 32 query heads"));
+  EXPECT_THAT(error(base + "parallel: {pp: 33}\n"), ::testing::HasSubstr("more than the 32 layers"));
+  EXPECT_THAT(error(base + "parallel: {ep: 2}\n"), ::testing::HasSubstr("has no experts"));
+  EXPECT_THAT(error("model: mixtral-8x7b\nhardware: h100\nparallel: {ep: 3}\n"), ::testing::HasSubstr("does not divide the 8 experts"));
+  EXPECT_THAT(error(base + "parallel: {tq: 2}\n"), ::testing::HasSubstr("did you mean 'tp'"));
+  EXPECT_THAT(error(base + "profile: bundel\n"), ::testing::HasSubstr("did you mean 'bundle'"));
+  EXPECT_THAT(error(base + "profile: {bundle: {}}\n"), ::testing::HasSubstr("needs 'path'"));
 }
 
 TEST(NumBlocks, FollowsTheFormula) {
@@ -220,7 +220,7 @@ TEST(NumBlocks, FollowsTheFormula) {
 TEST(NumBlocks, ModelTooLargeIsAnError) {
   const CostSetup setup = setup_of("model: llama-3.1-70b\nhardware: h100\n");
   EXPECT_THAT(error_of([&] { (void)derive_num_blocks(setup, 0.9, 0, 16); }),
-              testing::AllOf(testing::HasSubstr("leaves no KV block"), testing::HasSubstr("raise parallel.tp")));
+              ::testing::AllOf(::testing::HasSubstr("leaves no KV block"), ::testing::HasSubstr("raise parallel.tp")));
 }
 
 }  // namespace

@@ -119,7 +119,7 @@ TEST(ModelSpec, WindowsThatAFamilyHasByDefault) {
   EXPECT_EQ(window("model_type: gemma2\nsliding_window: 64\n"), 0) << "every second layer sees all";
   EXPECT_EQ(window("layer_types: [sliding_attention, sliding_attention]\nsliding_window: 64\n"), 64);
   EXPECT_THAT(error_of([&] { window("layer_types: [sliding_attention]\n"); }),
-              testing::HasSubstr("'layer_types': expected one type for each of 2 layers"));
+              ::testing::HasSubstr("'layer_types': expected one type for each of 2 layers"));
   EXPECT_EQ(load_model_spec("mistral-7b", kModels).sliding_window, 0) << "v0.3 has none";
 }
 
@@ -148,7 +148,7 @@ TEST(ModelSpec, KvHeadsThatAFamilyHasByDefault) {
   }
   EXPECT_THAT(
       error_of([&] { spec("num_attention_heads: 16\nmodel_type: qwen2\n"); }),
-      testing::HasSubstr("num_key_value_heads is missing, and num_attention_heads is not a multiple of the 32 that qwen2 has then"));
+      ::testing::HasSubstr("num_key_value_heads is missing, and num_attention_heads is not a multiple of the 32 that qwen2 has then"));
 }
 
 TEST(ModelSpec, HeadDimOfQwen3WithoutTheKey) {
@@ -166,15 +166,15 @@ TEST(ModelSpec, ErrorsNameFileAndKey) {
     EXPECT_EQ(message.rfind(folder.path() + "/m.yaml:", 0), 0U) << message;
     return message;
   };
-  EXPECT_THAT(error("hidden_size: 16\n"), testing::HasSubstr("needs 'num_hidden_layers'"));
-  EXPECT_THAT(error(std::string(kTinyModel) + "num_experts: 4\n"), testing::HasSubstr("needs 'num_experts_per_tok'"));
+  EXPECT_THAT(error("hidden_size: 16\n"), ::testing::HasSubstr("needs 'num_hidden_layers'"));
+  EXPECT_THAT(error(std::string(kTinyModel) + "num_experts: 4\n"), ::testing::HasSubstr("needs 'num_experts_per_tok'"));
   EXPECT_THAT(
       error("hidden_size: 16\nnum_hidden_layers: 2\nnum_attention_heads: 4\nnum_key_value_heads: 3\nvocab_size: 9\nintermediate_size: 8\n"),
-      testing::HasSubstr("not a multiple"));
-  EXPECT_THAT(error(std::string(kTinyModel) + "kv_lora_rank: 512\n"), testing::HasSubstr("'kv_lora_rank' = 512 is not understood"));
+      ::testing::HasSubstr("not a multiple"));
+  EXPECT_THAT(error(std::string(kTinyModel) + "kv_lora_rank: 512\n"), ::testing::HasSubstr("'kv_lora_rank' = 512 is not understood"));
   EXPECT_THAT(error_of([&] { load_model_spec(folder.write("d.yaml", std::string(kTinyModel) + "kv_cache_dtype: fp9\n"), kModels); }),
-              testing::HasSubstr("fp8"));
-  EXPECT_THAT(error_of([] { load_model_spec("llama-3.1-8B", kModels); }), testing::HasSubstr("did you mean 'llama-3.1-8b'"));
+              ::testing::HasSubstr("fp8"));
+  EXPECT_THAT(error_of([] { load_model_spec("llama-3.1-8B", kModels); }), ::testing::HasSubstr("did you mean 'llama-3.1-8b'"));
 }
 
 TEST(HardwareSpec, ShippedCardsAreComplete) {
@@ -183,7 +183,7 @@ TEST(HardwareSpec, ShippedCardsAreComplete) {
     const std::string name = file.path().stem().string();
     const HardwareSpec h = load_hardware_spec(name, kCards);
     ++cards;
-    EXPECT_THAT(h.source, testing::AnyOf(testing::HasSubstr("NVIDIA"), testing::HasSubstr("AMD"))) << name;
+    EXPECT_THAT(h.source, ::testing::AnyOf(::testing::HasSubstr("NVIDIA"), ::testing::HasSubstr("AMD"))) << name;
     EXPECT_GT(h.peak_flops(Dtype::kBf16), 6e13) << name;
     EXPECT_GE(h.memory_bytes_per_s, 3e11) << name;
     EXPECT_TRUE(hardware_remarks(h).empty()) << name << ": " << hardware_remarks(h).front();
@@ -200,11 +200,11 @@ TEST(HardwareSpec, ShippedCardsAreComplete) {
 TEST(HardwareSpec, Errors) {
   const TempFolder folder;
   const auto error = [&](const std::string& text) { return error_of([&] { load_hardware_spec(folder.write("c.yaml", text), kCards); }); };
-  EXPECT_THAT(error("memory_bytes: 1e9\n"), testing::HasSubstr("needs 'source'"));
-  EXPECT_THAT(error(std::string(kTinyCard) + "lunch_ns: 3\n"), testing::HasSubstr("did you mean 'launch_ns'"));
+  EXPECT_THAT(error("memory_bytes: 1e9\n"), ::testing::HasSubstr("needs 'source'"));
+  EXPECT_THAT(error(std::string(kTinyCard) + "lunch_ns: 3\n"), ::testing::HasSubstr("did you mean 'launch_ns'"));
   EXPECT_THAT(error("source: x\nmemory_bytes: 16777216\nmemory_bandwidth_bytes_per_s: .nan\n"),
-              testing::HasSubstr("memory_bandwidth_bytes_per_s"));
-  EXPECT_THAT(error_of([] { load_hardware_spec("h10O", kCards); }), testing::HasSubstr("did you mean 'h100'"));
+              ::testing::HasSubstr("memory_bandwidth_bytes_per_s"));
+  EXPECT_THAT(error_of([] { load_hardware_spec("h10O", kCards); }), ::testing::HasSubstr("did you mean 'h100'"));
 }
 
 }  // namespace

@@ -211,7 +211,7 @@ TEST(ModelConfigs, TextConfigTakesWhatItLacksFromOutsideAndFromItsFamily) {
   EXPECT_EQ(total_parameters(gemma), 3'880'263'168);  // of gemma-3-4b's text part, with 262,208 tokens
   EXPECT_EQ(gemma.some_window, 1024);
   EXPECT_EQ(layers_with(gemma, AttentionKind::kWindow), 29);
-  EXPECT_THAT(gemma.remarks, testing::Contains(testing::HasSubstr("the text model alone")));
+  EXPECT_THAT(gemma.remarks, ::testing::Contains(::testing::HasSubstr("the text model alone")));
   const ModelSpec outside =
       spec_of(R"("model_type": "llama4", "text_config": {"model_type": "llama4_text"}, "vision_config": {}, "quantization_config":
       {"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["re:.*lm_head", "re:.*self_attn", "re:.*vision_model.*"],
@@ -270,8 +270,8 @@ TEST(ModelConfigs, WhatIsNotPricedIsRefusedByName) {
       {kLlama8b + R"({"bits": 4})", "quantization_config has no 'quant_method'"}};
   for (const auto& [keys, message] : refused) {
     const std::string error = error_with(keys);
-    EXPECT_THAT(error, testing::HasSubstr(message)) << keys;
-    EXPECT_THAT(error, testing::StartsWith("config.json:")) << keys;
+    EXPECT_THAT(error, ::testing::HasSubstr(message)) << keys;
+    EXPECT_THAT(error, ::testing::StartsWith("config.json:")) << keys;
     EXPECT_EQ(error.find('\n'), std::string::npos) << error;
   }
 }
@@ -294,7 +294,7 @@ TEST(ModelConfigs, ASchemeInAFileOfItsOwnCounts) {
   EXPECT_EQ(m.kv_dtype, Dtype::kFp8);
   folder.write("N/config.json", R"({"model_type": "llama"})");
   const std::string file = folder.write("N/quantize_config.json", R"({"bits": 4, "group_size": 128, "odd": 3})");
-  EXPECT_THAT(error_of([&] { load_model_spec(folder.path() + "/N", kModels); }), testing::StartsWith(file + ":1:"));
+  EXPECT_THAT(error_of([&] { load_model_spec(folder.path() + "/N", kModels); }), ::testing::StartsWith(file + ":1:"));
 }
 
 }  // namespace

@@ -21,7 +21,8 @@ std::string rows_of(const std::string& header, const std::vector<std::vector<int
   return text;
 }
 
-// Products take 1000 + n k / 16 + m ns, decode attention 100 + rows KV-heads context ns, prompts 500 + tokens^2 / 100 ns.
+// Experts over two GPUs take 7000 + 100 tokens ns, cut 7000 + 200 tokens ns. Products take 1000 + n k / 16 + m ns, decode attention 100 +
+// rows KV-heads context ns, prompts 500 + tokens^2 / 100 ns.
 class ShapeFolder {
  public:
   explicit ShapeFolder(const std::string& gemm_type = "bfloat16", int kv_heads = 2) {
@@ -46,6 +47,11 @@ class ShapeFolder {
               "," + std::to_string(500 + own) + "\n";
     }
     folder_.write("attention_prefill_bfloat16.csv", text);
+    std::vector<std::vector<int>> experts;
+    for (const int tp : {1, 2})
+      for (const int tokens : {1, 16, 32, 64}) experts.push_back({16, 32, 4, 2, tp, 3 - tp, tokens});
+    folder_.write("moe_" + gemm_type + ".csv", rows_of("hidden,intermediate,experts,experts_per_token,tp,ep,tokens,time_ns", experts,
+                                                       [](const auto& p) { return 7000 + p[4] * 100 * p[6]; }));
     folder_.write("all_reduce.csv", "bytes,ranks,time_ns\n256,2,4000\n65536,2,9000\n");
     folder_.write("model.yaml", kTinyModel);
     folder_.write("card.yaml", kTinyCard);
@@ -182,6 +188,27 @@ TEST(ShapeProfile, CollectivesComeFromTheFolder) {
   const StepCost cost = make_cost_model(setup)->step(decode_shape(8, 8 * 31, 31, 31));
   EXPECT_EQ(cost.part[static_cast<std::size_t>(CostPart::kCollective)].count(),
             5 * 4000 * 1000);  // two a layer, one for the embedding; 256 bytes
+}
+
+// Ranks of 8 and of 8 or 24 tokens; two layers.
+TEST(ShapeProfile, ExpertsTakeTheTokensOfAllRanks) {
+  const ShapeFolder folder;
+  const TempFolder models;
+  const std::string moe = models.write("moe.yaml", std::string(kTinyModel) +
+                                                       "model_type: mixtral\nmax_position_embeddings: 1024\ntie_word_embeddings: false\n"
+                                                       "num_local_experts: 4\nnum_experts_per_tok: 2\n");
+  const std::string experiment = folder.experiment(), rest = experiment.substr(experiment.find('\n') + 1);
+  const auto linear = [&](const std::string& parallel, std::int64_t others) {
+    GroupTokens group;
+    group.add(8, 8);
+    group.add(others, others);
+    StepShape shape = decode_shape(8, 8 * 31, 31, 31);
+    shape.group = &group;
+    const CostSetup setup = setup_of("model: " + moe + "\n" + rest + "parallel: " + parallel + "\n");
+    return make_cost_model(setup)->step(shape).part[static_cast<std::size_t>(CostPart::kLinear)].count();
+  };
+  EXPECT_EQ(linear("{dp: 2, ep: 2}", 24) - linear("{dp: 2, ep: 2}", 8), 2 * 16 * 100'000);
+  EXPECT_EQ(linear("{dp: 2}", 24) - linear("{dp: 2}", 8), 2 * 16 * 200'000);
 }
 
 TEST(ShapeProfile, MissingTablesAreNamed) {

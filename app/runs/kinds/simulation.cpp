@@ -131,11 +131,13 @@ std::unique_ptr<TraceSource> SimulationRun::only_draws() const {
 std::string SimulationRun::out_of_memory() const {
   const MemorySetup& memory = plan_.setup.memory;
   constexpr double kBytesPerBlock = 115, kGiB = 1024.0 * 1024 * 1024;  // while all of them are in use
-  const double gib = static_cast<double>(plan_.setup.num_replicas) * static_cast<double>(memory.num_blocks) * kBytesPerBlock / kGiB;
+  const double gib =
+      static_cast<double>(plan_.setup.num_replicas) * plan_.setup.ranks * static_cast<double>(memory.num_blocks) * kBytesPerBlock / kGiB;
   return fmt::format(
-      "out of memory: 'replicas' = {} with {} KV blocks each ('memory.num_blocks', {}) take up to {:.3g} GiB; lower one of "
+      "out of memory: 'replicas' = {}{} with {} KV blocks each ('memory.num_blocks', {}) take up to {:.3g} GiB; lower one of "
       "them, or run fewer at a time with --jobs",
-      plan_.setup.num_replicas, memory.num_blocks, memory.is_derived ? "derived" : "given", gib);
+      plan_.setup.num_replicas, plan_.setup.ranks > 1 ? fmt::format(" of {} ranks", plan_.setup.ranks) : "", memory.num_blocks,
+      memory.is_derived ? "derived" : "given", gib);
 }
 
 Fields SimulationRun::apply_load(const RunOptions& options) {

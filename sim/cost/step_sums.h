@@ -1,0 +1,58 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "base/checked_time.h"
+#include "base/int128.h"
+#include "sim/cost/cost_model.h"
+#include "sim/cost/op_work.h"
+
+namespace kvlab {
+
+// Sums of what a step costs.
+
+inline constexpr const char* kLongStep = "one step takes longer than that";
+
+// The total is checked; no other sum is larger.
+inline void charge(StepCost& cost, CostPart part, Picoseconds ps, Footing footing) {
+  cost.total = add_time(cost.total, ps, kLongStep);
+  cost.footing[static_cast<std::size_t>(footing)] += ps;
+  cost.part[static_cast<std::size_t>(part)] += ps;
+}
+
+inline void charge(StepCost& cost, CostPart part, const std::array<Picoseconds, kFootings>& price, std::int64_t times = 1) {
+  for (std::size_t f = 0; f < kFootings; ++f) charge(cost, part, multiply_time(price[f], times, kLongStep), static_cast<Footing>(f));
+}
+
+inline void add(StepCost& cost, const Work& work, std::int64_t times = 1) {
+  cost.flops += work.flops * times;
+  cost.bytes += work.bytes * times;
+}
+
+inline Work sum(const std::vector<OpWork>& ops) {
+  Work all;
+  for (const OpWork& op : ops) all.flops += op.times * op.flops, all.bytes += op.times * op.bytes;
+  return all;
+}
+
+// A part of the layers gets its share of what all of them take, rounded down.
+inline std::int64_t share_of(std::int64_t all, std::int64_t layers, std::int64_t of) {
+  return layers == of ? all : static_cast<std::int64_t>(Int128{all} * layers / of);
+}
+inline Picoseconds share_of(Picoseconds all, std::int64_t layers, std::int64_t of) {
+  return Picoseconds(share_of(all.count(), layers, of));
+}
+
+inline void charge_share(StepCost& cost, CostPart part, std::array<Picoseconds, kFootings> price, std::int64_t layers, std::int64_t of) {
+  for (Picoseconds& ps : price) ps = share_of(ps, layers, of);
+  charge(cost, part, price);
+}
+
+inline void add_share(StepCost& cost, const Work& work, std::int64_t layers, std::int64_t of) {
+  cost.flops += share_of(work.flops, layers, of);
+  cost.bytes += share_of(work.bytes, layers, of);
+}
+
+}  // namespace kvlab
