@@ -211,7 +211,9 @@ std::shared_ptr<const Collectives> collectives_for(const CostSetup& setup, const
 }
 
 void use_profile(CostSetup& setup, Profile profile, const ProfileChoice& choice, const std::shared_ptr<const RooflinePrices>& roofline) {
-  if (!setup.model.expert_layers.empty())
+  const bool tells_layers_apart =
+      std::any_of(profile.ops.begin(), profile.ops.end(), [](const ProfileOp& op) { return op.layer_class.has_value(); });
+  if (!setup.model.expert_layers.empty() && !tells_layers_apart)
     throw InputError(setup.model.name +
                      " has layers with experts and without, and a profile has one table for each operation; leave 'profile' out");
   if (setup.model.linear.exists())

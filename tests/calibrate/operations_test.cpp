@@ -139,6 +139,17 @@ TEST(Operations, AreThoseOfTheCostModel) {
   EXPECT_EQ(priced, expected);
 }
 
+// The first class of layers that has the operation; 0: none has.
+std::size_t class_with(const ModelSpec& m, OpId op) {
+  const std::vector<LayerClass> classes = layer_classes(m);
+  for (std::size_t i = 0; i < classes.size(); ++i) {
+    std::vector<OpWork> ops;
+    layer_ops(m, Parallel{}, classes[i], kCount, ops);
+    if (std::any_of(ops.begin(), ops.end(), [&](const OpWork& work) { return work.op == op; })) return i;
+  }
+  return 0;
+}
+
 // The operation's price at the table's point, with what else is priced in the same sum.
 double price_of(const Operation& o, Picoseconds time) {
   const ModelSpec& m = model_with(o.op);
@@ -154,7 +165,7 @@ double price_of(const Operation& o, Picoseconds time) {
   shape.prefills = std::span(&piece, 1);
   if (o.op == OpId::kAttentionPrefill) return prices.mixed_attention(shape).total() / static_cast<double>(m.layers);
   const TokenPrice tokens = prices.tokens(kCount);
-  return tokens.layers.front().linear.total() + tokens.once.total() + prices.head(kCount).total();
+  return tokens.layers[class_with(m, o.op)].linear.total() + tokens.once.total() + prices.head(kCount).total();
 }
 
 // More time in the table is as much more in the price.
