@@ -91,6 +91,10 @@ double HardwareSpec::peak_flops(Dtype dtype) const {
   }
 }
 
+double HardwareSpec::reached_flops(Dtype dtype) const {
+  return peak_flops(dtype) * (dtype == Dtype::kFp8 && fp8_flops > 0 ? fp8_flops_frac : flops_frac);
+}
+
 bool HardwareSpec::is_large() const {
   std::string lower = name;
   std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -126,6 +130,13 @@ HardwareSpec load_hardware_spec(const std::string& name_or_path, const std::stri
       p.optional<double>("link_latency_ns", kLinkLatencyNs, 0, 1e9, "the ranks of a collective wait for each other once, without a table");
   h.launch_ns = p.optional<double>("launch_ns", kLaunchNs, 0, 1e9, "fixed time of one kernel");
   h.flops_frac = p.optional<double>("flops_frac", kFlopsFrac, 0.01, 1, "share of peak FLOP/s that kernels reach");
+  const auto floor_of = [&](const char* key, double fallback, const char* meaning) {
+    return p.optional<double>(key, fallback, 0, 1e6, std::string("fixed time of ") + meaning);
+  };
+  h.linear_floor_ns = floor_of("linear_floor_ns", h.launch_ns, "a matrix product; by default launch_ns");
+  h.fp8_linear_floor_ns = floor_of("fp8_linear_floor_ns", h.linear_floor_ns, "one with fp8 activations, their quantization included");
+  h.attention_floor_ns = floor_of("attention_floor_ns", h.launch_ns, "attention of one layer; by default launch_ns");
+  h.fp8_flops_frac = p.optional<double>("fp8_flops_frac", h.flops_frac, 0.01, 1, "share of peak fp8 FLOP/s that products reach");
   h.bandwidth_frac = p.optional<double>("bandwidth_frac", kBandwidthFrac, 0.01, 1, "share of peak bandwidth that kernels reach");
   h.collectives = read_card_collectives(p, *config, h.name);
   for (const CollectiveFinding& finding : check_collectives(h.collectives.tables, h.links())) throw InputError(finding.text);

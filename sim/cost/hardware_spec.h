@@ -26,7 +26,8 @@ struct HardwareSpec {
   bool has_nvlink = false;                    // between all GPUs of a machine
   bool has_peer_access = true;                // over PCIe, to the memory of another GPU
   double launch_ns = 0;                       // of one kernel
-  double flops_frac = 0, bandwidth_frac = 0;  // of peak that kernels reach
+  double linear_floor_ns = 0, fp8_linear_floor_ns = 0, attention_floor_ns = 0;  // of kernels that take longer: in place of launch_ns
+  double flops_frac = 0, fp8_flops_frac = 0, bandwidth_frac = 0;  // of peak that kernels reach
 
   CollectiveTables collectives;  // measured on this card
 
@@ -35,6 +36,10 @@ struct HardwareSpec {
   [[nodiscard]] bool is_large() const;
   // Peak rate of the tensor cores for activations of `dtype`; where they lack it, the rate of the type it is computed in.
   [[nodiscard]] double peak_flops(Dtype dtype) const;
+  // The rate of a large product with activations of `dtype`.
+  [[nodiscard]] double reached_flops(Dtype dtype) const;
+  // Time of a product of no size, weights and activations in `dtype`.
+  [[nodiscard]] double linear_floor(Dtype dtype) const { return dtype == Dtype::kFp8 ? fp8_linear_floor_ns : linear_floor_ns; }
 };
 
 // Figures that do not fit the card's others, each as one clause that names the key: a unit may be wrong. Empty for real cards.

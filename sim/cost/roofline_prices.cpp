@@ -29,10 +29,10 @@ RooflinePrices::RooflinePrices(ModelSpec model, HardwareSpec hardware, Parallel 
       collectives_(std::move(collectives)),
       layers_(layer_classes(model_)),
       attention_(attention_classes(model_)),
-      ps_per_flop_(kPsPerSecond / (hardware_.peak_flops(model_.dtype) * hardware_.flops_frac)),
+      ps_per_flop_(kPsPerSecond / hardware_.reached_flops(model_.dtype)),
       ps_per_byte_(kPsPerSecond / (hardware_.memory_bytes_per_s * hardware_.bandwidth_frac)) {
   for (std::size_t t = 0; t < kNumDtypes; ++t)
-    ps_per_flop_of_[t] = kPsPerSecond / (hardware_.peak_flops(static_cast<Dtype>(t)) * hardware_.flops_frac);
+    ps_per_flop_of_[t] = kPsPerSecond / hardware_.reached_flops(static_cast<Dtype>(t));
   for (const AttentionClass& layers : attention_) works_.emplace_back(model_, parallel_, layers);
 }
 
@@ -42,8 +42,15 @@ double RooflinePrices::body_ps(double flops, double bytes, const WeightFormat* f
   return std::max(flops * ps_per_flop, bytes * ps_per_byte_);
 }
 
+double RooflinePrices::floor_ps(const WeightFormat* format) const {
+  if (format == nullptr) return launch_ps();
+  double ns = 0;
+  for (std::size_t t = 0; t < kNumDtypes; ++t) ns += format->share[t] * hardware_.linear_floor(static_cast<Dtype>(t));
+  return ns * 1e3;
+}
+
 double RooflinePrices::op_ps(const OpWork& op) const {
-  return body_ps(static_cast<double>(op.flops), static_cast<double>(op.bytes), op.format) + launch_ps();
+  return body_ps(static_cast<double>(op.flops), static_cast<double>(op.bytes), op.format) + floor_ps(op.format);
 }
 
 SampleGrid::Value RooflinePrices::collective(Collective op, int ranks, std::int64_t tokens) const {
@@ -133,7 +140,7 @@ DecodeCurve RooflinePrices::decode_attention(std::size_t attention_class, std::i
   std::vector<double> at{0.0};
   const double crossing = flop_slope == byte_slope ? -1.0 : gap / (flop_slope - byte_slope);
   if (crossing > 0) at.push_back(crossing);
-  const double others = launch_ps() + decode_ops_ps(work, own_rows);
+  const double others = attention_floor_ps() + decode_ops_ps(work, own_rows);
   DecodeCurve curve;
   for (std::size_t i = 0; i < at.size(); ++i) {
     const double here = decode_ps(work, own_rows, at[i]);
@@ -157,13 +164,13 @@ double RooflinePrices::mixed_layer_ps(std::size_t attention_class, const StepSha
     prompt_tokens += std::int64_t{piece.new_tokens} + piece.kv_before;
   }
   const int ranks = parallel_.data_ranks();
-  double ps = std::max(longest, sum / ranks) + launch_ps();
+  double ps = std::max(longest, sum / ranks) + attention_floor_ps();
   if (work.has_ops()) ps += op_ps(work.prefill_op(ceil_div(prompt_tokens, ranks)));
   if (shape.decodes == 0) return ps;
   const std::int64_t rows = ceil_div(shape.decodes, ranks);
   const std::int64_t kv_tokens = kv_tokens_in(attention_[attention_class], model_, shape);
   ps += decode_ps(work, rows, static_cast<double>(kv_tokens) / ranks);
-  return work.has_ops() ? ps + launch_ps() + decode_ops_ps(work, rows) : ps;
+  return work.has_ops() ? ps + attention_floor_ps() + decode_ops_ps(work, rows) : ps;
 }
 
 Price RooflinePrices::mixed_attention(const StepShape& shape) const {

@@ -33,6 +33,7 @@ class RooflinePrices final : public StepPrices {
   [[nodiscard]] double prefill_ps(const AttentionWork& work, const PrefillPiece& piece) const;
   [[nodiscard]] double decode_ps(const AttentionWork& work, std::int64_t rows, double kv_tokens) const;
   [[nodiscard]] double launch_ps() const { return hardware_.launch_ns * 1e3; }
+  [[nodiscard]] double attention_floor_ps() const { return hardware_.attention_floor_ns * 1e3; }
   [[nodiscard]] const Parallel& parallel() const { return parallel_; }
   [[nodiscard]] const ModelSpec& model() const { return model_; }
   [[nodiscard]] const std::vector<AttentionClass>& attention() const { return attention_; }
@@ -41,6 +42,7 @@ class RooflinePrices final : public StepPrices {
  private:
   // format: of the weights; null: computed in the model's type.
   [[nodiscard]] double body_ps(double flops, double bytes, const WeightFormat* format = nullptr) const;
+  [[nodiscard]] double floor_ps(const WeightFormat* format) const;  // null: of an operation without weights
   [[nodiscard]] SampleGrid::Value collective(Collective op, int ranks, std::int64_t tokens) const;
   [[nodiscard]] double decode_ops_ps(const AttentionWork& work, std::int64_t rows) const;  // one layer
   [[nodiscard]] double mixed_layer_ps(std::size_t attention_class, const StepShape& shape) const;
