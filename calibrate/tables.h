@@ -28,7 +28,7 @@ struct CalibrationTable {
   std::string name;  // of the table's file; of a policy operation: as its OpCall has it
   Kind kind = Kind::kOp;
   std::optional<OpId> op;  // none: kRecipe
-  std::string covers;    // kOp: as in ProfileOp
+  std::string covers;      // kOp: as in ProfileOp
   ProfileOp::Axis axis = ProfileOp::Axis::kTokens;
   int per_layer = 1;
   DeviceKind device = DeviceKind::kCpu;

@@ -31,8 +31,7 @@ RooflinePrices::RooflinePrices(ModelSpec model, HardwareSpec hardware, Parallel 
       attention_(attention_classes(model_)),
       ps_per_flop_(kPsPerSecond / hardware_.reached_flops(model_.dtype)),
       ps_per_byte_(kPsPerSecond / (hardware_.memory_bytes_per_s * hardware_.bandwidth_frac)) {
-  for (std::size_t t = 0; t < kNumDtypes; ++t)
-    ps_per_flop_of_[t] = kPsPerSecond / hardware_.reached_flops(static_cast<Dtype>(t));
+  for (std::size_t t = 0; t < kNumDtypes; ++t) ps_per_flop_of_[t] = kPsPerSecond / hardware_.reached_flops(static_cast<Dtype>(t));
   for (const AttentionClass& layers : attention_) works_.emplace_back(model_, parallel_, layers);
 }
 

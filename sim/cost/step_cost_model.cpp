@@ -37,6 +37,7 @@ StepCostModel::StepCostModel(std::shared_ptr<const StepPrices> prices, ModelSpec
       parallel_(parallel),
       has_group_(parallel.dp > 1 && model_.is_moe()),
       uncut_{.ep = parallel.dp, .dp = parallel.dp},
+      layers_(layer_classes(model_)),
       peak_flops_(hardware.peak_flops(compute_dtype(model_)) * parallel.gpus_of_rank()),
       peak_bytes_per_s_(hardware.memory_bytes_per_s * parallel.gpus_of_rank()),
       flops_per_token_(3.0 * static_cast<double>(total_parameters(model_))),
@@ -81,7 +82,7 @@ StepCostModel::TokenEntry StepCostModel::make_tokens(std::int64_t tokens) const 
   entry.once_collective = round(price.once_collective);
   if (parallel_.pp > 1) entry.send = round(prices_->send(tokens));
   std::vector<OpWork> ops;
-  for (const LayerClass& layers : layer_classes(model_)) {
+  for (const LayerClass& layers : layers_) {
     ops.clear();
     layer_ops(model_, uncut_, layers, tokens, ops);
     const Work one = sum(ops);

@@ -98,6 +98,7 @@ class StepCostModel final : public CostModel {
   Parallel parallel_;
   bool has_group_;  // its experts take tokens of other ranks too
   Parallel uncut_;  // the rank as one GPU
+  std::vector<LayerClass> layers_;
   std::vector<Attention> attention_;
   std::vector<Decode> decodes_;  // of the latest step, for each of attention_; empty where it has prompts
   double peak_flops_, peak_bytes_per_s_;

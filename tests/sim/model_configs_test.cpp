@@ -177,7 +177,7 @@ TEST(ModelConfigs, OnlyQuantizedActivationsComputeFaster) {
     EXPECT_EQ(prompt(nvfp4, card), plain) << card << " has no fp4 units";
     const double ratio = prompt(fp8, card).real() / plain.real();
     if (std::string(card) == "h100") {
-      EXPECT_LT(ratio, 0.65);
+      EXPECT_LT(ratio, 0.9);  // products in fp8 reach a smaller share of their peak
     } else {
       EXPECT_EQ(ratio, 1);
     }
