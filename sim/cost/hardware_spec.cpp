@@ -138,8 +138,8 @@ HardwareSpec load_hardware_spec(const std::string& name_or_path, const std::stri
   h.attention_floor_ns = floor_of("attention_floor_ns", h.launch_ns, "attention of one layer; by default launch_ns");
   h.fp8_flops_frac = p.optional<double>("fp8_flops_frac", h.flops_frac, 0.01, 1, "share of peak fp8 FLOP/s that products reach");
   h.bandwidth_frac = p.optional<double>("bandwidth_frac", kBandwidthFrac, 0.01, 1, "share of peak bandwidth that kernels reach");
-  h.collectives = read_card_collectives(p, *config, h.name);
-  for (const CollectiveFinding& finding : check_collectives(h.collectives.tables, h.links())) throw InputError(finding.text);
+  h.collectives = std::make_shared<const CollectiveTables>(read_card_collectives(p, *config, h.name));
+  for (const CollectiveFinding& finding : check_collectives(h.collectives->tables, h.links())) throw InputError(finding.text);
   p.reject_unread();
   return h;
 }

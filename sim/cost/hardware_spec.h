@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,7 @@ struct HardwareSpec {
   double linear_floor_ns = 0, fp8_linear_floor_ns = 0, attention_floor_ns = 0;  // of kernels that take longer: in place of launch_ns
   double flops_frac = 0, fp8_flops_frac = 0, bandwidth_frac = 0;                // of peak that kernels reach
 
-  CollectiveTables collectives;  // measured on this card
+  std::shared_ptr<const CollectiveTables> collectives = std::make_shared<const CollectiveTables>();  // measured on this card
 
   [[nodiscard]] LinkModel links() const { return {name, link_bytes_per_s, has_nvlink, has_peer_access, link_latency_ns}; }
   // As vLLM tells GPUs apart when it chooses defaults: 70 GiB or more, and no A100.

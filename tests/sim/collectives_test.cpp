@@ -138,7 +138,7 @@ TEST(ShippedCollectives, EightRanksAreFasterThanFour) {
 TEST(ShippedCollectives, TheLinkModelIsNearTheTables) {
   for (const char* card : {"h100", "h200", "a100-80gb", "l40s"}) {
     const CostSetup setup = setup_of("model: llama-3.1-70b\nhardware: " + std::string(card) + "\n");
-    for (const CollectiveTable& t : setup.hardware.collectives.tables) {
+    for (const CollectiveTable& t : setup.hardware.collectives->tables) {
       if (t.op != Collective::kAllReduce || t.library != "vllm") continue;
       for (const double bytes : {16384.0, 262144.0, 4194304.0, 67108864.0}) {
         const double ratio = setup.hardware.links().ps(t.op, bytes, t.ranks) / t.at(bytes).ps;
