@@ -39,7 +39,7 @@ class Arrivals {
 
   TraceSource& trace_;
   StopRule stop_;
-  bool at_end_ = false, has_root_ = false, has_ahead_ = false;
+  bool has_root_ = false, has_ahead_ = false;
   TraceRequest root_, ahead_;
   std::deque<TraceRequest> root_turns_;
   std::unordered_map<std::uint64_t, std::deque<TraceRequest>> waiting_;  // by the number of the request they wait for
