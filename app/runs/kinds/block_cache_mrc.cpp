@@ -73,8 +73,6 @@ class HitRatioRun final : public PreparedRun {
   std::string trace_key_;
 };
 
-}  // namespace
-
 // Block caches alone over a trace: `kind: block_cache_mrc`.
 class BlockCacheMrc final : public RunKind {
  public:
@@ -88,6 +86,8 @@ class BlockCacheMrc final : public RunKind {
   [[nodiscard]] std::vector<std::string> metrics() const override { return {"hit_frac", "token_hit_frac"}; }
   SharedTraces traces_;
 };
+
+}  // namespace
 
 KVLAB_REGISTER(RunKind, BlockCacheMrc, "block_cache_mrc", "hit ratios of block caches over a request trace", "");
 
