@@ -43,10 +43,9 @@ void StepPricer::collect(const InFlightStep& step, int layer) {
   }
   shape_.idle_rows = step.idle_rows;
   shape_.head_rows += step.idle_rows;
-  std::int32_t tokens = shape_.decodes + shape_.idle_rows;
-  for (const PrefillPiece& piece : prefills_) tokens += piece.new_tokens;
-  shape_.padding_rows = scheduler_.padded_tokens(tokens) - tokens;
   shape_.prefills = prefills_;
+  useful_rows_ = static_cast<std::int32_t>(shape_.tokens());
+  pad_to(scheduler_.padded_tokens(useful_rows_));
   shape_.ops = step.policy.ops;
 }
 
@@ -66,8 +65,6 @@ void StepPricer::collect_rank(const InFlightStep& step) {
   if (std::any_of(step.entries.begin(), step.entries.end(), is_partial))
     throw InputError("ranks that step together compute whole steps: a scheduler that plans some of the layers needs 'parallel' without dp");
   collect(step, kAllLayers);
-  useful_rows_ = shape_.decodes + shape_.idle_rows;
-  for (const PrefillPiece& piece : prefills_) useful_rows_ += piece.new_tokens;
   if (useful_rows_ == 0) pad_to(scheduler_.padded_tokens(1));
 }
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Fits the roofline's floors and efficiencies of one card to measured tables of the package aisimulate.
+"""Fits the roofline's floors and efficiencies of one card to converted tables of the package aisimulate.
 
-    fit_roofline.py FOLDER SYSTEM BACKEND VERSION HARDWARE.yaml
+    fit_roofline.py FOLDER HARDWARE.yaml
 
-FOLDER holds SYSTEM/{gemm,attention}/BACKEND/VERSION/*.parquet. A product takes floor + max(FLOPs / (peak * flops_frac),
+FOLDER: as `kvlab profile convert --format aisimulate` writes it. A product takes floor + max(FLOPs / (peak * flops_frac),
 bytes / (bandwidth * bandwidth_frac)); decode attention takes floor + bytes / (bandwidth * bandwidth_frac). The values printed
 have the least mean |log(fitted / measured)| over a grid. The keys are those of a hardware file (profiles/README.md).
 """
 import itertools
-import pathlib
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,55 +19,45 @@ FLOORS_US = [0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15]
 FRACTIONS = np.arange(0.30, 0.96, 0.05)
 
 
-def error(fitted, measured):
-    return float(np.abs(np.log(fitted / measured)).mean())
+def error(rows, fitted_us):
+    return float(np.abs(np.log(fitted_us / (rows.time_ns.to_numpy() / 1e3))).mean())
 
 
-def fit_products(table, dtype, peak, bandwidth, fraction_of_bandwidth):
-    """Floor in us and share of the peak, for weights of 2 to 320 million values and up to 8,192 rows."""
-    rows = table[(table.gemm_dtype == dtype) & (table.m <= 8192) & (table.n * table.k).between(2e6, 3.2e8)]
-    if rows.empty or not peak:
-        return None
-    rows = rows.groupby(["m", "n", "k"]).latency.min().reset_index()  # the fastest kernel of those that were measured
+def best_fit(rows, time):
+    """Mean error, floor in us and fraction, where time(floor, fraction) is nearest to the measured times."""
+    return min((error(rows, time(floor, frac)), floor, frac) for floor, frac in itertools.product(FLOORS_US, FRACTIONS))
+
+
+def fit_products(table, value_bytes, peak, bandwidth):
+    """bandwidth: bytes per second that products reach. Weights of 2 to 320 million values, up to 8,192 rows."""
+    rows = table[(table.m <= 8192) & (table.n * table.k).between(2e6, 3.2e8)]
     m, n, k = (rows[c].to_numpy(float) for c in "mnk")
-    value_bytes = 2 if dtype == "bfloat16" else 1
     flops, bytes_ = 2 * m * n * k, (m * k + n * k) * value_bytes + 2 * m * n
-    measured = rows.latency.to_numpy() * 1e3
-
-    def time(floor, frac):
-        return floor + np.maximum(flops / peak / frac, bytes_ / bandwidth / fraction_of_bandwidth) * 1e6
-
-    best = min((error(time(*p), measured), *p) for p in itertools.product(FLOORS_US, FRACTIONS))
-    return best, len(rows)
+    return best_fit(rows, lambda floor, frac: floor + np.maximum(flops / peak / frac, bytes_ / bandwidth) * 1e6), len(rows)
 
 
-def fit_decode(table, bandwidth):
-    """Floor in us and share of the bandwidth of decode attention with 128 channels per head, 16-bit KV, no window."""
-    rows = table[(table.kv_cache_dtype == "bfloat16") & (table.head_dim == 128) & (table.batch_size <= 512)]
-    if "window_size" in rows:
-        rows = rows[rows.window_size == 0]
-    length, heads = (rows.step + rows.isl).to_numpy(float), rows.num_heads.to_numpy(float)
-    kv_heads = np.where(rows.num_key_value_heads == 0, heads, rows.num_key_value_heads)
-    batch, measured = rows.batch_size.to_numpy(float), rows.latency.to_numpy() * 1e3
-    bytes_ = batch * (length * kv_heads * 128 * 4 + heads * 128 * 4)
-    best = min((error(f + bytes_ / bandwidth / e * 1e6, measured), f, e) for f, e in itertools.product(FLOORS_US, FRACTIONS))
-    return best, len(rows)
+def fit_decode(table, bandwidth, used_frac):
+    """128 channels per head, 16-bit KV, no window. Returns also the error with the card's own share of the bandwidth."""
+    rows = table[(table.head_dim == 128) & (table.rows <= 512) & (table.window == 0)]
+    count, context, q_heads, kv_heads = (rows[c].to_numpy(float) for c in ["rows", "context", "q_heads", "kv_heads"])
+    bytes_ = count * (context * kv_heads + q_heads) * 128 * 4
+    time = lambda floor, frac: floor + bytes_ / bandwidth / frac * 1e6
+    best = best_fit(rows, time)
+    return best, error(rows, time(best[1], used_frac)), len(rows)
 
 
 def main():
-    folder, system, backend, version, hardware = sys.argv[1:]
-    card = yaml.safe_load(open(hardware))
+    folder, card = Path(sys.argv[1]), yaml.safe_load(open(sys.argv[2]))
     bandwidth = float(card["memory_bandwidth_bytes_per_s"])
-    place = lambda family: pathlib.Path(folder) / system / family / backend / version
-    print(f"# {system}, {backend} {version}: fitted to tables of aisimulate by profiles/aisimulate/fit_roofline.py")
-    (fault, floor, frac), rows = fit_decode(pd.read_parquet(place("attention") / "generation_attention_perf.parquet"), bandwidth)
-    print(f"attention_floor_ns: {1000 * floor:.0f}  # bandwidth_frac {frac:.2f}; {rows} rows, mean error {100 * fault:.0f} %")
-    table = pd.read_parquet(place("gemm") / "gemm_perf.parquet")
-    for dtype, peak, key in [("bfloat16", "bf16_flops", ""), ("fp8", "fp8_flops", "fp8_")]:
-        found = fit_products(table, dtype, float(card.get(peak, 0)), bandwidth, float(card.get("bandwidth_frac", 0.8)))
-        if found:
-            (fault, floor, frac), rows = found
-            print(f"{key}linear_floor_ns: {1000 * floor:.0f}\n{key}flops_frac: {frac:.2f}  # {rows} products, mean error {100 * fault:.0f} %")
+    used_frac = float(card.get("bandwidth_frac", 0.8))
+    (fault, floor, frac), used, rows = fit_decode(pd.read_csv(folder / "attention_decode_bfloat16.csv"), bandwidth, used_frac)
+    print(f"attention_floor_ns: {1000 * floor:.0f}  # {rows} rows, mean error {100 * used:.0f} %; {100 * fault:.0f} % with bandwidth_frac {frac:.2f}")
+    for dtype, value_bytes, rate, key in [("bfloat16", 2, "bf16_flops", ""), ("fp8", 1, "fp8_flops", "fp8_")]:
+        file = folder / f"gemm_{dtype}.csv"
+        if not file.exists() or rate not in card:
+            continue
+        (fault, floor, frac), rows = fit_products(pd.read_csv(file), value_bytes, float(card[rate]), bandwidth * used_frac)
+        print(f"{key}linear_floor_ns: {1000 * floor:.0f}\n{key}flops_frac: {frac:.2f}  # {rows} products, mean error {100 * fault:.0f} %")
 
 
 if __name__ == "__main__":

@@ -90,27 +90,37 @@ double messages_per_step(const ModelSpec& model, const Parallel& parallel, Colle
   return static_cast<double>((op == Collective::kAllToAll ? 2 : 1) * model.num_expert_layers());
 }
 
-Collectives::Collectives(CollectiveTables profile, CollectiveTables card, LinkModel links, std::string engine_version)
-    : profile_(std::move(profile)), card_(std::move(card)), links_(std::move(links)), engine_version_(std::move(engine_version)) {}
+namespace {
 
-const CollectiveTable* Collectives::find(const CollectiveTables& from, Collective op, int ranks) const {
-  const CollectiveTable* best = nullptr;
-  const std::vector<int> engine = numbers_of(engine_version_);
-  const auto is_better = [&](const std::vector<int>& a, const std::vector<int>& b) {
-    if (best->library != "vllm" || engine.empty()) return a > b;
+using Chosen = std::map<std::pair<Collective, int>, const CollectiveTable*>;
+
+// The tables of one source. Of several for an operation and ranks: the library that comes first, in the version for the engine.
+Chosen choose(const CollectiveTables& from, const std::string& engine_version) {
+  const std::vector<int> engine = numbers_of(engine_version);
+  const auto is_better = [&](const CollectiveTable& t, const CollectiveTable& best) {
+    const std::vector<int> a = numbers_of(t.version), b = numbers_of(best.version);
+    if (best.library != "vllm" || engine.empty()) return a > b;
     if ((a <= engine) != (b <= engine)) return a <= engine;
     return a <= engine ? a > b : a < b;
   };
+  Chosen chosen;
   for (const CollectiveTable& t : from.tables) {
-    if (t.op != op || t.ranks != ranks) continue;
-    if (best == nullptr || (t.library == best->library && is_better(numbers_of(t.version), numbers_of(best->version)))) best = &t;
+    const auto [at, is_new] = chosen.try_emplace({t.op, t.ranks}, &t);
+    if (!is_new && t.library == at->second->library && is_better(t, *at->second)) at->second = &t;
   }
-  return best;
+  return chosen;
+}
+
+}  // namespace
+
+Collectives::Collectives(CollectiveTables profile, CollectiveTables card, LinkModel links, const std::string& engine_version)
+    : profile_(std::move(profile)), card_(std::move(card)), links_(std::move(links)), chosen_(choose(profile_, engine_version)) {
+  chosen_.merge(choose(card_, engine_version));
 }
 
 const CollectiveTable* Collectives::find(Collective op, int ranks) const {
-  const CollectiveTable* own = find(profile_, op, ranks);
-  return own != nullptr ? own : find(card_, op, ranks);
+  const auto found = chosen_.find({op, ranks});
+  return found == chosen_.end() ? nullptr : found->second;
 }
 
 SampleGrid::Value Collectives::time(Collective op, double bytes, int ranks) const {
@@ -140,8 +150,10 @@ double Collectives::datasheet_frac(const ModelSpec& model, const Parallel& paral
 
 void Collectives::require(const CollectiveUse& use) const {
   for (const auto* from : {&profile_, &card_}) {
-    if (find(*from, use.op, use.ranks) != nullptr) return;
-    const auto first = std::find_if(from->tables.begin(), from->tables.end(), [&](const auto& t) { return t.op == use.op; });
+    const auto is_of_op = [&](const CollectiveTable& t) { return t.op == use.op; };
+    const auto is_wanted = [&](const CollectiveTable& t) { return is_of_op(t) && t.ranks == use.ranks; };
+    if (std::any_of(from->tables.begin(), from->tables.end(), is_wanted)) return;
+    const auto first = std::find_if(from->tables.begin(), from->tables.end(), is_of_op);
     if (first == from->tables.end() || from->falls_back) continue;
     throw InputError(fmt::format("{}: no {} over {} ranks, which 'parallel' needs; there is {}; add it, or let '{}' fill the gap",
                                  first->places.front(), collective_name(use.op), use.ranks, ranks_in(*from, use.op),

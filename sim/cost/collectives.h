@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/cost/link_model.h"
@@ -47,7 +49,9 @@ double messages_per_step(const ModelSpec& model, const Parallel& parallel, Colle
 class Collectives {
  public:
   // engine_version: of the vLLM that the profile was measured with, "" if that is not known: the newest table is taken.
-  Collectives(CollectiveTables profile, CollectiveTables card, LinkModel links, std::string engine_version);
+  Collectives(CollectiveTables profile, CollectiveTables card, LinkModel links, const std::string& engine_version);
+  Collectives(const Collectives&) = delete;
+  Collectives& operator=(const Collectives&) = delete;
 
   [[nodiscard]] SampleGrid::Value time(Collective op, double bytes, int ranks) const;
   [[nodiscard]] bool is_measured(Collective op, int ranks) const { return find(op, ranks) != nullptr; }
@@ -60,11 +64,10 @@ class Collectives {
 
  private:
   [[nodiscard]] const CollectiveTable* find(Collective op, int ranks) const;
-  [[nodiscard]] const CollectiveTable* find(const CollectiveTables& from, Collective op, int ranks) const;
 
   CollectiveTables profile_, card_;
   LinkModel links_;
-  std::string engine_version_;
+  std::map<std::pair<Collective, int>, const CollectiveTable*> chosen_;  // by operation and ranks, of profile_ and card_
 };
 
 // A point that cannot be right, with its file:line.

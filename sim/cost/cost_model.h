@@ -64,6 +64,13 @@ struct StepShape {
   std::span<const PolicyOp> ops;
   std::int32_t layers = 0;             // 0: all layers, embedding and head; else this many layers and nothing else
   const GroupTokens* group = nullptr;  // of a rank in a group: the tokens at the experts, its own included; null: the other ranks are idle
+
+  // Rows whose work is of use.
+  [[nodiscard]] std::int64_t tokens() const {
+    std::int64_t sum = std::int64_t{decodes} + idle_rows;
+    for (const PrefillPiece& piece : prefills) sum += piece.new_tokens;
+    return sum;
+  }
 };
 
 // One decode row more, of `kv` cached tokens.

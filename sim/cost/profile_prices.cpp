@@ -211,8 +211,7 @@ ProfilePrices::Value ProfilePrices::attention_of_mixed(std::size_t attention_cla
     value.footing = std::max(value.footing, alone.footing);
   }
   if (profile_->skew && has_mixed_ && shape.decodes > 1 && !shows_window(model_, layers)) {
-    const DecodeBatch batch{shape.decodes, shape.decode_kv_tokens, shape.decode_kv_max, shape.decode_kv_min, shape.decode_kv_squares};
-    const double alpha = profile_->skew->mixed_alpha(batch, prompt_tokens, weighted_before / static_cast<double>(prompt_tokens));
+    const double alpha = profile_->skew->mixed_alpha(batch_of(shape), prompt_tokens, weighted_before / static_cast<double>(prompt_tokens));
     if (alpha > 0) value.ps += alpha * std::max(0.0, with_longest(shape.decode_kv_max + 1.0).ps - value.ps);
   }
   // Data parallel attention: the other prompts are spread over the ranks, the longest of all keeps its rank busy.

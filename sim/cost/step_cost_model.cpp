@@ -19,13 +19,6 @@ constexpr std::int64_t kKeptRows = 1 << 14;
 constexpr std::int64_t kNoEnd = std::int64_t{1} << 60;
 constexpr std::int64_t kLongestSpan = 1 << 24;  // where skew buckets are searched; longer than any sequence
 
-// Whose work is of use.
-std::int64_t tokens_of(const StepShape& shape) {
-  std::int64_t tokens = std::int64_t{shape.decodes} + shape.idle_rows;
-  for (const PrefillPiece& piece : shape.prefills) tokens += piece.new_tokens;
-  return tokens;
-}
-
 // How many steps of `gain` tokens each stay below `end`, the first of them at `at`.
 std::int64_t steps_below(std::int64_t at, std::int64_t gain, std::int64_t end) { return gain == 0 ? kNoEnd : (end - 1 - at) / gain + 1; }
 
@@ -235,7 +228,7 @@ void StepCostModel::add_attention_work(const Attention& attention, const StepSha
 }
 
 void StepCostModel::add_work(const StepShape& shape, std::int64_t layers, StepCost& cost) {
-  const TokenEntry& useful = tokens_at(tokens_of(shape));
+  const TokenEntry& useful = tokens_at(shape.tokens());
   add_share(cost, useful.layers_work, layers, model_.layers);
   if (shape.layers == 0) add(cost, useful.once_work);
   for (const Attention& attention : attention_) add_attention_work(attention, shape, layers, cost);
@@ -249,7 +242,7 @@ void StepCostModel::add_experts(const StepShape& shape, std::int64_t layers, Ste
   if (shape.group != nullptr) {
     group = *shape.group;
   } else {
-    const std::int64_t own = tokens_of(shape);
+    const std::int64_t own = shape.tokens();
     group.add(own, own + shape.padding_rows);
     for (int rank = 1; rank < parallel_.dp; ++rank) group.add(0, 1);
   }
@@ -266,7 +259,7 @@ StepCost StepCostModel::step(const StepShape& shape) {
   StepCost cost;
   check_work(shape);
   add_work(shape, layers, cost);
-  const TokenEntry& entry = tokens_at(tokens_of(shape) + shape.padding_rows);
+  const TokenEntry& entry = tokens_at(shape.tokens() + shape.padding_rows);
   charge_share(cost, CostPart::kLinear, entry.layers, layers, model_.layers);
   charge_share(cost, CostPart::kCollective, entry.collectives, layers, model_.layers);
   if (has_group_) add_experts(shape, layers, cost);
@@ -344,7 +337,7 @@ void StepCostModel::stage_times(const StepShape& shape, std::vector<Picoseconds>
   stages.assign(static_cast<std::size_t>(pp), {});
   stages.back() = whole.total;
   if (pp == 1 || shape.layers != 0) return;
-  const TokenEntry entry = tokens_at(tokens_of(shape) + shape.padding_rows);
+  const TokenEntry entry = tokens_at(shape.tokens() + shape.padding_rows);
   const Picoseconds policy = whole.part[static_cast<std::size_t>(CostPart::kPolicy)];
   StepShape part = shape;
   part.ops = {};

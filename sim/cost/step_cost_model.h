@@ -89,9 +89,6 @@ class StepCostModel final : public CostModel {
   void add_growth(const StepShape& shape, std::size_t at, DecodeSpan& span) const;
   void check_work(const StepShape& shape) const;
   [[nodiscard]] std::int64_t steps_in_bucket(const StepShape& shape, int bucket, std::int64_t limit) const;
-  static DecodeBatch batch_of(const StepShape& shape) {
-    return {shape.decodes, shape.decode_kv_tokens, shape.decode_kv_max, shape.decode_kv_min, shape.decode_kv_squares};
-  }
 
   std::shared_ptr<const StepPrices> prices_;
   ModelSpec model_;

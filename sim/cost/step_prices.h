@@ -44,6 +44,9 @@ struct DecodeBatch {
   std::int64_t rows = 0, kv_tokens = 0, kv_max = 0, kv_min = 0;
   std::int64_t kv_squares = 0;  // sum of squares: the spread
 };
+inline DecodeBatch batch_of(const StepShape& shape) {
+  return {shape.decodes, shape.decode_kv_tokens, shape.decode_kv_max, shape.decode_kv_min, shape.decode_kv_squares};
+}
 
 // How much an uneven decode batch costs beyond an even one: time = mean + alpha * (max - mean), where mean and max are the
 // times of even batches at the mean and at the longest row. Batches of one bucket have one alpha.

@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT / "profiles" / "aisimulate"))
 import pandas as pd  # noqa: E402
 
 import convert  # noqa: E402
+import fit_roofline  # noqa: E402
 import tables  # noqa: E402
 
 CARD = tables.Card(memory_bytes_per_s=1e12, l2_bytes=1e6, bf16_flops=1e15, fp8_flops=2e15)
@@ -180,6 +181,30 @@ class Conversion(unittest.TestCase):
 
     def test_lists_what_there_is(self):
         self.assertEqual(self.convert("--list"), "h100_sxm vllm 0.9.1: attention gemm moe\nh100_sxm vllm 0.24.0: attention gemm\n")
+
+
+class RooflineFit(unittest.TestCase):
+    """Times made by the roofline itself give its floor and its efficiency back."""
+
+    def test_products(self):
+        shapes = [(m, n, k) for m in (1, 64, 1024, 8192) for n in (2048, 8192) for k in (1024, 4096)]
+        rows = pd.DataFrame(shapes, columns=["m", "n", "k"])
+        flops, moved = 2.0 * rows.m * rows.n * rows.k, 2 * (rows.m * rows.k + rows.n * rows.k + rows.m * rows.n)
+        rows["time_ns"] = 5000 + (flops / 1e15 / 0.6).combine(moved / 0.8e12, max) * 1e9
+        (error, floor, frac), used = fit_roofline.fit_products(rows, 2, 1e15, 0.8e12)
+        self.assertEqual((floor, round(frac, 2), used), (5, 0.6, len(rows)))
+        self.assertLess(error, 1e-9)
+
+    def test_decode_attention(self):
+        shapes = [(rows, context, kv) for rows in (1, 32, 256) for context in (128, 4096) for kv in (1, 8)]
+        rows = pd.DataFrame(shapes, columns=["rows", "context", "kv_heads"]).assign(q_heads=32, head_dim=128, window=0)
+        moved = rows.rows * (rows.context * rows.kv_heads + 32) * 128 * 4
+        rows["time_ns"] = 8000 + moved / 1e12 / 0.5 * 1e9
+        others = rows.assign(window=1024, time_ns=1.0)
+        (error, floor, frac), used, count = fit_roofline.fit_decode(pd.concat([rows, others]), 1e12, 0.8)
+        self.assertEqual((floor, round(frac, 2), count), (8, 0.5, len(rows)))
+        self.assertLess(error, 1e-9)
+        self.assertGreater(used, 0.01)
 
 
 class Versions(unittest.TestCase):

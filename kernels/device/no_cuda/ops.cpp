@@ -1,11 +1,12 @@
-// Operations of a model in a program built without CUDA: each throws. Those of KV policies have KVLAB_WITHOUT_CUDA beside call().
+// Operations of a model in a program built without CUDA. Those of KV policies have the same line beside call().
+#include "kernels/ops.h"
+
 #include "kernels/attention/append_kv/append_kv_cuda.h"
 #include "kernels/attention/append_kv/append_rows.h"
 #include "kernels/attention/attention_decode/attention_decode_cuda.h"
 #include "kernels/attention/attention_prefill/attention_prefill_cuda.h"
 #include "kernels/attention/attention_prefill/prefill_scores_cuda.h"
 #include "kernels/attention/merge_partials/merge_partials.h"
-#include "kernels/device/cuda/memory.h"
 #include "kernels/model/convert/convert_cuda.h"
 #include "kernels/model/embedding/embedding_cuda.h"
 #include "kernels/model/linear/linear_cuda.h"
@@ -17,26 +18,23 @@
 #include "kernels/storage/compact/compact_cuda.h"
 #include "kernels/storage/page_copy/page_copy.h"
 
-#define KVLAB_NO_CUDA(Op) \
-  void run_cuda(const Op&, CudaContext&) { throw CudaError(why_no_gpu()); }
-
 namespace kvlab {
 
-KVLAB_NO_CUDA(AppendRows)
-KVLAB_NO_CUDA(DeviceConvert)
-KVLAB_NO_CUDA(DeviceEmbedding)
-KVLAB_NO_CUDA(DeviceGather)
-KVLAB_NO_CUDA(DeviceLinear)
-KVLAB_NO_CUDA(DeviceMergePartials)
-KVLAB_NO_CUDA(DevicePrefill)
-KVLAB_NO_CUDA(DevicePrefillScores)
-KVLAB_NO_CUDA(DeviceProject)
-KVLAB_NO_CUDA(DeviceRmsNorm)
-KVLAB_NO_CUDA(DeviceRope)
-KVLAB_NO_CUDA(DeviceSampling)
-KVLAB_NO_CUDA(DeviceScatter)
-KVLAB_NO_CUDA(DeviceSiluMul)
-KVLAB_NO_CUDA(PageCopy)
+KVLAB_WITHOUT_CUDA(AppendRows)
+KVLAB_WITHOUT_CUDA(DeviceConvert)
+KVLAB_WITHOUT_CUDA(DeviceEmbedding)
+KVLAB_WITHOUT_CUDA(DeviceGather)
+KVLAB_WITHOUT_CUDA(DeviceLinear)
+KVLAB_WITHOUT_CUDA(DeviceMergePartials)
+KVLAB_WITHOUT_CUDA(DevicePrefill)
+KVLAB_WITHOUT_CUDA(DevicePrefillScores)
+KVLAB_WITHOUT_CUDA(DeviceProject)
+KVLAB_WITHOUT_CUDA(DeviceRmsNorm)
+KVLAB_WITHOUT_CUDA(DeviceRope)
+KVLAB_WITHOUT_CUDA(DeviceSampling)
+KVLAB_WITHOUT_CUDA(DeviceScatter)
+KVLAB_WITHOUT_CUDA(DeviceSiluMul)
+KVLAB_WITHOUT_CUDA(PageCopy)
 
 std::int32_t splits_of(const DevicePrefill&, const GpuInfo&) { return 1; }
 std::vector<PrefillVariant> prefill_variants(std::int32_t) { return {}; }
