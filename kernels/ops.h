@@ -35,8 +35,8 @@ class CountSource {
 
 // Says how to build with CUDA, or that the machine has no GPU.
 [[noreturn]] void throw_without_cuda();
-// run_cuda(const Op&, CudaContext&) of a program built without CUDA: throws. Where the operation's .cu file is linked, its definition is
-// used in place of this weak one.
+// run_cuda(const Op&, CudaContext&) of a program built without CUDA: throws. The definition in the operation's .cu file, where that is
+// linked, takes the place of this weak one.
 #define KVLAB_WITHOUT_CUDA(Op) \
   [[gnu::weak]] void run_cuda(const Op&, CudaContext&) { throw_without_cuda(); }
 

@@ -138,7 +138,7 @@ void require_engine(const Params& p, const Recipe& recipe) {
 
 namespace {
 
-// Plain paged KV: every layer keeps all tokens, or each as many as its kind does.
+// Plain paged KV: a layer keeps all tokens, or those that its kind needs.
 void use_plain_cache(const KvLayout& layout, ServingPlan& plan) {
   if (layout.is_one_group()) {
     plan.setup.make_footprint = [] { return std::make_unique<KeepAll>(); };

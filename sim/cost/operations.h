@@ -97,7 +97,7 @@ constexpr Operation copy(OpId op, std::string_view name) {
   return {.op = op, .name = name, .family = OpFamily::kCopy, .gpu = name, .why_untimed = "a CPU has no host link", .gpu_format = "pinned"};
 }
 constexpr std::string_view kDense = "calibrate times dense models on one device";
-// Of a layer with an attention gate, latent attention or linear attention.
+// An operation of layers with an attention gate, latent attention or linear attention.
 constexpr Operation of_other_layers(OpId op, std::string_view name, bool streams = false) {
   return {.op = op,
           .name = name,

@@ -33,7 +33,7 @@ class PointsTest : public AppTest {
 const std::string kGood =
     "good,silicon_concurrency=3; wip=False,vllm,0.19.0,meta-llama/Llama-3.1-8B-Instruct,h100_sxm,,agg,128,16,,,9,2,1,,1,1,30,4\n";
 
-// The mean TPOT of requests 3 to 5 in the experiment that the row stands for.
+// The mean TPOT of requests 3 to 5 in the experiment that the row describes.
 double tpot_of_experiment() {
   double sum_ms = 0;
   const CsvTable requests = read_csv("results/same/requests.csv");

@@ -110,7 +110,7 @@ struct GradedRun final : PreparedRun {
   AccuracySetup setup;
   Recipe recipe;
   std::span<const EvalSample> samples;
-  // Of its batch.
+  // From its batch.
   std::size_t place = 0;
   RunOrigin origin;
   std::optional<PartialAnswers> answers;

@@ -45,7 +45,7 @@ class StepLog {
       "run,step,planned_ns,start_ns,end_ns,measured_ns,predicted_ns,requests,tokens,decodes,decode_kv_tokens,prefill_kv_tokens,waiting\n";
 };
 
-// Tokens of the trace's longest request, of as many as a look at it takes no time for; 0: it has none.
+// Tokens of the longest of the trace's first million requests; 0: it has none.
 std::int32_t longest_request(const ServingPlan& plan) {
   constexpr int kMostRequests = 1'000'000;
   const std::unique_ptr<TraceSource> trace = plan.trace.open();

@@ -47,7 +47,7 @@ __device__ __forceinline__ void put_codes(unsigned char* page, bool keys, std::i
   }
 }
 
-// What a thread appends: 8 channels of one side of one token and head.
+// The item that a thread appends: 8 channels of one side of one token and head.
 struct Item {
   bool keys;
   std::int32_t channel, i, in_page;  // i: place in the row

@@ -6,7 +6,7 @@
 #include "kernels/device/cuda/device.cuh"
 #include "kernels/device/cuda/launch.cuh"
 
-// What the decode kernels of all formats share. A block attends to a stretch of one row's tokens; each of its warps streams units of tokens
+// Shared by the decode kernels of all formats. A block attends to a stretch of one row's tokens; each of its warps streams units of tokens
 // of its own through its own stages of shared memory, with its own running softmax, so that warps never wait for each other. The products
 // are those of tensor cores with tokens, then channels, in the rows of 16 and query heads in the columns of 8:
 //   scores [16 tokens, 8 heads] = K q^T            out [16 channels, 8 heads] += V^T p^T
@@ -190,7 +190,7 @@ struct PagesAhead {
     next = load(32 + lane_index());
   }
   __device__ __forceinline__ std::int32_t load(std::int32_t i) const { return i < count ? page[(unit + i * Warps) >> shift] : 0; }
-  // Of the warp's unit i; i counts up from 0.
+  // The index of the warp's unit i; i counts up from 0.
   __device__ __forceinline__ std::int32_t at(std::int32_t i) {
     if (i % 32 == 0 && i > 0) {
       held = next;
@@ -206,7 +206,7 @@ __device__ __forceinline__ SharedPlace own_stages(const unsigned char* shared) {
   return shared_place(shared) + warp_index() * (Tune::kStages * Units::kBytes);
 }
 
-// Of two numbers of 16 bits the first `count`, zeros for the others.
+// The first `count` of two numbers of 16 bits, and zeros for the others.
 __device__ __forceinline__ std::uint32_t kept_halves(std::uint32_t pair, std::int32_t count) {
   return count >= 2 ? pair : count == 1 ? pair & 0xFFFFU : 0U;
 }

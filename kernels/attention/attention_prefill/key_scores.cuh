@@ -2,8 +2,9 @@
 
 #include "kernels/attention/attention_prefill/score_work.cuh"
 
-// What keys receive from queries: the transposed product k q^T, so that each key is a row of a warp's tiles and sums over queries stay in
-// its registers. A block owns the keys of a tile and goes through the queries that see them; no two blocks write the same number.
+// The attention that keys receive from queries: the transposed product k q^T, so that each key is a row of a warp's tiles and sums over
+// queries stay in its registers. A block owns the keys of a tile and goes through the queries that see them; no two blocks write the same
+// number.
 namespace kvlab::prefill {
 
 template <int RowTiles>

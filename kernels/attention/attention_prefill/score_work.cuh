@@ -44,7 +44,7 @@ struct ScoreWork {
   int row, head, key, before, begin, columns;  // from query `begin` on
 };
 
-// What is known about a column.
+// The state of a column.
 struct Column {
   float log_sum, weight;  // log_sum times log2(e); +inf: the column does not count
   int seen;
@@ -65,7 +65,7 @@ __device__ __forceinline__ Column find_column(const ScoreArgs<T>& a, const Score
   return c;
 }
 
-// What is known about the columns of two tiles, the second one's after the first one's, in shared memory. Arrays of their own: those that a
+// The state of the columns of two tiles, the second one's after the first one's, in shared memory. Arrays of their own: those that a
 // kernel does not read take no room.
 struct Columns {
   float *log_sum, *weight;

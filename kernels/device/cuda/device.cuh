@@ -1,6 +1,6 @@
 #pragma once
 
-// What kernels are written in: CUDA's own words where nvcc compiles, the emulator's where g++ does (kernels/device/emulated). Only this
+// The language of kernels: CUDA's own words where nvcc compiles, the emulator's where g++ does (kernels/device/emulated). Only this
 // file and launch.cuh know the difference. Include it in .cu files alone.
 
 #include <cmath>

@@ -78,7 +78,7 @@ __device__ __forceinline__ float weight_of(const Merge& a, std::int64_t place) {
   }
 }
 
-// What a kept vector takes in: the weighted sum of dropped ones, the weight that it gets on top of 1, and that of all together.
+// The sums that a kept vector takes in: the weighted sum of dropped ones, the weight that it gets on top of 1, and that of all together.
 template <int Spans>
 struct Taken {
   float sum[Spans][8] = {}, own = 0, all = 0;

@@ -11,7 +11,7 @@ namespace kvlab {
 
 constexpr float kMostHalf = 65504.0F;
 
-// Of the numbers of a group; NaN is skipped, because fminf and fmaxf return the other operand.
+// The range of the numbers of a group; NaN is skipped, because fminf and fmaxf return the other operand.
 struct GroupRange {
   float least = kMostHalf, most = -kMostHalf;
   __device__ __forceinline__ void take(float x) { least = fminf(least, x), most = fmaxf(most, x); }

@@ -28,7 +28,7 @@ struct AnyGroup {
     else
       at = line * a.group_bytes(size) * d + in_line * a.group_bytes(n);
   }
-  // Of element i, in elements of the pool; -1 where the entry stands for no token.
+  // The place of element i, in elements of the pool; -1 where the entry has no token.
   __device__ __forceinline__ std::int64_t place(const CodecArgs& a, int row, int i) const {
     const std::int64_t slot = a.list.slot(row, across ? t : t + i);
     return slot < 0 ? -1 : slot * a.list.rows.head_dim + channel(i);
@@ -63,7 +63,7 @@ struct LaneTile {
     packed = a.packed + a.base[mine.row] + static_cast<std::int64_t>(mine.begin) * token_bytes;
     scales = a.scales(mine.row);
   }
-  // Of any token of the tile; -1: there is none. All lanes call it.
+  // The slot of any token of the tile; -1: there is none. All lanes call it.
   __device__ __forceinline__ std::int64_t slot(int token) const { return __shfl_sync(kAllLanes, own_slot, token & 31); }
   // The lane's first channel of the walk's group, and the group's first byte in `packed`.
   __device__ __forceinline__ int channel(const CodecArgs& a, const TileWalk& walk) const { return walk.part * a.group + part * 8; }

@@ -36,7 +36,7 @@ struct Flight {
     }
   }
 
-  // Of the groups' numbers, over their lanes.
+  // The ranges of the groups' numbers, over their lanes.
   __device__ __forceinline__ void find_ranges(int lanes, GroupRange (&range)[kInFlight]) const {
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
@@ -68,7 +68,7 @@ struct Steps {
       shared = choose_step<Symmetric>(mine, bits);
     }
   }
-  // Of group u, whose range is given. All lanes call it.
+  // The step of group u, whose range is given. All lanes call it.
   __device__ __forceinline__ GroupStep of(int u, const GroupRange& range) const {
     GroupStep s;
     if (lanes >= kInFlight) {
