@@ -96,7 +96,10 @@ void check_serving(Params& p, ServingPlan& plan) {
 class ServingRun final : public SimulationRun {
  public:
   ServingRun(RunKind& kind, Params& p, std::uint64_t seed) : SimulationRun(kind, p, seed, check_serving) {}
-  [[nodiscard]] std::string out_of_memory() const override { return PreparedRun::out_of_memory(); }
+  [[nodiscard]] std::string out_of_memory() const override {
+    return fmt::format("out of memory: the engine holds {} KV blocks beside the weights; lower 'memory.num_blocks'",
+                       plan_.setup.memory.num_blocks);
+  }
   [[nodiscard]] std::unique_ptr<TraceSource> only_draws() const override { return nullptr; }  // times are measured
 
  private:
