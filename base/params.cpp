@@ -113,6 +113,7 @@ void Params::record(const std::string& key, const std::string& type, const std::
 }
 
 bool Params::flag(const std::string& key, bool fallback, const std::string& meaning) {
+  if (const auto preferred = preferred_.find(key); preferred != preferred_.end()) fallback = preferred->second != 0;
   record(key, "flag", fallback ? "true" : "false", "true, false", meaning);
   const YAML::Node node = find(key);
   if (!node.IsDefined()) return fallback;

@@ -67,7 +67,7 @@ class Params {
   // Keys that end in _ms or _s; the value may have a fraction.
   Span milliseconds(const std::string& key, double fallback, double min, double max, const std::string& meaning);
   Span seconds(const std::string& key, double fallback, double min, double max, const std::string& meaning);
-  // A whole-number default that follows from the rest of the experiment: it takes the place of the reader's own.
+  // A default that follows from the rest of the experiment, of a whole number or (0, 1) of a flag: it takes the place of the reader's own.
   void prefer(const std::string& key, long long value) { preferred_[key] = value; }
   // A list that is data, not a sweep axis (the reader of the file must know it: see kDataLists).
   std::vector<double> numbers(const std::string& key, double min, double max, const std::string& meaning);

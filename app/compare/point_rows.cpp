@@ -142,7 +142,7 @@ std::string PointRows::parallel(std::size_t row, const ModelSpec& spec, const Po
   if (spec.is_moe() && moe_tp > 1 && moe_ep > 1) throw LeftOut("experts are cut over moe_tp_size and moe_ep_size at once");
   if (spec.is_moe() && moe_tp * moe_ep > 1 && moe_tp * moe_ep != tp * dp)
     throw LeftOut("moe_tp_size x moe_ep_size differs from tp_size x attention_dp_size");
-  if (dp > 1 && moe_ep != tp * dp) throw LeftOut("data-parallel ranks whose experts are not spread over all of them");
+  if (dp > 1 && moe_ep != tp * dp && moe_ep != 1) throw LeftOut("data-parallel ranks whose experts are spread over some of them");
   if (tp * dp * pp > system.gpus) throw LeftOut(fmt::format("more GPUs than fast links of {} join ({})", text(row, "system"), system.gpus));
   return fmt::format("{{tp: {}, pp: {}, dp: {}, ep: {}}}", tp, pp, dp, spec.is_moe() ? moe_ep : 1);
 }
@@ -175,6 +175,14 @@ std::string PointRows::lengths(std::int64_t tokens) const {
   return fmt::format("{{uniform: {{min: {}, max: {}}}}}", least, tokens);
 }
 
+// The key `engine` of the row's experiment, with its line end; "": no host times of that engine are known.
+std::string PointRows::engine(std::size_t row) const {
+  const std::string& backend = text(row, "backend");
+  if (!fs::exists(profiles_folder() + "/engines/" + backend + ".yaml")) return "";
+  const std::string version = table_.has("backend_version") ? text(row, "backend_version") : "";
+  return fmt::format("engine: {{{}: {{version: \"{}\"}}}}\n", backend, version);
+}
+
 PointExperiment PointRows::experiment(std::size_t row) {
   if (text(row, "mode") != "agg") throw LeftOut(fmt::format("mode {}", text(row, "mode")));
   const auto system = names_.systems.find(text(row, "system"));
@@ -191,10 +199,10 @@ PointExperiment PointRows::experiment(std::size_t row) {
   const std::string profile = this->profile(row);
   e.basis = profile.empty() || profile == "roofline" ? "roofline" : "tables";
   e.yaml = fmt::format(
-      "name: point\nmodel: \"{}\"\nhardware: {}\n{}parallel: {}\nscheduler: {}\ntimeline_interval_ms: 0\n"
+      "name: point\nmodel: \"{}\"\nhardware: {}\n{}parallel: {}\n{}scheduler: {}\ntimeline_interval_ms: 0\n"
       "trace: {{generate: {{requests: {}, arrival: {{closed_loop: {{concurrency: {}}}}}, prompt_tokens: {}, output_tokens: {}}}}}\n",
       model_file(row, named, spec), system->second.hardware, profile.empty() ? "" : "profile: " + profile + "\n",
-      parallel(row, spec, system->second), scheduler->second, e.requests, e.concurrency, lengths(prompt), lengths(output));
+      parallel(row, spec, system->second), engine(row), scheduler->second, e.requests, e.concurrency, lengths(prompt), lengths(output));
   return e;
 }
 

@@ -66,6 +66,7 @@ class PointRows {
   [[nodiscard]] std::string parallel(std::size_t row, const ModelSpec& spec, const PointNames::System& system) const;
   [[nodiscard]] std::string group(std::size_t row) const;
   [[nodiscard]] std::string profile(std::size_t row) const;
+  [[nodiscard]] std::string engine(std::size_t row) const;
   [[nodiscard]] std::string lengths(std::int64_t tokens) const;
 
   CsvTable table_;

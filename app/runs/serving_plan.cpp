@@ -34,10 +34,11 @@ auto policy_factory(Params& p, const std::string& key, const std::string& fallba
   return make;
 }
 
-void read_policies(Params& p, const HardwareSpec& hardware, SimSetup& setup) {
+void read_policies(Params& p, const CostSetup& cost, SimSetup& setup) {
   setup.make_scheduler = policy_factory<SchedulerRegistry>(
-      p, "scheduler", "", "scheduler", "plans each step of a replica",
-      [&](const std::string& name, Params& own) { prefer_engine_defaults(name, hardware.is_large(), own); });
+      p, "scheduler", "", "scheduler", "plans each step of a replica", [&](const std::string& name, Params& own) {
+        prefer_engine_defaults(name, {cost.hardware.is_large(), cost.host.overlaps}, own);
+      });
   setup.make_router = policy_factory<RouterRegistry>(p, "router", "round_robin", "router", "sends requests to replicas");
   setup.make_block_cache =
       policy_factory<BlockCacheRegistry>(p, "block_cache", "lru", "block cache", "which unreferenced block is given up");
@@ -165,7 +166,7 @@ ServingPlan read_serving_plan(Params& p, std::uint64_t seed) {
   setup.seed = seed;
   read_costs(p, plan);
   setup.num_replicas = p.optional<std::uint32_t>("replicas", 1, 1, 100'000, "copies of the model, each with its own scheduler and memory");
-  read_policies(p, plan.cost.hardware, setup);
+  read_policies(p, plan.cost, setup);
   read_limits(p, plan.cost, setup);
   const std::int64_t host_bytes = read_memory(p, plan);
   read_kv_policy(p, plan);
@@ -206,6 +207,7 @@ std::string describe_cost_source(const ServingPlan& plan) {
   if (const std::string failure = calibration_failure_of(plan); !failure.empty())
     text += "; the profile FAILED its calibration: " + failure;
   for (const CollectiveUse& use : collectives_of(cost.model, cost.parallel)) text += "; " + cost.collectives->basis(use);
+  if (cost.host.is_known()) text += "; host time of " + cost.host.basis;
   for (const std::string& remark : cost.model.remarks) text += "; " + cost.model.name + ": " + remark;
   return text;
 }

@@ -128,7 +128,11 @@ class Scheduler {
 
 using SchedulerRegistry = Registry<Scheduler>;
 
-// Makes the defaults of `scheduler` depend on the GPU as its engine does. large_gpu: 70 GiB or more, and no A100.
-void prefer_engine_defaults(const std::string& scheduler, bool large_gpu, Params& p);
+// On which the defaults of an engine depend.
+struct EngineSetting {
+  bool has_large_gpu = true;  // 70 GiB or more, and no A100
+  bool overlaps = true;       // its version plans a step while the one before it computes
+};
+void prefer_engine_defaults(const std::string& scheduler, const EngineSetting& setting, Params& p);
 
 }  // namespace kvlab

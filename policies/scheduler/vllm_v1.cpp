@@ -126,8 +126,10 @@ KVLAB_REGISTER(Scheduler, VllmV1, "vllm_v1", "one token budget for running and w
 
 }  // namespace
 
-void prefer_engine_defaults(const std::string& scheduler, bool large_gpu, Params& p) {
-  if (scheduler != "vllm_v1" || large_gpu) return;
+void prefer_engine_defaults(const std::string& scheduler, const EngineSetting& setting, Params& p) {
+  if (scheduler != "vllm_v1") return;
+  p.prefer("async_scheduling", setting.overlaps ? 1 : 0);
+  if (setting.has_large_gpu) return;
   p.prefer("budget_tokens", kSmallGpuTokens);
   p.prefer("max_num_seqs", kSmallGpuSeqs);
 }

@@ -22,7 +22,7 @@ PACKAGE, DATA_PACKAGE = "aisimulate", "aisimulate_core"
 HARDWARE_FOLDER = Path(__file__).resolve().parents[1] / "hardware"
 # Our names in profiles/hardware of the package's systems, where they differ.
 HARDWARE = {"h100_sxm": "h100", "h200_sxm": "h200", "a100_sxm": "a100-80gb", "rtx_pro_6000_server": "rtxpro6000", "b200_sxm": "b200",
-            "b300_sxm": "b300"}
+            "b300_sxm": "b300", "gb200": "gb200", "l40s": "l40s"}
 REQUIRED = ("gemm", "attention")
 
 

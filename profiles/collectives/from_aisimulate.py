@@ -3,13 +3,16 @@
 
     pip install pyarrow
     profiles/collectives/from_aisimulate.py FOLDER/h100_sxm "H100 SXM 80GB" > profiles/collectives/h100.yaml
+    profiles/collectives/from_aisimulate.py FOLDER/h100_sxm "H100 SXM 80GB" trtllm sglang   # tables of these libraries alone, to append
 
-FOLDER/SYSTEM/comm holds LIBRARY/VERSION/*.parquet. Sizes there count elements; milliseconds become nanoseconds.
+FOLDER/SYSTEM/comm holds LIBRARY/VERSION/*.parquet. Sizes there count elements; milliseconds become nanoseconds. Of vLLM all versions are
+taken, of NCCL the newest, of other engines the oldest and the newest.
 Points that the neighbours reproduce within TOLERANCE, on straight lines in the logarithms, are left out. A point that is slower than a
 longer message by more than FALL is a disturbed measurement and is left out too; the count of these is in the file.
 """
 import math
 import pathlib
+import re
 import sys
 
 import pyarrow.parquet as parquet
@@ -21,14 +24,19 @@ FALL = 0.1
 LARGEST = 1 << 28  # bytes; what is longer goes at the last point's rate
 
 
+PATTERN = {"nccl": "nccl_perf.parquet", **dict.fromkeys(("vllm", "trtllm", "sglang"), "custom_allreduce_perf.parquet")}
+LIBRARIES = ("vllm", "trtllm", "sglang", "nccl")
+
+
 def version_key(version):
-    return [int(part) for part in version.split(".")]
+    """1.3.0rc10 comes before 1.3.0rc20."""
+    return [int(number) for number in re.findall(r"\d+", version)]
 
 
 def rows_of(path):
     for row in parquet.read_table(path).to_pylist():
         dtype = row.get("allreduce_dtype") or row.get("nccl_dtype")
-        if dtype not in BYTES_PER_ELEMENT or row.get("backend", "vllm_graph") != "vllm_graph":
+        if dtype not in BYTES_PER_ELEMENT or (row.get("backend") or "graph").endswith("eager"):
             continue  # steps run as CUDA graphs; in the eager rows a launch from Python hides the kernel
         size = row["message_size"] * BYTES_PER_ELEMENT[dtype]
         if size <= LARGEST:
@@ -61,16 +69,29 @@ def thinned(points):
     return thinned(points[: worst + 1])[:-1] + thinned(points[worst:])
 
 
-def tables_of(folder):
-    """(op, library, version, ranks) -> points. Of NCCL the newest version alone."""
+def versions_of(folder, library):
+    """Newest first."""
+    home = folder / "comm" / library
+    versions = sorted((f.name for f in home.iterdir()), key=version_key, reverse=True) if home.is_dir() else []
+    versions = [v for v in versions if any(is_of_version(path, v, library) for path in (home / v).glob(PATTERN[library]))]
+    if library == "vllm":
+        return versions
+    return versions[:1] if library == "nccl" else versions[:1] + versions[1:][-1:]
+
+
+def is_of_version(path, version, library):
+    """False: another version's table under this name, or one of NCCL with few operations."""
+    if library == "nccl":
+        return "all_gather" in parquet.read_table(path, columns=["op_name"]).column(0).to_pylist()
+    return parquet.read_table(path, columns=["version"]).column(0)[0].as_py() == version
+
+
+def tables_of(folder, libraries):
+    """(op, library, version, ranks) -> points."""
     tables = {}
-    for library in ("vllm", "nccl"):
-        versions = sorted((f.name for f in (folder / "comm" / library).iterdir()), key=version_key, reverse=True)
-        for version in versions if library == "vllm" else versions[:1]:
-            for path in sorted((folder / "comm" / library / version).glob("*.parquet")):
-                measured = parquet.read_table(path, columns=["version"]).column(0)[0].as_py()
-                if measured != version and library == "vllm":
-                    continue  # another version's table under this name
+    for library in libraries:
+        for version in versions_of(folder, library):
+            for path in sorted((folder / "comm" / library / version).glob(PATTERN[library])):
                 for op, ranks, size, ns in rows_of(path):
                     tables.setdefault((op, library, version, ranks), {}).setdefault(size, []).append(ns)
     return {key: sorted((size, sum(ns) / len(ns)) for size, ns in points.items()) for key, points in tables.items()}
@@ -82,13 +103,16 @@ def device_of(folder):
 
 
 def main():
-    folder, card = pathlib.Path(sys.argv[1]), sys.argv[2]
+    folder, card, libraries = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
     lines, disturbed = [], 0
-    for (op, library, version, ranks), points in tables_of(folder).items():
+    for (op, library, version, ranks), points in tables_of(folder, libraries or LIBRARIES).items():
         good = without_disturbed(points)
         disturbed += len(points) - len(good)
         text = ", ".join(f"[{size}, {ns:.0f}]" for size, ns in thinned(good))
         lines.append(f'  - {{op: {op}, library: {library}, version: "{version}", ranks: {ranks}, points: [{text}]}}')
+    if libraries:
+        print("\n".join(lines))
+        return
     print(f"# Made by profiles/collectives/from_aisimulate.py; {disturbed} disturbed points left out. Points are [bytes, nanoseconds].")
     print(f'hardware: "{card}"')
     print(f'source: "AISimulate (NVIDIA aiconfigurator), systems/data/{folder.name}/comm, measured on {device_of(folder)}"')

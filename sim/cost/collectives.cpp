@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "base/ceil_div.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "base/version.h"
 #include "sim/cost/expert_exchange.h"
 #include "sim/cost/model_spec.h"
 #include "sim/cost/parallel.h"
@@ -19,19 +19,6 @@
 namespace kvlab {
 
 namespace {
-
-// "0.19.0" -> {0, 19, 0}, for comparison.
-std::vector<int> numbers_of(const std::string& version) {
-  std::vector<int> numbers;
-  std::istringstream text(version);
-  for (std::string part; std::getline(text, part, '.');) {
-    long long number = 0;
-    parse_integer(part.substr(0, part.find_first_not_of("0123456789")), number);
-    numbers.push_back(static_cast<int>(number));
-  }
-  while (!numbers.empty() && numbers.back() == 0) numbers.pop_back();
-  return numbers;
-}
 
 std::string ranks_in(const CollectiveTables& from, Collective op) {
   std::set<int> ranks;
@@ -64,7 +51,7 @@ std::vector<CollectiveUse> collectives_of(const ModelSpec& model, const Parallel
     const auto [before, after] = exchange_collectives(parallel);
     uses.push_back(before);
     if (after.op != before.op) uses.push_back(after);
-  } else if (model.is_moe() && parallel.ep > 1) {
+  } else if (model.is_moe() && parallel.data_ranks() > 1) {
     uses.push_back({Collective::kAllToAll, parallel.ep});
   }
   if (parallel.pp > 1) uses.push_back({Collective::kP2p, 2});
@@ -94,28 +81,32 @@ namespace {
 
 using Chosen = std::map<std::pair<Collective, int>, const CollectiveTable*>;
 
-// The tables of one source. Of several for an operation and ranks: the library that comes first, in the version for the engine.
-Chosen choose(const CollectiveTables& from, const std::string& engine_version) {
-  const std::vector<int> engine = numbers_of(engine_version);
+// The tables of one source. Of several for an operation and ranks: the engine's own library, else the one that comes first, in the version
+// for the engine.
+Chosen choose(const CollectiveTables& from, const EngineName& engine) {
+  const std::vector<int> running = version_numbers(engine.version);
   const auto is_better = [&](const CollectiveTable& t, const CollectiveTable& best) {
-    const std::vector<int> a = numbers_of(t.version), b = numbers_of(best.version);
-    if (best.library != "vllm" || engine.empty()) return a > b;
-    if ((a <= engine) != (b <= engine)) return a <= engine;
-    return a <= engine ? a > b : a < b;
+    const std::vector<int> a = version_numbers(t.version), b = version_numbers(best.version);
+    if (best.library != engine.name || running.empty()) return a > b;
+    if ((a <= running) != (b <= running)) return a <= running;
+    return a <= running ? a > b : a < b;
   };
   Chosen chosen;
-  for (const CollectiveTable& t : from.tables) {
+  const auto take = [&](const CollectiveTable& t) {
     const auto [at, is_new] = chosen.try_emplace({t.op, t.ranks}, &t);
     if (!is_new && t.library == at->second->library && is_better(t, *at->second)) at->second = &t;
-  }
+  };
+  for (const CollectiveTable& t : from.tables)
+    if (t.library == engine.name) take(t);
+  for (const CollectiveTable& t : from.tables) take(t);
   return chosen;
 }
 
 }  // namespace
 
-Collectives::Collectives(CollectiveTables profile, CollectiveTables card, LinkModel links, const std::string& engine_version)
-    : profile_(std::move(profile)), card_(std::move(card)), links_(std::move(links)), chosen_(choose(profile_, engine_version)) {
-  chosen_.merge(choose(card_, engine_version));
+Collectives::Collectives(CollectiveTables profile, CollectiveTables card, LinkModel links, const EngineName& engine)
+    : profile_(std::move(profile)), card_(std::move(card)), links_(std::move(links)), chosen_(choose(profile_, engine)) {
+  chosen_.merge(choose(card_, engine));
 }
 
 const CollectiveTable* Collectives::find(Collective op, int ranks) const {

@@ -33,6 +33,11 @@ struct CollectiveTables {
   bool falls_back = false;  // for ranks that an operation has no table of, the next source is taken; else that is an error
 };
 
+// The engine that runs, or that a profile was measured with: "vllm", "0.19.0". Empty: not known.
+struct EngineName {
+  std::string name, version;
+};
+
 // A collective that the run's parallelism uses.
 struct CollectiveUse {
   Collective op;
@@ -44,12 +49,12 @@ double message_bytes(const ModelSpec& model, const Parallel& parallel, Collectiv
 double messages_per_step(const ModelSpec& model, const Parallel& parallel, Collective op);
 
 // Prices collectives: by the profile's table, else by the card's, else by the model of its links. Several tables of one
-// operation and ranks: the library that the file names first is taken, of its versions the newest that is not newer than the engine's, else
-// the oldest.
+// operation and ranks: the engine's own library is taken, else the one that the file names first; of its versions the newest that is not
+// newer than the engine's, else the oldest.
 class Collectives {
  public:
-  // engine_version: of the vLLM that the profile was measured with, "" if that is not known: the newest table is taken.
-  Collectives(CollectiveTables profile, CollectiveTables card, LinkModel links, const std::string& engine_version);
+  // Of an engine that is not known the newest table is taken.
+  Collectives(CollectiveTables profile, CollectiveTables card, LinkModel links, const EngineName& engine);
   Collectives(const Collectives&) = delete;
   Collectives& operator=(const Collectives&) = delete;
 

@@ -123,7 +123,7 @@ class CostModel {
   virtual StepCost step(const StepShape& shape) = 0;
   // shape has no prefills, and all of its rows gain a token per step, as far as the window shows it.
   virtual DecodeSpan decode_span(const StepShape& shape) = 0;
-  // Host time of planning and launching a step, and 0 where the profile has none.
+  // Host time of planning and launching a step: of the profile and of the engine, 0 where neither has one.
   [[nodiscard]] virtual Picoseconds host_time(const StepShape& shape) const = 0;
   // Pipeline parallelism: the same step cut into stages, activations' transfer included; one entry without it.
   virtual void stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) = 0;

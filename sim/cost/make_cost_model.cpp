@@ -197,13 +197,21 @@ void check_card_of_collectives(const Profile& profile, const HardwareSpec& hardw
                                profile.hardware, hardware.name));
 }
 
+// The engine that a profile was measured with, where its options say so.
+EngineName engine_of(const Profile& profile) {
+  for (const char* name : {"vllm", "trtllm", "sglang"})
+    if (const auto known = profile.options.find(fmt::format("{}_version", name)); known != profile.options.end())
+      return {name, known->second};
+  return {};
+}
+
 std::shared_ptr<const Collectives> collectives_for(const CostSetup& setup, const std::optional<Profile>& profile, bool fills_gaps) {
   CollectiveTables own;
-  std::string engine;
+  EngineName engine = setup.host.engine;
   if (profile) {
     check_card_of_collectives(*profile, setup.hardware);
     own = {profile->collectives, fills_gaps};
-    if (const auto known = profile->options.find("vllm_version"); known != profile->options.end()) engine = known->second;
+    if (engine.name.empty()) engine = engine_of(*profile);
   }
   auto all = std::make_shared<const Collectives>(std::move(own), *setup.hardware.collectives, setup.hardware.links(), engine);
   for (const CollectiveUse& use : collectives_of(setup.model, setup.parallel)) all->require(use);
@@ -268,6 +276,7 @@ CostSetup read_cost_setup(Params& experiment) {
   const std::string hardware = name_of(experiment, "hardware", profile ? profile->hardware : "",
                                        profile ? profile->file + "/hardware/" + profile->hardware + ".yaml" : "",
                                        "GPU: a name in profiles/hardware, or a YAML file");
+  setup.host = read_engine_host(experiment, profiles_folder() + "/engines");
   if (experiment.is_describing()) {
     experiment.optional_child("parallel", "parallel");
     return setup;
@@ -290,7 +299,7 @@ CostSetup read_cost_setup(Params& experiment) {
 }
 
 std::unique_ptr<CostModel> make_cost_model(const CostSetup& setup) {
-  return std::make_unique<StepCostModel>(setup.prices, setup.model, setup.hardware, setup.parallel);
+  return std::make_unique<StepCostModel>(setup.prices, setup.model, setup.hardware, setup.parallel, setup.host);
 }
 
 namespace {

@@ -6,6 +6,7 @@
 
 #include "base/params.h"
 #include "sim/cost/cost_model.h"
+#include "sim/cost/engine_host.h"
 #include "sim/cost/hardware_spec.h"
 #include "sim/cost/model_spec.h"
 #include "sim/cost/parallel.h"
@@ -20,6 +21,7 @@ struct CostSetup {
   ModelSpec model;
   HardwareSpec hardware;
   Parallel parallel;
+  EngineHost host;
   std::string profile_name = "roofline", profile_hash, profile_date;  // hash and date empty for the roofline
   std::shared_ptr<const Profile> profile;                             // null for the roofline
   std::shared_ptr<const Collectives> collectives;                     // shared as the prices are
@@ -31,6 +33,7 @@ struct CostSetup {
 //   hardware: h100                a name in profiles/hardware, or a file
 //   profile: roofline             or {bundle: {path}}, {vidur: {path}}, {kvlab: {path}}, {aisimulate: {system, backend, version}}
 //   parallel: {tp: 1, pp: 1, dp: 1, ep: 1}
+//   engine: {vllm: {version}}     a name in profiles/engines: the time that its host takes for a step
 // With a profile, model and hardware default to those it was measured on.
 CostSetup read_cost_setup(Params& experiment);
 

@@ -60,7 +60,8 @@ void RooflinePrices::add_collectives(std::int64_t tokens, TokenPrice& price) con
   const SampleGrid::Value sum = collective(Collective::kAllReduce, parallel_.tp, tokens);
   for (TokenPrice::Layer& layer : price.layers) layer.collective.add(2 * sum.ps, sum.footing);
   price.once_collective.add(sum.ps, sum.footing);  // of the embedding, whose table is cut by vocabulary
-  if (!model_.is_moe() || parallel_.dp > 1) return;
+  // Ranks that share the tokens of one scheduler exchange them. Where each has all tokens, its experts' sums are part of an all-reduce.
+  if (!model_.is_moe() || parallel_.data_ranks() == 1) return;
   const SampleGrid::Value swap = collective(Collective::kAllToAll, parallel_.ep, tokens);
   for (std::size_t i = 0; i < layers_.size(); ++i)
     if (layers_[i].has_experts) price.layers[i].collective.add(2 * swap.ps, swap.footing);  // dispatch and combine

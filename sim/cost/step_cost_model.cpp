@@ -24,10 +24,12 @@ std::int64_t steps_below(std::int64_t at, std::int64_t gain, std::int64_t end) {
 
 }  // namespace
 
-StepCostModel::StepCostModel(std::shared_ptr<const StepPrices> prices, ModelSpec model, const HardwareSpec& hardware, Parallel parallel)
+StepCostModel::StepCostModel(std::shared_ptr<const StepPrices> prices, ModelSpec model, const HardwareSpec& hardware, Parallel parallel,
+                             EngineHost host)
     : prices_(std::move(prices)),
       model_(std::move(model)),
       parallel_(parallel),
+      host_(std::move(host)),
       has_group_(parallel.dp > 1 && model_.is_moe()),
       uncut_{.ep = parallel.dp, .dp = parallel.dp},
       layers_(layer_classes(model_)),

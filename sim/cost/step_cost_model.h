@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "sim/cost/attention_work.h"
+#include "sim/cost/engine_host.h"
 #include "sim/cost/hardware_spec.h"
 #include "sim/cost/step_prices.h"
 #include "sim/cost/step_work.h"
@@ -18,11 +19,14 @@ namespace kvlab {
 // wherever the span begins.
 class StepCostModel final : public CostModel {
  public:
-  StepCostModel(std::shared_ptr<const StepPrices> prices, ModelSpec model, const HardwareSpec& hardware, Parallel parallel);
+  StepCostModel(std::shared_ptr<const StepPrices> prices, ModelSpec model, const HardwareSpec& hardware, Parallel parallel,
+                EngineHost host = {});
 
   StepCost step(const StepShape& shape) override;
   DecodeSpan decode_span(const StepShape& shape) override;
-  [[nodiscard]] Picoseconds host_time(const StepShape& shape) const override { return prices_->host_time(shape); }
+  [[nodiscard]] Picoseconds host_time(const StepShape& shape) const override {
+    return prices_->host_time(shape) + host_.of(shape.decodes + static_cast<std::int64_t>(shape.prefills.size()));
+  }
   void stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) override;
   [[nodiscard]] int num_stages() const override { return parallel_.pp; }
   [[nodiscard]] int num_layers() const override { return static_cast<int>(model_.layers); }
@@ -93,6 +97,7 @@ class StepCostModel final : public CostModel {
   std::shared_ptr<const StepPrices> prices_;
   ModelSpec model_;
   Parallel parallel_;
+  EngineHost host_;
   bool has_group_;  // its experts take tokens of other ranks too
   Parallel uncut_;  // the rank as one GPU
   std::vector<LayerClass> layers_;

@@ -50,7 +50,7 @@ TEST(CollectiveTable, BeyondTheLastPointItsRateAndBelowTheFirstItsTime) {
 TEST(Collectives, TheProfilesTableComesFirstThenTheCardsThenTheLinks) {
   const CollectiveTables profile{{table(Collective::kAllReduce, 2, {{1024, 1'000'000}})}, true};
   const CollectiveTables card{{table(Collective::kAllReduce, 2, {{1024, 2}}), table(Collective::kAllReduce, 4, {{1024, 3'000'000}})}, true};
-  const Collectives all(profile, card, mesh(), "");
+  const Collectives all(profile, card, mesh(), {});
   EXPECT_DOUBLE_EQ(all.time(Collective::kAllReduce, 1024, 2).ps, 1e6);
   EXPECT_DOUBLE_EQ(all.time(Collective::kAllReduce, 1024, 4).ps, 3e6);
   EXPECT_DOUBLE_EQ(all.time(Collective::kAllReduce, 1024, 8).ps, mesh().ps(Collective::kAllReduce, 1024, 8));
@@ -66,13 +66,13 @@ TEST(Collectives, TheEnginesVersionChoosesItsTable) {
   };
   const CollectiveTables card{
       {vllm("0.9.0", 9), vllm("0.24.0", 24), vllm("0.19.0", 19), table(Collective::kAllReduce, 2, {{1024, 99}}, "nccl", "2.29.2")}, false};
-  const auto time = [&](const char* engine) { return Collectives({}, card, mesh(), engine).time(Collective::kAllReduce, 1024, 2).ps; };
+  const auto time = [&](const char* engine) { return Collectives({}, card, mesh(), {"vllm", engine}).time(Collective::kAllReduce, 1024, 2).ps; };
   EXPECT_EQ(time(""), 24);
   EXPECT_EQ(time("0.19.0"), 19);
   EXPECT_EQ(time("0.20.1"), 19);
   EXPECT_EQ(time("0.30"), 24);
   EXPECT_EQ(time("0.8.5"), 9);  // none is old enough
-  EXPECT_EQ(Collectives({}, card, mesh(), "0.19").basis({Collective::kAllReduce, 2}), "all_reduce over 2 ranks by vllm 0.19.0, t.csv:2");
+  EXPECT_EQ(Collectives({}, card, mesh(), {"vllm", "0.19"}).basis({Collective::kAllReduce, 2}), "all_reduce over 2 ranks by vllm 0.19.0, t.csv:2");
 }
 
 TEST(Collectives, DatasheetShareOfAStep) {
@@ -80,11 +80,11 @@ TEST(Collectives, DatasheetShareOfAStep) {
   m.layers = 4, m.hidden = 64;
   const Parallel parallel{2, 2, 1};
   const CollectiveTables card{{table(Collective::kAllReduce, 2, {{64, 1'000'000}})}, false};
-  const Collectives all({}, card, mesh(), "");
+  const Collectives all({}, card, mesh(), {});
   const double p2p = mesh().ps(Collective::kP2p, 64 * 2, 2), sums = 9 * 2e6;  // twice the bytes of the last point
   EXPECT_NEAR(all.datasheet_frac(m, parallel, 1), p2p / (p2p + sums), 1e-12);
   EXPECT_EQ(all.datasheet_frac(m, Parallel{2, 1, 1}, 1), 0);
-  EXPECT_EQ(Collectives({}, {}, mesh(), "").datasheet_frac(m, parallel, 1), 1);
+  EXPECT_EQ(Collectives({}, {}, mesh(), {}).datasheet_frac(m, parallel, 1), 1);
 }
 
 // ---- links ----
