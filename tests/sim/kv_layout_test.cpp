@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "policies/kv/grouped_layers.h"
 #include "tests/sim/cost_support.h"
 
@@ -33,13 +36,13 @@ TEST(KvLayout, GroupsAreThoseOfVllm) {
   EXPECT_EQ(layout_of("llama-3.1-8b", {1, 2, 1}).group_layers, 16);
 }
 
-// vLLM makes blocks of 544 tokens for this model on one GPU and of 272 on four, so that one holds a state.
+// Tokens that vLLM makes a block of for this model on one, two and four GPUs, so that one holds a state.
 TEST(KvLayout, AStateTakesAsManyTokensAsVllmPadsItsBlocksTo) {
-  for (const int tp : {1, 4}) {
+  for (const auto& [tp, tokens] : {std::pair{1, 544}, {2, 544}, {4, 272}}) {
     const KvLayout next = layout_of("qwen3-next-80b-a3b", {tp, 1, 1});
     EXPECT_EQ(next.group_layers, 12);
     EXPECT_EQ(next.state_groups, 3);
-    EXPECT_EQ(next.state_pages / next.state_groups * kBlock, tp == 1 ? 544 : 272);
+    EXPECT_EQ(next.state_pages / next.state_groups * kBlock, tokens) << "tp " << tp;
   }
 }
 
@@ -52,12 +55,53 @@ TEST(KvLayout, SequencesTakeWhatVllmSaysTheyNeed) {
   EXPECT_NEAR(static_cast<double>(sequence_bytes(layout_of("deepseek-v2-lite"), kBlock, 0, 32'768)) / kGiB, 0.95, 0.005);
 }
 
-// "GPU KV cache size: N tokens" from "Available KV cache memory", which vLLM rounds.
+std::int64_t pages_in(const KvLayout& layout, double gib) { return static_cast<std::int64_t>(gib * kGiB) / layout.page_bytes; }
+
+// A start of vLLM. A source that is no issue is a repository's file (docs/cost-model.md has the owners), or the line to search GitHub for.
+struct LoggedCache {
+  const char* source;
+  const char* model;
+  Parallel parallel;
+  double gib;  // "Available KV cache memory" of one GPU, which vLLM rounds to two digits
+  std::int64_t tokens;
+  double tolerance_frac;
+};
+
+// The rounding alone allows 0.005 / gib: up to 0.13 % here. Logs of several GPUs print the memory of one, and the least of all decides.
+constexpr double kRounded = 0.002, kOneOfSeveral = 0.03;
+
+const LoggedCache kLoggedCaches[] = {
+    {"vllm#10517 (V0: 1,952 blocks), RTX 3090", "llama-3.1-8b", {1, 1, 1}, 3.81, 31'232, kRounded},
+    {"arm-learning-paths, dgx_spark_voicechatbot/4_vllm.md, GB10", "mistral-7b", {1, 1, 1}, 102.56, 840'160, kRounded},
+    {"LMCache#1739", "qwen3-14b", {1, 1, 1}, 6.51, 42'656, kRounded},
+    {"vllm#21348, four H100", "qwen3-235b-a22b", {4, 1, 1}, 8.11, 178'880, kOneOfSeveral},
+    {"eugr/spark-vllm-docker#396, MiniMax-M2.7, two GB10", "minimax-m2", {2, 1, 1}, 28.74, 240'816, kOneOfSeveral},
+    {"vllm#20665, four L4, stage of 14 layers", "deepseek-v2-lite", {2, 2, 1}, 12.13, 807'792, kRounded},
+    {"tonghuikang/blog, _posts/2025-12-28-vllm-logs.md, H100", "gpt-oss-120b", {1, 1, 1}, 8.99, 130'960, kRounded},
+    {"ih-medgemma-hosting, gcp-vertex-audit.md, MedGemma-27B, RTX PRO 6000", "gemma-3-27b", {1, 1, 1}, 35.31, 66'112, kRounded},
+    {"'GPU KV cache size: 205,696 tokens', MI300X", "gemma-3-27b", {1, 1, 1}, 109.86, 205'696, kRounded},
+    {"'GPU KV cache size: 973,760 tokens', two H200", "qwen3-next-80b-a3b", {2, 1, 1}, 44.59, 973'760, kRounded},
+};
+
 TEST(KvLayout, CacheSizesAreThoseThatVllmLogs) {
-  const auto tokens = [](const KvLayout& layout, double gib) {
-    return static_cast<double>(cache_tokens(layout, static_cast<std::int64_t>(gib * kGiB) / layout.page_bytes, kBlock));
+  for (const LoggedCache& log : kLoggedCaches) {
+    const KvLayout layout = layout_of(log.model, log.parallel);
+    const auto tokens = static_cast<double>(cache_tokens(layout, pages_in(layout, log.gib), kBlock));
+    const auto logged = static_cast<double>(log.tokens);
+    EXPECT_NEAR(tokens, logged, log.tolerance_frac * logged) << log.source;
+  }
+}
+
+// "Maximum concurrency for N tokens per request": since v0.21 the cache size that vLLM logs is this times N.
+TEST(KvLayout, ConcurrencyIsThatWhichVllmLogs) {
+  const auto concurrency = [](const KvLayout& layout, double gib, std::int64_t tokens, std::int64_t step_tokens) {
+    const std::int64_t new_tokens = std::min(tokens, step_tokens);
+    const std::int64_t bytes = sequence_bytes(layout, kBlock, tokens - new_tokens, new_tokens);
+    return static_cast<double>(pages_in(layout, gib) * layout.page_bytes) / static_cast<double>(bytes);
   };
-  EXPECT_NEAR(tokens(layout_of("qwen3-235b-a22b", {4, 1, 1}), 8.11), 178'880, 0.03 * 178'880);  // vllm#21348, four H100
+  // The last two logs above, 8,192 tokens per step. vLLM counts one more block per group with a window, 6 of 1,798.
+  EXPECT_NEAR(concurrency(layout_of("gemma-3-27b"), 109.86, 4096, 8192), 50.05, 0.005 * 50.05);
+  EXPECT_NEAR(concurrency(layout_of("qwen3-next-80b-a3b", {2, 1, 1}), 44.59, 262'144, 8192), 14.77, 0.002 * 14.77);
 }
 
 TEST(GroupedLayers, PagesLeaveWithTheWindow) {
