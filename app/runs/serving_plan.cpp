@@ -37,7 +37,7 @@ auto policy_factory(Params& p, const std::string& key, const std::string& fallba
 void read_policies(Params& p, const CostSetup& cost, SimSetup& setup) {
   setup.make_scheduler = policy_factory<SchedulerRegistry>(
       p, "scheduler", "", "scheduler", "plans each step of a replica", [&](const std::string& name, Params& own) {
-        prefer_engine_defaults(name, {cost.hardware.is_large(), cost.host.overlaps}, own);
+        prefer_engine_defaults(name, {cost.hardware.is_large(), cost.engine.host.overlaps}, own);
       });
   setup.make_router = policy_factory<RouterRegistry>(p, "router", "round_robin", "router", "sends requests to replicas");
   setup.make_block_cache =
@@ -207,7 +207,7 @@ std::string describe_cost_source(const ServingPlan& plan) {
   if (const std::string failure = calibration_failure_of(plan); !failure.empty())
     text += "; the profile FAILED its calibration: " + failure;
   for (const CollectiveUse& use : collectives_of(cost.model, cost.parallel)) text += "; " + cost.collectives->basis(use);
-  if (cost.host.is_known()) text += "; host time of " + cost.host.basis;
+  if (cost.engine.is_known()) text += "; times of " + cost.engine.basis;
   for (const std::string& remark : cost.model.remarks) text += "; " + cost.model.name + ": " + remark;
   return text;
 }

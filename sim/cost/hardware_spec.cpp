@@ -92,7 +92,19 @@ double HardwareSpec::peak_flops(Dtype dtype) const {
 }
 
 double HardwareSpec::reached_flops(Dtype dtype) const {
-  return peak_flops(dtype) * (dtype == Dtype::kFp8 && fp8_flops > 0 ? fp8_flops_frac : flops_frac);
+  const bool has_fp8 = dtype == Dtype::kFp8 && fp8_flops > 0, has_fp4 = dtype == Dtype::kFp4 && fp4_flops > 0;
+  return peak_flops(dtype) * (has_fp8 ? fp8_flops_frac : has_fp4 ? fp4_flops_frac : flops_frac);
+}
+
+double HardwareSpec::linear_floor(Dtype dtype) const {
+  if (dtype == Dtype::kFp8) return fp8_linear_floor_ns;
+  return dtype == Dtype::kFp4 && fp4_flops > 0 ? fp4_linear_floor_ns : linear_floor_ns;
+}
+
+const HardwareSpec::Experts& HardwareSpec::experts_in(const WeightFormat& format, bool is_mxfp4) const {
+  constexpr double kByte = 8;
+  const bool is_fp4 = fp4_flops > 0 && (is_mxfp4 || format.share[static_cast<std::size_t>(Dtype::kFp4)] > 0);
+  return format.bits >= kByte || is_fp4 ? experts : unpacked_experts;
 }
 
 bool HardwareSpec::is_large() const {
@@ -135,8 +147,16 @@ HardwareSpec load_hardware_spec(const std::string& name_or_path, const std::stri
   };
   h.linear_floor_ns = floor_of("linear_floor_ns", h.launch_ns, "a matrix product; by default launch_ns");
   h.fp8_linear_floor_ns = floor_of("fp8_linear_floor_ns", h.linear_floor_ns, "one with fp8 activations, their quantization included");
+  h.fp4_linear_floor_ns = floor_of("fp4_linear_floor_ns", h.linear_floor_ns, "one with fp4 activations, their quantization included");
   h.attention_floor_ns = floor_of("attention_floor_ns", h.launch_ns, "attention of one layer; by default launch_ns");
   h.fp8_flops_frac = p.optional<double>("fp8_flops_frac", h.flops_frac, 0.01, 1, "share of peak fp8 FLOP/s that products reach");
+  h.fp4_flops_frac = p.optional<double>("fp4_flops_frac", h.flops_frac, 0.01, 1, "share of peak fp4 FLOP/s that products reach");
+  h.experts.floor_ns = floor_of("experts_floor_ns", h.linear_floor_ns, "the experts of one layer; by default linear_floor_ns");
+  h.experts.flops_frac = p.optional<double>("experts_flops_frac", h.flops_frac, 0.01, 1, "share of peak FLOP/s that the experts reach");
+  h.unpacked_experts.floor_ns =
+      floor_of("unpacked_experts_floor_ns", h.experts.floor_ns, "experts whose weights are below 8 bits and are computed in 16");
+  h.unpacked_experts.flops_frac =
+      p.optional<double>("unpacked_experts_flops_frac", h.experts.flops_frac, 0.01, 1, "share of peak FLOP/s that these reach");
   h.bandwidth_frac = p.optional<double>("bandwidth_frac", kBandwidthFrac, 0.01, 1, "share of peak bandwidth that kernels reach");
   h.collectives = std::make_shared<const CollectiveTables>(read_card_collectives(p, *config, h.name));
   for (const CollectiveFinding& finding : check_collectives(h.collectives->tables, h.links())) throw InputError(finding.text);

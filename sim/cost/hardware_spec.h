@@ -27,8 +27,14 @@ struct HardwareSpec {
   bool has_nvlink = false;      // between all GPUs of a machine
   bool has_peer_access = true;  // over PCIe, to the memory of another GPU
   double launch_ns = 0;         // of one kernel
-  double linear_floor_ns = 0, fp8_linear_floor_ns = 0, attention_floor_ns = 0;  // of kernels that take longer: in place of launch_ns
-  double flops_frac = 0, fp8_flops_frac = 0, bandwidth_frac = 0;                // of peak that kernels reach
+  // Of kernels that take longer: in place of launch_ns.
+  double linear_floor_ns = 0, fp8_linear_floor_ns = 0, fp4_linear_floor_ns = 0, attention_floor_ns = 0;
+  double flops_frac = 0, fp8_flops_frac = 0, fp4_flops_frac = 0, bandwidth_frac = 0;  // of peak that kernels reach
+  // The experts of a layer: routing, two grouped products, and their sum.
+  struct Experts {
+    double floor_ns = 0, flops_frac = 0;
+  };
+  Experts experts, unpacked_experts;  // unpacked: weights below 8 bits, which the kernel brings to 16
 
   std::shared_ptr<const CollectiveTables> collectives = std::make_shared<const CollectiveTables>();  // measured on this card
 
@@ -40,7 +46,9 @@ struct HardwareSpec {
   // The rate of a large product with activations of `dtype`.
   [[nodiscard]] double reached_flops(Dtype dtype) const;
   // Time of a product of no size, weights and activations in `dtype`.
-  [[nodiscard]] double linear_floor(Dtype dtype) const { return dtype == Dtype::kFp8 ? fp8_linear_floor_ns : linear_floor_ns; }
+  [[nodiscard]] double linear_floor(Dtype dtype) const;
+  // is_mxfp4: cards with fp4 multiply such weights as they are.
+  [[nodiscard]] const Experts& experts_in(const WeightFormat& format, bool is_mxfp4) const;
 };
 
 // Figures that do not fit the card's others, each as one clause that names the key: a unit may be wrong. Empty for real cards.

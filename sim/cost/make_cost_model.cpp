@@ -207,7 +207,7 @@ EngineName engine_of(const Profile& profile) {
 
 std::shared_ptr<const Collectives> collectives_for(const CostSetup& setup, const std::optional<Profile>& profile, bool fills_gaps) {
   CollectiveTables own;
-  EngineName engine = setup.host.engine;
+  EngineName engine = setup.engine.engine;
   if (profile) {
     check_card_of_collectives(*profile, setup.hardware);
     own = {profile->collectives, fills_gaps};
@@ -276,7 +276,7 @@ CostSetup read_cost_setup(Params& experiment) {
   const std::string hardware = name_of(experiment, "hardware", profile ? profile->hardware : "",
                                        profile ? profile->file + "/hardware/" + profile->hardware + ".yaml" : "",
                                        "GPU: a name in profiles/hardware, or a YAML file");
-  setup.host = read_engine_host(experiment, profiles_folder() + "/engines");
+  setup.engine = read_engine_times(experiment, profiles_folder() + "/engines");
   if (experiment.is_describing()) {
     experiment.optional_child("parallel", "parallel");
     return setup;
@@ -299,7 +299,7 @@ CostSetup read_cost_setup(Params& experiment) {
 }
 
 std::unique_ptr<CostModel> make_cost_model(const CostSetup& setup) {
-  return std::make_unique<StepCostModel>(setup.prices, setup.model, setup.hardware, setup.parallel, setup.host);
+  return std::make_unique<StepCostModel>(setup.prices, setup.model, setup.hardware, setup.parallel, setup.engine);
 }
 
 namespace {

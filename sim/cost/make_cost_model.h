@@ -6,7 +6,7 @@
 
 #include "base/params.h"
 #include "sim/cost/cost_model.h"
-#include "sim/cost/engine_host.h"
+#include "sim/cost/engine_times.h"
 #include "sim/cost/hardware_spec.h"
 #include "sim/cost/model_spec.h"
 #include "sim/cost/parallel.h"
@@ -21,7 +21,7 @@ struct CostSetup {
   ModelSpec model;
   HardwareSpec hardware;
   Parallel parallel;
-  EngineHost host;
+  EngineTimes engine;
   std::string profile_name = "roofline", profile_hash, profile_date;  // hash and date empty for the roofline
   std::shared_ptr<const Profile> profile;                             // null for the roofline
   std::shared_ptr<const Collectives> collectives;                     // shared as the prices are

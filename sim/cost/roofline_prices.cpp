@@ -48,7 +48,16 @@ double RooflinePrices::floor_ps(const WeightFormat* format) const {
   return ns * 1e3;
 }
 
+double RooflinePrices::experts_ps(const OpWork& op) const {
+  const HardwareSpec::Experts& reached = hardware_.experts_in(*op.format, model_.quantization == "mxfp4");
+  double flop_s = 0;
+  for (std::size_t t = 0; t < kNumDtypes; ++t)
+    flop_s += static_cast<double>(op.flops) * op.format->share[t] / hardware_.peak_flops(static_cast<Dtype>(t));
+  return std::max(flop_s / reached.flops_frac * kPsPerSecond, static_cast<double>(op.bytes) * ps_per_byte_) + reached.floor_ns * 1e3;
+}
+
 double RooflinePrices::op_ps(const OpWork& op) const {
+  if (op.op == OpId::kMoe) return experts_ps(op);
   return body_ps(static_cast<double>(op.flops), static_cast<double>(op.bytes), op.format) + floor_ps(op.format);
 }
 

@@ -42,6 +42,7 @@ class RooflinePrices final : public StepPrices {
  private:
   // format: of the weights; null: computed in the model's type.
   [[nodiscard]] double body_ps(double flops, double bytes, const WeightFormat* format = nullptr) const;
+  [[nodiscard]] double experts_ps(const OpWork& op) const;
   [[nodiscard]] double floor_ps(const WeightFormat* format) const;  // null: of an operation without weights
   [[nodiscard]] SampleGrid::Value collective(Collective op, int ranks, std::int64_t tokens) const;
   [[nodiscard]] double decode_ops_ps(const AttentionWork& work, std::int64_t rows) const;  // one layer

@@ -25,11 +25,11 @@ std::int64_t steps_below(std::int64_t at, std::int64_t gain, std::int64_t end) {
 }  // namespace
 
 StepCostModel::StepCostModel(std::shared_ptr<const StepPrices> prices, ModelSpec model, const HardwareSpec& hardware, Parallel parallel,
-                             EngineHost host)
+                             EngineTimes engine)
     : prices_(std::move(prices)),
       model_(std::move(model)),
       parallel_(parallel),
-      host_(std::move(host)),
+      engine_(std::move(engine)),
       has_group_(parallel.dp > 1 && model_.is_moe()),
       uncut_{.ep = parallel.dp, .dp = parallel.dp},
       layers_(layer_classes(model_)),
@@ -64,16 +64,30 @@ void StepCostModel::add_layers(Rounded& sum, const Rounded& price, std::int64_t 
   for (std::size_t f = 0; f < kFootings; ++f) sum[f] = add_time(sum[f], multiply_time(price[f], times, kLongStep), kLongStep);
 }
 
+// The engine's own time of a layer.
+StepCostModel::Rounded StepCostModel::of_engine(const LayerClass& layers) const {
+  const EngineTimes::Device& device = engine_.device;
+  Rounded price{};
+  Picoseconds& time = price[static_cast<std::size_t>(Footing::kExtrapolated)];
+  time = device.layer;
+  if (model_.qk_norm) time += device.qk_norm;
+  if (layers.has_experts) time += device.experts;
+  return price;
+}
+
 StepCostModel::TokenEntry StepCostModel::make_tokens(std::int64_t tokens) const {
   TokenEntry entry;
   entry.is_filled = true;
   if (tokens == 0) return entry;
   const TokenPrice price = prices_->tokens(tokens);
-  for (const TokenPrice::Layer& layer : price.layers) {
+  for (std::size_t i = 0; i < price.layers.size(); ++i) {
+    const TokenPrice::Layer& layer = price.layers[i];
     add_layers(entry.layers, round(layer.linear), layer.count);
+    add_layers(entry.layers, of_engine(layers_[i]), layer.count);
     add_layers(entry.collectives, round(layer.collective), layer.count);
   }
   entry.once = round(price.once);
+  entry.once[static_cast<std::size_t>(Footing::kExtrapolated)] += engine_.device.step;
   entry.once_collective = round(price.once_collective);
   if (parallel_.pp > 1) entry.send = round(prices_->send(tokens));
   std::vector<OpWork> ops;
@@ -95,6 +109,7 @@ StepCostModel::HeadEntry StepCostModel::make_head(std::int64_t rows) const {
   entry.is_filled = true;
   if (rows == 0) return entry;
   entry.price = round(prices_->head(rows));
+  entry.price[static_cast<std::size_t>(Footing::kExtrapolated)] += engine_.device.sequence * rows;
   std::vector<OpWork> ops;
   head_ops(model_, uncut_, rows, ops);
   entry.work = sum(ops);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "sim/cost/attention_work.h"
-#include "sim/cost/engine_host.h"
+#include "sim/cost/engine_times.h"
 #include "sim/cost/hardware_spec.h"
 #include "sim/cost/step_prices.h"
 #include "sim/cost/step_work.h"
@@ -20,12 +20,12 @@ namespace kvlab {
 class StepCostModel final : public CostModel {
  public:
   StepCostModel(std::shared_ptr<const StepPrices> prices, ModelSpec model, const HardwareSpec& hardware, Parallel parallel,
-                EngineHost host = {});
+                EngineTimes engine = {});
 
   StepCost step(const StepShape& shape) override;
   DecodeSpan decode_span(const StepShape& shape) override;
   [[nodiscard]] Picoseconds host_time(const StepShape& shape) const override {
-    return prices_->host_time(shape) + host_.of(shape.decodes + static_cast<std::int64_t>(shape.prefills.size()));
+    return prices_->host_time(shape) + engine_.host_of(shape.decodes + static_cast<std::int64_t>(shape.prefills.size()));
   }
   void stage_times(const StepShape& shape, std::vector<Picoseconds>& stages) override;
   [[nodiscard]] int num_stages() const override { return parallel_.pp; }
@@ -76,6 +76,7 @@ class StepCostModel final : public CostModel {
 
   static Rounded round(const Price& price);
   static void add_layers(Rounded& sum, const Rounded& price, std::int64_t times);
+  [[nodiscard]] Rounded of_engine(const LayerClass& layers) const;
   TokenEntry make_tokens(std::int64_t tokens) const;
   HeadEntry make_head(std::int64_t rows) const;
   const TokenEntry& tokens_at(std::int64_t tokens);
@@ -97,7 +98,7 @@ class StepCostModel final : public CostModel {
   std::shared_ptr<const StepPrices> prices_;
   ModelSpec model_;
   Parallel parallel_;
-  EngineHost host_;
+  EngineTimes engine_;
   bool has_group_;  // its experts take tokens of other ranks too
   Parallel uncut_;  // the rank as one GPU
   std::vector<LayerClass> layers_;
