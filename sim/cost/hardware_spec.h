@@ -47,7 +47,7 @@ struct HardwareSpec {
   [[nodiscard]] double reached_flops(Dtype dtype) const;
   // Time of a product of no size, weights and activations in `dtype`.
   [[nodiscard]] double linear_floor(Dtype dtype) const;
-  // is_mxfp4: cards with fp4 multiply such weights as they are.
+  // is_mxfp4: the weights are in MXFP4 and the card multiplies them as they are.
   [[nodiscard]] const Experts& experts_in(const WeightFormat& format, bool is_mxfp4) const;
 };
 

@@ -49,11 +49,12 @@ double RooflinePrices::floor_ps(const WeightFormat* format) const {
 }
 
 double RooflinePrices::experts_ps(const OpWork& op) const {
-  const HardwareSpec::Experts& reached = hardware_.experts_in(*op.format, model_.quantization == "mxfp4");
-  double flop_s = 0;
+  const bool is_mxfp4 = hardware_.fp4_flops > 0 && model_.quantization == "mxfp4";  // multiplied as it is, by activations in fp8
+  const HardwareSpec::Experts& reached = hardware_.experts_in(*op.format, is_mxfp4);
+  double seconds = 0;
   for (std::size_t t = 0; t < kNumDtypes; ++t)
-    flop_s += static_cast<double>(op.flops) * op.format->share[t] / hardware_.peak_flops(static_cast<Dtype>(t));
-  return std::max(flop_s / reached.flops_frac * kPsPerSecond, static_cast<double>(op.bytes) * ps_per_byte_) + reached.floor_ns * 1e3;
+    seconds += static_cast<double>(op.flops) * op.format->share[t] / hardware_.peak_flops(is_mxfp4 ? Dtype::kFp8 : static_cast<Dtype>(t));
+  return std::max(seconds / reached.flops_frac * kPsPerSecond, static_cast<double>(op.bytes) * ps_per_byte_) + reached.floor_ns * 1e3;
 }
 
 double RooflinePrices::op_ps(const OpWork& op) const {
