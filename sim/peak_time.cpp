@@ -36,15 +36,16 @@ PeakTime::PeakTime(const CostModel& cost)
     : flops_rate_(in_millions(cost.peak_flops())), bytes_rate_(in_millions(cost.peak_bytes_per_s())), stages_(cost.num_stages()) {}
 
 PeakTime::Figures PeakTime::figures_at(const StepCost& base, const StepCost& slope, std::int64_t i) {
-  const auto at = [i](std::int64_t first, std::int64_t step) { return static_cast<Int128>(first) + static_cast<Int128>(step) * i; };
-  return {at(base.flops, slope.flops), at(base.bytes, slope.bytes), at(base.total.count(), slope.total.count())};
+  return {base.flops + i * slope.flops, base.bytes + i * slope.bytes, (base.total + i * slope.total).count()};
 }
 
-bool PeakTime::flops_take_longer(const Figures& step) const { return step.flops * bytes_rate_ >= step.bytes * flops_rate_; }
+bool PeakTime::flops_take_longer(const Figures& step) const {
+  return static_cast<Int128>(step.flops) * bytes_rate_ >= static_cast<Int128>(step.bytes) * flops_rate_;
+}
 
 bool PeakTime::is_above_peak(const Figures& step, bool by_flops) const {
-  const Int128 work = by_flops ? step.flops : step.bytes;
-  return work * kMillion * stages_ > step.ps * (by_flops ? flops_rate_ : bytes_rate_);
+  const Int128 work = static_cast<Int128>(by_flops ? step.flops : step.bytes) * (kMillion * stages_);
+  return work > static_cast<Int128>(step.ps) * (by_flops ? flops_rate_ : bytes_rate_);
 }
 
 void PeakTime::add(const StepCost& base, const StepCost& slope, std::int64_t count) {
@@ -55,29 +56,27 @@ void PeakTime::add(const StepCost& base, const StepCost& slope, std::int64_t cou
     const bool is_above = is_above_peak(first, by_flops);
     std::int64_t n = alike(by_flops, from, count, [&](std::int64_t i) { return flops_take_longer(figures_at(base, slope, i)); });
     n = alike(is_above, from, from + n, [&](std::int64_t i) { return is_above_peak(figures_at(base, slope, i), by_flops); });
-    const auto sum = [n](Int128 start, std::int64_t step) { return start * n + static_cast<Int128>(step) * triangle(n); };
     if (is_above)
-      sums_.ps += sum(first.ps, slope.total.count());
+      ps_ += progression_sum(first.ps, slope.total.count(), n);
     else if (by_flops)
-      sums_.flops += sum(first.flops, slope.flops);
+      flops_ += progression_sum(first.flops, slope.flops, n);
     else
-      sums_.bytes += sum(first.bytes, slope.bytes);
+      bytes_ += progression_sum(first.bytes, slope.bytes, n);
     from += n;
   }
 }
 
 void PeakTime::merge(const PeakTime& other) {
-  sums_.flops += other.sums_.flops;
-  sums_.bytes += other.sums_.bytes;
-  sums_.ps += other.sums_.ps;
+  flops_ += other.flops_;
+  bytes_ += other.bytes_;
+  ps_ += other.ps_;
 }
 
 double PeakTime::seconds() const {
   const auto over = [](Int128 work, std::int64_t millions_per_s) {
     return millions_per_s == 0 ? 0 : static_cast<double>(work) / (static_cast<double>(millions_per_s) * kMillion);
   };
-  return over(sums_.flops, flops_rate_) + over(sums_.bytes, bytes_rate_) +
-         static_cast<double>(sums_.ps) * kSecondsPerPs / static_cast<double>(stages_);
+  return over(flops_, flops_rate_) + over(bytes_, bytes_rate_) + static_cast<double>(ps_) * kSecondsPerPs / static_cast<double>(stages_);
 }
 
 }  // namespace kvlab

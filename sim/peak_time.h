@@ -23,7 +23,7 @@ class PeakTime {
 
  private:
   struct Figures {
-    Int128 flops = 0, bytes = 0, ps = 0;
+    std::int64_t flops = 0, bytes = 0, ps = 0;
   };
   static Figures figures_at(const StepCost& base, const StepCost& slope, std::int64_t i);
   [[nodiscard]] bool flops_take_longer(const Figures& step) const;
@@ -31,8 +31,8 @@ class PeakTime {
 
   // In millions per second, so that products with a step's figures fit into 128 bits.
   std::int64_t flops_rate_, bytes_rate_;
-  std::int64_t stages_;  // a step keeps one pipeline stage after the other busy
-  Figures sums_;         // each of the steps whose time at peak it decides
+  std::int64_t stages_;                    // a step keeps one pipeline stage after the other busy
+  Int128 flops_ = 0, bytes_ = 0, ps_ = 0;  // each of the steps whose time at peak it decides
 };
 
 }  // namespace kvlab
