@@ -22,6 +22,7 @@
 #include "app/compare/compare.h"
 #include "app/compare/points.h"
 #include "app/compare/validate.h"
+#include "app/machine_options.h"
 #include "app/results/results.h"
 #include "app/results/text_file.h"
 #include "app/runs/experiment.h"
@@ -47,6 +48,8 @@ struct Arguments {
   TokenizeCommand tokenize;
   CleanCommand clean;
   PointsCommand points;
+  EstimateCommand estimate;
+  CharacterizeCommand characterize;
   std::size_t num_requests = 10;
   bool json = false, every = false, quiet = false;
 };
@@ -277,6 +280,15 @@ void add_tokenize(CLI::App& app, Arguments& a, Command& chosen) {
   one->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream&) { return tokenize(a.tokenize, out); }; });
 }
 
+void add_estimates(CLI::App& app, Arguments& a, Command& chosen) {
+  add_estimate_command(app, a.estimate)->callback([&a, &chosen] {
+    chosen = [&a](std::ostream& out, std::ostream&) { return print_estimate(a.estimate, out); };
+  });
+  add_characterize_command(app, a.characterize)->callback([&a, &chosen] {
+    chosen = [&a](std::ostream& out, std::ostream&) { return print_characterization(a.characterize, out); };
+  });
+}
+
 bool is_option_group(const CLI::App* app) { return app->get_name().empty(); }
 
 std::vector<std::string> option_names(const CLI::App& command) {
@@ -360,6 +372,7 @@ int run_cli(const std::vector<std::string>& arguments, std::ostream& out, std::o
   add_run(app, a, chosen);
   add_trace(app, a, chosen);
   add_list(app, a, chosen);
+  add_estimates(app, a, chosen);
   add_compare(app, a, chosen);
   add_validate(app, a, chosen);
   add_clean(app, a, chosen);

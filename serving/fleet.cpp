@@ -162,7 +162,9 @@ void Fleet::collect(Replica& replica, Picoseconds at) {
       if (record.reason != nullptr && first_rejection_.empty()) first_rejection_ = record.reason;
       Picoseconds arrives;
       std::uint32_t turn = 0;
-      if (arrivals_.follow_up(record.number, at, arrives, turn)) {
+      const bool has_more = arrivals_.follow_up(record.number, at, arrives, turn);
+      metrics_.add_turn(record, has_more);
+      if (has_more) {
         queue_.push(arrives, Phase::kArrive, EventKind::kFollowUp, 0, turn);
       } else {
         arrivals_.session_ended(at);

@@ -62,6 +62,7 @@ struct ServingSummary {
   std::uint64_t preemptions = 0, swaps = 0, recompute_fallbacks = 0;
   std::uint64_t over_budget = 0;  // requests whose prompts have more always-kept tokens than the KV policy's budget
   std::int64_t recomputed_tokens = 0, lookup_tokens = 0, hit_tokens = 0;
+  std::int64_t output_tokens = 0;  // of all requests, those of the warm-up and of unfinished ones among them
   std::uint64_t steps = 0, block_operations = 0, evictions = 0;
   double batch_mean_requests = 0, batch_mean_tokens = 0;  // weighted by step time, by step
   double kv_used_mean_frac = 0, kv_used_peak_frac = 0;    // referenced blocks / blocks, weighted by step time

@@ -17,6 +17,7 @@ void finish_requests(std::vector<RequestRecord>& unfinished, const StopRule& sto
   std::sort(unfinished.begin(), unfinished.end(), [](const RequestRecord& a, const RequestRecord& b) { return a.number < b.number; });
   for (const RequestRecord& record : unfinished) {
     metrics.add(record, kStart + stop.after_time);
+    metrics.add_turn(record, /*has_more=*/true);
     sink.request(record);
   }
   summary.latencies = metrics.finish();
@@ -53,6 +54,7 @@ void add_counters(const ReplicaState& state, ServingSummary& summary) {
   summary.recomputed_tokens += counters.recomputed_tokens;
   summary.lookup_tokens += counters.lookup_tokens;
   summary.hit_tokens += counters.hit_tokens;
+  summary.output_tokens += counters.output_tokens;
   summary.block_operations += state.pool().operations();
   summary.evictions += state.pool().evictions();
   summary.peak_held_requests = std::max(summary.peak_held_requests, state.table().peak());

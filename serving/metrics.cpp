@@ -81,13 +81,34 @@ void MetricsCollector::add(const RequestRecord& r, Time cut_off) {
   if (slo_.is_set && ttft <= ns(slo_.ttft) && tpot <= ns(slo_.tpot) && e2e <= ns(slo_.e2e)) ++attained_;
 }
 
+void MetricsCollector::count(const Job& job) {
+  if (job.is_complete && !job.has_more && job.arrival >= count_from_) jct_.add(ns(job.end - job.arrival));
+}
+
+void MetricsCollector::add_turn(const RequestRecord& r, bool has_more) {
+  if (r.session < 0) return;
+  const auto at = jobs_.try_emplace(r.session).first;
+  Job& job = at->second;
+  job.arrival = std::min(job.arrival, r.arrival);
+  job.has_more = has_more;
+  job.is_chain = job.is_chain || has_more;
+  job.is_complete = job.is_complete && r.outcome == Outcome::kCompleted;
+  if (r.outcome == Outcome::kCompleted) job.end = std::max(job.end, r.last_token);
+  if (has_more || !job.is_chain) return;
+  count(job);
+  jobs_.erase(at);
+}
+
 MetricsCollector::Latencies MetricsCollector::finish() {
+  for (const auto& [session, job] : jobs_) count(job);
+  jobs_.clear();
   Latencies all;
   all.ttft = ttft_.finish();
   all.tpot = tpot_.finish();
   all.e2e = e2e_.finish();
   all.queueing = queueing_.finish();
   all.normalized = normalized_.finish();
+  all.jct = jct_.finish();
   all.itl = distribution_of(itl_, 1e-3);  // gaps are in picoseconds
   all.slo_attainment_frac = slo_.is_set && judged_ > 0 ? static_cast<double>(attained_) / static_cast<double>(judged_) : 0;
   all.attained = attained_;

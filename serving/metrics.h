@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/ids.h"
@@ -86,11 +87,15 @@ class MetricsCollector {
   explicit MetricsCollector(const SloTarget& slo, Time count_from) : slo_(slo), count_from_(count_from) {}
   // cut_off: when the run ended, for a request that was unfinished then.
   void add(const RequestRecord& record, Time cut_off = kNever);
+  // A request of a session has left, as add() was told; has_more: a turn waits for it. Others are ignored. Sessions whose turns do not
+  // wait for each other are held until finish().
+  void add_turn(const RequestRecord& record, bool has_more);
   LogHistogram& itl() { return itl_; }
 
   struct Latencies {
     Distribution ttft, tpot, itl, e2e, queueing;  // ns; TTFT and E2E from arrival
     Distribution normalized;                      // ns per output token
+    Distribution jct;  // ns; of sessions all of whose turns were completed: from the first turn's arrival to the last token
     double slo_attainment_frac = 0;
     std::uint64_t attained = 0, counted = 0, judged = 0, completed = 0, rejected = 0, unfinished = 0;
     std::int64_t prompt_tokens = 0, output_tokens = 0;
@@ -99,12 +104,21 @@ class MetricsCollector {
   [[nodiscard]] Time count_from() const { return count_from_; }
 
  private:
+  // A session so far.
+  struct Job {
+    Time arrival = kNever, end = kStart;
+    bool has_more = false;    // a turn waits for the latest one
+    bool is_chain = false;    // its turns wait for each other
+    bool is_complete = true;  // every turn that left was completed
+  };
   [[nodiscard]] bool has_missed(const RequestRecord& record, Time cut_off) const;
+  void count(const Job& job);
 
   SloTarget slo_;
   Time count_from_;
   LogHistogram itl_;
-  Values ttft_, tpot_, e2e_, queueing_, normalized_;
+  Values ttft_, tpot_, e2e_, queueing_, normalized_, jct_;
+  std::unordered_map<std::int64_t, Job> jobs_;  // by session
   std::uint64_t attained_ = 0, counted_ = 0, judged_ = 0, completed_ = 0, rejected_ = 0, unfinished_ = 0;
   std::int64_t prompt_tokens_ = 0, output_tokens_ = 0;
 };

@@ -12,6 +12,7 @@ void CostTotals::add(const StepCost& base, const StepCost& slope, std::int64_t c
   bytes += progression_sum(base.bytes, slope.bytes, count);
   for (std::size_t i = 0; i < kCostParts; ++i) part[i] += progression_sum(base.part[i], slope.part[i], count);
   for (std::size_t i = 0; i < kFootings; ++i) footing[i] += progression_sum(base.footing[i], slope.footing[i], count);
+  peak.add(base, slope, count);
 }
 
 void CostTotals::merge(const CostTotals& other) {
@@ -19,6 +20,7 @@ void CostTotals::merge(const CostTotals& other) {
   bytes += other.bytes;
   for (std::size_t i = 0; i < kCostParts; ++i) part[i] += other.part[i];
   for (std::size_t i = 0; i < kFootings; ++i) footing[i] += other.footing[i];
+  peak.merge(other.peak);
 }
 
 Picoseconds pass_stages(Picoseconds at, const std::vector<Picoseconds>& times, std::vector<Picoseconds>& free) {

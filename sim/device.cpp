@@ -13,7 +13,8 @@ SimDevice::SimDevice(std::unique_ptr<CostModel> cost, const LinkSetup& swap_link
       group_(std::move(group)),
       to_host_(swap_link),
       from_host_(swap_link),
-      stage_free_(static_cast<std::size_t>(cost_->num_stages())) {}
+      stage_free_(static_cast<std::size_t>(cost_->num_stages())),
+      totals_(*cost_) {}
 
 Device::Traits SimDevice::traits() const {
   Traits traits;
@@ -78,6 +79,7 @@ DecodeTimes SimDevice::look_ahead() {
 void SimDevice::advance(std::int64_t n, Picoseconds end) {
   totals_.add(base_, slope_, n);
   stage_free_[0] = end;
+  base_.total += n * slope_.total;
   base_.flops += n * slope_.flops;
   base_.bytes += n * slope_.bytes;
   for (std::size_t i = 0; i < kCostParts; ++i) base_.part[i] += n * slope_.part[i];

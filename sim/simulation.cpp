@@ -14,14 +14,15 @@ namespace {
 
 // Adds the shares of step time, and how far the devices were used while they were busy.
 void add_costs(const std::vector<const SimDevice*>& devices, Int128 busy, RunSummary& summary) {
-  CostTotals all;
+  const CostModel& cost = devices.front()->cost();
+  CostTotals all(cost);
   for (const SimDevice* device : devices) all.merge(device->totals());
   const Int128 priced = std::accumulate(all.part.begin(), all.part.end(), Int128{0});  // of every stage
   for (std::size_t i = 0; i < kCostParts; ++i) summary.part_frac[i] = ratio(all.part[i], priced);
   for (std::size_t i = 0; i < kFootings; ++i) summary.footing_frac[i] = ratio(all.footing[i], priced);
+  summary.peak_s = all.peak.seconds();
   const double busy_s = static_cast<double>(busy) * 1e-12;
   if (busy_s <= 0) return;
-  const CostModel& cost = devices.front()->cost();
   summary.mfu_frac = static_cast<double>(all.flops) / (busy_s * cost.peak_flops());
   summary.mbu_frac = static_cast<double>(all.bytes) / (busy_s * cost.peak_bytes_per_s());
 }

@@ -22,6 +22,7 @@ struct RunSummary : ServingSummary {
   std::array<double, kCostParts> part_frac{};    // of step time
   std::array<double, kFootings> footing_frac{};  // of step time
   double mfu_frac = 0, mbu_frac = 0;             // over busy time
+  double peak_s = 0;                             // PeakTime of all ranks
 };
 
 // Runs a trace to its end (or its stop rule) and delivers records to the sink. Deterministic: same setup, trace and build,

@@ -63,8 +63,10 @@ std::vector<Item> hardware() {
     const std::string name = file.stem().string();
     try {
       const HardwareSpec h = load_hardware_spec(file.string(), folder);
-      Facts remarks;
-      for (const std::string& remark : hardware_remarks(h)) remarks.emplace_back("remark", remark);
+      Facts facts;
+      if (h.power) facts.emplace_back("power", fmt::format("{:g} W idle, {:g} W at full use", h.power->idle_w, h.power->peak_w));
+      if (h.price_per_hour) facts.emplace_back("price", fmt::format("{:g} USD per hour", *h.price_per_hour));
+      for (const std::string& remark : hardware_remarks(h)) facts.emplace_back("remark", remark);
       items.push_back({"hardware",
                        name,
                        fmt::format("{}: {:.0f} GiB, {:.0f} GB/s, {:.0f} dense bf16 TFLOP/s", h.name,
@@ -73,7 +75,7 @@ std::vector<Item> hardware() {
                        {},
                        {},
                        {},
-                       std::move(remarks)});
+                       std::move(facts)});
     } catch (const InputError& e) {
       items.push_back({"hardware", name, std::string("cannot be used: ") + e.what(), "", {}});
     }

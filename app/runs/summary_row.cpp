@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <optional>
 
 #include "policies/kv/recipe.h"
 
@@ -15,6 +16,7 @@ constexpr std::array<const char*, kFootings> kFootingNames = {"inside", "interpo
 
 std::string real(double value) { return fmt::format("{:.6f}", value); }
 std::string real_if(bool exists, double value) { return exists ? real(value) : ""; }
+std::string real_if(const std::optional<double>& value) { return value ? real(*value) : ""; }
 
 // d is in ns (or ns per token); written in ms.
 void add_distribution(Fields& f, const std::string& name, const std::string& unit, const Distribution& d) {
@@ -55,7 +57,7 @@ void add_step_time(Fields& f, const RunSummary& s, bool is_simulated) {
 
 }  // namespace
 
-Fields summary_fields(const RunSummary& s, const SimSetup& setup, bool is_simulated) {
+Fields summary_fields(const RunSummary& s, const SimSetup& setup, const Bill& bill, bool is_simulated) {
   const MetricsCollector::Latencies& l = s.latencies;
   const double duration_s = to_s(s.duration);
   const double counted_s = to_s(s.counted_duration);
@@ -85,6 +87,10 @@ Fields summary_fields(const RunSummary& s, const SimSetup& setup, bool is_simula
   add_step_time(f, s, is_simulated);
   f.emplace_back("internal_fragmentation_frac", real(s.internal_fragmentation_frac));
   f.emplace_back("external_fragmentation_frac", real(s.external_fragmentation_frac));
+  f.emplace_back("energy_j", real_if(bill.energy_j));
+  f.emplace_back("energy_j_per_token", real_if(bill.energy_j_per_token));
+  f.emplace_back("dollars_per_million_tokens", real_if(bill.dollars_per_million_tokens));
+  add_distribution(f, "jct", "_ms", l.jct);
   return f;
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/runs/bill.h"
 #include "sim/simulation.h"
 
 namespace kvlab {
@@ -12,8 +13,8 @@ namespace kvlab {
 using Fields = std::vector<std::pair<std::string, std::string>>;
 
 // A run's row of summary.csv (docs/results.md), without its number, axes and seed. Fixed formats: equal results give equal bytes. Fields
-// that only a cost model knows (shares of step time) are empty if the run was not simulated.
-Fields summary_fields(const RunSummary& summary, const SimSetup& setup, bool is_simulated = true);
+// that only a cost model knows (shares of step time) are empty if the run was not simulated, and so is the bill.
+Fields summary_fields(const RunSummary& summary, const SimSetup& setup, const Bill& bill, bool is_simulated = true);
 
 // How many requests were rejected, and why the first was, and how many were unfinished: their latencies are in no column. "": none.
 std::string not_served(const ServingSummary& summary);

@@ -28,6 +28,24 @@ double optional_rate(Params& p, const char* key, const char* meaning, const char
   return rate;
 }
 
+// Reads `power` and `price_per_hour`, which a file may lack.
+void read_power_and_price(Params& p, HardwareSpec& h) {
+  constexpr double kMostWatts = 1e5, kMostDollars = 1e6;
+  Params power = p.optional_child("power", "power");
+  if (p.has("power")) {
+    PowerSpec spec;
+    spec.idle_w = power.required<double>("idle_w", 0, kMostWatts, "watts of the GPU with a model loaded while no step runs");
+    spec.peak_w = power.required<double>("peak_w", 1, kMostWatts, "watts of the GPU at full use: the datasheet's TDP");
+    if (spec.peak_w < spec.idle_w)
+      power.fail_at("peak_w", fmt::format("'peak_w' = {:g} is below 'idle_w' = {:g}: give the datasheet's TDP as 'peak_w'", spec.peak_w,
+                                          spec.idle_w));
+    h.power = spec;
+  }
+  power.reject_unread();
+  if (!p.has("price_per_hour")) return;
+  h.price_per_hour = p.optional<double>("price_per_hour", 0, 0, kMostDollars, "USD for an hour of one GPU");
+}
+
 // A figure over another of the card, and between which ratios cards are.
 struct Ratio {
   const char* key;
@@ -158,6 +176,7 @@ HardwareSpec load_hardware_spec(const std::string& name_or_path, const std::stri
   h.unpacked_experts.flops_frac =
       p.optional<double>("unpacked_experts_flops_frac", h.experts.flops_frac, 0.01, 1, "share of peak FLOP/s that these reach");
   h.bandwidth_frac = p.optional<double>("bandwidth_frac", kBandwidthFrac, 0.01, 1, "share of peak bandwidth that kernels reach");
+  read_power_and_price(p, h);
   h.collectives = std::make_shared<const CollectiveTables>(read_card_collectives(p, *config, h.name));
   for (const CollectiveFinding& finding : check_collectives(h.collectives->tables, h.links())) throw InputError(finding.text);
   p.reject_unread();

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,11 @@
 namespace kvlab {
 
 inline constexpr double kPsPerSecond = 1e12;
+
+// Power of one GPU in watts: with a model loaded while no step runs, and at full use.
+struct PowerSpec {
+  double idle_w = 0, peak_w = 0;
+};
 
 // One GPU, by its datasheet, and how much of it a good kernel reaches.
 struct HardwareSpec {
@@ -35,6 +41,9 @@ struct HardwareSpec {
     double floor_ns = 0, flops_frac = 0;
   };
   Experts experts, unpacked_experts;  // unpacked: weights below 8 bits, which the kernel brings to 16
+
+  std::optional<PowerSpec> power;        // none: not known
+  std::optional<double> price_per_hour;  // of one GPU, in USD; none: not known
 
   std::shared_ptr<const CollectiveTables> collectives = std::make_shared<const CollectiveTables>();  // measured on this card
 

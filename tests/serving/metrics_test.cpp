@@ -107,6 +107,30 @@ TEST(MetricsCollector, WarmUpIsLeftOutAndTheSloIsAConjunction) {
   EXPECT_EQ(all.tpot.count, 3U);
 }
 
+// From the first turn's arrival to the last token of the last one; of sessions that were completed and began after the warm-up.
+TEST(MetricsCollector, JobsAreWholeSessions) {
+  MetricsCollector metrics({}, kStart + Span(5'000'000));
+  const auto turn = [&](std::int64_t session, double arrival_ms, double last_ms, bool has_more, Outcome outcome = Outcome::kCompleted) {
+    RequestRecord r = record(arrival_ms, arrival_ms, last_ms, 2);
+    r.session = session;
+    r.outcome = outcome;
+    metrics.add_turn(r, has_more);
+  };
+  turn(1, 10, 20, true);
+  turn(1, 50, 70, false);  // 60 ms
+  turn(2, 10, 20, true);   // its next turn never comes
+  turn(3, 10, 20, true, Outcome::kRejected);
+  turn(3, 30, 40, false);
+  turn(4, 1, 90, false);     // began in the warm-up
+  turn(5, 30, 40, false);    // turns with arrivals of their own, the second
+  turn(5, 12, 22, false);    // of them first: 28 ms
+  turn(-1, 10, 500, false);  // no session
+  const Distribution jct = metrics.finish().jct;
+  EXPECT_EQ(jct.count, 2U);
+  EXPECT_DOUBLE_EQ(jct.max, 60e6);
+  EXPECT_DOUBLE_EQ(jct.mean, 44e6);
+}
+
 // As a third limit, alone or with the others, of completed requests and of those cut off.
 TEST(MetricsCollector, TheSloOfTheWholeAnswer) {
   const Span none = Span::max(), limit(100'000'000);

@@ -186,12 +186,18 @@ TEST(HardwareSpec, ShippedCardsAreComplete) {
     EXPECT_THAT(h.source, ::testing::AnyOf(::testing::HasSubstr("NVIDIA"), ::testing::HasSubstr("AMD"))) << name;
     EXPECT_GT(h.peak_flops(Dtype::kBf16), 6e13) << name;
     EXPECT_GE(h.memory_bytes_per_s, 3e11) << name;
+    ASSERT_TRUE(h.power) << name;
+    EXPECT_GE(h.power->idle_w, 0.03 * h.power->peak_w) << name;
+    EXPECT_LE(h.power->idle_w, 0.4 * h.power->peak_w) << name;
     EXPECT_TRUE(hardware_remarks(h).empty()) << name << ": " << hardware_remarks(h).front();
   }
   EXPECT_GE(cards, 20);
   const HardwareSpec h100 = load_hardware_spec("h100", kCards);
   EXPECT_DOUBLE_EQ(h100.memory_bytes_per_s, 3.35e12);
   EXPECT_DOUBLE_EQ(h100.bf16_flops, 989.4e12);
+  EXPECT_DOUBLE_EQ(h100.power->peak_w, 700);
+  EXPECT_DOUBLE_EQ(h100.price_per_hour.value(), 3.99);
+  EXPECT_FALSE(load_hardware_spec("h20", kCards).price_per_hour) << "none is known";
   EXPECT_DOUBLE_EQ(h100.link_bytes_per_s, 450e9);
   EXPECT_DOUBLE_EQ(load_hardware_spec("rtx4090", kCards).link_bytes_per_s, 31.5e9);    // no NVLink: PCIe
   EXPECT_DOUBLE_EQ(load_hardware_spec("t4", kCards).peak_flops(Dtype::kBf16), 65e12);  // no bf16: computed in fp16
@@ -205,6 +211,16 @@ TEST(HardwareSpec, Errors) {
   EXPECT_THAT(error("source: x\nmemory_bytes: 16777216\nmemory_bandwidth_bytes_per_s: .nan\n"),
               ::testing::HasSubstr("memory_bandwidth_bytes_per_s"));
   EXPECT_THAT(error_of([] { load_hardware_spec("h10O", kCards); }), ::testing::HasSubstr("did you mean 'h100'"));
+  const auto with = [&](const std::string& line) { return error(kTinyCard + line + "\n"); };
+  EXPECT_EQ(with("power: {idle_w: 40, peak_w: 40}\nprice_per_hour: 0"), "no error") << "may be equal, and free";
+  EXPECT_THAT(with("power: {idle_w: 70, peak_w: 40}"), ::testing::HasSubstr(":10:29: 'peak_w' = 40 is below 'idle_w' = 70"));
+  EXPECT_THAT(with("power: {idle_w: 70}"), ::testing::HasSubstr("power needs 'peak_w'"));
+  EXPECT_THAT(with("power: {idle_w: -1, peak_w: 40}"), ::testing::HasSubstr("'idle_w' = -1 is outside"));
+  EXPECT_THAT(with("power: {idle: 10, peak_w: 40}"), ::testing::HasSubstr("needs 'idle_w'"));
+  EXPECT_THAT(with("power: {idle_w: 10, peak_w: 40, tdp: 40}"), ::testing::HasSubstr("unknown key 'tdp' in power"));
+  EXPECT_THAT(with("power: 40"), ::testing::HasSubstr("'power': expected 'key: value' lines"));
+  EXPECT_THAT(with("price_per_hour: -2"), ::testing::HasSubstr("'price_per_hour' = -2 is outside"));
+  EXPECT_THAT(with("price_per_hour: cheap"), ::testing::HasSubstr("'price_per_hour'"));
 }
 
 }  // namespace

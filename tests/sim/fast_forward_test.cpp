@@ -2,6 +2,7 @@
 // both pipeline depths, with preemption, prefix hits, swapping, several replicas and samples in between.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <iterator>
 #include <ostream>
 
@@ -64,6 +65,7 @@ std::string text_of(const RunSummary& s, const Recorder& records) {
       s.steps, s.evictions);
   add(s.batch_mean_requests, s.batch_mean_tokens, s.kv_used_mean_frac, s.kv_used_peak_frac, s.busy_frac, s.overload_frac, s.mfu_frac,
       s.mbu_frac, s.internal_fragmentation_frac, s.external_fragmentation_frac);
+  add(std::bit_cast<std::int64_t>(s.peak_s), s.output_tokens);  // to the last bit
   for (const double f : s.part_frac) add(f);
   for (const double f : s.footing_frac) add(f);
   for (const RequestRecord& r : records.requests) {

@@ -137,7 +137,7 @@ Findings ServingRun::serve(RunFiles& files, const RunOptions& options) {
   static_cast<ServingSummary&>(summary) = kvlab::serve(setup, *plan_.trace.open(), sink);
   files.add_file("engine_steps.csv", log.text());
   Findings findings;
-  findings.rows = {summary_fields(summary, plan_.setup, /*is_simulated=*/false)};
+  findings.rows = {summary_fields(summary, plan_.setup, Bill{}, /*is_simulated=*/false)};
   findings.rows[0].insert(findings.rows[0].end(), load.begin(), load.end());
   findings.manifest = {{"host", "engine"}, {"served_model", plan_.served.text()}};
   describe_costs(fmt::format("step times measured by the engine on {}{}; KV blocks {}; overload {:.1f} % of time", plan_.served.text(),

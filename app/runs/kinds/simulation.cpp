@@ -178,7 +178,7 @@ RunSummary SimulationRun::search(RunFiles& files, const RunOptions& options, Fin
   WatchedSink sink(&files, options);
   const bool any = found.best_per_s > 0;
   const RunSummary summary = simulate_with_oracle(plan_.setup, at_rate(any ? found.best_per_s : plan_.search->low_per_s), sink, options);
-  findings.rows = {summary_fields(summary, plan_.setup)};
+  findings.rows = {summary_fields(summary, plan_.setup, bill(summary))};
   findings.rows[0].emplace_back("search_rate_per_s", any ? fmt::format("{:.6f}", found.best_per_s) : "");
   return summary;
 }
@@ -201,12 +201,13 @@ Findings SimulationRun::serve(RunFiles& files, const RunOptions& options) {
   } else {
     WatchedSink sink(&files, options);
     summary = simulate_with_oracle(plan_.setup, plan_.trace.open, sink, options);
-    findings.rows = {summary_fields(summary, plan_.setup)};
+    findings.rows = {summary_fields(summary, plan_.setup, bill(summary))};
     findings.rows[0].insert(findings.rows[0].end(), load.begin(), load.end());
   }
   findings.add_note(remarks_on(summary));
   for (const std::string& remark : plan_.remarks) findings.add_note(remark);
   findings.add_note(remark_on_collectives(plan_.cost, summary));
+  findings.add_note(bill(summary).remark);
   describe_costs(credibility_label(summary, plan_.setup, describe_cost_source(plan_)), findings.manifest);
   findings.skipped = summary.skipped;
   findings.not_served = not_served(summary);

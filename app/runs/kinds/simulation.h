@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "app/results/run_files.h"
+#include "app/runs/bill.h"
 #include "app/runs/progress.h"
 #include "app/runs/run_kind.h"
 #include "app/runs/serving_plan.h"
@@ -68,6 +69,7 @@ class SimulationRun : public PreparedRun {
 
  private:
   [[nodiscard]] bool writes(const std::string& table) const override;
+  [[nodiscard]] Bill bill(const RunSummary& summary) const { return bill_of(summary, plan_.cost, plan_.setup.num_replicas); }
   RunSummary search(RunFiles& files, const RunOptions& options, Findings& findings);
 
   Params p_;

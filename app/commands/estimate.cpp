@@ -1,0 +1,185 @@
+#include "app/commands/estimate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+#include "base/error.h"
+#include "sim/cost/kv_layout.h"
+
+namespace kvlab {
+
+namespace {
+
+constexpr std::int64_t kBlockTokens = 16;  // KV is stored in blocks of so many
+constexpr double kMs = 1e3, kMillion = 1e6, kSecondsPerHour = 3600;
+
+// A step's time as the cost model prices it, and at the peak rates of the datasheet.
+struct StepTimes {
+  double priced_s = 0, peak_s = 0;
+};
+
+StepTimes times_of(CostModel& cost, const StepShape& shape) {
+  const StepCost step = cost.step(shape);
+  const double priced = to_s(step.total);
+  const double flops_s = static_cast<double>(step.flops) / cost.peak_flops(),
+               bytes_s = static_cast<double>(step.bytes) / cost.peak_bytes_per_s();
+  return {priced, std::min(priced, std::max(flops_s, bytes_s))};
+}
+
+StepTimes prompt_times(CostModel& cost, std::int32_t tokens) {
+  const PrefillPiece piece{tokens, 0};
+  StepShape shape;
+  shape.prefills = std::span(&piece, 1);
+  shape.head_rows = 1;
+  return times_of(cost, shape);
+}
+
+// The mean decode step: the first has the prompt cached, and each a token more than the one before.
+StepTimes decode_times(CostModel& cost, const EstimateCommand& c, std::int32_t rows) {
+  if (c.output_tokens < 2) return {};
+  StepShape shape;
+  for (std::int32_t i = 0; i < rows; ++i) add_decode_row(shape, c.prompt_tokens + (c.output_tokens - 2) / 2, cost.windows());
+  shape.head_rows = rows;
+  return times_of(cost, shape);
+}
+
+// Bytes on one GPU.
+struct MemoryUse {
+  double weights = 0, sequence = 0, usable = 0;
+  [[nodiscard]] double sequences() const { return std::floor((usable - weights) / sequence); }
+};
+
+MemoryUse memory_of(const CostSetup& setup, const EstimateCommand& c) {
+  const Parallel& p = setup.parallel;
+  const KvLayout layout = kv_layout(setup.model, p, kBlockTokens);
+  const std::int64_t tokens = std::int64_t{c.prompt_tokens} + c.output_tokens;
+  return {static_cast<double>(weight_bytes(setup.model, p.tp, p.pp, p.expert_ranks())),
+          static_cast<double>(sequence_bytes(layout, kBlockTokens, tokens - 1, 1)),
+          c.memory_frac * static_cast<double>(setup.hardware.memory_bytes)};
+}
+
+std::int32_t batch_of(const CostSetup& setup, const EstimateCommand& c, const MemoryUse& memory) {
+  constexpr double kMostRows = 1e5;
+  const double most = memory.sequences();
+  if (!(most >= 1) || c.batch > most)
+    throw InputError(
+        fmt::format("--batch: {} sequences of {} + {} tokens of {} fit on {} x {} ({:.2f} GB usable per GPU, {:.2f} GB weights, {:.3f} GB "
+                    "per sequence); "
+                    "lower --batch or the lengths, raise --tp, or choose a larger GPU",
+                    std::max(0.0, most), c.prompt_tokens, c.output_tokens, setup.model.name, setup.parallel.gpus(), setup.hardware.name,
+                    memory.usable * 1e-9, memory.weights * 1e-9, memory.sequence * 1e-9));
+  return c.batch > 0 ? c.batch : static_cast<std::int32_t>(std::min(most, kMostRows));
+}
+
+// The load of a batch: its prompts one after the other, then decode steps of all rows.
+struct BatchTimes {
+  StepTimes prompt, decode, decode_alone;
+  double batch = 0, steps = 0;  // decode steps
+
+  [[nodiscard]] double priced_s() const { return batch * prompt.priced_s + steps * decode.priced_s; }
+  [[nodiscard]] double peak_s() const { return batch * prompt.peak_s + steps * decode.peak_s; }
+  [[nodiscard]] double alone_s() const { return prompt.priced_s + steps * decode_alone.priced_s; }
+  [[nodiscard]] double tokens() const { return batch * (steps + 1); }
+};
+
+void add_alone(const CostSetup& setup, const BatchTimes& times, const MemoryUse& memory, std::vector<EstimatedFigure>& all) {
+  const HardwareSpec& h = setup.hardware;
+  const int gpus = setup.parallel.gpus();
+  all.push_back({"alone_ms", kMs * times.alone_s(), "one request with the GPUs to itself: ttft + (output - 1) x tpot at batch 1"});
+  std::optional<double> dollars, joules;
+  if (h.price_per_hour) dollars = *h.price_per_hour * gpus * times.alone_s() / kSecondsPerHour;
+  if (h.power) joules = h.power->peak_w * gpus * times.alone_s();
+  all.push_back({"alone_dollars", dollars, "alone x GPUs x price per hour"});
+  all.push_back({"alone_energy_j", joules, "alone x GPUs x peak power"});
+  all.push_back({"context_switch_ms", kMs * memory.sequence / h.pcie_bytes_per_s, "a sequence's KV over PCIe, one way"});
+}
+
+void add_rates(const CostSetup& setup, const EstimateCommand& c, const BatchTimes& times, std::vector<EstimatedFigure>& all) {
+  const HardwareSpec& h = setup.hardware;
+  const double gpus = setup.parallel.gpus(), rate = times.tokens() / times.priced_s();
+  all.push_back({"output_tokens_per_s", rate, "batch x output / (batch x ttft + (output - 1) x tpot)"});
+  std::optional<double> joules, dollars;
+  if (h.power) joules = gpus * (h.power->idle_w * times.priced_s() + (h.power->peak_w - h.power->idle_w) * times.peak_s()) / times.tokens();
+  if (h.price_per_hour) dollars = *h.price_per_hour * gpus / kSecondsPerHour / rate * kMillion;
+  all.push_back({"energy_j_per_token", joules, "GPUs x (idle power x time + (peak - idle power) x time at peak) / output tokens"});
+  all.push_back({"dollars_per_million_tokens", dollars, "GPUs x price per hour / output tokens per hour x 1e6"});
+  if (c.watts <= 0) return;
+  std::optional<double> fed;
+  if (joules) fed = c.watts / (c.pue * *joules);
+  all.push_back({"power_bound_tokens_per_s", fed, "power / (PUE x energy per token)"});
+  const char* const form = !fed ? "energy per token is not known" : *fed < rate ? "the bound is power" : "the bound is the GPUs";
+  all.push_back({"bound_tokens_per_s", fed ? std::optional(std::min(*fed, rate)) : std::nullopt, form});
+}
+
+std::string missing_figures(const HardwareSpec& h) {
+  std::string text;
+  if (!h.power) text += fmt::format("no energy: add 'power: {{idle_w: WATTS, peak_w: WATTS}}' to {}\n", h.file);
+  if (!h.price_per_hour) text += fmt::format("no price: add 'price_per_hour: USD' to {}\n", h.file);
+  return text;
+}
+
+nlohmann::ordered_json as_json(const CostSetup& setup, const EstimateCommand& c, const std::vector<EstimatedFigure>& all) {
+  nlohmann::ordered_json json = {{"model", setup.model.name},        {"hardware", setup.hardware.name},
+                                 {"gpus", setup.parallel.gpus()},    {"step_times", setup.profile_name},
+                                 {"prompt_tokens", c.prompt_tokens}, {"output_tokens", c.output_tokens}};
+  for (const EstimatedFigure& figure : all) json[figure.key] = figure.value ? nlohmann::ordered_json(*figure.value) : nullptr;
+  return json;
+}
+
+}  // namespace
+
+CostSetup read_machine(const MachineOptions& options) {
+  std::string yaml = fmt::format("profile: {}\nparallel: {{tp: {}}}\n", options.profile, options.tp);
+  if (!options.model.empty()) yaml += "model: " + nlohmann::json(options.model).dump() + "\n";
+  if (!options.hardware.empty()) yaml += "hardware: " + nlohmann::json(options.hardware).dump() + "\n";
+  Params p = Params::from_text(yaml, "command line");
+  CostSetup setup = read_cost_setup(p);
+  p.reject_unread();
+  return setup;
+}
+
+std::vector<EstimatedFigure> estimate(const CostSetup& setup, const EstimateCommand& c) {
+  const MemoryUse memory = memory_of(setup, c);
+  const std::int32_t batch = batch_of(setup, c, memory);
+  const std::unique_ptr<CostModel> cost = make_cost_model(setup);
+  BatchTimes times{prompt_times(*cost, c.prompt_tokens), decode_times(*cost, c, batch), decode_times(*cost, c, 1)};
+  times.batch = batch;
+  times.steps = c.output_tokens - 1;
+  const auto tpot = [&](double seconds) { return times.steps > 0 ? std::optional(kMs * seconds) : std::nullopt; };
+  std::vector<EstimatedFigure> all = {
+      {"weights_bytes", memory.weights, "on one GPU"},
+      {"kv_bytes_per_token", static_cast<double>(kv_bytes_per_token(setup.model)), "of all layers and heads, no window full"},
+      {"sequence_kv_bytes", memory.sequence, "of prompt and output on one GPU, in blocks of 16 tokens"},
+      {"max_batch", memory.sequences(), "floor((memory share - weights) / sequence's KV)"},
+      {"batch", static_cast<double>(batch), "sequences decoded together"},
+      {"ttft_at_peak_ms", kMs * times.prompt.peak_s, "a prompt alone: the longer of FLOPs / peak FLOP/s and bytes / peak bandwidth"},
+      {"ttft_ms", kMs * times.prompt.priced_s, "the same as the cost model prices it"},
+      {"tpot_at_peak_ms", tpot(times.decode.peak_s), "the mean decode step of the batch, as above"},
+      {"tpot_ms", tpot(times.decode.priced_s), "the same as the cost model prices it"},
+  };
+  add_alone(setup, times, memory, all);
+  add_rates(setup, c, times, all);
+  return all;
+}
+
+int print_estimate(const EstimateCommand& command, std::ostream& out) {
+  const CostSetup setup = read_machine(command);
+  const std::vector<EstimatedFigure> all = estimate(setup, command);
+  if (command.json) {
+    out << as_json(setup, command, all).dump(2) << "\n";
+    return 0;
+  }
+  out << fmt::format("{} on {} x {}, {} + {} tokens; step times: {}\n", setup.model.name, setup.parallel.gpus(), setup.hardware.name,
+                     command.prompt_tokens, command.output_tokens, setup.profile_name);
+  for (const EstimatedFigure& figure : all)
+    out << fmt::format("{:<28}{:>14}   {}\n", figure.key, figure.value ? fmt::format("{:.6g}", *figure.value) : "-", figure.form);
+  out << missing_figures(setup.hardware);
+  return 0;
+}
+
+}  // namespace kvlab

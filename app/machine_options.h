@@ -1,0 +1,14 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "app/commands/characterize.h"
+#include "app/commands/estimate.h"
+
+namespace kvlab {
+
+// Adds the commands `estimate` and `characterize`, whose options write into the struct, which outlives `app`.
+CLI::App* add_estimate_command(CLI::App& app, EstimateCommand& command);
+CLI::App* add_characterize_command(CLI::App& app, CharacterizeCommand& command);
+
+}  // namespace kvlab

@@ -1,0 +1,129 @@
+#include "app/runs/bill.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/text.h"
+#include "tests/app/app_fixture.h"
+
+namespace kvlab {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Three replicas of two GPUs for 36 s, of which the two GPUs of each spend 9 s at peak, and a million tokens.
+TEST(Bill, ByHand) {
+  CostSetup cost;
+  cost.parallel.tp = 2;
+  cost.hardware.power = PowerSpec{100, 500};
+  cost.hardware.price_per_hour = 3.6;
+  RunSummary summary;
+  summary.duration = Span(36'000'000'000);
+  summary.peak_s = 27;
+  summary.output_tokens = 1'000'000;
+  const Bill bill = bill_of(summary, cost, 3);
+  EXPECT_DOUBLE_EQ(bill.energy_j.value(), 100.0 * 6 * 36 + 400.0 * 2 * 27);
+  EXPECT_DOUBLE_EQ(bill.energy_j_per_token.value(), (21'600 + 21'600) / 1e6);
+  EXPECT_DOUBLE_EQ(bill.dollars_per_million_tokens.value(), 3.6 * 6 * 0.01);
+  EXPECT_EQ(bill.remark, "");
+  summary.output_tokens = 0;
+  const Bill none = bill_of(summary, cost, 3);
+  EXPECT_TRUE(none.energy_j && !none.energy_j_per_token && !none.dollars_per_million_tokens);
+}
+
+class BillTest : public AppTest {
+ protected:
+  // A run on an H100 with these keys in place of its own on power and price; more: added to the experiment.
+  CsvTable run(const std::string& keys, const std::string& more = "", const std::vector<std::string>& options = {}) {
+    std::string card;
+    for (const std::string& line : lines_of(read(KVLAB_SOURCE_DIR "/profiles/hardware/h100.yaml")))
+      if (!line.starts_with("power:") && !line.starts_with("price_per_hour:")) card += line + "\n";
+    write("card.yaml", card + keys);
+    write("small.yaml", std::string(kSmall) + "scheduler: vllm_v1\n" + more);
+    std::vector<std::string> arguments{"run", "small.yaml", "--set", "hardware=card.yaml", "--out", "r" + std::to_string(++runs_)};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    const Called called = call(arguments);
+    EXPECT_EQ(called.status, 0) << called.err;
+    out_ = called.out;
+    folder_of_run_ = "r" + std::to_string(runs_);
+    return read_csv(folder_of_run_ / "summary.csv");
+  }
+  static double number(const CsvTable& summary, const char* column) { return std::stod(summary.rows.at(0).at(summary.at(column))); }
+  static std::string text(const CsvTable& summary, const char* column) { return summary.rows.at(0).at(summary.at(column)); }
+
+  std::filesystem::path folder_of_run_;
+  std::string out_;
+
+ private:
+  static std::vector<std::string> lines_of(const std::string& all) {
+    std::vector<std::string> lines;
+    std::istringstream in(all);
+    for (std::string line; std::getline(in, line);) lines.push_back(line);
+    return lines;
+  }
+  int runs_ = 0;
+};
+
+TEST_F(BillTest, PowerIsIdleAndTheRestByUse) {
+  const CsvTable flat = run("power: {idle_w: 100, peak_w: 100}\nprice_per_hour: 3.6\n");
+  const double duration_s = number(flat, "duration_s");
+  EXPECT_NEAR(number(flat, "energy_j"), 100 * duration_s, 1e-6);
+  const CsvTable requests = read_csv(folder_of_run_ / "requests.csv");
+  double tokens = 0;
+  for (const auto& row : requests.rows) tokens += std::stod(row.at(requests.at("output_tokens")));
+  EXPECT_NEAR(number(flat, "energy_j_per_token"), 100 * duration_s / tokens, 1e-6);
+  EXPECT_NEAR(number(flat, "dollars_per_million_tokens"), 3.6 / 3600 * duration_s / tokens * 1e6, 1e-6);
+  const double by_use = number(run("power: {idle_w: 0, peak_w: 100}\n"), "energy_j");
+  EXPECT_GT(by_use, 0.05 * 100 * duration_s);
+  EXPECT_LT(by_use, 0.9 * 100 * duration_s);
+  EXPECT_NEAR(number(run("power: {idle_w: 40, peak_w: 100}\n"), "energy_j"), 40 * duration_s + 0.6 * by_use, 1e-5);
+  const CsvTable four = run("power: {idle_w: 100, peak_w: 100}\n", "replicas: 2\nparallel: {tp: 2}\n");
+  EXPECT_NEAR(number(four, "energy_j"), 400 * number(four, "duration_s"), 1e-5);
+}
+
+TEST_F(BillTest, FastForwardChangesNoDigit) {
+  const std::string keys = "power: {idle_w: 61.3, peak_w: 700}\nprice_per_hour: 2.99\n";
+  run(keys);
+  const std::string with = read(folder_of_run_ / "summary.csv");
+  run(keys, "", {"--fast-forward", "off"});
+  EXPECT_EQ(with, read(folder_of_run_ / "summary.csv"));
+}
+
+TEST_F(BillTest, MissingFiguresAreNamed) {
+  const CsvTable none = run("");
+  for (const char* column : {"energy_j", "energy_j_per_token", "dollars_per_million_tokens", "jct_p50_ms"})
+    EXPECT_EQ(text(none, column), "");
+  EXPECT_THAT(out_, HasSubstr("no energy and price of tokens for H100 SXM 80GB: add 'power: {idle_w: WATTS, peak_w: WATTS}' and "
+                              "'price_per_hour: USD' to "));
+  const CsvTable priced = run("price_per_hour: 1\n");
+  EXPECT_NE(text(priced, "dollars_per_million_tokens"), "");
+  EXPECT_THAT(out_, HasSubstr("no energy for H100 SXM 80GB: add 'power"));
+  run("power: {idle_w: 1, peak_w: 2}\nprice_per_hour: 1\n");
+  EXPECT_THAT(out_, ::testing::Not(HasSubstr("no energy")));
+}
+
+// A session's time is that of all its turns and the pauses between them.
+TEST_F(BillTest, JobCompletionTimeOfSessions) {
+  write("turns.csv",
+        "arrival_ns,prompt_tokens,output_tokens,session,delay_ns\n0,100,5,1,\n,120,5,1,1000000\n5000000,80,4,2,\n6000000,90,4,,\n");
+  write("turns.yaml", "model: llama-3.1-8b\nhardware: h100\nscheduler: vllm_v1\ntrace: {file: turns.csv}\n");
+  const Called called = call({"run", "turns.yaml", "--out", "t"});
+  ASSERT_EQ(called.status, 0) << called.err;
+  const CsvTable requests = read_csv("t/requests.csv"), summary = read_csv("t/summary.csv");
+  std::map<std::string, std::pair<double, double>> sessions;  // first arrival, last token
+  for (const auto& row : requests.rows) {
+    const double arrival = std::stod(row.at(requests.at("arrival_ns"))), last = std::stod(row.at(requests.at("last_token_ns")));
+    const auto [at, is_new] = sessions.try_emplace(row.at(requests.at("session")), arrival, last);
+    if (!is_new) at->second = {std::min(at->second.first, arrival), std::max(at->second.second, last)};
+  }
+  ASSERT_EQ(sessions.size(), 3U);
+  const double first = sessions["1"].second - sessions["1"].first, second = sessions["2"].second - sessions["2"].first;
+  EXPECT_GT(first, 1e6 + second);
+  EXPECT_NEAR(number(summary, "jct_p50_ms"), (first + second) / 2 * 1e-6, 1e-6);
+  EXPECT_NEAR(number(summary, "jct_max_ms"), first * 1e-6, 1e-6);
+}
+
+}  // namespace
+}  // namespace kvlab
