@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/checked_time.h"
+#include "serving/totals.h"
 
 namespace kvlab {
 
@@ -42,7 +43,8 @@ bool SimDevice::begin(InFlightStep& step, Picoseconds at) {
     return false;
   }
   const StepCost cost = pricer_->price(step);
-  totals_.add(cost, {}, 1);
+  totals_.add(cost);
+  const Picoseconds without_host = std::max(stage_free_[0], at);
   const Picoseconds ready = add_time(at, cost_->host_time(pricer_->shape()), kLateStep);
   if (stage_free_.size() > 1) {
     time_stages(step, ready);
@@ -50,6 +52,7 @@ bool SimDevice::begin(InFlightStep& step, Picoseconds at) {
     step.start = std::max(stage_free_[0], ready);
     step.end = stage_free_[0] = add_time(step.start, cost.total, kLateStep);
   }
+  totals_.host += (step.start - without_host).count();
   return true;
 }
 
@@ -78,12 +81,9 @@ DecodeTimes SimDevice::look_ahead() {
 
 void SimDevice::advance(std::int64_t n, Picoseconds end) {
   totals_.add(base_, slope_, n);
+  totals_.host += (end - stage_free_[0]).count() - progression_sum(base_.total, slope_.total, n);  // nothing else is waited for
   stage_free_[0] = end;
-  base_.total += n * slope_.total;
-  base_.flops += n * slope_.flops;
-  base_.bytes += n * slope_.bytes;
-  for (std::size_t i = 0; i < kCostParts; ++i) base_.part[i] += n * slope_.part[i];
-  for (std::size_t i = 0; i < kFootings; ++i) base_.footing[i] += n * slope_.footing[i];
+  base_.add(slope_, n);
 }
 
 }  // namespace kvlab

@@ -9,8 +9,9 @@ namespace kvlab {
 
 void LockStep::begin(StepPricer& pricer, CostModel& cost, const InFlightStep& step, CostTotals& totals, Picoseconds ready) {
   if (parts_.size() == ranks_) parts_.clear();
-  if (parts_.empty()) ready_ = {};
+  if (parts_.empty()) ready_ = planned_ = {};
   pricer.collect_rank(step);
+  planned_ = std::max(planned_, ready);
   ready_ = std::max(ready_, add_time(ready, cost.host_time(pricer.shape()), kLateStep));
   parts_.push_back({&pricer, &cost, &step, &totals});
   if (parts_.size() == ranks_) time_step();
@@ -41,7 +42,7 @@ void LockStep::time_step() {
   longest_.assign(stage_free_.size(), {});
   for (const Part& part : parts_) {
     const StepCost cost = part.pricer->price_rank(*part.step, group);
-    part.totals->add(cost, {}, 1);
+    part.totals->add(cost);
     if (longest_.size() > 1)
       part.cost->stage_times(part.pricer->shape(), stage_times_);
     else
@@ -49,6 +50,8 @@ void LockStep::time_step() {
     for (std::size_t s = 0; s < longest_.size(); ++s) longest_[s] = std::max(longest_[s], stage_times_[s]);
   }
   start_ = std::max(stage_free_[0], ready_);
+  const Picoseconds for_host = start_ - std::max(stage_free_[0], planned_);
+  for (const Part& part : parts_) part.totals->host += for_host.count();
   end_ = pass_stages(ready_, longest_, stage_free_);
 }
 

@@ -35,7 +35,7 @@ class LockStep {
   std::size_t ranks_;
   std::vector<Part> parts_;
   std::vector<Picoseconds> stage_free_, stage_times_, longest_;
-  Picoseconds ready_, start_, end_;
+  Picoseconds planned_, ready_, start_, end_;  // planned_: ready, but for the host's time
 };
 
 }  // namespace kvlab

@@ -10,14 +10,6 @@ namespace {
 
 constexpr int kAllLayers = -1;
 
-void add(StepCost& sum, const StepCost& more, int sign) {
-  sum.total += sign * more.total;
-  sum.flops += sign * more.flops;
-  sum.bytes += sign * more.bytes;
-  for (std::size_t i = 0; i < kCostParts; ++i) sum.part[i] += sign * more.part[i];
-  for (std::size_t i = 0; i < kFootings; ++i) sum.footing[i] += sign * more.footing[i];
-}
-
 bool covers(const StepEntry& entry, int layer) { return layer >= entry.layer_begin && (entry.layer_end == 0 || layer < entry.layer_end); }
 
 bool is_partial(const StepEntry& entry) { return entry.layer_begin > 0 || entry.layer_end > 0; }
@@ -50,13 +42,9 @@ void StepPricer::collect(const InFlightStep& step, int layer) {
 }
 
 StepCost StepPricer::price(const InFlightStep& step) {
-  StepCost cost;
-  if (std::any_of(step.entries.begin(), step.entries.end(), is_partial)) {
-    cost = price_layers(step);
-  } else {
-    collect(step, kAllLayers);
-    cost = cost_.step(shape_);
-  }
+  const bool has_parts = std::any_of(step.entries.begin(), step.entries.end(), is_partial);
+  if (!has_parts) collect(step, kAllLayers);
+  StepCost cost = has_parts ? price_layers(step) : cost_.step(shape_);
   add_passes(step, cost);
   return cost;
 }
@@ -86,9 +74,11 @@ void StepPricer::add_passes(const InFlightStep& step, StepCost& sum) {
       add_decode_row(shape, pass.kv_tokens, cost_.windows());
     }
     StepCost cost = cost_.step(shape);
-    cost.part = {};
-    cost.part[static_cast<std::size_t>(CostPart::kPolicy)] = cost.total;
-    add(sum, cost, 1);
+    ByFooting policy{};
+    for (std::size_t f = 0; f < kFootings; ++f) policy[f] = cost.of(static_cast<Footing>(f));
+    cost.times = {};
+    cost.row(CostPart::kPolicy) = policy;
+    sum.add(cost);
   }
 }
 
@@ -109,14 +99,14 @@ StepCost StepPricer::price_layers(const InFlightStep& step) {
     if (shape_.decodes == 0 && shape_.idle_rows == 0 && prefills_.empty()) continue;
     shape_.layers = edges_[i + 1] - edges_[i];
     shape_.ops = {};
-    add(sum, cost_.step(shape_), 1);
+    sum.add(cost_.step(shape_));
   }
   collect(step, num_layers - 1);
   if (shape_.head_rows > 0) {
-    add(sum, cost_.step(shape_), 1);
+    sum.add(cost_.step(shape_));
     shape_.layers = num_layers;
     shape_.ops = {};
-    add(sum, cost_.step(shape_), -1);
+    sum.add(cost_.step(shape_), -1);
   }
   return sum;
 }

@@ -1,5 +1,6 @@
 #include "sim/simulation.h"
 
+#include <array>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -17,9 +18,14 @@ void add_costs(const std::vector<const SimDevice*>& devices, Int128 busy, RunSum
   const CostModel& cost = devices.front()->cost();
   CostTotals all(cost);
   for (const SimDevice* device : devices) all.merge(device->totals());
-  const Int128 priced = std::accumulate(all.part.begin(), all.part.end(), Int128{0});  // of every stage
-  for (std::size_t i = 0; i < kCostParts; ++i) summary.part_frac[i] = ratio(all.part[i], priced);
-  for (std::size_t i = 0; i < kFootings; ++i) summary.footing_frac[i] = ratio(all.footing[i], priced);
+  const std::array<Int128, 5> part{all.of(CostPart::kLinear) + all.of(CostPart::kExperts), all.of(CostPart::kAttention),
+                                   all.of(CostPart::kHead), all.of(CostPart::kCollective), all.of(CostPart::kPolicy)};
+  const std::array<Int128, 3> footing{all.of(Footing::kInside), all.of(Footing::kInterpolated),
+                                      all.of(Footing::kExtrapolated) + all.of(Footing::kRoofline) + all.of(Footing::kDatasheet)};
+  const Int128 priced = std::accumulate(part.begin(), part.end(), Int128{0});  // of every stage
+  for (std::size_t i = 0; i < part.size(); ++i) summary.part_frac[i] = ratio(part[i], priced);
+  for (std::size_t i = 0; i < footing.size(); ++i) summary.footing_frac[i] = ratio(footing[i], priced);
+  summary.step_shares = all.shares();
   summary.peak_s = all.peak.seconds();
   const double busy_s = static_cast<double>(busy) * 1e-12;
   if (busy_s <= 0) return;

@@ -6,6 +6,7 @@
 
 #include "serving/host_setup.h"
 #include "sim/cost/cost_model.h"
+#include "sim/cost_totals.h"
 #include "sim/link.h"
 #include "traces/trace.h"
 
@@ -19,10 +20,13 @@ struct SimSetup : HostSetup {
 
 // Totals of a simulation, over all replicas.
 struct RunSummary : ServingSummary {
-  std::array<double, kCostParts> part_frac{};    // of step time
-  std::array<double, kFootings> footing_frac{};  // of step time
-  double mfu_frac = 0, mbu_frac = 0;             // over busy time
-  double peak_s = 0;                             // PeakTime of all ranks
+  // Of the devices' step time, as in summary.csv: linear (experts included), attention, head, collective, policy; and inside tables,
+  // between their points, neither.
+  std::array<double, 5> part_frac{};
+  std::array<double, 3> footing_frac{};
+  StepShares step_shares{};
+  double mfu_frac = 0, mbu_frac = 0;  // over busy time
+  double peak_s = 0;                  // PeakTime of all ranks
 };
 
 // Runs a trace to its end (or its stop rule) and delivers records to the sink. Deterministic: same setup, trace and build,

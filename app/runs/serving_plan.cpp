@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 
 #include "app/runs/kv_memory.h"
 #include "app/runs/served_model.h"
+#include "app/runs/step_time.h"
 #include "base/open_error.h"
 #include "base/spec_file.h"
 #include "base/text.h"
@@ -18,6 +18,7 @@ namespace kvlab {
 namespace {
 
 constexpr double kMaxSeconds = 9e6;
+constexpr double kMuch = 0.1;  // of step time, without a measurement: a remark
 
 // A maker of one kind of policy. The policy is made once here, so that its errors come before any run starts.
 template <class Registry>
@@ -212,10 +213,17 @@ std::string describe_cost_source(const ServingPlan& plan) {
   return text;
 }
 
+std::string remark_on_roofline(const CostSetup& cost, const RunSummary& summary) {
+  const double share = share_with(summary.step_shares, Basis::kRoofline);
+  if (cost.parallel.tp == 1 || !(share > kMuch)) return "";
+  return fmt::format(
+      "{:.0f} % of step time at tp = {} is by the roofline, which is unverified there: no log of an engine on several GPUs was compared "
+      "with it, and public measurements are mostly slower (docs/fidelity.md); 'profile' takes measured tables (docs/cost-model.md)",
+      100 * share, cost.parallel.tp);
+}
+
 std::string remark_on_collectives(const CostSetup& cost, const RunSummary& summary) {
-  constexpr double kMuch = 0.1;
-  const double share = summary.part_frac[static_cast<std::size_t>(CostPart::kCollective)] *
-                       cost.collectives->datasheet_frac(cost.model, cost.parallel, std::llround(std::ceil(summary.batch_mean_tokens)));
+  const double share = summary.step_shares[static_cast<std::size_t>(CostPart::kCollective)][static_cast<std::size_t>(Basis::kDatasheet)];
   if (!(share > kMuch)) return "";
   std::vector<std::string> missing;
   for (const CollectiveUse& use : collectives_of(cost.model, cost.parallel))

@@ -46,6 +46,8 @@ void read_requests(Params& p, ServingPlan& plan);
 std::string describe_cost_source(const ServingPlan& plan);
 // A remark where the datasheet alone prices collectives that take more than a tenth of step time, with what to add; else "".
 std::string remark_on_collectives(const CostSetup& cost, const RunSummary& summary);
+// A remark where the roofline prices more than a tenth of step time with tp > 1; else "".
+std::string remark_on_roofline(const CostSetup& cost, const RunSummary& summary);
 // The goals that the profile's calibration missed; "": none, or it was not measured by kvlab.
 std::string calibration_failure_of(const ServingPlan& plan);
 

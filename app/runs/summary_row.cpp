@@ -11,8 +11,8 @@ namespace kvlab {
 
 namespace {
 
-constexpr std::array<const char*, kCostParts> kPartNames = {"linear", "attention", "head", "collective", "policy"};
-constexpr std::array<const char*, kFootings> kFootingNames = {"inside", "interpolated", "extrapolated"};
+constexpr std::array kPartNames = {"linear", "attention", "head", "collective", "policy"};
+constexpr std::array kFootingNames = {"inside", "interpolated", "extrapolated"};
 
 std::string real(double value) { return fmt::format("{:.6f}", value); }
 std::string real_if(bool exists, double value) { return exists ? real(value) : ""; }
@@ -46,11 +46,11 @@ void add_step_time(Fields& f, const RunSummary& s, bool is_simulated) {
   const bool has_steps = s.steps > 0 && is_simulated;
   f.emplace_back("steps", std::to_string(s.steps));
   f.emplace_back("busy_frac", real(s.busy_frac));
-  for (std::size_t i = 0; i < kCostParts; ++i)
+  for (std::size_t i = 0; i < kPartNames.size(); ++i)
     f.emplace_back(fmt::format("step_{}_frac", kPartNames[i]), real_if(has_steps, s.part_frac[i]));
   f.emplace_back("mfu_frac", real_if(has_steps && s.mfu_frac > 0, s.mfu_frac));
   f.emplace_back("mbu_frac", real_if(has_steps && s.mbu_frac > 0, s.mbu_frac));
-  for (std::size_t i = 0; i < kFootings; ++i)
+  for (std::size_t i = 0; i < kFootingNames.size(); ++i)
     f.emplace_back(fmt::format("{}_frac", kFootingNames[i]), real_if(has_steps, s.footing_frac[i]));
   f.emplace_back("overload_frac", real(s.overload_frac));
 }

@@ -69,14 +69,6 @@ double message_bytes(const ModelSpec& model, const Parallel& parallel, Collectiv
   return static_cast<double>(own * copies * model.hidden * model.activation_bytes());
 }
 
-// Two all-reduces in each layer, one of the embedding, whose table is cut by vocabulary; experts: dispatch and combine, which are both
-// all-to-alls, or an all-gather and a reduce-scatter.
-double messages_per_step(const ModelSpec& model, const Parallel& parallel, Collective op) {
-  if (op == Collective::kP2p) return parallel.pp - 1;
-  if (op == Collective::kAllReduce) return static_cast<double>(2 * model.layers + 1);
-  return static_cast<double>((op == Collective::kAllToAll ? 2 : 1) * model.num_expert_layers());
-}
-
 namespace {
 
 using Chosen = std::map<std::pair<Collective, int>, const CollectiveTable*>;
@@ -117,7 +109,7 @@ const CollectiveTable* Collectives::find(Collective op, int ranks) const {
 SampleGrid::Value Collectives::time(Collective op, double bytes, int ranks) const {
   if (ranks < 2 || bytes <= 0) return {};
   if (const CollectiveTable* table = find(op, ranks)) return table->at(bytes);
-  return {links_.ps(op, bytes, ranks), Footing::kExtrapolated};
+  return {links_.ps(op, bytes, ranks), Footing::kDatasheet};
 }
 
 std::string Collectives::basis(const CollectiveUse& use) const {
@@ -126,17 +118,6 @@ std::string Collectives::basis(const CollectiveUse& use) const {
   if (table == nullptr) return what + "the datasheet of " + links_.card;
   const std::string library = table->library.empty() ? "the table" : table->library + (table->version.empty() ? "" : " " + table->version);
   return what + library + ", " + table->places.front();
-}
-
-double Collectives::datasheet_frac(const ModelSpec& model, const Parallel& parallel, std::int64_t tokens) const {
-  double all = 0, datasheet = 0;
-  for (const CollectiveUse& use : collectives_of(model, parallel)) {
-    const double ps =
-        messages_per_step(model, parallel, use.op) * time(use.op, message_bytes(model, parallel, use.op, tokens), use.ranks).ps;
-    all += ps;
-    if (!is_measured(use.op, use.ranks)) datasheet += ps;
-  }
-  return all > 0 ? datasheet / all : 0;
 }
 
 void Collectives::require(const CollectiveUse& use) const {

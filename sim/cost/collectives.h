@@ -44,9 +44,8 @@ struct CollectiveUse {
   int ranks;
 };
 std::vector<CollectiveUse> collectives_of(const ModelSpec& model, const Parallel& parallel);
-// Bytes of one message in a step of `tokens` of one scheduler, with dp of each rank's, and how many of them a step has.
+// Bytes of one message in a step of `tokens` of one scheduler, with dp of each rank's.
 double message_bytes(const ModelSpec& model, const Parallel& parallel, Collective op, std::int64_t tokens);
-double messages_per_step(const ModelSpec& model, const Parallel& parallel, Collective op);
 
 // Prices collectives: by the profile's table, else by the card's, else by the model of its links. Several tables of one
 // operation and ranks: the engine's own library is taken, else the one that the file names first; of its versions the newest that is not
@@ -62,8 +61,6 @@ class Collectives {
   [[nodiscard]] bool is_measured(Collective op, int ranks) const { return find(op, ranks) != nullptr; }
   // "all_reduce over 2 ranks by vllm 0.19.0, FILE:LINE", or by the datasheet.
   [[nodiscard]] std::string basis(const CollectiveUse& use) const;
-  // The share of a step's collectives that the datasheet prices, in a step of `tokens`.
-  [[nodiscard]] double datasheet_frac(const ModelSpec& model, const Parallel& parallel, std::int64_t tokens) const;
   // InputError where a source has tables of the operation and none for these ranks, and does not fall back.
   void require(const CollectiveUse& use) const;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
@@ -93,20 +94,40 @@ inline void add_decode_row(StepShape& shape, std::int32_t kv, const AttentionWin
   if (window > 0 && !is_full) shape.decode_open_max = std::max(shape.decode_open_max, kv);
 }
 
-enum class CostPart : std::uint8_t { kLinear, kAttention, kHead, kCollective, kPolicy };
-inline constexpr std::size_t kCostParts = 5;
-// The basis of a time: measured at this very shape, between measured shapes, or outside them / roofline.
-enum class Footing : std::uint8_t { kInside, kInterpolated, kExtrapolated };
-inline constexpr std::size_t kFootings = 3;
+// kExperts: feed-forward part of layers with experts: router, experts and shared experts. kLinear: the other operations over tokens.
+enum class CostPart : std::uint8_t { kLinear, kAttention, kHead, kCollective, kPolicy, kExperts };
+inline constexpr std::size_t kCostParts = 6;
+// The basis of a time: measured at this very shape, between measured shapes or outside them, or without a table: by the roofline, or by the
+// datasheet of a link. Descending in trust.
+enum class Footing : std::uint8_t { kInside, kInterpolated, kExtrapolated, kRoofline, kDatasheet };
+inline constexpr std::size_t kFootings = 5;
+using ByFooting = std::array<Picoseconds, kFootings>;
 
 // Device time of a step and what it consists of. All integers, so that sums over skipped steps are exact.
-// sum(part) == total == sum(footing).
 struct StepCost {
-  Picoseconds total{};
-  std::array<Picoseconds, kCostParts> part{};
-  std::array<Picoseconds, kFootings> footing{};
-  std::int64_t flops = 0;  // useful ones, by the formulas of kernels/
-  std::int64_t bytes = 0;  // HBM traffic by the same formulas
+  Picoseconds total{};                        // the sum of `times`
+  std::array<ByFooting, kCostParts> times{};  // by part and footing
+  std::int64_t flops = 0;                     // useful ones, by the formulas of kernels/
+  std::int64_t bytes = 0;                     // HBM traffic by the same formulas
+
+  [[nodiscard]] ByFooting& row(CostPart part) { return times[static_cast<std::size_t>(part)]; }
+  [[nodiscard]] Picoseconds of(CostPart part) const {
+    const ByFooting& own = times[static_cast<std::size_t>(part)];
+    return std::accumulate(own.begin(), own.end(), Picoseconds{});
+  }
+  [[nodiscard]] Picoseconds of(Footing footing) const {
+    Picoseconds sum{};
+    for (const ByFooting& own : times) sum += own[static_cast<std::size_t>(footing)];
+    return sum;
+  }
+  // `count` steps more; below 0: less.
+  void add(const StepCost& more, std::int64_t count = 1) {
+    total += more.total * count;
+    flops += more.flops * count;
+    bytes += more.bytes * count;
+    for (std::size_t p = 0; p < kCostParts; ++p)
+      for (std::size_t f = 0; f < kFootings; ++f) times[p][f] += more.times[p][f] * count;
+  }
 };
 
 // Cost of consecutive decode-only steps of one set of rows: step i costs base + i * slope, for 0 <= i < valid_steps. Exactly the cost that

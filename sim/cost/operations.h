@@ -196,6 +196,12 @@ inline constexpr std::array kOperations{
 
 constexpr const Operation& operation(OpId op) { return kOperations[static_cast<std::size_t>(op)]; }
 constexpr std::string_view name_of(OpId op) { return operation(op).name; }
+// True: the name of an operation of a layer's feed-forward part, dense or of experts.
+constexpr bool is_feed_forward(std::string_view name) {
+  for (const OpId op : {OpId::kGateUpProj, OpId::kActFn, OpId::kDownProj, OpId::kRouter, OpId::kMoe})
+    if (name == name_of(op)) return true;
+  return false;
+}
 
 // The enumerators and the lines of the table are in one order, and no name occurs twice.
 static_assert([] {

@@ -46,8 +46,12 @@ bool ProfilePrices::is_of_class(const ProfileOp& op, const Ops& ops, std::size_t
 // Tables at `count`, then the roofline for what no table covers. `ops`: the model's operations at this count, per rank here
 // and per rank where the profile was measured.
 void ProfilePrices::add_ops(ProfileOp::Axis axis, std::optional<std::size_t> layer_class, std::int64_t count, const Ops& ops,
-                            const Ops& as_measured, Price& price) const {
+                            const Ops& as_measured, Price& price, Price* experts) const {
   const bool is_scaled = measured_at_.tp != parallel_.tp;
+  const auto add = [&](std::string_view name, double ps, Footing footing) {
+    price.add(ps, footing);
+    if (experts != nullptr && is_feed_forward(name)) experts->add(ps, footing);
+  };
   for (const ProfileOp& op : profile_->ops) {
     if (op.axis != axis || (op.per_layer > 0) != layer_class.has_value()) continue;
     if (layer_class && !is_of_class(op, ops, *layer_class)) continue;
@@ -58,10 +62,10 @@ void ProfilePrices::add_ops(ProfileOp::Axis axis, std::optional<std::size_t> lay
       value.ps *= roofline_->op_ps(*here) / as_measured_->op_ps(*there);
       value.footing = Footing::kExtrapolated;
     }
-    price.add(std::max(1, op.per_layer) * value.ps, value.footing);
+    add(op.covers, std::max(1, op.per_layer) * value.ps, value.footing);
   }
   for (const OpWork& op : ops) {
-    if (!has_times(*profile_, op.op)) price.add(op.times * roofline_->op_ps(op), Footing::kExtrapolated);
+    if (!has_times(*profile_, op.op)) add(name_of(op.op), op.times * roofline_->op_ps(op), Footing::kRoofline);
   }
 }
 
@@ -91,10 +95,11 @@ TokenPrice ProfilePrices::tokens(std::int64_t tokens) const {
     there.clear();
     layer_ops(model_, parallel_, layers, tokens, here);
     layer_ops(model_, measured_at_, layers, own, there);
-    add_ops(ProfileOp::Axis::kTokens, i, own, here, there, layer.linear);
+    add_ops(ProfileOp::Axis::kTokens, i, own, here, there, layer.linear, layers.has_experts ? &layer.experts : nullptr);
     if (!layers.has_experts || profile_->moe.empty() || parallel_.dp > 1) continue;
     const Value value = moe(tokens);
     layer.linear.add(value.ps, value.footing);
+    layer.experts.add(value.ps, value.footing);
   }
   here.clear();
   there.clear();

@@ -11,8 +11,8 @@
 
 namespace kvlab {
 
-// Prices from measured tables. Operations of the model that the profile lacks, and degrees of parallelism it was not
-// measured at, come from the roofline and count as extrapolated.
+// Prices from measured tables. Operations of the model that the profile lacks come from the roofline. Degrees of parallelism that it was
+// not measured at are scaled by the roofline and count as extrapolated.
 class ProfilePrices final : public StepPrices {
  public:
   // `roofline` is for the parallelism of the run; the profile may have been measured at another tp: its tables are then
@@ -34,9 +34,9 @@ class ProfilePrices final : public StepPrices {
  private:
   using Value = SampleGrid::Value;
   using Ops = std::vector<OpWork>;
-  // layer_class: of layers_; none: operations once per step.
+  // layer_class: of layers_; none: operations once per step. experts: takes those of the feed-forward part once more; null: none.
   void add_ops(ProfileOp::Axis axis, std::optional<std::size_t> layer_class, std::int64_t count, const Ops& ops, const Ops& as_measured,
-               Price& price) const;
+               Price& price, Price* experts = nullptr) const;
   [[nodiscard]] bool is_of_class(const ProfileOp& op, const Ops& ops, std::size_t layer_class) const;
   [[nodiscard]] Value moe(std::int64_t tokens) const;
   [[nodiscard]] Value attention(double prompt, double before, double rows, double length) const;

@@ -14,9 +14,9 @@ namespace {
 // A link to host memory whose card says nothing: PCIe 4.0 x16, and one copy call; the defaults of `memory`.
 constexpr double kHostLinkBytesPerS = 25e9, kHostCallPs = 10e6;
 
-Price extrapolated(double ps) {
+Price price_of(double ps, Footing footing = Footing::kRoofline) {
   Price price;
-  price.add(ps, Footing::kExtrapolated);
+  price.add(ps, footing);
   return price;
 }
 
@@ -85,16 +85,19 @@ TokenPrice RooflinePrices::tokens(std::int64_t tokens) const {
     layer.count = layers.count;
     ops.clear();
     layer_ops(model_, parallel_, layers, tokens, ops);
-    for (const OpWork& op : ops) layer.linear.add(op.times * op_ps(op), Footing::kExtrapolated);
+    for (const OpWork& op : ops) {
+      layer.linear.add(op.times * op_ps(op), Footing::kRoofline);
+      if (layers.has_experts && is_feed_forward(name_of(op.op))) layer.experts.add(op.times * op_ps(op), Footing::kRoofline);
+    }
   }
   ops.clear();
   step_ops(model_, parallel_, tokens, ops);
-  for (const OpWork& op : ops) price.once.add(op.times * op_ps(op), Footing::kExtrapolated);
+  for (const OpWork& op : ops) price.once.add(op.times * op_ps(op), Footing::kRoofline);
   add_collectives(tokens, price);
   return price;
 }
 
-Price RooflinePrices::experts(std::int64_t tokens) const { return extrapolated(op_ps(experts_op(model_, parallel_, tokens))); }
+Price RooflinePrices::experts(std::int64_t tokens) const { return price_of(op_ps(experts_op(model_, parallel_, tokens))); }
 
 Price RooflinePrices::exchange(const GroupTokens& group) const {
   const double bytes = exchange_message_bytes(model_, parallel_, group);
@@ -110,7 +113,7 @@ Price RooflinePrices::head(std::int64_t rows) const {
   std::vector<OpWork> ops;
   head_ops(model_, parallel_, rows, ops);
   Price price;
-  for (const OpWork& op : ops) price.add(op.times * op_ps(op), Footing::kExtrapolated);
+  for (const OpWork& op : ops) price.add(op.times * op_ps(op), Footing::kRoofline);
   return price;
 }
 
@@ -156,7 +159,7 @@ DecodeCurve RooflinePrices::decode_attention(std::size_t attention_class, std::i
     const double here = decode_ps(work, own_rows, at[i]);
     const double step = i + 1 < at.size() ? at[i + 1] - at[i] : 1.0;
     const double slope = (decode_ps(work, own_rows, at[i] + step) - here) / step;
-    curve.knots.push_back({at[i] * ranks, layers * (here + others), layers * slope / ranks, Footing::kExtrapolated});
+    curve.knots.push_back({at[i] * ranks, layers * (here + others), layers * slope / ranks, Footing::kRoofline});
   }
   return curve;
 }
@@ -186,16 +189,16 @@ double RooflinePrices::mixed_layer_ps(std::size_t attention_class, const StepSha
 Price RooflinePrices::mixed_attention(const StepShape& shape) const {
   double ps = 0;
   for (std::size_t c = 0; c < attention_.size(); ++c) ps += static_cast<double>(attention_[c].count) * mixed_layer_ps(c, shape);
-  return extrapolated(ps);
+  return price_of(ps);
 }
 
 Price RooflinePrices::policy(const PolicyOp& op) const {
   const double share = policy_share(model_, parallel_), launches = static_cast<double>(op.launches);
   const double body = body_ps(static_cast<double>(op.flops) * share, static_cast<double>(op.bytes) * share);
-  if (!op.over_host_link) return extrapolated(body + launches * launch_ps());
+  if (!op.over_host_link) return price_of(body + launches * launch_ps());
   // Each rank fetches its heads over its own link, after the selection is known and before attention: nothing hides it.
   const double rate = hardware_.pcie_bytes_per_s > 0 ? hardware_.pcie_bytes_per_s : kHostLinkBytesPerS;
-  return extrapolated(static_cast<double>(op.bytes) * share / rate * kPsPerSecond + launches * kHostCallPs);
+  return price_of(static_cast<double>(op.bytes) * share / rate * kPsPerSecond + launches * kHostCallPs, Footing::kDatasheet);
 }
 
 Price RooflinePrices::send(std::int64_t tokens) const {

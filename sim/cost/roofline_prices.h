@@ -10,8 +10,7 @@
 
 namespace kvlab {
 
-// Every operation takes max(FLOPs / reachable FLOP/s, bytes / reachable bytes/s) plus one launch, which counts as extrapolated; collectives
-// have their own prices.
+// Every operation takes max(FLOPs / reachable FLOP/s, bytes / reachable bytes/s) plus one launch; collectives have their own prices.
 class RooflinePrices final : public StepPrices {
  public:
   RooflinePrices(ModelSpec model, HardwareSpec hardware, Parallel parallel, std::shared_ptr<const Collectives> collectives);

@@ -54,40 +54,57 @@ void StepCostModel::check_work(const StepShape& shape) const {
     throw ClockOverflow("one step computes more than 9e18 FLOPs; limit its tokens, for example by the scheduler's budget_tokens");
 }
 
-StepCostModel::Rounded StepCostModel::round(const Price& price) {
-  Rounded rounded{};
-  for (std::size_t f = 0; f < kFootings; ++f) rounded[f] = round_time(price.ps[f], kLongStep);
+ByFooting StepCostModel::round(const Price& price) {
+  ByFooting rounded{};
+  const auto at = [&](Footing f) -> Picoseconds& { return rounded[static_cast<std::size_t>(f)]; };
+  const auto round_one = [](double ps) { return ps == 0 ? Picoseconds{} : round_time(ps, kLongStep); };
+  for (std::size_t f = 0; f < kFootings; ++f) rounded[f] = round_one(price.ps[f]);
+  Picoseconds rest = round_one(price.beyond);
+  for (const Footing f : {Footing::kRoofline, Footing::kDatasheet}) {
+    at(f) = std::min(at(f), rest);
+    rest -= at(f);
+  }
+  at(Footing::kExtrapolated) = rest;
   return rounded;
 }
 
-void StepCostModel::add_layers(Rounded& sum, const Rounded& price, std::int64_t times) {
+void StepCostModel::add_layers(ByFooting& sum, const ByFooting& price, std::int64_t times) {
   for (std::size_t f = 0; f < kFootings; ++f) sum[f] = add_time(sum[f], multiply_time(price[f], times, kLongStep), kLongStep);
 }
 
 // The engine's own time of a layer.
-StepCostModel::Rounded StepCostModel::of_engine(const LayerClass& layers) const {
+StepCostModel::ByFooting StepCostModel::of_engine(const LayerClass& layers) const {
   const EngineTimes::Device& device = engine_.device;
-  Rounded price{};
-  Picoseconds& time = price[static_cast<std::size_t>(Footing::kExtrapolated)];
+  ByFooting price{};
+  Picoseconds& time = price[static_cast<std::size_t>(Footing::kRoofline)];
   time = device.layer;
   if (model_.qk_norm) time += device.qk_norm;
   if (layers.has_experts) time += device.experts;
   return price;
 }
 
+// Experts are taken out of a layer's rounded price, and not rounded beside the rest of it.
+void StepCostModel::add_layers(TokenEntry& sum, const TokenPrice::Layer& price) {
+  ByFooting linear = round(price.linear), experts = round(price.experts);
+  for (std::size_t f = 0; f < kFootings; ++f) {
+    experts[f] = std::min(experts[f], linear[f]);
+    linear[f] -= experts[f];
+  }
+  add_layers(sum.linear, linear, price.count);
+  add_layers(sum.experts, experts, price.count);
+  add_layers(sum.collectives, round(price.collective), price.count);
+}
+
 StepCostModel::TokenEntry StepCostModel::make_tokens(std::int64_t tokens) const {
   TokenEntry entry;
-  entry.is_filled = true;
   if (tokens == 0) return entry;
   const TokenPrice price = prices_->tokens(tokens);
   for (std::size_t i = 0; i < price.layers.size(); ++i) {
-    const TokenPrice::Layer& layer = price.layers[i];
-    add_layers(entry.layers, round(layer.linear), layer.count);
-    add_layers(entry.layers, of_engine(layers_[i]), layer.count);
-    add_layers(entry.collectives, round(layer.collective), layer.count);
+    add_layers(entry, price.layers[i]);
+    add_layers(entry.linear, of_engine(layers_[i]), price.layers[i].count);
   }
   entry.once = round(price.once);
-  entry.once[static_cast<std::size_t>(Footing::kExtrapolated)] += engine_.device.step;
+  entry.once[static_cast<std::size_t>(Footing::kRoofline)] += engine_.device.step;
   entry.once_collective = round(price.once_collective);
   if (parallel_.pp > 1) entry.send = round(prices_->send(tokens));
   std::vector<OpWork> ops;
@@ -109,7 +126,7 @@ StepCostModel::HeadEntry StepCostModel::make_head(std::int64_t rows) const {
   entry.is_filled = true;
   if (rows == 0) return entry;
   entry.price = round(prices_->head(rows));
-  entry.price[static_cast<std::size_t>(Footing::kExtrapolated)] += engine_.device.sequence * rows;
+  entry.price[static_cast<std::size_t>(Footing::kRoofline)] += engine_.device.sequence * rows;
   std::vector<OpWork> ops;
   head_ops(model_, uncut_, rows, ops);
   entry.work = sum(ops);
@@ -124,8 +141,8 @@ const StepCostModel::TokenEntry& StepCostModel::tokens_at(std::int64_t tokens) {
   }
   const auto at = static_cast<std::size_t>(tokens);
   if (at >= tokens_.size()) tokens_.resize(std::max(at + 1, tokens_.size() * 2));
-  if (!tokens_[at].is_filled) tokens_[at] = make_tokens(tokens);
-  return tokens_[at];
+  if (tokens_[at] == nullptr) tokens_[at] = std::make_unique<TokenEntry>(make_tokens(tokens));
+  return *tokens_[at];
 }
 
 const StepCostModel::ExpertEntry& StepCostModel::experts_at(std::int64_t tokens) {
@@ -224,7 +241,8 @@ void StepCostModel::add_attention(const StepShape& shape, std::int64_t layers, S
     }
     return;
   }
-  charge_share(cost, CostPart::kAttention, round(prices_->mixed_attention(shape)), layers, model_.layers);
+  const ByFooting price = round(prices_->mixed_attention(shape));
+  charge_share(cost, {{CostPart::kAttention, &price}}, layers, model_.layers);
 }
 
 void StepCostModel::add_attention_work(const Attention& attention, const StepShape& shape, std::int64_t layers, StepCost& cost) const {
@@ -263,11 +281,11 @@ void StepCostModel::add_experts(const StepShape& shape, std::int64_t layers, Ste
     group.add(own, own + shape.padding_rows);
     for (int rank = 1; rank < parallel_.dp; ++rank) group.add(0, 1);
   }
-  Rounded exchange{};
+  ByFooting exchange{};
   add_layers(exchange, round(prices_->exchange(group)), model_.num_expert_layers());
   add_share(cost, experts_at(group.useful).work, layers, model_.layers);
-  charge_share(cost, CostPart::kLinear, experts_at(group.computed).price, layers, model_.layers);
-  charge_share(cost, CostPart::kCollective, exchange, layers, model_.layers);
+  charge_share(cost, {{CostPart::kExperts, &experts_at(group.computed).price}}, layers, model_.layers);
+  charge_share(cost, {{CostPart::kCollective, &exchange}}, layers, model_.layers);
 }
 
 StepCost StepCostModel::step(const StepShape& shape) {
@@ -277,8 +295,8 @@ StepCost StepCostModel::step(const StepShape& shape) {
   check_work(shape);
   add_work(shape, layers, cost);
   const TokenEntry& entry = tokens_at(shape.tokens() + shape.padding_rows);
-  charge_share(cost, CostPart::kLinear, entry.layers, layers, model_.layers);
-  charge_share(cost, CostPart::kCollective, entry.collectives, layers, model_.layers);
+  charge_share(cost, {{CostPart::kLinear, &entry.linear}, {CostPart::kExperts, &entry.experts}}, layers, model_.layers);
+  charge_share(cost, {{CostPart::kCollective, &entry.collectives}}, layers, model_.layers);
   if (has_group_) add_experts(shape, layers, cost);
   add_attention(shape, layers, cost);
   for (const PolicyOp& op : shape.ops) charge(cost, CostPart::kPolicy, round(prices_->policy(op)));
@@ -334,9 +352,7 @@ void StepCostModel::add_growth(const StepShape& shape, std::size_t at, DecodeSpa
 
 DecodeSpan StepCostModel::decode_span(const StepShape& shape) {
   assert(shape.prefills.empty());
-  DecodeSpan span;
-  span.base = step(shape);
-  span.valid_steps = kNoEnd;
+  DecodeSpan span{step(shape), {}, kNoEnd};
   if (shape.decodes == 0) return span;
   if (shape.layers != 0) {  // a share of the layers is rounded per step
     span.valid_steps = 1;
@@ -355,7 +371,7 @@ void StepCostModel::stage_times(const StepShape& shape, std::vector<Picoseconds>
   stages.back() = whole.total;
   if (pp == 1 || shape.layers != 0) return;
   const TokenEntry entry = tokens_at(shape.tokens() + shape.padding_rows);
-  const Picoseconds policy = whole.part[static_cast<std::size_t>(CostPart::kPolicy)];
+  const Picoseconds policy = whole.of(CostPart::kPolicy);
   StepShape part = shape;
   part.ops = {};
   for (int s = 0; s + 1 < pp; ++s) {

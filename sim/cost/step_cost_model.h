@@ -39,20 +39,19 @@ class StepCostModel final : public CostModel {
   [[nodiscard]] std::string likely_cause() const override { return likely_cause_; }
 
  private:
-  using Rounded = std::array<Picoseconds, kFootings>;
   struct TokenEntry {
-    bool is_filled = false;
-    Rounded layers{}, collectives{}, once{}, once_collective{}, send{};  // layers, collectives: of all layers
+    ByFooting linear{}, experts{}, collectives{};  // of all layers
+    ByFooting once{}, once_collective{}, send{};
     Work layers_work, once_work;
   };
   struct HeadEntry {
     bool is_filled = false;
-    Rounded price{};
+    ByFooting price{};
     Work work;
   };
   // The experts of all layers for tokens of all ranks; the work is a rank's share.
   struct ExpertEntry {
-    Rounded price{};
+    ByFooting price{};
     Work work;
   };
   struct Cell {
@@ -74,9 +73,10 @@ class StepCostModel final : public CostModel {
     Footing footing = Footing::kExtrapolated;
   };
 
-  static Rounded round(const Price& price);
-  static void add_layers(Rounded& sum, const Rounded& price, std::int64_t times);
-  [[nodiscard]] Rounded of_engine(const LayerClass& layers) const;
+  static ByFooting round(const Price& price);
+  static void add_layers(ByFooting& sum, const ByFooting& price, std::int64_t times);
+  static void add_layers(TokenEntry& sum, const TokenPrice::Layer& price);
+  [[nodiscard]] ByFooting of_engine(const LayerClass& layers) const;
   TokenEntry make_tokens(std::int64_t tokens) const;
   HeadEntry make_head(std::int64_t rows) const;
   const TokenEntry& tokens_at(std::int64_t tokens);
@@ -107,7 +107,7 @@ class StepCostModel final : public CostModel {
   double peak_flops_, peak_bytes_per_s_;
   double flops_per_token_, flops_per_pair_;  // upper bounds over all layers; a pair: a token and one that it attends to
   std::string likely_cause_;
-  std::vector<TokenEntry> tokens_;
+  std::vector<std::unique_ptr<TokenEntry>> tokens_;  // null: not priced yet
   std::vector<HeadEntry> head_;
   std::unordered_map<std::int64_t, ExpertEntry> experts_;
   TokenEntry large_tokens_;  // the last entry beyond what is kept

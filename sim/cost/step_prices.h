@@ -11,18 +11,21 @@ namespace kvlab {
 // A time in picoseconds, split by its basis. Real-valued: the cost model rounds once, when it fills its caches.
 struct Price {
   std::array<double, kFootings> ps{};
+  double beyond = 0;  // the part outside of tables, from kExtrapolated on; rounded as one, so that its split changes no step's time
 
-  void add(double picoseconds, Footing footing) { ps[static_cast<std::size_t>(footing)] += picoseconds; }
-  void add(const Price& other, double times = 1) {
-    for (std::size_t f = 0; f < kFootings; ++f) ps[f] += times * other.ps[f];
+  void add(double picoseconds, Footing footing) {
+    ps[static_cast<std::size_t>(footing)] += picoseconds;
+    if (footing >= Footing::kExtrapolated) beyond += picoseconds;
   }
-  [[nodiscard]] double total() const { return ps[0] + ps[1] + ps[2]; }
+  [[nodiscard]] double total() const { return ps[0] + ps[1] + beyond; }
 };
 
 // The cost of a step's tokens outside attention: of one layer of each class, and once per step.
 struct TokenPrice {
   struct Layer {
-    Price linear, collective;
+    Price linear;   // experts included
+    Price experts;  // of it, those operations that CostPart::kExperts has
+    Price collective;
     std::int64_t count = 0;  // layers of the class
   };
   std::vector<Layer> layers;

@@ -1,7 +1,8 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <initializer_list>
+#include <utility>
 #include <vector>
 
 #include "base/checked_time.h"
@@ -18,12 +19,12 @@ inline constexpr const char* kLongStep = "one step takes longer than that";
 // The total is checked; no other sum is larger.
 inline void charge(StepCost& cost, CostPart part, Picoseconds ps, Footing footing) {
   cost.total = add_time(cost.total, ps, kLongStep);
-  cost.footing[static_cast<std::size_t>(footing)] += ps;
-  cost.part[static_cast<std::size_t>(part)] += ps;
+  cost.row(part)[static_cast<std::size_t>(footing)] += ps;
 }
 
-inline void charge(StepCost& cost, CostPart part, const std::array<Picoseconds, kFootings>& price, std::int64_t times = 1) {
-  for (std::size_t f = 0; f < kFootings; ++f) charge(cost, part, multiply_time(price[f], times, kLongStep), static_cast<Footing>(f));
+inline void charge(StepCost& cost, CostPart part, const ByFooting& price, std::int64_t times = 1) {
+  for (std::size_t f = 0; f < kFootings; ++f)
+    if (price[f] != Picoseconds{}) charge(cost, part, multiply_time(price[f], times, kLongStep), static_cast<Footing>(f));
 }
 
 inline void add(StepCost& cost, const Work& work, std::int64_t times = 1) {
@@ -45,9 +46,24 @@ inline Picoseconds share_of(Picoseconds all, std::int64_t layers, std::int64_t o
   return Picoseconds(share_of(all.count(), layers, of));
 }
 
-inline void charge_share(StepCost& cost, CostPart part, std::array<Picoseconds, kFootings> price, std::int64_t layers, std::int64_t of) {
-  for (Picoseconds& ps : price) ps = share_of(ps, layers, of);
-  charge(cost, part, price);
+// The share of the prices of several parts. Times inside tables, times between their points and all others are rounded as three sums over
+// the parts, so that the split into parts and footings changes no step's time.
+inline void charge_share(StepCost& cost, std::initializer_list<std::pair<CostPart, const ByFooting*>> prices, std::int64_t layers,
+                         std::int64_t of) {
+  if (layers == of) {
+    for (const auto& [part, price] : prices) charge(cost, part, *price);
+    return;
+  }
+  Picoseconds sum, charged;
+  for (std::size_t f = 0; f < kFootings; ++f) {
+    if (static_cast<Footing>(f) <= Footing::kExtrapolated) sum = charged = {};
+    for (const auto& [part, price] : prices) {
+      sum = add_time(sum, (*price)[f], kLongStep);
+      const Picoseconds due = share_of(sum, layers, of);
+      charge(cost, part, due - charged, static_cast<Footing>(f));
+      charged = due;
+    }
+  }
 }
 
 inline void add_share(StepCost& cost, const Work& work, std::int64_t layers, std::int64_t of) {

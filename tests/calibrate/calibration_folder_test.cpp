@@ -111,8 +111,8 @@ TEST(Calibration, WritingNewKeysIsNeverForgotten) {
   const StepCost filled = make_cost_model(setup_of("profile: {kvlab: {path: " + c.plan.out + ", missing: roofline}}\n"))->step(shape);
   const StepCost measured = make_cost_model(setup_of("profile: {kvlab: {path: " + with.plan.out + "}}\n"))->step(shape);
   const double append = 8 * (4e-5 + 3e-7 * 4);
-  EXPECT_NEAR(to_s(measured.part[0] - filled.part[0]), append, 0.1 * append);
-  EXPECT_GT(filled.footing[2], Picoseconds{}) << "the roofline's share";
+  EXPECT_NEAR(to_s(measured.of(CostPart::kLinear) - filled.of(CostPart::kLinear)), append, 0.1 * append);
+  EXPECT_GT(filled.of(Footing::kRoofline), Picoseconds{}) << "the roofline's share";
 }
 
 TEST(Calibration, TheProfilePricesStepsAndPolicyOperations) {
@@ -129,8 +129,8 @@ TEST(Calibration, TheProfilePricesStepsAndPolicyOperations) {
   shape.decode_kv_squares = 16 * 511 * 511, shape.head_rows = 16;
   const StepCost step = make_cost_model(setup)->step(shape);
   const double small = 4e-5 + 3e-7 * 16;
-  EXPECT_NEAR(to_s(step.part[0]), 8 * (5 * small + 4e-3) + 2 * small, 1e-9);
-  EXPECT_NEAR(to_s(step.part[1]), 8 * (2e-5 + 2e-8 * 16 * 512), 1e-7);
+  EXPECT_NEAR(to_s(step.of(CostPart::kLinear)), 8 * (5 * small + 4e-3) + 2 * small, 1e-9);
+  EXPECT_NEAR(to_s(step.of(CostPart::kAttention)), 8 * (2e-5 + 2e-8 * 16 * 512), 1e-7);
   const Price top_k = setup.prices->policy({"top_k", 1, 256 * 1024, 0});
   EXPECT_NEAR(top_k.total() * 1e-12, 1e-5 + 1e-8 * 1024, 1e-11);
   EXPECT_GT(top_k.ps[0] + top_k.ps[1], 0);

@@ -75,18 +75,6 @@ TEST(Collectives, TheEnginesVersionChoosesItsTable) {
   EXPECT_EQ(Collectives({}, card, mesh(), {"vllm", "0.19"}).basis({Collective::kAllReduce, 2}), "all_reduce over 2 ranks by vllm 0.19.0, t.csv:2");
 }
 
-TEST(Collectives, DatasheetShareOfAStep) {
-  ModelSpec m;
-  m.layers = 4, m.hidden = 64;
-  const Parallel parallel{2, 2, 1};
-  const CollectiveTables card{{table(Collective::kAllReduce, 2, {{64, 1'000'000}})}, false};
-  const Collectives all({}, card, mesh(), {});
-  const double p2p = mesh().ps(Collective::kP2p, 64 * 2, 2), sums = 9 * 2e6;  // twice the bytes of the last point
-  EXPECT_NEAR(all.datasheet_frac(m, parallel, 1), p2p / (p2p + sums), 1e-12);
-  EXPECT_EQ(all.datasheet_frac(m, Parallel{2, 1, 1}, 1), 0);
-  EXPECT_EQ(Collectives({}, {}, mesh(), {}).datasheet_frac(m, parallel, 1), 1);
-}
-
 // ---- links ----
 
 TEST(LinkModel, OneShotTwoShotAndNcclOverNvlink) {
@@ -119,7 +107,7 @@ TEST(ShippedCollectives, EightH100) {
   const CostSetup setup = setup_of("model: llama-3.1-70b\nhardware: h100\nparallel: {tp: 8}\n");
   const SampleGrid::Value value = setup.collectives->time(Collective::kAllReduce, 8192, 8);
   EXPECT_NEAR(value.ps / kUsInPs, 5.0, 0.3);
-  EXPECT_NE(value.footing, Footing::kExtrapolated);
+  EXPECT_LT(value.footing, Footing::kExtrapolated);
   EXPECT_THAT(setup.collectives->basis({Collective::kAllReduce, 8}),
               ::testing::AllOf(HasSubstr("by vllm 0.24.0, "), HasSubstr("/h100.yaml:")));
   for (const Collective op : {Collective::kAllGather, Collective::kReduceScatter, Collective::kAllToAll})
@@ -163,10 +151,22 @@ TEST(CollectiveFiles, PointsInTheHardwareFile) {
   const TempFolder folder;
   const std::string two = inline_table("{op: all_reduce, ranks: 2, points: [[64, 3000], [128, 4000]]}");
   const auto step = make_cost_model(setup_of(with_card(folder, two)))->step(decode_shape(4, 40));
-  EXPECT_EQ(step.part[3].count(), 5 * 4'000'000);  // 4 tokens of 16 channels, 2 bytes each; twice in 2 layers and of the embedding
-  EXPECT_EQ(step.footing[0], step.part[3]);
+  // 4 tokens of 16 channels, 2 bytes each; twice in 2 layers and of the embedding.
+  EXPECT_EQ(step.of(CostPart::kCollective).count(), 5 * 4'000'000);
+  EXPECT_EQ(step.of(Footing::kInside), step.of(CostPart::kCollective));
   const auto staged = setup_of(with_card(folder, inline_table("{op: p2p, ranks: 2, points: [[128, 7000]]}"), "{pp: 2}"));
-  EXPECT_EQ(make_cost_model(staged)->step(decode_shape(4, 40)).part[3].count(), 7'000'000);
+  EXPECT_EQ(make_cost_model(staged)->step(decode_shape(4, 40)).of(CostPart::kCollective).count(), 7'000'000);
+}
+
+TEST(CollectiveFiles, OthersAreByTheDatasheet) {
+  const TempFolder folder;
+  const std::string two = inline_table("{op: all_reduce, ranks: 2, points: [[64, 3000], [128, 4000]]}");
+  const CostSetup setup = setup_of(with_card(folder, two, "{tp: 2, pp: 2}"));
+  StepCost step = make_cost_model(setup)->step(decode_shape(4, 40));
+  const ByFooting& times = step.row(CostPart::kCollective);
+  EXPECT_EQ(times[static_cast<std::size_t>(Footing::kInside)].count(), 5 * 4'000'000);
+  EXPECT_NEAR(times[static_cast<std::size_t>(Footing::kDatasheet)].real(), setup.hardware.links().ps(Collective::kP2p, 128, 2), 1);
+  EXPECT_EQ(step.of(CostPart::kCollective), step.of(Footing::kInside) + step.of(Footing::kDatasheet));
 }
 
 TEST(CollectiveFiles, ErrorsSayWhere) {
@@ -224,7 +224,7 @@ TEST(ProfileCollectives, BundleAndItsConversion) {
   const std::string experiment = tiny_experiment(folder) + "parallel: {tp: 2}\n";
   const CostSetup setup = setup_of(experiment);
   const StepCost step = make_cost_model(setup)->step(decode_shape(4, 4 * 63));
-  EXPECT_EQ(step.part[3].count(), 5 * 4'000'000);
+  EXPECT_EQ(step.of(CostPart::kCollective).count(), 5 * 4'000'000);
   write_kvlab_profile(*setup.profile, own.file("profile"));
   const Profile again = read_kvlab_profile(own.file("profile"), 2);
   EXPECT_EQ(profile_hash(again), setup.profile_hash);

@@ -95,13 +95,16 @@ TEST(PolicyPrices, InterpolateOverTheBytesOfOneCall) {
   EXPECT_EQ(setup.profile->tile_rows, 1);
   const auto price = [&](const PolicyOp& op) { return setup.prices->policy(op).ps; };
   const auto us = [](double x) { return ::testing::DoubleNear(x * kMicrosecond.real(), 1e-3); };
-  EXPECT_THAT(price({"compact", 1, 1000, 0}), ::testing::ElementsAre(us(2), us(0), us(0)));
-  EXPECT_THAT(price({"compact", 1, 2000, 0}), ::testing::ElementsAre(us(0), us(3), us(0)));
-  EXPECT_THAT(price({"compact", 4, 8000, 0}), ::testing::ElementsAre(us(0), us(12), us(0))) << "four calls of 2000 bytes";
-  EXPECT_THAT(price({"compact", 1, 5000, 0}), ::testing::ElementsAre(us(0), us(0), us(6))) << "beyond the table along its last two";
-  EXPECT_THAT(price({"compact", 1, 10, 0}), ::testing::ElementsAre(us(0), us(0), us(2))) << "level below the first";
-  EXPECT_THAT(price({"top_k", 1, 1000, 0}), ::testing::ElementsAre(us(0), us(10), us(0))) << "straight over logarithms";
-  EXPECT_THAT(price({"fetch", 2, 2 << 20, 0, true}), ::testing::ElementsAre(us(220), us(0), us(0))) << "two copies of 1 MiB from the host";
+  const auto in_table = [&](double inside, double between, double beyond) {
+    return ::testing::ElementsAre(us(inside), us(between), us(beyond), us(0), us(0));
+  };
+  EXPECT_THAT(price({"compact", 1, 1000, 0}), in_table(2, 0, 0));
+  EXPECT_THAT(price({"compact", 1, 2000, 0}), in_table(0, 3, 0));
+  EXPECT_THAT(price({"compact", 4, 8000, 0}), in_table(0, 12, 0)) << "four calls of 2000 bytes";
+  EXPECT_THAT(price({"compact", 1, 5000, 0}), in_table(0, 0, 6)) << "beyond the table along its last two";
+  EXPECT_THAT(price({"compact", 1, 10, 0}), in_table(0, 0, 2)) << "level below the first";
+  EXPECT_THAT(price({"top_k", 1, 1000, 0}), in_table(0, 10, 0)) << "straight over logarithms";
+  EXPECT_THAT(price({"fetch", 2, 2 << 20, 0, true}), in_table(220, 0, 0)) << "two copies of 1 MiB from the host";
 }
 
 TEST(PolicyPrices, AnOperationTheProfileLacksIsPricedByTheRoofline) {
@@ -110,7 +113,7 @@ TEST(PolicyPrices, AnOperationTheProfileLacksIsPricedByTheRoofline) {
   const std::string roofline = "model: " + profile.bundle.path() + "/model.yaml\nhardware: " + profile.bundle.path() + "/card.yaml\n";
   const PolicyOp pool{"pool1d", 3, 90'000, 100};
   EXPECT_EQ(with.prices->policy(pool).ps, setup_of(roofline).prices->policy(pool).ps);
-  EXPECT_GT(with.prices->policy(pool).ps[2], 0);
+  EXPECT_GT(with.prices->policy(pool).ps[static_cast<std::size_t>(Footing::kRoofline)], 0);
 }
 
 TEST(PolicyPrices, CountInTheCostOfAStep) {
@@ -123,9 +126,8 @@ TEST(PolicyPrices, CountInTheCostOfAStep) {
   const StepCost without = cost->step(shape);
   shape.ops = ops;
   const StepCost step = cost->step(shape);
-  EXPECT_EQ(step.part[static_cast<std::size_t>(CostPart::kPolicy)], 2 * kMicrosecond + Picoseconds{1000})
-      << "the table, and 1000 bytes at a byte per picosecond";
-  EXPECT_EQ(step.footing[0] - without.footing[0], 2 * kMicrosecond);
+  EXPECT_EQ(step.of(CostPart::kPolicy), 2 * kMicrosecond + Picoseconds{1000}) << "the table, and 1000 bytes at a byte per picosecond";
+  EXPECT_EQ(step.of(Footing::kInside) - without.of(Footing::kInside), 2 * kMicrosecond);
 }
 
 TEST(PolicyPrices, LintFindsTimesBeyondTheDatasheet) {

@@ -62,18 +62,18 @@ TEST(BundleCost, StepsByHand) {
   const auto cost = make_cost_model(setup_of(tiny_experiment(folder)));
   // Four rows of 99 cached tokens: length 100 with their own. A layer has 2 norms, qkv, rope, o, gate_up, act, down at 1.4 us.
   StepCost step = cost->step(decode_shape(4, 4 * 99));
-  EXPECT_EQ(step.part[0].count(), 2 * 8 * 1'400'000 + 2 * 1'400'000);  // and embedding and final norm once
-  EXPECT_NEAR(static_cast<double>(step.part[1].count()), 2 * 14.0 * kUs, 400);
-  EXPECT_EQ(step.part[2].count(), (5 + 4 + 2) * kUs);
-  EXPECT_EQ(step.footing[0].count(), step.part[0].count());                         // 4 tokens were measured
-  EXPECT_EQ(step.footing[1].count(), step.part[1].count() + step.part[2].count());  // length 100 and 4 sequences were not
-  EXPECT_EQ(step.footing[2].count(), 0);
+  EXPECT_EQ(step.of(CostPart::kLinear).count(), 2 * 8 * 1'400'000 + 2 * 1'400'000);  // and embedding and final norm once
+  EXPECT_NEAR(static_cast<double>(step.of(CostPart::kAttention).count()), 2 * 14.0 * kUs, 400);
+  EXPECT_EQ(step.of(CostPart::kHead).count(), (5 + 4 + 2) * kUs);
+  EXPECT_EQ(step.of(Footing::kInside), step.of(CostPart::kLinear));                                      // 4 tokens were measured
+  EXPECT_EQ(step.of(Footing::kInterpolated), step.of(CostPart::kAttention) + step.of(CostPart::kHead));  // length 100, 4 sequences: not
+  EXPECT_EQ(step.of(Footing::kExtrapolated).count(), 0);
   // Beyond the tables: 200 tokens are 21 us in each dense layer.
   StepShape padded = decode_shape(4, 4 * 99);
   padded.padding_rows = 196;
   step = cost->step(padded);
-  EXPECT_EQ(step.part[0].count(), 18 * 21 * kUs);
-  EXPECT_EQ(step.footing[2].count(), step.part[0].count());
+  EXPECT_EQ(step.of(CostPart::kLinear).count(), 18 * 21 * kUs);
+  EXPECT_EQ(step.of(Footing::kExtrapolated).count(), step.of(CostPart::kLinear).count());
 }
 
 // The longest prompt is looked up with the decode rows, the others alone.
@@ -85,13 +85,13 @@ TEST(BundleCost, MixedSteps) {
   StepShape shape = decode_shape(4, 4 * 255, 255, 255);
   shape.prefills = prompts;
   // 40 + (32 + 4 * 256) / 100 and 16 + 64 / 100 us, in each of 2 layers.
-  EXPECT_EQ(cost->step(shape).part[1].count(), 2 * (50'560'000 + 16'640'000));
+  EXPECT_EQ(cost->step(shape).of(CostPart::kAttention).count(), 2 * (50'560'000 + 16'640'000));
   shape = StepShape{};
   const PrefillPiece tail{3, 64};
   shape.prefills = {&tail, 1};
   const StepCost small = cost->step(shape);
-  EXPECT_EQ(small.part[1].count(), 2 * 16'640'000);  // below the smallest chunk: as the smallest
-  EXPECT_EQ(small.footing[2].count(), small.part[1].count());
+  EXPECT_EQ(small.of(CostPart::kAttention).count(), 2 * 16'640'000);  // below the smallest chunk: as the smallest
+  EXPECT_EQ(small.of(Footing::kExtrapolated).count(), small.of(CostPart::kAttention).count());
 }
 
 TEST(BundleCost, SkewLiesBetweenMeanAndLongest) {
@@ -106,7 +106,7 @@ TEST(BundleCost, SkewLiesBetweenMeanAndLongest) {
                "pc,n_label,skew_rate_label,kv_big_label,kp_label,alpha,n_samples\n0,all,low,all,none,0.5,4\n16,all,low,all,some,0.125,4\n");
   const auto cost = make_cost_model(setup_of(tiny_experiment(folder)));
   EXPECT_TRUE(prices_unevenness(*cost));
-  const auto attention = [&](StepShape shape) { return static_cast<double>(cost->step(shape).part[1].count()) / 2 / kUs; };
+  const auto attention = [&](StepShape shape) { return static_cast<double>(cost->step(shape).of(CostPart::kAttention).count()) / 2 / kUs; };
   const auto two_lengths = [](int num_long) {
     const int num_short = 4 - num_long;
     StepShape shape = decode_shape(4, num_short * 63 + num_long * 255, 255, 63);
@@ -178,8 +178,8 @@ TEST(BundleCost, GapsAreAnErrorOrRoofline) {
   const auto cost = make_cost_model(setup_of(tiny_experiment(folder, "bundle", ", missing: roofline")));
   // o_proj on 4 tokens: 16 * 16 weights and 4 * 32 activations of two bytes, a byte per picosecond.
   const StepCost step = cost->step(decode_shape(4, 4 * 63));
-  EXPECT_EQ(step.part[0].count(), 2 * (7 * 1'400'000 + 512 + 256) + 2 * 1'400'000);
-  EXPECT_EQ(step.footing[2].count(), 2 * (512 + 256));
+  EXPECT_EQ(step.of(CostPart::kLinear).count(), 2 * (7 * 1'400'000 + 512 + 256) + 2 * 1'400'000);
+  EXPECT_EQ(step.of(Footing::kRoofline).count(), 2 * (512 + 256));
 }
 
 TEST(BundleCost, OtherDegreesAreScaledByTheRoofline) {
@@ -188,10 +188,11 @@ TEST(BundleCost, OtherDegreesAreScaledByTheRoofline) {
   const std::string experiment = tiny_experiment(folder, "bundle", ", missing: roofline");
   const StepCost one = make_cost_model(setup_of(experiment))->step(decode_shape(4, 4 * 63));
   const StepCost two = make_cost_model(setup_of(experiment + "parallel: {tp: 2}\n"))->step(decode_shape(4, 4 * 63));
-  EXPECT_NEAR(static_cast<double>(two.part[1].count()), static_cast<double>(one.part[1].count()) / 2, 2);  // half the heads
-  EXPECT_LT(two.part[0].count(), one.part[0].count());
-  EXPECT_GT(two.part[3].count(), 0);
-  EXPECT_EQ(two.footing[0].count() + two.footing[1].count(), 6 * 1'400'000 + 2 * kUs);  // what is not cut: norms, embedding, sampler
+  EXPECT_NEAR(two.of(CostPart::kAttention).real(), one.of(CostPart::kAttention).real() / 2, 2);  // half the heads
+  EXPECT_LT(two.of(CostPart::kLinear).count(), one.of(CostPart::kLinear).count());
+  EXPECT_GT(two.of(CostPart::kCollective).count(), 0);
+  // Not cut: norms, embedding, sampler.
+  EXPECT_EQ(two.of(Footing::kInside).count() + two.of(Footing::kInterpolated).count(), 6 * 1'400'000 + 2 * kUs);
 }
 
 // ---- our own format ----
@@ -206,8 +207,7 @@ void expect_same_costs(const CostSetup& a, const CostSetup& b) {
     if (i % 2 == 0 && piece.new_tokens > 0) shape.prefills = {&piece, 1};
     const StepCost one = first->step(shape), two = second->step(shape);
     ASSERT_EQ(one.total.count(), two.total.count()) << i;
-    ASSERT_EQ(one.part, two.part) << i;
-    ASSERT_EQ(one.footing, two.footing) << i;
+    ASSERT_EQ(one.times, two.times) << i;
   }
 }
 
@@ -259,9 +259,9 @@ TEST(RealProfileValues, Rtx4090SingleRow) {
   if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path << "; set KVLAB_DATA";
   const StepCost step = make_cost_model(setup_of("profile: {bundle: {path: " + path + "}}\n"))->step(decode_shape(1, 15));
   const double attention = 9.31067 * 32;
-  EXPECT_NEAR(static_cast<double>(step.part[1].count()) / kUs, attention, 1e-6);
-  EXPECT_GT(static_cast<double>(step.part[2].count()) / kUs, 1096.93);
-  EXPECT_EQ(step.footing[0].count(), step.part[0].count() + step.part[2].count());
+  EXPECT_NEAR(static_cast<double>(step.of(CostPart::kAttention).count()) / kUs, attention, 1e-6);
+  EXPECT_GT(static_cast<double>(step.of(CostPart::kHead).count()) / kUs, 1096.93);
+  EXPECT_EQ(step.of(Footing::kInside).count(), step.of(CostPart::kLinear).count() + step.of(CostPart::kHead).count());
 }
 
 TEST(KvlabProfile, Errors) {
@@ -314,14 +314,14 @@ TEST(VidurCost, StepsByHand) {
   const StepCost step = cost->step(decode_shape(4, 4 * 95));
   // 4 tokens cost as the 8 measured next, 9 us per operation: nine of them in each of 2 layers, embedding once; final norm (4 + 1 rows in
   // and out) by roofline.
-  EXPECT_EQ(step.part[0].count(), 2 * 9 * 9 * kUs + 9 * kUs + (4 * 4 + 1) * 16 * 2);
-  EXPECT_NEAR(static_cast<double>(step.part[1].count()), 2 * 40 * kUs, 400);
-  EXPECT_EQ(step.footing[2].count(), step.part[2].count() + (4 * 4 + 1) * 16 * 2);
+  EXPECT_EQ(step.of(CostPart::kLinear).count(), 2 * 9 * 9 * kUs + 9 * kUs + (4 * 4 + 1) * 16 * 2);
+  EXPECT_NEAR(static_cast<double>(step.of(CostPart::kAttention).count()), 2 * 40 * kUs, 400);
+  EXPECT_EQ(step.of(Footing::kRoofline).count(), step.of(CostPart::kHead).count() + (4 * 4 + 1) * 16 * 2);
   // No mixed rows in the table: prompts and decodes add.
   StepShape mixed = decode_shape(4, 4 * 63);
   const PrefillPiece piece{64, 0};
   mixed.prefills = {&piece, 1};
-  EXPECT_EQ(cost->step(mixed).part[1].count(), 2 * (80 + 20) * kUs);
+  EXPECT_EQ(cost->step(mixed).of(CostPart::kAttention).count(), 2 * (80 + 20) * kUs);
 }
 
 TEST(VidurCost, AllReduceTable) {
@@ -336,8 +336,9 @@ TEST(VidurCost, AllReduceTable) {
   folder.write("attention.csv", attention);
   folder.write("all_reduce.csv", ",time_stats.all_reduce.median,rank,num_workers,size\n0,0.010,0,2,64\n1,0.020,0,2,128\n2,0.9,0,4,128\n");
   const StepCost step = make_cost_model(setup_of(tiny_experiment(folder, "vidur") + "parallel: {tp: 2}\n"))->step(decode_shape(4, 4 * 63));
-  EXPECT_EQ(step.part[3].count(), 5 * 20 * kUs);  // 4 tokens * 16 channels * 2 bytes; twice in each of 2 layers and for the embedding
-  EXPECT_EQ(step.footing[0].count(), step.part[3].count());
+  // 4 tokens * 16 channels * 2 bytes; twice in each of 2 layers and for the embedding.
+  EXPECT_EQ(step.of(CostPart::kCollective).count(), 5 * 20 * kUs);
+  EXPECT_EQ(step.of(Footing::kInside).count(), step.of(CostPart::kCollective).count());
 }
 
 // ---- lint ----

@@ -22,12 +22,13 @@ TEST(RooflineCost, OneDecodeStepByHand) {
   const std::int64_t norms = 2 * (4 * 1 + 1) * 16 * 2, qkv = 32 * 16 * 2 + (16 + 32) * 2, rope = 13 * 4 * 2, append = 2 * 8 * 4 + 8;
   const std::int64_t o = 16 * 16 * 2 + 32 * 2, gate_up = 64 * 16 * 2 + (16 + 64) * 2, act = 3 * 32 * 2, down = 32 * 16 * 2 + 48 * 2;
   const std::int64_t once = (2 * 16 * 2 + 4) + 5 * 16 * 2;
-  EXPECT_EQ(step.part[0].count(), 2 * (norms + qkv + rope + append + o + gate_up + act + down) + once);
-  EXPECT_EQ(step.part[1].count(), 2 * (2 * 10 * 2 * 4 * 2 + 2 * 16 * 2));  // ten tokens of K and V: nine cached and its own
-  EXPECT_EQ(step.part[2].count(), (64 * 16 * 2 + (16 + 64) * 2) + (64 * 2 + 4));
-  EXPECT_EQ(step.part[3].count(), 0);
+  EXPECT_EQ(step.of(CostPart::kLinear).count(), 2 * (norms + qkv + rope + append + o + gate_up + act + down) + once);
+  EXPECT_EQ(step.of(CostPart::kAttention).count(),
+            2 * (2 * 10 * 2 * 4 * 2 + 2 * 16 * 2));  // ten tokens of K and V: nine cached and its own
+  EXPECT_EQ(step.of(CostPart::kHead).count(), (64 * 16 * 2 + (16 + 64) * 2) + (64 * 2 + 4));
+  EXPECT_EQ(step.of(CostPart::kCollective).count(), 0);
   EXPECT_EQ(step.total.count(), step.bytes);
-  EXPECT_EQ(step.footing[2].count(), step.total.count());  // nothing here was measured
+  EXPECT_EQ(step.of(Footing::kRoofline).count(), step.total.count());  // nothing here was measured
 }
 
 TEST(RooflineCost, ComputeBoundPrefillRunsAtPeak) {
@@ -69,9 +70,9 @@ TEST(RooflineCost, NoWorkCostsNothing) {
   const StepCost plain = cost->step(padded);
   padded.padding_rows = 5;
   const StepCost more = cost->step(padded);
-  EXPECT_GT(more.part[0].count(), plain.part[0].count());
-  EXPECT_EQ(more.part[1].count(), plain.part[1].count());
-  EXPECT_EQ(more.part[2].count(), plain.part[2].count());
+  EXPECT_GT(more.of(CostPart::kLinear).count(), plain.of(CostPart::kLinear).count());
+  EXPECT_EQ(more.of(CostPart::kAttention).count(), plain.of(CostPart::kAttention).count());
+  EXPECT_EQ(more.of(CostPart::kHead).count(), plain.of(CostPart::kHead).count());
 }
 
 TEST(RooflineCost, LayersArePricedAlone) {
@@ -80,12 +81,13 @@ TEST(RooflineCost, LayersArePricedAlone) {
   const StepCost whole = cost->step(shape);
   shape.layers = 32;
   const StepCost layers = cost->step(shape);
-  EXPECT_EQ(layers.part[1].count(), whole.part[1].count());
-  EXPECT_EQ(layers.part[2].count(), 0);
+  EXPECT_EQ(layers.of(CostPart::kAttention).count(), whole.of(CostPart::kAttention).count());
+  EXPECT_EQ(layers.of(CostPart::kHead).count(), 0);
   shape.layers = 8;
   const StepCost quarter = cost->step(shape);
-  EXPECT_EQ(4 * quarter.part[0].count(), layers.part[0].count());
-  EXPECT_NEAR(static_cast<double>(4 * quarter.part[1].count()), static_cast<double>(layers.part[1].count()), 4);
+  EXPECT_EQ(4 * quarter.of(CostPart::kLinear).count(), layers.of(CostPart::kLinear).count());
+  EXPECT_NEAR(static_cast<double>(4 * quarter.of(CostPart::kAttention).count()),
+              static_cast<double>(layers.of(CostPart::kAttention).count()), 4);
 }
 
 TEST(RooflineCost, PolicyOperationsArePricedFromTheirBytes) {
@@ -95,12 +97,13 @@ TEST(RooflineCost, PolicyOperationsArePricedFromTheirBytes) {
   const std::int64_t without = cost->step(shape).total.count();
   const PolicyOp op{"compact_rows", 2, 100, 0, false};
   shape.ops = {&op, 1};
-  EXPECT_EQ(cost->step(shape).part[4].count(), 100);  // at 1 TB/s, launches for nothing
+  EXPECT_EQ(cost->step(shape).of(CostPart::kPolicy).count(), 100);  // at 1 TB/s, launches for nothing
   EXPECT_EQ(cost->step(shape).total.count(), without + 100);
-  EXPECT_EQ(cost->step(shape).footing[static_cast<std::size_t>(Footing::kExtrapolated)].count(), cost->step(shape).total.count());
+  EXPECT_EQ(cost->step(shape).of(Footing::kRoofline).count(), cost->step(shape).total.count());
   const PolicyOp fetch{"fetch", 2, 25'000, 0, true};  // 2.5 us at 10 GB/s to the host, and two calls of 10 us
   shape.ops = {&fetch, 1};
-  EXPECT_EQ(cost->step(shape).part[4].count(), 2'500'000 + 2 * 10'000'000);
+  EXPECT_EQ(cost->step(shape).of(CostPart::kPolicy).count(), 2'500'000 + 2 * 10'000'000);
+  EXPECT_EQ(cost->step(shape).of(Footing::kDatasheet), cost->step(shape).of(CostPart::kPolicy));
   EXPECT_EQ(cost->step(shape).bytes, cost->step(decode_shape(1, 9)).bytes) << "not from the GPU's memory";
 }
 
@@ -153,9 +156,9 @@ TEST(ParallelCost, TensorParallelAddsTwoAllReducesPerLayer) {
   // A message of 4 tokens * 16 channels * 2 bytes at 0.6 of 10 GB/s, in one shot after 1 us; twice in each of 2 layers and once for the
   // embedding. Prices are rounded once for both of a layer.
   const double sum = 4 * 16 * 2 * 100 / 0.6 + 1'000'000;
-  EXPECT_NEAR(two.part[3].real(), 5 * sum, 3);
-  EXPECT_LT(two.part[0].count(), one.part[0].count());
-  EXPECT_LT(two.part[1].count(), one.part[1].count());
+  EXPECT_NEAR(two.of(CostPart::kCollective).real(), 5 * sum, 3);
+  EXPECT_LT(two.of(CostPart::kLinear).count(), one.of(CostPart::kLinear).count());
+  EXPECT_LT(two.of(CostPart::kAttention).count(), one.of(CostPart::kAttention).count());
   EXPECT_EQ(two.flops, one.flops);  // useful work of the replica does not depend on how it is cut
 }
 
@@ -181,10 +184,10 @@ TEST(ParallelCost, ExpertsReadFewerWeightsPerRankAndSwapTokens) {
     return make_cost_model(setup_of("model: qwen3-30b-a3b\nhardware: h100\n" + parallel))->step(decode_shape(64, 64'000));
   };
   const StepCost one = cost(""), eight = cost("parallel: {tp: 1, ep: 8}\n");
-  EXPECT_LT(eight.part[0].count(), one.part[0].count() / 3);
-  EXPECT_EQ(one.part[3].count(), 0);
-  EXPECT_GT(eight.part[3].count(), 0);
-  EXPECT_LT(eight.part[1].count(), one.part[1].count());  // attention is data parallel
+  EXPECT_LT(eight.of(CostPart::kExperts).count(), one.of(CostPart::kExperts).count() / 3);
+  EXPECT_EQ(one.of(CostPart::kCollective).count(), 0);
+  EXPECT_GT(eight.of(CostPart::kCollective).count(), 0);
+  EXPECT_LT(eight.of(CostPart::kAttention).count(), one.of(CostPart::kAttention).count());  // attention is data parallel
   EXPECT_EQ(eight.bytes, one.bytes);
 }
 

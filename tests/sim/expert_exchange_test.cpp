@@ -62,7 +62,7 @@ StepCost rank_cost(CostModel& cost, std::int32_t rows, const std::vector<std::in
   return cost.step(shape);
 }
 
-std::int64_t part(const StepCost& cost, CostPart which) { return cost.part[static_cast<std::size_t>(which)].count(); }
+std::int64_t part(const StepCost& cost, CostPart which) { return cost.of(which).count(); }
 
 // Two ranks over PCIe wait for each other twice, 1 us each, and reach 0.6 of 1e10 bytes/s; two layers, before and after the experts.
 TEST(ExpertExchange, IsPricedOverTheLink) {
@@ -87,31 +87,33 @@ TEST(ExpertExchange, IsPricedByMeasuredTables) {
   const CostSetup setup = setup_of(moe_experiment(folder, "{dp: 2, ep: 2}", tables));
   const StepCost cost = rank_cost(*make_cost_model(setup), 8, {8, 8});
   EXPECT_EQ(part(cost, CostPart::kCollective), 2 * (3'000'000 + 5'000'000));
-  EXPECT_EQ(cost.footing[static_cast<std::size_t>(Footing::kInside)].count(), 2 * (3'000'000 + 5'000'000));
+  EXPECT_EQ(cost.of(Footing::kInside).count(), 2 * (3'000'000 + 5'000'000));
   EXPECT_EQ(part(rank_cost(*make_cost_model(setup), 8, {16, 16}), CostPart::kCollective), 2 * (4'000'000 + 7'000'000));
   const std::vector<CollectiveUse> uses = collectives_of(setup.model, setup.parallel);
   ASSERT_EQ(uses.size(), 2U);
   EXPECT_THAT(setup.collectives->basis(uses[0]), ::testing::HasSubstr("all_gather over 2 ranks by the table, "));
   EXPECT_THAT(setup.collectives->basis(uses[1]), ::testing::HasSubstr("reduce_scatter over 2 ranks by the table, "));
   EXPECT_EQ(message_bytes(setup.model, setup.parallel, Collective::kAllGather, 8), 512);
-  EXPECT_EQ(setup.collectives->datasheet_frac(setup.model, setup.parallel, 8), 0);
+  EXPECT_EQ(cost.of(Footing::kDatasheet).count(), 0);
   const CostSetup deepep = setup_of(moe_experiment(folder, "{dp: 2, ep: 2, all_to_all: deepep}", tables));
   ASSERT_EQ(collectives_of(deepep.model, deepep.parallel).size(), 1U);
-  EXPECT_EQ(deepep.collectives->datasheet_frac(deepep.model, deepep.parallel, 8), 1) << "there is no table of all_to_all";
+  const StepCost by_links = rank_cost(*make_cost_model(deepep), 8, {8, 8});
+  EXPECT_GT(part(by_links, CostPart::kCollective), 0);
+  EXPECT_EQ(by_links.of(Footing::kDatasheet), by_links.of(CostPart::kCollective)) << "there is no table of all_to_all";
 }
 
 // 1 TB/s: a byte is a picosecond.
 TEST(GroupExperts, ComputeTheTokensOfAllRanks) {
   const TempFolder folder;
-  const auto linear = [&](const std::string& parallel, const std::vector<std::int64_t>& computed) {
-    return part(rank_cost(*make_cost_model(setup_of(moe_experiment(folder, parallel))), 8, computed), CostPart::kLinear);
+  const auto experts = [&](const std::string& parallel, const std::vector<std::int64_t>& computed) {
+    return part(rank_cost(*make_cost_model(setup_of(moe_experiment(folder, parallel))), 8, computed), CostPart::kExperts);
   };
   const auto shape = [](std::int64_t tokens, std::int64_t width, std::int64_t ranks) {
     return bytes(MoeExpertsShape{tokens, 16, width, 4, 2, ranks, 2, 16, true});
   };
-  EXPECT_EQ(linear("{dp: 2, ep: 2}", {8, 24}) - linear("{dp: 2, ep: 2}", {8, 8}), 2 * (shape(32, 32, 2) - shape(16, 32, 2)));
-  EXPECT_EQ(linear("{dp: 2}", {8, 24}) - linear("{dp: 2}", {8, 8}), 2 * (shape(32, 16, 1) - shape(16, 16, 1))) << "cut over both ranks";
-  EXPECT_EQ(linear("{dp: 2, ep: 2}", {8, 8}), linear("", {}) - 2 * (shape(8, 32, 1) - shape(16, 32, 2)));
+  EXPECT_EQ(experts("{dp: 2, ep: 2}", {8, 24}) - experts("{dp: 2, ep: 2}", {8, 8}), 2 * (shape(32, 32, 2) - shape(16, 32, 2)));
+  EXPECT_EQ(experts("{dp: 2}", {8, 24}) - experts("{dp: 2}", {8, 8}), 2 * (shape(32, 16, 1) - shape(16, 16, 1))) << "cut over both ranks";
+  EXPECT_EQ(experts("{dp: 2, ep: 2}", {8, 8}), experts("", {}) - 2 * (shape(8, 32, 1) - shape(16, 32, 2)));
 }
 
 // Layers without experts have neither an exchange nor the experts' work.
@@ -129,7 +131,7 @@ TEST(GroupExperts, AreOfTheLayersThatHaveThem) {
   const auto both = moe(""), one = moe("mlp_only_layers: [0]\n");
   const auto of = [](CostModel& cost, std::int64_t tokens) { return rank_cost(cost, 8, {8, tokens}); };
   EXPECT_EQ(part(of(*both, 8), CostPart::kCollective), 2 * part(of(*one, 8), CostPart::kCollective));
-  const auto more = [&](CostModel& cost) { return part(of(cost, 24), CostPart::kLinear) - part(of(cost, 8), CostPart::kLinear); };
+  const auto more = [&](CostModel& cost) { return part(of(cost, 24), CostPart::kExperts) - part(of(cost, 8), CostPart::kExperts); };
   EXPECT_GT(more(*one), 0);
   EXPECT_EQ(more(*both), 2 * more(*one));
 }

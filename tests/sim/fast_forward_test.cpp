@@ -68,6 +68,8 @@ std::string text_of(const RunSummary& s, const Recorder& records) {
   add(std::bit_cast<std::int64_t>(s.peak_s), s.output_tokens);  // to the last bit
   for (const double f : s.part_frac) add(f);
   for (const double f : s.footing_frac) add(f);
+  for (const auto& part : s.step_shares)
+    for (const double f : part) add(f);
   for (const RequestRecord& r : records.requests) {
     add(r.number, r.replica, ns(r.queued), ns(r.scheduled), ns(r.first_token), ns(r.last_token), r.hit_tokens, r.preemptions,
         r.recomputed_tokens, static_cast<int>(r.outcome));

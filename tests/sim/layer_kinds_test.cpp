@@ -48,10 +48,10 @@ TEST(LatentAttention, ADecodeStepByHand) {
   const StepCost step = cost->step(decode_rows(*cost, {9}));
   const std::int64_t down = (10 * 16 + 16 + 10) * 2, norm = 3 * 8 * 2, queries = (24 * 16 + 16 + 24) * 2, rope = 11 * 2 * 2;
   const std::int64_t append = 10 * (2 + 2) + 8, out = (16 * 16 + 32) * 2;
-  EXPECT_EQ(step.part[0].count(), 2 * (kNorms + down + norm + queries + rope + append + out + kMlp) + kOnce);
+  EXPECT_EQ(step.of(CostPart::kLinear).count(), 2 * (kNorms + down + norm + queries + rope + append + out + kMlp) + kOnce);
   // Ten tokens of 8 + 2 values once for all heads, queries of 10 and outputs of 8 per head; queries and outputs through 4 x 8 per head.
   const std::int64_t attention = 10 * 10 * 2 + 4 * (10 + 8) * 2, absorbed = 4 * (4 * 8 + 4 + 8) * 2;
-  EXPECT_EQ(step.part[1].count(), 2 * (attention + 2 * absorbed));
+  EXPECT_EQ(step.of(CostPart::kAttention).count(), 2 * (attention + 2 * absorbed));
   EXPECT_EQ(step.total.count(), step.bytes);
   const StepCost longer = cost->step(decode_rows(*cost, {19}));
   EXPECT_EQ(longer.flops - step.flops, 2 * 10 * 4 * (2 * 10 + 2 * 8));
@@ -64,7 +64,7 @@ TEST(LatentAttention, APromptIsExpanded) {
   const StepCost first = prompt(*cost, {3, 0}), later = prompt(*cost, {3, 5});
   // K and V of 8 tokens come from their latent vectors: 32 channels of 4 heads by 8.
   const std::int64_t up = (8 * (8 + 32) + 32 * 8) * 2, attention = (8 + 3) * 4 * (6 + 4) * 2;
-  EXPECT_EQ(later.part[1].count(), 2 * (up + attention));
+  EXPECT_EQ(later.of(CostPart::kAttention).count(), 2 * (up + attention));
   EXPECT_EQ(later.flops - first.flops, 2 * (2 * 5 * 32 * 8 + 2 * 3 * 5 * 4 * (6 + 4)));
 }
 
@@ -72,7 +72,7 @@ TEST(LatentAttention, EveryRankReadsTheWholeCache) {
   const TempFolder folder;
   const auto attention = [&](const std::string& parallel) {
     const auto cost = make_cost_model(tiny(folder, kTinyLatent, parallel));
-    return cost->step(decode_rows(*cost, {9})).part[1].count();
+    return cost->step(decode_rows(*cost, {9})).of(CostPart::kAttention).count();
   };
   const std::int64_t cached = 10 * 10 * 2, of_heads = 4 * (10 + 8) * 2 + 2 * 4 * (4 * 8 + 4 + 8) * 2;
   EXPECT_EQ(attention(""), 2 * (cached + of_heads));
@@ -93,7 +93,8 @@ TEST(WindowLayers, ADecodeStepByHand) {
   const TempFolder folder;
   const auto cost = make_cost_model(tiny(folder, kTinyWindow));
   const StepCost step = cost->step(decode_rows(*cost, {9})), longer = cost->step(decode_rows(*cost, {19}));
-  EXPECT_EQ(step.part[1].count(), (2 * (10 + 4) * 2 * 4 * 2) + 2 * (2 * 16 * 2));  // ten tokens in one layer, four in the other
+  EXPECT_EQ(step.of(CostPart::kAttention).count(),
+            (2 * (10 + 4) * 2 * 4 * 2) + 2 * (2 * 16 * 2));  // ten tokens in one layer, four in the other
   EXPECT_EQ(longer.flops - step.flops, 4 * 10 * 16);
   EXPECT_EQ(longer.bytes - step.bytes, 2 * 10 * 2 * 4 * 2);
   // Six tokens: 21 pairs, and 1 + 2 + 3 + 4 + 4 + 4 in the window.
@@ -120,13 +121,13 @@ TEST(LinearLayers, ADecodeStepByHand) {
   const StepCost step = cost->step(decode_rows(*cost, {9})), longer = cost->step(decode_rows(*cost, {19}));
   // Four states of 4 x 4 and three tokens of 32 channels, read and written; 8 + 8 + 16 channels come in and 16 go out.
   const std::int64_t linear = 2 * (4 * 16 + 3 * 32) * 2 + (8 + 8 + 16 + 16) * 2, full = 2 * 10 * 2 * 4 * 2 + 2 * 16 * 2;
-  EXPECT_EQ(step.part[1].count(), linear + full);
+  EXPECT_EQ(step.of(CostPart::kAttention).count(), linear + full);
   EXPECT_EQ(longer.flops - step.flops, 4 * 10 * 16);  // of the other layer alone
   EXPECT_EQ(longer.bytes - step.bytes, 2 * 10 * 2 * 4 * 2);
   // Projections of 48 channels and two numbers per value head; a convolution over 4 tokens of 32 channels; the output.
   const std::int64_t in = (56 * 16 + 16 + 56) * 2, conv = (2 + 4) * 32 * 2, gate = 3 * 16 * 2, out = (16 * 16 + 32) * 2;
   const std::int64_t qkv = (48 * 16 + 16 + 48) * 2, norm = 3 * 6 * 4 * 2, rope = 13 * 4 * 2, append = 2 * 8 * 4 + 8;
-  EXPECT_EQ(step.part[0].count(), 2 * (kNorms + kMlp + gate + out) + in + conv + qkv + norm + rope + append + kOnce);
+  EXPECT_EQ(step.of(CostPart::kLinear).count(), 2 * (kNorms + kMlp + gate + out) + in + conv + qkv + norm + rope + append + kOnce);
 }
 
 TEST(LinearLayers, APromptIsComputedInChunks) {
@@ -135,7 +136,7 @@ TEST(LinearLayers, APromptIsComputedInChunks) {
   const StepCost first = prompt(*cost, {3, 0}), later = prompt(*cost, {3, 5});
   EXPECT_EQ(later.flops - first.flops, 4 * 3 * 5 * 16) << "a state has no length";
   const std::int64_t states = 2 * (4 * 16) * 2 + 2 * (4 * 16 + 3 * 32) * 2, tokens = 3 * 48 * 2;
-  EXPECT_EQ(first.part[1].count(), states + tokens + (2 * 3 * 2 * 4 * 2 + 2 * 3 * 16 * 2));
+  EXPECT_EQ(first.of(CostPart::kAttention).count(), states + tokens + (2 * 3 * 2 * 4 * 2 + 2 * 3 * 16 * 2));
 }
 
 TEST(LinearLayers, ParametersByHand) {
@@ -172,7 +173,7 @@ TEST(LayerKinds, AMixIsTheSumOfItsParts) {
   const TempFolder folder;
   const auto attention = [&](const std::string& types) {
     const auto cost = make_cost_model(tiny(folder, std::string(kTinyModel) + "sliding_window: 4\nlayer_types: " + types + "\n"));
-    return cost->step(decode_rows(*cost, {9, 2, 30})).part[1].count();
+    return cost->step(decode_rows(*cost, {9, 2, 30})).of(CostPart::kAttention).count();
   };
   EXPECT_EQ(2 * attention("[sliding_attention, full_attention]"),
             attention("[full_attention, full_attention]") + attention("[sliding_attention, sliding_attention]"));

@@ -64,6 +64,17 @@ TEST(LockStep, AnIdleRankComputesOneTokenInEachStep) {
   EXPECT_DOUBLE_EQ(r.summary.mfu_frac, 23'000.0 / (2.0 * (kPrompt + kDecode)));
 }
 
+// Two steps, and before each of them both devices wait.
+TEST(LockStep, AllRanksWaitForTheHost) {
+  SimSetup setup = group_setup("vllm_v1", kEager);
+  LinearPrices prices;
+  prices.host = Picoseconds{1'000'000};
+  setup.make_cost_model = [prices] { return std::make_unique<LinearCost>(prices); };
+  const GroupRun r = run(setup, {request_at(0, 20, 2)});
+  constexpr double kWaits = 2 * 2 * 1e6, kDevices = 5'400'000 + (5'020'000 + 37 * 20) + 2 * 5'020'000;
+  EXPECT_NEAR(r.summary.step_shares[kCostParts][0], kWaits / (kWaits + kDevices), 1e-12);
+}
+
 // A decode row is cheap here, and a step dear: the dummy is what lasts longest.
 TEST(LockStep, TheDummyIsPriced) {
   class DearPadding final : public CostModel {
@@ -71,7 +82,7 @@ TEST(LockStep, TheDummyIsPriced) {
     StepCost step(const StepShape& shape) override {
       StepCost cost;
       cost.total = Picoseconds{1'000'000} + Picoseconds{9'000'000} * shape.padding_rows;
-      cost.part[0] = cost.footing[0] = cost.total;
+      cost.row(CostPart::kLinear)[0] = cost.total;
       return cost;
     }
     DecodeSpan decode_span(const StepShape& shape) override { return {step(shape), {}, 1}; }

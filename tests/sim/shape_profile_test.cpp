@@ -130,7 +130,7 @@ TEST(ShapeProfile, WiderProductsAreExtrapolated) {
 }
 
 Picoseconds attention_of(const CostSetup& setup, const StepShape& shape) {
-  return make_cost_model(setup)->step(shape).part[static_cast<std::size_t>(CostPart::kAttention)];
+  return make_cost_model(setup)->step(shape).of(CostPart::kAttention);
 }
 
 TEST(ShapeProfile, DecodeAttention) {
@@ -175,7 +175,7 @@ TEST(ShapeProfile, LongPromptsAreExtrapolated) {
     StepShape shape;
     shape.prefills = pieces;
     const StepCost with = make_cost_model(setup)->step(shape);
-    return with.footing[static_cast<std::size_t>(f)];
+    return with.of(f);
   };
   EXPECT_GT(footing(64, 64, Footing::kInterpolated), footing(64, 512, Footing::kInterpolated));
   EXPECT_GT(footing(64, 512, Footing::kExtrapolated), footing(64, 64, Footing::kExtrapolated));
@@ -186,7 +186,7 @@ TEST(ShapeProfile, CollectivesComeFromTheFolder) {
   const CostSetup setup = setup_of(folder.experiment() + "parallel: {tp: 2}\n");
   EXPECT_NEAR(ns_of(setup, "o_proj", 8), 1000 + 16 + 8, 1e-3);  // k = 8: level below 16
   const StepCost cost = make_cost_model(setup)->step(decode_shape(8, 8 * 31, 31, 31));
-  EXPECT_EQ(cost.part[static_cast<std::size_t>(CostPart::kCollective)].count(),
+  EXPECT_EQ(cost.of(CostPart::kCollective).count(),
             5 * 4000 * 1000);  // two a layer, one for the embedding; 256 bytes
 }
 
@@ -198,17 +198,17 @@ TEST(ShapeProfile, ExpertsTakeTheTokensOfAllRanks) {
                                                        "model_type: mixtral\nmax_position_embeddings: 1024\ntie_word_embeddings: false\n"
                                                        "num_local_experts: 4\nnum_experts_per_tok: 2\n");
   const std::string experiment = folder.experiment(), rest = experiment.substr(experiment.find('\n') + 1);
-  const auto linear = [&](const std::string& parallel, std::int64_t others) {
+  const auto experts = [&](const std::string& parallel, std::int64_t others) {
     GroupTokens group;
     group.add(8, 8);
     group.add(others, others);
     StepShape shape = decode_shape(8, 8 * 31, 31, 31);
     shape.group = &group;
     const CostSetup setup = setup_of("model: " + moe + "\n" + rest + "parallel: " + parallel + "\n");
-    return make_cost_model(setup)->step(shape).part[static_cast<std::size_t>(CostPart::kLinear)].count();
+    return make_cost_model(setup)->step(shape).of(CostPart::kExperts).count();
   };
-  EXPECT_EQ(linear("{dp: 2, ep: 2}", 24) - linear("{dp: 2, ep: 2}", 8), 2 * 16 * 100'000);
-  EXPECT_EQ(linear("{dp: 2}", 24) - linear("{dp: 2}", 8), 2 * 16 * 200'000);
+  EXPECT_EQ(experts("{dp: 2, ep: 2}", 24) - experts("{dp: 2, ep: 2}", 8), 2 * 16 * 100'000);
+  EXPECT_EQ(experts("{dp: 2}", 24) - experts("{dp: 2}", 8), 2 * 16 * 200'000);
 }
 
 TEST(ShapeProfile, MissingTablesAreNamed) {

@@ -37,9 +37,9 @@ class LinearCost final : public CostModel {
     }
     StepCost cost;
     const Picoseconds linear = prices_.step + prices_.token * tokens;
-    cost.part[static_cast<std::size_t>(CostPart::kLinear)] = linear;
-    cost.part[static_cast<std::size_t>(CostPart::kAttention)] = attention;
-    cost.footing[static_cast<std::size_t>(Footing::kInterpolated)] = cost.total = linear + attention;
+    cost.row(CostPart::kLinear)[static_cast<std::size_t>(Footing::kInterpolated)] = linear;
+    cost.row(CostPart::kAttention)[static_cast<std::size_t>(Footing::kRoofline)] = attention;
+    cost.total = linear + attention;
     cost.flops = tokens * 1000;
     cost.bytes = shape.decode_kv_tokens * 7;
     return cost;
@@ -56,12 +56,8 @@ class LinearCost final : public CostModel {
     if (growing > 0 && prices_.window > 0)
       span.valid_steps = std::min<std::int64_t>(span.valid_steps, prices_.window - 1 - shape.decode_open_max);
     if (span.valid_steps > 1) {
-      const StepCost second = step(next);
-      span.slope.total = second.total - span.base.total;
-      for (std::size_t i = 0; i < kCostParts; ++i) span.slope.part[i] = second.part[i] - span.base.part[i];
-      for (std::size_t i = 0; i < kFootings; ++i) span.slope.footing[i] = second.footing[i] - span.base.footing[i];
-      span.slope.flops = second.flops - span.base.flops;
-      span.slope.bytes = second.bytes - span.base.bytes;
+      span.slope = step(next);
+      span.slope.add(span.base, -1);
     }
     return span;
   }

@@ -10,6 +10,7 @@
 #include "app/runs/kinds/replay.h"
 #include "app/runs/report.h"
 #include "app/runs/search.h"
+#include "app/runs/step_time.h"
 #include "base/csv.h"
 #include "base/text.h"
 
@@ -81,10 +82,14 @@ void print_limits(const CsvTable& summary, std::ostream& out) {
 
 const std::string kMeasured = "step times measured by the engine; ";
 
-// Prints how far to trust the runs: one line per source of step times and of the block count, with the range over its runs. Each run's own
-// label is in manifest.json.
+// Prints how far to trust the runs: for each source of step times and of the block count the range over its runs, and a line on the parts
+// of step time. Each run's own label is in manifest.json.
 void print_credibility(const SweepReport& report, std::ostream& out) {
-  std::map<std::string, CsvTable> by_source;
+  struct Group {
+    CsvTable rows;
+    std::vector<nlohmann::ordered_json> step_times;
+  };
+  std::map<std::string, Group> by_source;
   const CsvTable& summary = report.summary;
   for (const auto& row : summary.rows) {
     const nlohmann::ordered_json m = manifest_of_run(report.folder, row[0]);
@@ -92,21 +97,24 @@ void print_credibility(const SweepReport& report, std::ostream& out) {
     const std::string blocks = fmt::format("KV blocks {}; ", row[summary.at("kv_blocks_source")]);
     const std::string source =
         m.contains("served_model") ? kMeasured + blocks + m.value("served_model", "") : blocks + m.value("cost_source", "");
-    CsvTable& group = by_source[source];
-    group.columns = summary.columns;
-    group.rows.push_back(row);
+    Group& group = by_source[source];
+    group.rows.columns = summary.columns;
+    group.rows.rows.push_back(row);
+    if (m.contains("step_time_by_part")) group.step_times.push_back(m["step_time_by_part"]);
   }
   for (const auto& [source, group] : by_source) {
-    const std::string which = by_source.size() == 1    ? ""
-                              : group.rows.size() == 1 ? " of run " + group.rows[0][0]
-                                                       : fmt::format(" of {} runs from {}", group.rows.size(), group.rows[0][0]);
+    const CsvTable& rows = group.rows;
+    const std::string which = by_source.size() == 1   ? ""
+                              : rows.rows.size() == 1 ? " of run " + rows.rows[0][0]
+                                                      : fmt::format(" of {} runs from {}", rows.rows.size(), rows.rows[0][0]);
     if (source.starts_with(kMeasured)) {
-      out << fmt::format("credibility{}: {}; overload {} % of time\n", which, source, percent_range(group, "overload_frac"));
+      out << fmt::format("credibility{}: {}; overload {} % of time\n", which, source, percent_range(rows, "overload_frac"));
       continue;
     }
     out << fmt::format("credibility{}: step time {} % measured, {} % interpolated, {} % extrapolated; overload {} % of time; {}\n", which,
-                       percent_range(group, "inside_frac"), percent_range(group, "interpolated_frac"),
-                       percent_range(group, "extrapolated_frac"), percent_range(group, "overload_frac"), source);
+                       percent_range(rows, "inside_frac"), percent_range(rows, "interpolated_frac"),
+                       percent_range(rows, "extrapolated_frac"), percent_range(rows, "overload_frac"), source);
+    if (const std::string line = step_time_line(group.step_times); !line.empty()) out << line << "\n";
   }
 }
 
@@ -208,7 +216,9 @@ Findings SimulationRun::serve(RunFiles& files, const RunOptions& options) {
   for (const std::string& remark : plan_.remarks) findings.add_note(remark);
   findings.add_note(remark_on_collectives(plan_.cost, summary));
   findings.add_note(bill(summary).remark);
+  findings.add_note(remark_on_roofline(plan_.cost, summary));
   describe_costs(credibility_label(summary, plan_.setup, describe_cost_source(plan_)), findings.manifest);
+  findings.manifest["step_time_by_part"] = step_time_by_part(summary.step_shares);
   findings.skipped = summary.skipped;
   findings.not_served = not_served(summary);
   return findings;
