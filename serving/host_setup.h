@@ -8,6 +8,8 @@
 
 #include "policies/block_cache/block_cache.h"
 #include "policies/kv/footprint.h"
+#include "policies/order/order.h"
+#include "policies/predictor/predictor.h"
 #include "policies/router/router.h"
 #include "policies/scheduler/scheduler.h"
 #include "serving/metrics.h"
@@ -39,6 +41,8 @@ struct HostSetup {
   bool steps_together = true;                            // ranks of a replica meet in every step; false: they share its arrivals alone
   std::function<std::unique_ptr<Router>()> make_router;  // not called for one replica
   std::function<std::unique_ptr<Scheduler>()> make_scheduler;
+  std::function<std::unique_ptr<Order>()> make_order;          // empty: first come, first served
+  std::function<std::unique_ptr<Predictor>()> make_predictor;  // empty: true lengths
   std::function<std::unique_ptr<BlockCache>()> make_block_cache;
   std::function<std::unique_ptr<Footprint>()> make_footprint;
   MemorySetup memory;
