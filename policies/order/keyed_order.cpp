@@ -43,8 +43,8 @@ void KeyedOrder::erase(RequestId r) {
 
 void KeyedOrder::renew(RequestId r) {
   if (!is_waiting(r) || rank(r) == keys_[index(r)].rank) return;
-  erase(r);
-  insert(r, Entry::kArrival);
+  KeyedOrder::erase(r);  // no entry or exit for the derived order
+  KeyedOrder::insert(r, Entry::kArrival);
 }
 
 }  // namespace kvlab
