@@ -12,6 +12,7 @@
 #include "policies/predictor/predictor.h"
 #include "policies/router/router.h"
 #include "policies/scheduler/scheduler.h"
+#include "serving/group_metrics.h"
 #include "serving/metrics.h"
 
 // Input and totals of a run of serving, the same for both hosts: the simulator and the engine.
@@ -60,6 +61,7 @@ struct HostSetup {
 // Totals of a run, over all replicas.
 struct ServingSummary {
   MetricsCollector::Latencies latencies;
+  GroupSummary groups;
   std::uint64_t requests = 0;  // taken from the trace
   Span duration{};             // from the first arrival to the last event
   Span counted_duration{};     // the same without the warm-up

@@ -60,6 +60,13 @@ struct SloTarget {
   Span ttft{}, tpot{}, e2e = Span::max();
 };
 
+// The targets of a request: its own where the trace gives them, else those of the run.
+SloTarget targets_of(const RequestRecord& record, const SloTarget& of_run);
+// It attained its targets.
+bool has_attained(const RequestRecord& record, const SloTarget& slo);
+// It is known whether it attains: it has left, or had missed a target at `cut_off`, when the run ended.
+bool is_judged(const RequestRecord& record, const SloTarget& slo, Time cut_off);
+
 // Values of one metric: exact up to kExact of them, from then on counted in a LogHistogram (quantiles within 0.2 %), so that
 // the length of a trace does not matter for memory.
 class Values {
@@ -97,10 +104,9 @@ class MetricsCollector {
   };
   Latencies finish();
   [[nodiscard]] Time count_from() const { return count_from_; }
+  [[nodiscard]] const SloTarget& slo() const { return slo_; }
 
  private:
-  [[nodiscard]] bool has_missed(const RequestRecord& record, Time cut_off) const;
-
   SloTarget slo_;
   Time count_from_;
   LogHistogram itl_;

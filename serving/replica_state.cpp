@@ -241,7 +241,7 @@ void ReplicaState::finish(RequestId id) {
   else
     queues_.remove_waiting(id);
   if (r.is_swapped) memory_.end_swap(r);
-  predictor_->on_finish(r);
+  if (order_->uses_predictor()) predictor_->on_finish(r);
   order_->on_leave(id);
   left_.push_back(id);
   leave(id, Outcome::kCompleted, now_);

@@ -173,15 +173,17 @@ void read_engine_keys(Params& p, ServingPlan& plan) {
                "what cores do between steps, with 'host: engine' and 'backend: cpu'; awake: they wait busily and stay fast") == 0;
 }
 
-// Refuses a trace whose first request lacks what the order or the predictor needs.
-void require_facts_of_first(Params& p, const ServingPlan& plan) {
+// Notes if the trace has optional columns, and refuses one whose first request lacks what the order or the predictor needs.
+void read_first_facts(Params& p, ServingPlan& plan) {
   const std::unique_ptr<Order> order = plan.setup.make_order();
   std::vector<Fact> needed = order->needs();
   if (order->uses_predictor()) {
     for (const Fact fact : plan.setup.make_predictor()->needs()) needed.push_back(fact);
   }
+  const std::unique_ptr<TraceSource> trace = plan.trace.open();
   TraceRequest first;
-  if (needed.empty() || !plan.trace.open()->next(first)) return;
+  if (!trace->next(first)) return;
+  plan.has_facts = first.facts != nullptr;
   for (const Fact fact : needed) {
     if (has_fact(first.facts, fact)) continue;
     p.fail_at("order",
@@ -222,7 +224,7 @@ void read_requests(Params& p, ServingPlan& plan) {
   const char* const key = plan.search ? "search" : "load_frac";
   if ((plan.search || plan.load_frac > 0) && plan.trace.open()->concurrency() > 0)
     p.fail_at(key, fmt::format("'{}' sets the arrival rate, but the trace is a closed loop: it has none", key));
-  require_facts_of_first(p, plan);
+  read_first_facts(p, plan);
   p.reject_unread();
 }
 
