@@ -12,8 +12,8 @@ namespace {
 // the expected line, over the area below that line. A request's rank is what its QoE gains over the next `horizon_s` if it is served
 // instead of waiting, per token of its context. Under pressure a waiting request with more to gain takes the place of a running one.
 //
-// Our definitions: a served request keeps the lag it has, since tokens come faster than they are read; a waiting one is read up to what was
-// delivered. The number of running requests is left to the scheduler, where Andes tries several.
+// Our definitions: a served request keeps the lag it has, since tokens come faster than they are read. The number of running requests is
+// left to the scheduler, where Andes tries several.
 class Andes final : public KeyedOrder {
  public:
   explicit Andes(Params& p)
@@ -68,18 +68,15 @@ class Andes final : public KeyedOrder {
     return given ? static_cast<double>(ns(r.facts->tpot_slo)) : 1e9 / tokens_per_s_;
   }
 
-  // Areas between two lines of the same slope v from two instants on, up to t: v (t - a)^2 / 2. The slope cancels.
+  // The expected line, of slope v, begins at arrival + TTFT. A waiting request lags it from the instant at which it passes the tokens that
+  // were delivered, and its lag grows by v; over a time t that is an area of v t^2 / 2 beyond that of a served one. The slope cancels.
   [[nodiscard]] double gain(const Request& r) const {
-    const Time now = view().now();
-    const double line = static_cast<double>(ns(horizon_ + (now - r.arrival) - expected_ttft(r)));  // length of the expected line
-    if (line <= 0) return 0;
-    double stalls = std::max(0.0, static_cast<double>(ns(r.arrival + expected_ttft(r) - now)));  // from now on, if it waits
-    if (r.first_token != kNever) {
-      const double read = std::min<double>(r.output_tokens, static_cast<double>(ns(now - r.first_token)) / ns_per_token(r) + 1);
-      stalls = std::max(stalls, (r.output_tokens - read) * ns_per_token(r));
-    }
-    const double stalled = std::max(0.0, static_cast<double>(ns(horizon_)) - stalls);
-    return std::min(1.0, stalled * stalled / (line * line));
+    const double line_begins = static_cast<double>(ns(r.arrival + expected_ttft(r) - view().now()));  // from now
+    const double horizon = static_cast<double>(ns(horizon_));
+    const double lags = std::max(0.0, line_begins + r.output_tokens * ns_per_token(r));  // from then on, if it waits
+    if (lags >= horizon) return 0;
+    const double share = (horizon - lags) / (horizon - line_begins);
+    return share * share;
   }
   [[nodiscard]] std::int64_t rank(RequestId r) const override {
     constexpr double kUnits = 1e15;
