@@ -5,6 +5,7 @@
 #include <ctime>
 #include <map>
 
+#include "base/random.h"
 #include "tests/sim/sim_support.h"
 
 namespace kvlab::testing {
