@@ -19,6 +19,7 @@ class Bucket final : public Predictor {
         buckets_(p.optional<std::int32_t>("buckets", 10, 1, 1 << 20, "number of buckets of equal width")),
         accuracy_(p.optional<double>("accuracy_frac", 1, 0, 1, "share of requests whose bucket is the true one")) {}
 
+  [[nodiscard]] bool is_random() const override { return accuracy_ < 1; }
   std::int32_t output_tokens(const Request& r) override {
     const std::int32_t width = ceil_div(max_tokens_, buckets_);
     const std::int32_t right = std::min((r.output_limit - 1) / width, buckets_ - 1);

@@ -21,6 +21,7 @@ class Confusion final : public Predictor {
     if (!p.is_describing()) read(read_csv(p.resolve_file(name)));
   }
 
+  [[nodiscard]] bool is_random() const override { return true; }
   std::int32_t output_tokens(const Request& r) override {
     std::size_t row = 0;
     while (row + 1 < ends_.size() && r.output_limit > ends_[row]) ++row;

@@ -15,6 +15,7 @@ class Lognormal final : public Predictor {
       : sigma_(p.required<double>("sigma", 0, 10, "deviation of the logarithm of estimate / true length")),
         bias_(p.optional<double>("bias", 1, 1e-3, 1e3, "median of estimate / true length")) {}
 
+  [[nodiscard]] bool is_random() const override { return true; }
   std::int32_t output_tokens(const Request& r) override {
     constexpr double kLongest = 1 << 29;
     const double error = Draw{seed(), Purpose::kPrediction, r.number}.lognormal(std::log(bias_), sigma_);

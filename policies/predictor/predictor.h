@@ -18,6 +18,8 @@ class Predictor {
   virtual void set_seed(std::uint64_t seed) { seed_ = seed; }
   // Facts that every request must have.
   [[nodiscard]] virtual std::vector<Fact> needs() const { return {}; }
+  // Its estimates depend on the seed.
+  [[nodiscard]] virtual bool is_random() const { return false; }
   // Output tokens that r will emit in all, at least 1. InputError: it has no estimate of this request.
   virtual std::int32_t output_tokens(const Request& r) = 0;
   // r has emitted its last token; for estimates from experience.
