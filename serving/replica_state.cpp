@@ -148,6 +148,7 @@ bool ReplicaState::try_swap_in(RequestId id, std::int32_t m) {
   if (!r.is_swapped || r.is_parked) throw InternalError("swapping in a request that is not swapped out");
   if (!memory_.try_swap_in(r, m)) return false;
   r.is_parked = true;
+  queues_.note_return(id);
   plan_was_quiet_ = false;
   swap_copies_.push_back({id, r.swapped_blocks, false});
   return true;

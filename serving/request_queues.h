@@ -12,15 +12,19 @@
 namespace kvlab {
 
 // The queues of a replica. A request is in one of them until it leaves: input since it arrived, waiting since the next plan began (and
-// again after a preemption), running since it was admitted. The order holds those that wait.
+// again after a preemption), running since it was admitted. The order holds those that wait, but for those that come back from CPU memory:
+// they hold blocks already, and a better request that waits for these blocks would wait forever, so they go before all others.
 class RequestQueues {
  public:
   // The order outlives the queues.
   explicit RequestQueues(Order& order) : order_(&order) {}
 
   [[nodiscard]] const std::vector<RequestId>& input() const { return input_; }
-  [[nodiscard]] std::uint32_t num_waiting() const { return order_->size(); }
-  [[nodiscard]] RequestId waiting(std::uint32_t position) const { return order_->at(position); }
+  [[nodiscard]] std::uint32_t num_waiting() const { return static_cast<std::uint32_t>(returning_.size()) + order_->size(); }
+  [[nodiscard]] RequestId waiting(std::uint32_t position) const {
+    const auto first = static_cast<std::uint32_t>(returning_.size());
+    return position < first ? returning_[position] : order_->at(position - first);
+  }
   [[nodiscard]] const std::vector<RequestId>& running() const { return running_; }
   // Changes whenever the running list does.
   [[nodiscard]] std::uint64_t running_version() const { return running_version_; }
@@ -33,7 +37,7 @@ class RequestQueues {
     input_.clear();
   }
   void waiting_to_running(RequestId r) {
-    order_->erase(r);
+    remove_waiting(r);
     running_.push_back(r);
     ++running_version_;
   }
@@ -41,7 +45,19 @@ class RequestQueues {
     remove_running(r);
     order_->insert(r, at_front ? Order::Entry::kPreemptedToFront : Order::Entry::kPreemptedToBack);
   }
-  void remove_waiting(RequestId r) { order_->erase(r); }
+  void remove_waiting(RequestId r) {
+    const auto at = returning_.empty() ? returning_.end() : std::find(returning_.begin(), returning_.end(), r);
+    if (at == returning_.end())
+      order_->erase(r);
+    else
+      returning_.erase(at);
+  }
+  // A waiting r begins to come back from CPU memory.
+  void note_return(RequestId r) {
+    if (order_->keeps_returning()) return;
+    order_->erase(r);
+    returning_.push_back(r);
+  }
   void remove_running(RequestId r) {
     const auto at = std::find(running_.rbegin(), running_.rend(), r);
     if (at == running_.rend()) throw InternalError("request is not running");
@@ -51,7 +67,7 @@ class RequestQueues {
 
  private:
   Order* order_;
-  std::vector<RequestId> input_, running_;
+  std::vector<RequestId> input_, running_, returning_;
   std::uint64_t running_version_ = 0;
 };
 

@@ -31,6 +31,7 @@ class Fcfs final : public Order {
     if (at == queue_.end()) throw InternalError("request is not waiting");
     queue_.erase(at);
   }
+  [[nodiscard]] bool keeps_returning() const override { return true; }
 
   [[nodiscard]] bool precedes(RequestId a, RequestId b) const override { return info(a).arrival < info(b).arrival; }
   [[nodiscard]] RequestId victim(RequestId usual) const override { return usual; }

@@ -30,12 +30,17 @@ void make_way(ReplicaView& view, Room room, OnPreempt&& on_preempt) {
   std::int64_t taken = 0;  // blocks for the waiting requests before this one
   for (std::uint32_t i = 0; i < view.num_waiting() && !view.running().empty();) {
     const RequestId r = view.waiting(i), worst = view.victim(view.running().back());
-    if (!view.overtakes(r, worst)) return;
     const Request& info = view.info(r);
-    const bool comes_back = info.is_parked || info.in_flight_steps > 0;  // it cannot enter now, and takes a row later
-    const std::int64_t needed = comes_back ? 0 : view.blocks_needed(r, tokens_to_admit(view, r));
-    if (room.rows > 0 && taken + needed + room.spare_blocks <= view.free_blocks()) {
+    if (info.is_parked || (info.computed_tokens > 0 && !info.is_swapped)) {  // it comes back from CPU memory and has its blocks
       --room.rows;
+      ++i;
+      continue;
+    }
+    if (!view.overtakes(r, worst)) return;
+    const bool cannot_enter = info.in_flight_steps > 0;  // preempted with a token in flight
+    const std::int64_t needed = cannot_enter ? 0 : view.blocks_needed(r, tokens_to_admit(view, r));
+    if (cannot_enter || (room.rows > 0 && taken + needed + room.spare_blocks <= view.free_blocks())) {
+      room.rows -= cannot_enter ? 0 : 1;
       taken += needed;
       ++i;
       continue;

@@ -37,6 +37,8 @@ class Order {
   [[nodiscard]] virtual RequestId at(std::uint32_t position) const = 0;
   virtual void insert(RequestId r, Entry entry) = 0;
   virtual void erase(RequestId r) = 0;
+  // True: a request that comes back from CPU memory keeps its place. False: it is erased and goes before all others until it runs.
+  [[nodiscard]] virtual bool keeps_returning() const { return false; }
 
   // ---- who gives way ----
   // a goes before b, both running. A strict order.
