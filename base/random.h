@@ -23,6 +23,9 @@ enum class Purpose : std::uint32_t {
   kPolicy,
   kMerge,
   kSampling,
+  kClient,
+  kClass,
+  kPrediction,
 };
 
 // Counter-based randomness: a draw is a pure function of (seed, purpose, request, step, layer), so skipping a step or

@@ -7,6 +7,7 @@
 
 #include "base/ids.h"
 #include "base/picoseconds.h"
+#include "base/request_facts.h"
 #include "base/time.h"
 
 namespace kvlab {
@@ -19,12 +20,14 @@ struct RequestRecord {
   std::uint64_t number = 0;   // position in the trace, from 0
   std::int64_t session = -1;  // -1: none
   Time queued = kNever, scheduled = kNever, last_token = kNever;
-  const char* reason = nullptr;  // why it was rejected
+  const char* reason = nullptr;         // why it was rejected
+  const RequestFacts* facts = nullptr;  // null: the trace gives it none; valid until its record has been handed out
   std::uint32_t replica = 0;
   std::int32_t hit_tokens = 0;  // of its first admission
   std::int32_t preemptions = 0, recomputed_tokens = 0;
   Time arrival = kNever, first_token = kNever;
   Outcome outcome = Outcome::kUnfinished;
+  bool is_counted = true;  // false: it arrived in the warm-up; its preemptions, hits and gaps between tokens are not recorded
   std::int32_t prompt_tokens = 0;
   std::int32_t output_tokens = 0;  // emitted so far: output processed by the host
 };
@@ -45,7 +48,6 @@ struct Request : RequestRecord {
 
   // ---- of the replica: its memory. Members that every step reads come first ----
   bool left_hashed = false;
-  bool is_counted = true;               // false: it arrived in the warm-up; its preemptions, hits and gaps between tokens are not recorded
   Picoseconds last_emitted{-1};         // when its latest token came out; below 0: none yet
   std::int32_t kept_tokens = 0;         // once left_hashed: tokens that its pages hold, as tokens of a block
   std::int32_t most_computed = 0;       // before the latest preemption

@@ -28,7 +28,9 @@ bool Arrivals::read(TraceRequest& request) {
   if (stop_.after_requests > 0 && next_number_ >= stop_.after_requests) return false;
   if (!trace_.next(request)) return false;
   request.number = next_number_++;
-  if (trace_.keeps_hashes() || request.hashes.empty()) return true;
+  if (trace_.keeps_hashes()) return true;
+  if (request.facts != nullptr) request.facts = &(own_facts_[request.number] = *request.facts);
+  if (request.hashes.empty()) return true;
   std::vector<std::uint64_t>& own = own_hashes_[request.number];
   own.assign(request.hashes.begin(), request.hashes.end());
   request.hashes = own;
@@ -76,6 +78,7 @@ TraceRequest Arrivals::take_root() {
 
 bool Arrivals::follow_up(std::uint64_t number, Picoseconds finished, Picoseconds& arrives, std::uint32_t& index) {
   forget_hashes(number);
+  if (!own_facts_.empty()) own_facts_.erase(number);
   if (waiting_.empty()) return false;
   const auto found = waiting_.find(number);
   if (found == waiting_.end()) return false;

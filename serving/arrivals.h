@@ -19,7 +19,7 @@ class Arrivals {
 
   // When the next root arrives; kNoMore when the trace is over, or, in a closed loop, until a session ends.
   [[nodiscard]] Picoseconds next_root() const { return root_at_; }
-  // Takes it. Its hashes stay valid until the call of forget_hashes() or follow_up() for it.
+  // Takes it. Its hashes stay valid until the call of forget_hashes() or follow_up() for it, its facts until that of follow_up().
   TraceRequest take_root();
   void forget_hashes(std::uint64_t number) { own_hashes_.erase(number); }
 
@@ -47,6 +47,7 @@ class Arrivals {
   std::vector<std::uint32_t> free_due_;
   // Copies where the trace keeps none, by number: of requests that were read and have not left.
   std::unordered_map<std::uint64_t, std::vector<std::uint64_t>> own_hashes_;
+  std::unordered_map<std::uint64_t, RequestFacts> own_facts_;  // likewise
   Picoseconds root_at_ = kNoMore;
   std::int32_t concurrency_;
   std::uint64_t sessions_ = 0;

@@ -158,6 +158,7 @@ void Fleet::collect(Replica& replica, Picoseconds at) {
     std::vector<RequestRecord>& outbox = rank->state.outbox();
     for (const RequestRecord& record : outbox) {
       metrics_.add(record);
+      if (record.facts != nullptr) count_in_groups(record, kNever);
       sink_.request(record);
       if (record.reason != nullptr && first_rejection_.empty()) first_rejection_ = record.reason;
       Picoseconds arrives;
@@ -172,6 +173,12 @@ void Fleet::collect(Replica& replica, Picoseconds at) {
     }
     outbox.clear();
   }
+}
+
+void Fleet::count_in_groups(const RequestRecord& record, Time cut_off) {
+  if (record.arrival < metrics_.count_from()) return;
+  const SloTarget slo = targets_of(record, metrics_.slo());
+  groups_.add(record, slo.is_set && is_judged(record, slo, cut_off), has_attained(record, slo));
 }
 
 bool Fleet::sample(Picoseconds at) {
@@ -199,7 +206,10 @@ ServingSummary Fleet::finish() {
     last = std::max(last, replica->last_output());
     for (const auto& rank : replica->ranks()) rank->state.drain(unfinished);
   }
+  for (const RequestRecord& record : unfinished)
+    if (record.facts != nullptr) count_in_groups(record, kStart + setup_.stop.after_time);
   finish_requests(unfinished, setup_.stop, metrics_, sink_, summary);
+  summary.groups = groups_.finish();
   summary.requests = arrivals_.taken();
   set_duration(first_arrival_, last, setup_.warmup, summary);
   summary.skipped = trace_.skipped();

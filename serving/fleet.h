@@ -7,6 +7,7 @@
 #include "policies/router/router.h"
 #include "serving/arrivals.h"
 #include "serving/event_queue.h"
+#include "serving/group_metrics.h"
 #include "serving/metrics.h"
 #include "serving/replica.h"
 
@@ -42,6 +43,7 @@ class Fleet final : public FleetView {
   [[nodiscard]] std::uint32_t choose_rank(std::uint32_t replica) const;
   [[nodiscard]] std::uint32_t num_ranks() const { return setup_.num_replicas * setup_.ranks; }
   void collect(Replica& replica, Picoseconds at);
+  void count_in_groups(const RequestRecord& record, Time cut_off);
   bool sample(Picoseconds at);
   ServingSummary finish();
   void add_totals(ServingSummary& summary, Picoseconds duration) const;
@@ -53,6 +55,7 @@ class Fleet final : public FleetView {
   EventQueue queue_;
   Arrivals arrivals_;
   MetricsCollector metrics_;
+  GroupMetrics groups_;
   std::unique_ptr<Router> router_;                  // where there are several replicas
   std::uint32_t together_;                          // ranks that step together
   std::vector<std::unique_ptr<Replica>> replicas_;  // of so many ranks each

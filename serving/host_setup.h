@@ -8,8 +8,11 @@
 
 #include "policies/block_cache/block_cache.h"
 #include "policies/kv/footprint.h"
+#include "policies/order/order.h"
+#include "policies/predictor/predictor.h"
 #include "policies/router/router.h"
 #include "policies/scheduler/scheduler.h"
+#include "serving/group_metrics.h"
 #include "serving/metrics.h"
 
 // Input and totals of a run of serving, the same for both hosts: the simulator and the engine.
@@ -39,6 +42,8 @@ struct HostSetup {
   bool steps_together = true;                            // ranks of a replica meet in every step; false: they share its arrivals alone
   std::function<std::unique_ptr<Router>()> make_router;  // not called for one replica
   std::function<std::unique_ptr<Scheduler>()> make_scheduler;
+  std::function<std::unique_ptr<Order>()> make_order;          // empty: first come, first served
+  std::function<std::unique_ptr<Predictor>()> make_predictor;  // empty: true lengths
   std::function<std::unique_ptr<BlockCache>()> make_block_cache;
   std::function<std::unique_ptr<Footprint>()> make_footprint;
   MemorySetup memory;
@@ -56,6 +61,7 @@ struct HostSetup {
 // Totals of a run, over all replicas.
 struct ServingSummary {
   MetricsCollector::Latencies latencies;
+  GroupSummary groups;
   std::uint64_t requests = 0;  // taken from the trace
   Span duration{};             // from the first arrival to the last event
   Span counted_duration{};     // the same without the warm-up

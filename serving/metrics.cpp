@@ -52,18 +52,42 @@ void Values::count_all() {
 
 Distribution Values::finish() { return counted_.count() > 0 ? distribution_of(counted_) : distribution_of(exact_); }
 
+namespace {
+
+std::int64_t tpot_ns(const RequestRecord& r) { return r.output_tokens > 1 ? ns(r.last_token - r.first_token) / (r.output_tokens - 1) : 0; }
+
 // The first token or the whole answer is late, or the tokens so far came more slowly than allowed, the wait for the next one included.
-bool MetricsCollector::has_missed(const RequestRecord& r, Time cut_off) const {
+bool has_missed(const RequestRecord& r, const SloTarget& slo, Time cut_off) {
   if (cut_off == kNever) return false;
   const Time first = r.first_token == kNever ? cut_off : r.first_token;
-  if (first - r.arrival > slo_.ttft || cut_off - r.arrival > slo_.e2e) return true;
-  return r.first_token != kNever && r.output_tokens > 0 && ns(cut_off - r.first_token) / r.output_tokens > ns(slo_.tpot);
+  if (first - r.arrival > slo.ttft || cut_off - r.arrival > slo.e2e) return true;
+  return r.first_token != kNever && r.output_tokens > 0 && ns(cut_off - r.first_token) / r.output_tokens > ns(slo.tpot);
+}
+
+}  // namespace
+
+SloTarget targets_of(const RequestRecord& r, const SloTarget& of_run) {
+  SloTarget own = of_run;
+  const bool has_ttft = has_fact(r.facts, Fact::kTtftSlo), has_tpot = has_fact(r.facts, Fact::kTpotSlo);
+  if ((has_ttft || has_tpot) && !of_run.is_set) own = {true, Span::max(), Span::max(), Span::max()};
+  if (has_ttft) own.ttft = r.facts->ttft_slo;
+  if (has_tpot) own.tpot = r.facts->tpot_slo;
+  return own;
+}
+
+bool has_attained(const RequestRecord& r, const SloTarget& slo) {
+  return slo.is_set && r.outcome == Outcome::kCompleted && r.first_token - r.arrival <= slo.ttft && tpot_ns(r) <= ns(slo.tpot) &&
+         r.last_token - r.arrival <= slo.e2e;
+}
+
+bool is_judged(const RequestRecord& r, const SloTarget& slo, Time cut_off) {
+  return r.outcome != Outcome::kUnfinished || has_missed(r, slo, cut_off);
 }
 
 void MetricsCollector::add(const RequestRecord& r, Time cut_off) {
   if (r.arrival < count_from_) return;
   ++counted_;
-  if (r.outcome != Outcome::kUnfinished || has_missed(r, cut_off)) ++judged_;
+  if (is_judged(r, slo_, cut_off)) ++judged_;
   if (r.outcome == Outcome::kRejected) ++rejected_;
   if (r.outcome == Outcome::kUnfinished) ++unfinished_;
   if (r.outcome != Outcome::kCompleted) return;
@@ -76,9 +100,8 @@ void MetricsCollector::add(const RequestRecord& r, Time cut_off) {
   e2e_.add(e2e);
   queueing_.add(ns(r.scheduled - r.arrival));
   normalized_.add(e2e / r.output_tokens);
-  const std::int64_t tpot = r.output_tokens > 1 ? ns(r.last_token - r.first_token) / (r.output_tokens - 1) : 0;
-  if (r.output_tokens > 1) tpot_.add(tpot);
-  if (slo_.is_set && ttft <= ns(slo_.ttft) && tpot <= ns(slo_.tpot) && e2e <= ns(slo_.e2e)) ++attained_;
+  if (r.output_tokens > 1) tpot_.add(tpot_ns(r));
+  if (has_attained(r, slo_)) ++attained_;
 }
 
 void MetricsCollector::count(const Job& job) {

@@ -61,6 +61,13 @@ struct SloTarget {
   Span ttft{}, tpot{}, e2e = Span::max();
 };
 
+// The targets of a request: its own where the trace gives them, else those of the run.
+SloTarget targets_of(const RequestRecord& record, const SloTarget& of_run);
+// It attained its targets.
+bool has_attained(const RequestRecord& record, const SloTarget& slo);
+// It is known whether it attains: it has left, or had missed a target at `cut_off`, when the run ended.
+bool is_judged(const RequestRecord& record, const SloTarget& slo, Time cut_off);
+
 // Values of one metric: exact up to kExact of them, from then on counted in a LogHistogram (quantiles within 0.2 %), so that
 // the length of a trace does not matter for memory.
 class Values {
@@ -102,6 +109,7 @@ class MetricsCollector {
   };
   Latencies finish();
   [[nodiscard]] Time count_from() const { return count_from_; }
+  [[nodiscard]] const SloTarget& slo() const { return slo_; }
 
  private:
   // A session so far.
@@ -111,7 +119,6 @@ class MetricsCollector {
     bool is_chain = false;    // its turns wait for each other
     bool is_complete = true;  // every turn that left was completed
   };
-  [[nodiscard]] bool has_missed(const RequestRecord& record, Time cut_off) const;
   void count(const Job& job);
 
   SloTarget slo_;

@@ -29,12 +29,20 @@ std::unique_ptr<BlockPool> make_pool(const HostSetup& setup) {
   return pool;
 }
 
+std::unique_ptr<Predictor> make_predictor(const HostSetup& setup) {
+  if (!setup.make_predictor) return nullptr;
+  std::unique_ptr<Predictor> predictor = setup.make_predictor();
+  predictor->set_seed(setup.seed);
+  return predictor;
+}
+
 }  // namespace
 
 Rank::Rank(const HostSetup& setup, std::uint32_t number, std::unique_ptr<Device> its_device)
     : scheduler(setup.make_scheduler()),
       device(std::move(its_device)),
-      state(limits_of(setup, number, *scheduler, device->traits()), make_pool(setup), setup.make_footprint()) {
+      state(limits_of(setup, number, *scheduler, device->traits()), make_pool(setup), setup.make_footprint(),
+            setup.make_order ? setup.make_order() : nullptr, make_predictor(setup)) {
   state.memory().lookup_log = setup.record_lookups;
   device->attach(state, *scheduler);
 }

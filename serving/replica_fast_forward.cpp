@@ -26,7 +26,9 @@ bool Replica::waits_for_device(const DecodeTimes& times, std::int64_t iterations
 void Replica::look_ahead() {
   stretch_.iterations = 0;
   if (!first_.state.queues().input().empty() || !first_.state.plan_was_quiet() || !all_uniform()) return;
-  const Horizon horizon = first_.scheduler->stable_for(first_.state);
+  Horizon horizon = first_.scheduler->stable_for(first_.state);
+  if (horizon.plans <= 0) return;
+  horizon = horizon.within(first_.state.order_is_stable_for());
   if (horizon.plans <= 0) return;
   const std::int64_t uniform = first_.state.uniform().iterations(horizon);
   if (uniform < 2) return;

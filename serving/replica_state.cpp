@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "policies/order/fcfs.h"
+#include "policies/predictor/exact.h"
 #include "traces/block_hashes.h"
 
 namespace kvlab {
@@ -21,15 +23,27 @@ RequestRecord arrival_record(const TraceRequest& request, Time arrival) {
   RequestRecord record;
   record.number = request.number;
   record.session = request.session;
+  record.facts = request.facts;
   record.arrival = arrival;
   record.prompt_tokens = request.prompt_tokens;
   return record;
 }
 
-ReplicaState::ReplicaState(const ReplicaLimits& limits, std::unique_ptr<BlockPool> pool, std::unique_ptr<Footprint> footprint)
-    : memory_(limits, std::move(pool), std::move(footprint), table_),
+ReplicaState::ReplicaState(const ReplicaLimits& limits, std::unique_ptr<BlockPool> pool, std::unique_ptr<Footprint> footprint,
+                           std::unique_ptr<Order> order, std::unique_ptr<Predictor> predictor)
+    : order_(order != nullptr ? std::move(order) : std::make_unique<Fcfs>()),
+      predictor_(predictor != nullptr ? std::move(predictor) : std::make_unique<ExactPredictor>()),
+      needed_facts_(order_->needs()),
+      order_watches_steps_(order_->watches_steps()),
+      queues_(*order_),
+      memory_(limits, std::move(pool), std::move(footprint), table_),
       uniform_(table_, queues_, memory_),
-      plans_over_unknown_(limits.plans_over_unknown) {}
+      plans_over_unknown_(limits.plans_over_unknown) {
+  if (order_->uses_predictor()) {
+    for (const Fact fact : predictor_->needs()) needed_facts_.push_back(fact);
+  }
+  order_->attach(*this, *predictor_);
+}
 
 std::int32_t ReplicaState::needed_tokens(RequestId id) const {
   const Request& r = table_[id];
@@ -39,8 +53,18 @@ std::int32_t ReplicaState::needed_tokens(RequestId id) const {
 
 // ---- from arrival to admission ----
 
+void ReplicaState::require_facts(const TraceRequest& request) const {
+  for (const Fact fact : needed_facts_) {
+    if (has_fact(request.facts, fact)) continue;
+    throw InputError("request " + std::to_string(request.number) + " of the trace (counted from 0) has no '" +
+                     std::string(column_of(fact)) + "', which the experiment's 'order' needs: fill in that column in every row, or let " +
+                     "'generate' make it (docs/orders.md)");
+  }
+}
+
 void ReplicaState::receive(const TraceRequest& from, Time arrival) {
   const ReplicaLimits& limits = memory_.limits();
+  if (!needed_facts_.empty()) require_facts(from);
   if (limits.prefix_caching) check_block_tokens(from, limits.block_tokens);
   const RequestId id = table_.add(from.prompt_tokens);
   Request& r = table_[id];
@@ -64,11 +88,13 @@ void ReplicaState::begin_plan(Time now) {
   memory_.forget_hits();
   for (const RequestId id : queues_.input()) table_[id].queued = now;
   queues_.input_to_waiting();
+  order_->on_plan();
 }
 
 void ReplicaState::admit(RequestId id) {
   plan_was_quiet_ = false;
   queues_.waiting_to_running(id);
+  order_->on_admit(id);
   Request& r = table_[id];
   r.is_running = true;
   if (r.was_admitted) return;  // it may find its own blocks: computed before its preemption, or swapped in
@@ -83,6 +109,7 @@ void ReplicaState::admit(RequestId id) {
 void ReplicaState::reject(RequestId id, const char* reason) {
   plan_was_quiet_ = false;
   queues_.remove_waiting(id);
+  order_->on_leave(id);
   left_.push_back(id);
   leave(id, Outcome::kRejected, now_, reason);
 }
@@ -121,6 +148,7 @@ bool ReplicaState::try_swap_in(RequestId id, std::int32_t m) {
   if (!r.is_swapped || r.is_parked) throw InternalError("swapping in a request that is not swapped out");
   if (!memory_.try_swap_in(r, m)) return false;
   r.is_parked = true;
+  queues_.note_return(id);
   plan_was_quiet_ = false;
   swap_copies_.push_back({id, r.swapped_blocks, false});
   return true;
@@ -170,12 +198,14 @@ void ReplicaState::commit(InFlightStep& step) {
 void ReplicaState::process_output(const InFlightStep& step, Picoseconds at, LogHistogram& itl) {
   now_ = to_time(at);
   memory_.forget_hits();
+  if (order_watches_steps_) order_->on_step_end(step.entries, to_span(step.end - step.start));
   for (const StepEntry& entry : step.entries) {
     Request& r = table_[entry.request];
     --r.in_flight_steps;
     if (!memory_.keeps_everything()) memory_.end_policy_step(r, entry);
     if (!entry.emits) continue;
     deliver(r, at, itl);
+    if (order_watches_steps_ || !r.is_running) order_->on_tokens(entry.request, 1);
     if (r.output_tokens == r.output_limit)
       finish(entry.request);
     else if (r.is_running && !r.left_hashed)
@@ -197,6 +227,8 @@ void ReplicaState::deliver(Request& r, Picoseconds at, LogHistogram& itl) {
 
 void ReplicaState::emit_uniform(std::int64_t iterations, Picoseconds first_at, Picoseconds last_at, LogHistogram& itl) {
   uniform_.emit(iterations, first_at, last_at, itl);
+  for (std::size_t i = 0; order_watches_steps_ && i < queues_.running().size(); ++i)
+    order_->on_tokens(queues_.running()[i], static_cast<std::int32_t>(iterations));
   counters_.output_tokens += iterations * static_cast<std::int64_t>(queues_.running().size());
   now_ = to_time(last_at);
 }
@@ -210,6 +242,8 @@ void ReplicaState::finish(RequestId id) {
   else
     queues_.remove_waiting(id);
   if (r.is_swapped) memory_.end_swap(r);
+  if (order_->uses_predictor()) predictor_->on_finish(r);
+  order_->on_leave(id);
   left_.push_back(id);
   leave(id, Outcome::kCompleted, now_);
 }
@@ -239,7 +273,7 @@ void ReplicaState::check() const {
   std::vector<int> seen(table_.slots().size(), 0);
   const auto mark = [&](RequestId id) { ++seen[index(id)]; };
   std::for_each(queues_.input().begin(), queues_.input().end(), mark);
-  std::for_each(queues_.waiting().begin(), queues_.waiting().end(), mark);
+  for (std::uint32_t i = 0; i < queues_.num_waiting(); ++i) mark(queues_.waiting(i));
   std::for_each(queues_.running().begin(), queues_.running().end(), mark);
   for (std::size_t i = 0; i < seen.size(); ++i) {
     const Request& r = table_.slots()[i];

@@ -3,6 +3,8 @@
 #include <memory>
 #include <vector>
 
+#include "policies/order/order.h"
+#include "policies/predictor/predictor.h"
 #include "policies/scheduler/scheduler.h"
 #include "serving/metrics.h"
 #include "serving/replica_memory.h"
@@ -21,14 +23,20 @@ RequestRecord arrival_record(const TraceRequest& request, Time arrival);
 // hosts pass the time.
 class ReplicaState final : public ReplicaView {
  public:
-  ReplicaState(const ReplicaLimits& limits, std::unique_ptr<BlockPool> pool, std::unique_ptr<Footprint> footprint);
+  // Without an order: first come, first served. Without a predictor: true lengths.
+  ReplicaState(const ReplicaLimits& limits, std::unique_ptr<BlockPool> pool, std::unique_ptr<Footprint> footprint,
+               std::unique_ptr<Order> order = nullptr, std::unique_ptr<Predictor> predictor = nullptr);
 
   // ---- for schedulers ----
   [[nodiscard]] Time now() const override { return now_; }
-  [[nodiscard]] std::uint32_t num_waiting() const override { return static_cast<std::uint32_t>(queues_.waiting().size()); }
-  [[nodiscard]] RequestId waiting(std::uint32_t position) const override { return queues_.waiting()[position]; }
+  [[nodiscard]] std::uint32_t num_waiting() const override { return queues_.num_waiting(); }
+  [[nodiscard]] RequestId waiting(std::uint32_t position) const override { return queues_.waiting(position); }
   [[nodiscard]] std::span<const RequestId> running() const override { return queues_.running(); }
   [[nodiscard]] const Request& info(RequestId r) const override { return table_[r]; }
+  [[nodiscard]] RequestId victim(RequestId usual) const override { return order_->victim(usual); }
+  [[nodiscard]] bool precedes(RequestId a, RequestId b) const override { return order_->precedes(a, b); }
+  [[nodiscard]] std::optional<Preemption> overtaking() const override { return order_->overtaking(); }
+  [[nodiscard]] bool overtakes(RequestId waiting, RequestId running) const override { return order_->overtakes(waiting, running); }
   [[nodiscard]] std::int32_t needed_tokens(RequestId r) const override;
   [[nodiscard]] std::int32_t max_model_len() const override { return memory_.limits().max_model_len; }
   [[nodiscard]] std::int32_t block_tokens() const override { return memory_.limits().block_tokens; }
@@ -47,7 +55,8 @@ class ReplicaState final : public ReplicaView {
 
   // ---- for hosts ----
   // A request reaches the replica; it waits in the input queue until the next plan. It is refused (a record goes to the outbox)
-  // if it could never run: longer than max_model_len or than the whole memory. Its hashes stay valid until it leaves.
+  // if it could never run: longer than max_model_len or than the whole memory. Its hashes and facts stay valid until it leaves. InputError:
+  // it lacks a fact that the order or the predictor needs.
   void receive(const TraceRequest& request, Time arrival);
   // Before plan(): sets the clock and moves the input queue into the waiting queue.
   void begin_plan(Time now);
@@ -68,6 +77,8 @@ class ReplicaState final : public ReplicaView {
 
   // The latest plan left every request in its queue and began no copy, so that the next one may repeat it.
   [[nodiscard]] bool plan_was_quiet() const { return plan_was_quiet_; }
+  // The number of plans that the order lets pass unlooked at.
+  [[nodiscard]] Horizon order_is_stable_for() const { return order_->stable_for(); }
   [[nodiscard]] const RequestTable& table() const { return table_; }
   [[nodiscard]] const RequestQueues& queues() const { return queues_; }
   [[nodiscard]] ReplicaMemory& memory() { return memory_; }
@@ -97,7 +108,13 @@ class ReplicaState final : public ReplicaView {
   void note(RequestEvent event, const Request& r, Time at);
   void deliver(Request& r, Picoseconds at, LogHistogram& itl);
 
+  void require_facts(const TraceRequest& request) const;
+
   RequestTable table_;
+  std::unique_ptr<Order> order_;
+  std::unique_ptr<Predictor> predictor_;
+  std::vector<Fact> needed_facts_;
+  bool order_watches_steps_;
   RequestQueues queues_;
   ReplicaMemory memory_;
   UniformDecode uniform_;

@@ -2,30 +2,38 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <iterator>
 #include <vector>
 
 #include "base/error.h"
 #include "base/ids.h"
+#include "policies/order/order.h"
 
 namespace kvlab {
 
 // The queues of a replica. A request is in one of them until it leaves: input since it arrived, waiting since the next plan began (and
-// again after a preemption), running since it was admitted.
+// again after a preemption), running since it was admitted. The order holds those that wait, but for those that come back from CPU memory:
+// they hold blocks already, and a better request that waits for these blocks would wait forever, so they go before all others.
 class RequestQueues {
  public:
+  // The order outlives the queues.
+  explicit RequestQueues(Order& order) : order_(&order) {}
+
   [[nodiscard]] const std::vector<RequestId>& input() const { return input_; }
-  [[nodiscard]] const std::deque<RequestId>& waiting() const { return waiting_; }
+  [[nodiscard]] std::uint32_t num_waiting() const { return static_cast<std::uint32_t>(returning_.size()) + order_->size(); }
+  [[nodiscard]] RequestId waiting(std::uint32_t position) const {
+    const auto first = static_cast<std::uint32_t>(returning_.size());
+    return position < first ? returning_[position] : order_->at(position - first);
+  }
   [[nodiscard]] const std::vector<RequestId>& running() const { return running_; }
   // Changes whenever the running list does.
   [[nodiscard]] std::uint64_t running_version() const { return running_version_; }
   // Requests that arrived and do not run.
-  [[nodiscard]] std::int64_t num_queued() const { return static_cast<std::int64_t>(waiting_.size() + input_.size()); }
+  [[nodiscard]] std::int64_t num_queued() const { return std::int64_t{num_waiting()} + static_cast<std::int64_t>(input_.size()); }
 
   void add_input(RequestId r) { input_.push_back(r); }
   void input_to_waiting() {
-    waiting_.insert(waiting_.end(), input_.begin(), input_.end());
+    for (const RequestId r : input_) order_->insert(r, Order::Entry::kArrival);
     input_.clear();
   }
   void waiting_to_running(RequestId r) {
@@ -35,19 +43,20 @@ class RequestQueues {
   }
   void running_to_waiting(RequestId r, bool at_front) {
     remove_running(r);
-    if (at_front)
-      waiting_.push_front(r);
-    else
-      waiting_.push_back(r);
+    order_->insert(r, at_front ? Order::Entry::kPreemptedToFront : Order::Entry::kPreemptedToBack);
   }
   void remove_waiting(RequestId r) {
-    if (!waiting_.empty() && waiting_.front() == r) {
-      waiting_.pop_front();
-      return;
-    }
-    const auto at = std::find(waiting_.begin(), waiting_.end(), r);
-    if (at == waiting_.end()) throw InternalError("request is not waiting");
-    waiting_.erase(at);
+    const auto at = returning_.empty() ? returning_.end() : std::find(returning_.begin(), returning_.end(), r);
+    if (at == returning_.end())
+      order_->erase(r);
+    else
+      returning_.erase(at);
+  }
+  // A waiting r begins to come back from CPU memory.
+  void note_return(RequestId r) {
+    if (order_->keeps_returning()) return;
+    order_->erase(r);
+    returning_.push_back(r);
   }
   void remove_running(RequestId r) {
     const auto at = std::find(running_.rbegin(), running_.rend(), r);
@@ -57,8 +66,8 @@ class RequestQueues {
   }
 
  private:
-  std::vector<RequestId> input_, running_;
-  std::deque<RequestId> waiting_;
+  Order* order_;
+  std::vector<RequestId> input_, running_, returning_;
   std::uint64_t running_version_ = 0;
 };
 

@@ -25,7 +25,7 @@ std::int64_t UniformDecode::allocations_in(std::int64_t iterations) const {
 }
 
 std::int64_t UniformDecode::iterations(const Horizon& horizon) const {
-  const bool others_wait = !queues_.waiting().empty();  // a publication gives the first of them more hits
+  const bool others_wait = queues_.num_waiting() > 0;  // a publication gives the first of them more hits
   std::int64_t iterations = horizon.plans;
   for (const RequestId id : queues_.running()) {
     const Request& r = table_[id];

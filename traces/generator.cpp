@@ -1,6 +1,8 @@
 #include "traces/generator.h"
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 
 #include "base/hash.h"
 #include "base/text.h"
@@ -39,6 +41,47 @@ SharedPrefixShape read_shared_prefix(Params p) {
   return shape;
 }
 
+ClientShape read_clients(Params p) {
+  ClientShape shape;
+  shape.num = static_cast<std::uint64_t>(p.required<std::int64_t>("num", 1, 1LL << 40, "different clients, numbered from 0"));
+  shape.zipf_s =
+      p.optional<double>("zipf", 0, 0, 10, "how requests are spread: client k sends with probability ~ (k + 1)^-zipf; 0: all alike");
+  p.reject_unread();
+  return shape;
+}
+
+ClassShape read_class(Params p, const std::string& name) {
+  ClassShape shape;
+  constexpr double kMostMs = 1e9;
+  shape.facts.request_class = ClassName(name);
+  shape.share_frac = p.required<double>("share_frac", 0, 1, "share of the sessions (of the requests, without sessions)");
+  const auto target = [&](const char* key, const char* meaning) {
+    if (!p.has(key) && !p.is_describing()) return RequestFacts::kNoTarget;
+    return p.milliseconds(key, 0, 0, kMostMs, meaning);
+  };
+  shape.facts.ttft_slo = target("ttft_slo_ms", "target of the time to first token; absent: none");
+  shape.facts.tpot_slo = target("tpot_slo_ms", "target of the time per output token after the first; absent: none");
+  shape.facts.tbt_slo = target("tbt_slo_ms", "target of each gap between tokens; absent: none");
+  if (p.has("priority") || p.is_describing())
+    shape.facts.priority = p.optional<std::int32_t>("priority", 0, -1'000'000, 1'000'000, "smaller is more urgent; absent: none");
+  p.reject_unread();
+  return shape;
+}
+
+std::vector<ClassShape> read_classes(const Params& parent, Params p) {
+  std::vector<ClassShape> classes;
+  double sum = 0;
+  for (const std::string& name : p.keys()) {
+    if (name.size() > ClassName::kMaxBytes || name.find_first_of("\",\n\r\\") != std::string::npos)
+      parent.fail_at("classes", "'" + name + "' cannot name a class: at most 23 bytes, without comma, quote or backslash");
+    classes.push_back(read_class(p.child(name, "class '" + name + "'"), name));
+    sum += classes.back().share_frac;
+  }
+  if (classes.empty()) parent.fail_at("classes", "'classes' needs at least one class, as 'chat: {share_frac: 1}'");
+  if (std::abs(sum - 1) > 1e-6) parent.fail_at("classes", "the 'share_frac' of all classes add up to " + number_text(sum) + ", not to 1");
+  return classes;
+}
+
 GeneratorShape read_generator(Params& p, std::uint64_t seed) {
   GeneratorShape shape;
   shape.num_requests =
@@ -50,6 +93,8 @@ GeneratorShape read_generator(Params& p, std::uint64_t seed) {
   shape.output_tokens = read_counts(p, "output_tokens", "", TraceColumn::kOutputTokens, "output length");
   if (p.has("sessions")) shape.sessions = read_sessions(p.child("sessions", "sessions"));
   if (p.has("shared_prefix")) shape.shared_prefix = read_shared_prefix(p.child("shared_prefix", "shared_prefix"));
+  if (p.has("clients")) shape.clients = read_clients(p.child("clients", "clients"));
+  if (p.has("classes")) shape.classes = read_classes(p, p.child("classes", "classes"));
   if (shape.sessions || shape.shared_prefix || p.is_describing()) {
     shape.hash_tokens = p.optional<std::int32_t>("block_tokens", 16, 1, 1 << 20, "tokens per content hash, with sessions or shared_prefix");
   }
@@ -71,6 +116,7 @@ bool GeneratedTrace::next(TraceRequest& request) {
   ++turn_;
   context_tokens_ = request.prompt_tokens + request.output_tokens;
   if (shape_.sessions || shape_.shared_prefix) name_content(request);
+  if (shape_.clients || !shape_.classes.empty()) give_facts(request);
   return true;
 }
 
@@ -116,6 +162,26 @@ void GeneratedTrace::name_content(TraceRequest& request) {
   for (std::uint64_t i = 0; i < num_chunks; ++i) hashes_.push_back(hash_combine(i < num_shared ? of_group : of_session, i));
   request.hash_tokens = hashes_.empty() ? 0 : shape_.hash_tokens;
   request.hashes = hashes_;
+}
+
+// Drawn once per session; its turns differ in `turn` alone.
+void GeneratedTrace::give_facts(TraceRequest& request) {
+  const std::uint64_t session = num_sessions_ - 1;
+  if (turn_ == 1) {
+    facts_ = {};
+    if (!shape_.classes.empty()) {
+      double left = Draw{seed_, Purpose::kClass, session}.uniform();
+      auto chosen = shape_.classes.begin();
+      while (left >= chosen->share_frac && std::next(chosen) != shape_.classes.end()) left -= (chosen++)->share_frac;
+      facts_ = chosen->facts;
+    }
+    if (shape_.clients) {
+      const Zipf zipf(shape_.clients->num, shape_.clients->zipf_s);
+      facts_.client = static_cast<std::int64_t>(zipf(Draw{seed_, Purpose::kClient, session})) - 1;
+    }
+  }
+  if (shape_.sessions) facts_.turn = static_cast<std::int32_t>(turn_) - 1;
+  request.facts = &facts_;
 }
 
 }  // namespace kvlab

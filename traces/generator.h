@@ -29,12 +29,26 @@ struct SharedPrefixShape {
   std::unique_ptr<CountDistribution> tokens;  // one length per group; comes on top of prompt_tokens
 };
 
+// Clients 0 to num - 1; a session (a request, without sessions) is of client k - 1 with a probability proportional to k^-zipf_s.
+struct ClientShape {
+  std::uint64_t num = 1;
+  double zipf_s = 0;
+};
+
+// A class of requests: its share of the sessions (of the requests, without sessions) and the facts of each of them.
+struct ClassShape {
+  double share_frac = 1;
+  RequestFacts facts;
+};
+
 struct GeneratorShape {
   std::uint64_t num_requests = 1;
   std::unique_ptr<ArrivalProcess> arrivals;
   std::unique_ptr<CountDistribution> prompt_tokens, output_tokens;
   std::optional<SessionShape> sessions;
   std::optional<SharedPrefixShape> shared_prefix;
+  std::optional<ClientShape> clients;
+  std::vector<ClassShape> classes;  // shares that add up to 1; empty: none
   std::int32_t hash_tokens = 16;
 };
 
@@ -55,6 +69,7 @@ class GeneratedTrace final : public TraceSource {
   void start_session(TraceRequest& request);
   bool continue_session(TraceRequest& request);
   void name_content(TraceRequest& request);
+  void give_facts(TraceRequest& request);
 
   GeneratorShape shape_;
   std::uint64_t seed_;
@@ -63,6 +78,7 @@ class GeneratedTrace final : public TraceSource {
   std::uint64_t turn_ = 0, num_turns_ = 0, group_ = 0;
   std::int32_t prefix_tokens_ = 0, context_tokens_ = 0;
   std::vector<std::uint64_t> hashes_;
+  RequestFacts facts_;  // of the session in progress
 };
 
 }  // namespace kvlab

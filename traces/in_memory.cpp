@@ -28,6 +28,7 @@ InMemoryTrace::InMemoryTrace(std::unique_ptr<TraceSource> source) : source_(std:
   session_.shrink_to_fit();
   hashes_.shrink_to_fit();
   hashes_end_.shrink_to_fit();
+  facts_.shrink_to_fit();
 }
 
 void InMemoryTrace::append(const TraceRequest& request) {
@@ -35,6 +36,12 @@ void InMemoryTrace::append(const TraceRequest& request) {
   if (request.session >= 0 && session_.empty()) session_.assign(size(), -1);
   if (!request.hashes.empty() && hashes_end_.empty()) hashes_end_.assign(size(), 0);
   if (!request.hashes.empty()) set_hash_tokens(request.hash_tokens);
+  if (request.facts != nullptr || !facts_.empty()) {
+    facts_.resize(size());
+    has_facts_.resize(size());
+    facts_.push_back(request.facts != nullptr ? *request.facts : RequestFacts{});
+    has_facts_.push_back(request.facts != nullptr);
+  }
   prompt_tokens_.push_back(request.prompt_tokens);
   output_tokens_.push_back(request.output_tokens);
   if (request.session >= 0 || !session_.empty()) session_.push_back(request.session);
@@ -60,6 +67,7 @@ TraceRequest InMemoryTrace::at(std::size_t i) const {
   request.prompt_tokens = prompt_tokens_[k];
   request.output_tokens = output_tokens_[k];
   if (!session_.empty()) request.session = session_[k];
+  if (!facts_.empty() && has_facts_[k]) request.facts = &facts_[k];
   if (!hashes_end_.empty()) {
     const std::uint64_t begin = k == 0 ? 0 : hashes_end_[k - 1];
     request.hashes = std::span(hashes_).subspan(begin, hashes_end_[k] - begin);
@@ -114,7 +122,7 @@ std::size_t InMemoryTrace::memory_bytes() const {
   return when_ns_.capacity() * sizeof(std::int64_t) + (prompt_tokens_.capacity() + output_tokens_.capacity()) * sizeof(std::int32_t) +
          session_.capacity() * sizeof(std::int64_t) + hashes_.capacity() * sizeof(std::uint64_t) +
          hashes_end_.capacity() * sizeof(std::uint64_t) + hash_tokens_of_.capacity() * sizeof(std::int32_t) +
-         order_.capacity() * sizeof(std::uint32_t);
+         facts_.capacity() * sizeof(RequestFacts) + order_.capacity() * sizeof(std::uint32_t);
 }
 
 }  // namespace kvlab

@@ -9,7 +9,8 @@
 
 namespace kvlab {
 
-// A trace held as flat arrays: 16 bytes per request, 8 more where the trace has sessions, and its hashes in one pool. Can be
+// A trace held as flat arrays: 16 bytes per request, 8 more where the trace has sessions, and its hashes in one pool; where a
+// request has facts, their size for each. Can be
 // read again and again, and in any order.
 class InMemoryTrace final : public TraceSource {
  public:
@@ -48,6 +49,8 @@ class InMemoryTrace final : public TraceSource {
   std::vector<std::uint64_t> hashes_end_;     // [size]; empty where no request has hashes
   std::vector<std::int32_t> hash_tokens_of_;  // empty while every request with hashes has the same, hash_tokens_
   std::int32_t hash_tokens_ = 0;
+  std::vector<RequestFacts> facts_;   // empty where no request has any
+  std::vector<bool> has_facts_;       // likewise
   std::vector<std::uint32_t> order_;  // empty: as stored
   std::size_t next_ = 0;
 };

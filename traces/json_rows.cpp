@@ -38,6 +38,11 @@ std::int32_t JsonField::output_tokens() { return static_cast<std::int32_t>(integ
 
 Span JsonField::time(std::int64_t unit_ns) { return time_field(*lines_, key_, scalar_text(), unit_ns); }
 
+std::string_view JsonField::text() {
+  if (value_.type() != simdjson::ondemand::json_type::string) fail("expected a text in quotes");
+  return value_.get_string();
+}
+
 std::int64_t JsonField::session() {
   if (value_.type() == simdjson::ondemand::json_type::string) return session_number(value_.get_string());
   return integer(0, std::numeric_limits<std::int64_t>::max());

@@ -25,6 +25,7 @@ class JsonField {
   std::int32_t prompt_tokens();
   std::int32_t output_tokens();
   Span time(std::int64_t unit_ns);
+  std::string_view text();
   // A session's number from a number or a text.
   std::int64_t session();
   // Appends a list of whole numbers >= 0.

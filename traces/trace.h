@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 
+#include "base/request_facts.h"
 #include "base/time.h"
 
 namespace kvlab {
@@ -23,6 +24,8 @@ struct TraceRequest {
   // prompt (Mooncake). Empty: content unknown, nothing is ever shared.
   std::int32_t hash_tokens = 0;
   std::span<const std::uint64_t> hashes;
+  // Optional columns; null: the request has none. Valid as long as `hashes`.
+  const RequestFacts* facts = nullptr;
   std::uint64_t number = 0;  // position in the trace, from 0; counted by Arrivals
 };
 
@@ -30,7 +33,7 @@ struct TraceRequest {
 class TraceSource {
  public:
   virtual ~TraceSource() = default;
-  // False at the end. `hashes` point into memory of the source: until the next call, or for the life of the source when
+  // False at the end. `hashes` and `facts` point into memory of the source: until the next call, or for the life of the source when
   // keeps_hashes(). Throws InputError (file:line, column name) on a row that cannot be used.
   virtual bool next(TraceRequest& request) = 0;
   [[nodiscard]] virtual bool keeps_hashes() const { return false; }

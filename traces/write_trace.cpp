@@ -9,6 +9,7 @@
 #include "base/ceil_div.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "traces/fact_columns.h"
 
 namespace kvlab {
 
@@ -17,8 +18,13 @@ namespace {
 class CsvWriter final : public TraceWriter {
  public:
   void append(const TraceRequest& request, std::string& text) override {
-    if (is_first_) text += "arrival_ns,prompt_tokens,output_tokens,session,delay_ns,hash_tokens,hashes\n";
+    if (is_first_) {
+      has_facts_ = request.facts != nullptr;
+      text += "arrival_ns,prompt_tokens,output_tokens,session,delay_ns,hash_tokens,hashes" + (has_facts_ ? fact_header() : "") + "\n";
+    }
     is_first_ = false;
+    if (!has_facts_ && request.facts != nullptr)
+      throw InputError("the first request of this trace has no optional columns (client, class, ...) and a later one has: write .jsonl");
     auto out = std::back_inserter(text);
     if (!request.is_follow_up) fmt::format_to(out, "{}", ns(request.arrival));
     fmt::format_to(out, ",{},{},", request.prompt_tokens, request.output_tokens);
@@ -29,11 +35,13 @@ class CsvWriter final : public TraceWriter {
       text += ",,";
     else
       fmt::format_to(out, ",{},{}", request.hash_tokens, fmt::join(request.hashes, " "));
+    if (has_facts_) append_facts_csv(request.facts != nullptr ? *request.facts : RequestFacts{}, text);
     text += '\n';
   }
 
  private:
   bool is_first_ = true;
+  bool has_facts_ = false;
 };
 
 class JsonlWriter final : public TraceWriter {
@@ -49,6 +57,7 @@ class JsonlWriter final : public TraceWriter {
     if (!request.hashes.empty()) {
       fmt::format_to(out, ",\"hash_tokens\":{},\"hashes\":[{}]", request.hash_tokens, fmt::join(request.hashes, ","));
     }
+    if (request.facts != nullptr) append_facts_json(*request.facts, text);
     text += "}\n";
   }
 };

@@ -15,6 +15,8 @@
 #include "base/spec_file.h"
 #include "base/text.h"
 #include "policies/block_cache/block_cache.h"
+#include "policies/order/order.h"
+#include "policies/predictor/predictor.h"
 #include "policies/router/router.h"
 #include "policies/scheduler/scheduler.h"
 #include "sim/cost/make_cost_model.h"
@@ -101,14 +103,16 @@ struct Kind {
   std::vector<Item> (*items)();
 };
 
-constexpr std::array<Kind, 8> kKinds = {{{"schedulers", [] { return policies<Scheduler>("schedulers"); }},
-                                         {"routers", [] { return policies<Router>("routers"); }},
-                                         {"block_caches", [] { return policies<BlockCache>("block_caches"); }},
-                                         {"kv", [] { return kv_items(); }},
-                                         {"hardware", hardware},
-                                         {"models", models},
-                                         {"trace_formats", [] { return policies<TraceFormat>("trace_formats"); }},
-                                         {"experiments", experiments}}};
+constexpr std::array<Kind, 10> kKinds = {{{"schedulers", [] { return policies<Scheduler>("schedulers"); }},
+                                          {"orders", [] { return policies<Order>("orders"); }},
+                                          {"predictors", [] { return policies<Predictor>("predictors"); }},
+                                          {"routers", [] { return policies<Router>("routers"); }},
+                                          {"block_caches", [] { return policies<BlockCache>("block_caches"); }},
+                                          {"kv", [] { return kv_items(); }},
+                                          {"hardware", hardware},
+                                          {"models", models},
+                                          {"trace_formats", [] { return policies<TraceFormat>("trace_formats"); }},
+                                          {"experiments", experiments}}};
 
 constexpr std::array<std::pair<const char*, const char*>, 12> kUnits = {{{"_tokens_per_s", "tokens/s"},
                                                                          {"_bytes_per_s", "bytes/s"},

@@ -44,6 +44,7 @@ const std::multimap<std::string, std::string>& known_beginnings() {
                                                                 {"steps.csv", "padded_batch,"},
                                                                 {"answers.csv", "run,recipe,"},
                                                                 {"engine_steps.csv", "run,step,"},
+                                                                {"service.csv", "run,group,"},
                                                                 {"trace.json", "{\"displayTimeUnit\""},
                                                                 {"validation.csv", ""},
                                                                 {"validation_steps.csv", "padded_batch,"},

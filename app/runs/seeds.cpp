@@ -16,8 +16,9 @@ namespace {
 constexpr int kCompared = 1000;  // requests of a trace; one that depends on the seed differs earlier
 
 bool are_equal(const TraceRequest& a, const TraceRequest& b) {
-  return a.arrival == b.arrival && a.prompt_tokens == b.prompt_tokens && a.output_tokens == b.output_tokens && a.delay == b.delay &&
-         std::equal(a.hashes.begin(), a.hashes.end(), b.hashes.begin(), b.hashes.end());
+  const bool same_facts = a.facts == nullptr || b.facts == nullptr ? a.facts == b.facts : *a.facts == *b.facts;
+  return same_facts && a.arrival == b.arrival && a.prompt_tokens == b.prompt_tokens && a.output_tokens == b.output_tokens &&
+         a.delay == b.delay && std::equal(a.hashes.begin(), a.hashes.end(), b.hashes.begin(), b.hashes.end());
 }
 
 // True where two seeds give one trace. In a closed loop the times to think are drawn beside the requests.

@@ -35,6 +35,22 @@ auto policy_factory(Params& p, const std::string& key, const std::string& fallba
   return make;
 }
 
+// Reads `order` and `predictor`. First come, first served stays without a maker: nothing is asked of it.
+void read_order(Params& p, ServingPlan& plan) {
+  SimSetup& setup = plan.setup;
+  setup.make_predictor =
+      policy_factory<PredictorRegistry>(p, "predictor", "exact", "predictor", "estimates output lengths for orders that sort by them");
+  setup.make_order = policy_factory<OrderRegistry>(p, "order", "fcfs", "order", "whose turn it is, and who gives way");
+  const std::unique_ptr<Order> order = setup.make_order();
+  if (order->overtaking() && !setup.make_scheduler()->lets_overtake()) {
+    p.fail_at("order",
+              "this order preempts running requests for better waiting ones, which this scheduler never does: choose 'scheduler: vllm_v1', "
+              "'sarathi' or 'fastgen', or an order that lets running requests stay (docs/orders.md)");
+  }
+  if (p.has("predictor") && !order->uses_predictor())
+    plan.remarks.emplace_back("'predictor' changes nothing: the order does not sort by output lengths");
+}
+
 void read_policies(Params& p, const CostSetup& cost, SimSetup& setup) {
   setup.make_scheduler = policy_factory<SchedulerRegistry>(
       p, "scheduler", "", "scheduler", "plans each step of a replica", [&](const std::string& name, Params& own) {
@@ -159,6 +175,26 @@ void read_engine_keys(Params& p, ServingPlan& plan) {
                "what cores do between steps, with 'host: engine' and 'backend: cpu'; awake: they wait busily and stay fast") == 0;
 }
 
+// Notes if the trace has optional columns, and refuses one whose first request lacks what the order or the predictor needs.
+void read_first_facts(Params& p, ServingPlan& plan) {
+  const std::unique_ptr<Order> order = plan.setup.make_order();
+  std::vector<Fact> needed = order->needs();
+  if (order->uses_predictor()) {
+    for (const Fact fact : plan.setup.make_predictor()->needs()) needed.push_back(fact);
+  }
+  const std::unique_ptr<TraceSource> trace = plan.trace.open();
+  TraceRequest first;
+  if (!trace->next(first)) return;
+  plan.has_facts = first.facts != nullptr;
+  for (const Fact fact : needed) {
+    if (has_fact(first.facts, fact)) continue;
+    p.fail_at("order",
+              fmt::format("this order needs the column '{}', which request 0 of the trace does not have: add it to the file, or let "
+                          "'generate' make it (docs/orders.md)",
+                          column_of(fact)));
+  }
+}
+
 }  // namespace
 
 ServingPlan read_serving_plan(Params& p, std::uint64_t seed) {
@@ -168,6 +204,7 @@ ServingPlan read_serving_plan(Params& p, std::uint64_t seed) {
   read_costs(p, plan);
   setup.num_replicas = p.optional<std::uint32_t>("replicas", 1, 1, 100'000, "copies of the model, each with its own scheduler and memory");
   read_policies(p, plan.cost, setup);
+  read_order(p, plan);
   read_limits(p, plan.cost, setup);
   const std::int64_t host_bytes = read_memory(p, plan);
   read_kv_policy(p, plan);
@@ -189,6 +226,7 @@ void read_requests(Params& p, ServingPlan& plan) {
   const char* const key = plan.search ? "search" : "load_frac";
   if ((plan.search || plan.load_frac > 0) && plan.trace.open()->concurrency() > 0)
     p.fail_at(key, fmt::format("'{}' sets the arrival rate, but the trace is a closed loop: it has none", key));
+  read_first_facts(p, plan);
   p.reject_unread();
 }
 

@@ -23,6 +23,7 @@ struct ServingPlan {
   std::vector<std::string> remarks;  // on inputs that are accepted and look odd; the result's note
   std::string lint;                  // command that prints the remarks on the profile
   TraceInput trace;
+  bool has_facts = false;  // the trace has optional columns: results are split by class and client
   std::optional<SearchPlan> search;
   Comparisons comparisons;
   Recipe recipe;             // of its KV policy

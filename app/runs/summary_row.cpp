@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 
+#include "base/csv.h"
 #include "policies/kv/recipe.h"
 
 namespace kvlab {
@@ -92,6 +94,31 @@ Fields summary_fields(const RunSummary& s, const SimSetup& setup, const Bill& bi
   f.emplace_back("dollars_per_million_tokens", real_if(bill.dollars_per_million_tokens));
   add_distribution(f, "jct", "_ms", l.jct);
   return f;
+}
+
+std::string service_csv(const std::string& run_id, const GroupSummary& groups) {
+  std::string text =
+      "run,group,name,requests,completed,unfinished,slo_attainment_frac,ttft_mean_ms,ttft_p99_ms,e2e_mean_ms,service_tokens,"
+      "service_gap_tokens\n";
+  double lowest = 1;
+  bool is_judged = false;
+  const auto add = [&](const char* kind, const GroupRow& g) {
+    const bool judged = g.judged > 0, done = g.completed > 0;
+    const double attained = judged ? static_cast<double>(g.attained) / static_cast<double>(g.judged) : 0;
+    text += csv_line({run_id, kind, g.name, std::to_string(g.requests), std::to_string(g.completed), std::to_string(g.unfinished),
+                      real_if(judged, attained), real_if(done, g.ttft.mean * 1e-6), real_if(done, g.ttft.p99 * 1e-6),
+                      real_if(done, g.e2e.mean * 1e-6), fmt::format("{:.0f}", g.service_tokens), ""});
+    if (!judged || kind != std::string("client")) return;
+    is_judged = true;
+    lowest = std::min(lowest, attained);
+  };
+  for (const GroupRow& group : groups.classes) add("class", group);
+  for (const GroupRow& group : groups.clients) add("client", group);
+  const auto& gap = groups.service_gap_tokens;
+  if (!groups.clients.empty())
+    text += csv_line({run_id, "clients", "lowest attainment, widest gap", "", "", "", real_if(is_judged, lowest), "", "", "", "",
+                      gap ? fmt::format("{:.0f}", *gap) : ""});
+  return text;
 }
 
 std::string not_served(const ServingSummary& s) {

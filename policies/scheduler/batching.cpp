@@ -4,13 +4,16 @@
 
 namespace kvlab {
 
-RequestId StepBuilder::preempt_newest() {
-  const RequestId victim = view.running().back();
-  const auto planned = std::find_if(plan.entries.begin(), plan.entries.end(), [&](const StepEntry& e) { return e.request == victim; });
-  if (planned != plan.entries.end()) {
-    tokens -= planned->tokens;
-    plan.entries.erase(planned);
-  }
+void StepBuilder::drop(RequestId r) {
+  const auto planned = std::find_if(plan.entries.begin(), plan.entries.end(), [&](const StepEntry& e) { return e.request == r; });
+  if (planned == plan.entries.end()) return;
+  tokens -= planned->tokens;
+  plan.entries.erase(planned);
+}
+
+RequestId StepBuilder::preempt_one() {
+  const RequestId victim = view.victim(view.running().back());
+  drop(victim);
   view.preempt(victim, Preemption::kRecompute);
   ++num_preempted;
   return victim;

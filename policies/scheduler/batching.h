@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "policies/scheduler/scheduler.h"
@@ -18,8 +19,10 @@ struct StepBuilder {
     plan.add(r, m);
     tokens += m;
   }
-  // Preempts the most recently admitted request; its tokens leave the plan.
-  RequestId preempt_newest();
+  // Preempts the most recently admitted request, or the one that the order names; its tokens leave the plan.
+  RequestId preempt_one();
+  // r's tokens leave the plan.
+  void drop(RequestId r);
 };
 
 // Room for m more tokens of r, if need be by preempting. preempt_one() preempts one request and returns it. False: that was r itself.
@@ -30,7 +33,19 @@ bool allocate_or_preempt(ReplicaView& view, RequestId r, std::int32_t m, Preempt
   return true;
 }
 inline bool allocate_or_preempt(StepBuilder& step, RequestId r, std::int32_t m) {
-  return allocate_or_preempt(step.view, r, m, [&] { return step.preempt_newest(); });
+  return allocate_or_preempt(step.view, r, m, [&] { return step.preempt_one(); });
+}
+
+// Calls visit(r) for running requests in order of admission until it returns false. It may preempt any; those that no longer run are left
+// out. It returns true only if r still runs.
+template <class Visit>
+void each_running(ReplicaView& view, Visit&& visit) {
+  for (std::size_t i = 0; i < view.running().size(); ++i) {
+    const RequestId r = view.running()[i];
+    if (!visit(r)) return;
+    i = std::min(i, view.running().size() - 1);
+    while (view.running()[i] != r) --i;  // others before it have gone
+  }
 }
 
 inline std::int32_t num_running(const ReplicaView& view) { return static_cast<std::int32_t>(view.running().size()); }
@@ -116,12 +131,12 @@ class Watermark {
   [[nodiscard]] bool is_kept_alone(const ReplicaView& view, RequestId r) const {
     return view.num_blocks() - view.peak_blocks(r) >= blocks(view);
   }
-
- private:
+  // Blocks that it keeps free.
   [[nodiscard]] std::int64_t blocks(const ReplicaView& view) const {
     return static_cast<std::int64_t>(frac_ * static_cast<double>(view.num_blocks()));
   }
 
+ private:
   double frac_;
 };
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "policies/order/make_way.h"
 #include "policies/scheduler/batching.h"
 
 namespace kvlab {
@@ -20,11 +21,15 @@ class FastGen final : public Scheduler {
 
   [[nodiscard]] StepBounds step_bounds(std::int32_t) const override { return {max_num_seqs_, forward_tokens_}; }
 
+  [[nodiscard]] bool lets_overtake() const override { return true; }
+
   void plan(ReplicaView& view, StepPlan& plan) override {
+    make_way(view, {max_num_seqs_ - num_running(view)}, [&](RequestId r) { std::erase(buffer_, r); });
     schedule(view, plan);
     while (plan.is_empty() && can_flush(view)) {
-      view.preempt(buffer_.back(), Preemption::kRecompute, QueueEnd::kBack);
-      buffer_.pop_back();
+      const RequestId victim = view.victim(buffer_.back());
+      view.preempt(victim, Preemption::kRecompute, QueueEnd::kBack);
+      std::erase(buffer_, victim);
       schedule(view, plan);
     }
     reorder(view, plan);

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "base/ceil_div.h"
+#include "policies/order/make_way.h"
 #include "policies/scheduler/batching.h"
 
 namespace kvlab {
@@ -39,9 +40,12 @@ class Sarathi final : public Scheduler {
     return {max_num_seqs_, stages_ > 0 ? std::max(budget_tokens_, high_tokens_) : budget_tokens_};
   }
 
+  [[nodiscard]] bool lets_overtake() const override { return true; }
+
   void plan(ReplicaView& view, StepPlan& plan) override {
     StepBuilder step{view, plan};
     prefills_ = 0;
+    make_way(view, {max_num_seqs_ - num_running(view), watermark_.blocks(view)});
     run_decodes(step);
     continue_prefills(step);
     admit_waiting(step);
@@ -65,26 +69,26 @@ class Sarathi final : public Scheduler {
   }
 
   static void run_decodes(StepBuilder& step) {
-    for (std::size_t i = 0; i < step.view.running().size(); ++i) {
-      const RequestId r = step.view.running()[i];
-      if (!is_decode(step.view, r)) continue;
-      if (!allocate_or_preempt(step, r, 1)) return;
+    each_running(step.view, [&](RequestId r) {
+      if (!is_decode(step.view, r)) return true;
+      if (!allocate_or_preempt(step, r, 1)) return false;
       step.add(r, 1);
-    }
+      return true;
+    });
   }
 
   [[nodiscard]] bool has_no_chunk() const { return one_prefill_ && prefills_ > 0; }
 
   void continue_prefills(StepBuilder& step) {
-    for (std::size_t i = 0; i < step.view.running().size(); ++i) {
-      const RequestId r = step.view.running()[i];
-      if (is_decode(step.view, r)) continue;
-      if (has_no_chunk()) return;
+    each_running(step.view, [&](RequestId r) {
+      if (is_decode(step.view, r)) return true;
+      if (has_no_chunk()) return false;
       const std::int32_t m = std::min(tokens_at_rest(step.view, r), budget_at(step.view.info(r).computed_tokens) - step.tokens);
-      if (m <= 0) continue;
-      if (!allocate_or_preempt(step, r, m)) return;
+      if (m <= 0) return true;
+      if (!allocate_or_preempt(step, r, m)) return false;
       take(step, r, m);
-    }
+      return true;
+    });
   }
 
   void admit_waiting(StepBuilder& step) {

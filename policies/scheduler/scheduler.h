@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -50,9 +51,18 @@ class ReplicaView {
   virtual ~ReplicaView() = default;
   [[nodiscard]] virtual Time now() const = 0;
   [[nodiscard]] virtual std::uint32_t num_waiting() const = 0;
-  [[nodiscard]] virtual RequestId waiting(std::uint32_t position) const = 0;  // 0 is the head
+  [[nodiscard]] virtual RequestId waiting(std::uint32_t position) const = 0;  // sorted by the order; 0 is the head
   [[nodiscard]] virtual std::span<const RequestId> running() const = 0;       // in admission order
   [[nodiscard]] virtual const Request& info(RequestId r) const = 0;
+  // ---- the order of the experiment (policies/order/order.h) ----
+  // The running request that gives way when memory runs out. `usual`: the scheduler's choice, which first come, first served keeps.
+  [[nodiscard]] virtual RequestId victim(RequestId usual) const = 0;
+  // A running a goes before a running b.
+  [[nodiscard]] virtual bool precedes(RequestId a, RequestId b) const = 0;
+  // For make_way(): how running requests give way to better waiting ones; none: they do not.
+  [[nodiscard]] virtual std::optional<Preemption> overtaking() const = 0;
+  [[nodiscard]] virtual bool overtakes(RequestId waiting, RequestId running) const = 0;
+  // ---- memory and queues ----
   // Tokens that r could compute in this step: n - c; 0 when in-flight tokens reach its output limit, and while a step of r is in
   // flight on hosts that do not plan over unknown tokens.
   [[nodiscard]] virtual std::int32_t needed_tokens(RequestId r) const = 0;
@@ -89,6 +99,10 @@ struct Horizon {
   // True: while requests wait, the first loss of a cached block ends it too, since a head may find fewer hits then. That matters for a
   // head that may need less, or be refused, with fewer hits; not for one that needs all of its prompt's blocks at once.
   bool ends_with_hits = true;
+  // The shorter of two.
+  [[nodiscard]] constexpr Horizon within(const Horizon& other) const {
+    return {plans < other.plans ? plans : other.plans, ends_with_hits || other.ends_with_hits};
+  }
   static constexpr Horizon none() { return {0, true}; }
   static constexpr Horizon unlimited() { return {std::numeric_limits<std::int64_t>::max(), true}; }
   static constexpr Horizon whatever_is_cached() { return {std::numeric_limits<std::int64_t>::max(), false}; }
@@ -122,6 +136,8 @@ class Scheduler {
   [[nodiscard]] virtual std::int32_t num_graphs() const { return 0; }
   // True: one contiguous range per request (try_reserve) instead of paged blocks.
   [[nodiscard]] virtual bool wants_contiguous_memory() const { return false; }
+  // True: plan() begins with make_way() (policies/order/make_way.h), so that orders may preempt running requests for waiting ones.
+  [[nodiscard]] virtual bool lets_overtake() const { return false; }
   // r left (finished or rejected): its state in the scheduler is deleted.
   virtual void on_finish(RequestId /*r*/) {}
 };

@@ -41,10 +41,12 @@ class Static final : public Scheduler {
     if (max_len_ > 0) reject_too_long(view, reserved);
     if (view.num_waiting() == 0) return;
     const std::int64_t most = std::min<std::int64_t>(max_batch_, memory_tokens / reserved);
-    const Time due = view.info(view.waiting(0)).arrival + window_;
-    if (view.num_waiting() < most && view.now() < due) {
-      window_ends_ = due;
-      return;
+    if (view.num_waiting() < most) {
+      const Time due = oldest_arrival(view) + window_;
+      if (view.now() < due) {
+        window_ends_ = due;
+        return;
+      }
     }
     StepBuilder step{view, plan};
     const auto is_full = [&] { return step.num_requests() >= most; };
@@ -53,6 +55,12 @@ class Static final : public Scheduler {
     for (const StepEntry& entry : plan.entries) longest = std::max(longest, entry.tokens);
     for (StepEntry& entry : plan.entries) entry.padded_tokens = longest;
     rows_ = plan.entries.size();
+  }
+
+  static Time oldest_arrival(const ReplicaView& view) {
+    Time oldest = kNever;
+    for (std::uint32_t i = 0; i < view.num_waiting(); ++i) oldest = std::min(oldest, view.info(view.waiting(i)).arrival);
+    return oldest;
   }
 
   // The last token emitted is never stored.

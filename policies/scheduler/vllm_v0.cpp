@@ -8,7 +8,7 @@ namespace kvlab {
 namespace {
 
 // vLLM's first scheduler: a step either prefills new prompts or decodes, prompts first; swapped requests come before new
-// ones. Running requests are taken in order of arrival, victims from its end.
+// ones. Running requests are taken in order of arrival (or as the experiment's order has it), victims from its end.
 class VllmV0 final : public Scheduler {
  public:
   explicit VllmV0(Params& p)
@@ -35,16 +35,15 @@ class VllmV0 final : public Scheduler {
   }
 
   [[nodiscard]] Horizon stable_for(const ReplicaView& view) const override {
-    // Fast-forward takes running requests in order of admission, plan() in order of arrival.
-    return is_settled_ && in_arrival_order(view, view.running()) ? Horizon::whatever_is_cached() : Horizon::none();
+    // Fast-forward takes running requests in order of admission, plan() in the experiment's order.
+    return is_settled_ && in_order(view, view.running()) ? Horizon::whatever_is_cached() : Horizon::none();
   }
 
   void on_finish(RequestId r) override { std::erase(swapped_, r); }
 
  private:
-  static bool in_arrival_order(const ReplicaView& view, std::span<const RequestId> requests) {
-    return std::is_sorted(requests.begin(), requests.end(),
-                          [&](RequestId a, RequestId b) { return view.info(a).arrival < view.info(b).arrival; });
+  static bool in_order(const ReplicaView& view, std::span<const RequestId> requests) {
+    return std::is_sorted(requests.begin(), requests.end(), [&](RequestId a, RequestId b) { return view.precedes(a, b); });
   }
 
   // Requests whose copy has ended run again; the next decode step has their token.
@@ -99,9 +98,9 @@ class VllmV0 final : public Scheduler {
 
   // True: a request was preempted.
   bool decode(ReplicaView& view, StepPlan& plan) {
-    const auto arrived_before = [&](RequestId a, RequestId b) { return view.info(a).arrival < view.info(b).arrival; };
+    const auto precedes = [&](RequestId a, RequestId b) { return view.precedes(a, b); };
     order_.assign(view.running().begin(), view.running().end());
-    if (!in_arrival_order(view, order_)) std::stable_sort(order_.begin(), order_.end(), arrived_before);
+    if (!in_order(view, order_)) std::stable_sort(order_.begin(), order_.end(), precedes);
     std::size_t end = order_.size();
     const auto preempt_last = [&] { return preempt(view, order_[--end]); };
     for (std::size_t i = 0; i < end; ++i) {
@@ -142,7 +141,7 @@ class VllmV0 final : public Scheduler {
   bool counts_padded_;
   Preemption preemption_;
   std::deque<RequestId> swapped_;  // first come, first back; in the waiting queue as well until they run again
-  std::vector<RequestId> order_;   // running, in order of arrival
+  std::vector<RequestId> order_;   // running, sorted
   std::int64_t longest_ = 0;       // new tokens of the longest prompt in the step
   bool is_settled_ = true;         // waiting requests wait for memory or rows that only a completion gives back
 };

@@ -2,6 +2,7 @@
 #include <string>
 
 #include "base/ceil_div.h"
+#include "policies/order/make_way.h"
 #include "policies/scheduler/batching.h"
 
 namespace kvlab {
@@ -52,6 +53,7 @@ class VllmV1 final : public Scheduler {
     return sizes;
   }
 
+  [[nodiscard]] bool lets_overtake() const override { return true; }
   [[nodiscard]] int pipeline_depth() const override { return async_ ? 2 : 1; }
 
   [[nodiscard]] StepBounds step_bounds(std::int32_t) const override { return {max_num_seqs_, budget_tokens_}; }
@@ -59,6 +61,7 @@ class VllmV1 final : public Scheduler {
   void plan(ReplicaView& view, StepPlan& plan) override {
     StepBuilder step{view, plan};
     is_settled_ = false;
+    make_way(view, {max_num_seqs_ - num_running(view)});
     schedule_running(step);
     if (step.num_preempted == 0) admit_waiting(step);
   }
@@ -80,13 +83,14 @@ class VllmV1 final : public Scheduler {
 
   void schedule_running(StepBuilder& step) const {
     const ReplicaView& view = step.view;
-    for (std::size_t i = 0; i < view.running().size() && left(step) > 0; ++i) {
-      const RequestId r = view.running()[i];
+    each_running(step.view, [&](RequestId r) {
+      if (left(step) <= 0) return false;
       const std::int32_t m = share(step, view.needed_tokens(r), view.info(r).computed_tokens);
-      if (m <= 0) continue;
-      if (!allocate_or_preempt(step, r, m)) return;
+      if (m <= 0) return true;
+      if (!allocate_or_preempt(step, r, m)) return false;
       step.add(r, m);
-    }
+      return true;
+    });
   }
 
   // Without budget or rows even a request that comes back from host memory cannot enter.

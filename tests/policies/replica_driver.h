@@ -29,6 +29,7 @@ class ReplicaDriver {
     std::int32_t max_model_len = 1000;
     bool prefix_caching = false;
     std::int32_t kept_tokens = 0;  // sinks and a window; 0: every token is kept
+    std::string order = "fcfs", order_params = "{}", predictor = "exact", predictor_params = "{}";
   };
 
   ReplicaDriver(const std::string& scheduler, const std::string& params, const Memory& memory)
@@ -43,7 +44,8 @@ class ReplicaDriver {
     auto pool = std::make_unique<BlockPool>(memory.num_blocks, 1, make<BlockCache>("lru", "{}"));
     std::unique_ptr<Footprint> footprint = std::make_unique<KeepAll>();
     if (memory.kept_tokens > 0) footprint = std::make_unique<testing::SinkWindow>(memory.kept_tokens, memory.block_tokens, 1);
-    state_ = std::make_unique<ReplicaState>(limits, std::move(pool), std::move(footprint));
+    state_ = std::make_unique<ReplicaState>(limits, std::move(pool), std::move(footprint), make<Order>(memory.order, memory.order_params),
+                                            make<Predictor>(memory.predictor, memory.predictor_params));
   }
 
   // Requests are numbered from 0 in order of arrival. `content` names the prompt's blocks (and more), one hash per block.
@@ -55,10 +57,19 @@ class ReplicaDriver {
     request.output_tokens = output_tokens;
     request.hash_tokens = state_->block_tokens();
     request.hashes = std::span(contents_.back()->data(), contents_.back()->size());
+    facts_.push_back(std::make_unique<RequestFacts>(next_facts_));
+    if (!(next_facts_ == RequestFacts{})) request.facts = facts_.back().get();
+    next_facts_ = {};
     // A nanosecond apart, so that the order of arrival is seen in the times.
     state_->receive(request, now_ + Span(static_cast<std::int64_t>(arrived_)));
     ++arrived_;
     collect();
+  }
+
+  // The next request to arrive has these facts.
+  ReplicaDriver& with(const RequestFacts& facts) {
+    next_facts_ = facts;
+    return *this;
   }
 
   // Plans a step and lets it run. "0:1 2:16" gives each request's number and tokens in the plan's order, "2:16/20" when padded,
@@ -67,7 +78,9 @@ class ReplicaDriver {
     const std::string text = plan();
     if (!text.empty()) {
       LogHistogram itl;
-      state_->process_output(step_, to_ps(now_ - kStart), itl);
+      step_.start = to_ps(now_ - kStart);
+      step_.end = step_.start + to_ps(Span(1'000'000));
+      state_->process_output(step_, step_.start, itl);
       collect();
     }
     state_->check();
@@ -142,6 +155,8 @@ class ReplicaDriver {
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<ReplicaState> state_;
   std::vector<std::unique_ptr<std::vector<std::uint64_t>>> contents_;
+  std::vector<std::unique_ptr<RequestFacts>> facts_;
+  RequestFacts next_facts_;
   std::uint64_t arrived_ = 0;
   Time now_{};
   InFlightStep step_;

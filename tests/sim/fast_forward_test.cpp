@@ -19,17 +19,20 @@ namespace {
 struct Case {
   std::string scheduler, parameters;
   std::uint64_t seeds = 60;
+  std::string order = "fcfs", order_parameters = "{}", predictor = "exact";
 };
 
 struct Workload {
   std::vector<TraceRequest> requests;
   std::vector<std::vector<std::uint64_t>> hashes;
+  std::vector<RequestFacts> facts;
 };
 
-// Requests in shared-prefix groups; some name their generated tokens, some have no content.
+// Requests in shared-prefix groups; some name their generated tokens, some have no content. Five clients, three priorities.
 Workload random_workload(std::uint64_t seed, std::size_t count, double gap_ms, std::uint64_t longest_output) {
   Workload w;
   w.hashes.resize(count);
+  w.facts.resize(count);
   double at = 0;
   for (std::size_t i = 0; i < count; ++i) {
     const auto draw = [&](std::uint64_t step) { return Draw{seed, Purpose::kTest, i, step, 0}; };
@@ -48,6 +51,10 @@ Workload random_workload(std::uint64_t seed, std::size_t count, double gap_ms, s
       r.hash_tokens = 16;
       r.hashes = w.hashes[i];
     }
+    w.facts[i].client = static_cast<std::int64_t>(draw(5).below(5));
+    w.facts[i].priority = static_cast<std::int32_t>(draw(6).below(3));
+    w.facts[i].ttft_slo = Span(static_cast<std::int64_t>(draw(7).below(100'000'000)));
+    r.facts = &w.facts[i];
     w.requests.push_back(r);
   }
   return w;
@@ -104,6 +111,8 @@ TEST_P(FastForward, ChangesNothing) {
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     const auto draw = [&](std::uint64_t step) { return Draw{seed, Purpose::kTest, 99, step, 1}; };
     SimSetup setup = basic_setup(c.scheduler, c.parameters);
+    setup.make_order = policy<OrderRegistry>("order", c.order, c.order_parameters);
+    setup.make_predictor = policy<PredictorRegistry>("predictor", c.predictor, c.predictor == "lognormal" ? "{sigma: 1}" : "{}");
     setup.make_block_cache = policy<BlockCacheRegistry>("block cache", kCaches[seed % std::size(kCaches)], "{}");
     setup.memory.num_blocks = static_cast<std::int64_t>(60 + draw(0).below(200));
     setup.memory.host_blocks = kHostBlocks[draw(1).below(std::size(kHostBlocks))];
@@ -130,11 +139,72 @@ TEST_P(FastForward, ChangesNothing) {
       for (std::size_t i = 0; i < w.requests.size(); i += 3) w.requests[i].prompt_tokens = 1;
     }
     const bool is_same = run(setup, w, false) == run(setup, w, true);
-    ASSERT_TRUE(is_same) << c.scheduler << " " << c.parameters << " seed " << seed;
+    ASSERT_TRUE(is_same) << c.scheduler << " " << c.parameters << " " << c.order << " " << c.order_parameters << " seed " << seed;
   }
 }
 
-void PrintTo(const Case& c, std::ostream* out) { *out << c.scheduler << ' ' << c.parameters; }
+void PrintTo(const Case& c, std::ostream* out) { *out << c.scheduler << ' ' << c.parameters << ' ' << c.order; }
+
+std::vector<Case> orders_and_schedulers() {
+  const std::vector<std::pair<std::string, std::string>> schedulers = {{"vllm_v1", "{budget_tokens: 256, max_num_seqs: 12}"},
+                                                                       {"vllm_v1", "{budget_tokens: 256, async_scheduling: false}"},
+                                                                       {"sarathi", "{budget_tokens: 64, max_num_seqs: 12}"},
+                                                                       {"fastgen", "{forward_tokens: 256, max_num_seqs: 16}"},
+                                                                       {"vllm_v0", "{max_num_seqs: 12, preemption: swap}"},
+                                                                       {"static", "{max_batch_seqs: 8, window_ms: 3}"},
+                                                                       {"orca", "{max_num_seqs: 16}"}};
+  const std::vector<Case> orders = {{"", "", 0, "priority", "{}", "exact"},
+                                    {"", "", 0, "priority", "{preemptive: true}", "exact"},
+                                    {"", "", 0, "sjf", "{}", "lognormal"},
+                                    {"", "", 0, "srpt", "{preemptive: false}", "lognormal"},
+                                    {"", "", 0, "srpt", "{}", "exact"},
+                                    {"", "", 0, "srpt", "{preemption: swap}", "lognormal"},
+                                    {"", "", 0, "mlfq", "{quantum_ms: 5, starvation_ms: 30, scan_steps: 20}", "exact"},
+                                    {"", "", 0, "vtc", "{}", "exact"},
+                                    {"", "", 0, "vtc", "{charge_predicted: true, cost: profiled}", "history"},
+                                    {"", "", 0, "andes", "{ttft_ms: 10, tokens_per_s: 50, horizon_s: 1}", "exact"},
+                                    {"", "", 0, "edf", "{}", "exact"},
+                                    {"", "", 0, "longest_prefix", "{}", "exact"},
+                                    {"", "", 0, "longest_prefix", "{most_waiting: 10}", "exact"}};
+  std::vector<Case> all;
+  for (const auto& [scheduler, parameters] : schedulers) {
+    const bool overtakes = policy<SchedulerRegistry>("scheduler", scheduler, parameters)()->lets_overtake();
+    for (const Case& c : orders) {
+      if (policy<OrderRegistry>("order", c.order, c.order_parameters)()->overtaking() && !overtakes) continue;
+      all.push_back({scheduler, parameters, 24, c.order, c.order_parameters, c.predictor});
+    }
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Orders, FastForward, ::testing::ValuesIn(orders_and_schedulers()),
+                         [](const auto& info) { return info.param.order + "_" + info.param.scheduler + "_" + std::to_string(info.index); });
+
+// Whatever the order, all requests are served, each with all of its tokens. 60 of them in memory for a few.
+TEST_P(FastForward, ServesEveryRequestWhole) {
+  const Case& c = GetParam();
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    SimSetup setup = basic_setup(c.scheduler, c.parameters);
+    setup.make_order = policy<OrderRegistry>("order", c.order, c.order_parameters);
+    setup.make_predictor = policy<PredictorRegistry>("predictor", c.predictor, c.predictor == "lognormal" ? "{sigma: 1}" : "{}");
+    setup.memory.num_blocks = 64;
+    setup.memory.host_blocks = seed % 2 == 0 ? 30 : 0;
+    setup.max_model_len = 1000;
+    const Workload w = random_workload(seed, 60, 1, 200);
+    VectorTrace trace(w.requests);
+    Recorder records;
+    const RunSummary summary = simulate(setup, trace, records);
+    ASSERT_EQ(records.requests.size(), 60U);
+    for (const RequestRecord& r : records.requests) {
+      if (r.outcome == Outcome::kRejected) continue;
+      ASSERT_EQ(r.outcome, Outcome::kCompleted);
+      EXPECT_EQ(r.output_tokens, w.requests[r.number].output_tokens);
+      EXPECT_LE(r.queued, r.scheduled);
+      EXPECT_LT(r.scheduled, r.first_token);
+    }
+    EXPECT_GE(summary.latencies.completed, 40U) << c.order << " seed " << seed << ": " << summary.first_rejection;
+  }
+}
 
 INSTANTIATE_TEST_SUITE_P(
     Schedulers, FastForward,

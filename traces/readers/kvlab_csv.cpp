@@ -1,6 +1,7 @@
 #include <array>
 #include <limits>
 
+#include "traces/fact_columns.h"
 #include "traces/readers/hash_ids.h"
 #include "traces/readers/readers.h"
 
@@ -13,18 +14,22 @@ class KvlabCsv final : public CsvReader {
  public:
   static bool recognises(std::string_view line) { return header_names(line, "prompt_tokens") && header_names(line, "output_tokens"); }
   KvlabCsv(std::unique_ptr<LineReader> lines, const ReaderOptions& options, const Options& /*own*/)
-      : CsvReader(std::move(lines), options, kColumns, 0) {}
+      : CsvReader(std::move(lines), options, kColumns, 0), has_facts_(has_fact_columns(rows_, kFacts)) {}
 
  private:
   static constexpr std::int64_t kMaxSession = std::numeric_limits<std::int64_t>::max();
-  enum Column : std::uint8_t { kTime, kPrompt, kOutput, kSession, kDelay, kHashTokens, kHashes };
-  static constexpr std::array<CsvColumn, 7> kColumns{{{"arrival_ns", kOptional},
-                                                      {"prompt_tokens"},
-                                                      {"output_tokens"},
-                                                      {"session", kOptional},
-                                                      {"delay_ns", kOptional},
-                                                      {"hash_tokens", kOptional},
-                                                      {"hashes", kOptional}}};
+  enum Column : std::uint8_t { kTime, kPrompt, kOutput, kSession, kDelay, kHashTokens, kHashes, kFacts };
+  static constexpr auto kColumns = [] {
+    std::array<CsvColumn, kFacts + kFactColumns.size()> columns{{{"arrival_ns", kOptional},
+                                                                 {"prompt_tokens"},
+                                                                 {"output_tokens"},
+                                                                 {"session", kOptional},
+                                                                 {"delay_ns", kOptional},
+                                                                 {"hash_tokens", kOptional},
+                                                                 {"hashes", kOptional}}};
+    for (std::size_t i = 0; i < kFactColumns.size(); ++i) columns[kFacts + i] = {kFactColumns[i], kOptional};
+    return columns;
+  }();
 
   [[nodiscard]] bool given(Column column) const { return rows_.has(column) && !rows_.text(column).empty(); }
 
@@ -47,6 +52,10 @@ class KvlabCsv final : public CsvReader {
       hashes_.clear();
     request.hashes = hashes_;
     check_hashes(lines(), request);
+    if (has_facts_) {
+      read_facts(rows_, kFacts, facts_);
+      request.facts = &facts_;
+    }
     return true;
   }
 
@@ -71,6 +80,8 @@ class KvlabCsv final : public CsvReader {
   }
 
   std::vector<std::uint64_t> hashes_;
+  bool has_facts_;
+  RequestFacts facts_;
 };
 
 KVLAB_REGISTER_TRACE(KvlabCsv, "kvlab_csv", "arrival_ns,prompt_tokens,output_tokens,...", "");

@@ -1,6 +1,7 @@
 #include <array>
 #include <limits>
 
+#include "traces/fact_columns.h"
 #include "traces/readers/hash_ids.h"
 #include "traces/readers/readers.h"
 
@@ -17,13 +18,18 @@ class KvlabJsonl final : public JsonReader {
 
  private:
   static constexpr std::int64_t kMaxSession = std::numeric_limits<std::int64_t>::max();
-  enum Key : std::uint8_t { kTime, kPrompt, kOutput, kSession, kDelay, kHashTokens, kHashes };
-  static constexpr std::array<std::string_view, 7> kKeys{"arrival_ns", "prompt_tokens", "output_tokens", "session",
-                                                         "delay_ns",   "hash_tokens",   "hashes"};
+  enum Key : std::uint8_t { kTime, kPrompt, kOutput, kSession, kDelay, kHashTokens, kHashes, kFacts };
+  static constexpr auto kKeys = [] {
+    std::array<std::string_view, kFacts + kFactColumns.size()> keys{"arrival_ns", "prompt_tokens", "output_tokens", "session",
+                                                                    "delay_ns",   "hash_tokens",   "hashes"};
+    for (std::size_t i = 0; i < kFactColumns.size(); ++i) keys[kFacts + i] = kFactColumns[i];
+    return keys;
+  }();
 
   bool read_row(TraceRequest& request) override {
     hashes_.clear();
     bool has_arrival = false;
+    facts_ = {};
     const bool found = rows_.next(kKeys, [&](std::size_t key, JsonField field) {
       switch (key) {
         case kTime:
@@ -46,8 +52,12 @@ class KvlabJsonl final : public JsonReader {
         case kHashTokens:
           request.hash_tokens = static_cast<std::int32_t>(field.integer(1, kMaxTokens));
           break;
-        default:
+        case kHashes:
           field.unsigned_list(hashes_);
+          break;
+        default:
+          read_fact(static_cast<Fact>(key - kFacts), field, facts_);
+          request.facts = &facts_;
           break;
       }
     });
@@ -63,6 +73,7 @@ class KvlabJsonl final : public JsonReader {
   }
 
   std::vector<std::uint64_t> hashes_;
+  RequestFacts facts_;
 };
 
 KVLAB_REGISTER_TRACE(KvlabJsonl, "kvlab_jsonl", R"({"arrival_ns":...,"prompt_tokens":...,"output_tokens":...})", "");

@@ -136,6 +136,7 @@ Findings ServingRun::serve(RunFiles& files, const RunOptions& options) {
   RunSummary summary;
   static_cast<ServingSummary&>(summary) = kvlab::serve(setup, *plan_.trace.open(), sink);
   files.add_file("engine_steps.csv", log.text());
+  if (plan_.has_facts) files.add_file("service.csv", service_csv(files.id(), summary.groups));
   Findings findings;
   findings.rows = {summary_fields(summary, plan_.setup, Bill{}, /*is_simulated=*/false)};
   findings.rows[0].insert(findings.rows[0].end(), load.begin(), load.end());
@@ -159,7 +160,9 @@ class Serving final : public Simulation {
  public:
   using Simulation::Simulation;
   std::unique_ptr<PreparedRun> read(Params& p, std::uint64_t seed) override { return std::make_unique<ServingRun>(*this, p, seed); }
-  [[nodiscard]] std::set<std::string> tables() const override { return {"requests.csv", "timeline.csv", "engine_steps.csv", "trace.json"}; }
+  [[nodiscard]] std::set<std::string> tables() const override {
+    return {"requests.csv", "timeline.csv", "engine_steps.csv", "service.csv", "trace.json"};
+  }
   [[nodiscard]] bool runs_engine() const override { return true; }
 };
 

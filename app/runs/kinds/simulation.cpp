@@ -128,11 +128,13 @@ SimulationRun::SimulationRun(RunKind& kind, Params& p, std::uint64_t seed, const
 
 bool SimulationRun::writes(const std::string& table) const {
   if (table == "search.csv") return plan_.search.has_value();
+  if (table == "service.csv") return plan_.has_facts;
   return table != "trace.json" || plan_.trace.wants_perfetto;
 }
 
 std::unique_ptr<TraceSource> SimulationRun::only_draws() const {
-  const bool draws_more = plan_.has_samples || (plan_.setup.num_replicas > 1 && plan_.setup.make_router()->is_random());
+  const bool draws_more = plan_.has_samples || (plan_.setup.make_order()->uses_predictor() && plan_.setup.make_predictor()->is_random()) ||
+                          (plan_.setup.num_replicas > 1 && plan_.setup.make_router()->is_random());
   return draws_more ? nullptr : plan_.trace.open();
 }
 
@@ -212,6 +214,7 @@ Findings SimulationRun::serve(RunFiles& files, const RunOptions& options) {
     findings.rows = {summary_fields(summary, plan_.setup, bill(summary))};
     findings.rows[0].insert(findings.rows[0].end(), load.begin(), load.end());
   }
+  if (plan_.has_facts) files.add_file("service.csv", service_csv(files.id(), summary.groups));
   findings.add_note(remarks_on(summary));
   for (const std::string& remark : plan_.remarks) findings.add_note(remark);
   findings.add_note(remark_on_collectives(plan_.cost, summary));

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "policies/order/order.h"
+
+namespace kvlab {
+
+// An order by a number per request: the smaller goes first; equal ones in order of arrival, then of the trace.
+class KeyedOrder : public Order {
+ public:
+  [[nodiscard]] std::uint32_t size() const final { return static_cast<std::uint32_t>(sorted_.size()); }
+  [[nodiscard]] RequestId at(std::uint32_t position) const override;
+  void insert(RequestId r, Entry entry) override;
+  void erase(RequestId r) override;
+  [[nodiscard]] bool precedes(RequestId a, RequestId b) const override { return key_of(a) < key_of(b); }
+  void on_tokens(RequestId r, std::int32_t /*count*/) override { renew(r); }
+
+ protected:
+  // The number of r as of now.
+  [[nodiscard]] virtual std::int64_t rank(RequestId r) const = 0;
+  // Puts a waiting r where its rank of now belongs.
+  void renew(RequestId r);
+
+  struct Key {
+    std::int64_t rank = 0;
+    Time arrival{};
+    std::uint64_t number = 0;
+    RequestId request = kNoRequest;
+    auto operator<=>(const Key&) const = default;
+  };
+  [[nodiscard]] Key key_of(RequestId r) const;
+  [[nodiscard]] bool is_waiting(RequestId r) const { return index(r) < keys_.size() && keys_[index(r)].request == r; }
+
+ private:
+  std::set<Key> sorted_;
+  std::vector<Key> keys_;  // by slot: as in sorted_; of requests that do not wait, kNoRequest
+  // The place that at() returned last, so that a walk takes constant time per request.
+  mutable std::set<Key>::const_iterator cursor_;
+  mutable std::uint32_t cursor_position_ = 0;
+  mutable bool has_cursor_ = false;
+};
+
+}  // namespace kvlab

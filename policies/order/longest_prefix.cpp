@@ -1,0 +1,88 @@
+#include <algorithm>
+#include <unordered_set>
+#include <vector>
+
+#include "base/ceil_div.h"
+#include "policies/order/keyed_order.h"
+
+namespace kvlab {
+
+namespace {
+
+// SGLang's `lpm` (python/sglang/srt/managers/schedule_policy.py): the request with the longest cached prefix first, looked up anew for each
+// plan. Requests that share a prefix with a waiting one before them, and find little in the cache, come last, so that the first of them can
+// fill it. With more than `most_waiting` requests it is first come, first served.
+class LongestPrefix final : public KeyedOrder {
+ public:
+  explicit LongestPrefix(Params& p)
+      : most_waiting_(p.optional<std::uint32_t>("most_waiting", 128, 0, 1 << 20, "with more waiting requests: first come, first served")),
+        in_batch_tokens_(p.optional<std::int32_t>(
+            "in_batch_tokens", 32, 0, 1 << 20,
+            "a request with at most so many cached tokens that shares as many with one before it comes last; 0: never")) {}
+
+  [[nodiscard]] RequestId at(std::uint32_t position) const override { return is_sorted_ ? by_prefix_[position] : KeyedOrder::at(position); }
+  void insert(RequestId r, Entry entry) override {
+    if (ranks_.size() <= index(r)) ranks_.resize(index(r) + 1);
+    ranks_[index(r)] = entry == Entry::kPreemptedToFront ? front_-- : back_++;
+    KeyedOrder::insert(r, entry);
+    if (is_sorted_) by_prefix_.insert(entry == Entry::kPreemptedToFront ? by_prefix_.begin() : by_prefix_.end(), r);
+  }
+  void erase(RequestId r) override {
+    KeyedOrder::erase(r);
+    if (is_sorted_) std::erase(by_prefix_, r);
+  }
+  [[nodiscard]] bool precedes(RequestId a, RequestId b) const override { return info(a).arrival < info(b).arrival; }
+  [[nodiscard]] RequestId victim(RequestId usual) const override { return usual; }
+
+  void on_plan() override {
+    is_sorted_ = false;
+    if (size() > most_waiting_) return;
+    found_.clear();
+    first_of_.clear();
+    for (std::uint32_t i = 0; i < size(); ++i) {
+      const RequestId r = KeyedOrder::at(i);
+      const Request& request = info(r);
+      const std::int32_t cached = request.computed_tokens > 0 ? request.computed_tokens : view().lookup(r);
+      found_.push_back({r, comes_last(request, cached) ? -1 : cached});
+    }
+    std::stable_sort(found_.begin(), found_.end(), [](const Found& a, const Found& b) { return a.cached > b.cached; });
+    by_prefix_.clear();
+    for (const Found& found : found_) by_prefix_.push_back(found.request);
+    is_sorted_ = true;
+  }
+
+  // Lookups of waiting requests change where a cached block is lost.
+  [[nodiscard]] Horizon stable_for() const override { return is_sorted_ ? Horizon::unlimited() : Horizon::whatever_is_cached(); }
+
+ private:
+  struct Found {
+    RequestId request{};
+    std::int32_t cached = 0;  // tokens; -1: it waits for another to fill the cache
+  };
+
+  [[nodiscard]] std::int64_t rank(RequestId r) const override { return ranks_[index(r)]; }
+
+  // If a request before this one has the same first tokens. A hash of the content names all tokens up to its end.
+  bool comes_last(const Request& r, std::int32_t cached) {
+    if (in_batch_tokens_ == 0 || cached > in_batch_tokens_ || r.hash_tokens == 0) return false;
+    const auto i = static_cast<std::size_t>(ceil_div(in_batch_tokens_, r.hash_tokens) - 1);
+    if (i >= r.hashes.size() || static_cast<std::int64_t>(i + 1) * r.hash_tokens > r.prompt_tokens) return false;
+    return !first_of_.insert(r.hashes[i]).second;
+  }
+
+  std::uint32_t most_waiting_;
+  std::int32_t in_batch_tokens_;
+  std::vector<std::int64_t> ranks_;  // by slot: place in the queue, first come, first served
+  std::int64_t front_ = -1, back_ = 0;
+  bool is_sorted_ = false;
+  std::vector<RequestId> by_prefix_;  // while is_sorted_: the waiting requests
+  std::vector<Found> found_;
+  std::unordered_set<std::uint64_t> first_of_;
+};
+
+KVLAB_REGISTER(Order, LongestPrefix, "longest_prefix", "longest cached prefix first; first come, first served above 128 waiting requests",
+               "SGLang 'lpm', Zheng et al. 2023, arXiv:2312.07104");
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+
+#include "policies/scheduler/scheduler.h"
+
+namespace kvlab {
+
+// Room that a plan may give to waiting requests.
+struct Room {
+  std::int32_t rows = 0;          // running requests that may still be admitted
+  std::int64_t spare_blocks = 0;  // free blocks that admission leaves
+};
+
+// Tokens of a waiting r to compute before its next output; 1 where its KV comes back from CPU memory.
+inline std::int32_t tokens_to_admit(ReplicaView& view, RequestId r) {
+  const Request& info = view.info(r);
+  if (info.is_swapped) return 1;
+  return info.known_tokens() - (info.computed_tokens > 0 ? info.computed_tokens : view.lookup(r));
+}
+
+// For orders that let waiting requests take the place of running ones (Order::overtaking()): preempts running requests, the last by the
+// order first, until each waiting request that overtakes one has a row and blocks. Call it at the start of plan(); admission does the rest.
+// on_preempt(r) is called for each request that gave way. Schedulers that call it: vllm_v1, sarathi, fastgen; they say so by
+// lets_overtake(). The others reserve memory for whole requests, or hold new ones back while any is swapped out.
+template <class OnPreempt>
+void make_way(ReplicaView& view, Room room, OnPreempt&& on_preempt) {
+  const auto mode = view.overtaking();
+  if (!mode) return;
+  std::int64_t taken = 0;  // blocks for the waiting requests before this one
+  for (std::uint32_t i = 0; i < view.num_waiting() && !view.running().empty();) {
+    const RequestId r = view.waiting(i), worst = view.victim(view.running().back());
+    const Request& info = view.info(r);
+    if (info.is_parked || (info.computed_tokens > 0 && !info.is_swapped)) {  // it comes back from CPU memory and has its blocks
+      --room.rows;
+      ++i;
+      continue;
+    }
+    if (!view.overtakes(r, worst)) return;
+    const bool cannot_enter = info.in_flight_steps > 0;  // preempted with a token in flight
+    const std::int64_t needed = cannot_enter ? 0 : view.blocks_needed(r, tokens_to_admit(view, r));
+    if (cannot_enter || (room.rows > 0 && taken + needed + room.spare_blocks <= view.free_blocks())) {
+      room.rows -= cannot_enter ? 0 : 1;
+      taken += needed;
+      ++i;
+      continue;
+    }
+    view.preempt(worst, *mode);
+    ++room.rows;
+    on_preempt(worst);
+  }
+}
+inline void make_way(ReplicaView& view, Room room) {
+  make_way(view, room, [](RequestId) {});
+}
+
+}  // namespace kvlab

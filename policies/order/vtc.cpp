@@ -1,0 +1,194 @@
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+#include "base/error.h"
+#include "policies/order/order.h"
+
+namespace kvlab {
+
+namespace {
+
+// Virtual token counter (Sheng et al. 2024, arXiv:2401.00588, algorithm 2): each client has a counter of the service it was given, and the
+// client with the smallest goes first, its requests in order of arrival. A client that comes back to an empty queue is lifted to the
+// smallest counter of those that wait, so that it gathers no credit while it is away. Nobody is preempted for another.
+class Vtc final : public Order {
+ public:
+  explicit Vtc(Params& p)
+      : input_(micro(p.optional<double>("input_weight", 1, 0, 1000, "cost of a prompt token, charged at admission (w_in)"))),
+        output_(micro(p.optional<double>("output_weight", 2, 0, 1000, "cost of an output token, charged when it is emitted (w_out)"))),
+        profiled_(p.choice("cost", {{"weighted", false}, {"profiled", true}}, false,
+                           "weighted sum of tokens, or the paper's profiled function of prompt and output length")),
+        predicts_(p.flag("charge_predicted", false,
+                         "whether the predicted output is charged at admission and corrected as tokens appear; needs 'predictor'")) {}
+
+  [[nodiscard]] std::vector<Fact> needs() const override { return {Fact::kClient}; }
+  [[nodiscard]] bool uses_predictor() const override { return predicts_; }
+
+  [[nodiscard]] std::uint32_t size() const override { return size_; }
+  [[nodiscard]] RequestId at(std::uint32_t position) const override {
+    if (!has_cursor_ || position < cursor_.position) start_walk();
+    for (; cursor_.position < position; ++cursor_.position) step_walk();
+    return cursor_.request->second;
+  }
+
+  void insert(RequestId r, Entry entry) override {
+    has_cursor_ = false;
+    if (jobs_.size() <= index(r)) jobs_.resize(index(r) + 1);
+    Job& job = jobs_[index(r)];
+    if (entry == Entry::kArrival) job = {client_of(r), 0, -1};
+    Client& client = clients_[job.client];
+    if (client.queue.empty()) {
+      if (entry == Entry::kArrival) lift(client);
+      client.key = client.counter;
+      active_.emplace(client.key, job.client);
+    }
+    job.place = entry == Entry::kPreemptedToFront ? front_-- : back_++;
+    client.queue.emplace(job.place, r);
+    ++size_;
+  }
+
+  void erase(RequestId r) override {
+    has_cursor_ = false;
+    const Job& job = jobs_[index(r)];
+    Client& client = clients_[job.client];
+    if (client.queue.erase(job.place) != 1) throw InternalError("request is not waiting");
+    --size_;
+    if (!client.queue.empty()) return;
+    active_.erase({client.key, job.client});
+    last_left_ = client.counter;
+  }
+
+  [[nodiscard]] bool precedes(RequestId a, RequestId b) const override { return info(a).arrival < info(b).arrival; }
+  [[nodiscard]] RequestId victim(RequestId usual) const override { return usual; }
+  [[nodiscard]] bool watches_steps() const override { return true; }
+
+  void on_admit(RequestId r) override {
+    Job& job = jobs_[index(r)];
+    if (job.charged_output >= 0) return;  // it was preempted: what it pays for is computed once more
+    job.charged_output = predicts_ ? predictor().output_tokens(info(r)) : 0;
+    charge(job, cost(info(r).prompt_tokens, job.charged_output));
+  }
+  void on_tokens(RequestId r, std::int32_t /*count*/) override {
+    Job& job = jobs_[index(r)];
+    const Request& request = info(r);
+    if (request.output_tokens <= job.charged_output) return;
+    charge(job, cost(request.prompt_tokens, request.output_tokens) - cost(request.prompt_tokens, job.charged_output));
+    job.charged_output = request.output_tokens;
+  }
+  void on_leave(RequestId r) override {
+    const Job& job = jobs_[index(r)];
+    const Request& request = info(r);
+    if (job.charged_output <= request.output_tokens) return;
+    charge(job, cost(request.prompt_tokens, request.output_tokens) - cost(request.prompt_tokens, job.charged_output));
+  }
+
+  // The head changes only when the head's client overtakes another one; counters grow in proportion to the running requests of a client.
+  [[nodiscard]] Horizon stable_for() const override {
+    if (size_ == 0 || active_.size() == 1) return Horizon::whatever_is_cached();
+    if (profiled_ || predicts_ || active_.size() > kMostCompared) return Horizon::none();
+    rates_.assign(clients_.size(), 0);
+    for (const RequestId r : view().running()) rates_[jobs_[index(r)].client] += output_;
+    const std::uint32_t head = settled(active_.begin())->second;
+    std::int64_t plans = std::numeric_limits<std::int64_t>::max();
+    for (const auto& [key, other] : active_) {
+      const std::int64_t nearer = rates_[head] - rates_[other];  // per plan
+      if (other == head || nearer <= 0) continue;
+      plans = std::min(plans, std::max<std::int64_t>(0, clients_[other].counter - clients_[head].counter - 1) / nearer);
+    }
+    return {plans, false};
+  }
+
+ private:
+  static constexpr std::size_t kMostCompared = 64;
+  struct Client {
+    std::int64_t counter = 0;                 // millionths of a weighted token
+    std::int64_t key = 0;                     // in active_: the counter when it was put there
+    std::map<std::int64_t, RequestId> queue;  // by place
+  };
+  struct Job {
+    std::uint32_t client = 0;
+    std::int64_t place = 0;
+    std::int32_t charged_output = -1;  // output tokens that were charged; -1: nothing yet
+  };
+  using Active = std::set<std::pair<std::int64_t, std::uint32_t>>;
+
+  static std::int64_t micro(double weight) { return std::llround(weight * 1e6); }
+  [[nodiscard]] std::int64_t cost(std::int64_t prompt, std::int64_t output) const {
+    if (!profiled_) return input_ * prompt + output_ * output;
+    const auto x = static_cast<double>(prompt), y = static_cast<double>(output);
+    return micro(0.210 * x + 0.1008 * y + 0.00399 * x * y + 0.00325 * y * y + 1.146);
+  }
+
+  [[nodiscard]] std::uint32_t client_of(RequestId r) {
+    const auto [found, is_new] = numbers_.try_emplace(info(r).facts->client, static_cast<std::uint32_t>(clients_.size()));
+    if (is_new) clients_.emplace_back();
+    return found->second;
+  }
+  void lift(Client& client) {
+    const auto first = settled(active_.begin());
+    client.counter = std::max(client.counter, first == active_.end() ? last_left_ : first->first);
+  }
+  void charge(const Job& job, std::int64_t amount) {
+    Client& client = clients_[job.client];
+    client.counter += amount;
+    if (amount == 0 || client.queue.empty()) return;
+    has_cursor_ = false;
+    if (amount > 0) return;  // it moves once it is looked at
+    active_.erase({client.key, job.client});
+    client.key = client.counter;
+    active_.emplace(client.key, job.client);
+  }
+
+  // Keys in active_ may be smaller than the counters, which grow with every token. The first entry from `at` on that is in place.
+  [[nodiscard]] Active::iterator settled(Active::iterator at) const {
+    while (at != active_.end() && clients_[at->second].counter != at->first) {
+      const std::uint32_t client = at->second;
+      const auto next = active_.erase(at);
+      clients_[client].key = clients_[client].counter;
+      const auto moved = active_.emplace(clients_[client].key, client).first;
+      at = next == active_.end() || *moved < *next ? moved : next;
+    }
+    return at;
+  }
+
+  struct Cursor {
+    std::uint32_t position = 0;
+    Active::iterator client;
+    std::map<std::int64_t, RequestId>::const_iterator request;
+  };
+  void start_walk() const {
+    const auto first = settled(active_.begin());
+    cursor_ = {0, first, clients_[first->second].queue.begin()};
+    has_cursor_ = true;
+  }
+  void step_walk() const {
+    if (++cursor_.request != clients_[cursor_.client->second].queue.end()) return;
+    cursor_.client = settled(std::next(cursor_.client));
+    if (cursor_.client != active_.end()) cursor_.request = clients_[cursor_.client->second].queue.begin();
+  }
+
+  std::int64_t input_, output_;
+  bool profiled_, predicts_;
+  std::unordered_map<std::int64_t, std::uint32_t> numbers_;  // client -> place in clients_
+  mutable std::vector<Client> clients_;                      // their keys are brought up to date as they are looked at
+  mutable Active active_;                                    // clients with waiting requests
+  std::vector<Job> jobs_;                                    // by slot
+  std::uint32_t size_ = 0;
+  std::int64_t front_ = -1, back_ = 0, last_left_ = 0;
+  mutable Cursor cursor_;
+  mutable bool has_cursor_ = false;
+  mutable std::vector<std::int64_t> rates_;
+};
+
+KVLAB_REGISTER(Order, Vtc, "vtc", "virtual token counter: the client with the least service first (column 'client')",
+               "Sheng et al. 2024, arXiv:2401.00588");
+
+}  // namespace
+
+}  // namespace kvlab

@@ -1,0 +1,68 @@
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "base/csv.h"
+#include "base/random.h"
+#include "policies/predictor/number_of_row.h"
+#include "policies/predictor/predictor.h"
+
+namespace kvlab {
+
+namespace {
+
+// A classifier with a measured confusion matrix. The file's header is output_tokens and the upper ends of the buckets, ascending; each row
+// has the upper end of the true bucket and the probability of each estimate. The estimate is the upper end of the bucket drawn. Outputs
+// above the last bucket count as in it.
+class Confusion final : public Predictor {
+ public:
+  explicit Confusion(Params& p) {
+    const std::string name = p.text("file", "CSV file: output_tokens,<upper ends of buckets>; a row per true bucket");
+    if (!p.is_describing()) read(read_csv(p.resolve_file(name)));
+  }
+
+  [[nodiscard]] bool is_random() const override { return true; }
+  std::int32_t output_tokens(const Request& r) override {
+    std::size_t row = 0;
+    while (row + 1 < ends_.size() && r.output_limit > ends_[row]) ++row;
+    double left = Draw{seed(), Purpose::kPrediction, r.number}.uniform();
+    std::size_t bucket = 0;
+    while (bucket + 1 < ends_.size() && left >= matrix_[row][bucket]) left -= matrix_[row][bucket++];
+    return ends_[bucket];
+  }
+
+ private:
+  void read(const CsvTable& table) {
+    constexpr double kLongest = 1 << 29, kTolerance = 1e-3;
+    if (table.columns.empty() || table.columns[0] != "output_tokens" || table.columns.size() < 2)
+      throw InputError(table.file + ":1: a confusion matrix begins with 'output_tokens', then the upper end of each bucket");
+    for (std::size_t i = 1; i < table.columns.size(); ++i) {
+      ends_.push_back(static_cast<std::int32_t>(number_in(table, 1, table.columns[i], 1, kLongest)));
+      if (i > 1 && ends_[i - 1] <= ends_[i - 2]) throw InputError(table.file + ":1: the upper ends of the buckets must ascend");
+    }
+    if (table.rows.size() != ends_.size())
+      throw InputError(table.file + ": " + std::to_string(table.rows.size()) + " rows for " + std::to_string(ends_.size()) +
+                       " buckets; a confusion matrix has a row for each");
+    for (std::size_t i = 0; i < table.rows.size(); ++i) {
+      const auto end = static_cast<std::int32_t>(number_in(table, table.lines[i], table.rows[i][0], 1, kLongest));
+      if (end != ends_[i]) throw InputError(place(table, table.lines[i]) + "the rows have the buckets of the header, in its order");
+      double sum = 0;
+      std::vector<double> row;
+      for (std::size_t k = 1; k < table.rows[i].size(); ++k) {
+        row.push_back(number_in(table, table.lines[i], table.rows[i][k], 0, 1));
+        sum += row.back();
+      }
+      if (std::abs(sum - 1) > kTolerance) throw InputError(place(table, table.lines[i]) + "the probabilities of a row add up to 1");
+      matrix_.push_back(row);
+    }
+  }
+
+  std::vector<std::int32_t> ends_;
+  std::vector<std::vector<double>> matrix_;  // [true bucket][estimate]
+};
+
+KVLAB_REGISTER(Predictor, Confusion, "confusion", "a length bucket drawn from a measured confusion matrix", "");
+
+}  // namespace
+
+}  // namespace kvlab

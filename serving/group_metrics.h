@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "policies/request.h"
+#include "serving/metrics.h"
+
+namespace kvlab {
+
+// What one class or one client got.
+struct GroupRow {
+  std::string name;  // of the class, or the client's number
+  std::uint64_t requests = 0, completed = 0, unfinished = 0;
+  std::uint64_t judged = 0, attained = 0;  // as of the whole run; with the request's own targets where it has some
+  Distribution ttft, e2e;                  // ns, of completed requests
+  double service_tokens = 0;               // prompt tokens, once the first token is out, and twice the output tokens (the weights of VTC)
+};
+
+struct GroupSummary {
+  std::vector<GroupRow> classes, clients;  // by name, by number; empty where no request has that fact
+  // Largest difference of service between two clients that have unfinished requests at the run's end (VTC, Sheng et al. 2024, bounds it
+  // for clients that always have waiting requests). Absent with fewer than two such clients.
+  std::optional<double> service_gap_tokens;
+};
+
+// Collects requests by class and by client. Costs nothing where requests have no facts.
+class GroupMetrics {
+ public:
+  // judged, attained: of the request, by its own targets.
+  void add(const RequestRecord& record, bool judged, bool attained);
+  GroupSummary finish();
+
+ private:
+  struct Group {
+    GroupRow row;
+    Values ttft, e2e;
+  };
+  static void add_to(Group& group, const RequestRecord& record, bool judged, bool attained);
+  template <class Key>
+  static std::vector<GroupRow> rows_of(std::map<Key, Group>& groups);
+
+  std::map<ClassName, Group> classes_;
+  std::map<std::int64_t, Group> clients_;
+};
+
+}  // namespace kvlab

@@ -1,0 +1,68 @@
+#include "serving/group_metrics.h"
+
+#include <gtest/gtest.h>
+
+namespace kvlab {
+namespace {
+
+RequestRecord completed(const RequestFacts& facts, std::int64_t ttft_ms, std::int32_t prompt, std::int32_t output) {
+  RequestRecord r;
+  r.facts = &facts;
+  r.arrival = kStart;
+  r.first_token = kStart + Span(ttft_ms * 1'000'000);
+  r.last_token = r.first_token + Span((output - 1) * 10'000'000LL);
+  r.prompt_tokens = prompt;
+  r.output_tokens = output;
+  r.outcome = Outcome::kCompleted;
+  return r;
+}
+
+TEST(GroupMetrics, RequestsAreHeldToTheirOwnTargets) {
+  RequestFacts strict, lax, none;
+  strict.ttft_slo = Span(50'000'000);
+  lax.ttft_slo = Span(500'000'000);
+  lax.tpot_slo = Span(9'999'999);
+  const SloTarget run{true, Span(200'000'000), Span::max(), Span::max()};
+  const auto attains = [&](const RequestFacts& facts, const SloTarget& slo) {
+    const RequestRecord r = completed(facts, 100, 10, 5);
+    return has_attained(r, targets_of(r, slo));
+  };
+  EXPECT_FALSE(attains(strict, run));
+  EXPECT_FALSE(attains(lax, run)) << "10 ms per token are more than its target";
+  EXPECT_TRUE(attains(none, run));
+  EXPECT_FALSE(attains(none, SloTarget{})) << "no target at all: nothing is attained, and nothing judged";
+  EXPECT_FALSE(attains(strict, SloTarget{}));
+  lax.tpot_slo = Span(10'000'000);
+  EXPECT_TRUE(attains(lax, SloTarget{})) << "other targets are then none";
+}
+
+// Clients 1 and 2 have requests left at the end: 10 + 2 x 3 and 20 + 2 x 10 tokens of service. Client 3 has none left and does not count.
+TEST(GroupMetrics, TheGapIsBetweenClientsWithUnfinishedRequests) {
+  RequestFacts one, two, three;
+  one.client = 1;
+  two.client = 2;
+  three.client = 3;
+  GroupMetrics metrics;
+  metrics.add(completed(one, 1, 10, 3), true, true);
+  metrics.add(completed(two, 1, 20, 10), true, false);
+  metrics.add(completed(three, 1, 1000, 1), true, true);
+  for (const RequestFacts* facts : {&one, &two}) {
+    RequestRecord waits;
+    waits.facts = facts;
+    waits.prompt_tokens = 50;
+    metrics.add(waits, false, false);
+  }
+  const GroupSummary s = metrics.finish();
+  ASSERT_EQ(s.clients.size(), 3U);
+  EXPECT_TRUE(s.classes.empty());
+  EXPECT_EQ(s.clients[1].name, "2");
+  EXPECT_EQ(s.clients[1].requests, 2U);
+  EXPECT_EQ(s.clients[1].judged, 1U);
+  EXPECT_EQ(s.clients[1].attained, 0U);
+  EXPECT_EQ(s.clients[0].service_tokens, 16);
+  ASSERT_TRUE(s.service_gap_tokens.has_value());
+  EXPECT_EQ(*s.service_gap_tokens, 24);
+}
+
+}  // namespace
+}  // namespace kvlab
