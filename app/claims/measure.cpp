@@ -83,7 +83,11 @@ double largest_within(const Column& column, const std::vector<Limit>& limits, co
   std::optional<double> best;
   for (std::size_t r = 0; r < values.size(); ++r)
     if (meets[r]) best = std::max(best.value_or(values[r]), values[r]);
-  if (!best) throw InputError(fmt::format("{}: no row of run '{}' is within the limits of 'largest'", column.place, column.run));
+  const std::string what = fmt::format("{}: 'largest({}.{})'", column.place, column.run, column.name);
+  if (!best) throw InputError(what + ": no row is within the limits: add smaller values to the axis");
+  if (*best == *std::max_element(values.begin(), values.end()))
+    throw InputError(
+        fmt::format("{}: the largest of all, {}, is within the limits: add larger values to the axis", what, number_text(*best)));
   return *best;
 }
 

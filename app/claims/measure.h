@@ -20,7 +20,8 @@ class Measure {
 
   // place: of the text, for messages. runs: names that it may use. InputError on anything that is no such quantity.
   static Measure parse(const std::string& text, const std::string& place, const std::vector<std::string>& runs);
-  // InputError: a column that the run does not have, a row without a value, no row within the limits, a division by zero.
+  // InputError: a column that the run does not have, a row without a value, none or all of the rows within the limits of `largest`, a
+  // division by zero.
   [[nodiscard]] double value(const Tables& tables) const { return value_(tables); }
   [[nodiscard]] const std::string& text() const { return text_; }
 

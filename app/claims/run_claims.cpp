@@ -5,6 +5,7 @@
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <mutex>
@@ -18,6 +19,7 @@
 #include "app/runs/sweep.h"
 #include "base/error.h"
 #include "base/read_file.h"
+#include "base/text.h"
 
 namespace kvlab {
 
@@ -56,15 +58,36 @@ struct Task {
   }
 };
 
-// Remarks of the manifest on requests that were left out, and on the source of step times. Equal ones are kept once.
-void add_remarks(const Task& task, std::vector<std::string>& remarks) {
+void add_once(std::vector<std::string>& remarks, const std::string& remark) {
+  if (std::find(remarks.begin(), remarks.end(), remark) == remarks.end()) remarks.push_back(remark);
+}
+
+// Requests that were not served, of the manifest.
+void add_not_served(const Task& task, std::vector<std::string>& remarks) {
   const nlohmann::json manifest = nlohmann::json::parse(read_if_there(task.folder / "manifest.json"), nullptr, false);
   if (!manifest.is_object() || !manifest.contains("runs")) return;
-  for (const auto& run : manifest["runs"]) {
-    if (!run.contains("not_served")) continue;
-    const std::string remark = task.run->name + ": " + run["not_served"].get<std::string>();
-    if (std::find(remarks.begin(), remarks.end(), remark) == remarks.end()) remarks.push_back(remark);
+  for (const auto& run : manifest["runs"])
+    if (run.contains("not_served")) add_once(remarks, task.run->name + ": " + run["not_served"].get<std::string>());
+}
+
+// The mean of a column that is a share, in percent; none where there is no such column.
+std::optional<double> percent_of(const CsvTable& table, const char* column) {
+  if (!table.has(column) || table.rows.empty()) return {};
+  double sum = 0;
+  for (const auto& row : table.rows) {
+    double value = 0;
+    if (!parse_real(row[table.at(column)], value)) return {};
+    sum += value;
   }
+  return 100 * sum / static_cast<double>(table.rows.size());
+}
+
+// The source of step times, and the share that a KV policy's own operations take where it is a tenth or more.
+void add_costs(const Task& task, const CsvTable& table, std::vector<std::string>& remarks) {
+  if (const auto share = percent_of(table, "extrapolated_frac"))
+    add_once(remarks, fmt::format("step times: {:.0f} % by the roofline or extrapolated", *share));
+  if (const auto share = percent_of(table, "step_policy_frac"); share && *share >= 10)
+    remarks.push_back(fmt::format("{}: {:.0f} % of step time are operations of the KV policy", task.run->name, *share));
 }
 
 ClaimResult measure(const Claim& claim, const std::vector<const Task*>& tasks) {
@@ -78,8 +101,9 @@ ClaimResult measure(const Claim& claim, const std::vector<const Task*>& tasks) {
         result.error = task->error;
         return result;
       }
-      tables[task->run->name] = read_csv(task->folder / "summary.csv");
-      add_remarks(*task, result.remarks);
+      const CsvTable& table = tables[task->run->name] = read_csv(task->folder / "summary.csv");
+      add_not_served(*task, result.remarks);
+      add_costs(*task, table, result.remarks);
     }
     result.ours = claim.measure.value(tables);
   } catch (const InputError& e) {
