@@ -99,6 +99,14 @@ class Reader {
       p_.fail_at("counts", "'direction' needs 'no_effect' in 'published', or 'unit: x'");
     if (claim_.counts == Criterion::kFactor && claim_.published.value <= 0)
       p_.fail_at("counts", "'factor' needs a published figure above 0");
+    if (claim_.counts == Criterion::kFactor && claim_.published.no_effect && lets_no_effect_pass())
+      p_.fail_at("counts", "'factor' would let a figure of no effect pass, as the published one is within 2 times of it: write 'number'");
+  }
+
+  // 2 times of 1.8x is 0.9x.
+  [[nodiscard]] bool lets_no_effect_pass() const {
+    const double none = *claim_.published.no_effect;
+    return none > 0 && claim_.published.value <= 2 * none && claim_.published.to >= none / 2;
   }
 
   void read_experiment() {
