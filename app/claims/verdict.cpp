@@ -27,7 +27,7 @@ bool meets(const Published& p, Criterion counts, double ours) {
 }
 
 // Four digits at most, and none behind the point that say nothing.
-std::string number(double value) { return fmt::format("{:.4g}", std::abs(value) < 1e4 ? value : std::round(value)); }
+std::string number(double value) { return std::abs(value) < 1e4 ? fmt::format("{:.4g}", value) : fmt::format("{:.0f}", value); }
 
 }  // namespace
 
