@@ -17,6 +17,7 @@
 #include "app/commands/describe.h"
 #include "app/commands/logits.h"
 #include "app/commands/record.h"
+#include "app/commands/reproduce.h"
 #include "app/commands/tokenize.h"
 #include "app/commands/trace.h"
 #include "app/compare/compare.h"
@@ -50,6 +51,7 @@ struct Arguments {
   PointsCommand points;
   EstimateCommand estimate;
   CharacterizeCommand characterize;
+  ReproduceCommand reproduce;
   std::size_t num_requests = 10;
   bool json = false, every = false, quiet = false;
 };
@@ -289,6 +291,19 @@ void add_estimates(CLI::App& app, Arguments& a, Command& chosen) {
   });
 }
 
+void add_reproduce(CLI::App& app, Arguments& a, Command& chosen) {
+  CLI::App* one = app.add_subcommand("reproduce", "run published claims and print their figures beside ours");
+  one->add_option("name", a.reproduce.names, "claims, as `kvlab list claims` prints them, or files");
+  one->add_flag("--all", a.reproduce.every, "every claim");
+  one->add_flag("--json", a.reproduce.json, "as JSON: a list of {name, system, published, ours, verdict}");
+  one->add_option("--out", a.reproduce.out, "folder that gets the table: claims.md, claims.csv and their figure");
+  one->add_option("--jobs", a.reproduce.runs.jobs, "runs at a time; default: the number of cores")->check(CLI::Range(1, 4096));
+  one->add_option("--runs", a.reproduce.runs.folder, "folder of the runs; default: results/claims");
+  one->add_flag("--force", a.reproduce.runs.force, "do runs again whose inputs have not changed");
+  one->add_flag("--quiet", a.reproduce.quiet, "no progress");
+  one->callback([&a, &chosen] { chosen = [&a](std::ostream& out, std::ostream& err) { return reproduce_claims(a.reproduce, out, err); }; });
+}
+
 bool is_option_group(const CLI::App* app) { return app->get_name().empty(); }
 
 std::vector<std::string> option_names(const CLI::App& command) {
@@ -376,6 +391,7 @@ int run_cli(const std::vector<std::string>& arguments, std::ostream& out, std::o
   add_compare(app, a, chosen);
   add_validate(app, a, chosen);
   add_clean(app, a, chosen);
+  add_reproduce(app, a, chosen);
   add_profile(app, a, chosen);
   add_calibrate(app, a, chosen);
   add_logits(app, a, chosen);

@@ -12,7 +12,7 @@ from policies import add_names, full_name
 
 _CSV = {"summary": {"run": str}, "requests": {"run": str, "state": str, "session": str}, "timeline": {"run": str},
         "validation": {}, "throughput": {}, "validation_steps": {}, "steps": {"run": str}, "heads": {"run": str},
-        "points": {"id": str, "group": str}}
+        "points": {"id": str, "group": str}, "claims": {"name": str}}
 _UNITS = (("_ms_per_token", " (ms/token)"), ("_tokens_per_s", " (tokens/s)"), ("_rate_per_s", " rate (requests/s)"), ("rate_per_s", "Arrival rate (requests/s)"),
           ("_per_s", " (1/s)"), ("_tokens", " (tokens)"), ("_blocks", " (blocks)"), ("_bytes", " (bytes)"), ("_frac", " (share)"),
           ("_ms", " (ms)"), ("_ns", " (ns)"), ("_s", " (s)"))
@@ -38,6 +38,7 @@ class Results:
     steps: pd.DataFrame = None
     heads: pd.DataFrame = None
     points: pd.DataFrame = None
+    claims: pd.DataFrame = None
 
     @property
     def slo_ms(self):
@@ -67,6 +68,11 @@ class Results:
     def is_points(self):
         """Measured points, simulated: kvlab validate --points."""
         return self.points is not None and self.summary is None
+
+    @property
+    def is_claims(self):
+        """Published figures beside the simulator's: kvlab reproduce --out."""
+        return self.claims is not None and self.summary is None
 
     def rate_axis(self):
         """The axis that says how much load is offered, or None."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import accuracy
 import bars
 import cdf
+import claims
 import fidelity
 import frontier
 import hit_ratio
@@ -62,6 +63,8 @@ def _place(error):
 def _kinds(results):
     if results.is_accuracy:
         return (accuracy, replay_predicts)
+    if results.is_claims:
+        return (claims,)
     if results.is_points:
         return (points,)
     return (fidelity,) if results.is_replay else KINDS
@@ -82,6 +85,8 @@ def draw_all(folder, every=False, recipe=None):
 
 
 def _kind_of(results):
+    if results.is_claims:
+        return "has published claims"
     if results.is_points:
         return "has measured points"
     if results.summary is None:

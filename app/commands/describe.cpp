@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "app/claims/claim.h"
 #include "app/commands/describe_kv.h"
 #include "app/commands/describe_model.h"
 #include "app/runs/experiment.h"
@@ -98,12 +99,31 @@ std::vector<Item> experiments() {
   return items;
 }
 
+std::vector<Item> claims() {
+  std::vector<Item> items;
+  for (const fs::path& file : claim_files()) {
+    const std::string name = file.stem().string();
+    try {
+      const Claim claim = load_claim(file.string());
+      items.push_back(
+          {"claims",
+           name,
+           fmt::format("{} against {}: {} {}", claim.system, claim.baseline, figure_text(claim.published), claim.published.text),
+           claim.paper,
+           {}});
+    } catch (const InputError& e) {
+      items.push_back({"claims", name, std::string("cannot be used: ") + e.what(), "", {}});
+    }
+  }
+  return items;
+}
+
 struct Kind {
   const char* name;
   std::vector<Item> (*items)();
 };
 
-constexpr std::array<Kind, 10> kKinds = {{{"schedulers", [] { return policies<Scheduler>("schedulers"); }},
+constexpr std::array<Kind, 11> kKinds = {{{"schedulers", [] { return policies<Scheduler>("schedulers"); }},
                                           {"orders", [] { return policies<Order>("orders"); }},
                                           {"predictors", [] { return policies<Predictor>("predictors"); }},
                                           {"routers", [] { return policies<Router>("routers"); }},
@@ -112,7 +132,8 @@ constexpr std::array<Kind, 10> kKinds = {{{"schedulers", [] { return policies<Sc
                                           {"hardware", hardware},
                                           {"models", models},
                                           {"trace_formats", [] { return policies<TraceFormat>("trace_formats"); }},
-                                          {"experiments", experiments}}};
+                                          {"experiments", experiments},
+                                          {"claims", claims}}};
 
 constexpr std::array<std::pair<const char*, const char*>, 12> kUnits = {{{"_tokens_per_s", "tokens/s"},
                                                                          {"_bytes_per_s", "bytes/s"},

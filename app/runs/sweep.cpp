@@ -314,9 +314,10 @@ void write_view(const Experiment& experiment, const Sweep& sweep, ResultsFolder&
 }
 
 // Comparisons that the experiment asks for. The front door draws figures of the folder that is named here.
-void compare(const Experiment& experiment, const SweepPlan& plan, const Sweep& sweep, ResultsFolder& folder, std::ostream* out) {
+void compare(const Experiment& experiment, const SweepPlan& plan, const Sweep& sweep, const SweepOptions& options, ResultsFolder& folder,
+             std::ostream* out) {
   if (const std::string& log = plan.comparisons.requests; !log.empty() && sweep.status() == 0) validate_results(log, folder, out);
-  name_results(folder.path().string());
+  if (options.names_results) name_results(folder.path().string());
   compare_hosts(complete_part(experiment, sweep.states()), folder, plan.comparisons.max_diff_frac, out);
 }
 
@@ -349,7 +350,7 @@ int run_sweep(Experiment experiment, const SweepOptions& options, std::ostream& 
   write_manifest(experiment, sweep.states(), inputs, folder, wall.count());
   if (!options.quiet) print_report(*plan.kinds[complete.front()], experiment, sweep.states(), folder, out);
   if (status != 130) {
-    compare(experiment, plan, sweep, folder, options.quiet ? nullptr : &out);
+    compare(experiment, plan, sweep, options, folder, options.quiet ? nullptr : &out);
     report_failures(experiment, sweep.states(), err);
   }
   if (!options.quiet) out << "wrote " << folder.path().string() << "\n" << std::flush;

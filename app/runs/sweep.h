@@ -15,6 +15,7 @@ struct SweepOptions {
   bool fast_forward = true;
   bool quiet = false;           // errors and nothing else
   bool force = false;           // do runs again whose inputs have not changed
+  bool names_results = true;    // for the front door, which draws their figures
   bool shows_progress = false;  // a bar that rewrites its line: only for terminals
 };
 

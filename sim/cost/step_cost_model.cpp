@@ -73,7 +73,7 @@ void StepCostModel::add_layers(ByFooting& sum, const ByFooting& price, std::int6
 }
 
 // The engine's own time of a layer.
-StepCostModel::ByFooting StepCostModel::of_engine(const LayerClass& layers) const {
+ByFooting StepCostModel::of_engine(const LayerClass& layers) const {
   const EngineTimes::Device& device = engine_.device;
   ByFooting price{};
   Picoseconds& time = price[static_cast<std::size_t>(Footing::kRoofline)];

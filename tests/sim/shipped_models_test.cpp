@@ -33,6 +33,8 @@ const Shipped kShipped[] = {
     {"glm-4.5-air", 106'852'245'504, 188'416},
     {"qwen3-next-80b-a3b", 79'674'391'296, 24'576},
     {"minimax-m2", 228'689'764'864, 253'952},
+    {"yi-34b", 34'388'917'248, 245'760},
+    {"longchat-7b-32k", 6'738'415'616, 524'288},
 };
 
 TEST(ShippedModels, ParametersAndKvAreThePublishedOnes) {
@@ -53,6 +55,13 @@ TEST(ShippedModels, GemmaWithoutEmbeddings) {
   EXPECT_NEAR(rest("gemma-3-27b"), 25'600e6, 1e6);
   EXPECT_EQ(kv_bytes_per_token(load_model_spec("gemma-3-12b", kShippedFolder)), 48LL * 2 * 8 * 256 * 2);
   EXPECT_EQ(kv_bytes_per_token(load_model_spec("gemma-3-27b", kShippedFolder)), 62LL * 2 * 16 * 128 * 2);
+}
+
+// The sizes of the paper's table, of which the name is rounded.
+TEST(ShippedModels, TheLargestOptHas175Billion) {
+  const ModelSpec m = load_model_spec("opt-175b", kShippedFolder);
+  EXPECT_NEAR(static_cast<double>(total_parameters(m)), 175e9, 0.5e9);
+  EXPECT_EQ(kv_bytes_per_token(m), 96LL * 2 * 12288 * 2);
 }
 
 // Billions as the models' reports have them, with the output head and, but for gpt-oss, the embedding.

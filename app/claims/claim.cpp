@@ -1,0 +1,193 @@
+#include "app/claims/claim.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <sstream>
+
+#include "base/params.h"
+#include "base/read_file.h"
+#include "base/spec_file.h"
+#include "base/text.h"
+
+namespace kvlab {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr double kMost = 1e12;
+
+// The lines of the value of a key at the top level, all others blank: what is read of them has its place in the whole file.
+std::string text_of_value(const std::string& text, const YAML::Node& root, const std::string& key) {
+  int begin = 0, end = std::numeric_limits<int>::max();
+  std::size_t column = std::string::npos;  // at which the value begins in the key's line
+  for (const auto& item : root) {
+    if (item.first.Scalar() != key) continue;
+    begin = item.first.Mark().line;
+    if (item.second.Mark().line == begin) column = static_cast<std::size_t>(item.second.Mark().column);
+  }
+  for (const auto& item : root)
+    if (item.first.Mark().line > begin) end = std::min(end, item.first.Mark().line);
+  std::istringstream lines(text);
+  std::string kept;
+  int at = 0;
+  for (std::string line; std::getline(lines, line); ++at) {
+    if (at == begin) std::fill_n(line.begin(), std::min(line.size(), column), ' ');
+    kept += (at >= begin && at < end ? line : "") + "\n";
+  }
+  return kept;
+}
+
+class Reader {
+ public:
+  Reader(const std::string& text, const std::string& file)
+      : text_(text), config_(parse_config(text, file)), p_(config_, std::make_shared<const Choices>(), "the claim") {
+    claim_.file = file;
+    claim_.name = fs::path(file).stem().string();
+  }
+
+  Claim read() {
+    claim_.system = required_text("system", "the policy or system that the claim is about");
+    claim_.paper = required_text("paper", "name, index, citation");
+    claim_.baseline = required_text("baseline", "compared with it");
+    claim_.setting = required_text("setting", "model, GPU and workload of the paper");
+    claim_.note = p_.text("note", "", "the parts of the setting that could not be matched");
+    claim_.recalled = p_.words("recalled", "facts of the paper that were recalled, not read");
+    claim_.assumed = p_.words("assumed", "parts of the experiment that are ours");
+    read_published();
+    using C = Criterion;
+    claim_.counts = p_.choice("counts", {{"direction", C::kDirection}, {"factor", C::kFactor}, {"number", C::kNumber}}, C::kDirection,
+                              "direction; factor: within 2 times; number: within 10 %");
+    if (!p_.has("counts")) required_text("counts", "");
+    check_criterion();
+    read_experiment();
+    read_runs();
+    read_measure();
+    p_.reject_unread();
+    return std::move(claim_);
+  }
+
+ private:
+  std::string required_text(const char* key, const char* meaning) {
+    const std::string text = p_.text(key, meaning);
+    if (text.empty()) p_.fail_at(key, fmt::format("'{}' is empty", key));
+    return text;
+  }
+
+  void read_published() {
+    Params p = p_.child("published", "'published'");
+    Published& published = claim_.published;
+    published.value = p.required<double>("value", -kMost, kMost, "the published figure; of a range its low end");
+    published.to = p.optional<double>("to", published.value, -kMost, kMost, "high end of a range");
+    if (published.to < published.value) p.fail_at("to", "'to' is below 'value'");
+    published.unit = p.text("unit", "unit of the figure; x: a ratio");
+    published.text = p.text("of", "what it is the figure of");
+    published.where = p.text("where", "where it is published: abstract, section, table");
+    if (p.has("no_effect"))
+      published.no_effect = p.required<double>("no_effect", -kMost, kMost, "the figure if the system changed nothing");
+    else if (published.unit == "x")
+      published.no_effect = 1;
+    p.reject_unread();
+    if (published.no_effect && published.value <= *published.no_effect && published.to >= *published.no_effect)
+      p.fail_at("value", fmt::format("the published figure holds {}, the figure of no effect: it claims nothing", *published.no_effect));
+  }
+
+  void check_criterion() const {
+    if (claim_.counts == Criterion::kDirection && !claim_.published.no_effect)
+      p_.fail_at("counts", "'direction' needs 'no_effect' in 'published', or 'unit: x'");
+    if (claim_.counts == Criterion::kFactor && claim_.published.value <= 0)
+      p_.fail_at("counts", "'factor' needs a published figure above 0");
+    if (claim_.counts == Criterion::kFactor && claim_.published.no_effect && lets_no_effect_pass())
+      p_.fail_at("counts", "'factor' would let a figure of no effect pass, as the published one is within 2 times of it: write 'number'");
+  }
+
+  // 2 times of 1.8x is 0.9x.
+  [[nodiscard]] bool lets_no_effect_pass() const {
+    const double none = *claim_.published.no_effect;
+    return none > 0 && claim_.published.value <= 2 * none && claim_.published.to >= none / 2;
+  }
+
+  void read_experiment() {
+    if (!p_.has("experiment")) p_.child("experiment", "");
+    const YAML::Node node = std::as_const(config_->root)["experiment"];
+    seen("experiment");
+    if (node.IsScalar())
+      claim_.experiment_file = node.Scalar();
+    else if (node.IsMap())
+      claim_.experiment_text = text_of_value(text_, config_->root, "experiment");
+    else
+      p_.fail_at("experiment", "'experiment': expected the keys of an experiment, or the name of one");
+  }
+
+  void read_runs() {
+    Params runs = p_.child("runs", "'runs'");
+    for (const std::string& name : runs.keys()) {
+      ClaimRun run{name, place_of(*config_, std::as_const(config_->root)["runs"][name], ""), {}};
+      if (name.empty() || !std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) != 0 || c == '_'; }))
+        runs.fail_at(name, "'" + name + "': a run's name has letters, digits and '_' only");
+      const Params set = runs.optional_child(name, "run '" + name + "'");
+      for (const std::string& key : set.keys()) run.overrides.push_back(key + "=" + set.inline_text(key, ""));
+      claim_.runs.push_back(std::move(run));
+    }
+    if (claim_.runs.empty()) p_.fail_at("runs", "'runs' is empty; write 'runs: {ours: {KEY: VALUE}, baseline: {KEY: VALUE}}'");
+  }
+
+  void read_measure() {
+    const std::string text = required_text("measure", "the quantity, over runs and columns of summary.csv");
+    std::vector<std::string> names;
+    for (const ClaimRun& run : claim_.runs) names.push_back(run.name);
+    claim_.measure = Measure::parse(text, place_of(*config_, std::as_const(config_->root)["measure"], ""), names);
+  }
+
+  // Tells reject_unread() of a key whose value is read elsewhere.
+  void seen(const std::string& key) { p_.child_or_text(key, "file", ""); }
+
+  const std::string& text_;
+  std::shared_ptr<const ConfigFile> config_;
+  Params p_;
+  Claim claim_;
+};
+
+}  // namespace
+
+std::string ClaimRun::placed(const std::string& message) const {
+  return message.starts_with("--set ") ? fmt::format("{}: run '{}': {}", place, name, message) : message;
+}
+
+Experiment Claim::experiment(const ClaimRun& run) const {
+  try {
+    Experiment made =
+        experiment_text.empty() ? load_experiment(experiment_file, run.overrides) : parse_experiment(experiment_text, file, run.overrides);
+    made.name = name;
+    return made;
+  } catch (const InputError& e) {
+    throw InputError(run.placed(e.what()));
+  }
+}
+
+Claim parse_claim(const std::string& text, const std::string& file) { return Reader(text, file).read(); }
+
+std::vector<fs::path> claim_files() {
+  const fs::path here = "claims", shipped = fs::path(profiles_folder()).parent_path() / "claims";
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(fs::exists(here, error) ? here : shipped, error))
+    if (entry.path().extension() == ".yaml") files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+Claim load_claim(const std::string& name) {
+  std::error_code error;
+  if (name.ends_with(".yaml") && fs::exists(name, error)) return parse_claim(read_file(name, "a YAML file"), name);
+  std::vector<std::string> known;
+  for (const fs::path& file : claim_files()) {
+    if (file.stem() == name) return parse_claim(read_file(file), file.string());
+    known.push_back(file.stem().string());
+  }
+  throw InputError("unknown claim '" + name + "'" + suggestion(name, known));
+}
+
+}  // namespace kvlab

@@ -1,0 +1,72 @@
+#include "app/commands/reproduce.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <ostream>
+#include <sstream>
+
+#include "app/claims/report.h"
+#include "app/results/results.h"
+#include "app/results/text_file.h"
+#include "base/error.h"
+#include "base/text.h"
+
+namespace kvlab {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::vector<Claim> claims_of(const ReproduceCommand& command) {
+  if (command.every == !command.names.empty())
+    throw InputError("reproduce takes names of claims, or --all for every one of `kvlab list claims`");
+  std::vector<Claim> claims;
+  for (const std::string& name : command.names) claims.push_back(load_claim(name));
+  if (command.every)
+    for (const fs::path& file : claim_files()) claims.push_back(load_claim(file.string()));
+  if (claims.empty()) throw InputError("there is no claim: claims/ is looked for in the working directory, then in the source tree");
+  return claims;
+}
+
+// Messages of runs begin with the program's name.
+void print_error(const ClaimResult& r, std::ostream& err) {
+  std::istringstream lines(r.status == 130 ? "stopped; the same command does the rest" : r.error);
+  for (std::string line; std::getline(lines, line);)
+    err << fmt::format("kvlab: claim {}: {}\n", r.claim.name, line.starts_with("kvlab: ") ? line.substr(7) : line);
+}
+
+void write_page(const ReproduceCommand& command, const std::vector<ClaimResult>& results) {
+  const fs::path folder = command.out;
+  fs::create_directories(folder);
+  const std::string what = command.every ? "--all" : join(command.names, " ");
+  replace_file(folder / "claims.csv", claims_as_csv(results));
+  replace_file(folder / "claims.md", claims_as_page(results, fmt::format("./kvlab reproduce {} --out {}", what, command.out)));
+  name_results(command.out);
+}
+
+}  // namespace
+
+int reproduce_claims(const ReproduceCommand& command, std::ostream& out, std::ostream& err) {
+  const std::vector<Claim> claims = claims_of(command);
+  std::ostringstream none;
+  const std::vector<ClaimResult> results = run_claims(claims, command.runs, command.quiet ? none : err);
+  int status = 0;
+  for (const ClaimResult& r : results) {
+    if (!r.ours) print_error(r, err);
+    status = std::max(status, r.ours ? 0 : r.status);
+  }
+  if (command.json) {
+    out << claims_as_json(results);
+  } else {
+    for (const ClaimResult& r : results) out << claim_as_text(r) << "\n";
+    out << claims_as_table(results);
+  }
+  if (command.out.empty() || status == 130) return status;
+  write_page(command, results);
+  if (!command.json) out << "wrote " << (fs::path(command.out) / "claims.md").string() << "\n";
+  return status;
+}
+
+}  // namespace kvlab
