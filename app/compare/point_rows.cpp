@@ -142,7 +142,6 @@ std::string PointRows::parallel(std::size_t row, const ModelSpec& spec, const Po
   if (spec.is_moe() && moe_tp > 1 && moe_ep > 1) throw LeftOut("experts are cut over moe_tp_size and moe_ep_size at once");
   if (spec.is_moe() && moe_tp * moe_ep > 1 && moe_tp * moe_ep != tp * dp)
     throw LeftOut("moe_tp_size x moe_ep_size differs from tp_size x attention_dp_size");
-  if (dp > 1 && moe_ep != tp * dp && moe_ep != 1) throw LeftOut("data-parallel ranks whose experts are spread over some of them");
   if (tp * dp * pp > system.gpus) throw LeftOut(fmt::format("more GPUs than fast links of {} join ({})", text(row, "system"), system.gpus));
   return fmt::format("{{tp: {}, pp: {}, dp: {}, ep: {}}}", tp, pp, dp, spec.is_moe() ? moe_ep : 1);
 }

@@ -50,7 +50,7 @@ TEST_F(PointsTest, ARowIsTheExperimentThatItStandsFor) {
                                  "four,,vllm,0.19.0,meta-llama/Llama-3.1-70B,abacus,fp8,agg,1024,1024,fp8,fp8,8,8,1,1,8,1,30,4\n");
   ASSERT_EQ(called.status, 0) << called.err;
   write("same.yaml",
-        "model: llama-3.1-8b\nhardware: h100\nparallel: {tp: 2}\nscheduler: vllm_v1\n"
+        "model: llama-3.1-8b\nhardware: h100\nparallel: {tp: 2}\nengine: {vllm: {version: 0.19.0}}\nscheduler: vllm_v1\n"
         "trace: {generate: {requests: 9, arrival: {closed_loop: {concurrency: 3}}, prompt_tokens: 128, output_tokens: 16}}\n");
   ASSERT_EQ(call({"run", "same.yaml"}).status, 0);
   const double expected = tpot_of_experiment();
@@ -110,14 +110,13 @@ TEST_F(PointsTest, Experts) {
   const auto row = [](const std::string& parallel) {
     return "x,,vllm,1,Qwen/Qwen3-30B-A3B,h100_sxm,,agg,64,4,,,4," + parallel + ",30,4\n";
   };
-  for (const char* parallel : {"4,1,1,4,1", "4,1,1,1,4", "2,1,2,1,4"}) {
+  for (const char* parallel : {"4,1,1,4,1", "4,1,1,1,4", "2,1,2,4,1", "2,1,2,1,4"}) {
     ASSERT_EQ(validate(row(parallel)).status, 0);
     EXPECT_EQ(points().size(), 1U) << parallel << read("out/left_out.csv");
   }
   EXPECT_EQ(points()[0][1], "h100_sxm tp2 dp2 vllm Qwen3-30B-A3B");
   EXPECT_EQ(reason_of(row("4,1,1,2,2")), "experts are cut over moe_tp_size and moe_ep_size at once");
   EXPECT_EQ(reason_of(row("4,1,1,2,1")), "moe_tp_size x moe_ep_size differs from tp_size x attention_dp_size");
-  EXPECT_EQ(reason_of(row("2,1,2,4,1")), "data-parallel ranks whose experts are not spread over all of them");
 }
 
 // The row's modes and precision make a variant of the model: half the bytes of weights take less time.

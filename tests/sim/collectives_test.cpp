@@ -66,13 +66,31 @@ TEST(Collectives, TheEnginesVersionChoosesItsTable) {
   };
   const CollectiveTables card{
       {vllm("0.9.0", 9), vllm("0.24.0", 24), vllm("0.19.0", 19), table(Collective::kAllReduce, 2, {{1024, 99}}, "nccl", "2.29.2")}, false};
-  const auto time = [&](const char* engine) { return Collectives({}, card, mesh(), {"vllm", engine}).time(Collective::kAllReduce, 1024, 2).ps; };
+  const auto time = [&](const char* engine) {
+    return Collectives({}, card, mesh(), {"vllm", engine}).time(Collective::kAllReduce, 1024, 2).ps;
+  };
   EXPECT_EQ(time(""), 24);
   EXPECT_EQ(time("0.19.0"), 19);
   EXPECT_EQ(time("0.20.1"), 19);
   EXPECT_EQ(time("0.30"), 24);
   EXPECT_EQ(time("0.8.5"), 9);  // none is old enough
-  EXPECT_EQ(Collectives({}, card, mesh(), {"vllm", "0.19"}).basis({Collective::kAllReduce, 2}), "all_reduce over 2 ranks by vllm 0.19.0, t.csv:2");
+  EXPECT_EQ(Collectives({}, card, mesh(), {"vllm", "0.19"}).basis({Collective::kAllReduce, 2}),
+            "all_reduce over 2 ranks by vllm 0.19.0, t.csv:2");
+}
+
+TEST(Collectives, TheEnginesOwnLibraryGoesFirst) {
+  const auto sum = [](const char* library, const char* version, std::int64_t time) {
+    return table(Collective::kAllReduce, 2, {{1024, time}}, library, version);
+  };
+  const CollectiveTables card{{sum("vllm", "0.24.0", 24), sum("trtllm", "1.3.0rc20", 13), sum("trtllm", "1.2.0rc5", 12)}, false};
+  const auto time = [&](const EngineName& engine) {
+    return Collectives({}, card, mesh(), engine).time(Collective::kAllReduce, 1024, 2).ps;
+  };
+  EXPECT_EQ(time({}), 24);
+  EXPECT_EQ(time({"trtllm", "1.3.0rc20"}), 13);
+  EXPECT_EQ(time({"trtllm", "1.2.0rc6.post2"}), 12);
+  EXPECT_EQ(time({"trtllm", "nightly"}), 13);
+  EXPECT_EQ(time({"sglang", "0.5.9"}), 24);  // it has no table: the first library's newest
 }
 
 // ---- links ----
