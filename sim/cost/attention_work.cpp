@@ -19,8 +19,13 @@ Heads heads(const ModelSpec& m, const Parallel& p) { return {m.q_heads / p.tp, s
 
 RecurrentShape recurrent_shape(const ModelSpec& m, const Parallel& p) {
   const LinearAttention& l = m.linear;
-  return {ceil_div(l.key_heads, p.tp), ceil_div(l.value_heads, p.tp),          l.key_dim, l.value_dim, ceil_div(l.state_values(), p.tp),
-          m.activation_bytes(),        l.rule == LinearAttention::Rule::kDelta};
+  return {ceil_div(l.key_heads, p.tp),
+          ceil_div(l.value_heads, p.tp),
+          l.key_dim,
+          l.value_dim,
+          l.state_bytes(p.tp, m.activation_bytes()),
+          m.activation_bytes(),
+          l.rule == LinearAttention::Rule::kDelta};
 }
 
 void plain_ops(const ModelSpec& m, const Parallel& p, std::int64_t t, std::vector<OpWork>& ops) {

@@ -53,7 +53,7 @@ KvLayout kv_layout(const ModelSpec& m, const Parallel& p, std::int64_t block_tok
   layout.window = counts.window > 0 ? m.some_window : 0;
   layout.window_groups = ceil_div(counts.window, layout.group_layers);
   layout.state_groups = ceil_div(counts.linear, layout.group_layers);
-  const std::int64_t state = ceil_div(m.linear.state_values(), p.tp) * m.activation_bytes() * layout.group_layers;
+  const std::int64_t state = m.linear.state_bytes(p.tp, m.activation_bytes()) * layout.group_layers;
   layout.state_pages = layout.state_groups * ceil_div(state, layout.page_bytes);
   return layout;
 }

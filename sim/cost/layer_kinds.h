@@ -25,7 +25,8 @@ struct LinearAttention {
   enum class Rule : std::uint8_t { kDecay, kDelta };  // Lightning attention (arXiv:2401.04658); Gated DeltaNet (arXiv:2412.06464)
   Rule rule = Rule::kDecay;
   std::int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
-  std::int64_t conv_tokens = 0;  // length of the causal convolution over queries, keys and values; 0: none
+  std::int64_t state_value_bytes = 0;  // of a value of the state; 0: as activations
+  std::int64_t conv_tokens = 0;        // length of the causal convolution over queries, keys and values; 0: none
 
   [[nodiscard]] bool exists() const { return value_heads > 0; }
   [[nodiscard]] std::int64_t key_width() const { return key_heads * key_dim; }
@@ -35,9 +36,15 @@ struct LinearAttention {
   [[nodiscard]] std::int64_t projected_width() const {
     return 2 * key_width() + 2 * value_width() + (rule == Rule::kDelta ? 2 * value_heads : 0);
   }
-  // Values that a sequence keeps in one layer.
-  [[nodiscard]] std::int64_t state_values() const {
-    return value_heads * key_dim * value_dim + (conv_tokens > 0 ? conv_tokens - 1 : 0) * conv_width();
+  // Values that a sequence keeps in one layer: the state, and what the convolution looks back on.
+  [[nodiscard]] std::int64_t recurrent_values() const { return value_heads * key_dim * value_dim; }
+  [[nodiscard]] std::int64_t conv_values() const { return (conv_tokens > 0 ? conv_tokens - 1 : 0) * conv_width(); }
+  [[nodiscard]] std::int64_t state_values() const { return recurrent_values() + conv_values(); }
+  // On one of `tp` ranks.
+  [[nodiscard]] std::int64_t state_bytes(std::int64_t tp, std::int64_t activation_bytes) const {
+    const std::int64_t own = state_value_bytes > 0 ? state_value_bytes : activation_bytes;
+    return own == activation_bytes ? (state_values() + tp - 1) / tp * own
+                                   : (recurrent_values() + tp - 1) / tp * own + (conv_values() + tp - 1) / tp * activation_bytes;
   }
 };
 

@@ -51,7 +51,7 @@ constexpr std::int64_t flops(const LatentPrefillShape& s) {
 // chunks, each of which leaves the state that the next begins with.
 struct RecurrentShape {
   std::int64_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
-  std::int64_t state_values = 0;  // of a sequence, the convolution's included
+  std::int64_t state_bytes = 0;  // of a sequence, the convolution's included
   std::int64_t activation_bytes = 2;
   bool has_delta = false;
 };
@@ -63,16 +63,14 @@ constexpr std::int64_t chunk_tokens(const RecurrentShape& s) { return s.has_delt
 constexpr std::int64_t token_bytes(const RecurrentShape& s) {
   return 2 * (s.key_heads * s.key_dim + s.value_heads * s.value_dim) * s.activation_bytes;
 }
-constexpr std::int64_t decode_bytes(const RecurrentShape& s, std::int64_t rows) {
-  return rows * (2 * s.state_values * s.activation_bytes + token_bytes(s));
-}
+constexpr std::int64_t decode_bytes(const RecurrentShape& s, std::int64_t rows) { return rows * (2 * s.state_bytes + token_bytes(s)); }
 // Decay, outer product of key and value, product with the query; the delta rule first reads the value under the key.
 constexpr std::int64_t decode_flops(const RecurrentShape& s, std::int64_t rows) {
   return rows * s.value_heads * s.key_dim * s.value_dim * (s.has_delta ? 7 : 5);
 }
 constexpr std::int64_t prefill_bytes(const RecurrentShape& s, std::int64_t tokens) {
   const std::int64_t states = 2 * ceil_div(tokens, chunk_tokens(s)) * s.value_heads * s.key_dim * s.value_dim;
-  return tokens == 0 ? 0 : tokens * token_bytes(s) + (states + 2 * s.state_values) * s.activation_bytes;
+  return tokens == 0 ? 0 : tokens * token_bytes(s) + states * s.activation_bytes + 2 * s.state_bytes;
 }
 // Within a chunk: scores and their product with the values; with the delta rule also the scores of keys and the two products with their
 // inverse. Between chunks: products of the state with queries and of keys with values; with the delta rule also with the keys.

@@ -55,6 +55,8 @@ void read_gated_delta(Params& p, ModelSpec& m) {
   l.value_heads = p.optional<std::int64_t>("linear_num_value_heads", 32, 1, kMaxWidth, "value heads of linear attention");
   l.key_dim = p.optional<std::int64_t>("linear_key_head_dim", 128, 1, kMaxHeadDim, "channels of a key head");
   l.value_dim = p.optional<std::int64_t>("linear_value_head_dim", 128, 1, kMaxHeadDim, "channels of a value head");
+  const std::size_t dtype = p.choice("mamba_ssm_dtype", {"auto", "bfloat16", "float32"}, 0, "type of the state; auto: that of activations");
+  l.state_value_bytes = dtype == 2 ? 4 : dtype == 1 ? 2 : 0;
   l.conv_tokens = p.optional<std::int64_t>("linear_conv_kernel_dim", 4, 1, 1 << 10, "length of the convolution");
   if (l.value_heads % l.key_heads != 0)
     p.fail_at("linear_num_value_heads", "linear_num_value_heads is not a multiple of linear_num_key_heads");

@@ -89,8 +89,8 @@ constexpr std::string_view kHarmlessModelKeys[] = {
     "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "problem_type", "finetuning_task",
     "task_specific_params", "num_labels", "id2label", "label2id", "use_bfloat16", "tf_legacy_loss", "torchscript", "embedding_dropout",
     "classifier_dropout", "sep_token_id", "load_balancing_loss_weight", "router_bias_update_speed", "expert_dropout", "use_unpad",
-    "num_nextn_predict_layers", "num_mtp_modules", "use_mtp", "mtp_transformer_layers", "mtp_loss_scaling_factor", "ignore_index",
-    "loss_type", "vocab_size_multiple_of",
+    "num_nextn_predict_layers", "num_mtp_modules", "use_mtp", "mtp_transformer_layers", "mtp_loss_scaling_factor", "mtp_num_hidden_layers",
+    "mtp_use_dedicated_embeddings", "ignore_index", "loss_type", "vocab_size_multiple_of",
     // generation, tokens, files
     "use_cache", "bos_token_id", "eos_token_id", "pad_token_id", "eod_token_id", "sep_id", "cls_token_id", "mask_token_id", "prefix",
     "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens",

@@ -45,6 +45,14 @@ TEST(ShippedModels, ParametersAndKvAreThePublishedOnes) {
   }
 }
 
+// 397 billion by its name, and 30,720 bytes of KV in 15 layers; a state is kept in fp32, what its convolution looks back on in 16 bits.
+TEST(ShippedModels, Qwen35) {
+  const ModelSpec m = load_model_spec("qwen3.5-397b-a17b", kShippedFolder);
+  EXPECT_NEAR(static_cast<double>(total_parameters(m)), 397e9, 1e9);
+  EXPECT_EQ(kv_bytes_per_token(m), 15 * 2 * 2 * 256 * 2);
+  EXPECT_EQ(m.linear.state_bytes(4, 2), 64 / 4 * 128 * 128 * 4 + 3 * (2 * 16 * 128 + 64 * 128) / 4 * 2);
+}
+
 // The paper splits the text model: embeddings, which depend on the vocabulary that is counted, and the rest.
 TEST(ShippedModels, GemmaWithoutEmbeddings) {
   const auto rest = [](const char* name) {
