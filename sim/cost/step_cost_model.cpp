@@ -78,7 +78,7 @@ ByFooting StepCostModel::of_engine(const LayerClass& layers) const {
   ByFooting price{};
   Picoseconds& time = price[static_cast<std::size_t>(Footing::kRoofline)];
   time = device.layer;
-  if (model_.qk_norm) time += device.qk_norm;
+  if (model_.qk_norm && layers.attention != AttentionKind::kLinear) time += device.qk_norm;
   if (layers.has_experts) time += device.experts;
   return price;
 }
