@@ -94,7 +94,7 @@ TEST_F(EstimateTest, LaunchesOfAStep) {
     EXPECT_NEAR(point["host_us"].get<double>(), (32 * 10 + 4) * 25.0, 1e-6);
   }
   EXPECT_EQ(batches, (std::vector<int>{1, 2, 4, 8, 16, 32, 48}));
-  // Launches take 8.1 ms. Weights of 15 GB at 0.8 x 3.35 TB/s take 5.6 ms, to which 96 products and 32 attentions add floors of 4 and 10
+  // Launches take 8.1 ms. Weights of 15 GB at 0.8 x 3.35 TB/s take 5.6 ms, to which 128 products and 32 attentions add floors of 4 and 10
   // us, and each row 67 MB of KV: 25 us. 512 prompt tokens at 0.8 x 989 TFLOP/s take 9 ms.
   EXPECT_EQ(c["transition_batch"], 48);
   EXPECT_TRUE(figures("characterize", with(kLlama, {"--batch", "32", "--dispatch-us", "25"}))["transition_batch"].is_null());
