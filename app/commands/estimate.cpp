@@ -116,6 +116,13 @@ void add_rates(const CostSetup& setup, const EstimateCommand& c, const BatchTime
   all.push_back({"bound_tokens_per_s", fed ? std::optional(std::min(*fed, rate)) : std::nullopt, form});
 }
 
+// Whole numbers in full.
+std::string value_text(const EstimatedFigure& figure) {
+  if (!figure.value) return "-";
+  const bool is_whole = *figure.value == std::floor(*figure.value) && std::abs(*figure.value) < 1e15;
+  return is_whole ? fmt::format("{:.0f}", *figure.value) : fmt::format("{:.6g}", *figure.value);
+}
+
 std::string missing_figures(const HardwareSpec& h) {
   std::string text;
   if (!h.power) text += fmt::format("no energy: add 'power: {{idle_w: WATTS, peak_w: WATTS}}' to {}\n", h.file);
@@ -176,8 +183,7 @@ int print_estimate(const EstimateCommand& command, std::ostream& out) {
   }
   out << fmt::format("{} on {} x {}, {} + {} tokens; step times: {}\n", setup.model.name, setup.parallel.gpus(), setup.hardware.name,
                      command.prompt_tokens, command.output_tokens, setup.profile_name);
-  for (const EstimatedFigure& figure : all)
-    out << fmt::format("{:<28}{:>14}   {}\n", figure.key, figure.value ? fmt::format("{:.6g}", *figure.value) : "-", figure.form);
+  for (const EstimatedFigure& figure : all) out << fmt::format("{:<28}{:>14}   {}\n", figure.key, value_text(figure), figure.form);
   out << missing_figures(setup.hardware);
   return 0;
 }
