@@ -154,7 +154,7 @@ std::size_t class_with(const ModelSpec& m, OpId op) {
 double price_of(const Operation& o, Picoseconds time) {
   const ModelSpec& m = model_with(o.op);
   const HardwareSpec card = load_hardware_spec("h100", kCards);
-  const auto collectives = std::make_shared<const Collectives>(CollectiveTables{}, CollectiveTables{}, card.links(), "");
+  const auto collectives = std::make_shared<const Collectives>(CollectiveTables{}, CollectiveTables{}, card.links(), EngineName{});
   const auto roofline = std::make_shared<const RooflinePrices>(m, card, Parallel{}, collectives);
   const ProfilePrices prices(std::make_shared<const Profile>(profile_of(o, time)), roofline, roofline);
   if (o.family == OpFamily::kPolicy || o.family == OpFamily::kCopy)
