@@ -20,6 +20,7 @@ using StepShares = std::array<std::array<double, kBases>, kCostParts + 1>;
 
 // Sums of step costs. Integers, so that a sum over a fast-forwarded stretch equals the sum over its steps.
 struct CostTotals {
+  CostTotals() = default;  // without time at peak
   explicit CostTotals(const CostModel& cost) : peak(cost) {}
 
   Int128 flops = 0, bytes = 0;

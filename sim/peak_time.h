@@ -12,7 +12,8 @@ namespace kvlab {
 // (docs/cost-model.md, "Energy and price"). The sums are integers, so that a fast-forwarded stretch equals the sum over its steps.
 class PeakTime {
  public:
-  // A model without peak rates (0) has no time at peak.
+  // A model without peak rates (0) has no time at peak, and none has none.
+  PeakTime() = default;
   explicit PeakTime(const CostModel& cost);
 
   // `count` steps whose costs run base, base + slope, ...
@@ -30,8 +31,8 @@ class PeakTime {
   [[nodiscard]] bool is_above_peak(const Figures& step, bool by_flops) const;
 
   // In millions per second, so that products with a step's figures fit into 128 bits.
-  std::int64_t flops_rate_, bytes_rate_;
-  std::int64_t stages_;                    // a step keeps one pipeline stage after the other busy
+  std::int64_t flops_rate_ = 0, bytes_rate_ = 0;
+  std::int64_t stages_ = 1;                // a step keeps one pipeline stage after the other busy
   Int128 flops_ = 0, bytes_ = 0, ps_ = 0;  // each of the steps whose time at peak it decides
 };
 
