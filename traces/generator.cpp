@@ -1,5 +1,7 @@
 #include "traces/generator.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -78,7 +80,7 @@ std::vector<ClassShape> read_classes(const Params& parent, Params p) {
     sum += classes.back().share_frac;
   }
   if (classes.empty()) parent.fail_at("classes", "'classes' needs at least one class, as 'chat: {share_frac: 1}'");
-  if (std::abs(sum - 1) > 1e-6) parent.fail_at("classes", "the 'share_frac' of all classes add up to " + number_text(sum) + ", not to 1");
+  if (std::abs(sum - 1) > 1e-6) parent.fail_at("classes", fmt::format("the 'share_frac' of all classes add up to {:.6g}, not to 1", sum));
   return classes;
 }
 
