@@ -157,6 +157,13 @@ inline const Published kPublished[] = {
        0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1])",
      456'089'655'296, 40'960},
     // By hand, from the shapes of the model classes.
+    {"Qwen3.5-397B-A17B, text model",
+     R"("model_type": "qwen3_5_moe_text", "hidden_size": 4096, "num_hidden_layers": 60, "num_attention_heads": 32, "num_key_value_heads": 2,
+       "head_dim": 256, "full_attention_interval": 4, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+       "linear_num_key_heads": 16, "linear_num_value_heads": 64, "mamba_ssm_dtype": "float32", "moe_intermediate_size": 1024,
+       "shared_expert_intermediate_size": 1024, "num_experts": 512, "num_experts_per_tok": 10, "vocab_size": 248320,
+       "mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": false, "attn_output_gate": true)",
+     396'346'350'336, 30'720},
     {"arcee, as the class has it", R"("model_type": "arcee")", 163'840'000 + 32LL * (26'214'400 + 94'371'840 + 5'120) + 2'560, 327'680},
     {"granitemoeshared, as the class has it", R"("model_type": "granitemoeshared", "shared_intermediate_size": 1024)",
      262'144'000 + 32LL * (67'108'864 + 8 * 135'266'304LL + 32'768 + 12'582'912 + 8'192) + 4'096, 524'288},
