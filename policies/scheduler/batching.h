@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
 #include "policies/scheduler/scheduler.h"
 
@@ -40,11 +41,14 @@ inline bool allocate_or_preempt(StepBuilder& step, RequestId r, std::int32_t m) 
 // out. It returns true only if r still runs.
 template <class Visit>
 void each_running(ReplicaView& view, Visit&& visit) {
-  for (std::size_t i = 0; i < view.running().size(); ++i) {
-    const RequestId r = view.running()[i];
+  for (std::size_t i = 0;; ++i) {
+    std::span<const RequestId> running = view.running();
+    if (i >= running.size()) return;
+    const RequestId r = running[i];
     if (!visit(r)) return;
-    i = std::min(i, view.running().size() - 1);
-    while (view.running()[i] != r) --i;  // others before it have gone
+    running = view.running();
+    i = std::min(i, running.size() - 1);
+    while (running[i] != r) --i;  // others before it have gone
   }
 }
 

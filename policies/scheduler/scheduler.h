@@ -37,7 +37,7 @@ struct StepPlan {
     entries.clear();
     idle_rows = 0;
   }
-  void add(RequestId request, std::int32_t tokens) { entries.push_back({request, tokens}); }
+  [[gnu::always_inline]] void add(RequestId request, std::int32_t tokens) { entries.push_back({request, tokens}); }
   [[nodiscard]] bool is_empty() const { return entries.empty() && idle_rows == 0; }
 };
 
