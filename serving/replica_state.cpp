@@ -12,7 +12,7 @@ namespace kvlab {
 namespace {
 
 RequestRecord finished_record(const Request& r) {
-  RequestRecord record = r;
+  RequestRecord record = static_cast<const RequestRecord&>(r);
   if (r.has_emitted()) record.last_token = to_time(r.last_emitted);
   return record;
 }
