@@ -23,7 +23,7 @@ CLI::App* add_estimate_command(CLI::App& app, EstimateCommand& c) {
   add_machine(*one, c);
   one->add_option("--prompt-tokens", c.prompt_tokens, "of each request; default: 1024")->check(CLI::Range(1, kMostTokens));
   one->add_option("--output-tokens", c.output_tokens, "of each request; default: 128")->check(CLI::Range(1, kMostTokens));
-  one->add_option("--batch", c.batch, "requests decoded together; default: as many as fit")->check(CLI::Range(1, kMostRows));
+  one->add_option("--batch", c.batch, "requests decoded together; default: the most that fit")->check(CLI::Range(1, kMostRows));
   one->add_option("--memory-frac", c.memory_frac, "share of GPU memory for weights and KV; default: 0.9")->check(CLI::Range(0.01, 1.0));
   one->add_option("--watts", c.watts, "power there is: also the rate of tokens that it allows")->check(CLI::Range(1.0, 1e12));
   one->add_option("--pue", c.pue, "--watts: all power over that of the GPUs; default: 1")->check(CLI::Range(1.0, 10.0))->needs("--watts");

@@ -84,6 +84,16 @@ std::string data_folder(const char* variable, const char* folder, const char* sa
 
 }  // namespace
 
+std::vector<fs::path> shipped_yaml_files(const std::string& folder) {
+  const fs::path here = folder, shipped = fs::path(profiles_folder()).parent_path() / folder;
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(fs::exists(here, error) ? here : shipped, error))
+    if (entry.path().extension() == ".yaml") files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
 std::string profiles_folder() { return data_folder("KVLAB_PROFILES", "profiles", "hardware"); }
 
 std::string recipes_folder() { return data_folder("KVLAB_RECIPES", "policies/kv/recipes", "full.yaml"); }

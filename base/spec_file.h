@@ -1,7 +1,9 @@
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/params.h"
 
@@ -17,6 +19,9 @@ std::string download_advice(const std::string& name);
 
 // Hugging Face files write `null` for "not set"; Params takes an absent key for that. The given one stays as it is.
 std::shared_ptr<const ConfigFile> without_nulls(const ConfigFile& config);
+
+// The .yaml files of FOLDER here, else of the one beside profiles_folder(), by name.
+std::vector<std::filesystem::path> shipped_yaml_files(const std::string& folder);
 
 // The folder of the program's own data: $KVLAB_PROFILES, else ./profiles, else profiles/ in the source tree it was built from.
 std::string profiles_folder();

@@ -11,7 +11,7 @@
 
 namespace kvlab {
 
-// What one class or one client got.
+// The service that one class or one client received.
 struct GroupRow {
   std::string name;  // of the class, or the client's number
   std::uint64_t requests = 0, completed = 0, unfinished = 0;

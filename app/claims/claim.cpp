@@ -169,15 +169,7 @@ Experiment Claim::experiment(const ClaimRun& run) const {
 
 Claim parse_claim(const std::string& text, const std::string& file) { return Reader(text, file).read(); }
 
-std::vector<fs::path> claim_files() {
-  const fs::path here = "claims", shipped = fs::path(profiles_folder()).parent_path() / "claims";
-  std::vector<fs::path> files;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(fs::exists(here, error) ? here : shipped, error))
-    if (entry.path().extension() == ".yaml") files.push_back(entry.path());
-  std::sort(files.begin(), files.end());
-  return files;
-}
+std::vector<fs::path> claim_files() { return shipped_yaml_files("claims"); }
 
 Claim load_claim(const std::string& name) {
   std::error_code error;

@@ -55,7 +55,7 @@ std::string section(const ClaimResult& r) {
   text += item("published", fmt::format("{}: {} ({})", figure_text(c.published), c.published.text, c.published.where));
   text += item("ours",
                r.ours ? fmt::format("{} = `{}`; {}: **{}**", ours_of(r), c.measure.text(), meaning_of(c.counts), verdict_of(r)) : r.error);
-  text += item("setting of the paper", c.setting) + item("recalled", join(c.recalled, "; ")) + item("ours alone", join(c.assumed, "; "));
+  text += item("setting of the paper", c.setting) + item("recalled", join(c.recalled, "; ")) + item("assumed", join(c.assumed, "; "));
   return text + item("not matched", c.note) + item("remarks of the runs", join(r.remarks, "; "));
 }
 
@@ -68,7 +68,7 @@ std::string claim_as_text(const ClaimResult& r) {
   if (!r.ours) return text + fmt::format("  {:<12} {}\n", "error", r.error);
   text += fmt::format("  {:<12} {} = {}\n", "ours", ours_of(r), c.measure.text());
   text += fmt::format("  {:<12} {} ({})\n", "verdict", verdict_of(r), meaning_of(c.counts));
-  text += listed("recalled", c.recalled) + listed("ours alone", c.assumed);
+  text += listed("recalled", c.recalled) + listed("assumed", c.assumed);
   if (!c.note.empty()) text += fmt::format("  {:<12} {}\n", "not matched", c.note);
   return text + listed("remarks", r.remarks);
 }

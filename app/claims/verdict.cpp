@@ -26,7 +26,7 @@ bool meets(const Published& p, Criterion counts, double ours) {
   return false;
 }
 
-// Four digits at most, and none behind the point that say nothing.
+// At most four digits, without zeros at the end of the fraction.
 std::string number(double value) { return std::abs(value) < 1e4 ? fmt::format("{:.4g}", value) : fmt::format("{:.0f}", value); }
 
 }  // namespace

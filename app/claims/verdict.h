@@ -6,7 +6,7 @@
 
 namespace kvlab {
 
-// What a claim's measured figure has to be, for the claim to be reproduced.
+// The condition that a claim's measured figure must meet to be reproduced.
 enum class Criterion : std::uint8_t {
   kDirection,  // on the same side of no effect
   kFactor,     // and within 2 times of the published figure

@@ -22,7 +22,7 @@ CostSetup read_machine(const MachineOptions& options);
 // `kvlab estimate`: closed forms for one load, without a simulation (docs/cost-model.md, "Estimates without a simulation").
 struct EstimateCommand : MachineOptions {
   std::int32_t prompt_tokens = 1024, output_tokens = 128;
-  std::int32_t batch = 0;    // 0: as many as fit
+  std::int32_t batch = 0;    // 0: the most that fit
   double memory_frac = 0.9;  // of a GPU's memory, for weights and KV
   double watts = 0;          // power for GPUs and cooling; 0: any
   double pue = 1;            // power usage effectiveness: of all power over that of the GPUs

@@ -202,15 +202,7 @@ std::string find_experiment(const std::string& file) {
 
 }  // namespace
 
-std::vector<fs::path> experiment_files() {
-  const fs::path here = "experiments", shipped = fs::path(profiles_folder()).parent_path() / "experiments";
-  std::vector<fs::path> files;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(fs::exists(here, error) ? here : shipped, error))
-    if (entry.path().extension() == ".yaml") files.push_back(entry.path());
-  std::sort(files.begin(), files.end());
-  return files;
-}
+std::vector<fs::path> experiment_files() { return shipped_yaml_files("experiments"); }
 
 Experiment load_experiment(const std::string& named, const std::vector<std::string>& overrides) {
   const std::string file = find_experiment(named);

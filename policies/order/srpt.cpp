@@ -18,7 +18,7 @@ class Srpt final : public PredictedOrder {
   [[nodiscard]] std::optional<Preemption> overtaking() const override { return preemptive_ ? std::optional(mode_) : std::nullopt; }
   [[nodiscard]] bool overtakes(RequestId waiting, RequestId running) const override { return remaining(waiting) < remaining(running); }
 
-  // What is left of running requests only shrinks, until the first of them reaches its estimate.
+  // The remaining tokens of running requests only decrease, until the first of them reaches its estimate.
   [[nodiscard]] Horizon stable_for() const override {
     std::int64_t plans = std::numeric_limits<std::int64_t>::max();
     for (const RequestId r : view().running()) plans = std::min(plans, remaining(r) - 1);

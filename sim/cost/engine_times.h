@@ -21,7 +21,7 @@ struct EngineTimes {
     bool overlaps = true;
   } host;
 
-  // Of small kernels and gaps on the device that no operation of the model stands for.
+  // Device time of small kernels and gaps that belong to no operation of the model.
   struct Device {
     Picoseconds step{}, sequence{};             // sequence: for each row that has logits
     Picoseconds layer{}, qk_norm{}, experts{};  // of each layer; more where it normalizes queries and keys, and where it has experts
